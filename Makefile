@@ -1,6 +1,30 @@
 # Lockstep: benchmark and conformance suite for data-parallel mixed-precision training.
 # `make help` lists the targets. The main job is `make bench NGPUS=8`.
 
+# ---- values of the command line and the environment --------------------------------------------
+# A value is text: $(...) in it is not expanded. Variables of suite/make/TARGET.def reach a program in the
+# environment, never in the text of a command. All others become parts of commands, so a character that a
+# shell or make interprets is refused.
+comma := ,
+literal = $(eval $(filter override,$(origin $(1)) $(if $(filter command,$(origin $(1))),override)) export $(1) := $$(value $(1)))
+IN_COMMANDS := BUILD PREFIX DESTDIR DEPS V PLANTS CUDA_ARCH OPTIMISE SANITIZE CPPFLAGS CFLAGS CXXFLAGS LDFLAGS
+GIVEN := $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(name)))
+$(foreach name,$(GIVEN),$(call literal,$(name)))
+known = $(shell sed -n 's/^LS_VARIABLE.\([A-Z_]*\),.*/\1/p' suite/make/$(1).def)
+KNOWN := $(filter-out $(IN_COMMANDS),$(call known,*))
+INHERITED := $(foreach name,$(sort $(IN_COMMANDS) $(KNOWN)),$(if $(findstring environment,$(origin $(name))),$(name)))
+$(foreach name,$(INHERITED),$(call literal,$(name)))
+define newline
+
+
+endef
+interpreted = $(foreach one,; & | < > ( ) [ ] { } * ? ! ~ $$ ` " ' \ \#,$(findstring $(one),$(1)))$(if $(findstring $(newline),$(1)),newline)
+shown = $(subst $(newline),\n,$(1))
+refuse = $(error lockstep: error: $(1)=$(call shown,$($(1))): allowed: $(2))
+$(foreach name,$(GIVEN) $(filter $(IN_COMMANDS),$(INHERITED)),$(if $(filter $(name),$(KNOWN)),,$(if $(strip \
+	$(call interpreted,$(name)$($(name)))),$(call refuse,$(name),letters$(comma) digits$(comma) spaces and . _ - + / = : @ % ^ $(comma)))))
+$(foreach name,BUILD PREFIX DESTDIR DEPS,$(if $(word 2,$($(name))),$(call refuse,$(name),a path without spaces)))
+
 # PLANTS=1: the build in which planted faults can be switched on (kernels/core/plant.h).
 BUILD ?= build$(if $(PLANTS),/planted)
 PREFIX ?= /usr/local
@@ -13,8 +37,7 @@ CFLAGS += -std=c11 -D_GNU_SOURCE= $(OPTIMISE) -fPIC -fopenmp $(WARN) $(SANITIZE)
 CXXFLAGS += -std=c++17 $(OPTIMISE) -fPIC $(WARN) $(SANITIZE)
 LDFLAGS += $(SANITIZE) $(if $(PLANTS),-Wl$(comma)--export-dynamic-symbol=ls_plant_*)
 LDLIBS := -lcjson -ldl -lm -lpthread
-
-comma := ,
+EXTRA = # options of single files
 
 # A short line for each file; `make V=1` shows the commands.
 Q := $(if $(V),,@)
@@ -210,27 +233,25 @@ include suite/emulation/emulation.mk
 
 # ---- the jobs people run -----------------------------------------------------------------------
 # suite/make/TARGET.def lists the variables that a target takes. given: those of make's command line,
-# and those of the environment that the list contains.
-known = $(shell sed -n 's/^LS_VARIABLE.\([A-Z_]*\),.*/\1/p' suite/make/$(1).def)
-MAKE_OWN := CUDA_ARCH=% DEPS=% V=% BUILD=% PREFIX=% DESTDIR=% OPTIMISE=% SANITIZE=% PLANTS=%
-given = $(filter-out $(MAKE_OWN),$(MAKEOVERRIDES)) \
-	$(foreach name,$(call known,$(1)),$(if $(filter environment,$(origin $(name))),$(name)='$($(name))'))
+# and those of the environment that the list contains. with_given: a command with NAME=value arguments.
+given = $(filter-out $(IN_COMMANDS),$(GIVEN)) $(filter $(call known,$(1)),$(INHERITED))
 checked = @sh harness/variables.sh suite/make/$(1).def $(call given,$(1))
+with_given = $(call checked,$(1)) -- $(2)
 set_up = @LS_BUILD=$(BUILD) sh harness/setup.sh
 build = +@$(MAKE) --no-print-directory -s -j$$(nproc)
 # Variables as options of a program: $(call option,SEED,seed) and, for those that are 0 or 1, flag.
-option = $(if $($(1)),--$(2) '$($(1))')
+option = $(if $($(1)),--$(2) "$$$(1)")
 flag = $(if $(filter 1,$($(1))),--$(2))
 
 bench:
 	$(call checked,bench)
-	$(set_up) bench $(INSTALL)
+	$(set_up) bench "$$INSTALL"
 	$(build) all
-	@$(BUILD)/lockstep bench $(call given,bench)
+	$(call with_given,bench,$(BUILD)/lockstep bench)
 
 check:
 	$(call checked,check)
-	$(set_up) check $(INSTALL)
+	$(set_up) check "$$INSTALL"
 	$(build) all units
 	@sh suite/unit/run.sh $(BUILD)
 
@@ -263,12 +284,12 @@ compare:
 		$(call option,ONLY,only) $(call option,OUT,out)
 
 gpu-check:
-	@sh suite/make/gpu_check.sh $(BUILD) $(call given,gpu_check) $(if $(DEPS),DEPS='$(DEPS)')
+	$(call with_given,gpu_check,sh suite/make/gpu_check.sh $(BUILD) $(if $(DEPS),DEPS=$(DEPS)))
 
 peers:
 	$(call checked,peers)
 	$(build) all
-	@sh suite/peers/check.sh $(BUILD) $(PYTHON)
+	@sh suite/peers/check.sh $(BUILD) "$$PYTHON"
 
 help:
 	@sed -n 's/^#: \{0,1\}//p' Makefile
@@ -307,18 +328,16 @@ format:
 # Each sanitizer has a build folder of its own.
 asan ubsan tsan:
 	$(call checked,check)
-	$(set_up) check $(INSTALL)
+	$(set_up) check "$$INSTALL"
 	$(build) BUILD=build/$@ OPTIMISE='-O1 -g' SANITIZE='$(SANITIZE_$@)' units
 	@sh suite/unit/sanitize.sh build/$@ $@
 # Mutated input for every reader of foreign files; a seed gives the same inputs each time.
-FUZZ_S ?= 60
-FUZZ_SEED ?= 1
 fuzz:
 	$(call checked,fuzz)
-	$(set_up) check $(INSTALL)
+	$(set_up) check "$$INSTALL"
 	$(build) BUILD=build/$@ OPTIMISE='-O1 -g' \
 		SANITIZE='-fsanitize=address,undefined,float-cast-overflow -fno-sanitize-recover=all' build/$@/unit/fuzz
-	@ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 build/$@/unit/fuzz $(FUZZ_S) $(FUZZ_SEED)
+	@ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 build/$@/unit/fuzz "$${FUZZ_S:-60}" "$${FUZZ_SEED:-1}"
 
 # The address sanitizer looks for C++'s throw at program start, before the engines that throw are
 # loaded: libstdc++ is linked for that.

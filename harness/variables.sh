@@ -1,15 +1,29 @@
 #!/bin/sh
-# Checks NAME=value arguments against a table of LS_VARIABLE rows before anything is installed, built or
-# written. For an unknown name or a wrong value it prints a line with the nearest known name or the allowed
-# values and exits with 2.
+# Checks values against a table of LS_VARIABLE rows before anything is installed, built or written. For an unknown
+# name or a wrong value it prints a line with the nearest known name or the allowed values and exits with 2.
+# A name without a value has that of the environment. After `--` comes a command, which is run with NAME=value arguments.
 #
-#   harness/variables.sh TABLE NAME=value...
+#   harness/variables.sh TABLE NAME|NAME=value... [-- COMMAND...]
 set -eu
 table=$1
 shift
-for pair in "$@"; do
-    printf '%s\n' "$pair"
-done | awk -v table="$table" '
+pairs=0
+left=$#
+while [ "$left" -gt 0 ] && [ "$1" != -- ]; do # each pair goes to the end, behind the command
+    word=$1
+    shift
+    case $word in
+    *=*) ;;
+    *[!A-Za-z0-9_]* | [0-9]*) word=$word= ;; # cannot be in the environment
+    *) eval "word=\$word=\${$word-}" ;;
+    esac
+    set -- "$@" "$word"
+    pairs=$((pairs + 1)) left=$((left - 1))
+done
+[ "$left" -eq 0 ] || { shift && left=$((left - 1)); }
+(
+    shift "$left"
+    awk -v table="$table" '
 function smallest(a, b, c) { a = b < a ? b : a; return c < a ? c : a }
 function distance(s, t,    i, j, d) { # Levenshtein
     for (i = 0; i <= length(s); i++) d[i, 0] = i
@@ -28,20 +42,22 @@ BEGIN {
         gsub(/\\\\/, "\\", part[2])
         pattern[name] = part[2]; words[name] = part[4]; names[++count] = name
     }
-    failed = 0
-}
-{
-    name = $0; sub(/=.*/, "", name)
-    value = substr($0, length(name) + 2)
-    if (!(name in pattern)) {
-        best = ""; least = 99
-        for (i = 1; i <= count; i++)
-            if ((d = distance(name, names[i])) < least) { least = d; best = names[i] }
-        printf "lockstep: error: unknown variable %s=%s; did you mean %s?\n", name, value, best
-        failed = 1
-    } else if (value !~ ("^(" pattern[name] ")$")) {
-        printf "lockstep: error: %s=%s: allowed: %s\n", name, value, words[name]
-        failed = 1
+    for (k = 1; k < ARGC; k++) {
+        name = ARGV[k]; sub(/=.*/, "", name)
+        value = substr(ARGV[k], length(name) + 2)
+        shown = value; gsub(/[[:cntrl:]]/, "?", shown)
+        if (!(name in pattern)) {
+            best = ""; least = 99
+            for (i = 1; i <= count; i++)
+                if ((d = distance(name, names[i])) < least) { least = d; best = names[i] }
+            printf "lockstep: error: unknown variable %s=%s; did you mean %s?\n", name, shown, best
+            failed = 1
+        } else if (value !~ ("^(" pattern[name] ")$")) {
+            printf "lockstep: error: %s=%s: allowed: %s\n", name, shown, words[name]
+            failed = 1
+        }
     }
-}
-END { exit failed ? 2 : 0 }' >&2
+    exit failed ? 2 : 0
+}' "$@" >&2
+)
+[ "$left" -eq 0 ] || exec "$@"

@@ -1,11 +1,12 @@
 #include "hosts.h"
 
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 
 #include "kernels/core/file.h"
+#include "harness/process/proc_isolated.h"
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
 
@@ -122,18 +123,22 @@ ls_status ls_hosts_read_slurm(ls_hosts *out)
             LS_ERR_USAGE,
             "NODES=slurm: not inside an allocation (SLURM_JOB_ID is not set; see salloc)");
     }
-    char name[LS_HOSTS_NAME_BYTES + 2];
-    FILE *names = popen("scontrol show hostnames \"$SLURM_JOB_NODELIST\"", "re");
-    ls_status status = names == NULL ? LS_ERR_INFRA : LS_OK;
-    while (status == LS_OK && fgets(name, sizeof name, names) != NULL) {
-        size_t bytes = strcspn(name, "\n");
-        status = add_host(out, "scontrol show hostnames", name, bytes, 0);
+    enum { SCONTROL_S = 60 };
+    const char *nodes = getenv("SLURM_JOB_NODELIST");
+    char *argv[] = {"scontrol", "show", "hostnames", nodes == NULL ? "" : (char *)(uintptr_t)nodes,
+                    NULL};
+    int code;
+    char *names = ls_proc_isolated_output(argv, SCONTROL_S, &code), *rest = NULL;
+    ls_status status = LS_OK;
+    for (char *name = strtok_r(names, "\n", &rest); status == LS_OK && name != NULL;
+         name = strtok_r(NULL, "\n", &rest)) {
+        status = add_host(out, "scontrol show hostnames", name, strlen(name), 0);
     }
-    int ended = names == NULL ? -1 : pclose(names);
-    if (status == LS_OK && (ended != 0 || out->count == 0)) {
-        status = ls_log_fail(LS_ERR_INFRA,
-                             "NODES=slurm: `scontrol show hostnames` gave no node (exit code %d)",
-                             WIFEXITED(ended) ? WEXITSTATUS(ended) : -1);
+    free(names);
+    if (status == LS_OK && (code != 0 || out->count == 0)) {
+        status =
+            ls_log_fail(LS_ERR_INFRA,
+                        "NODES=slurm: `scontrol show hostnames` gave no node (exit code %d)", code);
     }
     return status;
 }

@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -18,27 +19,20 @@
 
 /* ---- the command of a channel --------------------------------------------------------------- */
 
-/* The command as one word for the shell that sshd starts: each word in single quotes. */
+/* The command as one word for the shell that sshd starts. */
 static void add_quoted(ls_words *out, const ls_words *command)
 {
-    size_t bytes = sizeof "exec";
+    char *text = NULL;
+    size_t bytes;
+    FILE *line = open_memstream(&text, &bytes);
+    LS_ASSERT(line != NULL);
+    fputs("exec", line);
     for (int i = 0; i < command->count; i++) {
-        bytes += 4 * strlen(command->word[i]) + 3;
+        char *word = ls_words_quoted(command->word[i]);
+        fprintf(line, " %s", word);
+        free(word);
     }
-    char *text = malloc(bytes), *at = text;
-    LS_ASSERT(text != NULL);
-    at = stpcpy(at, "exec");
-    for (int i = 0; i < command->count; i++) {
-        at = stpcpy(at, " '");
-        for (const char *c = command->word[i]; *c != '\0'; c++) {
-            if (*c == '\'') {
-                at = stpcpy(at, "'\\''");
-            } else {
-                *at++ = *c;
-            }
-        }
-        at = stpcpy(at, "'");
-    }
+    LS_ASSERT(fclose(line) == 0);
     ls_words_add(out, "%s", text);
     free(text);
 }

@@ -7,9 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
+#include "harness/process/proc_isolated.h"
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
 
@@ -75,22 +75,19 @@ char *ls_simnet_script(const ls_simnet *net)
 /* Runs a shell script until its first error; *said is the last line that it printed. */
 static int run_script(const char *script, char *said, size_t bytes)
 {
-    char *command = NULL, text[300];
+    enum { SCRIPT_S = 120 };
+    char *command = NULL;
     LS_ASSERT(asprintf(&command, "exec 2>&1; set -e\n%s", script) >= 0);
+    char *argv[] = {"sh", "-c", command, NULL};
+    int code;
+    char *text = ls_proc_isolated_output(argv, SCRIPT_S, &code), *rest = NULL;
     said[0] = '\0';
-    fflush(NULL);
-    FILE *output = popen(command, "re");
+    for (char *one = strtok_r(text, "\n", &rest); one != NULL; one = strtok_r(NULL, "\n", &rest)) {
+        ls_text_put(said, bytes, "%s", one);
+    }
+    free(text);
     free(command);
-    if (output == NULL) {
-        ls_text_put(said, bytes, "%s", strerror(errno));
-        return -1;
-    }
-    while (fgets(text, sizeof text, output) != NULL) {
-        text[strcspn(text, "\n")] = '\0';
-        ls_text_put(said, bytes, "%s", text);
-    }
-    int ended = pclose(output);
-    return WIFEXITED(ended) ? WEXITSTATUS(ended) : -1;
+    return code;
 }
 
 static ls_status check_means(void)

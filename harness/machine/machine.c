@@ -18,6 +18,8 @@
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "kernels/core/list.h"
+#include "kernels/core/words.h"
+#include "harness/process/proc_isolated.h"
 
 extern char **environ;
 
@@ -381,32 +383,30 @@ cJSON *ls_machine_fingerprint(void)
     return out;
 }
 
-static bool first_line(const char *folder, const char *arguments, char *text, int bytes)
+/* The first line that git writes about the folder; empty when it fails. */
+static void git_line(const char *folder, const char *arguments, char *line, size_t bytes)
 {
-    if (strchr(folder, '\'') != NULL) {
-        return false;
-    }
-    LS_TEXT(command, 1400, "git -C '%s' %s 2>/dev/null", folder, arguments);
-    FILE *pipe = popen(command, "r");
-    bool got = pipe != NULL && fgets(text, bytes, pipe) != NULL;
-    if (pipe != NULL) {
-        (void)pclose(pipe);
-    }
-    if (got) {
-        text[strcspn(text, "\n")] = '\0';
-    }
-    return got;
+    enum { GIT_S = 60 };
+    ls_words words = {0, 0, NULL};
+    ls_words_add(&words, "git");
+    ls_words_add(&words, "-C");
+    ls_words_add(&words, "%s", folder);
+    ls_words_split(&words, arguments);
+    int code;
+    char *text = ls_proc_isolated_output(words.word, GIT_S, &code);
+    ls_text_put(line, bytes, "%.*s", code == 0 ? (int)strcspn(text, "\n") : 0, text);
+    free(text);
+    ls_words_free(&words);
 }
 
 void ls_machine_commit(const char *folder, char *commit, int bytes, bool *dirty)
 {
-    char line[300];
-    *dirty = false;
-    if (!first_line(folder, "rev-parse --short=12 HEAD", commit, bytes)) {
-        commit[0] = '\0';
-        return;
+    char line[300] = "";
+    git_line(folder, "rev-parse --short=12 HEAD", commit, (size_t)bytes);
+    if (commit[0] != '\0') {
+        git_line(folder, "status --porcelain --untracked-files=no", line, sizeof line);
     }
-    *dirty = first_line(folder, "status --porcelain --untracked-files=no", line, (int)sizeof line);
+    *dirty = line[0] != '\0';
 }
 
 /* ---- load of other programs ------------------------------------------------------------------ */

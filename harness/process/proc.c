@@ -60,6 +60,9 @@ _Noreturn static void run_child(const ls_proc_spec *spec, pid_t parent, int log,
     if (log >= 0 && (dup2(log, STDOUT_FILENO) < 0 || dup2(log, STDERR_FILENO) < 0)) {
         fail_child(report);
     }
+    if (spec->output > 0 && dup2(spec->output, STDOUT_FILENO) < 0) {
+        fail_child(report);
+    }
     if (spec->directory != NULL && chdir(spec->directory) != 0) {
         fail_child(report);
     }

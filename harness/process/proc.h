@@ -14,6 +14,7 @@ typedef struct ls_proc_spec {
     char *const *argv;        /* argv[0] is searched for in PATH */
     char *const *environment; /* NAME=value strings, NULL at the end; nothing is inherited */
     const char *log_path;     /* stdout and stderr are appended to it; NULL: inherited */
+    int output;               /* its standard output; 0: as log_path says */
     const char *directory;    /* NULL: inherited */
     int input;                /* its standard input; 0: /dev/null */
     int cpu_first, cpu_count; /* bind to these cores; cpu_count 0: no binding */

@@ -13,6 +13,7 @@
 
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
+#include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "proc.h"
 
@@ -116,4 +117,31 @@ char *ls_proc_isolated_answer(ls_proc_isolated *isolated, int64_t deadline_ns, c
     }
     free(text);
     return NULL;
+}
+
+char *ls_proc_isolated_output(char *const *argv, double limit_s, int *code)
+{
+    char *text = NULL;
+    size_t used = 0;
+    int64_t deadline_ns = ls_clock_after(limit_s);
+    int ends[2];
+    *code = LS_ERR_INFRA;
+    if (ls_path_is_program(argv[0]) && pipe2(ends, O_CLOEXEC) == 0) {
+        ls_proc process;
+        ls_proc_spec spec = {
+            .argv = argv, .environment = environ, .log_path = "/dev/null", .output = ends[1]};
+        ls_status status = ls_proc_start(&spec, &process);
+        close(ends[1]);
+        if (status == LS_OK && read_all(ends[0], deadline_ns, &text, &used) &&
+            ls_proc_wait_all(&process, 1, deadline_ns)) {
+            *code = process.code;
+        } else if (status == LS_OK) {
+            ls_proc_end_all(&process, 1, 0);
+        }
+        close(ends[0]);
+    }
+    text = realloc(text, used + 1);
+    LS_ASSERT(text != NULL);
+    text[used] = '\0';
+    return text;
 }

@@ -1,5 +1,6 @@
-/* Runs a function in a process of its own, because it may hang, abort or keep a device: to query a
- * driver, or to measure while jobs run. The function returns text. */
+/* Text from another process. A function runs in a process of its own because it may hang, abort or
+ * keep a device: to query a driver, or to measure while jobs run. A program runs without a shell.
+ */
 #ifndef LS_PROC_ISOLATED_H
 #define LS_PROC_ISOLATED_H
 
@@ -26,5 +27,10 @@ ls_status ls_proc_isolated_start(ls_proc_isolated_fn *function, void *context,
  * in the last case it is killed here. */
 char *ls_proc_isolated_answer(ls_proc_isolated *isolated, int64_t deadline_ns, char *why,
                               size_t bytes);
+
+/* All that a program writes to its standard output until it ends, at most limit_s; malloc'ed, never
+ * NULL. Its messages are dropped. *code: its exit code, 128 + signal, or LS_ERR_INFRA when it could
+ * not be started or had not ended. */
+char *ls_proc_isolated_output(char *const *argv, double limit_s, int *code);
 
 #endif

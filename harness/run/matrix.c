@@ -1,5 +1,6 @@
 #include "matrix.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -196,39 +197,50 @@ void ls_matrix_id(const ls_spec *spec, char *text)
 
 /* ---- from a spec to a job -------------------------------------------------------------------- */
 
-/* Replaces {self}, {run}, {job:ID} and {bin} by folders. */
-static void fill_in(const char *word, const char *self, const char *run, char *out, size_t bytes)
+/* Replaces {self}, {run}, {job:ID} and {bin} by folders; malloc'ed. A shell script gets them as
+ * variables, because a folder's name may hold what a shell interprets; with an empty IFS, $NAME is
+ * not split at its blanks. */
+static char *fill_in(const char *word, const char *self, const char *run, bool script)
 {
-    size_t used = 0;
-    while (*word != '\0' && used + 1 < bytes) {
-        const char *value = NULL;
-        char folder[1024];
-        size_t taken = 0;
-        if (strncmp(word, "{self}", 6) == 0) {
-            value = self;
-            taken = 6;
-        } else if (strncmp(word, "{run}", 5) == 0) {
-            value = run;
-            taken = 5;
-        } else if (strncmp(word, "{bin}", 5) == 0) {
-            ls_path_program(folder, sizeof folder);
-            value = folder;
-            taken = 5;
-        } else if (strncmp(word, "{job:", 5) == 0 && strchr(word, '}') != NULL) {
-            taken = (size_t)(strchr(word, '}') - word) + 1;
-            ls_text_put(folder, sizeof folder, "%s/jobs/%.*s", run, (int)(taken - 6), word + 5);
-            value = folder;
+    char bin[1024], *text = NULL;
+    size_t bytes;
+    ls_path_program(bin, sizeof bin);
+    const struct place {
+        const char *mark, *name, *folder;
+    } place[] = {{"{self}", "self", self},
+                 {"{run}", "run", run},
+                 {"{bin}", "bin", bin},
+                 {"{job:", "run", run}};
+    enum { PLACES = sizeof place / sizeof *place };
+    FILE *out = open_memstream(&text, &bytes);
+    LS_ASSERT(out != NULL);
+    fputs(script ? "IFS=; " : "", out);
+    for (int i = 0; script && i < PLACES; i++) {
+        if (strstr(word, place[i].mark) != NULL) {
+            char *folder = ls_words_quoted(place[i].folder);
+            fprintf(out, "%s=%s; ", place[i].name, folder);
+            free(folder);
         }
-        if (value == NULL) {
-            out[used++] = *word++;
+    }
+    while (*word != '\0') {
+        int i = 0;
+        while (i < PLACES && strncmp(word, place[i].mark, strlen(place[i].mark)) != 0) {
+            i++;
+        }
+        if (i == PLACES) {
+            fputc(*word++, out);
             continue;
         }
-        out[used] = '\0';
-        ls_text_add(out, bytes, "%s", value);
-        used = strlen(out);
-        word += taken;
+        fprintf(out, script ? "\"$%s\"" : "%s", script ? place[i].name : place[i].folder);
+        word += strlen(place[i].mark);
+        if (i == PLACES - 1) {
+            int length = (int)strcspn(word, "}");
+            fprintf(out, "/jobs/%.*s", length, word);
+            word += length + (word[length] == '}');
+        }
     }
-    out[used] = '\0';
+    LS_ASSERT(fclose(out) == 0);
+    return text;
 }
 
 /* A shell for each rank. It gives the rank's run a folder of its own and, if there are `devices`,
@@ -408,9 +420,10 @@ ls_status ls_matrix_job(const ls_spec *spec, const ls_matrix_site *site, ls_job 
                      spec->warmup_steps + spec->steps);
     }
     for (int i = 0; i < list.count; i++) {
-        char word[4096];
-        fill_in(list.word[i], out->directory, site->run_directory, word, sizeof word);
+        bool script = i >= 2 && strcmp(list.word[i - 2], "sh") == 0;
+        char *word = fill_in(list.word[i], out->directory, site->run_directory, script);
         ls_words_add(&out->command, "%s", word);
+        free(word);
     }
     ls_words_free(&list);
     out->facts = job_facts(spec, site);

@@ -2,6 +2,7 @@
 #include "words.h"
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +28,21 @@ void ls_words_split(ls_words *words, const char *text)
         ls_words_add(words, "%.*s", (int)length, text);
         text += length;
     }
+}
+
+char *ls_words_quoted(const char *word)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                "0123456789-_=./,:+@%";
+    bool quote = word[0] == '\0' || word[strspn(word, plain)] != '\0';
+    char *text = malloc(4 * strlen(word) + 3), *at = text;
+    LS_ASSERT(text != NULL);
+    at = stpcpy(at, quote ? "'" : "");
+    for (; *word != '\0'; word++) {
+        at = *word == '\'' ? stpcpy(at, "'\\''") : stpncpy(at, word, 1);
+    }
+    (void)stpcpy(at, quote ? "'" : "");
+    return text;
 }
 
 void ls_words_free(ls_words *words)

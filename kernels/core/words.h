@@ -12,6 +12,8 @@ typedef struct ls_words {
 void ls_words_add(ls_words *words, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Appends the parts of `text` between blanks. */
 void ls_words_split(ls_words *words, const char *text);
+/* The word as a shell reads it back, in single quotes where that is needed; malloc'ed. */
+char *ls_words_quoted(const char *word);
 /* Frees all words; *words is then an empty list. */
 void ls_words_free(ls_words *words);
 

@@ -2,6 +2,7 @@
 #include "commands.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "harness/run/job.h"
@@ -9,16 +10,9 @@
 
 static void print_quoted(const char *word)
 {
-    if (word[0] != '\0' && word[strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                             "0123456789-_=./,:+@%")] == '\0') {
-        printf(" %s", word);
-        return;
-    }
-    printf(" '");
-    for (; *word != '\0'; word++) {
-        printf(*word == '\'' ? "'\\''" : "%c", *word);
-    }
-    printf("'");
+    char *quoted = ls_words_quoted(word);
+    printf(" %s", quoted);
+    free(quoted);
 }
 
 static bool of_protocol(const char *entry)

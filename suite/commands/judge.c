@@ -117,7 +117,9 @@ static void judge_one(const char *family, ls_case_judge *judge, const char *name
         printf("cause:  %s\n", verdict.cause);
     }
     if (!good) {
-        printf("repeat: build/lockstep judge %s\n", job->directory);
+        char *folder = ls_words_quoted(job->directory);
+        printf("repeat: build/lockstep judge %s\n", folder);
+        free(folder);
     }
 }
 

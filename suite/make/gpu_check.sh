@@ -275,14 +275,14 @@ part_speed() {
 
 # ---- peer ----------------------------------------------------------------------------------------
 part_peer() {
-    for python in $PYTHON python3 /usr/bin/python3; do
-        $python -c 'import torch; raise SystemExit(not torch.cuda.is_available())' 2>/dev/null && break
+    for python in ${PYTHON:+"$PYTHON"} python3 /usr/bin/python3; do
+        "$python" -c 'import torch; raise SystemExit(not torch.cuda.is_available())' 2>/dev/null && break
         python=
     done
     trial=
     if [ -n "$emulated" ]; then # PyTorch on the CPU: the script is tried, its figures say nothing
-        for python in $PYTHON python3 /usr/bin/python3; do
-            $python -c 'import torch' 2>/dev/null && break
+        for python in ${PYTHON:+"$PYTHON"} python3 /usr/bin/python3; do
+            "$python" -c 'import torch' 2>/dev/null && break
             python=
         done
         trial=--trial

@@ -3,11 +3,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "kernels/core/text.h"
 #include "kernels/core/log.h"
+#include "kernels/core/words.h"
 
 static bool is_timed(const ls_case *row)
 {
@@ -29,7 +31,9 @@ void ls_verdicts_repeat(const ls_run *run, int index, char *text, size_t bytes)
     ls_text_put(text, bytes, "build/lockstep conform --case %s --seed %llu --device %s", row->id,
                 (unsigned long long)run->seed, run->site.device);
     if (run->site.subject != NULL) {
-        ls_text_add(text, bytes, " --subject '%s'", run->site.subject);
+        char *subject = ls_words_quoted(run->site.subject);
+        ls_text_add(text, bytes, " --subject %s", subject);
+        free(subject);
     }
     if (run->commit[0] != '\0') {
         ls_text_add(text, bytes, "    # %.7s", run->commit);

@@ -106,6 +106,9 @@ sed 's/  .*//' "$work/known" >"$work/patterns"
 everywhere '\bfopen\(.*"[abw]?r[be+]*"\)|\bopen(at)?\(.*O_RD(ONLY|WR)|\bifstream\b' | grep -vE -f "$work/patterns" |
     breach "a file is opened for reading by ls_file_open, which takes only regular files:"
 
+everywhere '\b(popen|system) *\(' | grep -vE '^suite/unit/' |
+    breach "no shell where none is needed: programs are started by harness/process:"
+
 everywhere '\b(TODO|FIXME|XXX)\b' | breach "say it or do it:"
 
 everywhere '.{101}' | cut -c1-90 | breach "lines of more than 100 columns:"

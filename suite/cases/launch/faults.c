@@ -5,6 +5,7 @@
 #include "suite/cases/rows.h"
 #include "suite/judge/judges.h"
 
+#include <dirent.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -91,22 +92,21 @@ static void judge_stopped(const ls_case *row, const ls_record *job, ls_verdict *
 static bool has_leftovers(const ls_record *job, ls_verdict *out)
 {
     static const char *const what[] = {"", "/dump"};
-    char command[900], line[300] = "";
-    for (int i = 0; i < 2; i++) {
-        ls_text_put(command, sizeof command, "ls '%s%s' 2>/dev/null | grep '[.]tmp'",
-                    job->directory, what[i]);
-        FILE *list = popen(command, "r");
-        bool found = list != NULL && fgets(line, sizeof line, list) != NULL;
-        if (list != NULL) {
-            (void)pclose(list);
+    bool found = false;
+    for (int i = 0; i < 2 && !found; i++) {
+        LS_TEXT(path, 900, "%s%s", job->directory, what[i]);
+        DIR *folder = opendir(path);
+        for (struct dirent *entry; folder != NULL && !found && (entry = readdir(folder)) != NULL;) {
+            found = strstr(entry->d_name, ".tmp") != NULL;
+            if (found) {
+                ls_verdict_fail(out, "%s was left behind", entry->d_name);
+            }
         }
-        if (found) {
-            line[strcspn(line, "\n")] = '\0';
-            ls_verdict_fail(out, "%s was left behind", line);
-            return true;
+        if (folder != NULL) {
+            closedir(folder);
         }
     }
-    return false;
+    return found;
 }
 
 static void check_old(const ls_record *job, ls_verdict *out)
@@ -158,14 +158,14 @@ static void judge_spoilt_again(const ls_case *row, const ls_record *job, ls_verd
 /* ---- checkpoints that are not whole, or not this run's --------------------------------------- */
 
 /* One checkpoint of one rank for all rows, made by the first that needs it; C: this job's copy. */
-#define WHOLE                                                                                    \
-    "K={run}/whole.safetensors; C={self}/c.safetensors; "                                        \
-    "flock {run}/whole.lock sh -c '[ -e '$K' ] || env -u RANK -u WORLD_SIZE LS_RUN_DIR= \"$0\" " \
-    "\"$@\" --arch=resnet8 --opt-level=O0 --optimizer=sgd --loss-scale=1 --num-classes=10 "      \
-    "--half=fp16 --steps=2 --save='$K' >/dev/null' \"$0\" \"$@\" || exit 9; "
+#define WHOLE                                                                                 \
+    "K={run}/whole.safetensors; C={self}/c.safetensors; export K C; "                         \
+    "flock {run}/whole.lock sh -c 'IFS=; [ -e $K ] || env -u RANK -u WORLD_SIZE LS_RUN_DIR= " \
+    "\"$0\" \"$@\" --arch=resnet8 --opt-level=O0 --optimizer=sgd --loss-scale=1 "             \
+    "--num-classes=10 --half=fp16 --steps=2 --save=$K >/dev/null' \"$0\" \"$@\" || exit 9; "
 /* Only one rank makes the copy, by `command` from $K to $C. */
 #define COPY(command) \
-    WHOLE "export K C; flock {self}/copy.lock sh -c '[ -e $C ] || { " command "; }'; " CONTINUE
+    WHOLE "flock {self}/copy.lock sh -c 'IFS=; [ -e $C ] || { " command "; }'; " CONTINUE
 #define CONTINUE "exec \"$0\" \"$@\" --resume={self}/c.safetensors"
 
 /* Every rank says `data` and leaves with 2. */

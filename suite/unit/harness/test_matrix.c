@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "harness/process/proc_isolated.h"
 #include "harness/run/matrix_bench.h"
 #include "kernels/core/text.h"
 #include "kernels/core/json.h"
@@ -304,6 +305,27 @@ START_TEST(a_command_has_the_factors_and_no_placeholder)
 }
 END_TEST
 
+/* A script has the folders as variables: no part of their names is run or split. */
+START_TEST(a_script_takes_any_folder)
+{
+    static const char run[] = "/r/q';echo ran;'$(echo ran) `echo ran` \"* ;";
+    ls_spec spec = ls_matrix_spec(LS_ROLE_EVIDENCE);
+    spec.wrap = LS_WRAP_SHELL;
+    spec.script = "S={self}/a; printf '<%s>' $S {run}/b --c={job:abc}/c \"$0\"; exit";
+    ls_matrix_site site = {.subject = "t", .run_directory = run, .device = "cpu", .cores = 2};
+    ls_job job;
+    ck_assert_int_eq(ls_matrix_job(&spec, &site, &job), LS_OK);
+    ck_assert_str_eq(job.command.word[0], "sh");
+    int code;
+    char *said = ls_proc_isolated_output(job.command.word, 10, &code);
+    LS_TEXT(wanted, 2000, "<%s/a><%s/b><--c=%s/jobs/abc/c><t>", job.directory, run, run);
+    ck_assert_int_eq(code, 0);
+    ck_assert_str_eq(said, wanted);
+    free(said);
+    ls_job_free(&job);
+}
+END_TEST
+
 START_TEST(timed_steps_can_be_halved_and_keep_the_time)
 {
     for (int ranks = 1; ranks <= 8; ranks *= 2) {
@@ -336,6 +358,7 @@ int main(void)
     tcase_add_test(tests, a_choice_of_levels_and_buckets_is_kept);
     tcase_add_test(tests, equal_specs_are_one_job_and_different_ones_are_not);
     tcase_add_test(tests, a_command_has_the_factors_and_no_placeholder);
+    tcase_add_test(tests, a_script_takes_any_folder);
     tcase_add_test(tests, timed_steps_can_be_halved_and_keep_the_time);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);

@@ -1,0 +1,225 @@
+/* Values that make is given are text: for every documented variable and for those of the build, no
+ * part of a value is run, and the value arrives unchanged or is refused by name. The real Makefile,
+ * variables.sh and tables run in a tree whose programs only record their arguments. */
+#include <check.h>
+#include <glob.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "harness/process/proc.h"
+#include "kernels/core/clock.h"
+#include "kernels/core/path.h"
+#include "kernels/core/text.h"
+
+/* Each would make a file `y` where it is run. */
+static const char *const hostile[] = {
+    "x;touch y",   "x`touch y`",   "x$(touch y)",    "x$(shell touch y)", "x${shell touch y}",
+    "x$(file >y)", "x';touch y;'", "x\";touch y;\"", "x\ntouch y",        "x\\\n\ttouch y\n",
+    "x|touch y",   "x>y",          "x#$$(touch y)",  "/a folder/x y",
+};
+static const char together[] =
+    "x y;touch y`touch y`$(touch y)$(shell touch y)${shell touch y}$(file >y)'"
+    "touch y;\"touch y;\"|touch y>y\ntouch y\n$$(touch y)";
+enum { HOSTILE = sizeof hostile / sizeof *hostile };
+
+typedef struct place {
+    char tree[64];     /* where make runs */
+    char source[1024]; /* the project's own tree */
+} place;
+
+static void put(const place *at, const char *name, const char *text, mode_t mode)
+{
+    LS_TEXT(path, 1200, "%s/%s", at->tree, name);
+    for (char *slash = path + strlen(at->tree) + 1; (slash = strchr(slash, '/')) != NULL; slash++) {
+        *slash = '\0';
+        (void)mkdir(path, 0755);
+        *slash = '/';
+    }
+    FILE *file = fopen(path, "w");
+    ck_assert_ptr_nonnull(file);
+    fputs(text, file);
+    fclose(file);
+    ck_assert_int_eq(chmod(path, mode), 0);
+}
+
+static char *read_from(const char *folder, const char *name)
+{
+    LS_TEXT(path, 1200, "%s/%s", folder, name);
+    char *text = ls_text_read(path);
+    ck_assert_msg(text != NULL, "cannot read %s", path);
+    return text;
+}
+
+static void copy(const place *at, const char *name, const char *more)
+{
+    char *text = read_from(at->source, name), *whole = NULL;
+    ck_assert_int_ge(asprintf(&whole, "%s%s", text, more), 0);
+    put(at, name, whole, 0644);
+    free(whole);
+    free(text);
+}
+
+static place set_up(void)
+{
+    place made = {.tree = "/tmp/lockstep-make-XXXXXX"}, *at = &made;
+    ck_assert_ptr_nonnull(mkdtemp(at->tree));
+    ck_assert(ls_path_find("Makefile", at->source, sizeof at->source));
+    *strrchr(at->source, '/') = '\0';
+    copy(at, "Makefile", "\nbuild = @:\n"); /* nothing is built */
+    copy(at, "harness/variables.sh", "");
+    static const char *const stubs[] = {"build/lockstep",       "build/fuzz/unit/fuzz",
+                                        "harness/setup.sh",     "suite/make/gpu_check.sh",
+                                        "suite/peers/check.sh", "suite/plants/build.sh",
+                                        "suite/unit/run.sh",    "suite/unit/sanitize.sh"};
+    for (size_t i = 0; i < sizeof stubs / sizeof *stubs; i++) {
+        put(at, stubs[i], "#!/bin/sh\nfor word; do printf '<%s>' \"$word\"; done >>arguments\n",
+            0755);
+    }
+    put(at, "harness/find_cuda.sh", "", 0644);
+    put(at, "suite/emulation/emulation.mk", "", 0644);
+    put(at, "bin/gcc", "#!/bin/sh\n", 0755);
+    put(at, "bin/g++", "#!/bin/sh\n", 0755);
+    glob_t tables;
+    LS_TEXT(pattern, 1200, "%s/suite/make/*.def", at->source);
+    ck_assert_int_eq(glob(pattern, 0, NULL, &tables), 0);
+    for (size_t i = 0; i < tables.gl_pathc; i++) {
+        copy(at, tables.gl_pathv[i] + strlen(at->source) + 1, "");
+    }
+    globfree(&tables);
+    return made;
+}
+
+/* Runs `make TARGET NAME=value`, or with the value in the environment. Returns the exit code. */
+static int make(const place *at, const char *target, const char *given, bool in_environment)
+{
+    LS_TEXT(path, 1400, "PATH=%s/bin:%s", at->tree, getenv("PATH"));
+    LS_TEXT(log, 200, "%s/output", at->tree);
+    LS_TEXT(arguments, 200, "%s/arguments", at->tree);
+    (void)unlink(log);
+    (void)unlink(arguments);
+    char *argv[] = {"make", (char *)target, in_environment ? NULL : (char *)given, NULL};
+    char *environment[] = {path, "LC_ALL=C", in_environment ? (char *)given : NULL, NULL};
+    ls_proc_spec spec = {
+        .argv = argv, .environment = environment, .log_path = log, .directory = at->tree};
+    ls_proc process;
+    ck_assert_int_eq(ls_proc_start(&spec, &process), LS_OK);
+    ck_assert(ls_proc_wait_all(&process, 1, ls_clock_after(30)));
+    return process.code;
+}
+
+/* Fails unless the value arrived as one argument, or make ended with 2 and named the variable. */
+static void check(const place *at, const char *target, const char *name, const char *value,
+                  bool in_environment)
+{
+    LS_TEXT(given, 400, "%s=%s", name, value);
+    LS_TEXT(arrived, 400, "<%s>", value);
+    LS_TEXT(arrived_as_pair, 400, "<%s>", given);
+    int code = make(at, target, given, in_environment);
+    LS_TEXT(ran, 200, "%s/y", at->tree);
+    char *said = read_from(at->tree, "output");
+    ck_assert_msg(access(ran, F_OK) != 0, "make %s '%s' ran a part of it: %s", target, given, said);
+    if (code == 0) {
+        char *got = read_from(at->tree, "arguments");
+        ck_assert_msg(strstr(got, arrived) != NULL || strstr(got, arrived_as_pair) != NULL,
+                      "make %s '%s' passed %s", target, given, got);
+        free(got);
+    } else {
+        LS_TEXT(named, 80, "error: %s=", name);
+        ck_assert_msg(code == 2 && strstr(said, named) != NULL && strstr(said, "allowed: ") != NULL,
+                      "make %s '%s' ended with %d: %s", target, given, code, said);
+    }
+    free(said);
+}
+
+static const char *const targets[] = {"bench",   "check", "conform",   "detect",
+                                      "compare", "fuzz",  "gpu-check", "peers"};
+
+START_TEST(values_are_text)
+{
+    place made = set_up(), *at = &made;
+    const char *target = targets[_i];
+    LS_TEXT(table, 100, "suite/make/%s.def", target);
+    char *dash = strchr(table, '-');
+    if (dash != NULL) {
+        *dash = '_';
+    }
+    char *rows = read_from(at->source, table), *rest = NULL;
+    int count = 0;
+    for (char *row = strtok_r(rows, "\n", &rest); row != NULL; row = strtok_r(NULL, "\n", &rest)) {
+        char name[40];
+        if (sscanf(row, "LS_VARIABLE(%39[A-Z_],", name) != 1) {
+            continue;
+        }
+        count++;
+        check(at, target, name, together, false);
+        check(at, target, name, together, true);
+        bool any_text = strstr(row, "\".+\"") != NULL;
+        for (int i = any_text ? 0 : 3; i < (any_text ? HOSTILE : 4); i++) {
+            check(at, target, name, hostile[i], false);
+        }
+    }
+    ck_assert_int_gt(count, 0);
+    free(rows);
+    ls_path_remove_tree(at->tree);
+}
+END_TEST
+
+/* These become part of commands; a value that a shell would interpret is refused. */
+START_TEST(values_of_the_build)
+{
+    place made = set_up(), *at = &made;
+    static const char *const names[] = {"BUILD",    "PREFIX",    "DESTDIR",  "DEPS",     "V",
+                                        "PLANTS",   "CUDA_ARCH", "OPTIMISE", "SANITIZE", "CFLAGS",
+                                        "CXXFLAGS", "CPPFLAGS",  "LDFLAGS"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        check(at, "help", names[i], together, false);
+        check(at, "help", names[i], together, true);
+        for (int k = 0; k < 13; k++) {
+            check(at, "help", names[i], hostile[k], false);
+        }
+    }
+    check(at, "help", "CC", together, false);
+    check(at, "help", "EXTRA", together, false);
+    check(at, "help", "BUILD", "/a folder/x", false);
+    ls_path_remove_tree(at->tree);
+}
+END_TEST
+
+/* What the command line is used for stays possible. */
+START_TEST(plain_values)
+{
+    place made = set_up(), *at = &made;
+    static const char *const given[] = {"BUILD=build/x-1.0", "CFLAGS=-O3 -DX=1,2 -Wl,-rpath=/a:/b",
+                                        "CUDA_ARCH=80 90", "OPTIMISE=-O1 -g", "CC=ccache gcc"};
+    for (size_t i = 0; i < sizeof given / sizeof *given; i++) {
+        ck_assert_int_eq(make(at, "help", given[i], false), 0);
+    }
+    ck_assert_int_eq(make(at, "conform", "SUBJECT=python3 'my trainer.py' --x=$HOME", false), 0);
+    char *got = read_from(at->tree, "arguments");
+    ck_assert_str_eq(got, "<conform><--subject><python3 'my trainer.py' --x=$HOME>");
+    free(got);
+    ck_assert_int_eq(make(at, "bench", "NGPUS=2", true), 0);
+    got = read_from(at->tree, "arguments");
+    ck_assert_str_eq(got, "<bench><><bench><NGPUS=2>");
+    free(got);
+    ls_path_remove_tree(at->tree);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("make");
+    TCase *values = tcase_create("values");
+    tcase_add_loop_test(values, values_are_text, 0, sizeof targets / sizeof *targets);
+    tcase_add_test(values, values_of_the_build);
+    tcase_add_test(values, plain_values);
+    suite_add_tcase(suite, values);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed == 0 ? 0 : 1;
+}
