@@ -46,10 +46,11 @@ static void write_row(FILE *table, const ls_report_run *run, const ls_report_job
         strong.value, against.value, against.low, against.high);
 }
 
-static void title_levels(const ls_report_run *run, const ls_report_job *const *jobs, int count,
-                         ls_table_head *head)
+static void describe_levels(const ls_report_run *run, const ls_report_job *const *jobs, int count,
+                            ls_table_head *head)
 {
     char a[24], b[24];
+    (void)run;
     const ls_report_job *half = ls_report_compare_fastest(jobs, count, true), *full = NULL;
     for (int i = 0; i < count; i++) {
         full = ls_report_job_is_result(jobs[i]) && jobs[i]->spec->level == 0 ? jobs[i] : full;
@@ -81,30 +82,10 @@ static void title_levels(const ls_report_run *run, const ls_report_job *const *j
                         ratio.value, a);
         }
     }
-    ls_table_add_marks(run, jobs, count, head->title);
 }
 
-ls_status ls_tables_speed_write_levels(const ls_report_run *run)
-{
-    const ls_report_job *jobs[JOBS_MAX];
-    int count = ls_report_job_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_LEVEL, jobs, JOBS_MAX);
-    ls_table_head head = {0};
-    title_levels(run, jobs, count, &head);
-    ls_text_add(
-        head.caption, sizeof head.caption,
-        "Images per second of the whole world by opt level, median of the steady window; bars "
-        "span the 95 %% interval; hollow: its checks did not pass.");
-    FILE *table = ls_table_begin(run, "throughput_by_level", &head, ROW_UNITS, ROW_COLUMNS);
-    LS_TRY_FILE(table);
-    for (int i = 0; i < count; i++) {
-        char level[24];
-        write_row(table, run, jobs[i], i, ls_report_job_level(jobs[i], level));
-    }
-    return ls_file_close(table, "throughput_by_level");
-}
-
-static void title_buckets(const ls_report_run *run, const ls_report_job *const *jobs, int count,
-                          ls_table_head *head)
+static void describe_buckets(const ls_report_run *run, const ls_report_job *const *jobs, int count,
+                             ls_table_head *head)
 {
     const ls_report_job *best[JOBS_MAX], *fastest = NULL, *slowest = NULL;
     int best_count = ls_report_compare_best_buckets(run, best, JOBS_MAX, &fastest), shown = 0;
@@ -136,31 +117,10 @@ static void title_buckets(const ls_report_run *run, const ls_report_job *const *
                     fastest->speed.rate.value / slowest->speed.rate.value,
                     ls_report_job_bucket(slowest, other));
     }
-    ls_table_add_marks(run, jobs, count, head->title);
 }
 
-ls_status ls_tables_speed_write_buckets(const ls_report_run *run)
-{
-    const ls_report_job *jobs[JOBS_MAX];
-    int count = ls_report_job_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_BUCKET, jobs, JOBS_MAX);
-    ls_table_head head = {0};
-    title_buckets(run, jobs, count, &head);
-    ls_text_add(
-        head.caption, sizeof head.caption,
-        "Throughput (left, with its 95 %% interval) and exposed communication (right) by bucket "
-        "size: bars show the wait after backward, diamonds the step minus that of the same "
-        "world without reduction, with its interval. Delayed: one reduction per type at the end.");
-    FILE *table = ls_table_begin(run, "throughput_by_bucket", &head, ROW_UNITS, ROW_COLUMNS);
-    LS_TRY_FILE(table);
-    for (int i = 0; i < count; i++) {
-        char bucket[24];
-        write_row(table, run, jobs[i], i, ls_report_job_bucket(jobs[i], bucket));
-    }
-    return ls_file_close(table, "throughput_by_bucket");
-}
-
-static void title_scaling(const ls_report_run *run, const ls_report_job *const *jobs, int count,
-                          ls_table_head *head)
+static void describe_scaling(const ls_report_run *run, const ls_report_job *const *jobs, int count,
+                             ls_table_head *head)
 {
     const ls_report_job *largest = ls_report_compare_largest(jobs, count);
     char level[24];
@@ -178,38 +138,69 @@ static void title_scaling(const ls_report_run *run, const ls_report_job *const *
             ls_text_add(head->title, bytes, ", %.2f with the same %d images in all", strong.value,
                         base->spec->batch_size);
         }
+        ls_report_compare_note_threads(run, largest, head->caption, sizeof head->caption);
     }
-    ls_table_add_marks(run, jobs, count, head->title);
+}
+
+/* ---- the three tables ------------------------------------------------------------------------ */
+
+static const char *label_scaling(const ls_report_job *job, char text[64])
+{
+    char level[24];
+    ls_text_put(text, 64, "%s", ls_report_job_level(job, level));
+    if (job->spec->nodes > 1) {
+        ls_text_add(text, 64, ", %d%s nodes", job->spec->nodes,
+                    ls_spec_is_simulated(job->spec) ? " simulated" : "");
+    }
+    return text;
+}
+
+/* The table of the jobs that are points of the sweeps. `describe` appends to the empty title and,
+ * if it must, to the caption. */
+static ls_status
+write_sweep(const ls_report_run *run, const char *name, unsigned sweep,
+            void (*describe)(const ls_report_run *run, const ls_report_job *const *jobs, int count,
+                             ls_table_head *head),
+            const char *(*label)(const ls_report_job *job, char *text), const char *caption)
+{
+    const ls_report_job *jobs[JOBS_MAX];
+    int count = ls_report_job_select(run, LS_ROLE_THROUGHPUT, sweep, jobs, JOBS_MAX);
+    ls_table_head head = {0};
+    ls_text_put(head.caption, sizeof head.caption, "%s", caption);
+    describe(run, jobs, count, &head);
+    ls_table_add_marks(run, jobs, count, head.title);
+    FILE *table = ls_table_begin(run, name, &head, ROW_UNITS, ROW_COLUMNS);
+    LS_TRY_FILE(table);
+    for (int i = 0; i < count; i++) {
+        char text[64];
+        int place = (sweep & LS_SWEEP_WORLD) != 0 ? jobs[i]->spec->world : i;
+        write_row(table, run, jobs[i], place, label(jobs[i], text));
+    }
+    return ls_file_close(table, name);
+}
+
+ls_status ls_tables_speed_write_levels(const ls_report_run *run)
+{
+    return write_sweep(
+        run, "throughput_by_level", LS_SWEEP_LEVEL, describe_levels, ls_report_job_level,
+        "Images per second of the whole world by opt level, median of the steady window; bars "
+        "span the 95 % interval; hollow: its checks did not pass.");
+}
+
+ls_status ls_tables_speed_write_buckets(const ls_report_run *run)
+{
+    return write_sweep(
+        run, "throughput_by_bucket", LS_SWEEP_BUCKET, describe_buckets, ls_report_job_bucket,
+        "Throughput (left, with its 95 % interval) and exposed communication (right) by bucket "
+        "size: bars show the wait after backward, diamonds the step minus that of the same "
+        "world without reduction, with its interval. Delayed: one reduction per type at the end.");
 }
 
 ls_status ls_tables_speed_write_scaling(const ls_report_run *run)
 {
-    const ls_report_job *jobs[JOBS_MAX];
-    int count = ls_report_job_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_WORLD | LS_SWEEP_NODES, jobs,
-                                     JOBS_MAX);
-    ls_table_head head = {0};
-    title_scaling(run, jobs, count, &head);
-    ls_text_add(
-        head.caption, sizeof head.caption,
+    return write_sweep(
+        run, "scaling", LS_SWEEP_WORLD | LS_SWEEP_NODES, describe_scaling, label_scaling,
         "Weak scaling (batch per rank fixed): images per second by number of ranks, against "
         "that many times one rank, which ran while the other cores were idle; open squares: the "
         "same ranks split over nodes.");
-    const ls_report_job *largest = ls_report_compare_largest(jobs, count);
-    if (largest != NULL) {
-        ls_report_compare_note_threads(run, largest, head.caption, sizeof head.caption);
-    }
-    FILE *table = ls_table_begin(run, "scaling", &head, ROW_UNITS, ROW_COLUMNS);
-    LS_TRY_FILE(table);
-    for (int i = 0; i < count; i++) {
-        char label[64], level[24];
-        ls_report_job_level(jobs[i], level);
-        if (jobs[i]->spec->nodes > 1) {
-            snprintf(label, sizeof label, "%s, %d%s nodes", level, jobs[i]->spec->nodes,
-                     ls_spec_is_simulated(jobs[i]->spec) ? " simulated" : "");
-        } else {
-            snprintf(label, sizeof label, "%s", level);
-        }
-        write_row(table, run, jobs[i], jobs[i]->spec->world, label);
-    }
-    return ls_file_close(table, "scaling");
 }
