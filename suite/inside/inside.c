@@ -70,23 +70,32 @@ int ls_inside_heard(ls_inside_ear *ear, char *text, int bytes)
     return lines;
 }
 
+ls_status ls_inside_options(const char *line, const char *last, ls_options *out)
+{
+    ls_words words = {0};
+    ls_words_add(&words, "lockstep-train");
+    ls_words_split(&words, line);
+    if (last != NULL) {
+        ls_words_add(&words, "%s", last);
+    }
+    ls_status status = ls_options_parse(words.count, words.word, out, NULL, NULL);
+    ls_words_free(&words);
+    return status;
+}
+
 ls_status ls_inside_explain(int world, char **text, const char *options, ...)
 {
     char line[400];
     size_t bytes = 0;
     ls_options parsed;
-    ls_words words = {0};
     va_list values;
     va_start(values, options);
     vsnprintf(line, sizeof line, options, values);
     va_end(values);
-    ls_words_add(&words, "lockstep-train");
-    ls_words_split(&words, line);
     FILE *to = open_memstream(text, &bytes);
     LS_ASSERT(to != NULL);
-    ls_status status = ls_options_parse(words.count, words.word, &parsed, NULL, NULL);
-    status = status == LS_OK ? ls_explain_print(&parsed, world, to) : status;
+    ls_status status = ls_inside_options(line, NULL, &parsed);
+    LS_THEN(status, ls_explain_print(&parsed, world, to));
     fclose(to);
-    ls_words_free(&words);
     return status;
 }

@@ -3,6 +3,7 @@
 #ifndef LS_INSIDE_H
 #define LS_INSIDE_H
 
+#include "reference/options/options.h"
 #include "reference/state/device.h"
 #include "suite/suite.h"
 
@@ -22,6 +23,9 @@ typedef struct ls_inside_ear {
 ls_inside_ear ls_inside_hear(void);
 int ls_inside_heard(ls_inside_ear *ear, char *text, int bytes);
 
+/* The trainer's options from a line of words separated by spaces, and from one more word, which may
+ * hold spaces or be NULL. */
+ls_status ls_inside_options(const char *line, const char *last, ls_options *out);
 /* What `lockstep explain` prints for `world` ranks and these options (printf style, separated by
  * spaces); *text is the caller's to free. */
 ls_status ls_inside_explain(int world, char **text, const char *options, ...)

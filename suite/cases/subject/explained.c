@@ -7,7 +7,6 @@
 
 #include "kernels/core/text.h"
 #include "suite/cases/rows.h"
-#include "reference/explain/explain.h"
 #include "reference/model/model.h"
 #include "suite/inside/inside.h"
 

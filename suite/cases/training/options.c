@@ -122,16 +122,9 @@ enum { OPTIONS = sizeof options / sizeof *options };
 static ls_status parse(const char *line, const char *last, ls_options *out, char *said, int bytes,
                        int *lines)
 {
-    ls_words words = {0};
-    ls_words_add(&words, "lockstep-train");
-    ls_words_split(&words, line);
-    if (last != NULL) {
-        ls_words_add(&words, "%s", last);
-    }
     ls_inside_ear ear = ls_inside_hear();
-    ls_status status = ls_options_parse(words.count, words.word, out, NULL, NULL);
+    ls_status status = ls_inside_options(line, last, out);
     *lines = ls_inside_heard(&ear, said, bytes);
-    ls_words_free(&words);
     return status;
 }
 
