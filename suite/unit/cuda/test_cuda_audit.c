@@ -13,6 +13,7 @@
 #include "reference/train/audit_private.h"
 #include "reference/train/join.h"
 #include "reference/train/setup.h"
+#include "suite/unit/run_suite.h"
 #include "emulated_run.h"
 #include "use_emulation.h"
 
@@ -442,9 +443,5 @@ int main(void)
     tcase_add_test(tests, unaudited_parts_are_named);
     tcase_add_test(tests, refused_where_nothing_can_be_seen);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

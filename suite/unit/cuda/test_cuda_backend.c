@@ -11,6 +11,7 @@
 
 #include "kernels/cuda/backend.h"
 #include "suite/emulation/runtime/emulate.h"
+#include "suite/unit/run_suite.h"
 
 static const ls_backend_api *api;
 static ls_backend *backend;
@@ -256,9 +257,5 @@ int main(void)
     tcase_add_test(table, errors_after_which_the_device_is_lost);
     Suite *suite = suite_create("cuda_backend");
     suite_add_tcase(suite, table);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

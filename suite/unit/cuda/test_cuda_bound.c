@@ -8,6 +8,7 @@
 #include "kernels/cuda/bound.h"
 #include "reference/model/model.h"
 #include "suite/commands/bench_parts.h"
+#include "suite/unit/run_suite.h"
 
 START_TEST(rates_are_measured_and_the_device_described)
 {
@@ -98,9 +99,5 @@ int main(void)
     tcase_add_test(tests, every_pass_has_a_time);
     tcase_add_test(tests, a_slow_gpu_is_found_among_its_neighbours);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failures = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failures;
+    return run_suite(suite);
 }

@@ -2,6 +2,7 @@
  * choice among its engines, which offer wrong ones before right ones
  * (suite/emulation/cudnn/emulated_cudnn_engines.c). */
 #include "kernels/cuda/conv_parts.h"
+#include "suite/unit/run_suite.h"
 #include "cuda_products.h"
 
 /* ---- numbers --------------------------------------------------------------------------------- */
@@ -527,9 +528,5 @@ int main(void)
     tcase_add_test(c, pointers_may_change);
     tcase_add_test(c, bad_pointers_are_an_error);
     suite_add_tcase(suite, c);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

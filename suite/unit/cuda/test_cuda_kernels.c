@@ -1,6 +1,7 @@
 /* The kernels without statistics on the emulation against plain loops: exact wherever every
  * operation is rounded separately. */
 #include "kernels/cuda/ops.h"
+#include "suite/unit/run_suite.h"
 
 #include "place.h"
 
@@ -470,9 +471,5 @@ int main(void)
     tcase_add_loop_test(kernels, bias_gradient, 0, 3);
     Suite *suite = suite_create("cuda_kernels");
     suite_add_tcase(suite, kernels);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

@@ -1,5 +1,6 @@
 /* The emulation itself: the behaviour of kernels, streams and graphs, and what it refuses. */
 #include "kernels/cuda/element.h"
+#include "suite/unit/run_suite.h"
 
 #include <check.h>
 #include <signal.h>
@@ -440,9 +441,5 @@ int main(void)
     tcase_add_test(launch, device_memory_is_out_of_reach);
     Suite *suite = suite_create("cuda_launch");
     suite_add_tcase(suite, launch);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

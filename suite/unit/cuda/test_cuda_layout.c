@@ -1,5 +1,6 @@
 /* Kernels that only move numbers: the image, weights, and exports; all exact. */
 #include "kernels/cuda/ops.h"
+#include "suite/unit/run_suite.h"
 
 #include "place.h"
 
@@ -248,9 +249,5 @@ int main(void)
     tcase_add_test(layout, taps_export);
     Suite *suite = suite_create("cuda_layout");
     suite_add_tcase(suite, layout);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

@@ -1,5 +1,6 @@
 /* Linear layers of the CUDA backend on the emulated cuBLASLt, which offers algorithms that must not
  * be used before usable ones. */
+#include "suite/unit/run_suite.h"
 #include "cuda_products.h"
 
 static const struct layer {
@@ -172,9 +173,5 @@ int main(void)
     tcase_add_test(c, no_workspace_no_algorithm);
     tcase_add_test(c, recorded_work_runs_again);
     suite_add_tcase(suite, c);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

@@ -3,6 +3,7 @@
 #include "kernels/optimizers.h"
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/ops.h"
+#include "suite/unit/run_suite.h"
 
 #include "place.h"
 
@@ -532,9 +533,5 @@ int main(void)
     tcase_add_test(multi, order_of_blocks_is_nothing);
     Suite *suite = suite_create("cuda_multi");
     suite_add_tcase(suite, multi);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

@@ -9,6 +9,7 @@
 #include "cuda_memory.h"
 #include "use_emulation.h"
 #include "suite/unit/harness/world.h"
+#include "suite/unit/run_suite.h"
 
 typedef struct peer {
     ls_exercise_peer at;
@@ -608,9 +609,5 @@ int main(void)
     tcase_add_loop_test(tests, test_places, 0, 2);
     tcase_add_loop_test(tests, test_goes_wrong, LATE_TO_OPEN, ABORTED + 1);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

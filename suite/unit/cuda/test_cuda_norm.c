@@ -1,6 +1,7 @@
 /* Batch norm's kernels on the emulation against plain loops in double: every type and form, awkward
  * sizes, large means, ranks that share statistics, and equal bits in any order of blocks. */
 #include "kernels/cuda/ops.h"
+#include "suite/unit/run_suite.h"
 
 #include "place.h"
 
@@ -562,9 +563,5 @@ int main(void)
     tcase_add_test(norm, non_finite_stays_in_its_channel);
     Suite *suite = suite_create("cuda_norm");
     suite_add_tcase(suite, norm);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

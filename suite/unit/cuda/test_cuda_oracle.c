@@ -12,6 +12,7 @@
 #include "reference/oracle/loops.h"
 #include "reference/oracle/nettab.h"
 #include "reference/oracle/oracle.h"
+#include "suite/unit/run_suite.h"
 #include "use_emulation.h"
 
 /* numerics.md section 5: FP64 on both sides, but sums in another order; n <= 5000 terms cost at
@@ -259,9 +260,5 @@ int main(void)
     tcase_add_test(tcase, steps_are_the_same);
     tcase_add_test(tcase, no_device_is_an_error);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

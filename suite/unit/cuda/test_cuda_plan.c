@@ -1,5 +1,6 @@
 /* Whole small networks on the CUDA backend with an emulated device: losses and gradients against
  * the interpreter, all exports against the CPU backend, forced branches. */
+#include "suite/unit/run_suite.h"
 #include "cuda_plan.h"
 
 /* ---- against the interpreter
@@ -371,9 +372,5 @@ int main(void)
     tcase_add_test(c, forced_pool_is_taken);
     tcase_add_test(c, wrong_branches_are_refused);
     suite_add_tcase(suite, c);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

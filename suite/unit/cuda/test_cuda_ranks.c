@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include "kernels/core/clock.h"
+#include "suite/unit/run_suite.h"
 #include "emulated_run.h"
 
 /* A small network, three steps. `environment`: "A=1 B=2". Returns the launcher's exit code. */
@@ -273,9 +274,5 @@ int main(void)
     tcase_add_test(tests, devices_are_not_shared_unasked);
     tcase_add_loop_test(tests, a_lost_peer_is_named, 0, 2);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

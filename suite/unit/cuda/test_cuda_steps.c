@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include "kernels/core/rng.h"
+#include "suite/unit/run_suite.h"
 #include "cuda_plan.h"
 
 /* ---- batches in places ----------------------------------------------------------------------- */
@@ -437,9 +438,5 @@ int main(void)
     tcase_add_test(c, choices_are_taken_over);
     tcase_add_loop_test(c, sync_norm_is_one_batch, 0, 2);
     suite_add_tcase(suite, c);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

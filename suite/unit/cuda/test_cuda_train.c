@@ -2,6 +2,7 @@
  * launched, ordered and delayed. */
 #include <math.h>
 
+#include "suite/unit/run_suite.h"
 #include "emulated_run.h"
 
 /* One rank, five steps; returns the exit code. `environment`: "A=1 B=2". */
@@ -236,9 +237,5 @@ int main(void)
     tcase_add_loop_test(train_case, refused_in_one_line, 0, rows);
     Suite *suite = suite_create("cuda_train");
     suite_add_tcase(suite, train_case);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

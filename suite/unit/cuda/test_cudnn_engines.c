@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "kernels/cuda/conv_parts.h"
+#include "suite/unit/run_suite.h"
 #include "cudnn_described.h"
 
 typedef struct asked {
@@ -164,10 +165,6 @@ int main(int count, char **word)
     tcase_set_timeout(c, 120);
     tcase_add_loop_test(c, every_pass_has_an_engine, 0, sizeof rows / sizeof rows[0]);
     suite_add_tcase(suite, c);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK); /* the libraries are large: loaded once */
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    setenv("CK_FORK", "no", 1); /* the libraries are large: loaded once */
+    return run_suite(suite);
 }

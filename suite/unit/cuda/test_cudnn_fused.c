@@ -13,6 +13,7 @@
 #include <time.h>
 
 #include "kernels/cuda/conv.h"
+#include "suite/unit/run_suite.h"
 
 #include "cudnn_described.h"
 #include "cudnn_patterns.h"
@@ -377,10 +378,6 @@ int main(int count, char **word)
     tcase_add_test(c, the_table_is_whole);
     tcase_add_test(c, a_refused_graph_is_an_answer);
     suite_add_tcase(suite, c);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK); /* the libraries are large: loaded once */
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    setenv("CK_FORK", "no", 1); /* the libraries are large: loaded once */
+    return run_suite(suite);
 }

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "harness/hosts/hosts.h"
+#include "suite/unit/run_suite.h"
 
 /* Redirects the log to a file; said_end returns its text. */
 static int said_begin(void)
@@ -133,9 +134,5 @@ int main(void)
     tcase_add_test(tests, too_many);
     tcase_add_test(tests, outside_slurm);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

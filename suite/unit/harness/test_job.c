@@ -11,6 +11,7 @@
 
 #include "harness/run/job.h"
 #include "kernels/core/json.h"
+#include "suite/unit/run_suite.h"
 
 /* A job of `sh -c script` in a fresh folder under /tmp. */
 static ls_job make_job(const char *script, int world, int nodes)
@@ -246,9 +247,5 @@ int main(void)
     tcase_add_test(tests, ticks);
     tcase_add_test(tests, cannot_run);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "kernels/core/clock.h"
+#include "suite/unit/run_suite.h"
 
 enum { SAID_BYTES = 1 << 14, ARGUMENTS_MAX = 16 };
 
@@ -303,9 +304,5 @@ int main(void)
     tcase_add_test(tests, log_directory);
     tcase_add_loop_test(tests, wrong_arguments, 0, (int)(sizeof mistakes / sizeof *mistakes));
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

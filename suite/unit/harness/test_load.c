@@ -5,6 +5,7 @@
 
 #include "harness/machine/machine.h"
 #include "kernels/core/clock.h"
+#include "suite/unit/run_suite.h"
 
 START_TEST(what_others_take_is_held_against_our_cores_only)
 {
@@ -64,9 +65,5 @@ int main(void)
     tcase_add_test(tests, what_others_take_is_held_against_our_cores_only);
     tcase_add_test(tests, our_own_work_is_not_others);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failures = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failures;
+    return run_suite(suite);
 }

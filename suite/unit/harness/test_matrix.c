@@ -7,6 +7,7 @@
 #include "harness/run/matrix_bench.h"
 #include "kernels/core/text.h"
 #include "kernels/core/json.h"
+#include "suite/unit/run_suite.h"
 
 static ls_matrix_bench usual(int ranks, ls_profile profile)
 {
@@ -361,9 +362,5 @@ int main(void)
     tcase_add_test(tests, a_script_takes_any_folder);
     tcase_add_test(tests, timed_steps_can_be_halved_and_keep_the_time);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failures = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failures;
+    return run_suite(suite);
 }

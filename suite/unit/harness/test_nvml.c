@@ -26,6 +26,7 @@
 #include "kernels/core/text.h"
 #include "harness/machine/watch_gpu.h"
 #include "suite/run/run.h"
+#include "suite/unit/run_suite.h"
 
 /* ---- our declarations against the library's header, where there is one ----------------------- */
 
@@ -571,9 +572,5 @@ int main(void)
     tcase_add_test(tests, a_finding_that_fails_makes_the_machine_not_ready);
     tcase_add_test(tests, findings_survive_their_record);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failures = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failures;
+    return run_suite(suite);
 }

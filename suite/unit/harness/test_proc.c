@@ -12,6 +12,7 @@
 #include "harness/process/proc.h"
 #include "harness/process/proc_isolated.h"
 #include "kernels/core/clock.h"
+#include "suite/unit/run_suite.h"
 
 static int64_t after(double seconds)
 {
@@ -307,9 +308,5 @@ int main(void)
     tcase_add_loop_test(tests, asked_to_stop, 0, 3);
     tcase_add_loop_test(tests, an_isolated_process_is_awaited_until_its_deadline_only, 0, 4);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

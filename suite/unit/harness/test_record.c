@@ -6,6 +6,7 @@
 
 #include "kernels/core/path.h"
 #include "suite/unit/suite/suite_fake.h"
+#include "suite/unit/run_suite.h"
 
 static char folder[64];
 
@@ -131,9 +132,5 @@ int main(void)
     tcase_add_test(tests, events_are_summed_up_by_rank);
     tcase_add_test(tests, events_of_one_name_are_visited);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(suite);
 }

@@ -19,6 +19,7 @@
 #include "kernels/core/text.h"
 #include "kernels/core/clock.h"
 #include "suite/suite.h"
+#include "suite/unit/run_suite.h"
 
 /* ssh's last word is a line for the remote shell, the one before it the host. */
 static const char fake_ssh[] =
@@ -421,9 +422,5 @@ int main(void)
     tcase_add_test(tests, hung_up);
     tcase_add_loop_test(tests, wrong_order, 0, (int)(sizeof wrong_orders / sizeof *wrong_orders));
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

@@ -6,6 +6,7 @@
 
 #include "harness/report/report.h"
 #include "harness/report/tables/table.h"
+#include "suite/unit/run_suite.h"
 #include "test_report_fake.h"
 
 static char scratch[PATH_MAX]; /* made and removed by the fixture */
@@ -342,9 +343,5 @@ int main(int argc, char **argv)
     tcase_add_test(cases, an_empty_run_is_said_to_be_empty);
     tcase_add_test(cases, diff_sees_what_changed);
     suite_add_tcase(suite, cases);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

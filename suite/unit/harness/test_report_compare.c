@@ -11,6 +11,7 @@
 #include "harness/report/figures.h"
 #include "harness/report/job.h"
 #include "kernels/core/text.h"
+#include "suite/unit/run_suite.h"
 
 static char scratch[256];
 
@@ -318,9 +319,5 @@ int main(void)
     tcase_add_test(tests, the_largest_batch_is_arithmetic_that_a_larger_job_confirms);
     tcase_add_test(tests, the_band_says_who_is_inside);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failures = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failures;
+    return run_suite(suite);
 }

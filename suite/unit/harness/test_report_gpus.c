@@ -17,6 +17,7 @@
 #include "harness/report/tables/table.h"
 #include "kernels/core/text.h"
 #include "suite/run/run.h"
+#include "suite/unit/run_suite.h"
 
 enum { GPUS = 4, STEPS = 30, SLOW = 2 };
 static char scratch[200];
@@ -259,9 +260,5 @@ int main(int argc, char **argv)
     tcase_add_test(tests, pages_and_figure_show_them);
     tcase_add_test(tests, steps_without_a_graph_are_marked);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failures = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failures;
+    return run_suite(suite);
 }

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "harness/hosts/simnet.h"
+#include "suite/unit/run_suite.h"
 
 static void assert_line(const char *script, const char *line)
 {
@@ -167,9 +168,5 @@ int main(void)
     tcase_add_test(tests, no_programs);
     tcase_add_test(tests, nodes_reach_each_other);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

@@ -6,6 +6,7 @@
 #include "harness/run/matrix.h"
 #include "kernels/core/json.h"
 #include "kernels/core/text.h"
+#include "suite/unit/run_suite.h"
 
 START_TEST(every_role_has_its_own_name)
 {
@@ -93,9 +94,5 @@ int main(void)
     tcase_add_test(tests, a_spec_comes_back_from_its_facts);
     tcase_add_test(tests, absent_facts_have_no_level_and_no_bucket_size);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(suite);
 }

@@ -6,6 +6,7 @@
 
 #include "harness/report/stats.h"
 #include "kernels/core/rng.h"
+#include "suite/unit/run_suite.h"
 
 START_TEST(percentiles_are_numpys)
 {
@@ -176,9 +177,5 @@ int main(void)
     tcase_add_test(cases, prediction_is_students);
     tcase_add_test(cases, halves);
     suite_add_tcase(suite, cases);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

@@ -10,6 +10,7 @@
 #include "harness/store/gate.h"
 #include "harness/store/store.h"
 #include "harness/store/store_server.h"
+#include "suite/unit/run_suite.h"
 #include "world.h"
 
 static ls_store_options where(int rank, int world, int port, double timeout_s)
@@ -563,9 +564,5 @@ int main(void)
     tcase_add_test(tests, probe_ports);
     tcase_add_loop_test(tests, addresses, 0, 4);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

@@ -16,6 +16,7 @@
 #include "kernels/core/rng.h"
 #include "kernels/core/sha256.h"
 #include "kernels/core/tensor.h"
+#include "suite/unit/run_suite.h"
 
 /* ---- half ------------------------------------------------------------------------------------ */
 
@@ -453,9 +454,5 @@ int main(void)
     tcase_add_test(tests, arenas);
     tcase_add_test(tests, element_types);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

@@ -9,6 +9,7 @@
 #include "kernels/core/rng.h"
 #include "kernels/cpu/loops.h"
 #include "suite/inside/kernel.h"
+#include "suite/unit/run_suite.h"
 
 /* Each variant that runs here, each type, blocks and counts that leave rests. */
 
@@ -301,9 +302,5 @@ int main(void)
     tcase_add_loop_test(c, pool_loops, 0, 9);
     tcase_add_loop_test(c, conversions, 0, 3);
     suite_add_tcase(suite, c);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

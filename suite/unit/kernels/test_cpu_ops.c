@@ -11,6 +11,7 @@
 #include "kernels/core/rng.h"
 #include "kernels/cpu/conv.h"
 #include "suite/inside/kernel.h"
+#include "suite/unit/run_suite.h"
 
 /* ---- products: integers of -4 to 4, at most 9*64*16 = 9216 products of at most 16 to a sum: exact
  * in f32, and small enough for the sums to be exact in any order
@@ -357,9 +358,5 @@ int main(void)
     tcase_add_test(c, weights_round_before_the_product);
     tcase_add_test(c, sync_norm_is_one_batch);
     suite_add_tcase(suite, c);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "suite/unit/run_suite.h"
 #include "plan_judge.h"
 
 /* ---- gradients ------------------------------------------------------------------------------- */
@@ -220,9 +221,5 @@ int main(void)
     tcase_add_test(c, large_mean_keeps_its_digits);
     tcase_add_test(c, large_mean_costs_the_weights_alone);
     suite_add_tcase(suite, c);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

@@ -6,6 +6,7 @@
 
 #include "kernels/core/rng.h"
 #include "reference/oracle/bits.h"
+#include "suite/unit/run_suite.h"
 #include "cpu_plan.h"
 
 START_TEST(ready_order)
@@ -283,9 +284,5 @@ int main(void)
     tcase_add_test(c, running_statistics);
     tcase_add_test(c, bad_targets_are_named);
     suite_add_tcase(suite, c);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

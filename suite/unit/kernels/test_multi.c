@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "suite/unit/run_suite.h"
 #include "multi_pool.h"
 
 /* ---- scaler ---------------------------------------------------------------------------------- */
@@ -394,9 +395,5 @@ int main(void)
     tcase_add_loop_test(tests, same_bits_everywhere, 0, 2 * LS_OPTIMIZER_KINDS);
     tcase_add_loop_test(tests, every_half, 0, 2);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "suite/unit/run_suite.h"
 #include "multi_pool.h"
 
 /* ---- optimizer goldens ----------------------------------------------------------------------- */
@@ -301,9 +302,5 @@ int main(void)
     tcase_add_test(tests, lars_by_hand);
     tcase_add_test(tests, lamb_without_a_norm);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "kernels/core/plant.h"
+#include "suite/unit/run_suite.h"
 
 /* This file is of the normal build: the second expression is not even compiled. */
 static int good(void)
@@ -89,9 +90,5 @@ int main(void)
     tcase_add_test(tests, a_fault_is_on_when_it_is_named);
     tcase_add_test(tests, a_step_and_a_rank_may_be_asked_for);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failures = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failures;
+    return run_suite(suite);
 }

@@ -8,6 +8,7 @@
 
 #include "reference/ddp/buckets.h"
 #include "reference/model/model.h"
+#include "suite/unit/run_suite.h"
 
 static const int64_t mib = 1 << 20;
 
@@ -435,9 +436,5 @@ int main(void)
     tcase_add_test(tests, digest_sees_order);
     tcase_add_test(tests, dialects);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

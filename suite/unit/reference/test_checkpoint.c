@@ -9,6 +9,7 @@
 #include "reference/comm/comm.h"
 #include "reference/files/safetensors.h"
 #include "reference/train/weights.h"
+#include "suite/unit/run_suite.h"
 #include "host_device.h"
 
 static char folder[] = "/tmp/ls_checkpointXXXXXX";
@@ -326,10 +327,7 @@ int main(void)
     tcase_add_test(cases, weights_are_read_strictly);
     Suite *suite = suite_create("checkpoint");
     suite_add_tcase(suite, cases);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
+    int failed = run_suite(suite);
     static const char *const files[] = {"whole", "cut", "renamed", "weights"};
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
         unlink(path_of(files[i]));

@@ -5,6 +5,7 @@
 
 #include "kernels/core/digest.h"
 #include "kernels/core/rng.h"
+#include "suite/unit/run_suite.h"
 #include "comm_peer.h"
 
 static int all_operations(int rank, int world, int port, void *engine)
@@ -275,9 +276,5 @@ int main(void)
     tcase_add_loop_test(tests, transports_agree, 2, 6);
     tcase_add_test(tests, shared_memory_forbidden);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

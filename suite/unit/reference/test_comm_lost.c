@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <pthread.h>
 
+#include "suite/unit/run_suite.h"
 #include "comm_peer.h"
 
 /* Many operations under way at once keep their order; sends pair with receives while a third rank
@@ -180,9 +181,5 @@ int main(void)
     tcase_add_loop_test(tests, missing_rank, 0, ENGINES);
     tcase_add_loop_test(tests, abort_ends_waits, 0, ENGINES);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

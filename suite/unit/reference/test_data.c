@@ -12,6 +12,7 @@
 #include "reference/data/dataset.h"
 #include "reference/data/make.h"
 #include "reference/data/transform.h"
+#include "suite/unit/run_suite.h"
 
 static char ROOT[64];
 
@@ -334,10 +335,7 @@ int main(void)
     tcase_add_test(tests, folder_order);
     tcase_add_test(tests, made_folders);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
+    int failed = run_suite(suite);
     char command[128];
     snprintf(command, sizeof command, "rm -rf %s", ROOT);
     return system(command) != 0 ? 3 : failed;

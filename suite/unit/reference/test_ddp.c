@@ -7,6 +7,7 @@
 
 #include "reference/ddp/ddp.h"
 #include "reference/model/model.h"
+#include "suite/unit/run_suite.h"
 #include "host_setup.h"
 
 enum { BEGUN_MAX = 256 };
@@ -416,9 +417,5 @@ int main(void)
     tcase_add_test(cases, an_unused_parameter_may_be_allowed);
     Suite *suite = suite_create("ddp");
     suite_add_tcase(suite, cases);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

@@ -16,6 +16,7 @@
 #include "reference/files/events.h"
 #include "reference/model/model.h"
 #include "reference/files/tensorboard.h"
+#include "suite/unit/run_suite.h"
 
 static char folder[PATH_MAX - 64];
 
@@ -373,9 +374,5 @@ int main(void)
     tcase_add_test(tests, curves);
     tcase_add_test(tests, curves_nowhere);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

@@ -9,6 +9,7 @@
 
 #include "kernels/core/rng.h"
 #include "reference/data/jpeg.h"
+#include "suite/unit/run_suite.h"
 
 enum { WIDTH = 53, HEIGHT = 37, WHY = 1400 };
 
@@ -211,10 +212,7 @@ int main(void)
     tcase_add_test(tests, every_truncation);
     tcase_add_test(tests, broken_bytes);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
+    int failed = run_suite(suite);
     unlink(PATH);
     rmdir(ROOT);
     return failed;

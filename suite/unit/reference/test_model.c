@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "reference/model/model.h"
+#include "suite/unit/run_suite.h"
 
 typedef struct golden {
     const char *arch;
@@ -331,9 +332,5 @@ int main(void)
     tcase_add_test(tests, initial_values_are_pure);
     tcase_add_test(tests, refusals);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

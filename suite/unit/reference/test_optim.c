@@ -10,6 +10,7 @@
 #include "reference/oracle/update.h"
 #include "reference/files/safetensors.h"
 #include "suite/judge/compare.h"
+#include "suite/unit/run_suite.h"
 
 enum { STEPS = 5, FIRST = 3, ELEMENTS = 7 };
 
@@ -264,9 +265,5 @@ int main(void)
     tcase_add_loop_test(tests, oracle_equals_apex, 0, (int)(sizeof apex / sizeof *apex));
     tcase_add_loop_test(tests, planted_steps_are_caught, 0, PLANTS);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

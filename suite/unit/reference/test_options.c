@@ -14,6 +14,7 @@
 #include "reference/explain/explain.h"
 #include "reference/options/options.h"
 #include "reference/options/precision.h"
+#include "suite/unit/run_suite.h"
 
 enum { ARGUMENTS_MAX = 24, TEXT_BYTES = 4096 };
 
@@ -464,9 +465,5 @@ int main(void)
     tcase_add_test(tests, torch_scale_has_no_ceiling);
     tcase_add_loop_test(tests, explanations, 0, sizeof explained / sizeof explained[0]);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

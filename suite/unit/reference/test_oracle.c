@@ -9,6 +9,7 @@
 
 #include "reference/oracle/oracle.h"
 #include "reference/oracle/ideal_error.h"
+#include "suite/unit/run_suite.h"
 
 /* Uniform with variance 1, from a plain linear generator: fast, and good enough for inputs. */
 static double draw(uint64_t *state)
@@ -387,9 +388,5 @@ int main(void)
     tcase_add_test(tests, types_scale_and_noise_are_used);
     tcase_add_test(tests, networks_have_their_sizes);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "reference/oracle/bits.h"
+#include "suite/unit/run_suite.h"
 
 typedef struct half_type {
     ls_bits_type type;
@@ -95,9 +96,5 @@ int main(void)
     tcase_add_test(tests, one_rounding_not_two);
     tcase_add_test(tests, single_as_the_processor);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "reference/files/safetensors.h"
+#include "suite/unit/run_suite.h"
 
 static char folder[PATH_MAX - 64];
 
@@ -286,9 +287,5 @@ int main(void)
     tcase_add_test(tests, full_disk);
     tcase_add_test(tests, discard_leaves_nothing);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "reference/data/sampler.h"
+#include "suite/unit/run_suite.h"
 
 static void expect(ls_sampler sampler, int64_t epoch, int length, const int64_t *want)
 {
@@ -99,9 +100,5 @@ int main(void)
     tcase_add_test(tests, union_and_multiplicity);
     tcase_add_test(tests, epochs_differ);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

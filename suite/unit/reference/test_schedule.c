@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "reference/options/schedule.h"
+#include "suite/unit/run_suite.h"
 
 /* Half a unit of the eighth decimal, to which the goldens were printed. */
 static const double printed = 0.5e-8 * 1.0001;
@@ -138,9 +139,5 @@ int main(void)
     tcase_add_test(tests, epochs_need_data_that_ends);
     tcase_add_test(tests, refusals);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

@@ -11,6 +11,7 @@
 #include "reference/model/model.h"
 #include "reference/state/optim.h"
 #include "reference/options/world.h"
+#include "suite/unit/run_suite.h"
 #include "host_setup.h"
 
 /* ---- place in the job ------------------------------------------------------------------------ */
@@ -412,9 +413,5 @@ int main(void)
     tcase_add_test(cases, masters_are_the_rounded_parameters);
     Suite *suite = suite_create("train");
     suite_add_tcase(suite, cases);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

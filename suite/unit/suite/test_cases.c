@@ -10,6 +10,7 @@
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "suite/run/select.h"
+#include "suite/unit/run_suite.h"
 #include "suite_fake.h"
 
 static ls_case_list all(void)
@@ -287,9 +288,5 @@ int main(void)
     tcase_add_test(tests, every_case_names_the_file_that_makes_it);
     tcase_add_test(tests, every_case_has_a_requirement_and_every_requirement_a_case);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failures = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failures;
+    return run_suite(suite);
 }

@@ -14,6 +14,7 @@
 #include "reference/oracle/oracle.h"
 #include "reference/files/safetensors.h"
 #include "suite/judge/compare.h"
+#include "suite/unit/run_suite.h"
 
 enum { WORLD = 2, BATCH = 4, SIZE = 16, CLASSES = 10 };
 
@@ -522,9 +523,5 @@ int main(void)
     tcase_add_test(tests, results_are_kept);
     tcase_add_test(tests, unusable_dumps_are_errors);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

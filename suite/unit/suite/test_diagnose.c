@@ -10,6 +10,7 @@
 #include "reference/files/safetensors.h"
 #include "reference/oracle/oracle.h"
 #include "suite/judge/diagnose.h"
+#include "suite/unit/run_suite.h"
 
 enum { WORLD = 2, BATCH = 4, SIZE = 16, CLASSES = 10, PIXELS = BATCH * 3 * SIZE * SIZE };
 
@@ -526,9 +527,5 @@ int main(void)
     tcase_add_test(tests, fewer_bits_are_named);
     tcase_add_test(tests, noise_is_not_explained);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

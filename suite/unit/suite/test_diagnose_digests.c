@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "suite/judge/diagnose.h"
+#include "suite/unit/run_suite.h"
 
 enum { STEPS = 3 };
 
@@ -109,9 +110,5 @@ int main(void)
     tcase_add_test(tests, replicas);
     tcase_add_test(tests, resumes);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

@@ -4,6 +4,7 @@
 
 #include "suite/judge/diagnose.h"
 #include "kernels/core/path.h"
+#include "suite/unit/run_suite.h"
 #include "suite_fake.h"
 
 static void write_log(const char *folder, int rank, const char *engine, int number,
@@ -84,9 +85,5 @@ int main(void)
     tcase_add_test(tests, unlike_operations_are_named);
     tcase_add_loop_test(tests, a_code_changed_on_the_way_out_is_named, 0, 4);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "suite/judge/diagnose.h"
+#include "suite/unit/run_suite.h"
 
 enum { STEPS = 14 };
 
@@ -87,9 +88,5 @@ int main(void)
     tcase_add_loop_test(tests, mistakes_are_named, 0, 13);
     tcase_add_test(tests, a_stale_scale_is_named);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

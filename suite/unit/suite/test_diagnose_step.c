@@ -10,6 +10,7 @@
 #include "kernels/core/rng.h"
 #include "reference/files/safetensors.h"
 #include "suite/judge/diagnose.h"
+#include "suite/unit/run_suite.h"
 
 enum { COUNT = 300, STEP = 3 };
 
@@ -154,9 +155,5 @@ int main(void)
     tcase_add_loop_test(tests, sgd, 0, 9);
     tcase_add_loop_test(tests, adam, 0, 9);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

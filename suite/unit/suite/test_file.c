@@ -18,6 +18,7 @@
 #include "reference/data/jpeg.h"
 #include "reference/files/safetensors.h"
 #include "reference/oracle/dumpfile.h"
+#include "suite/unit/run_suite.h"
 #include "suite_fake.h"
 
 static char folder[64];
@@ -167,9 +168,5 @@ int main(void)
     tcase_add_test(tests, files_without_a_size);
     tcase_add_test(tests, a_fifo_without_a_reader_is_not_waited_for);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

@@ -9,6 +9,7 @@
 #include "kernels/core/path.h"
 #include "kernels/core/status.h"
 #include "kernels/core/text.h"
+#include "suite/unit/run_suite.h"
 #include "suite_fake.h"
 
 /* The command runs in a folder that holds the file `file`, the safetensors file `plain` without any
@@ -233,9 +234,5 @@ int main(void)
     tcase_add_loop_test(tests, help_is_of_the_command, 0, sizeof helps / sizeof helps[0]);
     tcase_add_test(tests, make_names_missing_headers);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failures = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failures;
+    return run_suite(suite);
 }

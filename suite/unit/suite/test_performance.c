@@ -8,6 +8,7 @@
 #include "kernels/core/text.h"
 #include "suite/cases/rows.h"
 #include "suite/suite.h"
+#include "suite/unit/run_suite.h"
 
 enum { RUNS = 11, STEPS = 40 };
 
@@ -117,9 +118,5 @@ int main(void)
     tcase_add_test(tests, curves_that_do_not_fall_show_nothing);
     tcase_add_test(tests, a_run_that_stopped_early_fails);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failures = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failures;
+    return run_suite(suite);
 }

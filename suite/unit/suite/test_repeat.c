@@ -8,6 +8,7 @@
 #include "kernels/core/text.h"
 #include "kernels/core/json.h"
 #include "kernels/core/path.h"
+#include "suite/unit/run_suite.h"
 #include "suite_fake.h"
 
 /* The first verdict of a run. */
@@ -85,9 +86,5 @@ int main(void)
     tcase_set_timeout(tests, 60);
     tcase_add_test(tests, a_repeat_line_repeats);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failures = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failures;
+    return run_suite(suite);
 }

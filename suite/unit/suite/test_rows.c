@@ -6,6 +6,7 @@
 #include "kernels/core/text.h"
 #include "suite/cases/overflow.h"
 #include "suite/cases/rows.h"
+#include "suite/unit/run_suite.h"
 
 static const ls_case_settings settings = {.seed = 7};
 
@@ -180,9 +181,5 @@ int main(void)
     tcase_add_test(tests, a_formatted_row_has_its_own_data);
     tcase_add_test(tests, evidence_is_for_what_passes);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(suite);
 }

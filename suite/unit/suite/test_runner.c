@@ -8,6 +8,7 @@
 #include "kernels/core/path.h"
 #include "suite/cases/rows.h"
 #include "suite/run/run.h"
+#include "suite/unit/run_suite.h"
 #include "suite_fake.h"
 
 /* Counts its starts in a file next to the run, writes one step per rank; with --seed=2 rank 1 kills
@@ -193,9 +194,5 @@ int main(void)
     tcase_add_test(tests, time_left_falls_while_a_job_runs);
     tcase_add_test(tests, a_waiver_turns_a_failure_with_its_reason);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failures = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failures;
+    return run_suite(suite);
 }

@@ -11,6 +11,7 @@
 #include "suite/run/run.h"
 #include "kernels/core/path.h"
 #include "suite/judge/judges.h"
+#include "suite/unit/run_suite.h"
 
 enum { STEPS = 10, RANKS = 8 };
 
@@ -200,9 +201,5 @@ int main(void)
     tcase_add_test(tests, a_fault_on_one_rank_of_a_real_job_is_found);
     tcase_add_test(tests, the_odd_gpu_becomes_a_finding);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failures = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failures;
+    return run_suite(suite);
 }

@@ -8,6 +8,7 @@
 #include "suite/run/run.h"
 #include "suite/run/select.h"
 #include "suite/commands/bench_parts.h"
+#include "suite/unit/run_suite.h"
 #include "suite_fake.h"
 
 static ls_case_list all(void)
@@ -271,9 +272,5 @@ int main(void)
     tcase_add_test(tests, the_nearest_word_is_the_one_meant);
     tcase_add_test(tests, the_bus_decides_which_device);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failures = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failures;
+    return run_suite(suite);
 }

@@ -7,6 +7,7 @@
 
 #include "kernels/core/text.h"
 #include "suite/run/run.h"
+#include "suite/unit/run_suite.h"
 
 static char scratch[200];
 
@@ -118,9 +119,5 @@ int main(void)
     tcase_add_test(tests, what_is_no_result_gates_nothing);
     tcase_add_test(tests, a_baseline_that_is_none_is_refused);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failures = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failures;
+    return run_suite(suite);
 }

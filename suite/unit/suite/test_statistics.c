@@ -6,6 +6,7 @@
 #include "kernels/core/path.h"
 #include "reference/files/safetensors.h"
 #include "suite/judge/judges.h"
+#include "suite/unit/run_suite.h"
 #include "suite_fake.h"
 
 enum { RANKS = 2, PLANE = 256, IMAGES = 2, CHANNELS = LS_JUDGE_RUNNING_CHANNELS, TAPS = 27 };
@@ -113,9 +114,5 @@ int main(void)
     TCase *tests = tcase_create("statistics");
     tcase_add_loop_test(tests, wrong_statistics_are_caught, 0, sizeof dumps / sizeof *dumps);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

@@ -12,6 +12,7 @@
 #include "suite/run/run.h"
 #include "suite/judge/judges.h"
 #include "kernels/core/path.h"
+#include "suite/unit/run_suite.h"
 #include "suite_fake.h"
 
 /* $out: this rank's events. The functions write what a good subject writes. */
@@ -465,9 +466,5 @@ int main(void)
     tcase_add_test(tests, metadata_that_is_missing_where_it_matters_fails);
     tcase_add_test(tests, zero_cases_are_exit_code_1);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failures = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failures;
+    return run_suite(suite);
 }

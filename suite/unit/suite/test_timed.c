@@ -14,6 +14,7 @@
 #include "suite/cases/rows.h"
 #include "suite/cases/timed.h"
 #include "suite/cases/gradients/timed_parts.h"
+#include "suite/unit/run_suite.h"
 
 enum { TENSORS = 4 };
 
@@ -406,9 +407,5 @@ int main(void)
     tcase_add_loop_test(tests, o0_is_followed_on_a_device, 0, 2);
     tcase_add_loop_test(tests, order_is_judged, 0, sizeof orders / sizeof *orders);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

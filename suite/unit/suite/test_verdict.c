@@ -6,6 +6,7 @@
 #include "suite/cases/rows.h"
 #include "suite/run/run.h"
 #include "kernels/core/path.h"
+#include "suite/unit/run_suite.h"
 #include "suite_fake.h"
 
 static ls_verdict of_ending(const char *state, int first_rank, int code, int signal,
@@ -155,9 +156,5 @@ int main(void)
     tcase_add_test(tests, correct_needs_every_case_of_the_claim);
     tcase_add_test(tests, no_case_shows_nothing);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failures = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failures;
+    return run_suite(suite);
 }
