@@ -14,15 +14,18 @@
 #include "kernels/core/file.h"
 #include "kernels/core/log.h"
 
-enum {
-    PATH_BYTES = 1024,
-    FILE_BYTES_MAX = 1 << 30,
-    PIXELS_MAX = 1 << 28, /* 805 MB of RGB: more is a mistake or an attack */
-};
+enum { PATH_BYTES = 1024, FILE_BYTES_MAX = 1 << 30 };
+
+/* An image of one scan takes at least a bit for each 64 pixels; one of several is kept in memory as
+ * 2 bytes for each of 3 values of a pixel, and a scan of 31 bytes may visit all of them. More than
+ * this is a mistake or an attack. */
+static const int64_t PIXELS_MAX = 1 << 28, SCANNED_WHOLE_MAX = 1 << 26; /* of several scans */
+static const int64_t VISITS_MAX = 1 << 30;                              /* pixels x scans: 0.4 s */
 
 /* libjpeg requires that `raise_error` does not return. */
 typedef struct guard {
     struct jpeg_error_mgr manager; /* must be first: libjpeg holds a pointer to it */
+    struct jpeg_progress_mgr progress;
     jmp_buf escape;
     char message[JMSG_LENGTH_MAX];
     bool truncated;
@@ -43,14 +46,32 @@ static void raise_error(j_common_ptr common)
     longjmp(guard->escape, 1);
 }
 
-/* Warnings have level -1. Two of them mean that pixels are missing; others (extra bytes before a
- * marker, for example) are common in real data sets and lose nothing. */
+/* Warnings have level -1. Two of them mean that pixels are missing, which ends the decoding; others
+ * (extra bytes before a marker, for example) are common in real data sets and lose nothing. */
 static void note_message(j_common_ptr common, int level)
 {
     guard *guard = (struct guard *)common->err;
     int code = common->err->msg_code;
     if (level < 0 && (code == JWRN_JPEG_EOF || code == JWRN_HIT_MARKER)) {
         guard->truncated = true;
+        raise_error(common);
+    }
+}
+
+static int64_t pixels_of(const struct jpeg_decompress_struct *decoder)
+{
+    return (int64_t)decoder->image_width * decoder->image_height;
+}
+
+/* Called for each row of blocks of a scan. */
+static void count_scans(j_common_ptr common)
+{
+    const struct jpeg_decompress_struct *decoder = (j_decompress_ptr)common;
+    if (decoder->input_scan_number > VISITS_MAX / pixels_of(decoder)) {
+        guard *guard = (struct guard *)common->err;
+        snprintf(guard->message, sizeof guard->message, "more than %d scans of %u x %u pixels",
+                 decoder->input_scan_number - 1, decoder->image_width, decoder->image_height);
+        longjmp(guard->escape, 1);
     }
 }
 
@@ -80,6 +101,8 @@ ls_status ls_jpeg_create(ls_jpeg **out)
         return LS_ERR_INFRA;
     }
     jpeg_create_decompress(&jpeg->decoder);
+    jpeg->guard.progress.progress_monitor = count_scans;
+    jpeg->decoder.progress = &jpeg->guard.progress;
     *out = jpeg;
     return LS_OK;
 }
@@ -173,8 +196,11 @@ ls_status ls_jpeg_open(ls_jpeg *jpeg, const char *path, int *width, int *height,
     if (decoder->num_components != 1 && decoder->num_components != 3) {
         return give_up(jpeg, "a CMYK image; convert it to RGB or grey", why, why_bytes);
     }
-    if ((int64_t)decoder->image_width * decoder->image_height > PIXELS_MAX) {
+    if (pixels_of(decoder) > PIXELS_MAX) {
         return give_up(jpeg, "more than 2^28 pixels", why, why_bytes);
+    }
+    if (jpeg_has_multiple_scans(decoder) && pixels_of(decoder) > SCANNED_WHOLE_MAX) {
+        return give_up(jpeg, "more than 2^26 pixels in several scans", why, why_bytes);
     }
     *width = (int)decoder->image_width;
     *height = (int)decoder->image_height;
@@ -204,9 +230,6 @@ ls_status ls_jpeg_decode(ls_jpeg *jpeg, int reduction, const uint8_t **rgb, int 
     *width = (int)decoder->output_width;
     *height = (int)decoder->output_height;
     jpeg_finish_decompress(decoder);
-    if (jpeg->guard.truncated) {
-        return give_up(jpeg, TRUNCATED, why, why_bytes);
-    }
     *rgb = jpeg->pixels;
     return LS_OK;
 }

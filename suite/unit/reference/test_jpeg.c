@@ -169,6 +169,60 @@ START_TEST(every_truncation)
 }
 END_TEST
 
+/* A grey progressive image of side x side pixels with its last scan `times` times more. */
+static void write_scans(unsigned side, int times)
+{
+    struct jpeg_error_mgr manager;
+    struct jpeg_compress_struct encoder = {.err = jpeg_std_error(&manager)};
+    unsigned char *memory = NULL, *row = calloc(side, 1);
+    unsigned long bytes = 0, scan = 0;
+    jpeg_create_compress(&encoder);
+    jpeg_mem_dest(&encoder, &memory, &bytes);
+    encoder.image_width = encoder.image_height = side;
+    encoder.input_components = 1;
+    encoder.in_color_space = JCS_GRAYSCALE;
+    jpeg_set_defaults(&encoder);
+    jpeg_simple_progression(&encoder);
+    jpeg_start_compress(&encoder, TRUE);
+    while (encoder.next_scanline < side) {
+        jpeg_write_scanlines(&encoder, &row, 1);
+    }
+    jpeg_finish_compress(&encoder);
+    jpeg_destroy_compress(&encoder);
+    for (unsigned long i = 0; i + 1 < bytes; i++) {
+        scan = memory[i] == 0xff && memory[i + 1] == 0xda ? i : scan;
+    }
+    FILE *stream = fopen(PATH, "wb");
+    ck_assert(stream != NULL && fwrite(memory, 1, bytes - 2, stream) == bytes - 2);
+    for (int i = 0; i < times; i++) {
+        ck_assert_uint_eq(fwrite(memory + scan, 1, bytes - 2 - scan, stream), bytes - 2 - scan);
+    }
+    ck_assert(fwrite("\xff\xd9", 1, 2, stream) == 2 && fclose(stream) == 0);
+    free(memory);
+    free(row);
+}
+
+/* A small file may ask for much memory or time: 51 KB took 22 s before scans were counted. */
+START_TEST(costly_files)
+{
+    const uint8_t *out;
+    int width, height;
+    char why[WHY];
+    ls_jpeg *jpeg;
+    ck_assert_int_eq(ls_jpeg_create(&jpeg), LS_OK);
+    write_scans(2048, 10);
+    ck_assert_int_eq(decode(jpeg, 8, &out, &width, &height, why), LS_OK);
+    ck_assert(width == 256 && height == 256);
+    write_scans(2048, 400);
+    ck_assert_int_eq(decode(jpeg, 8, &out, &width, &height, why), LS_ERR_USAGE);
+    ck_assert_ptr_nonnull(strstr(why, "more than 256 scans of 2048 x 2048 pixels"));
+    write_scans(8200, 0);
+    ck_assert_int_eq(decode(jpeg, 8, &out, &width, &height, why), LS_ERR_USAGE);
+    ck_assert_ptr_nonnull(strstr(why, "more than 2^26 pixels in several scans"));
+    ls_jpeg_destroy(jpeg);
+}
+END_TEST
+
 /* Flipped bytes must do nothing worse than an error or other pixels. */
 START_TEST(broken_bytes)
 {
@@ -210,6 +264,7 @@ int main(void)
     tcase_add_test(tests, round_trip);
     tcase_add_test(tests, grey_and_cmyk);
     tcase_add_test(tests, every_truncation);
+    tcase_add_test(tests, costly_files);
     tcase_add_test(tests, broken_bytes);
     suite_add_tcase(suite, tests);
     int failed = run_suite(suite);
