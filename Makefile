@@ -142,7 +142,7 @@ needed:
 	@sh harness/setup.sh build
 needed_by_units:
 	@sh harness/setup.sh units
-$(call objects,$(wildcard suite/unit/*/*.c suite/unit/*/*.cc)): | needed_by_units
+$(call objects,$(filter-out suite/unit/fuzz/%,$(wildcard suite/unit/*/*.c suite/unit/*/*.cc))): | needed_by_units
 
 $(BUILD)/obj/%.c.o: %.c | needed
 	@mkdir -p $(@D)
@@ -228,6 +228,8 @@ $(addprefix $(BUILD)/unit/,test_multi test_multi_optim): $(call objects,$(wildca
 CPU_TESTS := $(addprefix $(BUILD)/unit/,test_cpu_ops test_cpu_loops)
 $(CPU_TESTS): $(call objects,$(CPU))
 $(CPU_TESTS): UNIT_LIBS = -ldnnl
+$(BUILD)/unit/fuzz: $(call objects,$(call sources,suite/unit/fuzz)) $(LIBS)
+	$(call link,$(CC) -fopenmp,-ljpeg)
 include suite/emulation/emulation.mk
 .SECONDARY:
 
@@ -312,6 +314,7 @@ help:
 #: make lint | format   check the coding rules | format the sources
 #: make asan | ubsan | tsan   unit tests and short jobs under a sanitizer
 #: make fuzz            mutated input for every reader, for FUZZ_S=60 seconds
+#:                      (COVERAGE=1: which of their lines were reached)
 #: make dist | install  relocatable tarball | copy to PREFIX (/usr/local)
 #: make clean           remove build/ (results stay)
 #:
@@ -331,13 +334,17 @@ asan ubsan tsan:
 	$(set_up) check "$$INSTALL"
 	$(build) BUILD=build/$@ OPTIMISE='-O1 -g' SANITIZE='$(SANITIZE_$@)' units
 	@sh suite/unit/sanitize.sh build/$@ $@
-# Mutated input for every reader of foreign files; a seed gives the same inputs each time.
+# Mutated input for every reader of foreign files; a seed gives the same inputs each time. COVERAGE=1: without
+# sanitizers, and which lines of the readers were reached.
+FUZZ_BUILD := build/$(if $(filter 1,$(COVERAGE)),coverage,fuzz)
+SANITIZE_build/fuzz := -fsanitize=address,undefined,float-cast-overflow -fno-sanitize-recover=all
+SANITIZE_build/coverage := --coverage
 fuzz:
 	$(call checked,fuzz)
-	$(set_up) check "$$INSTALL"
-	$(build) BUILD=build/$@ OPTIMISE='-O1 -g' \
-		SANITIZE='-fsanitize=address,undefined,float-cast-overflow -fno-sanitize-recover=all' build/$@/unit/fuzz
-	@ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 build/$@/unit/fuzz "$${FUZZ_S:-60}" "$${FUZZ_SEED:-1}"
+	$(set_up) fuzz "$$INSTALL"
+	$(build) programs
+	$(build) BUILD=$(FUZZ_BUILD) OPTIMISE='-O1 -g' SANITIZE='$(SANITIZE_$(FUZZ_BUILD))' $(FUZZ_BUILD)/unit/fuzz
+	@sh suite/unit/fuzz/run.sh $(BUILD) $(FUZZ_BUILD) "$${FUZZ_S:-60}" "$${FUZZ_SEED:-1}"
 
 # The address sanitizer looks for C++'s throw at program start, before the engines that throw are
 # loaded: libstdc++ is linked for that.

@@ -72,7 +72,7 @@ static ls_spec spec_of(const ls_record *job)
     spec.level = level[0] == 'O' ? atoi(level + 1) : 0;
     spec.world = job->world;
     spec.sync_bn = cJSON_IsTrue(option(options, "sync-bn"));
-    spec.accumulate = (int)option_number(options, "accumulate", 1);
+    spec.accumulate = ls_json_int(options, "accumulate", 1);
     const cJSON *scale = option(options, "loss-scale");
     if (cJSON_IsString(scale)) {
         ls_text_put(spec.loss_scale, sizeof spec.loss_scale, "%s", scale->valuestring);

@@ -126,7 +126,7 @@ static void judge_counter(ls_compare_judgement *j, int node)
             !ls_dumpfile_read_i64(b.before, &before) || !ls_dumpfile_read_i64(b.after, &after)) {
             continue; /* files of weights omit the counters, and nothing reads them */
         }
-        if (after - before != j->evidence->step.accumulate) {
+        if ((uint64_t)after - (uint64_t)before != (uint64_t)j->evidence->step.accumulate) {
             char name[64];
             norm_name(j, node, name, sizeof name);
             ls_compare_checks_fail(&j->checks, NULL,

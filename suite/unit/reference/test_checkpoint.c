@@ -10,7 +10,7 @@
 #include "reference/files/safetensors.h"
 #include "reference/train/weights.h"
 #include "suite/unit/run_suite.h"
-#include "host_device.h"
+#include "host_trainer.h"
 
 static char folder[] = "/tmp/ls_checkpointXXXXXX";
 
@@ -19,51 +19,6 @@ static const char *path_of(const char *name)
     static char path[128];
     snprintf(path, sizeof path, "%s/%s", folder, name);
     return path;
-}
-
-/* As much of a trainer as a checkpoint sees; a world of one with the engine `self`. */
-static void open_trainer(ls_trainer *t, const ls_options *options)
-{
-    enum { PARAMS_MAX = 512 };
-    static ls_dtype param[PARAMS_MAX], buffer[PARAMS_MAX];
-    *t = (ls_trainer){.options = *options, .world = {.world = 1, .local_world = 1}};
-    ls_dialect_resolve(options, 1, &t->rules);
-    ls_precision_resolve(options, &t->rules, &t->precision);
-    ck_assert_int_eq(ls_model_build(options->arch, options->num_classes, 32, &t->network), LS_OK);
-    t->device = host_device();
-    t->engine = ls_self_entry();
-    for (int i = 0; i < t->network.param_count; i++) {
-        param[i] = ls_precision_param(&t->precision, t->network.param[i].role);
-    }
-    for (int i = 0; i < t->network.buffer_count; i++) {
-        buffer[i] = ls_precision_buffer(&t->precision, t->network.buffer[i].role);
-    }
-    ls_memory_options memory = {.network = &t->network,
-                                .param_type = param,
-                                .grad_type = param,
-                                .reduced_type = param,
-                                .buffer_type = buffer,
-                                .masters = t->precision.masters,
-                                .moment_count =
-                                    ls_optimizers_moments(options->optimizer, options->momentum)};
-    ck_assert_int_eq(ls_memory_create(&t->device, &memory, &t->memory), LS_OK);
-    ls_amp_scale_of(&t->memory, &t->precision, &t->amp);
-    ls_comm_options comm = {.world = 1, .name = "gradients", .timeout_s = 1.0};
-    ck_assert_int_eq(t->engine->open(&comm, &t->comm), LS_OK);
-    ls_ddp_options ddp = {.rules = &t->rules,
-                          .precision = &t->precision,
-                          .memory = &t->memory,
-                          .engine = t->engine,
-                          .comm = t->comm};
-    ck_assert_int_eq(ls_ddp_create(&ddp, &t->ddp), LS_OK);
-}
-
-static void close_trainer(ls_trainer *t)
-{
-    ls_ddp_free(t->ddp);
-    t->engine->close(t->comm);
-    ls_memory_free(&t->memory);
-    ls_model_free(&t->network);
 }
 
 /* Any bits will do, also such as are no number. */
@@ -110,8 +65,8 @@ START_TEST(everything_comes_back)
         ls_options options = options_of((ls_opt_level)level);
         ls_trainer from, to;
         bool changed;
-        open_trainer(&from, &options);
-        open_trainer(&to, &options);
+        host_trainer_open(&from, &options);
+        host_trainer_open(&to, &options);
         fill(&from, 1);
         fill(&to, 2);
         /* a settled layout of its own */
@@ -142,8 +97,8 @@ START_TEST(everything_comes_back)
         for (int i = 0; i < LS_DIGEST_GROUPS; i++) {
             ck_assert(i == LS_DIGEST_GROUP_GRAD || a.value[i] == b.value[i]);
         }
-        close_trainer(&from);
-        close_trainer(&to);
+        host_trainer_close(&from);
+        host_trainer_close(&to);
     }
 }
 END_TEST
@@ -154,7 +109,7 @@ static void expect_refusal(const ls_options *options, const char *path)
     ls_trainer t;
     ls_step_state state = {.step_count = -5};
     int64_t step = -5;
-    open_trainer(&t, options);
+    host_trainer_open(&t, options);
     fill(&t, 3);
     ls_digest_set before = digests(&t);
     ck_assert_int_eq(ls_checkpoint_load(&t, path, &state, &step), LS_ERR_USAGE);
@@ -162,17 +117,17 @@ static void expect_refusal(const ls_options *options, const char *path)
     ck_assert_mem_eq(before.value, after.value, sizeof before.value);
     ck_assert_int_eq(step, -5);
     ck_assert_int_eq(state.step_count, -5);
-    close_trainer(&t);
+    host_trainer_close(&t);
 }
 
 START_TEST(a_file_of_another_run_is_refused)
 {
     ls_options options = options_of(LS_O2), other;
     ls_trainer from;
-    open_trainer(&from, &options);
+    host_trainer_open(&from, &options);
     fill(&from, 1);
     ck_assert_int_eq(ls_checkpoint_save(&from, 40, path_of("whole")), LS_OK);
-    close_trainer(&from);
+    host_trainer_close(&from);
     other = options_of(LS_O1);
     expect_refusal(&other, path_of("whole"));
     other = options_of(LS_O2);
@@ -224,10 +179,10 @@ START_TEST(a_broken_file_is_refused)
 {
     ls_options options = options_of(LS_O2);
     ls_trainer from;
-    open_trainer(&from, &options);
+    host_trainer_open(&from, &options);
     fill(&from, 1);
     ck_assert_int_eq(ls_checkpoint_save(&from, 40, path_of("whole")), LS_OK);
-    close_trainer(&from);
+    host_trainer_close(&from);
     char *data;
     size_t bytes = read_file(path_of("whole"), &data);
     static const size_t cuts[] = {0, 1, 7, 8, 9, 1000};
@@ -284,7 +239,7 @@ START_TEST(weights_are_read_strictly)
     static const ls_dtype types[] = {LS_F32, LS_F16, LS_BF16};
     ls_options options = options_of(LS_O2);
     ls_trainer t;
-    open_trainer(&t, &options);
+    host_trainer_open(&t, &options);
     for (int k = 0; k < 3; k++) {
         fill(&t, 5);
         write_weights(&t, types[k], "", "");
@@ -310,7 +265,7 @@ START_TEST(weights_are_read_strictly)
         ls_digest_set after = digests(&t);
         ck_assert_mem_eq(before.value, after.value, sizeof before.value);
     }
-    close_trainer(&t);
+    host_trainer_close(&t);
 }
 END_TEST
 

@@ -1,0 +1,186 @@
+/* Text: the folder of a job, orders and reports of hosts, lists, command lines. */
+#include "fuzz.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness/hosts/hosts.h"
+#include "harness/hosts/outcome.h"
+#include "harness/hosts/remote.h"
+#include "harness/run/record.h"
+#include "kernels/core/log.h"
+#include "kernels/core/text.h"
+#include "kernels/core/words.h"
+#include "reference/options/dialect.h"
+#include "reference/options/options.h"
+#include "reference/options/precision.h"
+#include "suite/commands/commands.h"
+#include "suite/run/select.h"
+
+static const char job_json[] =
+    "{\"schema\":1,\"id\":\"a\",\"command\":[\"x\"],\"environment\":{\"WORLD_SIZE\":\"2\"},"
+    "\"facts\":{\"role\":\"evidence\",\"world\":2},\"outcome\":{\"state\":\"done\",\"first_rank\":-"
+    "1,"
+    "\"code\":0,\"signal\":0,\"seconds\":1.5,\"ranks\":[{\"rank\":0,\"code\":0,\"signal\":0,"
+    "\"seconds\":1,\"user_s\":1,\"system_s\":0,\"rss_bytes_max\":5},{\"rank\":1,\"code\":0}]}}";
+static const char events[] =
+    "{\"event\":\"start\",\"schema\":1,\"world\":2,\"options\":{\"arch\":\"resnet8\"}}\n"
+    "{\"event\":\"buckets\",\"iteration\":1,\"buckets\":[{\"bytes\":4,\"names\":[\"a\"]}]}\n"
+    "{\"event\":\"step\",\"step\":1,\"loss\":2.5,\"loss_bits\":\"0x40200000\",\"loss_scale\":1,"
+    "\"loss_scale_next\":1,\"skipped\":false,\"lr\":0.1,\"images\":4,\"digest\":{\"param\":"
+    "\"0123456789abcdef\"},\"ms\":{\"total\":5}}\n{\"event\":\"end\",\"step\":1,\"code\":0}\n";
+
+/* The folder is judged as `lockstep judge` judges it: two ranks, of which one's events or job.json
+ * are the input. */
+static void seed_record(fuzz *f)
+{
+    char path[PATH_BYTES];
+    fuzz_add_seed_text(f, job_json);
+    fuzz_add_seed_text(f, events);
+    for (int job = 0; job < 2; job++) {
+        ls_text_put(path, sizeof path, "%s/%d/rank0.jsonl", f->recorded, job);
+        fuzz_add_seed_file(f, path);
+    }
+    fuzz_put_file(f, "rank1.jsonl", events, sizeof events - 1);
+}
+
+static void read_record(fuzz *f, const bytes *b)
+{
+    bool is_job = b->at[0] == '{' && memmem(b->at, b->count, "\"event\"", 7) == NULL;
+    fuzz_put_file(f, "job.json", is_job ? b->at : (const void *)job_json,
+                  is_job ? b->count : sizeof job_json - 1);
+    fuzz_put_file(f, "rank0.jsonl", is_job ? (const void *)events : b->at,
+                  is_job ? sizeof events - 1 : b->count);
+    ls_record record;
+    if (ls_record_read(f->folder, LS_RECORD_LENIENT, &record) == LS_OK) {
+        for (int k = 0; k < record.world && k < 2; k++) {
+            (void)ls_record_find_step(&record.rank[k], 1);
+        }
+        ls_record_free(&record);
+    }
+    char *folder = f->folder;
+    (void)ls_judge_main(1, &folder);
+}
+
+static void seed_outcome(fuzz *f)
+{
+    fuzz_add_seed_text(f, strstr(job_json, "{\"state\""));
+    fuzz_add_seed_text(f,
+                       "{\"schema\":1,\"directory\":\"/tmp\",\"environment\":{\"FUZZ_A\":\"b\"}}");
+}
+
+static void read_outcome(fuzz *f, const bytes *b)
+{
+    (void)f;
+    cJSON *object = cJSON_Parse((const char *)b->at);
+    ls_outcome outcome;
+    if (object != NULL && ls_outcome_read(object, 0, 2, &outcome)) {
+        ls_outcome_free(&outcome);
+    }
+    cJSON_Delete(object);
+    (void)ls_remote_session_apply((const char *)b->at);
+}
+
+static void seed_hosts(fuzz *f)
+{
+    fuzz_add_seed_text(f, "a slots=4 # comment\n\nuser@b.example slots=4\r\n10.0.0.1\n");
+    fuzz_add_seed_text(f, "a,b,user@c,fe80::1%eth0");
+}
+
+static void read_hosts(fuzz *f, const bytes *b)
+{
+    (void)f;
+    ls_hosts hosts;
+    int ranks;
+    char text[40];
+    const char *input = (const char *)b->at;
+    if (ls_hosts_parse_text("file", input, &hosts) == LS_OK) {
+        (void)ls_hosts_ranks(&hosts, 0, &ranks);
+        ls_hosts_describe(&hosts, text, sizeof text);
+    }
+    (void)ls_hosts_parse_list(input, &hosts);
+}
+
+/* A list, and as waivers and claims are read: what it keeps of three cases. */
+static void seed_lists(fuzz *f)
+{
+    fuzz_add_seed_text(f,
+                       "# title\ngradients.o?.w*  a reason\n*.timed.*\n\nscaler.trace.o1 # why\n");
+    fuzz_add_seed_text(f, "gradients.o1.w2.b1mb\nscaler.*\n");
+}
+
+static void read_lists(fuzz *f, const bytes *b)
+{
+    static const char *const id[] = {"gradients.o1.w2.b1mb", "scaler.trace.o1", "ddp.timed.w4"};
+    char path[PATH_BYTES];
+    ls_select_list list = {0, 0, NULL};
+    fuzz_put_file(f, "file", b->at, b->count);
+    if (ls_select_load(fuzz_path(f, "file", path), &list) == LS_OK) {
+        ls_case row[3] = {0};
+        ls_case_list cases = {.count = 3, .capacity = 3, .row = row};
+        for (int i = 0; i < 3; i++) {
+            ls_text_put(row[i].id, sizeof row[i].id, "%s", id[i]);
+            (void)ls_select_find(&list, id[i]);
+        }
+        (void)ls_select_keep(&cases, &list, (int)fuzz_below(f, 2), 2);
+    }
+    ls_select_free(&list);
+    (void)ls_select_claim((const char *)b->at, &list);
+    ls_select_free(&list);
+}
+
+/* Command lines of lockstep-train: the words between blanks. */
+static void seed_options(fuzz *f)
+{
+    fuzz_add_seed_text(f, "-a resnet8 -b 4 --image-size 16 --steps 7 --opt-level O2 --half bf16 "
+                          "--loss-scale dynamic --dump-steps 1,2,5 --seed 7 --lr 0.1");
+    fuzz_add_seed_text(f, "--optimizer adamw --betas 0.9,0.999 --eps 1e-8 --schedule step:2:0.1 "
+                          "--batch-sizes 3,4,5 --overflow-at 2:1,3 --aux-head 1:0 --sync-bn");
+    fuzz_add_seed_text(f, "--overflow-as nan@fc.bias:last:1 --fault-at 2:1:reduction:kill "
+                          "--bucket-cap-mb 0.05 --compress=fp16 --average pre --predivide 4");
+    fuzz_add_seed_text(f, "--data batches:/tmp --min-loss-scale 2 --max-loss-scale 65536 "
+                          "--growth-interval 3 --keep-batchnorm-fp32 True --master_weights False "
+                          "--audit 3:5 --dump-ranks branches --message-size 1000 --tf32");
+}
+
+/* --help and --version, also abbreviated, end the program. */
+static bool ends_the_program(const char *word)
+{
+    size_t length = strcspn(word, "=");
+    return strncmp(word, "--", 2) == 0 &&
+           (strncmp("--help", word, length) == 0 || strncmp("--version", word, length) == 0);
+}
+
+static void read_options(fuzz *f, const bytes *b)
+{
+    (void)f;
+    ls_words words = {0}, all = {0};
+    ls_words_split(&all, (const char *)b->at);
+    ls_words_add(&words, "lockstep-train");
+    for (int i = 0; i < all.count; i++) {
+        if (!ends_the_program(all.word[i])) {
+            ls_words_add(&words, "%s", all.word[i]);
+        }
+    }
+    ls_options options;
+    const char *option = NULL, *why = NULL;
+    if (ls_options_parse(words.count, words.word, &options, &option, &why) == LS_OK &&
+        ls_options_resolve(&options, 0, 2, "/tmp") == LS_OK) {
+        ls_dialect_rules rules;
+        ls_precision precision;
+        ls_dialect_resolve(&options, 2, &rules);
+        ls_precision_resolve(&options, &rules, &precision);
+        cJSON_Delete(ls_options_json(&options));
+    }
+    ls_words_free(&words);
+    ls_words_free(&all);
+}
+
+const reader fuzz_text_readers[] = {
+    {"records", seed_record, NULL, read_record, NULL},
+    {"reports and orders", seed_outcome, NULL, read_outcome, NULL},
+    {"hosts", seed_hosts, NULL, read_hosts, NULL},
+    {"lists", seed_lists, NULL, read_lists, NULL},
+    {"options", seed_options, NULL, read_options, NULL},
+    {0},
+};
