@@ -224,6 +224,15 @@ ls_status ls_loader_open(const ls_loader_options *options, ls_loader **out)
     LS_ASSERT(options->batch_size > 0 && options->image_size > 0 && options->num_classes > 0);
     LS_ASSERT(options->accumulate > 0 && options->first_step > 0);
     LS_ASSERT(options->rank >= 0 && options->rank < options->world);
+    int64_t images = options->first_step;
+    int batch =
+        options->largest_batch > options->batch_size ? options->largest_batch : options->batch_size;
+    if (__builtin_mul_overflow(images, options->accumulate, &images) ||
+        __builtin_mul_overflow(images, options->world, &images) ||
+        __builtin_mul_overflow(images, batch, &images)) {
+        return ls_log_fail(LS_ERR_USAGE, "step %lld of %d ranks: more images than can be numbered",
+                           (long long)options->first_step, options->world);
+    }
     if (options->workers < 0 || options->workers > WORKERS_MAX) {
         return ls_log_fail(LS_ERR_USAGE, "--workers %d: 0 to %d threads", options->workers,
                            WORKERS_MAX);

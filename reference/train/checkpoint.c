@@ -426,8 +426,9 @@ static ls_status read_state(ls_strict_reader *reader, const ls_trainer *trainer,
                            (char *)state + SCALARS[i].offset));
     }
     LS_TRY(read_scalar(reader, "data/step", LS_I64, step));
+    const int64_t most = INT64_C(1) << 50; /* as of --steps */
     float scale = state->loss_scale;
-    if (!(scale > 0.0f) || isinf(scale) || *step < 0 || state->growth_count < 0) {
+    if (!(scale > 0.0f) || isinf(scale) || *step < 0 || *step > most || state->growth_count < 0) {
         return ls_log_fail(LS_ERR_USAGE,
                            "%s: loss scale %g, growth count %d, step %lld: not a state of a run",
                            reader->path, (double)scale, (int)state->growth_count, (long long)*step);

@@ -153,6 +153,22 @@ START_TEST(a_file_of_another_run_is_refused)
 }
 END_TEST
 
+/* A step that no run reaches: the next one could not be counted. */
+START_TEST(a_step_out_of_range_is_refused)
+{
+    static const int64_t steps[] = {INT64_MAX, (INT64_C(1) << 50) + 1, -1};
+    ls_options options = options_of(LS_O2);
+    ls_trainer from;
+    host_trainer_open(&from, &options);
+    fill(&from, 1);
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        ck_assert_int_eq(ls_checkpoint_save(&from, steps[i], path_of("far")), LS_OK);
+        expect_refusal(&options, path_of("far"));
+    }
+    host_trainer_close(&from);
+}
+END_TEST
+
 static size_t read_file(const char *path, char **out)
 {
     FILE *file = fopen(path, "rb");
@@ -278,6 +294,7 @@ int main(void)
     TCase *cases = tcase_create("checkpoint");
     tcase_add_test(cases, everything_comes_back);
     tcase_add_test(cases, a_file_of_another_run_is_refused);
+    tcase_add_test(cases, a_step_out_of_range_is_refused);
     tcase_add_test(cases, a_broken_file_is_refused);
     tcase_add_test(cases, weights_are_read_strictly);
     Suite *suite = suite_create("checkpoint");

@@ -113,6 +113,19 @@ START_TEST(folder_threads_and_resume)
 }
 END_TEST
 
+/* A step whose images cannot be numbered is an error of the file that asked for it. */
+START_TEST(a_step_out_of_range_is_refused)
+{
+    ls_loader *loader;
+    ls_loader_options options = options_for("synthetic");
+    options.first_step = INT64_MAX;
+    ck_assert_int_eq(ls_loader_open(&options, &loader), LS_ERR_USAGE);
+    options.first_step = INT64_C(1) << 50;
+    options.accumulate = 65536;
+    ck_assert_int_eq(ls_loader_open(&options, &loader), LS_ERR_USAGE);
+}
+END_TEST
+
 START_TEST(closing_early)
 {
     ls_loader_options options = options_for("synthetic");
@@ -348,6 +361,7 @@ int main(void)
     tcase_set_timeout(tests, 60);
     tcase_add_test(tests, synthetic_threads_and_resume);
     tcase_add_test(tests, folder_threads_and_resume);
+    tcase_add_test(tests, a_step_out_of_range_is_refused);
     tcase_add_test(tests, closing_early);
     tcase_add_test(tests, synthetic_is_rank_major);
     tcase_add_test(tests, batches_are_read);
