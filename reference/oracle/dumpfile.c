@@ -1,5 +1,6 @@
 #include "dumpfile.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +18,7 @@ struct ls_dumpfile {
     cJSON *header;
     int count;
     ls_dumpfile_entry *entry;
+    const ls_dumpfile_entry **by_name; /* sorted */
 };
 
 static int64_t element_bytes(const char *dtype)
@@ -40,6 +42,11 @@ static ls_status broken(const ls_dumpfile *file, const char *what, const char *n
                        name[0] != '\0' ? " in " : "", name);
 }
 
+static bool whole(const cJSON *value, int64_t most, int64_t *out)
+{
+    return cJSON_IsNumber(value) && ls_json_whole(value->valuedouble, 0, most, out);
+}
+
 static ls_status read_entry(const ls_dumpfile *file, const cJSON *item, size_t data_start,
                             ls_dumpfile_entry *entry)
 {
@@ -54,27 +61,59 @@ static ls_status read_entry(const ls_dumpfile *file, const cJSON *item, size_t d
     if (!cJSON_IsArray(shape) || cJSON_GetArraySize(shape) > LS_DUMPFILE_RANK_MAX) {
         return broken(file, "no usable shape", entry->name);
     }
-    int64_t room = (int64_t)(file->bytes - data_start);
+    int64_t room = (int64_t)(file->bytes - data_start), from, to;
     const cJSON *dim;
     cJSON_ArrayForEach(dim, shape)
     {
-        double size = cJSON_IsNumber(dim) ? dim->valuedouble : -1;
-        if (!(size >= 0) || size > (double)room ||
-            (size > 0 && entry->count > room / (int64_t)size)) {
+        int64_t *size = &entry->dim[entry->rank++];
+        if (!whole(dim, room, size) || (*size > 0 && entry->count > room / *size)) {
             return broken(file, "a dimension that does not fit the file", entry->name);
         }
-        entry->dim[entry->rank++] = (int64_t)size;
-        entry->count *= (int64_t)size;
+        entry->count *= *size;
     }
-    double from = -1, to = -1;
-    if (cJSON_IsArray(offsets) && cJSON_GetArraySize(offsets) == 2) {
-        from = cJSON_GetArrayItem(offsets, 0)->valuedouble;
-        to = cJSON_GetArrayItem(offsets, 1)->valuedouble;
-    }
-    if (!(from >= 0) || !(to <= (double)room) || to - from != (double)(entry->count * bytes)) {
+    entry->bytes = entry->count * bytes; /* at most 8 x the file */
+    if (!cJSON_IsArray(offsets) || !whole(cJSON_GetArrayItem(offsets, 0), room, &from) ||
+        !whole(cJSON_GetArrayItem(offsets, 1), room, &to) || cJSON_GetArraySize(offsets) != 2 ||
+        to - from != entry->bytes) {
         return broken(file, "offsets that fit neither shape nor file", entry->name);
     }
+    if ((data_start + (size_t)from) % (size_t)bytes != 0) {
+        return broken(file, "data that are not aligned to their elements", entry->name);
+    }
     entry->data = file->data + data_start + (size_t)from;
+    return LS_OK;
+}
+
+static int compare_name(const void *left, const void *right)
+{
+    const ls_dumpfile_entry *const *a = left, *const *b = right;
+    return strcmp((*a)->name, (*b)->name);
+}
+
+static ls_status sort_names(ls_dumpfile *file)
+{
+    for (int i = 0; i < file->count; i++) {
+        file->by_name[i] = &file->entry[i];
+    }
+    qsort(file->by_name, (size_t)file->count, sizeof *file->by_name, compare_name);
+    for (int i = 1; i < file->count; i++) {
+        if (compare_name(&file->by_name[i - 1], &file->by_name[i]) == 0) {
+            return broken(file, "a name that stands twice", file->by_name[i]->name);
+        }
+    }
+    return LS_OK;
+}
+
+/* The format has text only: a number there would count as missing. */
+static ls_status check_metadata(const ls_dumpfile *file)
+{
+    const cJSON *metadata = cJSON_GetObjectItemCaseSensitive(file->header, "__metadata__"), *one;
+    cJSON_ArrayForEach(one, metadata)
+    {
+        if (!cJSON_IsString(one)) {
+            return broken(file, "metadata that are no text", one->string);
+        }
+    }
     return LS_OK;
 }
 
@@ -96,7 +135,9 @@ static ls_status read_header(ls_dumpfile *file)
     }
     int members = cJSON_GetArraySize(file->header);
     file->entry = calloc((size_t)members + 1, sizeof *file->entry);
-    LS_TRY_MEMORY(file->entry != NULL, "%d entries for %s", members, file->path);
+    file->by_name = calloc((size_t)members + 1, sizeof *file->by_name);
+    LS_TRY_MEMORY(file->entry != NULL && file->by_name != NULL, "%d entries for %s", members,
+                  file->path);
     const cJSON *item;
     cJSON_ArrayForEach(item, file->header)
     {
@@ -105,7 +146,8 @@ static ls_status read_header(ls_dumpfile *file)
             file->count++;
         }
     }
-    return LS_OK;
+    LS_TRY(check_metadata(file));
+    return sort_names(file);
 }
 
 ls_status ls_dumpfile_open(const char *path, ls_dumpfile **out)
@@ -133,6 +175,7 @@ void ls_dumpfile_close(ls_dumpfile *file)
     free(file->data);
     cJSON_Delete(file->header);
     free(file->entry);
+    free(file->by_name);
     free(file);
 }
 
@@ -153,12 +196,28 @@ const ls_dumpfile_entry *ls_dumpfile_at(const ls_dumpfile *file, int index)
 
 const ls_dumpfile_entry *ls_dumpfile_find(const ls_dumpfile *file, const char *name)
 {
-    for (int i = 0; i < file->count; i++) {
-        if (strcmp(file->entry[i].name, name) == 0) {
-            return &file->entry[i];
-        }
+    const ls_dumpfile_entry wanted = {.name = name}, *key = &wanted;
+    const ls_dumpfile_entry **found =
+        bsearch(&key, file->by_name, (size_t)file->count, sizeof *file->by_name, compare_name);
+    return found != NULL ? *found : NULL;
+}
+
+bool ls_dumpfile_has(const ls_dumpfile *file, const char *prefix)
+{
+    int from = 0, to = file->count; /* of the first name that is not before the prefix */
+    while (from < to) {
+        int middle = from + (to - from) / 2;
+        bool before = strcmp(file->by_name[middle]->name, prefix) < 0;
+        from = before ? middle + 1 : from;
+        to = before ? to : middle;
     }
-    return NULL;
+    return from < file->count && strncmp(file->by_name[from]->name, prefix, strlen(prefix)) == 0;
+}
+
+bool ls_dumpfile_floats(const ls_dumpfile_entry *entry, int64_t count)
+{
+    return entry != NULL && entry->count == count && strchr("FB", entry->dtype[0]) != NULL &&
+           strcmp(entry->dtype, "BOOL") != 0;
 }
 
 const ls_dumpfile_entry *ls_dumpfile_findf(const ls_dumpfile *file, const char *format, ...)
@@ -169,6 +228,12 @@ const ls_dumpfile_entry *ls_dumpfile_findf(const ls_dumpfile *file, const char *
     vsnprintf(name, sizeof name, format, arguments);
     va_end(arguments);
     return ls_dumpfile_find(file, name);
+}
+
+bool ls_dumpfile_equal(const ls_dumpfile_entry *a, const ls_dumpfile_entry *b)
+{
+    return a != NULL && b != NULL && strcmp(a->dtype, b->dtype) == 0 && a->count == b->count &&
+           memcmp(a->data, b->data, (size_t)a->bytes) == 0;
 }
 
 const char *ls_dumpfile_text(const ls_dumpfile *file, const char *name, const char *fallback)
@@ -185,7 +250,16 @@ double ls_dumpfile_number(const ls_dumpfile *file, const char *name, double fall
     }
     char *end;
     double value = strtod(text, &end);
-    return end == text ? fallback : value;
+    return end == text || *end != '\0' ? NAN : value;
+}
+
+int64_t ls_dumpfile_integer(const ls_dumpfile *file, const char *name, int64_t fallback)
+{
+    const int64_t most = INT64_C(1) << 53;
+    int64_t value = INT64_MIN;
+    bool absent = ls_dumpfile_text(file, name, NULL) == NULL;
+    (void)ls_json_whole(ls_dumpfile_number(file, name, 0), -most, most, &value);
+    return absent ? fallback : value;
 }
 
 bool ls_dumpfile_flag(const ls_dumpfile *file, const char *name, bool fallback)
@@ -203,37 +277,31 @@ bool ls_dumpfile_flag(const ls_dumpfile *file, const char *name, bool fallback)
         memcpy(&element, entry->data + (size_t)i * sizeof element, sizeof element); \
         value[i] = convert(element);                                                \
     }
+#define READ_ANY_AS(type)                           \
+    if (strcmp(entry->dtype, "F64") == 0) {         \
+        READ_AS(double, (type))                     \
+    } else if (strcmp(entry->dtype, "F32") == 0) {  \
+        READ_AS(float, (type))                      \
+    } else if (strcmp(entry->dtype, "F16") == 0) {  \
+        READ_AS(uint16_t, (type)ls_bits_of_fp16)    \
+    } else if (strcmp(entry->dtype, "BF16") == 0) { \
+        READ_AS(uint16_t, (type)ls_bits_of_bf16)    \
+    } else if (strcmp(entry->dtype, "I64") == 0) {  \
+        READ_AS(int64_t, (type))                    \
+    } else if (strcmp(entry->dtype, "I32") == 0) {  \
+        READ_AS(int32_t, (type))                    \
+    } else {                                        \
+        READ_AS(uint8_t, (type))                    \
+    }
 
 void ls_dumpfile_read(const ls_dumpfile_entry *entry, double *value)
 {
-    if (strcmp(entry->dtype, "F64") == 0) {
-        READ_AS(double, (double))
-    } else if (strcmp(entry->dtype, "F32") == 0) {
-        READ_AS(float, (double))
-    } else if (strcmp(entry->dtype, "F16") == 0) {
-        READ_AS(uint16_t, ls_bits_of_fp16)
-    } else if (strcmp(entry->dtype, "BF16") == 0) {
-        READ_AS(uint16_t, ls_bits_of_bf16)
-    } else if (strcmp(entry->dtype, "I64") == 0) {
-        READ_AS(int64_t, (double))
-    } else if (strcmp(entry->dtype, "I32") == 0) {
-        READ_AS(int32_t, (double))
-    } else {
-        READ_AS(uint8_t, (double))
-    }
+    READ_ANY_AS(double)
 }
 
 void ls_dumpfile_read_f32(const ls_dumpfile_entry *entry, float *value)
 {
-    if (strcmp(entry->dtype, "F32") == 0) {
-        memcpy(value, entry->data, (size_t)entry->count * sizeof *value);
-    } else if (strcmp(entry->dtype, "F64") == 0) {
-        READ_AS(double, (float))
-    } else if (strcmp(entry->dtype, "BF16") == 0) {
-        READ_AS(uint16_t, (float)ls_bits_of_bf16)
-    } else {
-        READ_AS(uint16_t, (float)ls_bits_of_fp16)
-    }
+    READ_ANY_AS(float)
 }
 
 bool ls_dumpfile_read_i64(const ls_dumpfile_entry *entry, int64_t *value)

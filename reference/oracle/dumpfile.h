@@ -1,5 +1,6 @@
 /* The oracle's own reader of safetensors dumps: read into memory, which a trainer that still runs
- * cannot change; every length and offset is checked before use. */
+ * cannot change; every length and offset, the alignment, and that names differ are checked before
+ * use. */
 #ifndef LS_ORACLE_DUMPFILE_H
 #define LS_ORACLE_DUMPFILE_H
 
@@ -15,8 +16,8 @@ typedef struct ls_dumpfile_entry {
     char dtype[8]; /* "F32", "F16", "BF16", "F64", "I64", "I32", "U8", "BOOL" */
     int rank;
     int64_t dim[LS_DUMPFILE_RANK_MAX];
-    int64_t count;             /* elements */
-    const unsigned char *data; /* little-endian, not necessarily aligned */
+    int64_t count, bytes;      /* elements, and their size in all */
+    const unsigned char *data; /* little-endian, aligned to the elements */
 } ls_dumpfile_entry;
 
 typedef struct ls_dumpfile ls_dumpfile;
@@ -32,17 +33,26 @@ const ls_dumpfile_entry *ls_dumpfile_find(const ls_dumpfile *file, const char *n
 /* The same with a printf-style name. */
 const ls_dumpfile_entry *ls_dumpfile_findf(const ls_dumpfile *file, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+/* Whether a tensor of that name begins so: "branch/". */
+bool ls_dumpfile_has(const ls_dumpfile *file, const char *prefix);
+/* Whether the entry, which may be NULL, holds `count` numbers of a floating type. */
+bool ls_dumpfile_floats(const ls_dumpfile_entry *entry, int64_t count);
+/* Whether neither is NULL and both hold the same bytes of the same type. */
+bool ls_dumpfile_equal(const ls_dumpfile_entry *a, const ls_dumpfile_entry *b);
 /* Text of a metadata entry, or fallback. */
 const char *ls_dumpfile_text(const ls_dumpfile *file, const char *name, const char *fallback);
+/* NaN for text that is no number. */
 double ls_dumpfile_number(const ls_dumpfile *file, const char *name, double fallback);
+/* INT64_MIN for text that is no whole number of at most 2^53 in size. */
+int64_t ls_dumpfile_integer(const ls_dumpfile *file, const char *name, int64_t fallback);
 /* "1", "true", "True" are true. */
 bool ls_dumpfile_flag(const ls_dumpfile *file, const char *name, bool fallback);
 
 /* Elements as doubles (any type but I64 beyond 2^53) into value[count]. */
 void ls_dumpfile_read(const ls_dumpfile_entry *entry, double *value);
-/* Floats of an F32 entry; other floating types are converted exactly. */
+/* The same as floats, exact for F32, F16 and BF16. */
 void ls_dumpfile_read_f32(const ls_dumpfile_entry *entry, float *value);
-/* Integers of an I64, I32 or U8 entry. False for another type. */
+/* Integers of an I64, I32, U8 or BOOL entry. False for another type. */
 bool ls_dumpfile_read_i64(const ls_dumpfile_entry *entry, int64_t *value);
 
 #endif

@@ -1,5 +1,6 @@
 #include "evidence.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,12 +28,12 @@ static ls_status open_files(ls_evidence *e, const char *const *path)
     }
     for (int rank = 0; rank < e->world; rank++) {
         LS_TRY(ls_dumpfile_open(path[rank], &e->file[rank]));
-        int world = (int)ls_dumpfile_number(e->file[rank], "world_size", e->world);
-        int own = (int)ls_dumpfile_number(e->file[rank], "rank", rank);
+        int64_t world = ls_dumpfile_integer(e->file[rank], "world_size", e->world);
+        int64_t own = ls_dumpfile_integer(e->file[rank], "rank", rank);
         if (world != e->world || own != rank) {
             return ls_log_fail(LS_ERR_USAGE,
-                               "%s is rank %d of a world of %d; given as rank %d of %d", path[rank],
-                               own, world, rank, e->world);
+                               "%s is rank %lld of a world of %lld; given as rank %d of %d",
+                               path[rank], (long long)own, (long long)world, rank, e->world);
         }
     }
     return LS_OK;
@@ -47,16 +48,17 @@ static ls_status read_input(ls_evidence *e, int rank, const ls_dumpfile_entry **
     LS_TRY(want(e->file[0], "input", &first));
     int images = input->rank - 4; /* dimension N */
     bool fits = input->rank >= 4 && input->rank <= 5 && input->rank == first->rank &&
-                input->dim[images + 1] == 3 && input->count > 0;
+                input->dim[images + 1] == 3 && input->count > 0 &&
+                ls_dumpfile_floats(input, input->count);
     for (int i = 0; fits && i < input->rank; i++) {
         fits = input->dim[i] < 1 << 20 && (i == images || input->dim[i] == first->dim[i]);
     }
     if (!fits) {
         return ls_log_fail(
             LS_ERR_USAGE,
-            "%s: input of rank %d with %lld values: [N,3,H,W] or [A,N,3,H,W] is wanted, "
-            "all but N as on rank 0",
-            ls_dumpfile_path(e->file[rank]), input->rank, (long long)input->count);
+            "%s: input is %s of rank %d with %lld values: floats [N,3,H,W] or [A,N,3,H,W] are "
+            "wanted, all but N as on rank 0",
+            ls_dumpfile_path(e->file[rank]), input->dtype, input->rank, (long long)input->count);
     }
     e->batch[rank] = (int)input->dim[images];
     *out = input;
@@ -109,7 +111,14 @@ static ls_status read_rank(ls_evidence *e, int rank, float *input, int64_t *targ
         return ls_log_fail(LS_ERR_USAGE, "%s: target is %s, not I64",
                            ls_dumpfile_path(e->file[rank]), y->dtype);
     }
-    e->has_branches = e->has_branches && ls_dumpfile_find(e->file[rank], "branch/000") != NULL;
+    for (int64_t i = 0; i < images; i++) {
+        if (target[i] < 0 || target[i] >= e->net.classes) {
+            return ls_log_fail(LS_ERR_USAGE, "%s: target %lld of sample %lld is not in 0..%d",
+                               ls_dumpfile_path(e->file[rank]), (long long)target[i], (long long)i,
+                               e->net.classes - 1);
+        }
+    }
+    e->has_branches = e->has_branches || ls_dumpfile_has(e->file[rank], "branch/");
     return LS_OK;
 }
 
@@ -124,7 +133,6 @@ static ls_status read_batches(ls_evidence *e)
     }
     ls_shards shards = ls_oracle_shards(&e->step);
     size_t pixels = 3 * (size_t)e->net.node[0].height * (size_t)e->net.node[0].width;
-    e->has_branches = true;
     for (int rank = 0; rank < e->world; rank++) {
         size_t images = (size_t)ls_shards_images(&shards, rank);
         float *input = malloc(images * pixels * sizeof *input);
@@ -149,10 +157,10 @@ static ls_status read_params(ls_evidence *e, const char *prefix, double **out)
         const ls_nettab_param *param = &e->net.param[i];
         const ls_dumpfile_entry *entry =
             ls_dumpfile_findf(e->file[0], "%s/%s", prefix, param->name);
-        if (entry == NULL || entry->count != param->count) {
-            return ls_log_fail(LS_ERR_USAGE, "%s: %s/%s is %s; %lld elements are wanted",
+        if (!ls_dumpfile_floats(entry, param->count)) {
+            return ls_log_fail(LS_ERR_USAGE, "%s: %s/%s is %s; %lld floats are wanted",
                                ls_dumpfile_path(e->file[0]), prefix, param->name,
-                               entry == NULL ? "missing" : "of another size",
+                               entry == NULL ? "missing" : "of another type or size",
                                (long long)param->count);
         }
         ls_dumpfile_read(entry, *out + param->offset);
@@ -210,18 +218,14 @@ void ls_evidence_free(ls_evidence *e)
 
 int ls_evidence_differs(const ls_evidence *e, const char *prefix, int rank)
 {
-    for (int i = 0; i < e->net.param_count; i++) {
+    char group[32];
+    snprintf(group, sizeof group, "%s/", prefix);
+    bool held = ls_dumpfile_has(e->file[rank], group);
+    for (int i = 0; i < e->net.param_count && held; i++) {
         const char *name = e->net.param[i].name;
         const ls_dumpfile_entry *a = ls_dumpfile_findf(e->file[0], "%s/%s", prefix, name);
         const ls_dumpfile_entry *b = ls_dumpfile_findf(e->file[rank], "%s/%s", prefix, name);
-        if (a == NULL || b == NULL) {
-            continue;
-        }
-        size_t bytes = (size_t)a->count * (strcmp(a->dtype, "F32") == 0   ? 4
-                                           : strcmp(a->dtype, "F64") == 0 ? 8
-                                                                          : 2);
-        if (strcmp(a->dtype, b->dtype) != 0 || a->count != b->count ||
-            memcmp(a->data, b->data, bytes) != 0) {
+        if (!ls_dumpfile_equal(a, b)) {
             return i;
         }
     }

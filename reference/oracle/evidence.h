@@ -13,7 +13,7 @@ typedef struct ls_evidence {
     ls_oracle_step step; /* net, world, accumulate, batch (each rank's own), input, target and param
                             are filled */
     double *param, *grad; /* [net.elements]; grad is rank 0's grad/<name> */
-    bool has_branches;    /* every rank has branch/000 */
+    bool has_branches;    /* a rank has branch/: then all must have all of them */
 } ls_evidence;
 
 /* path[world] in order of rank. arch NULL: from the metadata. LS_ERR_USAGE with one line for a
@@ -21,8 +21,8 @@ typedef struct ls_evidence {
 ls_status ls_evidence_load(const char *arch, int world, const char *const *path, ls_evidence **out);
 void ls_evidence_free(ls_evidence *evidence);
 
-/* The first parameter whose bytes under <prefix>/ differ between rank 0 and `rank`; -1 if all are
- * equal. A tensor missing from `rank` counts as equal. */
+/* The first parameter whose bytes under <prefix>/ differ between rank 0 and `rank`, or that one of
+ * them lacks; -1 if all are equal, and where `rank` has nothing under <prefix>/. */
 int ls_evidence_differs(const ls_evidence *evidence, const char *prefix, int rank);
 /* Parameters in the order in which backward reaches them: order[net.param_count]. */
 void ls_evidence_backward_order(const ls_nettab *net, int *order);

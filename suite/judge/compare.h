@@ -113,22 +113,30 @@ void ls_compare_checks_fail(ls_compare_checks *checks, const char *tensor, const
 /* All ranks must have the same bits of <prefix>/; what: "parameters", for the line. */
 void ls_compare_checks_replicas(const ls_evidence *evidence, const char *prefix, const char *what,
                                 ls_compare_checks *checks);
-/* Each rank's loss must be the mean cross entropy of its own logits, up to f32 arithmetic. */
-ls_status ls_compare_checks_loss(const ls_evidence *evidence, ls_compare_checks *checks);
+/* Every name below a judged group ("next/") must be a tensor of the network: another one would go
+ * unjudged. */
+void ls_compare_checks_names(const ls_evidence *evidence, ls_compare_checks *checks);
+/* Each rank's loss must be the mean cross entropy of its own logits, up to f32 arithmetic; both may
+ * be infinite only where the gradient is (finite: it is not). */
+ls_status ls_compare_checks_loss(const ls_evidence *evidence, bool finite,
+                                 ls_compare_checks *checks);
 /* |g - mean(local)| <= (W-1)*u*sum|local|/W + u*|g| per element, u of the type of the reduction;
  * one more rounding per rank if each gradient is divided or converted first. *judged: every rank
- * has local/. */
+ * has local/; one with a part of it fails. */
 ls_status ls_compare_checks_reduce(const ls_evidence *evidence, int level,
                                    ls_compare_checks *checks, bool *judged);
 
 /* compare_optim.c: recomputes the optimizer step of a dump in FP64 from the value, gradient and
  * moments in the dump, and compares next/ and next_state/. Needs one rank's dump and no network;
- * another check establishes that all ranks are equal. Results besides failures: */
+ * another check establishes that all ranks are equal. Every parameter is judged: one without next/,
+ * or a next/ of another name, is a failure. Results besides failures: */
 typedef struct ls_compare_optim_result {
     bool judged;       /* the dump has everything needed */
+    const char *why;   /* else what it lacks */
     bool state_judged; /* also for next_state/ */
     int64_t elements;  /* compared elements of next/ */
     int64_t moved;     /* those among them that differ from the value before the step */
+    int64_t unlimited; /* those whose limit is infinite; then the step is not judged */
     double ratio;      /* largest error of next/, in units of its limit */
 } ls_compare_optim_result;
 

@@ -44,6 +44,75 @@ void ls_compare_checks_replicas(const ls_evidence *evidence, const char *prefix,
     }
 }
 
+/* ---- names ----------------------------------------------------------------------------------- */
+
+/* The rest of a name that begins so; else NULL. */
+static const char *below(const char *name, const char *prefix)
+{
+    size_t length = strlen(prefix);
+    return strncmp(name, prefix, length) == 0 ? name + length : NULL;
+}
+
+/* A parameter of the network, or of the classifier that --aux-head adds. */
+static bool is_param(const ls_nettab *net, const char *name)
+{
+    return ls_nettab_find_param(net, name) >= 0 || strcmp(name, "aux.fc.weight") == 0 ||
+           strcmp(name, "aux.fc.bias") == 0;
+}
+
+/* False for a name that begins like a judged group's and is no tensor of the network. */
+static bool belongs(const ls_nettab *net, const char *name)
+{
+    static const char *const params[] = {"param/", "grad/", "next/", "local/", "master/"};
+    static const char *const moments[] = {"state/", "next_state/"};
+    static const char *const buffers[] = {"buffer/", "last_buffer/"};
+    static const char *const kinds[] = {"running_mean", "running_var", "num_batches_tracked"};
+    const char *rest;
+    char stem[160];
+    for (size_t i = 0; i < sizeof params / sizeof *params; i++) {
+        if ((rest = below(name, params[i])) != NULL) {
+            return is_param(net, rest);
+        }
+    }
+    for (size_t i = 0; i < sizeof moments / sizeof *moments; i++) {
+        if ((rest = below(name, moments[i])) != NULL) {
+            const char *slash = strrchr(rest, '/');
+            snprintf(stem, sizeof stem, "%.*s", slash == NULL ? 0 : (int)(slash - rest), rest);
+            return is_param(net, stem);
+        }
+    }
+    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++) {
+        if ((rest = below(name, buffers[i])) != NULL) {
+            const char *dot = strrchr(rest, '.');
+            bool known = false;
+            for (size_t k = 0; k < sizeof kinds / sizeof *kinds && dot != NULL; k++) {
+                known = known || strcmp(dot + 1, kinds[k]) == 0;
+            }
+            snprintf(stem, sizeof stem, "%.*s.weight", dot == NULL ? 0 : (int)(dot - rest), rest);
+            int param = ls_nettab_find_param(net, stem);
+            return known && param >= 0 && net->node[net->param[param].node].kind == LS_NETTAB_NORM;
+        }
+    }
+    if ((rest = below(name, "branch/")) != NULL) {
+        snprintf(stem, sizeof stem, "%03d", atoi(rest));
+        return strcmp(rest, stem) == 0 && atoi(rest) < net->branch_count;
+    }
+    return true;
+}
+
+void ls_compare_checks_names(const ls_evidence *evidence, ls_compare_checks *checks)
+{
+    for (int rank = 0; rank < evidence->world; rank++) {
+        for (int i = 0; i < ls_dumpfile_count(evidence->file[rank]); i++) {
+            const char *name = ls_dumpfile_at(evidence->file[rank], i)->name;
+            if (!belongs(&evidence->net, name)) {
+                ls_compare_checks_fail(checks, NULL, "rank=%d: %.80s is no tensor of %s", rank,
+                                       name, evidence->net.arch);
+            }
+        }
+    }
+}
+
 /* ---- loss ------------------------------------------------------------------------------------ */
 
 /* Mean cross entropy of `images` rows in FP64, and the largest |logit|. */
@@ -66,7 +135,8 @@ static double cross_entropy(const double *logits, const int64_t *target, int64_t
     return loss;
 }
 
-ls_status ls_compare_checks_loss(const ls_evidence *evidence, ls_compare_checks *checks)
+ls_status ls_compare_checks_loss(const ls_evidence *evidence, bool finite,
+                                 ls_compare_checks *checks)
 {
     int classes = evidence->net.classes;
     ls_shards shards = ls_oracle_shards(&evidence->step);
@@ -76,7 +146,7 @@ ls_status ls_compare_checks_loss(const ls_evidence *evidence, ls_compare_checks 
         int64_t images = ls_shards_images(&shards, rank);
         const ls_dumpfile_entry *entry = ls_dumpfile_find(evidence->file[rank], "logits");
         const ls_dumpfile_entry *loss = ls_dumpfile_find(evidence->file[rank], "loss");
-        if (entry == NULL || loss == NULL || entry->count != images * classes || loss->count != 1) {
+        if (!ls_dumpfile_floats(entry, images * classes) || !ls_dumpfile_floats(loss, 1)) {
             ls_compare_checks_fail(checks, NULL, "rank=%d logits or loss missing or misshapen",
                                    rank);
             continue;
@@ -89,7 +159,8 @@ ls_status ls_compare_checks_loss(const ls_evidence *evidence, ls_compare_checks 
         /* f32: exp of a rounded difference has an error of 4*u*largest, a sum of C terms and its
          * logarithm (C+8)*u, the mean over the images one rounding each */
         double limit = u32 * (4 * largest + classes + 8 + (double)(images + 4) * fabs(expected));
-        if (!(fabs(value - expected) <= limit) && isfinite(expected)) {
+        bool overflowed = !finite && !isfinite(expected) && !isfinite(value);
+        if (!(isfinite(expected) && fabs(value - expected) <= limit) && !overflowed) {
             ls_compare_checks_fail(checks, NULL,
                                    "rank=%d loss %.9g is not the cross entropy %.9g of its logits, "
                                    "limit=%.1e (f32 arithmetic)",
@@ -152,18 +223,26 @@ static void check_reduction(const ls_evidence *evidence, int param, int level, r
     }
 }
 
-static bool has_local(const ls_evidence *evidence)
+/* Whether all ranks have local/; a rank that has some of it must have it all. */
+static bool has_local(const ls_evidence *evidence, ls_compare_checks *checks)
 {
+    bool all = true;
     for (int rank = 0; rank < evidence->world; rank++) {
-        for (int i = 0; i < evidence->net.param_count; i++) {
-            const ls_dumpfile_entry *entry =
-                ls_dumpfile_findf(evidence->file[rank], "local/%s", evidence->net.param[i].name);
-            if (entry == NULL || entry->count != evidence->net.param[i].count) {
+        bool held = ls_dumpfile_has(evidence->file[rank], "local/");
+        all = all && held;
+        for (int i = 0; i < evidence->net.param_count && held; i++) {
+            const ls_nettab_param *param = &evidence->net.param[i];
+            if (!ls_dumpfile_floats(
+                    ls_dumpfile_findf(evidence->file[rank], "local/%s", param->name),
+                    param->count)) {
+                ls_compare_checks_fail(checks, param->name,
+                                       "rank=%d local/%s is missing or not of %lld floats", rank,
+                                       param->name, (long long)param->count);
                 return false;
             }
         }
     }
-    return true;
+    return all;
 }
 
 static int64_t largest_param(const ls_nettab *net)
@@ -178,7 +257,7 @@ static int64_t largest_param(const ls_nettab *net)
 ls_status ls_compare_checks_reduce(const ls_evidence *evidence, int level,
                                    ls_compare_checks *checks, bool *judged)
 {
-    *judged = has_local(evidence);
+    *judged = has_local(evidence, checks);
     if (!*judged) {
         return LS_OK;
     }

@@ -45,7 +45,7 @@ ls_status ls_compare_gradient_judge(ls_compare_judgement *j);
  * += 0.1 * (batch - v) once per micro-step, variances unbiased; the counter goes up by one each
  * time. The bound is that of a tensor: a factor on the ideal error of these statistics, plus the
  * rounding of the stored result in f32 or half. Needs j->forced and j->cost; judges nothing if a
- * rank's dump lacks either group. */
+ * rank's dump lacks a whole group, and fails if one lacks a part. */
 ls_status ls_compare_buffers_judge(ls_compare_judgement *j);
 
 #endif

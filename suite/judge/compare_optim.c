@@ -20,19 +20,21 @@ bool ls_compare_optim_rule(const ls_dumpfile *file, bool nesterov, ls_update_rul
                            bool *skipped)
 {
     ls_update_kind kind = ls_update_find(ls_dumpfile_text(file, "optimizer", "sgd"));
-    double step = ls_dumpfile_number(file, "step", 0);
-    double taken = ls_dumpfile_number(file, "optimizer_steps", 0);
+    int64_t step = ls_dumpfile_integer(file, "step", 0);
+    int64_t taken = ls_dumpfile_integer(file, "optimizer_steps", 0);
     double beta1 = 0.9, beta2 = 0.999; /* defaults of torch and Apex */
-    (void)sscanf(ls_dumpfile_text(file, "betas", ""), "%lf,%lf", &beta1, &beta2);
+    const char *betas = ls_dumpfile_text(file, "betas", NULL);
     *skipped = ls_dumpfile_flag(file, "skipped", false);
     bool counts = kind != LS_UPDATE_SGD && kind != LS_UPDATE_LARS;
-    if (kind == LS_UPDATE_KINDS || (!*skipped && ls_dumpfile_text(file, "lr", NULL) == NULL) ||
+    if (kind == LS_UPDATE_KINDS || step < 0 || taken < 0 ||
+        (betas != NULL && sscanf(betas, "%lf,%lf", &beta1, &beta2) != 2) ||
+        (!*skipped && ls_dumpfile_text(file, "lr", NULL) == NULL) ||
         (!*skipped && counts && taken == 0 && step != 1)) {
         return false;
     }
     *rule = (ls_update_rule){
         .kind = kind,
-        .step = (int64_t)(taken > 0 ? taken : step),
+        .step = taken > 0 ? taken : step,
         .lr = ls_dumpfile_number(file, "lr", 0),
         .weight_decay = ls_dumpfile_number(file, "weight_decay", 0),
         .momentum = ls_dumpfile_number(file, "momentum", 0),
@@ -75,25 +77,48 @@ typedef struct found {
     const ls_dumpfile_entry *state[2], *next_state[2]; /* NULL if missing */
 } found;
 
+/* False for a tensor whose step cannot be judged: *why says what the dump may lack, or, where it
+ * contradicts itself, a check fails. */
 static bool find(const ls_dumpfile *file, const ls_dumpfile_entry *next, const ls_update_rule *rule,
-                 bool skipped, found *out)
+                 bool skipped, ls_compare_checks *checks, const char **why, found *out)
 {
     const char *name = next->name + strlen("next/");
+    const ls_dumpfile_entry *held = ls_dumpfile_findf(file, "param/%s", name);
     *out = (found){.name = name,
                    .before = ls_compare_optim_before(file, name),
                    .grad = ls_dumpfile_findf(file, "grad/%s", name),
                    .next = next};
-    bool ok = out->before != NULL && out->before->count == next->count && out->grad != NULL &&
-              out->grad->count == next->count;
-    for (int m = 0; m < ls_update_moments(rule); m++) {
-        out->state[m] = moment_of(file, "state", name, rule, m);
-        out->next_state[m] = moment_of(file, "next_state", name, rule, m);
-        bool starts_at_zero = rule->step == 1;
-        ok = ok && (out->state[m] != NULL || starts_at_zero || skipped);
-        ok = ok && (out->state[m] == NULL || out->state[m]->count == next->count);
-        ok = ok && (out->next_state[m] == NULL || out->next_state[m]->count == next->count);
+    int before = checks->count;
+    if (out->grad == NULL || (held == NULL && out->before == NULL)) {
+        ls_compare_checks_fail(checks, NULL, "%s has no %s/%s", next->name,
+                               out->grad == NULL ? "grad" : "param", name);
+        return false;
     }
-    return ok;
+    if (!ls_dumpfile_floats(next, next->count) || !ls_dumpfile_floats(out->grad, next->count) ||
+        !ls_dumpfile_floats(out->before != NULL ? out->before : held, next->count)) {
+        ls_compare_checks_fail(checks, name,
+                               "%s, its value and its gradient are not as many floats", next->name);
+    }
+    *why = out->before == NULL ? "a parameter changes its type and has no master/" : *why;
+    for (int m = 0; m < ls_update_moments(rule); m++) {
+        const char *moment = ls_update_moment_name(rule->kind, m);
+        const ls_dumpfile_entry *state = moment_of(file, "state", name, rule, m);
+        const ls_dumpfile_entry *after = moment_of(file, "next_state", name, rule, m);
+        out->state[m] = state;
+        out->next_state[m] = after;
+        if ((state == NULL && ls_dumpfile_has(file, "state/")) ||
+            (state != NULL && !ls_dumpfile_floats(state, next->count)) ||
+            (after == NULL && ls_dumpfile_has(file, "next_state/")) ||
+            (after != NULL && !ls_dumpfile_floats(after, next->count))) {
+            ls_compare_checks_fail(checks, name,
+                                   "%s: %s in state/ or next_state/ is missing or not "
+                                   "as many floats",
+                                   name, moment);
+        } else if (state == NULL && rule->step != 1 && !skipped) {
+            *why = "the moments before it (state/) are missing";
+        }
+    }
+    return checks->count == before && **why == '\0';
 }
 
 /* ---- comparing ------------------------------------------------------------------------------- */
@@ -139,9 +164,10 @@ static void compare_values(const found *f, const ls_update_rule *rule, const roo
     for (int64_t i = 0; i < f->next->count; i++) {
         double ratio = ls_compare_optim_ratio(f->next, r->got[i], r->value[i], r->value_error[i]);
         out->elements++;
+        out->unlimited += isinf(r->value_error[i]);
         out->moved += r->got[i] != r->before[i];
         out->ratio = ratio > out->ratio ? ratio : out->ratio;
-        if (!(ratio <= 1) && isfinite(r->value[i])) {
+        if (!(ratio <= 1)) {
             ls_compare_checks_fail(
                 checks, f->name,
                 "%s element %lld: next/ is %.9g, %s gives %.9g from %.9g, %.3g x "
@@ -161,7 +187,7 @@ static void compare_moment(const found *f, const ls_update_rule *rule, int momen
         double expected = r->moment[moment][i];
         double ratio = ls_compare_optim_ratio(f->next_state[moment], r->got[i], expected,
                                               r->moment_error[moment][i]);
-        if (!(ratio <= 1) && isfinite(expected)) {
+        if (!(ratio <= 1)) {
             ls_compare_checks_fail(checks, f->name,
                                    "%s element %lld: %s is %.9g after the step, its formula gives "
                                    "%.9g, %.3g x limit (f32 arithmetic)",
@@ -243,34 +269,35 @@ static bool is_next(const ls_dumpfile_entry *entry)
     return strncmp(entry->name, "next/", 5) == 0;
 }
 
-/* Checks whether every parameter can be judged; finds the largest of them and the sum of all
- * squares. */
+/* Whether every parameter can be judged; the largest of them, and the sum of all squares. `why`
+ * not: a dump may leave out what it cannot provide, and then nothing is judged. What contradicts
+ * itself is a failure: a name that is no parameter's, a parameter that is left out. */
 static ls_status survey(const ls_dumpfile *file, ls_update_rule *rule, bool skipped, room *r,
-                        bool *complete)
+                        ls_compare_checks *checks, const char **why)
 {
     int64_t largest = 0;
-    *complete = false;
-    for (int i = 0; i < ls_dumpfile_count(file); i++) {
+    *why = ls_dumpfile_has(file, "next/") ? "" : "next/ is missing";
+    for (int i = 0; i < ls_dumpfile_count(file) && **why == '\0'; i++) {
         const ls_dumpfile_entry *entry = ls_dumpfile_at(file, i);
         found f;
-        if (is_next(entry)) {
-            if (!find(file, entry, rule, skipped, &f)) {
-                *complete = false;
-                return LS_OK;
-            }
-            *complete = true;
+        if (strncmp(entry->name, "param/", 6) == 0 &&
+            ls_dumpfile_findf(file, "next/%s", entry->name + 6) == NULL) {
+            ls_compare_checks_fail(checks, entry->name + 6, "next/%s is missing", entry->name + 6);
+        } else if (is_next(entry) && find(file, entry, rule, skipped, checks, why, &f)) {
             largest = entry->count > largest ? entry->count : largest;
         }
     }
     LS_TRY(make_room(largest, r));
     rule->grad_squares = 0;
     rule->grad_elements = 0;
+    ls_compare_checks again = {0};
     for (int i = 0; i < ls_dumpfile_count(file) && rule->kind == LS_UPDATE_LAMB; i++) {
         const ls_dumpfile_entry *entry = ls_dumpfile_at(file, i);
-        if (strncmp(entry->name, "grad/", 5) == 0 && entry->count <= largest) {
-            ls_dumpfile_read(entry, r->grad);
-            rule->grad_squares += ls_update_squares(r->grad, entry->count);
-            rule->grad_elements += entry->count;
+        found f;
+        if (is_next(entry) && find(file, entry, rule, skipped, &again, why, &f)) {
+            ls_dumpfile_read(f.grad, r->grad);
+            rule->grad_squares += ls_update_squares(r->grad, f.grad->count);
+            rule->grad_elements += f.grad->count;
         }
     }
     return LS_OK;
@@ -280,22 +307,28 @@ ls_status ls_compare_optim_step(const ls_dumpfile *file, const ls_update_rule *r
                                 ls_compare_checks *checks, ls_compare_optim_result *out)
 {
     ls_update_rule full = *rule;
+    ls_compare_checks again = {0};
     room r = {0};
     memset(out, 0, sizeof *out);
-    LS_TRY(survey(file, &full, skipped, &r, &out->judged));
+    LS_TRY(survey(file, &full, skipped, &r, checks, &out->why));
+    out->judged = out->why[0] == '\0';
     out->state_judged = out->judged && ls_update_moments(rule) > 0;
     ls_status status = LS_OK;
     for (int i = 0; out->judged && i < ls_dumpfile_count(file) && status == LS_OK; i++) {
         const ls_dumpfile_entry *entry = ls_dumpfile_at(file, i);
         found f;
-        if (!is_next(entry) || !find(file, entry, &full, skipped, &f)) {
-            continue;
+        if (!is_next(entry) || !find(file, entry, &full, skipped, &again, &out->why, &f)) {
+            continue; /* one that failed in the survey */
         }
         if (skipped) {
             check_skipped(&f, &full, &r, checks, out);
         } else {
             status = check_taken(&f, &full, &r, checks, out);
         }
+    }
+    if (out->unlimited > 0) {
+        out->judged = false;
+        out->why = "the rule's numbers leave elements without a limit";
     }
     free(r.block);
     return status;

@@ -1,5 +1,6 @@
 #include "compare.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -99,9 +100,10 @@ static ls_status read_facts(ls_compare_judgement *j)
     }
     LS_TRY(read_reduced_type(j, file));
     if (facts->sync_bn || ls_dumpfile_flag(file, "sync_bn", false)) {
-        int recorded = (int)ls_dumpfile_number(file, "sync_bn_group", 0);
-        int group = facts->sync_bn_group > 0 ? facts->sync_bn_group : recorded;
-        step->stat_ranks = group > 0 ? group : step->world;
+        int64_t recorded = ls_dumpfile_integer(file, "sync_bn_group", 0);
+        int64_t group = facts->sync_bn_group > 0 ? facts->sync_bn_group : recorded;
+        bool fits = group > 0 && group <= step->world;
+        step->stat_ranks = group == 0 ? step->world : fits ? (int)group : INT_MAX;
     }
     if (step->world % step->stat_ranks != 0 || !(step->loss_scale > 0) || !(step->predivide > 0)) {
         return ls_log_fail(
@@ -215,16 +217,19 @@ static ls_status write_verdict(const ls_compare_judgement *j, const char *path)
 /* Uses the optimizer named in the metadata: a case that sets one uses its own facts. */
 static ls_status judge_optimizer(ls_compare_judgement *j)
 {
-    ls_update_rule rule;
+    ls_update_rule rule = {0};
     bool skipped;
-    if (!ls_compare_optim_rule(j->evidence->file[0], j->nesterov, &rule, &skipped)) {
-        return LS_OK;
-    }
-    ls_compare_optim_result result;
+    ls_compare_optim_result result = {
+        .why = "the metadata have no rate, or no optimizer or counts that are known"};
     int before = j->checks.count;
-    LS_TRY(ls_compare_optim_step(j->evidence->file[0], &rule, j->skipped, &j->checks, &result));
+    if (ls_compare_optim_rule(j->evidence->file[0], j->nesterov, &rule, &skipped)) {
+        LS_TRY(ls_compare_optim_step(j->evidence->file[0], &rule, j->skipped, &j->checks, &result));
+    }
     j->verdict->next_judged = result.judged;
     j->verdict->next_ratio = result.ratio;
+    if (!result.judged && j->weak[0] == '\0') {
+        snprintf(j->weak, sizeof j->weak, "the optimizer's step was not judged: %s", result.why);
+    }
     if (j->checks.count > before && j->verdict->cause[0] == '\0') {
         return ls_diagnose_step(j->evidence->file[0], &rule, j->skipped, j->verdict->cause,
                                 (int)sizeof j->verdict->cause);
@@ -250,9 +255,10 @@ static ls_status judge(ls_compare_judgement *j)
 {
     ls_compare_verdict *v = j->verdict;
     LS_TRY(read_facts(j));
+    ls_compare_checks_names(j->evidence, &j->checks);
     ls_compare_checks_replicas(j->evidence, "param", "parameters before the step", &j->checks);
     if (j->finite || !j->skipped) {
-        LS_TRY(ls_compare_checks_loss(j->evidence, &j->checks));
+        LS_TRY(ls_compare_checks_loss(j->evidence, j->finite, &j->checks));
     }
     LS_TRY(ls_compare_gradient_judge(j));
     judge_replicas(j);

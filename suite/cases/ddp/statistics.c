@@ -46,7 +46,7 @@ static void judge_given(const ls_case *row, const ls_record *job, ls_verdict *ou
             const ls_dumpfile_entry *seen = ls_dumpfile_findf(file, "last_buffer/%s", entry->name);
             seen_before += seen != NULL;
             compared++;
-            if (seen != NULL && !ls_dumps_equal(seen, entry)) {
+            if (seen != NULL && !ls_dumpfile_equal(seen, entry)) {
                 ls_verdict_fail(out, "rank=%d: %s before step 1 is not what --init gave", k,
                                 entry->name);
             }

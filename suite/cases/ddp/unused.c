@@ -150,7 +150,7 @@ static void judge_trunk(const ls_case *row, const ls_record *job, ls_verdict *ou
                 continue;
             }
             compared++;
-            if (!ls_dumps_equal(a, b)) {
+            if (!ls_dumpfile_equal(a, b)) {
                 ls_verdict_fail(out, "rank=%d %s changes with the head", rank, a->name);
             }
         }

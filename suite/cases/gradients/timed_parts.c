@@ -204,7 +204,7 @@ static const char *first_difference(const ls_dumpfile *a, const ls_dumpfile *b)
             continue;
         }
         const ls_dumpfile_entry *other = ls_dumpfile_find(b, entry->name);
-        if (!ls_dumps_equal(other, entry)) {
+        if (!ls_dumpfile_equal(other, entry)) {
             return entry->name;
         }
     }
@@ -251,7 +251,7 @@ static bool add_local(const ls_dumpfile *a, const ls_dumpfile_entry *entry, ls_t
         out->distance += d * d;
         *size += (double)value[i] * (double)value[i];
     }
-    bool same = ls_dumps_equal(entry, other);
+    bool same = ls_dumpfile_equal(entry, other);
     if (local && !same && out->tensor[0] == '\0') {
         ls_text_put(out->tensor, sizeof out->tensor, "%s", entry->name + strlen("local/"));
     }

@@ -197,7 +197,8 @@ static void judge_world(const ls_case *row, const ls_record *job, ls_verdict *ou
             bool param = strncmp(a->name, "param/", 6) == 0;
             bool state = strncmp(a->name, "state/", 6) == 0;
             compared += param;
-            if ((param && b == NULL) || ((param || state) && b != NULL && !ls_dumps_equal(a, b))) {
+            if ((param && b == NULL) ||
+                ((param || state) && b != NULL && !ls_dumpfile_equal(a, b))) {
                 ls_verdict_fail(out, "rank=%d goes on with another %s", rank, a->name);
             }
         }

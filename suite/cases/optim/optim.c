@@ -106,12 +106,13 @@ static void judge_one(const ls_case *row, const ls_record *job, int64_t step, ls
     ls_status status = ls_compare_optim_step(file, &rule, skipped, &checks, &result);
     bool wants_skip = step == SKIPPED_AT && !trial->decayed;
     double least = row->job[0].level == 3 ? moved_share_half.value : moved_share.value;
-    if (status != LS_OK || !result.judged) {
-        ls_verdict_set(out, status == LS_OK ? LS_UNSUPPORTED : LS_INFRA,
-                       "step %d: the dump lacks value, gradient or moments", (int)step);
-    } else if (checks.count > 0) {
+    if (status == LS_OK && checks.count > 0) {
         ls_verdict_fail(out, "step %d: %.280s; %d in all", (int)step, checks.line, checks.count);
         (void)ls_diagnose_step(file, &rule, skipped, out->cause, (int)sizeof out->cause);
+    } else if (status != LS_OK || !result.judged) {
+        ls_verdict_set(out, status == LS_OK ? LS_UNSUPPORTED : LS_INFRA,
+                       "step %d cannot be judged: %s", (int)step,
+                       status == LS_OK ? result.why : ls_status_name(status));
     } else if (skipped != wants_skip) {
         ls_verdict_set(out, LS_WEAK, "step %d was%s skipped", (int)step, skipped ? "" : " not");
     } else if (!skipped && (double)result.moved < least * (double)result.elements) {
@@ -155,16 +156,17 @@ typedef struct track {
 
 enum { TRACKS_MAX = 128 };
 
+/* 0 where one cannot be followed. */
 static int start_tracks(const ls_dumpfile *file, track *t)
 {
     int count = 0;
-    for (int i = 0; i < ls_dumpfile_count(file) && count < TRACKS_MAX; i++) {
+    for (int i = 0; i < ls_dumpfile_count(file); i++) {
         const ls_dumpfile_entry *next = ls_dumpfile_at(file, i);
         if (strncmp(next->name, "next/", 5) != 0) {
             continue;
         }
         const ls_dumpfile_entry *before = ls_compare_optim_before(file, next->name + 5);
-        if (before == NULL || before->count != next->count) {
+        if (!ls_dumpfile_floats(before, next->count) || count == TRACKS_MAX) {
             return 0;
         }
         size_t n = (size_t)next->count;
@@ -192,7 +194,7 @@ static bool read_gradients(const ls_dumpfile *file, track *t, int count, ls_upda
     for (int i = 0; i < count; i++) {
         const ls_dumpfile_entry *grad = ls_dumpfile_findf(file, "grad/%s", t[i].name);
         int64_t n = t[i].tensor.count;
-        if (grad == NULL || grad->count != n) {
+        if (!ls_dumpfile_floats(grad, n)) {
             return false;
         }
         ls_dumpfile_read(grad, t[i].block + 6 * n);
@@ -205,8 +207,8 @@ static bool read_gradients(const ls_dumpfile *file, track *t, int count, ls_upda
 static void compare_track(const ls_dumpfile *file, const track *t, int64_t step, ls_verdict *out)
 {
     const ls_dumpfile_entry *next = ls_dumpfile_findf(file, "next/%s", t->name);
-    if (next == NULL || next->count != t->tensor.count) {
-        ls_verdict_fail(out, "step %d: next/%s is missing", (int)step, t->name);
+    if (!ls_dumpfile_floats(next, t->tensor.count)) {
+        ls_verdict_fail(out, "step %d: next/%s is missing or of another size", (int)step, t->name);
         return;
     }
     double *got = ls_list_make(1, (size_t)next->count * sizeof *got);

@@ -235,7 +235,7 @@ static int digest_of(const ls_dumpfile *file, const char *prefix, const char *wi
     qsort(entry, (size_t)count, sizeof *entry, by_name);
     uint64_t digest = LS_DIGEST_START;
     for (int i = 0; i < count; i++) {
-        digest = ls_digest_update(digest, entry[i]->data, (size_t)ls_dumps_bytes(entry[i]));
+        digest = ls_digest_update(digest, entry[i]->data, (size_t)entry[i]->bytes);
     }
     free(entry);
     ls_text_put(text, 20, "%016llx", (unsigned long long)digest);
@@ -320,8 +320,8 @@ void ls_subject_batches(const ls_case *row, const ls_record *job, ls_verdict *ou
             ls_dumpfile *file = ls_dumps_open(job, step, k, out);
             for (int i = 0; i < 2 && file != NULL && given != NULL; i++) {
                 compared++;
-                if (!ls_dumps_equal(ls_dumpfile_find(file, names[i]),
-                                    ls_dumpfile_find(given, names[i]))) {
+                if (!ls_dumpfile_equal(ls_dumpfile_find(file, names[i]),
+                                       ls_dumpfile_find(given, names[i]))) {
                     ls_verdict_fail(out, "rank=%d step %d: %s is not what was given", k, step,
                                     names[i]);
                 }
@@ -344,7 +344,7 @@ void ls_subject_init(const ls_case *row, const ls_record *job, ls_verdict *out)
         ls_dumpfile *file = ls_dumps_open(job, 1, k, out);
         for (int i = 0; i < ls_dumpfile_count(given) && file != NULL; i++) {
             const ls_dumpfile_entry *entry = ls_dumpfile_at(given, i);
-            if (!ls_dumps_equal(ls_dumpfile_findf(file, "param/%s", entry->name), entry)) {
+            if (!ls_dumpfile_equal(ls_dumpfile_findf(file, "param/%s", entry->name), entry)) {
                 ls_verdict_fail(out, "rank=%d: %s is not what --init gave", k, entry->name);
             }
         }

@@ -181,7 +181,7 @@ static void explain_rate(const ls_case *row, const ls_dumpfile *file, const ls_u
         ls_compare_optim_result result;
         if (wrong.lr != rule->lr &&
             ls_compare_optim_step(file, &wrong, false, &checks, &result) == LS_OK &&
-            checks.count == 0) {
+            result.judged && checks.count == 0) {
             ls_verdict_cause(out, "the optimizer used the rate of step %d", other);
         }
     }
@@ -202,12 +202,13 @@ static void judge_applied(const ls_case *row, const ls_record *job, ls_verdict *
         ls_compare_checks checks = {0};
         ls_compare_optim_result result;
         ls_status status = ls_compare_optim_step(file, &rule, skipped, &checks, &result);
-        if (status != LS_OK || !result.judged) {
-            ls_verdict_set(out, status == LS_OK ? LS_UNSUPPORTED : LS_INFRA,
-                           "step %d: the dump lacks value, gradient or moments", (int)step);
-        } else if (checks.count > 0) {
+        if (status == LS_OK && checks.count > 0) {
             ls_verdict_fail(out, "step %d with lr %.9g: %.280s", (int)step, rule.lr, checks.line);
             explain_rate(row, file, &rule, out);
+        } else if (status != LS_OK || !result.judged) {
+            ls_verdict_set(out, status == LS_OK ? LS_UNSUPPORTED : LS_INFRA,
+                           "step %d cannot be judged: %s", (int)step,
+                           status == LS_OK ? result.why : ls_status_name(status));
         }
         elements += result.elements;
         ls_dumpfile_close(file);

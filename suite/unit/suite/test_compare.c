@@ -1,6 +1,7 @@
 /* The comparison on dumps that this test writes: steps of a subject whose rounding noise is not the
  * ideal's must pass at every level, and each planted error must fail, with its cause where one is
  * promised. */
+#include <cjson/cJSON.h>
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
@@ -495,6 +496,310 @@ START_TEST(results_are_kept)
 }
 END_TEST
 
+/* ---- dumps that leave something out, or hold what they should not ---------------------------- */
+
+/* A change of a dump's header; the data stay. */
+typedef void edit(cJSON *header);
+
+static void rewrite(const char *path, edit *change)
+{
+    static char data[4 << 20];
+    FILE *file = fopen(path, "rb");
+    ck_assert_ptr_nonnull(file);
+    size_t bytes = fread(data, 1, sizeof data, file);
+    fclose(file);
+    uint64_t length;
+    memcpy(&length, data, 8);
+    cJSON *header = cJSON_ParseWithLength(data + 8, length);
+    ck_assert(bytes < sizeof data && header != NULL);
+    change(header);
+    char *text = cJSON_PrintUnformatted(header), pad[8] = "       ";
+    uint64_t padded = (strlen(text) + 7) / 8 * 8;
+    file = fopen(path, "wb");
+    ck_assert_ptr_nonnull(file);
+    fwrite(&padded, 1, 8, file);
+    fwrite(text, 1, strlen(text), file);
+    fwrite(pad, 1, padded - strlen(text), file);
+    fwrite(data + 8 + length, 1, bytes - 8 - length, file);
+    ck_assert_int_eq(fclose(file), 0);
+    cJSON_free(text);
+    cJSON_Delete(header);
+}
+
+static void drop(cJSON *header, const char *name)
+{
+    ck_assert(cJSON_HasObjectItem(header, name));
+    cJSON_DeleteItemFromObjectCaseSensitive(header, name);
+}
+
+static void drop_all(cJSON *header, const char *prefix)
+{
+    for (cJSON *item = header->child, *next; item != NULL; item = next) {
+        next = item->next;
+        if (strncmp(item->string, prefix, strlen(prefix)) == 0) {
+            cJSON_Delete(cJSON_DetachItemViaPointer(header, item));
+        }
+    }
+}
+
+static void set_metadata(cJSON *header, const char *name, const char *value)
+{
+    cJSON *metadata = cJSON_GetObjectItem(header, "__metadata__");
+    cJSON_DeleteItemFromObject(metadata, name);
+    if (value != NULL) {
+        cJSON_AddStringToObject(metadata, name, value);
+    }
+}
+
+/* `name` gets another type; its bytes are then as many elements more or fewer. */
+static void retype(cJSON *header, const char *name, const char *dtype, int64_t factor,
+                   int64_t divisor)
+{
+    cJSON *entry = cJSON_GetObjectItem(header, name), *shape = cJSON_GetObjectItem(entry, "shape");
+    cJSON *first = cJSON_GetArrayItem(shape, 0);
+    cJSON_ReplaceItemInObject(entry, "dtype", cJSON_CreateString(dtype));
+    cJSON_SetNumberValue(first, first->valuedouble * (double)factor / (double)divisor);
+}
+
+static void add_copy_of(cJSON *header, const char *from, const char *name)
+{
+    cJSON_AddItemToObject(header, name, cJSON_Duplicate(cJSON_GetObjectItem(header, from), true));
+}
+
+static void next_unknown(cJSON *header)
+{
+    add_copy_of(header, "next/fc.bias", "next/zzz");
+}
+
+static void next_unknown_with_all(cJSON *header)
+{
+    add_copy_of(header, "next/fc.bias", "next/zzz");
+    add_copy_of(header, "param/fc.bias", "param/zzz");
+    add_copy_of(header, "grad/fc.bias", "grad/zzz");
+}
+
+static void next_one_missing(cJSON *header)
+{
+    drop(header, "next/layer1.0.conv1.weight");
+}
+
+static void next_missing(cJSON *header)
+{
+    drop_all(header, "next/");
+}
+
+static void next_in_bytes(cJSON *header)
+{
+    retype(header, "next/fc.bias", "U8", 4, 1);
+}
+
+static void next_of_integers(cJSON *header)
+{
+    retype(header, "next/fc.bias", "I32", 1, 1);
+}
+
+static void state_of_one(cJSON *header)
+{
+    add_copy_of(header, "grad/fc.bias", "state/fc.bias/momentum_buffer");
+}
+
+static void local_one_missing(cJSON *header)
+{
+    drop(header, "local/fc.bias");
+}
+
+static void buffer_one_missing(cJSON *header)
+{
+    drop(header, "buffer/bn1.running_var");
+}
+
+static void buffer_unknown(cJSON *header)
+{
+    add_copy_of(header, "buffer/bn1.running_var", "buffer/bn9.running_var");
+}
+
+static void counter_missing(cJSON *header)
+{
+    drop(header, "buffer/bn1.num_batches_tracked");
+}
+
+static void branch_one_missing(cJSON *header)
+{
+    drop(header, "branch/000");
+}
+
+static void branch_unknown(cJSON *header)
+{
+    add_copy_of(header, "branch/000", "branch/007");
+}
+
+static void no_rate(cJSON *header)
+{
+    set_metadata(header, "lr", NULL);
+}
+
+static void rate_no_number(cJSON *header)
+{
+    set_metadata(header, "lr", "0.05 or so");
+}
+
+static void optimizer_unknown(cJSON *header)
+{
+    set_metadata(header, "optimizer", "lion");
+}
+
+static void half_betas(cJSON *header)
+{
+    set_metadata(header, "optimizer", "adam");
+    set_metadata(header, "betas", "0.9");
+}
+
+static void later_step(cJSON *header)
+{
+    set_metadata(header, "step", "2"); /* and there is no state/ */
+}
+
+/* Then every value that follows is NaN, and NaN must not be what nothing is compared with. */
+static void rate_nan(cJSON *header)
+{
+    set_metadata(header, "lr", "nan");
+}
+
+static void input_in_bytes(cJSON *header)
+{
+    cJSON *entry = cJSON_GetObjectItem(header, "input");
+    cJSON_ReplaceItemInObject(entry, "dtype", cJSON_CreateString("U8"));
+    cJSON *offsets = cJSON_GetObjectItem(entry, "data_offsets");
+    cJSON_SetNumberValue(cJSON_GetArrayItem(offsets, 1),
+                         cJSON_GetArrayItem(offsets, 0)->valuedouble + BATCH * 3 * SIZE * SIZE);
+}
+
+/* Pixels as targets. */
+static void target_out_of_range(cJSON *header)
+{
+    cJSON *from = cJSON_GetObjectItem(cJSON_GetObjectItem(header, "input"), "data_offsets");
+    double at = cJSON_GetArrayItem(from, 0)->valuedouble;
+    const double ends[] = {at, at + BATCH * 8};
+    cJSON_ReplaceItemInObject(cJSON_GetObjectItem(header, "target"), "data_offsets",
+                              cJSON_CreateDoubleArray(ends, 2));
+}
+
+static void shape_of_half(cJSON *header)
+{
+    cJSON *shape = cJSON_GetObjectItem(cJSON_GetObjectItem(header, "grad/fc.bias"), "shape");
+    cJSON_SetNumberValue(cJSON_GetArrayItem(shape, 0), 0.5);
+}
+
+static void shape_of_zeros(cJSON *header) /* the product does not fit, and is multiplied by 0 */
+{
+    cJSON *entry = cJSON_GetObjectItem(header, "grad/fc.bias");
+    const double dims[] = {0, 1e18, 1e18, 1e300};
+    cJSON_ReplaceItemInObject(entry, "shape", cJSON_CreateDoubleArray(dims, 4));
+}
+
+static void offsets_huge(cJSON *header)
+{
+    const double ends[] = {1e300, 1e300};
+    cJSON_ReplaceItemInObject(cJSON_GetObjectItem(header, "grad/fc.bias"), "data_offsets",
+                              cJSON_CreateDoubleArray(ends, 2));
+}
+
+static void misaligned(cJSON *header)
+{
+    cJSON *offsets =
+        cJSON_GetObjectItem(cJSON_GetObjectItem(header, "grad/fc.bias"), "data_offsets");
+    for (int i = 0; i < 2; i++) {
+        cJSON *end = cJSON_GetArrayItem(offsets, i);
+        cJSON_SetNumberValue(end, end->valuedouble - 1);
+    }
+}
+
+static void named_twice(cJSON *header)
+{
+    add_copy_of(header, "grad/fc.bias", "next/fc.bias");
+}
+
+static void number_in_metadata(cJSON *header)
+{
+    cJSON_ReplaceItemInObject(cJSON_GetObjectItem(header, "__metadata__"), "lr",
+                              cJSON_CreateNumber(0.05));
+}
+
+static void world_huge(cJSON *header)
+{
+    set_metadata(header, "world_size", "1e300");
+}
+
+static void group_huge(cJSON *header)
+{
+    set_metadata(header, "sync_bn", "true");
+    set_metadata(header, "sync_bn_group", "4294967297");
+}
+
+typedef struct edit_row {
+    edit *change;
+    int rank;
+    plant planted;
+    ls_status status;
+    ls_compare_code code;
+    const char *evidence;
+} edit_row;
+
+static const edit_row edits[] = {
+    /* what is not judged does not pass, whatever it hides */
+    {next_unknown, 0, WRONG_STEP, LS_OK, LS_COMPARE_FAIL, "next/zzz"},
+    {next_unknown, 0, CLEAN, LS_OK, LS_COMPARE_FAIL, "next/zzz"},
+    {next_unknown_with_all, 0, CLEAN, LS_OK, LS_COMPARE_FAIL, "zzz is no tensor of resnet8"},
+    {next_unknown, 1, CLEAN, LS_OK, LS_COMPARE_FAIL, "rank=1: next/zzz is no tensor"},
+    {next_one_missing, 0, WRONG_STEP, LS_OK, LS_COMPARE_FAIL, "layer1.0.conv1.weight"},
+    {next_one_missing, 1, CLEAN, LS_OK, LS_COMPARE_FAIL, "layer1.0.conv1.weight"},
+    {next_missing, 0, WRONG_STEP, LS_OK, LS_COMPARE_FAIL, "parameters after the step differ"},
+    {next_in_bytes, 0, WRONG_STEP, LS_OK, LS_COMPARE_FAIL, "fc.bias"},
+    {next_of_integers, 0, CLEAN, LS_OK, LS_COMPARE_FAIL, "fc.bias"},
+    {state_of_one, 0, WRONG_STEP, LS_OK, LS_COMPARE_FAIL, "momentum_buffer in state/"},
+    {no_rate, 0, WRONG_STEP, LS_OK, LS_COMPARE_WEAK, "step was not judged"},
+    {optimizer_unknown, 0, WRONG_STEP, LS_OK, LS_COMPARE_WEAK, "step was not judged"},
+    {half_betas, 0, WRONG_STEP, LS_OK, LS_COMPARE_WEAK, "step was not judged"},
+    {later_step, 0, WRONG_STEP, LS_OK, LS_COMPARE_WEAK, "moments before it (state/) are missing"},
+    {rate_no_number, 0, CLEAN, LS_OK, LS_COMPARE_FAIL, "next/"},
+    {rate_nan, 0, WRONG_STEP, LS_OK, LS_COMPARE_FAIL, "next/"},
+    {local_one_missing, 1, CLEAN, LS_OK, LS_COMPARE_FAIL, "rank=1 local/fc.bias is missing"},
+    {buffer_one_missing, 1, CLEAN, LS_OK, LS_COMPARE_FAIL, "rank=1 bn1.running_var"},
+    {buffer_unknown, 0, CLEAN, LS_OK, LS_COMPARE_FAIL, "buffer/bn9.running_var is no tensor"},
+    {counter_missing, 0, CLEAN, LS_OK, LS_COMPARE_FAIL, "num_batches_tracked"},
+    {branch_unknown, 1, CLEAN, LS_OK, LS_COMPARE_FAIL, "branch/007 is no tensor"},
+    {branch_one_missing, 1, TURNED_BRANCH, LS_ERR_USAGE, LS_COMPARE_PASS, ""},
+    /* what cannot be read is no dump */
+    {input_in_bytes, 0, CLEAN, LS_ERR_USAGE, LS_COMPARE_PASS, ""},
+    {target_out_of_range, 1, CLEAN, LS_ERR_USAGE, LS_COMPARE_PASS, ""},
+    {shape_of_half, 0, CLEAN, LS_ERR_USAGE, LS_COMPARE_PASS, ""},
+    {shape_of_zeros, 0, CLEAN, LS_ERR_USAGE, LS_COMPARE_PASS, ""},
+    {offsets_huge, 0, CLEAN, LS_ERR_USAGE, LS_COMPARE_PASS, ""},
+    {misaligned, 0, CLEAN, LS_ERR_USAGE, LS_COMPARE_PASS, ""},
+    {named_twice, 0, CLEAN, LS_ERR_USAGE, LS_COMPARE_PASS, ""},
+    {number_in_metadata, 0, CLEAN, LS_ERR_USAGE, LS_COMPARE_PASS, ""},
+    {world_huge, 1, CLEAN, LS_ERR_USAGE, LS_COMPARE_PASS, ""},
+    {group_huge, 0, CLEAN, LS_ERR_USAGE, LS_COMPARE_PASS, ""},
+};
+
+START_TEST(edited_dumps)
+{
+    const edit_row *row = &edits[_i];
+    subject *s = make_subject("O0", row->planted);
+    plant_gradient(s, row->planted);
+    write_dump(s, row->planted, true, 0);
+    write_dump(s, row->planted, true, 1);
+    rewrite(s->path[row->rank], row->change);
+    const char *path[] = {s->path[0], s->path[1]};
+    ls_compare_facts facts = {.arch = "resnet8"};
+    ls_compare_verdict v = {0};
+    ck_assert_int_eq(ls_compare_step(&facts, WORLD, path, NULL, &v), row->status);
+    ck_assert_msg(v.code == row->code && strstr(v.evidence, row->evidence) != NULL, "row %d: %s",
+                  _i, v.evidence);
+    free_subject(s);
+}
+END_TEST
+
 START_TEST(unusable_dumps_are_errors)
 {
     subject *s = make_subject("O0", CLEAN);
@@ -521,6 +826,7 @@ int main(void)
     tcase_add_test(tests, weak_evidence_is_not_a_pass);
     tcase_add_test(tests, coarse_without_records);
     tcase_add_test(tests, results_are_kept);
+    tcase_add_loop_test(tests, edited_dumps, 0, (int)(sizeof edits / sizeof *edits));
     tcase_add_test(tests, unusable_dumps_are_errors);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
