@@ -420,7 +420,8 @@ ls_status ls_matrix_job(const ls_spec *spec, const ls_matrix_site *site, ls_job 
                      spec->warmup_steps + spec->steps);
     }
     for (int i = 0; i < list.count; i++) {
-        bool script = i >= 2 && strcmp(list.word[i - 2], "sh") == 0;
+        /* after "sh -c" of a wrapper; a subject may itself begin with sh */
+        bool script = i == 2 && spec->wrap != LS_WRAP_NONE && spec->wrap != LS_WRAP_ALONE;
         char *word = fill_in(list.word[i], out->directory, site->run_directory, script);
         ls_words_add(&out->command, "%s", word);
         free(word);
