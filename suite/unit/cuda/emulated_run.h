@@ -33,9 +33,7 @@ static inline void set_up(void)
 
 static inline void tear_down(void)
 {
-    char command[2 * PATH_MAX];
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    ck_assert_int_eq(system(command), 0);
+    ls_path_remove_tree(folder);
 }
 
 /* Exit code of a command of the shell; -1 if a signal ended it. */

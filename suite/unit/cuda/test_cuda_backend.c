@@ -11,6 +11,7 @@
 
 #include "kernels/cuda/backend.h"
 #include "suite/emulation/runtime/emulate.h"
+#include "kernels/core/path.h"
 #include "suite/unit/run_suite.h"
 
 static const ls_backend_api *api;
@@ -195,7 +196,7 @@ static void write_line(const char *path, const char *line)
 
 START_TEST(bound_to_the_node)
 {
-    char text[64], line[32], command[64];
+    char text[64], line[32];
     cpu_set_t before, after;
     ck_assert_int_eq(sched_getaffinity(0, sizeof before, &before), 0);
     int core = 0;
@@ -224,8 +225,7 @@ START_TEST(bound_to_the_node)
     ck_assert_int_eq(sched_getaffinity(0, sizeof after, &after), 0);
     ck_assert(CPU_COUNT(&after) == 1 && CPU_ISSET((size_t)core, &after));
     unsetenv("LS_SYSFS");
-    snprintf(command, sizeof command, "rm -rf %s", root);
-    ck_assert_int_eq(system(command), 0);
+    ls_path_remove_tree(root);
 }
 END_TEST
 

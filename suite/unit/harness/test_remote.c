@@ -19,6 +19,7 @@
 #include "kernels/core/text.h"
 #include "kernels/core/clock.h"
 #include "suite/suite.h"
+#include "kernels/core/path.h"
 #include "suite/unit/run_suite.h"
 
 /* ssh's last word is a line for the remote shell, the one before it the host. */
@@ -68,9 +69,7 @@ static void set_up(void)
 
 static void tear_down(void)
 {
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    ck_assert_int_eq(system(command), 0);
+    ls_path_remove_tree(folder);
 }
 
 static ls_status probe_hosts(const char *list, ls_hosts *hosts, char *said)

@@ -6,6 +6,7 @@
 
 #include "harness/report/report.h"
 #include "harness/report/tables/table.h"
+#include "kernels/core/path.h"
 #include "suite/unit/run_suite.h"
 #include "test_report_fake.h"
 
@@ -21,9 +22,7 @@ static void open_scratch(void)
 
 static void close_scratch(void)
 {
-    char command[PATH_MAX + 16];
-    snprintf(command, sizeof command, "rm -rf '%s'", scratch);
-    ck_assert_int_eq(system(command), 0);
+    ls_path_remove_tree(scratch);
 }
 
 /* Field `field` (from 0) of data row `row` of a table, as a number. */

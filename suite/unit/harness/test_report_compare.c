@@ -11,6 +11,7 @@
 #include "harness/report/figures.h"
 #include "harness/report/job.h"
 #include "kernels/core/text.h"
+#include "kernels/core/path.h"
 #include "suite/unit/run_suite.h"
 
 static char scratch[256];
@@ -157,9 +158,7 @@ static void open_scratch(void)
 
 static void close_scratch(void)
 {
-    char command[300];
-    ls_text_put(command, sizeof command, "rm -rf '%s'", scratch);
-    ck_assert_int_eq(system(command), 0);
+    ls_path_remove_tree(scratch);
 }
 
 static ls_report_run run;

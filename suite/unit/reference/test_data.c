@@ -12,16 +12,7 @@
 #include "reference/data/dataset.h"
 #include "reference/data/make.h"
 #include "reference/data/transform.h"
-#include "suite/unit/run_suite.h"
-
-static char ROOT[64];
-
-static void shell(const char *format, const char *argument)
-{
-    char command[1024];
-    snprintf(command, sizeof command, format, argument, argument, argument, argument);
-    ck_assert_int_eq(system(command), 0);
-}
+#include "data_root.h"
 
 /* ---- crops ----------------------------------------------------------------------------------- */
 
@@ -319,10 +310,7 @@ END_TEST
 
 int main(void)
 {
-    strcpy(ROOT, "/tmp/ls_test_data_XXXXXX");
-    if (mkdtemp(ROOT) == NULL) {
-        return 3;
-    }
+    make_root();
     Suite *suite = suite_create("data");
     TCase *tests = tcase_create("data");
     tcase_set_timeout(tests, 60);
@@ -335,8 +323,5 @@ int main(void)
     tcase_add_test(tests, folder_order);
     tcase_add_test(tests, made_folders);
     suite_add_tcase(suite, tests);
-    int failed = run_suite(suite);
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", ROOT);
-    return system(command) != 0 ? 3 : failed;
+    return run_in_root(suite);
 }

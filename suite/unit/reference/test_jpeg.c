@@ -9,11 +9,10 @@
 
 #include "kernels/core/rng.h"
 #include "reference/data/jpeg.h"
-#include "suite/unit/run_suite.h"
+#include "data_root.h"
 
 enum { WIDTH = 53, HEIGHT = 37, WHY = 1400 };
 
-static char ROOT[64];
 static char PATH[128];
 
 static void paint(uint8_t *rgb)
@@ -254,10 +253,7 @@ END_TEST
 
 int main(void)
 {
-    strcpy(ROOT, "/tmp/ls_test_jpeg_XXXXXX");
-    if (mkdtemp(ROOT) == NULL) {
-        return 3;
-    }
+    make_root();
     snprintf(PATH, sizeof PATH, "%s/image.jpg", ROOT);
     Suite *suite = suite_create("jpeg");
     TCase *tests = tcase_create("jpeg");
@@ -267,8 +263,5 @@ int main(void)
     tcase_add_test(tests, costly_files);
     tcase_add_test(tests, broken_bytes);
     suite_add_tcase(suite, tests);
-    int failed = run_suite(suite);
-    unlink(PATH);
-    rmdir(ROOT);
-    return failed;
+    return run_in_root(suite);
 }

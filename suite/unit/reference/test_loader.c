@@ -11,9 +11,7 @@
 #include "reference/data/loader.h"
 #include "reference/data/make.h"
 #include "reference/files/safetensors.h"
-#include "suite/unit/run_suite.h"
-
-static char ROOT[64]; /* a fresh folder of this process */
+#include "data_root.h"
 
 static const char *in_root(const char *name, char path[256])
 {
@@ -218,9 +216,7 @@ static ls_loader_options options_for_batches(const char *name, char data[300])
 {
     char dir[256];
     in_root(name, dir);
-    char command[300];
-    snprintf(command, sizeof command, "mkdir -p %s", dir);
-    ck_assert_int_eq(system(command), 0);
+    shell("mkdir -p %s", dir);
     snprintf(data, 300, "batches:%s", dir);
     ls_loader_options options = options_for(data);
     options.image_size = 8;
@@ -316,11 +312,10 @@ END_TEST
 
 START_TEST(folder_errors)
 {
-    char dir[256], command[1600];
+    char dir[256];
     ls_loader_options options = options_for(in_root("some", dir));
     ck_assert_int_eq(first_of(&options), LS_ERR_USAGE); /* missing */
-    snprintf(command, sizeof command, "mkdir %s", dir);
-    ck_assert_int_eq(system(command), 0);
+    shell("mkdir %s", dir);
     ck_assert_int_eq(first_of(&options), LS_ERR_USAGE); /* empty */
     ck_assert_int_eq(ls_make_folder(dir, 2, 24, 1), LS_OK);
     ck_assert_int_eq(first_of(&options), LS_OK);
@@ -330,19 +325,15 @@ START_TEST(folder_errors)
     options.batch_size = 21;
     ck_assert_int_eq(first_of(&options), LS_ERR_USAGE);
     options.batch_size = 20;
-    snprintf(command, sizeof command, "mkdir %s/zzz", dir);
-    ck_assert_int_eq(system(command), 0);
+    shell("mkdir %s/zzz", dir);
     options.num_classes = 11;
     ck_assert_int_eq(first_of(&options), LS_ERR_USAGE); /* a class without an image */
-    snprintf(command, sizeof command, "rmdir %s/zzz && touch %s/circle/x.PNG", dir, dir);
-    ck_assert_int_eq(system(command), 0);
+    shell("rmdir %s/zzz && touch %s/circle/x.PNG", dir);
     options.num_classes = 10;
     ck_assert_int_eq(first_of(&options), LS_ERR_USAGE); /* another format */
-    snprintf(command, sizeof command,
-             "rm %s/circle/x.PNG && head -c 300 %s/ring/00001.jpg > %s/t && "
-             "mv %s/t %s/ring/00001.jpg",
-             dir, dir, dir, dir, dir);
-    ck_assert_int_eq(system(command), 0);
+    shell("rm %s/circle/x.PNG && head -c 300 %s/ring/00001.jpg > %s/t && "
+          "mv %s/t %s/ring/00001.jpg",
+          dir);
     for (int workers = 0; workers <= 2; workers++) { /* a truncated image, wherever it comes */
         options.workers = workers;
         ck_assert_int_eq(first_of(&options), LS_ERR_USAGE);
@@ -352,10 +343,7 @@ END_TEST
 
 int main(void)
 {
-    strcpy(ROOT, "/tmp/ls_test_loader_XXXXXX");
-    if (mkdtemp(ROOT) == NULL) {
-        return 3;
-    }
+    make_root();
     Suite *suite = suite_create("loader");
     TCase *tests = tcase_create("loader");
     tcase_set_timeout(tests, 60);
@@ -368,8 +356,5 @@ int main(void)
     tcase_add_test(tests, batches_errors);
     tcase_add_test(tests, folder_errors);
     suite_add_tcase(suite, tests);
-    int failed = run_suite(suite);
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", ROOT);
-    return system(command) != 0 ? 3 : failed;
+    return run_in_root(suite);
 }

@@ -7,6 +7,7 @@
 
 #include "kernels/core/text.h"
 #include "suite/run/run.h"
+#include "kernels/core/path.h"
 #include "suite/unit/run_suite.h"
 
 static char scratch[200];
@@ -104,9 +105,7 @@ static void open_scratch(void)
 
 static void close_scratch(void)
 {
-    char command[300];
-    ls_text_put(command, sizeof command, "rm -rf '%s'", scratch);
-    ck_assert_int_eq(system(command), 0);
+    ls_path_remove_tree(scratch);
 }
 
 int main(void)
