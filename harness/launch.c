@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "kernels/core/file.h"
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
 #include "kernels/core/path.h"
@@ -381,6 +382,7 @@ int main(int argc, char **argv)
                                argv)) { /* argp's own messages take two lines */
         return LS_ERR_USAGE;
     }
+    ls_file_survive_limit();
     argp_err_exit_status = LS_ERR_USAGE;
     if (argp_parse(&parser, argc, argv, ARGP_IN_ORDER, NULL, &given) != 0) {
         return LS_ERR_INFRA;

@@ -12,6 +12,7 @@
 
 #include "kernels/core/clock.h"
 #include "kernels/core/digest.h"
+#include "kernels/core/file.h"
 #include "kernels/core/json.h"
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
@@ -318,7 +319,7 @@ static ls_status open_events(program *p)
     }
     snprintf(p->events_path, sizeof p->events_path, "%s/rank%d.jsonl", p->world.run_dir,
              p->world.rank);
-    p->events = open(p->events_path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644);
+    p->events = ls_file_open_to_write(p->events_path, O_TRUNC | O_APPEND);
     if (p->events < 0) {
         return ls_log_fail(LS_ERR_INFRA, "cannot write %s: %s", p->events_path, strerror(errno));
     }
@@ -671,6 +672,7 @@ static ls_status run(program *p)
 int main(int argc, char **argv)
 {
     program p = {.events = -1};
+    ls_file_survive_limit();
     LS_TRY(read_arguments(argc, argv, &p.given));
     ls_status status = ls_world_read(&p.world);
     LS_THEN(status, read_counts(&p.given, p.world.world));

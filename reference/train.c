@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "kernels/core/file.h"
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
 #include "reference/examples/example.h"
@@ -43,6 +44,7 @@ static ls_status train(ls_trainer *trainer)
 
 int main(int argc, char **argv)
 {
+    ls_file_survive_limit();
     ls_trainer *trainer = calloc(1, sizeof *trainer);
     LS_TRY_MEMORY(trainer != NULL, "the trainer");
     ls_status status = prepare(argc, argv, trainer);

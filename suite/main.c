@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "harness/report/report.h"
+#include "kernels/core/file.h"
 #include "kernels/core/text.h"
 #include "kernels/core/log.h"
 #include "reference/data/make.h"
@@ -137,6 +138,7 @@ static void print_help(void)
 
 int main(int argc, char **argv)
 {
+    ls_file_survive_limit();
     if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0) {
         print_help();
         return argc < 2 ? LS_ERR_USAGE : 0;

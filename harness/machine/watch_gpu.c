@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "kernels/core/clock.h"
+#include "kernels/core/file.h"
 #include "kernels/core/log.h"
 #include "nvml.h"
 #include "kernels/core/text.h"
@@ -223,7 +224,7 @@ ls_status ls_watch_gpu_job(ls_watch_gpu *watch, const char *folder)
         return LS_OK;
     }
     ls_text_put(watch->path, sizeof watch->path, "%s/gpu.jsonl", folder);
-    watch->file = open(watch->path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644);
+    watch->file = ls_file_open_to_write(watch->path, O_TRUNC | O_APPEND);
     if (watch->file < 0) {
         return ls_log_fail(LS_ERR_INFRA, "cannot write %s: %s", watch->path, strerror(errno));
     }

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "kernels/core/clock.h"
+#include "kernels/core/file.h"
 #include "kernels/core/log.h"
 #include "kernels/core/list.h"
 
@@ -83,6 +84,7 @@ _Noreturn static void run_child(const ls_proc_spec *spec, pid_t parent, int log,
         }
     }
     sigprocmask(SIG_UNBLOCK, &stop, NULL);
+    (void)signal(SIGXFSZ, SIG_DFL); /* which this program's main ignores */
     execvpe(spec->argv[0], spec->argv, spec->environment);
     fail_child(report);
 }
@@ -93,7 +95,7 @@ static ls_status open_log(const char *path, int *out)
     if (path == NULL) {
         return LS_OK;
     }
-    *out = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    *out = ls_file_open_to_write(path, O_APPEND);
     if (*out < 0) {
         return ls_log_fail(LS_ERR_INFRA, "cannot open the log %s: %s", path, strerror(errno));
     }

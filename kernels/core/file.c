@@ -5,9 +5,13 @@
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdbool.h>
+#include <dirent.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "log.h"
@@ -166,18 +170,22 @@ ls_status ls_file_write(int descriptor, const char *path, const void *data, size
     return LS_OK;
 }
 
+int ls_file_open_to_write(const char *path, int flags)
+{
+    int descriptor = open(path, O_WRONLY | O_CREAT | O_NONBLOCK | O_CLOEXEC | flags, 0666);
+    if (descriptor >= 0) {
+        (void)fcntl(descriptor, F_SETFL, O_WRONLY | flags);
+    }
+    return descriptor;
+}
+
 FILE *ls_file_create(const char *path)
 {
-    int descriptor = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK | O_CLOEXEC, 0666);
-    if (descriptor < 0 || fcntl(descriptor, F_SETFL, O_WRONLY) != 0) {
+    int descriptor = ls_file_open_to_write(path, O_TRUNC);
+    FILE *file = descriptor < 0 ? NULL : fdopen(descriptor, "w");
+    if (file == NULL) {
         ls_log_error("cannot create %s: %s", path, strerror(errno));
-        if (descriptor >= 0) {
-            close(descriptor);
-        }
-        return NULL;
     }
-    FILE *file = fdopen(descriptor, "w");
-    LS_ASSERT(file != NULL);
     return file;
 }
 
@@ -188,4 +196,170 @@ ls_status ls_file_close(FILE *file, const char *path)
         return ls_log_fail(LS_ERR_INFRA, "cannot write %s: %s", path, strerror(errno));
     }
     return LS_OK;
+}
+
+void ls_file_survive_limit(void)
+{
+    (void)signal(SIGXFSZ, SIG_IGN);
+}
+
+/* ---- drafts ---------------------------------------------------------------------------------- */
+
+/* Removes NAME.tmp<pid> of writers that have ended: a running one holds its lock. */
+static void remove_stale(const char *folder, const char *name)
+{
+    size_t length = strlen(name);
+    DIR *entries = opendir(folder);
+    for (struct dirent *e; entries != NULL && (e = readdir(entries)) != NULL;) {
+        const char *end = e->d_name + length;
+        if (strncmp(e->d_name, name, length) != 0 || strncmp(end, ".tmp", 4) != 0 ||
+            end[4] == '\0' || end[4 + strspn(end + 4, "0123456789")] != '\0') {
+            continue;
+        }
+        int file = openat(dirfd(entries), e->d_name,
+                          O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY);
+        if (file >= 0 && flock(file, LOCK_EX | LOCK_NB) == 0) {
+            (void)unlinkat(dirfd(entries), e->d_name, 0);
+        }
+        if (file >= 0) {
+            close(file);
+        }
+    }
+    if (entries != NULL) {
+        closedir(entries);
+    }
+}
+
+/* Creates the temporary name and locks it, again if another writer's remove_stale came between. */
+static void create_named(ls_file_draft *draft)
+{
+    for (int attempt = 0; attempt < 3; attempt++) {
+        struct stat about;
+        draft->descriptor = open(draft->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (draft->descriptor < 0 && errno != EEXIST) {
+            return;
+        }
+        if (draft->descriptor < 0) {
+            (void)unlink(draft->temporary); /* of this process: not a file, or not unlocked yet */
+            continue;
+        }
+        (void)flock(draft->descriptor, LOCK_EX | LOCK_NB);
+        if (fstat(draft->descriptor, &about) == 0 && about.st_nlink > 0) {
+            draft->named = true;
+            return;
+        }
+        close(draft->descriptor);
+        draft->descriptor = -1;
+        errno = EEXIST;
+    }
+}
+
+int ls_file_draft_open(const char *path, ls_file_draft *out)
+{
+    char folder[PATH_MAX];
+    const char *slash = strrchr(path, '/'), *name = slash == NULL ? path : slash + 1;
+    *out = (ls_file_draft){.descriptor = -1};
+    if (snprintf(out->temporary, PATH_MAX, "%s.tmp%d", path, (int)getpid()) >= PATH_MAX ||
+        strlen(out->temporary) - (size_t)(name - path) > NAME_MAX) {
+        return ENAMETOOLONG;
+    }
+    strcpy(out->path, path);
+    snprintf(folder, sizeof folder, "%.*s", slash == NULL ? 1 : (int)(slash - path) + 1,
+             slash == NULL ? "." : path);
+    remove_stale(folder, name);
+    if (access("/proc/self/fd", X_OK) == 0) { /* which gives a file without a name its name */
+        out->descriptor = open(folder, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+    }
+    if (out->descriptor < 0) {
+        create_named(out);
+    }
+    return out->descriptor < 0 ? errno : 0;
+}
+
+/* 0, or the errno. */
+static int link_and_rename(const ls_file_draft *draft, const char *nameless)
+{
+    return linkat(AT_FDCWD, nameless, AT_FDCWD, draft->temporary, AT_SYMLINK_FOLLOW) != 0 ||
+                   rename(draft->temporary, draft->path) != 0
+               ? errno
+               : 0;
+}
+
+/* The same in a process with a session of its own: SIGKILL, to this process or to its group, cannot
+ * come between the two calls. vfork, as a trainer's memory is not to be copied; the child's signals
+ * are blocked, as it would run this process's handlers. */
+static int link_and_rename_in_child(const ls_file_draft *draft, const char *nameless)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    pid_t child = vfork();
+    if (child == 0) {
+        (void)setsid();
+        _exit(link_and_rename(draft, nameless));
+    }
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (child < 0) {
+        return link_and_rename(draft, nameless);
+    }
+    int code = 0;
+    while (waitpid(child, &code, 0) < 0 && errno == EINTR) {
+    }
+    return WIFEXITED(code) ? WEXITSTATUS(code) : EIO;
+}
+
+/* A link never replaces a file, a rename does. 0, or the errno. */
+static int publish(ls_file_draft *draft, bool durable)
+{
+    char nameless[64];
+    if (draft->named) {
+        return rename(draft->temporary, draft->path) == 0 ? 0 : errno;
+    }
+    snprintf(nameless, sizeof nameless, "/proc/self/fd/%d", draft->descriptor);
+    if (linkat(AT_FDCWD, nameless, AT_FDCWD, draft->path, AT_SYMLINK_FOLLOW) == 0) {
+        return 0;
+    }
+    if (errno != EEXIST) {
+        return errno;
+    }
+    (void)flock(draft->descriptor, LOCK_EX | LOCK_NB);
+    (void)unlink(draft->temporary);
+    draft->named = true;
+    return durable ? link_and_rename_in_child(draft, nameless) : link_and_rename(draft, nameless);
+}
+
+/* 0, or the errno: also what close would report of the data, while the lock is still held. */
+static int flush(const ls_file_draft *draft, bool durable)
+{
+    if (durable && fsync(draft->descriptor) != 0 && errno != EINVAL && errno != EROFS) {
+        return errno;
+    }
+    int copy = dup(draft->descriptor);
+    return copy >= 0 && close(copy) == 0 ? 0 : errno;
+}
+
+ls_status ls_file_draft_close(ls_file_draft *draft, ls_status status, bool durable)
+{
+    if (status == LS_OK) {
+        int error = flush(draft, durable);
+        error = error == 0 ? publish(draft, durable) : error;
+        status = error == 0 ? LS_OK
+                            : ls_log_fail(LS_ERR_INFRA, "cannot write %s: %s", draft->path,
+                                          strerror(error));
+    }
+    if (status != LS_OK && draft->named) {
+        (void)unlink(draft->temporary);
+    }
+    close(draft->descriptor);
+    return status;
+}
+
+ls_status ls_file_replace(const char *path, const void *data, size_t bytes)
+{
+    ls_file_draft draft;
+    int error = ls_file_draft_open(path, &draft);
+    if (error != 0) {
+        return ls_log_fail(LS_ERR_INFRA, "cannot create %s: %s", path, strerror(error));
+    }
+    return ls_file_draft_close(&draft, ls_file_write(draft.descriptor, path, data, bytes), false);
 }

@@ -3,6 +3,7 @@
 #define LS_FILE_H
 
 #include <limits.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -41,6 +42,9 @@ ls_status ls_file_load(const char *path, int64_t most, ls_file_source *file, cha
                        size_t *bytes);
 /* The same; logs the reason. */
 ls_status ls_file_read(const char *path, int64_t most, char **data, size_t *bytes);
+/* Opens a file for writing and creates it if it is missing; `flags`: O_TRUNC, O_APPEND or both.
+ * Does not wait for the reader of a FIFO. -1 and errno, without a message. */
+int ls_file_open_to_write(const char *path, int flags);
 /* Opens a new file for text, without waiting for the reader of a FIFO; NULL and the reason logged
  * when it cannot be created. */
 FILE *ls_file_create(const char *path);
@@ -50,6 +54,29 @@ FILE *ls_file_create(const char *path);
 ls_status ls_file_close(FILE *file, const char *path);
 /* Writes all bytes to the descriptor. LS_ERR_INFRA is logged with `path` and the system's text. */
 ls_status ls_file_write(int descriptor, const char *path, const void *data, size_t bytes);
+/* From here on a write beyond the file size limit of the process (ulimit -f) fails as on a full
+ * disk, where SIGXFSZ would end the process without a word. */
+void ls_file_survive_limit(void);
+
+/* A new content for a path. It has no name until it is complete, so a process that is killed while
+ * it writes leaves nothing behind, and a reader finds the old file or the new one. Replacing a file
+ * takes a second name, PATH.tmp<pid>, between two system calls, and where a file system has no
+ * nameless files (NFS) for the whole time of writing: what a killed process has left of these is
+ * removed when the path is written next. */
+typedef struct ls_file_draft {
+    int descriptor; /* write here */
+    bool named;     /* `temporary` exists */
+    char path[PATH_MAX], temporary[PATH_MAX];
+} ls_file_draft;
+
+/* 0, or the errno, without a message. */
+int ls_file_draft_open(const char *path, ls_file_draft *out);
+/* Closes it. If `status` is LS_OK, gives it its path, else discards it. Returns `status`, or
+ * LS_ERR_INFRA, logged. durable: its data reaches the disk first, so that the path names a complete
+ * file even after a power failure, and a process that is killed leaves no second name either. */
+ls_status ls_file_draft_close(ls_file_draft *draft, ls_status status, bool durable);
+/* All of it: the path's new content is data[bytes]. */
+ls_status ls_file_replace(const char *path, const void *data, size_t bytes);
 
 #ifdef __cplusplus
 }

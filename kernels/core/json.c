@@ -1,14 +1,10 @@
 #define _GNU_SOURCE
 #include "json.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "file.h"
 #include "log.h"
@@ -32,33 +28,11 @@ ls_status ls_json_read_file(const char *path, cJSON **root)
 
 ls_status ls_json_write_file(const char *path, const cJSON *root)
 {
-    char temporary[PATH_MAX];
-    if (snprintf(temporary, sizeof temporary, "%s.tmp%d", path, (int)getpid()) >=
-        (int)sizeof temporary) {
-        return ls_log_fail(LS_ERR_INFRA, "path too long: %s", path);
-    }
     char *text = cJSON_Print(root);
     LS_ASSERT(text != NULL);
-    ls_status status = LS_OK;
-    int descriptor = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (descriptor < 0) {
-        status = ls_log_fail(LS_ERR_INFRA, "cannot create %s: %s", temporary, strerror(errno));
-        goto free_text;
-    }
-    LS_TRY_GOTO(status, ls_file_write(descriptor, temporary, text, strlen(text)), close_file);
-    LS_TRY_GOTO(status, ls_file_write(descriptor, temporary, "\n", 1), close_file);
-close_file:
-    if (close(descriptor) != 0 && status == LS_OK) {
-        status = ls_log_fail(LS_ERR_INFRA, "cannot write %s: %s", temporary, strerror(errno));
-    }
-    if (status == LS_OK && rename(temporary, path) != 0) {
-        status = ls_log_fail(LS_ERR_INFRA, "cannot rename %s to %s: %s", temporary, path,
-                             strerror(errno));
-    }
-    if (status != LS_OK) {
-        unlink(temporary);
-    }
-free_text:
+    size_t length = strlen(text);
+    text[length] = '\n'; /* in place of the 0 */
+    ls_status status = ls_file_replace(path, text, length + 1);
     cJSON_free(text);
     return status;
 }

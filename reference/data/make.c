@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/core/file.h"
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
 #include "kernels/core/rng.h"
@@ -227,14 +228,7 @@ static ls_status is_empty(const char *dir, bool *out)
 static ls_status write_marker(const char *dir, const char *text)
 {
     LS_TEXT(path, PATH_BYTES + 32, "%s/" MARKER, dir);
-    LS_TEXT(fresh, PATH_BYTES + 32, "%s/" MARKER ".new", dir);
-    FILE *stream = fopen(fresh, "w");
-    bool written = stream != NULL && fputs(text, stream) >= 0;
-    written = stream != NULL && fclose(stream) == 0 && written;
-    if (!written || rename(fresh, path) != 0) {
-        return ls_log_fail(LS_ERR_INFRA, "cannot write %s: %s", path, strerror(errno));
-    }
-    return LS_OK;
+    return ls_file_replace(path, text, strlen(text));
 }
 
 /* Reads the marker; "" if there is none. */

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "kernels/core/file.h"
 #include "kernels/core/half.h"
 #include "kernels/core/json.h"
 #include "kernels/core/log.h"
@@ -36,8 +37,7 @@ ls_status ls_events_open(const char *run_directory, int rank, bool append, ls_ev
         free(events);
         return LS_ERR_USAGE;
     }
-    int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (append ? 0 : O_TRUNC);
-    events->descriptor = open(events->path, flags, 0666);
+    events->descriptor = ls_file_open_to_write(events->path, O_APPEND | (append ? 0 : O_TRUNC));
     if (events->descriptor < 0) {
         ls_log_error("cannot create %s: %s", events->path, strerror(errno));
         free(events);

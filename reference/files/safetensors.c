@@ -2,7 +2,6 @@
 
 #include <cjson/cJSON.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <math.h>
 #include <stdarg.h>
@@ -10,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "kernels/core/file.h"
 #include "kernels/core/json.h"
@@ -182,49 +180,27 @@ static ls_status write_file(const ls_safetensors_writer *writer, int descriptor,
     return status;
 }
 
-static int create_temporary(const char *path, char temporary[PATH_MAX])
-{
-    snprintf(temporary, PATH_MAX, "%s.tmp%d", path, (int)getpid());
-    return open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-}
-
 int ls_safetensors_try_create(const char *path)
 {
-    char temporary[PATH_MAX];
-    int descriptor = create_temporary(path, temporary);
-    if (descriptor < 0) {
-        return errno;
+    ls_file_draft draft;
+    int error = ls_file_draft_open(path, &draft);
+    if (error == 0) {
+        (void)ls_file_draft_close(&draft, LS_ERR_CHECK, false);
     }
-    close(descriptor);
-    (void)unlink(temporary);
-    return 0;
+    return error;
 }
 
 ls_status ls_safetensors_finish(ls_safetensors_writer *writer)
 {
-    char temporary[PATH_MAX];
+    ls_file_draft draft;
     ls_status status = LS_OK;
-    int descriptor = create_temporary(writer->path, temporary);
-    if (descriptor < 0) {
-        status = ls_log_fail(LS_ERR_INFRA, "cannot create %s: %s", temporary, strerror(errno));
-        goto discard;
+    int error = ls_file_draft_open(writer->path, &draft);
+    if (error != 0) {
+        status = ls_log_fail(LS_ERR_INFRA, "cannot create %s: %s", writer->path, strerror(error));
+    } else {
+        status = write_file(writer, draft.descriptor, writer->path);
+        status = ls_file_draft_close(&draft, status, writer->survives_crash);
     }
-    LS_TRY_GOTO(status, write_file(writer, descriptor, temporary), close_file);
-    if (writer->survives_crash && fsync(descriptor) != 0 && errno != EINVAL && errno != EROFS) {
-        status = ls_log_fail(LS_ERR_INFRA, "cannot write %s: %s", temporary, strerror(errno));
-    }
-close_file:
-    if (close(descriptor) != 0 && status == LS_OK) {
-        status = ls_log_fail(LS_ERR_INFRA, "cannot write %s: %s", temporary, strerror(errno));
-    }
-    if (status == LS_OK && rename(temporary, writer->path) != 0) {
-        status = ls_log_fail(LS_ERR_INFRA, "cannot rename %s to %s: %s", temporary, writer->path,
-                             strerror(errno));
-    }
-    if (status != LS_OK) {
-        unlink(temporary);
-    }
-discard:
     ls_safetensors_discard(writer);
     return status;
 }

@@ -1,6 +1,6 @@
 /* The safetensors format: 8 bytes little-endian header length, a JSON header {name: {dtype, shape,
  * data_offsets}, "__metadata__": {string: string}}, then the data. PyTorch reads it; names are
- * torchvision's. Writing uses a temporary file that is renamed when it is complete. */
+ * torchvision's. A written file appears under its name when it is complete. */
 #ifndef LS_SAFETENSORS_H
 #define LS_SAFETENSORS_H
 
@@ -11,7 +11,7 @@
 
 typedef struct ls_safetensors_writer ls_safetensors_writer;
 
-/* Creates the temporary file of finish, and removes it: 0, or the errno. */
+/* Whether finish could create the file: 0, or the errno. */
 int ls_safetensors_try_create(const char *path);
 /* Tensors are added in order; data is borrowed until finish. Names are unique. */
 ls_status ls_safetensors_create(const char *path, ls_safetensors_writer **out);
@@ -22,10 +22,10 @@ void ls_safetensors_add(ls_safetensors_writer *writer, const char *name, ls_dtyp
 /* The same, but copies the data now (for staging memory that is reused). */
 ls_status ls_safetensors_add_copy(ls_safetensors_writer *writer, const char *name, ls_dtype dtype,
                                   const ls_shape *shape, const void *host_data);
-/* finish then syncs the file before the rename, so that the path names a complete file even after a
- * power failure. For checkpoints: a dump of hundreds of MB need not wait for the disk. */
+/* finish then syncs the file before it gets its name, so that the path names a complete file even
+ * after a power failure. For checkpoints: a dump of hundreds of MB need not wait for the disk. */
 void ls_safetensors_survive_crash(ls_safetensors_writer *writer);
-/* Writes, renames, frees the writer (also on failure). A full disk is LS_ERR_INFRA. */
+/* Writes the file, frees the writer (also on failure). A full disk is LS_ERR_INFRA. */
 ls_status ls_safetensors_finish(ls_safetensors_writer *writer);
 void ls_safetensors_discard(ls_safetensors_writer *writer);
 

@@ -138,7 +138,7 @@ static ls_status open_file(const char *directory, ls_tensorboard *board)
     if (length >= (int)sizeof board->path) {
         return ls_log_fail(LS_ERR_USAGE, "path too long: %.100s...", directory);
     }
-    board->descriptor = open(board->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    board->descriptor = ls_file_open_to_write(board->path, O_TRUNC);
     if (board->descriptor < 0) {
         return ls_log_fail(LS_ERR_INFRA, "cannot create %s: %s", board->path, strerror(errno));
     }

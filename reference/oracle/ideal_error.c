@@ -132,39 +132,27 @@ static bool cache_load(const char *folder, cache_key key, int count, const cache
     return memcmp(&stored, &wanted, sizeof stored) == 0;
 }
 
-static bool write_file(const char *path, const head *h, int count, const cache_part *part)
-{
-    FILE *file = fopen(path, "wb");
-    if (file == NULL) {
-        return false;
-    }
-    bool whole = fwrite(h, sizeof *h, 1, file) == 1;
-    for (int i = 0; i < count && whole; i++) {
-        whole = fwrite(part[i].data, 1, part[i].bytes, file) == part[i].bytes;
-    }
-    return fclose(file) == 0 && whole;
-}
-
-/* Writes a temporary file in the folder and renames it; creates the folder (its parent must exist).
- */
+/* Creates the folder if it is missing; its parent must exist. */
 static void cache_save(const char *folder, cache_key key, int count, const cache_part *part)
 {
-    char path[PATH_MAX], temporary[PATH_MAX + 32];
+    char path[PATH_MAX];
+    ls_file_draft draft;
     if (folder == NULL || !path_of(folder, key, path)) {
         return;
     }
-    if (mkdir(folder, 0777) != 0 && errno != EEXIST) {
-        ls_log_warn("cannot make the folder %s: %s; the oracle's results are not kept", folder,
-                    strerror(errno));
+    int error =
+        mkdir(folder, 0777) != 0 && errno != EEXIST ? errno : ls_file_draft_open(path, &draft);
+    if (error != 0) {
+        ls_log_warn("cannot create %s: %s; this result of the oracle is not kept", path,
+                    strerror(error));
         return;
     }
     head h = head_of(key, count, part);
-    snprintf(temporary, sizeof temporary, "%s.tmp%d", path, (int)getpid());
-    if (!write_file(temporary, &h, count, part) || rename(temporary, path) != 0) {
-        ls_log_warn("cannot write %s: %s; this result of the oracle is not kept", temporary,
-                    strerror(errno));
-        unlink(temporary);
+    ls_status status = ls_file_write(draft.descriptor, path, &h, sizeof h);
+    for (int i = 0; i < count; i++) {
+        LS_THEN(status, ls_file_write(draft.descriptor, path, part[i].data, part[i].bytes));
     }
+    (void)ls_file_draft_close(&draft, status, false); /* only kept to save time */
 }
 
 /* ---- the ideal and FP64 ---------------------------------------------------------------------- */

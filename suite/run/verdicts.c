@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "kernels/core/file.h"
 #include "kernels/core/text.h"
 #include "kernels/core/log.h"
 #include "kernels/core/words.h"
@@ -89,20 +90,13 @@ static ls_status append(const ls_run *run, int index, int descriptor, const char
     return status;
 }
 
-static ls_status open_file(const char *path, int flags, int *descriptor)
-{
-    *descriptor = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0666);
-    if (*descriptor < 0) {
-        return ls_log_fail(LS_ERR_INFRA, "cannot write %s: %s", path, strerror(errno));
-    }
-    return LS_OK;
-}
-
 ls_status ls_verdicts_append(const ls_run *run, int index)
 {
-    int descriptor;
     LS_TEXT(path, 700, "%s/verdicts.jsonl", run->directory);
-    LS_TRY(open_file(path, O_APPEND, &descriptor));
+    int descriptor = ls_file_open_to_write(path, O_APPEND);
+    if (descriptor < 0) {
+        return ls_log_fail(LS_ERR_INFRA, "cannot write %s: %s", path, strerror(errno));
+    }
     ls_status status = append(run, index, descriptor, path);
     close(descriptor);
     return status;
@@ -110,19 +104,17 @@ ls_status ls_verdicts_append(const ls_run *run, int index)
 
 ls_status ls_verdicts_write(const ls_run *run)
 {
-    int descriptor;
     LS_TEXT(path, 700, "%s/verdicts.jsonl", run->directory);
-    LS_TEXT(fresh, 720, "%s.new", path);
-    LS_TRY(open_file(fresh, O_TRUNC, &descriptor));
+    ls_file_draft draft;
+    int error = ls_file_draft_open(path, &draft);
+    if (error != 0) {
+        return ls_log_fail(LS_ERR_INFRA, "cannot create %s: %s", path, strerror(error));
+    }
     ls_status status = LS_OK;
     for (int c = 0; c < run->cases.count && status == LS_OK; c++) {
-        status = append(run, c, descriptor, fresh);
+        status = append(run, c, draft.descriptor, path);
     }
-    close(descriptor);
-    if (status == LS_OK && rename(fresh, path) != 0) {
-        status = ls_log_fail(LS_ERR_INFRA, "cannot rename %s: %s", fresh, strerror(errno));
-    }
-    return status;
+    return ls_file_draft_close(&draft, status, false);
 }
 
 static ls_status take_over(void *context, const cJSON *value, int line_number)

@@ -105,6 +105,8 @@ END
 sed 's/  .*//' "$work/known" >"$work/patterns"
 everywhere '\bfopen\(.*"[abw]?r[be+]*"\)|\bopen(at)?\(.*O_RD(ONLY|WR)|\bifstream\b' | grep -vE -f "$work/patterns" |
     breach "a file is opened for reading by ls_file_open, which takes only regular files:"
+everywhere '\brename(at2?)?\(' | grep -vE '^(kernels/core/file\.c|suite/(unit|emulation)/.*|suite/detect/detect\.c):' |
+    breach "a file is replaced through ls_file_draft, which leaves nothing behind (detect.c moves one):"
 
 everywhere '\b(popen|system) *\(' | grep -vE '^suite/unit/' |
     breach "no shell where none is needed: programs are started by harness/process:"

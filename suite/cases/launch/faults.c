@@ -245,6 +245,11 @@ static const ls_row rows[] = {
     {"faults.full.save-again", "F4", judge_full_again, JOB "w2 shell" SAVE,
      ENDS({3, LS_ENDINGS_ANY}, 1, "checkpoint.safetensors", false, NULL), OLD FULL("200") GO,
      .judges_outcome = true},
+    /* the limit's own signal, which the others ignore, must not end a rank */
+    {"faults.full.save-limit", "F4", judge_full, JOB "w2 shell" SAVE,
+     ENDS({3, LS_ENDINGS_ANY}, 1, "checkpoint.safetensors: File too large", false,
+          "checkpoint.safetensors"),
+     "ulimit -f 200; " GO, .judges_outcome = true},
     {"faults.full.events", "F4", judge_full, JOB "w2 shell",
      ENDS({3, 10}, 1, "rank0.jsonl", false, NULL),
      "[ $RANK != 0 ] || { ln -s /dev/full {self}/rank0.jsonl; trap 'rm {self}/rank0.jsonl' EXIT; "

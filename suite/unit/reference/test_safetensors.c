@@ -2,15 +2,26 @@
  * a broken file of any kind is refused before any of it is used; a full disk leaves no file behind.
  */
 #include <check.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "kernels/core/file.h"
+#include "kernels/core/rng.h"
 #include "reference/files/safetensors.h"
 #include "suite/unit/run_suite.h"
 
@@ -238,26 +249,135 @@ START_TEST(huge_header)
 }
 END_TEST
 
-/* The temporary file leads to /dev/full: the write fails as on a full disk, and the old file stays.
+/* Without /proc a nameless file cannot get a name, as on a file system that has none: the writer
+ * falls back to a temporary name. False where this process may not hide it. */
+static bool hide_proc(void)
+{
+    return unshare(CLONE_NEWNS) == 0 && mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
+           mount("none", "/proc", "tmpfs", 0, NULL) == 0;
+}
+
+enum { ELEMENTS = 1 << 18 };
+static float value[ELEMENTS];
+
+static ls_status save(float fill)
+{
+    for (int i = 0; i < ELEMENTS; i++) {
+        value[i] = fill;
+    }
+    ls_safetensors_writer *writer;
+    LS_TRY(ls_safetensors_create(file_path(), &writer));
+    ls_safetensors_survive_crash(writer);
+    ls_safetensors_add(writer, "w", LS_F32, &(ls_shape){1, {ELEMENTS}}, value);
+    return ls_safetensors_finish(writer);
+}
+
+static float saved(void)
+{
+    ls_safetensors *file;
+    ck_assert_int_eq(ls_safetensors_open(file_path(), &file), LS_OK);
+    const float *data = ls_safetensors_find(file, "w")->data;
+    int others = 0;
+    float first = data[0];
+    for (int i = 0; i < ELEMENTS; i++) {
+        others += data[i] != first;
+    }
+    ck_assert_int_eq(others, 0);
+    ls_safetensors_close(file);
+    return first;
+}
+
+static int count_files(void)
+{
+    int count = 0;
+    DIR *entries = opendir(folder);
+    ck_assert_ptr_nonnull(entries);
+    for (struct dirent *e; (e = readdir(entries)) != NULL;) {
+        count += e->d_name[0] != '.';
+    }
+    closedir(entries);
+    return count;
+}
+
+/* A file of a size that the process may not write fails as on a full disk, and the old one stays.
  */
 START_TEST(full_disk)
 {
-    char temporary[PATH_MAX + 32];
-    static float value[65536];
-    write_raw(ONE("F32", "[2]", "[0,8]"), 8);
-    snprintf(temporary, sizeof temporary, "%s.tmp%d", file_path(), (int)getpid());
-    ck_assert_int_eq(symlink("/dev/full", temporary), 0);
     ls_safetensors_writer *writer;
-    ck_assert_int_eq(ls_safetensors_create(file_path(), &writer), LS_OK);
-    ls_safetensors_add(writer, "w", LS_F32, &(ls_shape){1, {65536}}, value);
-    ck_assert_int_eq(ls_safetensors_finish(writer), LS_ERR_INFRA);
-    ck_assert_int_ne(access(temporary, F_OK), 0);
-    ls_safetensors *file;
-    ck_assert_int_eq(ls_safetensors_open(file_path(), &file), LS_OK);
-    ck_assert_int_eq(ls_safetensors_find(file, "a")->bytes, 8);
-    ls_safetensors_close(file);
+    if (_i == 1 && !hide_proc()) {
+        return;
+    }
+    ck_assert_int_eq(save(1), LS_OK);
+    ls_file_survive_limit();
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &(struct rlimit){100000, 100000}), 0);
+    ck_assert_int_eq(save(2), LS_ERR_INFRA);
+    ck_assert(saved() == 1);
+    ck_assert_int_eq(count_files(), 1);
     ck_assert_int_eq(ls_safetensors_create("/nonexistent/file", &writer), LS_OK);
     ck_assert_int_eq(ls_safetensors_finish(writer), LS_ERR_INFRA);
+}
+END_TEST
+
+/* One saves, again and again, until it is killed after the first save and a random time of up to a
+ * few saves. What it leaves is a whole file and nothing but that. A temporary name (_i == 1) may
+ * stay until the next save. */
+START_TEST(killed_while_saving)
+{
+    enum { KILLS = 100 };
+    if (_i == 1 && !hide_proc()) {
+        return;
+    }
+    int left = 0;
+    struct timespec begin, end;
+    ck_assert_int_eq(save(0), LS_OK);
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    ck_assert_int_eq(save(0), LS_OK);
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    double save_ns =
+        (double)(end.tv_sec - begin.tv_sec) * 1e9 + (double)(end.tv_nsec - begin.tv_nsec);
+    for (int kill_number = 1; kill_number <= KILLS; kill_number++) {
+        int ready[2];
+        ck_assert_int_eq(pipe(ready), 0);
+        pid_t saver = fork();
+        if (saver == 0) {
+            for (ls_status status = LS_OK; status == LS_OK;) {
+                status = save((float)kill_number);
+                (void)!write(ready[1], "", 1);
+            }
+            _exit(1);
+        }
+        close(ready[1]);
+        char byte;
+        ck_assert_int_eq(read(ready[0], &byte, 1), 1);
+        struct pollfd none = {.fd = -1};
+        long wait_ns = (long)(2 * save_ns * ls_rng_uniform(7, 0, (uint64_t)kill_number));
+        (void)ppoll(&none, 1, &(struct timespec){wait_ns / 1000000000, wait_ns % 1000000000}, NULL);
+        ck_assert_int_eq(kill(saver, SIGKILL), 0);
+        ck_assert_int_eq(waitpid(saver, NULL, 0), saver);
+        while (read(ready[0], &byte, 1) > 0) { /* to the end, also of the child that renames */
+        }
+        close(ready[0]);
+        ck_assert(saved() == (float)kill_number);
+        left += count_files() - 1;
+    }
+    ck_assert_int_le(left, _i == 1 ? KILLS : 0);
+    ck_assert_int_eq(save(0), LS_OK);
+    ck_assert_int_eq(count_files(), 1);
+}
+END_TEST
+
+/* A running writer's temporary file is not another's to remove. */
+START_TEST(a_running_writer_keeps_its_file)
+{
+    char temporary[PATH_MAX + 32];
+    snprintf(temporary, sizeof temporary, "%s.tmp1", file_path());
+    int other = open(temporary, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    ck_assert_int_eq(flock(other, LOCK_EX), 0);
+    ck_assert_int_eq(save(1), LS_OK);
+    ck_assert_int_eq(access(temporary, F_OK), 0);
+    close(other);
+    ck_assert_int_eq(save(2), LS_OK);
+    ck_assert_int_ne(access(temporary, F_OK), 0);
 }
 END_TEST
 
@@ -278,13 +398,16 @@ int main(void)
     Suite *suite = suite_create("safetensors");
     TCase *tests = tcase_create("safetensors");
     tcase_add_checked_fixture(tests, make_folder, remove_folder);
+    tcase_set_timeout(tests, 60); /* two hundred killed processes */
     tcase_add_test(tests, there_and_back);
     tcase_add_test(tests, bytes_as_the_format_says);
     tcase_add_loop_test(tests, broken_files, 0, sizeof broken / sizeof broken[0]);
     tcase_add_test(tests, whole_files);
     tcase_add_test(tests, cut_anywhere);
     tcase_add_test(tests, huge_header);
-    tcase_add_test(tests, full_disk);
+    tcase_add_loop_test(tests, full_disk, 0, 2);
+    tcase_add_loop_test(tests, killed_while_saving, 0, 2);
+    tcase_add_test(tests, a_running_writer_keeps_its_file);
     tcase_add_test(tests, discard_leaves_nothing);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
