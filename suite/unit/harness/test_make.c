@@ -13,6 +13,7 @@
 #include "kernels/core/clock.h"
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
+#include "suite/unit/run_suite.h"
 
 /* Each would make a file `y` where it is run. */
 static const char *const hostile[] = {
@@ -217,9 +218,5 @@ int main(void)
     tcase_add_test(values, values_of_the_build);
     tcase_add_test(values, plain_values);
     suite_add_tcase(suite, values);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return run_suite(suite);
 }
