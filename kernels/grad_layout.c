@@ -58,10 +58,16 @@ static void contribute(walk *w, int slot, int buffer)
     w->pending[which][slot] = buffer;
 }
 
-/* g: the sum of both dy, over the one that has no other reader, else in a new buffer. */
-static void layout_sum(walk *w, ls_op *op)
+/* g: dy[0] itself, or, if `masked` or if there are two dy, computed from them: over one that has no
+ * other reader, else in a new buffer. */
+static void layout_g(walk *w, ls_op *op, bool masked)
 {
     ls_lower *lower = w->lower;
+    op->store_g = masked || op->dy[1] != LS_NO_BUFFER;
+    if (!op->store_g) {
+        op->g = op->dy[0];
+        return;
+    }
     for (int k = 0; k < 2; k++) {
         if (op->dy[k] != LS_NO_BUFFER && lower->grad[op->dy[k]].references == 1) {
             op->g = op->dy[k];
@@ -82,14 +88,8 @@ static bool wants(const ls_lower *lower, int slot)
 static void layout_norm(walk *w, ls_op *op)
 {
     ls_lower *lower = w->lower;
-    bool two = op->dy[1] != LS_NO_BUFFER;
     bool gates_again = op->dual && w->backend->gates_twice;
-    op->store_g = two || (op->relu && op->residual >= 0 && !gates_again);
-    if (op->store_g) {
-        layout_sum(w, op);
-    } else {
-        op->g = op->dy[0];
-    }
+    layout_g(w, op, op->relu && op->residual >= 0 && !gates_again);
     if (op->residual >= 0 && !op->dual && wants(lower, op->residual)) {
         lower->grad[op->g].references++;
         contribute(w, op->residual, op->g);
@@ -116,13 +116,7 @@ static void layout_norm(walk *w, ls_op *op)
 static void layout_elementwise(walk *w, ls_op *op)
 {
     ls_lower *lower = w->lower;
-    bool two = op->dy[1] != LS_NO_BUFFER;
-    op->store_g = two || op->relu;
-    if (op->store_g) {
-        layout_sum(w, op);
-    } else {
-        op->g = op->dy[0];
-    }
+    layout_g(w, op, op->relu);
     if (op->kind == LS_OP_ADD) {
         lower->grad[op->g].references++;
         contribute(w, op->residual, op->g);
@@ -148,12 +142,7 @@ static bool layout_onto(walk *w, ls_op *op)
 static void layout_other(walk *w, ls_op *op)
 {
     ls_lower *lower = w->lower;
-    op->store_g = op->dy[1] != LS_NO_BUFFER;
-    if (op->store_g) {
-        layout_sum(w, op);
-    } else {
-        op->g = op->dy[0];
-    }
+    layout_g(w, op, false);
     bool onto = wants(lower, op->in) && layout_onto(w, op);
     if (wants(lower, op->in) && !onto) {
         op->dx = new_buffer(lower, &lower->slot[op->in]);
