@@ -158,6 +158,8 @@ $(call objects,$(ORACLE)): EXTRA += -O3 -ffp-contract=off
 
 # Sums of ranks' buffers: a few operations per element, which -O3 vectorises.
 $(call objects,reference/comm/gloo_sum.c): EXTRA += -O3
+# A header of Gloo's that Debian does not install.
+$(call objects,reference/comm/gloo.cc): EXTRA += -idirafter reference/comm/absent
 
 define link
 @mkdir -p $(@D)

@@ -220,8 +220,10 @@ static bool hear(ls_gate *gate, int index, ls_gate_guest *out)
         unsigned char proof[PROOF];
         if (peer->challenged) {
             prove(gate->key, 'C', &peer->said, peer->got, proof);
-            if (!is_equal(proof, peer->got + CLAIM)) {
-                refuse(gate, index, "which does not know this job's token");
+            const char welcome = LS_GATE_WELCOME;
+            bool equal = is_equal(proof, peer->got + CLAIM);
+            if (!equal || !send_now(peer->fd, &welcome, 1)) {
+                refuse(gate, index, equal ? NULL : "which does not know this job's token");
                 return false;
             }
             uint32_t word[4];
@@ -454,8 +456,10 @@ static ls_gate_result exchange(int fd, uint16_t port, const unsigned char *key,
                         htole32((uint32_t)claim->further), htole32((uint32_t)claim->timeout_ms)};
     memcpy(last, word, sizeof word);
     prove(key, 'C', &said, last, last + CLAIM);
-    if (ls_gate_transfer(fd, POLLOUT, last, sizeof last, deadline_ns) <= 0) {
-        snprintf(why, why_bytes, "it closed the connection");
+    char welcome = 0;
+    if (ls_gate_transfer(fd, POLLOUT, last, sizeof last, deadline_ns) <= 0 ||
+        ls_gate_transfer(fd, POLLIN, &welcome, 1, deadline_ns) <= 0 || welcome != LS_GATE_WELCOME) {
+        snprintf(why, why_bytes, "it was reached, then closed the connection or did not answer");
         return LS_GATE_CLOSED;
     }
     return LS_GATE_IN;

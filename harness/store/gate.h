@@ -6,6 +6,7 @@
  *     caller -> listener   nonce of the caller
  *     listener -> caller   proof over "L", both nonces and the port
  *     caller -> listener   claim; proof over "C", both nonces, the port and the claim
+ *     listener -> caller   LS_GATE_WELCOME
  *
  * A caller proves nothing to a listener that has not shown the key first. A proof answers fresh
  * nonces, so that none can be replayed, and holds the port that was called, so that a listener on
@@ -27,6 +28,7 @@
 #include "kernels/core/status.h"
 
 #define LS_GATE_GREETING "LSSTORE2"
+#define LS_GATE_WELCOME 'W'
 
 enum {
     LS_GATE_GREETING_BYTES = 8,

@@ -2,7 +2,8 @@
  * sums of ranks on one host (gloo_shared.hh). One worker thread per communicator executes the
  * operations in order of `begin`; it sleeps while it waits.
  *
- * Gloo provides contexts, rendezvous and tagged sends and receives. The collectives are composed
+ * Gloo provides contexts and tagged sends and receives on connections opened by the store's mesh
+ * (gloo_mesh.hh). The collectives are composed
  * here from those, because Gloo's own cannot be aborted from another thread, do not name the rank
  * they wait for, and take 2(W-1) hops for the few kilobytes of a SyncBN reduction
  * (gloo_collectives.hh).
@@ -10,6 +11,7 @@
  * The tag of a transfer holds kind, size and number of its operation: ranks that disagree wait for
  * each other until the deadline instead of receiving the wrong data. */
 #include "gloo_collectives.hh"
+#include "gloo_mesh.hh"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -25,10 +27,10 @@
 
 #include <gloo/common/error.h>
 #include <gloo/config.h>
-#include <gloo/rendezvous/store.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/pair.h>
 
+#include "harness/store/mesh.h"
 #include "kernels/core/digest.h"
 #include "kernels/core/log.h"
 
@@ -72,57 +74,6 @@ class PipeSignalBlocked
 
   private:
     sigset_t pipe_, before_;
-};
-
-/* Gloo's rendezvous on top of our store; keys are prefixed with the communicator's name. */
-class Rendezvous : public gloo::rendezvous::Store
-{
-  public:
-    Rendezvous(ls_store *store, const char *name, double timeout_s)
-        : store_(store), prefix_(std::string("gloo/") + name + "/"),
-          deadline_ns_(ls_clock_ns() + (int64_t)(timeout_s * 1e9))
-    {
-    }
-    void set(const std::string &key, const std::vector<char> &data) override
-    {
-        check(ls_store_set(store_, (prefix_ + key).c_str(), data.data(), data.size()));
-    }
-    std::vector<char> get(const std::string &key) override
-    {
-        void *value = nullptr;
-        size_t bytes = 0;
-        check(ls_store_get(store_, (prefix_ + key).c_str(), rest_s(), &value, &bytes));
-        std::vector<char> data((char *)value, (char *)value + bytes);
-        free(value);
-        return data;
-    }
-    void wait(const std::vector<std::string> &keys) override
-    {
-        for (const std::string &key : keys) {
-            std::string whole = prefix_ + key;
-            const char *one = whole.c_str();
-            check(ls_store_wait(store_, &one, 1, rest_s()));
-        }
-    }
-    void wait(const std::vector<std::string> &keys, const std::chrono::milliseconds &) override
-    {
-        wait(keys); /* one deadline for the whole rendezvous instead of one per step */
-    }
-
-  private:
-    static void check(ls_status status)
-    {
-        if (status != LS_OK) {
-            throw StoreFailure{status};
-        }
-    }
-    double rest_s() const
-    {
-        return std::max(0.0, (double)(deadline_ns_ - ls_clock_ns()) * 1e-9);
-    }
-    ls_store *store_;
-    std::string prefix_;
-    int64_t deadline_ns_;
 };
 
 /* ---- the worker ----------------------------------------------------------------------------- */
@@ -219,6 +170,12 @@ void describe(char *text, int bytes)
              GLOO_VERSION_PATCH, where.dli_fname != nullptr ? where.dli_fname : "?");
 }
 
+/* Until the deadline, which is one for all that `open` waits for. */
+double rest_s(const ls_comm *comm)
+{
+    return std::max(0.0, (double)(comm->deadline_ns - ls_clock_ns()) * 1e-9);
+}
+
 std::string key_of(const ls_comm *comm, const char *what, int rank)
 {
     return "gloo/" + comm->name + "/" + what + "/" + std::to_string(rank);
@@ -239,8 +196,8 @@ std::string published(const ls_comm *comm, const ls_comm_options *options, const
 {
     void *value = nullptr;
     size_t bytes = 0;
-    ls_status status = ls_store_get(options->store, key_of(comm, what, rank).c_str(),
-                                    options->timeout_s, &value, &bytes);
+    ls_status status = ls_store_get(options->store, key_of(comm, what, rank).c_str(), rest_s(comm),
+                                    &value, &bytes);
     if (status != LS_OK) {
         throw StoreFailure{status};
     }
@@ -289,7 +246,7 @@ void wait_for_all(ls_comm *comm, const ls_comm_options *options)
         key.push_back(one.c_str());
     }
     publish(comm, options, "connected", comm->neighbours != nullptr ? "memory" : "");
-    ls_status status = ls_store_wait(options->store, key.data(), comm->world, options->timeout_s);
+    ls_status status = ls_store_wait(options->store, key.data(), comm->world, rest_s(comm));
     if (status != LS_OK) {
         throw StoreFailure{status};
     }
@@ -309,11 +266,21 @@ void connect(ls_comm *comm, const ls_comm_options *options, bool shares)
         ls_store_local_address(options->store, address, sizeof address);
     }
     gloo::transport::tcp::attr attributes(address);
-    auto device = gloo::transport::tcp::CreateDevice(attributes);
-    comm->context = std::make_shared<gloo::rendezvous::Context>(comm->rank, comm->world);
-    comm->context->setTimeout(std::chrono::milliseconds((int64_t)(comm->timeout_s * 1e3)));
-    Rendezvous store(options->store, options->name, options->timeout_s);
-    comm->context->connectFullMesh(store, device);
+    attributes = gloo::transport::tcp::CreateDeviceAttr(attributes);
+    auto device = std::make_shared<gloo::transport::tcp::Device>(attributes);
+    std::vector<int> fd((size_t)comm->world, -1);
+    ls_status status =
+        ls_mesh_connect(options->store, ("gloo/" + comm->name).c_str(), comm->rank, comm->world,
+                        (const struct sockaddr *)&attributes.ai_addr,
+                        (socklen_t)attributes.ai_addrlen, comm->deadline_ns, fd.data());
+    if (status != LS_OK) {
+        throw StoreFailure{status};
+    }
+    auto transport =
+        std::make_shared<ls_gloo::Transport>(device, comm->rank, comm->world, std::move(fd));
+    transport->setTimeout(std::chrono::milliseconds((int64_t)(comm->timeout_s * 1e3)));
+    transport->connect();
+    comm->context = std::make_shared<ls_gloo::Context>(device, transport);
     comm->probe = comm->context->createUnboundBuffer(&comm->probed, sizeof comm->probed);
     comm->neighbours = meet_neighbours(comm, options, shares);
     wait_for_all(comm, options);
@@ -334,6 +301,7 @@ ls_status open(const ls_comm_options *options, ls_comm **out)
         comm->world = options->world;
         comm->name = options->name;
         comm->timeout_s = options->timeout_s;
+        comm->deadline_ns = ls_clock_after(options->timeout_s);
         comm->backend_api = options->backend_api;
         if (options->world > 1) {
             connect(comm.get(), options, shares);

@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include <gloo/rendezvous/context.h>
+#include <gloo/context.h>
 #include <gloo/transport/unbound_buffer.h>
 
 #include "kernels/core/clock.h"
@@ -43,7 +43,7 @@ struct ls_comm {
     std::string name;
     double timeout_s;
     const ls_backend_api *backend_api;
-    std::shared_ptr<gloo::rendezvous::Context> context;
+    std::shared_ptr<gloo::Context> context;
     std::unique_ptr<ls_gloo::Neighbours> neighbours; /* NULL: large sums use TCP too */
     std::thread worker;
 
