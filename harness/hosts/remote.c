@@ -180,7 +180,7 @@ cJSON *ls_remote_report(const char *folder, int host, const char *event, char *s
     said[0] = '\0';
     for (char *line = text == NULL ? NULL : strtok_r(text, "\r\n", &rest); line != NULL;
          line = strtok_r(NULL, "\r\n", &rest)) {
-        cJSON *found = line[0] == '{' ? cJSON_Parse(line) : NULL;
+        cJSON *found = line[0] == '{' ? ls_json_parse(line, NULL) : NULL;
         if (found != NULL && strcmp(ls_json_string(found, "event", ""), event) == 0) {
             cJSON_Delete(report);
             report = found;
@@ -281,7 +281,7 @@ static ls_status set_variables(const cJSON *environment)
 
 ls_status ls_remote_session_apply(const char *line)
 {
-    cJSON *order = cJSON_Parse(line);
+    cJSON *order = cJSON_Parse(line); /* the bench's own words, unchanged */
     const cJSON *environment = cJSON_GetObjectItemCaseSensitive(order, "environment");
     const char *directory = ls_json_string(order, "directory", NULL);
     ls_status status = LS_OK;

@@ -113,7 +113,7 @@ void ls_driver_ask(ls_driver *out)
     }
     char *text =
         ls_proc_isolated_answer(&isolated, ls_clock_after(LS_DRIVER_LIMIT_S), why, sizeof why);
-    cJSON *answer = text == NULL ? NULL : cJSON_Parse(text);
+    cJSON *answer = text == NULL ? NULL : ls_json_parse(text, NULL);
     free(text);
     if (answer == NULL) {
         ls_text_put(out->failure, sizeof out->failure, "cuInit: %s (%d s)",

@@ -12,17 +12,8 @@
 
 enum { COLUMNS = 80 };
 
-/* Foreign text must not steer the terminal: control characters go. */
-static void print_plain(FILE *to, const char *text, int bytes)
-{
-    for (int i = 0; i < bytes; i++) {
-        fputc((unsigned char)text[i] < 0x20 || text[i] == 0x7f ? '?' : text[i], to);
-    }
-}
-
 /* Breaks at spaces; later lines start with `indent` spaces. A word longer than the line stays
- * whole: a command to paste must not be cut. Foreign text must not steer the terminal: control
- * characters go. */
+ * whole: a command to paste must not be cut. */
 static void print_wrapped(FILE *to, const char *text, int indent)
 {
     int column = 0, blanks = 0;
@@ -36,8 +27,7 @@ static void print_wrapped(FILE *to, const char *text, int indent)
             blanks = indent;
             column = 0;
         }
-        fprintf(to, "%*s", word > 0 ? blanks : 0, "");
-        print_plain(to, text, word);
+        fprintf(to, "%*s%.*s", word > 0 ? blanks : 0, "", word, text);
         column += blanks + word;
         text += word;
     }
@@ -162,9 +152,7 @@ static void print_indented(FILE *to, const char *name, const char *text)
 static void print_repeat(FILE *to, const char *repeat)
 {
     if (repeat[0] != '\0') {
-        fputs("repeat: ", to);
-        print_plain(to, repeat, (int)strlen(repeat));
-        fputc('\n', to);
+        fprintf(to, "repeat: %s\n", repeat);
     }
 }
 

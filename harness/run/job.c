@@ -16,6 +16,7 @@
 #include "kernels/core/json.h"
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
+#include "kernels/core/plain.h"
 #include "kernels/core/text.h"
 #include "kernels/core/list.h"
 
@@ -129,7 +130,9 @@ static bool same_command(const ls_job *job, const cJSON *root)
     }
     for (int i = 0; i < job->command.count; i++) {
         const cJSON *one = cJSON_GetArrayItem(command, i);
-        if (!cJSON_IsString(one) || strcmp(one->valuestring, job->command.word[i]) != 0) {
+        char word[LS_JSON_STRING_BYTES]; /* as it is read back */
+        ls_plain_copy(word, sizeof word, job->command.word[i]);
+        if (!cJSON_IsString(one) || strcmp(one->valuestring, word) != 0) {
             return false;
         }
     }

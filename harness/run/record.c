@@ -9,6 +9,7 @@
 #include "harness/hosts/hosts.h"
 #include "kernels/core/file.h"
 #include "kernels/core/log.h"
+#include "kernels/core/plain.h"
 #include "kernels/core/text.h"
 #include "kernels/core/list.h"
 
@@ -74,11 +75,9 @@ static void read_step(ls_record_step *out, const cJSON *event, int count)
     }
 }
 
-/* A member's text, safe to print. */
 static void copy_text(const cJSON *object, const char *name, char *out, size_t bytes)
 {
-    ls_text_put(out, bytes, "%s", ls_json_string(object, name, ""));
-    ls_text_printable(out);
+    ls_plain_copy(out, bytes, ls_json_string(object, name, ""));
 }
 
 static void keep(cJSON **slot, const cJSON *event)
@@ -251,15 +250,13 @@ static bool fits(reader *r, const cJSON *value)
     return false;
 }
 
-/* "rank0.jsonl line 3 WHY: 'LINE'", what cannot be printed as dots. */
+/* "rank0.jsonl line 3 WHY: 'LINE'". */
 static void describe(const char *path, int number, const char *why, const char *line, char *broken,
                      size_t broken_bytes)
 {
     const char *slash = strrchr(path, '/');
-    LS_TEXT(shown, SHOWN + 4, "%.*s%s", (int)SHOWN, line, strlen(line) > SHOWN ? "..." : "");
-    for (char *c = shown; *c != '\0'; c++) {
-        *c = *c < ' ' || *c > '~' ? '.' : *c;
-    }
+    char shown[SHOWN + 4];
+    ls_plain_copy(shown, sizeof shown, line);
     ls_text_put(broken, broken_bytes, "%s line %d %s: '%s'", slash == NULL ? path : slash + 1,
                 number, why, shown);
 }
@@ -274,7 +271,7 @@ static const char *why_no_json(const char *line)
 static bool read_line(reader *r, char *line, const char *path, int number, ls_record_rank *rank,
                       char *broken, size_t broken_bytes)
 {
-    cJSON *value = cJSON_ParseWithOpts(line, NULL, true);
+    cJSON *value = ls_json_parse(line, NULL);
     if (value == NULL) {
         describe(path, number, why_no_json(line), line, broken, broken_bytes);
         return false;
@@ -351,16 +348,14 @@ static int count_event_files(const ls_record *record)
 static ls_status read_job(ls_record *record, ls_record_mode mode)
 {
     const char *slash = strrchr(record->directory, '/');
-    ls_text_put(record->id, sizeof record->id, "%s", slash == NULL ? record->directory : slash + 1);
-    ls_text_printable(record->id);
+    ls_plain_copy(record->id, sizeof record->id, slash == NULL ? record->directory : slash + 1);
     LS_TEXT(path, PATH_MAX, "%s/job.json", record->directory);
     ls_status status = access(path, R_OK) == 0 ? ls_json_read_file(path, &record->job) : LS_OK;
     if (status != LS_OK && mode == LS_RECORD_STRICT) {
         return status;
     }
-    ls_text_put(record->label, sizeof record->label, "%s",
-                ls_json_string(record->job, "label", record->id));
-    ls_text_printable(record->label);
+    ls_plain_copy(record->label, sizeof record->label,
+                  ls_json_string(record->job, "label", record->id));
     return LS_OK;
 }
 

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "kernels/core/json.h"
+#include "kernels/core/plain.h"
 #include "kernels/core/text.h"
 
 static const struct role {
@@ -104,8 +105,7 @@ cJSON *ls_spec_facts(const ls_spec *spec)
 static void read_text(const cJSON *facts, const char *name, const char *fallback, char *out,
                       size_t bytes)
 {
-    ls_text_put(out, bytes, "%s", ls_json_string(facts, name, fallback));
-    ls_text_printable(out);
+    ls_plain_copy(out, bytes, ls_json_string(facts, name, fallback));
 }
 
 static unsigned read_sweep(const cJSON *list)

@@ -8,6 +8,38 @@
 
 #include "file.h"
 #include "log.h"
+#include "plain.h"
+
+static void make_plain(char **text)
+{
+    char plain[LS_JSON_STRING_BYTES];
+    if (*text == NULL) {
+        return;
+    }
+    ls_plain_copy(plain, sizeof plain, *text);
+    if (strcmp(plain, *text) != 0) {
+        cJSON_free(*text);
+        *text = strdup(plain);
+        LS_ASSERT(*text != NULL);
+    }
+}
+
+/* The parser bounds the depth (CJSON_NESTING_LIMIT). */
+static void make_all_plain(cJSON *value)
+{
+    for (; value != NULL; value = value->next) {
+        make_plain(&value->string);
+        make_plain(&value->valuestring);
+        make_all_plain(value->child);
+    }
+}
+
+cJSON *ls_json_parse(const char *text, const char **end)
+{
+    cJSON *value = cJSON_ParseWithOpts(text, end, true);
+    make_all_plain(value);
+    return value;
+}
 
 ls_status ls_json_read_file(const char *path, cJSON **root)
 {
@@ -15,7 +47,7 @@ ls_status ls_json_read_file(const char *path, cJSON **root)
     size_t bytes = 0;
     LS_TRY(ls_file_read(path, LS_FILE_TEXT_BYTES, &text, &bytes));
     const char *end = text;
-    cJSON *value = cJSON_ParseWithLengthOpts(text, bytes + 1, &end, 0);
+    cJSON *value = ls_json_parse(text, &end);
     if (value == NULL) {
         ls_log_error("%s is not JSON: byte %ld: '%.20s'", path, (long)(end - text), end);
         free(text);
@@ -74,7 +106,7 @@ ls_status ls_json_each_line(const char *path, ls_json_visit *visit, void *contex
             break;
         }
         *newline = '\0';
-        cJSON *value = cJSON_Parse(line);
+        cJSON *value = ls_json_parse(line, NULL);
         if (value == NULL) {
             status = ls_log_fail(LS_ERR_INFRA, "%s:%d is not JSON: '%.60s'", path, number, line);
             break;

@@ -13,6 +13,11 @@
 extern "C" {
 #endif
 
+/* Parses one value; NULL when it is none, *end (unless NULL) where reading ended. Its strings and
+ * names are printable then (ls_plain_copy) and at most LS_JSON_STRING_BYTES long: they are foreign
+ * words. The files, events and messages that the harness and the suite read are parsed here. */
+enum { LS_JSON_STRING_BYTES = 1 << 14 };
+cJSON *ls_json_parse(const char *text, const char **end);
 /* Reads and parses one file; the caller frees *root with cJSON_Delete. Logs file and position. */
 ls_status ls_json_read_file(const char *path, cJSON **root);
 /* Writes the value to a temporary file next to `path` and renames it: readers see the old file or

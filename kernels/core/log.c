@@ -6,26 +6,25 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
+
+#include "plain.h"
 
 enum { LINE_BYTES_MAX = 4096 };
 
 static void log_line(const char *kind, const char *format, va_list arguments)
 {
-    char line[LINE_BYTES_MAX];
+    char text[LINE_BYTES_MAX], line[LINE_BYTES_MAX];
     int saved_errno = errno;
     const char *rank = getenv("RANK");
     bool ranked = rank != NULL && rank[0] != '\0';
-    int used = snprintf(line, sizeof line, "%s%s%.8s%s: %s", program_invocation_short_name,
-                        ranked ? "[" : "", ranked ? rank : "", ranked ? "]" : "", kind);
-    if (used < 0 || used > LINE_BYTES_MAX / 2) {
-        used = 0;
-    }
-    int more = vsnprintf(line + used, sizeof line - (size_t)used - 1, format, arguments);
-    size_t length = (size_t)used + (more > 0 ? (size_t)more : 0);
-    if (length > sizeof line - 2) {
-        length = sizeof line - 2;
-    }
+    (void)snprintf(text, sizeof text, "%.1000s%s%.8s%s: %s", program_invocation_short_name,
+                   ranked ? "[" : "", ranked ? rank : "", ranked ? "]" : "", kind);
+    size_t used = strlen(text);
+    (void)vsnprintf(text + used, sizeof text - used, format, arguments);
+    ls_plain_copy(line, sizeof line - 1, text);
+    size_t length = strlen(line);
     line[length] = '\n';
     ssize_t written = write(STDERR_FILENO, line, length + 1);
     (void)written; /* stderr itself fails: there is nowhere to report it */

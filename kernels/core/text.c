@@ -30,13 +30,6 @@ void ls_text_add(char *text, size_t bytes, const char *format, ...)
     va_end(arguments);
 }
 
-void ls_text_printable(char *text)
-{
-    for (; *text != '\0'; text++) {
-        *text = (unsigned char)*text < 0x20 || *text == 0x7f ? '?' : *text;
-    }
-}
-
 int ls_text_distance(const char *a, const char *b)
 {
     enum { LONGEST = 63 };

@@ -16,8 +16,6 @@ void ls_text_put(char *text, size_t bytes, const char *format, ...)
 /* Appends to the text. */
 void ls_text_add(char *text, size_t bytes, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* Makes foreign text safe for a terminal and for cells of tables: control characters become '?'. */
-void ls_text_printable(char *text);
 /* Edits (insert, delete, replace, case counted as half) from `a` to `b`: for "did you mean". */
 int ls_text_distance(const char *a, const char *b);
 /* The entry of names[count] nearest to `word`. */

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "kernels/core/plain.h"
 #include "kernels/core/text.h"
 #include "kernels/core/log.h"
 #include "suite/run/command_line.h"
@@ -117,8 +118,9 @@ static void judge_one(const char *family, ls_case_judge *judge, const char *name
         printf("cause:  %s\n", verdict.cause);
     }
     if (!good) {
-        char *folder = ls_words_quoted(job->directory);
-        printf("repeat: build/lockstep judge %s\n", folder);
+        char *folder = ls_words_quoted(job->directory), line[PATH_MAX + 8];
+        ls_plain_copy(line, sizeof line, folder);
+        printf("repeat: build/lockstep judge %s\n", line);
         free(folder);
     }
 }

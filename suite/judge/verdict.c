@@ -4,15 +4,18 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "kernels/core/plain.h"
 #include "kernels/core/text.h"
 
-/* Formats the caller's variable arguments into an array. */
+/* Formats the caller's variable arguments into an array; the words of a subject among them become
+ * printable. */
 #define PRINT(text, format)                               \
     do {                                                  \
         va_list arguments;                                \
         va_start(arguments, format);                      \
         vsnprintf(text, sizeof(text), format, arguments); \
         va_end(arguments);                                \
+        ls_plain_replace(text, sizeof(text));             \
     } while (0)
 
 void ls_verdict_set(ls_verdict *verdict, ls_verdict_code code, const char *format, ...)

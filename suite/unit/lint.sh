@@ -108,6 +108,10 @@ everywhere '\bfopen\(.*"[abw]?r[be+]*"\)|\bopen(at)?\(.*O_RD(ONLY|WR)|\bifstream
 everywhere '\brename(at2?)?\(' | grep -vE '^(kernels/core/file\.c|suite/(unit|emulation)/.*|suite/detect/detect\.c):' |
     breach "a file is replaced through ls_file_draft, which leaves nothing behind (detect.c moves one):"
 
+everywhere '\bcJSON_Parse' | grep -E '^(harness|suite/(run|judge|commands|detect))/' |
+    grep -vE '^(harness/hosts/remote\.c:.*the bench|suite/commands/roofline\.c:)' | # words of our own
+    breach "foreign JSON is parsed by ls_json_parse, which makes its strings printable:"
+
 everywhere '\b(popen|system) *\(' | grep -vE '^suite/unit/' |
     breach "no shell where none is needed: programs are started by harness/process:"
 

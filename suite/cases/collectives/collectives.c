@@ -140,7 +140,7 @@ static cJSON *events_of(const ls_record *job, int rank, const char *event, const
     for (char *line = text == NULL ? NULL : strtok_r(text, "\n", &rest); line != NULL;
          line = strtok_r(NULL, "\n", &rest)) {
         if (strstr(line, event) != NULL && strstr(line, also) != NULL) {
-            cJSON *parsed = cJSON_Parse(line);
+            cJSON *parsed = ls_json_parse(line, NULL);
             if (parsed != NULL) {
                 cJSON_AddItemToArray(found, parsed);
             }

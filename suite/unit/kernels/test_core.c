@@ -15,6 +15,8 @@
 #include "kernels/core/json.h"
 #include "kernels/core/rng.h"
 #include "kernels/core/sha256.h"
+#include "kernels/core/plain.h"
+#include "kernels/core/text.h"
 #include "kernels/core/tensor.h"
 #include "suite/unit/run_suite.h"
 
@@ -396,6 +398,63 @@ END_TEST
 
 /* ---- memory, types --------------------------------------------------------------------------- */
 
+/* Foreign text becomes one line in which nothing is hidden. */
+START_TEST(plain_text)
+{
+    static const struct {
+        const char *text, *plain;
+        size_t bytes;
+    } rows[] = {
+        {"", "", 1},
+        {"abc", "abc", 4},
+        {"a\nok 1\r\x1b[2J\x7f", "a\\x0aok 1\\x0d\\x1b[2J\\x7f", 99},
+        {"\xc2\xb5s, 3 \xe2\x86\x92 4, \xf0\x9f\x98\x80",
+         "\xc2\xb5s, 3 \xe2\x86\x92 4, \xf0\x9f\x98\x80", 99},
+        {"\xe2\x80\xae", "\\xe2\\x80\\xae", 99},          /* right to left */
+        {"\xe2\x80\xa8", "\\xe2\\x80\\xa8", 99},          /* line separator */
+        {"\xef\xbb\xbf", "\\xef\\xbb\\xbf", 99},          /* byte order mark */
+        {"\xc2\x9b", "\\xc2\\x9b", 99},                   /* C1: starts a sequence */
+        {"\xc0\xaf", "\\xc0\\xaf", 99},                   /* '/' in a form too long */
+        {"\xed\xa0\x80", "\\xed\\xa0\\x80", 99},          /* half of a surrogate pair */
+        {"\xf4\x90\x80\x80", "\\xf4\\x90\\x80\\x80", 99}, /* after the last character */
+        {"\xff\x80", "\\xff\\x80", 99},
+        {"a\xe2\x86", "a\\xe2\\x86", 99}, /* cut off */
+        {"abcdefgh", "abcd...", 8},
+        {"abc\xe2\x86\x92zzz", "abc...", 8},
+        {"abcdefg", "abcdefg", 8},
+        {"ab\ncdef", "ab...", 8},
+        {"abcd", "..", 3},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char out[100];
+        ls_plain_copy(out, rows[i].bytes, rows[i].text);
+        ck_assert_str_eq(out, rows[i].plain);
+        ls_text_put(out, rows[i].bytes, "%s", rows[i].text);
+        ls_plain_replace(out, rows[i].bytes);
+        ck_assert_uint_lt(strlen(out), rows[i].bytes);
+    }
+}
+END_TEST
+
+START_TEST(json_strings_are_plain)
+{
+    char *text = malloc(1000100);
+    ck_assert_ptr_nonnull(text);
+    memset(text, 'y', 1000100);
+    static const char head[] = "{\"a\\n\":[\"\\u001b\",\"";
+    memcpy(text, head, sizeof head - 1);
+    ls_text_put(text + 1000000, 100, "\"],\"b\":\"c\"}");
+    cJSON *value = ls_json_parse(text, NULL);
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(value, "a\\x0a");
+    ck_assert_str_eq(cJSON_GetArrayItem(list, 0)->valuestring, "\\x1b");
+    ck_assert_uint_eq(strlen(cJSON_GetArrayItem(list, 1)->valuestring), LS_JSON_STRING_BYTES - 1);
+    ck_assert_str_eq(ls_json_string(value, "b", ""), "c");
+    cJSON_Delete(value);
+    ck_assert_ptr_null(ls_json_parse("{} x", NULL));
+    free(text);
+}
+END_TEST
+
 START_TEST(arenas)
 {
     ls_arena arena = {0};
@@ -451,6 +510,8 @@ int main(void)
     tcase_add_test(tests, json_lines);
     tcase_add_test(tests, json_integers);
     tcase_add_test(tests, json_files);
+    tcase_add_test(tests, plain_text);
+    tcase_add_test(tests, json_strings_are_plain);
     tcase_add_test(tests, arenas);
     tcase_add_test(tests, element_types);
     suite_add_tcase(suite, tests);

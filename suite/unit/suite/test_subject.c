@@ -47,7 +47,7 @@ static const struct fault {
     {"start; line '{\"event\":\"step\",\"step\":1,\"skipped\":0}'; step 2; finish", LS_FAIL,
      "line 2 has \"skipped\" that is not true or false"},
     {"start; line '[1, 2]'; step 1; step 2; finish", LS_FAIL, "is no object with an \"event\""},
-    {"start; line \"$(printf 'a\\033[31mb')\"; finish", LS_FAIL, "'a.[31mb'"},
+    {"start; line \"$(printf 'a\\033[31mb')\"; finish", LS_FAIL, "'a\\x1b[31mb'"},
     {"start; printf '{}\\0\\n' >> \"$out\"; finish", LS_FAIL, "holds a zero byte"},
     {"start; step 2; step 1; finish", LS_FAIL, "line 3 is step 1 after step 2"},
     {"start; step 1; step 1; step 2; finish", LS_FAIL, "line 3 is step 1 after step 1"},
