@@ -16,6 +16,7 @@
 
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
+#include "kernels/core/plant.h"
 
 enum {
     NONCE = LS_GATE_NONCE_BYTES,
@@ -56,7 +57,7 @@ static bool is_equal(const unsigned char *a, const unsigned char *b)
     for (int i = 0; i < PROOF; i++) {
         differs |= a[i] ^ b[i];
     }
-    return differs == 0;
+    return LS_PLANT(token_not_checked, differs == 0, true);
 }
 
 static void make_nonce(unsigned char nonce[NONCE])

@@ -12,6 +12,7 @@
 
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
+#include "kernels/core/plant.h"
 #include "kernels/core/text.h"
 #include "gate.h"
 #include "store_serve.h"
@@ -20,7 +21,8 @@ enum { PENDING = 64 /* connections without a proof, besides one for each rank */
 
 void ls_store_server_key(const ls_store_options *options, unsigned char key[LS_SHA256_BYTES])
 {
-    LS_TEXT(purpose, 64, "Lockstep job, MASTER_PORT %d", options->port);
+    LS_TEXT(purpose, 64, "Lockstep job, MASTER_PORT %d",
+            LS_PLANT(jobs_without_port, options->port, 0));
     ls_sha256_hmac(options->run_id, strlen(options->run_id), purpose, strlen(purpose), key);
 }
 
