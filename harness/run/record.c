@@ -415,6 +415,25 @@ static ls_status read_events(ls_record *record, ls_record_mode mode)
     return LS_OK;
 }
 
+/* As job.json says, or as many as there are files of events. */
+static ls_status read_world(ls_record *record, int files, ls_record_mode mode)
+{
+    const cJSON *world = cJSON_GetObjectItemCaseSensitive(ls_record_facts(record), "world");
+    int64_t ranks = files;
+    if (world != NULL && !(cJSON_IsNumber(world) &&
+                           ls_json_whole(world->valuedouble, 0, LS_HOSTS_RANKS_MAX, &ranks))) {
+        LS_TEXT(why, 80, "\"world\" is not a whole number from 0 to %d", LS_HOSTS_RANKS_MAX);
+        if (mode == LS_RECORD_STRICT) {
+            cJSON_Delete(record->job);
+            return ls_log_fail(LS_ERR_USAGE, "%s/job.json: %s", record->directory, why);
+        }
+        ls_log_warn("%s/job.json: %s; its events are not read", record->directory, why);
+        ranks = 0;
+    }
+    record->world = (int)ranks;
+    return LS_OK;
+}
+
 ls_status ls_record_read(const char *directory, ls_record_mode mode, ls_record *out)
 {
     ls_record record = {0};
@@ -422,16 +441,11 @@ ls_status ls_record_read(const char *directory, ls_record_mode mode, ls_record *
     LS_TRY(read_job(&record, mode));
     read_facts(&record);
     int files = count_event_files(&record);
-    record.world = ls_json_int(ls_record_facts(&record), "world", files);
     if (record.job == NULL && files == 0 && mode == LS_RECORD_STRICT) {
         return ls_log_fail(LS_ERR_USAGE, "%s is no job's folder: neither job.json nor rank0.jsonl",
                            directory);
     }
-    if (record.world < 0 || record.world > LS_HOSTS_RANKS_MAX) {
-        ls_log_warn("%s: %d ranks, 0 to %d are possible; its events are not read", directory,
-                    record.world, LS_HOSTS_RANKS_MAX);
-        record.world = 0;
-    }
+    LS_TRY(read_world(&record, files, mode));
     record.rank = ls_list_make((size_t)record.world + 1, sizeof *record.rank);
     ls_status status = LS_OK;
     LS_TRY_GOTO(status, read_events(&record, mode), free_record);

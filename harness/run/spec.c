@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "harness/hosts/hosts.h"
 #include "kernels/core/json.h"
 #include "kernels/core/plain.h"
 #include "kernels/core/text.h"
@@ -26,6 +27,9 @@ static const struct role {
 static const char *const sweep_names[] = {"level", "bucket", "world", "nodes"}; /* by bit */
 
 enum { SWEEPS = sizeof sweep_names / sizeof *sweep_names };
+
+/* Of what a file may say: beyond any job, and so that products and sums of two fit an int. */
+enum { PIXELS_MAX = 1 << 15, COUNT_MAX = 1 << 20, STEPS_MAX = 1 << 29 };
 
 const char *ls_spec_level_name(int level)
 {
@@ -122,27 +126,34 @@ static unsigned read_sweep(const cJSON *list)
     return sweep;
 }
 
+/* A number outside 0..most counts as missing. */
+static int count_of(const cJSON *facts, const char *name, int most, int fallback)
+{
+    int value = ls_json_int(facts, name, fallback);
+    return value >= 0 && value <= most ? value : fallback;
+}
+
 void ls_spec_read(const cJSON *facts, ls_spec *out)
 {
     memset(out, 0, sizeof *out);
     out->role = ls_spec_role_of(ls_json_string(facts, "role", ""));
     read_text(facts, "arch", "", out->arch, sizeof out->arch);
-    out->image_size = ls_json_int(facts, "image_size", 0);
-    out->batch_size = ls_json_int(facts, "batch_size", 0);
+    out->image_size = count_of(facts, "image_size", PIXELS_MAX, 0);
+    out->batch_size = count_of(facts, "batch_size", COUNT_MAX, 0);
     const char *level = ls_json_string(facts, "level", "");
     bool known = level[0] == 'O' && level[1] >= '0' && level[1] <= '3' && level[2] == '\0';
     out->level = known ? level[1] - '0' : -1;
     read_text(facts, "half", "fp16", out->half, sizeof out->half);
-    out->world = ls_json_int(facts, "world", 0);
-    out->nodes = ls_json_int(facts, "nodes", 1);
+    out->world = count_of(facts, "world", LS_HOSTS_RANKS_MAX, 0);
+    out->nodes = count_of(facts, "nodes", LS_HOSTS_RANKS_MAX, 1);
     out->real_nodes = out->nodes > 1 && !ls_json_bool(facts, "simulated", false);
     out->bucket_mb = ls_json_number(facts, "bucket_mb", LS_BUCKET_OWN);
     read_text(facts, "dialect", "apex", out->dialect, sizeof out->dialect);
     out->sync_bn = ls_json_bool(facts, "sync_bn", false);
-    out->accumulate = ls_json_int(facts, "accumulate", 1);
-    out->threads = ls_json_int(facts, "threads", 0);
-    out->warmup_steps = ls_json_int(facts, "warmup_steps", 0);
-    out->steps = ls_json_int(facts, "steps", 0);
+    out->accumulate = count_of(facts, "accumulate", COUNT_MAX, 1);
+    out->threads = count_of(facts, "threads", COUNT_MAX, 0);
+    out->warmup_steps = count_of(facts, "warmup_steps", STEPS_MAX, 0);
+    out->steps = count_of(facts, "steps", STEPS_MAX, 0);
     out->sweep = read_sweep(cJSON_GetObjectItemCaseSensitive(facts, "sweep"));
     out->kill_rank = -1;
 }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "kernels/core/plain.h"
+#include "kernels/core/list.h"
 #include "kernels/core/text.h"
 #include "kernels/core/log.h"
 #include "suite/run/command_line.h"
@@ -44,22 +45,46 @@ static void add_flag(ls_spec *spec, const cJSON *options, const char *name)
     }
 }
 
-/* Steps that are dumped, from the names of the files of rank 0. */
-static void list_dumps(const char *directory, char *steps, size_t bytes)
+/* A dump of one rank. */
+static bool read_name(const char *name, int *step, int *rank)
+{
+    int end = 0;
+    return sscanf(name, "step%9d.rank%9d.safetensors%n", step, rank, &end) == 2 && end > 0 &&
+           name[end] == '\0';
+}
+
+static int in_order(const void *a, const void *b)
+{
+    int x = *(const int *)a, y = *(const int *)b;
+    return (x > y) - (x < y);
+}
+
+/* The steps that any rank has dumped, in order; the caller frees them. */
+static int *list_dumps(const char *directory, int *count)
 {
     LS_TEXT(folder, 700, "%s/dump", directory);
-    steps[0] = '\0';
+    int *steps = NULL, room = 0, all = 0;
     DIR *entries = opendir(folder);
     for (struct dirent *e; entries != NULL && (e = readdir(entries)) != NULL;) {
-        int step, rank, end = 0;
-        if (sscanf(e->d_name, "step%d.rank%d.safetensors%n", &step, &rank, &end) == 2 &&
-            rank == 0 && end > 0) {
-            ls_text_add(steps, bytes, "%s%d", steps[0] == '\0' ? "" : ",", step);
+        int step, rank;
+        if (read_name(e->d_name, &step, &rank)) {
+            steps = ls_list_grow(steps, all, &room, sizeof *steps);
+            steps[all++] = step;
         }
     }
     if (entries != NULL) {
         closedir(entries);
     }
+    *count = 0;
+    if (steps != NULL) {
+        qsort(steps, (size_t)all, sizeof *steps, in_order);
+    }
+    for (int i = 0; i < all; i++) {
+        if (*count == 0 || steps[*count - 1] != steps[i]) {
+            steps[(*count)++] = steps[i];
+        }
+    }
+    return steps;
 }
 
 static ls_spec spec_of(const ls_record *job)
@@ -70,7 +95,8 @@ static ls_spec spec_of(const ls_record *job)
     ls_text_put(spec.half, sizeof spec.half, "%s", option_text(options, "half", "fp16"));
     ls_text_put(spec.dialect, sizeof spec.dialect, "%s", option_text(options, "dialect", "apex"));
     const char *level = option_text(options, "opt-level", "O0");
-    spec.level = level[0] == 'O' ? atoi(level + 1) : 0;
+    bool known = level[0] == 'O' && level[1] >= '0' && level[1] <= '3' && level[2] == '\0';
+    spec.level = known ? level[1] - '0' : 0;
     spec.world = job->world;
     spec.sync_bn = cJSON_IsTrue(option(options, "sync-bn"));
     spec.accumulate = ls_json_int(options, "accumulate", 1);
@@ -88,7 +114,6 @@ static ls_spec spec_of(const ls_record *job)
     if (predivide != 1) {
         ls_text_add(spec.extra, sizeof spec.extra, " --predivide=%g", predivide);
     }
-    list_dumps(job->directory, spec.dump_steps, sizeof spec.dump_steps);
     return spec;
 }
 
@@ -125,30 +150,33 @@ static void judge_one(const char *family, ls_case_judge *judge, const char *name
     }
 }
 
-/* The reduced gradient is the mean over every rank's batch: without the other ranks' dumps there is
- * nothing to judge it against. The judge reports a rank whose dump is missing. */
+/* Every dumped step. The reduced gradient is the mean over every rank's batch: without the other
+ * ranks' dumps there is nothing to judge it against. The judge reports a rank whose dump is
+ * missing. */
 static void judge_gradients(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    int step = 0, without = 0;
-    for (const char *at = row->job[0].dump_steps; *at != '\0' && without == 0; at++) {
-        step = (int)strtol(at, (char **)&at, 10);
-        for (int k = 1; k < job->world; k++) {
-            LS_TEXT(path, 700, "%s/dump/step%06d.rank%d.safetensors", job->directory, step, k);
-            without += access(path, R_OK) != 0;
-        }
-        if (*at == '\0') {
-            break;
-        }
-    }
     const cJSON *options = cJSON_GetObjectItemCaseSensitive(job->rank[0].start, "options");
-    if (without > 0 && strcmp(option_text(options, "dump-ranks", "0"), "all") != 0) {
-        ls_verdict_set(out, LS_UNSUPPORTED,
-                       "step %d: only rank 0 dumped, and its gradient is the mean over %d ranks' "
-                       "batches: run the job with --dump-ranks all",
-                       step, job->world);
-        return;
+    bool all = strcmp(option_text(options, "dump-ranks", "0"), "all") == 0;
+    int count;
+    int *steps = list_dumps(job->directory, &count);
+    ls_case one = *row;
+    for (int i = 0; i < count && ls_verdict_good(out->code); i++) {
+        for (int k = 1; k < job->world && !all; k++) {
+            LS_TEXT(path, 700, "%s/dump/step%06d.rank%d.safetensors", job->directory, steps[i], k);
+            if (access(path, R_OK) != 0) {
+                ls_verdict_set(
+                    out, LS_UNSUPPORTED,
+                    "step %d: only rank 0 dumped, and its gradient is the mean over %d ranks' "
+                    "batches: run the job with --dump-ranks all",
+                    steps[i], job->world);
+            }
+        }
+        ls_text_put(one.job[0].dump_steps, sizeof one.job[0].dump_steps, "%d", steps[i]);
+        if (ls_verdict_good(out->code)) {
+            ls_judge_gradients(&one, job, out);
+        }
     }
-    ls_judge_gradients(row, job, out);
+    free(steps);
 }
 
 static ls_status judge_job(const char *directory, counts *c)
@@ -172,7 +200,9 @@ static ls_status judge_job(const char *directory, counts *c)
         judge_one("ddp", ls_judge_lockstep, name, &spec, &job, c);
     }
     judge_one("scaler", ls_judge_scaler, name, &spec, &job, c);
-    if (spec.dump_steps[0] != '\0') {
+    int dumps;
+    free(list_dumps(job.directory, &dumps));
+    if (dumps > 0) {
         judge_one("gradients", judge_gradients, name, &spec, &job, c);
     }
     ls_record_free(&job);

@@ -113,6 +113,8 @@ void ls_compare_checks_fail(ls_compare_checks *checks, const char *tensor, const
 /* All ranks must have the same bits of <prefix>/; what: "parameters", for the line. */
 void ls_compare_checks_replicas(const ls_evidence *evidence, const char *prefix, const char *what,
                                 ls_compare_checks *checks);
+/* False for a name that begins like a judged group's ("next/") and is no tensor of the network. */
+bool ls_compare_checks_belongs(const ls_nettab *net, const char *name);
 /* Every name below a judged group ("next/") must be a tensor of the network: another one would go
  * unjudged. */
 void ls_compare_checks_names(const ls_evidence *evidence, ls_compare_checks *checks);

@@ -60,8 +60,7 @@ static bool is_param(const ls_nettab *net, const char *name)
            strcmp(name, "aux.fc.bias") == 0;
 }
 
-/* False for a name that begins like a judged group's and is no tensor of the network. */
-static bool belongs(const ls_nettab *net, const char *name)
+bool ls_compare_checks_belongs(const ls_nettab *net, const char *name)
 {
     static const char *const params[] = {"param/", "grad/", "next/", "local/", "master/"};
     static const char *const moments[] = {"state/", "next_state/"};
@@ -105,7 +104,7 @@ void ls_compare_checks_names(const ls_evidence *evidence, ls_compare_checks *che
     for (int rank = 0; rank < evidence->world; rank++) {
         for (int i = 0; i < ls_dumpfile_count(evidence->file[rank]); i++) {
             const char *name = ls_dumpfile_at(evidence->file[rank], i)->name;
-            if (!belongs(&evidence->net, name)) {
+            if (!ls_compare_checks_belongs(&evidence->net, name)) {
                 ls_compare_checks_fail(checks, NULL, "rank=%d: %.80s is no tensor of %s", rank,
                                        name, evidence->net.arch);
             }

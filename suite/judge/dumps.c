@@ -60,23 +60,9 @@ ls_bits_type ls_dumps_type(const ls_dumpfile_entry *entry)
                                                : LS_BITS_F32;
 }
 
-int64_t ls_dumps_bytes(const ls_dumpfile_entry *entry)
-{
-    const char *digits = strpbrk(entry->dtype, "123468"); /* "BF16"; BOOL has none */
-    return entry->count * (digits == NULL ? 1 : atoi(digits) / 8);
-}
-
-bool ls_dumps_equal(const ls_dumpfile_entry *a, const ls_dumpfile_entry *b)
-{
-    return a != NULL && b != NULL && strcmp(a->dtype, b->dtype) == 0 && a->count == b->count &&
-           memcmp(a->data, b->data, (size_t)ls_dumps_bytes(a)) == 0;
-}
-
 const void *ls_dumps_data(const ls_dumpfile_entry *entry, const char *type)
 {
-    bool fits = entry != NULL && strcmp(entry->dtype, type) == 0 &&
-                (uintptr_t)entry->data % (size_t)(strcmp(type, "F32") == 0 ? 4 : 8) == 0;
-    return fits ? entry->data : NULL;
+    return entry != NULL && strcmp(entry->dtype, type) == 0 ? entry->data : NULL;
 }
 
 double *ls_dumps_values(const ls_dumpfile_entry *entry)

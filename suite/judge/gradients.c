@@ -105,8 +105,11 @@ static void judge_step(const ls_case *row, const ls_record *job, int step, ls_ve
 
 void ls_judge_gradients(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    LS_TEXT(steps, 64, "%s", row->job[0].dump_steps);
+    LS_TEXT(steps, sizeof row->job[0].dump_steps, "%s", row->job[0].dump_steps);
     char *rest = NULL;
+    if (steps[0] == '\0') {
+        ls_verdict_set(out, LS_WEAK, "no step was dumped");
+    }
     for (char *word = strtok_r(steps, ",", &rest); word != NULL;
          word = strtok_r(NULL, ",", &rest)) {
         judge_step(row, job, atoi(word), out);

@@ -5,12 +5,16 @@
 #include "diagnose.h"
 #include "kernels/core/text.h"
 
-/* Compares the digests in `mask` that both steps have: FAIL if b's differs from a's, with `who`
- * ("rank=1") in front. Returns the number compared. */
+/* Compares the digests in `mask`, which both steps or neither must have: FAIL if b's differs from
+ * a's, with `who` ("rank=1") in front. Returns the number compared. */
 static int compare_digests(const ls_record_step *a, const ls_record_step *b, unsigned mask,
                            const char *who, ls_verdict *out)
 {
     int compared = 0;
+    if (a->step != b->step || ((a->digest_mask ^ b->digest_mask) & mask) != 0) {
+        ls_verdict_fail(out, "%s step %d: compared with step %d, which reports %s digests", who,
+                        (int)b->step, (int)a->step, a->step != b->step ? "its own" : "other");
+    }
     for (int d = 0; d < LS_RECORD_DIGESTS; d++) {
         if ((mask & a->digest_mask & b->digest_mask & 1u << d) == 0) {
             continue;
@@ -42,11 +46,7 @@ int ls_judge_runs(const ls_record *a, const ls_record *b, int64_t after, unsigne
             if (x == NULL || y == NULL) {
                 ls_verdict_fail(out, "rank=%d has no event of step %d in the %s run", k, (int)step,
                                 x == NULL ? "first" : "second");
-                continue;
-            }
-            if (((x->digest_mask ^ y->digest_mask) & mask) != 0) {
-                ls_verdict_fail(out, "rank=%d step %d: the runs report different digests", k,
-                                (int)step);
+                break; /* a step may have any number: not each up to it is looked for */
             }
             compared += compare_digests(x, y, mask, who, out);
             if (strcmp(x->loss_bits, y->loss_bits) != 0) {

@@ -92,11 +92,7 @@ ls_dumpfile *ls_dumps_open_file(const ls_record *job, const char *name, ls_verdi
 ls_dumpfile *ls_dumps_open_update(const ls_record *job, int64_t step, int64_t *update,
                                   bool *skipped, ls_verdict *out);
 ls_bits_type ls_dumps_type(const ls_dumpfile_entry *entry);
-int64_t ls_dumps_bytes(const ls_dumpfile_entry *entry);
-/* Whether both exist and hold the same bytes of the same type. */
-bool ls_dumps_equal(const ls_dumpfile_entry *a, const ls_dumpfile_entry *b);
-/* The elements in place, of type "F32" or "I64"; NULL for another type, for data that are not
- * aligned to it, and for no entry. */
+/* The elements in place, of that type; NULL for another one, and for no entry. */
 const void *ls_dumps_data(const ls_dumpfile_entry *entry, const char *type);
 /* The elements; the caller frees them. */
 double *ls_dumps_values(const ls_dumpfile_entry *entry);

@@ -270,6 +270,10 @@ static void judge_rough(const ls_case *row, const ls_record *job, ls_verdict *ou
         cJSON *events = events_of(job, rank, "\"data\":\"rough\"", op);
         const cJSON *event;
         int index = 0;
+        if (cJSON_GetArraySize(events) != cJSON_GetArraySize(first)) {
+            ls_verdict_fail(out, "rank=%d tried %d combinations, rank 0 tried %d", rank,
+                            cJSON_GetArraySize(events), cJSON_GetArraySize(first));
+        }
         cJSON_ArrayForEach(event, events)
         {
             const cJSON *other = cJSON_GetArrayItem(first, index++);

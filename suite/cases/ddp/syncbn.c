@@ -42,6 +42,10 @@ static void judge_groups(const ls_case *row, const ls_record *job, ls_verdict *o
                 ls_verdict_fail(out, "rank=%d step %d: other parameters than rank 0", rank,
                                 (int)mine->step[i].step);
             }
+            if (buffer[0] == '\0') {
+                ls_verdict_set(out, LS_UNSUPPORTED, "rank=%d step %d: no digest of statistics",
+                               rank, (int)mine->step[i].step);
+            }
             if (strcmp(buffer, lead->step[i].digest[LS_RECORD_BUFFER]) != 0) {
                 ls_verdict_fail(
                     out, "rank=%d step %d: other running statistics than rank %d of its group",

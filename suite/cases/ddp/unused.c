@@ -111,6 +111,7 @@ static void judge_average(const ls_case *row, const ls_record *job, ls_verdict *
             bool used = (u->used[step - 1] >> rank & 1) != 0;
             if (file == NULL || !head_gradient(file, images, own)) {
                 ls_verdict_fail(out, "rank=%d step %d: no logits, targets or head", rank, step);
+                ls_dumpfile_close(file);
                 return;
             }
             bool local = ls_dumpfile_find(file, "local/aux.fc.weight") != NULL;
@@ -166,11 +167,17 @@ static void judge_trunk(const ls_case *row, const ls_record *job, ls_verdict *ou
 /* Every rank's parameters alike at every step. */
 static void judge_alike(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
+    const unsigned needed = 1u << LS_RECORD_PARAM | 1u << LS_RECORD_STATE;
     (void)row;
     for (int rank = 0; rank < job->world; rank++) {
         for (int i = 0; i < STEPS; i++) {
             const ls_record_step *a = ls_record_find_step(&job->rank[0], i + 1);
             const ls_record_step *b = ls_record_find_step(&job->rank[rank], i + 1);
+            if (a != NULL && b != NULL && (a->digest_mask & b->digest_mask & needed) != needed) {
+                ls_verdict_set(out, LS_UNSUPPORTED,
+                               "rank=%d step %d: no digests of parameters and momentum", rank,
+                               i + 1);
+            }
             if (a == NULL || b == NULL ||
                 strcmp(a->digest[LS_RECORD_PARAM], b->digest[LS_RECORD_PARAM]) != 0 ||
                 strcmp(a->digest[LS_RECORD_STATE], b->digest[LS_RECORD_STATE]) != 0) {

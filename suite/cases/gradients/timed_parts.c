@@ -150,8 +150,15 @@ static bool measure(const pair *p, ls_timed_parts *parts, ls_verdict *out)
             add(&whole, &tensor);
         }
     }
-    if (whole.count == 0) {
-        ls_verdict_fail(out, "the dump of step 1 holds no gradient");
+    int own = 0, wanted = 0; /* each of its own is the reference's: as many are all */
+    for (int i = 0; i < entries; i++) {
+        own += is_gradient(ls_dumpfile_at(p->subject, i));
+    }
+    for (int i = 0; i < ls_dumpfile_count(p->reference[0]); i++) {
+        wanted += is_gradient(ls_dumpfile_at(p->reference[0], i));
+    }
+    if (whole.count == 0 || own != wanted) {
+        ls_verdict_fail(out, "the dump of step 1 holds %d gradients of %d", own, wanted);
         return false;
     }
     parts->finite = whole.finite;
@@ -208,7 +215,7 @@ static const char *first_difference(const ls_dumpfile *a, const ls_dumpfile *b)
             return entry->name;
         }
     }
-    return NULL;
+    return ls_dumpfile_has(a, "branch/") ? NULL : "branch/ is missing";
 }
 
 bool ls_timed_parts_same_forward(const ls_record *a, const ls_record *b, char *text, size_t bytes)
@@ -266,6 +273,10 @@ bool ls_timed_parts_local(const ls_record *a, const ls_record *b, ls_timed_local
     bool good = mine != NULL && other != NULL;
     for (int i = 0; good && i < ls_dumpfile_count(other); i++) {
         good = add_local(mine, ls_dumpfile_at(other, i), out, verdict);
+    }
+    if (good && (!ls_dumpfile_has(mine, "local/") || !ls_dumpfile_has(other, "local/"))) {
+        ls_verdict_fail(verdict, "rank=0: the dumps of step 1 hold no local gradient");
+        good = false;
     }
     out->distance = sqrt(out->distance);
     out->size = sqrt(out->size);

@@ -219,6 +219,9 @@ static void judge_world(const ls_case *row, const ls_record *job, ls_verdict *ou
         ls_verdict_fail(out, "rank 0 does not say what it does not use of the checkpoint");
     }
     ls_dumpfile_close(saved);
+    if (compared == 0) {
+        ls_verdict_fail(out, "the checkpoint holds no parameters");
+    }
     ls_verdict_pass(out, "%d tensors of %d ranks are those that %d ranks saved", compared,
                     job[1].world, job[0].world);
 }

@@ -162,6 +162,10 @@ static int start_tracks(const ls_dumpfile *file, track *t)
     int count = 0;
     for (int i = 0; i < ls_dumpfile_count(file); i++) {
         const ls_dumpfile_entry *next = ls_dumpfile_at(file, i);
+        if (strncmp(next->name, "param/", 6) == 0 &&
+            ls_dumpfile_findf(file, "next/%s", next->name + 6) == NULL) {
+            return 0;
+        }
         if (strncmp(next->name, "next/", 5) != 0) {
             continue;
         }

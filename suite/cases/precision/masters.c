@@ -169,7 +169,7 @@ static void judge_between(const ls_record *job, const char *kind, conversion *co
             look_at_both(ls_dumps_open(job, step, 0, out), ls_dumps_open(job, step + 1, 0, out));
         while (next_param(&l)) {
             const ls_dumpfile_entry *have = ls_dumpfile_findf(l.other, "%s/%s", kind, l.name);
-            if (have != NULL) {
+            if (have != NULL || l.master != NULL || strcmp(kind, "param") == 0) {
                 compare(have, l.next, convert, kind, compared, out);
             }
         }
@@ -199,7 +199,11 @@ static void judge_unrounded(const ls_case *row, const ls_record *job, ls_verdict
     int64_t moved = 0, rounded = 0;
     (void)row;
     for (look l = look_at(ls_dumps_open(job, 2, 0, out)); next_param(&l);) {
-        if (l.master == NULL || l.next == NULL || l.next->count != l.master->count) {
+        if (l.master == NULL) {
+            continue;
+        }
+        if (!ls_dumpfile_floats(l.next, l.master->count)) {
+            ls_verdict_fail(out, "next/%s is missing or misshapen", l.name);
             continue;
         }
         double *a = ls_dumps_values(l.master), *b = ls_dumps_values(l.next);
@@ -228,7 +232,11 @@ static void judge_gradient(const ls_case *row, const ls_record *job, ls_verdict 
     int64_t compared = 0, fine = 0;
     for (look l = look_at(ls_dumps_open(job, 2, 0, out)); next_param(&l);) {
         ls_bits_type held = ls_dumps_type(l.held);
-        if (l.grad == NULL || held == LS_BITS_F32) {
+        if (held == LS_BITS_F32) {
+            continue;
+        }
+        if (!ls_dumpfile_floats(l.grad, l.held->count)) {
+            ls_verdict_fail(out, "grad/%s is missing or misshapen", l.name);
             continue;
         }
         double *g = ls_dumps_values(l.grad);
@@ -350,7 +358,14 @@ static void follow_small(const look *l, double lr, small *s, ls_verdict *out)
 {
     const ls_dumpfile_entry *end = ls_dumpfile_findf(l->other, "param/%s", l->name);
     ls_bits_type type = ls_dumps_type(l->held);
-    if (l->grad == NULL || l->next == NULL || end == NULL || type == LS_BITS_F32) {
+    if (type == LS_BITS_F32) {
+        return;
+    }
+    int64_t count = l->held->count;
+    if (!ls_dumpfile_floats(l->grad, count) || !ls_dumpfile_floats(l->next, count) ||
+        !ls_dumpfile_floats(end, count)) {
+        ls_verdict_fail(out, "%s: gradient or a value after a step is missing or misshapen",
+                        l->name);
         return;
     }
     double *p = ls_dumps_values(l->held), *g = ls_dumps_values(l->grad),
@@ -390,7 +405,7 @@ static void judge_small(const ls_case *row, const ls_record *job, ls_verdict *ou
         follow_small(&l, row->job[0].lr, &s, out);
     }
     bool masters = *(const bool *)row->data;
-    if ((double)s.small < small_share.value * (double)s.elements) {
+    if (s.small == 0 || (double)s.small < small_share.value * (double)s.elements) {
         ls_verdict_set(out, LS_WEAK, "only %lld of %lld updates are small", (long long)s.small,
                        (long long)s.elements);
     }

@@ -52,16 +52,19 @@ static void judge_types(const ls_case *row, const ls_record *job, ls_verdict *ou
     if (file == NULL) {
         return;
     }
-    int looked = 0;
+    /* the last one is there at some levels only */
+    static const char *const kinds[] = {"param", "grad", "next", "logits", "input", "master"};
+    enum { KINDS = sizeof kinds / sizeof *kinds };
+    int looked = 0, of_kind[KINDS] = {0};
     for (int i = 0; i < ls_dumpfile_count(file); i++) {
         const ls_dumpfile_entry *entry = ls_dumpfile_at(file, i);
-        static const char *const kinds[] = {"param", "grad", "next", "master", "logits", "input"};
         LS_TEXT(kind, 32, "%.*s", (int)strcspn(entry->name, "/"), entry->name);
-        for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        for (int k = 0; k < KINDS; k++) {
             if (strcmp(kind, kinds[k]) != 0) {
                 continue;
             }
             looked++;
+            of_kind[k]++;
             const char *want = type_name(expected(row, kind, entry->name));
             if (strcmp(entry->dtype, want) == 0) {
                 continue;
@@ -79,8 +82,12 @@ static void judge_types(const ls_case *row, const ls_record *job, ls_verdict *ou
         }
     }
     ls_dumpfile_close(file);
-    if (looked == 0) {
-        ls_verdict_fail(out, "the dump holds no tensor that was asked for");
+    for (int k = 0; k < KINDS - 1; k++) {
+        int wanted = k < 3 ? of_kind[0] : 1; /* as many gradients and results as parameters */
+        if (of_kind[k] == 0 || of_kind[k] != wanted) {
+            ls_verdict_fail(out, "the dump holds %d tensors %s, expected %d", of_kind[k], kinds[k],
+                            wanted);
+        }
     }
     ls_verdict_pass(out, "%d tensors have the level's types", looked);
 }

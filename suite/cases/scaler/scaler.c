@@ -197,10 +197,10 @@ static void judge_digests(const ls_record_rank *rank, int k, int64_t step, ls_ve
 {
     const ls_record_step *now = ls_record_find_step(rank, step);
     const ls_record_step *before = ls_record_find_step(rank, step - 1);
-    if (now == NULL || before == NULL) {
+    if (now == NULL || before == NULL) { /* a record with fewer steps breaks the protocol */
         return;
     }
-    if ((now->digest_mask & 1u << LS_RECORD_PARAM) == 0) {
+    if ((now->digest_mask & before->digest_mask & 1u << LS_RECORD_PARAM) == 0) {
         ls_verdict_set(out, LS_UNSUPPORTED, "rank=%d step %d: no digest of the parameters", k,
                        (int)step);
         return;
@@ -249,6 +249,10 @@ static void judge_static(const ls_case *row, const ls_record *job, ls_verdict *o
 {
     (void)row;
     for (int k = 0; k < job->world; k++) {
+        if (job->rank[k].step_count < 2) {
+            ls_verdict_fail(out, "rank=%d has %d step events: the infinite gradient is in step 3",
+                            k, job->rank[k].step_count);
+        }
         for (int i = 0; i < job->rank[k].step_count; i++) {
             const ls_record_step *seen = &job->rank[k].step[i];
             if (seen->skipped || seen->loss_scale != 128 || seen->loss_scale_next != 128) {

@@ -1,6 +1,6 @@
-/* What a run reports in addition to its steps' events: digests now and then, spans of what it was
- * busy with, and the lines that people read. */
-#include "suite/cases/rows.h"
+/* What a run reports in addition to its steps' events: digests now and then, and spans of what it
+ * was busy with. */
+#include "subject.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -11,10 +11,6 @@
 #include "kernels/core/json.h"
 
 enum { STEPS = 7, EVERY = 3 };
-
-static const ls_tol printed_rate =
-    LS_TOL(0.06, "img/s: printed with one digit behind the point, from times in nanoseconds");
-static const ls_tol printed_loss = LS_TOL(6e-5, "a loss is printed with four digits");
 
 /* ---- digests every few steps ----------------------------------------------------------------- */
 
@@ -132,66 +128,6 @@ static void judge_trace(const ls_case *row, const ls_record *job, ls_verdict *ou
                     s.traced);
 }
 
-/* ---- printed lines --------------------------------------------------------------------------- */
-
-/* One line about `step`; the one before was about `last`, 0: none. */
-static void judge_line(const char *line, const ls_record *job, int last, int step, ls_verdict *out)
-{
-    const ls_record_step *seen = ls_record_find_step(&job->rank[0], step);
-    int of = 0, number = 0;
-    double loss = NAN, lr = NAN, scale = NAN, rate = NAN;
-    int read = sscanf(line, "step %d/%d loss %lf lr %lf scale %lf %lf img/s", &number, &of, &loss,
-                      &lr, &scale, &rate);
-    if (read != 6 || seen == NULL || number != step || of != STEPS) {
-        ls_verdict_fail(out, "expected the line of step %d/%d: %.160s", step, STEPS, line);
-        return;
-    }
-    if (!(fabs(loss - seen->loss) <= printed_loss.value) || lr != 0.05 ||
-        scale != seen->loss_scale_next) {
-        ls_verdict_fail(out, "step %d: its event says loss %.4f, scale %g: %.160s", step,
-                        seen->loss, seen->loss_scale_next, line);
-    }
-    const ls_record_step *before = ls_record_find_step(&job->rank[0], last);
-    double seconds = before != NULL ? (seen->at_ns - before->at_ns) * 1e-9 : NAN;
-    double images = (double)(step - last) * (double)seen->images * job->world;
-    if (last > 0 && !(fabs(rate - images / seconds) <= printed_rate.value)) {
-        ls_verdict_fail(out,
-                        "step %d: %.1f img/s printed, but %.0f images of all ranks took %.6f s: "
-                        "%.1f",
-                        step, rate, images, seconds, images / seconds);
-    }
-}
-
-static void judge_lines(const ls_case *row, const ls_record *job, ls_verdict *out)
-{
-    static const int expected[] = {1, 2, 4, 6, 7};
-    enum { LINES = sizeof expected / sizeof *expected };
-    char path[700];
-    int count = 0;
-    (void)row;
-    for (int k = 0; k < job->world; k++) {
-        ls_text_put(path, sizeof path, "%s/rank%d.log", job->directory, k);
-        char *text = ls_text_read(path), *rest = NULL;
-        char *line = text != NULL ? strtok_r(text, "\n", &rest) : NULL;
-        for (; line != NULL; line = strtok_r(NULL, "\n", &rest)) {
-            if (strncmp(line, "step ", 5) != 0) {
-                continue;
-            }
-            if (k > 0 || count == LINES) {
-                ls_verdict_fail(out, "rank=%d prints a line too many: %.160s", k, line);
-                break;
-            }
-            judge_line(line, job, count > 0 ? expected[count - 1] : 0, expected[count], out);
-            count++;
-        }
-        free(text);
-    }
-    if (count < LINES) {
-        ls_verdict_fail(out, "%d lines, expected those of steps 1, 2, 4, 6 and 7", count);
-    }
-    ls_verdict_pass(out, "%d lines of rank 0, none of others: what the events say", count);
-}
-
 /* ---- the same folder after a resume ---------------------------------------------------------- */
 
 /* A run of two steps and its continuation, with one folder. */
@@ -304,7 +240,7 @@ static const expected_end good = {LS_OK, -1, 2, true}, floored = {LS_ERR_NON_FIN
 static const ls_row rows[] = {
     {"told.digest-every.o0.w2", "Q31", judge_every, SMALL "--digest-every=3"},
     {"told.trace.o0.w2", "Q32", judge_trace, SMALL "--trace"},
-    {"told.lines.o0.w2", "Q33", judge_lines, SMALL "--print-freq=2"},
+    {"told.lines.o0.w2", "Q33", ls_subject_printed, SMALL "--print-freq=2", &(const int){2}},
     {"told.resumed.o0.w1", "Q35", judge_kept, "resnet8 steps=5 shell", .script = TWICE,
      .judges_outcome = true},
     {"told.end.good.o2.w2", "Q36", judge_end,

@@ -252,11 +252,15 @@ typedef struct pair {
 static void judge_pair(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     const pair *want = row->data;
-    int compared = 0, equal = 0;
+    int steps = 0, compared = 0, equal = 0;
     for (int k = 0; k < job[0].world && k < job[1].world; k++) {
         for (int i = 0; i < job[1].rank[k].step_count; i++) {
             const ls_record_step *b = &job[1].rank[k].step[i];
             const ls_record_step *a = ls_record_find_step(&job[0].rank[k], b->step);
+            steps++;
+            if (a == NULL) {
+                ls_verdict_fail(out, "rank=%d: only one run has a step %d", k, (int)b->step);
+            }
             if (a == NULL || a->loss_bits[0] == '\0') {
                 continue;
             }
@@ -272,8 +276,9 @@ static void judge_pair(const ls_case *row, const ls_record *job, ls_verdict *out
             }
         }
     }
-    if (compared == 0) {
-        ls_verdict_set(out, LS_UNSUPPORTED, "no loss_bits to compare");
+    if (compared == 0 || compared < steps) {
+        ls_verdict_set(out, LS_UNSUPPORTED, "%d of %d steps have loss_bits to compare", compared,
+                       steps);
     } else if (!want->equal && equal > 0) {
         ls_verdict_fail(out, "%d of %d steps have equal losses: %s", equal, compared, want->text);
     }
@@ -370,7 +375,7 @@ static const ls_row rows[] = {
      "--resume={job:0}/checkpoint.safetensors"},
     /* the lines are our trainer's own */
     {"subject.printed", "Q22", ls_subject_printed, TWO "--print-freq=1 --batch-sizes=3,5",
-     .inside = true},
+     &(const int){1}, .inside = true},
     /* a sum over steps passes one step's total long before the sixtieth */
     {"subject.times", "Q18", judge_times, "resnet8 w2 steps=60"},
     {"subject.instrument", "Q19", ls_subject_instrument, TWO "dump=1,2,3,4"},

@@ -65,6 +65,9 @@ static void judge_start(const ls_case *row, const ls_record *job, ls_verdict *ou
     const source *from = row->data;
     int statistics = 0;
     ls_dumpfile *given = ls_dumps_open_file(&job[0], from->file, LS_FAIL, out);
+    if (given != NULL && !ls_dumpfile_has(given, "param/")) {
+        ls_verdict_fail(out, "%s holds no parameters", from->file);
+    }
     for (int rank = 0; given != NULL && rank < job[1].world; rank++) {
         statistics += compare_rank(given, &job[1], rank, out);
     }

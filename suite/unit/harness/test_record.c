@@ -77,6 +77,33 @@ START_TEST(without_any_file_only_lenient_reading_has_a_record)
 }
 END_TEST
 
+/* The number of ranks decides how many files are read. */
+START_TEST(a_world_that_is_none_is_refused)
+{
+    static const char *const worlds[] = {"2e9", "1e300", "-1", "1.5", "1025", "\"2\"", "null"};
+    for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) {
+        write_events(START STEP(1));
+        FILE *file = fake_open(folder, "job.json");
+        fprintf(file,
+                "{\"facts\":{\"world\":%s,\"batch_size\":2e9,\"image_size\":1e300,\"steps\":-1},"
+                "\"outcome\":{\"first_rank\":1e300,\"code\":-1e300}}",
+                worlds[i]);
+        fclose(file);
+        ls_record record;
+        ck_assert_int_eq(ls_record_read(folder, LS_RECORD_STRICT, &record), LS_ERR_USAGE);
+        record = read_as(LS_RECORD_LENIENT);
+        ck_assert_int_eq(record.world, 0);
+        ck_assert_int_eq(record.spec.world, 0);
+        ck_assert_int_eq(record.spec.batch_size, 0);
+        ck_assert_int_eq(record.spec.image_size, 0);
+        ck_assert_int_eq(record.spec.steps, 0);
+        ck_assert_int_eq(record.first_rank, -1);
+        ls_record_free(&record);
+        ls_path_remove_tree(folder);
+    }
+}
+END_TEST
+
 START_TEST(events_are_summed_up_by_rank)
 {
     write_events(
@@ -129,6 +156,7 @@ int main(void)
     tcase_add_test(tests, a_gap_in_the_steps_ends_only_the_strict_reading);
     tcase_add_test(tests, a_line_that_is_no_json_ends_both);
     tcase_add_test(tests, without_any_file_only_lenient_reading_has_a_record);
+    tcase_add_test(tests, a_world_that_is_none_is_refused);
     tcase_add_test(tests, events_are_summed_up_by_rank);
     tcase_add_test(tests, events_of_one_name_are_visited);
     suite_add_tcase(suite, tests);

@@ -200,6 +200,61 @@ START_TEST(a_pair_that_differs_in_one_bit_fails)
 }
 END_TEST
 
+/* One step of a rank alone, as its record says it. */
+static ls_record read_step(const char *folder, const char *options, const char *step)
+{
+    FILE *file = fake_open(folder, "rank0.jsonl");
+    fprintf(file,
+            "{\"event\":\"start\",\"schema\":1,\"options\":{%s}}\n"
+            "{\"event\":\"step\",%s,\"digest\":{\"param\":\"1\"}}\n",
+            options, step);
+    fclose(file);
+    return fake_read(folder);
+}
+
+/* A record chooses its numbers: none of them is a number of turns. */
+START_TEST(a_huge_number_does_not_keep_the_judge_busy)
+{
+    ls_case row = {.job_count = 1};
+    ls_text_put(row.job[0].loss_scale, sizeof row.job[0].loss_scale, "dynamic");
+    char a[64], b[64];
+    fake_folder(a, sizeof a);
+    fake_folder(b, sizeof b);
+    ls_record record[2] = {
+        read_step(a, "\"growth-interval\":2147483647",
+                  "\"step\":9007199254740991,\"loss_scale\":8,\"loss_scale_next\":9"),
+        read_step(b, "", "\"step\":1,\"loss_scale\":1,\"loss_scale_next\":1")};
+    ls_verdict verdict = {.code = LS_PASS};
+    ls_judge_scaler(&row, &record[0], &verdict);
+    ck_assert_msg(verdict.code == LS_FAIL, "%s", verdict.evidence);
+    verdict = (ls_verdict){.code = LS_PASS};
+    ck_assert_int_eq(ls_judge_runs(&record[0], &record[1], 0, LS_JUDGE_EVERYTHING, &verdict), 0);
+    ck_assert_msg(verdict.code == LS_FAIL, "%s", verdict.evidence);
+    for (int i = 0; i < 2; i++) {
+        ls_record_free(&record[i]);
+    }
+    ls_path_remove_tree(a);
+    ls_path_remove_tree(b);
+}
+END_TEST
+
+/* Resumed before its scale doubles: the count of clean steps is what the record leaves open. */
+START_TEST(a_resumed_scale_may_double_at_any_step)
+{
+    ls_case row = {.job_count = 1};
+    ls_text_put(row.job[0].loss_scale, sizeof row.job[0].loss_scale, "dynamic");
+    char folder[64];
+    fake_folder(folder, sizeof folder);
+    ls_record record = read_step(folder, "\"growth-interval\":2147483647",
+                                 "\"step\":7,\"loss_scale\":8,\"loss_scale_next\":16");
+    ls_verdict verdict = {.code = LS_PASS};
+    ls_judge_scaler(&row, &record, &verdict);
+    ck_assert_msg(verdict.code == LS_PASS, "%s", verdict.evidence);
+    ls_record_free(&record);
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
 START_TEST(a_killed_rank_must_be_named_and_the_others_leave_with_10)
 {
     static const struct {
@@ -284,6 +339,8 @@ int main(void)
     tcase_add_test(tests, a_skipped_step_changes_nothing);
     tcase_add_test(tests, replicas_that_drift_apart_fail);
     tcase_add_test(tests, a_pair_that_differs_in_one_bit_fails);
+    tcase_add_test(tests, a_huge_number_does_not_keep_the_judge_busy);
+    tcase_add_test(tests, a_resumed_scale_may_double_at_any_step);
     tcase_add_test(tests, a_killed_rank_must_be_named_and_the_others_leave_with_10);
     tcase_add_test(tests, every_case_names_the_file_that_makes_it);
     tcase_add_test(tests, every_case_has_a_requirement_and_every_requirement_a_case);

@@ -343,20 +343,20 @@ START_TEST(the_page_shows_the_example)
 }
 END_TEST
 
-/* Our trainer, its dumps without `hidden`'s metadata: other names of the same length stand there.
- */
-static ls_verdict judge_without(const char *id, const char *const *hidden, int count)
+/* Our trainer, and a script that then edits what it wrote. `events SED` edits this rank's events,
+ * `dumps STEP SED` its dumps of that step, '*': of each; the data stay where they are, so that
+ * names and types change to others of the same length. */
+static ls_verdict judge_edited(const char *id, const char *script)
 {
     char folder[64], subject[200], program[1024], body[4000];
     fake_folder(folder, sizeof folder);
     ls_path_program(program, sizeof program);
-    ls_text_put(body, sizeof body, "%s/../lockstep-train \"$@\" || exit\nexport LC_ALL=C\n",
-                program);
-    for (int i = 0; i < count; i++) {
-        ls_text_add(body, sizeof body,
-                    "sed -i 's/\"%s\":/\"X%s\":/' \"$LS_RUN_DIR\"/dump/*.rank$RANK.safetensors\n",
-                    hidden[i], hidden[i] + 1);
-    }
+    ls_text_put(body, sizeof body,
+                "%s/../lockstep-train \"$@\"; code=$?\nexport LC_ALL=C\n"
+                "events() { sed -i \"$1\" \"$out\"; }\n"
+                "dumps() { sed -i \"$2\" \"$LS_RUN_DIR\"/dump/step00000$1.rank$RANK.safetensors; "
+                "}\n%s\nexit $code",
+                program, script);
     write_script(folder, body);
     ls_run run;
     ls_headline headline;
@@ -364,6 +364,7 @@ static ls_verdict judge_without(const char *id, const char *const *hidden, int c
     ls_case_list list = {0, 0, NULL};
     ls_cases_all(&settings, &list);
     prepare(&run, folder, subject, sizeof subject, judge_steps);
+    ck_assert_ptr_nonnull(fake_case(&list, id));
     run.cases.row[0] = *fake_case(&list, id);
     go(&run, &headline);
     ls_verdict verdict = run.verdict[0];
@@ -371,6 +372,17 @@ static ls_verdict judge_without(const char *id, const char *const *hidden, int c
     ls_rows_free(&list);
     ls_path_remove_tree(folder);
     return verdict;
+}
+
+/* Without `hidden`'s metadata. */
+static ls_verdict judge_without(const char *id, const char *const *hidden, int count)
+{
+    char script[2000] = ":";
+    for (int i = 0; i < count; i++) {
+        ls_text_add(script, sizeof script, "; dumps '*' 's/\"%s\":/\"X%s\":/'", hidden[i],
+                    hidden[i] + 1);
+    }
+    return judge_edited(id, script);
 }
 
 /* A dump may leave out what the page's example leaves out. */
@@ -425,6 +437,54 @@ START_TEST(metadata_that_is_missing_where_it_matters_fails)
 }
 END_TEST
 
+/* A judge demands what it says that it has judged: each of these left a part out, and passed. */
+static const struct omission {
+    const char *id, *script;
+    ls_verdict_code code;
+    const char *evidence;
+} omission[] = {
+    {"gradients.o0.w2.b0.1mb", "dumps 2 's#next/fc.bias#next/fc.bixs#'", LS_FAIL, "next/fc.bi"},
+    {"optim.sgd.plain.o0", "dumps '*' 's#next/fc.bias#nexx/fc.bias#'", LS_FAIL, "next/fc.bias is"},
+    {"optim.sgd.drift.o0", "dumps '*' 's#next/fc.bias#nexx/fc.bias#'", LS_UNSUPPORTED, "lacks"},
+    {"masters.copy.o2", "dumps 3 's#param/fc.bias#parax/fc.bias#'", LS_FAIL, "param is missing"},
+    {"masters.carry.o2", "dumps 3 's#master/fc.bias#mastex/fc.bias#'", LS_FAIL,
+     "master is missing"},
+    {"masters.unrounded.o2", "dumps 2 's#next/fc.bias#nexx/fc.bias#'", LS_FAIL, "next/fc.bias"},
+    {"masters.gradient.o2", "dumps 2 's#grad/fc.bias#grax/fc.bias#'", LS_FAIL, "grad/fc.bias"},
+    {"masters.small.o2", "dumps 1 's#grad/fc.bias#grax/fc.bias#'", LS_FAIL, "fc.bias: gradient"},
+    {"masters.small.lost.o3", "dumps 1 's#grad/#grax/#g'", LS_FAIL, "gradient or a value"},
+    {"opt_levels.types.o2", "dumps 2 's#next/#nexx/#g'", LS_FAIL, "0 tensors next"},
+    {"gradients.followed.o2.w2",
+     "case \"$*\" in *force*) ;; *) dumps 1 's#grad/fc.bias#grax/fc.bias#' ;; esac", LS_FAIL,
+     "gradients of"},
+    {"subject.dump.o0.w2", "dumps 2 's#\"target\":{\"dtype\":\"I#\"target\":{\"dtype\":\"F#'",
+     LS_FAIL, "target has another size or type"},
+    {"subject.dump.o0.w2", "dumps 2 's#next_state/fc.bias#next_state/fc.bixs#'", LS_FAIL,
+     "is no tensor of"},
+    {"ddp.lockstep.o2.w2", "[ $RANK = 0 ] || events 's/\"master\":\"[^\"]*\",//'", LS_FAIL,
+     "reports other digests"},
+    {"checkpoint.resume.o2.w2",
+     "case \"$*\" in *resume*) events 's/\"master\":\"[^\"]*\",//' ;; esac", LS_FAIL,
+     "reports other digests"},
+    {"unused.alike.nobody.apex", "events 's/\"digest\":{/\"digesx\":{/'", LS_UNSUPPORTED,
+     "no digests"},
+    {"syncbn.groups.even.w2", "events 's/\"buffer\":\"[^\"]*\"/\"x\":\"\"/'", LS_UNSUPPORTED,
+     "no digest of statistics"},
+    {"scaler.skip.plain.o2", "events '/\"step\":2,/s/\"param\":/\"parax\":/'", LS_UNSUPPORTED,
+     "no digest of the parameters"},
+    {"scaler.static.o2", "events '/\"event\":\"step\"/d'", LS_FAIL, "0 step events"},
+};
+
+START_TEST(what_is_left_out_does_not_pass)
+{
+    const struct omission *o = &omission[_i];
+    ls_verdict verdict = judge_edited(o->id, o->script);
+    ck_assert_msg(verdict.code == o->code && strstr(verdict.evidence, o->evidence) != NULL,
+                  "%s, %s: %s %s", o->id, o->script, ls_verdict_name(verdict.code),
+                  verdict.evidence);
+}
+END_TEST
+
 /* The program itself: no case is no success. */
 START_TEST(zero_cases_are_exit_code_1)
 {
@@ -457,6 +517,8 @@ int main(void)
     tcase_add_loop_test(tests, one_fault_each_is_named, 0, FAULTS);
     tcase_add_loop_test(tests, events_that_say_something_else_fail, 0,
                         (int)(sizeof lie / sizeof *lie));
+    tcase_add_loop_test(tests, what_is_left_out_does_not_pass, 0,
+                        (int)(sizeof omission / sizeof *omission));
     tcase_add_test(tests, a_hanging_subject_times_out_and_leaves_nothing);
     tcase_add_test(tests, dumps_that_cannot_be_read_fail);
     tcase_add_test(tests, a_subject_that_supports_three_cases_is_not_correct);
