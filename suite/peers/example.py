@@ -23,7 +23,7 @@ def main(events):
         generator = torch.Generator().manual_seed((o.seed * 1000003 + step) * world + rank)
         target = torch.randint(o.num_classes, (o.batch_size,), generator=generator)
         images = torch.randn(o.batch_size, 3, o.image_size, o.image_size, generator=generator)
-        tensors = {f"param/{n}": p.detach().clone() for n, p in names.items()} if dump else {}
+        tensors = protocol.snapshot(names, optimizer) if dump else {} # param/ and state/
         branches.on, branches.found = dump, []
         optimizer.zero_grad()
         logits = wrapped(images)

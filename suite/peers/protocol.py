@@ -189,6 +189,23 @@ def write_safetensors(path, tensors, metadata):
     os.replace(path + ".tmp", path)
 
 
+def moments(names, optimizer):
+    """{name/moment: tensor} of what the optimizer has; nothing before its first step."""
+    found = {}
+    for name, parameter in names.items():
+        for moment, value in optimizer.state.get(parameter, {}).items():
+            if torch.is_tensor(value) and value.dim() > 0:
+                found[f"{name}/{moment}"] = value
+    return found
+
+
+def snapshot(names, optimizer):
+    """Copies of parameters and moments, under their names in a dump, to be taken before the step."""
+    found = {f"param/{n}": p for n, p in names.items()}
+    found.update({f"state/{n}": m for n, m in moments(names, optimizer).items()})
+    return {n: t.detach().clone() for n, t in found.items()}
+
+
 def write_dump(folder, step, rank, tensors, metadata):
     os.makedirs(os.path.join(folder, "dump"), exist_ok=True)
     write_safetensors(os.path.join(folder, "dump", f"step{step:06d}.rank{rank}.safetensors"),

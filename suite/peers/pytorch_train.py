@@ -405,13 +405,7 @@ class Trainer:
     # ---- events ----
 
     def moments(self):
-        """{name/moment: tensor} of what the optimizer has."""
-        found = {}
-        for name, parameter in (self.masters or self.names).items():
-            for moment, value in self.optimizer.state.get(parameter, {}).items():
-                if torch.is_tensor(value) and value.dim() > 0:
-                    found[f"{name}/{moment}"] = value
-        return found
+        return protocol.moments(self.masters or self.names, self.optimizer)
 
     def digests(self, grads):
         out = {"param": protocol.digest(self.names), "grad": protocol.digest(grads),
