@@ -19,6 +19,7 @@
 #include "harness/hosts/outcome.h"
 #include "kernels/core/usage_error.h"
 #include "harness/hosts/supervise.h"
+#include "harness/process/guard.h"
 
 enum { EXIT_TIMED_OUT = 124 }; /* as timeout(1) */
 
@@ -385,6 +386,9 @@ int main(int argc, char **argv)
     ls_file_survive_limit();
     argp_err_exit_status = LS_ERR_USAGE;
     if (argp_parse(&parser, argc, argv, ARGP_IN_ORDER, NULL, &given) != 0) {
+        return LS_ERR_INFRA;
+    }
+    if (ls_guard_begin() != LS_OK) {
         return LS_ERR_INFRA;
     }
     if (given.env_from_stdin) {

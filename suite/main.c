@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "harness/process/guard.h"
 #include "harness/report/report.h"
 #include "kernels/core/file.h"
 #include "kernels/core/text.h"
@@ -104,21 +105,23 @@ static const struct command {
     const char *name;
     int (*main)(int count, char **argument);
     const char *text;
+    bool starts_jobs;
 } command[] = {
-    {"bench", ls_bench_main, "the main job: train a matrix of jobs, judge them, report"},
-    {"conform", ls_conform_main, "run conformance cases"},
+    {"bench", ls_bench_main, "the main job: train a matrix of jobs, judge them, report", true},
+    {"conform", ls_conform_main, "run conformance cases", true},
     {"detect", ls_detect_main,
-     "check that planted faults are caught and that clean runs raise no alarm"},
+     "check that planted faults are caught and that clean runs raise no alarm", true},
     {"judge", ls_judge_main, "DIR...: judge jobs that another launcher ran"},
     {"jobs", ls_jobs_main, "print the commands and environments of a bench, to run elsewhere"},
     {"report", report_main, "DIR: write the tables, plots and pages of a run again"},
     {"explain", explain_main, "describe a training run without running it: types, buckets, memory"},
     {"data", data_main, "make DIR: draw a folder of images to train on"},
     {"diff", diff_main, "A B: compare two runs, job by job"},
-    {"bounds", ls_bounds_main, "measure e/r of correct steps and planted faults over fresh seeds"},
+    {"bounds", ls_bounds_main, "measure e/r of correct steps and planted faults over fresh seeds",
+     true},
     {"preflight", ls_preflight_main, "check the GPUs before anything runs on them"},
     {"layers", ls_layers_main, "show where a step's time goes on a GPU, pass by pass"},
-    {"versus", ls_versus_main, "compare the speed with PyTorch on this machine"},
+    {"versus", ls_versus_main, "compare the speed with PyTorch on this machine", true},
 };
 
 enum { COMMANDS = sizeof command / sizeof *command };
@@ -150,6 +153,9 @@ int main(int argc, char **argv)
     const char *names[COMMANDS];
     for (int i = 0; i < COMMANDS; i++) {
         if (strcmp(command[i].name, argv[1]) == 0) {
+            if (command[i].starts_jobs && ls_guard_begin() != LS_OK) {
+                return LS_ERR_INFRA;
+            }
             return command[i].main(argc - 2, argv + 2);
         }
         names[i] = command[i].name;

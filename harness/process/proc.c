@@ -410,3 +410,9 @@ int ls_proc_caught_signal(void)
     }
     return 0;
 }
+
+int ls_proc_stopped_code(void)
+{
+    int caught = ls_proc_caught_signal();
+    return 128 + (caught != 0 ? caught : SIGINT);
+}

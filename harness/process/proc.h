@@ -1,6 +1,6 @@
-/* Starts, supervises and ends a group of processes. Only this file and proc_isolated.c fork. No
- * process is left behind: each child dies with its parent (PR_SET_PDEATHSIG), its own children are
- * ended with it (process group), and signals go to pids only. */
+/* Starts, supervises and ends a group of processes. Only this folder forks. No process is left
+ * behind: each child dies with its parent (PR_SET_PDEATHSIG), its own children are ended with it
+ * (process group; guard.h for those that left it), and signals go to pids only. */
 #ifndef LS_PROC_H
 #define LS_PROC_H
 
@@ -68,5 +68,6 @@ void ls_proc_kill_child(pid_t pid);
  */
 ls_status ls_proc_catch_signals(void);
 int ls_proc_caught_signal(void); /* 0: none */
+int ls_proc_stopped_code(void);  /* 128 + that signal, to leave with; SIGINT where none came here */
 
 #endif

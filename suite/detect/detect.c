@@ -511,7 +511,7 @@ static int run_all(detect *d)
     if (d->stopped) {
         printf("stopped; to resume: lockstep detect%s --out %s\n", d->full ? " --full" : "",
                d->directory);
-        return 128 + 2; /* as after SIGINT */
+        return ls_proc_stopped_code();
     }
     const ls_detect_summary *s = &d->summary;
     bool good = s->caught == s->faults && s->clean_failed == 0 && s->right_failed == 0 &&

@@ -9,6 +9,7 @@
 
 #include "run.h"
 #include "harness/machine/machine.h"
+#include "harness/process/proc.h"
 #include "harness/report/report.h"
 #include "harness/run/job.h"
 #include "kernels/core/clock.h"
@@ -216,8 +217,9 @@ static void drop_dumps(const ls_run *run)
 
 static ls_status judge_what_is_ready(ls_run *run)
 {
-    for (int c = 0; c < run->cases.count; c++) {
-        if (run->judged[c] || !jobs_done(run, c)) {
+    for (int c = 0; c < run->cases.count && !run->stopped; c++) {
+        run->stopped = ls_proc_caught_signal() != 0;
+        if (run->stopped || run->judged[c] || !jobs_done(run, c)) {
             continue;
         }
         ls_progress_note("judging %s", run->cases.row[c].id);
@@ -552,7 +554,7 @@ static int stop_here(const ls_run *run)
     } else {
         printf("%s\n", run->command);
     }
-    return 128 + 2; /* as after SIGINT */
+    return ls_proc_stopped_code();
 }
 
 int ls_runner_finish(ls_run *run)
