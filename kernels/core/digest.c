@@ -1,5 +1,7 @@
 #include "digest.h"
 
+#include <string.h>
+
 #include "status.h"
 
 uint64_t ls_digest_update(uint64_t digest, const void *data, size_t bytes)
@@ -37,4 +39,67 @@ void ls_digest_update_many(int count, uint64_t *digest, const void *const *data,
     for (int i = 0; i < count; i++) {
         digest[i] = ls_digest_update(digest[i], data[i], bytes[i]);
     }
+}
+
+/* ---- XXH64, names as in its specification ---------------------------------------------------- */
+
+#define PRIME_1 UINT64_C(0x9E3779B185EBCA87)
+#define PRIME_2 UINT64_C(0xC2B2AE3D27D4EB4F)
+#define PRIME_3 UINT64_C(0x165667B19E3779F9)
+#define PRIME_4 UINT64_C(0x85EBCA77C2B2AE63)
+#define PRIME_5 UINT64_C(0x27D4EB2F165667C5)
+
+static uint64_t rotate(uint64_t value, int bits)
+{
+    return value << bits | value >> (64 - bits);
+}
+
+static uint64_t lane(const unsigned char *at)
+{
+    uint64_t value;
+    memcpy(&value, at, sizeof value);
+    return value;
+}
+
+static uint64_t mix(uint64_t accumulator, uint64_t value)
+{
+    return rotate(accumulator + value * PRIME_2, 31) * PRIME_1;
+}
+
+static uint64_t merge(uint64_t digest, uint64_t accumulator)
+{
+    return (digest ^ mix(0, accumulator)) * PRIME_1 + PRIME_4;
+}
+
+uint64_t ls_digest_xxh64(uint64_t seed, const void *data, size_t bytes)
+{
+    const unsigned char *at = data, *end = at + bytes;
+    uint64_t digest = seed + PRIME_5;
+    if (bytes >= 32) {
+        uint64_t a = seed + PRIME_1 + PRIME_2, b = seed + PRIME_2, c = seed, d = seed - PRIME_1;
+        for (; end - at >= 32; at += 32) {
+            a = mix(a, lane(at));
+            b = mix(b, lane(at + 8));
+            c = mix(c, lane(at + 16));
+            d = mix(d, lane(at + 24));
+        }
+        digest = rotate(a, 1) + rotate(b, 7) + rotate(c, 12) + rotate(d, 18);
+        digest = merge(merge(merge(merge(digest, a), b), c), d);
+    }
+    digest += bytes;
+    for (; end - at >= 8; at += 8) {
+        digest = rotate(digest ^ mix(0, lane(at)), 27) * PRIME_1 + PRIME_4;
+    }
+    if (end - at >= 4) {
+        uint32_t half;
+        memcpy(&half, at, sizeof half);
+        digest = rotate(digest ^ half * PRIME_1, 23) * PRIME_2 + PRIME_3;
+        at += 4;
+    }
+    for (; at < end; at++) {
+        digest = rotate(digest ^ *at * PRIME_5, 11) * PRIME_1;
+    }
+    digest = (digest ^ digest >> 33) * PRIME_2;
+    digest = (digest ^ digest >> 29) * PRIME_3;
+    return digest ^ digest >> 32;
 }

@@ -1,4 +1,5 @@
-/* FNV-1a, 64 bit (Fowler, Noll, Vo): the fingerprint that compares ranks, runs and checkpoints. */
+/* FNV-1a, 64 bit (Fowler, Noll, Vo): the fingerprint that compares ranks and runs. XXH64: the
+ * checksum of stored files. */
 #ifndef LS_CORE_DIGEST_H
 #define LS_CORE_DIGEST_H
 
@@ -21,6 +22,10 @@ enum { LS_DIGEST_STREAMS = 4 };
  * other. */
 void ls_digest_update_many(int count, uint64_t *digest, const void *const *data,
                            const size_t *bytes);
+
+/* XXH64 (Collet, github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md), at the speed of memory.
+ */
+uint64_t ls_digest_xxh64(uint64_t seed, const void *data, size_t bytes);
 
 #ifdef __cplusplus
 }

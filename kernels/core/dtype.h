@@ -3,6 +3,7 @@
 #define LS_CORE_DTYPE_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -23,6 +24,9 @@ size_t ls_dtype_bytes(ls_dtype dtype);
 const char *ls_dtype_name(ls_dtype dtype);
 /* The name used on command lines: "fp32", "fp16", "bf16", ... */
 const char *ls_dtype_label(ls_dtype dtype);
+/* Index of the first element of data[count], in host memory, that is inf or NaN; -1 if there is
+ * none, as in integers. */
+int64_t ls_dtype_non_finite(ls_dtype dtype, const void *data, int64_t count);
 
 #ifdef __cplusplus
 }

@@ -10,16 +10,24 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/core/digest.h"
 #include "kernels/core/file.h"
 #include "kernels/core/json.h"
 #include "kernels/core/log.h"
+#include "kernels/core/plant.h"
 #include "kernels/core/text.h"
 
 enum {
     LENGTH_BYTES = 8,
     HEADER_BYTES_MAX = 100000000, /* the format's own limit */
     DATA_ALIGN = 8,               /* largest element; the header is padded with spaces up to it */
+    DIGITS = 16,                  /* of a digest */
 };
+
+/* Digests of a lasting file, in its metadata. XXH64, in hexadecimal: */
+#define TENSORS \
+    "xxh64_tensors"           /* of each tensor's data, one after the other in the order of data */
+#define HEADER "xxh64_header" /* of the header without these digits, which it follows */
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
@@ -36,7 +44,7 @@ struct ls_safetensors_writer {
     cJSON *metadata;
     write_entry *entry;
     int count, room;
-    bool survives_crash;
+    bool lasting;
 };
 
 static void *must_allocate(void *memory)
@@ -72,9 +80,9 @@ void ls_safetensors_metadata(ls_safetensors_writer *writer, const char *name, co
     free(text);
 }
 
-void ls_safetensors_survive_crash(ls_safetensors_writer *writer)
+void ls_safetensors_lasting(ls_safetensors_writer *writer)
 {
-    writer->survives_crash = true;
+    writer->lasting = true;
 }
 
 static write_entry *add_entry(ls_safetensors_writer *writer, const char *name, ls_dtype dtype,
@@ -130,10 +138,46 @@ static int *data_order(const ls_safetensors_writer *writer)
     return order;
 }
 
+static void put_digest(char *text, uint64_t digest)
+{
+    snprintf(text, DIGITS + 1, "%016llx", (unsigned long long)digest);
+}
+
+static void add_digests_of_tensors(const ls_safetensors_writer *writer, const int *order)
+{
+    char *text = must_allocate(calloc((size_t)writer->count + 1, DIGITS));
+    for (int i = 0; i < writer->count; i++) {
+        const write_entry *entry = &writer->entry[order[i]];
+        put_digest(text + i * DIGITS, ls_digest_xxh64(0, entry->data, entry_bytes(entry)));
+    }
+    cJSON_AddStringToObject(writer->metadata, TENSORS, text);
+    cJSON_AddStringToObject(writer->metadata, HEADER, "0123456789abcdef"); /* for now */
+    free(text);
+}
+
+/* Place of the digits of HEADER in the header's text, NULL if it has none. */
+static char *header_digits(const char *header, size_t length)
+{
+    static const char mark[] = "\"" HEADER "\":\"";
+    char *found = memmem(header, length, mark, sizeof mark - 1);
+    size_t rest = found == NULL ? 0 : length - (size_t)(found - header) - (sizeof mark - 1);
+    return rest >= DIGITS ? found + sizeof mark - 1 : NULL;
+}
+
+static uint64_t digest_around(const char *header, size_t length, const char *digits)
+{
+    const char *after = digits + DIGITS;
+    uint64_t before = ls_digest_xxh64(0, header, (size_t)(digits - header));
+    return ls_digest_xxh64(before, after, length - (size_t)(after - header));
+}
+
 /* Header text, padded to DATA_ALIGN with spaces as the format's own writer does; malloc'ed. */
 static char *make_header(const ls_safetensors_writer *writer, const int *order, size_t *length)
 {
     cJSON *root = must_allocate(cJSON_CreateObject());
+    if (writer->lasting) {
+        add_digests_of_tensors(writer, order);
+    }
     cJSON_AddItemReferenceToObject(root, "__metadata__", writer->metadata);
     double offset = 0;
     for (int i = 0; i < writer->count; i++) {
@@ -156,6 +200,12 @@ static char *make_header(const ls_safetensors_writer *writer, const int *order, 
     text = must_allocate(realloc(text, padded + 1));
     memset(text + used, ' ', padded - used);
     text[padded] = '\0';
+    char *digits = writer->lasting ? header_digits(text, padded) : NULL;
+    if (digits != NULL) {
+        char hex[DIGITS + 1];
+        put_digest(hex, digest_around(text, padded, digits));
+        memcpy(digits, hex, DIGITS);
+    }
     *length = padded;
     return text;
 }
@@ -199,7 +249,7 @@ ls_status ls_safetensors_finish(ls_safetensors_writer *writer)
         status = ls_log_fail(LS_ERR_INFRA, "cannot create %s: %s", writer->path, strerror(error));
     } else {
         status = write_file(writer, draft.descriptor, writer->path);
-        status = ls_file_draft_close(&draft, status, writer->survives_crash);
+        status = ls_file_draft_close(&draft, status, writer->lasting);
     }
     ls_safetensors_discard(writer);
     return status;
@@ -419,6 +469,45 @@ static ls_status parse_entries(ls_safetensors *file, size_t data_start)
     return check_cover(file, data_start);
 }
 
+bool ls_safetensors_has_digests(const ls_safetensors *file)
+{
+    return ls_safetensors_metadata_of(file, TENSORS, NULL) != NULL ||
+           ls_safetensors_metadata_of(file, HEADER, NULL) != NULL;
+}
+
+/* The header's text first: it holds the others. Either name shows that the file has digests, so
+ * that damage to one of them does not hide it. */
+static ls_status check_digests(const ls_safetensors *file, size_t data_start)
+{
+    char hex[DIGITS + 1] = "";
+    const char *header = file->data + LENGTH_BYTES;
+    size_t length = data_start - LENGTH_BYTES;
+    const char *digits = header_digits(header, length);
+    const char *of_tensors = ls_safetensors_metadata_of(file, TENSORS, "");
+    if (LS_PLANT(checkpoint_damage_unseen, !ls_safetensors_has_digests(file), true)) {
+        return LS_OK;
+    }
+    if (digits != NULL) {
+        put_digest(hex, digest_around(header, length, digits));
+    }
+    if (digits == NULL || memcmp(digits, hex, DIGITS) != 0 ||
+        strlen(of_tensors) != (size_t)file->count * DIGITS) {
+        return broken(file->path,
+                      "its header is damaged, or was written anew with an old " HEADER
+                      " (%.16s; it is %s)",
+                      digits == NULL ? "missing" : digits, hex);
+    }
+    for (int i = 0; i < file->count; i++) {
+        const ls_safetensors_entry *entry = &file->entry[i];
+        put_digest(hex, ls_digest_xxh64(0, entry->data, (size_t)entry->bytes));
+        if (memcmp(of_tensors + i * DIGITS, hex, DIGITS) != 0) {
+            return broken(file->path, "tensor '%s' is damaged: its XXH64 is %s, it was %.16s",
+                          entry->name, hex, of_tensors + i * DIGITS);
+        }
+    }
+    return LS_OK;
+}
+
 ls_status ls_safetensors_open(const char *path, ls_safetensors **out)
 {
     ls_safetensors *file = calloc(1, sizeof *file);
@@ -435,6 +524,7 @@ ls_status ls_safetensors_open(const char *path, ls_safetensors **out)
     LS_TRY_GOTO(status, read_file(file), close_file);
     LS_TRY_GOTO(status, parse_header(file, &data_start), close_file);
     LS_TRY_GOTO(status, parse_entries(file, data_start), close_file);
+    LS_TRY_GOTO(status, check_digests(file, data_start), close_file);
     *out = file;
     return LS_OK;
 close_file:

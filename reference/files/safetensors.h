@@ -22,9 +22,10 @@ void ls_safetensors_add(ls_safetensors_writer *writer, const char *name, ls_dtyp
 /* The same, but copies the data now (for staging memory that is reused). */
 ls_status ls_safetensors_add_copy(ls_safetensors_writer *writer, const char *name, ls_dtype dtype,
                                   const ls_shape *shape, const void *host_data);
-/* finish then syncs the file before it gets its name, so that the path names a complete file even
- * after a power failure. For checkpoints: a dump of hundreds of MB need not wait for the disk. */
-void ls_safetensors_survive_crash(ls_safetensors_writer *writer);
+/* For checkpoints. finish then syncs the file before it gets its name, so that the path names a
+ * complete file even after a power failure (a dump of hundreds of MB need not wait for the disk),
+ * and adds digests of the header and of every tensor to the metadata, which open verifies. */
+void ls_safetensors_lasting(ls_safetensors_writer *writer);
 /* Writes the file, frees the writer (also on failure). A full disk is LS_ERR_INFRA. */
 ls_status ls_safetensors_finish(ls_safetensors_writer *writer);
 void ls_safetensors_discard(ls_safetensors_writer *writer);
@@ -39,10 +40,12 @@ typedef struct ls_safetensors_entry {
     int64_t bytes;
 } ls_safetensors_entry;
 
-/* Checks everything (lengths, offsets, overlaps, types) before use; a broken file is LS_ERR_USAGE
- * with path and reason. */
+/* Checks everything (lengths, offsets, overlaps, types, and digests where it has them) before use;
+ * a broken file is LS_ERR_USAGE with path and reason. */
 ls_status ls_safetensors_open(const char *path, ls_safetensors **out);
 void ls_safetensors_close(ls_safetensors *file);
+/* Whether the file's digests were verified; it may have none. */
+bool ls_safetensors_has_digests(const ls_safetensors *file);
 int ls_safetensors_count(const ls_safetensors *file);
 const ls_safetensors_entry *ls_safetensors_at(const ls_safetensors *file, int index);
 /* NULL when absent. */

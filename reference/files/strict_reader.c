@@ -116,6 +116,22 @@ ls_status ls_strict_reader_tensor(ls_strict_reader *reader, const char *name, ls
     return LS_OK;
 }
 
+ls_status ls_strict_reader_finite(const ls_strict_reader *reader, const ls_safetensors_entry *entry)
+{
+    int64_t found = ls_dtype_non_finite(entry->dtype, entry->data, ls_shape_count(&entry->shape));
+    return found < 0 ? LS_OK
+                     : ls_log_fail(LS_ERR_USAGE, "%s: %s is not finite at element %lld",
+                                   reader->path, entry->name, (long long)found);
+}
+
+void ls_strict_reader_warn_unverified(const ls_strict_reader *reader)
+{
+    if (!ls_safetensors_has_digests(reader->file)) {
+        ls_log_warn("%s: it has no digests (an older version saved it): damage would go unnoticed",
+                    reader->path);
+    }
+}
+
 ls_status ls_strict_reader_metadata(const ls_strict_reader *reader, const char *name,
                                     const char *format, ...)
 {

@@ -23,10 +23,15 @@ void ls_strict_reader_close(ls_strict_reader *reader);
 ls_status ls_strict_reader_tensor(ls_strict_reader *reader, const char *name, ls_dtype dtype,
                                   bool any_float, const ls_shape *shape,
                                   const ls_safetensors_entry **out);
+/* LS_ERR_USAGE if an element is inf or NaN: no run goes on from there. */
+ls_status ls_strict_reader_finite(const ls_strict_reader *reader,
+                                  const ls_safetensors_entry *entry);
 /* LS_ERR_USAGE if the metadata's entry differs from the given text. */
 ls_status ls_strict_reader_metadata(const ls_strict_reader *reader, const char *name,
                                     const char *format, ...) __attribute__((format(printf, 3, 4)));
 
+/* Warns, in one line, that damage to the file would not be noticed, where it has no digests. */
+void ls_strict_reader_warn_unverified(const ls_strict_reader *reader);
 /* The tensors not requested, counted by the part of their names before the first slash: "state 41,
  * scaler 3, rank<k> 36"; "" if there are none. */
 void ls_strict_reader_unused(const ls_strict_reader *reader, char *text, size_t bytes);

@@ -16,7 +16,6 @@
 #include "reference/files/safetensors.h"
 #include "reference/files/strict_reader.h"
 
-#define FORMAT "lockstep-checkpoint"
 #define VERSION "1"
 
 uint64_t ls_checkpoint_bucket_rule(const ls_trainer *trainer)
@@ -98,9 +97,11 @@ enum { SCALAR_COUNT = sizeof SCALARS / sizeof SCALARS[0] };
 
 typedef struct saver {
     ls_trainer *trainer;
+    const char *path;
     ls_safetensors_writer *writer;
     void *scratch;       /* [largest parameter] */
     const char *buffers; /* of the rank that is saved, as this rank's lie in its own block */
+    int spoilt;          /* running statistics that are not finite */
 } saver;
 
 /* Borrowed where the host can read the device, else copied. */
@@ -109,23 +110,37 @@ static ls_status save_param(void *context, const char *name, const ls_tensor *te
 {
     const saver *to = context;
     const ls_device *device = &to->trainer->device;
+    const void *host = tensor->data;
+    if (!device->info.host_memory) {
+        LS_TRY(ls_device_read(device, to->scratch, tensor->data, (int64_t)ls_tensor_bytes(tensor)));
+        host = to->scratch;
+    }
+    int64_t found = ls_dtype_non_finite(tensor->dtype, host, tensor->count);
+    if (found >= 0) { /* every step has looked for these: the memory was changed since */
+        return ls_log_fail(LS_ERR_NON_FINITE, "%s: not saved: %s is not finite at element %lld",
+                           to->path, name, (long long)found);
+    }
     if (device->info.host_memory) {
-        ls_safetensors_add(to->writer, name, tensor->dtype, shape, tensor->data);
+        ls_safetensors_add(to->writer, name, tensor->dtype, shape, host);
         return LS_OK;
     }
-    LS_TRY(ls_device_read(device, to->scratch, tensor->data, (int64_t)ls_tensor_bytes(tensor)));
-    return ls_safetensors_add_copy(to->writer, name, tensor->dtype, shape, to->scratch);
+    return ls_safetensors_add_copy(to->writer, name, tensor->dtype, shape, host);
 }
 
 static ls_status save_buffer(void *context, const char *name, const ls_tensor *tensor,
                              const ls_shape *shape)
 {
-    const saver *to = context;
+    saver *to = context;
     const ls_memory *memory = &to->trainer->memory;
     const void *data =
         tensor->data == memory->tracked
             ? tensor->data
             : to->buffers + ((char *)tensor->data - (char *)memory->block[LS_MEMORY_BUFFER]);
+    int64_t found = ls_dtype_non_finite(tensor->dtype, data, tensor->count);
+    if (found >= 0 && to->spoilt++ == 0) { /* of a forward pass that overflowed: training goes on */
+        ls_log_warn("%s: %s is not finite at element %lld: evaluation gives NaN", to->path, name,
+                    (long long)found);
+    }
     return ls_safetensors_add_copy(to->writer, name, tensor->dtype, shape, data);
 }
 
@@ -220,7 +235,7 @@ static ls_status add_metadata(const ls_trainer *trainer, ls_safetensors_writer *
     char *text = json == NULL ? NULL : cJSON_PrintUnformatted(json);
     cJSON_Delete(json);
     LS_TRY_MEMORY(text != NULL, "the options of a checkpoint");
-    ls_safetensors_metadata(writer, "format", FORMAT);
+    ls_safetensors_metadata(writer, "format", LS_CHECKPOINT_FORMAT);
     ls_safetensors_metadata(writer, "version", VERSION);
     ls_safetensors_metadata(writer, "arch", "%s", options->arch);
     ls_safetensors_metadata(writer, "num_classes", "%d", options->num_classes);
@@ -273,12 +288,12 @@ static ls_status add_all(saver *to, int64_t step, const char *buffers)
 static ls_status write_file(ls_trainer *trainer, int64_t step, const char *path,
                             const char *buffers)
 {
-    saver to = {.trainer = trainer};
+    saver to = {.trainer = trainer, .path = path};
     to.scratch = malloc((size_t)trainer->memory.largest * sizeof(float));
     LS_TRY_MEMORY(to.scratch != NULL, "memory for a checkpoint");
     ls_status status = ls_safetensors_create(path, &to.writer);
     if (status == LS_OK) {
-        ls_safetensors_survive_crash(to.writer);
+        ls_safetensors_lasting(to.writer);
         status = add_all(&to, step, buffers);
         if (status == LS_OK) {
             ls_fault_point(trainer, step, LS_FAULT_SAVE);
@@ -320,6 +335,15 @@ static ls_status check_tensor(void *context, const char *name, const ls_tensor *
     return ls_strict_reader_tensor(from->reader, name, tensor->dtype, false, shape, &entry);
 }
 
+static ls_status check_param(void *context, const char *name, const ls_tensor *tensor,
+                             const ls_shape *shape)
+{
+    const source *from = context;
+    const ls_safetensors_entry *entry = NULL;
+    LS_TRY(ls_strict_reader_tensor(from->reader, name, tensor->dtype, false, shape, &entry));
+    return ls_strict_reader_finite(from->reader, entry);
+}
+
 static ls_status load_tensor(void *context, const char *name, const ls_tensor *tensor,
                              const ls_shape *shape)
 {
@@ -344,9 +368,9 @@ static ls_status check_metadata(const ls_strict_reader *reader, const ls_trainer
 {
     const ls_options *options = &trainer->options;
     const char *format = ls_safetensors_metadata_of(reader->file, "format", "");
-    if (strcmp(format, FORMAT) != 0) {
+    if (strcmp(format, LS_CHECKPOINT_FORMAT) != 0) {
         return ls_log_fail(LS_ERR_USAGE,
-                           "--resume %s: its format is '%s', not " FORMAT
+                           "--resume %s: its format is '%s', not " LS_CHECKPOINT_FORMAT
                            "; --init starts from a dump or plain weights",
                            reader->path, format);
     }
@@ -495,7 +519,7 @@ static ls_status load_checked(ls_strict_reader *reader, ls_trainer *trainer, ls_
     int ranks = 1;
     const ls_safetensors_entry *layout = NULL;
     LS_TRY(check_metadata(reader, trainer));
-    LS_TRY(each_param(trainer, check_tensor, &from));
+    LS_TRY(each_param(trainer, check_param, &from));
     LS_TRY(read_state(reader, trainer, state, step));
     LS_TRY(read_layout(reader, trainer, &layout));
     int rank = choose_buffers(reader, trainer, &ranks);
@@ -510,6 +534,7 @@ static ls_status load_checked(ls_strict_reader *reader, ls_trainer *trainer, ls_
     LS_TRY(each_param(trainer, load_tensor, &from));
     LS_TRY(each_buffer(trainer, rank, load_tensor, &from));
     if (trainer->world.rank == 0) {
+        ls_strict_reader_warn_unverified(reader);
         warn_differences(reader, trainer);
         warn_other_world(reader, trainer);
     }

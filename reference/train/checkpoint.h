@@ -14,7 +14,9 @@
  *
  * Metadata: format "lockstep-checkpoint", version, arch, num_classes, opt_level, half, optimizer,
  * world_size, step, scaler (dynamic|static), min_loss_scale, max_loss_scale, growth_interval,
- * bucket_rule (digest of the options that make the layout), options (JSON), options_digest.
+ * bucket_rule (digest of the options that make the layout), options (JSON), options_digest,
+ * xxh64_tensors and xxh64_header (safetensors.c), which are verified when the file is read; files
+ * of earlier versions have none, and a warning says so.
  *
  * The same world continues bit for bit. At another world size rank 0's buffers go to all and the
  * layout is made anew. */
@@ -22,6 +24,8 @@
 #define LS_CHECKPOINT_H
 
 #include "trainer.h"
+
+#define LS_CHECKPOINT_FORMAT "lockstep-checkpoint"
 
 /* All ranks call it: rank 0 gathers the others' running statistics first. */
 ls_status ls_checkpoint_save(ls_trainer *trainer, int64_t step, const char *path);

@@ -7,6 +7,7 @@
 #include "kernels/core/half.h"
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
+#include "checkpoint.h"
 #include "reference/files/strict_reader.h"
 
 static ls_status write_any_float(ls_trainer *trainer, const ls_tensor *to,
@@ -63,7 +64,7 @@ static ls_status find_param(source *from, const ls_param *param, const ls_safete
         LS_TRY(ls_strict_reader_tensor(&from->reader, name, LS_F32, true, &param->shape, out));
         from->masters++;
     }
-    return LS_OK;
+    return ls_strict_reader_finite(&from->reader, *out);
 }
 
 /* *out NULL: a counter that the file leaves out, as files of weights do. */
@@ -127,6 +128,10 @@ static ls_status check_strangers(const source *from, const ls_network *network)
 static void report(const source *from, const ls_trainer *trainer)
 {
     char unused[512];
+    const char *format = ls_safetensors_metadata_of(from->reader.file, "format", "");
+    if (trainer->world.rank == 0 && strcmp(format, LS_CHECKPOINT_FORMAT) == 0) {
+        ls_strict_reader_warn_unverified(&from->reader);
+    }
     if (from->of_run && trainer->world.rank == 0) {
         ls_strict_reader_unused(&from->reader, unused, sizeof unused);
         ls_log_note("--init %s: takes %d parameters (%d of them from masters) and %d running "

@@ -166,6 +166,14 @@ static void judge_spoilt_again(const ls_case *row, const ls_record *job, ls_verd
 /* Only one rank makes the copy, by `command` from $K to $C. */
 #define COPY(command) \
     WHOLE "flock {self}/copy.lock sh -c 'IFS=; [ -e $C ] || { " command "; }'; " CONTINUE
+/* The same by a script of sed, without the digests, which would find the edit first. */
+#define EDITED(script) COPY("sed \"s/xxh64/none0/g; " script "\" $K >$C")
+/* The first element of a tensor is NaN. */
+#define SPOILT(name)                                                                      \
+    COPY("sed \"s/xxh64/none0/g\" $K >$C; from=$(grep -ao \"" name                        \
+         "\\\":{[^[]*[^:]*:[[][0-9]*\" $C | grep -ao \"[0-9]*$\"); printf "               \
+         "\"\\377\\377\\377\\177\" | dd of=$C bs=1 conv=notrunc status=none seek=$((8 + " \
+         "$(od -An -tu8 -N8 $C) + from))")
 #define CONTINUE "exec \"$0\" \"$@\" --resume={self}/c.safetensors"
 
 /* Every rank says `data` and leaves with 2. */
@@ -301,14 +309,13 @@ static const ls_row rows[] = {
      COPY("{ printf \"\\377\\377\\377\\377\\377\\377\\377\\177\"; tail -c +9 $K; } >$C"),
      .judges_outcome = true},
     {"faults.resume.version", "F5", judge_broken, RESUMED, "version",
-     COPY("sed \"s/\\\"version\\\":\\\"./\\\"version\\\":\\\"9/\" $K >$C"), .judges_outcome = true},
+     EDITED("s/\\\"version\\\":\\\"./\\\"version\\\":\\\"9/"), .judges_outcome = true},
     {"faults.resume.format", "F5", judge_broken, RESUMED, "format",
-     COPY("sed \"s/\\\"format\\\":\\\"./\\\"format\\\":\\\"x/\" $K >$C"), .judges_outcome = true},
+     EDITED("s/\\\"format\\\":\\\"./\\\"format\\\":\\\"x/"), .judges_outcome = true},
     {"faults.resume.other-name", "F5", judge_broken, RESUMED, "layer1.0.conv1",
-     COPY("sed \"s/param.layer1.0.conv1/param\\/layer1.0.conv9/\" $K >$C"), .judges_outcome = true},
+     EDITED("s/param.layer1.0.conv1/param\\/layer1.0.conv9/"), .judges_outcome = true},
     {"faults.resume.type", "F5", judge_broken, RESUMED, "I32",
-     COPY("sed \"s/\\\"dtype\\\":\\\"F32\\\"/\\\"dtype\\\":\\\"I32\\\"/\" $K >$C"),
-     .judges_outcome = true},
+     EDITED("s/\\\"dtype\\\":\\\"F32\\\"/\\\"dtype\\\":\\\"I32\\\"/"), .judges_outcome = true},
     {"faults.resume.arch", "F5", judge_broken, RESUMED "--arch=resnet20", "resnet20",
      COPY("cp $K $C"), .judges_outcome = true},
     {"faults.resume.classes", "F5", judge_broken, RESUMED "--num-classes=7", "num_classes",
@@ -320,11 +327,16 @@ static const ls_row rows[] = {
     {"faults.resume.scaler", "F5", judge_broken, RESUMED "--loss-scale=dynamic", "scaler",
      COPY("cp $K $C"), .judges_outcome = true},
     {"faults.resume.shape", "F5", judge_broken, RESUMED, "shape",
-     COPY("sed \"s/\\[16,3,3,3\\]/[3,16,3,3]/\" $K >$C"), .judges_outcome = true},
+     EDITED("s/\\[16,3,3,3\\]/[3,16,3,3]/"), .judges_outcome = true},
     {"faults.resume.half-type", "F5", judge_broken, RESUMED "--half=bf16", "half", COPY("cp $K $C"),
      .judges_outcome = true},
     {"faults.resume.left-over", "F5", judge_broken, RESUMED "--momentum=0",
      "momentum_buffer has no place", COPY("cp $K $C"), .judges_outcome = true},
+    {"faults.resume.nan-parameter", "F5", judge_broken, RESUMED,
+     "param/fc.bias is not finite at element 0", SPOILT("param/fc.bias"), .judges_outcome = true},
+    {"faults.resume.nan-moment", "F5", judge_broken, RESUMED,
+     "state/conv1.weight/momentum_buffer is not finite at element 0",
+     SPOILT("state/conv1.weight/momentum_buffer"), .judges_outcome = true},
     /* one command line, two machines with another file each */
     {"faults.resume.not-equal", "F5", judge_broken, RESUMED, "--resume",
      "mkdir -p {self}/r$RANK; cd {self}/r$RANK; env -u RANK -u WORLD_SIZE LS_RUN_DIR= \"$0\" "

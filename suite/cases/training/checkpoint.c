@@ -57,6 +57,56 @@ static void judge_told(const ls_case *row, const ls_record *job, ls_verdict *out
     ls_verdict_pass(out, "%d options that differ are reported", lines);
 }
 
+/* Saves a checkpoint, then resumes from copies of it with one flipped bit each, anywhere in the
+ * file; flips.txt: "BYTE MASK CODE MESSAGE" of each. */
+enum { FLIPS = 40 };
+#define FLIP(count)                                                                              \
+    "alone() { env -u RANK -u WORLD_SIZE LS_RUN_DIR= \"$@\"; }; cd {self}; "                     \
+    "alone \"$0\" \"$@\" --save=whole.safetensors || exit $?; "                                  \
+    "awk -v bytes=$(wc -c <whole.safetensors) 'BEGIN { srand(7); for (i = 0; i < " count         \
+    "; i++) print int(rand() * bytes), 2 ^ int(rand() * 8) }' | while IFS=' ' read -r at mask; " \
+    "do "                                                                                        \
+    "cp whole.safetensors flipped.safetensors; "                                                 \
+    "byte=$(od -An -tu1 -j$at -N1 flipped.safetensors); "                                        \
+    "printf \"\\$(printf %o $((byte ^ mask)))\" | "                                              \
+    "dd of=flipped.safetensors bs=1 seek=$at conv=notrunc status=none; "                         \
+    "said=$(alone \"$0\" \"$@\" --steps=2 --resume=flipped.safetensors 2>&1 >/dev/null); "       \
+    "echo $at $mask $? $said; done >flips.txt; exec \"$0\" \"$@\""
+
+/* Each flip is refused with code 2 by the file's name, and where it is in the data by the
+ * tensor's. */
+static void judge_flipped(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)row;
+    int flips = 0;
+    ls_dumpfile *whole = ls_dumps_open_file(job, "whole.safetensors", LS_FAIL, out);
+    if (whole == NULL) {
+        return;
+    }
+    bool digests = ls_dumpfile_text(whole, "xxh64_header", NULL) != NULL;
+    ls_dumpfile_close(whole);
+    if (!digests) {
+        ls_verdict_set(out, LS_UNSUPPORTED, "its checkpoints hold no digests");
+        return;
+    }
+    LS_TEXT(path, 700, "%s/flips.txt", job->directory);
+    char *text = ls_text_read(path), *rest = text;
+    for (char *line; (line = strsep(&rest, "\n")) != NULL && line[0] != '\0'; flips++) {
+        int code = -1;
+        (void)sscanf(line, "%*d %*d %d", &code);
+        bool named = strstr(line, "flipped.safetensors") != NULL &&
+                     (strstr(line, "header") != NULL || strstr(line, "tensor '") != NULL);
+        if (code != LS_ERR_USAGE || !named) {
+            ls_verdict_fail(out, "flip %d (byte, mask, code, message): %s", flips + 1, line);
+        }
+    }
+    free(text);
+    if (flips != FLIPS) {
+        ls_verdict_fail(out, "%d flips of %d were tried", flips, FLIPS);
+    }
+    ls_verdict_pass(out, "%d of %d flipped bits are refused by name", flips, FLIPS);
+}
+
 /* ---- the table ------------------------------------------------------------------------------- */
 
 #define SAVE " steps=3 --save={self}/checkpoint.safetensors"
@@ -92,6 +142,8 @@ static const ls_row rows[] = {
     {"checkpoint.told.o0.w2", "C5", judge_told,
      "resnet8 O0 w2 b0.05 steps=1 --save={self}/checkpoint.safetensors | resnet8 O0 w2 b0.05 "
      "steps=2 lr=0.125 accumulate=2 --growth-interval=9 --print-freq=1 --resume={job:0}" RESUME},
+    {"checkpoint.flipped", "C6", judge_flipped, "resnet8 O0 w1 b0.05 steps=1 shell",
+     .script = FLIP("40")},
 };
 
 void ls_checkpoint_cases(const ls_case_settings *settings, ls_case_list *list)

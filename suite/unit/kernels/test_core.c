@@ -303,6 +303,48 @@ START_TEST(sha256)
 }
 END_TEST
 
+/* xxhash's own test strings; 39 bytes take its lanes of 32 and its rest of 4 and 3. */
+START_TEST(checksums)
+{
+    static const struct {
+        const char *text;
+        uint64_t digest;
+    } want[] = {{"", UINT64_C(0xef46db3751d8e999)},
+                {"a", UINT64_C(0xd24ec4f1a98c6e5b)},
+                {"abc", UINT64_C(0x44bc2cf5ad770999)},
+                {"Nobody inspects the spammish repetition", UINT64_C(0xfbcea83c8a378bf1)}};
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        ck_assert_uint_eq(ls_digest_xxh64(0, want[i].text, strlen(want[i].text)), want[i].digest);
+    }
+    ck_assert_uint_ne(ls_digest_xxh64(1, "a", 1), want[1].digest);
+}
+END_TEST
+
+START_TEST(values_that_are_not_finite)
+{
+    float wide[3] = {3.4e38f, -1e-45f, 0};
+    uint16_t half[3] = {0x7bff, 0xfbff, 1}, brain[3] = {0x7f7f, 0xff7f, 1};
+    double double_wide[3] = {1e308, -1e-320, 0};
+    int32_t whole[3] = {-1, INT32_MAX, 0x7f800000};
+    struct {
+        ls_dtype dtype;
+        void *data;
+    } list[] = {{LS_F32, wide}, {LS_F16, half}, {LS_BF16, brain}, {LS_F64, double_wide}};
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        ck_assert_int_eq(ls_dtype_non_finite(list[i].dtype, list[i].data, 3), -1);
+    }
+    wide[2] = -INFINITY;
+    half[2] = 0xfc00;
+    brain[2] = 0x7fc0;
+    double_wide[2] = NAN;
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        ck_assert_int_eq(ls_dtype_non_finite(list[i].dtype, list[i].data, 3), 2);
+        ck_assert_int_eq(ls_dtype_non_finite(list[i].dtype, list[i].data, 2), -1);
+    }
+    ck_assert_int_eq(ls_dtype_non_finite(LS_I32, whole, 3), -1);
+}
+END_TEST
+
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
 static char path[PATH_MAX];
@@ -507,6 +549,8 @@ int main(void)
     tcase_add_test(tests, digests);
     tcase_add_test(tests, digests_at_once);
     tcase_add_test(tests, sha256);
+    tcase_add_test(tests, checksums);
+    tcase_add_test(tests, values_that_are_not_finite);
     tcase_add_test(tests, json_lines);
     tcase_add_test(tests, json_integers);
     tcase_add_test(tests, json_files);

@@ -267,7 +267,7 @@ static ls_status save(float fill)
     }
     ls_safetensors_writer *writer;
     LS_TRY(ls_safetensors_create(file_path(), &writer));
-    ls_safetensors_survive_crash(writer);
+    ls_safetensors_lasting(writer);
     ls_safetensors_add(writer, "w", LS_F32, &(ls_shape){1, {ELEMENTS}}, value);
     return ls_safetensors_finish(writer);
 }
@@ -381,6 +381,46 @@ START_TEST(a_running_writer_keeps_its_file)
 }
 END_TEST
 
+/* Each bit of the length, of the header with its digests and padding, and of the data. */
+START_TEST(every_flipped_bit_is_refused)
+{
+    static const float weights[6] = {1.5f, -0.0f, 3e38f, 1e-45f, 5, 6};
+    static const uint16_t halves[3] = {0x3c00, 0, 1};
+    ls_safetensors_writer *writer;
+    ck_assert_int_eq(ls_safetensors_create(file_path(), &writer), LS_OK);
+    ls_safetensors_lasting(writer);
+    ls_safetensors_metadata(writer, "format", "x\"y\\z");
+    ls_safetensors_add(writer, "h", LS_F16, &(ls_shape){1, {3}}, halves);
+    ls_safetensors_add(writer, "w", LS_F32, &(ls_shape){2, {2, 3}}, weights);
+    ls_safetensors_add(writer, "none", LS_F32, &(ls_shape){1, {0}}, weights);
+    ck_assert_int_eq(ls_safetensors_finish(writer), LS_OK);
+    ls_safetensors *file;
+    ck_assert_int_eq(ls_safetensors_open(file_path(), &file), LS_OK);
+    ck_assert(ls_safetensors_has_digests(file));
+    ls_safetensors_close(file);
+    static unsigned char raw[4096];
+    FILE *stream = fopen(file_path(), "r+b");
+    size_t bytes = fread(raw, 1, sizeof raw, stream);
+    ck_assert_uint_lt(bytes, sizeof raw);
+    int saved_log = dup(STDERR_FILENO), nowhere = open("/dev/null", O_WRONLY);
+    dup2(nowhere, STDERR_FILENO); /* some 4,000 messages */
+    for (size_t bit = 0; bit < 8 * bytes; bit++) {
+        int byte = raw[bit / 8] ^ 1 << bit % 8;
+        ck_assert_int_eq(fseek(stream, (long)(bit / 8), SEEK_SET), 0);
+        ck_assert(fputc(byte, stream) == byte && fflush(stream) == 0);
+        ck_assert_msg(ls_safetensors_open(file_path(), &file) == LS_ERR_USAGE, "bit %zu", bit);
+        ck_assert_int_eq(fseek(stream, (long)(bit / 8), SEEK_SET), 0);
+        ck_assert(fputc(raw[bit / 8], stream) == raw[bit / 8] && fflush(stream) == 0);
+    }
+    dup2(saved_log, STDERR_FILENO);
+    close(nowhere);
+    close(saved_log);
+    fclose(stream);
+    ck_assert_int_eq(ls_safetensors_open(file_path(), &file), LS_OK);
+    ls_safetensors_close(file);
+}
+END_TEST
+
 START_TEST(discard_leaves_nothing)
 {
     static const float value[1] = {1};
@@ -408,6 +448,7 @@ int main(void)
     tcase_add_loop_test(tests, full_disk, 0, 2);
     tcase_add_loop_test(tests, killed_while_saving, 0, 2);
     tcase_add_test(tests, a_running_writer_keeps_its_file);
+    tcase_add_test(tests, every_flipped_bit_is_refused);
     tcase_add_test(tests, discard_leaves_nothing);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
