@@ -424,12 +424,12 @@ static int connect_to(const struct sockaddr *at, socklen_t at_bytes, int64_t dea
 }
 
 static ls_gate_result exchange(int fd, uint16_t port, const unsigned char *key,
-                               const ls_gate_claim *claim, int64_t deadline_ns, char *why,
-                               size_t why_bytes)
+                               const ls_gate_claim *claim, int64_t proof_ns, int64_t deadline_ns,
+                               char *why, size_t why_bytes)
 {
     unsigned char greeting[LS_GATE_GREETING_BYTES], theirs[PROOF], mine[PROOF], last[CLAIM + PROOF];
     talk said = {.port = port};
-    int done = ls_gate_transfer(fd, POLLIN, greeting, sizeof greeting, deadline_ns);
+    int done = ls_gate_transfer(fd, POLLIN, greeting, sizeof greeting, proof_ns);
     bool ours = done > 0 && memcmp(greeting, LS_GATE_GREETING, sizeof greeting) == 0;
     if (done >= 0 && !ours) {
         bool other = done > 0 && memcmp(greeting, LS_GATE_GREETING, sizeof greeting - 1) == 0;
@@ -439,9 +439,9 @@ static ls_gate_result exchange(int fd, uint16_t port, const unsigned char *key,
         return LS_GATE_CLOSED;
     }
     make_nonce(said.caller);
-    if (done < 0 || (done = ls_gate_transfer(fd, POLLIN, said.listener, NONCE, deadline_ns)) <= 0 ||
-        (done = ls_gate_transfer(fd, POLLOUT, said.caller, NONCE, deadline_ns)) <= 0 ||
-        (done = ls_gate_transfer(fd, POLLIN, theirs, PROOF, deadline_ns)) <= 0) {
+    if (done < 0 || (done = ls_gate_transfer(fd, POLLIN, said.listener, NONCE, proof_ns)) <= 0 ||
+        (done = ls_gate_transfer(fd, POLLOUT, said.caller, NONCE, proof_ns)) <= 0 ||
+        (done = ls_gate_transfer(fd, POLLIN, theirs, PROOF, proof_ns)) <= 0) {
         snprintf(why, why_bytes, "it was reached, then %s",
                  done == 0 ? "did not answer" : "closed the connection");
         return LS_GATE_CLOSED;
@@ -468,15 +468,18 @@ static ls_gate_result exchange(int fd, uint16_t port, const unsigned char *key,
 
 ls_gate_result ls_gate_enter(const struct sockaddr *at, socklen_t at_bytes,
                              const unsigned char key[LS_SHA256_BYTES], const ls_gate_claim *claim,
-                             int64_t deadline_ns, int *out, char *why, size_t why_bytes)
+                             int64_t proof_ns, int64_t deadline_ns, int *out, char *why,
+                             size_t why_bytes)
 {
     int fd = -1;
-    int done = connect_to(at, at_bytes, deadline_ns, &fd);
+    proof_ns = proof_ns < deadline_ns ? proof_ns : deadline_ns;
+    int done = connect_to(at, at_bytes, proof_ns, &fd);
     if (done <= 0) {
         snprintf(why, why_bytes, "%s", done == 0 ? "no answer" : strerror(errno));
-        return LS_GATE_UNREACHED;
+        return done == 0 ? LS_GATE_CLOSED : LS_GATE_UNREACHED;
     }
-    ls_gate_result result = exchange(fd, port_of(at), key, claim, deadline_ns, why, why_bytes);
+    ls_gate_result result =
+        exchange(fd, port_of(at), key, claim, proof_ns, deadline_ns, why, why_bytes);
     if (result == LS_GATE_IN) {
         *out = fd;
     } else {
@@ -492,11 +495,10 @@ ls_gate_result ls_gate_enter_again(const struct sockaddr *at, socklen_t at_bytes
 {
     enum { PAUSE_MS_FIRST = 5, PAUSE_MS_LAST = 100 };
     for (int pause_ms = PAUSE_MS_FIRST;;) {
-        int64_t until_ns = ls_clock_after(LS_GATE_ATTEMPT_S);
         ls_gate_result result =
-            ls_gate_enter(at, at_bytes, key, claim, until_ns < deadline_ns ? until_ns : deadline_ns,
+            ls_gate_enter(at, at_bytes, key, claim, ls_clock_after(LS_GATE_ATTEMPT_S), deadline_ns,
                           out, why, why_bytes);
-        until_ns = ls_clock_after(pause_ms * 1e-3);
+        int64_t until_ns = ls_clock_after(pause_ms * 1e-3);
         if (result != LS_GATE_CLOSED || until_ns >= deadline_ns) {
             return result;
         }

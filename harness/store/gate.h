@@ -70,15 +70,17 @@ bool ls_gate_next(ls_gate *gate, ls_gate_guest *out);
 
 typedef enum ls_gate_result {
     LS_GATE_IN,
-    LS_GATE_UNREACHED, /* no connection */
-    LS_GATE_CLOSED,    /* no proof by the deadline, or the connection ended first */
+    LS_GATE_UNREACHED, /* no connection: the other side's refusal, or an error of this one */
+    LS_GATE_CLOSED,    /* no answer or proof in time, or the connection ended first */
     LS_GATE_OTHER_JOB, /* a gate whose listener does not know this key */
 } ls_gate_result;
 
-/* The caller's side: connects and exchanges proofs. Unless LS_GATE_IN, `why` has the reason. */
+/* The caller's side: connects and exchanges proofs. The listener has until proof_ns for its proof:
+ * only after that is it known to be worth waiting for. Unless LS_GATE_IN, `why` has the reason. */
 ls_gate_result ls_gate_enter(const struct sockaddr *at, socklen_t at_bytes,
                              const unsigned char key[LS_SHA256_BYTES], const ls_gate_claim *claim,
-                             int64_t deadline_ns, int *out, char *why, size_t why_bytes);
+                             int64_t proof_ns, int64_t deadline_ns, int *out, char *why,
+                             size_t why_bytes);
 /* The same again and again until the deadline while the result is LS_GATE_CLOSED: under many
  * connections without a proof a gate may have dropped this one. */
 ls_gate_result ls_gate_enter_again(const struct sockaddr *at, socklen_t at_bytes,

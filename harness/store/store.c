@@ -22,7 +22,8 @@ enum {
     IDLE_MAX = 16,
     RETRY_MS_FIRST = 10, /* between attempts to connect until rank 0 listens; doubles each time */
     RETRY_MS_LAST = 250,
-    PROBE_LIMIT_MS = 2000, /* while probing, for the proof of a Lockstep store */
+    PROBE_MS_FIRST = 100, /* for the proof of a port that is probed; doubles each time */
+    PROBE_MS_LAST = 2000,
     REPLY_SLACK_MS = 2000, /* the server keeps the deadlines; after this much more it is lost */
 };
 
@@ -136,7 +137,8 @@ typedef enum join_result { JOINED, NOT_YET, TURNED_AWAY } join_result;
 
 /* One attempt at one address and port. TURNED_AWAY: the reason is in *status and logged. */
 static join_result try_join(ls_store *store, const struct addrinfo *at, int port, bool probe,
-                            int64_t deadline_ns, ls_status *status, char *why, size_t why_bytes)
+                            double limit_s, int64_t deadline_ns, ls_status *status, char *why,
+                            size_t why_bytes)
 {
     struct sockaddr_storage where;
     memcpy(&where, at->ai_addr, at->ai_addrlen);
@@ -145,12 +147,11 @@ static join_result try_join(ls_store *store, const struct addrinfo *at, int port
     } else {
         ((struct sockaddr_in *)&where)->sin_port = htons((uint16_t)port);
     }
-    int64_t enter_ns = ls_clock_after(probe ? PROBE_LIMIT_MS * 1e-3 : LS_GATE_ATTEMPT_S);
     ls_gate_claim claim = claim_of(store, false, deadline_ns);
     int fd = -1;
     ls_gate_result result =
         ls_gate_enter((struct sockaddr *)&where, at->ai_addrlen, store->key, &claim,
-                      enter_ns < deadline_ns ? enter_ns : deadline_ns, &fd, why, why_bytes);
+                      ls_clock_after(limit_s), deadline_ns, &fd, why, why_bytes);
     if (result == LS_GATE_OTHER_JOB && !probe) {
         *status = ls_log_fail(LS_ERR_RENDEZVOUS, "store at %s:%d: %s", store->address, port, why);
         return TURNED_AWAY;
@@ -188,7 +189,7 @@ static ls_status join(ls_store *store, const ls_store_options *options, int64_t 
     bool probe = options->probe && store->server == NULL;
     int first = probe ? options->port + 1 : store->port;
     int last = probe ? options->port + LS_STORE_PORT_PROBES : store->port;
-    int pause_ms = RETRY_MS_FIRST;
+    int pause_ms = RETRY_MS_FIRST, probe_ms = PROBE_MS_FIRST;
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found = NULL;
     snprintf(service, sizeof service, "%d", first);
     for (;;) {
@@ -206,7 +207,8 @@ static ls_status join(ls_store *store, const ls_store_options *options, int64_t 
             for (int port = first; port <= last && rest_ns(deadline_ns) > 0; port++) {
                 ls_status status = LS_OK;
                 join_result result =
-                    try_join(store, at, port, probe, deadline_ns, &status, why, sizeof why);
+                    try_join(store, at, port, probe, probe ? probe_ms * 1e-3 : LS_GATE_ATTEMPT_S,
+                             deadline_ns, &status, why, sizeof why);
                 if (result != NOT_YET) {
                     freeaddrinfo(found);
                     return status;
@@ -223,6 +225,7 @@ static ls_status join(ls_store *store, const ls_store_options *options, int64_t 
         int64_t pause_ns = pause_ms * INT64_C(1000000);
         (void)ls_clock_poll(-1, 0, ls_clock_ns() + (pause_ns < rest ? pause_ns : rest));
         pause_ms = pause_ms * 2 < RETRY_MS_LAST ? pause_ms * 2 : RETRY_MS_LAST;
+        probe_ms = probe_ms * 2 < PROBE_MS_LAST ? probe_ms * 2 : PROBE_MS_LAST;
     }
     LS_TEXT(ports, 32, first == last ? "%d" : "%d to %d", first, last);
     return ls_log_fail(LS_ERR_RENDEZVOUS,

@@ -61,6 +61,7 @@ static void read_store(fuzz *f, const bytes *b)
                                .further = fuzz_below(f, 8) > 0,
                                .timeout_ms = 50};
         LS_ASSERT(ls_gate_enter((struct sockaddr *)&at, sizeof at, f->key, &claim,
+                                ls_clock_after(INPUT_LIMIT_S / 2),
                                 ls_clock_after(INPUT_LIMIT_S / 2), &fd, answer,
                                 sizeof answer) == LS_GATE_IN);
     }

@@ -199,7 +199,7 @@ static int neighbouring(int rank, int world, int port, void *context)
     ls_store *store = NULL;
     void *values[2];
     size_t bytes[2];
-    ls_store_options options = where(rank, world, port, 10.0);
+    ls_store_options options = where(rank, world, port, 6.0);
     options.run_id = "none";
     options.probe = true;
     RANK_CHECK(ls_store_open(&options, &store) == LS_OK);
@@ -232,6 +232,31 @@ START_TEST(neighbouring_ports)
 }
 END_TEST
 
+/* Four of the ports that are probed belong to services that say nothing. */
+START_TEST(silent_ports)
+{
+    enum { SILENT = 4 };
+    int port = 0, code[2];
+    pid_t pid[2];
+    for (int taken = 0; taken < SILENT;) { /* four free ports in a row */
+        struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        port = taken == 0 ? world_free_port() - 1 : port;
+        at.sin_port = htons((uint16_t)(port + 1 + taken));
+        bool free = bind(fd, (struct sockaddr *)&at, sizeof at) == 0 && listen(fd, 8) == 0;
+        taken = free ? taken + 1 : 0;
+    }
+    for (int rank = 0; rank < 2; rank++) {
+        pid[rank] = world_fork(rank, 2, port, neighbouring, "c");
+    }
+    for (int rank = 0; rank < 2; rank++) {
+        code[rank] = world_join(pid[rank]);
+    }
+    ck_assert_int_eq(code[0], 0);
+    ck_assert_int_eq(code[1], 0);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("gate");
@@ -241,6 +266,7 @@ int main(void)
     tcase_add_loop_test(tests, token_is_not_sent, 0, 2);
     tcase_add_test(tests, proofs_are_not_relayed);
     tcase_add_loop_test(tests, neighbouring_ports, 0, 4);
+    tcase_add_test(tests, silent_ports);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
 }

@@ -449,7 +449,8 @@ START_TEST(bad_frames)
         int fd = known ? -1 : dial(ls_store_port(store));
         if (known) {
             ck_assert_int_eq(ls_gate_enter((struct sockaddr *)&at, sizeof at, key, &claim,
-                                           ls_clock_after(5), &fd, why, sizeof why),
+                                           ls_clock_after(5), ls_clock_after(5), &fd, why,
+                                           sizeof why),
                              LS_GATE_IN);
             ck_assert_int_ge(fcntl(fd, F_SETFL, 0), 0); /* blocking */
         }
