@@ -126,6 +126,7 @@ static void judge_one(const char *family, ls_case_judge *judge, const char *name
 {
     ls_case row = {0};
     ls_text_put(row.id, sizeof row.id, "%s.%.80s", family, name);
+    ls_plain_replace(row.id, sizeof row.id); /* the name is that of a folder */
     row.job_count = 1;
     row.job[0] = *spec;
     ls_verdict verdict = {0};

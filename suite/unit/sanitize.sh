@@ -49,7 +49,7 @@ for program in "$build"/unit/test_*; do
     fi
     # tests of dying processes need Check's fork
     case $(basename "$program") in
-    test_proc* | test_job* | test_launch* | test_comm* | test_gate* | test_store*) CK_FORK=yes run "$(basename "$program")" "$program" ;;
+    test_proc* | test_guard* | test_job* | test_launch* | test_comm* | test_gate* | test_store*) CK_FORK=yes run "$(basename "$program")" "$program" ;;
     *) run "$(basename "$program")" "$program" ;;
     esac
 done

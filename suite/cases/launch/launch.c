@@ -289,6 +289,15 @@ static const struct launched {
             "> '$F'; exit 0\" TERM; for I in 1 2 3 4 5 6 7 8 9; do sleep 0.5; done'; C=$?; "
             "[ $C = 6 ] && grep -q caught $F || { echo \"exit code $C\"; exit 1; }; echo 6 ends",
      "6 ends"},
+    /* kill -9: a process that a rank started in a session of its own ends, too */
+    {"orphans",
+     LAUNCH "--nproc-per-node 2 -- sh -c 'setsid sleep 60 & echo $! >>'$F'; wait' & P=$!; "
+            "left() { while read K; do kill -0 $K 2>/dev/null && return; done <$F; return 1; }; "
+            "for I in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do "
+            "[ -e $F ] && [ $(wc -l <$F) = 2 ] && break; sleep 0.1; done; left || exit 9; "
+            "kill -9 $P; for I in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 "
+            "25 26 27 28 29 30; do left || break; sleep 0.1; done; left || echo none left",
+     "none left"},
     {"no-command", LAUNCH "--nproc-per-node 2" ENDS(2), "2 ends"},
     {"places",
      LAUNCH "--nproc-per-node 6 --local-nodes 2 --log-dir $F -- sh -c 'echo $RANK $WORLD_SIZE "

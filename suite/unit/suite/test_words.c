@@ -81,10 +81,28 @@ static void check_file(const char *path)
     free(text);
 }
 
+/* Runs lockstep with the arguments, its output in FOLDER/output.txt; returns its exit code. */
+static int run_lockstep(const char *folder, char *const *arguments)
+{
+    char program[1024], *argv[16] = {program};
+    ls_path_program(program, sizeof program);
+    ls_text_add(program, sizeof program, "%s", "/../lockstep");
+    for (int i = 0; arguments[i] != NULL; i++) {
+        argv[i + 1] = arguments[i];
+    }
+    LS_TEXT(output, 100, "%s/output.txt", folder);
+    ls_proc_spec spec = {.argv = argv, .environment = environ, .log_path = output};
+    ls_proc process;
+    ck_assert_int_eq(ls_proc_start(&spec, &process), LS_OK);
+    ck_assert(ls_proc_wait_all(&process, 1, ls_clock_after(50)));
+    check_file(output);
+    return process.code;
+}
+
 START_TEST(no_line_is_forged)
 {
     const struct subject *s = &subjects[_i];
-    char folder[64], program[1024];
+    char folder[64];
     fake_folder(folder, sizeof folder);
     FILE *script = fake_open(folder, "subject.sh");
     fputs(s->script, script);
@@ -96,19 +114,12 @@ START_TEST(no_line_is_forged)
     }
     fputs("\"}\n", events);
     fclose(events);
-    ls_path_program(program, sizeof program);
-    ls_text_add(program, sizeof program, "%s", "/../lockstep");
     LS_TEXT(command, 100, "sh %s/subject.sh", folder);
     LS_TEXT(output, 100, "%s/output.txt", folder);
     LS_TEXT(run, 100, "%s/run", folder);
-    char *argv[] = {program,     "conform", "--case", "gradients.o0.w2.b0.1mb", "--out", run,
-                    "--subject", command,   NULL};
-    ls_proc_spec spec = {.argv = argv, .environment = environ, .log_path = output};
-    ls_proc process;
-    ck_assert_int_eq(ls_proc_start(&spec, &process), LS_OK);
-    ck_assert(ls_proc_wait_all(&process, 1, ls_clock_after(50)));
-    ck_assert_int_eq(process.code, 1);
-    check_file(output);
+    char *arguments[] = {"conform", "--case", "gradients.o0.w2.b0.1mb", "--out", run, "--subject",
+                         command,   NULL};
+    ck_assert_int_eq(run_lockstep(folder, arguments), 1);
     char *said = ls_text_read(output);
     ck_assert_msg(strstr(said, s->said) != NULL, "'%s' is not in: %s", s->said, said);
     ck_assert_msg(strstr(said, "\nnot ok 1 - gradients.o0.w2.b0.1mb # ") != NULL &&
@@ -130,11 +141,28 @@ START_TEST(no_line_is_forged)
 }
 END_TEST
 
+/* Folders of jobs that another launcher ran. */
+START_TEST(no_folder_forges_a_line)
+{
+    char folder[64];
+    fake_folder(folder, sizeof folder);
+    LS_TEXT(job, 150, "%s/a\nok 1 - x # PASS\nCORRECT  yes\033[2J", folder);
+    ck_assert_int_eq(mkdir(job, 0755), 0);
+    fake_step steps[] = {{1, 1, 1, 1, 0, 1, 1, 1, 1}};
+    fake_rank(job, 0, steps, 1);
+    fake_rank(job, 1, steps, 1);
+    char *arguments[] = {"judge", job, NULL};
+    ck_assert_int_eq(run_lockstep(folder, arguments), 1);
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("words");
     TCase *tests = tcase_create("words");
     tcase_add_loop_test(tests, no_line_is_forged, 0, sizeof subjects / sizeof *subjects);
+    tcase_add_test(tests, no_folder_forges_a_line);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
