@@ -83,7 +83,12 @@ static ls_status read_shapes(ls_evidence *e, const char *arch)
                            (long long)bias->count);
     }
     const int64_t *dim = input->dim + (input->rank - 4);
-    arch = arch != NULL ? arch : ls_dumpfile_text(file, "arch", "");
+    const char *own = ls_dumpfile_text(file, "arch", arch);
+    if (arch != NULL && strcmp(own, arch) != 0) {
+        return ls_log_fail(LS_ERR_USAGE, "%s: arch is '%.40s'; given as %s", ls_dumpfile_path(file),
+                           own, arch);
+    }
+    arch = own != NULL ? own : "";
     LS_TRY(ls_nettab_build(arch, (int)bias->count, (int)dim[2], (int)dim[3], &e->net));
     e->step.net = &e->net;
     e->step.world = e->world;

@@ -35,6 +35,7 @@ typedef struct ls_compare_facts {
     const char *arch;      /* NULL; "resnet20" */
     const char *opt_level; /* NULL; "O0".."O3" */
     const char *half;      /* NULL: "fp16"; "fp16" or "bf16" */
+    int step;              /* 0: not known */
     bool sync_bn;          /* statistics over sync_bn_group ranks */
     int sync_bn_group;     /* 0: the metadata's sync_bn_group, else the world */
     bool dialect_torch;    /* divide, then sum; else sum, then divide */
@@ -118,6 +119,9 @@ bool ls_compare_checks_belongs(const ls_nettab *net, const char *name);
 /* Every name below a judged group ("next/") must be a tensor of the network: another one would go
  * unjudged. */
 void ls_compare_checks_names(const ls_evidence *evidence, ls_compare_checks *checks);
+/* Masters and moments, before and after the step, must be rank 0's, bit for bit, where a rank dumps
+ * them. */
+void ls_compare_checks_states(const ls_evidence *evidence, ls_compare_checks *checks);
 /* Each rank's loss must be the mean cross entropy of its own logits, up to f32 arithmetic; both may
  * be infinite only where the gradient is (finite: it is not). */
 ls_status ls_compare_checks_loss(const ls_evidence *evidence, bool finite,

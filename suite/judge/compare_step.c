@@ -8,6 +8,7 @@
 
 #include "kernels/core/json.h"
 #include "kernels/core/log.h"
+#include "kernels/core/text.h"
 #include "reference/oracle/oracle.h"
 #include "compare_judgement.h"
 #include "diagnose.h"
@@ -77,6 +78,44 @@ static int stored_level(const ls_compare_judgement *j, const ls_dumpfile *file)
     return j->level;
 }
 
+/* A word or number that is unknown would count as the default. */
+static ls_status check_metadata(const ls_dumpfile *file, int step)
+{
+    static const struct {
+        const char *name, *words; /* NULL: a finite number */
+    } known[] = {{"skipped", "0|1|true|false|True|False"},
+                 {"sync_bn", "0|1|true|false|True|False"},
+                 {"nesterov", "0|1|true|false|True|False"},
+                 {"dialect", "apex|torch"},
+                 {"average", "pre|post|none"},
+                 {"half", "fp16|bf16"},
+                 {"reduced_type", "fp32|fp16|bf16"},
+                 {"step", NULL},
+                 {"momentum", NULL},
+                 {"weight_decay", NULL},
+                 {"eps", NULL},
+                 {"trust", NULL},
+                 {"accumulate", NULL},
+                 {"optimizer_steps", NULL}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        const char *text = ls_dumpfile_text(file, known[i].name, NULL);
+        bool good = text == NULL ||
+                    (known[i].words != NULL ? ls_text_choice(text, known[i].words) >= 0
+                                            : isfinite(ls_dumpfile_number(file, known[i].name, 0)));
+        if (!good) {
+            return ls_log_fail(LS_ERR_USAGE, "%s: %s '%.40s': allowed: %s", ls_dumpfile_path(file),
+                               known[i].name, text,
+                               known[i].words != NULL ? known[i].words : "a number");
+        }
+    }
+    int64_t own = ls_dumpfile_integer(file, "step", step);
+    if (step > 0 && own != step) {
+        return ls_log_fail(LS_ERR_USAGE, "%s is of step %lld; given as step %d",
+                           ls_dumpfile_path(file), (long long)own, step);
+    }
+    return LS_OK;
+}
+
 /* Fills level, bounds, nesterov, skipped, finite and the evidence's step. LS_ERR_USAGE for an
  * impossible step. */
 static ls_status read_facts(ls_compare_judgement *j)
@@ -84,6 +123,9 @@ static ls_status read_facts(ls_compare_judgement *j)
     const ls_compare_facts *facts = j->facts;
     const ls_dumpfile *file = j->evidence->file[0];
     ls_oracle_step *step = &j->evidence->step;
+    for (int rank = 0; rank < j->evidence->world; rank++) {
+        LS_TRY(check_metadata(j->evidence->file[rank], facts->step));
+    }
     LS_TRY(read_level(j, file));
     step->level = stored_level(j, file);
     step->loss_scale = ls_dumpfile_number(file, "loss_scale", 1);
@@ -263,6 +305,7 @@ static ls_status judge(ls_compare_judgement *j)
     LS_TRY(ls_compare_gradient_judge(j));
     judge_replicas(j);
     ls_compare_checks_replicas(j->evidence, "next", "parameters after the step", &j->checks);
+    ls_compare_checks_states(j->evidence, &j->checks);
     if (j->finite) {
         LS_TRY(ls_compare_checks_reduce(j->evidence, j->evidence->step.level, &j->checks,
                                         &v->reduce_judged));

@@ -76,6 +76,7 @@ static void judge_step(const ls_case *row, const ls_record *job, int step, ls_ve
     ls_compare_facts facts;
     char cache[700];
     facts_of(&row->job[0], &facts, cache, sizeof cache);
+    facts.step = step;
     ls_compare_verdict verdict = {0};
     ls_status status = compare_step(&facts, job, step, &verdict);
     if (status != LS_OK) {

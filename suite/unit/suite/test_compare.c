@@ -736,6 +736,31 @@ static void group_huge(cJSON *header)
     set_metadata(header, "sync_bn_group", "4294967297");
 }
 
+static void state_of_a_rank(cJSON *header)
+{
+    add_copy_of(header, "grad/fc.bias", "next_state/fc.bias/momentum_buffer");
+}
+
+static void half_unknown(cJSON *header)
+{
+    set_metadata(header, "half", "fp8");
+}
+
+static void flag_unknown(cJSON *header)
+{
+    set_metadata(header, "skipped", "maybe");
+}
+
+static void momentum_nan(cJSON *header)
+{
+    set_metadata(header, "momentum", "nan");
+}
+
+static void arch_other(cJSON *header)
+{
+    set_metadata(header, "arch", "resnet20");
+}
+
 typedef struct edit_row {
     edit *change;
     int rank;
@@ -763,6 +788,7 @@ static const edit_row edits[] = {
     {later_step, 0, WRONG_STEP, LS_OK, LS_COMPARE_WEAK, "moments before it (state/) are missing"},
     {rate_no_number, 0, CLEAN, LS_OK, LS_COMPARE_FAIL, "next/"},
     {rate_nan, 0, WRONG_STEP, LS_OK, LS_COMPARE_FAIL, "next/"},
+    {state_of_a_rank, 1, CLEAN, LS_OK, LS_COMPARE_FAIL, "momentum_buffer differs from rank 0's"},
     {local_one_missing, 1, CLEAN, LS_OK, LS_COMPARE_FAIL, "rank=1 local/fc.bias is missing"},
     {buffer_one_missing, 1, CLEAN, LS_OK, LS_COMPARE_FAIL, "rank=1 bn1.running_var"},
     {buffer_unknown, 0, CLEAN, LS_OK, LS_COMPARE_FAIL, "buffer/bn9.running_var is no tensor"},
@@ -780,6 +806,10 @@ static const edit_row edits[] = {
     {number_in_metadata, 0, CLEAN, LS_ERR_USAGE, LS_COMPARE_PASS, ""},
     {world_huge, 1, CLEAN, LS_ERR_USAGE, LS_COMPARE_PASS, ""},
     {group_huge, 0, CLEAN, LS_ERR_USAGE, LS_COMPARE_PASS, ""},
+    {half_unknown, 1, CLEAN, LS_ERR_USAGE, LS_COMPARE_PASS, ""},
+    {flag_unknown, 0, CLEAN, LS_ERR_USAGE, LS_COMPARE_PASS, ""},
+    {momentum_nan, 0, CLEAN, LS_ERR_USAGE, LS_COMPARE_PASS, ""},
+    {arch_other, 0, CLEAN, LS_ERR_USAGE, LS_COMPARE_PASS, ""},
 };
 
 START_TEST(edited_dumps)
