@@ -351,7 +351,11 @@ static ls_status read_job(ls_record *record, ls_record_mode mode)
     ls_plain_copy(record->id, sizeof record->id, slash == NULL ? record->directory : slash + 1);
     LS_TEXT(path, PATH_MAX, "%s/job.json", record->directory);
     ls_status status = access(path, R_OK) == 0 ? ls_json_read_file(path, &record->job) : LS_OK;
+    if (status == LS_OK && record->job != NULL && !cJSON_IsObject(record->job)) {
+        status = ls_log_fail(LS_ERR_USAGE, "%s is no JSON object", path);
+    }
     if (status != LS_OK && mode == LS_RECORD_STRICT) {
+        cJSON_Delete(record->job);
         return status;
     }
     ls_plain_copy(record->label, sizeof record->label,
