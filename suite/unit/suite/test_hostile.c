@@ -1,0 +1,1032 @@
+/* Hostile subjects and files: whatever a trainer does and leaves, the judge ends by itself, soon,
+ * with one of its exit codes, never with PASS, and nothing of the trainer stays.
+ *
+ *   build/unit/test_hostile               a few of each quick kind (make check)
+ *   build/unit/test_hostile COUNT SEED [KIND]     so many, drawn from all kinds
+ *
+ * A kind spoils one thing in a folder that lockstep-train has written and `lockstep judge` has
+ * passed, or is a subject of `lockstep conform` (then this program is started as
+ * `test_hostile subject KIND SEED ...`), which may train first and spoil what it wrote. */
+#include <check.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "kernels/core/clock.h"
+#include "kernels/core/json.h"
+#include "kernels/core/list.h"
+#include "kernels/core/log.h"
+#include "kernels/core/path.h"
+#include "kernels/core/rng.h"
+#include "kernels/core/text.h"
+#include "suite/unit/run_suite.h"
+
+enum { PATH_BYTES = 512, LENGTH_BYTES = 8, WORLD = 2, WORKERS = 3, QUICK_ROUNDS = 2 };
+
+typedef struct hostile {
+    uint64_t seed, drawn;
+    char folder[PATH_BYTES]; /* of the job */
+    char what[200];          /* was spoiled */
+} hostile;
+
+typedef struct kind {
+    const char *name;
+    void (*spoil)(hostile *); /* NULL: a subject that does not train */
+    int (*act)(hostile *);    /* of one rank; returns its exit code */
+    bool lies;                /* shows only in a folder that is judged as it lies */
+    bool slow;                /* waits for grace periods or deadlines: not in make check */
+    double bound_s;           /* 0: BOUND_S */
+} kind;
+
+static const double BOUND_S = 60, SETTLE_S = 3;
+
+static uint64_t below(hostile *h, uint64_t limit)
+{
+    return limit == 0 ? 0 : ls_rng_below(h->seed, 17, h->drawn++, (uint32_t)limit);
+}
+
+static const char *one_of(hostile *h, const char *const *words)
+{
+    int count = 0;
+    while (words[count] != NULL) {
+        count++;
+    }
+    return words[below(h, (uint64_t)count)];
+}
+
+/* ---- files ---------------------------------------------------------------------------------- */
+
+static const char *file_of(const hostile *h, const char *name, char path[PATH_BYTES])
+{
+    ls_text_put(path, PATH_BYTES, "%s/%s", h->folder, name);
+    return path;
+}
+
+static const char *dump_of(const hostile *h, int rank, char path[PATH_BYTES])
+{
+    ls_text_put(path, PATH_BYTES, "%s/dump/step000002.rank%d.safetensors", h->folder, rank);
+    return path;
+}
+
+static const char *events_of(const hostile *h, int rank, char path[PATH_BYTES])
+{
+    ls_text_put(path, PATH_BYTES, "%s/rank%d.jsonl", h->folder, rank);
+    return path;
+}
+
+static char *get(const char *path, size_t *bytes)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat about;
+    LS_ASSERT(fd >= 0 && fstat(fd, &about) == 0);
+    char *data = ls_list_make((size_t)about.st_size + 1, 1);
+    LS_ASSERT(read(fd, data, (size_t)about.st_size) == about.st_size);
+    data[about.st_size] = '\0';
+    close(fd);
+    *bytes = (size_t)about.st_size;
+    return data;
+}
+
+static void put(const char *path, const void *data, size_t bytes)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    LS_ASSERT(fd >= 0 && write(fd, data, bytes) == (ssize_t)bytes);
+    close(fd);
+}
+
+/* Something else stands at the path. */
+static void replace(hostile *h, const char *path)
+{
+    ls_text_put(h->what, sizeof h->what, "%s", strrchr(path, '/') + 1);
+    struct sockaddr_un name = {.sun_family = AF_UNIX};
+    (void)unlink(path);
+    switch (below(h, 9)) {
+    case 0:
+        return;
+    case 1:
+        put(path, "", 0);
+        return;
+    case 2:
+        LS_ASSERT(mkfifo(path, 0600) == 0);
+        return;
+    case 3:
+        LS_ASSERT(mkdir(path, 0700) == 0);
+        return;
+    case 4:
+        LS_ASSERT(symlink(path, path) == 0);
+        return;
+    case 5:
+        LS_ASSERT(symlink(one_of(h, (const char *const[]){"/dev/zero", "/dev/random", "/dev/tty",
+                                                          "/proc/self/mem", NULL}),
+                          path) == 0);
+        return;
+    case 6: { /* a socket, at a path that is short enough */
+        int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        ls_text_put(name.sun_path, sizeof name.sun_path, "%s", path);
+        (void)bind(fd, (struct sockaddr *)&name, sizeof name);
+        close(fd);
+        return;
+    }
+    case 7: /* holes only */
+        put(path, "{", 1);
+        LS_ASSERT(truncate(path, INT64_C(3) << 30) == 0);
+        return;
+    default:
+        put(path, "\xff\xff\xff\xff\xff\xff\xff\x7f{\"", 10);
+    }
+}
+
+/* ---- dumps ---------------------------------------------------------------------------------- */
+
+typedef struct tensors {
+    char *data; /* the file */
+    size_t bytes, start;
+    cJSON *header;
+} tensors;
+
+static tensors open_dump(hostile *h, int rank)
+{
+    char path[PATH_BYTES];
+    tensors t = {0};
+    uint64_t length;
+    t.data = get(dump_of(h, rank, path), &t.bytes);
+    memcpy(&length, t.data, LENGTH_BYTES);
+    t.start = LENGTH_BYTES + (size_t)length;
+    t.header = cJSON_ParseWithLength(t.data + LENGTH_BYTES, (size_t)length);
+    LS_ASSERT(t.header != NULL);
+    return t;
+}
+
+/* Writes `text`, or the header, padded with blanks to whole elements, and the data. */
+static void close_dump(hostile *h, int rank, tensors *t, const char *text)
+{
+    char path[PATH_BYTES], *printed = cJSON_PrintUnformatted(t->header);
+    text = text != NULL ? text : printed;
+    uint64_t used = strlen(text), length = used + (LENGTH_BYTES - used % LENGTH_BYTES);
+    size_t data = t->bytes - t->start;
+    char *file = ls_list_make(LENGTH_BYTES + (size_t)length + data, 1);
+    memcpy(file, &length, LENGTH_BYTES);
+    memset(file + LENGTH_BYTES, ' ', (size_t)length);
+    memcpy(file + LENGTH_BYTES, text, (size_t)used);
+    memcpy(file + LENGTH_BYTES + length, t->data + t->start, data);
+    put(dump_of(h, rank, path), file, LENGTH_BYTES + (size_t)length + data);
+    free(file);
+    free(printed);
+    free(t->data);
+    cJSON_Delete(t->header);
+}
+
+/* Any tensor but the branches' bits, of which a few may be near-ties. */
+static cJSON *any_tensor(hostile *h, const tensors *t)
+{
+    for (;;) {
+        int count = cJSON_GetArraySize(t->header);
+        cJSON *item = cJSON_GetArrayItem(t->header, (int)below(h, (uint64_t)count));
+        if (strcmp(item->string, "__metadata__") != 0 &&
+            strcmp(ls_json_string(item, "dtype", ""), "U8") != 0) {
+            return item;
+        }
+    }
+}
+
+static cJSON *number_in(hostile *h, cJSON *item, const char *name)
+{
+    cJSON *list = cJSON_GetObjectItemCaseSensitive(item, name);
+    int count = cJSON_GetArraySize(list);
+    if (count == 0) {
+        cJSON_AddItemToArray(list, cJSON_CreateNumber(1));
+        count = 1;
+    }
+    return cJSON_GetArrayItem(list, (int)below(h, (uint64_t)count));
+}
+
+static void cut_dump(hostile *h)
+{
+    char path[PATH_BYTES];
+    struct stat about;
+    LS_ASSERT(stat(dump_of(h, (int)below(h, WORLD), path), &about) == 0);
+    LS_ASSERT(truncate(path, (off_t)below(h, (uint64_t)about.st_size)) == 0);
+}
+
+static void replace_dump(hostile *h)
+{
+    char path[PATH_BYTES];
+    replace(h, dump_of(h, (int)below(h, WORLD), path));
+}
+
+static void spoil_element(hostile *h)
+{
+    static const float floats[] = {NAN, INFINITY, -INFINITY};
+    static const uint16_t halves[] = {0x7e00, 0x7f81, 0xffff}; /* NaN as fp16 and as bf16 */
+    static const int64_t wholes[] = {-1, 1 << 20, INT64_MAX, INT64_MIN};
+    int rank = (int)below(h, WORLD);
+    tensors t = open_dump(h, rank);
+    const cJSON *item = any_tensor(h, &t);
+    const cJSON *offsets = cJSON_GetObjectItemCaseSensitive(item, "data_offsets");
+    size_t from = (size_t)cJSON_GetArrayItem(offsets, 0)->valuedouble;
+    size_t to = (size_t)cJSON_GetArrayItem(offsets, 1)->valuedouble;
+    const char *type = ls_json_string(item, "dtype", "");
+    uint64_t which = below(h, 3);
+    size_t size = type[0] == 'I' ? 8 : strcmp(type, "F32") == 0 ? 4 : 2;
+    const void *value = size == 8   ? (const void *)&wholes[which]
+                        : size == 4 ? (const void *)&floats[which]
+                                    : (const void *)&halves[which];
+    char *at = t.data + t.start + from + size * below(h, (to - from) / size);
+    memcpy(at, value, size);
+    ls_text_put(h->what, sizeof h->what, "%s of rank %d", item->string, rank);
+    close_dump(h, rank, &t, NULL);
+}
+
+static void spoil_type(hostile *h)
+{
+    int rank = (int)below(h, WORLD);
+    tensors t = open_dump(h, rank);
+    cJSON *item = any_tensor(h, &t);
+    const char *type = ls_json_string(item, "dtype", "");
+    const char *other = strcmp(type, "F32") == 0   ? "I32"
+                        : strcmp(type, "I64") == 0 ? "F64"
+                        : strcmp(type, "F16") == 0 ? "BF16"
+                                                   : "F8_E4M3";
+    ls_text_put(h->what, sizeof h->what, "%s of rank %d as %s", item->string, rank, other);
+    cJSON_ReplaceItemInObjectCaseSensitive(item, "dtype", cJSON_CreateString(other));
+    close_dump(h, rank, &t, NULL);
+}
+
+static void spoil_numbers(hostile *h)
+{
+    static const double numbers[] = {0.5, -1, 1e300, -1e300, 0x1p63, 0x1p32, 0x1p31, 4e9};
+    int rank = (int)below(h, WORLD);
+    tensors t = open_dump(h, rank);
+    cJSON *item = any_tensor(h, &t);
+    cJSON *number = number_in(h, item, below(h, 2) == 0 ? "shape" : "data_offsets");
+    bool by_one = below(h, 3) == 0;
+    cJSON_SetNumberValue(number, by_one ? number->valuedouble + 1
+                                        : numbers[below(h, sizeof numbers / sizeof *numbers)]);
+    ls_text_put(h->what, sizeof h->what, "%s of rank %d", item->string, rank);
+    close_dump(h, rank, &t, NULL);
+}
+
+static void spoil_names(hostile *h)
+{
+    int rank = (int)below(h, WORLD);
+    tensors t = open_dump(h, rank);
+    cJSON *item = any_tensor(h, &t), *more = NULL;
+    static const char *const added[] = {"next/zzz", "grad/zzz", "param/zzz", "branch/999", NULL};
+    const char *name = item->string;
+    switch (below(h, 3)) {
+    case 0: /* twice */
+        more = cJSON_Duplicate(item, true);
+        cJSON_AddItemToObject(t.header, name, more);
+        break;
+    case 1:
+        name = one_of(h, added);
+        more = cJSON_Duplicate(item, true);
+        cJSON_AddItemToObject(t.header, name, more);
+        break;
+    default: /* what a subject must write */
+        name = one_of(h, (const char *const[]){"input", "target", "logits", "loss", "param/fc.bias",
+                                               "grad/fc.bias", "next/fc.bias", "param/conv1.weight",
+                                               "grad/conv1.weight", "next/conv1.weight",
+                                               "branch/003", NULL});
+        rank = name[0] == 'n' || name[0] == 'g' || name[0] == 'p' ? 0 : rank;
+        cJSON_DeleteItemFromObjectCaseSensitive(t.header, name);
+    }
+    ls_text_put(h->what, sizeof h->what, "%s of rank %d", name, rank);
+    close_dump(h, rank, &t, NULL);
+}
+
+static void spoil_metadata(hostile *h)
+{
+    static const char *const wrong[][2] = {
+        {"world_size", "0"},
+        {"world_size", "3"},
+        {"world_size", "2000000000"},
+        {"world_size", "1e300"},
+        {"rank", "5"},
+        {"rank", "-1"},
+        {"rank", "1e300"},
+        {"opt_level", "O9"},
+        {"opt_level", ""},
+        {"lr", "nan"},
+        {"lr", "1e300"},
+        {"lr", "7"},
+        {"optimizer", "none"},
+        {"optimizer", "adam"},
+        {"momentum", "0.5"},
+        {"momentum", "nan"},
+        {"loss_scale", "0"},
+        {"loss_scale", "-1"},
+        {"loss_scale", "nan"},
+        {"loss_scale", "inf"},
+        {"skipped", "true"},
+        {"predivide", "nan"},
+        {"predivide", "0"},
+        {"weight_decay", "nan"},
+        {"weight_decay", "3"},
+        {"sync_bn", "2"},
+        {"step", "1e300"},
+        {"half", "fp8"},
+        {"reduced_type", "int4"},
+        {"arch", "resnet9999999999"},
+        {"step", "77"},
+        {"dialect", "neither"},
+        {"accumulate", "1e300"},
+        {"skipped", "maybe"},
+    };
+    int rank = 0;
+    tensors t = open_dump(h, rank);
+    cJSON *metadata = cJSON_GetObjectItemCaseSensitive(t.header, "__metadata__");
+    uint64_t which = below(h, sizeof wrong / sizeof *wrong);
+    const char *name = wrong[which][0], *word = wrong[which][1];
+    cJSON_DeleteItemFromObjectCaseSensitive(metadata, name);
+    cJSON_AddStringToObject(metadata, name, word);
+    ls_text_put(h->what, sizeof h->what, "%s=%s", name, word);
+    close_dump(h, rank, &t, NULL);
+}
+
+static void spoil_header(hostile *h)
+{
+    enum { DEPTH = 5000 };
+    static char deep[2 * DEPTH + 16];
+    int rank = (int)below(h, WORLD);
+    tensors t = open_dump(h, rank);
+    memset(deep, '[', DEPTH);
+    memset(deep + DEPTH, ']', DEPTH);
+    close_dump(h, rank, &t,
+               one_of(h, (const char *const[]){deep, "[]", "{", "null", "{\"input\":{}}", "\"\"",
+                                               "{\"__metadata__\":[]}", NULL}));
+}
+
+/* ---- events --------------------------------------------------------------------------------- */
+
+/* A line's place in a file of events. */
+static char *line_with(char *text, const char *word, size_t *bytes)
+{
+    char *at = strstr(text, word);
+    LS_ASSERT(at != NULL);
+    while (at > text && at[-1] != '\n') {
+        at--;
+    }
+    *bytes = strcspn(at, "\n") + 1;
+    return at;
+}
+
+/* Writes the text with `taken` bytes at `at` replaced. */
+static void exchange(const char *path, const char *text, size_t bytes, const char *at, size_t taken,
+                     const char *more, size_t more_bytes)
+{
+    char *all = ls_list_make(bytes + more_bytes + 1, 1);
+    size_t before = (size_t)(at - text), after = bytes - before - taken;
+    memcpy(all, text, before);
+    memcpy(all + before, more, more_bytes);
+    memcpy(all + before + more_bytes, at + taken, after);
+    put(path, all, bytes - taken + more_bytes);
+    free(all);
+}
+
+static void spoil_lines(hostile *h)
+{
+    char path[PATH_BYTES];
+    size_t bytes, length;
+    char *text = get(events_of(h, (int)below(h, WORLD), path), &bytes);
+    char *step = line_with(text, "\"event\":\"step\"", &length);
+    switch (below(h, 7)) {
+    case 0: /* twice */
+        exchange(path, text, bytes, step, 0, step, length);
+        break;
+    case 1: /* never */
+        exchange(path, text, bytes, step, length, "", 0);
+        break;
+    case 2: /* cut */
+        put(path, text, (size_t)(step - text) + 1 + below(h, length - 2));
+        break;
+    case 3: /* no start */
+        put(path, step, bytes - (size_t)(step - text));
+        break;
+    case 4: /* two starts */
+        exchange(path, text, bytes, step, 0, text, strcspn(text, "\n") + 1);
+        break;
+    case 5:
+        exchange(path, text, bytes, step + below(h, length - 1), 1, "", 1); /* a zero byte */
+        break;
+    default: { /* the end, then more */
+        char *end = line_with(text, "\"event\":\"end\"", &length);
+        exchange(path, text, bytes, step, 0, end, length);
+    }
+    }
+    free(text);
+}
+
+/* A member of the first step gets another value. */
+static void spoil_member(hostile *h)
+{
+    static const char *const wrong[][2] = {
+        {"step", "1e300"},
+        {"step", "0"},
+        {"step", "-1"},
+        {"step", "0.5"},
+        {"step", "\"1\""},
+        {"step", "7"},
+        {"step", "NaN"},
+        {"loss", "\"low\""},
+        {"loss", "NaN"},
+        {"loss_scale", "\"\""},
+        {"loss_scale", "[1]"},
+        {"loss_scale_next", "1e300"},
+        {"skipped", "true"},
+        {"skipped", "0"},
+        {"digest", "[]"},
+        {"loss_scale", "12345"},
+        {"digest", "{\"param\":\"0000000000000000\"}"},
+    };
+    char path[PATH_BYTES], member[64];
+    size_t bytes, length;
+    uint64_t which = below(h, sizeof wrong / sizeof *wrong);
+    char *text = get(events_of(h, (int)below(h, WORLD), path), &bytes);
+    char *step = line_with(text, "\"event\":\"step\"", &length);
+    ls_text_put(member, sizeof member, "\"%s\":", wrong[which][0]);
+    char *value = strstr(step, member);
+    LS_ASSERT(value != NULL);
+    value += strlen(member);
+    const char *end = value;
+    cJSON_Delete(cJSON_ParseWithOpts(value, &end, false));
+    ls_text_put(h->what, sizeof h->what, "%s %s", wrong[which][0], wrong[which][1]);
+    exchange(path, text, bytes, value, (size_t)(end - value), wrong[which][1],
+             strlen(wrong[which][1]));
+    free(text);
+}
+
+static void nest_events(hostile *h)
+{
+    enum { DEPTH = 100000 };
+    char path[PATH_BYTES];
+    size_t bytes, length;
+    char *text = get(events_of(h, (int)below(h, WORLD), path), &bytes);
+    char *step = line_with(text, "\"event\":\"step\"", &length);
+    char *deep = ls_list_make(DEPTH + 2, 1);
+    memset(deep, below(h, 2) == 0 ? '[' : '{', DEPTH);
+    deep[DEPTH] = '\n';
+    exchange(path, text, bytes, step, 0, deep, DEPTH + 1);
+    free(deep);
+    free(text);
+}
+
+static void replace_events(hostile *h)
+{
+    char path[PATH_BYTES];
+    replace(h, events_of(h, (int)below(h, WORLD), path));
+}
+
+static void spoil_start(hostile *h)
+{
+    static const char *const wrong[][2] = {{"schema", "2"},
+                                           {"schema", "1e300"},
+                                           {"options", "[]"},
+                                           {"options", "7"},
+                                           {"arch", "\"resnet9999999999\""},
+                                           {"arch", "\"../../../../etc/passwd\""},
+                                           {"arch", "\"\""}};
+    char path[PATH_BYTES], member[64];
+    size_t bytes;
+    uint64_t which = below(h, sizeof wrong / sizeof *wrong);
+    char *text = get(events_of(h, 0, path), &bytes);
+    ls_text_put(member, sizeof member, "\"%s\":", wrong[which][0]);
+    char *value = strstr(text, member);
+    LS_ASSERT(value != NULL);
+    value += strlen(member);
+    const char *end = value;
+    cJSON_Delete(cJSON_ParseWithOpts(value, &end, false));
+    ls_text_put(h->what, sizeof h->what, "%s %s", wrong[which][0], wrong[which][1]);
+    exchange(path, text, bytes, value, (size_t)(end - value), wrong[which][1],
+             strlen(wrong[which][1]));
+    free(text);
+}
+
+static void spoil_job(hostile *h)
+{
+    static const char *const wrong[] = {
+        "",
+        "{",
+        "null",
+        "[]",
+        "{\"facts\":{\"world\":2000000000,\"role\":\"evidence\"}}",
+        "{\"facts\":{\"world\":1e300}}",
+        "{\"facts\":{\"world\":-1}}",
+        "{\"facts\":{\"world\":3}}",
+        "{\"facts\":{\"world\":2},\"outcome\":{\"state\":\"failed\",\"code\":3}}",
+        "{\"facts\":{\"world\":2},\"outcome\":{\"state\":\"killed\",\"signal\":1e300}}",
+        "{\"facts\":{\"world\":2},\"outcome\":{\"state\":\"timed out\"}}",
+        "{\"label\":\"\\u001b[2J\\nok 1 - x # PASS\",\"outcome\":{\"state\":\"not started\","
+        "\"why\":\"\\n3 passed, 0 failed\\u001b[8m\"}}",
+        NULL};
+    char path[PATH_BYTES];
+    file_of(h, "job.json", path);
+    if (below(h, 4) == 0) {
+        put(path, "{", 1);
+        uint64_t before = h->drawn;
+        replace(h, path);
+        if (access(path, F_OK) == 0 || before == 0) {
+            return; /* a folder without job.json is judged as it is */
+        }
+    }
+    const char *text = one_of(h, wrong);
+    ls_text_put(h->what, sizeof h->what, "%s", text);
+    put(path, text, strlen(text));
+}
+
+/* ---- subjects ------------------------------------------------------------------------------- */
+
+static int rank_of_this(void)
+{
+    const char *rank = getenv("RANK");
+    return rank == NULL ? 0 : atoi(rank);
+}
+
+static int exits(hostile *h)
+{
+    static const int codes[] = {0, 0, 1, 2, 3, 7, 10, 12, 77, 126, 127, 255};
+    return codes[below(h, sizeof codes / sizeof *codes)];
+}
+
+static int dies(hostile *h)
+{
+    static const int signals[] = {SIGSEGV, SIGABRT, SIGKILL, SIGTERM, SIGPIPE, SIGXFSZ, SIGHUP};
+    (void)kill(getpid(), signals[below(h, sizeof signals / sizeof *signals)]);
+    return 0;
+}
+
+/* The first rank fails; the others wait for it, in ways that TERM may not end. */
+static int outlives(hostile *h)
+{
+    if (rank_of_this() == 0) {
+        return 1;
+    }
+    switch (below(h, 3)) {
+    case 0:
+        (void)signal(SIGTERM, SIG_IGN);
+        break;
+    case 1:
+        (void)raise(SIGSTOP);
+        break;
+    default:
+        break;
+    }
+    while (pause() != 0) {
+    }
+    return 0;
+}
+
+static int hangs(hostile *h)
+{
+    if (below(h, 2) == 0) {
+        close(STDOUT_FILENO);
+        close(STDERR_FILENO);
+        (void)signal(SIGTERM, SIG_IGN);
+    }
+    while (pause() != 0) {
+    }
+    return 0;
+}
+
+static int floods(hostile *h)
+{
+    static const char *const lines[] = {
+        "ok 1 - gradients.o1.w2.b0.1mb # PASS\n1 passed, 0 failed\n",
+        "\x1b[2J\x1b[8mCORRECT  yes\n",
+        "x",
+        "\n",
+        "\xff\xfe",
+        NULL};
+    const char *line = one_of(h, lines);
+    for (size_t written = 0, bytes = strlen(line); written < 100 << 20;) {
+        char block[1 << 16];
+        size_t used = 0;
+        for (; used + bytes <= sizeof block; used += bytes) {
+            memcpy(block + used, line, bytes);
+        }
+        if (write(STDOUT_FILENO, block, used) != (ssize_t)used) {
+            break;
+        }
+        written += used;
+    }
+    return (int)below(h, 2);
+}
+
+static int leaves_children(hostile *h)
+{
+    int code = (int)below(h, 2);
+    for (int i = 0; i < 20; i++) {
+        if (fork() == 0) {
+            if (i % 2 == 0) {
+                (void)setsid();
+            }
+            if (i % 3 == 0) {
+                (void)signal(SIGTERM, SIG_IGN);
+                (void)signal(SIGHUP, SIG_IGN);
+            }
+            for (;;) {
+                pause();
+            }
+        }
+    }
+    return code;
+}
+
+static int leaves_things(hostile *h)
+{
+    char path[PATH_BYTES];
+    (void)mkdir(file_of(h, "dump", path), 0700);
+    replace(h, events_of(h, rank_of_this(), path));
+    replace(h, dump_of(h, rank_of_this(), path));
+    replace(h, file_of(h, "job.json", path));
+    return 0;
+}
+
+static int forges_words(hostile *h)
+{
+    static const char event[] =
+        "{\"event\":\"unsupported\",\"schema\":1,\"option\":\"--opt-level\\n1 passed, 0 failed\","
+        "\"why\":\"\\u001b[2J\\nok 1 - gradients.o1.w2.b0.1mb # PASS\\nCORRECT  yes\\n"
+        "1 passed, 0 failed\\n</td><script>alert(1)</script>|x|\\r\"}\n";
+    char path[PATH_BYTES];
+    put(events_of(h, rank_of_this(), path), event, sizeof event - 1);
+    return 4;
+}
+
+static int writes_without_end(hostile *h)
+{
+    char path[PATH_BYTES];
+    int fd = open(events_of(h, rank_of_this(), path), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    LS_ASSERT(fd >= 0);
+    (void)!ftruncate(fd, INT64_C(1) << (30 + below(h, 12))); /* SIGXFSZ beyond the limit */
+    return 0;
+}
+
+/* ---- all kinds ------------------------------------------------------------------------------ */
+
+static const kind kinds[] = {
+    {"dump-cut", cut_dump, NULL, false, false, 0},
+    {"dump-replaced", replace_dump, NULL, false, false, 0},
+    {"dump-element", spoil_element, NULL, false, false, 0},
+    {"dump-type", spoil_type, NULL, false, false, 0},
+    {"dump-numbers", spoil_numbers, NULL, false, false, 0},
+    {"dump-names", spoil_names, NULL, false, false, 0},
+    {"dump-metadata", spoil_metadata, NULL, false, false, 0},
+    {"dump-header", spoil_header, NULL, false, false, 0},
+    {"events-lines", spoil_lines, NULL, false, false, 0},
+    {"events-member", spoil_member, NULL, false, false, 0},
+    {"events-nested", nest_events, NULL, false, false, 0},
+    {"events-replaced", replace_events, NULL, false, false, 0},
+    {"events-start", spoil_start, NULL, true, false, 0},
+    {"job", spoil_job, NULL, true, false, 0},
+    {"exits", NULL, exits, false, false, 0},
+    {"dies", NULL, dies, false, false, 0},
+    {"leaves-things", NULL, leaves_things, false, false, 0},
+    {"forges-words", NULL, forges_words, false, false, 0},
+    {"leaves-children", NULL, leaves_children, false, false, 0},
+    {"writes-without-end", NULL, writes_without_end, false, false, 0},
+    {"floods", NULL, floods, false, true, 0},
+    {"outlives", NULL, outlives, false, true, 0},
+    {"hangs", NULL, hangs, false, true,
+     330}, /* the deadline of a foreign subject: 240 s and more */
+};
+enum { KINDS = sizeof kinds / sizeof *kinds, HANGS = KINDS - 1 };
+
+/* As a subject: trains first where files are spoiled. */
+static int subject_main(int argc, char **argv)
+{
+    const kind *k = &kinds[atoi(argv[2])];
+    hostile h = {.seed = strtoull(argv[3], NULL, 10)};
+    const char *folder = getenv("LS_RUN_DIR");
+    LS_ASSERT(folder != NULL && argc > 3);
+    ls_text_put(h.folder, sizeof h.folder, "%s", folder);
+    if (k->act != NULL) {
+        return k->act(&h);
+    }
+    pid_t pid = fork();
+    if (pid == 0) {
+        char program[PATH_BYTES];
+        ls_path_program(program, sizeof program);
+        ls_text_add(program, sizeof program, "/../lockstep-train");
+        argv[3] = program;
+        (void)execv(program, argv + 3);
+        _exit(127);
+    }
+    int state;
+    LS_ASSERT(waitpid(pid, &state, 0) == pid);
+    if (!WIFEXITED(state) || WEXITSTATUS(state) != 0) {
+        return 3;
+    }
+    /* both ranks have ended their last step when rank 0's child has; rank 0 spoils */
+    if (rank_of_this() == 0) {
+        k->spoil(&h);
+    }
+    return 0;
+}
+
+/* ---- the judge of the judge ----------------------------------------------------------------- */
+
+typedef struct base {
+    char build[PATH_BYTES], root[PATH_BYTES], folder[PATH_BYTES]; /* folder: a job that passes */
+} base;
+
+static const char job_json[] =
+    "{\"schema\":2,\"id\":\"job\",\"facts\":{\"role\":\"evidence\",\"world\":2},\"outcome\":{"
+    "\"state\":\"done\",\"first_rank\":-1,\"code\":0,\"signal\":0,\"seconds\":1,\"ranks\":[{"
+    "\"rank\":0,\"code\":0,\"signal\":0},{\"rank\":1,\"code\":0,\"signal\":0}]}}\n";
+
+/* Runs a command of NULL-terminated words in a process group of its own; its output goes to a file.
+ * Returns its exit code, 128 + signal, or -1 when it did not end within the bound. */
+static int run(const char *const *words, const char *out, double bound_s, double *seconds)
+{
+    int64_t start_ns = ls_clock_ns();
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        int fd = open(out, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+        (void)setpgid(0, 0);
+        dup2(fd, STDOUT_FILENO);
+        dup2(fd, STDERR_FILENO);
+        (void)execv(words[0], (char *const *)words);
+        _exit(127);
+    }
+    LS_ASSERT(pid > 0);
+    for (;;) {
+        int state;
+        pid_t ended = waitpid(pid, &state, WNOHANG);
+        *seconds = (double)(ls_clock_ns() - start_ns) * 1e-9;
+        if (ended == pid) {
+            return WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state);
+        }
+        if (*seconds > bound_s) {
+            (void)kill(-pid, SIGKILL);
+            (void)waitpid(pid, &state, 0);
+            return -1;
+        }
+        (void)poll(NULL, 0, 5);
+    }
+}
+
+/* Processes whose environment has the marker, other than this one; ended if `end`. */
+static int count_marked(const char *marker, bool end)
+{
+    int count = 0;
+    DIR *entries = opendir("/proc");
+    for (struct dirent *e; entries != NULL && (e = readdir(entries)) != NULL;) {
+        int pid = atoi(e->d_name);
+        char path[64], text[65536];
+        ls_text_put(path, sizeof path, "/proc/%d/environ", pid);
+        int fd = pid > 0 && pid != getpid() ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+        ssize_t bytes = fd < 0 ? 0 : read(fd, text, sizeof text);
+        if (fd >= 0) {
+            close(fd);
+        }
+        if (bytes > 0 && memmem(text, (size_t)bytes, marker, strlen(marker)) != NULL) {
+            count++;
+            if (end) {
+                (void)kill(pid, SIGKILL);
+            }
+        }
+    }
+    if (entries != NULL) {
+        closedir(entries);
+    }
+    return count;
+}
+
+static int left_over(const char *marker)
+{
+    int left = 0;
+    for (int64_t until_ns = ls_clock_after(SETTLE_S);
+         (left = count_marked(marker, false)) > 0 && ls_clock_ns() < until_ns;) {
+        (void)poll(NULL, 0, 50);
+    }
+    return left > 0 ? count_marked(marker, true) : 0;
+}
+
+static void copy_file(const char *from, const char *to)
+{
+    size_t bytes;
+    char *data = get(from, &bytes);
+    put(to, data, bytes);
+    free(data);
+}
+
+static void copy_base(const base *b, hostile *h)
+{
+    char from[PATH_BYTES], to[PATH_BYTES];
+    hostile source = {0};
+    ls_text_put(source.folder, sizeof source.folder, "%s", b->folder);
+    LS_ASSERT(mkdir(h->folder, 0700) == 0 && mkdir(file_of(h, "dump", to), 0700) == 0);
+    for (int rank = 0; rank < WORLD; rank++) {
+        copy_file(dump_of(&source, rank, from), dump_of(h, rank, to));
+        copy_file(events_of(&source, rank, from), events_of(h, rank, to));
+    }
+    put(file_of(h, "job.json", to), job_json, sizeof job_json - 1);
+}
+
+static void make_base(base *b)
+{
+    char program[PATH_BYTES], launcher[PATH_BYTES], said[PATH_BYTES + 8];
+    double seconds;
+    ls_path_program(b->build, sizeof b->build);
+    ls_text_add(b->build, sizeof b->build, "/..");
+    ls_text_put(b->root, sizeof b->root, "%s/ls_hostile_XXXXXX",
+                access("/dev/shm", W_OK | X_OK) == 0 ? "/dev/shm" : "/tmp");
+    LS_ASSERT(mkdtemp(b->root) != NULL);
+    ls_text_put(b->folder, sizeof b->folder, "%s/base", b->root);
+    ls_text_put(said, sizeof said, "%s/said", b->root);
+    ls_text_put(launcher, sizeof launcher, "%s/lockstep-launch", b->build);
+    ls_text_put(program, sizeof program, "%s/lockstep-train", b->build);
+    LS_ASSERT(mkdir(b->folder, 0700) == 0);
+    LS_ASSERT(setenv("LS_RUN_DIR", b->folder, 1) == 0);
+    const char *const train[] = {launcher,  "--nproc-per-node",
+                                 "2",       "--",
+                                 program,   "-a",
+                                 "resnet8", "--image-size",
+                                 "8",       "-b",
+                                 "2",       "--steps",
+                                 "2",       "--dump-steps",
+                                 "2",       "--dump-ranks",
+                                 "all",     "--device",
+                                 "cpu",     "--opt-level",
+                                 "O1",      "--loss-scale",
+                                 "128",     "--momentum",
+                                 "0.9",     NULL};
+    int code = run(train, said, BOUND_S, &seconds);
+    LS_ASSERT(unsetenv("LS_RUN_DIR") == 0);
+    if (code != 0) {
+        char *text = ls_text_read(said);
+        printf("%s\n", text == NULL ? "" : text);
+        ls_log_error("lockstep-train ended with %d: nothing to spoil", code);
+        exit(LS_ERR_INFRA);
+    }
+}
+
+/* One hostile thing; false, and `why`, when the judge did not do what it must. */
+static bool try_one(const base *b, int which, uint64_t seed, char *why, size_t why_bytes)
+{
+    const kind *k = &kinds[which];
+    hostile h = {.seed = seed};
+    char program[PATH_BYTES], self[PATH_BYTES], subject[PATH_BYTES + 64], said[PATH_BYTES + 64],
+        marker[64];
+    /* one of 8 is the work of a subject, the others are judged as they lie */
+    bool conforms = k->act != NULL || (seed % 8 == 7 && !k->lies);
+    ls_text_put(marker, sizeof marker, "LS_HOSTILE=%d.%d.%" PRIu64, (int)getpid(), which, seed);
+    LS_ASSERT(setenv("LS_HOSTILE", marker + strlen("LS_HOSTILE="), 1) == 0);
+    ls_text_put(program, sizeof program, "%s/lockstep", b->build);
+    ls_text_put(h.folder, sizeof h.folder, "%s/%d.%" PRIu64, b->root, which, seed);
+    ls_text_put(said, sizeof said, "%s.said", h.folder);
+    ls_path_program(self, sizeof self);
+    ls_text_put(subject, sizeof subject, "%s/test_hostile subject %d %" PRIu64, self, which, seed);
+    double seconds;
+    int code;
+    if (conforms) {
+        code = run((const char *const[]){program, "conform", "--subject", subject, "--case",
+                                         "gradients.o1.w2.b0.1mb", "--case", "ddp.lockstep.o1.w2",
+                                         "--case", "scaler.trace.plain.o1", "--device", "cpu",
+                                         "--out", h.folder, NULL},
+                   said, k->bound_s > 0 ? k->bound_s : BOUND_S, &seconds);
+    } else {
+        copy_base(b, &h);
+        k->spoil(&h);
+        code =
+            run((const char *const[]){program, "judge", h.folder, NULL}, said, BOUND_S, &seconds);
+    }
+    int left = left_over(marker);
+    char *text = ls_text_read(said);
+    const char *last = text == NULL ? "" : text;
+    bool forged = strstr(last, "\x1b[2J") != NULL || strstr(last, "\nCORRECT  yes") != NULL ||
+                  strstr(last, " passed, 0 failed\n") != NULL;
+    bool good = code >= LS_ERR_CHECK && code <= LS_ERR_UNSUPPORTED && left == 0 && !forged;
+    ls_text_put(why, why_bytes,
+                "%s %s seed %" PRIu64 " %s: %s %d after %.1f s%s%s, %d processes left",
+                good ? "ok -" : "not ok -", k->name, seed, h.what,
+                code < 0      ? "did not end:"
+                : code >= 128 ? "died of a signal:"
+                              : "exit code",
+                code < 0      ? 0
+                : code >= 128 ? code - 128
+                              : code,
+                seconds, conforms ? ", as a subject" : "",
+                forged && code != 0 ? ", forged lines" : "", left);
+    if (!good) {
+        size_t length = strlen(last);
+        ls_text_add(why, why_bytes, "\n%s", last + (length > 1500 ? length - 1500 : 0));
+        why[why_bytes - 1] = '\0';
+    }
+    free(text);
+    (void)unlink(said);
+    ls_path_remove_tree(h.folder);
+    return good;
+}
+
+/* ---- many ----------------------------------------------------------------------------------- */
+
+/* The slow kinds come once in 16, those that reach the deadline twice in all. */
+static int kind_of(int index, uint64_t draw)
+{
+    if (index < 2) {
+        return HANGS;
+    }
+    int which = (int)(draw % KINDS);
+    return kinds[which].slow && (which == HANGS || index % 4 != 0) ? (int)(draw % 14) : which;
+}
+
+static int many_main(int count, uint64_t seed, const char *only)
+{
+    base b;
+    make_base(&b);
+    int *bad = mmap(NULL, sizeof *bad * WORKERS, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+                    -1, 0);
+    LS_ASSERT(bad != MAP_FAILED);
+    fflush(NULL);
+    for (int worker = 0; worker < WORKERS; worker++) {
+        if (fork() != 0) {
+            continue;
+        }
+        int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+        LS_ASSERT(null >= 0 && dup2(null, STDERR_FILENO) >= 0);
+        for (int i = worker; i < count; i += WORKERS) {
+            uint64_t draw = ls_rng_below(seed, 3, (uint64_t)i, 1 << 30);
+            int which = kind_of(i, draw);
+            for (int k = 0; only != NULL && k < KINDS; k++) {
+                which = strcmp(only, kinds[k].name) == 0 ? k : which;
+            }
+            char why[3000];
+            bad[worker] += !try_one(&b, which, seed * 100000 + (uint64_t)i, why, sizeof why);
+            printf("%s\n", why);
+            fflush(stdout);
+        }
+        _exit(0);
+    }
+    while (wait(NULL) > 0) {
+    }
+    int all = 0;
+    for (int worker = 0; worker < WORKERS; worker++) {
+        all += bad[worker];
+    }
+    ls_path_remove_tree(b.root);
+    printf("hostile: %d of %d not as they must\n", all, count);
+    return all == 0 ? 0 : LS_ERR_CHECK;
+}
+
+static base shared_base;
+
+START_TEST(judge_survives)
+{
+    char why[3000];
+    if (kinds[_i % KINDS].slow) {
+        return;
+    }
+    ck_assert_msg(try_one(&shared_base, _i % KINDS, (uint64_t)_i, why, sizeof why), "%s", why);
+}
+END_TEST
+
+/* Nothing spoiled: the judge passes it, so each failure is of what was spoiled. */
+START_TEST(base_passes)
+{
+    char program[PATH_BYTES], said[PATH_BYTES + 8];
+    hostile h = {0};
+    double seconds;
+    ls_text_put(program, sizeof program, "%s/lockstep", shared_base.build);
+    ls_text_put(said, sizeof said, "%s/said", shared_base.root);
+    ls_text_put(h.folder, sizeof h.folder, "%s/whole", shared_base.root);
+    copy_base(&shared_base, &h);
+    ck_assert_int_eq(
+        run((const char *const[]){program, "judge", h.folder, NULL}, said, BOUND_S, &seconds), 0);
+}
+END_TEST
+
+int main(int argc, char **argv)
+{
+    if (argc > 3 && strcmp(argv[1], "subject") == 0) {
+        return subject_main(argc, argv);
+    }
+    if (argc > 2) {
+        return many_main(atoi(argv[1]), strtoull(argv[2], NULL, 10), argc > 3 ? argv[3] : NULL);
+    }
+    make_base(&shared_base);
+    Suite *suite = suite_create("hostile");
+    TCase *tests = tcase_create("judge");
+    tcase_set_timeout(tests, 2 * BOUND_S);
+    tcase_add_test(tests, base_passes);
+    tcase_add_loop_test(tests, judge_survives, 0, KINDS * QUICK_ROUNDS);
+    suite_add_tcase(suite, tests);
+    int code = run_suite(suite);
+    ls_path_remove_tree(shared_base.root);
+    return code;
+}
