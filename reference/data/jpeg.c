@@ -1,6 +1,5 @@
 #include "jpeg.h"
 
-#include <errno.h>
 #include <setjmp.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -304,12 +303,10 @@ ls_status ls_jpeg_write(const char *path, const uint8_t *rgb, int width, int hei
         free(memory);
         return LS_ERR_INFRA;
     }
-    FILE *stream = fopen(path, "wb");
-    bool written = stream != NULL && fwrite(memory, 1, bytes, stream) == bytes;
-    written = stream != NULL && fclose(stream) == 0 && written;
-    free(memory);
-    if (!written) {
-        return ls_log_fail(LS_ERR_INFRA, "cannot write %s: %s", path, strerror(errno));
+    FILE *file = ls_file_create(path);
+    if (file != NULL) {
+        (void)fwrite(memory, 1, bytes, file);
     }
-    return LS_OK;
+    free(memory);
+    return file == NULL ? LS_ERR_INFRA : ls_file_close(file, path);
 }

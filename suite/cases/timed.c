@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "kernels/core/file.h"
 #include "kernels/core/text.h"
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
@@ -250,10 +251,5 @@ ls_status ls_timed_prepare(const ls_case *row, const ls_spec *reference, const c
             LS_TRY(write_world(spec, micro, step, run_directory, folder));
         }
     }
-    FILE *file = fopen(done, "w");
-    if (file == NULL) {
-        return ls_log_fail(LS_ERR_INFRA, "cannot write %s", done);
-    }
-    fclose(file);
-    return LS_OK;
+    return ls_file_replace(done, "", 0);
 }

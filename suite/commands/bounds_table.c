@@ -1,6 +1,7 @@
 #include "bounds_parts.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -74,7 +75,8 @@ ls_status ls_bounds_rows_read(const char *path, ls_bounds_rows *out)
 
 ls_status ls_bounds_rows_append(const char *path, const ls_bounds_row *row)
 {
-    FILE *file = fopen(path, "a");
+    int descriptor = ls_file_open_to_write(path, O_APPEND);
+    FILE *file = descriptor < 0 ? NULL : fdopen(descriptor, "a");
     if (file == NULL) {
         return ls_log_fail(LS_ERR_INFRA, "cannot write %s: %s", path, strerror(errno));
     }

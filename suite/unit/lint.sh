@@ -93,7 +93,7 @@ everywhere '\b(usleep|nanosleep|clock_nanosleep|thrd_sleep|sleep_for|sleep) *\('
 
 # A FIFO in place of a file would hang its reader. Each exception has its reason.
 cat >"$work/known" <<'END'
-^kernels/core/file\.c:                             it opens them for all others
+^kernels/core/file\.c:                             it opens files for all others
 "/(proc|sys|dev)/                                  the kernel's own files
 ^harness/process/proc\.c:.*fopen\(path, "re"\)     /proc/PID/stat
 ^harness/machine/watch_gpu\.c:.*/dev/kmsg          the kernel's log, without waiting
@@ -103,8 +103,8 @@ cat >"$work/known" <<'END'
 ^suite/(unit|emulation)/                           tests
 END
 sed 's/  .*//' "$work/known" >"$work/patterns"
-everywhere '\bfopen\(.*"[abw]?r[be+]*"\)|\bopen(at)?\(.*O_RD(ONLY|WR)|\bifstream\b' | grep -vE -f "$work/patterns" |
-    breach "a file is opened for reading by ls_file_open, which takes only regular files:"
+everywhere '\bfopen\(|\b(open|openat)\(.*O_(RDONLY|RDWR|TRUNC|APPEND)|\b[io]fstream\b' | grep -vE -f "$work/patterns" |
+    breach "files are opened by kernels/core/file.h, which takes regular files and waits for nothing:"
 everywhere '\brename(at2?)?\(' | grep -vE '^(kernels/core/file\.c|suite/(unit|emulation)/.*|suite/detect/detect\.c):' |
     breach "a file is replaced through ls_file_draft, which leaves nothing behind (detect.c moves one):"
 

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/core/file.h"
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "reference/data/dataset.h"
@@ -159,9 +160,8 @@ static void judge_colours(const ls_case *row, const ls_record *job, ls_verdict *
     }
     ls_text_put(folder, sizeof folder, "%s/a", root);
     ls_text_put(path, sizeof path, "%s/1.jpg", folder);
-    FILE *file = ls_path_make_folder(folder) == LS_OK ? fopen(path, "wb") : NULL;
-    bool written = file != NULL && fwrite(picture, 1, bytes, file) == bytes;
-    written = file != NULL && fclose(file) == 0 && written;
+    bool written =
+        ls_path_make_folder(folder) == LS_OK && ls_file_replace(path, picture, bytes) == LS_OK;
     ls_loader_options options = ls_data_loader_options(root);
     options.batch_size = options.num_classes = 1;
     if (!written) {
