@@ -155,7 +155,7 @@ static void refuse_without_descriptor(ls_gate *gate)
 static void accept_one(ls_gate *gate)
 {
     static const char *const scarce =
-        "because this process is short of descriptors (ulimit -n): the connection may try again";
+        "because this process is short of descriptors (ulimit -n); it may try again";
     struct sockaddr_storage from;
     socklen_t bytes = sizeof from;
     int fd =

@@ -9,7 +9,9 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include "harness/store/gate.h"
 #include "harness/store/store.h"
+#include "harness/store/store_server.h"
 #include "suite/unit/run_suite.h"
 #include "world.h"
 
@@ -123,6 +125,71 @@ START_TEST(strangers_are_dropped)
     ck_assert_int_gt(pread(errors, text, SAID_BYTES_MAX, 0), 0);
     ck_assert_ptr_nonnull(strstr(text, "store: refused 127.0.0.1:"));
     ck_assert_ptr_nonnull(strstr(text, " more connections"));
+}
+END_TEST
+
+/* Connects from a process with descriptors of its own; every connection is closed soon. */
+static int turned_away(int rank, int world, int port, void *context)
+{
+    char got[64];
+    (void)rank, (void)world, (void)context;
+    for (int fd = 3; fd < DESCRIPTORS; fd++) {
+        (void)close(fd);
+    }
+    for (int i = 0; i < 100; i++) {
+        int fd = dial(port);
+        RANK_CHECK(fd >= 0);
+        while (recv(fd, got, sizeof got, 0) > 0) {
+        }
+        close(fd);
+    }
+    return 0;
+}
+
+static int entering(int rank, int world, int port, void *context)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)port),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    unsigned char key[LS_SHA256_BYTES];
+    char why[256];
+    int fd = -1;
+    (void)context;
+    ls_store_options options = where(0, world, 0, 5.0); /* the store's own, of port 0 */
+    ls_gate_claim claim = {.rank = rank, .world = world, .further = 1};
+    ls_store_server_key(&options, key);
+    return ls_gate_enter((struct sockaddr *)&at, sizeof at, key, &claim, ls_clock_after(5),
+                         ls_clock_after(5), &fd, why, sizeof why) == LS_GATE_IN
+               ? 0
+               : 1;
+}
+
+/* A process that has used up its descriptors, or all but those that are kept for its files, refuses
+ * connections at once, goes on, and admits ranks when it has descriptors again. */
+START_TEST(descriptors_run_out)
+{
+    enum { SPARE = 10 };
+    struct rlimit limit = {DESCRIPTORS, DESCRIPTORS};
+    ls_store *store = NULL;
+    int opened[DESCRIPTORS], count = 0;
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    ls_store_options options = where(0, 1, 0, 5.0);
+    ck_assert_int_eq(ls_store_open(&options, &store), LS_OK);
+    while ((opened[count] = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0) {
+        count++;
+    }
+    for (int i = 0; i < SPARE * _i; i++) {
+        close(opened[--count]);
+    }
+    pid_t stranger = world_fork(9, 1, ls_store_port(store), turned_away, NULL);
+    ck_assert_int_eq(world_join(stranger), 0);
+    ck_assert_int_eq(ls_store_set(store, "a", "b", 1), LS_OK);
+    while (count > 0) {
+        close(opened[--count]);
+    }
+    pid_t rank = world_fork(0, 1, ls_store_port(store), entering, NULL);
+    ck_assert_int_eq(world_join(rank), 0);
+    ls_store_close(store, 0);
 }
 END_TEST
 
@@ -263,6 +330,7 @@ int main(void)
     TCase *tests = tcase_create("gate");
     tcase_set_timeout(tests, 60);
     tcase_add_test(tests, strangers_are_dropped);
+    tcase_add_loop_test(tests, descriptors_run_out, 0, 2);
     tcase_add_loop_test(tests, token_is_not_sent, 0, 2);
     tcase_add_test(tests, proofs_are_not_relayed);
     tcase_add_loop_test(tests, neighbouring_ports, 0, 4);
