@@ -6,7 +6,7 @@
 # environment, never in the text of a command. All others become parts of commands, so a character that a
 # shell or make interprets is refused.
 comma := ,
-literal = $(eval $(filter override,$(origin $(1)) $(if $(filter command,$(origin $(1))),override)) export $(1) := $$(value $(1)))
+literal = $(eval $(if $(filter $(1),$(GIVEN) $(KNOWN)),override) export $(1) := $$(value $(1)))
 IN_COMMANDS := BUILD PREFIX DESTDIR DEPS V PLANTS CUDA_ARCH OPTIMISE SANITIZE CPPFLAGS CFLAGS CXXFLAGS LDFLAGS
 GIVEN := $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(name)))
 $(foreach name,$(GIVEN),$(call literal,$(name)))
@@ -20,10 +20,10 @@ define newline
 endef
 interpreted = $(foreach one,; & | < > ( ) [ ] { } * ? ! ~ $$ ` " ' \ \#,$(findstring $(one),$(1)))$(if $(findstring $(newline),$(1)),newline)
 shown = $(subst $(newline),\n,$(1))
-refuse = $(error lockstep: error: $(1)=$(call shown,$($(1))): allowed: $(2))
+refuse = $(error lockstep: error: $(1)=$(call shown,$(value $(1))): allowed: $(2))
 $(foreach name,$(GIVEN) $(filter $(IN_COMMANDS),$(INHERITED)),$(if $(filter $(name),$(KNOWN)),,$(if $(strip \
-	$(call interpreted,$(name)$($(name)))),$(call refuse,$(name),letters$(comma) digits$(comma) spaces and . _ - + / = : @ % ^ $(comma)))))
-$(foreach name,BUILD PREFIX DESTDIR DEPS,$(if $(word 2,$($(name))),$(call refuse,$(name),a path without spaces)))
+	$(call interpreted,$(name)$(value $(name)))),$(call refuse,$(name),letters$(comma) digits$(comma) spaces and . _ - + / = : @ % ^ $(comma)))))
+$(foreach name,BUILD PREFIX DESTDIR DEPS,$(if $(word 2,$(value $(name))),$(call refuse,$(name),a path without spaces)))
 
 # PLANTS=1: the build in which planted faults can be switched on (kernels/core/plant.h).
 BUILD ?= build$(if $(PLANTS),/planted)

@@ -93,16 +93,19 @@ static place set_up(void)
     return made;
 }
 
-/* Runs `make TARGET NAME=value`, or with the value in the environment. Returns the exit code. */
-static int make(const place *at, const char *target, const char *given, bool in_environment)
+typedef enum route { COMMAND_LINE, ENVIRONMENT, STRONG_ENVIRONMENT /* make -e */ } route;
+
+/* Runs `make TARGET`, given NAME=value that way. Returns the exit code. */
+static int make(const place *at, const char *target, const char *given, route by)
 {
     LS_TEXT(path, 1400, "PATH=%s/bin:%s", at->tree, getenv("PATH"));
     LS_TEXT(log, 200, "%s/output", at->tree);
     LS_TEXT(arguments, 200, "%s/arguments", at->tree);
     (void)unlink(log);
     (void)unlink(arguments);
-    char *argv[] = {"make", (char *)target, in_environment ? NULL : (char *)given, NULL};
-    char *environment[] = {path, "LC_ALL=C", in_environment ? (char *)given : NULL, NULL};
+    char *argv[] = {"make", (char *)target, NULL, NULL};
+    argv[2] = by == COMMAND_LINE ? (char *)given : by == STRONG_ENVIRONMENT ? "-e" : NULL;
+    char *environment[] = {path, "LC_ALL=C", by == COMMAND_LINE ? NULL : (char *)given, NULL};
     ls_proc_spec spec = {
         .argv = argv, .environment = environment, .log_path = log, .directory = at->tree};
     ls_proc process;
@@ -113,12 +116,12 @@ static int make(const place *at, const char *target, const char *given, bool in_
 
 /* Fails unless the value arrived as one argument, or make ended with 2 and named the variable. */
 static void check(const place *at, const char *target, const char *name, const char *value,
-                  bool in_environment)
+                  route by)
 {
     LS_TEXT(given, 400, "%s=%s", name, value);
     LS_TEXT(arrived, 400, "<%s>", value);
     LS_TEXT(arrived_as_pair, 400, "<%s>", given);
-    int code = make(at, target, given, in_environment);
+    int code = make(at, target, given, by);
     LS_TEXT(ran, 200, "%s/y", at->tree);
     char *said = read_from(at->tree, "output");
     ck_assert_msg(access(ran, F_OK) != 0, "make %s '%s' ran a part of it: %s", target, given, said);
@@ -155,11 +158,12 @@ START_TEST(values_are_text)
             continue;
         }
         count++;
-        check(at, target, name, together, false);
-        check(at, target, name, together, true);
-        bool any_text = strstr(row, "\".+\"") != NULL;
+        check(at, target, name, together, COMMAND_LINE);
+        check(at, target, name, together, ENVIRONMENT);
+        check(at, target, name, together, STRONG_ENVIRONMENT);
+        bool any_text = strcmp(target, "conform") == 0 && strstr(row, "\".+\"") != NULL;
         for (int i = any_text ? 0 : 3; i < (any_text ? HOSTILE : 4); i++) {
-            check(at, target, name, hostile[i], false);
+            check(at, target, name, hostile[i], COMMAND_LINE);
         }
     }
     ck_assert_int_gt(count, 0);
@@ -176,15 +180,16 @@ START_TEST(values_of_the_build)
                                         "PLANTS",   "CUDA_ARCH", "OPTIMISE", "SANITIZE", "CFLAGS",
                                         "CXXFLAGS", "CPPFLAGS",  "LDFLAGS"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        check(at, "help", names[i], together, false);
-        check(at, "help", names[i], together, true);
+        check(at, "help", names[i], together, COMMAND_LINE);
+        check(at, "help", names[i], together, ENVIRONMENT);
+        check(at, "help", names[i], together, STRONG_ENVIRONMENT);
         for (int k = 0; k < 13; k++) {
-            check(at, "help", names[i], hostile[k], false);
+            check(at, "help", names[i], hostile[k], COMMAND_LINE);
         }
     }
-    check(at, "help", "CC", together, false);
-    check(at, "help", "EXTRA", together, false);
-    check(at, "help", "BUILD", "/a folder/x", false);
+    check(at, "help", "CC", together, COMMAND_LINE);
+    check(at, "help", "EXTRA", together, COMMAND_LINE);
+    check(at, "help", "BUILD", "/a folder/x", COMMAND_LINE);
     ls_path_remove_tree(at->tree);
 }
 END_TEST
@@ -196,13 +201,14 @@ START_TEST(plain_values)
     static const char *const given[] = {"BUILD=build/x-1.0", "CFLAGS=-O3 -DX=1,2 -Wl,-rpath=/a:/b",
                                         "CUDA_ARCH=80 90", "OPTIMISE=-O1 -g", "CC=ccache gcc"};
     for (size_t i = 0; i < sizeof given / sizeof *given; i++) {
-        ck_assert_int_eq(make(at, "help", given[i], false), 0);
+        ck_assert_int_eq(make(at, "help", given[i], COMMAND_LINE), 0);
     }
-    ck_assert_int_eq(make(at, "conform", "SUBJECT=python3 'my trainer.py' --x=$HOME", false), 0);
+    ck_assert_int_eq(make(at, "conform", "SUBJECT=python3 'my trainer.py' --x=$HOME", COMMAND_LINE),
+                     0);
     char *got = read_from(at->tree, "arguments");
     ck_assert_str_eq(got, "<conform><--subject><python3 'my trainer.py' --x=$HOME>");
     free(got);
-    ck_assert_int_eq(make(at, "bench", "NGPUS=2", true), 0);
+    ck_assert_int_eq(make(at, "bench", "NGPUS=2", ENVIRONMENT), 0);
     got = read_from(at->tree, "arguments");
     ck_assert_str_eq(got, "<bench><><bench><NGPUS=2>");
     free(got);
