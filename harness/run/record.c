@@ -297,7 +297,8 @@ static ls_status read_lines(const char *path, bool strict, ls_record_rank *rank,
     size_t bytes = 0;
     ls_status status = ls_file_load(path, LS_FILE_TEXT_BYTES, &file, &text, &bytes);
     if (status == LS_ERR_USAGE) { /* a trainer left a FIFO or an endless file in its folder */
-        ls_text_put(broken, broken_bytes, "%s", file.why);
+        const char *slash = strrchr(path, '/'); /* the reason begins with the path */
+        ls_text_put(broken, broken_bytes, "%s", file.why + (slash == NULL ? 0 : slash + 1 - path));
         return LS_OK;
     }
     if (status != LS_OK) {

@@ -185,7 +185,8 @@ static ls_status judge_job(const char *directory, counts *c)
     ls_record job;
     LS_TRY(ls_record_read(directory, LS_RECORD_STRICT, &job));
     if (job.world < 1 || (job.rank[0].start == NULL && job.state == LS_RECORD_UNKNOWN)) {
-        ls_log_error("%s: rank0.jsonl has no start event", directory);
+        ls_log_error("%s: rank0.jsonl has no start event%s%s", directory,
+                     job.broken[0] == '\0' ? "" : ": ", job.broken);
         ls_record_free(&job);
         return LS_ERR_USAGE;
     }

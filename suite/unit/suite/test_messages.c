@@ -82,6 +82,8 @@ static const struct wrong {
      "unexpected argument '--resume'; did you mean RESUME?"},
     {"lockstep bench NGPUS=4 SIM_NODES=3 DEVICE=cpu", LS_ERR_USAGE,
      "SIM_NODES=3 does not divide NGPUS=4"},
+    {"mkdir job && mv fifo job/rank0.jsonl && lockstep judge job", LS_ERR_USAGE,
+     "$PWD/job: rank0.jsonl has no start event: rank0.jsonl is a FIFO, not a regular file"},
     {"lockstep bench HOSTFILE=dir", LS_ERR_USAGE, "HOSTFILE: dir is a folder, not a regular file"},
     {"lockstep bench HOSTFILE=fifo", LS_ERR_USAGE, "HOSTFILE: fifo is a FIFO, not a regular file"},
     {"lockstep bench NODES=a,a", LS_ERR_USAGE,
