@@ -34,8 +34,13 @@ static void make_folder(void)
     ck_assert_ptr_nonnull(mkdtemp(folder));
 }
 
+static bool proc_hidden;
+
 static void remove_folder(void)
 {
+    if (proc_hidden) { /* the leak sanitizer reads it at the end */
+        ck_assert_int_eq(umount("/proc"), 0);
+    }
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%s/file", folder);
     unlink(path);
@@ -253,8 +258,10 @@ END_TEST
  * falls back to a temporary name. False where this process may not hide it. */
 static bool hide_proc(void)
 {
-    return unshare(CLONE_NEWNS) == 0 && mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
-           mount("none", "/proc", "tmpfs", 0, NULL) == 0;
+    proc_hidden = unshare(CLONE_NEWNS) == 0 &&
+                  mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
+                  mount("none", "/proc", "tmpfs", 0, NULL) == 0;
+    return proc_hidden;
 }
 
 enum { ELEMENTS = 1 << 18 };
@@ -323,7 +330,7 @@ END_TEST
  * stay until the next save. */
 START_TEST(killed_while_saving)
 {
-    enum { KILLS = 100 };
+    const int kills = _i == 1 ? 20 : 100;
     if (_i == 1 && !hide_proc()) {
         return;
     }
@@ -335,7 +342,7 @@ START_TEST(killed_while_saving)
     clock_gettime(CLOCK_MONOTONIC, &end);
     double save_ns =
         (double)(end.tv_sec - begin.tv_sec) * 1e9 + (double)(end.tv_nsec - begin.tv_nsec);
-    for (int kill_number = 1; kill_number <= KILLS; kill_number++) {
+    for (int kill_number = 1; kill_number <= kills; kill_number++) {
         int ready[2];
         ck_assert_int_eq(pipe(ready), 0);
         pid_t saver = fork();
@@ -360,7 +367,7 @@ START_TEST(killed_while_saving)
         ck_assert(saved() == (float)kill_number);
         left += count_files() - 1;
     }
-    ck_assert_int_le(left, _i == 1 ? KILLS : 0);
+    ck_assert_int_le(left, _i == 1 ? kills : 0);
     ck_assert_int_eq(save(0), LS_OK);
     ck_assert_int_eq(count_files(), 1);
 }
