@@ -112,18 +112,33 @@ void ls_compare_checks_names(const ls_evidence *evidence, ls_compare_checks *che
     }
 }
 
+/* The first tensor under the prefix that `b` lacks or has with other bits; NULL: none. */
+static const char *first_other(const ls_dumpfile *a, const ls_dumpfile *b, const char *prefix)
+{
+    for (int i = 0; i < ls_dumpfile_count(a); i++) {
+        const ls_dumpfile_entry *entry = ls_dumpfile_at(a, i);
+        if (below(entry->name, prefix) != NULL &&
+            !ls_dumpfile_equal(entry, ls_dumpfile_find(b, entry->name))) {
+            return entry->name;
+        }
+    }
+    return NULL;
+}
+
 void ls_compare_checks_states(const ls_evidence *evidence, ls_compare_checks *checks)
 {
+    static const char *const groups[] = {"master/", "state/", "next_state/"};
+    const ls_dumpfile *first = evidence->file[0];
     for (int rank = 1; rank < evidence->world; rank++) {
-        for (int i = 0; i < ls_dumpfile_count(evidence->file[rank]); i++) {
-            const ls_dumpfile_entry *entry = ls_dumpfile_at(evidence->file[rank], i);
-            const ls_dumpfile_entry *first = ls_dumpfile_find(evidence->file[0], entry->name);
-            bool state = below(entry->name, "master/") != NULL ||
-                         below(entry->name, "state/") != NULL ||
-                         below(entry->name, "next_state/") != NULL;
-            if (state && !ls_dumpfile_equal(first, entry)) {
+        const ls_dumpfile *own = evidence->file[rank];
+        for (size_t g = 0; g < sizeof groups / sizeof *groups; g++) {
+            const char *name = first_other(own, first, groups[g]);
+            if (name == NULL && ls_dumpfile_has(own, groups[g])) {
+                name = first_other(first, own, groups[g]); /* which it leaves out */
+            }
+            if (name != NULL) {
                 ls_compare_checks_fail(checks, NULL, "rank=%d %s differs from rank 0's bits", rank,
-                                       entry->name);
+                                       name);
             }
         }
     }
