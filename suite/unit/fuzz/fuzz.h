@@ -24,8 +24,9 @@ typedef struct bytes {
 } bytes;
 
 typedef struct fuzz {
-    char folder[64];      /* of the files that are read; removed with its contents at the end */
-    const char *recorded; /* folder with jobs that lockstep-train wrote: <k>/rank0.jsonl, ... */
+    char folder[64]; /* of the files that are read; removed with its contents at the end */
+    const char
+        *recorded; /* folder with jobs that lockstep-train wrote: jobs/<k>/rank0.jsonl, ... */
     uint64_t random;
     int seeds;
     bytes *seed; /* [SEEDS_MAX] */

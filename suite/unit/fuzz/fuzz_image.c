@@ -12,18 +12,18 @@
 enum { SIDE = 48, SCANS_END = 2 };
 
 /* A progressive image of side x side pixels, every one the same but for noise in the first row. */
-static void add_progressive(fuzz *f, int side)
+static void add_progressive(fuzz *f, int side, bool cmyk)
 {
     struct jpeg_error_mgr manager;
     struct jpeg_compress_struct encoder = {.err = jpeg_std_error(&manager)};
-    unsigned char *memory = NULL, *row = calloc((size_t)side, 3);
+    unsigned char *memory = NULL, *row = calloc((size_t)side, 4);
     unsigned long count = 0;
     LS_ASSERT(row != NULL);
     jpeg_create_compress(&encoder);
     jpeg_mem_dest(&encoder, &memory, &count);
     encoder.image_width = encoder.image_height = (unsigned)side;
-    encoder.input_components = 3;
-    encoder.in_color_space = JCS_RGB;
+    encoder.input_components = cmyk ? 4 : 3;
+    encoder.in_color_space = cmyk ? JCS_CMYK : JCS_RGB;
     jpeg_set_defaults(&encoder);
     jpeg_simple_progression(&encoder);
     jpeg_start_compress(&encoder, TRUE);
@@ -49,8 +49,9 @@ static void seed_jpeg(fuzz *f)
     fuzz_add_seed_file(f, path);
     LS_ASSERT(ls_jpeg_write(path, rgb, 8, 8, 20) == LS_OK);
     fuzz_add_seed_file(f, path);
-    add_progressive(f, SIDE);
-    add_progressive(f, 8 * SIDE);
+    add_progressive(f, SIDE, false);
+    add_progressive(f, 8 * SIDE, false);
+    add_progressive(f, SIDE, true);
     LS_ASSERT(ls_jpeg_create(&f->jpeg) == LS_OK);
 }
 
@@ -68,8 +69,9 @@ static void make_jpeg(fuzz *f, bytes *b)
             frame = b->at + i;
         }
     }
-    if (frame != NULL && fuzz_below(f, 8) == 0) {
-        frame[5 + 2 * fuzz_below(f, 2)] = (unsigned char)fuzz_draw(f); /* height or width / 256 */
+    if (frame != NULL && fuzz_below(f, 8) == 0) { /* height and width / 256 */
+        frame[5] = (unsigned char)fuzz_draw(f);
+        frame[7] = (unsigned char)fuzz_draw(f);
     }
     if (scan == NULL || fuzz_below(f, 2) == 0) {
         return;

@@ -130,6 +130,24 @@ static void change_metadata(fuzz *f, cJSON *header)
     }
 }
 
+/* All tensors of a group, as of a subject that does not provide it. */
+static void drop_group(cJSON *header, const char *group)
+{
+    for (cJSON *item = header->child, *next; item != NULL; item = next) {
+        next = item->next;
+        if (strncmp(item->string, group, strlen(group)) == 0) {
+            cJSON_Delete(cJSON_DetachItemViaPointer(header, item));
+        }
+    }
+}
+
+static const char *any_group(fuzz *f)
+{
+    static const char *const groups[] = {"branch/",     "local/",  "next/", "state/",
+                                         "next_state/", "buffer/", "grad/", "last_buffer/"};
+    return groups[fuzz_below(f, sizeof groups / sizeof *groups)];
+}
+
 static void nest(fuzz *f, cJSON *header)
 {
     cJSON *inner = cJSON_CreateArray();
@@ -173,6 +191,8 @@ static void change_header(fuzz *f, cJSON *header)
     case 6:
         if (fuzz_below(f, 8) == 0) {
             nest(f, header);
+        } else {
+            drop_group(header, any_group(f));
         }
         break;
     default:
@@ -315,39 +335,55 @@ enum { JOBS_MAX = SEEDS_MAX / 2 };
 
 static const char *dump_name(int job, int rank, char name[64])
 {
-    ls_text_put(name, 64, "%d/dump/step000001.rank%d.safetensors", job, rank);
+    ls_text_put(name, 64, "jobs/%d/dump/step000001.rank%d.safetensors", job, rank);
     return name;
 }
 
-static void put_events(const fuzz *f, int job, int rank)
+static void put_events(const fuzz *f, int from, int job, int rank)
 {
     char path[PATH_BYTES], name[64];
-    ls_text_put(name, sizeof name, "%d/rank%d.jsonl", job, rank);
-    ls_text_put(path, sizeof path, "%s/%s", f->recorded, name);
+    ls_text_put(path, sizeof path, "%s/jobs/%d/rank%d.jsonl", f->recorded, from, rank);
+    ls_text_put(name, sizeof name, "jobs/%d/rank%d.jsonl", job, rank);
     char *text = ls_text_read(path);
     LS_ASSERT(text != NULL);
     fuzz_put_file(f, name, text, strlen(text));
     free(text);
 }
 
+static void drop_branches(bytes *dump)
+{
+    uint64_t length = get_length(dump);
+    cJSON *header = cJSON_ParseWithLength((char *)dump->at + LENGTH_BYTES, (size_t)length);
+    drop_group(header, "branch/");
+    put_header(dump, LENGTH_BYTES + length, header);
+    cJSON_Delete(header);
+}
+
 /* Two ranks' dumps and events of every recorded job. */
 static void seed_dumps(fuzz *f)
 {
     char path[PATH_BYTES], name[64];
+    LS_ASSERT(mkdir(fuzz_path(f, "jobs", path), 0700) == 0);
     for (int job = 0; job < JOBS_MAX; job++) {
-        ls_text_put(path, sizeof path, "%s/%d", f->recorded, job);
-        if (access(path, R_OK) != 0) {
-            break;
-        }
-        ls_text_put(name, sizeof name, "%d", job);
+        ls_text_put(path, sizeof path, "%s/jobs/%d", f->recorded, job);
+        bool coarse = access(path, R_OK) != 0; /* after the last: job 0 without its branches */
+        ls_text_put(name, sizeof name, "jobs/%d", job);
         LS_ASSERT(mkdir(fuzz_path(f, name, path), 0700) == 0);
-        ls_text_put(name, sizeof name, "%d/dump", job);
+        ls_text_put(name, sizeof name, "jobs/%d/dump", job);
         LS_ASSERT(mkdir(fuzz_path(f, name, path), 0700) == 0);
         for (int rank = 0; rank < 2; rank++) {
-            put_events(f, job, rank);
-            ls_text_put(path, sizeof path, "%s/%s", f->recorded, dump_name(job, rank, name));
+            bytes *seed = &f->seed[2 * job + rank];
+            ls_text_put(path, sizeof path, "%s/%s", f->recorded,
+                        dump_name(coarse ? 0 : job, rank, name));
             fuzz_add_seed_file(f, path);
-            fuzz_put_file(f, name, f->seed[2 * job + rank].at, f->seed[2 * job + rank].count);
+            if (coarse) {
+                drop_branches(seed);
+            }
+            put_events(f, coarse ? 0 : job, job, rank);
+            fuzz_put_file(f, dump_name(job, rank, name), seed->at, seed->count);
+        }
+        if (coarse) {
+            break;
         }
     }
 }
@@ -384,8 +420,8 @@ static void read_dump(fuzz *f, const bytes *b)
 {
     char name[64], path[PATH_BYTES], *argument = path;
     fuzz_put_file(f, dump_name(f->job, f->rank, name), b->at, b->count);
-    ls_text_put(name, sizeof name, "%d", f->job);
-    fuzz_path(f, name, path);
+    ls_text_put(name, sizeof name, "jobs/%d", f->job);
+    fuzz_path(f, fuzz_below(f, 16) == 0 ? "." : name, path); /* all jobs, or one */
     (void)ls_judge_main(1, &argument);
     if (fuzz_below(f, 64) == 0) {
         drop_oracle_results();
@@ -415,6 +451,19 @@ static void seed_resume(fuzz *f)
     LS_ASSERT(ls_amp_scale_write(&f->trainer->amp, &state) == LS_OK);
     LS_ASSERT(ls_checkpoint_save(f->trainer, 3, fuzz_path(f, "seed", path)) == LS_OK);
     fuzz_add_seed_file(f, path);
+    for (int i = 1; i < 8;
+         i++) { /* mostly without digests, which end the reading of what changed */
+        copy_seed(f, 0, &f->seed[i]);
+        f->seeds++;
+        uint64_t start = LENGTH_BYTES + get_length(&f->seed[i]);
+        cJSON *header = cJSON_ParseWithLength((const char *)f->seed[i].at + LENGTH_BYTES,
+                                              (size_t)start - LENGTH_BYTES);
+        cJSON *metadata = cJSON_GetObjectItemCaseSensitive(header, "__metadata__");
+        cJSON_DeleteItemFromObjectCaseSensitive(metadata, "xxh64_header");
+        cJSON_DeleteItemFromObjectCaseSensitive(metadata, "xxh64_tensors");
+        put_header(&f->seed[i], start, header);
+        cJSON_Delete(header);
+    }
 }
 
 static void read_resume(fuzz *f, const bytes *b)

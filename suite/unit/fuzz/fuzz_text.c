@@ -38,10 +38,17 @@ static void seed_record(fuzz *f)
     fuzz_add_seed_text(f, job_json);
     fuzz_add_seed_text(f, events);
     for (int job = 0; job < 2; job++) {
-        ls_text_put(path, sizeof path, "%s/%d/rank0.jsonl", f->recorded, job);
+        ls_text_put(path, sizeof path, "%s/jobs/%d/rank0.jsonl", f->recorded, job);
         fuzz_add_seed_file(f, path);
     }
     fuzz_put_file(f, "rank1.jsonl", events, sizeof events - 1);
+}
+
+static ls_status count_events(void *context, const cJSON *event, int line)
+{
+    (void)event, (void)line;
+    ++*(int *)context;
+    return LS_OK;
 }
 
 static void read_record(fuzz *f, const bytes *b)
@@ -55,6 +62,7 @@ static void read_record(fuzz *f, const bytes *b)
     if (ls_record_read(f->folder, LS_RECORD_LENIENT, &record) == LS_OK) {
         for (int k = 0; k < record.world && k < 2; k++) {
             (void)ls_record_find_step(&record.rank[k], 1);
+            (void)ls_record_each_event(&record, k, "step", count_events, &(int){0});
         }
         ls_record_free(&record);
     }
@@ -89,13 +97,13 @@ static void seed_hosts(fuzz *f)
 
 static void read_hosts(fuzz *f, const bytes *b)
 {
-    (void)f;
     ls_hosts hosts;
     int ranks;
-    char text[40];
+    char text[40], path[PATH_BYTES];
     const char *input = (const char *)b->at;
-    if (ls_hosts_parse_text("file", input, &hosts) == LS_OK) {
-        (void)ls_hosts_ranks(&hosts, 0, &ranks);
+    fuzz_put_file(f, "file", b->at, b->count);
+    if (ls_hosts_read_file(fuzz_path(f, "file", path), &hosts) == LS_OK) {
+        (void)ls_hosts_ranks(&hosts, (int)fuzz_below(f, 6), &ranks);
         ls_hosts_describe(&hosts, text, sizeof text);
     }
     (void)ls_hosts_parse_list(input, &hosts);
@@ -129,18 +137,116 @@ static void read_lists(fuzz *f, const bytes *b)
     ls_select_free(&list);
 }
 
-/* Command lines of lockstep-train: the words between blanks. */
+/* Command lines of lockstep-train: words that are right alone, in any company, then mutated. */
 static void seed_options(fuzz *f)
 {
     fuzz_add_seed_text(f, "-a resnet8 -b 4 --image-size 16 --steps 7 --opt-level O2 --half bf16 "
                           "--loss-scale dynamic --dump-steps 1,2,5 --seed 7 --lr 0.1");
-    fuzz_add_seed_text(f, "--optimizer adamw --betas 0.9,0.999 --eps 1e-8 --schedule step:2:0.1 "
-                          "--batch-sizes 3,4,5 --overflow-at 2:1,3 --aux-head 1:0 --sync-bn");
-    fuzz_add_seed_text(f, "--overflow-as nan@fc.bias:last:1 --fault-at 2:1:reduction:kill "
-                          "--bucket-cap-mb 0.05 --compress=fp16 --average pre --predivide 4");
-    fuzz_add_seed_text(f, "--data batches:/tmp --min-loss-scale 2 --max-loss-scale 65536 "
-                          "--growth-interval 3 --keep-batchnorm-fp32 True --master_weights False "
-                          "--audit 3:5 --dump-ranks branches --message-size 1000 --tf32");
+}
+
+static void make_options(fuzz *f, bytes *b)
+{
+    static const char *const words[] = {"-a resnet8",
+                                        "-a resnet18",
+                                        "-b 4",
+                                        "-b 1",
+                                        "--image-size=16",
+                                        "--image-size=8",
+                                        "--steps=7",
+                                        "--epochs=2",
+                                        "--num-classes=1",
+                                        "--opt-level=O0",
+                                        "--opt-level=O1",
+                                        "--opt-level=O2",
+                                        "--opt-level=O3",
+                                        "--half=bf16",
+                                        "--loss-scale=dynamic",
+                                        "--loss-scale=128",
+                                        "--dump-steps=1,2,5",
+                                        "--seed=7",
+                                        "--lr=0.1",
+                                        "--momentum=0",
+                                        "--nesterov",
+                                        "--optimizer=sgd",
+                                        "--optimizer=adam",
+                                        "--optimizer=adamw",
+                                        "--optimizer=lamb",
+                                        "--optimizer=lars",
+                                        "--betas=0.9,0.999",
+                                        "--eps=1e-8",
+                                        "--schedule=step:2",
+                                        "--schedule=step:2s:0.1",
+                                        "--schedule=multistep:2,4,6:0.5",
+                                        "--schedule=cosine:9",
+                                        "--schedule=imagenet",
+                                        "--schedule=warmup:2,step:3",
+                                        "--schedule=warmup:2s:0.01,cosine:7s",
+                                        "--schedule=constant",
+                                        "--batch-sizes=3,4",
+                                        "--batch-sizes=3,4,5",
+                                        "--overflow-at=2:1,3",
+                                        "--overflow-at=2:9",
+                                        "--aux-head=1:0",
+                                        "--aux-head=1:7",
+                                        "--sync-bn",
+                                        "--sync-bn-group=2",
+                                        "--sync-bn-group=3",
+                                        "--overflow-as=nan@fc.bias:last:1",
+                                        "--fault-at=2:1:reduction:kill",
+                                        "--fault-at=2:9:join:stop",
+                                        "--bucket-cap-mb=0.05",
+                                        "--message-size=1000",
+                                        "--compress=fp16",
+                                        "--compress=bf16",
+                                        "--allreduce-fp32",
+                                        "--average=pre",
+                                        "--average=none",
+                                        "--average=post",
+                                        "--predivide=4",
+                                        "--dialect=torch",
+                                        "--data=batches:/tmp",
+                                        "--data=/tmp",
+                                        "--data=synthetic",
+                                        "--min-loss-scale=2",
+                                        "--max-loss-scale=1",
+                                        "--growth-interval=3",
+                                        "--keep-batchnorm-fp32=True",
+                                        "--master_weights=False",
+                                        "--audit=3:5",
+                                        "--dump-ranks=branches",
+                                        "--tf32",
+                                        "--no-reduce",
+                                        "--save=/tmp/x",
+                                        "--resume=/tmp/x",
+                                        "--init=/tmp/x",
+                                        "--resident=3",
+                                        "--cudnn-benchmark",
+                                        "--deterministic",
+                                        "--device=cpu",
+                                        "--device=cuda",
+                                        "--global-batch=8",
+                                        "--global-batch=7",
+                                        "--accumulate=3",
+                                        "--example=two-losses",
+                                        "--example=two-encoders",
+                                        "--digest=none",
+                                        "--trace",
+                                        "--timeout=5",
+                                        "--threads=2",
+                                        "--workers=1",
+                                        "--find-unused",
+                                        "--broadcast-buffers=True",
+                                        "operand",
+                                        "--"};
+    b->count = 0;
+    for (size_t left = 1 + fuzz_below(f, 6); left > 0; left--) {
+        const char *word = words[fuzz_below(f, sizeof words / sizeof *words)];
+        ls_text_put((char *)b->at + b->count, 64, "%s ", word);
+        b->count += strlen((char *)b->at + b->count);
+    }
+    for (size_t left = fuzz_below(f, 3); left > 0; left--) {
+        fuzz_mutate(f, b, b->count);
+    }
 }
 
 /* --help and --version, also abbreviated, end the program. */
@@ -181,6 +287,6 @@ const reader fuzz_text_readers[] = {
     {"reports and orders", seed_outcome, NULL, read_outcome, NULL},
     {"hosts", seed_hosts, NULL, read_hosts, NULL},
     {"lists", seed_lists, NULL, read_lists, NULL},
-    {"options", seed_options, NULL, read_options, NULL},
+    {"options", seed_options, make_options, read_options, NULL},
     {0},
 };

@@ -4,8 +4,10 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "harness/store/gate.h"
@@ -77,12 +79,50 @@ static void read_store(fuzz *f, const bytes *b)
     close(fd);
 }
 
+/* The other way round: a caller that another program answers. */
+static void read_answer(fuzz *f, const bytes *b)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t at_bytes = sizeof at;
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), fd = -1;
+    LS_ASSERT(listener >= 0 && bind(listener, (struct sockaddr *)&at, at_bytes) == 0 &&
+              listen(listener, 1) == 0 &&
+              getsockname(listener, (struct sockaddr *)&at, &at_bytes) == 0);
+    char answer[64], why[200];
+    size_t bytes = fuzz_below(f, 4) == 0 ? 0 : fuzz_below(f, sizeof answer);
+    memset(answer, 'x', sizeof answer);
+    memcpy(answer, b->at, b->count < sizeof answer ? b->count : sizeof answer);
+    if (fuzz_below(f, 2) == 0) {
+        memcpy(answer, LS_GATE_GREETING, LS_GATE_GREETING_BYTES - fuzz_below(f, 2));
+    }
+    pid_t pid = fork();
+    if (pid == 0) {
+        int caller = accept(listener, NULL, NULL);
+        (void)send(caller, answer, bytes, MSG_NOSIGNAL);
+        (void)recv(caller, answer, sizeof answer, 0);
+        _exit(0);
+    }
+    ls_gate_claim claim = {.rank = 1, .world = 2, .timeout_ms = 50};
+    if (ls_gate_enter((struct sockaddr *)&at, at_bytes, f->key, &claim, ls_clock_after(0.05),
+                      ls_clock_after(0.05), &fd, why, sizeof why) == LS_GATE_IN) {
+        LS_ASSERT(false); /* it does not know the key */
+    }
+    (void)kill(pid, SIGKILL);
+    (void)waitpid(pid, NULL, 0);
+    close(listener);
+}
+
+static void read_both(fuzz *f, const bytes *b)
+{
+    (fuzz_below(f, 64) == 0 ? read_answer : read_store)(f, b);
+}
+
 static void stop_store(fuzz *f)
 {
     ls_store_server_stop(f->server, 0);
 }
 
 const reader fuzz_wire_readers[] = {
-    {"store", seed_store, NULL, read_store, stop_store},
+    {"store", seed_store, NULL, read_both, stop_store},
     {0},
 };

@@ -12,8 +12,8 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 job=0
 record() { # further options of a job of two ranks
-    mkdir "$folder/$job"
-    LS_RUN_DIR=$folder/$job "$build/lockstep-launch" --nproc-per-node 2 -- "$build/lockstep-train" \
+    mkdir -p "$folder/jobs/$job"
+    LS_RUN_DIR=$folder/jobs/$job "$build/lockstep-launch" --nproc-per-node 2 -- "$build/lockstep-train" \
         -a resnet8 --image-size 8 -b 2 --steps 2 --dump-steps 1 --dump-ranks all --device cpu \
         --seed 1 "$@" >"$folder/said" 2>&1 || {
         cat "$folder/said" >&2
