@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -268,12 +269,22 @@ int ls_file_draft_open(const char *path, ls_file_draft *out)
              slash == NULL ? "." : path);
     remove_stale(folder, name);
     if (access("/proc/self/fd", X_OK) == 0) { /* which gives a file without a name its name */
-        out->descriptor = open(folder, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+        out->descriptor = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0666);
     }
     if (out->descriptor < 0) {
         create_named(out);
     }
     return out->descriptor < 0 ? errno : 0;
+}
+
+/* 0, or the errno: also what close would report of the data, while the lock is still held. */
+static int flush(const ls_file_draft *draft, bool durable)
+{
+    if (durable && fsync(draft->descriptor) != 0 && errno != EINVAL && errno != EROFS) {
+        return errno;
+    }
+    int copy = dup(draft->descriptor);
+    return copy >= 0 && close(copy) == 0 ? 0 : errno;
 }
 
 /* 0, or the errno. */
@@ -303,9 +314,36 @@ static int link_and_rename_in_child(const ls_file_draft *draft, const char *name
         return link_and_rename(draft, nameless);
     }
     int code = 0;
-    while (waitpid(child, &code, 0) < 0 && errno == EINTR) {
+    pid_t waited;
+    while ((waited = waitpid(child, &code, 0)) < 0 && errno == EINTR) {
+    }
+    if (waited < 0) { /* SIGCHLD is ignored here: what has become of the path says it */
+        struct stat mine, there;
+        return fstat(draft->descriptor, &mine) == 0 && stat(draft->path, &there) == 0 &&
+                       mine.st_ino == there.st_ino && mine.st_dev == there.st_dev
+                   ? 0
+                   : EIO;
     }
     return WIFEXITED(code) ? WEXITSTATUS(code) : EIO;
+}
+
+/* Where a nameless file can be written but not linked its data goes to a named one. 0, or the
+ * errno. */
+static int copy_to_named(ls_file_draft *draft, bool durable)
+{
+    int from = draft->descriptor, error = 0;
+    off_t at = 0;
+    ssize_t sent = 1;
+    create_named(draft);
+    while (draft->descriptor >= 0 && sent > 0) {
+        sent = sendfile(draft->descriptor, from, &at, 1 << 30);
+    }
+    if (draft->descriptor < 0 || sent < 0) {
+        error = errno;
+    }
+    close(from);
+    error = error == 0 ? flush(draft, durable) : error;
+    return error == 0 && rename(draft->temporary, draft->path) != 0 ? errno : error;
 }
 
 /* A link never replaces a file, a rename does. 0, or the errno. */
@@ -320,22 +358,12 @@ static int publish(ls_file_draft *draft, bool durable)
         return 0;
     }
     if (errno != EEXIST) {
-        return errno;
+        return copy_to_named(draft, durable);
     }
     (void)flock(draft->descriptor, LOCK_EX | LOCK_NB);
     (void)unlink(draft->temporary);
     draft->named = true;
     return durable ? link_and_rename_in_child(draft, nameless) : link_and_rename(draft, nameless);
-}
-
-/* 0, or the errno: also what close would report of the data, while the lock is still held. */
-static int flush(const ls_file_draft *draft, bool durable)
-{
-    if (durable && fsync(draft->descriptor) != 0 && errno != EINVAL && errno != EROFS) {
-        return errno;
-    }
-    int copy = dup(draft->descriptor);
-    return copy >= 0 && close(copy) == 0 ? 0 : errno;
 }
 
 ls_status ls_file_draft_close(ls_file_draft *draft, ls_status status, bool durable)
@@ -350,7 +378,9 @@ ls_status ls_file_draft_close(ls_file_draft *draft, ls_status status, bool durab
     if (status != LS_OK && draft->named) {
         (void)unlink(draft->temporary);
     }
-    close(draft->descriptor);
+    if (draft->descriptor >= 0) {
+        close(draft->descriptor);
+    }
     return status;
 }
 

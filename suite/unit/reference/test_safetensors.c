@@ -373,6 +373,36 @@ START_TEST(killed_while_saving)
 }
 END_TEST
 
+/* A folder whose files cannot be linked, which shows only at the end: nothing is lost. */
+START_TEST(what_cannot_be_linked_is_copied)
+{
+    ls_file_draft draft;
+    char text[8] = "";
+    ck_assert_int_eq(ls_file_draft_open(file_path(), &draft), 0);
+    ck_assert_int_eq(ls_file_write(draft.descriptor, file_path(), "draft", 5), LS_OK);
+    if (hide_proc()) {
+        ck_assert_int_eq(ls_file_draft_close(&draft, LS_OK, true), LS_OK);
+        ls_file_source file;
+        ck_assert_int_eq(ls_file_open(file_path(), 5, &file), LS_OK);
+        ck_assert_int_eq(ls_file_fill(&file, file_path(), text, 5), LS_OK);
+        close(file.descriptor);
+        ck_assert_str_eq(text, "draft");
+        ck_assert_int_eq(count_files(), 1);
+    }
+}
+END_TEST
+
+/* Where SIGCHLD is ignored a child leaves no exit status. */
+START_TEST(saved_without_exit_statuses)
+{
+    (void)signal(SIGCHLD, SIG_IGN);
+    ck_assert_int_eq(save(1), LS_OK);
+    ck_assert_int_eq(save(2), LS_OK);
+    ck_assert(saved() == 2);
+    ck_assert_int_eq(count_files(), 1);
+}
+END_TEST
+
 /* A running writer's temporary file is not another's to remove. */
 START_TEST(a_running_writer_keeps_its_file)
 {
@@ -454,6 +484,8 @@ int main(void)
     tcase_add_test(tests, huge_header);
     tcase_add_loop_test(tests, full_disk, 0, 2);
     tcase_add_loop_test(tests, killed_while_saving, 0, 2);
+    tcase_add_test(tests, what_cannot_be_linked_is_copied);
+    tcase_add_test(tests, saved_without_exit_statuses);
     tcase_add_test(tests, a_running_writer_keeps_its_file);
     tcase_add_test(tests, every_flipped_bit_is_refused);
     tcase_add_test(tests, discard_leaves_nothing);
