@@ -344,7 +344,7 @@ SANITIZE_build/coverage := --coverage
 fuzz:
 	$(call checked,fuzz)
 	$(set_up) fuzz "$$INSTALL"
-	$(build) programs
+	$(build) $(addprefix $(BUILD)/,lockstep-launch lockstep-train) $(filter %/ls_cpu.so %/ls_gloo.so,$(ENGINES))
 	$(build) BUILD=$(FUZZ_BUILD) OPTIMISE='-O1 -g' SANITIZE='$(SANITIZE_$(FUZZ_BUILD))' $(FUZZ_BUILD)/unit/fuzz
 	@sh suite/unit/fuzz/run.sh $(BUILD) $(FUZZ_BUILD) "$${FUZZ_S:-60}" "$${FUZZ_SEED:-1}"
 
