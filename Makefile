@@ -59,7 +59,12 @@ endif
 # ---- what this machine can build ---------------------------------------------------------------
 header = $(shell printf '\#include <%s>\n' $(1) | $(CC) $(if $(DEPS),-isystem $(abspath $(DEPS))/usr/include) -x $(or $(2),c) -E - >/dev/null 2>&1 && echo yes)
 HAVE_DNNL := $(call header,oneapi/dnnl/dnnl.h)
-HAVE_GLOO := $(call header,gloo/context.h,c++)
+# Gloo's headers may be of a version that gloo_mesh.hh does not know: asked of the compiler, until it has compiled.
+GLOO_HEADERS := $(call header,gloo/context.h,c++)
+GLOO_FLAGS := -fno-access-control -idirafter reference/comm/absent
+HAVE_GLOO := $(if $(GLOO_HEADERS),$(or $(if $(wildcard $(BUILD)/lib/ls_gloo.so),yes),$(shell $(CXX) -std=c++17 -I. \
+	$(if $(DEPS),-isystem $(abspath $(DEPS))/usr/include) $(GLOO_FLAGS) -fsyntax-only -x c++ \
+	reference/comm/gloo_mesh.hh >/dev/null 2>&1 && echo yes)))
 HAVE_CHECK := $(call header,check.h)
 HAVE_GNUPLOT := $(shell command -v gnuplot 2>/dev/null)
 
@@ -116,7 +121,8 @@ units: $(UNIT_PROGRAMS) $(PROGRAMS) $(ENGINES) $(EMULATED)
 emulated: programs $(EMULATED)
 found: programs
 	@echo "CPU backend:    $(if $(HAVE_DNNL),yes (oneDNN),no: oneDNN's headers not found (libdnnl-dev))"
-	@echo "gloo engine:    $(if $(HAVE_GLOO),yes,no: Gloo's headers not found (libgloo-dev))"
+	@echo "gloo engine:    $(if $(HAVE_GLOO),yes,no: $(if $(GLOO_HEADERS),this libgloo is not one of those that \
+reference/comm/gloo_mesh.hh names,Gloo's headers not found (libgloo-dev)))"
 	@echo "CUDA backend:   $(if $(HAVE_CUDA),yes (CUDA $(call found_cuda,CUDART_VERSION)$(comma) \
 cuDNN $(call found_cuda,CUDNN_VERSION)$(comma) cuBLASLt $(call found_cuda,CUBLASLT_VERSION); \
 $(addprefix sm_,$(CUDA_ARCH))),no: not found: $(strip $(CUDA_MISSING)))"
@@ -158,8 +164,8 @@ $(call objects,$(ORACLE)): EXTRA += -O3 -ffp-contract=off
 
 # Sums of ranks' buffers: a few operations per element, which -O3 vectorises.
 $(call objects,reference/comm/gloo_sum.c): EXTRA += -O3
-# A header of Gloo's that Debian does not install.
-$(call objects,reference/comm/gloo.cc): EXTRA += -idirafter reference/comm/absent
+# Private parts of Gloo, and a header of its that Debian does not install.
+$(call objects,reference/comm/gloo.cc): EXTRA += $(GLOO_FLAGS)
 
 define link
 @mkdir -p $(@D)

@@ -265,22 +265,18 @@ void connect(ls_comm *comm, const ls_comm_options *options, bool shares)
     } else {
         ls_store_local_address(options->store, address, sizeof address);
     }
-    gloo::transport::tcp::attr attributes(address);
-    attributes = gloo::transport::tcp::CreateDeviceAttr(attributes);
-    auto device = std::make_shared<gloo::transport::tcp::Device>(attributes);
-    std::vector<int> fd((size_t)comm->world, -1);
+    auto device = ls_gloo::open_device(address);
+    const gloo::transport::tcp::attr &own = device->attr_;
+    ls_gloo::Sockets sockets(comm->world);
     ls_status status =
         ls_mesh_connect(options->store, ("gloo/" + comm->name).c_str(), comm->rank, comm->world,
-                        (const struct sockaddr *)&attributes.ai_addr,
-                        (socklen_t)attributes.ai_addrlen, comm->deadline_ns, fd.data());
+                        (const struct sockaddr *)&own.ai_addr, (socklen_t)own.ai_addrlen,
+                        comm->deadline_ns, sockets.fd.data());
     if (status != LS_OK) {
         throw StoreFailure{status};
     }
-    auto transport =
-        std::make_shared<ls_gloo::Transport>(device, comm->rank, comm->world, std::move(fd));
-    transport->setTimeout(std::chrono::milliseconds((int64_t)(comm->timeout_s * 1e3)));
-    transport->connect();
-    comm->context = std::make_shared<ls_gloo::Context>(device, transport);
+    comm->context = ls_gloo::connected(device, comm->rank, sockets,
+                                       std::chrono::milliseconds((int64_t)(comm->timeout_s * 1e3)));
     comm->probe = comm->context->createUnboundBuffer(&comm->probed, sizeof comm->probed);
     comm->neighbours = meet_neighbours(comm, options, shares);
     wait_for_all(comm, options);

@@ -1,6 +1,10 @@
 /* Gloo on connections whose ends have proved that they belong to the job (harness/store/mesh.h).
  * Gloo's own pairs accept the first process that connects, trust what it sends and wait five times
- * as long as they were told; here they start on sockets that are connected. Part of gloo.cc. */
+ * as long as they were told; here they start on sockets that are connected. Part of gloo.cc.
+ *
+ * Compiled with -fno-access-control: Gloo's context and pair have no public function for this, and
+ * what is private differs between versions. Known are those of September 2020 (Ubuntu 22.04), May
+ * 2022 (Debian 12), May 2023 (Ubuntu 24.04), December 2023 (Debian 13) and September 2025. */
 #ifndef LS_GLOO_MESH_HH
 #define LS_GLOO_MESH_HH
 
@@ -16,59 +20,121 @@
 #include <memory>
 #include <mutex>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include <gloo/context.h>
 #include <gloo/transport/tcp/context.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/tcp/pair.h>
+#if __has_include(<gloo/transport/tcp/listener.h>)
+#include <gloo/transport/tcp/listener.h>
+#include <gloo/transport/tcp/socket.h>
+#endif
 
 namespace ls_gloo
 {
 
 namespace tcp = gloo::transport::tcp;
 
-/* A pair on a connected socket, which it owns once it is made. To be made on the device's thread:
- * the base class listens for a peer, and only that thread could accept one before this listener is
- * closed. */
+/* The sockets of one communicator, one per rank, until pairs own them; -1: none. */
+struct Sockets {
+    std::vector<int> fd;
+    explicit Sockets(int world) : fd((size_t)world, -1)
+    {
+    }
+    ~Sockets()
+    {
+        for (int one : fd) {
+            if (one >= 0) {
+                ::close(one);
+            }
+        }
+    }
+    Sockets(const Sockets &) = delete;
+    Sockets &operator=(const Sockets &) = delete;
+};
+
+#if __has_include(<gloo/transport/tcp/listener.h>)
+/* Since 2023, a device listens for all of its pairs, from its construction on: it stops here,
+ * before a pair could wait for a peer. */
+inline void stop_listening(tcp::Device &device)
+{
+    tcp::Listener &listener = *device.listener_;
+    device.unregisterDescriptor(listener.listener_->fd(), &listener); /* waits for its handler */
+    listener.listener_.reset();
+}
+
 class ConnectedPair : public tcp::Pair
 {
   public:
-    ConnectedPair(tcp::Context *context, tcp::Device *device, int rank,
-                  std::chrono::milliseconds timeout, int fd)
-        : tcp::Pair(context, device, rank, timeout)
+    ConnectedPair(tcp::Context *context, tcp::Device *device, int rank, int &fd)
+        : tcp::Pair(context, device, rank, context->getTimeout())
+    {
+        connectCallback(std::make_shared<tcp::Socket>(std::exchange(fd, -1)), tcp::Error::kSuccess);
+    }
+};
+
+inline void on_thread_of(tcp::Device &, const std::function<void()> &task)
+{
+    task(); /* any thread will do */
+}
+#else
+/* Until 2022 each pair listens for its peer, and the device's thread accepts the first one. */
+inline void stop_listening(tcp::Device &)
+{
+}
+
+inline void unregister(void (tcp::Device::*function)(int), tcp::Device &device, int fd,
+                       tcp::Handler *) /* 2020 */
+{
+    (device.*function)(fd);
+}
+inline void unregister(void (tcp::Device::*function)(int, tcp::Handler *), tcp::Device &device,
+                       int fd, tcp::Handler *handler) /* 2022 */
+{
+    (device.*function)(fd, handler);
+}
+
+/* To be made on the device's thread: no other could accept a peer before this listener is closed.
+ */
+class ConnectedPair : public tcp::Pair
+{
+  public:
+    ConnectedPair(tcp::Context *context, tcp::Device *device, int rank, int &fd)
+        : tcp::Pair(context, device, rank, context->getTimeout())
     {
         std::lock_guard<std::mutex> guard(m_);
-        device_->unregisterDescriptor(fd_, this);
+        unregister(&tcp::Device::unregisterDescriptor, *device_, fd_, this);
         ::close(fd_);
-        fd_ = fd;
+        fd_ = std::exchange(fd, -1);
         handleConnected();
     }
 };
 
-/* Runs a task on the thread of a device's event loop and waits for its end. */
-class OnDevice : private tcp::Handler
+class OnThread : private tcp::Handler
 {
   public:
     static void run(tcp::Device &device, const std::function<void()> &task)
     {
-        OnDevice handler(task);
+        OnThread handler(task);
         std::future<void> done = handler.done_.get_future();
         device.registerDescriptor(handler.fd_, EPOLLIN, &handler);
         done.wait();
-        device.unregisterDescriptor(handler.fd_, &handler); /* waits until the loop has left it */
+        /* waits until the loop has left it */
+        unregister(&tcp::Device::unregisterDescriptor, device, handler.fd_, &handler);
         done.get();
     }
 
   private:
-    explicit OnDevice(const std::function<void()> &task)
+    explicit OnThread(const std::function<void()> &task)
         : task_(task), fd_(eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK))
     {
         if (fd_ < 0) {
             throw std::system_error(errno, std::generic_category(), "eventfd");
         }
     }
-    ~OnDevice() override
+    ~OnThread() override
     {
         ::close(fd_);
     }
@@ -90,57 +156,43 @@ class OnDevice : private tcp::Handler
     int fd_;
 };
 
-/* The pairs of one communicator. */
-class Transport : public tcp::Context
+/* Runs a task on the thread of a device's event loop and waits for its end. */
+inline void on_thread_of(tcp::Device &device, const std::function<void()> &task)
 {
-  public:
-    /* Takes fd[size], -1 at `rank`. */
-    Transport(const std::shared_ptr<tcp::Device> &device, int rank, int size, std::vector<int> fd)
-        : tcp::Context(device, rank, size), fd_(std::move(fd))
-    {
-    }
-    ~Transport() override
-    {
-        for (int fd : fd_) {
-            if (fd >= 0) {
-                ::close(fd);
+    OnThread::run(device, task);
+}
+#endif
+
+inline std::shared_ptr<tcp::Device> open_device(const char *address)
+{
+    auto device = std::static_pointer_cast<tcp::Device>(
+        tcp::CreateDevice(gloo::transport::tcp::attr(address)));
+    stop_listening(*device);
+    return device;
+}
+
+/* What Gloo's rendezvous makes of a store, made of connected sockets, which its pairs take. */
+inline std::shared_ptr<gloo::Context> connected(const std::shared_ptr<tcp::Device> &device,
+                                                int rank, Sockets &sockets,
+                                                std::chrono::milliseconds timeout)
+{
+    int world = (int)sockets.fd.size();
+    auto transport = std::make_shared<tcp::Context>(device, rank, world);
+    transport->setTimeout(timeout);
+    on_thread_of(*device, [&] {
+        for (int other = 0; other < world; other++) {
+            if (other != rank) {
+                transport->pairs_[(size_t)other].reset(new ConnectedPair(
+                    transport.get(), device.get(), other, sockets.fd[(size_t)other]));
             }
         }
-    }
-    void connect()
-    {
-        OnDevice::run(*device_, [this] {
-            for (int other = 0; other < size; other++) {
-                if (other != rank) {
-                    createPair(other);
-                }
-            }
-        });
-    }
-    std::unique_ptr<gloo::transport::Pair> &createPair(int other) override
-    {
-        auto &pair = pairs_[(size_t)other];
-        pair.reset(new ConnectedPair(this, device_.get(), other, getTimeout(), fd_[(size_t)other]));
-        fd_[(size_t)other] = -1;
-        return pair;
-    }
-
-  private:
-    std::vector<int> fd_;
-};
-
-/* What Gloo's rendezvous makes of a store, made of a transport whose pairs are connected. */
-class Context : public gloo::Context
-{
-  public:
-    Context(const std::shared_ptr<tcp::Device> &device, const std::shared_ptr<Transport> &transport)
-        : gloo::Context(transport->rank, transport->size)
-    {
-        device_ = device;
-        transportContext_ = transport;
-        setTimeout(transport->getTimeout());
-    }
-};
+    });
+    auto context = std::make_shared<gloo::Context>(rank, world);
+    context->device_ = device;
+    context->transportContext_ = transport;
+    context->setTimeout(timeout);
+    return context;
+}
 
 } // namespace ls_gloo
 

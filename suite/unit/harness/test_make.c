@@ -1,6 +1,7 @@
 /* Values that make is given are text: for every documented variable and for those of the build, no
- * part of a value is run, and the value arrives unchanged or is refused by name. The real Makefile,
- * variables.sh and tables run in a tree whose programs only record their arguments. */
+ * part of a value is run, and the value arrives unchanged or is refused by name. And what make says
+ * of a machine's Gloo. The real Makefile, variables.sh and tables run in a tree whose programs only
+ * record their arguments. */
 #include <check.h>
 #include <glob.h>
 #include <stdio.h>
@@ -216,6 +217,31 @@ START_TEST(plain_values)
 }
 END_TEST
 
+/* A Gloo that gloo_mesh.hh does not know leaves that engine out; make goes on and says so. */
+START_TEST(other_gloo)
+{
+    place made = set_up(), *at = &made;
+    static const struct {
+        const char *compiler, *body, *said;
+    } cases[] = {
+        {"bin/g++", "exit 0", "gloo engine:    yes\n"},
+        {"bin/g++", "case $* in *-fsyntax-only*gloo_mesh.hh) exit 1 ;; esac",
+         "gloo engine:    no: this libgloo is not one of those that reference/comm/gloo_mesh.hh "
+         "names\n"},
+        {"bin/gcc", "exit 1", "gloo engine:    no: Gloo's headers not found (libgloo-dev)\n"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        LS_TEXT(script, 200, "#!/bin/sh\n%s\n", cases[i].body);
+        put(at, cases[i].compiler, script, 0755);
+        ck_assert_int_eq(make(at, "found", "--old-file=programs", COMMAND_LINE), 0);
+        char *said = read_from(at->tree, "output");
+        ck_assert_msg(strstr(said, cases[i].said) != NULL, "%s: %s", cases[i].body, said);
+        free(said);
+    }
+    ls_path_remove_tree(at->tree);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("make");
@@ -224,5 +250,8 @@ int main(void)
     tcase_add_test(values, values_of_the_build);
     tcase_add_test(values, plain_values);
     suite_add_tcase(suite, values);
+    TCase *machine = tcase_create("machine");
+    tcase_add_test(machine, other_gloo);
+    suite_add_tcase(suite, machine);
     return run_suite(suite);
 }
