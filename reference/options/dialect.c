@@ -1,6 +1,7 @@
 #include "dialect.h"
 
 #include <math.h>
+
 #include "kernels/core/plant.h"
 
 enum {
@@ -38,7 +39,7 @@ static void resolve_limits(const ls_options *options, ls_dialect_rules *out)
     }
     const int64_t mib = INT64_C(1) << 20;
     double cap_mb = options->bucket_cap_mb > 0 ? options->bucket_cap_mb : TORCH_CAP_MIB;
-    int64_t cap = (int64_t)(cap_mb * (double)mib);
+    int64_t cap = (int64_t)(fmin(cap_mb, 0x1p40) * (double)mib); /* above: one bucket, too */
     cap = cap < 1 ? 1 : cap;
     out->unit = LS_BUCKET_BYTES;
     out->limit_count = 0;

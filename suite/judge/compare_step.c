@@ -79,7 +79,7 @@ static int stored_level(const ls_compare_judgement *j, const ls_dumpfile *file)
 }
 
 /* A word or number that is unknown would count as the default. */
-static ls_status check_metadata(const ls_dumpfile *file, int step)
+static ls_status check_metadata(const ls_dumpfile *file, int step, int accumulate)
 {
     static const struct {
         const char *name, *words; /* NULL: a finite number */
@@ -95,7 +95,6 @@ static ls_status check_metadata(const ls_dumpfile *file, int step)
                  {"weight_decay", NULL},
                  {"eps", NULL},
                  {"trust", NULL},
-                 {"accumulate", NULL},
                  {"optimizer_steps", NULL}};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         const char *text = ls_dumpfile_text(file, known[i].name, NULL);
@@ -107,6 +106,11 @@ static ls_status check_metadata(const ls_dumpfile *file, int step)
                                known[i].name, text,
                                known[i].words != NULL ? known[i].words : "a number");
         }
+    }
+    if (ls_dumpfile_integer(file, "accumulate", accumulate) != accumulate) {
+        return ls_log_fail(LS_ERR_USAGE, "%s: accumulate '%s'; its input is of %d micro-batches",
+                           ls_dumpfile_path(file), ls_dumpfile_text(file, "accumulate", ""),
+                           accumulate);
     }
     int64_t own = ls_dumpfile_integer(file, "step", step);
     if (step > 0 && own != step) {
@@ -124,7 +128,7 @@ static ls_status read_facts(ls_compare_judgement *j)
     const ls_dumpfile *file = j->evidence->file[0];
     ls_oracle_step *step = &j->evidence->step;
     for (int rank = 0; rank < j->evidence->world; rank++) {
-        LS_TRY(check_metadata(j->evidence->file[rank], facts->step));
+        LS_TRY(check_metadata(j->evidence->file[rank], facts->step, step->accumulate));
     }
     LS_TRY(read_level(j, file));
     step->level = stored_level(j, file);
