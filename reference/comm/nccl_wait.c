@@ -210,6 +210,18 @@ static cudaError_t query(cudaEvent_t event)
     return answer;
 }
 
+static ls_status check_state(ls_comm *comm)
+{
+    bool aborted = false;
+    ncclResult_t state = state_of(comm, &aborted);
+    if (aborted) {
+        return LS_ERR_PEER_LOST;
+    }
+    ls_status status = ls_nccl_status_of(state);
+    return status == LS_OK ? LS_OK
+                           : ls_nccl_fail(comm, comm->running, status, ncclGetErrorString(state));
+}
+
 /* Removes finished operations from the list. */
 static ls_status reap(ls_comm *comm)
 {
@@ -224,6 +236,7 @@ static ls_status reap(ls_comm *comm)
                                 ls_cuda_is_fatal(answer) ? LS_ERR_DEVICE_LOST : LS_ERR_INFRA,
                                 cudaGetErrorString(answer));
         }
+        LS_TRY(check_state(comm)); /* only now: an operation that fails ends, too */
         oldest->ended = true;
         comm->running_count--;
         comm->running = oldest->next;
@@ -266,18 +279,10 @@ ls_status ls_nccl_fail_late(ls_comm *comm, const ls_nccl_slot *slot, const char 
 
 ls_status ls_nccl_poll(ls_comm *comm)
 {
-    bool aborted = false;
     if (comm->failed != LS_OK) {
         return comm->failed;
     }
-    ncclResult_t state = state_of(comm, &aborted);
-    if (aborted) {
-        return LS_ERR_PEER_LOST;
-    }
-    if (ls_nccl_status_of(state) != LS_OK) {
-        return ls_nccl_fail(comm, comm->running, ls_nccl_status_of(state),
-                            ncclGetErrorString(state));
-    }
+    LS_TRY(check_state(comm));
     LS_TRY(reap(comm));
     const ls_nccl_slot *oldest = comm->running;
     if (oldest != NULL &&
