@@ -108,6 +108,9 @@ static ls_status sort_names(ls_dumpfile *file)
 static ls_status check_metadata(const ls_dumpfile *file)
 {
     const cJSON *metadata = cJSON_GetObjectItemCaseSensitive(file->header, "__metadata__"), *one;
+    if (metadata != NULL && !cJSON_IsObject(metadata)) {
+        return broken(file, "metadata that are no object", "");
+    }
     cJSON_ArrayForEach(one, metadata)
     {
         if (!cJSON_IsString(one)) {

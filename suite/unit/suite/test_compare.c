@@ -719,6 +719,13 @@ static void named_twice(cJSON *header)
     add_copy_of(header, "grad/fc.bias", "next/fc.bias");
 }
 
+static void metadata_that_are_a_list(cJSON *header)
+{
+    cJSON *list = cJSON_CreateArray();
+    cJSON_AddItemToArray(list, cJSON_CreateNumber(1));
+    cJSON_ReplaceItemInObject(header, "__metadata__", list);
+}
+
 static void number_in_metadata(cJSON *header)
 {
     cJSON_ReplaceItemInObject(cJSON_GetObjectItem(header, "__metadata__"), "lr",
@@ -804,6 +811,7 @@ static const edit_row edits[] = {
     {misaligned, 0, CLEAN, LS_ERR_USAGE, LS_COMPARE_PASS, ""},
     {named_twice, 0, CLEAN, LS_ERR_USAGE, LS_COMPARE_PASS, ""},
     {number_in_metadata, 0, CLEAN, LS_ERR_USAGE, LS_COMPARE_PASS, ""},
+    {metadata_that_are_a_list, 0, CLEAN, LS_ERR_USAGE, LS_COMPARE_PASS, ""},
     {world_huge, 1, CLEAN, LS_ERR_USAGE, LS_COMPARE_PASS, ""},
     {group_huge, 0, CLEAN, LS_ERR_USAGE, LS_COMPARE_PASS, ""},
     {half_unknown, 1, CLEAN, LS_ERR_USAGE, LS_COMPARE_PASS, ""},
