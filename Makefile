@@ -46,7 +46,7 @@ say = $(if $(V),@:,@echo "  $(1)")
 .DEFAULT_GOAL := all
 .SUFFIXES:
 .DELETE_ON_ERROR:
-.PHONY: all units emulated programs found deps bench check conform detect compare peers gpu-check help lint format \
+.PHONY: all units emulated programs found deps bench check conform detect mutate compare peers gpu-check help lint format \
 	asan ubsan tsan fuzz dist install clean
 
 # DEPS: packages unpacked into a folder (dpkg -x), for machines where nothing can be installed.
@@ -287,6 +287,15 @@ detect:
 	@$(BUILD)/lockstep detect $(call flag,FULL,full) $(call option,FAULT,fault) \
 		$(call option,SEED,seed) $(call option,OUT,out) $(call option,PYTHON,python)
 
+# Single changes of product code, each built in a copy of the tree.
+mutate:
+	$(call checked,mutate)
+	$(set_up) check "$$INSTALL"
+	$(build) all
+	@sh suite/mutate/build.sh $(BUILD)
+	@$(BUILD)/lockstep mutate $(call option,N,n) $(call option,SEED,seed) $(call option,FILE,file) \
+		$(call option,OUT,out)
+
 compare:
 	$(call checked,compare)
 	$(build) all
@@ -312,6 +321,7 @@ help:
 #: make detect          plant faults, each of which a case must catch, and run
 #:                      PyTorch scripts with mistakes that users make (FAULT=GLOB;
 #:                      PYTHON=... for the scripts; FULL=1 adds 100 clean passes)
+#: make mutate N=100    single changes of product code: how many the tests catch
 #: make compare         speed compared with PyTorch: same model, batch, threads, data
 #: make gpu-check       everything that needs a GPU, in parts of under 8 minutes
 #:                      (PART=build, correct, speed or peer), in one report

@@ -14,6 +14,7 @@
 #include "reference/options/options.h"
 #include "suite/commands/commands.h"
 #include "suite/detect/detect_parts.h"
+#include "suite/mutate/mutate_parts.h"
 #include "suite/run/command_line.h"
 #include "kernels/core/path.h"
 #include "kernels/core/list.h"
@@ -111,6 +112,8 @@ static const struct command {
     {"conform", ls_conform_main, "run conformance cases", true},
     {"detect", ls_detect_main,
      "check that planted faults are caught and that clean runs raise no alarm", true},
+    {"mutate", ls_mutate_main,
+     "measure the share of single changes of product code that the tests catch", true},
     {"judge", ls_judge_main, "DIR...: judge jobs that another launcher ran"},
     {"jobs", ls_jobs_main, "print the commands and environments of a bench, to run elsewhere"},
     {"report", report_main, "DIR: write the tables, plots and pages of a run again"},

@@ -72,10 +72,10 @@ static place set_up(void)
     *strrchr(at->source, '/') = '\0';
     copy(at, "Makefile", "\nbuild = @:\n"); /* nothing is built */
     copy(at, "harness/variables.sh", "");
-    static const char *const stubs[] = {"build/lockstep",       "build/fuzz/unit/fuzz",
-                                        "harness/setup.sh",     "suite/make/gpu_check.sh",
-                                        "suite/peers/check.sh", "suite/plants/build.sh",
-                                        "suite/unit/run.sh",    "suite/unit/sanitize.sh"};
+    static const char *const stubs[] = {
+        "build/lockstep",          "build/fuzz/unit/fuzz",   "harness/setup.sh",
+        "suite/make/gpu_check.sh", "suite/peers/check.sh",   "suite/plants/build.sh",
+        "suite/unit/run.sh",       "suite/unit/sanitize.sh", "suite/mutate/build.sh"};
     for (size_t i = 0; i < sizeof stubs / sizeof *stubs; i++) {
         put(at, stubs[i], "#!/bin/sh\nfor word; do printf '<%s>' \"$word\"; done >>arguments\n",
             0755);
@@ -139,8 +139,8 @@ static void check(const place *at, const char *target, const char *name, const c
     free(said);
 }
 
-static const char *const targets[] = {"bench",   "check", "conform",   "detect",
-                                      "compare", "fuzz",  "gpu-check", "peers"};
+static const char *const targets[] = {"bench", "check",     "conform", "detect", "compare",
+                                      "fuzz",  "gpu-check", "mutate",  "peers"};
 
 START_TEST(values_are_text)
 {
