@@ -151,7 +151,8 @@ static void add_digests_of_tensors(const ls_safetensors_writer *writer, const in
         put_digest(text + i * DIGITS, ls_digest_xxh64(0, entry->data, entry_bytes(entry)));
     }
     cJSON_AddStringToObject(writer->metadata, TENSORS, text);
-    cJSON_AddStringToObject(writer->metadata, HEADER, "0123456789abcdef"); /* for now */
+    cJSON_AddStringToObject(writer->metadata, HEADER,
+                            "0123456789abcdef"); /* make_header fills it in */
     free(text);
 }
 
