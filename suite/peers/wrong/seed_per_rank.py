@@ -1,4 +1,4 @@
-"""Gradients are averaged by hand, every rank seeds by its own number, and nobody broadcasts."""
+"""Gradients are averaged by hand, every rank seeds by its own number, and no parameters are broadcast."""
 import os
 import sys
 
