@@ -46,7 +46,6 @@ void ls_mutants_show(const char *text, const ls_mutant *mutant, char *before, ch
 typedef struct ls_reach_test {
     char name[96];  /* "unit/test_x", "check/CASE", "conform/FAMILY.KIND" */
     double seconds; /* that it took when it was mapped */
-    int lines;      /* that it reached */
     uint8_t *bits;  /* one for each line of all sources */
 } ls_reach_test;
 

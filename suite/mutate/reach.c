@@ -34,7 +34,6 @@ static void mark(ls_reach_test *test, const struct ls_reach_source *source, int 
     for (int line = first; line >= 1 && line <= last && line <= source->lines; line++) {
         int bit = source->first + line;
         test->bits[bit / 8] |= (uint8_t)(1u << (bit % 8));
-        test->lines++;
     }
 }
 
