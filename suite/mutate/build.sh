@@ -6,17 +6,22 @@ set -eu
 unset MAKEFLAGS MAKEOVERRIDES
 build=$1
 tree=$build/mutate
-stamp=$(cat Makefile $(git ls-files suite reference harness kernels plots) | sha256sum | cut -c1-16)
-if [ "$(cat "$tree/stamp" 2>/dev/null)" != "$stamp" ]; then
+# The map belongs to the product's sources; where only tests have changed, those are built and mapped again.
+product=$(git ls-files Makefile kernels harness reference | xargs cat | sha256sum | cut -c1-16)
+if [ "$(cat "$tree/product.stamp" 2>/dev/null)" != "$product" ]; then
     rm -rf "$tree"
     mkdir -p "$tree"
-    git ls-files -z | xargs -0 cp --parents -t "$tree"
-    echo "$stamp" >"$tree/stamp"
 fi
+git ls-files | while read -r file; do
+    cmp -s "$file" "$tree/$file" || cp --parents "$file" "$tree"
+done
+git ls-files suite | xargs cat | sha256sum | cut -c1-16 >"$tree/tests.stamp"
 jobs=$(nproc)
 echo "mutate: building $tree"
-make -s --no-print-directory -j"$jobs" -C "$tree" WARN=-w programs units
-make -s --no-print-directory -j"$jobs" -C "$tree" WARN=-w BUILD=build/coverage OPTIMISE='-O1 -g' SANITIZE=--coverage programs units
+make="make -s --no-print-directory -j$jobs -C $tree WARN=-w HAVE_CUDA= programs units"
+$make
+$make BUILD=build/coverage OPTIMISE='-O1 -g' SANITIZE=--coverage
+echo "$product" >"$tree/product.stamp"
 (cd "$tree" && git -C "$OLDPWD" ls-files 'kernels/*.c' 'harness/*.c' 'reference/*.c' 'reference/*.cc' |
     grep -vE '^kernels/cuda/|/nccl|^kernels/core/plant\.c') >"$tree/sources"
 echo "mutate: mapping the lines that each test reaches"

@@ -58,6 +58,7 @@ typedef struct result {
 typedef struct mutate {
     const char *wanted_text, *seed_text, *only, *out;
     char tree[512], directory[512], self[600];
+    char tests[64]; /* the state of the tests: with another one survivors are tried again */
     int wanted;
     uint64_t seed;
     ls_reach reach;
@@ -240,20 +241,6 @@ static bool caught_by_case(mutate *m, int at, const char *set, outcome as, resul
     return caught;
 }
 
-/* The reason in suite/mutate/equivalent.txt: "PATH | the line | BEFORE | AFTER | reason". */
-static bool is_listed(const mutate *m, int at, const result *r, const char *line, char *reason,
-                      size_t bytes)
-{
-    LS_TEXT(key, 700, "%s | %s | %s | %s | ", m->reach.source[at].path, line, r->before, r->after);
-    const char *found = m->equivalent == NULL ? NULL : strstr(m->equivalent, key);
-    if (found == NULL || (found > m->equivalent && found[-1] != '\n')) {
-        return false;
-    }
-    found += strlen(key);
-    ls_text_put(reason, bytes, "%.*s", (int)strcspn(found, "\n"), found);
-    return true;
-}
-
 /* Line `number` of a text without the blanks around it. */
 static void line_of(const char *text, int number, char *line, size_t bytes)
 {
@@ -262,6 +249,23 @@ static void line_of(const char *text, int number, char *line, size_t bytes)
     }
     text += strspn(text, " \t");
     ls_text_put(line, bytes, "%.*s", (int)strcspn(text, "\n"), text);
+}
+
+/* The reason in suite/mutate/equivalent.txt: "PATH | the line | BEFORE | AFTER | reason". */
+static bool is_listed(const mutate *m, result *r)
+{
+    char line[400];
+    line_of(m->source[r->source].text, r->line, line, sizeof line);
+    LS_TEXT(key, 900, "%s | %s | %s | %s | ", m->reach.source[r->source].path, line, r->before,
+            r->after);
+    const char *found = m->equivalent == NULL ? NULL : strstr(m->equivalent, key);
+    if (found == NULL || (found > m->equivalent && found[-1] != '\n')) {
+        return false;
+    }
+    found += strlen(key);
+    ls_text_put(r->reason, sizeof r->reason, "%.*s", (int)strcspn(found, "\n"), found);
+    r->outcome = EQUIVALENT;
+    return true;
 }
 
 static bool is_reached(const mutate *m, int at, int line)
@@ -277,12 +281,6 @@ static bool is_reached(const mutate *m, int at, int line)
 static ls_status judge(mutate *m, int at, const ls_mutant *mutant, result *r)
 {
     source *s = &m->source[at];
-    char line[400];
-    line_of(s->text, r->line, line, sizeof line);
-    if (is_listed(m, at, r, line, r->reason, sizeof r->reason)) {
-        r->outcome = EQUIVALENT;
-        return LS_OK;
-    }
     if (s->code == 0) {
         s->code = digest_of_object(m, at);
     }
@@ -316,7 +314,7 @@ static ls_status keep(const mutate *m, int draw, const result *r)
     cJSON_AddStringToObject(line, "before", r->before);
     cJSON_AddStringToObject(line, "after", r->after);
     cJSON_AddStringToObject(line, "by", r->by);
-    cJSON_AddStringToObject(line, "reason", r->reason);
+    cJSON_AddStringToObject(line, "tests", m->tests);
     cJSON_AddNumberToObject(line, "seconds", r->seconds);
     LS_TEXT(path, 700, "%s/mutants.jsonl", m->directory);
     ls_status status = ls_json_append_line(m->kept, path, line);
@@ -343,7 +341,8 @@ static ls_status take_kept(void *context, const cJSON *line, int line_number)
         for (int o = 0; o < OUTCOMES; o++) {
             if (strcmp(ls_json_string(line, "outcome", ""), outcome_name[o]) == 0) {
                 k->into->outcome = (outcome)o;
-                k->found = true;
+                k->found = (o != SURVIVED && o != UNREACHED) ||
+                           strcmp(ls_json_string(line, "tests", ""), k->of->tests) == 0;
             }
         }
         ls_text_put(k->into->by, sizeof k->into->by, "%s", ls_json_string(line, "by", ""));
@@ -459,20 +458,29 @@ static ls_status parse(mutate *m, int count, char **argument)
     return LS_OK;
 }
 
-/* A run belongs to one state of the sources: another start with it resumes. */
+static ls_status read_stamp(const mutate *m, const char *of, char *stamp, size_t bytes)
+{
+    LS_TEXT(path, 700, "%s/%s.stamp", m->tree, of);
+    char *text = ls_text_read(path);
+    if (text == NULL) {
+        return ls_log_fail(LS_ERR_USAGE, "%s is missing: run make mutate", path);
+    }
+    ls_text_put(stamp, bytes, "%.*s", (int)strcspn(text, "\n"), text);
+    free(text);
+    return LS_OK;
+}
+
+/* A run belongs to one state of the product's sources: another start with it resumes. */
 static ls_status make_folder(mutate *m)
 {
     char folder[600], stamp[64] = "";
     ls_path_program(folder, sizeof folder);
     ls_text_put(m->tree, sizeof m->tree, "%s/mutate", folder);
-    LS_TEXT(path, 700, "%s/stamp", m->tree);
-    char *text = ls_text_read(path);
-    if (text == NULL || !ls_path_find("suite/mutate", m->self, sizeof m->self)) {
-        free(text);
-        return ls_log_fail(LS_ERR_USAGE, "%s is missing: run make mutate", path);
+    LS_TRY(read_stamp(m, "product", stamp, sizeof stamp));
+    LS_TRY(read_stamp(m, "tests", m->tests, sizeof m->tests));
+    if (!ls_path_find("suite/mutate", m->self, sizeof m->self)) {
+        return ls_log_fail(LS_ERR_USAGE, "suite/mutate is missing: run make mutate at the top");
     }
-    ls_text_put(stamp, sizeof stamp, "%.*s", (int)strcspn(text, "\n"), text);
-    free(text);
     if (m->out != NULL) {
         ls_command_absolute(m->out, m->directory, sizeof m->directory);
     } else {
@@ -564,7 +572,7 @@ static ls_status try_mutants(mutate *m)
         result r = {.source = at->source, .line = mutant->line};
         ls_text_put(r.kind, sizeof r.kind, "%s", mutant->kind);
         ls_mutants_show(s->text, mutant, r.before, r.after, sizeof r.before);
-        if (!is_kept(m, draw, &r)) {
+        if (!is_listed(m, &r) && !is_kept(m, draw, &r)) {
             int64_t begun_ns = ls_clock_ns();
             status = judge(m, at->source, mutant, &r);
             r.seconds = ls_clock_ms_between(begun_ns, ls_clock_ns()) * 1e-3;
