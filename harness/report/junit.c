@@ -130,6 +130,25 @@ static void put_families(FILE *to, const ls_report_run *run)
     cJSON_Delete(conformance);
 }
 
+/* A suite without cases: the schema has no place for properties of the whole. */
+static void put_headlines(FILE *to, const ls_report_run *run)
+{
+    ls_report_headline headline[LS_REPORT_LINES_HEADLINES];
+    ls_report_lines_headlines(run, headline);
+    fputs("  <testsuite name=\"verdicts\"", to);
+    put_tally(to, (tally){0});
+    fputs("    <properties>\n", to);
+    for (int i = 0; i < LS_REPORT_LINES_HEADLINES; i++) {
+        LS_TEXT(value, LS_REPORT_LINES_BYTES, headline[i].why[0] ? "%s (%s)" : "%s%s",
+                headline[i].value, headline[i].why);
+        fputs("      <property", to);
+        put_attribute(to, "name", headline[i].name);
+        put_attribute(to, "value", value);
+        fputs("/>\n", to);
+    }
+    fputs("    </properties>\n  </testsuite>\n", to);
+}
+
 ls_status ls_junit_write(const ls_report_run *run)
 {
     LS_TEXT(path, PATH_MAX, "%s/junit.xml", run->directory);
@@ -138,6 +157,7 @@ ls_status ls_junit_write(const ls_report_run *run)
     fputs("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites", to);
     put_attribute(to, "name", ls_report_lines_title(run));
     put_tally(to, count(run, NULL));
+    put_headlines(to, run);
     put_families(to, run);
     fputs("</testsuites>\n", to);
     return ls_file_close(to, path);

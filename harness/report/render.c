@@ -293,7 +293,7 @@ static void write_failures(const ls_report_run *run, const ls_report_page_form *
     if (listed == 0 && unfinished == 0) {
         form->paragraph(
             to, run->verdict_count > 0
-                    ? "Nothing: every case inside the claim passed and every job ended well."
+                    ? "Nothing: every selected case of the claim passed and every job ended well."
                     : "No case was judged in this run.");
     }
 }
@@ -328,13 +328,16 @@ static void write_conformance(const ls_report_run *run, const ls_report_page_for
         }
     }
     int total = ls_json_int(conformance, "total", 0);
+    int claimed = ls_json_int(conformance, "in_claim", 0);
+    const cJSON *headline = cJSON_GetObjectItemCaseSensitive(run->record, "headline");
+    int all = ls_json_int(cJSON_GetObjectItemCaseSensitive(headline, "correct"), "claim_cases", 0);
     form->heading(to, "Conformance by family");
-    snprintf(text, sizeof text,
-             "%d cases: %d inside the claim, of which %d passed or were waived; %d outside, "
-             "counted only.",
-             total, ls_json_int(conformance, "in_claim", 0),
-             ls_json_int(conformance, "in_claim_passed", 0),
-             total - ls_json_int(conformance, "in_claim", 0));
+    snprintf(text, sizeof text, "%d cases: %d inside the claim", total, claimed);
+    if (all > claimed) {
+        ls_text_add(text, sizeof text, ", which has %d", all);
+    }
+    ls_text_add(text, sizeof text, "; %d of them passed or were waived; %d outside, counted only.",
+                ls_json_int(conformance, "in_claim_passed", 0), total - claimed);
     form->paragraph(to, text);
     if (total > 0) {
         ls_page_table table;

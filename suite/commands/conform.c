@@ -98,12 +98,13 @@ static ls_status choose_cases(conform *c)
         NULL) { /* cases that call this project's own code do not test another trainer */
         ls_rows_keep_protocol(&c->run.cases);
     }
+    ls_text_put(c->run.claim_name, sizeof c->run.claim_name, "%s", c->claim);
+    LS_TRY(ls_select_claim(c->claim, &c->run.claim));
+    c->run.claim_cases = ls_select_count(&c->run.cases, &c->run.claim);
     if (c->files.count > 0 && c->wanted.count == 0) {
         c->run.cases.count = 0; /* an empty list file does not mean all cases */
     }
     LS_TRY(ls_select_keep(&c->run.cases, &c->wanted, share, shares));
-    ls_text_put(c->run.claim_name, sizeof c->run.claim_name, "%s", c->claim);
-    LS_TRY(ls_select_claim(c->claim, &c->run.claim));
     if (c->subject != NULL && c->wanted.count == 0 && strcmp(c->claim, "all") != 0) {
         /* cases outside the claim of another trainer would take an hour */
         LS_TRY(ls_select_keep(&c->run.cases, &c->run.claim, 0, 1));

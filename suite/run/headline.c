@@ -28,36 +28,63 @@ static counts count_verdicts(const ls_run *run)
     return c;
 }
 
-static void decide_correct(const ls_run *run, ls_headline *out)
+static void explain_correct(const ls_run *run, const counts *c, bool part, char *why, size_t bytes)
 {
-    counts c = count_verdicts(run);
-    int wrong = c.code[LS_FAIL] + c.code[LS_CRASH] + c.code[LS_TIMEOUT];
-    out->correct = c.claimed > 0 && c.good == c.claimed ? LS_CORRECT_YES
-                   : wrong > 0                          ? LS_CORRECT_NO
-                                                        : LS_CORRECT_NOT_SHOWN;
-    out->only_infrastructure = out->correct != LS_CORRECT_YES && c.code[LS_INFRA] > 0 &&
-                               c.code[LS_INFRA] == c.claimed - c.good;
-    out->passed = c.good + c.outside_good;
-    out->failed = c.claimed - c.good;
-    char *why = out->correct_why;
-    size_t bytes = sizeof out->correct_why;
-    ls_text_put(why, bytes, "claim %s: %d of %d cases", run->claim_name, c.good, c.claimed);
-    if (c.ours > 0) { /* they say nothing about another trainer */
-        ls_text_add(why, bytes, ", %d of them inside our parts", c.ours);
+    if (part) {
+        ls_text_put(why, bytes, "claim %s: %d of %d cases selected", run->claim_name, c->claimed,
+                    run->claim_cases);
+        if (c->claimed > 0 && c->good == c->claimed) {
+            ls_text_add(why, bytes, ", all passed");
+        } else if (c->claimed > 0) {
+            ls_text_add(why, bytes, ", %d passed", c->good);
+        }
+    } else {
+        ls_text_put(why, bytes, "claim %s: %d of %d cases", run->claim_name, c->good, c->claimed);
+    }
+    if (c->ours > 0) { /* they say nothing about another trainer */
+        ls_text_add(why, bytes, ", %d of them inside our parts", c->ours);
     }
     static const ls_verdict_code named[] = {LS_FAIL, LS_CRASH,       LS_TIMEOUT, LS_WEAK,
                                             LS_SKIP, LS_UNSUPPORTED, LS_INFRA};
     for (size_t i = 0; i < sizeof named / sizeof *named; i++) {
-        if (c.code[named[i]] > 0) {
-            ls_text_add(why, bytes, ", %d %s", c.code[named[i]], ls_verdict_name(named[i]));
+        if (c->code[named[i]] > 0) {
+            ls_text_add(why, bytes, ", %d %s", c->code[named[i]], ls_verdict_name(named[i]));
         }
     }
-    if (c.code[LS_WAIVED] > 0) {
-        ls_text_add(why, bytes, ", %d of them waived", c.code[LS_WAIVED]);
+    if (c->code[LS_WAIVED] > 0) {
+        ls_text_add(why, bytes, ", %d of them waived", c->code[LS_WAIVED]);
     }
-    if (c.outside > 0) {
-        ls_text_add(why, bytes, "; %d of %d outside it", c.outside_good, c.outside);
+    if (c->outside > 0) {
+        ls_text_add(why, bytes, "; %d of %d outside it", c->outside_good, c->outside);
     }
+}
+
+static void decide_correct(const ls_run *run, ls_headline *out)
+{
+    counts c = count_verdicts(run);
+    int wrong = c.code[LS_FAIL] + c.code[LS_CRASH] + c.code[LS_TIMEOUT];
+    bool good = c.claimed > 0 && c.good == c.claimed;
+    bool part = c.claimed < run->claim_cases;
+    out->correct = wrong > 0       ? LS_CORRECT_NO
+                   : good && !part ? LS_CORRECT_YES
+                                   : LS_CORRECT_NOT_SHOWN;
+    out->part_passed = part && good;
+    out->only_infrastructure =
+        !good && c.code[LS_INFRA] > 0 && c.code[LS_INFRA] == c.claimed - c.good;
+    out->passed = c.good + c.outside_good;
+    out->failed = c.claimed - c.good;
+    out->selected = c.claimed;
+    out->claim_cases = part ? run->claim_cases : c.claimed;
+    explain_correct(run, &c, part, out->correct_why, sizeof out->correct_why);
+}
+
+int ls_headline_exit(const ls_headline *h)
+{
+    if (h->only_infrastructure) {
+        return LS_ERR_INFRA;
+    }
+    bool good = h->correct == LS_CORRECT_YES || h->part_passed;
+    return good && !h->speed.below ? LS_OK : LS_ERR_CHECK;
 }
 
 static const ls_tol taken_limit =
@@ -124,11 +151,12 @@ void ls_headline_decide(const ls_run *run, ls_headline *out)
     ls_speed_decide(run, &out->speed);
 }
 
-static void add(cJSON *to, const char *name, const char *value, const char *why)
+static cJSON *add(cJSON *to, const char *name, const char *value, const char *why)
 {
     cJSON *entry = cJSON_AddObjectToObject(to, name);
     cJSON_AddStringToObject(entry, "value", value);
     cJSON_AddStringToObject(entry, "why", why);
+    return entry;
 }
 
 cJSON *ls_headline_json(const ls_headline *headline)
@@ -136,7 +164,9 @@ cJSON *ls_headline_json(const ls_headline *headline)
     static const char *const word[] = {"yes", "no", "not shown"};
     cJSON *out = cJSON_CreateObject();
     LS_ASSERT(out != NULL);
-    add(out, "correct", word[headline->correct], headline->correct_why);
+    cJSON *correct = add(out, "correct", word[headline->correct], headline->correct_why);
+    cJSON_AddNumberToObject(correct, "selected", headline->selected);
+    cJSON_AddNumberToObject(correct, "claim_cases", headline->claim_cases);
     add(out, "speed", headline->speed.value, headline->speed.why);
     add(out, "machine", headline->machine_value, headline->machine_why);
     return out;

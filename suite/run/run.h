@@ -27,6 +27,7 @@ typedef struct ls_run {
     int resumed_jobs;
     ls_select_list claim, waivers;
     char claim_name[64];
+    int claim_cases; /* of the claim, before some were selected; 0: those of this run */
     uint64_t seed;
     bool fail_early, stopped, bench_run;
     char title[96], label[64], where[200], command[1024];
@@ -123,15 +124,19 @@ typedef enum ls_headline_correct {
 
 typedef struct ls_headline {
     ls_headline_correct correct;
-    bool only_infrastructure; /* nothing failed but machine, disk or port */
-    char correct_why[200], machine_value[24], machine_why[400];
+    bool part_passed;          /* a part of the claim was selected, and all of it passed */
+    bool only_infrastructure;  /* nothing failed but machine, disk or port */
+    int selected, claim_cases; /* cases of the claim: in this run, and in all */
+    char correct_why[320], machine_value[24], machine_why[400];
     ls_speed_verdict speed;
     int passed, failed; /* cases: inside the claim everything but PASS and WAIVED fails */
 } ls_headline;
 
 /* From the verdicts, summary.json (tables are written) and the machine. */
 void ls_headline_decide(const ls_run *run, ls_headline *out);
-/* {"correct":{"value":"yes","why":...}, ...} */
+/* 0: CORRECT is yes, or a part of the claim was selected and passed; not below the baseline. */
+int ls_headline_exit(const ls_headline *headline);
+/* {"correct":{"value":"yes","why":...,"selected":76,"claim_cases":76}, ...} */
 cJSON *ls_headline_json(const ls_headline *headline);
 /* Whether the figures of the timed job of that index are backed by passed cases: its own, and
  * evidence of the same level and bucket rule. */

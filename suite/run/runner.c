@@ -592,8 +592,5 @@ int ls_runner_finish(ls_run *run)
     if (!run->bench_run) {
         printf("%d passed, %d failed\n", headline.passed, headline.failed);
     }
-    if (headline.only_infrastructure) {
-        return LS_ERR_INFRA;
-    }
-    return headline.correct == LS_CORRECT_YES && !headline.speed.below ? 0 : 1;
+    return ls_headline_exit(&headline);
 }

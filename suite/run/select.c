@@ -213,6 +213,15 @@ const struct ls_select_line *ls_select_find(const ls_select_list *list, const ch
     return NULL;
 }
 
+int ls_select_count(const ls_case_list *cases, const ls_select_list *list)
+{
+    int count = 0;
+    for (int c = 0; c < cases->count; c++) {
+        count += ls_select_find(list, cases->row[c].id) != NULL;
+    }
+    return count;
+}
+
 ls_status ls_select_claim(const char *claim, ls_select_list *list)
 {
     char folder[1024], path[1400];

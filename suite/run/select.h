@@ -20,6 +20,8 @@ void ls_select_add(ls_select_list *list, const char *glob, const char *reason);
 void ls_select_free(ls_select_list *list);
 /* The first line that matches, or NULL. */
 const struct ls_select_line *ls_select_find(const ls_select_list *list, const char *id);
+/* The rows that match. */
+int ls_select_count(const ls_case_list *cases, const ls_select_list *list);
 
 /* suite/claims/<claim>.txt; "all": every claim's. LS_ERR_USAGE for an unknown claim, naming the
  * nearest. */

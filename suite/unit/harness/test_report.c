@@ -217,8 +217,13 @@ START_TEST(pages_escape_and_open_with_the_verdicts)
     ck_assert_int_eq(occurrences(junit, "<testcase"), 53);
     ck_assert_int_eq(occurrences(junit, "<failure"), 3);
     ck_assert_int_eq(occurrences(junit, "<skipped"), 2);
-    /* testsuites, 7 families, 53 cases with system-out each, 3 failures, 2 skipped */
-    ck_assert_int_eq(count_elements(junit), 1 + 7 + 2 * 53 + 3 + 2);
+    /* testsuites, the verdicts' suite with a property each, 7 families, 53 cases with system-out
+     * each, 3 failures, 2 skipped */
+    ck_assert_int_eq(count_elements(junit), 1 + 2 + 3 + 7 + 2 * 53 + 3 + 2);
+    ck_assert(
+        strstr(junit, "<property name=\"CORRECT\" value=\"no (claim ddp-o2: 49 of 52 cases;") !=
+        NULL);
+    ck_assert(strstr(junit, "<property name=\"SPEED\" value=\"no baseline (") != NULL);
     char *trace = read_text(scratch, "trace.json");
     cJSON *root = cJSON_Parse(trace);
     const cJSON *events = cJSON_GetObjectItem(root, "traceEvents");

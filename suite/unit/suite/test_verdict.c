@@ -89,7 +89,8 @@ START_TEST(gradients_that_stayed_local_are_never_right)
 }
 END_TEST
 
-static ls_headline headline_of(int count, const ls_verdict_code *code)
+/* Of a claim of that many cases, of which the first `count` were selected. */
+static ls_headline headline_of(int count, const ls_verdict_code *code, int claim_cases)
 {
     const ls_case_settings settings = {.seed = 0};
     const ls_row row = {.requirement = "G1"};
@@ -104,6 +105,8 @@ static ls_headline headline_of(int count, const ls_verdict_code *code)
     ls_rows_format(&run.cases, &settings, &row, "out.case: w1");
     verdict[count].code = LS_FAIL; /* outside the claim: counted, no more */
     run.verdict = verdict;
+    run.claim_cases = claim_cases;
+    ls_text_put(run.claim_name, sizeof run.claim_name, "x");
     ls_select_add(&run.claim, "in.*", "");
     ls_headline headline;
     ls_headline_decide(&run, &headline);
@@ -115,7 +118,7 @@ static ls_headline headline_of(int count, const ls_verdict_code *code)
 START_TEST(correct_needs_every_case_of_the_claim)
 {
     const ls_verdict_code good[] = {LS_PASS, LS_WAIVED, LS_PASS};
-    ls_headline h = headline_of(3, good);
+    ls_headline h = headline_of(3, good, 3);
     ck_assert_int_eq(h.correct, LS_CORRECT_YES);
     ck_assert_int_eq(h.passed, 3);
     ck_assert_int_eq(h.failed, 0);
@@ -125,22 +128,64 @@ START_TEST(correct_needs_every_case_of_the_claim)
     static const ls_verdict_code open[] = {LS_WEAK, LS_SKIP, LS_UNSUPPORTED, LS_INFRA};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         const ls_verdict_code codes[] = {LS_PASS, wrong[i], LS_WEAK};
-        h = headline_of(3, codes);
+        h = headline_of(3, codes, 3);
         ck_assert_int_eq(h.correct, LS_CORRECT_NO);
         ck_assert_int_eq(h.failed, 2);
     }
     for (size_t i = 0; i < sizeof open / sizeof *open; i++) {
         const ls_verdict_code codes[] = {LS_PASS, open[i]};
-        h = headline_of(2, codes);
+        h = headline_of(2, codes, 2);
         ck_assert_int_eq(h.correct, LS_CORRECT_NOT_SHOWN);
         ck_assert_int_eq(h.only_infrastructure, open[i] == LS_INFRA);
     }
 }
 END_TEST
 
+/* A part of the claim that passed ends with 0 and shows nothing of the claim. */
+START_TEST(a_part_of_the_claim_is_no_yes)
+{
+    static const struct {
+        ls_verdict_code code[3];
+        int count, exit;
+        ls_headline_correct correct;
+        const char *why;
+    } part[] = {
+        {{LS_PASS}, 1, 0, LS_CORRECT_NOT_SHOWN, "claim x: 1 of 76 cases selected, all passed; "},
+        {{LS_PASS, LS_WAIVED},
+         2,
+         0,
+         LS_CORRECT_NOT_SHOWN,
+         "claim x: 2 of 76 cases selected, all passed, 1 of them waived; "},
+        {{LS_PASS, LS_WEAK},
+         2,
+         LS_ERR_CHECK,
+         LS_CORRECT_NOT_SHOWN,
+         "claim x: 2 of 76 cases selected, 1 passed, 1 WEAK; "},
+        {{LS_PASS, LS_PASS, LS_FAIL},
+         3,
+         LS_ERR_CHECK,
+         LS_CORRECT_NO,
+         "claim x: 3 of 76 cases selected, 2 passed, 1 FAIL; "},
+        {{LS_PASS, LS_INFRA},
+         2,
+         LS_ERR_INFRA,
+         LS_CORRECT_NOT_SHOWN,
+         "claim x: 2 of 76 cases selected, 1 passed, 1 INFRA; "},
+        {{LS_PASS}, 0, LS_ERR_CHECK, LS_CORRECT_NOT_SHOWN, "claim x: 0 of 76 cases selected; "},
+    };
+    for (size_t i = 0; i < sizeof part / sizeof *part; i++) {
+        ls_headline h = headline_of(part[i].count, part[i].code, 76);
+        ck_assert_int_eq(h.correct, part[i].correct);
+        ck_assert_msg(strncmp(h.correct_why, part[i].why, strlen(part[i].why)) == 0, "%s",
+                      h.correct_why);
+        ck_assert_int_eq(ls_headline_exit(&h), part[i].exit);
+    }
+}
+END_TEST
+
 START_TEST(no_case_shows_nothing)
 {
-    ls_headline h = headline_of(0, NULL);
+    ls_headline h = headline_of(0, NULL, 0);
     ck_assert_int_ne(h.correct, LS_CORRECT_YES);
     ck_assert_int_eq(h.passed, 0);
 }
@@ -154,6 +199,7 @@ int main(void)
     tcase_add_test(tests, gradients_that_stayed_local_are_never_right);
     tcase_add_test(tests, the_first_bad_finding_stays);
     tcase_add_test(tests, correct_needs_every_case_of_the_claim);
+    tcase_add_test(tests, a_part_of_the_claim_is_no_yes);
     tcase_add_test(tests, no_case_shows_nothing);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
