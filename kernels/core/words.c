@@ -45,6 +45,19 @@ char *ls_words_quoted(const char *word)
     return text;
 }
 
+char *ls_words_line(const ls_words *words)
+{
+    char *line = strdup("");
+    for (int i = 0; i < words->count; i++) {
+        char *before = line, *word = ls_words_quoted(words->word[i]);
+        LS_ASSERT(asprintf(&line, "%s%s%s", before, i == 0 ? "" : " ", word) >= 0);
+        free(before);
+        free(word);
+    }
+    LS_ASSERT(line != NULL);
+    return line;
+}
+
 void ls_words_free(ls_words *words)
 {
     for (int i = 0; i < words->count; i++) {

@@ -14,6 +14,8 @@ void ls_words_add(ls_words *words, const char *format, ...) __attribute__((forma
 void ls_words_split(ls_words *words, const char *text);
 /* The word as a shell reads it back, in single quotes where that is needed; malloc'ed. */
 char *ls_words_quoted(const char *word);
+/* All words so, separated by blanks; malloc'ed. */
+char *ls_words_line(const ls_words *words);
 /* Frees all words; *words is then an empty list. */
 void ls_words_free(ls_words *words);
 

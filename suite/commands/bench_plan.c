@@ -442,15 +442,18 @@ static void describe(ls_bench *b)
                     "Lockstep bench, rated %s: %s, %d pixels, batch %d per rank", RATED_VERSION,
                     b->matrix.arch, b->matrix.image_size, b->matrix.batch_size);
     }
-    ls_text_put(run->command, sizeof run->command, "make bench");
+    ls_words words = {0, 0, NULL};
+    ls_words_add(&words, "make");
+    ls_words_add(&words, "bench");
     const cJSON *entry;
     cJSON_ArrayForEach(entry, b->given.value)
     {
         if (strcmp(entry->string, "RESUME") != 0 && strcmp(entry->string, "DRYRUN") != 0) {
-            ls_text_add(run->command, sizeof run->command, " %s=%s", entry->string,
-                        entry->valuestring);
+            ls_words_add(&words, "%s=%s", entry->string, entry->valuestring);
         }
     }
+    run->command = ls_words_line(&words);
+    ls_words_free(&words);
     run->options = cJSON_CreateObject();
     cJSON *variables = cJSON_Duplicate(b->given.value, true);
     cJSON_DeleteItemFromObjectCaseSensitive(variables, "RESUME");
@@ -525,6 +528,10 @@ ls_status ls_bench_plan_make(ls_bench *b, int count, char **argument)
     describe(b);
     LS_TRY(choose_folder(b));
     b->run.site.run_directory = b->run.directory;
+    ls_words resume = {0, 0, NULL}; /* run.json has the other variables */
+    ls_words_add(&resume, "RESUME=%s", b->run.directory);
+    b->run.go_on = ls_command_go_on("bench", &resume);
+    ls_words_free(&resume);
     ls_matrix_bench_jobs(m, &b->run.bench);
     LS_TRY(choose_cases(b));
     nodes_use(&b->nodes, &b->run.cases);

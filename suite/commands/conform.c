@@ -19,7 +19,8 @@
 
 typedef struct conform {
     const char *seed, *claim, *subject, *out, *share, *device;
-    bool list, where, fail_early, resume;
+    bool list, where, fail_early, resume, overwrite;
+    ls_words given; /* the arguments */
     ls_select_list wanted, files;
     ls_budget budget;
     ls_run run;
@@ -28,6 +29,9 @@ typedef struct conform {
 static ls_status parse(conform *c, int count, char **argument)
 {
     memset(c, 0, sizeof *c);
+    for (int i = 0; i < count; i++) { /* parsing moves them */
+        ls_words_add(&c->given, "%s", argument[i]);
+    }
     c->seed = "7";
     c->claim = "all";
     c->device = "auto";
@@ -45,6 +49,7 @@ static ls_status parse(conform *c, int count, char **argument)
         {"--out", &c->out, NULL, NULL, "the run's folder (results/runs/<time>-conform)"},
         {"--shard", &c->share, NULL, NULL, "i/n: the i-th of n shares, from 1"},
         {"--resume", NULL, &c->resume, NULL, "continue the interrupted run in --out"},
+        {"--overwrite", NULL, &c->overwrite, NULL, "delete an interrupted run in --out"},
         {"--fail-early", NULL, &c->fail_early, NULL, "stop at the first failing case"},
     };
     LS_TRY(
@@ -112,11 +117,19 @@ static ls_status choose_cases(conform *c)
     return ls_select_waivers(&c->run.waivers);
 }
 
-/* Empties the folder of an earlier run; other files in it are an error. */
-static ls_status clear_folder(const char *path)
+/* Empties the folder of an earlier run. Other files in it, and a run that was not finished, are
+ * errors. */
+static ls_status clear_folder(const conform *c)
 {
+    const char *path = c->run.directory;
     LS_TEXT(entry, 700, "%s/run.json", path);
     if (access(entry, F_OK) == 0) {
+        if (!c->overwrite && !ls_runner_was_finished(path)) {
+            return ls_log_fail(LS_ERR_USAGE,
+                               "--out %s holds an unfinished run: --resume (make: RESUME=%s) "
+                               "continues it, --overwrite (OVERWRITE=1) deletes it",
+                               c->out, c->out);
+        }
         ls_path_remove_tree(path);
         return LS_OK;
     }
@@ -183,7 +196,7 @@ static ls_status prepare(conform *c)
     ls_command_where(device, ranks, cores, run->where);
     if (c->out != NULL) {
         ls_command_absolute(c->out, run->directory, sizeof run->directory);
-        LS_TRY(c->resume ? check_resumed(c) : clear_folder(run->directory));
+        LS_TRY(c->resume ? check_resumed(c) : clear_folder(c));
     } else {
         LS_TRY(check_resumed(c));
         LS_TRY(ls_command_run_folder("results/runs", "conform", run->directory,
@@ -193,13 +206,18 @@ static ls_status prepare(conform *c)
     return ls_runner_look_back(run);
 }
 
-static void remember_command(conform *c, int count, char **argument)
+/* run.json's, and the line that goes on with this run. */
+static void remember_command(conform *c)
 {
     ls_run *run = &c->run;
-    ls_text_put(run->command, sizeof run->command, "build/lockstep conform");
-    for (int i = 0; i < count; i++) {
-        ls_text_add(run->command, sizeof run->command, " %s", argument[i]);
+    run->command = ls_command_line("conform", &c->given);
+    if (c->out == NULL) {
+        ls_words_add(&c->given, "--out=%s", run->directory);
     }
+    if (!c->resume) {
+        ls_words_add(&c->given, "--resume");
+    }
+    run->go_on = ls_command_go_on("conform", &c->given);
     run->options = cJSON_CreateObject();
     cJSON_AddStringToObject(run->options, "claim", c->claim);
     cJSON_AddStringToObject(run->options, "seed", c->seed);
@@ -211,6 +229,7 @@ static int run_cases(conform *c)
 {
     ls_run *run = &c->run;
     LS_TRY(prepare(c));
+    remember_command(c);
     ls_runner_print_size(run, stdout);
     printf(", claim %s\n\n", run->claim_name);
     ls_gpus_begin(run, 1);
@@ -257,23 +276,14 @@ static ls_status list_cases(conform *c)
 int ls_conform_main(int count, char **argument)
 {
     conform c;
-    char **copy = ls_list_make((size_t)count + 1, sizeof *copy);
-    for (int i = 0; i < count; i++) {
-        copy[i] = argument[i];
-    }
     int code = (int)parse(&c, count, argument);
     if (code == LS_OK) {
         code = (int)choose_cases(&c);
     }
     if (code == LS_OK) {
-        remember_command(&c, count, copy);
-        if (c.list) {
-            code = (int)list_cases(&c);
-        } else {
-            code = run_cases(&c);
-        }
+        code = c.list ? (int)list_cases(&c) : run_cases(&c);
     }
-    free(copy);
+    ls_words_free(&c.given);
     ls_runner_free(&c.run);
     ls_select_free(&c.wanted);
     ls_select_free(&c.files);

@@ -29,6 +29,7 @@ enum { CLEAN_SHORT = 5, CLEAN_FULL = 100, CLEAN_MOST = 100000 };
 typedef struct detect {
     const char *seed, *clean_text, *out, *cases, *asked;
     bool list, full;
+    ls_words given; /* the arguments */
     ls_select_list wanted;
     ls_detect_list plants;
     ls_detect_result *result; /* [plants.count] */
@@ -47,6 +48,9 @@ typedef struct detect {
 static ls_status parse(detect *d, int count, char **argument)
 {
     memset(d, 0, sizeof *d);
+    for (int i = 0; i < count; i++) { /* parsing moves them */
+        ls_words_add(&d->given, "%s", argument[i]);
+    }
     d->seed = "7";
     d->cases = "suite/lists/mustpass.txt";
     const ls_command_option options[] = {
@@ -509,8 +513,12 @@ static int run_all(detect *d)
         LS_TRY(ls_detect_write_matrix(d->directory, &d->plants));
     }
     if (d->stopped) {
-        printf("stopped; to resume: lockstep detect%s --out %s\n", d->full ? " --full" : "",
-               d->directory);
+        if (d->out == NULL) {
+            ls_words_add(&d->given, "--out=%s", d->directory);
+        }
+        char *line = ls_command_go_on("detect", &d->given);
+        printf("stopped; to go on: %s\n", line);
+        free(line);
         return ls_proc_stopped_code();
     }
     const ls_detect_summary *s = &d->summary;
@@ -541,6 +549,7 @@ int ls_detect_main(int count, char **argument)
     } else if (code == LS_OK) {
         code = run_all(&d);
     }
+    ls_words_free(&d.given);
     free(d.result);
     ls_detect_free(&d.plants);
     ls_select_free(&d.wanted);

@@ -64,6 +64,7 @@ static void arguments_of(const ls_detect_child *child, char *seed, char **argv)
     argv[count++] = seed;
     argv[count++] = "--out";
     argv[count++] = (char *)(uintptr_t)child->directory;
+    argv[count++] = "--overwrite"; /* one that was stopped: a fault is run as a whole */
     if (child->subject != NULL) {
         argv[count++] = "--subject";
         argv[count++] = (char *)(uintptr_t)child->subject;

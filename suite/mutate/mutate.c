@@ -57,6 +57,7 @@ typedef struct result {
 
 typedef struct mutate {
     const char *wanted_text, *seed_text, *only, *out;
+    ls_words given; /* the arguments */
     char tree[512], directory[512], self[600];
     char tests[64]; /* the state of the tests: with another one survivors are tried again */
     int wanted;
@@ -440,6 +441,9 @@ static ls_status write_tables(const mutate *m)
 static ls_status parse(mutate *m, int count, char **argument)
 {
     memset(m, 0, sizeof *m);
+    for (int i = 0; i < count; i++) { /* parsing moves them */
+        ls_words_add(&m->given, "%s", argument[i]);
+    }
     m->wanted_text = "100";
     m->seed_text = "1";
     m->only = "*";
@@ -615,7 +619,12 @@ static ls_status run_all(mutate *m)
            caught, counted, of[UNIT] + of[CHECK], of[CONFORM], of[SURVIVED], of[UNREACHED],
            of[EQUIVALENT], m->directory);
     if (m->stopped) {
-        printf("stopped; the same command resumes\n");
+        if (m->out == NULL) {
+            ls_words_add(&m->given, "--out=%s", m->directory);
+        }
+        char *line = ls_command_go_on("mutate", &m->given);
+        printf("stopped; to go on: %s\n", line);
+        free(line);
     }
     return status;
 }
@@ -635,6 +644,7 @@ int ls_mutate_main(int count, char **argument)
     free(m.place);
     free(m.result);
     free(m.equivalent);
+    ls_words_free(&m.given);
     ls_reach_free(&m.reach);
     return code == LS_OK && m.stopped ? ls_proc_stopped_code() : code;
 }

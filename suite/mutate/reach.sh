@@ -60,7 +60,7 @@ for program in $build/unit/test_*; do
 done
 $build/lockstep conform --list-file suite/lists/mustpass.txt --list | sort >reach/mustpass
 while read -r id; do
-    map "check/$id" 300 $build/lockstep conform --case "$id" --out "$tree/reach/run" --device cpu
+    map "check/$id" 300 $build/lockstep conform --case "$id" --out "$tree/reach/run" --overwrite --device cpu
     rm -rf reach/run
 done <reach/mustpass
 # other cases: by family and first word
@@ -68,6 +68,6 @@ $build/lockstep conform --list | sort | comm -23 - reach/mustpass >reach/others
 cut -d. -f1,2 reach/others | sort -u >reach/kinds
 while read -r kind; do
     awk -v kind="$kind" '$0 == kind || index($0, kind ".") == 1' reach/others >"reach/conform/$kind.cases"
-    map "conform/$kind" 900 $build/lockstep conform --list-file "reach/conform/$kind.cases" --out "$tree/reach/run" --device cpu
+    map "conform/$kind" 900 $build/lockstep conform --list-file "reach/conform/$kind.cases" --out "$tree/reach/run" --overwrite --device cpu
     rm -rf reach/run
 done <reach/kinds

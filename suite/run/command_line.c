@@ -1,3 +1,4 @@
+#define _GNU_SOURCE
 #include "command_line.h"
 
 #include <stdio.h>
@@ -7,6 +8,7 @@
 #include <unistd.h>
 
 #include "harness/machine/machine.h"
+#include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "kernels/core/log.h"
 
@@ -171,6 +173,45 @@ ls_status ls_command_run_folder(const char *folder, const char *label, char *pat
             LS_ERR_USAGE, "the path of the run's folder is too long (at most 350 bytes): %s", path);
     }
     return LS_OK;
+}
+
+char *ls_command_line(const char *command, const ls_words *arguments)
+{
+    char here[1024], folder[1024];
+    ls_path_program(folder, sizeof folder);
+    size_t length = getcwd(here, sizeof here) == NULL ? 0 : strlen(here);
+    bool inside = length > 0 && strncmp(folder, here, length) == 0 && folder[length] == '/';
+    ls_words words = {0, 0, NULL};
+    ls_words_add(&words, "%s/lockstep", folder + (inside ? length + 1 : 0));
+    ls_words_add(&words, "%s", command);
+    for (int i = 0; i < arguments->count; i++) {
+        ls_words_add(&words, "%s", arguments->word[i]);
+    }
+    char *line = ls_words_line(&words);
+    ls_words_free(&words);
+    return line;
+}
+
+char *ls_command_go_on(const char *command, const ls_words *arguments)
+{
+    char here[1024], *line = NULL;
+    ls_words settings = {0, 0, NULL};
+    ls_words_add(&settings, "env");
+    for (char **entry = environ; *entry != NULL; entry++) {
+        if (strncmp(*entry, "LS_", 3) == 0 && strncmp(*entry, "LS_TOKEN=", 9) != 0) {
+            ls_words_add(&settings, "%s", *entry);
+        }
+    }
+    char *folder = ls_words_quoted(getcwd(here, sizeof here) == NULL ? "." : here);
+    char *set = settings.count > 1 ? ls_words_line(&settings) : NULL;
+    char *rest = ls_command_line(command, arguments);
+    LS_ASSERT(asprintf(&line, "cd %s && %s%s%s", folder, set == NULL ? "" : set,
+                       set == NULL ? "" : " ", rest) >= 0);
+    free(folder);
+    free(set);
+    free(rest);
+    ls_words_free(&settings);
+    return line;
 }
 
 void ls_command_where(const char *device, int ranks, int cores, char *text)

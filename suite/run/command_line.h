@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "kernels/core/status.h"
+#include "kernels/core/words.h"
 #include "select.h"
 
 /* One option of a subcommand: "--name VALUE" or "--name=VALUE", or a flag. */
@@ -39,6 +40,11 @@ ls_status ls_command_seed(const char *name, const char *text, uint64_t *out);
 ls_status ls_command_device(const char *text);
 /* The absolute path <folder>/<UTC time>-<label>, with a number appended if that folder exists. */
 ls_status ls_command_run_folder(const char *folder, const char *label, char *path, size_t bytes);
+/* "build/lockstep COMMAND ARGUMENT..." as a shell reads it back in this folder; malloc'ed. */
+char *ls_command_line(const char *command, const ls_words *arguments);
+/* The same for any folder, with this environment's LS_ variables, to go on with a stopped run:
+ * "cd HERE && [env LS_NAME=VALUE...] build/lockstep ..."; malloc'ed. */
+char *ls_command_go_on(const char *command, const ls_words *arguments);
 /* Makes `path` absolute, without slashes at the end. */
 void ls_command_absolute(const char *path, char *out, size_t bytes);
 /* Describes where ranks run: "CPU: 8 ranks on 2 cores, no GPU was tested". text[96]. */

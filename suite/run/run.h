@@ -30,7 +30,9 @@ typedef struct ls_run {
     int claim_cases; /* of the claim, before some were selected; 0: those of this run */
     uint64_t seed;
     bool fail_early, stopped, bench_run;
-    char title[96], label[64], where[200], command[1024];
+    char title[96], label[64], where[200];
+    char *command;      /* malloc'ed: as it was started, for a shell */
+    char *go_on;        /* malloc'ed: the line that goes on with it when it was stopped */
     char baseline[512]; /* "": none */
     char commit[48];
     bool dirty;
@@ -173,6 +175,8 @@ void ls_runner_print_plan(const ls_run *run, FILE *to);
 /* Makes the run's folder, run.json and results/latest; reads back the verdicts of an interrupted
  * run. */
 ls_status ls_runner_open(ls_run *run);
+/* Whether a run of that folder was finished: only then run.json has its headline. */
+bool ls_runner_was_finished(const char *directory);
 /* Runs and judges. LS_ERR_INFRA only when the run cannot continue; a failing job does not fail this
  * call. */
 ls_status ls_runner_run(ls_run *run);

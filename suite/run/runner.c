@@ -368,6 +368,8 @@ void ls_runner_free(ls_run *run)
     cJSON_Delete(run->options);
     cJSON_Delete(run->measured);
     cJSON_Delete(run->gpus);
+    free(run->command);
+    free(run->go_on);
     ls_gpus_end(run);
     ls_findings_free(&run->findings);
 }
@@ -443,7 +445,7 @@ static ls_status write_run(const ls_run *run, const ls_headline *headline)
     cJSON_AddNumberToObject(root, "schema", 1);
     cJSON_AddStringToObject(root, "title", run->title);
     cJSON_AddStringToObject(root, "label", run->label);
-    cJSON_AddStringToObject(root, "command", run->command);
+    cJSON_AddStringToObject(root, "command", run->command == NULL ? "" : run->command);
     add_created(run, root);
     cJSON_AddStringToObject(root, "version", LS_VERSION);
     cJSON_AddStringToObject(root, "where", run->where);
@@ -505,6 +507,16 @@ ls_status ls_runner_open(ls_run *run)
     return LS_OK;
 }
 
+bool ls_runner_was_finished(const char *directory)
+{
+    LS_TEXT(path, 700, "%s/run.json", directory);
+    cJSON *run = NULL;
+    bool finished = ls_json_read_file(path, &run) == LS_OK &&
+                    cJSON_GetObjectItemCaseSensitive(run, "headline") != NULL;
+    cJSON_Delete(run);
+    return finished;
+}
+
 /* Facts that judging adds to job.json: the report prints a figure as a result only if its checks
  * passed. */
 static ls_status mark_checked(const ls_run *run, int index)
@@ -548,12 +560,7 @@ static int stop_here(const ls_run *run)
     for (int i = 0; i < run->jobs.count; i++) {
         left += !run->done[i];
     }
-    printf("stopped with %d of %d jobs left; to resume: ", left, run->jobs.count);
-    if (run->bench_run) {
-        printf("make bench RESUME=%s\n", run->directory);
-    } else {
-        printf("%s\n", run->command);
-    }
+    printf("stopped with %d of %d jobs left; to go on: %s\n", left, run->jobs.count, run->go_on);
     return ls_proc_stopped_code();
 }
 

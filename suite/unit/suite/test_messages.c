@@ -46,6 +46,10 @@ static const struct wrong {
     {"lockstep conform --out .", LS_ERR_USAGE,
      "--out $PWD/.: the folder holds files but no run.json; allowed: a new folder, an empty one or "
      "that of an earlier run"},
+    {"echo '{}' >dir/run.json && lockstep conform --case gradients.o0.w2.b0.1mb --out dir",
+     LS_ERR_USAGE,
+     "--out dir holds an unfinished run: --resume (make: RESUME=dir) continues it, --overwrite "
+     "(OVERWRITE=1) deletes it"},
     {"lockstep --bogus", LS_ERR_USAGE, "unknown command '--bogus'; `lockstep --help` lists all"},
     {"lockstep confrm", LS_ERR_USAGE, "unknown command 'confrm'; did you mean conform?"},
     {"lockstep conform --cases x", LS_ERR_USAGE, "unknown option '--cases'; did you mean --case?"},

@@ -1,10 +1,14 @@
-/* A failing line's repeat line, pasted into a shell, does the same case with the same verdict. */
+/* Lines that a run prints, pasted into a shell: a failing line's repeat line does the same case
+ * with the same verdict, and a stopped run's line goes on with it. */
 #include <check.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "harness/process/proc.h"
+#include "kernels/core/clock.h"
 #include "kernels/core/text.h"
 #include "kernels/core/json.h"
 #include "kernels/core/path.h"
@@ -47,17 +51,24 @@ static seen latest(const char *folder)
     return s;
 }
 
-/* A trainer that ends with an error is the cheapest failure there is. */
-static void round_trip(const char *arguments)
+/* <folder>/build is this build. */
+static void link_build(const char *folder)
 {
-    char folder[64], program[1024], link[200], line[400];
-    fake_folder(folder, sizeof folder);
+    char program[1024], link[200];
     ls_path_program(program, sizeof program);
     char *slash = strrchr(program, '/'); /* this program lies in build/unit */
     ck_assert_ptr_nonnull(slash);
     *slash = '\0';
     ls_text_put(link, sizeof link, "%s/build", folder);
     ck_assert_int_eq(symlink(program, link), 0);
+}
+
+/* A trainer that ends with an error is the cheapest failure there is. */
+static void round_trip(const char *arguments)
+{
+    char folder[64], line[400];
+    fake_folder(folder, sizeof folder);
+    link_build(folder);
     ls_text_put(line, sizeof line, "build/lockstep conform %s", arguments);
     ck_assert_int_eq(paste(folder, line), 1);
     seen first = latest(folder);
@@ -79,12 +90,111 @@ START_TEST(a_repeat_line_repeats)
 }
 END_TEST
 
+/* ---- stopped runs ---------------------------------------------------------------------------- */
+
+/* Commands in a folder of this name, from which a shell makes other words unless it is quoted, with
+ * what is there when one job is done, its case judged, and another job is running. */
+#define AWKWARD "it's $HOME * \"x\""
+#define TWO "--case gradients.o0.w2.b0.1mb --case scaler.trace.plain.o2 --device cpu "
+#define SMALL "ARCH=resnet8 BATCH=1 STEPS=40 OPT_LEVELS=O0 BUCKETS_MB=25 NGPUS=1 DATA=synthetic "
+
+static const struct stopped {
+    const char *command, *ready;
+    int signal;
+} stopped[] = {
+    {"build/lockstep conform --out run " TWO "--subject 'sh train.sh'", "[ -e waits ]", SIGTERM},
+    {"build/lockstep conform --out='r $PWD' " TWO "--subject='sh train.sh'", "[ -e waits ]",
+     SIGINT},
+    {"build/lockstep conform " TWO "--subject 'sh train.sh'", "[ -e waits ]", SIGHUP},
+    {"build/lockstep bench PROFILE=smoke " SMALL "OUT='a $PWD b' DEVICE=cpu LABEL=x",
+     "ls a*b/*/jobs/*.s41-*/rank0.jsonl 2>/dev/null >&2", SIGTERM},
+};
+
+/* Waits in the jobs of scaler.trace.plain.o2 until there is a file `on`. */
+static const char waiting_trainer[] =
+    "case $* in *--opt-level=O2*) >waits; until [ -e on ]; do sleep 0.05; done ;; esac\n"
+    "exec build/lockstep-train \"$@\"\n";
+
+/* Copies all to ../before; afterwards compares what was there with what is there now: no file is
+ * gone, and the files of finished jobs are as they were. */
+static const char copy[] = "cp -a . ../before";
+static const char compare[] =
+    "here=$PWD; cd ../before && find . -type f >../files && "
+    "while read -r file; do [ -e \"$here/$file\" ] || exit 1; done <../files && "
+    "find . -name job.json -exec grep -q '\"state\":[^,]*\"done\"' {} ';' -printf '%h\\n' >../done "
+    "&& "
+    "[ -s ../done ] && "
+    "while read -r job; do diff -r \"$job\" \"$here/$job\" || exit 1; done <../done";
+
+/* Runs the line with sh. Returns its exit code. */
+static int shell(const char *line)
+{
+    int status = system(line);
+    return status < 0 || status % 256 != 0 ? -1 : status / 256;
+}
+
+/* Starts the command here, stops it when it is ready, and returns its exit code. */
+static int stop(const struct stopped *s)
+{
+    char line[600], *argv[] = {"sh", "-c", line, NULL};
+    ls_text_put(line, sizeof line, "exec %s", s->command);
+    ls_proc_spec spec = {.argv = argv, .environment = environ, .log_path = "log"};
+    ls_proc run;
+    ck_assert_int_eq(ls_proc_start(&spec, &run), LS_OK);
+    while (shell(s->ready) != 0) {
+        ck_assert_int_eq(ls_proc_wait_any(&run, 1, ls_clock_after(0.02)), -1);
+    }
+    ck_assert_int_eq(kill(run.pid, s->signal), 0);
+    ck_assert(ls_proc_wait_all(&run, 1, ls_clock_after(20)));
+    return run.code;
+}
+
+START_TEST(a_stopped_run_goes_on)
+{
+    const struct stopped *s = &stopped[_i];
+    char folder[64], path[200];
+    fake_folder(folder, sizeof folder);
+    ls_text_put(path, sizeof path, "%s/" AWKWARD, folder);
+    ck_assert_int_eq(mkdir(path, 0755), 0);
+    link_build(path);
+    ck_assert_int_eq(chdir(path), 0);
+    FILE *file = fake_open(path, "train.sh");
+    fputs(waiting_trainer, file);
+    fclose(file);
+    ck_assert_int_eq(stop(s), 128 + s->signal);
+    char *log = ls_text_read("log");
+    ck_assert_ptr_nonnull(log);
+    char *line = strstr(log, "; to go on: ");
+    ck_assert_msg(line != NULL, "%s", log);
+    line += strlen("; to go on: ");
+    line[strcspn(line, "\n")] = '\0';
+    ck_assert_int_eq(shell(copy), 0);
+    if (strstr(s->command, "--out") != NULL) { /* the same once more */
+        LS_TEXT(again, 600, "%s >>log 2>&1", s->command);
+        ck_assert_int_eq(shell(again), LS_ERR_USAGE);
+    }
+    fclose(fake_open(path, "on"));
+    char *paste[] = {"sh", "-c", line, NULL};
+    ls_proc_spec spec = {
+        .argv = paste, .environment = environ, .log_path = "log", .directory = "/"};
+    ls_proc run;
+    ck_assert_int_eq(ls_proc_start(&spec, &run), LS_OK);
+    ck_assert(ls_proc_wait_all(&run, 1, ls_clock_after(50)));
+    ck_assert_msg(run.code == 0, "code %d: %s", run.code, line);
+    ck_assert_msg(shell(compare) == 0, "a finished job was run again: %s", line);
+    free(log);
+    ck_assert_int_eq(chdir("/"), 0);
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("repeat");
     TCase *tests = tcase_create("repeat");
     tcase_set_timeout(tests, 60);
     tcase_add_test(tests, a_repeat_line_repeats);
+    tcase_add_loop_test(tests, a_stopped_run_goes_on, 0, sizeof stopped / sizeof *stopped);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
 }
