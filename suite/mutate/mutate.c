@@ -153,13 +153,26 @@ static ls_status write_source(const mutate *m, int at, const char *text)
     return same ? LS_OK : ls_file_replace(path, text, strlen(text));
 }
 
+/* Whether a unit program may see a change of the line. A process that is killed, or ends by _exit,
+ * counts no lines: of a line that no test is known to execute, every program that executes its file
+ * is tried. */
+static bool may_see(const mutate *m, int test, int at, int line, bool known)
+{
+    const struct ls_reach_source *source = &m->reach.source[at];
+    bool sees = ls_reach_reaches(&m->reach, test, at, line);
+    for (int i = 1; !known && !sees && i <= source->lines; i++) {
+        sees = ls_reach_reaches(&m->reach, test, at, i);
+    }
+    return sees;
+}
+
 /* The unit program that fails, in r->by; none: false. */
-static bool caught_by_unit(mutate *m, int at, result *r)
+static bool caught_by_unit(mutate *m, int at, bool known, result *r)
 {
     bool built = false;
     for (int i = 0; i < m->reach.tests && !m->stopped; i++) {
         const ls_reach_test *test = &m->reach.test[i];
-        if (strncmp(test->name, "unit/", 5) != 0 || !ls_reach_reaches(&m->reach, i, at, r->line)) {
+        if (strncmp(test->name, "unit/", 5) != 0 || !may_see(m, i, at, r->line, known)) {
             continue;
         }
         LS_TEXT(program, 200, "build/%s", test->name);
@@ -292,11 +305,11 @@ static ls_status judge(mutate *m, int at, const ls_mutant *mutant, result *r)
     uint64_t code = digest_of_object(m, at);
     if (code == 0 || code == s->code) {
         r->outcome = code == 0 ? NOT_BUILT : SAME_CODE;
-    } else if (!is_reached(m, at, r->line)) {
-        r->outcome = UNREACHED;
-    } else if (!caught_by_unit(m, at, r) && !caught_by_case(m, at, "check/", CHECK, r) &&
-               !caught_by_case(m, at, "conform/", CONFORM, r)) {
-        r->outcome = SURVIVED;
+    } else {
+        bool known = is_reached(m, at, r->line);
+        r->outcome = known ? SURVIVED : UNREACHED;
+        (void)(caught_by_unit(m, at, known, r) || caught_by_case(m, at, "check/", CHECK, r) ||
+               caught_by_case(m, at, "conform/", CONFORM, r));
     }
     return write_source(m, at, s->text);
 }
