@@ -42,6 +42,14 @@ static double number_of(const cJSON *object, const char *name)
     return ls_json_number(object, name, NAN);
 }
 
+/* "loss" is null or too large for a number, or its bits are those of an infinity or a NaN. */
+static bool is_lost(const ls_record_step *step, const cJSON *event)
+{
+    const unsigned long exponent = 0x7f800000;
+    return cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(event, "loss")) || isinf(step->loss) ||
+           (strtoul(step->loss_bits, NULL, 16) & exponent) == exponent;
+}
+
 static void read_step(ls_record_step *out, const cJSON *event, int count)
 {
     const cJSON *ms = cJSON_GetObjectItemCaseSensitive(event, "ms");
@@ -65,6 +73,8 @@ static void read_step(ls_record_step *out, const cJSON *event, int count)
     };
     ls_text_put(out->loss_bits, sizeof out->loss_bits, "%s",
                 ls_json_string(event, "loss_bits", ""));
+    out->loss_lost = is_lost(out, event);
+    out->skip_given = cJSON_HasObjectItem(event, "skipped");
     const cJSON *digest = cJSON_GetObjectItemCaseSensitive(event, "digest");
     for (int i = 0; i < LS_RECORD_DIGESTS; i++) {
         const char *text = ls_json_string(digest, digest_name[i], NULL);

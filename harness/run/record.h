@@ -22,14 +22,14 @@ typedef enum ls_record_digest {
     LS_RECORD_DIGESTS,
 } ls_record_digest;
 
-/* One step event. Members that the subject leaves out: numbers NaN, images 0, loss_bits "", digests
- * absent.
- */
+/* One step event. Members that the subject leaves out: numbers NaN, images 0, loss_bits "", skipped
+ * false, digests absent. */
 typedef struct ls_record_step {
     int64_t step; /* from 1, global over resumes */
     double loss, loss_scale, loss_scale_next, lr;
     char loss_bits[16];
-    bool skipped;
+    bool loss_lost; /* the loss is given, and is infinite or not a number */
+    bool skipped, skip_given;
     int64_t images;
     double at_ns; /* when it ended, ls_clock_ns */
     double total_ms, data_ms, forward_ms, backward_ms, comm_ms, exposed_ms, optimizer_ms;

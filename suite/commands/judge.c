@@ -87,10 +87,25 @@ static int *list_dumps(const char *directory, int *count)
     return steps;
 }
 
-static ls_spec spec_of(const ls_record *job)
+/* "dynamic" or a number; a run that does not say has a static scale if that is always 1. */
+static void read_scale(const cJSON *option, const ls_record_rank *rank, ls_spec *spec)
+{
+    bool moves = false;
+    for (int i = 0; i < rank->step_count; i++) {
+        moves = moves || rank->step[i].skipped || rank->step[i].loss_scale > 1 ||
+                rank->step[i].loss_scale < 1;
+    }
+    const char *text = cJSON_IsString(option) ? option->valuestring : moves ? "dynamic" : "";
+    ls_text_put(spec->loss_scale, sizeof spec->loss_scale, "%s", text);
+    if (cJSON_IsNumber(option)) {
+        ls_text_put(spec->loss_scale, sizeof spec->loss_scale, "%.9g", option->valuedouble);
+    }
+}
+
+static ls_spec spec_of(const ls_record *job, ls_role role)
 {
     const cJSON *options = cJSON_GetObjectItemCaseSensitive(job->rank[0].start, "options");
-    ls_spec spec = ls_matrix_spec(LS_ROLE_EVIDENCE);
+    ls_spec spec = ls_matrix_spec(role == LS_ROLE_UNKNOWN ? LS_ROLE_EVIDENCE : role);
     ls_text_put(spec.arch, sizeof spec.arch, "%s", option_text(options, "arch", ""));
     ls_text_put(spec.half, sizeof spec.half, "%s", option_text(options, "half", "fp16"));
     ls_text_put(spec.dialect, sizeof spec.dialect, "%s", option_text(options, "dialect", "apex"));
@@ -100,10 +115,7 @@ static ls_spec spec_of(const ls_record *job)
     spec.world = job->world;
     spec.sync_bn = cJSON_IsTrue(option(options, "sync-bn"));
     spec.accumulate = ls_json_int(options, "accumulate", 1);
-    const cJSON *scale = option(options, "loss-scale");
-    if (cJSON_IsString(scale)) {
-        ls_text_put(spec.loss_scale, sizeof spec.loss_scale, "%s", scale->valuestring);
-    }
+    read_scale(option(options, "loss-scale"), &job->rank[0], &spec);
     add_flag(&spec, options, "allreduce-fp32");
     add_flag(&spec, options, "nesterov");
     const char *compress = option_text(options, "compress", "none");
@@ -195,12 +207,13 @@ static ls_status judge_job(const char *directory, counts *c)
         ls_record_free(&job); /* its ranks do not train together: a baseline only */
         return LS_OK;
     }
-    ls_spec spec = spec_of(&job);
+    ls_spec spec = spec_of(&job, role);
     const char *slash = strrchr(directory, '/');
     const char *name = slash == NULL ? directory : slash + 1;
     if (job.world > 1) {
         judge_one("ddp", ls_judge_lockstep, name, &spec, &job, c);
     }
+    judge_one("training", ls_judge_training, name, &spec, &job, c);
     judge_one("scaler", ls_judge_scaler, name, &spec, &job, c);
     int dumps;
     free(list_dumps(job.directory, &dumps));

@@ -86,8 +86,9 @@ ls_status ls_diagnose_step(const ls_dumpfile *file, const ls_update_rule *rule, 
     "ranks apply different gradients: a reduction is missing, incomplete or ran before the " \
     "gradient was ready"
 
-/* Compares two ranks of one job. One line, "" if the digests show no cause. */
-void ls_diagnose_replicas(const ls_record_rank *a, const ls_record_rank *b, char *text,
+/* Compares two ranks of one job, whose running statistics are `shared` or each its own. One line,
+ * "" if the digests show no cause: "gradients are equal" needs digests of gradients. */
+void ls_diagnose_replicas(const ls_record_rank *a, const ls_record_rank *b, bool shared, char *text,
                           int text_bytes);
 /* Compares one rank of an uninterrupted run with the same rank of a run resumed before step
  * `first`. */

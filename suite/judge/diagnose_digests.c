@@ -14,42 +14,72 @@ static unsigned differing(const ls_record_step *a, const ls_record_step *b)
     return mask;
 }
 
+/* The digests that both give. */
+static unsigned given(const ls_record_step *a, const ls_record_step *b)
+{
+    return a->digest_mask & b->digest_mask;
+}
+
 static bool has(unsigned mask, ls_record_digest digest)
 {
     return (mask & 1u << digest) != 0;
 }
 
-void ls_diagnose_replicas(const ls_record_rank *a, const ls_record_rank *b, char *text,
+/* Both give the digest, and it is the same. */
+static bool equal(const ls_record_step *a, const ls_record_step *b, ls_record_digest digest)
+{
+    return has(given(a, b), digest) && !has(differing(a, b), digest);
+}
+
+/* A number that one of them does not give differs from nothing. */
+static bool differs(double a, double b)
+{
+    return a < b || a > b;
+}
+
+static const char *why_apart(const ls_record_step *x, const ls_record_step *y, bool first)
+{
+    unsigned mask = differing(x, y);
+    bool values = has(mask, LS_RECORD_PARAM) || has(mask, LS_RECORD_MASTER);
+    bool gradients = equal(x, y, LS_RECORD_GRAD);
+    if (x->skipped != y->skipped && x->skip_given && y->skip_given) {
+        return has(mask, LS_RECORD_GRAD)
+                   ? "ranks decide about a skip from different gradients: the decision must come "
+                     "after the reduction"
+                   : "ranks decide about a skip each for itself";
+    }
+    if (differs(x->loss_scale, y->loss_scale)) {
+        return first ? "ranks begin with different loss scales"
+                     : "each rank counts its clean steps for itself: the same steps were skipped";
+    }
+    if (has(mask, LS_RECORD_GRAD)) {
+        return LS_DIAGNOSE_DIGESTS_GRADIENTS;
+    }
+    if (values && first && gradients) {
+        return "gradients are equal, parameters differ from the start: they were not broadcast, "
+               "or masters were made before they were";
+    }
+    if ((values || has(mask, LS_RECORD_STATE)) && gradients) {
+        return "gradients are equal, the step's result differs: learning rate, moments or a skip";
+    }
+    return values || has(mask, LS_RECORD_STATE) ? NULL : "";
+}
+
+void ls_diagnose_replicas(const ls_record_rank *a, const ls_record_rank *b, bool shared, char *text,
                           int text_bytes)
 {
     const char *why = "";
-    int64_t buffers =
-        0; /* first step at which they differ, which is no fault with local statistics */
+    int64_t buffers = 0; /* first step at which they differ */
     text[0] = '\0';
-    for (int i = 0; i < a->step_count && i < b->step_count && why[0] == '\0'; i++) {
+    for (int i = 0; i < a->step_count && i < b->step_count && why != NULL && why[0] == '\0'; i++) {
         const ls_record_step *x = &a->step[i], *y = &b->step[i];
-        unsigned mask = differing(x, y);
-        bool values = has(mask, LS_RECORD_PARAM) || has(mask, LS_RECORD_MASTER);
-        if (x->loss_scale != y->loss_scale || x->skipped != y->skipped) {
-            why = has(mask, LS_RECORD_GRAD)
-                      ? "ranks decide about a skip from different gradients: the decision must "
-                        "come after the reduction"
-                      : "ranks decide about a skip each for itself";
-        } else if (has(mask, LS_RECORD_GRAD)) {
-            why = LS_DIAGNOSE_DIGESTS_GRADIENTS;
-        } else if (values && i == 0) {
-            why = "gradients are equal, parameters differ from the start: they were not broadcast, "
-                  "or masters were made before they were";
-        } else if (values || has(mask, LS_RECORD_STATE)) {
-            why = "gradients are equal, the step's result differs: learning rate, "
-                  "moments or a skip";
-        }
-        buffers = buffers == 0 && has(mask, LS_RECORD_BUFFER) ? x->step : buffers;
-        if (why[0] != '\0') {
+        why = why_apart(x, y, i == 0);
+        buffers = buffers == 0 && has(differing(x, y), LS_RECORD_BUFFER) ? x->step : buffers;
+        if (why != NULL && why[0] != '\0') {
             snprintf(text, (size_t)text_bytes, "%s (first at step %lld)", why, (long long)x->step);
         }
     }
-    if (why[0] == '\0' && buffers > 0) {
+    if (why != NULL && why[0] == '\0' && buffers > 0 && shared) {
         snprintf(text, (size_t)text_bytes,
                  "running statistics differ: SyncBN's moments are not those of all ranks (first at "
                  "step %lld)",
@@ -57,43 +87,50 @@ void ls_diagnose_replicas(const ls_record_rank *a, const ls_record_rank *b, char
     }
 }
 
+/* "" where nothing differs that the step's events show; NULL where the digests that would give the
+ * cause are not there. */
 static const char *why_resumed(const ls_record_step *a, const ls_record_step *b, bool at_once)
 {
     unsigned mask = differing(a, b);
-    bool loss = strcmp(a->loss_bits, b->loss_bits) != 0;
+    bool losses = a->loss_bits[0] != '\0' && b->loss_bits[0] != '\0';
+    bool loss = losses && strcmp(a->loss_bits, b->loss_bits) != 0;
     bool values = has(mask, LS_RECORD_PARAM) || has(mask, LS_RECORD_MASTER);
-    if (a->loss_scale == b->loss_scale && has(mask, LS_RECORD_SCALER) && at_once && !loss &&
-        !has(mask, LS_RECORD_GRAD) && values) {
+    bool gradients = equal(a, b, LS_RECORD_GRAD), scale = differs(a->loss_scale, b->loss_scale);
+    if (!scale && has(mask, LS_RECORD_SCALER) && at_once && losses && !loss && gradients &&
+        values) {
         return "gradients are equal, the step's result is not: the optimizer's count of steps "
                "was not restored";
     }
-    if (a->loss_scale != b->loss_scale || has(mask, LS_RECORD_SCALER)) {
-        return at_once && a->loss_scale != b->loss_scale
-                   ? "the loss scale was not restored"
-                   : "the count of clean steps was not restored";
+    if (scale || has(mask, LS_RECORD_SCALER)) {
+        return at_once && scale ? "the loss scale was not restored"
+                                : "the count of clean steps was not restored";
     }
     if (at_once && loss) {
         return "the forward differs at once: parameters, or the place in the data, were not "
                "restored";
     }
-    if (a->lr != b->lr) {
+    if (differs(a->lr, b->lr)) {
         return "the learning rate's schedule was not restored";
     }
     if (has(mask, LS_RECORD_GRAD)) {
-        return at_once ? "the loss is equal, the gradient is not: another bucket layout sums in "
-                         "another order"
-                       : "";
+        return at_once && losses ? "the loss is equal, the gradient is not: another bucket layout "
+                                   "sums in another order"
+                                 : "";
     }
     if (has(mask, LS_RECORD_STATE)) {
-        return "gradients are equal, moments are not: momentum was not restored, or the masters "
-               "that "
-               "weight decay reads";
+        return gradients ? "gradients are equal, moments are not: momentum was not restored, or "
+                           "the masters that weight decay reads"
+                         : NULL;
     }
-    if (has(mask, LS_RECORD_MASTER) || has(mask, LS_RECORD_PARAM)) {
-        return "gradients and moments are equal, values are not: masters were made again from "
-               "half weights, or the count of steps was not restored";
+    if (values) {
+        return gradients && equal(a, b, LS_RECORD_STATE)
+                   ? "gradients and moments are equal, values are not: masters were made again "
+                     "from half weights, or the count of steps was not restored"
+                   : NULL;
     }
-    return has(mask, LS_RECORD_BUFFER) ? "running statistics were not restored" : "";
+    return has(mask, LS_RECORD_BUFFER) && equal(a, b, LS_RECORD_PARAM)
+               ? "running statistics were not restored"
+               : "";
 }
 
 void ls_diagnose_resume(const ls_record_rank *straight, const ls_record_rank *resumed,
@@ -105,11 +142,12 @@ void ls_diagnose_resume(const ls_record_rank *straight, const ls_record_rank *re
                  "the count of steps is behind: step %lld was done again after the resume",
                  (long long)resumed->step[0].step);
     }
-    for (int i = 0; i < resumed->step_count && text[0] == '\0'; i++) {
+    const char *why = "";
+    for (int i = 0; i < resumed->step_count && text[0] == '\0' && why != NULL; i++) {
         const ls_record_step *b = &resumed->step[i];
         const ls_record_step *a = ls_record_find_step(straight, b->step);
-        const char *why = a == NULL ? "" : why_resumed(a, b, b->step == first);
-        if (why[0] != '\0') {
+        why = a == NULL ? "" : why_resumed(a, b, b->step == first);
+        if (why != NULL && why[0] != '\0') {
             snprintf(text, (size_t)text_bytes, "%s (first seen at step %lld)", why,
                      (long long)b->step);
         }

@@ -1,5 +1,6 @@
 #include "judges.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "diagnose.h"
@@ -26,6 +27,12 @@ static int compare_digests(const ls_record_step *a, const ls_record_step *b, uns
         }
     }
     return compared;
+}
+
+/* Numbers of events: NaN is one that neither gives. */
+static bool equal_numbers(double a, double b)
+{
+    return a == b || (isnan(a) && isnan(b));
 }
 
 static int64_t last_step(const ls_record_rank *rank)
@@ -55,6 +62,7 @@ int ls_judge_runs(const ls_record *a, const ls_record *b, int64_t after, unsigne
             }
         }
     }
+    ls_judge_training_taken(a, out);
     if (compared == 0) {
         ls_verdict_set(out, last_step(&a->rank[0]) == 0 ? LS_FAIL : LS_UNSUPPORTED,
                        "no digests to compare");
@@ -78,19 +86,21 @@ void ls_judge_lockstep(const ls_case *row, const ls_record *job, ls_verdict *out
                 compare_digests(&job->rank[0].step[i], &job->rank[k].step[i], mask, who, out);
         }
         for (int i = 0; i < steps; i++) {
-            if (job->rank[k].step[i].loss_scale != job->rank[0].step[i].loss_scale ||
+            if (!equal_numbers(job->rank[k].step[i].loss_scale, job->rank[0].step[i].loss_scale) ||
                 job->rank[k].step[i].skipped != job->rank[0].step[i].skipped) {
                 ls_verdict_fail(out, "rank=%d step %d: loss scale or skip differs from rank 0", k,
                                 (int)job->rank[k].step[i].step);
             }
         }
     }
+    ls_judge_training_taken(job, out);
     if (compared == 0) {
         ls_verdict_set(out, steps == 0 ? LS_FAIL : LS_UNSUPPORTED, "no digests in %d steps", steps);
     }
     ls_verdict_pass(out, "%d digests of %d ranks equal over %d steps", compared, job->world, steps);
     for (int k = 1; k < job->world && out->code == LS_FAIL && out->cause[0] == '\0'; k++) {
-        ls_diagnose_replicas(&job->rank[0], &job->rank[k], out->cause, (int)sizeof out->cause);
+        ls_diagnose_replicas(&job->rank[0], &job->rank[k], row->job[0].sync_bn, out->cause,
+                             (int)sizeof out->cause);
     }
 }
 
@@ -109,8 +119,8 @@ void ls_judge_resume(const ls_case *row, const ls_record *job, ls_verdict *out)
             }
             LS_TEXT(who, 40, "rank=%d resumed,", k);
             compared += compare_digests(a, b, LS_JUDGE_EVERYTHING, who, out);
-            if (strcmp(a->loss_bits, b->loss_bits) != 0 || a->loss_scale != b->loss_scale ||
-                a->lr != b->lr) {
+            if (strcmp(a->loss_bits, b->loss_bits) != 0 ||
+                !equal_numbers(a->loss_scale, b->loss_scale) || !equal_numbers(a->lr, b->lr)) {
                 ls_verdict_fail(out, "rank=%d step %d: loss, loss scale or lr differs", k,
                                 (int)step);
             }

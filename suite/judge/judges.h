@@ -14,8 +14,12 @@ ls_case_judge ls_judge_gradients;
 /* Digests of all ranks must be equal at every step, including running statistics if they are
  * shared. */
 ls_case_judge ls_judge_lockstep;
-/* The scale must follow its rule, given the skipped steps. */
+/* The scale must follow its rule, given the skipped steps. WEAK if it is dynamic and never moved:
+ * that shows nothing of the rule (of a timed job the scale is only checked: evidence jobs show the
+ * rule). */
 ls_case_judge ls_judge_scaler;
+/* The job trained: steps were taken with finite losses, and moved the parameters. */
+ls_case_judge ls_judge_training;
 /* job: 0 uninterrupted, 1 saved at its last step, 2 resumed from there to 0's end: equal digests.
  */
 ls_case_judge ls_judge_resume;
@@ -37,6 +41,18 @@ int ls_judge_runs(const ls_record *a, const ls_record *b, int64_t after, unsigne
  * True, and FAIL set, if the records of a job that ended well break the protocol. `spec`: the
  * request; NULL: unknown (a foreign launcher). */
 bool ls_protocol_breaks(const ls_record *job, const ls_spec *spec, ls_verdict *out);
+
+/* What holds in every job, whatever a case looks at. FAIL for a taken step whose loss is not
+ * finite, and for a skipped one that changed parameters, masters or moments. */
+void ls_judge_training_steps(const ls_record *job, ls_verdict *out);
+/* The second of them for one step and the one before it. */
+void ls_judge_training_skip(const ls_record_step *before, const ls_record_step *now, int rank,
+                            ls_verdict *out);
+/* Comparing updates shows nothing where none was made: WEAK if a rank skipped every step; FAIL if
+ * its losses are not finite then, or its scale has fallen below 1, or both begin after some taken
+ * steps.
+ */
+void ls_judge_training_taken(const ls_record *job, ls_verdict *out);
 
 /* The dynamic loss scale as the suite's own state machine (apex/amp/scaler.py, numerics.md section
  * 2.6). */

@@ -111,11 +111,23 @@ void ls_runner_print_plan(const ls_run *run, FILE *to)
 
 /* ---- judging --------------------------------------------------------------------------------- */
 
+/* Whether the last step that a rank reports was taken: no row of overflows ended the run. */
+static bool ends_taken(const ls_record *job)
+{
+    for (int k = 0; k < job->world; k++) {
+        const ls_record_rank *rank = &job->rank[k];
+        if (rank->step_count > 0 && !rank->step[rank->step_count - 1].skipped) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static void judge_jobs(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     for (int j = 0; j < row->job_count && !row->judges_outcome; j++) {
         if (ls_verdict_of_outcome(&job[j], out) || ls_protocol_breaks(&job[j], &row->job[j], out)) {
-            if (job[j].code == LS_ERR_NON_FINITE &&
+            if (job[j].code == LS_ERR_NON_FINITE && ends_taken(&job[j]) &&
                 strcmp(row->job[j].loss_scale, "dynamic") == 0 && out->cause[0] == '\0') {
                 ls_verdict_cause(out,
                                  "a step with inf or NaN in its gradients was taken: the check "
@@ -144,6 +156,9 @@ static void judge_jobs(const ls_case *row, const ls_record *job, ls_verdict *out
         }
     }
     row->judge(row, job, out);
+    for (int j = 0; j < row->job_count && ls_verdict_good(out->code); j++) {
+        ls_judge_training_steps(&job[j], out);
+    }
 }
 
 void ls_runner_judge(ls_run *run, int index)

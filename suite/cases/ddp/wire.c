@@ -54,7 +54,8 @@ static int judge_bucket(const struct wire *w, const ls_dumpfile *dump, const cJS
     if (bytes != expected) {
         ls_verdict_fail(out, "bucket %d has %lld bytes for %d parameters, expected %lld", number,
                         (long long)bytes, count, (long long)expected);
-        if (bytes == 2 * expected || 2 * bytes == expected) {
+        if (bytes == 2 * expected ? element_bytes == 2
+                                  : 2 * bytes == expected && element_bytes == 4) {
             ls_verdict_cause(out, "gradients are reduced in %s, not in %s",
                              bytes > expected ? "f32" : "half", bytes > expected ? "half" : "f32");
         }

@@ -131,7 +131,7 @@ static void explain(const ls_case *row, const ls_record *job, int rank, ls_verdi
     int count = row->job[0].steps < TRACE_MAX ? row->job[0].steps : TRACE_MAX;
     for (int i = 0; i < count; i++) {
         const ls_record_step *seen = ls_record_find_step(&job->rank[rank], i + 1);
-        if (seen == NULL) {
+        if (seen == NULL || isnan(seen->loss_scale) || isnan(seen->loss_scale_next)) {
             return;
         }
         overflow[i] = scripted(s->overflows, i + 1, -1);
@@ -160,6 +160,12 @@ static int judge_rank(const ls_case *row, const ls_record *job, int rank, ls_ver
         if (isnan(seen->loss_scale) || isnan(seen->loss_scale_next)) {
             ls_verdict_set(out, LS_UNSUPPORTED, "rank=%d step %d: the event has no loss scale",
                            rank, (int)step);
+            return skipped;
+        }
+        if (!seen->skip_given) {
+            ls_verdict_set(out, LS_UNSUPPORTED,
+                           "rank=%d step %d: the event does not say whether it was skipped", rank,
+                           (int)step);
             return skipped;
         }
         double scale = m.scale;
@@ -205,15 +211,7 @@ static void judge_digests(const ls_record_rank *rank, int k, int64_t step, ls_ve
                        (int)step);
         return;
     }
-    static const ls_record_digest still[] = {LS_RECORD_PARAM, LS_RECORD_MASTER, LS_RECORD_STATE};
-    for (size_t i = 0; i < sizeof still / sizeof *still; i++) {
-        bool both = (now->digest_mask & before->digest_mask & 1u << still[i]) != 0;
-        if (now->skipped && both && strcmp(now->digest[still[i]], before->digest[still[i]]) != 0) {
-            ls_verdict_fail(out, "rank=%d step %d was skipped, but %s changed (%s to %s)", k,
-                            (int)step, ls_record_digest_name(still[i]), before->digest[still[i]],
-                            now->digest[still[i]]);
-        }
-    }
+    ls_judge_training_skip(before, now, k, out);
     if (!now->skipped &&
         strcmp(now->digest[LS_RECORD_PARAM], before->digest[LS_RECORD_PARAM]) == 0) {
         ls_verdict_fail(out, "rank=%d step %d was taken, but no parameter changed", k, (int)step);

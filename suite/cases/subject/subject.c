@@ -170,8 +170,9 @@ static void judge_loss(const ls_case *row, const ls_record *job, ls_verdict *out
                                 (int)seen->step, seen->loss, seen->loss_bits, (double)value);
             }
             const ls_record_step *first = ls_record_find_step(&job->rank[0], seen->step);
-            compared += k > 0;
-            equal += k > 0 && first != NULL && strcmp(first->loss_bits, seen->loss_bits) == 0;
+            bool both = k > 0 && first != NULL && isfinite(value);
+            compared += both;
+            equal += both && strcmp(first->loss_bits, seen->loss_bits) == 0;
         }
     }
     if (out->code == LS_PASS && compared > 0 && equal == compared) {

@@ -206,7 +206,7 @@ static ls_record read_step(const char *folder, const char *options, const char *
     FILE *file = fake_open(folder, "rank0.jsonl");
     fprintf(file,
             "{\"event\":\"start\",\"schema\":1,\"options\":{%s}}\n"
-            "{\"event\":\"step\",%s,\"digest\":{\"param\":\"1\"}}\n",
+            "{\"event\":\"step\",%s,\"skipped\":false,\"digest\":{\"param\":\"1\"}}\n",
             options, step);
     fclose(file);
     return fake_read(folder);

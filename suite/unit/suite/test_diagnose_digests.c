@@ -1,5 +1,6 @@
 /* The first digest that differs reveals the cause, between ranks and after a resume. */
 #include <check.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -20,7 +21,7 @@ static void make(run *r, int64_t first)
     r->rank.step = r->step;
     for (int i = 0; i < STEPS; i++) {
         ls_record_step *s = &r->step[i];
-        *s = (ls_record_step){.step = first + i, .loss_scale = 128, .lr = 0.1};
+        *s = (ls_record_step){.step = first + i, .loss_scale = 128, .lr = 0.1, .skip_given = true};
         s->digest_mask = (1u << LS_RECORD_DIGESTS) - 1;
         snprintf(s->loss_bits, sizeof s->loss_bits, "0x%08x", 0x3f800000u + (unsigned)i);
         for (int d = 0; d < LS_RECORD_DIGESTS; d++) {
@@ -50,24 +51,26 @@ START_TEST(replicas)
     make(&a, 1);
     make(&b, 1);
     char none[240];
-    ls_diagnose_replicas(&a.rank, &b.rank, none, sizeof none);
+    ls_diagnose_replicas(&a.rank, &b.rank, true, none, sizeof none);
     ck_assert_str_eq(none, "");
     change(&b, LS_RECORD_PARAM, 0);
-    EXPECT(ls_diagnose_replicas(&a.rank, &b.rank, text, sizeof text), "not broadcast");
+    EXPECT(ls_diagnose_replicas(&a.rank, &b.rank, true, text, sizeof text), "not broadcast");
     change(&b, LS_RECORD_GRAD, 0);
-    EXPECT(ls_diagnose_replicas(&a.rank, &b.rank, text, sizeof text), "a reduction is missing");
+    EXPECT(ls_diagnose_replicas(&a.rank, &b.rank, true, text, sizeof text),
+           "a reduction is missing");
     make(&b, 1);
     change(&b, LS_RECORD_PARAM, 1);
-    EXPECT(ls_diagnose_replicas(&a.rank, &b.rank, text, sizeof text), "the step's result differs");
-    EXPECT(ls_diagnose_replicas(&a.rank, &b.rank, text, sizeof text), "first at step 2");
+    EXPECT(ls_diagnose_replicas(&a.rank, &b.rank, true, text, sizeof text),
+           "the step's result differs");
+    EXPECT(ls_diagnose_replicas(&a.rank, &b.rank, true, text, sizeof text), "first at step 2");
     make(&b, 1);
     b.step[1].skipped = true;
-    EXPECT(ls_diagnose_replicas(&a.rank, &b.rank, text, sizeof text), "each for itself");
+    EXPECT(ls_diagnose_replicas(&a.rank, &b.rank, true, text, sizeof text), "each for itself");
     change(&b, LS_RECORD_GRAD, 1);
-    EXPECT(ls_diagnose_replicas(&a.rank, &b.rank, text, sizeof text), "after the reduction");
+    EXPECT(ls_diagnose_replicas(&a.rank, &b.rank, true, text, sizeof text), "after the reduction");
     make(&b, 1);
     change(&b, LS_RECORD_BUFFER, 2);
-    EXPECT(ls_diagnose_replicas(&a.rank, &b.rank, text, sizeof text), "running statistics");
+    EXPECT(ls_diagnose_replicas(&a.rank, &b.rank, true, text, sizeof text), "running statistics");
 }
 END_TEST
 
@@ -103,12 +106,78 @@ START_TEST(resumes)
 }
 END_TEST
 
+/* Digests that `missing` names are on neither side. */
+static void hide(run *a, run *b, unsigned missing)
+{
+    for (int i = 0; i < STEPS; i++) {
+        a->step[i].digest_mask &= ~missing;
+        b->step[i].digest_mask &= ~missing;
+    }
+}
+
+/* A cause says what the digests show, and nothing of those that are not there. */
+START_TEST(without_its_data_there_is_no_cause)
+{
+    static const struct {
+        ls_record_digest changed, missing;
+    } gap[] = {{LS_RECORD_PARAM, LS_RECORD_GRAD},   {LS_RECORD_MASTER, LS_RECORD_GRAD},
+               {LS_RECORD_STATE, LS_RECORD_GRAD},   {LS_RECORD_PARAM, LS_RECORD_STATE},
+               {LS_RECORD_MASTER, LS_RECORD_STATE}, {LS_RECORD_BUFFER, LS_RECORD_PARAM}};
+    for (size_t i = 0; i < sizeof gap / sizeof *gap; i++) {
+        for (int at = 0; at < STEPS; at++) {
+            run a, b;
+            char replicas[240], resumed[240];
+            make(&a, 1);
+            make(&b, 1);
+            change(&b, gap[i].changed, at);
+            change(&b, LS_RECORD_BUFFER, at);
+            hide(&a, &b, 1u << gap[i].missing);
+            ls_diagnose_replicas(&a.rank, &b.rank, false, replicas, sizeof replicas);
+            ls_diagnose_resume(&a.rank, &b.rank, 1, resumed, sizeof resumed);
+            ck_assert_msg(gap[i].missing != LS_RECORD_GRAD || replicas[0] == '\0', "%s", replicas);
+            ck_assert_msg(gap[i].changed != LS_RECORD_BUFFER || replicas[0] == '\0', "%s",
+                          replicas);
+            ck_assert_msg(resumed[0] == '\0', "%s", resumed);
+        }
+    }
+}
+END_TEST
+
+/* Numbers that neither gives do not differ. */
+START_TEST(without_numbers_there_is_no_cause)
+{
+    run a, b;
+    char text[240];
+    make(&a, 1);
+    make(&b, 1);
+    for (int i = 0; i < STEPS; i++) {
+        a.step[i].loss_scale = b.step[i].loss_scale = a.step[i].lr = b.step[i].lr = NAN;
+        b.step[i].loss_bits[0] = '\0';
+        a.step[i].skip_given = false;
+        b.step[i].skipped = i == 1;
+    }
+    ls_diagnose_replicas(&a.rank, &b.rank, true, text, sizeof text);
+    ck_assert_str_eq(text, "");
+    ls_diagnose_resume(&a.rank, &b.rank, 1, text, sizeof text);
+    ck_assert_str_eq(text, "");
+    make(&a, 1);
+    make(&b, 1);
+    b.step[0].loss_scale = 64;
+    EXPECT(ls_diagnose_replicas(&a.rank, &b.rank, true, text, sizeof text), "begin with different");
+    b.step[0].loss_scale = 128;
+    b.step[2].loss_scale = 64;
+    EXPECT(ls_diagnose_replicas(&a.rank, &b.rank, true, text, sizeof text), "counts its clean");
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("diagnose_digests");
     TCase *tests = tcase_create("diagnose_digests");
     tcase_add_test(tests, replicas);
     tcase_add_test(tests, resumes);
+    tcase_add_test(tests, without_its_data_there_is_no_cause);
+    tcase_add_test(tests, without_numbers_there_is_no_cause);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
 }
