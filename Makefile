@@ -275,7 +275,8 @@ conform:
 		$(call option,CASE,case) $(call option,LIST,list-file) $(call option,SEED,seed) \
 		$(call option,SHARD,shard) $(call option,DEVICE,device) $(call option,OUT,out) \
 		$(call option,RESUME,out) $(if $(RESUME),--resume) $(call flag,FAIL_EARLY,fail-early) \
-		$(call flag,OVERWRITE,overwrite) $(call flag,DRYRUN,list)
+		$(call flag,OVERWRITE,overwrite) $(if $(GATE)$(SUBJECT),$(call option,GATE,gate),--gate manners) \
+		$(call flag,DRYRUN,list)
 
 # Planted faults: a build in which they can be switched on, and one for each that is a patch.
 PATCHES := $(wildcard suite/plants/*.patch)

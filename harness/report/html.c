@@ -104,6 +104,10 @@ static const char *class_of(const char *value)
 {
     static const char *const GOOD[] = {"yes", "within", "ready"}, *const BAD[] = {"no", "below",
                                                                                   "not ready"};
+    int passed, all;
+    if (sscanf(value, "%9d of %9d", &passed, &all) == 2) {
+        return passed == all ? "v-good" : "v-bad";
+    }
     for (int i = 0; i < 3; i++) {
         if (strcmp(value, GOOD[i]) == 0) {
             return "v-good";
@@ -116,7 +120,7 @@ static const char *class_of(const char *value)
 }
 
 static void put_open(FILE *to, const char *title, const char *where,
-                     const ls_report_headline headline[LS_REPORT_LINES_HEADLINES])
+                     const ls_report_headline *headline, int headlines)
 {
     const char *first = class_of(headline[0].value);
     fputs("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
@@ -131,7 +135,7 @@ static void put_open(FILE *to, const char *title, const char *where,
             strcmp(first, "v-good") == 0  ? "good"
             : strcmp(first, "v-bad") == 0 ? "bad"
                                           : "open");
-    for (int i = 0; i < LS_REPORT_LINES_HEADLINES; i++) {
+    for (int i = 0; i < headlines; i++) {
         fprintf(to, "%-8s <b class=\"%s\">", headline[i].name, class_of(headline[i].value));
         ls_html_escape(to, headline[i].value);
         fprintf(to, "</b>%*s",

@@ -48,6 +48,7 @@ typedef struct ls_report_job {
 typedef struct ls_report_verdict {
     ls_verdict_code code; /* LS_VERDICT_CODES: the line has none that is known */
     bool in_claim;
+    bool decides; /* the exit code: in the claim, and of MANNERS only where the run says so */
     const char *id, *family; /* of the case; "?" where the line does not say */
     cJSON *json;             /* the whole line; owned */
 } ls_report_verdict;

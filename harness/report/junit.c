@@ -15,7 +15,7 @@ typedef struct tally {
 
 static bool is_failure(const ls_report_verdict *verdict)
 {
-    return verdict->in_claim && !ls_verdict_good(verdict->code);
+    return verdict->decides && !ls_verdict_good(verdict->code);
 }
 
 static bool is_skipped(const ls_report_verdict *verdict)
@@ -80,8 +80,11 @@ static void put_outcome(FILE *to, const ls_report_verdict *verdict)
     } else if (is_skipped(verdict)) {
         const char *waiver = ls_json_string(verdict->json, "waiver", "");
         bool waived = verdict->code == LS_WAIVED;
-        LS_TEXT(message, LS_REPORT_LINES_BYTES, waived ? "%s: %s" : "%s, outside the claim", word,
-                waiver);
+        LS_TEXT(message, LS_REPORT_LINES_BYTES,
+                waived              ? "%s: %s"
+                : verdict->in_claim ? "%s, manners"
+                                    : "%s, outside the claim",
+                word, waiver);
         fputs("      <skipped", to);
         put_attribute(to, "message", message);
         fputs("/>\n", to);
@@ -134,11 +137,11 @@ static void put_families(FILE *to, const ls_report_run *run)
 static void put_headlines(FILE *to, const ls_report_run *run)
 {
     ls_report_headline headline[LS_REPORT_LINES_HEADLINES];
-    ls_report_lines_headlines(run, headline);
+    int headlines = ls_report_lines_headlines(run, headline);
     fputs("  <testsuite name=\"verdicts\"", to);
     put_tally(to, (tally){0});
     fputs("    <properties>\n", to);
-    for (int i = 0; i < LS_REPORT_LINES_HEADLINES; i++) {
+    for (int i = 0; i < headlines; i++) {
         LS_TEXT(value, LS_REPORT_LINES_BYTES, headline[i].why[0] ? "%s (%s)" : "%s%s",
                 headline[i].value, headline[i].why);
         fputs("      <property", to);

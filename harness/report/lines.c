@@ -5,18 +5,24 @@
 
 #include "kernels/core/text.h"
 
-void ls_report_lines_headlines(const ls_report_run *run,
-                               ls_report_headline out[LS_REPORT_LINES_HEADLINES])
+int ls_report_lines_headlines(const ls_report_run *run,
+                              ls_report_headline out[LS_REPORT_LINES_HEADLINES])
 {
     static const char *const NAMES[][2] = {
-        {"CORRECT", "correct"}, {"SPEED", "speed"}, {"MACHINE", "machine"}};
+        {"CORRECT", "correct"}, {"MANNERS", "manners"}, {"SPEED", "speed"}, {"MACHINE", "machine"}};
     const cJSON *headline = cJSON_GetObjectItemCaseSensitive(run->record, "headline");
+    int count = 0;
     for (int i = 0; i < LS_REPORT_LINES_HEADLINES; i++) {
         const cJSON *entry = cJSON_GetObjectItemCaseSensitive(headline, NAMES[i][1]);
-        out[i].name = NAMES[i][0];
-        out[i].value = ls_json_string(entry, "value", "not shown");
-        out[i].why = ls_json_string(entry, "why", entry == NULL ? "the run was not judged" : "");
+        if (entry == NULL && strcmp(NAMES[i][1], "manners") == 0) {
+            continue;
+        }
+        out[count++] = (ls_report_headline){
+            .name = NAMES[i][0],
+            .value = ls_json_string(entry, "value", "not shown"),
+            .why = ls_json_string(entry, "why", entry == NULL ? "the run was not judged" : "")};
     }
+    return count;
 }
 
 const char *ls_report_lines_title(const ls_report_run *run)

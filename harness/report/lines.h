@@ -7,17 +7,18 @@
 
 #include "job.h"
 
-enum { LS_REPORT_LINES_BYTES = 512, LS_REPORT_LINES_HEADLINES = 3 };
+enum { LS_REPORT_LINES_BYTES = 512, LS_REPORT_LINES_HEADLINES = 4 };
 
 typedef struct ls_report_headline {
-    const char *name;  /* CORRECT, SPEED, MACHINE */
+    const char *name;  /* CORRECT, MANNERS, SPEED, MACHINE */
     const char *value; /* "yes", "within", ... ; "not shown" where run.json has none */
     const char *why;   /* "" where there is nothing to say */
 } ls_report_headline;
 
-/* The three verdicts of the opening, in their order. Text belongs to the run. */
-void ls_report_lines_headlines(const ls_report_run *run,
-                               ls_report_headline out[LS_REPORT_LINES_HEADLINES]);
+/* The verdicts of the opening, in their order: MANNERS only where the run has such cases. Returns
+ * how many. Text belongs to the run. */
+int ls_report_lines_headlines(const ls_report_run *run,
+                              ls_report_headline out[LS_REPORT_LINES_HEADLINES]);
 const char *ls_report_lines_title(const ls_report_run *run);
 const char *ls_report_lines_where(const ls_report_run *run);
 

@@ -96,6 +96,13 @@ static ls_status read_jobs(ls_report_run *run)
     return LS_OK;
 }
 
+static bool manners_decide(const ls_report_run *run)
+{
+    const cJSON *headline = cJSON_GetObjectItemCaseSensitive(run->record, "headline");
+    const cJSON *manners = cJSON_GetObjectItemCaseSensitive(headline, "manners");
+    return ls_json_bool(manners, "decide", true);
+}
+
 static ls_status take_verdict(void *context, const cJSON *line, int number)
 {
     (void)number;
@@ -106,6 +113,8 @@ static ls_status take_verdict(void *context, const cJSON *line, int number)
     run->verdict[run->verdict_count++] = (ls_report_verdict){
         .code = ls_verdict_code_of(ls_json_string(json, "verdict", "")),
         .in_claim = ls_json_bool(json, "in_claim", false),
+        .decides = ls_json_bool(json, "in_claim", false) &&
+                   (manners_decide(run) || !ls_json_bool(json, "manners", false)),
         .id = ls_json_string(json, "case", "?"),
         .family = ls_json_string(json, "family", "?"),
         .json = json,

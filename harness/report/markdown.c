@@ -42,14 +42,14 @@ static void put_code(FILE *to, const char *text)
 }
 
 static void put_open(FILE *to, const char *title, const char *where,
-                     const ls_report_headline headline[LS_REPORT_LINES_HEADLINES])
+                     const ls_report_headline *headline, int headlines)
 {
     fputs("# ", to);
     put_text(to, title);
     fputs("\n\n", to);
     put_text(to, where);
     fputs("\n\n```\n", to);
-    for (int i = 0; i < LS_REPORT_LINES_HEADLINES; i++) {
+    for (int i = 0; i < headlines; i++) {
         char line[LS_REPORT_LINES_BYTES];
         snprintf(line, sizeof line, headline[i].why[0] != '\0' ? "%-8s %-9s (%s)" : "%-8s %-9s%s",
                  headline[i].name, headline[i].value, headline[i].why);

@@ -15,9 +15,9 @@ typedef struct ls_report_column {
 } ls_report_column;
 
 typedef struct ls_report_page_form {
-    /* title, where it ran, the three verdicts */
-    void (*open)(FILE *to, const char *title, const char *where,
-                 const ls_report_headline headline[LS_REPORT_LINES_HEADLINES]);
+    /* title, where it ran, the verdicts */
+    void (*open)(FILE *to, const char *title, const char *where, const ls_report_headline *headline,
+                 int headlines);
     void (*heading)(FILE *to, const char *text);
     void (*paragraph)(FILE *to, const char *text);
     void (*list_item)(FILE *to, const char *text);

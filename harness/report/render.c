@@ -474,8 +474,8 @@ static void write_origin(const ls_report_run *run, const ls_report_page_form *fo
 void ls_report_render(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
 {
     ls_report_headline headline[LS_REPORT_LINES_HEADLINES];
-    ls_report_lines_headlines(run, headline);
-    form->open(to, ls_report_lines_title(run), ls_report_lines_where(run), headline);
+    int headlines = ls_report_lines_headlines(run, headline);
+    form->open(to, ls_report_lines_title(run), ls_report_lines_where(run), headline, headlines);
     write_origin(run, form, to);
     write_speed(run, form, to);
     write_failures(run, form, to);

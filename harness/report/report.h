@@ -5,14 +5,15 @@
  *
  * run.json: {"schema":1, "title", "label", "command", "created", "where":"CPU: 8 ranks on 2 cores,
  * no GPU was tested", "options":{...}, "machine":{"cores", ...}, "commit", "dirty",
- * "installed":[...], "headline":{"correct":{"value":"yes","why":"claim ..."}, "speed":{...},
- * "machine":{...}}, "roofline":[{"arch","image_size","batch_size","level","images_per_s"}]}; the
- * roofline (one process, the arithmetic alone, in this run) is absent where it was not measured.
+ * "installed":[...], "headline":{"correct":{"value":"yes","why":"claim ..."}, "manners":{
+ * "value":"20 of 21", "decide":false, ...}, "speed":{...}, "machine":{...}},
+ * "roofline":[{"arch","image_size","batch_size","level","images_per_s"}]}; the roofline (one
+ * process, the arithmetic alone, in this run) is absent where it was not measured.
  *
  * verdicts.jsonl, a line per case: {"schema":1, "case", "family", "kind":"protocol|inside",
- * "requirement", "in_claim":true, "verdict":"PASS", "seconds", "jobs":["id"], "evidence", "value",
- * "limit", "unit", "limit_from", "cause", "repeat", "waiver"}; members that do not apply are
- * absent.
+ * "requirement", "in_claim":true, "manners":true, "verdict":"PASS", "seconds", "jobs":["id"],
+ * "evidence", "value", "limit", "unit", "limit_from", "cause", "repeat", "waiver"}; members that do
+ * not apply are absent.
  *
  * jobs/<id>/job.json: {"schema":2, "id", "label", "command":[...], "environment":{...}, "facts":{
  * "role":"throughput|evidence|..." (spec.h), "arch", "image_size", "batch_size", "level":"O2",

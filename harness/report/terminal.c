@@ -37,10 +37,10 @@ static void print_wrapped(FILE *to, const char *text, int indent)
 static void print_opening(const ls_report_run *run, FILE *to)
 {
     ls_report_headline headline[LS_REPORT_LINES_HEADLINES];
-    ls_report_lines_headlines(run, headline);
+    int headlines = ls_report_lines_headlines(run, headline);
     print_wrapped(to, ls_report_lines_title(run), 2);
     print_wrapped(to, ls_report_lines_where(run), 2);
-    for (int i = 0; i < LS_REPORT_LINES_HEADLINES; i++) {
+    for (int i = 0; i < headlines; i++) {
         LS_TEXT(line, LS_REPORT_LINES_BYTES, "%-8s %-9s%s%s%s", headline[i].name, headline[i].value,
                 headline[i].why[0] ? " (" : "", headline[i].why, headline[i].why[0] ? ")" : "");
         print_wrapped(to, line, 9);

@@ -425,6 +425,7 @@ static ls_status choose_cases(ls_bench *b)
     ls_select_free(&wanted);
     ls_text_put(b->run.claim_name, sizeof b->run.claim_name, "all");
     LS_TRY(ls_select_claim("all", &b->run.claim));
+    LS_TRY(ls_select_manners(&b->run.manners));
     return ls_select_waivers(&b->run.waivers);
 }
 

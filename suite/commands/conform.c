@@ -18,7 +18,7 @@
 #include "kernels/core/list.h"
 
 typedef struct conform {
-    const char *seed, *claim, *subject, *out, *share, *device;
+    const char *seed, *claim, *subject, *out, *share, *device, *gate;
     bool list, where, fail_early, resume, overwrite;
     ls_words given; /* the arguments */
     ls_select_list wanted, files;
@@ -48,6 +48,7 @@ static ls_status parse(conform *c, int count, char **argument)
         {"--device", &c->device, NULL, NULL, "cpu, cuda or auto"},
         {"--out", &c->out, NULL, NULL, "the run's folder (results/runs/<time>-conform)"},
         {"--shard", &c->share, NULL, NULL, "i/n: the i-th of n shares, from 1"},
+        {"--gate", &c->gate, NULL, NULL, "manners: they decide the exit code, too; none (none)"},
         {"--resume", NULL, &c->resume, NULL, "continue the interrupted run in --out"},
         {"--overwrite", NULL, &c->overwrite, NULL, "delete an interrupted run in --out"},
         {"--fail-early", NULL, &c->fail_early, NULL, "stop at the first failing case"},
@@ -58,6 +59,10 @@ static ls_status parse(conform *c, int count, char **argument)
     c->list = c->list || c->where;
     if (c->subject != NULL && c->subject[strspn(c->subject, " ")] == '\0') {
         return ls_log_fail(LS_ERR_USAGE, "--subject '%s': allowed: a command", c->subject);
+    }
+    c->run.gate_manners = c->gate != NULL && strcmp(c->gate, "manners") == 0;
+    if (c->gate != NULL && !c->run.gate_manners && strcmp(c->gate, "none") != 0) {
+        return ls_log_fail(LS_ERR_USAGE, "--gate '%s': allowed: manners, none", c->gate);
     }
     return ls_command_device(c->device);
 }
@@ -114,6 +119,7 @@ static ls_status choose_cases(conform *c)
         /* cases outside the claim of another trainer would take an hour */
         LS_TRY(ls_select_keep(&c->run.cases, &c->run.claim, 0, 1));
     }
+    LS_TRY(ls_select_manners(&c->run.manners));
     return ls_select_waivers(&c->run.waivers);
 }
 

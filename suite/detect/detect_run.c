@@ -60,6 +60,7 @@ static void arguments_of(const ls_detect_child *child, char *seed, char **argv)
     argv[count++] = (char *)(uintptr_t)child->program;
     argv[count++] = "conform";
     argv[count++] = child->engines != NULL ? "--device=cuda" : "--device=cpu";
+    argv[count++] = "--gate=manners";
     argv[count++] = "--seed";
     argv[count++] = seed;
     argv[count++] = "--out";

@@ -122,7 +122,7 @@ conform() { # name seconds arguments...
     shift 2
     # a run that is out of time is continued by the next start
     [ ! -e "$folder/$name/run.json" ] || grep -q '"headline"' "$folder/$name/run.json" || set -- "$@" --resume
-    step "$name" "$most" "$build/lockstep" conform --device cuda --out "$folder/$name" "$@" || return
+    step "$name" "$most" "$build/lockstep" conform --device cuda --gate manners --out "$folder/$name" "$@" || return
     counts=$(sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 passed, \2 failed/p' "$folder/$name.log" | tail -n 1)
     judged=$(wc -l <"$folder/$name/verdicts.jsonl" 2>/dev/null || echo 0)
     bad=$(grep -c -E '"verdict":"(FAIL|CRASH|TIMEOUT|WEAK|INFRA)"' "$folder/$name/verdicts.jsonl" 2>/dev/null)
@@ -178,7 +178,7 @@ planted() { # patch of a CUDA source: the case written for it must not pass
         row FAIL "plant.$fault" "$took" "not built: $(last_error "$folder/plant.$fault.build.log")"
         return
     fi
-    step "plant.$fault" 120 "$program" conform --device cuda --out "$folder/plant.$fault" --overwrite --case "$case" || return
+    step "plant.$fault" 120 "$program" conform --device cuda --gate manners --out "$folder/plant.$fault" --overwrite --case "$case" || return
     if [ "$code" -eq 1 ]; then row ok "plant.$fault" "$took" "caught by $case"; else
         row FAIL "plant.$fault" "$took" "$case ended with $code: the planted fault was not caught"
     fi

@@ -238,8 +238,9 @@ static bool caught_by_case(mutate *m, int at, const char *set, outcome as, resul
         return false;
     }
     ls_path_remove_tree(out);
-    char *argv[] = {"build/lockstep", "conform", "--device=cpu", "--list-file", list,
-                    "--out",          out,       "--fail-early", NULL};
+    char *argv[] = {"build/lockstep", "conform", "--device=cpu", "--gate=manners",
+                    "--list-file",    list,      "--out",        out,
+                    "--fail-early",   NULL};
     int code = run_guarded(m, argv, 60 + 3 * seconds);
     bool caught = code != 0 && !m->stopped;
     if (caught) {

@@ -6,44 +6,13 @@
 #include "harness/machine/machine.h"
 #include "kernels/core/text.h"
 
+/* Cases of a claim are of CORRECT or of MANNERS; those outside it are counted only. */
 typedef struct counts {
-    int claimed, good, ours, outside, outside_good, code[LS_VERDICT_CODES];
+    int all, good, ours, code[LS_VERDICT_CODES];
 } counts;
 
-static counts count_verdicts(const ls_run *run)
+static void add_codes(char *why, size_t bytes, const counts *c)
 {
-    counts c = {0};
-    for (int i = 0; i < run->cases.count; i++) {
-        bool good = ls_verdict_good(run->verdict[i].code);
-        if (ls_select_find(&run->claim, run->cases.row[i].id) == NULL) {
-            c.outside++;
-            c.outside_good += good;
-            continue;
-        }
-        c.claimed++;
-        c.ours += run->cases.row[i].kind == LS_INSIDE;
-        c.good += good;
-        c.code[run->verdict[i].code]++;
-    }
-    return c;
-}
-
-static void explain_correct(const ls_run *run, const counts *c, bool part, char *why, size_t bytes)
-{
-    if (part) {
-        ls_text_put(why, bytes, "claim %s: %d of %d cases selected", run->claim_name, c->claimed,
-                    run->claim_cases);
-        if (c->claimed > 0 && c->good == c->claimed) {
-            ls_text_add(why, bytes, ", all passed");
-        } else if (c->claimed > 0) {
-            ls_text_add(why, bytes, ", %d passed", c->good);
-        }
-    } else {
-        ls_text_put(why, bytes, "claim %s: %d of %d cases", run->claim_name, c->good, c->claimed);
-    }
-    if (c->ours > 0) { /* they say nothing about another trainer */
-        ls_text_add(why, bytes, ", %d of them inside our parts", c->ours);
-    }
     static const ls_verdict_code named[] = {LS_FAIL, LS_CRASH,       LS_TIMEOUT, LS_WEAK,
                                             LS_SKIP, LS_UNSUPPORTED, LS_INFRA};
     for (size_t i = 0; i < sizeof named / sizeof *named; i++) {
@@ -54,37 +23,88 @@ static void explain_correct(const ls_run *run, const counts *c, bool part, char 
     if (c->code[LS_WAIVED] > 0) {
         ls_text_add(why, bytes, ", %d of them waived", c->code[LS_WAIVED]);
     }
-    if (c->outside > 0) {
-        ls_text_add(why, bytes, "; %d of %d outside it", c->outside_good, c->outside);
+}
+
+/* Of a part of the claim all selected cases are counted, those of MANNERS too. */
+static void explain_correct(const ls_headline *h, const char *claim, const counts *correct,
+                            const counts *outside, char *why, size_t bytes)
+{
+    if (h->selected < h->claim_cases) {
+        ls_text_put(why, bytes, "claim %s: %d of %d cases selected", claim, h->selected,
+                    h->claim_cases);
+        if (h->selected > 0 && h->failed == 0) {
+            ls_text_add(why, bytes, ", all passed");
+        } else if (h->selected > 0) {
+            ls_text_add(why, bytes, ", %d passed", h->selected - h->failed);
+        }
+    } else {
+        ls_text_put(why, bytes, "claim %s: %d of %d cases", claim, correct->good, correct->all);
+    }
+    if (correct->ours > 0) { /* they say nothing about another trainer */
+        ls_text_add(why, bytes, ", %d of them inside our parts", correct->ours);
+    }
+    add_codes(why, bytes, correct);
+    if (outside->all > 0) {
+        ls_text_add(why, bytes, "; %d of %d outside it", outside->good, outside->all);
     }
 }
 
-static void decide_correct(const ls_run *run, ls_headline *out)
+static void explain_manners(const counts *manners, bool decide, ls_headline *out)
 {
-    counts c = count_verdicts(run);
-    int wrong = c.code[LS_FAIL] + c.code[LS_CRASH] + c.code[LS_TIMEOUT];
-    bool good = c.claimed > 0 && c.good == c.claimed;
-    bool part = c.claimed < run->claim_cases;
-    out->correct = wrong > 0       ? LS_CORRECT_NO
-                   : good && !part ? LS_CORRECT_YES
-                                   : LS_CORRECT_NOT_SHOWN;
-    out->part_passed = part && good;
-    out->only_infrastructure =
-        !good && c.code[LS_INFRA] > 0 && c.code[LS_INFRA] == c.claimed - c.good;
-    out->passed = c.good + c.outside_good;
-    out->failed = c.claimed - c.good;
-    out->selected = c.claimed;
-    out->claim_cases = part ? run->claim_cases : c.claimed;
-    explain_correct(run, &c, part, out->correct_why, sizeof out->correct_why);
+    out->manners = manners->all;
+    out->manners_passed = manners->good;
+    out->manners_decide = decide;
+    ls_text_put(out->manners_why, sizeof out->manners_why, "usage, refusals and their words");
+    add_codes(out->manners_why, sizeof out->manners_why, manners);
+    if (manners->good < manners->all) {
+        ls_text_add(out->manners_why, sizeof out->manners_why, "; %s",
+                    decide ? "they decide the exit code"
+                           : "the exit code leaves them out without --gate manners");
+    }
+}
+
+static void decide_cases(const ls_run *run, ls_headline *out)
+{
+    counts correct = {0}, manners = {0}, outside = {0};
+    for (int i = 0; i < run->cases.count; i++) {
+        const ls_case *row = &run->cases.row[i];
+        counts *c = ls_select_find(&run->claim, row->id) == NULL ? &outside
+                    : ls_headline_is_manners(run, row)           ? &manners
+                                                                 : &correct;
+        c->all++;
+        c->good += ls_verdict_good(run->verdict[i].code);
+        c->ours += row->kind == LS_INSIDE;
+        c->code[run->verdict[i].code]++;
+    }
+    /* a run of such cases alone is about them */
+    bool decide = run->gate_manners || correct.all == 0;
+    int wrong = correct.code[LS_FAIL] + correct.code[LS_CRASH] + correct.code[LS_TIMEOUT];
+    int bad = correct.all - correct.good + (decide ? manners.all - manners.good : 0);
+    int lost = correct.code[LS_INFRA] + (decide ? manners.code[LS_INFRA] : 0);
+    out->selected = correct.all + manners.all;
+    out->claim_cases = run->claim_cases > out->selected ? run->claim_cases : out->selected;
+    out->passed = correct.good + manners.good + outside.good;
+    out->failed = out->selected - correct.good - manners.good;
+    bool whole = out->selected == out->claim_cases && correct.all > 0;
+    out->correct = wrong > 0                              ? LS_CORRECT_NO
+                   : whole && correct.good == correct.all ? LS_CORRECT_YES
+                                                          : LS_CORRECT_NOT_SHOWN;
+    out->status = bad > 0 && lost == bad          ? LS_ERR_INFRA
+                  : bad > 0 || out->selected == 0 ? LS_ERR_CHECK
+                                                  : LS_OK;
+    explain_correct(out, run->claim_name, &correct, &outside, out->correct_why,
+                    sizeof out->correct_why);
+    explain_manners(&manners, decide, out);
+}
+
+bool ls_headline_is_manners(const ls_run *run, const ls_case *row)
+{
+    return ls_select_find(&run->manners, row->requirement) != NULL;
 }
 
 int ls_headline_exit(const ls_headline *h)
 {
-    if (h->only_infrastructure) {
-        return LS_ERR_INFRA;
-    }
-    bool good = h->correct == LS_CORRECT_YES || h->part_passed;
-    return good && !h->speed.below ? LS_OK : LS_ERR_CHECK;
+    return h->status != LS_OK ? (int)h->status : h->speed.below ? LS_ERR_CHECK : LS_OK;
 }
 
 static const ls_tol taken_limit =
@@ -146,7 +166,7 @@ static void decide_machine(const ls_run *run, ls_headline *out)
 void ls_headline_decide(const ls_run *run, ls_headline *out)
 {
     memset(out, 0, sizeof *out);
-    decide_correct(run, out);
+    decide_cases(run, out);
     decide_machine(run, out);
     ls_speed_decide(run, &out->speed);
 }
@@ -167,6 +187,13 @@ cJSON *ls_headline_json(const ls_headline *headline)
     cJSON *correct = add(out, "correct", word[headline->correct], headline->correct_why);
     cJSON_AddNumberToObject(correct, "selected", headline->selected);
     cJSON_AddNumberToObject(correct, "claim_cases", headline->claim_cases);
+    if (headline->manners > 0) {
+        LS_TEXT(value, 32, "%d of %d", headline->manners_passed, headline->manners);
+        cJSON *manners = add(out, "manners", value, headline->manners_why);
+        cJSON_AddNumberToObject(manners, "passed", headline->manners_passed);
+        cJSON_AddNumberToObject(manners, "cases", headline->manners);
+        cJSON_AddBoolToObject(manners, "decide", headline->manners_decide);
+    }
     add(out, "speed", headline->speed.value, headline->speed.why);
     add(out, "machine", headline->machine_value, headline->machine_why);
     return out;

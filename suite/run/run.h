@@ -26,6 +26,8 @@ typedef struct ls_run {
     ls_record *record;                 /* [jobs.count] valid where done */
     int resumed_jobs;
     ls_select_list claim, waivers;
+    ls_select_list manners; /* requirements */
+    bool gate_manners;      /* they decide the exit code, too */
     char claim_name[64];
     int claim_cases; /* of the claim, before some were selected; 0: those of this run */
     uint64_t seed;
@@ -110,7 +112,8 @@ void ls_cases_all(const ls_case_settings *settings, ls_case_list *list);
  * `asked`, or if it is NULL the first of python3 and /usr/bin/python3. False: none has them. */
 bool ls_python_find(const char *asked, char *python, size_t bytes);
 
-/* ---- headline.c: CORRECT, SPEED, MACHINE, which open every report and are never mixed ------- */
+/* ---- headline.c: CORRECT, MANNERS, SPEED, MACHINE, which open every report and are never mixed
+ * ------- */
 
 /* SPEED: this run's throughput against an earlier run's (BASELINE=). */
 typedef struct ls_speed_verdict {
@@ -126,19 +129,27 @@ typedef enum ls_headline_correct {
 
 typedef struct ls_headline {
     ls_headline_correct correct;
-    bool part_passed;          /* a part of the claim was selected, and all of it passed */
-    bool only_infrastructure;  /* nothing failed but machine, disk or port */
+    /* of the cases that decide: LS_OK where all passed, LS_ERR_INFRA where nothing failed but
+     * machine, disk or port, else LS_ERR_CHECK */
+    ls_status status;
     int selected, claim_cases; /* cases of the claim: in this run, and in all */
-    char correct_why[320], machine_value[24], machine_why[400];
+    int manners, manners_passed;
+    bool manners_decide; /* the exit code */
+    char correct_why[320], manners_why[160], machine_value[24], machine_why[400];
     ls_speed_verdict speed;
     int passed, failed; /* cases: inside the claim everything but PASS and WAIVED fails */
 } ls_headline;
 
 /* From the verdicts, summary.json (tables are written) and the machine. */
 void ls_headline_decide(const ls_run *run, ls_headline *out);
-/* 0: CORRECT is yes, or a part of the claim was selected and passed; not below the baseline. */
+/* Whether the case's requirement is marked (manners): about how a trainer answers a request that it
+ * cannot fulfil, not about training. */
+bool ls_headline_is_manners(const ls_run *run, const ls_case *row);
+/* 0: all selected cases of the claim that decide passed, and SPEED is not below the baseline. */
 int ls_headline_exit(const ls_headline *headline);
-/* {"correct":{"value":"yes","why":...,"selected":76,"claim_cases":76}, ...} */
+/* {"correct":{"value":"yes","why":...,"selected":76,"claim_cases":76},
+ * "manners":{"value":"21 of 21","why","passed":21,"cases":21,"decide":false}, ...}; without cases
+ * of manners not that member. */
 cJSON *ls_headline_json(const ls_headline *headline);
 /* Whether the figures of the timed job of that index are backed by passed cases: its own, and
  * evidence of the same level and bucket rule. */

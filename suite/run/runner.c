@@ -380,6 +380,7 @@ void ls_runner_free(ls_run *run)
     ls_rows_free(&run->cases);
     ls_select_free(&run->claim);
     ls_select_free(&run->waivers);
+    ls_select_free(&run->manners);
     cJSON_Delete(run->options);
     cJSON_Delete(run->measured);
     cJSON_Delete(run->gpus);

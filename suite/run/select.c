@@ -278,6 +278,23 @@ ls_status ls_select_waivers(ls_select_list *list)
     return LS_OK;
 }
 
+ls_status ls_select_manners(ls_select_list *list)
+{
+    char path[1024];
+    ls_select_list all = {0};
+    if (!ls_path_find("suite/requirements.txt", path, sizeof path)) {
+        return LS_OK; /* every case is of CORRECT */
+    }
+    LS_TRY(ls_select_load(path, &all));
+    for (int i = 0; i < all.count; i++) {
+        if (ls_text_matches("(manners) *", all.line[i].reason)) {
+            ls_select_add(list, all.line[i].glob, all.line[i].reason);
+        }
+    }
+    ls_select_free(&all);
+    return LS_OK;
+}
+
 /* The family is matched first, because the rest of a glob rarely resembles a name. */
 static int distance_between(const char *glob, const char *id)
 {

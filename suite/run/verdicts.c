@@ -55,6 +55,9 @@ static cJSON *to_json(const ls_run *run, int index)
     cJSON_AddStringToObject(out, "kind", row->kind == LS_INSIDE ? "inside" : "protocol");
     cJSON_AddStringToObject(out, "requirement", row->requirement);
     cJSON_AddBoolToObject(out, "in_claim", ls_select_find(&run->claim, row->id) != NULL);
+    if (ls_headline_is_manners(run, row)) {
+        cJSON_AddTrueToObject(out, "manners");
+    }
     cJSON_AddStringToObject(out, "verdict", ls_verdict_name(v->code));
     cJSON_AddNumberToObject(out, "seconds", v->seconds);
     cJSON *jobs = cJSON_AddArrayToObject(out, "jobs");

@@ -65,7 +65,7 @@ if [ "$code" -ne 3 ]; then # 3: no PyTorch
     failed=$((failed + ${counts#* }))
 fi
 
-"$build"/lockstep conform --list-file suite/lists/mustpass.txt --out "$build/check" --overwrite >"$log" 2>&1
+"$build"/lockstep conform --gate manners --list-file suite/lists/mustpass.txt --out "$build/check" --overwrite >"$log" 2>&1
 code=$?
 grep -v '^[0-9]* passed, [0-9]* failed$' "$log"
 counts=$(sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p' "$log" | tail -n 1)

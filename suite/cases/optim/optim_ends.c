@@ -110,7 +110,7 @@ static const ls_row rows[] = {
     {"optim.refused.[nesterov-adam=--optimizer=adam|nesterov-no-momentum=--momentum=0]", "Z12",
      judge_refused, REFUSED "$1 --nesterov", "--nesterov", .judges_outcome = true},
     /* a checkpoint's moments are another optimizer's */
-    {"optim.refused.resume-[sgd|lamb]", "Z12", judge_refused, SAVED "--optimizer=$1" RESUME,
+    {"optim.refused.resume-[sgd|lamb]", "F5", judge_refused, SAVED "--optimizer=$1" RESUME,
      "optimizer", .judges_outcome = true},
     {"optim.memory.sgd-plain", "Z13", judge_memory, "resnet8 O2 steps=1 --momentum=0",
      &(const int){0}},

@@ -332,11 +332,13 @@ static void add(const ls_case_settings *settings, ls_case_list *list, int level,
     if (strchr(tried->name, '.') == NULL) {
         ls_text_put(prefix, sizeof prefix, "o%d.", level);
     }
-    ls_rows_format(
-        list, settings,
-        &(ls_row){.requirement = "O2", .judge = judge_cell, .data = tried, .judges_outcome = true},
-        "opt_levels.override.%s%s: resnet8 %s steps=1 scale= %s", prefix, tried->name,
-        level < 0 ? "no-level" : levels[level], tried->options);
+    ls_rows_format(list, settings,
+                   &(ls_row){.requirement = tried->code == 0 ? "O2" : "O4",
+                             .judge = judge_cell,
+                             .data = tried,
+                             .judges_outcome = true},
+                   "opt_levels.override.%s%s: resnet8 %s steps=1 scale= %s", prefix, tried->name,
+                   level < 0 ? "no-level" : levels[level], tried->options);
 }
 
 void ls_opt_levels_cases(const ls_case_settings *settings, ls_case_list *list)

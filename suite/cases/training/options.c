@@ -319,6 +319,10 @@ void ls_options_cases(const ls_case_settings *settings, ls_case_list *list)
         ls_rows_format(list, settings, &row, "options.%s%s%s", options[i].name,
                        with[0] != '\0' ? "." : "", with[0] != '\0' ? with + 2 : "");
     }
-    LS_ROWS_EACH(list, settings, &((ls_row){.requirement = "E2", .judge = judge_pair}),
-                 "options.pair.%s", pairs);
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        const ls_row row = {.requirement = pairs[i].code == LS_OK ? "E2" : "E5",
+                            .judge = judge_pair,
+                            .data = &pairs[i]};
+        ls_rows_format(list, settings, &row, "options.pair.%s", pairs[i].name);
+    }
 }

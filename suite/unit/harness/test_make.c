@@ -204,11 +204,19 @@ START_TEST(plain_values)
     for (size_t i = 0; i < sizeof given / sizeof *given; i++) {
         ck_assert_int_eq(make(at, "help", given[i], COMMAND_LINE), 0);
     }
-    ck_assert_int_eq(make(at, "conform", "SUBJECT=python3 'my trainer.py' --x=$HOME", COMMAND_LINE),
-                     0);
-    char *got = read_from(at->tree, "arguments");
-    ck_assert_str_eq(got, "<conform><--subject><python3 'my trainer.py' --x=$HOME>");
-    free(got);
+    static const char *const conform[][2] = {
+        {"SUBJECT=python3 'my trainer.py' --x=$HOME",
+         "<conform><--subject><python3 'my trainer.py' --x=$HOME>"},
+        {"SEED=3", "<conform><--seed><3><--gate><manners>"}, /* our trainer's manners, too */
+        {"GATE=none", "<conform><--gate><none>"},
+    };
+    char *got;
+    for (size_t i = 0; i < sizeof conform / sizeof *conform; i++) {
+        ck_assert_int_eq(make(at, "conform", conform[i][0], COMMAND_LINE), 0);
+        got = read_from(at->tree, "arguments");
+        ck_assert_str_eq(got, conform[i][1]);
+        free(got);
+    }
     ck_assert_int_eq(make(at, "bench", "NGPUS=2", ENVIRONMENT), 0);
     got = read_from(at->tree, "arguments");
     ck_assert_str_eq(got, "<bench><><bench><NGPUS=2>");

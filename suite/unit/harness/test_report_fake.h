@@ -320,6 +320,9 @@ static void write_verdicts(const char *run)
             "{\"schema\":1,\"case\":\"syncbn.group\",\"family\":\"syncbn\",\"in_claim\":false,"
             "\"verdict\":"
             "\"UNSUPPORTED\",\"seconds\":0.05,\"evidence\":\"--sync-bn-group\"}\n"
+            "{\"schema\":1,\"case\":\"launch.usage\",\"family\":\"launch\",\"in_claim\":true,"
+            "\"manners\":true,\"verdict\":\"FAIL\",\"seconds\":0.05,\"evidence\":\"exit code "
+            "0\"}\n"
             "{\"schema\":1,");
     write_text(file, "case", HOSTILE);
     fprintf(file, ",\"family\":\"launch\",\"in_claim\":true,\"verdict\":\"FAIL\",\"seconds\":0.1,");
@@ -349,7 +352,8 @@ static void write_run(const char *run, double slower)
             "64,\"batch_size\":8,"
             "\"images_per_s\":90}],\"headline\":{\"correct\":{\"value\":\"no\",\"why\":\"claim "
             "ddp-o2: 49 of 52 cases; 1 "
-            "outside the claim unsupported\"},\"speed\":{\"value\":\"no "
+            "outside the claim unsupported\"},\"manners\":{\"value\":\"0 of "
+            "1\",\"why\":\"1 FAIL\",\"decide\":false},\"speed\":{\"value\":\"no "
             "baseline\",\"why\":\"oversubscribed: nothing is "
             "gated\"},\"machine\":{\"value\":\"ready\",\"why\":\"2 cores, no NVIDIA device on the "
             "bus\"}}}\n");

@@ -73,6 +73,7 @@ static const struct wrong {
      "unknown claim 'ddp-o9'; did you mean ddp-o3?"},
     {"lockstep conform --claim x", LS_ERR_USAGE,
      "unknown claim 'x'; allowed: all, and the files of suite/claims without .txt"},
+    {"lockstep conform --gate speed", LS_ERR_USAGE, "--gate 'speed': allowed: manners, none"},
     {"lockstep conform --resume", LS_ERR_USAGE,
      "--resume needs --out DIR, the folder of the run to resume"},
     {"lockstep conform --resume --out dir", LS_ERR_USAGE,

@@ -65,6 +65,34 @@ START_TEST(every_case_is_in_some_claim)
 }
 END_TEST
 
+START_TEST(manners_are_requirements_of_refusals)
+{
+    ls_select_list manners = {0};
+    ck_assert_int_eq(ls_select_manners(&manners), LS_OK);
+    ck_assert_ptr_nonnull(ls_select_find(&manners, "Q8"));
+    ck_assert_ptr_null(ls_select_find(&manners, "G1"));
+    ls_run run = {.cases = all(), .manners = manners};
+    static const struct {
+        const char *id;
+        bool manners;
+    } row[] = {{"subject.usage.unknown", true},
+               {"subject.usage.lr-word", true},
+               {"opt_levels.override.o2.scale-nan", true},
+               {"options.pair.two-types", true},
+               {"opt_levels.override.o2.scale-one", false},
+               {"options.pair.global-batch", false},
+               {"optim.refused.resume-sgd", false},
+               {"faults.resume.half", false}};
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        ck_assert_msg(ls_headline_is_manners(&run, fake_case(&run.cases, row[i].id)) ==
+                          row[i].manners,
+                      "%s", row[i].id);
+    }
+    ls_rows_free(&run.cases);
+    ls_select_free(&manners);
+}
+END_TEST
+
 /* Index of the only share that holds the case; fails when none or two do. */
 static int share_of(ls_case_list *share, int shares, const char *id)
 {
@@ -264,6 +292,7 @@ int main(void)
     TCase *tests = tcase_create("select");
     tcase_add_test(tests, every_list_names_cases_that_exist);
     tcase_add_test(tests, every_case_is_in_some_claim);
+    tcase_add_test(tests, manners_are_requirements_of_refusals);
     tcase_add_test(tests, shares_are_whole_disjoint_and_even);
     tcase_add_test(tests, lists_keep_their_budget);
     tcase_add_test(tests, a_name_that_fits_no_case_is_refused);

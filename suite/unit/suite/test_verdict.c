@@ -115,6 +115,127 @@ static ls_headline headline_of(int count, const ls_verdict_code *code, int claim
     return headline;
 }
 
+/* Cases of manners have a line of their own, which decides the exit code where the gate asks for
+ * it, and of a run that has no others. */
+START_TEST(manners_are_not_correctness)
+{
+    static const struct {
+        ls_verdict_code correct[2], manners[2]; /* of the first cases of each */
+        int corrects, all;
+        bool gate;
+        ls_headline_correct value;
+        int exit;
+        const char *why, *manners_why;
+    } run_of[] = {
+        {{LS_PASS},
+         {LS_PASS, LS_PASS},
+         1,
+         3,
+         false,
+         LS_CORRECT_YES,
+         0,
+         "claim x: 1 of 1 cases",
+         "usage, refusals and their words"},
+        {{LS_PASS},
+         {LS_PASS, LS_FAIL},
+         1,
+         3,
+         false,
+         LS_CORRECT_YES,
+         0,
+         "claim x: 1 of 1 cases",
+         "usage, refusals and their words, 1 FAIL; the exit code leaves them out "
+         "without --gate manners"},
+        {{LS_PASS},
+         {LS_PASS, LS_FAIL},
+         1,
+         3,
+         true,
+         LS_CORRECT_YES,
+         LS_ERR_CHECK,
+         "claim x: 1 of 1 cases",
+         "usage, refusals and their words, 1 FAIL; they decide the exit code"},
+        {{LS_FAIL},
+         {LS_PASS, LS_PASS},
+         1,
+         3,
+         false,
+         LS_CORRECT_NO,
+         LS_ERR_CHECK,
+         "claim x: 0 of 1 cases, 1 FAIL",
+         "usage, refusals and their words"},
+        {{LS_PASS},
+         {LS_PASS, LS_INFRA},
+         1,
+         3,
+         true,
+         LS_CORRECT_YES,
+         LS_ERR_INFRA,
+         "claim x: 1 of 1 cases",
+         "usage, refusals and their words, 1 INFRA; they decide the exit code"},
+        {{LS_PASS, LS_PASS},
+         {LS_PASS, LS_FAIL},
+         2,
+         76,
+         false,
+         LS_CORRECT_NOT_SHOWN,
+         0,
+         "claim x: 4 of 76 cases selected, 3 passed",
+         "usage, refusals and their words, 1 FAIL; the exit code leaves them out "
+         "without --gate manners"},
+        {{0},
+         {LS_PASS, LS_PASS},
+         0,
+         76,
+         false,
+         LS_CORRECT_NOT_SHOWN,
+         0,
+         "claim x: 2 of 76 cases selected, all passed",
+         "usage, refusals and their words"},
+        {{0},
+         {LS_PASS, LS_FAIL},
+         0,
+         76,
+         false,
+         LS_CORRECT_NOT_SHOWN,
+         LS_ERR_CHECK,
+         "claim x: 2 of 76 cases selected, 1 passed",
+         "usage, refusals and their words, 1 FAIL; they decide the exit code"},
+    };
+    const ls_case_settings settings = {.seed = 0};
+    for (size_t i = 0; i < sizeof run_of / sizeof *run_of; i++) {
+        ls_verdict verdict[4] = {0};
+        ls_run run = {.claim_name = "x",
+                      .claim_cases = run_of[i].all,
+                      .gate_manners = run_of[i].gate,
+                      .verdict = verdict};
+        ls_select_add(&run.claim, "*", "");
+        ls_select_add(&run.manners, "Q7", "");
+        for (int c = 0; c < run_of[i].corrects + 2; c++) {
+            bool manners = c >= run_of[i].corrects;
+            ls_rows_format(&run.cases, &settings, &(ls_row){.requirement = manners ? "Q7" : "G1"},
+                           "case%d: w1", c);
+            verdict[c].code =
+                manners ? run_of[i].manners[c - run_of[i].corrects] : run_of[i].correct[c];
+        }
+        ls_headline h;
+        ls_headline_decide(&run, &h);
+        ck_assert_int_eq(h.correct, run_of[i].value);
+        ck_assert_int_eq(ls_headline_exit(&h), run_of[i].exit);
+        ck_assert_str_eq(h.correct_why, run_of[i].why);
+        ck_assert_str_eq(h.manners_why, run_of[i].manners_why);
+        cJSON *json = ls_headline_json(&h);
+        const cJSON *manners = cJSON_GetObjectItem(json, "manners");
+        ck_assert_str_eq(ls_json_string(manners, "value", ""),
+                         run_of[i].manners[1] == LS_PASS ? "2 of 2" : "1 of 2");
+        cJSON_Delete(json);
+        ls_rows_free(&run.cases);
+        ls_select_free(&run.claim);
+        ls_select_free(&run.manners);
+    }
+}
+END_TEST
+
 START_TEST(correct_needs_every_case_of_the_claim)
 {
     const ls_verdict_code good[] = {LS_PASS, LS_WAIVED, LS_PASS};
@@ -136,7 +257,7 @@ START_TEST(correct_needs_every_case_of_the_claim)
         const ls_verdict_code codes[] = {LS_PASS, open[i]};
         h = headline_of(2, codes, 2);
         ck_assert_int_eq(h.correct, LS_CORRECT_NOT_SHOWN);
-        ck_assert_int_eq(h.only_infrastructure, open[i] == LS_INFRA);
+        ck_assert_int_eq(ls_headline_exit(&h), open[i] == LS_INFRA ? LS_ERR_INFRA : LS_ERR_CHECK);
     }
 }
 END_TEST
@@ -200,6 +321,7 @@ int main(void)
     tcase_add_test(tests, the_first_bad_finding_stays);
     tcase_add_test(tests, correct_needs_every_case_of_the_claim);
     tcase_add_test(tests, a_part_of_the_claim_is_no_yes);
+    tcase_add_test(tests, manners_are_not_correctness);
     tcase_add_test(tests, no_case_shows_nothing);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
