@@ -326,6 +326,9 @@ static int run(const arguments *given)
     if (port == 0) {
         return ls_log_fail(LS_ERR_INFRA, "no free port for MASTER_PORT: %s", strerror(errno));
     }
+    if (given->nproc > 1) {
+        LS_TRY(ls_supervise_check_loopback());
+    }
     if (token == NULL && given->nnodes == 1) { /* several launchers need a common one */
         ls_supervise_token(token_text);
         token = token_text;

@@ -1,5 +1,6 @@
 #include "supervise.h"
 
+#include <errno.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -91,6 +92,23 @@ int ls_supervise_free_port(void)
         close(fd);
     }
     return port;
+}
+
+ls_status ls_supervise_check_loopback(void)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET,
+                             .sin_port = htons(9), /* any: a datagram socket only looks for a way */
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    int error = fd < 0 || connect(fd, (struct sockaddr *)&at, sizeof at) != 0 ? errno : 0;
+    if (fd >= 0) {
+        close(fd);
+    }
+    return error == 0 ? LS_OK
+                      : ls_log_fail(LS_ERR_INFRA,
+                                    "ranks on this machine cannot meet: 127.0.0.1: %s; `ip link "
+                                    "set lo up` turns the loopback on",
+                                    strerror(error));
 }
 
 void ls_supervise_token(char text[33])

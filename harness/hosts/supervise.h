@@ -32,6 +32,9 @@ typedef struct ls_supervise_rank_info {
 ls_words ls_supervise_environment(const ls_supervise_rank_info *info);
 /* A free port: bound, never listened on, released. 0 when there is none. */
 int ls_supervise_free_port(void);
+/* LS_ERR_INFRA where ranks of this machine cannot connect to each other (a network name space whose
+ * loopback is down): they would try until their deadline. */
+ls_status ls_supervise_check_loopback(void);
 /* 32 hexadecimal digits. */
 void ls_supervise_token(char text[33]);
 

@@ -481,6 +481,9 @@ static ls_status run_here(const ls_job *job, const char *token, void (*on_tick)(
     if (port == 0) {
         return ls_log_fail(LS_ERR_INFRA, "job %s: no free port: %s", job->id, strerror(errno));
     }
+    if (job->world > 1 && job->net == NULL) {
+        LS_TRY(ls_supervise_check_loopback());
+    }
     ls_proc_spec *spec = calloc((size_t)job->world, sizeof *spec);
     ls_words *words = calloc((size_t)job->world, sizeof *words);
     ls_words *environment = calloc((size_t)job->world, sizeof *environment);

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "harness/hosts/supervise.h"
 #include "harness/machine/machine.h"
 #include "harness/process/proc.h"
 #include "kernels/core/text.h"
@@ -98,10 +99,12 @@ int ls_bench_main(int count, char **argument)
     }
     printf("\n");
     fflush(stdout);
-    int code = (int)ls_proc_catch_signals();
-    if (code == LS_OK) {
-        code = (int)ls_bench_nodes_connect(&b.nodes, &b.given, &b.run);
+    if (b.nodes.hosts.count == 0) {
+        status = ls_supervise_check_loopback();
     }
+    LS_THEN(status, ls_proc_catch_signals());
+    LS_THEN(status, ls_bench_nodes_connect(&b.nodes, &b.given, &b.run));
+    int code = (int)status;
     if (code == LS_OK) {
         if (b.nodes.hosts.count == 0) { /* those of other machines are not seen from here */
             ls_gpus_begin(&b.run, b.matrix.ranks);

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "harness/hosts/supervise.h"
 #include "harness/machine/machine.h"
 #include "harness/process/proc.h"
 #include "kernels/core/text.h"
@@ -188,6 +189,9 @@ static ls_status prepare(conform *c)
             int world = run->cases.row[i].job[j].world;
             ranks = world > ranks ? world : ranks;
         }
+    }
+    if (ranks > 1) {
+        LS_TRY(ls_supervise_check_loopback());
     }
     run->site = (ls_matrix_site){.subject = c->subject,
                                  .run_directory = run->directory,

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "kernels/core/path.h"
+#include "harness/hosts/supervise.h"
 #include "harness/machine/machine.h"
 #include "harness/process/proc.h"
 #include "kernels/core/text.h"
@@ -497,6 +498,7 @@ static int run_all(detect *d)
     LS_TRY(find_programs(d));
     LS_TRY(check_patched(d));
     LS_TRY(prepare_foreign(d));
+    LS_TRY(ls_supervise_check_loopback());
     LS_TRY(make_folder(d));
     if (ls_proc_catch_signals() != LS_OK) {
         return LS_ERR_INFRA;

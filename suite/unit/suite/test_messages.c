@@ -180,6 +180,41 @@ START_TEST(help_is_of_the_command)
 }
 END_TEST
 
+/* In a network of its own, whose loopback is down, ranks could not meet: a line in a second, before
+ * anything runs. */
+START_TEST(no_loopback_is_one_line)
+{
+    static const char *const commands[] = {
+        "lockstep conform --case gradients.o0.w2.b0.1mb --case 'small.*' --device cpu",
+        "lockstep bench NGPUS=2 PROFILE=smoke DEVICE=cpu",
+        "lockstep-launch --nproc-per-node 2 -- lockstep-train -a resnet8 --steps 1 --device cpu",
+    };
+    static const char line[] =
+        ": error: ranks on this machine cannot meet: 127.0.0.1: Network is unreachable; `ip link "
+        "set lo up` turns the loopback on\n";
+    char folder[64], program[1024], command[2400], path[128];
+    if (system("unshare -rn true 2>/dev/null") != 0) {
+        return; /* this machine allows no name spaces */
+    }
+    fake_folder(folder, sizeof folder);
+    ls_path_program(program, sizeof program);
+    ls_text_put(command, sizeof command,
+                "cd %s && PATH=%s/..:$PATH && export LC_ALL=C && unshare -rn timeout 3 %s "
+                ">output 2>messages </dev/null",
+                folder, program, commands[_i]);
+    int status = system(command);
+    ls_text_put(path, sizeof path, "%s/messages", folder);
+    char *said = ls_text_read(path);
+    ck_assert_ptr_nonnull(said);
+    const char *message = strstr(said, ": error: ");
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == LS_ERR_INFRA && message != NULL &&
+                      strcmp(message, line) == 0,
+                  "%s: status %x: %s", commands[_i], (unsigned)status, said);
+    free(said);
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
 /* Runs `make GOAL` of the tree into a build folder of its own, with a compiler that finds only the
  * headers of the pattern. */
 static char *make_output(const char *goal, const char *headers, int *code)
@@ -239,6 +274,7 @@ int main(void)
     tcase_set_timeout(tests, 60);
     tcase_add_loop_test(tests, bad_input_is_one_line, 0, (int)(sizeof wrongs / sizeof *wrongs));
     tcase_add_loop_test(tests, help_is_of_the_command, 0, sizeof helps / sizeof helps[0]);
+    tcase_add_loop_test(tests, no_loopback_is_one_line, 0, 3);
     tcase_add_test(tests, make_names_missing_headers);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
