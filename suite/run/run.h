@@ -9,8 +9,21 @@
 
 #include "harness/machine/findings.h"
 #include "harness/machine/machine.h"
+#include "harness/run/job.h"
+#include "harness/run/record.h"
 #include "suite/suite.h"
 #include "select.h"
+
+/* What a foreign subject refused in one job: the option as it names it, and with its value as the
+ * job gave it ("--optimizer=lamb"). */
+typedef struct ls_refusal {
+    char option[64], setting[160], why[240], job[96];
+} ls_refusal;
+
+typedef struct ls_refusals {
+    int count, capacity;
+    ls_refusal *one;
+} ls_refusals;
 
 typedef struct ls_run {
     char directory[512]; /* absolute */
@@ -24,6 +37,7 @@ typedef struct ls_run {
     bool *done;                        /* [jobs.count] has been run or read back */
     bool *kept;                        /* [jobs.count] an earlier run of this folder did it */
     ls_record *record;                 /* [jobs.count] valid where done */
+    ls_refusals refusals;
     int resumed_jobs;
     ls_select_list claim, waivers;
     ls_select_list manners; /* requirements */
@@ -102,6 +116,15 @@ ls_budget ls_budget_whole(void);
 /* One line when the run took longer or has more jobs than it may, with the jobs that took longest.
  * Seconds are meant for a machine that does nothing else: more is reported, and fails nothing. */
 void ls_budget_report(const ls_budget *budget, const ls_run *run, double seconds, FILE *to);
+
+/* ---- refusals.c: a foreign subject is asked once for an option that it refuses ----------------
+ */
+
+/* Remembers what a job that ended with code 4 was refused for, where its events name the option. */
+void ls_refusals_learn(ls_refusals *list, const ls_job *job, const ls_record *record);
+/* Whether the job's command has the same option with the same value as a refused one: *out is then
+ * the record of a job that was refused for it. */
+bool ls_refusals_foretell(const ls_refusals *list, const ls_job *job, ls_record *out);
 
 /* ---- cases.c, python.c ---------------------------------------------------------------------- */
 

@@ -276,24 +276,46 @@ static ls_status prepare(const ls_run *run, int index)
     return LS_OK;
 }
 
+/* Whether the subject has refused an option of the job before. Cases about how a job ends see it
+ * end. */
+static bool is_refused(ls_run *run, int index, const ls_job *job)
+{
+    for (int c = 0; c < run->cases.count; c++) {
+        for (int j = 0; j < run->cases.row[c].job_count && run->cases.row[c].judges_outcome; j++) {
+            if (run->case_job[c][j] == index) {
+                return false;
+            }
+        }
+    }
+    return ls_refusals_foretell(&run->refusals, job, &run->record[index]);
+}
+
 static ls_status run_one(ls_run *run, int index)
 {
     ls_spec *spec = &run->jobs.spec[index];
-    LS_TRY(prepare(run, index));
     ls_job job;
     LS_TRY(ls_matrix_job(spec, &run->site, &job));
+    if (is_refused(run, index, &job)) {
+        run->done[index] = true;
+        ls_job_free(&job);
+        return LS_OK;
+    }
+    ls_status status = prepare(run, index);
     ls_outcome outcome = {0};
     bool resumed = false;
     tick context = {run, index};
     run->job_ns = ls_clock_ns();
     ls_progress_job(run, index);
-    ls_status status = ls_job_run(&job, on_tick, &context, &outcome, &resumed);
+    LS_THEN(status, ls_job_run(&job, on_tick, &context, &outcome, &resumed));
     bool stopped = outcome.state == LS_OUTCOME_STOPPED;
     ls_outcome_free(&outcome);
     if (status == LS_OK && !stopped) {
         status = ls_record_read(job.directory, LS_RECORD_STRICT, &run->record[index]);
         run->done[index] = status == LS_OK;
         run->resumed_jobs += resumed;
+        if (run->site.subject != NULL && status == LS_OK) {
+            ls_refusals_learn(&run->refusals, &job, &run->record[index]);
+        }
     }
     run->stopped = run->stopped || stopped;
     ls_job_free(&job);
@@ -370,6 +392,7 @@ void ls_runner_free(ls_run *run)
         }
     }
     free(run->record);
+    free(run->refusals.one);
     free(run->case_job);
     free(run->done);
     free(run->kept);

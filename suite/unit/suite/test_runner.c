@@ -42,11 +42,12 @@ static void add_case(ls_run *run, const char *id, int seed, int second_seed)
     row->job[1].seed = (uint64_t)second_seed;
 }
 
-static void prepare(ls_run *run, const char *folder, char *subject, size_t bytes)
+static void prepare_empty(ls_run *run, const char *folder, char *subject, size_t bytes,
+                          const char *trainer)
 {
     memset(run, 0, sizeof *run);
     FILE *file = fake_open(folder, "trainer.sh");
-    fputs(script, file);
+    fputs(trainer, file);
     fclose(file);
     ls_text_put(subject, bytes, "sh %s/trainer.sh", folder);
     ls_text_put(run->directory, sizeof run->directory, "%s/run", folder);
@@ -54,6 +55,11 @@ static void prepare(ls_run *run, const char *folder, char *subject, size_t bytes
         .subject = subject, .run_directory = run->directory, .device = "cpu", .cores = 2};
     ls_text_put(run->claim_name, sizeof run->claim_name, "all");
     ls_select_add(&run->claim, "*", "");
+}
+
+static void prepare(ls_run *run, const char *folder, char *subject, size_t bytes)
+{
+    prepare_empty(run, folder, subject, bytes, script);
     add_case(run, "a.first", 1, 0);
     add_case(run, "b.crash", 2, 0);
     add_case(run, "c.both", 1, 4);
@@ -168,6 +174,67 @@ START_TEST(a_waiver_turns_a_failure_with_its_reason)
 }
 END_TEST
 
+/* Refuses some options, some values, and a value at one level. */
+static const char refusing[] =
+    "echo started >> \"$LS_RUN_DIR/../../../starts\"\n"
+    "refuse() { echo '{\"event\":\"unsupported\",\"schema\":1,\"option\":\"'$1'\",\"why\":\"no\"}'"
+    " > \"$LS_RUN_DIR/rank$RANK.jsonl\"; exit 4; }\n"
+    "case \"$*\" in *--sync-bn*) refuse --sync_bn ;; *=lamb*) refuse --optimizer=lamb ;;\n"
+    "*resnet32*) refuse --arch ;; *=O3*=dynamic*) refuse --loss-scale ;;\n"
+    "*=torch*) refuse --none ;; *) refuse --dialect ;; esac\n";
+
+static const struct asked {
+    const char *job;
+    int starts; /* ranks that this job starts, after those before it */
+} asked[] = {
+    {"w2 sync", 2},
+    {"w2 sync O2", 0},
+    {"w3 sync torch", 0},
+    {"w2 --optimizer=lamb", 2},
+    {"w2 --optimizer=lamb --nesterov", 0},
+    {"w2 --optimizer=adam", 2}, /* another value; the dialect is refused */
+    {"w2 --optimizer=adam --nesterov", 0},
+    {"w2 --optimizer=adam torch", 2},
+    {"resnet32 w2 torch", 2},
+    {"resnet32 w2 torch O2", 0},
+    {"resnet8 w2 torch", 2},
+    {"w2 torch O3 scale=dynamic", 2},
+    {"w2 torch O3 scale=dynamic --nesterov", 0},
+    {"w2 torch O2 scale=dynamic", 2}, /* the same value at another level */
+    {"w2 torch O2 scale=dynamic --nesterov", 2},
+};
+
+START_TEST(a_refused_option_is_asked_once)
+{
+    enum { JOBS = sizeof asked / sizeof *asked };
+    char folder[64], subject[200];
+    int expected = 0;
+    fake_folder(folder, sizeof folder);
+    ls_run run;
+    prepare_empty(&run, folder, subject, sizeof subject, refusing);
+    const ls_case_settings settings = {.seed = 0};
+    ls_row row = {.requirement = "G1", .judge = judge_step};
+    for (int i = 0; i < JOBS; i++) {
+        ls_rows_format(&run.cases, &settings, &row, "a.%d: %s limit=20", i, asked[i].job);
+        expected += asked[i].starts;
+    }
+    row.judges_outcome = true; /* a case about how its job ends asks again */
+    ls_rows_format(&run.cases, &settings, &row, "a.end: w2 sync repeat=9 limit=20");
+    ls_runner_plan(&run);
+    ck_assert_int_eq(ls_runner_open(&run), LS_OK);
+    ck_assert_int_eq(ls_runner_run(&run), LS_OK);
+    for (int i = 0; i <= JOBS; i++) {
+        ck_assert_int_eq(run.verdict[i].code, LS_UNSUPPORTED);
+    }
+    ck_assert_int_eq(starts(folder), expected + 2);
+    ck_assert_str_eq(run.verdict[0].evidence, "the subject refuses --sync_bn: no");
+    LS_TEXT(first, 200, "the subject refuses --sync_bn: no (job %s)", run.jobs.id[0]);
+    ck_assert_str_eq(run.verdict[2].evidence, first);
+    ls_runner_free(&run);
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
 /* Jobs so far took twice their estimate. */
 START_TEST(time_left_falls_while_a_job_runs)
 {
@@ -191,6 +258,7 @@ int main(void)
     tcase_add_test(tests, jobs_run_once_and_a_crash_stops_nothing);
     tcase_add_test(tests, an_interrupted_run_does_only_the_rest);
     tcase_add_test(tests, fail_early_leaves_the_rest_unjudged);
+    tcase_add_test(tests, a_refused_option_is_asked_once);
     tcase_add_test(tests, time_left_falls_while_a_job_runs);
     tcase_add_test(tests, a_waiver_turns_a_failure_with_its_reason);
     suite_add_tcase(suite, tests);
