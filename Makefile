@@ -95,8 +95,9 @@ SHARED_KERNELS := $(addprefix kernels/,lower.c grad_layout.c plan_check.c)
 CPU := $(call sources,kernels/cpu kernels/math) $(SHARED_KERNELS)
 CUDA := $(call sources,kernels/cuda) $(SHARED_KERNELS)
 CUDA_KERNELS := $(wildcard kernels/cuda/*.cu)
-# The oracle's own kernels, which judge a device on the device.
-ORACLE_KERNELS := $(wildcard reference/oracle/cuda/*.cu)
+# The oracle's own kernels, which judge a device on the device, and those that audit a step, on either.
+AUDIT_KERNELS := $(wildcard reference/oracle/audit/*.cu)
+ORACLE_KERNELS := $(wildcard reference/oracle/cuda/*.cu) $(AUDIT_KERNELS)
 NCCL := $(wildcard reference/comm/nccl*.c)
 EMULATION := $(filter-out $(if $(call found_cuda,NCCL_INC),,suite/emulation/nccl/%),$(call sources,suite/emulation/*))
 UNITS := $(filter-out $(if $(HAVE_EMULATION),,test_cuda_%) $(if $(HAVE_CUDA),,test_cudnn_%) \
@@ -106,12 +107,12 @@ UNITS := $(filter-out $(if $(HAVE_EMULATION),,test_cuda_%) $(if $(HAVE_CUDA),,te
 LIBS := $(BUILD)/libls_suite.a $(BUILD)/libls_oracle.a $(BUILD)/libls_reference.a \
 	$(BUILD)/libls_harness.a $(BUILD)/libls_core.a
 PROGRAMS := $(addprefix $(BUILD)/,lockstep lockstep-train lockstep-launch lockstep-collectives)
-ENGINES := $(if $(HAVE_DNNL),$(BUILD)/lib/ls_cpu.so) $(if $(HAVE_GLOO),$(BUILD)/lib/ls_gloo.so) \
+ENGINES := $(if $(HAVE_DNNL),$(addprefix $(BUILD)/lib/,ls_cpu.so ls_oracle_cpu.so)) $(if $(HAVE_GLOO),$(BUILD)/lib/ls_gloo.so) \
 	$(if $(HAVE_CUDA),$(BUILD)/lib/ls_cuda.so $(BUILD)/lib/ls_oracle_cuda.so) \
 	$(if $(and $(HAVE_NCCL),$(NCCL)),$(BUILD)/lib/ls_nccl.so)
 EMULATED_LIB := $(BUILD)/emulated/lib
 EMULATED := $(if $(HAVE_EMULATION),$(addprefix $(EMULATED_LIB)/,libls_emulated.so ls_cuda.so ls_oracle_cuda.so \
-	$(if $(and $(call found_cuda,NCCL_INC),$(NCCL)),ls_nccl.so) $(if $(HAVE_DNNL),ls_cpu.so) \
+	$(if $(and $(call found_cuda,NCCL_INC),$(NCCL)),ls_nccl.so) $(if $(HAVE_DNNL),ls_cpu.so ls_oracle_cpu.so) \
 	$(if $(HAVE_GLOO),ls_gloo.so)))
 UNIT_PROGRAMS := $(addprefix $(BUILD)/unit/,$(UNITS))
 
@@ -186,6 +187,13 @@ $(BUILD)/lockstep-launch: $(call objects,harness/launch.c) \
 # Backends and engines, loaded at run time.
 $(BUILD)/lib/ls_cpu.so: $(call objects,$(CPU)) $(BUILD)/libls_core.a
 	$(call link,$(CC) -shared -fopenmp,-ldnnl)
+# The audit's kernels as loops over one element after the other (reference/oracle/audit/launch.h).
+$(BUILD)/obj/%.cu.cpu.o: %.cu | needed
+	@mkdir -p $(@D)
+	$(call say,c++ $<)
+	$(Q)$(CXX) $(CPPFLAGS) $(CXXFLAGS) -DLS_AUDIT_CPU -O3 -fopenmp -ffp-contract=off -x c++ -c $< -o $@
+$(BUILD)/lib/ls_oracle_cpu.so: $(patsubst %,$(BUILD)/obj/%.cpu.o,$(AUDIT_KERNELS)) $(BUILD)/libls_core.a
+	$(call link,$(CXX) -shared -fopenmp)
 GLOO := $(addprefix reference/comm/,gloo.cc gloo_sum.c comm.c self.c)
 $(BUILD)/lib/ls_gloo.so: $(call objects,$(GLOO)) $(addprefix $(BUILD)/libls_,harness.a core.a)
 	$(call link,$(CXX) -shared,-lgloo)

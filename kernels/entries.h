@@ -27,6 +27,9 @@ ls_status ls_export_copy(ls_plan *plan, ls_stream *stream, ls_export what, int i
 ls_status ls_force_branch(ls_plan *plan, ls_stream *stream, int branch, const void *host,
                           int64_t bytes);
 
+/* observe.c: plan_observe. */
+void ls_observe_set(ls_plan *plan, ls_observe_fn *observer, void *context);
+
 /* multi.c, multi.cu. Types other than f32, f16 and bf16 are a bug. */
 ls_status ls_multi_scale(ls_backend *backend, ls_stream *stream, ls_tensor tensor, float factor);
 ls_status ls_multi_convert(ls_backend *backend, ls_stream *stream, ls_tensor to, ls_tensor from,
@@ -47,8 +50,8 @@ ls_status ls_multi_scaler_update(ls_backend *backend, ls_stream *stream,
     .plan_create = ls_plan_create, .plan_destroy = ls_plan_destroy, .plan_info = ls_plan_describe, \
     .plan_bind = ls_plan_bind, .plan_params_changed = ls_plan_params_changed,                      \
     .plan_forward = ls_plan_forward, .plan_backward = ls_plan_backward,                            \
-    .plan_export = ls_export_copy, .plan_force = ls_force_branch, .scale = ls_multi_scale,         \
-    .convert = ls_multi_convert, .accumulate = ls_multi_accumulate,                                \
+    .plan_export = ls_export_copy, .plan_force = ls_force_branch, .plan_observe = ls_observe_set,  \
+    .scale = ls_multi_scale, .convert = ls_multi_convert, .accumulate = ls_multi_accumulate,       \
     .unscale_check = ls_multi_unscale_check, .optimizer_step = ls_multi_optimizer_step,            \
     .scaler_update = ls_multi_scaler_update
 

@@ -197,12 +197,13 @@ typedef enum ls_export {
 
 /* One operation as it is enqueued. Below, "type" is that of activations. */
 typedef enum ls_observed_kind {
-    LS_OBSERVED_IMAGE,     /* y = x, f32 NCHW -> NHWC of type, rounded; channels beyond are 0 */
+    LS_OBSERVED_IMAGE,     /* y = x, f32 NCHW -> of type, rounded; channels beyond are 0 */
     LS_OBSERVED_WEIGHT,    /* w = weight[0], [out][in][k][k] -> [out][k][k][in] of type, rounded */
     LS_OBSERVED_CONV,      /* y = x * w [+ bias]; linear: of 1x1 images */
     LS_OBSERVED_CONV_DATA, /* dx from dy and w; added to dy2, in place, where that is there */
-    LS_OBSERVED_CONV_WEIGHTS, /* dw, [out][k][k][in] of type, from x and dy */
-    LS_OBSERVED_UNPACK,       /* weight_grad[0], [out][in][k][k], = dw */
+    LS_OBSERVED_CONV_WEIGHTS, /* dw, [out][k][k][in] of type, from x and dy; where NULL,
+                                 weight_grad, [out][in][k][k], rounded to type */
+    LS_OBSERVED_UNPACK,       /* weight_grad, [out][in][k][k], = dw */
     LS_OBSERVED_BIAS,         /* bias_grad[0] = sum of dy over images, rounded to type */
     LS_OBSERVED_NORM,         /* y = relu(norm(x) [+ residual | + norm(residual)]); mask */
     LS_OBSERVED_NORM_BACK,    /* g = gated(dy [+ dy2]); parameters' gradients; dx, dx2 */
@@ -227,28 +228,31 @@ typedef struct ls_observed_norm {
     float epsilon, momentum;
 } ls_observed_norm;
 
-/* Operands and results in backend memory, NULL where there is none. Activations are NHWC. The
- * image-side geometry is in_*, the other out_*, in backward too; channels are those stored, of the
- * image and its weights `plain_channels` of them are real. */
+/* Operands and results in backend memory, NULL where there is none. Activations are stored as
+ * [N][C/block][H][W][block]: NHWC where block = C. The image-side geometry is in_*, the other
+ * out_*, in backward too; channels are those stored, of the image and its weights `plain_channels`
+ * of them are real. */
 typedef struct ls_observed {
     ls_observed_kind kind;
     int layer; /* of the network; -1: several */
     ls_dtype type;
     int images, in_channels, plain_channels, in_height, in_width;
     int out_channels, out_height, out_width, kernel, stride, pad;
+    int in_block, out_block;
     bool relu, dual, given; /* given: mask or tap are read, not written */
     const void *x, *residual;
     void *y;
-    void *w; /* as products take it */
-    const void *bias;
-    void *mask; /* bit i%32 of word i/32: y[i] > 0 */
-    void *tap;  /* bytes: ky*kernel + kx of the choice */
+    void *w; /* [out][k][k][in] of type, as products take it; NULL: they take it in an order of
+                the engine's, rounded to type, from `weight` and `plain_bias` */
+    const void *bias; /* of type */
+    void *mask;       /* bit i%32 of word i/32: y[i] > 0; NULL: y says so itself */
+    void *tap;        /* bytes: ky*kernel + kx of the choice; of a given ReLU: 1 where open */
     const void *dy, *dy2;
     void *g; /* NORM_BACK: NULL where it is not stored; may be dx, dy or dy2 */
     void *dx, *dx2, *dw;
-    ls_tensor weight, weight_grad, bias_grad; /* of WEIGHT, UNPACK, BIAS */
-    ls_observed_norm norm[2];                 /* [1] where dual */
-    int norm_group;                           /* ranks that share statistics */
+    ls_tensor weight, plain_bias, weight_grad, bias_grad; /* as bound */
+    ls_observed_norm norm[2];                             /* [1] where dual */
+    int norm_group;                                       /* ranks that share statistics */
     const int64_t *target;
     const ls_step_state *state;
     float factor;
@@ -310,7 +314,7 @@ typedef struct ls_scaler_config {
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-enum { LS_BACKEND_ABI = 9 };
+enum { LS_BACKEND_ABI = 10 };
 
 typedef struct ls_backend_api {
     int abi;          /* LS_BACKEND_ABI */
@@ -369,6 +373,10 @@ typedef struct ls_backend_api {
      * LS_ERR_USAGE for a wrong size, or an index outside its window. */
     ls_status (*plan_force)(ls_plan *plan, ls_stream *stream, int branch, const void *host,
                             int64_t bytes);
+
+    /* From now on the observer is called around each operation of the plan; NULL removes it. Not
+     * while a graph is recorded. */
+    void (*plan_observe)(ls_plan *plan, ls_observe_fn *observer, void *context);
 
     /* tensor *= factor in f32, stored in its own type (rounded once). */
     ls_status (*scale)(ls_backend *backend, ls_stream *stream, ls_tensor tensor, float factor);
@@ -439,10 +447,6 @@ typedef struct ls_backend_api {
     /* Names the host's work between push and pop for an attached profiler. */
     void (*range_push)(ls_backend *backend, const char *name);
     void (*range_pop)(ls_backend *backend);
-
-    /* From now on the observer is called around each operation of the plan; NULL removes it. Not
-     * while a graph is recorded. */
-    void (*plan_observe)(ls_plan *plan, ls_observe_fn *observer, void *context);
 } ls_backend_api;
 
 /* The only symbol that a backend's shared object exports. */

@@ -346,6 +346,46 @@ int ls_lower_layer_of_branch(const ls_network *network, int branch, ls_layer_kin
     return -1;
 }
 
+ls_observed_kind ls_lower_observed_kind(const ls_op *op)
+{
+    static const ls_observed_kind kind[] = {
+        [LS_OP_CONV] = LS_OBSERVED_CONV,         [LS_OP_LINEAR] = LS_OBSERVED_CONV,
+        [LS_OP_NORM] = LS_OBSERVED_NORM,         [LS_OP_RELU] = LS_OBSERVED_ADD,
+        [LS_OP_ADD] = LS_OBSERVED_ADD,           [LS_OP_POOL] = LS_OBSERVED_POOL,
+        [LS_OP_SHORTCUT] = LS_OBSERVED_SHORTCUT, [LS_OP_AVERAGE] = LS_OBSERVED_AVERAGE,
+        [LS_OP_LOSS] = LS_OBSERVED_LOSS,
+    };
+    return kind[op->kind];
+}
+
+ls_observed ls_lower_observed(const ls_lower *lower, ls_observed_kind kind, const ls_op *op)
+{
+    const ls_layer *layer = &lower->network->layer[op->layer];
+    const ls_slot *in = &lower->slot[op->in];
+    bool windows = op->kind == LS_OP_CONV || op->kind == LS_OP_POOL;
+    ls_observed to = {.kind = kind,
+                      .layer = op->layer,
+                      .type = lower->options.activation,
+                      .images = lower->options.batch,
+                      .in_channels = in->channels,
+                      .plain_channels = in->channels,
+                      .in_height = in->height,
+                      .in_width = in->width,
+                      .kernel = windows ? layer->kernel : 1,
+                      .stride = windows || op->kind == LS_OP_SHORTCUT ? layer->stride : 1,
+                      .pad = windows ? layer->pad : 0,
+                      .relu = op->relu,
+                      .dual = op->dual,
+                      .factor = 1};
+    if (op->out >= 0) {
+        const ls_slot *out = &lower->slot[op->out];
+        to.out_channels = out->channels;
+        to.out_height = out->height;
+        to.out_width = out->width;
+    }
+    return to;
+}
+
 double ls_lower_product_flops(const ls_lower *lower, const ls_op *op)
 {
     if (op->kind != LS_OP_CONV && op->kind != LS_OP_LINEAR) {

@@ -106,6 +106,10 @@ void ls_lower_ready_order(const ls_network *network, int *order);
 ls_op *ls_lower_op_of_branch(const ls_lower *lower, int branch);
 /* The layer of that kind and branch number, or -1. */
 int ls_lower_layer_of_branch(const ls_network *network, int branch, ls_layer_kind kind);
+/* What an observer sees of an operation: its kind in forward; and its geometry, without operands
+ * and with the channels of the layer. */
+ls_observed_kind ls_lower_observed_kind(const ls_op *op);
+ls_observed ls_lower_observed(const ls_lower *lower, ls_observed_kind kind, const ls_op *op);
 /* Flops of one operation, forward and backward, 2 per multiply-add; 0 for all but products. */
 double ls_lower_product_flops(const ls_lower *lower, const ls_op *op);
 /* The same of the whole network. */

@@ -36,16 +36,14 @@ ls_status ls_loss_linear_forward(ls_plan *plan, const ls_op *op)
     return LS_OK;
 }
 
-ls_status ls_loss_linear_backward(ls_plan *plan, const ls_op *op)
+ls_status ls_loss_bias_grad(ls_plan *plan, ls_stream *stream, const ls_op *op)
 {
-    const ls_layer *layer = &plan->network->layer[op->layer];
+    (void)stream;
     const ls_slot *out = &plan->lower.slot[op->out];
     const ls_loops *loops = plan->backend->loops;
     ls_dtype type = plan->options.activation;
-    ls_simple_backward(plan, op);
-    ls_conv *conv = ls_plan_work(plan, op)->conv;
     const char *dy = ls_plan_grad(plan, op->g);
-    const ls_tensor *bias = &plan->bound.grad[layer->bias];
+    const ls_tensor *bias = &plan->bound.grad[plan->network->layer[op->layer].bias];
     for (int c = 0; c < out->channels; c++) {
         double sum = 0;
         for (int n = 0; n < plan->options.batch; n++) {
@@ -59,21 +57,15 @@ ls_status ls_loss_linear_backward(ls_plan *plan, const ls_op *op)
         char *to = bias->data;
         loops->narrow(bias->dtype, &rounded, to + (size_t)c * ls_dtype_bytes(bias->dtype), 1);
     }
-    plan->ready.done[layer->bias] = true;
-    LS_TRY(ls_conv_backward_weights(conv, ls_plan_at(plan, op->in), dy,
-                                    &plan->bound.grad[layer->weight]));
-    plan->ready.done[layer->weight] = true;
-    if (op->dx != LS_NO_BUFFER) {
-        LS_TRY(ls_conv_backward_data(conv, ls_plan_grad(plan, op->dx), dy));
-    }
     return LS_OK;
 }
 
 /* ---- softmax cross entropy, f32 -------------------------------------------------------------- */
 
 /* loss = mean over n of log(sum_j exp(l_j - max)) - (l_target - max). */
-ls_status ls_loss_forward(ls_plan *plan, const ls_op *op, const int64_t *target)
+ls_status ls_loss_forward(ls_plan *plan, const ls_op *op)
 {
+    const int64_t *target = plan->target;
     int classes = plan->lower.slot[op->in].channels, batch = plan->options.batch;
     double total = 0;
     for (int n = 0; n < batch; n++) {
@@ -94,19 +86,19 @@ ls_status ls_loss_forward(ls_plan *plan, const ls_op *op, const int64_t *target)
         plan->row_scale[2 * n] = most;
         plan->row_scale[2 * n + 1] = (float)sum;
         total += (double)(logf((float)sum) - (row[target[n]] - most));
-        plan->target[n] = target[n];
     }
     plan->bound.state->loss = (float)(total / batch);
     return LS_OK;
 }
 
 /* dlogits = (p - onehot) * (S * factor / N), the product in f32, then stored. */
-void ls_loss_backward(ls_plan *plan, const ls_op *op, float factor)
+ls_status ls_loss_backward(ls_plan *plan, ls_stream *stream, const ls_op *op)
 {
+    (void)stream;
     int classes = plan->lower.slot[op->in].channels, batch = plan->options.batch;
     ls_dtype type = plan->options.activation;
     float loss_scale = plan->bound.state->loss_scale;
-    float scale = loss_scale * factor / LS_PLANT(loss_summed, (float)batch, 1.0f);
+    float scale = loss_scale * plan->loss_factor / LS_PLANT(loss_summed, (float)batch, 1.0f);
     char *dx = ls_plan_grad(plan, op->dx);
     for (int n = 0; n < batch; n++) {
         const float *row = plan->logits + (int64_t)n * classes;
@@ -121,4 +113,5 @@ void ls_loss_backward(ls_plan *plan, const ls_op *op, float factor)
             plan->backend->loops->narrow(type, &g, dx + index * ls_dtype_bytes(type), 1);
         }
     }
+    return LS_OK;
 }

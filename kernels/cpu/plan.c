@@ -1,5 +1,6 @@
 #include <omp.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "kernels/core/log.h"
 #include "kernels/entries.h"
@@ -91,8 +92,7 @@ ls_status ls_plan_params_changed(ls_plan *plan, ls_stream *stream)
     return LS_OK;
 }
 
-static ls_status forward_op(ls_plan *plan, ls_stream *stream, const ls_op *op,
-                            const int64_t *target)
+static ls_status forward_op(ls_plan *plan, ls_stream *stream, const ls_op *op)
 {
     switch (op->kind) {
     case LS_OP_CONV:
@@ -103,10 +103,9 @@ static ls_status forward_op(ls_plan *plan, ls_stream *stream, const ls_op *op,
     case LS_OP_NORM:
         return ls_norm_forward(plan, stream, op);
     case LS_OP_LOSS:
-        return ls_loss_forward(plan, op, target);
+        return ls_loss_forward(plan, op);
     default:
-        ls_simple_forward(plan, op);
-        return LS_OK;
+        return ls_simple_forward(plan, stream, op);
     }
 }
 
@@ -116,28 +115,52 @@ ls_status ls_plan_forward(ls_plan *plan, ls_stream *stream, const float *input,
     LS_ASSERT(plan->bound.state != NULL);
     use_threads(plan);
     int image = plan->lower.slot_of_layer[0];
+    memcpy(plan->target, target, (size_t)plan->options.batch * sizeof *target);
+    LS_TRY(ls_observe_image(plan, stream, input, false));
     ls_parallel_narrow(plan->backend, plan->options.activation, input, ls_plan_at(plan, image),
                        plan->lower.slot[image].count);
+    LS_TRY(ls_observe_image(plan, stream, input, true));
     for (int i = 0; i < plan->lower.op_count; i++) {
-        LS_TRY(forward_op(plan, stream, &plan->lower.op[i], target));
+        const ls_op *op = &plan->lower.op[i];
+        LS_TRY(ls_observe_run(plan, stream, ls_lower_observed_kind(op), op, forward_op));
     }
     plan->forward_done = true;
     return LS_OK;
 }
 
-static ls_status backward_conv(ls_plan *plan, const ls_op *op, ls_grad_ready *ready, void *context)
+static ls_status backward_weights(ls_plan *plan, ls_stream *stream, const ls_op *op)
+{
+    (void)stream;
+    const ls_layer *layer = &plan->network->layer[op->layer];
+    return ls_conv_backward_weights(ls_plan_work(plan, op)->conv, ls_plan_at(plan, op->in),
+                                    ls_plan_grad(plan, op->g), &plan->bound.grad[layer->weight]);
+}
+
+static ls_status backward_data(ls_plan *plan, ls_stream *stream, const ls_op *op)
+{
+    (void)stream;
+    return ls_conv_backward_data(ls_plan_work(plan, op)->conv, ls_plan_grad(plan, op->dx),
+                                 ls_plan_grad(plan, op->g));
+}
+
+/* A linear layer reports both parameters at the end, in the order of ls_grad_ready. */
+static ls_status backward_product(ls_plan *plan, ls_stream *stream, const ls_op *op,
+                                  ls_grad_ready *ready, void *context)
 {
     const ls_layer *layer = &plan->network->layer[op->layer];
-    ls_conv *conv = ls_plan_work(plan, op)->conv;
-    ls_simple_backward(plan, op);
-    LS_TRY(ls_conv_backward_weights(conv, ls_plan_at(plan, op->in), ls_plan_grad(plan, op->g),
-                                    &plan->bound.grad[layer->weight]));
-    plan->ready.done[layer->weight] = true;
-    LS_TRY(ls_plan_ready_report(&plan->ready, ready, context));
-    if (op->dx == LS_NO_BUFFER) {
-        return LS_OK;
+    LS_TRY(ls_simple_join(plan, stream, op));
+    if (op->kind == LS_OP_LINEAR) {
+        LS_TRY(ls_observe_run(plan, stream, LS_OBSERVED_BIAS, op, ls_loss_bias_grad));
+        plan->ready.done[layer->bias] = true;
     }
-    return ls_conv_backward_data(conv, ls_plan_grad(plan, op->dx), ls_plan_grad(plan, op->g));
+    LS_TRY(ls_observe_run(plan, stream, LS_OBSERVED_CONV_WEIGHTS, op, backward_weights));
+    plan->ready.done[layer->weight] = true;
+    if (op->kind == LS_OP_CONV) {
+        LS_TRY(ls_plan_ready_report(&plan->ready, ready, context));
+    }
+    return op->dx == LS_NO_BUFFER
+               ? LS_OK
+               : ls_observe_run(plan, stream, LS_OBSERVED_CONV_DATA, op, backward_data);
 }
 
 ls_status ls_plan_backward(ls_plan *plan, ls_stream *stream, float factor, ls_grad_ready *ready,
@@ -145,24 +168,23 @@ ls_status ls_plan_backward(ls_plan *plan, ls_stream *stream, float factor, ls_gr
 {
     LS_ASSERT(plan->forward_done);
     use_threads(plan);
+    plan->loss_factor = factor;
     ls_plan_ready_begin(&plan->ready);
     for (int i = plan->lower.op_count - 1; i >= 0; i--) {
         const ls_op *op = &plan->lower.op[i];
         switch (op->kind) {
         case LS_OP_CONV:
-            LS_TRY(backward_conv(plan, op, ready, context));
-            break;
         case LS_OP_LINEAR:
-            LS_TRY(ls_loss_linear_backward(plan, op));
+            LS_TRY(backward_product(plan, stream, op, ready, context));
             break;
         case LS_OP_NORM:
-            LS_TRY(ls_norm_backward(plan, stream, op));
+            LS_TRY(ls_observe_run(plan, stream, LS_OBSERVED_NORM_BACK, op, ls_norm_backward));
             break;
         case LS_OP_LOSS:
-            ls_loss_backward(plan, op, factor);
+            LS_TRY(ls_observe_run(plan, stream, LS_OBSERVED_LOSS_BACK, op, ls_loss_backward));
             break;
         default:
-            ls_simple_backward(plan, op);
+            LS_TRY(ls_simple_backward(plan, stream, op));
             break;
         }
         LS_TRY(ls_plan_ready_report(&plan->ready, ready, context));

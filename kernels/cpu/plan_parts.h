@@ -55,12 +55,15 @@ struct ls_plan {
     double *partial[3]; /* [N][C] per plane: mean and m2, or sums of gradients */
     float *gathered;    /* SyncBN: mine, then all */
     float *row_scale;   /* loss: maximum and log of the sum per sample, [N][2] */
-    int64_t *target;    /* [N] */
+    int64_t *target;    /* [N], of the last forward */
     float *logits;      /* [N][classes] f32 */
     ls_plan_tensors bound;
     ls_plan_ready ready;
     bool forward_done;
+    float loss_factor; /* of the backward that runs */
     char *fusions;
+    ls_observe_fn *observer; /* NULL: none */
+    void *observer_context;
 };
 
 static inline void *ls_plan_at(const ls_plan *plan, int slot)
@@ -107,18 +110,26 @@ ls_status ls_norm_forward(ls_plan *plan, ls_stream *stream, const ls_op *op);
 ls_status ls_norm_backward(ls_plan *plan, ls_stream *stream, const ls_op *op);
 
 /* simple.c: operations without parameters. */
-void ls_simple_forward(ls_plan *plan, const ls_op *op);
-/* Also adds the two contributions to an output's gradient where there are two; for a product only
- * that. */
-void ls_simple_backward(ls_plan *plan, const ls_op *op);
+ls_status ls_simple_forward(ls_plan *plan, ls_stream *stream, const ls_op *op);
+/* g, where it is stored: the sum of the contributions to an output's gradient, gated by the ReLU.
+ */
+ls_status ls_simple_join(ls_plan *plan, ls_stream *stream, const ls_op *op);
+/* dx from g; nothing for an operation that only joins. */
+ls_status ls_simple_backward(ls_plan *plan, ls_stream *stream, const ls_op *op);
 
-/* loss.c: the linear layer with its bias, and softmax cross entropy. */
+/* loss.c: the linear layer's bias, and softmax cross entropy. */
 ls_status ls_loss_linear_forward(ls_plan *plan, const ls_op *op);
-ls_status ls_loss_linear_backward(ls_plan *plan, const ls_op *op);
+ls_status ls_loss_bias_grad(ls_plan *plan, ls_stream *stream, const ls_op *op);
 /* LS_ERR_USAGE for a target that is not a class. */
-ls_status ls_loss_forward(ls_plan *plan, const ls_op *op, const int64_t *target);
-/* factor: as in plan_backward. */
-void ls_loss_backward(ls_plan *plan, const ls_op *op, float factor);
+ls_status ls_loss_forward(ls_plan *plan, const ls_op *op);
+ls_status ls_loss_backward(ls_plan *plan, ls_stream *stream, const ls_op *op);
+
+/* observe.c. ls_observe_run executes one operation, or one part of its backward, and calls the
+ * plan's observer, if any, before and after it; ls_observe_image makes one of these calls. */
+typedef ls_status ls_observe_execute_fn(ls_plan *plan, ls_stream *stream, const ls_op *op);
+ls_status ls_observe_run(ls_plan *plan, ls_stream *stream, ls_observed_kind kind, const ls_op *op,
+                         ls_observe_execute_fn *execute);
+ls_status ls_observe_image(ls_plan *plan, ls_stream *stream, const float *images, bool after);
 
 /* force.c: ReLUs and max pools whose decisions were given by plan_force. */
 void ls_force_relu(const ls_plan *plan, const ls_op *op);

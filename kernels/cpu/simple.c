@@ -118,8 +118,9 @@ static void shortcut(ls_plan *plan, const ls_op *op, bool backward)
 
 /* ---- by kind --------------------------------------------------------------------------------- */
 
-void ls_simple_forward(ls_plan *plan, const ls_op *op)
+ls_status ls_simple_forward(ls_plan *plan, ls_stream *stream, const ls_op *op)
 {
+    (void)stream;
     ls_dtype type = plan->options.activation;
     int64_t count = op->out >= 0 ? plan->lower.slot[op->out].count : 0;
     switch (op->kind) {
@@ -151,38 +152,60 @@ void ls_simple_forward(ls_plan *plan, const ls_op *op)
     default:
         LS_ASSERT(!"an operation with parameters");
     }
+    return LS_OK;
 }
 
-void ls_simple_backward(ls_plan *plan, const ls_op *op)
+static ls_status join(ls_plan *plan, ls_stream *stream, const ls_op *op)
 {
+    (void)stream;
     ls_dtype type = plan->options.activation;
     int64_t count = plan->lower.slot[op->out].count;
     const void *gradient = ls_plan_grad(plan, op->dy[0]);
+    void *g = ls_plan_grad(plan, op->g);
     if (op->dy[1] != LS_NO_BUFFER) {
-        ls_parallel_add(plan->backend, type, gradient, ls_plan_grad(plan, op->dy[1]),
-                        ls_plan_grad(plan, op->g), false, count);
-        gradient = ls_plan_grad(plan, op->g);
+        ls_parallel_add(plan->backend, type, gradient, ls_plan_grad(plan, op->dy[1]), g, false,
+                        count);
+        gradient = g;
     }
+    if (ls_plan_work(plan, op)->forced && op->relu) {
+        ls_force_relu_back(plan, op, gradient);
+    } else if (op->relu) {
+        ls_parallel_relu_back(plan->backend, type, gradient, ls_plan_at(plan, op->out), g, count);
+    }
+    return LS_OK;
+}
+
+ls_status ls_simple_join(ls_plan *plan, ls_stream *stream, const ls_op *op)
+{
+    return op->store_g ? ls_observe_run(plan, stream, LS_OBSERVED_GATE, op, join) : LS_OK;
+}
+
+static ls_status back(ls_plan *plan, ls_stream *stream, const ls_op *op)
+{
+    (void)stream;
+    if (op->kind == LS_OP_POOL) {
+        pool(plan, op, true);
+    } else if (op->kind == LS_OP_SHORTCUT) {
+        shortcut(plan, op, true);
+    } else {
+        average(plan, op, true);
+    }
+    return LS_OK;
+}
+
+ls_status ls_simple_backward(ls_plan *plan, ls_stream *stream, const ls_op *op)
+{
+    LS_TRY(ls_simple_join(plan, stream, op));
     switch (op->kind) {
     case LS_OP_RELU:
-    case LS_OP_ADD:
-        if (ls_plan_work(plan, op)->forced) {
-            ls_force_relu_back(plan, op, gradient);
-        } else if (op->relu) {
-            ls_parallel_relu_back(plan->backend, type, gradient, ls_plan_at(plan, op->out),
-                                  ls_plan_grad(plan, op->g), count);
-        }
-        break;
+    case LS_OP_ADD: /* the readers of g apply it */
+        return LS_OK;
     case LS_OP_POOL:
-        pool(plan, op, true);
-        break;
+        return ls_observe_run(plan, stream, LS_OBSERVED_POOL_BACK, op, back);
     case LS_OP_SHORTCUT:
-        shortcut(plan, op, true);
-        break;
-    case LS_OP_AVERAGE:
-        average(plan, op, true);
-        break;
+        return ls_observe_run(plan, stream, LS_OBSERVED_SHORTCUT_BACK, op, back);
     default:
-        LS_ASSERT(op->kind == LS_OP_CONV || op->kind == LS_OP_LINEAR); /* only the sum */
+        LS_ASSERT(op->kind == LS_OP_AVERAGE);
+        return ls_observe_run(plan, stream, LS_OBSERVED_AVERAGE_BACK, op, back);
     }
 }

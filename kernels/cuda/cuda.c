@@ -422,7 +422,6 @@ static const ls_backend_api table = {
     .set_wait_hook = set_wait_hook,
     .range_push = ls_nvtx_push,
     .range_pop = ls_nvtx_pop,
-    .plan_observe = ls_observe_set,
 };
 
 const ls_backend_api *ls_backend_entry(void)

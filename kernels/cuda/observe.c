@@ -1,4 +1,5 @@
 /* The plan's operations as its observer gets them (kernels.h, ls_observed): operands, results. */
+#include "kernels/entries.h"
 #include "plan_parts.h"
 
 void ls_observe_set(ls_plan *plan, ls_observe_fn *observer, void *context)
@@ -51,47 +52,25 @@ static void describe_product(const ls_plan *plan, const ls_op *op, ls_observed *
     }
 }
 
-/* Geometry and members common to all operations. */
 static ls_observed describe(const ls_plan *plan, ls_observed_kind kind, const ls_op *op)
 {
-    const ls_layer *layer = &plan->network->layer[op->layer];
-    const ls_slot *in = &plan->lower.slot[op->in];
     const ls_work *work = ls_plan_work(plan, op);
-    bool product = ls_plan_is_product(op), linear = op->kind == LS_OP_LINEAR;
-    bool windows = op->kind == LS_OP_CONV || op->kind == LS_OP_POOL;
-    ls_observed to = {.kind = kind,
-                      .layer = op->layer,
-                      .type = plan->options.activation,
-                      .images = plan->options.batch,
-                      .in_channels = ls_work_stored_channels(plan, op->in),
-                      .plain_channels = in->channels,
-                      .in_height = in->height,
-                      .in_width = in->width,
-                      .kernel = windows ? layer->kernel : 1,
-                      .stride = windows || op->kind == LS_OP_SHORTCUT ? layer->stride : 1,
-                      .pad = windows ? layer->pad : 0,
-                      .relu = op->relu,
-                      .dual = op->dual,
-                      .given = work->forced,
-                      .x = ls_plan_at(plan, op->in),
-                      .mask = work->mask,
-                      .tap = work->tap,
-                      .target = plan->target,
-                      .state = plan->bound.state};
+    ls_observed to = ls_lower_observed(&plan->lower, kind, op);
+    to.in_channels = to.in_block = ls_work_stored_channels(plan, op->in);
+    to.out_block = to.out_channels;
+    to.given = work->forced;
+    to.x = ls_plan_at(plan, op->in);
+    to.mask = work->mask;
+    to.tap = work->tap;
+    to.target = plan->target;
+    to.state = plan->bound.state;
     if (op->out >= 0) {
-        const ls_slot *out = &plan->lower.slot[op->out];
-        to.out_channels = out->channels;
-        to.out_height = out->height;
-        to.out_width = out->width;
         to.y = ls_plan_at(plan, op->out);
-    }
-    if (linear) {
-        to.in_height = to.in_width = to.out_height = to.out_width = 1;
     }
     if (op->residual >= 0) {
         to.residual = ls_plan_at(plan, op->residual);
     }
-    if (product) {
+    if (ls_plan_is_product(op)) {
         describe_product(plan, op, &to);
     }
     return to;
@@ -119,7 +98,7 @@ static ls_status observe_op(const ls_plan *plan, ls_stream *stream, ls_observed_
         return LS_OK;
     }
     ls_observed what = describe(plan, kind, op);
-    what.factor = kind == LS_OBSERVED_LOSS_BACK ? plan->loss_factor : 1;
+    what.factor = kind == LS_OBSERVED_LOSS_BACK ? plan->loss_factor : what.factor;
     if (op->kind == LS_OP_NORM) {
         describe_norm(plan, op, &what);
     } else {
@@ -147,6 +126,8 @@ ls_status ls_observe_weights(ls_plan *plan, ls_stream *stream, bool after)
                             .plain_channels = weight->in,
                             .out_channels = weight->out,
                             .kernel = weight->kernel,
+                            .in_block = weight->stored_in,
+                            .out_block = weight->out,
                             .w = weight->packed,
                             .weight = weight->plain};
         LS_TRY(plan->observer(plan->observer_context, stream, &what, after));
@@ -169,6 +150,7 @@ ls_status ls_observe_image(ls_plan *plan, ls_stream *stream, const float *images
                         .plain_channels = image->channels,
                         .in_height = image->height,
                         .in_width = image->width,
+                        .in_block = ls_work_stored_channels(plan, slot),
                         .x = images,
                         .y = ls_plan_at(plan, slot)};
     return plan->observer(plan->observer_context, stream, &what, after);

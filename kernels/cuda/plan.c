@@ -117,14 +117,6 @@ ls_status ls_plan_params_changed(ls_plan *plan, ls_stream *stream)
     return ls_observe_weights(plan, stream, true);
 }
 
-static const ls_observed_kind FORWARD_KIND[] = {
-    [LS_OP_CONV] = LS_OBSERVED_CONV,         [LS_OP_LINEAR] = LS_OBSERVED_CONV,
-    [LS_OP_NORM] = LS_OBSERVED_NORM,         [LS_OP_RELU] = LS_OBSERVED_ADD,
-    [LS_OP_ADD] = LS_OBSERVED_ADD,           [LS_OP_POOL] = LS_OBSERVED_POOL,
-    [LS_OP_SHORTCUT] = LS_OBSERVED_SHORTCUT, [LS_OP_AVERAGE] = LS_OBSERVED_AVERAGE,
-    [LS_OP_LOSS] = LS_OBSERVED_LOSS,
-};
-
 static ls_status forward_op(ls_plan *plan, ls_stream *stream, const ls_op *op)
 {
     const ls_work *work = ls_plan_work(plan, op);
@@ -152,7 +144,7 @@ ls_status ls_plan_forward_loaded(ls_plan *plan, ls_stream *stream, int slot)
     LS_TRY(ls_batch_unpack(plan, stream, slot));
     for (int i = 0; i < plan->lower.op_count; i++) {
         const ls_op *op = &plan->lower.op[i];
-        LS_TRY(ls_observe_run(plan, stream, FORWARD_KIND[op->kind], op, forward_op));
+        LS_TRY(ls_observe_run(plan, stream, ls_lower_observed_kind(op), op, forward_op));
         LS_TRY(end_pass(plan, op, LS_CUDA_FORWARD));
     }
     plan->forward_done = true;

@@ -158,7 +158,6 @@ ls_status ls_observe_run(ls_plan *plan, ls_stream *stream, ls_observed_kind kind
                          ls_observe_enqueue_fn *enqueue);
 ls_status ls_observe_weights(ls_plan *plan, ls_stream *stream, bool after);
 ls_status ls_observe_image(ls_plan *plan, ls_stream *stream, const float *images, bool after);
-void ls_observe_set(ls_plan *plan, ls_observe_fn *observer, void *context);
 
 /* export.c: device memory of that size for exports, kept for the next one. */
 ls_status ls_export_room(ls_plan *plan, int64_t bytes, void **out);

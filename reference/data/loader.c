@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "kernels/core/digest.h"
 #include "kernels/core/log.h"
 #include "dataset.h"
 
@@ -368,6 +369,13 @@ ls_status ls_loader_next(ls_loader *loader, ls_loader_batch *out)
         .epoch = slot->epoch,
     };
     return LS_OK;
+}
+
+uint64_t ls_loader_digest(uint64_t digest, const ls_loader_batch *batch, int image_size)
+{
+    size_t images = (size_t)batch->images, side = (size_t)image_size;
+    digest = ls_digest_xxh64(digest, batch->input, images * 3 * side * side * sizeof(float));
+    return ls_digest_xxh64(digest, batch->target, images * sizeof(int64_t));
 }
 
 int64_t ls_loader_steps_per_epoch(const ls_loader *loader)

@@ -24,6 +24,9 @@ ls_status ls_loader_open(const ls_loader_options *options, ls_loader **out);
 void ls_loader_close(ls_loader *loader);
 /* The next micro-batch, in order. Errors of the threads surface here. */
 ls_status ls_loader_next(ls_loader *loader, ls_loader_batch *out);
+/* Continues `digest` (XXH64) over a batch's images, image_size x image_size pixels each, and their
+ * classes. */
+uint64_t ls_loader_digest(uint64_t digest, const ls_loader_batch *batch, int image_size);
 /* Steps per epoch; 0 for endless data (synthetic, batches). */
 int64_t ls_loader_steps_per_epoch(const ls_loader *loader);
 /* Holds the threads while the clock is stopped (digests, dumps), so that no work is done outside

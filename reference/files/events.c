@@ -315,6 +315,9 @@ ls_status ls_events_write_audit(ls_events *events, const ls_events_audit *audit)
     add_finite(worst, "got", audit->got);
     add_finite(worst, "wanted", audit->wanted);
     add_finite(worst, "limit", audit->limit);
+    if (audit->has_batch) {
+        add_hex64(event, "batch", audit->batch);
+    }
     add_finite(event, "ms", audit->ms);
     add_finite(event, "usual_ms", audit->usual_ms);
     return finish_event(events, event);

@@ -109,11 +109,13 @@ typedef struct ls_events_audit {
     char operation[64], output[48]; /* of the element that was nearest to its limit, or past it */
     int64_t index;
     double ratio, got, wanted, limit;
+    bool has_batch;
+    uint64_t batch;      /* ls_loader_digest of the step's micro-batches, from 0 */
     double ms, usual_ms; /* this step's, and what others took; 0: not known */
 } ls_events_audit;
 /* {"event":"audit","step":N,"outputs":..,"elements":..,"bad":0,"unaudited":"","worst":{"operation",
- * "output","index","ratio","got","wanted","limit"},"ms":..,"usual_ms":..}; numbers that are not
- * finite are null. */
+ * "output","index","ratio","got","wanted","limit"},"batch":"..","ms":..,"usual_ms":..}; numbers
+ * that are not finite are null; no "batch" where the host does not hold it (--resident). */
 ls_status ls_events_write_audit(ls_events *events, const ls_events_audit *audit);
 
 /* The last line: {"event":"end","step":last step done,"code":0,"status":"ok","skipped":how many}.

@@ -8,6 +8,7 @@
 #include "kernels/core/log.h"
 #include "kernels/core/rng.h"
 #include "kernels/core/text.h"
+#include "reference/data/loader.h"
 #include "audit_private.h"
 
 enum { REPORTED = 8, WARM_STEPS = LS_DIALECT_REBUILD_AFTER + 1 };
@@ -66,6 +67,26 @@ static void list_unaudited(ls_audit *audit)
                         audit->unaudited[0] == '\0' ? "" : ", ", parts[i].name);
         }
     }
+}
+
+/* ---- backends: those that compute at once have neither streams nor memory of their own ---------
+ */
+
+static void *native_stream(const ls_device *device)
+{
+    return device->api->stream_native != NULL ? device->api->stream_native(device->stream) : NULL;
+}
+
+static ls_status take_host(const ls_device *device, int64_t bytes, void **out)
+{
+    return (device->api->host_alloc != NULL ? device->api->host_alloc : device->api->memory_alloc)(
+        device->backend, bytes, "the audit's verdicts", out);
+}
+
+static void give_host(const ls_device *device, void *memory)
+{
+    (device->api->host_free != NULL ? device->api->host_free
+                                    : device->api->memory_free)(device->backend, memory);
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -133,7 +154,7 @@ static ls_status allocate(ls_audit *audit)
                 &audit->stats));
     int64_t bytes = audit->most * (int64_t)sizeof *audit->verdict;
     LS_TRY(take(audit, bytes, "the audit's verdicts", &audit->verdict));
-    LS_TRY(device->api->host_alloc(device->backend, bytes, "the audit's verdicts", &found));
+    LS_TRY(take_host(device, bytes, &found));
     audit->found = found;
     for (int i = 0; trainer->ddp != NULL && i < params; i++) {
         LS_TRY(device->api->event_create(device->backend, &audit->bucket[i].picked));
@@ -148,8 +169,9 @@ ls_status ls_audit_open(ls_trainer *trainer, ls_audit **out)
     if (!trainer->options.audit) {
         return LS_OK;
     }
-    LS_TRY(ls_load_symbol("oracle_cuda", LS_AUDIT_ENTRY, &entry));
-    LS_TRY(ls_load_same_abi("oracle_cuda", entry()->abi, LS_AUDIT_ABI));
+    LS_TEXT(judge, 32, "oracle_%s", trainer->device.api->name);
+    LS_TRY(ls_load_symbol(judge, LS_AUDIT_ENTRY, &entry));
+    LS_TRY(ls_load_same_abi(judge, entry()->abi, LS_AUDIT_ABI));
     ls_audit *audit = calloc(1, sizeof *audit);
     LS_TRY_MEMORY(audit != NULL, "the audit");
     audit->trainer = trainer;
@@ -184,7 +206,7 @@ void ls_audit_close(ls_audit *audit)
     give(audit, audit->verdict);
     give(audit, audit->bucket_memory);
     if (audit->found != NULL) {
-        device->api->host_free(device->backend, audit->found);
+        give_host(device, audit->found);
     }
     free(audit->stats_at);
     free(audit->name);
@@ -258,6 +280,8 @@ static ls_audit_op translate(ls_audit *audit, const ls_observed *w)
         .kernel = w->kernel,
         .stride = w->stride,
         .pad = w->pad,
+        .in_block = w->in_block,
+        .out_block = w->out_block,
         .relu = w->relu,
         .dual = w->dual,
         .given = w->given,
@@ -276,6 +300,7 @@ static ls_audit_op translate(ls_audit *audit, const ls_observed *w)
         .dx2 = w->dx2,
         .dw = w->dw,
         .weight = tensor_of(&w->weight),
+        .plain_bias = tensor_of(&w->plain_bias),
         .weight_grad = tensor_of(&w->weight_grad),
         .bias_grad = tensor_of(&w->bias_grad),
         .target = w->target,
@@ -336,7 +361,7 @@ static ls_status look(ls_audit *audit, const ls_audit_op *op, const char *layer,
                       void *room, ls_audit_draw draw, bool after)
 {
     const ls_device *device = &audit->trainer->device;
-    void *stream = device->api->stream_native(device->stream);
+    void *stream = native_stream(device);
     if (!after) {
         return audit->judge->before(stream, op, draw, room);
     }
@@ -417,7 +442,7 @@ static ls_status bucket_before(ls_audit *audit, int index, const ls_tensor *whol
     ls_trainer *trainer = audit->trainer;
     const ls_device *device = &trainer->device;
     ls_audit_bucket *bucket = &audit->bucket[index];
-    LS_TRY(audit->judge->pick(device->api->stream_native(device->stream), tensor_of(whole),
+    LS_TRY(audit->judge->pick(native_stream(device), tensor_of(whole),
                               draw_of(audit, UINT64_C(1) << 40 | (uint64_t)index), bucket->mine,
                               bucket->sample));
     LS_TRY(device->api->event_record(bucket->picked, device->stream));
@@ -440,9 +465,8 @@ static ls_status bucket_after(ls_audit *audit, int index, const ls_tensor *whole
     ls_audit_verdict *verdict = place(audit, 1);
     snprintf(name->operation, sizeof name->operation, "bucket %d", index);
     snprintf(name->output, sizeof name->output, "average over ranks");
-    return audit->judge->sum(device->api->stream_native(device->stream), tensor_of(whole),
-                             bucket->all, trainer->world.world,
-                             (double)(float)trainer->rules.pre_factor,
+    return audit->judge->sum(native_stream(device), tensor_of(whole), bucket->all,
+                             trainer->world.world, (double)(float)trainer->rules.pre_factor,
                              (double)(float)trainer->rules.post_factor, bucket->sample, verdict);
 }
 
@@ -507,11 +531,23 @@ static ls_status observe_update(ls_audit *audit, bool after)
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
+/* --resident: the batch has left the host. */
+static void digest_batch(ls_audit *audit, const ls_loader_batch *batch)
+{
+    audit->has_batch = batch->input != NULL;
+    if (audit->has_batch) {
+        audit->batch = ls_loader_digest(audit->batch, batch, audit->trainer->options.image_size);
+    }
+}
+
 static ls_status observe(void *context, const ls_step_event *event)
 {
     ls_audit *audit = context;
     bool unscales = audit->trainer->amp.unscales;
     switch (event->at) {
+    case LS_STEP_BATCH:
+        digest_batch(audit, event->batch);
+        return LS_OK;
     case LS_STEP_BUCKET_FULL:
         return bucket_before(audit, event->index, event->bucket);
     case LS_STEP_BUCKET_AVERAGED:
@@ -538,6 +574,7 @@ ls_status ls_audit_begin(ls_audit *audit, int64_t step, ls_step_observers *obser
     audit->step = step;
     audit->count = 0;
     audit->number = 0;
+    audit->batch = 0;
     audit->many_before = audit->many_after = 0;
     trainer->device.api->plan_observe(trainer->plan, ls_audit_observe, audit);
     LS_TRY(trainer->ddp != NULL ? place_buckets(audit) : LS_OK);
@@ -573,8 +610,12 @@ static void report_wrong(const ls_audit *audit, int i)
 
 static ls_events_audit summarise(const ls_audit *audit)
 {
-    ls_events_audit event = {
-        .step = audit->step, .outputs = audit->count, .unaudited = audit->unaudited, .ratio = -1};
+    ls_events_audit event = {.step = audit->step,
+                             .outputs = audit->count,
+                             .unaudited = audit->unaudited,
+                             .ratio = -1,
+                             .has_batch = audit->has_batch,
+                             .batch = audit->batch};
     int worst = -1, reported = 0;
     for (int i = 0; i < audit->count; i++) {
         const ls_audit_verdict *v = &audit->found[i];

@@ -2,7 +2,7 @@
 #ifndef LS_AUDIT_PRIVATE_H
 #define LS_AUDIT_PRIVATE_H
 
-#include "reference/oracle/cuda/audit.h"
+#include "reference/oracle/audit/audit.h"
 #include "reference/state/step_observer.h"
 #include "trainer.h"
 
@@ -27,13 +27,13 @@ typedef struct ls_audit_bucket {
 typedef struct ls_audit {
     ls_trainer *trainer;
     const ls_audit_api *judge;
-    /* device memory */
+    /* backend memory */
     void *room;                  /* of one operation after the other */
     char *rooms;                 /* of operations on many tensors: all before, then all after */
     double *stats;               /* of batch norms, by stats_at */
     ls_audit_verdict *verdict;   /* [most] */
     int64_t *stats_at;           /* [layer_count] doubles before a layer's */
-    ls_audit_verdict *found;     /* on the host, pinned */
+    ls_audit_verdict *found;     /* on the host; for a device pinned */
     ls_audit_name *name;         /* [most] */
     int count, most;             /* verdicts of a step */
     int many_before, many_after; /* rooms in use */
@@ -44,6 +44,8 @@ typedef struct ls_audit {
     int bucket_count;
     void *bucket_memory;
     ls_step_observer observer;
+    bool has_batch;
+    uint64_t batch; /* digest of what the step trains on */
     /* of the whole run */
     int64_t steps, outputs, elements;
     double worst, audited_ms, other_ms, total_ms;

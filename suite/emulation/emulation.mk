@@ -23,7 +23,7 @@ $(EMULATED_LIB)/ls_oracle_cuda.so: $(call emulated_objects,$(ORACLE_KERNELS)) \
 $(EMULATED_LIB)/ls_nccl.so: $(call objects,$(NCCL_PARTS)) $(addprefix $(BUILD)/libls_,harness.a core.a)
 $(EMULATED_ENGINES): | $(EMULATED_RUNTIME)
 	$(call link,$(CXX) -shared $(soname) $(WHOLE),$(EMULATED_RUNTIME) -Wl$(comma)-rpath$(comma)'$$ORIGIN')
-$(EMULATED_LIB)/ls_cpu.so $(EMULATED_LIB)/ls_gloo.so: $(EMULATED_LIB)/%: $(BUILD)/lib/%
+$(addprefix $(EMULATED_LIB)/,ls_cpu.so ls_oracle_cpu.so ls_gloo.so): $(EMULATED_LIB)/%: $(BUILD)/lib/%
 	@mkdir -p $(@D)
 	@ln -sf ../../lib/$* $@
 

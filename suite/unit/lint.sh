@@ -293,8 +293,10 @@ absent=reference/comm/absent
 grep -E '\.h$' "$work/sources" | grep -v "^$absent/" >"$work/headers"
 grep -E '^kernels/cuda|^suite/emulation|^suite/unit/cuda|/nccl' "$work/headers" >"$work/of_cuda"
 xargs grep -lE '"launch\.h"|LS_DEVICE|LS_SHARED' <"$work/headers" >"$work/of_kernels"
-grep -vxF -f "$work/of_cuda" "$work/headers" | alone gcc -std=c11 -D_GNU_SOURCE -x c |
-    breach "every header compiles alone:"
+grep -vxF -f "$work/of_cuda" "$work/headers" | grep -vxF -f "$work/of_kernels" |
+    alone gcc -std=c11 -D_GNU_SOURCE -x c | breach "every header compiles alone:"
+grep '^reference/oracle/audit/' "$work/of_kernels" | alone g++ -std=c++17 -DLS_AUDIT_CPU -fopenmp -x c++ |
+    breach "every header of the audit compiles alone, for a CPU:"
 if [ -n "$cuda" ]; then
     grep -vxF -f "$work/of_kernels" "$work/of_cuda" | alone gcc -std=c11 -D_GNU_SOURCE $cuda -x c |
         breach "every header of the CUDA backend compiles alone:"

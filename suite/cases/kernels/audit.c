@@ -1,7 +1,6 @@
 /* Audited jobs (numerics.md section 5, FP64 samples), at every level and half type, alone and with
  * ranks that share statistics: every rank looks at what each step has written and finds nothing,
- * and the event names what it did not look at. The CPU backend shows no operations: there the
- * option is refused. */
+ * and the event names what it did not look at. */
 #include "suite/cases/rows.h"
 
 #include <string.h>
@@ -46,24 +45,9 @@ static findings read_rank(const ls_record *job, int rank)
     return found;
 }
 
-/* On a backend that shows nothing. */
-static void judge_refusal(const ls_record *job, ls_verdict *out)
-{
-    const cJSON *event = job->world > 0 ? job->rank[0].unsupported : NULL;
-    if (strcmp(ls_json_string(event, "option", ""), "--audit") != 0) {
-        ls_verdict_fail(out, "left with exit code 4, but no event says that --audit is it");
-        return;
-    }
-    ls_verdict_pass(out, "refused with exit code 4: %s", ls_json_string(event, "why", "?"));
-}
-
 static void judge(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     findings all = {0};
-    if (job->code == LS_ERR_UNSUPPORTED) {
-        judge_refusal(job, out);
-        return;
-    }
     if (job->state != LS_RECORD_DONE && job->code != LS_ERR_CHECK) {
         ls_verdict_of_outcome(job, out);
         return;
@@ -104,26 +88,24 @@ static void judge(const ls_case *row, const ls_record *job, ls_verdict *out)
 #define AUDIT(seed) " --audit=" #seed ":1"
 
 static const ls_row rows[] = {
-    {"audit.o0", "G9", judge, JOB "O0" AUDIT(11), .inside = true, .judges_outcome = true,
-     .judges_refusal = true},
+    {"audit.o0", "G9", judge, JOB "O0" AUDIT(11), .inside = true, .judges_outcome = true},
     {"audit.o1", "G9", judge, JOB "O1" AUDIT(12) " --optimizer=adam", .inside = true,
-     .judges_outcome = true, .judges_refusal = true},
-    {"audit.o2", "G9", judge, JOB "O2" AUDIT(13), .inside = true, .judges_outcome = true,
-     .judges_refusal = true},
+     .judges_outcome = true},
+    {"audit.o2", "G9", judge, JOB "O2" AUDIT(13), .inside = true, .judges_outcome = true},
     {"audit.o2.bf16", "G9", judge, JOB "O2 bf16" AUDIT(14) " --nesterov", .inside = true,
-     .judges_outcome = true, .judges_refusal = true},
+     .judges_outcome = true},
     {"audit.o3", "G9", judge, JOB "O3" AUDIT(15) " --optimizer=adamw", .inside = true,
-     .judges_outcome = true, .judges_refusal = true},
+     .judges_outcome = true},
     {"audit.o2.w2", "G9", judge, JOB "O2 w2" AUDIT(16) " --predivide=2", .inside = true,
-     .judges_outcome = true, .judges_refusal = true},
+     .judges_outcome = true},
     {"audit.o1.w3.syncbn", "G9", judge, JOB "O1 w3 sync" AUDIT(17), .inside = true,
-     .judges_outcome = true, .judges_refusal = true},
+     .judges_outcome = true},
     {"audit.unaudited.[lamb|lars].o2", "G9", judge, JOB "O2" AUDIT(18) " --optimizer=$1", "update",
-     .inside = true, .judges_outcome = true, .judges_refusal = true},
+     .inside = true, .judges_outcome = true},
     {"audit.unaudited.parts.o0.w2", "G9", judge,
      JOB "O0 w2" AUDIT(19) " --optimizer=lamb --accumulate=2 --compress=fp16 --aux-head=1,2",
      "update, sum of micro-steps, compression, auxiliary head", .inside = true,
-     .judges_outcome = true, .judges_refusal = true},
+     .judges_outcome = true},
 };
 
 void ls_audit_cases(const ls_case_settings *settings, ls_case_list *list)

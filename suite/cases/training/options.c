@@ -248,7 +248,7 @@ static const struct pair {
     {"tf32-cpu", "--tf32 --device=cpu", 0, 0, LS_ERR_UNSUPPORTED, "tf32"},
     {"benchmark-cpu", "--cudnn-benchmark --device=cpu", 0, 0, LS_ERR_UNSUPPORTED, "benchmark"},
     {"resident-cpu", "--resident=2 --device=cpu", 0, 0, LS_ERR_UNSUPPORTED, "resident"},
-    {"audit-cpu", "--audit=1 --device=cpu", 0, 0, LS_ERR_UNSUPPORTED, "audit"},
+    {"audit-cpu", "--audit=1 --device=cpu", 0, 1, LS_OK, "32"},
     {"global-batch", "--global-batch=24 --accumulate=2", 1, 3, LS_OK, "4"},
     {"global-batch-rest", "--global-batch=21 --accumulate=2", 1, 3, LS_ERR_USAGE, "global-batch"},
     {"global-batch-micro", "--global-batch=9 --accumulate=2", 1, 3, LS_ERR_USAGE, "global-batch"},

@@ -2,7 +2,7 @@
  * and sums over ranks. */
 #include "audit_kernels.h"
 
-enum { THREADS = 64 };
+enum { THREADS = LS_THREADS(64) };
 
 /* The audited values of a parameter, in the order of outputs(). */
 typedef struct stepped {
@@ -92,7 +92,7 @@ LS_DEVICE double step_at(const ls_audit_op &op, int output, int64_t i, double *b
 }
 
 /* `which`: the existing outputs, four bits each, the first lowest. */
-LS_KERNEL step_kernel(ls_audit_op op, ls_audit_draw draw, int64_t total, unsigned which,
+LS_KERNEL step_kernel(LS_BLOCK ls_audit_op op, ls_audit_draw draw, int64_t total, unsigned which,
                       ls_audit_sample *sample)
 {
     int i = (int)(blockIdx.x * THREADS + threadIdx.x), output = (int)blockIdx.y;
@@ -106,7 +106,7 @@ LS_KERNEL step_kernel(ls_audit_op op, ls_audit_draw draw, int64_t total, unsigne
         to->index < 0 ? 0 : step_at(op, (int)(which >> 4 * output & 15u), to->index, &to->bound);
 }
 
-ls_status ls_audit_steps(cudaStream_t stream, const ls_audit_op *op, ls_audit_draw draw,
+ls_status ls_audit_steps(audit_stream stream, const ls_audit_op *op, ls_audit_draw draw,
                          const audit_room *room)
 {
     const bool has[4] = {true, op->copy.data != NULL, op->moment[0].data != NULL,
@@ -125,7 +125,7 @@ ls_status ls_audit_steps(cudaStream_t stream, const ls_audit_op *op, ls_audit_dr
 
 /* ---- over ranks ------------------------------------------------------------------------------ */
 
-LS_KERNEL pick_kernel(ls_audit_tensor tensor, ls_audit_draw draw, double *mine,
+LS_KERNEL pick_kernel(LS_BLOCK ls_audit_tensor tensor, ls_audit_draw draw, double *mine,
                       ls_audit_sample *sample)
 {
     int i = (int)(blockIdx.x * THREADS + threadIdx.x);
@@ -140,14 +140,14 @@ ls_status ls_audit_pick(void *stream, ls_audit_tensor tensor, ls_audit_draw draw
                         ls_audit_sample *sample)
 {
     LS_LAUNCH(pick_kernel, ls_launch_blocks(LS_AUDIT_SAMPLES, THREADS), THREADS,
-              (cudaStream_t)stream, tensor, draw, mine, sample);
+              (audit_stream)stream, tensor, draw, mine, sample);
     return LS_OK;
 }
 
 /* Each addition in the reduced type costs half an ulp of its result, which is at most the sum of
  * magnitudes; so do both multiplications. If that sum exceeds the type's range, a partial sum may
  * too, depending on the order, whatever the total is: an infinite result is then no evidence. */
-LS_KERNEL total_kernel(ls_audit_tensor tensor, const double *all, int world, double before,
+LS_KERNEL total_kernel(LS_BLOCK ls_audit_tensor tensor, const double *all, int world, double before,
                        double behind, ls_audit_sample *sample)
 {
     int i = (int)(blockIdx.x * THREADS + threadIdx.x);
@@ -172,7 +172,7 @@ LS_KERNEL total_kernel(ls_audit_tensor tensor, const double *all, int world, dou
     }
 }
 
-ls_status ls_audit_total(cudaStream_t stream, ls_audit_tensor tensor, const double *all, int world,
+ls_status ls_audit_total(audit_stream stream, ls_audit_tensor tensor, const double *all, int world,
                          double before, double behind, ls_audit_sample *sample)
 {
     LS_LAUNCH(total_kernel, ls_launch_blocks(LS_AUDIT_SAMPLES, THREADS), THREADS, stream, tensor,

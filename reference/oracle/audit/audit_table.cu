@@ -2,7 +2,7 @@
  * comparison. */
 #include "audit_kernels.h"
 
-enum { THREADS = 32 };
+enum { THREADS = LS_THREADS(32) };
 
 /* ---- outputs --------------------------------------------------------------------------------- */
 
@@ -60,7 +60,8 @@ static int outputs(const ls_audit_op *op, ls_audit_output *to)
     case LS_AUDIT_WEIGHT:
         return put(to, 0, "packed weight", 0, tensor_of(op->w, packed, op->type));
     case LS_AUDIT_CONV_WEIGHTS:
-        return put(to, 0, "gradient of the weight", 0, tensor_of(op->dw, packed, op->type));
+        return put(to, 0, "gradient of the weight", 0,
+                   op->dw != NULL ? tensor_of(op->dw, packed, op->type) : op->weight_grad);
     case LS_AUDIT_UNPACK:
         return put(to, 0, "unpacked gradient of the weight", 0, op->weight_grad);
     case LS_AUDIT_BIAS:
@@ -118,7 +119,8 @@ LS_DEVICE double ratio_of(ls_audit_type type, ls_audit_type rounded, const ls_au
     if (!isfinite(s.wanted)) {
         return isfinite(got) ? (double)INFINITY : 0;
     }
-    if (isinf(got) && reach >= audit_overflow(type) && got * s.wanted > 0) {
+    if (isinf(got) && reach >= fmin(audit_overflow(type), audit_overflow(rounded)) &&
+        got * s.wanted > 0) {
         return 0;
     }
     double off = fabs(got - s.wanted) - store;
@@ -129,7 +131,8 @@ LS_DEVICE double ratio_of(ls_audit_type type, ls_audit_type rounded, const ls_au
 }
 
 /* One block per output. */
-LS_KERNEL compare_kernel(compared what, const ls_audit_sample *sample, ls_audit_verdict *verdict)
+LS_KERNEL compare_kernel(LS_BLOCK compared what, const ls_audit_sample *sample,
+                         ls_audit_verdict *verdict)
 {
     LS_SHARED(ls_audit_verdict, part, THREADS);
     ls_audit_tensor tensor = what.tensor[blockIdx.x];
@@ -143,7 +146,8 @@ LS_KERNEL compare_kernel(compared what, const ls_audit_sample *sample, ls_audit_
         double got = audit_value(tensor.data, tensor.type, s.index), limit;
         double ratio =
             ratio_of(tensor.type, blockIdx.x == 0 ? what.rounded : tensor.type, s, got, &limit);
-        if (blockIdx.x == 0 && what.mask != NULL && audit_open(what.mask, s.index) != (got > 0)) {
+        if (blockIdx.x == 0 && what.mask != NULL &&
+            (what.mask[s.index >> 5] >> (s.index & 31) & 1u) != (got > 0)) {
             ratio = (double)INFINITY;
         }
         mine.elements++;
@@ -211,17 +215,17 @@ static ls_status before(void *stream, const ls_audit_op *op, ls_audit_draw draw,
     case LS_AUDIT_CONV:
     case LS_AUDIT_CONV_DATA:
     case LS_AUDIT_CONV_WEIGHTS:
-        return ls_audit_products((cudaStream_t)stream, op, draw, &room);
+        return ls_audit_products((audit_stream)stream, op, draw, &room);
     case LS_AUDIT_NORM:
     case LS_AUDIT_NORM_BACK:
-        return ls_audit_norms((cudaStream_t)stream, op, draw, &room);
+        return ls_audit_norms((audit_stream)stream, op, draw, &room);
     case LS_AUDIT_UNSCALE:
     case LS_AUDIT_SGD:
     case LS_AUDIT_ADAM:
-        return ls_audit_steps((cudaStream_t)stream, op, draw, &room);
+        return ls_audit_steps((audit_stream)stream, op, draw, &room);
     default:
         count = outputs(op, output);
-        return ls_audit_simple((cudaStream_t)stream, op, draw, count, output[0].tensor.count,
+        return ls_audit_simple((audit_stream)stream, op, draw, count, output[0].tensor.count,
                                &room);
     }
 }
@@ -237,9 +241,10 @@ static ls_status after(void *stream, const ls_audit_op *op, void *memory, ls_aud
     }
     bool gates = op->kind == LS_AUDIT_NORM || op->kind == LS_AUDIT_ADD;
     /* computed in the activations' type (kernels.h), whatever the tensor's */
-    what.rounded = op->kind == LS_AUDIT_BIAS ? op->type : output[0].tensor.type;
+    bool product = op->kind == LS_AUDIT_BIAS || op->kind == LS_AUDIT_CONV_WEIGHTS;
+    what.rounded = product ? op->type : output[0].tensor.type;
     what.mask = gates && op->relu && !op->given ? op->mask : NULL;
-    LS_LAUNCH(compare_kernel, (unsigned)count, THREADS, (cudaStream_t)stream, what, room.sample,
+    LS_LAUNCH(compare_kernel, (unsigned)count, THREADS, (audit_stream)stream, what, room.sample,
               verdict);
     return LS_OK;
 }
@@ -251,8 +256,8 @@ static ls_status sum(void *stream, ls_audit_tensor tensor, const double *all, in
     compared what = {};
     what.tensor[0] = tensor;
     what.rounded = tensor.type;
-    LS_TRY(ls_audit_total((cudaStream_t)stream, tensor, all, world, before_factor, behind, sample));
-    LS_LAUNCH(compare_kernel, 1, THREADS, (cudaStream_t)stream, what, sample, verdict);
+    LS_TRY(ls_audit_total((audit_stream)stream, tensor, all, world, before_factor, behind, sample));
+    LS_LAUNCH(compare_kernel, 1, THREADS, (audit_stream)stream, what, sample, verdict);
     return LS_OK;
 }
 

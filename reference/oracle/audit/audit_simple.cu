@@ -2,40 +2,23 @@
  * over images: one thread computes one element. */
 #include "audit_kernels.h"
 
-enum { THREADS = 64 };
+enum { THREADS = LS_THREADS(64) };
 
-/* NHWC position of an element. */
-typedef struct position {
-    int64_t n;
-    int y, x, c;
-} position;
-
-LS_DEVICE position position_of(int64_t index, int height, int width, int channels)
+LS_DEVICE audit_position in_position(const ls_audit_op &op, int64_t i)
 {
-    position p;
-    int64_t pixel = index / channels;
-    p.c = (int)(index % channels);
-    p.x = (int)(pixel % width);
-    p.y = (int)(pixel / width % height);
-    p.n = pixel / width / height;
-    return p;
+    return audit_position_of(i, op.in_height, op.in_width, op.in_channels, op.in_block);
 }
 
-LS_DEVICE int64_t in_index(const ls_audit_op &op, int64_t n, int y, int x, int c)
+LS_DEVICE audit_position out_position(const ls_audit_op &op, int64_t i)
 {
-    return ((n * op.in_height + y) * op.in_width + x) * op.in_channels + c;
-}
-
-LS_DEVICE int64_t out_index(const ls_audit_op &op, int64_t n, int y, int x, int c)
-{
-    return ((n * op.out_height + y) * op.out_width + x) * op.out_channels + c;
+    return audit_position_of(i, op.out_height, op.out_width, op.out_channels, op.out_block);
 }
 
 /* ---- order and type -------------------------------------------------------------------------- */
 
 LS_DEVICE double image_at(const ls_audit_op &op, int64_t i)
 {
-    position p = position_of(i, op.in_height, op.in_width, op.in_channels);
+    audit_position p = in_position(op, i);
     if (p.c >= op.plain_channels) {
         return 0;
     }
@@ -80,7 +63,7 @@ LS_DEVICE double added_at(const ls_audit_op &op, int64_t i, double *bound)
         *bound = LS_AUDIT_U * fabs(value);
     }
     if (op.relu && op.given) {
-        return audit_open(op.mask, i) ? value : 0;
+        return audit_open(op, i) ? value : 0;
     }
     return op.relu && value <= 0 ? 0 : value;
 }
@@ -92,13 +75,13 @@ LS_DEVICE double gated_at(const ls_audit_op &op, int64_t i, double *bound)
         value += audit_value(op.dy2, op.type, i);
         *bound = LS_AUDIT_U * fabs(value);
     }
-    return audit_open(op.mask, i) ? value : 0;
+    return audit_open(op, i) ? value : 0;
 }
 
 /* The first maximum of a window in row order; a NaN wins; *tap: its position. */
 LS_DEVICE double pooled_at(const ls_audit_op &op, int64_t i, int *tap)
 {
-    position p = position_of(i, op.out_height, op.out_width, op.out_channels);
+    audit_position p = out_position(op, i);
     double most = -(double)INFINITY;
     *tap = -1;
     for (int t = 0; t < op.kernel * op.kernel; t++) {
@@ -108,7 +91,7 @@ LS_DEVICE double pooled_at(const ls_audit_op &op, int64_t i, int *tap)
             (op.given && t != op.tap[i])) {
             continue;
         }
-        double value = audit_value(op.x, op.type, in_index(op, p.n, y, x, p.c));
+        double value = audit_value(op.x, op.type, audit_in_index(op, p.n, y, x, p.c));
         if (*tap < 0 || value > most || (isnan(value) && !isnan(most))) {
             most = value;
             *tap = t;
@@ -119,7 +102,7 @@ LS_DEVICE double pooled_at(const ls_audit_op &op, int64_t i, int *tap)
 
 LS_DEVICE double pool_back_at(const ls_audit_op &op, int64_t i, double *bound)
 {
-    position p = position_of(i, op.in_height, op.in_width, op.in_channels);
+    audit_position p = in_position(op, i);
     audit_sum sum = {};
     for (int t = 0; t < op.kernel * op.kernel; t++) {
         int y = p.y + op.pad - t / op.kernel, x = p.x + op.pad - t % op.kernel;
@@ -127,7 +110,7 @@ LS_DEVICE double pool_back_at(const ls_audit_op &op, int64_t i, double *bound)
             x % op.stride != 0 || x / op.stride >= op.out_width) {
             continue;
         }
-        int64_t from = out_index(op, p.n, y / op.stride, x / op.stride, p.c);
+        int64_t from = audit_out_index(op, p.n, y / op.stride, x / op.stride, p.c);
         if (op.tap[from] == t) {
             audit_add(&sum, audit_value(op.dy, op.type, from));
         }
@@ -138,20 +121,20 @@ LS_DEVICE double pool_back_at(const ls_audit_op &op, int64_t i, double *bound)
 
 LS_DEVICE double shortcut_at(const ls_audit_op &op, int64_t i)
 {
-    position p = position_of(i, op.out_height, op.out_width, op.out_channels);
+    audit_position p = out_position(op, i);
     return p.c < op.in_channels
                ? audit_value(op.x, op.type,
-                             in_index(op, p.n, p.y * op.stride, p.x * op.stride, p.c))
+                             audit_in_index(op, p.n, p.y * op.stride, p.x * op.stride, p.c))
                : 0;
 }
 
 LS_DEVICE double shortcut_back_at(const ls_audit_op &op, int64_t i)
 {
-    position p = position_of(i, op.in_height, op.in_width, op.in_channels);
+    audit_position p = in_position(op, i);
     int y = p.y / op.stride, x = p.x / op.stride;
     bool taken = p.y % op.stride == 0 && p.x % op.stride == 0 && y < op.out_height &&
                  x < op.out_width && p.c < op.out_channels;
-    return taken ? audit_value(op.dy, op.type, out_index(op, p.n, y, x, p.c)) : 0;
+    return taken ? audit_value(op.dy, op.type, audit_out_index(op, p.n, y, x, p.c)) : 0;
 }
 
 LS_DEVICE double average_at(const ls_audit_op &op, int64_t i, double *bound)
@@ -159,9 +142,9 @@ LS_DEVICE double average_at(const ls_audit_op &op, int64_t i, double *bound)
     int64_t n = i / op.out_channels;
     int pixels = op.in_height * op.in_width;
     audit_sum sum = {};
+    int64_t plane = audit_plane(op.in_channels, op.in_block, pixels, n, (int)(i % op.in_channels));
     for (int p = 0; p < pixels; p++) {
-        audit_add(&sum, audit_value(op.x, op.type,
-                                    (n * pixels + p) * op.in_channels + i % op.in_channels));
+        audit_add(&sum, audit_value(op.x, op.type, plane + (int64_t)p * op.in_block));
     }
     *bound = (audit_bound(pixels, sum, false) + 2 * LS_AUDIT_U * fabs(sum.sum)) / pixels;
     return sum.sum / pixels;
@@ -169,9 +152,9 @@ LS_DEVICE double average_at(const ls_audit_op &op, int64_t i, double *bound)
 
 LS_DEVICE double average_back_at(const ls_audit_op &op, int64_t i, double *bound)
 {
+    audit_position p = in_position(op, i);
     int pixels = op.in_height * op.in_width;
-    int64_t n = i / op.in_channels / pixels;
-    double value = audit_value(op.dy, op.type, n * op.in_channels + i % op.in_channels) / pixels;
+    double value = audit_value(op.dy, op.type, p.n * op.in_channels + p.c) / pixels;
     *bound = 2 * LS_AUDIT_U * fabs(value);
     return value;
 }
@@ -196,7 +179,7 @@ LS_DEVICE double log_sum(const ls_audit_op &op, int64_t n, double *most)
 /* One block, whose threads sum in `part`. A logit's distance from the largest costs its rounding in
  * the exponent; expf and logf have errors of at most 2 ulp (CUDA's programming guide, table of
  * functions). */
-LS_KERNEL loss_kernel(ls_audit_op op, ls_audit_sample *sample)
+LS_KERNEL loss_kernel(LS_BLOCK ls_audit_op op, ls_audit_sample *sample)
 {
     LS_SHARED(double, part, 2 * THREADS);
     double sum = 0, error = 0, most;
@@ -258,6 +241,9 @@ LS_DEVICE double element_at(const ls_audit_op &op, int output, int64_t i, double
         return gated_at(op, i, bound);
     case LS_AUDIT_POOL:
         value = pooled_at(op, i, &tap);
+        if (output > 0 && isnan(value)) {
+            *bound = (double)INFINITY; /* backends differ in which of several NaN they take */
+        }
         return output == 0 ? value : (double)tap;
     case LS_AUDIT_POOL_BACK:
         return pool_back_at(op, i, bound);
@@ -274,7 +260,8 @@ LS_DEVICE double element_at(const ls_audit_op &op, int output, int64_t i, double
     }
 }
 
-LS_KERNEL simple_kernel(ls_audit_op op, ls_audit_draw draw, int64_t total, ls_audit_sample *sample)
+LS_KERNEL simple_kernel(LS_BLOCK ls_audit_op op, ls_audit_draw draw, int64_t total,
+                        ls_audit_sample *sample)
 {
     int i = (int)(blockIdx.x * THREADS + threadIdx.x), output = (int)blockIdx.y;
     if (i >= LS_AUDIT_SAMPLES) {
@@ -286,7 +273,7 @@ LS_KERNEL simple_kernel(ls_audit_op op, ls_audit_draw draw, int64_t total, ls_au
     to->wanted = to->index < 0 ? 0 : element_at(op, output, to->index, &to->bound);
 }
 
-ls_status ls_audit_simple(cudaStream_t stream, const ls_audit_op *op, ls_audit_draw draw,
+ls_status ls_audit_simple(audit_stream stream, const ls_audit_op *op, ls_audit_draw draw,
                           int outputs, int64_t total, const audit_room *room)
 {
     if (op->kind == LS_AUDIT_LOSS) {

@@ -1,7 +1,7 @@
 /* Shared by the audit's kernels: stored values as doubles, types and their ulps, the draw, and the
  * bound of a sum. */
-#ifndef LS_ORACLE_CUDA_AUDIT_KERNELS_H
-#define LS_ORACLE_CUDA_AUDIT_KERNELS_H
+#ifndef LS_ORACLE_AUDIT_KERNELS_H
+#define LS_ORACLE_AUDIT_KERNELS_H
 
 #include "launch.h"
 
@@ -14,13 +14,33 @@
 
 /* ---- stored values --------------------------------------------------------------------------- */
 
+/* The double of that sign, exponent and 52 bits of fraction; not for subnormals. */
+LS_DEVICE double audit_double(bool negative, int exponent, uint64_t fraction)
+{
+    uint64_t bits = (uint64_t)negative << 63 | (uint64_t)(exponent + 1023) << 52 | fraction;
+    double value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* Of a double: floor(log2 |value|); below -1022 or above 1023 for 0, subnormal and not finite. */
+LS_DEVICE int audit_exponent(double value)
+{
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return (int)(bits >> 52 & 2047) - 1023;
+}
+
 LS_DEVICE double audit_f16(uint16_t bits)
 {
-    int exponent = bits >> 10 & 31, fraction = bits & 1023;
-    double size = exponent == 31  ? (fraction != 0 ? (double)NAN : (double)INFINITY)
-                  : exponent == 0 ? ldexp((double)fraction, -24)
-                                  : ldexp((double)(fraction + 1024), exponent - 25);
-    return (bits & 0x8000) != 0 ? -size : size;
+    int exponent = bits >> 10 & 31;
+    uint64_t fraction = bits & 1023;
+    bool negative = (bits & 0x8000) != 0;
+    if (exponent == 0) {
+        double size = (double)fraction / (1 << 24);
+        return negative ? -size : size;
+    }
+    return audit_double(negative, exponent == 31 ? 1024 : exponent - 15, fraction << 42);
 }
 
 LS_DEVICE double audit_bf16(uint16_t bits)
@@ -45,9 +65,58 @@ LS_DEVICE double audit_value(const void *data, ls_audit_type type, int64_t index
     }
 }
 
-LS_DEVICE bool audit_open(const uint32_t *mask, int64_t index)
+/* Whether the ReLU of an operation passes element i on: as its mask, its forced decisions or the
+ * stored output says. */
+LS_DEVICE bool audit_open(const ls_audit_op &op, int64_t i)
 {
-    return mask == NULL || (mask[index >> 5] >> (index & 31) & 1u) != 0;
+    if (op.mask != NULL) {
+        return (op.mask[i >> 5] >> (i & 31) & 1u) != 0;
+    }
+    return !op.relu || (op.given ? op.tap[i] != 0 : audit_value(op.y, op.type, i) > 0);
+}
+
+/* ---- positions: [N][C/block][pixels][block] -------------------------------------------------- */
+
+/* The first pixel of an image's channel; the next is `block` further. */
+LS_DEVICE int64_t audit_plane(int channels, int block, int64_t pixels, int64_t n, int c)
+{
+    return (n * channels + (c - c % block)) * pixels + c % block;
+}
+
+LS_DEVICE int audit_channel(int channels, int block, int64_t pixels, int64_t index)
+{
+    return (int)(index / (pixels * block) % (channels / block)) * block + (int)(index % block);
+}
+
+typedef struct audit_position {
+    int64_t n;
+    int y, x, c;
+} audit_position;
+
+LS_DEVICE audit_position audit_position_of(int64_t index, int height, int width, int channels,
+                                           int block)
+{
+    int64_t pixels = (int64_t)height * width, pixel = index / block % pixels;
+    audit_position p;
+    p.c = audit_channel(channels, block, pixels, index);
+    p.x = (int)(pixel % width);
+    p.y = (int)(pixel / width);
+    p.n = index / (pixels * channels);
+    return p;
+}
+
+LS_DEVICE int64_t audit_in_index(const ls_audit_op &op, int64_t n, int y, int x, int c)
+{
+    int64_t pixels = (int64_t)op.in_height * op.in_width;
+    return audit_plane(op.in_channels, op.in_block, pixels, n, c) +
+           ((int64_t)y * op.in_width + x) * op.in_block;
+}
+
+LS_DEVICE int64_t audit_out_index(const ls_audit_op &op, int64_t n, int y, int x, int c)
+{
+    int64_t pixels = (int64_t)op.out_height * op.out_width;
+    return audit_plane(op.out_channels, op.out_block, pixels, n, c) +
+           ((int64_t)y * op.out_width + x) * op.out_block;
 }
 
 /* ---- types ----------------------------------------------------------------------------------- */
@@ -57,8 +126,9 @@ LS_DEVICE double audit_ulp(ls_audit_type type, double value)
 {
     int bits = type == LS_AUDIT_F32 ? 23 : type == LS_AUDIT_F16 ? 10 : 7;
     int lowest = type == LS_AUDIT_F16 ? -14 : -126;
-    int exponent = value != 0 && isfinite(value) ? ilogb(value) : lowest;
-    return type == LS_AUDIT_U8 ? 0 : ldexp(1.0, (exponent < lowest ? lowest : exponent) - bits);
+    int exponent = audit_exponent(value);
+    bool below = exponent < lowest || exponent > 1023;
+    return type == LS_AUDIT_U8 ? 0 : audit_double(false, (below ? lowest : exponent) - bits, 0);
 }
 
 /* The smallest magnitude that rounds to infinity. */
@@ -75,9 +145,10 @@ LS_DEVICE double audit_round(ls_audit_type type, double value)
     if (type == LS_AUDIT_F32 || !isfinite(value)) {
         return value;
     }
-    double ulp = audit_ulp(type, value), rounded = rint(value / ulp) * ulp;
-    double size = fabs(value);
-    return size >= audit_overflow(type) ? copysign((double)INFINITY, value) : rounded;
+    /* so large that doubles next to it are an ulp of `type` apart */
+    double large = copysign(audit_ulp(type, value) * 6755399441055744.0 /* 1.5 * 2^52 */, value);
+    double rounded = (value + large) - large;
+    return fabs(value) >= audit_overflow(type) ? copysign((double)INFINITY, value) : rounded;
 }
 
 /* ---- the draw -------------------------------------------------------------------------------- */
@@ -151,19 +222,19 @@ static inline bool audit_keeps_joined(const ls_audit_op *op)
 }
 
 /* audit_products.cu, audit_norm.cu, audit_simple.cu: `before` for their kinds. */
-ls_status ls_audit_products(cudaStream_t stream, const ls_audit_op *op, ls_audit_draw draw,
+ls_status ls_audit_products(audit_stream stream, const ls_audit_op *op, ls_audit_draw draw,
                             const audit_room *room);
-ls_status ls_audit_norms(cudaStream_t stream, const ls_audit_op *op, ls_audit_draw draw,
+ls_status ls_audit_norms(audit_stream stream, const ls_audit_op *op, ls_audit_draw draw,
                          const audit_room *room);
 /* `outputs` outputs of `total` elements each. */
-ls_status ls_audit_simple(cudaStream_t stream, const ls_audit_op *op, ls_audit_draw draw,
+ls_status ls_audit_simple(audit_stream stream, const ls_audit_op *op, ls_audit_draw draw,
                           int outputs, int64_t total, const audit_room *room);
 /* audit_step.cu */
-ls_status ls_audit_steps(cudaStream_t stream, const ls_audit_op *op, ls_audit_draw draw,
+ls_status ls_audit_steps(audit_stream stream, const ls_audit_op *op, ls_audit_draw draw,
                          const audit_room *room);
 ls_status ls_audit_pick(void *stream, ls_audit_tensor tensor, ls_audit_draw draw, double *mine,
                         ls_audit_sample *sample);
-ls_status ls_audit_total(cudaStream_t stream, ls_audit_tensor tensor, const double *all, int world,
+ls_status ls_audit_total(audit_stream stream, ls_audit_tensor tensor, const double *all, int world,
                          double before, double behind, ls_audit_sample *sample);
 
 #endif

@@ -1,6 +1,7 @@
 /* The audit of a timed job (numerics.md section 5, gradient check: FP64 samples): random elements
  * of every output of an operation (always the first and last eight) are recomputed in FP64 from the
- * operands that it read, by kernels that share nothing with those that ran.
+ * operands that it read, by kernels that share nothing with those that ran. The same sources become
+ * kernels of a device (ls_oracle_cuda.so) and loops of a CPU (ls_oracle_cpu.so); see launch.h.
  *
  * `before` is enqueued in front of the operation, while its operands are valid: it draws the
  * elements and stores their expected values and error bounds. `after` compares and writes a verdict
@@ -14,8 +15,8 @@
  * errors have no direction and make a walk themselves: 16 sqrt(n) u w is more than 10^9 elements
  * show. Truncation errors have a direction: at most an ulp of the partial sum for every 16
  * products, and twice that makes n u w / 4. The smaller of both bounds is used. */
-#ifndef LS_ORACLE_CUDA_AUDIT_H
-#define LS_ORACLE_CUDA_AUDIT_H
+#ifndef LS_ORACLE_AUDIT_H
+#define LS_ORACLE_AUDIT_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -27,7 +28,7 @@ extern "C" {
 #endif
 
 enum {
-    LS_AUDIT_ABI = 2,
+    LS_AUDIT_ABI = 3,
     LS_AUDIT_EDGE = 8,       /* first and last elements, always */
     LS_AUDIT_SAMPLES = 1016, /* of an output, including both edges; all of a smaller one */
     LS_AUDIT_RUN = 8, /* gradients of weights are drawn in runs of consecutive elements: each sums
@@ -43,7 +44,7 @@ typedef enum ls_audit_type {
 } ls_audit_type;
 
 typedef struct ls_audit_tensor {
-    void *data; /* device memory; NULL: none */
+    void *data; /* backend memory; NULL: none */
     int64_t count;
     ls_audit_type type;
 } ls_audit_tensor;
@@ -78,8 +79,6 @@ typedef enum ls_audit_kind {
 typedef struct ls_audit_norm {
     ls_audit_tensor weight, bias, running_mean, running_var, weight_grad, bias_grad;
     ls_audit_tensor mean, inv_std; /* stored for backward */
-    /* from forward on, in FP64: mean[channels], 1/sqrt(var + epsilon)[channels], and over how many
-     * rows, of all ranks that share them */
     double *stats; /* from forward on, in FP64, [2 * channels + 1]: mean[channels], 1/sqrt(var +
                       epsilon)[channels], and the number of rows of all ranks that share them */
     double epsilon, momentum;
@@ -94,21 +93,23 @@ typedef struct ls_audit_rule {
     const int64_t *step_count;
 } ls_audit_rule;
 
-/* An operation as described by ls_observed (kernels.h). Activations are NHWC of `type`. */
+/* An operation as described by ls_observed (kernels.h). Activations are [N][C/block][H][W][block]
+ * of `type`; block = C is NHWC. */
 typedef struct ls_audit_op {
     ls_audit_kind kind;
     ls_audit_type type;
     int images, in_channels, plain_channels, in_height, in_width;
     int out_channels, out_height, out_width, kernel, stride, pad;
+    int in_block, out_block;
     bool relu, dual, given, tf32;
     const void *x, *residual;
     void *y, *w;
     const void *bias;
     const uint32_t *mask;
-    uint8_t *tap;
+    uint8_t *tap; /* where given, a ReLU's: 1 is open */
     const void *dy, *dy2;
     void *g, *dx, *dx2, *dw;
-    ls_audit_tensor weight, weight_grad, bias_grad;
+    ls_audit_tensor weight, plain_bias, weight_grad, bias_grad;
     ls_audit_norm norm[2];
     const int64_t *target;
     float *loss;
@@ -152,13 +153,13 @@ typedef struct ls_audit_output {
 
 typedef struct ls_audit_api {
     int abi; /* LS_AUDIT_ABI */
-    /* Bytes of device memory that before and after share for an operation of that many channels in
+    /* Bytes of backend memory that before and after share for an operation of that many channels in
      * a group: samples, partial sums. */
     int64_t (*room_bytes)(int most_channels, int group);
     /* Lists the audited outputs of an operation; output[LS_AUDIT_OUTPUTS]. */
     int (*outputs)(const ls_audit_op *op, ls_audit_output *output);
     ls_status (*before)(void *stream, const ls_audit_op *op, ls_audit_draw draw, void *room);
-    /* verdict: device memory, one per output. */
+    /* verdict: backend memory, one per output. */
     ls_status (*after)(void *stream, const ls_audit_op *op, void *room, ls_audit_verdict *verdict);
     /* Sums over ranks. Draws elements of `tensor` and copies them to mine[LS_AUDIT_SAMPLES] as
      * doubles, which hold every value exactly. */
@@ -171,7 +172,7 @@ typedef struct ls_audit_api {
                      ls_audit_verdict *verdict);
 } ls_audit_api;
 
-/* The symbol exported by ls_oracle_cuda.so. */
+/* The symbol exported by ls_oracle_cuda.so and ls_oracle_cpu.so. */
 #define LS_AUDIT_ENTRY "ls_audit_entry"
 typedef const ls_audit_api *ls_audit_entry_fn(void);
 

@@ -4,13 +4,13 @@
 #include "audit_kernels.h"
 
 enum {
-    LANES = 16, /* consecutive channels of a block */
-    ROWS = 8,   /* rows that a block processes at a time */
+    LANES = LS_THREADS(16), /* consecutive channels of a block */
+    ROWS = LS_THREADS(8),   /* parts of the rows that a block processes at a time */
     THREADS = LANES * ROWS,
     MOST_PARTS = 64, /* of the rows */
     VALUES = 4,      /* sums per channel and part */
-    MERGE_THREADS = 32,
-    SAMPLE_THREADS = 64,
+    MERGE_THREADS = LS_THREADS(32),
+    SAMPLE_THREADS = LS_THREADS(64),
 };
 
 /* ---- the gradient that comes ----------------------------------------------------------------- */
@@ -19,7 +19,7 @@ enum {
  * it is stored. */
 LS_DEVICE double gradient_at(const ls_audit_op &op, int64_t i)
 {
-    if (!audit_open(op.mask, i)) {
+    if (!audit_open(op, i)) {
         return 0;
     }
     double g = audit_value(op.dy, op.type, i);
@@ -34,13 +34,18 @@ LS_DEVICE double gradient_at(const ls_audit_op &op, int64_t i)
 
 enum { MEAN, SQUARES, BACK };
 
+LS_DEVICE int channel_of(const ls_audit_op &op, int64_t i)
+{
+    return audit_channel(op.in_channels, op.in_block, (int64_t)op.in_height * op.in_width, i);
+}
+
 /* partial[row part][channel][VALUES]: MEAN: x. SQUARES: squared distances from channel[0]. BACK: g,
  * g^2, g*xhat and its square, of statistics mean and inv_std. */
-LS_KERNEL rows_kernel(ls_audit_op op, int side, int what, const double *mean, int parts,
+LS_KERNEL rows_kernel(LS_BLOCK ls_audit_op op, int side, int what, const double *mean, int parts,
                       double *partial)
 {
     int c = (int)(blockIdx.x * LANES + threadIdx.x % LANES), channels = op.in_channels;
-    int64_t rows = (int64_t)op.images * op.in_height * op.in_width;
+    int64_t pixels = (int64_t)op.in_height * op.in_width, rows = op.images * pixels;
     int part = (int)(blockIdx.y * ROWS + threadIdx.x / LANES), all = parts * ROWS;
     if (c >= channels) {
         return;
@@ -48,8 +53,14 @@ LS_KERNEL rows_kernel(ls_audit_op op, int side, int what, const double *mean, in
     const void *x = side == 0 ? op.x : op.residual;
     const double *stats = op.norm[side].stats;
     double sum[VALUES] = {};
-    for (int64_t row = part; row < rows; row += all) {
-        int64_t i = row * channels + c;
+    int64_t from = rows * part / all, to = rows * (part + 1) / all, n = from / pixels;
+    int64_t pixel = from % pixels, plane = audit_plane(channels, op.in_block, pixels, n, c);
+    for (int64_t row = from; row < to; row++) {
+        int64_t i = plane + pixel * op.in_block;
+        if (++pixel == pixels) {
+            pixel = 0;
+            plane += channels * pixels;
+        }
         double value = audit_value(x, op.type, i);
         if (what == MEAN) {
             sum[0] += value;
@@ -70,7 +81,8 @@ LS_KERNEL rows_kernel(ls_audit_op op, int side, int what, const double *mean, in
 }
 
 /* to[VALUES][channels] = sums over parts, divided. */
-LS_KERNEL merge_kernel(int channels, int parts, const double *partial, double divisor, double *to)
+LS_KERNEL merge_kernel(LS_BLOCK int channels, int parts, const double *partial, double divisor,
+                       double *to)
 {
     int c = (int)(blockIdx.x * MERGE_THREADS + threadIdx.x);
     double sum[VALUES] = {};
@@ -93,7 +105,7 @@ static int parts_for(int64_t rows)
     return worth < MOST_PARTS ? (int)worth : MOST_PARTS;
 }
 
-static ls_status sum_rows(cudaStream_t stream, const ls_audit_op *op, int side, int what,
+static ls_status sum_rows(audit_stream stream, const ls_audit_op *op, int side, int what,
                           double divisor, const double *mean, double *to, const audit_room *room)
 {
     int64_t rows = (int64_t)op->images * op->in_height * op->in_width;
@@ -111,13 +123,13 @@ static ls_status sum_rows(cudaStream_t stream, const ls_audit_op *op, int side, 
 
 /* ---- statistics ------------------------------------------------------------------------------ */
 
-LS_KERNEL count_kernel(double rows, double *to)
+LS_KERNEL count_kernel(LS_BLOCK double rows, double *to)
 {
     *to = rows;
 }
 
 /* stats from each rank's mean[channels], squared distances[channels] and rows. */
-LS_KERNEL finish_kernel(ls_audit_op op, int side, const double *of_rank, int64_t stride)
+LS_KERNEL finish_kernel(LS_BLOCK ls_audit_op op, int side, const double *of_rank, int64_t stride)
 {
     int c = (int)(blockIdx.x * MERGE_THREADS + threadIdx.x), channels = op.in_channels;
     if (c >= channels) {
@@ -143,7 +155,7 @@ LS_KERNEL finish_kernel(ls_audit_op op, int side, const double *of_rank, int64_t
     }
 }
 
-static ls_status statistics(cudaStream_t stream, const ls_audit_op *op, int side,
+static ls_status statistics(audit_stream stream, const ls_audit_op *op, int side,
                             const audit_room *room)
 {
     int64_t rows = (int64_t)op->images * op->in_height * op->in_width, channels = op->in_channels;
@@ -181,7 +193,7 @@ LS_DEVICE double sums_error(const ls_audit_op &op, int side)
 LS_DEVICE double normed(const ls_audit_op &op, int side, int64_t i, double *bound)
 {
     const ls_audit_norm &n = op.norm[side];
-    int c = (int)(i % op.in_channels);
+    int c = channel_of(op, i);
     double mean = n.stats[c], inv_std = n.stats[op.in_channels + c];
     double weight = audit_value(n.weight.data, n.weight.type, c);
     double bias = audit_value(n.bias.data, n.bias.type, c);
@@ -203,7 +215,7 @@ LS_DEVICE double forward_at(const ls_audit_op &op, int64_t i, double *bound)
     value += other;
     *bound += 2 * LS_AUDIT_U * (fabs(value) + fabs(other));
     if (op.relu && op.given) {
-        return audit_open(op.mask, i) ? value : 0;
+        return audit_open(op, i) ? value : 0;
     }
     return op.relu && value <= 0 ? 0 : value;
 }
@@ -234,8 +246,10 @@ LS_DEVICE double kept_at(const ls_audit_op &op, int side, int what, int c, doubl
     return old + n.momentum * (fresh - old);
 }
 
-/* blockIdx.y: the output, in the order of outputs(): y, then four of each side. */
-LS_KERNEL forward_kernel(ls_audit_op op, ls_audit_draw draw, int64_t total, ls_audit_sample *sample)
+/* blockIdx.y: the output, in the order of outputs(): y, then `kept` of each side, the last of the
+ * four. */
+LS_KERNEL forward_kernel(LS_BLOCK ls_audit_op op, ls_audit_draw draw, int64_t total, int kept,
+                         ls_audit_sample *sample)
 {
     int i = (int)(blockIdx.x * SAMPLE_THREADS + threadIdx.x), output = (int)blockIdx.y;
     if (i >= LS_AUDIT_SAMPLES) {
@@ -245,9 +259,9 @@ LS_KERNEL forward_kernel(ls_audit_op op, ls_audit_draw draw, int64_t total, ls_a
     to->index = audit_index(draw, output, i, output == 0 ? total : op.in_channels, 1);
     to->bound = 0;
     to->wanted = to->index < 0 ? 0
-                 : output == 0
-                     ? forward_at(op, to->index, &to->bound)
-                     : kept_at(op, (output - 1) / 4, (output - 1) % 4, (int)to->index, &to->bound);
+                 : output == 0 ? forward_at(op, to->index, &to->bound)
+                               : kept_at(op, (output - 1) / kept, 4 - kept + (output - 1) % kept,
+                                         (int)to->index, &to->bound);
 }
 
 /* ---- backward -------------------------------------------------------------------------------- */
@@ -293,7 +307,7 @@ LS_DEVICE double back_at(const ls_audit_op &op, const back_sums &sums, int side,
                          double *bound)
 {
     const ls_audit_norm &n = op.norm[side];
-    int c = (int)(i % op.in_channels);
+    int c = channel_of(op, i);
     double rows = rows_of_group(op, side);
     double scale = audit_value(n.weight.data, n.weight.type, c) * n.stats[op.in_channels + c];
     double g = gradient_at(op, i), error = sums_error(op, side);
@@ -318,7 +332,7 @@ LS_DEVICE double back_at(const ls_audit_op &op, const back_sums &sums, int side,
 }
 
 /* `output` in the order of outputs(); what: 0 g, 1 dx of a side, 2 and 3 its parameters. */
-LS_KERNEL back_kernel(ls_audit_op op, ls_audit_draw draw, int output, int side, int what,
+LS_KERNEL back_kernel(LS_BLOCK ls_audit_op op, ls_audit_draw draw, int output, int side, int what,
                       back_sums sums, int64_t total, ls_audit_sample *sample)
 {
     int i = (int)(blockIdx.x * SAMPLE_THREADS + threadIdx.x);
@@ -334,7 +348,7 @@ LS_KERNEL back_kernel(ls_audit_op op, ls_audit_draw draw, int output, int side, 
                                : parameter_at(op, sums, side, what - 2, (int)to->index, &to->bound);
 }
 
-static ls_status back_outputs(cudaStream_t stream, const ls_audit_op *op, ls_audit_draw draw,
+static ls_status back_outputs(audit_stream stream, const ls_audit_op *op, ls_audit_draw draw,
                               int side, int *output, back_sums sums, const audit_room *room)
 {
     int64_t total = (int64_t)op->images * op->in_height * op->in_width * op->in_channels;
@@ -351,7 +365,7 @@ static ls_status back_outputs(cudaStream_t stream, const ls_audit_op *op, ls_aud
     return LS_OK;
 }
 
-static ls_status backward(cudaStream_t stream, const ls_audit_op *op, ls_audit_draw draw,
+static ls_status backward(audit_stream stream, const ls_audit_op *op, ls_audit_draw draw,
                           const audit_room *room)
 {
     int output = 0;
@@ -369,7 +383,7 @@ static ls_status backward(cudaStream_t stream, const ls_audit_op *op, ls_audit_d
     return LS_OK;
 }
 
-ls_status ls_audit_norms(cudaStream_t stream, const ls_audit_op *op, ls_audit_draw draw,
+ls_status ls_audit_norms(audit_stream stream, const ls_audit_op *op, ls_audit_draw draw,
                          const audit_room *room)
 {
     if (op->kind == LS_AUDIT_NORM_BACK) {
@@ -379,8 +393,9 @@ ls_status ls_audit_norms(cudaStream_t stream, const ls_audit_op *op, ls_audit_dr
     for (int side = 0; side < (op->dual ? 2 : 1); side++) {
         LS_TRY(statistics(stream, op, side, room));
     }
-    LS_LAUNCH(forward_kernel,
-              dim3(ls_launch_blocks(LS_AUDIT_SAMPLES, SAMPLE_THREADS), op->dual ? 9 : 5),
-              SAMPLE_THREADS, stream, *op, draw, total, room->sample);
+    int kept = op->norm[0].mean.data != NULL ? 4 : 3; /* the CPU keeps no mean by channel */
+    unsigned outputs = 1 + (op->dual ? 2u : 1u) * (unsigned)kept;
+    LS_LAUNCH(forward_kernel, dim3(ls_launch_blocks(LS_AUDIT_SAMPLES, SAMPLE_THREADS), outputs),
+              SAMPLE_THREADS, stream, *op, draw, total, kept, room->sample);
     return LS_OK;
 }

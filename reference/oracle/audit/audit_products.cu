@@ -1,0 +1,231 @@
+/* Elements of convolutions and linear layers, and of the gradients of both: one block sums one
+ * element. */
+#include "audit_kernels.h"
+
+enum { THREADS = LS_THREADS(32), MOST_PARTS = 64, PIXELS_WORTH_A_PART = 4096 };
+
+/* Sums over the block; every thread receives them and must call this. */
+LS_DEVICE audit_sum block_sum(audit_sum mine)
+{
+    LS_SHARED(audit_sum, part, THREADS);
+    __syncthreads();
+    part[threadIdx.x] = mine;
+    for (unsigned half = THREADS / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x < half) {
+            part[threadIdx.x].sum += part[threadIdx.x + half].sum;
+            part[threadIdx.x].square += part[threadIdx.x + half].square;
+            part[threadIdx.x].size += part[threadIdx.x + half].size;
+        }
+    }
+    __syncthreads();
+    return part[0];
+}
+
+LS_DEVICE double product_bound(const ls_audit_op &op, double n, audit_sum s)
+{
+    bool half = op.type != LS_AUDIT_F32;
+    double bound = audit_bound(n, s, half || op.tf32);
+    /* TF32 keeps 10 bits of both factors, possibly truncated: 2^-10 of a product each */
+    return op.tf32 && !half ? bound + ldexp(1.0, -9) * (fabs(s.sum) + 8 * sqrt(s.square)) : bound;
+}
+
+/* The weight [out][in][tap] of a product: packed as [out][tap][in] of the activations' type, or the
+ * parameter itself, which is rounded to that type. */
+typedef struct weights {
+    const void *data;
+    ls_audit_type type;
+    int64_t out, in, tap; /* from one to the next */
+} weights;
+
+LS_DEVICE weights weights_of(const ls_audit_op &op)
+{
+    int64_t taps = (int64_t)op.kernel * op.kernel;
+    if (op.w != NULL) {
+        return weights{op.w, op.type, taps * op.in_channels, 1, op.in_channels};
+    }
+    return weights{op.weight.data, op.weight.type, taps * op.in_channels, taps, 1};
+}
+
+LS_DEVICE double rounded_at(ls_audit_type type, const void *data, ls_audit_type stored, int64_t i)
+{
+    double value = audit_value(data, stored, i);
+    return stored == type ? value : audit_round(type, value);
+}
+
+/* Adds `channels` products: of the activations in one pixel, from `at` on, and of weights. */
+LS_DEVICE void add_channels(audit_sum *sum, const ls_audit_op &op, const void *data, int channels,
+                            int block, int64_t pixels, int64_t at, const weights &w, int64_t first,
+                            int64_t next)
+{
+    for (int k = 0; k < channels; k += block) {
+        for (int c = (int)threadIdx.x; c < block; c += THREADS) {
+            audit_add(sum, audit_value(data, op.type, at + k * pixels + c) *
+                               rounded_at(op.type, w.data, w.type, first + (k + c) * next));
+        }
+    }
+}
+
+/* y: over taps and input channels. */
+LS_DEVICE audit_sum forward_terms(const ls_audit_op &op, int64_t index)
+{
+    audit_position p =
+        audit_position_of(index, op.out_height, op.out_width, op.out_channels, op.out_block);
+    weights w = weights_of(op);
+    audit_sum sum = {};
+    for (int tap = 0; tap < op.kernel * op.kernel; tap++) {
+        int y = p.y * op.stride - op.pad + tap / op.kernel;
+        int x = p.x * op.stride - op.pad + tap % op.kernel;
+        if (y >= 0 && y < op.in_height && x >= 0 && x < op.in_width) {
+            add_channels(&sum, op, op.x, op.in_channels, op.in_block,
+                         (int64_t)op.in_height * op.in_width, audit_in_index(op, p.n, y, x, 0), w,
+                         p.c * w.out + tap * w.tap, w.in);
+        }
+    }
+    return sum;
+}
+
+/* dx: over taps and output channels. */
+LS_DEVICE audit_sum data_terms(const ls_audit_op &op, int64_t index)
+{
+    audit_position p =
+        audit_position_of(index, op.in_height, op.in_width, op.in_channels, op.in_block);
+    weights w = weights_of(op);
+    audit_sum sum = {};
+    for (int tap = 0; tap < op.kernel * op.kernel; tap++) {
+        int y = p.y + op.pad - tap / op.kernel, x = p.x + op.pad - tap % op.kernel;
+        if (y >= 0 && y % op.stride == 0 && y / op.stride < op.out_height && x >= 0 &&
+            x % op.stride == 0 && x / op.stride < op.out_width) {
+            add_channels(&sum, op, op.dy, op.out_channels, op.out_block,
+                         (int64_t)op.out_height * op.out_width,
+                         audit_out_index(op, p.n, y / op.stride, x / op.stride, 0), w,
+                         p.c * w.in + tap * w.tap, w.out);
+        }
+    }
+    return sum;
+}
+
+LS_KERNEL element_kernel(LS_BLOCK ls_audit_op op, ls_audit_draw draw, int64_t total,
+                         ls_audit_sample *sample)
+{
+    int64_t index = audit_index(draw, 0, (int)blockIdx.x, total, 1);
+    bool forward = op.kind == LS_AUDIT_CONV;
+    audit_sum sum = {};
+    if (index >= 0) {
+        sum = forward ? forward_terms(op, index) : data_terms(op, index);
+    }
+    sum = block_sum(sum);
+    if (threadIdx.x != 0) {
+        return;
+    }
+    double n = (double)op.kernel * op.kernel * (forward ? op.in_channels : op.out_channels);
+    const void *bias = op.bias != NULL ? op.bias : op.plain_bias.data;
+    if (forward && bias != NULL && index >= 0) { /* of a linear layer: one pixel */
+        ls_audit_type stored = op.bias != NULL ? op.type : op.plain_bias.type;
+        audit_add(&sum, rounded_at(op.type, bias, stored, index % op.out_channels));
+        n += 1;
+    }
+    if (!forward && op.dy2 != NULL && index >= 0) { /* the convolution adds to dx */
+        audit_add(&sum, audit_value(op.dy2, op.type, index));
+        n += 1;
+    }
+    sample[blockIdx.x].index = index;
+    sample[blockIdx.x].wanted = sum.sum;
+    sample[blockIdx.x].bound = product_bound(op, n, sum);
+}
+
+/* Runs of dw, [o][tap][c], or of the gradient itself, [o][c][tap]: blockIdx.x is the run,
+ * blockIdx.y the part of the pixels. */
+LS_KERNEL weights_kernel(LS_BLOCK ls_audit_op op, ls_audit_draw draw, int64_t total, int parts,
+                         audit_sum *partial)
+{
+    audit_sum sum[LS_AUDIT_RUN] = {};
+    int64_t dy[LS_AUDIT_RUN], plane[LS_AUDIT_RUN]; /* of the first image */
+    int ky[LS_AUDIT_RUN], kx[LS_AUDIT_RUN];
+    int64_t of_in = (int64_t)op.in_height * op.in_width;
+    int64_t of_out = (int64_t)op.out_height * op.out_width, pixels = op.images * of_out;
+    for (int j = 0; j < LS_AUDIT_RUN; j++) {
+        int64_t index =
+            audit_index(draw, 0, (int)blockIdx.x * LS_AUDIT_RUN + j, total, LS_AUDIT_RUN);
+        int taps = op.kernel * op.kernel;
+        int64_t outer = index / taps, inner = index / op.in_channels;
+        int tap = (int)(op.dw != NULL ? inner % taps : index % taps);
+        int c = (int)(op.dw != NULL ? index % op.in_channels : outer % op.in_channels);
+        int o = (int)(index / taps / op.in_channels);
+        ky[j] = tap / op.kernel - op.pad;
+        kx[j] = tap % op.kernel - op.pad;
+        plane[j] = index < 0 ? -1 : audit_plane(op.in_channels, op.in_block, of_in, 0, c);
+        dy[j] = index < 0 ? 0 : audit_plane(op.out_channels, op.out_block, of_out, 0, o);
+    }
+    int64_t from = pixels * blockIdx.y / parts, to = pixels * (blockIdx.y + 1) / parts;
+    for (int64_t p = from + threadIdx.x; p < to; p += THREADS) {
+        int64_t n = p / of_out, pixel = p % of_out;
+        int y0 = (int)(pixel / op.out_width) * op.stride;
+        int x0 = (int)(pixel % op.out_width) * op.stride;
+        for (int j = 0; j < LS_AUDIT_RUN; j++) {
+            int y = y0 + ky[j], x = x0 + kx[j];
+            if (plane[j] >= 0 && y >= 0 && y < op.in_height && x >= 0 && x < op.in_width) {
+                int64_t at = plane[j] + n * op.in_channels * of_in +
+                             ((int64_t)y * op.in_width + x) * op.in_block;
+                int64_t g = dy[j] + n * op.out_channels * of_out + pixel * op.out_block;
+                audit_add(&sum[j], audit_value(op.x, op.type, at) * audit_value(op.dy, op.type, g));
+            }
+        }
+    }
+    for (int j = 0; j < LS_AUDIT_RUN; j++) {
+        audit_sum whole = block_sum(sum[j]);
+        if (threadIdx.x == 0) {
+            partial[(int64_t)blockIdx.y * LS_AUDIT_SAMPLES + blockIdx.x * LS_AUDIT_RUN + j] = whole;
+        }
+    }
+}
+
+LS_KERNEL merge_kernel(LS_BLOCK ls_audit_op op, ls_audit_draw draw, int64_t total, int parts,
+                       const audit_sum *partial, ls_audit_sample *sample)
+{
+    int i = (int)(blockIdx.x * THREADS + threadIdx.x);
+    if (i >= LS_AUDIT_SAMPLES) {
+        return;
+    }
+    audit_sum sum = {};
+    for (int p = 0; p < parts; p++) {
+        audit_sum part = partial[(int64_t)p * LS_AUDIT_SAMPLES + i];
+        sum.sum += part.sum;
+        sum.square += part.square;
+        sum.size += part.size;
+    }
+    double n = (double)op.images * op.out_height * op.out_width;
+    sample[i].index = audit_index(draw, 0, i, total, LS_AUDIT_RUN);
+    sample[i].wanted = sum.sum;
+    sample[i].bound = product_bound(op, n, sum);
+}
+
+static ls_status weight_gradient(audit_stream stream, const ls_audit_op *op, ls_audit_draw draw,
+                                 int64_t total, const audit_room *room)
+{
+    int64_t pixels = (int64_t)op->images * op->out_height * op->out_width;
+    int64_t worth = (pixels + PIXELS_WORTH_A_PART - 1) / PIXELS_WORTH_A_PART;
+    int parts = worth < MOST_PARTS ? (int)worth : MOST_PARTS;
+    audit_sum *partial = (audit_sum *)room->partial;
+    LS_ASSERT((int64_t)sizeof *partial * parts * LS_AUDIT_SAMPLES <=
+              (int64_t)sizeof(double) * AUDIT_PARTIAL);
+    LS_LAUNCH(weights_kernel, dim3(LS_AUDIT_SAMPLES / LS_AUDIT_RUN, (unsigned)parts), THREADS,
+              stream, *op, draw, total, parts, partial);
+    LS_LAUNCH(merge_kernel, ls_launch_blocks(LS_AUDIT_SAMPLES, THREADS), THREADS, stream, *op, draw,
+              total, parts, partial, room->sample);
+    return LS_OK;
+}
+
+ls_status ls_audit_products(audit_stream stream, const ls_audit_op *op, ls_audit_draw draw,
+                            const audit_room *room)
+{
+    int64_t in = (int64_t)op->images * op->in_height * op->in_width * op->in_channels;
+    int64_t out = (int64_t)op->images * op->out_height * op->out_width * op->out_channels;
+    if (op->kind == LS_AUDIT_CONV_WEIGHTS) {
+        int64_t total = (int64_t)op->out_channels * op->kernel * op->kernel * op->in_channels;
+        return weight_gradient(stream, op, draw, total, room);
+    }
+    LS_LAUNCH(element_kernel, LS_AUDIT_SAMPLES, THREADS, stream, *op, draw,
+              op->kind == LS_AUDIT_CONV ? out : in, room->sample);
+    return LS_OK;
+}
