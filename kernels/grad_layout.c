@@ -80,6 +80,16 @@ static void layout_g(walk *w, ls_op *op, bool masked)
     release(lower, op->dy[1]);
 }
 
+/* Counts readers of the contributions other than g. */
+static void count_readers(ls_lower *lower, const ls_op *op, int count)
+{
+    for (int k = 0; k < 2; k++) {
+        if (op->dy[k] != LS_NO_BUFFER && op->dy[k] != op->g) {
+            lower->grad[op->dy[k]].references += count;
+        }
+    }
+}
+
 static bool wants(const ls_lower *lower, int slot)
 {
     return slot >= 0 && lower->slot[slot].wants_gradient;
@@ -90,6 +100,7 @@ static void layout_norm(walk *w, ls_op *op)
     ls_lower *lower = w->lower;
     bool gates_again = op->dual && w->backend->gates_twice;
     layout_g(w, op, op->relu && op->residual >= 0 && !gates_again);
+    count_readers(lower, op, w->backend->by_channels ? 1 : 0);
     if (op->residual >= 0 && !op->dual && wants(lower, op->residual)) {
         lower->grad[op->g].references++;
         contribute(w, op->residual, op->g);
@@ -102,6 +113,7 @@ static void layout_norm(walk *w, ls_op *op)
         op->dx2 = lower->grad[op->g].references > 1 ? new_buffer(lower, &lower->slot[op->residual])
                                                     : op->g;
     }
+    count_readers(lower, op, w->backend->by_channels ? -1 : 0);
     if (op->dx != op->g && op->dx2 != op->g) {
         release(lower, op->g);
     }

@@ -82,6 +82,7 @@ typedef struct ls_lower_backend {
     ls_lower_adds *adds; /* NULL: no product does */
     bool gates_twice;    /* dual norm: recompute the ReLU mask in both backward passes; the masked
                             gradient is not stored */
+    bool by_channels;    /* a norm writes dx of some channels before it reads dy of the others */
     void *context;
 } ls_lower_backend;
 

@@ -174,7 +174,7 @@ static ls_status allocate(ls_plan *plan)
 
 ls_status ls_work_create(ls_plan *plan)
 {
-    const ls_lower_backend backend = {.slot_bytes = slot_bytes};
+    const ls_lower_backend backend = {.slot_bytes = slot_bytes, .by_channels = true};
     LS_TRY(ls_lower_create(plan->network, &plan->options, &backend, &plan->lower));
     size_t ops = (size_t)plan->lower.op_count, slots = (size_t)plan->lower.slot_count;
     plan->work = calloc(ops, sizeof *plan->work);
