@@ -46,7 +46,7 @@ say = $(if $(V),@:,@echo "  $(1)")
 .DEFAULT_GOAL := all
 .SUFFIXES:
 .DELETE_ON_ERROR:
-.PHONY: all units emulated programs found deps bench check conform detect mutate compare peers gpu-check help lint format \
+.PHONY: all units emulated programs found deps bench check conform merge detect mutate compare peers gpu-check help lint format \
 	asan ubsan tsan fuzz dist install clean
 
 # DEPS: packages unpacked into a folder (dpkg -x), for machines where nothing can be installed.
@@ -287,6 +287,12 @@ conform:
 		$(call flag,OVERWRITE,overwrite) $(if $(GATE)$(SUBJECT),$(call option,GATE,gate),--gate manners) \
 		$(call flag,DRYRUN,list)
 
+# DIRS becomes words of the command: merge.def lets pass no character that a shell interprets.
+merge:
+	$(call checked,merge)
+	$(build) $(BUILD)/lockstep
+	@$(BUILD)/lockstep merge $$DIRS $(call option,OUT,out)
+
 # Planted faults: a build in which they can be switched on, and one for each that is a patch.
 PATCHES := $(wildcard suite/plants/*.patch)
 detect:
@@ -328,6 +334,7 @@ help:
 #:                      RESUME=results/runs/... continues an interrupted run)
 #: make check           unit tests and the must-pass conformance cases
 #: make conform         conformance cases (CLAIM=... SUBJECT="..." CASE=GLOB)
+#: make merge DIRS=...   the shards of a conformance run (SHARD=i/n) as one run
 #: make detect          plant faults, each of which a case must catch, and run
 #:                      PyTorch scripts with mistakes that users make (FAULT=GLOB;
 #:                      PYTHON=... for the scripts; FULL=1 adds 100 clean passes)

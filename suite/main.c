@@ -110,6 +110,7 @@ static const struct command {
 } command[] = {
     {"bench", ls_bench_main, "the main job: train a matrix of jobs, judge them, report", true},
     {"conform", ls_conform_main, "run conformance cases", true},
+    {"merge", ls_merge_main, "DIR...: the shards of a conformance run as one run"},
     {"detect", ls_detect_main,
      "check that planted faults are caught and that clean runs raise no alarm", true},
     {"mutate", ls_mutate_main,

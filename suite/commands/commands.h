@@ -6,6 +6,7 @@
 int ls_bench_main(int count, char **argument);
 int ls_jobs_main(int count, char **argument);
 int ls_conform_main(int count, char **argument);
+int ls_merge_main(int count, char **argument);
 int ls_judge_main(int count, char **argument);
 int ls_bounds_main(int count, char **argument);
 /* Where the time of a step goes on a GPU, pass by pass, compared with the bytes and operations that

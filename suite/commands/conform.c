@@ -10,6 +10,8 @@
 #include "harness/hosts/supervise.h"
 #include "harness/machine/machine.h"
 #include "harness/process/proc.h"
+#include "kernels/core/digest.h"
+#include "kernels/core/file.h"
 #include "kernels/core/text.h"
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
@@ -83,6 +85,52 @@ static ls_status parse_numbers(const conform *c, uint64_t *seed, int *share, int
     return LS_OK;
 }
 
+/* Of the programs and engines next to this one, or in LS_LIB_DIR: a build. */
+static void digest_programs(char *text, size_t bytes)
+{
+    static const char *const programs[] = {"lockstep", "lockstep-train", "lockstep-launch"};
+    static const char *const engines[] = {"cpu", "gloo", "cuda", "oracle_cuda", "nccl"};
+    enum { PROGRAMS = sizeof programs / sizeof *programs };
+    char folder[1024], path[1100];
+    const char *engine_folder = getenv("LS_LIB_DIR");
+    uint64_t digest = 0;
+    ls_path_program(folder, sizeof folder);
+    for (size_t i = 0; i < PROGRAMS + sizeof engines / sizeof *engines; i++) {
+        if (i < PROGRAMS) {
+            ls_text_put(path, sizeof path, "%s/%s", folder, programs[i]);
+        } else if (engine_folder != NULL && engine_folder[0] != '\0') {
+            ls_text_put(path, sizeof path, "%s/ls_%s.so", engine_folder, engines[i - PROGRAMS]);
+        } else {
+            ls_text_put(path, sizeof path, "%s/lib/ls_%s.so", folder, engines[i - PROGRAMS]);
+        }
+        ls_file_source file;
+        char *data = NULL;
+        size_t size = 0;
+        if (ls_file_load(path, LS_FILE_TEXT_BYTES, &file, &data, &size) == LS_OK) {
+            digest = ls_digest_xxh64(digest, data, size);
+        }
+        free(data);
+    }
+    ls_text_put(text, bytes, "%016llx", (unsigned long long)digest);
+}
+
+/* run.json's "selection": what `lockstep merge` needs, with all cases before they are shared. */
+static void describe_shard(ls_run *run, int share, int shares)
+{
+    char programs[20];
+    digest_programs(programs, sizeof programs);
+    run->measured = cJSON_CreateObject();
+    cJSON *selection = cJSON_AddObjectToObject(run->measured, "selection");
+    cJSON_AddNumberToObject(selection, "shard", share + 1);
+    cJSON_AddNumberToObject(selection, "shards", shares);
+    cJSON_AddNumberToObject(selection, "claim_cases", run->claim_cases);
+    cJSON_AddStringToObject(selection, "programs", programs);
+    cJSON *cases = cJSON_AddArrayToObject(selection, "cases");
+    for (int i = 0; i < run->cases.count; i++) {
+        cJSON_AddItemToArray(cases, cJSON_CreateString(run->cases.row[i].id));
+    }
+}
+
 static ls_status choose_cases(conform *c)
 {
     int share, shares;
@@ -115,10 +163,14 @@ static ls_status choose_cases(conform *c)
     if (c->files.count > 0 && c->wanted.count == 0) {
         c->run.cases.count = 0; /* an empty list file does not mean all cases */
     }
-    LS_TRY(ls_select_keep(&c->run.cases, &c->wanted, share, shares));
+    LS_TRY(ls_select_keep(&c->run.cases, &c->wanted, 0, 1));
     if (c->subject != NULL && c->wanted.count == 0 && strcmp(c->claim, "all") != 0) {
         /* cases outside the claim of another trainer would take an hour */
         LS_TRY(ls_select_keep(&c->run.cases, &c->run.claim, 0, 1));
+    }
+    if (c->share != NULL) {
+        describe_shard(&c->run, share, shares);
+        ls_select_share(&c->run.cases, share, shares);
     }
     LS_TRY(ls_select_manners(&c->run.manners));
     return ls_select_waivers(&c->run.waivers);
@@ -233,6 +285,8 @@ static void remember_command(conform *c)
     cJSON_AddStringToObject(run->options, "seed", c->seed);
     cJSON_AddStringToObject(run->options, "subject",
                             c->subject == NULL ? "lockstep-train" : c->subject);
+    cJSON_AddStringToObject(run->options, "device", run->site.device);
+    cJSON_AddStringToObject(run->options, "gate", run->gate_manners ? "manners" : "none");
 }
 
 static int run_cases(conform *c)

@@ -6,12 +6,7 @@
 #include "harness/machine/machine.h"
 #include "kernels/core/text.h"
 
-/* Cases of a claim are of CORRECT or of MANNERS; those outside it are counted only. */
-typedef struct counts {
-    int all, good, ours, code[LS_VERDICT_CODES];
-} counts;
-
-static void add_codes(char *why, size_t bytes, const counts *c)
+static void add_codes(char *why, size_t bytes, const ls_headline_count_of *c)
 {
     static const ls_verdict_code named[] = {LS_FAIL, LS_CRASH,       LS_TIMEOUT, LS_WEAK,
                                             LS_SKIP, LS_UNSUPPORTED, LS_INFRA};
@@ -26,8 +21,9 @@ static void add_codes(char *why, size_t bytes, const counts *c)
 }
 
 /* Of a part of the claim all selected cases are counted, those of MANNERS too. */
-static void explain_correct(const ls_headline *h, const char *claim, const counts *correct,
-                            const counts *outside, char *why, size_t bytes)
+static void explain_correct(const ls_headline *h, const char *claim,
+                            const ls_headline_count_of *correct,
+                            const ls_headline_count_of *outside, char *why, size_t bytes)
 {
     if (h->selected < h->claim_cases) {
         ls_text_put(why, bytes, "claim %s: %d of %d cases selected", claim, h->selected,
@@ -49,7 +45,7 @@ static void explain_correct(const ls_headline *h, const char *claim, const count
     }
 }
 
-static void explain_manners(const counts *manners, bool decide, ls_headline *out)
+static void explain_manners(const ls_headline_count_of *manners, bool decide, ls_headline *out)
 {
     out->manners = manners->all;
     out->manners_passed = manners->good;
@@ -63,38 +59,51 @@ static void explain_manners(const counts *manners, bool decide, ls_headline *out
     }
 }
 
-static void decide_cases(const ls_run *run, ls_headline *out)
+void ls_headline_count(ls_headline_counts *to, ls_verdict_code code, bool in_claim, bool manners,
+                       bool inside)
 {
-    counts correct = {0}, manners = {0}, outside = {0};
-    for (int i = 0; i < run->cases.count; i++) {
-        const ls_case *row = &run->cases.row[i];
-        counts *c = ls_select_find(&run->claim, row->id) == NULL ? &outside
-                    : ls_headline_is_manners(run, row)           ? &manners
-                                                                 : &correct;
-        c->all++;
-        c->good += ls_verdict_good(run->verdict[i].code);
-        c->ours += row->kind == LS_INSIDE;
-        c->code[run->verdict[i].code]++;
-    }
+    ls_headline_count_of *c = !in_claim ? &to->outside : manners ? &to->manners : &to->correct;
+    c->all++;
+    c->good += ls_verdict_good(code);
+    c->ours += inside;
+    c->code[code]++;
+}
+
+void ls_headline_cases(const ls_headline_counts *counts, const char *claim, int claim_cases,
+                       bool gate_manners, ls_headline *out)
+{
+    const ls_headline_count_of *correct = &counts->correct, *manners = &counts->manners;
     /* a run of such cases alone is about them */
-    bool decide = run->gate_manners || correct.all == 0;
-    int wrong = correct.code[LS_FAIL] + correct.code[LS_CRASH] + correct.code[LS_TIMEOUT];
-    int bad = correct.all - correct.good + (decide ? manners.all - manners.good : 0);
-    int lost = correct.code[LS_INFRA] + (decide ? manners.code[LS_INFRA] : 0);
-    out->selected = correct.all + manners.all;
-    out->claim_cases = run->claim_cases > out->selected ? run->claim_cases : out->selected;
-    out->passed = correct.good + manners.good + outside.good;
-    out->failed = out->selected - correct.good - manners.good;
-    bool whole = out->selected == out->claim_cases && correct.all > 0;
-    out->correct = wrong > 0                              ? LS_CORRECT_NO
-                   : whole && correct.good == correct.all ? LS_CORRECT_YES
-                                                          : LS_CORRECT_NOT_SHOWN;
+    bool decide = gate_manners || correct->all == 0;
+    int wrong = correct->code[LS_FAIL] + correct->code[LS_CRASH] + correct->code[LS_TIMEOUT];
+    int bad = correct->all - correct->good + (decide ? manners->all - manners->good : 0);
+    int lost = correct->code[LS_INFRA] + (decide ? manners->code[LS_INFRA] : 0);
+    out->selected = correct->all + manners->all;
+    out->claim_cases = claim_cases > out->selected ? claim_cases : out->selected;
+    out->passed = correct->good + manners->good + counts->outside.good;
+    out->failed = out->selected - correct->good - manners->good;
+    bool whole = out->selected == out->claim_cases && correct->all > 0;
+    out->correct = wrong > 0                                ? LS_CORRECT_NO
+                   : whole && correct->good == correct->all ? LS_CORRECT_YES
+                                                            : LS_CORRECT_NOT_SHOWN;
     out->status = bad > 0 && lost == bad          ? LS_ERR_INFRA
                   : bad > 0 || out->selected == 0 ? LS_ERR_CHECK
                                                   : LS_OK;
-    explain_correct(out, run->claim_name, &correct, &outside, out->correct_why,
+    explain_correct(out, claim, correct, &counts->outside, out->correct_why,
                     sizeof out->correct_why);
-    explain_manners(&manners, decide, out);
+    explain_manners(manners, decide, out);
+}
+
+static void decide_cases(const ls_run *run, ls_headline *out)
+{
+    ls_headline_counts counts = {0};
+    for (int i = 0; i < run->cases.count; i++) {
+        const ls_case *row = &run->cases.row[i];
+        ls_headline_count(&counts, run->verdict[i].code,
+                          ls_select_find(&run->claim, row->id) != NULL,
+                          ls_headline_is_manners(run, row), row->kind == LS_INSIDE);
+    }
+    ls_headline_cases(&counts, run->claim_name, run->claim_cases, run->gate_manners, out);
 }
 
 bool ls_headline_is_manners(const ls_run *run, const ls_case *row)

@@ -163,6 +163,21 @@ typedef struct ls_headline {
     int passed, failed; /* cases: inside the claim everything but PASS and WAIVED fails */
 } ls_headline;
 
+/* Cases of a claim are of CORRECT or of MANNERS; those outside it are counted only. */
+typedef struct ls_headline_count_of {
+    int all, good, ours, code[LS_VERDICT_CODES];
+} ls_headline_count_of;
+
+typedef struct ls_headline_counts {
+    ls_headline_count_of correct, manners, outside;
+} ls_headline_counts;
+
+/* Adds a case. */
+void ls_headline_count(ls_headline_counts *to, ls_verdict_code code, bool in_claim, bool manners,
+                       bool inside);
+/* Fills what `out` says of cases. */
+void ls_headline_cases(const ls_headline_counts *counts, const char *claim, int claim_cases,
+                       bool gate_manners, ls_headline *out);
 /* From the verdicts, summary.json (tables are written) and the machine. */
 void ls_headline_decide(const ls_run *run, ls_headline *out);
 /* Whether the case's requirement is marked (manners): about how a trainer answers a request that it
@@ -217,6 +232,9 @@ ls_status ls_runner_run(ls_run *run);
 /* Writes verdicts, tables, headline, report and the last lines of the terminal. Returns the exit
  * code of the program. */
 int ls_runner_finish(ls_run *run);
+/* Its last part: plots, pages and the terminal's lines from a folder whose run.json, verdicts and
+ * tables are written; results/latest. */
+ls_status ls_runner_report(const char *directory);
 void ls_runner_free(ls_run *run);
 
 /* Judges case `index` from the records of its jobs, applies waivers, and prints it unless it

@@ -514,9 +514,9 @@ static ls_status write_run(const ls_run *run, const ls_headline *headline)
 }
 
 /* results/latest, a link to results/runs/<run>. Failing to make it is no error. */
-static void link_latest(const ls_run *run)
+static void link_latest(const char *directory)
 {
-    LS_TEXT(link, 700, "%s", run->directory);
+    LS_TEXT(link, 700, "%s", directory);
     char *name = strrchr(link, '/');
     *name = '\0';
     char *folder = strrchr(link, '/');
@@ -542,7 +542,7 @@ ls_status ls_runner_open(ls_run *run)
     ls_machine_load(&run->load);
     LS_TRY(ls_runner_look_back(run));
     LS_TRY(write_run(run, NULL));
-    link_latest(run);
+    link_latest(run->directory);
     return LS_OK;
 }
 
@@ -603,6 +603,21 @@ static int stop_here(const ls_run *run)
     return ls_proc_stopped_code();
 }
 
+ls_status ls_runner_report(const char *directory)
+{
+    char plots[1024], here[512];
+    if (!ls_path_find("plots", plots, sizeof plots)) {
+        plots[0] = '\0';
+    }
+    link_latest(directory);
+    LS_TRY(ls_report_write(directory, plots));
+    LS_TRY(ls_report_terminal(directory, stdout));
+    size_t length = getcwd(here, sizeof here) == NULL ? 0 : strlen(here);
+    bool inside = length > 0 && strncmp(directory, here, length) == 0 && directory[length] == '/';
+    printf("\nreport: %s/report.html\n", directory + (inside ? length + 1 : 0));
+    return LS_OK;
+}
+
 int ls_runner_finish(ls_run *run)
 {
     if (ls_verdicts_write(run) != LS_OK) {
@@ -621,20 +636,9 @@ int ls_runner_finish(ls_run *run)
     if (write_run(run, &headline) != LS_OK) {
         return LS_ERR_INFRA;
     }
-    char plots[1024], text[700];
-    if (!ls_path_find("plots", plots, sizeof plots)) {
-        plots[0] = '\0';
-    }
-    if (ls_report_write(run->directory, plots) != LS_OK ||
-        ls_report_terminal(run->directory, stdout) != LS_OK) {
+    if (ls_runner_report(run->directory) != LS_OK) {
         return LS_ERR_INFRA;
     }
-    char here[512];
-    size_t length = getcwd(here, sizeof here) == NULL ? 0 : strlen(here);
-    bool inside =
-        length > 0 && strncmp(run->directory, here, length) == 0 && run->directory[length] == '/';
-    ls_text_put(text, sizeof text, "%s/report.html", run->directory + (inside ? length + 1 : 0));
-    printf("\nreport: %s\n", text);
     if (!run->bench_run) {
         printf("%d passed, %d failed\n", headline.passed, headline.failed);
     }

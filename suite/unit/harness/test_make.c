@@ -140,7 +140,7 @@ static void check(const place *at, const char *target, const char *name, const c
 }
 
 static const char *const targets[] = {"bench", "check",     "conform", "detect", "compare",
-                                      "fuzz",  "gpu-check", "mutate",  "peers"};
+                                      "fuzz",  "gpu-check", "merge",   "mutate", "peers"};
 
 START_TEST(values_are_text)
 {
