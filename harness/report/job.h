@@ -16,9 +16,9 @@
 /* The steady window of a finished job. The slowest rank (largest sum of step times in the window)
  * decides: ranks wait for each other, and a maximum per step would count their jitter twice. */
 typedef struct ls_report_speed {
-    int count;                       /* steps measured: after the warm-up, not skipped */
-    int64_t first, last;             /* their step numbers */
-    int warmup_count, skipped_count; /* left out */
+    int count;           /* steps measured: after the warm-up, not skipped or audited */
+    int64_t first, last; /* their step numbers */
+    int warmup_count, skipped_count, audited_count; /* left out */
     int slowest_rank;
     double *step_ms, *images_per_s; /* [count], slowest rank, in order of time */
     ls_stats_interval rate;         /* images per second of the whole world */

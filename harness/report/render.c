@@ -53,10 +53,11 @@ static void write_speed_rows(const ls_report_run *run, const ls_report_page_form
 static void write_more_rows(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
 {
     ls_page_table table;
-    ls_page_table_open(&table, form, to,
-                       "job|steps measured>|warm-up>|skipped>|second half / first>|slowest rank>|"
-                       "rank spread>|MB reduced/step>|bus GB/s>|of roofline>|first step s>|"
-                       "peak MB/rank>");
+    ls_page_table_open(
+        &table, form, to,
+        "job|steps measured>|warm-up>|skipped>|audited>|second half / first>|slowest rank>|"
+        "rank spread>|MB reduced/step>|bus GB/s>|of roofline>|first step s>|"
+        "peak MB/rank>");
     for (int j = 0; j < run->job_count; j++) {
         const ls_report_job *job = &run->job[j];
         const ls_report_speed *speed = &job->speed;
@@ -67,6 +68,7 @@ static void write_more_rows(const ls_report_run *run, const ls_report_page_form 
         ls_page_cell(&table, "%d", speed->count);
         ls_page_cell(&table, "%d", speed->warmup_count);
         ls_page_cell(&table, "%d", speed->skipped_count);
+        ls_page_cell(&table, "%d", speed->audited_count);
         ls_page_number(&table, speed->halves_ratio.value);
         ls_page_cell(&table, "%d", speed->slowest_rank);
         ls_page_cell(&table, "%.1f %%", 100 * speed->spread);

@@ -26,13 +26,13 @@ static double crowd_ends_ns(const ls_report_job *job)
     return first_ns;
 }
 
-/* A step that was skipped did no optimizer work, and a warm-up step still pays for plans and
- * caches. */
+/* A step that was skipped did no optimizer work, a warm-up step still pays for plans and caches,
+ * and an audited one took the time of the audit, too. */
 static bool is_measured(const ls_report_job *job, const ls_record_rank *rank, int index)
 {
     const ls_record_step *step = &rank->step[index];
-    return index >= job->spec->warmup_steps && !step->skipped && step->total_ms > 0 &&
-           !(step->at_ns > job->crowd_ends_ns);
+    return index >= job->spec->warmup_steps && !step->skipped && !step->audited &&
+           step->total_ms > 0 && !(step->at_ns > job->crowd_ends_ns);
 }
 
 static double window_mean_ms(const ls_report_job *job, const ls_record_rank *rank)
@@ -79,6 +79,7 @@ static void take_window(ls_report_job *job)
     for (int i = 0; i < rank->step_count; i++) {
         speed->warmup_count += i < job->spec->warmup_steps;
         speed->skipped_count += i >= job->spec->warmup_steps && rank->step[i].skipped;
+        speed->audited_count += i >= job->spec->warmup_steps && rank->step[i].audited;
         if (!is_measured(job, rank, i)) {
             continue;
         }
@@ -216,7 +217,7 @@ static double first_step_s(const ls_report_job *job)
     double last_ns = NAN, instrument_ms = 0;
     for (int k = 0; k < job->record->world; k++) {
         const ls_record_rank *rank = &job->record->rank[k];
-        if (rank->step_count == 0 || isnan(rank->step[0].at_ns)) {
+        if (rank->step_count == 0 || rank->step[0].audited || isnan(rank->step[0].at_ns)) {
             return NAN;
         }
         last_ns = fmax(last_ns, rank->step[0].at_ns);

@@ -102,6 +102,7 @@ static void add_measured(cJSON *row, const ls_report_run *run, const ls_report_j
     cJSON_AddNumberToObject(row, "last_step", (double)speed->last);
     cJSON_AddNumberToObject(row, "warmup_steps", speed->warmup_count);
     cJSON_AddNumberToObject(row, "skipped_steps", speed->skipped_count);
+    cJSON_AddNumberToObject(row, "audited_steps", speed->audited_count);
     cJSON_AddStringToObject(row, "halves", HALVES[speed->halves]);
     cJSON_AddBoolToObject(row, "weak", ls_report_lines_weak(run, job));
     ls_json_add_number(row, "halves_ratio", speed->halves_ratio.value);

@@ -11,6 +11,7 @@
 typedef struct collection {
     ls_trace_span *span;
     int count, room, rank;
+    const ls_record_rank *of;
 } collection;
 
 /* 0 for a time that is none. */
@@ -26,6 +27,10 @@ static ls_status take_trace(void *context, const cJSON *event, int line)
     (void)line;
     collection *all = context;
     const cJSON *entry;
+    const ls_record_step *step = ls_record_find_step(all->of, ls_json_integer(event, "step", 0));
+    if (step != NULL && step->audited) {
+        return LS_OK;
+    }
     cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(event, "spans"))
     {
         all->span = ls_list_grow(all->span, all->count, &all->room, sizeof *all->span);
@@ -56,7 +61,8 @@ int ls_trace_read(const ls_report_job *job, ls_trace_span **spans)
     const ls_record *record = job->record;
     collection all = {0};
     for (all.rank = 0; all.rank < record->world; all.rank++) {
-        if (record->rank[all.rank].has_events &&
+        all.of = &record->rank[all.rank];
+        if (all.of->has_events &&
             ls_record_each_event(record, all.rank, "trace", take_trace, &all) != LS_OK) {
             ls_log_warn("the trace of rank %d of %s ends early", all.rank, record->id);
         }

@@ -60,6 +60,7 @@ static void read_step(ls_record_step *out, const cJSON *event, int count)
         .loss_scale_next = number_of(event, "loss_scale_next"),
         .lr = number_of(event, "lr"),
         .skipped = ls_json_bool(event, "skipped", false),
+        .audited = ls_json_bool(event, "audited", false),
         .images = ls_json_int(event, "images", 0),
         .at_ns = number_of(event, "at_ns"),
         .total_ms = number_of(ms, "total"),
@@ -179,12 +180,13 @@ static const struct member {
     kind kind;
     bool needed;
 } members[] = {
-    {"start", "options", OBJECT, false},     {"step", "step", WHOLE_NUMBER, true},
-    {"step", "loss", NUMBER, false},         {"step", "loss_bits", TEXT, false},
-    {"step", "loss_scale", NUMBER, false},   {"step", "loss_scale_next", NUMBER, false},
-    {"step", "skipped", TRUTH, false},       {"step", "lr", NUMBER, false},
-    {"step", "images", WHOLE_NUMBER, false}, {"step", "digest", OBJECT, false},
-    {"step", "ms", OBJECT, false},           {"unsupported", "option", TEXT, true},
+    {"start", "options", OBJECT, false},   {"step", "step", WHOLE_NUMBER, true},
+    {"step", "loss", NUMBER, false},       {"step", "loss_bits", TEXT, false},
+    {"step", "loss_scale", NUMBER, false}, {"step", "loss_scale_next", NUMBER, false},
+    {"step", "skipped", TRUTH, false},     {"step", "audited", TRUTH, false},
+    {"step", "lr", NUMBER, false},         {"step", "images", WHOLE_NUMBER, false},
+    {"step", "digest", OBJECT, false},     {"step", "ms", OBJECT, false},
+    {"unsupported", "option", TEXT, true},
 };
 
 typedef struct reader {
@@ -430,6 +432,25 @@ static ls_status read_events(ls_record *record, ls_record_mode mode)
     return LS_OK;
 }
 
+/* Ranks wait for each other: the time of an audit on one of them is in that step of all. */
+static void share_audited(ls_record *record)
+{
+    bool any = true;
+    for (int i = 0; any; i++) {
+        bool audited = any = false;
+        for (int k = 0; k < record->world; k++) {
+            any = any || i < record->rank[k].step_count;
+            audited =
+                audited || (i < record->rank[k].step_count && record->rank[k].step[i].audited);
+        }
+        for (int k = 0; k < record->world && audited; k++) {
+            if (i < record->rank[k].step_count) {
+                record->rank[k].step[i].audited = true;
+            }
+        }
+    }
+}
+
 /* As job.json says, or as many as there are files of events. */
 static ls_status read_world(ls_record *record, int files, ls_record_mode mode)
 {
@@ -464,6 +485,7 @@ ls_status ls_record_read(const char *directory, ls_record_mode mode, ls_record *
     record.rank = ls_list_make((size_t)record.world + 1, sizeof *record.rank);
     ls_status status = LS_OK;
     LS_TRY_GOTO(status, read_events(&record, mode), free_record);
+    share_audited(&record);
     read_outcome(&record);
     *out = record;
     return LS_OK;

@@ -30,6 +30,7 @@ typedef struct ls_record_step {
     char loss_bits[16];
     bool loss_lost; /* the loss is given, and is infinite or not a number */
     bool skipped, skip_given;
+    bool audited; /* on this or another rank: its time is part of no figure */
     int64_t images;
     double at_ns; /* when it ended, ls_clock_ns */
     double total_ms, data_ms, forward_ms, backward_ms, comm_ms, exposed_ms, optimizer_ms;

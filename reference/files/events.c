@@ -264,6 +264,9 @@ ls_status ls_events_write_step(ls_events *events, const ls_events_step *step)
     ls_json_add_number(event, "loss_scale", (double)step->loss_scale);
     ls_json_add_number(event, "loss_scale_next", (double)step->loss_scale_next);
     cJSON_AddBoolToObject(event, "skipped", step->skipped);
+    if (step->audited) {
+        cJSON_AddBoolToObject(event, "audited", true);
+    }
     ls_json_add_number(event, "lr", (double)step->lr);
     cJSON_AddNumberToObject(event, "images", (double)step->images);
     if (step->at_ns != 0) {

@@ -73,6 +73,7 @@ typedef struct ls_events_step {
     float loss;   /* this rank's mean, unscaled */
     float loss_scale, loss_scale_next;
     bool skipped;
+    bool audited;   /* its time is that of the audit, too, and no figure contains it */
     float lr;       /* used in this step */
     int64_t images; /* this rank's */
     int64_t at_ns;  /* when the step ended, ls_clock_ns; 0: left out */

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -185,7 +186,9 @@ ls_status ls_tensorboard_write(ls_tensorboard *board, int64_t step,
     put_scalar(&summary, "loss", scalars->loss);
     put_scalar(&summary, "lr", scalars->lr);
     put_scalar(&summary, "loss_scale", scalars->loss_scale);
-    put_scalar(&summary, "images_per_s", scalars->images_per_s);
+    if (!isnan(scalars->images_per_s)) {
+        put_scalar(&summary, "images_per_s", scalars->images_per_s);
+    }
     begin_event(&event, step);
     put_text(&event, 5, summary.byte, summary.count);
     LS_ASSERT(event.count + HEAD_BYTES + TAIL_BYTES <= RECORD_BYTES_MAX);

@@ -17,7 +17,8 @@ ls_status ls_tensorboard_open(const char *directory, ls_tensorboard **out);
 void ls_tensorboard_close(ls_tensorboard *board); /* NULL is allowed */
 
 typedef struct ls_tensorboard_scalars {
-    float loss, lr, loss_scale, images_per_s; /* tags of the same names */
+    float loss, lr, loss_scale;
+    float images_per_s; /* NaN: left out */
 } ls_tensorboard_scalars;
 /* One event with four scalars, one write. NULL board: does nothing. A full disk is LS_ERR_INFRA. */
 ls_status ls_tensorboard_write(ls_tensorboard *board, int64_t step,

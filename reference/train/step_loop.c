@@ -1,11 +1,13 @@
 #include "step_loop.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
+#include "kernels/core/text.h"
 #include "join.h"
 #include "setup.h"
 #include "step.h"
@@ -84,15 +86,21 @@ static void print_step(loop *loop, const ls_step_record *record, float loss)
     int frequency = trainer->options.print_freq;
     bool due = frequency > 0 && (record->step % frequency == 0 || record->step == 1 ||
                                  record->step == trainer->last_step);
+    if (ls_audit_due(&trainer->options, record->step)) { /* neither its images nor its time */
+        loop->printed_ns += (int64_t)(record->ms[LS_EVENTS_MS_TOTAL] * 1e6);
+        loop->printed_step++;
+    }
     if (trainer->world.rank != 0 || !due) {
         return;
     }
     double seconds = (double)(record->ended_ns - loop->printed_ns) * 1e-9;
     double images = (double)(record->step - loop->printed_step) * images_of_world(trainer, record);
     const ls_step_state *state = &record->host->state;
-    printf("step %lld/%lld  loss %.4f  lr %g  scale %g%s  %.1f img/s\n", (long long)record->step,
+    LS_TEXT(rate, 32, "%.1f img/s", images / seconds);
+    printf("step %lld/%lld  loss %.4f  lr %g  scale %g%s  %s\n", (long long)record->step,
            (long long)trainer->last_step, (double)loss, (double)record->host->lr,
-           (double)state->loss_scale, state->skipped != 0 ? " (skipped)" : "", images / seconds);
+           (double)state->loss_scale, state->skipped != 0 ? " (skipped)" : "",
+           images > 0 ? rate : "audited");
     fflush(stdout);
     loop->printed_ns = record->ended_ns;
     loop->printed_step = record->step;
@@ -108,6 +116,7 @@ static ls_status write_event(loop *loop, const ls_step_record *record)
         .loss_scale = loop->loss_scale,
         .loss_scale_next = state->loss_scale,
         .skipped = state->skipped != 0,
+        .audited = ls_audit_due(&trainer->options, record->step),
         .lr = record->host->lr,
         .images = record->images,
         .at_ns = record->ended_ns,
@@ -120,8 +129,9 @@ static ls_status write_event(loop *loop, const ls_step_record *record)
         .loss = event.loss,
         .lr = event.lr,
         .loss_scale = event.loss_scale,
-        .images_per_s =
-            (float)(1e3 * images_of_world(trainer, record) / record->ms[LS_EVENTS_MS_TOTAL]),
+        .images_per_s = event.audited ? NAN
+                                      : (float)(1e3 * images_of_world(trainer, record) /
+                                                record->ms[LS_EVENTS_MS_TOTAL]),
     };
     LS_TRY(ls_tensorboard_write(trainer->board, record->step, &scalars));
     print_step(loop, record, event.loss);

@@ -26,21 +26,25 @@ static double median(const double *value, int count)
     return middle;
 }
 
-/* rank 0's times after the warm-up: all ranks wait for each other in every step. */
+/* rank 0's times after the warm-up, but for audited steps: all ranks wait for each other in every
+ * step. */
 static void judge_window(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     const ls_record_rank *rank = &job->rank[0];
-    int from = row->job[0].warmup_steps, count = rank->step_count - from;
-    if (count < 2) {
-        ls_verdict_set(out, LS_WEAK, "%d timed steps cannot be halved", count < 0 ? 0 : count);
-        return;
-    }
-    double *ms = ls_list_make(1, (size_t)count * sizeof *ms);
-    for (int i = 0; i < count; i++) {
-        ms[i] = rank->step[from + i].total_ms;
-        if (!(ms[i] > 0)) {
-            ls_verdict_fail(out, "step %d has no time", (int)rank->step[from + i].step);
+    double *ms = ls_list_make((size_t)rank->step_count + 1, sizeof *ms);
+    int count = 0;
+    for (int i = row->job[0].warmup_steps; i < rank->step_count; i++) {
+        const ls_record_step *step = &rank->step[i];
+        ms[count] = step->total_ms;
+        count += !step->audited;
+        if (!(step->total_ms > 0)) {
+            ls_verdict_fail(out, "step %d has no time", (int)step->step);
         }
+    }
+    if (count < 2) {
+        ls_verdict_set(out, LS_WEAK, "%d timed steps cannot be halved", count);
+        free(ms);
+        return;
     }
     double first = median(ms, count / 2), second = median(ms + count - count / 2, count / 2);
     free(ms);

@@ -136,6 +136,28 @@ static ls_status count_event(void *context, const cJSON *event, int line)
     return LS_OK;
 }
 
+/* Its time is in the step of the other ranks, too, which wait for it. */
+START_TEST(a_step_that_one_rank_audits_is_audited_on_all)
+{
+    write_events(START STEP(1) STEP(2));
+    char path[128];
+    snprintf(path, sizeof path, "%s/rank1.jsonl", folder);
+    FILE *file = fopen(path, "w");
+    ck_assert_ptr_nonnull(file);
+    fprintf(file, START "%s", STEP(1) "{\"event\":\"step\",\"step\":2,\"audited\":true}\n");
+    fclose(file);
+    ls_record record = read_as(LS_RECORD_STRICT);
+    ck_assert_str_eq(record.broken, "");
+    ck_assert_int_eq(record.world, 2);
+    for (int rank = 0; rank < 2; rank++) {
+        ck_assert(!record.rank[rank].step[0].audited);
+        ck_assert(record.rank[rank].step[1].audited);
+    }
+    ls_record_free(&record);
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
 START_TEST(events_of_one_name_are_visited)
 {
     int sum = 0;
@@ -158,6 +180,7 @@ int main(void)
     tcase_add_test(tests, without_any_file_only_lenient_reading_has_a_record);
     tcase_add_test(tests, a_world_that_is_none_is_refused);
     tcase_add_test(tests, events_are_summed_up_by_rank);
+    tcase_add_test(tests, a_step_that_one_rank_audits_is_audited_on_all);
     tcase_add_test(tests, events_of_one_name_are_visited);
     suite_add_tcase(suite, tests);
     return run_suite(suite);

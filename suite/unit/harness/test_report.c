@@ -328,6 +328,86 @@ START_TEST(diff_sees_what_changed)
 }
 END_TEST
 
+/* Marks steps 5 and 30 of every rank as audited; all their times become `factor` of what they were.
+ */
+static void audit_rank(const char *run, const char *name, double factor)
+{
+    char *text = read_text(run, name), *rest = NULL;
+    FILE *file = open_in(run, name, "w");
+    for (char *line = strtok_r(text, "\n", &rest); line != NULL;
+         line = strtok_r(NULL, "\n", &rest)) {
+        cJSON *event = cJSON_Parse(line), *entry, *ms = cJSON_GetObjectItem(event, "ms");
+        int step = ls_json_int(event, "step", 0);
+        bool audited = step == 5 || step == 30;
+        if (audited && ms != NULL) {
+            cJSON_AddTrueToObject(event, "audited");
+        }
+        cJSON *spans = cJSON_GetObjectItem(event, "spans");
+        for (entry = audited && ms != NULL ? ms->child : NULL; entry != NULL; entry = entry->next) {
+            cJSON_SetNumberValue(entry, entry->valuedouble * factor);
+        }
+        for (entry = audited && spans != NULL ? spans->child : NULL; entry != NULL;
+             entry = entry->next) {
+            cJSON_SetNumberValue(cJSON_GetObjectItem(entry, "to_ns"), 1e9 * factor);
+        }
+        char *changed = event == NULL ? NULL : cJSON_PrintUnformatted(event);
+        fprintf(file, "%s\n", changed == NULL ? line : changed);
+        cJSON_free(changed);
+        cJSON_Delete(event);
+    }
+    fclose(file);
+    free(text);
+}
+
+static void audit_run(const char *run, double factor)
+{
+    write_run(run, 1);
+    for (int j = 0; j < JOB_COUNT; j++) {
+        for (int k = 0; k < JOBS[j].world; k++) {
+            char name[PATH_MAX];
+            snprintf(name, sizeof name, "jobs/%s/rank%d.jsonl", JOBS[j].id, k);
+            audit_rank(run, name, factor);
+        }
+    }
+    ck_assert_int_eq(ls_report_tables(run), LS_OK);
+    ck_assert_int_eq(ls_report_write(run, "/nowhere"), LS_OK);
+}
+
+static void check_equal(const char *a, const char *b, const char *name)
+{
+    char *one = read_text(a, name), *two = read_text(b, name);
+    ck_assert_msg(strcmp(one, two) == 0, "%s differs", name);
+    free(one);
+    free(two);
+}
+
+/* Whatever time it took: every table, summary.json and trace.json are the same. */
+START_TEST(no_figure_contains_an_audited_step)
+{
+    static const double factors[] = {50, 0.02};
+    char usual[PATH_MAX + 8], other[PATH_MAX + 40], name[80];
+    snprintf(usual, sizeof usual, "%s/usual", scratch);
+    audit_run(usual, 1);
+    for (int i = 0; i < 2; i++) {
+        snprintf(other, sizeof other, "%s/f%d", scratch, i);
+        audit_run(other, factors[i]);
+        check_equal(usual, other, "summary.json");
+        check_equal(usual, other, "trace.json");
+        for (int t = 0; ls_tables_name(t) != NULL; t++) {
+            snprintf(name, sizeof name, "tables/%s.tsv", ls_tables_name(t));
+            check_equal(usual, other, name);
+        }
+    }
+    cJSON *summary = NULL;
+    snprintf(other, sizeof other, "%s/summary.json", usual);
+    ck_assert_int_eq(ls_json_read_file(other, &summary), LS_OK);
+    const cJSON *row = summary_row(summary, "o2.w8");
+    ck_assert_int_eq(ls_json_int(row, "steps_measured", 0), 40 - 4 - 1 - 2);
+    ck_assert_int_eq(ls_json_int(row, "audited_steps", 0), 2);
+    cJSON_Delete(summary);
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
     if (argc == 2) {
@@ -348,6 +428,7 @@ int main(int argc, char **argv)
     tcase_add_test(cases, without_gnuplot_the_report_goes_without_pictures);
     tcase_add_test(cases, an_empty_run_is_said_to_be_empty);
     tcase_add_test(cases, diff_sees_what_changed);
+    tcase_add_test(cases, no_figure_contains_an_audited_step);
     suite_add_tcase(suite, cases);
     return run_suite(suite);
 }

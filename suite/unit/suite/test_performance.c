@@ -108,6 +108,47 @@ START_TEST(a_run_that_stopped_early_fails)
 }
 END_TEST
 
+/* Steps of 10 ms after a warm-up of 4; the second half takes `later` ms, one step in it `audited`.
+ */
+static ls_verdict judge_window(double later, double audited)
+{
+    ls_case_list rows = {0};
+    ls_verdict verdict;
+    memset(&verdict, 0, sizeof verdict);
+    ls_matrix bench = {.count = 0};
+    ls_spec spec = ls_matrix_spec(LS_ROLE_THROUGHPUT);
+    spec.warmup_steps = 4;
+    ls_matrix_add(&bench, &spec);
+    ls_performance_cases(&(ls_case_settings){.seed = 7, .bench = &bench}, &rows);
+    ck_assert_str_eq(rows.row[0].id, "performance.timed.o0.w1");
+    fixture.rank[0].step_count = 4 + 6;
+    for (int i = 0; i < 10; i++) {
+        fixture.step[0][i].total_ms = i < 4 ? 100 : i < 7 ? 10 : later;
+    }
+    fixture.step[0][8].audited = audited > 0;
+    fixture.step[0][8].total_ms = audited > 0 ? audited : later;
+    rows.row[0].judge(&rows.row[0], &fixture.record, &verdict);
+    ls_matrix_free(&bench);
+    ls_rows_free(&rows);
+    return verdict;
+}
+
+/* 5 % apart, which an audited step of any time does not change. */
+START_TEST(an_audited_step_is_in_neither_half_of_a_window)
+{
+    ck_assert_int_eq(judge_window(10.5, 0).code, LS_PASS);
+    ck_assert_int_eq(judge_window(13, 0).code, LS_WEAK);
+    static const double audited[] = {0.01, 10.5, 1e6};
+    for (size_t i = 0; i < sizeof audited / sizeof *audited; i++) {
+        ls_verdict verdict = judge_window(10.5, audited[i]);
+        ck_assert_int_eq(verdict.code, LS_PASS);
+        /* 1e-9: a few roundings of a quotient of doubles */
+        ck_assert_double_eq_tol(verdict.value, 0.05, 1e-9);
+        ck_assert_int_eq(judge_window(13, audited[i]).code, LS_WEAK);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("performance");
@@ -117,6 +158,7 @@ int main(void)
     tcase_add_test(tests, a_level_that_ends_elsewhere_fails);
     tcase_add_test(tests, curves_that_do_not_fall_show_nothing);
     tcase_add_test(tests, a_run_that_stopped_early_fails);
+    tcase_add_test(tests, an_audited_step_is_in_neither_half_of_a_window);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
 }
