@@ -173,6 +173,20 @@ static uint64_t spec_digest(const ls_spec *spec)
     return spec->real_nodes ? ls_digest_update(digest, "real", 4) : digest;
 }
 
+/* Of 16 timed steps two audited ones leave enough for figures. */
+static int audited_steps(const ls_spec *spec)
+{
+    return spec->steps < 16 ? 1 : 2;
+}
+
+ls_matrix_audit ls_matrix_audit_of(const ls_spec *spec)
+{
+    uint64_t digest = spec_digest(spec);
+    return (ls_matrix_audit){.seed = (uint32_t)(digest ^ (digest >> 32)),
+                             .every = spec->steps / audited_steps(spec),
+                             .from = spec->warmup_steps + 1};
+}
+
 void ls_matrix_id(const ls_spec *spec, char *text)
 {
     char bucket[32], nodes[16] = "", level[16] = "o";
@@ -378,6 +392,9 @@ double ls_matrix_estimate_s(const ls_spec *spec, int cores)
     double step_s = compute_s + update_s + 0.002 * spec->world;
     double dump_s = spec->dump_steps[0] == '\0' ? 0 : 0.2 + gradient_gb * 8;
     int steps = spec->wrap == LS_WRAP_KILL ? spec->kill_step : spec->warmup_steps + spec->steps;
+    if (ls_spec_is_timed(spec) && spec->steps > 1) {
+        steps += 2 * audited_steps(spec); /* an audit takes about as long as two steps */
+    }
     return start_s + start_rank_s * spec->world / (double)used + steps * step_s + dump_s;
 }
 
@@ -415,9 +432,10 @@ ls_status ls_matrix_job(const ls_spec *spec, const ls_matrix_site *site, ls_job 
     if (strcmp(site->device, "cuda") == 0 && site->subject == NULL && ls_spec_is_timed(spec)) {
         /* a GPU that idles while the host computes digests is cooler and faster than one at work */
         ls_words_add(&list, "--digest-every=50");
-        /* audits one step, which costs about as much as a step */
-        ls_words_add(&list, "--audit=%llu:%d", (unsigned long long)spec->seed & 0xffffffffu,
-                     spec->warmup_steps + spec->steps);
+    }
+    if (site->subject == NULL && ls_spec_is_timed(spec)) {
+        ls_matrix_audit audit = ls_matrix_audit_of(spec);
+        ls_words_add(&list, "--audit=%u:%d:%d", audit.seed, audit.every, audit.from);
     }
     for (int i = 0; i < list.count; i++) {
         /* after "sh -c" of a wrapper; a subject may itself begin with sh */

@@ -19,6 +19,15 @@ ls_spec ls_matrix_spec(ls_role role);
  */
 ls_spec ls_matrix_sdc(const char *arch, int image_size, int batch_size, int ranks);
 
+/* How a timed job of ours is audited (numerics.md section 5, FP64 samples): --audit's SEED, which
+ * follows from the run's seed and from the job, so that jobs draw unlike steps, EVERY and FROM. One
+ * step of the steady window, one in each half of a window of 16 and more. */
+typedef struct ls_matrix_audit {
+    unsigned seed;
+    int every, from;
+} ls_matrix_audit;
+ls_matrix_audit ls_matrix_audit_of(const ls_spec *spec);
+
 /* "o2.w4.n2.b5mb.s30-1f3a09bc": the main factors, then a digest of everything that changes the job.
  * text[96]. */
 void ls_matrix_id(const ls_spec *spec, char *text);

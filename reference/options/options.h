@@ -104,7 +104,8 @@ typedef struct ls_options {
     int64_t dump_step[LS_OPTIONS_LIST_MAX]; /* steps that are not run are not dumped */
     bool audit; /* elements of what a step writes are computed once more (audit.h) */
     uint64_t audit_seed;
-    int64_t audit_every; /* one step of so many */
+    int64_t audit_every; /* one step of so many, */
+    int64_t audit_from;  /* counted from this one; 0: from the first, never where buckets settle */
     ls_fault_at fault;
     int overflow_count;
     ls_overflow_at overflow[LS_OPTIONS_LIST_MAX];

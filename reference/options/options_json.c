@@ -190,7 +190,10 @@ static void add_dump_steps(cJSON *json, const ls_options_row *row, const effecti
 
 static void add_audit(cJSON *json, const ls_options_row *row, const effective *e)
 {
-    LS_TEXT(text, 48, "%" PRIu64 ":%" PRId64, e->options->audit_seed, e->options->audit_every);
+    LS_TEXT(text, 80, "%" PRIu64 ":%" PRId64, e->options->audit_seed, e->options->audit_every);
+    if (e->options->audit_from > 0) {
+        ls_text_add(text, sizeof text, ":%" PRId64, e->options->audit_from);
+    }
     if (e->options->audit) {
         cJSON_AddStringToObject(json, row->name, text);
     }

@@ -218,8 +218,8 @@ static int read_audit(const char *option, const char *text, ls_options *options)
     int64_t seed = 0;
     if (!next_number(&rest, 0, &seed) ||
         (*rest == ':' && (++rest, !next_number(&rest, 1, &options->audit_every))) ||
-        *rest != '\0') {
-        return refuse(option, text, "SEED or SEED:EVERY, such as 1 or 1:200");
+        (*rest == ':' && (++rest, !next_number(&rest, 1, &options->audit_from))) || *rest != '\0') {
+        return refuse(option, text, "SEED, SEED:EVERY or SEED:EVERY:FROM, such as 1 or 1:200");
     }
     options->audit = true;
     options->audit_seed = (uint64_t)seed;

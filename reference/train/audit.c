@@ -17,15 +17,16 @@ enum { REPORTED = 8, WARM_STEPS = LS_DIALECT_REBUILD_AFTER + 1 };
 
 bool ls_audit_due(const ls_options *options, int64_t step)
 {
-    int64_t every = options->audit_every, within = every - WARM_STEPS;
-    if (!options->audit || within <= 0) {
-        return options->audit;
+    bool given = options->audit_from > 0;
+    int64_t every = options->audit_every, settle = given ? 0 : WARM_STEPS, within = every - settle;
+    int64_t at = step - (given ? options->audit_from : 1);
+    if (!options->audit || at < 0 || within <= 0) {
+        return options->audit && at >= 0;
     }
-    int64_t period = (step - 1) / every;
     uint32_t bound = within < UINT32_MAX ? (uint32_t)within : UINT32_MAX;
-    uint32_t drawn =
-        ls_rng_below(options->audit_seed, ls_rng_stream("audited steps"), (uint64_t)period, bound);
-    return (step - 1) % every == WARM_STEPS + (int64_t)drawn;
+    uint32_t drawn = ls_rng_below(options->audit_seed, ls_rng_stream("audited steps"),
+                                  (uint64_t)(at / every), bound);
+    return at % every == settle + (int64_t)drawn;
 }
 
 /* ---- which parts ----------------------------------------------------------------------------- */

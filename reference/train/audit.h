@@ -15,8 +15,9 @@
 
 typedef struct ls_audit ls_audit;
 
-/* One step of each `audit_every`, drawn from the seed, the same on all ranks; never the first two
- * of them (of a run: buckets settle there). With `audit_every` 1 or 2 every step. */
+/* One step of each `audit_every`, drawn from the seed, the same on all ranks. Counted from the
+ * first step never the first two of them (of a run: buckets settle there; with `audit_every` 1 or 2
+ * every step); from `audit_from` any of them, and none before it. */
 bool ls_audit_due(const ls_options *options, int64_t step);
 
 /* *out is NULL where no audit was asked for. */

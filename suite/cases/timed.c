@@ -9,7 +9,6 @@
 #include "kernels/core/text.h"
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
-#include "reference/data/loader.h"
 #include "reference/files/safetensors.h"
 
 /* Folders of batches: by micro-batches of a step for references of several worlds, by world for
@@ -32,6 +31,8 @@ void ls_timed_id(const ls_spec *spec, char *text)
     if (spec->role == LS_ROLE_DDP_WORLD1 || spec->role == LS_ROLE_STRONG_SCALING) {
         /* ids of cases are a contract: they keep the roles' names of schema 1 */
         ls_text_add(text, 64, spec->role == LS_ROLE_DDP_WORLD1 ? ".self" : ".strong");
+    } else if (spec->role == LS_ROLE_NO_COMM) {
+        ls_text_add(text, 64, ".no_comm");
     }
 }
 
@@ -141,22 +142,29 @@ typedef struct batch_file {
     int64_t images, pixels;
 } batch_file;
 
-/* Micro-batch `slot` is what rank `rank` of `world` draws in its first step. */
-static ls_status draw(const ls_spec *spec, const char *data, int rank, int world, int slot,
-                      batch_file *file)
+ls_status ls_timed_loader(const ls_spec *spec, const char *run, int rank, int64_t step,
+                          ls_loader **out)
 {
+    bool inside = strncmp(spec->data, "{run}", 5) == 0;
+    LS_TEXT(data, 1024, "%s%s", inside ? run : "", spec->data + (inside ? 5 : 0));
     ls_loader_options options = {.data = data,
                                  .rank = rank,
-                                 .world = world,
+                                 .world = spec->world,
                                  .batch_size = spec->batch_size,
                                  .image_size = spec->image_size,
                                  .num_classes = 10,
                                  .accumulate = 1,
                                  .seed = spec->seed,
                                  .workers = 0,
-                                 .first_step = 1};
+                                 .first_step = step};
+    return ls_loader_open(&options, out);
+}
+
+/* Micro-batch `slot` is what the rank draws in its first step. */
+static ls_status draw(const ls_spec *spec, const char *run, int rank, int slot, batch_file *file)
+{
     ls_loader *loader = NULL;
-    LS_TRY(ls_loader_open(&options, &loader));
+    LS_TRY(ls_timed_loader(spec, run, rank, 1, &loader));
     ls_loader_batch batch;
     ls_status status = ls_loader_next(loader, &batch);
     if (status == LS_OK) {
@@ -190,10 +198,6 @@ static ls_status save(const char *folder, int step, const ls_spec *spec, int mic
 static ls_status write_world(const ls_spec *timed, int micro, int step, const char *run,
                              const char *folder)
 {
-    LS_TEXT(data, 1024, "%s", timed->data);
-    if (strncmp(data, "{run}", 5) == 0) {
-        ls_text_put(data, sizeof data, "%s%s", run, timed->data + 5);
-    }
     batch_file file = {NULL, NULL, timed->batch_size, 0};
     file.pixels = file.images * 3 * timed->image_size * timed->image_size;
     file.input = malloc((size_t)(micro * file.pixels) * sizeof(float));
@@ -203,7 +207,7 @@ static ls_status write_world(const ls_spec *timed, int micro, int step, const ch
         status = ls_log_fail(LS_ERR_INFRA, "no memory for the reference's batches");
     }
     for (int rank = 0; rank < timed->world && status == LS_OK; rank++) {
-        status = draw(timed, data, rank, timed->world, rank % micro, &file);
+        status = draw(timed, run, rank, rank % micro, &file);
         if (status == LS_OK && rank % micro == micro - 1) {
             status = save(folder, step++, timed, micro, &file);
         }

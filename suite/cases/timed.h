@@ -2,11 +2,16 @@
 #ifndef LS_TIMED_H
 #define LS_TIMED_H
 
+#include "reference/data/loader.h"
 #include "rows.h"
 
-/* "o2.w8.b25mb", ".n2" with nodes, ".self" or ".strong" for what a row is compared with: which
- * distinguishes a run's timed jobs. text[64]. */
+/* "o2.w8.b25mb", ".n2" with nodes, ".self", ".strong" or ".no_comm" for what a row is compared
+ * with: which distinguishes a run's timed jobs. text[64]. */
 void ls_timed_id(const ls_spec *spec, char *text);
+/* Opens the data of one rank of a timed job, at a step, exactly as the rank draws them. `run`: the
+ * run's folder. */
+ls_status ls_timed_loader(const ls_spec *spec, const char *run, int rank, int64_t step,
+                          ls_loader **out);
 /* row->data of a case that has a reference: the mean over its steps first_step ..
  * first_step+count-1 is the gradient. */
 typedef struct ls_timed_steps {

@@ -167,7 +167,7 @@ static void nodes_free(ls_bench_nodes *nodes)
 /* What two sites compare under this name. A change of any setting, job or case of it is a new
  * number.
  */
-#define RATED_VERSION "1"
+#define RATED_VERSION "2"
 
 static bool is_rated(const ls_variables *given)
 {

@@ -108,7 +108,7 @@ static const struct option {
     {"digest-every", "", NULL, "1= 2", "0 -1"},
     {"trace", "", "false", "=true", "1"},
     {"print-freq", "", "10", "0 1000000", "-1 1000001"},
-    {"audit", "", NULL, "3='3:200' '3:5'", "-1 3:0 x 3:"},
+    {"audit", "", NULL, "3='3:200' '3:5' '3:5:9'", "-1 3:0 x 3: 3:5:0 3:5: 3:5:9:1"},
     {"resident", "", NULL, "1 64", "0 65"},
     {"cudnn-benchmark", "", NULL, "=true", "1"},
     {"cuda-graph", "", NULL, "'on' 'off' auto=", "yes"},

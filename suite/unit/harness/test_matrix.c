@@ -345,11 +345,55 @@ START_TEST(timed_steps_can_be_halved_and_keep_the_time)
 }
 END_TEST
 
+/* Rows and baselines, each from its first timed step on, each with a seed of its own, also where
+ * two runs differ in theirs only; nothing else, and no other subject. */
+START_TEST(timed_jobs_of_ours_are_audited_each_in_other_steps)
+{
+    enum { MOST = 128 };
+    char seeds[MOST][32];
+    int count = 0;
+    for (unsigned run = 7; run < 9; run++) {
+        ls_matrix_bench bench = usual(8, LS_PROFILE_QUICK);
+        ls_matrix matrix = {0, 0, NULL, NULL};
+        bench.seed = run;
+        ls_matrix_bench_jobs(&bench, &matrix);
+        for (int i = 0; i < matrix.count; i++) {
+            const ls_spec *spec = &matrix.spec[i];
+            ls_matrix_site site = {.run_directory = "/nowhere", .device = "cpu", .cores = 2};
+            ls_job job;
+            ck_assert_int_eq(ls_matrix_job(spec, &site, &job), LS_OK);
+            const char *found = NULL;
+            for (int k = 0; k < job.command.count; k++) {
+                found =
+                    strncmp(job.command.word[k], "--audit=", 8) == 0 ? job.command.word[k] : found;
+            }
+            ck_assert((found != NULL) == ls_spec_is_timed(spec));
+            int seed_bytes = 0, every = 0, from = 0;
+            if (found != NULL) {
+                ck_assert_int_eq(sscanf(found, "--audit=%*u%n:%d:%d", &seed_bytes, &every, &from),
+                                 2);
+                ck_assert_int_eq(every, spec->steps < 16 ? spec->steps : spec->steps / 2);
+                ck_assert_int_eq(from, spec->warmup_steps + 1);
+                ls_text_put(seeds[count], 32, "%.*s", seed_bytes, found);
+                for (int k = 0; k < count; k++) {
+                    ck_assert_str_ne(seeds[k], seeds[count]);
+                }
+                ck_assert_int_lt(++count, MOST);
+            }
+            ls_job_free(&job);
+        }
+        ls_matrix_free(&matrix);
+    }
+    ck_assert_int_ge(count, 2 * 14);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("matrix");
     TCase *tests = tcase_create("matrix");
     tcase_add_test(tests, quick_varies_one_factor_at_a_time);
+    tcase_add_test(tests, timed_jobs_of_ours_are_audited_each_in_other_steps);
     tcase_add_test(tests, what_a_row_is_compared_with_differs_in_one_thing);
     tcase_add_test(tests, every_run_of_the_curves_has_its_own_options);
     tcase_add_test(tests, full_covers_every_pair_and_not_the_product);
