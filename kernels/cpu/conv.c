@@ -374,7 +374,8 @@ static void operand_store(const ls_conv *conv, const operand *o, void *data)
                             conv->shape.batch, o->channels, o->pixels);
     }
     if (conv->type != LS_F32) {
-        ls_parallel_narrow(conv->backend, conv->type, o->wide, data, o->count);
+        int64_t tail = LS_PLANT(product_tail_at_16, 0, conv->shape.batch >= 16 ? 8 : 0);
+        ls_parallel_narrow(conv->backend, conv->type, o->wide, data, o->count - tail);
     }
 }
 
@@ -477,6 +478,12 @@ ls_status ls_conv_backward_weights(ls_conv *conv, const void *in, const void *ou
     }
     if (conv->matrix) {
         fold(conv->backend, &conv->map, dense, plain);
+    }
+    for (int64_t i = 0; LS_PLANT(large_half_gradients, false,
+                                 conv->type != LS_F32 && conv->shape.in_channels >= 1024) &&
+                        i < count;
+         i++) {
+        plain[i] *= 1.1f;
     }
     ls_parallel_round(conv->backend, conv->type, plain, count);
     ls_parallel_store(conv->backend, plain, grad);

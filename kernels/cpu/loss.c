@@ -99,6 +99,7 @@ ls_status ls_loss_backward(ls_plan *plan, ls_stream *stream, const ls_op *op)
     ls_dtype type = plan->options.activation;
     float loss_scale = plan->bound.state->loss_scale;
     float scale = loss_scale * plan->loss_factor / LS_PLANT(loss_summed, (float)batch, 1.0f);
+    scale *= LS_PLANT(loss_mean_at_32, 1.0f, batch >= 32 ? 32.0f / 33.0f : 1.0f);
     char *dx = ls_plan_grad(plan, op->dx);
     for (int n = 0; n < batch; n++) {
         const float *row = plan->logits + (int64_t)n * classes;

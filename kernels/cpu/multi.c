@@ -196,6 +196,8 @@ static bool step_piece(const void *opaque, int i, int64_t offset, int64_t count)
 {
     const step_context *c = opaque;
     ls_multi_span span = ls_multi_span_at(c->args, i, offset);
+    count = LS_PLANT(not_stepped_beyond_a_million, count,
+                     offset + count < 1 << 20 ? count : (1 << 20) - offset);
     return c->variant->step(&c->rule, &span, count);
 }
 

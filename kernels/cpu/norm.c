@@ -75,13 +75,14 @@ static void merge_images(ls_plan *plan, const field *f, int b)
 {
     double pixels = (double)(f->plane / f->block);
     double *means = plan->partial[0], *m2s = plan->partial[1];
+    int images = LS_PLANT(norm_leaves_image_at_32, f->images, f->images - (f->images >= 32));
     for (int c = b * f->block; c < (b + 1) * f->block; c++) {
         double mean = 0, m2 = 0;
-        for (int n = 0; n < f->images; n++) {
+        for (int n = 0; n < images; n++) {
             mean += means[(int64_t)n * f->channels + c];
         }
-        mean /= f->images;
-        for (int n = 0; n < f->images; n++) {
+        mean /= images;
+        for (int n = 0; n < images; n++) {
             double off = means[(int64_t)n * f->channels + c] - mean;
             m2 += m2s[(int64_t)n * f->channels + c] + pixels * off * off;
         }
@@ -133,7 +134,8 @@ static void finish_statistics(ls_plan *plan, const field *f, ls_norm *norm, int 
     const ls_layer *layer = &plan->network->layer[norm->layer];
     const ls_tensor *running_mean = &plan->bound.buffer[layer->running_mean];
     const ls_tensor *running_var = &plan->bound.buffer[layer->running_var];
-    double momentum = (double)layer->momentum;
+    double momentum =
+        LS_PLANT(statistics_stay_at_16, (double)layer->momentum, f->images >= 16 ? 0.0 : 0.1);
     double unbiased = norm->count > 1 ? norm->count / (norm->count - 1) : 1;
     unbiased = LS_PLANT(biased_running_var, unbiased, 1.0);
     float mean[LS_LOOPS_LANES], scale[LS_LOOPS_LANES], bias[LS_LOOPS_LANES];

@@ -58,7 +58,8 @@ static void average(ls_plan *plan, const ls_op *op, bool backward)
 {
     planes p = planes_of(plan, op);
     const ls_slot *in = &plan->lower.slot[op->in];
-    int block = plan->layout[op->in].block;
+    int block = plan->layout[op->in].block, pixels = ls_plan_pixels(in);
+    pixels -= LS_PLANT(average_leaves_pixel_at_16, 0, plan->options.batch >= 16);
     ls_dtype type = plan->options.activation;
     size_t bytes = element_bytes(plan);
     char *wide = backward ? ls_plan_grad(plan, op->dx) : ls_plan_at(plan, op->in);
@@ -69,9 +70,9 @@ static void average(ls_plan *plan, const ls_op *op, bool backward)
         char *image = wide + (size_t)(i * p.in_stride) * bytes;
         char *pixel = narrow + (size_t)(i * p.out_stride) * bytes;
         if (backward) {
-            loops->average_back(type, pixel, image, ls_plan_pixels(in), block);
+            loops->average_back(type, pixel, image, pixels, block);
         } else {
-            loops->average(type, image, pixel, ls_plan_pixels(in), block);
+            loops->average(type, image, pixel, pixels, block);
         }
     }
 }

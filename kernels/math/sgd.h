@@ -24,7 +24,9 @@ LS_HALF_FN ls_sgd_rule ls_sgd_prepare(const ls_optimizer_config *config, float l
 {
     ls_sgd_rule rule;
     (void)grad_squares;
-    rule.flags = config->weight_decay != 0.0 ? LS_SGD_DECAYS : 0;
+    bool decays =
+        config->weight_decay != 0.0 && LS_PLANT(no_decay_after_50, true, ls_plant_now <= 50);
+    rule.flags = decays ? LS_SGD_DECAYS : 0;
     if (config->momentum != 0.0) {
         rule.flags |= (step == 1 ? LS_SGD_FIRST : 0) | (config->nesterov ? LS_SGD_NESTEROV : 0);
     }

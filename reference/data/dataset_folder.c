@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 
 #include "kernels/core/log.h"
+#include "kernels/core/plant.h"
 #include "jpeg.h"
 #include "sampler.h"
 #include "transform.h"
@@ -353,7 +354,7 @@ ls_status ls_dataset_folder_open(const ls_loader_options *options, const char *d
         return status;
     }
     set->sampler = (ls_sampler){.count = set->folder.count,
-                                .rank = options->rank,
+                                .rank = LS_PLANT(rank_0_shard_everywhere, options->rank, 0),
                                 .world = options->world,
                                 .shuffle = true,
                                 .seed = options->seed};

@@ -237,6 +237,17 @@ static ls_status observe(const ls_ddp *ddp, ls_step_moment at, int index)
     return ddp->observers == NULL ? LS_OK : ls_step_observers_call(ddp->observers, &event);
 }
 
+/* What the sum over ranks is multiplied by. */
+static float factor_of(const ls_ddp *ddp, int index)
+{
+    float factor = (float)ddp->options.rules->post_factor;
+    (void)index;
+    return LS_PLANT(last_bucket_at_8, factor,
+                    factor == 0.125f && index == ddp->layout.bucket_count - 1 && ls_plant_now > 1
+                        ? 1.0f / 9
+                        : factor);
+}
+
 /* Begins every full bucket that is next in order. */
 static ls_status begin_full(ls_ddp *ddp)
 {
@@ -256,15 +267,14 @@ static ls_status begin_full(ls_ddp *ddp)
         }
         LS_TRY(device->api->event_record(slot->event, device->stream));
         LS_TRY(observe(ddp, LS_STEP_BUCKET_BEGINS, number));
-        ls_comm_op op = {
-            .kind = LS_COMM_ALL_REDUCE,
-            .buffer = slot->whole.data,
-            .count = count_of(ddp, number),
-            .dtype = slot->whole.dtype,
-            .factor = engine_scales(ddp, slot->whole.dtype)
-                          ? LS_PLANT(not_averaged, (float)ddp->options.rules->post_factor, 1.0f)
-                          : 1.0f,
-            .label = slot->label};
+        ls_comm_op op = {.kind = LS_COMM_ALL_REDUCE,
+                         .buffer = slot->whole.data,
+                         .count = count_of(ddp, number),
+                         .dtype = slot->whole.dtype,
+                         .factor = engine_scales(ddp, slot->whole.dtype)
+                                       ? LS_PLANT(not_averaged, factor_of(ddp, number), 1.0f)
+                                       : 1.0f,
+                         .label = slot->label};
         ls_device_range_push(device, slot->label);
         ls_status status =
             ddp->options.engine->begin(ddp->options.comm, &op, slot->event, &slot->handle);
@@ -354,7 +364,7 @@ static ls_status take_back(ls_ddp *ddp, int index)
     const ls_memory *memory = ddp->options.memory;
     const ls_device *device = memory->device;
     const ls_bucket *bucket = &ddp->layout.bucket[index];
-    float factor = (float)ddp->options.rules->post_factor;
+    float factor = factor_of(ddp, index);
     if (factor != 1.0f &&
         (!engine_scales(ddp, bucket->dtype) || LS_PLANT(averaged_twice, false, true))) {
         LS_TRY(device->api->scale(device->backend, device->stream, ddp->slot[index].whole, factor));

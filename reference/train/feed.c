@@ -4,6 +4,7 @@
 
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
+#include "kernels/core/plant.h"
 
 enum { SLOTS = 2 };
 
@@ -95,6 +96,8 @@ ls_status ls_feed_take(ls_feed *feed, ls_feed_batch *out)
         int64_t begun_ns = ls_clock_ns();
         *out = (ls_feed_batch){.slot = -1};
         LS_TRY(ls_loader_next(trainer->loader, &out->host));
+        LS_TRY(LS_PLANT(batch_dropped_after_20, LS_OK,
+                        feed->number >= 20 ? ls_loader_next(trainer->loader, &out->host) : LS_OK));
         out->waited_ms = ls_clock_ms_between(begun_ns, ls_clock_ns());
     } else if (trainer->options.resident > 0) {
         *out = (ls_feed_batch){.host = {.images = trainer->options.batch_size},

@@ -151,7 +151,8 @@ static ls_status run_stages(ls_step *step, int from, int to)
         {LS_STEP_OPTIMIZER, "optimizer", optimize, 1},
         {LS_STEP_SCALER, "scaler", update_scale,
          LS_PLANT(update_twice, LS_PLANT(update_forgotten, 1, 0), 2)},
-        {LS_STEP_REPACK, "repack", repack, LS_PLANT(stale_weight_cache, 1, 0)},
+        {LS_STEP_REPACK, "repack", repack,
+         LS_PLANT(stale_weight_cache, LS_PLANT(stale_cast_after_20, 1, ls_plant_now <= 20), 0)},
     };
     ls_status status = LS_OK;
     for (const stage *stage = list + from; stage < list + to && status == LS_OK; stage++) {

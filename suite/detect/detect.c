@@ -80,9 +80,11 @@ static ls_status parse(detect *d, int count, char **argument)
     return LS_OK;
 }
 
+/* A bench takes a minute: in a full run, or by name. */
 static bool is_wanted(const detect *d, const ls_detect_plant *plant)
 {
-    return d->wanted.count == 0 || ls_select_find(&d->wanted, plant->name) != NULL;
+    return d->wanted.count == 0 ? d->full || plant->bench[0] == '\0'
+                                : ls_select_find(&d->wanted, plant->name) != NULL;
 }
 
 static ls_status check_wanted(const detect *d)
@@ -197,7 +199,7 @@ static ls_status make_folder(detect *d)
 static void take_catch(const ls_detect_plant *plant, const ls_detect_outcome *outcome,
                        ls_detect_result *result)
 {
-    const ls_detect_verdict *by = ls_detect_catch(outcome);
+    const ls_detect_verdict *by = ls_detect_catch(outcome, plant->case_id);
     if (by == NULL || result->caught) {
         return;
     }
@@ -217,7 +219,7 @@ static void count_others(const ls_detect_plant *plant, const ls_detect_outcome *
         ls_detect_outcome one = {.count = 1, .verdict = &outcome->verdict[i]};
         if (strcmp(outcome->verdict[i].case_id, plant->case_id) != 0) {
             result->others_asked++;
-            result->others += ls_detect_catch(&one) != NULL;
+            result->others += ls_detect_catch(&one, plant->case_id) != NULL;
         }
     }
 }
@@ -257,6 +259,7 @@ static ls_status run_fault(detect *d, int index)
     ls_detect_child child = {.program = program,
                              .wish = plant->patch ? NULL : plant->wish,
                              .directory = directory,
+                             .bench = plant->bench[0] != '\0' ? plant->bench : NULL,
                              .case_id = plant->case_id,
                              .engines = plant->device ? engines : NULL,
                              .seed = d->first_seed,
@@ -269,7 +272,7 @@ static ls_status run_fault(detect *d, int index)
     r->seconds = outcome.seconds;
     d->stopped = outcome.stopped;
     ls_detect_outcome_free(&outcome);
-    if ((!r->caught || (d->full && !before.stale)) && !d->stopped) {
+    if ((!r->caught || (d->full && !before.stale)) && !d->stopped && child.bench == NULL) {
         r->others = r->others_asked = 0;
         child.case_id = NULL;
         child.list = d->cases;
@@ -382,7 +385,7 @@ static ls_status run_clean(detect *d, uint64_t seed, ls_detect_clean *clean)
                              .limit_s = list_limit_s};
     ls_detect_outcome outcome;
     LS_TRY(ls_detect_run(&child, &outcome));
-    const ls_detect_verdict *alarm = ls_detect_catch(&outcome);
+    const ls_detect_verdict *alarm = ls_detect_catch(&outcome, "");
     clean->cases = outcome.count;
     if (alarm != NULL) {
         ls_text_put(clean->where, sizeof clean->where, "%s", alarm->case_id);

@@ -85,7 +85,7 @@ ls_status ls_detect_run_foreign(const ls_detect_place *place, const ls_detect_pl
 {
     ls_detect_outcome outcome;
     LS_TRY(run(place, plant->name, plant->subject, plant->case_id, &outcome));
-    const ls_detect_verdict *by = ls_detect_catch(&outcome);
+    const ls_detect_verdict *by = ls_detect_catch(&outcome, plant->case_id);
     *result = (ls_detect_result){.done = !outcome.stopped, .seconds = outcome.seconds};
     if (by != NULL && !is_code(by, LS_TIMEOUT)) {
         result->by = *by;

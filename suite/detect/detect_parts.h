@@ -19,8 +19,10 @@ int ls_detect_main(int count, char **argument);
 
 /* One line of suite/plants.txt, or of suite/peers/wrong/expected.txt. */
 typedef struct ls_detect_plant {
-    char name[48];                  /* of LS_PLANT(name, ...), or of suite/plants/<name>.patch */
-    char wish[64];                  /* value of LS_PLANT: the name, "@step" and ":rank" */
+    char name[48];  /* of LS_PLANT(name, ...), or of suite/plants/<name>.patch */
+    char wish[64];  /* value of LS_PLANT: the name, "@step" and ":rank" */
+    char bench[96]; /* variables of the bench whose timed jobs it is in, in a full run or by name;
+                       "": it is in the jobs of the case */
     char case_id[LS_CASE_ID_BYTES]; /* the case that must catch it */
     char requirement[8];
     char cause[128]; /* a glob that the printed cause must match; "-": none is expected */
@@ -63,16 +65,17 @@ typedef struct ls_detect_outcome {
     int count, capacity;
     ls_detect_verdict *verdict;
     double seconds;
-    bool timed_out, stopped;
-    int code; /* exit code of the run */
+    bool timed_out, stopped, claim_only; /* claim_only: verdicts outside the claim are left out */
+    int code;                            /* exit code of the run */
 } ls_detect_outcome;
 
-/* The run: `lockstep conform` of one build. */
+/* The run: `lockstep conform` of one build, or `lockstep bench`. */
 typedef struct ls_detect_child {
     const char *program;   /* build/planted/lockstep */
     const char *wish;      /* NULL: no fault */
     const char *directory; /* --out; the log is <directory>.log */
     const char *subject;   /* another trainer's command, or NULL */
+    const char *bench;     /* variables of a smoke bench ("NGPUS=2 BATCH=32"), or NULL */
     const char *case_id;   /* one case, or NULL */
     const char *list;      /* a list of cases, or NULL */
     const char *engines;   /* folder of the libraries for --device cuda; NULL: the CPU */
@@ -84,9 +87,9 @@ typedef struct ls_detect_child {
 /* Runs it and reads its verdicts. LS_ERR_INFRA when it could not be started. */
 ls_status ls_detect_run(const ls_detect_child *child, ls_detect_outcome *out);
 void ls_detect_outcome_free(ls_detect_outcome *outcome);
-/* The first verdict against the subject: FAIL, CRASH, TIMEOUT or WEAK. NULL: none; UNSUPPORTED,
- * INFRA and SKIP do not count. */
-const ls_detect_verdict *ls_detect_catch(const ls_detect_outcome *outcome);
+/* A verdict against the subject, FAIL, CRASH, TIMEOUT or WEAK: that of the case `named`, else the
+ * first. NULL: none; UNSUPPORTED, INFRA and SKIP do not count. */
+const ls_detect_verdict *ls_detect_catch(const ls_detect_outcome *outcome, const char *named);
 
 /* The result of one fault, <run>/faults/<name>.json. */
 typedef struct ls_detect_result {

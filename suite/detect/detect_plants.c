@@ -54,8 +54,10 @@ static ls_status read_line(char *line, const char *path, int number, ls_detect_l
                            number);
     }
     ls_detect_plant *plant = ls_detect_append(out);
-    ls_text_put(plant->wish, sizeof plant->wish, "%s", field[0]);
-    ls_text_put(plant->name, sizeof plant->name, "%.*s", (int)strcspn(field[0], "@:"), field[0]);
+    size_t wish = strcspn(field[0], " ");
+    ls_text_put(plant->wish, sizeof plant->wish, "%.*s", (int)wish, field[0]);
+    ls_text_put(plant->bench, sizeof plant->bench, "%s", trimmed(field[0] + wish));
+    ls_text_put(plant->name, sizeof plant->name, "%.*s", (int)strcspn(plant->wish, "@:"), field[0]);
     ls_text_put(plant->case_id, sizeof plant->case_id, "%s", field[1]);
     ls_text_put(plant->requirement, sizeof plant->requirement, "%s", field[2]);
     ls_text_put(plant->cause, sizeof plant->cause, "%s", field[3]);
@@ -120,7 +122,9 @@ ls_status ls_detect_check(const ls_detect_list *list, const ls_case_list *cases)
     for (int i = 0; i < list->count; i++) {
         const ls_detect_plant *plant = &list->plant[i];
         const ls_case *row = find_case(cases, plant->case_id);
-        if (row == NULL) {
+        if (plant->bench[0] != '\0') { /* its case is made for the jobs of that bench */
+            row = NULL;
+        } else if (row == NULL) {
             status = ls_log_fail(LS_ERR_CHECK, "planted fault %s: case %s does not exist",
                                  plant->name, plant->case_id);
         } else if (!plant->foreign && strcmp(row->requirement, plant->requirement) != 0) {

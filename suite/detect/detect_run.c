@@ -1,5 +1,6 @@
 #include "detect_parts.h"
 
+#include <dirent.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +11,9 @@
 #include "kernels/core/json.h"
 #include "kernels/core/list.h"
 #include "kernels/core/log.h"
+#include "kernels/core/path.h"
 #include "kernels/core/text.h"
+#include "kernels/core/words.h"
 
 extern char **environ;
 
@@ -44,6 +47,9 @@ static ls_status take_verdict(void *context, const cJSON *line, int line_number)
 {
     (void)line_number;
     ls_detect_outcome *out = context;
+    if (out->claim_only && !ls_json_bool(line, "in_claim", false)) {
+        return LS_OK;
+    }
     out->verdict = ls_list_grow(out->verdict, out->count, &out->capacity, sizeof *out->verdict);
     ls_detect_verdict *v = &out->verdict[out->count++];
     memset(v, 0, sizeof *v);
@@ -54,10 +60,38 @@ static ls_status take_verdict(void *context, const cJSON *line, int line_number)
     return LS_OK;
 }
 
-static void arguments_of(const ls_detect_child *child, char *seed, char **argv)
+/* The path of a bench's verdicts: in the one folder that it has made in `directory`; "" for none.
+ */
+static void find_verdicts(const char *directory, char *path, size_t bytes)
+{
+    DIR *list = opendir(directory);
+    path[0] = '\0';
+    for (struct dirent *entry; list != NULL && (entry = readdir(list)) != NULL;) {
+        LS_TEXT(found, 700, "%s/%s/verdicts.jsonl", directory, entry->d_name);
+        if (entry->d_name[0] != '.' && access(found, R_OK) == 0) {
+            ls_text_put(path, bytes, "%s", found);
+        }
+    }
+    if (list != NULL) {
+        closedir(list);
+    }
+}
+
+static void arguments_of(const ls_detect_child *child, char *seed, ls_words *bench, char **argv)
 {
     int count = 0;
     argv[count++] = (char *)(uintptr_t)child->program;
+    if (child->bench != NULL) {
+        ls_words_add(bench, "bench");
+        ls_words_add(bench, "PROFILE=smoke");
+        ls_words_add(bench, "DEVICE=cpu");
+        ls_words_add(bench, "OUT=%s", child->directory);
+        ls_words_split(bench, child->bench);
+        for (int i = 0; i < bench->count; i++) {
+            argv[count++] = bench->word[i];
+        }
+        return;
+    }
     argv[count++] = "conform";
     argv[count++] = child->engines != NULL ? "--device=cuda" : "--device=cpu";
     argv[count++] = "--gate=manners";
@@ -86,13 +120,17 @@ static void arguments_of(const ls_detect_child *child, char *seed, char **argv)
 ls_status ls_detect_run(const ls_detect_child *child, ls_detect_outcome *out)
 {
     char *argv[20] = {NULL};
-    memset(out, 0, sizeof *out);
+    ls_words bench = {0};
+    *out = (ls_detect_outcome){.claim_only = child->bench != NULL};
     LS_TEXT(plant, 96, "LS_PLANT=%s", child->wish == NULL ? "" : child->wish);
     LS_TEXT(seed, 32, "%llu", (unsigned long long)child->seed);
     LS_TEXT(log, 700, "%s.log", child->directory);
     LS_TEXT(verdicts, 700, "%s/verdicts.jsonl", child->directory);
     (void)unlink(verdicts); /* of an earlier run */
-    arguments_of(child, seed, argv);
+    if (child->bench != NULL) {
+        ls_path_remove_tree(child->directory);
+    }
+    arguments_of(child, seed, &bench, argv);
     LS_TEXT(engines, 1400, "LS_LIB_DIR=%s", child->engines == NULL ? "" : child->engines);
     char **environment = environment_with(child->wish == NULL ? NULL : plant,
                                           child->engines == NULL ? NULL : engines);
@@ -100,6 +138,7 @@ ls_status ls_detect_run(const ls_detect_child *child, ls_detect_outcome *out)
     ls_proc process = {0};
     int64_t begun_ns = ls_clock_ns();
     ls_status status = ls_proc_start(&spec, &process);
+    ls_words_free(&bench);
     free(environment);
     LS_TRY(status);
     int ended = ls_proc_wait_any(&process, 1, begun_ns + (int64_t)(child->limit_s * 1e9));
@@ -110,6 +149,9 @@ ls_status ls_detect_run(const ls_detect_child *child, ls_detect_outcome *out)
     }
     out->code = process.code;
     out->seconds = ls_clock_ms_between(begun_ns, ls_clock_ns()) * 1e-3;
+    if (child->bench != NULL) {
+        find_verdicts(child->directory, verdicts, sizeof verdicts);
+    }
     return access(verdicts, R_OK) == 0 ? ls_json_each_line(verdicts, take_verdict, out) : LS_OK;
 }
 
@@ -119,17 +161,18 @@ void ls_detect_outcome_free(ls_detect_outcome *outcome)
     memset(outcome, 0, sizeof *outcome);
 }
 
-const ls_detect_verdict *ls_detect_catch(const ls_detect_outcome *outcome)
+const ls_detect_verdict *ls_detect_catch(const ls_detect_outcome *outcome, const char *named)
 {
     static const ls_verdict_code against[] = {LS_FAIL, LS_CRASH, LS_TIMEOUT, LS_WEAK};
+    const ls_detect_verdict *first = NULL;
     for (int i = 0; i < outcome->count; i++) {
+        const ls_detect_verdict *v = &outcome->verdict[i];
         for (size_t k = 0; k < sizeof against / sizeof *against; k++) {
-            if (strcmp(outcome->verdict[i].code, ls_verdict_name(against[k])) == 0) {
-                return &outcome->verdict[i];
-            }
+            bool better = first == NULL || strcmp(v->case_id, named) == 0;
+            first = better && strcmp(v->code, ls_verdict_name(against[k])) == 0 ? v : first;
         }
     }
-    return NULL;
+    return first;
 }
 
 /* ---- kept results ---------------------------------------------------------------------------- */
