@@ -430,6 +430,47 @@ static void say_first_step(const ls_report_run *run, cJSON *list)
     say(list, text);
 }
 
+typedef struct audits {
+    int steps, jobs;
+    double seconds, share; /* more than as many other steps took; of the time of all jobs */
+} audits;
+
+static audits sum_audits(const ls_report_run *run)
+{
+    audits sum = {0};
+    double all_s = 0;
+    for (int j = 0; j < run->job_count; j++) {
+        const ls_report_job *job = &run->job[j];
+        double longest_ms = 0;
+        for (int k = 0; k < job->record->world && job->speed.audited_count > 0; k++) {
+            const ls_record_rank *rank = &job->record->rank[k];
+            double ms = -job->speed.audited_count * ls_report_speed_rank_ms(job, k, 0.50);
+            for (int i = 0; i < rank->step_count; i++) {
+                ms += rank->step[i].audited ? rank->step[i].total_ms : 0;
+            }
+            longest_ms = fmax(longest_ms, ms);
+        }
+        sum.steps += job->speed.audited_count;
+        sum.jobs += job->speed.audited_count > 0;
+        sum.seconds += longest_ms * 1e-3;
+        all_s += isfinite(job->record->seconds) ? job->record->seconds : 0;
+    }
+    sum.share = sum.seconds / all_s;
+    return sum;
+}
+
+static void say_audits(const ls_report_run *run, cJSON *list)
+{
+    audits sum = sum_audits(run);
+    if (sum.steps > 0) {
+        LS_TEXT(text, SENTENCE_BYTES,
+                "Audited: %d steps of %d jobs, which are in no figure; they took %.1f s more than "
+                "others, %.1f %% of the jobs' time.",
+                sum.steps, sum.jobs, sum.seconds, 100 * sum.share);
+        say(list, text);
+    }
+}
+
 cJSON *ls_report_compare_sentences(const ls_report_run *run)
 {
     cJSON *list = cJSON_CreateArray();
@@ -439,6 +480,7 @@ cJSON *ls_report_compare_sentences(const ls_report_run *run)
     say_roofline(run, list);
     say_batch(run, list);
     say_first_step(run, list);
+    say_audits(run, list);
     return list;
 }
 
@@ -451,6 +493,9 @@ cJSON *ls_report_compare_json(const ls_report_run *run)
     ls_stats_interval ddp = ls_report_compare_ddp(run, &with, &without);
     if (with != NULL) {
         ls_stats_add_json(out, "ddp_of_one_ratio", ddp);
+    }
+    if (sum_audits(run).steps > 0) {
+        ls_json_add_number(out, "audit_share", sum_audits(run).share);
     }
     static const char *const COPIED[] = {"roofline", "rates"};
     for (size_t i = 0; i < sizeof COPIED / sizeof *COPIED; i++) {
