@@ -79,7 +79,7 @@ static void judge_elements(const audits *all, int rank, ls_verdict *out)
 {
     for (int i = 0; i < all->count && i < STEPS_MAX; i++) {
         const audited_step *one = &all->step[i];
-        if (one->bad != 0) {
+        if (one->bad != 0 && out->code == LS_PASS) {
             ls_verdict_fail(out,
                             "rank=%d step %lld: %lld of %lld elements are wrong, one %.3g x its "
                             "bound: %s",
