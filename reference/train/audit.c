@@ -585,6 +585,23 @@ ls_status ls_audit_begin(ls_audit *audit, int64_t step, ls_step_observers *obser
     return LS_OK;
 }
 
+/* Ranks leave an audited step together: none waits for another's audit in the step after it, whose
+ * time counts. */
+static ls_status meet(ls_audit *audit)
+{
+    const ls_trainer *trainer = audit->trainer;
+    if (audit->bucket_count == 0) { /* they do not wait for each other */
+        return LS_OK;
+    }
+    ls_comm_op op = {.kind = LS_COMM_ALL_GATHER,
+                     .buffer = audit->bucket[0].all,
+                     .input = audit->bucket[0].mine,
+                     .count = (int64_t)sizeof(double),
+                     .dtype = LS_U8,
+                     .label = "end of an audited step"};
+    return ls_comm_run(trainer->engine, trainer->comm, &op, trainer->device.stream);
+}
+
 ls_status ls_audit_end(ls_audit *audit)
 {
     if (audit == NULL || !audit->active) {
@@ -594,6 +611,7 @@ ls_status ls_audit_end(ls_audit *audit)
     const ls_device *device = &trainer->device;
     device->api->plan_observe(trainer->plan, NULL, NULL);
     audit->active = false;
+    LS_TRY(meet(audit));
     return device->api->copy_out(device->backend, device->stream, audit->found, audit->verdict,
                                  audit->count * (int64_t)sizeof *audit->found);
 }
