@@ -22,8 +22,8 @@
  * before. matrix_limit_s is for the other cases of a fault that its own case has caught: a fault
  * that hangs every job would take the deadline of each, and cases not reached in time count as not
  * run. */
-static const double budget_s = 45 * 60, named_limit_s = 300, list_limit_s = 1800,
-                    matrix_limit_s = 240;
+static const double budget_s = 45 * 60, named_limit_s = 300, bench_limit_s = 900,
+                    list_limit_s = 1800, matrix_limit_s = 240;
 
 enum { CLEAN_SHORT = 5, CLEAN_FULL = 100, CLEAN_MOST = 100000 };
 
@@ -263,7 +263,7 @@ static ls_status run_fault(detect *d, int index)
                              .case_id = plant->case_id,
                              .engines = plant->device ? engines : NULL,
                              .seed = d->first_seed,
-                             .limit_s = named_limit_s};
+                             .limit_s = plant->bench[0] != '\0' ? bench_limit_s : named_limit_s};
     ls_detect_outcome outcome;
     const ls_detect_result before = *r;
     *r = (ls_detect_result){.others = before.others, .others_asked = before.others_asked};
