@@ -283,9 +283,9 @@ conform:
 	@$(BUILD)/lockstep conform $(call option,CLAIM,claim) $(call option,SUBJECT,subject) \
 		$(call option,CASE,case) $(call option,LIST,list-file) $(call option,SEED,seed) \
 		$(call option,SHARD,shard) $(call option,DEVICE,device) $(call option,OUT,out) \
-		$(call option,RESUME,out) $(if $(RESUME),--resume) $(call flag,FAIL_EARLY,fail-early) \
-		$(call flag,OVERWRITE,overwrite) $(if $(GATE)$(SUBJECT),$(call option,GATE,gate),--gate manners) \
-		$(call flag,DRYRUN,list)
+		$(call option,BUDGET,budget) $(call option,RESUME,out) $(if $(RESUME),--resume) \
+		$(call flag,FAIL_EARLY,fail-early) $(call flag,OVERWRITE,overwrite) \
+		$(if $(GATE)$(SUBJECT),$(call option,GATE,gate),--gate manners) $(call flag,DRYRUN,list)
 
 # DIRS becomes words of the command: merge.def lets pass no character that a shell interprets.
 merge:
@@ -333,7 +333,8 @@ help:
 #:                      (DRYRUN=1 lists the jobs; PROFILE=smoke takes a minute;
 #:                      RESUME=results/runs/... continues an interrupted run)
 #: make check           unit tests and the must-pass conformance cases
-#: make conform         conformance cases (CLAIM=... SUBJECT="..." CASE=GLOB)
+#: make conform         conformance cases (CLAIM=... SUBJECT="..." CASE=GLOB
+#:                      BUDGET=10m)
 #: make merge DIRS=...   the shards of a conformance run (SHARD=i/n) as one run
 #: make detect          plant faults, each of which a case must catch, and run
 #:                      PyTorch scripts with mistakes that users make (FAULT=GLOB;

@@ -372,13 +372,13 @@ static double gmacs(const char *arch, int image_size)
     return found->gmacs * ratio * ratio;
 }
 
-double ls_matrix_estimate_s(const ls_spec *spec, int cores)
+/* Without the start. *cores_used: the cores that it uses. */
+static double estimate_steps_s(const ls_spec *spec, int cores, int *cores_used)
 {
     /* Fitted on 2 Zen 5 cores; fit_steps (matrix_bench.c) depends on it. */
-    const double start_s = 0.4, start_rank_s = 0.35; /* divided by the cores in use */
-    const double core_gflop_per_s = 45;              /* whole training step, f32 */
-    const double half_cost = 1.5;                    /* emulated half relative to f32 */
-    const double rank_gb_per_s = 0.35;               /* reduction and update, per core in use */
+    const double core_gflop_per_s = 45; /* whole training step, f32 */
+    const double half_cost = 1.5;       /* emulated half relative to f32 */
+    const double rank_gb_per_s = 0.35;  /* reduction and update, per core in use */
     cores *= spec->real_nodes ? spec->nodes : 1;
     int used = spec->world < cores ? spec->world : cores;
     if (spec->world == 1 && spec->threads != 1) {
@@ -395,7 +395,30 @@ double ls_matrix_estimate_s(const ls_spec *spec, int cores)
     if (ls_spec_is_timed(spec) && spec->steps > 1) {
         steps += 2 * audited_steps(spec); /* an audit takes about as long as two steps */
     }
-    return start_s + start_rank_s * spec->world / (double)used + steps * step_s + dump_s;
+    *cores_used = used;
+    return steps * step_s + dump_s;
+}
+
+double ls_matrix_estimate_s(const ls_spec *spec, int cores)
+{
+    const double start_s = 0.4, start_rank_s = 0.35; /* divided by the cores in use */
+    int used;
+    double steps_s = estimate_steps_s(spec, cores, &used);
+    return start_s + start_rank_s * spec->world / (double)used + steps_s;
+}
+
+double ls_matrix_estimate_at(const ls_spec *spec, const ls_matrix_site *site)
+{
+    enum { ENDLESS = 10000 };                       /* steps of a job that something else ends */
+    const double meet_rank_s = 0.03, ended_s = 3.0; /* the ranks' rendezvous; such a job */
+    int used;
+    if (site->start_s <= 0) {
+        return ls_matrix_estimate_s(spec, site->cores);
+    }
+    double steps_s = spec->steps < ENDLESS ? estimate_steps_s(spec, site->cores, &used) : ended_s;
+    int ranks = spec->real_nodes ? spec->world / spec->nodes : spec->world;
+    double turns = ranks > site->cores ? ranks / (double)site->cores : 1;
+    return site->start_s * turns + meet_rank_s * spec->world + steps_s;
 }
 
 /* ---- the job ------------------------------------------------------------------------------- */

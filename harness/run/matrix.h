@@ -47,6 +47,7 @@ typedef struct ls_matrix_site {
     struct ls_watch_gpu *gpus; /* monitored while jobs run here; NULL: none. Not owned */
     int devices;               /* GPUs of a machine that ranks can use; 0: they run on cores */
     bool share_devices;        /* several ranks may share one */
+    double start_s;            /* a subject's own start-up, measured; 0: not measured */
     bool oversubscribed, half_emulated;
 } ls_matrix_site;
 
@@ -58,6 +59,8 @@ ls_status ls_matrix_job(const ls_spec *spec, const ls_matrix_site *site, ls_job 
  * model was fitted on a 2-core machine and is right within a factor of two; it serves the plan, the
  * time left and deadlines only. */
 double ls_matrix_estimate_s(const ls_spec *spec, int cores);
+/* The same with the start-up that was measured there, if it was: for the plan and the time left. */
+double ls_matrix_estimate_at(const ls_spec *spec, const ls_matrix_site *site);
 
 /* Whether the job is a row of the matrix, and not only a baseline or a reference of one. */
 bool ls_matrix_is_row(const ls_spec *spec);

@@ -82,11 +82,15 @@ static ls_status measure(ls_bench *b, const char *when)
 
 int ls_bench_main(int count, char **argument)
 {
-    if (ls_bench_plan_helped("bench [NAME=value...] [--dry-run]", count, argument)) {
+    if (ls_bench_plan_helped("bench [NAME=value...] [--budget TIME] [--dry-run]", count,
+                             argument)) {
         return 0;
     }
     ls_bench b;
     ls_status status = ls_bench_plan_make(&b, count, argument);
+    if (status == LS_OK && b.run.site.start_s == 0) {
+        status = ls_budget_measure_start(&b.run.site);
+    }
     LS_THEN(status, ls_runner_look_back(&b.run));
     if (status != LS_OK) {
         ls_bench_plan_free(&b);

@@ -536,6 +536,13 @@ ls_status ls_bench_plan_make(ls_bench *b, int count, char **argument)
     ls_matrix_bench_jobs(m, &b->run.bench);
     LS_TRY(choose_cases(b));
     nodes_use(&b->nodes, &b->run.cases);
+    const char *budget = ls_variables_text(&b->given, "BUDGET", NULL);
+    if (budget != NULL) {
+        LS_TRY(ls_budget_parse("BUDGET", budget, &b->run.budget_s));
+        LS_TRY(ls_budget_measure_start(&b->run.site));
+        b->run.claim_cases = ls_select_count(&b->run.cases, &b->run.claim);
+        ls_budget_choose(&b->run, "");
+    }
     ls_runner_plan(&b->run);
     return LS_OK;
 }

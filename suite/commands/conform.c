@@ -21,7 +21,7 @@
 #include "kernels/core/list.h"
 
 typedef struct conform {
-    const char *seed, *claim, *subject, *out, *share, *device, *gate;
+    const char *seed, *claim, *subject, *out, *share, *device, *gate, *time;
     bool list, where, fail_early, resume, overwrite;
     ls_words given; /* the arguments */
     ls_select_list wanted, files;
@@ -52,6 +52,8 @@ static ls_status parse(conform *c, int count, char **argument)
         {"--out", &c->out, NULL, NULL, "the run's folder (results/runs/<time>-conform)"},
         {"--shard", &c->share, NULL, NULL, "i/n: the i-th of n shares, from 1"},
         {"--gate", &c->gate, NULL, NULL, "manners: they decide the exit code, too; none (none)"},
+        {"--budget", &c->time, NULL, NULL,
+         "time such as 90s, 10m, 1h: the cases that fit, most telling first"},
         {"--resume", NULL, &c->resume, NULL, "continue the interrupted run in --out"},
         {"--overwrite", NULL, &c->overwrite, NULL, "delete an interrupted run in --out"},
         {"--fail-early", NULL, &c->fail_early, NULL, "stop at the first failing case"},
@@ -66,6 +68,9 @@ static ls_status parse(conform *c, int count, char **argument)
     c->run.gate_manners = c->gate != NULL && strcmp(c->gate, "manners") == 0;
     if (c->gate != NULL && !c->run.gate_manners && strcmp(c->gate, "none") != 0) {
         return ls_log_fail(LS_ERR_USAGE, "--gate '%s': allowed: manners, none", c->gate);
+    }
+    if (c->time != NULL) {
+        LS_TRY(ls_budget_parse("--budget", c->time, &c->run.budget_s));
     }
     return ls_command_device(c->device);
 }
@@ -235,8 +240,10 @@ static ls_status prepare(conform *c)
     /* evidence jobs share devices: they are small and their times gate nothing */
     int devices = 0;
     LS_TRY(ls_machine_choose_among(c->device, 1, true, &device, &devices));
-    int cores = ls_machine_cores(), ranks = 1;
+    enum { MANY = 20 }; /* jobs, for which it pays to measure the start-up before */
+    int cores = ls_machine_cores(), ranks = 1, jobs = 0;
     for (int i = 0; i < run->cases.count; i++) {
+        jobs += run->cases.row[i].job_count;
         for (int j = 0; j < run->cases.row[i].job_count; j++) {
             int world = run->cases.row[i].job[j].world;
             ranks = world > ranks ? world : ranks;
@@ -258,14 +265,21 @@ static ls_status prepare(conform *c)
     ls_command_where(device, ranks, cores, run->where);
     if (c->out != NULL) {
         ls_command_absolute(c->out, run->directory, sizeof run->directory);
-        LS_TRY(c->resume ? check_resumed(c) : clear_folder(c));
+        LS_TRY(c->resume ? check_resumed(c) : c->list ? LS_OK : clear_folder(c));
     } else {
         LS_TRY(check_resumed(c));
         LS_TRY(ls_command_run_folder("results/runs", "conform", run->directory,
                                      sizeof run->directory));
     }
+    run->options = cJSON_CreateObject();
+    if (run->budget_s > 0 || c->list || jobs >= MANY) {
+        LS_TRY(ls_budget_measure_start(&run->site));
+    }
+    if (run->budget_s > 0) {
+        ls_budget_choose(run, c->list ? "# " : "");
+    }
     ls_runner_plan(run);
-    return ls_runner_look_back(run);
+    return c->resume ? ls_runner_look_back(run) : LS_OK;
 }
 
 /* run.json's, and the line that goes on with this run. */
@@ -280,7 +294,6 @@ static void remember_command(conform *c)
         ls_words_add(&c->given, "--resume");
     }
     run->go_on = ls_command_go_on("conform", &c->given);
-    run->options = cJSON_CreateObject();
     cJSON_AddStringToObject(run->options, "claim", c->claim);
     cJSON_AddStringToObject(run->options, "seed", c->seed);
     cJSON_AddStringToObject(run->options, "subject",
@@ -294,6 +307,7 @@ static int run_cases(conform *c)
     ls_run *run = &c->run;
     LS_TRY(prepare(c));
     remember_command(c);
+    printf("%s\n", run->where);
     ls_runner_print_size(run, stdout);
     printf(", claim %s\n\n", run->claim_name);
     ls_gpus_begin(run, 1);
@@ -312,12 +326,14 @@ static int run_cases(conform *c)
     return code;
 }
 
-/* Prints the cases, with --resume those that are left of an interrupted run. */
+/* Prints the cases: with --resume those that are left of an interrupted run, with --budget those
+ * that fit; then, where there is more to say than their names, how long they take. */
 static ls_status list_cases(conform *c)
 {
     const ls_run *run = &c->run;
     int done = 0;
-    if (c->resume) {
+    bool sized = c->resume || c->time != NULL || c->subject != NULL;
+    if (sized) {
         LS_TRY(prepare(c));
     }
     for (int i = 0; i < run->cases.count; i++) {
@@ -333,6 +349,11 @@ static ls_status list_cases(conform *c)
     if (c->resume) {
         printf("# %d of %d cases left (%d are done)\n", run->cases.count - done, run->cases.count,
                done);
+    }
+    if (sized) {
+        printf("# ");
+        ls_runner_print_size(run, stdout);
+        printf("\n");
     }
     return LS_OK;
 }

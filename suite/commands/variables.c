@@ -29,7 +29,7 @@ static ls_status unknown(const char *argument)
     char hint[160];
     ls_text_suggest(hint, sizeof hint, name + strspn(name, "-"), names, COUNT,
                     variable_given ? "`lockstep bench --help` lists all"
-                                   : "allowed: NAME=value, --dry-run, --help");
+                                   : "allowed: NAME=value, --budget, --dry-run, --help");
     return ls_log_fail(LS_ERR_USAGE, "%s '%s'; %s",
                        variable_given ? "unknown variable" : "unexpected argument", argument, hint);
 }
@@ -63,9 +63,15 @@ ls_status ls_variables_parse(int count, char *const *argument, ls_variables *out
     LS_ASSERT(values != NULL);
     for (int i = 0; i < count; i++) {
         const char *given = argument[i];
+        char budget[80] = "";
         if (strcmp(given, "--dry-run") == 0) {
             given = "DRYRUN=1";
+        } else if (strncmp(given, "--budget=", 9) == 0) {
+            ls_text_put(budget, sizeof budget, "BUDGET=%s", given + 9);
+        } else if (strcmp(given, "--budget") == 0 && i + 1 < count) {
+            ls_text_put(budget, sizeof budget, "BUDGET=%s", argument[++i]);
         }
+        given = budget[0] != '\0' ? budget : given;
         ls_status status = check(given, values);
         if (status != LS_OK) {
             cJSON_Delete(values);

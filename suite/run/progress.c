@@ -20,7 +20,7 @@ static int left_s(const ls_run *run, int index, int64_t begun_ns)
     ls_progress_times times = {0};
     for (int i = 0; i < run->jobs.count; i++) {
         bool again = i >= index && run->kept[i]; /* is read back at once */
-        double s = again ? 0 : ls_matrix_estimate_s(&run->jobs.spec[i], run->site.cores);
+        double s = again ? 0 : ls_matrix_estimate_at(&run->jobs.spec[i], &run->site);
         *(i < index ? &times.before_s : i == index ? &times.job_s : &times.after_s) += s;
     }
     if (run->resumed_jobs > 0) {

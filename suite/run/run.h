@@ -45,6 +45,7 @@ typedef struct ls_run {
     char claim_name[64];
     int claim_cases; /* of the claim, before some were selected; 0: those of this run */
     uint64_t seed;
+    double budget_s; /* what all jobs may take; 0: any time */
     bool fail_early, stopped, bench_run;
     char title[96], label[64], where[200];
     char *command;      /* malloc'ed: as it was started, for a shell */
@@ -101,7 +102,27 @@ void ls_gpus_compare_bits(ls_run *run);
 /* Closes the monitor; its findings are in run->findings. May be called twice. */
 void ls_gpus_end(ls_run *run);
 
-/* ---- budget.c: the time and number of jobs that a list of cases may take --------------------- */
+/* ---- budget.c: the time and number of jobs that cases may take ------------------------------- */
+
+/* A time such as 90s, 10m, 1h or, in seconds, 600. LS_ERR_USAGE names the option, its value and
+ * what is allowed. */
+ls_status ls_budget_parse(const char *name, const char *text, double *seconds);
+/* Runs the subject once, alone and for one small step, and sets site->start_s to the time. That of
+ * an interrupted run in the site's folder is taken over. LS_ERR_USAGE when the command cannot be
+ * run. */
+ls_status ls_budget_measure_start(ls_matrix_site *site);
+/* Seconds that judging the case takes, without its jobs. */
+double ls_budget_judging_s(const ls_case *row);
+/* Keeps the cases whose jobs fit into run->budget_s, in the order in which they tell most: those of
+ * the claim first, then those whose requirement has the fewest so far, then rows that most
+ * plots share, then the shortest. Of
+ * run->bench keeps the jobs of these cases, and of the baselines those that still fit. Prints what
+ * is left out, after `mark`, and notes it in run->options. */
+void ls_budget_choose(ls_run *run, const char *mark);
+/* Whether the job would end within run->budget_s at the pace of the jobs before. */
+bool ls_budget_allows(const ls_run *run, int job);
+/* Leaves the cases that were not judged out of the run. */
+void ls_budget_cut(ls_run *run);
 
 typedef struct ls_budget {
     double seconds; /* 0: none */
@@ -217,7 +238,7 @@ void ls_runner_plan(ls_run *run);
 /* Where the folder holds an interrupted run: takes over its verdicts, and marks the jobs that are
  * not run again. */
 ls_status ls_runner_look_back(ls_run *run);
-/* Two lines without the last newline: where it runs, and how much of it is left. */
+/* Cases, jobs that are left, and about how long they take; without a newline. */
 void ls_runner_print_size(const ls_run *run, FILE *to);
 /* The plan on the terminal: the jobs that are left, with their seconds. At most 80 columns. */
 void ls_runner_print_plan(const ls_run *run, FILE *to);

@@ -25,7 +25,8 @@ void ls_runner_plan(ls_run *run)
     for (int c = 0; c < run->cases.count; c++) { /* evidence is cheap and finds faults early */
         const ls_case *row = &run->cases.row[c];
         for (int j = 0; j < row->job_count; j++) {
-            if (row->job[j].role == LS_ROLE_EVIDENCE) {
+            /* cases that fit a budget are in their order, each with all its jobs */
+            if (row->job[j].role == LS_ROLE_EVIDENCE || run->budget_s > 0) {
                 ls_matrix_add(&run->jobs, &row->job[j]);
             }
         }
@@ -63,17 +64,24 @@ void ls_runner_print_size(const ls_run *run, FILE *to)
     for (int i = 0; i < run->jobs.count; i++) {
         if (!run->kept[i]) {
             left++;
-            seconds += ls_matrix_estimate_s(&run->jobs.spec[i], run->site.cores);
+            seconds += ls_matrix_estimate_at(&run->jobs.spec[i], &run->site);
         }
     }
-    fprintf(to, "%s\n%d cases, ", run->where, run->cases.count);
+    for (int c = 0; c < run->cases.count; c++) {
+        seconds += run->judged[c] ? 0 : ls_budget_judging_s(&run->cases.row[c]);
+    }
+    fprintf(to, "%d cases, ", run->cases.count);
     if (left < run->jobs.count) {
         fprintf(to, "%d of %d jobs left (%d are done)", left, run->jobs.count,
                 run->jobs.count - left);
     } else {
         fprintf(to, "%d jobs", left);
     }
-    fprintf(to, ", about %.0f s", seconds);
+    bool minutes = seconds >= 90;
+    fprintf(to, ", about %.0f %s", minutes ? seconds / 60 : seconds, minutes ? "min" : "s");
+    if (run->site.start_s > 0) {
+        fprintf(to, " (a rank starts in %.2f s)", run->site.start_s);
+    }
 }
 
 void ls_runner_print_plan(const ls_run *run, FILE *to)
@@ -86,6 +94,7 @@ void ls_runner_print_plan(const ls_run *run, FILE *to)
         compared += !run->kept[i] && baseline;
         judging += !run->kept[i] && !row && !baseline;
     }
+    fprintf(to, "%s\n", run->where);
     ls_runner_print_size(run, to);
     fprintf(to, "\n");
     if (rows > 0) {
@@ -104,8 +113,7 @@ void ls_runner_print_plan(const ls_run *run, FILE *to)
         ls_matrix_label(spec, label);
         fprintf(to, "%3d %-14s %-9s %3d %5d %-31.31s %5d %3.0f\n", i + 1,
                 ls_spec_role_name(spec->role), spec->arch, spec->image_size, spec->batch_size,
-                label, spec->warmup_steps + spec->steps,
-                ls_matrix_estimate_s(spec, run->site.cores));
+                label, spec->warmup_steps + spec->steps, ls_matrix_estimate_at(spec, &run->site));
     }
 }
 
@@ -359,10 +367,15 @@ ls_status ls_runner_run(ls_run *run)
 {
     run->started_ns = ls_clock_ns();
     LS_TRY(judge_what_is_ready(run)); /* cases without jobs */
+    bool cut = false;
     for (int i = 0; i < run->jobs.count && !run->stopped; i++) {
         if (is_judged(run, i)) {
             run->done[i] = true;
             run->resumed_jobs++;
+            continue;
+        }
+        if (!ls_budget_allows(run, i)) {
+            cut = true;
             continue;
         }
         LS_TRY(run_one(run, i));
@@ -376,6 +389,9 @@ ls_status ls_runner_run(ls_run *run)
         }
     }
     ls_progress_clear();
+    if (cut && !run->stopped) {
+        ls_budget_cut(run);
+    }
     for (int c = 0; c < run->cases.count; c++) {
         if (!run->judged[c]) {
             ls_verdict_set(&run->verdict[c], LS_SKIP, "its jobs were not run");
@@ -491,6 +507,9 @@ static ls_status write_run(const ls_run *run, const ls_headline *headline)
     cJSON_AddItemToObject(root, "options",
                           run->options == NULL ? cJSON_CreateObject()
                                                : cJSON_Duplicate(run->options, true));
+    if (run->site.start_s > 0) {
+        cJSON_AddNumberToObject(root, "start_s", run->site.start_s);
+    }
     const cJSON *member;
     cJSON_ArrayForEach(member, run->measured)
     {

@@ -174,6 +174,59 @@ START_TEST(a_waiver_turns_a_failure_with_its_reason)
 }
 END_TEST
 
+/* The first job takes longer than all may: what it shows is kept, the rest is not run. */
+START_TEST(no_job_begins_when_the_budget_is_used_up)
+{
+    char folder[64], subject[200];
+    fake_folder(folder, sizeof folder);
+    ls_run run;
+    ls_headline headline;
+    prepare(&run, folder, subject, sizeof subject);
+    run.budget_s = 0.25;
+    run.site.start_s = 0.01;
+    LS_TEXT(slow, 200, "sed -i 's/^echo started/sleep 0.3; &/' %s/trainer.sh", folder);
+    ck_assert_int_eq(system(slow), 0);
+    run.claim_cases = run.cases.count;
+    ck_assert_int_eq(ls_runner_open(&run), LS_OK);
+    ck_assert_int_eq(ls_runner_run(&run), LS_OK);
+    ck_assert_int_eq(run.cases.count, 1);
+    ck_assert_int_eq(run.verdict[0].code, LS_PASS);
+    ck_assert_int_eq(starts(folder), 2);
+    ls_headline_decide(&run, &headline);
+    ck_assert_int_eq(headline.correct, LS_CORRECT_NOT_SHOWN);
+    ck_assert_int_eq(ls_headline_exit(&headline), 0);
+    ls_runner_free(&run);
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
+/* A trainer that takes a second to start makes the plan longer. */
+START_TEST(the_start_of_a_subject_is_measured)
+{
+    char folder[64], subject[200];
+    fake_folder(folder, sizeof folder);
+    ls_run run;
+    prepare(&run, folder, subject, sizeof subject);
+    LS_TEXT(slow, 200, "sed -i 's/^echo started.*/sleep 1/' %s/trainer.sh", folder);
+    ck_assert_int_eq(system(slow), 0);
+    ck_assert_int_eq(ls_budget_measure_start(&run.site), LS_OK);
+    ck_assert_double_ge(run.site.start_s, 1);
+    ck_assert_double_lt(run.site.start_s, 10);
+    ck_assert_double_gt(ls_matrix_estimate_at(&run.jobs.spec[0], &run.site), run.site.start_s);
+    ls_spec crowded = run.jobs.spec[0];
+    crowded.world = 8; /* on two cores, one after the other */
+    ck_assert_double_gt(ls_matrix_estimate_at(&crowded, &run.site), 4 * run.site.start_s);
+    /* another start of the run takes it over */
+    ck_assert_int_eq(ls_runner_open(&run), LS_OK);
+    double start_s = run.site.start_s;
+    run.site.start_s = 0;
+    ck_assert_int_eq(ls_budget_measure_start(&run.site), LS_OK);
+    ck_assert(run.site.start_s == start_s);
+    ls_runner_free(&run);
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
 /* Refuses some options, some values, and a value at one level. */
 static const char refusing[] =
     "echo started >> \"$LS_RUN_DIR/../../../starts\"\n"
@@ -259,6 +312,8 @@ int main(void)
     tcase_add_test(tests, an_interrupted_run_does_only_the_rest);
     tcase_add_test(tests, fail_early_leaves_the_rest_unjudged);
     tcase_add_test(tests, a_refused_option_is_asked_once);
+    tcase_add_test(tests, no_job_begins_when_the_budget_is_used_up);
+    tcase_add_test(tests, the_start_of_a_subject_is_measured);
     tcase_add_test(tests, time_left_falls_while_a_job_runs);
     tcase_add_test(tests, a_waiver_turns_a_failure_with_its_reason);
     suite_add_tcase(suite, tests);

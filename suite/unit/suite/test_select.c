@@ -174,6 +174,56 @@ START_TEST(lists_keep_their_budget)
 }
 END_TEST
 
+/* Within half of the time of all: no requirement twice while another that fits has none, and each
+ * job counted once. */
+START_TEST(a_budget_takes_requirements_first)
+{
+    ls_run run = {.cases = all(), .options = cJSON_CreateObject()};
+    run.site = (ls_matrix_site){.cores = 2, .start_s = 1};
+    ls_select_add(&run.claim, "*", "");
+    int whole = run.cases.count, once = 0, requirements = 0;
+    ls_matrix every = {.count = 0}, taken = {.count = 0};
+    double seconds = 0;
+    for (int c = 0; c < whole; c++) {
+        for (int j = 0; j < run.cases.row[c].job_count; j++) {
+            ls_matrix_add(&every, &run.cases.row[c].job[j]);
+        }
+    }
+    for (int i = 0; i < every.count; i++) {
+        run.budget_s += ls_matrix_estimate_at(&every.spec[i], &run.site) / 2;
+    }
+    ls_budget_choose(&run, "# ");
+    ck_assert_int_gt(run.cases.count, whole / 4);
+    ck_assert_int_lt(run.cases.count, whole);
+    for (int c = 0; c < run.cases.count; c++) {
+        bool again = false;
+        for (int k = 0; k < c && !again; k++) {
+            again = strcmp(run.cases.row[k].requirement, run.cases.row[c].requirement) == 0;
+        }
+        requirements += !again;
+        once += !again && c == once;
+        seconds += ls_budget_judging_s(&run.cases.row[c]);
+        for (int j = 0; j < run.cases.row[c].job_count; j++) {
+            ls_matrix_add(&taken, &run.cases.row[c].job[j]);
+        }
+    }
+    ck_assert_int_gt(requirements, 100);
+    ck_assert_int_eq(once, requirements); /* the first cases are one of each */
+    for (int i = 0; i < taken.count; i++) {
+        seconds += ls_matrix_estimate_at(&taken.spec[i], &run.site);
+    }
+    ck_assert_double_le(seconds, run.budget_s);
+    ck_assert_double_gt(seconds, 0.95 * run.budget_s);
+    const cJSON *note = cJSON_GetObjectItemCaseSensitive(run.options, "budget");
+    ck_assert_int_eq(ls_json_int(note, "left_out", 0), whole - run.cases.count);
+    ls_matrix_free(&every);
+    ls_matrix_free(&taken);
+    ls_rows_free(&run.cases);
+    ls_select_free(&run.claim);
+    cJSON_Delete(run.options);
+}
+END_TEST
+
 START_TEST(a_name_that_fits_no_case_is_refused)
 {
     ls_select_list wanted = {0, 0, NULL};
@@ -295,6 +345,7 @@ int main(void)
     tcase_add_test(tests, manners_are_requirements_of_refusals);
     tcase_add_test(tests, shares_are_whole_disjoint_and_even);
     tcase_add_test(tests, lists_keep_their_budget);
+    tcase_add_test(tests, a_budget_takes_requirements_first);
     tcase_add_test(tests, a_name_that_fits_no_case_is_refused);
     tcase_add_test(tests, lists_have_comments_and_reasons);
     tcase_add_test(tests, variables_are_checked_and_never_guessed);
