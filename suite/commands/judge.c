@@ -3,6 +3,9 @@
 #include "commands.h"
 
 #include <dirent.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -224,24 +227,68 @@ static ls_status judge_job(const char *directory, counts *c)
     return LS_OK;
 }
 
-/* A run's folder contains jobs; any other folder is one job. */
-static ls_status judge_folder(const char *directory, counts *c)
+/* Adds a run's jobs; any other folder is one job. */
+static void add_jobs(const char *directory, ls_words *jobs)
 {
     LS_TEXT(folder, 700, "%s/jobs", directory);
     struct dirent **entry;
     int count = scandir(folder, &entry, NULL, alphasort);
     if (count < 0) {
-        return judge_job(directory, c);
+        ls_words_add(jobs, "%s", directory);
     }
-    ls_status status = LS_OK;
     for (int i = 0; i < count; i++) {
-        LS_TEXT(job, 1000, "%s/%s", folder, entry[i]->d_name);
-        if (entry[i]->d_name[0] != '.' && status == LS_OK) {
-            status = judge_job(job, c);
+        if (entry[i]->d_name[0] != '.') {
+            ls_words_add(jobs, "%s/%s", folder, entry[i]->d_name);
         }
         free(entry[i]);
     }
-    free(entry);
+    if (count >= 0) {
+        free(entry);
+    }
+}
+
+/* The jobs of the command, and which is being judged. */
+typedef struct judged {
+    ls_words job;
+    _Atomic int at;
+    sigset_t signals;
+} judged;
+
+/* Ends the program on a signal, with the line that judges the rest: the step that is being judged
+ * may take minutes. */
+static void *wait_for_signal(void *context)
+{
+    const judged *j = context;
+    int signal = SIGTERM;
+    (void)sigwait(&j->signals, &signal);
+    int done = j->at;
+    ls_words rest = {j->job.count - done, 0, j->job.word + done};
+    char *line = ls_command_go_on("judge", &rest);
+    printf("stopped with %d of %d jobs left; to go on: %s\n", rest.count, j->job.count, line);
+    fflush(stdout);
+    _exit(128 + signal);
+}
+
+static ls_status judge_all(judged *j, counts *c)
+{
+    pthread_t thread;
+    sigemptyset(&j->signals);
+    sigaddset(&j->signals, SIGINT);
+    sigaddset(&j->signals, SIGTERM);
+    sigaddset(&j->signals, SIGHUP);
+    /* in all threads that are made from now on; one that is ignored does not arrive */
+    (void)pthread_sigmask(SIG_BLOCK, &j->signals, NULL);
+    int error = pthread_create(&thread, NULL, wait_for_signal, j);
+    if (error != 0) {
+        return ls_log_fail(LS_ERR_INFRA, "cannot start a thread: %s", strerror(error));
+    }
+    ls_status status = LS_OK;
+    for (; j->at < j->job.count && status == LS_OK; j->at++) {
+        status = judge_job(j->job.word[j->at], c);
+        fflush(stdout);
+    }
+    (void)pthread_cancel(thread);
+    (void)pthread_join(thread, NULL);
     return status;
 }
 
@@ -249,11 +296,15 @@ int ls_judge_main(int count, char **argument)
 {
     LS_TRY(ls_command_parse("judge DIR...", NULL, 0, &count, argument));
     counts c = {0, 0, 0, 0};
+    judged j = {.at = 0};
     for (int i = 0; i < count; i++) {
         char path[600];
         ls_command_absolute(argument[i], path, sizeof path);
-        LS_TRY(judge_folder(path, &c));
+        add_jobs(path, &j.job);
     }
+    ls_status status = judge_all(&j, &c);
+    ls_words_free(&j.job);
+    LS_TRY(status);
     printf("%d passed, %d failed\n", c.passed, c.failed);
     if (c.failed == 0) {
         return c.passed > 0 ? 0 : LS_ERR_CHECK;

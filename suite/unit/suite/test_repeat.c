@@ -98,16 +98,25 @@ END_TEST
 #define TWO "--case gradients.o0.w2.b0.1mb --case scaler.trace.plain.o2 --device cpu "
 #define SMALL "ARCH=resnet8 BATCH=1 STEPS=40 OPT_LEVELS=O0 BUCKETS_MB=25 NGPUS=1 DATA=synthetic "
 
+#define TRAIN(job, arch)                                                                      \
+    "LS_RUN_DIR=\"$PWD/jobs/" job "\" build/lockstep-train -a " arch " --image-size 64 -b 8 " \
+    "--steps 1 --dump-steps 1 --opt-level O0 --device cpu >log 2>&1"
+
 static const struct stopped {
     const char *command, *ready;
     int signal;
+    const char *before, *after; /* commands that end with 0; NULL: none */
 } stopped[] = {
-    {"build/lockstep conform --out run " TWO "--subject 'sh train.sh'", "[ -e waits ]", SIGTERM},
-    {"build/lockstep conform --out='r $PWD' " TWO "--subject='sh train.sh'", "[ -e waits ]",
-     SIGINT},
-    {"build/lockstep conform " TWO "--subject 'sh train.sh'", "[ -e waits ]", SIGHUP},
+    {"build/lockstep conform --out run " TWO "--subject 'sh train.sh'", "[ -e waits ]", SIGTERM,
+     NULL, NULL},
+    {"build/lockstep conform --out='r $PWD' " TWO "--subject='sh train.sh'", "[ -e waits ]", SIGINT,
+     NULL, NULL},
+    {"build/lockstep conform " TWO "--subject 'sh train.sh'", "[ -e waits ]", SIGHUP, NULL, NULL},
     {"build/lockstep bench PROFILE=smoke " SMALL "OUT='a $PWD b' DEVICE=cpu LABEL=x",
-     "ls a*b/*/jobs/*.s41-*/rank0.jsonl 2>/dev/null >&2", SIGTERM},
+     "ls a*b/*/jobs/*.s41-*/rank0.jsonl 2>/dev/null >&2", SIGTERM, NULL, NULL},
+    {"build/lockstep judge .", "grep -q gradients.a log", SIGTERM,
+     "mkdir -p jobs/a jobs/b && " TRAIN("a", "resnet8") " && " TRAIN("b", "resnet18"),
+     "[ $(grep -c gradients.a log) = 1 ] && grep -q 'ok.*gradients.b' log"},
 };
 
 /* Waits in the jobs of scaler.trace.plain.o2 until there is a file `on`. */
@@ -121,10 +130,9 @@ static const char copy[] = "cp -a . ../before";
 static const char compare[] =
     "here=$PWD; cd ../before && find . -type f >../files && "
     "while read -r file; do [ -e \"$here/$file\" ] || exit 1; done <../files && "
-    "find . -name job.json -exec grep -q '\"state\":[^,]*\"done\"' {} ';' -printf '%h\\n' >../done "
-    "&& "
-    "[ -s ../done ] && "
-    "while read -r job; do diff -r \"$job\" \"$here/$job\" || exit 1; done <../done";
+    "find . -name rank0.jsonl -exec grep -q '\"event\":\"end\"' {} ';' -printf '%h\\n' >../done && "
+    "[ -s ../done ] && while read -r job; do "
+    "diff -rx compare.json \"$job\" \"$here/$job\" || exit 1; done <../done";
 
 /* Runs the line with sh. Returns its exit code. */
 static int shell(const char *line)
@@ -161,6 +169,7 @@ START_TEST(a_stopped_run_goes_on)
     FILE *file = fake_open(path, "train.sh");
     fputs(waiting_trainer, file);
     fclose(file);
+    ck_assert(s->before == NULL || shell(s->before) == 0);
     ck_assert_int_eq(stop(s), 128 + s->signal);
     char *log = ls_text_read("log");
     ck_assert_ptr_nonnull(log);
@@ -181,6 +190,7 @@ START_TEST(a_stopped_run_goes_on)
     ck_assert_int_eq(ls_proc_start(&spec, &run), LS_OK);
     ck_assert(ls_proc_wait_all(&run, 1, ls_clock_after(50)));
     ck_assert_msg(run.code == 0, "code %d: %s", run.code, line);
+    ck_assert(s->after == NULL || shell(s->after) == 0);
     ck_assert_msg(shell(compare) == 0, "a finished job was run again: %s", line);
     free(log);
     ck_assert_int_eq(chdir("/"), 0);
