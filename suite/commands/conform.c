@@ -215,7 +215,12 @@ static ls_status clear_folder(const conform *c)
     return LS_OK;
 }
 
-/* --resume needs the folder of an earlier run. */
+static const char *subject_name(const conform *c)
+{
+    return c->subject == NULL ? "lockstep-train" : c->subject;
+}
+
+/* --resume needs the folder of an earlier run, of the same subject and seed. */
 static ls_status check_resumed(const conform *c)
 {
     if (!c->resume) {
@@ -230,7 +235,21 @@ static ls_status check_resumed(const conform *c)
         return ls_log_fail(
             LS_ERR_USAGE, "--resume: --out %s is not a run's folder: it holds no run.json", c->out);
     }
-    return LS_OK;
+    cJSON *before = NULL;
+    LS_TRY(ls_json_read_file(path, &before));
+    const cJSON *options = cJSON_GetObjectItemCaseSensitive(before, "options");
+    const char *names[] = {"subject", "seed"}, *now[] = {subject_name(c), c->seed};
+    ls_status status = LS_OK;
+    for (int i = 0; i < 2; i++) {
+        const char *was = ls_json_string(options, names[i], now[i]);
+        if (status == LS_OK && strcmp(was, now[i]) != 0) {
+            status = ls_log_fail(LS_ERR_USAGE,
+                                 "--resume: the run in %s has --%s '%s', and %s is another one",
+                                 c->out, names[i], was, now[i]);
+        }
+    }
+    cJSON_Delete(before);
+    return status;
 }
 
 static ls_status prepare(conform *c)
@@ -296,8 +315,7 @@ static void remember_command(conform *c)
     run->go_on = ls_command_go_on("conform", &c->given);
     cJSON_AddStringToObject(run->options, "claim", c->claim);
     cJSON_AddStringToObject(run->options, "seed", c->seed);
-    cJSON_AddStringToObject(run->options, "subject",
-                            c->subject == NULL ? "lockstep-train" : c->subject);
+    cJSON_AddStringToObject(run->options, "subject", subject_name(c));
     cJSON_AddStringToObject(run->options, "device", run->site.device);
     cJSON_AddStringToObject(run->options, "gate", run->gate_manners ? "manners" : "none");
 }

@@ -84,6 +84,13 @@ static const struct wrong {
      "--resume needs --out DIR, the folder of the run to resume"},
     {"lockstep conform --resume --out dir", LS_ERR_USAGE,
      "--resume: --out dir is not a run's folder: it holds no run.json"},
+    {"echo '{\"options\":{\"subject\":\"python x.py\",\"seed\":\"7\"}}' >dir/run.json && "
+     "lockstep conform --case gradients.o0.w2.b0.1mb --resume --out dir",
+     LS_ERR_USAGE,
+     "--resume: the run in dir has --subject 'python x.py', and lockstep-train is another one"},
+    {"echo '{\"options\":{\"subject\":\"lockstep-train\",\"seed\":\"7\"}}' >dir/run.json && "
+     "lockstep conform --case gradients.o0.w2.b0.1mb --resume --out dir --seed 8",
+     LS_ERR_USAGE, "--resume: the run in dir has --seed '7', and 8 is another one"},
     {"lockstep conform --case gradients.o0.w2.b0.1mb --out o --subject /none/x", LS_ERR_USAGE,
      "cannot run '/none/x': No such file or directory"},
     {"lockstep bench NGPU=1", LS_ERR_USAGE, "unknown variable 'NGPU=1'; did you mean NGPUS?"},
