@@ -189,10 +189,12 @@ static ls_status clear_folder(const conform *c)
     LS_TEXT(entry, 700, "%s/run.json", path);
     if (access(entry, F_OK) == 0) {
         if (!c->overwrite && !ls_runner_was_finished(path)) {
-            return ls_log_fail(LS_ERR_USAGE,
-                               "--out %s holds an unfinished run: --resume (make: RESUME=%s) "
-                               "continues it, --overwrite (OVERWRITE=1) deletes it",
-                               c->out, c->out);
+            char *folder = ls_words_quoted(c->out);
+            ls_log_error("--out %s holds an unfinished run: --resume (make: RESUME=%s) "
+                         "continues it, --overwrite (OVERWRITE=1) deletes it",
+                         folder, folder);
+            free(folder);
+            return LS_ERR_USAGE;
         }
         ls_path_remove_tree(path);
         return LS_OK;
