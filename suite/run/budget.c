@@ -81,7 +81,7 @@ ls_status ls_budget_measure_start(ls_matrix_site *site)
     ls_spec spec = ls_matrix_spec(LS_ROLE_EVIDENCE);
     spec.steps = 1;
     spec.level = 0;
-    spec.limit_s = 60;
+    spec.limit_s = 20;
     ls_job job;
     ls_outcome outcome = {0};
     bool resumed;
