@@ -32,7 +32,7 @@ typedef struct merge {
     const char **id;
     cJSON **verdict; /* [cases] its line; NULL: no shard judged it */
     int *owner;      /* [cases] the shard */
-    char missing[200];
+    char missing[400];
     char directory[512];
 } merge;
 
@@ -158,14 +158,16 @@ static ls_status take_verdict(void *context, const cJSON *line, int number)
 
 static void list_missing_shards(merge *m)
 {
-    for (int s = 1, listed = 0; s <= m->shards; s++) {
+    enum { LISTED = 16 };
+    for (int s = 1, listed = 0; s <= m->shards && listed <= LISTED; s++) {
         bool given = false;
         for (int i = 0; i < m->count; i++) {
             given = given || m->shard[i].number == s;
         }
         if (!given) {
-            ls_text_add(m->missing, sizeof m->missing, "%s%d/%d", listed++ == 0 ? "" : ", ", s,
-                        m->shards);
+            ls_text_add(m->missing, sizeof m->missing, listed == LISTED ? ", ..." : "%s%d/%d",
+                        listed == 0 ? "" : ", ", s, m->shards);
+            listed++;
         }
     }
 }
@@ -182,7 +184,7 @@ static void add_missing_verdicts(merge *m)
         missing++;
         first = i;
         LS_TEXT(family, LS_CASE_ID_BYTES, "%.*s", (int)strcspn(m->id[i], "."), m->id[i]);
-        LS_TEXT(evidence, 300, "no shard judged it%s%s",
+        LS_TEXT(evidence, 500, "no shard judged it%s%s",
                 m->missing[0] == '\0' ? "" : "; missing: ", m->missing);
         cJSON *line = cJSON_CreateObject();
         LS_ASSERT(line != NULL);
@@ -196,7 +198,7 @@ static void add_missing_verdicts(merge *m)
         cJSON_AddStringToObject(line, "evidence", evidence);
         m->verdict[i] = line;
     }
-    if (m->missing[0] != '\0') {
+    if (missing > 0 && m->missing[0] != '\0') {
         ls_log_warn("missing shards: %s", m->missing);
     }
     if (missing > 0) {

@@ -9,6 +9,7 @@
 #include "harness/hosts/remote.h"
 #include "harness/run/record.h"
 #include "kernels/core/log.h"
+#include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "kernels/core/words.h"
 #include "reference/options/dialect.h"
@@ -68,6 +69,37 @@ static void read_record(fuzz *f, const bytes *b)
     }
     char *folder = f->folder;
     (void)ls_judge_main(1, &folder);
+}
+
+/* The one shard of a run, merged as `lockstep merge` merges it; the input is its run.json or its
+ * verdicts. */
+static const char shard_json[] =
+    "{\"schema\":1,\"title\":\"t\",\"where\":\"CPU\",\"commit\":\"a\",\"dirty\":false,\"options\":{"
+    "\"claim\":\"x\",\"gate\":\"none\"},\"selection\":{\"shard\":1,\"shards\":1,\"claim_cases\":3,"
+    "\"programs\":\"1\",\"cases\":[\"a.b\",\"a.c\",\"d\"]},\"findings\":[{\"code\":\"XID\"}],"
+    "\"headline\":{\"machine\":{\"value\":\"ready\",\"why\":\"w\"}}}";
+static const char verdict_lines[] =
+    "{\"case\":\"a.b\",\"family\":\"a\",\"in_claim\":true,\"verdict\":\"PASS\",\"seconds\":1}\n"
+    "{\"case\":\"d\",\"family\":\"d\",\"in_claim\":true,\"manners\":true,\"verdict\":\"FAIL\","
+    "\"kind\":\"inside\",\"evidence\":\"e\",\"cause\":\"c\",\"repeat\":\"r\",\"jobs\":[\"j\"]}\n";
+
+static void seed_shard(fuzz *f)
+{
+    fuzz_add_seed_text(f, shard_json);
+    fuzz_add_seed_text(f, verdict_lines);
+}
+
+static void read_shard(fuzz *f, const bytes *b)
+{
+    char path[PATH_BYTES], out[] = "--out", *argument[] = {f->folder, out, path};
+    bool is_run = memmem(b->at, b->count, "\"schema\"", 8) != NULL;
+    fuzz_put_file(f, "run.json", is_run ? b->at : (const void *)shard_json,
+                  is_run ? b->count : sizeof shard_json - 1);
+    fuzz_put_file(f, "verdicts.jsonl", is_run ? (const void *)verdict_lines : b->at,
+                  is_run ? sizeof verdict_lines - 1 : b->count);
+    (void)fuzz_path(f, "merged", path);
+    (void)ls_merge_main(3, argument);
+    ls_path_remove_tree(path);
 }
 
 static void seed_outcome(fuzz *f)
@@ -284,6 +316,7 @@ static void read_options(fuzz *f, const bytes *b)
 
 const reader fuzz_text_readers[] = {
     {"records", seed_record, NULL, read_record, NULL},
+    {"shards", seed_shard, NULL, read_shard, NULL},
     {"reports and orders", seed_outcome, NULL, read_outcome, NULL},
     {"hosts", seed_hosts, NULL, read_hosts, NULL},
     {"lists", seed_lists, NULL, read_lists, NULL},
