@@ -511,6 +511,53 @@ START_TEST(zero_cases_are_exit_code_1)
 }
 END_TEST
 
+/* A good trainer that takes an option that it does not know: CORRECT says nothing of it, and the
+ * exit code only where it is asked for. */
+START_TEST(bad_manners_are_not_wrong_training)
+{
+    static const struct {
+        const char *arguments;
+        int code;
+        const char *manners;
+    } run[] = {
+        {"--case subject.usage.unknown --case subject.form.quiet", 0, "0 of 1"},
+        {"--case subject.usage.unknown --case subject.form.quiet --gate manners", 1, "0 of 1"},
+        {"--case subject.usage.unknown --case subject.form.quiet --gate none", 0, "0 of 1"},
+        {"--case subject.usage.unknown", 1, "0 of 1"},
+        {"--case subject.usage.lr-word", 0, "1 of 1"},
+        {"--case subject.form.quiet --gate manners", 0, ""},
+    };
+    char folder[64], program[1024], text[1400];
+    fake_folder(folder, sizeof folder);
+    ls_path_program(program, sizeof program);
+    FILE *file = fake_open(folder, "trainer.sh");
+    fprintf(file,
+            "for a; do shift; [ \"$a\" = --no-such-option=1 ] || set -- \"$@\" \"$a\"; done\n"
+            "exec %s/../lockstep-train \"$@\"\n",
+            program);
+    fclose(file);
+    for (size_t i = 0; i < sizeof run / sizeof *run; i++) {
+        ls_text_put(text, sizeof text,
+                    "%s/../lockstep conform --device cpu --claim torch-ddp-fp32 --subject 'sh "
+                    "%s/trainer.sh' --out %s/run %s >%s/log 2>&1",
+                    program, folder, folder, run[i].arguments, folder);
+        int status = system(text);
+        ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == run[i].code, "'%s': %d",
+                      run[i].arguments, status);
+        ls_text_put(text, sizeof text, "%s/run/summary.json", folder);
+        cJSON *summary = NULL;
+        ck_assert_int_eq(ls_json_read_file(text, &summary), LS_OK);
+        const cJSON *headline = cJSON_GetObjectItem(summary, "headline");
+        ck_assert_str_eq(ls_json_string(cJSON_GetObjectItem(headline, "manners"), "value", ""),
+                         run[i].manners);
+        ck_assert_str_eq(ls_json_string(cJSON_GetObjectItem(headline, "correct"), "value", ""),
+                         "not shown");
+        cJSON_Delete(summary);
+    }
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("subject");
@@ -529,6 +576,7 @@ int main(void)
     tcase_add_test(tests, the_example_writes_the_metadata_that_is_judged);
     tcase_add_test(tests, metadata_that_is_missing_where_it_matters_fails);
     tcase_add_test(tests, zero_cases_are_exit_code_1);
+    tcase_add_test(tests, bad_manners_are_not_wrong_training);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
 }
