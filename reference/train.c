@@ -53,6 +53,7 @@ int main(int argc, char **argv)
     ls_setup_close(trainer, status != LS_OK);
     int code = (int)LS_PLANT(lost_peer_is_a_crash, status,
                              status == LS_ERR_PEER_LOST ? LS_ERR_INFRA : status);
+    code = LS_PLANT(usage_is_a_failure, code, status == LS_ERR_USAGE ? LS_ERR_CHECK : code);
     if (status != LS_OK && on_device) {
         /* exit handlers of the device's libraries may wait for work that will not end */
         fflush(NULL);
