@@ -20,7 +20,14 @@ jobs=$(nproc)
 echo "mutate: building $tree"
 make="make -s --no-print-directory -j$jobs -C $tree WARN=-w HAVE_CUDA= programs units"
 $make
-$make BUILD=build/coverage OPTIMISE='-O1 -g' SANITIZE=--coverage
+# Processes that end with _exit or exec write their counts, too.
+counts=$(cd "$tree" && pwd)/build/coverage
+mkdir -p "$counts"
+for form in '-shared -DFLUSH_LIBRARY -o libflush.so' '-c -o flush.o'; do
+    (source=$PWD/suite/mutate/coverage/flush.c && cd "$counts" && cc -O1 -fPIC $form "$source")
+done
+LDFLAGS="$counts/flush.o -L$counts -lflush -Wl,-rpath,$counts" \
+    $make BUILD=build/coverage OPTIMISE='-O1 -g' SANITIZE=--coverage
 echo "$product" >"$tree/product.stamp"
 (cd "$tree" && git -C "$OLDPWD" ls-files 'kernels/*.c' 'harness/*.c' 'reference/*.c' 'reference/*.cc' |
     grep -vE '^kernels/cuda/|/nccl|^kernels/core/plant\.c') >"$tree/sources"
