@@ -10,6 +10,9 @@
 
 #include "harness/report/figures.h"
 #include "harness/report/job.h"
+#include "harness/report/lines.h"
+#include "harness/report/report.h"
+#include "harness/report/tables/table.h"
 #include "kernels/core/text.h"
 #include "kernels/core/path.h"
 #include "suite/unit/run_suite.h"
@@ -22,9 +25,12 @@ typedef struct timed {
     double step_ms;
     bool checked;
     double activation_bytes, rss_bytes;
+    int bucket_mb, nodes; /* 0: 25 MB, one node */
+    double second_half;   /* its steps take that much longer; 0: they do not */
 } timed;
 
-enum { STEPS = 16, WARMUP = 2, MB = 1000000 };
+enum { WARMUP = 2, MB = 1000000 };
+static int steps = 16;
 
 static FILE *open_in(const char *folder, const char *name)
 {
@@ -38,7 +44,8 @@ static FILE *open_in(const char *folder, const char *name)
 /* 1 % up and down: an interval needs values that differ. */
 static double step_ms(const timed *job, int step)
 {
-    return job->step_ms * (step % 2 == 0 ? 0.99 : 1.01);
+    double drift = job->second_half > 0 && step > (WARMUP + steps) / 2 ? job->second_half : 1;
+    return drift * job->step_ms * (step % 2 == 0 ? 0.99 : 1.01);
 }
 
 /* Without reduction rank 0 takes its time and the others are through early: its last steps, alone
@@ -55,7 +62,7 @@ static void write_rank(const char *folder, const timed *job, int rank)
             "\"buffers\":0},\"options\":{\"opt-level\":\"%s\"}}\n",
             job->activation_bytes, 100 * MB, 20 * MB, 20 * MB, 40 * MB, job->level);
     double at_ms = 1500; /* since the start of the launcher: the first step ends 100 ms later */
-    for (int step = 1; step <= STEPS; step++) {
+    for (int step = 1; step <= steps; step++) {
         double ms = step == 1 ? 100 : step_ms(job, step);
         if (no_comm && rank == 0 && step > 12) {
             ms /= 10;
@@ -64,9 +71,10 @@ static void write_rank(const char *folder, const timed *job, int rank)
         }
         at_ms += ms;
         fprintf(file,
-                "{\"event\":\"step\",\"step\":%d,\"loss\":1,\"images\":%d,\"at_ns\":%.0f,"
+                "{\"event\":\"step\",\"step\":%d,\"loss\":1.%c,\"images\":%d,\"at_ns\":%.0f,"
                 "\"ms\":{\"total\":%.6f,\"comm\":30,\"comm_exposed\":%d,\"instrument\":%d}}\n",
-                step, job->batch_size, 1e9 + at_ms * 1e6, ms, 12 + 10 * rank, step == 1 ? 40 : 0);
+                step, job->level[1], job->batch_size, 1e9 + at_ms * 1e6, ms, 12 + 10 * rank,
+                step == 1 ? 40 : 0);
     }
     fprintf(file, "{\"event\":\"end\"}\n");
     fclose(file);
@@ -80,12 +88,18 @@ static void write_job(const timed *job)
     FILE *file = open_in(folder, "job.json");
     fprintf(file,
             "{\"label\":\"%s\",\"facts\":{\"role\":\"%s\",\"arch\":\"resnet18\",\"image_size\":32,"
-            "\"batch_size\":%d,\"level\":\"%s\",\"half\":\"fp16\",\"world\":%d,\"nodes\":1,"
-            "\"bucket_mb\":25,\"warmup_steps\":%d,\"checked\":%s,\"oversubscribed\":%s,"
-            "\"sweep\":[\"level\",\"world\"]},\"outcome\":{\"state\":\"done\",\"first_rank\":-1,"
+            "\"batch_size\":%d,\"level\":\"%s\",\"half\":\"fp16\",\"world\":%d,\"nodes\":%d,"
+            "\"bucket_mb\":%d,\"warmup_steps\":%d,\"checked\":%s,\"oversubscribed\":%s,"
+            "\"sweep\":[%s]},\"outcome\":{\"state\":\"done\",\"first_rank\":-1,"
             "\"started_ns\":1e9,\"seconds\":3,\"ranks\":[",
-            job->id, job->role, job->batch_size, job->level, job->world, WARMUP,
-            job->checked ? "true" : "false", job->world > 2 ? "true" : "false");
+            job->id, job->role, job->batch_size, job->level, job->world,
+            job->nodes > 0 ? job->nodes : 1, job->bucket_mb > 0 ? job->bucket_mb : 25, WARMUP,
+            job->checked ? "true" : "false", job->world > 2 ? "true" : "false",
+            job->nodes > 0                  ? "\"nodes\""
+            : job->bucket_mb > 0            ? "\"bucket\""
+            : job->world == 1               ? "\"world\""
+            : strcmp(job->level, "O2") == 0 ? "\"level\",\"world\",\"bucket\""
+                                            : "\"level\",\"world\"");
     for (int k = 0; k < job->world; k++) {
         fprintf(file, "%s{\"rank\":%d,\"code\":0,\"rss_bytes_max\":%g}", k > 0 ? "," : "", k,
                 job->rss_bytes);
@@ -95,6 +109,14 @@ static void write_job(const timed *job)
     for (int k = 0; k < job->world; k++) {
         write_rank(folder, job, k);
     }
+}
+
+/* Of the curves: the losses of all are equal until the last four steps. */
+enum { CURVE_STEPS = 46, CURVE_END = 42 };
+
+static double falling(int step)
+{
+    return 2.3 - 0.01 * step;
 }
 
 /* Ten O0 runs that end at 1.00, 1.01, ..., 1.09, an O1 run inside and an O2 run outside. */
@@ -115,22 +137,26 @@ static void write_curves(void)
                 : k == 10 ? "O1"
                           : "O2");
         double end = k < 10 ? 1 + 0.01 * k : k == 10 ? 1.05 : 1.5;
-        for (int step = 1; step <= 40; step++) {
+        for (int step = 1; step <= CURVE_STEPS; step++) {
             fprintf(file, "{\"event\":\"step\",\"step\":%d,\"loss\":%g}\n", step,
-                    step <= 36 ? 2.3 : end);
+                    step <= CURVE_END ? falling(step) : end);
         }
         fclose(file);
     }
 }
 
-static const timed jobs[] = {
+static timed jobs[] = {
     {"o2.w4", "throughput", "O2", 4, 8, 100, true, 8 * MB, 300 * MB},
     {"o2.w4.no_comm", "no_comm", "O2", 4, 8, 80, false, 8 * MB, 200 * MB},
     {"o2.w1", "throughput", "O2", 1, 8, 49, true, 8 * MB, 300 * MB},
     {"o2.w1.ddp_world1", "ddp_world1", "O2", 1, 8, 50, true, 8 * MB, 198 * MB},
     {"o2.w1.strong_scaling", "strong_scaling", "O2", 1, 32, 200, true, 32 * MB, 230 * MB},
     {"o1.w4", "throughput", "O1", 4, 8, 100, true, 8 * MB, 300 * MB},
+    {"o0.w4", "throughput", "O0", 4, 8, 150, true, 8 * MB, 300 * MB},
+    {"o2.b1", "throughput", "O2", 4, 8, 120, true, 8 * MB, 300 * MB, .bucket_mb = 1},
+    {"o2.n2", "throughput", "O2", 8, 8, 110, true, 8 * MB, 300 * MB, .nodes = 2},
 };
+enum { O2_W4, NO_COMM, O2_W1, WITH_DDP, STRONG, O1_W4, O0_W4, O2_B1, O2_N2 };
 
 static void open_scratch(void)
 {
@@ -174,10 +200,10 @@ static const ls_report_job *job_of(const char *id)
     return NULL;
 }
 
-static bool is_said(const char *words)
+/* In a sentence of a list, which is freed. */
+static bool is_among(cJSON *list, const char *words)
 {
     bool found = false;
-    cJSON *list = ls_report_compare_sentences(&run);
     const cJSON *sentence;
     cJSON_ArrayForEach(sentence, list)
     {
@@ -185,6 +211,11 @@ static bool is_said(const char *words)
     }
     cJSON_Delete(list);
     return found;
+}
+
+static bool is_said(const char *words)
+{
+    return is_among(ls_report_compare_sentences(&run), words);
 }
 
 /* What the steps of +-1 % leave of a median of medians. */
@@ -211,7 +242,7 @@ START_TEST(no_comm_steps_count_while_all_its_ranks_run)
     const ls_report_job *no_comm = job_of("o2.w4.no_comm");
     ck_assert_int_eq(no_comm->speed.slowest_rank, 0);
     ck_assert_int_lt(no_comm->speed.count,
-                     STEPS - WARMUP); /* the quick steps at its end are left out */
+                     steps - WARMUP); /* the quick steps at its end are left out */
     ck_assert_double_eq_tol(no_comm->speed.step.value, 80, SLACK * 80);
 }
 END_TEST
@@ -292,6 +323,222 @@ START_TEST(the_band_says_who_is_inside)
 }
 END_TEST
 
+START_TEST(the_band_is_a_table)
+{
+    ls_table_head head;
+    double row[5];
+    char path[400], line[512], wanted[512];
+    ck_assert_int_eq(ls_report_tables(scratch), LS_OK);
+    ck_assert_int_eq(ls_table_read_head(scratch, "loss_curves", &head), LS_OK);
+    ck_assert_str_eq(head.blocks, "\"O0, mean of 10\" \"O1\" \"O2\"");
+    ck_assert_ptr_nonnull(strstr(head.caption, "of resnet8, one process per curve, means of 3 steps"
+                                               ". O0: mean of 10 runs"));
+    ck_assert_ptr_nonnull(strstr(head.caption, "is the mean of the last 4 of 46 steps."));
+    ls_text_put(path, sizeof path, "%s/tables/loss_curves.tsv", scratch);
+    FILE *table = fopen(path, "r");
+    ck_assert_ptr_nonnull(table);
+    for (int block = 0; block < 3; block++) {
+        for (int from = 0; from < CURVE_STEPS; from += 3) { /* 46 steps are 16 bins */
+            bool last = from + 1 >= CURVE_STEPS, ends = from >= CURVE_END;
+            double end = block == 0 ? 1.045 : block == 1 ? 1.05 : 1.5;
+            double loss = ends ? end : falling(from + 2);
+            do {
+                ck_assert_ptr_nonnull(fgets(line, sizeof line, table));
+            } while (line[0] == '#' || line[0] == '\n');
+            ls_text_put(wanted, sizeof wanted, "%g\t%.6g\t", last ? from + 1.0 : from + 2.0, loss);
+            ck_assert_msg(strncmp(line, wanted, strlen(wanted)) == 0, "%s instead of %s", line,
+                          wanted);
+            ck_assert_int_eq(
+                sscanf(line, "%lf %lf %lf %lf %lf", &row[0], &row[1], &row[2], &row[3], &row[4]),
+                5);
+            ck_assert_double_eq(row[4], block);
+            if (block > 0) {
+                ck_assert(isnan(row[2]) && isnan(row[3]));
+            } else { /* as in the_band_says_who_is_inside; 1e-5: six digits are printed */
+                double half = ends ? 2.262157 * 0.030277 * sqrt(1.1) : 0;
+                ck_assert_double_eq_tol(row[2], loss - half, 1e-4);
+                ck_assert_double_eq_tol(row[3], loss + half, 1e-4);
+            }
+        }
+    }
+    ck_assert_ptr_nonnull(fgets(line, sizeof line, table));
+    ck_assert_str_eq(line, "\n");
+    fclose(table);
+    ck_assert(
+        is_among(ls_report_advice_make(&run),
+                 "Loss: after 46 steps of resnet8 O2 (1.500) ends outside, O1 (1.050) stays"));
+}
+END_TEST
+
+START_TEST(programs_read_the_same_figures)
+{
+    cJSON *all = ls_report_compare_json(&run);
+    const cJSON *batches = cJSON_GetObjectItemCaseSensitive(all, "largest_batch");
+    ck_assert_int_eq(cJSON_GetArraySize(batches), 3);
+    ck_assert_int_eq(cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(all, "roofline")), 3);
+    ck_assert_double_eq_tol(ls_json_number(all, "ddp_of_one_ratio", 0), 49.0 / 50, 2 * SLACK);
+    for (int i = 0; i < 3; i++) {
+        const cJSON *one = cJSON_GetArrayItem(batches, i);
+        ls_report_batch batch;
+        char id[32];
+        ls_text_put(id, sizeof id, "o%c.w%d", ls_json_string(one, "level", "??")[1],
+                    ls_json_int(one, "world", 0));
+        ck_assert(ls_report_memory_largest_batch(&run, job_of(id), &batch));
+        ck_assert_double_eq(ls_json_number(one, "images_per_rank", 0), batch.largest);
+        ck_assert_double_eq(ls_json_number(one, "fixed_bytes", 0), batch.fixed_bytes);
+        ck_assert_double_eq(ls_json_number(one, "image_bytes", 0), batch.image_bytes);
+        ck_assert_double_eq(ls_json_number(one, "room_bytes", 0), batch.room_bytes);
+        ck_assert_str_eq(ls_json_string(one, "how", ""), "computed");
+    }
+    cJSON_Delete(all);
+}
+END_TEST
+
+/* What a report says once a job takes other times: in a comparison ('c'), in the advice ('a'), in
+ * the title of a table ('t', which is the first word). */
+static const struct {
+    int job;
+    double step_ms; /* 0: all as they are; below 0: it is not checked */
+    int steps;      /* 0: 16 */
+    double second_half;
+    char where;
+    const char *said;
+} sayings[] = {
+    /* the job of the world sweep is chosen among those with as many ranks */
+    {0, 0, 0, 0, 'c', "Exposed communication (o2.w4): a step takes"},
+    {NO_COMM, 88, 0, 0, 'c', ": the two agree."},
+    {NO_COMM, 120, 0, 0, 'c', "longer ["},
+    {NO_COMM, 120, 0, 0, 'c', "which reductions cannot cause: other load changed"},
+    {NO_COMM, 100, 0, 0, 'c', "the noise between the two jobs is larger"},
+    {NO_COMM, 95, 0, 0, 'c',
+     "7.950 ms less than the wait, as when waiting ranks leave their cores "
+     "to others (here they share them)."},
+    {NO_COMM, 80, 5, 0, 'c', "of the same world is 20.20 ms shorter (too few steps to be sure)."},
+    {WITH_DDP, 45, 0, 0, 'c', ", which DDP cannot cause: other load changed"},
+    {WITH_DDP, 49, 0, 0, 'c', "DDP on one rank (O2): 1.000 x the speed without it"},
+    {O2_W4, 0, 0, 0, 'a', "Opt levels: O1 is 1.50 x O0 ["},
+    {O2_W4, 100, 5, 0, 'a', "measured 1.50 x O0 over too few steps to be sure"},
+    {O1_W4, 0, 0, 0, 'a', "O1 and O2 cannot be distinguished (no difference seen above"},
+    {O2_W4, 40, 0, 0, 'a', " More than ideal is no gain: the run of one rank was disturbed"},
+    {O2_W4, 0, 0, 0, 'a', "Nodes: 2 nodes pay (0.91 of 2 times one node; they pay from 0.8)."},
+    {O2_N2, 130, 0, 0, 'a', "Nodes: 2 nodes do not pay (0.77 of 2 times one node;"},
+    {O2_W4, 100, 0, 1.2, 'a', "Drift: the second half of o2.w4 took 1.18 x the step time of"},
+    {O2_W4, 0, 0, 0, 'a', "5 of 6 throughput jobs ran more ranks than there are devices or cores"},
+    {O2_B1, -1, 0, 0, 'a', "1 of 6 throughput jobs have no figure to rely on"},
+    {O2_W4, 0, 0, 0, 'a', "Buckets: 25 MB is the fastest; 1 MB is slower by 16.7 % ["},
+    {O2_B1, 100, 0, 0, 'a', "Buckets: 1 MB and 25 MB cannot be distinguished."},
+    {O2_W4, 0, 0, 0, 't', "throughput_by_level O1 is 1.50 x O0"},
+    {O1_W4, 150, 0, 0, 't', "throughput_by_level O2 is 1.5"},
+    {O0_W4, 100, 0, 0, 't', "throughput_by_level O0 and the fastest half level, "},
+    {O0_W4, 80, 0, 0, 't', "throughput_by_level O0 is 1.25 x the fastest half level, "},
+    {O0_W4, 150, 5, 0, 't', "throughput_by_level Too few steps to compare O0 and O"},
+    {O2_B1, -1, 0, 0, 't', "throughput_by_bucket Bucket sizes: fewer than two jobs passed"},
+    {O2_B1, 0, 0, 0, 't', "throughput_by_bucket 25 MB is fastest: 1.20 x as fast as 1 MB"},
+    {O2_B1, 100, 0, 0, 't', "throughput_by_bucket No bucket size can be distinguished from the"},
+    {O2_W4, 0, 0, 0, 't',
+     "scaling 4 ranks give 1.96 x one rank at O2: efficiency 0.49, 0.50 with "
+     "the same 32 images in all"},
+};
+
+static void write_again(int job, double ms, int count, double second_half)
+{
+    ls_report_load_free(&run);
+    close_scratch();
+    steps = count > 0 ? count : steps;
+    jobs[job].step_ms = ms > 0 ? ms : jobs[job].step_ms;
+    jobs[job].checked = jobs[job].checked && ms >= 0;
+    jobs[job].second_half = second_half;
+    open_scratch();
+    ck_assert_int_eq(ls_report_load(scratch, &run), LS_OK);
+}
+
+START_TEST(the_words_follow_the_figures)
+{
+    const char *said = sayings[_i].said;
+    write_again(sayings[_i].job, sayings[_i].step_ms, sayings[_i].steps, sayings[_i].second_half);
+    if (sayings[_i].where == 't') {
+        ls_table_head head;
+        char name[64];
+        ls_text_put(name, sizeof name, "%.*s", (int)strcspn(said, " "), said);
+        ck_assert_int_eq(ls_report_tables(scratch), LS_OK);
+        ck_assert_int_eq(ls_table_read_head(scratch, name, &head), LS_OK);
+        ck_assert_msg(strstr(head.title, said + strlen(name) + 1) == head.title, "%s", head.title);
+    } else {
+        cJSON *list = sayings[_i].where == 'a' ? ls_report_advice_make(&run)
+                                               : ls_report_compare_sentences(&run);
+        char *all = cJSON_Print(list);
+        ck_assert_msg(is_among(list, said), "'%s' is not in:\n%s", said, all);
+        cJSON_free(all);
+    }
+}
+END_TEST
+
+/* Without the job of the curves the levels are compared with the one O0 job of the sweep. */
+START_TEST(one_run_is_no_band)
+{
+    char folder[300];
+    ls_text_put(folder, sizeof folder, "%s/jobs/curves", scratch);
+    ls_path_remove_tree(folder);
+    ls_report_load_free(&run);
+    ck_assert_int_eq(ls_report_load(scratch, &run), LS_OK);
+    ck_assert(is_among(ls_report_advice_make(&run),
+                       "Loss at the end: O1 1.100 (+10.0 % of O0), O2 1.200 (+20.0 % of O0); "
+                       "there is one O0 run (1.000) and so no band:"));
+    /* the O1 job as another O0 job: the band is [1.0, 1.1] */
+    static const struct {
+        double loss;
+        const char *said;
+    } ends[] = {{1.2, "O2 1.200 is above"},
+                {1.1, "O2 1.100 is inside"},
+                {1.0, "O2 1.000 is inside"},
+                {0.9, "O2 0.900 is below"}};
+    job_of("o1.w4")->record->spec.level = 0;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        for (int k = 0; k < 4; k++) {
+            for (int step = 0; step < steps; step++) {
+                job_of("o2.w4")->record->rank[k].step[step].loss = ends[i].loss;
+            }
+        }
+        LS_TEXT(said, 200,
+                "Loss at the end: %s the band of 2 O0 runs [1.000, 1.100] (another O0 run would "
+                "fall inside it 33 %% of the time).",
+                ends[i].said);
+        ck_assert_msg(is_among(ls_report_advice_make(&run), said), "%s", said);
+    }
+}
+END_TEST
+
+START_TEST(jobs_are_put_into_words)
+{
+    static const struct {
+        ls_record_state state;
+        const char *word;
+    } states[] = {{LS_RECORD_DONE, "done"},
+                  {LS_RECORD_FAILED, "FAIL"},
+                  {LS_RECORD_KILLED, "CRASH"},
+                  {LS_RECORD_TIMED_OUT, "TIMEOUT"},
+                  {LS_RECORD_STOPPED, "stopped before its end"},
+                  {LS_RECORD_NOT_STARTED, "INFRA: not started"},
+                  {LS_RECORD_UNKNOWN, "not finished: no job.json"}};
+    char text[160];
+    write_again(O2_W4, 100, 5, 0);
+    const ls_report_job *job = job_of("o2.w4");
+    ck_assert_str_eq(ls_report_lines_rate(job, text), "316.8 [?]");
+    ck_assert_str_eq(ls_report_lines_marks(&run, job, text), "oversubscribed, only 3 steps");
+    ck_assert_str_eq(ls_report_lines_rate(job_of("curves"), text), "-");
+    for (size_t i = 0; i < sizeof states / sizeof *states; i++) {
+        job->record->state = states[i].state;
+        ck_assert_str_eq(ls_report_job_state(job, text), states[i].word);
+    }
+    job->record->spec.bucket_mb = LS_BUCKET_OWN;
+    ck_assert_str_eq(ls_report_job_bucket(job, text), "-");
+    job->record->spec.bucket_mb = LS_BUCKET_DELAYED;
+    ck_assert_str_eq(ls_report_job_bucket(job, text), "delayed");
+    job->record->spec.bucket_mb = 2.5;
+    ck_assert_str_eq(ls_report_job_bucket(job, text), "2.5 MB");
+}
+END_TEST
+
 static void read_run(void)
 {
     open_scratch();
@@ -317,6 +564,12 @@ int main(void)
     tcase_add_test(tests, the_first_step_is_told_without_the_judges_dump);
     tcase_add_test(tests, the_largest_batch_is_arithmetic_that_a_larger_job_confirms);
     tcase_add_test(tests, the_band_says_who_is_inside);
+    tcase_add_test(tests, the_band_is_a_table);
+    tcase_add_test(tests, programs_read_the_same_figures);
+    tcase_add_loop_test(tests, the_words_follow_the_figures, 0,
+                        (int)(sizeof sayings / sizeof *sayings));
+    tcase_add_test(tests, one_run_is_no_band);
+    tcase_add_test(tests, jobs_are_put_into_words);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
 }
