@@ -84,9 +84,11 @@ static int add_slot(ls_lower *lower, const ls_lower_backend *backend, int layer,
     return index;
 }
 
+/* 0: the kernel does not fit. */
 static int window_out(int size, const ls_layer *layer)
 {
-    return (size + 2 * layer->pad - layer->kernel) / layer->stride + 1;
+    int places = size + 2 * layer->pad - layer->kernel;
+    return places < 0 ? 0 : places / layer->stride + 1;
 }
 
 /* ---- operations ------------------------------------------------------------------------------ */

@@ -55,7 +55,8 @@ build_odd(ls_kernel_net *n) /* nothing fuses: ReLU, add and pool alone; 5 channe
     int d = ls_kernel_net_conv(n, c, 5, 3, 1, 1);
     int e = ls_kernel_net_relu(n, ls_kernel_net_sum(n, d, c));
     int f = ls_kernel_net_norm(n, ls_kernel_net_conv(n, e, 8, 1, 1, 0));
-    int g = ls_kernel_net_sum(n, f, ls_kernel_net_conv(n, e, 8, 1, 1, 0)); /* an add without ReLU */
+    /* an add without ReLU, of a norm that comes second */
+    int g = ls_kernel_net_sum(n, ls_kernel_net_conv(n, e, 8, 1, 1, 0), f);
     int h = ls_kernel_net_pool(n, g, 2, 1, 1);
     ls_kernel_net_finish(n, h, 4);
 }

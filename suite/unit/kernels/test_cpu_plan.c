@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "suite/unit/run_suite.h"
 #include "plan_judge.h"
@@ -207,6 +209,70 @@ START_TEST(large_mean_costs_the_weights_alone)
 }
 END_TEST
 
+/* ---- networks that cannot be lowered --------------------------------------------------------- */
+
+/* One layer of build_basic at 24 x 24 pixels takes other values; -1: stays as it is. */
+static const struct {
+    int layer, kind, input, kernel, pad; /* layer: below 0 counted from the end */
+    ls_dtype activation;
+    ls_status status;
+    const char *why;
+} refused[] = {
+    {0, -1, -2, -1, -1, LS_F64, LS_ERR_UNSUPPORTED, "activations are fp32, fp16 or bf16, not fp64"},
+    {0, LS_LAYER_RELU, -2, -1, -1, LS_F32, LS_ERR_UNSUPPORTED,
+     "a network starts with the input and ends with cross entropy"},
+    {-1, LS_LAYER_LINEAR, -2, -1, -1, LS_F32, LS_ERR_UNSUPPORTED,
+     "a network starts with the input and ends with cross entropy"},
+    {10, -1, 10, -1, -1, LS_F32, LS_ERR_UNSUPPORTED,
+     "layer it reads layer 10, which does not come before it"},
+    {10, -1, -1, -1, -1, LS_F32, LS_ERR_UNSUPPORTED,
+     "layer it reads layer -1, which does not come before it"},
+    {4, -1, 2, -1, -1, LS_F32, LS_ERR_UNSUPPORTED,
+     "layer relu has 0 readers; 1 or 2 are supported"},
+    {7, -1, 4, -1, -1, LS_F32, LS_ERR_UNSUPPORTED, "has 3 readers; 1 or 2 are supported"},
+    {1, -1, -2, 31, -1, LS_F32, LS_ERR_USAGE,
+     "layer it: an image of 24 x 24 is too small for its 31 x 31 kernel"},
+    {-3, LS_LAYER_MAX_POOL, -2, 1, 0, LS_F32, LS_ERR_USAGE,
+     ": a linear layer reads [N,C,1,1], not 3 x 3 pixels"},
+    {4, -1, -2, 17, 8, LS_F32, LS_ERR_USAGE,
+     "layer it: no max pool of kernel 17, padding 8 on 12 x 12 pixels"},
+    {4, -1, -2, 3, 3, LS_F32, LS_ERR_USAGE,
+     "layer it: no max pool of kernel 3, padding 3 on 12 x 12 pixels"},
+    {4, -1, -2, 13, 0, LS_F32, LS_ERR_USAGE,
+     "layer it: no max pool of kernel 13, padding 0 on 12 x 12 pixels"},
+    {3, 99, -2, -1, -1, LS_F32, LS_ERR_UNSUPPORTED,
+     "layer it has kind 99, which this backend does not know"},
+};
+
+START_TEST(refused_networks)
+{
+    ls_kernel_net n;
+    ls_kernel_subject s;
+    char said[1024] = "";
+    build_basic(&n);
+    plan_make(&s, &n, 4, 24, 24, ONE_THREAD);
+    int at = refused[_i].layer < 0 ? n.network.layer_count + refused[_i].layer : refused[_i].layer;
+    ls_layer *layer = &n.layer[at];
+    strcpy(n.layer[3].name, "relu");
+    strcpy(layer->name, "it");
+    layer->kind = refused[_i].kind < 0 ? layer->kind : (ls_layer_kind)refused[_i].kind;
+    int *input = &layer->input[layer->kind == LS_LAYER_ADD]; /* of an add: its shortcut */
+    *input = refused[_i].input < -1 ? *input : refused[_i].input;
+    layer->kernel = refused[_i].kernel < 0 ? layer->kernel : refused[_i].kernel;
+    layer->pad = refused[_i].pad < 0 ? layer->pad : refused[_i].pad;
+    ls_plan_options options = {
+        .batch = 4, .height = 24, .width = 24, .activation = refused[_i].activation};
+    ls_plan *plan = NULL;
+    int errors = memfd_create("errors", MFD_CLOEXEC);
+    ck_assert_int_eq(dup2(errors, STDERR_FILENO), STDERR_FILENO);
+    ck_assert_int_eq(s.api->plan_create(s.backend, &n.network, &options, &plan),
+                     refused[_i].status);
+    ck_assert_ptr_null(plan);
+    ck_assert_int_gt(pread(errors, said, sizeof said - 1, 0), 0);
+    ck_assert_msg(strstr(said, refused[_i].why) != NULL, "%s", said);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("cpu plan");
@@ -220,6 +286,7 @@ int main(void)
     tcase_add_loop_test(c, forced_branches_are_taken, 0, count);
     tcase_add_test(c, large_mean_keeps_its_digits);
     tcase_add_test(c, large_mean_costs_the_weights_alone);
+    tcase_add_loop_test(c, refused_networks, 0, (int)(sizeof refused / sizeof *refused));
     suite_add_tcase(suite, c);
     return run_suite(suite);
 }
