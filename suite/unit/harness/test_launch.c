@@ -12,18 +12,19 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "harness/machine/machine.h"
 #include "kernels/core/clock.h"
 #include "suite/unit/run_suite.h"
 
 enum { SAID_BYTES = 1 << 14, ARGUMENTS_MAX = 16 };
 
-static void launcher_path(char *path)
+static void program_path(const char *name, char *path)
 {
     char self[PATH_MAX];
     ssize_t bytes = readlink("/proc/self/exe", self, sizeof self - 1);
     ck_assert_int_gt(bytes, 0);
     self[bytes] = '\0';
-    snprintf(path, PATH_MAX, "%s/../lockstep-launch", dirname(self));
+    snprintf(path, PATH_MAX, "%s/../%s", dirname(self), name);
     ck_assert_msg(access(path, X_OK) == 0, "%s is not built", path);
 }
 
@@ -32,11 +33,11 @@ typedef struct launched {
     int output; /* stdout and stderr */
 } launched;
 
-static launched launch(const char *const *arguments)
+static launched start(const char *program, const char *const *arguments)
 {
-    char path[PATH_MAX], *argv[ARGUMENTS_MAX + 2] = {(char *)"lockstep-launch"};
+    char path[PATH_MAX], *argv[ARGUMENTS_MAX + 2] = {(char *)program};
     int ends[2], count = 1;
-    launcher_path(path);
+    program_path(program, path);
     for (; arguments[count - 1] != NULL; count++) {
         ck_assert_int_le(count, ARGUMENTS_MAX);
         argv[count] = (char *)arguments[count - 1];
@@ -52,6 +53,11 @@ static launched launch(const char *const *arguments)
     }
     close(ends[1]);
     return self;
+}
+
+static launched launch(const char *const *arguments)
+{
+    return start("lockstep-launch", arguments);
 }
 
 /* Exit code, or 128 + signal; everything it and its ranks wrote in said[SAID_BYTES]. Ends when the
@@ -137,6 +143,22 @@ START_TEST(token_and_port_are_shared)
 }
 END_TEST
 
+/* A rank for each core where no GPU is. */
+START_TEST(ranks_for_this_machine)
+{
+    char said[SAID_BYTES], wanted[64];
+    if (access("/dev/nvidia0", F_OK) == 0) {
+        return;
+    }
+    ck_assert_int_eq(run(ARGUMENTS("--nproc-per-node=auto", "sh", "-c",
+                                   "[ $RANK = 0 ] && echo $WORLD_SIZE ranks; exit 0"),
+                         said),
+                     0);
+    snprintf(wanted, sizeof wanted, "%d ranks\n", ls_machine_cores());
+    ck_assert_str_eq(said, wanted);
+}
+END_TEST
+
 START_TEST(command_is_untouched)
 {
     char said[SAID_BYTES];
@@ -161,6 +183,9 @@ static const failure failures[] = {
     /* those who only lost their peer left before the one that was the cause */
     {"[ $RANK = 1 ] || exit 10; sleep 0.2; exit 12", 12, "rank 1 (pid "},
     {"[ $RANK = 0 ] && exit 10; exit 0", 10, "peer lost"},
+    {"[ $RANK = 2 ] && exit 11; exec sleep 30", 11, "rendezvous timed out"},
+    {"[ $RANK = 2 ] && exit 13; exec sleep 30", 13, "device lost"},
+    {"[ $RANK = 2 ] && exit 12; exec sleep 30", 12, "non-finite state"},
     {"exit 0", 0, ""},
 };
 
@@ -259,7 +284,7 @@ START_TEST(log_directory)
 END_TEST
 
 typedef struct mistake {
-    const char *argument[4];
+    const char *argument[6];
     const char *said;
 } mistake;
 
@@ -277,6 +302,9 @@ static const mistake mistakes[] = {
     {{"--log-dir"}, "--log-dir needs a value: DIR"},
     {{"--env-from-stdin=1", "true"}, "--env-from-stdin takes no value"},
     {{"--bogus", "true"}, "--bogus"},
+    {{"--local-nodes=2", "--nnodes=2", "true"}, "--local-nodes 2 simulates nodes on one machine"},
+    {{"--nproc-per-node=1024", "--nnodes=2", "--master-addr=a", "--master-port=1", "true"},
+     "1024 x 2 ranks: allowed: at most 1024"},
     {{"/nonexistent/trainer", "--steps"}, "cannot run '/nonexistent/trainer'"},
 };
 
@@ -288,6 +316,35 @@ START_TEST(wrong_arguments)
 }
 END_TEST
 
+static const mistake wrong_collectives[] = {
+    {{"--ops", "all_reduce,sum"}, "--ops 'all_reduce,sum': allowed: all, none, or some of"},
+    {{"--ops", ""}, "--ops '': allowed: all, none, or some of"},
+    {{"--dtypes", "fp32,fp8"}, "--dtypes 'fp32,fp8': allowed: some of fp32, fp16, bf16,"},
+    {{"--dtypes", "fp3"}, "--dtypes 'fp3': allowed: some of fp32, fp16, bf16,"},
+    {{"--offsets", "17"}, "--offsets '17': allowed: 0 to 16"},
+    {{"--iters", "-1"}, "--iters '-1': allowed: 0 to 1000000"},
+    {{"--in-place", "maybe"}, "maybe"},
+    {{"--timeout", "0"}, "--timeout '0': allowed: above 0, at most"},
+    {{"--timeout", "1h"}, "--timeout '1h': allowed: above 0, at most"},
+    {{"--counts", "1,,2"}, "--counts '1,,2': allowed: at most"},
+    {{"--counts", "W-2"}, "--counts 'W-2': allowed: at most"},
+    {{"--counts", "-1"}, "--counts '-1': allowed: at most"},
+    {{"--counts", "1 2"}, "--counts '1 2': allowed: at most"},
+    {{"--counts", "1099511627777"}, "--counts '1099511627777': allowed: at most"},
+    {{"--comm", "nccl", "--device", "cpu"},
+     "--comm nccl works in GPU memory: not with --device cpu"},
+    {{"all_reduce"}, "unexpected argument 'all_reduce'"},
+};
+
+START_TEST(collectives_wrong_arguments)
+{
+    char said[SAID_BYTES];
+    launched self = start("lockstep-collectives", wrong_collectives[_i].argument);
+    ck_assert_int_eq(finish(&self, said), 2);
+    assert_line(said, wrong_collectives[_i].said);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("launch");
@@ -295,6 +352,7 @@ int main(void)
     tcase_set_timeout(tests, 40);
     tcase_add_test(tests, environment);
     tcase_add_test(tests, token_and_port_are_shared);
+    tcase_add_test(tests, ranks_for_this_machine);
     tcase_add_test(tests, command_is_untouched);
     tcase_add_loop_test(tests, first_failure, 0, (int)(sizeof failures / sizeof *failures));
     tcase_add_test(tests, grace);
@@ -303,6 +361,8 @@ int main(void)
     tcase_add_test(tests, launcher_dies);
     tcase_add_test(tests, log_directory);
     tcase_add_loop_test(tests, wrong_arguments, 0, (int)(sizeof mistakes / sizeof *mistakes));
+    tcase_add_loop_test(tests, collectives_wrong_arguments, 0,
+                        (int)(sizeof wrong_collectives / sizeof *wrong_collectives));
     suite_add_tcase(suite, tests);
     return run_suite(suite);
 }

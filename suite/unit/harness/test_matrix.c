@@ -116,6 +116,36 @@ START_TEST(every_run_of_the_curves_has_its_own_options)
 }
 END_TEST
 
+/* Twice, on as many GPUs of one machine as have a rank; none without a GPU or on several hosts. */
+START_TEST(every_gpu_computes_the_same_twice)
+{
+    static const struct {
+        int ranks, gpus, hosts, world;
+    } machines[] = {{8, 4, 0, 4}, {2, 4, 1, 2}, {8, 0, 0, 0}, {8, 4, 2, 0}};
+    for (size_t m = 0; m < sizeof machines / sizeof *machines; m++) {
+        ls_matrix matrix = {0, 0, NULL, NULL};
+        ls_matrix_bench bench = usual(machines[m].ranks, LS_PROFILE_QUICK);
+        int count = 0;
+        bench.gpus = machines[m].gpus;
+        bench.hosts = machines[m].hosts;
+        ls_matrix_bench_jobs(&bench, &matrix);
+        for (int i = 0; i < matrix.count; i++) {
+            const ls_spec *spec = &matrix.spec[i];
+            if (spec->role == LS_ROLE_SDC) {
+                ck_assert_int_eq(spec->repeat, count++);
+                ck_assert_int_eq(spec->world, machines[m].world);
+                ck_assert_int_eq(spec->batch_size, bench.batch_size);
+                ck_assert_int_eq(spec->image_size, bench.image_size);
+                ck_assert_str_eq(spec->arch, bench.arch);
+                ck_assert_uint_eq(spec->seed, bench.seed);
+            }
+        }
+        ck_assert_int_eq(count, machines[m].world > 0 ? 2 : 0);
+        ls_matrix_free(&matrix);
+    }
+}
+END_TEST
+
 START_TEST(rated_steps_depend_on_no_machine)
 {
     ls_matrix small = {0, 0, NULL, NULL}, large = small;
@@ -398,6 +428,7 @@ int main(void)
     tcase_add_test(tests, every_run_of_the_curves_has_its_own_options);
     tcase_add_test(tests, full_covers_every_pair_and_not_the_product);
     tcase_add_test(tests, hosts_are_filled_one_by_one);
+    tcase_add_test(tests, every_gpu_computes_the_same_twice);
     tcase_add_test(tests, rated_steps_depend_on_no_machine);
     tcase_add_test(tests, the_middle_is_a_point_of_every_sweep);
     tcase_add_test(tests, a_choice_of_levels_and_buckets_is_kept);

@@ -58,6 +58,108 @@ START_TEST(self_engine)
 }
 END_TEST
 
+/* A backend's memory: the host copies through a buffer of its own, after `after` is complete, and
+ * begin returns when the copy is. The steps are noted by their letters; one of them may fail. */
+typedef struct noting {
+    char steps[16];
+    char fails;
+    float memory[4]; /* of the backend: filled by copy_in */
+} noting;
+
+static ls_status note(noting *n, char step)
+{
+    n->steps[strlen(n->steps)] = step;
+    return step == n->fails ? LS_ERR_DEVICE_LOST : LS_OK;
+}
+
+static ls_status create(ls_backend *backend, ls_stream **out)
+{
+    *out = (ls_stream *)backend;
+    return note((noting *)(void *)backend, 'c');
+}
+
+static ls_status after_event(ls_event *event)
+{
+    return note((noting *)(void *)event, 'a');
+}
+
+static ls_status take_out(ls_backend *backend, ls_stream *stream, void *host, const void *from,
+                          int64_t bytes)
+{
+    ck_assert_ptr_eq(stream, backend);
+    memcpy(host, from, (size_t)bytes);
+    return note((noting *)(void *)backend, 'o');
+}
+
+static ls_status put_in(ls_backend *backend, ls_stream *stream, void *to, const void *host,
+                        int64_t bytes)
+{
+    ck_assert_ptr_eq(stream, backend);
+    memcpy(to, host, (size_t)bytes);
+    return note((noting *)(void *)backend, 'i');
+}
+
+static ls_status complete(ls_stream *stream)
+{
+    return note((noting *)(void *)stream, 'w');
+}
+
+static void destroy(ls_stream *stream)
+{
+    (void)note((noting *)(void *)stream, 'd');
+}
+
+START_TEST(self_copies_within_a_backend)
+{
+    static const struct {
+        char fails;
+        const char *steps;
+    } runs[] = {{'-', "caoiwd"}, {'c', "c"},     {'a', "cad"},
+                {'o', "caod"},   {'i', "caoid"}, {'w', "caoiwd"}};
+    static const ls_backend_api table = {.stream_create = create,
+                                         .event_wait = after_event,
+                                         .copy_out = take_out,
+                                         .copy_in = put_in,
+                                         .stream_wait = complete,
+                                         .stream_destroy = destroy};
+    noting n = {"", runs[_i].fails, {0, 0, 0, 9}};
+    float input[4] = {1, 2, 3, 4};
+    const ls_comm_api *api = NULL;
+    ls_comm *comm = NULL;
+    ls_comm_handle handle;
+    ls_comm_options options = {
+        .world = 1, .name = "test", .backend_api = &table, .backend = (ls_backend *)(void *)&n};
+    ck_assert_int_eq(ls_comm_load("self", &api), LS_OK);
+    ck_assert_int_eq(api->open(&options, &comm), LS_OK);
+    ls_comm_op op = {.kind = LS_COMM_ALL_REDUCE,
+                     .dtype = LS_F32,
+                     .count = 3,
+                     .input = input,
+                     .buffer = n.memory};
+    ck_assert_int_eq(api->begin(comm, &op, (ls_event *)(void *)&n, &handle),
+                     runs[_i].fails == '-' ? LS_OK : LS_ERR_DEVICE_LOST);
+    ck_assert_str_eq(n.steps, runs[_i].steps);
+    if (strchr(n.steps, 'i') != NULL) {
+        ck_assert(n.memory[0] == 1 && n.memory[2] == 3 && n.memory[3] == 9);
+    }
+    n.steps[0] = '\0'; /* in place there is nothing to copy */
+    op.input = op.buffer;
+    ck_assert_int_eq(api->begin(comm, &op, NULL, &handle), LS_OK);
+    ck_assert_int_eq(n.steps[0], '\0');
+    op.kind = LS_COMM_SEND;
+    ck_assert_int_eq(api->begin(comm, &op, NULL, &handle), LS_ERR_USAGE);
+    op.kind = LS_COMM_RECV;
+    ck_assert_int_eq(api->begin(comm, &op, NULL, &handle), LS_ERR_USAGE);
+    op.kind = LS_COMM_BARRIER;
+    ck_assert_int_eq(api->wait(comm, &handle, NULL), LS_OK);
+    api->abort(comm);
+    ck_assert_int_eq(api->begin(comm, &op, NULL, &handle), LS_ERR_PEER_LOST);
+    ck_assert_int_eq(api->wait(comm, &handle, NULL), LS_ERR_PEER_LOST);
+    ck_assert_int_eq(api->poll(comm), LS_ERR_PEER_LOST);
+    api->close(comm);
+}
+END_TEST
+
 /* ---- rounding ------------------------------------------------------------------------------- */
 
 static uint16_t pattern(int rank, int64_t index)
@@ -270,6 +372,7 @@ int main(void)
     TCase *tests = tcase_create("engines");
     tcase_set_timeout(tests, 60);
     tcase_add_test(tests, self_engine);
+    tcase_add_loop_test(tests, self_copies_within_a_backend, 0, 6);
     tcase_add_loop_test(tests, every_operation, 0, 4 * ENGINES);
     tcase_add_loop_test(tests, half_sums, 2 * ENGINES, 4 * ENGINES);
     tcase_add_loop_test(tests, factors, 2 * ENGINES, 4 * ENGINES);
