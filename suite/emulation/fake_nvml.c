@@ -201,6 +201,9 @@ ls_nvml_return nvmlDeviceGetUUID(ls_nvml_handle handle, char *text, unsigned byt
 ls_nvml_return nvmlDeviceGetPciInfo_v3(ls_nvml_handle handle, ls_nvml_pci *pci)
 {
     char text[64] = "";
+    if (number(gpu_of(handle), "pci_lost") > 0) {
+        return LS_NVML_GPU_IS_LOST;
+    }
     (void)find_text(gpu_of(handle), "address", text, sizeof text);
     memset(pci, 0, sizeof *pci);
     snprintf(pci->address, sizeof pci->address, "0000%.20s", text); /* eight digits of domain */
@@ -291,6 +294,9 @@ ls_nvml_return nvmlDeviceGetNvLinkErrorCounter(ls_nvml_handle handle, unsigned l
                                                unsigned long long *value)
 {
     *value = 0;
+    if (number(gpu_of(handle), "link_fields") >= 0) { /* NVLink 5 has fields instead */
+        return LS_NVML_NOT_SUPPORTED;
+    }
     return link == 2 && counter == LS_NVML_LINK_REPLAY ? give_long(handle, "link_errors", value)
            : link < (unsigned)number(gpu_of(handle), "links") ? 0
                                                               : LS_NVML_NOT_SUPPORTED;
@@ -391,12 +397,38 @@ ls_nvml_return nvmlDeviceGetCurrentClocksEventReasons(ls_nvml_handle handle,
 ls_nvml_return nvmlDeviceGetFieldValues(ls_nvml_handle handle, int count, ls_nvml_field *field)
 {
     for (int i = 0; i < count; i++) {
-        double value = field[i].id == LS_NVML_FIELD_MEMORY_TEMPERATURE
-                           ? number(gpu_of(handle), "memory_c")
-                           : -1;
+        int gpu = gpu_of(handle), type = (int)number(gpu, "field_type");
+        double value = field[i].id == LS_NVML_FIELD_MEMORY_TEMPERATURE ? number(gpu, "memory_c")
+                       : number(gpu, "link_fields") < 0                ? -1
+                       : field[i].id == LS_NVML_FIELD_LINK_RECEIVE_ERRORS
+                           ? number(gpu, "link_fields") + (field[i].scope == 2)
+                       : field[i].id == LS_NVML_FIELD_LINK_RECOVERY_EVENTS ? 1
+                                                                           : -1;
         field[i].status = value < 0 ? LS_NVML_NOT_SUPPORTED : 0;
-        field[i].type = 1; /* unsigned int */
-        field[i].value.u32 = (unsigned)value;
+        field[i].type = type < 0 ? 1 : type; /* unsigned int */
+        memset(&field[i].value, 0xee, sizeof field[i].value);
+        switch (field[i].type) {
+        case 0:
+            field[i].value.f64 = value;
+            break;
+        case 2:
+            field[i].value.ul = (unsigned long)value;
+            break;
+        case 3:
+            field[i].value.u64 = (unsigned long long)value;
+            break;
+        case 4:
+            field[i].value.s64 = (long long)value;
+            break;
+        case 5:
+            field[i].value.s32 = (int)value;
+            break;
+        case 6:
+            field[i].value.u16 = (unsigned short)value;
+            break;
+        default:
+            field[i].value.u32 = (unsigned)value;
+        }
     }
     return 0;
 }

@@ -298,6 +298,79 @@ START_TEST(an_old_library_leaves_facts_unknown)
 }
 END_TEST
 
+/* A field's value comes in one of seven types; of an eighth nothing is known. */
+START_TEST(fields_are_read_in_any_type)
+{
+    char why[200];
+    ls_nvml *nvml = NULL;
+    ls_nvml_device device[4];
+    double reading[LS_NVML_READING_COUNT];
+    write_text("fake.txt", "a", "gpu 1 field_type %d\ngpu 1 memory_c 41\ngpu 1 link_fields 3\n",
+               _i);
+    ck_assert_int_eq(ls_nvml_open(&nvml, why, sizeof why), LS_OK);
+    ck_assert_int_eq(ls_nvml_devices(nvml, device, 4), 3);
+    ck_assert(ls_nvml_sample(nvml, &device[1], reading, why, sizeof why));
+    if (_i < 7) {
+        ck_assert_double_eq(reading[LS_NVML_MEMORY_C], 41);
+        ck_assert_double_eq(reading[LS_NVML_LINK_CRC], 18 * 3 + 1); /* of 18 links */
+        ck_assert_double_eq(reading[LS_NVML_LINK_RECOVERIES], 18);
+    } else {
+        ck_assert(isnan(reading[LS_NVML_MEMORY_C]) && isnan(reading[LS_NVML_LINK_CRC]));
+    }
+    ck_assert(isnan(reading[LS_NVML_LINK_REPLAYS]));
+    device[1].fact[LS_NVML_LINKS] = 0;
+    ck_assert(ls_nvml_sample(nvml, &device[1], reading, why, sizeof why));
+    ck_assert(isnan(reading[LS_NVML_LINK_CRC]) && isnan(reading[LS_NVML_LINK_RECOVERIES]));
+    ls_nvml_close(nvml);
+}
+END_TEST
+
+START_TEST(a_gpu_lost_at_the_start_is_listed_with_the_reason)
+{
+    char why[200] = "";
+    ls_nvml *nvml = NULL;
+    ls_nvml_device device[4];
+    double reading[LS_NVML_READING_COUNT];
+    write_text("fake.txt", "a", "gpu 1 pci_lost 1\n");
+    ck_assert_int_eq(ls_nvml_open(&nvml, why, sizeof why), LS_OK);
+    ck_assert_int_eq(ls_nvml_devices(nvml, device, 4), 3);
+    ck_assert_ptr_null(device[1].handle);
+    ck_assert(!ls_nvml_sample(nvml, &device[1], reading, why, sizeof why));
+    ck_assert_str_eq(why, "GPU is lost");
+    ck_assert(isnan(reading[LS_NVML_POWER]));
+    ck_assert(ls_nvml_sample(nvml, &device[2], reading, why, sizeof why));
+    cJSON *lost = ls_nvml_device_json(&device[1]), *other = ls_nvml_device_json(&device[2]);
+    ck_assert_str_eq(ls_json_string(lost, "failure", ""), "GPU is lost");
+    ck_assert_ptr_null(cJSON_GetObjectItem(other, "failure"));
+    cJSON_Delete(lost);
+    cJSON_Delete(other);
+    ls_nvml_close(nvml);
+}
+END_TEST
+
+START_TEST(reasons_have_words)
+{
+    static const struct {
+        double reasons;
+        const char *words;
+    } rows[] = {{NAN, "unknown"},
+                {0, "none"},
+                {LS_NVML_REASON_IDLE, "none"},
+                {LS_NVML_REASON_POWER_CAP, "power cap"},
+                {LS_NVML_REASON_IDLE | LS_NVML_REASON_SETTING | LS_NVML_REASON_DISPLAY,
+                 "clocks set by a user, display clocks"},
+                {LS_NVML_REASON_HW_SLOWDOWN | LS_NVML_REASON_SYNC_BOOST |
+                     LS_NVML_REASON_SW_THERMAL | LS_NVML_REASON_HW_THERMAL |
+                     LS_NVML_REASON_POWER_BRAKE,
+                 "hardware slowdown, sync boost, software thermal slowdown, hardware thermal "
+                 "slowdown, power brake"}};
+    char text[200];
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ck_assert_str_eq(ls_nvml_reasons_text(rows[i].reasons, text, sizeof text), rows[i].words);
+    }
+}
+END_TEST
+
 START_TEST(no_library_is_a_finding)
 {
     setenv("LS_NVML", "/nowhere/libnvidia-ml.so.1", 1);
@@ -559,6 +632,9 @@ int main(void)
                         sizeof FOUND / sizeof *FOUND);
     tcase_add_test(tests, exclusive_mode_matters_where_ranks_share);
     tcase_add_test(tests, an_old_library_leaves_facts_unknown);
+    tcase_add_loop_test(tests, fields_are_read_in_any_type, 0, 8);
+    tcase_add_test(tests, a_gpu_lost_at_the_start_is_listed_with_the_reason);
+    tcase_add_test(tests, reasons_have_words);
     tcase_add_test(tests, no_library_is_a_finding);
     tcase_add_test(tests, usable_is_what_library_and_driver_answer);
     tcase_add_test(tests, without_a_bus_the_driver_is_asked);

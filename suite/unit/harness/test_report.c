@@ -319,8 +319,23 @@ START_TEST(diff_sees_what_changed)
     FILE *to = open_memstream(&text, &bytes);
     ck_assert_int_eq(ls_report_diff(scratch, other, to), LS_OK);
     ck_assert_int_eq(ls_report_diff(scratch, scratch, to), LS_OK);
+    /* a job that one of them lacks, and two runs without a job in common */
+    char gone[PATH_MAX + 32];
+    snprintf(gone, sizeof gone, "%s/jobs/o2.b1", other);
+    ls_path_remove_tree(gone);
+    ck_assert_int_eq(ls_report_tables(other), LS_OK);
+    fflush(to);
+    ck_assert_ptr_null(strstr(text, "only in"));
+    ck_assert_int_eq(ls_report_diff(scratch, other, to), LS_OK);
+    ck_assert_int_eq(ls_report_diff(other, scratch, to), LS_OK);
+    snprintf(gone, sizeof gone, "%s/jobs", other);
+    ls_path_remove_tree(gone);
+    ck_assert_int_eq(ls_report_tables(other), LS_OK);
+    ck_assert_int_eq(ls_report_diff(scratch, other, to), LS_ERR_USAGE);
     fclose(to);
-    ck_assert_msg(occurrences(text, "slower by 4.") + occurrences(text, "slower by 5.") == 11, "%s",
+    ck_assert_int_eq(occurrences(text, "O2, 8 ranks, 1 MB\n    only in A\n"), 2);
+    ck_assert_int_eq(occurrences(text, "O2, 8 ranks, 1 MB\n    only in B\n"), 1);
+    ck_assert_msg(occurrences(text, "slower by 4.") + occurrences(text, "slower by 5.") == 21, "%s",
                   text);
     ck_assert_msg(occurrences(text, "no difference seen above") == 11, "%s", text);
     ck_assert_msg(strstr(text, "no result") != NULL, "%s", text);

@@ -205,6 +205,15 @@ START_TEST(pages_and_figure_show_them)
     ck_assert_ptr_nonnull(strstr(page, "GPU 2 (0000:30:00.0), 3.8 % under its neighbours"));
     ck_assert_ptr_nonnull(strstr(page, "89.6 %"));
     free(page);
+    char *printed = NULL;
+    size_t bytes = 0;
+    FILE *to = open_memstream(&printed, &bytes);
+    ck_assert_int_eq(ls_report_terminal(scratch, to), LS_OK);
+    fclose(to);
+    ck_assert_ptr_nonnull(strstr(printed, "PCIE_WIDTH: GPU 2 (0000:30:00.0): PCIe x8 instead of"));
+    ck_assert_ptr_nonnull(
+        strstr(printed, "\nslowest GPU: GPU 2 (0000:30:00.0), 3.8 % under its neighbours\n"));
+    free(printed);
     ls_text_put(path, sizeof path, "%s/plots/gpu.svg", scratch);
     char *figure = ls_text_read(path);
     if (figure != NULL) { /* gnuplot is here */

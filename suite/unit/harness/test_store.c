@@ -3,6 +3,7 @@
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -10,6 +11,7 @@
 #include "harness/store/gate.h"
 #include "harness/store/store.h"
 #include "harness/store/store_server.h"
+#include "harness/store/store_wire.h"
 #include "suite/unit/run_suite.h"
 #include "world.h"
 
@@ -334,6 +336,26 @@ START_TEST(wrong_options)
     ls_store_options options = where(2, 2, 1, 1.0);
     ck_assert_int_eq(ls_store_open(&options, &store), LS_ERR_USAGE);
     assert_said(errors, "rank 2 is out of range in a world of 2, allowed: 0 to 1");
+    options = where(0, LS_STORE_CLIENTS_MAX / 2 + 1, 1, 1.0);
+    ck_assert_int_eq(ls_store_open(&options, &store), LS_ERR_USAGE);
+    assert_said(errors, "ranks, allowed: 1 to ");
+    char long_text[LS_STORE_KEY_BYTES_MAX + 2] = "";
+    memset(long_text, 'l', sizeof long_text - 1);
+    options = where(0, 1, 0, 1.0);
+    options.run_id = long_text;
+    ck_assert_int_eq(ls_store_open(&options, &store), LS_ERR_USAGE);
+    options = where(0, 1, 0, 1.0);
+    options.address = long_text;
+    ck_assert_int_eq(ls_store_open(&options, &store), LS_ERR_USAGE);
+    assert_said(errors, "run id of 6 bytes or address of ");
+    options = where(0, 20, 0, 0.1);
+    ck_assert_int_eq(ls_store_open(&options, &store), LS_ERR_RENDEZVOUS);
+    assert_said(errors, "missing of 20: rank 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16 "
+                        "...");
+    options = where(0, 17, 0, 0.1);
+    ck_assert_int_eq(ls_store_open(&options, &store), LS_ERR_RENDEZVOUS);
+    assert_said(errors, "missing of 17: rank 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, "
+                        "16\n");
     options = where(0, 2, 70000, 1.0);
     ck_assert_int_eq(ls_store_open(&options, &store), LS_ERR_USAGE);
     options = where(0, 2, 1, 0);
@@ -430,30 +452,35 @@ static int dial(int port)
     return fd;
 }
 
+/* A connection that has passed the gate with that claim; blocking. */
+static int enter(const ls_store *store, ls_gate_claim claim)
+{
+    char why[256];
+    unsigned char key[LS_SHA256_BYTES];
+    struct sockaddr_in at = {.sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)ls_store_port(store)),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    ls_store_options options = where(0, 1, 0, 5.0);
+    int fd = -1;
+    ls_store_server_key(&options, key);
+    ck_assert_int_eq(ls_gate_enter((struct sockaddr *)&at, sizeof at, key, &claim,
+                                   ls_clock_after(5), ls_clock_after(5), &fd, why, sizeof why),
+                     LS_GATE_IN);
+    ck_assert_int_ge(fcntl(fd, F_SETFL, 0), 0);
+    return fd;
+}
+
 /* Garbage is dropped with a line in the log, and has no other effect: with the token and without.
  */
 START_TEST(bad_frames)
 {
     int errors = listen_to_errors();
     ls_store *store = lone_store(5.0);
-    char garbage[200], got[64], why[256];
+    char garbage[200], got[64];
     memset(garbage, 'G', sizeof garbage);
     for (int known = 0; known < 2; known++) {
-        struct sockaddr_in at = {.sin_family = AF_INET,
-                                 .sin_port = htons((uint16_t)ls_store_port(store)),
-                                 .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-        unsigned char key[LS_SHA256_BYTES];
-        ls_store_options options = where(0, 1, 0, 5.0);
-        ls_gate_claim claim = {.world = 1, .further = 1};
-        ls_store_server_key(&options, key);
-        int fd = known ? -1 : dial(ls_store_port(store));
-        if (known) {
-            ck_assert_int_eq(ls_gate_enter((struct sockaddr *)&at, sizeof at, key, &claim,
-                                           ls_clock_after(5), ls_clock_after(5), &fd, why,
-                                           sizeof why),
-                             LS_GATE_IN);
-            ck_assert_int_ge(fcntl(fd, F_SETFL, 0), 0); /* blocking */
-        }
+        int fd = known ? enter(store, (ls_gate_claim){.world = 1, .further = 1})
+                       : dial(ls_store_port(store));
         ck_assert_int_eq(send(fd, garbage, sizeof garbage, MSG_NOSIGNAL), sizeof garbage);
         while (recv(fd, got, sizeof got, 0) > 0) { /* the greeting or a reply, then the end */
         }
@@ -468,6 +495,139 @@ START_TEST(bad_frames)
     close(silent);
     assert_value(store, "a", "b", 1);
     ls_store_close(store, 0);
+}
+END_TEST
+
+START_TEST(ranks_out_of_range_are_refused)
+{
+    int errors = listen_to_errors();
+    ls_store *store = lone_store(5.0);
+    static const int wrong[] = {1, -1};
+    for (int i = 0; i < 2; i++) {
+        unsigned char bytes[LS_STORE_HEADER_BYTES];
+        char text[64], said[64];
+        int fd = enter(store, (ls_gate_claim){.rank = wrong[i], .world = 1, .timeout_ms = 5000});
+        ck_assert_int_eq(recv(fd, bytes, sizeof bytes, MSG_WAITALL), sizeof bytes);
+        ls_store_header header = ls_store_wire_get(bytes);
+        ck_assert_uint_eq(header.verb, LS_ERR_USAGE);
+        ck_assert_uint_lt(header.value_bytes, sizeof said);
+        ck_assert_int_eq(recv(fd, said, header.value_bytes, MSG_WAITALL), header.value_bytes);
+        snprintf(text, sizeof text, "rank %d is out of range, allowed: 0 to 0", wrong[i]);
+        ck_assert_uint_eq(header.value_bytes, strlen(text));
+        ck_assert_mem_eq(said, text, header.value_bytes);
+        ck_assert_int_eq(recv(fd, said, 1, 0), 0);
+        assert_said(errors, text);
+        close(fd);
+    }
+    ls_store_close(store, 0);
+}
+END_TEST
+
+/* One request at a time: a byte more while the server owes a reply ends the connection. */
+START_TEST(requests_wait_for_their_reply)
+{
+    int errors = listen_to_errors();
+    ls_store *store = lone_store(5.0);
+    unsigned char bytes[LS_STORE_HEADER_BYTES + 6];
+    ls_store_header header = {
+        .magic = LS_STORE_MAGIC, .verb = LS_STORE_GET, .key_bytes = 5, .number = 5000};
+    ls_store_wire_put(&header, bytes);
+    memcpy(bytes + LS_STORE_HEADER_BYTES, "never!", 6); /* a byte too many */
+    int fd = enter(store, (ls_gate_claim){.world = 1, .further = 1, .timeout_ms = 5000});
+    unsigned char welcome[LS_STORE_HEADER_BYTES];
+    ck_assert_int_eq(recv(fd, welcome, sizeof welcome, MSG_WAITALL), sizeof welcome);
+    ck_assert_uint_eq(ls_store_wire_get(welcome).verb, LS_OK);
+    ck_assert_int_eq(send(fd, bytes, sizeof bytes, MSG_NOSIGNAL), sizeof bytes);
+    ck_assert_int_le(recv(fd, welcome, sizeof welcome, 0), 0);
+    assert_said(errors, "(rank 0): a request before the reply to the last one");
+    close(fd);
+    ls_store_close(store, 0);
+}
+END_TEST
+
+/* What listens on rank 0's port knows the key and breaks the protocol: joining goes on until its
+ * deadline, a request ends with the rank as lost. */
+typedef struct falsehood {
+    ls_store_header welcome, reply; /* magic 0: the connection ends instead */
+    ls_status status;
+    const char *said;
+} falsehood;
+
+enum { ENDS_EARLY = 100 }; /* value bytes that are announced and do not come */
+static const falsehood falsehoods[] = {
+    {{0}, {0}, LS_ERR_RENDEZVOUS, "rank 0 was reached, then closed the connection"},
+    {{.magic = 1}, {0}, LS_ERR_RENDEZVOUS, "rank 0 was reached, then closed the connection"},
+    {{.magic = LS_STORE_MAGIC, .value_bytes = LS_STORE_VALUE_BYTES_MAX + 1},
+     {0},
+     LS_ERR_RENDEZVOUS,
+     "rank 0 was reached, then closed the connection"},
+    {{.magic = LS_STORE_MAGIC, .value_bytes = ENDS_EARLY},
+     {0},
+     LS_ERR_RENDEZVOUS,
+     "rank 0 was reached, then closed the connection"},
+    {{.magic = LS_STORE_MAGIC}, {0}, LS_ERR_PEER_LOST, "has left (key 'k')"},
+    {{.magic = LS_STORE_MAGIC},
+     {.magic = 1},
+     LS_ERR_PEER_LOST,
+     "has left (key 'k'): Protocol error"},
+    {{.magic = LS_STORE_MAGIC},
+     {.magic = LS_STORE_MAGIC, .value_bytes = LS_STORE_VALUE_BYTES_MAX + 1},
+     LS_ERR_PEER_LOST,
+     "has left (key 'k'): Protocol error"},
+    {{.magic = LS_STORE_MAGIC}, {.magic = LS_STORE_MAGIC}, LS_OK, ""},
+};
+
+static int deceived(int rank, int world, int port, void *context)
+{
+    (void)context;
+    ls_store *store = NULL;
+    ls_store_options options = where(rank, world, port, 0.3);
+    ls_status status = ls_store_open(&options, &store);
+    return status == LS_OK ? ls_store_set(store, "k", "v", 1) : status;
+}
+
+static void answer(int fd, const ls_store_header *header)
+{
+    unsigned char bytes[LS_STORE_HEADER_BYTES];
+    ls_store_wire_put(header, bytes);
+    if (header->magic != 0) {
+        ck_assert_int_eq(send(fd, bytes, sizeof bytes, MSG_NOSIGNAL), sizeof bytes);
+    }
+}
+
+START_TEST(a_false_server_is_found_out)
+{
+    const falsehood *f = &falsehoods[_i];
+    int errors = listen_to_errors();
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int port = world_free_port();
+    unsigned char key[LS_SHA256_BYTES], request[LS_STORE_HEADER_BYTES + 2];
+    ls_gate *gate = NULL;
+    ls_gate_guest guest;
+    ls_store_options options = where(0, 2, port, 5.0);
+    at.sin_port = htons((uint16_t)port);
+    ls_store_server_key(&options, key);
+    ck_assert_int_eq(ls_gate_open("false", (struct sockaddr *)&at, sizeof at, key, 4, &gate),
+                     LS_OK);
+    pid_t pid = world_fork(1, 2, port, deceived, NULL);
+    int state, code = -1;
+    while (code < 0) {
+        (void)ls_clock_poll(ls_gate_fd(gate), POLLIN, ls_clock_after(0.02));
+        while (ls_gate_next(gate, &guest)) {
+            answer(guest.fd, &f->welcome);
+            bool joined = f->status != LS_ERR_RENDEZVOUS;
+            if (joined && ls_gate_transfer(guest.fd, POLLIN, request, sizeof request,
+                                           ls_clock_after(2)) == 1) {
+                ck_assert_mem_eq(request + LS_STORE_HEADER_BYTES, "kv", 2);
+                answer(guest.fd, &f->reply);
+            }
+            close(guest.fd);
+        }
+        code = waitpid(pid, &state, WNOHANG) == pid ? WEXITSTATUS(state) : -1;
+    }
+    ck_assert_int_eq(code, f->status);
+    assert_said(errors, f->said);
+    ls_gate_close(gate);
 }
 END_TEST
 
@@ -562,6 +722,10 @@ int main(void)
     tcase_add_test(tests, killed_client);
     tcase_add_test(tests, killed_server);
     tcase_add_test(tests, bad_frames);
+    tcase_add_test(tests, ranks_out_of_range_are_refused);
+    tcase_add_test(tests, requests_wait_for_their_reply);
+    tcase_add_loop_test(tests, a_false_server_is_found_out, 0,
+                        (int)(sizeof falsehoods / sizeof *falsehoods));
     tcase_add_test(tests, probe_ports);
     tcase_add_loop_test(tests, addresses, 0, 4);
     suite_add_tcase(suite, tests);
