@@ -14,7 +14,8 @@
  * would let zeros pass. But partial sums are a walk that stays within w = |s| + 4 sqrt(q). Rounding
  * errors have no direction and make a walk themselves: 16 sqrt(n) u w is more than 10^9 elements
  * show. Truncation errors have a direction: at most an ulp of the partial sum for every 16
- * products, and twice that makes n u w / 4. The smaller of both bounds is used. */
+ * products, and twice that makes n u w / 4. The smaller of both bounds is used, and 2^-126 for each
+ * product is added: values below that lose digits or become 0. */
 #ifndef LS_ORACLE_AUDIT_H
 #define LS_ORACLE_AUDIT_H
 

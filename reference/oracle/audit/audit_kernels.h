@@ -10,14 +10,15 @@
 
 #include "audit.h"
 
-#define LS_AUDIT_U 5.9604644775390625e-8 /* 2^-24: half an ulp of f32, relative */
+#define LS_AUDIT_U 5.9604644775390625e-8     /* 2^-24: half an ulp of f32, relative */
+#define LS_AUDIT_TINY 1.1754943508222875e-38 /* 2^-126: below it results lose digits or are 0 */
 
 /* ---- stored values --------------------------------------------------------------------------- */
 
-/* The double of that sign, exponent and 52 bits of fraction; not for subnormals. */
-LS_DEVICE double audit_double(bool negative, int exponent, uint64_t fraction)
+/* 2^exponent, -1022 <= exponent <= 1023. */
+LS_DEVICE double audit_power(int exponent)
 {
-    uint64_t bits = (uint64_t)negative << 63 | (uint64_t)(exponent + 1023) << 52 | fraction;
+    uint64_t bits = (uint64_t)(exponent + 1023) << 52;
     double value;
     memcpy(&value, &bits, sizeof value);
     return value;
@@ -31,16 +32,16 @@ LS_DEVICE int audit_exponent(double value)
     return (int)(bits >> 52 & 2047) - 1023;
 }
 
+/* The bits become the top of a double, whose exponent is then 1008 too small. */
 LS_DEVICE double audit_f16(uint16_t bits)
 {
-    int exponent = bits >> 10 & 31;
-    uint64_t fraction = bits & 1023;
-    bool negative = (bits & 0x8000) != 0;
-    if (exponent == 0) {
-        double size = (double)fraction / (1 << 24);
-        return negative ? -size : size;
+    uint64_t moved = (uint64_t)(bits & 0x8000) << 48 | (uint64_t)(bits & 0x7fff) << 42;
+    double value;
+    memcpy(&value, &moved, sizeof value);
+    if ((bits & 0x7c00) == 0x7c00) {
+        return (bits & 1023) != 0 ? (double)NAN : copysign((double)INFINITY, value);
     }
-    return audit_double(negative, exponent == 31 ? 1024 : exponent - 15, fraction << 42);
+    return value * audit_power(1008);
 }
 
 LS_DEVICE double audit_bf16(uint16_t bits)
@@ -128,7 +129,7 @@ LS_DEVICE double audit_ulp(ls_audit_type type, double value)
     int lowest = type == LS_AUDIT_F16 ? -14 : -126;
     int exponent = audit_exponent(value);
     bool below = exponent < lowest || exponent > 1023;
-    return type == LS_AUDIT_U8 ? 0 : audit_double(false, (below ? lowest : exponent) - bits, 0);
+    return type == LS_AUDIT_U8 ? 0 : audit_power((below ? lowest : exponent) - bits);
 }
 
 /* The smallest magnitude that rounds to infinity. */
@@ -198,7 +199,7 @@ LS_DEVICE double audit_bound(double n, audit_sum s, bool truncates)
     double walk = fabs(s.sum) + 4 * sqrt(s.square);
     double likely = (16 * sqrt(n) + (truncates ? n / 4 : 0)) * LS_AUDIT_U * walk;
     double worst = 2 * n * LS_AUDIT_U * s.size;
-    return likely < worst ? likely : worst;
+    return (likely < worst ? likely : worst) + n * LS_AUDIT_TINY;
 }
 
 /* ---- memory between before and after --------------------------------------------------------- */

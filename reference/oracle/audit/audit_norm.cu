@@ -17,15 +17,15 @@ enum {
 
 /* The gradient that the operation uses: the sum of both contributions in f32, gated, and rounded if
  * it is stored. */
-LS_DEVICE double gradient_at(const ls_audit_op &op, int64_t i)
+LS_DEVICE double gradient_at(const ls_audit_op &op, ls_audit_type type, int64_t i)
 {
     if (!audit_open(op, i)) {
         return 0;
     }
-    double g = audit_value(op.dy, op.type, i);
+    double g = audit_value(op.dy, type, i);
     if (op.dy2 != NULL) {
-        float sum = (float)g + (float)audit_value(op.dy2, op.type, i);
-        g = op.g != NULL ? audit_round(op.type, (double)sum) : (double)sum;
+        float sum = (float)g + (float)audit_value(op.dy2, type, i);
+        g = op.g != NULL ? audit_round(type, (double)sum) : (double)sum;
     }
     return g;
 }
@@ -39,41 +39,56 @@ LS_DEVICE int channel_of(const ls_audit_op &op, int64_t i)
     return audit_channel(op.in_channels, op.in_block, (int64_t)op.in_height * op.in_width, i);
 }
 
-/* partial[row part][channel][VALUES]: MEAN: x. SQUARES: squared distances from channel[0]. BACK: g,
+/* Of the rows [from, to) of channel c. MEAN: x. SQUARES: squared distances from `mean`. BACK: g,
  * g^2, g*xhat and its square, of statistics mean and inv_std. */
-LS_KERNEL rows_kernel(LS_BLOCK ls_audit_op op, int side, int what, const double *mean, int parts,
-                      double *partial)
+template <ls_audit_type TYPE>
+LS_DEVICE void add_rows(double *sum, const ls_audit_op &op, int side, int what, double mean,
+                        double inv_std, int c, int64_t from, int64_t to)
 {
-    int c = (int)(blockIdx.x * LANES + threadIdx.x % LANES), channels = op.in_channels;
-    int64_t pixels = (int64_t)op.in_height * op.in_width, rows = op.images * pixels;
-    int part = (int)(blockIdx.y * ROWS + threadIdx.x / LANES), all = parts * ROWS;
-    if (c >= channels) {
-        return;
-    }
     const void *x = side == 0 ? op.x : op.residual;
-    const double *stats = op.norm[side].stats;
-    double sum[VALUES] = {};
-    int64_t from = rows * part / all, to = rows * (part + 1) / all, n = from / pixels;
-    int64_t pixel = from % pixels, plane = audit_plane(channels, op.in_block, pixels, n, c);
+    int64_t pixels = (int64_t)op.in_height * op.in_width, pixel = from % pixels;
+    int64_t plane = audit_plane(op.in_channels, op.in_block, pixels, from / pixels, c);
     for (int64_t row = from; row < to; row++) {
         int64_t i = plane + pixel * op.in_block;
         if (++pixel == pixels) {
             pixel = 0;
-            plane += channels * pixels;
+            plane += op.in_channels * pixels;
         }
-        double value = audit_value(x, op.type, i);
+        double value = audit_value(x, TYPE, i);
         if (what == MEAN) {
             sum[0] += value;
         } else if (what == SQUARES) {
-            sum[0] += (value - mean[c]) * (value - mean[c]);
+            sum[0] += (value - mean) * (value - mean);
         } else {
-            double g = gradient_at(op, i),
-                   weighted = g * ((value - stats[c]) * stats[channels + c]);
+            double g = gradient_at(op, TYPE, i), weighted = g * ((value - mean) * inv_std);
             sum[0] += g;
             sum[1] += g * g;
             sum[2] += weighted;
             sum[3] += weighted * weighted;
         }
+    }
+}
+
+/* partial[part of the rows][channel][VALUES] */
+LS_KERNEL rows_kernel(LS_BLOCK ls_audit_op op, int side, int what, const double *mean, int parts,
+                      double *partial)
+{
+    int c = (int)(blockIdx.x * LANES + threadIdx.x % LANES), channels = op.in_channels;
+    int64_t rows = (int64_t)op.images * op.in_height * op.in_width;
+    int part = (int)(blockIdx.y * ROWS + threadIdx.x / LANES), all = parts * ROWS;
+    if (c >= channels) {
+        return;
+    }
+    const double *stats = op.norm[side].stats;
+    double middle = what == MEAN ? 0 : what == SQUARES ? mean[c] : stats[c];
+    double inv_std = what == BACK ? stats[channels + c] : 0, sum[VALUES] = {};
+    int64_t from = rows * part / all, to = rows * (part + 1) / all;
+    if (op.type == LS_AUDIT_F32) {
+        add_rows<LS_AUDIT_F32>(sum, op, side, what, middle, inv_std, c, from, to);
+    } else if (op.type == LS_AUDIT_F16) {
+        add_rows<LS_AUDIT_F16>(sum, op, side, what, middle, inv_std, c, from, to);
+    } else {
+        add_rows<LS_AUDIT_BF16>(sum, op, side, what, middle, inv_std, c, from, to);
     }
     for (int k = 0; k < VALUES; k++) {
         partial[((int64_t)part * channels + c) * VALUES + k] = sum[k];
@@ -310,7 +325,7 @@ LS_DEVICE double back_at(const ls_audit_op &op, const back_sums &sums, int side,
     int c = channel_of(op, i);
     double rows = rows_of_group(op, side);
     double scale = audit_value(n.weight.data, n.weight.type, c) * n.stats[op.in_channels + c];
-    double g = gradient_at(op, i), error = sums_error(op, side);
+    double g = gradient_at(op, op.type, i), error = sums_error(op, side);
     double x = audit_value(side == 0 ? op.x : op.residual, op.type, i);
     double xhat = (x - n.stats[c]) * n.stats[op.in_channels + c];
     double mean_g = 0, mean_gx = 0;
@@ -343,7 +358,7 @@ LS_KERNEL back_kernel(LS_BLOCK ls_audit_op op, ls_audit_draw draw, int output, i
     to->index = audit_index(draw, output, i, what < 2 ? total : op.in_channels, 1);
     to->bound = 0;
     to->wanted = to->index < 0 ? 0
-                 : what == 0   ? gradient_at(op, to->index)
+                 : what == 0   ? gradient_at(op, op.type, to->index)
                  : what == 1   ? back_at(op, sums, side, to->index, &to->bound)
                                : parameter_at(op, sums, side, what - 2, (int)to->index, &to->bound);
 }

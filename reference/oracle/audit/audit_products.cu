@@ -54,15 +54,32 @@ LS_DEVICE double rounded_at(ls_audit_type type, const void *data, ls_audit_type 
 }
 
 /* Adds `channels` products: of the activations in one pixel, from `at` on, and of weights. */
-LS_DEVICE void add_channels(audit_sum *sum, const ls_audit_op &op, const void *data, int channels,
-                            int block, int64_t pixels, int64_t at, const weights &w, int64_t first,
-                            int64_t next)
+template <ls_audit_type TYPE>
+LS_DEVICE void add_channels_of(audit_sum *sum, const void *data, int channels, int block,
+                               int64_t pixels, int64_t at, const weights &w, int64_t first,
+                               int64_t next)
 {
     for (int k = 0; k < channels; k += block) {
         for (int c = (int)threadIdx.x; c < block; c += THREADS) {
-            audit_add(sum, audit_value(data, op.type, at + k * pixels + c) *
-                               rounded_at(op.type, w.data, w.type, first + (k + c) * next));
+            int64_t i = first + (k + c) * next;
+            double weight = w.type == TYPE
+                                ? audit_value(w.data, TYPE, i)
+                                : audit_round(TYPE, audit_value(w.data, LS_AUDIT_F32, i));
+            audit_add(sum, audit_value(data, TYPE, at + k * pixels + c) * weight);
         }
+    }
+}
+
+LS_DEVICE void add_channels(audit_sum *sum, ls_audit_type type, const void *data, int channels,
+                            int block, int64_t pixels, int64_t at, const weights &w, int64_t first,
+                            int64_t next)
+{
+    if (type == LS_AUDIT_F32) {
+        add_channels_of<LS_AUDIT_F32>(sum, data, channels, block, pixels, at, w, first, next);
+    } else if (type == LS_AUDIT_F16) {
+        add_channels_of<LS_AUDIT_F16>(sum, data, channels, block, pixels, at, w, first, next);
+    } else {
+        add_channels_of<LS_AUDIT_BF16>(sum, data, channels, block, pixels, at, w, first, next);
     }
 }
 
@@ -77,7 +94,7 @@ LS_DEVICE audit_sum forward_terms(const ls_audit_op &op, int64_t index)
         int y = p.y * op.stride - op.pad + tap / op.kernel;
         int x = p.x * op.stride - op.pad + tap % op.kernel;
         if (y >= 0 && y < op.in_height && x >= 0 && x < op.in_width) {
-            add_channels(&sum, op, op.x, op.in_channels, op.in_block,
+            add_channels(&sum, op.type, op.x, op.in_channels, op.in_block,
                          (int64_t)op.in_height * op.in_width, audit_in_index(op, p.n, y, x, 0), w,
                          p.c * w.out + tap * w.tap, w.in);
         }
@@ -96,7 +113,7 @@ LS_DEVICE audit_sum data_terms(const ls_audit_op &op, int64_t index)
         int y = p.y + op.pad - tap / op.kernel, x = p.x + op.pad - tap % op.kernel;
         if (y >= 0 && y % op.stride == 0 && y / op.stride < op.out_height && x >= 0 &&
             x % op.stride == 0 && x / op.stride < op.out_width) {
-            add_channels(&sum, op, op.dy, op.out_channels, op.out_block,
+            add_channels(&sum, op.type, op.dy, op.out_channels, op.out_block,
                          (int64_t)op.out_height * op.out_width,
                          audit_out_index(op, p.n, y / op.stride, x / op.stride, 0), w,
                          p.c * w.in + tap * w.tap, w.out);
@@ -134,43 +151,75 @@ LS_KERNEL element_kernel(LS_BLOCK ls_audit_op op, ls_audit_draw draw, int64_t to
     sample[blockIdx.x].bound = product_bound(op, n, sum);
 }
 
-/* Runs of dw, [o][tap][c], or of the gradient itself, [o][c][tap]: blockIdx.x is the run,
- * blockIdx.y the part of the pixels. */
+/* Consecutive elements of dw, [o][tap][c], or of the gradient itself, [o][c][tap]. */
+typedef struct weight_run {
+    int64_t dy[LS_AUDIT_RUN], plane[LS_AUDIT_RUN]; /* of the first image */
+    int ky[LS_AUDIT_RUN], kx[LS_AUDIT_RUN];        /* tap minus padding; no element: out of reach */
+} weight_run;
+
+LS_DEVICE weight_run run_of(const ls_audit_op &op, ls_audit_draw draw, int number, int64_t total)
+{
+    weight_run run;
+    int64_t of_in = (int64_t)op.in_height * op.in_width;
+    int64_t of_out = (int64_t)op.out_height * op.out_width;
+    int taps = op.kernel * op.kernel;
+    for (int j = 0; j < LS_AUDIT_RUN; j++) {
+        int64_t drawn = audit_index(draw, 0, number * LS_AUDIT_RUN + j, total, LS_AUDIT_RUN);
+        int64_t index = drawn < 0 ? 0 : drawn;
+        int tap = (int)(op.dw != NULL ? index / op.in_channels % taps : index % taps);
+        int c = (int)(op.dw != NULL ? index % op.in_channels : index / taps % op.in_channels);
+        int o = (int)(index / taps / op.in_channels);
+        run.ky[j] = drawn < 0 ? -(1 << 30) : tap / op.kernel - op.pad;
+        run.kx[j] = tap % op.kernel - op.pad;
+        run.plane[j] = audit_plane(op.in_channels, op.in_block, of_in, 0, c);
+        run.dy[j] = audit_plane(op.out_channels, op.out_block, of_out, 0, o);
+    }
+    return run;
+}
+
+template <ls_audit_type TYPE>
+LS_DEVICE void add_pixels(audit_sum *sum, const ls_audit_op &op, const weight_run &run,
+                          int64_t from, int64_t to)
+{
+    int64_t of_in = (int64_t)op.in_height * op.in_width;
+    int64_t of_out = (int64_t)op.out_height * op.out_width;
+    unsigned height = (unsigned)op.in_height, width = (unsigned)op.in_width;
+    for (int64_t p = from + threadIdx.x; p < to; p += THREADS) {
+        int64_t n = p / of_out, pixel = p % of_out;
+        int64_t in = n * op.in_channels * of_in, last = -1;
+        int64_t out = n * op.out_channels * of_out + pixel * op.out_block;
+        int y0 = (int)(pixel / op.out_width) * op.stride;
+        int x0 = (int)(pixel % op.out_width) * op.stride;
+        double g = 0;
+        for (int j = 0; j < LS_AUDIT_RUN; j++) {
+            unsigned y = (unsigned)(y0 + run.ky[j]), x = (unsigned)(x0 + run.kx[j]);
+            if (y >= height || x >= width) {
+                continue;
+            }
+            if (run.dy[j] != last) { /* most of a run share it */
+                last = run.dy[j];
+                g = audit_value(op.dy, TYPE, out + last);
+            }
+            int64_t at = in + run.plane[j] + ((int64_t)y * width + x) * op.in_block;
+            audit_add(&sum[j], audit_value(op.x, TYPE, at) * g);
+        }
+    }
+}
+
+/* blockIdx.x is the run, blockIdx.y the part of the pixels. */
 LS_KERNEL weights_kernel(LS_BLOCK ls_audit_op op, ls_audit_draw draw, int64_t total, int parts,
                          audit_sum *partial)
 {
     audit_sum sum[LS_AUDIT_RUN] = {};
-    int64_t dy[LS_AUDIT_RUN], plane[LS_AUDIT_RUN]; /* of the first image */
-    int ky[LS_AUDIT_RUN], kx[LS_AUDIT_RUN];
-    int64_t of_in = (int64_t)op.in_height * op.in_width;
-    int64_t of_out = (int64_t)op.out_height * op.out_width, pixels = op.images * of_out;
-    for (int j = 0; j < LS_AUDIT_RUN; j++) {
-        int64_t index =
-            audit_index(draw, 0, (int)blockIdx.x * LS_AUDIT_RUN + j, total, LS_AUDIT_RUN);
-        int taps = op.kernel * op.kernel;
-        int64_t outer = index / taps, inner = index / op.in_channels;
-        int tap = (int)(op.dw != NULL ? inner % taps : index % taps);
-        int c = (int)(op.dw != NULL ? index % op.in_channels : outer % op.in_channels);
-        int o = (int)(index / taps / op.in_channels);
-        ky[j] = tap / op.kernel - op.pad;
-        kx[j] = tap % op.kernel - op.pad;
-        plane[j] = index < 0 ? -1 : audit_plane(op.in_channels, op.in_block, of_in, 0, c);
-        dy[j] = index < 0 ? 0 : audit_plane(op.out_channels, op.out_block, of_out, 0, o);
-    }
+    weight_run run = run_of(op, draw, (int)blockIdx.x, total);
+    int64_t pixels = (int64_t)op.images * op.out_height * op.out_width;
     int64_t from = pixels * blockIdx.y / parts, to = pixels * (blockIdx.y + 1) / parts;
-    for (int64_t p = from + threadIdx.x; p < to; p += THREADS) {
-        int64_t n = p / of_out, pixel = p % of_out;
-        int y0 = (int)(pixel / op.out_width) * op.stride;
-        int x0 = (int)(pixel % op.out_width) * op.stride;
-        for (int j = 0; j < LS_AUDIT_RUN; j++) {
-            int y = y0 + ky[j], x = x0 + kx[j];
-            if (plane[j] >= 0 && y >= 0 && y < op.in_height && x >= 0 && x < op.in_width) {
-                int64_t at = plane[j] + n * op.in_channels * of_in +
-                             ((int64_t)y * op.in_width + x) * op.in_block;
-                int64_t g = dy[j] + n * op.out_channels * of_out + pixel * op.out_block;
-                audit_add(&sum[j], audit_value(op.x, op.type, at) * audit_value(op.dy, op.type, g));
-            }
-        }
+    if (op.type == LS_AUDIT_F32) {
+        add_pixels<LS_AUDIT_F32>(sum, op, run, from, to);
+    } else if (op.type == LS_AUDIT_F16) {
+        add_pixels<LS_AUDIT_F16>(sum, op, run, from, to);
+    } else {
+        add_pixels<LS_AUDIT_BF16>(sum, op, run, from, to);
     }
     for (int j = 0; j < LS_AUDIT_RUN; j++) {
         audit_sum whole = block_sum(sum[j]);

@@ -123,7 +123,7 @@ LS_DEVICE double ratio_of(ls_audit_type type, ls_audit_type rounded, const ls_au
         got * s.wanted > 0) {
         return 0;
     }
-    double off = fabs(got - s.wanted) - store;
+    double off = fabs(got - s.wanted) - store - LS_AUDIT_TINY;
     if (off <= 0) {
         return 0;
     }

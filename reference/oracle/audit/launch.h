@@ -37,7 +37,7 @@ template <typename... P, typename... A>
 static inline void audit_run(void (*kernel)(const dim3, P...), dim3 grid, A... arguments)
 {
     int64_t blocks = (int64_t)grid.x * grid.y;
-#pragma omp parallel for schedule(dynamic, 4)
+#pragma omp parallel for schedule(dynamic, 16) if (blocks >= 64)
     for (int64_t i = 0; i < blocks; i++) {
         kernel(dim3((unsigned)(i % grid.x), (unsigned)(i / grid.x)), (P)arguments...);
     }
