@@ -131,8 +131,14 @@ static void describe_shard(ls_run *run, int share, int shares)
     cJSON_AddNumberToObject(selection, "claim_cases", run->claim_cases);
     cJSON_AddStringToObject(selection, "programs", programs);
     cJSON *cases = cJSON_AddArrayToObject(selection, "cases");
+    cJSON *outside = cJSON_AddArrayToObject(selection, "outside");
     for (int i = 0; i < run->cases.count; i++) {
-        cJSON_AddItemToArray(cases, cJSON_CreateString(run->cases.row[i].id));
+        const char *id = run->cases.row[i].id;
+        bool claimed = ls_select_find(&run->claim, id) != NULL;
+        cJSON_AddItemToArray(cases, cJSON_CreateString(id));
+        if (!claimed) {
+            cJSON_AddItemToArray(outside, cJSON_CreateString(id));
+        }
     }
 }
 

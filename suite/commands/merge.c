@@ -172,6 +172,18 @@ static void list_missing_shards(merge *m)
     }
 }
 
+static bool is_outside(const merge *m, const char *id)
+{
+    const cJSON *outside = member(&m->shard[0], "selection", "outside"), *entry;
+    cJSON_ArrayForEach(entry, outside)
+    {
+        if (cJSON_IsString(entry) && strcmp(entry->valuestring, id) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* A case that no shard has judged is reported as SKIP. */
 static void add_missing_verdicts(merge *m)
 {
@@ -191,7 +203,7 @@ static void add_missing_verdicts(merge *m)
         cJSON_AddNumberToObject(line, "schema", 1);
         cJSON_AddStringToObject(line, "case", m->id[i]);
         cJSON_AddStringToObject(line, "family", family);
-        cJSON_AddTrueToObject(line, "in_claim");
+        cJSON_AddBoolToObject(line, "in_claim", !is_outside(m, m->id[i]));
         cJSON_AddStringToObject(line, "verdict", ls_verdict_name(LS_SKIP));
         cJSON_AddNumberToObject(line, "seconds", 0);
         cJSON_AddArrayToObject(line, "jobs");

@@ -37,7 +37,9 @@ static char *read_log(const char *folder)
     return text;
 }
 
-#define SHARD "$lockstep conform --device cpu --claim parts --case 'optim.golden.*' "
+#define SHARD                                                                      \
+    "$lockstep conform --device cpu --claim parts --case 'optim.golden.*' --case " \
+    "kernels.sums.skew0 "
 #define FIRST "sed -n '1p'"
 
 static const struct merged {
@@ -49,19 +51,19 @@ static const struct merged {
      "s1 s2 s3",
      0,
      {"CORRECT not shown (claim parts: 31 of ", " cases selected, all passed, 31 of them inside",
-      "31 passed, 0 failed"}},
+      "32 passed, 0 failed"}},
     {"sed -i '1s/\"PASS\"/\"FAIL\"/' s2/verdicts.jsonl",
      "s3 s1 s2",
      1,
      {"CORRECT no (claim parts: 31 of ",
       " cases selected, 30 passed, 31 of them inside our parts, "
-      "1 FAIL)",
-      "30 passed, 1 failed"}},
-    {"sed -i '1s/\"PASS\"/\"INFRA\"/' s2/verdicts.jsonl", "s1 s2 s3", 3, {"1 INFRA)"}},
+      "1 FAIL; ",
+      "31 passed, 1 failed"}},
+    {"sed -i '1s/\"PASS\"/\"INFRA\"/' s2/verdicts.jsonl", "s1 s2 s3", 3, {"1 INFRA; "}},
     {"true",
      "s1 s3",
      1,
-     {"missing shards: 2/3", "CORRECT not shown (claim parts: 31 of ", " SKIP)"}},
+     {"missing shards: 2/3", "CORRECT not shown (claim parts: 31 of ", " SKIP; "}},
     {"sed -i 's/\"shards\":.*3/\"shards\": 2000000000/' s?/run.json && sed -i 2d s2/verdicts.jsonl",
      "s1 s2 s3",
      1,
@@ -69,8 +71,13 @@ static const struct merged {
     {"sed -i 2d s2/verdicts.jsonl",
      "s1 s2 s3",
      1,
-     {"1 of 31 cases were judged by no shard, such as optim.golden.", "CORRECT not shown",
-      "1 SKIP)"}},
+     {"1 of 32 cases were judged by no shard, such as optim.golden.", "CORRECT not shown",
+      "1 SKIP; "}},
+    {"sed -i /kernels.sums/d s?/verdicts.jsonl", /* not of the claim */
+     "s1 s2 s3",
+     0,
+     {"such as kernels.sums.skew0", "CORRECT not shown (claim parts: 31 of ",
+      "; 0 of 1 outside it"}},
     {"true", "s1 s2 s1 s3", 2, {"shard 1/3 is given twice: 's1' and 's1'"}},
     {"cp -r s2 s4", "s1 s2 s3 s4", 2, {"shard 2/3 is given twice: 's2' and 's4'"}},
     {"sed -i 's/\"programs\":.*\"/\"programs\": \"77\"/' s2/run.json",
@@ -132,8 +139,8 @@ START_TEST(shards_become_one_run)
     free(log);
     /* all cases are in the merged files; what is refused leaves none */
     ck_assert_int_eq(shell(folder, code == 2 ? "test ! -e out/run.json"
-                                             : "test $(wc -l <out/verdicts.jsonl) = 31 && "
-                                               "test $(grep -c '<testcase' out/junit.xml) = 31 && "
+                                             : "test $(wc -l <out/verdicts.jsonl) = 32 && "
+                                               "test $(grep -c '<testcase' out/junit.xml) = 32 && "
                                                "grep -q '^CORRECT' out/report.md && "
                                                "test -s out/report.html && "
                                                "grep -q '\"headline\"' out/summary.json"),
