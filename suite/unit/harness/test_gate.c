@@ -335,19 +335,20 @@ static const struct {
     const char *greeting;
     int bytes;
     bool silent;
+    double limit_s; /* for its proof; long where it says enough at once */
     ls_gate_result result;
     const char *why;
 } listeners[] = {
-    {"", 0, false, LS_GATE_CLOSED, "it was reached, then closed the connection"},
-    {"", 0, true, LS_GATE_CLOSED, "another service listens there, not a Lockstep store"},
-    {"HTTP/1.1", 8, true, LS_GATE_CLOSED, "another service listens there, not a Lockstep store"},
-    {"LSSTORE1", 8, true, LS_GATE_CLOSED,
+    {"", 0, false, 5, LS_GATE_CLOSED, "it was reached, then closed the connection"},
+    {"", 0, true, 0.1, LS_GATE_CLOSED, "another service listens there, not a Lockstep store"},
+    {"HTTP/1.1", 8, true, 5, LS_GATE_CLOSED, "another service listens there, not a Lockstep store"},
+    {"LSSTORE1", 8, true, 5, LS_GATE_CLOSED,
      "another version of Lockstep listens there, not this one"},
-    {LS_GATE_GREETING, 8, true, LS_GATE_CLOSED, "it was reached, then did not answer"},
-    {LS_GATE_GREETING, 8, false, LS_GATE_CLOSED, "it was reached, then closed the connection"},
-    {LS_GATE_GREETING, NOTHING_BYTES - 1, true, LS_GATE_CLOSED,
+    {LS_GATE_GREETING, 8, true, 0.5, LS_GATE_CLOSED, "it was reached, then did not answer"},
+    {LS_GATE_GREETING, 8, false, 5, LS_GATE_CLOSED, "it was reached, then closed the connection"},
+    {LS_GATE_GREETING, NOTHING_BYTES - 1, true, 0.5, LS_GATE_CLOSED,
      "it was reached, then did not answer"},
-    {LS_GATE_GREETING, NOTHING_BYTES, true, LS_GATE_OTHER_JOB,
+    {LS_GATE_GREETING, NOTHING_BYTES, true, 5, LS_GATE_OTHER_JOB,
      "it belongs to another job (its token, run id or MASTER_PORT differs from this rank's)"},
 };
 
@@ -374,6 +375,7 @@ START_TEST(what_listens_is_named)
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     unsigned char key[LS_SHA256_BYTES] = "key";
     ls_gate_claim claim = {.world = 2};
+    bool other = listeners[_i].result == LS_GATE_OTHER_JOB;
     char why[256] = "";
     int port = 0, fd = -1;
     listener self = {.fd = listen_anywhere(&port), .which = _i};
@@ -381,21 +383,22 @@ START_TEST(what_listens_is_named)
     ck_assert_int_eq(pthread_create(&thread, NULL, serve_bytes, &self), 0);
     at.sin_port = htons((uint16_t)port);
     ck_assert_int_eq(ls_gate_enter((struct sockaddr *)&at, sizeof at, key, &claim,
-                                   ls_clock_after(0.1), ls_clock_after(5), &fd, why, sizeof why),
+                                   ls_clock_after(listeners[_i].limit_s), ls_clock_after(5), &fd,
+                                   why, sizeof why),
                      listeners[_i].result);
     ck_assert_str_eq(why, listeners[_i].why);
     int64_t began_ns = ls_clock_ns();
     ck_assert_int_eq(ls_gate_enter_again((struct sockaddr *)&at, sizeof at, key, &claim,
-                                         ls_clock_after(0.3), &fd, why, sizeof why),
+                                         ls_clock_after(other ? 5 : 0.3), &fd, why, sizeof why),
                      listeners[_i].result);
     ck_assert_int_eq(fd, -1);
-    ck_assert_double_lt(ls_clock_ms_between(began_ns, ls_clock_ns()), 2000);
+    ck_assert_double_lt(ls_clock_ms_between(began_ns, ls_clock_ns()), 4000);
     (void)shutdown(self.fd, SHUT_RDWR);
     pthread_join(thread, NULL);
-    if (listeners[_i].result == LS_GATE_OTHER_JOB) {
+    if (other) {
         ck_assert_int_eq(self.accepted, 2);
     } else if (!listeners[_i].silent) { /* 5, 10, 20, 40, 80 and 100 ms between 7 attempts */
-        ck_assert_int_ge(self.accepted, 1 + 3);
+        ck_assert_int_ge(self.accepted, 1 + 2);
         ck_assert_int_le(self.accepted, 1 + 7);
     }
 }
@@ -449,7 +452,7 @@ START_TEST(mesh_names_who_is_missing)
     pthread_t thread;
     ck_assert_int_eq(pthread_create(&thread, NULL, call_rank_0, store), 0);
     ck_assert_int_eq(ls_mesh_connect(store, "mesh", 0, 3, (struct sockaddr *)&own, sizeof own,
-                                     ls_clock_after(0.5), fd),
+                                     ls_clock_after(1), fd),
                      LS_ERR_RENDEZVOUS);
     pthread_join(thread, NULL);
     ck_assert(fd[0] == -1 && fd[1] == -1 && fd[2] == -1);
@@ -466,7 +469,7 @@ START_TEST(mesh_names_who_is_missing)
     ck_assert_ptr_nonnull(strstr(said, ": rank 3 of 3\n"));
     ck_assert_ptr_nonnull(strstr(said, ": rank 2 of 2\n"));
     ck_assert_ptr_null(strstr(said, ": rank 2 of 3\n"));
-    ck_assert_ptr_nonnull(strstr(said, "mesh: rank 1 did not connect to rank 0 of 3 in 0.5"));
+    ck_assert_ptr_nonnull(strstr(said, "mesh: rank 1 did not connect to rank 0 of 3 in 1"));
     ck_assert_ptr_nonnull(strstr(said, "s, nor did 0 others"));
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         ck_assert_msg(strstr(said, others[i].said) != NULL, "%s", said);
