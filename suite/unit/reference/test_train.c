@@ -1,7 +1,9 @@
 /* What the trainer decides before and after the arithmetic: its place in the job, the device,
  * digests, and when a run is over. */
 #include <check.h>
+#include <fcntl.h>
 #include <stdio.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,6 +13,8 @@
 #include "reference/model/model.h"
 #include "reference/state/optim.h"
 #include "reference/options/world.h"
+#include "reference/train/agree.h"
+#include "suite/unit/harness/world.h"
 #include "suite/unit/run_suite.h"
 #include "host_setup.h"
 
@@ -397,6 +401,90 @@ START_TEST(masters_are_the_rounded_parameters)
 }
 END_TEST
 
+/* ---- agreement of the ranks ------------------------------------------------------------------ */
+
+enum { AGREEING = 11 };
+
+/* Stands for a plan: what was imported into it. */
+static char imported[64];
+
+static ls_status export_engines(ls_plan *plan, const char **text)
+{
+    (void)plan;
+    *text = "conv1 engine 7";
+    return atoi(getenv("RANK")) == 0 ? LS_OK : LS_ERR_INFRA; /* no other rank is asked */
+}
+
+static ls_status import_engines(ls_plan *plan, const char *text)
+{
+    (void)plan;
+    snprintf(imported, sizeof imported, "%s", text);
+    return atoi(getenv("RANK")) == 2 ? LS_ERR_UNSUPPORTED : LS_OK;
+}
+
+static int agreeing(int rank, int world, int port, void *context)
+{
+    (void)context;
+    static ls_trainer t;
+    ls_backend_api table = {.engines_export = export_engines, .engines_import = import_engines};
+    ls_store_options where = {.rank = rank,
+                              .world = world,
+                              .address = "127.0.0.1",
+                              .port = port,
+                              .run_id = "agree",
+                              .timeout_s = 20};
+    t.world = (ls_world){.rank = rank, .world = world};
+    t.device.api = &table;
+    RANK_CHECK(ls_agree_on(&t, "alone", (uint64_t)rank) == LS_OK); /* no store: nothing to ask */
+    RANK_CHECK(ls_agree_on_choices(&t) == LS_OK && imported[0] == '\0');
+    RANK_CHECK(ls_store_open(&where, &t.store) == LS_OK);
+    RANK_CHECK(ls_agree_on(&t, "equal", 7) == LS_OK);
+    RANK_CHECK(ls_agree_on(&t, "digest", rank == 0 || rank == 3) == LS_ERR_USAGE);
+    RANK_CHECK(ls_agree_on(&t, "last", rank == world - 1) == LS_ERR_USAGE);
+    snprintf(t.device.info.libraries, sizeof t.device.info.libraries, "%s", rank == 5 ? "b" : "a");
+    RANK_CHECK(ls_agree_on_libraries(&t) == LS_OK);
+    RANK_CHECK(ls_agree_on_choices(&t) == (rank == 2 ? LS_ERR_UNSUPPORTED : LS_OK));
+    RANK_CHECK(strcmp(imported, rank == 0 ? "" : "conv1 engine 7") == 0);
+    table.engines_export = NULL; /* a backend without engines to choose */
+    RANK_CHECK(ls_agree_on_choices(&t) == LS_OK);
+    ls_store_close(t.store, 10);
+    return 0;
+}
+
+static int occurrences(const char *text, const char *part)
+{
+    int count = 0;
+    for (; (text = strstr(text, part)) != NULL; text += strlen(part)) {
+        count++;
+    }
+    return count;
+}
+
+START_TEST(ranks_that_differ_are_named)
+{
+    static char said[1 << 14];
+    int errors = memfd_create("errors", MFD_CLOEXEC), port = world_free_port();
+    pid_t pid[AGREEING];
+    ck_assert_int_ge(fcntl(errors, F_SETFL, O_APPEND), 0);
+    ck_assert_int_eq(dup2(errors, STDERR_FILENO), STDERR_FILENO);
+    for (int rank = 0; rank < AGREEING; rank++) {
+        pid[rank] = world_fork(rank, AGREEING, port, agreeing, NULL);
+    }
+    int failed = 0;
+    for (int rank = 0; rank < AGREEING; rank++) {
+        failed += world_join(pid[rank]) != 0;
+    }
+    ck_assert_int_gt(pread(errors, said, sizeof said - 1, 0), 0);
+    ck_assert_msg(failed == 0, "%s", said);
+    /* eight are named; each rank says so */
+    ck_assert_int_eq(occurrences(said, "digest on ranks 1, 2, 4, 5, 6, 7, 8, 9, ...: not the same "
+                                       "as on rank 0\n"),
+                     AGREEING);
+    ck_assert_int_eq(occurrences(said, "last on ranks 10: not the same as on rank 0\n"), AGREEING);
+    ck_assert_int_eq(occurrences(said, "ranks 5 use other libraries than rank 0 (a; )\n"), 1);
+}
+END_TEST
+
 int main(void)
 {
     TCase *cases = tcase_create("train");
@@ -411,6 +499,7 @@ int main(void)
     tcase_add_test(cases, the_short_circuit_is_apexs);
     tcase_add_test(cases, a_run_ends_when_its_state_is_lost);
     tcase_add_test(cases, masters_are_the_rounded_parameters);
+    tcase_add_test(cases, ranks_that_differ_are_named);
     Suite *suite = suite_create("train");
     suite_add_tcase(suite, cases);
     return run_suite(suite);
