@@ -333,6 +333,7 @@ static const mistake wrong_collectives[] = {
     {{"--counts", "1099511627777"}, "--counts '1099511627777': allowed: at most"},
     {{"--comm", "nccl", "--device", "cpu"},
      "--comm nccl works in GPU memory: not with --device cpu"},
+    {{"--comm", "gloo", "--ops", "reduce,gather,scater"}, "--ops 'reduce,gather,scater': allowed"},
     {{"all_reduce"}, "unexpected argument 'all_reduce'"},
 };
 
@@ -342,6 +343,46 @@ START_TEST(collectives_wrong_arguments)
     launched self = start("lockstep-collectives", wrong_collectives[_i].argument);
     ck_assert_int_eq(finish(&self, said), 2);
     assert_line(said, wrong_collectives[_i].said);
+}
+END_TEST
+
+/* Every combination of what is named, in a row each: operations, types, counts and offsets. */
+START_TEST(collectives_try_every_combination)
+{
+    static const char *const lists[][7] = {
+        {"--ops=all_reduce,broadcast", "--dtypes=fp32,int64", "--counts=3,W+1,W-1", "--offsets=1",
+         "--in-place=no", "--device=cpu", NULL},
+        {"--ops=gather", "--counts=5", "--in-place=yes", "--data=exact", "--comm=self",
+         "--device=cpu", NULL},
+        {"--ops=none", "--device=cpu", NULL},
+    };
+    static const int counts[] = {3, 2, 0};
+    char said[SAID_BYTES], op[32], dtype[16], place[8], *rest = NULL;
+    double bytes, us, algbw, busbw;
+    int count, root, wrong, row = 0;
+    unsetenv("RANK"); /* a world of one */
+    unsetenv("WORLD_SIZE");
+    unsetenv("LS_RUN_DIR");
+    launched self = start("lockstep-collectives", lists[_i]);
+    ck_assert_msg(finish(&self, said) == 0, "%s", said);
+    for (char *line = strtok_r(said, "\n", &rest); line != NULL;
+         line = strtok_r(NULL, "\n", &rest)) {
+        if (line[0] == '#') {
+            continue;
+        }
+        ck_assert_int_eq(sscanf(line, "%31s %lf %d %15s %d %7s %lf %lf %lf %d", op, &bytes, &count,
+                                dtype, &root, place, &us, &algbw, &busbw, &wrong),
+                         10);
+        bool first = _i == 0;
+        ck_assert_str_eq(op, !first ? "gather" : row < 12 ? "all_reduce" : "broadcast");
+        ck_assert_str_eq(dtype, first && row / 6 % 2 == 1 ? "int64" : "fp32");
+        ck_assert_int_eq(count, first ? counts[row / 2 % 3] : 5);
+        ck_assert_double_eq(bytes, count * (first && row / 6 % 2 == 1 ? 8 : 4));
+        ck_assert_str_eq(place, first ? "out" : "in");
+        ck_assert(root == 0 && wrong == 0);
+        row++;
+    }
+    ck_assert_int_eq(row, _i == 0 ? 2 * 2 * 3 * 2 : _i == 1 ? 1 : 0);
 }
 END_TEST
 
@@ -363,6 +404,7 @@ int main(void)
     tcase_add_loop_test(tests, wrong_arguments, 0, (int)(sizeof mistakes / sizeof *mistakes));
     tcase_add_loop_test(tests, collectives_wrong_arguments, 0,
                         (int)(sizeof wrong_collectives / sizeof *wrong_collectives));
+    tcase_add_loop_test(tests, collectives_try_every_combination, 0, 3);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
 }
