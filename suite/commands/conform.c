@@ -45,7 +45,8 @@ static ls_status parse(conform *c, int count, char **argument)
         {"--list", NULL, &c->list, NULL, "list the cases without running them"},
         {"--where", NULL, &c->where, NULL,
          "the same, with the requirement that each shows and the file that holds it"},
-        {"--claim", &c->claim, NULL, NULL, "claim that the cases are judged for (all)"},
+        {"--claim", &c->claim, NULL, NULL,
+         "claim whose cases are run, and that they are judged for (all)"},
         {"--seed", &c->seed, NULL, NULL, "seed of every job (7)"},
         {"--subject", &c->subject, NULL, NULL, "command of another trainer (lockstep-train)"},
         {"--device", &c->device, NULL, NULL, "cpu, cuda or auto"},
@@ -174,11 +175,10 @@ static ls_status choose_cases(conform *c)
     if (c->files.count > 0 && c->wanted.count == 0) {
         c->run.cases.count = 0; /* an empty list file does not mean all cases */
     }
-    LS_TRY(ls_select_keep(&c->run.cases, &c->wanted, 0, 1));
-    if (c->subject != NULL && c->wanted.count == 0 && strcmp(c->claim, "all") != 0) {
-        /* cases outside the claim of another trainer would take an hour */
-        LS_TRY(ls_select_keep(&c->run.cases, &c->run.claim, 0, 1));
+    if (c->wanted.count == 0 && strcmp(c->claim, "all") != 0) {
+        ls_select_matching(&c->run.cases, &c->run.claim);
     }
+    LS_TRY(ls_select_keep(&c->run.cases, &c->wanted, 0, 1));
     if (c->share != NULL) {
         describe_shard(&c->run, share, shares);
         ls_select_share(&c->run.cases, share, shares);

@@ -328,17 +328,23 @@ static ls_status every_line_matches(const ls_case_list *cases, const ls_select_l
     return LS_OK;
 }
 
+void ls_select_matching(ls_case_list *cases, const ls_select_list *wanted)
+{
+    int kept = 0;
+    for (int c = 0; c < cases->count; c++) {
+        if (ls_select_find(wanted, cases->row[c].id) != NULL) {
+            cases->row[kept++] = cases->row[c];
+        }
+    }
+    cases->count = kept;
+}
+
 ls_status ls_select_keep(ls_case_list *cases, const ls_select_list *wanted, int share, int shares)
 {
     LS_TRY(every_line_matches(cases, wanted));
-    int kept = 0;
-    for (int c = 0; c < cases->count; c++) {
-        if (wanted->count > 0 && ls_select_find(wanted, cases->row[c].id) == NULL) {
-            continue;
-        }
-        cases->row[kept++] = cases->row[c];
+    if (wanted->count > 0) {
+        ls_select_matching(cases, wanted);
     }
-    cases->count = kept;
     ls_select_share(cases, share, shares);
     return LS_OK;
 }

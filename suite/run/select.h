@@ -30,6 +30,8 @@ ls_status ls_select_claim(const char *claim, ls_select_list *list);
 ls_status ls_select_waivers(ls_select_list *list);
 /* The requirements that requirements.txt marks (manners). */
 ls_status ls_select_manners(ls_select_list *list);
+/* Keeps the rows that match. */
+void ls_select_matching(ls_case_list *cases, const ls_select_list *wanted);
 /* Keeps the rows that match (an empty list keeps all), then share `share` of `shares` (0 of 1: all;
  * ls_select_share). LS_ERR_USAGE, with the nearest id, for a line that matches no row. */
 ls_status ls_select_keep(ls_case_list *cases, const ls_select_list *wanted, int share, int shares);

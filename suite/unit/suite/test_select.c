@@ -45,6 +45,41 @@ START_TEST(every_list_names_cases_that_exist)
 }
 END_TEST
 
+static int lines_of(const char *arguments)
+{
+    char program[1024], command[1400], line[200];
+    ls_path_program(program, sizeof program);
+    ls_text_put(command, sizeof command, "%s/../lockstep conform --list %s", program, arguments);
+    FILE *pipe = popen(command, "r");
+    ck_assert_ptr_nonnull(pipe);
+    int lines = 0;
+    while (fgets(line, sizeof line, pipe) != NULL) {
+        lines += strchr(line, ' ') == NULL; /* a line of words is about all */
+    }
+    ck_assert_int_eq(pclose(pipe), 0);
+    return lines;
+}
+
+/* With and without another trainer a claim selects its cases, which shares divide; cases that are
+ * named are run whether or not they belong to it. */
+START_TEST(a_claim_selects_its_cases)
+{
+    ls_select_list claim = {0, 0, NULL};
+    ck_assert_int_eq(ls_select_claim("ddp-o2", &claim), LS_OK);
+    ls_case_list list = all();
+    ls_select_matching(&list, &claim);
+    ck_assert_int_eq(lines_of("--claim ddp-o2"), list.count);
+    int shared = lines_of("--claim ddp-o2 --shard 1/2");
+    ck_assert_int_eq(shared + lines_of("--claim ddp-o2 --shard 2/2"), list.count);
+    ck_assert_int_gt(shared, list.count / 4);
+    ls_rows_keep_protocol(&list);
+    ck_assert_int_eq(lines_of("--claim ddp-o2 --subject false"), list.count);
+    ck_assert_int_eq(lines_of("--claim ddp-o2 --case gradients.o0.w2.b0.1mb"), 1);
+    ls_rows_free(&list);
+    ls_select_free(&claim);
+}
+END_TEST
+
 START_TEST(every_case_is_in_some_claim)
 {
     ls_select_list claim = {0, 0, NULL};
@@ -341,6 +376,7 @@ int main(void)
     Suite *suite = suite_create("select");
     TCase *tests = tcase_create("select");
     tcase_add_test(tests, every_list_names_cases_that_exist);
+    tcase_add_test(tests, a_claim_selects_its_cases);
     tcase_add_test(tests, every_case_is_in_some_claim);
     tcase_add_test(tests, manners_are_requirements_of_refusals);
     tcase_add_test(tests, shares_are_whole_disjoint_and_even);
