@@ -444,8 +444,6 @@ static void describe(ls_bench *b)
                     b->matrix.arch, b->matrix.image_size, b->matrix.batch_size);
     }
     ls_words words = {0, 0, NULL};
-    ls_words_add(&words, "make");
-    ls_words_add(&words, "bench");
     const cJSON *entry;
     cJSON_ArrayForEach(entry, b->given.value)
     {
@@ -453,7 +451,7 @@ static void describe(ls_bench *b)
             ls_words_add(&words, "%s=%s", entry->string, entry->valuestring);
         }
     }
-    run->command = ls_words_line(&words);
+    run->command = ls_command_line("bench", &words);
     ls_words_free(&words);
     run->options = cJSON_CreateObject();
     cJSON *variables = cJSON_Duplicate(b->given.value, true);

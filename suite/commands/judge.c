@@ -159,10 +159,14 @@ static void judge_one(const char *family, ls_case_judge *judge, const char *name
         printf("cause:  %s\n", verdict.cause);
     }
     if (!good) {
-        char *folder = ls_words_quoted(job->directory), line[PATH_MAX + 8];
-        ls_plain_copy(line, sizeof line, folder);
-        printf("repeat: build/lockstep judge %s\n", line);
-        free(folder);
+        char text[PATH_MAX + 1200];
+        ls_words words = {0, 0, NULL};
+        ls_words_add(&words, "%s", job->directory);
+        char *line = ls_command_line("judge", &words);
+        ls_plain_copy(text, sizeof text, line);
+        printf("repeat: %s\n", text);
+        free(line);
+        ls_words_free(&words);
     }
 }
 

@@ -175,14 +175,31 @@ ls_status ls_command_run_folder(const char *folder, const char *label, char *pat
     return LS_OK;
 }
 
+/* This program as a shell in the current folder starts it: "build/lockstep" below that folder, else
+ * its whole path; in a tarball the script that says where libraries are. */
+static void own_path(char *text, size_t bytes)
+{
+    static const char packed[] = "/libexec";
+    char folder[1024], here[1024], path[1100];
+    ls_path_program(folder, sizeof folder);
+    size_t length = strlen(folder), tail = sizeof packed - 1;
+    if (length > tail && strcmp(folder + length - tail, packed) == 0) {
+        ls_text_put(path, sizeof path, "%s/../lockstep", folder);
+        folder[length - (access(path, X_OK) == 0 ? tail : 0)] = '\0';
+    }
+    ls_text_put(path, sizeof path, "%s/lockstep", folder);
+    length = getcwd(here, sizeof here) == NULL ? 0 : strlen(here);
+    bool below = length > 1 && strncmp(path, here, length) == 0 && path[length] == '/';
+    const char *shown = below ? path + length + 1 : path;
+    ls_text_put(text, bytes, "%s%s", strchr(shown, '/') == NULL ? "./" : "", shown);
+}
+
 char *ls_command_line(const char *command, const ls_words *arguments)
 {
-    char here[1024], folder[1024];
-    ls_path_program(folder, sizeof folder);
-    size_t length = getcwd(here, sizeof here) == NULL ? 0 : strlen(here);
-    bool inside = length > 0 && strncmp(folder, here, length) == 0 && folder[length] == '/';
+    char program[1100];
+    own_path(program, sizeof program);
     ls_words words = {0, 0, NULL};
-    ls_words_add(&words, "%s/lockstep", folder + (inside ? length + 1 : 0));
+    ls_words_add(&words, "%s", program);
     ls_words_add(&words, "%s", command);
     for (int i = 0; i < arguments->count; i++) {
         ls_words_add(&words, "%s", arguments->word[i]);

@@ -40,7 +40,8 @@ ls_status ls_command_seed(const char *name, const char *text, uint64_t *out);
 ls_status ls_command_device(const char *text);
 /* The absolute path <folder>/<UTC time>-<label>, with a number appended if that folder exists. */
 ls_status ls_command_run_folder(const char *folder, const char *label, char *path, size_t bytes);
-/* "build/lockstep COMMAND ARGUMENT..." as a shell reads it back in this folder; malloc'ed. */
+/* This program with a command, "build/lockstep COMMAND ARGUMENT...", as a shell reads it back in
+ * this folder; malloc'ed. */
 char *ls_command_line(const char *command, const ls_words *arguments);
 /* The same for any folder, with this environment's LS_ variables, to go on with a stopped run:
  * "cd HERE && [env LS_NAME=VALUE...] build/lockstep ..."; malloc'ed. */

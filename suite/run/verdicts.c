@@ -11,6 +11,7 @@
 #include "kernels/core/text.h"
 #include "kernels/core/log.h"
 #include "kernels/core/words.h"
+#include "command_line.h"
 
 static bool is_timed(const ls_case *row)
 {
@@ -29,13 +30,21 @@ void ls_verdicts_repeat(const ls_run *run, int index, char *text, size_t bytes)
         ls_text_put(text, bytes, "%s", run->command);
         return; /* the command is this commit's already */
     }
-    ls_text_put(text, bytes, "build/lockstep conform --case %s --seed %llu --device %s", row->id,
-                (unsigned long long)run->seed, run->site.device);
+    ls_words words = {0, 0, NULL};
+    ls_words_add(&words, "--case");
+    ls_words_add(&words, "%s", row->id);
+    ls_words_add(&words, "--seed");
+    ls_words_add(&words, "%llu", (unsigned long long)run->seed);
+    ls_words_add(&words, "--device");
+    ls_words_add(&words, "%s", run->site.device);
     if (run->site.subject != NULL) {
-        char *subject = ls_words_quoted(run->site.subject);
-        ls_text_add(text, bytes, " --subject %s", subject);
-        free(subject);
+        ls_words_add(&words, "--subject");
+        ls_words_add(&words, "%s", run->site.subject);
     }
+    char *line = ls_command_line("conform", &words);
+    ls_text_put(text, bytes, "%s", line);
+    free(line);
+    ls_words_free(&words);
     if (run->commit[0] != '\0') {
         ls_text_add(text, bytes, "    # %.7s", run->commit);
     }

@@ -32,7 +32,7 @@ static ls_status take(void *context, const cJSON *line, int number)
     return LS_OK;
 }
 
-/* Runs the line in a folder where build/ is this build. Returns the exit code. */
+/* Runs the line in that folder. Returns the exit code. */
 static int paste(const char *folder, const char *line)
 {
     char command[1600];
@@ -40,6 +40,27 @@ static int paste(const char *folder, const char *line)
     int status = system(command);
     return status < 0 || status % 256 != 0 ? -1 : status / 256;
 }
+
+/* Where the program lies, as a script that puts it there ($B: this build) and how it is started. */
+static const struct place {
+    const char *set_up, *command, *named;
+} places[] = {
+    {":", "build/lockstep", "lockstep conform"},
+    {"rm build; mkdir -p build && cp \"$B/lockstep\" build && ln -s \"$B/../suite\" .",
+     "build/lockstep", "build/lockstep conform"},
+    /* make install, with a blank in PREFIX */
+    {"rm build; mkdir -p 'my tools/bin' 'my tools/lib/lockstep' && cd 'my tools' && "
+     "cp \"$B/lockstep\" lib/lockstep && ln -s \"$B/../suite\" lib/lockstep && "
+     "ln -s ../lib/lockstep/lockstep bin",
+     "'my tools/bin/lockstep'", "'my tools/lib/lockstep/lockstep' conform"},
+    /* make dist: a script sets where libraries are */
+    {"rm build; mkdir -p x/libexec && cp \"$B/lockstep\" x/libexec && ln -s \"$B/../suite\" "
+     "x/libexec && "
+     "printf '#!/bin/sh\\nSET=1 exec \"$(dirname \"$0\")\"/libexec/lockstep \"$@\"\\n' >x/lockstep "
+     "&& "
+     "chmod +x x/lockstep",
+     "x/lockstep", "x/lockstep conform"},
+};
 
 static seen latest(const char *folder)
 {
@@ -64,16 +85,19 @@ static void link_build(const char *folder)
 }
 
 /* A trainer that ends with an error is the cheapest failure there is. */
-static void round_trip(const char *arguments)
+static void round_trip(const struct place *place, const char *arguments)
 {
-    char folder[64], line[400];
+    char folder[64], line[1600];
     fake_folder(folder, sizeof folder);
     link_build(folder);
-    ls_text_put(line, sizeof line, "build/lockstep conform %s", arguments);
+    ls_text_put(line, sizeof line, "B=$(readlink build); %s", place->set_up);
+    ck_assert_int_eq(paste(folder, line), 0);
+    ls_text_put(line, sizeof line, "%s conform %s", place->command, arguments);
     ck_assert_int_eq(paste(folder, line), 1);
     seen first = latest(folder);
     ck_assert_str_eq(first.code, "FAIL");
     ck_assert_ptr_nonnull(strstr(first.repeat, first.id));
+    ck_assert_msg(strstr(first.repeat, place->named) != NULL, "%s", first.repeat);
     ck_assert_int_eq(paste(folder, first.repeat), 1);
     seen again = latest(folder);
     ck_assert_str_eq(again.id, first.id);
@@ -85,8 +109,9 @@ static void round_trip(const char *arguments)
 
 START_TEST(a_repeat_line_repeats)
 {
-    round_trip("--case scaler.trace.due.o2 --subject 'sh -c \"exit 1\"' --seed 11 --device cpu");
-    round_trip("--case 'scaler.trace.plain.o?' --subject false --seed 12");
+    round_trip(&places[_i],
+               "--case scaler.trace.due.o2 --subject 'sh -c \"exit 1\"' --seed 11 --device cpu");
+    round_trip(&places[_i], "--case 'scaler.trace.plain.o?' --subject false --seed 12");
 }
 END_TEST
 
@@ -203,7 +228,7 @@ int main(void)
     Suite *suite = suite_create("repeat");
     TCase *tests = tcase_create("repeat");
     tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, a_repeat_line_repeats);
+    tcase_add_loop_test(tests, a_repeat_line_repeats, 0, sizeof places / sizeof *places);
     tcase_add_loop_test(tests, a_stopped_run_goes_on, 0, sizeof stopped / sizeof *stopped);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
