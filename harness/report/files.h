@@ -15,9 +15,11 @@ ls_status ls_report_summary_add_headline(const ls_report_run *run);
  */
 cJSON *ls_report_summary_conformance(const ls_report_run *run);
 
-/* junit.xml: a testsuite per family, a testcase per verdict, for a CI that shows tests. Inside the
- * claim everything but PASS and WAIVED is a failure; outside it, and WAIVED, is skipped with the
- * verdict as its message, so that a CI's count of failures equals the run's. */
+/* junit.xml: a testsuite per family, a testcase per verdict, for a CI that shows tests, and of a
+ * bench a testcase per row of SPEED. Inside the claim INFRA and TIMEOUT are errors, SKIP and WAIVED
+ * are skipped, all others but PASS are failures; outside it all but PASS are skipped, so that a CI
+ * is as green as the run. A case's time is that of judging it and of its jobs; a job that several
+ * cases read counts with the first of them, so that all times are the run's. */
 ls_status ls_junit_write(const ls_report_run *run);
 
 /* Draws every table that has rows into plots/, by plots_folder/<name>.gp as SVG and PNG, by gnuplot

@@ -1,46 +1,83 @@
 #include "files.h"
 
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/core/file.h"
+#include "kernels/core/list.h"
 #include "kernels/core/text.h"
 #include "page.h"
 #include "lines.h"
 
 typedef struct tally {
-    int tests, failures, skipped;
+    int tests, failures, errors, skipped;
     double seconds;
 } tally;
 
-static bool is_failure(const ls_report_verdict *verdict)
+/* The element that says how the case ended; NULL: it passed. */
+static const char *outcome_of(const ls_report_verdict *verdict)
 {
-    return verdict->decides && !ls_verdict_good(verdict->code);
+    ls_verdict_code code = verdict->code;
+    return code == LS_PASS                                             ? NULL
+           : !verdict->decides || code == LS_SKIP || code == LS_WAIVED ? "skipped"
+           : code == LS_INFRA || code == LS_TIMEOUT                    ? "error"
+                                                                       : "failure";
 }
 
-static bool is_skipped(const ls_report_verdict *verdict)
+static void count_outcome(tally *t, const char *outcome, double seconds)
 {
-    return !is_failure(verdict) && verdict->code != LS_PASS;
+    t->tests++;
+    t->failures += outcome != NULL && strcmp(outcome, "failure") == 0;
+    t->errors += outcome != NULL && strcmp(outcome, "error") == 0;
+    t->skipped += outcome != NULL && strcmp(outcome, "skipped") == 0;
+    t->seconds += seconds;
 }
 
 static bool in_family(const ls_report_verdict *verdict, const char *family)
 {
-    return family == NULL || strcmp(verdict->family, family) == 0;
+    return strcmp(verdict->family, family) == 0;
 }
 
-static tally count(const ls_report_run *run, const char *family)
+/* [verdict_count]: of judging and of its jobs, each job with the first case that reads it. */
+static double *list_seconds(const ls_report_run *run)
+{
+    double *seconds = ls_list_make((size_t)run->verdict_count + 1, sizeof *seconds);
+    bool *counted = ls_list_make((size_t)run->job_count + 1, sizeof *counted);
+    for (int v = 0; v < run->verdict_count; v++) {
+        seconds[v] = ls_json_number(run->verdict[v].json, "seconds", 0);
+        for (int j = 0; j < run->job_count; j++) {
+            double took = run->job[j].record->seconds;
+            if (!counted[j] && isfinite(took) &&
+                ls_report_job_in_verdict(&run->job[j], &run->verdict[v])) {
+                counted[j] = true;
+                seconds[v] += took;
+            }
+        }
+    }
+    free(counted);
+    return seconds;
+}
+
+/* Of one family, or of all (NULL). */
+static tally count(const ls_report_run *run, const char *family, const double *seconds)
 {
     tally t = {0};
     for (int v = 0; v < run->verdict_count; v++) {
-        const ls_report_verdict *verdict = &run->verdict[v];
-        if (in_family(verdict, family)) {
-            t.tests++;
-            t.failures += is_failure(verdict);
-            t.skipped += is_skipped(verdict);
-            t.seconds += ls_json_number(verdict->json, "seconds", 0);
+        if (family == NULL || in_family(&run->verdict[v], family)) {
+            count_outcome(&t, outcome_of(&run->verdict[v]), seconds[v]);
         }
     }
     return t;
+}
+
+static const char *speed_outcome(const cJSON *row)
+{
+    const char *value = ls_json_string(row, "value", "?");
+    return strcmp(value, "below") == 0    ? "failure"
+           : strcmp(value, "within") == 0 ? NULL
+                                          : "skipped";
 }
 
 static void put_attribute(FILE *to, const char *name, const char *value)
@@ -50,10 +87,14 @@ static void put_attribute(FILE *to, const char *name, const char *value)
     fputc('"', to);
 }
 
-static void put_tally(FILE *to, tally t)
+/* The schema has no count of skipped cases for the whole. */
+static void put_tally(FILE *to, tally t, bool suite)
 {
-    fprintf(to, " tests=\"%d\" failures=\"%d\" errors=\"0\" skipped=\"%d\" time=\"%.3f\">\n",
-            t.tests, t.failures, t.skipped, t.seconds);
+    fprintf(to, " tests=\"%d\" failures=\"%d\" errors=\"%d\"", t.tests, t.failures, t.errors);
+    if (suite) {
+        fprintf(to, " skipped=\"%d\"", t.skipped);
+    }
+    fprintf(to, " time=\"%.3f\">\n", t.seconds);
 }
 
 static void put_line(FILE *to, const char *name, const char *text)
@@ -67,42 +108,44 @@ static void put_line(FILE *to, const char *name, const char *text)
 
 static void put_outcome(FILE *to, const ls_report_verdict *verdict)
 {
-    const char *word = ls_verdict_name(verdict->code);
+    const char *outcome = outcome_of(verdict), *word = ls_verdict_name(verdict->code);
     const char *evidence = ls_json_string(verdict->json, "evidence", "");
-    if (is_failure(verdict)) {
-        fputs("      <failure", to);
-        put_attribute(to, "type", word);
-        put_attribute(to, "message", evidence[0] != '\0' ? evidence : word);
-        fputs(">", to);
-        put_line(to, "cause:  ", ls_json_string(verdict->json, "cause", ""));
-        put_line(to, "repeat: ", ls_json_string(verdict->json, "repeat", ""));
-        fputs("</failure>\n", to);
-    } else if (is_skipped(verdict)) {
-        const char *waiver = ls_json_string(verdict->json, "waiver", "");
-        bool waived = verdict->code == LS_WAIVED;
-        LS_TEXT(message, LS_REPORT_LINES_BYTES,
-                waived              ? "%s: %s"
-                : verdict->in_claim ? "%s, manners"
-                                    : "%s, outside the claim",
-                word, waiver);
-        fputs("      <skipped", to);
-        put_attribute(to, "message", message);
-        fputs("/>\n", to);
+    const char *waiver = ls_json_string(verdict->json, "waiver", "");
+    if (outcome == NULL) {
+        return;
     }
+    bool skipped = strcmp(outcome, "skipped") == 0;
+    LS_TEXT(why, LS_REPORT_LINES_BYTES,
+            verdict->decides || verdict->code == LS_WAIVED ? "%s: %s"
+            : verdict->in_claim                            ? "%s, manners"
+                                                           : "%s, outside the claim",
+            word, verdict->code == LS_WAIVED ? waiver : evidence);
+    fprintf(to, "      <%s", outcome);
+    put_attribute(to, "type", word);
+    put_attribute(to, "message", skipped ? why : evidence[0] != '\0' ? evidence : word);
+    fputs(">", to);
+    put_line(to, "cause:  ", ls_json_string(verdict->json, "cause", ""));
+    put_line(to, "repeat: ", ls_json_string(verdict->json, "repeat", ""));
+    fprintf(to, "</%s>\n", outcome);
 }
 
-static void put_case(FILE *to, const ls_report_verdict *verdict)
+static void open_case(FILE *to, const char *family, const char *name, double seconds)
 {
-    char line[LS_REPORT_LINES_BYTES * 2], seconds[32];
-    snprintf(seconds, sizeof seconds, "%.3f", ls_json_number(verdict->json, "seconds", 0));
+    LS_TEXT(time, 32, "%.3f", seconds);
     fputs("    <testcase", to);
-    put_attribute(to, "classname", verdict->family);
-    put_attribute(to, "name", verdict->id);
-    put_attribute(to, "time", seconds);
+    put_attribute(to, "classname", family);
+    put_attribute(to, "name", name);
+    put_attribute(to, "time", time);
     fputs(">\n", to);
+}
+
+static void put_case(FILE *to, const ls_report_verdict *verdict, double seconds)
+{
+    char line[LS_REPORT_LINES_BYTES * 2];
+    open_case(to, verdict->family, verdict->id, seconds);
     put_outcome(to, verdict);
     fputs("      <system-out>", to);
-    put_line(to, "", ls_report_lines_verdict(verdict, line));
+    put_line(to, "", ls_report_lines_evidence(verdict, line));
     put_line(to, "requirement: ", ls_json_string(verdict->json, "requirement", ""));
     const cJSON *job;
     cJSON_ArrayForEach(job, cJSON_GetObjectItemCaseSensitive(verdict->json, "jobs"))
@@ -112,7 +155,33 @@ static void put_case(FILE *to, const ls_report_verdict *verdict)
     fputs("</system-out>\n    </testcase>\n", to);
 }
 
-static void put_families(FILE *to, const ls_report_run *run)
+/* The rows that a bench compared with its baseline. */
+static void put_speed(FILE *to, const cJSON *rows, tally t)
+{
+    if (t.tests == 0) {
+        return;
+    }
+    fputs("  <testsuite name=\"speed\"", to);
+    put_tally(to, t, true);
+    const cJSON *row;
+    cJSON_ArrayForEach(row, rows)
+    {
+        const char *outcome = speed_outcome(row), *why = ls_json_string(row, "why", "");
+        open_case(to, "speed", ls_json_string(row, "label", "?"), 0);
+        if (outcome != NULL) {
+            fprintf(to, "      <%s type=\"SPEED\"", outcome);
+            put_attribute(to, "message", why);
+            fputs("/>\n", to);
+        }
+        fputs("      <system-out>", to);
+        put_line(to, "", ls_json_string(row, "value", "?"));
+        put_line(to, "", why);
+        fputs("</system-out>\n    </testcase>\n", to);
+    }
+    fputs("  </testsuite>\n", to);
+}
+
+static void put_families(FILE *to, const ls_report_run *run, const double *seconds)
 {
     cJSON *conformance = ls_report_summary_conformance(run);
     const cJSON *family;
@@ -121,11 +190,11 @@ static void put_families(FILE *to, const ls_report_run *run)
         const char *name = ls_json_string(family, "family", "?");
         fputs("  <testsuite", to);
         put_attribute(to, "name", name);
-        put_tally(to, count(run, name));
+        put_tally(to, count(run, name, seconds), true);
         for (int v = 0; v < run->verdict_count; v++) {
             const ls_report_verdict *verdict = &run->verdict[v];
             if (in_family(verdict, name)) {
-                put_case(to, verdict);
+                put_case(to, verdict, seconds[v]);
             }
         }
         fputs("  </testsuite>\n", to);
@@ -139,7 +208,7 @@ static void put_headlines(FILE *to, const ls_report_run *run)
     ls_report_headline headline[LS_REPORT_LINES_HEADLINES];
     int headlines = ls_report_lines_headlines(run, headline);
     fputs("  <testsuite name=\"verdicts\"", to);
-    put_tally(to, (tally){0});
+    put_tally(to, (tally){0}, true);
     fputs("    <properties>\n", to);
     for (int i = 0; i < headlines; i++) {
         LS_TEXT(value, LS_REPORT_LINES_BYTES, headline[i].why[0] ? "%s (%s)" : "%s%s",
@@ -157,11 +226,21 @@ ls_status ls_junit_write(const ls_report_run *run)
     LS_TEXT(path, PATH_MAX, "%s/junit.xml", run->directory);
     FILE *to = ls_file_create(path);
     LS_TRY_FILE(to);
+    const cJSON *rows = cJSON_GetObjectItemCaseSensitive(run->record, "speed"), *row;
+    double *seconds = list_seconds(run);
+    tally all = count(run, NULL, seconds), speed = {0};
+    cJSON_ArrayForEach(row, rows)
+    {
+        count_outcome(&speed, speed_outcome(row), 0);
+        count_outcome(&all, speed_outcome(row), 0);
+    }
     fputs("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites", to);
     put_attribute(to, "name", ls_report_lines_title(run));
-    put_tally(to, count(run, NULL));
+    put_tally(to, all, false);
     put_headlines(to, run);
-    put_families(to, run);
+    put_families(to, run, seconds);
+    put_speed(to, rows, speed);
     fputs("</testsuites>\n", to);
+    free(seconds);
     return ls_file_close(to, path);
 }

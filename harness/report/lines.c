@@ -130,8 +130,8 @@ bool ls_report_lines_listed(const ls_report_verdict *verdict)
     return verdict->code != LS_PASS && (verdict->in_claim || !counted_only);
 }
 
-const char *ls_report_lines_verdict(const ls_report_verdict *verdict,
-                                    char text[LS_REPORT_LINES_BYTES * 2])
+const char *ls_report_lines_evidence(const ls_report_verdict *verdict,
+                                     char text[LS_REPORT_LINES_BYTES * 2])
 {
     enum { BYTES = LS_REPORT_LINES_BYTES * 2 };
     char value[32], limit[32];
@@ -139,8 +139,7 @@ const char *ls_report_lines_verdict(const ls_report_verdict *verdict,
     const char *unit = ls_json_string(json, "unit", "");
     double number = ls_json_number(json, "value", NAN);
     text[0] = '\0';
-    ls_text_add(text, BYTES, "%s - %s # %s", verdict->code == LS_WAIVED ? "ok" : "not ok",
-                verdict->id, ls_verdict_name(verdict->code));
+    ls_text_add(text, BYTES, "%s", ls_verdict_name(verdict->code));
     double seconds = ls_json_number(json, "seconds", NAN);
     if (isfinite(seconds)) {
         ls_text_add(text, BYTES, " %.2fs", seconds);
@@ -156,5 +155,15 @@ const char *ls_report_lines_verdict(const ls_report_verdict *verdict,
     if (!verdict->in_claim) {
         ls_text_add(text, BYTES, "  [outside the claim]");
     }
+    return text;
+}
+
+const char *ls_report_lines_verdict(const ls_report_verdict *verdict,
+                                    char text[LS_REPORT_LINES_BYTES * 2])
+{
+    char evidence[LS_REPORT_LINES_BYTES * 2];
+    ls_text_put(text, LS_REPORT_LINES_BYTES * 2, "%s - %s # %s",
+                verdict->code == LS_WAIVED ? "ok" : "not ok", verdict->id,
+                ls_report_lines_evidence(verdict, evidence));
     return text;
 }

@@ -41,6 +41,9 @@ const char *ls_report_lines_marks(const ls_report_run *run, const ls_report_job 
 /* Whether a verdict is listed among those that did not pass: all but PASS, and but SKIP and
  * UNSUPPORTED outside the claim, which are counted only. */
 bool ls_report_lines_listed(const ls_report_verdict *verdict);
+/* "FAIL 0.41s evidence, value 3.1e-2 over limit 6e-3 (from ...)". */
+const char *ls_report_lines_evidence(const ls_report_verdict *verdict,
+                                     char text[LS_REPORT_LINES_BYTES * 2]);
 /* "not ok - gradients.o2.w4 # FAIL 0.41s evidence, value 3.1e-2 over limit 6e-3 (from ...)". */
 const char *ls_report_lines_verdict(const ls_report_verdict *verdict,
                                     char text[LS_REPORT_LINES_BYTES * 2]);

@@ -31,6 +31,15 @@ static ls_status write_page(const ls_report_run *run, const ls_report_page_form 
     return ls_file_close(page, path);
 }
 
+ls_status ls_report_junit(const char *run_directory)
+{
+    ls_report_run run;
+    LS_TRY(ls_report_load(run_directory, &run));
+    ls_status status = ls_junit_write(&run);
+    ls_report_load_free(&run);
+    return status;
+}
+
 ls_status ls_report_write(const char *run_directory, const char *plots_folder)
 {
     ls_report_run run;

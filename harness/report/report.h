@@ -51,6 +51,8 @@ ls_status ls_report_tables(const char *run_directory);
 /* Everything else, from the tables and run.json's headline; adds the headline to summary.json.
  * plots_folder holds the .gp scripts. */
 ls_status ls_report_write(const char *run_directory, const char *plots_folder);
+/* junit.xml alone: of a run that was stopped. */
+ls_status ls_report_junit(const char *run_directory);
 /* The terminal table, at most 80 columns: opening lines, a row per throughput job, the failures.
  */
 ls_status ls_report_terminal(const char *run_directory, FILE *to);

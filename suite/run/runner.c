@@ -618,6 +618,7 @@ static int stop_here(const ls_run *run)
     for (int i = 0; i < run->jobs.count; i++) {
         left += !run->done[i];
     }
+    (void)ls_report_junit(run->directory); /* what was judged until here */
     printf("stopped with %d of %d jobs left; to go on: %s\n", left, run->jobs.count, run->go_on);
     return ls_proc_stopped_code();
 }

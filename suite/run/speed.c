@@ -28,7 +28,28 @@ static const ls_tol least_ratio = LS_TOL(
           "median too: by 0.2 % on a tuned machine (MLPerf v4.0), by a few per cent where the "
           "machine does other things");
 
-static void compare(const cJSON *before, const cJSON *now, ls_speed_verdict *out)
+static void add_row(cJSON *rows, const char *label, const char *value, const char *why)
+{
+    cJSON *row = ls_json_append_object(rows);
+    cJSON_AddStringToObject(row, "label", label);
+    cJSON_AddStringToObject(row, "value", value);
+    cJSON_AddStringToObject(row, "why", why);
+}
+
+/* A row that was compared with nothing. */
+static void add_lone_row(cJSON *rows, const cJSON *row, bool baseline)
+{
+    const char *reason = ls_json_string(row, "not_a_result", "?");
+    bool crowded = ls_json_bool(row, "oversubscribed", false);
+    add_row(rows, ls_json_string(row, "label", "?"), "no baseline",
+            reason[0] != '\0'                  ? reason
+            : !baseline                        ? "BASELINE=<run> compares with an earlier one"
+            : crowded                          ? "more ranks than devices or cores gate nothing"
+            : ls_json_bool(row, "weak", false) ? "a drifting window gates nothing"
+                                               : "the baseline has no result for it");
+}
+
+static void compare(const cJSON *before, const cJSON *now, cJSON *rows, ls_speed_verdict *out)
 {
     int compared = 0, below = 0, unsure = 0;
     ls_stats_interval worst = {INFINITY, NAN, NAN};
@@ -36,6 +57,7 @@ static void compare(const cJSON *before, const cJSON *now, ls_speed_verdict *out
     char label[80] = "";
     cJSON_ArrayForEach(b, now)
     {
+        bool paired = false;
         cJSON_ArrayForEach(a, before)
         {
             if (!ls_report_diff_same_job(a, b) || !is_result(a) || !is_result(b)) {
@@ -43,6 +65,14 @@ static void compare(const cJSON *before, const cJSON *now, ls_speed_verdict *out
             }
             ls_stats_interval ratio = ls_stats_ratio_of(ls_stats_read_json(b, "images_per_s"),
                                                         ls_stats_read_json(a, "images_per_s"));
+            char sentence[128];
+            ls_stats_sentence(ratio, sentence, sizeof sentence);
+            add_row(rows, ls_json_string(b, "label", "?"),
+                    ratio.high < least_ratio.value ? "below"
+                    : isfinite(ratio.high)         ? "within"
+                                                   : "no baseline",
+                    sentence);
+            paired = true;
             compared++;
             below += ratio.high < least_ratio.value;
             unsure += !isfinite(ratio.high);
@@ -51,6 +81,12 @@ static void compare(const cJSON *before, const cJSON *now, ls_speed_verdict *out
                 ls_text_put(label, sizeof label, "%s", ls_json_string(b, "label", "?"));
             }
         }
+        if (!paired) {
+            add_lone_row(rows, b, before != NULL);
+        }
+    }
+    if (before == NULL) {
+        return;
     }
     if (compared == unsure) {
         ls_text_put(out->why, sizeof out->why,
@@ -78,7 +114,7 @@ static const ls_tol neighbours = LS_TOL(
 
 /* Compares the GPUs of this run with each other, which needs no baseline. The slowest is always
  * named, but gates nothing. */
-static void compare_neighbours(const cJSON *gpus, ls_speed_verdict *out)
+static void compare_neighbours(const cJSON *gpus, cJSON *rows, ls_speed_verdict *out)
 {
     const cJSON *gpu, *worst = NULL;
     int figures = 0;
@@ -102,6 +138,7 @@ static void compare_neighbours(const cJSON *gpus, ls_speed_verdict *out)
                 ls_json_int(worst, "gpu", 0), 100 * fmax(behind, 0), 100 * neighbours.value,
                 baseline ? "; " : "", baseline ? before : "");
     bool below = behind > neighbours.value;
+    add_row(rows, "GPUs of this run", below ? "below" : "within", out->why);
     if (below || !baseline) {
         ls_text_put(out->value, sizeof out->value, "%s", below ? "below" : "within");
     }
@@ -117,11 +154,13 @@ void ls_speed_decide(const ls_run *run, ls_speed_verdict *out)
     if (!run->bench_run || ls_report_diff_read(run->directory, &now) != LS_OK) {
         return;
     }
-    if (run->baseline[0] != '\0' && ls_report_diff_read(run->baseline, &before) == LS_OK) {
-        compare(cJSON_GetObjectItemCaseSensitive(before, "throughput"),
-                cJSON_GetObjectItemCaseSensitive(now, "throughput"), out);
-        cJSON_Delete(before);
+    cJSON *rows = cJSON_AddArrayToObject(run->measured, "speed");
+    if (run->baseline[0] != '\0') {
+        (void)ls_report_diff_read(run->baseline, &before);
     }
-    compare_neighbours(cJSON_GetObjectItemCaseSensitive(now, "gpus"), out);
+    compare(cJSON_GetObjectItemCaseSensitive(before, "throughput"),
+            cJSON_GetObjectItemCaseSensitive(now, "throughput"), rows, out);
+    compare_neighbours(cJSON_GetObjectItemCaseSensitive(now, "gpus"), rows, out);
+    cJSON_Delete(before);
     cJSON_Delete(now);
 }

@@ -6,7 +6,9 @@
 
 #include "harness/report/report.h"
 #include "harness/report/tables/table.h"
+#include "harness/run/verdict_code.h"
 #include "kernels/core/path.h"
+#include "suite/unit/junit_read.h"
 #include "suite/unit/run_suite.h"
 #include "test_report_fake.h"
 
@@ -151,37 +153,6 @@ START_TEST(summary_is_for_programs)
 }
 END_TEST
 
-/* Counts elements of an XML text and checks that they nest; 0 for text that is not well formed. */
-static int count_elements(const char *text)
-{
-    char open[16][32];
-    int depth = 0, elements = 0;
-    for (const char *at = text; (at = strchr(at, '<')) != NULL; at++) {
-        const char *end = strchr(at, '>');
-        if (end == NULL || memchr(at + 1, '<', (size_t)(end - at - 1)) != NULL) {
-            return 0;
-        }
-        if (at[1] == '?') {
-            continue;
-        }
-        char name[32];
-        int length = (int)strcspn(at + 1 + (at[1] == '/'), " />");
-        snprintf(name, sizeof name, "%.*s", length, at + 1 + (at[1] == '/'));
-        if (at[1] == '/') {
-            if (depth == 0 || strcmp(open[--depth], name) != 0) {
-                return 0;
-            }
-        } else if (end[-1] != '/') {
-            if (depth == 16) {
-                return 0;
-            }
-            snprintf(open[depth++], sizeof open[0], "%s", name);
-        }
-        elements += at[1] != '/';
-    }
-    return depth == 0 ? elements : 0;
-}
-
 static int occurrences(const char *text, const char *part)
 {
     int count = 0;
@@ -215,13 +186,13 @@ START_TEST(pages_escape_and_open_with_the_verdicts)
     ck_assert(strstr(markdown, "cause:  every gradient is 2.000 x") != NULL);
     ck_assert(strstr(markdown, "## Advice") != NULL);
     char *junit = read_text(scratch, "junit.xml");
-    ck_assert_int_eq(occurrences(junit, "<testcase"), 54);
-    ck_assert_int_eq(occurrences(junit, "<failure"), 3);
-    ck_assert_int_eq(occurrences(junit, "<skipped"), 3);
-    /* testsuites, the verdicts' suite with a property each, 7 families, 54 cases with system-out
-     * each, 3 failures, 3 skipped */
-    ck_assert_int_eq(count_elements(junit), 1 + 2 + 4 + 7 + 2 * 54 + 3 + 3);
-    ck_assert(strstr(junit, "<skipped message=\"FAIL, manners\"/>") != NULL);
+    junit_counts counts = junit_read(junit);
+    ck_assert_int_eq(counts.tests, 54);
+    ck_assert_int_eq(counts.failures, 3);
+    ck_assert_int_eq(counts.errors, 0);
+    ck_assert_int_eq(counts.skipped, 3);
+    ck_assert_ptr_nonnull(strstr(junit, "message=\"FAIL, manners\""));
+    ck_assert_int_eq(occurrences(junit, "not ok"), 0);
     ck_assert(
         strstr(junit, "<property name=\"CORRECT\" value=\"no (claim ddp-o2: 49 of 52 cases;") !=
         NULL);
@@ -242,6 +213,54 @@ START_TEST(pages_escape_and_open_with_the_verdicts)
     free(markdown);
     free(junit);
     free(trace);
+}
+END_TEST
+
+/* Every verdict inside and outside the claim, on two cases of one job, and SPEED's rows. */
+START_TEST(junit_is_what_a_ci_counts)
+{
+    char folder[PATH_MAX], job[PATH_MAX];
+    make_folder(folder, "%s/junit", scratch);
+    make_folder(job, "%s/jobs", folder);
+    make_folder(job, "%s/jobs/e", folder);
+    FILE *file = open_in(job, "job.json", "w");
+    fprintf(file, "{\"facts\":{\"role\":\"evidence\",\"world\":2},\"outcome\":{\"state\":\"done\","
+                  "\"seconds\":3.25,\"ranks\":[]}}\n");
+    fclose(file);
+    file = open_in(folder, "run.json", "w");
+    fprintf(
+        file,
+        "{\"speed\":[{\"label\":\"O2, 2 ranks\",\"value\":\"below\",\"why\":\"slower by 9 %%\"},"
+        "{\"label\":\"O1, 2 ranks\",\"value\":\"within\",\"why\":\"\"},"
+        "{\"label\":\"O0, 2 ranks\",\"value\":\"no baseline\",\"why\":\"x\"}]}\n");
+    fclose(file);
+    file = open_in(folder, "verdicts.jsonl", "w");
+    for (int c = 0; c < LS_VERDICT_CODES; c++) {
+        for (int claimed = 0; claimed < 2; claimed++) {
+            fprintf(file,
+                    "{\"case\":\"f%d.%s\",\"family\":\"f%d\",\"in_claim\":%s,\"verdict\":\"%s\","
+                    "\"seconds\":0.5,\"jobs\":[\"e\"],\"evidence\":\"e%d\"}\n",
+                    claimed, ls_verdict_name(c), claimed, claimed ? "true" : "false",
+                    ls_verdict_name(c), c);
+        }
+    }
+    fclose(file);
+    ck_assert_int_eq(ls_report_junit(folder), LS_OK);
+    char *junit = read_text(folder, "junit.xml");
+    junit_counts counts = junit_read(junit);
+    ck_assert_int_eq(counts.tests, 2 * LS_VERDICT_CODES + 3);
+    ck_assert_int_eq(counts.failures, 4 + 1); /* WEAK FAIL CRASH UNSUPPORTED, and a row below */
+    ck_assert_int_eq(counts.errors, 2);       /* TIMEOUT INFRA */
+    /* SKIP WAIVED, all but PASS outside the claim, a row that was compared with nothing */
+    ck_assert_int_eq(counts.skipped, 2 + LS_VERDICT_CODES - 1 + 1);
+    /* the job once */
+    ck_assert_double_eq_tol(counts.seconds, 0.5 * 2 * LS_VERDICT_CODES + 3.25, 1e-3);
+    ck_assert_ptr_nonnull(strstr(junit, "name=\"f0.PASS\" time=\"3.750\""));
+    ck_assert_ptr_nonnull(strstr(junit, "name=\"f1.PASS\" time=\"0.500\""));
+    ck_assert_ptr_nonnull(strstr(junit, "<error type=\"INFRA\" message=\"e8\""));
+    ck_assert_ptr_nonnull(strstr(junit, "<failure type=\"SPEED\" message=\"slower by 9 %\""));
+    ck_assert_int_eq(occurrences(junit, "not ok"), 0);
+    free(junit);
 }
 END_TEST
 
@@ -461,6 +480,7 @@ int main(int argc, char **argv)
     tcase_add_test(cases, tables_hold_what_was_run);
     tcase_add_test(cases, summary_is_for_programs);
     tcase_add_test(cases, pages_escape_and_open_with_the_verdicts);
+    tcase_add_test(cases, junit_is_what_a_ci_counts);
     tcase_add_test(cases, terminal_is_80_columns);
     tcase_add_test(cases, without_gnuplot_the_report_goes_without_pictures);
     tcase_add_test(cases, an_empty_run_is_said_to_be_empty);

@@ -34,17 +34,25 @@ static void write_summary(const char *name, double factor, double spread, const 
     fclose(file);
 }
 
+static char row_value[24]; /* of the only row */
+
 static ls_speed_verdict decide(void)
 {
     ls_run run;
     memset(&run, 0, sizeof run);
     run.bench_run = true;
+    run.measured = cJSON_CreateObject();
     ls_text_put(run.directory, sizeof run.directory, "%s/now", scratch);
     ls_text_put(run.baseline, sizeof run.baseline, "%s/before", scratch);
     ck_assert_int_eq(ls_speed_check_baseline(run.baseline), LS_OK);
     ls_speed_verdict out;
     memset(&out, 0, sizeof out);
     ls_speed_decide(&run, &out);
+    const cJSON *rows = cJSON_GetObjectItemCaseSensitive(run.measured, "speed");
+    ck_assert_int_eq(cJSON_GetArraySize(rows), 1);
+    ls_text_put(row_value, sizeof row_value, "%s",
+                ls_json_string(cJSON_GetArrayItem(rows, 0), "value", ""));
+    cJSON_Delete(run.measured);
     return out;
 }
 
@@ -60,6 +68,7 @@ START_TEST(equal_is_within_and_slower_is_below)
         ls_speed_verdict out = decide();
         ck_assert_int_eq(out.below, rows[i].below);
         ck_assert_str_eq(out.value, rows[i].below ? "below" : "within");
+        ck_assert_str_eq(row_value, out.value);
         ck_assert_msg(strstr(out.why, "limit 0.97") != NULL, "%s", out.why);
     }
 }
@@ -83,6 +92,7 @@ START_TEST(what_is_no_result_gates_nothing)
     write_summary("now", 0.5, 0.01, "", true);
     ls_speed_verdict out = decide();
     ck_assert_str_eq(out.value, "no baseline");
+    ck_assert_str_eq(row_value, "no baseline");
     ck_assert(!out.below);
 }
 END_TEST
