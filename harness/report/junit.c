@@ -174,7 +174,8 @@ static void put_speed(FILE *to, const cJSON *rows, tally t)
             fputs("/>\n", to);
         }
         fputs("      <system-out>", to);
-        put_line(to, "", ls_json_string(row, "value", "?"));
+        LS_TEXT(rate, 64, "%.4g images/s, ", ls_json_number(row, "images_per_s", NAN));
+        put_line(to, strstr(rate, "nan") == NULL ? rate : "", ls_json_string(row, "value", "?"));
         put_line(to, "", why);
         fputs("</system-out>\n    </testcase>\n", to);
     }

@@ -226,7 +226,7 @@ ls_status ls_speed_check_baseline(const char *baseline);
 /* A timed job is below when its whole interval is under the baseline's whole interval;
  * oversubscribed jobs and figures without a result gate nothing. Among three or more GPUs `why`
  * names the slowest, with its distance to the median of the others. Adds each row's own verdict,
- * {"label", "value", "why"}, to run->measured as "speed". */
+ * {"label", "images_per_s", "value", "why"}, to run->measured as "speed". */
 void ls_speed_decide(const ls_run *run, ls_speed_verdict *out);
 
 /* ---- runner.c ------------------------------------------------------------------------------- */

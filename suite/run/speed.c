@@ -28,10 +28,11 @@ static const ls_tol least_ratio = LS_TOL(
           "median too: by 0.2 % on a tuned machine (MLPerf v4.0), by a few per cent where the "
           "machine does other things");
 
-static void add_row(cJSON *rows, const char *label, const char *value, const char *why)
+static void add_row(cJSON *rows, const cJSON *of, const char *value, const char *why)
 {
     cJSON *row = ls_json_append_object(rows);
-    cJSON_AddStringToObject(row, "label", label);
+    cJSON_AddStringToObject(row, "label", ls_json_string(of, "label", "?"));
+    ls_json_add_number(row, "images_per_s", ls_json_number(of, "images_per_s", NAN));
     cJSON_AddStringToObject(row, "value", value);
     cJSON_AddStringToObject(row, "why", why);
 }
@@ -41,7 +42,7 @@ static void add_lone_row(cJSON *rows, const cJSON *row, bool baseline)
 {
     const char *reason = ls_json_string(row, "not_a_result", "?");
     bool crowded = ls_json_bool(row, "oversubscribed", false);
-    add_row(rows, ls_json_string(row, "label", "?"), "no baseline",
+    add_row(rows, row, "no baseline",
             reason[0] != '\0'                  ? reason
             : !baseline                        ? "BASELINE=<run> compares with an earlier one"
             : crowded                          ? "more ranks than devices or cores gate nothing"
@@ -67,7 +68,7 @@ static void compare(const cJSON *before, const cJSON *now, cJSON *rows, ls_speed
                                                         ls_stats_read_json(a, "images_per_s"));
             char sentence[128];
             ls_stats_sentence(ratio, sentence, sizeof sentence);
-            add_row(rows, ls_json_string(b, "label", "?"),
+            add_row(rows, b,
                     ratio.high < least_ratio.value ? "below"
                     : isfinite(ratio.high)         ? "within"
                                                    : "no baseline",
@@ -138,7 +139,10 @@ static void compare_neighbours(const cJSON *gpus, cJSON *rows, ls_speed_verdict 
                 ls_json_int(worst, "gpu", 0), 100 * fmax(behind, 0), 100 * neighbours.value,
                 baseline ? "; " : "", baseline ? before : "");
     bool below = behind > neighbours.value;
-    add_row(rows, "GPUs of this run", below ? "below" : "within", out->why);
+    cJSON *all = cJSON_CreateObject();
+    cJSON_AddStringToObject(all, "label", "GPUs of this run");
+    add_row(rows, all, below ? "below" : "within", out->why);
+    cJSON_Delete(all);
     if (below || !baseline) {
         ls_text_put(out->value, sizeof out->value, "%s", below ? "below" : "within");
     }
