@@ -1,5 +1,6 @@
 /* `lockstep`: what must hold, and whether it does. Each subcommand is a phase list of its own file.
  */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -98,8 +99,23 @@ static int data_main(int count, char **argument)
 
 static int diff_main(int count, char **argument)
 {
-    LS_TRY(ls_command_parse("diff A B", NULL, 0, &count, argument));
-    return (int)ls_report_diff(argument[0], argument[1], stdout);
+    const char *gate = NULL;
+    const ls_command_option options[] = {
+        {"--gate", &gate, NULL, NULL, "fail where a job is slower by more, such as 5%"},
+    };
+    LS_TRY(ls_command_parse("diff A B", options, 1, &count, argument));
+    double percent = NAN;
+    char *end = NULL;
+    if (gate != NULL) {
+        percent = strtod(gate, &end);
+        end += *end == '%';
+        if (gate[0] < '0' || gate[0] > '9' || *end != '\0' || !(percent < 100)) {
+            return ls_log_fail(LS_ERR_USAGE,
+                               "--gate '%s': allowed: from 0 to less than 100, in %%, such as 5%%",
+                               gate);
+        }
+    }
+    return (int)ls_report_diff(argument[0], argument[1], percent / 100, stdout);
 }
 
 static const struct command {
@@ -120,7 +136,8 @@ static const struct command {
     {"report", report_main, "DIR: write the tables, plots and pages of a run again"},
     {"explain", explain_main, "describe a training run without running it: types, buckets, memory"},
     {"data", data_main, "make DIR: draw a folder of images to train on"},
-    {"diff", diff_main, "A B: compare two runs, job by job"},
+    {"diff", diff_main,
+     "A B: compare two runs, case by case and job by job; --gate 5% fails where B is slower"},
     {"bounds", ls_bounds_main, "measure e/r of correct steps and planted faults over fresh seeds",
      true},
     {"preflight", ls_preflight_main, "check the GPUs before anything runs on them"},

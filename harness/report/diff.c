@@ -8,6 +8,8 @@
 #include "kernels/core/json.h"
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
+#include "job.h"
+#include "lines.h"
 #include "stats.h"
 
 ls_status ls_report_diff_read(const char *where, cJSON **summary)
@@ -39,6 +41,20 @@ bool ls_report_diff_same_job(const cJSON *x, const cJSON *y)
     return same;
 }
 
+bool ls_report_diff_decides(const cJSON *row)
+{
+    return ls_json_string(row, "not_a_result", "?")[0] == '\0' &&
+           !ls_json_bool(row, "oversubscribed", false) && !ls_json_bool(row, "weak", false) &&
+           ls_json_number(row, "images_per_s", 0) > 0;
+}
+
+/* ---- speed ----------------------------------------------------------------------------------- */
+
+/* The rows of a comparison: in both runs, those that decide a gate, and exceed it. */
+typedef struct paired {
+    int rows, deciding, exceeding;
+} paired;
+
 static ls_stats_interval rate_of(const cJSON *row)
 {
     bool result = ls_json_string(row, "not_a_result", "?")[0] == '\0';
@@ -50,7 +66,7 @@ static bool either(const cJSON *x, const cJSON *y, const char *name)
     return ls_json_bool(x, name, false) || ls_json_bool(y, name, false);
 }
 
-static void print_pair(const cJSON *x, const cJSON *y, FILE *to)
+static void print_pair(const cJSON *x, const cJSON *y, double gate, paired *count, FILE *to)
 {
     char sentence[128];
     ls_stats_interval before = rate_of(x), after = rate_of(y);
@@ -62,12 +78,18 @@ static void print_pair(const cJSON *x, const cJSON *y, FILE *to)
         return;
     }
     bool crowded = either(x, y, "oversubscribed"), weak = either(x, y, "weak");
-    ls_stats_sentence(ls_stats_ratio_of(after, before), sentence, sizeof sentence);
-    fprintf(to, "%.4g -> %.4g images/s, %s%s\n", before.value, after.value, sentence,
+    ls_stats_interval ratio = ls_stats_ratio_of(after, before);
+    bool decides = ls_report_diff_decides(x) && ls_report_diff_decides(y) && isfinite(ratio.high);
+    bool exceeds = decides && ratio.high < 1 - gate; /* false without a gate */
+    count->deciding += decides;
+    count->exceeding += exceeds;
+    ls_stats_sentence(ratio, sentence, sizeof sentence);
+    fprintf(to, "%.4g -> %.4g images/s, %s%s%s\n", before.value, after.value, sentence,
             crowded && weak ? " (oversubscribed, weak)"
             : crowded       ? " (oversubscribed)"
             : weak          ? " (weak)"
-                            : "");
+                            : "",
+            exceeds ? ": exceeds the gate" : "");
 }
 
 static const cJSON *pair_of(const cJSON *summary, const cJSON *row)
@@ -93,33 +115,141 @@ static void print_lone(const cJSON *summary, const cJSON *other, const char *nam
     }
 }
 
-ls_status ls_report_diff(const char *a, const char *b, FILE *to)
+static ls_status compare_speed(const cJSON *before, const cJSON *after, double gate, paired *count,
+                               FILE *to)
 {
-    cJSON *before = NULL, *after = NULL;
-    ls_status status = LS_OK;
-    LS_TRY_GOTO(status, ls_report_diff_read(a, &before), done);
-    LS_TRY_GOTO(status, ls_report_diff_read(b, &after), done);
-    fprintf(to, "A: %s\n   %s, %s\nB: %s\n   %s, %s\n", a, ls_json_string(before, "where", "?"),
-            ls_json_string(before, "commit", "?"), b, ls_json_string(after, "where", "?"),
-            ls_json_string(after, "commit", "?"));
-    int paired = 0;
     const cJSON *row;
     cJSON_ArrayForEach(row, cJSON_GetObjectItemCaseSensitive(after, "throughput"))
     {
         const cJSON *pair = pair_of(before, row);
         if (pair != NULL) {
-            print_pair(pair, row, to);
-            paired++;
+            count->rows++;
+            print_pair(pair, row, gate, count, to);
         }
     }
     print_lone(before, after, "A", to);
     print_lone(after, before, "B", to);
-    if (paired == 0) {
-        ls_log_error("%s and %s have no throughput job in common", a, b);
+    if (isnan(gate) || count->rows == 0) {
+        return LS_OK;
+    }
+    fprintf(to, "gate %.4g %%: %d of %d jobs that decide exceed%s it; %d decide nothing\n",
+            100 * gate, count->exceeding, count->deciding, count->exceeding == 1 ? "s" : "",
+            count->rows - count->deciding);
+    return count->exceeding > 0 || count->deciding == 0 ? LS_ERR_CHECK : LS_OK;
+}
+
+/* ---- cases ----------------------------------------------------------------------------------- */
+
+typedef enum state { PASSED, FAILED, UNJUDGED } state;
+
+static state state_of(const ls_report_verdict *verdict)
+{
+    ls_verdict_code code = verdict->code;
+    return ls_verdict_good(code)                                       ? PASSED
+           : code == LS_FAIL || code == LS_CRASH || code == LS_TIMEOUT ? FAILED
+                                                                       : UNJUDGED;
+}
+
+static const ls_report_verdict *verdict_of(const ls_report_run *run, const char *id)
+{
+    for (int v = 0; v < run->verdict_count; v++) {
+        if (strcmp(run->verdict[v].id, id) == 0) {
+            return &run->verdict[v];
+        }
+    }
+    return NULL;
+}
+
+typedef enum change { FAILING, NOT_JUDGED, PASSING, MISSING, ADDED, SAME, CHANGES } change;
+
+static const char *const change_name[CHANGES] = {
+    "newly failing", "newly not judged", "newly passing", "missing in B", "new in B", "as before"};
+
+/* Of a case with these verdicts; NULL: the run has none. */
+static change change_of(const ls_report_verdict *before, const ls_report_verdict *after)
+{
+    static const change now[] = {[PASSED] = PASSING, [FAILED] = FAILING, [UNJUDGED] = NOT_JUDGED};
+    if (after == NULL) {
+        return MISSING;
+    }
+    if (before == NULL) {
+        return state_of(after) == FAILED ? FAILING : ADDED;
+    }
+    return state_of(before) == state_of(after) ? SAME : now[state_of(after)];
+}
+
+static void print_change(const ls_report_verdict *before, const ls_report_verdict *after,
+                         change what, FILE *to)
+{
+    char line[2 * LS_REPORT_LINES_BYTES];
+    const ls_report_verdict *last = after != NULL ? after : before;
+    fprintf(to, "%s: %s, %s -> %s%s\n", change_name[what], last->id,
+            before == NULL ? "none" : ls_verdict_name(before->code),
+            after == NULL ? "none" : ls_verdict_name(after->code),
+            last->decides    ? ""
+            : last->in_claim ? " [manners]"
+                             : " [outside the claim]");
+    if (after != NULL && what != PASSING) {
+        fprintf(to, "    %s\n", ls_report_lines_evidence(after, line));
+    }
+}
+
+/* Returns the number of cases that both runs have. */
+static int compare_cases(const ls_report_run *before, const ls_report_run *after, int *failing,
+                         FILE *to)
+{
+    int count[CHANGES] = {0};
+    for (int v = 0; v < after->verdict_count + before->verdict_count; v++) {
+        bool second = v >= after->verdict_count; /* those of A that B lacks come last */
+        const char *id =
+            second ? before->verdict[v - after->verdict_count].id : after->verdict[v].id;
+        const ls_report_verdict *x = verdict_of(before, id), *y = verdict_of(after, id);
+        change what = change_of(x, y);
+        if (second && what != MISSING) {
+            continue;
+        }
+        count[what]++;
+        *failing += what == FAILING && y->decides;
+        if (what < ADDED) {
+            print_change(x, y, what, to);
+        }
+    }
+    fprintf(to, "cases: ");
+    for (int c = 0; c < CHANGES; c++) {
+        fprintf(to, "%d %s%s", count[c], change_name[c], c + 1 < CHANGES ? ", " : "\n");
+    }
+    return after->verdict_count - count[ADDED];
+}
+
+ls_status ls_report_diff(const char *a, const char *b, double gate, FILE *to)
+{
+    cJSON *before = NULL, *after = NULL;
+    ls_report_run first = {0}, second = {0};
+    paired speed = {0};
+    int failing = 0, common = 0;
+    ls_status status = LS_OK;
+    LS_TRY_GOTO(status, ls_report_diff_read(a, &before), done);
+    LS_TRY_GOTO(status, ls_report_diff_read(b, &after), done);
+    LS_TRY_GOTO(status, ls_report_load_verdicts(a, &first), done);
+    LS_TRY_GOTO(status, ls_report_load_verdicts(b, &second), done);
+    fprintf(to, "A: %s\n   %s, %s\nB: %s\n   %s, %s\n", a, ls_json_string(before, "where", "?"),
+            ls_json_string(before, "commit", "?"), b, ls_json_string(after, "where", "?"),
+            ls_json_string(after, "commit", "?"));
+    if (first.verdict_count > 0 && second.verdict_count > 0) {
+        common = compare_cases(&first, &second, &failing, to);
+    }
+    status = compare_speed(before, after, gate, &speed, to);
+    if (speed.rows == 0 && (common == 0 || !isnan(gate))) {
+        ls_log_error("%s and %s have no throughput job%s in common", a, b,
+                     isnan(gate) ? " and no case" : "");
         status = LS_ERR_USAGE;
+    } else if (failing > 0) {
+        status = LS_ERR_CHECK;
     }
 done:
     cJSON_Delete(before);
     cJSON_Delete(after);
+    ls_report_load_free(&first);
+    ls_report_load_free(&second);
     return status;
 }

@@ -67,6 +67,8 @@ typedef struct ls_report_run {
  * never dropped and never zero. LS_ERR_USAGE when `directory` is no run, LS_ERR_INFRA when it
  * cannot be read. */
 ls_status ls_report_load(const char *directory, ls_report_run *out);
+/* run.json and the verdicts alone, into a zeroed run; nothing of a file that is not there. */
+ls_status ls_report_load_verdicts(const char *directory, ls_report_run *run);
 void ls_report_load_free(ls_report_run *run);
 
 /* speed.c. */

@@ -122,6 +122,16 @@ static ls_status take_verdict(void *context, const cJSON *line, int number)
     return LS_OK;
 }
 
+ls_status ls_report_load_verdicts(const char *directory, ls_report_run *run)
+{
+    char path[PATH_MAX];
+    if (access(path_in(path, directory, "run.json"), R_OK) == 0) {
+        LS_TRY(ls_json_read_file(path, &run->record));
+    }
+    bool there = access(path_in(path, directory, "verdicts.jsonl"), R_OK) == 0;
+    return there ? ls_json_each_line(path, take_verdict, run) : LS_OK;
+}
+
 ls_status ls_report_load(const char *directory, ls_report_run *out)
 {
     ls_report_run run = {0};
@@ -133,10 +143,7 @@ ls_status ls_report_load(const char *directory, ls_report_run *out)
         return ls_log_fail(LS_ERR_USAGE, "'%s' is no run: it holds no run.json", directory);
     }
     ls_status status = LS_OK;
-    LS_TRY_GOTO(status, ls_json_read_file(path, &run.record), free_run);
-    if (access(path_in(path, run.directory, "verdicts.jsonl"), R_OK) == 0) {
-        LS_TRY_GOTO(status, ls_json_each_line(path, take_verdict, &run), free_run);
-    }
+    LS_TRY_GOTO(status, ls_report_load_verdicts(run.directory, &run), free_run);
     LS_TRY_GOTO(status, read_jobs(&run), free_run);
     ls_report_speed_compute(&run);
     *out = run;

@@ -57,18 +57,26 @@ ls_status ls_report_junit(const char *run_directory);
  */
 ls_status ls_report_terminal(const char *run_directory, FILE *to);
 
-/* Two runs, job by job, in words.
+/* Compares two runs, `a` being the earlier one; each is a run's folder or, for speed alone, its
+ * summary.json.
  *
- * Compares throughput of equal jobs (same network, batch, level, half, world, nodes, bucket size,
- * dialect) in the summaries of two runs; `a` is the earlier one. `a` and `b` are run directories or
- * their summary.json. A job whose number is no result in one of the two is named, not compared.
- * LS_ERR_USAGE when one has no summary.json or no job is in both; else LS_OK: whether a difference
- * matters is the gate's to decide. */
-ls_status ls_report_diff(const char *a, const char *b, FILE *to);
+ * Cases, by id: which newly fail (FAIL, CRASH, TIMEOUT, in `a` neither), are newly not judged
+ * (WEAK, SKIP, UNSUPPORTED, INFRA), newly pass, or are missing in `b`. Throughput of equal jobs
+ * (same network, batch, level, half, world, nodes, bucket size, dialect), in words; a job whose
+ * number is no result in one of the two is named, not compared. With a gate (a share, such as 0.05;
+ * NAN: none) a job exceeds it when the whole interval of its speed, compared with that in `a`, is
+ * lower by more.
+ *
+ * LS_ERR_CHECK when a case that decides newly fails (in the claim; of MANNERS where they decide), a
+ * job exceeds the gate, or none decides it; LS_ERR_USAGE when one has no summary.json, or they have
+ * nothing in common. */
+ls_status ls_report_diff(const char *a, const char *b, double gate, FILE *to);
 /* Reads the summary of a run: `where` is its folder or the file itself. LS_ERR_USAGE when neither.
  */
 ls_status ls_report_diff_read(const char *where, cJSON **summary);
 /* Whether two rows of summaries' `throughput` are of equal jobs. */
 bool ls_report_diff_same_job(const cJSON *x, const cJSON *y);
+/* Whether a row may decide: a result, with a steady window, of no more ranks than cores. */
+bool ls_report_diff_decides(const cJSON *row);
 
 #endif

@@ -15,13 +15,6 @@ ls_status ls_speed_check_baseline(const char *baseline)
     return status;
 }
 
-static bool is_result(const cJSON *row)
-{
-    return ls_json_string(row, "not_a_result", "?")[0] == '\0' &&
-           !ls_json_bool(row, "oversubscribed", false) && !ls_json_bool(row, "weak", false) &&
-           ls_json_number(row, "images_per_s", 0) > 0;
-}
-
 /* A row is below when the upper end of its ratio to the baseline is below this. */
 static const ls_tol least_ratio = LS_TOL(
     0.97, "intervals hold for the steps of one run, and starting the same job again moves its "
@@ -61,7 +54,8 @@ static void compare(const cJSON *before, const cJSON *now, cJSON *rows, ls_speed
         bool paired = false;
         cJSON_ArrayForEach(a, before)
         {
-            if (!ls_report_diff_same_job(a, b) || !is_result(a) || !is_result(b)) {
+            if (!ls_report_diff_same_job(a, b) || !ls_report_diff_decides(a) ||
+                !ls_report_diff_decides(b)) {
                 continue;
             }
             ls_stats_interval ratio = ls_stats_ratio_of(ls_stats_read_json(b, "images_per_s"),

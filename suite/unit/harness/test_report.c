@@ -336,8 +336,8 @@ START_TEST(diff_sees_what_changed)
     ck_assert_int_eq(ls_report_tables(scratch), LS_OK);
     ck_assert_int_eq(ls_report_tables(other), LS_OK);
     FILE *to = open_memstream(&text, &bytes);
-    ck_assert_int_eq(ls_report_diff(scratch, other, to), LS_OK);
-    ck_assert_int_eq(ls_report_diff(scratch, scratch, to), LS_OK);
+    ck_assert_int_eq(ls_report_diff(scratch, other, NAN, to), LS_OK);
+    ck_assert_int_eq(ls_report_diff(scratch, scratch, NAN, to), LS_OK);
     /* a job that one of them lacks, and two runs without a job in common */
     char gone[PATH_MAX + 32];
     snprintf(gone, sizeof gone, "%s/jobs/o2.b1", other);
@@ -345,12 +345,12 @@ START_TEST(diff_sees_what_changed)
     ck_assert_int_eq(ls_report_tables(other), LS_OK);
     fflush(to);
     ck_assert_ptr_null(strstr(text, "only in"));
-    ck_assert_int_eq(ls_report_diff(scratch, other, to), LS_OK);
-    ck_assert_int_eq(ls_report_diff(other, scratch, to), LS_OK);
+    ck_assert_int_eq(ls_report_diff(scratch, other, NAN, to), LS_OK);
+    ck_assert_int_eq(ls_report_diff(other, scratch, NAN, to), LS_OK);
     snprintf(gone, sizeof gone, "%s/jobs", other);
     ls_path_remove_tree(gone);
     ck_assert_int_eq(ls_report_tables(other), LS_OK);
-    ck_assert_int_eq(ls_report_diff(scratch, other, to), LS_ERR_USAGE);
+    ck_assert_int_eq(ls_report_diff(scratch, other, 0.05, to), LS_ERR_USAGE);
     fclose(to);
     ck_assert_int_eq(occurrences(text, "O2, 8 ranks, 1 MB\n    only in A\n"), 2);
     ck_assert_int_eq(occurrences(text, "O2, 8 ranks, 1 MB\n    only in B\n"), 1);
@@ -464,6 +464,87 @@ START_TEST(no_figure_contains_an_audited_step)
 }
 END_TEST
 
+typedef enum place { OUTSIDE, CLAIM, MANNERS } place; /* of a case; MANNERS do not decide here */
+
+/* A run with one case and two rows: 100 images/s times `speed`, +-1 %, one with more ranks than
+ * cores. */
+static void write_small(const char *name, const char *verdict, place where, double speed)
+{
+    char folder[PATH_MAX];
+    make_folder(folder, "%s/%s", scratch, name);
+    FILE *file = open_in(folder, "summary.json", "w");
+    fprintf(file, "{\"throughput\":[");
+    for (int row = 0; row < 2; row++) {
+        fprintf(file,
+                "%s{\"label\":\"r%d\",\"world\":%d,\"images_per_s\":%g,\"images_per_s_low\":%g,"
+                "\"images_per_s_high\":%g,\"not_a_result\":\"\",\"oversubscribed\":%s}",
+                row == 0 ? "" : ",", row, row, 100 * speed, 99 * speed, 101 * speed,
+                row == 0 ? "false" : "true");
+    }
+    fprintf(file, "]}\n");
+    fclose(file);
+    file = open_in(folder, "run.json", "w");
+    fprintf(file, "{\"headline\":{\"manners\":{\"decide\":false}}}\n");
+    fclose(file);
+    file = open_in(folder, "verdicts.jsonl", "w");
+    fprintf(file, "{\"case\":\"always\",\"in_claim\":true,\"verdict\":\"PASS\"}\n");
+    if (verdict[0] != '\0') {
+        fprintf(file, "{\"case\":\"case\",\"in_claim\":%s,\"manners\":%s,\"verdict\":\"%s\"}\n",
+                where == OUTSIDE ? "false" : "true", where == MANNERS ? "true" : "false", verdict);
+    }
+    fclose(file);
+}
+
+static const struct change {
+    const char *before, *after; /* the case's verdicts, "": none */
+    place where;
+    double speed, gate; /* of B, A's being 1 */
+    ls_status status;
+    const char *said;
+} changes[] = {
+    {"PASS", "PASS", CLAIM, 1, NAN, LS_OK, "0 missing in B, 0 new in B, 2 as before"},
+    {"PASS", "FAIL", CLAIM, 1, NAN, LS_ERR_CHECK, "newly failing: case, PASS -> FAIL\n"},
+    {"WEAK", "CRASH", CLAIM, 1, NAN, LS_ERR_CHECK, "cases: 1 newly failing, "},
+    {"SKIP", "TIMEOUT", CLAIM, 1, NAN, LS_ERR_CHECK, "newly failing: case, SKIP -> TIMEOUT"},
+    {"", "FAIL", CLAIM, 1, NAN, LS_ERR_CHECK, "newly failing: case, none -> FAIL"},
+    {"PASS", "FAIL", OUTSIDE, 1, NAN, LS_OK, "case, PASS -> FAIL [outside the claim]"},
+    {"PASS", "FAIL", MANNERS, 1, NAN, LS_OK, "case, PASS -> FAIL [manners]"},
+    {"FAIL", "TIMEOUT", CLAIM, 1, NAN, LS_OK, "cases: 0 newly failing, 0 newly not judged, "},
+    {"FAIL", "PASS", CLAIM, 1, NAN, LS_OK, "newly passing: case, FAIL -> PASS"},
+    {"PASS", "INFRA", CLAIM, 1, NAN, LS_OK, "newly not judged: case, PASS -> INFRA"},
+    {"PASS", "WAIVED", CLAIM, 1, NAN, LS_OK, ", 2 as before"},
+    {"PASS", "", CLAIM, 1, NAN, LS_OK, "missing in B: case, PASS -> none"},
+    {"", "PASS", CLAIM, 1, NAN, LS_OK, " 1 new in B, 1 as before"},
+    {"PASS", "PASS", CLAIM, 0.5, NAN, LS_OK, "slower by 50.0 %"},
+    {"PASS", "PASS", CLAIM, 1, 0.05, LS_OK,
+     "gate 5 %: 0 of 1 jobs that decide exceed it; 1 decide"},
+    {"PASS", "PASS", CLAIM, 0.9, 0.05, LS_ERR_CHECK, "[8.7, 11.3]: exceeds the gate"},
+    {"PASS", "PASS", CLAIM, 0.9, 0.05, LS_ERR_CHECK,
+     "gate 5 %: 1 of 1 jobs that decide exceeds it"},
+    {"PASS", "PASS", CLAIM, 0.94, 0.05, LS_OK,
+     "slower by 6.0 %"}, /* or noise: its interval reaches 4.7 */
+    {"PASS", "PASS", CLAIM, 0.9, 0.2, LS_OK, "gate 20 %: 0 of 1"},
+    {"PASS", "FAIL", CLAIM, 1.5, 0.05, LS_ERR_CHECK, "faster by 50.0 %"},
+};
+
+START_TEST(diff_ends_with_what_got_worse)
+{
+    const struct change *c = &changes[_i];
+    char a[PATH_MAX + 8], b[PATH_MAX + 8], *text = NULL;
+    size_t bytes = 0;
+    write_small("a", c->before, c->where, 1);
+    write_small("b", c->after, c->where, c->speed);
+    snprintf(a, sizeof a, "%s/a", scratch);
+    snprintf(b, sizeof b, "%s/b", scratch);
+    FILE *to = open_memstream(&text, &bytes);
+    ls_status status = ls_report_diff(a, b, c->gate, to);
+    fclose(to);
+    ck_assert_msg(strstr(text, c->said) != NULL, "%s", text);
+    ck_assert_msg(status == c->status, "%d: %s", status, text);
+    free(text);
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
     if (argc == 2) {
@@ -486,6 +567,7 @@ int main(int argc, char **argv)
     tcase_add_test(cases, an_empty_run_is_said_to_be_empty);
     tcase_add_test(cases, diff_sees_what_changed);
     tcase_add_test(cases, no_figure_contains_an_audited_step);
+    tcase_add_loop_test(cases, diff_ends_with_what_got_worse, 0, sizeof changes / sizeof *changes);
     suite_add_tcase(suite, cases);
     return run_suite(suite);
 }
