@@ -279,6 +279,7 @@ deps:
 
 conform:
 	$(call checked,conform)
+	$(set_up) conform "$$INSTALL"
 	$(build) all
 	@$(BUILD)/lockstep conform $(call option,CLAIM,claim) $(call option,SUBJECT,subject) \
 		$(call option,CASE,case) $(call option,LIST,list-file) $(call option,SEED,seed) \
@@ -297,6 +298,7 @@ merge:
 PATCHES := $(wildcard suite/plants/*.patch)
 detect:
 	$(call checked,detect)
+	$(set_up) conform "$$INSTALL"
 	$(build) all
 	$(build) PLANTS=1 programs
 	@$(if $(PATCHES),sh suite/plants/build.sh $(BUILD) $(PATCHES))
@@ -314,6 +316,7 @@ mutate:
 
 compare:
 	$(call checked,compare)
+	$(set_up) conform "$$INSTALL"
 	$(build) all
 	@$(BUILD)/lockstep versus $(call option,PYTHON,python) $(call option,PAIRS,pairs) \
 		$(call option,ONLY,only) $(call option,OUT,out)
@@ -323,6 +326,7 @@ gpu-check:
 
 peers:
 	$(call checked,peers)
+	$(set_up) conform "$$INSTALL"
 	$(build) all
 	@sh suite/peers/check.sh $(BUILD) "$$PYTHON"
 

@@ -1,12 +1,12 @@
 #!/bin/sh
 # Reports missing packages that the build and the runs need and, if that is allowed, installs them.
 #
-#   harness/setup.sh build|units|check|bench|fuzz|deps [yes|no]
+#   harness/setup.sh build|units|check|conform|bench|fuzz|deps [yes|no]
 #
 # build and units only report missing packages without which the programs or the unit tests do not compile, with exit
-# code 3. check, fuzz and deps install them on Debian and Ubuntu, as root or with a sudo without a password. bench does so
-# only on a machine without NVIDIA devices, or with the second argument `yes`, so that a production node does not
-# change unexpectedly. Otherwise the script prints the command to run and exits with 3.
+# code 3. check, conform, fuzz and deps install them on Debian and Ubuntu, as root or with a sudo without a password.
+# bench does so only on a machine without NVIDIA devices, or with the second argument `yes`, so that a production node
+# does not change unexpectedly. Otherwise the script prints the command to run and exits with 3.
 set -eu
 
 purpose=${1:-deps}
@@ -49,7 +49,7 @@ need oneapi/dnnl/dnnl.h libdnnl-dev has_header oneapi/dnnl/dnnl.h
 need gloo/context.h libgloo-dev test -e "${include:-/usr/include}/gloo/context.h"
 [ "$purpose" = fuzz ] || need gnuplot "gnuplot-nox fonts-dejavu-core" command -v gnuplot
 case $purpose in
-bench | fuzz) ;;
+bench | conform | fuzz) ;;
 *) need check.h check has_header check.h ;;
 esac
 [ -n "$missing" ] || exit 0

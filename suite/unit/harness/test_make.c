@@ -72,10 +72,11 @@ static place set_up(void)
     *strrchr(at->source, '/') = '\0';
     copy(at, "Makefile", "\nbuild = @:\n"); /* nothing is built */
     copy(at, "harness/variables.sh", "");
-    static const char *const stubs[] = {
-        "build/lockstep",          "build/fuzz/unit/fuzz",   "harness/setup.sh",
-        "suite/make/gpu_check.sh", "suite/peers/check.sh",   "suite/plants/build.sh",
-        "suite/unit/run.sh",       "suite/unit/sanitize.sh", "suite/mutate/build.sh"};
+    static const char *const stubs[] = {"build/lockstep",        "build/fuzz/unit/fuzz",
+                                        "harness/setup.sh",      "suite/make/gpu_check.sh",
+                                        "suite/peers/check.sh",  "suite/plants/build.sh",
+                                        "suite/unit/run.sh",     "suite/unit/sanitize.sh",
+                                        "suite/mutate/build.sh", "suite/unit/fuzz/run.sh"};
     for (size_t i = 0; i < sizeof stubs / sizeof *stubs; i++) {
         put(at, stubs[i], "#!/bin/sh\nfor word; do printf '<%s>' \"$word\"; done >>arguments\n",
             0755);
@@ -206,9 +207,10 @@ START_TEST(plain_values)
     }
     static const char *const conform[][2] = {
         {"SUBJECT=python3 'my trainer.py' --x=$HOME",
-         "<conform><--subject><python3 'my trainer.py' --x=$HOME>"},
-        {"SEED=3", "<conform><--seed><3><--gate><manners>"}, /* our trainer's manners, too */
-        {"GATE=none", "<conform><--gate><none>"},
+         "<conform><><conform><--subject><python3 'my trainer.py' --x=$HOME>"},
+        {"SEED=3",
+         "<conform><><conform><--seed><3><--gate><manners>"}, /* our trainer's manners, too */
+        {"GATE=none", "<conform><><conform><--gate><none>"},
     };
     char *got;
     for (size_t i = 0; i < sizeof conform / sizeof *conform; i++) {
@@ -221,6 +223,29 @@ START_TEST(plain_values)
     got = read_from(at->tree, "arguments");
     ck_assert_str_eq(got, "<bench><><bench><NGPUS=2>");
     free(got);
+    ls_path_remove_tree(at->tree);
+}
+END_TEST
+
+/* What runs programs installs first what they need, or is told not to. */
+START_TEST(jobs_set_up_first)
+{
+    place made = set_up(), *at = &made;
+    static const char *const purposes[][2] = {
+        {"bench", "<bench><no>"},    {"check", "<check><no>"},     {"conform", "<conform><no>"},
+        {"detect", "<conform><no>"}, {"compare", "<conform><no>"}, {"peers", "<conform><no>"},
+        {"mutate", "<check><no>"},   {"fuzz", "<fuzz><no>"},
+    };
+    for (size_t i = 0; i < sizeof purposes / sizeof *purposes; i++) {
+        int code = make(at, purposes[i][0], "INSTALL=no", COMMAND_LINE);
+        char *said = read_from(at->tree, "output");
+        ck_assert_msg(code == 0, "make %s: %s", purposes[i][0], said);
+        free(said);
+        char *got = read_from(at->tree, "arguments");
+        ck_assert_msg(strncmp(got, purposes[i][1], strlen(purposes[i][1])) == 0, "make %s: %s",
+                      purposes[i][0], got);
+        free(got);
+    }
     ls_path_remove_tree(at->tree);
 }
 END_TEST
@@ -257,6 +282,7 @@ int main(void)
     tcase_add_loop_test(values, values_are_text, 0, sizeof targets / sizeof *targets);
     tcase_add_test(values, values_of_the_build);
     tcase_add_test(values, plain_values);
+    tcase_add_test(values, jobs_set_up_first);
     suite_add_tcase(suite, values);
     TCase *machine = tcase_create("machine");
     tcase_add_test(machine, other_gloo);
