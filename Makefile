@@ -174,6 +174,13 @@ $(call say,ld  $@)
 $(Q)$(1) $(LDFLAGS) $^ $(2) $(LDLIBS) -o $@
 endef
 
+# Programs find the tree's files in a folder above them; those built elsewhere, through links.
+LINKS := $(if $(filter $(CURDIR)/%,$(abspath $(BUILD))),,$(addprefix $(BUILD)/,suite plots))
+$(LINKS):
+	@mkdir -p $(@D)
+	@ln -sfn $(CURDIR)/$(@F) $@
+$(BUILD)/lockstep: | $(LINKS)
+
 # lockstep-train contains nothing of the suite, lockstep-launch only the harness.
 $(BUILD)/lockstep: $(call objects,suite/main.c) $(LIBS)
 	$(call link,$(CC) -fopenmp,-ljpeg)

@@ -554,9 +554,11 @@ ls_status ls_runner_open(ls_run *run)
 {
     LS_TEXT(folder, 700, "%s/jobs", run->directory);
     LS_TRY(ls_path_make_folder(folder));
-    char program[1024];
-    ls_path_program(program, sizeof program);
-    ls_machine_commit(program, run->commit, (int)sizeof run->commit, &run->dirty);
+    char tree[1024]; /* or where it was installed */
+    if (!ls_path_find("suite", tree, sizeof tree)) {
+        ls_path_program(tree, sizeof tree);
+    }
+    ls_machine_commit(tree, run->commit, (int)sizeof run->commit, &run->dirty);
     run->swapped_pages = ls_machine_swapped_pages();
     ls_machine_load(&run->load);
     LS_TRY(ls_runner_look_back(run));

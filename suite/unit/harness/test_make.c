@@ -250,6 +250,22 @@ START_TEST(jobs_set_up_first)
 }
 END_TEST
 
+/* Programs that are built outside the tree find its files. */
+START_TEST(a_build_elsewhere_links_the_tree)
+{
+    place made = set_up(), *at = &made;
+    LS_TEXT(given, 100, "BUILD=%s-elsewhere", at->tree);
+    LS_TEXT(claims, 100, "%s-elsewhere/suite", at->tree);
+    put(at, "suite/claims/x.txt", "", 0644);
+    ck_assert_int_eq(make(at, claims, given, COMMAND_LINE), 0);
+    LS_TEXT(file, 200, "%s/claims/x.txt", claims);
+    ck_assert_int_eq(access(file, R_OK), 0);
+    ls_path_remove_tree(given + strlen("BUILD="));
+    ck_assert_int_eq(make(at, "build/suite", "BUILD=build", COMMAND_LINE), 2);
+    ls_path_remove_tree(at->tree);
+}
+END_TEST
+
 /* A Gloo that gloo_mesh.hh does not know leaves that engine out; make goes on and says so. */
 START_TEST(other_gloo)
 {
@@ -283,6 +299,7 @@ int main(void)
     tcase_add_test(values, values_of_the_build);
     tcase_add_test(values, plain_values);
     tcase_add_test(values, jobs_set_up_first);
+    tcase_add_test(values, a_build_elsewhere_links_the_tree);
     suite_add_tcase(suite, values);
     TCase *machine = tcase_create("machine");
     tcase_add_test(machine, other_gloo);
