@@ -7,7 +7,8 @@
 #   harness/dist.sh BUILD
 set -eu
 build=$1
-name=lockstep-$(git describe --always --dirty 2>/dev/null || echo unknown)-$(uname -m)
+version=$(git describe --always --dirty 2>/dev/null) || version=$("$build/lockstep" --version | cut -d " " -f 2)
+name=lockstep-$version-$(uname -m)
 stage=$build/dist/$name
 rm -rf "$stage"
 mkdir -p "$stage/lib" "$stage/libexec"

@@ -49,7 +49,7 @@ static const struct place {
     {":", "build/lockstep", "lockstep conform"},
     {"rm build; mkdir -p build && cp \"$B/lockstep\" build && ln -s \"$B/../suite\" .",
      "build/lockstep", "build/lockstep conform"},
-    /* make install, with a blank in PREFIX */
+    /* make install, then moved below a name with a blank */
     {"rm build; mkdir -p 'my tools/bin' 'my tools/lib/lockstep' && cd 'my tools' && "
      "cp \"$B/lockstep\" lib/lockstep && ln -s \"$B/../suite\" lib/lockstep && "
      "ln -s ../lib/lockstep/lockstep bin",
