@@ -2,9 +2,31 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "kernels/core/list.h"
+
+static bool makes_folder(const char *path)
+{
+    (void)mkdir(path, 0777);
+    LS_TEXT(inside, 800, "%s/.", path);
+    return access(inside, W_OK | X_OK) == 0;
+}
+
+const char *ls_dumps_cache(const ls_record *job, char *cache, size_t bytes)
+{
+    LS_TEXT(run, 800, "%s/../../run.json", job->directory);
+    ls_path_program(cache, bytes);
+    ls_text_add(cache, bytes, "/oracle");
+    if (makes_folder(cache)) {
+        return cache;
+    }
+    ls_text_put(cache, bytes, "%s/../../oracle", job->directory);
+    return access(run, F_OK) == 0 && makes_folder(cache) ? cache : NULL;
+}
 
 void ls_dumps_path(const ls_record *job, int64_t step, int rank, char *path, size_t bytes)
 {

@@ -4,7 +4,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "kernels/core/list.h"
 #include "compare.h"
@@ -16,9 +15,8 @@ static const char *option(const ls_spec *spec, const char *name)
     return at == NULL ? NULL : at + strlen(name);
 }
 
-/* Facts that the dumps' metadata lacks. The oracle's results are cached in a folder next to the
- * program, by digest. */
-static void facts_of(const ls_spec *spec, ls_compare_facts *facts, char *cache, size_t cache_bytes)
+/* Facts that the dumps' metadata lacks. */
+static void facts_of(const ls_spec *spec, ls_compare_facts *facts)
 {
     memset(facts, 0, sizeof *facts);
     facts->arch = spec->arch;
@@ -32,9 +30,6 @@ static void facts_of(const ls_spec *spec, ls_compare_facts *facts, char *cache, 
                     : half != NULL && strncmp(half, "bf16", 4) == 0 ? "bf16"
                                                                     : NULL;
     facts->nesterov = option(spec, "--nesterov") != NULL;
-    ls_path_program(cache, cache_bytes);
-    ls_text_add(cache, cache_bytes, "/oracle");
-    facts->cache = ls_path_make_folder(cache) == LS_OK ? cache : NULL;
 }
 
 static ls_status compare_step(const ls_compare_facts *facts, const ls_record *job, int step,
@@ -75,7 +70,8 @@ static void judge_step(const ls_case *row, const ls_record *job, int step, ls_ve
     }
     ls_compare_facts facts;
     char cache[700];
-    facts_of(&row->job[0], &facts, cache, sizeof cache);
+    facts_of(&row->job[0], &facts);
+    facts.cache = ls_dumps_cache(job, cache, sizeof cache);
     facts.step = step;
     ls_compare_verdict verdict = {0};
     ls_status status = compare_step(&facts, job, step, &verdict);

@@ -96,6 +96,9 @@ void ls_judge_statistics(const ls_record *job, const ls_judge_statistics_facts *
  *
  * Path of one rank's dump of a step. */
 void ls_dumps_path(const ls_record *job, int64_t step, int rank, char *path, size_t bytes);
+/* The folder where the oracle's results are cached, by digest: next to the program or, where that
+ * cannot be written, in the job's run. NULL: in neither. Returns `cache`. */
+const char *ls_dumps_cache(const ls_record *job, char *cache, size_t bytes);
 /* The open file, or NULL with FAIL set if it is missing or broken. To be closed by
  * ls_dumpfile_close, which accepts NULL. */
 ls_dumpfile *ls_dumps_open(const ls_record *job, int64_t step, int rank, ls_verdict *out);

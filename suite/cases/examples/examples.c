@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "kernels/core/json.h"
-#include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "reference/oracle/dumpfile.h"
 #include "suite/judge/judges.h"
@@ -55,6 +54,7 @@ struct run {
 
 /* A model's dumps of one step. */
 struct dumps {
+    const ls_record *job;
     const struct run *run;
     const struct model *model;
     const ls_spec *spec;
@@ -66,7 +66,8 @@ struct dumps {
 static struct dumps dumps_of(const ls_case *row, const ls_record *job, int model, int step)
 {
     const struct run *run = row->data;
-    struct dumps d = {run, &run->example->model[model], &row->job[0], step, job->world, {""}, {0}};
+    struct dumps d = {job,  run, &run->example->model[model], &row->job[0], step, job->world,
+                      {""}, {0}};
     LS_ASSERT(job->world <= RANKS_MAX);
     for (int k = 0; k < job->world; k++) {
         ls_text_put(d.text[k], sizeof d.text[k], "%s/dump/%s/step%06d.rank%d.safetensors",
@@ -142,8 +143,6 @@ static void judge_step(struct dumps *d, bool first_wrong_step, ls_verdict *out)
     for (int k = 0; k < d->world; k++) {
         d->path[k] = d->text[k];
     }
-    ls_path_program(cache, sizeof cache);
-    ls_text_add(cache, sizeof cache, "/oracle");
     ls_text_put(level, sizeof level, "O%d", d->spec->level);
     ls_compare_facts facts = {
         .arch = d->model->arch != NULL ? d->model->arch : d->spec->arch,
@@ -151,7 +150,7 @@ static void judge_step(struct dumps *d, bool first_wrong_step, ls_verdict *out)
         .half = d->spec->half,
         .sync_bn = d->spec->sync_bn,
         .dialect_torch = strcmp(d->spec->dialect, "torch") == 0,
-        .cache = ls_path_make_folder(cache) == LS_OK ? cache : NULL,
+        .cache = ls_dumps_cache(d->job, cache, sizeof cache),
     };
     ls_compare_verdict seen;
     ls_dumpfile *file;

@@ -116,6 +116,29 @@ START_TEST(a_repeat_line_repeats)
 }
 END_TEST
 
+/* Installed where the user may not write, the cache of the oracle's steps is in the run's folder,
+ * without a word. Root writes everywhere: a file is in the way. */
+START_TEST(an_installation_is_not_written)
+{
+    char folder[64];
+    fake_folder(folder, sizeof folder);
+    link_build(folder);
+    ck_assert_int_eq(paste(folder,
+                           "B=$(readlink build); rm build; mkdir bin; cp \"$B/lockstep\" bin; "
+                           "ln -s \"$B/../suite\" \"$B/../plots\" . && ln -s \"$B/lib\" "
+                           "\"$B/lockstep-train\" bin && "
+                           ">bin/oracle"),
+                     0);
+    ck_assert_int_eq(
+        paste(folder,
+              "bin/lockstep conform --case gradients.o0.w2.b0.1mb --device cpu >>said 2>&1"),
+        0);
+    ck_assert_int_eq(
+        paste(folder, "! grep -e error -e warning said && ls results/latest/oracle | grep ."), 0);
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
 /* ---- stopped runs ---------------------------------------------------------------------------- */
 
 /* Commands in a folder of this name, from which a shell makes other words unless it is quoted, with
@@ -239,6 +262,7 @@ int main(void)
     TCase *tests = tcase_create("repeat");
     tcase_set_timeout(tests, 60);
     tcase_add_loop_test(tests, a_repeat_line_repeats, 0, sizeof places / sizeof *places);
+    tcase_add_test(tests, an_installation_is_not_written);
     tcase_add_loop_test(tests, a_stopped_run_goes_on, 0, sizeof stopped / sizeof *stopped);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
