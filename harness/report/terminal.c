@@ -156,11 +156,20 @@ static void print_repeat(FILE *to, const char *repeat)
     }
 }
 
+/* Nothing was run for either: one cause for all. */
+static bool says_the_same(const ls_report_verdict *a, const ls_report_verdict *b)
+{
+    return a->code == LS_INFRA && b->code == LS_INFRA &&
+           strcmp(ls_json_string(a->json, "evidence", ""),
+                  ls_json_string(b->json, "evidence", "")) == 0;
+}
+
 /* Inside the claim every case is listed; outside it they are counted, the pages name them. */
 static void print_verdicts(const ls_report_run *run, FILE *to)
 {
+    const ls_report_verdict *last = NULL;
     static const ls_verdict_code COUNTED[] = {LS_FAIL, LS_CRASH, LS_TIMEOUT, LS_WEAK, LS_INFRA};
-    int listed = 0, printed = 0, outside[LS_VERDICT_CODES + 1] = {0};
+    int listed = 0, printed = 0, same = 0, outside[LS_VERDICT_CODES + 1] = {0};
     for (int v = 0; v < run->verdict_count; v++) {
         const ls_report_verdict *verdict = &run->verdict[v];
         char line[LS_REPORT_LINES_BYTES * 2];
@@ -171,11 +180,20 @@ static void print_verdicts(const ls_report_run *run, FILE *to)
             outside[verdict->code]++;
             continue;
         }
+        if (listed > 0 && says_the_same(verdict, last)) {
+            same++;
+            continue;
+        }
+        last = verdict;
         fprintf(to, "%s", listed++ == 0 ? "\n" : "");
         print_wrapped(to, ls_report_lines_verdict(verdict, line), 2);
         print_indented(to, "waiver:", ls_json_string(verdict->json, "waiver", ""));
         print_indented(to, "cause:", ls_json_string(verdict->json, "cause", ""));
         print_repeat(to, ls_json_string(verdict->json, "repeat", ""));
+    }
+    if (same > 0) {
+        fprintf(to, "%d more with the evidence of the case before them; the report lists them\n",
+                same);
     }
     for (size_t i = 0; i < sizeof COUNTED / sizeof *COUNTED; i++) {
         if (outside[COUNTED[i]] > 0) {

@@ -557,15 +557,26 @@ static void read_tail(const char *path, char *text, size_t bytes)
     close(file.descriptor);
 }
 
-void ls_record_last_line(const ls_record *record, int rank, char *text, int bytes)
+void ls_record_last_lines(const ls_record *record, int rank, int count, char *text, size_t bytes)
 {
-    char path[PATH_MAX], tail[4096]; /* a log may be as long as the disk is */
+    char path[PATH_MAX], tail[8192]; /* a log may be as long as the disk is */
     ls_text_put(path, sizeof path, "%s/rank%d.log", record->directory, rank);
     read_tail(path, tail, sizeof tail);
     char *end = tail + strlen(tail);
     while (end > tail && (end[-1] == '\n' || end[-1] == ' ')) {
         *--end = '\0';
     }
-    char *line = strrchr(tail, '\n');
-    ls_text_put(text, (size_t)bytes, "%s", line == NULL ? tail : line + 1);
+    const char *from = end;
+    for (int lines = 0; from > tail; from--) {
+        lines += from[-1] == '\n';
+        if (lines == count) {
+            break;
+        }
+    }
+    ls_text_put(text, bytes, "%s", from);
+}
+
+void ls_record_last_line(const ls_record *record, int rank, char *text, int bytes)
+{
+    ls_record_last_lines(record, rank, 1, text, (size_t)bytes);
 }

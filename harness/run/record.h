@@ -117,6 +117,8 @@ ls_status ls_record_each_event(const ls_record *record, int rank, const char *ev
                                ls_json_visit *visit, void *context);
 /* The last line of a rank's log that is not empty, cut to bytes; "" when there is none. */
 void ls_record_last_line(const ls_record *record, int rank, char *text, int bytes);
+/* The last `count` of them. */
+void ls_record_last_lines(const ls_record *record, int rank, int count, char *text, size_t bytes);
 const char *ls_record_digest_name(ls_record_digest which); /* "param" */
 
 #endif

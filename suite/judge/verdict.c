@@ -84,7 +84,9 @@ static void set_failed(const ls_record *record, ls_verdict *out)
         set_unsupported(record, out);
         return;
     case LS_ERR_INFRA:
-        ls_verdict_set(out, LS_INFRA, "rank=%d exit code 3: %s", rank, line);
+    case 126: /* of a shell that cannot start, or not find, the command */
+    case 127:
+        ls_verdict_set(out, LS_INFRA, "rank=%d exit code %d: %s", rank, record->code, line);
         return;
     case LS_ERR_CHECK:
     case LS_ERR_USAGE:

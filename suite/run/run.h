@@ -47,6 +47,8 @@ typedef struct ls_run {
     uint64_t seed;
     double budget_s; /* what all jobs may take; 0: any time */
     bool fail_early, stopped, bench_run;
+    bool started;        /* a job of another trainer has shown that its command starts */
+    char unstarted[600]; /* why it does not; "": it does, or was not tried yet */
     char title[96], label[64], where[200];
     char *command;      /* malloc'ed: as it was started, for a shell */
     char *go_on;        /* malloc'ed: the line that goes on with it when it was stopped */
@@ -91,6 +93,14 @@ void ls_progress_done(const ls_run *run, int index); /* has ended */
 void ls_progress_note(const char *format, ...)
     __attribute__((format(printf, 1, 2))); /* terminal only */
 void ls_progress_clear(void);              /* before other output */
+
+/* ---- start.c: whether another trainer starts at all, asked once ------------------------------ */
+
+/* After each job, `status` being that of running it: if no rank of the first one wrote an event,
+ * the plainest job shows whether the subject starts. If it does not, run->unstarted says why, its
+ * log's last lines are printed, and LS_OK is returned: no further job is to run. Else returns
+ * `status`. */
+ls_status ls_start_check(ls_run *run, const ls_record *first, ls_status status);
 
 /* ---- gpus.c: checked before anything is timed, monitored while jobs run; decide MACHINE ------ */
 

@@ -378,7 +378,10 @@ ls_status ls_runner_run(ls_run *run)
             cut = true;
             continue;
         }
-        LS_TRY(run_one(run, i));
+        LS_TRY(ls_start_check(run, &run->record[i], run_one(run, i)));
+        if (run->unstarted[0] != '\0') {
+            break;
+        }
         if (!run->stopped) {
             ls_progress_done(run, i);
             LS_TRY(judge_what_is_ready(run));
@@ -392,8 +395,14 @@ ls_status ls_runner_run(ls_run *run)
     if (cut && !run->stopped) {
         ls_budget_cut(run);
     }
+    int unstarted = 0;
     for (int c = 0; c < run->cases.count; c++) {
-        if (!run->judged[c]) {
+        if (!run->judged[c] && run->unstarted[0] != '\0') {
+            ls_verdict_set(&run->verdict[c], LS_INFRA, "%s", run->unstarted);
+            if (unstarted++ == 0) { /* all the others say the same */
+                ls_verdicts_print(run, c, stdout);
+            }
+        } else if (!run->judged[c]) {
             ls_verdict_set(&run->verdict[c], LS_SKIP, "its jobs were not run");
         }
     }

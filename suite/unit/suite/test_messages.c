@@ -91,7 +91,7 @@ static const struct wrong {
     {"echo '{\"options\":{\"subject\":\"lockstep-train\",\"seed\":\"7\"}}' >dir/run.json && "
      "lockstep conform --case gradients.o0.w2.b0.1mb --resume --out dir --seed 8",
      LS_ERR_USAGE, "--resume: the run in dir has --seed '7', and 8 is another one"},
-    {"lockstep conform --case gradients.o0.w2.b0.1mb --out o --subject /none/x", LS_ERR_USAGE,
+    {"lockstep conform --case gradients.o0.w2.b0.1mb --out o --subject /none/x", LS_ERR_INFRA,
      "cannot run '/none/x': No such file or directory"},
     {"lockstep bench NGPU=1", LS_ERR_USAGE, "unknown variable 'NGPU=1'; did you mean NGPUS?"},
     {"lockstep bench x", LS_ERR_USAGE,

@@ -91,6 +91,10 @@ static void round_trip(const struct place *place, const char *arguments)
     char folder[64], line[1600];
     fake_folder(folder, sizeof folder);
     link_build(folder);
+    FILE *trainer = fake_open(folder, "fails.sh");
+    fprintf(trainer,
+            "echo '{\"event\":\"start\",\"schema\":1}' >$LS_RUN_DIR/rank$RANK.jsonl; exit 1");
+    fclose(trainer);
     ls_text_put(line, sizeof line, "B=$(readlink build); %s", place->set_up);
     ck_assert_int_eq(paste(folder, line), 0);
     ls_text_put(line, sizeof line, "%s conform %s", place->command, arguments);
@@ -111,8 +115,8 @@ static void round_trip(const struct place *place, const char *arguments)
 START_TEST(a_repeat_line_repeats)
 {
     round_trip(&places[_i],
-               "--case scaler.trace.due.o2 --subject 'sh -c \"exit 1\"' --seed 11 --device cpu");
-    round_trip(&places[_i], "--case 'scaler.trace.plain.o?' --subject false --seed 12");
+               "--case scaler.trace.due.o2 --subject 'sh fails.sh' --seed 11 --device cpu");
+    round_trip(&places[_i], "--case 'scaler.trace.plain.o?' --subject 'sh  ./fails.sh' --seed 12");
 }
 END_TEST
 

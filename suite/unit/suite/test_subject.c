@@ -239,6 +239,54 @@ START_TEST(a_subject_that_supports_three_cases_is_not_correct)
 }
 END_TEST
 
+/* Two jobs of two ranks and the question whether it starts at all; `asked`: how often it ran. */
+static const struct start {
+    const char *script;
+    ls_verdict_code code;
+    const char *evidence;
+    int asked;
+} starts[] = {
+    {"echo 'No module named trainer'; exit 1", LS_INFRA,
+     "does not start: exit code 1 before its first event: No module named trainer; log: ", 3},
+    {"echo 'no such file'; exit 2", LS_INFRA, "does not start: exit code 2", 3},
+    {"nonexistent-python trainer.py", LS_INFRA, "does not start: exit code 127", 3},
+    {"exec \"$LS_RUN_DIR\"", LS_INFRA, "does not start: exit code 126", 3},
+    /* it does start, and not with these options */
+    {"case \"$*\" in *resnet20*) exit 1 ;; esac; start; step 1; finish", LS_FAIL, "exit code 1", 5},
+    {"start; exit 1", LS_FAIL, "exit code 1", 4},
+    {"exit 4", LS_UNSUPPORTED, "exit code 4", 4},
+};
+
+START_TEST(whether_it_starts_is_asked_once)
+{
+    const struct start *s = &starts[_i];
+    char folder[64], subject[200];
+    fake_folder(folder, sizeof folder);
+    LS_TEXT(body, 600, "echo x >> %s/asked; %s", folder, s->script);
+    write_script(folder, body);
+    ls_run run;
+    ls_headline headline;
+    prepare(&run, folder, subject, sizeof subject, judge_steps);
+    ls_rows_format(&run.cases, &(ls_case_settings){.seed = 0},
+                   &(ls_row){.requirement = "Q1", .judge = judge_steps},
+                   "subject.fake1: resnet20 w2 limit=20 repeat=1");
+    go(&run, &headline);
+    for (int c = 0; c < run.cases.count; c++) {
+        ck_assert_msg(run.verdict[c].code == s->code &&
+                          strstr(run.verdict[c].evidence, s->evidence) != NULL,
+                      "'%s': %s %s", s->script, ls_verdict_name(run.verdict[c].code),
+                      run.verdict[c].evidence);
+    }
+    ck_assert_int_eq(headline.status == LS_ERR_INFRA, s->code == LS_INFRA);
+    LS_TEXT(path, 200, "%s/asked", folder);
+    char *asked = ls_text_read(path);
+    ck_assert_int_eq(strlen(asked), 2 * (size_t)s->asked);
+    free(asked);
+    ls_runner_free(&run);
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
 /* Our trainer at O0, with its record and dumps rewritten to say O2. */
 START_TEST(o2_computed_in_fp32_is_not_correct)
 {
@@ -568,6 +616,8 @@ int main(void)
                         (int)(sizeof lie / sizeof *lie));
     tcase_add_loop_test(tests, what_is_left_out_does_not_pass, 0,
                         (int)(sizeof omission / sizeof *omission));
+    tcase_add_loop_test(tests, whether_it_starts_is_asked_once, 0,
+                        (int)(sizeof starts / sizeof *starts));
     tcase_add_test(tests, a_hanging_subject_times_out_and_leaves_nothing);
     tcase_add_test(tests, dumps_that_cannot_be_read_fail);
     tcase_add_test(tests, a_subject_that_supports_three_cases_is_not_correct);

@@ -25,13 +25,23 @@
 
 static const struct subject {
     const char *name, *script, *said; /* said: in the case's line */
+    bool starts;
 } subjects[] = {
     {"refuses", "cat ${0%subject.sh}events >$LS_RUN_DIR/rank$RANK.jsonl; exit 4",
-     "the subject refuses x\\x0aok 1 - x # PASS\\x0aCORRECT  yes"},
+     "the subject refuses x\\x0aok 1 - x # PASS\\x0aCORRECT  yes", true},
     {"fails", "printf 'x\\033[2J\\rCORRECT  yes\\033]0;t\\007\\302\\233\\n' >&2; exit 2",
-     "x\\x1b[2J\\x0dCORRECT  yes\\x1b]0;t\\x07\\xc2\\x9b"},
-    {"long", "head -c 1000000 /dev/zero | tr '\\000' y >&2; exit 2", "yyyyyyyy"},
-    {"breaks", "printf '{\\033[2J<script>\\r\\n' >$LS_RUN_DIR/rank$RANK.jsonl", "\\x1b[2J<script>"},
+     "x\\x1b[2J\\x0dCORRECT  yes\\x1b]0;t\\x07\\xc2\\x9b", false},
+    {"long", "head -c 1000000 /dev/zero | tr '\\000' y >&2; exit 2", "yyyyyyyy", false},
+    {"fails late",
+     "head -n 1 ${0%subject.sh}events >$LS_RUN_DIR/rank$RANK.jsonl; "
+     "printf 'x\\033[2J\\rCORRECT  yes\\033]0;t\\007\\302\\233\\n' >&2; exit 2",
+     "x\\x1b[2J\\x0dCORRECT  yes\\x1b]0;t\\x07\\xc2\\x9b", true},
+    {"long and late",
+     "head -n 1 ${0%subject.sh}events >$LS_RUN_DIR/rank$RANK.jsonl; "
+     "head -c 1000000 /dev/zero | tr '\\000' y >&2; exit 2",
+     "yyyyyyyy", true},
+    {"breaks", "printf '{\\033[2J<script>\\r\\n' >$LS_RUN_DIR/rank$RANK.jsonl", "\\x1b[2J<script>",
+     true},
 };
 
 static bool is_hostile(const char *line)
@@ -119,11 +129,11 @@ START_TEST(no_line_is_forged)
     LS_TEXT(run, 100, "%s/run", folder);
     char *arguments[] = {"conform", "--case", "gradients.o0.w2.b0.1mb", "--out", run, "--subject",
                          command,   NULL};
-    ck_assert_int_eq(run_lockstep(folder, arguments), 1);
+    ck_assert_int_eq(run_lockstep(folder, arguments), s->starts ? 1 : 3);
     char *said = ls_text_read(output);
     ck_assert_msg(strstr(said, s->said) != NULL, "'%s' is not in: %s", s->said, said);
     ck_assert_msg(strstr(said, "\nnot ok 1 - gradients.o0.w2.b0.1mb # ") != NULL &&
-                      strstr(said, "\nCORRECT  no") != NULL,
+                      strstr(said, s->starts ? "\nCORRECT  no" : "\nCORRECT  not shown") != NULL,
                   "no verdict: %s", said);
     free(said);
     static const char *const written[] = {"*.md", "*.html", "*.xml", "*.json*", "tables/*.tsv"};
