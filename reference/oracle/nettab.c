@@ -219,6 +219,18 @@ static void add_head(ls_nettab *net, int input)
     node->bias = add_param(net, index, "bias", net->classes);
 }
 
+bool ls_nettab_knows(const char *arch)
+{
+    bool known = false;
+    for (size_t i = 0; i < sizeof imagenet / sizeof imagenet[0]; i++) {
+        known = known || strcmp(arch, imagenet[i].arch) == 0;
+    }
+    for (size_t i = 0; i < sizeof cifar / sizeof cifar[0]; i++) {
+        known = known || strcmp(arch, cifar[i].arch) == 0;
+    }
+    return known;
+}
+
 ls_status ls_nettab_build(const char *arch, int classes, int height, int width, ls_nettab *out)
 {
     if (classes < 1 || height < 1 || width < 1) {
@@ -245,11 +257,7 @@ ls_status ls_nettab_build(const char *arch, int classes, int height, int width, 
         }
     }
     if (last < 0) {
-        return ls_log_fail(
-            LS_ERR_USAGE,
-            "oracle: unknown network '%s': resnet18, 34, 50, 101, 152 or resnet8, 20, 32, "
-            "44, 56, 110",
-            arch);
+        return ls_log_fail(LS_ERR_USAGE, "oracle: unknown network '%s': " LS_NETTAB_NAMES, arch);
     }
     add_head(out, last);
     return LS_OK;

@@ -5,6 +5,7 @@
 #ifndef LS_ORACLE_NETTAB_H
 #define LS_ORACLE_NETTAB_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "kernels/core/status.h"
@@ -52,6 +53,10 @@ typedef struct ls_nettab {
     int branch_node[LS_NETTAB_BRANCHES_MAX];
 } ls_nettab;
 
+/* Whether there is such a network. */
+bool ls_nettab_knows(const char *arch);
+/* All of them, for a message. */
+#define LS_NETTAB_NAMES "resnet18, 34, 50, 101, 152 or resnet8, 20, 32, 44, 56, 110"
 /* LS_ERR_USAGE with a line for an unknown network or an image too small to convolve. */
 ls_status ls_nettab_build(const char *arch, int classes, int height, int width, ls_nettab *out);
 /* -1 when absent. */

@@ -15,6 +15,7 @@
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
 #include "kernels/core/log.h"
+#include "reference/oracle/nettab.h"
 #include "suite/run/command_line.h"
 #include "suite/judge/judges.h"
 
@@ -170,6 +171,26 @@ static void judge_one(const char *family, ls_case_judge *judge, const char *name
     }
 }
 
+/* False, and UNSUPPORTED set, for a network that the oracle does not know: that of the start event,
+ * else of the dump. */
+static bool is_known(const ls_spec *spec, const ls_record *job, int step, ls_verdict *out)
+{
+    ls_dumpfile *file = ls_dumps_open(job, step, 0, out);
+    const char *arch = spec->arch[0] != '\0' ? spec->arch
+                       : file != NULL        ? ls_dumpfile_text(file, "arch", "")
+                                             : "";
+    bool known = ls_nettab_knows(arch);
+    if (!known && arch[0] == '\0') {
+        ls_verdict_set(out, LS_UNSUPPORTED,
+                       "neither the start event's options nor the dump name the network (arch)");
+    } else if (!known) {
+        ls_verdict_set(out, LS_UNSUPPORTED,
+                       "the oracle does not know the network '%s', only " LS_NETTAB_NAMES, arch);
+    }
+    ls_dumpfile_close(file);
+    return known;
+}
+
 /* Every dumped step. The reduced gradient is the mean over every rank's batch: without the other
  * ranks' dumps there is nothing to judge it against. The judge reports a rank whose dump is
  * missing. */
@@ -192,7 +213,7 @@ static void judge_gradients(const ls_case *row, const ls_record *job, ls_verdict
             }
         }
         ls_text_put(one.job[0].dump_steps, sizeof one.job[0].dump_steps, "%d", steps[i]);
-        if (ls_verdict_good(out->code)) {
+        if (ls_verdict_good(out->code) && is_known(&row->job[0], job, steps[i], out)) {
             ls_judge_gradients(&one, job, out);
         }
     }
@@ -210,7 +231,7 @@ static ls_status judge_job(const char *directory, counts *c)
         return LS_ERR_USAGE;
     }
     ls_role role = ls_spec_role_of(ls_json_string(ls_record_facts(&job), "role", ""));
-    if (role == LS_ROLE_NO_COMM || role == LS_ROLE_CURVES) {
+    if (role == LS_ROLE_NO_COMM || role == LS_ROLE_CURVES || role == LS_ROLE_SDC) {
         ls_record_free(&job); /* its ranks do not train together: a baseline only */
         return LS_OK;
     }

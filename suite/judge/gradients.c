@@ -19,7 +19,7 @@ static const char *option(const ls_spec *spec, const char *name)
 static void facts_of(const ls_spec *spec, ls_compare_facts *facts)
 {
     memset(facts, 0, sizeof *facts);
-    facts->arch = spec->arch;
+    facts->arch = spec->arch[0] == '\0' ? NULL : spec->arch; /* else the dump's */
     facts->half = spec->half;
     facts->sync_bn = spec->sync_bn;
     facts->dialect_torch = strcmp(spec->dialect, "torch") == 0;
