@@ -17,6 +17,7 @@
 #include "kernels/core/log.h"
 #include "reference/oracle/nettab.h"
 #include "suite/run/command_line.h"
+#include "suite/cases/subject/subject.h"
 #include "suite/judge/judges.h"
 
 /* The effective options of the start event, by long name in either spelling. */
@@ -191,6 +192,16 @@ static bool is_known(const ls_spec *spec, const ls_record *job, int step, ls_ver
     return known;
 }
 
+/* The digests of the step's events are those of its dumps, where there are any. */
+static void check_digests(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    ls_verdict seen = {.code = LS_PASS};
+    ls_subject_digest(row, job, &seen);
+    if (seen.code == LS_FAIL) {
+        ls_verdict_fail(out, "%s", seen.evidence);
+    }
+}
+
 /* Every dumped step. The reduced gradient is the mean over every rank's batch: without the other
  * ranks' dumps there is nothing to judge it against. The judge reports a rank whose dump is
  * missing. */
@@ -215,6 +226,7 @@ static void judge_gradients(const ls_case *row, const ls_record *job, ls_verdict
         ls_text_put(one.job[0].dump_steps, sizeof one.job[0].dump_steps, "%d", steps[i]);
         if (ls_verdict_good(out->code) && is_known(&row->job[0], job, steps[i], out)) {
             ls_judge_gradients(&one, job, out);
+            check_digests(&one, job, out);
         }
     }
     free(steps);

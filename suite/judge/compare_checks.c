@@ -285,6 +285,25 @@ static int64_t largest_param(const ls_nettab *net)
     return largest;
 }
 
+/* Ranks with images of their own have gradients of their own. */
+static void check_local(const ls_evidence *e, ls_compare_checks *checks)
+{
+    bool zero = true;
+    for (int64_t i = 0; i < e->net.elements && zero; i++) {
+        zero = e->grad[i] == 0;
+    }
+    for (int rank = 1; rank < e->world && !zero; rank++) {
+        bool same = ls_dumpfile_equal(ls_dumpfile_find(e->file[0], "input"),
+                                      ls_dumpfile_find(e->file[rank], "input"));
+        if (!same && ls_evidence_differs(e, "local", rank) < 0) {
+            ls_compare_checks_fail(checks, NULL,
+                                   "rank=%d local/ has rank 0's bits, and its input has not: it "
+                                   "was dumped after the reduction",
+                                   rank);
+        }
+    }
+}
+
 ls_status ls_compare_checks_reduce(const ls_evidence *evidence, int level,
                                    ls_compare_checks *checks, bool *judged)
 {
@@ -292,6 +311,7 @@ ls_status ls_compare_checks_reduce(const ls_evidence *evidence, int level,
     if (!*judged) {
         return LS_OK;
     }
+    check_local(evidence, checks);
     int64_t largest = largest_param(&evidence->net);
     reduction r = {0};
     LS_TRY(allocate(3 * largest, &r.local));

@@ -1,5 +1,6 @@
 #include "judges.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -8,6 +9,7 @@
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "kernels/core/list.h"
+#include "compare.h"
 
 static bool makes_folder(const char *path)
 {
@@ -73,6 +75,86 @@ ls_dumpfile *ls_dumps_open_update(const ls_record *job, int64_t step, int64_t *u
         *update += event->skipped ? 0 : 1;
     }
     return ls_dumps_open(job, step, 0, out);
+}
+
+void ls_dumps_match(const ls_spec *spec, const ls_dumpfile *file, int64_t number, int rank,
+                    const ls_record *job, ls_verdict *out)
+{
+    const ls_record_step *step = ls_record_find_step(&job->rank[rank], number);
+    const cJSON *options = cJSON_GetObjectItemCaseSensitive(job->rank[rank].start, "options");
+    if (step == NULL) {
+        ls_verdict_fail(out, "rank=%d dumped a step that has no event", rank);
+        return;
+    }
+    bool sgd = strcmp(ls_dumpfile_text(file, "optimizer", "sgd"), "sgd") == 0;
+    const struct {
+        const char *name, *absent; /* what no metadata stands for; NULL: nothing */
+        double value;
+    } wanted[] = {{"rank", NULL, rank},
+                  {"loss_scale", "1", step->loss_scale},
+                  {"loss_scale_next", NULL, step->loss_scale_next},
+                  {"lr", NULL, step->lr},
+                  {"momentum", sgd ? "0" : NULL, ls_json_number(options, "momentum", NAN)},
+                  {"weight_decay", "0", ls_json_number(options, "weight-decay", NAN)},
+                  {"accumulate", "1", spec->accumulate}};
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        const char *written = ls_dumpfile_text(file, wanted[i].name, NULL);
+        const char *found = written != NULL ? written : wanted[i].absent;
+        if (found != NULL && !isnan(wanted[i].value) &&
+            (float)strtod(found, NULL) != (float)wanted[i].value) {
+            ls_verdict_fail(out, "rank=%d: the dump's metadata says %s %s%s, the events %.9g", rank,
+                            wanted[i].name, found, written == NULL ? " (absent)" : "",
+                            wanted[i].value);
+        }
+    }
+    if (ls_dumpfile_flag(file, "skipped", false) != step->skipped) {
+        const char *skipped = ls_dumpfile_text(file, "skipped", "false (absent)");
+        ls_verdict_fail(out, "rank=%d: the dump's metadata says skipped %s, the event %s", rank,
+                        skipped, step->skipped ? "true" : "false");
+    }
+    const char *half = ls_dumpfile_text(file, "half", spec->half);
+    if (strcmp(half, spec->half) != 0) {
+        ls_verdict_fail(out, "rank=%d: the dump's metadata says half %s, asked was %s", rank, half,
+                        spec->half);
+    }
+    const ls_dumpfile_entry *target = ls_dumpfile_find(file, "target");
+    if (target != NULL && step->images > 0 && target->count != step->images) {
+        ls_verdict_fail(out, "rank=%d: the dump has %lld targets, the event %lld images", rank,
+                        (long long)target->count, (long long)step->images);
+    }
+    const ls_dumpfile_entry *loss = ls_dumpfile_find(file, "loss");
+    float value = 0;
+    if (loss == NULL || strcmp(loss->dtype, "F32") != 0 || loss->count != 1) {
+        return;
+    }
+    memcpy(&value, loss->data, sizeof value);
+    if (!isnan(step->loss) && (float)step->loss != value) {
+        ls_verdict_fail(out, "rank=%d: the dump's loss is %.9g, the event's %.9g", rank,
+                        (double)value, step->loss);
+    }
+}
+
+void ls_dumps_follow(const ls_record *job, int64_t step, ls_verdict *out)
+{
+    char path[700];
+    ls_dumps_path(job, step - 1, 0, path, sizeof path);
+    if (access(path, R_OK) != 0) {
+        return;
+    }
+    ls_dumpfile *former = ls_dumps_open(job, step - 1, 0, out);
+    ls_dumpfile *file = former == NULL ? NULL : ls_dumps_open(job, step, 0, out);
+    int at = 0;
+    for (const char *name; file != NULL && (name = ls_dumps_next_param(file, &at)) != NULL;) {
+        const ls_dumpfile_entry *before = ls_compare_optim_before(file, name);
+        const ls_dumpfile_entry *next = ls_dumpfile_findf(former, "next/%s", name);
+        bool comparable = next != NULL && before != NULL && strcmp(next->dtype, before->dtype) == 0;
+        if (comparable && !ls_dumpfile_equal(next, before)) {
+            ls_verdict_fail(out, "step %d begins with another %s than step %d ended with",
+                            (int)step, name, (int)step - 1);
+        }
+    }
+    ls_dumpfile_close(former);
+    ls_dumpfile_close(file);
 }
 
 ls_bits_type ls_dumps_type(const ls_dumpfile_entry *entry)

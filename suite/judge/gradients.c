@@ -110,5 +110,15 @@ void ls_judge_gradients(const ls_case *row, const ls_record *job, ls_verdict *ou
     for (char *word = strtok_r(steps, ",", &rest); word != NULL;
          word = strtok_r(NULL, ",", &rest)) {
         judge_step(row, job, atoi(word), out);
+        if (ls_verdict_good(out->code)) {
+            ls_dumps_follow(job, atoi(word), out);
+        }
+        for (int k = 0; k < job->world && ls_verdict_good(out->code); k++) {
+            ls_dumpfile *file = ls_dumps_open(job, atoi(word), k, out);
+            if (file != NULL) {
+                ls_dumps_match(&row->job[0], file, atoi(word), k, job, out);
+            }
+            ls_dumpfile_close(file);
+        }
     }
 }

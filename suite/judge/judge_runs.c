@@ -40,6 +40,22 @@ static int64_t last_step(const ls_record_rank *rank)
     return rank->step_count > 0 ? rank->step[rank->step_count - 1].step : 0;
 }
 
+/* The names of judged digests that earlier steps have and the last one lacks, which says nothing of
+ * the end of the run; "" if there are none. */
+static void find_ended(const ls_record_rank *rank, unsigned mask, char *text, size_t bytes)
+{
+    unsigned all = 0;
+    text[0] = '\0';
+    for (int i = 0; i < rank->step_count; i++) {
+        all |= rank->step[i].digest_mask & mask;
+    }
+    for (int d = 0; d < LS_RECORD_DIGESTS && all != 0; d++) {
+        if ((all & ~rank->step[rank->step_count - 1].digest_mask & 1u << d) != 0) {
+            ls_text_add(text, bytes, " %s", ls_record_digest_name((ls_record_digest)d));
+        }
+    }
+}
+
 int ls_judge_runs(const ls_record *a, const ls_record *b, int64_t after, unsigned mask,
                   ls_verdict *out)
 {
@@ -91,9 +107,19 @@ void ls_judge_lockstep(const ls_case *row, const ls_record *job, ls_verdict *out
                 ls_verdict_fail(out, "rank=%d step %d: loss scale or skip differs from rank 0", k,
                                 (int)job->rank[k].step[i].step);
             }
+            if (!equal_numbers(job->rank[k].step[i].lr, job->rank[0].step[i].lr)) {
+                ls_verdict_fail(out, "rank=%d step %d: lr %g, rank 0's is %g", k,
+                                (int)job->rank[k].step[i].step, job->rank[k].step[i].lr,
+                                job->rank[0].step[i].lr);
+            }
         }
     }
     ls_judge_training_taken(job, out);
+    char ended[80];
+    find_ended(&job->rank[0], mask, ended, sizeof ended);
+    if (ended[0] != '\0') {
+        ls_verdict_set(out, LS_WEAK, "the last of %d steps has no digest of%s", steps, ended);
+    }
     if (compared == 0) {
         ls_verdict_set(out, steps == 0 ? LS_FAIL : LS_UNSUPPORTED, "no digests in %d steps", steps);
     }

@@ -110,6 +110,14 @@ ls_dumpfile *ls_dumps_open_file(const ls_record *job, const char *name, ls_verdi
  * skipped one does not count. NULL with FAIL set where the dump or an event is missing. */
 ls_dumpfile *ls_dumps_open_update(const ls_record *job, int64_t step, int64_t *update,
                                   bool *skipped, ls_verdict *out);
+/* FAIL where a dump's metadata and loss are not those of its step's event and of the options.
+ * Metadata that a file lacks has the value that design.md section 4 gives it; where it gives none,
+ * the file need not say. */
+void ls_dumps_match(const ls_spec *spec, const ls_dumpfile *file, int64_t step, int rank,
+                    const ls_record *job, ls_verdict *out);
+/* FAIL where rank 0's dump of a step begins with other values than its dump of the step before
+ * ended with, if that was dumped and their types are the same. */
+void ls_dumps_follow(const ls_record *job, int64_t step, ls_verdict *out);
 ls_bits_type ls_dumps_type(const ls_dumpfile_entry *entry);
 /* The elements in place, of that type; NULL for another one, and for no entry. */
 const void *ls_dumps_data(const ls_dumpfile_entry *entry, const char *type);

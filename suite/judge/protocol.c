@@ -22,6 +22,36 @@ static void check_options(const ls_record_rank *rank, int k, const ls_spec *spec
     }
 }
 
+/* The ranks of a job are given the same options; those that a subject must accept are compared, as
+ * far as both ranks report them. */
+static void check_alike(const ls_record *job, int k, ls_verdict *out)
+{
+    static const char *const names[] = {"arch",      "image-size",  "num-classes", "steps",
+                                        "opt-level", "half",        "loss-scale",  "lr",
+                                        "momentum",  "weight-decay"};
+    const cJSON *first = cJSON_GetObjectItemCaseSensitive(job->rank[0].start, "options");
+    const cJSON *own = cJSON_GetObjectItemCaseSensitive(job->rank[k].start, "options");
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const cJSON *a = cJSON_GetObjectItemCaseSensitive(first, names[i]);
+        const cJSON *b = cJSON_GetObjectItemCaseSensitive(own, names[i]);
+        if (a != NULL && b != NULL && !cJSON_Compare(a, b, true)) {
+            ls_verdict_fail(out, "rank=%d was started with another --%s than rank 0", k, names[i]);
+        }
+    }
+}
+
+/* A run that resumed nothing begins with step 1. */
+static void check_first(const ls_record_rank *rank, int k, const ls_spec *spec, ls_verdict *out)
+{
+    const cJSON *options = cJSON_GetObjectItemCaseSensitive(rank->start, "options");
+    bool fresh = spec != NULL ? strstr(spec->extra, "--resume") == NULL
+                              : cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(options, "resume"));
+    if (fresh && rank->step_count > 0 && rank->step[0].step != 1) {
+        ls_verdict_fail(out, "rank=%d resumed nothing, but its first step is %d", k,
+                        (int)rank->step[0].step);
+    }
+}
+
 static void check_rank(const ls_record *job, int k, const ls_spec *spec, ls_verdict *out)
 {
     const ls_record_rank *rank = &job->rank[k];
@@ -45,12 +75,24 @@ static void check_rank(const ls_record *job, int k, const ls_spec *spec, ls_verd
     if (!rank->ended) {
         ls_verdict_fail(out, "rank=%d left with code 0 without an end event", k);
     }
+    if (rank->end_code > 0) {
+        ls_verdict_fail(out, "rank=%d ended with code %d, as its end event says", k,
+                        rank->end_code);
+    }
+    check_first(rank, k, spec, out);
     bool alone = spec != NULL && spec->wrap == LS_WRAP_EACH; /* each rank has its own options */
     int there = alone ? 1 : job->world;
     int world = ls_json_int(rank->start, "world", there);
     if (world != there) {
         ls_verdict_fail(out, "rank=%d says that it is one of %d ranks: there are %d", k, world,
                         there);
+    }
+    if (!alone && ls_json_int(rank->start, "rank", k) != k) {
+        ls_verdict_fail(out, "rank%d.jsonl says that it is of rank %d", k,
+                        ls_json_int(rank->start, "rank", k));
+    }
+    if (!alone) {
+        check_alike(job, k, out);
     }
     if (spec != NULL && !alone) {
         check_options(rank, k, spec, out);

@@ -10,13 +10,30 @@ static const double least_scale = 1;
  * may be spoilt. */
 enum { LOST_IN_A_ROW = 3 };
 
+/* Steps whose losses are not equal by chance. */
+enum { REPEATS_MIN = 3 };
+
+static bool has_both(const ls_record_step *a, const ls_record_step *b, ls_record_digest digest)
+{
+    return (a->digest_mask & b->digest_mask & 1u << digest) != 0;
+}
+
+static bool has_equal(const ls_record_step *a, const ls_record_step *b, ls_record_digest digest)
+{
+    return has_both(a, b, digest) && strcmp(a->digest[digest], b->digest[digest]) == 0;
+}
+
+static bool has_other(const ls_record_step *a, const ls_record_step *b, ls_record_digest digest)
+{
+    return has_both(a, b, digest) && strcmp(a->digest[digest], b->digest[digest]) != 0;
+}
+
 void ls_judge_training_skip(const ls_record_step *before, const ls_record_step *now, int rank,
                             ls_verdict *out)
 {
     static const ls_record_digest still[] = {LS_RECORD_PARAM, LS_RECORD_MASTER, LS_RECORD_STATE};
     for (size_t i = 0; i < sizeof still / sizeof *still && now->skipped; i++) {
-        bool both = (now->digest_mask & before->digest_mask & 1u << still[i]) != 0;
-        if (both && strcmp(now->digest[still[i]], before->digest[still[i]]) != 0) {
+        if (has_other(before, now, still[i])) {
             ls_verdict_fail(out, "rank=%d step %d was skipped, but %s changed (%s to %s)", rank,
                             (int)now->step, ls_record_digest_name(still[i]),
                             before->digest[still[i]], now->digest[still[i]]);
@@ -92,23 +109,57 @@ static moves count_moves(const ls_record_rank *rank)
         if (i == 0 || now->skipped || now->lr == 0) {
             continue;
         }
-        unsigned values = 1u << LS_RECORD_PARAM | 1u << LS_RECORD_MASTER;
-        unsigned both = now->digest_mask & now[-1].digest_mask & values;
-        bool moved = false;
-        for (int d = 0; d < LS_RECORD_DIGESTS; d++) {
-            moved =
-                moved || ((both & 1u << d) != 0 && strcmp(now->digest[d], now[-1].digest[d]) != 0);
-        }
-        m.looked += both != 0;
-        m.moved += moved;
+        m.looked +=
+            has_both(now - 1, now, LS_RECORD_PARAM) || has_both(now - 1, now, LS_RECORD_MASTER);
+        m.moved +=
+            has_other(now - 1, now, LS_RECORD_PARAM) || has_other(now - 1, now, LS_RECORD_MASTER);
     }
     return m;
+}
+
+/* Whether all these steps give a finite loss, and its bits are those of the one before. */
+static bool repeats(const ls_record_step *a, const ls_record_step *b)
+{
+    bool both = !isnan(a->loss) && !isnan(b->loss) && !a->loss_lost && !b->loss_lost;
+    return both && a->loss == b->loss && strcmp(a->loss_bits, b->loss_bits) == 0;
+}
+
+/* What a run that trains does not repeat: the loss from step to step, and from rank to rank, as
+ * each has images of its own; the gradient from one step to the next, when parameters have moved.
+ */
+static void judge_repeats(const ls_record *job, int k, ls_verdict *out)
+{
+    const ls_record_rank *rank = &job->rank[k], *first = &job->rank[0];
+    int of_before = 0, of_first = 0, steps = rank->step_count;
+    for (int i = 0; i < steps; i++) {
+        const ls_record_step *now = &rank->step[i];
+        of_first += k > 0 && i < first->step_count && repeats(&first->step[i], now);
+        of_before += i > 0 && repeats(now - 1, now);
+        bool taken = i > 0 && !now->skipped && !now[-1].skipped;
+        if (taken && has_equal(now - 1, now, LS_RECORD_GRAD) &&
+            has_other(now - 1, now, LS_RECORD_PARAM)) {
+            ls_verdict_fail(out,
+                            "rank=%d step %d: the gradient is that of the step before, bit for "
+                            "bit, and the parameters are not",
+                            k, (int)now->step);
+        }
+    }
+    if (steps >= REPEATS_MIN && of_before == steps - 1) {
+        ls_verdict_fail(out, "rank=%d: the loss is %.9g in each of %d steps", k, rank->step[0].loss,
+                        steps);
+    }
+    if (steps >= REPEATS_MIN && of_first == steps) {
+        ls_verdict_fail(out,
+                        "rank=%d has rank 0's loss in each of %d steps: they train on the same "
+                        "images, or report the mean over ranks",
+                        k, steps);
+    }
 }
 
 void ls_judge_training(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)row;
-    int steps = 0, losses = 0;
+    int steps = 0, losses = 0, idle = 0;
     moves sum = {0, 0, 0};
     ls_judge_training_steps(job, out);
     ls_judge_training_taken(job, out);
@@ -121,17 +172,23 @@ void ls_judge_training(const ls_case *row, const ls_record *job, ls_verdict *out
                             "trained",
                             k, m.looked);
         }
+        judge_repeats(job, k, out);
         for (int i = 0; i < rank->step_count; i++) {
+            idle += rank->step[i].lr == 0;
             losses += rank->step[i].loss_lost || !isnan(rank->step[i].loss);
         }
         steps += rank->step_count;
         sum.taken += m.taken;
         sum.looked += m.looked;
     }
+    int ranks = job->world > 0 ? job->world : 1;
+    if (idle == steps) {
+        ls_verdict_set(out, LS_WEAK, "the rate is 0 in all %d steps: nothing was trained",
+                       steps / ranks);
+    }
     if (losses + sum.looked == 0) {
         ls_verdict_set(out, LS_UNSUPPORTED, "the events have neither losses nor digests of param");
     }
-    int ranks = job->world > 0 ? job->world : 1;
     ls_verdict_pass(out, "%d of %d steps taken, %s%s", sum.taken / ranks, steps / ranks,
                     losses > 0 ? "each with a finite loss" : "without losses in the events",
                     sum.looked > 0 ? "; parameters move" : "; without digests of param");

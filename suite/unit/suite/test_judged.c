@@ -10,8 +10,9 @@
 #include "suite/unit/run_suite.h"
 #include "suite_fake.h"
 
-#define STEP(number, loss, members) \
-    "{\"event\":\"step\",\"step\":" #number ",\"loss\":" #loss ",\"lr\":0.1," members "}\n"
+#define STEP(number, loss, members)                            \
+    "{\"event\":\"step\",\"step\":" #number ",\"loss\":" #loss \
+    ",\"lr\":0.1,\"loss_bits\":\"0x4020000@\"," members "}\n"
 /* '@' is the rank's number. */
 #define DIGEST(param, rest) "\"digest\":{\"param\":\"" param "\"" rest "}"
 #define SCALE(now, next) "\"loss_scale\":" #now ",\"loss_scale_next\":" #next
@@ -49,8 +50,10 @@ static const struct job {
     {FP32, STEP(1, 2.5, TAKEN(1, 1) DIGEST("1", "")) STEP(2, null, TAKEN(1, 1) DIGEST("2", "")), 1,
      "FAIL rank=0 step 2 was taken with a loss that is not finite", NULL},
     {FP32,
-     STEP(1, 2.5, TAKEN(1, 1) DIGEST("1", ""))
-         STEP(2, 2.5, "\"loss_bits\":\"0xffc00000\"," TAKEN(1, 1) DIGEST("2", "")),
+     STEP(1, 2.5,
+          TAKEN(1, 1) DIGEST(
+              "1",
+              "")) "{\"event\":\"step\",\"step\":2,\"loss\":2.5,\"loss_bits\":\"0xffc00000\"}\n",
      1, "FAIL rank=0 step 2 was taken with a loss that is not finite", NULL},
     {FP32, STEP(1, 2.5, TAKEN(1, 1) DIGEST("1", "")) STEP(2, 2.4, TAKEN(1, 1) DIGEST("1", "")), 1,
      "FAIL rank=0: no parameter changes in 1 taken steps: nothing was trained", NULL},
@@ -150,12 +153,114 @@ START_TEST(events_are_judged_as_they_lie)
 }
 END_TEST
 
+/* What a trainer wrote that is right, edited: in a copy of the job's folder, by a shell that has
+ * these functions. */
+static const char functions[] =
+    "export LC_ALL=C\n"
+    "events() { sed -i -E \"$1\" rank[01].jsonl; }\n"
+    "event() { sed -i -E \"/\\\"step\\\":$2,/$3\" rank$1.jsonl; }\n" /* RANK STEP SED */
+    "dumps() { sed -i \"$1\" dump/*; }\n";
+
+static const struct edit {
+    const char *script;
+    int code;
+    const char *line;
+} edits[] = {
+    {":", 0, "4 passed, 0 failed"},
+    {"events 's/\"arch\":\"resnet8\",//'", 0, "4 passed, 0 failed"},
+    {"events 's/\"arch\":\"resnet8\"/\"arch\":\"vgg16\"/'", 4,
+     "UNSUPPORTED the oracle does not know the network 'vgg16', only resnet18, 34"},
+    {"events 's/\"arch\":\"resnet8\",//'; dumps 's/\"arch\":/\"brch\":/'", 4,
+     "UNSUPPORTED neither the start event's options nor the dump name the network"},
+    {"event 1 4 's/\"lr\":[^,]*/\"lr\":0.2/'", 1, "FAIL rank=1 step 4: lr 0.2, rank 0's is 0.1"},
+    {"sed -i 's/\"opt-level\":\"O1\"/\"opt-level\":\"O0\"/' rank1.jsonl", 1,
+     "FAIL rank=1 was started with another --opt-level than rank 0"},
+    {"cp rank0.jsonl rank1.jsonl", 1, "FAIL rank1.jsonl says that it is of rank 0"},
+    {"events 's/(\"event\":\"end\".*\"code\":)0/\\112/'", 1,
+     "FAIL rank=0 ended with code 12, as its end event says"},
+    {"events '/\"step\":[12],/d'", 1, "FAIL rank=0 resumed nothing, but its first step is 3"},
+    {"event '[01]' 7 's/\"digest\":.[^}]*/\"digest\":{/'; "
+     "event '[01]' 8 's/\"digest\":.[^}]*/\"digest\":{/'",
+     1, "WEAK the last of 8 steps has no digest of param state scaler grad"},
+    {"event '[01]' 2 's/\"grad\":\"[^\"]*/\"grad\":\"00000000deadbeef/'", 1,
+     "FAIL rank=0 step 2: digest grad is 00000000deadbeef, that of the dump's grad/ is"},
+    {"event '[01]' 5 's/\"grad\":\"[^\"]*/\"grad\":\"1/'; "
+     "event '[01]' 6 's/\"grad\":\"[^\"]*/\"grad\":\"1/'",
+     1, "FAIL rank=0 step 6: the gradient is that of the step before, bit for bit"},
+    {"events 's/\"loss\":[^,]*,\"loss_bits\":\"[^\"]*/\"loss\":2.5,\"loss_bits\":\"0x40200000/'", 1,
+     "FAIL rank=0: the loss is 2.5 in each of 8 steps"},
+    {"for i in 1 2 3 4 5 6 7 8; do "
+     "l=$(grep -o '\"step\":'$i',\"loss\":[^,]*,\"loss_bits\":\"[^\"]*' rank0.jsonl); "
+     "sed -i \"s/\\\"step\\\":$i,\\\"loss\\\":[^,]*,\\\"loss_bits\\\":\\\"[^\\\"]*/$l/\" "
+     "rank1.jsonl; done",
+     1, "FAIL rank=1 has rank 0's loss in each of 8 steps: they train on the same images"},
+    {"event 1 2 's/\"loss\":[^,]*,\"loss_bits\":\"[^\"]*/\"loss\":1.5,\"loss_bits\":\"0x3fc00000/'",
+     1, "FAIL rank=1: the dump's loss is"},
+    {"dumps 's/\"loss_scale\":\"1024\"/\"loss_scale\":\"2048\"/'", 1,
+     "FAIL rank=0: the dump's metadata says loss_scale 2048, the events 1024"},
+    {"event '[01]' 2 's/\"images\":4/\"images\":8/'", 1,
+     "FAIL rank=0: the dump has 4 targets, the event 8 images"},
+    {"events 's/\"skipped\":(true|false),//'", 4,
+     "UNSUPPORTED rank=0: the events do not say whether a step was skipped"},
+    {"event '[01]' 3 's/\"state\":\"[^\"]*/\"state\":\"1/'", 1,
+     "FAIL rank=0 step 3 was skipped, but state changed"},
+    {"events 's/\"lr\":0.1[0-9]*,\"images/\"lr\":0,\"images/'", 1,
+     "WEAK the rate is 0 in all 8 steps: nothing was trained"},
+    {"cp $other/dump/step000002* dump; for k in 0 1; do "
+     "l=$(grep -o '\"step\":2,\"loss\":[^,]*,\"loss_bits\":\"[^\"]*' $other/rank$k.jsonl); "
+     "event $k 2 \"s/\\\"step\\\":2,\\\"loss\\\":[^,]*,\\\"loss_bits\\\":\\\"[^\\\"]*/$l/\"; "
+     "event $k 2 's/\"digest\":.[^}]*/\"digest\":{/'; done",
+     1, "FAIL step 2 begins with another conv1.weight than step 1 ended with"},
+};
+
+static char right[64], other[64]; /* the folders of the job that is edited, and of one like it */
+
+static void train(char *folder, size_t bytes, int seed)
+{
+    char program[1024];
+    ls_path_program(program, sizeof program);
+    fake_folder(folder, bytes);
+    LS_TEXT(command, 2600,
+            "LS_RUN_DIR=%s %s/../lockstep-launch --nproc-per-node 2 -- %s/../lockstep-train -a "
+            "resnet8 --image-size 16 -b 4 --steps 8 --device cpu --seed %d --threads 1 "
+            "--dump-steps 1,2 --dump-ranks all --opt-level O1 --loss-scale dynamic "
+            "--init-scale 1024 --growth-interval 3 --overflow-at 3:1 >/dev/null 2>&1",
+            folder, program, program, seed);
+    LS_ASSERT(system(command) == 0);
+}
+
+START_TEST(one_edit_each_is_named)
+{
+    const struct edit *edit = &edits[_i];
+    char folder[64];
+    int code;
+    fake_folder(folder, sizeof folder);
+    FILE *script = fake_open(folder, "edit.sh");
+    fprintf(script, "other=%s\n%s%s\n", other, functions, edit->script);
+    fclose(script);
+    LS_TEXT(command, 400, "cp -r %s/. %s && cd %s && sh edit.sh", right, folder, folder);
+    ck_assert_int_eq(system(command), 0);
+    char *said = judge_folder(folder, &code);
+    ck_assert_msg(code == edit->code && strstr(said, edit->line) != NULL,
+                  "%s: exit %d, expected %d and '%s':\n%s", edit->script, code, edit->code,
+                  edit->line, said);
+    free(said);
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
 int main(void)
 {
+    train(right, sizeof right, 7);
+    train(other, sizeof other, 8);
     Suite *suite = suite_create("judged");
     TCase *tests = tcase_create("judged");
     tcase_set_timeout(tests, 60);
     tcase_add_loop_test(tests, events_are_judged_as_they_lie, 0, (int)(sizeof jobs / sizeof *jobs));
+    tcase_add_loop_test(tests, one_edit_each_is_named, 0, (int)(sizeof edits / sizeof *edits));
     suite_add_tcase(suite, tests);
-    return run_suite(suite);
+    int code = run_suite(suite);
+    ls_path_remove_tree(right);
+    ls_path_remove_tree(other);
+    return code;
 }
