@@ -243,8 +243,9 @@ static ls_status judge_job(const char *directory, counts *c)
         return LS_ERR_USAGE;
     }
     ls_role role = ls_spec_role_of(ls_json_string(ls_record_facts(&job), "role", ""));
-    if (role == LS_ROLE_NO_COMM || role == LS_ROLE_CURVES || role == LS_ROLE_SDC) {
-        ls_record_free(&job); /* its ranks do not train together: a baseline only */
+    if (role == LS_ROLE_NO_COMM || role == LS_ROLE_CURVES || role == LS_ROLE_SDC ||
+        role == LS_ROLE_REFERENCE) {
+        ls_record_free(&job); /* its ranks do not train together, or take a timed job's branches */
         return LS_OK;
     }
     ls_spec spec = spec_of(&job, role);
