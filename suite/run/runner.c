@@ -119,12 +119,21 @@ void ls_runner_print_plan(const ls_run *run, FILE *to)
 
 /* ---- judging --------------------------------------------------------------------------------- */
 
-/* Whether the last step that a rank reports was taken: no row of overflows ended the run. */
+/* Whether the last step that a rank reports was taken, or changed something although it says that
+ * it was skipped: then no row of overflows ended the run. */
 static bool ends_taken(const ls_record *job)
 {
     for (int k = 0; k < job->world; k++) {
         const ls_record_rank *rank = &job->rank[k];
-        if (rank->step_count > 0 && !rank->step[rank->step_count - 1].skipped) {
+        if (rank->step_count == 0) {
+            continue;
+        }
+        const ls_record_step *last = &rank->step[rank->step_count - 1];
+        ls_verdict seen = {.code = LS_PASS};
+        if (rank->step_count > 1) {
+            ls_judge_training_skip(last - 1, last, k, &seen);
+        }
+        if (!last->skipped || seen.code == LS_FAIL) {
             return true;
         }
     }
