@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "suite/cases/rows.h"
+#include "suite/detect/detect_parts.h"
 #include "suite/run/run.h"
 #include "suite/judge/judges.h"
 #include "kernels/core/path.h"
@@ -309,6 +310,38 @@ START_TEST(every_case_has_a_requirement_and_every_requirement_a_case)
 }
 END_TEST
 
+/* Behind the name of a planted fault stand the variables of its bench; its case is made there only,
+ * and its verdict stands before those of cases that the ended job takes with it. */
+START_TEST(a_planted_fault_may_name_a_bench)
+{
+    char folder[300], path[400];
+    fake_folder(folder, sizeof folder);
+    FILE *file = fake_open(folder, "plants.txt");
+    fprintf(file, "late@3:1 NGPUS=2 BATCH=32 | audit.timed.o2.w2.b25mb | G10 | - | a sentence\n"
+                  "usual | ddp.lockstep.o1.w2 | D1 | - | another\n");
+    fclose(file);
+    ls_text_put(path, sizeof path, "%s/plants.txt", folder);
+    ls_detect_list list;
+    ls_case_list none = {0};
+    ck_assert_int_eq(ls_detect_read(path, &list), LS_OK);
+    ck_assert_str_eq(list.plant[0].name, "late");
+    ck_assert_str_eq(list.plant[0].wish, "late@3:1");
+    ck_assert_str_eq(list.plant[0].bench, "NGPUS=2 BATCH=32");
+    ck_assert_str_eq(list.plant[1].bench, "");
+    ck_assert_int_eq(ls_detect_check(&list, &none), LS_ERR_CHECK); /* of the second alone */
+    list.count = 1;
+    ck_assert_int_eq(ls_detect_check(&list, &none), LS_OK);
+    ls_detect_verdict verdict[] = {{.case_id = "ddp.timed", .code = "FAIL"},
+                                   {.case_id = "audit.timed", .code = "FAIL"},
+                                   {.case_id = "other", .code = "PASS"}};
+    const ls_detect_outcome outcome = {.count = 3, .verdict = verdict};
+    ck_assert_ptr_eq(ls_detect_catch(&outcome, "audit.timed"), &verdict[1]);
+    ck_assert_ptr_eq(ls_detect_catch(&outcome, "other"), &verdict[0]);
+    ls_detect_free(&list);
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
 START_TEST(every_case_names_the_file_that_makes_it)
 {
     ls_case_list list = all();
@@ -342,6 +375,7 @@ int main(void)
     tcase_add_test(tests, a_huge_number_does_not_keep_the_judge_busy);
     tcase_add_test(tests, a_resumed_scale_may_double_at_any_step);
     tcase_add_test(tests, a_killed_rank_must_be_named_and_the_others_leave_with_10);
+    tcase_add_test(tests, a_planted_fault_may_name_a_bench);
     tcase_add_test(tests, every_case_names_the_file_that_makes_it);
     tcase_add_test(tests, every_case_has_a_requirement_and_every_requirement_a_case);
     suite_add_tcase(suite, tests);
