@@ -3,7 +3,6 @@
 #
 #   suite/mutate/build.sh BUILD       makes BUILD/mutate: build/ (as it is run), build/coverage, reach/
 set -eu
-unset MAKEFLAGS MAKEOVERRIDES
 build=$1
 tree=$build/mutate
 # The map belongs to the product's sources; where only tests have changed, those are built and mapped again.
@@ -18,16 +17,16 @@ done
 git ls-files suite | xargs cat | sha256sum | cut -c1-16 >"$tree/tests.stamp"
 jobs=$(nproc)
 echo "mutate: building $tree"
-make="make -s --no-print-directory -j$jobs -C $tree WARN=-w HAVE_CUDA= programs units"
-$make
+sh suite/mutate/make.sh "$PWD/$tree" -j"$jobs" programs units
 # Processes that end with _exit or exec write their counts, too.
 counts=$(cd "$tree" && pwd)/build/coverage
 mkdir -p "$counts"
 for form in '-shared -DFLUSH_LIBRARY -o libflush.so' '-c -o flush.o'; do
     (source=$PWD/suite/mutate/coverage/flush.c && cd "$counts" && cc -O1 -fPIC $form "$source")
 done
-LDFLAGS="$counts/flush.o -L$counts -lflush -Wl,-rpath,$counts" \
-    $make BUILD=build/coverage OPTIMISE='-O1 -g' SANITIZE=--coverage
+(unset MAKEFLAGS MAKEOVERRIDES &&
+    LDFLAGS="$counts/flush.o -L$counts -lflush -Wl,-rpath,$counts" make -s --no-print-directory -j"$jobs" -C "$tree" \
+        WARN=-w HAVE_CUDA= BUILD=build/coverage OPTIMISE='-O1 -g' SANITIZE=--coverage programs units)
 echo "$product" >"$tree/product.stamp"
 (cd "$tree" && git -C "$OLDPWD" ls-files 'kernels/*.c' 'harness/*.c' 'reference/*.c' 'reference/*.cc' |
     grep -vE '^kernels/cuda/|/nccl|^kernels/core/plant\.c') >"$tree/sources"

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include "harness/process/proc.h"
@@ -20,6 +21,11 @@
 #include "suite/run/command_line.h"
 
 extern char **environ;
+
+/* Of unit programs, and of cases outside the must-pass list, so many seconds are run at most, the
+ * shortest first: a line of which hundreds of tests are made costs no more than that, and the score
+ * is at least the one printed. As mapped, which is slower than they run here. */
+enum { MOST_S = 90 };
 
 /* What became of a mutant. The first two are no mutants: another line is drawn for them. */
 typedef enum outcome {
@@ -98,9 +104,9 @@ static int run(mutate *m, char *const *argv, const char *folder, double limit_s)
 
 static bool make(mutate *m, const char *target)
 {
-    char *argv[] = {"make", "-s", "--no-print-directory", "WARN=-w", (char *)(uintptr_t)target,
-                    NULL};
-    return run(m, argv, m->tree, 600) == 0;
+    LS_TEXT(script, 700, "%s/make.sh", m->self);
+    char *argv[] = {"sh", script, (char *)(uintptr_t)m->tree, (char *)(uintptr_t)target, NULL};
+    return run(m, argv, NULL, 600) == 0;
 }
 
 /* Runs a program of the tree where a mutant can harm only the tree. */
@@ -170,11 +176,13 @@ static bool may_see(const mutate *m, int test, int at, int line, bool known)
 static bool caught_by_unit(mutate *m, int at, bool known, result *r)
 {
     bool built = false;
-    for (int i = 0; i < m->reach.tests && !m->stopped; i++) {
+    double seconds = 0;
+    for (int i = 0; i < m->reach.tests && !m->stopped && seconds < MOST_S; i++) {
         const ls_reach_test *test = &m->reach.test[i];
         if (strncmp(test->name, "unit/", 5) != 0 || !may_see(m, i, at, r->line, known)) {
             continue;
         }
+        seconds += test->seconds;
         LS_TEXT(program, 200, "build/%s", test->name);
         if ((!built && !make(m, "programs")) || !make(m, program)) {
             r->outcome = NOT_BUILT;
@@ -208,7 +216,7 @@ static int list_cases(mutate *m, int at, const result *r, const char *set, const
 {
     FILE *to = ls_file_create(path);
     int count = 0;
-    for (int i = 0; i < m->reach.tests && to != NULL; i++) {
+    for (int i = 0; i < m->reach.tests && to != NULL && *seconds < MOST_S; i++) {
         const ls_reach_test *test = &m->reach.test[i];
         if (strncmp(test->name, set, strlen(set)) != 0 ||
             !ls_reach_reaches(&m->reach, i, at, r->line)) {
@@ -488,12 +496,25 @@ static ls_status read_stamp(const mutate *m, const char *of, char *stamp, size_t
     return LS_OK;
 }
 
+/* Until the program ends: two runs would change each other's sources. */
+static ls_status lock_tree(mutate *m)
+{
+    LS_TEXT(path, 700, "%s/lock", m->tree);
+    int lock = ls_file_open_to_write(path, 0);
+    if (lock < 0 || flock(lock, LOCK_EX | LOCK_NB) != 0) {
+        return ls_log_fail(LS_ERR_INFRA, "%s: %s: another run changes these sources?", path,
+                           strerror(errno));
+    }
+    return LS_OK;
+}
+
 /* A run belongs to one state of the product's sources: another start with it resumes. */
 static ls_status make_folder(mutate *m)
 {
     char folder[600], stamp[64] = "";
     ls_path_program(folder, sizeof folder);
     ls_text_put(m->tree, sizeof m->tree, "%s/mutate", folder);
+    LS_TRY(lock_tree(m));
     LS_TRY(read_stamp(m, "product", stamp, sizeof stamp));
     LS_TRY(read_stamp(m, "tests", m->tests, sizeof m->tests));
     if (!ls_path_find("suite/mutate", m->self, sizeof m->self)) {
