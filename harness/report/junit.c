@@ -21,8 +21,8 @@ static const char *outcome_of(const ls_report_verdict *verdict)
 {
     ls_verdict_code code = verdict->code;
     return code == LS_PASS                                             ? NULL
-           : !verdict->decides || code == LS_SKIP || code == LS_WAIVED ? "skipped"
-           : code == LS_INFRA || code == LS_TIMEOUT                    ? "error"
+           : !verdict->decides || code == LS_WAIVED                    ? "skipped"
+           : code == LS_SKIP || code == LS_INFRA || code == LS_TIMEOUT ? "error"
                                                                        : "failure";
 }
 
