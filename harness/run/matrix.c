@@ -173,10 +173,9 @@ static uint64_t spec_digest(const ls_spec *spec)
     return spec->real_nodes ? ls_digest_update(digest, "real", 4) : digest;
 }
 
-/* Of 16 timed steps two audited ones leave enough for figures. */
 static int audited_steps(const ls_spec *spec)
 {
-    return spec->steps < 16 ? 1 : 2;
+    return spec->steps < LS_MATRIX_AUDITED_TWICE ? 1 : 2;
 }
 
 ls_matrix_audit ls_matrix_audit_of(const ls_spec *spec)

@@ -22,6 +22,7 @@ ls_spec ls_matrix_sdc(const char *arch, int image_size, int batch_size, int rank
 /* How a timed job of ours is audited (numerics.md section 5, FP64 samples): --audit's SEED, which
  * follows from the run's seed and from the job, so that jobs draw unlike steps, EVERY and FROM. One
  * step of the steady window, one in each half of a window of 16 and more. */
+enum { LS_MATRIX_AUDITED_TWICE = 16 };
 typedef struct ls_matrix_audit {
     unsigned seed;
     int every, from;

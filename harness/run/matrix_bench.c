@@ -35,18 +35,13 @@ static double job_budget_s(const ls_matrix_bench *bench)
 }
 
 /* As many timed steps as fit the budget, from 4 (two halves of two) to 200. */
-static void fit_steps(const ls_matrix_bench *bench, ls_spec *spec)
+static int fitting_steps(const ls_matrix_bench *bench, const ls_spec *spec)
 {
-    enum { SETTLED = 4 };                     /* on a device steps 3 and 4 are recorded as graphs */
-    if (bench->profile == LS_PROFILE_RATED) { /* fixed, so that all machines run the same steps */
-        spec->warmup_steps = SETTLED;
-        spec->steps = 24;
-        return;
+    if (bench->profile == LS_PROFILE_RATED) {
+        return 24; /* fixed, so that all machines run the same steps */
     }
-    spec->warmup_steps = bench->device ? SETTLED : bench->profile == LS_PROFILE_SMOKE ? 1 : 2;
     if (bench->steps > 0) {
-        spec->steps = bench->steps;
-        return;
+        return bench->steps;
     }
     ls_spec one = *spec;
     one.level = 2; /* all levels take the same number of steps */
@@ -56,7 +51,18 @@ static void fit_steps(const ls_matrix_bench *bench, ls_spec *spec)
     one.steps = 1;
     double step_s = ls_matrix_estimate_s(&one, bench->cores) - start_s;
     double fit = floor((job_budget_s(bench) - start_s) / step_s) - spec->warmup_steps;
-    spec->steps = fit < 4 ? 4 : fit > 200 ? 200 : (int)fit & ~1;
+    return fit < 4 ? 4 : fit > 200 ? 200 : (int)fit & ~1;
+}
+
+/* Audited steps come in addition: they are in no figure. */
+static void fit_steps(const ls_matrix_bench *bench, ls_spec *spec)
+{
+    enum { SETTLED = 4 }; /* on a device steps 3 and 4 are recorded as graphs */
+    spec->warmup_steps = bench->device || bench->profile == LS_PROFILE_RATED ? SETTLED
+                         : bench->profile == LS_PROFILE_SMOKE                ? 1
+                                                                             : 2;
+    int timed = fitting_steps(bench, spec);
+    spec->steps = timed + (timed + 2 < LS_MATRIX_AUDITED_TWICE ? 1 : 2);
 }
 
 static ls_spec timed_spec(const ls_matrix_bench *bench, int level, double bucket_mb, int world)
