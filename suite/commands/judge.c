@@ -289,6 +289,7 @@ static void add_jobs(const char *directory, ls_words *jobs)
 typedef struct judged {
     ls_words job;
     _Atomic int at;
+    atomic_bool done; /* the signal that comes next only ends the thread */
     sigset_t signals;
 } judged;
 
@@ -299,6 +300,9 @@ static void *wait_for_signal(void *context)
     const judged *j = context;
     int signal = SIGTERM;
     (void)sigwait(&j->signals, &signal);
+    if (j->done) {
+        return NULL;
+    }
     int done = j->at;
     ls_words rest = {j->job.count - done, 0, j->job.word + done};
     char *line = ls_command_go_on("judge", &rest);
@@ -325,7 +329,8 @@ static ls_status judge_all(judged *j, counts *c)
         status = judge_job(j->job.word[j->at], c);
         fflush(stdout);
     }
-    (void)pthread_cancel(thread);
+    j->done = true;
+    (void)pthread_kill(thread, SIGTERM);
     (void)pthread_join(thread, NULL);
     return status;
 }

@@ -169,6 +169,7 @@ START_TEST(speed_is_held_against_the_neighbours)
     memset(&run, 0, sizeof run);
     memset(&speed, 0, sizeof speed);
     run.bench_run = true;
+    run.measured = cJSON_CreateObject();
     ls_text_put(run.directory, sizeof run.directory, "%s", scratch);
     write_run(false);
     ck_assert_int_eq(ls_report_tables(scratch), LS_OK);
@@ -182,6 +183,7 @@ START_TEST(speed_is_held_against_the_neighbours)
     memset(&speed, 0, sizeof speed);
     ls_speed_decide(&run, &speed);
     ck_assert_str_eq(speed.value, "no baseline");
+    cJSON_Delete(run.measured);
 }
 END_TEST
 
