@@ -30,7 +30,8 @@ typedef struct timed {
 } timed;
 
 enum { WARMUP = 2, MB = 1000000 };
-static int steps = 16;
+enum { STEPS = 16 };
+static int steps;
 
 static FILE *open_in(const char *folder, const char *name)
 {
@@ -145,7 +146,7 @@ static void write_curves(void)
     }
 }
 
-static timed jobs[] = {
+static const timed usual_jobs[] = {
     {"o2.w4", "throughput", "O2", 4, 8, 100, true, 8 * MB, 300 * MB},
     {"o2.w4.no_comm", "no_comm", "O2", 4, 8, 80, false, 8 * MB, 200 * MB},
     {"o2.w1", "throughput", "O2", 1, 8, 49, true, 8 * MB, 300 * MB},
@@ -156,7 +157,8 @@ static timed jobs[] = {
     {"o2.b1", "throughput", "O2", 4, 8, 120, true, 8 * MB, 300 * MB, .bucket_mb = 1},
     {"o2.n2", "throughput", "O2", 8, 8, 110, true, 8 * MB, 300 * MB, .nodes = 2},
 };
-enum { O2_W4, NO_COMM, O2_W1, WITH_DDP, STRONG, O1_W4, O0_W4, O2_B1, O2_N2 };
+enum { O2_W4, NO_COMM, O2_W1, WITH_DDP, STRONG, O1_W4, O0_W4, O2_B1, O2_N2, JOBS };
+static timed jobs[JOBS];
 
 static void open_scratch(void)
 {
@@ -541,6 +543,8 @@ END_TEST
 
 static void read_run(void)
 {
+    memcpy(jobs, usual_jobs, sizeof jobs);
+    steps = STEPS;
     open_scratch();
     ck_assert_int_eq(ls_report_load(scratch, &run), LS_OK);
 }
