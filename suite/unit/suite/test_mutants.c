@@ -31,7 +31,8 @@ static const struct {
      "3: a == 0 && g(*a) -> !(a == 0 && g(*a))\n3: == -> !=\n3: 0 -> 1\n3: && -> ||\n"
      "4: a[2] *= 2; -> ;\n4: *= -> /=\n4: 2 -> 3\n"},
     {"/* a < b */ // c + d\n#define E (1 + 2)\nchar x[64] = \"1 + 2\", y = '1';\n", ""},
-    {"void f(void)\n{\n    ls_log_warn(\"%d\", 1 + a);\n    LS_ASSERT(a > 0);\n    free(a);\n}\n",
+    {"void f(void)\n{\n    ls_log_warn(\"%d\", 1 + a);\n    LS_ASSERT(a > 0);\n    free(a);\n    "
+     "x_free(&b);\n}\n",
      ""},
     {"void f(void)\n{\n    for (int i = 0; i < n; i++) {\n        continue;\n    }\n}\n",
      "3: 0 -> 1\n3: < -> <=\n3: ++ -> --\n4: continue; -> ;\n"},
