@@ -263,13 +263,17 @@ START_TEST(refused_networks)
     ls_plan_options options = {
         .batch = 4, .height = 24, .width = 24, .activation = refused[_i].activation};
     ls_plan *plan = NULL;
-    int errors = memfd_create("errors", MFD_CLOEXEC);
+    int errors = memfd_create("errors", MFD_CLOEXEC), before = dup(STDERR_FILENO);
     ck_assert_int_eq(dup2(errors, STDERR_FILENO), STDERR_FILENO);
-    ck_assert_int_eq(s.api->plan_create(s.backend, &n.network, &options, &plan),
-                     refused[_i].status);
+    ls_status status = s.api->plan_create(s.backend, &n.network, &options, &plan);
+    dup2(before, STDERR_FILENO);
+    close(before);
+    ck_assert_int_eq(status, refused[_i].status);
     ck_assert_ptr_null(plan);
     ck_assert_int_gt(pread(errors, said, sizeof said - 1, 0), 0);
+    close(errors);
     ck_assert_msg(strstr(said, refused[_i].why) != NULL, "%s", said);
+    ls_kernel_subject_free(&s);
 }
 END_TEST
 
