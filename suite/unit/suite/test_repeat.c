@@ -47,15 +47,15 @@ static const struct place {
     const char *set_up, *command, *named;
 } places[] = {
     {":", "build/lockstep", "lockstep conform"},
-    {"rm build; mkdir -p build && cp \"$B/lockstep\" build && ln -s \"$B/../suite\" .",
+    {"rm build; mkdir -p build && cp \"$B/lockstep\" build && ln -s \"$T/suite\" .",
      "build/lockstep", "build/lockstep conform"},
     /* make install, then moved below a name with a blank */
     {"rm build; mkdir -p 'my tools/bin' 'my tools/lib/lockstep' && cd 'my tools' && "
-     "cp \"$B/lockstep\" lib/lockstep && ln -s \"$B/../suite\" lib/lockstep && "
+     "cp \"$B/lockstep\" lib/lockstep && ln -s \"$T/suite\" lib/lockstep && "
      "ln -s ../lib/lockstep/lockstep bin",
      "'my tools/bin/lockstep'", "'my tools/lib/lockstep/lockstep' conform"},
     /* make dist: a script sets where libraries are */
-    {"rm build; mkdir -p x/libexec && cp \"$B/lockstep\" x/libexec && ln -s \"$B/../suite\" "
+    {"rm build; mkdir -p x/libexec && cp \"$B/lockstep\" x/libexec && ln -s \"$T/suite\" "
      "x/libexec && "
      "printf '#!/bin/sh\\nSET=1 exec \"$(dirname \"$0\")\"/libexec/lockstep \"$@\"\\n' >x/lockstep "
      "&& "
@@ -95,7 +95,10 @@ static void round_trip(const struct place *place, const char *arguments)
     fprintf(trainer,
             "echo '{\"event\":\"start\",\"schema\":1}' >$LS_RUN_DIR/rank$RANK.jsonl; exit 1");
     fclose(trainer);
-    ls_text_put(line, sizeof line, "B=$(readlink build); %s", place->set_up);
+    ls_text_put(
+        line, sizeof line,
+        "B=$(readlink build) T=$(cd $B && while [ ! -d suite/claims ]; do cd ..; done; pwd); %s",
+        place->set_up);
     ck_assert_int_eq(paste(folder, line), 0);
     ls_text_put(line, sizeof line, "%s conform %s", place->command, arguments);
     ck_assert_int_eq(paste(folder, line), 1);
@@ -128,8 +131,9 @@ START_TEST(an_installation_is_not_written)
     fake_folder(folder, sizeof folder);
     link_build(folder);
     ck_assert_int_eq(paste(folder,
-                           "B=$(readlink build); rm build; mkdir bin; cp \"$B/lockstep\" bin; "
-                           "ln -s \"$B/../suite\" \"$B/../plots\" . && ln -s \"$B/lib\" "
+                           "B=$(readlink build) T=$(cd $B && while [ ! -d suite/claims ]; do cd "
+                           "..; done; pwd); rm build; mkdir bin; cp \"$B/lockstep\" bin; "
+                           "ln -s \"$T/suite\" \"$T/plots\" . && ln -s \"$B/lib\" "
                            "\"$B/lockstep-train\" bin && "
                            ">bin/oracle"),
                      0);
@@ -166,7 +170,7 @@ static const struct stopped {
      NULL, NULL},
     {"build/lockstep conform " TWO "--subject 'sh train.sh'", "[ -e waits ]", SIGHUP, NULL, NULL},
     {"build/lockstep bench PROFILE=smoke " SMALL "OUT='a $PWD b' DEVICE=cpu LABEL=x",
-     "ls a*b/*/jobs/*.s41-*/rank0.jsonl 2>/dev/null >&2", SIGTERM, NULL, NULL},
+     "ls a*b/*/jobs/*.s43-*/rank0.jsonl 2>/dev/null >&2", SIGTERM, NULL, NULL},
     {"build/lockstep judge .", "grep -q gradients.a log", SIGTERM,
      "mkdir -p jobs/a jobs/b && " TRAIN("a", "resnet8") " && " TRAIN("b", "resnet18"),
      "[ $(grep -c gradients.a log) = 1 ] && grep -q 'ok.*gradients.b' log"},
