@@ -117,6 +117,7 @@ START_TEST(refusals)
                                         "warmup:5",
                                         "warmup:5,",
                                         "warmup:,cosine:3",
+                                        "warmup:cosine:3",
                                         "warmup:5:2,cosine:3",
                                         "warmup:5,imagenet",
                                         "constant ",
