@@ -27,6 +27,7 @@ typedef struct timed {
     double activation_bytes, rss_bytes;
     int bucket_mb, nodes; /* 0: 25 MB, one node */
     double second_half;   /* its steps take that much longer; 0: they do not */
+    int slow_step;        /* it takes three times as long; 0: none does */
 } timed;
 
 enum { WARMUP = 2, MB = 1000000 };
@@ -46,7 +47,8 @@ static FILE *open_in(const char *folder, const char *name)
 static double step_ms(const timed *job, int step)
 {
     double drift = job->second_half > 0 && step > (WARMUP + steps) / 2 ? job->second_half : 1;
-    return drift * job->step_ms * (step % 2 == 0 ? 0.99 : 1.01);
+    double slow = step == job->slow_step ? 3 : 1;
+    return slow * drift * job->step_ms * (step % 2 == 0 ? 0.99 : 1.01);
 }
 
 /* Without reduction rank 0 takes its time and the others are through early: its last steps, alone
@@ -454,6 +456,18 @@ static void write_again(int job, double ms, int count, double second_half)
     ck_assert_int_eq(ls_report_load(scratch, &run), LS_OK);
 }
 
+/* One step of 14 takes 303 ms, the others 99 or 101. */
+START_TEST(tails_are_percentiles)
+{
+    jobs[O2_W4].slow_step = 9;
+    write_again(O2_W4, 0, 0, 0);
+    const ls_report_job *job = job_of("o2.w4");
+    ck_assert_double_eq_tol(job->speed.step.value, 100, 1.1);
+    ck_assert_double_eq_tol(job->speed.p90_ms, 101, 0.1);
+    ck_assert_double_eq_tol(job->speed.p99_ms, 303 - 0.13 * 202, 0.1); /* rank 12.87 from 0 */
+}
+END_TEST
+
 START_TEST(the_words_follow_the_figures)
 {
     const char *said = sayings[_i].said;
@@ -568,6 +582,7 @@ int main(void)
     tcase_add_test(tests, the_first_step_is_told_without_the_judges_dump);
     tcase_add_test(tests, the_largest_batch_is_arithmetic_that_a_larger_job_confirms);
     tcase_add_test(tests, the_band_says_who_is_inside);
+    tcase_add_test(tests, tails_are_percentiles);
     tcase_add_test(tests, the_band_is_a_table);
     tcase_add_test(tests, programs_read_the_same_figures);
     tcase_add_loop_test(tests, the_words_follow_the_figures, 0,
