@@ -216,7 +216,8 @@ typedef enum ls_observed_kind {
     LS_OBSERVED_AVERAGE, /* y = mean of x over pixels */
     LS_OBSERVED_AVERAGE_BACK,
     LS_OBSERVED_LOSS,      /* state->loss from x and target */
-    LS_OBSERVED_LOSS_BACK, /* dx = (softmax(x) - onehot) / images * state->loss_scale * factor */
+    LS_OBSERVED_LOSS_BACK, /* dx = (softmax(x) - onehot) / images * loss scale * plan_backward's
+                              factor */
     LS_OBSERVED_KINDS,
 } ls_observed_kind;
 
@@ -255,7 +256,6 @@ typedef struct ls_observed {
     int norm_group;                                       /* ranks that share statistics */
     const int64_t *target;
     const ls_step_state *state;
-    float factor;
 } ls_observed;
 
 /* Called on the host before (`after` false) and after each operation has been enqueued on `stream`:
@@ -314,7 +314,7 @@ typedef struct ls_scaler_config {
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-enum { LS_BACKEND_ABI = 10 };
+enum { LS_BACKEND_ABI = 11 };
 
 typedef struct ls_backend_api {
     int abi;          /* LS_BACKEND_ABI */

@@ -377,8 +377,7 @@ ls_observed ls_lower_observed(const ls_lower *lower, ls_observed_kind kind, cons
                       .stride = windows || op->kind == LS_OP_SHORTCUT ? layer->stride : 1,
                       .pad = windows ? layer->pad : 0,
                       .relu = op->relu,
-                      .dual = op->dual,
-                      .factor = 1};
+                      .dual = op->dual};
     if (op->out >= 0) {
         const ls_slot *out = &lower->slot[op->out];
         to.out_channels = out->channels;

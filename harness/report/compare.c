@@ -494,8 +494,9 @@ cJSON *ls_report_compare_json(const ls_report_run *run)
     if (with != NULL) {
         ls_stats_add_json(out, "ddp_of_one_ratio", ddp);
     }
-    if (sum_audits(run).steps > 0) {
-        ls_json_add_number(out, "audit_share", sum_audits(run).share);
+    audits sum = sum_audits(run);
+    if (sum.steps > 0) {
+        ls_json_add_number(out, "audit_share", sum.share);
     }
     static const char *const COPIED[] = {"roofline", "rates"};
     for (size_t i = 0; i < sizeof COPIED / sizeof *COPIED; i++) {

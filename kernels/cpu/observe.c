@@ -76,9 +76,6 @@ static ls_observed describe(const ls_plan *plan, ls_observed_kind kind, const ls
             to.norm[k] = norm_of(plan, &work->norm[k]);
         }
     }
-    if (kind == LS_OBSERVED_LOSS_BACK) {
-        to.factor = plan->loss_factor;
-    }
     describe_gradients(plan, op, &to);
     return to;
 }

@@ -98,7 +98,6 @@ static ls_status observe_op(const ls_plan *plan, ls_stream *stream, ls_observed_
         return LS_OK;
     }
     ls_observed what = describe(plan, kind, op);
-    what.factor = kind == LS_OBSERVED_LOSS_BACK ? plan->loss_factor : what.factor;
     if (op->kind == LS_OP_NORM) {
         describe_norm(plan, op, &what);
     } else {

@@ -2,8 +2,8 @@
  * everything that the step writes in backend memory are computed once more in FP64 from the
  * operands it read, by kernels of the judge (oracle/audit/audit.h): every operation of the plan,
  * unscaling, the update, and every bucket against the sum of all ranks' elements. An audited step
- * is enqueued piece by piece, not launched as a graph; its event
- * says `audited`, and its time is in no figure.
+ * is enqueued piece by piece, not launched as a graph; its event says `audited`, and its time is in
+ * no figure.
  *
  * All calls but ls_audit_due do nothing where audit is NULL. Between begin and end of a step that
  * is not due they do nothing either. */

@@ -89,7 +89,7 @@ int ls_bench_main(int count, char **argument)
     ls_bench b;
     ls_status status = ls_bench_plan_make(&b, count, argument);
     if (status == LS_OK && b.run.site.start_s == 0) {
-        status = ls_budget_measure_start(&b.run.site);
+        status = ls_start_measure(&b.run.site);
     }
     LS_THEN(status, ls_runner_look_back(&b.run));
     if (status != LS_OK) {

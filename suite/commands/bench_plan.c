@@ -537,7 +537,7 @@ ls_status ls_bench_plan_make(ls_bench *b, int count, char **argument)
     const char *budget = ls_variables_text(&b->given, "BUDGET", NULL);
     if (budget != NULL) {
         LS_TRY(ls_budget_parse("BUDGET", budget, &b->run.budget_s));
-        LS_TRY(ls_budget_measure_start(&b->run.site));
+        LS_TRY(ls_start_measure(&b->run.site));
         b->run.claim_cases = ls_select_count(&b->run.cases, &b->run.claim);
         ls_budget_choose(&b->run, "");
     }

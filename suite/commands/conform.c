@@ -95,7 +95,8 @@ static ls_status parse_numbers(const conform *c, uint64_t *seed, int *share, int
 static void digest_programs(char *text, size_t bytes)
 {
     static const char *const programs[] = {"lockstep", "lockstep-train", "lockstep-launch"};
-    static const char *const engines[] = {"cpu", "gloo", "cuda", "oracle_cuda", "nccl"};
+    static const char *const engines[] = {"cpu",  "gloo",       "cuda",
+                                          "nccl", "oracle_cpu", "oracle_cuda"};
     enum { PROGRAMS = sizeof programs / sizeof *programs };
     char folder[1024], path[1100];
     const char *engine_folder = getenv("LS_LIB_DIR");
@@ -300,8 +301,7 @@ static ls_status prepare(conform *c)
     }
     run->options = cJSON_CreateObject();
     if (run->budget_s > 0 || c->list || jobs >= MANY) {
-        (void)ls_budget_measure_start(
-            &run->site); /* the first job shows a subject that cannot run */
+        (void)ls_start_measure(&run->site); /* the first job shows a subject that cannot run */
     }
     if (run->budget_s > 0) {
         ls_budget_choose(run, c->list ? "# " : "");

@@ -3,12 +3,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "harness/run/job.h"
 #include "kernels/core/clock.h"
-#include "kernels/core/path.h"
-
 #include "kernels/core/text.h"
 #include "kernels/core/log.h"
 #include "kernels/core/list.h"
@@ -54,47 +50,6 @@ ls_status ls_budget_parse(const char *name, const char *text, double *seconds)
     }
     *seconds = value * unit_s[unit - units];
     return LS_OK;
-}
-
-/* The start-up that an interrupted run measured: it goes on with the same cases. */
-static double measured_before(const char *directory)
-{
-    LS_TEXT(path, 700, "%s/run.json", directory);
-    cJSON *run = NULL;
-    if (access(path, R_OK) != 0 || ls_json_read_file(path, &run) != LS_OK) {
-        return 0;
-    }
-    double start_s = ls_json_number(run, "start_s", 0);
-    cJSON_Delete(run);
-    return start_s;
-}
-
-ls_status ls_budget_measure_start(ls_matrix_site *site)
-{
-    char folder[] = "/tmp/lockstep-start-XXXXXX";
-    site->start_s = measured_before(site->run_directory);
-    if (site->start_s > 0 || site->hosts != NULL || mkdtemp(folder) == NULL) {
-        return LS_OK; /* on other machines it is as estimated */
-    }
-    ls_matrix_site here = *site;
-    here.run_directory = folder;
-    ls_spec spec = ls_matrix_spec(LS_ROLE_EVIDENCE);
-    spec.steps = 1;
-    spec.level = 0;
-    spec.limit_s = 20;
-    ls_job job;
-    ls_outcome outcome = {0};
-    bool resumed;
-    ls_status status = ls_matrix_job(&spec, &here, &job);
-    LS_THEN(status, ls_job_run(&job, NULL, NULL, &outcome, &resumed));
-    if (status == LS_OK) {
-        double ms = ceil(ls_clock_ms_between(outcome.started_ns, outcome.ended_ns));
-        site->start_s = ms / 1000; /* is read back as it is */
-        ls_outcome_free(&outcome);
-    }
-    ls_job_free(&job);
-    ls_path_remove_tree(folder);
-    return status == LS_ERR_USAGE ? status : LS_OK;
 }
 
 double ls_budget_judging_s(const ls_case *row)

@@ -94,8 +94,12 @@ void ls_progress_note(const char *format, ...)
     __attribute__((format(printf, 1, 2))); /* terminal only */
 void ls_progress_clear(void);              /* before other output */
 
-/* ---- start.c: whether another trainer starts at all, asked once ------------------------------ */
+/* ---- start.c: how long a subject takes to start, and whether it starts at all ------------ */
 
+/* Runs the subject once, alone and for one small step, and sets site->start_s to the time. That of
+ * an interrupted run in the site's folder is taken over. LS_ERR_USAGE when the command cannot be
+ * run. */
+ls_status ls_start_measure(ls_matrix_site *site);
 /* After each job, `status` being that of running it: if no rank of the first one wrote an event,
  * the plainest job shows whether the subject starts. If it does not, run->unstarted says why, its
  * log's last lines are printed, and LS_OK is returned: no further job is to run. Else returns
@@ -117,10 +121,6 @@ void ls_gpus_end(ls_run *run);
 /* A time such as 90s, 10m, 1h or, in seconds, 600. LS_ERR_USAGE names the option, its value and
  * what is allowed. */
 ls_status ls_budget_parse(const char *name, const char *text, double *seconds);
-/* Runs the subject once, alone and for one small step, and sets site->start_s to the time. That of
- * an interrupted run in the site's folder is taken over. LS_ERR_USAGE when the command cannot be
- * run. */
-ls_status ls_budget_measure_start(ls_matrix_site *site);
 /* Seconds that judging the case takes, without its jobs. */
 double ls_budget_judging_s(const ls_case *row);
 /* Keeps the cases whose jobs fit into run->budget_s, in the order in which they tell most: those of

@@ -1,14 +1,89 @@
 #include "run.h"
 
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "harness/run/job.h"
+#include "kernels/core/clock.h"
 #include "kernels/core/path.h"
 #include "kernels/core/plain.h"
 #include "kernels/core/text.h"
 
 enum { LAST_LINES = 10 };
+
+/* The plainest job: one rank, one step, the options that a subject must accept. It has a folder of
+ * its own, <directory>/jobs, which no report lists. */
+typedef struct plain {
+    ls_record record; /* to be freed */
+    double seconds;
+    bool stopped;
+} plain;
+
+static ls_status run_plain(const ls_matrix_site *site, const char *directory, plain *out)
+{
+    ls_spec spec = ls_matrix_spec(LS_ROLE_EVIDENCE);
+    ls_text_put(spec.arch, sizeof spec.arch, "resnet8");
+    spec.level = 0;
+    spec.threads = 0;
+    spec.deterministic = false;
+    spec.steps = 1;
+    spec.limit_s = 20;
+    ls_matrix_site here = *site;
+    here.run_directory = directory;
+    memset(out, 0, sizeof *out);
+    LS_TEXT(jobs, 720, "%s/jobs", directory);
+    LS_TRY(ls_path_make_folder(jobs));
+    ls_job job;
+    LS_TRY(ls_matrix_job(&spec, &here, &job));
+    ls_outcome outcome = {0};
+    bool resumed;
+    ls_status status = ls_job_run(&job, NULL, NULL, &outcome, &resumed);
+    out->seconds = ls_clock_ms_between(outcome.started_ns, outcome.ended_ns) * 1e-3;
+    out->stopped = outcome.state == LS_OUTCOME_STOPPED;
+    ls_outcome_free(&outcome);
+    if (status == LS_OK) {
+        status = ls_record_read(job.directory, LS_RECORD_STRICT, &out->record);
+    }
+    ls_job_free(&job);
+    return status;
+}
+
+/* ---- how long it takes ----------------------------------------------------------------------- */
+
+/* The start-up that an interrupted run measured: it goes on with the same cases. */
+static double measured_before(const char *directory)
+{
+    LS_TEXT(path, 700, "%s/run.json", directory);
+    cJSON *run = NULL;
+    if (access(path, R_OK) != 0 || ls_json_read_file(path, &run) != LS_OK) {
+        return 0;
+    }
+    double start_s = ls_json_number(run, "start_s", 0);
+    cJSON_Delete(run);
+    return start_s;
+}
+
+ls_status ls_start_measure(ls_matrix_site *site)
+{
+    char folder[] = "/tmp/lockstep-start-XXXXXX";
+    site->start_s = measured_before(site->run_directory);
+    if (site->start_s > 0 || site->hosts != NULL || mkdtemp(folder) == NULL) {
+        return LS_OK; /* on other machines it is as estimated */
+    }
+    plain job;
+    ls_status status = run_plain(site, folder, &job);
+    if (status == LS_OK) {
+        site->start_s = ceil(1000 * job.seconds) / 1000; /* is read back as it is */
+        ls_record_free(&job.record);
+    }
+    ls_path_remove_tree(folder);
+    return status == LS_ERR_USAGE ? status : LS_OK;
+}
+
+/* ---- whether it starts ----------------------------------------------------------------------- */
 
 /* No rank wrote an event before it left with an exit code that a shell, an interpreter or a usage
  * error gives. */
@@ -22,34 +97,6 @@ static bool left_early(const ls_record *job)
         }
     }
     return job->state == LS_RECORD_FAILED && code;
-}
-
-/* The plainest job: one rank, one step, the options that a subject must accept. It has a folder of
- * its own: reports do not list it. */
-static ls_status probe(ls_run *run, ls_record *out)
-{
-    ls_spec spec = ls_matrix_spec(LS_ROLE_EVIDENCE);
-    ls_text_put(spec.arch, sizeof spec.arch, "resnet8");
-    spec.threads = 0;
-    spec.deterministic = false;
-    spec.steps = 1;
-    LS_TEXT(directory, 700, "%s/start", run->directory);
-    ls_matrix_site site = run->site;
-    site.run_directory = directory;
-    LS_TEXT(jobs, 720, "%s/jobs", directory);
-    LS_TRY(ls_path_make_folder(jobs));
-    ls_job job;
-    LS_TRY(ls_matrix_job(&spec, &site, &job));
-    ls_outcome outcome = {0};
-    bool resumed;
-    ls_status status = ls_job_run(&job, NULL, NULL, &outcome, &resumed);
-    run->stopped = run->stopped || outcome.state == LS_OUTCOME_STOPPED;
-    ls_outcome_free(&outcome);
-    if (status == LS_OK) {
-        status = ls_record_read(job.directory, LS_RECORD_STRICT, out);
-    }
-    ls_job_free(&job);
-    return status;
 }
 
 static void print_log(const ls_record *job, const char *log)
@@ -93,12 +140,14 @@ ls_status ls_start_check(ls_run *run, const ls_record *first, ls_status status)
     if (run->started) {
         return status;
     }
-    ls_record job;
-    LS_TRY(probe(run, &job));
-    if (left_early(&job)) {
-        remember(run, &job);
+    plain job;
+    LS_TEXT(directory, 700, "%s/start", run->directory);
+    LS_TRY(run_plain(&run->site, directory, &job));
+    run->stopped = run->stopped || job.stopped;
+    if (left_early(&job.record)) {
+        remember(run, &job.record);
     }
     run->started = run->unstarted[0] == '\0';
-    ls_record_free(&job);
+    ls_record_free(&job.record);
     return LS_OK;
 }

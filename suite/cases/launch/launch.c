@@ -254,7 +254,7 @@ static const struct refused {
 /* lockstep-launch by itself: the environment of its ranks and its exit code. C is its exit code, F
  * a file in the job's folder, where it runs: a shell reads that name again. A rank that must wait
  * for another looks for what that one wrote. */
-#define LAUNCH "cd \"$LS_RUN_DIR\" && F=told; unset LS_TOKEN; {bin}/lockstep-launch "
+#define LAUNCH "cd \"$LS_RUN_DIR\" && F=seen; unset LS_TOKEN; {bin}/lockstep-launch "
 #define AWAIT                                                                                    \
     "for I in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do [ -e $F ] && break; sleep " \
     "0.1; done; "

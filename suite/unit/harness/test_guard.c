@@ -13,6 +13,7 @@
 #include "kernels/core/clock.h"
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
+#include "suite/unit/run_suite.h"
 
 enum { RANKS = 2 };
 
@@ -119,9 +120,5 @@ int main(void)
     TCase *tests = tcase_create("guard");
     tcase_add_loop_test(tests, nothing_is_left, 0, sizeof endings / sizeof *endings);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

@@ -227,7 +227,7 @@ START_TEST(plain_values)
 }
 END_TEST
 
-/* What runs programs installs first what they need, or is told not to. */
+/* Targets that run programs install what these need first, unless INSTALL=no forbids it. */
 START_TEST(jobs_set_up_first)
 {
     place made = set_up(), *at = &made;

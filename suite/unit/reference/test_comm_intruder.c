@@ -6,6 +6,7 @@
 #include <poll.h>
 
 #include "comm_peer.h"
+#include "suite/unit/run_suite.h"
 
 enum { RANKS = 3, PORTS_MAX = 4096, LINE_MAX_BYTES = 512 };
 
@@ -173,9 +174,5 @@ int main(void)
     tcase_add_loop_test(tests, intruders_stay_outside, 0, 9);
     tcase_add_test(tests, silent_peer);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }

@@ -209,7 +209,7 @@ START_TEST(the_start_of_a_subject_is_measured)
     prepare(&run, folder, subject, sizeof subject);
     LS_TEXT(slow, 200, "sed -i 's/^echo started.*/sleep 1/' %s/trainer.sh", folder);
     ck_assert_int_eq(system(slow), 0);
-    ck_assert_int_eq(ls_budget_measure_start(&run.site), LS_OK);
+    ck_assert_int_eq(ls_start_measure(&run.site), LS_OK);
     ck_assert_double_ge(run.site.start_s, 1);
     ck_assert_double_lt(run.site.start_s, 10);
     ck_assert_double_gt(ls_matrix_estimate_at(&run.jobs.spec[0], &run.site), run.site.start_s);
@@ -220,7 +220,7 @@ START_TEST(the_start_of_a_subject_is_measured)
     ck_assert_int_eq(ls_runner_open(&run), LS_OK);
     double start_s = run.site.start_s;
     run.site.start_s = 0;
-    ck_assert_int_eq(ls_budget_measure_start(&run.site), LS_OK);
+    ck_assert_int_eq(ls_start_measure(&run.site), LS_OK);
     ck_assert(run.site.start_s == start_s);
     ls_runner_free(&run);
     ls_path_remove_tree(folder);

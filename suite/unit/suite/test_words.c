@@ -12,6 +12,7 @@
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "suite_fake.h"
+#include "suite/unit/run_suite.h"
 
 /* As JSON writes them: lines of ours, escape sequences, markup, bidi and zero-width marks, C1
  * control characters, bytes that are not UTF-8. */
@@ -174,9 +175,5 @@ int main(void)
     tcase_add_loop_test(tests, no_line_is_forged, 0, sizeof subjects / sizeof *subjects);
     tcase_add_test(tests, no_folder_forges_a_line);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return run_suite(suite);
 }
