@@ -318,7 +318,7 @@ mutate:
 	$(set_up) check "$$INSTALL"
 	$(build) all
 	@sh suite/mutate/build.sh $(BUILD)
-	@$(BUILD)/lockstep mutate $(call option,N,n) $(call option,SEED,seed) $(call option,FILE,file) \
+	@$(BUILD)/lockstep mutate $(call option,N,n) $(call option,SEED,seed) $(call option,FILE,file) $(call option,SHARD,shard) \
 		$(call option,OUT,out)
 
 compare:

@@ -76,21 +76,6 @@ static ls_status parse(conform *c, int count, char **argument)
     return ls_command_device(c->device);
 }
 
-static ls_status parse_numbers(const conform *c, uint64_t *seed, int *share, int *shares)
-{
-    int end = 0;
-    LS_TRY(ls_command_seed("--seed", c->seed, seed));
-    *share = 0;
-    *shares = 1;
-    if (c->share != NULL && (sscanf(c->share, "%9d/%9d%n", share, shares, &end) != 2 ||
-                             c->share[end] != '\0' || *share < 1 || *share > *shares)) {
-        return ls_log_fail(LS_ERR_USAGE, "--shard '%s': allowed: i/n with 1 <= i <= n, such as 2/4",
-                           c->share);
-    }
-    *share -= c->share != NULL;
-    return LS_OK;
-}
-
 /* Of the programs and engines next to this one, or in LS_LIB_DIR: a build. */
 static void digest_programs(char *text, size_t bytes)
 {
@@ -147,7 +132,8 @@ static void describe_shard(ls_run *run, int share, int shares)
 static ls_status choose_cases(conform *c)
 {
     int share, shares;
-    LS_TRY(parse_numbers(c, &c->run.seed, &share, &shares));
+    LS_TRY(ls_command_seed("--seed", c->seed, &c->run.seed));
+    LS_TRY(ls_command_shard("--shard", c->share, &share, &shares));
     for (int i = 0; i < c->files.count; i++) {
         char path[1024];
         const char *file = c->files.line[i].glob;

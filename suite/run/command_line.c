@@ -134,6 +134,23 @@ ls_status ls_command_seed(const char *name, const char *text, uint64_t *out)
     return LS_OK;
 }
 
+ls_status ls_command_shard(const char *name, const char *text, int *share, int *shares)
+{
+    int end = 0;
+    *share = 0;
+    *shares = 1;
+    if (text == NULL) {
+        return LS_OK;
+    }
+    if (sscanf(text, "%9d/%9d%n", share, shares, &end) != 2 || text[end] != '\0' || *share < 1 ||
+        *share > *shares) {
+        return ls_log_fail(LS_ERR_USAGE, "%s '%s': allowed: i/n with 1 <= i <= n, such as 2/4",
+                           name, text);
+    }
+    *share -= 1;
+    return LS_OK;
+}
+
 ls_status ls_command_device(const char *text)
 {
     if (strcmp(text, "cpu") != 0 && strcmp(text, "cuda") != 0 && strcmp(text, "auto") != 0) {

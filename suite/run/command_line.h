@@ -36,6 +36,8 @@ ls_status ls_command_whole(const char *name, const char *text, int64_t least, in
                            int64_t *out);
 /* A seed: 0 to 2^63 - 1. */
 ls_status ls_command_seed(const char *name, const char *text, uint64_t *out);
+/* i/n with 1 <= i <= n: share i - 1 of n; NULL: 0 of 1. */
+ls_status ls_command_shard(const char *name, const char *text, int *share, int *shares);
 /* cpu, cuda or auto, else LS_ERR_USAGE. */
 ls_status ls_command_device(const char *text);
 /* The absolute path <folder>/<UTC time>-<label>, with a number appended if that folder exists. */
