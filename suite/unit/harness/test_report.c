@@ -8,6 +8,7 @@
 #include "harness/report/tables/table.h"
 #include "harness/run/verdict_code.h"
 #include "kernels/core/path.h"
+#include "suite/unit/golden.h"
 #include "suite/unit/junit_read.h"
 #include "suite/unit/run_suite.h"
 #include "test_report_fake.h"
@@ -108,6 +109,12 @@ START_TEST(tables_hold_what_was_run)
         ck_assert_msg(head.rows > 0 && head.title[0] != '\0' && head.caption[0] != '\0', "%s",
                       name);
     }
+}
+END_TEST
+
+START_TEST(all_of_it_word_for_word)
+{
+    golden_check("suite/unit/harness/expected/report.txt", golden_report(scratch));
 }
 END_TEST
 
@@ -559,6 +566,7 @@ int main(int argc, char **argv)
         cases, 60); /* figures are drawn by child processes, on a machine that others share */
     tcase_add_checked_fixture(cases, open_scratch, close_scratch);
     tcase_add_test(cases, tables_hold_what_was_run);
+    tcase_add_test(cases, all_of_it_word_for_word);
     tcase_add_test(cases, summary_is_for_programs);
     tcase_add_test(cases, pages_escape_and_open_with_the_verdicts);
     tcase_add_test(cases, junit_is_what_a_ci_counts);

@@ -15,6 +15,7 @@
 #include "harness/report/tables/table.h"
 #include "kernels/core/text.h"
 #include "kernels/core/path.h"
+#include "suite/unit/golden.h"
 #include "suite/unit/run_suite.h"
 
 static char scratch[256];
@@ -489,6 +490,53 @@ START_TEST(the_words_follow_the_figures)
 }
 END_TEST
 
+START_TEST(all_of_it_word_for_word)
+{
+    golden_check("suite/unit/harness/expected/report_compare.txt", golden_report(scratch));
+}
+END_TEST
+
+/* Prints a line that `text`, which is what was printed, lacks. */
+static void print_new(FILE *to, char *const *text, const char *name, const char *words)
+{
+    LS_TEXT(line, 1200, "%s: %s\n", name, words);
+    fflush(to);
+    fputs(strstr(*text, line) == NULL ? line : "", to);
+}
+
+/* Comparisons, advice and titles of tables after each of the changes above, as a whole. */
+START_TEST(all_words_that_follow)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *to = open_memstream(&text, &bytes);
+    for (size_t i = 0; i < sizeof sayings / sizeof *sayings; i++) {
+        memcpy(jobs, usual_jobs, sizeof jobs);
+        steps = STEPS;
+        write_again(sayings[i].job, sayings[i].step_ms, sayings[i].steps, sayings[i].second_half);
+        fprintf(to, "==== %s %g ms, %d steps, second half x %g\n", jobs[sayings[i].job].id,
+                sayings[i].step_ms, steps, sayings[i].second_half);
+        cJSON *lists[] = {ls_report_compare_sentences(&run), ls_report_advice_make(&run)};
+        for (int l = 0; l < 2; l++) {
+            const cJSON *sentence;
+            cJSON_ArrayForEach(sentence, lists[l])
+            {
+                print_new(to, &text, l == 0 ? "compared" : "advice", sentence->valuestring);
+            }
+            cJSON_Delete(lists[l]);
+        }
+        ck_assert_int_eq(ls_report_tables(scratch), LS_OK);
+        for (int t = 0; ls_tables_name(t) != NULL; t++) {
+            ls_table_head head;
+            ck_assert_int_eq(ls_table_read_head(scratch, ls_tables_name(t), &head), LS_OK);
+            print_new(to, &text, ls_tables_name(t), head.title);
+        }
+    }
+    fclose(to);
+    golden_check("suite/unit/harness/expected/report_words.txt", text);
+}
+END_TEST
+
 /* Without the job of the curves the levels are compared with the one O0 job of the sweep. */
 START_TEST(one_run_is_no_band)
 {
@@ -587,6 +635,8 @@ int main(void)
     tcase_add_test(tests, programs_read_the_same_figures);
     tcase_add_loop_test(tests, the_words_follow_the_figures, 0,
                         (int)(sizeof sayings / sizeof *sayings));
+    tcase_add_test(tests, all_of_it_word_for_word);
+    tcase_add_test(tests, all_words_that_follow);
     tcase_add_test(tests, one_run_is_no_band);
     tcase_add_test(tests, jobs_are_put_into_words);
     suite_add_tcase(suite, tests);

@@ -17,6 +17,7 @@
 #include "harness/report/tables/table.h"
 #include "kernels/core/text.h"
 #include "suite/run/run.h"
+#include "suite/unit/golden.h"
 #include "suite/unit/run_suite.h"
 
 enum { GPUS = 4, STEPS = 30, SLOW = 2 };
@@ -187,6 +188,13 @@ START_TEST(speed_is_held_against_the_neighbours)
 }
 END_TEST
 
+START_TEST(all_of_it_word_for_word)
+{
+    write_run(false);
+    golden_check("suite/unit/harness/expected/report_gpus.txt", golden_report(scratch));
+}
+END_TEST
+
 START_TEST(pages_and_figure_show_them)
 {
     char path[300], plots[1024];
@@ -268,6 +276,7 @@ int main(int argc, char **argv)
     tcase_add_checked_fixture(tests, open_scratch, close_scratch);
     tcase_add_test(tests, the_slow_one_is_named);
     tcase_add_test(tests, speed_is_held_against_the_neighbours);
+    tcase_add_test(tests, all_of_it_word_for_word);
     tcase_add_test(tests, pages_and_figure_show_them);
     tcase_add_test(tests, steps_without_a_graph_are_marked);
     suite_add_tcase(suite, tests);
