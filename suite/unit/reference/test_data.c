@@ -10,6 +10,7 @@
 #include "kernels/core/digest.h"
 #include "kernels/core/rng.h"
 #include "reference/data/dataset.h"
+#include "reference/data/jpeg.h"
 #include "reference/data/make.h"
 #include "reference/data/transform.h"
 #include "data_root.h"
@@ -67,6 +68,50 @@ START_TEST(crop_draws)
     ls_transform_crop a = ls_transform_draw(7, 3, 0, 500, 375);
     ls_transform_crop b = ls_transform_draw(7, 2, 0, 500, 375);
     ck_assert(a.top != b.top || a.left != b.left || a.width != b.width);
+}
+END_TEST
+
+/* The rule of ls_transform_draw with the words of Philox, one try after the other: images in which
+ * the first try fits, images in which a later one does, and images that end in the fallback. */
+START_TEST(crops_follow_the_rule)
+{
+    static const int sides[][2] = {{500, 375}, {300, 700}, {640, 260}, {64, 64}, {10, 1000}};
+    int later = 0, fallbacks = 0;
+    for (int i = 0; i < 5 * 400; i++) {
+        int width = sides[i % 5][0], height = sides[i % 5][1], try = 0, w = 0, h = 0;
+        int64_t epoch = i / 5 % 3;
+        uint64_t key[2];
+        static const char *const stream[2] = {"crop", "flip"};
+        for (int k = 0; k < 2; k++) {
+            key[k] = ls_digest_update(ls_rng_stream(stream[k]), &epoch, sizeof epoch);
+        }
+        ls_transform_crop have = ls_transform_draw(11, epoch, i, width, height), want = {0};
+        bool found = false;
+        for (; try < 10 && !found; try++) {
+            ls_rng_block block = ls_rng_philox(11, key[0] + (uint64_t)try, (uint64_t)i);
+            double share = 0.08 + 0.92 * (block.word[0] >> 8) / 16777216.0;
+            double ratio = 0.75 * pow(16.0 / 9.0, (block.word[1] >> 8) / 16777216.0);
+            w = (int)rint(sqrt(width * (double)height * share * ratio));
+            h = (int)rint(sqrt(width * (double)height * share / ratio));
+            found = w >= 1 && h >= 1 && w <= width && h <= height;
+            want.top = (int)(((uint64_t)block.word[2] * (uint64_t)(height - h + 1)) >> 32);
+            want.left = (int)(((uint64_t)block.word[3] * (uint64_t)(width - w + 1)) >> 32);
+        }
+        if (!found) {
+            ls_transform_crop centre = ls_transform_fallback(width, height);
+            want = centre;
+            w = centre.width;
+            h = centre.height;
+        }
+        later += found && try > 1;
+        fallbacks += !found;
+        ck_assert_msg(
+            have.top == want.top && have.left == want.left && have.width == w && have.height == h,
+            "image %d of %dx%d: %dx%d at %d, %d, wanted %dx%d at %d, %d", i, width, height,
+            have.width, have.height, have.left, have.top, w, h, want.left, want.top);
+        ck_assert_int_eq(have.flip, ls_rng_uniform(11, key[1], (uint64_t)i) < 0.5f);
+    }
+    ck_assert(later > 100 && fallbacks > 300);
 }
 END_TEST
 
@@ -153,9 +198,138 @@ START_TEST(resampling)
 }
 END_TEST
 
+/* One output value in FP64: the triangle over all samples of the crop, normalised. */
+static double filtered(const uint8_t *rgb, int width, int height, const double start[2],
+                       const double extent[2], int size, int channel, const int at[2])
+{
+    double sum = 0, weights = 0, mean[3] = {0.485, 0.456, 0.406}, spread[3] = {0.229, 0.224, 0.225};
+    int low[2], high[2], length[2] = {width, height};
+    for (int side = 0; side < 2; side++) {
+        low[side] = (int)floor(start[side] + 1e-6);
+        low[side] = low[side] > length[side] - 1 ? length[side] - 1 : low[side];
+        high[side] = (int)ceil(start[side] + extent[side] - 1e-6);
+        high[side] = high[side] > length[side] ? length[side] : high[side];
+        high[side] = high[side] <= low[side] ? low[side] + 1 : high[side];
+    }
+    for (int y = low[1]; y < high[1]; y++) {
+        for (int x = low[0]; x < high[0]; x++) {
+            double weight = 1;
+            for (int side = 0; side < 2; side++) {
+                double step = extent[side] / size, support = fmax(step, 1);
+                double centre = start[side] + (at[side] + 0.5) * step;
+                weight *= fmax(0, 1 - fabs((side == 0 ? x : y) + 0.5 - centre) / support);
+            }
+            weights += weight;
+            sum += weight * rgb[(y * width + x) * 3 + channel];
+        }
+    }
+    return (sum / weights / 255 - mean[channel]) / spread[channel];
+}
+
+/* Crops of whole and of reduced decodings, enlarged and reduced, with one scratch for all. */
+START_TEST(resampling_is_the_triangle_filter)
+{
+    enum { W = 23, H = 17, MOST = 31 };
+    static const struct {
+        int full_width, full_height, size;
+        ls_transform_crop crop;
+    } rows[] = {
+        {W, H, 1, {.top = 3, .left = 2, .height = 9, .width = 13}},
+        {W, H, 5, {.top = 0, .left = 0, .height = H, .width = W}},
+        {W, H, 16, {.top = 5, .left = 7, .height = 11, .width = 6, .flip = true}},
+        {W, H, 31, {.top = 16, .left = 22, .height = 1, .width = 1}},
+        {2 * W, 2 * H, 7, {.top = 3, .left = 5, .height = 27, .width = 37}},
+        {2 * W - 1, 2 * H - 1, 9, {.top = 1, .left = 2, .height = 32, .width = 43, .flip = true}},
+        {4 * W - 3, 4 * H - 2, 12, {.top = 63, .left = 88, .height = 3, .width = 1}},
+        {8 * W - 7, 8 * H - 5, 4, {.top = 40, .left = 33, .height = 71, .width = 130}},
+        {8 * W - 7, 8 * H - 5, 6, {.top = 130, .left = 176, .height = 1, .width = 1}},
+        {W, H, 8, {.top = 2, .left = 4, .height = 8, .width = 8}},
+    };
+    uint8_t rgb[W * H * 3];
+    float out[3 * MOST * MOST];
+    ls_transform_scratch scratch = {0};
+    for (int i = 0; i < W * H * 3; i++) {
+        rgb[i] = (uint8_t)ls_rng_below(3, 4, (uint64_t)i, 256);
+    }
+    for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
+        const ls_transform_crop *crop = &rows[r].crop;
+        int size = rows[r].size;
+        double scale[2] = {(double)W / rows[r].full_width, (double)H / rows[r].full_height};
+        double start[2] = {crop->left * scale[0], crop->top * scale[1]};
+        double extent[2] = {crop->width * scale[0], crop->height * scale[1]};
+        ck_assert_int_eq(ls_transform_apply(&scratch, rgb, W, H, rows[r].full_width,
+                                            rows[r].full_height, crop, size, out),
+                         LS_OK);
+        ck_assert(scratch.size >= size && scratch.row_floats >= (int64_t)H * 3 * size);
+        for (int i = 0; i < 3 * size * size; i++) {
+            int x = i % size, at[2] = {crop->flip ? size - 1 - x : x, i / size % size};
+            double want = filtered(rgb, W, H, start, extent, size, i / (size * size), at);
+            ck_assert_msg(fabs((double)out[i] - want) <= RESAMPLE_LIMIT,
+                          "row %zu, element %d: %.7f, wanted %.7f", r, i, (double)out[i], want);
+        }
+    }
+    ls_transform_release(&scratch);
+    ck_assert(scratch.rows == NULL && scratch.weights == NULL && scratch.size == 0);
+}
+END_TEST
+
 /* ---- synthetic ------------------------------------------------------------------------------- */
 
 enum { SIZE = 16, PIXELS = 3 * SIZE * SIZE, CLASSES = 10, IMAGES = 2000 };
+
+/* Wellons' lowbias32, the hash of a pixel's noise in synthetic images and in drawn ones. */
+static uint32_t lowbias32(uint32_t x)
+{
+    x = (x ^ (x >> 16)) * UINT32_C(2146121005);
+    x = (x ^ (x >> 15)) * UINT32_C(2221713035);
+    return x ^ (x >> 16);
+}
+
+static double unit_of(uint32_t word)
+{
+    return (word >> 8) / 16777216.0;
+}
+
+/* light + strength * cos * cos + noise of each pixel, in FP64 from the words of Philox. */
+START_TEST(synthetic_is_its_formula)
+{
+    static const struct {
+        uint64_t seed;
+        int64_t index;
+        int classes, size;
+    } rows[] = {{0, 0, 10, 16}, {7, 123456789012, 1000, 24}, {3, 41, 2, 5}, {1, 2, 37, 1}};
+    /* f32: roundings of three terms of at most 2.5, and of the cosines' product: 4 units of 4 */
+    const double limit = 4 * 4 * 0x1p-24, pi = acos(-1);
+    for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
+        int size = rows[r].size;
+        uint64_t seed = rows[r].seed, index = (uint64_t)rows[r].index;
+        float image[3 * 24 * 24], waves[2 * 24];
+        int64_t target = -1;
+        ls_dataset_synthetic_image(seed, rows[r].index, rows[r].classes, size, waves, image,
+                                   &target);
+        ls_rng_block own = ls_rng_philox(seed, ls_rng_stream("synthetic image"), index);
+        ls_rng_block place = ls_rng_philox(seed, ls_rng_stream("synthetic place"), index);
+        int64_t kind = (int64_t)floor(own.word[0] / 4294967296.0 * rows[r].classes);
+        ck_assert_int_eq(target, kind);
+        for (int i = 0; i < 3 * size * size; i++) {
+            ls_rng_block look = ls_rng_philox(seed, ls_rng_stream("synthetic class"),
+                                              (uint64_t)(kind * 3 + i / (size * size)));
+            double wave = 1, at[2] = {i % size + 0.5, i / size % size + 0.5};
+            for (int side = 0; side < 2; side++) {
+                double phase = 2 * unit_of(look.word[2 + side]) + unit_of(place.word[side]) / 4;
+                wave *= cos(pi * ((1 + look.word[side] % 4) * at[side] / size + phase));
+            }
+            uint32_t word = lowbias32((uint32_t)i ^ own.word[3]);
+            double noise =
+                ((double)(word / 65536) + (double)(word % 65536)) / 65536 - 65535.0 / 65536;
+            double want = (unit_of(own.word[1]) - 0.5) / 2 +
+                          (0.75 + 0.75 * unit_of(own.word[2])) * wave + noise;
+            ck_assert_msg(fabs((double)image[i] - want) <= limit,
+                          "row %zu, element %d: %.8f, wanted %.8f", r, i, (double)image[i], want);
+        }
+    }
+}
+END_TEST
 
 START_TEST(synthetic_is_pure)
 {
@@ -308,6 +482,174 @@ START_TEST(made_folders)
 }
 END_TEST
 
+/* ---- pictures -------------------------------------------------------------------------------- */
+
+/* Random number `draw` of a picture. */
+typedef struct picture {
+    uint64_t seed, stream;
+} picture;
+
+static double drawn(picture p, int draw)
+{
+    return (double)ls_rng_uniform(p.seed, p.stream, (uint64_t)draw);
+}
+
+/* How far `t` lies inside a stripe, in periods: stripes fill the middle half. */
+static double stripe(double t)
+{
+    return 0.25 - fabs(t - floor(t) - 0.5);
+}
+
+static double circle(double x, double y, double radius)
+{
+    return radius - hypot(x, y);
+}
+
+static double rectangle(double x, double y, double half_width, double half_height)
+{
+    return fmin(half_width - fabs(x), half_height - fabs(y));
+}
+
+/* How far (x, y) lies inside the shape of a class, in halves of the shorter side. */
+static double inside(int kind, double x, double y, double r, double period, double phase)
+{
+    double a, b, u, v;
+    switch (kind) {
+    case 0: /* checker: the nearer of two edges; colours change across either */
+        a = stripe(x / period / 2 + phase) * 2 * period;
+        b = stripe(y / period / 2) * 2 * period;
+        return copysign(fmin(fabs(a), fabs(b)), a * b);
+    case 1:
+        return circle(x, y, r);
+    case 2:
+        return fmax(rectangle(x, y, 0.3 * r, r), rectangle(x, y, r, 0.3 * r));
+    case 3:
+        return stripe((x + y) / sqrt(2) / period + phase) * period;
+    case 4:
+        u = x / period + phase;
+        v = y / period;
+        return circle(u - floor(u) - 0.5, v - floor(v) - 0.5, 0.27) * period;
+    case 5:
+        return stripe(y / period + phase) * period;
+    case 6:
+        return fmin(circle(x, y, 0.96 * r), -circle(x, y, 0.64 * r));
+    case 7:
+        return rectangle(x, y, 0.85 * r, 0.85 * r);
+    case 8: /* the sides: y = c, and those at 60 degrees on either hand */
+        a = fmin(0.55 * r - y, 0.55 * r - (x * sqrt(3) / 2 - y / 2));
+        return fmin(a, 0.55 * r - (-x * sqrt(3) / 2 - y / 2));
+    default:
+        return stripe(x / period + phase) * period;
+    }
+}
+
+/* The level of each channel of one pixel, not yet rounded. */
+static void level_of(picture p, int kind, int width, int height, int row, int column, double *out)
+{
+    int shorter = width < height ? width : height;
+    double u = (2.0 * column + 1 - width) / shorter - (drawn(p, 1) - 0.5) / 2;
+    double v = (2.0 * row + 1 - height) / shorter - (drawn(p, 2) - 0.5) / 2;
+    double turn = (drawn(p, 3) - 0.5) * acos(-1) / 7;
+    double x = u * cos(turn) + v * sin(turn), y = v * cos(turn) - u * sin(turn);
+    double depth =
+        inside(kind, x, y, 0.45 + 0.3 * drawn(p, 4), 0.3 + 0.25 * drawn(p, 5), drawn(p, 6));
+    double share = fmin(fmax(depth * shorter / 2 + 0.5, 0), 1);
+    double light = 1 + 0.4 * ((drawn(p, 7) - 0.5) * u + (drawn(p, 8) - 0.5) * v);
+    uint32_t key = ls_rng_philox(p.seed, p.stream, 10).word[0];
+    uint32_t word = lowbias32((uint32_t)(row * width + column) ^ key);
+    int strong = (int)ls_rng_below(p.seed, p.stream, 40, 3);
+    for (int c = 0; c < 3; c++) {
+        double back = 30 + 195 * drawn(p, 20 + c), front = 30 + 195 * drawn(p, 30 + c);
+        if (c == strong) {
+            front = back + (back < 128 ? 1 : -1) * (90 + 60 * drawn(p, 41));
+        }
+        double noise = ((word >> (10 * c)) % 1024 - 511.5) / 512 * (6 + 18 * drawn(p, 9));
+        out[c] = fmin(fmax((back + share * (front - back)) * light + noise, 0), 255);
+    }
+}
+
+/* Sizes and pixels of the ten classes: the formula in FP64, within its rounding to a level. */
+START_TEST(pictures_are_their_formula)
+{
+    static uint8_t rgb[80 * 80 * 3];
+    for (int i = 0; i < 4 * LS_MAKE_CLASSES; i++) {
+        int kind = i % LS_MAKE_CLASSES, index = i / LS_MAKE_CLASSES, width = 0, height = 0;
+        picture p = {17, ls_rng_stream("picture") + (uint64_t)i};
+        ls_make_size(p.seed, kind, index, 30, &width, &height);
+        ck_assert_int_eq(width, 1 + (int)floor(30 * (1 + 0.6 * drawn(p, 50))));
+        ck_assert_int_eq(height, 1 + (int)floor(30 * (1 + 0.6 * drawn(p, 51))));
+        ls_make_picture(p.seed, kind, index, width, height, rgb);
+        for (int at = 0; at < width * height; at++) {
+            double want[3];
+            level_of(p, kind, width, height, at / width, at % width, want);
+            for (int c = 0; c < 3; c++) { /* 0.01: f32 on values up to 255 * 1.4 */
+                ck_assert_msg(fabs(rgb[3 * at + c] - want[c]) <= 0.51,
+                              "%s %d, pixel %d, channel %d: %d, wanted %.3f",
+                              ls_make_class_name(kind), index, at, c, rgb[3 * at + c], want[c]);
+            }
+        }
+    }
+}
+END_TEST
+
+static void read_bytes(const char *path, char *bytes, size_t most, size_t *count)
+{
+    FILE *stream = fopen(path, "rb");
+    ck_assert_msg(stream != NULL, "%s", path);
+    *count = fread(bytes, 1, most, stream);
+    fclose(stream);
+}
+
+/* DIR/<class>/00001.jpg and so on are the pictures, written with quality 90; the marker records the
+ * settings. Bounds of the arguments, both sides. */
+START_TEST(made_files_are_the_pictures)
+{
+    static uint8_t rgb[64 * 64 * 3];
+    static char have[1 << 15], want[1 << 15];
+    char dir[128], path[256];
+    size_t have_bytes, want_bytes;
+    snprintf(dir, sizeof dir, "%s/pictures", ROOT);
+    ck_assert_int_eq(ls_make_folder(dir, 2, 8, 9), LS_OK);
+    for (int i = 0; i < 2 * LS_MAKE_CLASSES; i++) {
+        int kind = i / 2, width = 0, height = 0;
+        ls_make_size(9, kind, i % 2, 8, &width, &height);
+        ls_make_picture(9, kind, i % 2, width, height, rgb);
+        snprintf(path, sizeof path, "%s/one.jpg", ROOT);
+        ck_assert_int_eq(ls_jpeg_write(path, rgb, width, height, 90), LS_OK);
+        read_bytes(path, want, sizeof want, &want_bytes);
+        snprintf(path, sizeof path, "%s/%s/%05d.jpg", dir, ls_make_class_name(kind), i % 2 + 1);
+        read_bytes(path, have, sizeof have, &have_bytes);
+        ck_assert_uint_eq(have_bytes, want_bytes);
+        ck_assert_mem_eq(have, want, want_bytes);
+    }
+    snprintf(path, sizeof path, "%s/.lockstep-data", dir);
+    read_bytes(path, have, sizeof have, &have_bytes);
+    have[have_bytes] = '\0';
+    ck_assert_str_eq(have, "--images 2 --size 8 --seed 9, format 1\ncomplete\n");
+    static const struct {
+        int images, size;
+    } refused[] = {{0, 8}, {100000, 8}, {1, 7}, {1, 4097}};
+    for (size_t i = 0; i < 4; i++) {
+        snprintf(dir, sizeof dir, "%s/refused", ROOT);
+        ck_assert_int_eq(ls_make_folder(dir, refused[i].images, refused[i].size, 9), LS_ERR_USAGE);
+        ck_assert_int_ne(access(dir, F_OK), 0);
+    }
+    ck_assert_int_eq(ls_make_folder("", 1, 8, 9), LS_ERR_USAGE);
+    char end[1100]; /* 960 bytes are allowed, "/./" is the folder's name in many of them */
+    int length = snprintf(end, sizeof end, "%s/long", ROOT);
+    for (; length + 2 <= 960; length += 2) {
+        strcpy(end + length, "/.");
+    }
+    end[length] = '/';
+    end[length + 1] = '\0';
+    end[960] = '\0';
+    ck_assert_uint_eq(strlen(end), 960);
+    ck_assert_int_eq(ls_make_folder(end, 1, 8, 9), LS_OK);
+    strcpy(end + 960, "/");
+    ck_assert_int_eq(ls_make_folder(end, 1, 8, 9), LS_ERR_USAGE);
+}
+END_TEST
+
 int main(void)
 {
     make_root();
@@ -316,12 +658,17 @@ int main(void)
     tcase_set_timeout(tests, 60);
     tcase_add_test(tests, crop_rounding);
     tcase_add_test(tests, crop_draws);
+    tcase_add_test(tests, crops_follow_the_rule);
     tcase_add_test(tests, normalisation);
     tcase_add_test(tests, resampling);
+    tcase_add_test(tests, resampling_is_the_triangle_filter);
     tcase_add_test(tests, synthetic_is_pure);
+    tcase_add_test(tests, synthetic_is_its_formula);
     tcase_add_test(tests, synthetic_is_learnable);
     tcase_add_test(tests, folder_order);
     tcase_add_test(tests, made_folders);
+    tcase_add_test(tests, pictures_are_their_formula);
+    tcase_add_test(tests, made_files_are_the_pictures);
     suite_add_tcase(suite, tests);
     return run_in_root(suite);
 }

@@ -414,6 +414,138 @@ START_TEST(torch_scale_has_no_ceiling)
 }
 END_TEST
 
+/* ---- dialects -------------------------------------------------------------------------------- */
+
+/* All rules that a command line resolves to in a world of four. */
+static const struct ruled {
+    const char *line;
+    ls_dialect_rules want;
+} ruled[] = {
+    {"",
+     {.average = LS_AVERAGE_POST,
+      .pre_factor = 1,
+      .post_factor = 0.25,
+      .unit = LS_BUCKET_ELEMENTS,
+      .limit_count = 1,
+      .limit = {10000000},
+      .first = LS_FIRST_DELAYED,
+      .rebuild = true,
+      .unused = LS_UNUSED_END_OF_BACKWARD,
+      .max_scale = 16777216}},
+    {"--dialect torch",
+     {.dialect = LS_DIALECT_TORCH,
+      .average = LS_AVERAGE_PRE,
+      .pre_factor = 0.25,
+      .post_factor = 1,
+      .unit = LS_BUCKET_BYTES,
+      .limit_count = 2,
+      .limit = {1 << 20, 25 << 20},
+      .first = LS_FIRST_PER_TYPE,
+      .rebuild = true,
+      .start_buffers = true,
+      .broadcast_buffers = true,
+      .unused = LS_UNUSED_NEXT_FORWARD,
+      .max_scale = INFINITY}},
+    {"--dialect torch --bucket-cap-mb 0.5 --broadcast-buffers=False --average post",
+     {.dialect = LS_DIALECT_TORCH,
+      .average = LS_AVERAGE_POST,
+      .pre_factor = 1,
+      .post_factor = 0.25,
+      .unit = LS_BUCKET_BYTES,
+      .limit_count = 2,
+      .limit = {1 << 19, 1 << 19},
+      .first = LS_FIRST_PER_TYPE,
+      .rebuild = true,
+      .start_buffers = true,
+      .unused = LS_UNUSED_NEXT_FORWARD,
+      .max_scale = INFINITY}},
+    {"--dialect torch --message-size 7 --find-unused",
+     {.dialect = LS_DIALECT_TORCH,
+      .average = LS_AVERAGE_PRE,
+      .pre_factor = 0.25,
+      .post_factor = 1,
+      .unit = LS_BUCKET_ELEMENTS,
+      .limit_count = 1,
+      .limit = {7},
+      .first = LS_FIRST_FINAL,
+      .start_buffers = true,
+      .broadcast_buffers = true,
+      .unused = LS_UNUSED_NEXT_FORWARD,
+      .max_scale = INFINITY}},
+    {"--message-size 1 --average none --predivide 8 --delay-allreduce",
+     {.average = LS_AVERAGE_NONE,
+      .pre_factor = 0.125,
+      .post_factor = 1,
+      .delay = true,
+      .unit = LS_BUCKET_ELEMENTS,
+      .limit_count = 1,
+      .limit = {1},
+      .first = LS_FIRST_FINAL,
+      .unused = LS_UNUSED_END_OF_BACKWARD,
+      .max_scale = 16777216}},
+    {"--bucket-cap-mb 1e-9 --deterministic --average pre --broadcast-buffers=True",
+     {.average = LS_AVERAGE_PRE,
+      .pre_factor = 0.25,
+      .post_factor = 1,
+      .unit = LS_BUCKET_BYTES,
+      .limit_count = 1,
+      .limit = {1},
+      .first = LS_FIRST_FINAL,
+      .broadcast_buffers = true,
+      .unused = LS_UNUSED_END_OF_BACKWARD,
+      .max_scale = 16777216}},
+};
+
+START_TEST(every_rule_of_a_dialect)
+{
+    outcome found = parse(ruled[_i].line);
+    ck_assert_int_eq(found.status, LS_OK);
+    const ls_dialect_rules *want = &ruled[_i].want;
+    ls_dialect_rules have;
+    memset(&have, 0x5a, sizeof have);
+    ls_dialect_resolve(&found.options, 4, &have);
+    ck_assert_int_eq(have.dialect, want->dialect);
+    ck_assert_int_eq(have.average, want->average);
+    ck_assert(have.pre_factor == want->pre_factor && have.post_factor == want->post_factor);
+    ck_assert_int_eq(have.delay, want->delay);
+    ck_assert_int_eq(have.unit, want->unit);
+    ck_assert_int_eq(have.limit_count, want->limit_count);
+    for (int i = 0; i < want->limit_count; i++) {
+        ck_assert_int_eq(have.limit[i], want->limit[i]);
+    }
+    ck_assert_int_eq(have.first, want->first);
+    ck_assert_int_eq(have.rebuild, want->rebuild);
+    ck_assert_int_eq(have.start_buffers, want->start_buffers);
+    ck_assert_int_eq(have.broadcast_buffers, want->broadcast_buffers);
+    ck_assert_int_eq(have.unused, want->unused);
+    ck_assert(have.max_scale == want->max_scale);
+    ck_assert_str_eq(ls_dialect_name(have.dialect),
+                     want->dialect == LS_DIALECT_TORCH ? "torch" : "apex");
+    static const char *const average[] = {
+        [LS_AVERAGE_POST] = "post", [LS_AVERAGE_PRE] = "pre", [LS_AVERAGE_NONE] = "none"};
+    ck_assert_str_eq(ls_dialect_average_name(have.average), average[want->average]);
+    ls_precision precision;
+    ls_precision_resolve(&found.options, &have, &precision);
+    ck_assert(precision.scaler.max_scale == want->max_scale);
+}
+END_TEST
+
+START_TEST(every_setting_of_the_scaler)
+{
+    outcome found = parse("--init-scale 512 --growth-interval 7 --max-loss-scale 1 "
+                          "--min-loss-scale 0.25");
+    ck_assert_int_eq(found.status, LS_OK);
+    ls_dialect_rules rules;
+    ls_precision precision;
+    ls_dialect_resolve(&found.options, 2, &rules);
+    ls_precision_resolve(&found.options, &rules, &precision);
+    const ls_scaler_config *scaler = &precision.scaler;
+    ck_assert(scaler->dynamic && scaler->growth_factor == 2 && scaler->backoff_factor == 0.5f &&
+              scaler->growth_interval == 7 && scaler->min_scale == 0.25f &&
+              scaler->max_scale == 1 && precision.initial_scale == 1);
+}
+END_TEST
+
 /* ---- explain --------------------------------------------------------------------------------- */
 
 static const char *const explained[] = {
@@ -463,6 +595,8 @@ int main(void)
     tcase_add_test(tests, as_json);
     tcase_add_loop_test(tests, types_and_scale, 0, sizeof meanings / sizeof meanings[0]);
     tcase_add_test(tests, torch_scale_has_no_ceiling);
+    tcase_add_loop_test(tests, every_rule_of_a_dialect, 0, (int)(sizeof ruled / sizeof ruled[0]));
+    tcase_add_test(tests, every_setting_of_the_scaler);
     tcase_add_loop_test(tests, explanations, 0, sizeof explained / sizeof explained[0]);
     suite_add_tcase(suite, tests);
     return run_suite(suite);

@@ -81,17 +81,95 @@ END_TEST
 START_TEST(epochs_need_data_that_ends)
 {
     static const char *const by_epochs[] = {"imagenet", "step:30:0.1", "warmup:5,constant",
-                                            "warmup:5,cosine:10s"};
+                                            "warmup:5,cosine:10s", "cosine:10"};
     static const char *const by_steps[] = {"constant", "step:30s:0.1", "warmup:5s,cosine:10s"};
-    for (size_t i = 0; i < 4; i++) {
+    for (size_t i = 0; i < 5; i++) {
         ls_schedule schedule = parse(by_epochs[i]);
         ck_assert_int_eq(ls_schedule_check(&schedule, 0), LS_ERR_USAGE);
-        ck_assert_int_eq(ls_schedule_check(&schedule, 10), LS_OK);
+        ck_assert_int_eq(ls_schedule_check(&schedule, 1), LS_OK);
     }
     for (size_t i = 0; i < 3; i++) {
         ls_schedule schedule = parse(by_steps[i]);
         ck_assert_int_eq(ls_schedule_check(&schedule, 0), LS_OK);
     }
+}
+END_TEST
+
+/* The whole schedule that a text stands for, at both ends of what each number may be. */
+START_TEST(every_field_is_read)
+{
+    static const struct {
+        const char *text;
+        ls_schedule want;
+    } rows[] = {
+        {"constant", {.kind = LS_SCHEDULE_CONSTANT}},
+        {"imagenet", {.kind = LS_SCHEDULE_IMAGENET}},
+        {"cosine:0.5", {.kind = LS_SCHEDULE_COSINE, .length_count = 1, .length = {{0.5, false}}}},
+        {"cosine:1e12s", {.kind = LS_SCHEDULE_COSINE, .length_count = 1, .length = {{1e12, true}}}},
+        {"step:30:0",
+         {.kind = LS_SCHEDULE_STEP, .length_count = 1, .length = {{30, false}}, .gamma = 0}},
+        {"warmup:2.5,step:7s:1",
+         {.kind = LS_SCHEDULE_STEP,
+          .warmup = true,
+          .warmup_length = {2.5, false},
+          .warmup_start = 0.01,
+          .length_count = 1,
+          .length = {{7, true}},
+          .gamma = 1}},
+        {"warmup:3s:0,constant",
+         {.kind = LS_SCHEDULE_CONSTANT, .warmup = true, .warmup_length = {3, true}}},
+        {"warmup:3s:1,constant",
+         {.kind = LS_SCHEDULE_CONSTANT,
+          .warmup = true,
+          .warmup_length = {3, true},
+          .warmup_start = 1}},
+        {"multistep:1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16:0.25",
+         {.kind = LS_SCHEDULE_MULTISTEP,
+          .length_count = 16,
+          .length = {{1},
+                     {2},
+                     {3},
+                     {4},
+                     {5},
+                     {6},
+                     {7},
+                     {8},
+                     {9},
+                     {10},
+                     {11},
+                     {12},
+                     {13},
+                     {14},
+                     {15},
+                     {16}},
+          .gamma = 0.25}},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        ls_schedule have = parse(rows[i].text);
+        const ls_schedule *want = &rows[i].want;
+        ck_assert_msg(have.kind == want->kind && have.warmup == want->warmup &&
+                          have.warmup_length.count == want->warmup_length.count &&
+                          have.warmup_length.in_steps == want->warmup_length.in_steps &&
+                          have.warmup_start == want->warmup_start &&
+                          have.length_count == want->length_count && have.gamma == want->gamma,
+                      "%s", rows[i].text);
+        for (int k = 0; k < want->length_count; k++) {
+            ck_assert_msg(have.length[k].count == want->length[k].count &&
+                              have.length[k].in_steps == want->length[k].in_steps,
+                          "%s: length %d", rows[i].text, k);
+        }
+    }
+}
+END_TEST
+
+/* With a start whose share of the warm-up rounds: at its end the rate is the base's to the bit. */
+START_TEST(warmup_ends_at_the_base)
+{
+    ls_schedule schedule = parse("warmup:3s:0.2,constant");
+    ck_assert(ls_schedule_lr(&schedule, 1, 1, 0) == 0.2);
+    ck_assert_double_lt(ls_schedule_lr(&schedule, 1, 3, 0), 0.74);
+    ck_assert(0.2 + (1 - 0.2) * 3 / 3 != 1);
+    ck_assert(ls_schedule_lr(&schedule, 1, 4, 0) == 1);
 }
 END_TEST
 
@@ -121,7 +199,13 @@ START_TEST(refusals)
                                         "warmup:5:2,cosine:3",
                                         "warmup:5,imagenet",
                                         "constant ",
-                                        "cosine:10:1"};
+                                        "cosine:10:1",
+                                        "cosine:1.5e12",
+                                        "warmup:5:constant",
+                                        "multistep:10,10:0.1",
+                                        "multistep:20,10",
+                                        "multistep:1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17:0.5",
+                                        "multistep:1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,"};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         ls_schedule schedule;
         ck_assert_msg(ls_schedule_parse(wrong[i], &schedule) == LS_ERR_USAGE, "'%s'", wrong[i]);
@@ -138,6 +222,8 @@ int main(void)
     tcase_add_test(tests, imagenet);
     tcase_add_test(tests, linear_scaling);
     tcase_add_test(tests, epochs_need_data_that_ends);
+    tcase_add_test(tests, every_field_is_read);
+    tcase_add_test(tests, warmup_ends_at_the_base);
     tcase_add_test(tests, refusals);
     suite_add_tcase(suite, tests);
     return run_suite(suite);

@@ -131,6 +131,161 @@ START_TEST(every_launcher_is_understood)
 }
 END_TEST
 
+/* Every field, from variables that leave as much as possible to the defaults and at their bounds;
+ * what is noted on the way. */
+START_TEST(every_field_of_a_place)
+{
+    static const struct {
+        const char *setting;
+        ls_world want;
+        const char *notes;
+    } rows[] = {
+        {"", {.world = 1, .local_world = 1, .machine_world = 1, .launcher = "none"}, ""},
+        {"RANK= WORLD_SIZE= LS_RUN_DIR= LS_OVERSUBSCRIBE=",
+         {.world = 1, .local_world = 1, .machine_world = 1, .launcher = "none"},
+         ""},
+        {"RANK=7 WORLD_SIZE=8 LOCAL_WORLD_SIZE=3 MASTER_ADDR=h MASTER_PORT=65535 LS_TOKEN=t",
+         {.rank = 7,
+          .world = 8,
+          .local_rank = 1,
+          .local_world = 3,
+          .machine_rank = 1,
+          .machine_world = 3,
+          .node = 2,
+          .address = "h",
+          .port = 65535,
+          .run_id = "t",
+          .launcher = "torchrun"},
+         ""},
+        {"RANK=1073741822 WORLD_SIZE=1073741823 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 "
+         "GROUP_RANK=1073741823 MASTER_ADDR=h MASTER_PORT=1 LS_TOKEN=t "
+         "TORCHELASTIC_USE_AGENT_STORE=False",
+         {.rank = 1073741822,
+          .world = 1073741823,
+          .local_world = 1,
+          .machine_world = 1,
+          .node = 1073741823,
+          .address = "h",
+          .port = 1,
+          .run_id = "t",
+          .launcher = "torchrun"},
+         ""},
+        {"RANK=0 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=9",
+         {.world = 2,
+          .local_world = 2,
+          .machine_world = 2,
+          .address = "h",
+          .port = 9,
+          .launcher = "torchrun"},
+         "no LS_TOKEN, TORCHELASTIC_RUN_ID or SLURM_JOB_ID: the store takes any peer\n"},
+        {"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=4 "
+         "SLURM_STEP_NODELIST=other LS_OVERSUBSCRIBE=1",
+         {.rank = 1,
+          .world = 2,
+          .local_rank = 1,
+          .local_world = 2,
+          .machine_rank = 1,
+          .machine_world = 2,
+          .oversubscribe = true,
+          .address = "127.0.0.1",
+          .port = 29500,
+          .launcher = "mpirun"},
+         "MASTER_PORT is not set, taking 29500\n"},
+        {"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_SIZE=2 MASTER_ADDR=h "
+         "MASTER_PORT=7 SLURM_JOB_ID=j",
+         {.rank = 1,
+          .world = 4,
+          .local_rank = 1,
+          .local_world = 2,
+          .machine_rank = 1,
+          .machine_world = 2,
+          .address = "h",
+          .port = 7,
+          .run_id = "j",
+          .launcher = "mpirun"},
+         ""},
+        {"SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_NODELIST=n7,n8 MASTER_ADDR=h LS_TOKEN=t "
+         "SLURM_JOB_ID=j LS_RUN_DIR=/d",
+         {.world = 2,
+          .local_world = 2,
+          .machine_world = 2,
+          .address = "h",
+          .port = 29500,
+          .run_id = "t",
+          .run_dir = "/d",
+          .launcher = "srun"},
+         "MASTER_PORT is not set, taking 29500\n"},
+        {"SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2 MASTER_PORT=5 LS_TOKEN=t",
+         {.world = 2,
+          .local_world = 2,
+          .machine_world = 2,
+          .address = "127.0.0.1",
+          .port = 5,
+          .run_id = "t",
+          .launcher = "srun"},
+         ""},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const ls_world *want = &rows[i].want;
+        ls_world have;
+        memset(&have, 0x5a, sizeof have);
+        FILE *notes = tmpfile();
+        int kept = dup(STDERR_FILENO);
+        fflush(stderr);
+        dup2(fileno(notes), STDERR_FILENO);
+        ls_status status = read_with(rows[i].setting, &have);
+        fflush(stderr);
+        dup2(kept, STDERR_FILENO);
+        close(kept);
+        char text[256] = "", *begin;
+        rewind(notes);
+        text[fread(text, 1, sizeof text - 1, notes)] = '\0';
+        fclose(notes);
+        begin = strstr(text, ": "); /* the program and its rank */
+        ck_assert_str_eq(begin == NULL ? text : begin + 2, rows[i].notes);
+        ck_assert_int_eq(status, LS_OK);
+        ck_assert_msg(have.rank == want->rank && have.world == want->world &&
+                          have.local_rank == want->local_rank &&
+                          have.local_world == want->local_world &&
+                          have.machine_rank == want->machine_rank &&
+                          have.machine_world == want->machine_world && have.node == want->node &&
+                          have.oversubscribe == want->oversubscribe && have.port == want->port &&
+                          have.probe == want->probe,
+                      "%s", rows[i].setting);
+        ck_assert_str_eq(have.address, want->address);
+        ck_assert_str_eq(have.run_id, want->run_id);
+        ck_assert_str_eq(have.run_dir, want->run_dir);
+        ck_assert_str_eq(have.launcher, want->launcher);
+    }
+}
+END_TEST
+
+/* Addresses and folders that just fit, and those that do not. */
+START_TEST(long_texts_of_a_place)
+{
+    static const struct {
+        const char *name;
+        int most;
+    } rows[] = {{"MASTER_ADDR", 255}, {"LS_TOKEN", 255}, {"LS_RUN_DIR", 511}};
+    for (size_t i = 0; i < 3; i++) {
+        for (int more = 0; more < 2; more++) {
+            char value[600] = "";
+            ls_world world;
+            ck_assert_int_eq(read_with("", &world), LS_OK);
+            setenv("RANK", "0", 1);
+            setenv("WORLD_SIZE", "2", 1);
+            setenv("MASTER_ADDR", "h", 1);
+            setenv("MASTER_PORT", "1", 1);
+            memset(value, 'x', (size_t)(rows[i].most + more));
+            setenv(rows[i].name, value, 1);
+            ck_assert_int_eq(ls_world_read(&world), more == 0 ? LS_OK : LS_ERR_USAGE);
+            const char *have = i == 0 ? world.address : i == 1 ? world.run_id : world.run_dir;
+            ck_assert(more == 1 || strcmp(have, value) == 0);
+        }
+    }
+}
+END_TEST
+
 START_TEST(a_wrong_place_is_a_usage_error)
 {
     static const char *const rows[] = {
@@ -143,6 +298,16 @@ START_TEST(a_wrong_place_is_a_usage_error)
         "RANK=0 WORLD_SIZE=2 MASTER_ADDR=a",
         "RANK=0 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=70000",
         "RANK=0 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=1z",
+        "RANK=0 WORLD_SIZE=0",
+        "RANK=0 WORLD_SIZE=1073741824",
+        "RANK=0 WORLD_SIZE=1 LOCAL_WORLD_SIZE=0",
+        "RANK=0 WORLD_SIZE=1 LOCAL_RANK=-1",
+        "RANK=0 WORLD_SIZE=1 GROUP_RANK=1073741824",
+        "RANK=0 WORLD_SIZE=1 GROUP_RANK=-1",
+        "LS_OVERSUBSCRIBE=-1",
+        "RANK=0 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=0",
+        "RANK=0 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=65536",
+        "SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=0",
         "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=1 MASTER_ADDR=a MASTER_PORT=1",
         "RANK=1 WORLD_SIZE=2 LOCAL_WORLD_SIZE=3 MASTER_ADDR=a MASTER_PORT=1",
         "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=0 "
@@ -491,6 +656,8 @@ int main(void)
     tcase_add_test(cases, a_world_of_one_needs_nothing);
     tcase_add_test(cases, every_launcher_is_understood);
     tcase_add_test(cases, ranks_know_their_machine);
+    tcase_add_test(cases, every_field_of_a_place);
+    tcase_add_test(cases, long_texts_of_a_place);
     tcase_add_test(cases, a_wrong_place_is_a_usage_error);
     tcase_add_test(cases, first_host_of_a_slurm_list);
     tcase_add_test(cases, nvidia_controllers_on_the_bus);
