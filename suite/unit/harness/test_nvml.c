@@ -26,6 +26,7 @@
 #include "kernels/core/text.h"
 #include "harness/machine/watch_gpu.h"
 #include "suite/run/run.h"
+#include "suite/unit/golden.h"
 #include "suite/unit/run_suite.h"
 
 /* ---- our declarations against the library's header, where there is one ----------------------- */
@@ -254,6 +255,96 @@ START_TEST(each_thing_wrong_is_found_where_it_is)
         ck_assert(gpu == FOUND[_i].gpu || find(&findings, FOUND[_i].word, gpu) == NULL);
     }
     ls_findings_free(&findings);
+}
+END_TEST
+
+/* What is found on the healthy machine with these lines added, as a whole; at 5 % of memory and at
+ * each other limit, both sides. */
+static const char *const machines[] = {
+    "",
+    "gpu 1 pcie_width 17",
+    "gpu 0 used 7.5e9",
+    "gpu 0 used 7.6e9",
+    "gpu 0 processes 1\ngpu 0 used 7.6e9",
+    "gpu 0 processes 3",
+    "gpu 1 reasons 4",
+    "gpu 1 reasons 5",
+    "gpu 1 reasons 16",
+    "gpu 1 reasons 68",
+    "gpu 1 reasons 66",
+    "gpu 1 power_limit 701",
+    "gpu 1 power_limit 699",
+    "gpu 1 compute_mode 3",
+    "gpu 1 compute_mode 2",
+    "gpu 0 links_up 0\ngpu 1 links_up 0\ngpu 2 links_up 0",
+    "gpu 0 links_up 0\ngpu 1 links 0\ngpu 2 links 0",
+    "gpu 0 links_up 0\ngpu 1 links_up 0\ngpu 2 links_up 0\ngpu 2 links 0",
+    "gpu 0 links_up 1\ngpu 1 links_up 2\ngpu 2 links_up 0",
+    "gpu 1 ecc 0\ngpu 2 ecc_next 0",
+    "gpu 1 ecc 0\ngpu 1 ecc_next 0",
+    "gpu 1 ecc -1\ngpu 1 ecc_next -1",
+    "gpu 2 uncorrected 3\ngpu 2 ever 3",
+    "gpu 2 uncorrected 3\ngpu 2 ever 5\ngpu 1 corrected 1",
+    "gpu 1 pages_single 1",
+    "gpu 1 pages_single 2\ngpu 1 pages_double 3",
+    "gpu 0 name NVIDIA_H100",
+    "gpu 2 name NVIDIA_H100\ngpu 2 lost 1",
+    "gpu 0 lost 1\ngpu 1 ecc 0\ngpu 1 persistence 0\ngpu 1 pcie_width 8\npeers 0",
+    "peers 0",
+    "cuda 13020",
+};
+
+/* In their order, then as they are printed. */
+static void print_findings(FILE *to, const ls_findings *findings)
+{
+    char where[64];
+    for (int i = 0; i < findings->count; i++) {
+        const ls_finding *f = &findings->list[i];
+        fprintf(to, "%s %s, %s %s: %s\n", ls_findings_severity(f->severity),
+                ls_findings_word(f->code), ls_findings_where(f, where, sizeof where), f->uuid,
+                f->what);
+    }
+    const ls_finding *worst = ls_findings_worst(findings);
+    fprintf(to, "worst: %s; %d fail\n", worst != NULL ? worst->what : "none",
+            ls_findings_fails(findings));
+    ls_findings_print(findings, to);
+}
+
+START_TEST(all_of_it_word_for_word)
+{
+    char *text = NULL, *healthy = NULL, path[300];
+    size_t bytes = 0;
+    FILE *to = open_memstream(&text, &bytes);
+    ls_text_put(path, sizeof path, "%s/fake.txt", scratch);
+    healthy = ls_text_read(path);
+    for (size_t i = 0; i < sizeof machines / sizeof *machines; i++) {
+        for (int shared = 0; shared < 2; shared++) {
+            ls_findings findings = {0, 0, NULL};
+            cJSON *gpus = cJSON_CreateArray();
+            const ls_preflight_question question = {.sysfs = ls_machine_sysfs(),
+                                                    .oversubscribe = shared != 0};
+            write_text("fake.txt", "w", "%s%s\n", healthy, machines[i]);
+            ls_preflight_look(&question, &findings, gpus);
+            if (shared == 0 || strstr(machines[i], "compute_mode") != NULL) {
+                fprintf(to, "==== %s%s\n", machines[i], shared ? " (ranks share GPUs)" : "");
+                print_findings(to, &findings);
+                if (i == 0 || strstr(machines[i], "lost") != NULL) {
+                    cJSON *array = ls_findings_json(&findings);
+                    golden_json(to, "recorded", array);
+                    golden_json(to, "gpus", gpus);
+                    cJSON_Delete(array);
+                }
+            }
+            cJSON_Delete(gpus);
+            ls_findings_free(&findings);
+        }
+    }
+    ls_findings none = {0, 0, NULL};
+    fprintf(to, "==== nothing\n");
+    print_findings(to, &none);
+    fclose(to);
+    free(healthy);
+    golden_check("suite/unit/harness/expected/preflight.txt", text);
 }
 END_TEST
 
@@ -630,6 +721,7 @@ int main(void)
     tcase_add_test(tests, a_healthy_machine_gives_no_warning);
     tcase_add_loop_test(tests, each_thing_wrong_is_found_where_it_is, 0,
                         sizeof FOUND / sizeof *FOUND);
+    tcase_add_test(tests, all_of_it_word_for_word);
     tcase_add_test(tests, exclusive_mode_matters_where_ranks_share);
     tcase_add_test(tests, an_old_library_leaves_facts_unknown);
     tcase_add_loop_test(tests, fields_are_read_in_any_type, 0, 8);

@@ -14,6 +14,7 @@
 #include "reference/explain/explain.h"
 #include "reference/options/options.h"
 #include "reference/options/precision.h"
+#include "suite/unit/golden.h"
 #include "suite/unit/run_suite.h"
 
 enum { ARGUMENTS_MAX = 24, TEXT_BYTES = 4096 };
@@ -579,6 +580,43 @@ START_TEST(explanations)
 }
 END_TEST
 
+static const struct {
+    int world;
+    const char *options;
+} explained_whole[] = {
+    {1, "-a resnet8 --image-size 32"},
+    {3, "-a resnet8 --image-size 32 --num-classes 100 -b 7 --opt-level O0 --nesterov "
+        "--delay-allreduce"},
+    {2, "-a resnet8 --image-size 32 --opt-level O2 --half bf16 --dialect torch --optimizer adam "
+        "--accumulate 2"},
+    {2, "-a resnet8 --image-size 33 --opt-level O2 --half fp16 --allreduce-fp32 --optimizer lamb "
+        "--bucket-cap-mb 0.1 --min-loss-scale 1 --lr-scaling linear"},
+    {5, "-a resnet8 --image-size 32 --opt-level O3 --optimizer lars --average none --predivide 3 "
+        "--compress fp16 --momentum 0 --schedule step:500s:0.1"},
+    {4, "-a resnet18 --image-size 64 --opt-level O1 --optimizer adamw --dialect torch "
+        "--broadcast-buffers=False --bucket-cap-mb 4 --loss-scale 128"},
+    {2, "-a resnet8 --image-size 32 --opt-level O0 --compress bf16 --message-size 20000 "
+        "--broadcast-buffers=True --deterministic"},
+    {8, "-a resnet8 --image-size 32 --opt-level O2 --keep-batchnorm-fp32 False --master-weights "
+        "False --init-scale 1024 --growth-interval 10 --max-loss-scale 4096 --momentum 0.5"},
+};
+
+START_TEST(explanations_word_for_word)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *to = open_memstream(&text, &bytes);
+    for (size_t i = 0; i < sizeof explained_whole / sizeof *explained_whole; i++) {
+        outcome found = parse(explained_whole[i].options);
+        ck_assert_msg(found.status == LS_OK, "%s: %s", explained_whole[i].options, found.said);
+        fprintf(to, "==== %d %s\n", explained_whole[i].world, explained_whole[i].options);
+        ck_assert_int_eq(ls_explain_print(&found.options, explained_whole[i].world, to), LS_OK);
+    }
+    fclose(to);
+    golden_check("suite/unit/reference/expected/explain.txt", text);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("options");
@@ -598,6 +636,7 @@ int main(void)
     tcase_add_loop_test(tests, every_rule_of_a_dialect, 0, (int)(sizeof ruled / sizeof ruled[0]));
     tcase_add_test(tests, every_setting_of_the_scaler);
     tcase_add_loop_test(tests, explanations, 0, sizeof explained / sizeof explained[0]);
+    tcase_add_test(tests, explanations_word_for_word);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
 }
