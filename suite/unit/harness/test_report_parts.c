@@ -1,0 +1,410 @@
+/* Parts of a report whose every output is looked at: figures drawn by a played gnuplot, the trace,
+ * what each form of page makes of each character. */
+#include <check.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "harness/report/files.h"
+#include "harness/report/job.h"
+#include "harness/report/page.h"
+#include "harness/report/report.h"
+#include "harness/report/tables/table.h"
+#include "kernels/core/path.h"
+#include "kernels/core/text.h"
+#include "suite/unit/golden.h"
+#include "suite/unit/run_suite.h"
+
+static char scratch[200];
+
+static void open_scratch(void)
+{
+    ls_text_put(scratch, sizeof scratch, "/tmp/ls_report_parts_XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(scratch));
+}
+
+static void close_scratch(void)
+{
+    ls_path_remove_tree(scratch);
+}
+
+static void write_text(const char *name, const char *text)
+{
+    LS_TEXT(path, 400, "%s/%s", scratch, name);
+    *strrchr(path, '/') = '\0';
+    ck_assert_int_eq(ls_path_make_folder(path), LS_OK);
+    ls_text_put(path, sizeof path, "%s/%s", scratch, name);
+    FILE *file = fopen(path, "w");
+    ck_assert(file != NULL && fputs(text, file) >= 0 && fclose(file) == 0);
+}
+
+static bool is_there(const char *name)
+{
+    LS_TEXT(path, 400, "%s/%s", scratch, name);
+    return access(path, F_OK) == 0;
+}
+
+static char *read_text(const char *name)
+{
+    LS_TEXT(path, 400, "%s/%s", scratch, name);
+    char *text = ls_text_read(path);
+    ck_assert_msg(text != NULL, "no %s", path);
+    return text;
+}
+
+/* ---- figures --------------------------------------------------------------------------------- */
+
+#define X35 "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"
+#define X36 X35 "x"
+#define X72 X36 X36
+
+/* A title and where it is to be broken: at most 72 columns, in the second half after punctuation or
+ * before a parenthesis, else at the last space. */
+static const struct {
+    const char *title, *drawn;
+} titles[] = {
+    {X72, X72},
+    {X35 " " X36, X35 " " X36},
+    {X72 " y", X72 "\ny"},
+    {X72 "x y z", X72 "x y z"},
+    {X35 ", yy " X35 "xxxx", X35 ", yy\n" X35 "xxxx"},
+    {X36 ": yy " X35, X36 ":\nyy " X35},
+    {"xx yy; " X36 "y " X35, "xx yy; " X36 "y\n" X35},
+    {X36 " y (z) w; v " X36, X36 " y (z) w;\nv " X36},
+    {X36 "x (y z) w v " X36, X36 "x\n(y z) w v " X36},
+    {X35 " y " X36 " z " X35 " w " X36, X35 " y\n" X36 " z\n" X35 " w\n" X36},
+};
+
+/* Draws nothing: says how it was called. Slowly: no more than two are to run at a time. */
+static const char gnuplot[] = "#!/bin/sh\n"
+                              "here=$(dirname \"$0\")\n"
+                              "touch \"$here/busy.$$\"\n"
+                              "set -- \"$@\" \"$(ls \"$here\" | grep -c busy)\"\n"
+                              "sleep 0.02\n"
+                              "[ \"$8\" -le 2 ] || echo \"$8 at a time\" >\"$here/crowded\"\n"
+                              "rm \"$here/busy.$$\"\n"
+                              "printf '%s|' \"$1\" \"$2\" \"${3##*/}\" \"${4##*/}\" \"$5\" \"$6\" "
+                              "\"$7\" \"${PWD##*/}\" >\"$4\"\n"
+                              "echo \"said $2\"\n"
+                              "! grep -q fails \"$2\"\n";
+
+static void write_table(const char *name, const char *title, const char *blocks, int rows)
+{
+    char text[2000] = "";
+    LS_TEXT(path, 100, "tables/%s.tsv", name);
+    ls_text_add(text, sizeof text, "# title: %s\n# caption: c\n", title);
+    if (blocks[0] != '\0') {
+        ls_text_add(text, sizeof text, "# blocks: %s\n", blocks);
+    }
+    for (int i = 0; i < rows; i++) {
+        ls_text_add(text, sizeof text, "%d\t1\n", i);
+    }
+    write_text(path, text);
+}
+
+/* A run of tables alone, with a script for each, drawn by the played gnuplot. */
+static ls_report_run play_figures(void)
+{
+    static char old[4096];
+    ls_report_run run = {0};
+    ls_text_put(run.directory, sizeof run.directory, "%s", scratch);
+    for (int i = 0; ls_tables_name(i) != NULL; i++) {
+        LS_TEXT(script, 100, "scripts/%s.gp", ls_tables_name(i));
+        write_table(ls_tables_name(i), titles[i].title, i == 4 ? "\"A\" \"B\"" : "", 2);
+        write_text(script, "plot\n");
+    }
+    write_text("bin/gnuplot", gnuplot);
+    LS_TEXT(program, 400, "%s/bin/gnuplot", scratch);
+    ck_assert_int_eq(chmod(program, 0755), 0);
+    ls_text_put(old, sizeof old, "%s/bin:%s", scratch, getenv("PATH"));
+    setenv("PATH", old, 1);
+    return run;
+}
+
+static void draw(const ls_report_run *run)
+{
+    LS_TEXT(scripts, 400, "%s/scripts", scratch);
+    ck_assert_int_eq(ls_report_plots_draw(run, scripts), LS_OK);
+}
+
+START_TEST(each_table_is_drawn_twice)
+{
+    static const char *const formats[] = {"svg", "png"};
+    ls_report_run run = play_figures();
+    write_text("plots/gnuplot.log", "of an earlier report\n");
+    draw(&run);
+    for (int i = 0; ls_tables_name(i) != NULL; i++) {
+        const char *name = ls_tables_name(i);
+        ck_assert(ls_report_plots_drawn(&run, name));
+        for (int f = 0; f < 2; f++) {
+            LS_TEXT(path, 100, "plots/%s.%s", name, formats[f]);
+            LS_TEXT(wanted, 1000, "-c|%s.gp|%s.tsv|%s.%s|%s|%s|%s|scripts|", name, name, name,
+                    formats[f], formats[f], titles[i].drawn, i == 4 ? "\"A\" \"B\"" : "\"\"");
+            char *called = read_text(path);
+            ck_assert_str_eq(called, wanted);
+            free(called);
+        }
+    }
+    ck_assert(!is_there("bin/crowded"));
+    ck_assert(!is_there("plots/gnuplot.log")); /* nothing failed */
+}
+END_TEST
+
+START_TEST(what_cannot_be_drawn_is_left_out)
+{
+    static const char *const old[] = {"scaling", "memory", "gpu", "timeline"};
+    ls_report_run run = play_figures();
+    write_table("scaling", "of one point", "", 1);
+    write_table("throughput_by_level", "of one point", "", 1);
+    write_table("memory", "of none", "", 0);
+    LS_TEXT(script, 400, "%s/scripts/gpu.gp", scratch);
+    ck_assert_int_eq(unlink(script), 0);
+    write_text("scripts/timeline.gp", "fails\n");
+    for (size_t i = 0; i < sizeof old / sizeof *old; i++) {
+        for (int f = 0; f < 2; f++) {
+            LS_TEXT(path, 100, "plots/%s.%s", old[i], f == 0 ? "svg" : "png");
+            write_text(path, "of an earlier report\n");
+        }
+    }
+    draw(&run);
+    for (int i = 0; ls_tables_name(i) != NULL; i++) {
+        const char *name = ls_tables_name(i);
+        bool drawn = true;
+        for (size_t o = 0; o < sizeof old / sizeof *old; o++) {
+            drawn = drawn && strcmp(old[o], name) != 0;
+        }
+        LS_TEXT(png, 100, "plots/%s.png", name);
+        ck_assert_msg(ls_report_plots_drawn(&run, name) == drawn, "%s", name);
+        ck_assert_msg(is_there(png) == drawn, "%s", png);
+    }
+    char *log = read_text("plots/gnuplot.log");
+    ck_assert_ptr_nonnull(strstr(log, "said timeline.gp\n"));
+    free(log);
+}
+END_TEST
+
+/* ---- the trace ------------------------------------------------------------------------------- */
+
+/* Of three jobs, the last of which is not traced; step 4 was audited; a rank that left
+ * nothing. */
+static void write_traced(void)
+{
+    static const char *const jobs[] = {"a", "b", "c"};
+    char text[4000];
+    write_text("run.json", "{}\n");
+    for (int j = 0; j < 3; j++) {
+        LS_TEXT(path, 100, "jobs/%s/job.json", jobs[j]);
+        ls_text_put(text, sizeof text,
+                    "{\"label\":\"job %s\",\"facts\":{\"role\":\"%s\",\"arch\":\"resnet8\","
+                    "\"level\":\"O2\",\"half\":\"fp16\",\"world\":%d,\"nodes\":1,\"bucket_mb\":25},"
+                    "\"outcome\":{\"state\":\"done\",\"ranks\":[]}}\n",
+                    jobs[j], j < 2 ? "phases" : "evidence", j == 0 ? 3 : 2);
+        write_text(path, text);
+        for (int rank = 0; rank < 2; rank++) {
+            ls_text_put(path, sizeof path, "jobs/%s/rank%d.jsonl", jobs[j], rank);
+            ls_text_put(text, sizeof text, "{\"event\":\"start\"}\n");
+            for (int step = 3; step < 6; step++) {
+                int from = 5000000 * j + 100000 * rank + 1000000 * step;
+                ls_text_add(text, sizeof text,
+                            "{\"event\":\"step\",\"step\":%d,\"ms\":{\"total\":1}%s}\n"
+                            "{\"event\":\"trace\",\"step\":%d,\"spans\":["
+                            "{\"name\":\"backward\",\"lane\":\"compute\",\"from_ns\":%d,"
+                            "\"to_ns\":%d},{\"name\":\"forward\",\"lane\":\"compute\","
+                            "\"from_ns\":%d,\"to_ns\":%d},{\"name\":\"bucket \\\"0\\\"\","
+                            "\"lane\":\"communication\",\"from_ns\":%d,\"to_ns\":%d}]}\n",
+                            step, rank == 1 && step == 4 ? ",\"audited\":true" : "", step,
+                            from + 300000, from + 700500, from, from + 300000, from + 500000,
+                            from + 900000 + 100000 * j);
+            }
+            write_text(path, text);
+        }
+    }
+}
+
+START_TEST(the_trace_word_for_word)
+{
+    write_traced();
+    ck_assert_int_eq(ls_report_tables(scratch), LS_OK);
+    ck_assert_int_eq(ls_report_write(scratch, "/nowhere"), LS_OK);
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *to = open_memstream(&text, &bytes);
+    cJSON *trace = NULL;
+    LS_TEXT(path, 400, "%s/trace.json", scratch);
+    ck_assert_int_eq(ls_json_read_file(path, &trace), LS_OK);
+    golden_json(to, "trace", trace);
+    cJSON_Delete(trace);
+    char *table = read_text("tables/timeline.tsv");
+    fputs(table, to);
+    free(table);
+    fclose(to);
+    golden_check("suite/unit/harness/expected/trace.txt", text);
+}
+END_TEST
+
+/* ---- pages ----------------------------------------------------------------------------------- */
+
+#define BAD "\xef\xbf\xbd" /* U+FFFD, for a byte that is not UTF-8 or not allowed in XML */
+
+static const struct {
+    const char *text, *html;
+} escapes[] = {
+    {"a<b>&\"'\n\t~", "a&lt;b&gt;&amp;&quot;&#39;\n\t~"},
+    {"\x01\x08\x0b\x1f \x7f|", BAD BAD BAD BAD " " BAD "|"},
+    {"\xc2\x80 \xdf\xbf", "\xc2\x80 \xdf\xbf"},
+    {"\x80 \xbf", BAD " " BAD},
+    {"\xc0\x80 \xc1\xbf", BAD BAD " " BAD BAD},
+    {"\xe0\xa0\x80 \xef\xbf\xbd", "\xe0\xa0\x80 \xef\xbf\xbd"},
+    {"\xe0\x9f\xbf", BAD BAD BAD}, /* too long */
+    {"\xe1\x80\x80", "\xe1\x80\x80"},
+    {"\xec\xbf\xbf", "\xec\xbf\xbf"},
+    {"\xed\x9f\xbf", "\xed\x9f\xbf"},
+    {"\xed\xa0\x80", BAD BAD BAD}, /* a surrogate */
+    {"\xee\x80\x80", "\xee\x80\x80"},
+    {"\xef\xbf\xbe", BAD BAD BAD}, /* U+FFFE */
+    {"\xef\xbf\xbf", BAD BAD BAD},
+    {"\xef\xbe\xbe \xee\xbf\xbf", "\xef\xbe\xbe \xee\xbf\xbf"},
+    {"\xf0\x90\x80\x80 \xf3\xbf\xbf\xbf", "\xf0\x90\x80\x80 \xf3\xbf\xbf\xbf"},
+    {"\xf0\x8f\xbf\xbf", BAD BAD BAD BAD}, /* too long */
+    {"\xf1\x80\x80\x80", "\xf1\x80\x80\x80"},
+    {"\xf4\x8f\xbf\xbf", "\xf4\x8f\xbf\xbf"},
+    {"\xf4\x90\x80\x80", BAD BAD BAD BAD}, /* beyond U+10FFFF */
+    {"\xf5\x80\x80\x80 \xff", BAD BAD BAD BAD " " BAD},
+    {"\xc3", BAD}, /* cut short */
+    {"\xe2\x82", BAD BAD},
+    {"\xe2\x82"
+     "a",
+     BAD BAD "a"},
+    {"\xf0\x90\x80", BAD BAD BAD},
+    {"\xc3\xc3\xa4\xe2\x82\xac!", BAD "\xc3\xa4\xe2\x82\xac!"},
+};
+
+START_TEST(html_holds_no_markup_and_no_broken_character)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *to = open_memstream(&text, &bytes);
+    ls_html_escape(to, escapes[_i].text);
+    fclose(to);
+    ck_assert_str_eq(text, escapes[_i].html);
+    free(text);
+}
+END_TEST
+
+/* Every element of both forms, with text that would be markup. */
+START_TEST(elements_of_pages_word_for_word)
+{
+    static const char evil[] = "a\\`*_|[]#<b>&\"c' \x01\x1f\x7f~";
+    static const ls_report_headline headlines[][4] = {{{"CORRECT", "yes", ""},
+                                                       {"MANNERS", "3 of 3", "why `not`\n"},
+                                                       {"SPEED", "within", "a<b"},
+                                                       {"MACHINE", "ready", ""}},
+                                                      {{"CORRECT", "no", "x"},
+                                                       {"MANNERS", "2 of 3", ""},
+                                                       {"SPEED", "below", "x"},
+                                                       {"MACHINE", "not ready", "x"}},
+                                                      {{"CORRECT", "not shown", "x"},
+                                                       {"MANNERS", "0 of 1", "x"},
+                                                       {"SPEED", "no baseline of any kind", "x"},
+                                                       {"MACHINE", "123456789", "x"}}};
+    static const char *const codes[] = {"plain <b>\nline", "a ` b `` c", "```", "a ```` b `````c"};
+    const ls_report_page_form *forms[] = {ls_report_markdown_form(), ls_html_form()};
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *to = open_memstream(&text, &bytes);
+    write_text("plots/drawn.svg", "<?xml version=\"1.0\"?>\n<!DOCTYPE svg>\n<svg width=\"10\" "
+                                  "height=\"5\" viewBox=\"0 0 10 5\"><g id=\"a\"/></svg>\n");
+    for (int f = 0; f < 2; f++) {
+        const ls_report_page_form *form = forms[f];
+        for (int h = 0; h < 3; h++) {
+            char *opened = NULL;
+            FILE *page = open_memstream(&opened, &bytes);
+            form->open(page, evil, "where <it> ran", headlines[h], 4 - (h == 2));
+            fclose(page);
+            char *style = strstr(opened, "<style>"), *end = strstr(opened, "</style>");
+            fprintf(to, "%.*s%s\n", style != NULL ? (int)(style - opened) : 0, opened,
+                    style != NULL ? end : opened);
+            free(opened);
+        }
+        form->heading(to, evil);
+        form->paragraph(to, evil);
+        fputs(form->list_open, to);
+        form->list_item(to, evil);
+        form->file(to, "a/b.json", evil);
+        fputs(form->list_close, to);
+        for (int c = 0; c < 4; c++) {
+            form->code(to, codes[c]);
+        }
+        for (int drawn = 0; drawn < 2; drawn++) {
+            form->figure(to, scratch, "drawn", evil, "caption <c>", drawn != 0);
+        }
+        form->figure(to, scratch, "missing", "t", "c", true);
+        ls_page_table table;
+        ls_page_table_open(&table, form, to, "text|number>|wide");
+        for (int row = 0; row < 2; row++) {
+            ls_page_cell(&table, "%s %d", evil, row);
+            ls_page_number(&table, row == 0 ? 1234.5 : NAN);
+            ls_page_cell(&table, "%s",
+                         row == 0 ? ""
+                                  : "0123456789012345678901234567890123456789 "
+                                    "0123456789012345678901234567890123456789");
+        }
+        ls_page_table_close(&table);
+        fputs(form->close, to);
+    }
+    fclose(to);
+    golden_check("suite/unit/harness/expected/pages.txt", text);
+}
+END_TEST
+
+static const struct {
+    double value;
+    const char *text;
+} numbers[] = {
+    {NAN, "-"},
+    {INFINITY, "-"},
+    {0, "0"},
+    {1000, "1000"},
+    {999.96, "1000.0"},
+    {1000.5, "1000"},
+    {99.96, "99.96"},
+    {100, "100.0"},
+    {10, "10.00"},
+    {9.99, "9.990"},
+    {1, "1.000"},
+    {0.01, "0.010"},
+    {0.00999, "0.00999"},
+    {1e-9, "1e-09"},
+    {-0.5, "-0.500"},
+    {-123.45, "-123.5"},
+    {-0.001234, "-0.00123"},
+    {1e7, "10000000"},
+};
+
+START_TEST(numbers_have_four_digits)
+{
+    char text[32];
+    ck_assert_str_eq(ls_report_lines_number(numbers[_i].value, text), numbers[_i].text);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("report_parts");
+    TCase *tests = tcase_create("report_parts");
+    tcase_set_timeout(tests, 60);
+    tcase_add_checked_fixture(tests, open_scratch, close_scratch);
+    tcase_add_test(tests, each_table_is_drawn_twice);
+    tcase_add_test(tests, what_cannot_be_drawn_is_left_out);
+    tcase_add_test(tests, the_trace_word_for_word);
+    tcase_add_loop_test(tests, html_holds_no_markup_and_no_broken_character, 0,
+                        sizeof escapes / sizeof *escapes);
+    tcase_add_test(tests, elements_of_pages_word_for_word);
+    tcase_add_loop_test(tests, numbers_have_four_digits, 0, sizeof numbers / sizeof *numbers);
+    suite_add_tcase(suite, tests);
+    return run_suite(suite);
+}
