@@ -205,9 +205,9 @@ static ls_amp_options options_of(int losses, int moments)
                             .verbosity = 1};
 }
 
-enum { PARAMS = 6, MOST = 80 };
+enum { PARAMS = 6, MOST = 257 };
 
-/* Parameters of every float type, with gradients; element i of parameter p is p + i / 64. */
+/* Parameters of every float type, with gradients; element i of parameter p is p + i % 8 / 64. */
 typedef struct params {
     ls_amp_param param[PARAMS];
     double memory[2][PARAMS][MOST];
@@ -216,7 +216,7 @@ typedef struct params {
 static void make_params(params *p)
 {
     static const ls_dtype type[PARAMS] = {LS_F16, LS_F32, LS_BF16, LS_F16, LS_F32, LS_F16};
-    static const int64_t count[PARAMS] = {64, 3, 65, 1, 64, 0};
+    static const int64_t count[PARAMS] = {64, 3, MOST, 1, 64, 0};
     memset(p, 0, sizeof *p);
     for (int k = 0; k < PARAMS; k++) {
         ls_amp_param *one = &p->param[k];
@@ -224,7 +224,7 @@ static void make_params(params *p)
         one->param = (ls_tensor){p->memory[0][k], type[k], count[k]};
         one->grad = (ls_tensor){p->memory[1][k], type[k], count[k]};
         for (int64_t i = 0; i < count[k]; i++) {
-            host_set(&one->param, i, (float)k + (float)i / 64);
+            host_set(&one->param, i, (float)k + (float)(i % 8) / 64);
         }
     }
 }
@@ -363,6 +363,8 @@ START_TEST(refused_numbers)
     cJSON_Delete(dict);
     GOOD(ls_amp_end(amp));
     GOOD(ls_amp_begin(amp, 0, first, 1, true, &state));
+    REFUSED(ls_amp_step(amp, 1, &skipped),
+            "an optimizer steps inside the block of loss 0; allowed: after ls_amp_end");
     GOOD(ls_amp_ready(amp, 0, 0, 0));
     GOOD(ls_amp_end(amp));
     REFUSED(ls_amp_step(amp, 0, &skipped),
@@ -410,6 +412,8 @@ START_TEST(refused_groups)
     ck_assert(group == -1 && device_log.held == held && ls_amp_param_count(amp, 0) == 0);
     GOOD(ADD(&sgd, p.param, 2));
     REFUSED(ADD(&sgd, wrong + 2, 1), "again is in two parameter groups of one optimizer");
+    wrong[1] = wrong[2] = p.param[3]; /* of one element */
+    REFUSED(ADD(&sgd, wrong + 1, 2), "p3 is in two parameter groups of one optimizer");
     wrong[1] = p.param[5]; /* without elements: as often as one likes */
     wrong[2] = p.param[5];
     GOOD(ADD(&sgd, wrong + 1, 2));
@@ -443,10 +447,12 @@ END_TEST
 START_TEST(tensors_of_a_group)
 {
     ls_device device = recording_device();
-    for (int form = 0; form < 6; form++) { /* moments 0, 1, 2, with masters and without */
+    for (int form = 0; form < 9; form++) { /* moments 0, 1, 2; masters, none, amp off */
         ls_amp_options options = options_of(1, form % 3);
-        options.masters = form < 3;
+        options.masters = form < 3 || form >= 6;
+        options.enabled = form < 6;
         ls_amp *amp = open_amp(&device, &options);
+        bool masters = form < 3;
         static params p;
         make_params(&p);
         int optimizer, group;
@@ -462,12 +468,12 @@ START_TEST(tensors_of_a_group)
             int64_t wide = (4 * param->count + 255) / 256 * 256;
             int64_t own = ((half ? 2 : 4) * param->count + 255) / 256 * 256;
             /* the master, the sum, a block's own, the moments; what is held back */
-            bytes += wide * ((options.masters && half) + 2 + options.moment_count) + own;
+            bytes += wide * ((masters && half) + 2 + options.moment_count) + own;
             ck_assert_str_eq(view.name, p.param[k].name);
             ck_assert(view.param.data == param->data && view.param.dtype == param->dtype &&
                       view.param.count == param->count);
             ck_assert(!view.has_grad && *view.steps == 0);
-            ck_assert(param->count == 0 || view.has_master == (options.masters && half));
+            ck_assert(param->count == 0 || view.has_master == (masters && half));
             ck_assert(view.has_master || view.value.data == param->data);
             ck_assert_int_eq(view.value.dtype, view.has_master ? LS_F32 : param->dtype);
             ck_assert(view.grad.dtype == LS_F32 && view.grad.count == param->count);

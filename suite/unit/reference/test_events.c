@@ -203,6 +203,230 @@ START_TEST(buckets_and_trace)
 }
 END_TEST
 
+/* The file's text, a line after the other; `pid` stands where this process's number does, `{}` for
+ * the options, whose text is test_options.c's. */
+static void expect_text(const char *name, const char *want)
+{
+    static char text[16384], have[16384];
+    FILE *file = fopen(path_of(name), "r");
+    ck_assert_ptr_nonnull(file);
+    text[fread(text, 1, sizeof text - 1, file)] = '\0';
+    fclose(file);
+    size_t used = 0;
+    for (char *line = strtok(text, "\n"); line != NULL; line = strtok(NULL, "\n")) {
+        cJSON *json = cJSON_Parse(line);
+        ck_assert_ptr_nonnull(json);
+        cJSON *pid = cJSON_GetObjectItem(json, "pid");
+        if (pid != NULL) {
+            ck_assert_int_eq(pid->valueint, getpid());
+            cJSON_ReplaceItemInObject(json, "pid", cJSON_CreateString("pid"));
+        }
+        if (cJSON_GetObjectItem(json, "options") != NULL) {
+            cJSON_ReplaceItemInObject(json, "options", cJSON_CreateObject());
+        }
+        char *printed = cJSON_PrintUnformatted(json);
+        used += (size_t)snprintf(have + used, sizeof have - used, "%s\n", printed);
+        free(printed);
+        cJSON_Delete(json);
+    }
+    ck_assert_str_eq(have, want);
+}
+
+#define START                                                                                    \
+    "{\"event\":\"start\",\"schema\":1,\"subject\":\"lockstep-train\",\"version\":\"" LS_VERSION \
+    "\","
+
+/* Every member of a start, with all that may be left out and without. */
+START_TEST(whole_starts)
+{
+    ls_options options;
+    ls_options_defaults(&options);
+    ls_backend_info info = {
+        .device = "d", .libraries = "l", .threads = 3, .host_memory = true, .half_emulated = false};
+    cJSON *memory = cJSON_Parse("{\"params\":12}");
+    ls_events_start full = {.rank = 1,
+                            .world = 6,
+                            .local_rank = 2,
+                            .local_world = 3,
+                            .node = 4,
+                            .backend = "cuda",
+                            .info = &info,
+                            .engine = "nccl",
+                            .engine_text = "t",
+                            .transport = "u",
+                            .options = &options,
+                            .first_step = 5,
+                            .param_elements = 7,
+                            .network_digest = 1,
+                            .fusions = "f",
+                            .tells_graph = true,
+                            .activation_bytes = 9,
+                            .workspace_bytes = 10,
+                            .memory = memory};
+    ls_events_start bare = {.world = 1, .local_world = 1, .options = &options, .first_step = 1};
+    ls_events *events = open_events(1, false);
+    clearenv();
+    setenv("NCCL_ALGO", "Ring=1", 1);
+    setenv("XNCCL_NOT", "1", 1);
+    setenv("NCCLX", "1", 1);
+    ck_assert_int_eq(ls_events_write_start(events, &full), LS_OK);
+    full.engine = "gloo";
+    full.no_graph = "why";
+    ck_assert_int_eq(ls_events_write_start(events, &full), LS_OK);
+    ck_assert_int_eq(ls_events_write_start(events, &bare), LS_OK);
+    ls_events_close(events);
+    cJSON_Delete(memory);
+#define PLACE                                                                               \
+    "\"rank\":1,\"world\":6,\"local_rank\":2,\"local_world\":3,\"node\":4,\"pid\":\"pid\"," \
+    "\"backend\":\"cuda\",\"device\":\"d\",\"libraries\":\"l\",\"threads\":3,"              \
+    "\"host_memory\":true,\"half_emulated\":false,"
+#define REST                                                                                 \
+    "\"transport\":\"u\",\"first_step\":5,\"param_elements\":7,"                             \
+    "\"network_digest\":\"0000000000000001\",\"activation_bytes\":9,\"workspace_bytes\":10," \
+    "\"memory\":{\"params\":12},\"fusions\":\"f\",\"cuda_graph\":"
+    expect_text(
+        "rank1.jsonl", START PLACE
+        "\"engine\":\"nccl\",\"engine_text\":\"t\",\"nccl\":{\"NCCL_ALGO\":\"Ring=1\"}," REST
+        "true,\"options\":{}}\n" START PLACE "\"engine\":\"gloo\",\"engine_text\":\"t\"," REST
+        "\"why\",\"options\":{}}\n" START
+        "\"rank\":0,\"world\":1,\"local_rank\":0,\"local_world\":1,\"node\":0,"
+        "\"pid\":\"pid\",\"first_step\":1,\"param_elements\":0,\"activation_bytes\":0,"
+        "\"workspace_bytes\":0,\"options\":{}}\n");
+}
+END_TEST
+
+/* Every member of the other events. */
+START_TEST(whole_events)
+{
+    static const ls_events_loss losses[] = {{0.5f, 4, 8}, {INFINITY, 2, 1}};
+    static const bool skipped[] = {true, false};
+    ls_events_step step = {.step = 3,
+                           .loss = -2,
+                           .loss_scale = 4,
+                           .loss_scale_next = 8,
+                           .audited = true,
+                           .lr = 0.5f,
+                           .images = 6,
+                           .at_ns = 11,
+                           .loss_count = 2,
+                           .optimizer_count = 2,
+                           .losses = losses,
+                           .optimizer_skipped = skipped};
+    for (int i = 0; i < LS_DIGEST_GROUPS; i++) {
+        step.digest.given[i] = true;
+    }
+    step.digest.value[LS_DIGEST_GROUP_PARAM] = 0xa0;
+    step.digest.value[LS_DIGEST_GROUP_MASTER] = 0xa1;
+    step.digest.value[LS_DIGEST_GROUP_STATE] = 0xa2;
+    step.digest.value[LS_DIGEST_GROUP_SCALER] = 0xa3;
+    step.digest.value[LS_DIGEST_GROUP_BUFFER] = 0xa4;
+    step.digest.value[LS_DIGEST_GROUP_GRAD] = 0xa5;
+    for (int i = 0; i < LS_EVENTS_MS_COUNT; i++) {
+        step.ms_given[i] = true;
+        step.ms[i] = i + 0.5;
+    }
+    ls_events_audit audit = {.step = 4,
+                             .outputs = 5,
+                             .elements = 6,
+                             .bad = 7,
+                             .unaudited = "update",
+                             .operation = "conv1",
+                             .output = "output",
+                             .index = 8,
+                             .ratio = 0.25,
+                             .got = NAN,
+                             .wanted = 1.5,
+                             .limit = INFINITY,
+                             .has_batch = true,
+                             .batch = 0xbc,
+                             .ms = 2.5,
+                             .usual_ms = 0};
+    static const ls_events_span spans[] = {{"forward", false, 1, 2}, {"bucket 0", true, 3, 4}};
+    int member[] = {2, 0, 1};
+    ls_bucket bucket[] = {{.dtype = LS_F16, .first = 0, .count = 2, .elements = 30, .bytes = 60},
+                          {.dtype = LS_F32, .first = 2, .count = 1, .elements = 8, .bytes = 32}};
+    ls_param param[3] = {{.name = "a"}, {.name = "b"}, {.name = "c"}};
+    ls_network network = {.param_count = 3, .param = param};
+    ls_bucket_layout layout = {.bucket_count = 2, .bucket = bucket, .member = member};
+    char digest[32];
+    snprintf(digest, sizeof digest, "%016llx", (unsigned long long)ls_buckets_digest(&layout));
+    ls_events *events = open_events(2, false);
+    ck_assert_int_eq(ls_events_write_step(events, &step), LS_OK);
+    step = (ls_events_step){.step = 4, .skipped = true};
+    step.digest.given[LS_DIGEST_GROUP_SCALER] = step.ms_given[LS_EVENTS_MS_COMM] = true;
+    ck_assert_int_eq(ls_events_write_step(events, &step), LS_OK);
+    ck_assert_int_eq(ls_events_write_audit(events, &audit), LS_OK);
+    audit.has_batch = false;
+    ck_assert_int_eq(ls_events_write_audit(events, &audit), LS_OK);
+    ck_assert_int_eq(ls_events_write_trace(events, 9, spans, 2), LS_OK);
+    ck_assert_int_eq(ls_events_write_buckets(events, 10, &layout, &network), LS_OK);
+    ck_assert_int_eq(ls_events_write_graph(events, 12, "why"), LS_OK);
+    ck_assert_int_eq(ls_events_write_unsupported(events, "--x", "no"), LS_OK);
+    ck_assert_int_eq(ls_events_write_end(events, 13, LS_ERR_NON_FINITE, 14), LS_OK);
+    ls_events_close(events);
+    char want[4096];
+    snprintf(
+        want, sizeof want, "%s%s%s%s%s%s%s%s",
+        "{\"event\":\"step\",\"step\":3,\"loss\":-2,\"loss_bits\":\"0xc0000000\",\"loss_scale\":4,"
+        "\"loss_scale_next\":8,\"skipped\":false,\"audited\":true,\"lr\":0.5,\"images\":6,"
+        "\"at_ns\":11,\"losses\":[{\"loss\":0.5,\"loss_scale\":4,\"loss_scale_next\":8},"
+        "{\"loss\":null,\"loss_scale\":2,\"loss_scale_next\":1}],"
+        "\"optimizers_skipped\":[true,false],\"digest\":{\"param\":\"00000000000000a0\","
+        "\"master\":\"00000000000000a1\",\"state\":\"00000000000000a2\","
+        "\"scaler\":\"00000000000000a3\",\"buffer\":\"00000000000000a4\","
+        "\"grad\":\"00000000000000a5\"},\"ms\":{\"total\":0.5,\"data\":1.5,\"forward\":2.5,"
+        "\"backward\":3.5,\"comm\":4.5,\"optimizer\":5.5,\"comm_exposed\":6.5,"
+        "\"instrument\":7.5}}\n",
+        "{\"event\":\"step\",\"step\":4,\"loss\":0,\"loss_bits\":\"0x00000000\",\"loss_scale\":0,"
+        "\"loss_scale_next\":0,\"skipped\":true,\"lr\":0,\"images\":0,"
+        "\"digest\":{\"scaler\":\"0000000000000000\"},\"ms\":{\"comm\":0}}\n",
+#define AUDIT                                                                            \
+    "{\"event\":\"audit\",\"step\":4,\"outputs\":5,\"elements\":6,\"bad\":7,"            \
+    "\"unaudited\":\"update\",\"worst\":{\"operation\":\"conv1\",\"output\":\"output\"," \
+    "\"index\":8,\"ratio\":0.25,\"got\":null,\"wanted\":1.5,\"limit\":null},"
+        AUDIT "\"batch\":\"00000000000000bc\",\"ms\":2.5,\"usual_ms\":0}\n",
+        AUDIT "\"ms\":2.5,\"usual_ms\":0}\n",
+        "{\"event\":\"trace\",\"step\":9,\"spans\":[{\"name\":\"forward\",\"lane\":\"compute\","
+        "\"from_ns\":1,\"to_ns\":2},{\"name\":\"bucket 0\",\"lane\":\"communication\","
+        "\"from_ns\":3,\"to_ns\":4}]}\n"
+        "{\"event\":\"buckets\",\"iteration\":10,\"delayed\":false,\"digest\":\"",
+        digest,
+        "\",\"buckets\":[{\"bytes\":60,\"elements\":30,\"type\":\"fp16\",\"names\":[\"c\",\"a\"]},"
+        "{\"bytes\":32,\"elements\":8,\"type\":\"fp32\",\"names\":[\"b\"]}]}\n",
+        "{\"event\":\"graph\",\"step\":12,\"cuda_graph\":\"why\"}\n"
+        "{\"event\":\"unsupported\",\"schema\":1,\"option\":\"--x\",\"why\":\"no\"}\n"
+        "{\"event\":\"end\",\"step\":13,\"code\":12,\"status\":\"non-finite "
+        "state\",\"skipped\":14}\n");
+    expect_text("rank2.jsonl", want);
+    /* every event, nowhere */
+    ck_assert_int_eq(ls_events_open("", 0, false, &events), LS_OK);
+    ck_assert_int_eq(ls_events_write_audit(events, &audit), LS_OK);
+    ck_assert_int_eq(ls_events_write_trace(events, 9, spans, 2), LS_OK);
+    ck_assert_int_eq(ls_events_write_buckets(events, 10, &layout, &network), LS_OK);
+    ck_assert_int_eq(ls_events_write_graph(events, 12, "why"), LS_OK);
+    ck_assert_int_eq(ls_events_write_unsupported(events, "--x", "no"), LS_OK);
+    ls_events_close(events);
+}
+END_TEST
+
+/* A folder whose file's path fills a path exactly, and one byte more. */
+START_TEST(long_folders)
+{
+    static char path[PATH_MAX + 16];
+    ls_events *events = NULL;
+    int most = PATH_MAX - 1 - (int)strlen("/rank0.jsonl");
+    for (int more = 0; more < 2; more++) {
+        memset(path, '/', sizeof path);
+        memcpy(path, folder, strlen(folder));
+        path[most + more] = '\0';
+        ck_assert_int_eq(ls_events_open(path, 0, false, &events), more == 0 ? LS_OK : LS_ERR_USAGE);
+        if (more == 0) {
+            ls_events_close(events);
+        }
+    }
+}
+END_TEST
+
 START_TEST(begun_anew_or_appended)
 {
     for (int run = 0; run < 3; run++) {
@@ -367,6 +591,9 @@ int main(void)
     tcase_add_test(tests, start);
     tcase_add_test(tests, steps);
     tcase_add_test(tests, buckets_and_trace);
+    tcase_add_test(tests, whole_starts);
+    tcase_add_test(tests, whole_events);
+    tcase_add_test(tests, long_folders);
     tcase_add_test(tests, begun_anew_or_appended);
     tcase_add_test(tests, without_a_directory);
     tcase_add_test(tests, full_disk);
