@@ -6,10 +6,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "kernels/math/scaler.h"
 #include "reference/amp/amp.h"
+#include "suite/unit/caught.h"
 #include "suite/unit/run_suite.h"
 #include "host_device.h"
 
@@ -149,31 +149,6 @@ static ls_device recording_device(void)
 }
 
 /* ---- lines ----------------------------------------------------------------------------------- */
-
-static FILE *caught;
-static int kept;
-
-static void catch_lines(void)
-{
-    caught = tmpfile();
-    ck_assert_ptr_nonnull(caught);
-    fflush(stderr);
-    kept = dup(STDERR_FILENO);
-    dup2(fileno(caught), STDERR_FILENO);
-}
-
-/* What stands on stderr, without the program's name. */
-static const char *caught_lines(void)
-{
-    static char text[512];
-    fflush(stderr);
-    dup2(kept, STDERR_FILENO);
-    close(kept);
-    rewind(caught);
-    text[fread(text, 1, sizeof text - 1, caught)] = '\0';
-    fclose(caught);
-    return strncmp(text, "test_amp: ", 10) == 0 ? text + 10 : text;
-}
 
 #define REFUSED(call, line)                                    \
     do {                                                       \
@@ -679,6 +654,175 @@ START_TEST(an_overflow_is_a_skip)
 }
 END_TEST
 
+/* Blocks before one step add up in f32; delayed ones are held back in the gradient's type and still
+ * scaled, until a block without delay takes them; a gradient that a block does not reach stays. */
+START_TEST(blocks_add_up)
+{
+    ls_device device = recording_device();
+    ls_amp_options options = options_of(2, 0);
+    ls_amp *amp = open_amp(&device, &options);
+    static params p;
+    make_params(&p);
+    static const int both[] = {1, 0}, only[] = {0};
+    int optimizer, group;
+    ls_step_state *state;
+    float small = 0x1p-12f;
+    GOOD(ls_amp_add_optimizer(amp, &optimizer));
+    GOOD(ls_amp_add_optimizer(amp, &optimizer));
+    GOOD(ls_amp_add_group(amp, 0, &sgd, 1, p.param, 2, &group)); /* fp16, f32 */
+    GOOD(ls_amp_add_group(amp, 1, &sgd, 1, p.param + 2, 1, &group));
+#define GRAD_IS(optimizer, index, value)                            \
+    do {                                                            \
+        ls_amp_view view_ = ls_amp_param_at(amp, optimizer, index); \
+        ck_assert(view_.has_grad);                                  \
+        for (int64_t i_ = 0; i_ < view_.grad.count; i_++) {         \
+            ck_assert_float_eq(host_get(&view_.grad, i_), value);   \
+        }                                                           \
+    } while (0)
+    GOOD(ls_amp_begin(amp, 0, only, 1, false, &state));
+    give(amp, &p, 0, 1, 8, 0, 0);
+    GOOD(ls_amp_end(amp));
+    GRAD_IS(0, 0, 1);
+    ck_assert(!ls_amp_param_at(amp, 0, 1).has_grad && !ls_amp_param_at(amp, 1, 0).has_grad);
+    GOOD(ls_amp_begin(amp, 1, both, 2, false, &state));
+    give(amp, &p, 0, small, 8, 0, 0);
+    give(amp, &p, 1, 2, 8, 0, 1);
+    GOOD(ls_amp_end(amp));
+    GRAD_IS(0, 0, 1 + small);
+    GRAD_IS(0, 1, 2);
+    ck_assert(!ls_amp_param_at(amp, 1, 0).has_grad);
+    GOOD(ls_amp_zero_param(amp, 0, 0, 1));
+    ck_assert(!ls_amp_param_at(amp, 0, 1).has_grad && ls_amp_param_at(amp, 0, 0).has_grad);
+    GOOD(ls_amp_zero_grad(amp, 0));
+    ck_assert(!ls_amp_param_at(amp, 0, 0).has_grad);
+    for (int block = 0; block < 3; block++) { /* 1 + 2^-12 + 2^-12, held in fp16: 1 */
+        GOOD(ls_amp_begin(amp, 0, only, 1, block < 2, &state));
+        give(amp, &p, 0, block == 0 ? 1 : small, 8, 0, 0);
+        give(amp, &p, 1, block == 0 ? 1 : small, 8, 0, 1);
+        GOOD(ls_amp_end(amp));
+        ck_assert_int_eq(ls_amp_param_at(amp, 0, 0).has_grad, block == 2);
+    }
+    GRAD_IS(0, 0, 1);
+    GRAD_IS(0, 1, 1 + 2 * small);
+    /* p1 was held back, p0 not: the block without delay takes both, and another optimizer steps */
+    bool skipped;
+    GOOD(ls_amp_zero_grad(amp, 0));
+    GOOD(ls_amp_begin(amp, 0, only, 1, true, &state));
+    give(amp, &p, 1, 3, 8, 0, 1);
+    GOOD(ls_amp_end(amp));
+    GOOD(ls_amp_step(amp, 1, &skipped));
+    GOOD(ls_amp_begin(amp, 0, only, 1, false, &state));
+    give(amp, &p, 0, 5, 8, 0, 0);
+    GOOD(ls_amp_end(amp));
+    GRAD_IS(0, 0, 5);
+    GRAD_IS(0, 1, 3);
+    /* a block that is dropped: what it reported does not count in the next */
+    GOOD(ls_amp_begin(amp, 0, only, 1, false, &state));
+    give(amp, &p, 0, 7, 8, 0, 0);
+    ls_amp_cancel(amp);
+    GOOD(ls_amp_begin(amp, 0, only, 1, false, &state));
+    GOOD(ls_amp_end(amp));
+    GRAD_IS(0, 0, 5);
+    /* elsewhere from now on */
+    static double moved[MOST];
+    ls_tensor to = {moved, p.param[0].grad.dtype, p.param[0].grad.count};
+    GOOD(ls_amp_set_grad(amp, 0, 0, 0, to));
+    p.param[0].grad = to;
+    GOOD(ls_amp_begin(amp, 0, only, 1, false, &state));
+    give(amp, &p, 0, 2, 8, 0, 0);
+    GOOD(ls_amp_end(amp));
+    GRAD_IS(0, 0, 7);
+    ls_amp_destroy(amp);
+}
+END_TEST
+
+/* Static scales: 1 without masters neither checks nor counts; with masters, or another scale, both;
+ * no static scale skips. */
+START_TEST(static_scales)
+{
+    static const struct {
+        float scale;
+        bool masters, counts;
+    } rows[] = {{1, false, false}, {1, true, true}, {2, false, true}};
+    for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
+        ls_device device = recording_device();
+        ls_amp_options options = options_of(1, 0);
+        options.scaler.dynamic = false;
+        options.initial_scale = rows[r].scale;
+        options.masters = rows[r].masters;
+        ls_amp *amp = open_amp(&device, &options);
+        static params p;
+        make_params(&p);
+        static const int only[] = {0};
+        int optimizer, group;
+        bool skipped = true;
+        ls_step_state *state;
+        GOOD(ls_amp_add_optimizer(amp, &optimizer));
+        GOOD(ls_amp_add_group(amp, 0, &sgd, 1, p.param, 2, &group));
+        GOOD(ls_amp_begin(amp, 0, only, 1, false, &state));
+        give(amp, &p, 0, 3, rows[r].scale, 0, 0);
+        give(amp, &p, 1, INFINITY, rows[r].scale, 0, 1);
+        GOOD(ls_amp_end(amp));
+        GRAD_IS(0, 0, 3);
+        ck_assert(state->growth_count == rows[r].counts && state->overflow == rows[r].counts);
+        GOOD(ls_amp_step(amp, 0, &skipped));
+        ck_assert(!skipped && device_log.steps == 1 && device_log.step[0].values == 2);
+        ls_amp_destroy(amp);
+    }
+}
+END_TEST
+
+/* The block that ends a training, and the gradient that did, by name; the first loss that overflows
+ * is the one that the skip names. */
+START_TEST(overflows_that_end_a_run)
+{
+    for (int form = 0; form < 2; form++) { /* the floor; LS_AMP_STREAK_MAX in a row */
+        ls_device device = recording_device();
+        ls_amp_options options = options_of(2, 0);
+        options.scaler.min_scale = form == 0 ? 4 : 1;
+        options.scaler.max_scale = 8;
+        options.verbosity = 0;
+        if (form == 1) {
+            options.scaler.backoff_factor = 1;
+        }
+        ls_amp *amp = open_amp(&device, &options);
+        static params p;
+        make_params(&p);
+        static const int only[] = {0};
+        int optimizer, group, last = form == 0 ? 3 : 51;
+        bool skipped;
+        ls_step_state *state;
+        GOOD(ls_amp_add_optimizer(amp, &optimizer));
+        GOOD(ls_amp_add_group(amp, 0, &sgd, 1, p.param, 3, &group));
+        for (int block = 1; block <= last; block++) {
+            int loss = block == 1 ? 0 : 1; /* the first is clean, and of another loss */
+            GOOD(ls_amp_begin(amp, loss, only, 1, false, &state));
+            give(amp, &p, 0, 1, 8, 0, 0);
+            if (block > 1) {
+                give(amp, &p, 2, NAN, 8, 0, 2);
+            }
+            char want[200] = "";
+            if (block == last && form == 0) {
+                snprintf(want, sizeof want,
+                         "error: step 3: an overflow took the loss scale to 4, past its floor; "
+                         "first gradient with inf or NaN: p2\n");
+            } else if (block == last) {
+                snprintf(want, sizeof want,
+                         "error: step 51: 50 overflows in a row, loss scale now 8; first gradient "
+                         "with inf or NaN: p2\n");
+            }
+            catch_lines();
+            ls_status status = ls_amp_end(amp);
+            ck_assert_str_eq(caught_lines(), want);
+            ck_assert_int_eq(status, block == last ? LS_ERR_NON_FINITE : LS_OK);
+            GOOD(ls_amp_step(amp, 0, &skipped));
+            ck_assert_int_eq(skipped, block > 1);
+        }
+        ls_amp_destroy(amp);
+    }
+}
+END_TEST
+
 START_TEST(state_dicts)
 {
     ls_device device = recording_device();
@@ -831,6 +975,9 @@ int main(void)
     tcase_add_test(tests, calls_of_a_step);
     tcase_add_test(tests, a_bad_state_is_named);
     tcase_add_test(tests, an_overflow_is_a_skip);
+    tcase_add_test(tests, blocks_add_up);
+    tcase_add_test(tests, static_scales);
+    tcase_add_test(tests, overflows_that_end_a_run);
     tcase_add_test(tests, state_dicts);
     tcase_add_test(tests, every_failure_comes_back);
     suite_add_tcase(suite, tests);

@@ -1,6 +1,7 @@
 /* The loader: the same batches from any number of threads, from any step on, and errors that arrive
  * with the batch they belong to. */
 #include <check.h>
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -182,6 +183,84 @@ START_TEST(synthetic_is_rank_major)
 }
 END_TEST
 
+static int threads_now(void)
+{
+    int count = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    ck_assert_ptr_nonnull(tasks);
+    for (struct dirent *task = readdir(tasks); task != NULL; task = readdir(tasks)) {
+        count += task->d_name[0] != '.';
+    }
+    closedir(tasks);
+    return count;
+}
+
+/* From none to the most, and refused beyond. */
+START_TEST(as_many_threads_as_asked)
+{
+    static const int asked[] = {0, 1, 5, 256};
+    ls_loader *loader;
+    ls_loader_options options = options_for("synthetic");
+    int before = threads_now();
+    for (int i = 0; i < 4; i++) {
+        ls_loader_batch batch;
+        options.workers = asked[i];
+        ck_assert_int_eq(ls_loader_open(&options, &loader), LS_OK);
+        ck_assert_int_eq(ls_loader_next(loader, &batch), LS_OK);
+        ck_assert_int_eq(threads_now() - before, asked[i]);
+        ls_loader_close(loader);
+        before = threads_now(); /* of those that have been joined the kernel may still know */
+    }
+    options.workers = 257;
+    ck_assert_int_eq(ls_loader_open(&options, &loader), LS_ERR_USAGE);
+}
+END_TEST
+
+/* Image i of rank r in micro-batch m of step s is number ((s-1) A + m) W b + r b + i, b the largest
+ * batch, whatever this rank's own is. */
+START_TEST(synthetic_images_are_numbered)
+{
+    enum { SIDE = 16, IMAGE = 3 * SIDE * SIDE };
+    static const struct {
+        int rank, world, batch, largest, accumulate;
+        int64_t first_step;
+    } rows[] = {{0, 1, 3, 0, 1, 1}, {1, 3, 2, 5, 2, 4}, {2, 3, 5, 4, 3, 1}, {0, 2, 1, 2, 1, 1000}};
+    for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
+        ls_loader *loader;
+        ls_loader_options options = options_for("synthetic");
+        options.rank = rows[r].rank;
+        options.world = rows[r].world;
+        options.batch_size = rows[r].batch;
+        options.largest_batch = rows[r].largest;
+        options.accumulate = rows[r].accumulate;
+        options.first_step = rows[r].first_step;
+        int largest = rows[r].largest > rows[r].batch ? rows[r].largest : rows[r].batch;
+        ck_assert_int_eq(ls_loader_open(&options, &loader), LS_OK);
+        ck_assert_int_eq(ls_loader_steps_per_epoch(loader), 0);
+        for (int micro = 0; micro < 5; micro++) {
+            ls_loader_batch batch;
+            ck_assert_int_eq(ls_loader_next(loader, &batch), LS_OK);
+            ck_assert_int_eq(batch.images, rows[r].batch);
+            ck_assert_int_eq(batch.epoch, 0);
+            for (int i = 0; i < batch.images; i++) {
+                float waves[2 * SIDE], want[IMAGE];
+                int64_t target = -1, before = (rows[r].first_step - 1) * rows[r].accumulate + micro;
+                int64_t number = (before * rows[r].world + rows[r].rank) * largest + i;
+                ls_dataset_synthetic_image(options.seed, number, 10, SIDE, waves, want, &target);
+                ck_assert_int_eq(batch.target[i], target);
+                ck_assert_mem_eq(batch.input + i * IMAGE, want, sizeof want);
+            }
+            uint64_t images =
+                ls_digest_xxh64(7, batch.input, (size_t)batch.images * IMAGE * sizeof *batch.input);
+            ck_assert_uint_eq(
+                ls_loader_digest(7, &batch, SIDE),
+                ls_digest_xxh64(images, batch.target, (size_t)batch.images * sizeof *batch.target));
+        }
+        ls_loader_close(loader);
+    }
+}
+END_TEST
+
 /* ---- batches:DIR ----------------------------------------------------------------------------- */
 
 /* One file; `micro` 0: without the leading dimension. */
@@ -352,6 +431,8 @@ int main(void)
     tcase_add_test(tests, a_step_out_of_range_is_refused);
     tcase_add_test(tests, closing_early);
     tcase_add_test(tests, synthetic_is_rank_major);
+    tcase_add_test(tests, as_many_threads_as_asked);
+    tcase_add_test(tests, synthetic_images_are_numbered);
     tcase_add_test(tests, batches_are_read);
     tcase_add_test(tests, batches_errors);
     tcase_add_test(tests, folder_errors);

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <math.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -23,6 +24,8 @@
 #include "kernels/core/file.h"
 #include "kernels/core/rng.h"
 #include "reference/files/safetensors.h"
+#include "reference/files/strict_reader.h"
+#include "suite/unit/caught.h"
 #include "suite/unit/run_suite.h"
 
 static char folder[PATH_MAX - 64];
@@ -470,6 +473,135 @@ START_TEST(discard_leaves_nothing)
 }
 END_TEST
 
+/* ---- what a run asks of a file --------------------------------------------------------------- */
+
+/* A file of tensors of every type and of names in groups, without digests. */
+static void write_asked(bool lasting)
+{
+    static const uint16_t half[2] = {0x3c00, 0x7c00}; /* fp16: 1 and inf */
+    static const float bad[3] = {1, 2, NAN};
+    static const uint8_t byte[1] = {1};
+    static const struct {
+        const char *name;
+        ls_dtype dtype;
+        ls_shape shape;
+        const void *data;
+    } tensors[] = {
+        {"rank0/a", LS_U8, {1, {1}}, byte},  {"state/x", LS_F32, {1, {3}}, bad},
+        {"rank12/b", LS_U8, {1, {1}}, byte}, {"state/y", LS_F16, {2, {1, 2}}, half},
+        {"rank3x", LS_U8, {1, {1}}, byte},   {"rank/c", LS_U8, {1, {1}}, byte},
+        {"plain", LS_BF16, {1, {1}}, half},  {"state/z", LS_F32, {1, {2}}, bad},
+    };
+    ls_safetensors_writer *writer;
+    ck_assert_int_eq(ls_safetensors_create(file_path(), &writer), LS_OK);
+    for (size_t i = 0; i < sizeof tensors / sizeof tensors[0]; i++) {
+        ls_safetensors_add(writer, tensors[i].name, tensors[i].dtype, &tensors[i].shape,
+                           tensors[i].data);
+    }
+    ls_safetensors_metadata(writer, "arch", "resnet8");
+    if (lasting) {
+        ls_safetensors_lasting(writer);
+    }
+    ck_assert_int_eq(ls_safetensors_finish(writer), LS_OK);
+}
+
+/* The call's status, and its line with the path before it. */
+#define ASKED(call, status_, line)                                               \
+    do {                                                                         \
+        char want_[PATH_MAX + 256] = "";                                         \
+        if ((line)[0] != '\0') {                                                 \
+            snprintf(want_, sizeof want_, "error: %s: %s\n", file_path(), line); \
+        }                                                                        \
+        catch_lines();                                                           \
+        ls_status asked_ = (call);                                               \
+        ck_assert_str_eq(caught_lines(), want_);                                 \
+        ck_assert_int_eq(asked_, status_);                                       \
+    } while (0)
+
+START_TEST(what_a_run_asks)
+{
+    ls_strict_reader reader;
+    const ls_safetensors_entry *entry = NULL;
+    char text[256];
+    write_asked(false);
+    ck_assert_int_eq(ls_strict_reader_open(file_path(), &reader), LS_OK);
+    ls_strict_reader_unused(&reader, text, sizeof text);
+    ck_assert_str_eq(text, "state 3, plain 1, rank<k> 2, rank3x 1, rank 1");
+    static const struct {
+        const char *name;
+        ls_dtype dtype;
+        bool any;
+        ls_shape shape;
+        const char *line, *unused;
+    } rows[] = {
+        {"state", LS_F32, false, {1, {3}}, "state is missing", ""},
+        {"state/x", LS_F32, false, {1, {2}}, "state/x has shape [3], this run needs [2]", ""},
+        {"state/y", LS_F16, true, {2, {2, 1}}, "state/y has shape [1,2], this run needs [2,1]", ""},
+        {"state/y", LS_F16, true, {1, {1}}, "state/y has shape [1,2], this run needs [1]", ""},
+        {"state/y", LS_F32, false, {2, {1, 2}}, "state/y has type F16, this run needs F32", ""},
+        {"rank0/a",
+         LS_F32,
+         true,
+         {1, {1}},
+         "rank0/a has type U8, this run needs F32, F16 or BF16",
+         ""},
+        {"state/y", LS_F32, true, {2, {1, 2}}, "", "state 2, plain 1, rank<k> 2, rank3x 1, rank 1"},
+        {"plain", LS_F32, true, {1, {1}}, "", "state 2, rank<k> 2, rank3x 1, rank 1"},
+        {"state/x", LS_F32, true, {1, {3}}, "", "state 1, rank<k> 2, rank3x 1, rank 1"},
+        {"rank0/a", LS_U8, false, {1, {1}}, "", "state 1, rank<k> 1, rank3x 1, rank 1"},
+        {"state/z", LS_F32, false, {1, {2}}, "", "rank<k> 1, rank3x 1, rank 1"},
+        {"rank12/b", LS_U8, false, {1, {1}}, "", "rank3x 1, rank 1"},
+        {"rank3x", LS_U8, false, {1, {1}}, "", "rank 1"},
+        {"rank/c", LS_U8, false, {1, {1}}, "", ""},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const ls_safetensors_entry *there = ls_safetensors_find(reader.file, rows[i].name);
+        bool good = rows[i].line[0] == '\0';
+        entry = NULL;
+        ck_assert(there == NULL || !ls_strict_reader_has_seen(&reader, there));
+        ASKED(ls_strict_reader_tensor(&reader, rows[i].name, rows[i].dtype, rows[i].any,
+                                      &rows[i].shape, &entry),
+              good ? LS_OK : LS_ERR_USAGE, rows[i].line);
+        ck_assert_ptr_eq(entry, good ? there : NULL);
+        ck_assert(there == NULL || ls_strict_reader_has_seen(&reader, there) == good);
+        if (good) {
+            ls_strict_reader_unused(&reader, text, sizeof text);
+            ck_assert_str_eq(text, rows[i].unused);
+        }
+    }
+    ck_assert_int_eq(
+        ls_strict_reader_tensor(&reader, "plain", LS_BF16, false, &(ls_shape){1, {1}}, NULL),
+        LS_OK);
+    ASKED(ls_strict_reader_finite(&reader, ls_safetensors_find(reader.file, "state/x")),
+          LS_ERR_USAGE, "state/x is not finite at element 2");
+    ASKED(ls_strict_reader_finite(&reader, ls_safetensors_find(reader.file, "state/y")),
+          LS_ERR_USAGE, "state/y is not finite at element 1");
+    ASKED(ls_strict_reader_finite(&reader, ls_safetensors_find(reader.file, "state/z")), LS_OK, "");
+    ASKED(ls_strict_reader_metadata(&reader, "arch", "resnet%d", 8), LS_OK, "");
+    ASKED(ls_strict_reader_metadata(&reader, "arch", "resnet%d", 18), LS_ERR_USAGE,
+          "arch is 'resnet8' there and 'resnet18' here");
+    ASKED(ls_strict_reader_metadata(&reader, "world", "2"), LS_ERR_USAGE,
+          "world is '' there and '2' here");
+    ls_strict_reader_close(&reader);
+    for (int lasting = 0; lasting < 2; lasting++) {
+        char want[PATH_MAX + 256] = "";
+        write_asked(lasting != 0);
+        ck_assert_int_eq(ls_strict_reader_open(file_path(), &reader), LS_OK);
+        ck_assert_int_eq(ls_safetensors_has_digests(reader.file), lasting);
+        if (lasting == 0) {
+            snprintf(want, sizeof want,
+                     "warning: %s: it has no digests (an older version saved it): damage would go "
+                     "unnoticed\n",
+                     file_path());
+        }
+        catch_lines();
+        ls_strict_reader_warn_unverified(&reader);
+        ck_assert_str_eq(caught_lines(), want);
+        ls_strict_reader_close(&reader);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("safetensors");
@@ -489,6 +621,7 @@ int main(void)
     tcase_add_test(tests, a_running_writer_keeps_its_file);
     tcase_add_test(tests, every_flipped_bit_is_refused);
     tcase_add_test(tests, discard_leaves_nothing);
+    tcase_add_test(tests, what_a_run_asks);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
 }

@@ -15,6 +15,7 @@
 #include "reference/options/world.h"
 #include "reference/train/agree.h"
 #include "suite/unit/harness/world.h"
+#include "suite/unit/caught.h"
 #include "suite/unit/run_suite.h"
 #include "host_setup.h"
 
@@ -229,20 +230,9 @@ START_TEST(every_field_of_a_place)
         const ls_world *want = &rows[i].want;
         ls_world have;
         memset(&have, 0x5a, sizeof have);
-        FILE *notes = tmpfile();
-        int kept = dup(STDERR_FILENO);
-        fflush(stderr);
-        dup2(fileno(notes), STDERR_FILENO);
+        catch_lines();
         ls_status status = read_with(rows[i].setting, &have);
-        fflush(stderr);
-        dup2(kept, STDERR_FILENO);
-        close(kept);
-        char text[256] = "", *begin;
-        rewind(notes);
-        text[fread(text, 1, sizeof text - 1, notes)] = '\0';
-        fclose(notes);
-        begin = strstr(text, ": "); /* the program and its rank */
-        ck_assert_str_eq(begin == NULL ? text : begin + 2, rows[i].notes);
+        ck_assert_str_eq(caught_lines(), rows[i].notes);
         ck_assert_int_eq(status, LS_OK);
         ck_assert_msg(have.rank == want->rank && have.world == want->world &&
                           have.local_rank == want->local_rank &&

@@ -1,0 +1,38 @@
+/* What a call writes to stderr, as text. */
+#ifndef LS_UNIT_CAUGHT_H
+#define LS_UNIT_CAUGHT_H
+
+#include <check.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static FILE *caught_file;
+static int caught_stderr;
+
+/* From here to caught_lines, stderr goes to a file. */
+static inline void catch_lines(void)
+{
+    caught_file = tmpfile();
+    ck_assert_ptr_nonnull(caught_file);
+    fflush(stderr);
+    caught_stderr = dup(STDERR_FILENO);
+    dup2(fileno(caught_file), STDERR_FILENO);
+}
+
+/* What was written since, without the program and its rank before the first line ("error: ...\n");
+ * valid until the next call. */
+static inline const char *caught_lines(void)
+{
+    static char text[4096];
+    fflush(stderr);
+    dup2(caught_stderr, STDERR_FILENO);
+    close(caught_stderr);
+    rewind(caught_file);
+    text[fread(text, 1, sizeof text - 1, caught_file)] = '\0';
+    fclose(caught_file);
+    const char *begin = strstr(text, ": ");
+    return begin == NULL ? text : begin + 2;
+}
+
+#endif
