@@ -1,5 +1,6 @@
 /* Which jobs a bench is made of, and how a spec becomes a command. */
 #include <check.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -103,6 +104,14 @@ START_TEST(every_run_of_the_curves_has_its_own_options)
     ls_matrix_bench_jobs(&bench, &matrix);
     const ls_spec *curves = of_role(&matrix, LS_ROLE_CURVES, -1, LS_MATRIX_BAND_RUNS + 3);
     ck_assert_ptr_nonnull(curves);
+    ck_assert_str_eq(curves->each,
+                     "--opt-level=O0 --seed=7|--opt-level=O0 --seed=8|--opt-level=O0 --seed=9|"
+                     "--opt-level=O0 --seed=10|--opt-level=O0 --seed=11|--opt-level=O0 --seed=12|"
+                     "--opt-level=O0 --seed=13|--opt-level=O0 --seed=14|--opt-level=O0 --seed=15|"
+                     "--opt-level=O0 --seed=16|"
+                     "--opt-level=O1 --loss-scale=dynamic --init-scale=1024|"
+                     "--opt-level=O2 --loss-scale=dynamic --init-scale=1024|"
+                     "--opt-level=O3 --loss-scale=128");
     ls_matrix_site site = {.subject = "t", .run_directory = "/r", .device = "cpu", .cores = 2};
     ls_job job;
     ck_assert_int_eq(ls_matrix_job(curves, &site, &job), LS_OK);
@@ -422,6 +431,624 @@ START_TEST(timed_jobs_of_ours_are_audited_each_in_other_steps)
 }
 END_TEST
 
+/* ---- whole plans ----------------------------------------------------------------------------- */
+
+/* One line for each job: role, level, bucket, world, nodes (real ones with an r), threads, warm-up
+ * and timed steps, batch, learning rate, scale, dumps (followed with an f), sweeps, further
+ * options. */
+static char *plan_text(const ls_matrix *matrix)
+{
+    char *text = NULL;
+    size_t bytes;
+    FILE *to = open_memstream(&text, &bytes);
+    for (int i = 0; i < matrix->count; i++) {
+        const ls_spec *s = &matrix->spec[i];
+        fprintf(to, "%.5s O%d %g w%d n%d%s t%d %d+%d x%d %g %s %s%s %u %s%s\n",
+                ls_spec_role_name(s->role), s->level, s->bucket_mb, s->world, s->nodes,
+                s->real_nodes ? "r" : "", s->threads, s->warmup_steps, s->steps, s->batch_size,
+                s->lr, s->loss_scale[0] == '\0' ? "-" : s->loss_scale,
+                s->dump_steps[0] == '\0' ? "-" : s->dump_steps, s->followed ? "f" : "", s->sweep,
+                s->extra, s->repeat > 0 ? " again" : "");
+    }
+    fclose(to);
+    return text;
+}
+
+static const struct {
+    ls_profile profile;
+    int ranks, hosts, sim_nodes, gpus, cores, steps, buckets, batch;
+    bool device;
+    const char *plan;
+} plans[] = {
+    {LS_PROFILE_SMOKE, 4, 0, 2, 0, 2, 0, 4, 8, false,
+     "throu O0 25 w4 n1 t1 1+5 x8 0.01 - 1 1 \n"
+     "throu O2 25 w1 n1 t1 1+13 x8 0.01 dynamic 1f 4 --init-scale=1024\n"
+     "throu O2 25 w4 n1 t1 1+5 x8 0.01 dynamic 1f 15 --init-scale=1024 --dump-ranks=branches\n"},
+    {LS_PROFILE_QUICK, 6, 0, 2, 0, 2, 0, 4, 8, false,
+     "throu O0 25 w6 n1 t1 2+11 x8 0.01 - 1 1 \n"
+     "throu O1 25 w6 n1 t1 2+11 x8 0.01 dynamic 1f 1 --init-scale=1024 --dump-ranks=branches\n"
+     "throu O2 25 w6 n1 t1 2+11 x8 0.01 dynamic 1f 15 --init-scale=1024 --dump-ranks=branches\n"
+     "no_co O2 25 w6 n1 t1 2+11 x8 0.01 dynamic -f 0 --init-scale=1024 --no-reduce\n"
+     "throu O3 25 w6 n1 t1 2+11 x8 0.01 128 1f 1 --dump-ranks=branches\n"
+     "throu O2 1 w6 n1 t1 2+11 x8 0.01 dynamic 1f 2 --init-scale=1024 --dump-ranks=branches\n"
+     "throu O2 5 w6 n1 t1 2+11 x8 0.01 dynamic 1f 2 --init-scale=1024 --dump-ranks=branches\n"
+     "throu O2 0 w6 n1 t1 2+11 x8 0.01 dynamic 1f 2 --init-scale=1024 --dump-ranks=branches\n"
+     "throu O2 25 w1 n1 t1 2+38 x8 0.01 dynamic 1f 4 --init-scale=1024\n"
+     "ddp_w O2 25 w1 n1 t1 2+38 x8 0.01 dynamic -f 0 --init-scale=1024 --comm=self\n"
+     "stron O2 25 w1 n1 t1 2+7 x48 0.01 dynamic -f 0 --init-scale=1024\n"
+     "throu O2 25 w2 n1 t1 2+38 x8 0.01 dynamic 1f 4 --init-scale=1024 --dump-ranks=branches\n"
+     "throu O2 25 w4 n1 t1 2+18 x8 0.01 dynamic 1f 4 --init-scale=1024 --dump-ranks=branches\n"
+     "throu O2 25 w6 n2 t1 2+11 x8 0.01 dynamic 1f 8 --init-scale=1024 --dump-ranks=branches\n"
+     "phase O2 25 w6 n1 t1 1+2 x8 0.05 128 -f 0 --trace\n"
+     "curve O-1 -1 w13 n1 t1 0+40 x16 0.05 - - 0 \n"},
+    {LS_PROFILE_RATED, 8, 2, 1, 8, 64, 0, 4, 8, true,
+     "throu O0 25 w8 n2r t16 4+26 x8 0.01 - 1f 1 --dump-ranks=branches\n"
+     "throu O1 25 w8 n2r t16 4+26 x8 0.01 dynamic 1f 1 --init-scale=1024 --dump-ranks=branches\n"
+     "throu O2 25 w8 n2r t16 4+26 x8 0.01 dynamic 1f 15 --init-scale=1024 --dump-ranks=branches\n"
+     "no_co O2 25 w8 n2r t16 4+26 x8 0.01 dynamic -f 0 --init-scale=1024 --no-reduce\n"
+     "throu O3 25 w8 n2r t16 4+26 x8 0.01 128 1f 1 --dump-ranks=branches\n"
+     "throu O2 1 w8 n2r t16 4+26 x8 0.01 dynamic 1f 2 --init-scale=1024 --dump-ranks=branches\n"
+     "throu O2 5 w8 n2r t16 4+26 x8 0.01 dynamic 1f 2 --init-scale=1024 --dump-ranks=branches\n"
+     "throu O2 0 w8 n2r t16 4+26 x8 0.01 dynamic 1f 2 --init-scale=1024 --dump-ranks=branches\n"
+     "throu O2 25 w1 n1 t16 4+26 x8 0.01 dynamic 1f 4 --init-scale=1024\n"
+     "ddp_w O2 25 w1 n1 t16 4+26 x8 0.01 dynamic -f 0 --init-scale=1024 --comm=self\n"
+     "stron O2 25 w1 n1 t16 4+26 x64 0.01 dynamic -f 0 --init-scale=1024\n"
+     "throu O2 25 w2 n1 t16 4+26 x8 0.01 dynamic 1f 4 --init-scale=1024 --dump-ranks=branches\n"
+     "throu O2 25 w4 n1 t16 4+26 x8 0.01 dynamic 1f 12 --init-scale=1024 --dump-ranks=branches\n"
+     "phase O2 25 w8 n2r t16 1+2 x8 0.05 128 -f 0 --trace\n"
+     "curve O-1 -1 w13 n1 t1 0+40 x16 0.05 - - 0 \n"},
+    {LS_PROFILE_QUICK, 1, 0, 2, 1, 16, 10, 3, 2, true,
+     "throu O0 25 w1 n1 t16 4+11 x2 0.01 - 1f 1 \n"
+     "throu O1 25 w1 n1 t16 4+11 x2 0.01 dynamic 1f 1 --init-scale=1024\n"
+     "throu O2 25 w1 n1 t16 4+11 x2 0.01 dynamic 1f 15 --init-scale=1024\n"
+     "throu O3 25 w1 n1 t16 4+11 x2 0.01 128 1f 1 \n"
+     "throu O2 1 w1 n1 t16 4+11 x2 0.01 dynamic 1f 2 --init-scale=1024\n"
+     "throu O2 5 w1 n1 t16 4+11 x2 0.01 dynamic 1f 2 --init-scale=1024\n"
+     "ddp_w O2 25 w1 n1 t16 4+11 x2 0.01 dynamic -f 0 --init-scale=1024 --comm=self\n"
+     "phase O2 25 w1 n1 t16 1+2 x2 0.05 128 -f 0 --trace\n"
+     "curve O-1 -1 w13 n1 t1 0+40 x16 0.05 - - 0 \n"
+     "sdc O2 -1 w1 n1 t0 0+20 x2 0.01 128 - 0 --digest=param\n"
+     "sdc O2 -1 w1 n1 t0 0+20 x2 0.01 128 - 0 --digest=param again\n"},
+    {LS_PROFILE_FULL, 6, 0, 2, 0, 8, 0, 3, 4, false,
+     "throu O0 25 w6 n1 t1 2+110 x4 0.01 - 1 1 \n"
+     "no_co O0 25 w6 n1 t1 2+110 x4 0.01 - - 0  --no-reduce\n"
+     "throu O1 25 w6 n1 t1 2+110 x4 0.01 dynamic 1f 1 --init-scale=1024 --dump-ranks=branches\n"
+     "no_co O1 25 w6 n1 t1 2+110 x4 0.01 dynamic -f 0 --init-scale=1024 --no-reduce\n"
+     "throu O2 25 w6 n1 t1 2+110 x4 0.01 dynamic 1f 15 --init-scale=1024 --dump-ranks=branches\n"
+     "no_co O2 25 w6 n1 t1 2+110 x4 0.01 dynamic -f 0 --init-scale=1024 --no-reduce\n"
+     "throu O3 25 w6 n1 t1 2+110 x4 0.01 128 1f 1 --dump-ranks=branches\n"
+     "no_co O3 25 w6 n1 t1 2+110 x4 0.01 128 -f 0  --no-reduce\n"
+     "throu O2 1 w6 n1 t1 2+110 x4 0.01 dynamic 1f 2 --init-scale=1024 --dump-ranks=branches\n"
+     "throu O2 5 w6 n1 t1 2+110 x4 0.01 dynamic 1f 2 --init-scale=1024 --dump-ranks=branches\n"
+     "throu O2 25 w1 n1 t1 2+114 x4 0.01 dynamic 1f 4 --init-scale=1024\n"
+     "ddp_w O2 25 w1 n1 t1 2+114 x4 0.01 dynamic -f 0 --init-scale=1024 --comm=self\n"
+     "stron O2 25 w1 n1 t1 2+34 x24 0.01 dynamic -f 0 --init-scale=1024\n"
+     "throu O2 25 w2 n1 t1 2+114 x4 0.01 dynamic 1f 4 --init-scale=1024 --dump-ranks=branches\n"
+     "no_co O2 25 w2 n1 t1 2+114 x4 0.01 dynamic -f 0 --init-scale=1024 --no-reduce\n"
+     "stron O2 25 w2 n1 t1 2+58 x12 0.01 dynamic -f 0 --init-scale=1024\n"
+     "throu O2 25 w4 n1 t1 2+112 x4 0.01 dynamic 1f 4 --init-scale=1024 --dump-ranks=branches\n"
+     "no_co O2 25 w4 n1 t1 2+112 x4 0.01 dynamic -f 0 --init-scale=1024 --no-reduce\n"
+     "throu O2 25 w6 n2 t1 2+110 x4 0.01 dynamic 1f 8 --init-scale=1024 --dump-ranks=branches\n"
+     "throu O0 1 w2 n2 t1 2+114 x4 0.01 - 1 0 \n"
+     "throu O1 5 w4 n2 t1 2+112 x4 0.01 dynamic 1f 0 --init-scale=1024 --dump-ranks=branches\n"
+     "throu O3 1 w4 n2 t1 2+112 x4 0.01 128 1f 0 --dump-ranks=branches\n"
+     "throu O3 5 w2 n1 t1 2+114 x4 0.01 128 1f 0 --dump-ranks=branches\n"
+     "throu O0 5 w4 n1 t1 2+112 x4 0.01 - 1 0 \n"
+     "throu O1 1 w2 n1 t1 2+114 x4 0.01 dynamic 1f 0 --init-scale=1024 --dump-ranks=branches\n"
+     "throu O0 25 w1 n1 t1 2+114 x4 0.01 - 1 0 \n"
+     "throu O1 25 w1 n1 t1 2+114 x4 0.01 dynamic 1f 0 --init-scale=1024\n"
+     "throu O3 25 w1 n1 t1 2+114 x4 0.01 128 1f 0 \n"
+     "phase O2 25 w6 n1 t1 1+2 x4 0.05 128 -f 0 --trace\n"
+     "curve O-1 -1 w13 n1 t1 0+40 x16 0.05 - - 0 \n"},
+};
+
+START_TEST(the_whole_plan)
+{
+    ls_matrix matrix = {0, 0, NULL, NULL};
+    ls_matrix_bench bench = usual(plans[_i].ranks, plans[_i].profile);
+    bench.hosts = plans[_i].hosts;
+    bench.sim_nodes = plans[_i].sim_nodes;
+    bench.gpus = plans[_i].gpus;
+    bench.cores = plans[_i].cores;
+    bench.steps = plans[_i].steps;
+    bench.bucket_count = plans[_i].buckets;
+    bench.batch_size = plans[_i].batch;
+    bench.device = plans[_i].device;
+    ls_matrix_bench_jobs(&bench, &matrix);
+    char *text = plan_text(&matrix);
+    ck_assert_str_eq(text, plans[_i].plan);
+    for (int i = 0; i < matrix.count; i++) { /* the same for all jobs */
+        const ls_spec *spec = &matrix.spec[i];
+        bool curves = spec->role == LS_ROLE_CURVES;
+        ck_assert_str_eq(spec->arch, curves ? "resnet8" : "resnet18");
+        ck_assert_int_eq(spec->image_size, curves ? 16 : 64);
+        ck_assert_uint_eq(spec->seed, 7);
+        ck_assert_str_eq(spec->data, "synthetic");
+        ck_assert_int_eq(spec->deterministic, spec->role == LS_ROLE_SDC);
+        ck_assert_int_eq(spec->wrap,
+                         curves || spec->role == LS_ROLE_SDC ? LS_WRAP_EACH : LS_WRAP_NONE);
+    }
+    free(text);
+    ls_matrix_free(&matrix);
+}
+END_TEST
+
+/* ---- names, estimates and commands ------------------------------------------------------------
+ */
+
+static void check_near(double seconds, double want)
+{
+    /* 1e-9: the same sums in another order */
+    ck_assert_double_eq_tol(seconds, want, 1e-9);
+}
+
+START_TEST(bucket_sizes_have_names)
+{
+    static const struct {
+        double bucket_mb;
+        const char *text;
+    } rows[] = {{LS_BUCKET_DELAYED, "delayed"},
+                {LS_BUCKET_OWN, "own rule"},
+                {25, "25 MB"},
+                {0.5, "0.5 MB"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char text[24];
+        ls_matrix_bucket_text(rows[i].bucket_mb, text);
+        ck_assert_str_eq(text, rows[i].text);
+    }
+}
+END_TEST
+
+static const struct {
+    ls_spec spec;
+    const char *label, *id; /* without the digest */
+} named[] = {
+    {{.arch = "resnet18", .level = 2, .world = 4, .nodes = 1, .bucket_mb = 25, .steps = 3},
+     "O2, 4 ranks, 25 MB",
+     "resnet18.o2.w4.b25mb.s3-"},
+    {{.arch = "resnet18", .level = 0, .half = "bf16", .world = 1, .nodes = 1, .warmup_steps = 2},
+     "O0, 1 rank, delayed",
+     "resnet18.o0.w1.delay.s2-"},
+    {{.arch = "resnet101xyz", .level = 3, .half = "bf16", .world = 1, .nodes = 1, .bucket_mb = -1},
+     "O3 bf16, 1 rank, own rule",
+     "resnet101x.o3.w1.own.s0-"},
+    {{.level = -1, .half = "bf16", .world = 4, .nodes = 2, .bucket_mb = 1, .sync_bn = true},
+     "no level, 4 ranks, 2 sim. nodes, 1 MB, SyncBN",
+     ".o.w4.n2.b1mb.sync.s0-"},
+    {{.role = LS_ROLE_NO_COMM, .world = 4, .nodes = 2, .real_nodes = true, .bucket_mb = 0.5},
+     "O0, 4 ranks, 2 nodes, 0.5 MB, not reduced",
+     ".o0.w4.n2.b0.5mb.s0-"},
+    {{.role = LS_ROLE_DDP_WORLD1, .level = 1, .world = 1, .nodes = 1},
+     "O1, 1 rank, delayed, DDP",
+     ".o1.w1.delay.s0-"},
+    {{.role = LS_ROLE_STRONG_SCALING, .world = 2, .nodes = 1},
+     "O0, 2 ranks, delayed, same total",
+     ".o0.w2.delay.s0-"},
+    {{.role = LS_ROLE_CURVES, .level = -1, .world = 13, .nodes = 1},
+     "13 single runs, for their loss",
+     ".o.w13.delay.s0-"},
+    {{.role = LS_ROLE_SDC, .level = 2, .world = 8, .nodes = 1},
+     "8 x the same alone, for the bits",
+     ".o2.w8.delay.s0-"},
+    {{.role = LS_ROLE_SDC, .level = 2, .world = 8, .nodes = 1, .repeat = 1},
+     "8 x the same alone, for the bits, again",
+     ".o2.w8.delay.s0-"},
+    /* cut to what a table has room for */
+    {{.level = 3, .half = "bf16", .world = 1000000, .nodes = 1000, .bucket_mb = 1.23457e-10},
+     "O3 bf16, 1000000 ranks, 1000 sim. nodes, 1.23457e-10 MB",
+     ".o3.w1000000.n1000.b1.23457e-10mb.s0-"},
+    {{.level = 3,
+      .half = "bf16",
+      .world = 1000000,
+      .nodes = 1000,
+      .bucket_mb = 1.23457e-10,
+      .sync_bn = true},
+     "O3 bf16, 1000000 ranks, 1000 sim. nodes, 1.23457e-10 MB, SyncBN",
+     ".o3.w1000000.n1000.b1.23457e-10mb.sync.s0-"},
+    {{.role = LS_ROLE_STRONG_SCALING, .world = 100000000, .nodes = 1000, .bucket_mb = 1.23457e-10},
+     "O0, 100000000 ranks, 1000 sim. nodes, 1.23457e-10 MB, same tota",
+     ".o0.w100000000.n1000.b1.23457e-10mb.s0-"},
+    {{.role = LS_ROLE_STRONG_SCALING,
+      .level = 1,
+      .half = "bf16",
+      .world = 2147483647,
+      .nodes = 1,
+      .bucket_mb = 0.000123457},
+     "O1 bf16, 2147483647 ranks, 0.000123457 MB, same total",
+     ".o1.w2147483647.b0.000123457mb.s0-"},
+};
+
+START_TEST(jobs_have_names)
+{
+    for (size_t i = 0; i < sizeof named / sizeof *named; i++) {
+        char label[80], id[96];
+        size_t length = strlen(named[i].id);
+        ls_matrix_label(&named[i].spec, label);
+        ls_matrix_id(&named[i].spec, id);
+        ck_assert_str_eq(label, named[i].label);
+        ck_assert_msg(strncmp(id, named[i].id, length) == 0, "%s is not %s", id, named[i].id);
+        ck_assert_uint_eq(strlen(id), length + 8);
+        ck_assert_uint_eq(strspn(id + length, "0123456789abcdef"), 8);
+    }
+}
+END_TEST
+
+/* Every member that changes the job changes its id; where it runs and what it is for do not. */
+START_TEST(an_id_follows_from_the_job)
+{
+    ls_spec spec = ls_matrix_spec(LS_ROLE_EVIDENCE), other[32];
+    char ids[32][96];
+    int count = 0;
+    spec.dump_steps[0] = '1';
+    spec.world = 2;
+    for (int i = 0; i < 32; i++) {
+        other[i] = spec;
+    }
+    count++; /* the first is the same */
+    ls_text_put(other[count++].arch, 32, "resnet8");
+    other[count++].image_size = 17;
+    other[count++].batch_size = 0;
+    other[count++].warmup_steps = 1;
+    other[count++].level = 1;
+    other[count++].level = -1;
+    other[count++].loss_scale[0] = '2';
+    other[count++].bucket_mb = 0;
+    other[count++].dialect[0] = 't';
+    other[count++].half[0] = 'b';
+    other[count++].sync_bn = true;
+    other[count++].accumulate = 2;
+    other[count++].lr = 0.06;
+    other[count++].data[0] = 'x';
+    other[count++].seed = 1;
+    other[count++].dump_steps[0] = '2';
+    other[count++].dump_all = true;
+    other[count++].deterministic = false;
+    other[count++].threads = 0;
+    other[count++].extra[0] = 'x';
+    other[count++].world = 1;
+    other[count++].nodes = 2;
+    other[count++].real_nodes = true;
+    other[count++].wrap = LS_WRAP_ALONE;
+    other[count++].wrap = LS_WRAP_EACH;
+    other[count++].kill_rank = 0;
+    other[count++].kill_step = 1;
+    other[count++].role = LS_ROLE_PHASES;
+    other[count++].repeat = 1;
+    other[count++].script = "x";
+    for (int i = 0; i < count; i++) {
+        ls_matrix_id(&other[i], ids[i]);
+        for (int k = 0; k < i; k++) {
+            ck_assert_msg(strcmp(ids[k], ids[i]) != 0, "%d and %d are %s", k, i, ids[i]);
+        }
+    }
+    other[0] = spec;
+    other[0].role = LS_ROLE_THROUGHPUT;
+    other[0].limit_s = other[0].grace_s = 7;
+    other[0].sweep = 15;
+    other[0].followed = true;
+    ls_text_put(other[0].each, 1024, "of another wrapper");
+    char id[96];
+    ls_matrix_id(&other[0], id);
+    ck_assert_str_eq(id, ids[0]);
+    other[0].wrap = other[1].wrap = LS_WRAP_EACH;
+    other[1] = other[0];
+    ls_text_put(other[1].each, 1024, "different options");
+    ls_matrix_id(&other[0], ids[0]);
+    ls_matrix_id(&other[1], ids[1]);
+    ck_assert_str_ne(ids[0], ids[1]);
+}
+END_TEST
+
+/* The model's figures, worked out by hand in each row: (images * GFLOP / (45 * cores in use) * 1.5
+ * of half + ranks * GB / (0.35 * cores) + 0.002 * ranks) * steps + dump, and the start. */
+START_TEST(estimates_follow_the_model)
+{
+    ls_spec spec = ls_matrix_spec(LS_ROLE_REFERENCE);
+    ls_text_put(spec.arch, sizeof spec.arch, "resnet18");
+    spec.image_size = 112;
+    spec.batch_size = 10;
+    spec.steps = 4;
+    spec.warmup_steps = 1;
+    double step = 10 * 1.81 / 4 * 6 / 45 + 11.7e-3 * 4 / 0.35 + 0.002, start = 0.4 + 0.35;
+    check_near(ls_matrix_estimate_s(&spec, 4), start + 5 * step);
+    ls_text_put(spec.dump_steps, sizeof spec.dump_steps, "1");
+    check_near(ls_matrix_estimate_s(&spec, 4), start + 5 * step + 0.2 + 11.7e-3 * 4 * 8);
+    spec.dump_steps[0] = '\0';
+    spec.threads = 0; /* one rank that uses all cores */
+    step = 10 * 1.81 / 4 * 6 / (45 * 4) + 11.7e-3 * 4 / (0.35 * 4) + 0.002;
+    check_near(ls_matrix_estimate_s(&spec, 4), 0.4 + 0.35 / 4 + 5 * step);
+    spec.level = 1; /* half is emulated; 8 ranks on 4 cores; accumulation */
+    spec.world = 8;
+    spec.accumulate = 3;
+    step = 8 * 3 * 10 * 1.81 / 4 * 6 / (45 * 4) * 1.5 + 8 * 11.7e-3 * 4 / (0.35 * 4) + 0.016;
+    check_near(ls_matrix_estimate_s(&spec, 4), 0.4 + 0.35 * 2 + 5 * step);
+    spec.nodes = 2;
+    spec.real_nodes = true; /* as many cores again */
+    step = 8 * 3 * 10 * 1.81 / 4 * 6 / (45 * 8) * 1.5 + 11.7e-3 * 4 / 0.35 + 0.016;
+    check_near(ls_matrix_estimate_s(&spec, 4), 0.4 + 0.35 + 5 * step);
+    spec.role = LS_ROLE_THROUGHPUT; /* an audited step costs two more, two of them four */
+    check_near(ls_matrix_estimate_s(&spec, 4), 0.75 + 7 * step);
+    spec.steps = 15;
+    check_near(ls_matrix_estimate_s(&spec, 4), 0.75 + 18 * step);
+    spec.steps = 16;
+    check_near(ls_matrix_estimate_s(&spec, 4), 0.75 + 21 * step);
+    spec.steps = 1;
+    check_near(ls_matrix_estimate_s(&spec, 4), 0.75 + 2 * step);
+    spec.wrap = LS_WRAP_KILL;
+    spec.kill_step = 6;
+    check_near(ls_matrix_estimate_s(&spec, 4), 0.75 + 6 * step);
+    /* with a start-up that was measured: in turns where there are more ranks than cores */
+    ls_matrix_site site = {.cores = 2};
+    check_near(ls_matrix_estimate_at(&spec, &site), ls_matrix_estimate_s(&spec, 2));
+    site.start_s = 5;
+    double steps_s = ls_matrix_estimate_s(&spec, 2) - 0.4 - 0.35 * 2;
+    check_near(ls_matrix_estimate_at(&spec, &site), 10 + 0.24 + steps_s);
+    spec.real_nodes = false;
+    steps_s = ls_matrix_estimate_s(&spec, 2) - 0.4 - 0.35 * 4;
+    check_near(ls_matrix_estimate_at(&spec, &site), 20 + 0.24 + steps_s);
+    spec.world = 1;
+    spec.steps = 10000; /* something else ends it */
+    check_near(ls_matrix_estimate_at(&spec, &site), 5 + 0.03 + 3);
+}
+END_TEST
+
+/* By a network's multiply-adds and parameters; an unknown one counts as resnet50. */
+START_TEST(estimates_know_the_networks)
+{
+    static const struct {
+        const char *arch;
+        int image_size;
+        double gmacs, params_m;
+    } rows[] = {
+        {"resnet18", 224, 1.81, 11.7},   {"resnet34", 224, 3.66, 21.8},
+        {"resnet50", 224, 4.09, 25.6},   {"resnet101", 224, 7.80, 44.5},
+        {"resnet152", 224, 11.51, 60.2}, {"resnet8", 32, 0.0125, 0.08},
+        {"resnet20", 32, 0.041, 0.27},   {"resnet32", 32, 0.069, 0.46},
+        {"resnet44", 32, 0.098, 0.66},   {"resnet56", 32, 0.126, 0.85},
+        {"resnet110", 32, 0.255, 1.7},   {"vgg", 224, 4.09, 25.6},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ls_spec spec = ls_matrix_spec(LS_ROLE_REFERENCE);
+        ls_text_put(spec.arch, sizeof spec.arch, "%s", rows[i].arch);
+        spec.image_size = rows[i].image_size;
+        spec.batch_size = spec.steps = 1;
+        check_near(ls_matrix_estimate_s(&spec, 1),
+                   0.4 + 0.35 + rows[i].gmacs * 6 / 45 + rows[i].params_m * 4e-3 / 0.35 + 0.002);
+    }
+}
+END_TEST
+
+static const struct {
+    ls_spec spec;
+    const char *options; /* without the program */
+} commands[] = {
+    {{.arch = "a", .level = -1, .half = "fp16", .dialect = "apex", .bucket_mb = -1, .data = "d"},
+     "-a a --image-size=0 --num-classes=10 --steps=0 --lr=0 --data=d --seed=0 --device=cuda"},
+    {{.arch = "a",
+      .image_size = 9,
+      .batch_size = 1,
+      .half = "bf16",
+      .dialect = "torch",
+      .loss_scale = "128",
+      .sync_bn = true,
+      .accumulate = 2,
+      .warmup_steps = 2,
+      .steps = 3,
+      .seed = 18446744073709551615u,
+      .data = "d",
+      .dump_steps = "1,3",
+      .dump_all = true,
+      .world = 2,
+      .threads = 1,
+      .deterministic = true,
+      .lr = 0.1,
+      .extra = " x  y "},
+     "-a a --image-size=9 -b 1 --num-classes=10 --steps=5 --opt-level=O0 --half=bf16 "
+     "--loss-scale=128 --delay-allreduce --dialect=torch --sync-bn --accumulate=2 --lr=0.1 "
+     "--data=d --seed=18446744073709551615 --dump-steps=1,3 --dump-ranks=all --deterministic "
+     "--threads=1 x y --device=cuda"},
+    {{.arch = "a",
+      .level = 2,
+      .half = "fp16",
+      .dialect = "apex",
+      .bucket_mb = 2.5,
+      .data = "d",
+      .accumulate = 1,
+      .dump_steps = "2",
+      .dump_all = true,
+      .world = 1},
+     "-a a --image-size=0 --num-classes=10 --steps=0 --opt-level=O2 --bucket-cap-mb=2.5 --lr=0 "
+     "--data=d --seed=0 --dump-steps=2 --device=cuda"},
+    {{.arch = "a",
+      .level = -1,
+      .half = "fp16",
+      .dialect = "apex",
+      .bucket_mb = -1,
+      .data = "d",
+      .dump_all = true,
+      .world = 2,
+      .role = LS_ROLE_THROUGHPUT,
+      .steps = 20,
+      .warmup_steps = 4},
+     "-a a --image-size=0 --num-classes=10 --steps=24 --lr=0 --data=d --seed=0 --device=cuda"},
+};
+
+START_TEST(every_option_of_a_command)
+{
+    ls_matrix_site site = {
+        .subject = "a trainer", .run_directory = "/r", .device = "cuda", .cores = 2};
+    ls_job job;
+    ck_assert_int_eq(ls_matrix_job(&commands[_i].spec, &site, &job), LS_OK);
+    char *line = ls_words_line(&job.command);
+    LS_TEXT(want, 600, "a trainer %s", commands[_i].options);
+    ck_assert_str_eq(line, want);
+    free(line);
+    ls_job_free(&job);
+    /* our own trainer: digests of every 50th step on a GPU, and audits, in timed jobs only */
+    site.subject = NULL;
+    ck_assert_int_eq(ls_matrix_job(&commands[_i].spec, &site, &job), LS_OK);
+    line = ls_words_line(&job.command);
+    const char *rest = strstr(line, "/lockstep-train ");
+    bool timed = commands[_i].spec.role == LS_ROLE_THROUGHPUT;
+    ls_matrix_audit audit = ls_matrix_audit_of(&commands[_i].spec);
+    ls_text_put(want, sizeof want, "/lockstep-train %s", commands[_i].options);
+    if (timed) {
+        ls_text_add(want, sizeof want, " --digest-every=50 --audit=%u:10:5", audit.seed);
+    }
+    ck_assert_ptr_nonnull(rest);
+    ck_assert_str_eq(rest, want);
+    free(line);
+    ls_job_free(&job);
+    site.device = "cpu";
+    ck_assert_int_eq(ls_matrix_job(&commands[_i].spec, &site, &job), LS_OK);
+    ck_assert(!has_argument(&job, "--digest-every=50"));
+    ls_job_free(&job);
+}
+END_TEST
+
+#define EACH                                                                  \
+    "k=$RANK; mkdir -p \"$LS_RUN_DIR/run$k\" && "                             \
+    "ln -sf \"run$k/rank0.jsonl\" \"$LS_RUN_DIR/rank$k.jsonl\" || exit 3; "   \
+    "LS_RUN_DIR=$LS_RUN_DIR/run$k; export LS_RUN_DIR; unset RANK WORLD_SIZE " \
+    "LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT; case $k in"
+
+static const struct {
+    ls_spec spec;
+    int devices, words;
+    const char *line[8]; /* before the options */
+} wrapped[] = {
+    {{.wrap = LS_WRAP_NONE}, 2, 1, {"t"}},
+    {{.wrap = LS_WRAP_KILL, .kill_rank = 1, .kill_step = 3},
+     2,
+     4,
+     {"sh", "-c",
+      "IFS=; if [ \"$RANK\" = 1 ]; then (while kill -0 $$; do grep -q '\"step\": *3,' "
+      "\"$LS_RUN_DIR/rank1.jsonl\" && kill -9 $$; sleep 0.05; done) >/dev/null 2>&1 & fi; "
+      "exec \"$0\" \"$@\"",
+      "t"}},
+    {{.wrap = LS_WRAP_EACH, .each = "--a|--b c"},
+     0,
+     4,
+     {"sh", "-c",
+      "IFS=; " EACH " 0) set -- \"$@\" --a ;; 1) set -- \"$@\" --b c ;; esac; exec \"$0\" \"$@\"",
+      "t"}},
+    {{.wrap = LS_WRAP_EACH},
+     3,
+     4,
+     {"sh", "-c",
+      "IFS=; g=$((RANK % 3)); v=${CUDA_VISIBLE_DEVICES:-}; [ -z \"$v\" ] || "
+      "g=$(echo \"$v\" | cut -d, -f$((g + 1))); CUDA_VISIBLE_DEVICES=$g; "
+      "export CUDA_VISIBLE_DEVICES; " EACH " esac; exec \"$0\" \"$@\"",
+      "t"}},
+    {{.wrap = LS_WRAP_SHELL, .script = "x {self}y{run {job:a"}, 2, 4, {"sh", "-c", NULL, "t"}},
+};
+
+START_TEST(every_wrapper_of_a_command)
+{
+    ls_matrix_site site = {
+        .subject = "t", .run_directory = "/r", .device = "cpu", .devices = wrapped[_i].devices};
+    ls_job job;
+    ck_assert_int_eq(ls_matrix_job(&wrapped[_i].spec, &site, &job), LS_OK);
+    ck_assert_int_gt(job.command.count, wrapped[_i].words);
+    for (int k = 0; k < wrapped[_i].words; k++) {
+        const char *want = wrapped[_i].line[k];
+        LS_TEXT(script, 300, "IFS=; self=%s; run=/r; x \"$self\"y{run \"$run\"/jobs/a",
+                job.directory);
+        ck_assert_str_eq(job.command.word[k], want == NULL ? script : want);
+    }
+    ck_assert_str_eq(job.command.word[wrapped[_i].words], "-a");
+    ls_job_free(&job);
+}
+END_TEST
+
+/* What else a job has of its spec and its site. */
+START_TEST(every_member_of_a_job)
+{
+    static ls_hosts hosts;
+    static const ls_simnet net = {.text = "1gbit"};
+    ls_spec spec = ls_matrix_spec(LS_ROLE_EVIDENCE);
+    spec.world = 6;
+    spec.threads = 3;
+    spec.level = 1;
+    ls_matrix_site site = {.run_directory = "/r",
+                           .device = "cpu",
+                           .cores = 5,
+                           .net = &net,
+                           .share_devices = true,
+                           .half_emulated = true,
+                           .hosts = &hosts};
+    ls_job job;
+    char id[96];
+    ls_matrix_id(&spec, id);
+    ck_assert_int_eq(ls_matrix_job(&spec, &site, &job), LS_OK);
+    LS_TEXT(directory, 200, "/r/jobs/%s", id);
+    ck_assert_str_eq(job.id, id);
+    ck_assert_str_eq(job.directory, directory);
+    ck_assert_str_eq(job.label, "O1, 6 ranks, own rule");
+    ck_assert(job.world == 6 && job.local_nodes == 1 && job.host_count == 1 && job.threads == 3);
+    ck_assert(job.net == NULL && job.hosts == &hosts && job.gpus == NULL && job.share_devices);
+    check_near(job.limit_s, 60 + 10 * ls_matrix_estimate_s(&spec, 5));
+    ck_assert_int_eq(job.file_bytes_max, INT64_C(4) << 30);
+    ck_assert(job.grace_s == 5);
+    ck_assert(ls_json_bool(job.facts, "oversubscribed", false)); /* 6 ranks on 5 cores */
+    ck_assert(ls_json_bool(job.facts, "half_emulated", false));
+    ck_assert(!cJSON_HasObjectItem(job.facts, "link"));
+    ls_job_free(&job);
+    site.subject = "t";
+    site.cores = 6;
+    site.share_devices = false;
+    spec.nodes = 2;
+    spec.level = 0;
+    spec.role = LS_ROLE_REFERENCE;
+    ck_assert_int_eq(ls_matrix_job(&spec, &site, &job), LS_OK);
+    ck_assert(job.local_nodes == 2 && job.host_count == 1 && job.net == &net);
+    ck_assert_str_eq(ls_json_string(job.facts, "link", ""), "1gbit");
+    ck_assert(!ls_json_bool(job.facts, "oversubscribed", true));
+    ck_assert(!ls_json_bool(job.facts, "half_emulated", true));
+    check_near(job.limit_s, 240 + 10 * ls_matrix_estimate_s(&spec, 6));
+    ck_assert(job.file_bytes_max == 0 && !job.share_devices);
+    ls_job_free(&job);
+    site.devices = 2;
+    spec.limit_s = 7;
+    spec.grace_s = 8;
+    spec.real_nodes = true;
+    ck_assert_int_eq(ls_matrix_job(&spec, &site, &job), LS_OK);
+    ck_assert(job.local_nodes == 1 && job.host_count == 2 && job.net == NULL);
+    ck_assert(job.limit_s == 7 && job.grace_s == 8);
+    ck_assert(ls_json_bool(job.facts, "oversubscribed", false)); /* 3 ranks on 2 devices */
+    ck_assert(!cJSON_HasObjectItem(job.facts, "link"));
+    ls_job_free(&job);
+    site.devices = 3;
+    ck_assert_int_eq(ls_matrix_job(&spec, &site, &job), LS_OK);
+    ck_assert(!ls_json_bool(job.facts, "oversubscribed", true));
+    ls_job_free(&job);
+    site.oversubscribed = true;
+    ck_assert_int_eq(ls_matrix_job(&spec, &site, &job), LS_OK);
+    ck_assert(ls_json_bool(job.facts, "oversubscribed", false));
+    ls_job_free(&job);
+}
+END_TEST
+
+/* What a spec of a role is without further choices. */
+START_TEST(a_spec_begins_with_the_defaults)
+{
+    for (int role = 0; role < LS_ROLE_COUNT; role++) {
+        ls_spec s = ls_matrix_spec((ls_role)role);
+        bool exact = role == LS_ROLE_EVIDENCE || role == LS_ROLE_REFERENCE;
+        ck_assert(s.role == (ls_role)role && s.image_size == 16 && s.batch_size == 4);
+        ck_assert(s.level == 0 && s.world == 1 && s.nodes == 1 && s.bucket_mb == LS_BUCKET_OWN);
+        ck_assert(s.accumulate == 1 && s.steps == 3 && s.lr == 0.05 && s.kill_rank == -1);
+        ck_assert(s.threads == exact && s.deterministic == exact && s.warmup_steps == 0);
+        ck_assert_str_eq(s.arch, "resnet20");
+        ck_assert_str_eq(s.half, "fp16");
+        ck_assert_str_eq(s.dialect, "apex");
+        ck_assert_str_eq(s.data, "synthetic");
+        ck_assert_int_eq(ls_matrix_is_row(&s),
+                         role == LS_ROLE_THROUGHPUT || role == LS_ROLE_PHASES);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("matrix");
@@ -440,6 +1067,18 @@ int main(void)
     tcase_add_test(tests, a_command_has_the_factors_and_no_placeholder);
     tcase_add_test(tests, a_script_takes_any_folder);
     tcase_add_test(tests, timed_steps_can_be_halved_and_keep_the_time);
+    tcase_add_loop_test(tests, the_whole_plan, 0, (int)(sizeof plans / sizeof *plans));
+    tcase_add_test(tests, bucket_sizes_have_names);
+    tcase_add_test(tests, jobs_have_names);
+    tcase_add_test(tests, an_id_follows_from_the_job);
+    tcase_add_test(tests, estimates_follow_the_model);
+    tcase_add_test(tests, estimates_know_the_networks);
+    tcase_add_test(tests, every_member_of_a_job);
+    tcase_add_test(tests, a_spec_begins_with_the_defaults);
+    tcase_add_loop_test(tests, every_option_of_a_command, 0,
+                        (int)(sizeof commands / sizeof *commands));
+    tcase_add_loop_test(tests, every_wrapper_of_a_command, 0,
+                        (int)(sizeof wrapped / sizeof *wrapped));
     suite_add_tcase(suite, tests);
     return run_suite(suite);
 }
