@@ -170,6 +170,376 @@ START_TEST(events_of_one_name_are_visited)
 }
 END_TEST
 
+/* ---- every member -----------------------------------------------------------------------------
+ */
+
+static void write_file(const char *name, const char *text)
+{
+    FILE *file = fake_open(folder, name);
+    fputs(text, file);
+    fclose(file);
+}
+
+#define FULL_STEP                                                                                 \
+    "{\"event\":\"step\",\"step\":1,\"loss\":1.5,\"loss_bits\":\"0x3fc00000\",\"loss_scale\":64," \
+    "\"loss_scale_next\":32,\"lr\":0.25,\"skipped\":true,\"audited\":true,\"images\":7,"          \
+    "\"at_ns\":99,\"ms\":{\"total\":1,\"data\":2,\"forward\":3,\"backward\":4,\"comm\":5,"        \
+    "\"comm_exposed\":6,\"optimizer\":7,\"instrument\":8},\"digest\":{\"param\":\"a\","           \
+    "\"master\":\"b\",\"state\":\"c\",\"scaler\":\"d\",\"buffer\":\"e\",\"grad\":\"f\"}}\n"
+
+START_TEST(every_member_of_a_step)
+{
+    write_events("{\"event\":\"start\",\"schema\":1}\n" FULL_STEP
+                 "{\"event\":\"step\",\"step\":2,\"digest\":{\"grad\":\"9\"}}\n");
+    ls_record record = read_as(LS_RECORD_STRICT);
+    ck_assert_int_eq(record.rank[0].step_count, 2);
+    const ls_record_step *s = &record.rank[0].step[0];
+    ck_assert(s->step == 1 && s->loss == 1.5 && s->loss_scale == 64 && s->loss_scale_next == 32);
+    ck_assert(s->lr == 0.25 && s->skipped && s->skip_given && s->audited && s->images == 7);
+    ck_assert(s->at_ns == 99 && s->total_ms == 1 && s->data_ms == 2 && s->forward_ms == 3);
+    ck_assert(s->backward_ms == 4 && s->comm_ms == 5 && s->exposed_ms == 6);
+    ck_assert(s->optimizer_ms == 7 && s->instrument_ms == 8);
+    ck_assert_str_eq(s->loss_bits, "0x3fc00000");
+    ck_assert(!s->loss_lost);
+    ck_assert_uint_eq(s->digest_mask, 63);
+    static const char *const names[] = {"param", "master", "state", "scaler", "buffer", "grad"};
+    for (int i = 0; i < LS_RECORD_DIGESTS; i++) {
+        ck_assert(s->digest[i][0] == 'a' + i && s->digest[i][1] == '\0');
+        ck_assert_str_eq(ls_record_digest_name((ls_record_digest)i), names[i]);
+    }
+    s++; /* nothing given */
+    ck_assert(s->step == 2 && isnan(s->loss) && isnan(s->loss_scale) && isnan(s->loss_scale_next));
+    ck_assert(isnan(s->lr) && !s->skipped && !s->skip_given && !s->audited && s->images == 0);
+    ck_assert(isnan(s->at_ns) && isnan(s->total_ms) && isnan(s->data_ms) && isnan(s->forward_ms));
+    ck_assert(isnan(s->backward_ms) && isnan(s->comm_ms) && isnan(s->exposed_ms));
+    ck_assert(isnan(s->optimizer_ms) && isnan(s->instrument_ms));
+    ck_assert_str_eq(s->loss_bits, "");
+    ck_assert(!s->loss_lost);
+    ck_assert_uint_eq(s->digest_mask, 1u << LS_RECORD_GRAD);
+    ck_assert_ptr_eq(ls_record_find_step(&record.rank[0], 1), &record.rank[0].step[0]);
+    ck_assert_ptr_eq(ls_record_find_step(&record.rank[0], 2), s);
+    ck_assert_ptr_null(ls_record_find_step(&record.rank[0], 3));
+    ls_record_free(&record);
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
+START_TEST(losses_that_are_lost)
+{
+    static const struct {
+        const char *members;
+        bool lost;
+    } rows[] = {
+        {"\"loss\":1", false},
+        {"\"loss\":null", true},
+        {"\"loss\":1e999", true},
+        {"\"loss\":-1e999", true},
+        {"\"loss\":1,\"loss_bits\":\"0x7f800000\"", true},
+        {"\"loss\":1,\"loss_bits\":\"ffc00001\"", true},
+        {"\"loss\":1,\"loss_bits\":\"0x7f7fffff\"", false},
+        {"\"loss\":1,\"loss_bits\":\"0xff000000\"", false},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        LS_TEXT(text, 300, START "{\"event\":\"step\",\"step\":1,%s}\n", rows[i].members);
+        write_events(text);
+        ls_record record = read_as(LS_RECORD_STRICT);
+        ck_assert_str_eq(record.broken, "");
+        ck_assert_msg(record.rank[0].step[0].loss_lost == rows[i].lost, "%s", rows[i].members);
+        ls_record_free(&record);
+        ls_path_remove_tree(folder);
+    }
+}
+END_TEST
+
+START_TEST(every_member_of_a_rank)
+{
+    write_events("{\"event\":\"start\",\"schema\":1,\"threads\":3,\"device\":\"a GPU\","
+                 "\"cuda_graph\":true,\"options\":{\"opt-level\":\"O3\"}}\n"
+                 "{\"event\":\"buckets\",\"buckets\":[{\"bytes\":1}]}\n"
+                 "{\"event\":\"buckets\",\"buckets\":[{\"bytes\":100},{\"bytes\":20},{}]}\n"
+                 "{\"event\":\"audit\",\"elements\":1,\"bad\":0}\n"
+                 "{\"event\":\"end\",\"code\":7}\n");
+    write_file(
+        "rank1.jsonl",
+        "{\"event\":\"unsupported\",\"schema\":1,\"option\":\"--x\"}\n{\"event\":\"end\"}\n");
+    write_file("rank2.jsonl", START STEP(5) STEP(6) STEP(7) STEP(8) STEP(9));
+    ls_record record = read_as(LS_RECORD_STRICT);
+    const ls_record_rank *r = &record.rank[0];
+    ck_assert_str_eq(record.broken, "");
+    ck_assert_int_eq(record.world, 3);
+    ck_assert(r->has_events && r->start != NULL && r->buckets != NULL && r->unsupported == NULL);
+    ck_assert(r->threads == 3 && r->graph_reported && r->reduced_bytes == 120);
+    ck_assert(r->audits == 1 && r->bad_audits == 0 && r->step_count == 0);
+    ck_assert(r->ended && r->end_code == 7 && r->code == -1 && r->signal == 0);
+    ck_assert(isnan(r->rss_bytes_max));
+    ck_assert_str_eq(r->device, "a GPU");
+    ck_assert_str_eq(r->level, "O3");
+    ck_assert_str_eq(r->no_graph, "");
+    r++;
+    ck_assert(r->has_events && r->start == NULL && r->buckets == NULL && r->unsupported != NULL);
+    ck_assert_str_eq(ls_json_string(r->unsupported, "option", ""), "--x");
+    ck_assert(r->threads == 0 && !r->graph_reported && isnan(r->reduced_bytes));
+    ck_assert(r->audits == 0 && r->bad_audits == 0 && r->ended && r->end_code == -1);
+    r++; /* a run that was resumed begins with a later step */
+    ck_assert(!r->ended && !r->graph_reported && r->step_count == 5);
+    for (int i = 0; i < 5; i++) {
+        ck_assert_int_eq(r->step[i].step, 5 + i);
+    }
+    ls_record_free(&record);
+    ck_assert(record.world == 0 && record.rank == NULL);
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
+START_TEST(every_member_of_a_job)
+{
+    write_events(START);
+    write_file(
+        "job.json",
+        "{\"label\":\"O2, 3 ranks\",\"facts\":{\"world\":3,\"role\":\"sdc\",\"level\":\"O1\","
+        "\"oversubscribed\":true,\"half_emulated\":true,\"checked\":true,\"rung\":2,"
+        "\"audited\":true},\"outcome\":{\"state\":\"killed\",\"first_rank\":2,\"code\":137,"
+        "\"signal\":9,\"seconds\":1.5,\"started_ns\":12,\"why\":\"host x: y\",\"ranks\":["
+        "{\"rank\":0,\"code\":10,\"signal\":1,\"rss_bytes_max\":123},{\"rank\":2,"
+        "\"code\":137,\"signal\":9},{\"rank\":3,\"code\":1},{\"rank\":-1,\"code\":1}]}}");
+    ls_record record = read_as(LS_RECORD_STRICT);
+    ck_assert_str_eq(record.directory, folder);
+    ck_assert_str_eq(record.id, strrchr(folder, '/') + 1);
+    ck_assert_str_eq(record.label, "O2, 3 ranks");
+    ck_assert_str_eq(record.why, "host x: y");
+    ck_assert(record.world == 3 && record.spec.world == 3 && record.spec.role == LS_ROLE_SDC);
+    ck_assert(record.oversubscribed && record.half_emulated && record.judged && record.checked);
+    ck_assert(record.gradient_check == 2 && record.audited && record.first_rank == 2);
+    ck_assert(record.code == 137 && record.signal == 9 && record.seconds == 1.5);
+    ck_assert(record.started_ns == 12 && record.job != NULL && ls_record_facts(&record) != NULL);
+    static const struct {
+        bool events;
+        int code, signal;
+        double rss;
+    } ranks[] = {{true, 10, 1, 123}, {false, -1, 0, NAN}, {false, 137, 9, NAN}};
+    for (int k = 0; k < 3; k++) {
+        const ls_record_rank *r = &record.rank[k];
+        ck_assert(r->has_events == ranks[k].events && r->code == ranks[k].code);
+        ck_assert(r->signal == ranks[k].signal && r->end_code == -1);
+        ck_assert(r->rss_bytes_max == ranks[k].rss || (isnan(r->rss_bytes_max) && k > 0));
+    }
+    ls_record_free(&record);
+    /* half of O0 emulates nothing; absent facts */
+    write_file("job.json",
+               "{\"facts\":{\"level\":\"O0\",\"half_emulated\":true,\"checked\":false}}");
+    record = read_as(LS_RECORD_STRICT);
+    ck_assert(!record.half_emulated && record.judged && !record.checked && !record.oversubscribed);
+    ck_assert(record.world == 1 && record.gradient_check == 0 && !record.audited);
+    ck_assert(record.first_rank == -1 && record.code == 0 && record.signal == 0);
+    ck_assert(isnan(record.seconds) && isnan(record.started_ns) && record.rank[0].code == -1);
+    ck_assert_str_eq(record.label, record.id);
+    ck_assert_str_eq(record.why, "");
+    ls_record_free(&record);
+    write_file("job.json", "{\"facts\":{\"world\":0}}");
+    record = read_as(LS_RECORD_STRICT);
+    ck_assert(record.world == 0 && !record.judged);
+    ls_record_free(&record);
+    write_file("job.json", "[]");
+    ck_assert_int_eq(ls_record_read(folder, LS_RECORD_STRICT, &record), LS_ERR_USAGE);
+    record = read_as(LS_RECORD_LENIENT);
+    ck_assert_int_eq(record.world, 1);
+    ls_record_free(&record);
+    write_file("job.json", "{");
+    ck_assert_int_eq(ls_record_read(folder, LS_RECORD_STRICT, &record), LS_ERR_INFRA);
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
+START_TEST(states_of_an_outcome)
+{
+    static const struct {
+        const char *text;
+        ls_record_state state;
+    } rows[] = {{"done", LS_RECORD_DONE},
+                {"failed", LS_RECORD_FAILED},
+                {"killed", LS_RECORD_KILLED},
+                {"timed out", LS_RECORD_TIMED_OUT},
+                {"time limit", LS_RECORD_TIMED_OUT},
+                {"stopped", LS_RECORD_STOPPED},
+                {"not started", LS_RECORD_NOT_STARTED},
+                {"", LS_RECORD_UNKNOWN},
+                {"another", LS_RECORD_UNKNOWN}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        write_events(START);
+        LS_TEXT(text, 200, "{\"facts\":{\"world\":1},\"outcome\":{\"state\":\"%s\"}}",
+                rows[i].text);
+        write_file("job.json", text);
+        ls_record record = read_as(LS_RECORD_STRICT);
+        ck_assert_msg(record.state == rows[i].state, "'%s' is read as %d", rows[i].text,
+                      record.state);
+        ls_record_free(&record);
+        ls_path_remove_tree(folder);
+    }
+}
+END_TEST
+
+/* ---- lines that break the protocol --------------------------------------------------------------
+ */
+
+#define LONG "123456789 123456789 123456789 123456789 123456789 "
+
+static const struct {
+    const char *events, *broken; /* broken: without the file's name; NULL: none */
+} breaches[] = {
+    {START STEP(1), NULL},
+    {START STEP(1) "{\"event\":\"end\"}\n", NULL},
+    {START "{\"event\":\"another\",\"step\":\"x\",\"loss\":true}\n", NULL},
+    {"", NULL},
+    {"\n", "line 1 is no JSON: ''"},
+    {"{}\n", "line 1 is no object with an \"event\": '{}'"},
+    {"[]\n", "line 1 is no object with an \"event\": '[]'"},
+    {START "x\n", "line 2 is no JSON: 'x'"},
+    {START "{\"loss\":NaN}\n",
+     "line 2 is no JSON (NaN and Infinity are none: write null): '{\"loss\":NaN}'"},
+    {START "{\"loss\":-Infinity}\n",
+     "line 2 is no JSON (NaN and Infinity are none: write null): '{\"loss\":-Infinity}'"},
+    {START "{\"event\":\"step\"", "line 2 ends in the middle: '{\"event\":\"step\"'"},
+    {START LONG LONG "x\n", "line 2 is no JSON: '" LONG LONG "x'"},
+    {START LONG LONG "xyzabc\n", "line 2 is no JSON: '" LONG LONG "...'"},
+    {START "{\"event\":\"end\"}\n{\"event\":\"x\"}\n",
+     "line 3 comes after the end event: '{\"event\":\"x\"}'"},
+    {"{\"event\":\"start\"}\n",
+     "line 1 is the first event and has no \"schema\": 1: '{\"event\":\"start\"}'"},
+    {"{\"event\":\"start\",\"schema\":2}\n",
+     "line 1 is the first event and has no \"schema\": 1: '{\"event\":\"start\",\"schema\":2}'"},
+    {"{\"event\":\"step\",\"schema\":1}\n",
+     "line 1 comes before the start event: '{\"event\":\"step\",\"schema\":1}'"},
+    {START "{\"event\":\"start\",\"schema\":1}\n",
+     "line 2 is a second start event: '{\"event\":\"start\",\"schema\":1}'"},
+    {START STEP(0), "line 2 is step 0 after step 0: '{\"event\":\"step\",\"step\":0,\"loss\":1,"
+                    "\"ms\":{\"total\":5}}'"},
+    {START STEP(7) STEP(7), "line 3 is step 7 after step 7: '{\"event\":\"step\",\"step\":7,"
+                            "\"loss\":1,\"ms\":{\"total\":5}}'"},
+    {START STEP(2) STEP(1), "line 3 is step 1 after step 2: '{\"event\":\"step\",\"step\":1,"
+                            "\"loss\":1,\"ms\":{\"total\":5}}'"},
+    {START "{\"event\":\"unsupported\"}\n",
+     "line 2 has \"option\" that is not a string: '{\"event\":\"unsupported\"}'"},
+    {"{\"event\":\"start\",\"schema\":1,\"options\":[]}\n",
+     "line 1 has \"options\" that is not an object: '{\"event\":\"start\",\"schema\":1,"
+     "\"options\":[]}'"},
+};
+
+START_TEST(every_breach_is_named)
+{
+    write_events(breaches[_i].events);
+    ls_record record = read_as(LS_RECORD_STRICT);
+    LS_TEXT(want, 400, "rank0.jsonl %s", breaches[_i].broken == NULL ? "" : breaches[_i].broken);
+    ck_assert_str_eq(record.broken, breaches[_i].broken == NULL ? "" : want);
+    ls_record_free(&record);
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
+/* Of each member one value of its type and one of another. */
+START_TEST(every_member_has_its_type)
+{
+    static const struct {
+        const char *name, *good, *bad, *type;
+    } rows[] = {
+        {"step", "1", "\"1\"", "a whole number"},
+        {"step", "9007199254740992", "1.5", "a whole number"},
+        {"step", "1", "-1", "a whole number"},
+        {"step", "1", "9007199254740994", "a whole number"},
+        {"step", "1", "null", "a whole number"},
+        {"loss", "null", "\"x\"", "a number"},
+        {"loss", "2.5", "true", "a number"},
+        {"loss_bits", "\"x\"", "1", "a string"},
+        {"loss_scale", "1", "\"x\"", "a number"},
+        {"loss_scale_next", "null", "[]", "a number"},
+        {"skipped", "false", "0", "true or false"},
+        {"audited", "true", "\"true\"", "true or false"},
+        {"lr", "0", "{}", "a number"},
+        {"images", "0", "0.5", "a whole number"},
+        {"digest", "{}", "\"x\"", "an object"},
+        {"ms", "{}", "1", "an object"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        bool step = strcmp(rows[i].name, "step") == 0;
+        for (int bad = 0; bad < 2; bad++) {
+            LS_TEXT(line, 200, "{\"event\":\"step\",%s\"%s\":%s}", step ? "" : "\"step\":1,",
+                    rows[i].name, bad ? rows[i].bad : rows[i].good);
+            LS_TEXT(text, 400, START "%s\n", line);
+            LS_TEXT(want, 400, "rank0.jsonl line 2 has \"%s\" that is not %s: '%s'", rows[i].name,
+                    rows[i].type, line);
+            write_events(text);
+            ls_record record = read_as(LS_RECORD_STRICT);
+            ck_assert_str_eq(record.broken, bad ? want : "");
+            ck_assert_int_eq(record.rank[0].step_count, !bad);
+            ls_record_free(&record);
+            ls_path_remove_tree(folder);
+        }
+    }
+}
+END_TEST
+
+START_TEST(a_zero_byte_in_a_line)
+{
+    fake_folder(folder, sizeof folder);
+    FILE *file = fake_open(folder, "rank0.jsonl");
+    fwrite(START "{}\0x\n", 1, sizeof START - 1 + 5, file);
+    fclose(file);
+    write_file("rank1.jsonl", "y\n");
+    for (int mode = LS_RECORD_STRICT; mode <= LS_RECORD_LENIENT; mode++) {
+        ls_record record = read_as((ls_record_mode)mode); /* the first breach of the first rank */
+        ck_assert_str_eq(record.broken, "rank0.jsonl line 2 holds a zero byte: '{}'");
+        ls_record_free(&record);
+    }
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
+START_TEST(the_last_lines_of_a_log)
+{
+    static const struct {
+        const char *log;
+        int count, bytes;
+        const char *lines;
+    } rows[] = {
+        {"", 1, 50, ""},
+        {"\n \n", 1, 50, ""},
+        {"a", 1, 50, "a"},
+        {"a\nb\n", 1, 50, "b"},
+        {"a\nb\n\n  \n", 1, 50, "b"},
+        {"a\nb\nc", 2, 50, "b\nc"},
+        {"a\nb\nc", 3, 50, "a\nb\nc"},
+        {"a\nb\nc", 9, 50, "a\nb\nc"},
+        {"a\n\nc", 2, 50, "\nc"},
+        {"a\nbcdef\n", 1, 4, "bcd"},
+    };
+    ls_record record = {.world = 1};
+    fake_folder(folder, sizeof folder);
+    ls_text_put(record.directory, sizeof record.directory, "%s", folder);
+    char text[50] = "?";
+    ls_record_last_line(&record, 3, text, sizeof text); /* no such log */
+    ck_assert_str_eq(text, "");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        write_file("rank3.log", rows[i].log);
+        ls_record_last_lines(&record, 3, rows[i].count, text, (size_t)rows[i].bytes);
+        ck_assert_str_eq(text, rows[i].lines);
+        if (rows[i].count == 1) {
+            ls_record_last_line(&record, 3, text, rows[i].bytes);
+            ck_assert_str_eq(text, rows[i].lines);
+        }
+    }
+    /* of a long log the last 8191 bytes are read */
+    FILE *file = fake_open(folder, "rank3.log");
+    for (int i = 0; i < 8192; i++) {
+        fputc(i == 0 ? '1' : i == 1 ? '2' : 'x', file);
+    }
+    fclose(file);
+    char all[9000];
+    ls_record_last_lines(&record, 3, 1, all, sizeof all);
+    ck_assert_uint_eq(strlen(all), 8191);
+    ck_assert(all[0] == '2' && all[8190] == 'x');
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("record");
@@ -182,6 +552,15 @@ int main(void)
     tcase_add_test(tests, events_are_summed_up_by_rank);
     tcase_add_test(tests, a_step_that_one_rank_audits_is_audited_on_all);
     tcase_add_test(tests, events_of_one_name_are_visited);
+    tcase_add_test(tests, every_member_of_a_step);
+    tcase_add_test(tests, losses_that_are_lost);
+    tcase_add_test(tests, every_member_of_a_rank);
+    tcase_add_test(tests, every_member_of_a_job);
+    tcase_add_test(tests, states_of_an_outcome);
+    tcase_add_test(tests, every_member_has_its_type);
+    tcase_add_test(tests, a_zero_byte_in_a_line);
+    tcase_add_test(tests, the_last_lines_of_a_log);
+    tcase_add_loop_test(tests, every_breach_is_named, 0, (int)(sizeof breaches / sizeof *breaches));
     suite_add_tcase(suite, tests);
     return run_suite(suite);
 }
