@@ -163,6 +163,127 @@ START_TEST(the_slow_one_is_named)
 }
 END_TEST
 
+/* Indices that are not the ranks', two measurements of one device and one of an unnamed one, idle
+ * and missing readings, a gap between readings, a damaged line. */
+static void write_odd_gpus(void)
+{
+    write_run(false);
+    FILE *file = create("run.json");
+    fprintf(file, "{\"options\":{\"device\":\"cuda\"},\"machine\":{\"cores\":16},\"gpus\":["
+                  "{\"index\":3,\"uuid\":\"GPU-0\",\"address\":\"0000:10:00.0\"},"
+                  "{\"index\":7,\"uuid\":\"\",\"address\":\"0000:77:00.0\"},"
+                  "{\"uuid\":\"GPU-2\"}],\"rates\":["
+                  "{\"gpu\":3,\"copy_bytes_per_s\":4e12,\"memory_bytes_per_s\":4.8e12,"
+                  "\"f16_flop_per_s\":7e14,\"tf32_flop_per_s\":4e14,\"f32_flop_per_s\":5e13},"
+                  "{\"gpu\":3,\"copy_bytes_per_s\":3e12,\"memory_bytes_per_s\":4e12,"
+                  "\"f16_flop_per_s\":8e14,\"tf32_flop_per_s\":3e14,\"f32_flop_per_s\":6e13},"
+                  "{\"device\":\"NVIDIA H200 (GPU-1)\",\"gpu\":3,\"copy_bytes_per_s\":1e12},"
+                  "{\"device\":\"NVIDIA H200\",\"gpu\":2,\"f16_flop_per_s\":9e14},"
+                  "{\"f16_flop_per_s\":9.5e14}]}\n");
+    fclose(file);
+    file = create("jobs/o2.w4.twin/gpu.jsonl");
+    for (int i = 0; i < 12; i++) {
+        fprintf(file, "{\"at_ns\":%.0f,\"gpu\":%d", 30e9 + 1e9 * (i + 4 * (i > 8) + (i > 9)),
+                i % 3 == 2 ? 2 : 3);
+        if (i % 4 != 1) {
+            fprintf(file, ",\"power_w\":%d,\"sm_mhz\":%d", 500 + 10 * i, 1900 - i);
+        }
+        if (i % 5 != 1) {
+            fprintf(file, ",\"gpu_c\":%d,\"throttle_reasons\":%d", 60 - 3 * (i - 5) * (i - 5),
+                    1 << i % 4);
+        }
+        fprintf(file, "}\n");
+    }
+    fprintf(file, "{\"gpu\":99,\"at_ns\":\n{\"gpu\":3,\"at_ns\":9e9,\"power_w\":1}\n");
+    fclose(file);
+}
+
+/* One GPU a line. */
+static void print_gpus(FILE *to, const char *what, const ls_report_run *run, int most)
+{
+    ls_report_gpu gpu[8];
+    bool alone = true;
+    int count = ls_report_gpus_list(run, gpu, most, &alone);
+    const ls_report_gpu *worst = ls_report_gpus_worst(gpu, count);
+    fprintf(to, "==== %s: %d%s, worst %d\n", what, count, count > 0 && alone ? " alone" : "",
+            worst == NULL ? -1 : worst->rank);
+    for (int i = 0; i < count; i++) {
+        const ls_report_gpu *g = &gpu[i];
+        fprintf(to, "%d %d %s %s: %.5g behind %.4g, %g %.3g, %g %g %g, %.5g W %.6g MHz %g C\n",
+                g->rank, g->gpu, g->device, g->address, g->images_per_s, g->behind,
+                g->copy_bytes_per_s, g->copy_share, g->f16_flop_per_s, g->tf32_flop_per_s,
+                g->f32_flop_per_s, g->power_w, g->sm_mhz, g->most_c);
+    }
+}
+
+START_TEST(odd_gpus_word_for_word)
+{
+    enum { AS_IT_IS, FEW, JUDGED, CROWDED, NODES, NO_SPEED, LARGER, SMALLER, ONE, BOTH, CPU, ALL };
+    static const char *const changes[] = {"as it is",       "two asked for",   "evidence",
+                                          "oversubscribed", "two nodes",       "no speed",
+                                          "larger job",     "smaller no_comm", "throughput of one",
+                                          "two no_comm",    "on the CPU"};
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *to = open_memstream(&text, &bytes);
+    write_odd_gpus();
+    for (int change = 0; change < ALL; change++) {
+        ls_report_run run;
+        ck_assert_int_eq(ls_report_load(scratch, &run), LS_OK);
+        ls_report_job *timed = NULL, *apart = NULL;
+        for (int j = 0; j < run.job_count; j++) {
+            bool plain = run.job[j].spec->role == LS_ROLE_THROUGHPUT;
+            *(plain ? &timed : &apart) = &run.job[j];
+        }
+        ls_record *no_comm = apart->record;
+        no_comm->spec.role = change == JUDGED ? LS_ROLE_EVIDENCE : no_comm->spec.role;
+        no_comm->spec.nodes = change == NODES ? 2 : 1;
+        no_comm->spec.world = change == SMALLER ? 3 : no_comm->spec.world;
+        no_comm->oversubscribed = change == CROWDED;
+        apart->speed.count *= change != NO_SPEED;
+        timed->record->spec.world = change == LARGER ? 5 : change == ONE ? 1 : GPUS;
+        timed->record->spec.role = change == BOTH ? LS_ROLE_NO_COMM : LS_ROLE_THROUGHPUT;
+        no_comm->spec.world = change == ONE ? 1 : no_comm->spec.world;
+        if (change == CPU) {
+            cJSON_DeleteItemFromObject(run.record, "options");
+        }
+        print_gpus(to, changes[change], &run, change == FEW ? 2 : 8);
+        ls_report_load_free(&run);
+    }
+    ck_assert_int_eq(ls_report_tables(scratch), LS_OK);
+    LS_TEXT(path, 300, "%s/tables/gpu.tsv", scratch);
+    char *table = ls_text_read(path);
+    fputs(table, to);
+    free(table);
+    fclose(to);
+    golden_check("suite/unit/harness/expected/odd_gpus.txt", text);
+}
+END_TEST
+
+static const struct {
+    double behind[5];
+    int count, worst; /* -1: none */
+} neighbours[] = {
+    {{0}, 0, -1},
+    {{0.1, 0.2}, 2, -1},
+    {{0.1, 0.2, NAN, NAN}, 4, -1},
+    {{0.1, 0.2, 0.15}, 3, 1},
+    {{0.2, 0.2, 0.1}, 3, 0}, /* of equals the first */
+    {{NAN, -0.3, -0.1, -0.2}, 4, 2},
+    {{0.1, 0, 0, 0, 0.3}, 5, 4},
+};
+
+START_TEST(the_worst_is_the_one_farthest_behind)
+{
+    ls_report_gpu gpu[5];
+    for (int i = 0; i < 5; i++) {
+        gpu[i].behind = neighbours[_i].behind[i];
+    }
+    const ls_report_gpu *worst = ls_report_gpus_worst(gpu, neighbours[_i].count);
+    ck_assert_int_eq(worst == NULL ? -1 : (int)(worst - gpu), neighbours[_i].worst);
+}
+END_TEST
+
 START_TEST(speed_is_held_against_the_neighbours)
 {
     ls_run run;
@@ -276,6 +397,9 @@ int main(int argc, char **argv)
     tcase_add_checked_fixture(tests, open_scratch, close_scratch);
     tcase_add_test(tests, the_slow_one_is_named);
     tcase_add_test(tests, speed_is_held_against_the_neighbours);
+    tcase_add_test(tests, odd_gpus_word_for_word);
+    tcase_add_loop_test(tests, the_worst_is_the_one_farthest_behind, 0,
+                        sizeof neighbours / sizeof *neighbours);
     tcase_add_test(tests, all_of_it_word_for_word);
     tcase_add_test(tests, pages_and_figure_show_them);
     tcase_add_test(tests, steps_without_a_graph_are_marked);
