@@ -21,6 +21,9 @@
 static inline void golden_check(const char *expected, char *text)
 {
     char path[1024];
+    for (char *at = text; (at = strstr(at, "-nan")) != NULL;) { /* the sign is the compiler's */
+        memmove(at, at + 1, strlen(at));
+    }
     if (getenv("LS_RENEW") != NULL) {
         FILE *file = fopen(expected, "w");
         ck_assert_msg(file != NULL && fputs(text, file) >= 0 && fclose(file) == 0, "%s", expected);

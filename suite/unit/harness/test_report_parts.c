@@ -3,10 +3,12 @@
 #include <check.h>
 #include <limits.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "harness/report/files.h"
@@ -66,7 +68,7 @@ static char *read_text(const char *name)
  * before a parenthesis, else at the last space. */
 static const struct {
     const char *title, *drawn;
-} titles[] = {
+} titles[20] = {
     {X72, X72},
     {X35 " " X36, X35 " " X36},
     {X72 " y", X72 "\ny"},
@@ -77,6 +79,16 @@ static const struct {
     {X36 " y (z) w; v " X36, X36 " y (z) w;\nv " X36},
     {X36 "x (y z) w v " X36, X36 "x\n(y z) w v " X36},
     {X35 " y " X36 " z " X35 " w " X36, X35 " y\n" X36 " z\n" X35 " w\n" X36},
+    {X72 " " X35 " " X36, X72 "\n" X35 " " X36},
+    {X72 " " X35 " " X36 "x", X72 "\n" X35 "\n" X36 "x"},
+    {X36 ",  " X72 "y", X36 ",\n " X72 "y"},
+    {X36 "; y " X35, X36 ";\ny " X35},
+    {X36 ", y; " X35, X36 ", y;\n" X35},
+    {"x " X72, "x\n" X72},
+    {"x " X72 "x", "x\n" X72 "x"},
+    {"short", "short"},
+    {X35 ". y " X36, X35 ". y\n" X36},
+    {X36 X36 "(", X36 X36 "("},
 };
 
 /* Draws nothing: says how it was called. Slowly: no more than two are to run at a time. */
@@ -107,14 +119,14 @@ static void write_table(const char *name, const char *title, const char *blocks,
 }
 
 /* A run of tables alone, with a script for each, drawn by the played gnuplot. */
-static ls_report_run play_figures(void)
+static ls_report_run play_figures(int first)
 {
     static char old[4096];
     ls_report_run run = {0};
     ls_text_put(run.directory, sizeof run.directory, "%s", scratch);
     for (int i = 0; ls_tables_name(i) != NULL; i++) {
         LS_TEXT(script, 100, "scripts/%s.gp", ls_tables_name(i));
-        write_table(ls_tables_name(i), titles[i].title, i == 4 ? "\"A\" \"B\"" : "", 2);
+        write_table(ls_tables_name(i), titles[first + i].title, i == 4 ? "\"A\" \"B\"" : "", 2);
         write_text(script, "plot\n");
     }
     write_text("bin/gnuplot", gnuplot);
@@ -134,7 +146,7 @@ static void draw(const ls_report_run *run)
 START_TEST(each_table_is_drawn_twice)
 {
     static const char *const formats[] = {"svg", "png"};
-    ls_report_run run = play_figures();
+    ls_report_run run = play_figures(10 * _i);
     write_text("plots/gnuplot.log", "of an earlier report\n");
     draw(&run);
     for (int i = 0; ls_tables_name(i) != NULL; i++) {
@@ -143,7 +155,8 @@ START_TEST(each_table_is_drawn_twice)
         for (int f = 0; f < 2; f++) {
             LS_TEXT(path, 100, "plots/%s.%s", name, formats[f]);
             LS_TEXT(wanted, 1000, "-c|%s.gp|%s.tsv|%s.%s|%s|%s|%s|scripts|", name, name, name,
-                    formats[f], formats[f], titles[i].drawn, i == 4 ? "\"A\" \"B\"" : "\"\"");
+                    formats[f], formats[f], titles[10 * _i + i].drawn,
+                    i == 4 ? "\"A\" \"B\"" : "\"\"");
             char *called = read_text(path);
             ck_assert_str_eq(called, wanted);
             free(called);
@@ -154,10 +167,29 @@ START_TEST(each_table_is_drawn_twice)
 }
 END_TEST
 
+/* Asked to stop, it leaves neither a figure that is half drawn nor a process. */
+START_TEST(a_signal_ends_the_drawing)
+{
+    ls_report_run run = play_figures(0);
+    sigset_t stop;
+    sigemptyset(&stop);
+    sigaddset(&stop, SIGTERM);
+    ck_assert_int_eq(sigprocmask(SIG_BLOCK, &stop, NULL), 0);
+    write_text("bin/gnuplot", "#!/bin/sh\necho half >\"$4\"\nsleep 30\n");
+    raise(SIGTERM);
+    time_t from = time(NULL);
+    draw(&run);
+    ck_assert_int_lt((int)(time(NULL) - from), 20);
+    for (int i = 0; ls_tables_name(i) != NULL; i++) {
+        ck_assert(!ls_report_plots_drawn(&run, ls_tables_name(i)));
+    }
+}
+END_TEST
+
 START_TEST(what_cannot_be_drawn_is_left_out)
 {
     static const char *const old[] = {"scaling", "memory", "gpu", "timeline"};
-    ls_report_run run = play_figures();
+    ls_report_run run = play_figures(0);
     write_table("scaling", "of one point", "", 1);
     write_table("throughput_by_level", "of one point", "", 1);
     write_table("memory", "of none", "", 0);
@@ -184,6 +216,136 @@ START_TEST(what_cannot_be_drawn_is_left_out)
     char *log = read_text("plots/gnuplot.log");
     ck_assert_ptr_nonnull(strstr(log, "said timeline.gp\n"));
     free(log);
+}
+END_TEST
+
+/* ---- two runs -------------------------------------------------------------------------------- */
+
+#define ROW                                                                          \
+    "\"arch\":\"resnet18\",\"level\":\"O2\",\"half\":\"fp16\",\"dialect\":\"apex\"," \
+    "\"image_size\":64,\"batch_size\":8,\"world\":2,\"nodes\":1,\"bucket_mb\":25"
+#define RATE "\"not_a_result\":\"\",\"images_per_s\":100"
+
+/* A row of a summary, ROW with these members instead; whether it is the same job as ROW with
+ * RATE, and whether its speed decides. */
+static const struct {
+    const char *members;
+    bool same, decides;
+} rows[] = {
+    {RATE, true, true},
+    {"\"arch\":\"resnet34\"," RATE, false, true},
+    {"\"level\":\"O1\"," RATE, false, true},
+    {"\"half\":\"bf16\"," RATE, false, true},
+    {"\"dialect\":\"torch\"," RATE, false, true},
+    {"\"image_size\":65," RATE, false, true},
+    {"\"batch_size\":9," RATE, false, true},
+    {"\"world\":3," RATE, false, true},
+    {"\"nodes\":2," RATE, false, true},
+    {"\"bucket_mb\":24," RATE, false, true},
+    {"\"bucket_mb\":null," RATE, false, true},
+    {"\"label\":\"x\"," RATE, true, true},
+    {"\"oversubscribed\":true," RATE, true, false},
+    {"\"weak\":true," RATE, true, false},
+    {"\"not_a_result\":\"\",\"images_per_s\":0", true, false},
+    {"\"not_a_result\":\"\",\"images_per_s\":0.5", true, true},
+    {"\"not_a_result\":\"\"", true, false},
+    {"\"not_a_result\":\"WEAK\",\"images_per_s\":1", true, false},
+    {"\"images_per_s\":1", true, false},
+};
+
+/* The first of two equal members counts. */
+static cJSON *read_row(const char *members)
+{
+    LS_TEXT(text, 800, "{%s," ROW "}", members);
+    cJSON *row = cJSON_Parse(text);
+    ck_assert_ptr_nonnull(row);
+    return row;
+}
+
+START_TEST(rows_of_the_same_job)
+{
+    cJSON *usual = read_row(RATE), *row = read_row(rows[_i].members);
+    ck_assert_msg(ls_report_diff_same_job(usual, row) == rows[_i].same &&
+                      ls_report_diff_same_job(row, usual) == rows[_i].same,
+                  "%s", rows[_i].members);
+    ck_assert_msg(ls_report_diff_decides(row) == rows[_i].decides, "%s", rows[_i].members);
+    cJSON_Delete(usual);
+    cJSON_Delete(row);
+}
+END_TEST
+
+/* Speeds of A and B with intervals, of jobs that decide or not, of one that either lacks, cases of
+ * every change. */
+static void write_pair(void)
+{
+    static const char *const speeds[][3] = {
+        {"\"world\":1", "100,\"images_per_s_low\":100,\"images_per_s_high\":100",
+         "50,\"images_per_s_low\":50,\"images_per_s_high\":50"},
+        {"\"world\":2", "100,\"images_per_s_low\":99,\"images_per_s_high\":101",
+         "49,\"images_per_s_low\":48,\"images_per_s_high\":49.5"},
+        {"\"world\":3,\"weak\":true", "100,\"images_per_s_low\":99,\"images_per_s_high\":101",
+         "40,\"images_per_s_low\":39,\"images_per_s_high\":41"},
+        {"\"world\":4,\"oversubscribed\":true",
+         "100,\"images_per_s_low\":99,"
+         "\"images_per_s_high\":101",
+         "99.5,\"images_per_s_low\":98,\"images_per_s_high\":101"},
+        {"\"world\":5,\"weak\":true,\"oversubscribed\":true", "10", "11"},
+        {"\"world\":6", "10", "9"},
+        {"\"world\":7", "10,\"not_a_result\":\"FAIL x\"", "9"},
+        {"\"world\":8", "10", "9,\"not_a_result\":\"not checked\""},
+        {"\"world\":9", "10", ""},
+        {"\"world\":10", "", "10"},
+    };
+    static const char *const words[] = {"PASS", "FAIL", "CRASH", "TIMEOUT", "WEAK", "WAIVED", ""};
+    char cases[8000];
+    for (int run = 0; run < 2; run++) {
+        char summary[6000] = "{\"where\":\"here\",\"commit\":\"abc\",\"throughput\":[";
+        int count = 0;
+        for (size_t i = 0; i < sizeof speeds / sizeof *speeds; i++) {
+            if (speeds[i][1 + run][0] != '\0') {
+                ls_text_add(summary, sizeof summary,
+                            "%s{%s,\"label\":\"job %zu of run %d\",\"images_per_s\":%s,"
+                            "\"not_a_result\":\"\"," ROW "}",
+                            count++ > 0 ? "," : "", speeds[i][0], i, run, speeds[i][1 + run]);
+            }
+        }
+        ls_text_add(summary, sizeof summary, "]}\n");
+        cases[0] = '\0';
+        for (int i = 0; i < 7 * 7; i++) {
+            const char *word = words[run == 0 ? i / 7 : i % 7];
+            const char *place = i % 3 == 0   ? "\"in_claim\":true"
+                                : i % 3 == 1 ? "\"in_claim\":false"
+                                             : "\"in_claim\":true,\"manners\":true";
+            if (word[0] != '\0') {
+                ls_text_add(cases, sizeof cases,
+                            "{\"case\":\"c%d\",%s,\"verdict\":\"%s\",\"evidence\":\"e%d\"}\n", i,
+                            place, word, i);
+            }
+        }
+        write_text(run == 0 ? "a/summary.json" : "b/summary.json", summary);
+        write_text(run == 0 ? "a/verdicts.jsonl" : "b/verdicts.jsonl", cases);
+        write_text(run == 0 ? "a/run.json" : "b/run.json",
+                   "{\"headline\":{\"manners\":{\"decide\":false}}}\n");
+    }
+}
+
+START_TEST(differences_word_for_word)
+{
+    static const double gates[] = {NAN, 0.5, 0.499, 0.6};
+    char *text = NULL, here[PATH_MAX];
+    size_t bytes = 0;
+    FILE *to = open_memstream(&text, &bytes);
+    write_pair();
+    ck_assert_ptr_nonnull(getcwd(here, sizeof here));
+    ck_assert_int_eq(chdir(scratch), 0); /* paths are a part of the text */
+    for (int i = 0; i < 4; i++) {
+        fprintf(to, "==== gate %g\n", gates[i]);
+        int status = (int)ls_report_diff("a", i == 3 ? "b/summary.json" : "b", gates[i], to);
+        fprintf(to, "status %d\n", status);
+    }
+    ck_assert_int_eq(chdir(here), 0);
+    fclose(to);
+    golden_check("suite/unit/harness/expected/diff.txt", text);
 }
 END_TEST
 
@@ -398,8 +560,11 @@ int main(void)
     TCase *tests = tcase_create("report_parts");
     tcase_set_timeout(tests, 60);
     tcase_add_checked_fixture(tests, open_scratch, close_scratch);
-    tcase_add_test(tests, each_table_is_drawn_twice);
+    tcase_add_loop_test(tests, each_table_is_drawn_twice, 0, 2);
+    tcase_add_test(tests, a_signal_ends_the_drawing);
     tcase_add_test(tests, what_cannot_be_drawn_is_left_out);
+    tcase_add_loop_test(tests, rows_of_the_same_job, 0, sizeof rows / sizeof *rows);
+    tcase_add_test(tests, differences_word_for_word);
     tcase_add_test(tests, the_trace_word_for_word);
     tcase_add_loop_test(tests, html_holds_no_markup_and_no_broken_character, 0,
                         sizeof escapes / sizeof *escapes);
