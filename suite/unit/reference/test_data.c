@@ -13,6 +13,7 @@
 #include "reference/data/jpeg.h"
 #include "reference/data/make.h"
 #include "reference/data/transform.h"
+#include "suite/unit/caught.h"
 #include "data_root.h"
 
 /* ---- crops ----------------------------------------------------------------------------------- */
@@ -243,11 +244,13 @@ START_TEST(resampling_is_the_triangle_filter)
         {4 * W - 3, 4 * H - 2, 12, {.top = 63, .left = 88, .height = 3, .width = 1}},
         {8 * W - 7, 8 * H - 5, 4, {.top = 40, .left = 33, .height = 71, .width = 130}},
         {8 * W - 7, 8 * H - 5, 6, {.top = 130, .left = 176, .height = 1, .width = 1}},
-        {W, H, 8, {.top = 2, .left = 4, .height = 8, .width = 8}},
+        {W, H, 20, {.top = 0, .left = 0, .height = H, .width = W}},
+        {W, H, 8, {.top = 1, .left = 4, .height = 16, .width = 16}},
     };
     uint8_t rgb[W * H * 3];
     float out[3 * MOST * MOST];
     ls_transform_scratch scratch = {0};
+    int64_t most[3] = {0};
     for (int i = 0; i < W * H * 3; i++) {
         rgb[i] = (uint8_t)ls_rng_below(3, 4, (uint64_t)i, 256);
     }
@@ -260,7 +263,18 @@ START_TEST(resampling_is_the_triangle_filter)
         ck_assert_int_eq(ls_transform_apply(&scratch, rgb, W, H, rows[r].full_width,
                                             rows[r].full_height, crop, size, out),
                          LS_OK);
-        ck_assert(scratch.size >= size && scratch.row_floats >= (int64_t)H * 3 * size);
+        int64_t weights = 0;
+        for (int side = 0; side < 2; side++) { /* no more weights than samples of the crop */
+            int samples = (int)ceil(start[side] + extent[side] - 1e-6) - (int)(start[side] + 1e-6);
+            int taps = 2 * (int)ceil(fmax(extent[side] / size, 1)) + 1;
+            weights += (int64_t)size * (taps < samples ? taps : samples);
+        }
+        most[0] = size > most[0] ? size : most[0];
+        most[1] = H * 3 * size > most[1] ? H * 3 * size : most[1];
+        most[2] = weights > most[2] ? weights : most[2];
+        ck_assert_int_eq(scratch.size, most[0]);
+        ck_assert_int_eq(scratch.row_floats, most[1]);
+        ck_assert_int_eq(scratch.weight_floats, most[2]);
         for (int i = 0; i < 3 * size * size; i++) {
             int x = i % size, at[2] = {crop->flip ? size - 1 - x : x, i / size % size};
             double want = filtered(rgb, W, H, start, extent, size, i / (size * size), at);
@@ -634,7 +648,9 @@ START_TEST(made_files_are_the_pictures)
         ck_assert_int_eq(ls_make_folder(dir, refused[i].images, refused[i].size, 9), LS_ERR_USAGE);
         ck_assert_int_ne(access(dir, F_OK), 0);
     }
-    ck_assert_int_eq(ls_make_folder("", 1, 8, 9), LS_ERR_USAGE);
+    catch_lines(); /* the largest numbers are allowed: the path is what is refused */
+    ck_assert_int_eq(ls_make_folder("", 99999, 4096, 9), LS_ERR_USAGE);
+    ck_assert_str_eq(caught_lines(), "error: the folder's path must have 1 to 960 bytes\n");
     char end[1100]; /* 960 bytes are allowed, "/./" is the folder's name in many of them */
     int length = snprintf(end, sizeof end, "%s/long", ROOT);
     for (; length + 2 <= 960; length += 2) {

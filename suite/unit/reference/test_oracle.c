@@ -2,11 +2,16 @@
  * accumulation and in every kind of network; results do not depend on threads; forced own branches
  * change nothing. */
 #include <check.h>
+#include <dirent.h>
+#include <float.h>
 #include <math.h>
 #include <omp.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/core/path.h"
+#include "reference/model/model.h"
 #include "reference/oracle/oracle.h"
 #include "reference/oracle/ideal_error.h"
 #include "suite/unit/run_suite.h"
@@ -374,6 +379,671 @@ START_TEST(networks_have_their_sizes)
 }
 END_TEST
 
+/* ---- a forward pass written from torchvision's code ------------------------------------------ */
+
+/* Images of one group of statistics, NCHW. */
+typedef struct maps {
+    int images, channels, height, width;
+    double *value;
+} maps;
+
+/* The network's parameters in order of registration, and the statistics met on the way. */
+typedef struct reading {
+    const problem *p;
+    int param;                                                           /* the next */
+    double *mean[LS_NETTAB_PARAMS_MAX], *variance[LS_NETTAB_PARAMS_MAX]; /* by the norm's weight */
+} reading;
+
+static maps maps_of(int images, int channels, int height, int width)
+{
+    size_t count = (size_t)images * (size_t)channels * (size_t)height * (size_t)width;
+    return (maps){images, channels, height, width, calloc(count, sizeof(double))};
+}
+
+static double *at(const maps *m, int n, int c, int y, int x)
+{
+    return &m->value[((n * m->channels + c) * m->height + y) * m->width + x];
+}
+
+static const double *next_param(reading *r, int64_t count)
+{
+    const ls_nettab_param *param = &r->p->net.param[r->param++];
+    ck_assert_msg(param->count == count, "%s: %lld elements, wanted %lld", param->name,
+                  (long long)param->count, (long long)count);
+    return r->p->param + param->offset;
+}
+
+static maps convolve(reading *r, const maps *in, int channels, int kernel, int stride)
+{
+    int pad = kernel / 2;
+    const double *w = next_param(r, (int64_t)channels * in->channels * kernel * kernel);
+    maps out = maps_of(in->images, channels, (in->height + 2 * pad - kernel) / stride + 1,
+                       (in->width + 2 * pad - kernel) / stride + 1);
+    for (int n = 0; n < in->images; n++) {
+        for (int k = 0; k < channels; k++) {
+            for (int c = 0; c < in->channels; c++) {
+                for (int i = 0; i < kernel * kernel; i++) {
+                    double weight = w[(k * in->channels + c) * kernel * kernel + i];
+                    for (int y = 0; y < out.height; y++) {
+                        int row = y * stride + i / kernel - pad;
+                        for (int x = 0; row >= 0 && row < in->height && x < out.width; x++) {
+                            int column = x * stride + i % kernel - pad;
+                            if (column >= 0 && column < in->width) {
+                                *at(&out, n, k, y, x) += weight * *at(in, n, c, row, column);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+    return out;
+}
+
+static maps normalise(reading *r, maps m)
+{
+    int weight_index = r->param, plane = m.height * m.width;
+    const double *weight = next_param(r, m.channels), *bias = next_param(r, m.channels);
+    double *means = calloc((size_t)m.channels, sizeof *means);
+    double *variances = calloc((size_t)m.channels, sizeof *variances);
+    for (int c = 0; c < m.channels; c++) {
+        double mean = 0, variance = 0, count = m.images * plane;
+        for (int i = 0; i < m.images * plane; i++) {
+            mean += at(&m, i / plane, c, 0, 0)[i % plane] / count;
+        }
+        for (int i = 0; i < m.images * plane; i++) {
+            variance += pow(at(&m, i / plane, c, 0, 0)[i % plane] - mean, 2) / count;
+        }
+        for (int i = 0; i < m.images * plane; i++) {
+            double *value = &at(&m, i / plane, c, 0, 0)[i % plane];
+            *value = (*value - mean) / sqrt(variance + 1e-5) * weight[c] + bias[c];
+        }
+        means[c] = mean;
+        variances[c] = variance;
+    }
+    r->mean[weight_index] = means;
+    r->variance[weight_index] = variances;
+    return m;
+}
+
+static maps conv_norm(reading *r, const maps *in, int channels, int kernel, int stride)
+{
+    return normalise(r, convolve(r, in, channels, kernel, stride));
+}
+
+static maps rectify(maps m)
+{
+    for (int i = 0; i < m.images * m.channels * m.height * m.width; i++) {
+        m.value[i] = fmax(m.value[i], 0);
+    }
+    return m;
+}
+
+/* 3x3, stride 2, one row and column of padding that never wins. */
+static maps pool(maps in)
+{
+    maps out = maps_of(in.images, in.channels, (in.height - 1) / 2 + 1, (in.width - 1) / 2 + 1);
+    for (int i = 0; i < out.images * out.channels * out.height * out.width; i++) {
+        int x = i % out.width, y = i / out.width % out.height, map = i / out.width / out.height;
+        double most = -INFINITY;
+        for (int k = 0; k < 9; k++) {
+            int row = 2 * y + k / 3 - 1, column = 2 * x + k % 3 - 1;
+            if (row >= 0 && row < in.height && column >= 0 && column < in.width) {
+                most = fmax(most, at(&in, 0, map, row, column)[0]);
+            }
+        }
+        out.value[i] = most;
+    }
+    free(in.value);
+    return out;
+}
+
+/* Every stride-th pixel, channels of zeros appended. */
+static maps option_a(const maps *in, int channels, int stride)
+{
+    maps out = maps_of(in->images, channels, (in->height + stride - 1) / stride,
+                       (in->width + stride - 1) / stride);
+    for (int n = 0; n < in->images; n++) {
+        for (int c = 0; c < in->channels; c++) {
+            for (int y = 0; y < out.height; y++) {
+                for (int x = 0; x < out.width; x++) {
+                    *at(&out, n, c, y, x) = *at(in, n, c, y * stride, x * stride);
+                }
+            }
+        }
+    }
+    return out;
+}
+
+static maps block(reading *r, maps in, int width, int stride, bool bottleneck, bool cifar)
+{
+    int channels = bottleneck ? 4 * width : width;
+    maps a, b, c, shortcut = in;
+    if (bottleneck) {
+        a = rectify(conv_norm(r, &in, width, 1, 1));
+        b = rectify(conv_norm(r, &a, width, 3, stride));
+        c = conv_norm(r, &b, channels, 1, 1);
+        free(b.value);
+    } else {
+        a = rectify(conv_norm(r, &in, width, 3, stride));
+        c = conv_norm(r, &a, width, 3, 1);
+    }
+    free(a.value);
+    if (stride > 1 || in.channels != channels) {
+        shortcut = cifar ? option_a(&in, channels, stride) : conv_norm(r, &in, channels, 1, stride);
+        free(in.value);
+    }
+    for (int i = 0; i < c.images * c.channels * c.height * c.width; i++) {
+        c.value[i] += shortcut.value[i];
+    }
+    free(shortcut.value);
+    return rectify(c);
+}
+
+/* Logits of one group, [images][classes]. */
+static double *logits_of(reading *r, maps images)
+{
+    const char *arch = r->p->net.arch;
+    bool cifar = strcmp(arch, "resnet8") == 0 || strcmp(arch, "resnet20") == 0;
+    bool bottleneck = strcmp(arch, "resnet50") == 0;
+    static const int layers[3][4] = {{2, 2, 2, 2}, {3, 4, 6, 3}};
+    r->param = 0;
+    maps m = rectify(conv_norm(r, &images, cifar ? 16 : 64, cifar ? 3 : 7, cifar ? 1 : 2));
+    m = cifar ? m : pool(m);
+    for (int stage = 0; stage < (cifar ? 3 : 4); stage++) {
+        int count = cifar ? (arch[6] == '8' ? 1 : 3) : layers[bottleneck][stage];
+        for (int i = 0; i < count; i++) {
+            m = block(r, m, (cifar ? 16 : 64) << stage, stage > 0 && i == 0 ? 2 : 1, bottleneck,
+                      cifar);
+        }
+    }
+    int plane = m.height * m.width, classes = r->p->net.classes;
+    const double *weight = next_param(r, (int64_t)classes * m.channels);
+    const double *bias = next_param(r, classes);
+    double *logits = calloc((size_t)(m.images * classes), sizeof *logits);
+    for (int i = 0; i < m.images * classes; i++) {
+        logits[i] = bias[i % classes];
+        for (int k = 0; k < m.channels * plane; k++) {
+            logits[i] += weight[i % classes * m.channels + k / plane] / plane *
+                         m.value[i / classes * m.channels * plane + k];
+        }
+    }
+    free(m.value);
+    ck_assert_int_eq(r->param, r->p->net.param_count);
+    return logits;
+}
+
+static const struct formula_row {
+    const char *arch;
+    int size, world, accumulate, batch[4];
+} formulas[] = {{"resnet8", 9, 3, 2, {1, 4, 2}},
+                {"resnet20", 8, 1, 1, {3}},
+                {"resnet18", 35, 2, 1, {2, 1}},
+                {"resnet50", 33, 1, 1, {2}}};
+
+/* Logits, losses and statistics of every rank and micro-step; FP64 on both sides, sums in another
+ * order: up to 4608 terms, and what the batch norms of 50 layers make of 1e-16 of each: measured
+ * below 1e-12. */
+START_TEST(a_forward_pass_is_its_formula)
+{
+    const struct formula_row *row = &formulas[_i];
+    problem *p = make_uneven(row->arch, row->size, row->world, row->accumulate, row->batch, 1);
+    ls_oracle_result have = run(p, (ls_oracle_mode){.forward_only = true});
+    int classes = p->net.classes, image = 3 * row->size * row->size;
+    const double limit = 1e-9;
+    int64_t before = 0; /* images of ranks before this one */
+    for (int rank = 0; rank < row->world; rank++) {
+        int batch = row->batch[rank];
+        double loss = 0;
+        for (int micro = 0; micro < row->accumulate; micro++) {
+            static reading r;
+            r = (reading){.p = p};
+            maps images = maps_of(batch, 3, row->size, row->size);
+            for (int i = 0; i < batch * image; i++) {
+                images.value[i] = (double)p->input[rank][micro * batch * image + i];
+            }
+            double *logits = logits_of(&r, images);
+            free(images.value);
+            const double *own = have.logits + (before + (int64_t)micro * batch) * classes;
+            for (int n = 0; n < batch; n++) {
+                double sum = 0;
+                for (int k = 0; k < classes; k++) {
+                    ck_assert_double_eq_tol(own[n * classes + k], logits[n * classes + k], limit);
+                    sum += exp(logits[n * classes + k]);
+                }
+                int64_t target = p->target[rank][micro * batch + n];
+                loss += (log(sum) - logits[n * classes + target]) / (batch * row->accumulate);
+            }
+            free(logits);
+            int group = micro * row->world + rank, norms = 0;
+            for (int i = 0; i < p->net.node_count; i++) {
+                const ls_nettab_node *node = &p->net.node[i];
+                int groups = row->world * row->accumulate;
+                const double *mean = have.stats + ls_oracle_stats_of(&p->step, i);
+                for (int c = 0; node->kind == LS_NETTAB_NORM && c < node->channels; c++) {
+                    int64_t of = (int64_t)group * node->channels + c;
+                    double m = r.mean[node->weight][c], v = r.variance[node->weight][c];
+                    ck_assert_double_eq_tol(mean[of], m, limit);
+                    ck_assert_double_eq_tol(mean[groups * node->channels + of], v, limit * (1 + v));
+                }
+                norms += node->kind == LS_NETTAB_NORM;
+            }
+            for (int k = 0; k < LS_NETTAB_PARAMS_MAX; k++) {
+                norms -= r.mean[k] != NULL;
+                free(r.mean[k]);
+                free(r.variance[k]);
+            }
+            ck_assert_int_eq(norms, 0);
+        }
+        ck_assert_double_eq_tol(have.loss[rank], loss, limit);
+        before += (int64_t)batch * row->accumulate;
+    }
+    ls_oracle_free(&p->net, &have);
+    free_problem(p);
+}
+END_TEST
+
+/* Values up to 16 that are kept in f32. */
+static const double kept_limit = 1e-6;
+/* The same sum of squares in two orders: n * 1e-16 of it. */
+static const double sum_limit = 1e-12;
+
+/* ---- forced branches ------------------------------------------------------------------------- */
+
+/* Turned branches: counted, measured in units of their limit, and the first eight of those that are
+ * no ties named by rank, micro-step, sample, channel, row and column. */
+START_TEST(turned_branches_are_named)
+{
+    static const int batch[2] = {1, 3};
+    problem *p = make_uneven("resnet18", 33, 2, 2, batch, 1);
+    ls_oracle_result own = run(p, (ls_oracle_mode){.keep_branches = true, .keep_input = true});
+    ls_branch_set *set = &own.branches;
+    double limit[LS_NETTAB_BRANCHES_MAX];
+    for (int b = 0; b < p->net.branch_count; b++) {
+        limit[b] = 1e9;
+    }
+    ck_assert_int_eq(p->net.node[p->net.branch_node[0]].kind, LS_NETTAB_RELU);
+    ck_assert_int_eq(p->net.node[p->net.branch_node[1]].kind, LS_NETTAB_POOL);
+    /* the last ReLU [8][1][1][512], so that nothing else turns: sample 5 is rank 1's second image
+     * of micro-step 1 (samples 4; 5, 6, 7 of ranks 0; 1) */
+    int last = p->net.branch_count - 1, channels = 512;
+    const ls_nettab_node *node = &p->net.node[p->net.branch_node[last]];
+    int plane = node->height * node->width;
+    ck_assert_int_eq(node->channels, channels);
+    ck_assert_int_eq(set->elements[last], 8 * plane * channels);
+    int64_t far = -1, near = -1;
+    double distance[2] = {0, INFINITY};
+    for (int64_t i = 6 * plane * channels; i < 7 * plane * channels; i++) {
+        double x = fabs((double)own.kept_input[last][i]);
+        far = x > distance[0] ? i : far;
+        near = x < distance[1] ? i : near;
+        distance[0] = fmax(distance[0], x);
+        distance[1] = fmin(distance[1], x);
+    }
+    set->open[last][far] ^= 1;
+    set->open[last][near] ^= 1;
+    limit[last] = (distance[0] + distance[1]) / 2;
+    ls_oracle_result forced =
+        run(p, (ls_oracle_mode){.forced = set, .tie_limit = limit, .forward_only = true});
+    ck_assert_int_eq(forced.turned, 2);
+    ck_assert_int_eq(forced.violation_count, 1);
+    ck_assert_double_eq_tol(forced.tie_ratio, distance[0] / limit[last], kept_limit);
+    const ls_oracle_violation *v = &forced.violation[0];
+    int64_t in_sample = far % (plane * channels);
+    ck_assert(v->branch == last && v->rank == 1 && v->micro == 1 && v->sample == 1 &&
+              v->channel == in_sample % channels && v->row == in_sample / channels / node->width &&
+              v->column == in_sample / channels % node->width && !v->outside);
+    ck_assert_double_eq_tol(fabs(v->value), distance[0], kept_limit);
+    ck_assert(v->limit == limit[last]);
+    ls_oracle_free(&p->net, &forced);
+    forced = run(p, (ls_oracle_mode){.forced = set, .forward_only = true}); /* no limits */
+    ck_assert_int_eq(forced.turned, 2);
+    ck_assert_int_eq(forced.violation_count, 0);
+    ck_assert(forced.tie_ratio == 0);
+    ls_oracle_free(&p->net, &forced);
+    /* nine far ones: all are counted, eight are kept */
+    set->open[last][far] ^= 1;
+    set->open[last][near] ^= 1;
+    limit[last] = 0;
+    for (int i = 0; i < 9; i++) {
+        set->open[last][7 * i + 3] ^= 1;
+    }
+    forced = run(p, (ls_oracle_mode){.forced = set, .tie_limit = limit, .forward_only = true});
+    ck_assert_int_eq(forced.turned, 9);
+    ck_assert_int_eq(forced.violation_count, 9);
+    for (int i = 0; i < LS_ORACLE_VIOLATIONS_MAX; i++) {
+        v = &forced.violation[i];
+        ck_assert_int_eq((v->row * node->width + v->column) * channels + v->channel, 7 * i + 3);
+        ck_assert(v->rank == 0 && v->micro == 0 && v->sample == 0);
+    }
+    ls_oracle_free(&p->net, &forced);
+    ls_oracle_free(&p->net, &own);
+    free_problem(p);
+}
+END_TEST
+
+/* A pool's index beside its window, before the plane, behind it; and another one of the window. */
+START_TEST(turned_pools_are_named)
+{
+    problem *p = make_problem("resnet18", 33, 1, 1, 2, 1);
+    const ls_nettab_node *node = &p->net.node[p->net.branch_node[1]];
+    int out = node->width, in = 17, channels = 64; /* 33 / 2 = 17, / 2 = 9 */
+    ck_assert_int_eq(out, 9);
+    double limit[LS_NETTAB_BRANCHES_MAX];
+    for (int b = 0; b < p->net.branch_count; b++) {
+        limit[b] = 1e9;
+    }
+    /* sample 1, channel 5, output (4, 4): rows and columns 7 to 9 */
+
+    static const struct {
+        int row, column;
+        bool outside;
+    } rows[] = {{7, 7, false}, {9, 9, false}, {9, 7, false}, {7, 9, false},  {6, 8, true},
+                {10, 8, true}, {8, 6, true},  {8, 10, true}, {-1, 16, true}, {17, 0, true}};
+    for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
+        ls_oracle_result own = run(
+            p, (ls_oracle_mode){.keep_branches = true, .keep_input = true, .forward_only = true});
+        int32_t *index = &own.branches.index[1][((int64_t)out * out + 4 * out + 4) * channels + 5];
+        const float *plane = own.kept_input[1] + (int64_t)in * in * channels + 5;
+        int32_t chosen = rows[k].row * in + rows[k].column, first = *index;
+        double gap = rows[k].outside ? INFINITY
+                                     : (double)plane[(int64_t)first * channels] -
+                                           (double)plane[(int64_t)chosen * channels];
+        for (int i = 0; i < 9; i++) { /* the maximum, and the first in order of rows */
+            int other = (7 + i / 3) * in + 7 + i % 3;
+            ck_assert(plane[(int64_t)other * channels] < plane[(int64_t)first * channels] ||
+                      (plane[(int64_t)other * channels] == plane[(int64_t)first * channels] &&
+                       other >= first));
+        }
+        *index = chosen;
+        ls_shards shards = ls_oracle_shards(&p->step);
+        ck_assert_int_eq(ls_shards_samples(&shards), 2);
+        limit[1] = gap > 0 && gap < INFINITY ? gap / 2 : 1e9;
+        ls_oracle_mode mode = {.forced = &own.branches, .tie_limit = limit, .forward_only = true};
+        if (!rows[k].outside) { /* one that is outside is not read either */
+            ls_oracle_result forced = run(p, mode);
+            ck_assert_int_ge(forced.turned, gap > 0);
+            ck_assert_int_eq(forced.violation_count, gap > 0);
+            if (gap > 0) {
+                const ls_oracle_violation *v = &forced.violation[0];
+                ck_assert(v->branch == 1 && v->sample == 1 && v->channel == 5 && v->row == 4 &&
+                          v->column == 4 && !v->outside);
+                ck_assert_double_eq_tol(v->value, gap, kept_limit);
+            }
+            ls_oracle_free(&p->net, &forced);
+        }
+        ls_oracle_free(&p->net, &own);
+    }
+    free_problem(p);
+}
+END_TEST
+
+/* ---- the ideal's cost ------------------------------------------------------------------------ */
+
+static int files_in(const char *folder)
+{
+    int count = 0;
+    DIR *entries = opendir(folder);
+    for (struct dirent *entry; entries != NULL && (entry = readdir(entries)) != NULL;) {
+        count += entry->d_name[0] != '.';
+    }
+    if (entries != NULL) {
+        closedir(entries);
+    }
+    return count;
+}
+
+static void expect_cost(const problem *p, const ls_ideal_error_cost *have,
+                        const ls_ideal_error_cost *want, int spans)
+{
+    size_t one = sizeof(double), count = (size_t)spans;
+    ck_assert_mem_eq(have->error2, want->error2, count * one);
+    ck_assert_mem_eq(have->grad2, want->grad2, count * one);
+    ck_assert_mem_eq(have->branch_rms, want->branch_rms, (size_t)p->net.branch_count * one);
+    for (int i = 0; i < 2 * p->net.node_count; i++) { /* only norms have statistics */
+        ck_assert(p->net.node[i / 2].kind != LS_NETTAB_NORM ||
+                  have->stats_error2[i] == want->stats_error2[i]);
+    }
+    ck_assert(have->whole_error2 == want->whole_error2 && have->whole_grad2 == want->whole_grad2 &&
+              have->logits_error2 == want->logits_error2 && have->logits2 == want->logits2);
+}
+
+/* Each figure of a cost, from the two runs that it compares. */
+START_TEST(costs_are_their_formula)
+{
+    static const int batch[2] = {2, 3};
+    problem *p = make_uneven("resnet8", 9, 2, 2, batch, 1);
+    p->step.level = 2;
+    ls_ideal_error_span spans[] = {{0, 5}, {7, 100}, {p->net.elements - 1, 1}};
+    ls_ideal_error_cost cost;
+    ck_assert_int_eq(ls_ideal_error_measure(&p->step, spans, 3, NULL, &cost), LS_OK);
+    ls_oracle_result ideal =
+        run(p, (ls_oracle_mode){.ideal = true, .keep_branches = true, .keep_input = true});
+    ls_oracle_result plain =
+        run(p, (ls_oracle_mode){.forced = &ideal.branches, .keep_input = true});
+    double error = 0, square = 0;
+    for (int k = 0; k < 3; k++) {
+        error = square = 0;
+        for (int64_t i = spans[k].from; i < spans[k].from + spans[k].count; i++) {
+            error += pow(ideal.grad[i] - plain.grad[i], 2);
+            square += pow(plain.grad[i], 2);
+        }
+        ck_assert_double_eq_tol(cost.error2[k], error, sum_limit * error + DBL_MIN);
+        ck_assert_double_eq_tol(cost.grad2[k], square, sum_limit * square + DBL_MIN);
+    }
+    error = square = 0;
+    for (int64_t i = 0; i < 10 * 10; i++) {
+        error += pow(ideal.logits[i] - plain.logits[i], 2);
+        square += pow(plain.logits[i], 2);
+    }
+    ck_assert_double_eq_tol(cost.logits_error2, error, sum_limit * error + DBL_MIN);
+    ck_assert_double_eq_tol(cost.logits2, square, sum_limit * square + DBL_MIN);
+    int64_t begin = 0;
+    for (int i = 0; i < p->net.node_count; i++) {
+        for (int k = 0; k < 2; k++) {
+            int64_t count = p->net.node[i].kind == LS_NETTAB_NORM ? 4 * p->net.node[i].channels : 0;
+            error = 0;
+            for (int64_t c = begin; c < begin + count; c++) {
+                error += pow(ideal.stats[c] - plain.stats[c], 2);
+            }
+            begin += count;
+            ck_assert_double_eq_tol(cost.stats_error2[2 * i + k], error,
+                                    sum_limit * error + DBL_MIN);
+        }
+    }
+    ck_assert_int_eq(begin, ls_oracle_stats_count(&p->step));
+    for (int b = 0; b < p->net.branch_count; b++) {
+        double sum = 0;
+        for (int64_t i = 0; i < ideal.branches.elements[b]; i++) {
+            sum += pow((double)ideal.kept_input[b][i] - (double)plain.kept_input[b][i], 2);
+        }
+        double rms = sqrt(sum / (double)ideal.branches.elements[b]);
+        ck_assert_double_gt(rms, 0);
+        ck_assert_double_eq_tol(cost.branch_rms[b], rms, kept_limit);
+        ck_assert_double_eq_tol(cost.branch_rms[b] / rms, 1, 1e4 * kept_limit); /* of 1e-3 */
+    }
+    ls_oracle_free(&p->net, &ideal);
+    ls_oracle_free(&p->net, &plain);
+    ls_ideal_error_cost_free(&cost);
+    free_problem(p);
+}
+END_TEST
+
+/* Kept results: found again, never another step's, and not where the file is damaged. */
+START_TEST(kept_results_belong_to_their_step)
+{
+    char root[] = "/tmp/test_oracle.XXXXXX", folder[64], path[400];
+    ck_assert_ptr_nonnull(mkdtemp(root));
+    snprintf(folder, sizeof folder, "%s/kept", root);
+    static const int batch[2] = {2, 2};
+    problem *p = make_uneven("resnet8", 8, 2, 1, batch, 1);
+    p->step.level = 1;
+    p->step.reduce = LS_BITS_F64;
+    ls_ideal_error_span spans[] = {{0, 5}, {7, 100}};
+    ls_ideal_error_cost first, again;
+    int files = 0;
+    for (int change = 0; change < 15; change++) {
+        switch (change) { /* each is another step, the ones before included */
+        case 1:
+            p->input[1][3 * 8 * 8 * 2 - 1] += 1;
+            break;
+        case 2:
+            p->target[1][1] = (p->target[1][1] + 1) % 10;
+            break;
+        case 3:
+            p->param[p->net.elements - 1] += 1;
+            break;
+        case 4:
+            p->step.level = 2;
+            break;
+        case 5:
+            p->step.half = LS_BITS_BF16;
+            break;
+        case 6:
+            p->step.loss_scale = 64;
+            break;
+        case 7:
+            p->step.predivide = 2;
+            break;
+        case 8:
+            p->step.reduce = LS_BITS_F32;
+            break;
+        case 9:
+            p->step.average = LS_ORACLE_SUM;
+            break;
+        case 10:
+            p->step.stat_ranks = 2;
+            break;
+        case 11:
+            spans[1].count = 99;
+            break;
+        case 12:
+            spans[0].from = 1;
+            break;
+        case 13:
+            p->batch[0] = 1;
+            break;
+        case 14:
+            p->batch[0] = 2;
+            p->step.world = 1;
+            p->step.stat_ranks = 1;
+            break;
+        default:
+            break;
+        }
+        ck_assert_int_eq(ls_ideal_error_measure(&p->step, spans, 2, folder, &first), LS_OK);
+        ck_assert_msg(files_in(folder) == ++files, "change %d: %d files", change, files_in(folder));
+        ck_assert_int_eq(ls_ideal_error_measure(&p->step, spans, 2, folder, &again), LS_OK);
+        ck_assert_int_eq(files_in(folder), files);
+        expect_cost(p, &again, &first, 2);
+        ls_ideal_error_cost_free(&again);
+        ck_assert_int_eq(ls_ideal_error_measure(&p->step, spans, 2, NULL, &again), LS_OK);
+        expect_cost(p, &again, &first, 2);
+        ls_ideal_error_cost_free(&again);
+        if (change < 14) {
+            ls_ideal_error_cost_free(&first);
+        }
+    }
+    /* a bit of each part of a file changed: the result stays right */
+    static const int64_t places[] = {0, 8, 16, 24, 32, 40, 48, 100, -1};
+    for (size_t k = 0; k < sizeof places / sizeof places[0]; k++) {
+        DIR *entries = opendir(folder);
+        for (struct dirent *entry; (entry = readdir(entries)) != NULL;) {
+            snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+            FILE *file = entry->d_name[0] == '.' ? NULL : fopen(path, "r+b");
+            if (file != NULL) {
+                ck_assert_int_eq(fseek(file, places[k], places[k] < 0 ? SEEK_END : SEEK_SET), 0);
+                int byte = fgetc(file);
+                ck_assert_int_eq(fseek(file, -1, SEEK_CUR), 0);
+                fputc(byte ^ 0x10, file);
+                fclose(file);
+            }
+        }
+        closedir(entries);
+        ck_assert_int_eq(ls_ideal_error_measure(&p->step, spans, 2, folder, &again), LS_OK);
+        expect_cost(p, &again, &first, 2);
+        ls_ideal_error_cost_free(&again);
+    }
+    ls_ideal_error_cost_free(&first);
+    /* forced runs: everything that is kept */
+    ls_oracle_result own = run(p, (ls_oracle_mode){.keep_branches = true});
+    double limit[LS_NETTAB_BRANCHES_MAX] = {0};
+    own.branches.open[2][9] ^= 1;
+    for (int change = 0; change < 3; change++) {
+        own.branches.open[0][0] ^= change == 1;
+        for (int b = 0; b < p->net.branch_count; b++) {
+            limit[b] = change == 2 ? 1e9 : 0;
+        }
+        ls_oracle_result want =
+            run(p, (ls_oracle_mode){.forced = &own.branches, .tie_limit = limit});
+        files = files_in(folder);
+        for (int time = 0; time < 2; time++) {
+            ls_oracle_result kept;
+            ck_assert_int_eq(ls_ideal_error_forced(&p->step, &own.branches, limit, folder, &kept),
+                             LS_OK);
+            ck_assert_int_eq(files_in(folder), files + 1);
+            ck_assert_mem_eq(kept.grad, want.grad, (size_t)p->net.elements * sizeof(double));
+            ck_assert_mem_eq(kept.logits, want.logits, 2 * 10 * sizeof(double));
+            ck_assert_mem_eq(kept.loss, want.loss, sizeof(double));
+            ck_assert_mem_eq(kept.stats, want.stats,
+                             (size_t)ls_oracle_stats_count(&p->step) * sizeof(double));
+            ck_assert(kept.turned == want.turned && kept.tie_ratio == want.tie_ratio &&
+                      kept.violation_count == want.violation_count);
+            ck_assert_int_eq(want.violation_count > 0, change != 2);
+            for (int i = 0; i < want.violation_count && i < LS_ORACLE_VIOLATIONS_MAX; i++) {
+                ck_assert(kept.violation[i].channel == want.violation[i].channel &&
+                          kept.violation[i].value == want.violation[i].value);
+            }
+            ls_oracle_free(&p->net, &kept);
+        }
+        ls_oracle_free(&p->net, &want);
+    }
+    ls_oracle_free(&p->net, &own);
+    ls_path_remove_tree(root);
+    free_problem(p);
+}
+END_TEST
+
+/* ---- tables ---------------------------------------------------------------------------------- */
+
+/* Names and sizes as the trainer's own table has them, which was written independently. */
+START_TEST(networks_are_the_trainers)
+{
+    static const char *const archs[] = {"resnet8",  "resnet20",  "resnet32", "resnet44",
+                                        "resnet56", "resnet110", "resnet18", "resnet34",
+                                        "resnet50", "resnet101", "resnet152"};
+    ls_nettab *net = malloc(sizeof *net);
+    for (size_t a = 0; a < sizeof archs / sizeof archs[0]; a++) {
+        ls_network own;
+        ck_assert(ls_nettab_knows(archs[a]));
+        ck_assert_int_eq(ls_nettab_build(archs[a], 7, 65, 65, net), LS_OK);
+        ck_assert_int_eq(ls_model_build(archs[a], 7, 65, &own), LS_OK);
+        ck_assert_int_eq(net->param_count, own.param_count);
+        ck_assert_int_eq(net->branch_count, own.branch_count);
+        int64_t offset = 0;
+        for (int i = 0; i < net->param_count; i++) {
+            const ls_nettab_param *param = &net->param[i];
+            ck_assert_str_eq(param->name, own.param[i].name);
+            ck_assert_int_eq(param->count, ls_shape_count(&own.param[i].shape));
+            ck_assert_int_eq(param->offset, offset);
+            ck_assert_int_eq(ls_nettab_find_param(net, param->name), i);
+            const ls_nettab_node *node = &net->node[param->node];
+            ck_assert(node->weight == i || node->bias == i);
+            offset += param->count;
+        }
+        ck_assert_int_eq(net->elements, offset);
+        ck_assert_int_eq(ls_nettab_find_param(net, "fc"), -1);
+        ls_model_free(&own);
+    }
+    ck_assert(!ls_nettab_knows("resnet") && !ls_nettab_knows("resnet1521"));
+    ck_assert_int_eq(ls_nettab_build("resnet8", 1, 1, 1, net), LS_OK);
+    ck_assert_int_eq(ls_nettab_build("resnet8", 0, 8, 8, net), LS_ERR_USAGE);
+    ck_assert_int_eq(ls_nettab_build("resnet8", 1, 0, 8, net), LS_ERR_USAGE);
+    ck_assert_int_eq(ls_nettab_build("resnet8", 1, 8, 0, net), LS_ERR_USAGE);
+    free(net);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("oracle");
@@ -387,6 +1057,13 @@ int main(void)
     tcase_add_test(tests, ideal_errors_have_their_order);
     tcase_add_test(tests, types_scale_and_noise_are_used);
     tcase_add_test(tests, networks_have_their_sizes);
+    tcase_add_loop_test(tests, a_forward_pass_is_its_formula, 0,
+                        sizeof formulas / sizeof formulas[0]);
+    tcase_add_test(tests, turned_branches_are_named);
+    tcase_add_test(tests, turned_pools_are_named);
+    tcase_add_test(tests, costs_are_their_formula);
+    tcase_add_test(tests, kept_results_belong_to_their_step);
+    tcase_add_test(tests, networks_are_the_trainers);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
 }
