@@ -9,8 +9,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "harness/hosts/supervise.h"
+#include "harness/machine/machine.h"
 #include "harness/run/job.h"
 #include "kernels/core/json.h"
+#include "kernels/core/text.h"
 #include "suite/unit/run_suite.h"
 
 /* A job of `sh -c script` in a fresh folder under /tmp. */
@@ -236,6 +239,342 @@ START_TEST(cannot_run)
 }
 END_TEST
 
+/* ---- what ranks find and what is written of them, as a whole ------------------------------------
+ */
+
+static void check_environment(const ls_job *job, int rank, const char *token, const char *want)
+{
+    ls_words words = ls_job_environment(job, rank, 29500, token);
+    char *line = ls_words_line(&words);
+    ck_assert_str_eq(line, want);
+    free(line);
+    ls_words_free(&words);
+}
+
+START_TEST(every_variable_of_a_rank)
+{
+    static const char *const stale[] = {
+        "RANK",         "WORLD_SIZE",  "LOCAL_RANK",      "GROUP_RANK",       "MASTER_ADDR",
+        "LS_NODE_ADDR", "MASTER_PORT", "LS_TOKEN",        "LOCAL_WORLD_SIZE", "TORCHELASTIC_X",
+        "LS_RUN_DIR",   "NCCL_HOSTID", "LS_OVERSUBSCRIBE"};
+    ls_job job = {.world = 1, .directory = "/r", .threads = 1};
+    clearenv();
+    setenv("KEPT", "yes", 1);
+    setenv("RANKS", "kept", 1);
+    setenv("OMP_NUM_THREADS", "9", 1);
+    check_environment(&job, 0, NULL,
+                      "KEPT=yes RANKS=kept RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 "
+                      "GROUP_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 LS_RUN_DIR=/r "
+                      "OMP_NUM_THREADS=1");
+    for (size_t i = 0; i < sizeof stale / sizeof *stale; i++) {
+        setenv(stale[i], "stale", 1);
+    }
+    job.world = 600; /* the addresses of nodes run on after 250 */
+    job.local_nodes = 300;
+    job.share_devices = true;
+    job.threads = 2;
+    check_environment(&job, 499, "t",
+                      "KEPT=yes RANKS=kept RANK=499 WORLD_SIZE=600 LOCAL_RANK=1 "
+                      "LOCAL_WORLD_SIZE=2 GROUP_RANK=249 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 "
+                      "LS_TOKEN=t LS_RUN_DIR=/r LS_NODE_ADDR=127.0.1.0 LS_OVERSUBSCRIBE=1 "
+                      "NCCL_HOSTID=lockstep-node-249 OMP_NUM_THREADS=2");
+    ls_simnet net = {.nodes = 2};
+    job.world = 4;
+    job.local_nodes = 2;
+    job.net = &net; /* with networks of their own */
+    job.share_devices = false;
+    check_environment(&job, 3, NULL,
+                      "KEPT=yes RANKS=kept LS_OVERSUBSCRIBE=stale RANK=3 WORLD_SIZE=4 "
+                      "LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 GROUP_RANK=1 MASTER_ADDR=10.213.0.1 "
+                      "MASTER_PORT=29500 LS_RUN_DIR=/r LS_NODE_ADDR=10.213.0.2 "
+                      "NCCL_HOSTID=lockstep-node-1 OMP_NUM_THREADS=2");
+    ls_hosts hosts = {.count = 2};
+    snprintf(hosts.master_address, sizeof hosts.master_address, "10.9.8.7");
+    job.hosts = &hosts;
+    job.host_count = 2;
+    job.local_nodes = 0;
+    job.net = NULL;
+    ck_assert_int_eq(ls_job_nodes(&job), 2);
+    check_environment(&job, 2, NULL,
+                      "KEPT=yes RANKS=kept NCCL_HOSTID=stale LS_OVERSUBSCRIBE=stale RANK=2 "
+                      "WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 GROUP_RANK=1 "
+                      "MASTER_ADDR=10.9.8.7 MASTER_PORT=29500 LS_RUN_DIR=/r OMP_NUM_THREADS=2");
+    job.local_nodes = 2;
+    ck_assert_int_eq(ls_job_nodes(&job), 4);
+}
+END_TEST
+
+/* 0: the cores in equal shares, at least one each; given by nobody else when it is set already. */
+START_TEST(threads_of_a_rank)
+{
+    int cores = ls_machine_cores();
+    for (int world = 1; world <= 4 * cores; world++) {
+        ls_job job = {.world = world, .directory = "/r"};
+        clearenv();
+        setenv("A", "b", 1);
+        LS_TEXT(want, 400,
+                "A=b RANK=0 WORLD_SIZE=%d LOCAL_RANK=0 LOCAL_WORLD_SIZE=%d GROUP_RANK=0 "
+                "MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 LS_RUN_DIR=/r OMP_NUM_THREADS=%d",
+                world, world, world <= cores ? cores / world : 1);
+        check_environment(&job, 0, NULL, want);
+        ls_supervise_rank_info info = {.world = world, .master_address = "a", .ranks_here = world};
+        ls_words words = ls_supervise_environment(&info); /* of the launcher: 0 is not asked for */
+        LS_TEXT(last, 40, "OMP_NUM_THREADS=%d", world <= cores ? cores / world : 1);
+        ck_assert_str_eq(words.word[words.count - 1], last);
+        ls_words_free(&words);
+        setenv("OMP_NUM_THREADS", "77", 1);
+        words = ls_supervise_environment(&info);
+        ck_assert_str_eq(words.word[1], "OMP_NUM_THREADS=77");
+        ck_assert_str_eq(words.word[words.count - 1], "MASTER_PORT=0");
+        ls_words_free(&words);
+    }
+}
+END_TEST
+
+static const char outcome_text[] =
+    "{\"state\":\"killed\",\"first_rank\":5,\"code\":137,\"signal\":9,\"started_ns\":1000000000,"
+    "\"seconds\":2.5,\"why\":\"a reason\",\"ranks\":[{\"rank\":4,\"code\":10,\"signal\":0,"
+    "\"seconds\":1.5,\"user_s\":0.5,\"system_s\":0.25,\"rss_bytes_max\":4096},{\"rank\":5,"
+    "\"code\":137,\"signal\":9,\"seconds\":2,\"user_s\":1,\"system_s\":2,"
+    "\"rss_bytes_max\":1024}]}";
+
+START_TEST(an_outcome_as_it_is_written)
+{
+    ls_proc ranks[] = {{.code = 10,
+                        .started_ns = 1,
+                        .ended_ns = 1500000001,
+                        .user_s = 0.5,
+                        .system_s = 0.25,
+                        .rss_bytes_max = 4096},
+                       {.code = 137,
+                        .signal = 9,
+                        .started_ns = 5,
+                        .ended_ns = 2000000005,
+                        .user_s = 1,
+                        .system_s = 2,
+                        .rss_bytes_max = 1024}};
+    ls_outcome outcome = {.state = LS_OUTCOME_KILLED,
+                          .first_rank = 1,
+                          .code = 137,
+                          .signal = 9,
+                          .started_ns = 1000000000,
+                          .ended_ns = 3500000000,
+                          .why = "a reason",
+                          .rank_count = 2,
+                          .rank = ranks};
+    cJSON *json = ls_outcome_json(&outcome, 4);
+    char *text = cJSON_PrintUnformatted(json);
+    ck_assert_str_eq(text, outcome_text);
+    cJSON_free(text);
+    ls_outcome read;
+    ck_assert(ls_outcome_read(json, 4, 2, &read));
+    ck_assert(read.state == LS_OUTCOME_KILLED && read.first_rank == 1 && read.code == 137);
+    ck_assert(read.signal == 9 && read.started_ns == 0 && read.ended_ns == 2500000000);
+    ck_assert(read.rank_count == 2 && read.user_s == 1.5 && read.system_s == 2.25);
+    ck_assert(read.rss_bytes_max == 4096 && read.why[0] == '\0');
+    for (int i = 0; i < 2; i++) {
+        const ls_proc *r = &read.rank[i];
+        ck_assert(r->ended && r->pid == 0 && r->code == ranks[i].code);
+        ck_assert(r->signal == ranks[i].signal && r->started_ns == 0);
+        ck_assert(r->ended_ns == (i == 0 ? 1500000000 : 2000000000));
+        ck_assert(r->user_s == ranks[i].user_s && r->system_s == ranks[i].system_s);
+        ck_assert_int_eq(r->rss_bytes_max, ranks[i].rss_bytes_max);
+    }
+    ls_outcome_free(&read);
+    ck_assert(read.rank == NULL && read.rank_count == 0);
+    cJSON_Delete(json);
+    outcome.first_rank = -1; /* of no rank, whichever is the first */
+    outcome.why[0] = '\0';
+    json = ls_outcome_json(&outcome, 4);
+    ck_assert_int_eq(ls_json_int(json, "first_rank", 7), -1);
+    ck_assert(!cJSON_HasObjectItem(json, "why"));
+    cJSON_Delete(json);
+}
+END_TEST
+
+START_TEST(an_outcome_that_is_none)
+{
+    static const struct {
+        const char *from, *to; /* a change of outcome_text */
+        bool read;
+        int first_rank;
+    } rows[] = {
+        {"killed", "killed", true, 1},
+        {"killed", "done", true, 1},
+        {"killed", "failed", true, 1},
+        {"killed", "timed out", true, 1},
+        {"killed", "stopped", true, 1},
+        {"killed", "not started", true, 1},
+        {"killed", "another", false, 0},
+        {"\"state\"", "\"x\"", false, 0},
+        {"\"ranks\":[", "\"ranks\":[{},", false, 0},
+        {"\"ranks\"", "\"x\"", false, 0},
+        {"first_rank\":5", "first_rank\":3", false, 0},
+        {"first_rank\":5", "first_rank\":4", true, 0},
+        {"first_rank\":5", "first_rank\":6", false, 0},
+        {"first_rank\":5", "first_rank\":-1", true, -1},
+        {"first_rank\":5", "first_rank\":-3", true, -1},
+        {"\"first_rank\"", "\"x\"", true, -1},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const char *found = strstr(outcome_text, rows[i].from);
+        LS_TEXT(text, 600, "%.*s%s%s", (int)(found - outcome_text), outcome_text, rows[i].to,
+                found + strlen(rows[i].from));
+        cJSON *json = cJSON_Parse(text);
+        ls_outcome outcome;
+        bool read = ls_outcome_read(json, 4, 2, &outcome);
+        ck_assert_msg(read == rows[i].read, "%s", text);
+        if (read) {
+            ck_assert_int_eq(outcome.first_rank, rows[i].first_rank);
+            ls_outcome_free(&outcome);
+        }
+        cJSON_Delete(json);
+    }
+    /* members that are missing or beyond any job */
+    static const char *const times[] = {"-1", "1e9", "null", "0.5"};
+    for (size_t i = 0; i < sizeof times / sizeof *times; i++) {
+        LS_TEXT(text, 200, "{\"state\":\"done\",\"seconds\":%s,\"ranks\":[{}]}", times[i]);
+        cJSON *json = cJSON_Parse(text);
+        ls_outcome outcome;
+        ck_assert(ls_outcome_read(json, 0, 1, &outcome));
+        ck_assert_int_eq(outcome.ended_ns, i == 3 ? 500000000 : 0);
+        ck_assert(outcome.code == 0 && outcome.signal == 0 && outcome.rank[0].ended);
+        ck_assert(outcome.rank[0].code == 0 && outcome.rank[0].signal == 0);
+        ck_assert(outcome.rank[0].ended_ns == 0 && outcome.rss_bytes_max == 0);
+        ck_assert(outcome.user_s == 0 && outcome.system_s == 0);
+        ls_outcome_free(&outcome);
+        cJSON_Delete(json);
+    }
+}
+END_TEST
+
+/* Variables that a run depends on are in its record; the rest of the environment is private. */
+START_TEST(variables_of_a_record)
+{
+    static const char *const names[] = {"LOCAL_X", "LS_X",     "OMP_X",  "NCCL_X", "CUDA_X",
+                                        "CUDNN_X", "CUBLAS_X", "GLOO_X", "DNNL_X", "ONEDNN_X",
+                                        "KMP_X",   "GOMP_X",   "MKL_X",  "LD_X",   "MALLOC_X"};
+    ls_job job = make_job("exit 0", 1, 1);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        setenv(names[i], "x=y", 1);
+    }
+    setenv("XLS_X", "x", 1);
+    setenv("GROUP_RANKS", "x", 1);
+    ls_outcome outcome = run(&job, false);
+    cJSON *root = read_record(&job);
+    const cJSON *environment = cJSON_GetObjectItemCaseSensitive(root, "environment");
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        ck_assert_str_eq(ls_json_string(environment, names[i], "absent"), "x=y");
+    }
+    static const char *const own[][2] = {{"RANK", "0"},       {"WORLD_SIZE", "1"},
+                                         {"GROUP_RANK", "0"}, {"MASTER_ADDR", "127.0.0.1"},
+                                         {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "1"},
+                                         {"LS_TOKEN", "-"},   {"XLS_X", "-"},
+                                         {"PATH", "-"},       {"GROUP_RANKS", "-"}};
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) {
+        ck_assert_str_eq(ls_json_string(environment, own[i][0], "-"), own[i][1]);
+    }
+    ck_assert_str_eq(ls_json_string(environment, "LS_RUN_DIR", ""), job.directory);
+    ck_assert_str_eq(ls_json_string(root, "label", ""), "a test");
+    const cJSON *command = cJSON_GetObjectItemCaseSensitive(root, "command");
+    ck_assert_int_eq(cJSON_GetArraySize(command), 3);
+    ck_assert_str_eq(cJSON_GetArrayItem(command, 0)->valuestring, "sh");
+    cJSON_Delete(root);
+    ls_outcome_free(&outcome);
+    remove_job(&job);
+}
+END_TEST
+
+/* Equal in every word and in its number of ranks, well ended, or it is run again. */
+START_TEST(a_job_that_is_done)
+{
+    ls_job job = make_job("exit 0", 2, 1);
+    ls_words_add(&job.command, "x\ny"); /* its words are read back without what would hide */
+    ck_assert(!ls_job_is_done(&job));
+    ls_outcome outcome = run(&job, false);
+    ls_outcome_free(&outcome);
+    ck_assert(ls_job_is_done(&job));
+    job.command.word[3][0] = 'z';
+    ck_assert(!ls_job_is_done(&job));
+    job.command.word[3][0] = 'x';
+    job.command.word[0][0] = 'z';
+    ck_assert(!ls_job_is_done(&job));
+    job.command.word[0][0] = 's';
+    job.command.count--;
+    ck_assert(!ls_job_is_done(&job));
+    job.command.count++;
+    job.world = 1;
+    ck_assert(!ls_job_is_done(&job));
+    job.world = 2;
+    ck_assert(ls_job_is_done(&job));
+    char path[600];
+    snprintf(path, sizeof path, "%s/job.json", job.directory);
+    FILE *file = fopen(path, "w");
+    fputs("{", file);
+    fclose(file);
+    ck_assert(!ls_job_is_done(&job));
+    remove_job(&job);
+}
+END_TEST
+
+START_TEST(jobs_that_are_none)
+{
+    static const struct {
+        int world, local_nodes, hosts, host_count;
+        const char *directory;
+        bool command;
+    } rows[] = {
+        {0, 1, 0, 0, "/tmp", true},  {-1, 1, 0, 0, "/tmp", true}, {1025, 1, 0, 0, "/tmp", true},
+        {3, 2, 0, 0, "/tmp", true},  {2, 1, 1, 2, "/tmp", true},  {1, 1, 0, 0, "tmp", true},
+        {1, 1, 0, 0, "/tmp", false},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ls_hosts hosts = {.count = rows[i].hosts};
+        ls_job job = {.world = rows[i].world, .local_nodes = rows[i].local_nodes};
+        ls_outcome outcome;
+        bool resumed;
+        job.hosts = rows[i].hosts > 0 ? &hosts : NULL;
+        job.host_count = rows[i].host_count;
+        snprintf(job.directory, sizeof job.directory, "%s", rows[i].directory);
+        if (rows[i].command) {
+            ls_words_add(&job.command, "true");
+        }
+        ck_assert_int_eq(ls_job_run(&job, NULL, NULL, &outcome, &resumed), LS_ERR_USAGE);
+        ls_job_free(&job);
+    }
+}
+END_TEST
+
+/* Files of an earlier attempt go, of every rank, and what is in their way is named. */
+START_TEST(leftovers)
+{
+    char path[600];
+    ls_outcome outcome;
+    bool resumed;
+    ls_job job = make_job("[ $RANK = 0 ] || exit 0; ls $LS_RUN_DIR | tr '\\n' ' '", 2, 1);
+    outcome = run(&job, false);
+    ls_outcome_free(&outcome);
+    static const char *const names[] = {"rank0.jsonl", "rank1.jsonl", "rank1.log", "count"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(path, sizeof path, "%s/%s", job.directory, names[i]);
+        fclose(fopen(path, "w"));
+    }
+    ls_words_add(&job.command, "another");
+    outcome = run(&job, false);
+    ls_outcome_free(&outcome);
+    char text[100];
+    read_text(&job, "rank0.log", text, sizeof text);
+    ck_assert_ptr_null(strstr(text, "jsonl"));
+    ck_assert_ptr_nonnull(strstr(text, "count"));
+    ls_words_add(&job.command, "another");
+    snprintf(path, sizeof path, "%s/rank1.jsonl", job.directory);
+    ck_assert_int_eq(mkdir(path, 0700), 0);
+    ck_assert_int_eq(ls_job_run(&job, NULL, NULL, &outcome, &resumed), LS_ERR_INFRA);
+    rmdir(path);
+    remove_job(&job);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("job");
@@ -246,6 +585,14 @@ int main(void)
     tcase_add_test(tests, resume);
     tcase_add_test(tests, ticks);
     tcase_add_test(tests, cannot_run);
+    tcase_add_test(tests, every_variable_of_a_rank);
+    tcase_add_test(tests, threads_of_a_rank);
+    tcase_add_test(tests, an_outcome_as_it_is_written);
+    tcase_add_test(tests, an_outcome_that_is_none);
+    tcase_add_test(tests, variables_of_a_record);
+    tcase_add_test(tests, a_job_that_is_done);
+    tcase_add_test(tests, jobs_that_are_none);
+    tcase_add_test(tests, leftovers);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
 }

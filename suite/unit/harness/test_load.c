@@ -1,10 +1,16 @@
-/* What other programs take of a machine, from two readings. */
+/* A machine: what other programs take of it, from two readings, and what describes it. */
 #include <check.h>
 #include <math.h>
+#include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/utsname.h>
 
 #include "harness/machine/machine.h"
 #include "kernels/core/clock.h"
+#include "kernels/core/path.h"
+#include "kernels/core/text.h"
 #include "suite/unit/run_suite.h"
 
 START_TEST(what_others_take_is_held_against_our_cores_only)
@@ -16,6 +22,8 @@ START_TEST(what_others_take_is_held_against_our_cores_only)
     } rows[] = {
         {0, 10, 2, 2, 0},    /* an idle machine */
         {10, 10, 2, 2, 1},   /* one of two */
+        {5, 10, 2, 2, 0.5},  /* half of one */
+        {3, 2, 2, 2, 1.5},   /* in 2 s */
         {40, 10, 2, 2, 2},   /* never more than there are */
         {40, 10, 8, 2, 0},   /* four busy of six that we may not use */
         {70, 10, 8, 2, 1},   /* seven busy: one of ours */
@@ -32,6 +40,9 @@ START_TEST(what_others_take_is_held_against_our_cores_only)
                                 1e-12);
         ck_assert(
             isnan(ls_machine_load_taken(&from, &from, rows[i].cores))); /* no time has passed */
+        to.processors = 0;
+        ck_assert(isnan(ls_machine_load_taken(&from, &to, rows[i].cores)));
+        to.processors = rows[i].processors;
         to.others_s = NAN;
         ck_assert(isnan(ls_machine_load_taken(&from, &to, rows[i].cores)));
     }
@@ -58,12 +69,173 @@ START_TEST(our_own_work_is_not_others)
 }
 END_TEST
 
+/* The number after NAME in a file of /proc, read on its own. */
+static long long number_in(const char *path, const char *name)
+{
+    char line[256];
+    long long value = -1;
+    FILE *file = fopen(path, "r");
+    ck_assert_ptr_nonnull(file);
+    while (value < 0 && fgets(line, sizeof line, file) != NULL) {
+        size_t length = strlen(name);
+        if (strncmp(line, name, length) == 0) {
+            value = atoll(line + length);
+        }
+    }
+    fclose(file);
+    return value;
+}
+
+START_TEST(memory_is_what_the_kernel_says)
+{
+    int64_t total = ls_machine_memory_bytes(), free_bytes = ls_machine_available_bytes();
+    ck_assert_int_eq(total, number_in("/proc/meminfo", "MemTotal:") * 1024);
+    ck_assert_int_eq(free_bytes % 1024, 0);
+    ck_assert(free_bytes > 1 << 20 && free_bytes <= total);
+    long long before = number_in("/proc/vmstat", "pswpout ");
+    int64_t swapped = ls_machine_swapped_pages();
+    ck_assert(swapped >= before && swapped <= number_in("/proc/vmstat", "pswpout "));
+}
+END_TEST
+
+static char folder[] = "/tmp/lockstep-load-XXXXXX";
+
+static void write_word(const char *address, const char *name, const char *word)
+{
+    LS_TEXT(path, 300, "%s/bus/pci/devices/%s", folder, address);
+    ck_assert_int_eq(ls_path_make_folder(path), LS_OK);
+    ls_text_add(path, sizeof path, "/%s", name);
+    FILE *file = fopen(path, "w");
+    ck_assert_ptr_nonnull(file);
+    fprintf(file, "%s\r\nmore\n", word);
+    fclose(file);
+}
+
+static void write_device(const char *address, const char *vendor, const char *class)
+{
+    write_word(address, "vendor", vendor);
+    write_word(address, "class", class);
+    write_word(address, "device", "0x2335");
+}
+
+START_TEST(the_fingerprint_of_a_machine)
+{
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    setenv("LS_SYSFS", folder, 1);
+    setenv("LS_LIB_DIR", folder, 1);
+    setenv("LS_NVML", "/nonexistent", 1);
+    write_device("0000:18:00.0", "0x10de", "0x030200");
+    write_device("0000:17:00.0", "0x10de", "0x030000");
+    write_device("0000:01:00.0", "0x8086", "0x030000"); /* another vendor */
+    write_device("0000:02:00.0", "0x10de", "0x010802"); /* no display */
+    static const char *const names[] = {"NCCL_A",   "CUDA_B", "CUDNN_C",
+                                        "CUBLAS_D", "OMP_E",  "LS_SHM_F"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        setenv(names[i], i == 1 ? "" : "x=y", 1);
+    }
+    setenv("SOME_SECRET", "x", 1);
+    cJSON *print = ls_machine_fingerprint();
+    const cJSON *found = cJSON_GetObjectItem(print, "environment"), *entry;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        ck_assert_str_eq(ls_json_string(found, names[i], "?"), i == 1 ? "" : "x=y");
+    }
+    cJSON_ArrayForEach(entry, found)
+    {
+        ck_assert_str_ne(entry->string, "SOME_SECRET");
+    }
+    const cJSON *gpus = cJSON_GetObjectItem(print, "gpus");
+    ck_assert_int_eq(cJSON_GetArraySize(gpus), 2);
+    for (int i = 0; i < 2; i++) {
+        const cJSON *gpu = cJSON_GetArrayItem(gpus, i);
+        ck_assert_str_eq(ls_json_string(gpu, "address", ""),
+                         i == 0 ? "0000:17:00.0" : "0000:18:00.0");
+        ck_assert_str_eq(ls_json_string(gpu, "model", ""), "0x2335");
+        ck_assert(!ls_json_bool(gpu, "usable", true)); /* no ls_cuda.so */
+    }
+    struct utsname name;
+    ck_assert_int_eq(uname(&name), 0);
+    LS_TEXT(kernel, 300, "%s %s %s", name.sysname, name.release, name.machine);
+    ck_assert_str_eq(ls_json_string(print, "kernel", ""), kernel);
+    cpu_set_t set;
+    ck_assert_int_eq(sched_getaffinity(0, sizeof set, &set), 0);
+    ck_assert_int_eq(ls_json_int(print, "cores", 0), CPU_COUNT(&set));
+    ck_assert_int_eq(ls_json_integer(print, "memory_bytes", 0), ls_machine_memory_bytes());
+    int64_t left = ls_json_integer(print, "memory_available_bytes", 0);
+    ck_assert(left > 1 << 20 && left <= ls_machine_memory_bytes());
+    ck_assert_int_eq(cJSON_GetArraySize(cJSON_GetObjectItem(print, "load")), 3);
+    const char *cpu = ls_json_string(print, "cpu", "");
+    ck_assert(cpu[0] != '\0' && cpu[0] != ' ' && strchr(cpu, '\n') == NULL);
+    char *text = ls_text_read("/proc/cpuinfo");
+    LS_TEXT(line, 300, ": %s\n", cpu);
+    ck_assert(strcmp(cpu, "unknown") == 0 || strstr(text, line) != NULL);
+    free(text);
+    char governor[64] = "";
+    FILE *file = fopen("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "r");
+    bool known = file != NULL && fscanf(file, "%63s", governor) == 1;
+    ck_assert_str_eq(ls_json_string(print, "governor", ""), known ? governor : "");
+    ck_assert_int_eq(cJSON_HasObjectItem(print, "governor"), known);
+    cJSON_Delete(print);
+    ls_machine_device one;
+    ck_assert_int_eq(ls_machine_devices(folder, &one, 1), 1);
+    ck_assert_ptr_nonnull(strstr(one.failure, "ls_cuda.so not built"));
+    ck_assert_int_eq(ls_machine_devices("/nonexistent", &one, 1), 0);
+    if (file != NULL) {
+        fclose(file);
+    }
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
+/* Where other processes of a test have git's variables set they would name another folder. */
+static void git(const char *arguments)
+{
+    LS_TEXT(
+        command, 400,
+        "GIT_CONFIG_GLOBAL=/dev/null git -C %s -c user.name=n -c user.email=e %s >/dev/null 2>&1",
+        folder, arguments);
+    ck_assert_int_eq(system(command), 0);
+}
+
+START_TEST(the_commit_of_a_folder)
+{
+    char commit[20] = "?";
+    bool dirty = true;
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    setenv("GIT_CEILING_DIRECTORIES", "/tmp", 1);
+    ls_machine_commit(folder, commit, sizeof commit, &dirty);
+    ck_assert_str_eq(commit, "");
+    ck_assert(!dirty);
+    if (system("git --version >/dev/null 2>&1") == 0) {
+        write_word("x", "f", "x");
+        git("init");
+        git("add .");
+        git("commit -m x");
+        dirty = true;
+        ls_machine_commit(folder, commit, sizeof commit, &dirty);
+        ck_assert_uint_eq(strlen(commit), 12);
+        ck_assert_uint_eq(strspn(commit, "0123456789abcdef"), 12);
+        ck_assert(!dirty);
+        write_word("x", "untracked", "x");
+        ls_machine_commit(folder, commit, sizeof commit, &dirty);
+        ck_assert(!dirty);
+        write_word("x", "f", "another");
+        char cut[6];
+        ls_machine_commit(folder, cut, sizeof cut, &dirty);
+        ck_assert(dirty && strlen(cut) == 5 && strncmp(cut, commit, 5) == 0);
+    }
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("load");
     TCase *tests = tcase_create("load");
     tcase_add_test(tests, what_others_take_is_held_against_our_cores_only);
     tcase_add_test(tests, our_own_work_is_not_others);
+    tcase_add_test(tests, memory_is_what_the_kernel_says);
+    tcase_add_test(tests, the_fingerprint_of_a_machine);
+    tcase_add_test(tests, the_commit_of_a_folder);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
 }

@@ -3,9 +3,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -164,7 +166,9 @@ START_TEST(cannot_start)
     char *fine[] = {"true", NULL};
     ls_proc child = {.pid = -7};
     ls_proc_spec spec = {.argv = missing, .environment = environ};
+    errno = EINTR; /* of an earlier call: no reason to repeat one that has succeeded */
     ck_assert_int_eq(ls_proc_start(&spec, &child), LS_ERR_USAGE);
+    ck_assert_int_eq(waitpid(-1, NULL, WNOHANG), -1); /* reaped */
     spec.argv = folder;
     ck_assert_int_eq(ls_proc_start(&spec, &child), LS_ERR_USAGE);
     spec.argv = fine;
@@ -290,6 +294,131 @@ START_TEST(an_isolated_process_is_awaited_until_its_deadline_only)
 }
 END_TEST
 
+/* Descriptors 3 and 4 of the child are not inherited; its input and output are those given, and
+ * what it writes to stderr goes to the log. */
+START_TEST(input_and_output)
+{
+    char log_path[] = "/tmp/ls_proc_XXXXXX", text[64] = "";
+    int log = mkstemp(log_path), in[2], out[2];
+    ck_assert(log >= 0 && pipe2(in, O_CLOEXEC) == 0 && pipe2(out, O_CLOEXEC) == 0);
+    ck_assert_int_eq(write(in[1], "line\n", 5), 5);
+    close(in[1]);
+    char *argv[] = {"sh", "-c", "cat; echo error >&2", NULL};
+    ls_proc_spec spec = {.argv = argv,
+                         .environment = environ,
+                         .log_path = log_path,
+                         .input = in[0],
+                         .output = out[1]};
+    ls_proc child;
+    errno = EINTR; /* of an earlier call: no reason to read the pipe of the start again */
+    ck_assert_int_eq(ls_proc_start(&spec, &child), LS_OK);
+    close(out[1]);
+    ck_assert_int_eq(ls_proc_wait_any(&child, 1, after(10)), 0);
+    ck_assert_int_eq(read(out[0], text, sizeof text), 5);
+    ck_assert_mem_eq(text, "line\n", 5);
+    ck_assert_int_eq(read(out[0], text, sizeof text), 0);
+    ck_assert_int_eq(pread(log, text, sizeof text, 0), 6);
+    ck_assert_mem_eq(text, "error\n", 6);
+    close(in[0]);
+    close(out[0]);
+    close(log);
+    unlink(log_path);
+}
+END_TEST
+
+/* The last core that this process may use, and it alone; without a binding the parent's. */
+START_TEST(cores)
+{
+    cpu_set_t mine;
+    ck_assert_int_eq(sched_getaffinity(0, sizeof mine, &mine), 0);
+    int last = CPU_SETSIZE - 1;
+    while (!CPU_ISSET((size_t)last, &mine)) {
+        last--;
+    }
+    for (int count = 0; count < 2; count++) {
+        char *argv[] = {"sleep", "30", NULL};
+        ls_proc_spec spec = {
+            .argv = argv, .environment = environ, .cpu_first = last, .cpu_count = count};
+        ls_proc child;
+        cpu_set_t found, want = mine;
+        if (count == 1) {
+            CPU_ZERO(&want);
+            CPU_SET((size_t)last, &want);
+        }
+        ck_assert_int_eq(ls_proc_start(&spec, &child), LS_OK);
+        ck_assert_int_eq(sched_getaffinity(child.pid, sizeof found, &found), 0);
+        ck_assert(CPU_EQUAL(&found, &want));
+        ls_proc_end_all(&child, 1, 5.0);
+    }
+}
+END_TEST
+
+/* What the kernel has counted for all children of this process is that of its only one. */
+START_TEST(times_and_memory)
+{
+    struct rusage used;
+    ls_proc child =
+        start_shell("i=0; while [ $i -lt 30000 ]; do i=$((i + 1)); done; cat /proc/self/stat "
+                    ">/dev/null 2>&1");
+    pid_t pid = child.pid;
+    ck_assert_int_eq(child.started_pid, pid);
+    ck_assert(ls_proc_wait_all(&child, 1, after(20)));
+    ck_assert_int_eq(getrusage(RUSAGE_CHILDREN, &used), 0);
+    ck_assert_int_eq(child.started_pid, pid);
+    /* 2e-6: both are whole microseconds */
+    ck_assert_double_eq_tol(
+        child.user_s, (double)used.ru_utime.tv_sec + (double)used.ru_utime.tv_usec * 1e-6, 2e-6);
+    ck_assert_double_eq_tol(child.system_s,
+                            (double)used.ru_stime.tv_sec + (double)used.ru_stime.tv_usec * 1e-6,
+                            2e-6); /* the same */
+    ck_assert_double_gt(child.user_s + child.system_s, 0);
+    ck_assert_int_eq(child.rss_bytes_max, (int64_t)used.ru_maxrss * 1024);
+}
+END_TEST
+
+START_TEST(an_exit_code_that_the_kernel_drops)
+{
+    (void)signal(SIGCHLD, SIG_IGN);
+    ls_proc child = start_shell("exit 0");
+    ck_assert_int_eq(ls_proc_wait_any(&child, 1, after(10)), 0);
+    ck_assert(child.ended && child.pid == 0);
+    ck_assert_int_eq(child.code, LS_ERR_INFRA);
+}
+END_TEST
+
+/* What nohup ignores stays ignored; the others are taken. */
+START_TEST(a_signal_that_is_ignored)
+{
+    (void)signal(SIGHUP, SIG_IGN);
+    ck_assert_int_eq(ls_proc_stopped_code(), 128 + SIGINT);
+    ck_assert_int_eq(ls_proc_catch_signals(), LS_OK);
+    kill(getpid(), SIGHUP);
+    ck_assert_int_eq(ls_proc_caught_signal(), 0);
+    ck_assert_int_eq(ls_proc_stopped_code(), 128 + SIGINT);
+    ls_proc child = start_shell("exec sleep 30");
+    ck_assert_int_eq(ls_proc_wait_any(&child, 1, after(0.02)), -1);
+    kill(getpid(), SIGTERM);
+    ck_assert_int_eq(ls_proc_stopped_code(), 128 + SIGTERM);
+    ck_assert(!ls_proc_wait_all(&child, 1, after(0.02))); /* which is not for this wait */
+    ls_proc_kill_child(child.pid);
+    ck_assert_int_eq(waitpid(child.pid, NULL, WNOHANG), -1); /* reaped */
+}
+END_TEST
+
+/* TERM to those that run, in a group of their own each; the ended ones are left alone. */
+START_TEST(signals_go_to_the_running_ones)
+{
+    ls_proc group[3] = {{.pid = 0}, start_shell("exit 0"), start_shell("exec sleep 30")};
+    ck_assert_int_eq(ls_proc_wait_any(group, 3, after(10)), 1);
+    ck_assert_int_eq(getpgid(group[2].pid), group[2].pid);
+    ls_proc_signal_all(group, 3, SIGTERM); /* 0 would be this program's own group */
+    ck_assert_int_eq(ls_proc_wait_any(group, 3, after(10)), 2);
+    ck_assert_int_eq(group[2].signal, SIGTERM);
+    ck_assert_int_eq(group[2].code, 128 + SIGTERM);
+    ck_assert_int_eq(ls_proc_wait_any(group, 3, -1), -3);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("proc");
@@ -307,6 +436,12 @@ int main(void)
     tcase_add_test(tests, orphans_are_ended_and_others_are_not);
     tcase_add_loop_test(tests, asked_to_stop, 0, 3);
     tcase_add_loop_test(tests, an_isolated_process_is_awaited_until_its_deadline_only, 0, 4);
+    tcase_add_test(tests, input_and_output);
+    tcase_add_test(tests, cores);
+    tcase_add_test(tests, times_and_memory);
+    tcase_add_test(tests, an_exit_code_that_the_kernel_drops);
+    tcase_add_test(tests, a_signal_that_is_ignored);
+    tcase_add_test(tests, signals_go_to_the_running_ones);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
 }
