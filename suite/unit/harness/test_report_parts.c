@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "harness/report/figures.h"
 #include "harness/report/files.h"
 #include "harness/report/job.h"
 #include "harness/report/page.h"
@@ -343,6 +344,20 @@ START_TEST(differences_word_for_word)
         int status = (int)ls_report_diff("a", i == 3 ? "b/summary.json" : "b", gates[i], to);
         fprintf(to, "status %d\n", status);
     }
+    /* nothing in common, cases alone, speed alone */
+    write_text("c/summary.json", "{\"throughput\":[]}\n");
+    write_text("c/verdicts.jsonl", "{\"case\":\"c1\",\"verdict\":\"PASS\"}\n");
+    write_text("d/summary.json", "{}\n");
+    static const struct {
+        const char *a, *b;
+        double gate;
+    } odd[] = {{"c", "c", NAN}, {"c", "c", 0.5}, {"c", "d", NAN}, {"d", "c", NAN}, {"d", "d", 0.5},
+               {"a", "c", NAN}, {"c", "a", NAN}, {"a", "x", NAN}, {"x", "a", NAN}};
+    for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
+        fprintf(to, "==== %s %s, gate %g\n", odd[i].a, odd[i].b, odd[i].gate);
+        int status = (int)ls_report_diff(odd[i].a, odd[i].b, odd[i].gate, to);
+        fprintf(to, "status %d\n", status);
+    }
     ck_assert_int_eq(chdir(here), 0);
     fclose(to);
     golden_check("suite/unit/harness/expected/diff.txt", text);
@@ -523,6 +538,315 @@ START_TEST(elements_of_pages_word_for_word)
 }
 END_TEST
 
+/* ---- runs without jobs ----------------------------------------------------------------------- */
+
+#define CASE(name, claimed, verdict, rest)                                                    \
+    "{\"case\":\"" name "\",\"family\":\"f\",\"in_claim\":" claimed ",\"verdict\":\"" verdict \
+    "\"" rest "}\n"
+
+/* run.json and verdicts.jsonl. */
+static const struct {
+    const char *record, *verdicts;
+} odd_runs[] = {
+    {"{}", ""},
+    {"{\"title\":\"t\",\"command\":\"make\",\"created\":\"now\",\"commit\":\"abc\",\"dirty\":true,"
+     "\"machine\":{},\"installed\":[],\"findings\":[]}",
+     CASE("p", "true", "PASS", "")},
+    {"{\"where\":\"w\",\"dirty\":false,\"installed\":[\"a\",7,\"b\"],\"machine\":{\"cores\":2,"
+     "\"on\":true,"
+     "\"off\":false,\"none\":null,\"text\":\"\",\"share\":0.25,\"large\":25000000000,\"list\":[1,"
+     "\"x\",{\"y\":[2,"
+     "{\"z\":3}]},[]],\"empty\":{},\"deep\":{\"a\":{\"b\":\"c\"},\"d\":[true]}},\"headline\":{"
+     "\"correct\":{\"value\":"
+     "\"yes\"},\"speed\":{\"why\":\"w\"},\"machine\":{\"value\":\"ready\",\"why\":\"\"}}}",
+     CASE("u", "true", "UNSUPPORTED", ",\"seconds\":0.126") CASE("s", "true", "SKIP", "")
+         CASE("uo", "false", "UNSUPPORTED", "") CASE("so", "false", "SKIP", "")
+             CASE("po", "false", "PASS", "")},
+    {"{\"headline\":{\"manners\":{\"value\":\"0 of "
+     "1\",\"why\":\"x\",\"decide\":true}},\"findings\":["
+     "{\"code\":\"XID\",\"severity\":\"fail\",\"gpu\":2,\"address\":\"0000:30:00.0\",\"what\":"
+     "\"w\",\"do\":\"d\"},"
+     "{\"code\":\"GPU_COUNT\",\"severity\":\"fail\",\"address\":\"0000:40:00.0\",\"what\":\"w\"},"
+     "{\"code\":\"P2P_OFF\",\"severity\":\"warning\",\"what\":\"w\",\"do\":\"d\"},"
+     "{\"code\":\"DRIVER\",\"severity\":\"info\",\"gpu\":0},{\"code\":\"LATER\",\"gpu\":1}]}",
+     CASE("m", "true", "FAIL", ",\"manners\":true,\"evidence\":\"e\",\"value\":3,\"limit\":2")
+         CASE("v", "true", "FAIL",
+              ",\"evidence\":\"e\",\"value\":0,\"limit\":0,\"unit\":\"ulp\",\"limit_from\":\"a "
+              "rule\",\"cause\":\"c\","
+              "\"repeat\":\"r\",\"waiver\":\"\"")
+             CASE("w", "true", "WAIVED", ",\"waiver\":\"until then\",\"evidence\":\"e\"")
+                 CASE("i1", "true", "INFRA", ",\"evidence\":\"no device\"")
+                     CASE("i2", "true", "INFRA", ",\"evidence\":\"no device\"")
+                         CASE("i3", "true", "INFRA", ",\"evidence\":\"no device\"")
+                             CASE("i4", "true", "INFRA", ",\"evidence\":\"another\"")
+                                 CASE("f1", "true", "FAIL", ",\"evidence\":\"another\"")
+                                     CASE("f2", "true", "FAIL", ",\"evidence\":\"another\"")
+                                         CASE("x", "true", "LATER", "")},
+    {"{}", CASE("a", "false", "FAIL", "") CASE("b", "false", "CRASH", "")
+               CASE("c", "false", "TIMEOUT", "") CASE("d", "false", "WEAK", ",\"value\":1e-9")
+                   CASE("e", "false", "INFRA", "") CASE("f", "false", "FAIL", "")
+                       CASE("g", "false", "WAIVED", ",\"waiver\":\"x\"")},
+};
+
+START_TEST(runs_without_jobs_word_for_word)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *to = open_memstream(&text, &bytes);
+    for (size_t i = 0; i < sizeof odd_runs / sizeof *odd_runs; i++) {
+        write_text("run.json", odd_runs[i].record);
+        write_text("verdicts.jsonl", odd_runs[i].verdicts);
+        char *report = golden_report(scratch);
+        char *html = strstr(report, "==== report.html"), *junit = strstr(report, "==== junit.xml");
+        char *tables = strstr(report, "==== throughput_by_level.tsv");
+        char *summary = strstr(report, "\nsummary/");
+        fprintf(to, "######## %zu\n%.*s%.*s%s", i, (int)(html - report), report,
+                (int)(i == 0 ? strlen(junit) : (size_t)(tables - junit)), junit,
+                i == 0 ? "" : summary + 1);
+        free(report);
+    }
+    fclose(to);
+    golden_check("suite/unit/harness/expected/odd_runs.txt", text);
+}
+END_TEST
+
+/* ---- figures of one job ---------------------------------------------------------------------- */
+
+/* The start event of a rank, and its memory in bytes by kind. */
+static const struct {
+    const char *start;
+    double reduced, kind[LS_REPORT_KINDS], sum;
+} memories[] = {
+    {NULL, 7, {NAN, NAN, NAN, NAN, NAN, NAN}, NAN},
+    {"{}", 7, {NAN, NAN, NAN, NAN, NAN, NAN}, NAN},
+    {"{\"activation_bytes\":100,\"workspace_bytes\":10,\"param_elements\":5,\"options\":{"
+     "\"optimizer\":\"sgd\",\"momentum\":0.9,\"opt-level\":\"O2\"}}",
+     20,
+     {20, 20, 20, 20, 100, 10},
+     190},
+    {"{\"activation_bytes\":100,\"workspace_bytes\":10,\"param_elements\":5,\"options\":{"
+     "\"optimizer\":\"sgd\",\"momentum\":0,\"opt-level\":\"O1\"}}",
+     10,
+     {10, 0, 0, 10, 100, 10},
+     130},
+    {"{\"activation_bytes\":100,\"workspace_bytes\":10,\"param_elements\":5,\"options\":{"
+     "\"optimizer\":\"adam\",\"opt-level\":\"O3\"}}",
+     10,
+     {10, 0, 40, 10, 100, 10},
+     170},
+    {"{\"activation_bytes\":100,\"workspace_bytes\":10,\"param_elements\":5,\"options\":{"
+     "\"optimizer\":\"later\",\"opt-level\":\"O2\"}}",
+     10,
+     {10, 20, NAN, 10, 100, 10},
+     NAN},
+    {"{\"workspace_bytes\":10,\"param_elements\":5,\"options\":{\"optimizer\":\"lamb\"}}",
+     10,
+     {NAN, 0, 40, NAN, NAN, 10},
+     NAN},
+    {"{\"activation_bytes\":100,\"workspace_bytes\":10,\"param_elements\":5,\"options\":{"
+     "\"optimizer\":\"adam\",\"opt-level\":\"O2\"},\"memory\":{\"parameters\":1,\"masters\":2,"
+     "\"moments\":3,\"gradients\":4,\"reduction_staging\":10,\"accumulators\":20,"
+     "\"unscaled_gradients\":30,\"buffers\":5,\"state\":6,\"other\":1000}}",
+     10,
+     {1, 2, 3, 64, 100, 21},
+     191},
+    {"{\"activation_bytes\":100,\"workspace_bytes\":10,\"memory\":{}}",
+     10,
+     {0, 0, 0, 0, 100, 10},
+     110},
+    {"{\"activation_bytes\":100,\"workspace_bytes\":10,\"memory\":7}",
+     10,
+     {10, NAN, NAN, 10, 100, 10},
+     NAN},
+};
+
+static bool same_number(double a, double b)
+{
+    return (isnan(a) && isnan(b)) || a == b;
+}
+
+START_TEST(memory_by_kind)
+{
+    double kind[LS_REPORT_KINDS];
+    ls_record_rank rank = {.reduced_bytes = memories[_i].reduced};
+    rank.start = memories[_i].start != NULL ? cJSON_Parse(memories[_i].start) : NULL;
+    ck_assert((rank.start != NULL) == (memories[_i].start != NULL));
+    double sum = ls_report_memory(&rank, kind);
+    for (int k = 0; k < LS_REPORT_KINDS; k++) {
+        ck_assert_msg(same_number(kind[k], memories[_i].kind[k]), "kind %d is %g", k, kind[k]);
+    }
+    ck_assert_msg(same_number(sum, memories[_i].sum), "%g", sum);
+    cJSON_Delete(rank.start);
+}
+END_TEST
+
+/* A job of ranks with so many steps, the loss of step i on rank k being i + 100 k. */
+static ls_report_job job_of(int world, const int *steps)
+{
+    ls_report_job job = {.record = calloc(1, sizeof(ls_record))};
+    job.record->world = world;
+    job.record->rank = calloc((size_t)world + 1, sizeof *job.record->rank);
+    for (int k = 0; k < world; k++) {
+        job.record->rank[k].step_count = steps[k];
+        job.record->rank[k].step = calloc((size_t)steps[k] + 1, sizeof(ls_record_step));
+        for (int i = 0; i < steps[k]; i++) {
+            job.record->rank[k].step[i].loss = i + 100 * k;
+        }
+    }
+    job.spec = &job.record->spec;
+    return job;
+}
+
+static void drop_job(ls_report_job *job)
+{
+    for (int k = 0; k < job->record->world; k++) {
+        free(job->record->rank[k].step);
+    }
+    free(job->record->rank);
+    free(job->record);
+}
+
+static const struct {
+    int world, steps[3], fewest;
+    double end, third; /* where the loss ended; that of the third step */
+} curves[] = {
+    {0, {0}, 0, NAN, NAN},         {1, {0}, 0, NAN, NAN},       {1, {1}, 1, 0, NAN},
+    {1, {4}, 4, 1.5, 2},           {1, {5}, 5, 2, 2},           {1, {6}, 6, 3, 2},
+    {1, {59}, 59, 56, 2},          {1, {60}, 60, 56.5, 2},      {2, {9, 7}, 7, 54, 52},
+    {3, {2, 9, 9}, 2, 100.5, NAN}, {3, {9, 9, 8}, 8, 105, 102},
+};
+
+START_TEST(losses_at_the_end)
+{
+    ls_report_job job = job_of(curves[_i].world, curves[_i].steps);
+    ck_assert_int_eq(ls_report_loss_steps(&job), curves[_i].fewest);
+    ck_assert_msg(same_number(ls_report_loss_end(&job), curves[_i].end), "%g",
+                  ls_report_loss_end(&job));
+    ck_assert_msg(same_number(ls_report_loss_at(&job, 2), curves[_i].third), "%g",
+                  ls_report_loss_at(&job, 2));
+    drop_job(&job);
+}
+END_TEST
+
+START_TEST(losses_are_not_below_zero)
+{
+    const double value[] = {0.1, 0.2, 0.9}, high[] = {5, 5.5, 6};
+    ls_stats_interval low = ls_report_loss_predict(value, 3),
+                      usual = ls_report_loss_predict(high, 3);
+    ck_assert(low.low == 0 && low.high > 1);
+    ck_assert(usual.low > 0 && usual.low < 5);
+    ck_assert(isnan(ls_report_loss_predict(value, 2).low));
+    static const int last[][2] = {{0, 0},  {1, 1},  {5, 5},  {6, 5},
+                                  {50, 5}, {59, 5}, {60, 6}, {99, 9}};
+    for (size_t i = 0; i < sizeof last / sizeof *last; i++) {
+        ck_assert_int_eq(ls_report_loss_last(last[i][0]), last[i][1]);
+    }
+}
+END_TEST
+
+/* How a job ended, in words; code 12: a state that is not finite. */
+static const struct {
+    ls_record_state state;
+    int rank, code, signal;
+    const char *text;
+} endings[] = {
+    {LS_RECORD_DONE, 1, 2, 3, "done"},
+    {LS_RECORD_FAILED, 2, 12, 0, "FAIL rank 2, exit code 12 (non-finite state)"},
+    {LS_RECORD_FAILED, 0, 2, 0, "FAIL rank 0, exit code 2 (usage)"},
+    {LS_RECORD_FAILED, -1, 2, 0, "FAIL"},
+    {LS_RECORD_KILLED, 0, 137, 9, "CRASH rank 0, signal 9"},
+    {LS_RECORD_KILLED, -1, 137, 9, "CRASH"},
+    {LS_RECORD_TIMED_OUT, 1, 2, 3, "TIMEOUT"},
+};
+
+START_TEST(endings_in_words)
+{
+    char text[96];
+    ls_report_job job = job_of(0, NULL);
+    job.record->state = endings[_i].state;
+    job.record->first_rank = endings[_i].rank;
+    job.record->code = endings[_i].code;
+    job.record->signal = endings[_i].signal;
+    ck_assert_str_eq(ls_report_job_state(&job, text), endings[_i].text);
+    drop_job(&job);
+}
+END_TEST
+
+static const struct {
+    int check;
+    bool audited;
+    const char *text;
+} checks[] = {
+    {0, false, ""},
+    {1, false, "FP64 oracle"},
+    {2, false, "FP64 oracle on the GPU"},
+    {3, false, "FP64 samples"},
+    {4, false, "FP32 step 1"},
+    {5, false, ""},
+    {-1, false, ""},
+    {0, true, "FP64 samples"},
+    {4, true, "FP64 samples, FP32 step 1"},
+    {5, true, "FP64 samples"},
+    {1, true, "FP64 samples, FP64 oracle"},
+};
+
+START_TEST(gradient_checks_in_words)
+{
+    char text[64];
+    ls_report_job job = job_of(0, NULL);
+    job.record->gradient_check = checks[_i].check;
+    job.record->audited = checks[_i].audited;
+    ck_assert_str_eq(ls_report_job_gradient_checks(&job, text), checks[_i].text);
+    drop_job(&job);
+}
+END_TEST
+
+/* Why a figure is no result: of a job that ended so, with so many measured steps. */
+static const struct {
+    ls_record_state state;
+    int count;
+    bool checked, judged;
+    double rate;
+    const char *text;
+} reasons[] = {
+    {LS_RECORD_DONE, 1, true, true, 5, ""},
+    {LS_RECORD_DONE, 1, true, true, NAN, "WEAK mine"},
+    {LS_RECORD_DONE, 1, false, true, 5, "WEAK mine"},
+    {LS_RECORD_DONE, 0, true, true, 5, "no step after the warm-up has a time"},
+    {LS_RECORD_KILLED, 1, true, true, 5, "CRASH"},
+};
+
+START_TEST(reasons_in_words)
+{
+    char text[160];
+    ls_report_job job = job_of(0, NULL);
+    job.record->state = reasons[_i].state;
+    job.record->first_rank = -1;
+    job.record->checked = reasons[_i].checked;
+    job.record->judged = reasons[_i].judged;
+    job.speed.count = reasons[_i].count;
+    job.speed.rate.value = reasons[_i].rate;
+    ls_text_put(job.record->id, sizeof job.record->id, "j");
+    ls_report_verdict verdict[] = {
+        {.code = LS_PASS, .id = "good", .json = cJSON_Parse("{\"jobs\":[\"j\"]}")},
+        {.code = LS_FAIL, .id = "other", .json = cJSON_Parse("{\"jobs\":[\"i\",7]}")},
+        {.code = LS_WEAK, .id = "mine", .json = cJSON_Parse("{\"jobs\":[\"i\",\"j\"]}")},
+        {.code = LS_FAIL, .id = "later", .json = cJSON_Parse("{\"jobs\":[\"j\"]}")}};
+    ls_report_run run = {.verdict_count = 4, .verdict = verdict};
+    ck_assert_str_eq(ls_report_job_reason(&run, &job, text), reasons[_i].text);
+    run.verdict_count = 2;
+    if (strcmp(reasons[_i].text, "WEAK mine") == 0) {
+        ck_assert_str_eq(ls_report_job_reason(&run, &job, text), "its checks did not pass");
+        job.record->judged = false;
+        ck_assert_str_eq(ls_report_job_reason(&run, &job, text), "not checked");
+    }
+    for (int v = 0; v < 4; v++) {
+        cJSON_Delete(verdict[v].json);
+    }
+    drop_job(&job);
+}
+END_TEST
+
 static const struct {
     double value;
     const char *text;
@@ -569,6 +893,13 @@ int main(void)
     tcase_add_loop_test(tests, html_holds_no_markup_and_no_broken_character, 0,
                         sizeof escapes / sizeof *escapes);
     tcase_add_test(tests, elements_of_pages_word_for_word);
+    tcase_add_test(tests, runs_without_jobs_word_for_word);
+    tcase_add_loop_test(tests, memory_by_kind, 0, sizeof memories / sizeof *memories);
+    tcase_add_loop_test(tests, losses_at_the_end, 0, sizeof curves / sizeof *curves);
+    tcase_add_test(tests, losses_are_not_below_zero);
+    tcase_add_loop_test(tests, endings_in_words, 0, sizeof endings / sizeof *endings);
+    tcase_add_loop_test(tests, gradient_checks_in_words, 0, sizeof checks / sizeof *checks);
+    tcase_add_loop_test(tests, reasons_in_words, 0, sizeof reasons / sizeof *reasons);
     tcase_add_loop_test(tests, numbers_have_four_digits, 0, sizeof numbers / sizeof *numbers);
     suite_add_tcase(suite, tests);
     return run_suite(suite);

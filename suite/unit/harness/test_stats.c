@@ -6,6 +6,7 @@
 
 #include "harness/report/stats.h"
 #include "kernels/core/rng.h"
+#include "suite/unit/golden.h"
 #include "suite/unit/run_suite.h"
 
 START_TEST(percentiles_are_numpys)
@@ -126,6 +127,93 @@ START_TEST(sentences)
 }
 END_TEST
 
+static void print_interval(FILE *to, const char *what, ls_stats_interval i)
+{
+    char sentence[128];
+    ls_stats_sentence(i, sentence, sizeof sentence);
+    fprintf(to, "%s %.9g [%.9g, %.9g] %s\n", what, i.value, i.low, i.high, sentence);
+}
+
+/* Medians, ratios, halves and predictions of samples of each small size, to nine digits: a report
+ * made again is the same. */
+START_TEST(intervals_to_the_last_digit)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    double value[44], under[44];
+    FILE *to = open_memstream(&text, &bytes);
+    for (int i = 0; i < 44; i++) {
+        value[i] = 100 + floor(40 * ls_rng_normal(4, 7, (uint64_t)i)) / 8; /* some are equal */
+        under[i] = 101 + 3 * ls_rng_normal(4, 8, (uint64_t)i) + 0.1 * i;
+    }
+    for (int count = 1; count <= 44; count += count < 14 ? 1 : 3) {
+        ls_stats_interval ratio;
+        fprintf(to, "==== %d\n", count);
+        print_interval(to, "median", ls_stats_median(value, count, "value"));
+        print_interval(to, "ratio", ls_stats_ratio(value, count, under, 44, "value"));
+        print_interval(to, "inverse", ls_stats_ratio(under, 44, value, count, "under"));
+        print_interval(to, "of two intervals",
+                       ls_stats_ratio_of(ls_stats_median(value, count, "value"),
+                                         ls_stats_median(under, count, "under")));
+        int halves = (int)ls_stats_compare_halves(under, count, "under", &ratio);
+        fprintf(to, "halves %d ", halves);
+        print_interval(to, "ratio", ratio);
+        print_interval(to, "prediction", ls_stats_prediction(value, count, 0.95));
+        print_interval(to, "prediction", ls_stats_prediction(value, count, 0.5));
+    }
+    fclose(to);
+    golden_check("suite/unit/harness/expected/stats.txt", text);
+}
+END_TEST
+
+static const struct {
+    ls_stats_interval ratio;
+    const char *words;
+} limits[] = {
+    {{1, 0.99, 1}, "no difference seen above 1.0 %"},
+    {{1, 1, 1.02}, "no difference seen above 2.0 %"},
+    {{1, 0.97, 1.02}, "no difference seen above 3.0 %"},
+    {{1, 1.001, 1.02}, "faster by 0.0 % [0.1, 2.0]"},
+    {{1, 0.98, 0.999}, "slower by 0.0 % [0.1, 2.0]"},
+    {{1, NAN, 1.1}, "faster by 0.0 %, too few steps for an interval"},
+    {{1.5, 1.1, INFINITY}, "faster by 50.0 %, too few steps for an interval"},
+    {{INFINITY, 1, 2}, "cannot be compared: one of the two has no number"},
+};
+
+START_TEST(sentences_at_their_limits)
+{
+    char text[128];
+    ls_stats_sentence(limits[_i].ratio, text, sizeof text);
+    ck_assert_str_eq(text, limits[_i].words);
+}
+END_TEST
+
+/* No interval of a ratio where one of the six numbers is not positive and finite. */
+START_TEST(a_ratio_of_intervals_needs_positive_bounds)
+{
+    static const double bad[] = {0, -1, NAN, INFINITY};
+    const ls_stats_interval good = {2, 1, 4};
+    ls_stats_interval ratio = ls_stats_ratio_of(good, good);
+    ck_assert(ratio.value == 1);
+    /* down and up: sqrt(2) log 2 */
+    ck_assert_double_eq_tol(ratio.low, exp(-sqrt(2) * log(2)), 1e-12);
+    ck_assert_double_eq_tol(ratio.high, exp(sqrt(2) * log(2)), 1e-12);
+    ls_stats_interval uneven = ls_stats_ratio_of((ls_stats_interval){2, 1, 6}, good);
+    ck_assert_double_eq_tol(uneven.high, exp(hypot(log(3), log(2))), 1e-12);
+    for (int b = 0; b < 4; b++) {
+        for (int member = 0; member < 3; member++) {
+            ls_stats_interval one = good;
+            *(member == 0 ? &one.value : member == 1 ? &one.low : &one.high) = bad[b];
+            bool finite = (member == 2 && b < 2) || (member < 2 && b == 3);
+            ratio = ls_stats_ratio_of(one, good);
+            ck_assert_msg(finite || (isnan(ratio.low) && isnan(ratio.high)), "%d %d", b, member);
+            ratio = ls_stats_ratio_of(good, one);
+            ck_assert_msg(finite || (isnan(ratio.low) && isnan(ratio.high)), "%d %d", b, member);
+        }
+    }
+}
+END_TEST
+
 START_TEST(prediction_is_students)
 {
     /* mean 3, s = sqrt(2.5); t of 4 degrees at 0.975: 2.776445 (any table), at 0.9995: 8.610302 */
@@ -174,6 +262,9 @@ int main(void)
     tcase_add_test(cases, interval_is_wider_for_slow_noise);
     tcase_add_test(cases, ratio_finds_a_known_difference);
     tcase_add_test(cases, sentences);
+    tcase_add_test(cases, intervals_to_the_last_digit);
+    tcase_add_loop_test(cases, sentences_at_their_limits, 0, sizeof limits / sizeof *limits);
+    tcase_add_test(cases, a_ratio_of_intervals_needs_positive_bounds);
     tcase_add_test(cases, prediction_is_students);
     tcase_add_test(cases, halves);
     suite_add_tcase(suite, cases);

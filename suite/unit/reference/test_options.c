@@ -599,6 +599,11 @@ static const struct {
         "--broadcast-buffers=True --deterministic"},
     {8, "-a resnet8 --image-size 32 --opt-level O2 --keep-batchnorm-fp32 False --master-weights "
         "False --init-scale 1024 --growth-interval 10 --max-loss-scale 4096 --momentum 0.5"},
+    /* sums that end in 500 bytes: one more rounds up */
+    {2, "-a resnet8 --image-size 32 --num-classes 19 --opt-level O0 --accumulate 2 -b 4096"},
+    {2, "-a resnet8 --image-size 32 --num-classes 186"},
+    {2, "-a resnet8 --image-size 32 --num-classes 11 --opt-level O2"},
+    {2, "-a resnet8 --image-size 32 --num-classes 194 --opt-level O0 --compress fp16"},
 };
 
 START_TEST(explanations_word_for_word)
