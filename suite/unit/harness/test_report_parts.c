@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -181,6 +182,7 @@ START_TEST(a_signal_ends_the_drawing)
     time_t from = time(NULL);
     draw(&run);
     ck_assert_int_lt((int)(time(NULL) - from), 20);
+    ck_assert_int_eq((int)waitpid(-1, NULL, WNOHANG), -1); /* no child is left */
     for (int i = 0; ls_tables_name(i) != NULL; i++) {
         ck_assert(!ls_report_plots_drawn(&run, ls_tables_name(i)));
     }
@@ -217,6 +219,15 @@ START_TEST(what_cannot_be_drawn_is_left_out)
     char *log = read_text("plots/gnuplot.log");
     ck_assert_ptr_nonnull(strstr(log, "said timeline.gp\n"));
     free(log);
+    /* a sweep of one point, all others without any */
+    for (int i = 0; ls_tables_name(i) != NULL; i++) {
+        bool sweep = i == 1 || i == 2;
+        write_table(ls_tables_name(i), "t", "", sweep ? 1 : 0);
+    }
+    draw(&run);
+    for (int i = 0; ls_tables_name(i) != NULL; i++) {
+        ck_assert_msg(!ls_report_plots_drawn(&run, ls_tables_name(i)), "%s", ls_tables_name(i));
+    }
 }
 END_TEST
 
@@ -744,6 +755,105 @@ START_TEST(losses_are_not_below_zero)
 }
 END_TEST
 
+/* Runs of 20 steps, of which the last two count: the levels, and where each ends. */
+static const struct {
+    const char *levels; /* a digit each */
+    double end[12];
+    const char *text; /* NULL: no band */
+} bands[] = {
+    {"00", {1, 1}, NULL},
+    {"001", {1, 1, 1}, NULL},
+    {"000", {1, 1, 1}, "No other level is compared with the band of 3 O0 runs [1.000, 1.000]"},
+    {"0001", {1, 1, 1, 1}, "O1 (1.000) stays inside the band of 3 O0 runs [1.000, 1.000]"},
+    {"1000", {1.25, 1, 1, 1}, "O1 (1.250) ends outside the band of 3 O0 runs [1.000, 1.000]"},
+    {"00012",
+     {1, 1, 1, 1, 1},
+     "O1 (1.000) and O2 (1.000) stay inside the band of 3 O0 runs "
+     "[1.000, 1.000]"},
+    {"000123",
+     {1, 1, 1, 0.75, 2, 3},
+     "O1 (0.750), O2 (2.000) and O3 (3.000) end outside the band of "
+     "3 O0 runs [1.000, 1.000]"},
+    {"0100230",
+     {1, 1, 1, 1, 0.5, 0.625, 1},
+     "O2 (0.500) and O3 (0.625) end outside, O1 (1.000) stays inside the band of 4 O0 runs [1.000, "
+     "1.000]"},
+    {"000111122223",
+     {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2}, /* one more than there is room for */
+     "O1 (1.000), O1 (1.000), O1 (1.000), O1 (1.000), O2 (1.000), O2 (1.000), O2 (1.000) and O2 "
+     "(1.000) stay inside the band of 3 O0 runs [1.000, 1.000]"},
+};
+
+static ls_report_job curves_job(const char *levels, const double *end)
+{
+    static const int steps[12] = {20, 20, 20, 20, 20, 20, 20, 20, 20, 20, 20, 20};
+    int world = (int)strlen(levels);
+    ls_report_job job = job_of(world, steps);
+    job.record->state = LS_RECORD_DONE;
+    job.record->spec.role = LS_ROLE_CURVES;
+    for (int k = 0; k < world; k++) {
+        ls_record_rank *rank = &job.record->rank[k];
+        ls_text_put(rank->level, sizeof rank->level, "O%c", levels[k]);
+        rank->step[17].loss = 77; /* before the end */
+        rank->step[18].loss = end[k] - 0.25;
+        rank->step[19].loss = end[k] + 0.25;
+    }
+    return job;
+}
+
+START_TEST(bands_in_words)
+{
+    char text[320];
+    ls_report_band band;
+    ls_report_job job = curves_job(bands[_i].levels, bands[_i].end);
+    ls_report_run run = {.job_count = 1, .job = &job};
+    bool found = ls_report_loss_read_band(&run, &band);
+    ck_assert(found == (bands[_i].text != NULL));
+    if (found) {
+        ck_assert_str_eq(ls_report_loss_sentence(&band, text), bands[_i].text);
+        ck_assert(band.job == &job && band.steps == 20 && band.last == 2);
+        for (int i = 0, k = 0; i < band.level_count; i++, k++) {
+            k += (int)strspn(bands[_i].levels + k, "0");
+            ck_assert_int_eq(band.rank[i], k);
+            ck_assert_str_eq(band.level[i], job.record->rank[k].level);
+            ck_assert(band.level_end[i] == bands[_i].end[k]);
+            ck_assert(band.inside[i] == (bands[_i].end[k] == 1));
+        }
+    }
+    drop_job(&job);
+}
+END_TEST
+
+START_TEST(curves_that_are_no_band)
+{
+    enum { STATE, ROLE, EMPTY, SHORT, NO_STEPS, FEW_STEPS, ALL };
+    static const double ends[] = {1, 1, 1, 1};
+    for (int change = 0; change < ALL; change++) {
+        ls_report_band band = {.steps = -1};
+        ls_report_job job = curves_job("0001", ends);
+        ls_report_run run = {.job_count = 1, .job = &job};
+        job.record->state = change == STATE ? LS_RECORD_KILLED : LS_RECORD_DONE;
+        job.record->spec.role = change == ROLE ? LS_ROLE_REFERENCE : LS_ROLE_CURVES;
+        job.record->world = change == EMPTY ? 0 : 4;
+        job.record->rank[2].step_count = change == SHORT ? 19 : 20;
+        for (int k = 0; k < 4 && change >= NO_STEPS; k++) {
+            job.record->rank[k].step_count = change == NO_STEPS ? 0 : 9;
+        }
+        ck_assert_msg(ls_report_loss_read_band(&run, &band) == (change == FEW_STEPS), "%d", change);
+        if (change == FEW_STEPS) {
+            ck_assert(band.last == 1 && band.end.value == 8 + 100 * 1.0);
+        } else {
+            ck_assert_int_eq(band.steps, -1); /* nothing is written */
+        }
+        job.record->world = 4;
+        drop_job(&job);
+    }
+    ls_report_run none = {0};
+    ls_report_band band;
+    ck_assert(!ls_report_loss_read_band(&none, &band));
+}
+END_TEST
+
 /* How a job ended, in words; code 12: a state that is not finite. */
 static const struct {
     ls_record_state state;
@@ -896,6 +1006,8 @@ int main(void)
     tcase_add_test(tests, runs_without_jobs_word_for_word);
     tcase_add_loop_test(tests, memory_by_kind, 0, sizeof memories / sizeof *memories);
     tcase_add_loop_test(tests, losses_at_the_end, 0, sizeof curves / sizeof *curves);
+    tcase_add_loop_test(tests, bands_in_words, 0, sizeof bands / sizeof *bands);
+    tcase_add_test(tests, curves_that_are_no_band);
     tcase_add_test(tests, losses_are_not_below_zero);
     tcase_add_loop_test(tests, endings_in_words, 0, sizeof endings / sizeof *endings);
     tcase_add_loop_test(tests, gradient_checks_in_words, 0, sizeof checks / sizeof *checks);

@@ -195,9 +195,10 @@ START_TEST(a_ratio_of_intervals_needs_positive_bounds)
     const ls_stats_interval good = {2, 1, 4};
     ls_stats_interval ratio = ls_stats_ratio_of(good, good);
     ck_assert(ratio.value == 1);
-    /* down and up: sqrt(2) log 2 */
+    /* down and up: sqrt(2) log 2; 1e-12 as below */
     ck_assert_double_eq_tol(ratio.low, exp(-sqrt(2) * log(2)), 1e-12);
     ck_assert_double_eq_tol(ratio.high, exp(sqrt(2) * log(2)), 1e-12);
+    /* 1e-12: a logarithm, a root and an exponential round, each 2^-53 */
     ls_stats_interval uneven = ls_stats_ratio_of((ls_stats_interval){2, 1, 6}, good);
     ck_assert_double_eq_tol(uneven.high, exp(hypot(log(3), log(2))), 1e-12);
     for (int b = 0; b < 4; b++) {
