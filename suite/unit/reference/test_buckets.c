@@ -6,8 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/core/digest.h"
 #include "reference/ddp/buckets.h"
 #include "reference/model/model.h"
+#include "suite/unit/caught.h"
 #include "suite/unit/run_suite.h"
 
 static const int64_t mib = 1 << 20;
@@ -370,6 +372,102 @@ START_TEST(numbers_and_back)
 }
 END_TEST
 
+/* Every number of a small layout with all types and a parameter that is alone, its vector and its
+ * digest; and each way in which a vector may be broken, at its bounds, in one line. */
+START_TEST(numbers_of_a_small_layout)
+{
+    enum { COUNT = 6 };
+    static const ls_bucket_item item[COUNT] = {{LS_F16, 3, false},  {LS_F32, 4, false},
+                                               {LS_F16, 5, false},  {LS_F32, 6, true},
+                                               {LS_BF16, 7, false}, {LS_F64, 8, false}};
+    static const ls_bucket want[] = {{LS_F32, 0, 1, 6, 24},
+                                     {LS_F16, 1, 2, 8, 16},
+                                     {LS_BF16, 3, 1, 7, 14},
+                                     {LS_F32, 4, 1, 4, 16},
+                                     {LS_F64, 5, 1, 8, 64}};
+    static const int member[COUNT] = {3, 0, 2, 4, 1, 5}, bucket_of[COUNT] = {1, 3, 1, 0, 2, 4};
+    static const int64_t offset[COUNT] = {0, 0, 3, 0, 0, 0}, none = 0;
+    static const int order[COUNT] = {0, 1, 2, 3, 4, 5};
+    ls_bucket_layout layout;
+    ck_assert_int_eq(ls_buckets_assign(item, COUNT, order, LS_BUCKET_BYTES, &none, 1, &layout),
+                     LS_OK);
+    layout.delayed = true;
+    for (int round = 0; round < 2; round++) { /* as assigned, and from its vector */
+        ck_assert_int_eq(layout.bucket_count, 5);
+        ck_assert_int_eq(layout.member_count, COUNT);
+        ck_assert(layout.delayed);
+        for (int b = 0; b < 5; b++) {
+            const ls_bucket *have = &layout.bucket[b];
+            ck_assert(have->dtype == want[b].dtype && have->first == want[b].first &&
+                      have->count == want[b].count && have->elements == want[b].elements &&
+                      have->bytes == want[b].bytes);
+        }
+        ck_assert_mem_eq(layout.member, member, sizeof member);
+        ck_assert_mem_eq(layout.bucket_of, bucket_of, sizeof bucket_of);
+        ck_assert_mem_eq(layout.offset, offset, sizeof offset);
+        static const int32_t numbers[] = {1, 5, 1, 2, 1, 1, 1, 0, 3, 0, 2, 4, 1, 5};
+        int32_t vector[14];
+        ck_assert_int_eq(ls_buckets_vector_length(COUNT), 14);
+        ls_buckets_to_vector(&layout, vector);
+        ck_assert_mem_eq(vector, numbers, sizeof numbers);
+        int32_t hashed[2 + 2 * 5 + COUNT] = {1, 5};
+        for (int b = 0; b < 5; b++) {
+            hashed[2 + 2 * b] = (int32_t)want[b].dtype;
+            hashed[3 + 2 * b] = want[b].count;
+        }
+        memcpy(hashed + 12, member, sizeof member);
+        ck_assert_uint_eq(ls_buckets_digest(&layout),
+                          ls_digest_update(LS_DIGEST_START, hashed, sizeof hashed));
+        ls_buckets_free(&layout);
+        ck_assert(layout.bucket == NULL && layout.member_count == 0 && !layout.delayed);
+        ck_assert_int_eq(ls_buckets_from_vector(vector, item, COUNT, "a test", &layout), LS_OK);
+    }
+    ls_buckets_free(&layout);
+    static const struct {
+        int32_t vector[14];
+        const char *line;
+    } broken[] = {
+        {{2, 5, 1, 2, 1, 1, 1, 0, 3, 0, 2, 4, 1, 5}, "impossible number of buckets (5)"},
+        {{-1, 5, 1, 2, 1, 1, 1, 0, 3, 0, 2, 4, 1, 5}, "impossible number of buckets (5)"},
+        {{1, -1}, "impossible number of buckets (-1)"},
+        {{1, 7}, "impossible number of buckets (7)"},
+        {{0, 0}, "parameters without a bucket (6)"},
+        {{0, 1, 0}, "impossible number of parameters in a bucket (0)"},
+        {{0, 1, 7}, "impossible number of parameters in a bucket (7)"},
+        {{0, 2, 5, 2, 0, 0, 0, 0, 0, 2, 3, 4, 5, 1}, "parameters of two types in one bucket (0)"},
+        {{0, 2, 1, 2, 0, 0, 0, 0, 0, 2, 1, 4, 5, 3}, "parameters of two types in one bucket (1)"},
+        {{0, 1, 1, 0, 0, 0, 0, 0, -1}, "parameter unknown or there twice (-1)"},
+        {{0, 1, 1, 0, 0, 0, 0, 0, 6}, "parameter unknown or there twice (6)"},
+        {{0, 2, 1, 1, 0, 0, 0, 0, 5, 5}, "parameter unknown or there twice (5)"},
+        {{0, 2, 1, 6, 0, 0, 0, 0, 5, 1}, "impossible number of parameters in a bucket (6)"},
+        {{0, 4, 1, 2, 1, 1, 0, 0, 3, 0, 2, 4, 1, 5}, "parameters without a bucket (1)"},
+    };
+    for (size_t i = 0; i < sizeof broken / sizeof broken[0]; i++) {
+        char line[128];
+        snprintf(line, sizeof line, "error: bucket layout from a test: %s\n", broken[i].line);
+        catch_lines();
+        ls_status status = ls_buckets_from_vector(broken[i].vector, item, COUNT, "a test", &layout);
+        ck_assert_str_eq(caught_lines(), line);
+        ck_assert_int_eq(status, LS_ERR_USAGE);
+    }
+    static const int32_t alone[] = {0, 6, 1, 1, 1, 1, 1, 1, 5, 4, 3, 2, 1, 0};
+    ck_assert_int_eq(ls_buckets_from_vector(alone, item, COUNT, "a test", &layout), LS_OK);
+    ck_assert(layout.bucket_count == 6 && layout.bucket[5].first == 5 && !layout.delayed);
+    ls_buckets_free(&layout);
+    /* a limit of one element; without an order, buckets by their first parameter */
+    static const int64_t one = 1;
+    ck_assert_int_eq(ls_buckets_assign(item, COUNT, NULL, LS_BUCKET_ELEMENTS, &one, 1, &layout),
+                     LS_OK);
+    for (int b = 0; b < COUNT; b++) {
+        ck_assert(layout.bucket[b].count == 1 && layout.member[b] == b);
+    }
+    ls_buckets_free(&layout);
+    ck_assert_int_eq(ls_buckets_assign(item, 0, NULL, LS_BUCKET_ELEMENTS, &one, 1, &layout), LS_OK);
+    ck_assert(layout.bucket_count == 0 && layout.member_count == 0);
+    ls_buckets_free(&layout);
+}
+END_TEST
+
 START_TEST(digest_sees_order)
 {
     static const ls_bucket_item item[] = {F(10), F(10), F(10)};
@@ -433,6 +531,7 @@ int main(void)
     tcase_add_test(tests, delayed_and_deterministic);
     tcase_add_test(tests, places);
     tcase_add_test(tests, numbers_and_back);
+    tcase_add_test(tests, numbers_of_a_small_layout);
     tcase_add_test(tests, digest_sees_order);
     tcase_add_test(tests, dialects);
     suite_add_tcase(suite, tests);
