@@ -1,6 +1,7 @@
 /* What the trainer decides before and after the arithmetic: its place in the job, the device,
  * digests, and when a run is over. */
 #include <check.h>
+#include <cjson/cJSON.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/mman.h>
@@ -640,6 +641,222 @@ START_TEST(ranks_that_differ_are_named)
 }
 END_TEST
 
+/* ---- tensors --------------------------------------------------------------------------------- */
+
+/* An engine that offers memory, refuses to, or fails. */
+static struct {
+    ls_status status;
+    int held, plain_held, plain_calls, plain_fails_at;
+} offered;
+
+static ls_status offered_alloc(ls_comm *comm, int64_t bytes, const char *purpose, void **out)
+{
+    (void)comm;
+    LS_TRY(offered.status);
+    offered.held++;
+    return host_memory_alloc(NULL, bytes, purpose, out);
+}
+
+static void offered_free(void *memory)
+{
+    offered.held--;
+    free(memory);
+}
+
+static ls_status plain_alloc(ls_backend *backend, int64_t bytes, const char *purpose, void **out)
+{
+    if (++offered.plain_calls == offered.plain_fails_at) {
+        return LS_ERR_INFRA;
+    }
+    offered.plain_held++;
+    return host_memory_alloc(backend, bytes, purpose, out);
+}
+
+static void plain_free(ls_backend *backend, void *memory)
+{
+    offered.plain_held--;
+    host_memory_free(backend, memory);
+}
+
+enum { T = 4, B = 3 };
+
+/* What a run's tensors are made of: b is half, c is reduced in f32, d is a bias of norms. */
+static const ls_dtype f32_types[T] = {LS_F32, LS_F32, LS_F32, LS_F32};
+static const ls_dtype half_types[T] = {LS_F32, LS_F16, LS_F16, LS_F32};
+static const ls_dtype staged_types[T] = {LS_F32, LS_F16, LS_F32, LS_F32};
+static const ls_dtype wire_types[T] = {LS_BF16, LS_BF16, LS_BF16, LS_BF16};
+
+static const struct tensors_row {
+    const ls_dtype *param, *reduced;
+    bool masters, sums;
+    int moments;
+    const char *json;
+} tensors_rows[] = {
+    /* elements 300, 5, 70, 64 in f32: 1216 + 64 + 320 + 256 = 1856; buffers of 3 and 200 */
+    {f32_types, f32_types, true, false, 0,
+     "{\"parameters\":1856,\"gradients\":1856,\"reduction_staging\":0,\"accumulators\":0,"
+     "\"unscaled_gradients\":0,\"masters\":0,\"moments\":0,\"buffers\":896,\"state\":128}"},
+    {f32_types, wire_types, false, true, 1,
+     "{\"parameters\":1856,\"gradients\":1856,\"reduction_staging\":1024,\"accumulators\":1856,"
+     "\"unscaled_gradients\":0,\"masters\":0,\"moments\":1856,\"buffers\":896,\"state\":128}"},
+    {half_types, half_types, true, false, 2,
+     "{\"parameters\":1728,\"gradients\":1728,\"reduction_staging\":0,\"accumulators\":0,"
+     "\"unscaled_gradients\":384,\"masters\":384,\"moments\":3712,\"buffers\":896,\"state\":128}"},
+    {half_types, staged_types, false, true, 1,
+     "{\"parameters\":1728,\"gradients\":1728,\"reduction_staging\":1792,\"accumulators\":1856,"
+     "\"unscaled_gradients\":384,\"masters\":0,\"moments\":1856,\"buffers\":896,\"state\":128}"},
+};
+
+/* The tensor is the next of a block. */
+static void expect_next(char **next, const ls_tensor *tensor, ls_dtype dtype, int64_t count)
+{
+    ck_assert_ptr_eq(tensor->data, *next);
+    ck_assert(tensor->dtype == dtype && tensor->count == count);
+    *next += (count * (int64_t)ls_dtype_bytes(dtype) + 63) / 64 * 64;
+}
+
+START_TEST(tensors_of_a_run)
+{
+    const struct tensors_row *row = &tensors_rows[_i];
+    static const int64_t count[T] = {300, 5, 70, 64};
+    ls_param param[T] = {{.name = "c.weight"}, {.name = "a"}, {.name = "b"}, {.name = "c.bias"}};
+    ls_buffer buffer[B] = {
+        {.name = "z.mean", .role = LS_BUFFER_RUNNING_MEAN, .count = 3},
+        {.name = "m.tracked", .role = LS_BUFFER_BATCHES_TRACKED, .count = 1},
+        {.name = "m.var", .role = LS_BUFFER_RUNNING_VAR, .count = 200},
+    };
+    static const ls_dtype buffer_type[B] = {LS_F32, LS_F32, LS_F32};
+    for (int i = 0; i < T; i++) {
+        param[i].shape = (ls_shape){1, {count[i]}};
+    }
+    ls_network network = {.param_count = T, .buffer_count = B, .param = param, .buffer = buffer};
+    ls_backend_api api = HOST_API;
+    api.memory_alloc = plain_alloc;
+    api.memory_free = plain_free;
+    ls_device device = host_device();
+    device.api = &api;
+    ls_comm_api engine = {.memory_alloc = offered_alloc, .memory_free = offered_free};
+    ls_memory_options options = {.network = &network,
+                                 .param_type = row->param,
+                                 .grad_type = row->param,
+                                 .reduced_type = row->reduced,
+                                 .buffer_type = buffer_type,
+                                 .masters = row->masters,
+                                 .moment_count = row->moments,
+                                 .sums = row->sums};
+    ls_memory m;
+    memset(&offered, 0, sizeof offered);
+    ck_assert_int_eq(ls_memory_create(&device, &options, &m), LS_OK);
+    cJSON *json = ls_memory_json(&m);
+    char *text = cJSON_PrintUnformatted(json);
+    ck_assert_str_eq(text, row->json);
+    free(text);
+    cJSON_Delete(json);
+    ck_assert(m.param_count == T && m.buffer_count == B && m.moment_count == row->moments);
+    ck_assert_int_eq(m.largest, 300);
+    ck_assert((m.sum != NULL) == row->sums && (m.moment[0] != NULL) == (row->moments > 0) &&
+              (m.moment[1] != NULL) == (row->moments > 1));
+    char *next[LS_MEMORY_KINDS];
+    for (int kind = 0; kind < LS_MEMORY_KINDS; kind++) {
+        next[kind] = m.block[kind];
+        ck_assert((m.block[kind] != NULL) == (m.bytes[kind] > 0));
+    }
+    for (int i = 0; i < T; i++) {
+        bool half = row->param[i] != LS_F32, master = half && row->masters;
+        expect_next(&next[LS_MEMORY_PARAM], &m.param[i], row->param[i], count[i]);
+        expect_next(&next[LS_MEMORY_GRAD], &m.grad[i], row->param[i], count[i]);
+        if (row->sums) {
+            expect_next(&next[LS_MEMORY_SUM], &m.sum[i], LS_F32, count[i]);
+        }
+        if (half) {
+            expect_next(&next[LS_MEMORY_UNSCALED], &m.unscaled[i], LS_F32, count[i]);
+        } else {
+            ck_assert_ptr_eq(m.unscaled[i].data, m.grad[i].data);
+        }
+        if (master) {
+            expect_next(&next[LS_MEMORY_MASTER], &m.master[i], LS_F32, count[i]);
+        }
+        ck_assert_ptr_eq(m.value[i].data, master ? m.master[i].data : m.param[i].data);
+        for (int k = 0; k < row->moments; k++) {
+            expect_next(&next[LS_MEMORY_MOMENT], &m.moment[k][i], LS_F32, count[i]);
+        }
+        ck_assert_ptr_eq(m.reduced[i].data, m.grad[i].data); /* no bucket is staged yet */
+    }
+    expect_next(&next[LS_MEMORY_BUFFER], &m.buffer[0], LS_F32, 3);
+    expect_next(&next[LS_MEMORY_BUFFER], &m.buffer[2], LS_F32, 200);
+    ck_assert(m.buffer[1].data == NULL && m.buffer[1].dtype == LS_I64 && m.buffer[1].count == 1);
+    ck_assert_ptr_eq(m.state, m.block[LS_MEMORY_STATE]);
+    ck_assert_ptr_eq(m.order, (char *)m.block[LS_MEMORY_STATE] + 64);
+    static const int by_name[T] = {1, 2, 3, 0}, buffer_by_name[B] = {1, 2, 0};
+    ck_assert_mem_eq(m.by_name, by_name, sizeof by_name);
+    ck_assert_mem_eq(m.buffer_by_name, buffer_by_name, sizeof buffer_by_name);
+    ls_memory_free(&m);
+    ck_assert(offered.plain_held == 0 && m.param == NULL && m.bytes[LS_MEMORY_PARAM] == 0);
+    /* the engine's memory for what is reduced; where it offers none, the backend's */
+    options.engine = &engine;
+    int reduced = 1 + (row->reduced == wire_types || row->reduced == staged_types);
+    for (int form = 0; form < 3; form++) {
+        static const ls_status statuses[] = {LS_OK, LS_ERR_UNSUPPORTED, LS_ERR_INFRA};
+        offered.status = statuses[form];
+        ck_assert_int_eq(ls_memory_create(&device, &options, &m), form < 2 ? LS_OK : LS_ERR_INFRA);
+        ck_assert_int_eq(offered.held, form == 0 ? reduced : 0);
+        if (form < 2) {
+            ls_memory_free(&m);
+        }
+        ck_assert(offered.held == 0 && offered.plain_held == 0);
+    }
+    offered.status = LS_OK;
+    offered.plain_calls = 0;
+    ck_assert_int_eq(ls_memory_create(&device, &options, &m), LS_OK);
+    ls_memory_free(&m);
+    int calls = offered.plain_calls;
+    for (int i = 1; i <= calls; i++) {
+        offered.plain_calls = 0;
+        offered.plain_fails_at = i;
+        ck_assert_int_eq(ls_memory_create(&device, &options, &m), LS_ERR_INFRA);
+        ck_assert(offered.held == 0 && offered.plain_held == 0);
+    }
+}
+END_TEST
+
+/* Buckets one after the other: members back to back where they need no conversion, else in the
+ * staging arena, and their gradients aligned. */
+START_TEST(places_of_buckets)
+{
+    static const int64_t count[T] = {300, 5, 70, 64};
+    ls_param param[T] = {{.name = "c"}, {.name = "a"}, {.name = "b"}, {.name = "d"}};
+    for (int i = 0; i < T; i++) {
+        param[i].shape = (ls_shape){1, {count[i]}};
+    }
+    ls_network network = {.param_count = T, .param = param};
+    ls_device device = host_device();
+    ls_memory_options options = {.network = &network,
+                                 .param_type = half_types,
+                                 .grad_type = half_types,
+                                 .reduced_type = staged_types};
+    ls_memory m;
+    ck_assert_int_eq(ls_memory_create(&device, &options, &m), LS_OK);
+    char *grad = m.block[LS_MEMORY_GRAD], *staging = m.block[LS_MEMORY_STAGING];
+    ls_memory_place_state state = {0};
+    /* c (half) with d (f32) in f32: staged; a (half) alone; then the large one */
+    static const int mixed[] = {2, 3}, half[] = {1}, large[] = {0};
+    ls_tensor whole = ls_memory_place(&m, &state, LS_F32, mixed, 2);
+    ck_assert(whole.data == staging && whole.dtype == LS_F32 && whole.count == 134);
+    ck_assert(m.reduced[2].data == staging && m.reduced[2].count == 70);
+    ck_assert(m.reduced[3].data == staging + 280 && m.reduced[3].dtype == LS_F32);
+    ck_assert(m.grad[2].data == grad && m.grad[3].data == grad + 192);
+    ck_assert(m.unscaled[3].data == m.grad[3].data && m.unscaled[2].data != m.grad[2].data);
+    ck_assert(state.grad_bytes == 448 && state.staging_bytes == 576);
+    whole = ls_memory_place(&m, &state, LS_F16, half, 1);
+    ck_assert(whole.data == grad + 448 && whole.dtype == LS_F16 && whole.count == 5);
+    ck_assert(m.reduced[1].data == grad + 448 && m.grad[1].data == grad + 448);
+    ck_assert(state.grad_bytes == 512 && state.staging_bytes == 576);
+    whole = ls_memory_place(&m, &state, LS_F32, large, 1);
+    ck_assert(whole.data == grad + 512 && whole.count == 300 && state.grad_bytes == 1728);
+    ls_memory_free(&m);
+}
+END_TEST
+
 int main(void)
 {
     TCase *cases = tcase_create("train");
@@ -651,6 +868,8 @@ int main(void)
     tcase_add_test(cases, a_wrong_place_is_a_usage_error);
     tcase_add_test(cases, first_host_of_a_slurm_list);
     tcase_add_test(cases, nvidia_controllers_on_the_bus);
+    tcase_add_loop_test(cases, tensors_of_a_run, 0, sizeof tensors_rows / sizeof tensors_rows[0]);
+    tcase_add_test(cases, places_of_buckets);
     tcase_add_test(cases, digests_are_fnv_in_order_of_name);
     tcase_add_test(cases, digests_do_not_need_host_memory);
     tcase_add_test(cases, the_short_circuit_is_apexs);
