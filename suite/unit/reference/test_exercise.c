@@ -1,0 +1,268 @@
+/* The exercise of collectives on an engine that is this test: what it asks for, what it counts
+ * where the engine is right and where it is wrong in one place, and its rates. */
+#include <check.h>
+#include <math.h>
+#include <string.h>
+
+#include "kernels/core/digest.h"
+#include "kernels/core/half.h"
+#include "reference/comm/exercise.h"
+#include "suite/unit/run_suite.h"
+
+/* A product in another order. */
+static const double bus_limit = 1e-12;
+
+enum { WORLD = 3, COUNT = 5, OPS = 16 };
+
+/* Where the engine is wrong. */
+typedef enum fault { RIGHT, FIRST, LAST, BEFORE, BEHIND, GIVEN, FAILS } fault;
+
+struct ls_comm {
+    int rank;
+    fault fault;
+    int ops;
+    ls_comm_op op[OPS];
+};
+
+/* The data, from the definition in reference/comm/pattern.h. */
+static int32_t element(int rank, int64_t index)
+{
+    uint64_t h = 2654435761ull * (uint64_t)index + 40503ull * (uint64_t)rank + 12345ull;
+    h = (h ^ (h >> 29)) * 0xbf58476d1ce4e5b9ull;
+    h = h ^ (h >> 32);
+    return (int32_t)((int64_t)(h % 134217729) - 67108864);
+}
+
+static int32_t sum_of(int64_t index)
+{
+    return element(0, index) + element(1, index) + element(2, index);
+}
+
+/* The result of an operation on a rank, and how many elements it has. */
+static int result_of(const ls_comm_op *op, int rank, int32_t *out)
+{
+    int many = op->kind == LS_COMM_ALL_GATHER || op->kind == LS_COMM_GATHER ? WORLD : 1;
+    bool at_root = op->kind == LS_COMM_REDUCE || op->kind == LS_COMM_GATHER;
+    if ((at_root && rank != op->root) || op->kind == LS_COMM_SEND || op->kind == LS_COMM_BARRIER) {
+        return 0;
+    }
+    for (int i = 0; i < many * COUNT; i++) {
+        int own = rank * COUNT + i;
+        out[i] = op->kind == LS_COMM_ALL_REDUCE || op->kind == LS_COMM_REDUCE ? sum_of(i)
+                 : op->kind == LS_COMM_REDUCE_SCATTER                         ? sum_of(own)
+                 : op->kind == LS_COMM_BROADCAST || op->kind == LS_COMM_RECV  ? element(op->root, i)
+                 : op->kind == LS_COMM_SCATTER ? element(op->root, own)
+                                               : element(i / COUNT, i % COUNT);
+    }
+    return many * COUNT;
+}
+
+static ls_status begin(ls_comm *comm, const ls_comm_op *op, ls_event *after, ls_comm_handle *handle)
+{
+    (void)after, (void)handle;
+    int32_t result[WORLD * COUNT];
+    int count = result_of(op, comm->rank, result);
+    ck_assert_int_lt(comm->ops, OPS);
+    comm->op[comm->ops++] = *op;
+    if (comm->fault == FAILS) {
+        return LS_ERR_PEER_LOST;
+    }
+    if (op->kind == LS_COMM_BARRIER) {
+        return LS_OK;
+    }
+    char *bytes = op->buffer;
+    memmove(op->buffer, result, (size_t)count * sizeof *result);
+    if (op->kind == LS_COMM_SEND) {
+        return LS_OK;
+    }
+    if (comm->fault == FIRST && count > 0) {
+        bytes[0] ^= 1;
+    } else if (comm->fault == LAST && count > 0) {
+        bytes[4 * count - 1] ^= 1;
+    } else if (comm->fault == BEFORE) {
+        bytes[-1] ^= 1;
+    } else if (comm->fault == BEHIND) {
+        bytes[4 * count] ^= 1;
+    } else if (comm->fault == GIVEN && op->input != NULL) {
+        ((char *)(uintptr_t)op->input)[1] ^= 1;
+    }
+    return LS_OK;
+}
+
+static ls_status wait_done(ls_comm *comm, ls_comm_handle *handle, ls_stream *stream)
+{
+    (void)comm, (void)handle, (void)stream;
+    return LS_OK;
+}
+
+static const ls_comm_api api = {.begin = begin, .wait = wait_done};
+
+static const struct row {
+    ls_comm_kind kind;
+    const char *name;
+    bool gives_many, gets_many, root_gives, root_gets;
+    double bus; /* bytes on the bus for each byte of the size: nccl-tests' factor for 3 ranks */
+} rows[] = {
+    {LS_COMM_ALL_REDUCE, "all_reduce", false, false, false, false, 4.0 / 3},
+    {LS_COMM_REDUCE_SCATTER, "reduce_scatter", true, false, false, false, 2.0 / 3},
+    {LS_COMM_ALL_GATHER, "all_gather", false, true, false, false, 2.0 / 3},
+    {LS_COMM_BROADCAST, "broadcast", false, false, true, false, 1},
+    {LS_COMM_REDUCE, "reduce", false, false, false, true, 1},
+    {LS_COMM_GATHER, "gather", false, true, false, true, 2.0 / 3},
+    {LS_COMM_SCATTER, "scatter", true, false, true, false, 2.0 / 3},
+    {LS_COMM_SEND, "send", false, false, false, false, 1},
+};
+
+START_TEST(counts_and_rates)
+{
+    const struct row *row = &rows[_i];
+    bool sends = row->kind == LS_COMM_SEND;
+    ck_assert_str_eq(ls_comm_kind_name(row->kind), row->name);
+    ck_assert_int_eq(ls_exercise_can_be_in_place(row->kind), !sends);
+    for (int k = 0; k < 3 * 2 * 2 * 6; k++) {
+        int rank = k % 3, root = k / 3 % 2 * 2;
+        bool in_place = k / 6 % 2 != 0;
+        ls_comm comm = {.rank = rank, .fault = (fault)(k / 12)};
+        ls_exercise_peer peer = {.rank = rank, .world = WORLD, .api = &api, .comm = &comm};
+        int iterations = comm.fault == RIGHT ? 3 : 1;
+        ls_exercise what = {.kind = row->kind,
+                            .dtype = LS_I32,
+                            .data = LS_PATTERN_EXACT,
+                            .count = COUNT,
+                            .root = root,
+                            .in_place = in_place,
+                            .offset = k % 4,
+                            .iterations = iterations};
+        ls_exercise_result have;
+        if (in_place && (sends || comm.fault > LAST)) {
+            continue; /* in one buffer other places are neighbours */
+        }
+        ck_assert_int_eq(ls_exercise_run(&peer, &what, &have), LS_OK);
+        int outputs = row->root_gets && rank != root ? 0 : row->gets_many ? WORLD * COUNT : COUNT;
+        int inputs = row->root_gives && rank != root ? 0 : row->gives_many ? WORLD * COUNT : COUNT;
+        bool element_wrong = outputs > 0 && (comm.fault == FIRST || comm.fault == LAST);
+        bool nothing = outputs == 0 && row->kind == LS_COMM_GATHER && comm.fault == BEHIND;
+        bool behind = comm.fault == BEHIND && outputs > 0;
+        ck_assert_int_eq(have.checked, outputs * iterations);
+        ck_assert_msg(have.wrong == element_wrong + (comm.fault == GIVEN && inputs > 0 && !sends),
+                      "%s, rank %d of root %d, fault %d: %lld wrong", row->name, rank, root,
+                      comm.fault, (long long)have.wrong);
+        ck_assert_msg(have.guards == (comm.fault == BEFORE) + behind + nothing,
+                      "%s, rank %d of root %d, fault %d: %lld guards", row->name, rank, root,
+                      comm.fault, (long long)have.guards);
+        ck_assert_int_eq(have.telling, 0);
+        int32_t result[WORLD * COUNT];
+        int source = sends ? (rank + WORLD - 1) % WORLD : root;
+        ls_comm_op op = {.kind = sends ? LS_COMM_RECV : row->kind, .root = source};
+        result_of(&op, rank, result);
+        if (!element_wrong) {
+            ck_assert_uint_eq(have.digest,
+                              ls_digest_update(LS_DIGEST_START, result, 4 * (size_t)outputs));
+        }
+        double size = 4.0 * COUNT * (row->gives_many || row->gets_many ? WORLD : 1);
+        ck_assert(have.us > 0 && have.algbw_gb_s == size / have.us * 1e-3);
+
+        ck_assert_double_eq_tol(have.busbw_gb_s / have.algbw_gb_s, row->bus, bus_limit);
+        /* the calls: a barrier before each of several iterations, and what each operation has */
+        int each = (sends ? 2 : 1) + (iterations > 1);
+        ck_assert_int_eq(comm.ops, each * iterations);
+        for (int i = 0; i < comm.ops; i++) {
+            const ls_comm_op *asked = &comm.op[i];
+            int number = i % each - (iterations > 1);
+            bool first_sends = sends && (rank == 0) == (number == 0);
+            if (number < 0) {
+                ck_assert_int_eq(asked->kind, LS_COMM_BARRIER);
+                continue;
+            }
+            ck_assert(asked->count == COUNT && asked->dtype == LS_I32);
+            ck_assert_int_eq(asked->kind, !sends        ? row->kind
+                                          : first_sends ? LS_COMM_SEND
+                                                        : LS_COMM_RECV);
+            ck_assert_int_eq(asked->root, !sends        ? root
+                                          : first_sends ? (rank + 1) % WORLD
+                                                        : source);
+            int64_t apart = (const char *)asked->buffer - (const char *)asked->input;
+            if (in_place) {
+                int64_t part = (int64_t)rank * COUNT * 4;
+                ck_assert_int_eq(apart, row->gives_many ? part : row->gets_many ? -part : 0);
+            }
+            const char *start = in_place && row->gives_many ? asked->input : asked->buffer;
+            ck_assert(sends || (uintptr_t)start % 64 == (uintptr_t)what.offset * 4 % 64);
+        }
+    }
+}
+END_TEST
+
+START_TEST(an_engines_error_comes_back)
+{
+    for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
+        for (int iterations = 1; iterations < 3; iterations++) {
+            ls_comm comm = {.rank = 1, .fault = FAILS};
+            ls_exercise_peer peer = {.rank = 1, .world = WORLD, .api = &api, .comm = &comm};
+            ls_exercise what = {
+                .kind = rows[k].kind, .dtype = LS_I32, .count = COUNT, .iterations = iterations};
+            ls_exercise_result have = {.wrong = -7};
+            ck_assert_int_eq(ls_exercise_run(&peer, &what, &have), LS_ERR_PEER_LOST);
+            ck_assert(comm.ops == 1 && have.wrong == -7);
+        }
+    }
+}
+END_TEST
+
+/* Elements of every type, and the range of integers whose sums over 64 ranks are exact. */
+START_TEST(elements_of_every_type)
+{
+    static const struct {
+        ls_dtype dtype;
+        int64_t limit;
+    } types[] = {{LS_F32, 1 << 19}, {LS_F16, 127},     {LS_BF16, 15}, {LS_F64, 1 << 26},
+                 {LS_I64, 1 << 26}, {LS_I32, 1 << 26}, {LS_U8, 0}};
+    for (size_t t = 0; t < sizeof types / sizeof types[0]; t++) {
+        ls_dtype dtype = types[t].dtype;
+        ck_assert(ls_pattern_has(LS_PATTERN_EXACT, dtype));
+        ck_assert_int_eq(ls_pattern_has(LS_PATTERN_ROUGH, dtype),
+                         dtype == LS_F32 || dtype == LS_F16 || dtype == LS_BF16);
+        for (int64_t i = 0; i < 300; i++) {
+            int rank = (int)(i % 7);
+            uint64_t h = 2654435761ull * (uint64_t)i + 40503ull * (uint64_t)rank + 12345ull;
+            h = (h ^ (h >> 29)) * 0xbf58476d1ce4e5b9ull;
+            h = h ^ (h >> 32);
+            uint64_t range = 2 * (uint64_t)types[t].limit + 1;
+            int64_t value =
+                types[t].limit == 0 ? (int64_t)(h % 256) : (int64_t)(h % range) - types[t].limit;
+            union {
+                char bytes[8];
+                float f32;
+                uint16_t half;
+                double f64;
+                int64_t i64;
+                int32_t i32;
+                uint8_t u8;
+            } have;
+            ls_pattern_fill(LS_PATTERN_EXACT, dtype, rank, i, 1, &have);
+            int64_t got = dtype == LS_F32   ? (int64_t)have.f32
+                          : dtype == LS_F64 ? (int64_t)have.f64
+                          : dtype == LS_I64 ? have.i64
+                          : dtype == LS_I32 ? have.i32
+                          : dtype == LS_U8  ? have.u8
+                          : dtype == LS_F16 ? (int64_t)ls_half_fp16_to_f32(have.half)
+                                            : (int64_t)ls_half_bf16_to_f32(have.half);
+            ck_assert_int_eq(got, value);
+            ck_assert_int_eq(ls_pattern_count_wrong(LS_PATTERN_EXACT, dtype, rank, i, 1, &have), 0);
+            have.bytes[0] ^= 1;
+            ck_assert_int_eq(ls_pattern_count_wrong(LS_PATTERN_EXACT, dtype, rank, i, 1, &have), 1);
+        }
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("exercise");
+    TCase *tests = tcase_create("exercise");
+    tcase_add_loop_test(tests, counts_and_rates, 0, sizeof rows / sizeof rows[0]);
+    tcase_add_test(tests, an_engines_error_comes_back);
+    tcase_add_test(tests, elements_of_every_type);
+    suite_add_tcase(suite, tests);
+    return run_suite(suite);
+}
