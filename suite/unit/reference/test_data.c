@@ -592,7 +592,11 @@ START_TEST(pictures_are_their_formula)
         ls_make_size(p.seed, kind, index, 30, &width, &height);
         ck_assert_int_eq(width, 1 + (int)floor(30 * (1 + 0.6 * drawn(p, 50))));
         ck_assert_int_eq(height, 1 + (int)floor(30 * (1 + 0.6 * drawn(p, 51))));
+        memset(rgb, 0xa5, sizeof rgb);
         ls_make_picture(p.seed, kind, index, width, height, rgb);
+        for (size_t at = 3 * (size_t)(width * height); at < sizeof rgb; at++) {
+            ck_assert_uint_eq(rgb[at], 0xa5); /* nothing is written behind it */
+        }
         for (int at = 0; at < width * height; at++) {
             double want[3];
             level_of(p, kind, width, height, at / width, at % width, want);

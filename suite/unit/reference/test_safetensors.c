@@ -479,6 +479,7 @@ END_TEST
 static void write_asked(bool lasting)
 {
     static const uint16_t half[2] = {0x3c00, 0x7c00}; /* fp16: 1 and inf */
+    static const uint16_t lost[1] = {0x7f80};         /* bf16: inf */
     static const float bad[3] = {1, 2, NAN};
     static const uint8_t byte[1] = {1};
     static const struct {
@@ -490,7 +491,7 @@ static void write_asked(bool lasting)
         {"rank0/a", LS_U8, {1, {1}}, byte},  {"state/x", LS_F32, {1, {3}}, bad},
         {"rank12/b", LS_U8, {1, {1}}, byte}, {"state/y", LS_F16, {2, {1, 2}}, half},
         {"rank3x", LS_U8, {1, {1}}, byte},   {"rank/c", LS_U8, {1, {1}}, byte},
-        {"plain", LS_BF16, {1, {1}}, half},  {"state/z", LS_F32, {1, {2}}, bad},
+        {"plain", LS_BF16, {1, {1}}, lost},  {"state/z", LS_F32, {1, {2}}, bad},
     };
     ls_safetensors_writer *writer;
     ck_assert_int_eq(ls_safetensors_create(file_path(), &writer), LS_OK);
@@ -576,6 +577,8 @@ START_TEST(what_a_run_asks)
           LS_ERR_USAGE, "state/x is not finite at element 2");
     ASKED(ls_strict_reader_finite(&reader, ls_safetensors_find(reader.file, "state/y")),
           LS_ERR_USAGE, "state/y is not finite at element 1");
+    ASKED(ls_strict_reader_finite(&reader, ls_safetensors_find(reader.file, "plain")), LS_ERR_USAGE,
+          "plain is not finite at element 0");
     ASKED(ls_strict_reader_finite(&reader, ls_safetensors_find(reader.file, "state/z")), LS_OK, "");
     ASKED(ls_strict_reader_metadata(&reader, "arch", "resnet%d", 8), LS_OK, "");
     ASKED(ls_strict_reader_metadata(&reader, "arch", "resnet%d", 18), LS_ERR_USAGE,

@@ -143,7 +143,7 @@ START_TEST(every_field_of_a_place)
         const char *notes;
     } rows[] = {
         {"", {.world = 1, .local_world = 1, .machine_world = 1, .launcher = "none"}, ""},
-        {"RANK= WORLD_SIZE= LS_RUN_DIR= LS_OVERSUBSCRIBE=",
+        {"RANK= WORLD_SIZE= LS_RUN_DIR= LS_OVERSUBSCRIBE=0",
          {.world = 1, .local_world = 1, .machine_world = 1, .launcher = "none"},
          ""},
         {"RANK=7 WORLD_SIZE=8 LOCAL_WORLD_SIZE=3 MASTER_ADDR=h MASTER_PORT=65535 LS_TOKEN=t",
@@ -172,7 +172,7 @@ START_TEST(every_field_of_a_place)
           .run_id = "t",
           .launcher = "torchrun"},
          ""},
-        {"RANK=0 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=9",
+        {"RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 GROUP_RANK=0 MASTER_ADDR=h MASTER_PORT=9",
          {.world = 2,
           .local_world = 2,
           .machine_world = 2,
@@ -307,6 +307,16 @@ START_TEST(a_wrong_place_is_a_usage_error)
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         ls_world world;
         ck_assert_msg(read_with(rows[i], &world) == LS_ERR_USAGE, "%s", rows[i]);
+    }
+    static const char *const half[][2] = {
+        {"RANK=0", "error: RANK is set but WORLD_SIZE is not: a rank needs both\n"},
+        {"WORLD_SIZE=2", "error: WORLD_SIZE is set but RANK is not: a rank needs both\n"},
+    };
+    for (int i = 0; i < 2; i++) {
+        ls_world world;
+        catch_lines();
+        ck_assert_int_eq(read_with(half[i][0], &world), LS_ERR_USAGE);
+        ck_assert_str_eq(caught_lines(), half[i][1]);
     }
 }
 END_TEST
@@ -692,19 +702,19 @@ static const struct tensors_row {
     int moments;
     const char *json;
 } tensors_rows[] = {
-    /* elements 300, 5, 70, 64 in f32: 1216 + 64 + 320 + 256 = 1856; buffers of 3 and 200 */
+    /* elements 300, 5, 70, 64 in f32: 1216 + 64 + 320 + 256 = 1856; buffers of 3 and 200 or 400 */
     {f32_types, f32_types, true, false, 0,
      "{\"parameters\":1856,\"gradients\":1856,\"reduction_staging\":0,\"accumulators\":0,"
      "\"unscaled_gradients\":0,\"masters\":0,\"moments\":0,\"buffers\":896,\"state\":128}"},
     {f32_types, wire_types, false, true, 1,
      "{\"parameters\":1856,\"gradients\":1856,\"reduction_staging\":1024,\"accumulators\":1856,"
-     "\"unscaled_gradients\":0,\"masters\":0,\"moments\":1856,\"buffers\":896,\"state\":128}"},
+     "\"unscaled_gradients\":0,\"masters\":0,\"moments\":1856,\"buffers\":1664,\"state\":128}"},
     {half_types, half_types, true, false, 2,
      "{\"parameters\":1728,\"gradients\":1728,\"reduction_staging\":0,\"accumulators\":0,"
      "\"unscaled_gradients\":384,\"masters\":384,\"moments\":3712,\"buffers\":896,\"state\":128}"},
     {half_types, staged_types, false, true, 1,
      "{\"parameters\":1728,\"gradients\":1728,\"reduction_staging\":1792,\"accumulators\":1856,"
-     "\"unscaled_gradients\":384,\"masters\":0,\"moments\":1856,\"buffers\":896,\"state\":128}"},
+     "\"unscaled_gradients\":384,\"masters\":0,\"moments\":1856,\"buffers\":1664,\"state\":128}"},
 };
 
 /* The tensor is the next of a block. */
@@ -723,9 +733,11 @@ START_TEST(tensors_of_a_run)
     ls_buffer buffer[B] = {
         {.name = "z.mean", .role = LS_BUFFER_RUNNING_MEAN, .count = 3},
         {.name = "m.tracked", .role = LS_BUFFER_BATCHES_TRACKED, .count = 1},
-        {.name = "m.var", .role = LS_BUFFER_RUNNING_VAR, .count = 200},
+        {.name = "m.var", .role = LS_BUFFER_RUNNING_VAR},
     };
     static const ls_dtype buffer_type[B] = {LS_F32, LS_F32, LS_F32};
+    int64_t values = _i % 2 == 0 ? 200 : 400; /* less and more than the largest parameter has */
+    buffer[2].count = values;
     for (int i = 0; i < T; i++) {
         param[i].shape = (ls_shape){1, {count[i]}};
     }
@@ -753,7 +765,7 @@ START_TEST(tensors_of_a_run)
     free(text);
     cJSON_Delete(json);
     ck_assert(m.param_count == T && m.buffer_count == B && m.moment_count == row->moments);
-    ck_assert_int_eq(m.largest, 300);
+    ck_assert_int_eq(m.largest, _i % 2 == 0 ? 300 : 400);
     ck_assert((m.sum != NULL) == row->sums && (m.moment[0] != NULL) == (row->moments > 0) &&
               (m.moment[1] != NULL) == (row->moments > 1));
     char *next[LS_MEMORY_KINDS];
@@ -772,6 +784,7 @@ START_TEST(tensors_of_a_run)
             expect_next(&next[LS_MEMORY_UNSCALED], &m.unscaled[i], LS_F32, count[i]);
         } else {
             ck_assert_ptr_eq(m.unscaled[i].data, m.grad[i].data);
+            ck_assert(m.unscaled[i].dtype == LS_F32 && m.unscaled[i].count == count[i]);
         }
         if (master) {
             expect_next(&next[LS_MEMORY_MASTER], &m.master[i], LS_F32, count[i]);
@@ -783,7 +796,7 @@ START_TEST(tensors_of_a_run)
         ck_assert_ptr_eq(m.reduced[i].data, m.grad[i].data); /* no bucket is staged yet */
     }
     expect_next(&next[LS_MEMORY_BUFFER], &m.buffer[0], LS_F32, 3);
-    expect_next(&next[LS_MEMORY_BUFFER], &m.buffer[2], LS_F32, 200);
+    expect_next(&next[LS_MEMORY_BUFFER], &m.buffer[2], LS_F32, values);
     ck_assert(m.buffer[1].data == NULL && m.buffer[1].dtype == LS_I64 && m.buffer[1].count == 1);
     ck_assert_ptr_eq(m.state, m.block[LS_MEMORY_STATE]);
     ck_assert_ptr_eq(m.order, (char *)m.block[LS_MEMORY_STATE] + 64);
