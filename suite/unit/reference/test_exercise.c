@@ -8,6 +8,7 @@
 #include "kernels/core/half.h"
 #include "reference/comm/exercise.h"
 #include "suite/unit/run_suite.h"
+#include "host_device.h"
 
 /* A product in another order. */
 static const double bus_limit = 1e-12;
@@ -15,12 +16,12 @@ static const double bus_limit = 1e-12;
 enum { WORLD = 3, COUNT = 5, OPS = 16 };
 
 /* Where the engine is wrong. */
-typedef enum fault { RIGHT, FIRST, LAST, BEFORE, BEHIND, GIVEN, FAILS } fault;
+typedef enum fault { RIGHT, FIRST, LAST, BEFORE, BEHIND, GIVEN, FAILS, STALE } fault;
 
 struct ls_comm {
     int rank;
     fault fault;
-    int ops;
+    int ops, done; /* done: without barriers */
     ls_comm_op op[OPS];
 };
 
@@ -67,7 +68,8 @@ static ls_status begin(ls_comm *comm, const ls_comm_op *op, ls_event *after, ls_
     if (comm->fault == FAILS) {
         return LS_ERR_PEER_LOST;
     }
-    if (op->kind == LS_COMM_BARRIER) {
+    comm->done += op->kind != LS_COMM_BARRIER;
+    if (op->kind == LS_COMM_BARRIER || (comm->fault == STALE && comm->done > 1)) {
         return LS_OK;
     }
     char *bytes = op->buffer;
@@ -193,6 +195,92 @@ START_TEST(counts_and_rates)
 }
 END_TEST
 
+/* An engine that leaves the buffer as it is from its second operation on: a result of the first
+ * does not count again. */
+START_TEST(an_old_result_is_none)
+{
+    const struct row *row = &rows[_i];
+    for (int rank = 0; rank < WORLD && row->kind != LS_COMM_SEND; rank++) {
+        ls_comm comm = {.rank = rank, .fault = STALE};
+        ls_exercise_peer peer = {.rank = rank, .world = WORLD, .api = &api, .comm = &comm};
+        ls_exercise what = {.kind = row->kind, .dtype = LS_I32, .count = COUNT, .iterations = 3};
+        ls_exercise_result have;
+        ck_assert_int_eq(ls_exercise_run(&peer, &what, &have), LS_OK);
+        int outputs = row->root_gets && rank != 0 ? 0 : row->gets_many ? WORLD * COUNT : COUNT;
+        ck_assert_int_eq(have.wrong, 2 * outputs);
+        ck_assert_int_eq(have.guards, 0);
+    }
+}
+END_TEST
+
+/* ---- buffers in a device's memory ------------------------------------------------------------ */
+
+static int blocks;
+static void *last_block[2];
+
+static ls_status device_alloc(ls_backend *backend, int64_t bytes, const char *purpose, void **out)
+{
+    LS_TRY(host_memory_alloc(backend, bytes, purpose, out));
+    last_block[blocks++ % 2] = *out;
+    return LS_OK;
+}
+
+static void device_free(ls_backend *backend, void *memory)
+{
+    blocks--;
+    host_memory_free(backend, memory);
+}
+
+/* The engine works on the device's copy: one operation is judged, the others follow it together. */
+START_TEST(buffers_of_a_device)
+{
+    const struct row *row = &rows[_i];
+    ls_backend_api device = HOST_API;
+    device.memory_alloc = device_alloc;
+    device.memory_free = device_free;
+    for (int k = 0; k < 3 * 2 * 3; k++) {
+        bool in_place = k / 3 % 2 != 0, sends = row->kind == LS_COMM_SEND;
+        int rank = k % 3;
+        static const fault faults[] = {RIGHT, LAST, BEHIND};
+        ls_comm comm = {.rank = rank, .fault = faults[k / 6]};
+        ls_exercise_peer peer = {
+            .rank = rank, .world = WORLD, .api = &api, .comm = &comm, .backend_api = &device};
+        int iterations = comm.fault == RIGHT ? 3 : 1;
+        ls_exercise what = {.kind = row->kind,
+                            .dtype = LS_I32,
+                            .count = COUNT,
+                            .in_place = in_place,
+                            .iterations = iterations};
+        ls_exercise_result have;
+        if (in_place && (sends || comm.fault == BEHIND)) {
+            continue;
+        }
+        ck_assert_int_eq(ls_exercise_run(&peer, &what, &have), LS_OK);
+        ck_assert_int_eq(blocks, 0);
+        int outputs = row->root_gets && rank != 0 ? 0 : row->gets_many ? WORLD * COUNT : COUNT;
+        bool nothing = outputs == 0 && row->kind == LS_COMM_GATHER;
+        ck_assert_int_eq(have.checked, outputs);
+        ck_assert_int_eq(have.wrong, comm.fault == LAST && outputs > 0);
+        ck_assert_int_eq(have.guards, comm.fault == BEHIND && (outputs > 0 || nothing));
+        int each = sends ? 2 : 1;
+        ck_assert_int_eq(comm.ops, iterations == 1 ? each : 4 * each + 2);
+        for (int i = 0; i < comm.ops; i++) {
+            bool barrier = iterations > 1 && (i == 0 || i == each + 1);
+            ck_assert_int_eq(comm.op[i].kind == LS_COMM_BARRIER, barrier);
+        }
+    }
+    /* lost: the buffers stay, for a device that may still wait */
+    ls_comm comm = {.fault = FAILS};
+    ls_exercise_peer peer = {.world = WORLD, .api = &api, .comm = &comm, .backend_api = &device};
+    ls_exercise what = {.kind = row->kind, .dtype = LS_I32, .count = COUNT, .iterations = 1};
+    ls_exercise_result have;
+    ck_assert_int_eq(ls_exercise_run(&peer, &what, &have), LS_ERR_PEER_LOST);
+    ck_assert_int_eq(blocks, 2);
+    device_free(NULL, last_block[0]);
+    device_free(NULL, last_block[1]);
+}
+END_TEST
+
 START_TEST(an_engines_error_comes_back)
 {
     for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
@@ -261,6 +349,8 @@ int main(void)
     Suite *suite = suite_create("exercise");
     TCase *tests = tcase_create("exercise");
     tcase_add_loop_test(tests, counts_and_rates, 0, sizeof rows / sizeof rows[0]);
+    tcase_add_loop_test(tests, an_old_result_is_none, 0, sizeof rows / sizeof rows[0]);
+    tcase_add_loop_test(tests, buffers_of_a_device, 0, sizeof rows / sizeof rows[0]);
     tcase_add_test(tests, an_engines_error_comes_back);
     tcase_add_test(tests, elements_of_every_type);
     suite_add_tcase(suite, tests);
