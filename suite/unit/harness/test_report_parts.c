@@ -597,7 +597,67 @@ static const struct {
                CASE("c", "false", "TIMEOUT", "") CASE("d", "false", "WEAK", ",\"value\":1e-9")
                    CASE("e", "false", "INFRA", "") CASE("f", "false", "FAIL", "")
                        CASE("g", "false", "WAIVED", ",\"waiver\":\"x\"")},
+    /* 80 columns and 81, words that are longer, blanks */
+    {"{\"title\":\"" X36 "xxxx " X36 "yyy\",\"where\":\"" X36 "xxxx " X36 "yyyy\",\"headline\":{"
+     "\"correct\":{\"value\":\"yes\",\"why\":\"" X36 "xx " X36 "\"},\"speed\":{\"value\":\"yes\","
+     "\"why\":\"" X72 X36 " y " X72
+     "  y\"},\"machine\":{\"value\":\"ready\",\"why\":\"a  b\\nc " X36 "x " X36 " d \"}}}",
+     CASE("c", "true", "FAIL",
+          ",\"evidence\":\"" X36 " " X36 "\",\"cause\":\"" X36 "  " X35 " z\",\"repeat\":\"" X72
+          " y " X36 "\"")},
 };
+
+/* In the order of a report; the names of their folders would have it the other way round. */
+static const char *const ordered[] = {
+    "\"role\":\"throughput\",\"arch\":\"resnet18\",\"level\":\"O0\",\"half\":\"fp16\",\"world\":1,"
+    "\"nodes\":1,\"bucket_mb\":25",
+    "\"role\":\"throughput\",\"arch\":\"resnet18\",\"level\":\"O1\",\"half\":\"fp16\",\"world\":8,"
+    "\"nodes\":2,\"bucket_mb\":25",
+    "\"role\":\"throughput\",\"arch\":\"resnet18\",\"level\":\"O1\",\"half\":\"bf16\",\"world\":1,"
+    "\"nodes\":2,\"bucket_mb\":25",
+    "\"role\":\"throughput\",\"arch\":\"resnet18\",\"level\":\"O1\",\"half\":\"bf16\",\"world\":2,"
+    "\"nodes\":1,\"bucket_mb\":25",
+    "\"role\":\"throughput\",\"arch\":\"resnet18\",\"level\":\"O1\",\"half\":\"bf16\",\"world\":2,"
+    "\"nodes\":2,\"bucket_mb\":-1",
+    "\"role\":\"throughput\",\"arch\":\"resnet18\",\"level\":\"O1\",\"half\":\"bf16\",\"world\":2,"
+    "\"nodes\":2,\"bucket_mb\":1",
+    "\"role\":\"throughput\",\"arch\":\"resnet18\",\"level\":\"O1\",\"half\":\"bf16\",\"world\":2,"
+    "\"nodes\":2,\"bucket_mb\":25",
+    "\"role\":\"throughput\",\"arch\":\"resnet18\",\"level\":\"O1\",\"half\":\"bf16\",\"world\":2,"
+    "\"nodes\":2,\"bucket_mb\":0",
+    "\"role\":\"throughput\",\"arch\":\"resnet50\",\"level\":\"O0\",\"half\":\"fp16\",\"world\":1",
+    "\"role\":\"phases\",\"arch\":\"resnet18\",\"level\":\"O0\"",
+    "\"role\":\"evidence\",\"arch\":\"resnet18\",\"level\":\"O0\"",
+    "\"role\":\"reference\",\"arch\":\"resnet18\",\"level\":\"O0\"",
+    "\"role\":\"no_comm\",\"arch\":\"resnet18\",\"level\":\"O0\"",
+    "\"role\":\"ddp_world1\",\"arch\":\"resnet18\",\"level\":\"O1\"",
+    "\"role\":\"no_comm\",\"arch\":\"resnet18\",\"level\":\"O2\"",
+};
+
+START_TEST(jobs_have_an_order)
+{
+    enum { COUNT = sizeof ordered / sizeof *ordered };
+    ls_report_run run;
+    char text[600];
+    write_text("run.json", "{}\n");
+    for (int i = 0; i <= COUNT; i++) { /* the last twice */
+        int of = i < COUNT ? i : COUNT - 1;
+        LS_TEXT(path, 100, "jobs/%c%s/job.json", 'z' - of, i < COUNT ? "" : "a");
+        ls_text_put(
+            text, sizeof text,
+            "{\"label\":\"%d\",\"facts\":{%s},\"outcome\":{\"state\":\"done\",\"ranks\":[]}}\n", i,
+            ordered[of]);
+        write_text(path, text);
+    }
+    write_text("jobs/.hidden/job.json", "{}\n");
+    ck_assert_int_eq(ls_report_load(scratch, &run), LS_OK);
+    ck_assert_int_eq(run.job_count, COUNT + 1);
+    for (int i = 0; i <= COUNT; i++) {
+        ck_assert_int_eq(atoi(run.job[i].record->label), i);
+    }
+    ls_report_load_free(&run);
+}
+END_TEST
 
 START_TEST(runs_without_jobs_word_for_word)
 {
@@ -697,11 +757,12 @@ static ls_report_job job_of(int world, const int *steps)
     ls_report_job job = {.record = calloc(1, sizeof(ls_record))};
     job.record->world = world;
     job.record->rank = calloc((size_t)world + 1, sizeof *job.record->rank);
-    for (int k = 0; k < world; k++) {
-        job.record->rank[k].step_count = steps[k];
-        job.record->rank[k].step = calloc((size_t)steps[k] + 1, sizeof(ls_record_step));
-        for (int i = 0; i < steps[k]; i++) {
-            job.record->rank[k].step[i].loss = i + 100 * k;
+    for (int k = 0; k <= world; k++) { /* nothing may read what lies behind the last */
+        int count = k < world ? steps[k] : 1;
+        job.record->rank[k].step_count = count;
+        job.record->rank[k].step = calloc((size_t)count + 1, sizeof(ls_record_step));
+        for (int i = 0; i <= count; i++) {
+            job.record->rank[k].step[i].loss = k < world && i < count ? i + 100 * k : 1e9;
         }
     }
     job.spec = &job.record->spec;
@@ -710,7 +771,7 @@ static ls_report_job job_of(int world, const int *steps)
 
 static void drop_job(ls_report_job *job)
 {
-    for (int k = 0; k < job->record->world; k++) {
+    for (int k = 0; k <= job->record->world; k++) {
         free(job->record->rank[k].step);
     }
     free(job->record->rank);
@@ -752,6 +813,113 @@ START_TEST(losses_are_not_below_zero)
     for (size_t i = 0; i < sizeof last / sizeof *last; i++) {
         ck_assert_int_eq(ls_report_loss_last(last[i][0]), last[i][1]);
     }
+}
+END_TEST
+
+/* A job of one rank with 8 images of 2 x 2 pixels: 100 bytes of memory besides 80 of activations,
+ * which it exceeded by 20. */
+static ls_report_job sized_job(ls_role role)
+{
+    static const int steps[] = {0};
+    ls_report_job job = job_of(1, steps);
+    job.record->spec = (ls_spec){
+        .role = role, .world = 1, .batch_size = 8, .image_size = 2, .arch = "a", .half = "h"};
+    job.record->rank[0].start = cJSON_Parse(
+        "{\"activation_bytes\":80,\"workspace_bytes\":60,\"memory\":{\"parameters\":40}}");
+    job.record->rank[0].rss_bytes_max = 200;
+    return job;
+}
+
+static void drop_sized(ls_report_job *job)
+{
+    cJSON_Delete(job->record->rank[0].start);
+    drop_job(job);
+}
+
+/* Each image takes 80 / 8 bytes and three times its 3 * 2 * 2 * 4; 120 bytes are fixed. */
+START_TEST(the_largest_batch_at_its_limits)
+{
+    static const struct {
+        ls_role plain;
+        double free_bytes, rss, largest; /* NAN: none is known */
+        int world, batch;
+    } rows[] = {
+        {LS_ROLE_DDP_WORLD1, 120 + 154, 200, 1, 1, 8},
+        {LS_ROLE_NO_COMM, 120 + 154 - 1, 200, NAN, 1, 8},
+        {LS_ROLE_DDP_WORLD1, 120 + 2 * 154 - 1, 200, 1, 1, 8},
+        {LS_ROLE_NO_COMM, 120 + 2 * 154, 200, 2, 1, 8},
+        {LS_ROLE_NO_COMM, 3 * (120 + 2 * 154), 200, 2, 3, 8},
+        {LS_ROLE_NO_COMM, 140 + 7 * 154, 220, 7, 1, 8},
+        {LS_ROLE_NO_COMM, 101 + 7 * 154, 181, 7, 1, 8},
+        {LS_ROLE_NO_COMM, 9999, 180, NAN, 1, 8}, /* no more than it reports: not seen */
+        {LS_ROLE_EVIDENCE, 9999, 200, NAN, 1, 8},
+        {LS_ROLE_NO_COMM, NAN, 200, NAN, 1, 8},
+        {LS_ROLE_NO_COMM, 9999, 200, NAN, 1, 0},
+        {LS_ROLE_NO_COMM, 120 + 224, 200, 1, 1, 1}, /* 80 / 1 and 144 */
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ls_report_job job[] = {sized_job(LS_ROLE_THROUGHPUT), sized_job(rows[i].plain)};
+        ls_report_run run = {.job_count = 2, .job = job, .record = cJSON_CreateObject()};
+        ls_json_add_number(cJSON_AddObjectToObject(run.record, "machine"), "memory_available_bytes",
+                           rows[i].free_bytes);
+        job[0].record->spec.world = rows[i].world;
+        job[0].record->spec.batch_size = rows[i].batch;
+        job[1].record->rank[0].rss_bytes_max = rows[i].rss;
+        ls_report_batch batch = {.largest = NAN};
+        bool known = ls_report_memory_largest_batch(&run, &job[0], &batch);
+        ck_assert_msg(known == isfinite(rows[i].largest), "row %zu", i);
+        if (known) {
+            ck_assert_msg(batch.largest == rows[i].largest, "row %zu: %g", i, batch.largest);
+            ck_assert(batch.job == &job[0]);
+            ck_assert(batch.fixed_bytes == rows[i].rss - 80);
+            ck_assert(batch.image_bytes == 80.0 / rows[i].batch + 144);
+            ck_assert(batch.room_bytes == rows[i].free_bytes / rows[i].world);
+        }
+        cJSON_Delete(run.record);
+        drop_sized(&job[0]);
+        drop_sized(&job[1]);
+    }
+}
+END_TEST
+
+START_TEST(a_larger_batch_is_predicted_from_an_equal_job)
+{
+    enum { AS_IT_IS, SWAPPED, WORLD, ARCH, ROLE, NO_PEAK, ALL };
+    for (int change = 0; change < ALL; change++) {
+        ls_report_job job[] = {sized_job(LS_ROLE_DDP_WORLD1), sized_job(LS_ROLE_STRONG_SCALING)};
+        ls_report_run run = {.job_count = 2, .job = job};
+        ls_report_job *small = &job[change == SWAPPED], *big = &job[change != SWAPPED];
+        small->record->spec.role = LS_ROLE_DDP_WORLD1;
+        big->record->spec.role = change == ROLE ? LS_ROLE_THROUGHPUT : LS_ROLE_STRONG_SCALING;
+        big->record->spec.batch_size = 16;
+        big->record->spec.world = change == WORLD ? 2 : 1;
+        big->record->spec.arch[0] = change == ARCH ? 'b' : 'a';
+        big->record->rank[0].rss_bytes_max = change == NO_PEAK ? NAN : 3000;
+        const ls_report_job *larger = NULL;
+        double predicted = NAN, seen = NAN;
+        bool known = ls_report_memory_check(&run, &larger, &predicted, &seen);
+        ck_assert_msg(known == (change <= SWAPPED), "%d", change);
+        ck_assert(!known || (larger == big && predicted == 120 + 16 * 154 && seen == 3000));
+        drop_sized(&job[0]);
+        drop_sized(&job[1]);
+    }
+}
+END_TEST
+
+/* Whether a ratio is called a difference: its interval leaves out 1 and it is 1 % or more. */
+static const struct {
+    ls_stats_interval ratio;
+    bool resolved;
+} ratios[] = {
+    {{1.02, 1.001, 1.04}, true},  {{1.02, 1, 1.04}, false},      {{0.98, 0.96, 0.999}, true},
+    {{0.98, 0.96, 1}, false},     {{1.009, 1.001, 1.02}, false}, {{0.991, 0.98, 0.999}, false},
+    {{1.011, 1.001, 1.02}, true}, {{0.989, 0.98, 0.999}, true},  {{1.5, NAN, NAN}, false},
+    {{1.5, 0.9, 2}, false},       {{2, 1.5, 2.5}, true},         {{0.1, 0.05, 0.2}, true},
+};
+
+START_TEST(differences_that_are_named)
+{
+    ck_assert(ls_report_compare_is_resolved(ratios[_i].ratio) == ratios[_i].resolved);
 }
 END_TEST
 
@@ -1003,9 +1171,13 @@ int main(void)
     tcase_add_loop_test(tests, html_holds_no_markup_and_no_broken_character, 0,
                         sizeof escapes / sizeof *escapes);
     tcase_add_test(tests, elements_of_pages_word_for_word);
+    tcase_add_test(tests, jobs_have_an_order);
     tcase_add_test(tests, runs_without_jobs_word_for_word);
     tcase_add_loop_test(tests, memory_by_kind, 0, sizeof memories / sizeof *memories);
     tcase_add_loop_test(tests, losses_at_the_end, 0, sizeof curves / sizeof *curves);
+    tcase_add_test(tests, the_largest_batch_at_its_limits);
+    tcase_add_test(tests, a_larger_batch_is_predicted_from_an_equal_job);
+    tcase_add_loop_test(tests, differences_that_are_named, 0, sizeof ratios / sizeof *ratios);
     tcase_add_loop_test(tests, bands_in_words, 0, sizeof bands / sizeof *bands);
     tcase_add_test(tests, curves_that_are_no_band);
     tcase_add_test(tests, losses_are_not_below_zero);
