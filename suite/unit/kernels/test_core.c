@@ -1,5 +1,5 @@
 /* The parts below everything: rounding to half (every value, every tie), random numbers against
- * published answers, fingerprints, lines of JSON, memory. */
+ * published answers, fingerprints, lines of JSON, memory, words, command lines, optimizers. */
 #include <check.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "kernels/core/arena.h"
@@ -15,9 +16,13 @@
 #include "kernels/core/json.h"
 #include "kernels/core/rng.h"
 #include "kernels/core/sha256.h"
+#include "kernels/core/path.h"
 #include "kernels/core/plain.h"
 #include "kernels/core/text.h"
 #include "kernels/core/tensor.h"
+#include "kernels/core/usage_error.h"
+#include "kernels/core/words.h"
+#include "kernels/optimizers.h"
 #include "suite/unit/run_suite.h"
 
 /* ---- half ------------------------------------------------------------------------------------ */
@@ -536,6 +541,341 @@ START_TEST(element_types)
 }
 END_TEST
 
+/* ---- words, paths, command lines
+ * ----------------------------------------------------------------- */
+
+START_TEST(distances_and_suggestions)
+{
+    static const struct {
+        const char *a, *b;
+        int distance;
+    } rows[] = {
+        {"", "", 0},       {"a", "", 2},
+        {"", "abc", 6},    {"abc", "abc", 0},
+        {"abc", "aBc", 1}, {"abc", "axc", 2},
+        {"abc", "ac", 2},  {"ac", "abc", 2},
+        {"abc", "xyz", 6}, {"kitten", "sitting", 6},
+        {"ab", "ba", 4},   {"A", "ab", 3},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ck_assert_int_eq(ls_text_distance(rows[i].a, rows[i].b), rows[i].distance);
+        ck_assert_int_eq(ls_text_distance(rows[i].b, rows[i].a), rows[i].distance);
+    }
+    static const char *const names[] = {"steps", "step", "epochs", "--seed"};
+    static const struct {
+        const char *word, *text;
+    } said[] = {
+        {"stop", "did you mean step?"},
+        {"step", "did you mean step?"},
+        {"stepss", "did you mean steps?"},
+        {"epoch", "did you mean epochs?"},
+        {"xyzw", "otherwise"},
+        {"--sexz", "did you mean --seed?"},
+        {"--sxyz", "otherwise"},
+        {"--xyz", "otherwise"},
+        {"", "otherwise"},
+        {"s", "otherwise"},
+    };
+    char text[40];
+    for (size_t i = 0; i < sizeof said / sizeof *said; i++) {
+        ls_text_suggest(text, sizeof text, said[i].word, names, 4, "otherwise");
+        ck_assert_msg(strcmp(text, said[i].text) == 0, "%s: %s", said[i].word, text);
+    }
+    ls_text_suggest(text, sizeof text, "step", names, 0, "otherwise");
+    ck_assert_str_eq(text, "otherwise");
+    ls_text_suggest(text, sizeof text, "step", names, 1, "otherwise");
+    ck_assert_str_eq(text, "did you mean steps?");
+    ck_assert_str_eq(ls_text_nearest("sta", names, 4), "step"); /* the first of equals */
+    ck_assert_str_eq(ls_text_nearest("", names + 1, 1), "step");
+}
+END_TEST
+
+START_TEST(words_of_a_text)
+{
+    char text[6] = "";
+    ls_text_put(text, sizeof text, "%d", 123456789);
+    ck_assert_str_eq(text, "12345");
+    ls_text_put(text, sizeof text, "ab");
+    ls_text_add(text, sizeof text, "%s", "cdefg");
+    ck_assert_str_eq(text, "abcde");
+    ls_text_add(text, sizeof text, "h"); /* full */
+    ck_assert_str_eq(text, "abcde");
+    ls_text_add(text, 3, "i"); /* longer than that already */
+    ck_assert_str_eq(text, "abcde");
+    static const struct {
+        const char *text;
+        int64_t least, most;
+        bool good;
+    } rows[] = {
+        {"5", 5, 5, true},
+        {"4", 5, 9, false},
+        {"10", 5, 9, false},
+        {"9", 5, 9, true},
+        {"", 0, 9, false},
+        {"5x", 0, 9, false},
+        {"-3", -3, 0, true},
+        {"x", 0, 9, false},
+        {"5 ", 0, 9, false},
+        {"010", 0, 10, true},
+        {"9223372036854775808", 0, INT64_MAX, false},
+        {"9223372036854775807", 0, INT64_MAX, true},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        int64_t out = -77;
+        ck_assert_int_eq(ls_text_integer(rows[i].text, rows[i].least, rows[i].most, &out),
+                         rows[i].good);
+        ck_assert_int_eq(out, rows[i].good ? strtoll(rows[i].text, NULL, 10) : -77);
+    }
+    ck_assert_int_eq(ls_text_choice("b", "a|b|c"), 1);
+    ck_assert_int_eq(ls_text_choice("a", "a|b|c"), 0);
+    ck_assert_int_eq(ls_text_choice("c", "a|b|c"), 2);
+    ck_assert_int_eq(ls_text_choice("", "a|b|c"), -1);
+    ck_assert_int_eq(ls_text_choice("ab", "a|abc|c"), -1);
+    ck_assert_int_eq(ls_text_choice("a|b", "a|b"), -1);
+    ck_assert(ls_text_matches("a*c", "abbc") && !ls_text_matches("a*c", "abb"));
+    ck_assert(ls_text_matches("a\\", "a\\")); /* a backslash is one */
+    ck_assert_ptr_null(ls_text_read("/nonexistent"));
+}
+END_TEST
+
+START_TEST(words_of_a_shell)
+{
+    static const struct {
+        const char *word, *quoted;
+    } rows[] = {
+        {"", "''"},
+        {"a", "a"},
+        {"a b", "'a b'"},
+        {"it's", "'it'\\''s'"},
+        {"'", "''\\'"
+              "''"},
+        {"-_=./,:+@%9zZ", "-_=./,:+@%9zZ"},
+        {"$x", "'$x'"},
+        {"a;", "'a;'"},
+    };
+    ls_words words = {0, 0, NULL};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char *quoted = ls_words_quoted(rows[i].word);
+        ck_assert_str_eq(quoted, rows[i].quoted);
+        free(quoted);
+    }
+    char *line = ls_words_line(&words);
+    ck_assert_str_eq(line, "");
+    free(line);
+    ls_words_split(&words, "  a  b c=d ");
+    ls_words_split(&words, "");
+    ls_words_split(&words, "e");
+    for (int i = 0; i < 40; i++) { /* the list grows */
+        ck_assert_ptr_null(words.word[words.count]);
+        ls_words_add(&words, "%d x", i);
+    }
+    ck_assert_int_eq(words.count, 44);
+    ck_assert_str_eq(words.word[43], "39 x");
+    words.count = 5;
+    line = ls_words_line(&words);
+    ck_assert_str_eq(line, "a b c=d e '0 x'");
+    free(line);
+    words.count = 44;
+    ls_words_free(&words);
+    ck_assert(words.count == 0 && words.capacity == 0 && words.word == NULL);
+}
+END_TEST
+
+static char folder[] = "/tmp/test_core.XXXXXX";
+
+START_TEST(folders_and_programs)
+{
+    char text[400], found[400];
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    ls_text_put(text, sizeof text, "%s/a/b//c", folder);
+    ck_assert_int_eq(ls_path_make_folder(text), LS_OK);
+    ck_assert_int_eq(ls_path_make_folder(text), LS_OK); /* again */
+    ls_text_put(text, sizeof text, "%s/a/b/c/file", folder);
+    FILE *file = fopen(text, "w");
+    ck_assert_ptr_nonnull(file);
+    fclose(file);
+    ck_assert_int_eq(ls_path_make_folder(text), LS_ERR_INFRA); /* a file */
+    ls_text_add(text, sizeof text, "/below");
+    ck_assert_int_eq(ls_path_make_folder(text), LS_ERR_INFRA);
+    char *longer = malloc(PATH_MAX + 1);
+    memset(longer, 'x', PATH_MAX);
+    longer[PATH_MAX] = '\0';
+    ck_assert_int_eq(ls_path_make_folder(longer), LS_ERR_INFRA);
+    free(longer);
+    /* the program's own folder, and from there upwards */
+    ls_path_program(text, sizeof text);
+    ck_assert_int_eq(access(text, X_OK), 0);
+    ck_assert_str_ne(text, ".");
+    ck_assert(ls_path_find("test_core", found, sizeof found));
+    ls_text_add(text, sizeof text, "/test_core");
+    ck_assert_str_eq(found, text);
+    ck_assert(ls_path_find("suite/unit/kernels/test_core.c", found, sizeof found));
+    ck_assert(!ls_path_find("no such file", found, sizeof found));
+    ck_assert_str_eq(found, "no such file");
+    ck_assert_int_eq(chdir(folder), 0);
+    ck_assert(ls_path_find("a/b/c/file", found, sizeof found)); /* the current folder */
+    ck_assert_str_eq(found, "a/b/c/file");
+    /* what can be run: by a path, or in PATH */
+    ck_assert(ls_path_is_program(text) && !ls_path_is_program("a/b/c/file"));
+    ck_assert(!ls_path_is_program("./a") && !ls_path_is_program(folder)); /* folders */
+    ck_assert_int_eq(chmod("a/b/c/file", 0755), 0);
+    ck_assert(ls_path_is_program("a/b/c/file"));
+    ls_text_put(text, sizeof text, "/nonexistent:%s/a/b/c:/x", folder);
+    setenv("PATH", text, 1);
+    ck_assert(ls_path_is_program("file") && !ls_path_is_program("test_core"));
+    ls_text_put(text, sizeof text, "/x:%s/a/b/c", folder);
+    setenv("PATH", text, 1);
+    ck_assert(ls_path_is_program("file"));
+    setenv("PATH", "/nonexistent", 1);
+    ck_assert(!ls_path_is_program("file"));
+    ck_assert_int_eq(chdir("/"), 0);
+    ls_path_remove_tree(folder);
+    ck_assert_int_ne(access(folder, F_OK), 0);
+}
+END_TEST
+
+/* An option with an argument, one with an optional one, a flag, an alias of the first, a letter
+ * only, and two names of which one begins the other. */
+static const struct argp_option table[] = {{"node-rank", 'n', "N", 0, "", 0},
+                                           {"node_rank", 0, NULL, OPTION_ALIAS, NULL, 0},
+                                           {"level", 'l', "X", OPTION_ARG_OPTIONAL, "", 0},
+                                           {"dry", 'd', NULL, 0, "", 0},
+                                           {"dry-run", 1000, "R", 0, "", 0},
+                                           {NULL, 'q', NULL, 0, "", 0},
+                                           {0}};
+
+START_TEST(command_lines_that_are_wrong)
+{
+    static const struct {
+        const char *line, *said; /* NULL: nothing to explain */
+    } rows[] = {
+        {"", NULL},
+        {"--node-rank 3 --dry x --level -d -n 3 -n3 -l -lx -q", NULL},
+        {"--node-rank=3 --node=3 --level=2", NULL},
+        {"--node_rank 3", NULL},
+        {"--node_rank", "--node-rank needs a value: N"},
+        {"--node-rank", "--node-rank needs a value: N"},
+        {"--node", "--node-rank needs a value: N"}, /* of the option and of its alias: one */
+        {"-n", "--node-rank needs a value: N"},
+        {"x -n", "--node-rank needs a value: N"},
+        {"--level x --dry=1", "--dry takes no value: '--dry=1'"},
+        {"-dx", "--dry takes no value: '-dx'"},
+        {"--d", "'--d' may be several options; --help lists all"},
+        {"--dry-r", "--dry-run needs a value: R"},
+        {"--dry", NULL},
+        {"--drx", "unknown option '--drx'; did you mean --dry?"},
+        {"--levle=3", "unknown option '--levle=3'; did you mean --level?"},
+        {"--zzz", "unknown option '--zzz'; --help lists all"},
+        {"-z", "unknown option '-z'; --help lists all"},
+        {"- -z", "unknown option '-z'; --help lists all"},
+        {"-- --zzz", NULL},
+        {"-n -- --zzz", "unknown option '--zzz'; --help lists all"}, /* "--" is the value of -n */
+        {"--help --zzz", NULL},
+        {"--he --zzz", NULL},
+        {"--usage --zzz", NULL},
+        {"-? --zzz", NULL},
+        {"--helpx", "unknown option '--helpx'; --help lists all"},
+        {"--zzz --help", "unknown option '--zzz'; --help lists all"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char words[200], said[400] = "", *argv[16] = {"program"}, *rest = NULL;
+        int argc = 1;
+        ls_text_put(words, sizeof words, "%s", rows[i].line);
+        for (char *w = strtok_r(words, " ", &rest); w != NULL; w = strtok_r(NULL, " ", &rest)) {
+            argv[argc++] = w;
+        }
+        FILE *caught = tmpfile();
+        int saved = dup(STDERR_FILENO);
+        dup2(fileno(caught), STDERR_FILENO);
+        bool explained = ls_usage_error_explain(table, false, argc, argv);
+        dup2(saved, STDERR_FILENO);
+        close(saved);
+        rewind(caught);
+        said[fread(said, 1, sizeof said - 1, caught)] = '\0';
+        fclose(caught);
+        LS_TEXT(want, 400, "test_core: error: %s\n", rows[i].said);
+        ck_assert_str_eq(said, rows[i].said == NULL ? "" : want);
+        ck_assert_int_eq(explained, rows[i].said != NULL);
+    }
+    /* in order: what follows the first argument is another program's */
+    char *argv[] = {"program", "-d", "x", "--zzz"}, *wrong[] = {"program", "--zzz", "x"};
+    ck_assert(!ls_usage_error_explain(table, true, 4, argv));
+    ck_assert(ls_usage_error_explain(table, false, 4, argv));
+    ck_assert(ls_usage_error_explain(table, true, 3, wrong));
+}
+END_TEST
+
+START_TEST(optimizers_by_name)
+{
+    static const struct {
+        const char *name, *moment[2], *takes;
+        int moments, without_momentum, used_without;
+        double epsilon;
+    } rows[] = {
+        {"sgd", {"momentum_buffer", NULL}, "momentum nesterov", 1, 0, 0, 0.5},
+        {"adam", {"exp_avg", "exp_avg_sq"}, "betas eps", 2, 2, 2, 0.5},
+        {"adamw", {"exp_avg", "exp_avg_sq"}, "betas eps", 2, 2, 2, 0.5},
+        {"lamb", {"exp_avg", "exp_avg_sq"}, "betas eps max-grad-norm", 2, 2, 2, 1e-6},
+        {"lars", {"momentum_buffer", NULL}, "momentum nesterov trust eps", 1, 1, 0, 0.5},
+    };
+    static const char *const options[] = {"momentum",      "nesterov", "betas",     "eps", "trust",
+                                          "max-grad-norm", "mom",      "momentum ", "",    "ep"};
+    for (int kind = 0; kind < LS_OPTIMIZER_KINDS; kind++) {
+        ls_optimizer_kind k = (ls_optimizer_kind)kind;
+        ck_assert_str_eq(ls_optimizers_name(k), rows[kind].name);
+        ck_assert_int_eq(ls_optimizers_find(rows[kind].name), kind);
+        ck_assert_int_eq(ls_optimizers_moments(k, 0.9), rows[kind].moments);
+        ck_assert_int_eq(ls_optimizers_moments(k, 0), rows[kind].without_momentum);
+        ls_optimizer_config config = {.kind = k};
+        ck_assert_int_eq(ls_optimizers_moments_used(&config), rows[kind].used_without);
+        config.momentum = 0.9;
+        ck_assert_int_eq(ls_optimizers_moments_used(&config), rows[kind].moments);
+        ck_assert(ls_optimizers_epsilon(k, 0.5) == rows[kind].epsilon);
+        for (int m = 0; m < rows[kind].moments; m++) {
+            ck_assert_str_eq(ls_optimizers_moment_name(k, m), rows[kind].moment[m]);
+        }
+        for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+            const char *at = strstr(rows[kind].takes, options[i]);
+            bool takes = i < 6 && at != NULL;
+            ck_assert_msg(ls_optimizers_takes(k, options[i]) == takes, "%s '%s'", rows[kind].name,
+                          options[i]);
+        }
+    }
+    ck_assert_int_eq(ls_optimizers_find("rmsprop"), LS_OPTIMIZER_KINDS);
+}
+END_TEST
+
+/* xxhash's self-test (xxhsum.c): its lanes of 32, 8, 4 and 1 bytes, with and without a seed. */
+START_TEST(checksums_of_xxhsum)
+{
+    static const struct {
+        size_t bytes;
+        uint64_t seed, digest;
+    } rows[] = {
+        {0, 0, UINT64_C(0xEF46DB3751D8E999)},
+        {0, 2654435761, UINT64_C(0xAC75FDA2929B17EF)},
+        {1, 0, UINT64_C(0xE934A84ADB052768)},
+        {1, 2654435761, UINT64_C(0x5014607643A9B4C3)},
+        {4, 0, UINT64_C(0x9136A0DCA57457EE)},
+        {14, 0, UINT64_C(0x8282DCC4994E35C8)},
+        {14, 2654435761, UINT64_C(0xC3BD6BF63DEB6DF0)},
+        {222, 0, UINT64_C(0xB641AE8CB691C174)},
+        {222, 2654435761, UINT64_C(0x20CB8AB7AE10C14A)},
+    };
+    unsigned char data[222];
+    uint64_t next = 2654435761;
+    for (size_t i = 0; i < sizeof data; i++) {
+        data[i] = (unsigned char)(next >> 56);
+        next *= UINT64_C(11400714785074694797);
+    }
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ck_assert_uint_eq(ls_digest_xxh64(rows[i].seed, data, rows[i].bytes), rows[i].digest);
+    }
+    /* 32 bytes are a lane, 31 are not */
+    ck_assert_uint_ne(ls_digest_xxh64(0, data, 32), ls_digest_xxh64(0, data, 31));
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("core");
@@ -558,6 +898,13 @@ int main(void)
     tcase_add_test(tests, json_strings_are_plain);
     tcase_add_test(tests, arenas);
     tcase_add_test(tests, element_types);
+    tcase_add_test(tests, distances_and_suggestions);
+    tcase_add_test(tests, words_of_a_text);
+    tcase_add_test(tests, words_of_a_shell);
+    tcase_add_test(tests, folders_and_programs);
+    tcase_add_test(tests, command_lines_that_are_wrong);
+    tcase_add_test(tests, optimizers_by_name);
+    tcase_add_test(tests, checksums_of_xxhsum);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
 }

@@ -1,10 +1,14 @@
 /* Whatever stands under a file's name: each reader takes regular files only, and returns at once.
- */
+ * And writing: a path has its old content or the new one, and nothing is left next to it. */
 #include <check.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -158,6 +162,238 @@ START_TEST(a_fifo_without_a_reader_is_not_waited_for)
 }
 END_TEST
 
+/* ---- writing ------------------------------------------------------------------------------------
+ */
+
+static void put(const char *name, const char *text)
+{
+    FILE *file = fake_open(folder, name);
+    fputs(text, file);
+    fclose(file);
+}
+
+/* The names in the folder, sorted, a blank after each. */
+static const char *names(char *text, size_t bytes)
+{
+    struct dirent **list;
+    int count = scandir(folder, &list, NULL, alphasort);
+    text[0] = '\0';
+    for (int i = 0; i < count; i++) {
+        if (strcmp(list[i]->d_name, ".") != 0 && strcmp(list[i]->d_name, "..") != 0) {
+            ls_text_add(text, bytes, "%s ", list[i]->d_name);
+        }
+        free(list[i]);
+    }
+    free(list);
+    return text;
+}
+
+static void check_content(const char *want)
+{
+    char *text = ls_text_read(path);
+    ck_assert_pstr_eq(text, want);
+    free(text);
+}
+
+START_TEST(a_file_is_replaced_as_a_whole)
+{
+    char text[300];
+    fresh_folder();
+    for (int i = 0; i < 4; i++) { /* new, then over the old one; each also where power may fail */
+        LS_TEXT(content, 20, "content %d", i);
+        ls_file_draft draft;
+        ck_assert_int_eq(ls_file_draft_open(path, &draft), 0);
+        ck_assert_int_eq(write(draft.descriptor, content, strlen(content)), strlen(content));
+        if (i == 1) { /* the kernel drops the exit codes of children */
+            (void)signal(SIGCHLD, SIG_IGN);
+        }
+        ck_assert_int_eq(ls_file_draft_close(&draft, LS_OK, i % 2 == 1), LS_OK);
+        (void)signal(SIGCHLD, SIG_DFL);
+        check_content(content);
+        ck_assert_str_eq(names(text, sizeof text), "rank0.jsonl ");
+        ck_assert_int_eq(fcntl(draft.descriptor, F_GETFD), -1); /* closed */
+    }
+    ls_file_draft draft;
+    ck_assert_int_eq(ls_file_draft_open(path, &draft), 0);
+    ck_assert_int_eq(ls_file_draft_close(&draft, LS_ERR_CHECK, false), LS_ERR_CHECK);
+    check_content("content 3");
+    ck_assert_int_eq(fcntl(draft.descriptor, F_GETFD), -1);
+    /* where a file without a name cannot be made */
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(ls_file_draft_open(path, &draft), 0);
+        close(draft.descriptor);
+        draft.descriptor = open(draft.temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+        draft.named = true;
+        ck_assert_int_eq(write(draft.descriptor, "named", 5), 5);
+        ls_status status = i == 0 ? LS_ERR_CHECK : LS_OK;
+        ck_assert_int_eq(ls_file_draft_close(&draft, status, false), status);
+        check_content(i == 0 ? "content 3" : "named");
+        ck_assert_str_eq(names(text, sizeof text), "rank0.jsonl ");
+    }
+    ck_assert_int_eq(ls_file_replace(path, "abc", 2), LS_OK);
+    check_content("ab");
+    ck_assert_int_eq(chdir(folder), 0);
+    ck_assert_int_eq(ls_file_replace("rank0.jsonl", "here", 4), LS_OK); /* without a folder */
+    check_content("here");
+    ck_assert_int_eq(chdir("/"), 0);
+    LS_TEXT(missing, 160, "%s/missing/x", folder);
+    ck_assert_int_eq(ls_file_draft_open(missing, &draft), ENOENT);
+    ck_assert_int_eq(ls_file_replace(missing, "x", 1), LS_ERR_INFRA);
+    ck_assert_int_eq(unlink(path), 0);
+    make_folder();
+    ck_assert_int_eq(ls_file_replace(path, "x", 1), LS_ERR_INFRA); /* a folder stands there */
+    ck_assert_str_eq(names(text, sizeof text), "rank0.jsonl ");
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
+/* What a killed writer has left goes when the path is written next; what others are called, and
+ * what a running writer holds, stays. */
+START_TEST(drafts_of_killed_writers_go)
+{
+    static const char *const others[] = {"rank0.jsonl.tmp",   "rank0.jsonl.tmp1a",
+                                         "rank0.jsonl.tmq1",  "rank1.jsonl.tmp1",
+                                         "rank0.jsonl.tmp 1", "rank0.jsonl"};
+    char text[600], before[600];
+    fresh_folder();
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        put(others[i], "x");
+    }
+    put("rank0.jsonl.tmp77", "held");
+    LS_TEXT(held, 160, "%s/rank0.jsonl.tmp77", folder);
+    int lock = open(held, O_RDONLY | O_CLOEXEC);
+    ck_assert_int_eq(flock(lock, LOCK_EX), 0);
+    names(before, sizeof before);
+    put("rank0.jsonl.tmp1", "x");
+    put("rank0.jsonl.tmp4194304", "x");
+    ck_assert_int_eq(ls_file_replace(path, "new", 3), LS_OK);
+    ck_assert_str_eq(names(text, sizeof text), before);
+    check_content("new");
+    close(lock);
+    ck_assert_int_eq(ls_file_replace(path, "new", 3), LS_OK);
+    ck_assert_ptr_null(strstr(names(text, sizeof text), "tmp77"));
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
+START_TEST(names_that_are_too_long)
+{
+    ls_file_draft draft;
+    fresh_folder();
+    LS_TEXT(ending, 24, ".tmp%d", (int)getpid());
+    size_t fits = NAME_MAX - strlen(ending);
+    for (size_t length = fits; length <= fits + 1; length++) {
+        char name[400];
+        memset(name, 'x', sizeof name);
+        name[length] = '\0';
+        LS_TEXT(whole, 500, "%s/%s", folder, name);
+        int error = ls_file_draft_open(whole, &draft);
+        ck_assert_int_eq(error, length == fits ? 0 : ENAMETOOLONG);
+        if (error == 0) {
+            ck_assert_int_eq(ls_file_draft_close(&draft, LS_ERR_CHECK, false), LS_ERR_CHECK);
+        }
+    }
+    char deep[PATH_MAX + 8] = "";
+    while (strlen(deep) + strlen(ending) + 2 < PATH_MAX) {
+        strcat(deep, "/x");
+    }
+    ck_assert_int_eq(ls_file_draft_open(deep, &draft), ENOENT); /* it fits */
+    strcat(deep, "/x");
+    ck_assert_int_eq(ls_file_draft_open(deep, &draft), ENAMETOOLONG);
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
+START_TEST(what_cannot_be_written_is_an_error)
+{
+    fresh_folder();
+    ck_assert_int_eq(ls_file_write(-1, "x", "abc", 3), LS_ERR_INFRA);
+    ck_assert_int_eq(ls_file_write(-1, "x", "abc", 0), LS_OK);
+    int ends[2];
+    char text[8];
+    ck_assert_int_eq(pipe(ends), 0);
+    ck_assert_int_eq(ls_file_write(ends[1], "x", "abcdef", 6), LS_OK);
+    ck_assert_int_eq(read(ends[0], text, sizeof text), 6);
+    ck_assert_mem_eq(text, "abcdef", 6);
+    close(ends[0]);
+    close(ends[1]);
+    FILE *full = ls_file_create("/dev/full");
+    ck_assert_ptr_nonnull(full);
+    fputs("x", full);
+    ck_assert_int_eq(ls_file_close(full, "/dev/full"), LS_ERR_INFRA);
+    full = ls_file_create("/dev/full");
+    fputs("x", full);
+    ck_assert_int_eq(fflush(full), EOF); /* an error of earlier, although closing succeeds */
+    ck_assert_int_eq(ls_file_close(full, "/dev/full"), LS_ERR_INFRA);
+    FILE *file = ls_file_create(path);
+    fputs("abc", file);
+    ck_assert_int_eq(ls_file_close(file, path), LS_OK);
+    check_content("abc");
+    ck_assert_ptr_null(ls_file_create("/nonexistent/x"));
+    for (int i = 0; i < 2; i++) {
+        int flags = i == 0 ? O_APPEND : O_TRUNC;
+        int descriptor = ls_file_open_to_write(path, flags);
+        ck_assert_int_eq(fcntl(descriptor, F_GETFL) & (O_NONBLOCK | O_APPEND | O_ACCMODE),
+                         O_WRONLY | (i == 0 ? O_APPEND : 0));
+        ck_assert_int_eq(fcntl(descriptor, F_GETFD), FD_CLOEXEC);
+        ck_assert_int_eq(write(descriptor, "d", 1), 1);
+        close(descriptor);
+        check_content(i == 0 ? "abcd" : "d");
+    }
+    ls_file_survive_limit();
+    struct rlimit limit;
+    ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    limit.rlim_cur = 2;
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    ck_assert_int_eq(ls_file_replace(path, "abc", 3), LS_ERR_INFRA);
+    limit.rlim_cur = limit.rlim_max;
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    check_content("d");
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
+START_TEST(limits_of_reading)
+{
+    char *text = NULL;
+    size_t bytes = 77;
+    ls_file_source file;
+    fresh_folder();
+    ck_assert_int_eq(ls_file_most(), (int64_t)sysconf(_SC_PHYS_PAGES) / 2 * sysconf(_SC_PAGESIZE));
+    put("rank0.jsonl", "");
+    ck_assert_int_eq(ls_file_load(path, 0, &file, &text, &bytes), LS_OK);
+    ck_assert(bytes == 0 && text[0] == '\0' && file.bytes == 0);
+    free(text);
+    put("rank0.jsonl", "abc");
+    ck_assert_int_eq(ls_file_load(path, 3, &file, &text, &bytes), LS_OK);
+    ck_assert(bytes == 3 && strcmp(text, "abc") == 0 && file.bytes == 3);
+    ck_assert_int_eq(fcntl(file.descriptor, F_GETFD), -1); /* closed */
+    free(text);
+    text = NULL;
+    ck_assert_int_eq(ls_file_load(path, 2, &file, &text, &bytes), LS_ERR_USAGE);
+    ck_assert_int_eq(errno, EFBIG);
+    LS_TEXT(why, 300, "%s has 3 bytes; at most 2 are read", path);
+    ck_assert_str_eq(file.why, why);
+    ck_assert(text == NULL && file.descriptor == -1);
+    ck_assert_int_eq(ls_file_open(path, 3, &file), LS_OK);
+    char data[4] = "";
+    ck_assert_int_eq(fcntl(file.descriptor, F_GETFD), FD_CLOEXEC);
+    ck_assert_int_eq(ls_file_fill(&file, path, data, 0), LS_OK);
+    ck_assert_int_eq(ls_file_fill(&file, path, data, 3), LS_OK);
+    ck_assert_str_eq(data, "abc");
+    ck_assert_int_eq(ls_file_fill(&file, path, data, 1), LS_ERR_INFRA);
+    ck_assert_int_eq(errno, EIO);
+    close(file.descriptor);
+    ck_assert_int_eq(ls_file_fill(&file, path, data, 1), LS_ERR_INFRA);
+    ck_assert_ptr_nonnull(strstr(file.why, "cannot read "));
+    ck_assert_int_eq(unlink(path), 0);
+    ck_assert_int_eq(ls_file_read(path, 3, &text, &bytes), LS_ERR_INFRA);
+    ck_assert_int_eq(ls_file_open(path, 3, &file), LS_ERR_INFRA);
+    ck_assert_int_eq(errno, ENOENT);
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("file");
@@ -167,6 +403,11 @@ int main(void)
     tcase_add_test(tests, a_file_that_changes_while_it_is_read);
     tcase_add_test(tests, files_without_a_size);
     tcase_add_test(tests, a_fifo_without_a_reader_is_not_waited_for);
+    tcase_add_test(tests, a_file_is_replaced_as_a_whole);
+    tcase_add_test(tests, drafts_of_killed_writers_go);
+    tcase_add_test(tests, names_that_are_too_long);
+    tcase_add_test(tests, what_cannot_be_written_is_an_error);
+    tcase_add_test(tests, limits_of_reading);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
 }
