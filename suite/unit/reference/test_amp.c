@@ -28,6 +28,7 @@ static struct {
     int calls, fails_at;
     int steps, bad; /* bad: what the next step reports as its first bad state */
     recorded_step step[8];
+    const void *tensor[5][3]; /* of the last step: values, gradients, moments, copies */
 } device_log;
 
 /* LS_ERR_INFRA at the call that a test chose. */
@@ -114,6 +115,14 @@ static ls_status optimizer_step(ls_backend *backend, ls_stream *stream,
     device_log.step[device_log.steps++ % 8] = (recorded_step){
         args->value.count, args->grad.count,  args->moment1.count, args->moment2.count,
         args->copy.count,  state->step_count, state->lr,           dynamic};
+    ck_assert(state->loss_scale == 1 && state->overflow == 0);
+    for (int t = 0; t < args->value.count && t < 3; t++) {
+        const ls_tensor_list *lists[] = {&args->value, &args->grad, &args->moment1, &args->moment2,
+                                         &args->copy};
+        for (int k = 0; k < 5; k++) {
+            device_log.tensor[k][t] = lists[k]->count > 0 ? lists[k]->tensor[t].data : NULL;
+        }
+    }
     for (int t = 0; t < args->value.count; t++) {
         const ls_tensor *value = &args->value.tensor[t];
         for (int64_t i = 0; i < value->count; i++) {
@@ -561,7 +570,7 @@ END_TEST
 START_TEST(a_bad_state_is_named)
 {
     ls_device device = recording_device();
-    ls_amp_options options = options_of(1, 1);
+    ls_amp_options options = options_of(1, 2);
     ls_amp *amp = open_amp(&device, &options);
     static const int only[] = {0};
     static params p;
@@ -590,9 +599,62 @@ START_TEST(a_bad_state_is_named)
         ck_assert_str_eq(caught_lines(), want);
         ck_assert_int_eq(status, bad < 0 ? LS_OK : LS_ERR_NON_FINITE);
         ck_assert_int_eq(device_log.step[device_log.steps - 1].values, 3);
+        for (int k = 0; k < 3; k++) {
+            ls_amp_view view = ls_amp_param_at(amp, 0, k);
+            const ls_tensor want[] = {view.value, view.grad, view.moment[0], view.moment[1],
+                                      view.param};
+            for (int l = 0; l < 5; l++) {
+                ck_assert_ptr_eq(device_log.tensor[l][k], want[l].data);
+            }
+        }
         GOOD(ls_amp_zero_grad(amp, 0));
     }
     ls_amp_destroy(amp);
+}
+END_TEST
+
+/* LAMB's norm is of one call: parameters that have taken unequally many steps are refused. */
+START_TEST(a_norm_of_unequal_steps_is_refused)
+{
+    static const struct {
+        ls_optimizer_config config;
+        bool refused;
+    } rows[] = {{{.kind = LS_OPTIMIZER_LAMB, .max_grad_norm = 1}, true},
+                {{.kind = LS_OPTIMIZER_LAMB}, false},
+                {{.kind = LS_OPTIMIZER_ADAM, .max_grad_norm = 1}, false}};
+    for (size_t r = 0; r < 3; r++) {
+        ls_device device = recording_device();
+        ls_amp_options options = options_of(1, 2);
+        ls_amp *amp = open_amp(&device, &options);
+        static const int only[] = {0};
+        static params p;
+        make_params(&p);
+        int optimizer, group;
+        bool skipped;
+        ls_step_state *state;
+        GOOD(ls_amp_add_optimizer(amp, &optimizer));
+        GOOD(ls_amp_add_group(amp, 0, &rows[r].config, 0.5f, p.param, 2, &group));
+        for (int block = 0; block < 2; block++) {
+            GOOD(ls_amp_begin(amp, 0, only, 1, false, &state));
+            give(amp, &p, 0, 1, 8, 0, 0);
+            if (block == 1) {
+                give(amp, &p, 1, 1, 8, 0, 1);
+            }
+            GOOD(ls_amp_end(amp));
+            if (block == 1 && rows[r].refused) {
+                REFUSED(ls_amp_step(amp, 0, &skipped),
+                        "lamb with max_grad_norm: parameters of one group have taken 1 and 0 "
+                        "steps, and one call cannot take the norm of both; allowed: max_grad_norm "
+                        "0");
+                ck_assert_int_eq(device_log.steps, 1);
+            } else {
+                GOOD(ls_amp_step(amp, 0, &skipped));
+                ck_assert_int_eq(device_log.steps, block == 0 ? 1 : 3);
+            }
+            GOOD(ls_amp_zero_grad(amp, 0));
+        }
+        ls_amp_destroy(amp);
+    }
 }
 END_TEST
 
@@ -974,6 +1036,7 @@ int main(void)
     tcase_add_test(tests, tensors_of_a_group);
     tcase_add_test(tests, calls_of_a_step);
     tcase_add_test(tests, a_bad_state_is_named);
+    tcase_add_test(tests, a_norm_of_unequal_steps_is_refused);
     tcase_add_test(tests, an_overflow_is_a_skip);
     tcase_add_test(tests, blocks_add_up);
     tcase_add_test(tests, static_scales);

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/core/clock.h"
 #include "kernels/core/digest.h"
 #include "kernels/core/half.h"
 #include "reference/comm/exercise.h"
@@ -16,7 +17,7 @@ static const double bus_limit = 1e-12;
 enum { WORLD = 3, COUNT = 5, OPS = 16 };
 
 /* Where the engine is wrong. */
-typedef enum fault { RIGHT, FIRST, LAST, BEFORE, BEHIND, GIVEN, FAILS, STALE } fault;
+typedef enum fault { RIGHT, FIRST, LAST, BEFORE, BEHIND, GIVEN, FAILS, STALE, SLOW } fault;
 
 struct ls_comm {
     int rank;
@@ -67,6 +68,10 @@ static ls_status begin(ls_comm *comm, const ls_comm_op *op, ls_event *after, ls_
     comm->op[comm->ops++] = *op;
     if (comm->fault == FAILS) {
         return LS_ERR_PEER_LOST;
+    }
+    if (comm->fault == SLOW && op->kind != LS_COMM_BARRIER) {
+        for (int64_t begin_ns = ls_clock_ns(); ls_clock_ns() - begin_ns < 1000000;) {
+        }
     }
     comm->done += op->kind != LS_COMM_BARRIER;
     if (op->kind == LS_COMM_BARRIER || (comm->fault == STALE && comm->done > 1)) {
@@ -213,6 +218,21 @@ START_TEST(an_old_result_is_none)
 }
 END_TEST
 
+/* The mean time of an operation: what it takes at least, and not more than the whole run allows. */
+START_TEST(times_are_of_one_operation)
+{
+    ls_comm comm = {.fault = SLOW};
+    ls_exercise_peer peer = {.world = WORLD, .api = &api, .comm = &comm};
+    ls_exercise what = {
+        .kind = LS_COMM_ALL_REDUCE, .dtype = LS_I32, .count = COUNT, .iterations = 4};
+    ls_exercise_result have;
+    int64_t begin_ns = ls_clock_ns();
+    ck_assert_int_eq(ls_exercise_run(&peer, &what, &have), LS_OK);
+    double whole_us = (double)(ls_clock_ns() - begin_ns) / 1000;
+    ck_assert(have.us >= 1000 && have.us <= whole_us / 4);
+}
+END_TEST
+
 /* ---- buffers in a device's memory ------------------------------------------------------------ */
 
 static int blocks;
@@ -351,6 +371,7 @@ int main(void)
     tcase_add_loop_test(tests, counts_and_rates, 0, sizeof rows / sizeof rows[0]);
     tcase_add_loop_test(tests, an_old_result_is_none, 0, sizeof rows / sizeof rows[0]);
     tcase_add_loop_test(tests, buffers_of_a_device, 0, sizeof rows / sizeof rows[0]);
+    tcase_add_test(tests, times_are_of_one_operation);
     tcase_add_test(tests, an_engines_error_comes_back);
     tcase_add_test(tests, elements_of_every_type);
     suite_add_tcase(suite, tests);

@@ -10,9 +10,11 @@
 static void expect(ls_sampler sampler, int64_t epoch, int length, const int64_t *want)
 {
     int64_t have[64];
+    have[length] = -5;
     ck_assert_int_eq(ls_sampler_length(&sampler), length);
     ck_assert_int_eq(ls_sampler_epoch(&sampler, epoch, have), LS_OK);
     ck_assert_mem_eq(have, want, (size_t)length * sizeof have[0]);
+    ck_assert_int_eq(have[length], -5);
 }
 
 START_TEST(goldens)
