@@ -375,6 +375,145 @@ START_TEST(differences_word_for_word)
 }
 END_TEST
 
+/* A job of ranks with so many steps, the loss of step i on rank k being i + 100 k. */
+static ls_report_job job_of(int world, const int *steps)
+{
+    ls_report_job job = {.record = calloc(1, sizeof(ls_record))};
+    job.record->world = world;
+    job.record->rank = calloc((size_t)world + 1, sizeof *job.record->rank);
+    for (int k = 0; k <= world; k++) { /* nothing may read what lies behind the last */
+        int count = k < world ? steps[k] : 1;
+        job.record->rank[k].step_count = count;
+        job.record->rank[k].step = calloc((size_t)count + 1, sizeof(ls_record_step));
+        for (int i = 0; i <= count; i++) {
+            job.record->rank[k].step[i].loss = k < world && i < count ? i + 100 * k : 1e9;
+        }
+    }
+    job.spec = &job.record->spec;
+    return job;
+}
+
+static void drop_job(ls_report_job *job)
+{
+    for (int k = 0; k <= job->record->world; k++) {
+        free(job->record->rank[k].step);
+    }
+    free(job->record->rank);
+    free(job->record);
+}
+
+/* ---- tables ---------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *text, *title, *caption, *blocks;
+    int rows;
+} heads[] = {
+    {"", "", "", "", 0},
+    {"1\n2", "", "", "", 2},
+    {"# units: u\n\n1\n\n\n2\n", "", "", "", 2},
+    {"# title: t: u\n# caption:c\n# blocks:  \"A\" \"B\"\n# other\n1\n#2\n3\n", "t: u", "c",
+     " \"A\" \"B\"", 2},
+    {"# title: t\n# title: u\n#title: v\n # title: w\n", "u", "", "", 1},
+};
+
+START_TEST(heads_are_read_back)
+{
+    ls_table_head head;
+    write_text("tables/t.tsv", heads[_i].text);
+    ck_assert_int_eq(ls_table_read_head(scratch, "t", &head), LS_OK);
+    ck_assert_str_eq(head.title, heads[_i].title);
+    ck_assert_str_eq(head.caption, heads[_i].caption);
+    ck_assert_str_eq(head.blocks, heads[_i].blocks);
+    ck_assert_int_eq(head.rows, heads[_i].rows);
+}
+END_TEST
+
+START_TEST(labels_are_plain)
+{
+    char text[16];
+    ck_assert_str_eq(ls_table_plain("a\"\\`\x1f\x7f ~b", text, sizeof text), "a      ~b");
+    ck_assert_str_eq(ls_table_plain("abcdef", text, 4), "abc");
+    ck_assert_str_eq(ls_table_plain("abc", text, 4), "abc");
+    ck_assert_str_eq(ls_table_plain("", text, 1), "");
+    ck_assert_str_eq(ls_table_plain("\xc3\xa4", text, sizeof text), "\xc3\xa4");
+}
+END_TEST
+
+#define WHOLE(e) "{\"whole\":{\"e\":" e ",\"limit\":2},\"tensors\":["
+#define TENSOR(name, e) "{\"name\":\"" name "\",\"elements\":9,\"e\":" e ",\"r\":0.5,\"limit\":4}"
+
+/* Judged gradients of jobs at these levels, the table's title, and the tensors of its first rows.
+ */
+static const struct {
+    const char *levels, *gradients[3], *title, *rows;
+} judged[] = {
+    {"", {NULL}, "Gradient error: no gradient was judged", ""},
+    {"2", {NULL}, "Gradient error: no gradient was judged", ""},
+    {"2",
+     {WHOLE("1") TENSOR("a", "1") "," TENSOR("b", "1.5") "]}"},
+     "Gradients of 1 jobs are inside their limits; closest: O2, the whole gradient, at 0.50 of it",
+     "1\t1\t0.5\t4\t9\t2\t\"a\"\n2\t1.5\t0.5\t4\t9\t2\t\"b\"\n\n\n"},
+    {"2",
+     {WHOLE("1") TENSOR("a", "1") "," TENSOR("b\\\"", "4") "]}"},
+     "Gradients of 1 jobs are inside their limits; closest: O2, b , at 1.00 of it",
+     NULL},
+    {"2",
+     {WHOLE("1") TENSOR("a", "6") "," TENSOR("b", "5") "]}"},
+     "O2: a is 1.5 x its limit",
+     NULL},
+    {"2",
+     {WHOLE("1") TENSOR("a", "null") "," TENSOR("b", "9") "]}"},
+     "O2: a is inf x its limit",
+     NULL},
+    {"11",
+     {WHOLE("1") TENSOR("a", "1") "]}", WHOLE("1") TENSOR("b", "3") "]}"},
+     "Gradients of 2 jobs are inside their limits; closest: O1, b, at 0.75 of it",
+     "1\t3\t0.5\t4\t9\t1\t\"b\"\n\n\n"},
+    {"11",
+     {WHOLE("1") TENSOR("a", "3") "]}", WHOLE("1") TENSOR("b", "3") "]}"},
+     "Gradients of 2 jobs are inside their limits; closest: O1, a, at 0.75 of it",
+     "1\t3\t0.5\t4\t9\t1\t\"a\"\n\n\n"},
+    {"012",
+     {WHOLE("1") TENSOR("a", "2.5") "]}", NULL, WHOLE("1.5") TENSOR("c", "1") "]}"},
+     "Gradients of 2 jobs are inside their limits; closest: O2, the whole gradient, at 0.75 of it",
+     "1\t2.5\t0.5\t4\t9\t0\t\"a\"\n\n\n1\t1\t0.5\t4\t9\t2\t\"c\"\n\n\n"},
+};
+
+START_TEST(gradients_closest_to_their_limits)
+{
+    static const int steps[] = {0};
+    ls_report_job job[3];
+    ls_report_run run = {.job_count = (int)strlen(judged[_i].levels), .job = job};
+    ls_text_put(run.directory, sizeof run.directory, "%s", scratch);
+    write_text("tables/t.tsv", "");
+    for (int j = 0; j < run.job_count; j++) {
+        job[j] = job_of(1, steps);
+        job[j].record->spec.level = judged[_i].levels[j] - '0';
+        ls_text_put(job[j].record->spec.half, sizeof job[j].record->spec.half, "fp16");
+        if (judged[_i].gradients[j] != NULL) {
+            job[j].gradients = cJSON_Parse(judged[_i].gradients[j]);
+            ck_assert_ptr_nonnull(job[j].gradients);
+        }
+    }
+    ls_table_head head;
+    ck_assert_int_eq(ls_tables_parts_write_gradients(&run), LS_OK);
+    ck_assert_int_eq(ls_table_read_head(scratch, "gradient_error", &head), LS_OK);
+    ck_assert_str_eq(head.title, judged[_i].title);
+    char *table = read_text("tables/gradient_error.tsv");
+    for (char *line = table; judged[_i].rows != NULL; line = strchr(line, '\n') + 1) {
+        if (line[0] != '#') {
+            ck_assert_str_eq(line, judged[_i].rows);
+            break;
+        }
+    }
+    free(table);
+    for (int j = 0; j < run.job_count; j++) {
+        cJSON_Delete(job[j].gradients);
+        drop_job(&job[j]);
+    }
+}
+END_TEST
+
 /* ---- the trace ------------------------------------------------------------------------------- */
 
 /* Of three jobs, the last of which is not traced; step 4 was audited; a rank that left
@@ -659,6 +798,67 @@ START_TEST(jobs_have_an_order)
 }
 END_TEST
 
+/* One row that has all marks, then each alone; its events; without steps after the warm-up. */
+static const struct {
+    const char *facts, *start;
+    int steps;
+    double second_half;
+} marked[] = {
+    {"\"nodes\":2,\"simulated\":true,\"oversubscribed\":true,\"half_emulated\":true,\"checked\":"
+     "false",
+     ",\"cuda_graph\":\"off\"", 20, 1.2},
+    {"\"nodes\":2,\"simulated\":true,\"checked\":true", "", 20, 1},
+    {"\"nodes\":2,\"simulated\":false,\"checked\":true", "", 20, 1},
+    {"\"oversubscribed\":true,\"checked\":true", "", 20, 1},
+    {"\"half_emulated\":true,\"checked\":true", "", 20, 1},
+    {"\"checked\":true", ",\"cuda_graph\":\"off\"", 20, 1},
+    {"\"checked\":true", ",\"cuda_graph\":true", 20, 1.2},
+    {"\"checked\":false", "", 20, 1},
+    {"\"checked\":true", "", 7, 1},
+    {"\"checked\":true", "", 3, 1},
+    {"\"checked\":true", "", 2, 1},
+};
+
+START_TEST(marks_of_a_row_word_for_word)
+{
+    char *text = NULL, events[6000], job[600];
+    size_t bytes = 0;
+    FILE *to = open_memstream(&text, &bytes);
+    write_text("run.json", "{\"machine\":{\"cores\":1}}\n");
+    for (size_t i = 0; i < sizeof marked / sizeof *marked; i++) {
+        ls_text_put(
+            job, sizeof job,
+            "{\"label\":\"row\",\"facts\":{%s,\"role\":\"throughput\",\"arch\":\"resnet8\","
+            "\"image_size\":32,\"batch_size\":4,\"level\":\"O1\",\"half\":\"fp16\",\"world\":2,"
+            "\"bucket_mb\":25,\"warmup_steps\":2,\"sweep\":[\"level\"]},\"outcome\":{"
+            "\"state\":\"done\",\"seconds\":2,\"ranks\":[{\"rank\":0,\"rss_bytes_max\":5e6}]}}\n",
+            marked[i].facts);
+        write_text("jobs/j/job.json", job);
+        for (int rank = 0; rank < 2; rank++) {
+            LS_TEXT(path, 100, "jobs/j/rank%d.jsonl", rank);
+            ls_text_put(events, sizeof events, "{\"event\":\"start\",\"threads\":1%s}\n",
+                        marked[i].start);
+            for (int step = 1; step <= marked[i].steps; step++) {
+                ls_text_add(events, sizeof events,
+                            "{\"event\":\"step\",\"step\":%d,\"loss\":1,\"images\":4,\"ms\":{"
+                            "\"total\":%g,\"comm\":3,\"comm_exposed\":%d}}\n",
+                            step, (10 + rank + step % 3) * (step > 11 ? marked[i].second_half : 1),
+                            1 + rank);
+            }
+            write_text(path, events);
+        }
+        char *report = golden_report(scratch);
+        char *html = strstr(report, "==== report.html"), *speed = strstr(report, "## Throughput");
+        fprintf(to, "######## %s%s\n%.*s%.*s", marked[i].facts, marked[i].start,
+                (int)(strstr(report, "==== report.md") - report), report,
+                (int)(i == 0 ? html - speed : strstr(speed, "## Failures") - speed), speed);
+        free(report);
+    }
+    fclose(to);
+    golden_check("suite/unit/harness/expected/marks.txt", text);
+}
+END_TEST
+
 START_TEST(runs_without_jobs_word_for_word)
 {
     char *text = NULL;
@@ -750,33 +950,6 @@ START_TEST(memory_by_kind)
     cJSON_Delete(rank.start);
 }
 END_TEST
-
-/* A job of ranks with so many steps, the loss of step i on rank k being i + 100 k. */
-static ls_report_job job_of(int world, const int *steps)
-{
-    ls_report_job job = {.record = calloc(1, sizeof(ls_record))};
-    job.record->world = world;
-    job.record->rank = calloc((size_t)world + 1, sizeof *job.record->rank);
-    for (int k = 0; k <= world; k++) { /* nothing may read what lies behind the last */
-        int count = k < world ? steps[k] : 1;
-        job.record->rank[k].step_count = count;
-        job.record->rank[k].step = calloc((size_t)count + 1, sizeof(ls_record_step));
-        for (int i = 0; i <= count; i++) {
-            job.record->rank[k].step[i].loss = k < world && i < count ? i + 100 * k : 1e9;
-        }
-    }
-    job.spec = &job.record->spec;
-    return job;
-}
-
-static void drop_job(ls_report_job *job)
-{
-    for (int k = 0; k <= job->record->world; k++) {
-        free(job->record->rank[k].step);
-    }
-    free(job->record->rank);
-    free(job->record);
-}
 
 static const struct {
     int world, steps[3], fewest;
@@ -1167,11 +1340,16 @@ int main(void)
     tcase_add_test(tests, what_cannot_be_drawn_is_left_out);
     tcase_add_loop_test(tests, rows_of_the_same_job, 0, sizeof rows / sizeof *rows);
     tcase_add_test(tests, differences_word_for_word);
+    tcase_add_loop_test(tests, heads_are_read_back, 0, sizeof heads / sizeof *heads);
+    tcase_add_test(tests, labels_are_plain);
+    tcase_add_loop_test(tests, gradients_closest_to_their_limits, 0,
+                        sizeof judged / sizeof *judged);
     tcase_add_test(tests, the_trace_word_for_word);
     tcase_add_loop_test(tests, html_holds_no_markup_and_no_broken_character, 0,
                         sizeof escapes / sizeof *escapes);
     tcase_add_test(tests, elements_of_pages_word_for_word);
     tcase_add_test(tests, jobs_have_an_order);
+    tcase_add_test(tests, marks_of_a_row_word_for_word);
     tcase_add_test(tests, runs_without_jobs_word_for_word);
     tcase_add_loop_test(tests, memory_by_kind, 0, sizeof memories / sizeof *memories);
     tcase_add_loop_test(tests, losses_at_the_end, 0, sizeof curves / sizeof *curves);
