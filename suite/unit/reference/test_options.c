@@ -17,7 +17,7 @@
 #include "suite/unit/golden.h"
 #include "suite/unit/run_suite.h"
 
-enum { ARGUMENTS_MAX = 24, TEXT_BYTES = 4096 };
+enum { ARGUMENTS_MAX = 48, TEXT_BYTES = 4096 };
 
 typedef struct outcome {
     ls_status status;
@@ -339,6 +339,83 @@ START_TEST(as_json)
 }
 END_TEST
 
+/* The whole record of three command lines: what is set, what the defaults settle to, and what only
+ * some optimizers and settings have. */
+static const struct {
+    const char *line, *json;
+} recorded[] = {
+    {"", "{\"arch\":\"resnet50\",\"batch-size\":32,\"global-batch\":null,\"image-size\":224,"
+         "\"num-classes\":10,\"steps\":10,\"epochs\":null,\"opt-level\":\"O1\","
+         "\"half\":\"fp16\",\"loss-scale\":\"dynamic\",\"init-scale\":65536,"
+         "\"growth-interval\":2000,\"min-loss-scale\":0,\"max-loss-scale\":16777216,"
+         "\"keep-batchnorm-fp32\":true,\"master-weights\":false,\"tf32\":false,"
+         "\"optimizer\":\"sgd\",\"lr\":0.1,\"lr-scaling\":\"none\",\"schedule\":\"constant\","
+         "\"momentum\":0.9,\"weight-decay\":0.0001,\"nesterov\":false,\"dialect\":\"apex\","
+         "\"bucket-cap-mb\":null,\"message-size\":10000000,\"delay-allreduce\":false,"
+         "\"sync-bn\":false,\"sync-bn-group\":0,\"accumulate\":1,\"compress\":\"none\","
+         "\"find-unused\":false,\"broadcast-buffers\":false,\"average\":\"post\","
+         "\"predivide\":1,\"allreduce-fp32\":false,\"data\":\"synthetic\",\"seed\":0,"
+         "\"workers\":2,\"device\":\"auto\",\"deterministic\":false,\"threads\":0,"
+         "\"init\":null,\"save\":null,\"resume\":null,\"dump-steps\":[],\"dump-ranks\":\"0\","
+         "\"force-branches\":null,\"digest\":\"all\",\"trace\":false,\"comm\":\"auto\","
+         "\"timeout\":300,\"print-freq\":10,\"overflow-at\":[],"
+         "\"overflow-as\":\"inf@:first:-1\"}"},
+    {"-a resnet20 --image-size 32 --optimizer adam --betas 0.5,0.75 --eps 0.5 --half bf16 "
+     "--opt-level O2 --loss-scale 128 --dump-steps 1,3 --dump-ranks all --batch-sizes 2,3 --seed "
+     "18446744073709551615 --overflow-at 3:1 --aux-head 2:1 --sync-bn --bucket-cap-mb 0.5 --audit "
+     "2",
+     "{\"arch\":\"resnet20\",\"batch-size\":32,\"batch-sizes\":[2,3],"
+     "\"global-batch\":null,\"image-size\":32,\"num-classes\":10,\"steps\":10,"
+     "\"epochs\":null,\"opt-level\":\"O2\",\"half\":\"bf16\",\"loss-scale\":128,"
+     "\"init-scale\":128,\"growth-interval\":2000,\"min-loss-scale\":0,"
+     "\"max-loss-scale\":16777216,\"keep-batchnorm-fp32\":true,\"master-weights\":true,"
+     "\"tf32\":false,\"optimizer\":\"adam\",\"lr\":0.1,\"lr-scaling\":\"none\","
+     "\"schedule\":\"constant\",\"momentum\":0.9,\"weight-decay\":0.0001,"
+     "\"nesterov\":false,\"betas\":\"0.5,0.75\",\"eps\":0.5,\"dialect\":\"apex\","
+     "\"bucket-cap-mb\":0.5,\"message-size\":null,\"delay-allreduce\":false,"
+     "\"sync-bn\":true,\"sync-bn-group\":0,\"accumulate\":1,\"compress\":\"none\","
+     "\"find-unused\":false,\"broadcast-buffers\":false,\"average\":\"post\","
+     "\"predivide\":1,\"allreduce-fp32\":false,\"data\":\"synthetic\","
+     "\"seed\":18446744073709551615,\"workers\":2,\"device\":\"auto\","
+     "\"deterministic\":false,\"threads\":0,\"init\":null,\"save\":null,\"resume\":null,"
+     "\"dump-steps\":[1,3],\"dump-ranks\":\"all\",\"force-branches\":null,"
+     "\"digest\":\"all\",\"audit\":\"2:200\",\"trace\":false,\"comm\":\"auto\","
+     "\"timeout\":300,\"print-freq\":10,\"overflow-at\":[\"3:1\"],\"aux-head\":[\"2:1\"],"
+     "\"overflow-as\":\"inf@:first:-1\"}"},
+    {"--optimizer lamb --betas 0.5,0.75 --max-grad-norm 2 --dialect torch --trace --threads 3 "
+     "--save a/b --global-batch 64 --tf32 --digest none --overflow-at 2:0,5:1 --overflow-as "
+     "nan@fc.bias:last:1 --print-freq 0",
+     "{\"arch\":\"resnet50\",\"batch-size\":32,\"global-batch\":64,\"image-size\":224,"
+     "\"num-classes\":10,\"steps\":10,\"epochs\":null,\"opt-level\":\"O1\","
+     "\"half\":\"fp16\",\"loss-scale\":\"dynamic\",\"init-scale\":65536,"
+     "\"growth-interval\":2000,\"min-loss-scale\":0,\"max-loss-scale\":null,"
+     "\"keep-batchnorm-fp32\":true,\"master-weights\":false,\"tf32\":true,"
+     "\"optimizer\":\"lamb\",\"lr\":0.1,\"lr-scaling\":\"none\",\"schedule\":\"constant\","
+     "\"momentum\":0.9,\"weight-decay\":0.0001,\"nesterov\":false,\"betas\":\"0.5,0.75\","
+     "\"eps\":1e-06,\"max-grad-norm\":2,\"dialect\":\"torch\",\"bucket-cap-mb\":25,"
+     "\"message-size\":null,\"delay-allreduce\":false,\"sync-bn\":false,"
+     "\"sync-bn-group\":0,\"accumulate\":1,\"compress\":\"none\",\"find-unused\":false,"
+     "\"broadcast-buffers\":true,\"average\":\"pre\",\"predivide\":1,"
+     "\"allreduce-fp32\":false,\"data\":\"synthetic\",\"seed\":0,\"workers\":2,"
+     "\"device\":\"auto\",\"deterministic\":false,\"threads\":3,\"init\":null,"
+     "\"save\":\"a/b\",\"resume\":null,\"dump-steps\":[],\"dump-ranks\":\"0\","
+     "\"force-branches\":null,\"digest\":\"none\",\"trace\":true,\"comm\":\"auto\","
+     "\"timeout\":300,\"print-freq\":0,\"overflow-at\":[\"2:0\",\"5:1\"],"
+     "\"overflow-as\":\"nan@fc.bias:last:1\"}"},
+};
+
+START_TEST(whole_records)
+{
+    outcome found = parse(recorded[_i].line);
+    ck_assert_int_eq(found.status, LS_OK);
+    cJSON *json = ls_options_json(&found.options);
+    char *text = cJSON_PrintUnformatted(json);
+    ck_assert_str_eq(text, recorded[_i].json);
+    cJSON_free(text);
+    cJSON_Delete(json);
+}
+END_TEST
+
 /* ---- what the options mean for types (numerics.md section 1) --------------------------------- */
 
 typedef struct meaning {
@@ -636,6 +713,7 @@ int main(void)
     tcase_add_test(tests, every_optimizer_is_offered);
     tcase_add_test(tests, against_the_environment);
     tcase_add_test(tests, as_json);
+    tcase_add_loop_test(tests, whole_records, 0, sizeof recorded / sizeof recorded[0]);
     tcase_add_loop_test(tests, types_and_scale, 0, sizeof meanings / sizeof meanings[0]);
     tcase_add_test(tests, torch_scale_has_no_ceiling);
     tcase_add_loop_test(tests, every_rule_of_a_dialect, 0, (int)(sizeof ruled / sizeof ruled[0]));
