@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include "harness/hosts/hosts.h"
+#include "harness/hosts/probe.h"
+#include "harness/hosts/remote.h"
 #include "suite/unit/run_suite.h"
 
 /* Redirects the log to a file; said_end returns its text. */
@@ -124,6 +126,75 @@ START_TEST(outside_slurm)
 }
 END_TEST
 
+/* ---- a host's order
+ * ------------------------------------------------------------------------------ */
+
+START_TEST(orders_of_a_bench)
+{
+    static const struct {
+        const char *order;
+        ls_status status;
+        const char *a, *cwd; /* afterwards */
+    } rows[] = {
+        {"{\"schema\":1,\"environment\":{}}", LS_OK, "old", "/"},
+        {"{\"schema\":1,\"directory\":\"/usr\",\"environment\":{\"A\":\"x=y\",\"_b9\":\"\"}}",
+         LS_OK, "x=y", "/usr"},
+        {"{\"schema\":2,\"environment\":{\"A\":\"x\"}}", LS_ERR_USAGE, "old", "/"},
+        {"{\"environment\":{\"A\":\"x\"}}", LS_ERR_USAGE, "old", "/"},
+        {"{\"schema\":1}", LS_ERR_USAGE, "old", "/"},
+        {"{\"schema\":1,\"environment\":[]}", LS_ERR_USAGE, "old", "/"},
+        {"{", LS_ERR_USAGE, "old", "/"},
+        {"", LS_ERR_USAGE, "old", "/"},
+        {"{\"schema\":1,\"directory\":\"/nonexistent\",\"environment\":{\"A\":\"x\"}}",
+         LS_ERR_INFRA, "old", "/"},
+        {"{\"schema\":1,\"environment\":{\"A\":\"x\",\"\":\"x\"}}", LS_ERR_USAGE, "old", "/"},
+        {"{\"schema\":1,\"environment\":{\"A\":\"x\",\"9b\":\"x\"}}", LS_ERR_USAGE, "old", "/"},
+        {"{\"schema\":1,\"environment\":{\"A\":\"x\",\"0b\":\"x\"}}", LS_ERR_USAGE, "old", "/"},
+        {"{\"schema\":1,\"environment\":{\"A\":\"x\",\"B=\":\"x\"}}", LS_ERR_USAGE, "old", "/"},
+        {"{\"schema\":1,\"environment\":{\"A\":\"x\",\"B\":1}}", LS_ERR_USAGE, "old", "/"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        for (int piped = 0; piped < 2; piped++) {
+            char cwd[64], rest[8];
+            int ends[2];
+            setenv("A", "old", 1);
+            unsetenv("_b9");
+            ck_assert_int_eq(chdir("/"), 0);
+            if (piped) { /* read up to its newline; what follows is left */
+                ck_assert_int_eq(pipe(ends), 0);
+                ck_assert_int_ge(dprintf(ends[1], "%s\nmore", rows[i].order), 5);
+                close(ends[1]);
+                ck_assert_int_eq(ls_remote_session_read_order(ends[0]), rows[i].status);
+                ck_assert_int_eq(read(ends[0], rest, sizeof rest), 4);
+                ck_assert_mem_eq(rest, "more", 4);
+                close(ends[0]);
+            } else {
+                ck_assert_int_eq(ls_remote_session_apply(rows[i].order), rows[i].status);
+            }
+            ck_assert_str_eq(getenv("A"), rows[i].a);
+            ck_assert_int_eq(getenv("_b9") != NULL, i == 1);
+            ck_assert_str_eq(getcwd(cwd, sizeof cwd), rows[i].cwd);
+        }
+    }
+    int ends[2]; /* the bench ends in the middle */
+    ck_assert_int_eq(pipe(ends), 0);
+    ck_assert_int_eq(write(ends[1], rows[0].order, 9), 9);
+    close(ends[1]);
+    ck_assert_int_eq(ls_remote_session_read_order(ends[0]), LS_ERR_USAGE);
+    close(ends[0]);
+}
+END_TEST
+
+START_TEST(ranks_of_a_host)
+{
+    static const int rows[][3] = {{0, 1, 1}, {0, 7, 7}, {0, 8, 8},
+                                  {0, 9, 8}, {1, 9, 1}, {16, 2, 16}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ck_assert_int_eq(ls_probe_usual_ranks(rows[i][0], rows[i][1]), rows[i][2]);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("hosts");
@@ -133,6 +204,8 @@ int main(void)
     tcase_add_loop_test(tests, wrong_ones, 0, (int)(sizeof mistakes / sizeof *mistakes));
     tcase_add_test(tests, too_many);
     tcase_add_test(tests, outside_slurm);
+    tcase_add_test(tests, orders_of_a_bench);
+    tcase_add_test(tests, ranks_of_a_host);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
 }
