@@ -55,6 +55,25 @@ START_TEST(odd_sizes)
 }
 END_TEST
 
+/* A gradient that two layers read until the end of backward: the sum of a ReLU's two contributions
+ * cannot be written over the first of them. */
+static void build_shared(ls_kernel_net *n)
+{
+    ls_kernel_net_start(n);
+    int a = ls_kernel_net_conv(n, 0, 8, 3, 1, 1);
+    int b = ls_kernel_net_relu(n, a);
+    int c = ls_kernel_net_conv(n, b, 8, 3, 1, 1);
+    ls_kernel_net_finish(n, ls_kernel_net_sum(n, ls_kernel_net_sum(n, b, a), c), 4);
+}
+
+START_TEST(a_gradient_that_is_read_once_more)
+{
+    static const ls_dtype types[] = {LS_F32, LS_F16, LS_BF16};
+    ls_kernel_subject_options o = {.threads = 2, .activation = types[_i]};
+    check_network(build_shared, 3, 7, 9, o);
+}
+END_TEST
+
 /* ---- forced branches ------------------------------------------------------------------------- */
 
 /* A plan that can be forced, unforced or on its own branches, gives the bits of the fused one. */
@@ -286,6 +305,7 @@ int main(void)
     tcase_add_loop_test(c, gradients_f32, 0, count);
     tcase_add_loop_test(c, gradients_half, 0, 2 * count);
     tcase_add_loop_test(c, odd_sizes, 0, 3);
+    tcase_add_loop_test(c, a_gradient_that_is_read_once_more, 0, 3);
     tcase_add_loop_test(c, forced_plan_is_the_same, 0, count);
     tcase_add_loop_test(c, forced_branches_are_taken, 0, count);
     tcase_add_test(c, large_mean_keeps_its_digits);
