@@ -699,7 +699,8 @@ static const struct {
     const char *record, *verdicts;
 } odd_runs[] = {
     {"{}", ""},
-    {"{\"title\":\"t\",\"command\":\"make\",\"created\":\"now\",\"commit\":\"abc\",\"dirty\":true,"
+    {"{\"title\":\"" X72 " " X36
+     "\",\"command\":\"make\",\"created\":\"now\",\"commit\":\"abc\",\"dirty\":true,"
      "\"machine\":{},\"installed\":[],\"findings\":[]}",
      CASE("p", "true", "PASS", "")},
     {"{\"where\":\"w\",\"dirty\":false,\"installed\":[\"a\",7,\"b\"],\"machine\":{\"cores\":2,"
