@@ -9,7 +9,9 @@
 
 #include "kernels/core/half.h"
 #include "kernels/core/rng.h"
+#include "kernels/cpu/backend.h"
 #include "kernels/cpu/conv.h"
+#include "kernels/cpu/parallel.h"
 #include "suite/inside/kernel.h"
 #include "suite/unit/run_suite.h"
 
@@ -347,6 +349,31 @@ START_TEST(sync_norm_is_one_batch)
 }
 END_TEST
 
+/* Each element to its place in the other block size, and nothing behind the last one. */
+START_TEST(blocks_are_changed)
+{
+    enum { IMAGES = 2, CHANNELS = 48, PIXELS = 5, COUNT = IMAGES * CHANNELS * PIXELS };
+    static const int blocks[] = {1, 8, 16};
+    static float from[COUNT + CHANNELS * PIXELS], to[COUNT + CHANNELS * PIXELS];
+    for (int i = 0; i < COUNT + CHANNELS * PIXELS; i++) {
+        from[i] = (float)(i + 1);
+    }
+    for (int k = 0; k < 9; k++) {
+        ls_backend backend = {.threads = 1 + k % 2};
+        memset(to, 0, sizeof to);
+        ls_parallel_reblock(&backend, from, blocks[k % 3], to, blocks[k / 3], IMAGES, CHANNELS,
+                            PIXELS);
+        for (int64_t i = 0; i < COUNT; i++) {
+            ck_assert(to[blocked(i, CHANNELS, PIXELS, blocks[k / 3])] ==
+                      from[blocked(i, CHANNELS, PIXELS, blocks[k % 3])]);
+        }
+        for (int64_t i = COUNT; i < COUNT + CHANNELS * PIXELS; i++) {
+            ck_assert(to[i] == 0);
+        }
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("cpu ops");
@@ -357,6 +384,7 @@ int main(void)
     tcase_add_loop_test(c, half_products_round_once, 0, count);
     tcase_add_test(c, weights_round_before_the_product);
     tcase_add_test(c, sync_norm_is_one_batch);
+    tcase_add_test(c, blocks_are_changed);
     suite_add_tcase(suite, c);
     return run_suite(suite);
 }
