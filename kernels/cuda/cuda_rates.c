@@ -208,12 +208,34 @@ static void describe(const ls_backend *backend, ls_cuda_rates_measured *out)
 static ls_status measure(const ls_backend_api *api, const timer *t,
                          const ls_cuda_rates_options *options, ls_cuda_rates_measured *out)
 {
+    const struct {
+        const char *name;
+        ls_dtype type;
+        bool tf32;
+        double *out;
+    } products[] = {{"f16", LS_F16, false, &out->f16_flop_per_s},
+                    {"bf16", LS_BF16, false, &out->bf16_flop_per_s},
+                    {"tf32", LS_F32, true, &out->tf32_flop_per_s},
+                    {"f32", LS_F32, false, &out->f32_flop_per_s}};
+    enum { PRODUCTS = sizeof products / sizeof *products };
     describe(t->backend, out);
-    LS_TRY(measure_copy(api, t, options, &out->copy_bytes_per_s));
-    LS_TRY(measure_products(api, t, options, LS_F16, false, &out->f16_flop_per_s));
-    LS_TRY(measure_products(api, t, options, LS_BF16, false, &out->bf16_flop_per_s));
-    LS_TRY(measure_products(api, t, options, LS_F32, true, &out->tf32_flop_per_s));
-    return measure_products(api, t, options, LS_F32, false, &out->f32_flop_per_s);
+    ls_status copies = measure_copy(api, t, options, &out->copy_bytes_per_s), failure = copies;
+    int failed = copies != LS_OK;
+    if (copies != LS_OK) {
+        ls_log_warn("the rate of copies is unknown");
+        out->copy_bytes_per_s = NAN;
+    }
+    for (int i = 0; i < PRODUCTS; i++) {
+        ls_status status =
+            measure_products(api, t, options, products[i].type, products[i].tf32, products[i].out);
+        if (status != LS_OK) {
+            ls_log_warn("the rate of %s products is unknown", products[i].name);
+            *products[i].out = NAN;
+            failure = status;
+            failed++;
+        }
+    }
+    return failed == PRODUCTS + 1 ? failure : LS_OK;
 }
 
 ls_status ls_cuda_rates(const ls_cuda_rates_options *options, ls_cuda_rates_measured *out)

@@ -153,14 +153,22 @@ static ls_status preference_fill(const ls_linear *l, const asked *q,
 
 /* ---- choice of an algorithm ------------------------------------------------------------------ */
 
-/* Checks the result against the request, because nothing else would detect a wrong kind of sum. */
+/* What cuBLASLt has offered for a product. */
+typedef struct offers {
+    int count;
+    bool taken, has_spare;
+    cublasLtMatmulHeuristicResult_t spare; /* the first that only its flags exclude */
+} offers;
+
+/* Checks the result against the request, because nothing else would detect a wrong kind of sum.
+ * `by_flags`: it is refused for its capability flags alone. */
 static ls_status may_be_taken(const ls_linear *l, const cublasLtMatmulHeuristicResult_t *r,
-                              bool *taken)
+                              bool *taken, bool *by_flags)
 {
     uint64_t arithmetic = 0;
     uint32_t reduction = 0;
     size_t wrote = 0;
-    *taken = false;
+    *taken = *by_flags = false;
     if (r->state != CUBLAS_STATUS_SUCCESS ||
         r->workspaceSize > (size_t)l->backend->workspace_limit) {
         return LS_OK;
@@ -169,17 +177,24 @@ static ls_status may_be_taken(const ls_linear *l, const cublasLtMatmulHeuristicR
                                                 &arithmetic, sizeof arithmetic, &wrote));
     LS_CUBLAS(cublasLtMatmulAlgoConfigGetAttribute(&r->algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
                                                    &reduction, sizeof reduction, &wrote));
-    *taken = (arithmetic & forbidden_arithmetic(l->type, l->backend->tf32)) == 0 &&
-             (reduction & ~allowed_reductions) == 0;
+    bool flags = (arithmetic & forbidden_arithmetic(l->type, l->backend->tf32)) == 0;
+    bool sums = (reduction & ~allowed_reductions) == 0;
+    *taken = flags && sums;
+    *by_flags = !flags && sums;
     return LS_OK;
 }
 
+static void take(const cublasLtMatmulHeuristicResult_t *r, product *p)
+{
+    p->algorithm = r->algo;
+    p->workspace_bytes = (int64_t)r->workspaceSize;
+}
+
 static ls_status take_first(const ls_linear *l, cublasLtMatmulPreference_t preference, product *p,
-                            bool *found, int *offered)
+                            offers *o)
 {
     cublasLtMatmulHeuristicResult_t result[MOST_ALGORITHMS];
     int count = 0;
-    *found = false;
     cublasStatus_t status =
         cublasLtMatmulAlgoGetHeuristic(l->backend->blas, p->operation, p->a, p->b, p->result,
                                        p->result, preference, MOST_ALGORITHMS, result, &count);
@@ -190,19 +205,22 @@ static ls_status take_first(const ls_linear *l, cublasLtMatmulPreference_t prefe
         return LS_OK;
     }
     LS_CUBLAS(status);
-    *offered += count;
-    for (int i = 0; i < count && !*found; i++) {
-        LS_TRY(may_be_taken(l, &result[i], found));
-        if (*found) {
-            p->algorithm = result[i].algo;
-            p->workspace_bytes = (int64_t)result[i].workspaceSize;
+    o->count += count;
+    for (int i = 0; i < count && !o->taken; i++) {
+        bool by_flags = false;
+        LS_TRY(may_be_taken(l, &result[i], &o->taken, &by_flags));
+        if (o->taken) {
+            take(&result[i], p);
+        } else if (by_flags && !o->has_spare) {
+            o->spare = result[i];
+            o->has_spare = true;
         }
     }
     return LS_OK;
 }
 
 static ls_status try_compute(const ls_linear *l, const asked *q, cublasComputeType_t compute,
-                             product *p, bool *found, int *offered)
+                             product *p, offers *o)
 {
     cublasLtMatmulPreference_t preference = NULL;
     if (p->operation) {
@@ -213,7 +231,7 @@ static ls_status try_compute(const ls_linear *l, const asked *q, cublasComputeTy
     LS_TRY(operation_make(q, compute, &p->operation));
     LS_CUBLAS(cublasLtMatmulPreferenceCreate(&preference));
     ls_status status = preference_fill(l, q, preference);
-    LS_THEN(status, take_first(l, preference, p, found, offered));
+    LS_THEN(status, take_first(l, preference, p, o));
     cublasLtMatmulPreferenceDestroy(preference);
     return status;
 }
@@ -222,27 +240,35 @@ static ls_status product_make(ls_linear *l, int pass)
 {
     product *p = &l->pass[pass];
     asked q = ask(l, pass);
-    bool found = false;
-    int offered = 0;
+    offers o = {0};
     LS_TRY(layout_make(l->type, &q.a, &p->a));
     LS_TRY(layout_make(l->type, &q.b, &p->b));
     LS_TRY(layout_make(l->type, &q.result, &p->result));
     if (l->type == LS_F32 && l->backend->tf32) {
-        LS_TRY(try_compute(l, &q, CUBLAS_COMPUTE_32F_FAST_TF32, p, &found, &offered));
+        LS_TRY(try_compute(l, &q, CUBLAS_COMPUTE_32F_FAST_TF32, p, &o));
     } else if (l->type == LS_F32) {
         /* Pedantic: f32 in every phase, whatever the environment allows for emulation. */
-        LS_TRY(try_compute(l, &q, CUBLAS_COMPUTE_32F_PEDANTIC, p, &found, &offered));
+        LS_TRY(try_compute(l, &q, CUBLAS_COMPUTE_32F_PEDANTIC, p, &o));
     }
-    if (!found) {
-        LS_TRY(try_compute(l, &q, CUBLAS_COMPUTE_32F, p, &found, &offered));
+    if (!o.taken) {
+        LS_TRY(try_compute(l, &q, CUBLAS_COMPUTE_32F, p, &o));
     }
-    if (!found) {
+    /* The mask was requested, so flags that exclude every algorithm list what it could do, not what
+     * it does. In f32 one of these things is TF32, which may not be taken by mistake. */
+    if (!o.taken && o.has_spare && l->type != LS_F32) {
+        ls_log_warn("%s: the flags of all %d algorithms that cuBLASLt offers for its %s name "
+                    "arithmetic that was excluded; the first one is taken",
+                    l->name, o.count, pass_names[pass]);
+        take(&o.spare, p);
+        o.taken = true;
+    }
+    if (!o.taken) {
         return ls_log_fail(
             LS_ERR_UNSUPPORTED,
             "%s: cuBLASLt has no algorithm that may be used for its %s (%s, %d x %d to "
             "%d): %d offered within %.1f MB of workspace, none with f32 sums and unchanged "
             "operands",
-            l->name, pass_names[pass], ls_dtype_label(l->type), l->batch, l->in, l->out, offered,
+            l->name, pass_names[pass], ls_dtype_label(l->type), l->batch, l->in, l->out, o.count,
             (double)l->backend->workspace_limit / (1 << 20));
     }
     return LS_OK;

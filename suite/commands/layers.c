@@ -106,12 +106,13 @@ free_network:
     return status;
 }
 
-/* The lower bound of a pass: its bytes at the rate of copies, its operations at that of products.
- */
+/* The lower bound of a pass: its bytes at the rate of copies, its operations at that of products;
+ * NaN where a rate is unknown. */
 static double floor_ms(const layers *l, const ls_cuda_pass *pass)
 {
     double memory_s = pass->bytes / l->rates.copy_bytes_per_s;
-    return 1e3 * fmax(memory_s, pass->flops / l->flop_per_s);
+    double product_s = pass->flops > 0 ? pass->flops / l->flop_per_s : 0;
+    return isnan(memory_s) || isnan(product_s) ? NAN : 1e3 * fmax(memory_s, product_s);
 }
 
 static const char *pass_name(const ls_cuda_pass *pass)

@@ -25,6 +25,19 @@ START_TEST(rates_are_measured_and_the_device_described)
 }
 END_TEST
 
+/* The emulated cuBLASLt offers no algorithm for f32 that may be taken: other rates are measured. */
+START_TEST(a_rate_that_fails_is_unknown)
+{
+    ls_cuda_rates_measured rates;
+    const ls_cuda_rates_options options = {.copy_bytes = 100000, .side = 24, .repeats = 1};
+    setenv("LS_EMULATED_FLAGS", "all", 1);
+    ck_assert_int_eq(ls_cuda_rates(&options, &rates), LS_OK);
+    unsetenv("LS_EMULATED_FLAGS");
+    ck_assert(isnan(rates.f32_flop_per_s) && isnan(rates.tf32_flop_per_s));
+    ck_assert(rates.copy_bytes_per_s > 0 && rates.f16_flop_per_s > 0 && rates.bf16_flop_per_s > 0);
+}
+END_TEST
+
 static ls_cuda_bound_measured measure(const char *arch, int size, int batch, ls_dtype type)
 {
     ls_network network;
@@ -96,6 +109,7 @@ int main(void)
     TCase *tests = tcase_create("cuda_bound");
     tcase_set_timeout(tests, 60);
     tcase_add_test(tests, rates_are_measured_and_the_device_described);
+    tcase_add_test(tests, a_rate_that_fails_is_unknown);
     tcase_add_test(tests, every_pass_has_a_time);
     tcase_add_test(tests, a_slow_gpu_is_found_among_its_neighbours);
     suite_add_tcase(suite, tests);

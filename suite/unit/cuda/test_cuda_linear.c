@@ -119,6 +119,34 @@ START_TEST(f32_without_pedantic)
 }
 END_TEST
 
+/* A library that reports every kind of arithmetic for each algorithm: half types take the first
+ * with allowed sums, and say so; f32 might be TF32. */
+START_TEST(flags_exclude_all)
+{
+    bench b = bench_open(false, false, false);
+    static const ls_dtype types[] = {LS_F16, LS_BF16, LS_F32};
+    ls_dtype type = types[_i];
+    ls_linear *linear = NULL;
+    ls_status status = LS_OK;
+    char said[2048];
+    setenv("LS_EMULATED_FLAGS", "all", 1);
+    CAUGHT(said, status = ls_linear_create(b.backend, "fc", 8, 512, 16, type, &linear));
+    unsetenv("LS_EMULATED_FLAGS");
+    if (type == LS_F32) {
+        ck_assert_int_eq(status, LS_ERR_UNSUPPORTED);
+        ck_assert_ptr_nonnull(strstr(said, "none with f32 sums"));
+    } else {
+        char text[1024];
+        ck_assert_int_eq(status, LS_OK);
+        ck_assert_msg(strstr(said, "fc: the flags of all ") != NULL, "%s", said);
+        ls_linear_describe(linear, text, sizeof text);
+        ck_assert_msg(strncmp(text, "forward algorithm 21 ", 21) == 0, "%s", text);
+        ls_linear_destroy(linear);
+    }
+    bench_close(&b);
+}
+END_TEST
+
 START_TEST(no_workspace_no_algorithm)
 {
     bench b = bench_open(false, false, false);
@@ -170,6 +198,7 @@ int main(void)
     tcase_add_loop_test(c, algorithms_are_taken_by_their_arithmetic, 0,
                         sizeof taken / sizeof taken[0]);
     tcase_add_test(c, f32_without_pedantic);
+    tcase_add_loop_test(c, flags_exclude_all, 0, 3);
     tcase_add_test(c, no_workspace_no_algorithm);
     tcase_add_test(c, recorded_work_runs_again);
     suite_add_tcase(suite, c);
