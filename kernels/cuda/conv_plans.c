@@ -20,6 +20,7 @@ typedef struct search {
     const ls_conv_key *key;
     ls_conv_graph graph;
     int wanted, count; /* plans */
+    bool open;         /* also engines with notes unknown to this program */
     candidate found[LS_CONV_TIMED_MOST];
     int seen_count;
     ls_conv_engine seen[MOST_CONFIGS];
@@ -53,7 +54,7 @@ static bool same_key(const ls_conv_key *a, const ls_conv_key *b)
 static ls_conv_refusal build_candidate(search *s, candidate *c)
 {
     ls_conv_refusal refusal = ls_conv_engine_judge(&c->engine, s->key);
-    if (refusal != LS_CONV_TAKEN) {
+    if (refusal != LS_CONV_TAKEN && !(refusal == LS_CONV_UNKNOWN && s->open)) {
         return refusal;
     }
     cudnnStatus_t status =
@@ -129,6 +130,22 @@ static ls_status look(search *s)
         LS_TRY(look_in(s, CUDNN_HEUR_MODE_B, s->wanted));
     }
     return s->count == 0 ? look_in(s, CUDNN_HEUR_MODE_FALLBACK, s->wanted) : LS_OK;
+}
+
+/* Where no engine is left but those with notes that this program does not know, and no larger
+ * workspace would help, a newer cuDNN has a note for all of them: they are taken after all. */
+static ls_status look_again(search *s, const char *layer)
+{
+    s->open = true;
+    s->seen_count = 0;
+    memset(s->refused, 0, sizeof s->refused);
+    LS_TRY(look(s));
+    if (s->count > 0 && layer != NULL) {
+        ls_log_warn("%s: cuDNN %zu gives each of its engines for the %s that could be used a note "
+                    "unknown to this program; they are used",
+                    layer, cudnnGetVersion(), ls_conv_graph_pass_name(s->key->pass));
+    }
+    return LS_OK;
 }
 
 static void tell_refused(const search *s, const char *layer)
@@ -317,6 +334,9 @@ static ls_status settle(ls_backend *backend, search *s, const char *layer, ls_co
 {
     int best = 0;
     LS_TRY(look(s));
+    if (s->count == 0 && s->refused[LS_CONV_UNKNOWN] > 0 && s->refused[LS_CONV_WORKSPACE] == 0) {
+        LS_TRY(look_again(s, layer));
+    }
     if (s->count == 0) {
         if (layer) {
             tell_refused(s, layer);
@@ -405,6 +425,7 @@ static ls_status name_plan(ls_backend *backend, const char *layer, const ls_conv
         return ls_log_fail(LS_ERR_INFRA, "no memory to take an engine for layer %s", layer);
     }
     s->key = key;
+    s->open = true; /* rank 0 has warned */
     ls_status status = build_named(backend, layer, key, engine, s, out);
     if (status != LS_OK) {
         ls_conv_graph_free(&s->graph);

@@ -1,6 +1,7 @@
 /* The engines that the emulated cuDNN offers. Every kind that must not be used is there, before the
  * usable ones, and computes something visibly wrong. */
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "suite/emulation/runtime/emulate.h"
@@ -63,6 +64,19 @@ static const struct offer {
 };
 
 enum { OFFERS = sizeof offers / sizeof offers[0] };
+
+/* LS_EMULATED_FLAGS: a library that gives every engine a note of its own; the engine with nothing
+ * but such a note, which is wrong, cannot be built. */
+static unsigned notes_of(const engine *e)
+{
+    return e->notes | (getenv("LS_EMULATED_FLAGS") != NULL ? 1u << OF_A_NEWER_LIBRARY : 0);
+}
+
+static bool cannot_be_built(const engine *e)
+{
+    return e->unbuildable ||
+           (getenv("LS_EMULATED_FLAGS") != NULL && e->notes == 1u << OF_A_NEWER_LIBRARY);
+}
 
 static const engine *engine_of(int64_t id)
 {
@@ -148,7 +162,7 @@ cudnnStatus_t emulated_engines_finalize_plan(emulated_descriptor *plan,
                                              const emulated_descriptor *config)
 {
     const engine *e = engine_of(config->engine);
-    if (e->unbuildable ||
+    if (cannot_be_built(e) ||
         ((e->notes & NOTE(TENSOR_CORE)) != 0 && !fits_tensor_core(&config->problem))) {
         return emulated_cudnn_error(CUDNN_STATUS_NOT_SUPPORTED_SHAPE, "engine %d does not take it",
                                     (int)e->id);
@@ -308,7 +322,7 @@ cudnnStatus_t emulated_engines_get(emulated_descriptor *d, cudnnBackendAttribute
     case CUDNN_ATTR_ENGINECFG_KNOB_CHOICES:
         return get_knobs(d, requested, count, values);
     case CUDNN_ATTR_ENGINE_NUMERICAL_NOTE:
-        return get_bits(engine_of(d->engine)->notes, requested, count, values);
+        return get_bits(notes_of(engine_of(d->engine)), requested, count, values);
     case CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE:
         return get_bits(engine_of(d->engine)->behaviours, requested, count, values);
     default:

@@ -313,6 +313,29 @@ START_TEST(refusals_are_logged)
 }
 END_TEST
 
+/* A newer library that gives every engine a note of its own: the first that nothing else excludes
+ * is taken, with a warning for each pass; without such a note nothing is said. */
+START_TEST(notes_of_a_newer_library)
+{
+    bench b = bench_open(false, false, false);
+    ls_conv *conv = NULL;
+    char said[2048], text[2048];
+    ls_status status = LS_OK;
+    setenv("LS_EMULATED_FLAGS", "all", 1);
+    CAUGHT(said, status = ls_conv_create(b.backend, "layer2.0.conv1", &shapes[1], LS_F16,
+                                         LS_CONV_DX_WRITTEN, &conv));
+    unsetenv("LS_EMULATED_FLAGS");
+    ck_assert_int_eq(status, LS_OK);
+    ck_assert_msg(strstr(said, "warning: layer2.0.conv1: cuDNN 91900 gives each of its engines for "
+                               "the forward that could be used a note unknown") != NULL,
+                  "%s", said);
+    ls_conv_describe(conv, text, sizeof text);
+    ck_assert_msg(strstr(text, "eng15") != NULL && strstr(text, "unknown") != NULL, "%s", text);
+    ls_conv_destroy(conv);
+    bench_close(&b);
+}
+END_TEST
+
 /* ---- one choice for all ranks ---------------------------------------------------------------- */
 
 /* The first tile of engine 21 is twelve times slower than its others. */
@@ -520,6 +543,7 @@ int main(void)
     tcase_add_test(c, deterministic_repeats_bit_for_bit);
     tcase_add_test(c, tf32_only_where_allowed);
     tcase_add_test(c, refusals_are_logged);
+    tcase_add_test(c, notes_of_a_newer_library);
     tcase_add_test(c, benchmark_takes_a_fast_one);
     tcase_add_loop_test(c, choices_that_do_not_fit_change_nothing, 0,
                         sizeof unfit / sizeof unfit[0]);
