@@ -32,8 +32,8 @@ typedef struct ls_cuda_rates_measured {
     double f32_device_flop_per_s, f16_device_flop_per_s;
 } ls_cuda_rates_measured;
 
-/* A rate that cannot be measured is NaN, after its error and a warning. LS_ERR_USAGE for bad counts,
- * LS_ERR_INFRA without the device, or the last error if no rate can be measured. */
+/* A rate that cannot be measured is NaN, after its error and a warning. LS_ERR_USAGE for bad
+ * counts, LS_ERR_INFRA without the device, or the last error if no rate can be measured. */
 typedef ls_status ls_cuda_rates_fn(const ls_cuda_rates_options *options,
                                    ls_cuda_rates_measured *out);
 ls_cuda_rates_fn ls_cuda_rates;

@@ -8,8 +8,7 @@
 #include "kernels/core/log.h"
 #include "kernels/core/sort.h"
 
-/* Far more than cuDNN has offered for one convolution so far (9.19: 33 in mode A, 40 in B). */
-enum { MOST_CONFIGS = 256, TIMED_OF_MODE_A = 5 };
+enum { MOST_CONFIGS = 2 * LS_CONV_TIMED_MOST };
 
 typedef struct candidate {
     ls_conv_engine engine;
@@ -125,7 +124,7 @@ static ls_status look_in(search *s, cudnnBackendHeurMode_t mode, int until)
 /* Mode A is fast and good, B slower and sometimes better; the fallback list always works. */
 static ls_status look(search *s)
 {
-    LS_TRY(look_in(s, CUDNN_HEUR_MODE_A, s->wanted > 1 ? TIMED_OF_MODE_A : 1));
+    LS_TRY(look_in(s, CUDNN_HEUR_MODE_A, s->wanted));
     if (s->count < s->wanted) {
         LS_TRY(look_in(s, CUDNN_HEUR_MODE_B, s->wanted));
     }
@@ -207,8 +206,9 @@ ls_status ls_conv_plans_pack(const void *x, const void *w, const void *y, void *
     return LS_OK;
 }
 
-/* The first executions load code; a median of a few ignores one disturbed run. */
-enum { WARM_UP = 2, RUNS = 5 };
+/* The first executions load code; a median of a few ignores one disturbed run. A plan that takes
+ * HOPELESS times as long as the best so far is not run again. */
+enum { WARM_UP = 2, RUNS = 5, HOPELESS = 2 };
 
 typedef struct scratch {
     void *x, *w, *y, *workspace;
@@ -230,6 +230,9 @@ static ls_status scratch_take(const ls_conv_key *key, int64_t workspace_bytes, s
         LS_TRY(ls_cuda_take(workspace_bytes, "timing of convolutions: workspace", &s->workspace));
     }
     LS_CUDA(cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking));
+    LS_TRY(ls_cuda_fill_pattern(s->stream, s->x, key->type, x));
+    LS_TRY(ls_cuda_fill_pattern(s->stream, s->w, key->type, w));
+    LS_TRY(ls_cuda_fill_pattern(s->stream, s->y, key->type, y));
     for (int i = 0; i <= RUNS; i++) {
         LS_CUDA(cudaEventCreateWithFlags(&s->mark[i], cudaEventDefault));
     }
@@ -252,30 +255,49 @@ static void scratch_give(scratch *s)
     ls_cuda_give(s->x);
 }
 
-static ls_status time_plan(ls_backend *backend, cudnnBackendDescriptor_t plan,
-                           cudnnBackendDescriptor_t pack, scratch *s, double *ms)
+/* Enqueues `runs` executions, an event before each and one after the last, and waits for them.
+ * Their milliseconds; `ok` false: the plan cannot be executed. */
+static ls_status execute(ls_backend *backend, cudnnBackendDescriptor_t plan,
+                         cudnnBackendDescriptor_t pack, scratch *s, int runs, double *ms, bool *ok)
 {
-    double run[RUNS];
-    *ms = INFINITY;
-    for (int i = -WARM_UP; i < RUNS; i++) {
-        if (i >= 0) {
-            LS_CUDA(cudaEventRecord(s->mark[i], s->stream));
-        }
-        if (cudnnBackendExecute(backend->dnn, plan, pack) != CUDNN_STATUS_SUCCESS) {
-            (void)cudaGetLastError(); /* cleared: a plan that fails is a result here and must not
-                                         surface at the next launch */
-            LS_CUDA(cudaStreamSynchronize(s->stream));
-            return LS_OK;
-        }
+    *ok = true;
+    for (int i = 0; i < runs && *ok; i++) {
+        LS_CUDA(cudaEventRecord(s->mark[i], s->stream));
+        *ok = cudnnBackendExecute(backend->dnn, plan, pack) == CUDNN_STATUS_SUCCESS;
     }
-    LS_CUDA(cudaEventRecord(s->mark[RUNS], s->stream));
+    if (*ok) {
+        LS_CUDA(cudaEventRecord(s->mark[runs], s->stream));
+    } else {
+        (void)cudaGetLastError(); /* cleared: a plan that fails is a result here and must not
+                                     surface at the next launch */
+    }
     LS_CUDA(cudaStreamSynchronize(s->stream));
-    for (int i = 0; i < RUNS; i++) {
+    for (int i = 0; i < runs && *ok; i++) {
         float elapsed = 0;
         LS_CUDA(cudaEventElapsedTime(&elapsed, s->mark[i], s->mark[i + 1]));
-        run[i] = elapsed;
+        ms[i] = elapsed;
     }
-    *ms = ls_sort_median(run, RUNS);
+    return LS_OK;
+}
+
+/* The median, or the time after the warm-up where that is more than HOPELESS times `best`. */
+static ls_status time_plan(ls_backend *backend, cudnnBackendDescriptor_t plan,
+                           cudnnBackendDescriptor_t pack, scratch *s, double best, double *ms)
+{
+    double run[RUNS];
+    bool ok = true;
+    *ms = INFINITY;
+    LS_TRY(execute(backend, plan, pack, s, WARM_UP, run, &ok));
+    if (ok && run[WARM_UP - 1] > HOPELESS * best) {
+        *ms = run[WARM_UP - 1];
+        return LS_OK;
+    }
+    if (ok) {
+        LS_TRY(execute(backend, plan, pack, s, RUNS, run, &ok));
+    }
+    if (ok) {
+        *ms = ls_sort_median(run, RUNS);
+    }
     return LS_OK;
 }
 
@@ -288,8 +310,10 @@ static ls_status time_all(ls_backend *backend, const ls_conv_key *key, int count
     LS_CUDNN(cudnnSetStream(backend->dnn, s->stream));
     LS_TRY(ls_conv_plans_pack(s->x, s->w, s->y, s->workspace, &pack));
     ls_status status = LS_OK;
+    double best = INFINITY;
     for (int i = 0; i < count && status == LS_OK; i++) {
-        status = time_plan(backend, plan[i], pack, s, &ms[i]);
+        status = time_plan(backend, plan[i], pack, s, best, &ms[i]);
+        best = fmin(best, ms[i]);
     }
     ls_conv_graph_drop(pack);
     return status;

@@ -2,7 +2,13 @@
  * here is called within a step. */
 #include "backend.h"
 
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/half.h"
 #include "kernels/core/log.h"
+
+enum { PATTERN = 1 << 16 };
 
 static ls_status refused(cudaError_t error, int64_t bytes, const char *purpose, const char *where)
 {
@@ -48,6 +54,36 @@ void ls_cuda_give(void *memory)
     if (memory != NULL) {
         (void)cudaFree(memory);
     }
+}
+
+/* The first part from the host; each copy on the device doubles what there is. */
+static ls_status spread(cudaStream_t stream, char *memory, size_t bytes, const char *part,
+                        size_t part_bytes)
+{
+    size_t done = bytes < part_bytes ? bytes : part_bytes;
+    LS_CUDA(cudaMemcpyAsync(memory, part, done, cudaMemcpyHostToDevice, stream));
+    while (done < bytes) {
+        size_t next = done < bytes - done ? done : bytes - done;
+        LS_CUDA(cudaMemcpyAsync(memory + done, memory, next, cudaMemcpyDeviceToDevice, stream));
+        done += next;
+    }
+    LS_CUDA(cudaStreamSynchronize(stream));
+    return LS_OK;
+}
+
+ls_status ls_cuda_fill_pattern(cudaStream_t stream, void *memory, ls_dtype type, int64_t count)
+{
+    size_t element = ls_dtype_bytes(type);
+    char *part = malloc(PATTERN * element);
+    LS_TRY_MEMORY(part != NULL, "a pattern of %d elements", (int)PATTERN);
+    for (uint32_t i = 0; i < PATTERN; i++) {
+        float value = (float)((i * 2654435761u >> 8) & 0xffff) * 0x1p-16f - 0.5f;
+        uint16_t half = type == LS_F16 ? ls_half_f32_to_fp16(value) : ls_half_f32_to_bf16(value);
+        memcpy(part + i * element, type == LS_F32 ? (void *)&value : (void *)&half, element);
+    }
+    ls_status status = spread(stream, memory, (size_t)count * element, part, PATTERN * element);
+    free(part);
+    return status;
 }
 
 ls_status ls_cuda_take_host(int64_t bytes, const char *purpose, void **out)

@@ -1,15 +1,12 @@
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "kernels/core/half.h"
 #include "kernels/core/sort.h"
 #include "kernels/core/log.h"
 #include "bound.h"
 #include "conv.h"
 
-enum { REPEATS_MAX = 64, PATTERN = 1 << 16 };
+enum { REPEATS_MAX = 64 };
 
 /* ---- timing ---------------------------------------------------------------------------------- */
 
@@ -44,31 +41,6 @@ static ls_status median_ms(const timer *t, timed_fn *timed, void *context, int r
     return LS_OK;
 }
 
-/* ---- values ---------------------------------------------------------------------------------- */
-
-/* Nonzero values, because a processor draws less power on zeros and clocks higher. */
-static ls_status fill(const ls_backend_api *api, const timer *t, void *memory, ls_dtype type,
-                      int64_t count)
-{
-    size_t element = ls_dtype_bytes(type);
-    char *host = malloc(PATTERN * element);
-    LS_TRY_MEMORY(host != NULL, "a pattern of %d elements", (int)PATTERN);
-    for (uint32_t i = 0; i < PATTERN; i++) {
-        float value = (float)((i * 2654435761u >> 8) & 0xffff) * 0x1p-16f - 0.5f;
-        uint16_t half = type == LS_F16 ? ls_half_f32_to_fp16(value) : ls_half_f32_to_bf16(value);
-        memcpy(host + i * element, type == LS_F32 ? (void *)&value : (void *)&half, element);
-    }
-    ls_status status = LS_OK;
-    for (int64_t at = 0; at < count && status == LS_OK; at += PATTERN) {
-        int64_t part = count - at < PATTERN ? count - at : PATTERN;
-        status = api->copy_in(t->backend, t->stream, (char *)memory + at * (int64_t)element, host,
-                              part * (int64_t)element);
-    }
-    LS_THEN(status, api->stream_wait(t->stream));
-    free(host);
-    return status;
-}
-
 /* ---- copies ---------------------------------------------------------------------------------- */
 
 typedef struct copying {
@@ -83,15 +55,15 @@ static ls_status copy(void *context)
     return ls_rates_copy(c->timer->stream->native, c->to, c->from, c->bytes);
 }
 
-static ls_status measure_copy(const ls_backend_api *api, const timer *t,
-                              const ls_cuda_rates_options *options, double *bytes_per_s)
+static ls_status measure_copy(const timer *t, const ls_cuda_rates_options *options,
+                              double *bytes_per_s)
 {
     copying c = {.timer = t, .bytes = options->copy_bytes / 16 * 16};
     double ms = 0;
     ls_status status = LS_OK;
     LS_TRY_GOTO(status, ls_cuda_take(c.bytes, "copies", &c.from), give);
     LS_TRY_GOTO(status, ls_cuda_take(c.bytes, "copies", &c.to), give);
-    LS_TRY_GOTO(status, fill(api, t, c.from, LS_F32, c.bytes / 4), give);
+    LS_TRY_GOTO(status, ls_cuda_fill_pattern(t->stream->native, c.from, LS_F32, c.bytes / 4), give);
     LS_TRY_GOTO(status, median_ms(t, copy, &c, options->repeats, &ms), give);
     *bytes_per_s = 2.0 * (double)c.bytes / (ms * 1e-3);
 give:
@@ -114,9 +86,8 @@ static ls_status multiply(void *context)
     return ls_linear_forward(m->linear, m->timer->stream, m->x, m->w, m->bias, m->y, m->workspace);
 }
 
-static ls_status measure_products(const ls_backend_api *api, const timer *t,
-                                  const ls_cuda_rates_options *options, ls_dtype type, bool tf32,
-                                  double *flop_per_s)
+static ls_status measure_products(const timer *t, const ls_cuda_rates_options *options,
+                                  ls_dtype type, bool tf32, double *flop_per_s)
 {
     int side = options->side;
     int64_t count = (int64_t)side * side, bytes = count * (int64_t)ls_dtype_bytes(type);
@@ -134,8 +105,8 @@ static ls_status measure_products(const ls_backend_api *api, const timer *t,
     int64_t workspace = ls_linear_workspace_bytes(m.linear);
     LS_TRY_GOTO(status, ls_cuda_take(workspace > 0 ? workspace : 256, "a workspace", &m.workspace),
                 give);
-    LS_TRY_GOTO(status, fill(api, t, m.x, type, count), give);
-    LS_TRY_GOTO(status, fill(api, t, m.w, type, count), give);
+    LS_TRY_GOTO(status, ls_cuda_fill_pattern(t->stream->native, m.x, type, count), give);
+    LS_TRY_GOTO(status, ls_cuda_fill_pattern(t->stream->native, m.w, type, count), give);
     LS_TRY_GOTO(status, median_ms(t, multiply, &m, options->repeats, &ms), give);
     *flop_per_s = 2.0 * side * side * (double)side / (ms * 1e-3);
 give:
@@ -205,8 +176,8 @@ static void describe(const ls_backend *backend, ls_cuda_rates_measured *out)
     }
 }
 
-static ls_status measure(const ls_backend_api *api, const timer *t,
-                         const ls_cuda_rates_options *options, ls_cuda_rates_measured *out)
+static ls_status measure(const timer *t, const ls_cuda_rates_options *options,
+                         ls_cuda_rates_measured *out)
 {
     const struct {
         const char *name;
@@ -219,7 +190,7 @@ static ls_status measure(const ls_backend_api *api, const timer *t,
                     {"f32", LS_F32, false, &out->f32_flop_per_s}};
     enum { PRODUCTS = sizeof products / sizeof *products };
     describe(t->backend, out);
-    ls_status copies = measure_copy(api, t, options, &out->copy_bytes_per_s), failure = copies;
+    ls_status copies = measure_copy(t, options, &out->copy_bytes_per_s), failure = copies;
     int failed = copies != LS_OK;
     if (copies != LS_OK) {
         ls_log_warn("the rate of copies is unknown");
@@ -227,7 +198,7 @@ static ls_status measure(const ls_backend_api *api, const timer *t,
     }
     for (int i = 0; i < PRODUCTS; i++) {
         ls_status status =
-            measure_products(api, t, options, products[i].type, products[i].tf32, products[i].out);
+            measure_products(t, options, products[i].type, products[i].tf32, products[i].out);
         if (status != LS_OK) {
             ls_log_warn("the rate of %s products is unknown", products[i].name);
             *products[i].out = NAN;
@@ -260,7 +231,7 @@ ls_status ls_cuda_rates(const ls_cuda_rates_options *options, ls_cuda_rates_meas
                 destroy);
     LS_TRY_GOTO(status, ls_cuda_check(cudaEventCreate(&t.to), "an event", __FILE__, __LINE__),
                 destroy);
-    status = measure(api, &t, options, &measured);
+    status = measure(&t, options, &measured);
     if (status == LS_OK) {
         *out = measured;
     }
