@@ -101,7 +101,8 @@ typedef struct ls_comm_api {
     void (*abort)(ls_comm *comm);     /* from any thread: pending waits return LS_ERR_PEER_LOST */
     void (*close)(
         ls_comm *comm); /* after the graphs that hold its operations have been destroyed */
-    /* How the elements of large sums travel: "TCP", "shared memory"; NULL in a world of one.
+    /* How the elements of large sums travel: "TCP", "shared memory"; between hosts NCCL's "IB",
+     * "Socket" or a plug-in's name; NULL in a world of one, and where the engine does not say.
      * Engines with a single transport have no such entry. */
     const char *(*transport)(const ls_comm *comm);
 

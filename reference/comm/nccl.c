@@ -326,6 +326,7 @@ const ls_comm_api *ls_comm_entry(void)
         .poll = ls_nccl_poll,
         .abort = ls_nccl_abort,
         .close = ls_nccl_close,
+        .transport = ls_nccl_network,
         .begin_after = begin_after,
         .poll_peers = poll_peers,
         .memory_alloc = ls_nccl_memory_alloc,

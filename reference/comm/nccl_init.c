@@ -60,7 +60,8 @@ static ls_status connect_ranks(ls_comm *comm, const ls_comm_options *options, in
     bool aborted = false;
     LS_TRY(exchange_id(comm, &id));
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
+    const char *blocking = getenv("LS_NCCL_BLOCKING");
+    config.blocking = blocking != NULL && strcmp(blocking, "1") == 0;
     config.commName = comm->name;
     if (max_ctas > 0) {
         config.maxCTAs = max_ctas;
@@ -137,6 +138,7 @@ ls_status ls_nccl_open(const ls_comm_options *options, ls_comm **out)
     status = status == LS_OK ? ls_nccl_topology(comm, options, &max_ctas) : status;
     status = status == LS_OK ? create_stream(comm) : status;
     status = status == LS_OK ? connect_ranks(comm, options, max_ctas) : status;
+    status = status == LS_OK ? ls_nccl_network_check(comm) : status;
     if (status != LS_OK) {
         comm->failed = status;
         ls_nccl_close(comm);

@@ -1,7 +1,9 @@
 /* Data of the NCCL engine. One `ls_comm` is one communicator on one device with its own stream. All
  * calls except abort come from one thread.
  *
- * The communicator is non-blocking, because only then can it be aborted at any point. A call may
+ * The communicator is non-blocking, because only then can it be aborted at any point (unless
+ * LS_NCCL_BLOCKING=1, to find out whether that is at fault: then a peer that is lost while ranks
+ * connect is left to the launcher). A call may
  * continue in the background (ncclInProgress); until it has ended, no other call may use the
  * communicator and nothing else may be enqueued on its stream (NCCL's user guide, "Group calls",
  * non-blocking groups). ls_nccl_settle waits for that. */
@@ -37,6 +39,7 @@ struct ls_comm {
     ncclComm_t native; /* under `lock` wherever abort may intervene */
     int rank, world, device;
     char name[40];
+    char log[480], network[32]; /* NCCL's own log if it is read here, and the network it names */
     double timeout_s, open_s;
     ls_store *store;
     const ls_backend_api *backend_api;
@@ -100,6 +103,15 @@ void ls_nccl_release(ls_comm *comm, ls_nccl_slot *slot);
 ls_status ls_nccl_open(const ls_comm_options *options, ls_comm **out);
 void ls_nccl_close(ls_comm *comm);
 void ls_nccl_describe(char *text, int bytes);
+
+/* nccl_network.c: the network between hosts. */
+/* Before NCCL's first call: has it write what it finds to <LS_RUN_DIR>/nccl.<name>.rank<k>.log. */
+void ls_nccl_network_log(ls_comm *comm);
+/* LS_ERR_INFRA if it uses sockets although an InfiniBand or RoCE port is up, and neither NCCL_NET
+ * nor NCCL_IB_DISABLE is set. Reads the log; without one LS_OK. */
+ls_status ls_nccl_network_check(ls_comm *comm);
+/* "IB", "Socket" or a plug-in's name; NULL: unknown. */
+const char *ls_nccl_network(const ls_comm *comm);
 
 /* nccl_memory.c: device memory registered with NCCL (ls_comm_api memory_alloc). */
 ls_status ls_nccl_memory_alloc(ls_comm *comm, int64_t bytes, const char *purpose, void **out);

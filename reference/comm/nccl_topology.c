@@ -166,6 +166,7 @@ ls_status ls_nccl_topology(ls_comm *comm, const ls_comm_options *options, int *m
         *max_ctas = SHARED_CTAS;
     } else if (apart) {
         set_between_hosts();
+        ls_nccl_network_log(comm);
     }
     if (who.any_shared || apart) {
         warn_of_shared_memory(comm, &who);

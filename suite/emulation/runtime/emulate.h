@@ -17,6 +17,7 @@
  *   LS_EMULATED_CONV_WRONG=P:W  convolutions of pass P (forward, data, weights) have W wrong: the
  *                               last element, or a tile of a sixty-fourth. beta: sums leave out
  *                               what they should be added to
+ *   LS_EMULATED_NETWORK=IB      NCCL's log says that network [Socket]
  *   LS_EMULATED_FLAGS=all       every algorithm of cuBLASLt lists all kinds of arithmetic, every
  *                               engine of cuDNN a note of a newer library
  *   LS_EMULATED_UNADDED=K       no engine adds convolutions of kernels KxK (all: any) to old values

@@ -4,7 +4,11 @@
 #include <check.h>
 #include <pthread.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "kernels/core/file.h"
+#include "kernels/core/path.h"
+#include "kernels/core/text.h"
 #include "reference/comm/exercise.h"
 #include "cuda_memory.h"
 #include "use_emulation.h"
@@ -372,6 +376,56 @@ static int apart(int rank, int world, int port, void *context)
     return 0;
 }
 
+/* The network between hosts: sockets are refused where an adapter's port is up, unless the user
+ * asks for them. Blocking communicators connect, too. */
+static const struct network {
+    const char *used, *state, *asked, *blocking;
+    ls_status status;
+} networks[] = {
+    {"Socket", "4: ACTIVE\n", NULL, "0", LS_ERR_INFRA},
+    {"Socket", "4: ACTIVE\n", "Socket", "0", LS_OK},
+    {"Socket", "1: DOWN\n", NULL, "0", LS_OK},
+    {"Socket", NULL, NULL, "1", LS_OK},
+    {"IB", "4: ACTIVE\n", NULL, "1", LS_OK},
+    {"AWS Libfabric", "4: ACTIVE\n", NULL, "0", LS_OK},
+};
+
+static int network(int rank, int world, int port, void *context)
+{
+    const struct network *n = context;
+    peer self;
+    char folder[] = "/tmp/lockstep-network-XXXXXX";
+    RANK_CHECK(mkdtemp(folder) != NULL);
+    LS_TEXT(adapter, 200, "%s/class/infiniband/mlx5_0/ports/2", folder);
+    LS_TEXT(state, 300, "%s/state", adapter);
+    LS_TEXT(host, 32, "lockstep-node-%d", rank);
+    LS_TEXT(log, 200, "%s/nccl.test.rank%d.log", folder, rank);
+    setenv("NCCL_HOSTID", host, 1);
+    setenv("LS_RUN_DIR", folder, 1);
+    setenv("LS_SYSFS", folder, 1);
+    setenv("LS_EMULATED_NETWORK", n->used, 1);
+    setenv("LS_NCCL_BLOCKING", n->blocking, 1);
+    if (n->asked != NULL) {
+        setenv("NCCL_NET", n->asked, 1);
+    }
+    if (n->state != NULL) {
+        RANK_CHECK(ls_path_make_folder(adapter) == LS_OK);
+        RANK_CHECK(ls_file_replace(state, n->state, strlen(n->state)) == LS_OK);
+    }
+    join(&self, rank, world, port, rank);
+    RANK_CHECK(try_open(&self, "test", false, 20) == n->status);
+    RANK_CHECK(access(log, R_OK) == 0);
+    if (n->status == LS_OK) {
+        const char *said = self.at.api->transport(self.at.comm);
+        RANK_CHECK(said != NULL && strncmp(n->used, said, strlen(said)) == 0);
+        close_peer(&self);
+    } else {
+        ls_store_close(self.store, 5.0);
+    }
+    ls_path_remove_tree(folder);
+    return 0;
+}
+
 /* ---- who shares a device --------------------------------------------------------------------- */
 
 static int shared_device(int rank, int world, int port, void *context)
@@ -564,6 +618,13 @@ START_TEST(test_apart)
 }
 END_TEST
 
+START_TEST(test_network)
+{
+    struct network n = networks[_i];
+    run(2, network, &n);
+}
+END_TEST
+
 START_TEST(test_memory)
 {
     bool refuse = _i == 1;
@@ -606,6 +667,7 @@ int main(void)
     tcase_add_loop_test(tests, test_order, 0, 2);
     tcase_add_loop_test(tests, test_memory, 0, 2);
     tcase_add_test(tests, test_apart);
+    tcase_add_loop_test(tests, test_network, 0, sizeof networks / sizeof *networks);
     tcase_add_loop_test(tests, test_places, 0, 2);
     tcase_add_loop_test(tests, test_goes_wrong, LATE_TO_OPEN, ABORTED + 1);
     suite_add_tcase(suite, tests);
