@@ -158,6 +158,8 @@ typedef struct ls_plan_options {
     const ls_norm_sync *norm_sync; /* NULL: statistics of this rank's batch */
     bool forced_branches; /* plan_force may be called. ReLUs are then passes of their own (more time
                              and memory); without forced branches the results are the same bits */
+    bool untimed; /* do not time engines, whatever the backend was opened with: engines_import
+                     follows */
 } ls_plan_options;
 
 typedef struct ls_plan_info {

@@ -329,6 +329,7 @@ static const char *find_unsupported(const ls_options *options, const char **why)
     } gpu[] = {
         {options->tf32, "--tf32", "a CPU has no TF32"},
         {options->cudnn_benchmark, "--cudnn-benchmark", "a CPU has one engine"},
+        {options->engines[0] != '\0', "--engines", "a CPU has one engine"},
         {options->resident > 0, "--resident", "a CPU's batches are where it computes"},
     };
     for (size_t i = 0; strcmp(options->device, "cpu") == 0 && i < sizeof gpu / sizeof *gpu; i++) {

@@ -393,7 +393,8 @@ static void warn_differences(const ls_strict_reader *reader, const ls_trainer *t
                                       "init",         "threads",    "workers",        "dump-steps",
                                       "dump-ranks",   "digest",     "trace",          "overflow-at",
                                       "audit",        "print-freq", "timeout",        "comm",
-                                      "digest-every", "cuda-graph", "cudnn-benchmark"};
+                                      "digest-every", "cuda-graph", "cudnn-benchmark",
+                                      "engines"};
     cJSON *theirs = cJSON_Parse(ls_safetensors_metadata_of(reader->file, "options", ""));
     cJSON *ours = ls_options_json(&trainer->options);
     for (const cJSON *item = theirs == NULL ? NULL : theirs->child; item != NULL;

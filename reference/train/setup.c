@@ -12,6 +12,7 @@
 #include "reference/files/safetensors.h"
 #include "agree.h"
 #include "aux_head.h"
+#include "engines.h"
 #include "graph.h"
 #include "join.h"
 #include "checkpoint.h"
@@ -199,8 +200,14 @@ static ls_status create_plan(ls_trainer *trainer)
                      trainer->network.arch, why);
         return ls_setup_unsupported(trainer, "--arch", why);
     }
-    LS_TRY(device->api->plan_create(device->backend, &trainer->trunk, &options, &trainer->plan));
-    return trainer->options.cudnn_benchmark ? ls_agree_on_choices(trainer) : LS_OK;
+    char *engines = NULL;
+    LS_TRY(ls_engines_recall(trainer, &engines));
+    options.untimed = engines != NULL;
+    ls_status status =
+        device->api->plan_create(device->backend, &trainer->trunk, &options, &trainer->plan);
+    LS_THEN(status, ls_engines_settle(trainer, engines));
+    free(engines);
+    return status;
 }
 
 ls_status ls_setup_bind(ls_trainer *trainer)

@@ -111,6 +111,7 @@ static const struct option {
     {"audit", "", NULL, "3='3:200' '3:5' '3:5:9'", "-1 3:0 x 3: 3:5:0 3:5: 3:5:9:1"},
     {"resident", "", NULL, "1 64", "0 65"},
     {"cudnn-benchmark", "", NULL, "=true", "1"},
+    {"engines", "", NULL, "'a'", "''"},
     {"cuda-graph", "", NULL, "'on' 'off' auto=", "yes"},
 };
 enum { OPTIONS = sizeof options / sizeof *options };
@@ -247,6 +248,7 @@ static const struct pair {
     {"resident-aux", "--resident=2 --aux-head=1", 0, 0, LS_ERR_USAGE, "resident"},
     {"tf32-cpu", "--tf32 --device=cpu", 0, 0, LS_ERR_UNSUPPORTED, "tf32"},
     {"benchmark-cpu", "--cudnn-benchmark --device=cpu", 0, 0, LS_ERR_UNSUPPORTED, "benchmark"},
+    {"engines-cpu", "--engines=kept --device=cpu", 0, 0, LS_ERR_UNSUPPORTED, "--engines"},
     {"resident-cpu", "--resident=2 --device=cpu", 0, 0, LS_ERR_UNSUPPORTED, "resident"},
     {"audit-cpu", "--audit=1 --device=cpu", 0, 1, LS_OK, "32"},
     {"global-batch", "--global-batch=24 --accumulate=2", 1, 3, LS_OK, "4"},

@@ -177,6 +177,65 @@ START_TEST(resident_batches)
 }
 END_TEST
 
+/* The engines of a run, as its start event names them: "eng15,eng21_k2=1_k14=3,...". */
+static void name_engines(char *out, size_t bytes)
+{
+    char *text = read_file("rank0.jsonl");
+    out[0] = '\0';
+    text[strcspn(text, "\n")] = '\0';
+    for (const char *at = text; (at = strstr(at, "eng")) != NULL; at += 3) {
+        size_t used = strlen(out), length = strcspn(at, " \"\\");
+        ck_assert_uint_lt(used + length + 2, bytes);
+        if (at[3] >= '0' && at[3] <= '9') {
+            snprintf(out + used, bytes - used, "%.*s,", (int)length, at);
+        }
+    }
+    free(text);
+}
+
+/* Timed once and kept: the next run takes them, without timing; another batch gets a section of its
+ * own; a file of something else, or a section that does not fit, is refused and left alone. */
+START_TEST(engines_are_kept)
+{
+    char options[2 * PATH_MAX], timed[8192], kept[8192];
+    snprintf(options, sizeof options, "--cudnn-benchmark --opt-level O2 --engines '%s/engines'",
+             folder);
+    ck_assert_int_eq(train("A=1", options), 0);
+    name_engines(timed, sizeof timed);
+    ck_assert(says("rank0.jsonl", "best of "));
+    char *first = read_file("engines");
+    ck_assert_msg(strstr(first, "\n[resnet8 at 8, batch 2, fp16; ") != NULL, "%s", first);
+    ck_assert_msg(strstr(first, "; cuDNN 9.") != NULL, "%s", first);
+    ck_assert_int_eq(train("A=1", options), 0);
+    name_engines(kept, sizeof kept);
+    ck_assert_str_eq(kept, timed);
+    ck_assert(!says("rank0.jsonl", "best of "));
+    char *again = read_file("engines");
+    ck_assert_str_eq(again, first);
+    strcat(options, " -b 3");
+    ck_assert_int_eq(train("A=1", options), 0);
+    ck_assert(says("rank0.jsonl", "best of "));
+    char *both = read_file("engines");
+    ck_assert(strncmp(both, first, strlen(first)) == 0);
+    ck_assert_ptr_nonnull(strstr(both, "\n[resnet8 at 8, batch 3, fp16; "));
+    /* the engine of the first layer goes to a layer that is not there */
+    char command[3 * PATH_MAX];
+    snprintf(command, sizeof command, "sed -i 's/^conv1:/conv0:/' '%s/engines'", folder);
+    ck_assert_int_eq(exit_code(system(command)), 0);
+    ck_assert_int_eq(train("A=1", options), 2);
+    ck_assert(says("log", "engines for conv1 were expected"));
+    ck_assert(says("log", "section [resnet8 at 8, batch 3, fp16; "));
+    snprintf(command, sizeof command, "echo other >'%s/engines'", folder);
+    ck_assert_int_eq(exit_code(system(command)), 0);
+    ck_assert_int_eq(train("A=1", options), 2);
+    ck_assert(says("log", "not a file of engines"));
+    ck_assert(says("engines", "other"));
+    free(first);
+    free(again);
+    free(both);
+}
+END_TEST
+
 START_TEST(phases_by_the_device)
 {
     ck_assert_int_eq(train("A=1", "--trace --comm self"), 0);
@@ -233,6 +292,7 @@ int main(void)
     tcase_add_loop_test(train_case, goes_on_without_a_recording, 0, 2);
     tcase_add_test(train_case, dumps_cost_what_they_do);
     tcase_add_test(train_case, resident_batches);
+    tcase_add_test(train_case, engines_are_kept);
     tcase_add_test(train_case, phases_by_the_device);
     tcase_add_loop_test(train_case, refused_in_one_line, 0, rows);
     Suite *suite = suite_create("cuda_train");
