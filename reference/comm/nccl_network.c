@@ -4,9 +4,9 @@
 #include "nccl_parts.h"
 
 #include <dirent.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "kernels/core/file.h"
 #include "kernels/core/log.h"
@@ -58,13 +58,9 @@ static bool find_adapter(char *name, size_t bytes)
     while (adapters != NULL && !found && (entry = readdir(adapters)) != NULL) {
         for (int port = 1; port <= 2 && !found && entry->d_name[0] != '.'; port++) {
             LS_TEXT(path, 800, "%s/%s/ports/%d/state", folder, entry->d_name, port);
-            char state[32] = "";
-            FILE *file = fopen(path, "r");
-            found = file != NULL && fgets(state, sizeof state, file) != NULL &&
-                    strstr(state, "ACTIVE") != NULL;
-            if (file != NULL) {
-                fclose(file);
-            }
+            char *state = access(path, R_OK) == 0 ? ls_text_read(path) : NULL;
+            found = state != NULL && strstr(state, "ACTIVE") != NULL;
+            free(state);
             if (found) {
                 ls_text_put(name, bytes, "%s, port %d", entry->d_name, port);
             }

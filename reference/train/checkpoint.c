@@ -389,12 +389,11 @@ static ls_status check_metadata(const ls_strict_reader *reader, const ls_trainer
 /* Warns of each setting that differs, other than those that may. */
 static void warn_differences(const ls_strict_reader *reader, const ls_trainer *trainer)
 {
-    static const char *const own[] = {"steps",        "epochs",     "save",           "resume",
-                                      "init",         "threads",    "workers",        "dump-steps",
-                                      "dump-ranks",   "digest",     "trace",          "overflow-at",
-                                      "audit",        "print-freq", "timeout",        "comm",
-                                      "digest-every", "cuda-graph", "cudnn-benchmark",
-                                      "engines"};
+    static const char *const own[] = {
+        "steps",   "epochs",       "save",       "resume",          "init",
+        "threads", "workers",      "dump-steps", "dump-ranks",      "digest",
+        "trace",   "overflow-at",  "audit",      "print-freq",      "timeout",
+        "comm",    "digest-every", "cuda-graph", "cudnn-benchmark", "engines"};
     cJSON *theirs = cJSON_Parse(ls_safetensors_metadata_of(reader->file, "options", ""));
     cJSON *ours = ls_options_json(&trainer->options);
     for (const cJSON *item = theirs == NULL ? NULL : theirs->child; item != NULL;

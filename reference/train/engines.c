@@ -9,7 +9,6 @@
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
 #include "agree.h"
-#include "setup.h"
 
 static const char title[] = "# engines of convolutions, kept by --engines of lockstep-train\n";
 
@@ -84,9 +83,6 @@ ls_status ls_engines_recall(ls_trainer *trainer, char **section)
     *section = NULL;
     if (path[0] == '\0') {
         return LS_OK;
-    }
-    if (trainer->device.api->engines_export == NULL) {
-        return ls_setup_unsupported(trainer, "--engines", "this device has no choice of engines");
     }
     name_section(trainer, name, sizeof name);
     if (trainer->world.rank == 0) {

@@ -11,8 +11,7 @@
 #include "trainer.h"
 
 /* The section for this run, rank 0's for all ranks: to be freed; NULL: no --engines, no file or no
- * such section. LS_ERR_USAGE if it is no such file, LS_ERR_UNSUPPORTED on a device that has no
- * choice. */
+ * such section. LS_ERR_USAGE if it is no such file. */
 ls_status ls_engines_recall(ls_trainer *trainer, char **section);
 /* After the plan: the engines of `section`, or with NULL those of rank 0 where they have been
  * timed, which rank 0 adds to the file. */

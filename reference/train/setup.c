@@ -201,6 +201,9 @@ static ls_status create_plan(ls_trainer *trainer)
         return ls_setup_unsupported(trainer, "--arch", why);
     }
     char *engines = NULL;
+    if (trainer->options.engines[0] != '\0' && device->api->engines_export == NULL) {
+        return ls_setup_unsupported(trainer, "--engines", "this device has no choice of engines");
+    }
     LS_TRY(ls_engines_recall(trainer, &engines));
     options.untimed = engines != NULL;
     ls_status status =
