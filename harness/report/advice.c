@@ -250,9 +250,9 @@ static void advise_noise(const ls_report_run *run, cJSON *advice)
     }
     if (hidden > 0) {
         snprintf(text, sizeof text,
-                 "%d of %d throughput jobs have no figure to rely on (in parentheses, or without a "
+                 "%d of %d throughput %s no figure to rely on (in parentheses, or without a "
                  "number).",
-                 hidden, measured);
+                 hidden, measured, measured == 1 ? "job has" : "jobs have");
         say(advice, text);
     }
     if (oversubscribed > 0) {

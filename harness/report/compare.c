@@ -295,11 +295,11 @@ static void say_scaling(const ls_report_run *run, cJSON *list)
     }
     double ceiling = ls_report_compare_ceiling(run, job);
     if (ceiling < 1) {
-        ls_text_add(text, sizeof text,
-                    "; %d ranks of %d thread%s share %d cores, which limits it to %.2f",
-                    job->spec->world, job->record->rank[0].threads,
-                    job->record->rank[0].threads == 1 ? "" : "s", ls_report_speed_threads(run, job),
-                    ceiling);
+        int cores = ls_report_speed_threads(run, job);
+        ls_text_add(
+            text, sizeof text, "; %d ranks of %d thread%s share %d core%s, which limits it to %.2f",
+            job->spec->world, job->record->rank[0].threads,
+            job->record->rank[0].threads == 1 ? "" : "s", cores, cores == 1 ? "" : "s", ceiling);
     }
     ls_text_add(text, sizeof text, ".");
     say(list, text);

@@ -83,6 +83,12 @@ static void write_more_rows(const ls_report_run *run, const ls_report_page_form 
 }
 
 /* Exposed communication, measured in both ways. */
+static bool shows_exposed(const ls_report_job *job)
+{
+    return job->spec->role == LS_ROLE_THROUGHPUT && job->spec->world > 1 &&
+           ls_report_job_is_result(job);
+}
+
 static void write_exposed(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
 {
     ls_page_table table;
@@ -91,8 +97,7 @@ static void write_exposed(const ls_report_run *run, const ls_report_page_form *f
                        "difference>");
     for (int j = 0; j < run->job_count; j++) {
         const ls_report_job *job = &run->job[j];
-        if (job->spec->role != LS_ROLE_THROUGHPUT || job->spec->world < 2 ||
-            !ls_report_job_is_result(job)) {
+        if (!shows_exposed(job)) {
             continue;
         }
         char against[112] = "not run", low[32], high[32], value[32];
@@ -115,6 +120,12 @@ static void write_exposed(const ls_report_run *run, const ls_report_page_form *f
         ls_page_number(&table, no_comm.value - waited_ms);
     }
     ls_page_table_close(&table);
+    form->paragraph(
+        to,
+        "All on the slowest rank. Waited for: from the end of its own backward to its last "
+        "reduction. Against no_comm: step time minus that of the job no_comm, the same level and "
+        "world without reduction. Load or clocks that change between the two jobs are part of it. "
+        "Difference: against no_comm minus waited for.");
 }
 
 static void write_memory(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
@@ -173,14 +184,19 @@ static void write_sentences(const ls_report_page_form *form, FILE *to, const cha
 
 static void write_compared(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
 {
-    write_sentences(form, to, "Communication, DDP, scaling", ls_report_compare_sentences(run));
-    write_exposed(run, form, to);
-    form->paragraph(
-        to,
-        "All on the slowest rank. Waited for: from the end of its own backward to its last "
-        "reduction. Against no_comm: step time minus that of the job no_comm, the same level and "
-        "world without reduction. Load or clocks that change between the two jobs are part of it. "
-        "Difference: against no_comm minus waited for.");
+    cJSON *sentences = ls_report_compare_sentences(run);
+    int rows = 0;
+    for (int j = 0; j < run->job_count; j++) {
+        rows += shows_exposed(&run->job[j]);
+    }
+    if (rows > 0 || cJSON_GetArraySize(sentences) > 0) {
+        write_sentences(form, to, "Communication, DDP, scaling", sentences);
+    } else {
+        cJSON_Delete(sentences);
+    }
+    if (rows > 0) {
+        write_exposed(run, form, to);
+    }
     write_memory(run, form, to);
 }
 
@@ -334,7 +350,8 @@ static void write_conformance(const ls_report_run *run, const ls_report_page_for
     const cJSON *headline = cJSON_GetObjectItemCaseSensitive(run->record, "headline");
     int all = ls_json_int(cJSON_GetObjectItemCaseSensitive(headline, "correct"), "claim_cases", 0);
     form->heading(to, "Conformance by family");
-    snprintf(text, sizeof text, "%d cases: %d inside the claim", total, claimed);
+    snprintf(text, sizeof text, "%d case%s: %d inside the claim", total, total == 1 ? "" : "s",
+             claimed);
     if (all > claimed) {
         ls_text_add(text, sizeof text, ", which has %d", all);
     }
@@ -374,11 +391,20 @@ static void append_value(char *text, const cJSON *value)
     }
 }
 
+static bool is_plain_list(const cJSON *value)
+{
+    bool plain = cJSON_IsArray(value);
+    for (const cJSON *child = value->child; child != NULL; child = child->next) {
+        plain = plain && !cJSON_IsObject(child) && !cJSON_IsArray(child);
+    }
+    return plain;
+}
+
 /* Leaves of an object as rows "a.b.c | value"; a list of plain values is one leaf. */
 static void write_leaves(const cJSON *value, const char *name, ls_page_table *table)
 {
     const cJSON *child = value->child;
-    bool list = cJSON_IsArray(value) && !cJSON_IsObject(child) && !cJSON_IsArray(child);
+    bool list = is_plain_list(value);
     char text[TEXT_BYTES] = "";
     if (!list && (cJSON_IsObject(value) || cJSON_IsArray(value))) {
         for (int index = 0; child != NULL; child = child->next, index++) {

@@ -73,8 +73,9 @@ static void title_gradients(const ls_report_run *run, const ls_report_job *const
         ls_text_add(head->title, sizeof head->title, "Gradient error: no gradient was judged");
     } else if (worst <= 1) {
         ls_text_add(head->title, sizeof head->title,
-                    "Gradients of %d jobs are inside their limits; closest: %s, %s, at %.2f of it",
-                    judged, ls_report_job_level(worst_job, level),
+                    "Gradients of %d job%s inside %s limits; closest: %s, %s, at %.2f of it",
+                    judged, judged == 1 ? " are" : "s are", judged == 1 ? "its" : "their",
+                    ls_report_job_level(worst_job, level),
                     ls_table_plain(worst_name, plain, sizeof plain), worst);
     } else {
         ls_text_add(head->title, sizeof head->title, "%s: %s is %.2g x its limit",

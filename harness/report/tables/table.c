@@ -96,7 +96,8 @@ void ls_table_add_marks(const ls_report_run *run, const ls_report_job *const *jo
         ls_text_add(marks, sizeof marks, "; half is emulated");
     }
     if (oversubscribed > 0 && cores > 0) {
-        ls_text_add(marks, sizeof marks, "; %d ranks share %d cores", oversubscribed, cores);
+        ls_text_add(marks, sizeof marks, "; %d ranks share %d core%s", oversubscribed, cores,
+                    cores == 1 ? "" : "s");
     } else if (oversubscribed > 0) {
         ls_text_add(marks, sizeof marks, "; %d ranks share too few devices", oversubscribed);
     }
