@@ -220,6 +220,27 @@ static ls_amp *open_amp(const ls_device *device, const ls_amp_options *options)
     return amp;
 }
 
+/* With optimizer 0, whose group 0 has the first `count` parameters. */
+static ls_amp *open_group(const ls_device *device, const ls_amp_options *options, params *p,
+                          const ls_optimizer_config *config, float lr, int count)
+{
+    ls_amp *amp = open_amp(device, options);
+    int optimizer, group;
+    make_params(p);
+    GOOD(ls_amp_add_optimizer(amp, &optimizer));
+    GOOD(ls_amp_add_group(amp, 0, config, lr, p->param, count, &group));
+    return amp;
+}
+
+/* A block of optimizer 0 alone. */
+static ls_step_state *begin_block(ls_amp *amp, int loss, bool delay)
+{
+    static const int only[] = {0};
+    ls_step_state *state;
+    GOOD(ls_amp_begin(amp, loss, only, 1, delay, &state));
+    return state;
+}
+
 /* All gradients of a parameter become `value`, times the scale. */
 static void give(ls_amp *amp, params *p, int param, float value, float scale, int group, int index)
 {
@@ -435,13 +456,9 @@ START_TEST(tensors_of_a_group)
         ls_amp_options options = options_of(1, form % 3);
         options.masters = form < 3 || form >= 6;
         options.enabled = form < 6;
-        ls_amp *amp = open_amp(&device, &options);
-        bool masters = form < 3;
         static params p;
-        make_params(&p);
-        int optimizer, group;
-        GOOD(ls_amp_add_optimizer(amp, &optimizer));
-        GOOD(ls_amp_add_group(amp, 0, &sgd, 1, p.param, PARAMS, &group));
+        ls_amp *amp = open_group(&device, &options, &p, &sgd, 1, PARAMS);
+        bool masters = form < 3;
         ck_assert_int_eq(ls_amp_param_count(amp, 0), PARAMS);
         int64_t bytes = 0;
         const char *least = NULL;
@@ -504,22 +521,17 @@ END_TEST
 START_TEST(calls_of_a_step)
 {
     ls_device device = recording_device();
-    static const int only[] = {0};
     for (int moments = 0; moments <= 2; moments++) {
         ls_amp_options options = options_of(1, moments);
-        ls_amp *amp = open_amp(&device, &options);
         static params p;
-        make_params(&p);
-        int optimizer, group;
+        ls_amp *amp = open_group(&device, &options, &p, &sgd, 0.5f, 3);
+        int group;
         bool skipped = true;
-        ls_step_state *state;
-        GOOD(ls_amp_add_optimizer(amp, &optimizer));
-        GOOD(ls_amp_add_group(amp, 0, &sgd, 0.5f, p.param, 3, &group));
         GOOD(ls_amp_add_group(amp, 0, &sgd, 0.25f, p.param + 3, 1, &group));
         GOOD(ls_amp_set_lr(amp, 0, 1, 0.125f));
         device_log.steps = 0;
         for (int block = 0; block < 3; block++) { /* p0 in all, p1 and p3 in two, p2 in one */
-            GOOD(ls_amp_begin(amp, 0, only, 1, false, &state));
+            const ls_step_state *state = begin_block(amp, 0, false);
             ck_assert(state->loss_scale == 8);
             give(amp, &p, 0, 1, 8, 0, 0);
             if (block > 0) {
@@ -571,17 +583,11 @@ START_TEST(a_bad_state_is_named)
 {
     ls_device device = recording_device();
     ls_amp_options options = options_of(1, 2);
-    ls_amp *amp = open_amp(&device, &options);
-    static const int only[] = {0};
     static params p;
-    make_params(&p);
-    int optimizer, group;
+    ls_amp *amp = open_group(&device, &options, &p, &sgd, 0.5f, 3);
     bool skipped;
-    ls_step_state *state;
-    GOOD(ls_amp_add_optimizer(amp, &optimizer));
-    GOOD(ls_amp_add_group(amp, 0, &sgd, 0.5f, p.param, 3, &group));
     for (int bad = -1; bad < 3; bad++) {
-        GOOD(ls_amp_begin(amp, 0, only, 1, false, &state));
+        begin_block(amp, 0, false);
         for (int k = 0; k < 3; k++) {
             give(amp, &p, k, 0, 8, 0, k);
         }
@@ -625,17 +631,11 @@ START_TEST(a_norm_of_unequal_steps_is_refused)
     for (size_t r = 0; r < 3; r++) {
         ls_device device = recording_device();
         ls_amp_options options = options_of(1, 2);
-        ls_amp *amp = open_amp(&device, &options);
-        static const int only[] = {0};
         static params p;
-        make_params(&p);
-        int optimizer, group;
+        ls_amp *amp = open_group(&device, &options, &p, &rows[r].config, 0.5f, 2);
         bool skipped;
-        ls_step_state *state;
-        GOOD(ls_amp_add_optimizer(amp, &optimizer));
-        GOOD(ls_amp_add_group(amp, 0, &rows[r].config, 0.5f, p.param, 2, &group));
         for (int block = 0; block < 2; block++) {
-            GOOD(ls_amp_begin(amp, 0, only, 1, false, &state));
+            begin_block(amp, 0, false);
             give(amp, &p, 0, 1, 8, 0, 0);
             if (block == 1) {
                 give(amp, &p, 1, 1, 8, 0, 1);
@@ -677,17 +677,11 @@ START_TEST(an_overflow_is_a_skip)
         options.context = heard;
         options.verbosity = form < 2;
         heard_count = 0;
-        ls_amp *amp = open_amp(&device, &options);
-        static const int only[] = {0};
         static params p;
-        make_params(&p);
-        int optimizer, group;
+        ls_amp *amp = open_group(&device, &options, &p, &sgd, 0.5f, 2);
         bool skipped = false;
         float scale;
-        ls_step_state *state;
-        GOOD(ls_amp_add_optimizer(amp, &optimizer));
-        GOOD(ls_amp_add_group(amp, 0, &sgd, 0.5f, p.param, 2, &group));
-        GOOD(ls_amp_begin(amp, 1, only, 1, false, &state));
+        begin_block(amp, 1, false);
         give(amp, &p, 0, 1, 8, 0, 0);
         give(amp, &p, 1, INFINITY, 8, 0, 1);
         GOOD(ls_amp_end(amp));
@@ -722,16 +716,13 @@ START_TEST(blocks_add_up)
 {
     ls_device device = recording_device();
     ls_amp_options options = options_of(2, 0);
-    ls_amp *amp = open_amp(&device, &options);
     static params p;
-    make_params(&p);
-    static const int both[] = {1, 0}, only[] = {0};
+    ls_amp *amp = open_group(&device, &options, &p, &sgd, 1, 2); /* fp16, f32 */
+    static const int both[] = {1, 0};
     int optimizer, group;
     ls_step_state *state;
     float small = 0x1p-12f;
     GOOD(ls_amp_add_optimizer(amp, &optimizer));
-    GOOD(ls_amp_add_optimizer(amp, &optimizer));
-    GOOD(ls_amp_add_group(amp, 0, &sgd, 1, p.param, 2, &group)); /* fp16, f32 */
     GOOD(ls_amp_add_group(amp, 1, &sgd, 1, p.param + 2, 1, &group));
 #define GRAD_IS(optimizer, index, value)                            \
     do {                                                            \
@@ -741,7 +732,7 @@ START_TEST(blocks_add_up)
             ck_assert_float_eq(host_get(&view_.grad, i_), value);   \
         }                                                           \
     } while (0)
-    GOOD(ls_amp_begin(amp, 0, only, 1, false, &state));
+    begin_block(amp, 0, false);
     give(amp, &p, 0, 1, 8, 0, 0);
     GOOD(ls_amp_end(amp));
     GRAD_IS(0, 0, 1);
@@ -758,7 +749,7 @@ START_TEST(blocks_add_up)
     GOOD(ls_amp_zero_grad(amp, 0));
     ck_assert(!ls_amp_param_at(amp, 0, 0).has_grad);
     for (int block = 0; block < 3; block++) { /* 1 + 2^-12 + 2^-12, held in fp16: 1 */
-        GOOD(ls_amp_begin(amp, 0, only, 1, block < 2, &state));
+        begin_block(amp, 0, block < 2);
         give(amp, &p, 0, block == 0 ? 1 : small, 8, 0, 0);
         give(amp, &p, 1, block == 0 ? 1 : small, 8, 0, 1);
         GOOD(ls_amp_end(amp));
@@ -769,20 +760,20 @@ START_TEST(blocks_add_up)
     /* p1 was held back, p0 not: the block without delay takes both, and another optimizer steps */
     bool skipped;
     GOOD(ls_amp_zero_grad(amp, 0));
-    GOOD(ls_amp_begin(amp, 0, only, 1, true, &state));
+    begin_block(amp, 0, true);
     give(amp, &p, 1, 3, 8, 0, 1);
     GOOD(ls_amp_end(amp));
     GOOD(ls_amp_step(amp, 1, &skipped));
-    GOOD(ls_amp_begin(amp, 0, only, 1, false, &state));
+    begin_block(amp, 0, false);
     give(amp, &p, 0, 5, 8, 0, 0);
     GOOD(ls_amp_end(amp));
     GRAD_IS(0, 0, 5);
     GRAD_IS(0, 1, 3);
     /* a block that is dropped: what it reported does not count in the next */
-    GOOD(ls_amp_begin(amp, 0, only, 1, false, &state));
+    begin_block(amp, 0, false);
     give(amp, &p, 0, 7, 8, 0, 0);
     ls_amp_cancel(amp);
-    GOOD(ls_amp_begin(amp, 0, only, 1, false, &state));
+    begin_block(amp, 0, false);
     GOOD(ls_amp_end(amp));
     GRAD_IS(0, 0, 5);
     /* elsewhere from now on */
@@ -790,7 +781,7 @@ START_TEST(blocks_add_up)
     ls_tensor to = {moved, p.param[0].grad.dtype, p.param[0].grad.count};
     GOOD(ls_amp_set_grad(amp, 0, 0, 0, to));
     p.param[0].grad = to;
-    GOOD(ls_amp_begin(amp, 0, only, 1, false, &state));
+    begin_block(amp, 0, false);
     give(amp, &p, 0, 2, 8, 0, 0);
     GOOD(ls_amp_end(amp));
     GRAD_IS(0, 0, 7);
@@ -812,16 +803,10 @@ START_TEST(static_scales)
         options.scaler.dynamic = false;
         options.initial_scale = rows[r].scale;
         options.masters = rows[r].masters;
-        ls_amp *amp = open_amp(&device, &options);
         static params p;
-        make_params(&p);
-        static const int only[] = {0};
-        int optimizer, group;
+        ls_amp *amp = open_group(&device, &options, &p, &sgd, 1, 2);
         bool skipped = true;
-        ls_step_state *state;
-        GOOD(ls_amp_add_optimizer(amp, &optimizer));
-        GOOD(ls_amp_add_group(amp, 0, &sgd, 1, p.param, 2, &group));
-        GOOD(ls_amp_begin(amp, 0, only, 1, false, &state));
+        const ls_step_state *state = begin_block(amp, 0, false);
         give(amp, &p, 0, 3, rows[r].scale, 0, 0);
         give(amp, &p, 1, INFINITY, rows[r].scale, 0, 1);
         GOOD(ls_amp_end(amp));
@@ -847,18 +832,13 @@ START_TEST(overflows_that_end_a_run)
         if (form == 1) {
             options.scaler.backoff_factor = 1;
         }
-        ls_amp *amp = open_amp(&device, &options);
         static params p;
-        make_params(&p);
-        static const int only[] = {0};
-        int optimizer, group, last = form == 0 ? 3 : 51;
+        ls_amp *amp = open_group(&device, &options, &p, &sgd, 1, 3);
+        int last = form == 0 ? 3 : 51;
         bool skipped;
-        ls_step_state *state;
-        GOOD(ls_amp_add_optimizer(amp, &optimizer));
-        GOOD(ls_amp_add_group(amp, 0, &sgd, 1, p.param, 3, &group));
         for (int block = 1; block <= last; block++) {
             int loss = block == 1 ? 0 : 1; /* the first is clean, and of another loss */
-            GOOD(ls_amp_begin(amp, loss, only, 1, false, &state));
+            begin_block(amp, loss, false);
             give(amp, &p, 0, 1, 8, 0, 0);
             if (block > 1) {
                 give(amp, &p, 2, NAN, 8, 0, 2);
