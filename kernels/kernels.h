@@ -124,7 +124,6 @@ typedef struct ls_backend_options {
     int local_rank;
     bool deterministic; /* only engines whose result repeats bit for bit */
     bool tf32;          /* allow TF32 products under f32 */
-    bool benchmark;     /* time the engines of products and take the fastest */
     bool oversubscribe; /* with fewer devices than local_ranks, share them: the device is
                            device_index modulo their number. Otherwise that is LS_ERR_INFRA */
 } ls_backend_options;
@@ -158,8 +157,7 @@ typedef struct ls_plan_options {
     const ls_norm_sync *norm_sync; /* NULL: statistics of this rank's batch */
     bool forced_branches; /* plan_force may be called. ReLUs are then passes of their own (more time
                              and memory); without forced branches the results are the same bits */
-    bool untimed; /* do not time engines, whatever the backend was opened with: engines_import
-                     follows */
+    bool benchmark;       /* time the engines of products and take the fastest */
 } ls_plan_options;
 
 typedef struct ls_plan_info {
@@ -316,7 +314,7 @@ typedef struct ls_scaler_config {
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-enum { LS_BACKEND_ABI = 11 };
+enum { LS_BACKEND_ABI = 12 };
 
 typedef struct ls_backend_api {
     int abi;          /* LS_BACKEND_ABI */

@@ -23,7 +23,8 @@ struct ls_backend {
     int major, minor, processors; /* compute capability, multiprocessors */
     char name[96];                /* "NVIDIA H200 (GPU-uuid)" */
     char numa[64];                /* "NUMA node 1, 32 cores" */
-    bool deterministic, tf32, benchmark;
+    bool deterministic, tf32;
+    bool benchmark;          /* of the latest plan (ls_plan_options) */
     int64_t workspace_limit; /* bytes that one product may use */
     cudnnHandle_t dnn;
     cublasLtHandle_t blas;

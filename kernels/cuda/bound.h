@@ -44,7 +44,7 @@ ls_cuda_rates_fn ls_cuda_rates;
 
 typedef struct ls_cuda_bound_options {
     int device;
-    bool tf32, benchmark;
+    bool tf32;
     int repeats; /* as above */
     bool passes; /* also time each pass by itself */
 } ls_cuda_bound_options;

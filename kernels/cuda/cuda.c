@@ -123,7 +123,6 @@ static ls_status cuda_open(const ls_backend_options *options, ls_backend **out)
     backend->device = device;
     backend->deterministic = options->deterministic;
     backend->tf32 = options->tf32;
-    backend->benchmark = options->benchmark;
     backend->workspace_limit = (int64_t)WORKSPACE_LIMIT_MB << 20;
     backend->tables = ls_multi_tables_create();
     ls_status status = backend->tables != NULL ? LS_OK : LS_ERR_INFRA;

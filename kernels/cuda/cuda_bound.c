@@ -377,8 +377,7 @@ ls_status ls_cuda_bound(const ls_network *network, const ls_plan_options *plan,
     const ls_backend_options how = {.device_index = options->device,
                                     .local_ranks = 1,
                                     .oversubscribe = true,
-                                    .tf32 = options->tf32,
-                                    .benchmark = options->benchmark};
+                                    .tf32 = options->tf32};
     ls_cuda_bound_measured measured = {0};
     measuring m = {.api = ls_backend_entry(), .network = network, .options = plan};
     LS_TRY(m.api->open(&how, &m.backend));

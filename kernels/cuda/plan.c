@@ -37,11 +37,8 @@ static ls_status fill_plan(ls_plan *plan)
     plan->engines = calloc(1, LS_PLAN_TEXT_BYTES);
     LS_TRY_MEMORY(plan->fusions != NULL && plan->engines != NULL, "the description of a plan");
     LS_TRY(ls_plan_tensors_create(plan->network, &plan->bound));
-    bool benchmark = plan->backend->benchmark;
-    plan->backend->benchmark = benchmark && !plan->options.untimed;
-    ls_status status = ls_work_create(plan);
-    plan->backend->benchmark = benchmark;
-    LS_TRY(status);
+    plan->backend->benchmark = plan->options.benchmark;
+    LS_TRY(ls_work_create(plan));
     LS_TRY(ls_bind_create(plan));
     LS_TRY(ls_plan_ready_create(plan->network, &plan->ready));
     ls_work_describe(plan, plan->fusions, LS_PLAN_TEXT_BYTES);

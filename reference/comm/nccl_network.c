@@ -1,5 +1,5 @@
 /* The network that NCCL uses between hosts. No call returns it, so it is read from NCCL's own log
- * ("NCCL INFO Using network IB", since 2.0), which goes to a file of the run's folder unless the
+ * ("NCCL INFO Using network IB"), which goes to a file of the run's folder unless the
  * user has asked for NCCL's log elsewhere. */
 #include "nccl_parts.h"
 

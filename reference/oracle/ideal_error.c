@@ -194,7 +194,8 @@ static void measure_stats(const ls_oracle_step *step, const double *ideal, const
                           double *error2)
 {
     const ls_nettab *net = step->net;
-    memset(error2, 0, 2 * (size_t)net->node_count * sizeof *error2); /* a damaged cache was read */
+    /* a damaged file of the cache may have filled it */
+    memset(error2, 0, 2 * (size_t)net->node_count * sizeof *error2);
     for (int i = 0; i < net->node_count; i++) {
         int64_t count = (int64_t)ls_oracle_stats_groups(step) * net->node[i].channels;
         for (int k = 0; k < 2 && net->node[i].kind == LS_NETTAB_NORM; k++) {

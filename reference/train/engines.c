@@ -62,7 +62,9 @@ static ls_status read_own(const char *path, const char *name, char **section)
     return status;
 }
 
-/* Rank 0's text to all ranks. A rank 0 that failed has left, and the others are told so. */
+/* Gives all ranks rank 0's text. A rank 0 that fails before closes its store, which ends their
+ * wait.
+ */
 static ls_status share(ls_trainer *trainer, char **text)
 {
     LS_TEXT(key, 80, "run/engines/%s", trainer->network.arch);

@@ -126,7 +126,6 @@ ls_status ls_setup_device(ls_trainer *trainer)
         .local_rank = trainer->world.machine_rank,
         .deterministic = options->deterministic,
         .tf32 = options->tf32,
-        .benchmark = options->cudnn_benchmark,
         .oversubscribe = trainer->world.oversubscribe,
     };
     LS_TRY(ls_device_open(options->device, &backend, &trainer->device));
@@ -205,7 +204,7 @@ static ls_status create_plan(ls_trainer *trainer)
         return ls_setup_unsupported(trainer, "--engines", "this device has no choice of engines");
     }
     LS_TRY(ls_engines_recall(trainer, &engines));
-    options.untimed = engines != NULL;
+    options.benchmark = trainer->options.cudnn_benchmark && engines == NULL;
     ls_status status =
         device->api->plan_create(device->backend, &trainer->trunk, &options, &trainer->plan);
     LS_THEN(status, ls_engines_settle(trainer, engines));

@@ -83,14 +83,12 @@ static ls_status measure(layers *l)
     const ls_plan_options plan = {.batch = l->batch,
                                   .height = l->image_size,
                                   .width = l->image_size,
+                                  .benchmark = l->benchmark,
                                   .activation = f16    ? LS_F16
                                                 : bf16 ? LS_BF16
                                                        : LS_F32};
-    const ls_cuda_bound_options how = {.device = l->device,
-                                       .tf32 = tf32,
-                                       .benchmark = l->benchmark,
-                                       .repeats = l->repeats,
-                                       .passes = true};
+    const ls_cuda_bound_options how = {
+        .device = l->device, .tf32 = tf32, .repeats = l->repeats, .passes = true};
     LS_TRY(ls_model_build(l->arch, NUM_CLASSES, l->image_size, &network));
     ls_status status = LS_OK;
     LS_TRY_GOTO(status, ls_load_symbol("cuda", LS_CUDA_RATES_ENTRY, &rates), free_network);

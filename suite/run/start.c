@@ -75,8 +75,8 @@ ls_status ls_start_measure(ls_matrix_site *site)
     }
     plain job;
     ls_status status = run_plain(site, folder, &job);
+    site->start_s = ceil(1000 * job.seconds) / 1000; /* is read back as it is */
     if (status == LS_OK) {
-        site->start_s = ceil(1000 * job.seconds) / 1000; /* is read back as it is */
         ls_record_free(&job.record);
     }
     ls_path_remove_tree(folder);

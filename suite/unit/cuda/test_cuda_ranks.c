@@ -171,6 +171,31 @@ START_TEST(shared_statistics_are_equal)
 }
 END_TEST
 
+/* The engines that rank 0 reads are those of all ranks: untimed they would take the slow engine 15.
+ * If rank 0 cannot read them, no rank waits. */
+START_TEST(kept_engines_are_shared)
+{
+    static const char *const launch = "--nproc-per-node 2";
+    char options[2 * PATH_MAX], command[2 * PATH_MAX];
+    ck_assert_int_eq(train("", launch, "--opt-level O2"), 0);
+    ck_assert(says("rank1.jsonl", "eng15"));
+    snprintf(options, sizeof options, "--opt-level O2 --cudnn-benchmark --engines '%s/engines'",
+             folder);
+    ck_assert_int_eq(train("", launch, options), 0);
+    snprintf(options, sizeof options, "--opt-level O2 --engines '%s/engines'", folder);
+    ck_assert_int_eq(train("", launch, options), 0);
+    free(equal_weights(2));
+    ck_assert(!says("rank1.jsonl", "eng15") && says("rank1.jsonl", "eng21"));
+    ck_assert(!says("rank1.jsonl", "best of "));
+    snprintf(command, sizeof command, "echo other >'%s/engines'", folder);
+    ck_assert_int_eq(exit_code(system(command)), 0);
+    int64_t begun_ns = ls_clock_ns();
+    ck_assert_int_eq(train("", launch, options), 2);
+    ck_assert(ls_clock_ms_between(begun_ns, ls_clock_ns()) < 30e3);
+    ck_assert(says("log", "not a file of engines"));
+}
+END_TEST
+
 /* Every sample has the same weight in statistics over ranks with different batch sizes, for the
  * judge and for the trainer. */
 START_TEST(unlike_batches_are_audited)
@@ -270,6 +295,7 @@ int main(void)
     tcase_add_loop_test(tests, all_record_or_none, 0, 2);
     tcase_add_loop_test(tests, an_engine_that_cannot_be_recorded, 0, 2);
     tcase_add_loop_test(tests, shared_statistics_are_equal, 0, 2);
+    tcase_add_test(tests, kept_engines_are_shared);
     tcase_add_test(tests, unlike_batches_are_audited);
     tcase_add_test(tests, devices_are_not_shared_unasked);
     tcase_add_loop_test(tests, a_lost_peer_is_named, 0, 2);
