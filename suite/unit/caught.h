@@ -10,7 +10,7 @@
 static FILE *caught_file;
 static int caught_stderr;
 
-/* From here to caught_lines, stderr goes to a file. */
+/* From here to caught_text or caught_lines, stderr goes to a file. */
 static inline void catch_lines(void)
 {
     caught_file = tmpfile();
@@ -20,9 +20,8 @@ static inline void catch_lines(void)
     dup2(fileno(caught_file), STDERR_FILENO);
 }
 
-/* What was written since, without the program and its rank before the first line ("error: ...\n");
- * valid until the next call. */
-static inline const char *caught_lines(void)
+/* What was written since; valid until the next call. */
+static inline const char *caught_text(void)
 {
     static char text[4096];
     fflush(stderr);
@@ -31,6 +30,13 @@ static inline const char *caught_lines(void)
     rewind(caught_file);
     text[fread(text, 1, sizeof text - 1, caught_file)] = '\0';
     fclose(caught_file);
+    return text;
+}
+
+/* The same without the program and its rank before the first line ("error: ...\n"). */
+static inline const char *caught_lines(void)
+{
+    const char *text = caught_text();
     const char *begin = strstr(text, ": ");
     return begin == NULL ? text : begin + 2;
 }

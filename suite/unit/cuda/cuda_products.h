@@ -203,20 +203,4 @@ static inline void all_equal(bench *b, ls_dtype type, const tensors *d, const su
     equal(type, values(b, type, d->dw, t->w_count), t->dw, t->w_count, "backward weights");
 }
 
-/* Captures in `text` what `call` writes to stderr. */
-#define CAUGHT(text, call)                                          \
-    do {                                                            \
-        FILE *caught_ = tmpfile();                                  \
-        fflush(stderr);                                             \
-        int saved_ = dup(STDERR_FILENO);                            \
-        dup2(fileno(caught_), STDERR_FILENO);                       \
-        call;                                                       \
-        fflush(stderr);                                             \
-        dup2(saved_, STDERR_FILENO);                                \
-        close(saved_);                                              \
-        rewind(caught_);                                            \
-        (text)[fread((text), 1, sizeof(text) - 1, caught_)] = '\0'; \
-        fclose(caught_);                                            \
-    } while (0)
-
 #endif

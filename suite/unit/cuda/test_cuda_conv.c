@@ -2,6 +2,7 @@
  * choice among its engines, which offer wrong ones before right ones
  * (suite/emulation/cudnn/emulated_cudnn_engines.c). */
 #include "kernels/cuda/conv_parts.h"
+#include "suite/unit/caught.h"
 #include "suite/unit/run_suite.h"
 #include "cuda_products.h"
 
@@ -128,10 +129,11 @@ END_TEST
 
 static bool adds(bench *b, const ls_conv_shape *shape, const char *variable, const char *value)
 {
-    char said[256];
     bool answer = true;
     setenv(variable, value, 1);
-    CAUGHT(said, answer = ls_conv_adds(b->backend, shape, LS_F16));
+    catch_lines();
+    answer = ls_conv_adds(b->backend, shape, LS_F16);
+    const char *said = caught_text();
     unsetenv(variable);
     ck_assert_str_eq(said, ""); /* no error: there is an alternative */
     return answer;
@@ -292,10 +294,10 @@ START_TEST(refusals_are_logged)
     bench b = bench_open(true, false, false);
     b.backend->workspace_limit = 1024;
     ls_conv *conv = NULL;
-    ls_status status = LS_OK;
-    char text[2048];
-    CAUGHT(text, status = ls_conv_create(b.backend, "layer2.0.conv1", &shapes[1], LS_F32,
-                                         LS_CONV_DX_WRITTEN, &conv));
+    catch_lines();
+    ls_status status =
+        ls_conv_create(b.backend, "layer2.0.conv1", &shapes[1], LS_F32, LS_CONV_DX_WRITTEN, &conv);
+    const char *text = caught_text();
     ck_assert_int_eq(status, LS_ERR_UNSUPPORTED);
     ck_assert_ptr_null(conv);
     const char *parts[] = {"layer2.0.conv1: cuDNN 91900 has no engine that may be used for its "
@@ -319,11 +321,13 @@ START_TEST(notes_of_a_newer_library)
 {
     bench b = bench_open(false, false, false);
     ls_conv *conv = NULL;
-    char said[2048], text[2048];
+    char text[2048];
     ls_status status = LS_OK;
     setenv("LS_EMULATED_FLAGS", "all", 1);
-    CAUGHT(said, status = ls_conv_create(b.backend, "layer2.0.conv1", &shapes[1], LS_F16,
-                                         LS_CONV_DX_WRITTEN, &conv));
+    catch_lines();
+    status =
+        ls_conv_create(b.backend, "layer2.0.conv1", &shapes[1], LS_F16, LS_CONV_DX_WRITTEN, &conv);
+    const char *said = caught_text();
     unsetenv("LS_EMULATED_FLAGS");
     ck_assert_int_eq(status, LS_OK);
     ck_assert_msg(strstr(said, "warning: layer2.0.conv1: cuDNN 91900 gives each of its engines for "
@@ -391,10 +395,12 @@ START_TEST(choices_that_do_not_fit_change_nothing)
 {
     bench b = bench_open(true, false, false);
     ls_conv *conv = conv_of(&b, &shapes[1], LS_F16);
-    char before[1024], after[1024], said[1024];
+    char before[1024], after[1024];
     ls_status status = LS_OK;
     ls_conv_choice(conv, before, sizeof before);
-    CAUGHT(said, status = ls_conv_choose(conv, unfit[_i].text));
+    catch_lines();
+    status = ls_conv_choose(conv, unfit[_i].text);
+    const char *said = caught_text();
     ck_assert_int_eq(status, unfit[_i].status);
     ck_assert_msg(strstr(said, "layer1.0.conv1: ") != NULL, "%s", said);
     ls_conv_choice(conv, after, sizeof after);
@@ -511,14 +517,12 @@ END_TEST
 START_TEST(bad_pointers_are_an_error)
 {
     loaded l = load(&shapes[1], true);
-    char said[2048];
     ls_status status[3] = {LS_OK, LS_OK, LS_OK};
-    CAUGHT(said, {
-        status[0] =
-            ls_conv_forward(l.conv, l.b.stream, (char *)l.d.x + 2, l.d.w, l.d.y, l.b.workspace);
-        status[1] = ls_conv_forward(l.conv, l.b.stream, l.d.x, l.d.w, l.d.y, NULL);
-        status[2] = ls_conv_forward(l.conv, l.b.stream, l.d.x, l.d.w, l.t.y, l.b.workspace);
-    });
+    catch_lines();
+    status[0] = ls_conv_forward(l.conv, l.b.stream, (char *)l.d.x + 2, l.d.w, l.d.y, l.b.workspace);
+    status[1] = ls_conv_forward(l.conv, l.b.stream, l.d.x, l.d.w, l.d.y, NULL);
+    status[2] = ls_conv_forward(l.conv, l.b.stream, l.d.x, l.d.w, l.t.y, l.b.workspace);
+    const char *said = caught_text();
     for (int i = 0; i < 3; i++) {
         ck_assert_int_eq(status[i], LS_ERR_INFRA);
     }

@@ -1,5 +1,6 @@
 /* Linear layers of the CUDA backend on the emulated cuBLASLt, which offers algorithms that must not
  * be used before usable ones. */
+#include "suite/unit/caught.h"
 #include "suite/unit/run_suite.h"
 #include "cuda_products.h"
 
@@ -128,9 +129,10 @@ START_TEST(flags_exclude_all)
     ls_dtype type = types[_i];
     ls_linear *linear = NULL;
     ls_status status = LS_OK;
-    char said[2048];
     setenv("LS_EMULATED_FLAGS", "all", 1);
-    CAUGHT(said, status = ls_linear_create(b.backend, "fc", 8, 512, 16, type, &linear));
+    catch_lines();
+    status = ls_linear_create(b.backend, "fc", 8, 512, 16, type, &linear);
+    const char *said = caught_text();
     unsetenv("LS_EMULATED_FLAGS");
     if (type == LS_F32) {
         ck_assert_int_eq(status, LS_ERR_UNSUPPORTED);
@@ -152,9 +154,9 @@ START_TEST(no_workspace_no_algorithm)
     bench b = bench_open(false, false, false);
     b.backend->workspace_limit = 0;
     ls_linear *linear = NULL;
-    ls_status status = LS_OK;
-    char said[1024];
-    CAUGHT(said, status = ls_linear_create(b.backend, "fc", 4, 512, 10, LS_F32, &linear));
+    catch_lines();
+    ls_status status = ls_linear_create(b.backend, "fc", 4, 512, 10, LS_F32, &linear);
+    const char *said = caught_text();
     ck_assert_int_eq(status, LS_ERR_UNSUPPORTED);
     ck_assert_msg(strstr(said, "fc: cuBLASLt has no algorithm that may be used for its forward "
                                "(fp32, 4 x 512 to 10)") != NULL,

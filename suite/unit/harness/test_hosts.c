@@ -10,27 +10,8 @@
 #include "harness/hosts/hosts.h"
 #include "harness/hosts/probe.h"
 #include "harness/hosts/remote.h"
+#include "suite/unit/caught.h"
 #include "suite/unit/run_suite.h"
-
-/* Redirects the log to a file; said_end returns its text. */
-static int said_begin(void)
-{
-    FILE *file = tmpfile();
-    ck_assert_ptr_nonnull(file);
-    int old = dup(STDERR_FILENO);
-    ck_assert_int_ge(dup2(fileno(file), STDERR_FILENO), 0);
-    fclose(file);
-    return old;
-}
-
-static void said_end(int old, char *text, size_t bytes)
-{
-    lseek(STDERR_FILENO, 0, SEEK_SET);
-    ssize_t got = read(STDERR_FILENO, text, bytes - 1);
-    text[got > 0 ? got : 0] = '\0';
-    dup2(old, STDERR_FILENO);
-    close(old);
-}
 
 START_TEST(list)
 {
@@ -91,11 +72,10 @@ START_TEST(wrong_ones)
 {
     const mistake *m = &mistakes[_i];
     ls_hosts hosts;
-    char said[1024];
-    int old = said_begin();
+    catch_lines();
     ls_status status = m->is_list ? ls_hosts_parse_list(m->text, &hosts)
                                   : ls_hosts_parse_text("hosts", m->text, &hosts);
-    said_end(old, said, sizeof said);
+    const char *said = caught_text();
     ck_assert_int_eq(status, LS_ERR_USAGE);
     ck_assert_msg(strstr(said, m->said) != NULL, "'%s' is not in '%s'", m->said, said);
     ck_assert_ptr_eq(strchr(said, '\n'), said + strlen(said) - 1); /* one line */

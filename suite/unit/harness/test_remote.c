@@ -20,6 +20,7 @@
 #include "kernels/core/clock.h"
 #include "suite/suite.h"
 #include "kernels/core/path.h"
+#include "suite/unit/caught.h"
 #include "suite/unit/run_suite.h"
 
 /* ssh's last word is a line for the remote shell, the one before it the host. */
@@ -75,28 +76,21 @@ static void tear_down(void)
 static ls_status probe_hosts(const char *list, ls_hosts *hosts, char *said)
 {
     ls_probe found[8];
-    char results[128], log[128];
+    char results[128];
     snprintf(results, sizeof results, "%s/results/runs", folder);
-    snprintf(log, sizeof log, "%s/said", folder);
     ls_probe_question question = {.folder = results, .device = "cpu", .ranks = 2};
     if (list != NULL) {
         ck_assert_int_eq(ls_hosts_parse_list(list, hosts), LS_OK);
     }
-    int old = dup(STDERR_FILENO), to = open(log, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    dup2(to, STDERR_FILENO);
+    catch_lines();
     ls_status status = ls_probe_at(hosts, &question, found);
-    dup2(old, STDERR_FILENO);
-    close(to);
-    char *text = ls_text_read(log);
-    ls_text_put(said, 2048, "%s", text);
-    free(text);
+    ls_text_put(said, 2048, "%s", caught_text());
     if (status == LS_OK) {
         ck_assert_str_eq(found[1].device, "cpu");
         ck_assert_int_ge(found[1].cores, 1);
     }
     /* nothing is left behind */
-    snprintf(log, sizeof log, "%s/results/runs", folder);
-    ck_assert_int_eq(rmdir(log), 0);
+    ck_assert_int_eq(rmdir(results), 0);
     return status;
 }
 

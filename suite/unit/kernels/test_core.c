@@ -23,6 +23,7 @@
 #include "kernels/core/usage_error.h"
 #include "kernels/core/words.h"
 #include "kernels/optimizers.h"
+#include "suite/unit/caught.h"
 #include "suite/unit/run_suite.h"
 
 /* ---- half ------------------------------------------------------------------------------------ */
@@ -778,23 +779,16 @@ START_TEST(command_lines_that_are_wrong)
         {"--zzz --help", "unknown option '--zzz'; --help lists all"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        char words[200], said[400] = "", *argv[16] = {"program"}, *rest = NULL;
+        char words[200], *argv[16] = {"program"}, *rest = NULL;
         int argc = 1;
         ls_text_put(words, sizeof words, "%s", rows[i].line);
         for (char *w = strtok_r(words, " ", &rest); w != NULL; w = strtok_r(NULL, " ", &rest)) {
             argv[argc++] = w;
         }
-        FILE *caught = tmpfile();
-        int saved = dup(STDERR_FILENO);
-        dup2(fileno(caught), STDERR_FILENO);
+        catch_lines();
         bool explained = ls_usage_error_explain(table, false, argc, argv);
-        dup2(saved, STDERR_FILENO);
-        close(saved);
-        rewind(caught);
-        said[fread(said, 1, sizeof said - 1, caught)] = '\0';
-        fclose(caught);
         LS_TEXT(want, 400, "test_core: error: %s\n", rows[i].said);
-        ck_assert_str_eq(said, rows[i].said == NULL ? "" : want);
+        ck_assert_str_eq(caught_text(), rows[i].said == NULL ? "" : want);
         ck_assert_int_eq(explained, rows[i].said != NULL);
     }
     /* in order: what follows the first argument is another program's */

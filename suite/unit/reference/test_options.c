@@ -14,6 +14,7 @@
 #include "reference/explain/explain.h"
 #include "reference/options/options.h"
 #include "reference/options/precision.h"
+#include "suite/unit/caught.h"
 #include "suite/unit/golden.h"
 #include "suite/unit/run_suite.h"
 
@@ -39,18 +40,11 @@ static outcome parse(const char *line)
         ck_assert_int_lt(count, ARGUMENTS_MAX);
         argument[count++] = word;
     }
-    FILE *caught = tmpfile();
-    ck_assert_ptr_nonnull(caught);
-    int saved = dup(STDERR_FILENO);
-    dup2(fileno(caught), STDERR_FILENO);
+    catch_lines();
     found.status = ls_options_parse(count, argument, &found.options, &found.option, &found.why);
-    dup2(saved, STDERR_FILENO);
-    close(saved);
-    rewind(caught);
-    size_t bytes = fread(found.said, 1, sizeof found.said - 1, caught);
-    fclose(caught);
-    for (size_t i = 0; i < bytes; i++) {
-        found.lines += found.said[i] == '\n';
+    snprintf(found.said, sizeof found.said, "%s", caught_text());
+    for (const char *c = found.said; *c != '\0'; c++) {
+        found.lines += *c == '\n';
     }
     return found;
 }
