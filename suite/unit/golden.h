@@ -104,6 +104,15 @@ static inline char *golden_report(const char *folder)
     LS_TEXT(path, 400, "%s/summary.json", folder);
     cJSON *summary = NULL;
     ck_assert_int_eq(ls_json_read_file(path, &summary), LS_OK);
+    /* written until schema 3 under its name in schema 1 as well */
+    cJSON *alias = cJSON_DetachItemFromObjectCaseSensitive(summary, "beside");
+    char *compare = cJSON_PrintUnformatted(cJSON_GetObjectItemCaseSensitive(summary, "compare"));
+    char *beside = cJSON_PrintUnformatted(alias);
+    ck_assert(compare != NULL && beside != NULL);
+    ck_assert_str_eq(beside, compare);
+    cJSON_free(beside);
+    cJSON_free(compare);
+    cJSON_Delete(alias);
     golden_round(summary);
     golden_json(to, "summary", summary);
     cJSON_Delete(summary);

@@ -617,6 +617,23 @@ static void drop_run(void)
     close_scratch();
 }
 
+/* Whether a ratio is called a difference: its interval leaves out 1 and it is 1 % or more. */
+static const struct {
+    ls_stats_interval ratio;
+    bool resolved;
+} ratios[] = {
+    {{1.02, 1.001, 1.04}, true},  {{1.02, 1, 1.04}, false},      {{0.98, 0.96, 0.999}, true},
+    {{0.98, 0.96, 1}, false},     {{1.009, 1.001, 1.02}, false}, {{0.991, 0.98, 0.999}, false},
+    {{1.011, 1.001, 1.02}, true}, {{0.989, 0.98, 0.999}, true},  {{1.5, NAN, NAN}, false},
+    {{1.5, 0.9, 2}, false},       {{2, 1.5, 2.5}, true},         {{0.1, 0.05, 0.2}, true},
+};
+
+START_TEST(differences_that_are_named)
+{
+    ck_assert(ls_report_compare_is_resolved(ratios[_i].ratio) == ratios[_i].resolved);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("report_compare");
@@ -640,5 +657,8 @@ int main(void)
     tcase_add_test(tests, one_run_is_no_band);
     tcase_add_test(tests, jobs_are_put_into_words);
     suite_add_tcase(suite, tests);
+    TCase *ratio_tests = tcase_create("ratios");
+    tcase_add_loop_test(ratio_tests, differences_that_are_named, 0, sizeof ratios / sizeof *ratios);
+    suite_add_tcase(suite, ratio_tests);
     return run_suite(suite);
 }

@@ -18,22 +18,10 @@
 #include "kernels/core/text.h"
 #include "suite/run/run.h"
 #include "suite/unit/golden.h"
+#include "suite/unit/harness/test_report_run.h"
 #include "suite/unit/run_suite.h"
 
 enum { GPUS = 4, STEPS = 30, SLOW = 2 };
-static char scratch[200];
-
-static FILE *create(const char *name)
-{
-    char path[400];
-    ls_text_put(path, sizeof path, "%s/%s", scratch, name);
-    *strrchr(path, '/') = '\0';
-    LS_ASSERT(ls_path_make_folder(path) == LS_OK);
-    ls_text_put(path, sizeof path, "%s/%s", scratch, name);
-    FILE *file = fopen(path, "w");
-    LS_ASSERT(file != NULL);
-    return file;
-}
 
 /* Step times of a GPU alone: SLOW is 3.8 % behind, as the one machine of 39. */
 static double step_ms(int gpu, int step)
@@ -126,17 +114,6 @@ static void write_run(bool oversubscribed)
     fclose(file);
     write_job("o2.w4", "throughput", oversubscribed);
     write_job("o2.w4.twin", "twin", oversubscribed);
-}
-
-static void open_scratch(void)
-{
-    ls_text_put(scratch, sizeof scratch, "/tmp/ls_report_gpus_XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(scratch));
-}
-
-static void close_scratch(void)
-{
-    ls_path_remove_tree(scratch);
 }
 
 START_TEST(the_slow_one_is_named)

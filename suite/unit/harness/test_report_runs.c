@@ -1,0 +1,216 @@
+/* Reports of unusual runs: the order of jobs, the marks of a row, runs without jobs. */
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness/report/job.h"
+#include "kernels/core/text.h"
+#include "suite/unit/golden.h"
+#include "suite/unit/harness/test_report_run.h"
+#include "suite/unit/run_suite.h"
+
+#define CASE(name, claimed, verdict, rest)                                                    \
+    "{\"case\":\"" name "\",\"family\":\"f\",\"in_claim\":" claimed ",\"verdict\":\"" verdict \
+    "\"" rest "}\n"
+
+/* run.json and verdicts.jsonl. */
+static const struct {
+    const char *record, *verdicts;
+} odd_runs[] = {
+    {"{}", ""},
+    {"{\"title\":\"" X72 " " X36
+     "\",\"command\":\"make\",\"created\":\"now\",\"commit\":\"abc\",\"dirty\":true,"
+     "\"machine\":{},\"installed\":[],\"findings\":[]}",
+     CASE("p", "true", "PASS", "")},
+    {"{\"where\":\"w\",\"dirty\":false,\"installed\":[\"a\",7,\"b\"],\"machine\":{\"cores\":2,"
+     "\"on\":true,"
+     "\"off\":false,\"none\":null,\"text\":\"\",\"share\":0.25,\"large\":25000000000,\"list\":[1,"
+     "\"x\",{\"y\":[2,"
+     "{\"z\":3}]},[]],\"empty\":{},\"deep\":{\"a\":{\"b\":\"c\"},\"d\":[true]}},\"headline\":{"
+     "\"correct\":{\"value\":"
+     "\"yes\"},\"speed\":{\"why\":\"w\"},\"machine\":{\"value\":\"ready\",\"why\":\"\"}}}",
+     CASE("u", "true", "UNSUPPORTED", ",\"seconds\":0.126") CASE("s", "true", "SKIP", "")
+         CASE("uo", "false", "UNSUPPORTED", "") CASE("so", "false", "SKIP", "")
+             CASE("po", "false", "PASS", "")},
+    {"{\"headline\":{\"manners\":{\"value\":\"0 of "
+     "1\",\"why\":\"x\",\"decide\":true}},\"findings\":["
+     "{\"code\":\"XID\",\"severity\":\"fail\",\"gpu\":2,\"address\":\"0000:30:00.0\",\"what\":"
+     "\"w\",\"do\":\"d\"},"
+     "{\"code\":\"GPU_COUNT\",\"severity\":\"fail\",\"address\":\"0000:40:00.0\",\"what\":\"w\"},"
+     "{\"code\":\"P2P_OFF\",\"severity\":\"warning\",\"what\":\"w\",\"do\":\"d\"},"
+     "{\"code\":\"DRIVER\",\"severity\":\"info\",\"gpu\":0},{\"code\":\"LATER\",\"gpu\":1}]}",
+     CASE("m", "true", "FAIL", ",\"manners\":true,\"evidence\":\"e\",\"value\":3,\"limit\":2")
+         CASE("v", "true", "FAIL",
+              ",\"evidence\":\"e\",\"value\":0,\"limit\":0,\"unit\":\"ulp\",\"limit_from\":\"a "
+              "rule\",\"cause\":\"c\","
+              "\"repeat\":\"r\",\"waiver\":\"\"")
+             CASE("w", "true", "WAIVED", ",\"waiver\":\"until then\",\"evidence\":\"e\"")
+                 CASE("i1", "true", "INFRA", ",\"evidence\":\"no device\"")
+                     CASE("i2", "true", "INFRA", ",\"evidence\":\"no device\"")
+                         CASE("i3", "true", "INFRA", ",\"evidence\":\"no device\"")
+                             CASE("i4", "true", "INFRA", ",\"evidence\":\"another\"")
+                                 CASE("f1", "true", "FAIL", ",\"evidence\":\"another\"")
+                                     CASE("f2", "true", "FAIL", ",\"evidence\":\"another\"")
+                                         CASE("x", "true", "LATER", "")},
+    {"{}", CASE("a", "false", "FAIL", "") CASE("b", "false", "CRASH", "")
+               CASE("c", "false", "TIMEOUT", "") CASE("d", "false", "WEAK", ",\"value\":1e-9")
+                   CASE("e", "false", "INFRA", "") CASE("f", "false", "FAIL", "")
+                       CASE("g", "false", "WAIVED", ",\"waiver\":\"x\"")},
+    /* 80 columns and 81, words that are longer, blanks */
+    {"{\"title\":\"" X36 "xxxx " X36 "yyy\",\"where\":\"" X36 "xxxx " X36 "yyyy\",\"headline\":{"
+     "\"correct\":{\"value\":\"yes\",\"why\":\"" X36 "xx " X36 "\"},\"speed\":{\"value\":\"yes\","
+     "\"why\":\"" X72 X36 " y " X72
+     "  y\"},\"machine\":{\"value\":\"ready\",\"why\":\"a  b\\nc " X36 "x " X36 " d \"}}}",
+     CASE("c", "true", "FAIL",
+          ",\"evidence\":\"" X36 " " X36 "\",\"cause\":\"" X36 "  " X35 " z\",\"repeat\":\"" X72
+          " y " X36 "\"")},
+};
+
+/* In the order of a report; the names of their folders would have it the other way round. */
+static const char *const ordered[] = {
+    "\"role\":\"throughput\",\"arch\":\"resnet18\",\"level\":\"O0\",\"half\":\"fp16\",\"world\":1,"
+    "\"nodes\":1,\"bucket_mb\":25",
+    "\"role\":\"throughput\",\"arch\":\"resnet18\",\"level\":\"O1\",\"half\":\"fp16\",\"world\":8,"
+    "\"nodes\":2,\"bucket_mb\":25",
+    "\"role\":\"throughput\",\"arch\":\"resnet18\",\"level\":\"O1\",\"half\":\"bf16\",\"world\":1,"
+    "\"nodes\":2,\"bucket_mb\":25",
+    "\"role\":\"throughput\",\"arch\":\"resnet18\",\"level\":\"O1\",\"half\":\"bf16\",\"world\":2,"
+    "\"nodes\":1,\"bucket_mb\":25",
+    "\"role\":\"throughput\",\"arch\":\"resnet18\",\"level\":\"O1\",\"half\":\"bf16\",\"world\":2,"
+    "\"nodes\":2,\"bucket_mb\":-1",
+    "\"role\":\"throughput\",\"arch\":\"resnet18\",\"level\":\"O1\",\"half\":\"bf16\",\"world\":2,"
+    "\"nodes\":2,\"bucket_mb\":1",
+    "\"role\":\"throughput\",\"arch\":\"resnet18\",\"level\":\"O1\",\"half\":\"bf16\",\"world\":2,"
+    "\"nodes\":2,\"bucket_mb\":25",
+    "\"role\":\"throughput\",\"arch\":\"resnet18\",\"level\":\"O1\",\"half\":\"bf16\",\"world\":2,"
+    "\"nodes\":2,\"bucket_mb\":0",
+    "\"role\":\"throughput\",\"arch\":\"resnet50\",\"level\":\"O0\",\"half\":\"fp16\",\"world\":1",
+    "\"role\":\"phases\",\"arch\":\"resnet18\",\"level\":\"O0\"",
+    "\"role\":\"evidence\",\"arch\":\"resnet18\",\"level\":\"O0\"",
+    "\"role\":\"reference\",\"arch\":\"resnet18\",\"level\":\"O0\"",
+    "\"role\":\"no_comm\",\"arch\":\"resnet18\",\"level\":\"O0\"",
+    "\"role\":\"ddp_world1\",\"arch\":\"resnet18\",\"level\":\"O1\"",
+    "\"role\":\"no_comm\",\"arch\":\"resnet18\",\"level\":\"O2\"",
+};
+
+START_TEST(jobs_have_an_order)
+{
+    enum { COUNT = sizeof ordered / sizeof *ordered };
+    ls_report_run run;
+    char text[600];
+    write_text("run.json", "{}\n");
+    for (int i = 0; i <= COUNT; i++) { /* the last twice */
+        int of = i < COUNT ? i : COUNT - 1;
+        LS_TEXT(path, 100, "jobs/%c%s/job.json", 'z' - of, i < COUNT ? "" : "a");
+        ls_text_put(
+            text, sizeof text,
+            "{\"label\":\"%d\",\"facts\":{%s},\"outcome\":{\"state\":\"done\",\"ranks\":[]}}\n", i,
+            ordered[of]);
+        write_text(path, text);
+    }
+    write_text("jobs/.hidden/job.json", "{}\n");
+    ck_assert_int_eq(ls_report_load(scratch, &run), LS_OK);
+    ck_assert_int_eq(run.job_count, COUNT + 1);
+    for (int i = 0; i <= COUNT; i++) {
+        ck_assert_int_eq(atoi(run.job[i].record->label), i);
+    }
+    ls_report_load_free(&run);
+}
+END_TEST
+
+/* One row that has all marks, then each alone; its events; without steps after the warm-up. */
+static const struct {
+    const char *facts, *start;
+    int steps;
+    double second_half;
+} marked[] = {
+    {"\"nodes\":2,\"simulated\":true,\"oversubscribed\":true,\"half_emulated\":true,\"checked\":"
+     "false",
+     ",\"cuda_graph\":\"off\"", 20, 1.2},
+    {"\"nodes\":2,\"simulated\":true,\"checked\":true", "", 20, 1},
+    {"\"nodes\":2,\"simulated\":false,\"checked\":true", "", 20, 1},
+    {"\"oversubscribed\":true,\"checked\":true", "", 20, 1},
+    {"\"half_emulated\":true,\"checked\":true", "", 20, 1},
+    {"\"checked\":true", ",\"cuda_graph\":\"off\"", 20, 1},
+    {"\"checked\":true", ",\"cuda_graph\":true", 20, 1.2},
+    {"\"checked\":false", "", 20, 1},
+    {"\"checked\":true", "", 7, 1},
+    {"\"checked\":true", "", 3, 1},
+    {"\"checked\":true", "", 2, 1},
+};
+
+START_TEST(marks_of_a_row_word_for_word)
+{
+    char *text = NULL, events[6000], job[600];
+    size_t bytes = 0;
+    FILE *to = open_memstream(&text, &bytes);
+    write_text("run.json", "{\"machine\":{\"cores\":1}}\n");
+    for (size_t i = 0; i < sizeof marked / sizeof *marked; i++) {
+        ls_text_put(
+            job, sizeof job,
+            "{\"label\":\"row\",\"facts\":{%s,\"role\":\"throughput\",\"arch\":\"resnet8\","
+            "\"image_size\":32,\"batch_size\":4,\"level\":\"O1\",\"half\":\"fp16\",\"world\":2,"
+            "\"bucket_mb\":25,\"warmup_steps\":2,\"sweep\":[\"level\"]},\"outcome\":{"
+            "\"state\":\"done\",\"seconds\":2,\"ranks\":[{\"rank\":0,\"rss_bytes_max\":5e6}]}}\n",
+            marked[i].facts);
+        write_text("jobs/j/job.json", job);
+        for (int rank = 0; rank < 2; rank++) {
+            LS_TEXT(path, 100, "jobs/j/rank%d.jsonl", rank);
+            ls_text_put(events, sizeof events, "{\"event\":\"start\",\"threads\":1%s}\n",
+                        marked[i].start);
+            for (int step = 1; step <= marked[i].steps; step++) {
+                ls_text_add(events, sizeof events,
+                            "{\"event\":\"step\",\"step\":%d,\"loss\":1,\"images\":4,\"ms\":{"
+                            "\"total\":%g,\"comm\":3,\"comm_exposed\":%d}}\n",
+                            step, (10 + rank + step % 3) * (step > 11 ? marked[i].second_half : 1),
+                            1 + rank);
+            }
+            write_text(path, events);
+        }
+        char *report = golden_report(scratch);
+        char *html = strstr(report, "==== report.html"), *speed = strstr(report, "## Throughput");
+        fprintf(to, "######## %s%s\n%.*s%.*s", marked[i].facts, marked[i].start,
+                (int)(strstr(report, "==== report.md") - report), report,
+                (int)(i == 0 ? html - speed : strstr(speed, "## Failures") - speed), speed);
+        free(report);
+    }
+    fclose(to);
+    golden_check("suite/unit/harness/expected/marks.txt", text);
+}
+END_TEST
+
+START_TEST(runs_without_jobs_word_for_word)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *to = open_memstream(&text, &bytes);
+    for (size_t i = 0; i < sizeof odd_runs / sizeof *odd_runs; i++) {
+        write_text("run.json", odd_runs[i].record);
+        write_text("verdicts.jsonl", odd_runs[i].verdicts);
+        char *report = golden_report(scratch);
+        char *html = strstr(report, "==== report.html"), *junit = strstr(report, "==== junit.xml");
+        char *tables = strstr(report, "==== throughput_by_level.tsv");
+        char *summary = strstr(report, "\nsummary/");
+        fprintf(to, "######## %zu\n%.*s%.*s%s", i, (int)(html - report), report,
+                (int)(i == 0 ? strlen(junit) : (size_t)(tables - junit)), junit,
+                i == 0 ? "" : summary + 1);
+        free(report);
+    }
+    fclose(to);
+    golden_check("suite/unit/harness/expected/odd_runs.txt", text);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("report_runs");
+    TCase *tests = tcase_create("report_runs");
+    tcase_set_timeout(tests, 60);
+    tcase_add_checked_fixture(tests, open_scratch, close_scratch);
+    tcase_add_test(tests, jobs_have_an_order);
+    tcase_add_test(tests, marks_of_a_row_word_for_word);
+    tcase_add_test(tests, runs_without_jobs_word_for_word);
+    suite_add_tcase(suite, tests);
+    return run_suite(suite);
+}

@@ -1,0 +1,135 @@
+/* Tables of a report: heads that are read back, labels, and the title and rows of the gradient
+ * errors. */
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness/report/job.h"
+#include "harness/report/tables/table.h"
+#include "kernels/core/text.h"
+#include "suite/unit/harness/test_report_run.h"
+#include "suite/unit/run_suite.h"
+
+static const struct {
+    const char *text, *title, *caption, *blocks;
+    int rows;
+} heads[] = {
+    {"", "", "", "", 0},
+    {"1\n2", "", "", "", 2},
+    {"# units: u\n\n1\n\n\n2\n", "", "", "", 2},
+    {"# title: t: u\n# caption:c\n# blocks:  \"A\" \"B\"\n# other\n1\n#2\n3\n", "t: u", "c",
+     " \"A\" \"B\"", 2},
+    {"# title: t\n# title: u\n#title: v\n # title: w\n", "u", "", "", 1},
+};
+
+START_TEST(heads_are_read_back)
+{
+    ls_table_head head;
+    write_text("tables/t.tsv", heads[_i].text);
+    ck_assert_int_eq(ls_table_read_head(scratch, "t", &head), LS_OK);
+    ck_assert_str_eq(head.title, heads[_i].title);
+    ck_assert_str_eq(head.caption, heads[_i].caption);
+    ck_assert_str_eq(head.blocks, heads[_i].blocks);
+    ck_assert_int_eq(head.rows, heads[_i].rows);
+}
+END_TEST
+
+START_TEST(labels_are_plain)
+{
+    char text[16];
+    ck_assert_str_eq(ls_table_plain("a\"\\`\x1f\x7f ~b", text, sizeof text), "a      ~b");
+    ck_assert_str_eq(ls_table_plain("abcdef", text, 4), "abc");
+    ck_assert_str_eq(ls_table_plain("abc", text, 4), "abc");
+    ck_assert_str_eq(ls_table_plain("", text, 1), "");
+    ck_assert_str_eq(ls_table_plain("\xc3\xa4", text, sizeof text), "\xc3\xa4");
+}
+END_TEST
+
+#define WHOLE(e) "{\"whole\":{\"e\":" e ",\"limit\":2},\"tensors\":["
+#define TENSOR(name, e) "{\"name\":\"" name "\",\"elements\":9,\"e\":" e ",\"r\":0.5,\"limit\":4}"
+
+/* Judged gradients of jobs at these levels, the table's title, and the tensors of its first rows.
+ */
+static const struct {
+    const char *levels, *gradients[3], *title, *rows;
+} judged[] = {
+    {"", {NULL}, "Gradient error: no gradient was judged", ""},
+    {"2", {NULL}, "Gradient error: no gradient was judged", ""},
+    {"2",
+     {WHOLE("1") TENSOR("a", "1") "," TENSOR("b", "1.5") "]}"},
+     "Gradients of 1 job are inside its limits; closest: O2, the whole gradient, at 0.50 of it",
+     "1\t1\t0.5\t4\t9\t2\t\"a\"\n2\t1.5\t0.5\t4\t9\t2\t\"b\"\n\n\n"},
+    {"2",
+     {WHOLE("1") TENSOR("a", "1") "," TENSOR("b\\\"", "4") "]}"},
+     "Gradients of 1 job are inside its limits; closest: O2, b , at 1.00 of it",
+     NULL},
+    {"2",
+     {WHOLE("1") TENSOR("a", "6") "," TENSOR("b", "5") "]}"},
+     "O2: a is 1.5 x its limit",
+     NULL},
+    {"2",
+     {WHOLE("1") TENSOR("a", "null") "," TENSOR("b", "9") "]}"},
+     "O2: a is inf x its limit",
+     NULL},
+    {"11",
+     {WHOLE("1") TENSOR("a", "1") "]}", WHOLE("1") TENSOR("b", "3") "]}"},
+     "Gradients of 2 jobs are inside their limits; closest: O1, b, at 0.75 of it",
+     "1\t3\t0.5\t4\t9\t1\t\"b\"\n\n\n"},
+    {"11",
+     {WHOLE("1") TENSOR("a", "3") "]}", WHOLE("1") TENSOR("b", "3") "]}"},
+     "Gradients of 2 jobs are inside their limits; closest: O1, a, at 0.75 of it",
+     "1\t3\t0.5\t4\t9\t1\t\"a\"\n\n\n"},
+    {"012",
+     {WHOLE("1") TENSOR("a", "2.5") "]}", NULL, WHOLE("1.5") TENSOR("c", "1") "]}"},
+     "Gradients of 2 jobs are inside their limits; closest: O2, the whole gradient, at 0.75 of it",
+     "1\t2.5\t0.5\t4\t9\t0\t\"a\"\n\n\n1\t1\t0.5\t4\t9\t2\t\"c\"\n\n\n"},
+};
+
+START_TEST(gradients_closest_to_their_limits)
+{
+    static const int steps[] = {0};
+    ls_report_job job[3];
+    ls_report_run run = {.job_count = (int)strlen(judged[_i].levels), .job = job};
+    ls_text_put(run.directory, sizeof run.directory, "%s", scratch);
+    write_text("tables/t.tsv", "");
+    for (int j = 0; j < run.job_count; j++) {
+        job[j] = job_of(1, steps);
+        job[j].record->spec.level = judged[_i].levels[j] - '0';
+        ls_text_put(job[j].record->spec.half, sizeof job[j].record->spec.half, "fp16");
+        if (judged[_i].gradients[j] != NULL) {
+            job[j].gradients = cJSON_Parse(judged[_i].gradients[j]);
+            ck_assert_ptr_nonnull(job[j].gradients);
+        }
+    }
+    ls_table_head head;
+    ck_assert_int_eq(ls_tables_parts_write_gradients(&run), LS_OK);
+    ck_assert_int_eq(ls_table_read_head(scratch, "gradient_error", &head), LS_OK);
+    ck_assert_str_eq(head.title, judged[_i].title);
+    char *table = read_text("tables/gradient_error.tsv");
+    for (char *line = table; judged[_i].rows != NULL; line = strchr(line, '\n') + 1) {
+        if (line[0] != '#') {
+            ck_assert_str_eq(line, judged[_i].rows);
+            break;
+        }
+    }
+    free(table);
+    for (int j = 0; j < run.job_count; j++) {
+        cJSON_Delete(job[j].gradients);
+        drop_job(&job[j]);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("report_tables");
+    TCase *tests = tcase_create("report_tables");
+    tcase_set_timeout(tests, 60);
+    tcase_add_checked_fixture(tests, open_scratch, close_scratch);
+    tcase_add_loop_test(tests, heads_are_read_back, 0, sizeof heads / sizeof *heads);
+    tcase_add_test(tests, labels_are_plain);
+    tcase_add_loop_test(tests, gradients_closest_to_their_limits, 0,
+                        sizeof judged / sizeof *judged);
+    suite_add_tcase(suite, tests);
+    return run_suite(suite);
+}
