@@ -47,9 +47,9 @@ for program in "$build"/unit/test_*; do
         *) continue ;;
         esac
     fi
-    # tests of dying processes, and of one that hides /proc, need Check's fork
+    # tests of dying processes and signals, and of one that hides /proc, need Check's fork
     case $(basename "$program") in
-    test_proc* | test_guard* | test_job* | test_launch* | test_comm* | test_gate* | test_store* | test_safetensors) CK_FORK=yes run "$(basename "$program")" "$program" ;;
+    test_proc* | test_guard* | test_job* | test_launch* | test_hosts* | test_comm* | test_gate* | test_store* | test_safetensors) CK_FORK=yes run "$(basename "$program")" "$program" ;;
     *) run "$(basename "$program")" "$program" ;;
     esac
 done

@@ -10,7 +10,11 @@
 #include "harness/hosts/hosts.h"
 #include "harness/hosts/probe.h"
 #include "harness/hosts/remote.h"
+#include "harness/machine/machine.h"
+#include "kernels/core/json.h"
+#include "kernels/core/text.h"
 #include "suite/unit/caught.h"
+#include "suite/unit/harness/played_ssh.h"
 #include "suite/unit/run_suite.h"
 
 START_TEST(list)
@@ -106,8 +110,8 @@ START_TEST(outside_slurm)
 }
 END_TEST
 
-/* ---- a host's order
- * ------------------------------------------------------------------------------ */
+/* ---- a host's order ---------------------------------------------------------------------------
+ */
 
 START_TEST(orders_of_a_bench)
 {
@@ -175,6 +179,415 @@ START_TEST(ranks_of_a_host)
 }
 END_TEST
 
+/* Which variables go to the other machines: those that a run depends on and that are not a
+ * machine's own. */
+START_TEST(variables_of_an_order)
+{
+    static const char *const sent[] = {"PATH",     "LD_X",
+                                       "PYTHONX",  "VIRTUAL_ENV",
+                                       "CONDA_X",  "LS_X",
+                                       "OMP_X",    "NCCL_X",
+                                       "CUDA_X",   "CUDNNX",
+                                       "TORCH_X",  "CUBLAS_X",
+                                       "GLOO_X",   "DNNL_X",
+                                       "ONEDNN_X", "KMP_X",
+                                       "GOMP_X",   "MKL_X",
+                                       "MALLOC_X", "LS_TOKENS",
+                                       "LS_SSHX",  "CUDA_VISIBLE_DEVICES"};
+    static const char *const own[] = {"LS_TOKEN",        "LS_RUN_DIR", "LS_NODE_ADDR", "LS_SSH",
+                                      "OMP_NUM_THREADS", "HOME",       "PATHS",        "XLS_X",
+                                      "VIRTUAL_ENVX",    "LD"};
+    enum { SENT = sizeof sent / sizeof *sent };
+    char want[1200], cwd[512], name[128 + 1];
+    ck_assert_ptr_nonnull(getcwd(cwd, sizeof cwd));
+    clearenv();
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) {
+        setenv(own[i], "own", 1);
+    }
+    for (size_t i = 0; i < SENT; i++) {
+        setenv(sent[i], "x=y", 1);
+    }
+    memset(name, 'X', sizeof name - 1);
+    memcpy(name, "LS_", 3);
+    name[sizeof name - 1] = '\0';
+    setenv(name, "too long", 1);
+    for (int all = 0; all < 2; all++) { /* the devices of ssh's hosts are this host's */
+        ls_text_put(want, sizeof want, "{\"schema\":1,\"directory\":\"%s\",\"environment\":{", cwd);
+        for (int i = 0; i < SENT - !all; i++) {
+            ls_text_add(want, sizeof want, "%s\"%s\":\"x=y\"", i == 0 ? "" : ",", sent[i]);
+        }
+        ls_text_add(want, sizeof want, "%s}}",
+                    all ? ",\"LS_TOKEN\":\"t\",\"LS_RUN_DIR\":\"/r\",\"OMP_NUM_THREADS\":\"1\""
+                        : "");
+        cJSON *order = ls_remote_session_order(all ? "t" : NULL, all ? "/r" : NULL, all, all);
+        char *text = cJSON_PrintUnformatted(order);
+        ck_assert_str_eq(text, want);
+        cJSON_free(text);
+        cJSON_Delete(order);
+    }
+    name[sizeof name - 2] = '\0'; /* 127 bytes */
+    setenv(name, "z", 1);
+    cJSON *order = ls_remote_session_order(NULL, NULL, 0, true);
+    ck_assert_str_eq(
+        ls_json_string(cJSON_GetObjectItemCaseSensitive(order, "environment"), name, ""), "z");
+    cJSON_Delete(order);
+}
+END_TEST
+
+START_TEST(an_order_is_refused_in_words)
+{
+    static const char form[] = "the first line of standard input is not an order: expected a JSON "
+                               "object with schema 1 and environment\n";
+    static const struct {
+        const char *order, *said;
+    } rows[] = {
+        {"{\"schema\":2,\"environment\":{}}", form},
+        {"{\"schema\":1,\"environment\":[]}", form},
+        {"{\"schema\":1,\"directory\":\"/nonexistent\",\"environment\":{}}",
+         "cannot change to /nonexistent on this machine: No such file or directory\n"},
+        {"{\"schema\":1,\"environment\":{\"A b\":\"x\"}}",
+         "the order on standard input: variable 'A b' is not a name with a text\n"},
+        {"{\"schema\":1,\"environment\":{\"A\":1}}",
+         "the order on standard input: variable 'A' is not a name with a text\n"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        catch_lines();
+        (void)ls_remote_session_apply(rows[i].order);
+        LS_TEXT(want, 300, "error: %s", rows[i].said);
+        ck_assert_str_eq(caught_lines(), want);
+    }
+    int ends[2];
+    ck_assert_int_eq(pipe(ends), 0);
+    ck_assert_int_eq(write(ends[1], "{\"a\"", 4), 4);
+    close(ends[1]);
+    catch_lines();
+    ck_assert_int_eq(ls_remote_session_read_order(ends[0]), LS_ERR_USAGE);
+    ck_assert_str_eq(caught_lines(), "error: no complete order on standard input: 4 bytes without "
+                                     "a newline (allowed: 60000 within 30 s)\n");
+    close(ends[0]);
+}
+END_TEST
+
+/* The last line of the event, and the last line that is not one. */
+START_TEST(a_report_in_a_log)
+{
+    static const struct {
+        const char *text, *said;
+        int of; /* of the report; 0: none */
+    } rows[] = {
+        {NULL, "", 0},
+        {"", "", 0},
+        {"\n\r\n", "", 0},
+        {"x\r\ny y\n", "y y", 0},
+        {"{\"event\":\"e\",\"of\":1}", "", 1},
+        {"x\n{\"event\":\"e\",\"of\":1}\r\n{\"event\":\"e\",\"of\":2}\n", "x", 2},
+        {"{\"event\":\"e\",\"of\":1}\ny\n{\"event\":\"f\",\"of\":2}\n",
+         "{\"event\":\"f\",\"of\":2}", 1},
+        {"{\"event\":\"e\",\"of\":1}\n{\"event\":\"e\",\"of\":2\n", "{\"event\":\"e\",\"of\":2", 1},
+        {" {\"event\":\"e\",\"of\":1}\n", " {\"event\":\"e\",\"of\":1}", 0},
+        {"0123456789012345678901234567890\n", "01234567890123456789012", 0},
+    };
+    play_begin();
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char said[24] = "before";
+        if (rows[i].text != NULL) {
+            play_file("node7", ".log", rows[i].text);
+        }
+        cJSON *report = ls_remote_report(played, 7, "e", said, sizeof said);
+        ck_assert_int_eq(ls_json_int(report, "of", 0), rows[i].of);
+        ck_assert_str_eq(said, rows[i].said);
+        cJSON_Delete(report);
+    }
+    play_end();
+}
+END_TEST
+
+/* ---- probing -------------------------------------------------------------------------------- */
+
+#define ANSWER(name, address, cores, devices, device, ports)                    \
+    "{\"event\":\"probe\",\"hostname\":\"" name "\",\"address\":\"" address     \
+    "\",\"cpu\":\"cpu of " name "\",\"cores\":" #cores ",\"devices\":" #devices \
+    ",\"device\":\"" device "\",\"ports\":[" ports "]}\n"
+#define USUAL(name) ANSWER(name, "", 4, 0, "cpu", "20000")
+
+/* Probes hosts whose list is given; *said is what it logs, and nothing may be left behind. */
+static ls_status probe(const char *list, int ranks, ls_hosts *hosts, ls_probe *found,
+                       const char **said)
+{
+    ls_probe_question question = {.folder = played, .device = "auto", .ranks = ranks};
+    ck_assert_int_eq(ls_hosts_parse_list(list, hosts), LS_OK);
+    catch_lines();
+    ls_status status = ls_probe_at(hosts, &question, found);
+    *said = caught_lines();
+    LS_TEXT(left, 200, "ls -A %s | grep -q probe", played);
+    ck_assert_int_ne(system(left), 0);
+    return status;
+}
+
+START_TEST(answers_of_hosts)
+{
+    ls_hosts hosts;
+    ls_probe found[2];
+    const char *said;
+    play_begin();
+    play_host("a", ANSWER("A", "10.0.0.9", 7, 2, "cuda", "0,1,\"2\",65535,65536,-1,30000"), "");
+    play_host("b", ANSWER("B", "", 5, 2, "cuda", ""), "");
+    hosts.port_count = hosts.port_next = 5;
+    ck_assert_int_eq(probe("a,b", 0, &hosts, found, &said), LS_OK);
+    ck_assert_str_eq(said, "");
+    for (int k = 0; k < 2; k++) {
+        ck_assert_str_eq(found[k].hostname, k == 0 ? "A" : "B");
+        ck_assert_str_eq(found[k].cpu, k == 0 ? "cpu of A" : "cpu of B");
+        ck_assert_str_eq(found[k].device, "cuda");
+        ck_assert_int_eq(found[k].cores, k == 0 ? 7 : 5);
+        ck_assert_int_eq(found[k].devices, 2);
+    }
+    ck_assert_int_eq(hosts.port_next, 0);
+    ck_assert_int_eq(hosts.port_count, 3); /* of the first host, those that are ports */
+    ck_assert(hosts.port[0] == 1 && hosts.port[1] == 65535 && hosts.port[2] == 30000);
+    char many[1000] = "{\"event\":\"probe\",\"ports\":[20000";
+    for (int i = 1; i <= LS_HOSTS_PORTS_MAX; i++) {
+        ls_text_add(many, sizeof many, ",%d", 20000 + i);
+    }
+    ls_text_add(many, sizeof many, "]}\n");
+    play_host("a", many, "");
+    ck_assert_int_eq(probe("a", 0, &hosts, found, &said), LS_OK);
+    ck_assert_int_eq(hosts.port_count, LS_HOSTS_PORTS_MAX);
+    ck_assert_int_eq(hosts.port[LS_HOSTS_PORTS_MAX - 1], 20063);
+    ck_assert_int_eq(found[0].cores, 1); /* what it does not say */
+    ck_assert_int_eq(found[0].devices, 0);
+    ck_assert_str_eq(found[0].hostname, "");
+    play_end();
+}
+END_TEST
+
+/* Where the others reach host 0, when it is reached by that name and ssh connected to that address.
+ */
+START_TEST(address_of_the_first_host)
+{
+    static const struct {
+        const char *name, *address;
+        int hosts;
+        const char *master;
+    } rows[] = {
+        {"10.1.2.3", "10.0.0.9", 2, "10.1.2.3"},
+        {"user@10.1.2.3", "10.0.0.9", 2, "10.1.2.3"},
+        {"u@v@10.1.2.3", "10.0.0.9", 2, "10.1.2.3"},
+        {"a..b", "10.0.0.9", 2, "10.0.0.9"}, /* resolves nowhere */
+        {"user@a..b", "", 2, "a..b"},
+        {"a..b", "127.0.0.1", 2, "127.0.0.1"},
+        {"localhost", "10.0.0.9", 1, "localhost"},
+        {"localhost", "10.0.0.9", 2, "10.0.0.9"}, /* the other's own */
+        {"localhost", "127.0.0.1", 2, "localhost"},
+        {"localhost", "", 2, "localhost"},
+        {"localhost", "a..b", 2, "a..b"},
+        {"127.255.255.254", "10.0.0.9", 2, "10.0.0.9"},
+        {"126.255.255.255", "10.0.0.9", 2, "126.255.255.255"},
+        {"128.0.0.0", "10.0.0.9", 2, "128.0.0.0"},
+        {"localhost", "128.0.0.0", 2, "128.0.0.0"},
+        {"localhost", "127.255.255.254", 2, "localhost"},
+    };
+    play_begin();
+    play_host("b", USUAL("B"), "");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ls_hosts hosts;
+        ls_probe found[2];
+        const char *said;
+        LS_TEXT(answer, 200,
+                "{\"event\":\"probe\",\"cores\":4,\"device\":\"cpu\",\"address\":\"%s\",\"ports\":["
+                "1]}\n",
+                rows[i].address);
+        LS_TEXT(list, 100, "%s%s", rows[i].name, rows[i].hosts == 2 ? ",b" : "");
+        play_host(rows[i].name, answer, "");
+        ck_assert_int_eq(probe(list, 0, &hosts, found, &said), LS_OK);
+        ck_assert_msg(strcmp(hosts.master_address, rows[i].master) == 0, "%s, %s: %s", rows[i].name,
+                      rows[i].address, hosts.master_address);
+    }
+    play_end();
+}
+END_TEST
+
+START_TEST(answers_that_do_not_do)
+{
+    char launcher[1024];
+    ls_remote_launcher(launcher, sizeof launcher);
+    LS_TEXT(no_program, 1200,
+            "host b cannot run %s, which must be on a shared file system: not found\n", launcher);
+    const struct {
+        const char *a, *b, *ends; /* the end of b's channel */
+        int ranks;
+        ls_status status;
+        const char *said; /* "": nothing */
+    } rows[] = {
+        {USUAL("A"), USUAL("B"), "", 0, LS_OK, ""},
+        {USUAL("A"), USUAL("B"), "exit 3", 0, LS_OK, ""},
+        {USUAL("A"), "", "exit 255", 0, LS_ERR_INFRA, "host b cannot be reached: no output\n"},
+        {USUAL("A"), "x\nrefused\n", "exit 255", 0, LS_ERR_INFRA,
+         "host b cannot be reached: refused\n"},
+        {USUAL("A"), "not found\n", "exit 126", 0, LS_ERR_INFRA, no_program},
+        {USUAL("A"), "not found\n", "exit 127", 0, LS_ERR_INFRA, no_program},
+        {USUAL("A"), "not found\n", "exit 125", 0, LS_ERR_INFRA,
+         "host b cannot be reached: not found\n"},
+        {USUAL("A"), "x\n", "kill -9 $$", 0, LS_ERR_INFRA, "host b cannot be reached: x\n"},
+        {USUAL("A"), "lockstep-launch: error: no device\n", "exit 3", 0, LS_ERR_INFRA,
+         "host b: no device\n"},
+        {USUAL("A"), "lockstep-launch: error:\n", "exit 3", 0, LS_ERR_INFRA,
+         "host b cannot be reached: lockstep-launch: error:\n"},
+        {ANSWER("A", "", 4, 0, "cpu", ""), USUAL("B"), "", 0, LS_ERR_INFRA,
+         "host a has no free port from 20000 to 31999\n"},
+        {USUAL("A"), ANSWER("B", "", 4, 0, "cuda", ""), "", 0, LS_ERR_INFRA,
+         "host a would run on cpu, host b on cuda (DEVICE=cpu forces the CPU)\n"},
+        {USUAL("A"), ANSWER("B", "", 3, 0, "cpu", ""), "", 0, LS_ERR_USAGE,
+         "host a would run 4 ranks, host b 3; set the number with NGPUS\n"},
+        {USUAL("A"), ANSWER("B", "", 4, 2, "cpu", ""), "", 0, LS_ERR_USAGE,
+         "host a would run 4 ranks, host b 2; set the number with NGPUS\n"},
+        {USUAL("A"), ANSWER("B", "", 3, 2, "cpu", ""), "", 1, LS_OK, ""},
+        {USUAL("A"), USUAL("B"), "kill $PPID; cat", 0, LS_ERR_INFRA,
+         "stopped by signal 15 while the hosts were probed\n"},
+    };
+    play_begin();
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ls_hosts hosts;
+        ls_probe found[2];
+        const char *said;
+        /* the last to answer: a host that fails does not shorten its time */
+        play_host("a", "", "sleep 0.03; cat \"$here/answer\"");
+        play_file("answer", "", rows[i].a);
+        play_host("b", rows[i].b, rows[i].ends);
+        ck_assert_int_eq(probe("a,b", rows[i].ranks, &hosts, found, &said), rows[i].status);
+        LS_TEXT(want, 1300, "%s%s", rows[i].said[0] == '\0' ? "" : "error: ", rows[i].said);
+        ck_assert_str_eq(said, want);
+    }
+    play_end();
+}
+END_TEST
+
+/* The words of a host's channel; its order has no folder, and its token is the marker's content. */
+START_TEST(the_question_to_a_host)
+{
+    static const char ends[] = "marker=${last#*--probe=} marker=${marker%% *}\n"
+                               "stat -c %a \"$marker\" >\"$here/$host.marker\"\n"
+                               "cat \"$marker\" >>\"$here/$host.marker\"\n";
+    static const char with_ssh[] =
+        "-T\n-o\nBatchMode=yes\n-o\nServerAliveInterval=5\n-o\nServerAliveCountMax=3\n"
+        "-oConnectTimeout=10\n--\na\nexec %s --env-from-stdin --probe=%s/.probe-%s/marker "
+        "--probe-device=auto --probe-ranks=3%s\n";
+    static const char with_srun[] =
+        "--nodes=1\n--ntasks=1\n--overlap\n--cpu-bind=none\n--unbuffered\n--nodelist=a\n"
+        "%s\n--env-from-stdin\n--probe=%s/.probe-%s/marker\n--probe-device=auto\n"
+        "--probe-ranks=3%s\n";
+    char launcher[1024];
+    clearenv();
+    setenv("PATH", "/usr/bin:/bin", 1);
+    setenv("CUDA_VISIBLE_DEVICES", "1", 1);
+    ls_remote_launcher(launcher, sizeof launcher);
+    play_begin();
+    play_host("a", USUAL("A"), ends);
+    for (int srun = 0; srun < 2; srun++) {
+        ls_hosts hosts = {.count = 1, .host = {{.name = "a"}}};
+        ls_probe found;
+        hosts.by = srun ? LS_HOSTS_SRUN : LS_HOSTS_SSH;
+        ls_probe_question question = {
+            .folder = played, .device = "auto", .ranks = 3, .oversubscribe = srun};
+        ck_assert_int_eq(ls_probe_at(&hosts, &question, &found), LS_OK);
+        char *words = given_to("a", ".words"), *order = given_to("a", ".order");
+        char name[17];
+        ls_text_put(name, sizeof name, "%s", strstr(words, "/.probe-") + 8);
+        ck_assert_int_eq(strspn(name, "0123456789abcdef"), 16);
+        LS_TEXT(want, 3000, srun ? with_srun : with_ssh, launcher, played, name,
+                srun ? "\n--probe-oversubscribed" : "");
+        ck_assert_str_eq(words, want);
+        cJSON *sent = cJSON_Parse(order), *environment = cJSON_GetObjectItem(sent, "environment");
+        ck_assert_ptr_null(cJSON_GetObjectItem(sent, "directory"));
+        ck_assert_ptr_null(cJSON_GetObjectItem(environment, "LS_RUN_DIR"));
+        ck_assert_ptr_null(cJSON_GetObjectItem(environment, "OMP_NUM_THREADS"));
+        ck_assert_str_eq(ls_json_string(environment, "CUDA_VISIBLE_DEVICES", "-"),
+                         srun ? "-" : "1");
+        const char *token = ls_json_string(environment, "LS_TOKEN", "");
+        ck_assert_int_eq(strspn(token, "0123456789abcdef"), 32);
+        ck_assert_int_ne(strncmp(token, name, 16), 0); /* the folder's name is seen by others */
+        LS_TEXT(marker, 100, "600\n%s", token);
+        if (!srun) { /* srun's last word is another */
+            char *seen = given_to("a", ".marker");
+            ck_assert_str_eq(seen, marker);
+            free(seen);
+        }
+        cJSON_Delete(sent);
+        free(words);
+        free(order);
+    }
+    play_end();
+}
+END_TEST
+
+/* What ls_probe_answer prints, on the host. */
+static cJSON *answer_here(const char *marker, ls_status want)
+{
+    FILE *file = tmpfile();
+    int output = dup(STDOUT_FILENO);
+    fflush(stdout);
+    dup2(fileno(file), STDOUT_FILENO);
+    ls_status status = ls_probe_answer(marker, "cpu", 1, true);
+    dup2(output, STDOUT_FILENO);
+    close(output);
+    ck_assert_int_eq(status, want);
+    static char text[4096];
+    rewind(file);
+    text[fread(text, 1, sizeof text - 1, file)] = '\0';
+    fclose(file);
+    ck_assert_int_eq(text[0] == '\0', want != LS_OK);
+    return cJSON_Parse(text);
+}
+
+START_TEST(the_answer_of_this_host)
+{
+    char hostname[64] = "";
+    play_begin();
+    play_file("marker", "", "token");
+    LS_TEXT(marker, 100, "%s/marker", played);
+    static const char *const tokens[] = {"tokens", "toke", "", NULL};
+    for (int i = 0; i < 5; i++) { /* another folder of the same name */
+        LS_TEXT(path, 200, "%s%s", marker, i == 4 ? "s" : "");
+        (void)(i == 4              ? setenv("LS_TOKEN", "token", 1)
+               : tokens[i] == NULL ? unsetenv("LS_TOKEN")
+                                   : setenv("LS_TOKEN", tokens[i], 1));
+        catch_lines();
+        ck_assert_ptr_null(answer_here(path, LS_ERR_INFRA));
+        ck_assert_str_eq(caught_lines(), "error: /tmp is not the same folder there: results must "
+                                         "be on a shared file system\n");
+    }
+    ck_assert_int_eq(gethostname(hostname, sizeof hostname - 1), 0);
+    for (int i = 0; i < 2; i++) {
+        unsetenv("SSH_CONNECTION");
+        if (i == 1) { /* "client port server port", sshd(8) */
+            setenv("SSH_CONNECTION", "10.0.0.1 1234 10.0.0.7 22", 1);
+        }
+        cJSON *answer = answer_here(marker, LS_OK), *machine = ls_machine_fingerprint();
+        ls_machine_device devices[LS_MACHINE_DEVICES_MAX];
+        ck_assert_str_eq(ls_json_string(answer, "event", ""), "probe");
+        ck_assert_str_eq(ls_json_string(answer, "hostname", ""), hostname);
+        ck_assert_str_eq(ls_json_string(answer, "address", "?"), i == 1 ? "10.0.0.7" : "");
+        ck_assert_str_eq(ls_json_string(answer, "cpu", "?"), ls_json_string(machine, "cpu", ""));
+        ck_assert_str_eq(ls_json_string(answer, "device", ""), "cpu");
+        ck_assert_int_eq(ls_json_int(answer, "cores", 0), ls_machine_cores());
+        ck_assert_int_eq(ls_json_int(answer, "devices", -1),
+                         ls_machine_devices(ls_machine_sysfs(), devices, LS_MACHINE_DEVICES_MAX));
+        const cJSON *ports = cJSON_GetObjectItem(answer, "ports"), *port;
+        bool seen[12000] = {false};
+        ck_assert_int_eq(cJSON_GetArraySize(ports), LS_HOSTS_PORTS_MAX);
+        cJSON_ArrayForEach(port, ports)
+        {
+            ck_assert(port->valueint >= 20000 && port->valueint < 32000);
+            ck_assert(!seen[port->valueint - 20000]);
+            seen[port->valueint - 20000] = true;
+        }
+        cJSON_Delete(answer);
+        cJSON_Delete(machine);
+    }
+    play_end();
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("hosts");
@@ -186,6 +599,14 @@ int main(void)
     tcase_add_test(tests, outside_slurm);
     tcase_add_test(tests, orders_of_a_bench);
     tcase_add_test(tests, ranks_of_a_host);
+    tcase_add_test(tests, variables_of_an_order);
+    tcase_add_test(tests, an_order_is_refused_in_words);
+    tcase_add_test(tests, a_report_in_a_log);
+    tcase_add_test(tests, answers_of_hosts);
+    tcase_add_test(tests, address_of_the_first_host);
+    tcase_add_test(tests, answers_that_do_not_do);
+    tcase_add_test(tests, the_question_to_a_host);
+    tcase_add_test(tests, the_answer_of_this_host);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
 }

@@ -9,11 +9,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "harness/hosts/remote.h"
 #include "harness/hosts/supervise.h"
 #include "harness/machine/machine.h"
 #include "harness/run/job.h"
+#include "kernels/core/clock.h"
 #include "kernels/core/json.h"
 #include "kernels/core/text.h"
+#include "suite/unit/caught.h"
+#include "suite/unit/harness/played_ssh.h"
 #include "suite/unit/run_suite.h"
 
 /* A job of `sh -c script` in a fresh folder under /tmp. */
@@ -575,6 +579,381 @@ START_TEST(leftovers)
 }
 END_TEST
 
+/* ---- on other machines: two hosts of two ranks with played launchers ------------------------- */
+
+/* What a launcher reports of its ranks: {state, first rank, code, signal, seconds of both}. */
+#define REPORT(first, state, failed, code, signal, a_s, b_s)                                \
+    "{\"event\":\"node\",\"outcome\":{\"state\":\"" state "\",\"first_rank\":" #failed      \
+    ",\"code\":" #code ",\"signal\":" #signal ",\"ranks\":[{\"rank\":" #first               \
+    ",\"code\":1,\"signal\":2,\"seconds\":" #a_s ",\"user_s\":0.5,\"system_s\":1,"          \
+    "\"rss_bytes_max\":100},{\"code\":3,\"signal\":4,\"seconds\":" #b_s ",\"user_s\":0.25," \
+    "\"system_s\":2,\"rss_bytes_max\":200}]}}\n"
+#define AT_A(...) REPORT(0, __VA_ARGS__)
+#define AT_B(...) REPORT(2, __VA_ARGS__)
+#define A_IS_DONE AT_A("done", -1, 0, 0, 1, 1)
+#define B_IS_DONE AT_B("done", -1, 0, 0, 1, 1)
+/* lost its peer (10) or never found it (11) */
+#define VICTIM(x, rank, code, seconds) AT_##x("failed", rank, code, 0, seconds, seconds)
+
+static const struct {
+    const char *a, *b; /* what the launchers write */
+    const char *ends;  /* how b's channel ends */
+    ls_outcome_state state;
+    int first_rank, code, signal;
+    bool lost[2]; /* hosts without a report of their ranks */
+    const char *why;
+} put_together[] = {
+    {A_IS_DONE, B_IS_DONE, "", LS_OUTCOME_DONE, -1, 0, 0, {false}, ""},
+    /* the first in time, of equals */
+    {AT_A("failed", 0, 12, 0, 9, 0),
+     AT_B("failed", 3, 14, 0, 1, 4),
+     "",
+     LS_OUTCOME_FAILED,
+     3,
+     14,
+     0,
+     {false},
+     ""},
+    {AT_A("failed", 1, 12, 0, 9, 2),
+     AT_B("failed", 2, 14, 0, 8, 0),
+     "",
+     LS_OUTCOME_FAILED,
+     1,
+     12,
+     0,
+     {false},
+     ""},
+    {VICTIM(A, 0, 10, 4), VICTIM(B, 3, 11, 9), "", LS_OUTCOME_FAILED, 0, 10, 0, {false}, ""},
+    {VICTIM(A, 0, 10, 9), VICTIM(B, 3, 11, 4), "", LS_OUTCOME_FAILED, 3, 11, 0, {false}, ""},
+    /* one that failed by itself goes before those that lost it */
+    {VICTIM(A, 0, 10, 1),
+     AT_B("failed", 2, 12, 0, 9, 9),
+     "",
+     LS_OUTCOME_FAILED,
+     2,
+     12,
+     0,
+     {false},
+     ""},
+    {VICTIM(A, 0, 11, 1),
+     AT_B("killed", 2, 137, 9, 9, 9),
+     "",
+     LS_OUTCOME_KILLED,
+     2,
+     137,
+     9,
+     {false},
+     ""},
+    {AT_A("failed", 1, 12, 0, 9, 9),
+     VICTIM(B, 2, 10, 1),
+     "",
+     LS_OUTCOME_FAILED,
+     1,
+     12,
+     0,
+     {false},
+     ""},
+    {AT_A("killed", 1, 137, 9, 9, 9),
+     VICTIM(B, 2, 11, 1),
+     "",
+     LS_OUTCOME_KILLED,
+     1,
+     137,
+     9,
+     {false},
+     ""},
+    {AT_A("killed", 1, 10, 9, 9, 9),
+     VICTIM(B, 2, 11, 1),
+     "",
+     LS_OUTCOME_KILLED,
+     1,
+     10,
+     9,
+     {false},
+     ""},
+    /* ranks that this program ended are no failure */
+    {AT_A("stopped", 0, 12, 0, 1, 1), B_IS_DONE, "", LS_OUTCOME_DONE, -1, 0, 0, {false}, ""},
+    {A_IS_DONE, AT_B("failed", -1, 12, 0, 1, 1), "", LS_OUTCOME_DONE, -1, 0, 0, {false}, ""},
+    /* hosts that start no rank */
+    {"lockstep-launch: error: no\n" AT_A("not started", -1, 2, 0, 0, 0),
+     B_IS_DONE,
+     "",
+     LS_OUTCOME_NOT_STARTED,
+     0,
+     LS_ERR_INFRA,
+     0,
+     {false},
+     "host a: lockstep-launch: error: no"},
+    {VICTIM(A, 1, 11, 1),
+     AT_B("not started", 2, 2, 7, 0, 0),
+     "",
+     LS_OUTCOME_NOT_STARTED,
+     2,
+     LS_ERR_INFRA,
+     0,
+     {false},
+     "host b: "},
+    {AT_A("failed", 1, 12, 0, 99, 99),
+     "x\n" AT_B("not started", -1, 2, 0, 0, 0),
+     "",
+     LS_OUTCOME_FAILED,
+     1,
+     12,
+     0,
+     {false},
+     ""},
+    {"x\n" AT_A("not started", -1, 2, 0, 0, 0),
+     "y\n" AT_B("not started", -1, 2, 0, 0, 0),
+     "",
+     LS_OUTCOME_NOT_STARTED,
+     0,
+     LS_ERR_INFRA,
+     0,
+     {false},
+     "host a: x"},
+    {"x\n" AT_A("not started", -1, 2, 0, 0, 0),
+     AT_B("killed", 2, 137, 9, 99, 99),
+     "",
+     LS_OUTCOME_NOT_STARTED,
+     0,
+     LS_ERR_INFRA,
+     0,
+     {false},
+     "host a: x"},
+    {"x\n" AT_A("not started", -1, 2, 0, 0, 0),
+     VICTIM(B, 2, 10, 0),
+     "",
+     LS_OUTCOME_NOT_STARTED,
+     0,
+     LS_ERR_INFRA,
+     0,
+     {false},
+     "host a: x"},
+    /* channels that end without a report */
+    {A_IS_DONE,
+     "1\nrefused\n",
+     "exit 255",
+     LS_OUTCOME_FAILED,
+     2,
+     LS_ERR_INFRA,
+     0,
+     {false, true},
+     "host b ended without a report (exit code 255): refused"},
+    {A_IS_DONE,
+     "",
+     "exit 0",
+     LS_OUTCOME_FAILED,
+     2,
+     LS_ERR_INFRA,
+     0,
+     {false, true},
+     "host b ended without a report (exit code 0)"},
+    {"",
+     B_IS_DONE,
+     "",
+     LS_OUTCOME_FAILED,
+     0,
+     LS_ERR_INFRA,
+     0,
+     {true, false},
+     "host a ended without a report (exit code 0)"},
+    {VICTIM(A, 0, 10, 1),
+     "",
+     "kill -9 $$",
+     LS_OUTCOME_FAILED,
+     2,
+     LS_ERR_INFRA,
+     0,
+     {false, true},
+     "host b ended without a report (signal 9)"},
+    {AT_A("failed", 0, 12, 0, 99, 99),
+     "",
+     "exit 1",
+     LS_OUTCOME_FAILED,
+     0,
+     12,
+     0,
+     {false, true},
+     ""},
+    {"x\n",
+     VICTIM(B, 2, 10, 0),
+     "",
+     LS_OUTCOME_FAILED,
+     0,
+     LS_ERR_INFRA,
+     0,
+     {true, false},
+     "host a ended without a report (exit code 0): x"},
+    {A_IS_DONE,
+     "{\"event\":\"node\",\"outcome\":{\"state\":\"done\",\"ranks\":[{}]}}\n",
+     "exit 4",
+     LS_OUTCOME_FAILED,
+     2,
+     LS_ERR_INFRA,
+     0,
+     {false, true},
+     "host b ended without a report (exit code 4)"},
+    {A_IS_DONE,
+     "{\"event\":\"node\"}\n",
+     "exit 4",
+     LS_OUTCOME_FAILED,
+     2,
+     LS_ERR_INFRA,
+     0,
+     {false, true},
+     "host b ended without a report (exit code 4)"},
+    /* hung up at the deadline and when this program is stopped: the hosts are not to blame */
+    {A_IS_DONE, "x\n", "cat", LS_OUTCOME_TIMED_OUT, -1, 0, 0, {false, true}, ""},
+    {A_IS_DONE,
+     AT_B("stopped", 2, 137, 9, 1, 1),
+     "cat; cat \"$here/b.says\"",
+     LS_OUTCOME_TIMED_OUT,
+     -1,
+     0,
+     0,
+     {false},
+     ""},
+    {AT_A("failed", 0, 12, 0, 9, 9),
+     "x\n",
+     "kill $PPID; cat",
+     LS_OUTCOME_STOPPED,
+     0,
+     12,
+     0,
+     {false, true},
+     ""},
+};
+
+static void play_hosts(ls_hosts *hosts, ls_job *job)
+{
+    play_begin();
+    *hosts = (ls_hosts){.count = 2,
+                        .host = {{.name = "a"}, {.name = "b"}},
+                        .master_address = "m",
+                        .port_count = 2,
+                        .port = {29501, 29502}};
+    *job = (ls_job){
+        .id = "t", .world = 4, .hosts = hosts, .host_count = 2, .limit_s = 20, .grace_s = 0.25};
+    snprintf(job->directory, sizeof job->directory, "%s/job", played);
+    ls_words_add(&job->command, "sh");
+    ls_words_add(&job->command, "it's");
+}
+
+START_TEST(reports_of_the_hosts)
+{
+    ls_hosts hosts;
+    ls_job job;
+    bool resumed;
+    ls_outcome outcome;
+    play_hosts(&hosts, &job);
+    play_host("a", put_together[_i].a, "");
+    play_host("b", put_together[_i].b, put_together[_i].ends);
+    ck_assert_int_eq(mkdir(job.directory, 0700), 0);
+    play_file("job/node0", ".log", "an earlier attempt's\n" A_IS_DONE);
+    play_file("job/node1", ".log", "an earlier attempt's\n" B_IS_DONE);
+    if (put_together[_i].state == LS_OUTCOME_TIMED_OUT) {
+        job.limit_s = 0.2;
+    }
+    ck_assert_int_eq(ls_proc_catch_signals(), LS_OK);
+    int64_t began_ns = ls_clock_ns();
+    catch_lines();
+    ck_assert_int_eq(ls_job_run(&job, NULL, NULL, &outcome, &resumed), LS_OK);
+    const char *said = caught_text(), *why = put_together[_i].why;
+    LS_TEXT(want, 400, "error: job t: %s\n", why);
+    if (why[0] == '\0') {
+        ck_assert_str_eq(said, "");
+    } else {
+        ck_assert_ptr_nonnull(strstr(said, want));
+    }
+    ck_assert(!resumed);
+    ck_assert_str_eq(outcome.why, why);
+    ck_assert_int_eq(outcome.state, put_together[_i].state);
+    ck_assert_int_eq(outcome.first_rank, put_together[_i].first_rank);
+    ck_assert_int_eq(outcome.code, put_together[_i].code);
+    ck_assert_int_eq(outcome.signal, put_together[_i].signal);
+    ck_assert(began_ns <= outcome.started_ns && outcome.started_ns < outcome.ended_ns);
+    ck_assert_int_le(outcome.ended_ns, ls_clock_ns());
+    ck_assert_int_eq(outcome.rank_count, 4);
+    int reports = 0;
+    for (int i = 0; i < 4; i++) {
+        const ls_proc *rank = &outcome.rank[i];
+        bool lost = put_together[_i].lost[i / 2];
+        ck_assert(rank->ended && rank->pid == 0 && rank->started_ns == 0);
+        ck_assert_int_eq(rank->code, lost ? LS_ERR_INFRA : i % 2 == 0 ? 1 : 3);
+        ck_assert_int_eq(rank->signal, lost ? 0 : i % 2 == 0 ? 2 : 4);
+        ck_assert_double_eq(rank->user_s, lost ? 0 : i % 2 == 0 ? 0.5 : 0.25);
+        if (lost) { /* as long as its channel */
+            ck_assert(0 < rank->ended_ns &&
+                      rank->ended_ns <= outcome.ended_ns - outcome.started_ns);
+        }
+        reports += !lost;
+    }
+    ck_assert_double_eq(outcome.user_s, reports * 0.375);
+    ck_assert_double_eq(outcome.system_s, reports * 1.5);
+    ck_assert_int_eq(outcome.rss_bytes_max, 200);
+    ls_outcome_free(&outcome);
+    LS_TEXT(path, 600, "%s/job.json", job.directory);
+    cJSON *root = NULL;
+    ck_assert_int_eq(ls_json_read_file(path, &root), LS_OK);
+    const cJSON *record = cJSON_GetObjectItemCaseSensitive(root, "outcome");
+    ck_assert_int_eq(ls_json_int(record, "first_rank", 9), put_together[_i].first_rank);
+    ck_assert_str_eq(ls_json_string(record, "why", ""), why);
+    const cJSON *environment = cJSON_GetObjectItemCaseSensitive(root, "environment");
+    ck_assert_str_eq(ls_json_string(environment, "RANK", ""), "0"); /* rank 0's */
+    ck_assert_str_eq(ls_json_string(environment, "MASTER_ADDR", ""), "m");
+    cJSON_Delete(root);
+    ls_job_free(&job);
+    play_end();
+}
+END_TEST
+
+START_TEST(the_command_of_a_channel)
+{
+    static const struct {
+        const char *master_port, *local_nodes, *file_bytes;
+    } rows[] = {
+        {"29501", "", ""}, {"29502", " --local-nodes=2", " --file-bytes=1"}, {"29501", "", ""}};
+    char launcher[1024];
+    bool resumed;
+    int ticks = 0;
+    ls_outcome outcome;
+    ls_hosts hosts;
+    ls_job job;
+    play_hosts(&hosts, &job);
+    play_host("a", A_IS_DONE, "");
+    play_host("b", B_IS_DONE, "");
+    ls_remote_launcher(launcher, sizeof launcher);
+    for (int i = 0; i < 3; i++) { /* the ports in turn */
+        job.local_nodes = i == 1 ? 2 : 1;
+        job.file_bytes_max = i == 1 ? 1 : 0;
+        snprintf(job.directory, sizeof job.directory, "%s/job%d", played, i);
+        if (i == 2) { /* the launcher waits for a sign of the bench, which comes every second */
+            play_host("b", B_IS_DONE, "head -n 1");
+        }
+        ck_assert_int_eq(ls_job_run(&job, i == 2 ? count_ticks : NULL, &ticks, &outcome, &resumed),
+                         LS_OK);
+        ck_assert_int_eq(outcome.state, LS_OUTCOME_DONE);
+        ls_outcome_free(&outcome);
+        for (int k = 0; k < 2; k++) {
+            const char *host = k == 0 ? "a" : "b";
+            LS_TEXT(want, 3000,
+                    "-T\n-o\nBatchMode=yes\n-o\nServerAliveInterval=5\n-o\nServerAliveCountMax=3\n"
+                    "-oConnectTimeout=10\n--\n%s\nexec %s --env-from-stdin --nnodes=2 "
+                    "--node-rank=%d --nproc-per-node=2%s --master-addr=m --master-port=%s "
+                    "--log-dir=%s --grace=0.25%s -- sh 'it'\\''s'\n",
+                    host, launcher, k, rows[i].local_nodes, rows[i].master_port, job.directory,
+                    rows[i].file_bytes);
+            char *words = given_to(host, ".words");
+            ck_assert_str_eq(words, want);
+            free(words);
+        }
+    }
+    ck_assert_int_ge(ticks, 1);
+    ls_job_free(&job);
+    play_end();
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("job");
@@ -593,6 +972,9 @@ int main(void)
     tcase_add_test(tests, a_job_that_is_done);
     tcase_add_test(tests, jobs_that_are_none);
     tcase_add_test(tests, leftovers);
+    tcase_add_loop_test(tests, reports_of_the_hosts, 0,
+                        (int)(sizeof put_together / sizeof *put_together));
+    tcase_add_test(tests, the_command_of_a_channel);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
 }

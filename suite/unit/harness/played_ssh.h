@@ -1,0 +1,74 @@
+/* A script in place of ssh and of srun: it starts nothing, keeps its words and its order, and plays
+ * what the launcher of each host is to write. */
+#ifndef LS_UNIT_PLAYED_SSH_H
+#define LS_UNIT_PLAYED_SSH_H
+
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "kernels/core/path.h"
+#include "kernels/core/text.h"
+
+/* The host is the word before the last one, or the value of srun's --nodelist. */
+static const char played_ssh[] = "#!/bin/sh\n"
+                                 "here=${0%/*} host= last=\n"
+                                 "for word; do\n"
+                                 "    case $word in --nodelist=*) host=${word#*=}; break ;; esac\n"
+                                 "    host=$last last=$word\n"
+                                 "done\n"
+                                 "printf '%s\\n' \"$@\" >\"$here/$host.words\"\n"
+                                 "head -n 1 >\"$here/$host.order\"\n"
+                                 "cat \"$here/$host.says\"\n"
+                                 ". \"$here/$host.ends\"\n";
+
+static char played[64]; /* the folder of the script and of its files */
+
+static inline void play_file(const char *host, const char *kind, const char *text)
+{
+    LS_TEXT(path, 200, "%s/%s%s", played, host, kind);
+    FILE *file = fopen(path, "we");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_ge(fputs(text, file), 0);
+    ck_assert_int_eq(fclose(file), 0);
+}
+
+/* The host's output, and the shell command that ends its channel. */
+static inline void play_host(const char *host, const char *says, const char *ends)
+{
+    play_file(host, ".says", says);
+    play_file(host, ".ends", ends);
+}
+
+/* What the script was given (".words", one a line, or ".order"). The caller frees it. */
+static inline char *given_to(const char *host, const char *kind)
+{
+    LS_TEXT(path, 200, "%s/%s%s", played, host, kind);
+    char *text = ls_text_read(path);
+    ck_assert_msg(text != NULL, "%s is not there", path);
+    return text;
+}
+
+static inline void play_begin(void)
+{
+    snprintf(played, sizeof played, "/tmp/ls_played_XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(played));
+    static const char *const names[] = {"ssh", "srun"};
+    for (int i = 0; i < 2; i++) {
+        LS_TEXT(path, 200, "%s/%s", played, names[i]);
+        play_file(names[i], "", played_ssh);
+        ck_assert_int_eq(chmod(path, 0755), 0);
+    }
+    LS_TEXT(search, 4096, "%s:%s", played, getenv("PATH"));
+    setenv("PATH", search, 1);
+    unsetenv("LS_SSH");
+}
+
+static inline void play_end(void)
+{
+    ls_path_remove_tree(played);
+}
+
+#endif
