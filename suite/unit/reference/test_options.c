@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "reference/options/dialect.h"
@@ -693,6 +694,362 @@ START_TEST(explanations_word_for_word)
 }
 END_TEST
 
+/* ---- every command line above and those at the edges, word for word ---------------------------
+ */
+
+#define SEVEN(d) d "1," d "2," d "3," d "4," d "5," d "6," d "7"
+#define X8 "xxxxxxxx"
+#define X31 X8 X8 X8 "xxxxxxx"
+#define LIST63                                                                            \
+    SEVEN("1")                                                                            \
+    "," SEVEN("2") "," SEVEN("3") "," SEVEN("4") "," SEVEN("5") "," SEVEN("6") "," SEVEN( \
+        "7") "," SEVEN("8") "," SEVEN("9")
+
+static const char *const edges[] = {
+    /* numbers and texts */
+    "--lr 0",
+    "--lr=",
+    "--lr 1x",
+    "--lr 1e-50",
+    "--lr 3.4e38",
+    "--lr 3.5e38",
+    "--lr inf",
+    "--init-scale 1e-50",
+    "--init-scale 0.5",
+    "-b 1",
+    "-b 65536",
+    "-b 65537",
+    "-b=2",
+    "--global-batch 1",
+    "--batch-size 8 --global-batch 1",
+    "--workers x",
+    "--steps 1",
+    "-a " X31,
+    "-a " X31 "x",
+    "--save=",
+    "--save x",
+    "--data=",
+    "--data batches:x",
+    /* words */
+    "--opt-level 00",
+    "--opt-level 03",
+    "--opt-level 04",
+    "--opt-level o0",
+    "--opt-level 01x",
+    "--opt-level 0",
+    "--opt-level O0",
+    "--opt-level O3",
+    "--half fp16",
+    "--half bf16",
+    "--loss-scale=",
+    "--loss-scale 2.9e-39",
+    "--loss-scale 3e-39",
+    "--loss-scale dynamics",
+    "--broadcast-buffers",
+    "--broadcast-buffers=True",
+    "--broadcast-buffers=False",
+    "--opt-level O2 --keep-batchnorm-fp32 True --master-weights False",
+    "--device cuda",
+    "--device=",
+    "--optimizer rmsprop",
+    "--optimizer lars",
+    "--digest param",
+    /* grammars of their own */
+    "--optimizer adam --betas 0,0",
+    "--optimizer adam --betas 0.5,0.75",
+    "--optimizer adam --betas 1,0",
+    "--optimizer adam --betas 0.5,1",
+    "--optimizer adam --betas -0.1,0.5",
+    "--optimizer adam --betas 0.5,-0.1",
+    "--optimizer adam --betas 0.5,",
+    "--optimizer adam --betas ,0.5",
+    "--optimizer adam --betas 0.5;0.5",
+    "--optimizer adam --betas 0.5,0.5x",
+    "--optimizer adam --betas nan,0.5",
+    "--optimizer adam --betas 0.5,nan",
+    "--dump-steps " LIST63 ",8",
+    "--dump-steps " LIST63 ",8,9",
+    "--dump-steps 1,2,1",
+    "--dump-steps 1:2",
+    "--dump-steps 9223372036854775807",
+    "--dump-steps 9223372036854775808",
+    "--batch-sizes 65536,1",
+    "--batch-sizes 65537",
+    "--batch-sizes 1:1",
+    "--overflow-at 1:0,1:999999,1",
+    "--overflow-at 1:1000000",
+    "--overflow-at 1:0x",
+    "--overflow-at 1;2",
+    "--aux-head 1,2:0",
+    "--audit 0",
+    "--audit 5:1",
+    "--audit 5:7:9",
+    "--audit 5:1:1",
+    "--audit 5:0",
+    "--audit 5:1:0",
+    "--audit 5:",
+    "--audit 5:1:",
+    "--audit 5:1:1:",
+    "--audit -1",
+    "--audit x",
+    "--audit 5x",
+    "--fault-at 1:0:join:kill",
+    "--fault-at 2:1:forward:stop",
+    "--fault-at 3:2:backward:exit",
+    "--fault-at 4:3:reduction:kill",
+    "--fault-at 5:4:optimizer:kill",
+    "--fault-at 6:5:dump:kill",
+    "--fault-at 7:6:save:kill",
+    "--fault-at 1:-1:save:kill",
+    "--fault-at 1:0:save:killed",
+    "--overflow-as inf",
+    "--overflow-as -inf",
+    "--overflow-as nan@a",
+    "--overflow-as inf@a:middle",
+    "--overflow-as nan@a:first:0",
+    "--overflow-as inf@a:last:3",
+    "--overflow-as nan@" X31 X31 "x",
+    "--overflow-as nan@" X31 X31 "xx",
+    "--overflow-as :first",
+    "--overflow-as nan@a:firsts",
+    "--overflow-as nan@a:last:2147483647",
+    "--overflow-as nan@a:last:2147483648",
+    "--overflow-as nan@a:last:-1",
+    "--overflow-as nan@:last",
+    "--overflow-as nan@a:last:",
+    "--overflow-as nan:last",
+    "--seed 0",
+    "--seed 18446744073709551616",
+    "--seed +1",
+    "--seed 1x",
+    "--seed=",
+    /* against each other */
+    "--opt-level O0 --keep-batchnorm-fp32 False",
+    "--max-loss-scale 4 --min-loss-scale 4",
+    "--max-loss-scale 0.5 --min-loss-scale 0.75",
+    "--min-loss-scale 8",
+    "--nesterov --momentum 0.5",
+    "--nesterov --optimizer lamb",
+    "--epochs 1",
+    "--epochs 1 --data batches:x",
+    "--epochs 1 --data x",
+    "--steps 3 --data x",
+    "--data x",
+    "--epochs 2 --steps 3 --data batchesx",
+    "--schedule step:30:0.1 --data x",
+    "--schedule step:30:0.1 --data batches:x",
+    "--bucket-cap-mb 0.5 --message-size 1",
+    "--bucket-cap-mb 0.5",
+    "--message-size 1",
+    "--compress fp16",
+    "--allreduce-fp32",
+    "--compress bf16 --allreduce-fp32",
+    "--no-reduce",
+    "--average post --dialect torch --predivide 2",
+    "--average none --dialect torch --predivide 0.5",
+    "--average pre --predivide 0.5",
+    "--dialect torch --predivide 1",
+    "--cudnn-benchmark --deterministic",
+    "--cudnn-benchmark --device cuda",
+    "--resident 1 --data x",
+    "--resident 1 --data batches:x",
+    "--resident 1 --dump-steps 1",
+    "--resident 1 --aux-head 1",
+    "--resident 1 --device cuda",
+    "--resident 1 --device cpu",
+    "--engines x --device cpu",
+    "--engines x --device cuda",
+    "--cudnn-benchmark --device cpu",
+    "--resident 1 --engines x --tf32 --device cpu",
+    "--tf32 --device auto",
+    /* spellings */
+    "--opt_level O2",
+    "--opt_level=O2 --image_size 64",
+    "--save=a_b=c_d",
+    "--save a_b",
+    "-- --a_b",
+    "--image_size 64 -- x",
+    "--nesterov --no_such_x",
+};
+
+/* The fields that are not what they are without any argument. */
+static void print_changes(FILE *to, const ls_options *options)
+{
+    ls_options usual = parse("").options;
+    cJSON *was = ls_options_json(&usual), *now = ls_options_json(options);
+    const cJSON *field;
+    cJSON_ArrayForEach(field, now)
+    {
+        const cJSON *old = cJSON_GetObjectItemCaseSensitive(was, field->string);
+        if (old == NULL || !cJSON_Compare(old, field, true)) {
+            char *text = cJSON_PrintUnformatted(field);
+            fprintf(to, " %s=%s", field->string, text);
+            cJSON_free(text);
+        }
+    }
+    const ls_fault_at *fault = &options->fault;
+    if (fault->step != 0) {
+        fprintf(to, " of %d:%d:%d:%d", (int)fault->step, fault->rank, (int)fault->phase,
+                (int)fault->how);
+    }
+    fputc('\n', to);
+    cJSON_Delete(was);
+    cJSON_Delete(now);
+}
+
+static void print_parsed(FILE *to, const char *line)
+{
+    outcome found = parse(line);
+    fprintf(to, "%d %s\n   ", found.status, line);
+    if (found.status == LS_OK) {
+        ck_assert_str_eq(found.said, "");
+        print_changes(to, &found.options);
+    } else {
+        ck_assert_int_eq(found.lines, 1);
+        fprintf(to, "%s", strstr(found.said, ": ") + 1);
+    }
+}
+
+/* Options that the environment decides: of `rank` of `world`, with a folder or without. */
+static const struct {
+    const char *line;
+    int rank, world;
+    const char *folder;
+} resolved[] = {
+    {"--global-batch 48 --accumulate 3", 0, 4, NULL},
+    {"--global-batch 49 --accumulate 3", 0, 4, NULL},
+    {"--global-batch 1", 0, 1, NULL},
+    {"--global-batch 131072", 0, 2, NULL},
+    {"--global-batch 131074", 0, 2, NULL},
+    {"--overflow-at 3:2", 0, 2, NULL},
+    {"--overflow-at 3:2", 0, 3, NULL},
+    {"--overflow-at 1,3:1,4:5", 0, 2, NULL},
+    {"--aux-head 3:2", 0, 2, NULL},
+    {"--fault-at 1:2:dump:stop", 0, 2, NULL},
+    {"--fault-at 1:2:dump:stop", 0, 3, NULL},
+    {"--overflow-as nan@a:last:1", 0, 1, NULL},
+    {"--overflow-as nan@a:last:1 --accumulate 2", 0, 1, NULL},
+    {"--sync-bn --sync-bn-group 2", 0, 3, NULL},
+    {"--sync-bn --sync-bn-group 4", 0, 2, NULL},
+    {"--sync-bn --sync-bn-group 2", 0, 2, NULL},
+    {"--sync-bn --sync-bn-group 1", 0, 3, NULL},
+    {"--sync-bn-group 1", 0, 1, NULL},
+    {"--batch-sizes 4,2,1", 1, 3, NULL},
+    {"--batch-sizes 4,2,1", 0, 2, NULL},
+    {"--batch-sizes 4", 0, 1, NULL},
+    {"--batch-sizes 4", 0, 2, NULL},
+    {"--dump-steps 1", 0, 1, NULL},
+    {"--dump-steps 1", 0, 1, ""},
+    {"--dump-steps 1", 0, 1, "/r"},
+    {"--example two-losses", 0, 1, NULL},
+    {"--example two-losses --accumulate 2", 0, 1, NULL},
+    {"--example two-losses --accumulate 1", 0, 1, NULL},
+    {"--example two-encoders --accumulate 2", 0, 1, NULL},
+    {"--example two-losses --global-batch 8", 0, 1, NULL},
+    {"--example two-losses --overflow-as nan@a:last:1", 0, 1, NULL},
+    /* one value per channel in the last stage, alone and over groups of ranks */
+    {"-a resnet18 --image-size 32 -b 1", 0, 2, NULL},
+    {"-a resnet18 --image-size 32 -b 2", 0, 1, NULL},
+    {"-a resnet18 --image-size 33 -b 1", 0, 1, NULL},
+    {"-a resnet18 --image-size 32 -b 1 --sync-bn", 0, 1, NULL},
+    {"-a resnet18 --image-size 32 -b 1 --sync-bn", 1, 2, NULL},
+    {"-a resnet18 --image-size 32 -b 1 --sync-bn --sync-bn-group 2", 3, 4, NULL},
+    {"-a resnet18 --image-size 32 -b 1 --sync-bn --sync-bn-group 1", 3, 4, NULL},
+    {"-a resnet18 --image-size 32 --sync-bn --sync-bn-group 1 --batch-sizes 2,2,1,2", 2, 4, NULL},
+    {"-a resnet18 --image-size 32 --sync-bn --sync-bn-group 1 --batch-sizes 1,1,2,1", 2, 4, NULL},
+    {"-a resnet18 --image-size 32 --batch-sizes 2,1", 1, 2, NULL},
+    {"-a resnet18 --image-size 32 --batch-sizes 2,1", 0, 2, NULL},
+    {"-a resnet50 --image-size 32 -b 1", 0, 1, NULL},
+    {"-a resnet20 --image-size 4 -b 1", 0, 1, NULL},
+};
+
+START_TEST(command_lines_word_for_word)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *to = open_memstream(&text, &bytes);
+    fprintf(to, "==== refused\n");
+    for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
+        print_parsed(to, refusals[i].line);
+    }
+    fprintf(to, "==== at the edges\n");
+    for (size_t i = 0; i < sizeof edges / sizeof *edges; i++) {
+        print_parsed(to, edges[i]);
+    }
+    fprintf(to, "==== in a world\n");
+    for (size_t i = 0; i < sizeof resolved / sizeof *resolved; i++) {
+        ls_options options = parse(resolved[i].line).options;
+        catch_lines();
+        ls_status status =
+            ls_options_resolve(&options, resolved[i].rank, resolved[i].world, resolved[i].folder);
+        const char *said = caught_lines();
+        fprintf(to, "%d rank %d of %d %s: %s\n   ", status, resolved[i].rank, resolved[i].world,
+                resolved[i].folder == NULL ? "-" : resolved[i].folder, resolved[i].line);
+        fprintf(to, "%s%s", status == LS_OK ? "" : " ", said);
+        if (status == LS_OK) {
+            print_changes(to, &options);
+        }
+    }
+    fclose(to);
+    golden_check("suite/unit/reference/expected/options.txt", text);
+}
+END_TEST
+
+/* What is in no record: the fields that options of their own grammar set. */
+START_TEST(defaults_of_every_grammar)
+{
+    ls_options o = {.seed = 7, .audit = true};
+    ls_options_defaults(&o);
+    ck_assert(o.batch_size_count == 0 && o.batch_sizes[0] == 0 && o.steps == 0 && o.epochs == 0);
+    ck_assert(o.opt_level == LS_O1 && o.half == LS_F16);
+    ck_assert(!o.loss_scale_given && !o.loss_scale_dynamic && o.loss_scale == 1);
+    ck_assert(o.beta1 == 0.9 && o.beta2 == 0.999 && o.epsilon == 1e-8);
+    ck_assert_str_eq(o.data, "synthetic");
+    ck_assert(o.seed == 0 && o.dump_step_count == 0 && o.overflow_count == 0 && o.aux_count == 0);
+    ck_assert(!o.audit && o.audit_seed == 0 && o.audit_every == 200 && o.audit_from == 0);
+    ck_assert(o.fault.step == 0 && o.fault.rank == 0 && o.resident == 0 && o.engines[0] == '\0');
+    ck_assert(o.overflow_as.value == INFINITY && o.overflow_as.param[0] == '\0');
+    ck_assert(o.overflow_as.place == 'f' && o.overflow_as.micro == -1);
+    ck_assert(!o.no_reduce && !o.cudnn_benchmark && o.example == LS_EXAMPLE_NONE);
+}
+END_TEST
+
+/* --help and --version print to stdout and end with 0, whatever else is given. */
+START_TEST(help_and_version)
+{
+    static char *const lines[][4] = {
+        {"lockstep-train", "--help", "--steps=0", NULL},
+        {"lockstep-train", "--steps=1", "--version", NULL},
+    };
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *to = open_memstream(&text, &bytes);
+    for (int i = 0; i < 2; i++) {
+        FILE *file = tmpfile();
+        ck_assert_ptr_nonnull(file);
+        fflush(NULL);
+        pid_t pid = fork();
+        if (pid == 0) {
+            ls_options options;
+            dup2(fileno(file), STDOUT_FILENO);
+            dup2(fileno(file), STDERR_FILENO);
+            (void)ls_options_parse(3, (char **)(uintptr_t)lines[i], &options, NULL, NULL);
+            _exit(77);
+        }
+        int state;
+        ck_assert_int_eq(waitpid(pid, &state, 0), pid);
+        ck_assert(WIFEXITED(state) && WEXITSTATUS(state) == 0);
+        rewind(file);
+        for (int c = fgetc(file); c != EOF; c = fgetc(file)) {
+            fputc(c, to);
+        }
+        fclose(file);
+    }
+    fclose(to);
+    golden_check("suite/unit/reference/expected/help.txt", text);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("options");
@@ -714,6 +1071,9 @@ int main(void)
     tcase_add_test(tests, every_setting_of_the_scaler);
     tcase_add_loop_test(tests, explanations, 0, sizeof explained / sizeof explained[0]);
     tcase_add_test(tests, explanations_word_for_word);
+    tcase_add_test(tests, command_lines_word_for_word);
+    tcase_add_test(tests, defaults_of_every_grammar);
+    tcase_add_test(tests, help_and_version);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
 }
