@@ -558,6 +558,17 @@ START_TEST(distances_and_suggestions)
         {"abc", "xyz", 6}, {"kitten", "sitting", 6},
         {"ab", "ba", 4},   {"A", "ab", 3},
     };
+    static const char inside[] = "xabcabc";
+    ck_assert_int_eq(ls_text_distance(inside + 1, "xabcabc"), 2); /* only from its start on */
+    char many[101], other[101]; /* of long words the first 63 letters count */
+    memset(many, 'a', 100);
+    memset(other, 'b', 100);
+    many[100] = other[100] = '\0';
+    ck_assert_int_eq(ls_text_distance(many, other), 126);
+    memcpy(other, many, 62);
+    ck_assert_int_eq(ls_text_distance(many, other), 2);
+    other[62] = 'a';
+    ck_assert_int_eq(ls_text_distance(many, other), 0);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         ck_assert_int_eq(ls_text_distance(rows[i].a, rows[i].b), rows[i].distance);
         ck_assert_int_eq(ls_text_distance(rows[i].b, rows[i].a), rows[i].distance);
@@ -588,6 +599,9 @@ START_TEST(distances_and_suggestions)
     ck_assert_str_eq(text, "did you mean steps?");
     ck_assert_str_eq(ls_text_nearest("sta", names, 4), "step"); /* the first of equals */
     ck_assert_str_eq(ls_text_nearest("", names + 1, 1), "step");
+    static const char *const nearer[] = {"abxyz", "abc", "abx", "abz"};
+    ck_assert_str_eq(ls_text_nearest("abc", nearer, 4), "abc");
+    ck_assert_str_eq(ls_text_nearest("aby", nearer, 4), "abc");
 }
 END_TEST
 
@@ -635,7 +649,14 @@ START_TEST(words_of_a_text)
     ck_assert_int_eq(ls_text_choice("a|b", "a|b"), -1);
     ck_assert(ls_text_matches("a*c", "abbc") && !ls_text_matches("a*c", "abb"));
     ck_assert(ls_text_matches("a\\", "a\\")); /* a backslash is one */
+    catch_lines();
     ck_assert_ptr_null(ls_text_read("/nonexistent"));
+    ck_assert_str_eq(caught_text(), "");
+    write_text("a\nb\n");
+    char *whole = ls_text_read(path);
+    ck_assert_str_eq(whole, "a\nb\n");
+    free(whole);
+    unlink(path);
 }
 END_TEST
 
@@ -684,24 +705,49 @@ END_TEST
 
 static char folder[] = "/tmp/test_core.XXXXXX";
 
+/* One line that names the path as far as it is `shown`. */
+static void path_refused(const char *at, const char *before, const char *shown, const char *after)
+{
+    catch_lines();
+    ls_status status = ls_path_make_folder(at);
+    LS_TEXT(line, 700, "error: %s%s%s\n", before, shown, after);
+    ck_assert_str_eq(caught_lines(), line);
+    ck_assert_int_eq(status, LS_ERR_INFRA);
+}
+
 START_TEST(folders_and_programs)
 {
     char text[400], found[400];
+    struct stat made;
     ck_assert_ptr_nonnull(mkdtemp(folder));
     ls_text_put(text, sizeof text, "%s/a/b//c", folder);
+    mode_t mask = umask(0); /* who may write is left to it */
     ck_assert_int_eq(ls_path_make_folder(text), LS_OK);
+    (void)umask(mask);
     ck_assert_int_eq(ls_path_make_folder(text), LS_OK); /* again */
+    for (int up = 0; up < 3; up++) {
+        ck_assert(stat(text, &made) == 0 && made.st_mode == (S_IFDIR | 0777));
+        *strrchr(text, '/') = '\0';
+    }
     ls_text_put(text, sizeof text, "%s/a/b/c/file", folder);
     FILE *file = fopen(text, "w");
     ck_assert_ptr_nonnull(file);
     fclose(file);
-    ck_assert_int_eq(ls_path_make_folder(text), LS_ERR_INFRA); /* a file */
-    ls_text_add(text, sizeof text, "/below");
-    ck_assert_int_eq(ls_path_make_folder(text), LS_ERR_INFRA);
+    path_refused(text, "cannot write into ", text, ": Not a directory");
+    ls_text_put(found, sizeof found, "%s/below", text);
+    path_refused(found, "cannot make the folder ", found, ": Not a directory");
+    path_refused("/proc/none/x", "cannot make the folder ", "/proc/none",
+                 ": No such file or directory");
+    path_refused("", "cannot make the folder ", "", ": No such file or directory");
     char *longer = malloc(PATH_MAX + 1);
     memset(longer, 'x', PATH_MAX);
     longer[PATH_MAX] = '\0';
+    LS_TEXT(shown, 101, "%s", longer);
+    path_refused(longer, "path too long: ", shown, "...");
+    longer[PATH_MAX - 1] = '\0'; /* whole, but the system does not take such a name */
+    catch_lines();
     ck_assert_int_eq(ls_path_make_folder(longer), LS_ERR_INFRA);
+    ck_assert_ptr_nonnull(strstr(caught_text(), "cannot make the folder xxx"));
     free(longer);
     /* the program's own folder, and from there upwards */
     ls_path_program(text, sizeof text);
@@ -736,14 +782,16 @@ START_TEST(folders_and_programs)
 END_TEST
 
 /* An option with an argument, one with an optional one, a flag, an alias of the first, a letter
- * only, and two names of which one begins the other. */
+ * only, a heading, and two names of which one begins the other. What follows the end is none. */
 static const struct argp_option table[] = {{"node-rank", 'n', "N", 0, "", 0},
                                            {"node_rank", 0, NULL, OPTION_ALIAS, NULL, 0},
                                            {"level", 'l', "X", OPTION_ARG_OPTIONAL, "", 0},
                                            {"dry", 'd', NULL, 0, "", 0},
+                                           {NULL, 0, NULL, 0, "More:", 1},
                                            {"dry-run", 1000, "R", 0, "", 0},
                                            {NULL, 'q', NULL, 0, "", 0},
-                                           {0}};
+                                           {0},
+                                           {"zebra", 'b', NULL, 0, "", 0}};
 
 START_TEST(command_lines_that_are_wrong)
 {
@@ -768,11 +816,17 @@ START_TEST(command_lines_that_are_wrong)
         {"--levle=3", "unknown option '--levle=3'; did you mean --level?"},
         {"--zzz", "unknown option '--zzz'; --help lists all"},
         {"-z", "unknown option '-z'; --help lists all"},
+        {"-zh", "unknown option '-zh'; --help lists all"},
+        {"--zebra", "unknown option '--zebra'; --help lists all"},
+        {"-b", "unknown option '-b'; --help lists all"},
+        {"--nod-rank", "unknown option '--nod-rank'; did you mean --node-rank?"},
         {"- -z", "unknown option '-z'; --help lists all"},
         {"-- --zzz", NULL},
         {"-n -- --zzz", "unknown option '--zzz'; --help lists all"}, /* "--" is the value of -n */
         {"--help --zzz", NULL},
         {"--he --zzz", NULL},
+        {"--h --zzz", NULL},
+        {"--u --zzz", NULL},
         {"--usage --zzz", NULL},
         {"-? --zzz", NULL},
         {"--helpx", "unknown option '--helpx'; --help lists all"},
