@@ -1,6 +1,7 @@
 /* The parts below everything: rounding to half (every value, every tie), random numbers against
  * published answers, fingerprints, lines of JSON, memory, words, command lines, optimizers. */
 #include <check.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <math.h>
@@ -15,6 +16,7 @@
 #include "kernels/core/half.h"
 #include "kernels/core/json.h"
 #include "kernels/core/rng.h"
+#include "kernels/core/log.h"
 #include "kernels/core/sha256.h"
 #include "kernels/core/path.h"
 #include "kernels/core/plain.h"
@@ -375,6 +377,9 @@ static ls_status add_up(void *context, const cJSON *value, int line_number)
 START_TEST(json_lines)
 {
     int sum = 0;
+    char *newlines = malloc(1 << 16); /* the memory that the text will be read into */
+    memset(newlines, '\n', 1 << 16);
+    free(newlines);
     write_text("{\"x\":1}\n{\"x\":10}\n{\"x\":100"); /* the last writer was killed */
     ck_assert_int_eq(ls_json_each_line(path, add_up, &sum), LS_OK);
     ck_assert_int_eq(sum, 21);
@@ -399,15 +404,20 @@ END_TEST
 START_TEST(json_integers)
 {
     int64_t out = 7;
-    static const double none[] = {1e300, -1e300, INFINITY, NAN, 0x1p63, 0.5, 11, -1};
+    static const double none[] = {1e300,    -1e300,    INFINITY, -INFINITY, NAN, 0x1p63,
+                                  0x1.8p63, -0x1.8p63, 0.5,      11,        -1};
     for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
-        ck_assert(!ls_json_whole(none[i], 0, 10, &out));
+        bool wide = fabs(none[i]) >= 0x1p63; /* no int64_t at all */
+        ck_assert(!ls_json_whole(none[i], wide ? INT64_MIN : 0, wide ? INT64_MAX : 10, &out));
         ck_assert_int_eq(out, 7);
     }
     ck_assert(ls_json_whole(10, 0, 10, &out) && out == 10);
     ck_assert(ls_json_whole(-0x1p63, INT64_MIN, INT64_MAX, &out) && out == INT64_MIN);
     cJSON *root = cJSON_Parse("{\"huge\": 1e300, \"half\": 2.5, \"wide\": 2147483648,"
-                              "\"least\": -2147483648, \"fits\": -2147483647, \"text\": \"1\"}");
+                              "\"least\": -2147483648, \"fits\": -2147483647, \"text\": \"1\","
+                              "\"most\": 9007199254740992, \"beyond\": 9007199254740994}");
+    ck_assert_int_eq(ls_json_integer(root, "most", 3), INT64_C(9007199254740992));
+    ck_assert_int_eq(ls_json_integer(root, "beyond", 3), 3); /* not every number there is one */
     ck_assert_int_eq(ls_json_integer(root, "huge", 3), 3);
     ck_assert_int_eq(ls_json_integer(root, "half", 3), 3);
     ck_assert_int_eq(ls_json_integer(root, "text", 3), 3);
@@ -428,6 +438,9 @@ START_TEST(json_files)
     ls_json_add_number(root, "inf", INFINITY);
     write_text("old");
     ck_assert_int_eq(ls_json_write_file(path, root), LS_OK);
+    char *text = ls_text_read(path);
+    ck_assert_str_eq(text, "{\n\t\"s\":\t\"v\",\n\t\"n\":\t0.1,\n\t\"inf\":\tnull\n}\n");
+    free(text);
     ck_assert_int_eq(ls_json_read_file(path, &back), LS_OK);
     ck_assert(ls_json_number(back, "n", 0) == 0.1);
     ck_assert(cJSON_IsNull(cJSON_GetObjectItem(back, "inf")));
@@ -441,6 +454,76 @@ START_TEST(json_files)
     ck_assert_int_eq(ls_json_read_file(path, &back), LS_ERR_INFRA);
     ck_assert_ptr_null(back);
     unlink(path);
+}
+END_TEST
+
+START_TEST(json_lines_are_appended)
+{
+    write_text("");
+    int descriptor = open(path, O_WRONLY | O_APPEND);
+    cJSON *list = cJSON_CreateArray();
+    char word[80] = "", whole[8000] = "";
+    for (int i = 0; i < 60; i++) {
+        cJSON *object = ls_json_append_object(list);
+        ck_assert_ptr_eq(object, cJSON_GetArrayItem(list, i));
+        word[i] = 'w';
+        cJSON_AddStringToObject(object, "word", word);
+        ck_assert_int_eq(ls_json_append_line(descriptor, path, object), LS_OK);
+        ls_text_add(whole, sizeof whole, "{\"word\":\"%s\"}\n", word);
+    }
+    ck_assert_int_eq(cJSON_GetArraySize(list), 60);
+    char *text = ls_text_read(path);
+    ck_assert_str_eq(text, whole);
+    free(text);
+    close(descriptor);
+    descriptor = open(path, O_RDONLY);
+    catch_lines();
+    ck_assert_int_eq(ls_json_append_line(descriptor, path, list), LS_ERR_INFRA);
+    ck_assert_ptr_nonnull(strstr(caught_lines(), path));
+    close(descriptor);
+    cJSON_Delete(list);
+    unlink(path);
+}
+END_TEST
+
+/* ---- lines of the log ------------------------------------------------------------------------ */
+
+START_TEST(lines_of_the_log)
+{
+    static const char *const ranks[][2] = {
+        {NULL, ""}, {"", ""}, {"3", "[3]"}, {"1234567890", "[12345678]"}};
+    char long_text[5000];
+    for (int i = 0; i < 4; i++) {
+        if (ranks[i][0] != NULL) {
+            setenv("RANK", ranks[i][0], 1);
+        }
+        catch_lines();
+        ls_log_note("%s %d", "x", 1);
+        ls_log_warn("%s %d", "y\n", 2);
+        ls_log_error("%s %d", "z", 3);
+        ck_assert_int_eq(ls_log_fail(LS_ERR_CHECK, "%s %d", "u", 4), LS_ERR_CHECK);
+        LS_TEXT(said, 400,
+                "test_core%s: x 1\ntest_core%s: warning: y\\x0a 2\ntest_core%s: error: z 3\n"
+                "test_core%s: error: u 4\n",
+                ranks[i][1], ranks[i][1], ranks[i][1], ranks[i][1]);
+        ck_assert_str_eq(caught_text(), said);
+    }
+    unsetenv("RANK");
+    memset(long_text, 'x', sizeof long_text);
+    long_text[sizeof long_text - 1] = '\0';
+    catch_lines();
+    ls_log_note("%s", long_text);
+    const char *text = caught_text();
+    ck_assert_uint_eq(strlen(text), 4095);
+    ck_assert_str_eq(text + 4095 - 5, "x...\n");
+    int kept = dup(STDERR_FILENO); /* the caller's error stays, even where stderr is closed */
+    close(STDERR_FILENO);
+    errno = ENOSPC;
+    ls_log_note("lost");
+    int found = errno;
+    dup2(kept, STDERR_FILENO);
+    close(kept);
+    ck_assert_int_eq(found, ENOSPC);
 }
 END_TEST
 
@@ -689,6 +772,7 @@ START_TEST(words_of_a_shell)
     ls_words_split(&words, "e");
     for (int i = 0; i < 40; i++) { /* the list grows */
         ck_assert_ptr_null(words.word[words.count]);
+        ck_assert_int_gt(words.capacity, words.count);
         ls_words_add(&words, "%d x", i);
     }
     ck_assert_int_eq(words.count, 44);
@@ -704,6 +788,14 @@ START_TEST(words_of_a_shell)
 END_TEST
 
 static char folder[] = "/tmp/test_core.XXXXXX";
+
+/* What the next call finds in its variables. */
+static __attribute__((noinline)) void spoil_stack(void)
+{
+    char bytes[4 * PATH_MAX];
+    memset(bytes, 'x', sizeof bytes);
+    __asm__ volatile("" : : "r"(bytes) : "memory");
+}
 
 /* One line that names the path as far as it is `shown`. */
 static void path_refused(const char *at, const char *before, const char *shown, const char *after)
@@ -750,6 +842,7 @@ START_TEST(folders_and_programs)
     ck_assert_ptr_nonnull(strstr(caught_text(), "cannot make the folder xxx"));
     free(longer);
     /* the program's own folder, and from there upwards */
+    spoil_stack();
     ls_path_program(text, sizeof text);
     ck_assert_int_eq(access(text, X_OK), 0);
     ck_assert_str_ne(text, ".");
@@ -760,6 +853,10 @@ START_TEST(folders_and_programs)
     ck_assert(!ls_path_find("no such file", found, sizeof found));
     ck_assert_str_eq(found, "no such file");
     ck_assert_int_eq(chdir(folder), 0);
+    errno = 0;
+    ck_assert_int_eq(ls_path_make_folder("new/er"), LS_OK);
+    ck_assert(access("new/er", W_OK) == 0 && rmdir("new/er") == 0);
+    ck_assert(ls_path_find("suite/unit/kernels/test_core.c", found, sizeof found));
     ck_assert(ls_path_find("a/b/c/file", found, sizeof found)); /* the current folder */
     ck_assert_str_eq(found, "a/b/c/file");
     /* what can be run: by a path, or in PATH */
@@ -767,6 +864,7 @@ START_TEST(folders_and_programs)
     ck_assert(!ls_path_is_program("./a") && !ls_path_is_program(folder)); /* folders */
     ck_assert_int_eq(chmod("a/b/c/file", 0755), 0);
     ck_assert(ls_path_is_program("a/b/c/file"));
+    path_refused("a/b/c/file", "cannot write into ", "a/b/c/file", ": Not a directory");
     ls_text_put(text, sizeof text, "/nonexistent:%s/a/b/c:/x", folder);
     setenv("PATH", text, 1);
     ck_assert(ls_path_is_program("file") && !ls_path_is_program("test_core"));
@@ -942,6 +1040,8 @@ int main(void)
     tcase_add_test(tests, json_lines);
     tcase_add_test(tests, json_integers);
     tcase_add_test(tests, json_files);
+    tcase_add_test(tests, json_lines_are_appended);
+    tcase_add_test(tests, lines_of_the_log);
     tcase_add_test(tests, plain_text);
     tcase_add_test(tests, json_strings_are_plain);
     tcase_add_test(tests, arenas);

@@ -2,6 +2,7 @@
  * finite differences, running statistics. */
 #include <check.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/core/rng.h"
@@ -222,6 +223,55 @@ START_TEST(exports_are_checked)
 }
 END_TEST
 
+/* Export of `bytes` bytes: nothing behind them is written. The caller frees it. */
+static uint8_t *guarded_export(ls_kernel_subject *s, ls_export what, int index, int64_t bytes)
+{
+    enum { GUARD = 64 };
+    uint8_t *data = malloc((size_t)bytes + GUARD);
+    ck_assert_ptr_nonnull(data);
+    memset(data, 0xa5, (size_t)bytes + GUARD);
+    ck_assert_int_eq(s->api->plan_export(s->plan, s->stream, what, index, data, bytes), LS_OK);
+    for (int i = 0; i < GUARD; i++) {
+        ck_assert_uint_eq(data[bytes + i], 0xa5);
+    }
+    return data;
+}
+
+/* Bits and choices of every branch are those of the activations that can be seen, and the last
+ * byte's further bits are 0. */
+START_TEST(exports_agree_and_end)
+{
+    ls_kernel_net n;
+    networks[_i](&n);
+    ls_kernel_subject s;
+    ls_kernel_interpreter t;
+    const int *size = sizes[_i];
+    ls_kernel_subject_options two_threads = {.threads = 2};
+    plan_make(&s, &n, size[0], size[1], size[2], two_threads);
+    plan_forward(&s);
+    plan_mirror(&s, LS_KERNEL_ROUND_NONE, &t);
+    for (int i = 0; i < n.network.layer_count; i++) {
+        const ls_layer *layer = &n.layer[i];
+        int64_t count = t.size[i].count;
+        if (layer->kind == LS_LAYER_MAX_POOL) {
+            free(guarded_export(&s, LS_EXPORT_POOL_INDEX, layer->branch, 4 * count));
+        } else if (layer->kind == LS_LAYER_RELU) {
+            int64_t bytes = (count + 7) / 8;
+            uint8_t *bits = guarded_export(&s, LS_EXPORT_RELU_BITS, layer->branch, bytes);
+            uint8_t *value = guarded_export(&s, LS_EXPORT_ACTIVATION, i, 4 * count);
+            for (int64_t k = 0; k < 8 * bytes; k++) {
+                bool open = k < count && ((float *)(void *)value)[k] > 0;
+                ck_assert_int_eq(bits[k / 8] >> (k % 8) & 1, open);
+            }
+            free(bits);
+            free(value);
+        }
+    }
+    ls_kernel_interpreter_free(&t);
+    ls_kernel_subject_free(&s);
+}
+END_TEST
+
 START_TEST(running_statistics)
 {
     ls_kernel_net n;
@@ -281,6 +331,7 @@ int main(void)
     tcase_add_test(c, branches_are_those_of_the_values);
     tcase_add_loop_test(c, stored_values_are_of_their_type, 0, 3);
     tcase_add_test(c, exports_are_checked);
+    tcase_add_loop_test(c, exports_agree_and_end, 0, count);
     tcase_add_test(c, running_statistics);
     tcase_add_test(c, bad_targets_are_named);
     suite_add_tcase(suite, c);

@@ -381,23 +381,33 @@ START_TEST(an_unused_parameter_is_an_error)
 }
 END_TEST
 
-/* --find-unused: it takes part with zeros, whatever lay there. */
+/* --find-unused: the first, the last, the largest or another one takes part with zeros, whatever
+ * lay there. */
 START_TEST(an_unused_parameter_may_be_allowed)
 {
     run r = run_of(LS_O2, LS_DIALECT_TORCH);
     r.options.find_unused = true;
     run_open(&r, 2);
-    ck_assert_int_eq(ls_ddp_begin(r.ddp, NULL), LS_OK);
-    for (int p = r.memory.param_count - 1; p >= 0; p--) {
-        fill(&r, p);
-        if (p != 3) {
-            ck_assert_int_eq(ls_ddp_ready(r.ddp, p), LS_OK);
-        }
+    int last = r.memory.param_count - 1, largest = 0;
+    for (int p = 0; p <= last; p++) {
+        largest = r.memory.grad[p].count > r.memory.grad[largest].count ? p : largest;
     }
-    ck_assert_int_eq(ls_ddp_finish(r.ddp), LS_OK);
-    for (int p = 0; p < r.memory.param_count; p++) {
-        for (int64_t i = 0; i < r.memory.grad[p].count; i++) {
-            ck_assert_float_eq(host_get(&r.memory.grad[p], i), p == 3 ? 0.0f : value_of(p, i));
+    ck_assert_uint_gt(ls_tensor_bytes(&r.memory.reduced[largest]), 2 * 4096); /* pieces */
+    const int unused[] = {3, 0, last, largest};
+    for (int k = 0; k < 4; k++) {
+        ck_assert_int_eq(ls_ddp_begin(r.ddp, NULL), LS_OK);
+        for (int p = last; p >= 0; p--) {
+            fill(&r, p);
+            if (p != unused[k]) {
+                ck_assert_int_eq(ls_ddp_ready(r.ddp, p), LS_OK);
+            }
+        }
+        ck_assert_int_eq(ls_ddp_finish(r.ddp), LS_OK);
+        for (int p = 0; p <= last; p++) {
+            for (int64_t i = 0; i < r.memory.grad[p].count; i++) {
+                ck_assert_float_eq(host_get(&r.memory.grad[p], i),
+                                   p == unused[k] ? 0.0f : value_of(p, i));
+            }
         }
     }
     run_close(&r);

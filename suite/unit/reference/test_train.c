@@ -348,11 +348,18 @@ static void write_line(const char *folder, const char *name, const char *line)
 START_TEST(nvidia_controllers_on_the_bus)
 {
     static const char *const rows[][2] = {
-        {"0x10de", "0x030200"}, /* 3D controller: counts */
-        {"0x10de", "0x030000"}, /* display controller: counts */
+        {"0x10de", "0x030200"},                         /* 3D controller: counts */
+        {"0x10de", "0x030200"}, {"0x10de", "0x030000"}, /* display controller: counts */
+        {"0x10de", "0x030000"}, {"0x10de", "0x030001"},
         {"0x10de", "0x040300"}, /* its sound function: does not */
         {"0x1002", "0x030000"}, /* another maker's */
+        {"0x10de", "0x030000"}, /* a hidden folder: does not */
     };
+    enum { ROWS = sizeof rows / sizeof rows[0] };
+    char long_root[5000];
+    memset(long_root, 'x', sizeof long_root);
+    long_root[sizeof long_root - 1] = '\0';
+    ck_assert_int_eq(ls_device_count_nvidia(long_root), 0);
     char root[] = "/tmp/ls_pciXXXXXX", folder[128];
     ck_assert_ptr_nonnull(mkdtemp(root));
     ck_assert_int_eq(ls_device_count_nvidia(root), 0);
@@ -361,16 +368,18 @@ START_TEST(nvidia_controllers_on_the_bus)
         snprintf(folder, sizeof folder, "%s/%s", root, parts[i]);
         ck_assert_int_eq(mkdir(folder, 0700), 0);
     }
-    for (int i = 0; i < 4; i++) {
-        snprintf(folder, sizeof folder, "%s/bus/pci/devices/0000:0%d:00.0", root, i);
+    for (int i = 0; i < ROWS; i++) {
+        snprintf(folder, sizeof folder, "%s/bus/pci/devices/%s0000:0%d:00.0", root,
+                 i == ROWS - 1 ? "." : "", i);
         ck_assert_int_eq(mkdir(folder, 0700), 0);
         write_line(folder, "vendor", rows[i][0]);
         write_line(folder, "class", rows[i][1]);
     }
-    ck_assert_int_eq(ls_device_count_nvidia(root), 2);
-    for (int i = 0; i < 4; i++) {
+    ck_assert_int_eq(ls_device_count_nvidia(root), 5);
+    for (int i = 0; i < ROWS; i++) {
         char path[160];
-        snprintf(folder, sizeof folder, "%s/bus/pci/devices/0000:0%d:00.0", root, i);
+        snprintf(folder, sizeof folder, "%s/bus/pci/devices/%s0000:0%d:00.0", root,
+                 i == ROWS - 1 ? "." : "", i);
         snprintf(path, sizeof path, "%s/vendor", folder);
         ck_assert_int_eq(unlink(path), 0);
         snprintf(path, sizeof path, "%s/class", folder);

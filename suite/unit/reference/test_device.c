@@ -1,0 +1,141 @@
+/* A device as the trainer opens it, and tensors that go to it and come back as f32: over a device
+ * that copies only when it is waited for, from memory with nothing around it. */
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "suite/unit/caught.h"
+#include "suite/unit/run_suite.h"
+#include "host_device.h"
+
+/* ---- open and close -------------------------------------------------------------------------- */
+
+START_TEST(a_device_is_opened_and_closed)
+{
+    static const char *const names[] = {"cpu", "auto"};
+    static const ls_device none;
+    setenv("LS_SYSFS", "/nonexistent", 1); /* no NVIDIA device on the bus */
+    for (int i = 0; i < 2; i++) {
+        ls_backend_options options = {.threads = 3, .local_ranks = 1};
+        ls_device device = {0};
+        ck_assert_int_eq(ls_device_open(names[i], &options, &device), LS_OK);
+        ck_assert_str_eq(device.api->name, "cpu");
+        ck_assert_int_eq(device.info.threads, 3);
+        ck_assert(device.info.host_memory && device.stream != NULL && device.backend != NULL);
+        ck_assert_str_eq(getenv("GOMP_SPINCOUNT"), i == 0 ? "10000" : "77");
+        setenv("GOMP_SPINCOUNT", "77", 1); /* a given one stays */
+        for (int again = 0; again < 2; again++) {
+            ls_device_close(&device);
+            ck_assert_mem_eq(&device, &none, sizeof none);
+        }
+    }
+}
+END_TEST
+
+START_TEST(a_device_that_cannot_be_opened)
+{
+    ls_backend_options options = {.threads = -1, .local_ranks = 1};
+    ls_device device = {.info.threads = 77};
+    catch_lines();
+    ls_status status = ls_device_open("cpu", &options, &device);
+    ck_assert_str_eq(caught_lines(),
+                     "error: --threads -1: the number of threads is 1 or more, or 0 for cores / "
+                     "ranks\n");
+    ck_assert_int_eq(status, LS_ERR_USAGE);
+    catch_lines();
+    status = ls_device_open("none", &options, &device);
+    ck_assert_ptr_nonnull(strstr(caught_lines(), "none"));
+    ck_assert_int_ne(status, LS_OK);
+    ck_assert(device.api == NULL && device.info.threads == 77);
+}
+END_TEST
+
+/* ---- tensors --------------------------------------------------------------------------------- */
+
+static struct {
+    void *to;
+    const void *from;
+    int64_t bytes; /* 0: nothing is under way */
+} pending;
+
+static ls_status late_copy(ls_backend *backend, ls_stream *stream, void *to, const void *from,
+                           int64_t bytes)
+{
+    (void)backend, (void)stream;
+    ck_assert_int_eq(pending.bytes, 0);
+    pending.to = to;
+    pending.from = from;
+    pending.bytes = bytes;
+    return LS_OK;
+}
+
+static ls_status late_wait(ls_stream *stream)
+{
+    (void)stream;
+    memcpy(pending.to, pending.from, (size_t)pending.bytes);
+    pending.bytes = 0;
+    return LS_OK;
+}
+
+static ls_status lost_copy(ls_backend *backend, ls_stream *stream, void *to, const void *from,
+                           int64_t bytes)
+{
+    (void)backend, (void)stream, (void)to, (void)from, (void)bytes;
+    return LS_ERR_DEVICE_LOST;
+}
+
+enum { PAGE = 4096, COUNT = PAGE / sizeof(float) };
+
+START_TEST(tensors_go_and_come_back)
+{
+    static const ls_dtype types[] = {LS_F32, LS_F16, LS_BF16};
+    ls_backend_api api = HOST_API;
+    api.copy_in = api.copy_out = late_copy;
+    api.stream_wait = late_wait;
+    ls_device device = {.api = &api};
+    char *pages = mmap(NULL, 3 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ck_assert_ptr_ne(pages, MAP_FAILED);
+    ck_assert_int_eq(mprotect(pages, PAGE, PROT_NONE) | mprotect(pages + 2 * PAGE, PAGE, PROT_NONE),
+                     0);
+    float *host = (float *)(void *)(pages + PAGE);
+    char memory[PAGE + 8];
+    ls_tensor tensor = {memory, types[_i], COUNT}, rounded;
+    memset(memory, 0x5a, sizeof memory);
+    for (int i = 0; i < COUNT; i++) {
+        host[i] = (float)(i - 300) * 1.001f;
+    }
+    ck_assert_int_eq(ls_device_write_f32(&device, &tensor, host), LS_OK);
+    ck_assert_int_eq(pending.bytes, 0);
+    for (size_t k = ls_tensor_bytes(&tensor); k < sizeof memory; k++) {
+        ck_assert_int_eq(memory[k], 0x5a);
+    }
+    uint32_t one;
+    rounded = (ls_tensor){&one, types[_i], 1};
+    for (int i = 0; i < COUNT; i++) {
+        host_set(&rounded, 0, host[i]);
+        ck_assert_float_eq(host_get(&tensor, i), host_get(&rounded, 0));
+    }
+    memset(host, 0, PAGE);
+    ck_assert_int_eq(ls_device_read_f32(&device, &tensor, host), LS_OK);
+    ck_assert_int_eq(pending.bytes, 0);
+    for (int i = 0; i < COUNT; i++) {
+        ck_assert_float_eq(host[i], host_get(&tensor, i));
+    }
+    api.copy_in = api.copy_out = lost_copy;
+    ck_assert_int_eq(ls_device_write_f32(&device, &tensor, host), LS_ERR_DEVICE_LOST);
+    ck_assert_int_eq(ls_device_read_f32(&device, &tensor, host), LS_ERR_DEVICE_LOST);
+    munmap(pages, 3 * PAGE);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("device");
+    TCase *tests = tcase_create("device");
+    tcase_add_test(tests, a_device_is_opened_and_closed);
+    tcase_add_test(tests, a_device_that_cannot_be_opened);
+    tcase_add_loop_test(tests, tensors_go_and_come_back, 0, 3);
+    suite_add_tcase(suite, tests);
+    return run_suite(suite);
+}
