@@ -6,6 +6,7 @@
 
 #include "harness/process/proc_isolated.h"
 #include "harness/run/matrix_bench.h"
+#include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "kernels/core/json.h"
 #include "suite/unit/run_suite.h"
@@ -851,13 +852,13 @@ static const struct {
       .level = 2,
       .half = "fp16",
       .dialect = "apex",
-      .bucket_mb = 2.5,
+      .bucket_mb = 0.5,
       .data = "d",
       .accumulate = 1,
       .dump_steps = "2",
       .dump_all = true,
       .world = 1},
-     "-a a --image-size=0 --num-classes=10 --steps=0 --opt-level=O2 --bucket-cap-mb=2.5 --lr=0 "
+     "-a a --image-size=0 --num-classes=10 --steps=0 --opt-level=O2 --bucket-cap-mb=0.5 --lr=0 "
      "--data=d --seed=0 --dump-steps=2 --device=cuda"},
     {{.arch = "a",
       .level = -1,
@@ -915,9 +916,14 @@ END_TEST
 static const struct {
     ls_spec spec;
     int devices, words;
-    const char *line[8]; /* before the options */
+    const char *line[16]; /* before the options */
 } wrapped[] = {
     {{.wrap = LS_WRAP_NONE}, 2, 1, {"t"}},
+    {{.wrap = LS_WRAP_ALONE},
+     2,
+     16,
+     {"env", "-u", "RANK", "-u", "WORLD_SIZE", "-u", "LOCAL_RANK", "-u", "LOCAL_WORLD_SIZE", "-u",
+      "GROUP_RANK", "-u", "MASTER_ADDR", "-u", "MASTER_PORT", "t"}},
     {{.wrap = LS_WRAP_KILL, .kill_rank = 1, .kill_step = 3},
      2,
      4,
@@ -931,6 +937,14 @@ static const struct {
      4,
      {"sh", "-c",
       "IFS=; " EACH " 0) set -- \"$@\" --a ;; 1) set -- \"$@\" --b c ;; esac; exec \"$0\" \"$@\"",
+      "t"}},
+    {{.wrap = LS_WRAP_EACH},
+     1,
+     4,
+     {"sh", "-c",
+      "IFS=; g=$((RANK % 1)); v=${CUDA_VISIBLE_DEVICES:-}; [ -z \"$v\" ] || "
+      "g=$(echo \"$v\" | cut -d, -f$((g + 1))); CUDA_VISIBLE_DEVICES=$g; "
+      "export CUDA_VISIBLE_DEVICES; " EACH " esac; exec \"$0\" \"$@\"",
       "t"}},
     {{.wrap = LS_WRAP_EACH},
      3,
@@ -958,6 +972,57 @@ START_TEST(every_wrapper_of_a_command)
     }
     ck_assert_str_eq(job.command.word[wrapped[_i].words], "-a");
     ls_job_free(&job);
+}
+END_TEST
+
+/* Our own programs are those next to this one. */
+START_TEST(folders_of_programs)
+{
+    char program[1024];
+    ls_path_program(program, sizeof program);
+    ls_spec spec = ls_matrix_spec(LS_ROLE_REFERENCE);
+    ls_matrix_site site = {.run_directory = "/r", .device = "cpu", .cores = 2};
+    ls_text_put(spec.extra, sizeof spec.extra, "--a={bin}/b --c={run}{bin} --d={self}/e");
+    ls_job job;
+    ck_assert_int_eq(ls_matrix_job(&spec, &site, &job), LS_OK);
+    LS_TEXT(first, 1100, "%s/lockstep-train", program);
+    LS_TEXT(a, 1100, "--a=%s/b", program);
+    LS_TEXT(c, 1100, "--c=/r%s", program);
+    LS_TEXT(d, 1100, "--d=%s/e", job.directory);
+    ck_assert_str_eq(job.command.word[0], first);
+    ck_assert_str_eq(job.command.word[job.command.count - 4], a);
+    ck_assert_str_eq(job.command.word[job.command.count - 3], c);
+    ck_assert_str_eq(job.command.word[job.command.count - 2], d);
+    ls_job_free(&job);
+}
+END_TEST
+
+/* A run that an earlier version began goes on: its jobs keep their ids, and their audits. */
+START_TEST(ids_are_those_of_earlier_versions)
+{
+    ls_spec spec = ls_matrix_spec(LS_ROLE_EVIDENCE);
+    static const char *const ids[] = {
+        "resnet20.o0.w1.own.s3-ffd45202",
+        "resnet20.o0.w1.own.s3-5edfbfd5",
+        "resnet20.o0.w2.n2.own.s3-1ac99435",
+        "resnet20.o0.w2.n2.own.s3-92daad08",
+    };
+    for (int i = 0; i < 4; i++) {
+        char id[96];
+        if (i == 1) { /* what each rank does, and a script */
+            spec.wrap = LS_WRAP_EACH;
+            ls_text_put(spec.each, sizeof spec.each, "--a|--b");
+            spec.script = "x";
+        } else if (i == 2) {
+            spec.role = LS_ROLE_PHASES;
+            spec.nodes = spec.world = 2;
+        } else if (i == 3) {
+            spec.real_nodes = true;
+        }
+        ls_matrix_id(&spec, id);
+        ck_assert_str_eq(id, ids[i]);
+    }
+    ck_assert_uint_eq(ls_matrix_audit_of(&spec).seed, 0x92daad08);
 }
 END_TEST
 
@@ -1022,6 +1087,11 @@ START_TEST(every_member_of_a_job)
     ck_assert_int_eq(ls_matrix_job(&spec, &site, &job), LS_OK);
     ck_assert(!ls_json_bool(job.facts, "oversubscribed", true));
     ls_job_free(&job);
+    site.devices = 1;
+    ck_assert_int_eq(ls_matrix_job(&spec, &site, &job), LS_OK);
+    ck_assert(ls_json_bool(job.facts, "oversubscribed", false));
+    ls_job_free(&job);
+    site.devices = 3;
     site.oversubscribed = true;
     ck_assert_int_eq(ls_matrix_job(&spec, &site, &job), LS_OK);
     ck_assert(ls_json_bool(job.facts, "oversubscribed", false));
@@ -1079,6 +1149,8 @@ int main(void)
                         (int)(sizeof commands / sizeof *commands));
     tcase_add_loop_test(tests, every_wrapper_of_a_command, 0,
                         (int)(sizeof wrapped / sizeof *wrapped));
+    tcase_add_test(tests, folders_of_programs);
+    tcase_add_test(tests, ids_are_those_of_earlier_versions);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
 }
