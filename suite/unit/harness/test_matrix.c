@@ -574,6 +574,87 @@ START_TEST(the_whole_plan)
 }
 END_TEST
 
+static const struct {
+    ls_matrix_bench bench;
+    const char *plan;
+} chosen[] = {
+    /* worlds that are no powers of two, levels without O2 and O0, buckets as near to 25 MB */
+    {{.profile = LS_PROFILE_QUICK,
+      .ranks = 10,
+      .hosts = 2,
+      .level_count = 2,
+      .level = {3, 1, 2, 0},
+      .bucket_count = 2,
+      .bucket_mb = {30, 20, 25},
+      .steps = 1},
+     "throu O3 30 w10 n2r t1 2+2 x1 0.01 128 1f 1 --dump-ranks=branches\n"
+     "throu O1 30 w10 n2r t1 2+2 x1 0.01 dynamic 1f 15 --init-scale=1024 --dump-ranks=branches\n"
+     "no_co O1 30 w10 n2r t1 2+2 x1 0.01 dynamic -f 0 --init-scale=1024 --no-reduce\n"
+     "throu O1 20 w10 n2r t1 2+2 x1 0.01 dynamic 1f 2 --init-scale=1024 --dump-ranks=branches\n"
+     "throu O1 30 w1 n1 t1 2+2 x1 0.01 dynamic 1f 4 --init-scale=1024\n"
+     "ddp_w O1 30 w1 n1 t1 2+2 x1 0.01 dynamic -f 0 --init-scale=1024 --comm=self\n"
+     "stron O1 30 w1 n1 t1 2+2 x10 0.01 dynamic -f 0 --init-scale=1024\n"
+     "throu O1 30 w2 n1 t1 2+2 x1 0.01 dynamic 1f 4 --init-scale=1024 --dump-ranks=branches\n"
+     "throu O1 30 w4 n1 t1 2+2 x1 0.01 dynamic 1f 4 --init-scale=1024 --dump-ranks=branches\n"
+     "throu O1 30 w5 n1 t1 2+2 x1 0.01 dynamic 1f 12 --init-scale=1024 --dump-ranks=branches\n"
+     "phase O1 30 w10 n2r t1 1+2 x1 0.05 128 -f 0 --trace\n"},
+    {{.profile = LS_PROFILE_QUICK,
+      .ranks = 2,
+      .level_count = 3,
+      .level = {3, 0, 1, 2},
+      .bucket_count = 2,
+      .bucket_mb = {30, 20.5, 25},
+      .steps = 13},
+     "throu O3 20.5 w2 n1 t1 2+14 x1 0.01 128 1f 1 --dump-ranks=branches\n"
+     "throu O0 20.5 w2 n1 t1 2+14 x1 0.01 - 1 1 \n"
+     "throu O1 20.5 w2 n1 t1 2+14 x1 0.01 dynamic 1f 15 --init-scale=1024 --dump-ranks=branches\n"
+     "no_co O1 20.5 w2 n1 t1 2+14 x1 0.01 dynamic -f 0 --init-scale=1024 --no-reduce\n"
+     "throu O1 30 w2 n1 t1 2+14 x1 0.01 dynamic 1f 2 --init-scale=1024 --dump-ranks=branches\n"
+     "throu O1 20.5 w1 n1 t1 2+14 x1 0.01 dynamic 1f 4 --init-scale=1024\n"
+     "ddp_w O1 20.5 w1 n1 t1 2+14 x1 0.01 dynamic -f 0 --init-scale=1024 --comm=self\n"
+     "stron O1 20.5 w1 n1 t1 2+14 x2 0.01 dynamic -f 0 --init-scale=1024\n"
+     "phase O1 20.5 w2 n1 t1 1+2 x1 0.05 128 -f 0 --trace\n"
+     "curve O-1 -1 w12 n1 t1 0+200 x16 0.05 - - 0 \n"},
+    /* steps that are given, up to where a job is audited twice */
+    {{.profile = LS_PROFILE_SMOKE, .ranks = 1, .level_count = 1, .level = {0}, .steps = 14},
+     "throu O0 0 w1 n1 t2 1+16 x1 0.01 - 1 15 \n"},
+    {{.profile = LS_PROFILE_SMOKE, .ranks = 1, .level_count = 1, .level = {2}, .steps = 12},
+     "throu O0 0 w1 n1 t2 1+13 x1 0.01 - 1 1 \n"
+     "throu O2 0 w1 n1 t2 1+13 x1 0.01 dynamic 1f 15 --init-scale=1024\n"},
+    /* and those that fit: at least 4, at most 200 */
+    {{.profile = LS_PROFILE_SMOKE, .ranks = 16, .level_count = 1, .level = {2}, .batch_size = 64},
+     "throu O0 0 w16 n1 t1 1+5 x64 0.01 - 1 1 \n"
+     "throu O2 0 w1 n1 t1 1+5 x64 0.01 dynamic 1f 4 --init-scale=1024\n"
+     "throu O2 0 w16 n1 t1 1+5 x64 0.01 dynamic 1f 15 --init-scale=1024 --dump-ranks=branches\n"},
+    {{.profile = LS_PROFILE_FULL, .ranks = 1, .level_count = 1, .level = {2}, .cores = 64},
+     "throu O2 0 w1 n1 t64 2+202 x1 0.01 dynamic 1f 15 --init-scale=1024\n"
+     "ddp_w O2 0 w1 n1 t64 2+202 x1 0.01 dynamic -f 0 --init-scale=1024 --comm=self\n"
+     "phase O2 0 w1 n1 t64 1+2 x1 0.05 128 -f 0 --trace\n"},
+};
+
+START_TEST(plans_of_other_choices)
+{
+    ls_matrix matrix = {0, 0, NULL, NULL};
+    ls_matrix_bench bench = chosen[_i].bench;
+    ls_text_put(bench.arch, sizeof bench.arch, "resnet18");
+    ls_text_put(bench.data, sizeof bench.data, "/images");
+    bench.image_size = 64;
+    bench.batch_size = bench.batch_size > 0 ? bench.batch_size : 1;
+    bench.cores = bench.cores > 0 ? bench.cores : 2;
+    bench.bucket_count = bench.bucket_count > 0 ? bench.bucket_count : 1;
+    ls_matrix_bench_jobs(&bench, &matrix);
+    char *text = plan_text(&matrix);
+    ck_assert_str_eq(text, chosen[_i].plan);
+    for (int i = 0; i < matrix.count; i++) {
+        ck_assert_str_eq(matrix.spec[i].data, "/images");
+    }
+    free(text);
+    ls_matrix_free(&matrix);
+    ck_assert(matrix.spec == NULL && matrix.id == NULL && matrix.count == 0);
+    ck_assert_int_eq(matrix.capacity, 0); /* it can be filled again */
+}
+END_TEST
+
 /* ---- names, estimates and commands ------------------------------------------------------------
  */
 
@@ -781,6 +862,9 @@ START_TEST(estimates_follow_the_model)
     /* with a start-up that was measured: in turns where there are more ranks than cores */
     ls_matrix_site site = {.cores = 2};
     check_near(ls_matrix_estimate_at(&spec, &site), ls_matrix_estimate_s(&spec, 2));
+    site.start_s = 0.5;
+    check_near(ls_matrix_estimate_at(&spec, &site),
+               1 + 0.24 + ls_matrix_estimate_s(&spec, 2) - 0.4 - 0.35 * 2);
     site.start_s = 5;
     double steps_s = ls_matrix_estimate_s(&spec, 2) - 0.4 - 0.35 * 2;
     check_near(ls_matrix_estimate_at(&spec, &site), 10 + 0.24 + steps_s);
@@ -1041,6 +1125,7 @@ START_TEST(every_member_of_a_job)
                            .net = &net,
                            .share_devices = true,
                            .half_emulated = true,
+                           .gpus = (struct ls_watch_gpu *)&hosts, /* only passed on */
                            .hosts = &hosts};
     ls_job job;
     char id[96];
@@ -1051,7 +1136,7 @@ START_TEST(every_member_of_a_job)
     ck_assert_str_eq(job.directory, directory);
     ck_assert_str_eq(job.label, "O1, 6 ranks, own rule");
     ck_assert(job.world == 6 && job.local_nodes == 1 && job.host_count == 1 && job.threads == 3);
-    ck_assert(job.net == NULL && job.hosts == &hosts && job.gpus == NULL && job.share_devices);
+    ck_assert(job.net == NULL && job.hosts == &hosts && job.gpus == site.gpus && job.share_devices);
     check_near(job.limit_s, 60 + 10 * ls_matrix_estimate_s(&spec, 5));
     ck_assert_int_eq(job.file_bytes_max, INT64_C(4) << 30);
     ck_assert(job.grace_s == 5);
@@ -1074,12 +1159,12 @@ START_TEST(every_member_of_a_job)
     ck_assert(job.file_bytes_max == 0 && !job.share_devices);
     ls_job_free(&job);
     site.devices = 2;
-    spec.limit_s = 7;
-    spec.grace_s = 8;
+    spec.limit_s = 0.5;
+    spec.grace_s = 0.25;
     spec.real_nodes = true;
     ck_assert_int_eq(ls_matrix_job(&spec, &site, &job), LS_OK);
     ck_assert(job.local_nodes == 1 && job.host_count == 2 && job.net == NULL);
-    ck_assert(job.limit_s == 7 && job.grace_s == 8);
+    ck_assert(job.limit_s == 0.5 && job.grace_s == 0.25);
     ck_assert(ls_json_bool(job.facts, "oversubscribed", false)); /* 3 ranks on 2 devices */
     ck_assert(!cJSON_HasObjectItem(job.facts, "link"));
     ls_job_free(&job);
@@ -1149,6 +1234,7 @@ int main(void)
                         (int)(sizeof commands / sizeof *commands));
     tcase_add_loop_test(tests, every_wrapper_of_a_command, 0,
                         (int)(sizeof wrapped / sizeof *wrapped));
+    tcase_add_loop_test(tests, plans_of_other_choices, 0, (int)(sizeof chosen / sizeof *chosen));
     tcase_add_test(tests, folders_of_programs);
     tcase_add_test(tests, ids_are_those_of_earlier_versions);
     suite_add_tcase(suite, tests);
