@@ -11,7 +11,6 @@
 #include <sys/stat.h>
 
 #include "harness/store/gate.h"
-#include "harness/store/mesh.h"
 #include "harness/store/store.h"
 #include "harness/store/store_server.h"
 #include "suite/unit/run_suite.h"
@@ -404,80 +403,6 @@ START_TEST(what_listens_is_named)
 }
 END_TEST
 
-/* ---- all pairs ------------------------------------------------------------------------------- */
-
-/* Rank 0 of three: wrong claims are refused, rank 2 comes twice, rank 1 does not. */
-static void *call_rank_0(void *context)
-{
-    static const ls_gate_claim claims[] = {{.rank = 0, .world = 3},
-                                           {.rank = 3, .world = 3},
-                                           {.rank = 2, .world = 2},
-                                           {.rank = 2, .world = 3},
-                                           {.rank = 2, .world = 3}};
-    ls_store *store = context;
-    void *value = NULL;
-    size_t bytes;
-    char why[256];
-    int port = 0, fd;
-    unsigned char key[LS_SHA256_BYTES];
-    ls_store_key(store, "mesh", key);
-    ck_assert_int_eq(ls_store_get(store, "mesh/address/0", 5, &value, &bytes), LS_OK);
-    ck_assert_int_eq(sscanf(value, "127.0.0.1 %d", &port), 1);
-    free(value);
-    struct sockaddr_in at = {.sin_family = AF_INET,
-                             .sin_port = htons((uint16_t)port),
-                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    for (size_t i = 0; i < sizeof claims / sizeof *claims; i++) {
-        ck_assert_int_eq(ls_gate_enter((struct sockaddr *)&at, sizeof at, key, &claims[i],
-                                       ls_clock_after(5), ls_clock_after(5), &fd, why, sizeof why),
-                         LS_GATE_IN);
-    }
-    return NULL;
-}
-
-START_TEST(mesh_names_who_is_missing)
-{
-    struct sockaddr_in own = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    static const struct {
-        const char *published, *said;
-    } others[] = {{"127.0.0.1", "mesh2: rank 0 has published '127.0.0.1', which is no address"},
-                  {"nowhere 1", "mesh2: rank 0 has published 'nowhere', which is no address"},
-                  {"127.0.0.1 1", "mesh2: rank 1 of 2 did not reach rank 0 at 127.0.0.1 port 1"}};
-    char said[SAID_BYTES_MAX] = "";
-    int errors = memfd_create("errors", MFD_CLOEXEC), fd[3];
-    ck_assert_int_eq(dup2(errors, STDERR_FILENO), STDERR_FILENO);
-    ls_store *store = NULL;
-    ls_store_options options = where(0, 1, 0, 5.0);
-    ck_assert_int_eq(ls_store_open(&options, &store), LS_OK);
-    pthread_t thread;
-    ck_assert_int_eq(pthread_create(&thread, NULL, call_rank_0, store), 0);
-    ck_assert_int_eq(ls_mesh_connect(store, "mesh", 0, 3, (struct sockaddr *)&own, sizeof own,
-                                     ls_clock_after(1), fd),
-                     LS_ERR_RENDEZVOUS);
-    pthread_join(thread, NULL);
-    ck_assert(fd[0] == -1 && fd[1] == -1 && fd[2] == -1);
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        ck_assert_int_eq(ls_store_set(store, "mesh2/address/0", others[i].published,
-                                      strlen(others[i].published)),
-                         LS_OK);
-        ck_assert_int_eq(ls_mesh_connect(store, "mesh2", 1, 2, (struct sockaddr *)&own, sizeof own,
-                                         ls_clock_after(0.5), fd),
-                         LS_ERR_RENDEZVOUS);
-    }
-    ck_assert_int_gt(pread(errors, said, sizeof said - 1, 0), 0);
-    ck_assert_ptr_nonnull(strstr(said, ": rank 0 of 3\n"));
-    ck_assert_ptr_nonnull(strstr(said, ": rank 3 of 3\n"));
-    ck_assert_ptr_nonnull(strstr(said, ": rank 2 of 2\n"));
-    ck_assert_ptr_null(strstr(said, ": rank 2 of 3\n"));
-    ck_assert_ptr_nonnull(strstr(said, "mesh: rank 1 did not connect to rank 0 of 3 in 1"));
-    ck_assert_ptr_nonnull(strstr(said, "s, nor did 0 others"));
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        ck_assert_msg(strstr(said, others[i].said) != NULL, "%s", said);
-    }
-    ls_store_close(store, 0);
-}
-END_TEST
-
 int main(void)
 {
     Suite *suite = suite_create("gate");
@@ -491,7 +416,6 @@ int main(void)
     tcase_add_test(tests, silent_ports);
     tcase_add_loop_test(tests, what_listens_is_named, 0,
                         (int)(sizeof listeners / sizeof *listeners));
-    tcase_add_test(tests, mesh_names_who_is_missing);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
 }

@@ -1,5 +1,6 @@
 /* Child processes: how they end, how they are ended, and that nothing is left behind. */
 #include <check.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -7,6 +8,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,6 +16,7 @@
 #include "harness/process/proc.h"
 #include "harness/process/proc_isolated.h"
 #include "kernels/core/clock.h"
+#include "suite/unit/caught.h"
 #include "suite/unit/run_suite.h"
 
 static int64_t after(double seconds)
@@ -259,6 +262,18 @@ START_TEST(orphans_are_ended_and_others_are_not)
 }
 END_TEST
 
+static int open_descriptors(void)
+{
+    int count = 0;
+    DIR *folder = opendir("/proc/self/fd");
+    ck_assert_ptr_nonnull(folder);
+    while (readdir(folder) != NULL) {
+        count++;
+    }
+    closedir(folder);
+    return count;
+}
+
 /* context: what the child does once it has answered. */
 static ls_status answer_and(void *context, FILE *to)
 {
@@ -266,31 +281,145 @@ static ls_status answer_and(void *context, FILE *to)
     fprintf(to, "forty-two");
     if (strcmp(then, "hang") == 0) {
         pause();
-    } else if (strcmp(then, "hang in its end") == 0) {
+    } else if (strncmp(then, "close", 5) == 0) {
         fflush(to);
         close(fileno(to));
-        pause();
     }
-    return strcmp(then, "fail") == 0 ? LS_ERR_INFRA : LS_OK;
+    if (strcmp(then, "close and hang") == 0) {
+        pause();
+    } else if (strcmp(then, "kill") == 0) {
+        raise(SIGKILL);
+    }
+    return strstr(then, "fail") != NULL ? LS_ERR_RENDEZVOUS : LS_OK;
 }
 
+/* Also where descriptor 0 is free and becomes the child's. */
 START_TEST(an_isolated_process_is_awaited_until_its_deadline_only)
 {
     static const struct {
         const char *then, *answer, *why;
     } row[] = {{"end", "forty-two", ""},
-               {"fail", NULL, "failed: "},
+               {"fail", NULL, "failed: rendezvous timed out"},
                {"hang", NULL, "no answer in time"},
-               {"hang in its end", NULL, "no answer in time"}};
+               {"close and hang", NULL, "no answer in time"},
+               {"close", NULL, "failed: infrastructure"},
+               {"close and fail", NULL, "failed: rendezvous timed out"},
+               {"kill", NULL, "ended by signal 9 (Killed)"}};
+    const char *then = row[_i / 2].then;
     ls_proc_isolated aside;
     char why[120] = "";
-    ck_assert_int_eq(ls_proc_isolated_start(answer_and, (void *)row[_i].then, &aside), LS_OK);
-    double limit_s = row[_i].answer == NULL && row[_i].why[0] == 'n' ? 0.3 : 20;
+    if (_i % 2 == 1) {
+        close(STDIN_FILENO);
+    }
+    int before = open_descriptors();
+    ck_assert_int_eq(ls_proc_isolated_start(answer_and, (void *)then, &aside), LS_OK);
+    double limit_s = strstr(then, "hang") != NULL ? 0.05 : 20;
+    errno = EINTR; /* of an earlier call */
     char *answer = ls_proc_isolated_answer(&aside, after(limit_s), why, sizeof why);
-    ck_assert_pstr_eq(answer, row[_i].answer);
-    ck_assert_msg(strncmp(why, row[_i].why, strlen(row[_i].why)) == 0, "%s", why);
+    ck_assert_pstr_eq(answer, row[_i / 2].answer);
+    ck_assert_str_eq(why, row[_i / 2].why);
+    ck_assert_int_eq(aside.pid, 0);
     ck_assert_int_eq(waitpid(-1, NULL, WNOHANG), -1); /* nothing is left behind */
+    ck_assert_int_eq(open_descriptors(), before);
     free(answer);
+}
+END_TEST
+
+static ls_status answer_digits(void *context, FILE *to)
+{
+    for (int i = 0; i < *(int *)context; i++) {
+        putc('0' + i % 10, to);
+    }
+    return LS_OK;
+}
+
+/* Writes on when its first byte alone has been read. */
+static ls_status answer_slowly(void *context, FILE *to)
+{
+    int unread = 1;
+    (void)context;
+    fputc('0', to);
+    fflush(to);
+    while (ioctl(fileno(to), FIONREAD, &unread) == 0 && unread > 0) {
+        (void)poll(NULL, 0, 1);
+    }
+    fputs("12", to);
+    return unread == 0 ? LS_OK : LS_ERR_INFRA;
+}
+
+START_TEST(an_answer_of_any_length_is_whole)
+{
+    static int lengths[] = {0, 1, 4095, 4096, 4097, 8191, 8192, 24576, 300000, 3};
+    ls_proc_isolated aside;
+    char why[120] = "";
+    ls_proc_isolated_fn *function = _i == 9 ? answer_slowly : answer_digits;
+    ck_assert_int_eq(ls_proc_isolated_start(function, &lengths[_i], &aside), LS_OK);
+    char *answer = ls_proc_isolated_answer(&aside, after(20), why, sizeof why);
+    ck_assert_ptr_nonnull(answer);
+    ck_assert_uint_eq(strlen(answer), lengths[_i]);
+    for (int i = 0; i < lengths[_i]; i++) {
+        ck_assert_int_eq(answer[i], '0' + i % 10);
+    }
+    free(answer);
+}
+END_TEST
+
+/* Its one more descriptor is that of the answer; what its parent has buffered is not its own. */
+static ls_status answer_descriptors(void *context, FILE *to)
+{
+    (void)context;
+    fflush(NULL);
+    fprintf(to, "%d", open_descriptors());
+    return LS_OK;
+}
+
+START_TEST(an_isolated_process_takes_little_with_it)
+{
+    ls_proc_isolated aside;
+    char why[120] = "", wanted[16], text[16] = "";
+    FILE *buffered = tmpfile();
+    ck_assert_ptr_nonnull(buffered);
+    fputs("once", buffered);
+    snprintf(wanted, sizeof wanted, "%d", open_descriptors() + 1);
+    ck_assert_int_eq(ls_proc_isolated_start(answer_descriptors, NULL, &aside), LS_OK);
+    char *answer = ls_proc_isolated_answer(&aside, after(20), why, sizeof why);
+    ck_assert_pstr_eq(answer, wanted);
+    fflush(buffered);
+    ck_assert_int_eq(pread(fileno(buffered), text, sizeof text - 1, 0), 4);
+    ck_assert_str_eq(text, "once");
+    fclose(buffered);
+    free(answer);
+}
+END_TEST
+
+START_TEST(the_output_of_a_program)
+{
+    static const struct {
+        const char *program, *script, *text;
+        int code;
+    } rows[] = {
+        {"sh", "printf out; echo message >&2; exit 7", "out", 7},
+        {"sh", "exit 0", "", 0},
+        {"sh", "printf out; kill -KILL $$", "out", 128 + SIGKILL},
+        {"sh", "printf out; exec sleep 20", "out", LS_ERR_INFRA},
+        {"sh", "printf out; exec >&-; exec sleep 20", "out", LS_ERR_INFRA},
+        {"/nonexistent/program", "exit 0", "", LS_ERR_INFRA},
+    };
+    char *argv[] = {(char *)rows[_i].program, "-c", (char *)rows[_i].script, NULL};
+    int code = -1, before = open_descriptors();
+    bool hangs = strstr(rows[_i].script, "sleep") != NULL;
+    catch_lines();
+    char *text = ls_proc_isolated_output(argv, hangs ? 0.1 : 20, &code);
+    ck_assert_str_eq(caught_text(), "");
+    if (hangs) { /* what it had written by then */
+        ck_assert_int_eq(strncmp(text, rows[_i].text, strlen(text)), 0);
+    } else {
+        ck_assert_str_eq(text, rows[_i].text);
+    }
+    ck_assert_int_eq(code, rows[_i].code);
+    ck_assert_int_eq(waitpid(-1, NULL, WNOHANG), -1);
+    ck_assert_int_eq(open_descriptors(), before);
+    free(text);
 }
 END_TEST
 
@@ -435,7 +564,10 @@ int main(void)
     tcase_add_test(tests, a_file_stops_growing);
     tcase_add_test(tests, orphans_are_ended_and_others_are_not);
     tcase_add_loop_test(tests, asked_to_stop, 0, 3);
-    tcase_add_loop_test(tests, an_isolated_process_is_awaited_until_its_deadline_only, 0, 4);
+    tcase_add_loop_test(tests, an_isolated_process_is_awaited_until_its_deadline_only, 0, 14);
+    tcase_add_loop_test(tests, an_answer_of_any_length_is_whole, 0, 10);
+    tcase_add_test(tests, an_isolated_process_takes_little_with_it);
+    tcase_add_loop_test(tests, the_output_of_a_program, 0, 6);
     tcase_add_test(tests, input_and_output);
     tcase_add_test(tests, cores);
     tcase_add_test(tests, times_and_memory);

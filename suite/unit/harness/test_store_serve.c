@@ -221,6 +221,29 @@ START_TEST(a_request_may_come_in_pieces)
 }
 END_TEST
 
+/* What follows a request stays in the socket until that one has been answered. */
+START_TEST(one_request_at_a_time)
+{
+    unsigned char bytes[2 * (LS_STORE_HEADER_BYTES + 6)];
+    for (int i = 0; i < 2; i++) {
+        unsigned char *at = bytes + i * (LS_STORE_HEADER_BYTES + 6);
+        ls_store_header header = {
+            .magic = LS_STORE_MAGIC, .verb = LS_STORE_SET, .key_bytes = 2, .value_bytes = 4};
+        ls_store_wire_put(&header, at);
+        memcpy(at + LS_STORE_HEADER_BYTES, i == 0 ? "k1val1" : "k2val2", 6);
+    }
+    ck_assert_int_eq(send(client[0], bytes, sizeof bytes, MSG_NOSIGNAL), sizeof bytes);
+    ck_assert(ls_store_serve_read(&server, &peer[0]));
+    assert_reply(0, LS_OK, "", 0);
+    ck_assert(ask(1, LS_STORE_GET, "k2", "", 1500));
+    assert_silent(1);
+    ck_assert(ls_store_serve_read(&server, &peer[0]));
+    assert_reply(0, LS_OK, "", 0);
+    assert_reply(1, LS_OK, "val2", 0);
+    served(1, LS_STORE_GET, "k1", "", 0, LS_OK, "val1", 0);
+}
+END_TEST
+
 START_TEST(waiters_of_the_key_are_woken)
 {
     int64_t before_ns = ls_clock_ns();
@@ -251,6 +274,22 @@ START_TEST(waiters_of_the_key_are_woken)
     served(2, LS_STORE_SET, "another", "x", 0, LS_OK, "", 0);
     ck_assert_int_eq(peer[1].waiting, LS_STORE_HELLO);
     assert_silent(1);
+}
+END_TEST
+
+/* The place of a connection that was dropped still has what it waited for. */
+START_TEST(dropped_connections_get_nothing)
+{
+    server.count = 2;
+    server.world = 1;
+    ck_assert(ask(2, LS_STORE_GET, "k", "", 1500));
+    served(0, LS_STORE_SET, "k", "v", 0, LS_OK, "", 0);
+    ck_assert_int_eq(peer[2].waiting, LS_STORE_GET);
+    peer[2].waiting = LS_STORE_HELLO;
+    ck_assert(ls_store_serve_claim(&server, &peer[1], &(ls_gate_claim){.world = 1}));
+    assert_reply(1, LS_OK, "", 0);
+    ck_assert_int_eq(peer[2].waiting, LS_STORE_HELLO);
+    assert_silent(2);
 }
 END_TEST
 
@@ -390,6 +429,8 @@ START_TEST(missing_ranks_are_listed)
          "missing of 18: rank 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16 ..."},
         {40, 10, 256,
          "missing of 40: rank 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25 ..."},
+        {40, 10, 84,
+         "missing of 40: rank 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25 "},
         {40, 10, 24, "missing of 40: rank 10,"},
         {40, 10, 8, "missing"},
     };
@@ -482,7 +523,9 @@ int main(void)
     tcase_add_test(tests, values_of_each_length);
     tcase_add_test(tests, keys_do_not_mix);
     tcase_add_test(tests, a_request_may_come_in_pieces);
+    tcase_add_test(tests, one_request_at_a_time);
     tcase_add_test(tests, waiters_of_the_key_are_woken);
+    tcase_add_test(tests, dropped_connections_get_nothing);
     tcase_add_test(tests, a_large_reply_is_sent_as_it_is_read);
     tcase_add_loop_test(tests, malformed_headers_are_dropped, 0, sizeof headers / sizeof *headers);
     tcase_add_test(tests, what_ends_a_connection);

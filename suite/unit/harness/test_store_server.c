@@ -207,6 +207,12 @@ START_TEST(the_address_that_was_called)
     }
     freeifaddrs(all);
     ls_store_server_stop(server, 0);
+    server = start(1, "localhost");
+    int fd = enter(server, "127.0.0.1", (ls_gate_claim){.world = 1, .further = 1});
+    assert_reply(fd, LS_OK, "");
+    ck_assert(!ls_store_server_address(server, text, sizeof text));
+    close(fd);
+    ls_store_server_stop(server, 0);
 }
 END_TEST
 
@@ -300,6 +306,38 @@ START_TEST(many_connections_are_served)
         assert_ended(fd[i]);
     }
     ck_assert_int_eq(open_descriptors(), before);
+}
+END_TEST
+
+/* 64 and one for each rank may be without a proof; the next one takes the place of the oldest. */
+START_TEST(strangers_have_few_places)
+{
+    enum { PLACES = 2 + 64 };
+    ls_store_server *server = start(2, "127.0.0.1");
+    struct sockaddr_in own, at = {.sin_family = AF_INET,
+                                  .sin_port = htons((uint16_t)ls_store_server_port(server)),
+                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t bytes = sizeof own;
+    int fd[PLACES + 1];
+    char greeting[LS_GATE_GREETING_BYTES + LS_GATE_NONCE_BYTES];
+    catch_lines();
+    for (int i = 0; i <= PLACES; i++) {
+        fd[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        ck_assert_int_eq(connect(fd[i], (struct sockaddr *)&at, sizeof at), 0);
+        ck_assert_int_eq(recv(fd[i], greeting, sizeof greeting, MSG_WAITALL), sizeof greeting);
+        ck_assert_int_eq(recv(fd[0], greeting, 1, MSG_DONTWAIT), i < PLACES ? -1 : 0);
+    }
+    ck_assert_int_eq(recv(fd[1], greeting, 1, MSG_DONTWAIT), -1);
+    ck_assert_int_eq(getsockname(fd[0], (struct sockaddr *)&own, &bytes), 0);
+    LS_TEXT(wanted, 200,
+            "warning: store: refused 127.0.0.1:%d, the oldest of too many connections without a "
+            "proof\n",
+            ntohs(own.sin_port));
+    ls_store_server_stop(server, 0);
+    ck_assert_str_eq(caught_lines(), wanted);
+    for (int i = 0; i <= PLACES; i++) {
+        close(fd[i]);
+    }
 }
 END_TEST
 
@@ -417,6 +455,7 @@ int main(void)
     tcase_add_test(tests, the_address_that_was_called);
     tcase_add_test(tests, the_first_free_port_of_sixteen);
     tcase_add_test(tests, many_connections_are_served);
+    tcase_add_test(tests, strangers_have_few_places);
     tcase_add_test(tests, deadlines_are_kept);
     tcase_add_test(tests, ranks_that_have_ended_are_not_awaited);
     tcase_add_test(tests, a_lost_rank_is_reported);
