@@ -6,9 +6,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include "harness/process/guard.h"
 #include "harness/process/proc.h"
 #include "kernels/core/clock.h"
 #include "kernels/core/path.h"
@@ -114,11 +117,164 @@ START_TEST(nothing_is_left)
 }
 END_TEST
 
+/* ---- the three processes ----------------------------------------------------------------------
+ */
+
+static const int forwarded[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGQUIT};
+
+typedef struct program_state {
+    pid_t pid, parent, group;
+    char name[16];
+    int death_signal, is_subreaper;
+    bool child_signal_is_default, parent_signal_is_blocked, other_is_blocked, usual_is_blocked;
+} program_state;
+
+/* Writes its state and then each signal that it gets, until SIGQUIT; leaves a process behind. */
+_Noreturn static void program(int out)
+{
+    program_state state = {.pid = getpid(), .parent = getppid(), .group = getpgrp()};
+    sigset_t set, blocked;
+    struct sigaction now;
+    sigprocmask(SIG_BLOCK, NULL, &blocked);
+    state.parent_signal_is_blocked = sigismember(&blocked, SIGRTMIN);
+    state.usual_is_blocked = sigismember(&blocked, SIGTERM) || sigismember(&blocked, SIGCHLD);
+    state.other_is_blocked = sigismember(&blocked, SIGWINCH);
+    sigaction(SIGCHLD, NULL, &now);
+    state.child_signal_is_default = now.sa_handler == SIG_DFL;
+    prctl(PR_GET_NAME, state.name);
+    prctl(PR_GET_PDEATHSIG, &state.death_signal);
+    prctl(PR_GET_CHILD_SUBREAPER, &state.is_subreaper);
+    sigfillset(&set);
+    sigprocmask(SIG_SETMASK, &set, NULL);
+    if (fork() == 0) { /* an orphan that ends is no reason to end */
+        _exit(fork() == 0 ? 3 : 0);
+    }
+    (void)wait(NULL);
+    if (fork() == 0) {
+        setsid();
+        pause();
+        _exit(0);
+    }
+    if (write(out, &state, sizeof state) != sizeof state) {
+        _exit(99);
+    }
+    sigdelset(&set, SIGCHLD);
+    for (int got; (got = sigwaitinfo(&set, NULL)) != SIGQUIT;) {
+        if (got == SIGALRM) {
+            sigprocmask(SIG_UNBLOCK, &set, NULL);
+            raise(SIGTERM);
+        }
+        char byte = (char)got;
+        (void)!write(out, &byte, 1);
+    }
+    _exit(7);
+}
+
+/* The first process, with SIGUSR2 ignored, SIGWINCH blocked, and a text that is buffered. */
+static pid_t start_guarded(int *from)
+{
+    int ends[2];
+    ck_assert_int_eq(pipe(ends), 0);
+    pid_t first = fork();
+    ck_assert_int_ge(first, 0);
+    if (first == 0) {
+        FILE *buffered = fdopen(dup(ends[1]), "w");
+        sigset_t set;
+        sigemptyset(&set);
+        sigaddset(&set, SIGWINCH);
+        sigprocmask(SIG_SETMASK, &set, NULL);
+        for (size_t i = 0; i < sizeof forwarded / sizeof *forwarded; i++) {
+            (void)signal(forwarded[i], SIG_DFL); /* as Check may not have left them */
+        }
+        (void)signal(SIGUSR2, SIG_IGN);
+        (void)signal(SIGCHLD, SIG_IGN);
+        prctl(PR_SET_NAME, "subject");
+        close(ends[0]);
+        fputs("buffered", buffered);
+        if (ls_guard_begin() != LS_OK) {
+            _exit(98);
+        }
+        program(ends[1]);
+    }
+    close(ends[1]);
+    *from = ends[0];
+    return first;
+}
+
+static void read_whole(int from, void *data, size_t bytes)
+{
+    for (size_t used = 0; used < bytes;) {
+        ssize_t got = read(from, (char *)data + used, bytes - used);
+        ck_assert_int_gt(got, 0);
+        used += (size_t)got;
+    }
+}
+
+static void assert_name(pid_t pid, const char *wanted)
+{
+    LS_TEXT(path, 64, "/proc/%d/comm", (int)pid);
+    char name[32] = "";
+    FILE *file = fopen(path, "r");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_eq(fscanf(file, "%31s", name), 1);
+    fclose(file);
+    ck_assert_str_eq(name, wanted);
+}
+
+/* Who gets which signal, and the first one's code; each leaves nothing. */
+static const struct {
+    who who;
+    int signal, code;
+} ends[] = {
+    {FIRST, SIGQUIT, 7},
+    {FIRST, SIGKILL, 128 + SIGKILL},
+    {SECOND, SIGKILL, 128 + SIGKILL},
+    {THIRD, SIGKILL, 128 + SIGKILL},
+    {THIRD, SIGALRM, 128 + SIGTERM},
+    {SECOND, SIGQUIT, 7},
+};
+
+START_TEST(a_program_below_its_guard)
+{
+    int from, state;
+    char text[8], byte = 0;
+    program_state at;
+    pid_t first = start_guarded(&from);
+    read_whole(from, text, sizeof text);
+    ck_assert_mem_eq(text, "buffered", sizeof text);
+    read_whole(from, &at, sizeof at);
+    pid_t guard = only_child(first), pid[] = {first, first, guard, at.pid};
+    ck_assert_int_eq(at.parent, guard);
+    ck_assert_int_eq(getpgid(first), getpgrp());
+    ck_assert_int_eq(getpgid(guard), guard);
+    ck_assert_int_eq(at.group, guard);
+    assert_name(first, "subject");
+    assert_name(guard, "ls-guard");
+    ck_assert_str_eq(at.name, "subject");
+    ck_assert_int_eq(at.death_signal, SIGKILL);
+    ck_assert_int_eq(at.is_subreaper, 0);
+    ck_assert(at.child_signal_is_default && at.other_is_blocked);
+    ck_assert(!at.usual_is_blocked && !at.parent_signal_is_blocked);
+    for (size_t i = 0; forwarded[i] != SIGQUIT; i++) {
+        ck_assert_int_eq(kill(first, SIGUSR2), 0); /* is ignored */
+        ck_assert_int_eq(kill(first, forwarded[i]), 0);
+        read_whole(from, &byte, 1);
+        ck_assert_int_eq(byte, forwarded[i]);
+    }
+    ck_assert_int_eq(kill(pid[ends[_i].who], ends[_i].signal), 0);
+    ck_assert_int_eq(waitpid(first, &state, 0), first);
+    ck_assert_int_eq(WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state), ends[_i].code);
+    ck_assert_int_eq(read(from, &byte, 1), 0); /* nothing is left that holds it */
+    close(from);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("guard");
     TCase *tests = tcase_create("guard");
     tcase_add_loop_test(tests, nothing_is_left, 0, sizeof endings / sizeof *endings);
+    tcase_add_loop_test(tests, a_program_below_its_guard, 0, sizeof ends / sizeof *ends);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
 }

@@ -162,11 +162,13 @@ START_TEST(all_the_missing_are_counted)
     ls_store *store = lone_store();
     catch_lines();
     ck_assert_int_eq(connect_all(store, "none", 0, 4, "127.0.0.1", 0.01, fd), LS_ERR_RENDEZVOUS);
-    const char *said = caught_lines();
-    ck_assert_msg(strncmp(said, "error: none: rank 1 did not connect to rank 0 of 4 in 0.01", 58) ==
-                          0 &&
-                      strstr(said, " s, nor did 2 others\n") != NULL,
-                  "%s", said);
+    double after_s = 0;
+    int end = 0;
+    ck_assert(sscanf(caught_lines(),
+                     "error: none: rank 1 did not connect to rank 0 of 4 in %lf s, nor did 2 "
+                     "others%n",
+                     &after_s, &end) == 1);
+    ck_assert(end > 0 && after_s >= 0.01 && after_s < 20);
     ls_store_close(store, 0);
 }
 END_TEST
