@@ -168,6 +168,7 @@ START_TEST(all_the_missing_are_counted)
                      "error: none: rank 1 did not connect to rank 0 of 4 in %lf s, nor did 2 "
                      "others%n",
                      &after_s, &end) == 1);
+    /* the deadline, and less than the limit of the test */
     ck_assert(end > 0 && after_s >= 0.01 && after_s < 20);
     ls_store_close(store, 0);
 }
