@@ -1,16 +1,20 @@
 /* Checkpoints: a written one is read back bit for bit, and a file that does not fit changes
  * nothing. */
 #include <check.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <unistd.h>
 
+#include "kernels/core/digest.h"
 #include "kernels/core/text.h"
 #include "kernels/optimizers.h"
 #include "reference/train/checkpoint.h"
 #include "reference/comm/comm.h"
 #include "reference/files/safetensors.h"
 #include "reference/train/weights.h"
+#include "suite/unit/caught.h"
+#include "suite/unit/golden.h"
 #include "suite/unit/run_suite.h"
 #include "host_trainer.h"
 
@@ -123,6 +127,234 @@ START_TEST(everything_comes_back)
 }
 END_TEST
 
+static size_t read_file(const char *path, char **out)
+{
+    FILE *file = fopen(path, "rb");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_eq(fseek(file, 0, SEEK_END), 0);
+    size_t bytes = (size_t)ftell(file);
+    rewind(file);
+    *out = malloc(bytes);
+    ck_assert_ptr_nonnull(*out);
+    ck_assert_uint_eq(fread(*out, 1, bytes, file), bytes);
+    fclose(file);
+    return bytes;
+}
+
+/* ---- the other ways of a checkpoint -----------------------------------------------------------
+ */
+
+static const ls_memory *hidden;
+
+static bool is_of_device(const void *at)
+{
+    for (int k = 0; k < LS_MEMORY_KINDS; k++) {
+        const char *block = hidden->block[k], *byte = at;
+        if (block != NULL && byte >= block && byte < block + hidden->bytes[k]) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* What lies on the device is inverted, where only its copies can see it. */
+static ls_status inverting_copy(ls_backend *backend, ls_stream *stream, void *to, const void *from,
+                                int64_t bytes)
+{
+    (void)backend, (void)stream;
+    bool inverts = is_of_device(to) || is_of_device(from);
+    for (int64_t i = 0; i < bytes; i++) {
+        ((char *)to)[i] = (char)(((const char *)from)[i] ^ (inverts ? 0x5a : 0));
+    }
+    return LS_OK;
+}
+
+static void invert(const ls_memory *memory)
+{
+    for (int k = 0; k < LS_MEMORY_KINDS; k++) {
+        for (int64_t i = 0; i < memory->bytes[k]; i++) {
+            ((char *)memory->block[k])[i] ^= 0x5a;
+        }
+    }
+}
+
+/* A device whose memory the host cannot read: the same file, and the same state from it. */
+START_TEST(a_device_with_its_own_memory)
+{
+    ls_backend_api api = HOST_API;
+    api.copy_in = api.copy_out = inverting_copy;
+    for (int level = LS_O0; level <= LS_O2; level += 2) {
+        ls_options options = options_of((ls_opt_level)level);
+        ls_trainer from, to;
+        ls_step_state state;
+        int64_t step = 0;
+        char *file[2];
+        host_trainer_open(&from, &options);
+        host_trainer_open(&to, &options);
+        fill(&from, 1);
+        fill(&to, 2);
+        ls_digest_set before = digests(&from);
+        ck_assert_int_eq(ls_checkpoint_save(&from, 40, path_of("host")), LS_OK);
+        from.device.api = to.device.api = &api;
+        from.device.info.host_memory = to.device.info.host_memory = false;
+        hidden = &from.memory;
+        invert(hidden);
+        ck_assert_int_eq(ls_checkpoint_save(&from, 40, path_of("device")), LS_OK);
+        size_t bytes = read_file(path_of("host"), &file[0]);
+        ck_assert_uint_eq(read_file(path_of("device"), &file[1]), bytes);
+        ck_assert_mem_eq(file[0], file[1], bytes);
+        hidden = &to.memory;
+        invert(hidden);
+        ck_assert_int_eq(ls_checkpoint_load(&to, path_of("device"), &state, &step), LS_OK);
+        invert(hidden);
+        to.device.api = &HOST_API;
+        ck_assert_int_eq(ls_amp_scale_write(&to.amp, &state), LS_OK);
+        ls_digest_set after = digests(&to);
+        for (int i = 0; i < LS_DIGEST_GROUPS; i++) {
+            ck_assert(i == LS_DIGEST_GROUP_GRAD || before.value[i] == after.value[i]);
+        }
+        /* also there a parameter that is not finite is seen */
+        invert(&from.memory);
+        host_set(&from.memory.param[0], 0, NAN);
+        invert(&from.memory);
+        hidden = &from.memory;
+        catch_lines();
+        ls_status status = ls_checkpoint_save(&from, 40, path_of("device"));
+        LS_TEXT(said, 300, "error: %s: not saved: param/conv1.weight is not finite at element 0\n",
+                path_of("device"));
+        ck_assert_str_eq(caught_lines(), said);
+        ck_assert_int_eq(status, LS_ERR_NON_FINITE);
+        from.device.api = &HOST_API;
+        free(file[0]);
+        free(file[1]);
+        host_trainer_close(&from);
+        host_trainer_close(&to);
+    }
+}
+END_TEST
+
+/* A second rank, whose statistics are `other_rank`; what it sends is gathered. */
+static const char *other_rank;
+static int gathered;
+
+static ls_status pair_begin(ls_comm *comm, const ls_comm_op *op, ls_event *after,
+                            ls_comm_handle *handle)
+{
+    (void)comm, (void)after;
+    ck_assert_int_eq(op->kind, LS_COMM_GATHER);
+    ck_assert(op->root == 0 && op->dtype == LS_U8);
+    memcpy(op->buffer, op->input, (size_t)op->count);
+    memcpy((char *)op->buffer + op->count, other_rank, (size_t)op->count);
+    gathered++;
+    *handle = (ls_comm_handle){.op = *op};
+    return LS_OK;
+}
+
+static ls_status pair_wait(ls_comm *comm, ls_comm_handle *handle, ls_stream *stream)
+{
+    (void)comm, (void)handle, (void)stream;
+    return LS_OK;
+}
+
+/* Metadata and tensors of a file, in their order; or only how many there are. */
+static void list_file(FILE *to, const char *path, const ls_options *options, bool whole)
+{
+    static const char *const keys[] = {"format",          "version",        "arch",
+                                       "num_classes",     "opt_level",      "half",
+                                       "optimizer",       "world_size",     "step",
+                                       "scaler",          "min_loss_scale", "max_loss_scale",
+                                       "growth_interval", "settled",        "bucket_rule"};
+    ls_safetensors *file;
+    ck_assert_int_eq(ls_safetensors_open(path, &file), LS_OK);
+    for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++) {
+        fprintf(to, "%s=%s\n", keys[k], ls_safetensors_metadata_of(file, keys[k], "-"));
+    }
+    cJSON *json = ls_options_json(options);
+    char *text = cJSON_PrintUnformatted(json);
+    LS_TEXT(digest, 24, "%016" PRIx64, ls_digest_update(LS_DIGEST_START, text, strlen(text)));
+    ck_assert_str_eq(ls_safetensors_metadata_of(file, "options", ""), text);
+    ck_assert_str_eq(ls_safetensors_metadata_of(file, "options_digest", ""), digest);
+    cJSON_Delete(json);
+    free(text);
+    fprintf(to, "%d tensors\n", ls_safetensors_count(file));
+    for (int i = 0; whole && i < ls_safetensors_count(file); i++) {
+        const ls_safetensors_entry *entry = ls_safetensors_at(file, i);
+        fprintf(to, "%s %s", entry->name, ls_dtype_label(entry->dtype));
+        for (int d = 0; d < entry->shape.rank; d++) {
+            fprintf(to, " %lld", (long long)entry->shape.dim[d]);
+        }
+        fprintf(to, "\n");
+    }
+    ls_safetensors_close(file);
+}
+
+/* Each of two ranks continues with its own running statistics, another world with rank 0's, and
+ * synchronized ones are in the file once. */
+START_TEST(statistics_of_every_rank)
+{
+    char *text = NULL, *block[2];
+    size_t size = 0;
+    FILE *to = open_memstream(&text, &size);
+    ls_comm_api pair = *ls_self_entry();
+    pair.begin = pair_begin;
+    pair.wait = pair_wait;
+    ls_options options = options_of(LS_O2);
+    ls_trainer t, reader;
+    host_trainer_open(&t, &options);
+    int64_t bytes = t.memory.bytes[LS_MEMORY_BUFFER];
+    const char *const own = t.memory.block[LS_MEMORY_BUFFER];
+    for (int k = 0; k < 2; k++) {
+        fill(&t, 7 - (unsigned)k);
+        block[k] = malloc((size_t)bytes);
+        memcpy(block[k], own, (size_t)bytes);
+    }
+    other_rank = block[0];
+    for (int k = 0; k < 4; k++) { /* own statistics; synchronized; by groups; alone */
+        t.engine = &pair;
+        t.world.world = k == 3 ? 1 : 2;
+        t.norm_comm = k == 0 || k == 3 ? NULL : t.comm;
+        t.options.sync_bn_group = k == 2 ? 2 : 0;
+        gathered = 0;
+        ck_assert_int_eq(ls_checkpoint_save(&t, 40, path_of("pair")), LS_OK);
+        ck_assert_int_eq(gathered, k % 2 == 0);
+        fprintf(to, "==== %d\n", k);
+        list_file(to, path_of("pair"), &t.options, k == 0);
+        for (int world = 1; world <= 3; world++) {
+            for (int rank = 0; rank < world; rank++) {
+                ls_step_state state;
+                int64_t step;
+                host_trainer_open(&reader, &options);
+                reader.world.world = world;
+                reader.world.rank = rank;
+                reader.options.momentum = k == 0 ? 0.75 : options.momentum;
+                reader.options.print_freq = 17; /* may differ */
+                catch_lines();
+                ls_status status = ls_checkpoint_load(&reader, path_of("pair"), &state, &step);
+                char *said = (char *)caught_text(), *at;
+                while ((at = strstr(said, folder)) != NULL) { /* its own name each time */
+                    memmove(at, at + strlen(folder), strlen(at + strlen(folder)) + 1);
+                }
+                fprintf(to, "by rank %d of %d: %s\n", rank, world, said);
+                ck_assert_int_eq(status, LS_OK);
+                const char *expected = k % 2 == 0 && world == 2 && rank == 1 ? block[0] : block[1];
+                ck_assert_mem_eq(reader.memory.block[LS_MEMORY_BUFFER], expected, (size_t)bytes);
+                reader.world.world = 1;
+                host_trainer_close(&reader);
+            }
+        }
+    }
+    t.engine = ls_self_entry();
+    host_trainer_close(&t);
+    free(block[0]);
+    free(block[1]);
+    fclose(to);
+    golden_check("suite/unit/reference/expected/checkpoint.txt", text);
+}
+END_TEST
+
+/* ---- files that do not fit --------------------------------------------------------------------
+ */
+
 /* Loading must fail as a usage error and leave every tensor as it was. */
 static void expect_refusal(const ls_options *options, const char *path)
 {
@@ -188,20 +420,6 @@ START_TEST(a_step_out_of_range_is_refused)
     host_trainer_close(&from);
 }
 END_TEST
-
-static size_t read_file(const char *path, char **out)
-{
-    FILE *file = fopen(path, "rb");
-    ck_assert_ptr_nonnull(file);
-    ck_assert_int_eq(fseek(file, 0, SEEK_END), 0);
-    size_t bytes = (size_t)ftell(file);
-    rewind(file);
-    *out = malloc(bytes);
-    ck_assert_ptr_nonnull(*out);
-    ck_assert_uint_eq(fread(*out, 1, bytes, file), bytes);
-    fclose(file);
-    return bytes;
-}
 
 static void write_file(const char *path, const char *data, size_t bytes)
 {
@@ -385,6 +603,8 @@ int main(void)
     }
     TCase *cases = tcase_create("checkpoint");
     tcase_add_test(cases, everything_comes_back);
+    tcase_add_test(cases, a_device_with_its_own_memory);
+    tcase_add_test(cases, statistics_of_every_rank);
     tcase_add_test(cases, a_file_of_another_run_is_refused);
     tcase_add_test(cases, a_step_out_of_range_is_refused);
     tcase_add_test(cases, a_broken_file_is_refused);

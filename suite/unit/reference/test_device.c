@@ -1,10 +1,13 @@
 /* A device as the trainer opens it, and tensors that go to it and come back as f32: over a device
  * that copies only when it is waited for, from memory with nothing around it. */
 #include <check.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
+#include "kernels/core/path.h"
+#include "kernels/core/text.h"
 #include "suite/unit/caught.h"
 #include "suite/unit/run_suite.h"
 #include "host_device.h"
@@ -30,6 +33,39 @@ START_TEST(a_device_is_opened_and_closed)
             ck_assert_mem_eq(&device, &none, sizeof none);
         }
     }
+}
+END_TEST
+
+static void write_line(const char *path, const char *line)
+{
+    FILE *file = fopen(path, "w");
+    ck_assert_ptr_nonnull(file);
+    fprintf(file, "%s\n", line);
+    ck_assert_int_eq(fclose(file), 0);
+}
+
+/* One NVIDIA device on the bus is enough: then it is CUDA or an error. */
+START_TEST(a_gpu_on_the_bus_is_taken)
+{
+    char root[] = "/tmp/test_device.XXXXXX";
+    ls_backend_options options = {.threads = 1, .local_ranks = 1};
+    ls_device device = {0};
+    ck_assert_ptr_nonnull(mkdtemp(root));
+    LS_TEXT(folder, 200, "%s/bus/pci/devices/0000:01:00.0", root);
+    LS_TEXT(vendor, 240, "%s/vendor", folder);
+    LS_TEXT(class, 240, "%s/class", folder);
+    ck_assert_int_eq(ls_path_make_folder(folder), LS_OK);
+    write_line(vendor, "0x10de");
+    write_line(class, "0x030200");
+    setenv("LS_SYSFS", root, 1);
+    catch_lines();
+    ls_status status = ls_device_open("auto", &options, &device);
+    const char *said = caught_text();
+    ls_path_remove_tree(root);
+    ck_assert_msg(status == LS_OK ? strcmp(device.api->name, "cuda") == 0
+                                  : strcasestr(said, "cuda") != NULL,
+                  "%s", said);
+    ls_device_close(&device);
 }
 END_TEST
 
@@ -134,6 +170,7 @@ int main(void)
     Suite *suite = suite_create("device");
     TCase *tests = tcase_create("device");
     tcase_add_test(tests, a_device_is_opened_and_closed);
+    tcase_add_test(tests, a_gpu_on_the_bus_is_taken);
     tcase_add_test(tests, a_device_that_cannot_be_opened);
     tcase_add_loop_test(tests, tensors_go_and_come_back, 0, 3);
     suite_add_tcase(suite, tests);
