@@ -355,8 +355,9 @@ END_TEST
 /* ---- files that do not fit --------------------------------------------------------------------
  */
 
-/* Loading must fail as a usage error and leave every tensor as it was. */
-static void expect_refusal(const ls_options *options, const char *path)
+/* Loading must fail as a usage error and leave every tensor as it was; `said`: how the line begins,
+ * with @ for the folder. */
+static void expect_refusal(const ls_options *options, const char *path, const char *said)
 {
     ls_trainer t;
     ls_step_state state = {.step_count = -5};
@@ -364,7 +365,13 @@ static void expect_refusal(const ls_options *options, const char *path)
     host_trainer_open(&t, options);
     fill(&t, 3);
     ls_digest_set before = digests(&t);
-    ck_assert_int_eq(ls_checkpoint_load(&t, path, &state, &step), LS_ERR_USAGE);
+    catch_lines();
+    ls_status status = ls_checkpoint_load(&t, path, &state, &step);
+    const char *at = strchr(said, '@');
+    LS_TEXT(line, 400, "error: %.*s%s/%s", (int)(at - said), said, folder, at + 1);
+    const char *found = caught_lines();
+    ck_assert_msg(strncmp(found, line, strlen(line)) == 0, "%s: not %s", found, line);
+    ck_assert_int_eq(status, LS_ERR_USAGE);
     ls_digest_set after = digests(&t);
     ck_assert_mem_eq(before.value, after.value, sizeof before.value);
     ck_assert_int_eq(step, -5);
@@ -374,34 +381,41 @@ static void expect_refusal(const ls_options *options, const char *path)
 
 START_TEST(a_file_of_another_run_is_refused)
 {
-    ls_options options = options_of(LS_O2), other;
+    ls_options options = options_of(LS_O2);
     ls_trainer from;
     host_trainer_open(&from, &options);
     fill(&from, 1);
     ck_assert_int_eq(ls_checkpoint_save(&from, 40, path_of("whole")), LS_OK);
     host_trainer_close(&from);
-    other = options_of(LS_O1);
-    expect_refusal(&other, path_of("whole"));
-    other = options_of(LS_O2);
-    other.half = LS_BF16;
-    expect_refusal(&other, path_of("whole"));
-    other = options_of(LS_O2);
-    other.num_classes = 11;
-    expect_refusal(&other, path_of("whole"));
-    other = options_of(LS_O2);
-    snprintf(other.arch, sizeof other.arch, "resnet20");
-    expect_refusal(&other, path_of("whole"));
-    other = options_of(LS_O2);
-    other.momentum = 0.0; /* then moments have no place */
-    expect_refusal(&other, path_of("whole"));
-    other = options_of(LS_O2);
-    other.loss_scale_given = true;
-    other.loss_scale = 128.0f;
-    expect_refusal(&other, path_of("whole"));
-    other = options_of(LS_O2);
-    other.keep_batchnorm_fp32 = LS_FALSE; /* batch norm's type differs */
-    expect_refusal(&other, path_of("whole"));
-    expect_refusal(&options, path_of("absent"));
+    for (int k = 0; k < 8; k++) {
+        static const char *const said[] = {
+            "@whole: opt_level is 'O2' there and 'O1' here\n",
+            "@whole: half is 'fp16' there and 'bf16' here\n",
+            "@whole: num_classes is '10' there and '11' here\n",
+            "@whole: arch is 'resnet8' there and 'resnet20' here\n",
+            "@whole: state/conv1.weight/momentum_buffer has no place in this run\n",
+            "@whole: scaler is 'dynamic' there and 'static' here\n",
+            "@whole: param/bn1.weight has type F32, this run needs F16\n",
+            "@whole: optimizer is 'sgd' there and 'adam' here\n",
+        };
+        ls_options other = options_of(k == 0 ? LS_O1 : LS_O2);
+        other.half = k == 1 ? LS_BF16 : other.half;
+        other.num_classes += k == 2;
+        snprintf(other.arch, sizeof other.arch, k == 3 ? "resnet20" : "resnet8");
+        other.momentum = k == 4 ? 0.0 : other.momentum; /* then moments have no place */
+        other.loss_scale_given = k == 5;
+        other.loss_scale = k == 5 ? 128.0f : other.loss_scale;
+        other.keep_batchnorm_fp32 = k == 6 ? LS_FALSE : other.keep_batchnorm_fp32;
+        other.optimizer = k == 7 ? LS_OPTIMIZER_ADAM : other.optimizer;
+        expect_refusal(&other, path_of("whole"), said[k]);
+    }
+    expect_refusal(&options, path_of("absent"), "cannot open @absent: No such file or directory\n");
+    ls_safetensors_writer *writer;
+    ck_assert_int_eq(ls_safetensors_create(path_of("weights"), &writer), LS_OK);
+    ck_assert_int_eq(ls_safetensors_finish(writer), LS_OK);
+    expect_refusal(&options, path_of("weights"),
+                   "--resume @weights: its format is '', not "
+                   "lockstep-checkpoint; --init starts from a dump or plain weights\n");
 }
 END_TEST
 
@@ -415,7 +429,27 @@ START_TEST(a_step_out_of_range_is_refused)
     fill(&from, 1);
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
         ck_assert_int_eq(ls_checkpoint_save(&from, steps[i], path_of("far")), LS_OK);
-        expect_refusal(&options, path_of("far"));
+        LS_TEXT(said, 200,
+                "@far: loss scale 512, growth count 17, step %lld: not a state of a run\n",
+                (long long)steps[i]);
+        expect_refusal(&options, path_of("far"), said);
+    }
+    for (int i = 0; i < 4; i++) {
+        static const float scales[] = {0.0f, -1.0f, INFINITY, 512.0f};
+        LS_TEXT(said, 200, "@far: loss scale %g, growth count %d, step 40: not a state of a run\n",
+                (double)scales[i], i == 3 ? -1 : 0);
+        from.memory.state->loss_scale = scales[i];
+        from.memory.state->growth_count = i == 3 ? -1 : 0;
+        ck_assert_int_eq(ls_checkpoint_save(&from, 40, path_of("far")), LS_OK);
+        expect_refusal(&options, path_of("far"), said);
+    }
+    from.memory.state->growth_count = 0; /* the first and the last that are one */
+    for (int i = 0; i < 2; i++) {
+        int64_t step = -5, most = i * (INT64_C(1) << 50);
+        ls_step_state state;
+        ck_assert_int_eq(ls_checkpoint_save(&from, most, path_of("far")), LS_OK);
+        ck_assert_int_eq(ls_checkpoint_load(&from, path_of("far"), &state, &step), LS_OK);
+        ck_assert_int_eq(step, most);
     }
     host_trainer_close(&from);
 }
@@ -450,10 +484,15 @@ START_TEST(a_broken_file_is_refused)
     static const size_t cuts[] = {0, 1, 7, 8, 9, 1000};
     for (size_t i = 0; i < sizeof cuts / sizeof cuts[0]; i++) {
         write_file(path_of("cut"), data, cuts[i]);
-        expect_refusal(&options, path_of("cut"));
+        LS_TEXT(said, 100, "@cut is not a whole safetensors file: it has %zu bytes\n", cuts[i]);
+        if (cuts[i] >= 8) {
+            ls_text_put(said, sizeof said, "@cut is not a whole safetensors file: a header of ");
+        }
+        expect_refusal(&options, path_of("cut"), said);
     }
     write_file(path_of("cut"), data, bytes - 1);
-    expect_refusal(&options, path_of("cut"));
+    LS_TEXT(cut, 200, "@cut is not a whole safetensors file: tensor 'param/fc.bias' ends at byte ");
+    expect_refusal(&options, path_of("cut"), cut);
     remove_digests(data, bytes);
     static const char *const names[] = {"param/fc.bias", "master/conv1.weight",
                                         "buffer/bn1.running_var", "scaler/growth_count",
@@ -464,7 +503,9 @@ START_TEST(a_broken_file_is_refused)
         char kept = at[1];
         at[1] = '~';
         write_file(path_of("renamed"), data, bytes);
-        expect_refusal(&options, path_of("renamed"));
+        LS_TEXT(said, 200, "@renamed: %s%s\n", i == 4 ? "d~p/layout" : names[i],
+                i == 4 ? " has no place in this run" : " is missing");
+        expect_refusal(&options, path_of("renamed"), said);
         at[1] = kept;
     }
     free(data);
@@ -514,10 +555,14 @@ START_TEST(what_is_not_finite_is_refused)
         ck_assert_float_eq(host_get(&in_file, 2), good);
         host_set(&in_file, 2, values[i]);
         write_file(path_of("spoilt"), data, bytes);
-        expect_refusal(&options, path_of("spoilt"));
+        LS_TEXT(damaged, 250,
+                "@spoilt is not a whole safetensors file: tensor '%s' is damaged: its XXH64 is ",
+                name);
+        expect_refusal(&options, path_of("spoilt"), damaged);
         remove_digests(data, bytes);
         write_file(path_of("spoilt"), data, bytes);
-        expect_refusal(&options, path_of("spoilt"));
+        LS_TEXT(found, 250, "@spoilt: %s is not finite at element 2\n", name);
+        expect_refusal(&options, path_of("spoilt"), found);
         if (i == 1) { /* the master goes before the parameter; the moment is not taken */
             ck_assert_int_eq(ls_weights_load(&t, path_of("spoilt")), LS_ERR_USAGE);
         }
