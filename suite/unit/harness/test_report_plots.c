@@ -211,6 +211,14 @@ static void write_traced(void)
         for (int rank = 0; rank < 2; rank++) {
             ls_text_put(path, sizeof path, "jobs/%s/rank%d.jsonl", jobs[j], rank);
             ls_text_put(text, sizeof text, "{\"event\":\"start\"}\n");
+            ls_text_add(text, sizeof text,
+                        "{\"event\":\"step\",\"step\":1,\"ms\":{\"total\":1},\"audited\":true}\n");
+            if (j == 1 && rank == 1) { /* spans of no step, and one of no name and lane */
+                ls_text_add(text, sizeof text,
+                            "{\"event\":\"trace\",\"spans\":[{\"name\":\"of no step\",\"lane\":"
+                            "\"compute\",\"from_ns\":9000000,\"to_ns\":9100000},"
+                            "{\"from_ns\":9100000,\"to_ns\":9100000}]}\n");
+            }
             for (int step = 3; step < 6; step++) {
                 int from = 5000000 * j + 100000 * rank + 1000000 * step;
                 ls_text_add(text, sizeof text,

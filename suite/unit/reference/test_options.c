@@ -870,6 +870,11 @@ static const char *const edges[] = {
     "-- --a_b",
     "--image_size 64 -- x",
     "--nesterov --no_such_x",
+    /* one line for the first of two mistakes */
+    "--lr x --xyzzy",
+    "resnet50 --xyzzy",
+    "--xyzzy resnet50",
+    "--device cpu",
 };
 
 /* The fields that are not what they are without any argument. */
