@@ -1,0 +1,403 @@
+/* Which jobs of a run are compared with each other, and with what result, over jobs in memory: for
+ * each kind of pair, everything in which the two may not differ. */
+#include <check.h>
+#include <math.h>
+#include <string.h>
+
+#include "harness/report/figures.h"
+#include "harness/report/job.h"
+#include "kernels/core/text.h"
+#include "suite/unit/run_suite.h"
+
+enum { STEPS = 3, JOBS = 4 };
+
+/* A checked job of O2 on `world` ranks, all of whose steps take as long. */
+typedef struct played {
+    ls_report_job job;
+    ls_record record;
+    ls_record_rank rank;
+    double step_ms[STEPS], images_per_s[STEPS];
+} played;
+
+static played jobs[JOBS];
+
+static ls_report_job *play(int index, ls_role role, int world, int batch_size, double step_ms)
+{
+    played *p = &jobs[index];
+    double rate = world * batch_size / step_ms * 1000;
+    *p =
+        (played){.record = {.id = "job", .world = world, .state = LS_RECORD_DONE, .checked = true}};
+    p->record.rank = &p->rank;
+    p->rank.threads = 2;
+    ls_spec *spec = &p->record.spec;
+    spec->role = role;
+    spec->world = world;
+    spec->nodes = 1;
+    spec->level = 2;
+    spec->batch_size = batch_size;
+    spec->image_size = 32;
+    spec->bucket_mb = 25;
+    ls_text_put(spec->arch, sizeof spec->arch, "resnet20");
+    ls_text_put(spec->half, sizeof spec->half, "fp16");
+    for (int i = 0; i < STEPS; i++) {
+        p->step_ms[i] = step_ms;
+        p->images_per_s[i] = rate;
+    }
+    p->job = (ls_report_job){.record = &p->record, .spec = spec};
+    p->job.speed = (ls_report_speed){.count = STEPS,
+                                     .step_ms = p->step_ms,
+                                     .images_per_s = p->images_per_s,
+                                     .rate = {rate, rate, rate},
+                                     .step = {step_ms, step_ms, step_ms},
+                                     .efficiency = {0.5, 0.5, 0.5}};
+    return &p->job;
+}
+
+/* The run of these jobs in this order. */
+static ls_report_run run_of(ls_report_job *list, const int *order, int count)
+{
+    ls_report_run run = {.job_count = count, .job = list};
+    for (int i = 0; i < count; i++) {
+        list[i] = jobs[order[i]].job;
+    }
+    return run;
+}
+
+/* One thing in which a job differs from the one that fits. */
+static void change(played *p, int what)
+{
+    ls_spec *spec = &p->record.spec;
+    switch (what) {
+    case 'r':
+        spec->role = LS_ROLE_PHASES;
+        break;
+    case 'a':
+        ls_text_put(spec->arch, sizeof spec->arch, "resnet32");
+        break;
+    case 'l':
+        spec->level = 3;
+        break;
+    case 'h':
+        ls_text_put(spec->half, sizeof spec->half, "bf16");
+        break;
+    case 'i':
+        spec->image_size++;
+        break;
+    case 'w':
+        spec->world++;
+        break;
+    case 'b':
+        spec->batch_size++;
+        break;
+    case 'B':
+        spec->batch_size--;
+        break;
+    case 'm':
+        spec->bucket_mb = 1;
+        break;
+    case 'n':
+        spec->nodes = 2;
+        break;
+    case 's':
+        p->record.state = LS_RECORD_FAILED;
+        break;
+    case 'c':
+        p->record.checked = false;
+        break;
+    case 't':
+        p->job.speed.count = 0;
+        break;
+    case 'f':
+        p->job.speed.rate.value = NAN;
+        break;
+    default:
+        break;
+    }
+}
+
+/* The pair of a job on 4 ranks, 10 ms a step with 8 images each: without reduction, 8 ms. */
+START_TEST(with_the_job_without_reduction)
+{
+    static const char changes[] = "-ralhiwbBstmncf", fit[] = "-mncf";
+    for (int i = 0; changes[i] != '\0'; i++) {
+        for (int first = 0; first < 2; first++) {
+            ls_report_job list[JOBS];
+            (void)play(0, LS_ROLE_THROUGHPUT, 4, 8, 10);
+            (void)play(1, LS_ROLE_NO_COMM, 4, 8, 8);
+            change(&jobs[1], changes[i]);
+            ls_report_run run = run_of(list, (int[]){first, !first}, 2);
+            list[2] = *play(2, LS_ROLE_NO_COMM, 4, 8, 4);
+            ls_stats_interval exposed = ls_report_compare_exposed_ms(&run, &jobs[0].job);
+            bool fits = strchr(fit, changes[i]) != NULL;
+            ck_assert_msg(isfinite(exposed.value) == fits, "%c", changes[i]);
+            if (fits) {
+                ck_assert_double_eq_tol(exposed.value, 2, 1e-12);
+            }
+        }
+    }
+    ls_report_job
+        list[JOBS]; /* a job without a time has no comparison; the first that fits counts */
+    (void)play(0, LS_ROLE_NO_COMM, 4, 8, 8);
+    (void)play(1, LS_ROLE_NO_COMM, 4, 8, 4);
+    ls_report_job *job = play(2, LS_ROLE_THROUGHPUT, 4, 8, 10);
+    ls_report_run run = run_of(list, (int[]){0, 1, 2}, 3);
+    ck_assert_double_eq_tol(ls_report_compare_exposed_ms(&run, job).value, 2, 1e-12);
+    job->speed.count = 0;
+    ck_assert_double_nan(ls_report_compare_exposed_ms(&run, job).value);
+}
+END_TEST
+
+/* The interval is that of the ratio of the steps, turned round. */
+START_TEST(the_interval_of_what_is_exposed)
+{
+    enum { MANY = 40 };
+    static double with[MANY], without[MANY];
+    ls_report_job list[JOBS];
+    (void)play(0, LS_ROLE_THROUGHPUT, 4, 8, 10);
+    (void)play(1, LS_ROLE_NO_COMM, 4, 8, 8);
+    for (int i = 0; i < MANY; i++) {
+        with[i] = 10 + 0.01 * (i % 7);
+        without[i] = 8 + 0.01 * (i % 5);
+    }
+    jobs[0].job.speed.step_ms = with;
+    jobs[1].job.speed.step_ms = without;
+    jobs[0].job.speed.count = jobs[1].job.speed.count = MANY;
+    ls_report_run run = run_of(list, (int[]){0, 1}, 2);
+    ls_stats_interval exposed = ls_report_compare_exposed_ms(&run, &jobs[0].job);
+    ls_stats_interval ratio = ls_stats_ratio(without, MANY, with, MANY, "job");
+    ck_assert_double_lt(ratio.low, ratio.high);
+    ck_assert_double_eq(exposed.value, 10 * (1 - ratio.value));
+    ck_assert_double_eq(exposed.low, 10 * (1 - ratio.high));
+    ck_assert_double_eq(exposed.high, 10 * (1 - ratio.low));
+}
+END_TEST
+
+/* One rank with DDP, 10 ms, and without, 8 ms. */
+START_TEST(with_one_rank_without_ddp)
+{
+    static const char changes[] = "-ralhiwbBmstcfn", fit[] = "-n";
+    for (int of = 0; of < 2; of++) { /* which of the two is changed */
+        for (int i = 0; changes[i] != '\0'; i++) {
+            for (int first = 0; first < 2; first++) {
+                ls_report_job list[JOBS];
+                const ls_report_job *with = &list[3], *without = &list[3];
+                (void)play(0, LS_ROLE_DDP_WORLD1, 1, 8, 10);
+                (void)play(1, LS_ROLE_THROUGHPUT, 1, 8, 8);
+                change(&jobs[of], changes[i]);
+                ls_report_run run = run_of(list, (int[]){first, !first}, 2);
+                list[2] = *play(2, of == 0 ? LS_ROLE_DDP_WORLD1 : LS_ROLE_THROUGHPUT, 1, 8, 5);
+                ls_stats_interval ratio = ls_report_compare_ddp(&run, &with, &without);
+                /* the world of the job with DDP is one by its role */
+                bool fits = strchr(fit, changes[i]) != NULL || (of == 0 && changes[i] == 'w');
+                ck_assert_msg((with != NULL) == fits, "%d %c", of, changes[i]);
+                ck_assert((without != NULL) == fits && isfinite(ratio.value) == fits);
+                if (fits) {
+                    ck_assert(with == &list[first] && without == &list[!first]);
+                    ck_assert_double_eq_tol(ratio.value, 0.8, 1e-12);
+                }
+            }
+        }
+    }
+}
+END_TEST
+
+/* 4 ranks with 8 images each, 10 ms; one with all 32, 20 ms: half of what four times one would be.
+ */
+START_TEST(with_one_rank_with_the_whole_batch)
+{
+    static const char changes[] = "-ralhiwbBstcfmn", fit[] = "-mn";
+    for (int i = 0; changes[i] != '\0'; i++) {
+        for (int first = 0; first < 2; first++) {
+            ls_report_job list[JOBS];
+            const ls_report_job *base = &list[3];
+            (void)play(0, LS_ROLE_THROUGHPUT, 4, 8, 10);
+            (void)play(1, LS_ROLE_STRONG_SCALING, 1, 32, 20);
+            change(&jobs[1], changes[i]);
+            ls_report_run run = run_of(list, (int[]){first, !first}, 2);
+            list[2] = *play(2, LS_ROLE_STRONG_SCALING, 1, 32, 5);
+            ls_stats_interval strong = ls_report_compare_strong(&run, &jobs[0].job, &base);
+            bool fits = strchr(fit, changes[i]) != NULL;
+            ck_assert_msg((base != NULL) == fits && isfinite(strong.value) == fits, "%c",
+                          changes[i]);
+            if (fits) {
+                ck_assert_ptr_eq(base, &list[!first]);
+                ck_assert_double_eq_tol(strong.value, 0.5, 1e-12);
+            }
+            jobs[0].record.checked = false; /* no result has none */
+            ck_assert_double_nan(ls_report_compare_strong(&run, &jobs[0].job, &base).value);
+            ck_assert_ptr_null(base);
+        }
+    }
+}
+END_TEST
+
+START_TEST(a_difference_that_counts)
+{
+    static const struct {
+        ls_stats_interval ratio;
+        bool resolved;
+    } rows[] = {
+        {{1.5, 1.25, 1.75}, true},      {{1.5, 1, 1.75}, false},     {{0.5, 0.25, 0.75}, true},
+        {{0.5, 0.25, 1}, false},        {{1, 0.5, 1.5}, false},      {{1.0625, 1.03125, 2}, true},
+        {{1.0078125, 1.001, 2}, false}, {{0.984375, 0, 0.99}, true}, {{0.9921875, 0, 0.995}, false},
+        {{1.5, NAN, NAN}, false},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ck_assert_msg(ls_report_compare_is_resolved(rows[i].ratio) == rows[i].resolved, "%zu", i);
+    }
+}
+END_TEST
+
+START_TEST(the_fastest_and_the_largest)
+{
+    const ls_report_job *list[] = {
+        play(0, LS_ROLE_THROUGHPUT, 1, 8, 8), play(1, LS_ROLE_THROUGHPUT, 2, 8, 8),
+        play(2, LS_ROLE_THROUGHPUT, 4, 8, 40), play(3, LS_ROLE_THROUGHPUT, 4, 8, 8)};
+    ck_assert_ptr_eq(ls_report_compare_fastest(list, 3, false), list[1]); /* 2000 images/s */
+    ck_assert_ptr_eq(ls_report_compare_fastest(list, 1, true), list[0]);
+    ck_assert_ptr_null(ls_report_compare_fastest(list, 0, false));
+    jobs[1].record.spec.level = 0;
+    ck_assert_ptr_eq(ls_report_compare_fastest(list, 3, false), list[1]);
+    ck_assert_ptr_eq(ls_report_compare_fastest(list, 3, true), list[0]); /* the first of equals */
+    jobs[0].record.spec.level = 1;
+    ck_assert_ptr_eq(ls_report_compare_fastest(list, 3, true), list[0]);
+    jobs[1].record.checked = false;
+    ck_assert_ptr_eq(ls_report_compare_fastest(list, 3, false), list[0]);
+    /* with a world of one to compare with, on one node, at least two ranks */
+    ck_assert_ptr_eq(ls_report_compare_largest(list, 3), list[2]);
+    ck_assert_ptr_eq(ls_report_compare_largest(list, 4), list[2]);
+    jobs[2].record.spec.nodes = 2;
+    ck_assert_ptr_null(ls_report_compare_largest(list, 3));
+    jobs[1].record.checked = true;
+    ck_assert_ptr_eq(ls_report_compare_largest(list, 3), list[1]);
+    ck_assert_ptr_eq(ls_report_compare_largest(list, 4), list[3]);
+    jobs[3].job.speed.efficiency.value = NAN;
+    ck_assert_ptr_eq(ls_report_compare_largest(list, 4), list[1]);
+    ck_assert_ptr_null(ls_report_compare_largest(list, 1));
+}
+END_TEST
+
+/* Sizes of buckets that differ from the fastest by nothing that counts. */
+START_TEST(the_best_buckets)
+{
+    ls_report_job list[JOBS];
+    const ls_report_job *best[JOBS], *fastest;
+    static const double step_ms[] = {10.05, 10, 11, 10};
+    for (int i = 0; i < JOBS; i++) {
+        (void)play(i, LS_ROLE_THROUGHPUT, 2, 8, step_ms[i]);
+        jobs[i].record.spec.sweep = i < 3 ? LS_SWEEP_BUCKET : LS_SWEEP_LEVEL;
+    }
+    ls_report_run run = run_of(list, (int[]){0, 1, 2, 3}, 4);
+    ck_assert_int_eq(ls_report_compare_best_buckets(&run, best, JOBS, &fastest), 3);
+    ck_assert_ptr_eq(fastest, &list[1]); /* three steps have no interval: nothing is resolved */
+    static double many[3][40];
+    for (int i = 0; i < 3; i++) {
+        for (int s = 0; s < 40; s++) {
+            many[i][s] = 16000 / step_ms[i] + s % 3;
+        }
+        list[i].speed.images_per_s = many[i];
+        list[i].speed.count = 40;
+    }
+    ck_assert_int_eq(ls_report_compare_best_buckets(&run, best, JOBS, &fastest), 2);
+    ck_assert(best[0] == &list[0] && best[1] == &list[1] && fastest == &list[1]);
+    ck_assert_int_eq(ls_report_compare_best_buckets(&run, best, 1, &fastest), 1);
+    ck_assert_ptr_eq(best[0], &list[0]);
+    jobs[0].record.checked = false;
+    ck_assert_int_eq(ls_report_compare_best_buckets(&run, best, JOBS, &fastest), 1);
+    ck_assert_ptr_eq(best[0], &list[1]);
+    run.job_count = 0;
+    ck_assert_int_eq(ls_report_compare_best_buckets(&run, best, JOBS, &fastest), 0);
+    ck_assert_ptr_null(fastest);
+}
+END_TEST
+
+/* What cores allow: 4 ranks of 2 threads, and one rank alone with more. */
+START_TEST(threads_of_a_world_and_of_one)
+{
+    static const struct {
+        int cores, alone, each, threads;
+        double ceiling;
+        const char *note;
+    } rows[] = {
+        {8, 2, 2, 8, 1, ""},
+        {4, 2, 2, 4, 0.5, ""},
+        {7, 2, 2, 7, 0.875, ""},
+        {0, 2, 2, 8, 1, ""}, /* not known */
+        {8, 8, 2, 8, 1,
+         "note. One rank alone computed with 8 threads, each of 4 with 2: the same cores, so the "
+         "ideal line is out of reach."},
+        {8, 2, 0, 0, 1, ""},
+        {8, 2, 1, 4, 1,
+         "note. One rank alone computed with 2 threads, each of 4 with 1: the same cores, so the "
+         "ideal line is out of reach."},
+        {8, 1, 2, 8, 1, ""},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ls_report_job list[JOBS];
+        char text[300] = "note.";
+        (void)play(0, LS_ROLE_THROUGHPUT, 1, 8, 8);
+        ls_report_job *job = play(1, LS_ROLE_THROUGHPUT, 4, 8, 8);
+        jobs[0].rank.threads = rows[i].alone;
+        jobs[1].rank.threads = rows[i].each;
+        ls_report_run run = run_of(list, (int[]){1, 0}, 2);
+        run.record = cJSON_CreateObject();
+        cJSON *machine = cJSON_AddObjectToObject(run.record, "machine");
+        if (rows[i].cores > 0) {
+            cJSON_AddNumberToObject(machine, "cores", rows[i].cores);
+        }
+        ck_assert_int_eq(ls_report_speed_threads(&run, job), rows[i].threads);
+        ck_assert_double_eq(ls_report_compare_ceiling(&run, job), rows[i].ceiling);
+        ls_report_compare_note_threads(&run, job, text, sizeof text);
+        ck_assert_str_eq(text, rows[i].note[0] == '\0' ? "note." : rows[i].note);
+        jobs[0].job.speed.count = 0; /* nothing to compare with */
+        list[1] = jobs[0].job;
+        ls_text_put(text, sizeof text, "note.");
+        ls_report_compare_note_threads(&run, job, text, sizeof text);
+        ck_assert_str_eq(text, "note.");
+        jobs[1].record.world = 0; /* no rank left anything */
+        ck_assert_double_eq(ls_report_compare_ceiling(&run, job), 1);
+        cJSON_Delete(run.record);
+    }
+}
+END_TEST
+
+/* One rank, equal in all but its bucket size at most; equal in that too, if there is one. */
+START_TEST(with_a_world_of_one)
+{
+    static const char changes[] = "-ralhiwbBstcfmn", fit[] = "-cfmn";
+    for (int i = 0; changes[i] != '\0'; i++) {
+        ls_report_job list[JOBS];
+        ls_report_job *job = play(0, LS_ROLE_THROUGHPUT, 4, 8, 10);
+        (void)play(1, LS_ROLE_THROUGHPUT, 1, 8, 8);
+        change(&jobs[1], changes[i]);
+        ls_report_run run = run_of(list, (int[]){1, 0}, 2);
+        list[2] = *play(2, LS_ROLE_THROUGHPUT, 1, 8, 8);
+        const ls_report_job *base = ls_report_speed_base(&run, job);
+        bool fits = strchr(fit, changes[i]) != NULL;
+        ck_assert_msg(base == (fits ? &list[0] : NULL), "%c", changes[i]);
+        run.job_count = 3; /* the same bucket size goes first, else the first of all */
+        base = ls_report_speed_base(&run, job);
+        ck_assert_msg(base == &list[fits && changes[i] != 'm' ? 0 : 2], "%c", changes[i]);
+        jobs[2].record.spec.bucket_mb = jobs[1].record.spec.bucket_mb = 5;
+        base = ls_report_speed_base(&run, job);
+        ck_assert_msg(base == &list[fits ? 0 : 2], "%c", changes[i]);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("report_pairs");
+    TCase *tests = tcase_create("report_pairs");
+    tcase_add_test(tests, with_the_job_without_reduction);
+    tcase_add_test(tests, the_interval_of_what_is_exposed);
+    tcase_add_test(tests, with_one_rank_without_ddp);
+    tcase_add_test(tests, with_one_rank_with_the_whole_batch);
+    tcase_add_test(tests, a_difference_that_counts);
+    tcase_add_test(tests, the_fastest_and_the_largest);
+    tcase_add_test(tests, the_best_buckets);
+    tcase_add_test(tests, threads_of_a_world_and_of_one);
+    tcase_add_test(tests, with_a_world_of_one);
+    suite_add_tcase(suite, tests);
+    return run_suite(suite);
+}
