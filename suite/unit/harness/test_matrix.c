@@ -630,6 +630,32 @@ static const struct {
      "throu O2 0 w1 n1 t64 2+202 x1 0.01 dynamic 1f 15 --init-scale=1024\n"
      "ddp_w O2 0 w1 n1 t64 2+202 x1 0.01 dynamic -f 0 --init-scale=1024 --comm=self\n"
      "phase O2 0 w1 n1 t64 1+2 x1 0.05 128 -f 0 --trace\n"},
+    /* every pair without simulated nodes; O0 alone */
+    {{.profile = LS_PROFILE_FULL,
+      .ranks = 2,
+      .sim_nodes = 1,
+      .level_count = 2,
+      .level = {0, 2},
+      .bucket_count = 2,
+      .bucket_mb = {25, 1},
+      .steps = 4},
+     "throu O0 25 w2 n1 t1 2+5 x1 0.01 - 1 1 \n"
+     "no_co O0 25 w2 n1 t1 2+5 x1 0.01 - - 0  --no-reduce\n"
+     "throu O2 25 w2 n1 t1 2+5 x1 0.01 dynamic 1f 15 --init-scale=1024 --dump-ranks=branches\n"
+     "no_co O2 25 w2 n1 t1 2+5 x1 0.01 dynamic -f 0 --init-scale=1024 --no-reduce\n"
+     "throu O2 1 w2 n1 t1 2+5 x1 0.01 dynamic 1f 2 --init-scale=1024 --dump-ranks=branches\n"
+     "throu O2 25 w1 n1 t1 2+5 x1 0.01 dynamic 1f 4 --init-scale=1024\n"
+     "ddp_w O2 25 w1 n1 t1 2+5 x1 0.01 dynamic -f 0 --init-scale=1024 --comm=self\n"
+     "stron O2 25 w1 n1 t1 2+5 x2 0.01 dynamic -f 0 --init-scale=1024\n"
+     "throu O0 25 w1 n1 t1 2+5 x1 0.01 - 1 0 \n"
+     "throu O0 1 w2 n1 t1 2+5 x1 0.01 - 1 0 \n"
+     "phase O2 25 w2 n1 t1 1+2 x1 0.05 128 -f 0 --trace\n"
+     "curve O-1 -1 w11 n1 t1 0+200 x16 0.05 - - 0 \n"},
+    {{.profile = LS_PROFILE_QUICK, .ranks = 1, .level_count = 1, .level = {0}, .steps = 4},
+     "throu O0 0 w1 n1 t2 2+5 x1 0.01 - 1 15 \n"
+     "ddp_w O0 0 w1 n1 t2 2+5 x1 0.01 - - 0  --comm=self\n"
+     "phase O0 0 w1 n1 t2 1+2 x1 0.05 - - 0 --trace\n"
+     "curve O-1 -1 w10 n1 t1 0+200 x16 0.05 - - 0 \n"},
 };
 
 START_TEST(plans_of_other_choices)

@@ -737,6 +737,8 @@ static const char *const edges[] = {
     "--opt-level o0",
     "--opt-level 01x",
     "--opt-level 0",
+    "--opt-level 0/",
+    "--opt-level o4",
     "--opt-level O0",
     "--opt-level O3",
     "--half fp16",
