@@ -1,6 +1,7 @@
 /* The door of the store: connections without the job's token neither get in nor in the way, and a
  * listener without it learns nothing. */
 #include <check.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
@@ -13,6 +14,8 @@
 #include "harness/store/gate.h"
 #include "harness/store/store.h"
 #include "harness/store/store_server.h"
+#include "kernels/core/text.h"
+#include "suite/unit/caught.h"
 #include "suite/unit/run_suite.h"
 #include "world.h"
 
@@ -50,6 +53,8 @@ static int listen_anywhere(int *port)
     *port = ntohs(at.sin_port);
     return fd;
 }
+
+enum { NONCE = LS_GATE_NONCE_BYTES, PROOF = LS_SHA256_BYTES, CLAIM = LS_GATE_CLAIM_BYTES };
 
 /* ---- connections without the token ---------------------------------------------------------- */
 
@@ -207,7 +212,6 @@ static int joining(int rank, int world, int port, void *context)
 /* Greets as a store does, answers with a wrong proof and keeps all that the caller sends. */
 START_TEST(token_is_not_sent)
 {
-    enum { NONCE = 32 };
     char heard[4096] = "", greeting[8 + NONCE] = "LSSTORE2";
     size_t used = 0;
     int port;
@@ -232,7 +236,6 @@ END_TEST
 /* Forwards between a caller and the right store: the proofs hold the port that was called. */
 START_TEST(proofs_are_not_relayed)
 {
-    enum { NONCE = 32 };
     char data[8 + NONCE];
     int port, store_port = world_free_port(), ahead = -1;
     int listener = listen_anywhere(&port);
@@ -403,6 +406,261 @@ START_TEST(what_listens_is_named)
 }
 END_TEST
 
+/* ---- the protocol, byte for byte ---------------------------------------------------------------
+ */
+
+static const unsigned char job_key[LS_SHA256_BYTES] = "the key of a job";
+
+static ls_gate *open_gate(int pending_max)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    ls_gate *gate = NULL;
+    ck_assert_int_eq(
+        ls_gate_open("gate", (struct sockaddr *)&at, sizeof at, job_key, pending_max, &gate),
+        LS_OK);
+    ck_assert_int_gt(ls_gate_port(gate), 0);
+    return gate;
+}
+
+/* As gate.h says: role, both nonces, the port, and the claim of a caller. */
+static void prove(char role, const unsigned char *listener, const unsigned char *caller, int port,
+                  const unsigned char *claim, unsigned char *proof)
+{
+    unsigned char data[1 + 2 * NONCE + 2 + CLAIM] = {(unsigned char)role};
+    memcpy(data + 1, listener, NONCE);
+    memcpy(data + 1 + NONCE, caller, NONCE);
+    data[1 + 2 * NONCE] = (unsigned char)(port / 256);
+    data[2 + 2 * NONCE] = (unsigned char)(port % 256);
+    if (claim != NULL) {
+        memcpy(data + 3 + 2 * NONCE, claim, CLAIM);
+    }
+    ls_sha256_hmac(job_key, sizeof job_key, data, sizeof data, proof);
+}
+
+/* Lets the gate work until `bytes` have come from it; true with a guest. */
+static bool hear(ls_gate *gate, int fd, void *data, size_t bytes, ls_gate_guest *guest)
+{
+    char *at = data;
+    bool in = false;
+    for (size_t used = 0; used < bytes;) {
+        in = ls_gate_next(gate, guest) || in;
+        ssize_t got = recv(fd, at + used, bytes - used, MSG_DONTWAIT);
+        ck_assert(got > 0 || (got < 0 && errno == EAGAIN));
+        used += got > 0 ? (size_t)got : 0;
+    }
+    return in;
+}
+
+static void send_all(int fd, const void *data, size_t bytes)
+{
+    ck_assert_int_eq(send(fd, data, bytes, MSG_NOSIGNAL), (ssize_t)bytes);
+}
+
+/* Until the gate has closed the connection; no guest comes in. */
+static void assert_refused(ls_gate *gate, int fd)
+{
+    char byte;
+    ls_gate_guest guest;
+    ssize_t got;
+    do {
+        ck_assert(!ls_gate_next(gate, &guest));
+        got = recv(fd, &byte, 1, MSG_DONTWAIT);
+        ck_assert(got <= 0);
+    } while (got < 0 && errno == EAGAIN);
+    close(fd);
+}
+
+static int port_of(int fd)
+{
+    struct sockaddr_in own;
+    socklen_t bytes = sizeof own;
+    ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&own, &bytes), 0);
+    return ntohs(own.sin_port);
+}
+
+/* What a caller does wrong; the first two get in, by words of any length. */
+static const struct {
+    const char *fault, *said; /* after the address; "": nothing */
+} callers[] = {
+    {"none", NULL},
+    {"in pieces", NULL},
+    {"first bit", "which does not know this job's token"},
+    {"last bit", "which does not know this job's token"},
+    {"another claim", "which does not know this job's token"},
+    {"another port", "which does not know this job's token"},
+    {"the listener's proof", "which does not know this job's token"},
+    {"leaves after the proof",
+     "which belongs to another job (different token, run id or MASTER_PORT)"},
+    {"leaves in its claim",
+     "which belongs to another job (different token, run id or MASTER_PORT)"},
+    {"leaves before", ""},
+};
+
+START_TEST(callers_prove_the_key)
+{
+    static const unsigned char claim[CLAIM] = {7, 1, 0, 0, 9,    2, 0, 0,
+                                               1, 0, 0, 0, 0xff, 0, 0, 0x80};
+    const char *fault = callers[_i].fault;
+    unsigned char greeting[LS_GATE_GREETING_BYTES + NONCE], caller[NONCE], wanted[PROOF],
+        theirs[PROOF], last[CLAIM + PROOF];
+    char welcome = 0, said[300] = "";
+    ls_gate_guest guest = {.fd = -1};
+    close(STDIN_FILENO);
+    ls_gate *gate = open_gate(4);
+    int port = ls_gate_port(gate);
+    ck_assert(ls_gate_deadline_ns(gate) == INT64_MAX && !ls_gate_next(gate, &guest));
+    int64_t before_ns = ls_clock_ns(), limit_ns = LS_GATE_LIMIT_S * INT64_C(1000000000);
+    int fd = dial(port);
+    catch_lines();
+    ck_assert_int_eq(ls_clock_poll(ls_gate_fd(gate), POLLIN, ls_clock_after(5)), 1);
+    ck_assert(!hear(gate, fd, greeting, sizeof greeting, &guest));
+    ck_assert_mem_eq(greeting, "LSSTORE2", 8);
+    ck_assert_int_ge(ls_gate_deadline_ns(gate), before_ns + limit_ns);
+    ck_assert_int_le(ls_gate_deadline_ns(gate), ls_clock_ns() + limit_ns);
+    memset(caller, 'c', sizeof caller);
+    send_all(fd, caller, strcmp(fault, "leaves before") == 0 ? NONCE - 1 : NONCE);
+    if (strcmp(fault, "leaves before") != 0) {
+        ck_assert(!hear(gate, fd, theirs, sizeof theirs, &guest));
+        prove('L', greeting + 8, caller, port, NULL, wanted);
+        ck_assert_mem_eq(theirs, wanted, sizeof wanted);
+        memcpy(last, claim, CLAIM);
+        prove(strcmp(fault, "the listener's proof") == 0 ? 'L' : 'C', greeting + 8, caller,
+              strcmp(fault, "another port") == 0 ? port ^ 1 : port, claim, last + CLAIM);
+        last[CLAIM] ^= strcmp(fault, "first bit") == 0 ? 0x80 : 0;
+        last[CLAIM + PROOF - 1] ^= strcmp(fault, "last bit") == 0 ? 1 : 0;
+        last[0] ^= strcmp(fault, "another claim") == 0 ? 1 : 0;
+        size_t sent = strcmp(fault, "leaves in its claim") == 0      ? sizeof last - 1
+                      : strcmp(fault, "leaves after the proof") == 0 ? 0
+                                                                     : sizeof last;
+        for (size_t i = 0; strcmp(fault, "in pieces") == 0 && i + 1 < sent; i++) {
+            send_all(fd, last + i, 1);
+            ck_assert(!ls_gate_next(gate, &guest));
+        }
+        send_all(fd, strcmp(fault, "in pieces") == 0 ? last + sent - 1 : last,
+                 strcmp(fault, "in pieces") == 0 ? 1 : sent);
+    }
+    LS_TEXT(who, 40, "127.0.0.1:%d", port_of(fd));
+    if (callers[_i].said == NULL) {
+        ck_assert(hear(gate, fd, &welcome, 1, &guest));
+        ck_assert_int_eq(welcome, LS_GATE_WELCOME);
+        ck_assert(guest.claim.rank == 0x107 && guest.claim.world == 0x209);
+        ck_assert(guest.claim.further == 1 && guest.claim.timeout_ms == INT32_MIN + 0xff);
+        ck_assert_str_eq(guest.who, who);
+        ck_assert_int_eq(fcntl(guest.fd, F_GETFL) & O_NONBLOCK, O_NONBLOCK);
+        ck_assert_int_eq(fcntl(guest.fd, F_GETFD), FD_CLOEXEC);
+        close(guest.fd);
+        ck_assert_int_eq(recv(fd, &welcome, 1, 0), 0); /* the gate kept no copy */
+        close(fd);
+    } else {
+        (void)shutdown(fd, strncmp(fault, "leaves", 6) == 0 ? SHUT_WR : SHUT_RD);
+        if (callers[_i].said[0] != '\0') {
+            snprintf(said, sizeof said, "warning: gate: refused %s, %s\n", who, callers[_i].said);
+        }
+        assert_refused(gate, fd);
+    }
+    ck_assert(ls_gate_deadline_ns(gate) == INT64_MAX && !ls_gate_next(gate, &guest));
+    ls_gate_close(gate);
+    ck_assert_str_eq(caught_lines(), said);
+    ck_assert_int_eq(fcntl(STDIN_FILENO, F_GETFD), -1); /* which was free, and is again */
+    ck_assert_int_eq(dial(port), -1);
+}
+END_TEST
+
+/* Four lines, then at the end how many more. */
+START_TEST(refusals_are_counted)
+{
+    int count = 3 + _i;
+    ls_gate *gate = open_gate(1);
+    char wanted[1000] = "", greeting[LS_GATE_GREETING_BYTES + NONCE];
+    const char *all = wanted;
+    int fd[16];
+    catch_lines();
+    for (int i = 0; i <= count; i++) {
+        ls_gate_guest guest;
+        fd[i] = dial(ls_gate_port(gate));
+        ck_assert(!hear(gate, fd[i], greeting, sizeof greeting, &guest));
+        ck_assert_int_eq(recv(fd[i], greeting, 1, MSG_DONTWAIT), -1);
+        if (i > 0) {
+            ck_assert_int_eq(recv(fd[i - 1], greeting, 1, 0), 0);
+        }
+        if (i > 0 && i <= 4) {
+            ls_text_add(wanted, sizeof wanted,
+                        "test_gate: warning: gate: refused 127.0.0.1:%d, the oldest of too many "
+                        "connections without a proof\n",
+                        port_of(fd[i - 1]));
+        }
+    }
+    if (count > 4) {
+        ls_text_add(wanted, sizeof wanted,
+                    "test_gate: warning: gate: refused %d more connections\n", count - 4);
+    }
+    ls_gate_close(gate);
+    ck_assert_str_eq(caught_text(), all);
+    ck_assert_int_eq(recv(fd[count], greeting, 1, 0), 0);
+}
+END_TEST
+
+static void *enter_and_keep(void *context)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)ls_gate_port(context)),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    ls_gate_claim claim = {.rank = -2, .world = 70000, .further = 1, .timeout_ms = 1 << 30};
+    char why[100] = "as before";
+    int *fd = malloc(sizeof *fd);
+    ck_assert_int_eq(ls_gate_enter((struct sockaddr *)&at, sizeof at, job_key, &claim,
+                                   ls_clock_after(10), ls_clock_after(10), fd, why, sizeof why),
+                     LS_GATE_IN);
+    ck_assert_str_eq(why, "as before");
+    return fd;
+}
+
+START_TEST(a_caller_and_a_gate)
+{
+    ls_gate *gate = open_gate(4);
+    ls_gate_guest guest = {.fd = -1};
+    pthread_t thread;
+    void *fd = NULL;
+    char text[6] = "";
+    ck_assert_int_eq(pthread_create(&thread, NULL, enter_and_keep, gate), 0);
+    while (!ls_gate_next(gate, &guest)) {
+        ck_assert_int_eq(ls_clock_poll(ls_gate_fd(gate), POLLIN, ls_clock_after(10)), 1);
+    }
+    pthread_join(thread, &fd);
+    ck_assert(guest.claim.rank == -2 && guest.claim.world == 70000);
+    ck_assert(guest.claim.further == 1 && guest.claim.timeout_ms == 1 << 30);
+    ck_assert_int_eq(ls_gate_transfer(*(int *)fd, POLLOUT, "hello", 5, ls_clock_after(5)), 1);
+    ck_assert_int_eq(ls_gate_transfer(guest.fd, POLLIN, text, 3, ls_clock_after(5)), 1);
+    ck_assert_str_eq(text, "hel");
+    ck_assert_int_eq(ls_gate_transfer(guest.fd, POLLIN, text + 3, 3, ls_clock_after(0.02)), 0);
+    ck_assert_str_eq(text, "hello");
+    close(*(int *)fd);
+    ck_assert_int_eq(ls_gate_transfer(guest.fd, POLLIN, text, 1, ls_clock_after(5)), -1);
+    ck_assert_int_eq(errno, ECONNRESET);
+    ck_assert_int_eq(ls_gate_transfer(-1, POLLIN, text, 1, ls_clock_after(5)), -1);
+    ck_assert_int_eq(errno, EBADF);
+    close(guest.fd);
+    free(fd);
+    ls_gate_close(gate);
+}
+END_TEST
+
+START_TEST(a_gate_that_cannot_be_opened)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int port, fd = listen_anywhere(&port);
+    ls_gate *gate = NULL;
+    at.sin_port = htons((uint16_t)port);
+    close(STDIN_FILENO);
+    ck_assert_int_eq(ls_gate_open("gate", (struct sockaddr *)&at, sizeof at, job_key, 4, &gate),
+                     LS_ERR_INFRA);
+    ck_assert_int_eq(errno, EADDRINUSE);
+    ck_assert_ptr_null(gate);
+    ck_assert_int_eq(fcntl(STDIN_FILENO, F_GETFD), -1);
+    close(fd);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("gate");
@@ -417,5 +675,13 @@ int main(void)
     tcase_add_loop_test(tests, what_listens_is_named, 0,
                         (int)(sizeof listeners / sizeof *listeners));
     suite_add_tcase(suite, tests);
+    TCase *protocol = tcase_create("protocol");
+    tcase_set_timeout(protocol, 60);
+    tcase_add_loop_test(protocol, callers_prove_the_key, 0,
+                        (int)(sizeof callers / sizeof *callers));
+    tcase_add_loop_test(protocol, refusals_are_counted, 0, 3);
+    tcase_add_test(protocol, a_caller_and_a_gate);
+    tcase_add_test(protocol, a_gate_that_cannot_be_opened);
+    suite_add_tcase(suite, protocol);
     return run_suite(suite);
 }
