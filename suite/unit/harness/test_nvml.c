@@ -1,5 +1,6 @@
 /* GPUs through a played NVML: what it says becomes facts, findings, verdicts and exit codes. */
 #include <check.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -26,6 +27,7 @@
 #include "kernels/core/text.h"
 #include "harness/machine/watch_gpu.h"
 #include "suite/run/run.h"
+#include "suite/unit/caught.h"
 #include "suite/unit/golden.h"
 #include "suite/unit/run_suite.h"
 
@@ -474,6 +476,45 @@ START_TEST(no_library_is_a_finding)
 }
 END_TEST
 
+/* What CUDA's driver answers. */
+static const struct {
+    const char *library, *lines; /* NULL: the played one */
+    int version, count;
+    const char *failure;
+} DRIVERS[] = {
+    {NULL, "", 12090, 3, ""},
+    {NULL, "hidden 1\ncuda 13020", 13020, 2, ""},
+    {NULL, "hidden 3", 12090, 0, ""},
+    {NULL, "cuinit 802", 0, 0, "cuInit: error 802, system not yet initialized"},
+    {NULL, "cuinit 999", 0, 0, "cuInit: error 999, "},
+    {"/nonexistent/libcuda.so", "", 0, 0, "/nonexistent/libcuda.so: cannot open shared object"},
+    {"libm.so.6", "", 0, 0, "/"},
+};
+
+START_TEST(the_driver_is_asked)
+{
+    ls_driver *driver = malloc(sizeof *driver);
+    ck_assert_ptr_nonnull(driver);
+    memset(driver, '?', sizeof *driver);
+    write_text("fake.txt", "a", "%s\n", DRIVERS[_i].lines);
+    if (DRIVERS[_i].library != NULL) {
+        setenv("LS_LIBCUDA", DRIVERS[_i].library, 1);
+    }
+    ls_driver_ask(driver);
+    ck_assert_int_eq(driver->version, DRIVERS[_i].version);
+    ck_assert_int_eq(driver->count, DRIVERS[_i].count);
+    ck_assert_msg(DRIVERS[_i].failure[0] == '\0' ? driver->failure[0] == '\0'
+                                                 : strncmp(driver->failure, DRIVERS[_i].failure,
+                                                           strlen(DRIVERS[_i].failure)) == 0,
+                  "%s", driver->failure);
+    static const char *const addresses[] = {"0000:17:00.0", "0000:18:00.0", "0000:5e:00.0", ""};
+    for (int i = 0; i < 4; i++) {
+        ck_assert_str_eq(driver->address[i], i < driver->count ? addresses[i] : "");
+    }
+    free(driver);
+}
+END_TEST
+
 /* ---- which device ---------------------------------------------------------------------------- */
 
 START_TEST(usable_is_what_library_and_driver_answer)
@@ -627,6 +668,134 @@ START_TEST(what_moves_while_jobs_run_is_found)
 }
 END_TEST
 
+/* The lines and findings of a job of five readings, the second at its start and the last at the end
+ * of the watch; each limit from both sides. */
+static const char *const watched[] = {
+    "",
+    "gpu 1 replays 4\ngpu 1 replays 6 3\ngpu 1 replays 9 5",
+    "gpu 1 replays 4\ngpu 1 replays 3 4",
+    "gpu 1 replays -1\ngpu 1 replays 3 3",
+    "gpu 1 replays 2\ngpu 1 replays -1 3\ngpu 1 replays 3 6",
+    "gpu 0 link_errors 2 3\ngpu 2 corrected 1 3\ngpu 2 uncorrected 3 4\ngpu 1 rows 5 4",
+    "gpu 0 reasons 0 4",
+    "gpu 0 reasons 0 5",
+    "gpu 0 reasons 0\ngpu 0 pcie_gen 4 6",
+    "gpu 0 reasons 0\ngpu 0 pcie_gen 5 6",
+    "gpu 0 reasons 0\ngpu 0 pcie_gen -1",
+    "gpu 0 reasons 68 3\ngpu 0 reasons 32 5\ngpu 0 pcie_gen 5\ngpu 0 reasons 1 6",
+    "gpu 0 reasons -1\ngpu 0 pcie_gen 5",
+    "gpu 0 pcie_width 4 3\ngpu 0 pcie_width 8 5",
+    "gpu 0 pcie_width 8",
+    "gpu 0 pcie_width -1 3",
+    "gpu 0 xid 79 3\ngpu 2 xid 31 4",
+    "gpu 0 lost 1 4\ngpu 1 power 600.25 3\ngpu 1 temperature 71 4\ngpu 2 memory_c -1",
+};
+
+START_TEST(a_watched_job_word_for_word)
+{
+    char *text = NULL, path[300], usual[400] = "";
+    size_t bytes = 0;
+    FILE *to = open_memstream(&text, &bytes);
+    ls_text_put(path, sizeof path, "%s/fake.txt", scratch);
+    char *healthy = ls_text_read(path);
+    ls_text_put(path, sizeof path, "%s/gpu.jsonl", scratch);
+    close(STDIN_FILENO); /* so that it is the file's descriptor, or the library's */
+    for (size_t i = 0; i < sizeof watched / sizeof *watched; i++) {
+        ls_findings findings = {0, 0, NULL};
+        write_text("fake.txt", "w", "%s%s\n", healthy, watched[i]);
+        ls_watch_gpu *watch = ls_watch_gpu_open(&findings);
+        ck_assert_int_eq(ls_watch_gpu_job(watch, scratch), LS_OK);
+        for (int tick = 0; tick < 3; tick++) {
+            ls_watch_gpu_tick(watch);
+        }
+        ck_assert_int_eq(ls_watch_gpu_job(watch, NULL), LS_OK);
+        ls_watch_gpu_close(watch); /* a reading without a line */
+        fprintf(to, "==== %s\n", watched[i]);
+        char *lines = ls_text_read(path), *rest = NULL;
+        double at_ns = 0;
+        int count = 0;
+        for (char *line = strtok_r(lines, "\n", &rest); line != NULL;
+             line = strtok_r(NULL, "\n", &rest), count++) {
+            cJSON *now = ls_json_parse(line, NULL);
+            ck_assert(ls_json_number(now, "at_ns", 0) > at_ns);
+            at_ns = ls_json_number(now, "at_ns", 0);
+            cJSON_DeleteItemFromObject(now, "at_ns");
+            char *words = cJSON_PrintUnformatted(now), *readings = strchr(words, ',');
+            if (usual[0] == '\0') {
+                ls_text_put(usual, sizeof usual, "%s", readings);
+                fprintf(to, "each line that is not here: {\"gpu\":...%s\n", usual);
+            }
+            if (strcmp(usual, readings) != 0) {
+                fprintf(to, "%d: %s\n", count, words);
+            }
+            cJSON_free(words);
+            cJSON_Delete(now);
+        }
+        fprintf(to, "%d lines\n", count);
+        free(lines);
+        print_findings(to, &findings);
+        ls_findings_free(&findings);
+    }
+    ck_assert_int_eq(fcntl(STDIN_FILENO, F_GETFD), -1);
+    fclose(to);
+    free(healthy);
+    golden_check("suite/unit/harness/expected/watch_gpu.txt", text);
+}
+END_TEST
+
+START_TEST(a_job_whose_readings_cannot_be_written)
+{
+    char folder[300], path[300];
+    ls_findings findings = {0, 0, NULL};
+    ls_watch_gpu *watch = ls_watch_gpu_open(&findings);
+    ls_text_put(folder, sizeof folder, "%s/absent", scratch);
+    catch_lines();
+    ck_assert_int_eq(ls_watch_gpu_job(watch, folder), LS_ERR_INFRA);
+    LS_TEXT(said, 500, "error: cannot write %s/gpu.jsonl: No such file or directory\n", folder);
+    ck_assert_str_eq(caught_lines(), said);
+    ls_watch_gpu_tick(watch);
+    ls_text_put(path, sizeof path, "%s/gpu.jsonl", scratch);
+    ck_assert_int_eq(ls_watch_gpu_job(watch, scratch), LS_OK); /* the next job's can be */
+    ls_watch_gpu_close(watch);
+    char *text = ls_text_read(path);
+    int lines = 0;
+    for (const char *at = text; (at = strchr(at, '\n')) != NULL; at++) {
+        lines++;
+    }
+    ck_assert_int_eq(lines, 2 * 3); /* at the job's start and at the end of the watch */
+    free(text);
+    ls_watch_gpu_tick(NULL);
+    ck_assert_int_eq(ls_watch_gpu_job(NULL, scratch), LS_OK);
+    ls_watch_gpu_close(NULL);
+}
+END_TEST
+
+/* Several lines of the log at once, some of other devices or cut off. */
+START_TEST(each_xid_of_the_kernel_log_is_found)
+{
+    char path[1200];
+    ls_findings findings = {0, 0, NULL};
+    library("libfake_nvml_old.so", path, sizeof path);
+    setenv("LS_NVML", path, 1);
+    ls_watch_gpu *watch = ls_watch_gpu_open(&findings);
+    write_text("kmsg", "a",
+               "NVRM: Xid (PCI:0000:5e:00): 79, pid=7\nNVRM: Xid (PCI:0000:99:00): 13, x\n"
+               "NVRM: Xid (PCI:nothing\nNVRM: Xid (PCI:0000:17:00): 48, x\n"
+               "NVRM: Xid (PCI:0001:18:00): 63, x\n");
+    ls_watch_gpu_tick(watch);
+    ls_watch_gpu_tick(watch);
+    ck_assert_int_eq(findings.count, 2);
+    ck_assert_str_eq(find(&findings, "XID", 2)->what, "Xid-79 while jobs ran");
+    ck_assert_str_eq(find(&findings, "XID", 0)->what, "Xid-48 while jobs ran");
+    ls_watch_gpu_close(watch);
+    ls_findings_free(&findings);
+    setenv("LS_KMSG", "/nonexistent/kmsg", 1);
+    watch = ls_watch_gpu_open(&findings);
+    ls_watch_gpu_close(watch);
+    ck_assert_int_eq(findings.count, 0);
+}
+END_TEST
+
 START_TEST(readings_are_lines_with_what_is_known)
 {
     ls_findings findings = {0, 0, NULL};
@@ -735,6 +904,10 @@ int main(void)
                         sizeof REFUSED / sizeof *REFUSED);
     tcase_add_test(tests, a_quiet_run_finds_nothing);
     tcase_add_loop_test(tests, what_moves_while_jobs_run_is_found, 0, sizeof ROSE / sizeof *ROSE);
+    tcase_add_test(tests, a_watched_job_word_for_word);
+    tcase_add_test(tests, a_job_whose_readings_cannot_be_written);
+    tcase_add_test(tests, each_xid_of_the_kernel_log_is_found);
+    tcase_add_loop_test(tests, the_driver_is_asked, 0, sizeof DRIVERS / sizeof *DRIVERS);
     tcase_add_test(tests, readings_are_lines_with_what_is_known);
     tcase_add_test(tests, without_events_the_kernel_log_tells_of_xids);
     tcase_add_test(tests, a_finding_that_fails_makes_the_machine_not_ready);
