@@ -380,7 +380,9 @@ START_TEST(json_lines)
     char *newlines = malloc(1 << 16); /* the memory that the text will be read into */
     memset(newlines, '\n', 1 << 16);
     free(newlines);
-    write_text("{\"x\":1}\n{\"x\":10}\n{\"x\":100"); /* the last writer was killed */
+    char lines[4000];
+    ls_text_put(lines, sizeof lines, "{\"x\":1}%3000s\n{\"x\":10}\n{\"x\":100", "");
+    write_text(lines); /* the last writer was killed */
     ck_assert_int_eq(ls_json_each_line(path, add_up, &sum), LS_OK);
     ck_assert_int_eq(sum, 21);
     unlink(path);
@@ -793,7 +795,7 @@ static char folder[] = "/tmp/test_core.XXXXXX";
 static __attribute__((noinline)) void spoil_stack(void)
 {
     char bytes[4 * PATH_MAX];
-    memset(bytes, 'x', sizeof bytes);
+    memset(bytes, '/', sizeof bytes);
     __asm__ volatile("" : : "r"(bytes) : "memory");
 }
 

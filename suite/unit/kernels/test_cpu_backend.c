@@ -1,0 +1,250 @@
+/* The CPU backend around its plans: threads, its description, memory, copies, streams and events,
+ * and the lower bound that its convolutions set. */
+#include <check.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/clock.h"
+#include "kernels/core/text.h"
+#include "kernels/cpu/bound.h"
+#include "suite/unit/caught.h"
+#include "suite/unit/run_suite.h"
+#include "cpu_plan.h"
+
+static const ls_backend_api *api;
+
+static ls_backend *opened(int threads, int local_ranks)
+{
+    ls_backend_options options = {.threads = threads, .local_ranks = local_ranks};
+    ls_backend *backend = NULL;
+    ck_assert_int_eq(ls_load_backend("cpu", &api), LS_OK);
+    ck_assert_int_eq(api->open(&options, &backend), LS_OK);
+    ck_assert_ptr_nonnull(backend);
+    return backend;
+}
+
+/* ---- threads and text --------------------------------------------------------------------------
+ */
+
+START_TEST(threads_are_shared_out)
+{
+    cpu_set_t set, one;
+    ck_assert_int_eq(sched_getaffinity(0, sizeof set, &set), 0);
+    int cores = CPU_COUNT(&set), first = 0;
+    const int rows[][3] = {{3, 1, 3},
+                           {1, 0, 1},
+                           {5, 64, 5},
+                           {0, 1, cores},
+                           {0, 0, cores},
+                           {0, cores, 1},
+                           {0, 2, cores / 2 > 0 ? cores / 2 : 1},
+                           {0, 2 * cores, 1}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        ls_backend_info info;
+        ls_backend *backend = opened(rows[i][0], rows[i][1]);
+        api->describe(backend, &info);
+        ck_assert_msg(info.threads == rows[i][2], "%d threads, %d ranks: %d", rows[i][0],
+                      rows[i][1], info.threads);
+        api->close(backend);
+    }
+    for (first = 0; !CPU_ISSET(first, &set); first++) {
+    }
+    CPU_ZERO(&one); /* those that the process may use */
+    CPU_SET(first, &one);
+    ck_assert_int_eq(sched_setaffinity(0, sizeof one, &one), 0);
+    ls_backend_info info;
+    ls_backend *backend = opened(0, 1);
+    api->describe(backend, &info);
+    ck_assert_int_eq(info.threads, 1);
+    api->close(backend);
+    api->close(NULL);
+}
+END_TEST
+
+START_TEST(described_in_full)
+{
+    char line[256], model[64] = "unknown processor";
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL &&
+           sscanf(line, "model name : %63[^\n]", model) != 1) {
+    }
+    if (file != NULL) {
+        fclose(file);
+    }
+    ls_backend_info info;
+    memset(&info, 0x5a, sizeof info);
+    ls_backend *backend = opened(2, 1);
+    api->describe(backend, &info);
+    ck_assert_str_eq(api->name, "cpu");
+    ck_assert_int_eq(api->abi, LS_BACKEND_ABI);
+    LS_TEXT(start, 100, "%s, ", model);
+    ck_assert_msg(strncmp(info.device, start, strlen(start)) == 0, "%s: not %s", info.device,
+                  start);
+    ck_assert_str_ne(info.device + strlen(start), "");
+    ck_assert_ptr_nonnull(strstr(info.libraries, "oneDNN "));
+    ck_assert_ptr_nonnull(strstr(info.libraries, "; OpenMP 20"));
+    ck_assert(info.host_memory && info.half_emulated);
+    api->close(backend);
+}
+END_TEST
+
+/* ---- memory ------------------------------------------------------------------------------------
+ */
+
+static long pages_mapped(void)
+{
+    long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    ck_assert(file != NULL && fscanf(file, "%ld", &pages) == 1);
+    fclose(file);
+    return pages;
+}
+
+static bool is_all(const char *block, char value, int64_t bytes)
+{
+    return bytes == 0 || (block[0] == value && memcmp(block, block + 1, (size_t)bytes - 1) == 0);
+}
+
+/* Aligned, zeroed, its own, on whole huge pages where it has them, and all given back. */
+START_TEST(blocks_of_memory)
+{
+    enum { HUGE = 2 << 20, COUNT = 9 };
+    static const int64_t sizes[COUNT] = {
+        0, 1, 64, 4096, 100000, 2 * HUGE - 65, 2 * HUGE - 64, 2 * HUGE, 5 * HUGE + 1};
+    ls_backend *backend = opened(1, 1);
+    char *block[COUNT];
+    long before = pages_mapped();
+    before = pages_mapped(); /* the first took the file's buffer */
+    for (int i = 0; i < COUNT; i++) {
+        void *memory = NULL;
+        ck_assert_int_eq(api->memory_alloc(backend, sizes[i], "a test", &memory), LS_OK);
+        block[i] = memory;
+        ck_assert_uint_eq((uintptr_t)memory % 64, 0);
+        if (sizes[i] >= 2 * HUGE - 64) {
+            ck_assert_uint_eq(((uintptr_t)memory - 64) % HUGE, 0);
+        }
+        ck_assert(is_all(block[i], 0, sizes[i]));
+        memset(memory, i + 1, (size_t)sizes[i]);
+    }
+    for (int i = 0; i < COUNT; i++) {
+        ck_assert(is_all(block[i], (char)(i + 1), sizes[i]));
+    }
+    for (int i = 0; i < COUNT; i++) {
+        api->memory_free(backend, block[i]);
+    }
+    api->memory_free(backend, NULL);
+    ck_assert_int_eq(pages_mapped(), before);
+    api->close(backend);
+}
+END_TEST
+
+START_TEST(memory_that_cannot_be_had)
+{
+    static const struct {
+        int64_t bytes;
+        const char *said;
+    } rows[] = {
+        {-1, "error: no memory for a tensor: -1 bytes: negative\n"},
+        {INT64_C(1) << 60,
+         "error: no memory for a tensor: 1152921504606846976 bytes: Cannot allocate memory\n"},
+    };
+    ls_backend *backend = opened(1, 1);
+    for (int i = 0; i < 2; i++) {
+        void *memory = NULL;
+        catch_lines();
+        ls_status status = api->memory_alloc(backend, rows[i].bytes, "a tensor", &memory);
+        ck_assert_str_eq(caught_lines(), rows[i].said);
+        ck_assert_int_eq(status, LS_ERR_INFRA);
+        ck_assert_ptr_null(memory);
+    }
+    api->close(backend);
+}
+END_TEST
+
+START_TEST(copies_are_done_at_once)
+{
+    ls_backend *backend = opened(1, 1);
+    ls_stream *stream = NULL;
+    ls_event *event = NULL;
+    char from[9] = "abcdefgh", to[9] = "12345678";
+    ck_assert_int_eq(api->stream_create(backend, &stream), LS_OK);
+    ck_assert_int_eq(api->event_create(backend, &event), LS_OK);
+    ck_assert(stream != NULL && event != NULL);
+    ck_assert_int_eq(api->copy_in(backend, stream, to, from, 3), LS_OK);
+    ck_assert_str_eq(to, "abc45678");
+    ck_assert_int_eq(api->copy_out(backend, stream, to + 4, from + 4, 2), LS_OK);
+    ck_assert_str_eq(to, "abc4ef78");
+    ck_assert_int_eq(api->event_record(event, stream), LS_OK);
+    ck_assert_int_eq(api->stream_after(stream, event), LS_OK);
+    ck_assert_int_eq(api->event_wait(event), LS_OK);
+    ck_assert_int_eq(api->stream_wait(stream), LS_OK);
+    api->event_destroy(event);
+    api->stream_destroy(stream);
+    api->close(backend);
+}
+END_TEST
+
+/* ---- the convolutions alone --------------------------------------------------------------------
+ */
+
+START_TEST(a_bound_is_the_median_of_its_repeats)
+{
+    enum { REPEATS = 5 };
+    void *symbol = NULL;
+    ls_cpu_bound_fn *bound;
+    ls_kernel_net n;
+    build_tiny(&n);
+    ck_assert_int_eq(ls_load_symbol("cpu", LS_CPU_BOUND_ENTRY, &symbol), LS_OK);
+    memcpy(&bound, &symbol, sizeof bound);
+    ls_norm_sync sync = {.group_size = 2}; /* nothing of it is called */
+    ls_plan_options options = {
+        .batch = 4, .height = 16, .width = 16, .activation = LS_F16, .norm_sync = &sync};
+    double ms = -1;
+    int64_t begin_ns = ls_clock_ns();
+    ck_assert_int_eq(bound(&n.network, &options, 1, REPEATS, &ms), LS_OK);
+    double whole_ms = (double)(ls_clock_ns() - begin_ns) * 1e-6;
+    /* three of the five took at least that long, as did the one that is not counted */
+    ck_assert_msg(ms > 0 && (REPEATS + 1) / 2 * ms <= whole_ms, "%g of %g ms", ms, whole_ms);
+    ms = -1;
+    catch_lines();
+    ls_status status = bound(&n.network, &options, 1, 0, &ms);
+    ck_assert_str_eq(caught_lines(), "error: repeats 0: at least 1\n");
+    ck_assert_int_eq(status, LS_ERR_USAGE);
+    catch_lines();
+    status = bound(&n.network, &options, -1, 1, &ms);
+    ck_assert_ptr_nonnull(strstr(caught_lines(), "--threads -1"));
+    ck_assert_int_eq(status, LS_ERR_USAGE);
+    options.height = options.width = 0;
+    catch_lines();
+    status = bound(&n.network, &options, 1, 1, &ms);
+    ck_assert_str_ne(caught_lines(), "");
+    ck_assert_int_ne(status, LS_OK);
+    ck_assert(ms < 0);
+    ls_cpu_rates_fn *rates;
+    ck_assert_int_eq(ls_load_symbol("cpu", LS_CPU_RATES_ENTRY, &symbol), LS_OK);
+    memcpy(&rates, &symbol, sizeof rates);
+    ls_cpu_rates_measured measured = {-1, -1};
+    catch_lines();
+    status = rates(0, &measured);
+    ck_assert_str_eq(caught_lines(), "error: threads 0: at least 1\n");
+    ck_assert_int_eq(status, LS_ERR_USAGE);
+    ck_assert(measured.copy_bytes_per_s < 0 && measured.matrix_flop_per_s < 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("cpu backend");
+    TCase *c = tcase_create("backend");
+    tcase_set_timeout(c, 60);
+    tcase_add_test(c, threads_are_shared_out);
+    tcase_add_test(c, described_in_full);
+    tcase_add_test(c, blocks_of_memory);
+    tcase_add_test(c, memory_that_cannot_be_had);
+    tcase_add_test(c, copies_are_done_at_once);
+    tcase_add_test(c, a_bound_is_the_median_of_its_repeats);
+    suite_add_tcase(suite, c);
+    return run_suite(suite);
+}
