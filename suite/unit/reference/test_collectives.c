@@ -15,8 +15,8 @@ static const double rate_limit = 1e-12;
 
 static char folder[] = "/tmp/test_collectives.XXXXXX";
 
-/* Runs one rank, or two where `launcher`; their output goes to `folder`/said. */
-static void run(const char *launcher, const char *run_dir, const char *arguments)
+/* Runs one rank, or two where `launcher`; their output goes to `folder`/said. The exit status. */
+static int try(const char *launcher, const char *run_dir, const char *arguments)
 {
     char path[2][1024] = {""}, command[4000];
     ck_assert(launcher == NULL || ls_path_find("lockstep-launch", path[0], sizeof path[0]));
@@ -26,7 +26,14 @@ static void run(const char *launcher, const char *run_dir, const char *arguments
                 ">%s/said 2>&1",
                 run_dir, path[0], launcher != NULL ? launcher : "", path[1], arguments, folder);
     int state = system(command);
-    ck_assert_msg(state == 0, "%s: state %d", command, state);
+    ck_assert(WIFEXITED(state));
+    return WEXITSTATUS(state);
+}
+
+static void run(const char *launcher, const char *run_dir, const char *arguments)
+{
+    int status = try(launcher, run_dir, arguments);
+    ck_assert_msg(status == 0, "%s: status %d", arguments, status);
 }
 
 static double number_of(const cJSON *event, const char *key)
@@ -125,14 +132,18 @@ END_TEST
 /* The table of one rank and of rank 0 of two; digits of times and rates as '#'. */
 START_TEST(rows_of_the_table)
 {
-    static const char *const launchers[] = {NULL, "--nproc-per-node=2"};
+    static const char *const launchers[] = {NULL, "--nproc-per-node=2", NULL, NULL};
+    static const char *const arguments[] = {
+        "--ops=reduce_scatter,reduce,send --counts=0,1099 --dtypes=fp64",
+        "--ops=reduce_scatter,reduce,send --counts=0,1099 --dtypes=fp64", "",
+        "--ops=all --in-place=no --dtypes=uint8,bf16 --counts=1"};
     char *text = NULL;
     size_t bytes = 0;
     FILE *to = open_memstream(&text, &bytes);
     ck_assert_ptr_nonnull(mkdtemp(folder));
     LS_TEXT(said, 300, "%s/said", folder);
-    for (int k = 0; k < 2; k++) {
-        run(launchers[k], "", "--ops=reduce_scatter,reduce,send --counts=0,1099 --dtypes=fp64");
+    for (int k = 0; k < 4; k++) {
+        run(launchers[k], "", arguments[k]);
         char *table = ls_text_read(said), *rest = NULL;
         for (char *line = strtok_r(table, "\n", &rest); line != NULL;
              line = strtok_r(NULL, "\n", &rest)) {
@@ -149,6 +160,72 @@ START_TEST(rows_of_the_table)
 }
 END_TEST
 
+#define ALLOWED_COUNTS ": allowed: at most 32 whole numbers, W-1 or W+1, comma between"
+
+START_TEST(limits_of_arguments)
+{
+    static const struct {
+        const char *argument, *said; /* NULL: taken */
+    } rows[] = {
+        {"--iters=0", NULL},
+        {"--iters=1000000", NULL},
+        {"--iters=1000001", "--iters '1000001': allowed: 0 to 1000000"},
+        {"--barriers=1000001", "--barriers '1000001': allowed: 0 to 1000000"},
+        {"--offsets=16", NULL},
+        {"--offsets=17", "--offsets '17': allowed: 0 to 16"},
+        {"--absent=16", "--absent '16': allowed: 0 to 15"},
+        {"--absent=15",
+         "--absent 15: allowed: a rank of this world, which has 1; at least 2 are needed"},
+        {"--timeout=1000000", NULL},
+        {"--timeout=0.5", NULL},
+        {"--timeout=1000001", "--timeout '1000001': allowed: above 0, at most 1000000 s"},
+        {"--timeout=0", "--timeout '0': allowed: above 0, at most 1000000 s"},
+        {"--timeout=5s", "--timeout '5s': allowed: above 0, at most 1000000 s"},
+        {"--counts=1099511627776", NULL},
+        {"--counts=0", NULL},
+        {"--counts=1099511627777", "--counts '1099511627777'" ALLOWED_COUNTS},
+        {"--counts=9223372036854775808", "--counts '9223372036854775808'" ALLOWED_COUNTS},
+        {"--counts=-1", "--counts '-1'" ALLOWED_COUNTS},
+        {"--counts=1,", "--counts '1,'" ALLOWED_COUNTS},
+        {"--counts=W+1x", "--counts 'W+1x'" ALLOWED_COUNTS},
+        {"--counts=1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7,8,9,1,2,3,4,5", NULL},
+        {"--counts=1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7,8,9,1,2,3,4,5,6",
+         "--counts '1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7,8,9,1,2,3,4,5,"
+         "6'" ALLOWED_COUNTS},
+        {"--in-place=maybe", "--in-place 'maybe': allowed: no|yes|both"},
+        {"--data=x", "--data 'x': allowed: exact|rough"},
+        {"--comm=x", "--comm 'x': allowed: self|gloo|nccl"},
+        {"--device=x", "--device 'x': allowed: auto|cpu|cuda"},
+        {"--ops=al",
+         "--ops 'al': allowed: all, none, or some of all_reduce, reduce_scatter, all_gather, "
+         "broadcast, reduce, gather, scatter, send"},
+        {"--ops=send,send",
+         "--ops 'send,send': allowed: all, none, or some of all_reduce, reduce_scatter, "
+         "all_gather, broadcast, reduce, gather, scatter, send"},
+        {"--dtypes=fp32,fp3",
+         "--dtypes 'fp32,fp3': allowed: some of fp32, fp16, bf16, fp64, int64, int32, uint8"},
+        {"x", "unexpected argument 'x'"},
+    };
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    LS_TEXT(path, 300, "%s/said", folder);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        LS_TEXT(arguments, 300, "--ops=none %s", rows[i].argument);
+        int status = try(NULL, "", arguments);
+        char *said = ls_text_read(path), *error = strstr(said, "error: ");
+        LS_TEXT(line, 400, "error: %s\n", rows[i].said);
+        ck_assert_msg(status == (rows[i].said == NULL ? 0 : LS_ERR_USAGE), "%s: status %d: %s",
+                      arguments, status, said);
+        ck_assert(rows[i].said != NULL || error == NULL);
+        if (rows[i].said != NULL) {
+            ck_assert_ptr_nonnull(error);
+            ck_assert_str_eq(error, line);
+        }
+        free(said);
+    }
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("collectives");
@@ -156,6 +233,7 @@ int main(void)
     tcase_set_timeout(tests, 40);
     tcase_add_test(tests, events_of_two_ranks);
     tcase_add_test(tests, rows_of_the_table);
+    tcase_add_test(tests, limits_of_arguments);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
 }
