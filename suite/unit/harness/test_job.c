@@ -523,18 +523,28 @@ END_TEST
 
 START_TEST(jobs_that_are_none)
 {
+#define RANKS(ranks, nodes) \
+#ranks " ranks on " #nodes " nodes, allowed: 1 to 1024 ranks, equally many on each node"
     static const struct {
         int world, local_nodes, hosts, host_count;
         const char *directory;
         bool command;
+        const char *said;
     } rows[] = {
-        {0, 1, 0, 0, "/tmp", true},  {-1, 1, 0, 0, "/tmp", true}, {1025, 1, 0, 0, "/tmp", true},
-        {3, 2, 0, 0, "/tmp", true},  {2, 1, 1, 2, "/tmp", true},  {1, 1, 0, 0, "tmp", true},
-        {1, 1, 0, 0, "/tmp", false},
+        {0, 1, 0, 0, "/tmp", true, RANKS(0, 1)},
+        {-1, 1, 0, 0, "/tmp", true, RANKS(-1, 1)},
+        {1025, 1, 0, 0, "/tmp", true, RANKS(1025, 1)},
+        {3, 2, 0, 0, "/tmp", true, RANKS(3, 2)},
+        {3, 2, 1, 1, "/tmp", true, RANKS(3, 2)},
+        {2, 1, 1, 2, "/tmp", true, "2 hosts of 1"},
+        {2, 1, 1, -1, "/tmp", true, "-1 hosts of 1"},
+        {1024, 1, 0, 0, "tmp", true, "no command, or directory 'tmp' is not absolute"},
+        {1, 1, 1, 1, "tmp", true, "no command, or directory 'tmp' is not absolute"},
+        {1, 1, 0, 0, "/tmp", false, "no command, or directory '/tmp' is not absolute"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         ls_hosts hosts = {.count = rows[i].hosts};
-        ls_job job = {.world = rows[i].world, .local_nodes = rows[i].local_nodes};
+        ls_job job = {.id = "j", .world = rows[i].world, .local_nodes = rows[i].local_nodes};
         ls_outcome outcome;
         bool resumed;
         job.hosts = rows[i].hosts > 0 ? &hosts : NULL;
@@ -543,7 +553,10 @@ START_TEST(jobs_that_are_none)
         if (rows[i].command) {
             ls_words_add(&job.command, "true");
         }
+        catch_lines();
         ck_assert_int_eq(ls_job_run(&job, NULL, NULL, &outcome, &resumed), LS_ERR_USAGE);
+        LS_TEXT(want, 200, "error: job j: %s\n", rows[i].said);
+        ck_assert_str_eq(caught_lines(), want);
         ls_job_free(&job);
     }
 }
@@ -561,7 +574,8 @@ START_TEST(leftovers)
     static const char *const names[] = {"rank0.jsonl", "rank1.jsonl", "rank1.log", "count"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         snprintf(path, sizeof path, "%s/%s", job.directory, names[i]);
-        fclose(fopen(path, "w"));
+        FILE *file = fopen(path, "w");
+        ck_assert(file != NULL && fputs("old\n", file) >= 0 && fclose(file) == 0);
     }
     ls_words_add(&job.command, "another");
     outcome = run(&job, false);
@@ -570,12 +584,51 @@ START_TEST(leftovers)
     read_text(&job, "rank0.log", text, sizeof text);
     ck_assert_ptr_null(strstr(text, "jsonl"));
     ck_assert_ptr_nonnull(strstr(text, "count"));
+    ck_assert_ptr_eq(strchr(text, 'c'), strrchr(text, 'c')); /* once */
+    read_text(&job, "rank1.log", text, sizeof text);
+    ck_assert_str_eq(text, "");
     ls_words_add(&job.command, "another");
     snprintf(path, sizeof path, "%s/rank1.jsonl", job.directory);
     ck_assert_int_eq(mkdir(path, 0700), 0);
     ck_assert_int_eq(ls_job_run(&job, NULL, NULL, &outcome, &resumed), LS_ERR_INFRA);
     rmdir(path);
     remove_job(&job);
+}
+END_TEST
+
+/* A folder as long as a job may have, and a command of one word. */
+START_TEST(a_long_folder)
+{
+    char text[64], path[600], name[201];
+    ls_job job = make_job("true", 1, 1);
+    char base[512];
+    ls_text_put(base, sizeof base, "%.*s", (int)(strlen(job.directory) - strlen("/jobs/test")),
+                job.directory);
+    ls_words_free(&job.command);
+    memset(name, 'x', sizeof name);
+    name[200] = '\0';
+    snprintf(job.directory, sizeof job.directory, "%.40s/%s/%s/%.60s", base, name, name, name);
+    LS_TEXT(program, 100, "%s/run", base);
+    FILE *file = fopen(program, "w");
+    fputs("#!/bin/sh\necho \"$RANK\"\n", file);
+    fclose(file);
+    ck_assert_int_eq(chmod(program, 0755), 0);
+    ls_words_add(&job.command, "%s", program);
+    ls_outcome outcome = run(&job, false);
+    ck_assert_int_eq(outcome.state, LS_OUTCOME_DONE);
+    ls_outcome_free(&outcome);
+    outcome = run(&job, true);
+    ls_outcome_free(&outcome);
+    snprintf(path, sizeof path, "%s/rank0.jsonl", job.directory);
+    fclose(fopen(path, "w"));
+    ls_words_add(&job.command, "another"); /* the leftovers go */
+    outcome = run(&job, false);
+    ls_outcome_free(&outcome);
+    ck_assert_int_ne(access(path, F_OK), 0);
+    read_text(&job, "rank0.log", text, sizeof text);
+    ck_assert_str_eq(text, "0\n");
+    ls_job_free(&job);
+    ls_path_remove_tree(base);
 }
 END_TEST
 
@@ -835,7 +888,11 @@ static void play_hosts(ls_hosts *hosts, ls_job *job)
                         .port = {29501, 29502}};
     *job = (ls_job){
         .id = "t", .world = 4, .hosts = hosts, .host_count = 2, .limit_s = 20, .grace_s = 0.25};
-    snprintf(job->directory, sizeof job->directory, "%s/job", played);
+    ls_text_put(job->directory, sizeof job->directory, "%s/", played);
+    for (int i = 0; i < 200; i++) { /* as long as a folder may be */
+        ls_text_add(job->directory, sizeof job->directory, "./");
+    }
+    ls_text_add(job->directory, sizeof job->directory, "job");
     ls_words_add(&job->command, "sh");
     ls_words_add(&job->command, "it's");
 }
@@ -904,6 +961,27 @@ START_TEST(reports_of_the_hosts)
     ck_assert_str_eq(ls_json_string(environment, "RANK", ""), "0"); /* rank 0's */
     ck_assert_str_eq(ls_json_string(environment, "MASTER_ADDR", ""), "m");
     cJSON_Delete(root);
+    ls_job_free(&job);
+    play_end();
+}
+END_TEST
+
+/* After a failure the others have the grace and one second to report before they are hung up. */
+START_TEST(a_report_within_the_grace)
+{
+    ls_hosts hosts;
+    ls_job job;
+    bool resumed;
+    ls_outcome outcome;
+    play_hosts(&hosts, &job);
+    play_host("a", AT_A("failed", 0, 12, 0, 0, 0), "exit 12");
+    play_host("b", "", "timeout 0.5 cat; [ $? = 0 ] || cat \"$here/late\"");
+    play_file("late", "", B_IS_DONE);
+    ck_assert_int_eq(ls_job_run(&job, NULL, NULL, &outcome, &resumed), LS_OK);
+    ck_assert_int_eq(outcome.state, LS_OUTCOME_FAILED);
+    ck_assert_int_eq(outcome.first_rank, 0);
+    ck_assert_int_eq(outcome.rank[3].code, 3); /* as reported */
+    ls_outcome_free(&outcome);
     ls_job_free(&job);
     play_end();
 }
@@ -988,6 +1066,8 @@ int main(void)
     tcase_add_loop_test(tests, reports_of_the_hosts, 0,
                         (int)(sizeof put_together / sizeof *put_together));
     tcase_add_test(tests, the_command_of_a_channel);
+    tcase_add_test(tests, a_report_within_the_grace);
+    tcase_add_test(tests, a_long_folder);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
 }

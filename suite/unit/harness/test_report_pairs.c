@@ -280,6 +280,7 @@ START_TEST(the_fastest_and_the_largest)
     jobs[3].job.speed.efficiency.value = NAN;
     ck_assert_ptr_eq(ls_report_compare_largest(list, 4), list[1]);
     ck_assert_ptr_null(ls_report_compare_largest(list, 1));
+    ck_assert_ptr_eq(ls_report_compare_largest(list + 1, 1), list[1]);
 }
 END_TEST
 
