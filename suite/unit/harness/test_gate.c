@@ -600,6 +600,45 @@ START_TEST(refusals_are_counted)
 }
 END_TEST
 
+/* One that leaves makes room; the oldest of the others goes first, and the last one gets in. */
+START_TEST(pending_connections_keep_their_order)
+{
+    enum { MOST = 3, ALL = 6 };
+    static const int ended_at[ALL] = {4, 2, 5, ALL, ALL, ALL};
+    ls_gate *gate = open_gate(MOST);
+    ls_gate_guest guest;
+    unsigned char greeting[ALL][LS_GATE_GREETING_BYTES + NONCE], byte;
+    unsigned char caller[NONCE] = "nonce", theirs[PROOF], last[CLAIM + PROOF] = "claim";
+    int fd[ALL];
+    catch_lines();
+    for (int i = 0; i < ALL; i++) {
+        fd[i] = dial(ls_gate_port(gate));
+        ck_assert(!hear(gate, fd[i], greeting[i], sizeof greeting[i], &guest));
+        if (i == 2) {
+            (void)shutdown(fd[1], SHUT_WR);
+            ck_assert(!ls_gate_next(gate, &guest));
+        }
+        for (int k = 0; k <= i; k++) {
+            ck_assert_int_eq(recv(fd[k], &byte, 1, MSG_DONTWAIT), i >= ended_at[k] ? 0 : -1);
+        }
+    }
+    send_all(fd[4], caller, sizeof caller); /* between two others */
+    ck_assert(!hear(gate, fd[4], theirs, sizeof theirs, &guest));
+    prove('C', greeting[4] + 8, caller, ls_gate_port(gate), last, last + CLAIM);
+    send_all(fd[4], last, sizeof last);
+    ck_assert(hear(gate, fd[4], &byte, 1, &guest));
+    ck_assert_int_eq(byte, LS_GATE_WELCOME);
+    ck_assert_int_ne(ls_gate_deadline_ns(gate), INT64_MAX);
+    ls_gate_close(gate);
+    for (int i = 3; i < ALL; i++) {
+        ck_assert_int_eq(recv(fd[i], &byte, 1, MSG_DONTWAIT), i == 4 ? -1 : 0);
+        close(fd[i]);
+    }
+    close(guest.fd);
+    (void)caught_text();
+}
+END_TEST
+
 static void *enter_and_keep(void *context)
 {
     struct sockaddr_in at = {.sin_family = AF_INET,
@@ -680,6 +719,7 @@ int main(void)
     tcase_add_loop_test(protocol, callers_prove_the_key, 0,
                         (int)(sizeof callers / sizeof *callers));
     tcase_add_loop_test(protocol, refusals_are_counted, 0, 3);
+    tcase_add_test(protocol, pending_connections_keep_their_order);
     tcase_add_test(protocol, a_caller_and_a_gate);
     tcase_add_test(protocol, a_gate_that_cannot_be_opened);
     suite_add_tcase(suite, protocol);

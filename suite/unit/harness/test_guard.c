@@ -239,6 +239,7 @@ START_TEST(a_program_below_its_guard)
     int from, state;
     char text[8], byte = 0;
     program_state at;
+    (void)prctl(PR_SET_CHILD_SUBREAPER, 1); /* gets the guard's code when the first has ended */
     pid_t first = start_guarded(&from);
     read_whole(from, text, sizeof text);
     ck_assert_mem_eq(text, "buffered", sizeof text);
@@ -265,6 +266,11 @@ START_TEST(a_program_below_its_guard)
     ck_assert_int_eq(waitpid(first, &state, 0), first);
     ck_assert_int_eq(WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state), ends[_i].code);
     ck_assert_int_eq(read(from, &byte, 1), 0); /* nothing is left that holds it */
+    if (pid[ends[_i].who] == first && ends[_i].signal == SIGKILL) {
+        ck_assert_int_eq(waitpid(-1, &state, 0), guard);
+        ck_assert(WIFEXITED(state) && WEXITSTATUS(state) == 128 + SIGKILL);
+    }
+    ck_assert_int_eq(waitpid(-1, &state, WNOHANG), -1);
     close(from);
 }
 END_TEST

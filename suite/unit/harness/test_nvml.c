@@ -204,6 +204,26 @@ START_TEST(a_healthy_machine_gives_no_warning)
 }
 END_TEST
 
+START_TEST(a_driver_without_a_version)
+{
+    write_text("fake.txt", "w", "cuda 13010\ngpu 0 address 0000:17:00.0\n");
+    ls_findings findings = look(false);
+    const ls_finding *driver = find(&findings, "DRIVER", -1);
+    ck_assert_ptr_nonnull(driver);
+    ck_assert_str_eq(driver->what, "driver unknown, which supports CUDA 13.1");
+    int absent = 0;
+    for (int i = 0; i < findings.count; i++) {
+        const ls_finding *f = &findings.list[i];
+        if (strcmp(ls_findings_word(f->code), "GPU_COUNT") == 0) {
+            absent++;
+            ck_assert_ptr_nonnull(strstr(f->what, ": 1 of 3 GPUs on the bus are usable, "));
+        }
+    }
+    ck_assert_int_eq(absent, 2);
+    ls_findings_free(&findings);
+}
+END_TEST
+
 static const struct {
     const char *line, *word;
     int gpu;
@@ -888,6 +908,7 @@ int main(void)
     TCase *tests = tcase_create("nvml");
     tcase_add_checked_fixture(tests, set_up, tear_down);
     tcase_add_test(tests, a_healthy_machine_gives_no_warning);
+    tcase_add_test(tests, a_driver_without_a_version);
     tcase_add_loop_test(tests, each_thing_wrong_is_found_where_it_is, 0,
                         sizeof FOUND / sizeof *FOUND);
     tcase_add_test(tests, all_of_it_word_for_word);

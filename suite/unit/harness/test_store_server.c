@@ -369,6 +369,29 @@ START_TEST(deadlines_are_kept)
 }
 END_TEST
 
+/* It alone is cut off. */
+START_TEST(a_claim_that_is_refused)
+{
+    ls_store_server *server = start(2, "127.0.0.1");
+    int first = enter_rank(server, 0, 2, 10000), second = enter_rank(server, 1, 2, 10000);
+    assert_reply(first, LS_OK, "");
+    assert_reply(second, LS_OK, "");
+    catch_lines();
+    int third = enter_rank(server, 2, 2, 10000);
+    assert_reply(third, LS_ERR_USAGE, "rank 2 is out of range, allowed: 0 to 1");
+    assert_ended(third);
+    ask(first, LS_STORE_SET, "k", "v", 0);
+    assert_reply(first, LS_OK, "");
+    ask(second, LS_STORE_GET, "k", "", 0);
+    assert_reply(second, LS_OK, "v");
+    ask(second, LS_STORE_BYE, "", "", 0);
+    assert_ended(second);
+    ls_store_server_stop(server, 20);
+    ck_assert_ptr_nonnull(strstr(caught_text(), ": rank 2 is out of range, allowed: 0 to 1\n"));
+    close(first);
+}
+END_TEST
+
 /* A rank that said goodbye and one that is cut off. */
 START_TEST(ranks_that_have_ended_are_not_awaited)
 {
@@ -457,6 +480,7 @@ int main(void)
     tcase_add_test(tests, many_connections_are_served);
     tcase_add_test(tests, strangers_have_few_places);
     tcase_add_test(tests, deadlines_are_kept);
+    tcase_add_test(tests, a_claim_that_is_refused);
     tcase_add_test(tests, ranks_that_have_ended_are_not_awaited);
     tcase_add_test(tests, a_lost_rank_is_reported);
     tcase_add_test(tests, it_lingers_for_other_ranks_only);
