@@ -118,6 +118,23 @@ static void write_device(const char *address, const char *vendor, const char *cl
     write_word(address, "device", "0x2335");
 }
 
+/* Not those of the machine: a container or taskset may leave few of them. */
+START_TEST(cores_are_those_that_may_be_used)
+{
+    cpu_set_t all, one;
+    ck_assert_int_eq(sched_getaffinity(0, sizeof all, &all), 0);
+    ck_assert_int_eq(ls_machine_cores(), CPU_COUNT(&all));
+    int core = 0;
+    while (!CPU_ISSET(core, &all)) {
+        core++;
+    }
+    CPU_ZERO(&one);
+    CPU_SET(core, &one);
+    ck_assert_int_eq(sched_setaffinity(0, sizeof one, &one), 0);
+    ck_assert_int_eq(ls_machine_cores(), 1);
+}
+END_TEST
+
 START_TEST(the_fingerprint_of_a_machine)
 {
     ck_assert_ptr_nonnull(mkdtemp(folder));
@@ -236,6 +253,7 @@ int main(void)
     tcase_add_test(tests, what_others_take_is_held_against_our_cores_only);
     tcase_add_test(tests, our_own_work_is_not_others);
     tcase_add_test(tests, memory_is_what_the_kernel_says);
+    tcase_add_test(tests, cores_are_those_that_may_be_used);
     tcase_add_test(tests, the_fingerprint_of_a_machine);
     tcase_add_test(tests, the_commit_of_a_folder);
     suite_add_tcase(suite, tests);

@@ -37,11 +37,14 @@ static ls_status connect_all(ls_store *store, const char *name, int rank, int wo
 /* Each pair exchanges who they are; two meshes do not mix. */
 static int meshing(int rank, int world, int port, void *context)
 {
-    static const char *const names[] = {"data", "control"};
+    char longest[LS_STORE_KEY_BYTES_MAX - 9]; /* with "/address/0" */
+    const char *const names[] = {"data", longest};
     ls_store *store = NULL;
     ls_store_options options = where(rank, world, port);
     int fd[2][WORLD_MAX];
     (void)context;
+    memset(longest, 'l', sizeof longest);
+    longest[sizeof longest - 1] = '\0';
     RANK_CHECK(ls_store_open(&options, &store) == LS_OK);
     for (int m = 0; m < 2; m++) {
         RANK_CHECK(connect_all(store, names[m], rank, world, "127.0.0.1", 20, fd[m]) == LS_OK);

@@ -385,12 +385,19 @@ START_TEST(what_ends_a_connection)
     }
     ck_assert(!ask(1, LS_STORE_BYE, "", "", 0)); /* a further connection of its rank */
     ck_assert_int_eq(server.primary_of[1], LS_STORE_HERE);
+    free(peer[1].body);
+    peer[1].body = NULL;
     ck_assert(!ask(2, LS_STORE_BYE, "", "", 0));
     ck_assert_int_eq(server.primary_of[2], LS_STORE_GONE);
     ck_assert_int_eq(server.primary_of[0], LS_STORE_ABSENT);
     close(client[0]);
     client[0] = -1;
     ck_assert(!ls_store_serve_read(&server, &peer[0]));
+    peer[1].header_used = peer[1].body_used = 0;
+    ck_assert(ask(1, LS_STORE_WHO_LEFT, "", "", 0));
+    close(client[1]); /* with a reply unread: reset */
+    client[1] = -1;
+    ck_assert(!ls_store_serve_read(&server, &peer[1]));
 }
 END_TEST
 
