@@ -177,6 +177,21 @@ START_TEST(resident_batches)
 }
 END_TEST
 
+/* Saved after two steps from the device's own memory and continued, also in the resident batches.
+ */
+START_TEST(goes_on_from_a_checkpoint)
+{
+    static const char *const ways[] = {"--opt-level O2", "--opt-level O0 --resident 3"};
+    char options[2 * PATH_MAX], *first = NULL;
+    same(&first, "A=1", ways[_i]);
+    snprintf(options, sizeof options, "%s --steps 2 --save '%s/c'", ways[_i], folder);
+    ck_assert_int_eq(train("LS_EMULATED_LATE=1", options), 0);
+    snprintf(options, sizeof options, "%s --resume '%s/c'", ways[_i], folder);
+    same(&first, "LS_EMULATED_LATE=1", options);
+    free(first);
+}
+END_TEST
+
 /* The engines of a run, as its start event names them: "eng15,eng21_k2=1_k14=3,...". */
 static void name_engines(char *out, size_t bytes)
 {
@@ -292,6 +307,7 @@ int main(void)
     tcase_add_loop_test(train_case, goes_on_without_a_recording, 0, 2);
     tcase_add_test(train_case, dumps_cost_what_they_do);
     tcase_add_test(train_case, resident_batches);
+    tcase_add_loop_test(train_case, goes_on_from_a_checkpoint, 0, 2);
     tcase_add_test(train_case, engines_are_kept);
     tcase_add_test(train_case, phases_by_the_device);
     tcase_add_loop_test(train_case, refused_in_one_line, 0, rows);

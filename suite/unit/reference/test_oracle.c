@@ -206,6 +206,11 @@ START_TEST(own_branches_forced_change_nothing)
     ls_oracle_result forced =
         run(p, (ls_oracle_mode){.forced = &own.branches, .tie_limit = zero, .rank_grads = true});
     ck_assert_mem_eq(own.grad, forced.grad, (size_t)p->net.elements * sizeof(double));
+    ls_oracle_result kept =
+        run(p, (ls_oracle_mode){.forced = &own.branches, .tie_limit = zero, .keep_branches = true});
+    ck_assert_mem_eq(&kept.branches, &forced.branches, sizeof kept.branches); /* none, either way */
+    ck_assert_mem_ne(&own.branches, &forced.branches, sizeof own.branches);
+    ls_oracle_free(&p->net, &kept);
     ck_assert_int_eq(forced.turned, 0);
     ck_assert_int_eq(forced.violation_count, 0);
     /* the ranks' own gradients average to the whole one; they are kept as floats */
