@@ -1,10 +1,13 @@
 /* Lists of hosts: how they are parsed, and the message for a wrong one. */
 #include <check.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "harness/hosts/hosts.h"
@@ -539,8 +542,24 @@ static cJSON *answer_here(const char *marker, ls_status want)
     return cJSON_Parse(text);
 }
 
+/* Ports that are in use here: every other one of those that are offered, where that many files can
+ * be open. */
+static void hold_ports(bool held[12000])
+{
+    struct rlimit files;
+    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &files), 0);
+    files.rlim_cur = files.rlim_max;
+    (void)setrlimit(RLIMIT_NOFILE, &files);
+    for (int i = 0; i < 12000 && files.rlim_cur > 6500; i += 2) {
+        struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons((uint16_t)(20000 + i))};
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        held[i] = fd >= 0 && bind(fd, (struct sockaddr *)&at, sizeof at) == 0;
+    }
+}
+
 START_TEST(the_answer_of_this_host)
 {
+    static bool held[12000];
     char hostname[64] = "";
     play_begin();
     play_file("marker", "", "token");
@@ -562,7 +581,15 @@ START_TEST(the_answer_of_this_host)
         if (i == 1) { /* "client port server port", sshd(8) */
             setenv("SSH_CONNECTION", "10.0.0.1 1234 10.0.0.7 22", 1);
         }
+        if (i == 1) {
+            hold_ports(held);
+        }
+        int next = dup(STDOUT_FILENO);
+        close(next);
         cJSON *answer = answer_here(marker, LS_OK), *machine = ls_machine_fingerprint();
+        int then = dup(STDOUT_FILENO);
+        close(then);
+        ck_assert_int_eq(then, next); /* no file is left open */
         ls_machine_device devices[LS_MACHINE_DEVICES_MAX];
         ck_assert_str_eq(ls_json_string(answer, "event", ""), "probe");
         ck_assert_str_eq(ls_json_string(answer, "hostname", ""), hostname);
@@ -578,7 +605,7 @@ START_TEST(the_answer_of_this_host)
         cJSON_ArrayForEach(port, ports)
         {
             ck_assert(port->valueint >= 20000 && port->valueint < 32000);
-            ck_assert(!seen[port->valueint - 20000]);
+            ck_assert(!seen[port->valueint - 20000] && !held[port->valueint - 20000]);
             seen[port->valueint - 20000] = true;
         }
         cJSON_Delete(answer);

@@ -632,6 +632,71 @@ START_TEST(a_long_folder)
 }
 END_TEST
 
+/* Readers load logs and events whole, so no more than 256 MB of each are kept. */
+START_TEST(records_that_are_cut)
+{
+    static const struct {
+        const char *name;
+        int64_t bytes, kept;
+    } rows[] = {{"rank0.jsonl", 268435457, 268435456},
+                {"rank1.log", 314572800, 268435456},
+                {"rank1.jsonl", 268435456, 268435456},
+                {"rank2.jsonl", 400000000, 400000000}}; /* of no rank */
+    char script[600] = "[ $RANK = 0 ] || exit 0", path[600];
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ls_text_add(script, sizeof script, "; truncate -s %lld $LS_RUN_DIR/%s",
+                    (long long)rows[i].bytes, rows[i].name);
+    }
+    ls_job job = make_job(script, 2, 1);
+    catch_lines();
+    ls_outcome outcome = run(&job, false);
+    const char *said = caught_text();
+    ck_assert_int_eq(outcome.state, LS_OUTCOME_DONE);
+    LS_TEXT(want, 2000,
+            "test_job: warning: %s/rank0.jsonl had 256 MB and was truncated to 256\n"
+            "test_job: warning: %s/rank1.log had 300 MB and was truncated to 256\n",
+            job.directory, job.directory);
+    ck_assert_str_eq(said, want);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct stat status;
+        snprintf(path, sizeof path, "%s/%s", job.directory, rows[i].name);
+        ck_assert_int_eq(stat(path, &status), 0);
+        ck_assert_int_eq(status.st_size, rows[i].kept);
+        ck_assert_int_eq(unlink(path), 0);
+    }
+    ls_outcome_free(&outcome);
+    remove_job(&job);
+}
+END_TEST
+
+/* Each rank enters the network of its node. */
+START_TEST(networks_of_nodes)
+{
+    static const char nsenter[] = "#!/bin/sh\necho \"$1 $2 $RANK $MASTER_ADDR $LS_NODE_ADDR\"\n"
+                                  "shift 2\nexec \"$@\"\n";
+    static const ls_simnet net = {.nodes = 2, .owner = 12};
+    play_begin();
+    play_file("nsenter", "", nsenter);
+    LS_TEXT(path, 200, "%s/nsenter", played);
+    ck_assert_int_eq(chmod(path, 0755), 0);
+    ls_job job = make_job("echo it ran", 4, 2);
+    job.net = &net;
+    ls_outcome outcome = run(&job, false);
+    ck_assert_int_eq(outcome.state, LS_OUTCOME_DONE);
+    ls_outcome_free(&outcome);
+    for (int rank = 0; rank < 4; rank++) {
+        char text[200];
+        LS_TEXT(name, 32, "rank%d.log", rank);
+        LS_TEXT(want, 200, "--net=/run/netns/ls-12-%d -- %d 10.213.0.1 10.213.0.%d\nit ran\n",
+                rank / 2, rank, rank / 2 + 1);
+        read_text(&job, name, text, sizeof text);
+        ck_assert_str_eq(text, want);
+    }
+    remove_job(&job);
+    play_end();
+}
+END_TEST
+
 /* ---- on other machines: two hosts of two ranks with played launchers ------------------------- */
 
 /* What a launcher reports of its ranks: {state, first rank, code, signal, seconds of both}. */
@@ -960,6 +1025,7 @@ START_TEST(reports_of_the_hosts)
     const cJSON *environment = cJSON_GetObjectItemCaseSensitive(root, "environment");
     ck_assert_str_eq(ls_json_string(environment, "RANK", ""), "0"); /* rank 0's */
     ck_assert_str_eq(ls_json_string(environment, "MASTER_ADDR", ""), "m");
+    ck_assert_str_eq(ls_json_string(environment, "MASTER_PORT", ""), "0"); /* the launchers' */
     cJSON_Delete(root);
     ls_job_free(&job);
     play_end();
@@ -1068,6 +1134,8 @@ int main(void)
     tcase_add_test(tests, the_command_of_a_channel);
     tcase_add_test(tests, a_report_within_the_grace);
     tcase_add_test(tests, a_long_folder);
+    tcase_add_test(tests, records_that_are_cut);
+    tcase_add_test(tests, networks_of_nodes);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
 }
