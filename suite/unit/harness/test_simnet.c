@@ -11,12 +11,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "harness/hosts/simnet.h"
+#include "kernels/core/path.h"
+#include "kernels/core/text.h"
+#include "suite/unit/caught.h"
 #include "suite/unit/run_suite.h"
 
 #define NODE(k, address)                                                                      \
@@ -164,6 +168,172 @@ START_TEST(nodes_reach_each_other)
 }
 END_TEST
 
+/* ---- with played programs, in a /run/netns that only this test sees ------------------------- */
+
+/* ip keeps what it is asked for; a namespace is a file. */
+static const char played_ip[] = "#!/bin/sh\n"
+                                "here=${0%/*}\n"
+                                "echo \"$*\" >>\"$here/asked\"\n"
+                                "case $* in\n"
+                                "*'link add eth0'*) problem=broken ;;\n"
+                                "'netns del'*) problem=stuck ;;\n"
+                                "esac\n"
+                                "if [ -n \"$problem\" ] && [ -e \"$here/$problem\" ]; then\n"
+                                "    echo first; echo \"ip: $problem\" >&2; exit 1\n"
+                                "fi\n"
+                                "case $* in\n"
+                                "'netns add'*) touch \"/run/netns/$3\" ;;\n"
+                                "'netns del'*) rm \"/run/netns/$3\" ;;\n"
+                                "esac\n";
+static const char played_tc[] = "#!/bin/sh\n"
+                                "case $* in *netem*) [ ! -e \"${0%/*}/no_netem\" ] ;; esac\n";
+
+static char folder[64];
+
+static void put(const char *name, const char *text)
+{
+    LS_TEXT(path, 200, "%s%s%s", name[0] == '/' ? "" : folder, name[0] == '/' ? "" : "/", name);
+    FILE *file = fopen(path, "we");
+    ck_assert_msg(file != NULL && fputs(text, file) >= 0 && fclose(file) == 0, "%s", path);
+    ck_assert_int_eq(chmod(path, 0755), 0);
+}
+
+/* What ip was asked for since the last time, sorted; the caller frees it. */
+static char *asked(void)
+{
+    LS_TEXT(sort, 300, "cd %s && touch asked && LC_ALL=C sort asked >sorted && rm asked", folder);
+    LS_TEXT(path, 200, "%s/sorted", folder);
+    ck_assert_int_eq(system(sort), 0);
+    char *text = ls_text_read(path);
+    ck_assert_ptr_nonnull(text);
+    return text;
+}
+
+static void check_asked(const char *want)
+{
+    char *text = asked();
+    ck_assert_str_eq(text, want);
+    free(text);
+}
+
+static bool play_programs(void)
+{
+    snprintf(folder, sizeof folder, "/tmp/ls_simnet_XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    put("ip", played_ip);
+    put("tc", played_tc);
+    put("nsenter", "#!/bin/sh\n");
+    LS_TEXT(path, 200, "%s:/usr/sbin:/usr/bin:/sbin:/bin", folder);
+    setenv("PATH", path, 1);
+    (void)mkdir("/run/netns", 0755);
+    return geteuid() == 0 && unshare(CLONE_NEWNS) == 0 &&
+           mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
+           mount("none", "/run/netns", "tmpfs", 0, NULL) == 0;
+}
+
+static void leave(int owner, const char *rest)
+{
+    LS_TEXT(path, 100, "/run/netns/ls-%d%s", owner, rest);
+    put(path, "");
+}
+
+START_TEST(with_played_programs)
+{
+    ls_simnet net = {.nodes = 7, .owner = 7};
+    pid_t dead = fork();
+    if (dead == 0) {
+        _exit(0);
+    }
+    ck_assert_int_eq(waitpid(dead, NULL, 0), dead);
+    if (!play_programs()) { /* not allowed here */
+        ls_path_remove_tree(folder);
+        return;
+    }
+    /* those whose process has ended go, and nothing else */
+    static const char *const others[] = {"-0x", "-hubs", "", "-x", "-hub-1"};
+    for (int i = 0; i < 5; i++) {
+        leave(dead, others[i]);
+    }
+    leave(dead, "-0");
+    leave(dead, "-63");
+    leave(dead, "-hub");
+    leave((int)getpid(), "-0");
+    leave(0, "-0");
+    put("/run/netns/other", "");
+    ls_simnet_clean();
+    LS_TEXT(want, 1000, "netns del ls-%d-0\nnetns del ls-%d-63\nnetns del ls-%d-hub\n", dead, dead,
+            dead);
+    check_asked(want);
+    ck_assert(exists((int)getpid(), "0") && exists(dead, "0x") && exists(dead, "hub-1"));
+    ck_assert_int_eq(unlink("/run/netns/other"), 0);
+    /* those of processes that have ended go before */
+    leave(dead, "-1");
+    LS_TEXT(own, 100, "/run/netns/ls-%d-0", getpid());
+    ck_assert_int_eq(unlink(own), 0);
+    ck_assert_int_eq(ls_simnet_open(1, &net), LS_OK);
+    ck_assert(net.nodes == 1 && net.owner == (int)getpid());
+    ck_assert_str_eq(net.text, "10 Gbit/s, 50 us each way");
+    int o = net.owner;
+    ls_text_put(want, sizeof want,
+                "-n ls-%d-0 addr add 10.213.0.1/24 dev eth0\n"
+                "-n ls-%d-0 link add eth0 type veth peer name port0 netns ls-%d-hub\n"
+                "-n ls-%d-0 link set eth0 up\n-n ls-%d-0 link set lo up\n"
+                "-n ls-%d-hub link add br0 type bridge\n-n ls-%d-hub link set br0 up\n"
+                "-n ls-%d-hub link set port0 master br0 up\n"
+                "netns add ls-%d-0\nnetns add ls-%d-hub\nnetns del ls-%d-1\n",
+                o, o, o, o, o, o, o, o, o, o, dead);
+    check_asked(want);
+    ck_assert(exists(o, "0") && exists(o, "hub") && !exists(dead, "1"));
+    /* closed: only its own go, and once */
+    leave(getppid(), "-0");
+    ls_simnet_close(&net);
+    ck_assert(net.nodes == 0 && net.owner == 0 && net.text[0] == '\0');
+    LS_TEXT(removed, 100, "netns del ls-%d-0\nnetns del ls-%d-hub\n", o, o);
+    check_asked(removed);
+    ls_simnet_close(&net);
+    check_asked("");
+    ck_assert(exists(getppid(), "0"));
+    /* a kernel without netem */
+    put("no_netem", "");
+    ck_assert_int_eq(ls_simnet_open(1, &net), LS_OK);
+    ck_assert_str_eq(net.text, "10 Gbit/s, no delay: no netem in this kernel");
+    ls_simnet_close(&net);
+    /* what fails: the last line that was said, and nothing is left */
+    put("broken", "");
+    catch_lines();
+    ck_assert_int_eq(ls_simnet_open(2, &net), LS_ERR_INFRA);
+    ck_assert_str_eq(caught_lines(),
+                     "error: SIM_NET=1: cannot make the nodes' network: ip: broken\n");
+    ck_assert(!exists(o, "0") && !exists(o, "hub"));
+    catch_lines();
+    ck_assert_int_eq(ls_simnet_open(65, &net), LS_ERR_USAGE);
+    ck_assert_str_eq(caught_lines(), "error: SIM_NET=1 with 65 nodes, allowed: 64\n");
+    put("stuck", "");
+    leave(dead, "-0");
+    catch_lines();
+    ls_simnet_clean();
+    LS_TEXT(warning, 200, "warning: cannot remove the network namespace ls-%d-0: ip: stuck\n",
+            dead);
+    ck_assert_str_eq(caught_lines(), warning);
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
+START_TEST(what_is_missing_is_named)
+{
+    ls_simnet net;
+    setenv("PATH", "/nonexistent", 1);
+    catch_lines();
+    ck_assert_int_eq(ls_simnet_open(2, &net), LS_ERR_INFRA);
+    ck_assert_str_eq(caught_lines(),
+                     geteuid() == 0
+                         ? "error: SIM_NET=1 needs the programs ip, tc (iproute2) and nsenter "
+                           "(util-linux)\n"
+                         : "error: SIM_NET=1 makes network namespaces and needs root (SIM_NODES "
+                           "alone does not)\n");
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("simnet");
@@ -173,6 +343,8 @@ int main(void)
     tcase_add_test(tests, not_root);
     tcase_add_test(tests, no_programs);
     tcase_add_test(tests, nodes_reach_each_other);
+    tcase_add_test(tests, what_is_missing_is_named);
+    tcase_add_test(tests, with_played_programs);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
 }
