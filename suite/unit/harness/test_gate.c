@@ -639,6 +639,68 @@ START_TEST(pending_connections_keep_their_order)
 }
 END_TEST
 
+/* Fills the descriptors below `fd`, which is then the next one. */
+static void fill_up_to(int fd)
+{
+    int last;
+    do {
+        last = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    } while (last >= 0 && last < fd);
+    ck_assert(fd == 40 ? last == -1 && errno == EMFILE : last == fd);
+    if (last >= 0) {
+        close(last);
+    }
+}
+
+/* With 40 descriptors a gate leaves 10 to the rest of the process, and has as many pending. */
+START_TEST(few_descriptors)
+{
+    static const char *const short_of =
+        "because this process is short of descriptors (ulimit -n); it may try again";
+    struct rlimit few = {40, 40};
+    char greeting[LS_GATE_GREETING_BYTES + NONCE], wanted[1000];
+    ls_gate_guest guest;
+    int fd[5];
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
+    ls_gate *gate = open_gate(64);
+    catch_lines();
+    for (int i = 0; i < 5; i++) {
+        fd[i] = dial(ls_gate_port(gate));
+    }
+    int at[5];
+    for (int i = 0; i < 5; i++) {
+        at[i] = port_of(fd[i]);
+    }
+    fill_up_to(30); /* nothing is pending that could leave */
+    ls_text_put(wanted, sizeof wanted,
+                "test_gate: warning: gate: refused 127.0.0.1:%d, %s\n"
+                "test_gate: warning: gate: refused 127.0.0.1:%d, %s\n",
+                at[0], short_of, at[1], short_of);
+    for (int i = 0; i < 2; i++) {
+        ck_assert(!ls_gate_next(gate, &guest));
+        ck_assert_int_eq(recv(fd[i], greeting, 1, 0), 0);
+    }
+    close(29); /* one fits, and leaves for the next */
+    ck_assert(!hear(gate, fd[2], greeting, sizeof greeting, &guest));
+    ck_assert_int_eq(recv(fd[2], greeting, 1, MSG_DONTWAIT), -1);
+    ck_assert(!hear(gate, fd[3], greeting, sizeof greeting, &guest));
+    ck_assert_int_eq(recv(fd[2], greeting, 1, 0), 0);
+    ls_text_add(wanted, sizeof wanted,
+                "test_gate: warning: gate: refused 127.0.0.1:%d, the oldest of too many "
+                "connections without a proof\n",
+                at[2]);
+    fill_up_to(40); /* none at all */
+    ck_assert(!ls_gate_next(gate, &guest));
+    ck_assert_int_eq(recv(fd[4], greeting, 1, 0), 0);
+    ls_text_add(wanted, sizeof wanted, "test_gate: warning: gate: refused a connection, %s\n",
+                short_of);
+    ck_assert_int_eq(open("/dev/null", O_RDONLY | O_CLOEXEC), -1); /* the gate keeps its last one */
+    ls_gate_close(gate);
+    ck_assert_int_eq(recv(fd[3], greeting, 1, 0), 0);
+    ck_assert_str_eq(caught_text(), wanted);
+}
+END_TEST
+
 static void *enter_and_keep(void *context)
 {
     struct sockaddr_in at = {.sin_family = AF_INET,
@@ -720,6 +782,7 @@ int main(void)
                         (int)(sizeof callers / sizeof *callers));
     tcase_add_loop_test(protocol, refusals_are_counted, 0, 3);
     tcase_add_test(protocol, pending_connections_keep_their_order);
+    tcase_add_test(protocol, few_descriptors);
     tcase_add_test(protocol, a_caller_and_a_gate);
     tcase_add_test(protocol, a_gate_that_cannot_be_opened);
     suite_add_tcase(suite, protocol);

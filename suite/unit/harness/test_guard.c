@@ -133,7 +133,7 @@ typedef struct program_state {
 _Noreturn static void program(int out)
 {
     program_state state = {.pid = getpid(), .parent = getppid(), .group = getpgrp()};
-    sigset_t set, blocked;
+    sigset_t set, own, blocked;
     struct sigaction now;
     sigprocmask(SIG_BLOCK, NULL, &blocked);
     state.parent_signal_is_blocked = sigismember(&blocked, SIGRTMIN);
@@ -150,6 +150,9 @@ _Noreturn static void program(int out)
         _exit(fork() == 0 ? 3 : 0);
     }
     (void)wait(NULL);
+    sigemptyset(&own);
+    sigaddset(&own, SIGCHLD);
+    (void)sigwaitinfo(&own, NULL); /* of that child; the guard keeps its own to itself */
     if (fork() == 0) {
         setsid();
         pause();
@@ -158,7 +161,6 @@ _Noreturn static void program(int out)
     if (write(out, &state, sizeof state) != sizeof state) {
         _exit(99);
     }
-    sigdelset(&set, SIGCHLD);
     for (int got; (got = sigwaitinfo(&set, NULL)) != SIGQUIT;) {
         if (got == SIGALRM) {
             sigprocmask(SIG_UNBLOCK, &set, NULL);

@@ -177,6 +177,20 @@ START_TEST(all_the_missing_are_counted)
 }
 END_TEST
 
+START_TEST(an_address_that_is_not_published)
+{
+    int fd[2];
+    ls_store *store = lone_store();
+    int64_t began_ns = ls_clock_ns();
+    catch_lines();
+    ck_assert_int_eq(connect_all(store, "mesh", 1, 2, "127.0.0.1", 0.1, fd), LS_ERR_RENDEZVOUS);
+    double waited_ms = ls_clock_ms_between(began_ns, ls_clock_ns());
+    ck_assert(waited_ms >= 99 && waited_ms < 10e3); /* the store's limit is in whole ms */
+    ck_assert_ptr_nonnull(strstr(caught_text(), "'mesh/address/0'"));
+    ls_store_close(store, 0);
+}
+END_TEST
+
 START_TEST(an_address_that_is_none)
 {
     static const struct {
@@ -223,6 +237,7 @@ int main(void)
     tcase_add_loop_test(tests, each_pair_is_connected, 0, 3);
     tcase_add_test(tests, the_missing_one_is_named);
     tcase_add_test(tests, all_the_missing_are_counted);
+    tcase_add_test(tests, an_address_that_is_not_published);
     tcase_add_loop_test(tests, an_address_that_is_none, 0, 4);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
