@@ -11,6 +11,7 @@
 #include "kernels/core/rng.h"
 #include "kernels/cpu/backend.h"
 #include "kernels/cpu/conv.h"
+#include "kernels/cpu/loops.h"
 #include "kernels/cpu/parallel.h"
 #include "suite/inside/kernel.h"
 #include "suite/unit/run_suite.h"
@@ -374,6 +375,94 @@ START_TEST(blocks_are_changed)
 }
 END_TEST
 
+/* ---- whole tensors -----------------------------------------------------------------------------
+ */
+
+enum { WHOLE_MOST = 40000, WHOLE_GUARD = 64 };
+
+static void put(ls_dtype type, void *to, int64_t i, float value)
+{
+    ls_tensor tensor = {to, type, WHOLE_MOST};
+    ls_kernel_subject_put(&tensor, i, (double)value);
+}
+
+static float got(ls_dtype type, const void *from, int64_t i)
+{
+    ls_tensor tensor = {(void *)(uintptr_t)from, type, WHOLE_MOST};
+    return (float)ls_kernel_subject_get(&tensor, i);
+}
+
+/* `have` holds `want` and, behind it, what lay there. */
+static void check_whole(const char *what, const void *have, const void *want, size_t bytes)
+{
+    char guard[WHOLE_GUARD];
+    memset(guard, 0x5a, sizeof guard);
+    ck_assert_msg(memcmp(have, want, bytes) == 0, "%s of %zu bytes", what, bytes);
+    ck_assert_msg(memcmp((const char *)have + bytes, guard, sizeof guard) == 0,
+                  "%s of %zu bytes: behind them", what, bytes);
+}
+
+/* Every element once, on either side of the stretches that threads share. */
+START_TEST(whole_tensors)
+{
+    static const ls_dtype types[] = {LS_F32, LS_F16, LS_BF16};
+    static const int64_t counts[] = {0, 1, 16383, 16384, 16385, 32769, WHOLE_MOST};
+    static float wide[WHOLE_MOST + WHOLE_GUARD], want_wide[WHOLE_MOST];
+    static float a[WHOLE_MOST], b[WHOLE_MOST], have[WHOLE_MOST + WHOLE_GUARD], want[WHOLE_MOST];
+    static float source[WHOLE_MOST];
+    ls_dtype type = types[_i];
+    for (size_t k = 0; k < sizeof counts / sizeof counts[0]; k++) {
+        int64_t count = counts[k];
+        size_t bytes = (size_t)count * ls_dtype_bytes(type), wide_bytes = (size_t)count * 4;
+        ls_backend backend = {.threads = 1 + (int)(k % 3), .loops = &ls_loops_plain};
+        for (int64_t i = 0; i < count; i++) {
+            source[i] = (float)(i * 37 % 2001 - 1000) * 0.37f;
+            put(type, a, i, source[i]);
+            put(type, b, i, (float)(i * 53 % 1999 - 900) * 0.11f);
+            want_wide[i] = got(type, a, i);
+        }
+        memset(wide, 0x5a, sizeof wide);
+        ls_parallel_widen(&backend, type, a, wide, count);
+        check_whole("widen", wide, want_wide, wide_bytes);
+        memset(have, 0x5a, sizeof have);
+        ls_parallel_narrow(&backend, type, source, have, count);
+        check_whole("narrow", have, a, bytes);
+        memset(have, 0x5a, sizeof have);
+        ls_parallel_store(&backend, source, &(ls_tensor){have, type, count});
+        check_whole("store", have, a, bytes);
+        memset(wide, 0x5a, sizeof wide);
+        memcpy(wide, source, wide_bytes);
+        ls_parallel_round(&backend, type, wide, count);
+        check_whole("round", wide, want_wide, wide_bytes);
+        for (int relu = 0; relu < 2; relu++) {
+            for (int64_t i = 0; i < count; i++) {
+                float sum = got(type, a, i) + got(type, b, i);
+                put(type, want, i, relu != 0 && !(sum > 0) ? 0 : sum);
+            }
+            memset(have, 0x5a, sizeof have);
+            ls_parallel_add(&backend, type, a, b, have, relu != 0, count);
+            check_whole("add", have, want, bytes);
+        }
+        for (int64_t i = 0; i < count; i++) {
+            put(type, want, i, got(type, a, i) > 0 ? got(type, a, i) : 0);
+        }
+        memset(have, 0x5a, sizeof have);
+        ls_parallel_relu(&backend, type, a, have, count);
+        check_whole("relu", have, want, bytes);
+        for (int64_t i = 0; i < count; i++) {
+            put(type, want, i, got(type, b, i) > 0 ? got(type, a, i) : 0);
+        }
+        memset(have, 0x5a, sizeof have);
+        ls_parallel_relu_back(&backend, type, a, b, have, count);
+        check_whole("relu_back", have, want, bytes);
+    }
+    /* a tensor that is the source already stays */
+    ls_backend none = {0};
+    memset(have, 0x5a, sizeof have);
+    ls_parallel_store(&none, have, &(ls_tensor){have, type, 1});
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("cpu ops");
@@ -385,6 +474,7 @@ int main(void)
     tcase_add_test(c, weights_round_before_the_product);
     tcase_add_test(c, sync_norm_is_one_batch);
     tcase_add_test(c, blocks_are_changed);
+    tcase_add_loop_test(c, whole_tensors, 0, 3);
     suite_add_tcase(suite, c);
     return run_suite(suite);
 }

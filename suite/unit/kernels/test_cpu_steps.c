@@ -6,7 +6,9 @@
 #include <string.h>
 
 #include "kernels/core/rng.h"
+#include "kernels/core/text.h"
 #include "reference/oracle/bits.h"
+#include "suite/unit/caught.h"
 #include "suite/unit/run_suite.h"
 #include "cpu_plan.h"
 
@@ -272,6 +274,53 @@ START_TEST(exports_agree_and_end)
 }
 END_TEST
 
+/* A pool's forced choice lies in its window and in the image: each index of the input plane for
+ * outputs in a corner, inside, and in the last corner of the last plane. */
+START_TEST(forced_choices_lie_in_their_window)
+{
+    enum { IN = 10, OUT = 5, PLANES = 2 * 16, COUNT = PLANES * OUT * OUT };
+    static const int64_t outputs[] = {0, 3 * OUT * OUT + 7, COUNT - 1};
+    ls_kernel_net n;
+    build_basic(&n);
+    ls_kernel_subject s;
+    ls_kernel_subject_options forcing = {.threads = 2, .forced_branches = true};
+    plan_make(&s, &n, 2, 20, 20, forcing);
+    plan_forward(&s);
+    int pool = 0;
+    while (n.layer[pool].kind != LS_LAYER_MAX_POOL) {
+        pool++;
+    }
+    int branch = n.layer[pool].branch, taken = 0;
+    int32_t *index = (int32_t *)(void *)guarded_export(&s, LS_EXPORT_POOL_INDEX, branch, 4 * COUNT);
+    float loss = s.state->loss;
+    for (int k = 0; k < 3; k++) {
+        int64_t at = outputs[k];
+        int row = (int)(at % (OUT * OUT)) / OUT * 2 - 1, column = (int)(at % OUT) * 2 - 1;
+        int32_t own = index[at];
+        for (int32_t choice = -IN; choice <= IN * IN + IN; choice++) {
+            bool inside = choice >= 0 && choice < IN * IN && choice / IN >= row &&
+                          choice / IN < row + 3 && choice % IN >= column &&
+                          choice % IN < column + 3;
+            index[at] = choice;
+            catch_lines();
+            ls_status status =
+                s.api->plan_force(s.plan, s.stream, branch, index, 4 * (int64_t)COUNT);
+            LS_TEXT(said, 200, "error: %s: forced index %d of output %lld is outside its window\n",
+                    n.layer[pool].name, choice, (long long)at);
+            ck_assert_str_eq(caught_lines(), inside ? "" : said);
+            ck_assert_int_eq(status, inside ? LS_OK : LS_ERR_USAGE);
+            taken += inside;
+        }
+        index[at] = own;
+        plan_forward(&s); /* the last one was refused: the values decide */
+        ck_assert_mem_eq(&s.state->loss, &loss, sizeof loss);
+    }
+    ck_assert_int_eq(taken, 2 * 2 + 3 * 3 + 3 * 3); /* the last row is in the image */
+    free(index);
+    ls_kernel_subject_free(&s);
+}
+END_TEST
+
 START_TEST(running_statistics)
 {
     ls_kernel_net n;
@@ -332,6 +381,7 @@ int main(void)
     tcase_add_loop_test(c, stored_values_are_of_their_type, 0, 3);
     tcase_add_test(c, exports_are_checked);
     tcase_add_loop_test(c, exports_agree_and_end, 0, count);
+    tcase_add_test(c, forced_choices_lie_in_their_window);
     tcase_add_test(c, running_statistics);
     tcase_add_test(c, bad_targets_are_named);
     suite_add_tcase(suite, c);
