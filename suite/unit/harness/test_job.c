@@ -1032,6 +1032,34 @@ START_TEST(reports_of_the_hosts)
 }
 END_TEST
 
+/* No host is asked when the environment does not fit into an order, and the record says so. */
+START_TEST(an_environment_that_is_too_large)
+{
+    static char large[66000];
+    ls_hosts hosts;
+    ls_job job;
+    bool resumed;
+    ls_outcome outcome;
+    play_hosts(&hosts, &job);
+    memset(large, 'x', sizeof large - 1);
+    setenv("LS_LARGE", large, 1);
+    catch_lines();
+    ck_assert_int_eq(ls_job_run(&job, NULL, NULL, &outcome, &resumed), LS_ERR_INFRA);
+    const char *said = caught_lines();
+    ck_assert_ptr_nonnull(strstr(said, "error: the environment for other machines has 6"));
+    ck_assert_ptr_nonnull(strstr(said, " bytes, allowed: 60000\n"));
+    LS_TEXT(path, 600, "%s/job.json", job.directory);
+    cJSON *root = NULL;
+    ck_assert_int_eq(ls_json_read_file(path, &root), LS_OK);
+    const cJSON *record = cJSON_GetObjectItemCaseSensitive(root, "outcome");
+    ck_assert_str_eq(ls_json_string(record, "state", ""), "not started");
+    ck_assert_int_eq(ls_json_int(record, "first_rank", 9), -1);
+    cJSON_Delete(root);
+    ls_job_free(&job);
+    play_end();
+}
+END_TEST
+
 /* After a failure the others have the grace and one second to report before they are hung up. */
 START_TEST(a_report_within_the_grace)
 {
@@ -1133,6 +1161,7 @@ int main(void)
                         (int)(sizeof put_together / sizeof *put_together));
     tcase_add_test(tests, the_command_of_a_channel);
     tcase_add_test(tests, a_report_within_the_grace);
+    tcase_add_test(tests, an_environment_that_is_too_large);
     tcase_add_test(tests, a_long_folder);
     tcase_add_test(tests, records_that_are_cut);
     tcase_add_test(tests, networks_of_nodes);
