@@ -313,6 +313,14 @@ END_TEST
     ",\"device\":\"" device "\",\"ports\":[" ports "]}\n"
 #define USUAL(name) ANSWER(name, "", 4, 0, "cpu", "20000")
 
+/* The file that would be opened next: the same as before when none is left open. */
+static int next_file(void)
+{
+    int file = dup(STDOUT_FILENO);
+    close(file);
+    return file;
+}
+
 /* Probes hosts whose list is given; *said is what it logs, and nothing may be left behind. */
 static ls_status probe(const char *list, int ranks, ls_hosts *hosts, ls_probe *found,
                        const char **said)
@@ -320,8 +328,12 @@ static ls_status probe(const char *list, int ranks, ls_hosts *hosts, ls_probe *f
     ls_probe_question question = {.folder = played, .device = "auto", .ranks = ranks};
     ck_assert_int_eq(ls_hosts_parse_list(list, hosts), LS_OK);
     catch_lines();
+    ck_assert_int_eq(ls_proc_catch_signals(), LS_OK); /* its file stays */
+    int next = next_file();
     ls_status status = ls_probe_at(hosts, &question, found);
+    int then = next_file();
     *said = caught_lines();
+    ck_assert_int_eq(then, next);
     LS_TEXT(left, 200, "ls -A %s | grep -q probe", played);
     ck_assert_int_ne(system(left), 0);
     return status;
@@ -465,6 +477,23 @@ START_TEST(answers_that_do_not_do)
 }
 END_TEST
 
+/* No host is asked when the environment does not fit into an order. */
+START_TEST(an_environment_that_is_too_large)
+{
+    static char large[66000];
+    ls_hosts hosts;
+    ls_probe found;
+    const char *said;
+    play_begin();
+    play_host("a", USUAL("A"), "");
+    memset(large, 'x', sizeof large - 1);
+    setenv("LS_LARGE", large, 1);
+    ck_assert_int_eq(probe("a", 0, &hosts, &found, &said), LS_ERR_INFRA);
+    ck_assert_ptr_nonnull(strstr(said, "error: the environment for other machines has 6"));
+    play_end();
+}
+END_TEST
+
 /* The words of a host's channel; its order has no folder, and its token is the marker's content. */
 START_TEST(the_question_to_a_host)
 {
@@ -487,12 +516,13 @@ START_TEST(the_question_to_a_host)
     play_begin();
     play_host("a", USUAL("A"), ends);
     for (int srun = 0; srun < 2; srun++) {
-        ls_hosts hosts = {.count = 1, .host = {{.name = "a"}}};
+        ls_hosts hosts = {.count = 1, .host = {{.name = "a"}}, .port_count = 3, .port_next = 2};
         ls_probe found;
         hosts.by = srun ? LS_HOSTS_SRUN : LS_HOSTS_SSH;
         ls_probe_question question = {
             .folder = played, .device = "auto", .ranks = 3, .oversubscribe = srun};
         ck_assert_int_eq(ls_probe_at(&hosts, &question, &found), LS_OK);
+        ck_assert(hosts.port_count == 1 && hosts.port_next == 0); /* those of this answer */
         char *words = given_to("a", ".words"), *order = given_to("a", ".order");
         char name[17];
         ls_text_put(name, sizeof name, "%s", strstr(words, "/.probe-") + 8);
@@ -584,11 +614,9 @@ START_TEST(the_answer_of_this_host)
         if (i == 1) {
             hold_ports(held);
         }
-        int next = dup(STDOUT_FILENO);
-        close(next);
+        int next = next_file();
         cJSON *answer = answer_here(marker, LS_OK), *machine = ls_machine_fingerprint();
-        int then = dup(STDOUT_FILENO);
-        close(then);
+        int then = next_file();
         ck_assert_int_eq(then, next); /* no file is left open */
         ls_machine_device devices[LS_MACHINE_DEVICES_MAX];
         ck_assert_str_eq(ls_json_string(answer, "event", ""), "probe");
@@ -632,6 +660,7 @@ int main(void)
     tcase_add_test(tests, answers_of_hosts);
     tcase_add_test(tests, address_of_the_first_host);
     tcase_add_test(tests, answers_that_do_not_do);
+    tcase_add_test(tests, an_environment_that_is_too_large);
     tcase_add_test(tests, the_question_to_a_host);
     tcase_add_test(tests, the_answer_of_this_host);
     suite_add_tcase(suite, tests);

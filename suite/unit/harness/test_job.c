@@ -2,6 +2,7 @@
  * run again. */
 #include <check.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -697,6 +698,41 @@ START_TEST(networks_of_nodes)
 }
 END_TEST
 
+/* In a network of its own, whose loopback is down: several ranks cannot meet; one need not, and
+ * those with networks of nodes do not ask. */
+START_TEST(without_a_loopback)
+{
+    static const struct {
+        int world;
+        bool net;
+        ls_status status;
+    } rows[] = {{2, false, LS_ERR_INFRA}, {1, false, LS_OK}, {2, true, LS_OK}};
+    static const ls_simnet net = {.nodes = 2, .owner = 12};
+    play_begin();
+    play_file("nsenter", "", "#!/bin/sh\nshift 2\nexec \"$@\"\n");
+    LS_TEXT(path, 200, "%s/nsenter", played);
+    ck_assert_int_eq(chmod(path, 0755), 0);
+    bool may = geteuid() == 0 && unshare(CLONE_NEWNET) == 0;
+    for (int i = 0; i < 3 && may; i++) {
+        ls_outcome outcome;
+        bool resumed;
+        ls_job job = make_job("exit 0", rows[i].world, rows[i].net ? 2 : 1);
+        job.net = rows[i].net ? &net : NULL;
+        catch_lines();
+        ck_assert_int_eq(ls_job_run(&job, NULL, NULL, &outcome, &resumed), rows[i].status);
+        const char *said = caught_lines(), *want = "error: ranks on this machine cannot meet: ";
+        if (rows[i].status == LS_OK) {
+            ck_assert_str_eq(said, "");
+            ls_outcome_free(&outcome);
+        } else {
+            ck_assert_int_eq(strncmp(said, want, strlen(want)), 0);
+        }
+        remove_job(&job);
+    }
+    play_end();
+}
+END_TEST
+
 /* ---- on other machines: two hosts of two ranks with played launchers ------------------------- */
 
 /* What a launcher reports of its ranks: {state, first rank, code, signal, seconds of both}. */
@@ -1165,6 +1201,7 @@ int main(void)
     tcase_add_test(tests, a_long_folder);
     tcase_add_test(tests, records_that_are_cut);
     tcase_add_test(tests, networks_of_nodes);
+    tcase_add_test(tests, without_a_loopback);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
 }

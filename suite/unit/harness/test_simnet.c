@@ -306,6 +306,9 @@ START_TEST(with_played_programs)
                      "error: SIM_NET=1: cannot make the nodes' network: ip: broken\n");
     ck_assert(!exists(o, "0") && !exists(o, "hub"));
     catch_lines();
+    ck_assert_int_eq(ls_simnet_open(64, &net), LS_ERR_INFRA); /* as many as there may be */
+    (void)caught_text();
+    catch_lines();
     ck_assert_int_eq(ls_simnet_open(65, &net), LS_ERR_USAGE);
     ck_assert_str_eq(caught_lines(), "error: SIM_NET=1 with 65 nodes, allowed: 64\n");
     put("stuck", "");
