@@ -418,6 +418,77 @@ START_TEST(a_running_writer_keeps_its_file)
 }
 END_TEST
 
+/* Opens what `raw` holds now; the refusal after "FILE is not a whole safetensors file: ", or "". */
+static const char *refusal_of(const char *raw, size_t bytes)
+{
+    FILE *stream = fopen(file_path(), "wb");
+    ck_assert(stream != NULL && fwrite(raw, 1, bytes, stream) == bytes && fclose(stream) == 0);
+    ls_safetensors *file;
+    catch_lines();
+    ls_status status = ls_safetensors_open(file_path(), &file);
+    const char *said = caught_lines();
+    char line[PATH_MAX + 100];
+    if (status == LS_OK) {
+        ls_safetensors_close(file);
+        ck_assert_str_eq(said, "");
+        return said;
+    }
+    int length =
+        snprintf(line, sizeof line, "error: %s is not a whole safetensors file: ", file_path());
+    ck_assert_int_eq(status, LS_ERR_USAGE);
+    ck_assert_msg(strncmp(said, line, (size_t)length) == 0, "%s", said);
+    return said + length;
+}
+
+static void replace_digits(char *raw, size_t bytes, const char *old, const char *now)
+{
+    char *at = memmem(raw, bytes, old, 16);
+    ck_assert_msg(at != NULL, "no %s", old);
+    memcpy(at, now, 16);
+}
+
+/* A refusal names the digest that was found and the one in the file: with the found ones in their
+ * places the changed file is whole again. */
+START_TEST(damage_is_named)
+{
+    static const float weights[6] = {1.5f, -0.0f, 3e38f, 1e-45f, 5, 6};
+    static char raw[4096];
+    char found[17] = "", was[17] = "", header_was[17] = "", header_found[17] = "", end = 0;
+    ls_safetensors_writer *writer;
+    ck_assert_int_eq(ls_safetensors_create(file_path(), &writer), LS_OK);
+    ls_safetensors_lasting(writer); /* with digests */
+    ls_safetensors_metadata(writer, "format", "x");
+    ls_safetensors_add(writer, "first", LS_F32, &(ls_shape){1, {2}}, weights);
+    ls_safetensors_add(writer, "last", LS_F32, &(ls_shape){2, {2, 3}}, weights);
+    ck_assert_int_eq(ls_safetensors_finish(writer), LS_OK);
+    FILE *stream = fopen(file_path(), "rb");
+    size_t bytes = fread(raw, 1, sizeof raw, stream);
+    fclose(stream);
+    ck_assert_str_eq(refusal_of(raw, bytes), "");
+    raw[bytes - 1] ^= 1;
+    const char *said = refusal_of(raw, bytes);
+    ck_assert_msg(sscanf(said,
+                         "tensor 'last' is damaged: its XXH64 is %16[0-9a-f], it was "
+                         "%16[0-9a-f]%c",
+                         found, was, &end) == 3 &&
+                      end == '\n',
+                  "%s", said);
+    replace_digits(raw, bytes, was, found);
+    said = refusal_of(raw, bytes);
+    ck_assert_msg(sscanf(said,
+                         "its header is damaged, or was written anew with an old xxh64_header "
+                         "(%16[0-9a-f]; it is %16[0-9a-f]%c",
+                         header_was, header_found, &end) == 3 &&
+                      end == ')',
+                  "%s", said);
+    replace_digits(raw, bytes, header_was, header_found);
+    ck_assert_str_eq(refusal_of(raw, bytes), "");
+    memcpy(memmem(raw, bytes, "xxh64_header", 12), "xxh64_absent", 12);
+    ck_assert_str_eq(refusal_of(raw, bytes), "its header is damaged, or was written anew with an "
+                                             "old xxh64_header (missing; it is )\n");
+}
+END_TEST
+
 /* Each bit of the length, of the header with its digests and padding, and of the data. */
 START_TEST(every_flipped_bit_is_refused)
 {
@@ -616,6 +687,7 @@ int main(void)
     tcase_add_test(tests, what_cannot_be_linked_is_copied);
     tcase_add_test(tests, saved_without_exit_statuses);
     tcase_add_test(tests, a_running_writer_keeps_its_file);
+    tcase_add_test(tests, damage_is_named);
     tcase_add_test(tests, every_flipped_bit_is_refused);
     tcase_add_test(tests, discard_leaves_nothing);
     tcase_add_test(tests, what_a_run_asks);
