@@ -1,5 +1,5 @@
 /* Which jobs of a run are compared with each other, and with what result, over jobs in memory: for
- * each kind of pair, everything in which the two may not differ. */
+ * each kind of pair, everything in which the two may not differ; and the speed of one job. */
 #include <check.h>
 #include <math.h>
 #include <string.h>
@@ -393,6 +393,96 @@ START_TEST(with_a_world_of_one)
 }
 END_TEST
 
+/* ---- the speed of one job ------------------------------------------------------------------- */
+
+/* Warm-up, then steps of 8 ms; one is skipped, one audited, one has no time, one fewer images. */
+static const ls_record_step six[] = {
+    {.step = 4, .total_ms = 100, .at_ns = 2e9, .instrument_ms = 250, .skipped = true},
+    {.step = 5, .total_ms = 8},
+    {.step = 6, .total_ms = 9, .skipped = true},
+    {.step = 7, .total_ms = 9, .audited = true},
+    {.step = 8, .total_ms = 8, .images = 4},
+    {.step = 9, .total_ms = 0},
+};
+
+static void play_steps(ls_report_job list[1], int world)
+{
+    (void)play(0, LS_ROLE_THROUGHPUT, world, 8, 1);
+    jobs[0].record.world = 1; /* of one of them there is a record */
+    jobs[0].record.spec.warmup_steps = 1;
+    jobs[0].record.started_ns = 500000000;
+    jobs[0].rank.step = (ls_record_step *)(uintptr_t)six;
+    jobs[0].rank.step_count = 6;
+    list[0] = jobs[0].job;
+    list[0].speed = (ls_report_speed){.count = 0};
+}
+
+START_TEST(the_window_of_a_job)
+{
+    ls_report_job list[1];
+    play_steps(list, 1);
+    ls_report_run run = {.job_count = 1, .job = list};
+    ls_report_speed_compute(&run);
+    const ls_report_speed *speed = &list[0].speed;
+    ck_assert(speed->count == 2 && speed->first == 5 && speed->last == 8);
+    ck_assert(speed->warmup_count == 1 && speed->skipped_count == 1 && speed->audited_count == 1);
+    ck_assert(speed->step_ms[0] == 8 && speed->step_ms[1] == 8);
+    ck_assert(speed->images_per_s[0] == 1000 && speed->images_per_s[1] == 500);
+    check_near(speed->step.value, 8);
+    check_near(speed->rate.value, 750);
+    check_near(speed->first_step_s, 1.25); /* less what was written */
+    ck_assert(speed->efficiency.value == 1 && isnan(speed->roofline_share));
+    ls_report_speed_free(&list[0].speed);
+}
+END_TEST
+
+#define BOUND(more, rate) \
+    "{\"arch\":\"resnet20\",\"image_size\":32,\"batch_size\":8," more "\"images_per_s\":" #rate "}"
+
+/* Measured rates of the arithmetic, and the share of the job's 750 images/s in the one that fits.
+ */
+START_TEST(the_roofline_that_fits)
+{
+    static const struct {
+        const char *bounds;
+        int world; /* of 2 threads each; 750 images/s in all */
+        double share;
+    } rows[] = {
+        {BOUND("", 1500), 1, 0.5},
+        {BOUND("", 1500), 2, 0.25},              /* of one rank */
+        {BOUND("\"threads\":4,", 1500), 2, 0.5}, /* of all */
+        {BOUND("\"threads\":2,", 1500), 2, NAN},
+        {BOUND("\"threads\":2,", 1500), 1, 0.5},
+        {BOUND("\"level\":\"O2\",", 3000), 1, 0.25},
+        {BOUND("\"level\":\"O1\",", 3000), 1, NAN},
+        {BOUND("\"arch\":1,", 3000), 1, 0.25}, /* the first counts */
+        {"{\"arch\":\"resnet32\",\"image_size\":32,\"batch_size\":8,\"images_per_s\":900}", 1, NAN},
+        {"{\"arch\":\"resnet20\",\"image_size\":33,\"batch_size\":8,\"images_per_s\":900}", 1, NAN},
+        {"{\"arch\":\"resnet20\",\"image_size\":32,\"batch_size\":9,\"images_per_s\":900}", 1, NAN},
+        {BOUND("", 1500) "," BOUND("", 3000) "," BOUND("", 2000), 1, 0.25}, /* the best */
+        {BOUND("", 750), 1, 1},
+        {BOUND("", 749), 1, NAN}, /* measured under other load */
+        {"", 1, NAN},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ls_report_job list[1];
+        play_steps(list, rows[i].world);
+        ls_report_run run = {.job_count = 1, .job = list};
+        LS_TEXT(record, 600, "{\"machine\":{\"cores\":64},\"roofline\":[%s]}", rows[i].bounds);
+        run.record = cJSON_Parse(record);
+        ck_assert_ptr_nonnull(run.record);
+        ls_report_speed_compute(&run);
+        double share = list[0].speed.roofline_share;
+        ck_assert_msg(isnan(share) == isnan(rows[i].share), "%s: %g", record, share);
+        if (!isnan(share)) {
+            check_near(share, rows[i].share);
+        }
+        ls_report_speed_free(&list[0].speed);
+        cJSON_Delete(run.record);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("report_pairs");
@@ -406,6 +496,8 @@ int main(void)
     tcase_add_test(tests, the_best_buckets);
     tcase_add_test(tests, threads_of_a_world_and_of_one);
     tcase_add_test(tests, with_a_world_of_one);
+    tcase_add_test(tests, the_window_of_a_job);
+    tcase_add_test(tests, the_roofline_that_fits);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
 }
