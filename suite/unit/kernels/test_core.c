@@ -13,6 +13,7 @@
 
 #include "kernels/core/arena.h"
 #include "kernels/core/digest.h"
+#include "kernels/core/file.h"
 #include "kernels/core/half.h"
 #include "kernels/core/json.h"
 #include "kernels/core/rng.h"
@@ -569,6 +570,38 @@ START_TEST(plain_text)
 }
 END_TEST
 
+/* The reason as a text, as errno and as a status; nothing stays open. */
+START_TEST(files_that_are_not_opened)
+{
+    write_text("12345");
+    const struct {
+        const char *path, *why;
+        int64_t most;
+        int error;
+        ls_status status;
+    } rows[] = {
+        {"/", "/ is a folder, not a regular file", 99, EINVAL, LS_ERR_USAGE},
+        {"/dev/null", "/dev/null is a device, not a regular file", 99, EINVAL, LS_ERR_USAGE},
+        {"/none", "cannot open /none: No such file or directory", 99, ENOENT, LS_ERR_INFRA},
+        {path, " has 5 bytes; at most 4 are read", 4, EFBIG, LS_ERR_USAGE},
+        {path, "", 5, 0, LS_OK},
+    };
+    close(STDIN_FILENO); /* then the first file opened is number 0 */
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ls_file_source file = {.why = ""};
+        bool opens = rows[i].status == LS_OK;
+        errno = 0;
+        ls_status status = ls_file_open(rows[i].path, rows[i].most, &file);
+        ck_assert_int_eq(status, rows[i].status);
+        ck_assert(opens || errno == rows[i].error);
+        ck_assert_int_eq(file.descriptor, opens ? 0 : -1);
+        ck_assert_msg(strstr(file.why, rows[i].why) != NULL, "%s", file.why);
+        ck_assert(!opens || (file.bytes == 5 && close(file.descriptor) == 0));
+    }
+    unlink(path);
+}
+END_TEST
+
 START_TEST(json_strings_are_plain)
 {
     char *text = malloc(1000100);
@@ -1042,6 +1075,7 @@ int main(void)
     tcase_add_test(tests, json_lines);
     tcase_add_test(tests, json_integers);
     tcase_add_test(tests, json_files);
+    tcase_add_test(tests, files_that_are_not_opened);
     tcase_add_test(tests, json_lines_are_appended);
     tcase_add_test(tests, lines_of_the_log);
     tcase_add_test(tests, plain_text);
