@@ -5,7 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/utsname.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "harness/machine/machine.h"
 #include "kernels/core/clock.h"
@@ -20,10 +23,11 @@ START_TEST(what_others_take_is_held_against_our_cores_only)
         int processors, cores;
         double taken;
     } rows[] = {
-        {0, 10, 2, 2, 0},    /* an idle machine */
-        {10, 10, 2, 2, 1},   /* one of two */
-        {5, 10, 2, 2, 0.5},  /* half of one */
-        {3, 2, 2, 2, 1.5},   /* in 2 s */
+        {0, 10, 2, 2, 0},   /* an idle machine */
+        {10, 10, 2, 2, 1},  /* one of two */
+        {5, 10, 2, 2, 0.5}, /* half of one */
+        {3, 2, 2, 2, 1.5},  /* in 2 s */
+        {0.25, 0.5, 2, 2, 0.5}, {4, 10, 1, 1, 0.4},
         {40, 10, 2, 2, 2},   /* never more than there are */
         {40, 10, 8, 2, 0},   /* four busy of six that we may not use */
         {70, 10, 8, 2, 1},   /* seven busy: one of ours */
@@ -66,6 +70,64 @@ START_TEST(our_own_work_is_not_others)
     /* 0.05: ticks are hundredths of a second on each processor, read a moment apart */
     ck_assert_double_le(to.others_s - from.others_s, all_s + 0.05);
     ck_assert_double_ge(to.others_s - from.others_s, -0.05);
+}
+END_TEST
+
+/* Processor seconds of all since boot, without those spent waiting: proc_stat(5). */
+static double busy_s(int *processors)
+{
+    FILE *file = fopen("/proc/stat", "r");
+    char line[512];
+    double user, nice, system, idle, wait, irq, softirq, steal, sum = 0;
+    ck_assert_ptr_nonnull(file);
+    *processors = 0;
+    while (fgets(line, sizeof line, file) != NULL) {
+        if (sscanf(line, "cpu  %lf %lf %lf %lf %lf %lf %lf %lf", &user, &nice, &system, &idle,
+                   &wait, &irq, &softirq, &steal) == 8 &&
+            line[3] == ' ') {
+            sum = (user + nice + system + irq + softirq + steal) / (double)sysconf(_SC_CLK_TCK);
+        }
+        *processors += strncmp(line, "cpu", 3) == 0 && line[3] != ' ';
+    }
+    fclose(file);
+    return sum;
+}
+
+/* User and system time, of a child too. */
+static double used_s(int who)
+{
+    struct rusage use;
+    ck_assert_int_eq(getrusage(who, &use), 0);
+    return (double)(use.ru_utime.tv_sec + use.ru_stime.tv_sec) +
+           1e-6 * (double)(use.ru_utime.tv_usec + use.ru_stime.tv_usec);
+}
+
+static void work(int who)
+{
+    double until_s = used_s(who) + 0.08;
+    while (used_s(who) < until_s) {
+    }
+}
+
+START_TEST(others_are_all_but_this_process_and_its_children)
+{
+    ls_machine_load_times load;
+    int processors = 0;
+    pid_t child = fork();
+    if (child == 0) {
+        work(RUSAGE_SELF);
+        _exit(0);
+    }
+    ck_assert_int_eq(waitpid(child, NULL, 0), child);
+    work(RUSAGE_SELF);
+    double own_s = used_s(RUSAGE_SELF) + used_s(RUSAGE_CHILDREN), least_s = busy_s(&processors);
+    ls_machine_load(&load);
+    double most_s = busy_s(&processors);
+    /* 1e-6: roundings of numbers up to 1e9 */
+    ck_assert_double_ge(load.others_s + 1e-6,
+                        least_s - used_s(RUSAGE_SELF) - used_s(RUSAGE_CHILDREN));
+    ck_assert_double_le(load.others_s - 1e-6, most_s - own_s); /* as above */
+    ck_assert_int_eq(load.processors, processors);
 }
 END_TEST
 
@@ -252,6 +314,7 @@ int main(void)
     TCase *tests = tcase_create("load");
     tcase_add_test(tests, what_others_take_is_held_against_our_cores_only);
     tcase_add_test(tests, our_own_work_is_not_others);
+    tcase_add_test(tests, others_are_all_but_this_process_and_its_children);
     tcase_add_test(tests, memory_is_what_the_kernel_says);
     tcase_add_test(tests, cores_are_those_that_may_be_used);
     tcase_add_test(tests, the_fingerprint_of_a_machine);
