@@ -494,6 +494,27 @@ START_TEST(an_environment_that_is_too_large)
 }
 END_TEST
 
+/* LS_SSH is the command and its first options; blanks are none. */
+START_TEST(another_ssh)
+{
+    static const char *const rows[][2] = {
+        {"", "-T\n"}, {"  ", "-T\n"}, {" ssh  -p 7 ", "-p\n7\n-T\n"}};
+    play_begin();
+    play_host("a", USUAL("A"), "");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ls_hosts hosts;
+        ls_probe found;
+        const char *said;
+        setenv("LS_SSH", rows[i][0], 1);
+        ck_assert_int_eq(probe("a", 0, &hosts, &found, &said), LS_OK);
+        char *words = given_to("a", ".words");
+        ck_assert_int_eq(strncmp(words, rows[i][1], strlen(rows[i][1])), 0);
+        free(words);
+    }
+    play_end();
+}
+END_TEST
+
 /* The words of a host's channel; its order has no folder, and its token is the marker's content. */
 START_TEST(the_question_to_a_host)
 {
@@ -661,6 +682,7 @@ int main(void)
     tcase_add_test(tests, address_of_the_first_host);
     tcase_add_test(tests, answers_that_do_not_do);
     tcase_add_test(tests, an_environment_that_is_too_large);
+    tcase_add_test(tests, another_ssh);
     tcase_add_test(tests, the_question_to_a_host);
     tcase_add_test(tests, the_answer_of_this_host);
     suite_add_tcase(suite, tests);
