@@ -728,10 +728,6 @@ int main(void)
     Suite *suite = suite_create("checkpoint");
     suite_add_tcase(suite, cases);
     int failed = run_suite(suite);
-    static const char *const files[] = {"whole", "cut", "renamed", "weights", "spoilt"};
-    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
-        unlink(path_of(files[i]));
-    }
-    rmdir(folder);
+    ls_path_remove_tree(folder);
     return failed;
 }
