@@ -37,8 +37,8 @@ struct ls_watch_gpu {
     char path[700];
 };
 
-#define FOUND(w, code, i, ...)                                                  \
-    ls_findings_add((w)->findings, LS_FINDING_##code, (i), (w)->device[i].uuid, \
+#define FOUND(w, code, i, ...)                                                                   \
+    ls_findings_add((w)->findings, LS_FINDING_##code, (w)->device[i].index, (w)->device[i].uuid, \
                     (w)->device[i].address, __VA_ARGS__)
 
 /* ---- Xid ------------------------------------------------------------------------------------- */

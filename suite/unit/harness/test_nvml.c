@@ -708,6 +708,7 @@ static const char *const watched[] = {
     "gpu 0 pcie_width 8",
     "gpu 0 pcie_width -1 3",
     "gpu 0 xid 79 3\ngpu 2 xid 31 4",
+    "gpu 0 pci_lost 1\ngpu 2 replays 5 3\ngpu 1 xid 79 3",
     "gpu 0 lost 1 4\ngpu 1 power 600.25 3\ngpu 1 temperature 71 4\ngpu 2 memory_c -1",
 };
 
