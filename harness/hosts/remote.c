@@ -87,14 +87,15 @@ static ls_status open_input(const char *line, int *write_end, int *read_end)
         return ls_log_fail(LS_ERR_INFRA, "cannot make a pipe: %s", strerror(errno));
     }
     size_t bytes = strlen(line);
-    bool fits = write(ends[1], line, bytes) == (ssize_t)bytes && write(ends[1], "\n", 1) == 1;
+    bool fits = bytes < LS_REMOTE_SESSION_ORDER_BYTES_MAX && /* with the end of its line */
+                write(ends[1], line, bytes) == (ssize_t)bytes && write(ends[1], "\n", 1) == 1;
     (void)fcntl(ends[0], F_SETFL, 0); /* the child reads with blocking */
     *write_end = ends[1];
     *read_end = ends[0];
     if (!fits) {
         return ls_log_fail(LS_ERR_INFRA,
                            "the environment for other machines has %zu bytes, allowed: %d", bytes,
-                           LS_REMOTE_SESSION_ORDER_BYTES_MAX);
+                           LS_REMOTE_SESSION_ORDER_BYTES_MAX - 1);
     }
     return LS_OK;
 }

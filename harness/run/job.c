@@ -403,16 +403,16 @@ static ls_status remove_leftovers(const ls_job *job)
 
 static ls_status check_job(const ls_job *job)
 {
+    if (job->hosts != NULL && (job->host_count < 1 || job->host_count > job->hosts->count)) {
+        return ls_log_fail(LS_ERR_USAGE, "job %s: %d hosts of %d", job->id, job->host_count,
+                           job->hosts->count);
+    }
     int nodes = ls_job_nodes(job);
     if (job->world < 1 || job->world > LS_HOSTS_RANKS_MAX || job->world % nodes != 0) {
         return ls_log_fail(
             LS_ERR_USAGE,
             "job %s: %d ranks on %d nodes, allowed: 1 to %d ranks, equally many on each node",
             job->id, job->world, nodes, LS_HOSTS_RANKS_MAX);
-    }
-    if (job->hosts != NULL && (job->host_count < 1 || job->host_count > job->hosts->count)) {
-        return ls_log_fail(LS_ERR_USAGE, "job %s: %d hosts of %d", job->id, job->host_count,
-                           job->hosts->count);
     }
     if (job->command.count < 1 || job->directory[0] != '/') {
         return ls_log_fail(LS_ERR_USAGE, "job %s: no command, or directory '%s' is not absolute",

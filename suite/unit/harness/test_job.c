@@ -539,6 +539,7 @@ START_TEST(jobs_that_are_none)
         {3, 2, 1, 1, "/tmp", true, RANKS(3, 2)},
         {2, 1, 1, 2, "/tmp", true, "2 hosts of 1"},
         {2, 1, 1, -1, "/tmp", true, "-1 hosts of 1"},
+        {2, 1, 1, 0, "/tmp", true, "0 hosts of 1"},
         {1024, 1, 0, 0, "tmp", true, "no command, or directory 'tmp' is not absolute"},
         {1, 1, 1, 1, "tmp", true, "no command, or directory 'tmp' is not absolute"},
         {1, 1, 0, 0, "/tmp", false, "no command, or directory '/tmp' is not absolute"},
@@ -1068,7 +1069,8 @@ START_TEST(reports_of_the_hosts)
 }
 END_TEST
 
-/* No host is asked when the environment does not fit into an order, and the record says so. */
+/* No host is asked when the environment does not fit into an order, with the end of its line, and
+ * the record says so. */
 START_TEST(an_environment_that_is_too_large)
 {
     static char large[66000];
@@ -1082,8 +1084,15 @@ START_TEST(an_environment_that_is_too_large)
     catch_lines();
     ck_assert_int_eq(ls_job_run(&job, NULL, NULL, &outcome, &resumed), LS_ERR_INFRA);
     const char *said = caught_lines();
-    ck_assert_ptr_nonnull(strstr(said, "error: the environment for other machines has 6"));
-    ck_assert_ptr_nonnull(strstr(said, " bytes, allowed: 60000\n"));
+    int bytes = 0;
+    ck_assert_int_eq(sscanf(said, "error: the environment for other machines has %d bytes", &bytes),
+                     1);
+    ck_assert_ptr_nonnull(strstr(said, " bytes, allowed: 59999\n"));
+    large[sizeof large - 1 - (size_t)(bytes - 60000)] = '\0'; /* one more than allowed */
+    setenv("LS_LARGE", large, 1);
+    catch_lines();
+    ck_assert_int_eq(ls_job_run(&job, NULL, NULL, &outcome, &resumed), LS_ERR_INFRA);
+    ck_assert_ptr_nonnull(strstr(caught_lines(), "has 60000 bytes, allowed: 59999\n"));
     LS_TEXT(path, 600, "%s/job.json", job.directory);
     cJSON *root = NULL;
     ck_assert_int_eq(ls_json_read_file(path, &root), LS_OK);
