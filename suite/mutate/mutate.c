@@ -443,13 +443,17 @@ static ls_status write_tables(const mutate *m)
             "cases | survived | not reached | score of check | score |\n"
             "|---|---|---|---|---|---|---|---|---|---|\n",
             (unsigned long long)m->seed);
-    char last[128] = "";
-    for (int i = 0; i < m->reach.sources; i++) { /* sorted by path */
-        LS_TEXT(folder, 128, "%s", m->reach.source[i].path);
-        *strrchr(folder, '/') = '\0';
-        if (strcmp(folder, last) != 0) {
+    for (int i = 0; i < m->reach.sources; i++) {
+        const char *path = m->reach.source[i].path;
+        size_t bytes = (size_t)(strrchr(path, '/') + 1 - path);
+        bool written = false; /* a folder's own files stand around those of its folders */
+        for (int k = 0; k < i && !written; k++) {
+            const char *other = m->reach.source[k].path;
+            written = strncmp(other, path, bytes) == 0 && strchr(other + bytes, '/') == NULL;
+        }
+        if (!written) {
+            LS_TEXT(folder, 128, "%.*s", (int)bytes - 1, path);
             write_row(m, folder, to);
-            ls_text_put(last, sizeof last, "%s", folder);
         }
     }
     write_row(m, "", to);
