@@ -44,6 +44,9 @@ cores=$(nproc)
 for program in "$build"/unit/test_*; do
     [ -x "$program" ] || continue
     case $program in *.d | *.o) continue ;; esac
+    # of a source that is gone, it is left over from an earlier build
+    set -- "$(dirname "$0")"/*/"$(basename "$program")".c*
+    [ -e "$1" ] || continue
     echo "$program"
 done >"$out/programs"
 xargs -P $((cores < 4 ? cores : 4)) -I '{}' sh "$0" --one '{}' "$out" <"$out/programs"
