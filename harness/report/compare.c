@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "lines.h"
 #include "job.h"
@@ -160,6 +161,38 @@ ls_stats_interval ls_report_compare_strong(const ls_report_run *run, const ls_re
                                ratio.high / job->spec->world};
 }
 
+bool ls_report_compare_loader(const ls_report_run *run, ls_report_loader *out)
+{
+    const double waits = 0.02; /* of a step: below, the loader keeps up */
+    memset(out, 0, sizeof *out);
+    for (int j = 0; j < run->job_count; j++) {
+        const ls_report_job *reading = &run->job[j];
+        for (int k = 0; k < run->job_count && reading->spec->role == LS_ROLE_LOADER; k++) {
+            const ls_report_job *other = &run->job[k];
+            if (other->spec->role == LS_ROLE_THROUGHPUT && ls_report_job_alike(reading, other) &&
+                other->spec->world == reading->spec->world &&
+                other->spec->nodes == reading->spec->nodes &&
+                other->spec->batch_size == reading->spec->batch_size &&
+                other->spec->bucket_mb == reading->spec->bucket_mb &&
+                ls_report_job_is_result(reading) && ls_report_job_is_result(other)) {
+                out->reading = reading;
+                out->resident = other;
+            }
+        }
+    }
+    if (out->reading == NULL) {
+        return false;
+    }
+    const cJSON *start = out->reading->record->rank[0].start;
+    out->ratio = ls_report_compare_ratio(out->reading, out->resident);
+    out->workers = ls_json_int(cJSON_GetObjectItemCaseSensitive(start, "options"), "workers", 0);
+    double data_ms = out->reading->speed.data_ms;
+    out->waited = isfinite(data_ms) ? data_ms / out->reading->speed.step.value : 0;
+    out->workers_needed =
+        out->waited > waits ? (int)ceil(out->workers / out->ratio.value) : out->workers;
+    return true;
+}
+
 double ls_report_compare_ceiling(const ls_report_run *run, const ls_report_job *job)
 {
     int each = job->record->world > 0 ? job->record->rank[0].threads : 0;
@@ -271,6 +304,27 @@ static void say_ddp(const ls_report_run *run, cJSON *list)
     } else {
         ls_text_add(text, sizeof text, ", %s.", difference);
     }
+    say(list, text);
+}
+
+static void say_loader(const ls_report_run *run, cJSON *list)
+{
+    ls_report_loader loader;
+    if (!ls_report_compare_loader(run, &loader)) {
+        return;
+    }
+    char text[SENTENCE_BYTES] = "", difference[128];
+    const char *plural = loader.workers == 1 ? "" : "s";
+    ls_stats_sentence(loader.ratio, difference, sizeof difference);
+    ls_text_add(
+        text, sizeof text,
+        "Images from files (%s), compared with rows whose batches stay on the GPU: %s; a step "
+        "waits %.0f %% of its time for %d worker%s per rank",
+        loader.resident->record->label, difference, 100 * loader.waited, loader.workers, plural);
+    if (loader.workers_needed > loader.workers) {
+        ls_text_add(text, sizeof text, ", and about %d would keep up", loader.workers_needed);
+    }
+    ls_text_add(text, sizeof text, ".");
     say(list, text);
 }
 
@@ -476,6 +530,7 @@ cJSON *ls_report_compare_sentences(const ls_report_run *run)
     cJSON *list = cJSON_CreateArray();
     say_exposed(run, list);
     say_ddp(run, list);
+    say_loader(run, list);
     say_scaling(run, list);
     say_roofline(run, list);
     say_batch(run, list);
@@ -497,6 +552,14 @@ cJSON *ls_report_compare_json(const ls_report_run *run)
     audits sum = sum_audits(run);
     if (sum.steps > 0) {
         ls_json_add_number(out, "audit_share", sum.share);
+    }
+    ls_report_loader loader;
+    if (ls_report_compare_loader(run, &loader)) {
+        cJSON *entry = cJSON_AddObjectToObject(out, "loader");
+        ls_stats_add_json(entry, "ratio", loader.ratio);
+        ls_json_add_number(entry, "waited_share", loader.waited);
+        cJSON_AddNumberToObject(entry, "workers", loader.workers);
+        cJSON_AddNumberToObject(entry, "workers_needed", loader.workers_needed);
     }
     static const char *const COPIED[] = {"roofline", "rates"};
     for (size_t i = 0; i < sizeof COPIED / sizeof *COPIED; i++) {

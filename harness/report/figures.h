@@ -41,6 +41,17 @@ ls_stats_interval ls_report_compare_ddp(const ls_report_run *run, const ls_repor
  * global batch. NaN without one; *base may be NULL then. */
 ls_stats_interval ls_report_compare_strong(const ls_report_run *run, const ls_report_job *job,
                                            const ls_report_job **base);
+/* What decoding images costs: the job of role loader next to the same job with batches that stay on
+ * the device. False without both. */
+typedef struct ls_report_loader {
+    const ls_report_job *reading, *resident;
+    ls_stats_interval ratio; /* of their speeds */
+    int workers;             /* threads of a rank that decode */
+    double waited;           /* share of its steps that the reading job waited for images */
+    int workers_needed;      /* of a rank, for the speed of the other; at most `workers` where the
+                                reading job does not wait */
+} ls_report_loader;
+bool ls_report_compare_loader(const ls_report_run *run, ls_report_loader *out);
 /* The efficiency that cores allow: the threads a world has together against those its ranks would
  * need to keep one rank's share; 1 where every rank has its own. */
 double ls_report_compare_ceiling(const ls_report_run *run, const ls_report_job *job);

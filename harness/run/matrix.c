@@ -1,5 +1,6 @@
 #include "matrix.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,6 +80,7 @@ void ls_matrix_label(const ls_spec *spec, char *text)
                         : spec->role == LS_ROLE_NO_COMM        ? ", not reduced"
                         : spec->role == LS_ROLE_DDP_WORLD1     ? ", DDP"
                         : spec->role == LS_ROLE_STRONG_SCALING ? ", same total"
+                        : spec->role == LS_ROLE_LOADER         ? ", from files"
                                                                : "";
     if (spec->role == LS_ROLE_CURVES) {
         ls_text_put(text, 64, "%d single runs, for their loss", spec->world);
@@ -142,6 +144,13 @@ static void add_options(ls_words *list, const ls_spec *spec)
             ls_words_add(list, "--dump-ranks=all");
         }
     }
+    if (spec->engines) {
+        ls_words_add(list, "--cudnn-benchmark");
+        ls_words_add(list, "--engines={run}/engines.txt");
+    }
+    if (spec->resident > 0) {
+        ls_words_add(list, "--resident=%d", spec->resident);
+    }
     if (spec->deterministic) {
         ls_words_add(list, "--deterministic");
     }
@@ -171,6 +180,35 @@ static uint64_t spec_digest(const ls_spec *spec)
         digest = ls_digest_update(digest, spec->script, strlen(spec->script));
     }
     return spec->real_nodes ? ls_digest_update(digest, "real", 4) : digest;
+}
+
+ls_spec ls_matrix_first_step(const ls_spec *timed)
+{
+    ls_spec first = *timed;
+    if (timed->resident > 0) {
+        first.role = LS_ROLE_EVIDENCE;
+        first.resident = first.warmup_steps = 0;
+        first.steps = 1;
+        first.sweep = 0;
+        ls_text_put(first.dump_steps, sizeof first.dump_steps, "1");
+        if (timed->followed && timed->world > 1) {
+            ls_text_add(first.extra, sizeof first.extra, " --dump-ranks=branches");
+        }
+    }
+    return first;
+}
+
+ls_spec ls_matrix_deterministic(const ls_spec *timed, int steps)
+{
+    ls_spec job = *timed;
+    job.role = LS_ROLE_EVIDENCE;
+    job.deterministic = true;
+    job.engines = false;
+    job.resident = job.warmup_steps = 0;
+    job.steps = steps;
+    job.sweep = 0;
+    job.dump_steps[0] = '\0';
+    return job;
 }
 
 static int audited_steps(const ls_spec *spec)
@@ -371,6 +409,21 @@ static double gmacs(const char *arch, int image_size)
     return found->gmacs * ratio * ratio;
 }
 
+/* Rates of a data-centre GPU of 2023 as papers and vendors give them: not measured by us. */
+static double gpu_steps_s(const ls_spec *spec)
+{
+    const double gflop_per_s = spec->level > 0 ? 100e3 : 20e3; /* whole training step */
+    const double launch_s = 0.01, audit_s = 1, dump_s = 5;
+    int ranks = spec->real_nodes ? spec->world / spec->nodes : spec->world;
+    double turns = ceil(ranks / (double)spec->gpus);
+    double gflop =
+        (double)spec->batch_size * spec->accumulate * gmacs(spec->arch, spec->image_size) * 6;
+    double step_s = turns * (gflop / gflop_per_s + launch_s);
+    double audits_s = ls_spec_is_timed(spec) ? audited_steps(spec) * audit_s : 0;
+    return (spec->warmup_steps + spec->steps) * step_s + audits_s +
+           (spec->dump_steps[0] == '\0' ? 0 : dump_s);
+}
+
 /* Without the start. *cores_used: the cores that it uses. */
 static double estimate_steps_s(const ls_spec *spec, int cores, int *cores_used)
 {
@@ -401,7 +454,11 @@ static double estimate_steps_s(const ls_spec *spec, int cores, int *cores_used)
 double ls_matrix_estimate_s(const ls_spec *spec, int cores)
 {
     const double start_s = 0.4, start_rank_s = 0.35; /* divided by the cores in use */
+    const double start_gpu_s = 15; /* libraries, engines, communicators: a guess */
     int used;
+    if (spec->gpus > 0) {
+        return start_gpu_s + gpu_steps_s(spec);
+    }
     double steps_s = estimate_steps_s(spec, cores, &used);
     return start_s + start_rank_s * spec->world / (double)used + steps_s;
 }
@@ -411,7 +468,7 @@ double ls_matrix_estimate_at(const ls_spec *spec, const ls_matrix_site *site)
     enum { ENDLESS = 10000 };                       /* steps of a job that something else ends */
     const double meet_rank_s = 0.03, ended_s = 3.0; /* the ranks' rendezvous; such a job */
     int used;
-    if (site->start_s <= 0) {
+    if (site->start_s <= 0 || spec->gpus > 0) {
         return ls_matrix_estimate_s(spec, site->cores);
     }
     double steps_s = spec->steps < ENDLESS ? estimate_steps_s(spec, site->cores, &used) : ended_s;

@@ -19,6 +19,14 @@ ls_spec ls_matrix_spec(ls_role role);
  */
 ls_spec ls_matrix_sdc(const char *arch, int image_size, int batch_size, int ranks);
 
+/* The job that dumps the first step of a timed one for the judge: itself, where its batches are
+ * loaded; else one of its own with the same first step, because a batch that stays on the device is
+ * not on the host, and a dump is no part of what is timed. */
+ls_spec ls_matrix_first_step(const ls_spec *timed);
+/* The same training on engines that give the same bits every time, which those of a device need not
+ * do; `steps` of it, without dumps. */
+ls_spec ls_matrix_deterministic(const ls_spec *timed, int steps);
+
 /* How a timed job of ours is audited (numerics.md section 5, FP64 samples): --audit's SEED, which
  * follows from the run's seed and from the job, so that jobs draw unlike steps, EVERY and FROM. One
  * step of the steady window, one in each half of a window of 16 and more. */
@@ -56,9 +64,10 @@ typedef struct ls_matrix_site {
  * {job:ID} replaced. The caller frees it with ls_job_free. */
 ls_status ls_matrix_job(const ls_spec *spec, const ls_matrix_site *site, ls_job *out);
 
-/* The estimated duration of the job on `cores` cores: start of the ranks, steps, reduction. The
- * model was fitted on a 2-core machine and is right within a factor of two; it serves the plan, the
- * time left and deadlines only. */
+/* The estimated duration of the job on `cores` cores, or on its GPUs: start of the ranks, steps,
+ * reduction. For cores the model was fitted on a 2-core machine and is right within a factor of
+ * two; for GPUs it is a guess that no GPU has confirmed. It serves the plan, the time left and
+ * deadlines only. */
 double ls_matrix_estimate_s(const ls_spec *spec, int cores);
 /* The same with the start-up that was measured there, if it was: for the plan and the time left. */
 double ls_matrix_estimate_at(const ls_spec *spec, const ls_matrix_site *site);

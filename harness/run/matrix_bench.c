@@ -34,15 +34,18 @@ static double job_budget_s(const ls_matrix_bench *bench)
     return bench->profile == LS_PROFILE_SMOKE ? 6 : bench->profile == LS_PROFILE_FULL ? 30 : 15;
 }
 
-/* As many timed steps as fit the budget, from 4 (two halves of two) to 200. */
+/* As many timed steps as fit the budget, from 4 (two halves of two) to 200; on a GPU, where a job
+ * is mostly start, 20 and more. */
 static int fitting_steps(const ls_matrix_bench *bench, const ls_spec *spec)
 {
     if (bench->profile == LS_PROFILE_RATED) {
         return 24; /* fixed, so that all machines run the same steps */
     }
-    if (bench->steps > 0) {
-        return bench->steps;
+    if (bench->steps > 0 || bench->emulated) { /* an emulated device shows nothing but behaviour */
+        return bench->steps > 0 ? bench->steps : 8;
     }
+    int least = spec->gpus > 0 ? 20 : 4;
+    double budget_s = job_budget_s(bench);
     ls_spec one = *spec;
     one.level = 2; /* all levels take the same number of steps */
     one.dump_steps[0] = '\0';
@@ -50,8 +53,9 @@ static int fitting_steps(const ls_matrix_bench *bench, const ls_spec *spec)
     double start_s = ls_matrix_estimate_s(&one, bench->cores);
     one.steps = 1;
     double step_s = ls_matrix_estimate_s(&one, bench->cores) - start_s;
-    double fit = floor((job_budget_s(bench) - start_s) / step_s) - spec->warmup_steps;
-    return fit < 4 ? 4 : fit > 200 ? 200 : (int)fit & ~1;
+    budget_s = spec->gpus > 0 ? budget_s / 2 : budget_s - start_s;
+    double fit = floor(budget_s / step_s) - spec->warmup_steps;
+    return fit < least ? least : fit > 200 ? 200 : (int)fit & ~1;
 }
 
 /* Audited steps come in addition: they are in no figure. */
@@ -63,6 +67,23 @@ static void fit_steps(const ls_matrix_bench *bench, ls_spec *spec)
                                                                              : 2;
     int timed = fitting_steps(bench, spec);
     spec->steps = timed + (timed + 2 < LS_MATRIX_AUDITED_TWICE ? 1 : 2);
+}
+
+/* Engines are chosen by time, once: the first job writes the choice and the others take it. With
+ * synthetic data the batches stay on the device, so that no loader is part of a figure. */
+static void use_device(const ls_matrix_bench *bench, ls_spec *spec)
+{
+    enum { RESIDENT = 8 };
+    int workers = share_of_cores(bench) > 1 ? share_of_cores(bench) - 1 : 1;
+    spec->gpus = bench->emulated ? 0 : bench->gpus;
+    spec->engines = true;
+    if (strcmp(spec->data, "synthetic") == 0) {
+        spec->resident = RESIDENT;
+        spec->dump_steps[0] = '\0'; /* see ls_matrix_first_step */
+    } else {
+        ls_text_add(spec->extra, sizeof spec->extra, "%s--workers=%d",
+                    spec->extra[0] == '\0' ? "" : " ", workers > 256 ? 256 : workers);
+    }
 }
 
 static ls_spec timed_spec(const ls_matrix_bench *bench, int level, double bucket_mb, int world)
@@ -93,6 +114,9 @@ static ls_spec timed_spec(const ls_matrix_bench *bench, int level, double bucket
      * the library of a device uses different ones for a timed job and its deterministic reference.
      */
     spec.followed = level > 0 || bench->device;
+    if (bench->device) {
+        use_device(bench, &spec);
+    }
     fit_steps(bench, &spec);
     return spec;
 }
@@ -103,7 +127,7 @@ static void add_job(const ls_matrix_bench *bench, ls_matrix *matrix, int level, 
     ls_spec spec = timed_spec(bench, level, bucket_mb, world);
     spec.nodes = nodes > 1 ? nodes : spec.nodes; /* `nodes` are simulated */
     spec.sweep = sweep;
-    if (spec.followed && world > 1) {
+    if (spec.followed && world > 1 && spec.resident == 0) {
         ls_text_add(spec.extra, sizeof spec.extra, "%s--dump-ranks=branches",
                     spec.extra[0] == '\0' ? "" : " ");
     }
@@ -172,6 +196,17 @@ static void add_strong_scaling(const ls_matrix_bench *bench, ls_matrix *matrix, 
     ls_matrix_add(matrix, &spec);
 }
 
+/* What decoding costs: the middle of the sweeps with images from files. */
+static void add_loader(const ls_matrix_bench *bench, ls_matrix *matrix)
+{
+    ls_matrix_bench reading = *bench;
+    ls_text_put(reading.data, sizeof reading.data, "%s", bench->files);
+    ls_spec spec = timed_spec(&reading, middle_level(bench), middle_bucket(bench), bench->ranks);
+    spec.role = LS_ROLE_LOADER;
+    spec.dump_steps[0] = '\0';
+    ls_matrix_add(matrix, &spec);
+}
+
 /* Ten O0 runs with different seeds (initial values and order of the data) make the band, with which
  * one run of each other level, with the first seed, is compared. All run concurrently in one job,
  * because their losses count and not their times. */
@@ -212,6 +247,7 @@ static void add_sdc(const ls_matrix_bench *bench, ls_matrix *matrix)
     ls_spec spec = ls_matrix_sdc(bench->arch, bench->image_size, bench->batch_size,
                                  ranks < bench->gpus ? ranks : bench->gpus);
     spec.seed = bench->seed;
+    spec.gpus = bench->emulated ? 0 : bench->gpus;
     ls_matrix_add(matrix, &spec);
     spec.repeat = 1;
     ls_matrix_add(matrix, &spec);
@@ -227,6 +263,9 @@ static void add_phases(const ls_matrix_bench *bench, ls_matrix *matrix)
     spec.dump_steps[0] = '\0';
     ls_text_put(spec.extra, sizeof spec.extra, "--trace");
     ls_text_put(spec.loss_scale, sizeof spec.loss_scale, "%s", spec.level > 0 ? "128" : "");
+    if (bench->device) {
+        use_device(bench, &spec);
+    }
     ls_matrix_add(matrix, &spec);
 }
 
@@ -378,6 +417,9 @@ static void add_cross(const ls_matrix_bench *bench, ls_matrix *matrix)
         }
     }
     add_job(bench, matrix, level, bucket, ranks, 1, LS_SWEEP_WORLD | LS_SWEEP_NODES);
+    if (bench->files[0] != '\0') {
+        add_loader(bench, matrix);
+    }
     if (ranks == 1) {
         add_ddp_world1(bench, matrix);
     }

@@ -24,11 +24,13 @@ typedef struct ls_matrix_bench {
     double bucket_mb[LS_MATRIX_LIST_MAX]; /* LS_BUCKET_DELAYED is one of them */
     char arch[32];
     int image_size, batch_size;
-    int steps;   /* 0: chosen so that the profile keeps its time */
-    int gpus;    /* that ranks can use; 0: they run on cores */
-    bool device; /* ranks run on a GPU, real or emulated */
+    int steps;     /* 0: chosen so that the profile keeps its time */
+    int gpus;      /* that ranks can use; 0: they run on cores */
+    bool device;   /* ranks run on a GPU, real or emulated */
+    bool emulated; /* on cores, at their speed */
     int cores;
     char data[512];
+    char files[512]; /* on a device with synthetic data: images for the loader job; "": none */
     uint64_t seed;
 } ls_matrix_bench;
 

@@ -19,6 +19,7 @@ static const struct role {
     [LS_ROLE_NO_COMM] = {"no_comm", "twin", true, false, true},
     [LS_ROLE_DDP_WORLD1] = {"ddp_world1", "self", true, true, true},
     [LS_ROLE_STRONG_SCALING] = {"strong_scaling", "strong", true, true, true},
+    [LS_ROLE_LOADER] = {"loader", NULL, true, true, true},
     [LS_ROLE_CURVES] = {"curves", NULL, false, false, true},
     [LS_ROLE_SDC] = {"sdc", NULL, false, false, true},
     [LS_ROLE_UNKNOWN] = {"", NULL, false, false, false},
@@ -95,6 +96,9 @@ cJSON *ls_spec_facts(const ls_spec *spec)
     cJSON_AddBoolToObject(facts, "sync_bn", spec->sync_bn);
     cJSON_AddNumberToObject(facts, "accumulate", spec->accumulate);
     cJSON_AddNumberToObject(facts, "threads", spec->threads);
+    if (spec->resident > 0) {
+        cJSON_AddNumberToObject(facts, "resident", spec->resident);
+    }
     cJSON_AddNumberToObject(facts, "warmup_steps", spec->warmup_steps);
     cJSON_AddNumberToObject(facts, "steps", spec->steps);
     cJSON *sweep = cJSON_AddArrayToObject(facts, "sweep");
@@ -152,6 +156,7 @@ void ls_spec_read(const cJSON *facts, ls_spec *out)
     out->sync_bn = ls_json_bool(facts, "sync_bn", false);
     out->accumulate = count_of(facts, "accumulate", COUNT_MAX, 1);
     out->threads = count_of(facts, "threads", COUNT_MAX, 0);
+    out->resident = count_of(facts, "resident", COUNT_MAX, 0);
     out->warmup_steps = count_of(facts, "warmup_steps", STEPS_MAX, 0);
     out->steps = count_of(facts, "steps", STEPS_MAX, 0);
     out->sweep = read_sweep(cJSON_GetObjectItemCaseSensitive(facts, "sweep"));

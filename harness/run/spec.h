@@ -18,6 +18,7 @@ typedef enum ls_role {
                            communication */
     LS_ROLE_DDP_WORLD1, /* one rank with DDP in use: the cost of DDP itself */
     LS_ROLE_STRONG_SCALING, /* the largest world's global batch, split over fewer ranks */
+    LS_ROLE_LOADER,         /* on a GPU: the same with images that are decoded from files */
     LS_ROLE_CURVES,         /* several independent runs of a small network, for their losses */
     LS_ROLE_SDC,     /* every rank trains the same, alone on its device: their bits are compared */
     LS_ROLE_UNKNOWN, /* read back from a folder without job.json, or from a later version */
@@ -60,7 +61,10 @@ typedef struct ls_spec {
     bool dump_all;
     bool followed; /* timed: its FP32 reference takes its branches, which every rank dumps */
     int threads;   /* 0: cores / ranks */
+    int resident;  /* synthetic batches that stay on the device; 0: each step's is loaded */
+    int gpus;      /* of a machine, that ranks use; 0: cores, or a GPU that is emulated on them */
     bool deterministic;
+    bool engines; /* of the device's library: chosen by time and kept in the run's engines.txt */
     double lr;
     char extra[512]; /* further options, blank between; {self} is this job's folder, {run} the
                         run's, {job:ID} another job's, {bin} our programs' */

@@ -15,7 +15,8 @@ typedef struct ls_loader_batch {
     const float *input;    /* [batch,3,H,W], normalised; valid until the next ls_loader_next */
     const int64_t *target; /* [batch] */
     int images;
-    int64_t epoch; /* from 0 */
+    int64_t epoch;   /* from 0 */
+    uint64_t digest; /* where the host has it no longer (`input` is NULL): ls_loader_digest of it */
 } ls_loader_batch;
 
 /* LS_ERR_USAGE with path and reason for a missing or empty folder, too few or too many classes, or

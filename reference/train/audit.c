@@ -533,13 +533,14 @@ static ls_status observe_update(ls_audit *audit, bool after)
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-/* --resident: the batch has left the host. */
+/* --resident: the batch has left the host, and its digest cannot be continued. */
 static void digest_batch(ls_audit *audit, const ls_loader_batch *batch)
 {
-    audit->has_batch = batch->input != NULL;
-    if (audit->has_batch) {
-        audit->batch = ls_loader_digest(audit->batch, batch, audit->trainer->options.image_size);
-    }
+    const ls_options *options = &audit->trainer->options;
+    audit->has_batch = batch->input != NULL || options->accumulate == 1;
+    audit->batch = batch->input == NULL
+                       ? batch->digest
+                       : ls_loader_digest(audit->batch, batch, options->image_size);
 }
 
 static ls_status observe(void *context, const ls_step_event *event)

@@ -15,6 +15,7 @@ struct ls_feed {
     int64_t end;     /* one beyond the last */
     ls_status ahead; /* of the batch that is on its way */
     ls_feed_batch next;
+    uint64_t *resident; /* [slots] digests of batches that stay on the device; NULL: none */
 };
 
 int ls_feed_slots(const ls_trainer *trainer)
@@ -51,9 +52,14 @@ static ls_status send(ls_feed *feed, int64_t number)
 static ls_status settle(ls_feed *feed)
 {
     const ls_trainer *trainer = feed->trainer;
+    feed->resident = calloc((size_t)feed->slots, sizeof *feed->resident);
+    LS_TRY_MEMORY(feed->resident != NULL, "the digests of batches");
     for (int i = 0; i < feed->slots; i++) {
         LS_TRY(send(feed, i));
         LS_TRY(feed->ahead);
+        if (trainer->options.audit) {
+            feed->resident[i] = ls_loader_digest(0, &feed->next.host, trainer->options.image_size);
+        }
         LS_TRY(trainer->device.api->batch_loaded(trainer->plan, i));
     }
     return LS_OK;
@@ -86,6 +92,9 @@ close:
 
 void ls_feed_close(ls_feed *feed)
 {
+    if (feed != NULL) {
+        free(feed->resident);
+    }
     free(feed);
 }
 
@@ -100,8 +109,10 @@ ls_status ls_feed_take(ls_feed *feed, ls_feed_batch *out)
                         feed->number >= 20 ? ls_loader_next(trainer->loader, &out->host) : LS_OK));
         out->waited_ms = ls_clock_ms_between(begun_ns, ls_clock_ns());
     } else if (trainer->options.resident > 0) {
-        *out = (ls_feed_batch){.host = {.images = trainer->options.batch_size},
-                               .slot = slot_of(feed, feed->number)};
+        int slot = slot_of(feed, feed->number);
+        *out = (ls_feed_batch){
+            .host = {.images = trainer->options.batch_size, .digest = feed->resident[slot]},
+            .slot = slot};
     } else {
         LS_TRY(feed->ahead);
         *out = feed->next;

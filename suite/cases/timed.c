@@ -31,8 +31,8 @@ void ls_timed_id(const ls_spec *spec, char *text)
     if (spec->role == LS_ROLE_DDP_WORLD1 || spec->role == LS_ROLE_STRONG_SCALING) {
         /* ids of cases are a contract: they keep the roles' names of schema 1 */
         ls_text_add(text, 64, spec->role == LS_ROLE_DDP_WORLD1 ? ".self" : ".strong");
-    } else if (spec->role == LS_ROLE_NO_COMM) {
-        ls_text_add(text, 64, ".no_comm");
+    } else if (spec->role == LS_ROLE_NO_COMM || spec->role == LS_ROLE_LOADER) {
+        ls_text_add(text, 64, ".%s", ls_spec_role_name(spec->role));
     }
 }
 
@@ -89,6 +89,7 @@ static ls_spec reference_of(const ls_spec *spec, int accumulate)
     reference.batch_size = spec->batch_size;
     reference.accumulate = accumulate;
     reference.seed = spec->seed;
+    reference.gpus = spec->gpus;
     reference.lr = 0;
     ls_text_put(reference.extra, sizeof reference.extra, "--weight-decay=0 --momentum=0");
     return reference;

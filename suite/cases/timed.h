@@ -5,8 +5,8 @@
 #include "reference/data/loader.h"
 #include "rows.h"
 
-/* "o2.w8.b25mb", ".n2" with nodes, ".self", ".strong" or ".no_comm" for what a row is compared
- * with: which distinguishes a run's timed jobs. text[64]. */
+/* "o2.w8.b25mb", ".n2" with nodes, ".self", ".strong", ".no_comm" or ".loader" for what a row is
+ * compared with: which distinguishes a run's timed jobs. text[64]. */
 void ls_timed_id(const ls_spec *spec, char *text);
 /* Opens the data of one rank of a timed job, at a step, exactly as the rank draws them. `run`: the
  * run's folder. */
@@ -17,6 +17,7 @@ ls_status ls_timed_loader(const ls_spec *spec, const char *run, int rank, int64_
 typedef struct ls_timed_steps {
     const ls_matrix *bench; /* of which the job is one; NULL: none */
     int first_step, count;
+    int leader; /* index of the job which the reference followed, where it is not job 0; else 0 */
 } ls_timed_steps;
 
 /* The FP32 job, one process, that computes the micro-batches of the first step of `spec`, one of

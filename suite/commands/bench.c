@@ -16,11 +16,11 @@
 
 static ls_status make_data(const ls_bench *b)
 {
-    if (!b->made_data) {
+    const char *data = b->drawn;
+    if (data[0] == '\0') {
         return LS_OK;
     }
     char folder[1024];
-    const char *data = b->matrix.data;
     if (strncmp(data, "{run}", 5) == 0) {
         ls_text_put(folder, sizeof folder, "%s%s", b->run.directory, data + 5);
     } else {

@@ -44,7 +44,8 @@ typedef struct ls_bench {
     ls_variables given;
     ls_matrix_bench matrix;
     ls_run run;
-    bool dry_run, made_data; /* made_data: drawn by us where it is not there */
+    bool dry_run;
+    char drawn[512]; /* folder of images that this run draws, perhaps in {run}; "": none */
     ls_bench_nodes nodes;
 } ls_bench;
 

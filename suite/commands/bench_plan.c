@@ -167,7 +167,7 @@ static void nodes_free(ls_bench_nodes *nodes)
 /* What two sites compare under this name. A change of any setting, job or case of it is a new
  * number.
  */
-#define RATED_VERSION "2"
+#define RATED_VERSION "3"
 
 static bool is_rated(const ls_variables *given)
 {
@@ -295,14 +295,17 @@ static ls_status fill_factors(const ls_variables *given, ls_matrix_bench *m)
     return LS_OK;
 }
 
-static ls_status fill_network(const ls_variables *given, const char *device, ls_matrix_bench *m)
+static ls_status fill_network(const ls_variables *given, ls_matrix_bench *m)
 {
     enum { BATCH_MOST = 65536 }; /* the trainer's own */
-    bool cuda = strcmp(device, "cuda") == 0;
-    ls_text_put(m->arch, sizeof m->arch, "%s",
-                ls_variables_text(given, "ARCH", cuda ? "resnet50" : "resnet18"));
-    m->image_size = cuda ? 224 : 64;
-    m->batch_size = ls_variables_integer(given, "BATCH", cuda ? 256 : 8);
+    static const struct {
+        const char *arch;
+        int image_size, batch_size;
+    } usual[] = {{"resnet18", 64, 8}, {"resnet50", 224, 256}, {"resnet20", 16, 4}};
+    int i = !m->device ? 0 : !m->emulated ? 1 : 2;
+    ls_text_put(m->arch, sizeof m->arch, "%s", ls_variables_text(given, "ARCH", usual[i].arch));
+    m->image_size = usual[i].image_size;
+    m->batch_size = ls_variables_integer(given, "BATCH", usual[i].batch_size);
     m->steps = ls_variables_integer(given, "STEPS", 0);
     if (m->batch_size > BATCH_MOST) {
         return ls_log_fail(LS_ERR_USAGE, "BATCH=%d: allowed: 1 to %d", m->batch_size, BATCH_MOST);
@@ -333,8 +336,21 @@ static ls_status check_nodes(const ls_matrix_bench *m)
 
 /* ---- data ------------------------------------------------------------------------------------ */
 
-/* On the CPU the ranks read real JPEG files, drawn by us, from a cache next to the program:
- * {run}/data where that cannot be written. */
+/* JPEG files, drawn by us, in a cache next to the program: {run}/data where that cannot be written.
+ */
+static void choose_drawn(ls_bench *b, int steps)
+{
+    char program[1024];
+    ls_path_program(program, sizeof program);
+    int images = steps * b->matrix.ranks * b->matrix.batch_size;
+    int per_class = (images > 400 ? images : 400) / LS_MAKE_CLASSES;
+    bool writable = access(program, W_OK) == 0;
+    ls_text_put(b->drawn, sizeof b->drawn, "%.300s/data/shapes-%d-%d", writable ? program : "{run}",
+                b->matrix.image_size, per_class * LS_MAKE_CLASSES);
+}
+
+/* On the CPU the ranks read real JPEG files. A GPU would wait for them, so that its timed jobs have
+ * synthetic batches which stay there, and one job more reads files. */
 static void choose_data(ls_bench *b)
 {
     const char *given = ls_variables_text(&b->given, "DATA", NULL);
@@ -346,20 +362,22 @@ static void choose_data(ls_bench *b)
         ls_command_absolute(given, b->matrix.data, sizeof b->matrix.data);
         return;
     }
-    char program[1024];
-    ls_path_program(program, sizeof program);
-    int step = b->matrix.ranks * b->matrix.batch_size;
-    int per_class = (4 * step > 400 ? 4 * step : 400) / LS_MAKE_CLASSES;
-    bool writable = access(program, W_OK) == 0;
-    ls_text_put(b->matrix.data, sizeof b->matrix.data, "%.300s/data/shapes-%d-%d",
-                writable ? program : "{run}", b->matrix.image_size, per_class * LS_MAKE_CLASSES);
-    b->made_data = true;
+    if (!b->matrix.device) {
+        choose_drawn(b, 4);
+        ls_text_put(b->matrix.data, sizeof b->matrix.data, "%s", b->drawn);
+        return;
+    }
+    ls_text_put(b->matrix.data, sizeof b->matrix.data, "synthetic");
+    if (b->matrix.profile != LS_PROFILE_SMOKE) {
+        choose_drawn(b, 1);
+        ls_text_put(b->matrix.files, sizeof b->matrix.files, "%s", b->drawn);
+    }
 }
 
 /* A folder that cannot be trained on is refused before anything is written. */
 static ls_status check_data(const ls_bench *b)
 {
-    if (b->made_data || strcmp(b->matrix.data, "synthetic") == 0) {
+    if (b->drawn[0] != '\0' || strcmp(b->matrix.data, "synthetic") == 0) {
         return LS_OK;
     }
     ls_loader_options options = {.data = b->matrix.data,
@@ -461,6 +479,9 @@ static void describe(ls_bench *b)
     cJSON_AddNumberToObject(run->options, "ranks", b->matrix.ranks);
     cJSON_AddNumberToObject(run->options, "cores", b->matrix.cores);
     cJSON_AddStringToObject(run->options, "device", run->site.device);
+    if (b->matrix.emulated) {
+        cJSON_AddTrueToObject(run->options, "emulated");
+    }
     cJSON_AddStringToObject(run->options, "arch", b->matrix.arch);
     cJSON_AddNumberToObject(run->options, "image_size", b->matrix.image_size);
     cJSON_AddNumberToObject(run->options, "batch_size", b->matrix.batch_size);
@@ -503,10 +524,11 @@ ls_status ls_bench_plan_make(ls_bench *b, int count, char **argument)
     LS_TRY(nodes_place(&b->nodes, &b->given, m, &device, &devices));
     m->gpus = devices;
     m->device = strcmp(device, "cpu") != 0;
+    m->emulated = m->device && ls_machine_emulated();
     bool pairs = m->ranks % 2 == 0 && m->hosts == 1;
     m->sim_nodes = ls_variables_integer(&b->given, "SIM_NODES", pairs ? 2 : 1);
     LS_TRY(check_nodes(m));
-    LS_TRY(fill_network(&b->given, device, m));
+    LS_TRY(fill_network(&b->given, m));
     choose_data(b);
     LS_TRY(check_data(b));
     bool cpu = strcmp(device, "cpu") == 0;
@@ -515,7 +537,7 @@ ls_status ls_bench_plan_make(ls_bench *b, int count, char **argument)
                                    .hosts = b->nodes.hosts.count > 0 ? &b->nodes.hosts : NULL,
                                    .devices = devices,
                                    .share_devices = !cpu && share,
-                                   .oversubscribed = !cpu && ls_machine_emulated(),
+                                   .oversubscribed = m->emulated,
                                    .half_emulated = cpu};
     b->run.bench_run = true;
     b->run.seed = m->seed;

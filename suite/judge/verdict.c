@@ -109,11 +109,11 @@ static bool kept_gradients_local(const ls_record *record)
 
 bool ls_verdict_of_outcome(const ls_record *record, ls_verdict *out)
 {
-    if (kept_gradients_local(record)) {
+    bool left_well = record->state == LS_RECORD_DONE || record->state == LS_RECORD_UNKNOWN;
+    if (left_well && kept_gradients_local(record)) {
         ls_verdict_set(out, LS_FAIL, "the job ran with --no-reduce, which is for measuring only");
         return true;
     }
-    bool left_well = record->state == LS_RECORD_DONE || record->state == LS_RECORD_UNKNOWN;
     if (left_well && record->broken[0] != '\0') {
         ls_verdict_set(out, LS_FAIL, "%s", record->broken);
         return true;

@@ -247,7 +247,8 @@ bool ls_headline_job_checked(const ls_run *run, int job)
 int ls_headline_job_gradient_check(const ls_run *run, int job)
 {
     char id[96], first[96];
-    ls_matrix_id(&run->jobs.spec[job], id);
+    ls_spec dumped = ls_matrix_first_step(&run->jobs.spec[job]);
+    ls_matrix_id(&dumped, id);
     for (int c = 0; c < run->cases.count; c++) {
         const ls_case *row = &run->cases.row[c];
         if (row->counts != LS_COUNTS_TIMED) {

@@ -86,13 +86,16 @@ void ls_table_add_marks(const ls_report_run *run, const ls_report_job *const *jo
         }
         emulated = emulated || jobs[i]->record->half_emulated;
     }
-    const cJSON *machine = cJSON_GetObjectItemCaseSensitive(run->record, "machine");
+    const cJSON *machine = cJSON_GetObjectItemCaseSensitive(run->record, "machine"),
+                *options = cJSON_GetObjectItemCaseSensitive(run->record, "options");
     int cores = ls_json_int(machine, "cores", 0);
     char marks[160] = "";
     if (simulated > 0) {
         ls_text_add(marks, sizeof marks, "; %d nodes are simulated", simulated);
     }
-    if (emulated) {
+    if (ls_json_bool(options, "emulated", false)) {
+        ls_text_add(marks, sizeof marks, "; the GPU is emulated on the CPU");
+    } else if (emulated) {
         ls_text_add(marks, sizeof marks, "; half is emulated");
     }
     if (oversubscribed > 0 && cores > 0) {

@@ -146,12 +146,13 @@ static void judge_reference(const ls_case *row, const ls_record *job, ls_verdict
     const ls_spec *spec = &row->job[0];
     ls_timed_parts parts;
     char text[160];
-    if (row->job_count == 3 && !ls_timed_parts_same_forward(&job[0], &job[2], text, sizeof text)) {
+    const ls_timed_steps *steps = row->data;
+    if (steps->leader > 0 &&
+        !ls_timed_parts_same_forward(&job[0], &job[steps->leader], text, sizeof text)) {
         ls_verdict_set(out, LS_WEAK,
                        "%s: step 1 is not that of the job which the reference followed", text);
         return;
     }
-    const ls_timed_steps *steps = row->data;
     if (!ls_timed_parts_measure(&job[0], &job[1], steps->first_step, steps->count, &parts, out)) {
         return;
     }
@@ -294,16 +295,21 @@ static void add_reference(const ls_case_settings *settings, ls_case_list *list, 
                           const char *id)
 {
     ls_timed_steps *steps = ls_rows_memory(list, sizeof *steps);
-    ls_spec jobs[3] = {*spec};
+    ls_spec jobs[4] = {ls_matrix_first_step(spec)};
     int count = 2;
-    *steps = (ls_timed_steps){settings->bench, 1, 1};
+    *steps = (ls_timed_steps){settings->bench, 1, 1, 0};
     if (spec->followed) {
         const ls_spec *leader = ls_timed_leader(settings->bench, spec);
-        ls_timed_followed(leader, &jobs[1]);
-        jobs[2] = *leader;
-        count += leader != spec;
+        jobs[2] = ls_matrix_first_step(leader);
+        ls_timed_followed(&jobs[2], &jobs[1]);
+        if (leader != spec) {
+            steps->leader = count++;
+        }
     } else {
         ls_timed_reference(spec, &jobs[1], steps);
+    }
+    if (spec->resident > 0) {
+        jobs[count++] = *spec; /* its figures count only where its first step is right */
     }
     const ls_row row = {.requirement = "G4",
                         .judge = judge_reference,
@@ -337,8 +343,9 @@ static void add_timed(const ls_case_settings *settings, ls_case_list *list)
         add_reference(settings, list, spec, id);
         const ls_spec *other = find_other(settings->bench, spec);
         if (other != NULL) {
+            const ls_spec jobs[] = {ls_matrix_first_step(spec), ls_matrix_first_step(other), *spec};
             ls_rows_specs(list, settings, &(ls_row){.requirement = "G5", .judge = judge_order},
-                          (const ls_spec[]){*spec, *other}, 2, "gradients.order.%s", id);
+                          jobs, spec->resident > 0 ? 3 : 2, "gradients.order.%s", id);
         }
     }
 }
@@ -347,7 +354,7 @@ static void add_timed(const ls_case_settings *settings, ls_case_list *list)
  * job's ranks and reads its dump as data. */
 static void add_followed(const ls_case_settings *settings, ls_case_list *list)
 {
-    static const ls_timed_steps first = {NULL, 1, 1};
+    static const ls_timed_steps first = {NULL, 1, 1, 0};
     static const char *const jobs[] = {"O1 w2 b0.1 dump=1", "O2 w2 b0.1 dump=1",
                                        "O3 w2 b0.1 dump=1"};
     for (int i = 0; i < 3; i++) {

@@ -111,13 +111,15 @@ static void judge_steps(const audits *all, int rank, const int64_t *step, int co
     }
 }
 
-/* What the loader draws for the rank in that step, when it is asked again. */
+/* What the loader draws for the rank in that step, when it is asked again. Batches that stay on the
+ * device are the first ones, in turn. */
 static ls_status draw(const ls_spec *spec, const char *run, int rank, int64_t step,
                       char digest[DIGEST_BYTES])
 {
     ls_loader *loader = NULL;
     ls_loader_batch batch;
-    LS_TRY(ls_timed_loader(spec, run, rank, step, &loader));
+    int64_t drawn = spec->resident > 0 ? (step - 1) % spec->resident + 1 : step;
+    LS_TRY(ls_timed_loader(spec, run, rank, drawn, &loader));
     ls_status status = ls_loader_next(loader, &batch);
     if (status == LS_OK) {
         ls_text_put(digest, DIGEST_BYTES, "%016llx",

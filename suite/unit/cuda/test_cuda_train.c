@@ -192,6 +192,45 @@ START_TEST(goes_on_from_a_checkpoint)
 }
 END_TEST
 
+/* The digests of the images of audited steps, divided by blanks; freed by the caller. */
+static char *audited_images(const char *options)
+{
+    ck_assert_int_eq(train("A=1", options), 0);
+    char *text = read_file("rank0.jsonl"), *out = calloc(strlen(text) + 1, 1), *rest = NULL;
+    for (char *line = strtok_r(text, "\n", &rest); line != NULL;
+         line = strtok_r(NULL, "\n", &rest)) {
+        const char *batch = strstr(line, "\"batch\":\"");
+        if (strncmp(line, "{\"event\":\"audit\"", 16) == 0 && batch != NULL) {
+            strncat(out, batch + strlen("\"batch\":\""), 16);
+            strcat(out, " ");
+        }
+    }
+    free(text);
+    return out;
+}
+
+/* A batch that stays on the device has the digest that it had when it was loaded; one of several
+ * micro-steps has none. */
+START_TEST(resident_batches_are_audited)
+{
+    char *loaded = audited_images("--audit 1:1:1"),
+         *resident = audited_images("--audit 1:1:1 --resident 5"),
+         *two = audited_images("--audit 1:1:1 --resident 2"),
+         *summed = audited_images("--audit 1:1:1 --resident 2 --accumulate 2");
+    ck_assert_uint_eq(strlen(loaded), 5 * 17);
+    ck_assert_str_eq(resident, loaded);
+    for (int step = 0; step < 5; step++) {
+        ck_assert(strncmp(two + 17 * step, loaded + 17 * (step % 2), 17) == 0);
+        ck_assert(step == 0 || strncmp(loaded, loaded + 17 * step, 17) != 0);
+    }
+    ck_assert_str_eq(summed, "");
+    free(loaded);
+    free(resident);
+    free(two);
+    free(summed);
+}
+END_TEST
+
 /* The engines of a run, as its start event names them: "eng15,eng21_k2=1_k14=3,...". */
 static void name_engines(char *out, size_t bytes)
 {
@@ -308,6 +347,7 @@ int main(void)
     tcase_add_test(train_case, dumps_cost_what_they_do);
     tcase_add_test(train_case, resident_batches);
     tcase_add_loop_test(train_case, goes_on_from_a_checkpoint, 0, 2);
+    tcase_add_test(train_case, resident_batches_are_audited);
     tcase_add_test(train_case, engines_are_kept);
     tcase_add_test(train_case, phases_by_the_device);
     tcase_add_loop_test(train_case, refused_in_one_line, 0, rows);

@@ -435,8 +435,8 @@ END_TEST
 /* ---- whole plans ----------------------------------------------------------------------------- */
 
 /* One line for each job: role, level, bucket, world, nodes (real ones with an r), threads, warm-up
- * and timed steps, batch, learning rate, scale, dumps (followed with an f), sweeps, further
- * options. */
+ * and timed steps, batch, learning rate, scale, dumps (followed with an f, on resident batches with
+ * an r, engines chosen by time with an e), sweeps, further options. */
 static char *plan_text(const ls_matrix *matrix)
 {
     char *text = NULL;
@@ -444,12 +444,13 @@ static char *plan_text(const ls_matrix *matrix)
     FILE *to = open_memstream(&text, &bytes);
     for (int i = 0; i < matrix->count; i++) {
         const ls_spec *s = &matrix->spec[i];
-        fprintf(to, "%.5s O%d %g w%d n%d%s t%d %d+%d x%d %g %s %s%s %u %s%s\n",
+        fprintf(to, "%.5s O%d %g w%d n%d%s t%d %d+%d x%d %g %s %s%s%s%s %u %s%s\n",
                 ls_spec_role_name(s->role), s->level, s->bucket_mb, s->world, s->nodes,
                 s->real_nodes ? "r" : "", s->threads, s->warmup_steps, s->steps, s->batch_size,
                 s->lr, s->loss_scale[0] == '\0' ? "-" : s->loss_scale,
-                s->dump_steps[0] == '\0' ? "-" : s->dump_steps, s->followed ? "f" : "", s->sweep,
-                s->extra, s->repeat > 0 ? " again" : "");
+                s->dump_steps[0] == '\0' ? "-" : s->dump_steps, s->followed ? "f" : "",
+                s->resident > 0 ? "r" : "", s->engines ? "e" : "", s->sweep, s->extra,
+                s->repeat > 0 ? " again" : "");
     }
     fclose(to);
     return text;
@@ -483,30 +484,32 @@ static const struct {
      "phase O2 25 w6 n1 t1 1+2 x8 0.05 128 -f 0 --trace\n"
      "curve O-1 -1 w13 n1 t1 0+40 x16 0.05 - - 0 \n"},
     {LS_PROFILE_RATED, 8, 2, 1, 8, 64, 0, 4, 8, true,
-     "throu O0 25 w8 n2r t16 4+26 x8 0.01 - 1f 1 --dump-ranks=branches\n"
-     "throu O1 25 w8 n2r t16 4+26 x8 0.01 dynamic 1f 1 --init-scale=1024 --dump-ranks=branches\n"
-     "throu O2 25 w8 n2r t16 4+26 x8 0.01 dynamic 1f 15 --init-scale=1024 --dump-ranks=branches\n"
-     "no_co O2 25 w8 n2r t16 4+26 x8 0.01 dynamic -f 0 --init-scale=1024 --no-reduce\n"
-     "throu O3 25 w8 n2r t16 4+26 x8 0.01 128 1f 1 --dump-ranks=branches\n"
-     "throu O2 1 w8 n2r t16 4+26 x8 0.01 dynamic 1f 2 --init-scale=1024 --dump-ranks=branches\n"
-     "throu O2 5 w8 n2r t16 4+26 x8 0.01 dynamic 1f 2 --init-scale=1024 --dump-ranks=branches\n"
-     "throu O2 0 w8 n2r t16 4+26 x8 0.01 dynamic 1f 2 --init-scale=1024 --dump-ranks=branches\n"
-     "throu O2 25 w1 n1 t16 4+26 x8 0.01 dynamic 1f 4 --init-scale=1024\n"
-     "ddp_w O2 25 w1 n1 t16 4+26 x8 0.01 dynamic -f 0 --init-scale=1024 --comm=self\n"
-     "stron O2 25 w1 n1 t16 4+26 x64 0.01 dynamic -f 0 --init-scale=1024\n"
-     "throu O2 25 w2 n1 t16 4+26 x8 0.01 dynamic 1f 4 --init-scale=1024 --dump-ranks=branches\n"
-     "throu O2 25 w4 n1 t16 4+26 x8 0.01 dynamic 1f 12 --init-scale=1024 --dump-ranks=branches\n"
-     "phase O2 25 w8 n2r t16 1+2 x8 0.05 128 -f 0 --trace\n"
+     "throu O0 25 w8 n2r t16 4+26 x8 0.01 - -fre 1 \n"
+     "throu O1 25 w8 n2r t16 4+26 x8 0.01 dynamic -fre 1 --init-scale=1024\n"
+     "throu O2 25 w8 n2r t16 4+26 x8 0.01 dynamic -fre 15 --init-scale=1024\n"
+     "no_co O2 25 w8 n2r t16 4+26 x8 0.01 dynamic -fre 0 --init-scale=1024 --no-reduce\n"
+     "throu O3 25 w8 n2r t16 4+26 x8 0.01 128 -fre 1 \n"
+     "throu O2 1 w8 n2r t16 4+26 x8 0.01 dynamic -fre 2 --init-scale=1024\n"
+     "throu O2 5 w8 n2r t16 4+26 x8 0.01 dynamic -fre 2 --init-scale=1024\n"
+     "throu O2 0 w8 n2r t16 4+26 x8 0.01 dynamic -fre 2 --init-scale=1024\n"
+     "throu O2 25 w1 n1 t16 4+26 x8 0.01 dynamic -fre 4 --init-scale=1024\n"
+     "ddp_w O2 25 w1 n1 t16 4+26 x8 0.01 dynamic -fre 0 --init-scale=1024 --comm=self\n"
+     "stron O2 25 w1 n1 t16 4+26 x64 0.01 dynamic -fre 0 --init-scale=1024\n"
+     "throu O2 25 w2 n1 t16 4+26 x8 0.01 dynamic -fre 4 --init-scale=1024\n"
+     "throu O2 25 w4 n1 t16 4+26 x8 0.01 dynamic -fre 12 --init-scale=1024\n"
+     "loade O2 25 w8 n2r t16 4+26 x8 0.01 dynamic -fe 0 --init-scale=1024 --workers=15\n"
+     "phase O2 25 w8 n2r t16 1+2 x8 0.05 128 -fre 0 --trace\n"
      "curve O-1 -1 w13 n1 t1 0+40 x16 0.05 - - 0 \n"},
     {LS_PROFILE_QUICK, 1, 0, 2, 1, 16, 10, 3, 2, true,
-     "throu O0 25 w1 n1 t16 4+11 x2 0.01 - 1f 1 \n"
-     "throu O1 25 w1 n1 t16 4+11 x2 0.01 dynamic 1f 1 --init-scale=1024\n"
-     "throu O2 25 w1 n1 t16 4+11 x2 0.01 dynamic 1f 15 --init-scale=1024\n"
-     "throu O3 25 w1 n1 t16 4+11 x2 0.01 128 1f 1 \n"
-     "throu O2 1 w1 n1 t16 4+11 x2 0.01 dynamic 1f 2 --init-scale=1024\n"
-     "throu O2 5 w1 n1 t16 4+11 x2 0.01 dynamic 1f 2 --init-scale=1024\n"
-     "ddp_w O2 25 w1 n1 t16 4+11 x2 0.01 dynamic -f 0 --init-scale=1024 --comm=self\n"
-     "phase O2 25 w1 n1 t16 1+2 x2 0.05 128 -f 0 --trace\n"
+     "throu O0 25 w1 n1 t16 4+11 x2 0.01 - -fre 1 \n"
+     "throu O1 25 w1 n1 t16 4+11 x2 0.01 dynamic -fre 1 --init-scale=1024\n"
+     "throu O2 25 w1 n1 t16 4+11 x2 0.01 dynamic -fre 15 --init-scale=1024\n"
+     "throu O3 25 w1 n1 t16 4+11 x2 0.01 128 -fre 1 \n"
+     "throu O2 1 w1 n1 t16 4+11 x2 0.01 dynamic -fre 2 --init-scale=1024\n"
+     "throu O2 5 w1 n1 t16 4+11 x2 0.01 dynamic -fre 2 --init-scale=1024\n"
+     "loade O2 25 w1 n1 t16 4+11 x2 0.01 dynamic -fe 0 --init-scale=1024 --workers=15\n"
+     "ddp_w O2 25 w1 n1 t16 4+11 x2 0.01 dynamic -fre 0 --init-scale=1024 --comm=self\n"
+     "phase O2 25 w1 n1 t16 1+2 x2 0.05 128 -fre 0 --trace\n"
      "curve O-1 -1 w13 n1 t1 0+40 x16 0.05 - - 0 \n"
      "sdc O2 -1 w1 n1 t0 0+20 x2 0.01 128 - 0 --digest=param\n"
      "sdc O2 -1 w1 n1 t0 0+20 x2 0.01 128 - 0 --digest=param again\n"},
@@ -555,6 +558,7 @@ START_TEST(the_whole_plan)
     bench.bucket_count = plans[_i].buckets;
     bench.batch_size = plans[_i].batch;
     bench.device = plans[_i].device;
+    ls_text_put(bench.files, sizeof bench.files, "%s", plans[_i].device ? "/files" : "");
     ls_matrix_bench_jobs(&bench, &matrix);
     char *text = plan_text(&matrix);
     ck_assert_str_eq(text, plans[_i].plan);
@@ -564,7 +568,8 @@ START_TEST(the_whole_plan)
         ck_assert_str_eq(spec->arch, curves ? "resnet8" : "resnet18");
         ck_assert_int_eq(spec->image_size, curves ? 16 : 64);
         ck_assert_uint_eq(spec->seed, 7);
-        ck_assert_str_eq(spec->data, "synthetic");
+        ck_assert_str_eq(spec->data, spec->role == LS_ROLE_LOADER ? "/files" : "synthetic");
+        ck_assert_int_eq(spec->gpus, bench.device && !curves ? bench.gpus : 0);
         ck_assert_int_eq(spec->deterministic, spec->role == LS_ROLE_SDC);
         ck_assert_int_eq(spec->wrap,
                          curves || spec->role == LS_ROLE_SDC ? LS_WRAP_EACH : LS_WRAP_NONE);
@@ -904,6 +909,141 @@ START_TEST(estimates_follow_the_model)
 END_TEST
 
 /* By a network's multiply-adds and parameters; an unknown one counts as resnet50. */
+/* On GPUs: what one GPU's ranks compute, 15 s of start, a second for each audited step, 5 s for a
+ * dump. */
+START_TEST(estimates_of_gpus)
+{
+    ls_spec spec = ls_matrix_spec(LS_ROLE_REFERENCE);
+    ls_matrix_site site = {.cores = 4, .start_s = 10};
+    ls_text_put(spec.arch, sizeof spec.arch, "resnet50");
+    spec.image_size = 224;
+    spec.batch_size = 256;
+    spec.world = 8;
+    spec.gpus = 8;
+    spec.steps = 8;
+    spec.warmup_steps = 2;
+    double single = 256 * 4.09 * 6 / 20e3, half = 256 * 4.09 * 6 / 100e3;
+    check_near(ls_matrix_estimate_s(&spec, 4), 15 + 10 * (single + 0.01));
+    check_near(ls_matrix_estimate_at(&spec, &site), 15 + 10 * (single + 0.01));
+    spec.level = 1;
+    spec.accumulate = 2;
+    check_near(ls_matrix_estimate_s(&spec, 4), 15 + 10 * (2 * half + 0.01));
+    spec.gpus = 3; /* three ranks on one */
+    check_near(ls_matrix_estimate_s(&spec, 4), 15 + 30 * (2 * half + 0.01));
+    spec.real_nodes = true;
+    spec.nodes = 2;
+    check_near(ls_matrix_estimate_s(&spec, 4), 15 + 20 * (2 * half + 0.01));
+    ls_text_put(spec.dump_steps, sizeof spec.dump_steps, "1");
+    spec.role = LS_ROLE_THROUGHPUT;
+    check_near(ls_matrix_estimate_s(&spec, 4), 15 + 20 * (2 * half + 0.01) + 1 + 5);
+    spec.steps = 16;
+    check_near(ls_matrix_estimate_s(&spec, 4), 15 + 36 * (2 * half + 0.01) + 2 + 5);
+}
+END_TEST
+
+/* Half of a profile's time for the steps of a job on a GPU, 20 to 200; 8 on an emulated one. */
+START_TEST(steps_of_gpus)
+{
+    static const struct {
+        const char *arch;
+        ls_profile profile;
+        int image_size, batch_size, gpus, given, steps;
+        bool emulated;
+    } rows[] = {
+        /* 7.5, 15 and 3 s of 0.0728 s a step, less four that warm up, even */
+        {"resnet50", LS_PROFILE_QUICK, 224, 256, 2, 0, 98, false},
+        {"resnet50", LS_PROFILE_FULL, 224, 256, 2, 0, 200, false},
+        {"resnet50", LS_PROFILE_SMOKE, 224, 256, 2, 0, 36, false},
+        {"resnet8", LS_PROFILE_QUICK, 32, 8, 2, 0, 200, false},
+        {"resnet50", LS_PROFILE_RATED, 224, 256, 2, 0, 24, false},
+        {"resnet50", LS_PROFILE_QUICK, 224, 256, 2, 6, 6, false},
+        {"resnet20", LS_PROFILE_QUICK, 16, 4, 2, 0, 8, true},
+        {"resnet20", LS_PROFILE_QUICK, 16, 4, 2, 10, 10, true},
+    };
+    ls_matrix matrix = {0, 0, NULL, NULL};
+    ls_matrix_bench bench = usual(2, rows[_i].profile);
+    ls_text_put(bench.arch, sizeof bench.arch, "%s", rows[_i].arch);
+    bench.image_size = rows[_i].image_size;
+    bench.batch_size = rows[_i].batch_size;
+    bench.gpus = rows[_i].gpus;
+    bench.steps = rows[_i].given;
+    bench.emulated = rows[_i].emulated;
+    bench.device = true;
+    ls_matrix_bench_jobs(&bench, &matrix);
+    for (int i = 0; i < matrix.count; i++) {
+        const ls_spec *spec = &matrix.spec[i];
+        if (spec->role == LS_ROLE_THROUGHPUT) { /* the same number at all levels */
+            int timed = rows[_i].steps;
+            ck_assert_int_eq(spec->steps, timed + (timed + 2 < 16 ? 1 : 2));
+            ck_assert_int_eq(spec->warmup_steps, 4);
+            ck_assert_int_eq(spec->gpus, rows[_i].emulated ? 0 : 2);
+        }
+    }
+    ls_matrix_free(&matrix);
+}
+END_TEST
+
+/* Where batches stay on the device, the first step is dumped by a job that loads it. */
+START_TEST(first_steps_of_timed_jobs)
+{
+    ls_matrix matrix = {0, 0, NULL, NULL};
+    ls_matrix_bench bench = usual(2, LS_PROFILE_QUICK);
+    char id[96], own[96], line[2048];
+    ls_matrix_bench_jobs(&bench, &matrix);
+    for (int i = 0; i < matrix.count; i++) { /* on a CPU it is the job itself */
+        ls_spec first = ls_matrix_first_step(&matrix.spec[i]);
+        ls_matrix_id(&first, id);
+        ck_assert_str_eq(id, matrix.id[i]);
+        ck_assert_int_eq(first.role, matrix.spec[i].role);
+    }
+    ls_matrix_free(&matrix);
+    bench.device = true;
+    ls_matrix_bench_jobs(&bench, &matrix);
+    for (int i = 0; i < matrix.count; i++) {
+        const ls_spec *timed = &matrix.spec[i];
+        ls_spec first = ls_matrix_first_step(timed);
+        ls_matrix_id(&first, id);
+        if (timed->role != LS_ROLE_THROUGHPUT) {
+            continue;
+        }
+        ck_assert_str_ne(id, matrix.id[i]);
+        ls_matrix_site site = {.run_directory = "/run", .device = "cuda", .cores = 2};
+        ls_job job;
+        ck_assert_int_eq(ls_matrix_job(&first, &site, &job), LS_OK);
+        line[0] = '\0';
+        for (int k = 0; k < job.command.count; k++) {
+            ls_text_add(line, sizeof line, "%s ", job.command.word[k]);
+        }
+        ls_job_free(&job);
+        ck_assert_msg(strstr(line, "--steps=1 ") != NULL, "%s", line);
+        ck_assert_msg(strstr(line, "--dump-steps=1 ") != NULL, "%s", line);
+        ck_assert_msg(strstr(line, "--engines=/run/engines.txt ") != NULL, "%s", line);
+        ck_assert_msg((strstr(line, "--dump-ranks=branches ") != NULL) == (first.world > 1), "%s",
+                      line);
+        ck_assert_msg(strstr(line, "--resident") == NULL && strstr(line, "--audit") == NULL, "%s",
+                      line);
+        ck_assert_int_eq(first.role, LS_ROLE_EVIDENCE);
+        ck_assert_int_eq(first.sweep, 0);
+        /* nothing else differs */
+        ls_text_put(first.dump_steps, sizeof first.dump_steps, "%s", timed->dump_steps);
+        ls_text_put(first.extra, sizeof first.extra, "%s", timed->extra);
+        first.resident = timed->resident;
+        first.warmup_steps = timed->warmup_steps;
+        first.steps = timed->steps;
+        ls_matrix_id(&first, own);
+        ck_assert_str_eq(own, matrix.id[i]);
+        /* the form that gives the same bits every time */
+        ls_spec same = ls_matrix_deterministic(timed, 4);
+        ck_assert(same.deterministic && !same.engines && same.dump_steps[0] == '\0');
+        ck_assert_int_eq(same.role, LS_ROLE_EVIDENCE);
+        ck_assert_int_eq(same.warmup_steps + same.resident + (int)same.sweep, 0);
+        ck_assert_int_eq(same.steps, 4);
+        ck_assert_str_eq(same.extra, timed->extra);
+    }
+    ls_matrix_free(&matrix);
+}
+END_TEST
+
 START_TEST(estimates_know_the_networks)
 {
     static const struct {
@@ -1253,6 +1393,9 @@ int main(void)
     tcase_add_test(tests, jobs_have_names);
     tcase_add_test(tests, an_id_follows_from_the_job);
     tcase_add_test(tests, estimates_follow_the_model);
+    tcase_add_test(tests, estimates_of_gpus);
+    tcase_add_loop_test(tests, steps_of_gpus, 0, 8);
+    tcase_add_test(tests, first_steps_of_timed_jobs);
     tcase_add_test(tests, estimates_know_the_networks);
     tcase_add_test(tests, every_member_of_a_job);
     tcase_add_test(tests, a_spec_begins_with_the_defaults);

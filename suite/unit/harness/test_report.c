@@ -79,6 +79,7 @@ START_TEST(tables_hold_what_was_run)
                       strstr(head.title, "half is emulated") != NULL &&
                       strstr(head.title, "8 ranks share 2 cores") != NULL,
                   "%s", head.title);
+    ck_assert(strstr(head.title, "the GPU is emulated") == NULL);
     ck_assert_int_eq(ls_table_read_head(scratch, "throughput_by_bucket", &head), LS_OK);
     ck_assert_int_eq(head.rows, 4); /* the killed one has no row: it is not 0 images/s */
     ck_assert_msg(strstr(head.title, "cannot be distinguished; 25 MB is 1.11 x as fast as 1 MB") !=

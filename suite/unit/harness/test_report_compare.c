@@ -29,6 +29,7 @@ typedef struct timed {
     int bucket_mb, nodes; /* 0: 25 MB, one node */
     double second_half;   /* its steps take that much longer; 0: they do not */
     int slow_step;        /* it takes three times as long; 0: none does */
+    double data_ms;       /* of a step; 0: not reported */
 } timed;
 
 enum { WARMUP = 2, MB = 1000000 };
@@ -63,8 +64,9 @@ static void write_rank(const char *folder, const timed *job, int rank)
     fprintf(file,
             "{\"event\":\"start\",\"threads\":1,\"activation_bytes\":%g,\"workspace_bytes\":%d,"
             "\"memory\":{\"parameters\":%d,\"gradients\":%d,\"masters\":%d,\"moments\":0,"
-            "\"buffers\":0},\"options\":{\"opt-level\":\"%s\"}}\n",
-            job->activation_bytes, 100 * MB, 20 * MB, 20 * MB, 40 * MB, job->level);
+            "\"buffers\":0},\"options\":{\"opt-level\":\"%s\"%s}}\n",
+            job->activation_bytes, 100 * MB, 20 * MB, 20 * MB, 40 * MB, job->level,
+            strcmp(job->role, "loader") == 0 ? ",\"workers\":3" : "");
     double at_ms = 1500; /* since the start of the launcher: the first step ends 100 ms later */
     for (int step = 1; step <= steps; step++) {
         double ms = step == 1 ? 100 : step_ms(job, step);
@@ -76,9 +78,13 @@ static void write_rank(const char *folder, const timed *job, int rank)
         at_ms += ms;
         fprintf(file,
                 "{\"event\":\"step\",\"step\":%d,\"loss\":1.%c,\"images\":%d,\"at_ns\":%.0f,"
-                "\"ms\":{\"total\":%.6f,\"comm\":30,\"comm_exposed\":%d,\"instrument\":%d}}\n",
+                "\"ms\":{\"total\":%.6f,\"comm\":30,\"comm_exposed\":%d,\"instrument\":%d",
                 step, job->level[1], job->batch_size, 1e9 + at_ms * 1e6, ms, 12 + 10 * rank,
                 step == 1 ? 40 : 0);
+        if (job->data_ms > 0) {
+            fprintf(file, ",\"data\":%g", job->data_ms);
+        }
+        fprintf(file, "}}\n");
     }
     fprintf(file, "{\"event\":\"end\"}\n");
     fclose(file);
@@ -457,6 +463,48 @@ static void write_again(int job, double ms, int count, double second_half)
     ck_assert_int_eq(ls_report_load(scratch, &run), LS_OK);
 }
 
+/* The job of O1 becomes that which reads files, to be compared with O2's 100 ms. */
+START_TEST(images_from_files)
+{
+    static const struct {
+        double step_ms, data_ms;
+        int needed;
+        const char *said;
+    } rows[] = {
+        {125, 25, 4,
+         "compared with rows whose batches stay on the GPU: slower by 20.0 % [20.0, 20.0]; a step "
+         "waits 20 % of its time for 3 workers per rank, and about 4 would keep up."},
+        {400, 300, 12,
+         "waits 75 % of its time for 3 workers per rank, and about 12 would keep up."},
+        {125, 2, 3, "waits 2 % of its time for 3 workers per rank."},
+        {100, 0, 3, "waits 0 % of its time for 3 workers per rank."},
+    };
+    jobs[O1_W4].role = "loader";
+    jobs[O1_W4].level = "O2";
+    jobs[O1_W4].data_ms = rows[_i].data_ms;
+    write_again(O1_W4, rows[_i].step_ms, 0, 0);
+    ls_report_loader loader;
+    ck_assert(ls_report_compare_loader(&run, &loader));
+    ck_assert_str_eq(loader.reading->record->id, "o1.w4");
+    ck_assert_str_eq(loader.resident->record->id, "o2.w4");
+    ck_assert_double_eq_tol(loader.ratio.value, 100 / rows[_i].step_ms, 2 * SLACK);
+    ck_assert_int_eq(loader.workers, 3);
+    ck_assert_int_eq(loader.workers_needed, rows[_i].needed);
+    ck_assert_msg(is_said(rows[_i].said), "%s", cJSON_Print(ls_report_compare_sentences(&run)));
+    cJSON *all = ls_report_compare_json(&run);
+    const cJSON *entry = cJSON_GetObjectItemCaseSensitive(all, "loader");
+    ck_assert_double_eq(ls_json_number(entry, "ratio", 0), loader.ratio.value);
+    ck_assert_double_eq(ls_json_number(entry, "waited_share", -1), loader.waited);
+    ck_assert_int_eq(ls_json_int(entry, "workers", 0), 3);
+    ck_assert_int_eq(ls_json_int(entry, "workers_needed", 0), rows[_i].needed);
+    cJSON_Delete(all);
+    jobs[O1_W4].checked = false; /* no result: nothing is compared */
+    write_again(O1_W4, 0, 0, 0);
+    ck_assert(!ls_report_compare_loader(&run, &loader));
+    ck_assert(!is_said("Images from files"));
+}
+END_TEST
+
 /* One step of 14 takes 303 ms, the others 99 or 101. */
 START_TEST(tails_are_percentiles)
 {
@@ -650,6 +698,7 @@ int main(void)
     tcase_add_test(tests, tails_are_percentiles);
     tcase_add_test(tests, the_band_is_a_table);
     tcase_add_test(tests, programs_read_the_same_figures);
+    tcase_add_loop_test(tests, images_from_files, 0, 4);
     tcase_add_loop_test(tests, the_words_follow_the_figures, 0,
                         (int)(sizeof sayings / sizeof *sayings));
     tcase_add_test(tests, all_of_it_word_for_word);

@@ -120,6 +120,51 @@ START_TEST(gradients_closest_to_their_limits)
 }
 END_TEST
 
+/* What limits a comparison of two jobs: the run, then nodes, too many ranks and emulated half of
+ * the second. */
+static const struct {
+    const char *run;
+    int nodes;
+    bool oversubscribed, half;
+    const char *marks;
+} limits[] = {
+    {"{}", 1, false, false, ""},
+    {"{}", 2, false, false, " (2 nodes are simulated)"},
+    {"{}", 1, false, true, " (half is emulated)"},
+    {"{}", 1, true, false, " (4 ranks share too few devices)"},
+    {"{\"machine\":{\"cores\":1}}", 1, true, false, " (4 ranks share 1 core)"},
+    {"{\"machine\":{\"cores\":2}}", 4, true, true,
+     " (4 nodes are simulated; half is emulated; 4 ranks share 2 cores)"},
+    {"{\"machine\":{\"cores\":2},\"options\":{\"emulated\":true}}", 1, true, true,
+     " (the GPU is emulated on the CPU; 4 ranks share 2 cores)"},
+    {"{\"options\":{\"emulated\":true}}", 1, false, false, " (the GPU is emulated on the CPU)"},
+    {"{\"options\":{\"emulated\":false}}", 1, false, true, " (half is emulated)"},
+};
+
+START_TEST(titles_say_what_limits)
+{
+    static const int steps[4] = {0};
+    ls_report_job job[2] = {job_of(2, steps), job_of(4, steps)};
+    const ls_report_job *jobs[] = {&job[0], &job[1]};
+    ls_report_run run = {.record = cJSON_Parse(limits[_i].run)};
+    char title[LS_TABLE_TITLE_BYTES] = "T";
+    job[0].record->spec.world = 2;
+    job[0].record->spec.nodes = 1;
+    job[1].record->spec.world = 4;
+    job[1].record->spec.nodes = limits[_i].nodes;
+    job[1].record->oversubscribed = limits[_i].oversubscribed;
+    job[1].record->half_emulated = limits[_i].half;
+    ls_table_add_marks(&run, jobs, 2, title);
+    ck_assert_str_eq(title + 1, limits[_i].marks);
+    job[0].record->oversubscribed = limits[_i].oversubscribed; /* the most ranks are named */
+    ls_table_add_marks(&run, jobs, 1, title);
+    ck_assert(limits[_i].oversubscribed == (strstr(title, "2 ranks share") != NULL));
+    cJSON_Delete(run.record);
+    drop_job(&job[0]);
+    drop_job(&job[1]);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("report_tables");
@@ -128,6 +173,7 @@ int main(void)
     tcase_add_checked_fixture(tests, open_scratch, close_scratch);
     tcase_add_loop_test(tests, heads_are_read_back, 0, sizeof heads / sizeof *heads);
     tcase_add_test(tests, labels_are_plain);
+    tcase_add_loop_test(tests, titles_say_what_limits, 0, sizeof limits / sizeof *limits);
     tcase_add_loop_test(tests, gradients_closest_to_their_limits, 0,
                         sizeof judged / sizeof *judged);
     suite_add_tcase(suite, tests);

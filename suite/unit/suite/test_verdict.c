@@ -85,6 +85,19 @@ START_TEST(gradients_that_stayed_local_are_never_right)
     ck_assert(ls_verdict_of_outcome(&record, &v));
     ck_assert_int_eq(v.code, LS_FAIL);
     ck_assert_ptr_nonnull(strstr(v.evidence, "--no-reduce"));
+    static const struct {
+        ls_record_state state;
+        ls_verdict_code code;
+    } others[] = {{LS_RECORD_UNKNOWN, LS_FAIL},
+                  {LS_RECORD_TIMED_OUT, LS_TIMEOUT}, /* how it ended comes first */
+                  {LS_RECORD_STOPPED, LS_SKIP},
+                  {LS_RECORD_NOT_STARTED, LS_INFRA}};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        memset(&v, 0, sizeof v);
+        record.state = others[i].state;
+        ck_assert(ls_verdict_of_outcome(&record, &v));
+        ck_assert_int_eq(v.code, others[i].code);
+    }
     cJSON_Delete(rank.start);
 }
 END_TEST
