@@ -2,9 +2,9 @@
 """Speed compared with the installed PyTorch, on one GPU: same network, batch and image size, data on the device.
 
 First every way of PyTorch has one run of its own, within a time of its own: eager with channels last under autocast,
-a half model with f32 masters, the whole step as a CUDA graph, torch.compile. Then the fastest takes turns with
-lockstep-train, so that whatever the machine does meanwhile falls on both. Each run is a process. Written into --out:
-peer.rows (rows of gpu-check), peer.md, peer.json.
+a half model with f32 masters, the whole step as a CUDA graph, torch.compile, and what of these goes together. Then the
+fastest takes turns with lockstep-train, so that whatever the machine does meanwhile falls on both. Each run is a process.
+Both time the engines of their libraries first. Written into --out: peer.rows (rows of gpu-check), peer.md, peer.json.
 
 --trial runs on the CPU, with whatever sizes were given: it tries this script, its figures say nothing.
 """
@@ -18,6 +18,13 @@ import sys
 import time
 
 WARMUP, RESIDENT, CLASSES = 10, 4, 1000
+
+
+# What PyTorch is tried with, and its seconds at most; words of a way: graph (the whole step in one CUDA graph), masters (a
+# half model with f32 masters), compile, overhead and autotune (modes of it).
+WAYS = [("eager", 60), ("graph", 60), ("compile.graph", 150), ("compile.graph.masters", 150), ("graph.masters", 60),
+        ("compile", 60), ("compile.overhead", 90), ("masters", 60), ("compile.graph.autotune", 240)]
+MODES = {"overhead": "reduce-overhead", "autotune": "max-autotune-no-cudagraphs"}
 
 
 # ---- one run of PyTorch, in a process of its own -----------------------------------------------------------------
@@ -53,7 +60,8 @@ def worker(way, o):
     scaled = half is torch.float16 and "f32" not in way and "tf32" not in way
     # a graph cannot ask whether a step is to be skipped
     scaler = torch.cuda.amp.GradScaler(init_scale=1024) if scaled and "graph" not in way and not masters else None
-    run = torch.compile(model) if "compile" in way else model
+    mode = next((MODES[word] for word in way.split(".") if word in MODES), None)
+    run = torch.compile(model, mode=mode) if "compile" in way else model
     shape = (o.batch, 3, o.image_size, o.image_size)
     batches = [(torch.randn(shape, device=device).to(memory_format=torch.channels_last),
                 torch.randint(0, CLASSES, (o.batch,), device=device)) for _ in range(RESIDENT)]
@@ -172,7 +180,9 @@ def our_run(what, o, limit, batch):
     events = os.path.join(folder, "rank0.jsonl")
     if os.path.exists(events):
         os.unlink(events)
-    words = [o.train, "--device=cuda", f"-a{o.arch}", f"--image-size={o.image_size}", f"-b{batch}",
+    engines = os.path.join(o.out, "engines.txt")
+    words = [o.train, "--device=cuda", "--cudnn-benchmark", f"--engines={engines}", f"-a{o.arch}",
+             f"--image-size={o.image_size}", f"-b{batch}",
              f"--num-classes={CLASSES}", f"--steps={WARMUP + o.steps}", "--data=synthetic", f"--resident={RESIDENT}",
              "--digest=none", "--lr=0.01", "--print-freq=0"] + OURS[what].split()
     command(words, limit, dict(os.environ, LS_RUN_DIR=folder))
@@ -220,8 +230,10 @@ class Peer:
         self.row("ok", name, time.time() - begun, f"{images:.0f} images/s, {result['memory'] / 1e9:.1f} GB")
         return images
 
-    def best(self, ways, batch):
-        rates = {way: self.once(way, batch, limit) for way, limit in ways}
+    def best(self, ways, batch, kept=0):
+        """The fastest of the ways that can be tried while `kept` seconds are left."""
+        rates = {way: self.once(way, batch, min(limit, self.left() - kept)) for way, limit in ways
+                 if self.left() > kept + 15}
         rates = {way: images for way, images in rates.items() if images}
         return max(rates, key=rates.get) if rates else None
 
@@ -262,11 +274,10 @@ class Peer:
     def run(self):
         o, batch = self.o, self.o.batch
         self.versions = ""
-        ways = [("eager", 60), ("masters", 60), ("graph", 60), ("graph.masters", 60), ("compile", 150)]
-        bf16 = [("eager.bf16", 60), ("graph.bf16", 60)]
-        if o.trial:
-            ways, bf16 = [("eager", 60)], []
-        best = self.best(ways, batch)
+        bf16 = [("eager.bf16", 60), ("graph.bf16", 60), ("compile.graph.bf16", 90)]
+        if o.trial:  # a CPU has no graphs
+            bf16 = []
+        best = self.best([way for way in WAYS if not o.trial or "graph" not in way[0]], batch, 0.4 * o.limit)
         best_bf16 = self.best(bf16, batch)
         self.turns(f"ours.o2.b{batch}", "o2", best, batch, 1.25, 5)
         self.turns(f"ours.o1.b{batch}", "o1", best, batch, 1.1, 3)
