@@ -71,8 +71,6 @@ rm -rf "$folder" && mkdir -p "$folder" || exit 3
 began=$(date +%s)
 cd "$here" || exit 3
 . "$here/suite/make/gpu_steps.sh"
-LS_FORWARD=
-export LS_FORWARD
 
 # The archive is written last, also when a step hangs and the machine's own limit ends the script.
 archive() {
@@ -93,7 +91,8 @@ archive() {
     echo "archive: $OUT/$stage.tar.xz"
 }
 trap archive EXIT
-trap 'exit 3' TERM INT HUP
+child=
+trap '[ -z "$child" ] || kill "$child"; row FAIL stopped 0 "by a signal"; exit 3' TERM INT HUP
 failures() { grep -c '^FAIL' "$folder/rows.tsv"; }
 
 # The device libraries of this machine: in the folders of Python's packages, where the loader does not look.

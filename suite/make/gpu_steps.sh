@@ -20,7 +20,9 @@ step() {
     fi
     [ "$most" -lt "$rest" ] || most=$rest
     from=$(now)
-    timeout -k 15 "$most" "$@" >"$folder/$name.log" 2>&1 </dev/null
+    timeout -k 15 "$most" "$@" >"$folder/$name.log" 2>&1 </dev/null & # a trap runs while it is waited for
+    child=$!
+    wait "$child"
     code=$?
     took=$(($(now) - from))
     return 0
