@@ -1,6 +1,7 @@
-/* Kernels: blocks run one after another, the threads of a block as fibers. A thread that never
- * waits runs to its end on the previous thread's fiber, so that kernels without barriers cost one
- * call per thread; a thread that waits keeps its fiber and the next thread gets another. */
+/* Kernels: blocks run one after another, the threads of a block as fibers, both in an order that
+ * can be changed, because results must not depend on it. A thread that never waits runs to its end
+ * on the previous thread's fiber, so that kernels without barriers cost one call per thread; a
+ * thread that waits keeps its fiber and the next thread gets another. */
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -32,7 +33,9 @@ static struct machine {
     unsigned ready[MOST_THREADS], ready_first, ready_count;
     fiber *scheduler, *worker[MOST_THREADS], *idle[MOST_THREADS];
     int worker_count, idle_count;
-    bool backward;
+    bool backward, shuffled;
+    uint64_t random;               /* shuffled: the state of the draws, over all kernels */
+    unsigned begins[MOST_THREADS]; /* the order in which threads begin */
     unsigned char shared[SHARED_BYTES + 2 * GUARD * MOST_ARRAYS];
     size_t shared_used, shared_bytes;
     array array[MOST_ARRAYS];
@@ -63,6 +66,42 @@ void emulate_abort(const char *format, ...)
         fprintf(stderr, "emulation: %s\n", text);
     }
     abort();
+}
+
+/* ---- order ----------------------------------------------------------------------------------- */
+
+/* A whole number below `limit` (SplitMix64). */
+static uint64_t draw(uint64_t limit)
+{
+    uint64_t z = machine.random += UINT64_C(0x9e3779b97f4a7c15);
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return (z ^ (z >> 31)) % limit;
+}
+
+static void read_order(void)
+{
+    static uint64_t seed; /* of the draws so far */
+    const char *order = getenv("LS_EMULATED_ORDER");
+    machine.backward = order != NULL && strcmp(order, "backward") == 0;
+    machine.shuffled = order != NULL && order[0] >= '0' && order[0] <= '9';
+    if (machine.shuffled && strtoull(order, NULL, 10) + 1 != seed) {
+        seed = strtoull(order, NULL, 10) + 1;
+        machine.random = seed;
+    }
+}
+
+/* The numbers below `count` in the order asked for. */
+static void fill_order(unsigned *number, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++) {
+        number[i] = machine.backward ? count - 1 - i : i;
+    }
+    for (unsigned i = count; machine.shuffled && i > 1; i--) {
+        unsigned k = (unsigned)draw(i), other = number[k];
+        number[k] = number[i - 1];
+        number[i - 1] = other;
+    }
 }
 
 /* ---- shared memory --------------------------------------------------------------------------- */
@@ -226,9 +265,7 @@ static void worker(void *argument)
     fiber *me = machine.worker[(intptr_t)argument];
     for (;;) {
         while (machine.next < machine.count) {
-            unsigned begun = machine.next++;
-            emulate_thread *thread =
-                &machine.thread[machine.backward ? machine.count - 1 - begun : begun];
+            emulate_thread *thread = &machine.thread[machine.begins[machine.next++]];
             thread->fiber = me;
             machine.kernel->now = thread;
             machine.kernel->run(machine.kernel->arguments);
@@ -238,7 +275,7 @@ static void worker(void *argument)
                 emulate_abort("returns while %u threads wait in __syncthreads", machine.arrived);
             }
             if (machine.ready_count > 0) {
-                break; /* prefer waiting threads: fewer fibers */
+                break; /* prefer waiting threads: fewer fibers, or draw again */
             }
         }
         machine.idle[machine.idle_count++] = me;
@@ -271,6 +308,20 @@ static void stuck(void)
     }
 }
 
+/* Shuffled: any thread that may go on is the next. */
+static void take_ready(void)
+{
+    if (machine.shuffled) {
+        unsigned *first = &machine.ready[machine.ready_first],
+                 *other =
+                     &machine
+                          .ready[(machine.ready_first + draw(machine.ready_count)) % MOST_THREADS],
+                 flat = *other;
+        *other = *first;
+        *first = flat;
+    }
+}
+
 static void run_block(void)
 {
     const dim3 size = machine.kernel->block;
@@ -284,14 +335,17 @@ static void run_block(void)
     }
     machine.next = machine.exited = machine.arrived = 0;
     machine.ready_first = machine.ready_count = 0;
+    fill_order(machine.begins, machine.count);
     while (machine.exited < machine.count) {
-        if (machine.ready_count > 0) {
+        bool begins = machine.next < machine.count;
+        if (machine.ready_count > 0 && !(machine.shuffled && begins && draw(2) == 0)) {
+            take_ready();
             emulate_thread *thread = &machine.thread[machine.ready[machine.ready_first]];
             machine.ready_first = (machine.ready_first + 1) % MOST_THREADS;
             machine.ready_count--;
             machine.kernel->now = thread;
             fiber_switch(machine.scheduler, thread->fiber);
-        } else if (machine.next < machine.count) {
+        } else if (begins) {
             fiber_switch(machine.scheduler, free_worker());
         } else {
             stuck();
@@ -314,8 +368,7 @@ static bool run_kernel(void *memory)
     pthread_mutex_lock(&machine.lock);
     emulate_kernel kernel = one->kernel;
     kernel.arguments = one->arguments;
-    const char *order = getenv("LS_EMULATED_ORDER");
-    machine.backward = order != NULL && strcmp(order, "backward") == 0;
+    read_order();
     machine.kernel = &kernel;
     machine.count = kernel.block.x * kernel.block.y * kernel.block.z;
     if (machine.scheduler == NULL) {
@@ -324,13 +377,19 @@ static bool run_kernel(void *memory)
         check_shared();
     }
     uint64_t blocks = (uint64_t)kernel.grid.x * kernel.grid.y * kernel.grid.z;
+    unsigned *order = malloc(blocks * sizeof *order);
+    if (order == NULL || blocks > UINT32_MAX) {
+        emulate_abort("no memory for the order of %llu blocks", (unsigned long long)blocks);
+    }
+    fill_order(order, (unsigned)blocks);
     for (uint64_t b = 0; b < blocks; b++) {
-        uint64_t at = machine.backward ? blocks - 1 - b : b;
+        uint64_t at = order[b];
         kernel.block_index.x = (unsigned)(at % kernel.grid.x);
         kernel.block_index.y = (unsigned)(at / kernel.grid.x % kernel.grid.y);
         kernel.block_index.z = (unsigned)(at / kernel.grid.x / kernel.grid.y);
         run_block();
     }
+    free(order);
     machine.kernel = NULL;
     pthread_mutex_unlock(&machine.lock);
     return true;

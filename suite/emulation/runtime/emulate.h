@@ -9,7 +9,9 @@
  *   LS_EMULATED_CAPABILITY=75   compute capability 7.5 [90]
  *   LS_EMULATED_LATE=1          work runs when a caller waits for it, not when it is enqueued
  *   LS_EMULATED_GUARD=1         device memory is out of the host's reach while no work runs
- *   LS_EMULATED_ORDER=backward  blocks, and threads of a block, begin in the opposite order
+ *   LS_EMULATED_ORDER=backward  blocks, and threads of a block, begin in the opposite order; a
+ *                               number is the seed of an order that is drawn, also of threads that
+ *                               go on after they have waited
  *   LS_EMULATED_UNRECORDED=W    W cannot be recorded into a graph: convolutions of pass forward,
  *                               data or weights, which wait for the stream; nccl's operations; the
  *                               end of a recording, or its instantiate. W:R: on the rank R

@@ -100,6 +100,58 @@ START_TEST(blocks_sum_by_shuffles_and_barriers)
 }
 END_TEST
 
+/* Each thread but three passes its predecessor's number on, through shared memory that is written
+ * after a barrier; `barrier`: and read after another. */
+LS_KERNEL pass_on(int *to, int barrier)
+{
+    LS_SHARED(int, number, 64);
+    int at = (int)threadIdx.x;
+    number[at] = -1;
+    __syncthreads();
+    number[at] = at;
+    if (barrier) {
+        __syncthreads();
+    }
+    to[at] = at > 1 && at < (int)blockDim.x - 1 ? number[at - 1] : at;
+}
+
+static ls_status launch_pass_on(int *to, int barrier)
+{
+    LS_LAUNCH(pass_on, 1, 64, stream, to, barrier);
+    return LS_OK;
+}
+
+static bool passed_on(const char *order, int barrier)
+{
+    int *numbers = device<int>(64), host[64];
+    bool right = true;
+    setenv("LS_EMULATED_ORDER", order, 1);
+    ck_assert_int_eq(launch_pass_on(numbers, barrier), LS_OK);
+    read_back(host, numbers, 64);
+    unsetenv("LS_EMULATED_ORDER");
+    for (int at = 0; at < 64; at++) {
+        right = right && host[at] == (at > 1 && at < 63 ? at - 1 : at);
+    }
+    cudaFree(numbers);
+    return right;
+}
+
+/* A barrier that is missing shows in drawn orders, also where neither direction shows it. */
+START_TEST(order_shows_a_missing_barrier)
+{
+    int wrong = 0;
+    for (int seed = 0; seed < 50; seed++) {
+        char order[16];
+        snprintf(order, sizeof order, "%d", seed);
+        ck_assert(passed_on(order, 1));
+        wrong += !passed_on(order, 0);
+    }
+    ck_assert(passed_on("forward", 1) && passed_on("backward", 1));
+    ck_assert(passed_on("forward", 0) && passed_on("backward", 0));
+    ck_assert_int_eq(wrong, 50);
+}
+END_TEST
+
 LS_KERNEL votes(unsigned *ballot, int *partner, int *best)
 {
     int lane = (int)threadIdx.x;
@@ -431,6 +483,7 @@ int main(void)
     TCase *launch = tcase_create("launch");
     tcase_add_checked_fixture(launch, set_up, tear_down);
     tcase_add_test(launch, blocks_sum_by_shuffles_and_barriers);
+    tcase_add_test(launch, order_shows_a_missing_barrier);
     tcase_add_test(launch, lanes_vote_and_exchange);
     tcase_add_test(launch, elements_of_every_type);
     tcase_add_loop_test(launch, wrong_kernels_abort, 0, 6);

@@ -64,6 +64,8 @@ START_TEST(however_it_is_launched)
         {"LS_EMULATED_LATE=1", "--cuda-graph off"},
         {"LS_EMULATED_LATE=1", "--cuda-graph on"},
         {"LS_EMULATED_ORDER=backward", "--cuda-graph on"},
+        {"LS_EMULATED_ORDER=1", "--cuda-graph on"},
+        {"LS_EMULATED_ORDER=2", "--cuda-graph off"},
         {"LS_EMULATED_GUARD=1", "--cuda-graph on"},
         {"A=1", "--comm self"},
         {"A=1", "--trace"},
