@@ -162,6 +162,7 @@ START_TEST(dumps_cost_what_they_do)
 {
     ck_assert_int_eq(train("LS_EMULATED_LATE=1", "--digest none --dump-steps 3"), 0);
     double total = time_of(3, "total"), instrument = time_of(3, "instrument");
+    ck_assert(time_of(3, "data") > 0); /* the batch was drawn and copied */
     /* all work except the optimizer's is waited for, and the host copies a few hundred KB */
     ck_assert_msg(instrument > 0 && instrument < total, "%g of %g ms", instrument, total);
 }
@@ -334,6 +335,16 @@ START_TEST(refused_in_one_line)
     ck_assert_msg(strstr(log, row->log) != NULL, "%s: %s", row->options, log);
     ck_assert_ptr_eq(strchr(log, '\n'), log + strlen(log) - 1);
     free(log);
+    /* what is not offered is said to the judge, too */
+    const char *option = strstr(row->options, "--device cpu ");
+    if (row->code == 4 && option != NULL) {
+        char event[160];
+        option += strlen("--device cpu ");
+        snprintf(event, sizeof event,
+                 "{\"event\":\"unsupported\",\"schema\":1,\"option\":\"%.*s\",\"why\":\"",
+                 (int)strcspn(option, " "), option);
+        ck_assert(says("rank0.jsonl", event));
+    }
 }
 END_TEST
 

@@ -34,6 +34,8 @@ static const struct wrong {
      "plain weights"},
     {TRAIN "x", LS_ERR_USAGE, "unexpected argument 'x'; --help lists the options"},
     {TRAIN "--init plain", LS_ERR_USAGE, "plain: conv1.weight is missing"},
+    {TRAIN "--overflow-at 1 --overflow-as inf@conv9.weight", LS_ERR_USAGE,
+     "--overflow-as: resnet8 has no parameter conv9.weight; allowed: names such as conv1.weight"},
     {TRAIN "--init dir", LS_ERR_USAGE, "dir is a folder, not a regular file"},
     {TRAIN "--init fifo", LS_ERR_USAGE, "fifo is a FIFO, not a regular file"},
     {TRAIN "--init file", LS_ERR_USAGE, "file is not a whole safetensors file: it has 2 bytes"},
