@@ -175,8 +175,10 @@ START_TEST(resident_batches)
     same(&first, "A=1", "");
     same(&first, "A=1", "--resident 5");
     free(first);
-    ck_assert_int_eq(train("A=1", "--resident 2"), 0);
+    ck_assert_int_eq(train("A=1", "--resident 2 --comm self"), 0);
     ck_assert(says("rank0.jsonl", "\"resident\":2"));
+    ck_assert(says("rank0.jsonl",
+                   "\"engine\":\"self\",\"engine_text\":\"self (a world of one, built in)\""));
 }
 END_TEST
 

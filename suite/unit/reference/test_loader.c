@@ -195,13 +195,14 @@ static int threads_now(void)
     return count;
 }
 
-/* From none to the most, and refused beyond. */
+/* From none to the most, and refused beyond; all are gone with the loader. */
 START_TEST(as_many_threads_as_asked)
 {
     static const int asked[] = {0, 1, 5, 256};
     ls_loader *loader;
     ls_loader_options options = options_for("synthetic");
     int before = threads_now();
+    ls_loader_close(NULL);
     for (int i = 0; i < 4; i++) {
         ls_loader_batch batch;
         options.workers = asked[i];
@@ -209,7 +210,11 @@ START_TEST(as_many_threads_as_asked)
         ck_assert_int_eq(ls_loader_next(loader, &batch), LS_OK);
         ck_assert_int_eq(threads_now() - before, asked[i]);
         ls_loader_close(loader);
-        before = threads_now(); /* of those that have been joined the kernel may still know */
+        /* of those that have been joined the kernel may still know */
+        for (int wait_ms = 0; wait_ms < 10000 && threads_now() > before; wait_ms++) {
+            usleep(1000);
+        }
+        ck_assert_int_eq(threads_now(), before);
     }
     options.workers = 257;
     ck_assert_int_eq(ls_loader_open(&options, &loader), LS_ERR_USAGE);
