@@ -145,6 +145,7 @@ START_TEST(counts_have_limits)
         {"nodes", offsetof(ls_spec, nodes), 1024, 1},
         {"accumulate", offsetof(ls_spec, accumulate), 1048576, 1},
         {"threads", offsetof(ls_spec, threads), 1048576, 0},
+        {"resident", offsetof(ls_spec, resident), 1048576, 0},
         {"warmup_steps", offsetof(ls_spec, warmup_steps), 536870912, 0},
         {"steps", offsetof(ls_spec, steps), 536870912, 0},
     };
@@ -219,6 +220,7 @@ START_TEST(traits_of_every_role)
         [LS_ROLE_NO_COMM] = {"no_comm", true, false, true},
         [LS_ROLE_DDP_WORLD1] = {"ddp_world1", true, true, true},
         [LS_ROLE_STRONG_SCALING] = {"strong_scaling", true, true, true},
+        [LS_ROLE_LOADER] = {"loader", true, true, true},
         [LS_ROLE_CURVES] = {"curves", false, false, true},
         [LS_ROLE_SDC] = {"sdc", false, false, true},
         [LS_ROLE_UNKNOWN] = {"", false, false, false},

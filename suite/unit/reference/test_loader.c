@@ -2,11 +2,13 @@
  * with the batch they belong to. */
 #include <check.h>
 #include <dirent.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "kernels/core/clock.h"
 #include "kernels/core/digest.h"
 #include "reference/data/dataset.h"
 #include "reference/data/loader.h"
@@ -211,8 +213,9 @@ START_TEST(as_many_threads_as_asked)
         ck_assert_int_eq(threads_now() - before, asked[i]);
         ls_loader_close(loader);
         /* of those that have been joined the kernel may still know */
-        for (int wait_ms = 0; wait_ms < 10000 && threads_now() > before; wait_ms++) {
-            usleep(1000);
+        int64_t deadline_ns = ls_clock_after(10);
+        while (threads_now() > before && ls_clock_ns() < deadline_ns) {
+            sched_yield();
         }
         ck_assert_int_eq(threads_now(), before);
     }
