@@ -114,14 +114,15 @@ START_TEST(facts_as_they_are_written)
         spec.sweep = rows[i].sweep;
         spec.sync_bn = i == 0;
         spec.threads = 6;
+        spec.resident = i == 1 ? 8 : 0;
         spec.warmup_steps = 7;
         LS_TEXT(want, 600,
                 "{\"role\":\"no_comm\",\"arch\":\"resnet20\",\"image_size\":16,\"batch_size\":4,"
                 "%s\"half\":\"fp16\",\"world\":1,\"nodes\":%d,\"simulated\":%s,%s"
-                "\"dialect\":\"apex\",\"sync_bn\":%s,\"accumulate\":1,\"threads\":6,"
+                "\"dialect\":\"apex\",\"sync_bn\":%s,\"accumulate\":1,\"threads\":6,%s"
                 "\"warmup_steps\":7,\"steps\":3,\"sweep\":[%s]}",
                 rows[i].level_text, rows[i].nodes, rows[i].simulated, rows[i].bucket,
-                i == 0 ? "true" : "false", rows[i].sweep_text);
+                i == 0 ? "true" : "false", i == 1 ? "\"resident\":8," : "", rows[i].sweep_text);
         cJSON *facts = ls_spec_facts(&spec);
         char *text = cJSON_PrintUnformatted(facts);
         ck_assert_str_eq(text, want);
