@@ -1,0 +1,721 @@
+/* Which jobs a bench is made of. */
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness/run/matrix_bench.h"
+#include "kernels/core/text.h"
+#include "suite/unit/run_suite.h"
+
+static ls_matrix_bench usual(int ranks, ls_profile profile)
+{
+    ls_matrix_bench bench = {.profile = profile,
+                             .ranks = ranks,
+                             .sim_nodes = 2,
+                             .level_count = 4,
+                             .level = {0, 1, 2, 3},
+                             .bucket_count = 4,
+                             .bucket_mb = {1, 5, 25, LS_BUCKET_DELAYED},
+                             .arch = "resnet18",
+                             .image_size = 64,
+                             .batch_size = 8,
+                             .cores = 2,
+                             .data = "synthetic",
+                             .seed = 7};
+    return bench;
+}
+
+static int count_of(const ls_matrix *matrix, int level, double bucket_mb, int world, int nodes)
+{
+    int count = 0;
+    for (int i = 0; i < matrix->count; i++) {
+        const ls_spec *spec = &matrix->spec[i];
+        count += spec->role == LS_ROLE_THROUGHPUT && spec->level == level &&
+                 spec->bucket_mb == bucket_mb && spec->world == world && spec->nodes == nodes;
+    }
+    return count;
+}
+
+START_TEST(quick_varies_one_factor_at_a_time)
+{
+    ls_matrix matrix = {0, 0, NULL, NULL};
+    ls_matrix_bench bench = usual(8, LS_PROFILE_QUICK);
+    ls_matrix_bench_jobs(&bench, &matrix);
+    for (int level = 0; level < 4; level++) {
+        ck_assert_int_eq(count_of(&matrix, level, 25, 8, 1), 1);
+    }
+    ck_assert_int_eq(count_of(&matrix, 2, 1, 8, 1), 1);
+    ck_assert_int_eq(count_of(&matrix, 2, 5, 8, 1), 1);
+    ck_assert_int_eq(count_of(&matrix, 2, LS_BUCKET_DELAYED, 8, 1), 1);
+    for (int world = 1; world < 8; world *= 2) {
+        ck_assert_int_eq(count_of(&matrix, 2, 25, world, 1), 1);
+    }
+    ck_assert_int_eq(count_of(&matrix, 2, 25, 8, 2), 1);
+    int rows = 0;
+    for (int i = 0; i < matrix.count; i++) {
+        rows += ls_matrix_is_row(&matrix.spec[i]);
+    }
+    ck_assert_int_eq(rows, 12); /* 11 timed and the phases job */
+    ck_assert_int_eq(matrix.count - rows, 4);
+    ls_matrix_free(&matrix);
+}
+END_TEST
+
+static const ls_spec *of_role(const ls_matrix *matrix, ls_role role, int level, int world)
+{
+    for (int i = 0; i < matrix->count; i++) {
+        const ls_spec *spec = &matrix->spec[i];
+        if (spec->role == role && spec->level == level && spec->world == world) {
+            return spec;
+        }
+    }
+    return NULL;
+}
+
+START_TEST(what_a_row_is_compared_with_differs_in_one_thing)
+{
+    ls_matrix matrix = {0, 0, NULL, NULL};
+    ls_matrix_bench bench = usual(8, LS_PROFILE_QUICK);
+    ls_matrix_bench_jobs(&bench, &matrix);
+    const ls_spec *row = of_role(&matrix, LS_ROLE_THROUGHPUT, 2, 8);
+    const ls_spec *twin = of_role(&matrix, LS_ROLE_NO_COMM, 2, 8);
+    ck_assert(twin != NULL && strstr(twin->extra, "--no-reduce") != NULL);
+    ck_assert_int_eq(twin->steps, row->steps);
+    ck_assert_int_eq(twin->batch_size, row->batch_size);
+    ck_assert_str_eq(twin->dump_steps, "");
+    const ls_spec *alone = of_role(&matrix, LS_ROLE_THROUGHPUT, 2, 1);
+    const ls_spec *self = of_role(&matrix, LS_ROLE_DDP_WORLD1, 2, 1);
+    ck_assert(self != NULL && strstr(self->extra, "--comm=self") != NULL);
+    ck_assert(strstr(alone->extra, "--comm") == NULL);
+    ck_assert_int_eq(self->steps, alone->steps);
+    const ls_spec *strong = of_role(&matrix, LS_ROLE_STRONG_SCALING, 2, 1);
+    ck_assert_int_eq(strong->batch_size, 8 * row->batch_size);
+    ls_matrix_free(&matrix);
+}
+END_TEST
+
+START_TEST(every_run_of_the_curves_has_its_own_options)
+{
+    ls_matrix matrix = {0, 0, NULL, NULL};
+    ls_matrix_bench bench = usual(2, LS_PROFILE_QUICK);
+    ls_matrix_bench_jobs(&bench, &matrix);
+    const ls_spec *curves = of_role(&matrix, LS_ROLE_CURVES, -1, LS_MATRIX_BAND_RUNS + 3);
+    ck_assert_ptr_nonnull(curves);
+    ck_assert_str_eq(curves->each,
+                     "--opt-level=O0 --seed=7|--opt-level=O0 --seed=8|--opt-level=O0 --seed=9|"
+                     "--opt-level=O0 --seed=10|--opt-level=O0 --seed=11|--opt-level=O0 --seed=12|"
+                     "--opt-level=O0 --seed=13|--opt-level=O0 --seed=14|--opt-level=O0 --seed=15|"
+                     "--opt-level=O0 --seed=16|"
+                     "--opt-level=O1 --loss-scale=dynamic --init-scale=1024|"
+                     "--opt-level=O2 --loss-scale=dynamic --init-scale=1024|"
+                     "--opt-level=O3 --loss-scale=128");
+    ls_matrix_site site = {.subject = "t", .run_directory = "/r", .device = "cpu", .cores = 2};
+    ls_job job;
+    ck_assert_int_eq(ls_matrix_job(curves, &site, &job), LS_OK);
+    ck_assert_str_eq(job.command.word[0], "sh");
+    const char *script = job.command.word[2];
+    ck_assert_ptr_nonnull(strstr(script, " 0) set -- \"$@\" --opt-level=O0 --seed=7 ;;"));
+    ck_assert_ptr_nonnull(strstr(script, " 9) set -- \"$@\" --opt-level=O0 --seed=16 ;;"));
+    ck_assert_ptr_nonnull(strstr(script, " 12) set -- \"$@\" --opt-level=O3"));
+    ls_job_free(&job);
+    ls_matrix_free(&matrix);
+}
+END_TEST
+
+/* Twice, on as many GPUs of one machine as have a rank; none without a GPU or on several hosts. */
+START_TEST(every_gpu_computes_the_same_twice)
+{
+    static const struct {
+        int ranks, gpus, hosts, world;
+    } machines[] = {{8, 4, 0, 4}, {2, 4, 1, 2}, {8, 0, 0, 0}, {8, 4, 2, 0}};
+    for (size_t m = 0; m < sizeof machines / sizeof *machines; m++) {
+        ls_matrix matrix = {0, 0, NULL, NULL};
+        ls_matrix_bench bench = usual(machines[m].ranks, LS_PROFILE_QUICK);
+        int count = 0;
+        bench.gpus = machines[m].gpus;
+        bench.hosts = machines[m].hosts;
+        ls_matrix_bench_jobs(&bench, &matrix);
+        for (int i = 0; i < matrix.count; i++) {
+            const ls_spec *spec = &matrix.spec[i];
+            if (spec->role == LS_ROLE_SDC) {
+                ck_assert_int_eq(spec->repeat, count++);
+                ck_assert_int_eq(spec->world, machines[m].world);
+                ck_assert_int_eq(spec->batch_size, bench.batch_size);
+                ck_assert_int_eq(spec->image_size, bench.image_size);
+                ck_assert_str_eq(spec->arch, bench.arch);
+                ck_assert_uint_eq(spec->seed, bench.seed);
+            }
+        }
+        ck_assert_int_eq(count, machines[m].world > 0 ? 2 : 0);
+        ls_matrix_free(&matrix);
+    }
+}
+END_TEST
+
+START_TEST(rated_steps_depend_on_no_machine)
+{
+    ls_matrix small = {0, 0, NULL, NULL}, large = small;
+    ls_matrix_bench bench = usual(8, LS_PROFILE_RATED);
+    ls_matrix_bench_jobs(&bench, &small);
+    bench.cores = 64;
+    ls_matrix_bench_jobs(&bench, &large);
+    ck_assert_int_eq(small.count, large.count);
+    for (int i = 0; i < small.count; i++) {
+        ck_assert_int_eq(small.spec[i].steps, large.spec[i].steps);
+        ck_assert_int_eq(small.spec[i].warmup_steps, large.spec[i].warmup_steps);
+    }
+    ls_matrix_free(&small);
+    ls_matrix_free(&large);
+}
+END_TEST
+
+static bool pair_stands(const ls_matrix *matrix, int level, double bucket_mb, int world, int nodes)
+{
+    for (int i = 0; i < matrix->count; i++) {
+        const ls_spec *spec = &matrix->spec[i];
+        if (spec->role == LS_ROLE_THROUGHPUT && (level < 0 || spec->level == level) &&
+            (bucket_mb < 0 || spec->bucket_mb == bucket_mb) &&
+            (world < 0 || spec->world == world) && (nodes < 0 || spec->nodes == nodes)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+START_TEST(full_covers_every_pair_and_not_the_product)
+{
+    ls_matrix matrix = {0, 0, NULL, NULL};
+    ls_matrix_bench bench = usual(8, LS_PROFILE_FULL);
+    ls_matrix_bench_jobs(&bench, &matrix);
+    static const int worlds[] = {1, 2, 4, 8};
+    for (int level = 0; level < 4; level++) {
+        for (int b = 0; b < 4; b++) {
+            ck_assert(pair_stands(&matrix, level, bench.bucket_mb[b], -1, -1));
+        }
+        for (int w = 0; w < 4; w++) {
+            ck_assert(pair_stands(&matrix, level, -1, worlds[w], -1));
+            for (int b = 0; b < 4 && w > 0; b++) {
+                ck_assert(pair_stands(&matrix, -1, bench.bucket_mb[b], worlds[w], -1));
+            }
+            ck_assert(w == 0 || pair_stands(&matrix, -1, -1, worlds[w], 2));
+        }
+        for (int nodes = 1; nodes <= 2; nodes++) {
+            ck_assert(pair_stands(&matrix, level, -1, -1, nodes));
+            ck_assert(pair_stands(&matrix, -1, bench.bucket_mb[level], -1, nodes));
+        }
+    }
+    int rows = 0;
+    for (int i = 0; i < matrix.count; i++) {
+        rows += matrix.spec[i].role == LS_ROLE_THROUGHPUT;
+    }
+    ck_assert_int_lt(rows, 32); /* the cross product has 4 * 4 * 3 * 2 + 4 */
+    ls_matrix_free(&matrix);
+}
+END_TEST
+
+START_TEST(the_middle_is_a_point_of_every_sweep)
+{
+    ls_matrix matrix = {0, 0, NULL, NULL};
+    ls_matrix_bench bench = usual(4, LS_PROFILE_QUICK);
+    ls_matrix_bench_jobs(&bench, &matrix);
+    unsigned joined = 0;
+    for (int i = 0; i < matrix.count; i++) {
+        const ls_spec *spec = &matrix.spec[i];
+        if (spec->role == LS_ROLE_THROUGHPUT && spec->level == 2 && spec->bucket_mb == 25 &&
+            spec->world == 4 && spec->nodes == 1) {
+            joined = spec->sweep;
+        }
+    }
+    ck_assert_uint_eq(joined, LS_SWEEP_LEVEL | LS_SWEEP_BUCKET | LS_SWEEP_WORLD | LS_SWEEP_NODES);
+    ls_matrix_free(&matrix);
+}
+END_TEST
+
+/* Three hosts of two ranks: a world that fits one host stays there, a larger one spans hosts. */
+START_TEST(hosts_are_filled_one_by_one)
+{
+    ls_matrix matrix = {.count = 0};
+    ls_matrix_bench bench = usual(6, LS_PROFILE_QUICK);
+    bench.hosts = 3;
+    bench.sim_nodes = 1;
+    ls_matrix_bench_jobs(&bench, &matrix);
+    ck_assert_int_eq(count_of(&matrix, 2, 25, 1, 1), 1);
+    ck_assert_int_eq(count_of(&matrix, 2, 25, 2, 1), 1);
+    ck_assert_int_eq(count_of(&matrix, 2, 25, 4, 2), 1);
+    for (int level = 0; level < 4; level++) {
+        ck_assert_int_eq(count_of(&matrix, level, 25, 6, 3), 1);
+    }
+    for (int i = 0; i < matrix.count; i++) {
+        const ls_spec *spec = &matrix.spec[i];
+        char label[64];
+        ls_matrix_label(spec, label);
+        ck_assert_int_eq(spec->real_nodes, spec->nodes > 1);
+        ck_assert_ptr_null(strstr(label, "sim."));
+    }
+    ls_matrix_free(&matrix);
+}
+END_TEST
+
+START_TEST(a_choice_of_levels_and_buckets_is_kept)
+{
+    ls_matrix matrix = {0, 0, NULL, NULL};
+    ls_matrix_bench bench = usual(2, LS_PROFILE_QUICK);
+    bench.level_count = 1;
+    bench.level[0] = 1;
+    bench.bucket_count = 1;
+    bench.bucket_mb[0] = 5;
+    ls_matrix_bench_jobs(&bench, &matrix);
+    ck_assert_int_gt(matrix.count, 0);
+    for (int i = 0; i < matrix.count; i++) {
+        ck_assert_int_eq(matrix.spec[i].level, 1);
+        ck_assert(matrix.spec[i].bucket_mb == 5);
+    }
+    ls_matrix_free(&matrix);
+}
+END_TEST
+
+START_TEST(timed_steps_can_be_halved_and_keep_the_time)
+{
+    for (int ranks = 1; ranks <= 8; ranks *= 2) {
+        ls_matrix_bench bench = usual(ranks, LS_PROFILE_QUICK);
+        ls_matrix matrix = {0, 0, NULL, NULL};
+        ls_matrix_bench_jobs(&bench, &matrix);
+        double seconds = 0;
+        for (int i = 0; i < matrix.count; i++) {
+            const ls_spec *spec = &matrix.spec[i];
+            seconds += ls_matrix_estimate_s(spec, 2);
+            int audited = !ls_spec_is_timed(spec)                 ? 0
+                          : spec->steps < LS_MATRIX_AUDITED_TWICE ? 1
+                                                                  : 2;
+            int measured = spec->steps - audited; /* what figures are made of */
+            ck_assert(spec->role == LS_ROLE_PHASES || (measured >= 4 && measured % 2 == 0));
+        }
+        ck_assert(seconds < 300); /* evidence, references and the report have the sixth minute */
+        ls_matrix_free(&matrix);
+    }
+}
+END_TEST
+
+/* Rows and baselines, each from its first timed step on, each with a seed of its own, also where
+ * two runs differ in theirs only; nothing else, and no other subject. */
+START_TEST(timed_jobs_of_ours_are_audited_each_in_other_steps)
+{
+    enum { MOST = 128 };
+    char seeds[MOST][32];
+    int count = 0;
+    for (unsigned run = 7; run < 9; run++) {
+        ls_matrix_bench bench = usual(8, LS_PROFILE_QUICK);
+        ls_matrix matrix = {0, 0, NULL, NULL};
+        bench.seed = run;
+        ls_matrix_bench_jobs(&bench, &matrix);
+        for (int i = 0; i < matrix.count; i++) {
+            const ls_spec *spec = &matrix.spec[i];
+            ls_matrix_site site = {.run_directory = "/nowhere", .device = "cpu", .cores = 2};
+            ls_job job;
+            ck_assert_int_eq(ls_matrix_job(spec, &site, &job), LS_OK);
+            const char *found = NULL;
+            for (int k = 0; k < job.command.count; k++) {
+                found =
+                    strncmp(job.command.word[k], "--audit=", 8) == 0 ? job.command.word[k] : found;
+            }
+            ck_assert((found != NULL) == ls_spec_is_timed(spec));
+            int seed_bytes = 0, every = 0, from = 0;
+            if (found != NULL) {
+                ck_assert_int_eq(sscanf(found, "--audit=%*u%n:%d:%d", &seed_bytes, &every, &from),
+                                 2);
+                ck_assert_int_eq(every, spec->steps < 16 ? spec->steps : spec->steps / 2);
+                ck_assert_int_eq(from, spec->warmup_steps + 1);
+                ls_text_put(seeds[count], 32, "%.*s", seed_bytes, found);
+                for (int k = 0; k < count; k++) {
+                    ck_assert_str_ne(seeds[k], seeds[count]);
+                }
+                ck_assert_int_lt(++count, MOST);
+            }
+            ls_job_free(&job);
+        }
+        ls_matrix_free(&matrix);
+    }
+    ck_assert_int_ge(count, 2 * 14);
+}
+END_TEST
+
+/* ---- whole plans ----------------------------------------------------------------------------- */
+
+/* One line for each job: role, level, bucket, world, nodes (real ones with an r), threads, warm-up
+ * and timed steps, batch, learning rate, scale, dumps (followed with an f, on resident batches with
+ * an r, engines chosen by time with an e), sweeps, further options. */
+static char *plan_text(const ls_matrix *matrix)
+{
+    char *text = NULL;
+    size_t bytes;
+    FILE *to = open_memstream(&text, &bytes);
+    for (int i = 0; i < matrix->count; i++) {
+        const ls_spec *s = &matrix->spec[i];
+        fprintf(to, "%.5s O%d %g w%d n%d%s t%d %d+%d x%d %g %s %s%s%s%s %u %s%s\n",
+                ls_spec_role_name(s->role), s->level, s->bucket_mb, s->world, s->nodes,
+                s->real_nodes ? "r" : "", s->threads, s->warmup_steps, s->steps, s->batch_size,
+                s->lr, s->loss_scale[0] == '\0' ? "-" : s->loss_scale,
+                s->dump_steps[0] == '\0' ? "-" : s->dump_steps, s->followed ? "f" : "",
+                s->resident > 0 ? "r" : "", s->engines ? "e" : "", s->sweep, s->extra,
+                s->repeat > 0 ? " again" : "");
+    }
+    fclose(to);
+    return text;
+}
+
+static const struct {
+    ls_profile profile;
+    int ranks, hosts, sim_nodes, gpus, cores, steps, buckets, batch;
+    bool device;
+    const char *plan;
+} plans[] = {
+    {LS_PROFILE_SMOKE, 4, 0, 2, 0, 2, 0, 4, 8, false,
+     "throu O0 25 w4 n1 t1 1+5 x8 0.01 - 1 1 \n"
+     "throu O2 25 w1 n1 t1 1+13 x8 0.01 dynamic 1f 4 --init-scale=1024\n"
+     "throu O2 25 w4 n1 t1 1+5 x8 0.01 dynamic 1f 15 --init-scale=1024 --dump-ranks=branches\n"},
+    {LS_PROFILE_QUICK, 6, 0, 2, 0, 2, 0, 4, 8, false,
+     "throu O0 25 w6 n1 t1 2+11 x8 0.01 - 1 1 \n"
+     "throu O1 25 w6 n1 t1 2+11 x8 0.01 dynamic 1f 1 --init-scale=1024 --dump-ranks=branches\n"
+     "throu O2 25 w6 n1 t1 2+11 x8 0.01 dynamic 1f 15 --init-scale=1024 --dump-ranks=branches\n"
+     "no_co O2 25 w6 n1 t1 2+11 x8 0.01 dynamic -f 0 --init-scale=1024 --no-reduce\n"
+     "throu O3 25 w6 n1 t1 2+11 x8 0.01 128 1f 1 --dump-ranks=branches\n"
+     "throu O2 1 w6 n1 t1 2+11 x8 0.01 dynamic 1f 2 --init-scale=1024 --dump-ranks=branches\n"
+     "throu O2 5 w6 n1 t1 2+11 x8 0.01 dynamic 1f 2 --init-scale=1024 --dump-ranks=branches\n"
+     "throu O2 0 w6 n1 t1 2+11 x8 0.01 dynamic 1f 2 --init-scale=1024 --dump-ranks=branches\n"
+     "throu O2 25 w1 n1 t1 2+38 x8 0.01 dynamic 1f 4 --init-scale=1024\n"
+     "ddp_w O2 25 w1 n1 t1 2+38 x8 0.01 dynamic -f 0 --init-scale=1024 --comm=self\n"
+     "stron O2 25 w1 n1 t1 2+7 x48 0.01 dynamic -f 0 --init-scale=1024\n"
+     "throu O2 25 w2 n1 t1 2+38 x8 0.01 dynamic 1f 4 --init-scale=1024 --dump-ranks=branches\n"
+     "throu O2 25 w4 n1 t1 2+18 x8 0.01 dynamic 1f 4 --init-scale=1024 --dump-ranks=branches\n"
+     "throu O2 25 w6 n2 t1 2+11 x8 0.01 dynamic 1f 8 --init-scale=1024 --dump-ranks=branches\n"
+     "phase O2 25 w6 n1 t1 1+2 x8 0.05 128 -f 0 --trace\n"
+     "curve O-1 -1 w13 n1 t1 0+40 x16 0.05 - - 0 \n"},
+    {LS_PROFILE_RATED, 8, 2, 1, 8, 64, 0, 4, 8, true,
+     "throu O0 25 w8 n2r t16 4+26 x8 0.01 - -fre 1 \n"
+     "throu O1 25 w8 n2r t16 4+26 x8 0.01 dynamic -fre 1 --init-scale=1024\n"
+     "throu O2 25 w8 n2r t16 4+26 x8 0.01 dynamic -fre 15 --init-scale=1024\n"
+     "no_co O2 25 w8 n2r t16 4+26 x8 0.01 dynamic -fre 0 --init-scale=1024 --no-reduce\n"
+     "throu O3 25 w8 n2r t16 4+26 x8 0.01 128 -fre 1 \n"
+     "throu O2 1 w8 n2r t16 4+26 x8 0.01 dynamic -fre 2 --init-scale=1024\n"
+     "throu O2 5 w8 n2r t16 4+26 x8 0.01 dynamic -fre 2 --init-scale=1024\n"
+     "throu O2 0 w8 n2r t16 4+26 x8 0.01 dynamic -fre 2 --init-scale=1024\n"
+     "throu O2 25 w1 n1 t16 4+26 x8 0.01 dynamic -fre 4 --init-scale=1024\n"
+     "ddp_w O2 25 w1 n1 t16 4+26 x8 0.01 dynamic -fre 0 --init-scale=1024 --comm=self\n"
+     "stron O2 25 w1 n1 t16 4+26 x64 0.01 dynamic -fre 0 --init-scale=1024\n"
+     "throu O2 25 w2 n1 t16 4+26 x8 0.01 dynamic -fre 4 --init-scale=1024\n"
+     "throu O2 25 w4 n1 t16 4+26 x8 0.01 dynamic -fre 12 --init-scale=1024\n"
+     "loade O2 25 w8 n2r t16 4+26 x8 0.01 dynamic -fe 0 --init-scale=1024 --workers=15\n"
+     "phase O2 25 w8 n2r t16 1+2 x8 0.05 128 -fre 0 --trace\n"
+     "curve O-1 -1 w13 n1 t1 0+40 x16 0.05 - - 0 \n"},
+    {LS_PROFILE_QUICK, 1, 0, 2, 1, 16, 10, 3, 2, true,
+     "throu O0 25 w1 n1 t16 4+11 x2 0.01 - -fre 1 \n"
+     "throu O1 25 w1 n1 t16 4+11 x2 0.01 dynamic -fre 1 --init-scale=1024\n"
+     "throu O2 25 w1 n1 t16 4+11 x2 0.01 dynamic -fre 15 --init-scale=1024\n"
+     "throu O3 25 w1 n1 t16 4+11 x2 0.01 128 -fre 1 \n"
+     "throu O2 1 w1 n1 t16 4+11 x2 0.01 dynamic -fre 2 --init-scale=1024\n"
+     "throu O2 5 w1 n1 t16 4+11 x2 0.01 dynamic -fre 2 --init-scale=1024\n"
+     "loade O2 25 w1 n1 t16 4+11 x2 0.01 dynamic -fe 0 --init-scale=1024 --workers=15\n"
+     "ddp_w O2 25 w1 n1 t16 4+11 x2 0.01 dynamic -fre 0 --init-scale=1024 --comm=self\n"
+     "phase O2 25 w1 n1 t16 1+2 x2 0.05 128 -fre 0 --trace\n"
+     "curve O-1 -1 w13 n1 t1 0+40 x16 0.05 - - 0 \n"
+     "sdc O2 -1 w1 n1 t0 0+20 x2 0.01 128 - 0 --digest=param\n"
+     "sdc O2 -1 w1 n1 t0 0+20 x2 0.01 128 - 0 --digest=param again\n"},
+    {LS_PROFILE_FULL, 6, 0, 2, 0, 8, 0, 3, 4, false,
+     "throu O0 25 w6 n1 t1 2+110 x4 0.01 - 1 1 \n"
+     "no_co O0 25 w6 n1 t1 2+110 x4 0.01 - - 0  --no-reduce\n"
+     "throu O1 25 w6 n1 t1 2+110 x4 0.01 dynamic 1f 1 --init-scale=1024 --dump-ranks=branches\n"
+     "no_co O1 25 w6 n1 t1 2+110 x4 0.01 dynamic -f 0 --init-scale=1024 --no-reduce\n"
+     "throu O2 25 w6 n1 t1 2+110 x4 0.01 dynamic 1f 15 --init-scale=1024 --dump-ranks=branches\n"
+     "no_co O2 25 w6 n1 t1 2+110 x4 0.01 dynamic -f 0 --init-scale=1024 --no-reduce\n"
+     "throu O3 25 w6 n1 t1 2+110 x4 0.01 128 1f 1 --dump-ranks=branches\n"
+     "no_co O3 25 w6 n1 t1 2+110 x4 0.01 128 -f 0  --no-reduce\n"
+     "throu O2 1 w6 n1 t1 2+110 x4 0.01 dynamic 1f 2 --init-scale=1024 --dump-ranks=branches\n"
+     "throu O2 5 w6 n1 t1 2+110 x4 0.01 dynamic 1f 2 --init-scale=1024 --dump-ranks=branches\n"
+     "throu O2 25 w1 n1 t1 2+114 x4 0.01 dynamic 1f 4 --init-scale=1024\n"
+     "ddp_w O2 25 w1 n1 t1 2+114 x4 0.01 dynamic -f 0 --init-scale=1024 --comm=self\n"
+     "stron O2 25 w1 n1 t1 2+34 x24 0.01 dynamic -f 0 --init-scale=1024\n"
+     "throu O2 25 w2 n1 t1 2+114 x4 0.01 dynamic 1f 4 --init-scale=1024 --dump-ranks=branches\n"
+     "no_co O2 25 w2 n1 t1 2+114 x4 0.01 dynamic -f 0 --init-scale=1024 --no-reduce\n"
+     "stron O2 25 w2 n1 t1 2+58 x12 0.01 dynamic -f 0 --init-scale=1024\n"
+     "throu O2 25 w4 n1 t1 2+112 x4 0.01 dynamic 1f 4 --init-scale=1024 --dump-ranks=branches\n"
+     "no_co O2 25 w4 n1 t1 2+112 x4 0.01 dynamic -f 0 --init-scale=1024 --no-reduce\n"
+     "throu O2 25 w6 n2 t1 2+110 x4 0.01 dynamic 1f 8 --init-scale=1024 --dump-ranks=branches\n"
+     "throu O0 1 w2 n2 t1 2+114 x4 0.01 - 1 0 \n"
+     "throu O1 5 w4 n2 t1 2+112 x4 0.01 dynamic 1f 0 --init-scale=1024 --dump-ranks=branches\n"
+     "throu O3 1 w4 n2 t1 2+112 x4 0.01 128 1f 0 --dump-ranks=branches\n"
+     "throu O3 5 w2 n1 t1 2+114 x4 0.01 128 1f 0 --dump-ranks=branches\n"
+     "throu O0 5 w4 n1 t1 2+112 x4 0.01 - 1 0 \n"
+     "throu O1 1 w2 n1 t1 2+114 x4 0.01 dynamic 1f 0 --init-scale=1024 --dump-ranks=branches\n"
+     "throu O0 25 w1 n1 t1 2+114 x4 0.01 - 1 0 \n"
+     "throu O1 25 w1 n1 t1 2+114 x4 0.01 dynamic 1f 0 --init-scale=1024\n"
+     "throu O3 25 w1 n1 t1 2+114 x4 0.01 128 1f 0 \n"
+     "phase O2 25 w6 n1 t1 1+2 x4 0.05 128 -f 0 --trace\n"
+     "curve O-1 -1 w13 n1 t1 0+40 x16 0.05 - - 0 \n"},
+};
+
+START_TEST(the_whole_plan)
+{
+    ls_matrix matrix = {0, 0, NULL, NULL};
+    ls_matrix_bench bench = usual(plans[_i].ranks, plans[_i].profile);
+    bench.hosts = plans[_i].hosts;
+    bench.sim_nodes = plans[_i].sim_nodes;
+    bench.gpus = plans[_i].gpus;
+    bench.cores = plans[_i].cores;
+    bench.steps = plans[_i].steps;
+    bench.bucket_count = plans[_i].buckets;
+    bench.batch_size = plans[_i].batch;
+    bench.device = plans[_i].device;
+    ls_text_put(bench.files, sizeof bench.files, "%s", plans[_i].device ? "/files" : "");
+    ls_matrix_bench_jobs(&bench, &matrix);
+    char *text = plan_text(&matrix);
+    ck_assert_str_eq(text, plans[_i].plan);
+    for (int i = 0; i < matrix.count; i++) { /* the same for all jobs */
+        const ls_spec *spec = &matrix.spec[i];
+        bool curves = spec->role == LS_ROLE_CURVES;
+        ck_assert_str_eq(spec->arch, curves ? "resnet8" : "resnet18");
+        ck_assert_int_eq(spec->image_size, curves ? 16 : 64);
+        ck_assert_uint_eq(spec->seed, 7);
+        ck_assert_str_eq(spec->data, spec->role == LS_ROLE_LOADER ? "/files" : "synthetic");
+        ck_assert_int_eq(spec->gpus, bench.device && !curves ? bench.gpus : 0);
+        ck_assert_int_eq(spec->deterministic, spec->role == LS_ROLE_SDC);
+        ck_assert_int_eq(spec->wrap,
+                         curves || spec->role == LS_ROLE_SDC ? LS_WRAP_EACH : LS_WRAP_NONE);
+    }
+    free(text);
+    ls_matrix_free(&matrix);
+}
+END_TEST
+
+static const struct {
+    ls_matrix_bench bench;
+    const char *plan;
+} chosen[] = {
+    /* worlds that are no powers of two, levels without O2 and O0, buckets as near to 25 MB */
+    {{.profile = LS_PROFILE_QUICK,
+      .ranks = 10,
+      .hosts = 2,
+      .level_count = 2,
+      .level = {3, 1, 2, 0},
+      .bucket_count = 2,
+      .bucket_mb = {30, 20, 25},
+      .steps = 1},
+     "throu O3 30 w10 n2r t1 2+2 x1 0.01 128 1f 1 --dump-ranks=branches\n"
+     "throu O1 30 w10 n2r t1 2+2 x1 0.01 dynamic 1f 15 --init-scale=1024 --dump-ranks=branches\n"
+     "no_co O1 30 w10 n2r t1 2+2 x1 0.01 dynamic -f 0 --init-scale=1024 --no-reduce\n"
+     "throu O1 20 w10 n2r t1 2+2 x1 0.01 dynamic 1f 2 --init-scale=1024 --dump-ranks=branches\n"
+     "throu O1 30 w1 n1 t1 2+2 x1 0.01 dynamic 1f 4 --init-scale=1024\n"
+     "ddp_w O1 30 w1 n1 t1 2+2 x1 0.01 dynamic -f 0 --init-scale=1024 --comm=self\n"
+     "stron O1 30 w1 n1 t1 2+2 x10 0.01 dynamic -f 0 --init-scale=1024\n"
+     "throu O1 30 w2 n1 t1 2+2 x1 0.01 dynamic 1f 4 --init-scale=1024 --dump-ranks=branches\n"
+     "throu O1 30 w4 n1 t1 2+2 x1 0.01 dynamic 1f 4 --init-scale=1024 --dump-ranks=branches\n"
+     "throu O1 30 w5 n1 t1 2+2 x1 0.01 dynamic 1f 12 --init-scale=1024 --dump-ranks=branches\n"
+     "phase O1 30 w10 n2r t1 1+2 x1 0.05 128 -f 0 --trace\n"},
+    {{.profile = LS_PROFILE_QUICK,
+      .ranks = 2,
+      .level_count = 3,
+      .level = {3, 0, 1, 2},
+      .bucket_count = 2,
+      .bucket_mb = {30, 20.5, 25},
+      .steps = 13},
+     "throu O3 20.5 w2 n1 t1 2+14 x1 0.01 128 1f 1 --dump-ranks=branches\n"
+     "throu O0 20.5 w2 n1 t1 2+14 x1 0.01 - 1 1 \n"
+     "throu O1 20.5 w2 n1 t1 2+14 x1 0.01 dynamic 1f 15 --init-scale=1024 --dump-ranks=branches\n"
+     "no_co O1 20.5 w2 n1 t1 2+14 x1 0.01 dynamic -f 0 --init-scale=1024 --no-reduce\n"
+     "throu O1 30 w2 n1 t1 2+14 x1 0.01 dynamic 1f 2 --init-scale=1024 --dump-ranks=branches\n"
+     "throu O1 20.5 w1 n1 t1 2+14 x1 0.01 dynamic 1f 4 --init-scale=1024\n"
+     "ddp_w O1 20.5 w1 n1 t1 2+14 x1 0.01 dynamic -f 0 --init-scale=1024 --comm=self\n"
+     "stron O1 20.5 w1 n1 t1 2+14 x2 0.01 dynamic -f 0 --init-scale=1024\n"
+     "phase O1 20.5 w2 n1 t1 1+2 x1 0.05 128 -f 0 --trace\n"
+     "curve O-1 -1 w12 n1 t1 0+200 x16 0.05 - - 0 \n"},
+    /* steps that are given, up to where a job is audited twice */
+    {{.profile = LS_PROFILE_SMOKE, .ranks = 1, .level_count = 1, .level = {0}, .steps = 14},
+     "throu O0 0 w1 n1 t2 1+16 x1 0.01 - 1 15 \n"},
+    {{.profile = LS_PROFILE_SMOKE, .ranks = 1, .level_count = 1, .level = {2}, .steps = 12},
+     "throu O0 0 w1 n1 t2 1+13 x1 0.01 - 1 1 \n"
+     "throu O2 0 w1 n1 t2 1+13 x1 0.01 dynamic 1f 15 --init-scale=1024\n"},
+    /* and those that fit: at least 4, at most 200 */
+    {{.profile = LS_PROFILE_SMOKE, .ranks = 16, .level_count = 1, .level = {2}, .batch_size = 64},
+     "throu O0 0 w16 n1 t1 1+5 x64 0.01 - 1 1 \n"
+     "throu O2 0 w1 n1 t1 1+5 x64 0.01 dynamic 1f 4 --init-scale=1024\n"
+     "throu O2 0 w16 n1 t1 1+5 x64 0.01 dynamic 1f 15 --init-scale=1024 --dump-ranks=branches\n"},
+    {{.profile = LS_PROFILE_FULL, .ranks = 1, .level_count = 1, .level = {2}, .cores = 64},
+     "throu O2 0 w1 n1 t64 2+202 x1 0.01 dynamic 1f 15 --init-scale=1024\n"
+     "ddp_w O2 0 w1 n1 t64 2+202 x1 0.01 dynamic -f 0 --init-scale=1024 --comm=self\n"
+     "phase O2 0 w1 n1 t64 1+2 x1 0.05 128 -f 0 --trace\n"},
+    /* every pair without simulated nodes; O0 alone */
+    {{.profile = LS_PROFILE_FULL,
+      .ranks = 2,
+      .sim_nodes = 1,
+      .level_count = 2,
+      .level = {0, 2},
+      .bucket_count = 2,
+      .bucket_mb = {25, 1},
+      .steps = 4},
+     "throu O0 25 w2 n1 t1 2+5 x1 0.01 - 1 1 \n"
+     "no_co O0 25 w2 n1 t1 2+5 x1 0.01 - - 0  --no-reduce\n"
+     "throu O2 25 w2 n1 t1 2+5 x1 0.01 dynamic 1f 15 --init-scale=1024 --dump-ranks=branches\n"
+     "no_co O2 25 w2 n1 t1 2+5 x1 0.01 dynamic -f 0 --init-scale=1024 --no-reduce\n"
+     "throu O2 1 w2 n1 t1 2+5 x1 0.01 dynamic 1f 2 --init-scale=1024 --dump-ranks=branches\n"
+     "throu O2 25 w1 n1 t1 2+5 x1 0.01 dynamic 1f 4 --init-scale=1024\n"
+     "ddp_w O2 25 w1 n1 t1 2+5 x1 0.01 dynamic -f 0 --init-scale=1024 --comm=self\n"
+     "stron O2 25 w1 n1 t1 2+5 x2 0.01 dynamic -f 0 --init-scale=1024\n"
+     "throu O0 25 w1 n1 t1 2+5 x1 0.01 - 1 0 \n"
+     "throu O0 1 w2 n1 t1 2+5 x1 0.01 - 1 0 \n"
+     "phase O2 25 w2 n1 t1 1+2 x1 0.05 128 -f 0 --trace\n"
+     "curve O-1 -1 w11 n1 t1 0+200 x16 0.05 - - 0 \n"},
+    {{.profile = LS_PROFILE_QUICK, .ranks = 1, .level_count = 1, .level = {0}, .steps = 4},
+     "throu O0 0 w1 n1 t2 2+5 x1 0.01 - 1 15 \n"
+     "ddp_w O0 0 w1 n1 t2 2+5 x1 0.01 - - 0  --comm=self\n"
+     "phase O0 0 w1 n1 t2 1+2 x1 0.05 - - 0 --trace\n"
+     "curve O-1 -1 w10 n1 t1 0+200 x16 0.05 - - 0 \n"},
+};
+
+START_TEST(plans_of_other_choices)
+{
+    ls_matrix matrix = {0, 0, NULL, NULL};
+    ls_matrix_bench bench = chosen[_i].bench;
+    ls_text_put(bench.arch, sizeof bench.arch, "resnet18");
+    ls_text_put(bench.data, sizeof bench.data, "/images");
+    bench.image_size = 64;
+    bench.batch_size = bench.batch_size > 0 ? bench.batch_size : 1;
+    bench.cores = bench.cores > 0 ? bench.cores : 2;
+    bench.bucket_count = bench.bucket_count > 0 ? bench.bucket_count : 1;
+    ls_matrix_bench_jobs(&bench, &matrix);
+    char *text = plan_text(&matrix);
+    ck_assert_str_eq(text, chosen[_i].plan);
+    for (int i = 0; i < matrix.count; i++) {
+        ck_assert_str_eq(matrix.spec[i].data, "/images");
+    }
+    free(text);
+    ls_matrix_free(&matrix);
+    ck_assert(matrix.spec == NULL && matrix.id == NULL && matrix.count == 0);
+    ck_assert_int_eq(matrix.capacity, 0); /* it can be filled again */
+}
+END_TEST
+
+/* Half of a profile's time for the steps of a job on a GPU, 20 to 200; 8 on an emulated one. */
+START_TEST(steps_of_gpus)
+{
+    static const struct {
+        const char *arch;
+        ls_profile profile;
+        int image_size, batch_size, gpus, given, steps;
+        bool emulated;
+    } rows[] = {
+        /* 7.5, 15 and 3 s of 0.0728 s a step, less four that warm up, even */
+        {"resnet50", LS_PROFILE_QUICK, 224, 256, 2, 0, 98, false},
+        {"resnet50", LS_PROFILE_FULL, 224, 256, 2, 0, 200, false},
+        {"resnet50", LS_PROFILE_SMOKE, 224, 256, 2, 0, 36, false},
+        {"resnet8", LS_PROFILE_QUICK, 32, 8, 2, 0, 200, false},
+        {"resnet50", LS_PROFILE_RATED, 224, 256, 2, 0, 24, false},
+        {"resnet50", LS_PROFILE_QUICK, 224, 256, 2, 6, 6, false},
+        {"resnet20", LS_PROFILE_QUICK, 16, 4, 2, 0, 8, true},
+        {"resnet20", LS_PROFILE_QUICK, 16, 4, 2, 10, 10, true},
+    };
+    ls_matrix matrix = {0, 0, NULL, NULL};
+    ls_matrix_bench bench = usual(2, rows[_i].profile);
+    ls_text_put(bench.arch, sizeof bench.arch, "%s", rows[_i].arch);
+    bench.image_size = rows[_i].image_size;
+    bench.batch_size = rows[_i].batch_size;
+    bench.gpus = rows[_i].gpus;
+    bench.steps = rows[_i].given;
+    bench.emulated = rows[_i].emulated;
+    bench.device = true;
+    ls_matrix_bench_jobs(&bench, &matrix);
+    for (int i = 0; i < matrix.count; i++) {
+        const ls_spec *spec = &matrix.spec[i];
+        if (spec->role == LS_ROLE_THROUGHPUT) { /* the same number at all levels */
+            int timed = rows[_i].steps;
+            ck_assert_int_eq(spec->steps, timed + (timed + 2 < 16 ? 1 : 2));
+            ck_assert_int_eq(spec->warmup_steps, 4);
+            ck_assert_int_eq(spec->gpus, rows[_i].emulated ? 0 : 2);
+        }
+    }
+    ls_matrix_free(&matrix);
+}
+END_TEST
+
+/* Where batches stay on the device, the first step is dumped by a job that loads it. */
+START_TEST(first_steps_of_timed_jobs)
+{
+    ls_matrix matrix = {0, 0, NULL, NULL};
+    ls_matrix_bench bench = usual(2, LS_PROFILE_QUICK);
+    char id[96], own[96], line[2048];
+    ls_matrix_bench_jobs(&bench, &matrix);
+    for (int i = 0; i < matrix.count; i++) { /* on a CPU it is the job itself */
+        ls_spec first = ls_matrix_first_step(&matrix.spec[i]);
+        ls_matrix_id(&first, id);
+        ck_assert_str_eq(id, matrix.id[i]);
+        ck_assert_int_eq(first.role, matrix.spec[i].role);
+    }
+    ls_matrix_free(&matrix);
+    bench.device = true;
+    ls_matrix_bench_jobs(&bench, &matrix);
+    for (int i = 0; i < matrix.count; i++) {
+        const ls_spec *timed = &matrix.spec[i];
+        ls_spec first = ls_matrix_first_step(timed);
+        ls_matrix_id(&first, id);
+        if (timed->role != LS_ROLE_THROUGHPUT) {
+            continue;
+        }
+        ck_assert_str_ne(id, matrix.id[i]);
+        ls_matrix_site site = {.run_directory = "/run", .device = "cuda", .cores = 2};
+        ls_job job;
+        ck_assert_int_eq(ls_matrix_job(&first, &site, &job), LS_OK);
+        line[0] = '\0';
+        for (int k = 0; k < job.command.count; k++) {
+            ls_text_add(line, sizeof line, "%s ", job.command.word[k]);
+        }
+        ls_job_free(&job);
+        ck_assert_msg(strstr(line, "--steps=1 ") != NULL, "%s", line);
+        ck_assert_msg(strstr(line, "--dump-steps=1 ") != NULL, "%s", line);
+        ck_assert_msg(strstr(line, "--engines=/run/engines.txt ") != NULL, "%s", line);
+        ck_assert_msg((strstr(line, "--dump-ranks=branches ") != NULL) == (first.world > 1), "%s",
+                      line);
+        ck_assert_msg(strstr(line, "--resident") == NULL && strstr(line, "--audit") == NULL, "%s",
+                      line);
+        ck_assert_int_eq(first.role, LS_ROLE_EVIDENCE);
+        ck_assert_int_eq(first.sweep, 0);
+        /* nothing else differs */
+        ls_text_put(first.dump_steps, sizeof first.dump_steps, "%s", timed->dump_steps);
+        ls_text_put(first.extra, sizeof first.extra, "%s", timed->extra);
+        first.resident = timed->resident;
+        first.warmup_steps = timed->warmup_steps;
+        first.steps = timed->steps;
+        ls_matrix_id(&first, own);
+        ck_assert_str_eq(own, matrix.id[i]);
+        /* the form that gives the same bits every time */
+        ls_spec same = ls_matrix_deterministic(timed, 4);
+        ck_assert(same.deterministic && !same.engines && same.dump_steps[0] == '\0');
+        ck_assert_int_eq(same.role, LS_ROLE_EVIDENCE);
+        ck_assert_int_eq(same.warmup_steps + same.resident + (int)same.sweep, 0);
+        ck_assert_int_eq(same.steps, 4);
+        ck_assert_str_eq(same.extra, timed->extra);
+    }
+    ls_matrix_free(&matrix);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("matrix_bench");
+    TCase *tests = tcase_create("matrix_bench");
+    tcase_add_test(tests, quick_varies_one_factor_at_a_time);
+    tcase_add_test(tests, timed_jobs_of_ours_are_audited_each_in_other_steps);
+    tcase_add_test(tests, what_a_row_is_compared_with_differs_in_one_thing);
+    tcase_add_test(tests, every_run_of_the_curves_has_its_own_options);
+    tcase_add_test(tests, full_covers_every_pair_and_not_the_product);
+    tcase_add_test(tests, hosts_are_filled_one_by_one);
+    tcase_add_test(tests, every_gpu_computes_the_same_twice);
+    tcase_add_test(tests, rated_steps_depend_on_no_machine);
+    tcase_add_test(tests, the_middle_is_a_point_of_every_sweep);
+    tcase_add_test(tests, a_choice_of_levels_and_buckets_is_kept);
+    tcase_add_test(tests, timed_steps_can_be_halved_and_keep_the_time);
+    tcase_add_loop_test(tests, the_whole_plan, 0, (int)(sizeof plans / sizeof *plans));
+    tcase_add_loop_test(tests, steps_of_gpus, 0, 8);
+    tcase_add_test(tests, first_steps_of_timed_jobs);
+    tcase_add_loop_test(tests, plans_of_other_choices, 0, (int)(sizeof chosen / sizeof *chosen));
+    suite_add_tcase(suite, tests);
+    return run_suite(suite);
+}
