@@ -85,15 +85,15 @@ HAVE_EMULATION := $(if $(findstring thread,$(SANITIZE)),,$(if $(filter-out $(for
 sources = $(wildcard $(addsuffix /*.c,$(1)))
 objects = $(patsubst %,$(BUILD)/obj/%.o,$(1))
 
-CORE := $(call sources,kernels/core) kernels/load.c kernels/optimizers.c
+# With the lowering of a network, which every backend and the traffic model share.
+CORE := $(call sources,kernels/core) $(addprefix kernels/,load.c optimizers.c lower.c grad_layout.c \
+	plan_check.c traffic.c)
 HARNESS := $(call sources,harness/* harness/report/*)
 ORACLE := $(call sources,reference/oracle)
 REFERENCE := $(filter-out reference/oracle/% reference/comm/nccl%,$(call sources,reference/*))
 SUITE := $(filter-out suite/unit/% suite/emulation/%,$(call sources,suite/* suite/cases/*))
-# Compiled into every backend: the lowering of a network, and what plans have in common.
-SHARED_KERNELS := $(addprefix kernels/,lower.c grad_layout.c plan_check.c)
-CPU := $(call sources,kernels/cpu kernels/math) $(SHARED_KERNELS)
-CUDA := $(call sources,kernels/cuda) $(SHARED_KERNELS)
+CPU := $(call sources,kernels/cpu kernels/math)
+CUDA := $(call sources,kernels/cuda)
 CUDA_KERNELS := $(wildcard kernels/cuda/*.cu)
 # The oracle's own kernels, which judge a device on the device, and those that audit a step, on either.
 AUDIT_KERNELS := $(wildcard reference/oracle/audit/*.cu)
@@ -248,7 +248,6 @@ $(foreach folder,$(wildcard suite/unit/*/),$(eval $(call unit_rule,$(folder),.c)
 $(eval $(call unit_rule,suite/unit/cuda/,.cc))
 # These call single operations of the CPU backend, vector variants among them.
 $(addprefix $(BUILD)/unit/,test_multi test_multi_optim): $(call objects,$(wildcard kernels/cpu/multi*.c))
-$(BUILD)/unit/test_lower: $(call objects,$(SHARED_KERNELS))
 CPU_TESTS := $(addprefix $(BUILD)/unit/,test_cpu_ops test_cpu_loops)
 $(CPU_TESTS): $(call objects,$(CPU))
 $(CPU_TESTS): UNIT_LIBS = -ldnnl

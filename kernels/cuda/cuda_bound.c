@@ -6,6 +6,7 @@
 #include "kernels/core/half.h"
 #include "kernels/core/sort.h"
 #include "kernels/core/log.h"
+#include "kernels/traffic.h"
 #include "bound.h"
 #include "plan_parts.h"
 
@@ -29,6 +30,8 @@ typedef struct measuring {
     ls_cuda_pass *pass; /* [mark_room - 1], filled in the first round */
     double *ms;         /* [mark_room - 1][repeats] */
     bool describing;
+    ls_traffic *traffic; /* of the plan */
+    int traffic_count;
 } measuring;
 
 /* ---- values ---------------------------------------------------------------------------------- */
@@ -199,44 +202,21 @@ static ls_status measure_convolutions(measuring *m, int repeats, double *out)
 
 /* ---- pass by pass ---------------------------------------------------------------------------- */
 
-/* Bytes that an operation must move, from the lowered network, as the traffic model counts them:
- * each tensor once per read or write, nothing cached; a norm reads its input twice in each
- * direction, for its sums and for its result; a mask is one bit per element. */
-static double bytes_of(const ls_plan *plan, const ls_op *op, ls_cuda_pass_kind kind)
+/* What the passes of one mark move and compute (kernels/traffic.h). */
+static void describe_pass(measuring *m, const ls_op *op, ls_cuda_pass *pass)
 {
-    const ls_slot *slot = plan->lower.slot;
-    double element = (double)ls_dtype_bytes(plan->options.activation);
-    double in = op->in < 0 ? 0 : (double)slot[op->in].count * element;
-    double out = op->out < 0 ? 0 : (double)slot[op->out].count * element;
-    double residual = op->residual < 0 ? 0 : (double)slot[op->residual].count * element;
-    double mask = op->relu && op->out >= 0 ? (double)slot[op->out].count / 8 : 0;
-    double weight = 0, second = op->dy[1] == LS_NO_BUFFER ? 0 : out;
-    if (ls_plan_is_product(op)) {
-        const ls_layer *layer = &plan->network->layer[op->layer];
-        weight = (double)ls_shape_count(&plan->network->param[layer->weight].shape) * element;
-        /* each pass reads two of the three and writes one, plus the values that a result is added
-         * to */
-        return in + weight + out + (op->onto && kind == LS_CUDA_BACKWARD_DATA ? in : 0);
-    }
-    switch (op->kind) {
-    case LS_OP_NORM: {
-        double both = op->dual ? 2 * residual : residual;
-        if (kind == LS_CUDA_FORWARD) {
-            return 2 * in + both + out + mask;
+    const ls_lower *lower = &m->plan->lower;
+    int index = (int)(op - lower->op);
+    for (int i = 0; i < m->traffic_count; i++) {
+        const ls_traffic *part = &m->traffic[i];
+        bool data = part->part == LS_TRAFFIC_PRODUCT_DATA;
+        bool here = ls_traffic_is_forward(part->part) ? pass->kind == LS_CUDA_FORWARD
+                    : data                            ? pass->kind == LS_CUDA_BACKWARD_DATA
+                                                      : pass->kind == LS_CUDA_BACKWARD;
+        if (part->op == index && here) {
+            pass->bytes += part->bytes;
+            pass->flops += part->flops;
         }
-        double g = op->store_g ? out : 0; /* written by the first sweep, read by the second */
-        double again = op->store_g ? g : out + second + mask;
-        double dx2 = op->dual ? residual : 0;
-        return in + (op->dual ? residual : 0) + out + second + mask + g + in +
-               (op->dual ? residual : 0) + again + in + dx2;
-    }
-    case LS_OP_ADD:
-    case LS_OP_RELU:
-        return in + residual + out + mask + (kind == LS_CUDA_FORWARD ? 0 : second);
-    case LS_OP_POOL: /* one byte per output stores the chosen input */
-        return in + out + (double)slot[op->out].count;
-    default:
-        return in + out;
     }
 }
 
@@ -249,11 +229,7 @@ static ls_status mark_pass(void *context, const ls_op *op, int kind)
         const ls_layer *layer = &m->network->layer[op->layer >= 0 ? op->layer : op->norm[0]];
         pass->product = ls_plan_is_product(op);
         pass->kind = (ls_cuda_pass_kind)kind;
-        pass->bytes = bytes_of(m->plan, op, pass->kind);
-        /* forward and backward together are three times the forward, except for the image's
-         * gradient */
-        double flops = ls_lower_product_flops(&m->plan->lower, op);
-        pass->flops = flops / (op->dx == LS_NO_BUFFER ? 2 : 3);
+        describe_pass(m, op, pass);
         snprintf(pass->name, sizeof pass->name, "%s%s", layer->name, op->relu ? " + relu" : "");
     }
     LS_CUDA(cudaEventRecord(m->mark[m->mark_count++], m->stream->native));
@@ -320,7 +296,12 @@ static ls_status make_marks(measuring *m, int repeats)
     m->mark = calloc(room, sizeof *m->mark);
     m->pass = calloc(room, sizeof *m->pass);
     m->ms = calloc(room * (size_t)repeats, sizeof *m->ms);
-    LS_TRY_MEMORY(m->mark != NULL && m->pass != NULL && m->ms != NULL, "%d marks", m->mark_room);
+    const ls_lower *lower = &m->plan->lower;
+    m->traffic = malloc((size_t)ls_traffic_most(lower) * sizeof *m->traffic);
+    LS_TRY_MEMORY(m->mark != NULL && m->pass != NULL && m->ms != NULL && m->traffic != NULL,
+                  "%d marks", m->mark_room);
+    m->traffic_count =
+        ls_traffic_list(lower, ls_work_stored_channels(m->plan, lower->op[0].in), 0, m->traffic);
     for (int i = 0; i < m->mark_room; i++) {
         LS_CUDA(cudaEventCreate(&m->mark[i]));
     }
@@ -335,6 +316,7 @@ static void release(measuring *m)
     free(m->mark);
     free(m->pass);
     free(m->ms);
+    free(m->traffic);
     free(m->param);
     free(m->grad);
     free(m->buffer);
