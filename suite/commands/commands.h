@@ -10,7 +10,7 @@ int ls_merge_main(int count, char **argument);
 int ls_judge_main(int count, char **argument);
 int ls_bounds_main(int count, char **argument);
 /* Where the time of a step goes on a GPU, pass by pass, compared with the bytes and operations that
- * each needs. */
+ * each needs; or, without the device, what the step is predicted to take there. */
 int ls_layers_main(int count, char **argument);
 int ls_versus_main(int count, char **argument);
 /* Checks the GPUs without running jobs: 0 ready, 1 not ready, 3 no GPU. */

@@ -10,23 +10,22 @@
 #include "kernels/cuda/bound.h"
 #include "reference/model/model.h"
 #include "suite/run/command_line.h"
+#include "layers_parts.h"
 
-enum { NUM_CLASSES = 1000, LONGEST = 20 };
+enum { LONGEST = 20 };
 
 typedef struct layers {
-    const char *arch, *type, *out;
-    int image_size, batch, device, repeats, copy_mb, side;
-    bool benchmark, all;
+    ls_layers_request request;
     ls_cuda_rates_measured rates;
     ls_cuda_bound_measured bound;
     double flop_per_s; /* of products of this type */
 } layers;
 
-static ls_status parse(layers *l, int count, char **argument)
+static ls_status parse(ls_layers_request *l, int count, char **argument)
 {
-    const char *image_size = "224", *batch = "256", *device = "0", *repeats = "10",
-               *copy_mb = "2048", *side = "8192";
-    *l = (layers){.arch = "resnet50", .type = "f16"};
+    const char *image_size = "224", *batch = "256", *device = NULL, *repeats = NULL,
+               *copy_mb = NULL, *side = NULL;
+    *l = (ls_layers_request){.arch = "resnet50", .type = "f16"};
     const ls_command_option options[] = {
         {"--arch", &l->arch, NULL, NULL, "network (resnet50)"},
         {"--image-size", &image_size, NULL, NULL, "pixels (224)"},
@@ -39,21 +38,29 @@ static ls_status parse(layers *l, int count, char **argument)
         {"--side", &side, NULL, NULL, "side of the square matrices for the rate (8192)"},
         {"--out", &l->out, NULL, NULL, "file to write the table of all passes to"},
         {"--cudnn-benchmark", NULL, &l->benchmark, NULL, "time the engines and take the fastest"},
+        {"--predict", &l->predict, NULL, NULL,
+         "predict the step on this device (H200, H100, A100) instead of measuring it"},
         {"--all", NULL, &l->all, NULL,
          "print every pass, not only those with the most time to gain"},
     };
     LS_TRY(ls_command_parse("layers", options, sizeof options / sizeof *options, &count, argument));
     LS_TRY(ls_command_no_operands("layers", count, argument, "use --arch NETWORK"));
+    bool measures = device || repeats || copy_mb || side || l->benchmark || l->all;
+    if (l->predict != NULL && measures) {
+        return ls_log_fail(LS_ERR_USAGE,
+                           "--predict measures nothing: not with --device-index, --repeats, "
+                           "--copy-mb, --side, --cudnn-benchmark or --all");
+    }
     const struct {
         const char *name, *text;
         int least, most;
         int *value;
     } numbers[] = {{"--image-size", image_size, 1, 4096, &l->image_size},
                    {"--batch", batch, 1, 65536, &l->batch},
-                   {"--device-index", device, 0, 1023, &l->device},
-                   {"--repeats", repeats, 1, 64, &l->repeats},
-                   {"--copy-mb", copy_mb, 1, 1 << 20, &l->copy_mb},
-                   {"--side", side, 1, 65536, &l->side}};
+                   {"--device-index", device ? device : "0", 0, 1023, &l->device},
+                   {"--repeats", repeats ? repeats : "10", 1, 64, &l->repeats},
+                   {"--copy-mb", copy_mb ? copy_mb : "2048", 1, 1 << 20, &l->copy_mb},
+                   {"--side", side ? side : "8192", 1, 65536, &l->side}};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         int64_t value;
         LS_TRY(ls_command_whole(numbers[i].name, numbers[i].text, numbers[i].least, numbers[i].most,
@@ -74,22 +81,22 @@ static ls_status measure(layers *l)
     ls_cuda_rates_fn *rates = NULL;
     ls_cuda_bound_fn *bound = NULL;
     ls_network network;
-    bool tf32 = strcmp(l->type, "tf32") == 0, f16 = strcmp(l->type, "f16") == 0;
-    bool bf16 = strcmp(l->type, "bf16") == 0;
-    const ls_cuda_rates_options options = {.device = l->device,
-                                           .copy_bytes = (int64_t)l->copy_mb << 20,
-                                           .side = l->side,
-                                           .repeats = l->repeats};
-    const ls_plan_options plan = {.batch = l->batch,
-                                  .height = l->image_size,
-                                  .width = l->image_size,
-                                  .benchmark = l->benchmark,
+    bool tf32 = strcmp(l->request.type, "tf32") == 0, f16 = strcmp(l->request.type, "f16") == 0;
+    bool bf16 = strcmp(l->request.type, "bf16") == 0;
+    const ls_cuda_rates_options options = {.device = l->request.device,
+                                           .copy_bytes = (int64_t)l->request.copy_mb << 20,
+                                           .side = l->request.side,
+                                           .repeats = l->request.repeats};
+    const ls_plan_options plan = {.batch = l->request.batch,
+                                  .height = l->request.image_size,
+                                  .width = l->request.image_size,
+                                  .benchmark = l->request.benchmark,
                                   .activation = f16    ? LS_F16
                                                 : bf16 ? LS_BF16
                                                        : LS_F32};
     const ls_cuda_bound_options how = {
-        .device = l->device, .tf32 = tf32, .repeats = l->repeats, .passes = true};
-    LS_TRY(ls_model_build(l->arch, NUM_CLASSES, l->image_size, &network));
+        .device = l->request.device, .tf32 = tf32, .repeats = l->request.repeats, .passes = true};
+    LS_TRY(ls_model_build(l->request.arch, LS_LAYERS_CLASSES, l->request.image_size, &network));
     ls_status status = LS_OK;
     LS_TRY_GOTO(status, ls_load_symbol("cuda", LS_CUDA_RATES_ENTRY, &rates), free_network);
     LS_TRY_GOTO(status, ls_load_symbol("cuda", LS_CUDA_BOUND_ENTRY, &bound), free_network);
@@ -123,25 +130,25 @@ static const char *pass_name(const ls_cuda_pass *pass)
 
 static ls_status write_table(const layers *l)
 {
-    if (l->out == NULL) {
+    if (l->request.out == NULL) {
         return LS_OK;
     }
-    FILE *table = ls_file_create(l->out);
+    FILE *table = ls_file_create(l->request.out);
     LS_TRY_FILE(table);
     fprintf(table,
             "# title: %s, %d pixels, batch %d, %s: every pass on %s\n"
             "# units: ms, MB, 10^9 operations, GB/s; floor: the larger of bytes at %.0f GB/s and "
             "operations at %.1f TFLOP/s\n"
             "# columns: 1 order  2 ms  3 floor_ms  4 mb  5 gflop  6 gb_per_s  7 pass  8 layer\n",
-            l->arch, l->image_size, l->batch, l->type, l->rates.device,
-            l->rates.copy_bytes_per_s * 1e-9, l->flop_per_s * 1e-12);
+            l->request.arch, l->request.image_size, l->request.batch, l->request.type,
+            l->rates.device, l->rates.copy_bytes_per_s * 1e-9, l->flop_per_s * 1e-12);
     for (int i = 0; i < l->bound.pass_count; i++) {
         const ls_cuda_pass *pass = &l->bound.pass[i];
         fprintf(table, "%d\t%.5f\t%.5f\t%.4f\t%.4f\t%.1f\t\"%s\"\t\"%s\"\n", i, pass->ms,
                 floor_ms(l, pass), pass->bytes * 1e-6, pass->flops * 1e-9,
                 pass->bytes / pass->ms * 1e-6, pass_name(pass), pass->name);
     }
-    return ls_file_close(table, l->out);
+    return ls_file_close(table, l->request.out);
 }
 
 static void print_sums(const layers *l)
@@ -155,7 +162,7 @@ static void print_sums(const layers *l)
         floor[kind] += floor_ms(l, pass);
         bytes[kind] += pass->bytes;
     }
-    double batch = l->batch, all_ms = 0, all_floor = 0;
+    double batch = l->request.batch, all_ms = 0, all_floor = 0;
     printf("%-20s %9s %9s %7s %9s %8s\n", "", "ms", "floor ms", "share", "MB/image", "GB/s");
     for (int k = 0; k < 3; k++) {
         all_ms += ms[k];
@@ -183,7 +190,7 @@ static int by_gap(const void *a, const void *b, void *context)
 static void print_passes(layers *l)
 {
     qsort_r(l->bound.pass, (size_t)l->bound.pass_count, sizeof *l->bound.pass, by_gap, l);
-    int shown = l->all || l->bound.pass_count < LONGEST ? l->bound.pass_count : LONGEST;
+    int shown = l->request.all || l->bound.pass_count < LONGEST ? l->bound.pass_count : LONGEST;
     printf("\nmost time to gain first\n%8s %9s %8s %8s %8s  %-16s %s\n", "ms", "floor ms", "MB",
            "GB/s", "TFLOP/s", "pass", "layer");
     for (int i = 0; i < shown; i++) {
@@ -196,11 +203,15 @@ static void print_passes(layers *l)
 
 int ls_layers_main(int count, char **argument)
 {
-    layers l;
-    LS_TRY(parse(&l, count, argument));
+    layers l = {0};
+    LS_TRY(parse(&l.request, count, argument));
+    if (l.request.predict != NULL) {
+        return (int)ls_layers_predict(&l.request);
+    }
     LS_TRY(measure(&l));
     const ls_cuda_rates_measured *r = &l.rates;
-    printf("%s, %d pixels, batch %d, %s on %s\n", l.arch, l.image_size, l.batch, l.type, r->device);
+    printf("%s, %d pixels, batch %d, %s on %s\n", l.request.arch, l.request.image_size,
+           l.request.batch, l.request.type, r->device);
     printf("copies %.0f GB/s (%.0f %% of its memory's %.0f); products f32 %.1f, tf32 %.1f, f16 "
            "%.1f, bf16 %.1f TFLOP/s (its own: f32 %.0f, f16 %.0f)\n\n",
            r->copy_bytes_per_s * 1e-9, 100 * r->copy_bytes_per_s / r->memory_bytes_per_s,
