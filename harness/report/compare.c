@@ -561,7 +561,7 @@ cJSON *ls_report_compare_json(const ls_report_run *run)
         cJSON_AddNumberToObject(entry, "workers", loader.workers);
         cJSON_AddNumberToObject(entry, "workers_needed", loader.workers_needed);
     }
-    static const char *const COPIED[] = {"roofline", "rates"};
+    static const char *const COPIED[] = {"roofline", "rates", "layers"};
     for (size_t i = 0; i < sizeof COPIED / sizeof *COPIED; i++) {
         const cJSON *list = cJSON_GetObjectItemCaseSensitive(run->record, COPIED[i]);
         if (list != NULL) {

@@ -65,7 +65,10 @@ void ls_html_escape(FILE *to, const char *text);
 void ls_report_render(const ls_report_run *run, const ls_report_page_form *form, FILE *to);
 /* Its findings on GPUs, and a line per GPU; nothing for runs on the CPU. */
 void ls_report_machine_write(const ls_report_run *run, const ls_report_page_form *form, FILE *to);
-/* The same on the terminal: warnings, failures and the slowest GPU. */
+/* passes.c: a step of one GPU by kind of pass, and the passes with the most time to gain; nothing
+ * where run.json has no "layers". */
+void ls_report_passes_write(const ls_report_run *run, const ls_report_page_form *form, FILE *to);
+/* Findings and GPUs on the terminal: warnings, failures and the slowest GPU. */
 void ls_report_machine_print(const ls_report_run *run, FILE *to);
 
 #endif

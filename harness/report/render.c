@@ -509,6 +509,7 @@ void ls_report_render(const ls_report_run *run, const ls_report_page_form *form,
     write_failures(run, form, to);
     write_figures(run, form, to);
     write_conformance(run, form, to);
+    ls_report_passes_write(run, form, to);
     ls_report_machine_write(run, form, to);
     write_object(run, "machine", "Machine", form, to);
     write_installed(run, form, to);

@@ -56,8 +56,10 @@ typedef enum ls_cuda_pass_kind {
 } ls_cuda_pass_kind;
 
 typedef struct ls_cuda_pass {
-    char name[64]; /* name of the operation's layer */
-    bool product;  /* convolution or inner product */
+    char name[64];   /* name of the operation's layer */
+    bool product;    /* convolution or inner product */
+    bool norm;       /* batch norm */
+    char engine[64]; /* of a convolution, "eng37_k2=5"; "cuBLASLt"; "": own kernels */
     ls_cuda_pass_kind kind;
     double ms;    /* median time between events around the pass within the step */
     double bytes; /* of all tensors that it must read or write, once per access; no cache */

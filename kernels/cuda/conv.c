@@ -156,6 +156,12 @@ void ls_conv_describe(const ls_conv *conv, char *text, size_t bytes)
     }
 }
 
+void ls_conv_engine_of(const ls_conv *conv, int pass, char *text, size_t bytes)
+{
+    LS_ASSERT(pass >= 0 && pass < LS_CONV_PASSES && conv->plan[pass]);
+    ls_conv_engine_tag(&conv->plan[pass]->engine, text, bytes);
+}
+
 void ls_conv_choice(const ls_conv *conv, char *text, size_t bytes)
 {
     size_t used = 0;

@@ -41,6 +41,8 @@ ls_status ls_conv_backward_weights(ls_conv *conv, ls_stream *stream, void *dw, c
                                    const void *dy, void *workspace);
 /* "forward eng37_k2=5 8.0 MB [tensor core]; ..." */
 void ls_conv_describe(const ls_conv *conv, char *text, size_t bytes);
+/* The engine of one pass, "eng37_k2=5"; pass: 0 forward, 1 backward data, 2 backward weights. */
+void ls_conv_engine_of(const ls_conv *conv, int pass, char *text, size_t bytes);
 /* The three engines as a line of text that another rank (same library, same kind of device) can
  * pass to ls_conv_choose, so that --cudnn-benchmark decides alike on all ranks. */
 void ls_conv_choice(const ls_conv *conv, char *text, size_t bytes);

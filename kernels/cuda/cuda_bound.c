@@ -229,6 +229,15 @@ static ls_status mark_pass(void *context, const ls_op *op, int kind)
         const ls_layer *layer = &m->network->layer[op->layer >= 0 ? op->layer : op->norm[0]];
         pass->product = ls_plan_is_product(op);
         pass->kind = (ls_cuda_pass_kind)kind;
+        pass->norm = op->kind == LS_OP_NORM;
+        if (op->kind == LS_OP_CONV) {
+            static const int pass_of[] = {
+                [LS_CUDA_FORWARD] = 0, [LS_CUDA_BACKWARD] = 2, [LS_CUDA_BACKWARD_DATA] = 1};
+            ls_conv_engine_of(ls_plan_work(m->plan, op)->conv, pass_of[kind], pass->engine,
+                              sizeof pass->engine);
+        } else if (op->kind == LS_OP_LINEAR) {
+            snprintf(pass->engine, sizeof pass->engine, "cuBLASLt");
+        }
         describe_pass(m, op, pass);
         snprintf(pass->name, sizeof pass->name, "%s%s", layer->name, op->relu ? " + relu" : "");
     }

@@ -45,8 +45,9 @@ static ls_status take_over_measured(ls_bench *b)
     if (rated != NULL) {
         cJSON_AddStringToObject(b->run.measured, "rated", rated);
     }
-    static const char *const names[] = {"roofline", "rates"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    static const char *const names[] = {"roofline", "rates", "layers"};
+    int count = strcmp(b->run.site.device, "cuda") == 0 ? 3 : 2; /* layers: of GPUs */
+    for (int i = 0; i < count; i++) {
         cJSON *list = cJSON_DetachItemFromObjectCaseSensitive(before, names[i]);
         cJSON_AddItemToObject(b->run.measured, names[i],
                               cJSON_IsArray(list) ? list : cJSON_CreateArray());
@@ -63,13 +64,15 @@ static ls_status measure(ls_bench *b, const char *when)
     ls_progress_note("measuring what the machine does at best");
     if (strcmp(b->run.site.device, "cuda") == 0) {
         int gpus = b->run.site.devices;
-        ls_roofline_gpu_measure(
-            &b->matrix, when,
-            gpus == 0                ? 1
-            : gpus < b->matrix.ranks ? gpus
-                                     : b->matrix.ranks,
-            ls_machine_emulated(), cJSON_GetObjectItemCaseSensitive(b->run.measured, "roofline"),
-            cJSON_GetObjectItemCaseSensitive(b->run.measured, "rates"), &b->run.findings);
+        const ls_roofline_lists lists = {
+            cJSON_GetObjectItemCaseSensitive(b->run.measured, "roofline"),
+            cJSON_GetObjectItemCaseSensitive(b->run.measured, "rates"),
+            cJSON_GetObjectItemCaseSensitive(b->run.measured, "layers")};
+        ls_roofline_gpu_measure(&b->matrix, when,
+                                gpus == 0                ? 1
+                                : gpus < b->matrix.ranks ? gpus
+                                                         : b->matrix.ranks,
+                                ls_machine_emulated(), &lists, &b->run.findings);
         ls_progress_clear();
         return LS_OK;
     }

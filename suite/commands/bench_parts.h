@@ -72,16 +72,23 @@ ls_status ls_roofline_measure(const ls_matrix_bench *bench, const char *when, cJ
 
 enum { LS_ROOFLINE_LIMIT_S = 300 }; /* for all GPUs, including the search for engines */
 
+/* Members of run.json, each an array. */
+typedef struct ls_roofline_lists {
+    cJSON *roofline, *rates, *layers;
+} ls_roofline_lists;
+
 /* Measures all GPUs at once, each in a process of its own, so that nothing stays on a GPU while
  * jobs run. Appends to `roofline` per GPU {"when", "arch", "image_size", "batch_size", "level",
  * "gpu", "images_per_s"} (its convolutions alone, f32 for O0 and half for the others), and to
  * `rates`
  * {"when", "gpu", "device", "address", "copy_bytes_per_s", "memory_bytes_per_s",
- * "f32_flop_per_s", "tf32_...", "f16_...", "bf16_...", "f32_device_flop_per_s", ...}. A GPU
+ * "f32_flop_per_s", "tf32_...", "f16_...", "bf16_...", "f32_device_flop_per_s", ...}, and to
+ * `layers` a step of GPU 0 by kind of pass for each type of the levels, {"when", "gpu", "type",
+ * "arch", "image_size", "batch_size", ...} (layers_parts.h, ls_layers_record). A GPU
  * that is slower than the others or than its own data is a finding. `emulated`: small sizes, for a
  * GPU emulated on the CPU. A GPU that cannot be measured is a warning on stderr and has no row. */
 void ls_roofline_gpu_measure(const ls_matrix_bench *bench, const char *when, int gpus,
-                             bool emulated, cJSON *roofline, cJSON *rates, ls_findings *findings);
+                             bool emulated, const ls_roofline_lists *to, ls_findings *findings);
 /* Only the findings, from such rates; for tests. */
 void ls_roofline_gpu_compare(const cJSON *rates, ls_findings *findings);
 

@@ -18,7 +18,7 @@ typedef struct layers {
     ls_layers_request request;
     ls_cuda_rates_measured rates;
     ls_cuda_bound_measured bound;
-    double flop_per_s; /* of products of this type */
+    ls_layers_rates floors; /* of products of this type */
 } layers;
 
 static ls_status parse(ls_layers_request *l, int count, char **argument)
@@ -102,30 +102,14 @@ static ls_status measure(layers *l)
     LS_TRY_GOTO(status, ls_load_symbol("cuda", LS_CUDA_BOUND_ENTRY, &bound), free_network);
     LS_TRY_GOTO(status, rates(&options, &l->rates), free_network);
     LS_TRY_GOTO(status, bound(&network, &plan, &how, &l->bound), free_network);
-    l->flop_per_s = f16    ? l->rates.f16_flop_per_s
-                    : bf16 ? l->rates.bf16_flop_per_s
-                    : tf32 ? l->rates.tf32_flop_per_s
-                           : l->rates.f32_flop_per_s;
+    l->floors.copy_bytes_per_s = l->rates.copy_bytes_per_s;
+    l->floors.flop_per_s = f16    ? l->rates.f16_flop_per_s
+                           : bf16 ? l->rates.bf16_flop_per_s
+                           : tf32 ? l->rates.tf32_flop_per_s
+                                  : l->rates.f32_flop_per_s;
 free_network:
     ls_model_free(&network);
     return status;
-}
-
-/* The lower bound of a pass: its bytes at the rate of copies, its operations at that of products;
- * NaN where a rate is unknown. */
-static double floor_ms(const layers *l, const ls_cuda_pass *pass)
-{
-    double memory_s = pass->bytes / l->rates.copy_bytes_per_s;
-    double product_s = pass->flops > 0 ? pass->flops / l->flop_per_s : 0;
-    return isnan(memory_s) || isnan(product_s) ? NAN : 1e3 * fmax(memory_s, product_s);
-}
-
-static const char *pass_name(const ls_cuda_pass *pass)
-{
-    return pass->kind == LS_CUDA_FORWARD         ? "forward"
-           : pass->kind == LS_CUDA_BACKWARD_DATA ? "backward data"
-           : pass->product                       ? "backward weights"
-                                                 : "backward";
 }
 
 static ls_status write_table(const layers *l)
@@ -141,63 +125,55 @@ static ls_status write_table(const layers *l)
             "operations at %.1f TFLOP/s\n"
             "# columns: 1 order  2 ms  3 floor_ms  4 mb  5 gflop  6 gb_per_s  7 pass  8 layer\n",
             l->request.arch, l->request.image_size, l->request.batch, l->request.type,
-            l->rates.device, l->rates.copy_bytes_per_s * 1e-9, l->flop_per_s * 1e-12);
+            l->rates.device, l->rates.copy_bytes_per_s * 1e-9, l->floors.flop_per_s * 1e-12);
     for (int i = 0; i < l->bound.pass_count; i++) {
         const ls_cuda_pass *pass = &l->bound.pass[i];
         fprintf(table, "%d\t%.5f\t%.5f\t%.4f\t%.4f\t%.1f\t\"%s\"\t\"%s\"\n", i, pass->ms,
-                floor_ms(l, pass), pass->bytes * 1e-6, pass->flops * 1e-9,
-                pass->bytes / pass->ms * 1e-6, pass_name(pass), pass->name);
+                ls_layers_floor_ms(pass, &l->floors), pass->bytes * 1e-6, pass->flops * 1e-9,
+                pass->bytes / pass->ms * 1e-6, ls_layers_pass_name(pass), pass->name);
     }
     return ls_file_close(table, l->request.out);
 }
 
 static void print_sums(const layers *l)
 {
-    double ms[3] = {0, 0, 0}, floor[3] = {0, 0, 0}, bytes[3] = {0, 0, 0};
-    static const char *const name[] = {"products, forward", "products, backward", "all else"};
-    for (int i = 0; i < l->bound.pass_count; i++) {
-        const ls_cuda_pass *pass = &l->bound.pass[i];
-        int kind = !pass->product ? 2 : pass->kind == LS_CUDA_FORWARD ? 0 : 1;
-        ms[kind] += pass->ms;
-        floor[kind] += floor_ms(l, pass);
-        bytes[kind] += pass->bytes;
+    ls_layers_sum sums[LS_LAYERS_KINDS], all = {0};
+    double batch = l->request.batch;
+    ls_layers_sums(&l->bound, &l->floors, sums);
+    printf("%-18s %4s %9s %9s %7s %9s %8s\n", "", "pass", "ms", "floor ms", "share", "MB/image",
+           "GB/s");
+    for (int k = 0; k < LS_LAYERS_KINDS; k++) {
+        const ls_layers_sum *sum = &sums[k];
+        printf("%-18s %4d %9.3f %9.3f %6.0f%% %9.1f %8.0f\n", ls_layers_kind_name(k), sum->passes,
+               sum->ms, sum->floor_ms, 100 * sum->floor_ms / sum->ms, sum->bytes * 1e-6 / batch,
+               sum->bytes / sum->ms * 1e-6);
+        all.passes += sum->passes;
+        all.ms += sum->ms;
+        all.floor_ms += sum->floor_ms;
+        all.bytes += sum->bytes;
     }
-    double batch = l->request.batch, all_ms = 0, all_floor = 0;
-    printf("%-20s %9s %9s %7s %9s %8s\n", "", "ms", "floor ms", "share", "MB/image", "GB/s");
-    for (int k = 0; k < 3; k++) {
-        all_ms += ms[k];
-        all_floor += floor[k];
-        printf("%-20s %9.3f %9.3f %6.0f%% %9.1f %8.0f\n", name[k], ms[k], floor[k],
-               100 * floor[k] / ms[k], bytes[k] * 1e-6 / batch, bytes[k] / ms[k] * 1e-6);
-    }
-    printf("%-20s %9.3f %9.3f %6.0f%% %9.1f\n", "sum", all_ms, all_floor, 100 * all_floor / all_ms,
-           (bytes[0] + bytes[1] + bytes[2]) * 1e-6 / batch);
+    printf("%-18s %4d %9.3f %9.3f %6.0f%% %9.1f\n", "sum", all.passes, all.ms, all.floor_ms,
+           100 * all.floor_ms / all.ms, all.bytes * 1e-6 / batch);
     double whole = l->bound.forward_ms + l->bound.backward_ms;
     printf("forward %.3f ms, backward %.3f ms: %.0f images/s without optimizer and data; floor "
            "%.0f; convolutions alone %.3f ms: %.0f\n",
-           l->bound.forward_ms, l->bound.backward_ms, batch * 1e3 / whole, batch * 1e3 / all_floor,
-           l->bound.convolutions_ms, batch * 1e3 / l->bound.convolutions_ms);
-}
-
-static int by_gap(const void *a, const void *b, void *context)
-{
-    const layers *l = context;
-    const ls_cuda_pass *x = a, *y = b;
-    double gap_x = x->ms - floor_ms(l, x), gap_y = y->ms - floor_ms(l, y);
-    return (gap_y > gap_x) - (gap_y < gap_x);
+           l->bound.forward_ms, l->bound.backward_ms, batch * 1e3 / whole,
+           batch * 1e3 / all.floor_ms, l->bound.convolutions_ms,
+           batch * 1e3 / l->bound.convolutions_ms);
 }
 
 static void print_passes(layers *l)
 {
-    qsort_r(l->bound.pass, (size_t)l->bound.pass_count, sizeof *l->bound.pass, by_gap, l);
+    ls_layers_sort(&l->bound, &l->floors);
     int shown = l->request.all || l->bound.pass_count < LONGEST ? l->bound.pass_count : LONGEST;
     printf("\nmost time to gain first\n%8s %9s %8s %8s %8s  %-16s %s\n", "ms", "floor ms", "MB",
            "GB/s", "TFLOP/s", "pass", "layer");
     for (int i = 0; i < shown; i++) {
         const ls_cuda_pass *pass = &l->bound.pass[i];
-        printf("%8.4f %9.4f %8.1f %8.0f %8.1f  %-16s %s\n", pass->ms, floor_ms(l, pass),
-               pass->bytes * 1e-6, pass->bytes / pass->ms * 1e-6, pass->flops / pass->ms * 1e-9,
-               pass_name(pass), pass->name);
+        printf("%8.4f %9.4f %8.1f %8.0f %8.1f  %-16s %s\n", pass->ms,
+               ls_layers_floor_ms(pass, &l->floors), pass->bytes * 1e-6,
+               pass->bytes / pass->ms * 1e-6, pass->flops / pass->ms * 1e-9,
+               ls_layers_pass_name(pass), pass->name);
     }
 }
 

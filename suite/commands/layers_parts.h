@@ -4,7 +4,8 @@
 
 #include <stdbool.h>
 
-#include "kernels/core/status.h"
+#include "kernels/core/json.h"
+#include "kernels/cuda/bound.h"
 
 enum { LS_LAYERS_CLASSES = 1000 };
 
@@ -15,6 +16,41 @@ typedef struct ls_layers_request {
     int image_size, batch, device, repeats, copy_mb, side;
     bool benchmark, all;
 } ls_layers_request;
+
+/* layers_record.c: a measured step by kind of pass, and as JSON. */
+typedef enum ls_layers_kind {
+    LS_LAYERS_FORWARD, /* of products */
+    LS_LAYERS_WEIGHTS,
+    LS_LAYERS_INPUTS,
+    LS_LAYERS_NORM_FORWARD,
+    LS_LAYERS_NORM_BACKWARD,
+    LS_LAYERS_OTHER,
+    LS_LAYERS_KINDS,
+} ls_layers_kind;
+
+typedef struct ls_layers_sum {
+    int passes;
+    double ms, floor_ms, bytes;
+} ls_layers_sum;
+
+/* Rates that floors are computed with; NaN: unknown, and so are the floors. */
+typedef struct ls_layers_rates {
+    double copy_bytes_per_s, flop_per_s;
+} ls_layers_rates;
+
+const char *ls_layers_kind_name(ls_layers_kind kind);
+const char *ls_layers_pass_name(const ls_cuda_pass *pass); /* "forward", "backward data", ... */
+/* The lower bound of a pass: its bytes at the rate of copies, its operations at that of products,
+ * whichever takes longer. */
+double ls_layers_floor_ms(const ls_cuda_pass *pass, const ls_layers_rates *rates);
+void ls_layers_sums(const ls_cuda_bound_measured *step, const ls_layers_rates *rates,
+                    ls_layers_sum sums[LS_LAYERS_KINDS]);
+/* Sorts the passes by ms minus floor, the largest first. */
+void ls_layers_sort(ls_cuda_bound_measured *step, const ls_layers_rates *rates);
+/* Adds "forward_ms", "backward_ms", "convolutions_ms", "kinds": [{"kind", "passes", "ms",
+ * "floor_ms", "bytes"}] and "longest": the passes with the most time to gain, [{"pass", "layer",
+ * "engine", "ms", "floor_ms", "bytes", "flops"}]. Sorts the passes. */
+void ls_layers_record(ls_cuda_bound_measured *step, const ls_layers_rates *rates, cJSON *to);
 
 /* layers_predict.c: prints what a step is predicted to take on the device, without one, and writes
  * every pass to `out`. LS_ERR_USAGE for an unknown device or network. */

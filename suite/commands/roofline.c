@@ -1,4 +1,5 @@
 #include "bench_parts.h"
+#include "layers_parts.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -94,7 +95,7 @@ typedef struct question {
 
 /* ---- in the child ---------------------------------------------------------------------------- */
 
-static ls_status add_rates(const question *q, cJSON *answer)
+static ls_status add_rates(const question *q, cJSON *answer, ls_cuda_rates_measured *found)
 {
     ls_cuda_rates_fn *rates = NULL;
     ls_cuda_rates_measured measured;
@@ -105,6 +106,7 @@ static ls_status add_rates(const question *q, cJSON *answer)
         .repeats = REPEATS};
     LS_TRY(ls_load_symbol("cuda", LS_CUDA_RATES_ENTRY, &rates));
     LS_TRY(rates(&options, &measured));
+    *found = measured;
     cJSON *out = cJSON_AddObjectToObject(answer, "rates");
     cJSON_AddNumberToObject(out, "gpu", q->gpu);
     cJSON_AddStringToObject(out, "device", measured.device);
@@ -120,8 +122,27 @@ static ls_status add_rates(const question *q, cJSON *answer)
     return LS_OK;
 }
 
+/* A step of GPU 0 pass by pass; the others would say the same. */
+static void add_passes(const question *q, const ls_cuda_rates_measured *rates, bool half,
+                       ls_cuda_bound_measured *step, cJSON *answer)
+{
+    const ls_layers_rates floors = {rates->copy_bytes_per_s,
+                                    half ? rates->f16_flop_per_s : rates->f32_flop_per_s};
+    cJSON *list = cJSON_GetObjectItemCaseSensitive(answer, "layers");
+    if (list == NULL) {
+        list = cJSON_AddArrayToObject(answer, "layers");
+    }
+    cJSON *row = ls_json_append_object(list);
+    cJSON_AddNumberToObject(row, "gpu", q->gpu);
+    cJSON_AddStringToObject(row, "type", half ? "f16" : "f32");
+    cJSON_AddStringToObject(row, "arch", q->bench->arch);
+    cJSON_AddNumberToObject(row, "image_size", q->bench->image_size);
+    cJSON_AddNumberToObject(row, "batch_size", q->bench->batch_size);
+    ls_layers_record(step, &floors, row);
+}
+
 /* One row per requested level: the products of O0 are f32, of the others half. */
-static ls_status add_bounds(const question *q, cJSON *answer)
+static ls_status add_bounds(const question *q, const ls_cuda_rates_measured *rates, cJSON *answer)
 {
     const ls_matrix_bench *bench = q->bench;
     ls_cuda_bound_fn *bound = NULL;
@@ -134,17 +155,23 @@ static ls_status add_bounds(const question *q, cJSON *answer)
     for (int i = 0; i < bench->level_count && status == LS_OK; i++) {
         int half = bench->level[i] > 0;
         if (isnan(ms[half])) {
+            /* with timed engines, as the timed jobs */
             const ls_plan_options plan = {.batch = bench->batch_size,
                                           .height = bench->image_size,
                                           .width = bench->image_size,
+                                          .benchmark = true,
                                           .activation = half ? LS_F16 : LS_F32};
-            const ls_cuda_bound_options options = {.device = q->gpu, .repeats = REPEATS};
+            const ls_cuda_bound_options options = {
+                .device = q->gpu, .repeats = REPEATS, .passes = q->gpu == 0};
             ls_cuda_bound_measured measured;
             status = bound(&network, &plan, &options, &measured);
             if (status != LS_OK) {
                 break;
             }
             ms[half] = measured.convolutions_ms;
+            if (q->gpu == 0) {
+                add_passes(q, rates, half, &measured, answer);
+            }
             free(measured.pass);
             free(measured.engines);
         }
@@ -166,8 +193,9 @@ static ls_status in_child(void *context, FILE *to)
     const question *q = context;
     cJSON *answer = cJSON_CreateObject();
     LS_ASSERT(answer != NULL);
-    LS_TRY(add_rates(q, answer));
-    if (add_bounds(q, answer) != LS_OK) { /* the rates are valid without them */
+    ls_cuda_rates_measured measured;
+    LS_TRY(add_rates(q, answer, &measured));
+    if (add_bounds(q, &measured, answer) != LS_OK) { /* the rates are valid without them */
         ls_log_warn("GPU %d: its convolutions alone were not measured", q->gpu);
     }
     char *text = cJSON_PrintUnformatted(answer);
@@ -180,22 +208,28 @@ static ls_status in_child(void *context, FILE *to)
 
 /* ---- in the parent --------------------------------------------------------------------------- */
 
-static void take(cJSON *answer, const char *when, cJSON *roofline, cJSON *rates)
+static void take_list(cJSON *answer, const char *name, const char *when, cJSON *to)
 {
-    cJSON *list = cJSON_GetObjectItemCaseSensitive(answer, "roofline"), *row;
+    cJSON *list = cJSON_GetObjectItemCaseSensitive(answer, name), *row;
     while ((row = cJSON_DetachItemFromArray(list, 0)) != NULL) {
         cJSON_AddStringToObject(row, "when", when);
-        cJSON_AddItemToArray(roofline, row);
+        cJSON_AddItemToArray(to, row);
     }
-    row = cJSON_DetachItemFromObjectCaseSensitive(answer, "rates");
+}
+
+static void take(cJSON *answer, const char *when, const ls_roofline_lists *to)
+{
+    take_list(answer, "roofline", when, to->roofline);
+    take_list(answer, "layers", when, to->layers);
+    cJSON *row = cJSON_DetachItemFromObjectCaseSensitive(answer, "rates");
     if (row != NULL) {
         cJSON_AddStringToObject(row, "when", when);
-        cJSON_AddItemToArray(rates, row);
+        cJSON_AddItemToArray(to->rates, row);
     }
 }
 
 void ls_roofline_gpu_measure(const ls_matrix_bench *bench, const char *when, int gpus,
-                             bool emulated, cJSON *roofline, cJSON *rates, ls_findings *findings)
+                             bool emulated, const ls_roofline_lists *to, ls_findings *findings)
 {
     question q[LS_MACHINE_DEVICES_MAX];
     ls_proc_isolated aside[LS_MACHINE_DEVICES_MAX];
@@ -221,7 +255,7 @@ void ls_roofline_gpu_measure(const ls_matrix_bench *bench, const char *when, int
         }
         cJSON_AddItemToArray(
             fresh, cJSON_Duplicate(cJSON_GetObjectItemCaseSensitive(answer, "rates"), true));
-        take(answer, when, roofline, rates);
+        take(answer, when, to);
         cJSON_Delete(answer);
     }
     if (!emulated) {

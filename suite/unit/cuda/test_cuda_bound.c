@@ -60,6 +60,8 @@ START_TEST(every_pass_has_a_time)
         const ls_cuda_pass *pass = &m.pass[i];
         ck_assert_msg(pass->ms >= 0 && pass->bytes > 0 && pass->name[0] != '\0', "%s", pass->name);
         ck_assert((pass->flops > 0) == pass->product);
+        ck_assert_int_eq(pass->engine[0] != '\0', pass->product);
+        ck_assert_int_eq(pass->norm, strstr(pass->name, "bn") != NULL);
         forward += pass->kind == LS_CUDA_FORWARD;
         backward += pass->kind == LS_CUDA_BACKWARD;
         data += pass->kind == LS_CUDA_BACKWARD_DATA;

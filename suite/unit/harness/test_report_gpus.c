@@ -107,6 +107,17 @@ static void write_run(bool oversubscribed)
                 "\"tf32_flop_per_s\":4e14,\"f32_flop_per_s\":5e13}",
                 gpu == 0 ? "" : ",", gpu);
     }
+    /* one measured after the jobs is not shown */
+    fprintf(file,
+            "],\"layers\":[{\"when\":\"before\",\"gpu\":0,\"type\":\"f16\",\"arch\":\"resnet50\","
+            "\"image_size\":224,\"batch_size\":256,\"forward_ms\":12,\"backward_ms\":24,"
+            "\"convolutions_ms\":20,\"kinds\":[{\"kind\":\"products: forward\",\"passes\":54,"
+            "\"ms\":7,\"floor_ms\":3.5,\"bytes\":11.3e9},{\"kind\":\"norms: forward\","
+            "\"passes\":49,\"ms\":5,\"floor_ms\":4.5,\"bytes\":18.7e9}],\"longest\":[{"
+            "\"pass\":\"forward\",\"layer\":\"conv1\",\"engine\":\"eng37_k2=5\",\"ms\":0.7,"
+            "\"floor_ms\":0.2,\"bytes\":6.2e8,\"flops\":1.6e11},{\"pass\":\"backward\","
+            "\"layer\":\"bn1 + relu\",\"engine\":\"\",\"ms\":0.5,\"floor_ms\":null,"
+            "\"bytes\":1.6e9,\"flops\":0}]},{\"when\":\"after\",\"type\":\"f32\"}");
     fprintf(file,
             "],\"findings\":[{\"code\":\"PCIE_WIDTH\",\"severity\":\"fail\",\"gpu\":2,\"uuid\":"
             "\"GPU-2\",\"address\":\"0000:30:00.0\",\"what\":\"PCIe x8 instead of x16\",\"do\":"
