@@ -178,11 +178,15 @@ typedef struct ls_plan_binding {
     const ls_tensor *grad;   /* [param_count]; overwritten by each backward, never added to */
     const ls_tensor *buffer; /* [buffer_count] */
     ls_step_state *state;    /* backend memory */
+    /* [param_count]: gradients of one number are reduced together. A backend that can finish them
+     * together reports all of a number once the last of them is there. NULL: each by itself. */
+    const int *group;
 } ls_plan_binding;
 
-/* Called on the host by plan_backward when the gradient of `param` has been enqueued, each
- * parameter once, in the order in which backward reaches them (within a layer: bias before weight
- * for linear, weight before bias for batch norm). A failure ends the backward with that status. */
+/* Called on the host by plan_backward when the gradient of `param` has been enqueued, or later with
+ * those of its group (ls_plan_binding); each parameter once, in the order in which backward reaches
+ * them (within a layer: bias before weight for linear, weight before bias for batch norm). A
+ * failure ends the backward with that status. */
 typedef ls_status ls_grad_ready(void *context, int param);
 
 typedef enum ls_export {
@@ -314,7 +318,7 @@ typedef struct ls_scaler_config {
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-enum { LS_BACKEND_ABI = 12 };
+enum { LS_BACKEND_ABI = 13 };
 
 typedef struct ls_backend_api {
     int abi;          /* LS_BACKEND_ABI */

@@ -55,12 +55,14 @@ ls_status ls_plan_ready_create(const ls_network *network, ls_plan_ready *out)
     size_t count = (size_t)network->param_count;
     ls_plan_ready ready = {.count = network->param_count,
                            .order = calloc(count + 1, sizeof *ready.order),
+                           .closing = calloc(count + 1, sizeof *ready.closing),
                            .done = calloc(count + 1, sizeof *ready.done)};
-    if (ready.order == NULL || ready.done == NULL) {
+    if (ready.order == NULL || ready.closing == NULL || ready.done == NULL) {
         ls_plan_ready_free(&ready);
         return ls_log_fail(LS_ERR_INFRA, "no memory for a plan of %zu parameters", count);
     }
     ls_lower_ready_order(network, ready.order);
+    ls_plan_ready_group(&ready, NULL);
     *out = ready;
     return LS_OK;
 }
@@ -68,8 +70,19 @@ ls_status ls_plan_ready_create(const ls_network *network, ls_plan_ready *out)
 void ls_plan_ready_free(ls_plan_ready *ready)
 {
     free(ready->order);
+    free(ready->closing);
     free(ready->done);
     *ready = (ls_plan_ready){0};
+}
+
+void ls_plan_ready_group(ls_plan_ready *ready, const int *group)
+{
+    for (int i = 0; i < ready->count; i++) {
+        ready->closing[i] = true;
+        for (int k = i + 1; group != NULL && k < ready->count && ready->closing[i]; k++) {
+            ready->closing[i] = group[ready->order[k]] != group[ready->order[i]];
+        }
+    }
 }
 
 void ls_plan_ready_begin(ls_plan_ready *ready)
@@ -78,13 +91,20 @@ void ls_plan_ready_begin(ls_plan_ready *ready)
     ready->reported = 0;
 }
 
+int ls_plan_ready_due(const ls_plan_ready *ready)
+{
+    int due = ready->reported;
+    for (int i = due; i < ready->count && ready->done[ready->order[i]]; i++) {
+        due = ready->closing[i] ? i + 1 : due;
+    }
+    return due;
+}
+
 ls_status ls_plan_ready_report(ls_plan_ready *ready, ls_grad_ready *report, void *context)
 {
-    while (ready->reported < ready->count) {
+    int due = ls_plan_ready_due(ready);
+    while (ready->reported < due) {
         int param = ready->order[ready->reported];
-        if (!ready->done[param]) {
-            break;
-        }
         ready->reported++;
         if (report != NULL) {
             LS_TRY(report(context, param));

@@ -35,17 +35,23 @@ ls_status ls_plan_check_force(const ls_lower *lower, int branch, const void *hos
  * (kernels.h, ls_grad_ready). A fused pass may finish a parameter early; its report then waits for
  * the parameters before it. */
 typedef struct ls_plan_ready {
-    int count;    /* parameters */
-    int *order;   /* [count] in order of report: last layer first */
-    bool *done;   /* [count] by parameter: set by the operation that computed the gradient */
-    int reported; /* how many of order[] in this pass */
+    int count;     /* parameters */
+    int *order;    /* [count] in order of report: last layer first */
+    bool *closing; /* [count] in order of report: those before it may wait for it; initially all */
+    bool *done;    /* [count] by parameter: set by the operation that computed the gradient */
+    int reported;  /* how many of order[] in this pass */
 } ls_plan_ready;
 
 /* `network`: one that ls_lower_create accepts. LS_ERR_INFRA without memory. */
 ls_status ls_plan_ready_create(const ls_network *network, ls_plan_ready *out);
 void ls_plan_ready_free(ls_plan_ready *ready);
+/* Reports of a group (ls_plan_binding) wait for the last of it; those of others that come between
+ * wait, too. NULL: none waits. */
+void ls_plan_ready_group(ls_plan_ready *ready, const int *group);
 /* Before each backward pass: marks every gradient as not done. */
 void ls_plan_ready_begin(ls_plan_ready *ready);
+/* How many of order[] the next call below will have reported. */
+int ls_plan_ready_due(const ls_plan_ready *ready);
 /* Calls `report` (unless NULL) for the finished gradients that come next in the order. */
 ls_status ls_plan_ready_report(ls_plan_ready *ready, ls_grad_ready *report, void *context);
 

@@ -32,22 +32,25 @@ static bool serves(const ls_plan *plan, const ls_weight *weight)
            (uintptr_t)weight->plain.data % OPERAND_ALIGN == 0;
 }
 
-static const void *choose_operand(ls_plan *plan, const ls_weight *weight, ls_weight *table)
+static int64_t packed_elements(const ls_weight *weight)
+{
+    return (int64_t)weight->out * weight->kernel * weight->kernel * weight->stored_in;
+}
+
+/* The tensor itself, or its memory in the product's order: then it is converted with the table. */
+static void *choose_operand(const ls_plan *plan, const ls_weight *weight, ls_weight_table *table)
 {
     if (serves(plan, weight)) {
         return weight->plain.data;
     }
-    int64_t count =
-        (int64_t)weight->out * weight->kernel * weight->kernel * (int64_t)weight->stored_in;
-    plan->table_most = count > plan->table_most ? count : plan->table_most;
-    table[plan->table_count++] = *weight;
+    int64_t elements = packed_elements(weight);
+    table->most = elements > table->most ? elements : table->most;
+    table->host[table->count++] = *weight;
     return weight->packed;
 }
 
-static void choose_operands(ls_plan *plan, ls_weight *table)
+static void choose_operands(ls_plan *plan, ls_weight_table *table)
 {
-    plan->table_count = 0;
-    plan->table_most = 0;
     for (int i = 0; i < plan->lower.op_count; i++) {
         const ls_op *op = &plan->lower.op[i];
         if (!ls_plan_is_product(op)) {
@@ -69,67 +72,94 @@ static void choose_operands(ls_plan *plan, ls_weight *table)
     }
 }
 
+/* In the order of backward, so that the gradients of a group stand side by side. */
+static void choose_gradients(ls_plan *plan, ls_weight_table *table)
+{
+    for (int i = plan->lower.op_count - 1; i >= 0; i--) {
+        const ls_op *op = &plan->lower.op[i];
+        if (ls_plan_is_product(op)) {
+            ls_work *work = &plan->work[i];
+            const ls_tensor *grad = &plan->bound.grad[plan->network->layer[op->layer].weight];
+            ls_weight weight = weight_of(plan, op, grad, work->packed_dw);
+            work->dw = choose_operand(plan, &weight, table);
+        }
+    }
+}
+
 /* ---- binding --------------------------------------------------------------------------------- */
 
 static size_t table_bytes(const ls_plan *plan)
 {
     return 2 * (size_t)plan->lower.op_count *
-           sizeof *plan->table; /* one weight and one bias each */
+           sizeof(ls_weight); /* one weight and one bias each, or one gradient */
+}
+
+static ls_status create_table(const ls_plan *plan, ls_weight_table *table)
+{
+    table->host = calloc(1, table_bytes(plan));
+    LS_TRY_MEMORY(table->host != NULL, "a table of weights: %zu bytes", table_bytes(plan));
+    void *memory = NULL;
+    LS_TRY(ls_cuda_take((int64_t)table_bytes(plan), "a table of weights", &memory));
+    table->at = memory;
+    return LS_OK;
 }
 
 ls_status ls_bind_create(ls_plan *plan)
 {
-    plan->host_table = calloc(1, table_bytes(plan));
-    LS_TRY_MEMORY(plan->host_table != NULL, "a table of weights: %zu bytes", table_bytes(plan));
-    void *table = NULL;
-    LS_TRY(ls_cuda_take((int64_t)table_bytes(plan), "a table of weights", &table));
-    plan->table = table;
-    LS_CUDA(cudaEventCreateWithFlags(&plan->packed, cudaEventDisableTiming));
+    LS_TRY(create_table(plan, &plan->packing));
+    LS_TRY(create_table(plan, &plan->unpacking));
+    LS_CUDA(cudaEventCreateWithFlags(&plan->tables_read, cudaEventDisableTiming));
     return LS_OK;
 }
 
 void ls_bind_destroy(ls_plan *plan)
 {
-    if (plan->packed != NULL) {
-        cudaEventDestroy(plan->packed);
+    if (plan->tables_read != NULL) {
+        cudaEventDestroy(plan->tables_read);
     }
-    ls_cuda_give(plan->table);
-    free(plan->host_table);
+    ls_cuda_give(plan->packing.at);
+    ls_cuda_give(plan->unpacking.at);
+    free(plan->packing.host);
+    free(plan->unpacking.host);
 }
 
-static bool same_table(const ls_weight *a, const ls_weight *b, int count)
+static bool same_table(const ls_weight_table *a, const ls_weight_table *b)
 {
-    for (int i = 0; i < count; i++) {
-        if (a[i].packed != b[i].packed || a[i].plain.data != b[i].plain.data ||
-            a[i].plain.dtype != b[i].plain.dtype) {
+    for (int i = 0; i < a->count && a->count == b->count; i++) {
+        if (a->host[i].packed != b->host[i].packed ||
+            a->host[i].plain.data != b->host[i].plain.data ||
+            a->host[i].plain.dtype != b->host[i].plain.dtype) {
             return false;
         }
     }
-    return true;
+    return a->count == b->count;
 }
 
-/* Gradients move with their buckets, but parameters seldom do: usually the table is up to date. */
-static ls_status upload_table(ls_plan *plan)
+/* Gradients move with their buckets, but seldom, and parameters hardly ever: usually a table is up
+ * to date. */
+static ls_status upload_table(ls_plan *plan, ls_weight_table *table,
+                              void (*choose)(ls_plan *plan, ls_weight_table *table))
 {
-    size_t most = table_bytes(plan);
-    ls_weight *table = calloc(1, most);
-    LS_TRY_MEMORY(table != NULL, "a table of weights: %zu bytes", most);
-    int count = plan->table_count;
-    choose_operands(plan, table);
+    ls_weight_table now = {.at = table->at, .host = calloc(1, table_bytes(plan))};
+    LS_TRY_MEMORY(now.host != NULL, "a table of weights: %zu bytes", table_bytes(plan));
+    choose(plan, &now);
     ls_status status = LS_OK;
     cudaStream_t copy = plan->backend->copy;
-    if (count != plan->table_count || !same_table(table, plan->host_table, count)) {
-        memcpy(plan->host_table, table, most);
-        LS_TRY_GOTO(status, ls_cuda_wait_event(plan->backend, plan->packed), release);
-        LS_TRY_GOTO(status,
-                    ls_cuda_check(cudaMemcpyAsync(plan->table, plan->host_table, most,
-                                                  cudaMemcpyHostToDevice, copy),
-                                  "cudaMemcpyAsync of the table of weights", __FILE__, __LINE__),
-                    release);
-        LS_TRY_GOTO(status, ls_cuda_wait_stream(plan->backend, copy), release);
+    if (same_table(&now, table)) {
+        goto release;
     }
+    memcpy(table->host, now.host, table_bytes(plan));
+    table->count = now.count;
+    table->most = now.most;
+    LS_TRY_GOTO(status, ls_cuda_wait_event(plan->backend, plan->tables_read), release);
+    LS_TRY_GOTO(status,
+                ls_cuda_check(cudaMemcpyAsync(table->at, table->host, table_bytes(plan),
+                                              cudaMemcpyHostToDevice, copy),
+                              "cudaMemcpyAsync of a table of weights", __FILE__, __LINE__),
+                release);
+    LS_TRY_GOTO(status, ls_cuda_wait_stream(plan->backend, copy), release);
 release:
-    free(table);
+    free(now.host);
     return status;
 }
 
@@ -141,38 +171,33 @@ ls_status ls_bind_tensors(ls_plan *plan, const ls_plan_binding *binding)
             ls_norm_prepare(plan, &plan->lower.op[i]);
         }
     }
-    return upload_table(plan);
+    ls_plan_ready_group(&plan->ready, binding->group);
+    LS_TRY(upload_table(plan, &plan->packing, choose_operands));
+    return upload_table(plan, &plan->unpacking, choose_gradients);
 }
 
 /* ---- every step ------------------------------------------------------------------------------ */
 
 ls_status ls_bind_pack(ls_plan *plan, cudaStream_t stream)
 {
-    if (plan->table_count == 0) {
+    const ls_weight_table *table = &plan->packing;
+    if (table->count == 0) {
         return LS_OK;
     }
-    LS_TRY(ls_weights_pack(stream, plan->options.activation, plan->table, plan->table_count,
-                           plan->table_most));
-    return ls_cuda_mark_event(stream, plan->packed);
+    LS_TRY(ls_weights_pack(stream, plan->options.activation, table->at, table->count, table->most));
+    return ls_cuda_mark_event(stream, plan->tables_read);
 }
 
-static ls_weight gradient_of(const ls_plan *plan, const ls_op *op)
+bool ls_bind_packs_gradient(const ls_plan *plan, const ls_op *op)
 {
-    int weight = plan->network->layer[op->layer].weight;
-    return weight_of(plan, op, &plan->bound.grad[weight], plan->packed_gradient);
+    const ls_work *work = ls_plan_work(plan, op);
+    return work->dw == work->packed_dw;
 }
 
-void *ls_bind_gradient(const ls_plan *plan, const ls_op *op)
+ls_status ls_bind_unpack(ls_plan *plan, cudaStream_t stream)
 {
-    ls_weight gradient = gradient_of(plan, op);
-    return serves(plan, &gradient) ? gradient.plain.data : gradient.packed;
-}
-
-ls_status ls_bind_store_gradient(ls_plan *plan, cudaStream_t stream, const ls_op *op)
-{
-    ls_weight gradient = gradient_of(plan, op);
-    if (serves(plan, &gradient)) {
-        return LS_OK;
-    }
-    return ls_weights_unpack(stream, plan->options.activation, &gradient);
+    const ls_weight_table *table = &plan->unpacking;
+    LS_TRY(ls_weights_unpack(stream, plan->options.activation, table->at + plan->unpacked,
+                             plan->computed - plan->unpacked, table->most));
+    return ls_cuda_mark_event(stream, plan->tables_read);
 }

@@ -167,7 +167,7 @@ static ls_status all_convolutions(measuring *m)
             continue;
         }
         const void *g = ls_plan_grad(plan, op->g);
-        LS_TRY(ls_conv_backward_weights(plan->work[i].conv, m->stream, ls_bind_gradient(plan, op),
+        LS_TRY(ls_conv_backward_weights(plan->work[i].conv, m->stream, plan->work[i].dw,
                                         ls_plan_at(plan, op->in), g, plan->workspace));
         if (op->dx != LS_NO_BUFFER) {
             LS_TRY(ls_conv_backward_data(plan->work[i].conv, m->stream, ls_plan_grad(plan, op->dx),

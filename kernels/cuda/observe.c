@@ -45,7 +45,7 @@ static void describe_product(const ls_plan *plan, const ls_op *op, ls_observed *
     const ls_layer *layer = &plan->network->layer[op->layer];
     to->w = (void *)work->operand;
     to->bias = work->bias;
-    to->dw = ls_bind_gradient(plan, op);
+    to->dw = work->dw;
     to->weight_grad = plan->bound.grad[layer->weight];
     if (layer->bias >= 0) {
         to->bias_grad = plan->bound.grad[layer->bias];
@@ -116,8 +116,8 @@ ls_status ls_observe_run(ls_plan *plan, ls_stream *stream, ls_observed_kind kind
 
 ls_status ls_observe_weights(ls_plan *plan, ls_stream *stream, bool after)
 {
-    for (int i = 0; plan->observer != NULL && i < plan->table_count; i++) {
-        const ls_weight *weight = &plan->host_table[i];
+    for (int i = 0; plan->observer != NULL && i < plan->packing.count; i++) {
+        const ls_weight *weight = &plan->packing.host[i];
         ls_observed what = {.kind = LS_OBSERVED_WEIGHT,
                             .layer = -1,
                             .type = plan->options.activation,
@@ -130,6 +130,21 @@ ls_status ls_observe_weights(ls_plan *plan, ls_stream *stream, bool after)
                             .w = weight->packed,
                             .weight = weight->plain};
         LS_TRY(plan->observer(plan->observer_context, stream, &what, after));
+    }
+    return LS_OK;
+}
+
+ls_status ls_observe_gradients(ls_plan *plan, ls_stream *stream, bool after)
+{
+    for (int i = plan->lower.op_count - 1, k = 0; plan->observer != NULL && i >= 0; i--) {
+        const ls_op *op = &plan->lower.op[i];
+        if (!ls_plan_is_product(op) || !ls_bind_packs_gradient(plan, op)) {
+            continue;
+        }
+        if (k >= plan->unpacked && k < plan->computed) {
+            LS_TRY(observe_op(plan, stream, LS_OBSERVED_UNPACK, op, after));
+        }
+        k++;
     }
     return LS_OK;
 }

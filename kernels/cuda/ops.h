@@ -38,8 +38,9 @@ typedef struct ls_weight {
  * elements. */
 ls_status ls_weights_pack(cudaStream_t stream, ls_dtype type, const ls_weight *weight, int count,
                           int64_t most);
-/* Unpacks a gradient: from packed (of `type`) to plain, rounded to plain's type. */
-ls_status ls_weights_unpack(cudaStream_t stream, ls_dtype type, const ls_weight *weight);
+/* Unpacks gradients in the same way: from packed (of `type`) to plain, rounded to plain's type. */
+ls_status ls_weights_unpack(cudaStream_t stream, ls_dtype type, const ls_weight *gradient,
+                            int count, int64_t most);
 
 /* ---- norm.cu --------------------------------------------------------------------------------- */
 

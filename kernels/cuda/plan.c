@@ -166,15 +166,10 @@ static ls_status backward_weights(ls_plan *plan, ls_stream *stream, const ls_op 
 {
     const ls_work *work = ls_plan_work(plan, op);
     const void *g = ls_plan_grad(plan, op->g), *x = ls_plan_at(plan, op->in);
-    void *dw = ls_bind_gradient(plan, op);
+    void *dw = work->dw;
     return op->kind == LS_OP_CONV
                ? ls_conv_backward_weights(work->conv, stream, dw, x, g, plan->workspace)
                : ls_linear_backward_weights(work->linear, stream, dw, x, g, plan->workspace);
-}
-
-static ls_status unpack_gradient(ls_plan *plan, ls_stream *stream, const ls_op *op)
-{
-    return ls_bind_store_gradient(plan, stream->native, op);
 }
 
 static ls_status backward_data(ls_plan *plan, ls_stream *stream, const ls_op *op)
@@ -201,6 +196,22 @@ static ls_status backward_loss(ls_plan *plan, ls_stream *stream, const ls_op *op
                             plan->loss_factor, plan->bound.state, ls_plan_grad(plan, op->dx));
 }
 
+/* Gradients in a product's order wait for their group's last (a bucket's), which may be reduced
+ * from then on: one launch converts them, and then the reports go out. Those that products write in
+ * place and those of norms wait with them, for the sake of the order. */
+static ls_status report_gradients(ls_plan *plan, ls_stream *stream, ls_grad_ready *ready,
+                                  void *context)
+{
+    bool due = ls_plan_ready_due(&plan->ready) > plan->ready.reported;
+    if (due && plan->computed > plan->unpacked) {
+        LS_TRY(ls_observe_gradients(plan, stream, false));
+        LS_TRY(ls_bind_unpack(plan, stream->native));
+        LS_TRY(ls_observe_gradients(plan, stream, true));
+        plan->unpacked = plan->computed;
+    }
+    return ls_plan_ready_report(&plan->ready, ready, context);
+}
+
 /* The gradient of the weight comes first, so that its reduction starts while the rest is computed.
  * A linear layer reports both parameters at the end, in the order of ls_grad_ready. */
 static ls_status backward_product(ls_plan *plan, ls_stream *stream, const ls_op *op,
@@ -213,12 +224,10 @@ static ls_status backward_product(ls_plan *plan, ls_stream *stream, const ls_op 
         plan->ready.done[layer->bias] = true;
     }
     LS_TRY(ls_observe_run(plan, stream, LS_OBSERVED_CONV_WEIGHTS, op, backward_weights));
-    if (ls_bind_gradient(plan, op) != plan->bound.grad[layer->weight].data) {
-        LS_TRY(ls_observe_run(plan, stream, LS_OBSERVED_UNPACK, op, unpack_gradient));
-    }
+    plan->computed += ls_bind_packs_gradient(plan, op);
     plan->ready.done[layer->weight] = true;
     if (op->kind == LS_OP_CONV) {
-        LS_TRY(ls_plan_ready_report(&plan->ready, ready, context));
+        LS_TRY(report_gradients(plan, stream, ready, context));
     }
     if (op->dx == LS_NO_BUFFER) {
         return LS_OK;
@@ -232,6 +241,7 @@ ls_status ls_plan_backward(ls_plan *plan, ls_stream *stream, float factor, ls_gr
 {
     LS_ASSERT(plan->forward_done);
     plan->loss_factor = factor;
+    plan->computed = plan->unpacked = 0;
     ls_plan_ready_begin(&plan->ready);
     for (int i = plan->lower.op_count - 1; i >= 0; i--) {
         const ls_op *op = &plan->lower.op[i];
@@ -253,7 +263,7 @@ ls_status ls_plan_backward(ls_plan *plan, ls_stream *stream, float factor, ls_gr
             break;
         }
         LS_TRY(end_pass(plan, op, pass));
-        LS_TRY(ls_plan_ready_report(&plan->ready, ready, context));
+        LS_TRY(report_gradients(plan, stream, ready, context));
     }
     LS_ASSERT(plan->ready.reported == plan->ready.count);
     return LS_OK;

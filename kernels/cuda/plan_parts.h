@@ -29,7 +29,18 @@ typedef struct ls_work {
     const void *bias;    /* linear: the bias, in the same way */
     void *packed,
         *packed_bias; /* memory for packed copies, if the parameter itself cannot be used */
+    void *dw;         /* products: where the gradient of the weight is written, packed_dw or the
+                         bound tensor itself */
+    void *packed_dw;  /* memory for it in the product's order */
 } ls_work;
+
+/* Weights, or gradients of weights, that one launch converts. */
+typedef struct ls_weight_table {
+    ls_weight *at;   /* [count], device memory */
+    ls_weight *host; /* the same, as last uploaded */
+    int count;
+    int64_t most; /* elements of the largest */
+} ls_weight_table;
 
 /* The batch in one slot. The copying stream fills it; the computing stream has finished with it
  * when forward has packed the images and copied the classes. */
@@ -50,22 +61,20 @@ struct ls_plan {
     ls_lower lower;
     ls_work *work; /* [lower.op_count] */
     /* device memory */
-    ls_arena activations;  /* slots, masks, taps */
-    ls_arena gradients;    /* of activations */
-    ls_arena weights;      /* packed weights, and one packed gradient at a time */
-    ls_arena norms;        /* kept values, partial sums, messages; kept values of the loss */
-    void **slot_at;        /* [slot_count] */
-    void *packed_gradient; /* of the current layer in backward, if it is not written in place */
+    ls_arena activations;        /* slots, masks, taps */
+    ls_arena gradients;          /* of activations */
+    ls_arena weights;            /* packed weights and their packed gradients */
+    ls_arena norms;              /* kept values, partial sums, messages; kept values of the loss */
+    void **slot_at;              /* [slot_count] */
     float *partial, *mine, *all; /* of norms, shared by all of them */
     float *logits;               /* [N][classes] */
     float *row;                  /* loss: maximum and log of the sum per sample, [N][2] */
     int64_t *target;             /* [N], of the last forward */
-    ls_weight *table;            /* [table_count] weights that are packed once per step */
-    ls_weight *host_table;       /* the same, as last uploaded */
-    int table_count;
-    int64_t table_most; /* elements of the largest */
-    cudaEvent_t packed; /* recorded when the table has been read */
-    void *workspace;    /* of products */
+    ls_weight_table packing;     /* weights, once per step */
+    ls_weight_table unpacking;   /* gradients, in the order of backward; a group in one launch */
+    int computed, unpacked;      /* of unpacking.at[], in this backward */
+    cudaEvent_t tables_read;     /* recorded when a table has been read */
+    void *workspace;             /* of products */
     int64_t workspace_bytes;
     void *exported; /* for plan_export and plan_force; grows */
     int64_t exported_bytes;
@@ -126,9 +135,10 @@ void ls_bind_destroy(ls_plan *plan);
 ls_status ls_bind_tensors(ls_plan *plan, const ls_plan_binding *binding);
 /* Converts weights to the products' order in one launch. */
 ls_status ls_bind_pack(ls_plan *plan, cudaStream_t stream);
-/* Where a product writes the gradient of its weight; then the conversion to the bound tensor. */
-void *ls_bind_gradient(const ls_plan *plan, const ls_op *op);
-ls_status ls_bind_store_gradient(ls_plan *plan, cudaStream_t stream, const ls_op *op);
+/* Whether the gradient of the product's weight has to be converted to the bound tensor. */
+bool ls_bind_packs_gradient(const ls_plan *plan, const ls_op *op);
+/* Converts unpacking.at[plan->unpacked .. plan->computed - 1] in one launch. */
+ls_status ls_bind_unpack(ls_plan *plan, cudaStream_t stream);
 
 /* batch.c: the batch_* entries of the table; and what forward does with a slot: the stream waits
  * for the copy, packs the images, copies the classes and releases the slot. Captured into a graph,
@@ -152,11 +162,13 @@ ls_status ls_simple_join(ls_plan *plan, ls_stream *stream, const ls_op *op);
 ls_pool_shape ls_simple_pool_shape(const ls_plan *plan, const ls_op *op);
 
 /* observe.c. ls_observe_run enqueues one operation, or one part of its backward, and calls the
- * plan's observer, if any, before and after it; the two below make one of these calls. */
+ * plan's observer, if any, before and after it; the three below make one of these calls. */
 typedef ls_status ls_observe_enqueue_fn(ls_plan *plan, ls_stream *stream, const ls_op *op);
 ls_status ls_observe_run(ls_plan *plan, ls_stream *stream, ls_observed_kind kind, const ls_op *op,
                          ls_observe_enqueue_fn *enqueue);
 ls_status ls_observe_weights(ls_plan *plan, ls_stream *stream, bool after);
+/* Of each gradient that ls_bind_unpack converts next, or has converted. */
+ls_status ls_observe_gradients(ls_plan *plan, ls_stream *stream, bool after);
 ls_status ls_observe_image(ls_plan *plan, ls_stream *stream, const float *images, bool after);
 
 /* export.c: device memory of that size for exports, kept for the next one. */

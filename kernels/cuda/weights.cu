@@ -121,9 +121,10 @@ ls_status ls_weights_pack(cudaStream_t stream, ls_dtype type, const ls_weight *w
     return LS_OK;
 }
 
-LS_KERNEL unpack_kernel(ls_weight w, int type)
+LS_KERNEL unpack_kernel(const ls_weight *gradient, int type)
 {
     LS_SHARED(float, tile, TILE);
+    ls_weight w = gradient[blockIdx.y];
     weight_cut cut = cut_of(w);
     ls_multi_view packed = packed_view(w, type);
     if (cut.taps == 1 && w.in == w.stored_in) {
@@ -155,9 +156,10 @@ LS_KERNEL unpack_kernel(ls_weight w, int type)
     }
 }
 
-ls_status ls_weights_unpack(cudaStream_t stream, ls_dtype type, const ls_weight *weight)
+ls_status ls_weights_unpack(cudaStream_t stream, ls_dtype type, const ls_weight *gradient,
+                            int count, int64_t most)
 {
-    int64_t elements = (int64_t)weight->out * weight->stored_in * weight->kernel * weight->kernel;
-    LS_LAUNCH(unpack_kernel, blocks_for(elements), THREADS, stream, *weight, (int)type);
+    LS_LAUNCH(unpack_kernel, dim3(blocks_for(most), (unsigned)count), THREADS, stream, gradient,
+              (int)type);
     return LS_OK;
 }

@@ -137,21 +137,18 @@ static size_t packed_bytes(const ls_plan *plan, const ls_op *op)
 /* plan_bind decides which of them are used, and may change that. */
 static void place_weights(ls_plan *plan, cursor *c)
 {
-    size_t most = 0;
     for (int i = 0; i < plan->lower.op_count; i++) {
         const ls_op *op = &plan->lower.op[i];
         if (!ls_plan_is_product(op)) {
             continue;
         }
-        size_t bytes = packed_bytes(plan, op);
-        most = bytes > most ? bytes : most;
-        plan->work[i].packed = take(c, bytes);
+        plan->work[i].packed = take(c, packed_bytes(plan, op));
+        plan->work[i].packed_dw = take(c, packed_bytes(plan, op));
         if (op->kind == LS_OP_LINEAR) {
             size_t classes = (size_t)plan->network->layer[op->layer].channels;
             plan->work[i].packed_bias = take(c, classes * ls_dtype_bytes(plan->options.activation));
         }
     }
-    plan->packed_gradient = take(c, most);
 }
 
 static void place_kept(ls_norm_kept *kept, size_t channels, cursor *c)

@@ -405,7 +405,8 @@ ls_status ls_audit_observe(void *context, ls_stream *stream, const ls_observed *
         name = audit->trainer->network.layer[what->norm[0].layer].name;
         second = what->dual ? audit->trainer->network.layer[what->norm[1].layer].name : name;
     }
-    void *room = what->kind == LS_OBSERVED_WEIGHT ? next_room(audit, after) : audit->room;
+    bool many = what->kind == LS_OBSERVED_WEIGHT || what->kind == LS_OBSERVED_UNPACK;
+    void *room = many ? next_room(audit, after) : audit->room;
     audit->number += after ? 0 : 1;
     return look(audit, &op, name, second, room, draw_of(audit, audit->number), after);
 }

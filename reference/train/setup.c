@@ -214,13 +214,20 @@ static ls_status create_plan(ls_trainer *trainer)
 
 ls_status ls_setup_bind(ls_trainer *trainer)
 {
+    const ls_bucket_layout *layout = trainer->ddp != NULL ? ls_ddp_layout(trainer->ddp) : NULL;
+    int *together = calloc((size_t)trainer->network.param_count, sizeof *together);
+    LS_TRY_MEMORY(together != NULL, "the groups of %d gradients", trainer->network.param_count);
     ls_plan_binding binding = {
         .param = trainer->memory.param,
         .grad = trainer->memory.grad,
         .buffer = trainer->memory.buffer,
         .state = trainer->memory.state,
+        /* without a reduction during backward, all at its end */
+        .group = layout != NULL && !layout->delayed ? layout->bucket_of : together,
     };
-    return trainer->device.api->plan_bind(trainer->plan, &binding);
+    ls_status status = trainer->device.api->plan_bind(trainer->plan, &binding);
+    free(together);
+    return status;
 }
 
 ls_status ls_setup_memory(ls_trainer *trainer)

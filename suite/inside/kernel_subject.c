@@ -141,7 +141,7 @@ static ls_status make_parts(ls_kernel_subject *s)
     LS_TRY(s->api->memory_alloc(s->backend, sizeof *s->state, "step state", &state));
     s->state = state;
     LS_TRY(ls_kernel_subject_set_scale(s, 1));
-    ls_plan_binding binding = {s->param, s->grad, s->buffer, s->state};
+    ls_plan_binding binding = {s->param, s->grad, s->buffer, s->state, NULL};
     LS_TRY(s->api->plan_bind(s->plan, &binding));
     make_batch(s);
     return LS_OK;

@@ -68,7 +68,7 @@ bool ls_net_open(ls_net *net, ls_dtype activation, ls_dtype held, int batch, uin
         .batch = batch, .height = PIXELS, .width = PIXELS, .activation = activation};
     must(net, api->plan_create(net->device.backend, &net->network, &options, &net->plan),
          "plan_create");
-    ls_plan_binding binding = {net->param, net->grad, net->buffer, net->state_memory.data};
+    ls_plan_binding binding = {net->param, net->grad, net->buffer, net->state_memory.data, NULL};
     if (verdict->code == LS_PASS) {
         must(net, api->plan_bind(net->plan, &binding), "plan_bind");
         ls_net_changed(net);

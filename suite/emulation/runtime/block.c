@@ -12,6 +12,7 @@
 #include "fiber.h"
 
 enum { WARP = 32, MOST_THREADS = 1024, SHARED_BYTES = 48 << 10, MOST_ARRAYS = 32, GUARD = 64 };
+enum { MOST_KERNELS = 256 };
 enum { RUNS, WAITS_BLOCK, WAITS_WARP };
 static const char *const wait_name[] = {"runs", "__syncthreads", "a warp's operation"};
 static const char *const kind_name[] = {"__shfl_down_sync", "__shfl_xor_sync", "__shfl_sync",
@@ -22,6 +23,16 @@ typedef struct array {
     unsigned char *data;
     size_t bytes;
 } array;
+
+/* How often each kernel was launched, in the order of their first launch. */
+static struct launches {
+    pthread_mutex_t lock;
+    struct {
+        char name[64]; /* a library with the kernel's own name may be closed */
+        int64_t count;
+    } kernel[MOST_KERNELS];
+    int kernels;
+} launches = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* One machine: kernels run one at a time, under `lock`. */
 static struct machine {
@@ -395,6 +406,35 @@ static bool run_kernel(void *memory)
     return true;
 }
 
+int64_t emulate_launches(const char *name)
+{
+    int64_t count = 0;
+    pthread_mutex_lock(&launches.lock);
+    for (int i = 0; i < launches.kernels; i++) {
+        bool asked = name == NULL || strcmp(launches.kernel[i].name, name) == 0;
+        count += asked ? launches.kernel[i].count : 0;
+    }
+    pthread_mutex_unlock(&launches.lock);
+    return count;
+}
+
+static void count_launch(const char *name)
+{
+    int i = 0;
+    pthread_mutex_lock(&launches.lock);
+    while (i < launches.kernels && strcmp(launches.kernel[i].name, name) != 0) {
+        i++;
+    }
+    if (i == MOST_KERNELS || strlen(name) >= sizeof launches.kernel[i].name) {
+        emulate_abort("kernel %s: a long name, or more than %d kernels", name, MOST_KERNELS);
+    }
+    if (i == launches.kernels) {
+        strcpy(launches.kernel[launches.kernels++].name, name);
+    }
+    launches.kernel[i].count++;
+    pthread_mutex_unlock(&launches.lock);
+}
+
 cudaError_t emulate_launch(const char *name, dim3 grid, dim3 block, cudaStream_t stream,
                            void (*run)(const void *arguments), const void *arguments, size_t bytes)
 {
@@ -403,6 +443,7 @@ cudaError_t emulate_launch(const char *name, dim3 grid, dim3 block, cudaStream_t
         grid.z == 0 || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535) {
         return emulate_error(cudaErrorInvalidConfiguration);
     }
+    count_launch(name);
     launch *one = malloc(sizeof *one + bytes);
     if (one == NULL) {
         return emulate_error(cudaErrorMemoryAllocation);

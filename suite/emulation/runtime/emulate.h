@@ -89,6 +89,9 @@ emulate_kernel *emulate_running(void);
 cudaError_t emulate_launch(const char *name, dim3 grid, dim3 block, cudaStream_t stream,
                            void (*run)(const void *arguments), const void *arguments, size_t bytes);
 
+/* Launches of the kernel of that name so far, recorded ones included; NULL: of all kernels. */
+int64_t emulate_launches(const char *name);
+
 enum { EMULATE_DOWN, EMULATE_XOR, EMULATE_INDEX, EMULATE_BALLOT, EMULATE_SYNC_WARP };
 
 void emulate_sync_threads(void);

@@ -1,5 +1,6 @@
 /* Steps of plans on the CUDA backend with an emulated device: batches in slots, graphs, statistics
  * that ranks share, tensors that move, repeats, engines as text. */
+#include <dlfcn.h>
 #include <pthread.h>
 
 #include "kernels/core/rng.h"
@@ -184,7 +185,7 @@ static void move_all(ls_kernel_subject *s, moving how)
         move_tensor(s, &s->param[p], shift_of(&s->param[p], how));
         move_tensor(s, &s->grad[p], shift_of(&s->grad[p], how));
     }
-    ls_plan_binding binding = {s->param, s->grad, s->buffer, s->state};
+    ls_plan_binding binding = {s->param, s->grad, s->buffer, s->state, NULL};
     ck_assert_int_eq(s->api->plan_bind(s->plan, &binding), LS_OK);
 }
 
@@ -246,6 +247,109 @@ START_TEST(ready_failure_ends_backward)
     cuda_make(&s, &n, sizes[0], cuda_level(0, LS_F16));
     plan_ends_where_refused(&s);
     wait(&s);
+    ls_kernel_subject_free(&s);
+}
+END_TEST
+
+/* ---- gradients of a group ----------------------------------------------------------------------
+ */
+
+enum { GROUPS = 3 };
+
+static int64_t launches(const char *kernel)
+{
+    static int64_t (*count)(const char *name);
+    if (count == NULL) {
+        void *runtime = dlopen("libls_emulated.so", RTLD_NOW | RTLD_NOLOAD); /* the backend's */
+        ck_assert_msg(runtime != NULL, "%s", dlerror());
+        void *found = dlsym(runtime, "emulate_launches");
+        ck_assert_ptr_nonnull(found);
+        memcpy(&count, &found, sizeof count);
+    }
+    return count(kernel);
+}
+
+/* What a reduction of each gradient that begins with its report would read. */
+typedef struct reading {
+    ls_kernel_subject *s;
+    const int *group;
+    uint8_t *host[LS_KERNEL_NET_PARAMS];
+    int order[LS_KERNEL_NET_PARAMS], count;
+    int64_t launched[GROUPS]; /* kernels before the last report of a group */
+} reading;
+
+static ls_status read_ready(void *context, int param)
+{
+    reading *r = context;
+    const ls_tensor *grad = &r->s->grad[param];
+    r->order[r->count++] = param;
+    if (r->group != NULL) {
+        r->launched[r->group[param]] = launches(NULL);
+    }
+    return r->s->api->copy_out(r->s->backend, r->s->stream, r->host[param], grad->data,
+                               (int64_t)ls_tensor_bytes(grad));
+}
+
+/* A step whose gradients are read as they are reported. Returns the launches of conversions. */
+static int64_t step_reading(ls_kernel_subject *s, reading *r, const int *group)
+{
+    *r = (reading){.s = s, .group = group};
+    for (int p = 0; p < s->n->network.param_count; p++) {
+        r->host[p] = calloc(1, ls_tensor_bytes(&s->grad[p]) + 1);
+    }
+    ls_plan_binding binding = {s->param, s->grad, s->buffer, s->state, group};
+    ck_assert_int_eq(s->api->plan_bind(s->plan, &binding), LS_OK);
+    ck_assert_int_eq(s->api->plan_params_changed(s->plan, s->stream), LS_OK);
+    int64_t before = launches("unpack_kernel");
+    ck_assert_int_eq(s->api->plan_forward(s->plan, s->stream, s->input, s->target), LS_OK);
+    ck_assert_int_eq(s->api->plan_backward(s->plan, s->stream, 1, read_ready, r), LS_OK);
+    wait(s);
+    return launches("unpack_kernel") - before;
+}
+
+/* Weights whose gradient has another order or, at O1, another type than products write. */
+static int converted(const ls_kernel_net *n, int opt_level, int param)
+{
+    const ls_param *p = &n->param[param];
+    bool product = p->role == LS_PARAM_CONV_WEIGHT || p->role == LS_PARAM_LINEAR_WEIGHT;
+    return product && (opt_level == 1 || (p->shape.rank == 4 && p->shape.dim[3] > 1));
+}
+
+/* At every level the gradients of a group are converted by one launch, in front of the report of
+ * the first of them; order and bits are those of gradients that are converted one by one. Groups
+ * that are complete do not wait for backward's end. */
+START_TEST(a_group_is_converted_at_once)
+{
+    ls_kernel_net n;
+    build_bottleneck(&n);
+    ls_kernel_subject s;
+    work_runs_late(_i % 2);
+    cuda_make(&s, &n, sizes[1], cuda_level(_i / 2, LS_F16));
+    reading one, all;
+    int count = n.network.param_count, group[LS_KERNEL_NET_PARAMS];
+    int64_t single = step_reading(&s, &one, NULL);
+    ck_assert_int_eq(one.count, count);
+    int conversions = 0, groups = 0, last = -1;
+    for (int i = 0; i < count; i++) {
+        int param = one.order[i], is_converted = converted(&n, _i / 2, param);
+        group[param] = i * GROUPS / count;
+        conversions += is_converted;
+        groups += is_converted && group[param] != last;
+        last = is_converted ? group[param] : last;
+    }
+    int64_t grouped = step_reading(&s, &all, group);
+    ck_assert_int_eq(single, conversions);
+    ck_assert_int_eq(grouped, groups);
+    ck_assert_int_lt(groups, conversions);
+    ck_assert_int_eq(all.count, count);
+    ck_assert_mem_eq(all.order, one.order, (size_t)count * sizeof one.order[0]);
+    ck_assert_int_lt(all.launched[0], all.launched[1]);
+    ck_assert_int_lt(all.launched[1], all.launched[2]);
+    for (int p = 0; p < count; p++) {
+        ck_assert_mem_eq(all.host[p], one.host[p], ls_tensor_bytes(&s.grad[p]));
+        free(one.host[p]);
+        free(all.host[p]);
+    }
     ls_kernel_subject_free(&s);
 }
 END_TEST
@@ -435,6 +539,7 @@ int main(void)
     tcase_add_loop_test(c, tensors_may_move, 0, 8);
     tcase_add_loop_test(c, repeats_bitwise, 0, 2 * count);
     tcase_add_test(c, ready_failure_ends_backward);
+    tcase_add_loop_test(c, a_group_is_converted_at_once, 0, 6);
     tcase_add_test(c, choices_are_taken_over);
     tcase_add_loop_test(c, sync_norm_is_one_batch, 0, 2);
     suite_add_tcase(suite, c);

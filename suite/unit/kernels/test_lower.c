@@ -340,6 +340,41 @@ START_TEST(gradients_are_reported_in_order)
 }
 END_TEST
 
+/* Two groups whose members alternate, and one of a single parameter in the middle. */
+START_TEST(reports_wait_for_their_group)
+{
+    ls_network network;
+    ls_plan_ready ready;
+    ck_assert_int_eq(ls_model_build("resnet8", 10, 16, &network), LS_OK);
+    ck_assert_int_eq(ls_plan_ready_create(&network, &ready), LS_OK);
+    int count = network.param_count, middle = count / 2;
+    int *group = calloc((size_t)count, sizeof *group);
+    for (int i = 0; i < count; i++) {
+        group[ready.order[i]] = i == middle ? 9 : i < middle - 1 ? 5 : 5 + i % 2;
+    }
+    ls_plan_ready_group(&ready, group);
+    ls_plan_ready_begin(&ready);
+    /* group 5 goes on to the end, so group 9's end is the first that lets anything through */
+    for (int i = 0; i < count; i++) {
+        int due = i < middle ? 0 : i < count - 2 ? middle + 1 : i + 1;
+        ready.done[ready.order[i]] = true;
+        ck_assert_int_eq(ls_plan_ready_due(&ready), due);
+        ck_assert_int_eq(ls_plan_ready_report(&ready, NULL, NULL), LS_OK);
+        ck_assert_int_eq(ready.reported, due);
+    }
+    ck_assert_int_eq(ready.reported, count);
+    ls_plan_ready_group(&ready, NULL);
+    ls_plan_ready_begin(&ready);
+    for (int i = 0; i < count; i++) {
+        ready.done[ready.order[i]] = true;
+        ck_assert_int_eq(ls_plan_ready_due(&ready), i + 1);
+    }
+    free(group);
+    ls_plan_ready_free(&ready);
+    ls_model_free(&network);
+}
+END_TEST
+
 START_TEST(tensors_that_are_bound)
 {
     ls_network network;
@@ -354,7 +389,7 @@ START_TEST(tensors_that_are_bound)
     for (int i = 0; i < params; i++) {
         list[i].count = list[params + i].count = ls_shape_count(&network.param[i].shape);
     }
-    ls_plan_binding binding = {list, list + params, list + 2 * params, &state};
+    ls_plan_binding binding = {list, list + params, list + 2 * params, &state, NULL};
     ck_assert_int_eq(ls_plan_tensors_create(&network, &tensors), LS_OK);
     ck_assert_int_eq(ls_plan_tensors_bind(&network, &binding, &tensors), LS_OK);
     ck_assert_mem_eq(tensors.param, list, (size_t)params * sizeof *list);
@@ -443,6 +478,7 @@ int main(void)
     tcase_add_test(tests, windows_that_do_not_fit);
     tcase_add_test(tests, networks_that_are_not_supported);
     tcase_add_test(tests, gradients_are_reported_in_order);
+    tcase_add_test(tests, reports_wait_for_their_group);
     tcase_add_test(tests, tensors_that_are_bound);
     tcase_add_test(tests, exports_and_forced_branches);
     suite_add_tcase(suite, tests);
