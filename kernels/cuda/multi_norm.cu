@@ -34,6 +34,7 @@ LS_DEVICE lane_place lane_of(const ls_multi_table &table)
 
 LS_DEVICE float read_one(const ls_multi_view &view, int64_t index)
 {
+    LS_GLOBAL(view.data);
     if (view.type == LS_F32) {
         return ((const float *)view.data)[index];
     }

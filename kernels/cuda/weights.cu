@@ -78,6 +78,7 @@ LS_KERNEL pack_kernel(const ls_weight *weight, int type)
 {
     LS_SHARED(float, tile, TILE);
     ls_weight w = weight[blockIdx.y];
+    LS_GLOBAL(w.plain.data);
     weight_cut cut = cut_of(w);
     ls_multi_view packed = packed_view(w, type);
     if (cut.taps == 1 && w.in == w.stored_in) {
