@@ -75,11 +75,13 @@ NVCC := $(call found_cuda,NVCC)
 # The architectures that this nvcc knows; CUDA_ARCH=... overrides them.
 CUDA_ARCH ?= $(if $(NVCC),$(filter $(patsubst sm_%,%,$(shell $(NVCC) --list-gpu-code)),80 90 100))
 CUDA_PARTS := CUDART CUDNN CUBLASLT
-CUDA_MISSING := $(if $(NVCC),,nvcc) $(foreach part,$(CUDA_PARTS),$(if $(call found_cuda,$(part)_LIB),,$(part)))
+CUDA_HEADERS := $(CUDA_PARTS) CCCL
+CUDA_MISSING := $(if $(NVCC),,nvcc) $(foreach part,$(CUDA_PARTS),$(if $(call found_cuda,$(part)_LIB),,$(part))) \
+	$(if $(call found_cuda,CCCL_INC),,CCCL)
 HAVE_CUDA := $(if $(strip $(CUDA_MISSING)),,yes)
 HAVE_NCCL := $(if $(and $(call found_cuda,CUDART_LIB),$(call found_cuda,NCCL_LIB)),yes)
 # The thread sanitizer cannot follow the emulation's fibers.
-HAVE_EMULATION := $(if $(findstring thread,$(SANITIZE)),,$(if $(filter-out $(foreach part,$(CUDA_PARTS),$(if $(call found_cuda,$(part)_INC),$(part))),$(CUDA_PARTS)),,yes))
+HAVE_EMULATION := $(if $(findstring thread,$(SANITIZE)),,$(if $(filter-out $(foreach part,$(CUDA_HEADERS),$(if $(call found_cuda,$(part)_INC),$(part))),$(CUDA_HEADERS)),,yes))
 
 # ---- sources, found by folder ------------------------------------------------------------------
 sources = $(wildcard $(addsuffix /*.c,$(1)))
@@ -128,7 +130,7 @@ reference/comm/gloo_mesh.hh names,Gloo's headers not found (libgloo-dev)))"
 cuDNN $(call found_cuda,CUDNN_VERSION)$(comma) cuBLASLt $(call found_cuda,CUBLASLT_VERSION); \
 $(addprefix sm_,$(CUDA_ARCH))),no: not found: $(strip $(CUDA_MISSING)))"
 	@echo "NCCL engine:    $(if $(HAVE_NCCL),yes (NCCL $(call found_cuda,NCCL_VERSION)),no: not found: $(if $(call found_cuda,CUDART_LIB),NCCL,CUDART))"
-	@echo "CUDA emulation: $(if $(HAVE_EMULATION),yes (for tests: LS_LIB_DIR=$(EMULATED_LIB)$(comma) after 'make emulated'),no: needs the headers of $(CUDA_PARTS))"
+	@echo "CUDA emulation: $(if $(HAVE_EMULATION),yes (for tests: LS_LIB_DIR=$(EMULATED_LIB)$(comma) after 'make emulated'),no: needs the headers of $(CUDA_HEADERS))"
 	@echo "unit tests:     $(if $(HAVE_CHECK),yes (Check),no: check.h not found (check))"
 	@echo "plots:          $(if $(HAVE_GNUPLOT),yes (gnuplot),no: gnuplot not found; reports come without pictures)"
 
@@ -214,15 +216,15 @@ CUDA_CODE := $(foreach arch,$(CUDA_ARCH),-gencode arch=compute_$(arch),code=sm_$
 	-gencode arch=compute_$(lastword $(CUDA_ARCH)),code=compute_$(lastword $(CUDA_ARCH))
 # -fmad=false: products and sums are rounded as they are written, as on the CPU.
 NVCCFLAGS := -std=c++17 -O3 -lineinfo -fmad=false -Werror all-warnings \
-	-Xcompiler -fPIC,-Wall,-Wextra,-Werror
+	-Xcompiler -fPIC,-Wall,-Wextra,-Werror $(if $(filter-out g++,$(CXX)),-ccbin $(CXX))
 # An undefined name is reported here instead of on the machine with the GPU. (The names of a
 # sanitizer are defined by the program.)
 WHOLE := $(if $(SANITIZE),,-Wl,--no-undefined)
 $(BUILD)/obj/%.cu.o: %.cu | needed
 	@mkdir -p $(@D)
 	$(call say,nvcc $<)
-	$(Q)$(NVCC) $(CPPFLAGS) -MF $(@:.o=.d) $(call cuda_includes,$(CUDA_PARTS)) $(NVCCFLAGS) $(CUDA_CODE) -c $< -o $@
-$(call objects,$(wildcard kernels/cuda/*.c)): EXTRA += $(call cuda_includes,$(CUDA_PARTS) NVTX)
+	$(Q)$(NVCC) $(CPPFLAGS) -MF $(@:.o=.d) $(call cuda_includes,$(CUDA_HEADERS)) $(NVCCFLAGS) $(CUDA_CODE) -c $< -o $@
+$(call objects,$(wildcard kernels/cuda/*.c)): EXTRA += $(call cuda_includes,$(CUDA_HEADERS) NVTX)
 $(BUILD)/lib/ls_cuda.so: $(call objects,$(CUDA) $(CUDA_KERNELS)) $(BUILD)/libls_core.a
 	$(call link,$(CXX) -shared $(WHOLE),$(call cuda_libraries,$(CUDA_PARTS)))
 ORACLE_ROUNDING := reference/oracle/bits.c

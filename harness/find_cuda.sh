@@ -1,9 +1,10 @@
 #!/bin/sh
 # Finds CUDA's compiler, headers and libraries. Prints a line NAME=VALUE for each part that exists: NVCC,
 # CUDA_VERSION, and for CUDART, CUDNN, CUBLASLT, NCCL and NVTX the folder of the header (X_INC), the
-# library file (X_LIB) and the version in the header (X_VERSION). Searches the
-# toolkit (CUDA_HOME, CUDA_PATH, nvcc on PATH, /usr/local/cuda), the system's folders and the
-# Python wheels of NVIDIA (nvidia/<part>/{include,lib} in site-packages of PYTHON, else python3).
+# library file (X_LIB) and the version in the header (X_VERSION); for CCCL, which cuda_fp16.h includes,
+# the folder of nv/target (CCCL_INC). Searches the toolkit (CUDA_HOME, CUDA_PATH, nvcc on PATH, /usr/local/cuda), the
+# system's folders and the Python wheels of NVIDIA (nvidia/<part>/{include,lib} in site-packages of
+# PYTHON, else python3).
 set -u
 
 roots=
@@ -89,3 +90,11 @@ part CUDNN cudnn.h libcudnn
 part CUBLASLT cublasLt.h libcublasLt
 part NCCL nccl.h libnccl
 part NVTX nvtx3/nvToolsExt.h libnvtx3interop
+for root in $roots; do
+    for folder in "$root/include" "$root/include/cccl"; do
+        if [ -f "$folder/nv/target" ]; then
+            echo "CCCL_INC=$folder"
+            break 2
+        fi
+    done
+done

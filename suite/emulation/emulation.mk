@@ -6,8 +6,8 @@ $(BUILD)/emulated/obj/%.cu.o: %.cu | needed
 	@mkdir -p $(@D)
 	$(call say,c++ $< (emulated))
 	$(Q)$(CXX) $(CPPFLAGS) $(CXXFLAGS) -DLS_CUDA_EMULATED -ffp-contract=off -Isuite/emulation/runtime \
-		$(call cuda_includes,$(CUDA_PARTS)) -x c++ -c $< -o $@
-$(call objects,$(EMULATION)): EXTRA += -ffp-contract=off $(call cuda_includes,$(CUDA_PARTS) NCCL)
+		$(call cuda_includes,$(CUDA_HEADERS)) -x c++ -c $< -o $@
+$(call objects,$(EMULATION)): EXTRA += -ffp-contract=off $(call cuda_includes,$(CUDA_HEADERS) NCCL)
 # Matrix products and convolutions of whole trainings.
 $(call objects,$(call sources,suite/emulation/cudnn)): EXTRA += -O3
 
@@ -29,7 +29,7 @@ $(addprefix $(EMULATED_LIB)/,ls_cpu.so ls_oracle_cpu.so ls_gloo.so): $(EMULATED_
 
 # ---- tests ---------------------------------------------------------------------------------------
 unit_programs = $(addprefix $(BUILD)/unit/test_,$(1))
-$(BUILD)/obj/suite/unit/cuda/test_%.c.o: EXTRA += $(call cuda_includes,$(CUDA_PARTS))
+$(BUILD)/obj/suite/unit/cuda/test_%.c.o: EXTRA += $(call cuda_includes,$(CUDA_HEADERS))
 $(BUILD)/obj/suite/unit/cuda/test_%.cc.o: EXTRA += -DLS_CUDA_EMULATED -ffp-contract=off \
 	-Isuite/emulation/runtime $(call cuda_includes,CUDART)
 
