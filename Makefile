@@ -220,10 +220,16 @@ NVCCFLAGS := -std=c++17 -O3 -lineinfo -fmad=false -Werror all-warnings \
 # An undefined name is reported here instead of on the machine with the GPU. (The names of a
 # sanitizer are defined by the program.)
 WHOLE := $(if $(SANITIZE),,-Wl,--no-undefined)
-$(BUILD)/obj/%.cu.o: %.cu | needed
-	@mkdir -p $(@D)
+# Beside the object: ptxas's report of registers and spills, and the PTX, for `make lint`.
+compiled = $(BUILD)/obj/$*.cu
+$(BUILD)/obj/%.cu.o $(BUILD)/obj/%.cu.ptxas $(BUILD)/obj/%.cu.ptx: %.cu | needed
+	@mkdir -p $(compiled).kept
 	$(call say,nvcc $<)
-	$(Q)$(NVCC) $(CPPFLAGS) -MF $(@:.o=.d) $(call cuda_includes,$(CUDA_HEADERS)) $(NVCCFLAGS) $(CUDA_CODE) -c $< -o $@
+	$(Q)$(NVCC) $(CPPFLAGS) -MF $(compiled).d $(call cuda_includes,$(CUDA_HEADERS)) $(NVCCFLAGS) $(CUDA_CODE) \
+		-Xptxas -v --keep --keep-dir $(compiled).kept -c $< -o $(compiled).o 2>$(compiled).ptxas || \
+		{ cat $(compiled).ptxas >&2; exit 1; }
+	@cat $(compiled).kept/*.ptx >$(compiled).ptx
+	@rm -rf $(compiled).kept
 $(call objects,$(wildcard kernels/cuda/*.c)): EXTRA += $(call cuda_includes,$(CUDA_HEADERS) NVTX)
 $(BUILD)/lib/ls_cuda.so: $(call objects,$(CUDA) $(CUDA_KERNELS)) $(BUILD)/libls_core.a
 	$(call link,$(CXX) -shared $(WHOLE),$(call cuda_libraries,$(CUDA_PARTS)))
@@ -371,8 +377,8 @@ help:
 #: with the program's own exit code.
 
 # ---- for developers ----------------------------------------------------------------------------
-lint: units
-	@sh suite/unit/lint.sh $(BUILD)
+lint: units $(if $(HAVE_CUDA),$(CUDA_KERNELS:%=$(BUILD)/obj/%.ptxas))
+	@sh suite/unit/lint.sh $(BUILD) $(HAVE_CUDA)
 format:
 	clang-format -i $$(git ls-files '*.c' '*.h' '*.cc' '*.hh' '*.cu' '*.inc')
 

@@ -1,7 +1,7 @@
 #!/bin/sh
 # House rules that a compiler does not know. Prints each breach; the exit code is 1 if there is one.
 #
-#   suite/unit/lint.sh BUILD     (BUILD: a folder in which `make units` has run)
+#   suite/unit/lint.sh BUILD [yes]     (BUILD: a folder in which `make units` has run; yes: with the CUDA backend)
 set -u
 export LC_ALL=C.UTF-8
 build=$1
@@ -277,6 +277,13 @@ case $build in */planted) ;; *)
         strings -a "$file" 2>/dev/null | grep -xF -f "$work/plants" | sed "s:^:$file :"
     done | breach "no name of a planted fault in the normal build:" ;;
 esac
+
+# ---- kernels -------------------------------------------------------------------------------------
+if [ "${2:-}" = yes ]; then
+    sh suite/unit/device_code.sh "$build" | breach "compiled kernels keep what suite/unit/device_code.txt says:"
+else
+    echo "note: the CUDA backend was not built; registers, spills and loads of its kernels were not checked"
+fi
 
 # ---- headers and format --------------------------------------------------------------------------
 alone() { # compiler and language; paths of headers on stdin
