@@ -197,11 +197,19 @@ typedef enum ls_export {
     LS_EXPORT_ACTIVATION, /* index = layer; F32 NCHW; LS_ERR_UNSUPPORTED if fusion removes it */
 } ls_export;
 
+/* The images of a batch on the host. */
+typedef struct ls_image_format {
+    ls_dtype type; /* LS_F32: [N,3,H,W], normalised. LS_U8: the same order; byte b of channel c
+                      stands for (b / 255 - mean[c]) / deviation[c], as torchvision's ToTensor and
+                      Normalize compute it: each operation rounded to f32 */
+    float mean[3], deviation[3]; /* LS_U8 */
+} ls_image_format;
+
 /* ---- observing a plan ------------------------------------------------------------------------ */
 
 /* One operation as it is enqueued. Below, "type" is that of activations. */
 typedef enum ls_observed_kind {
-    LS_OBSERVED_IMAGE,     /* y = x, f32 NCHW -> of type, rounded; channels beyond are 0 */
+    LS_OBSERVED_IMAGE,     /* y = x, NCHW of x_format -> of type, rounded; channels beyond are 0 */
     LS_OBSERVED_WEIGHT,    /* w = weight[0], [out][in][k][k] -> [out][k][k][in] of type, rounded */
     LS_OBSERVED_CONV,      /* y = x * w [+ bias]; linear: of 1x1 images */
     LS_OBSERVED_CONV_DATA, /* dx from dy and w; added to dy2, in place, where that is there */
@@ -246,6 +254,7 @@ typedef struct ls_observed {
     int in_block, out_block;
     bool relu, dual, given; /* given: mask or tap are read, not written */
     const void *x, *residual;
+    ls_image_format x_format; /* IMAGE */
     void *y;
     void *w; /* [out][k][k][in] of type, as products take it; NULL: they take it in an order of
                 the engine's, rounded to type, from `weight` and `plain_bias` */
@@ -318,7 +327,7 @@ typedef struct ls_scaler_config {
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-enum { LS_BACKEND_ABI = 13 };
+enum { LS_BACKEND_ABI = 14 };
 
 typedef struct ls_backend_api {
     int abi;          /* LS_BACKEND_ABI */
@@ -424,11 +433,12 @@ typedef struct ls_backend_api {
     void *(*stream_native)(ls_stream *stream);
     void *(*event_native)(ls_event *event);
 
-    /* Batches in backend memory, in slots of the plan (2 unless batch_slots sets another number).
-     * batch_load copies one while `stream` computes; input and target may be reused once
-     * batch_loaded has returned. plan_forward_loaded makes the stream wait for that copy. */
-    ls_status (*batch_slots)(ls_plan *plan, int slots);
-    ls_status (*batch_load)(ls_plan *plan, int slot, const float *input, const int64_t *target);
+    /* Batches in backend memory, in slots of the plan (2 with images of f32 unless batch_slots sets
+     * something else; with bytes plan_forward is LS_ERR_USAGE). batch_load copies one while
+     * `stream` computes; images, in the slots' format, and target may be reused once batch_loaded
+     * has returned. plan_forward_loaded makes the stream wait for that copy. */
+    ls_status (*batch_slots)(ls_plan *plan, int slots, const ls_image_format *format);
+    ls_status (*batch_load)(ls_plan *plan, int slot, const void *images, const int64_t *target);
     ls_status (*batch_loaded)(ls_plan *plan, int slot); /* the host waits for the copy */
     ls_status (*plan_forward_loaded)(ls_plan *plan, ls_stream *stream, int slot);
     /* Around the launch of a graph that holds plan_forward_loaded, whose waits are not captured,

@@ -71,22 +71,38 @@ static uint64_t merge(uint64_t digest, uint64_t accumulator)
     return (digest ^ mix(0, accumulator)) * PRIME_1 + PRIME_4;
 }
 
-uint64_t ls_digest_xxh64(uint64_t seed, const void *data, size_t bytes)
+ls_digest_parts ls_digest_xxh64_begin(uint64_t seed)
+{
+    return (ls_digest_parts){
+        .seed = seed, .lane = {seed + PRIME_1 + PRIME_2, seed + PRIME_2, seed, seed - PRIME_1}};
+}
+
+void ls_digest_xxh64_add(ls_digest_parts *parts, const void *data, size_t bytes)
 {
     const unsigned char *at = data, *end = at + bytes;
-    uint64_t digest = seed + PRIME_5;
-    if (bytes >= 32) {
-        uint64_t a = seed + PRIME_1 + PRIME_2, b = seed + PRIME_2, c = seed, d = seed - PRIME_1;
-        for (; end - at >= 32; at += 32) {
-            a = mix(a, lane(at));
-            b = mix(b, lane(at + 8));
-            c = mix(c, lane(at + 16));
-            d = mix(d, lane(at + 24));
-        }
+    uint64_t a = parts->lane[0], b = parts->lane[1], c = parts->lane[2], d = parts->lane[3];
+    LS_ASSERT(bytes % 32 == 0);
+    for (; at < end; at += 32) {
+        a = mix(a, lane(at));
+        b = mix(b, lane(at + 8));
+        c = mix(c, lane(at + 16));
+        d = mix(d, lane(at + 24));
+    }
+    *parts = (ls_digest_parts){parts->seed, {a, b, c, d}, parts->bytes + bytes};
+}
+
+uint64_t ls_digest_xxh64_end(ls_digest_parts *parts, const void *last, size_t bytes)
+{
+    const unsigned char *at = last, *end = at + bytes;
+    uint64_t digest = parts->seed + PRIME_5;
+    ls_digest_xxh64_add(parts, at, bytes / 32 * 32);
+    at += bytes / 32 * 32;
+    if (parts->bytes > 0) {
+        uint64_t a = parts->lane[0], b = parts->lane[1], c = parts->lane[2], d = parts->lane[3];
         digest = rotate(a, 1) + rotate(b, 7) + rotate(c, 12) + rotate(d, 18);
         digest = merge(merge(merge(merge(digest, a), b), c), d);
     }
-    digest += bytes;
+    digest += parts->bytes + (size_t)(end - at);
     for (; end - at >= 8; at += 8) {
         digest = rotate(digest ^ mix(0, lane(at)), 27) * PRIME_1 + PRIME_4;
     }
@@ -102,4 +118,10 @@ uint64_t ls_digest_xxh64(uint64_t seed, const void *data, size_t bytes)
     digest = (digest ^ digest >> 33) * PRIME_2;
     digest = (digest ^ digest >> 29) * PRIME_3;
     return digest ^ digest >> 32;
+}
+
+uint64_t ls_digest_xxh64(uint64_t seed, const void *data, size_t bytes)
+{
+    ls_digest_parts parts = ls_digest_xxh64_begin(seed);
+    return ls_digest_xxh64_end(&parts, data, bytes);
 }

@@ -27,6 +27,16 @@ void ls_digest_update_many(int count, uint64_t *digest, const void *const *data,
  */
 uint64_t ls_digest_xxh64(uint64_t seed, const void *data, size_t bytes);
 
+/* The same of data in parts: all but the last are multiples of 32 bytes. */
+typedef struct ls_digest_parts {
+    uint64_t seed, lane[4];
+    size_t bytes; /* so far */
+} ls_digest_parts;
+
+ls_digest_parts ls_digest_xxh64_begin(uint64_t seed);
+void ls_digest_xxh64_add(ls_digest_parts *parts, const void *data, size_t bytes);
+uint64_t ls_digest_xxh64_end(ls_digest_parts *parts, const void *last, size_t bytes);
+
 #ifdef __cplusplus
 }
 #endif

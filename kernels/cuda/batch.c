@@ -6,10 +6,10 @@
 #include "kernels/core/log.h"
 #include "plan_parts.h"
 
-static size_t input_bytes(const ls_plan *plan)
+static size_t image_bytes(const ls_plan *plan)
 {
     const ls_slot *image = &plan->lower.slot[plan->lower.slot_of_layer[0]];
-    return (size_t)image->count * sizeof(float);
+    return (size_t)image->count * ls_dtype_bytes(plan->format.type);
 }
 
 static size_t target_bytes(const ls_plan *plan)
@@ -21,9 +21,9 @@ static size_t target_bytes(const ls_plan *plan)
 
 static void free_batch(ls_batch *batch)
 {
-    ls_cuda_give(batch->input);
+    ls_cuda_give(batch->images);
     ls_cuda_give(batch->target);
-    ls_cuda_give_host(batch->host_input);
+    ls_cuda_give_host(batch->host_images);
     ls_cuda_give_host(batch->host_target);
     if (batch->loaded != NULL) {
         cudaEventDestroy(batch->loaded);
@@ -45,9 +45,8 @@ void ls_batch_destroy(ls_plan *plan)
 
 static ls_status make_batch(const ls_plan *plan, ls_batch *batch)
 {
-    void *input = NULL, *target = NULL, *host_target = NULL;
-    LS_TRY(ls_cuda_take((int64_t)input_bytes(plan), "a batch of images", &input));
-    batch->input = input;
+    void *target = NULL, *host_target = NULL;
+    LS_TRY(ls_cuda_take((int64_t)image_bytes(plan), "a batch of images", &batch->images));
     LS_TRY(ls_cuda_take((int64_t)target_bytes(plan), "the classes of a batch", &target));
     batch->target = target;
     LS_TRY(ls_cuda_take_host((int64_t)target_bytes(plan), "the classes of a batch", &host_target));
@@ -57,12 +56,22 @@ static ls_status make_batch(const ls_plan *plan, ls_batch *batch)
     return LS_OK;
 }
 
-ls_status ls_batch_slots(ls_plan *plan, int slots)
+static bool same_format(const ls_image_format *a, const ls_image_format *b)
 {
+    bool same = a->type == b->type;
+    for (int c = 0; c < 3 && a->type == LS_U8; c++) {
+        same = same && a->mean[c] == b->mean[c] && a->deviation[c] == b->deviation[c];
+    }
+    return same;
+}
+
+ls_status ls_batch_slots(ls_plan *plan, int slots, const ls_image_format *format)
+{
+    LS_ASSERT(format->type == LS_F32 || format->type == LS_U8);
     if (slots < 1) {
         return ls_log_fail(LS_ERR_USAGE, "%d slots for batches: 1 or more", slots);
     }
-    if (slots == plan->batch_count) {
+    if (slots == plan->batch_count && same_format(format, &plan->format)) {
         return LS_OK;
     }
     for (int i = 0; i < plan->batch_count; i++) {
@@ -73,6 +82,7 @@ ls_status ls_batch_slots(ls_plan *plan, int slots)
     plan->batch = calloc((size_t)slots, sizeof *plan->batch);
     LS_TRY_MEMORY(plan->batch != NULL, "%d slots for batches", slots);
     plan->batch_count = slots;
+    plan->format = *format;
     for (int i = 0; i < slots; i++) {
         ls_status status = make_batch(plan, &plan->batch[i]);
         if (status != LS_OK) {
@@ -110,24 +120,23 @@ static ls_status check_target(const ls_plan *plan, const int64_t *target)
 
 /* A copy from pageable memory makes the host wait for the stream, so such images go through pinned
  * memory of our own. */
-static ls_status from_pinned(const ls_plan *plan, ls_batch *batch, const float **input)
+static ls_status from_pinned(const ls_plan *plan, ls_batch *batch, const void **images)
 {
     struct cudaPointerAttributes attributes;
-    LS_CUDA(cudaPointerGetAttributes(&attributes, *input));
+    LS_CUDA(cudaPointerGetAttributes(&attributes, *images));
     if (attributes.type != cudaMemoryTypeUnregistered) {
         return LS_OK;
     }
-    if (batch->host_input == NULL) {
-        void *memory = NULL;
-        LS_TRY(ls_cuda_take_host((int64_t)input_bytes(plan), "a batch of images", &memory));
-        batch->host_input = memory;
+    if (batch->host_images == NULL) {
+        LS_TRY(ls_cuda_take_host((int64_t)image_bytes(plan), "a batch of images",
+                                 &batch->host_images));
     }
-    memcpy(batch->host_input, *input, input_bytes(plan));
-    *input = batch->host_input;
+    memcpy(batch->host_images, *images, image_bytes(plan));
+    *images = batch->host_images;
     return LS_OK;
 }
 
-ls_status ls_batch_load(ls_plan *plan, int slot, const float *input, const int64_t *target)
+ls_status ls_batch_load(ls_plan *plan, int slot, const void *images, const int64_t *target)
 {
     LS_TRY(check_slot(plan, slot));
     LS_TRY(check_target(plan, target));
@@ -135,10 +144,11 @@ ls_status ls_batch_load(ls_plan *plan, int slot, const float *input, const int64
     cudaStream_t copy = plan->backend->copy;
     /* afterwards the slot's pinned memory is free */
     LS_TRY(ls_cuda_wait_event(plan->backend, batch->loaded));
-    LS_TRY(from_pinned(plan, batch, &input));
+    LS_TRY(from_pinned(plan, batch, &images));
     memcpy(batch->host_target, target, target_bytes(plan));
     LS_CUDA(cudaStreamWaitEvent(copy, batch->used, cudaEventWaitDefault));
-    LS_CUDA(cudaMemcpyAsync(batch->input, input, input_bytes(plan), cudaMemcpyHostToDevice, copy));
+    LS_CUDA(
+        cudaMemcpyAsync(batch->images, images, image_bytes(plan), cudaMemcpyHostToDevice, copy));
     LS_CUDA(cudaMemcpyAsync(batch->target, batch->host_target, target_bytes(plan),
                             cudaMemcpyHostToDevice, copy));
     LS_CUDA(cudaEventRecord(batch->loaded, copy));
@@ -180,10 +190,11 @@ ls_status ls_batch_unpack(ls_plan *plan, ls_stream *stream, int slot)
     int layer = plan->lower.slot_of_layer[0];
     const ls_slot *image = &plan->lower.slot[layer];
     LS_TRY(recorded ? LS_OK : ls_batch_wait(plan, stream, slot));
-    LS_TRY(ls_observe_image(plan, stream, batch->input, false));
-    LS_TRY(ls_input_pack(s, plan->options.activation, ls_plan_at(plan, layer), batch->input,
-                         plan->options.batch, image->channels, image->height, image->width));
-    LS_TRY(ls_observe_image(plan, stream, batch->input, true));
+    LS_TRY(ls_observe_image(plan, stream, batch->images, false));
+    LS_TRY(ls_input_pack(s, plan->options.activation, ls_plan_at(plan, layer), batch->images,
+                         &plan->format, plan->options.batch, image->channels, image->height,
+                         image->width));
+    LS_TRY(ls_observe_image(plan, stream, batch->images, true));
     LS_CUDA(cudaMemcpyAsync(plan->target, batch->target, target_bytes(plan),
                             cudaMemcpyDeviceToDevice, s));
     return recorded ? LS_OK : ls_batch_release(plan, stream, slot);

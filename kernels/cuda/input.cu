@@ -18,9 +18,24 @@ static dim3 grid_of(int images, int pixels)
                 (unsigned)(images < MOST_IMAGES ? images : MOST_IMAGES));
 }
 
+/* Element i of an image's channel, normalised. */
+LS_DEVICE float value_of(const float *from, int64_t i, int channel, const ls_image_format &format)
+{
+    (void)channel;
+    (void)format;
+    return from[i];
+}
+
+/* The host's ls_transform_normalise, operation by operation. */
+LS_DEVICE float value_of(const uint8_t *from, int64_t i, int channel, const ls_image_format &format)
+{
+    return ((float)from[i] / 255.0f - format.mean[channel]) / format.deviation[channel];
+}
+
 /* One thread per pixel; blocks along y process image after image. */
-template <typename T>
-LS_KERNEL pack_kernel(T *to, const float *from, int images, int channels, int stored, int pixels)
+template <typename T, typename P>
+LS_KERNEL pack_kernel(T *to, const P *from, ls_image_format format, int images, int channels,
+                      int stored, int pixels)
 {
     enum { V = 16 / sizeof(T) };
     int pixel = (int)(blockIdx.x * THREADS + threadIdx.x);
@@ -34,7 +49,9 @@ LS_KERNEL pack_kernel(T *to, const float *from, int images, int channels, int st
             LS_UNROLL
             for (int j = 0; j < V; j++) {
                 int c = first + j;
-                value[j] = c < channels ? from[(n * channels + c) * pixels + pixel] : 0;
+                value[j] = c < channels
+                               ? value_of(from, (n * channels + c) * pixels + pixel, c, format)
+                               : 0;
             }
             ls_packet_set(&packet, value);
             ls_packet_store(to + (n * pixels + pixel) * stored + first, packet);
@@ -42,12 +59,24 @@ LS_KERNEL pack_kernel(T *to, const float *from, int images, int channels, int st
     }
 }
 
-ls_status ls_input_pack(cudaStream_t stream, ls_dtype type, void *to, const float *from, int images,
-                        int channels, int height, int width)
+template <typename P>
+static ls_status pack(cudaStream_t stream, ls_dtype type, void *to, const P *from,
+                      const ls_image_format *format, int images, int channels, int pixels)
 {
     int stored = ls_input_stored_channels(type, channels);
     LS_BY_ELEMENT(type, T,
-                  LS_LAUNCH(pack_kernel<T>, grid_of(images, height * width), THREADS, stream,
-                            (T *)to, from, images, channels, stored, height * width));
+                  LS_LAUNCH((pack_kernel<T, P>), grid_of(images, pixels), THREADS, stream, (T *)to,
+                            from, *format, images, channels, stored, pixels));
     return LS_OK;
+}
+
+ls_status ls_input_pack(cudaStream_t stream, ls_dtype type, void *to, const void *from,
+                        const ls_image_format *format, int images, int channels, int height,
+                        int width)
+{
+    LS_ASSERT(format->type == LS_F32 || channels == 3);
+    return format->type == LS_F32 ? pack(stream, type, to, (const float *)from, format, images,
+                                         channels, height * width)
+                                  : pack(stream, type, to, (const uint8_t *)from, format, images,
+                                         channels, height * width);
 }

@@ -149,7 +149,7 @@ ls_status ls_observe_gradients(ls_plan *plan, ls_stream *stream, bool after)
     return LS_OK;
 }
 
-ls_status ls_observe_image(ls_plan *plan, ls_stream *stream, const float *images, bool after)
+ls_status ls_observe_image(ls_plan *plan, ls_stream *stream, const void *images, bool after)
 {
     if (plan->observer == NULL) {
         return LS_OK;
@@ -166,6 +166,7 @@ ls_status ls_observe_image(ls_plan *plan, ls_stream *stream, const float *images
                         .in_width = image->width,
                         .in_block = ls_work_stored_channels(plan, slot),
                         .x = images,
+                        .x_format = plan->format,
                         .y = ls_plan_at(plan, slot)};
     return plan->observer(plan->observer_context, stream, &what, after);
 }

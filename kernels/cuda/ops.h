@@ -23,9 +23,11 @@ extern "C" {
 
 /* Stored channels of an image of 3: 16 bytes a pixel, as tensor cores require. */
 int ls_input_stored_channels(ls_dtype type, int channels);
-/* f32 NCHW, already normalised, to NHWC of `type`; the padding channels are 0. */
-ls_status ls_input_pack(cudaStream_t stream, ls_dtype type, void *to, const float *from, int images,
-                        int channels, int height, int width);
+/* NCHW of `format` to NHWC of `type`, normalised; the padding channels are 0. Bytes have 3
+ * channels. */
+ls_status ls_input_pack(cudaStream_t stream, ls_dtype type, void *to, const void *from,
+                        const ls_image_format *format, int images, int channels, int height,
+                        int width);
 
 /* One weight of a product: as a parameter (torchvision's order) and in the product's order. */
 typedef struct ls_weight {

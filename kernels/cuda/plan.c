@@ -6,7 +6,7 @@
 #include "kernels/core/log.h"
 #include "bound.h"
 
-enum { BATCH_SLOTS = 2 }; /* until batch_slots sets another number */
+enum { BATCH_SLOTS = 2 }; /* of f32, until batch_slots sets something else */
 
 /* ---- what can be run ------------------------------------------------------------------------- */
 
@@ -100,7 +100,8 @@ void ls_plan_describe(ls_plan *plan, ls_plan_info *out)
 ls_status ls_plan_bind(ls_plan *plan, const ls_plan_binding *binding)
 {
     LS_TRY(ls_bind_tensors(plan, binding));
-    return plan->batch_count > 0 ? LS_OK : ls_batch_slots(plan, BATCH_SLOTS);
+    const ls_image_format format = {.type = LS_F32};
+    return plan->batch_count > 0 ? LS_OK : ls_batch_slots(plan, BATCH_SLOTS, &format);
 }
 
 static ls_status end_pass(ls_plan *plan, const ls_op *op, ls_cuda_pass_kind pass)
@@ -156,6 +157,10 @@ ls_status ls_plan_forward(ls_plan *plan, ls_stream *stream, const float *input,
                           const int64_t *target)
 {
     LS_ASSERT(plan->bound.state != NULL);
+    if (plan->format.type != LS_F32) {
+        return ls_log_fail(LS_ERR_USAGE, "a forward from images of f32, but the plan's slots are "
+                                         "for bytes");
+    }
     LS_TRY(ls_batch_load(plan, 0, input, target));
     return ls_plan_forward_loaded(plan, stream, 0);
 }

@@ -45,10 +45,10 @@ typedef struct ls_weight_table {
 /* The batch in one slot. The copying stream fills it; the computing stream has finished with it
  * when forward has packed the images and copied the classes. */
 typedef struct ls_batch {
-    float *input;    /* NCHW */
+    void *images;    /* NCHW in the slots' format */
     int64_t *target; /* [N] */
     cudaEvent_t loaded, used;
-    float *host_input; /* pinned, for images in pageable memory; NULL until the first such batch */
+    void *host_images; /* pinned, for images in pageable memory; NULL until the first such batch */
     int64_t *host_target;
 } ls_batch;
 
@@ -80,6 +80,7 @@ struct ls_plan {
     int64_t exported_bytes;
     ls_batch *batch; /* [batch_count] */
     int batch_count;
+    ls_image_format format; /* of images in slots */
     ls_plan_tensors bound;
     ls_plan_ready ready;
     bool forward_done;
@@ -143,9 +144,9 @@ ls_status ls_bind_unpack(ls_plan *plan, cudaStream_t stream);
 /* batch.c: the batch_* entries of the table; and what forward does with a slot: the stream waits
  * for the copy, packs the images, copies the classes and releases the slot. Captured into a graph,
  * without the wait and the release. */
-ls_status ls_batch_slots(ls_plan *plan, int slots);
+ls_status ls_batch_slots(ls_plan *plan, int slots, const ls_image_format *format);
 void ls_batch_destroy(ls_plan *plan);
-ls_status ls_batch_load(ls_plan *plan, int slot, const float *input, const int64_t *target);
+ls_status ls_batch_load(ls_plan *plan, int slot, const void *images, const int64_t *target);
 ls_status ls_batch_loaded(ls_plan *plan, int slot);
 ls_status ls_batch_wait(ls_plan *plan, ls_stream *stream, int slot);
 ls_status ls_batch_release(ls_plan *plan, ls_stream *stream, int slot);
@@ -169,7 +170,7 @@ ls_status ls_observe_run(ls_plan *plan, ls_stream *stream, ls_observed_kind kind
 ls_status ls_observe_weights(ls_plan *plan, ls_stream *stream, bool after);
 /* Of each gradient that ls_bind_unpack converts next, or has converted. */
 ls_status ls_observe_gradients(ls_plan *plan, ls_stream *stream, bool after);
-ls_status ls_observe_image(ls_plan *plan, ls_stream *stream, const float *images, bool after);
+ls_status ls_observe_image(ls_plan *plan, ls_stream *stream, const void *images, bool after);
 
 /* export.c: device memory of that size for exports, kept for the next one. */
 ls_status ls_export_room(ls_plan *plan, int64_t bytes, void **out);

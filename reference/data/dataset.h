@@ -4,6 +4,7 @@
 #ifndef LS_DATASET_H
 #define LS_DATASET_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "kernels/core/status.h"
@@ -25,6 +26,7 @@ typedef struct ls_loader_options {
     int accumulate; /* micro-batches per step; `batches:` files then hold [A,N,3,H,W] */
     uint64_t seed;
     int workers;                    /* threads that load ahead; 0: the caller loads */
+    bool bytes;                     /* images of 8 bits a channel where the data has them */
     int64_t first_step;             /* 1, or the first step after a resume */
     const ls_loader_memory *memory; /* copied; NULL: malloc's */
 } ls_loader_options;
@@ -36,7 +38,8 @@ typedef struct ls_dataset_item {
     int64_t batch; /* micro-batch from 0: (step - 1) * accumulate + micro-batch of the step */
     int64_t epoch;
     int64_t index;   /* from plan */
-    float *input;    /* [3,H,W], or [batch,3,H,W] */
+    float *input;    /* [3,H,W], or [batch,3,H,W]; of a data set of bytes NULL */
+    uint8_t *bytes;  /* the same before it is normalised, of a data set of bytes; else NULL */
     int64_t *target; /* one class, or [batch] */
     void *scratch;   /* this thread's, from scratch_create */
     char *why; /* [LS_DATASET_WHY]: the message of a failure, empty if it is already logged. The
@@ -47,6 +50,7 @@ typedef struct ls_dataset_item {
 typedef struct ls_dataset ls_dataset;
 struct ls_dataset {
     int items;               /* per micro-batch */
+    bool bytes;              /* fills `bytes` of an item */
     int64_t steps_per_epoch; /* 0: no end */
     /* Writes the epoch and the index of each item; one caller at a time, batches in increasing
      * order. */

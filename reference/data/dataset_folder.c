@@ -226,6 +226,7 @@ typedef struct folder_set {
 typedef struct scratch {
     ls_jpeg *jpeg;
     ls_transform_scratch transform;
+    uint8_t *bytes; /* [3,H,W], unless the item takes them */
 } scratch;
 
 /* Drops batches at the end of the epoch that do not make a whole step. */
@@ -268,8 +269,14 @@ static ls_status fill(const ls_dataset *dataset, const ls_dataset_item *item)
     LS_TRY(ls_jpeg_decode(scratch->jpeg, choose_reduction(&crop, set->image_size), &rgb, &width,
                           &height, item->why, LS_DATASET_WHY));
     *item->target = set->folder.target[item->index];
-    return ls_transform_apply(&scratch->transform, rgb, width, height, full_width, full_height,
-                              &crop, set->image_size, item->input);
+    uint8_t *bytes = set->base.bytes ? item->bytes : scratch->bytes;
+    LS_TRY(ls_transform_apply(&scratch->transform, rgb, width, height, full_width, full_height,
+                              &crop, set->image_size, bytes));
+    if (!set->base.bytes) {
+        int64_t pixels = (int64_t)set->image_size * set->image_size;
+        ls_transform_normalise(bytes, 0, 3 * pixels, pixels, item->input);
+    }
+    return LS_OK;
 }
 
 static void scratch_destroy(void *opaque)
@@ -277,16 +284,21 @@ static void scratch_destroy(void *opaque)
     scratch *scratch = opaque;
     ls_jpeg_destroy(scratch->jpeg);
     ls_transform_release(&scratch->transform);
+    free(scratch->bytes);
     free(scratch);
 }
 
 static ls_status scratch_create(const ls_dataset *dataset, void **out)
 {
-    (void)dataset;
+    const folder_set *set = (const folder_set *)dataset;
     scratch *scratch = calloc(1, sizeof *scratch);
     LS_TRY_MEMORY(scratch != NULL, "a loader thread's scratch");
-    ls_status status = ls_jpeg_create(&scratch->jpeg);
+    scratch->bytes = malloc(3 * (size_t)set->image_size * (size_t)set->image_size);
+    ls_status status = scratch->bytes != NULL
+                           ? ls_jpeg_create(&scratch->jpeg)
+                           : ls_log_fail(LS_ERR_INFRA, "no memory for a loader thread's image");
     if (status != LS_OK) {
+        free(scratch->bytes);
         free(scratch);
         return status;
     }
@@ -366,6 +378,7 @@ ls_status ls_dataset_folder_open(const ls_loader_options *options, const char *d
     int64_t length = ls_sampler_length(&set->sampler);
     set->base = (ls_dataset){
         .items = options->batch_size,
+        .bytes = options->bytes,
         .steps_per_epoch = length / ((int64_t)options->largest_batch * options->accumulate),
         .plan = plan,
         .fill = fill,

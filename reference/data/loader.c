@@ -9,6 +9,7 @@
 #include "kernels/core/digest.h"
 #include "kernels/core/log.h"
 #include "dataset.h"
+#include "transform.h"
 
 /* A ring of slots, one micro-batch each: the caller reads one while threads fill the others. Items
  * are claimed in order of batch and item, so that all threads work on the batch that is needed
@@ -19,7 +20,7 @@ typedef struct slot {
     int64_t batch; /* the micro-batch in this slot, from 0 */
     int64_t epoch;
     int64_t *index; /* [items] */
-    float *input;
+    void *images;   /* bytes or f32 */
     int64_t *target;
     int left; /* items not yet filled */
     ls_status
@@ -31,7 +32,7 @@ typedef struct slot {
 struct ls_loader {
     ls_dataset *dataset;
     ls_loader_options options;
-    size_t image_floats;
+    size_t image_values;
     int64_t first_batch, taken; /* taken: batches given to the caller */
     int slot_count;
     slot slots[SLOTS];
@@ -87,12 +88,15 @@ static ls_status take_claim(ls_loader *loader, claim *out)
 static ls_status fill_claim(const ls_loader *loader, const claim *claim, void *scratch, char *why)
 {
     const slot *slot = claim->slot;
+    size_t first = (size_t)claim->item * loader->image_values;
+    bool bytes = loader->dataset->bytes;
     why[0] = '\0';
     ls_dataset_item item = {
         .batch = slot->batch,
         .epoch = slot->epoch,
         .index = slot->index[claim->item],
-        .input = slot->input + (size_t)claim->item * loader->image_floats,
+        .input = bytes ? NULL : (float *)slot->images + first,
+        .bytes = bytes ? (uint8_t *)slot->images + first : NULL,
         .target = slot->target + claim->item,
         .scratch = scratch,
         .why = why,
@@ -191,10 +195,9 @@ static ls_status allocate_slots(ls_loader *loader)
     size_t batch = (size_t)options->batch_size;
     for (int i = 0; i < loader->slot_count; i++) {
         slot *slot = &loader->slots[i];
-        void *input = NULL;
-        int64_t bytes = (int64_t)(batch * loader->image_floats * sizeof *slot->input);
-        LS_TRY(loader->memory.alloc(loader->memory.context, bytes, &input));
-        slot->input = input;
+        size_t value = loader->dataset->bytes ? 1 : sizeof(float);
+        int64_t bytes = (int64_t)(batch * loader->image_values * value);
+        LS_TRY(loader->memory.alloc(loader->memory.context, bytes, &slot->images));
         slot->target = malloc(batch * sizeof *slot->target);
         slot->index = malloc(batch * sizeof *slot->index);
         LS_TRY_MEMORY(slot->target != NULL && slot->index != NULL,
@@ -251,7 +254,7 @@ ls_status ls_loader_open(const ls_loader_options *options, ls_loader **out)
     loader->options.memory = NULL;
     loader->memory = options->memory != NULL ? *options->memory
                                              : (ls_loader_memory){NULL, take_plain, give_plain};
-    loader->image_floats = 3 * (size_t)options->image_size * (size_t)options->image_size;
+    loader->image_values = 3 * (size_t)options->image_size * (size_t)options->image_size;
     loader->first_batch = (options->first_step - 1) * options->accumulate;
     loader->slot_count = options->workers == 0 ? 1 : SLOTS;
     pthread_condattr_t monotonic;
@@ -288,8 +291,8 @@ void ls_loader_close(ls_loader *loader)
         loader->dataset->scratch_destroy(loader->scratch);
     }
     for (int i = 0; i < loader->slot_count; i++) {
-        if (loader->slots[i].input != NULL) {
-            loader->memory.free(loader->memory.context, loader->slots[i].input);
+        if (loader->slots[i].images != NULL) {
+            loader->memory.free(loader->memory.context, loader->slots[i].images);
         }
         free(loader->slots[i].target);
         free(loader->slots[i].index);
@@ -363,7 +366,8 @@ ls_status ls_loader_next(ls_loader *loader, ls_loader_batch *out)
         return slot->status;
     }
     *out = (ls_loader_batch){
-        .input = slot->input,
+        .input = loader->dataset->bytes ? NULL : slot->images,
+        .bytes = loader->dataset->bytes ? slot->images : NULL,
         .target = slot->target,
         .images = loader->options.batch_size,
         .epoch = slot->epoch,
@@ -371,11 +375,51 @@ ls_status ls_loader_next(ls_loader *loader, ls_loader_batch *out)
     return LS_OK;
 }
 
+/* ---- what a batch holds ---------------------------------------------------------------------- */
+
+static int64_t values_of(const ls_loader_batch *batch, int image_size)
+{
+    return (int64_t)batch->images * 3 * image_size * image_size;
+}
+
+bool ls_loader_gives_bytes(const ls_loader *loader)
+{
+    return loader->dataset->bytes;
+}
+
+void ls_loader_floats(const ls_loader_batch *batch, int image_size, float *out)
+{
+    int64_t values = values_of(batch, image_size);
+    if (batch->bytes == NULL) {
+        memcpy(out, batch->input, (size_t)values * sizeof *out);
+    } else {
+        ls_transform_normalise(batch->bytes, 0, values, (int64_t)image_size * image_size, out);
+    }
+}
+
+static uint64_t digest_bytes(uint64_t digest, const ls_loader_batch *batch, int image_size)
+{
+    enum { PART = 4096 };
+    float part[PART];
+    ls_digest_parts parts = ls_digest_xxh64_begin(digest);
+    int64_t values = values_of(batch, image_size), at = 0;
+    for (;; at += PART) {
+        int64_t count = values - at < PART ? values - at : PART;
+        ls_transform_normalise(batch->bytes + at, at, count, (int64_t)image_size * image_size,
+                               part);
+        if (count < PART) {
+            return ls_digest_xxh64_end(&parts, part, (size_t)count * sizeof *part);
+        }
+        ls_digest_xxh64_add(&parts, part, sizeof part);
+    }
+}
+
 uint64_t ls_loader_digest(uint64_t digest, const ls_loader_batch *batch, int image_size)
 {
-    size_t images = (size_t)batch->images, side = (size_t)image_size;
-    digest = ls_digest_xxh64(digest, batch->input, images * 3 * side * side * sizeof(float));
-    return ls_digest_xxh64(digest, batch->target, images * sizeof(int64_t));
+    size_t values = (size_t)values_of(batch, image_size);
+    digest = batch->bytes != NULL ? digest_bytes(digest, batch, image_size)
+                                  : ls_digest_xxh64(digest, batch->input, values * sizeof(float));
+    return ls_digest_xxh64(digest, batch->target, (size_t)batch->images * sizeof(int64_t));
 }
 
 int64_t ls_loader_steps_per_epoch(const ls_loader *loader)

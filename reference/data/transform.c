@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "kernels/core/digest.h"
 #include "kernels/core/log.h"
@@ -73,9 +74,22 @@ ls_transform_crop ls_transform_draw(uint64_t seed, int64_t epoch, int64_t index,
     return crop;
 }
 
-float ls_transform_normalise(float byte, int channel)
+void ls_transform_statistics(float mean[3], float deviation[3])
 {
-    return (byte / 255.0f - MEAN[channel]) / DEVIATION[channel];
+    memcpy(mean, MEAN, sizeof MEAN);
+    memcpy(deviation, DEVIATION, sizeof DEVIATION);
+}
+
+void ls_transform_normalise(const uint8_t *byte, int64_t first, int64_t count, int64_t pixels,
+                            float *out)
+{
+    for (int64_t i = 0; i < count;) {
+        int channel = (int)((first + i) / pixels % 3);
+        int64_t left = pixels - (first + i) % pixels, end = left < count - i ? i + left : count;
+        for (; i < end; i++) {
+            out[i] = ((float)byte[i] / 255.0f - MEAN[channel]) / DEVIATION[channel];
+        }
+    }
 }
 
 /* ---- resampling ------------------------------------------------------------------------------ */
@@ -83,6 +97,7 @@ float ls_transform_normalise(float byte, int channel)
 void ls_transform_release(ls_transform_scratch *scratch)
 {
     free(scratch->rows);
+    free(scratch->sums);
     free(scratch->weights);
     free(scratch->first);
     *scratch = (ls_transform_scratch){0};
@@ -146,9 +161,11 @@ static ls_status reserve(ls_transform_scratch *scratch, int64_t row_floats, int6
         size = size > scratch->size ? size : scratch->size;
         ls_transform_release(scratch);
         scratch->rows = malloc((size_t)row_floats * sizeof *scratch->rows);
+        scratch->sums = malloc((size_t)size * sizeof *scratch->sums);
         scratch->weights = malloc((size_t)weight_floats * sizeof *scratch->weights);
         scratch->first = malloc(2 * (size_t)size * sizeof *scratch->first);
-        LS_TRY_MEMORY(scratch->rows != NULL && scratch->weights != NULL && scratch->first != NULL,
+        LS_TRY_MEMORY(scratch->rows != NULL && scratch->sums != NULL && scratch->weights != NULL &&
+                          scratch->first != NULL,
                       "the scratch to resample an image to %d pixels", size);
         scratch->row_floats = row_floats;
         scratch->weight_floats = weight_floats;
@@ -177,31 +194,30 @@ static void resample_row(const uint8_t *pixels, const filter *across, int size, 
     }
 }
 
-/* Output row y from the horizontally resampled rows; the three channels are side by side in `row`.
- */
-static void combine_rows(const float *rows, const float *weight, int taps, int size, int channel,
-                         float *out)
+/* One channel of an output row from the horizontally resampled rows, in which the three channels
+ * are side by side. Weights sum to 1 but for rounding, so a sum may be a little above 255. */
+static void combine_rows(const float *rows, const float *weight, int taps, int size, float *sums,
+                         uint8_t *out)
 {
-    float factor = 1.0f / (255.0f * DEVIATION[channel]), shift = MEAN[channel] / DEVIATION[channel];
     for (int x = 0; x < size; x++) {
-        out[x] = 0.0f;
+        sums[x] = 0.5f;
     }
     for (int t = 0; t < taps; t++) {
         const float *row = rows + (int64_t)t * 3 * size;
 #pragma omp simd
         for (int x = 0; x < size; x++) {
-            out[x] += weight[t] * row[x];
+            sums[x] += weight[t] * row[x];
         }
     }
 #pragma omp simd
     for (int x = 0; x < size; x++) {
-        out[x] = out[x] * factor - shift;
+        out[x] = (uint8_t)(sums[x] < 255.0f ? (int)sums[x] : 255);
     }
 }
 
 ls_status ls_transform_apply(ls_transform_scratch *scratch, const uint8_t *rgb, int width,
                              int height, int full_width, int full_height,
-                             const ls_transform_crop *crop, int size, float *out)
+                             const ls_transform_crop *crop, int size, uint8_t *out)
 {
     double reduce_x = (double)width / full_width, reduce_y = (double)height / full_height;
     double extent_x = crop->width * reduce_x, extent_y = crop->height * reduce_y;
@@ -223,8 +239,8 @@ ls_status ls_transform_apply(ls_transform_scratch *scratch, const uint8_t *rgb, 
     for (int y = 0; y < size; y++) {
         for (int channel = 0; channel < 3; channel++) {
             const float *rows = scratch->rows + ((int64_t)down.first[y] * 3 + channel) * size;
-            combine_rows(rows, down.weights + (int64_t)y * down.taps, down.taps, size, channel,
-                         out + ((int64_t)channel * size + y) * size);
+            combine_rows(rows, down.weights + (int64_t)y * down.taps, down.taps, size,
+                         scratch->sums, out + ((int64_t)channel * size + y) * size);
         }
     }
     return LS_OK;

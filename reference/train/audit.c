@@ -311,6 +311,11 @@ static ls_audit_op translate(ls_audit *audit, const ls_observed *w)
         .gather = gather,
         .gather_context = audit,
     };
+    if (w->kind == LS_OBSERVED_IMAGE) {
+        op.x_type = w->x_format.type == LS_U8 ? LS_AUDIT_U8 : LS_AUDIT_F32;
+        memcpy(op.x_mean, w->x_format.mean, sizeof op.x_mean);
+        memcpy(op.x_deviation, w->x_format.deviation, sizeof op.x_deviation);
+    }
     if (w->state != NULL) {
         op.loss = (float *)&w->state->loss;
         op.loss_scale = &w->state->loss_scale;
@@ -538,8 +543,8 @@ static ls_status observe_update(ls_audit *audit, bool after)
 static void digest_batch(ls_audit *audit, const ls_loader_batch *batch)
 {
     const ls_options *options = &audit->trainer->options;
-    audit->has_batch = batch->input != NULL || options->accumulate == 1;
-    audit->batch = batch->input == NULL
+    audit->has_batch = batch->target != NULL || options->accumulate == 1;
+    audit->batch = batch->target == NULL
                        ? batch->digest
                        : ls_loader_digest(audit->batch, batch, options->image_size);
 }

@@ -9,6 +9,7 @@
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
+#include "reference/data/loader.h"
 #include "reference/model/model.h"
 #include "reference/files/safetensors.h"
 
@@ -196,7 +197,7 @@ static ls_status take_batch(ls_dump *dump, int micro_step, const ls_loader_batch
     LS_ASSERT(batch->images == options->batch_size);
     size_t images = (size_t)options->batch_size;
     size_t values = images * 3 * (size_t)options->image_size * (size_t)options->image_size;
-    memcpy(dump->input + (size_t)micro_step * values, batch->input, values * sizeof *dump->input);
+    ls_loader_floats(batch, options->image_size, dump->input + (size_t)micro_step * values);
     memcpy(dump->target + (size_t)micro_step * images, batch->target,
            images * sizeof *dump->target);
     return LS_OK;

@@ -5,6 +5,7 @@
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
+#include "reference/data/transform.h"
 
 enum { SLOTS = 2 };
 
@@ -42,8 +43,10 @@ static ls_status send(ls_feed *feed, int64_t number)
     if (feed->ahead != LS_OK) {
         return LS_OK;
     }
-    LS_TRY(trainer->device.api->batch_load(trainer->plan, feed->next.slot, feed->next.host.input,
-                                           feed->next.host.target));
+    const ls_loader_batch *host = &feed->next.host;
+    LS_TRY(trainer->device.api->batch_load(
+        trainer->plan, feed->next.slot,
+        host->bytes != NULL ? (const void *)host->bytes : host->input, host->target));
     feed->next.waited_ms = ls_clock_ms_between(begun_ns, ls_clock_ns());
     return LS_OK;
 }
@@ -76,7 +79,10 @@ ls_status ls_feed_open(const ls_trainer *trainer, ls_feed **out)
     feed->number = (trainer->first_step - 1) * accumulate;
     feed->end = trainer->last_step * accumulate;
     if (feed->slots > 0) {
-        LS_TRY_GOTO(status, trainer->device.api->batch_slots(trainer->plan, feed->slots), close);
+        ls_image_format format = {.type = ls_loader_gives_bytes(trainer->loader) ? LS_U8 : LS_F32};
+        ls_transform_statistics(format.mean, format.deviation);
+        LS_TRY_GOTO(status, trainer->device.api->batch_slots(trainer->plan, feed->slots, &format),
+                    close);
         if (trainer->options.resident > 0) {
             LS_TRY_GOTO(status, settle(feed), close);
         } else if (feed->number < feed->end) {

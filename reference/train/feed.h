@@ -9,7 +9,7 @@
 typedef struct ls_feed ls_feed;
 
 typedef struct ls_feed_batch {
-    ls_loader_batch host; /* valid until ls_feed_ahead; resident: without data (NULL), with the
+    ls_loader_batch host; /* valid until ls_feed_ahead; resident: without data (NULLs), with the
                              digest if steps are audited */
     int slot;             /* of the plan; -1: the plan reads `host` */
     double waited_ms;     /* for the loader, and for a copy to end */

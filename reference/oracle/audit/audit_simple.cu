@@ -16,7 +16,9 @@ LS_DEVICE audit_position out_position(const ls_audit_op &op, int64_t i)
 
 /* ---- order and type -------------------------------------------------------------------------- */
 
-LS_DEVICE double image_at(const ls_audit_op &op, int64_t i)
+/* A byte is normalised by three operations of f32: the errors of the quotient b/255 and of the
+ * difference pass through the division, whose own is that of the result. */
+LS_DEVICE double image_at(const ls_audit_op &op, int64_t i, double *bound)
 {
     audit_position p = in_position(op, i);
     if (p.c >= op.plain_channels) {
@@ -24,7 +26,14 @@ LS_DEVICE double image_at(const ls_audit_op &op, int64_t i)
     }
     int64_t from =
         ((p.n * op.plain_channels + p.c) * op.in_height + p.y) * (int64_t)op.in_width + p.x;
-    return audit_value(op.x, LS_AUDIT_F32, from);
+    double value = audit_value(op.x, op.x_type, from);
+    if (op.x_type != LS_AUDIT_U8) {
+        return value;
+    }
+    double mean = (double)op.x_mean[p.c], deviation = (double)op.x_deviation[p.c];
+    double share = value / 255, off = share - mean;
+    *bound = 2 * LS_AUDIT_U * (share + 2 * fabs(off)) / deviation; /* 2: their products */
+    return off / deviation;
 }
 
 LS_DEVICE double weight_at(const ls_audit_op &op, int64_t i)
@@ -228,7 +237,7 @@ LS_DEVICE double element_at(const ls_audit_op &op, int output, int64_t i, double
     double value;
     switch (op.kind) {
     case LS_AUDIT_IMAGE:
-        return image_at(op, i);
+        return image_at(op, i, bound);
     case LS_AUDIT_WEIGHT:
         return weight_at(op, i);
     case LS_AUDIT_UNPACK:

@@ -215,6 +215,7 @@ static void judge_whole(const ls_case *row, const ls_record *job, ls_verdict *ou
     }
     (void)ls_data_order(IMAGES, 0, 1, true, false, options.seed, 0, &order);
     for (int i = 0; i < IMAGES && out->code == LS_PASS; i++) {
+        uint8_t bytes[3 * LS_DATA_SIZE * LS_DATA_SIZE];
         float want[3 * LS_DATA_SIZE * LS_DATA_SIZE];
         ls_loader_batch batch;
         int width, height;
@@ -229,9 +230,13 @@ static void judge_whole(const ls_case *row, const ls_record *job, ls_verdict *ou
         ls_transform_crop crop = ls_transform_draw(options.seed, 0, order[i], width, height);
         if (ls_loader_next(loader, &batch) != LS_OK ||
             ls_transform_apply(&scratch, rgb, width, height, width, height, &crop, LS_DATA_SIZE,
-                               want) != LS_OK) {
+                               bytes) != LS_OK) {
             ls_verdict_fail(out, "image %d fails", i);
-        } else if (memcmp(batch.input, want, sizeof want) != 0) {
+            break;
+        }
+        ls_transform_normalise(bytes, 0, (int64_t)sizeof bytes,
+                               (int64_t)LS_DATA_SIZE * LS_DATA_SIZE, want);
+        if (memcmp(batch.input, want, sizeof want) != 0) {
             ls_verdict_fail(out,
                             "image %d, %d x %d pixels, a crop of %d x %d: not what its pixels give",
                             i, width, height, crop.width, crop.height);

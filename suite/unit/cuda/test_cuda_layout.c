@@ -1,5 +1,6 @@
 /* Kernels that only move numbers: the image, weights, and exports; all exact. */
 #include "kernels/cuda/ops.h"
+#include "reference/data/transform.h"
 #include "suite/unit/run_suite.h"
 
 #include "place.h"
@@ -37,6 +38,8 @@ static const int IMAGES[][4] = {/* N C H W */
                                 {1, 9, 3, 100}};
 enum { IMAGE_COUNT = sizeof IMAGES / sizeof IMAGES[0] };
 
+static const ls_image_format floats = {.type = LS_F32};
+
 START_TEST(image)
 {
     ls_dtype type = TYPES[_i];
@@ -53,13 +56,43 @@ START_TEST(image)
             int64_t n = i / C / pixels, c = i / pixels % C, pixel = i % pixels;
             want[(n * pixels + pixel) * stored + c] = a[i];
         }
-        ls_input_pack(stream, type, to.data, from.data, N, C, IMAGES[k][2], IMAGES[k][3]);
+        ls_input_pack(stream, type, to.data, from.data, &floats, N, C, IMAGES[k][2], IMAGES[k][3]);
         check_exact("packed", &to, want);
         free(a);
         free(want);
         place_free(&from);
         place_free(&to);
     }
+}
+END_TEST
+
+/* Every byte in every channel becomes the host's float, rounded to the type: `==`, nothing less. */
+START_TEST(image_of_bytes)
+{
+    enum { N = 2, H = 16, W = 16, PIXELS = H * W, COUNT = N * 3 * PIXELS };
+    ls_dtype type = TYPES[_i];
+    int stored = ls_input_stored_channels(type, 3);
+    ls_image_format format = {.type = LS_U8};
+    place from = place_make_off(LS_U8, COUNT, 1);
+    place to = place_make(type, (int64_t)N * PIXELS * stored);
+    uint8_t bytes[COUNT];
+    float normalised[COUNT];
+    double *want = calloc((size_t)to.count, sizeof *want);
+    ls_transform_statistics(format.mean, format.deviation);
+    for (int i = 0; i < COUNT; i++) { /* 77: odd, so all 256; each channel begins elsewhere */
+        bytes[i] = (uint8_t)(77 * i + i / PIXELS * 19);
+    }
+    place_put(&from, bytes);
+    ls_transform_normalise(bytes, 0, COUNT, PIXELS, normalised);
+    for (int i = 0; i < COUNT; i++) {
+        int n = i / 3 / PIXELS, c = i / PIXELS % 3, pixel = i % PIXELS;
+        want[(n * PIXELS + pixel) * stored + c] = (double)normalised[i];
+    }
+    ck_assert_int_eq(ls_input_pack(stream, type, to.data, from.data, &format, N, 3, H, W), LS_OK);
+    check_exact("packed", &to, want);
+    free(want);
+    place_free(&from);
+    place_free(&to);
 }
 END_TEST
 
@@ -245,6 +278,7 @@ int main(void)
     tcase_set_timeout(layout, 60);
     tcase_add_checked_fixture(layout, set_up, tear_down);
     tcase_add_loop_test(layout, image, 0, 3);
+    tcase_add_loop_test(layout, image_of_bytes, 0, 3);
     tcase_add_loop_test(layout, weights, 0, 3);
     tcase_add_loop_test(layout, plain_export, 0, 3);
     tcase_add_test(layout, mask_export);

@@ -91,11 +91,12 @@ START_TEST(places_are_counted)
 {
     ls_kernel_net n;
     ls_kernel_subject s, expected;
+    const ls_image_format format = {.type = LS_F32};
     two_subjects(&n, &s, &expected);
     ck_assert_int_eq(s.api->batch_load(s.plan, 2, s.input, s.target), LS_ERR_USAGE);
     ck_assert_int_eq(s.api->plan_forward_loaded(s.plan, s.stream, -1), LS_ERR_USAGE);
-    ck_assert_int_eq(s.api->batch_slots(s.plan, 0), LS_ERR_USAGE);
-    ck_assert_int_eq(s.api->batch_slots(s.plan, 3), LS_OK);
+    ck_assert_int_eq(s.api->batch_slots(s.plan, 0, &format), LS_ERR_USAGE);
+    ck_assert_int_eq(s.api->batch_slots(s.plan, 3, &format), LS_OK);
     load(&s, 2, 14);
     step_loaded(&s, 2);
     wait(&s);
@@ -104,6 +105,47 @@ START_TEST(places_are_counted)
     s.target[1] = 7;
     ck_assert_int_eq(s.api->batch_load(s.plan, 0, s.input, s.target), LS_ERR_USAGE);
     plan_refuses_targets(&s);
+    ls_kernel_subject_free(&s);
+    ls_kernel_subject_free(&expected);
+}
+END_TEST
+
+/* Slots for bytes: the device makes the host's floats of them. A change of the format makes new
+ * slots, also of the same number. */
+START_TEST(places_hold_bytes)
+{
+    work_runs_late(_i);
+    ls_kernel_net n;
+    ls_kernel_subject s, expected;
+    ls_image_format format = {LS_U8, {0.5f, 0.25f, 0.125f}, {0.3f, 0.7f, 0.9f}};
+    const ls_image_format floats = {.type = LS_F32};
+    two_subjects(&n, &s, &expected);
+    int pixels = s.options.height * s.options.width, count = s.options.batch * 3 * pixels;
+    uint8_t *bytes = malloc((size_t)count);
+    for (int round = 0; round < 2; round++) {
+        format.mean[1] -= (float)round / 8;
+        ck_assert_int_eq(s.api->batch_slots(s.plan, 2, &format), LS_OK);
+        for (int i = 0; i < count; i++) {
+            int c = i / pixels % 3;
+            bytes[i] = (uint8_t)ls_rng_below(9, (uint64_t)round, (uint64_t)i, 256);
+            expected.input[i] = ((float)bytes[i] / 255.0f - format.mean[c]) / format.deviation[c];
+        }
+        memcpy(s.target, expected.target, sizeof s.target);
+        ck_assert_int_eq(s.api->batch_load(s.plan, 1, bytes, s.target), LS_OK);
+        ck_assert_int_eq(s.api->batch_loaded(s.plan, 1), LS_OK);
+        step_loaded(&s, 1);
+        wait(&s);
+        plan_step(&expected);
+        ck_assert(cuda_same(&s, &expected));
+    }
+    ck_assert_int_eq(s.api->plan_forward(s.plan, s.stream, s.input, s.target), LS_ERR_USAGE);
+    ck_assert_int_eq(s.api->batch_slots(s.plan, 2, &floats), LS_OK);
+    load(&s, 0, 15);
+    step_loaded(&s, 0);
+    wait(&s);
+    expect_batch(&expected, 15);
+    ck_assert(cuda_same(&s, &expected));
+    free(bytes);
     ls_kernel_subject_free(&s);
     ls_kernel_subject_free(&expected);
 }
@@ -535,6 +577,7 @@ int main(void)
     int count = sizeof networks / sizeof networks[0];
     tcase_add_loop_test(c, places_hold_batches, 0, 2);
     tcase_add_test(c, places_are_counted);
+    tcase_add_loop_test(c, places_hold_bytes, 0, 2);
     tcase_add_loop_test(c, graphs_repeat_steps, 0, 2);
     tcase_add_loop_test(c, tensors_may_move, 0, 8);
     tcase_add_loop_test(c, repeats_bitwise, 0, 2 * count);

@@ -2,6 +2,7 @@
  * launched, ordered and delayed. */
 #include <math.h>
 
+#include "reference/data/make.h"
 #include "suite/unit/run_suite.h"
 #include "emulated_run.h"
 
@@ -214,6 +215,35 @@ static char *audited_images(const char *options)
     return out;
 }
 
+/* Pictures go to the device as bytes. The floats of their dumps, given as batches, train to the
+ * same bits and have the same digests; so do pictures whose steps are recorded, and the audit
+ * judges the normalisation. */
+START_TEST(pictures_are_normalised_on_the_device)
+{
+    char options[3 * PATH_MAX], pictures[2 * PATH_MAX], *first = NULL;
+    snprintf(pictures, sizeof pictures, "%s/pictures", folder);
+    ck_assert_int_eq(ls_make_folder(pictures, 3, 8, 1), LS_OK);
+    snprintf(options, sizeof options, "%s --data '%s' --cuda-graph off --dump-steps 1,2,3,4,5",
+             _i == 0 ? "--opt-level O0" : "--opt-level O2", pictures);
+    same(&first, "A=1", options);
+    snprintf(options, sizeof options, "%s --data 'batches:%s/dump' --cuda-graph on",
+             _i == 0 ? "--opt-level O0" : "--opt-level O2", folder);
+    same(&first, "LS_EMULATED_LATE=1", options);
+    snprintf(options, sizeof options, "%s --data '%s' --cuda-graph on",
+             _i == 0 ? "--opt-level O0" : "--opt-level O2", pictures);
+    same(&first, "LS_EMULATED_LATE=1", options);
+    free(first);
+    snprintf(options, sizeof options, "--audit 1:1:1 --data '%s'", pictures);
+    char *bytes = audited_images(options);
+    snprintf(options, sizeof options, "--audit 1:1:1 --data 'batches:%s/dump'", folder);
+    char *floats = audited_images(options);
+    ck_assert_uint_eq(strlen(bytes), 5 * 17);
+    ck_assert_str_eq(bytes, floats);
+    free(bytes);
+    free(floats);
+}
+END_TEST
+
 /* A batch that stays on the device has the digest that it had when it was loaded; one of several
  * micro-steps has none. */
 START_TEST(resident_batches_are_audited)
@@ -363,6 +393,7 @@ int main(void)
     tcase_add_test(train_case, resident_batches);
     tcase_add_loop_test(train_case, goes_on_from_a_checkpoint, 0, 2);
     tcase_add_test(train_case, resident_batches_are_audited);
+    tcase_add_loop_test(train_case, pictures_are_normalised_on_the_device, 0, 2);
     tcase_add_test(train_case, engines_are_kept);
     tcase_add_test(train_case, phases_by_the_device);
     tcase_add_loop_test(train_case, refused_in_one_line, 0, rows);

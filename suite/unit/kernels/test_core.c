@@ -1051,6 +1051,13 @@ START_TEST(checksums_of_xxhsum)
     }
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         ck_assert_uint_eq(ls_digest_xxh64(rows[i].seed, data, rows[i].bytes), rows[i].digest);
+        for (size_t part = 0; part <= rows[i].bytes; part += 32) {
+            ls_digest_parts parts = ls_digest_xxh64_begin(rows[i].seed);
+            ls_digest_xxh64_add(&parts, data, part);
+            ls_digest_xxh64_add(&parts, data, 0);
+            ck_assert_uint_eq(ls_digest_xxh64_end(&parts, data + part, rows[i].bytes - part),
+                              rows[i].digest);
+        }
     }
     /* 32 bytes are a lane, 31 are not */
     ck_assert_uint_ne(ls_digest_xxh64(0, data, 32), ls_digest_xxh64(0, data, 31));

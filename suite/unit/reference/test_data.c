@@ -116,23 +116,54 @@ START_TEST(crops_follow_the_rule)
 }
 END_TEST
 
+static float normalised(uint8_t byte, int channel)
+{
+    float out;
+    ls_transform_normalise(&byte, channel, 1, 1, &out);
+    return out;
+}
+
 START_TEST(normalisation)
 {
     /* the goldens have 8 digits after the point; f32 near 2.25 has steps of 2.4e-7, three roundings
      */
     const double limit = 3 * 2.4e-7;
-    ck_assert_double_eq_tol(ls_transform_normalise(255.0f, 0), 2.2489083, limit);
-    ck_assert_double_eq_tol(ls_transform_normalise(127.5f, 1), 0.1964286, limit);
-    ck_assert_double_eq_tol(ls_transform_normalise(0.0f, 2), -1.8044445, limit);
+    ck_assert_double_eq_tol(normalised(255, 0), 2.2489083, limit);
+    ck_assert_double_eq_tol(normalised(51, 1), -1.1428571, limit);
+    ck_assert_double_eq_tol(normalised(0, 2), -1.8044445, limit);
 }
 END_TEST
 
-/* f32 resampling: two passes of a few roundings of values up to 255 / 57 = 4.5, weights that sum to
- * 1 within 3 ulp: 32 ulp of 4.5 are generous and 300 times below one level. */
-#define RESAMPLE_LIMIT (32 * 4.5 * FLT_EPSILON)
+/* Bytes of several images, from any element on: their channel goes by their place. */
+START_TEST(channels_by_place)
+{
+    enum { PIXELS = 5, VALUES = 2 * 3 * PIXELS };
+    uint8_t bytes[VALUES];
+    float out[VALUES + 1];
+    for (int i = 0; i < VALUES; i++) {
+        bytes[i] = (uint8_t)(97 * i + 31);
+    }
+    for (int first = 0; first < VALUES; first++) {
+        for (int count = 0; count <= VALUES - first; count++) {
+            out[count] = -1;
+            ls_transform_normalise(bytes + first, first, count, PIXELS, out);
+            for (int i = 0; i < count; i++) {
+                int at = first + i;
+                ck_assert(out[i] == normalised(bytes[at], at / PIXELS % 3));
+            }
+            ck_assert(out[count] == -1);
+        }
+    }
+}
+END_TEST
+
+/* A result is rounded to a byte. Before that, two passes of a few roundings of values up to 255,
+ * and weights that sum to 1 within 3 ulp: 32 ulp of 255 are generous, and 1000 times below one
+ * level. */
+#define RESAMPLE_LIMIT (0.5 + 32 * 255 * FLT_EPSILON)
 
 static void apply(const uint8_t *rgb, int width, int height, ls_transform_crop crop, int size,
-                  float *out)
+                  uint8_t *out)
 {
     ls_transform_scratch scratch = {0};
     ck_assert_int_eq(
@@ -144,7 +175,7 @@ START_TEST(resampling)
 {
     enum { W = 12, H = 9, S = 4 };
     uint8_t rgb[W * H * 3];
-    float out[3 * W * W];
+    uint8_t out[3 * W * W];
     for (int i = 0; i < W * H * 3; i++) {
         rgb[i] = (uint8_t)ls_rng_below(1, 2, (uint64_t)i, 256);
     }
@@ -156,9 +187,8 @@ START_TEST(resampling)
             for (int y = 0; y < S; y++) {
                 for (int x = 0; x < S; x++) {
                     int from = flip ? S - 1 - x : x;
-                    float byte = rgb[((3 + y) * W + 5 + from) * 3 + c];
-                    ck_assert_float_eq_tol(out[(c * S + y) * S + x],
-                                           ls_transform_normalise(byte, c), RESAMPLE_LIMIT);
+                    ck_assert_int_eq(out[(c * S + y) * S + x],
+                                     rgb[((3 + y) * W + 5 + from) * 3 + c]);
                 }
             }
         }
@@ -176,34 +206,32 @@ START_TEST(resampling)
                     sum += weight[v] * weight[u] * (float)rgb[(row * W + column) * 3 + 1];
                 }
             }
-            ck_assert_float_eq_tol(out[(S + y) * S + x], ls_transform_normalise(sum, 1),
-                                   RESAMPLE_LIMIT);
+            /* a multiple of 1/64, so f32 is exact: halves are rounded up */
+            ck_assert_int_eq(out[(S + y) * S + x], (int)floorf(sum + 0.5f));
         }
     }
     /* a flat image stays flat at any scale, and nothing outside the crop is read */
-    memset(rgb, 200, sizeof rgb);
-    for (int side = 1; side <= H; side++) {
-        for (int size = 1; size <= W; size++) {
-            uint8_t framed[W * H * 3];
-            memset(framed, 0, sizeof framed);
-            for (int y = 0; y < side; y++) {
-                memset(framed + y * W * 3, 200, (size_t)side * 3);
-            }
-            apply(framed, W, H, (ls_transform_crop){.height = side, .width = side}, size, out);
-            for (int i = 0; i < 3 * size * size; i++) {
-                ck_assert_float_eq_tol(out[i], ls_transform_normalise(200, i / (size * size)),
-                                       RESAMPLE_LIMIT);
-            }
+    static const uint8_t flat[] = {200, 255, 0, 1};
+    for (int k = 0; k < 4 * H * W; k++) {
+        int level = flat[k / H / W], side = k / W % H + 1, size = k % W + 1;
+        uint8_t framed[W * H * 3];
+        memset(framed, 255 - level, sizeof framed);
+        for (int y = 0; y < side; y++) {
+            memset(framed + y * W * 3, level, (size_t)side * 3);
+        }
+        apply(framed, W, H, (ls_transform_crop){.height = side, .width = side}, size, out);
+        for (int i = 0; i < 3 * size * size; i++) {
+            ck_assert_int_eq(out[i], level);
         }
     }
 }
 END_TEST
 
-/* One output value in FP64: the triangle over all samples of the crop, normalised. */
+/* One output value in FP64: the triangle over all samples of the crop. */
 static double filtered(const uint8_t *rgb, int width, int height, const double start[2],
                        const double extent[2], int size, int channel, const int at[2])
 {
-    double sum = 0, weights = 0, mean[3] = {0.485, 0.456, 0.406}, spread[3] = {0.229, 0.224, 0.225};
+    double sum = 0, weights = 0;
     int low[2], high[2], length[2] = {width, height};
     for (int side = 0; side < 2; side++) {
         low[side] = (int)floor(start[side] + 1e-6);
@@ -224,7 +252,7 @@ static double filtered(const uint8_t *rgb, int width, int height, const double s
             sum += weight * rgb[(y * width + x) * 3 + channel];
         }
     }
-    return (sum / weights / 255 - mean[channel]) / spread[channel];
+    return sum / weights;
 }
 
 /* Crops of whole and of reduced decodings, enlarged and reduced, with one scratch for all. */
@@ -248,7 +276,7 @@ START_TEST(resampling_is_the_triangle_filter)
         {W, H, 8, {.top = 1, .left = 4, .height = 16, .width = 16}},
     };
     uint8_t rgb[W * H * 3];
-    float out[3 * MOST * MOST];
+    uint8_t out[3 * MOST * MOST];
     ls_transform_scratch scratch = {0};
     int64_t most[3] = {0};
     for (int i = 0; i < W * H * 3; i++) {
@@ -279,7 +307,7 @@ START_TEST(resampling_is_the_triangle_filter)
             int x = i % size, at[2] = {crop->flip ? size - 1 - x : x, i / size % size};
             double want = filtered(rgb, W, H, start, extent, size, i / (size * size), at);
             ck_assert_msg(fabs((double)out[i] - want) <= RESAMPLE_LIMIT,
-                          "row %zu, element %d: %.7f, wanted %.7f", r, i, (double)out[i], want);
+                          "row %zu, element %d: %d, wanted %.7f", r, i, out[i], want);
         }
     }
     ls_transform_release(&scratch);
@@ -680,6 +708,7 @@ int main(void)
     tcase_add_test(tests, crop_draws);
     tcase_add_test(tests, crops_follow_the_rule);
     tcase_add_test(tests, normalisation);
+    tcase_add_test(tests, channels_by_place);
     tcase_add_test(tests, resampling);
     tcase_add_test(tests, resampling_is_the_triangle_filter);
     tcase_add_test(tests, synthetic_is_pure);

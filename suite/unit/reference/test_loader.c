@@ -114,6 +114,44 @@ START_TEST(folder_threads_and_resume)
 }
 END_TEST
 
+/* Bytes stand for the floats of a loader that normalises, bit by bit, and have their digest; data
+ * without bytes stay f32. */
+START_TEST(bytes_are_those_of_the_floats)
+{
+    enum { SIDE = 16, VALUES = 3 * 3 * SIDE * SIDE };
+    char dir[256];
+    ls_loader_options options = options_for(in_root("images", dir));
+    ls_loader *plain, *loader;
+    float floats[VALUES];
+    ck_assert_int_eq(ls_make_folder(dir, 4, 24, 1), LS_OK);
+    ck_assert_int_eq(ls_loader_open(&options, &plain), LS_OK);
+    options.bytes = true;
+    options.workers = 2;
+    ck_assert_int_eq(ls_loader_open(&options, &loader), LS_OK);
+    ck_assert(ls_loader_gives_bytes(loader) && !ls_loader_gives_bytes(plain));
+    for (int i = 0; i < 20; i++) {
+        ls_loader_batch want, have;
+        ck_assert_int_eq(ls_loader_next(plain, &want), LS_OK);
+        ck_assert_int_eq(ls_loader_next(loader, &have), LS_OK);
+        ck_assert(want.bytes == NULL && have.input == NULL);
+        ck_assert_mem_eq(have.target, want.target, 3 * sizeof *want.target);
+        ls_loader_floats(&have, SIDE, floats);
+        ck_assert_mem_eq(floats, want.input, sizeof floats);
+        ls_loader_floats(&want, SIDE, floats);
+        ck_assert_mem_eq(floats, want.input, sizeof floats);
+        ck_assert_uint_eq(ls_loader_digest(5, &have, SIDE), ls_loader_digest(5, &want, SIDE));
+    }
+    ls_loader_close(loader);
+    ls_loader_close(plain);
+    options.data = "synthetic";
+    ck_assert_int_eq(ls_loader_open(&options, &loader), LS_OK);
+    ls_loader_batch batch;
+    ck_assert_int_eq(ls_loader_next(loader, &batch), LS_OK);
+    ck_assert(!ls_loader_gives_bytes(loader) && batch.bytes == NULL && batch.input != NULL);
+    ls_loader_close(loader);
+}
+END_TEST
+
 /* A step whose images cannot be numbered is an error of the file that asked for it. */
 START_TEST(a_step_out_of_range_is_refused)
 {
@@ -436,6 +474,7 @@ int main(void)
     tcase_set_timeout(tests, 60);
     tcase_add_test(tests, synthetic_threads_and_resume);
     tcase_add_test(tests, folder_threads_and_resume);
+    tcase_add_test(tests, bytes_are_those_of_the_floats);
     tcase_add_test(tests, a_step_out_of_range_is_refused);
     tcase_add_test(tests, closing_early);
     tcase_add_test(tests, synthetic_is_rank_major);
