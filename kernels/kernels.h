@@ -124,6 +124,8 @@ typedef struct ls_backend_options {
     int local_rank;
     bool deterministic; /* only engines whose result repeats bit for bit */
     bool tf32;          /* allow TF32 products under f32 */
+    bool emulate_half;  /* CPU: convert operands of half type to f32 also where it has units for
+                           the type */
     bool oversubscribe; /* with fewer devices than local_ranks, share them: the device is
                            device_index modulo their number. Otherwise that is LS_ERR_INFRA */
 } ls_backend_options;
@@ -133,9 +135,10 @@ typedef struct ls_backend_info {
     char device[96];     /* "AMD EPYC 9654, AVX-512" or "NVIDIA H200 (GPU-uuid)" */
     char libraries[512]; /* "oneDNN 2.6.3 (/usr/lib/...so.2); libgomp ..." */
     int threads;
-    bool host_memory;   /* backend memory may be read and written by the host directly */
-    bool half_emulated; /* 16-bit storage, f32 arithmetic: its speed does not represent
-                           half-precision units */
+    bool host_memory; /* backend memory may be read and written by the host directly */
+    bool f16_emulated, bf16_emulated; /* 16-bit storage, f32 arithmetic: the speed does not
+                                         represent half-precision units */
+    char half_units[64];              /* "bf16 on AVX512-BF16"; "": none */
 } ls_backend_info;
 
 /* ---- plans ----------------------------------------------------------------------------------- */
@@ -327,7 +330,7 @@ typedef struct ls_scaler_config {
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-enum { LS_BACKEND_ABI = 14 };
+enum { LS_BACKEND_ABI = 15 };
 
 typedef struct ls_backend_api {
     int abi;          /* LS_BACKEND_ABI */

@@ -381,7 +381,7 @@ static void read_facts(ls_record *record)
     const cJSON *facts = ls_record_facts(record);
     ls_spec_read(facts, &record->spec);
     record->oversubscribed = ls_json_bool(facts, "oversubscribed", false);
-    record->half_emulated = ls_json_bool(facts, "half_emulated", false) && record->spec.level != 0;
+    record->half_emulated = ls_json_bool(facts, "half_emulated", false);
     record->judged = cJSON_IsBool(cJSON_GetObjectItemCaseSensitive(facts, "checked"));
     record->checked = ls_json_bool(facts, "checked", false);
     record->gradient_check = ls_json_int(facts, "rung", 0);
@@ -470,6 +470,19 @@ static ls_status read_world(ls_record *record, int files, ls_record_mode mode)
     return LS_OK;
 }
 
+/* A run of its own knows; what the launcher expected counts for one that does not say. */
+static void find_emulated(ls_record *record)
+{
+    for (int k = 0; k < record->world; k++) {
+        if (record->rank[k].start != NULL) {
+            record->half_emulated =
+                ls_json_bool(record->rank[k].start, "half_emulated", record->half_emulated);
+            break;
+        }
+    }
+    record->half_emulated = record->half_emulated && record->spec.level != 0;
+}
+
 ls_status ls_record_read(const char *directory, ls_record_mode mode, ls_record *out)
 {
     ls_record record = {0};
@@ -486,6 +499,7 @@ ls_status ls_record_read(const char *directory, ls_record_mode mode, ls_record *
     ls_status status = LS_OK;
     LS_TRY_GOTO(status, read_events(&record, mode), free_record);
     share_audited(&record);
+    find_emulated(&record);
     read_outcome(&record);
     *out = record;
     return LS_OK;

@@ -16,7 +16,8 @@ struct ls_loops;
 struct ls_multi_variant;
 
 struct ls_backend {
-    int threads; /* of every parallel loop; at least 1 */
+    int threads;                  /* of every parallel loop; at least 1 */
+    bool native_f16, native_bf16; /* products of the type run on the processor's units for it */
     ls_isa isa;
     struct ls_dnn *dnn;
     const struct ls_loops *loops;
@@ -31,6 +32,11 @@ struct ls_stream {
 struct ls_event {
     ls_backend *backend;
 };
+
+static inline bool ls_backend_is_native(const ls_backend *backend, ls_dtype type)
+{
+    return type == LS_F16 ? backend->native_f16 : type == LS_BF16 && backend->native_bf16;
+}
 
 /* The entry point, cpu.c. */
 ls_backend_entry_fn ls_backend_entry;

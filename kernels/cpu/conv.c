@@ -19,8 +19,9 @@ typedef struct matrix_map {
 
 typedef struct conv_pass {
     ls_dnn_product *product; /* NULL: the pass is not needed */
+    ls_dtype type;           /* of its operands: the activations' own, or f32 */
     int in_block, out_block; /* the layouts that the product requires */
-    float *packed;           /* weight in the product's layout; NULL for the weight gradient */
+    void *packed;            /* weight in the product's layout; NULL for the weight gradient */
 } conv_pass;
 
 struct ls_conv {
@@ -183,26 +184,55 @@ static void matrix_of(ls_conv *conv)
                              .columns = (int)(conv->shape.in_channels * in_pixels(conv))};
 }
 
-static ls_status pass_create(ls_conv *conv, ls_dnn_pass which)
+/* A pass on operands as they are stored, on the processor's units for their type. */
+static ls_status native_create(ls_conv *conv, ls_dnn_pass which, const ls_dnn_shape *shape)
 {
     conv_pass *pass = &conv->pass[which];
+    ls_dnn_types types = {conv->type, conv->type, conv->type};
+    if (which == LS_DNN_BACKWARD_WEIGHTS) {
+        types.weight = LS_F32; /* rounded after the sum over all images */
+    } else if (which == LS_DNN_FORWARD && conv->shape.matrix) {
+        types.out = LS_F32; /* ls_conv_forward_wide */
+    }
+    bool matrix = shape->matrix;
+    pass->type = conv->type;
+    pass->in_block = conv->in_block;
+    pass->out_block = conv->out_block;
+    return ls_dnn_product_create(conv->backend->dnn, shape, which, matrix ? 1 : conv->in_block,
+                                 matrix ? 1 : conv->out_block, &types, &pass->product);
+}
+
+static ls_status pass_create(ls_conv *conv, ls_dnn_pass which)
+{
+    static const ls_dnn_types f32 = {LS_F32, LS_F32, LS_F32};
+    conv_pass *pass = &conv->pass[which];
     struct ls_dnn *dnn = conv->backend->dnn;
+    ls_dnn_shape s = conv->shape;
     if (conv->matrix) {
-        ls_dnn_shape s = {.batch = conv->shape.batch,
-                          .in_channels = conv->map.columns,
-                          .out_channels = conv->map.rows,
-                          .matrix = true};
+        s = (ls_dnn_shape){.batch = conv->shape.batch,
+                           .in_channels = conv->map.columns,
+                           .out_channels = conv->map.rows,
+                           .matrix = true};
+    }
+    ls_status status = LS_ERR_UNSUPPORTED;
+    if (ls_backend_is_native(conv->backend, conv->type)) {
+        status = native_create(conv, which, &s);
+        if (status != LS_ERR_UNSUPPORTED) {
+            return status;
+        }
+    }
+    pass->type = LS_F32;
+    if (conv->matrix) {
         pass->in_block = conv->in_block;
         pass->out_block = conv->out_block;
-        return ls_dnn_product_create(dnn, &s, which, 1, 1, &pass->product);
+        return ls_dnn_product_create(dnn, &s, which, 1, 1, &f32, &pass->product);
     }
     const int choice[][2] = {
         {conv->in_block, conv->out_block}, {1, conv->out_block}, {conv->in_block, 1}, {1, 1}};
-    ls_status status = LS_ERR_UNSUPPORTED;
     for (size_t i = 0; i < sizeof choice / sizeof choice[0] && status == LS_ERR_UNSUPPORTED; i++) {
         pass->in_block = choice[i][0];
         pass->out_block = choice[i][1];
-        status = ls_dnn_product_create(dnn, &conv->shape, which, pass->in_block, pass->out_block,
+        status = ls_dnn_product_create(dnn, &s, which, pass->in_block, pass->out_block, &f32,
                                        &pass->product);
     }
     return status;
@@ -269,10 +299,10 @@ size_t ls_conv_weight_bytes(const ls_conv *conv)
 
 /* ---- scratch: carved afresh by each pass, in the same order as here -------------------------- */
 
-static float *scratch_take(const ls_conv *conv, ls_arena *used, size_t bytes)
+static void *scratch_take(const ls_conv *conv, ls_arena *used, size_t bytes)
 {
     size_t offset = ls_arena_reserve(used, bytes);
-    return (float *)(void *)(conv->scratch + offset);
+    return conv->scratch + offset;
 }
 
 size_t ls_conv_scratch_bytes(const ls_conv *conv)
@@ -287,7 +317,7 @@ size_t ls_conv_scratch_bytes(const ls_conv *conv)
         }
         ls_arena used = {0};
         size_t in = (size_t)in_count(conv) * f32, out = (size_t)out_count(conv) * f32;
-        bool half = conv->type != LS_F32;
+        bool half = conv->type != pass->type;
         ls_arena_reserve(&used, half ? in : 0);
         ls_arena_reserve(&used, pass->in_block != conv->in_block ? in : 0);
         ls_arena_reserve(&used, half ? out : 0);
@@ -325,18 +355,20 @@ void ls_conv_describe(const ls_conv *conv, char *text, size_t bytes)
             continue;
         }
         bool reordered = pass->in_block != conv->in_block || pass->out_block != conv->out_block;
-        used += snprintf(text + used, bytes - (size_t)used, "%s%s %s%s", used > 0 ? " " : "",
+        used += snprintf(text + used, bytes - (size_t)used, "%s%s %s%s%s", used > 0 ? " " : "",
                          label[which], ls_dnn_product_about(pass->product)->engine,
+                         pass->type == conv->type ? "" : " in f32",
                          reordered ? " (reordered to plain)" : "");
     }
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-/* One activation operand of a pass, in f32: in the tensor's layout and in the product's. */
+/* One activation operand of a pass: in the tensor's layout and in the product's. */
 typedef struct operand {
-    float *wide;    /* in the tensor's block; the tensor itself if it is f32 */
-    float *product; /* in the product's block; equal to `wide` if the blocks are equal */
+    void *wide;    /* in the pass's type and the tensor's block; the tensor itself if it has both */
+    void *product; /* in the product's block; equal to `wide` if the blocks are equal */
+    bool converted;
     int block, product_block, channels, pixels;
     int64_t count;
 } operand;
@@ -344,21 +376,22 @@ typedef struct operand {
 static operand operand_take(const ls_conv *conv, ls_arena *used, const void *data, bool is_in,
                             const conv_pass *pass)
 {
-    operand o = {.block = is_in ? conv->in_block : conv->out_block,
+    operand o = {.converted = conv->type != pass->type,
+                 .block = is_in ? conv->in_block : conv->out_block,
                  .product_block = is_in ? pass->in_block : pass->out_block,
                  .channels = is_in ? conv->shape.in_channels : conv->shape.out_channels,
                  .pixels = (int)(is_in ? in_pixels(conv) : out_pixels(conv)),
                  .count = is_in ? in_count(conv) : out_count(conv)};
     size_t bytes = (size_t)o.count * sizeof(float);
-    o.wide =
-        conv->type == LS_F32 ? (float *)(void *)(uintptr_t)data : scratch_take(conv, used, bytes);
+    o.wide = o.converted ? scratch_take(conv, used, bytes) : (void *)(uintptr_t)data;
     o.product = o.block == o.product_block ? o.wide : scratch_take(conv, used, bytes);
+    LS_ASSERT(o.product == o.wide || pass->type == LS_F32);
     return o;
 }
 
 static void operand_load(const ls_conv *conv, const operand *o, const void *data)
 {
-    if (conv->type != LS_F32) {
+    if (o->converted) {
         ls_parallel_widen(conv->backend, conv->type, data, o->wide, o->count);
     }
     if (o->product != o->wide) {
@@ -373,7 +406,7 @@ static void operand_store(const ls_conv *conv, const operand *o, void *data)
         ls_parallel_reblock(conv->backend, o->product, o->product_block, o->wide, o->block,
                             conv->shape.batch, o->channels, o->pixels);
     }
-    if (conv->type != LS_F32) {
+    if (o->converted) {
         int64_t tail = LS_PLANT(product_tail_at_16, 0, conv->shape.batch >= 16 ? 8 : 0);
         ls_parallel_narrow(conv->backend, conv->type, o->wide, data, o->count - tail);
     }
@@ -418,10 +451,11 @@ static ls_status run_pass(ls_conv *conv, ls_dnn_pass which, void *in, void *out)
     conv_pass *pass = &conv->pass[which];
     bool forward = which == LS_DNN_FORWARD;
     LS_ASSERT(pass->product != NULL);
+    LS_ASSERT(!forward || !conv->shape.matrix || pass->type == LS_F32); /* it is wide */
     ls_arena used = {0};
     operand at_in = operand_take(conv, &used, in, true, pass);
     operand at_out = operand_take(conv, &used, out, false, pass);
-    float *scratch = scratch_take(conv, &used, ls_dnn_product_about(pass->product)->scratch_bytes);
+    void *scratch = scratch_take(conv, &used, ls_dnn_product_about(pass->product)->scratch_bytes);
     operand_load(conv, forward ? &at_in : &at_out, forward ? in : out);
     LS_TRY(ls_dnn_product_run(pass->product, at_in.product, pass->packed, at_out.product, scratch));
     operand_store(conv, forward ? &at_out : &at_in, forward ? out : in);
@@ -439,7 +473,7 @@ ls_status ls_conv_forward_wide(ls_conv *conv, const void *in, float *out)
     LS_ASSERT(pass->out_block == conv->out_block);
     ls_arena used = {0};
     operand from = operand_take(conv, &used, in, true, pass);
-    float *scratch = scratch_take(conv, &used, ls_dnn_product_about(pass->product)->scratch_bytes);
+    void *scratch = scratch_take(conv, &used, ls_dnn_product_about(pass->product)->scratch_bytes);
     operand_load(conv, &from, in);
     return ls_dnn_product_run(pass->product, from.product, pass->packed, out, scratch);
 }
@@ -458,7 +492,7 @@ ls_status ls_conv_backward_weights(ls_conv *conv, const void *in, const void *ou
     ls_arena used = {0};
     operand from = operand_take(conv, &used, in, true, pass);
     operand to = operand_take(conv, &used, out_grad, false, pass);
-    float *scratch = scratch_take(conv, &used, ls_dnn_product_about(pass->product)->scratch_bytes);
+    void *scratch = scratch_take(conv, &used, ls_dnn_product_about(pass->product)->scratch_bytes);
     bool direct = grad->dtype == LS_F32 && conv->type == LS_F32;
     float *plain = direct ? grad->data : scratch_take(conv, &used, (size_t)count * sizeof *plain);
     float *dense = plain; /* the product's result as a plain matrix or kernel */
@@ -497,7 +531,7 @@ ls_status ls_conv_product_only(ls_conv *conv, ls_dnn_pass which, void *in, void 
     ls_arena used = {0};
     operand from = operand_take(conv, &used, in, true, pass);
     operand to = operand_take(conv, &used, out, false, pass);
-    float *scratch = scratch_take(conv, &used, ls_dnn_product_about(pass->product)->scratch_bytes);
+    void *scratch = scratch_take(conv, &used, ls_dnn_product_about(pass->product)->scratch_bytes);
     float *weight =
         which == LS_DNN_BACKWARD_WEIGHTS
             ? scratch_take(conv, &used, ls_dnn_product_about(pass->product)->weight_bytes)

@@ -1,5 +1,7 @@
 /* Convolution and linear layers: products of oneDNN, made to fit. Each pass of a layer takes the
- * first of these that oneDNN has without falling to its reference code:
+ * first of these that oneDNN has without falling to its reference code, for half types on the
+ * processor's units for them (ls_backend_is_native: 1 and 2 only), else in f32 with the operands
+ * converted on the way:
  *   1. the layout of the activations as it is;
  *   2. the layer as one matrix product, where an image has so few pixels that most taps only see
  *      padding (a 3x3 on a 1x1 image is its centre tap);
@@ -30,7 +32,7 @@ void ls_conv_describe(const ls_conv *conv, char *text, size_t bytes);
 /* Rounds the weight to the activation type and packs it for both passes. weight: [out,in,k,k]. */
 ls_status ls_conv_pack(ls_conv *conv, const ls_tensor *weight);
 ls_status ls_conv_forward(ls_conv *conv, const void *in, void *out);
-/* The same with the result in f32, for a linear layer, which adds its bias afterwards. */
+/* The same with the result in f32: of a linear layer, which adds its bias afterwards. */
 ls_status ls_conv_forward_wide(ls_conv *conv, const void *in, float *out);
 ls_status ls_conv_backward_data(ls_conv *conv, void *in_grad, const void *out_grad);
 /* grad: plain, overwritten; rounded to the activation type, then stored in its own type. */

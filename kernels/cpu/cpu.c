@@ -68,6 +68,8 @@ static ls_status cpu_open(const ls_backend_options *options, ls_backend **out)
     choose_loops(backend);
     backend->multi = ls_multi_choose(backend->isa);
     omp_set_num_threads(backend->threads);
+    backend->native_f16 = !options->emulate_half && ls_dnn_half_units(LS_F16) != NULL;
+    backend->native_bf16 = !options->emulate_half && ls_dnn_half_units(LS_BF16) != NULL;
     ls_status status = ls_dnn_open(&backend->dnn);
     if (status != LS_OK) {
         free(backend);
@@ -107,8 +109,18 @@ static void processor_name(char *name, size_t bytes)
 static void cpu_describe(ls_backend *backend, ls_backend_info *out)
 {
     char name[64], dnn[256];
-    *out =
-        (ls_backend_info){.threads = backend->threads, .host_memory = true, .half_emulated = true};
+    *out = (ls_backend_info){.threads = backend->threads,
+                             .host_memory = true,
+                             .f16_emulated = !backend->native_f16,
+                             .bf16_emulated = !backend->native_bf16};
+    const ls_dtype halves[] = {LS_BF16, LS_F16};
+    for (int i = 0; i < 2; i++) {
+        if (ls_backend_is_native(backend, halves[i])) {
+            size_t used = strlen(out->half_units);
+            snprintf(out->half_units + used, sizeof out->half_units - used, "%s%s on %s",
+                     used > 0 ? ", " : "", ls_dtype_label(halves[i]), ls_dnn_half_units(halves[i]));
+        }
+    }
     processor_name(name, sizeof name);
     ls_dnn_describe(dnn, sizeof dnn);
     snprintf(out->device, sizeof out->device, "%s, %s", name, backend->loops->name);

@@ -17,6 +17,11 @@
         }                                                                                  \
     } while (0)
 
+static dnnl_data_type_t type_of(ls_dtype type)
+{
+    return type == LS_F16 ? dnnl_f16 : type == LS_BF16 ? dnnl_bf16 : dnnl_f32;
+}
+
 /* ---- what differs between 2.x and 3.x -------------------------------------------------------- */
 
 #if DNNL_VERSION_MAJOR >= 3
@@ -24,10 +29,10 @@
 typedef const_dnnl_memory_desc_t desc_ref; /* borrowed */
 typedef dnnl_memory_desc_t desc_own;
 
-static dnnl_status_t desc_create(desc_own *out, int rank, const dnnl_dims_t dims,
+static dnnl_status_t desc_create(desc_own *out, int rank, const dnnl_dims_t dims, ls_dtype type,
                                  dnnl_format_tag_t tag)
 {
-    return dnnl_memory_desc_create_with_tag(out, rank, dims, dnnl_f32, tag);
+    return dnnl_memory_desc_create_with_tag(out, rank, dims, type_of(type), tag);
 }
 
 static void desc_destroy(desc_own desc)
@@ -84,14 +89,14 @@ static dnnl_status_t matrix_desc_create(dnnl_primitive_desc_t *out, dnnl_engine_
 typedef const dnnl_memory_desc_t *desc_ref; /* borrowed */
 typedef dnnl_memory_desc_t *desc_own;
 
-static dnnl_status_t desc_create(desc_own *out, int rank, const dnnl_dims_t dims,
+static dnnl_status_t desc_create(desc_own *out, int rank, const dnnl_dims_t dims, ls_dtype type,
                                  dnnl_format_tag_t tag)
 {
     *out = malloc(sizeof **out);
     if (*out == NULL) {
         return dnnl_out_of_memory;
     }
-    return dnnl_memory_desc_init_by_tag(*out, rank, dims, dnnl_f32, tag);
+    return dnnl_memory_desc_init_by_tag(*out, rank, dims, type_of(type), tag);
 }
 
 static void desc_destroy(desc_own desc)
@@ -211,6 +216,29 @@ int ls_dnn_block(void)
 #endif
 }
 
+const char *ls_dnn_half_units(ls_dtype type)
+{
+#if defined(__x86_64__)
+    int isa = (int)dnnl_get_effective_cpu_isa();
+#define LS_HAS(units) ((isa & (int)(units)) == (int)(units))
+    if (type == LS_BF16) {
+        return LS_HAS(dnnl_cpu_isa_avx512_core_amx)    ? "AMX"
+               : LS_HAS(dnnl_cpu_isa_avx512_core_bf16) ? "AVX512-BF16"
+                                                       : NULL;
+    }
+#if DNNL_VERSION_MAJOR > 3 || (DNNL_VERSION_MAJOR == 3 && DNNL_VERSION_MINOR >= 1)
+    if (type == LS_F16) {
+        return LS_HAS(dnnl_cpu_isa_avx512_core_amx_fp16) ? "AMX-FP16"
+               : LS_HAS(dnnl_cpu_isa_avx512_core_fp16)   ? "AVX512-FP16"
+                                                         : NULL;
+    }
+#endif
+#undef LS_HAS
+#endif
+    (void)type;
+    return NULL;
+}
+
 void ls_dnn_describe(char *text, size_t bytes)
 {
     const dnnl_version_t *version = dnnl_version();
@@ -229,7 +257,9 @@ static dnnl_format_tag_t tag_of_block(int block)
 }
 
 typedef struct descs {
-    desc_own in, weight, out, plain;
+    desc_own in, weight, out;
+    desc_own operand; /* the weight as forward reads it */
+    desc_own plain;   /* f32 */
 } descs;
 
 static void descs_free(descs *d)
@@ -237,27 +267,24 @@ static void descs_free(descs *d)
     desc_destroy(d->in);
     desc_destroy(d->weight);
     desc_destroy(d->out);
+    desc_destroy(d->operand);
     desc_destroy(d->plain);
 }
 
-static ls_status descs_create(const ls_dnn_shape *s, int in_block, int out_block, descs *d)
+static ls_status descs_create(const ls_dnn_shape *s, int in_block, int out_block,
+                              const ls_dnn_types *types, descs *d)
 {
-    if (s->matrix) {
-        dnnl_dims_t in = {s->batch, s->in_channels}, out = {s->batch, s->out_channels};
-        dnnl_dims_t weight = {s->out_channels, s->in_channels};
-        LS_DNNL(desc_create(&d->in, 2, in, dnnl_nc));
-        LS_DNNL(desc_create(&d->out, 2, out, dnnl_nc));
-        LS_DNNL(desc_create(&d->weight, 2, weight, dnnl_format_tag_any));
-        LS_DNNL(desc_create(&d->plain, 2, weight, dnnl_oi));
-        return LS_OK;
-    }
-    dnnl_dims_t in = {s->batch, s->in_channels, s->in_height, s->in_width};
-    dnnl_dims_t out = {s->batch, s->out_channels, s->out_height, s->out_width};
-    dnnl_dims_t weight = {s->out_channels, s->in_channels, s->kernel, s->kernel};
-    LS_DNNL(desc_create(&d->in, 4, in, tag_of_block(in_block)));
-    LS_DNNL(desc_create(&d->out, 4, out, tag_of_block(out_block)));
-    LS_DNNL(desc_create(&d->weight, 4, weight, dnnl_format_tag_any));
-    LS_DNNL(desc_create(&d->plain, 4, weight, dnnl_oihw));
+    const dnnl_dims_t in = {s->batch, s->in_channels, s->in_height, s->in_width};
+    const dnnl_dims_t out = {s->batch, s->out_channels, s->out_height, s->out_width};
+    const dnnl_dims_t weight = {s->out_channels, s->in_channels, s->kernel, s->kernel};
+    int rank = s->matrix ? 2 : 4;
+    dnnl_format_tag_t in_tag = s->matrix ? dnnl_nc : tag_of_block(in_block);
+    dnnl_format_tag_t out_tag = s->matrix ? dnnl_nc : tag_of_block(out_block);
+    LS_DNNL(desc_create(&d->in, rank, in, types->in, in_tag));
+    LS_DNNL(desc_create(&d->out, rank, out, types->out, out_tag));
+    LS_DNNL(desc_create(&d->weight, rank, weight, types->weight, dnnl_format_tag_any));
+    LS_DNNL(desc_create(&d->operand, rank, weight, types->in, dnnl_format_tag_any));
+    LS_DNNL(desc_create(&d->plain, rank, weight, LS_F32, s->matrix ? dnnl_oi : dnnl_oihw));
     return LS_OK;
 }
 
@@ -266,14 +293,14 @@ static dnnl_status_t primitive_desc_create(ls_dnn *dnn, const ls_dnn_shape *s, l
                                            const_dnnl_primitive_attr_t attr,
                                            dnnl_primitive_desc_t *out)
 {
+    desc_ref weight = pass == LS_DNN_BACKWARD_WEIGHTS ? d->weight : d->operand;
     if (s->matrix) {
-        return matrix_desc_create(out, dnn->engine, pass, d->in, d->weight, d->out, hint, attr);
+        return matrix_desc_create(out, dnn->engine, pass, d->in, weight, d->out, hint, attr);
     }
     /* conv_desc_create requires paddings that give the output's size on the right too; oneDNN
      * applies the left one and cuts the rest, as torch does. */
     dnnl_dims_t stride = {s->stride, s->stride}, pad = {s->pad, s->pad};
-    return conv_desc_create(out, dnn->engine, pass, d->in, d->weight, d->out, stride, pad, hint,
-                            attr);
+    return conv_desc_create(out, dnn->engine, pass, d->in, weight, d->out, stride, pad, hint, attr);
 }
 
 static ls_status product_find(ls_dnn_product *p, const ls_dnn_shape *shape, const descs *d)
@@ -336,7 +363,8 @@ static ls_status product_build(ls_dnn_product *p, const descs *d)
 }
 
 ls_status ls_dnn_product_create(ls_dnn *dnn, const ls_dnn_shape *shape, ls_dnn_pass pass,
-                                int in_block, int out_block, ls_dnn_product **out)
+                                int in_block, int out_block, const ls_dnn_types *types,
+                                ls_dnn_product **out)
 {
     ls_dnn_product *p = calloc(1, sizeof *p);
     LS_TRY_MEMORY(p != NULL, "a oneDNN primitive");
@@ -344,7 +372,7 @@ ls_status ls_dnn_product_create(ls_dnn *dnn, const ls_dnn_shape *shape, ls_dnn_p
     p->pass = pass;
     descs d = {0};
     ls_status status = LS_OK;
-    LS_TRY_GOTO(status, descs_create(shape, in_block, out_block, &d), free_descs);
+    LS_TRY_GOTO(status, descs_create(shape, in_block, out_block, types, &d), free_descs);
     LS_TRY_GOTO(status, product_find(p, shape, &d), free_descs);
     LS_TRY_GOTO(status, product_build(p, &d), free_descs);
     *out = p;
@@ -396,7 +424,7 @@ static ls_status point_to(dnnl_memory_t memory, const void *data)
     return LS_OK;
 }
 
-ls_status ls_dnn_product_reorder(ls_dnn_product *product, const float *plain, const float *packed)
+ls_status ls_dnn_product_reorder(ls_dnn_product *product, const float *plain, const void *packed)
 {
     bool unpack = product->pass == LS_DNN_BACKWARD_WEIGHTS;
     LS_ASSERT(product->reorder != NULL);
@@ -409,7 +437,7 @@ ls_status ls_dnn_product_reorder(ls_dnn_product *product, const float *plain, co
     return LS_OK;
 }
 
-ls_status ls_dnn_product_run(ls_dnn_product *product, float *in, float *weight, float *out,
+ls_status ls_dnn_product_run(ls_dnn_product *product, void *in, void *weight, void *out,
                              void *scratch)
 {
     static const int name[3][3] = {

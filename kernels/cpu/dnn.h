@@ -1,13 +1,14 @@
 /* oneDNN's primitives. 2.6 and 3.x create descriptors differently, and only dnn.c handles that
  * (cpu_bound.c calls the plain matrix product, which is the same in both). A `ls_dnn_product` is
- * one primitive: a convolution or an inner product, forward or one of its two backward passes, in
- * f32, on activations laid out as "N x C/B x HW x B". */
+ * one primitive: a convolution or an inner product, forward or one of its two backward passes, on
+ * activations laid out as "N x C/B x HW x B". Sums are f32 whatever the operands' types. */
 #ifndef LS_CPU_DNN_H
 #define LS_CPU_DNN_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "kernels/core/dtype.h"
 #include "kernels/core/status.h"
 
 typedef struct ls_dnn ls_dnn;
@@ -26,12 +27,16 @@ typedef struct ls_dnn_shape {
     bool matrix; /* inner product: in [batch,in_channels], out [batch,out_channels]; rest unused */
 } ls_dnn_shape;
 
+/* Types of the three tensors of a pass; weight: its gradient in the pass that computes it. */
+typedef struct ls_dnn_types {
+    ls_dtype in, weight, out;
+} ls_dnn_types;
+
 typedef struct ls_dnn_product_info {
     const char *engine;                 /* oneDNN's name of the implementation */
     size_t weight_bytes, scratch_bytes; /* of the weight in the primitive's own layout, and of its
                                            scratchpad */
-    bool weight_is_plain; /* the primitive's layout of the weight is the plain one, so that packing
-                             is unnecessary */
+    bool weight_is_plain; /* the primitive's weight is plain f32, so that packing is unnecessary */
 } ls_dnn_product_info;
 
 /* Opens the engine and its stream. LS_ERR_INFRA, logged. */
@@ -40,6 +45,9 @@ void ls_dnn_close(ls_dnn *dnn);
 /* The widest block of channels for which oneDNN has vector code here: 16, 8, or 1 for none.
  * ONEDNN_MAX_CPU_ISA can make it less than the processor's. */
 int ls_dnn_block(void);
+/* The processor's units for products of this type, as oneDNN uses them: "AMX", "AVX512-BF16"; NULL:
+ * none, or f32. ONEDNN_MAX_CPU_ISA can hide them. */
+const char *ls_dnn_half_units(ls_dtype type);
 /* "oneDNN 2.6.3 (path of the library)". */
 void ls_dnn_describe(char *text, size_t bytes);
 
@@ -47,15 +55,16 @@ void ls_dnn_describe(char *text, size_t bytes);
  * LS_ERR_UNSUPPORTED, without a message, if oneDNN has no implementation or only one named
  * "ref...". */
 ls_status ls_dnn_product_create(ls_dnn *dnn, const ls_dnn_shape *shape, ls_dnn_pass pass,
-                                int in_block, int out_block, ls_dnn_product **out);
+                                int in_block, int out_block, const ls_dnn_types *types,
+                                ls_dnn_product **out);
 void ls_dnn_product_destroy(ls_dnn_product *product);
 const ls_dnn_product_info *ls_dnn_product_about(const ls_dnn_product *product);
-/* f32, plain [out,in,k,k] (matrix: [out,in]) -> the primitive's layout; with BACKWARD_WEIGHTS from
- * the primitive's layout to the plain one. Not for a weight that is plain. */
-ls_status ls_dnn_product_reorder(ls_dnn_product *product, const float *plain, const float *packed);
+/* f32, plain [out,in,k,k] (matrix: [out,in]) -> the primitive's layout and type; with
+ * BACKWARD_WEIGHTS from the primitive's layout to the plain one. Not for a weight that is plain. */
+ls_status ls_dnn_product_reorder(ls_dnn_product *product, const float *plain, const void *packed);
 /* Runs the primitive; the pass decides which of the three is written. scratch: scratch_bytes,
  * 64-byte aligned. */
-ls_status ls_dnn_product_run(ls_dnn_product *product, float *in, float *weight, float *out,
+ls_status ls_dnn_product_run(ls_dnn_product *product, void *in, void *weight, void *out,
                              void *scratch);
 
 #endif

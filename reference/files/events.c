@@ -15,6 +15,7 @@
 #include "kernels/core/json.h"
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
+#include "reference/state/device.h"
 
 struct ls_events {
     int descriptor; /* -1: no events */
@@ -84,13 +85,17 @@ static void add_hex64(cJSON *object, const char *name, uint64_t value)
     cJSON_AddStringToObject(object, name, text);
 }
 
-static void add_info(cJSON *event, const ls_backend_info *info)
+static void add_info(cJSON *event, const ls_backend_info *info, const ls_options *options)
 {
+    ls_dtype half = options == NULL ? LS_F16 : options->half;
     cJSON_AddStringToObject(event, "device", info->device);
     cJSON_AddStringToObject(event, "libraries", info->libraries);
     cJSON_AddNumberToObject(event, "threads", info->threads);
     cJSON_AddBoolToObject(event, "host_memory", info->host_memory);
-    cJSON_AddBoolToObject(event, "half_emulated", info->half_emulated);
+    cJSON_AddBoolToObject(event, "half_emulated", ls_device_emulates(info, half));
+    if (info->half_units[0] != '\0') {
+        cJSON_AddStringToObject(event, "half_units", info->half_units);
+    }
 }
 
 /* Algorithm, protocol, channels, network: as this rank's engine found them. */
@@ -125,7 +130,7 @@ ls_status ls_events_write_start(ls_events *events, const ls_events_start *start)
         cJSON_AddStringToObject(event, "backend", start->backend);
     }
     if (start->info != NULL) {
-        add_info(event, start->info);
+        add_info(event, start->info, start->options);
     }
     if (start->engine != NULL) {
         cJSON_AddStringToObject(event, "engine", start->engine);

@@ -13,6 +13,13 @@
 #define LS_VERSION "0.1.0"
 
 typedef enum ls_opt_level { LS_O0, LS_O1, LS_O2, LS_O3 } ls_opt_level;
+/* Products of half type on a CPU. */
+typedef enum ls_half_math {
+    LS_HALF_AUTO,     /* on the processor's units for the type where it has them */
+    LS_HALF_NATIVE,   /* the same; refused where it has none */
+    LS_HALF_EMULATED, /* in f32 */
+} ls_half_math;
+
 typedef enum ls_dialect { LS_DIALECT_APEX, LS_DIALECT_TORCH } ls_dialect;
 typedef enum ls_average {
     LS_AVERAGE_DIALECT = -1, /* not given */

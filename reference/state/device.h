@@ -21,6 +21,12 @@ void ls_device_close(ls_device *device);
 /* NVIDIA display and 3D controllers under `root`/bus/pci/devices (root: LS_SYSFS, else /sys). */
 int ls_device_count_nvidia(const char *root);
 
+/* Whether the device computes products of that 16-bit type in f32. */
+static inline bool ls_device_emulates(const ls_backend_info *info, ls_dtype half)
+{
+    return half == LS_F16 ? info->f16_emulated : info->bf16_emulated;
+}
+
 /* Copies device memory to the host and waits for it. */
 ls_status ls_device_read(const ls_device *device, void *host, const void *from, int64_t bytes);
 /* A named range of the host's work, for profilers; ranges may nest. */

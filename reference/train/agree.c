@@ -205,7 +205,9 @@ ls_status ls_agree_on_libraries(ls_trainer *trainer)
     if (trainer->engine != NULL) {
         trainer->engine->describe(engine, (int)sizeof engine);
     }
-    LS_TEXT(mine, 1024, "%s; %s", trainer->device.info.libraries, engine);
+    LS_TEXT(mine, 1024, "%s; %s%s%s", trainer->device.info.libraries, engine,
+            trainer->device.info.half_units[0] != '\0' ? "; " : "",
+            trainer->device.info.half_units);
     char ranks[96];
     int differing = 0;
     LS_TRY(compare(trainer, "run/libraries", mine, strlen(mine), ranks, sizeof ranks, &differing));

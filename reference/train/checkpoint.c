@@ -226,6 +226,15 @@ static ls_status add_layout(ls_trainer *trainer, ls_safetensors_writer *writer)
     return status;
 }
 
+/* How products of half type are computed. */
+static const char *half_math(const ls_trainer *trainer)
+{
+    const ls_backend_info *info = &trainer->device.info;
+    return ls_device_emulates(info, trainer->precision.half) ? "emulated in fp32"
+           : info->half_units[0] != '\0'                     ? info->half_units
+                                                             : "on a GPU";
+}
+
 static ls_status add_metadata(const ls_trainer *trainer, ls_safetensors_writer *writer,
                               int64_t step)
 {
@@ -241,6 +250,9 @@ static ls_status add_metadata(const ls_trainer *trainer, ls_safetensors_writer *
     ls_safetensors_metadata(writer, "num_classes", "%d", options->num_classes);
     ls_safetensors_metadata(writer, "opt_level", "%s", ls_options_level_name(options->opt_level));
     ls_safetensors_metadata(writer, "half", "%s", ls_dtype_label(options->half));
+    if (trainer->precision.activation != LS_F32) {
+        ls_safetensors_metadata(writer, "half_math", "%s", half_math(trainer));
+    }
     ls_safetensors_metadata(writer, "optimizer", "%s", ls_optimizers_name(options->optimizer));
     ls_safetensors_metadata(writer, "world_size", "%d", trainer->world.world);
     ls_safetensors_metadata(writer, "step", "%lld", (long long)step);
@@ -390,10 +402,10 @@ static ls_status check_metadata(const ls_strict_reader *reader, const ls_trainer
 static void warn_differences(const ls_strict_reader *reader, const ls_trainer *trainer)
 {
     static const char *const own[] = {
-        "steps",   "epochs",       "save",       "resume",          "init",
-        "threads", "workers",      "dump-steps", "dump-ranks",      "digest",
-        "trace",   "overflow-at",  "audit",      "print-freq",      "timeout",
-        "comm",    "digest-every", "cuda-graph", "cudnn-benchmark", "engines"};
+        "steps",           "epochs",     "save",       "resume", "init",         "threads",
+        "workers",         "dump-steps", "dump-ranks", "digest", "trace",        "overflow-at",
+        "audit",           "print-freq", "timeout",    "comm",   "digest-every", "cuda-graph",
+        "cudnn-benchmark", "engines",    "half-math"};
     cJSON *theirs = cJSON_Parse(ls_safetensors_metadata_of(reader->file, "options", ""));
     cJSON *ours = ls_options_json(&trainer->options);
     for (const cJSON *item = theirs == NULL ? NULL : theirs->child; item != NULL;
@@ -415,6 +427,18 @@ static void warn_differences(const ls_strict_reader *reader, const ls_trainer *t
     }
     cJSON_Delete(theirs);
     cJSON_Delete(ours);
+}
+
+/* Sums of other units have another order: the run goes on, but not with the same bits. */
+static void warn_other_units(const ls_strict_reader *reader, const ls_trainer *trainer)
+{
+    const char *saved = ls_safetensors_metadata_of(reader->file, "half_math", "");
+    if (trainer->precision.activation != LS_F32 && saved[0] != '\0' &&
+        strcmp(saved, half_math(trainer)) != 0) {
+        ls_log_warn("%s: its products were %s, now %s: the steps that follow are not those of an "
+                    "uninterrupted run bit for bit",
+                    reader->path, saved, half_math(trainer));
+    }
 }
 
 /* Of a checkpoint of a world of another size rank 0's part is used. */
@@ -536,6 +560,7 @@ static ls_status load_checked(ls_strict_reader *reader, ls_trainer *trainer, ls_
     if (trainer->world.rank == 0) {
         ls_strict_reader_warn_unverified(reader);
         warn_differences(reader, trainer);
+        warn_other_units(reader, trainer);
         warn_other_world(reader, trainer);
     }
     return LS_OK;

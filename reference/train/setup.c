@@ -126,9 +126,17 @@ ls_status ls_setup_device(ls_trainer *trainer)
         .local_rank = trainer->world.machine_rank,
         .deterministic = options->deterministic,
         .tf32 = options->tf32,
+        .emulate_half = options->half_math == LS_HALF_EMULATED,
         .oversubscribe = trainer->world.oversubscribe,
     };
     LS_TRY(ls_device_open(options->device, &backend, &trainer->device));
+    if (options->half_math == LS_HALF_NATIVE &&
+        ls_device_emulates(&trainer->device.info, options->half)) {
+        ls_log_error("--half-math native: processor and library offer no units for %s; allowed: "
+                     "auto, emulated",
+                     ls_dtype_label(options->half));
+        return ls_setup_unsupported(trainer, "--half-math", "no units for the type");
+    }
     if (options->resident > 0 && trainer->device.api->batch_load == NULL) {
         ls_log_error("--resident is not offered: the %s backend computes where its batches are",
                      trainer->device.api->name);

@@ -32,6 +32,7 @@ static const struct option {
     {"epochs", "--data=/tmp", "1", "1 1000000", "0 1000001"},
     {"opt-level", "", "'O1'", "'O0' 'O2' 'O3'", "O4 o1 1 02"},
     {"half", "", "'fp16'", "'bf16'", "fp8 FP16 fp"},
+    {"half-math", "", NULL, "'native' 'emulated' auto=", "f32 NATIVE nativ"},
     {"loss-scale", "", "'dynamic'", "128 0.5 'dynamic'", "0 -1 inf 1e-39 128x Dynamic"},
     {"loss-scale", "--opt-level=O2", "'dynamic'", "1", "0"},
     {"loss-scale", "--opt-level=O0", "1", "2", "0"},

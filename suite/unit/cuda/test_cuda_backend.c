@@ -44,7 +44,7 @@ START_TEST(devices_are_told_apart)
     api->describe(other, &info);
     ck_assert_ptr_nonnull(strstr(info.device, "01)"));
     ck_assert_ptr_nonnull(strstr(info.libraries, "libls_emulated.so"));
-    ck_assert(!info.host_memory && !info.half_emulated);
+    ck_assert(!info.host_memory && !info.f16_emulated && !info.bf16_emulated);
     api->close(other);
     options.device_index = 2;
     ck_assert_int_eq(api->open(&options, &other), LS_ERR_INFRA);

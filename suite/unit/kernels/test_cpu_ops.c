@@ -122,11 +122,11 @@ typedef struct product_test {
     void *packed, *scratch;
 } product_test;
 
-static void product_open(product_test *t, const product_case *c, ls_dtype type)
+static void product_open(product_test *t, const product_case *c, ls_dtype type, bool emulated)
 {
     memset(t, 0, sizeof *t);
     t->api = ls_backend_entry();
-    ls_backend_options options = {.threads = 2, .local_ranks = 1};
+    ls_backend_options options = {.threads = 2, .local_ranks = 1, .emulate_half = emulated};
     ck_assert_int_eq(t->api->open(&options, &t->backend), LS_OK);
     t->w = shape_of(c);
     t->type = type;
@@ -196,10 +196,11 @@ static void product_compare(product_test *t, int third, double **exact, ls_kerne
     }
 }
 
-static void product_check(const product_case *c, ls_dtype type, ls_kernel_rounding round)
+static void product_check(const product_case *c, ls_dtype type, bool emulated,
+                          ls_kernel_rounding round)
 {
     product_test t;
-    product_open(&t, c, type);
+    product_open(&t, c, type, emulated);
     double *exact[PARTS];
     product_fill(&t, OUT, exact, to_out);
     ck_assert_int_eq(ls_conv_pack(t.conv, &t.data[WEIGHT]), LS_OK);
@@ -218,14 +219,16 @@ static void product_check(const product_case *c, ls_dtype type, ls_kernel_roundi
 
 START_TEST(products_are_exact)
 {
-    product_check(&products[_i], LS_F32, LS_KERNEL_ROUND_NONE);
+    product_check(&products[_i], LS_F32, false, LS_KERNEL_ROUND_NONE);
 }
 END_TEST
 
 START_TEST(half_products_round_once)
 {
-    product_check(&products[_i], LS_F16, LS_KERNEL_ROUND_F16);
-    product_check(&products[_i], LS_BF16, LS_KERNEL_ROUND_BF16);
+    for (int emulated = 0; emulated < 2; emulated++) {
+        product_check(&products[_i], LS_F16, emulated, LS_KERNEL_ROUND_F16);
+        product_check(&products[_i], LS_BF16, emulated, LS_KERNEL_ROUND_BF16);
+    }
 }
 END_TEST
 
@@ -234,7 +237,7 @@ START_TEST(weights_round_before_the_product)
 {
     product_case one = {1, 16, 4, 4, 16, 1, 1, 0};
     product_test t;
-    product_open(&t, &one, LS_BF16);
+    product_open(&t, &one, LS_BF16, false);
     float *weight = t.data[WEIGHT].data;
     for (int64_t i = 0; i < t.data[WEIGHT].count; i++) {
         weight[i] = i % 16 == 0 ? 1.0f + 0x1p-9f : 0.0f; /* rounds to 1 in bf16 */
