@@ -8,7 +8,7 @@
 #include <cudnn.h>
 #include <stdbool.h>
 
-enum { EMULATED_ATTRIBUTES = 12, EMULATED_PASSES = 3, EMULATED_KNOBS = 2 };
+enum { EMULATED_ATTRIBUTES = 12, EMULATED_PASSES = 3, EMULATED_KNOBS = 2, EMULATED_EXTRAS = 2 };
 
 typedef struct emulated_tensor {
     cudnnDataType_t type;
@@ -16,12 +16,21 @@ typedef struct emulated_tensor {
     int64_t images, channels, height, width; /* of a weight: out, in, height, width */
 } emulated_tensor;
 
+/* What a graph does besides its convolution. */
+typedef enum emulated_fusion {
+    EMULATED_ALONE,
+    EMULATED_SUMS, /* the sums of the result and of its squares, per channel: extra[0] and [1] */
+} emulated_fusion;
+
 /* One convolution pass, copied by value into every object made from it. */
 typedef struct emulated_problem {
     int pass; /* 0 forward, 1 backward data, 2 backward weights */
     emulated_tensor x, w, y;
     int64_t stride[2], pad[2];
     float beta; /* factor of the result's old values */
+    emulated_fusion fusion;
+    int extra_count;
+    emulated_tensor extra[EMULATED_EXTRAS];
 } emulated_problem;
 
 typedef struct emulated_knob {
@@ -49,6 +58,7 @@ typedef struct emulated_descriptor {
     emulated_knob knob[EMULATED_KNOBS];
     bool slow;               /* of a plan */
     int64_t workspace_bytes; /* of a plan */
+    int executions;          /* of a variant pack */
 } emulated_descriptor;
 
 struct cudnnContext {
@@ -70,7 +80,15 @@ int64_t emulated_cudnn_number(const emulated_descriptor *descriptor,
                               cudnnBackendAttributeName_t name);
 size_t emulated_cudnn_bytes(cudnnDataType_t type);
 
-/* emulated_cudnn_final.c: checks the requirements of a final descriptor. */
+/* emulated_cudnn_graphs.c: an operation besides the convolution, and a graph with one; the problem
+ * that they make together. */
+cudnnStatus_t emulated_graphs_finalize_sums(emulated_descriptor *operation);
+cudnnStatus_t emulated_graphs_join(const emulated_problem *convolution,
+                                   const emulated_descriptor *operation, emulated_problem *out);
+
+/* emulated_cudnn_final.c: checks the requirements of a final descriptor; the dimensions of a
+ * tensor. */
+emulated_tensor emulated_cudnn_tensor(const emulated_descriptor *descriptor);
 cudnnStatus_t emulated_cudnn_finalize(emulated_descriptor *descriptor);
 
 /* emulated_cudnn_engines.c: the offered engines. */
@@ -87,8 +105,9 @@ cudnnStatus_t emulated_engines_get(emulated_descriptor *descriptor,
 /* emulated_cudnn_loops.c: the computation of an engine. */
 typedef struct emulated_execution {
     emulated_problem problem;
-    void *x, *w, *y, *workspace;
+    void *x, *w, *y, *extra[EMULATED_EXTRAS], *workspace;
     int64_t workspace_bytes;
+    bool repeated; /* the variant pack has been executed before */
     bool tf32;     /* f32 operands are rounded to TF32 */
     bool wrong;    /* the result has large errors */
     bool backward; /* sums run in reverse order */

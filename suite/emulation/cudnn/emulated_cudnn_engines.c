@@ -17,6 +17,7 @@ typedef struct engine {
     unsigned notes, behaviours;
     int64_t workspace_bytes;
     bool wrong, unbuildable, slow;
+    bool fused; /* of graphs with more than the convolution, and of those alone */
     emulated_knob most[EMULATED_KNOBS]; /* the largest values; type 0 for none */
 } engine;
 
@@ -43,9 +44,20 @@ static const engine engines[] = {
      .most = {{CUDNN_KNOB_TYPE_TILE_SIZE, 3}, {CUDNN_KNOB_TYPE_STAGES, 6}}},
     {.id = 22, .notes = NOTE(NONDETERMINISTIC), .workspace_bytes = 12288},
     {.id = 30, .notes = NOTE(STRICT_NAN_PROP), .workspace_bytes = 4096},
+    {.id = 40, .notes = NOTE(REDUCED_PRECISION_REDUCTION), .wrong = true, .fused = true},
+    /* slow with its first tile */
+    {.id = 41,
+     .notes = NOTE(TENSOR_CORE),
+     .workspace_bytes = 131072,
+     .fused = true,
+     .most = {{CUDNN_KNOB_TYPE_TILE_SIZE, 3}, {CUDNN_KNOB_TYPE_STAGES, 6}}},
+    {.id = 42,
+     .notes = NOTE(TENSOR_CORE),
+     .behaviours = BEHAVIOR(RUNTIME_COMPILATION),
+     .fused = true},
 };
 
-enum { ENGINES = sizeof engines / sizeof engines[0], ENGINE_COUNT = 31 };
+enum { ENGINES = sizeof engines / sizeof engines[0], ENGINE_COUNT = 43 };
 
 /* Configurations by mode, best first in the heuristics' opinion. */
 static const struct offer {
@@ -61,6 +73,8 @@ static const struct offer {
     {CUDNN_HEUR_MODE_B, 21, 3, 4},       {CUDNN_HEUR_MODE_B, 21, 1, 3},
     {CUDNN_HEUR_MODE_B, 15, 0, 0},       {CUDNN_HEUR_MODE_B, 22, 0, 0},
     {CUDNN_HEUR_MODE_FALLBACK, 8, 0, 0}, {CUDNN_HEUR_MODE_FALLBACK, 30, 0, 0},
+    {CUDNN_HEUR_MODE_A, 40, 0, 0},       {CUDNN_HEUR_MODE_A, 41, 0, 3},
+    {CUDNN_HEUR_MODE_A, 42, 0, 0},       {CUDNN_HEUR_MODE_B, 41, 2, 4},
 };
 
 enum { OFFERS = sizeof offers / sizeof offers[0] };
@@ -88,12 +102,17 @@ static const engine *engine_of(int64_t id)
     return NULL;
 }
 
+static bool takes(const engine *e, const emulated_problem *p)
+{
+    return e->fused == (p->fusion != EMULATED_ALONE);
+}
+
 /* ---- finalizing ------------------------------------------------------------------------------ */
 
 cudnnStatus_t emulated_engines_finalize_engine(emulated_descriptor *d)
 {
     d->engine = emulated_cudnn_number(d, CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
-    if (!engine_of(d->engine)) {
+    if (!engine_of(d->engine) || !takes(engine_of(d->engine), &d->problem)) {
         return emulated_cudnn_error(d->engine < 0 || d->engine >= ENGINE_COUNT
                                         ? CUDNN_STATUS_BAD_PARAM_OUT_OF_BOUND
                                         : CUDNN_STATUS_NOT_SUPPORTED,
@@ -193,7 +212,8 @@ static cudnnStatus_t get_results(const emulated_descriptor *d, int64_t requested
     int64_t mode = emulated_cudnn_number(d, CUDNN_ATTR_ENGINEHEUR_MODE), found = 0;
     for (int i = 0; i < OFFERS; i++) {
         emulated_descriptor *config = NULL;
-        if (offers[i].mode != (cudnnBackendHeurMode_t)mode) {
+        if (offers[i].mode != (cudnnBackendHeurMode_t)mode ||
+            !takes(engine_of(offers[i].id), &d->problem)) {
             continue;
         }
         if (found++ >= requested) {
@@ -386,7 +406,7 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
                                   cudnnBackendDescriptor_t variant_pack)
 {
     const emulated_descriptor *plan = emulated_cudnn_descriptor(execution_plan);
-    const emulated_descriptor *pack = emulated_cudnn_descriptor(variant_pack);
+    emulated_descriptor *pack = emulated_cudnn_descriptor(variant_pack);
     if (!handle || !plan || !pack || !plan->final || !pack->final ||
         plan->type != CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR ||
         pack->type != CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR) {
@@ -398,6 +418,7 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
                               .workspace_bytes = plan->workspace_bytes,
                               .tf32 = (e->notes & NOTE(TENSOR_CORE)) != 0,
                               .wrong = e->wrong,
+                              .repeated = pack->executions++ > 0,
                               .backward = (e->notes & NOTE(NONDETERMINISTIC)) != 0 &&
                                           handle->executions++ % 2 == 1};
     int64_t products = p->y.images * p->y.height * p->y.width * p->y.channels * p->w.channels *
@@ -406,6 +427,9 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
     TRY(tensor_in(pack, &p->x, &run.x));
     TRY(tensor_in(pack, &p->w, &run.w));
     TRY(tensor_in(pack, &p->y, &run.y));
+    for (int i = 0; i < p->extra_count; i++) {
+        TRY(tensor_in(pack, &p->extra[i], &run.extra[i]));
+    }
     TRY(workspace_in(pack, plan->workspace_bytes, &run.workspace));
     enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     static const char *const pass[EMULATED_PASSES] = {"forward", "data", "weights"};

@@ -54,7 +54,7 @@ static cudnnStatus_t finalize_tensor(emulated_descriptor *d)
     return CUDNN_STATUS_SUCCESS;
 }
 
-static emulated_tensor tensor_of(const emulated_descriptor *d)
+emulated_tensor emulated_cudnn_tensor(const emulated_descriptor *d)
 {
     int64_t rank = 0;
     const int64_t *n = numbers(d, CUDNN_ATTR_TENSOR_DIMENSIONS, &rank);
@@ -167,13 +167,26 @@ static cudnnStatus_t finalize_operation(emulated_descriptor *d, int pass)
         dilation[1] != 1) {
         return emulated_cudnn_error(CUDNN_STATUS_NOT_SUPPORTED, "pads on one side, or dilation");
     }
-    d->problem = (emulated_problem){pass,         tensor_of(x),           tensor_of(w),
-                                    tensor_of(y), {stride[0], stride[1]}, {before[0], before[1]},
-                                    beta};
+    d->problem = (emulated_problem){.pass = pass,
+                                    .x = emulated_cudnn_tensor(x),
+                                    .w = emulated_cudnn_tensor(w),
+                                    .y = emulated_cudnn_tensor(y),
+                                    .stride = {stride[0], stride[1]},
+                                    .pad = {before[0], before[1]},
+                                    .beta = beta};
     return check_problem(&d->problem);
 }
 
 /* ---- graphs, engines and plans --------------------------------------------------------------- */
+
+static bool is_convolution(const emulated_descriptor *d)
+{
+    bool found = false;
+    for (int pass = 0; pass < EMULATED_PASSES; pass++) {
+        found = found || d->type == operations[pass].type;
+    }
+    return found;
+}
 
 static cudnnStatus_t finalize_graph(emulated_descriptor *d)
 {
@@ -181,18 +194,18 @@ static cudnnStatus_t finalize_graph(emulated_descriptor *d)
     if (emulated_cudnn_number(d, CUDNN_ATTR_OPERATIONGRAPH_HANDLE) == 0) {
         return emulated_cudnn_error(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "no handle");
     }
-    if (operation->count != 1) {
+    emulated_descriptor **part = operation->values;
+    if (!is_convolution(part[0])) {
+        return emulated_cudnn_error(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE,
+                                    "no convolution in a graph");
+    }
+    if (operation->count > 2) {
         return emulated_cudnn_error(CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN, "%d operations",
                                     (int)operation->count);
     }
-    const emulated_descriptor *only = part(d, CUDNN_ATTR_OPERATIONGRAPH_OPS);
-    for (int pass = 0; pass < EMULATED_PASSES; pass++) {
-        if (only->type == operations[pass].type) {
-            d->problem = only->problem;
-            return CUDNN_STATUS_SUCCESS;
-        }
-    }
-    return emulated_cudnn_error(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, "no operation in a graph");
+    d->problem = part[0]->problem;
+    return operation->count == 1 ? CUDNN_STATUS_SUCCESS
+                                 : emulated_graphs_join(&part[0]->problem, part[1], &d->problem);
 }
 
 static cudnnStatus_t take_problem(emulated_descriptor *d, cudnnBackendAttributeName_t name,
@@ -215,6 +228,18 @@ static bool unadded(const emulated_problem *p)
            (strcmp(asked, "all") == 0 || strtoll(asked, NULL, 10) == p->w.height);
 }
 
+/* Fused graphs take fp16 alone, and not where LS_EMULATED_UNFUSED says so. */
+static bool unfused(const emulated_problem *p)
+{
+    const char *asked = getenv("LS_EMULATED_UNFUSED"), *rank = getenv("RANK");
+    const char *only = asked ? strchr(asked, ':') : NULL;
+    if (p->fusion == EMULATED_ALONE || p->x.type != CUDNN_DATA_HALF) {
+        return p->fusion != EMULATED_ALONE;
+    }
+    return asked && (!only || strcmp(only + 1, rank ? rank : "0") == 0) &&
+           (strncmp(asked, "all", 3) == 0 || strtoll(asked, NULL, 10) == p->w.height);
+}
+
 static cudnnStatus_t finalize_heuristics(emulated_descriptor *d)
 {
     int64_t mode = emulated_cudnn_number(d, CUDNN_ATTR_ENGINEHEUR_MODE);
@@ -226,6 +251,9 @@ static cudnnStatus_t finalize_heuristics(emulated_descriptor *d)
                                         CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
     if (status == CUDNN_STATUS_SUCCESS && unadded(&d->problem)) {
         return emulated_cudnn_error(CUDNN_STATUS_NOT_SUPPORTED, "beta %g", (double)d->problem.beta);
+    }
+    if (status == CUDNN_STATUS_SUCCESS && unfused(&d->problem)) {
+        return emulated_cudnn_error(CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN, "a fused graph");
     }
     return status;
 }
@@ -290,6 +318,8 @@ cudnnStatus_t emulated_cudnn_finalize(emulated_descriptor *d)
         return finalize_operation(d, 1);
     case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR:
         return finalize_operation(d, 2);
+    case CUDNN_BACKEND_OPERATION_GEN_STATS_DESCRIPTOR:
+        return emulated_graphs_finalize_sums(d);
     case CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR:
         return finalize_graph(d);
     case CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR:

@@ -167,6 +167,14 @@ static void backward_weights(const emulated_execution *e, const float *x, float 
     free(sum);
 }
 
+/* Whether an engine that also sums has the mistake of that name: LS_EMULATED_CONV_WRONG=sums:WHAT.
+ */
+static bool sums_wrong(const char *what)
+{
+    const char *asked = getenv("LS_EMULATED_CONV_WRONG");
+    return asked && strncmp(asked, "sums:", 5) == 0 && strcmp(asked + 5, what) == 0;
+}
+
 /* An engine with a mistake, for tests of detection: LS_EMULATED_CONV_WRONG=PASS:WHAT. */
 static void spoil(const emulated_execution *e, const emulated_tensor *result, float *sums)
 {
@@ -198,12 +206,57 @@ static void finish(const emulated_execution *e, const emulated_tensor *result, v
         return;
     }
     spoil(e, result, sums);
+    if (e->problem.fusion == EMULATED_SUMS && sums_wrong("result")) {
+        sums[count_of(result) - 1] += 64;
+    }
     if (e->problem.beta != 0 && !ignored) {
         float *prior = load(result, to, false);
         add_row(sums, prior, e->problem.beta, count_of(result));
         free(prior);
     }
     store(result, to, sums, e->wrong);
+}
+
+enum { TILE_ROWS = 128, LANES = 16 };
+
+/* Of one tile of rows: lanes in f32, then a tree, as the threads of a tile add. */
+static void add_tile(const float *y, int64_t rows, int64_t channels, float *sum, float *square)
+{
+    float lane[LANES][2] = {{0}};
+    for (int64_t r = 0; r < rows; r++) {
+        float value = y[r * channels];
+        lane[r % LANES][0] += value;
+        lane[r % LANES][1] += value * value;
+    }
+    for (int half = LANES / 2; half > 0; half /= 2) {
+        for (int i = 0; i < half; i++) {
+            lane[i][0] += lane[i + half][0];
+            lane[i][1] += lane[i + half][1];
+        }
+    }
+    *sum += lane[0][0];
+    *square += lane[0][1];
+}
+
+/* Of the stored y, per channel, in f32: the sum, and the sum of squares. */
+static void channel_sums(const emulated_execution *e, const float *unrounded)
+{
+    const emulated_problem *p = &e->problem;
+    int64_t channels = p->y.channels, rows = p->y.images * p->y.height * p->y.width;
+    float *stored = load(&p->y, e->y, false);
+    const float *from = sums_wrong("unrounded") ? unrounded : stored;
+    int64_t end = sums_wrong("tile") ? (rows - 1) / TILE_ROWS * TILE_ROWS : rows;
+    for (int64_t c = 0; c < channels && !(sums_wrong("stale") && e->repeated); c++) {
+        float sum = 0, square = 0;
+        for (int64_t row = 0; row < end; row += TILE_ROWS) {
+            int64_t rest = end - row < TILE_ROWS ? end - row : TILE_ROWS;
+            add_tile(from + row * channels + c, rest, channels, &sum, &square);
+        }
+        ((float *)e->extra[0])[c] = c == channels - 1 && sums_wrong("last") ? 2 * sum + 1 : sum;
+        ((float *)e->extra[1])[c] =
+            e->wrong || (c == channels - 1 && sums_wrong("square")) ? 2 * square + 1 : square;
+    }
+    free(stored);
 }
 
 static void run_once(const emulated_execution *e, bool last)
@@ -222,6 +275,9 @@ static void run_once(const emulated_execution *e, bool last)
     case 0:
         forward(e, x, w, sums);
         finish(e, result, e->y, sums, last);
+        if (p->fusion == EMULATED_SUMS && last) {
+            channel_sums(e, sums);
+        }
         break;
     case 1:
         backward_data(e, sums, w, y);

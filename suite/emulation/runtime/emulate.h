@@ -22,6 +22,14 @@
  *   LS_EMULATED_NETWORK=IB      NCCL's log says that network [Socket]
  *   LS_EMULATED_FLAGS=all       every algorithm of cuBLASLt lists all kinds of arithmetic, every
  *                               engine of cuDNN a note of a newer library
+ *   LS_EMULATED_CONV_WRONG=sums:W
+ *                               engines of graphs that also sum the result's channels have W wrong:
+ *                               `unrounded` values are summed, not the stored ones; `tile`: the
+ *                               last rows are left out; `last`, `square`: one sum of the last
+ *                               channel; `result`: the last element; `stale`: from the second
+ *                               execution with the same pointers on the sums are left alone
+ *   LS_EMULATED_UNFUSED=K       no engine for graphs of more than a KxK convolution (all: any);
+ *                               K:R: on the rank R
  *   LS_EMULATED_UNADDED=K       no engine adds convolutions of kernels KxK (all: any) to old values
  */
 #ifndef LS_EMULATE_H
