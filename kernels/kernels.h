@@ -161,6 +161,9 @@ typedef struct ls_plan_options {
     bool forced_branches; /* plan_force may be called. ReLUs are then passes of their own (more time
                              and memory); without forced branches the results are the same bits */
     bool benchmark;       /* time the engines of products and take the fastest */
+    /* Let a product also compute what the operation next to it needs, where an engine can and gives
+     * the right results on exact data; f16, not with a deterministic backend. Else not used. */
+    bool fuse;
 } ls_plan_options;
 
 typedef struct ls_plan_info {

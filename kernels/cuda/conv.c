@@ -9,7 +9,7 @@
 
 /* The last execution's pointers in a cuDNN descriptor. */
 typedef struct packed {
-    const void *x, *w, *y;
+    const void *data[LS_CONV_TENSORS_MOST]; /* in the order of ls_conv_graph_ids */
     void *workspace;
     cudnnBackendDescriptor_t pack;
 } packed;
@@ -18,9 +18,11 @@ struct ls_conv {
     ls_backend *backend;
     char name[64];
     ls_conv_key key[LS_CONV_PASSES];
-    ls_conv_plan *
-        plan[LS_CONV_PASSES]; /* owned by the backend; NULL for backward data if it is not needed */
+    /* owned by the backend; NULL for backward data if it is not needed, and for a fused pass unless
+     * it is in use */
+    ls_conv_plan *plan[LS_CONV_PASSES];
     packed last[LS_CONV_PASSES];
+    ls_conv_admit_fn *admit; /* NULL: no pass is fused */
 };
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -60,7 +62,8 @@ ls_status ls_conv_create(ls_backend *backend, const char *name, const ls_conv_sh
     for (ls_conv_pass pass = 0; pass < LS_CONV_PASSES; pass++) {
         bool onto = pass == LS_CONV_BACKWARD_DATA && dx == LS_CONV_DX_ADDED;
         conv->key[pass] = key_of(backend, shape, type, pass, onto);
-        if (pass == LS_CONV_BACKWARD_DATA && dx == LS_CONV_DX_NONE) {
+        if (pass >= LS_CONV_PLAIN_PASSES ||
+            (pass == LS_CONV_BACKWARD_DATA && dx == LS_CONV_DX_NONE)) {
             continue;
         }
         ls_status status =
@@ -96,19 +99,53 @@ int64_t ls_conv_workspace_bytes(const ls_conv *conv)
     return most;
 }
 
+/* ---- forward with sums ----------------------------------------------------------------------- */
+
+bool ls_conv_sums(const ls_conv *conv)
+{
+    return conv->plan[LS_CONV_FORWARD_SUMS] != NULL;
+}
+
+int64_t ls_conv_sums_step(int channels)
+{
+    enum { FLOATS = LS_CONV_ALIGNMENT / sizeof(float) };
+    return (channels + FLOATS - 1) / FLOATS * FLOATS;
+}
+
+/* Uses `plan` from now on, if its results are right. */
+static ls_status admit(ls_conv *conv, ls_conv_plan *plan)
+{
+    if (plan->admission == LS_CONV_NOT_TRIED) {
+        LS_TRY(conv->admit(conv->backend, conv->name, conv->plan[LS_CONV_FORWARD], plan));
+    }
+    conv->plan[LS_CONV_FORWARD_SUMS] = plan->admission == LS_CONV_ADMITTED ? plan : NULL;
+    return LS_OK;
+}
+
+ls_status ls_conv_fuse_sums(ls_conv *conv, ls_conv_admit_fn *admit_plan)
+{
+    conv->admit = admit_plan;
+    ls_conv_plan *plan = NULL;
+    ls_status status =
+        ls_conv_plans_get(conv->backend, NULL, &conv->key[LS_CONV_FORWARD_SUMS], NULL, &plan);
+    conv->plan[LS_CONV_FORWARD_SUMS] = NULL;
+    return status == LS_ERR_UNSUPPORTED ? LS_OK : status != LS_OK ? status : admit(conv, plan);
+}
+
 /* ---- work ------------------------------------------------------------------------------------ */
 
-static ls_status execute(ls_conv *conv, ls_conv_pass pass, ls_stream *stream, const void *x,
-                         const void *w, const void *y, void *workspace)
+static ls_status execute(ls_conv *conv, ls_conv_pass pass, ls_stream *stream,
+                         const void *const *data, void *workspace)
 {
     LS_ASSERT(conv->plan[pass]);
     packed *last = &conv->last[pass];
-    if (!last->pack || last->x != x || last->w != w || last->y != y ||
-        last->workspace != workspace) {
+    size_t bytes = (size_t)ls_conv_graph_ids(pass, NULL) * sizeof *data;
+    if (!last->pack || memcmp(last->data, data, bytes) != 0 || last->workspace != workspace) {
         cudnnBackendDescriptor_t pack = NULL;
-        LS_TRY(ls_conv_plans_pack(x, w, y, workspace, &pack));
+        LS_TRY(ls_conv_plans_pack(pass, data, workspace, &pack));
         ls_conv_graph_drop(last->pack);
-        *last = (packed){x, w, y, workspace, pack};
+        *last = (packed){.workspace = workspace, .pack = pack};
+        memcpy(last->data, data, bytes);
     }
     LS_CUDNN(cudnnSetStream(conv->backend->dnn, stream->native));
     LS_CUDNN(cudnnBackendExecute(conv->backend->dnn, conv->plan[pass]->plan, last->pack));
@@ -118,29 +155,39 @@ static ls_status execute(ls_conv *conv, ls_conv_pass pass, ls_stream *stream, co
 ls_status ls_conv_forward(ls_conv *conv, ls_stream *stream, const void *x, const void *w, void *y,
                           void *workspace)
 {
-    return execute(conv, LS_CONV_FORWARD, stream, x, w, y, workspace);
+    return execute(conv, LS_CONV_FORWARD, stream, (const void *[]){x, w, y}, workspace);
+}
+
+ls_status ls_conv_forward_sums(ls_conv *conv, ls_stream *stream, const void *x, const void *w,
+                               void *y, float *sums, void *workspace)
+{
+    const void *data[] = {x, w, y, sums, sums + ls_conv_sums_step(conv->key[0].shape.out_channels)};
+    return execute(conv, LS_CONV_FORWARD_SUMS, stream, data, workspace);
 }
 
 ls_status ls_conv_backward_data(ls_conv *conv, ls_stream *stream, void *dx, const void *w,
                                 const void *dy, void *workspace)
 {
-    return execute(conv, LS_CONV_BACKWARD_DATA, stream, dx, w, dy, workspace);
+    return execute(conv, LS_CONV_BACKWARD_DATA, stream, (const void *[]){dx, w, dy}, workspace);
 }
 
 ls_status ls_conv_backward_weights(ls_conv *conv, ls_stream *stream, void *dw, const void *x,
                                    const void *dy, void *workspace)
 {
-    return execute(conv, LS_CONV_BACKWARD_WEIGHTS, stream, x, dw, dy, workspace);
+    return execute(conv, LS_CONV_BACKWARD_WEIGHTS, stream, (const void *[]){x, dw, dy}, workspace);
 }
 
 /* ---- text ------------------------------------------------------------------------------------ */
+
+static const char sums_label[] = "sums=";
 
 void ls_conv_describe(const ls_conv *conv, char *text, size_t bytes)
 {
     size_t used = 0;
     text[0] = '\0';
-    for (ls_conv_pass pass = 0; pass < LS_CONV_PASSES && used < bytes; pass++) {
-        const ls_conv_plan *plan = conv->plan[pass];
+    for (ls_conv_pass pass = 0; pass < LS_CONV_PLAIN_PASSES && used < bytes; pass++) {
+        bool sums = pass == LS_CONV_FORWARD && ls_conv_sums(conv);
+        const ls_conv_plan *plan = conv->plan[sums ? LS_CONV_FORWARD_SUMS : pass];
         char engine[LS_CONV_TAG_BYTES + 256], timed[64] = "";
         if (!plan) {
             continue;
@@ -149,9 +196,9 @@ void ls_conv_describe(const ls_conv *conv, char *text, size_t bytes)
         if (plan->timed > 0) {
             snprintf(timed, sizeof timed, " %.3f ms, best of %d", plan->ms, plan->timed);
         }
-        int wrote =
-            snprintf(text + used, bytes - used, "%s%s%s %s%s", pass == 0 ? "" : "; ",
-                     ls_conv_graph_pass_name(pass), plan->key.onto ? ", added" : "", engine, timed);
+        int wrote = snprintf(text + used, bytes - used, "%s%s%s %s%s", pass == 0 ? "" : "; ",
+                             ls_conv_graph_pass_name(plan->key.pass),
+                             plan->key.onto ? ", added" : "", engine, timed);
         used += wrote > 0 ? (size_t)wrote : 0;
     }
 }
@@ -168,51 +215,61 @@ void ls_conv_choice(const ls_conv *conv, char *text, size_t bytes)
     text[0] = '\0';
     for (int pass = 0; pass < LS_CONV_PASSES && used < bytes; pass++) {
         char tag[LS_CONV_TAG_BYTES] = "-";
+        bool plain = pass < LS_CONV_PLAIN_PASSES;
         if (conv->plan[pass]) {
             ls_conv_engine_tag(&conv->plan[pass]->engine, tag, sizeof tag);
+        } else if (!plain) {
+            continue;
         }
-        int wrote = snprintf(text + used, bytes - used, "%s%s", pass == 0 ? "" : " ", tag);
+        int wrote = snprintf(text + used, bytes - used, "%s%s%s", pass == 0 ? "" : " ",
+                             plain ? "" : sums_label, tag);
         used += wrote > 0 ? (size_t)wrote : 0;
     }
 }
 
-/* Parses three words: a tag, or "-" for a pass that this layer lacks. */
-static bool parse_choice(const ls_conv *conv, const char *text, ls_conv_engine *engine)
+/* Parses three words: a tag, or "-" for a pass that this layer lacks; then "sums=" and a tag, or
+ * nothing. */
+static bool parse_choice(const ls_conv *conv, const char *text, ls_conv_engine *engine, bool *sums)
 {
-    char word[LS_CONV_PASSES][LS_CONV_TAG_BYTES];
-    int used = -1;
-    if (sscanf(text, "%1023s %1023s %1023s %n", word[0], word[1], word[2], &used) !=
-            LS_CONV_PASSES ||
-        used < 0 || text[used] != '\0') {
+    char word[LS_CONV_PASSES][LS_CONV_TAG_BYTES] = {""};
+    int used = -1, whole = -1;
+    int words = sscanf(text, "%1023s %1023s %1023s %n%1023s %n", word[0], word[1], word[2], &used,
+                       word[3], &whole);
+    *sums = words == LS_CONV_PASSES;
+    if (words < LS_CONV_PLAIN_PASSES || used < 0 || text[*sums ? whole : used] != '\0') {
         return false;
     }
-    for (int pass = 0; pass < LS_CONV_PASSES; pass++) {
+    for (int pass = 0; pass < LS_CONV_PLAIN_PASSES; pass++) {
         bool none = strcmp(word[pass], "-") == 0;
         if (none != !conv->plan[pass] ||
             (!none && !ls_conv_engine_parse(word[pass], &engine[pass]))) {
             return false;
         }
     }
-    return true;
+    return !*sums ||
+           (conv->admit != NULL && strncmp(word[3], sums_label, sizeof sums_label - 1) == 0 &&
+            ls_conv_engine_parse(word[3] + sizeof sums_label - 1, &engine[3]));
 }
 
 ls_status ls_conv_choose(ls_conv *conv, const char *text)
 {
     ls_conv_engine engine[LS_CONV_PASSES];
     ls_conv_plan *plan[LS_CONV_PASSES] = {NULL};
-    if (!parse_choice(conv, text, engine)) {
+    bool sums = false;
+    if (!parse_choice(conv, text, engine, &sums)) {
         return ls_log_fail(
             LS_ERR_USAGE,
             "%s: \"%s\" is no choice of engines for it (three words like eng37_k2=5, \"-\" "
-            "for a pass that is not there)",
+            "for a pass that is not there; with --fuse also one like sums=eng41)",
             conv->name, text);
     }
     for (int pass = 0; pass < LS_CONV_PASSES; pass++) {
-        if (conv->plan[pass]) {
+        if (pass < LS_CONV_PLAIN_PASSES ? conv->plan[pass] != NULL : sums) {
             LS_TRY(ls_conv_plans_get(conv->backend, conv->name, &conv->key[pass], &engine[pass],
                                      &plan[pass]));
         }
     }
-    memcpy(conv->plan, plan, sizeof plan);
-    return LS_OK;
+    memcpy(conv->plan, plan, sizeof plan[0] * LS_CONV_PLAIN_PASSES);
+    conv->plan[LS_CONV_FORWARD_SUMS] = NULL;
+    return sums ? admit(conv, plan[LS_CONV_FORWARD_SUMS]) : LS_OK;
 }

@@ -6,6 +6,7 @@
 
 #include "backend.h"
 
+struct ls_conv_plan;
 typedef struct ls_conv ls_conv;
 typedef struct ls_linear ls_linear;
 
@@ -39,12 +40,32 @@ ls_status ls_conv_backward_data(ls_conv *conv, ls_stream *stream, void *dx, cons
                                 const void *dy, void *workspace);
 ls_status ls_conv_backward_weights(ls_conv *conv, ls_stream *stream, void *dw, const void *x,
                                    const void *dy, void *workspace);
+
+/* Decides whether a fused plan is used, by what it and the plain one compute (fuse.h): sets its
+ * admission. An error is the device's. */
+typedef ls_status ls_conv_admit_fn(ls_backend *backend, const char *layer,
+                                   const struct ls_conv_plan *plain, struct ls_conv_plan *fused);
+
+/* Forward that also gives the sums of y and of y^2 per channel, in f32 (cuDNN's GenStats), so that
+ * the statistics of a batch norm need no sweep over y. ls_conv_fuse_sums looks for an engine and
+ * asks `admit`, for equal shapes once; ls_conv_sums then says whether it is in use. Without an
+ * engine the plain forward stays, silently. */
+ls_status ls_conv_fuse_sums(ls_conv *conv, ls_conv_admit_fn *admit);
+bool ls_conv_sums(const ls_conv *conv);
+/* Floats from the first channel's sum of y to its sum of y^2. */
+int64_t ls_conv_sums_step(int channels);
+/* sums: float [2][ls_conv_sums_step(out_channels)], 16-byte aligned. */
+ls_status ls_conv_forward_sums(ls_conv *conv, ls_stream *stream, const void *x, const void *w,
+                               void *y, float *sums, void *workspace);
+
 /* "forward eng37_k2=5 8.0 MB [tensor core]; ..." */
 void ls_conv_describe(const ls_conv *conv, char *text, size_t bytes);
 /* The engine of one pass, "eng37_k2=5"; pass: 0 forward, 1 backward data, 2 backward weights. */
 void ls_conv_engine_of(const ls_conv *conv, int pass, char *text, size_t bytes);
 /* The three engines as a line of text that another rank (same library, same kind of device) can
- * pass to ls_conv_choose, so that --cudnn-benchmark decides alike on all ranks. */
+ * pass to ls_conv_choose, so that --cudnn-benchmark decides alike on all ranks; "sums=eng41"
+ * follows where the forward with sums is in use. ls_conv_choose asks whether to admit that one, as
+ * ls_conv_fuse_sums does; without that word the plain forward is used. */
 void ls_conv_choice(const ls_conv *conv, char *text, size_t bytes);
 ls_status ls_conv_choose(ls_conv *conv, const char *text);
 /* To be called when a backend closes, after its convolutions and before its cuDNN handle; plans may

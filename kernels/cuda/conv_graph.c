@@ -2,9 +2,20 @@
 
 const char *ls_conv_graph_pass_name(ls_conv_pass pass)
 {
-    static const char *const name[LS_CONV_PASSES] = {"forward", "backward data",
-                                                     "backward weights"};
+    static const char *const name[LS_CONV_PASSES] = {"forward", "backward data", "backward weights",
+                                                     "forward with sums"};
     return name[pass];
+}
+
+int ls_conv_graph_ids(ls_conv_pass pass, int64_t *id)
+{
+    static const int64_t ids[LS_CONV_TENSORS_MOST] = {LS_CONV_ID_X, LS_CONV_ID_W, LS_CONV_ID_Y,
+                                                      LS_CONV_ID_SUM, LS_CONV_ID_SQUARES};
+    int count = pass == LS_CONV_FORWARD_SUMS ? LS_CONV_TENSORS_MOST : LS_CONV_TENSORS;
+    for (int i = 0; id != NULL && i < count; i++) {
+        id[i] = ids[i];
+    }
+    return count;
 }
 
 void ls_conv_graph_drop(cudnnBackendDescriptor_t descriptor)
@@ -63,8 +74,13 @@ static ls_status build_tensors(const ls_conv_key *key, ls_conv_graph *g)
                         s->in_width, &g->tensor[0]));
     LS_TRY(build_tensor(LS_CONV_ID_W, key->type, s->out_channels, s->in_channels, s->kernel,
                         s->kernel, &g->tensor[1]));
-    return build_tensor(LS_CONV_ID_Y, key->type, s->batch, s->out_channels, s->out_height,
-                        s->out_width, &g->tensor[2]);
+    LS_TRY(build_tensor(LS_CONV_ID_Y, key->type, s->batch, s->out_channels, s->out_height,
+                        s->out_width, &g->tensor[2]));
+    if (key->pass != LS_CONV_FORWARD_SUMS) {
+        return LS_OK;
+    }
+    LS_TRY(build_tensor(LS_CONV_ID_SUM, LS_F32, 1, s->out_channels, 1, 1, &g->tensor[3]));
+    return build_tensor(LS_CONV_ID_SQUARES, LS_F32, 1, s->out_channels, 1, 1, &g->tensor[4]);
 }
 
 static ls_status build_convolution(const ls_conv_shape *s, cudnnBackendDescriptor_t *out)
@@ -89,7 +105,7 @@ static ls_status build_convolution(const ls_conv_shape *s, cudnnBackendDescripto
 static const struct operation_names {
     cudnnBackendDescriptorType_t type;
     cudnnBackendAttributeName_t alpha, beta, conv, tensor[LS_CONV_TENSORS];
-} operations[LS_CONV_PASSES] = {
+} operations[LS_CONV_PLAIN_PASSES] = {
     [LS_CONV_FORWARD] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
                          CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
                          CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA,
@@ -116,7 +132,8 @@ static const struct operation_names {
 /* result = 1 * convolution + beta * result; with beta 0 the old values are not read. */
 static ls_status build_operation(const ls_conv_key *key, ls_conv_graph *g)
 {
-    const struct operation_names *n = &operations[key->pass];
+    bool fused = key->pass == LS_CONV_FORWARD_SUMS;
+    const struct operation_names *n = &operations[fused ? LS_CONV_FORWARD : key->pass];
     float alpha = 1, beta = key->onto ? 1 : 0;
     LS_CUDNN(cudnnBackendCreateDescriptor(n->type, &g->operation));
     for (int i = 0; i < LS_CONV_TENSORS; i++) {
@@ -129,14 +146,38 @@ static ls_status build_operation(const ls_conv_key *key, ls_conv_graph *g)
     return LS_OK;
 }
 
+/* The sums of y and of y^2, per channel, in f32. */
+static ls_status build_sums(ls_conv_graph *g)
+{
+    cudnnGenStatsMode_t mode = CUDNN_GENSTATS_SUM_SQSUM;
+    cudnnDataType_t compute = CUDNN_DATA_FLOAT;
+    LS_CUDNN(cudnnBackendCreateDescriptor(CUDNN_BACKEND_OPERATION_GEN_STATS_DESCRIPTOR, &g->fused));
+    LS_TRY(set_one(g->fused, CUDNN_ATTR_OPERATION_GENSTATS_MODE, CUDNN_TYPE_GENSTATS_MODE, &mode));
+    LS_TRY(
+        set_one(g->fused, CUDNN_ATTR_OPERATION_GENSTATS_MATH_PREC, CUDNN_TYPE_DATA_TYPE, &compute));
+    LS_TRY(set_one(g->fused, CUDNN_ATTR_OPERATION_GENSTATS_XDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                   &g->tensor[2]));
+    LS_TRY(set_one(g->fused, CUDNN_ATTR_OPERATION_GENSTATS_SUMDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                   &g->tensor[3]));
+    LS_TRY(set_one(g->fused, CUDNN_ATTR_OPERATION_GENSTATS_SQSUMDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                   &g->tensor[4]));
+    LS_CUDNN(cudnnBackendFinalize(g->fused));
+    return LS_OK;
+}
+
 static ls_status build(const ls_conv_key *key, ls_conv_graph *g)
 {
     LS_TRY(build_tensors(key, g));
     LS_TRY(build_convolution(&key->shape, &g->conv));
     LS_TRY(build_operation(key, g));
+    if (key->pass == LS_CONV_FORWARD_SUMS) {
+        LS_TRY(build_sums(g));
+    }
     LS_CUDNN(cudnnBackendCreateDescriptor(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, &g->graph));
-    LS_TRY(set_one(g->graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
-                   &g->operation));
+    cudnnBackendDescriptor_t operation[2] = {g->operation, g->fused};
+    LS_CUDNN(cudnnBackendSetAttribute(g->graph, CUDNN_ATTR_OPERATIONGRAPH_OPS,
+                                      CUDNN_TYPE_BACKEND_DESCRIPTOR, g->fused == NULL ? 1 : 2,
+                                      operation));
     if (!g->target.properties) {
         LS_TRY(set_one(g->graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE,
                        &g->target.handle));
@@ -161,9 +202,10 @@ ls_status ls_conv_graph_build(const ls_conv_target *target, const ls_conv_key *k
 void ls_conv_graph_free(ls_conv_graph *g)
 {
     ls_conv_graph_drop(g->graph);
+    ls_conv_graph_drop(g->fused);
     ls_conv_graph_drop(g->operation);
     ls_conv_graph_drop(g->conv);
-    for (int i = 0; i < LS_CONV_TENSORS; i++) {
+    for (int i = 0; i < LS_CONV_TENSORS_MOST; i++) {
         ls_conv_graph_drop(g->tensor[i]);
     }
     *g = (ls_conv_graph){0};

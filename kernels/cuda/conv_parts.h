@@ -1,6 +1,6 @@
 /* One convolution pass as an operation graph of the cuDNN backend API: three tensors, the
- * convolution, one operation. Further operations (statistics of the result, a sum with another
- * gradient) would join the same graph and the same search for an engine. */
+ * convolution, its operation, and in a fused graph a second operation with tensors of its own. The
+ * search for an engine is the same for all graphs. */
 #ifndef LS_CUDA_CONV_PARTS_H
 #define LS_CUDA_CONV_PARTS_H
 
@@ -10,14 +10,16 @@ typedef enum ls_conv_pass {
     LS_CONV_FORWARD,
     LS_CONV_BACKWARD_DATA,
     LS_CONV_BACKWARD_WEIGHTS,
+    LS_CONV_FORWARD_SUMS, /* forward -> GenStats: also the sums of y and of y^2, per channel */
     LS_CONV_PASSES,
+    LS_CONV_PLAIN_PASSES = LS_CONV_FORWARD_SUMS,
 } ls_conv_pass;
 
 /* Everything that determines which engines exist and which are allowed. */
 typedef struct ls_conv_key {
     ls_conv_pass pass;
     ls_conv_shape shape;
-    ls_dtype type; /* of all three tensors; sums are f32 */
+    ls_dtype type; /* of x, w and y; sums are f32 */
     bool onto;     /* the result is added to the old values: beta is 1 */
     bool deterministic, tf32;
     int64_t workspace_limit;
@@ -31,16 +33,25 @@ typedef struct ls_conv_target {
 } ls_conv_target;
 
 /* Ids of the tensors in a graph and in the pointers of an execution. */
-enum { LS_CONV_ID_X = 'x', LS_CONV_ID_W = 'w', LS_CONV_ID_Y = 'y' };
-enum { LS_CONV_TENSORS = 3, LS_CONV_ALIGNMENT = 16 };
+enum {
+    LS_CONV_ID_X = 'x',
+    LS_CONV_ID_W = 'w',
+    LS_CONV_ID_Y = 'y',
+    LS_CONV_ID_SUM = 's',
+    LS_CONV_ID_SQUARES = 'q',
+};
+/* Tensors of a plain graph, and of a fused one at most. */
+enum { LS_CONV_TENSORS = 3, LS_CONV_TENSORS_MOST = 5, LS_CONV_ALIGNMENT = 16 };
 
 typedef struct ls_conv_graph {
     ls_conv_target target;
-    cudnnBackendDescriptor_t tensor[LS_CONV_TENSORS], conv, operation, graph;
+    cudnnBackendDescriptor_t tensor[LS_CONV_TENSORS_MOST], conv, operation, fused, graph;
 } ls_conv_graph;
 
-/* "forward", "backward data", "backward weights" */
+/* "forward", "backward data", "backward weights", "forward with sums" */
 const char *ls_conv_graph_pass_name(ls_conv_pass pass);
+/* How many tensors the graph of a pass has in memory; id (or NULL) receives their ids. */
+int ls_conv_graph_ids(ls_conv_pass pass, int64_t *id);
 /* LS_ERR_INFRA if cuDNN rejects one of the descriptors; nothing is left allocated then. */
 ls_status ls_conv_graph_build(const ls_conv_target *target, const ls_conv_key *key,
                               ls_conv_graph *out);
@@ -115,6 +126,13 @@ void ls_conv_engine_describe(const ls_conv_engine *engine, char *text, size_t by
  * far (9.19: 40). */
 enum { LS_CONV_TIMED_MOST = 128 };
 
+/* Whether a fused pass has given on exact data what the plain passes give (fuse.h). */
+typedef enum ls_conv_admission {
+    LS_CONV_NOT_TRIED,
+    LS_CONV_ADMITTED,
+    LS_CONV_REJECTED,
+} ls_conv_admission;
+
 typedef struct ls_conv_plan {
     ls_conv_key key;
     ls_conv_engine engine;
@@ -122,6 +140,7 @@ typedef struct ls_conv_plan {
     double ms;       /* time of this plan; 0 if none was timed */
     ls_conv_graph graph;
     cudnnBackendDescriptor_t config, plan;
+    ls_conv_admission admission; /* of a fused pass */
     struct ls_conv_plan *next;
 } ls_conv_plan;
 
@@ -138,8 +157,9 @@ struct ls_conv_plans {
 ls_status ls_conv_plans_get(ls_backend *backend, const char *layer, const ls_conv_key *key,
                             const ls_conv_engine *engine, ls_conv_plan **out);
 
-/* Packs the addresses of the three tensors and the workspace for an execution. */
-ls_status ls_conv_plans_pack(const void *x, const void *w, const void *y, void *workspace,
+/* Packs the addresses of a pass's tensors, in the order of ls_conv_graph_ids, and of the workspace
+ * for an execution. */
+ls_status ls_conv_plans_pack(ls_conv_pass pass, const void *const *data, void *workspace,
                              cudnnBackendDescriptor_t *out);
 
 #endif

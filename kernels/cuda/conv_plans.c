@@ -177,27 +177,27 @@ static void tell_refused(const search *s, const char *layer)
 
 /* ---- their times ----------------------------------------------------------------------------- */
 
-static ls_status fill_pack(cudnnBackendDescriptor_t pack, const void *const *data,
-                           void *const *workspace)
+static ls_status fill_pack(cudnnBackendDescriptor_t pack, ls_conv_pass pass,
+                           const void *const *data, void *const *workspace)
 {
-    const int64_t id[LS_CONV_TENSORS] = {LS_CONV_ID_X, LS_CONV_ID_W, LS_CONV_ID_Y};
+    int64_t id[LS_CONV_TENSORS_MOST];
+    int count = ls_conv_graph_ids(pass, id);
     LS_CUDNN(cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64,
-                                      LS_CONV_TENSORS, id));
+                                      count, id));
     LS_CUDNN(cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS,
-                                      CUDNN_TYPE_VOID_PTR, LS_CONV_TENSORS, data));
+                                      CUDNN_TYPE_VOID_PTR, count, data));
     LS_CUDNN(cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR,
                                       1, workspace));
     LS_CUDNN(cudnnBackendFinalize(pack));
     return LS_OK;
 }
 
-ls_status ls_conv_plans_pack(const void *x, const void *w, const void *y, void *workspace,
+ls_status ls_conv_plans_pack(ls_conv_pass pass, const void *const *data, void *workspace,
                              cudnnBackendDescriptor_t *out)
 {
-    const void *data[LS_CONV_TENSORS] = {x, w, y};
     cudnnBackendDescriptor_t pack = NULL;
     LS_CUDNN(cudnnBackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack));
-    ls_status status = fill_pack(pack, data, &workspace);
+    ls_status status = fill_pack(pack, pass, data, &workspace);
     if (status != LS_OK) {
         ls_conv_graph_drop(pack);
         return status;
@@ -211,7 +211,7 @@ ls_status ls_conv_plans_pack(const void *x, const void *w, const void *y, void *
 enum { WARM_UP = 2, RUNS = 5, HOPELESS = 2 };
 
 typedef struct scratch {
-    void *x, *w, *y, *workspace;
+    void *x, *w, *y, *sums, *workspace;
     cudaStream_t stream;
     cudaEvent_t mark[RUNS + 1];
 } scratch;
@@ -226,6 +226,8 @@ static ls_status scratch_take(const ls_conv_key *key, int64_t workspace_bytes, s
     LS_TRY(ls_cuda_take(x * unit, "timing of convolutions: x", &s->x));
     LS_TRY(ls_cuda_take(w * unit, "timing of convolutions: w", &s->w));
     LS_TRY(ls_cuda_take(y * unit, "timing of convolutions: y", &s->y));
+    LS_TRY(ls_cuda_take(2 * ls_conv_sums_step(h->out_channels) * (int64_t)sizeof(float),
+                        "timing of convolutions: sums", &s->sums));
     if (workspace_bytes > 0) {
         LS_TRY(ls_cuda_take(workspace_bytes, "timing of convolutions: workspace", &s->workspace));
     }
@@ -250,6 +252,7 @@ static void scratch_give(scratch *s)
         cudaStreamDestroy(s->stream);
     }
     ls_cuda_give(s->workspace);
+    ls_cuda_give(s->sums);
     ls_cuda_give(s->y);
     ls_cuda_give(s->w);
     ls_cuda_give(s->x);
@@ -308,7 +311,9 @@ static ls_status time_all(ls_backend *backend, const ls_conv_key *key, int count
     cudnnBackendDescriptor_t pack = NULL;
     LS_TRY(scratch_take(key, workspace_bytes, s));
     LS_CUDNN(cudnnSetStream(backend->dnn, s->stream));
-    LS_TRY(ls_conv_plans_pack(s->x, s->w, s->y, s->workspace, &pack));
+    const void *data[LS_CONV_TENSORS_MOST] = {
+        s->x, s->w, s->y, s->sums, (float *)s->sums + ls_conv_sums_step(key->shape.out_channels)};
+    LS_TRY(ls_conv_plans_pack(key->pass, data, s->workspace, &pack));
     ls_status status = LS_OK;
     double best = INFINITY;
     for (int i = 0; i < count && status == LS_OK; i++) {

@@ -202,6 +202,13 @@ static ls_status measure_convolutions(measuring *m, int repeats, double *out)
 
 /* ---- pass by pass ---------------------------------------------------------------------------- */
 
+/* Whether a product has taken the statistics, so that no pass does. */
+static bool is_fused(const measuring *m, const ls_traffic *part)
+{
+    return part->part == LS_TRAFFIC_STATISTICS &&
+           m->plan->work[part->op].call.sum[part->norm] != NULL;
+}
+
 /* What the passes of one mark move and compute (kernels/traffic.h). */
 static void describe_pass(measuring *m, const ls_op *op, ls_cuda_pass *pass)
 {
@@ -213,7 +220,7 @@ static void describe_pass(measuring *m, const ls_op *op, ls_cuda_pass *pass)
         bool here = ls_traffic_is_forward(part->part) ? pass->kind == LS_CUDA_FORWARD
                     : data                            ? pass->kind == LS_CUDA_BACKWARD_DATA
                                                       : pass->kind == LS_CUDA_BACKWARD;
-        if (part->op == index && here) {
+        if (part->op == index && here && !is_fused(m, part)) {
             pass->bytes += part->bytes;
             pass->flops += part->flops;
         }

@@ -60,6 +60,11 @@ ls_status ls_engines_import(ls_plan *plan, const char *text)
         return ls_log_fail(LS_ERR_USAGE, "engines for a layer that is not there: \"%.*s\"",
                            (int)(length < 80 ? length : 80), rest);
     }
+    for (int i = 0; i < plan->lower.op_count; i++) { /* their products may sum now, or no longer */
+        if (plan->lower.op[i].kind == LS_OP_NORM) {
+            ls_norm_prepare(plan, &plan->lower.op[i]);
+        }
+    }
     ls_work_describe(plan, plan->fusions, LS_PLAN_TEXT_BYTES);
     return ls_work_reserve_workspace(plan);
 }

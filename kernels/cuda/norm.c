@@ -16,6 +16,17 @@ static ls_norm_side side_of(const ls_plan *plan, const ls_op *op, int k)
                           .momentum = layer->momentum};
 }
 
+/* Statistics from the product that writes the side's operand, if it also sums. */
+static void use_sums(const ls_plan *plan, ls_norm_call *call, int k, int slot)
+{
+    const ls_op *writer = ls_work_writer(plan, slot);
+    const ls_work *work = writer == NULL ? NULL : ls_plan_work(plan, writer);
+    if (work != NULL && work->conv != NULL && ls_conv_sums(work->conv)) {
+        call->sum[k] = work->sums;
+        call->squares[k] = work->sums + ls_conv_sums_step(call->channels);
+    }
+}
+
 void ls_norm_prepare(ls_plan *plan, const ls_op *op)
 {
     ls_work *work = ls_plan_work(plan, op);
@@ -42,8 +53,10 @@ void ls_norm_prepare(ls_plan *plan, const ls_op *op)
     if (op->residual >= 0) {
         work->call.residual = ls_plan_at(plan, op->residual);
     }
+    use_sums(plan, &work->call, 0, op->in);
     if (op->dual) {
         work->call.side[1] = side_of(plan, op, 1);
+        use_sums(plan, &work->call, 1, op->residual);
     }
 }
 

@@ -190,6 +190,23 @@ LS_DEVICE double lane_squares(const ls_sweep &s, const float *channel, int lane,
     return m2;
 }
 
+/* Coefficients, or this rank's message, from the mean and squared deviations of this rank's rows.
+ */
+LS_DEVICE void settle_channel(const ls_norm_call &call, int side, int c, double mean, double m2)
+{
+    if (call.group == 1) {
+        finish_channel(call, side, c, mean, m2, (double)call.rows);
+        return;
+    }
+    float rounded = (float)mean;
+    call.mine[c] = rounded;
+    call.mine[call.channels + c] = (float)(mean - (double)rounded);
+    call.mine[2 * call.channels + c] = (float)m2;
+    if (c == 0) {
+        call.mine[3 * call.channels] = (float)call.rows;
+    }
+}
+
 /* Merges a side's partial statistics into coefficients or into this rank's message. */
 LS_KERNEL LS_BOUNDS(LS_NORM_MERGE_THREADS, 1)
     merge_statistics_kernel(ls_norm_call call, int side, ls_sweep s, const float *partial)
@@ -202,20 +219,22 @@ LS_KERNEL LS_BOUNDS(LS_NORM_MERGE_THREADS, 1)
     double mean = sum / (double)s.rows;
     double m2 = ls_norm_merge(lane_squares(s, partial + c, lane, end, mean));
     m2 = m2 < 0 ? 0 : m2;
-    if (lane != 0 || !inside) {
+    if (lane == 0 && inside) {
+        settle_channel(call, side, c, mean, m2);
+    }
+}
+
+/* The same from a product's sums. Subtracting the mean's square loses as many digits as the mean
+ * has more than the deviation: fuse.h admits only products whose sums are good enough for that. */
+LS_KERNEL product_statistics_kernel(ls_norm_call call, int side)
+{
+    int c = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (c >= call.channels) {
         return;
     }
-    if (call.group == 1) {
-        finish_channel(call, side, c, mean, m2, (double)s.rows);
-        return;
-    }
-    float rounded = (float)mean;
-    call.mine[c] = rounded;
-    call.mine[s.channels + c] = (float)(mean - (double)rounded);
-    call.mine[2 * s.channels + c] = (float)m2;
-    if (c == 0) {
-        call.mine[3 * s.channels] = (float)s.rows;
-    }
+    double sum = (double)call.sum[side][c], mean = sum / (double)call.rows;
+    double m2 = (double)call.squares[side][c] - sum * mean;
+    settle_channel(call, side, c, mean, m2 < 0 ? 0 : m2);
 }
 
 /* Chan, Golub and LeVeque (1979), in rank order: every rank gets the same bits. */
@@ -239,6 +258,11 @@ LS_KERNEL finish_ranks_kernel(ls_norm_call call, int side, int64_t message)
 
 static ls_status merge_statistics(cudaStream_t stream, const ls_norm_call *call, int side)
 {
+    if (call->sum[side] != NULL) {
+        LS_LAUNCH(product_statistics_kernel, ls_launch_blocks(call->channels, RANK_THREADS),
+                  RANK_THREADS, stream, *call, side);
+        return LS_OK;
+    }
     LS_LAUNCH(merge_statistics_kernel, ls_norm_merge_grid(call), LS_NORM_MERGE_THREADS, stream,
               *call, side, ls_norm_sweep(call, LS_NORM_STATISTICS_BLOCKS),
               statistics_partial(call, side));
@@ -250,9 +274,11 @@ ls_status ls_norm_statistics(cudaStream_t stream, const ls_norm_call *call, int 
     ls_sweep s = ls_norm_sweep(call, LS_NORM_STATISTICS_BLOCKS);
     bool whole = ls_norm_width(call->type, call->channels) != 1;
     const void *x = side == 0 ? call->x : call->residual;
-    LS_BY_PACKET(call->type, whole, T, V,
-                 LS_LAUNCH((statistics_kernel<T, V>), ls_sweep_grid(&s), LS_SWEEP_THREADS, stream,
-                           (const T *)x, s, statistics_partial(call, side)));
+    if (call->sum[side] == NULL) {
+        LS_BY_PACKET(call->type, whole, T, V,
+                     LS_LAUNCH((statistics_kernel<T, V>), ls_sweep_grid(&s), LS_SWEEP_THREADS,
+                               stream, (const T *)x, s, statistics_partial(call, side)));
+    }
     return call->group == 1 ? LS_OK : merge_statistics(stream, call, side);
 }
 

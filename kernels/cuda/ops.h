@@ -77,6 +77,9 @@ typedef struct ls_norm_call {
     const void *dy, *dy2; /* contributions to the gradient of y; dy2 may be NULL */
     void *g;              /* their sum, gated by mask, rounded to type; NULL: not stored */
     void *dx, *dx2;       /* of x and, dual, of residual; NULL: not computed; may be g */
+    /* per side, of a product that has also summed its result: the sums of x (or of residual) and of
+     * its squares, [channels]; NULL: the statistics sweep over x */
+    const float *sum[2], *squares[2];
     /* shared */
     float *partial;    /* ls_norm_partial_bytes */
     float *mine, *all; /* [ls_norm_message] of this rank, and of each of `group` ranks in order */
@@ -103,6 +106,20 @@ ls_status ls_norm_sums(cudaStream_t stream, const ls_norm_call *call);
 ls_status ls_norm_back_message(cudaStream_t stream, const ls_norm_call *call, int side);
 ls_status ls_norm_back_finish(cudaStream_t stream, const ls_norm_call *call, int side);
 ls_status ls_norm_back_apply(cudaStream_t stream, const ls_norm_call *call);
+
+/* ---- fuse.cu: integers on which products in f16 are exact (fuse.h) ----------------------------
+ */
+
+/* 8 to 15. */
+ls_status ls_fuse_fill(cudaStream_t stream, uint16_t *x, int64_t count);
+/* w[out][taps][in]. Per tap and output the inputs' weights of -most to most cancel; at tap `centre`
+ * each fourth output's sum is 0, the next one's `unit`, then 4 and 8 times that, with both signs.
+ */
+ls_status ls_fuse_fill_weight(cudaStream_t stream, uint16_t *w, int out, int taps, int in,
+                              int centre, int most, int unit);
+/* *first (device) becomes the first row in which two matrices of f16 differ, or stays. */
+ls_status ls_fuse_differ(cudaStream_t stream, const uint16_t *a, const uint16_t *b, int64_t rows,
+                         int channels, unsigned *first);
 
 /* ---- simple.cu: no parameters ---------------------------------------------------------------- */
 

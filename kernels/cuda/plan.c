@@ -119,13 +119,24 @@ ls_status ls_plan_params_changed(ls_plan *plan, ls_stream *stream)
     return ls_observe_weights(plan, stream, true);
 }
 
+static ls_status forward_conv(ls_plan *plan, ls_stream *stream, const ls_op *op)
+{
+    const ls_work *work = ls_plan_work(plan, op);
+    const void *x = ls_plan_at(plan, op->in);
+    void *y = ls_plan_at(plan, op->out);
+    if (ls_conv_sums(work->conv)) {
+        return ls_conv_forward_sums(work->conv, stream, x, work->operand, y, work->sums,
+                                    plan->workspace);
+    }
+    return ls_conv_forward(work->conv, stream, x, work->operand, y, plan->workspace);
+}
+
 static ls_status forward_op(ls_plan *plan, ls_stream *stream, const ls_op *op)
 {
     const ls_work *work = ls_plan_work(plan, op);
     switch (op->kind) {
     case LS_OP_CONV:
-        return ls_conv_forward(work->conv, stream, ls_plan_at(plan, op->in), work->operand,
-                               ls_plan_at(plan, op->out), plan->workspace);
+        return forward_conv(plan, stream, op);
     case LS_OP_LINEAR:
         return ls_linear_forward(work->linear, stream, ls_plan_at(plan, op->in), work->operand,
                                  work->bias, ls_plan_at(plan, op->out), plan->workspace);

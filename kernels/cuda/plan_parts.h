@@ -19,6 +19,7 @@ enum { LS_PLAN_TEXT_BYTES = 1 << 17 }; /* of the description of engines */
 /* Data of one operation: plan->work[i] belongs to lower.op[i]. */
 typedef struct ls_work {
     ls_conv *conv;     /* LS_OP_CONV */
+    float *sums;       /* LS_OP_CONV: of the result's channels, if a norm reads it and plans fuse */
     ls_linear *linear; /* LS_OP_LINEAR */
     uint32_t *mask;    /* operations that end with a ReLU: 1 for open elements of `out` */
     uint8_t *tap;      /* pool: the chosen position of each output */
@@ -123,6 +124,8 @@ void ls_work_destroy(ls_plan *plan);
 void ls_work_describe(const ls_plan *plan, char *text, size_t bytes);
 /* Channels in memory: more than the layer's for the image. */
 int ls_work_stored_channels(const ls_plan *plan, int slot);
+/* The operation that writes a slot. */
+const ls_op *ls_work_writer(const ls_plan *plan, int slot);
 /* Allocates the largest workspace of all products; to be called again after engines change. */
 ls_status ls_work_reserve_workspace(ls_plan *plan);
 

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "kernels/core/log.h"
+#include "fuse.h"
 #include "plan_parts.h"
 
 enum { ALIGN = 256 }; /* whole sectors for every array, and more than any engine requires */
@@ -58,14 +59,45 @@ static bool adds(void *context, const ls_lower *lower, const ls_op *op)
     return ls_conv_adds(plan->backend, &shape, lower->options.activation);
 }
 
+const ls_op *ls_work_writer(const ls_plan *plan, int slot)
+{
+    for (int i = 0; i < plan->lower.op_count; i++) {
+        if (plan->lower.op[i].out == slot) {
+            return &plan->lower.op[i];
+        }
+    }
+    return NULL;
+}
+
+/* Whether a batch norm takes statistics of the convolution's result. */
+static bool feeds_norm(const ls_plan *plan, const ls_op *conv)
+{
+    bool found = false;
+    for (int i = 0; i < plan->lower.op_count; i++) {
+        const ls_op *op = &plan->lower.op[i];
+        found = found || (op->kind == LS_OP_NORM &&
+                          (op->in == conv->out || (op->dual && op->residual == conv->out)));
+    }
+    return found;
+}
+
+/* Whether a convolution may also sum its result: cuDNN has such engines for f16. */
+static bool may_sum(const ls_plan *plan, const ls_op *op)
+{
+    return plan->options.fuse && plan->options.activation == LS_F16 &&
+           !plan->backend->deterministic && op->kind == LS_OP_CONV && feeds_norm(plan, op);
+}
+
 static ls_status create_conv(ls_plan *plan, const ls_op *op)
 {
     ls_conv_shape shape = conv_shape(&plan->lower, op);
     ls_conv_dx dx = op->dx == LS_NO_BUFFER ? LS_CONV_DX_NONE
                     : op->onto             ? LS_CONV_DX_ADDED
                                            : LS_CONV_DX_WRITTEN;
-    return ls_conv_create(plan->backend, plan->network->layer[op->layer].name, &shape,
-                          plan->options.activation, dx, &ls_plan_work(plan, op)->conv);
+    ls_work *work = ls_plan_work(plan, op);
+    LS_TRY(ls_conv_create(plan->backend, plan->network->layer[op->layer].name, &shape,
+                          plan->options.activation, dx, &work->conv));
+    return may_sum(plan, op) ? ls_conv_fuse_sums(work->conv, ls_fuse_admit) : LS_OK;
 }
 
 static ls_status create_linear(ls_plan *plan, const ls_op *op)
@@ -166,6 +198,10 @@ static void place_norms(ls_plan *plan, cursor *c)
     size_t partial = 0, message = 0;
     for (int i = 0; i < plan->lower.op_count; i++) {
         const ls_op *op = &plan->lower.op[i];
+        if (may_sum(plan, op)) {
+            int64_t step = ls_conv_sums_step(plan->lower.slot[op->out].channels);
+            plan->work[i].sums = take(c, 2 * (size_t)step * sizeof *plan->work[i].sums);
+        }
         if (op->kind != LS_OP_NORM) {
             continue;
         }

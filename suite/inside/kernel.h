@@ -89,6 +89,8 @@ typedef struct ls_kernel_subject_options {
     float (*input)(int64_t i);     /* NULL: normal */
     const ls_norm_sync *norm_sync; /* NULL: local statistics */
     bool forced_branches;          /* the plan can be forced */
+    bool fuse;     /* products also sum for the norm behind; not deterministic then */
+    uint64_t seed; /* of parameters, input and targets */
 } ls_kernel_subject_options;
 
 typedef struct ls_kernel_subject {

@@ -10,10 +10,10 @@
 #include "kernels/core/list.h"
 
 /* Representable in bf16 and fp16, so that every level starts from the same numbers. */
-static double usual_initial(const ls_kernel_net *n, int p, int64_t i)
+static double usual_initial(const ls_kernel_net *n, uint64_t seed, int p, int64_t i)
 {
     const ls_param *param = &n->param[p];
-    double value = (double)ls_rng_normal(7, (uint64_t)p, (uint64_t)i);
+    double value = (double)ls_rng_normal(7 + seed, (uint64_t)p, (uint64_t)i);
     if (param->role == LS_PARAM_CONV_WEIGHT || param->role == LS_PARAM_LINEAR_WEIGHT) {
         int64_t fan_in = ls_shape_count(&param->shape) / param->shape.dim[0];
         value *= sqrt(2.0 / (double)fan_in);
@@ -76,7 +76,7 @@ static ls_status make_params(ls_kernel_subject *s)
         int64_t count = ls_shape_count(&n->param[p].shape);
         double *values = ls_list_make(1, (size_t)count * sizeof *values);
         for (int64_t i = 0; i < count; i++) {
-            values[i] = o->initial != NULL ? o->initial(n, p, i) : usual_initial(n, p, i);
+            values[i] = o->initial != NULL ? o->initial(n, p, i) : usual_initial(n, o->seed, p, i);
         }
         ls_dtype held = is_norm(n, p) ? o->norm_type : o->param_type;
         ls_dtype made = is_norm(n, p) ? o->norm_type : o->grad_type;
@@ -114,17 +114,19 @@ static void make_batch(ls_kernel_subject *s)
     s->input = malloc((size_t)count * sizeof *s->input);
     LS_ASSERT(s->input != NULL && o->batch <= LS_KERNEL_SUBJECT_BATCH_MAX);
     for (int64_t i = 0; i < count; i++) {
-        s->input[i] = o->input != NULL ? o->input(i) : ls_rng_normal(3, 1, (uint64_t)i);
+        s->input[i] = o->input != NULL ? o->input(i) : ls_rng_normal(3 + o->seed, 1, (uint64_t)i);
     }
     for (int i = 0; i < o->batch; i++) {
-        s->target[i] = ls_rng_below(3, 2, (uint64_t)i, (uint32_t)s->n->network.num_classes);
+        s->target[i] =
+            ls_rng_below(3 + o->seed, 2, (uint64_t)i, (uint32_t)s->n->network.num_classes);
     }
 }
 
 static ls_status make_parts(ls_kernel_subject *s)
 {
     const ls_kernel_subject_options *o = &s->options;
-    ls_backend_options backend = {.threads = o->threads, .local_ranks = 1, .deterministic = true};
+    ls_backend_options backend = {
+        .threads = o->threads, .local_ranks = 1, .deterministic = !o->fuse};
     LS_TRY(ls_load_backend(o->device, &s->api));
     LS_TRY(s->api->open(&backend, &s->backend));
     LS_TRY(s->api->stream_create(s->backend, &s->stream));
@@ -133,7 +135,8 @@ static ls_status make_parts(ls_kernel_subject *s)
                             .width = o->width,
                             .activation = o->activation,
                             .norm_sync = o->norm_sync,
-                            .forced_branches = o->forced_branches};
+                            .forced_branches = o->forced_branches,
+                            .fuse = o->fuse};
     LS_TRY(s->api->plan_create(s->backend, &s->n->network, &plan, &s->plan));
     LS_TRY(make_params(s));
     LS_TRY(make_buffers(s));
