@@ -333,7 +333,7 @@ typedef struct ls_scaler_config {
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-enum { LS_BACKEND_ABI = 15 };
+enum { LS_BACKEND_ABI = 16 };
 
 typedef struct ls_backend_api {
     int abi;          /* LS_BACKEND_ABI */

@@ -32,6 +32,7 @@ ls_status ls_example_check(ls_trainer *trainer)
         {options->no_reduce, "--no-reduce"},
         {options->resident > 0, "--resident"},
         {options->cudnn_benchmark, "--cudnn-benchmark"},
+        {options->fuse, "--fuse"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         if (options->example != LS_EXAMPLE_NONE && rows[i].given) {

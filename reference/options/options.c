@@ -292,6 +292,17 @@ static ls_status check_running(const ls_options *options)
             "--cudnn-benchmark with --deterministic: which engine is fastest changes from "
             "run to run; give one");
     }
+    if (options->fuse && options->deterministic) {
+        return ls_log_fail(
+            LS_ERR_USAGE,
+            "--fuse with --deterministic: sums in a fused product are in an order of the engine's; "
+            "give one");
+    }
+    if (options->fuse && (options->opt_level == 0 || options->half == LS_BF16)) {
+        return ls_log_fail(
+            LS_ERR_USAGE,
+            "--fuse with --opt-level O0 or --half bf16: cuDNN fuses products in fp16");
+    }
     if (options->resident > 0 && strcmp(options->data, "synthetic") != 0) {
         return ls_log_fail(LS_ERR_USAGE,
                            "--resident %d with --data %s: allowed with synthetic data",
@@ -329,6 +340,7 @@ static const char *find_unsupported(const ls_options *options, const char **why)
     } gpu[] = {
         {options->tf32, "--tf32", "a CPU has no TF32"},
         {options->cudnn_benchmark, "--cudnn-benchmark", "a CPU has one engine"},
+        {options->fuse, "--fuse", "a CPU's products are not cuDNN's"},
         {options->engines[0] != '\0', "--engines", "a CPU has one engine"},
         {options->resident > 0, "--resident", "a CPU's batches are where it computes"},
     };

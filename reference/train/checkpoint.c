@@ -405,7 +405,7 @@ static void warn_differences(const ls_strict_reader *reader, const ls_trainer *t
         "steps",           "epochs",     "save",       "resume", "init",         "threads",
         "workers",         "dump-steps", "dump-ranks", "digest", "trace",        "overflow-at",
         "audit",           "print-freq", "timeout",    "comm",   "digest-every", "cuda-graph",
-        "cudnn-benchmark", "engines",    "half-math"};
+        "cudnn-benchmark", "engines",    "half-math",  "fuse"};
     cJSON *theirs = cJSON_Parse(ls_safetensors_metadata_of(reader->file, "options", ""));
     cJSON *ours = ls_options_json(&trainer->options);
     for (const cJSON *item = theirs == NULL ? NULL : theirs->child; item != NULL;

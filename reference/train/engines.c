@@ -20,11 +20,11 @@ static void name_section(const ls_trainer *trainer, char *name, size_t bytes)
     const char *dnn = strstr(info->libraries, "cuDNN ");
     const char *device_end = strstr(info->device, " ("); /* the uuid */
     size_t device = device_end == NULL ? strlen(info->device) : (size_t)(device_end - info->device);
-    ls_text_put(name, bytes, "[%s at %d, batch %d, %s%s%s; %.*s; %.*s]", trainer->network.arch,
+    ls_text_put(name, bytes, "[%s at %d, batch %d, %s%s%s%s; %.*s; %.*s]", trainer->network.arch,
                 o->image_size, o->batch_size, ls_dtype_label(trainer->precision.activation),
-                o->tf32 ? ", tf32" : "", o->deterministic ? ", deterministic" : "", (int)device,
-                info->device, dnn == NULL ? 0 : (int)strcspn(dnn + 6, " ") + 6,
-                dnn == NULL ? "" : dnn);
+                o->tf32 ? ", tf32" : "", o->deterministic ? ", deterministic" : "",
+                o->fuse ? ", fused" : "", (int)device, info->device,
+                dnn == NULL ? 0 : (int)strcspn(dnn + 6, " ") + 6, dnn == NULL ? "" : dnn);
 }
 
 /* The lines after the name, up to an empty one; "" without such a section. */
@@ -138,7 +138,7 @@ ls_status ls_engines_settle(ls_trainer *trainer, const char *section)
         }
         return status;
     }
-    if (options->cudnn_benchmark) {
+    if (options->cudnn_benchmark || options->fuse) {
         LS_TRY(ls_agree_on_choices(trainer));
     }
     return options->engines[0] != '\0' && trainer->world.rank == 0 ? keep(trainer) : LS_OK;

@@ -200,6 +200,7 @@ static ls_status create_plan(ls_trainer *trainer)
                          ? &trainer->norm_sync
                          : NULL,
         .forced_branches = trainer->options.force_branches[0] != '\0',
+        .fuse = trainer->options.fuse,
     };
     char why[256] = "";
     if (!device->api->supports(device->backend, &trainer->trunk, &options, why, (int)sizeof why)) {

@@ -40,16 +40,18 @@ static ls_status parse(ls_layers_request *l, int count, char **argument)
         {"--cudnn-benchmark", NULL, &l->benchmark, NULL, "time the engines and take the fastest"},
         {"--predict", &l->predict, NULL, NULL,
          "predict the step on this device (H200, H100, A100) instead of measuring it"},
+        {"--fuse", NULL, &l->fuse, NULL,
+         "f16: convolutions also compute the statistics of the norm behind them, as in training"},
         {"--all", NULL, &l->all, NULL,
          "print every pass, not only those with the most time to gain"},
     };
     LS_TRY(ls_command_parse("layers", options, sizeof options / sizeof *options, &count, argument));
     LS_TRY(ls_command_no_operands("layers", count, argument, "use --arch NETWORK"));
-    bool measures = device || repeats || copy_mb || side || l->benchmark || l->all;
+    bool measures = device || repeats || copy_mb || side || l->benchmark || l->fuse || l->all;
     if (l->predict != NULL && measures) {
         return ls_log_fail(LS_ERR_USAGE,
                            "--predict measures nothing: not with --device-index, --repeats, "
-                           "--copy-mb, --side, --cudnn-benchmark or --all");
+                           "--copy-mb, --side, --cudnn-benchmark, --fuse or --all");
     }
     const struct {
         const char *name, *text;
@@ -91,6 +93,7 @@ static ls_status measure(layers *l)
                                   .height = l->request.image_size,
                                   .width = l->request.image_size,
                                   .benchmark = l->request.benchmark,
+                                  .fuse = l->request.fuse,
                                   .activation = f16    ? LS_F16
                                                 : bf16 ? LS_BF16
                                                        : LS_F32};

@@ -14,7 +14,7 @@ typedef struct ls_layers_request {
     const char *arch, *type, *out; /* type: f16, bf16, f32 or tf32; out: a file, or NULL */
     const char *predict;           /* the name of a device to predict for, or NULL: measure */
     int image_size, batch, device, repeats, copy_mb, side;
-    bool benchmark, all;
+    bool benchmark, fuse, all;
 } ls_layers_request;
 
 /* layers_record.c: a measured step by kind of pass, and as JSON. */

@@ -122,7 +122,8 @@ static ls_status read_plants(detect *d)
                            "suite/peers/wrong/expected.txt was not found next to the program");
     }
     LS_TRY(ls_detect_read_foreign(path, &d->plants));
-    ls_case_settings settings = {.seed = d->first_seed, .bench = NULL};
+    /* the cases of a device include those of a CPU, whose faults are planted in the same file */
+    ls_case_settings settings = {.seed = d->first_seed, .device = "cuda", .bench = NULL};
     ls_case_list cases = {0, 0, NULL};
     ls_cases_all(&settings, &cases);
     ls_status status = ls_detect_check(&d->plants, &cases);

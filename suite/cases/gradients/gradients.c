@@ -67,11 +67,22 @@ static const ls_row timed[] = {
      "resnet50 O$1 image=224 batch=8 steps=1 dump=1"},
 };
 
+/* Products that also compute what the norm behind them needs: a GPU's, or the emulation's. */
+static const ls_row fused[] = {
+    {"gradients.fused.o[1|2|3].w[1|2].[b0.1mb=b0.1]", "G1", ls_judge_gradients,
+     GRID " undetermined --fuse"},
+    {"gradients.fused.sync.o[2].w[2].[b0.1mb=b0.1]", "G2", ls_judge_gradients,
+     GRID " sync undetermined --fuse"},
+};
+
 void ls_gradients_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     LS_ROWS(list, settings, rows);
-    if (settings->device != NULL && strcmp(settings->device, "cuda") == 0 &&
-        !ls_machine_emulated()) {
+    if (settings->device == NULL || strcmp(settings->device, "cuda") != 0) {
+        return;
+    }
+    LS_ROWS(list, settings, fused);
+    if (!ls_machine_emulated()) {
         LS_ROWS(list, settings, timed);
     }
 }

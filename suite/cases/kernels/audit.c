@@ -108,7 +108,18 @@ static const ls_row rows[] = {
      .judges_outcome = true},
 };
 
+/* Products that also sum for the norm behind them: a GPU's, or the emulation's. */
+static const ls_row fused[] = {
+    {"audit.fused.o[1|2|3]", "G9", judge, JOB "O$1 undetermined" AUDIT(20) " --fuse",
+     .inside = true, .judges_outcome = true},
+    {"audit.fused.sync.o2.w2", "G9", judge, JOB "O2 w2 sync undetermined" AUDIT(21) " --fuse",
+     .inside = true, .judges_outcome = true},
+};
+
 void ls_audit_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     LS_ROWS(list, settings, rows);
+    if (settings->device != NULL && strcmp(settings->device, "cuda") == 0) {
+        LS_ROWS(list, settings, fused);
+    }
 }

@@ -196,6 +196,31 @@ START_TEST(kept_engines_are_shared)
 }
 END_TEST
 
+/* All ranks fuse what rank 0 fuses, by the same engines; with shared statistics too. */
+START_TEST(fused_products_are_shared)
+{
+    static const char *const launch = "--nproc-per-node 2";
+    char options[256];
+    snprintf(options, sizeof options, "--opt-level O2 --fuse --cuda-graph on %s",
+             _i == 0 ? "" : "--sync-bn --cudnn-benchmark");
+    ck_assert_int_eq(train("", launch, options), 0);
+    free(equal_weights(2));
+    char *first = read_file("rank0.jsonl"), *second = read_file("rank1.jsonl");
+    const char *wanted = strstr(first, "forward with sums eng"),
+               *got = strstr(second, "forward with sums eng");
+    ck_assert(wanted != NULL && got != NULL);
+    ck_assert_int_eq(strcspn(wanted, "["), strcspn(got, "["));
+    ck_assert(strncmp(wanted, got, strcspn(wanted + 22, " ") + 22) == 0);
+    free(first);
+    free(second);
+    /* an engine that rank 0 lacks is used by none */
+    ck_assert_int_eq(train("LS_EMULATED_UNFUSED=all:0", launch, options), 0);
+    free(equal_weights(2));
+    ck_assert(!says("rank0.jsonl", "forward with sums"));
+    ck_assert(!says("rank1.jsonl", "forward with sums"));
+}
+END_TEST
+
 /* Every sample has the same weight in statistics over ranks with different batch sizes, for the
  * judge and for the trainer. */
 START_TEST(unlike_batches_are_audited)
@@ -296,6 +321,7 @@ int main(void)
     tcase_add_loop_test(tests, an_engine_that_cannot_be_recorded, 0, 2);
     tcase_add_loop_test(tests, shared_statistics_are_equal, 0, 2);
     tcase_add_test(tests, kept_engines_are_shared);
+    tcase_add_loop_test(tests, fused_products_are_shared, 0, 2);
     tcase_add_test(tests, unlike_batches_are_audited);
     tcase_add_test(tests, devices_are_not_shared_unasked);
     tcase_add_loop_test(tests, a_lost_peer_is_named, 0, 2);

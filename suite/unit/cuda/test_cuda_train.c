@@ -325,6 +325,40 @@ START_TEST(engines_are_kept)
 }
 END_TEST
 
+/* Fused products are kept in a section of their own, by the engine; a run without them takes none
+ * from there. Recorded or not, a step launches them. */
+START_TEST(fused_engines_are_kept)
+{
+    char options[2 * PATH_MAX];
+    snprintf(options, sizeof options,
+             "--cudnn-benchmark --fuse --opt-level O2 --cuda-graph on --engines '%s/engines'",
+             folder);
+    ck_assert_int_eq(train("A=1", options), 0);
+    ck_assert(says("rank0.jsonl", "forward with sums eng4"));
+    ck_assert(says("rank0.jsonl", "\"cuda_graph\":true"));
+    ck_assert(says("engines", "\n[resnet8 at 8, batch 2, fp16, fused; "));
+    ck_assert(says("engines", " sums=eng4"));
+    snprintf(options, sizeof options, "--fuse --opt-level O2 --engines '%s/engines'", folder);
+    ck_assert_int_eq(train("A=1", options), 0);
+    ck_assert(!says("rank0.jsonl", "best of ") && says("rank0.jsonl", "forward with sums eng4"));
+    snprintf(options, sizeof options, "--opt-level O2 --engines '%s/engines'", folder);
+    ck_assert_int_eq(train("A=1", options), 0);
+    ck_assert(!says("rank0.jsonl", "forward with sums"));
+    ck_assert(says("engines", "\n[resnet8 at 8, batch 2, fp16; "));
+}
+END_TEST
+
+/* A shape whose sums are wrong is named with its layer; the plain forward trains. */
+START_TEST(a_rejected_shape_is_not_fused)
+{
+    ck_assert_int_eq(train("LS_EMULATED_CONV_WRONG=sums:tile", "--fuse --opt-level O2"), 0);
+    ck_assert(says("log",
+                   "warning: conv1, and layers of its shape: the forward with sums of engine "
+                   "eng41_k2=0_k14=3 is not used: on exact data the mean of y in channel "));
+    ck_assert(!says("rank0.jsonl", "forward with sums"));
+}
+END_TEST
+
 START_TEST(phases_by_the_device)
 {
     ck_assert_int_eq(train("A=1", "--trace --comm self"), 0);
@@ -347,6 +381,9 @@ static const struct refusal {
     {"A=1", "--cuda-graph on --accumulate 2", 2, "a step cannot be recorded: --accumulate"},
     {"A=1", "--cuda-graph on --overflow-at 2", 2, "a step cannot be recorded: --overflow-at"},
     {"A=1", "--cudnn-benchmark --deterministic", 2, "--cudnn-benchmark with --deterministic"},
+    {"A=1", "--fuse --deterministic", 2, "--fuse with --deterministic"},
+    {"A=1", "--fuse --opt-level O0", 2, "--fuse with --opt-level O0"},
+    {"A=1", "--device cpu --fuse", 4, "--fuse is not offered"},
     {"A=1", "--resident 2 --dump-steps 1", 2, "--resident with --dump-steps"},
     {"A=1", "--resident 2 --data batches:/nowhere", 2, "allowed with synthetic data"},
     {"A=1", "--device cpu --resident 2", 4, "--resident is not offered"},
@@ -395,6 +432,8 @@ int main(void)
     tcase_add_test(train_case, resident_batches_are_audited);
     tcase_add_loop_test(train_case, pictures_are_normalised_on_the_device, 0, 2);
     tcase_add_test(train_case, engines_are_kept);
+    tcase_add_test(train_case, fused_engines_are_kept);
+    tcase_add_test(train_case, a_rejected_shape_is_not_fused);
     tcase_add_test(train_case, phases_by_the_device);
     tcase_add_loop_test(train_case, refused_in_one_line, 0, rows);
     Suite *suite = suite_create("cuda_train");

@@ -253,6 +253,7 @@ static void make_options(fuzz *f, bytes *b)
                                         "--init=/tmp/x",
                                         "--resident=3",
                                         "--cudnn-benchmark",
+                                        "--fuse",
                                         "--engines=kept",
                                         "--deterministic",
                                         "--device=cpu",

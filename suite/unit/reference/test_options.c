@@ -859,6 +859,10 @@ static const char *const edges[] = {
     "--dialect torch --predivide 1",
     "--cudnn-benchmark --deterministic",
     "--cudnn-benchmark --device cuda",
+    "--fuse --device cuda",
+    "--fuse --deterministic",
+    "--fuse --opt-level O0",
+    "--fuse --half bf16",
     "--resident 1 --data x",
     "--resident 1 --data batches:x",
     "--resident 1 --dump-steps 1",
@@ -868,6 +872,7 @@ static const char *const edges[] = {
     "--engines x --device cpu",
     "--engines x --device cuda",
     "--cudnn-benchmark --device cpu",
+    "--fuse --device cpu",
     "--resident 1 --engines x --tf32 --device cpu",
     "--tf32 --device auto",
     /* spellings */
@@ -1023,7 +1028,7 @@ START_TEST(defaults_of_every_grammar)
     ck_assert(o.fault.step == 0 && o.fault.rank == 0 && o.resident == 0 && o.engines[0] == '\0');
     ck_assert(o.overflow_as.value == INFINITY && o.overflow_as.param[0] == '\0');
     ck_assert(o.overflow_as.place == 'f' && o.overflow_as.micro == -1);
-    ck_assert(!o.no_reduce && !o.cudnn_benchmark && o.example == LS_EXAMPLE_NONE);
+    ck_assert(!o.no_reduce && !o.cudnn_benchmark && !o.fuse && o.example == LS_EXAMPLE_NONE);
 }
 END_TEST
 

@@ -59,7 +59,7 @@ static const struct wrong {
     {"lockstep layers --predict H20", LS_ERR_USAGE, "--predict 'H20': allowed: H200, H100, A100"},
     {"lockstep layers --predict H200 --repeats 3", LS_ERR_USAGE,
      "--predict measures nothing: not with --device-index, --repeats, --copy-mb, --side, "
-     "--cudnn-benchmark or --all"},
+     "--cudnn-benchmark, --fuse or --all"},
     {"lockstep --bogus", LS_ERR_USAGE, "unknown command '--bogus'; `lockstep --help` lists all"},
     {"lockstep confrm", LS_ERR_USAGE, "unknown command 'confrm'; did you mean conform?"},
     {"lockstep conform --cases x", LS_ERR_USAGE, "unknown option '--cases'; did you mean --case?"},
