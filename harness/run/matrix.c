@@ -429,8 +429,9 @@ static double estimate_steps_s(const ls_spec *spec, int cores, int *cores_used)
 {
     /* Fitted on 2 Zen 5 cores; fit_steps (matrix_bench.c) depends on it. */
     const double core_gflop_per_s = 45; /* whole training step, f32 */
-    const double half_cost = 1.5;       /* emulated half relative to f32 */
-    const double rank_gb_per_s = 0.35;  /* reduction and update, per core in use */
+    /* half relative to f32: fp16 is emulated, bf16 often is not */
+    const double half_cost = strcmp(spec->half, "bf16") == 0 ? 1 : 1.5;
+    const double rank_gb_per_s = 0.35; /* reduction and update, per core in use */
     cores *= spec->real_nodes ? spec->nodes : 1;
     int used = spec->world < cores ? spec->world : cores;
     if (spec->world == 1 && spec->threads != 1) {

@@ -7,6 +7,11 @@
 #include "kernels/core/text.h"
 #include "kernels/core/list.h"
 
+static bool is_bf16(const ls_matrix_bench *bench)
+{
+    return strcmp(bench->half, "bf16") == 0;
+}
+
 static int ranks_per_host(const ls_matrix_bench *bench)
 {
     return bench->hosts > 1 ? bench->ranks / bench->hosts : bench->ranks;
@@ -102,7 +107,9 @@ static ls_spec timed_spec(const ls_matrix_bench *bench, int level, double bucket
     spec.lr = 0.01; /* small enough for readable curves with 8 noisy images per rank */
     /* At the initial dynamic scale of 65536 a fresh network overflows and skips steps (numerics.md
      * 4). */
-    if (level == 1 || level == 2) {
+    if (level > 0 && is_bf16(bench)) { /* its range needs no scale */
+        ls_text_put(spec.half, sizeof spec.half, "bf16");
+    } else if (level == 1 || level == 2) {
         ls_text_put(spec.loss_scale, sizeof spec.loss_scale, "dynamic");
         ls_text_put(spec.extra, sizeof spec.extra, "--init-scale=1024");
     } else if (level == 3) {
@@ -232,8 +239,9 @@ static void add_curves(const ls_matrix_bench *bench, ls_matrix *matrix)
     for (int level = 1; level < 4; level++) {
         if (has_level(bench, level)) {
             ls_text_add(spec.each, sizeof spec.each, "|--opt-level=O%d%s", level,
-                        level == 3 ? " --loss-scale=128"
-                                   : " --loss-scale=dynamic --init-scale=1024");
+                        is_bf16(bench) ? " --half=bf16"
+                        : level == 3   ? " --loss-scale=128"
+                                       : " --loss-scale=dynamic --init-scale=1024");
             spec.world++;
         }
     }

@@ -23,6 +23,7 @@ typedef struct ls_matrix_bench {
     int bucket_count;
     double bucket_mb[LS_MATRIX_LIST_MAX]; /* LS_BUCKET_DELAYED is one of them */
     char arch[32];
+    char half[8]; /* "fp16" or "bf16": of timed jobs and loss curves */
     int image_size, batch_size;
     int steps;     /* 0: chosen so that the profile keeps its time */
     int gpus;      /* that ranks can use; 0: they run on cores */

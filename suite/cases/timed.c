@@ -19,7 +19,8 @@
 
 void ls_timed_id(const ls_spec *spec, char *text)
 {
-    ls_text_put(text, 64, "o%d.w%d", spec->level, spec->world);
+    bool bf16 = spec->level > 0 && strcmp(spec->half, "bf16") == 0;
+    ls_text_put(text, 64, "o%d%s.w%d", spec->level, bf16 ? ".bf16" : "", spec->world);
     if (spec->nodes > 1) {
         ls_text_add(text, 64, ".n%d", spec->nodes);
     }

@@ -13,6 +13,7 @@
 #include "reference/data/loader.h"
 #include "reference/data/make.h"
 #include "reference/model/model.h"
+#include "reference/state/device.h"
 #include "suite/run/run.h"
 #include "suite/run/command_line.h"
 
@@ -313,6 +314,20 @@ static ls_status fill_network(const ls_variables *given, ls_matrix_bench *m)
     return ls_model_check(m->arch, 10, m->image_size);
 }
 
+/* On a CPU the type that its units multiply, so that levels differ as they do on such a machine. */
+static void choose_half(const ls_bench *b, const char *device, ls_matrix_bench *m)
+{
+    const char *half = ls_variables_text(&b->given, "HALF", NULL);
+    ls_device cpu;
+    const ls_backend_options options = {.threads = 1, .local_ranks = 1};
+    if (half == NULL && strcmp(device, "cpu") == 0 && b->nodes.hosts.count == 0 &&
+        !is_rated(&b->given) && ls_device_open("cpu", &options, &cpu) == LS_OK) {
+        half = ls_device_emulates(&cpu.info, LS_BF16) ? NULL : "bf16";
+        ls_device_close(&cpu);
+    }
+    ls_text_put(m->half, sizeof m->half, "%s", half != NULL ? half : "fp16");
+}
+
 static ls_status check_ranks(int ranks)
 {
     if (ranks > LS_HOSTS_RANKS_MAX) {
@@ -427,6 +442,9 @@ static ls_status choose_cases(ls_bench *b)
     LS_TRY(ls_select_load(path, &wanted));
     ls_select_add(&wanted, "*.timed.*", "");
     ls_select_add(&wanted, "gradients.order.*", "");
+    if (strcmp(b->matrix.half, "bf16") == 0) {
+        ls_select_add(&wanted, "gradients.bf16.*", "");
+    }
     if (profile == LS_PROFILE_FULL) {
         ls_select_add(&wanted, "gradients.o[0-3].w*", "");
     }
@@ -483,6 +501,7 @@ static void describe(ls_bench *b)
         cJSON_AddTrueToObject(run->options, "emulated");
     }
     cJSON_AddStringToObject(run->options, "arch", b->matrix.arch);
+    cJSON_AddStringToObject(run->options, "half", b->matrix.half);
     cJSON_AddNumberToObject(run->options, "image_size", b->matrix.image_size);
     cJSON_AddNumberToObject(run->options, "batch_size", b->matrix.batch_size);
     cJSON_AddStringToObject(run->options, "data", b->matrix.data);
@@ -529,6 +548,7 @@ ls_status ls_bench_plan_make(ls_bench *b, int count, char **argument)
     m->sim_nodes = ls_variables_integer(&b->given, "SIM_NODES", pairs ? 2 : 1);
     LS_TRY(check_nodes(m));
     LS_TRY(fill_network(&b->given, m));
+    choose_half(b, device, m);
     choose_data(b);
     LS_TRY(check_data(b));
     bool cpu = strcmp(device, "cpu") == 0;

@@ -233,7 +233,7 @@ bool ls_headline_job_checked(const ls_run *run, int job)
         }
         bool delayed = row->job[0].bucket_mb == LS_BUCKET_DELAYED;
         if (row->job[0].role == LS_ROLE_EVIDENCE && row->counts == LS_COUNTS_GRADIENTS &&
-            row->job[0].level == spec->level &&
+            row->job[0].level == spec->level && strcmp(row->job[0].half, spec->half) == 0 &&
             (spec->world == 1 || delayed == (spec->bucket_mb == LS_BUCKET_DELAYED))) {
             evidence++;
             if (!good) {

@@ -456,8 +456,8 @@ static void add_libraries(const ls_run *run, cJSON *machine)
         if (record->rank == NULL || record->world < 1 || record->rank[0].start == NULL) {
             continue;
         }
-        static const char *const names[] = {"device",      "libraries", "engine",
-                                            "engine_text", "transport", "version"};
+        static const char *const names[] = {"device",      "half_units", "libraries", "engine",
+                                            "engine_text", "transport",  "version"};
         cJSON *out = cJSON_AddObjectToObject(machine, "loaded");
         for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
             const char *text = ls_json_string(record->rank[0].start, names[n], NULL);

@@ -40,12 +40,18 @@ static const struct price *find_price(const ls_spec *spec)
     for (size_t i = 0; i < sizeof price / sizeof *price; i++) {
         int64_t values = (int64_t)spec->batch_size * spec->image_size * spec->image_size;
         if (strcmp(price[i].arch, spec->arch) == 0 && spec->image_size >= price[i].image_size &&
-            values >= (int64_t)price[i].batch_size * price[i].image_size * price[i].image_size &&
-            strcmp(spec->half, "fp16") == 0) {
+            values >= (int64_t)price[i].batch_size * price[i].image_size * price[i].image_size) {
             return &price[i];
         }
     }
     return NULL;
+}
+
+/* bf16 rounds 2^3 times coarser than fp16, and so many times higher is the price: the errors are
+ * linear in the roundings, because the branches are those of the job. */
+static int coarser_bits(const ls_spec *spec)
+{
+    return strcmp(spec->half, "bf16") == 0 ? 3 : 0;
 }
 
 /* The bound of numerics.md section 4 with that price. The oracle's ideal of one rank lacks the
@@ -53,10 +59,11 @@ static const struct price *find_price(const ls_spec *spec)
  * the whole, evenly within half a unit: u * sqrt((W-1)/6) together, in quadrature. */
 static double half_limit(const ls_spec *spec, const struct price *found, ls_compare_part part)
 {
-    double unit = spec->level >= 2 ? 0x1p-11 : 0x1p-24;
+    double unit = spec->level >= 2 ? ldexp(1, coarser_bits(spec) - 11) : 0x1p-24;
     double reduction = unit * sqrt((spec->world - 1) / 6.0);
+    double cost = ldexp(found->part[part], coarser_bits(spec));
     return ls_compare_bounds_of(spec->level)[part].factor *
-           sqrt(found->part[part] * found->part[part] + reduction * reduction);
+           sqrt(cost * cost + reduction * reduction);
 }
 
 /* The engines of a followed O0 job are not its reference's, so both err, each in its own way, as
@@ -274,7 +281,7 @@ static void judge_order(const ls_case *row, const ls_record *job, ls_verdict *ou
     if (!judge_local(row, job, &share, out)) {
         return;
     }
-    double unit = row->job[0].level < 2 ? ldexp(1, -24) : ldexp(1, -11);
+    double unit = row->job[0].level < 2 ? ldexp(1, -24) : ldexp(1, coarser_bits(&row->job[0]) - 11);
     int world = job[0].world;
     double limit = 2 * (world - 1) * unit * sqrt(world) + share;
     double error = parts.worst[LS_COMPARE_WHOLE].error;

@@ -123,6 +123,34 @@ START_TEST(every_run_of_the_curves_has_its_own_options)
 }
 END_TEST
 
+/* bf16 needs no loss scale; O0 has no half type. */
+START_TEST(half_levels_of_the_other_type)
+{
+    ls_matrix matrix = {0, 0, NULL, NULL};
+    ls_matrix_bench bench = usual(2, LS_PROFILE_QUICK);
+    ls_text_put(bench.half, sizeof bench.half, "bf16");
+    ls_matrix_bench_jobs(&bench, &matrix);
+    int half = 0, single = 0;
+    for (int i = 0; i < matrix.count; i++) {
+        const ls_spec *spec = &matrix.spec[i];
+        if (spec->role != LS_ROLE_THROUGHPUT) {
+            continue;
+        }
+        ck_assert_str_eq(spec->half, spec->level > 0 ? "bf16" : "fp16");
+        ck_assert_str_eq(spec->loss_scale, "");
+        ck_assert_msg(strstr(spec->extra, "scale") == NULL, "%s", spec->extra);
+        half += spec->level > 0;
+        single += spec->level == 0;
+    }
+    ck_assert_int_gt(half, 3);
+    ck_assert_int_gt(single, 0);
+    const ls_spec *curves = of_role(&matrix, LS_ROLE_CURVES, -1, LS_MATRIX_BAND_RUNS + 3);
+    ck_assert_ptr_nonnull(strstr(curves->each, "|--opt-level=O1 --half=bf16|--opt-level=O2 "
+                                               "--half=bf16|--opt-level=O3 --half=bf16"));
+    ls_matrix_free(&matrix);
+}
+END_TEST
+
 /* Twice, on as many GPUs of one machine as have a rank; none without a GPU or on several hosts. */
 START_TEST(every_gpu_computes_the_same_twice)
 {
@@ -707,6 +735,7 @@ int main(void)
     tcase_add_test(tests, every_run_of_the_curves_has_its_own_options);
     tcase_add_test(tests, full_covers_every_pair_and_not_the_product);
     tcase_add_test(tests, hosts_are_filled_one_by_one);
+    tcase_add_test(tests, half_levels_of_the_other_type);
     tcase_add_test(tests, every_gpu_computes_the_same_twice);
     tcase_add_test(tests, rated_steps_depend_on_no_machine);
     tcase_add_test(tests, the_middle_is_a_point_of_every_sweep);
