@@ -27,8 +27,8 @@ static int64_t side_floats(int64_t rows, int channels, int processors)
     for (int width = 1; width <= 8; width *= 2) {
         for (int blocks = LS_NORM_DUAL_BLOCKS;
              channels % width == 0 && blocks <= LS_NORM_STATISTICS_BLOCKS; blocks++) {
-            int64_t floats =
-                3 * plane_floats(ls_sweep_of(rows, channels, width, processors, blocks));
+            int64_t floats = 3 * plane_floats(ls_sweep_of(rows, channels, width, processors, blocks,
+                                                          ls_sweep_sum_columns(width)));
             most = floats > most ? floats : most;
         }
     }
@@ -264,14 +264,14 @@ static ls_status merge_statistics(cudaStream_t stream, const ls_norm_call *call,
         return LS_OK;
     }
     LS_LAUNCH(merge_statistics_kernel, ls_norm_merge_grid(call), LS_NORM_MERGE_THREADS, stream,
-              *call, side, ls_norm_sweep(call, LS_NORM_STATISTICS_BLOCKS),
+              *call, side, ls_norm_sum_sweep(call, LS_NORM_STATISTICS_BLOCKS),
               statistics_partial(call, side));
     return LS_OK;
 }
 
 ls_status ls_norm_statistics(cudaStream_t stream, const ls_norm_call *call, int side)
 {
-    ls_sweep s = ls_norm_sweep(call, LS_NORM_STATISTICS_BLOCKS);
+    ls_sweep s = ls_norm_sum_sweep(call, LS_NORM_STATISTICS_BLOCKS);
     bool whole = ls_norm_width(call->type, call->channels) != 1;
     const void *x = side == 0 ? call->x : call->residual;
     if (call->sum[side] == NULL) {

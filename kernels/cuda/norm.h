@@ -33,7 +33,15 @@ static inline int ls_norm_width(ls_dtype type, int channels)
 static inline ls_sweep ls_norm_sweep(const ls_norm_call *call, int per_processor)
 {
     return ls_sweep_of(call->rows, call->channels, ls_norm_width(call->type, call->channels),
-                       call->processors, per_processor);
+                       call->processors, per_processor, LS_SWEEP_COLUMNS_LOG2);
+}
+
+/* Of the sweeps that sum: statistics and the sums of backward. */
+static inline ls_sweep ls_norm_sum_sweep(const ls_norm_call *call, int per_processor)
+{
+    int width = ls_norm_width(call->type, call->channels);
+    return ls_sweep_of(call->rows, call->channels, width, call->processors, per_processor,
+                       ls_sweep_sum_columns(width));
 }
 
 static inline dim3 ls_norm_merge_grid(const ls_norm_call *call)

@@ -10,7 +10,7 @@
 
 static ls_sweep sums_sweep(const ls_norm_call *call)
 {
-    return ls_norm_sweep(call, call->dual ? LS_NORM_DUAL_BLOCKS : LS_NORM_SUMS_BLOCKS);
+    return ls_norm_sum_sweep(call, call->dual ? LS_NORM_DUAL_BLOCKS : LS_NORM_SUMS_BLOCKS);
 }
 
 /* ---- sums -------------------------------------------------------------------------- */

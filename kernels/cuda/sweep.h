@@ -1,7 +1,11 @@
-/* How the kernels of norm.cu sweep over rows x channels: a block processes up to 32 packets of
- * consecutive channels side by side (512 bytes) and a range of whole rows; a thread keeps its
- * channels and goes down the rows, so that coefficients and sums of channels stay in registers. The
- * shape, and with it the order of every sum, depends on sizes only, never on concurrent work. */
+/* How the kernels of norm.cu sweep over rows x channels: a block processes packets of consecutive
+ * channels side by side and a range of whole rows; a thread keeps its channels and goes down the
+ * rows, so that coefficients and sums of channels stay in registers. The shape, and with it the
+ * order of every sum, depends on sizes only, never on concurrent work.
+ *
+ * Side by side are up to 32 packets (512 bytes), in sweeps that sum up to 8 (128 bytes, a line of
+ * the cache). The number of blocks is that of the multiprocessors, so narrow columns mean fewer
+ * sums of blocks to write and to merge: a quarter with 256 channels or more. */
 #ifndef LS_CUDA_SWEEP_H
 #define LS_CUDA_SWEEP_H
 
@@ -12,6 +16,7 @@
 enum {
     LS_SWEEP_THREADS = 256,
     LS_SWEEP_COLUMNS_LOG2 = 5,
+    LS_SWEEP_SUM_COLUMNS_LOG2 = 3,
     LS_SWEEP_AHEAD = 4,         /* rows that a thread has in flight, at least */
     LS_SWEEP_LONGEST = 256,     /* rows that a thread sums in f32, at most */
     LS_SWEEP_PER_PROCESSOR = 4, /* blocks of a multiprocessor, at most */
@@ -25,12 +30,20 @@ typedef struct ls_sweep {
     int columns, blocks; /* the grid: blocks along the packets, along the rows */
 } ls_sweep;
 
-/* `width`: channels of a packet; per_processor: resident blocks per multiprocessor. */
+/* log2 of the packets of `width` channels side by side in a sweep that sums; single channels are
+ * too narrow for 8. */
+LS_HOST_DEVICE constexpr int ls_sweep_sum_columns(int width)
+{
+    return width == 1 ? (int)LS_SWEEP_COLUMNS_LOG2 : (int)LS_SWEEP_SUM_COLUMNS_LOG2;
+}
+
+/* `width`: channels of a packet; per_processor: resident blocks per multiprocessor; most_columns:
+ * log2 of the packets side by side, at most. */
 static inline ls_sweep ls_sweep_of(int64_t rows, int channels, int width, int processors,
-                                   int per_processor)
+                                   int per_processor, int most_columns)
 {
     ls_sweep s = {rows, 0, channels, channels / width, 0, 0, 0};
-    while (s.shift < LS_SWEEP_COLUMNS_LOG2 && (1 << s.shift) < s.packets) {
+    while (s.shift < most_columns && (1 << s.shift) < s.packets) {
         s.shift++;
     }
     int64_t tile = LS_SWEEP_THREADS >> s.shift;
@@ -82,11 +95,12 @@ LS_DEVICE ls_sweep_place ls_sweep_here(const ls_sweep &s)
 
 /* Sums value[plane*V + j] over all threads of the block with the same packet, and stores the sums,
  * rounded to f32, at to[plane][block][channel], channel j of the packet. The order is fixed: lanes
- * of a warp by halves, then warps in turn, in double. Every thread of the block must call this. */
+ * of a warp by halves, then warps in turn, in double. Every thread of the block must call this, in
+ * a sweep of at most ls_sweep_sum_columns. */
 template <int PLANES, int V> LS_DEVICE void ls_sweep_sum(const ls_sweep &s, float *value, float *to)
 {
-    enum { WARPS = LS_SWEEP_THREADS / 32, COUNT = PLANES * V };
-    LS_SHARED(float, part, WARPS *COUNT << LS_SWEEP_COLUMNS_LOG2);
+    enum { WARPS = LS_SWEEP_THREADS / 32, COUNT = PLANES * V, MOST = ls_sweep_sum_columns(V) };
+    LS_SHARED(float, part, WARPS *COUNT << MOST);
     int columns = 1 << s.shift, lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5;
     for (int offset = 16; offset >= columns; offset >>= 1) {
         LS_UNROLL
@@ -97,7 +111,7 @@ template <int PLANES, int V> LS_DEVICE void ls_sweep_sum(const ls_sweep &s, floa
     if (lane < columns) {
         LS_UNROLL
         for (int k = 0; k < COUNT; k++) {
-            part[((warp * COUNT + k) << LS_SWEEP_COLUMNS_LOG2) + lane] = value[k];
+            part[((warp * COUNT + k) << MOST) + lane] = value[k];
         }
     }
     __syncthreads();
@@ -106,7 +120,7 @@ template <int PLANES, int V> LS_DEVICE void ls_sweep_sum(const ls_sweep &s, floa
         int packet = ((int)blockIdx.x << s.shift) + column;
         double sum = 0;
         for (int w = 0; w < WARPS; w++) {
-            sum += (double)part[((w * COUNT + k) << LS_SWEEP_COLUMNS_LOG2) + column];
+            sum += (double)part[((w * COUNT + k) << MOST) + column];
         }
         if (packet < s.packets) {
             int64_t row = (int64_t)(k / V) * s.blocks + blockIdx.y;
