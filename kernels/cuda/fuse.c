@@ -140,8 +140,7 @@ static ls_status statistics(ls_backend *backend, trial *t, const float *sums, fl
                          .squares[0] = sums == NULL ? NULL : sums + t->step,
                          .partial = t->partial,
                          .group = 1};
-    LS_TRY(ls_norm_statistics(t->stream.native, &call, 0));
-    return ls_norm_finish(t->stream.native, &call, 0);
+    return ls_norm_statistics(t->stream.native, &call);
 }
 
 static ls_status bring(trial *t, void *host, const void *from, int64_t bytes)

@@ -8,8 +8,9 @@
  *                                 or dim3; name<a, b> goes in parentheses
  *   LS_SHARED(type, name, count); a shared array; one dimension, at most 48 KB in a block
  *   threadIdx blockIdx blockDim gridDim, __syncthreads, __syncwarp, __shfl_sync, __shfl_down_sync,
- *   __shfl_xor_sync, __ballot_sync, __any_sync, __popc, __ffs, __threadfence,
- *   atomicOr, atomicMin, atomicMax, atomicAdd (of integers: sums of floats keep their order)
+ *   __shfl_xor_sync, __ballot_sync, __any_sync, __popc, __ffs, __threadfence, __ldcg,
+ *   atomicOr, atomicMin, atomicMax, atomicInc, atomicAdd (of integers: sums of floats keep their
+ *   order)
  *   ls_vector                     16 bytes, loaded and stored at once
  *
  * A warp has 32 lanes; every lane named in a mask takes part, and every thread of the block reaches

@@ -1,5 +1,8 @@
 /* Batch norms: the order of their kernels, and the collective between them if ranks share
  * statistics. */
+#include <stdlib.h>
+#include <string.h>
+
 #include "plan_parts.h"
 
 static ls_norm_side side_of(const ls_plan *plan, const ls_op *op, int k)
@@ -27,6 +30,13 @@ static void use_sums(const ls_plan *plan, ls_norm_call *call, int k, int slot)
     }
 }
 
+/* LS_NORM_FOLD=0 in the environment: each merging of partial sums is a launch of its own. */
+static bool folds(void)
+{
+    const char *set = getenv("LS_NORM_FOLD");
+    return set == NULL || strcmp(set, "0") != 0;
+}
+
 void ls_norm_prepare(ls_plan *plan, const ls_op *op)
 {
     ls_work *work = ls_plan_work(plan, op);
@@ -47,6 +57,8 @@ void ls_norm_prepare(ls_plan *plan, const ls_op *op)
                                 .dx = ls_plan_grad(plan, op->dx),
                                 .dx2 = ls_plan_grad(plan, op->dx2),
                                 .partial = plan->partial,
+                                .ticket = plan->ticket,
+                                .fold_bytes = folds() ? LS_NORM_FOLD_BYTES : 0,
                                 .mine = plan->mine,
                                 .all = plan->all,
                                 .group = plan->has_sync ? plan->sync.group_size : 1};
@@ -60,39 +72,24 @@ void ls_norm_prepare(ls_plan *plan, const ls_op *op)
     }
 }
 
-/* Gathers `mine` of every rank of the group into `all`, in rank order. */
+/* Gathers `mine` of every rank of the group into `all`, in rank order; both sides of a dual norm in
+ * one message. */
 static ls_status gather(ls_plan *plan, ls_stream *stream, const ls_norm_call *call)
 {
     if (call->group == 1) {
         return LS_OK;
     }
     return plan->sync.all_gather(plan->sync.context, stream, call->mine, call->all,
-                                 ls_norm_message(call->channels));
+                                 ls_norm_gathered(call));
 }
 
 ls_status ls_norm_forward(ls_plan *plan, ls_stream *stream, const ls_op *op)
 {
     const ls_norm_call *call = &ls_plan_work(plan, op)->call;
-    for (int k = 0; k < (op->dual ? 2 : 1); k++) {
-        LS_TRY(ls_norm_statistics(stream->native, call, k));
-        LS_TRY(gather(plan, stream, call));
-        LS_TRY(ls_norm_finish(stream->native, call, k));
-    }
-    return ls_norm_apply(stream->native, call);
-}
-
-/* If the input of a side wants no gradient, the sums of the other ranks are not needed: parameter
- * gradients are of this rank's images only. */
-static ls_status finish_side(ls_plan *plan, ls_stream *stream, const ls_norm_call *call, int k)
-{
-    if ((k == 0 ? call->dx : call->dx2) == NULL) {
-        ls_norm_call alone = *call;
-        alone.group = 1;
-        return ls_norm_back_finish(stream->native, &alone, k);
-    }
-    LS_TRY(ls_norm_back_message(stream->native, call, k));
+    LS_TRY(ls_norm_statistics(stream->native, call));
     LS_TRY(gather(plan, stream, call));
-    return ls_norm_back_finish(stream->native, call, k);
+    LS_TRY(ls_norm_finish(stream->native, call));
+    return ls_norm_apply(stream->native, call);
 }
 
 ls_status ls_norm_backward(ls_plan *plan, ls_stream *stream, const ls_op *op)
@@ -101,12 +98,14 @@ ls_status ls_norm_backward(ls_plan *plan, ls_stream *stream, const ls_op *op)
     LS_TRY(ls_norm_sums(stream->native, call));
     for (int k = 0; k < (op->dual ? 2 : 1); k++) {
         const ls_layer *layer = &plan->network->layer[op->norm[k]];
-        LS_TRY(finish_side(plan, stream, call, k));
         plan->ready.done[layer->weight] = true;
         plan->ready.done[layer->bias] = true;
     }
+    /* the sums of other ranks serve the gradients of the inputs only */
     if (call->dx == NULL && call->dx2 == NULL) {
         return LS_OK;
     }
+    LS_TRY(gather(plan, stream, call));
+    LS_TRY(ls_norm_back_finish(stream->native, call));
     return ls_norm_back_apply(stream->native, call);
 }

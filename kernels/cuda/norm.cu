@@ -1,8 +1,8 @@
-/* Batch norm with the operations fused into it. Forward: statistics, their finish, and one sweep
- * that normalises, adds and gates; backward (norm_back.cu): one sweep for the sums and one for the
+/* Batch norm with the operations fused into it. Forward: one sweep for the statistics, and one that
+ * normalises, adds and gates; backward (norm_back.cu): one sweep for the sums and one for the
  * gradients. Formulas and roundings are those of kernels/cpu/norm.c.
  *
- * Each block of a sweep writes the sums of its rows to `partial`; a finish merges the blocks in
+ * Each block of a sweep writes the sums of its rows to `partial`; they are merged (norm.h) in
  * double, in the order of the rows. Deviations are taken from the mean of the block's first rows,
  * so that a large mean costs no accuracy: f32 loses 2^-24 of the squares, and the squares of n rows
  * are at most n times those about the block's own mean. */
@@ -12,15 +12,13 @@
 
 #include "norm.h"
 
-enum { RANK_THREADS = 128 };
-
 /* Floats of one plane of partial sums: one value per block and channel. */
 static int64_t plane_floats(const ls_sweep &s)
 {
     return (int64_t)s.blocks * s.channels;
 }
 
-/* Three planes a side, for every type. */
+/* Three planes, for every type. Both sides' statistics are taken before the first is merged. */
 static int64_t side_floats(int64_t rows, int channels, int processors)
 {
     int64_t most = 0;
@@ -40,16 +38,14 @@ size_t ls_norm_partial_bytes(int64_t rows, int channels, int processors)
     return 2 * sizeof(float) * (size_t)side_floats(rows, channels, processors);
 }
 
-int64_t ls_norm_message(int channels)
+int ls_norm_tickets(int channels)
 {
-    return 3 * (int64_t)channels + 1;
+    return (channels + LS_NORM_FOLD_CHANNELS - 1) / LS_NORM_FOLD_CHANNELS; /* columns, at most */
 }
 
-/* Start of the partial sums of a side's statistics: a side may be finished after the other's
- * statistics have been taken. */
-static float *statistics_partial(const ls_norm_call *call, int side)
+int64_t ls_norm_gathered(const ls_norm_call *call)
 {
-    return call->partial + side * side_floats(call->rows, call->channels, call->processors);
+    return ls_norm_sides(*call) * ls_norm_message(call->channels);
 }
 
 /* ---- forward: statistics --------------------------------------------------------------------- */
@@ -76,10 +72,151 @@ LS_DEVICE void add_deviations(const T *x, int64_t stride, const float *shift, fl
     }
 }
 
+/* Coefficients, and the update of the running statistics. */
+LS_DEVICE void finish_channel(const ls_norm_call &call, int side, int c, double mean, double m2,
+                              double count)
+{
+    const ls_norm_side &n = call.side[side];
+    double momentum = (double)n.momentum, unbiased = count > 1 ? count / (count - 1) : 1;
+    double variance = m2 / count;
+    double inv_std = 1 / sqrt(variance + (double)n.epsilon);
+    double factor = ls_norm_read(n.weight, c) * inv_std;
+    float rounded = (float)mean;
+    float error = (float)((double)rounded - mean);
+    n.kept.mean[c] = rounded;
+    n.kept.inv_std[c] = (float)inv_std;
+    n.kept.scale[c] = (float)factor;
+    /* the bias compensates the rounding of the mean: that error is the same for a whole channel and
+     * would not average out */
+    n.kept.bias[c] = (float)(ls_norm_read(n.bias, c) + (double)error * factor);
+    n.kept.back[3 * (int64_t)call.channels + c] = error;
+    if (c == 0) {
+        n.kept.count[0] = (float)count;
+    }
+    double old_mean = ls_norm_read(n.running_mean, c), old_var = ls_norm_read(n.running_var, c);
+    ls_norm_write(n.running_mean, c, old_mean + momentum * (mean - old_mean));
+    ls_norm_write(n.running_var, c, old_var + momentum * (variance * unbiased - old_var));
+}
+
+/* Over the blocks (below `end`) of this thread's lanes of a channel: the sums of the values ... */
+template <int WIDE>
+LS_DEVICE void lane_sums(const ls_sweep &s, const float *channel, int first, int end, double *lane)
+{
+    typedef ls_norm_merging<WIDE> m;
+    const float *deviations = channel + (int64_t)s.blocks * s.channels;
+    for (int b = first; b < end; b += m::ROUND) {
+        float shift[LS_NORM_MERGE_AHEAD], deviation[LS_NORM_MERGE_AHEAD];
+        ls_norm_ahead<WIDE, LS_NORM_MERGE_AHEAD>(shift, channel, s.channels, b, 0, end);
+        ls_norm_ahead<WIDE, LS_NORM_MERGE_AHEAD>(deviation, deviations, s.channels, b, 0, end);
+        LS_UNROLL
+        for (int k = 0; k < LS_NORM_MERGE_AHEAD; k++) { /* 0 past the end */
+            double n = (double)ls_sweep_rows(s, ls_norm_block<WIDE>(b, k));
+            lane[k % m::EACH] += n * (double)shift[k] + (double)deviation[k];
+        }
+    }
+}
+
+/* ... and the sums of their squared distances from `mean`. */
+template <int WIDE>
+LS_DEVICE void lane_squares(const ls_sweep &s, const float *channel, int first, int end,
+                            double mean, double *lane)
+{
+    typedef ls_norm_merging<WIDE> m;
+    enum { SOME = LS_NORM_MERGE_AHEAD / 4 }; /* more would take too many registers */
+    const float *deviations = channel + (int64_t)s.blocks * s.channels;
+    const float *squares = deviations + (int64_t)s.blocks * s.channels;
+    /* for all blocks but the last, and for the last: no division in the loop */
+    double full = (double)s.rows_per_block, full_share = 1 / full;
+    double rest = (double)ls_sweep_rows(s, s.blocks - 1), rest_share = 1 / rest;
+    for (int b = first; b < end; b += m::ROUND) {
+        LS_UNROLL
+        for (int k = 0; k < LS_NORM_MERGE_AHEAD; k += SOME) {
+            float shift[SOME], deviation[SOME], square[SOME];
+            ls_norm_ahead<WIDE, SOME>(shift, channel, s.channels, b, k, end);
+            ls_norm_ahead<WIDE, SOME>(deviation, deviations, s.channels, b, k, end);
+            ls_norm_ahead<WIDE, SOME>(square, squares, s.channels, b, k, end);
+            LS_UNROLL
+            for (int i = 0; i < SOME; i++) {
+                int at = ls_norm_block<WIDE>(b, k + i);
+                double d = (double)deviation[i], n = at + 1 < s.blocks ? full : rest;
+                double part = d * (at + 1 < s.blocks ? full_share : rest_share);
+                double off = (double)shift[i] + part - mean;
+                lane[(k + i) % m::EACH] +=
+                    at < end ? (double)square[i] - d * part + n * off * off : 0;
+            }
+        }
+    }
+}
+
+/* Coefficients, or this rank's message, from the mean and squared deviations of this rank's rows.
+ */
+LS_DEVICE void settle_channel(const ls_norm_call &call, int side, int c, double mean, double m2)
+{
+    if (call.group == 1) {
+        finish_channel(call, side, c, mean, m2, (double)call.rows);
+        return;
+    }
+    float *mine = call.mine + side * ls_norm_message(call.channels);
+    float rounded = (float)mean;
+    mine[c] = rounded;
+    mine[call.channels + c] = (float)(mean - (double)rounded);
+    mine[2 * call.channels + c] = (float)m2;
+    if (c == 0) {
+        mine[3 * call.channels] = (float)call.rows;
+    }
+}
+
+/* Merges the partial statistics of channels first to first + WIDE - 1 into coefficients or into
+ * this rank's message. All threads of the block call this. */
+template <int WIDE>
+LS_DEVICE void merge_statistics(const ls_norm_call &call, int side, const ls_sweep &s,
+                                const float *partial, int first)
+{
+    typedef ls_norm_merging<WIDE> m;
+    int c = first + (int)threadIdx.x % WIDE, lane = (int)threadIdx.x / WIDE;
+    bool inside = c < s.channels;
+    int end = inside ? s.blocks : 0;
+    double sum[m::EACH] = {}, squares[m::EACH] = {};
+    lane_sums<WIDE>(s, partial + c, lane, end, sum);
+    double mean = ls_norm_merge<WIDE>(sum) / (double)s.rows;
+    lane_squares<WIDE>(s, partial + c, lane, end, mean, squares);
+    double m2 = ls_norm_merge<WIDE>(squares);
+    m2 = m2 < 0 ? 0 : m2;
+    if (lane == 0 && inside) {
+        settle_channel(call, side, c, mean, m2);
+    }
+}
+
+/* The same from a product's sums. Subtracting the mean's square loses as many digits as the mean
+ * has more than the deviation: fuse.h admits only products whose sums are good enough for that. */
+LS_KERNEL product_statistics_kernel(ls_norm_call call, int side)
+{
+    int c = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (c >= call.channels) {
+        return;
+    }
+    double sum = (double)call.sum[side][c], mean = sum / (double)call.rows;
+    double m2 = (double)call.squares[side][c] - sum * mean;
+    settle_channel(call, side, c, mean, m2 < 0 ? 0 : m2);
+}
+
+/* blockIdx.y: the side. */
+LS_KERNEL LS_BOUNDS(LS_NORM_MERGE_THREADS, 1)
+    merge_statistics_kernel(ls_norm_call call, ls_sweep s, int64_t side_floats)
+{
+    int side = (int)blockIdx.y;
+    if (call.sum[side] != NULL) {
+        return;
+    }
+    merge_statistics<LS_NORM_MERGE_CHANNELS>(call, side, s, call.partial + side * side_floats,
+                                             (int)blockIdx.x * LS_NORM_MERGE_CHANNELS);
+}
+
 /* Planes: shift; sum of deviations from it; sum of their squares. */
 template <typename T, int V>
 LS_KERNEL LS_BOUNDS(LS_SWEEP_THREADS, LS_NORM_STATISTICS_BLOCKS)
-    statistics_kernel(const T *x, ls_sweep s, float *partial)
+    statistics_kernel(const T *x, ls_sweep s, float *partial, ls_norm_call call, int side,
+                      bool folds)
 {
     ls_sweep_place p = ls_sweep_here(s);
     float shift[V] = {}, sums[2 * V] = {};
@@ -116,137 +253,25 @@ LS_KERNEL LS_BOUNDS(LS_SWEEP_THREADS, LS_NORM_STATISTICS_BLOCKS)
         }
     }
     ls_sweep_sum<2, V>(s, sums, partial + (int64_t)s.blocks * s.channels);
-}
-
-/* Coefficients, and the update of the running statistics. */
-LS_DEVICE void finish_channel(const ls_norm_call &call, int side, int c, double mean, double m2,
-                              double count)
-{
-    const ls_norm_side &n = call.side[side];
-    double momentum = (double)n.momentum, unbiased = count > 1 ? count / (count - 1) : 1;
-    double variance = m2 / count;
-    double inv_std = 1 / sqrt(variance + (double)n.epsilon);
-    double factor = ls_norm_read(n.weight, c) * inv_std;
-    float rounded = (float)mean;
-    float error = (float)((double)rounded - mean);
-    n.kept.mean[c] = rounded;
-    n.kept.inv_std[c] = (float)inv_std;
-    n.kept.scale[c] = (float)factor;
-    /* the bias compensates the rounding of the mean: that error is the same for a whole channel and
-     * would not average out */
-    n.kept.bias[c] = (float)(ls_norm_read(n.bias, c) + (double)error * factor);
-    n.kept.back[3 * (int64_t)call.channels + c] = error;
-    if (c == 0) {
-        n.kept.count[0] = (float)count;
-    }
-    double old_mean = ls_norm_read(n.running_mean, c), old_var = ls_norm_read(n.running_var, c);
-    ls_norm_write(n.running_mean, c, old_mean + momentum * (mean - old_mean));
-    ls_norm_write(n.running_var, c, old_var + momentum * (variance * unbiased - old_var));
-}
-
-/* Over this lane's blocks of a channel (below `end`): the sum of the values ... */
-LS_DEVICE double lane_sum(const ls_sweep &s, const float *channel, int lane, int end)
-{
-    const float *deviations = channel + (int64_t)s.blocks * s.channels;
-    double sum = 0;
-    for (int b = lane; b < end; b += LS_NORM_MERGE_AHEAD * LS_NORM_MERGE_LANES) {
-        float shift[LS_NORM_MERGE_AHEAD], deviation[LS_NORM_MERGE_AHEAD];
-        ls_norm_ahead(shift, channel, s.channels, b, end);
-        ls_norm_ahead(deviation, deviations, s.channels, b, end);
-        LS_UNROLL
-        for (int k = 0; k < LS_NORM_MERGE_AHEAD; k++) { /* 0 past the end */
-            double n = (double)ls_sweep_rows(s, b + k * LS_NORM_MERGE_LANES);
-            sum += n * (double)shift[k] + (double)deviation[k];
+    if (folds && ls_norm_last(call.ticket + blockIdx.x, s.blocks)) {
+        for (int at = 0; at < V << s.shift; at += LS_NORM_FOLD_CHANNELS) {
+            merge_statistics<LS_NORM_FOLD_CHANNELS>(call, side, s, partial,
+                                                    ((int)blockIdx.x << s.shift) * V + at);
         }
     }
-    return sum;
 }
 
-/* ... and the sum of their squared distances from `mean`. */
-LS_DEVICE double lane_squares(const ls_sweep &s, const float *channel, int lane, int end,
-                              double mean)
+/* Chan, Golub and LeVeque (1979), in rank order: every rank gets the same bits. blockIdx.y: the
+ * side. */
+LS_KERNEL finish_ranks_kernel(ls_norm_call call)
 {
-    const float *deviations = channel + (int64_t)s.blocks * s.channels;
-    const float *squares = deviations + (int64_t)s.blocks * s.channels;
-    /* for all blocks but the last, and for the last: no division in the loop */
-    double full = (double)s.rows_per_block, full_share = 1 / full;
-    double rest = (double)ls_sweep_rows(s, s.blocks - 1), rest_share = 1 / rest;
-    double m2 = 0;
-    for (int b = lane; b < end; b += LS_NORM_MERGE_AHEAD * LS_NORM_MERGE_LANES) {
-        float shift[LS_NORM_MERGE_AHEAD], deviation[LS_NORM_MERGE_AHEAD];
-        float square[LS_NORM_MERGE_AHEAD];
-        ls_norm_ahead(shift, channel, s.channels, b, end);
-        ls_norm_ahead(deviation, deviations, s.channels, b, end);
-        ls_norm_ahead(square, squares, s.channels, b, end);
-        LS_UNROLL
-        for (int k = 0; k < LS_NORM_MERGE_AHEAD; k++) {
-            int at = b + k * LS_NORM_MERGE_LANES;
-            double d = (double)deviation[k], n = at + 1 < s.blocks ? full : rest;
-            double part = d * (at + 1 < s.blocks ? full_share : rest_share);
-            double off = (double)shift[k] + part - mean;
-            m2 += at < end ? (double)square[k] - d * part + n * off * off : 0;
-        }
-    }
-    return m2;
-}
-
-/* Coefficients, or this rank's message, from the mean and squared deviations of this rank's rows.
- */
-LS_DEVICE void settle_channel(const ls_norm_call &call, int side, int c, double mean, double m2)
-{
-    if (call.group == 1) {
-        finish_channel(call, side, c, mean, m2, (double)call.rows);
-        return;
-    }
-    float rounded = (float)mean;
-    call.mine[c] = rounded;
-    call.mine[call.channels + c] = (float)(mean - (double)rounded);
-    call.mine[2 * call.channels + c] = (float)m2;
-    if (c == 0) {
-        call.mine[3 * call.channels] = (float)call.rows;
-    }
-}
-
-/* Merges a side's partial statistics into coefficients or into this rank's message. */
-LS_KERNEL LS_BOUNDS(LS_NORM_MERGE_THREADS, 1)
-    merge_statistics_kernel(ls_norm_call call, int side, ls_sweep s, const float *partial)
-{
-    int c = (int)blockIdx.x * LS_NORM_MERGE_CHANNELS + (int)threadIdx.x % LS_NORM_MERGE_CHANNELS;
-    int lane = (int)threadIdx.x / LS_NORM_MERGE_CHANNELS;
-    bool inside = c < s.channels;
-    int end = inside ? s.blocks : 0;
-    double sum = ls_norm_merge(lane_sum(s, partial + c, lane, end));
-    double mean = sum / (double)s.rows;
-    double m2 = ls_norm_merge(lane_squares(s, partial + c, lane, end, mean));
-    m2 = m2 < 0 ? 0 : m2;
-    if (lane == 0 && inside) {
-        settle_channel(call, side, c, mean, m2);
-    }
-}
-
-/* The same from a product's sums. Subtracting the mean's square loses as many digits as the mean
- * has more than the deviation: fuse.h admits only products whose sums are good enough for that. */
-LS_KERNEL product_statistics_kernel(ls_norm_call call, int side)
-{
-    int c = (int)(blockIdx.x * blockDim.x + threadIdx.x);
-    if (c >= call.channels) {
-        return;
-    }
-    double sum = (double)call.sum[side][c], mean = sum / (double)call.rows;
-    double m2 = (double)call.squares[side][c] - sum * mean;
-    settle_channel(call, side, c, mean, m2 < 0 ? 0 : m2);
-}
-
-/* Chan, Golub and LeVeque (1979), in rank order: every rank gets the same bits. */
-LS_KERNEL finish_ranks_kernel(ls_norm_call call, int side, int64_t message)
-{
-    int c = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    int side = (int)blockIdx.y, c = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     if (c >= call.channels) {
         return;
     }
     double n = 0, mean = 0, m2 = 0;
     for (int r = 0; r < call.group; r++) {
-        const float *theirs = call.all + r * message;
+        const float *theirs = ls_norm_theirs(call, r, side);
         double off = (double)theirs[c] + (double)theirs[call.channels + c] - mean;
         double m = (double)theirs[3 * call.channels];
         m2 += (double)theirs[2 * call.channels + c] + off * off * n * m / (n + m);
@@ -256,39 +281,40 @@ LS_KERNEL finish_ranks_kernel(ls_norm_call call, int side, int64_t message)
     finish_channel(call, side, c, mean, m2, n);
 }
 
-static ls_status merge_statistics(cudaStream_t stream, const ls_norm_call *call, int side)
+ls_status ls_norm_statistics(cudaStream_t stream, const ls_norm_call *call)
 {
-    if (call->sum[side] != NULL) {
-        LS_LAUNCH(product_statistics_kernel, ls_launch_blocks(call->channels, RANK_THREADS),
-                  RANK_THREADS, stream, *call, side);
-        return LS_OK;
+    ls_sweep s = ls_norm_sum_sweep(call, LS_NORM_STATISTICS_BLOCKS);
+    int64_t floats = side_floats(call->rows, call->channels, call->processors);
+    bool whole = ls_norm_width(call->type, call->channels) != 1;
+    bool folds = ls_norm_folds(call, &s, 2 + 3); /* for the mean; for the squares */
+    bool merges = false;
+    for (int side = 0; side < ls_norm_sides(*call); side++) {
+        const void *x = side == 0 ? call->x : call->residual;
+        if (call->sum[side] != NULL) {
+            LS_LAUNCH(product_statistics_kernel,
+                      ls_launch_blocks(call->channels, LS_NORM_RANK_THREADS), LS_NORM_RANK_THREADS,
+                      stream, *call, side);
+            continue;
+        }
+        LS_BY_PACKET(call->type, whole, T, V,
+                     LS_LAUNCH((statistics_kernel<T, V>), ls_sweep_grid(&s), LS_SWEEP_THREADS,
+                               stream, (const T *)x, s, call->partial + side * floats, *call, side,
+                               folds));
+        merges = !folds;
     }
-    LS_LAUNCH(merge_statistics_kernel, ls_norm_merge_grid(call), LS_NORM_MERGE_THREADS, stream,
-              *call, side, ls_norm_sum_sweep(call, LS_NORM_STATISTICS_BLOCKS),
-              statistics_partial(call, side));
+    if (merges) {
+        LS_LAUNCH(merge_statistics_kernel, ls_norm_merge_grid(call), LS_NORM_MERGE_THREADS, stream,
+                  *call, s, floats);
+    }
     return LS_OK;
 }
 
-ls_status ls_norm_statistics(cudaStream_t stream, const ls_norm_call *call, int side)
+ls_status ls_norm_finish(cudaStream_t stream, const ls_norm_call *call)
 {
-    ls_sweep s = ls_norm_sum_sweep(call, LS_NORM_STATISTICS_BLOCKS);
-    bool whole = ls_norm_width(call->type, call->channels) != 1;
-    const void *x = side == 0 ? call->x : call->residual;
-    if (call->sum[side] == NULL) {
-        LS_BY_PACKET(call->type, whole, T, V,
-                     LS_LAUNCH((statistics_kernel<T, V>), ls_sweep_grid(&s), LS_SWEEP_THREADS,
-                               stream, (const T *)x, s, statistics_partial(call, side)));
+    if (call->group > 1) {
+        LS_LAUNCH(finish_ranks_kernel, ls_norm_ranks_grid(call), LS_NORM_RANK_THREADS, stream,
+                  *call);
     }
-    return call->group == 1 ? LS_OK : merge_statistics(stream, call, side);
-}
-
-ls_status ls_norm_finish(cudaStream_t stream, const ls_norm_call *call, int side)
-{
-    if (call->group == 1) {
-        return merge_statistics(stream, call, side);
-    }
-    LS_LAUNCH(finish_ranks_kernel, ls_launch_blocks(call->channels, RANK_THREADS), RANK_THREADS,
-              stream, *call, side, ls_norm_message(call->channels));
     return LS_OK;
 }
 

@@ -77,9 +77,73 @@ LS_DEVICE void sum_rows(const ls_norm_call &call, sums_state<V, TWO> *state, int
     }
 }
 
+/* ---- coefficients ------------------------------------------------------------------ */
+
+/* dx = w/std * (g - mean(g) - (x - mean) / var * mean(g * (x - mean))). */
+LS_DEVICE void back_channel(const ls_norm_call &call, int side, int c, double total, double total_x)
+{
+    const ls_norm_side &n = call.side[side];
+    float *back = n.kept.back;
+    double inv_std = (double)n.kept.inv_std[c], count = (double)n.kept.count[0];
+    double weight = ls_norm_read(n.weight, c), error = (double)back[3 * (int64_t)call.channels + c];
+    float a = (float)(weight * inv_std);
+    float x = (float)(-weight * inv_std * inv_std * inv_std * total_x / count);
+    back[c] = a;
+    /* from the rounded a and c, so that the gradients of a channel still sum to zero */
+    back[call.channels + c] = (float)(-(double)a * total / count + (double)x * error);
+    back[2 * (int64_t)call.channels + c] = x;
+}
+
+/* Merges the blocks' sums of channels first to first + WIDE - 1 into the parameters' gradients, and
+ * into the coefficients or this rank's message. All threads of the block call this. */
+template <int WIDE>
+LS_DEVICE void merge_sums(const ls_norm_call &call, int side, const ls_sweep &s, int first)
+{
+    typedef ls_norm_merging<WIDE> m;
+    int c = first + (int)threadIdx.x % WIDE, lane = (int)threadIdx.x / WIDE;
+    bool inside = c < s.channels;
+    int end = inside ? s.blocks : 0;
+    const float *g_of = call.partial + c;
+    const float *gx_of = g_of + (1 + side) * (int64_t)s.blocks * s.channels;
+    double lanes[m::EACH] = {}, lanes_x[m::EACH] = {};
+    for (int b = lane; b < end; b += m::ROUND) {
+        float g[LS_NORM_MERGE_AHEAD], gx[LS_NORM_MERGE_AHEAD];
+        ls_norm_ahead<WIDE, LS_NORM_MERGE_AHEAD>(g, g_of, s.channels, b, 0, end);
+        ls_norm_ahead<WIDE, LS_NORM_MERGE_AHEAD>(gx, gx_of, s.channels, b, 0, end);
+        LS_UNROLL
+        for (int k = 0; k < LS_NORM_MERGE_AHEAD; k++) {
+            lanes[k % m::EACH] += (double)g[k];
+            lanes_x[k % m::EACH] += (double)gx[k];
+        }
+    }
+    double sum = ls_norm_merge<WIDE>(lanes), sum_x = ls_norm_merge<WIDE>(lanes_x);
+    if (lane != 0 || !inside) {
+        return;
+    }
+    const ls_norm_side &n = call.side[side];
+    /* move the sum from the rounded mean to the mean */
+    sum_x += (double)n.kept.back[3 * (int64_t)s.channels + c] * sum;
+    ls_norm_write(n.weight_grad, c, sum_x * (double)n.kept.inv_std[c]);
+    ls_norm_write(n.bias_grad, c, sum);
+    if (call.group == 1) {
+        back_channel(call, side, c, sum, sum_x);
+        return;
+    }
+    float *mine = call.mine + side * ls_norm_message(s.channels);
+    mine[c] = (float)sum;
+    mine[s.channels + c] = (float)sum_x;
+}
+
+/* blockIdx.y: the side. */
+LS_KERNEL LS_BOUNDS(LS_NORM_MERGE_THREADS, 1) merge_sums_kernel(ls_norm_call call, ls_sweep s)
+{
+    merge_sums<LS_NORM_MERGE_CHANNELS>(call, (int)blockIdx.y, s,
+                                       (int)blockIdx.x * LS_NORM_MERGE_CHANNELS);
+}
+
 template <typename T, int V, bool TWO>
 LS_KERNEL LS_BOUNDS(LS_SWEEP_THREADS, (TWO ? LS_NORM_DUAL_BLOCKS : LS_NORM_SUMS_BLOCKS))
-    sums_kernel(ls_norm_call call, ls_sweep s)
+    sums_kernel(ls_norm_call call, ls_sweep s, bool folds)
 {
     enum { U = 2 };
     ls_sweep_place p = ls_sweep_here(s);
@@ -101,108 +165,65 @@ LS_KERNEL LS_BOUNDS(LS_SWEEP_THREADS, (TWO ? LS_NORM_DUAL_BLOCKS : LS_NORM_SUMS_
         }
     }
     ls_sweep_sum<TWO ? 3 : 2, V>(s, state.sum, call.partial);
+    if (folds && ls_norm_last(call.ticket + blockIdx.x, s.blocks)) {
+        for (int at = 0; at < V << s.shift; at += LS_NORM_FOLD_CHANNELS) {
+            int first_channel = ((int)blockIdx.x << s.shift) * V + at;
+            for (int side = 0; side < (TWO ? 2 : 1); side++) {
+                merge_sums<LS_NORM_FOLD_CHANNELS>(call, side, s, first_channel);
+            }
+        }
+    }
 }
 
-template <typename T, int V> static ls_status sums(cudaStream_t stream, const ls_norm_call *call)
+template <typename T, int V>
+static ls_status sums(cudaStream_t stream, const ls_norm_call *call, const ls_sweep &s, bool folds)
 {
-    ls_sweep s = sums_sweep(call);
     if (call->dual) {
-        LS_LAUNCH((sums_kernel<T, V, true>), ls_sweep_grid(&s), LS_SWEEP_THREADS, stream, *call, s);
+        LS_LAUNCH((sums_kernel<T, V, true>), ls_sweep_grid(&s), LS_SWEEP_THREADS, stream, *call, s,
+                  folds);
     } else {
-        LS_LAUNCH((sums_kernel<T, V, false>), ls_sweep_grid(&s), LS_SWEEP_THREADS, stream, *call,
-                  s);
+        LS_LAUNCH((sums_kernel<T, V, false>), ls_sweep_grid(&s), LS_SWEEP_THREADS, stream, *call, s,
+                  folds);
     }
     return LS_OK;
 }
 
 ls_status ls_norm_sums(cudaStream_t stream, const ls_norm_call *call)
 {
+    ls_sweep s = sums_sweep(call);
     bool whole = ls_norm_width(call->type, call->channels) != 1;
+    bool folds = ls_norm_folds(call, &s, 2 * ls_norm_sides(*call));
     LS_ASSERT(call->g != NULL || call->dy2 == NULL);
-    LS_BY_ELEMENT(call->type, T, enum {V = 16 / sizeof(T)};
-                  return (whole ? sums<T, V> : sums<T, 1>)(stream, call));
+    LS_BY_PACKET(call->type, whole, T, V, LS_TRY((sums<T, V>(stream, call, s, folds))));
+    if (!folds) {
+        LS_LAUNCH(merge_sums_kernel, ls_norm_merge_grid(call), LS_NORM_MERGE_THREADS, stream, *call,
+                  s);
+    }
     return LS_OK;
 }
 
-/* ---- coefficients ------------------------------------------------------------------ */
-
-/* dx = w/std * (g - mean(g) - (x - mean) / var * mean(g * (x - mean))). */
-LS_DEVICE void back_channel(const ls_norm_call &call, int side, int c, double total, double total_x)
+/* In rank order. blockIdx.y: the side. */
+LS_KERNEL back_ranks_kernel(ls_norm_call call)
 {
-    const ls_norm_side &n = call.side[side];
-    float *back = n.kept.back;
-    double inv_std = (double)n.kept.inv_std[c], count = (double)n.kept.count[0];
-    double weight = ls_norm_read(n.weight, c), error = (double)back[3 * (int64_t)call.channels + c];
-    float a = (float)(weight * inv_std);
-    float x = (float)(-weight * inv_std * inv_std * inv_std * total_x / count);
-    back[c] = a;
-    /* from the rounded a and c, so that the gradients of a channel still sum to zero */
-    back[call.channels + c] = (float)(-(double)a * total / count + (double)x * error);
-    back[2 * (int64_t)call.channels + c] = x;
-}
-
-/* Merges the blocks' sums into the parameters' gradients and the coefficients, or (`sending`) into
- * this rank's message. */
-LS_KERNEL LS_BOUNDS(LS_NORM_MERGE_THREADS, 1)
-    merge_sums_kernel(ls_norm_call call, int side, ls_sweep s, int64_t message, bool sending)
-{
-    int c = (int)blockIdx.x * LS_NORM_MERGE_CHANNELS + (int)threadIdx.x % LS_NORM_MERGE_CHANNELS;
-    int lane = (int)threadIdx.x / LS_NORM_MERGE_CHANNELS;
-    bool inside = c < s.channels;
-    int end = inside ? s.blocks : 0;
-    const float *g_of = call.partial + c;
-    const float *gx_of = g_of + (1 + side) * (int64_t)s.blocks * s.channels;
+    int side = (int)blockIdx.y, c = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (c >= call.channels) {
+        return;
+    }
     double sum = 0, sum_x = 0;
-    for (int b = lane; b < end; b += LS_NORM_MERGE_AHEAD * LS_NORM_MERGE_LANES) {
-        float g[LS_NORM_MERGE_AHEAD], gx[LS_NORM_MERGE_AHEAD];
-        ls_norm_ahead(g, g_of, s.channels, b, end);
-        ls_norm_ahead(gx, gx_of, s.channels, b, end);
-        LS_UNROLL
-        for (int k = 0; k < LS_NORM_MERGE_AHEAD; k++) {
-            sum += (double)g[k];
-            sum_x += (double)gx[k];
-        }
-    }
-    sum = ls_norm_merge(sum);
-    sum_x = ls_norm_merge(sum_x);
-    if (lane != 0 || !inside) {
-        return;
-    }
-    const ls_norm_side &n = call.side[side];
-    /* move the sum from the rounded mean to the mean */
-    sum_x += (double)n.kept.back[3 * (int64_t)s.channels + c] * sum;
-    if (sending) {
-        call.mine[c] = (float)sum;
-        call.mine[s.channels + c] = (float)sum_x;
-        return;
-    }
-    ls_norm_write(n.weight_grad, c, sum_x * (double)n.kept.inv_std[c]);
-    ls_norm_write(n.bias_grad, c, sum);
-    if (call.group > 1) {
-        sum = sum_x = 0;
-        for (int r = 0; r < call.group; r++) {
-            sum += (double)call.all[r * message + c];
-            sum_x += (double)call.all[r * message + s.channels + c];
-        }
+    for (int r = 0; r < call.group; r++) {
+        const float *theirs = ls_norm_theirs(call, r, side);
+        sum += (double)theirs[c];
+        sum_x += (double)theirs[call.channels + c];
     }
     back_channel(call, side, c, sum, sum_x);
 }
 
-static ls_status merge_sums(cudaStream_t stream, const ls_norm_call *call, int side, bool sending)
+ls_status ls_norm_back_finish(cudaStream_t stream, const ls_norm_call *call)
 {
-    LS_LAUNCH(merge_sums_kernel, ls_norm_merge_grid(call), LS_NORM_MERGE_THREADS, stream, *call,
-              side, sums_sweep(call), ls_norm_message(call->channels), sending);
+    if (call->group > 1) {
+        LS_LAUNCH(back_ranks_kernel, ls_norm_ranks_grid(call), LS_NORM_RANK_THREADS, stream, *call);
+    }
     return LS_OK;
-}
-
-ls_status ls_norm_back_message(cudaStream_t stream, const ls_norm_call *call, int side)
-{
-    return call->group == 1 ? LS_OK : merge_sums(stream, call, side, true);
-}
-
-ls_status ls_norm_back_finish(cudaStream_t stream, const ls_norm_call *call, int side)
-{
-    return merge_sums(stream, call, side, false);
 }
 
 /* ---- gradients --------------------------------------------------------------------- */

@@ -81,30 +81,34 @@ typedef struct ls_norm_call {
      * its squares, [channels]; NULL: the statistics sweep over x */
     const float *sum[2], *squares[2];
     /* shared */
-    float *partial;    /* ls_norm_partial_bytes */
-    float *mine, *all; /* [ls_norm_message] of this rank, and of each of `group` ranks in order */
-    int group;         /* ranks that share statistics; 1: this rank only */
+    float *partial;     /* ls_norm_partial_bytes */
+    unsigned *ticket;   /* [ls_norm_tickets], 0 before and after each call */
+    int64_t fold_bytes; /* LS_NORM_FOLD_BYTES; 0: merging is always a launch of its own */
+    float *mine, *all;  /* [ls_norm_gathered] of this rank, and of each of `group` ranks in order */
+    int group;          /* ranks that share statistics; 1: this rank only */
 } ls_norm_call;
 
-size_t ls_norm_partial_bytes(int64_t rows, int channels, int processors);
-/* Floats that a rank sends per norm: the larger of forward's message (mean as a sum of two floats,
- * squared deviations, count) and backward's (sum of g, sum of g*(x - mean)). */
-int64_t ls_norm_message(int channels);
+/* Partial sums that the last block of a column merges, at most: norm.h has the reasons. */
+enum { LS_NORM_FOLD_BYTES = 256 << 10 };
 
-/* Forward: statistics of one side (into `mine` if group > 1); then, after the group's gather, the
- * coefficients and running statistics; then one sweep that normalises, adds and gates. A group of 1
- * needs neither mine nor all: the finish reads the partial sums directly. If group > 1, finish a
- * side before the next one's statistics, because both sides use the same mine and all. */
-ls_status ls_norm_statistics(cudaStream_t stream, const ls_norm_call *call, int side);
-ls_status ls_norm_finish(cudaStream_t stream, const ls_norm_call *call, int side);
+size_t ls_norm_partial_bytes(int64_t rows, int channels, int processors);
+int ls_norm_tickets(int channels);
+/* Floats that a rank sends forward, and again backward: a message for each side. */
+int64_t ls_norm_gathered(const ls_norm_call *call);
+
+/* Forward: statistics of each side, and from them coefficients and running statistics; then one
+ * sweep that normalises, adds and gates. If group > 1, the statistics go into `mine`, and the
+ * finish makes the rest of them after the group's gather; otherwise it does nothing, and neither
+ * mine nor all is needed. */
+ls_status ls_norm_statistics(cudaStream_t stream, const ls_norm_call *call);
+ls_status ls_norm_finish(cudaStream_t stream, const ls_norm_call *call);
 ls_status ls_norm_apply(cudaStream_t stream, const ls_norm_call *call);
-/* Backward: sums of g and g*(x - mean) of both sides (g is stored on the way); then per side the
- * message into `mine` (none with a group of 1) and, after the gather, coefficients and parameter
- * gradients, which are of this rank's images only; then one sweep that writes dx and dx2. Without g
- * that sweep gates dy again; dy2 needs g. */
+/* Backward: sums of g and g*(x - mean) of both sides (g is stored on the way), and from them the
+ * parameters' gradients, which are of this rank's images only, and the coefficients of dx; if
+ * group > 1, the latter are made by the finish, from the gathered sums. Then one sweep that writes
+ * dx and dx2. Without g that sweep gates dy again; dy2 needs g. */
 ls_status ls_norm_sums(cudaStream_t stream, const ls_norm_call *call);
-ls_status ls_norm_back_message(cudaStream_t stream, const ls_norm_call *call, int side);
-ls_status ls_norm_back_finish(cudaStream_t stream, const ls_norm_call *call, int side);
+ls_status ls_norm_back_finish(cudaStream_t stream, const ls_norm_call *call);
 ls_status ls_norm_back_apply(cudaStream_t stream, const ls_norm_call *call);
 
 /* ---- fuse.cu: integers on which products in f16 are exact (fuse.h) ----------------------------

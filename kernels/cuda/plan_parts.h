@@ -68,6 +68,7 @@ struct ls_plan {
     ls_arena norms;              /* kept values, partial sums, messages; kept values of the loss */
     void **slot_at;              /* [slot_count] */
     float *partial, *mine, *all; /* of norms, shared by all of them */
+    unsigned *ticket;            /* likewise */
     float *logits;               /* [N][classes] */
     float *row;                  /* loss: maximum and log of the sum per sample, [N][2] */
     int64_t *target;             /* [N], of the last forward */

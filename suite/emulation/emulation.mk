@@ -36,7 +36,7 @@ $(BUILD)/obj/suite/unit/cuda/test_%.cc.o: EXTRA += -DLS_CUDA_EMULATED -ffp-contr
 CUDA_TESTS := $(addprefix $(BUILD)/unit/,$(filter test_cuda_%,$(UNITS)))
 $(CUDA_TESTS): | $(EMULATED)
 # These load backends as programs do; a backend that is linked would hide the functions of the other.
-LOADING_TESTS := $(call unit_programs,cuda_plan cuda_steps)
+LOADING_TESTS := $(call unit_programs,cuda_plan cuda_steps cuda_sync)
 $(filter-out $(LOADING_TESTS),$(CUDA_TESTS)): \
 	UNIT_LIBS = -Wl,-rpath,'$$ORIGIN/../emulated/lib' $(EMULATED_RUNTIME)
 # These call kernels without the backend.

@@ -110,6 +110,19 @@ template <typename T> static inline T atomicMax(T *at, T value)
     return before;
 }
 
+/* Counts up to `limit` and then from 0 on. */
+static inline unsigned atomicInc(unsigned *at, unsigned limit)
+{
+    unsigned before = *at;
+    *at = before >= limit ? 0 : before + 1;
+    return before;
+}
+
+template <typename T> static inline T __ldcg(const T *at)
+{
+    return *at;
+}
+
 static inline void ls_vector_check(const void *memory)
 {
     if (((uintptr_t)memory & 15) != 0) {

@@ -3,6 +3,8 @@
 #include "kernels/cuda/ops.h"
 #include "suite/unit/run_suite.h"
 
+#include <stdio.h>
+
 #include "place.h"
 
 /* One rounding of f32. */
@@ -17,7 +19,8 @@
 
 typedef struct form {
     bool relu, residual, dual, two, store, in_place;
-    bool sums; /* statistics come from a product's sums */
+    bool sums;  /* statistics come from a product's sums */
+    bool apart; /* partial sums are merged by a launch of their own */
 } form;
 
 typedef struct shape {
@@ -30,7 +33,7 @@ typedef struct shape {
 typedef struct rank {
     int64_t count;
     ls_norm_call call;
-    place x, residual, y, mask, dy, dy2, g, dx, dx2, partial, mine, all;
+    place x, residual, y, mask, dy, dy2, g, dx, dx2, partial, ticket, mine, all;
     double *x_value, *residual_value, *dy_value, *dy2_value;
     place sums[2];
     place kept[2], parameter[2][6]; /* weight, bias, mean, var, weight_grad, bias_grad */
@@ -108,7 +111,8 @@ static void take_sums(rank *r, int k, int channels)
 
 static void make(rank *r, int number, int group, ls_dtype type, const shape *s, const form *f)
 {
-    int64_t count = s->rows * s->channels, message = ls_norm_message(s->channels);
+    const ls_norm_call sized = {.channels = s->channels, .dual = f->dual};
+    int64_t count = s->rows * s->channels, message = ls_norm_gathered(&sized);
     *r = (rank){.count = count};
     r->x_value = filled(&r->x, type, (uint64_t)(10 * number + 1), count, s->mean, 1);
     r->residual_value = filled(&r->residual, type, (uint64_t)(10 * number + 2), count, 0.5, 2);
@@ -121,6 +125,8 @@ static void make(rank *r, int number, int group, ls_dtype type, const shape *s, 
     r->dx2 = place_make(type, count);
     r->partial =
         place_make(LS_U8, (int64_t)ls_norm_partial_bytes(s->rows, s->channels, s->processors));
+    r->ticket = place_make(LS_I32, ls_norm_tickets(s->channels));
+    cudaMemset(r->ticket.data, 0, r->ticket.bytes);
     r->mine = place_make(LS_F32, message);
     r->all = place_make(LS_F32, group * message);
     r->call = (ls_norm_call){.type = type,
@@ -139,6 +145,8 @@ static void make(rank *r, int number, int group, ls_dtype type, const shape *s, 
                                   : f->in_place ? r->dy.data
                                                 : r->g.data,
                              .partial = r->partial.data,
+                             .ticket = r->ticket.data,
+                             .fold_bytes = f->apart ? 0 : LS_NORM_FOLD_BYTES,
                              .mine = r->mine.data,
                              .all = r->all.data,
                              .group = group};
@@ -155,8 +163,14 @@ static void make(rank *r, int number, int group, ls_dtype type, const shape *s, 
 
 static void drop(rank *r)
 {
-    place *all[] = {&r->x, &r->residual, &r->y,   &r->mask,    &r->dy,   &r->dy2,
-                    &r->g, &r->dx,       &r->dx2, &r->partial, &r->mine, &r->all};
+    unsigned ticket[129];
+    ck_assert_uint_le(r->ticket.bytes, sizeof ticket);
+    place_get(&r->ticket, ticket);
+    for (int i = 0; i < ls_norm_tickets(r->call.channels); i++) {
+        ck_assert_uint_eq(ticket[i], 0); /* as the next launch wants it */
+    }
+    place *all[] = {&r->x,  &r->residual, &r->y,       &r->mask,   &r->dy,   &r->dy2, &r->g,
+                    &r->dx, &r->dx2,      &r->partial, &r->ticket, &r->mine, &r->all};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         place_free(all[i]);
     }
@@ -190,37 +204,29 @@ static void gather(rank *r, int group)
 
 static void run_forward(rank *r, int group)
 {
-    for (int k = 0; k < (r->call.dual ? 2 : 1); k++) {
-        for (int i = 0; i < group; i++) {
-            ck_assert_int_eq(ls_norm_statistics(stream, &r[i].call, k), LS_OK);
-        }
-        if (group > 1) {
-            gather(r, group);
-        }
-        for (int i = 0; i < group; i++) {
-            ck_assert_int_eq(ls_norm_finish(stream, &r[i].call, k), LS_OK);
-        }
+    for (int i = 0; i < group; i++) {
+        ck_assert_int_eq(ls_norm_statistics(stream, &r[i].call), LS_OK);
+    }
+    if (group > 1) {
+        gather(r, group);
     }
     for (int i = 0; i < group; i++) {
+        ck_assert_int_eq(ls_norm_finish(stream, &r[i].call), LS_OK);
         ck_assert_int_eq(ls_norm_apply(stream, &r[i].call), LS_OK);
     }
 }
 
+/* All but the last sweep. */
 static void run_backward(rank *r, int group)
 {
     for (int i = 0; i < group; i++) {
         ck_assert_int_eq(ls_norm_sums(stream, &r[i].call), LS_OK);
     }
-    for (int k = 0; k < (r->call.dual ? 2 : 1); k++) {
-        for (int i = 0; i < group; i++) {
-            ck_assert_int_eq(ls_norm_back_message(stream, &r[i].call, k), LS_OK);
-        }
-        if (group > 1) {
-            gather(r, group);
-        }
-        for (int i = 0; i < group; i++) {
-            ck_assert_int_eq(ls_norm_back_finish(stream, &r[i].call, k), LS_OK);
-        }
+    if (group > 1) {
+        gather(r, group);
+    }
+    for (int i = 0; i < group; i++) {
+        ck_assert_int_eq(ls_norm_back_finish(stream, &r[i].call), LS_OK);
     }
 }
 
@@ -471,6 +477,8 @@ static const shape SHAPES[] = {
     {3, 2048, 3, 0}, {130, 40, 5, 0}, {517, 64, 7, 0}, {1100, 33, 132, 0},
 };
 enum { SHAPE_COUNT = sizeof SHAPES / sizeof SHAPES[0] };
+/* Of packets, too: two columns, the second narrow, with more blocks than a merge has lanes. */
+static const shape MANY_BLOCKS = {4300, 72, 132, 0};
 
 START_TEST(shapes_and_forms)
 {
@@ -513,48 +521,197 @@ START_TEST(statistics_from_a_products_sums)
 }
 END_TEST
 
-/* All output bits as one array. */
-static unsigned char *run_bits(const shape *s, const form *f, size_t *bytes)
+static unsigned char *add_bits(unsigned char *bits, const place *p, size_t *bytes)
 {
-    rank r;
-    make(&r, 0, 1, LS_F16, s, f);
-    run_forward(&r, 1);
-    run_backward(&r, 1);
-    ck_assert_int_eq(ls_norm_back_apply(stream, &r.call), LS_OK);
-    place *out[] = {&r.y,
-                    &r.mask,
-                    &r.g,
-                    &r.dx,
-                    &r.dx2,
-                    &r.kept[0],
-                    &r.parameter[0][2],
-                    &r.parameter[0][3],
-                    &r.parameter[0][4],
-                    &r.parameter[0][5]};
-    unsigned char *bits = NULL;
-    *bytes = 0;
-    for (size_t i = 0; i < sizeof out / sizeof out[0]; i++) {
-        bits = realloc(bits, *bytes + out[i]->bytes);
-        place_get(out[i], bits + *bytes);
-        *bytes += out[i]->bytes;
-    }
-    drop(&r);
+    bits = realloc(bits, *bytes + p->bytes);
+    ck_assert_ptr_nonnull(bits);
+    place_get(p, bits + *bytes);
+    *bytes += p->bytes;
     return bits;
 }
 
+/* All output bits as one array; of two ranks if they share statistics. */
+static unsigned char *run_bits(ls_dtype type, const shape *s, const form *f, int group,
+                               size_t *bytes)
+{
+    rank r[2];
+    unsigned char *bits = NULL;
+    *bytes = 0;
+    for (int i = 0; i < group; i++) {
+        make(&r[i], i, group, type, s, f);
+    }
+    run_forward(r, group);
+    run_backward(r, group);
+    for (int i = 0; i < group; i++) {
+        ck_assert_int_eq(ls_norm_back_apply(stream, &r[i].call), LS_OK);
+        const place *out[] = {&r[i].y, &r[i].mask, &r[i].g, &r[i].dy, &r[i].dx, &r[i].dx2};
+        for (size_t k = 0; k < sizeof out / sizeof out[0]; k++) {
+            bits = add_bits(bits, out[k], bytes);
+        }
+        for (int side = 0; side < 2; side++) {
+            bits = add_bits(bits, &r[i].kept[side], bytes);
+            for (int k = 2; k < 6; k++) {
+                bits = add_bits(bits, &r[i].parameter[side][k], bytes);
+            }
+        }
+        drop(&r[i]);
+    }
+    return bits;
+}
+
+static void expect_bits(const unsigned char *bits, size_t bytes, ls_dtype type, const shape *s,
+                        const form *f, int group, const char *how)
+{
+    size_t again;
+    unsigned char *other = run_bits(type, s, f, group, &again);
+    ck_assert_uint_eq(bytes, again);
+    ck_assert_msg(memcmp(bits, other, bytes) == 0, "%lldx%d, %d ranks: other bits %s",
+                  (long long)s->rows, s->channels, group, how);
+    free(other);
+}
+
+/* Backwards, and in 50 (large shapes: 2) drawn orders of blocks and threads: another block is the
+ * last each time. */
 START_TEST(order_of_blocks_is_nothing)
 {
-    size_t bytes, again;
-    for (int i = 0; i < SHAPE_COUNT; i++) {
-        unsigned char *first = run_bits(&SHAPES[i], &FORMS[6], &bytes);
-        setenv("LS_EMULATED_ORDER", "backward", 1);
-        unsigned char *second = run_bits(&SHAPES[i], &FORMS[6], &again);
+    const shape *s = &SHAPES[_i];
+    size_t bytes;
+    unsigned char *first = run_bits(LS_F16, s, &FORMS[6], 1, &bytes);
+    int seeds = s->rows * s->channels < 10000 ? 50 : 2;
+    for (int seed = -1; seed < seeds; seed++) {
+        char order[16];
+        snprintf(order, sizeof order, seed < 0 ? "backward" : "%d", seed);
+        setenv("LS_EMULATED_ORDER", order, 1);
+        expect_bits(first, bytes, LS_F16, s, &FORMS[6], 1, order);
         unsetenv("LS_EMULATED_ORDER");
-        ck_assert_uint_eq(bytes, again);
-        ck_assert_int_eq(memcmp(first, second, bytes), 0);
-        free(first);
-        free(second);
     }
+    free(first);
+}
+END_TEST
+
+/* Partial sums merged by the sweep's last blocks, and by launches of their own. */
+START_TEST(folded_merges_have_the_same_bits)
+{
+    for (int i = 0; i < FORM_COUNT; i++) {
+        for (int group = 1; group <= 2; group++) {
+            form apart = FORMS[i];
+            ls_dtype type = TYPES[(i + group + _i) % 3];
+            size_t bytes;
+            apart.apart = true;
+            unsigned char *bits = run_bits(type, &SHAPES[_i], &apart, group, &bytes);
+            expect_bits(bits, bytes, type, &SHAPES[_i], &FORMS[i], group, "folded");
+            free(bits);
+        }
+    }
+}
+END_TEST
+
+START_TEST(folded_merges_of_many_blocks)
+{
+    form apart = FORMS[6];
+    size_t bytes;
+    apart.apart = true;
+    unsigned char *bits = run_bits(LS_F16, &MANY_BLOCKS, &apart, 1, &bytes);
+    for (int seed = 0; seed < 3; seed++) {
+        char order[16];
+        snprintf(order, sizeof order, "%d", seed);
+        setenv("LS_EMULATED_ORDER", order, 1);
+        expect_bits(bits, bytes, LS_F16, &MANY_BLOCKS, &FORMS[6], 1, order);
+        unsetenv("LS_EMULATED_ORDER");
+    }
+    free(bits);
+}
+END_TEST
+
+/* Each block of 128 rows has one gradient that is not 0: in block b < 16 a large one (2^60 and
+ * more, from the eighth on 2^100), in block b + 16 the same with the other sign and, of the first
+ * eight, its last bit flipped, 2^37; 3 and 5 in the last two. Added by halves, the lanes leave
+ * these last bits alone; 3 and 5 are lost to the large ones whose lanes they share. In other orders
+ * the last bits are lost to 2^100. */
+static double *cancelling_gradients(int64_t rows, int channels)
+{
+    double *dy = calloc((size_t)(rows * channels), sizeof *dy);
+    ck_assert_ptr_nonnull(dy);
+    for (int64_t b = 0; 128 * b < rows; b++) {
+        for (int c = 0; c < channels; c++) {
+            double large = ldexp(1 + (double)((7 * (b % 16) + c) % 16) / 16, b % 16 < 8 ? 60 : 100);
+            double moved = b % 16 < 8 ? 0x1p37 : 0;
+            dy[128 * b * channels + c] = b < 16 ? large : b < 32 ? moved - large : b == 32 ? 3 : 5;
+        }
+    }
+    return dy;
+}
+
+START_TEST(lanes_are_added_by_halves)
+{
+    rank r;
+    form f = {.apart = _i == 1};
+    make(&r, 0, 1, LS_F32, &MANY_BLOCKS, &f);
+    free(r.dy_value);
+    r.dy_value = cancelling_gradients(MANY_BLOCKS.rows, MANY_BLOCKS.channels);
+    place_fill(&r.dy, r.dy_value);
+    run_forward(&r, 1);
+    run_backward(&r, 1);
+    double *bias = place_read(&r.parameter[0][5]);
+    for (int c = 0; c < MANY_BLOCKS.channels; c++) {
+        PLACE_CHECK(bias[c] == 8 * 0x1p37, "the sum of channel %d is %g", c, bias[c]);
+    }
+    free(bias);
+    drop(&r);
+}
+END_TEST
+
+/* Launches of a call, which is recorded only. */
+static int launches(const ls_norm_call *call,
+                    ls_status (*enqueue)(cudaStream_t where, const ls_norm_call *call))
+{
+    cudaGraph_t graph;
+    size_t count = 0;
+    ck_assert_int_eq(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    ck_assert_int_eq(enqueue(stream, call), LS_OK);
+    ck_assert_int_eq(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    ck_assert_int_eq(cudaGraphGetNodes(graph, NULL, &count), cudaSuccess);
+    cudaGraphDestroy(graph);
+    return (int)count;
+}
+
+/* ResNet-50 at 224 and batch 256 on an H200: 106 launches would merge partial sums, 15 are left. */
+START_TEST(most_merges_are_folded)
+{
+    static const struct {
+        int pixels, channels, norms, dual; /* dual: pairs among them that are one operation */
+        int apart;                         /* forward */
+    } sizes[] = {
+        {112 * 112, 64, 1, 0, 1}, {56 * 56, 64, 6, 0, 6},   {56 * 56, 256, 4, 1, 0},
+        {56 * 56, 128, 1, 0, 1},  {28 * 28, 128, 7, 0, 7},  {28 * 28, 512, 5, 1, 0},
+        {28 * 28, 256, 1, 0, 0},  {14 * 14, 256, 11, 0, 0}, {14 * 14, 1024, 7, 1, 0},
+        {14 * 14, 512, 1, 0, 0},  {7 * 7, 512, 5, 0, 0},    {7 * 7, 2048, 4, 1, 0},
+    };
+    int norms = 0, dual = 0, forward = 0, backward = 0;
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        ls_norm_call call = {.type = LS_F16,
+                             .rows = 256 * (int64_t)sizes[i].pixels,
+                             .channels = sizes[i].channels,
+                             .processors = 132,
+                             .group = 1,
+                             .fold_bytes = LS_NORM_FOLD_BYTES};
+        int extra = (launches(&call, ls_norm_statistics) - 1) * sizes[i].norms;
+        ck_assert_int_eq(extra, sizes[i].apart);
+        forward += extra;
+        backward += (launches(&call, ls_norm_sums) - 1) * (sizes[i].norms - 2 * sizes[i].dual);
+        call.dual = true;
+        backward += (launches(&call, ls_norm_sums) - 1) * sizes[i].dual;
+        ck_assert_int_eq(launches(&call, ls_norm_statistics), sizes[i].apart > 0 ? 3 : 2);
+        call.fold_bytes = 0;
+        ck_assert_int_eq(launches(&call, ls_norm_statistics), 3);
+        ck_assert_int_eq(launches(&call, ls_norm_sums), 2);
+        norms += sizes[i].norms;
+        dual += sizes[i].dual;
+    }
+    ck_assert_int_eq(norms, 53);
+    ck_assert_int_eq(dual, 4);
+    ck_assert_int_eq(forward, 15);
+    ck_assert_int_eq(backward, 0);
 }
 END_TEST
 
@@ -600,7 +757,11 @@ int main(void)
     tcase_add_test(norm, large_means);
     tcase_add_loop_test(norm, ranks_share_statistics, 0, 4);
     tcase_add_loop_test(norm, statistics_from_a_products_sums, 0, 20);
-    tcase_add_test(norm, order_of_blocks_is_nothing);
+    tcase_add_loop_test(norm, order_of_blocks_is_nothing, 0, SHAPE_COUNT);
+    tcase_add_loop_test(norm, folded_merges_have_the_same_bits, 0, SHAPE_COUNT);
+    tcase_add_test(norm, folded_merges_of_many_blocks);
+    tcase_add_loop_test(norm, lanes_are_added_by_halves, 0, 2);
+    tcase_add_test(norm, most_merges_are_folded);
     tcase_add_test(norm, non_finite_stays_in_its_channel);
     Suite *suite = suite_create("cuda_norm");
     suite_add_tcase(suite, norm);
