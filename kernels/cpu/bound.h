@@ -9,7 +9,9 @@
 
 /* The convolutions of `network` at options->batch x height x width, forward, backward data (except
  * for the image) and backward weights, the primitives that a plan uses, back to back in their
- * blocked layouts in f32 with nothing between them: no packing, no batch norm, no linear layer.
+ * blocked layouts with nothing between them: no packing, no batch norm, no linear layer. In f32, or
+ * in options->activation where all of them run on the processor's units for it; else
+ * LS_ERR_UNSUPPORTED.
  * threads: as in ls_backend_options; repeats: at least 1, after one that is not counted. Writes the
  * median of the repeats in milliseconds. LS_ERR_USAGE for bad counts, or plan_create's status. */
 typedef ls_status ls_cpu_bound_fn(const ls_network *network, const ls_plan_options *options,

@@ -524,15 +524,25 @@ ls_status ls_conv_backward_weights(ls_conv *conv, const void *in, const void *ou
     return LS_OK;
 }
 
+bool ls_conv_is_direct(const ls_conv *conv)
+{
+    bool direct = true;
+    for (int which = 0; which < 3; which++) {
+        direct =
+            direct && (conv->pass[which].product == NULL || conv->pass[which].type == conv->type);
+    }
+    return direct;
+}
+
 ls_status ls_conv_product_only(ls_conv *conv, ls_dnn_pass which, void *in, void *out)
 {
-    LS_ASSERT(conv->type == LS_F32);
+    LS_ASSERT(conv->pass[which].type == conv->type);
     conv_pass *pass = &conv->pass[which];
     ls_arena used = {0};
     operand from = operand_take(conv, &used, in, true, pass);
     operand to = operand_take(conv, &used, out, false, pass);
     void *scratch = scratch_take(conv, &used, ls_dnn_product_about(pass->product)->scratch_bytes);
-    float *weight =
+    void *weight =
         which == LS_DNN_BACKWARD_WEIGHTS
             ? scratch_take(conv, &used, ls_dnn_product_about(pass->product)->weight_bytes)
             : pass->packed;

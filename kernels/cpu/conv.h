@@ -39,8 +39,10 @@ ls_status ls_conv_backward_data(ls_conv *conv, void *in_grad, const void *out_gr
 ls_status ls_conv_backward_weights(ls_conv *conv, const void *in, const void *out_grad,
                                    const ls_tensor *grad);
 
-/* One pass without packing, unpacking or reordering, for timing: f32 activations only; the weight
- * has arbitrary values. */
+/* Whether every pass takes the activations in their own type. */
+bool ls_conv_is_direct(const ls_conv *conv);
+/* One pass without packing, unpacking or reordering, for timing, of a direct convolution; the
+ * weight has arbitrary values. */
 ls_status ls_conv_product_only(ls_conv *conv, ls_dnn_pass which, void *in, void *out);
 
 #endif

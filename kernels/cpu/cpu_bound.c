@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "kernels/core/clock.h"
+#include "kernels/core/half.h"
 #include "kernels/core/sort.h"
 #include "kernels/core/log.h"
 #include "bound.h"
@@ -33,27 +34,53 @@ static ls_status run_once(ls_plan *plan)
     return LS_OK;
 }
 
+static float number(size_t i)
+{
+    return (float)((i * 2654435761u >> 8) & 0xffff) * 0x1p-16f - 0.5f;
+}
+
 /* Nonzero values, because a processor draws less power on zeros and clocks higher. */
 static void fill(float *value, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        value[i] = (float)((i * 2654435761u >> 8) & 0xffff) * 0x1p-16f - 0.5f;
+        value[i] = number(i);
     }
 }
 
-static void fill_arena(const ls_arena *arena)
+static void fill_arena(const ls_arena *arena, ls_dtype type)
 {
-    fill((float *)(void *)arena->base, arena->bytes / sizeof(float));
+    if (type == LS_F32) {
+        fill((float *)(void *)arena->base, arena->bytes / sizeof(float));
+        return;
+    }
+    uint16_t *value = (uint16_t *)(void *)arena->base;
+    for (size_t i = 0; i < arena->bytes / sizeof *value; i++) {
+        value[i] = type == LS_F16 ? ls_half_f32_to_fp16(number(i)) : ls_half_f32_to_bf16(number(i));
+    }
+}
+
+static ls_status check_direct(const ls_plan *plan)
+{
+    for (int i = 0; i < plan->lower.op_count; i++) {
+        const ls_op *op = &plan->lower.op[i];
+        if (op->kind == LS_OP_CONV && !ls_conv_is_direct(ls_plan_work(plan, op)->conv)) {
+            return ls_log_fail(LS_ERR_UNSUPPORTED, "no bound in %s: layer %s is multiplied in f32",
+                               ls_dtype_label(plan->options.activation),
+                               plan->network->layer[op->layer].name);
+        }
+    }
+    return LS_OK;
 }
 
 static ls_status measure(ls_plan *plan, int repeats, double *ms_median)
 {
     double *ms = malloc((size_t)repeats * sizeof *ms);
     LS_TRY_MEMORY(ms != NULL, "%d repeats", repeats);
-    fill_arena(&plan->activations);
-    fill_arena(&plan->gradients);
-    fill_arena(&plan->packed);
-    ls_status status = run_once(plan);
+    fill_arena(&plan->activations, plan->options.activation);
+    fill_arena(&plan->gradients, plan->options.activation);
+    fill_arena(&plan->packed, plan->options.activation);
+    ls_status status = check_direct(plan);
+    LS_THEN(status, run_once(plan));
     for (int i = 0; i < repeats && status == LS_OK; i++) {
         int64_t start = ls_clock_ns();
         status = run_once(plan);
@@ -75,7 +102,6 @@ ls_status ls_cpu_convolutions_ms(const ls_network *network, const ls_plan_option
     const ls_backend_api *api = ls_backend_entry();
     ls_backend_options how = {.threads = threads, .local_ranks = 1};
     ls_plan_options plain = *options;
-    plain.activation = LS_F32;
     plain.norm_sync = NULL;
     ls_backend *backend = NULL;
     LS_TRY(api->open(&how, &backend));

@@ -20,23 +20,34 @@
 #include "reference/data/loader.h"
 #include "reference/model/model.h"
 #include "reference/files/safetensors.h"
+#include "reference/state/device.h"
 #include "suite/run/command_line.h"
 #include "suite/run/run.h"
 
-enum { PAIRS_MAX = 64, STEPS_MAX = 64, OURS = 0, PEER = 1, NUM_CLASSES = 10 };
+enum { PAIRS_MAX = 64, STEPS_MAX = 64, NUM_CLASSES = 10 };
 
-/* The values to compare. Warm-up steps do not count: PyTorch's DDP rebuilds its buckets in the
- * second step, and oneDNN compiles its kernels in the first. */
+/* Ours at O0, in the same pairs, is what a half level is compared with too. */
+typedef enum trainer { OURS, PEER, OURS_O0, TRAINERS } trainer;
+
+/* The values to compare; at half levels PyTorch runs under autocast, channels last. Warm-up steps
+ * do not count: PyTorch's DDP rebuilds its buckets in the second step, and oneDNN compiles its
+ * kernels in the first. */
 typedef struct setting {
     const char *label, *arch;
     int image_size, batch_size, ranks, threads, warmup_steps, timed_steps;
+    int level; /* ours; above 0: bf16 on the processor's units for it */
 } setting;
 
 static const setting settings[] = {
-    {"resnet50.224.b16.t2", "resnet50", 224, 16, 1, 2, 2, 3},
-    {"resnet18.32.b32.t2", "resnet18", 32, 32, 1, 2, 4, 16},
-    {"resnet18.32.b32.r2", "resnet18", 32, 32, 2, 1, 4, 16},
+    {"resnet50.224.b16.t2", "resnet50", 224, 16, 1, 2, 2, 3, 0},
+    {"resnet18.32.b32.t2", "resnet18", 32, 32, 1, 2, 4, 16, 0},
+    {"resnet18.32.b32.r2", "resnet18", 32, 32, 2, 1, 4, 16, 0},
+    {"resnet50.224.b16.t2.bf16.o1", "resnet50", 224, 16, 1, 2, 2, 3, 1},
+    {"resnet50.224.b16.t2.bf16.o2", "resnet50", 224, 16, 1, 2, 2, 3, 2},
+    {"resnet18.64.b32.t2.bf16.o2", "resnet18", 64, 32, 1, 2, 3, 8, 2},
+    {"resnet18.64.b32.r2.bf16.o2", "resnet18", 64, 32, 2, 1, 3, 8, 2},
 };
+enum { SETTINGS = sizeof settings / sizeof *settings };
 
 typedef struct asked {
     int pairs;          /* runs of each trainer, alternating, 1 to PAIRS_MAX */
@@ -125,7 +136,9 @@ static void describe(const setting *what, int who, const place *place, int pair,
     ls_path_program(program, sizeof program);
     memset(job, 0, sizeof *job);
     ls_text_put(job->id, sizeof job->id, "%s.%02d.%d.%s", what->label, pair, steps,
-                who == OURS ? "lockstep" : "pytorch");
+                who == OURS   ? "lockstep"
+                : who == PEER ? "pytorch"
+                              : "lockstep-o0");
     ls_text_put(job->label, sizeof job->label, "%s", job->id);
     job->world = what->ranks;
     job->local_nodes = 1;
@@ -133,7 +146,8 @@ static void describe(const setting *what, int who, const place *place, int pair,
     job->limit_s = 600; /* a hundred times the slowest measured step */
     job->grace_s = 5;
     ls_text_put(job->directory, sizeof job->directory, "%s/%s", place->folder, job->id);
-    if (who == OURS) {
+    int level = who == OURS_O0 ? 0 : who == PEER && what->level > 0 ? 1 : what->level;
+    if (who != PEER) {
         ls_words_add(&job->command, "%s/lockstep-train", program);
     } else {
         ls_words_add(&job->command, "%s", place->options->python);
@@ -145,7 +159,11 @@ static void describe(const setting *what, int who, const place *place, int pair,
     ls_words_add(&job->command, "--batch-size=%d", what->batch_size);
     ls_words_add(&job->command, "--num-classes=%d", NUM_CLASSES);
     ls_words_add(&job->command, "--steps=%d", steps);
-    ls_words_add(&job->command, "--opt-level=O0");
+    ls_words_add(&job->command, "--opt-level=O%d", level);
+    if (level > 0) {
+        ls_words_add(&job->command, "--half=bf16");
+        ls_words_add(&job->command, who == PEER ? "--channels-last" : "--half-math=native");
+    }
     ls_words_add(&job->command, "--lr=0.01");
     ls_words_add(&job->command, "--bucket-cap-mb=25");
     ls_words_add(&job->command, "--device=cpu");
@@ -209,7 +227,7 @@ static ls_status run_bound(const setting *what, double *images_per_s)
     const ls_plan_options plan = {.batch = what->batch_size,
                                   .height = what->image_size,
                                   .width = what->image_size,
-                                  .activation = LS_F32};
+                                  .activation = what->level > 0 ? LS_BF16 : LS_F32};
     double ms = 0;
     /* as many repeats as timed steps; the threads of all ranks, which share the cores */
     ls_status status =
@@ -223,7 +241,7 @@ static ls_status run_bound(const setting *what, double *images_per_s)
 
 static ls_status run_setting(const setting *what, const place *place, FILE *table)
 {
-    measured seen[2] = {{0}, {0}};
+    measured seen[TRAINERS] = {{0}, {0}, {0}};
     double bound[PAIRS_MAX];
     int pairs = place->options->pairs;
     LS_TEXT(folder, PATH_MAX, "%s/%s.batches", place->folder, what->label);
@@ -235,6 +253,9 @@ static ls_status run_setting(const setting *what, const place *place, FILE *tabl
         LS_TRY(run_one(what, first, place, pair, steps, &seen[first]));
         LS_TRY(run_bound(what, &bound[pair]));
         LS_TRY(run_one(what, 1 - first, place, pair, steps, &seen[1 - first]));
+        if (what->level > 0) {
+            LS_TRY(run_one(what, OURS_O0, place, pair, steps, &seen[OURS_O0]));
+        }
         LS_TRY(run_one(what, first, place, pair, 1, &seen[first]));
         LS_TRY(run_one(what, 1 - first, place, pair, 1, &seen[1 - first]));
     }
@@ -252,6 +273,12 @@ static ls_status run_setting(const setting *what, const place *place, FILE *tabl
            what->label, ours.value, peer.value, ratio.value, ratio.low, ratio.high, most.value,
            ours.value / most.value, seen[OURS].rss_mb, seen[PEER].rss_mb, start_ours_s,
            start_peer_s);
+    if (what->level > 0) {
+        ls_stats_interval o0 = ls_stats_ratio(seen[OURS].images_per_s, pairs,
+                                              seen[OURS_O0].images_per_s, pairs, what->label);
+        printf("    O%d in bf16 is %.2f times [%.2f, %.2f] Lockstep's own O0\n", what->level,
+               o0.value, o0.low, o0.high);
+    }
     if (what->ranks > 1) {
         const char *transport = seen[OURS].transport;
         printf("    gradients: Lockstep by %s%s, PyTorch by Gloo over TCP\n", transport,
@@ -273,13 +300,25 @@ static bool is_wanted(const asked *options, const setting *what)
 static ls_status check_only(const asked *options)
 {
     int wanted = 0;
-    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
+    char known[256] = "";
+    for (int i = 0; i < SETTINGS; i++) {
         wanted += is_wanted(options, &settings[i]);
+        ls_text_add(known, sizeof known, "%s%s", i > 0 ? ", " : "", settings[i].label);
     }
     if (wanted == 0) {
-        return ls_log_fail(LS_ERR_USAGE, "--only '%s': allowed: %s, %s, %s", options->only,
-                           settings[0].label, settings[1].label, settings[2].label);
+        return ls_log_fail(LS_ERR_USAGE, "--only '%s': allowed: %s", options->only, known);
     }
+    return LS_OK;
+}
+
+/* Whether the CPU backend multiplies bf16 on units for it. */
+static ls_status find_units(bool *out)
+{
+    ls_device cpu;
+    const ls_backend_options options = {.threads = 1, .local_ranks = 1};
+    LS_TRY(ls_device_open("cpu", &options, &cpu));
+    *out = !ls_device_emulates(&cpu.info, LS_BF16);
+    ls_device_close(&cpu);
     return LS_OK;
 }
 
@@ -297,18 +336,24 @@ static ls_status run_all(const asked *options)
     FILE *table = ls_file_create(path);
     LS_TRY_FILE(table);
     fprintf(table,
-            "# Training speed compared with PyTorch, O0, median of %d runs in turn\n"
+            "# Training speed compared with PyTorch, median of %d runs in turn\n"
             "# setting lockstep_img_per_s pytorch_img_per_s ratio ratio_low ratio_high "
             "convolutions_img_per_s share_of_convolutions lockstep_rss_mb pytorch_rss_mb "
             "lockstep_one_step_s pytorch_one_step_s\n",
             options->pairs);
-    printf("%d pairs in turn, O0 in f32, reading of data left out on both sides; the convolutions\n"
-           "alone (forward, both backwards, in oneDNN) are timed between the two of each pair.\n",
-           options->pairs);
+    printf(
+        "%d pairs in turn, O0 in f32 unless the setting names a level, reading of data left out\n"
+        "on both sides; the convolutions alone (forward, both backwards, in oneDNN) are timed\n"
+        "between the two of each pair.\n",
+        options->pairs);
     fflush(stdout);
-    ls_status status = LS_OK;
-    for (size_t i = 0; i < sizeof settings / sizeof settings[0] && status == LS_OK; i++) {
-        if (is_wanted(options, &settings[i])) {
+    bool units = false;
+    ls_status status = find_units(&units);
+    for (int i = 0; i < SETTINGS && status == LS_OK; i++) {
+        if (is_wanted(options, &settings[i]) && settings[i].level > 0 && !units) {
+            printf("%s\n    left out: this CPU, or its oneDNN, has no units for bf16\n",
+                   settings[i].label);
+        } else if (is_wanted(options, &settings[i])) {
             status = run_setting(&settings[i], &place, table);
         }
     }

@@ -43,6 +43,7 @@ def option_parser():
     add("--accumulate", type=protocol.positive, default=1)
     add("--compress", choices=("none", "fp16", "bf16"), default="none")
     add("--sync-bn", action="store_true")
+    add("--channels-last", action="store_true")
     add("--find-unused", action="store_true")
     add("--broadcast-buffers", nargs="?", const=True, type=boolean)
     add("--delay-allreduce", action="store_true")
@@ -170,7 +171,8 @@ class Trainer:
             for module in model.modules() if o.opt_level == "O2" else ():
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
                     module.float()
-        return model.to(o.device)
+        last = torch.channels_last if o.channels_last else torch.preserve_format
+        return model.to(o.device, memory_format=last)
 
     def make_masters(self):
         """O2: f32 copies of all parameters, by name; else none."""
@@ -339,6 +341,8 @@ class Trainer:
     def micro_step(self, step, micro):
         """One batch: forward and backward, reduced with the last one of the step."""
         images, target = (t.to(self.options.device) for t in self.batch(step, micro))
+        if self.options.channels_last:
+            images = images.to(memory_format=torch.channels_last)
         last = micro + 1 == self.options.accumulate
         quiet = contextlib.nullcontext() if last or not self.distributed else self.wrapped.no_sync()
         with quiet:
