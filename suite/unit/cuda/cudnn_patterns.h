@@ -105,6 +105,19 @@ static inline void data_norm(fused *g)
     data_relu_norm(g, false);
 }
 
+/* The same where the ReLU is open as the stored output says, whatever a recomputed one would say.
+ */
+static inline void data_relu_of_stored_norm(fused *g)
+{
+    int channels = g->shape->in_channels;
+    dnn w = weight(g), dy = output(g, g->type, IN_MEMORY), dx = input(g, WITHIN);
+    dnn x = input(g, IN_MEMORY), y = input(g, IN_MEMORY), masked = input(g, IN_MEMORY), part[3];
+    convolution(g, LS_CONV_BACKWARD_DATA, dx, w, dy, 0);
+    per_channels(g, 3, channels, part); /* mean, 1 / deviation, scale */
+    pointwise(g, CUDNN_POINTWISE_RELU_BWD, y, dx, masked);
+    norm_sums(g, x, masked, part[0], part[1], part[2]);
+}
+
 static inline void data_add_norm(fused *g)
 {
     data_relu_norm(g, true);
@@ -178,6 +191,9 @@ static const struct pattern {
      data_onto_add, true, false},
     {"data+relu+norm", "ConvBwdData -> RELU_BWD -> BN_BWD_WEIGHTS (DgradDreluBNBwdWeight)",
      data_norm, true, false},
+    {"data+relu-of-y+norm",
+     "the same with RELU_BWD by the stored output of the ReLU, not recomputed",
+     data_relu_of_stored_norm, true, false},
     {"data+add+relu+norm", "the same with ADD of a second gradient before RELU_BWD", data_add_norm,
      true, false},
     {"weights", "ConvBwdFilter", weights, false, false},
