@@ -156,15 +156,18 @@ stage_A() {
     LS_CUDNN_ADD=0 && export LS_CUDNN_ADD
     speed o2.no-add "$BATCH" --opt-level=O2 $half --cudnn-benchmark --engines="$folder/engines.no-add.txt"
     unset LS_CUDNN_ADD
+    speed o2.fuse "$BATCH" --opt-level=O2 $half $timed --fuse
     speed o2.audit "$BATCH" --opt-level=O2 $half $timed --audit=1:20:$((warmup + 5))
     layers f16 --type f16
     layers f16.all --type f16 --all
+    layers f16.fuse --type f16 --fuse --all
     if [ -z "$emulated" ]; then
         conform timed-shape 120 --case 'gradients.o2.timed-shape'
         conform kernels 150 --case 'kernels.*'
     else
         conform kernels 60 --case 'kernels.exact.*'
     fi
+    conform fused 60 --case 'gradients.fused.o?.w1.*' --case 'audit.fused.o?'
     speed o1 "$BATCH" --opt-level=O1 $half $timed
     speed o0 "$BATCH" --opt-level=O0 $timed
 }
