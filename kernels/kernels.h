@@ -250,7 +250,13 @@ typedef struct ls_observed_norm {
 /* Operands and results in backend memory, NULL where there is none. Activations are stored as
  * [N][C/block][H][W][block]: NHWC where block = C. The image-side geometry is in_*, the other
  * out_*, in backward too; channels are those stored, of the image and its weights `plain_channels`
- * of them are real. */
+ * of them are real.
+ *
+ * stem_blocks: the first convolution, of 7x7, stride 2, padding 3, is computed as one of 4x4,
+ * stride 1, no padding (ls_lower_stem_blocks), and that is its geometry here. With P plain
+ * channels, channel (2 dy + dx) P + c of stored pixel (Y, X) is channel c of the image at
+ * (2Y + dy - 3, 2X + dx - 3), 0 outside; of tap (a, b) of the weight it is tap (2a + dy, 2b + dx),
+ * 0 beyond 7x7, where gradients are dropped; channels from 4 P on are 0. */
 typedef struct ls_observed {
     ls_observed_kind kind;
     int layer; /* of the network; -1: several */
@@ -259,6 +265,7 @@ typedef struct ls_observed {
     int out_channels, out_height, out_width, kernel, stride, pad;
     int in_block, out_block;
     bool relu, dual, given; /* given: mask or tap are read, not written */
+    bool stem_blocks;       /* IMAGE, WEIGHT, CONV, CONV_WEIGHTS, UNPACK */
     const void *x, *residual;
     ls_image_format x_format; /* IMAGE */
     void *y;
@@ -333,7 +340,7 @@ typedef struct ls_scaler_config {
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-enum { LS_BACKEND_ABI = 16 };
+enum { LS_BACKEND_ABI = 17 };
 
 typedef struct ls_backend_api {
     int abi;          /* LS_BACKEND_ABI */

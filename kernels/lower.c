@@ -348,6 +348,22 @@ int ls_lower_layer_of_branch(const ls_network *network, int branch, ls_layer_kin
     return -1;
 }
 
+bool ls_lower_stem_blocks(const ls_network *network, const ls_plan_options *options)
+{
+    int readers = 0;
+    bool fits =
+        network->layer[0].channels == 3 && options->height % 2 == 0 && options->width % 2 == 0;
+    for (int i = 1; i < network->layer_count; i++) {
+        const ls_layer *layer = &network->layer[i];
+        if (layer->input[0] == 0 || layer->input[1] == 0) {
+            readers++;
+            fits = fits && layer->kind == LS_LAYER_CONV && layer->kernel == 7 &&
+                   layer->stride == 2 && layer->pad == 3;
+        }
+    }
+    return fits && readers == 1;
+}
+
 ls_observed_kind ls_lower_observed_kind(const ls_op *op)
 {
     static const ls_observed_kind kind[] = {

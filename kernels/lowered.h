@@ -94,6 +94,10 @@ ls_status ls_grad_layout_choose(ls_lower *lower, const ls_lower_backend *backend
 
 /* Whether the layers can be lowered with activations of that type; `why` receives the reason. */
 bool ls_lower_supports(const ls_network *network, ls_dtype activation, char *why, size_t why_bytes);
+/* Whether only one convolution reads the image, of 7x7, stride 2 and padding 3 over 3 channels of
+ * even height and width. With a row and a column of zeros its kernel is one of 4x4, stride 1 and no
+ * padding, over blocks of 2x2 pixels as channels: the stem of ResNet on ImageNet. */
+bool ls_lower_stem_blocks(const ls_network *network, const ls_plan_options *options);
 /* Operations, slots and the layout of gradients. LS_ERR_USAGE if an image is too small for a
  * kernel, LS_ERR_UNSUPPORTED for an unknown kind of layer. */
 ls_status ls_lower_create(const ls_network *network, const ls_plan_options *options,

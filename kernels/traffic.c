@@ -158,11 +158,8 @@ static void add(model *m, ls_traffic_part part, const ls_op *op, double bytes)
 
 static bool is_blocked_stem(const model *m, const ls_op *op)
 {
-    const ls_layer *layer = &m->lower->network->layer[op->layer];
-    const ls_slot *in = &m->lower->slot[op->in];
-    return (m->ways & LS_TRAFFIC_BLOCKED_STEM) && op->kind == LS_OP_CONV && is_image(m, op->in) &&
-           layer->kernel == 7 && layer->stride == 2 && layer->pad == 3 && in->channels == 3 &&
-           in->height % 2 == 0 && in->width % 2 == 0;
+    return (m->ways & LS_TRAFFIC_BLOCKED_STEM) && is_image(m, op->in) &&
+           ls_lower_stem_blocks(m->lower->network, &m->lower->options);
 }
 
 /* A product as it runs: its input in memory, and the terms of one output. */

@@ -191,9 +191,13 @@ ls_status ls_batch_unpack(ls_plan *plan, ls_stream *stream, int slot)
     const ls_slot *image = &plan->lower.slot[layer];
     LS_TRY(recorded ? LS_OK : ls_batch_wait(plan, stream, slot));
     LS_TRY(ls_observe_image(plan, stream, batch->images, false));
-    LS_TRY(ls_input_pack(s, plan->options.activation, ls_plan_at(plan, layer), batch->images,
-                         &plan->format, plan->options.batch, image->channels, image->height,
-                         image->width));
+    void *packed = ls_plan_at(plan, layer);
+    ls_dtype type = plan->options.activation;
+    LS_TRY(plan->stem_blocks
+               ? ls_input_pack_blocks(s, type, packed, batch->images, &plan->format,
+                                      plan->options.batch, image->height, image->width)
+               : ls_input_pack(s, type, packed, batch->images, &plan->format, plan->options.batch,
+                               image->channels, image->height, image->width));
     LS_TRY(ls_observe_image(plan, stream, batch->images, true));
     LS_CUDA(cudaMemcpyAsync(plan->target, batch->target, target_bytes(plan),
                             cudaMemcpyDeviceToDevice, s));

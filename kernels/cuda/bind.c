@@ -21,7 +21,8 @@ static ls_weight weight_of(const ls_plan *plan, const ls_op *op, const ls_tensor
                        .out = layer->channels,
                        .in = plan->lower.slot[op->in].channels,
                        .stored_in = ls_work_stored_channels(plan, op->in),
-                       .kernel = op->kind == LS_OP_CONV ? layer->kernel : 1};
+                       .kernel = op->kind == LS_OP_CONV ? layer->kernel : 1,
+                       .stem_blocks = ls_work_reads_blocks(plan, op)};
 }
 
 /* Whether a product can read or write the tensor in place. */
@@ -32,18 +33,13 @@ static bool serves(const ls_plan *plan, const ls_weight *weight)
            (uintptr_t)weight->plain.data % OPERAND_ALIGN == 0;
 }
 
-static int64_t packed_elements(const ls_weight *weight)
-{
-    return (int64_t)weight->out * weight->kernel * weight->kernel * weight->stored_in;
-}
-
 /* The tensor itself, or its memory in the product's order: then it is converted with the table. */
 static void *choose_operand(const ls_plan *plan, const ls_weight *weight, ls_weight_table *table)
 {
     if (serves(plan, weight)) {
         return weight->plain.data;
     }
-    int64_t elements = packed_elements(weight);
+    int64_t elements = ls_weight_packed_count(weight);
     table->most = elements > table->most ? elements : table->most;
     table->host[table->count++] = *weight;
     return weight->packed;

@@ -6,6 +6,7 @@
 
 #include "kernels/core/log.h"
 #include "conv_parts.h"
+#include "ops.h"
 
 /* The last execution's pointers in a cuDNN descriptor. */
 typedef struct packed {
@@ -37,6 +38,19 @@ static ls_conv_key key_of(const ls_backend *backend, const ls_conv_shape *shape,
                          .deterministic = backend->deterministic,
                          .tf32 = backend->tf32,
                          .workspace_limit = backend->workspace_limit};
+}
+
+ls_conv_shape ls_conv_stem_blocks(const ls_conv_shape *stem)
+{
+    ls_conv_shape shape = *stem;
+    LS_ASSERT(stem->kernel == 7 && stem->stride == 2 && stem->pad == 3);
+    shape.in_channels = LS_INPUT_BLOCK_CHANNELS;
+    shape.in_height = ls_input_blocks(stem->in_height);
+    shape.in_width = ls_input_blocks(stem->in_width);
+    shape.kernel = 4;
+    shape.stride = 1;
+    shape.pad = 0;
+    return shape;
 }
 
 bool ls_conv_adds(ls_backend *backend, const ls_conv_shape *shape, ls_dtype type)

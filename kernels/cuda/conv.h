@@ -22,6 +22,8 @@ typedef enum ls_conv_dx {
     LS_CONV_DX_ADDED,   /* added to the values in the buffer; the sum is rounded once */
 } ls_conv_dx;
 
+/* The stem as a product over blocks of pixels (ls_lower_stem_blocks; ops.h, input.cu). */
+ls_conv_shape ls_conv_stem_blocks(const ls_conv_shape *stem);
 /* Whether there is an engine for LS_CONV_DX_ADDED; LS_CUDNN_ADD=0 in the environment: never. */
 bool ls_conv_adds(ls_backend *backend, const ls_conv_shape *shape, ls_dtype type);
 /* Creates plans for forward, backward data (unless LS_CONV_DX_NONE) and backward weights. Equal

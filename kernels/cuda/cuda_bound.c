@@ -317,7 +317,8 @@ static ls_status make_marks(measuring *m, int repeats)
     LS_TRY_MEMORY(m->mark != NULL && m->pass != NULL && m->ms != NULL && m->traffic != NULL,
                   "%d marks", m->mark_room);
     m->traffic_count =
-        ls_traffic_list(lower, ls_work_stored_channels(m->plan, lower->op[0].in), 0, m->traffic);
+        ls_traffic_list(lower, ls_work_stored_channels(m->plan, lower->op[0].in),
+                        m->plan->stem_blocks ? LS_TRAFFIC_BLOCKED_STEM : 0, m->traffic);
     for (int i = 0; i < m->mark_room; i++) {
         LS_CUDA(cudaEventCreate(&m->mark[i]));
     }

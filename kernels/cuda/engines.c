@@ -5,7 +5,14 @@
 #include "kernels/core/log.h"
 #include "plan_parts.h"
 
-enum { LINE_BYTES = 1024 };
+enum { LINE_BYTES = 1024, NAME_BYTES = 64 };
+
+/* The layer, and whether it is the stem over blocks, whose engines are of another shape. */
+static void name_product(const ls_plan *plan, const ls_op *op, char *name, size_t bytes)
+{
+    snprintf(name, bytes, "%s%s", plan->network->layer[op->layer].name,
+             ls_work_reads_blocks(plan, op) ? " in blocks" : "");
+}
 
 ls_status ls_engines_export(ls_plan *plan, const char **text)
 {
@@ -15,10 +22,11 @@ ls_status ls_engines_export(ls_plan *plan, const char **text)
         if (plan->work[i].conv == NULL) {
             continue;
         }
-        char line[LINE_BYTES];
+        char line[LINE_BYTES], name[NAME_BYTES];
         ls_conv_choice(plan->work[i].conv, line, sizeof line);
-        int written = snprintf(plan->engines + used, LS_PLAN_TEXT_BYTES - used, "%s: %s\n",
-                               plan->network->layer[plan->lower.op[i].layer].name, line);
+        name_product(plan, &plan->lower.op[i], name, sizeof name);
+        int written =
+            snprintf(plan->engines + used, LS_PLAN_TEXT_BYTES - used, "%s: %s\n", name, line);
         used += (size_t)written;
         if (used >= LS_PLAN_TEXT_BYTES) {
             return ls_log_fail(LS_ERR_UNSUPPORTED,
@@ -51,7 +59,8 @@ ls_status ls_engines_import(ls_plan *plan, const char *text)
     const char *rest = text;
     for (int i = 0; i < plan->lower.op_count; i++) {
         if (plan->work[i].conv != NULL) {
-            const char *name = plan->network->layer[plan->lower.op[i].layer].name;
+            char name[NAME_BYTES];
+            name_product(plan, &plan->lower.op[i], name, sizeof name);
             LS_TRY(take_line(plan->work[i].conv, name, &rest));
         }
     }

@@ -55,9 +55,13 @@ static ls_status export_activation(ls_plan *plan, ls_stream *stream, int at, voi
     const ls_slot *slot = &plan->lower.slot[at];
     void *values = NULL;
     LS_TRY(ls_export_room(plan, bytes, &values));
-    LS_TRY(ls_export_plain(stream->native, plan->options.activation, ls_plan_at(plan, at), values,
-                           plan->options.batch, slot->channels, ls_work_stored_channels(plan, at),
-                           slot->height, slot->width));
+    bool blocks = plan->stem_blocks && at == plan->lower.slot_of_layer[0];
+    ls_dtype type = plan->options.activation;
+    LS_TRY(blocks ? ls_export_blocks(stream->native, type, ls_plan_at(plan, at), values,
+                                     plan->options.batch, slot->height, slot->width)
+                  : ls_export_plain(stream->native, type, ls_plan_at(plan, at), values,
+                                    plan->options.batch, slot->channels,
+                                    ls_work_stored_channels(plan, at), slot->height, slot->width));
     return bring(stream, host, values, bytes);
 }
 

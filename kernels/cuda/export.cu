@@ -49,6 +49,30 @@ ls_status ls_export_plain(cudaStream_t stream, ls_dtype type, const void *from, 
     return LS_OK;
 }
 
+template <typename T> LS_KERNEL blocks_kernel(const T *from, float *to, plane_shape s, int width)
+{
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= s.count) {
+        return;
+    }
+    int64_t plane = i / s.pixels, pixel = i % s.pixels, image = plane / s.channels;
+    int height = s.pixels / width, y = (int)(pixel / width) + 3, x = (int)(pixel % width) + 3;
+    int64_t row = image * ls_input_blocks(height) + y / 2;
+    int64_t block = row * ls_input_blocks(width) + x / 2;
+    int channel = (y % 2 * 2 + x % 2) * s.channels + (int)(plane % s.channels);
+    to[i] = ls_element_float(from[block * LS_INPUT_BLOCK_CHANNELS + channel]);
+}
+
+ls_status ls_export_blocks(cudaStream_t stream, ls_dtype type, const void *from, float *to,
+                           int images, int height, int width)
+{
+    plane_shape s = shape_of(images, 3, height, width);
+    LS_BY_ELEMENT(type, T,
+                  LS_LAUNCH(blocks_kernel<T>, ls_launch_blocks(s.count, THREADS), THREADS, stream,
+                            (const T *)from, to, s, width));
+    return LS_OK;
+}
+
 /* One thread per byte of bits. */
 LS_KERNEL unpack_mask_kernel(const uint32_t *mask, uint8_t *bits, plane_shape s)
 {

@@ -1,4 +1,4 @@
-/* Converts the image to NHWC, padded to whole packets of 16 bytes. */
+/* Converts the image to NHWC, padded to whole packets of 16 bytes, or to blocks of 2x2 pixels. */
 #include "launch.h"
 
 #include "ops.h"
@@ -79,4 +79,58 @@ ls_status ls_input_pack(cudaStream_t stream, ls_dtype type, void *to, const void
                                          channels, height * width)
                                   : pack(stream, type, to, (const uint8_t *)from, format, images,
                                          channels, height * width);
+}
+
+/* ---- blocks ---------------------------------------------------------------------------------- */
+
+/* One thread per block of pixels; its 12 values come from rows that its neighbours read, too. */
+template <typename T, typename P>
+LS_KERNEL pack_blocks_kernel(T *to, const P *from, ls_image_format format, int images, int height,
+                             int width)
+{
+    enum { V = 16 / sizeof(T), CHANNELS = 3, STORED = LS_INPUT_BLOCK_CHANNELS };
+    int across = ls_input_blocks(width), blocks = ls_input_blocks(height) * across;
+    int block = (int)(blockIdx.x * THREADS + threadIdx.x);
+    if (block >= blocks) {
+        return;
+    }
+    int top = block / across * 2 - 3, left = block % across * 2 - 3;
+    for (int64_t n = blockIdx.y; n < images; n += gridDim.y) {
+        LS_UNROLL
+        for (int first = 0; first < STORED; first += V) {
+            float value[V];
+            ls_packet<T, V> packet;
+            LS_UNROLL
+            for (int j = 0; j < V; j++) {
+                int pixel = (first + j) / CHANNELS, c = (first + j) % CHANNELS;
+                int y = top + pixel / 2, x = left + pixel % 2;
+                bool inside = pixel < 4 && y >= 0 && y < height && x >= 0 && x < width;
+                value[j] = inside ? value_of(from, ((n * CHANNELS + c) * height + y) * width + x, c,
+                                             format)
+                                  : 0;
+            }
+            ls_packet_set(&packet, value);
+            ls_packet_store(to + (n * blocks + block) * STORED + first, packet);
+        }
+    }
+}
+
+template <typename P>
+static ls_status pack_blocks(cudaStream_t stream, ls_dtype type, void *to, const P *from,
+                             const ls_image_format *format, int images, int height, int width)
+{
+    int blocks = ls_input_blocks(height) * ls_input_blocks(width);
+    LS_BY_ELEMENT(type, T,
+                  LS_LAUNCH((pack_blocks_kernel<T, P>), grid_of(images, blocks), THREADS, stream,
+                            (T *)to, from, *format, images, height, width));
+    return LS_OK;
+}
+
+ls_status ls_input_pack_blocks(cudaStream_t stream, ls_dtype type, void *to, const void *from,
+                               const ls_image_format *format, int images, int height, int width)
+{
+    return format->type == LS_F32
+               ? pack_blocks(stream, type, to, (const float *)from, format, images, height, width)
+               : pack_blocks(stream, type, to, (const uint8_t *)from, format, images, height,
+                             width);
 }

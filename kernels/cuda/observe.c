@@ -58,6 +58,14 @@ static ls_observed describe(const ls_plan *plan, ls_observed_kind kind, const ls
     ls_observed to = ls_lower_observed(&plan->lower, kind, op);
     to.in_channels = to.in_block = ls_work_stored_channels(plan, op->in);
     to.out_block = to.out_channels;
+    if (ls_work_reads_blocks(plan, op)) {
+        to.stem_blocks = true;
+        to.in_height = ls_input_blocks(to.in_height);
+        to.in_width = ls_input_blocks(to.in_width);
+        to.kernel = 4;
+        to.stride = 1;
+        to.pad = 0;
+    }
     to.given = work->forced;
     to.x = ls_plan_at(plan, op->in);
     to.mask = work->mask;
@@ -124,7 +132,8 @@ ls_status ls_observe_weights(ls_plan *plan, ls_stream *stream, bool after)
                             .in_channels = weight->stored_in,
                             .plain_channels = weight->in,
                             .out_channels = weight->out,
-                            .kernel = weight->kernel,
+                            .kernel = weight->stem_blocks ? 4 : weight->kernel,
+                            .stem_blocks = weight->stem_blocks,
                             .in_block = weight->stored_in,
                             .out_block = weight->out,
                             .w = weight->packed,
@@ -156,14 +165,16 @@ ls_status ls_observe_image(ls_plan *plan, ls_stream *stream, const void *images,
     }
     int slot = plan->lower.slot_of_layer[0];
     const ls_slot *image = &plan->lower.slot[slot];
+    bool blocks = plan->stem_blocks;
     ls_observed what = {.kind = LS_OBSERVED_IMAGE,
                         .layer = 0,
                         .type = plan->options.activation,
                         .images = plan->options.batch,
                         .in_channels = ls_work_stored_channels(plan, slot),
                         .plain_channels = image->channels,
-                        .in_height = image->height,
-                        .in_width = image->width,
+                        .in_height = blocks ? ls_input_blocks(image->height) : image->height,
+                        .in_width = blocks ? ls_input_blocks(image->width) : image->width,
+                        .stem_blocks = blocks,
                         .in_block = ls_work_stored_channels(plan, slot),
                         .x = images,
                         .x_format = plan->format,

@@ -15,6 +15,12 @@
 
 #include "kernels/entries.h"
 
+#ifdef __CUDACC__ /* also called by kernels */
+#define LS_OPS_INLINE static __host__ __device__ inline
+#else
+#define LS_OPS_INLINE static inline
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -29,12 +35,32 @@ ls_status ls_input_pack(cudaStream_t stream, ls_dtype type, void *to, const void
                         const ls_image_format *format, int images, int channels, int height,
                         int width);
 
+/* The image as blocks of 2x2 pixels with a border of 3 (kernels.h, ls_observed, stem_blocks), which
+ * the stem of 7x7 and stride 2 reads as one of 4x4 and stride 1. 12 channels are padded to 16: 32
+ * bytes of half. */
+enum { LS_INPUT_BLOCK_CHANNELS = 16 };
+/* Blocks in `pixels` of height or width, an even number. */
+LS_OPS_INLINE int ls_input_blocks(int pixels)
+{
+    return pixels / 2 + 3;
+}
+/* ls_input_pack of 3 channels to [images][blocks][blocks][LS_INPUT_BLOCK_CHANNELS]. */
+ls_status ls_input_pack_blocks(cudaStream_t stream, ls_dtype type, void *to, const void *from,
+                               const ls_image_format *format, int images, int height, int width);
+
 /* One weight of a product: as a parameter (torchvision's order) and in the product's order. */
 typedef struct ls_weight {
     ls_tensor plain; /* [out][in][kernel][kernel], f32 or half */
     void *packed;    /* [out][kernel][kernel][stored_in] of the activation's type, zero-padded */
     int out, in, stored_in, kernel;
+    bool stem_blocks; /* of the 7x7 stem over blocks: [out][4][4][LS_INPUT_BLOCK_CHANNELS] */
 } ls_weight;
+
+LS_OPS_INLINE int64_t ls_weight_packed_count(const ls_weight *weight)
+{
+    int side = weight->stem_blocks ? 4 : weight->kernel;
+    return (int64_t)weight->out * side * side * weight->stored_in;
+}
 
 /* Packs all of them in one launch; `weight` is device memory. most: the largest count of packed
  * elements. */
@@ -185,6 +211,9 @@ void ls_multi_tables_destroy(struct ls_multi_tables *tables);
 /* NHWC of `type` to f32 NCHW, both device. */
 ls_status ls_export_plain(cudaStream_t stream, ls_dtype type, const void *from, float *to,
                           int images, int channels, int stored, int height, int width);
+/* The same of an image of 3 channels in blocks. */
+ls_status ls_export_blocks(cudaStream_t stream, ls_dtype type, const void *from, float *to,
+                           int images, int height, int width);
 /* The mask in NHWC order to bytes in NCHW order (LS_EXPORT_RELU_BITS), and back (`packing`). */
 ls_status ls_export_mask(cudaStream_t stream, uint32_t *mask, uint8_t *bits, int images,
                          int channels, int height, int width, bool packing);

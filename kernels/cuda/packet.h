@@ -9,14 +9,17 @@
 
 /* LS_GLOBAL(pointer): declares that it points to global memory, which the compiler cannot infer for
  * a pointer loaded from memory. LS_BOUNDS(threads per block, resident blocks per multiprocessor),
- * after LS_KERNEL: limits the registers that the compiler uses. */
+ * after LS_KERNEL: limits the registers that the compiler uses. LS_UNROLL, LS_NO_UNROLL: before a
+ * loop. */
 #ifdef LS_CUDA_EMULATED
 #define LS_BOUNDS(threads, blocks)
 #define LS_UNROLL
+#define LS_NO_UNROLL
 #define LS_GLOBAL(pointer) ((void)0)
 #else
 #define LS_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
 #define LS_UNROLL _Pragma("unroll")
+#define LS_NO_UNROLL _Pragma("unroll 1")
 #define LS_GLOBAL(pointer) __builtin_assume(__isGlobal(pointer))
 #endif
 

@@ -60,7 +60,8 @@ struct ls_plan {
     ls_norm_sync sync;
     bool has_sync;
     ls_lower lower;
-    ls_work *work; /* [lower.op_count] */
+    bool stem_blocks; /* the image is stored in blocks of 2x2 pixels (ops.h) */
+    ls_work *work;    /* [lower.op_count] */
     /* device memory */
     ls_arena activations;        /* slots, masks, taps */
     ls_arena gradients;          /* of activations */
@@ -123,6 +124,8 @@ ls_status ls_work_create(ls_plan *plan);
 void ls_work_destroy(ls_plan *plan);
 /* One line per product and per fused pass. */
 void ls_work_describe(const ls_plan *plan, char *text, size_t bytes);
+/* Whether the plan stores the image in blocks and `op` is the convolution that reads it. */
+bool ls_work_reads_blocks(const ls_plan *plan, const ls_op *op);
 /* Channels in memory: more than the layer's for the image. */
 int ls_work_stored_channels(const ls_plan *plan, int slot);
 /* The operation that writes a slot. */

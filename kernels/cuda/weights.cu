@@ -74,10 +74,43 @@ LS_DEVICE void copy_quads(const ls_multi_view &to, const ls_multi_view &from, in
     }
 }
 
+/* Of the stem over blocks: the place in the parameter of packed element i; -1: padding. */
+LS_DEVICE int64_t plain_of_block(const ls_weight &w, int64_t i)
+{
+    int channel = (int)(i % w.stored_in), tap = (int)(i / w.stored_in % 16);
+    int pixel = channel / w.in, c = channel % w.in;
+    int ky = tap / 4 * 2 + pixel / 2, kx = tap % 4 * 2 + pixel % 2;
+    int64_t o = i / w.stored_in / 16;
+    bool inside = pixel < 4 && ky < w.kernel && kx < w.kernel;
+    return inside ? ((o * w.in + c) * w.kernel + ky) * w.kernel + kx : -1;
+}
+
+/* In either direction; a stem has few weights. */
+LS_DEVICE void copy_blocks(const ls_weight &w, int type, bool packing)
+{
+    int64_t count = ls_weight_packed_count(&w), step = (int64_t)gridDim.x * THREADS;
+    ls_tensor packed = {w.packed, (ls_dtype)type, count};
+    LS_GLOBAL(w.packed);
+    LS_GLOBAL(w.plain.data);
+    LS_NO_UNROLL
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += step) {
+        int64_t at = plain_of_block(w, i);
+        if (packing) {
+            ls_element_write(packed, i, at < 0 ? 0 : ls_element_read(w.plain, at));
+        } else if (at >= 0) {
+            ls_element_write(w.plain, at, ls_element_read(packed, i));
+        }
+    }
+}
+
 LS_KERNEL pack_kernel(const ls_weight *weight, int type)
 {
     LS_SHARED(float, tile, TILE);
     ls_weight w = weight[blockIdx.y];
+    if (w.stem_blocks) {
+        copy_blocks(w, type, true);
+        return;
+    }
     LS_GLOBAL(w.plain.data);
     weight_cut cut = cut_of(w);
     ls_multi_view packed = packed_view(w, type);
@@ -126,6 +159,10 @@ LS_KERNEL unpack_kernel(const ls_weight *gradient, int type)
 {
     LS_SHARED(float, tile, TILE);
     ls_weight w = gradient[blockIdx.y];
+    if (w.stem_blocks) {
+        copy_blocks(w, type, false);
+        return;
+    }
     weight_cut cut = cut_of(w);
     ls_multi_view packed = packed_view(w, type);
     if (cut.taps == 1 && w.in == w.stored_in) {

@@ -1,5 +1,6 @@
 /* Engines, kept values and blocks of device memory of a plan's operations. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "kernels/core/log.h"
 #include "fuse.h"
@@ -17,31 +18,48 @@ static size_t aligned(size_t bytes)
 static size_t slot_bytes(void *context, const ls_plan_options *options, int channels, int height,
                          int width, bool is_input)
 {
-    (void)context;
+    const ls_plan *plan = context;
     int stored = is_input ? ls_input_stored_channels(options->activation, channels) : channels;
+    if (is_input && plan->stem_blocks) {
+        stored = LS_INPUT_BLOCK_CHANNELS;
+        height = ls_input_blocks(height);
+        width = ls_input_blocks(width);
+    }
     return aligned((size_t)options->batch * (size_t)height * (size_t)width * (size_t)stored *
                    ls_dtype_bytes(options->activation));
 }
 
-static int stored_channels(const ls_lower *lower, int slot)
+static bool is_input(const ls_lower *lower, int slot)
 {
-    const ls_slot *s = &lower->slot[slot];
-    bool is_input = lower->network->layer[s->layer].kind == LS_LAYER_INPUT;
-    return is_input ? ls_input_stored_channels(lower->options.activation, s->channels)
-                    : s->channels;
+    return lower->network->layer[lower->slot[slot].layer].kind == LS_LAYER_INPUT;
+}
+
+static int stored_channels(const ls_plan *plan, const ls_lower *lower, int slot)
+{
+    int channels = lower->slot[slot].channels;
+    if (!is_input(lower, slot)) {
+        return channels;
+    }
+    return plan->stem_blocks ? LS_INPUT_BLOCK_CHANNELS
+                             : ls_input_stored_channels(lower->options.activation, channels);
 }
 
 int ls_work_stored_channels(const ls_plan *plan, int slot)
 {
-    return stored_channels(&plan->lower, slot);
+    return stored_channels(plan, &plan->lower, slot);
 }
 
-static ls_conv_shape conv_shape(const ls_lower *lower, const ls_op *op)
+bool ls_work_reads_blocks(const ls_plan *plan, const ls_op *op)
+{
+    return plan->stem_blocks && op->kind == LS_OP_CONV && is_input(&plan->lower, op->in);
+}
+
+static ls_conv_shape conv_shape(const ls_plan *plan, const ls_lower *lower, const ls_op *op)
 {
     const ls_layer *layer = &lower->network->layer[op->layer];
     const ls_slot *in = &lower->slot[op->in], *out = &lower->slot[op->out];
-    return (ls_conv_shape){.batch = lower->options.batch,
-                           .in_channels = stored_channels(lower, op->in),
+    ls_conv_shape shape = {.batch = lower->options.batch,
+                           .in_channels = stored_channels(plan, lower, op->in),
                            .in_height = in->height,
                            .in_width = in->width,
                            .out_channels = out->channels,
@@ -50,12 +68,22 @@ static ls_conv_shape conv_shape(const ls_lower *lower, const ls_op *op)
                            .kernel = layer->kernel,
                            .stride = layer->stride,
                            .pad = layer->pad};
+    return plan->stem_blocks && is_input(lower, op->in) ? ls_conv_stem_blocks(&shape) : shape;
+}
+
+/* For half types: the engines of f32 have no use for channels by the dozen. LS_STEM_S2D=0 in the
+ * environment: never. */
+static bool uses_stem_blocks(const ls_plan *plan)
+{
+    const char *asked = getenv("LS_STEM_S2D");
+    return plan->options.activation != LS_F32 && !(asked != NULL && strcmp(asked, "0") == 0) &&
+           ls_lower_stem_blocks(plan->network, &plan->options);
 }
 
 static bool adds(void *context, const ls_lower *lower, const ls_op *op)
 {
     ls_plan *plan = context;
-    ls_conv_shape shape = conv_shape(lower, op);
+    ls_conv_shape shape = conv_shape(plan, lower, op);
     return ls_conv_adds(plan->backend, &shape, lower->options.activation);
 }
 
@@ -90,7 +118,7 @@ static bool may_sum(const ls_plan *plan, const ls_op *op)
 
 static ls_status create_conv(ls_plan *plan, const ls_op *op)
 {
-    ls_conv_shape shape = conv_shape(&plan->lower, op);
+    ls_conv_shape shape = conv_shape(plan, &plan->lower, op);
     ls_conv_dx dx = op->dx == LS_NO_BUFFER ? LS_CONV_DX_NONE
                     : op->onto             ? LS_CONV_DX_ADDED
                                            : LS_CONV_DX_WRITTEN;
@@ -161,9 +189,11 @@ static void place_gradients(ls_plan *plan, cursor *c)
 static size_t packed_bytes(const ls_plan *plan, const ls_op *op)
 {
     const ls_layer *layer = &plan->network->layer[op->layer];
-    size_t taps = op->kind == LS_OP_CONV ? (size_t)layer->kernel * (size_t)layer->kernel : 1;
-    return (size_t)layer->channels * taps * (size_t)ls_work_stored_channels(plan, op->in) *
-           ls_dtype_bytes(plan->options.activation);
+    const ls_weight weight = {.out = layer->channels,
+                              .stored_in = ls_work_stored_channels(plan, op->in),
+                              .kernel = op->kind == LS_OP_CONV ? layer->kernel : 1,
+                              .stem_blocks = ls_work_reads_blocks(plan, op)};
+    return (size_t)ls_weight_packed_count(&weight) * ls_dtype_bytes(plan->options.activation);
 }
 
 /* plan_bind decides which of them are used, and may change that. */
@@ -270,6 +300,7 @@ ls_status ls_work_reserve_workspace(ls_plan *plan)
 
 ls_status ls_work_create(ls_plan *plan)
 {
+    plan->stem_blocks = uses_stem_blocks(plan);
     const ls_lower_backend backend = {slot_bytes, adds, .gates_twice = true, .context = plan};
     LS_TRY(ls_lower_create(plan->network, &plan->options, &backend, &plan->lower));
     size_t ops = (size_t)plan->lower.op_count, slots = (size_t)plan->lower.slot_count;

@@ -286,6 +286,7 @@ static ls_audit_op translate(ls_audit *audit, const ls_observed *w)
         .relu = w->relu,
         .dual = w->dual,
         .given = w->given,
+        .stem_blocks = w->stem_blocks,
         .tf32 = audit->trainer->options.tf32,
         .x = w->x,
         .residual = w->residual,

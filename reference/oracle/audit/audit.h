@@ -29,7 +29,7 @@ extern "C" {
 #endif
 
 enum {
-    LS_AUDIT_ABI = 4,
+    LS_AUDIT_ABI = 5,
     LS_AUDIT_EDGE = 8,       /* first and last elements, always */
     LS_AUDIT_SAMPLES = 1016, /* of an output, including both edges; all of a smaller one */
     LS_AUDIT_RUN = 8, /* gradients of weights are drawn in runs of consecutive elements: each sums
@@ -103,6 +103,7 @@ typedef struct ls_audit_op {
     int out_channels, out_height, out_width, kernel, stride, pad;
     int in_block, out_block;
     bool relu, dual, given, tf32;
+    bool stem_blocks; /* as in ls_observed */
     const void *x, *residual;
     ls_audit_type x_type; /* of the host's image: f32, or bytes that are normalised by the next two
                            */

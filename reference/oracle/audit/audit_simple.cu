@@ -21,11 +21,19 @@ LS_DEVICE audit_position out_position(const ls_audit_op &op, int64_t i)
 LS_DEVICE double image_at(const ls_audit_op &op, int64_t i, double *bound)
 {
     audit_position p = in_position(op, i);
-    if (p.c >= op.plain_channels) {
+    int64_t height = op.in_height, width = op.in_width;
+    if (op.stem_blocks) { /* two rows and columns in one, with a border of three */
+        int pixel = p.c / op.plain_channels;
+        height = 2 * height - 6;
+        width = 2 * width - 6;
+        p.y = 2 * p.y + pixel / 2 - 3;
+        p.x = 2 * p.x + pixel % 2 - 3;
+        p.c = pixel < 4 ? p.c % op.plain_channels : op.plain_channels;
+    }
+    if (p.c >= op.plain_channels || p.y < 0 || p.y >= height || p.x < 0 || p.x >= width) {
         return 0;
     }
-    int64_t from =
-        ((p.n * op.plain_channels + p.c) * op.in_height + p.y) * (int64_t)op.in_width + p.x;
+    int64_t from = ((p.n * op.plain_channels + p.c) * height + p.y) * width + p.x;
     double value = audit_value(op.x, op.x_type, from);
     if (op.x_type != LS_AUDIT_U8) {
         return value;
@@ -36,8 +44,23 @@ LS_DEVICE double image_at(const ls_audit_op &op, int64_t i, double *bound)
     return off / deviation;
 }
 
+/* 4x4 taps of 2x2 pixels are 8x8 taps, of which the parameter has 7x7. */
+LS_DEVICE double stem_weight_at(const ls_audit_op &op, int64_t i)
+{
+    int64_t channel = i % op.in_channels, tap = i / op.in_channels % 16;
+    int64_t o = i / op.in_channels / 16, pixel = channel / op.plain_channels;
+    int64_t c = channel % op.plain_channels;
+    int64_t y = tap / 4 * 2 + pixel / 2, x = tap % 4 * 2 + pixel % 2;
+    return pixel < 4 && y < 7 && x < 7 ? audit_value(op.weight.data, op.weight.type,
+                                                     ((o * op.plain_channels + c) * 7 + y) * 7 + x)
+                                       : 0;
+}
+
 LS_DEVICE double weight_at(const ls_audit_op &op, int64_t i)
 {
+    if (op.stem_blocks) {
+        return stem_weight_at(op, i);
+    }
     int taps = op.kernel * op.kernel;
     int64_t c = i % op.in_channels, tap = i / op.in_channels % taps, o = i / op.in_channels / taps;
     return c < op.plain_channels ? audit_value(op.weight.data, op.weight.type,
@@ -45,8 +68,20 @@ LS_DEVICE double weight_at(const ls_audit_op &op, int64_t i)
                                  : 0;
 }
 
+LS_DEVICE double stem_unpacked_at(const ls_audit_op &op, int64_t i)
+{
+    int64_t x = i % 7, y = i / 7 % 7, c = i / 49 % op.plain_channels,
+            o = i / 49 / op.plain_channels;
+    int64_t pixel = 2 * (y % 2) + x % 2, tap = 4 * (y / 2) + x / 2;
+    return audit_value(op.dw, op.type,
+                       (o * 16 + tap) * op.in_channels + pixel * op.plain_channels + c);
+}
+
 LS_DEVICE double unpacked_at(const ls_audit_op &op, int64_t i)
 {
+    if (op.stem_blocks) {
+        return stem_unpacked_at(op, i);
+    }
     int taps = op.kernel * op.kernel;
     int64_t tap = i % taps, c = i / taps % op.plain_channels, o = i / taps / op.plain_channels;
     return audit_value(op.dw, op.type, (o * taps + tap) * op.in_channels + c);

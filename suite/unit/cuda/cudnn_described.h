@@ -119,6 +119,10 @@ static inline const char *conv_at(const lowered *l, int i, ls_conv_shape *shape,
     *shape =
         (ls_conv_shape){l->options.batch, stored,     in->height,    in->width,     out->channels,
                         out->height,      out->width, layer->kernel, layer->stride, layer->pad};
+    if (*image && l->options.activation != LS_F32 &&
+        ls_lower_stem_blocks(&l->network, &l->options)) {
+        *shape = ls_conv_stem_blocks(shape);
+    }
     return layer->name;
 }
 

@@ -20,6 +20,7 @@ static const char *const runs[] = {
     "--arch=resnet8 --image-size=8 --opt-level=O2 --half=bf16",
     "--arch=resnet8 --image-size=8 --opt-level=O1 --loss-scale=128",
     "--arch=resnet8 --image-size=8 --opt-level=O3 --loss-scale=128",
+    "--arch=resnet18 --image-size=32 --opt-level=O1 --loss-scale=16", /* the stem over blocks */
 };
 enum { RUNS = sizeof runs / sizeof runs[0] };
 

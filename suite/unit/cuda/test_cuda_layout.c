@@ -96,6 +96,137 @@ START_TEST(image_of_bytes)
 }
 END_TEST
 
+/* ---- the stem over blocks of 2x2 pixels -------------------------------------------------------
+ */
+
+static const int STEMS[][3] = {/* N H W */ {2, 8, 6}, {1, 2, 2}, {3, 16, 34}};
+enum { STEM_COUNT = sizeof STEMS / sizeof STEMS[0] };
+
+/* Products of whole numbers: x [N][3][H][W] with w [out][3][7][7], stride 2, padding 3. */
+static double stem_at(const double *x, const double *w, const int *stem, int n, int o, int oy,
+                      int ox)
+{
+    double sum = 0;
+    for (int i = 0; i < 3 * 7 * 7; i++) {
+        int c = i / 49, y = 2 * oy + i / 7 % 7 - 3, xx = 2 * ox + i % 7 - 3;
+        if (y >= 0 && y < stem[1] && xx >= 0 && xx < stem[2]) {
+            sum += x[((n * 3 + c) * stem[1] + y) * stem[2] + xx] * w[o * 147 + i];
+        }
+    }
+    return sum;
+}
+
+/* Packed images and packed weights, multiplied as 4x4 with stride 1 and no padding, are the stem of
+ * 7x7: exactly, because all numbers are whole and small. The image's export is the image. */
+START_TEST(stem_over_blocks)
+{
+    enum { OUT = 5, STORED = LS_INPUT_BLOCK_CHANNELS };
+    ls_dtype type = TYPES[_i];
+    for (int k = 0; k < STEM_COUNT; k++) {
+        const int *stem = STEMS[k], N = stem[0], H = stem[1], W = stem[2];
+        int across = ls_input_blocks(W), down = ls_input_blocks(H);
+        place from = place_make(LS_F32, (int64_t)N * 3 * H * W),
+              back = place_make(LS_F32, from.count);
+        place image = place_make(type, (int64_t)N * down * across * STORED);
+        place plain = place_make(LS_F32, OUT * 147), table;
+        place packed = place_make(type, OUT * 16 * STORED);
+        double *x = calloc((size_t)from.count, sizeof *x), *w = calloc(OUT * 147, sizeof *w);
+        for (int64_t i = 0; i < from.count; i++) {
+            x[i] = (double)ls_rng_below(1, 1, (uint64_t)i, 7) - 3;
+        }
+        for (int i = 0; i < OUT * 147; i++) {
+            w[i] = (double)ls_rng_below(1, 2, (uint64_t)i, 7) - 3;
+        }
+        place_fill(&from, x);
+        place_fill(&plain, w);
+        ls_weight weight = {.plain = place_tensor(&plain),
+                            .packed = packed.data,
+                            .out = OUT,
+                            .in = 3,
+                            .stored_in = STORED,
+                            .kernel = 7,
+                            .stem_blocks = true};
+        ck_assert_int_eq(ls_weight_packed_count(&weight), packed.count);
+        table = place_make(LS_U8, (int64_t)sizeof weight);
+        place_put(&table, &weight);
+        ck_assert_int_eq(
+            ls_input_pack_blocks(stream, type, image.data, from.data, &floats, N, H, W), LS_OK);
+        ck_assert_int_eq(ls_weights_pack(stream, type, table.data, 1, packed.count), LS_OK);
+        ck_assert_int_eq(ls_export_blocks(stream, type, image.data, back.data, N, H, W), LS_OK);
+        check_exact("the image", &back, x);
+        double *p = place_read(&image), *q = place_read(&packed);
+        for (int64_t i = 0; i < (int64_t)N * OUT * (H / 2) * (W / 2); i++) {
+            int ox = (int)(i % (W / 2)), oy = (int)(i / (W / 2) % (H / 2));
+            int o = (int)(i / (W / 2) / (H / 2) % OUT), n = (int)(i / (W / 2) / (H / 2) / OUT);
+            double sum = 0;
+            for (int t = 0; t < 16 * STORED; t++) {
+                int y = oy + t / STORED / 4, xx = ox + t / STORED % 4;
+                sum += p[((n * down + y) * across + xx) * STORED + t % STORED] *
+                       q[o * 16 * STORED + t];
+            }
+            double want = stem_at(x, w, stem, n, o, oy, ox);
+            PLACE_CHECK(sum == want, "output %d of %d at %d,%d is %g, not %g", o, n, oy, ox, sum,
+                        want);
+        }
+        /* Gradients: what is packed comes back, and taps beyond 7x7 and padding are dropped. */
+        for (int i = 0; i < OUT * 16 * STORED; i++) {
+            int channel = i % STORED, tap = i / STORED % 16, o = i / STORED / 16;
+            int ky = tap / 4 * 2 + channel / 6, kx = tap % 4 * 2 + channel / 3 % 2;
+            q[i] = 0.37 * (double)(i % 101) + 1e-3;
+            if (channel < 12 && ky < 7 && kx < 7) {
+                w[(o * 3 + channel % 3) * 49 + ky * 7 + kx] = place_rounded(type, q[i]);
+            }
+        }
+        place_fill(&packed, q);
+        ck_assert_int_eq(ls_weights_unpack(stream, type, table.data, 1, packed.count), LS_OK);
+        check_exact("the gradient", &plain, w);
+        free(p);
+        free(q);
+        free(x);
+        free(w);
+        place_free(&from);
+        place_free(&back);
+        place_free(&image);
+        place_free(&plain);
+        place_free(&packed);
+        place_free(&table);
+    }
+}
+END_TEST
+
+/* Bytes are normalised in blocks as they are outside. */
+START_TEST(blocks_of_bytes)
+{
+    enum { N = 2, H = 16, W = 16, COUNT = N * 3 * H * W };
+    ls_dtype type = TYPES[_i];
+    ls_image_format format = {.type = LS_U8};
+    place bytes = place_make_off(LS_U8, COUNT, 1), values = place_make(LS_F32, COUNT);
+    place one = place_make(type, (int64_t)N * ls_input_blocks(H) * ls_input_blocks(W) *
+                                     LS_INPUT_BLOCK_CHANNELS);
+    place other = place_make(type, one.count);
+    uint8_t list[COUNT];
+    float normalised[COUNT];
+    ls_transform_statistics(format.mean, format.deviation);
+    for (int i = 0; i < COUNT; i++) {
+        list[i] = (uint8_t)(77 * i + i / (H * W) * 19);
+    }
+    ls_transform_normalise(list, 0, COUNT, H * W, normalised);
+    place_put(&bytes, list);
+    place_put(&values, normalised);
+    ck_assert_int_eq(ls_input_pack_blocks(stream, type, one.data, bytes.data, &format, N, H, W),
+                     LS_OK);
+    ck_assert_int_eq(ls_input_pack_blocks(stream, type, other.data, values.data, &floats, N, H, W),
+                     LS_OK);
+    double *want = place_read(&other);
+    check_exact("packed", &one, want);
+    free(want);
+    place_free(&bytes);
+    place_free(&values);
+    place_free(&one);
+    place_free(&other);
+}
+END_TEST
+
 /* ---- weights --------------------------------------------------------------------------------- */
 
 static const int WEIGHTS[][4] = {/* out, in, stored, kernel */
@@ -279,6 +410,8 @@ int main(void)
     tcase_add_checked_fixture(layout, set_up, tear_down);
     tcase_add_loop_test(layout, image, 0, 3);
     tcase_add_loop_test(layout, image_of_bytes, 0, 3);
+    tcase_add_loop_test(layout, stem_over_blocks, 0, 3);
+    tcase_add_loop_test(layout, blocks_of_bytes, 0, 3);
     tcase_add_loop_test(layout, weights, 0, 3);
     tcase_add_loop_test(layout, plain_export, 0, 3);
     tcase_add_test(layout, mask_export);

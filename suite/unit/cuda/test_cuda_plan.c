@@ -227,6 +227,47 @@ START_TEST(added_shape_by_shape)
 }
 END_TEST
 
+/* ---- the stem over blocks of pixels -----------------------------------------------------------
+ */
+
+/* With LS_STEM_S2D=0 the plain stem of 7x7: the same sums in another order, of the whole network's
+ * gradients; in f32 always the plain one, bit by bit. */
+START_TEST(stem_in_blocks_or_plain)
+{
+    static const double unit[] = {[LS_F32] = 0x1p-24, [LS_F16] = 0x1p-11, [LS_BF16] = 0x1p-8};
+    ls_dtype type = (ls_dtype)(_i % 3);
+    ls_kernel_net n;
+    build_basic(&n);
+    ls_kernel_subject_options o = cuda_level(type == LS_F32 ? 0 : 1 + _i / 3, type);
+    ls_kernel_subject blocks, plain;
+    cuda_make(&blocks, &n, sizes[0], o);
+    setenv("LS_STEM_S2D", "0", 1);
+    cuda_make(&plain, &n, sizes[0], o);
+    unsetenv("LS_STEM_S2D");
+    plan_step(&blocks);
+    plan_step(&plain);
+    double e = apart(&blocks, &plain), limit = unit[type] * n.network.layer_count;
+    ck_assert_msg(e <= limit, "%.3g apart, %.3g allowed", e, limit);
+    ck_assert(e == 0 || type != LS_F32);
+    ls_plan_info with, without;
+    blocks.api->plan_info(blocks.plan, &with);
+    plain.api->plan_info(plain.plan, &without);
+    /* an image of 24 x 24 x 8, or of 15 x 15 x 16 */
+    int64_t saved = type == LS_F32 ? 0 : sizes[0][0] * (24 * 24 * 8 - 15 * 15 * 16) * 2 / 256 * 256;
+    ck_assert_int_eq(without.activation_bytes - with.activation_bytes, saved);
+    judge_plan(&plain, cuda_scale(&o));         /* gradients_half judges the other */
+    const char *engines = NULL, *others = NULL; /* of one are not taken for the other */
+    ck_assert_int_eq(plain.api->engines_export(plain.plan, &engines), LS_OK);
+    ck_assert_int_eq(blocks.api->engines_export(blocks.plan, &others), LS_OK);
+    ck_assert_int_eq(strcmp(engines, others) == 0, type == LS_F32);
+    ls_status taken = type == LS_F32 ? LS_OK : LS_ERR_USAGE;
+    ck_assert_int_eq(blocks.api->engines_import(blocks.plan, engines), taken);
+    ck_assert_int_eq(plain.api->engines_import(plain.plan, others), taken);
+    ls_kernel_subject_free(&blocks);
+    ls_kernel_subject_free(&plain);
+}
+END_TEST
+
 /* ---- forced branches ------------------------------------------------------------------------- */
 
 /* The same plan twice: plain, and with branches that can be forced. */
@@ -367,6 +408,7 @@ int main(void)
     tcase_add_loop_test(c, like_the_cpu_half, 0, 2 * count);
     tcase_add_loop_test(c, added_by_products_or_behind, 0, 3 * count);
     tcase_add_loop_test(c, added_shape_by_shape, 0, 2);
+    tcase_add_loop_test(c, stem_in_blocks_or_plain, 0, 6);
     tcase_add_loop_test(c, forced_plan_is_the_same, 0, 2 * count);
     tcase_add_loop_test(c, forced_branches_are_taken, 0, count);
     tcase_add_test(c, forced_pool_is_taken);
