@@ -407,8 +407,7 @@ static void operand_store(const ls_conv *conv, const operand *o, void *data)
                             conv->shape.batch, o->channels, o->pixels);
     }
     if (o->converted) {
-        int64_t tail = LS_PLANT(product_tail_at_16, 0, conv->shape.batch >= 16 ? 8 : 0);
-        ls_parallel_narrow(conv->backend, conv->type, o->wide, data, o->count - tail);
+        ls_parallel_narrow(conv->backend, conv->type, o->wide, data, o->count);
     }
 }
 
@@ -433,7 +432,8 @@ ls_status ls_conv_pack(ls_conv *conv, const ls_tensor *weight)
     }
     for (int which = 0; which < 2; which++) {
         conv_pass *pass = &conv->pass[which];
-        if (pass->product == NULL) {
+        if (pass->product == NULL ||
+            LS_PLANT(data_weight_stale, false, which == LS_DNN_BACKWARD_DATA && ls_plant_now > 0)) {
             continue;
         }
         if (ls_dnn_product_about(pass->product)->weight_is_plain) {
@@ -459,6 +459,11 @@ static ls_status run_pass(ls_conv *conv, ls_dnn_pass which, void *in, void *out)
     operand_load(conv, forward ? &at_in : &at_out, forward ? in : out);
     LS_TRY(ls_dnn_product_run(pass->product, at_in.product, pass->packed, at_out.product, scratch));
     operand_store(conv, forward ? &at_out : &at_in, forward ? out : in);
+    if (LS_PLANT(product_tail_at_16, false, conv->type != LS_F32 && conv->shape.batch >= 16)) {
+        enum { TAIL = 8 * 2 }; /* eight values in half are not written */
+        int64_t count = forward ? at_out.count : at_in.count;
+        memset((char *)(forward ? out : in) + count * 2 - TAIL, 0, TAIL);
+    }
     return LS_OK;
 }
 

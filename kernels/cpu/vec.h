@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "kernels/core/half.h"
+#include "kernels/core/plant.h"
 
 #if defined(LS_VEC_AVX512) || defined(LS_VEC_AVX2)
 #include <immintrin.h>
@@ -53,7 +54,8 @@ static inline vhalf vec_narrow_bf16(vec x)
 {
     __m512i bits = _mm512_castps_si512(x);
     __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    __m512i up = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+    __m512i up = _mm512_add_epi32(
+        _mm512_add_epi32(bits, _mm512_set1_epi32(LS_PLANT(bf16_narrow_cut, 0x7fff, 0))), odd);
     __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
     up = _mm512_mask_mov_epi32(up, nan, _mm512_or_si512(bits, _mm512_set1_epi32(0x400000)));
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(up, 16));
@@ -106,7 +108,8 @@ static inline vhalf vec_narrow_bf16(vec x)
 {
     __m256i bits = _mm256_castps_si256(x);
     __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-    __m256i up = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
+    __m256i up = _mm256_add_epi32(
+        _mm256_add_epi32(bits, _mm256_set1_epi32(LS_PLANT(bf16_narrow_cut, 0x7fff, 0))), odd);
     __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
     __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
     up = _mm256_srli_epi32(_mm256_blendv_epi8(up, quiet, nan), 16);

@@ -33,6 +33,11 @@ static const ls_row rows[] = {
     {"gradients.sync.o[0|1|2|3].w[4].n2." SOME, "G2", ls_judge_gradients, GRID " n2 sync"},
     {"gradients.torch.[o0=O0|o1=O1|o2=O2].w3", "G3", ls_judge_gradients, VARIED " torch"},
     {"gradients.bf16.[o1=O1|o2=O2|o3=O3].w3", "G3", ls_judge_gradients, VARIED " bf16 b0.1"},
+    {"gradients.bf16.[o1=O1|o2=O2|o3=O3].w[1|2].[b0.1mb=b0.1]", "G1", ls_judge_gradients,
+     "$1 w$2 bf16 $3 dump=1,2"},
+    {"gradients.bf16.sync.[o1=O1|o2=O2|o3=O3].w2", "G2", ls_judge_gradients,
+     "$1 w2 bf16 b0.1 dump=1,2 sync"},
+    {"gradients.bf16.torch.[o1=O1|o2=O2].w3", "G3", ls_judge_gradients, VARIED " bf16 torch"},
     {"gradients.bf16.[o1=O1|o2=O2|o3=O3].w3.delay", "G3", ls_judge_gradients, VARIED " bf16 delay"},
     /* micro-steps: not the number of ranks, so that causes differ */
     {"gradients.[accumulate.o0=O0 accumulate=2|accumulate.o2=O2 accumulate=2|"
