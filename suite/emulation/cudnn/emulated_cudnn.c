@@ -83,6 +83,7 @@ typedef struct rule {
     cudnnBackendAttributeName_t name;
     cudnnBackendAttributeType_t type;
     int64_t least, most;
+    bool optional;
 } rule;
 
 #define CONV_RULES(kind, prefix, x, w, y)                                \
@@ -95,12 +96,24 @@ typedef struct rule {
         kind, prefix##_BETA, CUDNN_TYPE_FLOAT, 1, 1                      \
     }
 
+#define POINTWISE_RULE(name, optional)                                                       \
+    {                                                                                        \
+        CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, CUDNN_ATTR_OPERATION_POINTWISE_##name, \
+            CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, optional                                    \
+    }
+#define NORM_RULE(name)                                                                     \
+    {                                                                                       \
+        CUDNN_BACKEND_OPERATION_BN_BWD_WEIGHTS_DESCRIPTOR,                                  \
+            CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_##name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1 \
+    }
+
 static const rule rules[] = {
     {CUDNN_BACKEND_TENSOR_DESCRIPTOR, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, 1},
     {CUDNN_BACKEND_TENSOR_DESCRIPTOR, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 3, 8},
     {CUDNN_BACKEND_TENSOR_DESCRIPTOR, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 3, 8},
     {CUDNN_BACKEND_TENSOR_DESCRIPTOR, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, 1},
     {CUDNN_BACKEND_TENSOR_DESCRIPTOR, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, 1},
+    {CUDNN_BACKEND_TENSOR_DESCRIPTOR, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, 1, true},
     {CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE,
      1, 1},
     {CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, CUDNN_ATTR_CONVOLUTION_CONV_MODE,
@@ -131,6 +144,28 @@ static const rule rules[] = {
      CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1},
     {CUDNN_BACKEND_OPERATION_GEN_STATS_DESCRIPTOR, CUDNN_ATTR_OPERATION_GENSTATS_SQSUMDESC,
      CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1},
+    {CUDNN_BACKEND_POINTWISE_DESCRIPTOR, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1,
+     1},
+    {CUDNN_BACKEND_POINTWISE_DESCRIPTOR, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1,
+     1},
+    POINTWISE_RULE(PW_DESCRIPTOR, false),
+    POINTWISE_RULE(XDESC, false),
+    POINTWISE_RULE(BDESC, true),
+    POINTWISE_RULE(YDESC, true),
+    POINTWISE_RULE(DYDESC, true),
+    POINTWISE_RULE(DXDESC, true),
+    {CUDNN_BACKEND_OPERATION_BN_BWD_WEIGHTS_DESCRIPTOR,
+     CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, 1},
+    NORM_RULE(X_DESC),
+    NORM_RULE(DY_DESC),
+    NORM_RULE(MEAN_DESC),
+    NORM_RULE(INVSTD_DESC),
+    NORM_RULE(BN_SCALE_DESC),
+    NORM_RULE(DBN_SCALE_DESC),
+    NORM_RULE(DBN_BIAS_DESC),
+    NORM_RULE(EQ_DY_SCALE_DESC),
+    NORM_RULE(EQ_X_SCALE_DESC),
+    NORM_RULE(EQ_BIAS),
     {CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE,
      1, 1},
     {CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, CUDNN_ATTR_OPERATIONGRAPH_OPS,
@@ -144,7 +179,7 @@ static const rule rules[] = {
     {CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR,
      1, 1},
     {CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,
-     CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, CUDNN_KNOB_TYPE_COUNTS},
+     CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, CUDNN_KNOB_TYPE_COUNTS, true},
     {CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE,
      1, 1},
     {CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, 1,
@@ -183,6 +218,8 @@ static size_t type_bytes(cudnnBackendAttributeType_t type)
     case CUDNN_TYPE_VOID_PTR:
     case CUDNN_TYPE_BACKEND_DESCRIPTOR:
         return 8;
+    case CUDNN_TYPE_BOOLEAN:
+        return sizeof(bool);
     default: /* float and the enums */
         return 4;
     }
@@ -364,9 +401,7 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor)
         return emulated_cudnn_error(CUDNN_STATUS_BAD_PARAM, "no descriptor, or a final one");
     }
     for (int i = 0; i < RULES; i++) {
-        /* An engine without knobs has no choices. */
-        if (rules[i].descriptor == d->type && rules[i].name != CUDNN_ATTR_ENGINECFG_KNOB_CHOICES &&
-            !find(d, rules[i].name)) {
+        if (rules[i].descriptor == d->type && !rules[i].optional && !find(d, rules[i].name)) {
             return emulated_cudnn_error(CUDNN_STATUS_BAD_PARAM, "attribute %d is not set",
                                         (int)rules[i].name);
         }

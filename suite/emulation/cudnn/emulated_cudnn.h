@@ -8,19 +8,38 @@
 #include <cudnn.h>
 #include <stdbool.h>
 
-enum { EMULATED_ATTRIBUTES = 12, EMULATED_PASSES = 3, EMULATED_KNOBS = 2, EMULATED_EXTRAS = 2 };
+enum { EMULATED_ATTRIBUTES = 12, EMULATED_PASSES = 3, EMULATED_KNOBS = 2, EMULATED_EXTRAS = 11 };
 
 typedef struct emulated_tensor {
     cudnnDataType_t type;
     int64_t id, alignment;
     int64_t images, channels, height, width; /* of a weight: out, in, height, width */
+    bool within;                             /* a graph's own: not in memory */
 } emulated_tensor;
 
 /* What a graph does besides its convolution. */
 typedef enum emulated_fusion {
     EMULATED_ALONE,
     EMULATED_SUMS, /* the sums of the result and of its squares, per channel: extra[0] and [1] */
+    EMULATED_GATE, /* backward data into ReLU and batch norm: extra[] by emulated_gate */
 } emulated_fusion;
+
+/* The tensors of EMULATED_GATE: the norm's input, the gradient behind the ReLU, values and sums of
+ * channels, and the coefficients of dx = dy * DY_FACTOR + x * X_FACTOR + OFFSET. */
+typedef enum emulated_gate {
+    GATE_X,
+    GATE_GRADIENT,
+    GATE_MEAN,
+    GATE_INV_STD,
+    GATE_SCALE,
+    GATE_BIAS,
+    GATE_SCALE_GRADIENT,
+    GATE_BIAS_GRADIENT,
+    GATE_DY_FACTOR,
+    GATE_X_FACTOR,
+    GATE_OFFSET,
+    GATE_TENSORS,
+} emulated_gate;
 
 /* One convolution pass, copied by value into every object made from it. */
 typedef struct emulated_problem {
@@ -80,11 +99,13 @@ int64_t emulated_cudnn_number(const emulated_descriptor *descriptor,
                               cudnnBackendAttributeName_t name);
 size_t emulated_cudnn_bytes(cudnnDataType_t type);
 
-/* emulated_cudnn_graphs.c: an operation besides the convolution, and a graph with one; the problem
- * that they make together. */
+/* emulated_cudnn_graphs.c: operations besides the convolution, and a graph of `count` operations,
+ * the first of which is the convolution; the problem that they make together. */
 cudnnStatus_t emulated_graphs_finalize_sums(emulated_descriptor *operation);
-cudnnStatus_t emulated_graphs_join(const emulated_problem *convolution,
-                                   const emulated_descriptor *operation, emulated_problem *out);
+cudnnStatus_t emulated_graphs_finalize_pointwise(emulated_descriptor *operation);
+cudnnStatus_t emulated_graphs_finalize_norm_sums(emulated_descriptor *operation);
+cudnnStatus_t emulated_graphs_join(emulated_descriptor *const *operation, int64_t count,
+                                   emulated_problem *out);
 
 /* emulated_cudnn_final.c: checks the requirements of a final descriptor; the dimensions of a
  * tensor. */

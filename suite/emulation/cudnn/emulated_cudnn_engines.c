@@ -172,7 +172,7 @@ cudnnStatus_t emulated_engines_finalize_config(emulated_descriptor *d)
 /* Tensor cores process 16 bytes of channels at a time. */
 static bool fits_tensor_core(const emulated_problem *p)
 {
-    int64_t unit = 16 / (int64_t)emulated_cudnn_bytes(p->x.type);
+    int64_t unit = 16 / (int64_t)emulated_cudnn_bytes(p->w.type);
     return p->x.channels % unit == 0 && p->y.channels % unit == 0 && p->x.alignment >= 16 &&
            p->w.alignment >= 16 && p->y.alignment >= 16;
 }
@@ -424,7 +424,9 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
     int64_t products = p->y.images * p->y.height * p->y.width * p->y.channels * p->w.channels *
                        p->w.height * p->w.width;
     run.times = plan->slow && products < 500000 ? 12 : 1;
-    TRY(tensor_in(pack, &p->x, &run.x));
+    if (!p->x.within) {
+        TRY(tensor_in(pack, &p->x, &run.x));
+    }
     TRY(tensor_in(pack, &p->w, &run.w));
     TRY(tensor_in(pack, &p->y, &run.y));
     for (int i = 0; i < p->extra_count; i++) {

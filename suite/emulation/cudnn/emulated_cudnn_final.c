@@ -54,6 +54,12 @@ static cudnnStatus_t finalize_tensor(emulated_descriptor *d)
     return CUDNN_STATUS_SUCCESS;
 }
 
+static bool is_within(const emulated_descriptor *d)
+{
+    const emulated_attribute *a = emulated_cudnn_find(d, CUDNN_ATTR_TENSOR_IS_VIRTUAL);
+    return a && *(const bool *)a->values;
+}
+
 emulated_tensor emulated_cudnn_tensor(const emulated_descriptor *d)
 {
     int64_t rank = 0;
@@ -64,7 +70,8 @@ emulated_tensor emulated_cudnn_tensor(const emulated_descriptor *d)
                              n[0],
                              n[1],
                              n[2],
-                             n[3]};
+                             n[3],
+                             is_within(d)};
 }
 
 static cudnnStatus_t finalize_convolution(emulated_descriptor *d)
@@ -128,7 +135,7 @@ static cudnnStatus_t check_problem(const emulated_problem *p)
         return emulated_cudnn_error(CUDNN_STATUS_BAD_PARAM_DUPLICATED_ENTRIES,
                                     "tensors share an id");
     }
-    if (x->type != w->type || x->type != y->type) {
+    if (w->type != y->type || (x->type != w->type && !x->within)) {
         return emulated_cudnn_error(CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE, "types differ");
     }
     int64_t height = (x->height + 2 * p->pad[0] - w->height) / p->stride[0] + 1;
@@ -199,13 +206,9 @@ static cudnnStatus_t finalize_graph(emulated_descriptor *d)
         return emulated_cudnn_error(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE,
                                     "no convolution in a graph");
     }
-    if (operation->count > 2) {
-        return emulated_cudnn_error(CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN, "%d operations",
-                                    (int)operation->count);
-    }
     d->problem = part[0]->problem;
     return operation->count == 1 ? CUDNN_STATUS_SUCCESS
-                                 : emulated_graphs_join(&part[0]->problem, part[1], &d->problem);
+                                 : emulated_graphs_join(part, operation->count, &d->problem);
 }
 
 static cudnnStatus_t take_problem(emulated_descriptor *d, cudnnBackendAttributeName_t name,
@@ -233,7 +236,7 @@ static bool unfused(const emulated_problem *p)
 {
     const char *asked = getenv("LS_EMULATED_UNFUSED"), *rank = getenv("RANK");
     const char *only = asked ? strchr(asked, ':') : NULL;
-    if (p->fusion == EMULATED_ALONE || p->x.type != CUDNN_DATA_HALF) {
+    if (p->fusion == EMULATED_ALONE || p->w.type != CUDNN_DATA_HALF) {
         return p->fusion != EMULATED_ALONE;
     }
     return asked && (!only || strcmp(only + 1, rank ? rank : "0") == 0) &&
@@ -320,6 +323,10 @@ cudnnStatus_t emulated_cudnn_finalize(emulated_descriptor *d)
         return finalize_operation(d, 2);
     case CUDNN_BACKEND_OPERATION_GEN_STATS_DESCRIPTOR:
         return emulated_graphs_finalize_sums(d);
+    case CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR:
+        return emulated_graphs_finalize_pointwise(d);
+    case CUDNN_BACKEND_OPERATION_BN_BWD_WEIGHTS_DESCRIPTOR:
+        return emulated_graphs_finalize_norm_sums(d);
     case CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR:
         return finalize_graph(d);
     case CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR:

@@ -1,9 +1,15 @@
 /* Graphs of more than one operation, as far as they are emulated: what cuDNN documents about their
  * parts and how these fit together. */
+#include <string.h>
+
 #include "emulated_cudnn.h"
 
+/* Zeros where the operation lacks it. */
 static emulated_tensor tensor_of(const emulated_descriptor *d, cudnnBackendAttributeName_t name)
 {
+    if (!emulated_cudnn_find(d, name)) {
+        return (emulated_tensor){0};
+    }
     return emulated_cudnn_tensor(((emulated_descriptor **)emulated_cudnn_find(d, name)->values)[0]);
 }
 
@@ -14,7 +20,8 @@ static bool all_tensors(const emulated_descriptor *d)
         const emulated_attribute *a = &d->attribute[i];
         for (int64_t j = 0; a->type == CUDNN_TYPE_BACKEND_DESCRIPTOR && j < a->count; j++) {
             all = all &&
-                  ((emulated_descriptor **)a->values)[j]->type == CUDNN_BACKEND_TENSOR_DESCRIPTOR;
+                  (a->name == CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR ||
+                   ((emulated_descriptor **)a->values)[j]->type == CUDNN_BACKEND_TENSOR_DESCRIPTOR);
         }
     }
     return all;
@@ -49,6 +56,76 @@ cudnnStatus_t emulated_graphs_finalize_sums(emulated_descriptor *d)
     return CUDNN_STATUS_SUCCESS;
 }
 
+/* ---- pointwise operations, and the sums of a batch norm's gradient ----------------------------
+ */
+
+static int64_t mode_of(const emulated_descriptor *pointwise)
+{
+    const emulated_attribute *a =
+        emulated_cudnn_find(pointwise, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR);
+    return emulated_cudnn_number(((emulated_descriptor **)a->values)[0], CUDNN_ATTR_POINTWISE_MODE);
+}
+
+cudnnStatus_t emulated_graphs_finalize_pointwise(emulated_descriptor *d)
+{
+    const emulated_descriptor *how = ((emulated_descriptor **)emulated_cudnn_find(
+                                          d, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR)
+                                          ->values)[0];
+    if (!all_tensors(d) || how->type != CUDNN_BACKEND_POINTWISE_DESCRIPTOR) {
+        return emulated_cudnn_error(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE,
+                                    "of a pointwise operation");
+    }
+    bool backward = mode_of(d) == CUDNN_POINTWISE_RELU_BWD;
+    bool result = emulated_cudnn_find(d, backward ? CUDNN_ATTR_OPERATION_POINTWISE_DXDESC
+                                                  : CUDNN_ATTR_OPERATION_POINTWISE_YDESC);
+    bool second = emulated_cudnn_find(d, backward ? CUDNN_ATTR_OPERATION_POINTWISE_DYDESC
+                                                  : CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
+    if (!result || !second) {
+        return emulated_cudnn_error(CUDNN_STATUS_BAD_PARAM, "an operand of mode %d is missing",
+                                    (int)mode_of(d));
+    }
+    return CUDNN_STATUS_SUCCESS;
+}
+
+static const struct {
+    emulated_gate gate;
+    cudnnBackendAttributeName_t name;
+} norm_tensors[] = {
+    {GATE_X, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_X_DESC},
+    {GATE_GRADIENT, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DY_DESC},
+    {GATE_MEAN, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_MEAN_DESC},
+    {GATE_INV_STD, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_INVSTD_DESC},
+    {GATE_SCALE, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_BN_SCALE_DESC},
+    {GATE_SCALE_GRADIENT, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DBN_SCALE_DESC},
+    {GATE_BIAS_GRADIENT, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DBN_BIAS_DESC},
+    {GATE_DY_FACTOR, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_DY_SCALE_DESC},
+    {GATE_X_FACTOR, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_X_SCALE_DESC},
+    {GATE_OFFSET, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_BIAS},
+};
+
+cudnnStatus_t emulated_graphs_finalize_norm_sums(emulated_descriptor *d)
+{
+    if (!all_tensors(d)) {
+        return emulated_cudnn_error(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE,
+                                    "of a batch norm's sums");
+    }
+    d->problem.fusion = EMULATED_GATE;
+    d->problem.extra_count = GATE_TENSORS;
+    for (size_t i = 0; i < sizeof norm_tensors / sizeof *norm_tensors; i++) {
+        d->problem.extra[norm_tensors[i].gate] = tensor_of(d, norm_tensors[i].name);
+    }
+    const emulated_tensor *extra = d->problem.extra;
+    for (int i = GATE_MEAN; i < GATE_TENSORS; i++) {
+        if (i != GATE_BIAS && !per_channel(&extra[i], &extra[GATE_X])) {
+            return emulated_cudnn_error(CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH,
+                                        "values of channels are f32, one per channel");
+        }
+    }
+    return CUDNN_STATUS_SUCCESS;
+}
+
+/* ---- graphs ---------------------------------------------------------------------------------- */
+
 static bool ids_differ(const emulated_problem *p)
 {
     int64_t id[3 + EMULATED_EXTRAS] = {p->x.id, p->w.id, p->y.id};
@@ -65,23 +142,82 @@ static bool ids_differ(const emulated_problem *p)
     return differ;
 }
 
-cudnnStatus_t emulated_graphs_join(const emulated_problem *convolution,
-                                   const emulated_descriptor *operation, emulated_problem *out)
+static cudnnStatus_t refuse(const char *what)
+{
+    return emulated_cudnn_error(CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN, "%s", what);
+}
+
+/* Forward -> GenStats. */
+static cudnnStatus_t join_sums(const emulated_problem *convolution,
+                               const emulated_descriptor *operation, emulated_problem *joined)
 {
     const emulated_problem *other = &operation->problem;
     if (operation->type != CUDNN_BACKEND_OPERATION_GEN_STATS_DESCRIPTOR || convolution->pass != 0 ||
         convolution->beta != 0) {
-        return emulated_cudnn_error(CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN,
-                                    "statistics of a forward convolution's result only");
+        return refuse("statistics of a forward convolution's result only");
     }
     if (other->y.id != convolution->y.id) {
         return emulated_cudnn_error(CUDNN_STATUS_BAD_PARAM, "statistics of another tensor");
     }
-    emulated_problem joined = *convolution;
-    joined.fusion = other->fusion;
-    joined.extra_count = other->extra_count;
-    for (int i = 0; i < other->extra_count; i++) {
-        joined.extra[i] = other->extra[i];
+    joined->fusion = other->fusion;
+    joined->extra_count = other->extra_count;
+    memcpy(joined->extra, other->extra, sizeof joined->extra);
+    return CUDNN_STATUS_SUCCESS;
+}
+
+static bool is_step(const emulated_descriptor *d, int64_t mode, int64_t first, int64_t second)
+{
+    return d->type == CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR && mode_of(d) == mode &&
+           tensor_of(d, CUDNN_ATTR_OPERATION_POINTWISE_XDESC).id == first &&
+           tensor_of(d, mode == CUDNN_POINTWISE_RELU_BWD ? CUDNN_ATTR_OPERATION_POINTWISE_DYDESC
+                                                         : CUDNN_ATTR_OPERATION_POINTWISE_BDESC)
+                   .id == second;
+}
+
+/* Backward data -> RELU_BWD -> BN_BWD_WEIGHTS, the ReLU by ((x - mean) * inv_std) * scale + bias.
+ */
+static cudnnStatus_t join_gate(emulated_descriptor *const *part, emulated_problem *joined)
+{
+    enum { SUB = 1, BY_DEVIATION, BY_SCALE, ADD, GATE, SUMS };
+    const emulated_problem *sums = &part[SUMS]->problem;
+    if (part[SUMS]->type != CUDNN_BACKEND_OPERATION_BN_BWD_WEIGHTS_DESCRIPTOR ||
+        joined->pass != 1 || joined->beta != 0 || !joined->x.within) {
+        return refuse("no gradient of an input that goes on into a batch norm");
+    }
+    joined->fusion = sums->fusion;
+    joined->extra_count = sums->extra_count;
+    memcpy(joined->extra, sums->extra, sizeof joined->extra);
+    joined->extra[GATE_BIAS] = tensor_of(part[ADD], CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
+    const emulated_tensor *extra = joined->extra;
+    const int64_t modes[] = {0, CUDNN_POINTWISE_SUB, CUDNN_POINTWISE_MUL, CUDNN_POINTWISE_MUL,
+                             CUDNN_POINTWISE_ADD};
+    const emulated_gate second[] = {0, GATE_MEAN, GATE_INV_STD, GATE_SCALE, GATE_BIAS};
+    int64_t value = extra[GATE_X].id;
+    for (int i = SUB; i <= ADD; i++) {
+        if (!is_step(part[i], modes[i], value, extra[second[i]].id)) {
+            return refuse("the batch norm's output is not computed from its input");
+        }
+        value = tensor_of(part[i], CUDNN_ATTR_OPERATION_POINTWISE_YDESC).id;
+    }
+    if (!is_step(part[GATE], CUDNN_POINTWISE_RELU_BWD, value, joined->x.id) ||
+        tensor_of(part[GATE], CUDNN_ATTR_OPERATION_POINTWISE_DXDESC).id !=
+            extra[GATE_GRADIENT].id ||
+        !per_channel(&extra[GATE_BIAS], &joined->x)) {
+        return refuse("the gradient does not pass the ReLU into the sums");
+    }
+    return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t emulated_graphs_join(emulated_descriptor *const *operation, int64_t count,
+                                   emulated_problem *out)
+{
+    enum { WITH_SUMS = 2, WITH_GATE = 7 };
+    emulated_problem joined = operation[0]->problem;
+    cudnnStatus_t status = count == WITH_SUMS   ? join_sums(&joined, operation[1], &joined)
+                           : count == WITH_GATE ? join_gate(operation, &joined)
+                                                : refuse("another number of operations");
+    if (status != CUDNN_STATUS_SUCCESS) {
+        return status;
     }
     if (!ids_differ(&joined)) {
         return emulated_cudnn_error(CUDNN_STATUS_BAD_PARAM_DUPLICATED_ENTRIES,

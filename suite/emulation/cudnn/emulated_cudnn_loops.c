@@ -259,6 +259,68 @@ static void channel_sums(const emulated_execution *e, const float *unrounded)
     free(stored);
 }
 
+static const float *values_of(const emulated_execution *e, emulated_gate which)
+{
+    return e->extra[which];
+}
+
+static bool gate_wrong(const char *what)
+{
+    const char *asked = getenv("LS_EMULATED_CONV_WRONG");
+    return asked && strncmp(asked, "gate:", 5) == 0 && strcmp(asked + 5, what) == 0;
+}
+
+/* The gradient passes where the norm's output, computed once more in f32, is above 0. */
+static void gate(const emulated_execution *e, float *gradient, const float *x)
+{
+    int64_t count = count_of(&e->problem.x), channels = e->problem.x.channels;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t c = i % channels;
+        float value = (x[i] - values_of(e, GATE_MEAN)[c]) * values_of(e, GATE_INV_STD)[c];
+        value = value * values_of(e, GATE_SCALE)[c] + values_of(e, GATE_BIAS)[c];
+        gradient[i] = value > 0 || gate_wrong("mask") ? gradient[i] : 0;
+    }
+    store(&e->problem.extra[GATE_GRADIENT], e->extra[GATE_GRADIENT], gradient, e->wrong);
+}
+
+/* Sums of the stored gradient, and of it times the normalised x; the coefficients of dx. */
+static void norm_sums(const emulated_execution *e, const float *gradient, const float *x)
+{
+    int64_t channels = e->problem.x.channels, rows = count_of(&e->problem.x) / channels;
+    for (int64_t c = 0; c < channels; c++) {
+        float mean = values_of(e, GATE_MEAN)[c], inv_std = values_of(e, GATE_INV_STD)[c];
+        float scale = values_of(e, GATE_SCALE)[c] * inv_std, sum = 0, weighted = 0;
+        for (int64_t row = 0; row < rows; row += TILE_ROWS) {
+            float part[2] = {0, 0};
+            for (int64_t i = row; i < rows && i < row + TILE_ROWS; i++) {
+                float g = gradient[i * channels + c];
+                part[0] += g;
+                part[1] += g * ((x[i * channels + c] - mean) * inv_std);
+            }
+            sum += part[0];
+            weighted += part[1];
+        }
+        sum += gate_wrong("last") && c == channels - 1 ? 1 : 0;
+        float slope = -scale * inv_std * weighted / (float)rows;
+        ((float *)e->extra[GATE_SCALE_GRADIENT])[c] = weighted;
+        ((float *)e->extra[GATE_BIAS_GRADIENT])[c] = sum;
+        ((float *)e->extra[GATE_DY_FACTOR])[c] = scale;
+        ((float *)e->extra[GATE_X_FACTOR])[c] = slope;
+        ((float *)e->extra[GATE_OFFSET])[c] = -scale * sum / (float)rows - slope * mean;
+    }
+}
+
+static void run_gate(const emulated_execution *e, float *gradient)
+{
+    const emulated_tensor *tensor = e->problem.extra;
+    float *x = load(&tensor[GATE_X], e->extra[GATE_X], false);
+    gate(e, gradient, x);
+    float *stored = load(&tensor[GATE_GRADIENT], e->extra[GATE_GRADIENT], false);
+    norm_sums(e, stored, x);
+    free(stored);
+    free(x);
+}
+
 static void run_once(const emulated_execution *e, bool last)
 {
     const emulated_problem *p = &e->problem;
@@ -281,7 +343,11 @@ static void run_once(const emulated_execution *e, bool last)
         break;
     case 1:
         backward_data(e, sums, w, y);
-        finish(e, result, e->x, sums, last);
+        if (p->fusion != EMULATED_GATE) {
+            finish(e, result, e->x, sums, last);
+        } else if (last) {
+            run_gate(e, sums);
+        }
         break;
     default:
         backward_weights(e, x, sums, y);

@@ -28,6 +28,9 @@
  *                               last rows are left out; `last`, `square`: one sum of the last
  *                               channel; `result`: the last element; `stale`: from the second
  *                               execution with the same pointers on the sums are left alone
+ *   LS_EMULATED_CONV_WRONG=gate:W
+ *                               engines of gradients that go on into ReLU and batch norm: `mask`:
+ *                               every element passes; `last`: one sum of the last channel
  *   LS_EMULATED_UNFUSED=K       no engine for graphs of more than a KxK convolution (all: any);
  *                               K:R: on the rank R
  *   LS_EMULATED_UNADDED=K       no engine adds convolutions of kernels KxK (all: any) to old values

@@ -80,8 +80,8 @@ static inline void finish_op(fused *g, dnn d, const char *what)
 
 typedef enum kept { IN_MEMORY, WITHIN, BY_VALUE } kept;
 
-static inline dnn tensor(fused *g, cudnnDataType_t type, kept where, int64_t n, int64_t c,
-                         int64_t h, int64_t w)
+static inline dnn graph_tensor(fused *g, cudnnDataType_t type, kept where, int64_t n, int64_t c,
+                               int64_t h, int64_t w)
 {
     int64_t dimension[4] = {n, c, h, w}, stride[4] = {h * w * c, 1, w * c, c};
     int64_t id = g->parts + 1, alignment = 16;
@@ -105,25 +105,26 @@ static inline dnn tensor(fused *g, cudnnDataType_t type, kept where, int64_t n, 
 static inline dnn input(fused *g, kept where)
 {
     const ls_conv_shape *s = g->shape;
-    return tensor(g, where == WITHIN ? CUDNN_DATA_FLOAT : g->type, where, s->batch, s->in_channels,
-                  s->in_height, s->in_width);
+    return graph_tensor(g, where == WITHIN ? CUDNN_DATA_FLOAT : g->type, where, s->batch,
+                        s->in_channels, s->in_height, s->in_width);
 }
 
 static inline dnn output(fused *g, cudnnDataType_t type, kept where)
 {
     const ls_conv_shape *s = g->shape;
-    return tensor(g, type, where, s->batch, s->out_channels, s->out_height, s->out_width);
+    return graph_tensor(g, type, where, s->batch, s->out_channels, s->out_height, s->out_width);
 }
 
 static inline dnn weight(fused *g)
 {
     const ls_conv_shape *s = g->shape;
-    return tensor(g, g->type, IN_MEMORY, s->out_channels, s->in_channels, s->kernel, s->kernel);
+    return graph_tensor(g, g->type, IN_MEMORY, s->out_channels, s->in_channels, s->kernel,
+                        s->kernel);
 }
 
 static inline dnn per_channel(fused *g, cudnnDataType_t type, int channels)
 {
-    return tensor(g, type, IN_MEMORY, 1, channels, 1, 1);
+    return graph_tensor(g, type, IN_MEMORY, 1, channels, 1, 1);
 }
 
 static inline void per_channels(fused *g, int count, int channels, dnn *out)
@@ -242,7 +243,7 @@ static inline dnn apply(fused *g, dnn x, cudnnDataType_t within)
     dnn scale = per_channel(g, g->type, s->in_channels),
         bias = per_channel(g, g->type, s->in_channels);
     for (int i = 0; i < 3; i++) {
-        y[i] = tensor(g, within, WITHIN, s->batch, s->in_channels, s->in_height, s->in_width);
+        y[i] = graph_tensor(g, within, WITHIN, s->batch, s->in_channels, s->in_height, s->in_width);
     }
     pointwise(g, CUDNN_POINTWISE_MUL, x, scale, y[0]);
     pointwise(g, CUDNN_POINTWISE_ADD, y[0], bias, y[1]);
@@ -291,8 +292,8 @@ static inline void norm_forward(fused *g, dnn x, dnn y)
     cudnnBackendNormFwdPhase_t phase = CUDNN_NORM_FWD_TRAINING;
     dnn part[8];
     per_channels(g, 8, g->shape->out_channels, part);
-    dnn epsilon = tensor(g, CUDNN_DATA_FLOAT, BY_VALUE, 1, 1, 1, 1);
-    dnn momentum = tensor(g, CUDNN_DATA_FLOAT, BY_VALUE, 1, 1, 1, 1);
+    dnn epsilon = graph_tensor(g, CUDNN_DATA_FLOAT, BY_VALUE, 1, 1, 1, 1);
+    dnn momentum = graph_tensor(g, CUDNN_DATA_FLOAT, BY_VALUE, 1, 1, 1, 1);
     dnn op = make(g, CUDNN_BACKEND_OPERATION_NORM_FORWARD_DESCRIPTOR);
     set(g, op, CUDNN_ATTR_OPERATION_NORM_FWD_MODE, CUDNN_TYPE_NORM_MODE, 1, &mode);
     set(g, op, CUDNN_ATTR_OPERATION_NORM_FWD_PHASE, CUDNN_TYPE_NORM_FWD_PHASE, 1, &phase);
@@ -339,6 +340,10 @@ static inline void fused_finish(fused *g)
 {
     dnn graph = make(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
     set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->ops, g->op);
+    if (!g->whole.target.properties) {
+        set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1,
+            &g->whole.target.handle);
+    }
     finish(g, graph, "graph");
     g->whole.graph = graph;
 }

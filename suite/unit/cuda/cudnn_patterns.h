@@ -140,7 +140,7 @@ static inline void norm_relu_mask(fused *g, bool added)
 {
     dnn x = output(g, g->type, IN_MEMORY), z = output(g, CUDNN_DATA_FLOAT, WITHIN);
     dnn y = output(g, g->type, IN_MEMORY), mask = output(g, CUDNN_DATA_BOOLEAN, IN_MEMORY);
-    dnn zero = tensor(g, CUDNN_DATA_FLOAT, BY_VALUE, 1, 1, 1, 1);
+    dnn zero = graph_tensor(g, CUDNN_DATA_FLOAT, BY_VALUE, 1, 1, 1, 1);
     norm_forward(g, x, z);
     if (added) {
         dnn other = output(g, g->type, IN_MEMORY), sum = output(g, CUDNN_DATA_FLOAT, WITHIN);
