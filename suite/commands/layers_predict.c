@@ -288,6 +288,9 @@ static ls_status predict(const ls_layers_request *r, const device *on, const lev
     const ls_lower_backend backend = {slot_bytes, every_product_adds, .gates_twice = true};
     step s = {.device = on, .level = level, .network = network, .batch = batch, .ways = ways};
     resolve(level, &s.precision);
+    if (s.precision.activation == LS_F32) {
+        s.ways &= ~LS_TRAFFIC_BLOCKED_STEM; /* of half types (kernels/cuda/work.c) */
+    }
     ls_plan_options plan = {.batch = batch,
                             .height = r->image_size,
                             .width = r->image_size,
@@ -295,7 +298,7 @@ static ls_status predict(const ls_layers_request *r, const device *on, const lev
     LS_TRY(ls_lower_create(network, &plan, &backend, &s.lower));
     s.list = malloc((size_t)ls_traffic_most(&s.lower) * sizeof *s.list);
     LS_ASSERT(s.list != NULL);
-    s.count = ls_traffic_list(&s.lower, s.precision.activation == LS_F32 ? 4 : 8, ways, s.list);
+    s.count = ls_traffic_list(&s.lower, s.precision.activation == LS_F32 ? 4 : 8, s.ways, s.list);
     for (int i = 0; i < s.count; i++) {
         add_traffic(&s, &s.list[i]);
     }
