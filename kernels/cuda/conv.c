@@ -113,6 +113,11 @@ int64_t ls_conv_workspace_bytes(const ls_conv *conv)
     return most;
 }
 
+int64_t ls_conv_weights_workspace_bytes(const ls_conv *conv)
+{
+    return conv->plan[LS_CONV_BACKWARD_WEIGHTS]->engine.workspace_bytes;
+}
+
 /* ---- forward with sums ----------------------------------------------------------------------- */
 
 bool ls_conv_sums(const ls_conv *conv)

@@ -53,6 +53,16 @@ typedef struct ls_batch {
     int64_t *host_target;
 } ls_batch;
 
+/* A second stream for gradients of weights (wgrad.c). */
+typedef struct ls_wgrad {
+    bool on;
+    ls_stream stream;
+    cudaEvent_t forked, joined;
+    void *workspace; /* the computing stream uses the other one meanwhile */
+    int64_t workspace_bytes;
+    const ls_op *pending; /* enqueued here, not yet waited for */
+} ls_wgrad;
+
 struct ls_plan {
     ls_backend *backend;
     const ls_network *network; /* borrowed: lives as long as the plan */
@@ -79,6 +89,7 @@ struct ls_plan {
     cudaEvent_t tables_read;     /* recorded when a table has been read */
     void *workspace;             /* of products */
     int64_t workspace_bytes;
+    ls_wgrad wgrad;
     void *exported; /* for plan_export and plan_force; grows */
     int64_t exported_bytes;
     ls_batch *batch; /* [batch_count] */
@@ -132,6 +143,24 @@ int ls_work_stored_channels(const ls_plan *plan, int slot);
 const ls_op *ls_work_writer(const ls_plan *plan, int slot);
 /* Allocates the largest workspace of all products; to be called again after engines change. */
 ls_status ls_work_reserve_workspace(ls_plan *plan);
+
+/* wgrad.c: with LS_WGRAD_STREAM=1 in the environment the gradient of a convolution's weight is
+ * computed on a stream of its own, concurrently with the gradient of its input and with the norm
+ * that comes next in backward. The computing stream waits for it before the next product begins;
+ * until then ls_lower_backend.weights_late keeps its operands. Recorded into a graph, the stream is
+ * a branch. */
+bool ls_wgrad_asked(void);
+ls_status ls_wgrad_create(ls_plan *plan);
+void ls_wgrad_destroy(ls_plan *plan);
+/* Allocates the largest workspace of these products; to be called again after engines change. */
+ls_status ls_wgrad_reserve_workspace(ls_plan *plan);
+/* Whether the gradient of this operation's weight goes there. An observer or a timer of passes sees
+ * every product on the computing stream. */
+bool ls_wgrad_takes(const ls_plan *plan, const ls_op *op);
+/* Behind all work that `stream` has now. */
+ls_status ls_wgrad_start(ls_plan *plan, ls_stream *stream, const ls_op *op);
+/* `stream` waits for the gradient that was started last; *done is its operation, or NULL. */
+ls_status ls_wgrad_join(ls_plan *plan, ls_stream *stream, const ls_op **done);
 
 /* engines.c: the table's engines_export and engines_import. */
 ls_status ls_engines_export(ls_plan *plan, const char **text);

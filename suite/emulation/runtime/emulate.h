@@ -7,7 +7,9 @@
  *   LS_EMULATED_DRIVER=12020    the driver is for that CUDA; older than the toolkit's major
  *                               version it is insufficient
  *   LS_EMULATED_CAPABILITY=75   compute capability 7.5 [90]
- *   LS_EMULATED_LATE=1          work runs when a caller waits for it, not when it is enqueued
+ *   LS_EMULATED_LATE=1          work runs when a caller waits for it, not when it is enqueued; a
+ *                               larger number is the seed of a draw: now and then all work of some
+ *                               stream runs, and a graph runs its branches in another order
  *   LS_EMULATED_GUARD=1         device memory is out of the host's reach while no work runs
  *   LS_EMULATED_ORDER=backward  blocks, and threads of a block, begin in the opposite order; a
  *                               number is the seed of an order that is drawn, also of threads that

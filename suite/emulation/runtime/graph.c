@@ -114,6 +114,44 @@ static void copy_work(queue *to, const queue *from)
     }
 }
 
+/* Moves the work into an order that is drawn among those that keep what was captured: each fork's
+ * work in turn, behind the work of others that it waits for. Equal graphs get equal orders on all
+ * ranks, so that their collectives meet. */
+static void draw_order(queue *work, uint64_t seed)
+{
+    queue fork[MOST_FORKS] = {0}, drawn = {0};
+    uint64_t done[MOST_FORKS] = {0};
+    for (node *one = work->first, *next; one != NULL; one = next) {
+        next = one->next;
+        emulate_append(&fork[one->fork], one);
+    }
+    for (;;) {
+        int ready[MOST_FORKS], count = 0;
+        for (int f = 0; f < MOST_FORKS; f++) {
+            bool waits = fork[f].first == NULL;
+            for (int i = 0; i < MOST_FORKS && !waits; i++) {
+                waits = i != f && fork[f].first->clock[i] > done[i];
+            }
+            if (!waits) {
+                ready[count++] = f;
+            }
+        }
+        if (count == 0) {
+            break;
+        }
+        int f = ready[emulate_draw(&seed, (uint64_t)count)];
+        node *one = fork[f].first;
+        fork[f].first = one->next;
+        fork[f].end = fork[f].first == NULL ? &fork[f].first : fork[f].end;
+        done[f]++;
+        emulate_append(&drawn, one);
+    }
+    *work = drawn;
+    if (drawn.first == NULL) {
+        work->end = &work->first;
+    }
+}
+
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long flags)
 {
     if (out == NULL || graph == NULL ||
@@ -125,6 +163,9 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsign
     }
     *out = calloc(1, sizeof **out);
     copy_work(&(*out)->work, &graph->work);
+    if (emulate_late_seed() != 0) {
+        draw_order(&(*out)->work, emulate_late_seed());
+    }
     return cudaSuccess;
 }
 

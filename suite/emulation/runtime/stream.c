@@ -45,7 +45,22 @@ cudaError_t emulate_leave(cudaError_t error)
 bool emulate_late(void)
 {
     const char *set = getenv("LS_EMULATED_LATE");
-    return set != NULL && strcmp(set, "1") == 0;
+    return set != NULL && set[0] >= '1' && set[0] <= '9';
+}
+
+uint64_t emulate_late_seed(void)
+{
+    const char *set = getenv("LS_EMULATED_LATE");
+    uint64_t seed = emulate_late() ? strtoull(set, NULL, 10) : 0;
+    return seed > 1 ? seed : 0;
+}
+
+uint64_t emulate_draw(uint64_t *state, uint64_t limit)
+{
+    uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15); /* SplitMix64 */
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return (z ^ (z >> 31)) % limit;
 }
 
 static double now_ms(void)
@@ -149,6 +164,26 @@ cudaError_t emulate_spoil(capture *one, cudaError_t error)
     return error;
 }
 
+/* With a seed: every fourth time, on average, all work of a stream that is drawn. */
+static void run_drawn(void)
+{
+    uint64_t seed = emulate_late_seed(), count = 0;
+    if (seed != all.seed) {
+        all.seed = all.random = seed;
+    }
+    if (seed == 0 || emulate_draw(&all.random, 4) != 0) {
+        return;
+    }
+    for (cudaStream_t s = all.first; s != NULL; s = s->next) {
+        count++;
+    }
+    cudaStream_t s = all.first;
+    for (uint64_t i = emulate_draw(&all.random, count); i > 0; i--) {
+        s = s->next;
+    }
+    emulate_drain(s, NULL, 0);
+}
+
 /* Under the lock. Takes ownership of the node. */
 cudaError_t emulate_enqueue_node(cudaStream_t stream, node *one)
 {
@@ -159,6 +194,8 @@ cudaError_t emulate_enqueue_node(cudaStream_t stream, node *one)
             return cudaErrorStreamCaptureInvalidated;
         }
         stream->clock[stream->fork]++;
+        one->fork = stream->fork;
+        memcpy(one->clock, stream->clock, sizeof one->clock);
         emulate_append(&taking->work, one);
         return cudaSuccess;
     }
@@ -171,6 +208,7 @@ cudaError_t emulate_enqueue_node(cudaStream_t stream, node *one)
     if (!emulate_late()) {
         emulate_drain(stream, NULL, 0);
     }
+    run_drawn();
     return cudaSuccess;
 }
 

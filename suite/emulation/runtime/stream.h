@@ -13,7 +13,9 @@ typedef struct node {
     emulate_work *work; /* NULL: records or waits for `event` */
     cudaEvent_t event;
     uint64_t generation;
-    bool records, external; /* external: in a graph, for an event outside it */
+    bool records, external;     /* external: in a graph, for an event outside it */
+    int fork;                   /* captured: of which stream, ... */
+    uint64_t clock[MOST_FORKS]; /* ... and how much of each fork's work comes before, with itself */
     size_t bytes;
     _Alignas(16) unsigned char arguments[];
 } node;
@@ -58,7 +60,8 @@ typedef struct emulate_streams {
     struct CUstream_st null_stream;
     cudaStream_t first;
     uint64_t captures;
-    capture *capture; /* at most one at a time */
+    uint64_t seed, random; /* of drawn runs */
+    capture *capture;      /* at most one at a time */
 } emulate_streams;
 
 /* Takes the lock (recursively); all functions below need it. */
@@ -69,6 +72,10 @@ cudaError_t emulate_leave(cudaError_t error);
 void emulate_yield(void);
 /* Whether work runs only when a caller waits for it. */
 bool emulate_late(void);
+/* The seed of LS_EMULATED_LATE, or 0. */
+uint64_t emulate_late_seed(void);
+/* A whole number below `limit`; the next state. */
+uint64_t emulate_draw(uint64_t *state, uint64_t limit);
 
 bool emulate_known(cudaStream_t stream);
 /* The stream behind the caller's handle; aborts if there is none. */

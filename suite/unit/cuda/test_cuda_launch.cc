@@ -446,6 +446,81 @@ START_TEST(late_work_keeps_the_order_of_events)
 }
 END_TEST
 
+LS_KERNEL copy_eight(int *to, const int *from)
+{
+    to[threadIdx.x] = from[threadIdx.x];
+}
+
+static ls_status launch_copy(int *to, const int *from, cudaStream_t where)
+{
+    LS_LAUNCH(copy_eight, 1, 8, where, to, from);
+    return LS_OK;
+}
+
+/* A branch that reads what the stream has written, and is waited for by a later copy; `forks`,
+ * `joins`: behind an event each. Whether all was in order. */
+static bool branch_is_ordered(int seed, bool recorded, bool forks, bool joins)
+{
+    cudaStream_t side;
+    cudaEvent_t fork, join;
+    int *values = device<int>(8), *read = device<int>(8), *seen = device<int>(8), host[8];
+    char late[16];
+    snprintf(late, sizeof late, "%d", seed);
+    ck_assert_int_eq(cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking), cudaSuccess);
+    ck_assert_int_eq(cudaEventCreate(&fork), cudaSuccess);
+    ck_assert_int_eq(cudaEventCreate(&join), cudaSuccess);
+    setenv("LS_EMULATED_LATE", late, 1);
+    if (recorded) {
+        ck_assert_int_eq(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
+                         cudaSuccess);
+        /* into the capture, but not behind the first addition */
+        ck_assert_int_eq(cudaEventRecord(fork, stream), cudaSuccess);
+        ck_assert_int_eq(cudaStreamWaitEvent(side, fork, 0), cudaSuccess);
+    }
+    ck_assert_int_eq(launch_add(values, stream), LS_OK);
+    ck_assert_int_eq(launch_add(values, stream), LS_OK);
+    if (forks) {
+        ck_assert_int_eq(cudaEventRecord(fork, stream), cudaSuccess);
+        ck_assert_int_eq(cudaStreamWaitEvent(side, fork, 0), cudaSuccess);
+    }
+    ck_assert_int_eq(launch_copy(read, values, side), LS_OK);
+    ck_assert_int_eq(cudaEventRecord(join, side), cudaSuccess);
+    if (joins) {
+        ck_assert_int_eq(cudaStreamWaitEvent(stream, join, 0), cudaSuccess);
+    }
+    ck_assert_int_eq(launch_copy(seen, read, stream), LS_OK);
+    ck_assert_int_eq(cudaStreamWaitEvent(stream, join, 0), cudaSuccess);
+    if (recorded) {
+        cudaGraph_t graph;
+        cudaGraphExec_t exec;
+        ck_assert_int_eq(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+        ck_assert_int_eq(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+        ck_assert_int_eq(cudaGraphLaunch(exec, stream), cudaSuccess);
+        cudaGraphDestroy(graph);
+        cudaGraphExecDestroy(exec);
+    }
+    read_back(host, seen, 8);
+    unsetenv("LS_EMULATED_LATE");
+    cudaEventDestroy(fork);
+    cudaEventDestroy(join);
+    cudaStreamDestroy(side);
+    return host[0] == 2;
+}
+
+/* Drawn orders of streams, and of a graph's branches, show both waits if they are missing. */
+START_TEST(drawn_runs_show_a_missing_wait)
+{
+    int no_fork = 0, no_join = 0;
+    for (int seed = 2; seed < 52; seed++) {
+        ck_assert(branch_is_ordered(seed, _i == 1, true, true));
+        no_fork += !branch_is_ordered(seed, _i == 1, false, true);
+        no_join += !branch_is_ordered(seed, _i == 1, true, false);
+    }
+    ck_assert_int_gt(no_fork, 5);
+    ck_assert_int_gt(no_join, 5);
+}
+END_TEST
+
 START_TEST(wrong_calls_are_errors)
 {
     int *values = device<int>(8), host[8] = {0};
@@ -490,6 +565,7 @@ int main(void)
     tcase_add_test(launch, graph_replays_what_was_recorded);
     tcase_add_test(launch, capture_refuses_what_a_graph_cannot_hold);
     tcase_add_test(launch, late_work_keeps_the_order_of_events);
+    tcase_add_loop_test(launch, drawn_runs_show_a_missing_wait, 0, 2);
     tcase_add_test(launch, wrong_calls_are_errors);
     tcase_add_test(launch, device_memory_is_out_of_reach);
     Suite *suite = suite_create("cuda_launch");
