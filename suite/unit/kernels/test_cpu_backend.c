@@ -200,7 +200,7 @@ START_TEST(a_bound_is_the_median_of_its_repeats)
     memcpy(&bound, &symbol, sizeof bound);
     ls_norm_sync sync = {.group_size = 2}; /* nothing of it is called */
     ls_plan_options options = {
-        .batch = 4, .height = 16, .width = 16, .activation = LS_F16, .norm_sync = &sync};
+        .batch = 4, .height = 16, .width = 16, .activation = LS_F32, .norm_sync = &sync};
     double ms = -1;
     int64_t begin_ns = ls_clock_ns();
     ck_assert_int_eq(bound(&n.network, &options, 1, REPEATS, &ms), LS_OK);
@@ -216,6 +216,23 @@ START_TEST(a_bound_is_the_median_of_its_repeats)
     status = bound(&n.network, &options, -1, 1, &ms);
     ck_assert_ptr_nonnull(strstr(caught_lines(), "--threads -1"));
     ck_assert_int_eq(status, LS_ERR_USAGE);
+    /* in a half type only where the processor multiplies it */
+    ls_backend_info info;
+    ls_backend *backend = opened(1, 1);
+    api->describe(backend, &info);
+    api->close(backend);
+    const ls_dtype halves[] = {LS_F16, LS_BF16};
+    for (int i = 0; i < 2; i++) {
+        bool emulated = i == 0 ? info.f16_emulated : info.bf16_emulated;
+        double half_ms = -1;
+        options.activation = halves[i];
+        catch_lines();
+        status = bound(&n.network, &options, 1, 1, &half_ms);
+        ck_assert_int_eq(strstr(caught_lines(), "is multiplied in f32") != NULL, emulated);
+        ck_assert_int_eq(status, emulated ? LS_ERR_UNSUPPORTED : LS_OK);
+        ck_assert_int_eq(half_ms > 0, !emulated);
+    }
+    options.activation = LS_F32;
     options.height = options.width = 0;
     catch_lines();
     status = bound(&n.network, &options, 1, 1, &ms);
