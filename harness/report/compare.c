@@ -388,7 +388,9 @@ static double roofline_spread(const ls_report_run *run)
     {
         cJSON_ArrayForEach(b, list)
         {
-            if (ls_json_integer(a, "threads", 0) == ls_json_integer(b, "threads", 0)) {
+            bool alike = ls_json_integer(a, "threads", 0) == ls_json_integer(b, "threads", 0) &&
+                         strcmp(ls_json_string(a, "type", ""), ls_json_string(b, "type", "")) == 0;
+            if (alike) {
                 spread = fmax(spread, ls_json_number(a, "images_per_s", NAN) /
                                           ls_json_number(b, "images_per_s", NAN));
             }

@@ -159,13 +159,16 @@ int ls_report_speed_threads(const ls_report_run *run, const ls_report_job *job)
 }
 
 /* run.json may hold "roofline": [{"arch","image_size","batch_size","level","threads",
- * "images_per_s"}]: the rate of the arithmetic alone in this run; an absent level fits all. With
- * "threads" it is of all that the world's ranks have together, else of one rank. Of several
+ * "type","images_per_s"}]: the rate of the arithmetic alone in this run; an absent level fits all.
+ * With "threads" it is of all that the world's ranks have together, and in the type that the
+ * products have (f32, also where half is emulated), else of one rank. Of several
  * measurements the best counts: other load makes it smaller, nothing makes it larger. */
 static double roofline_of(const ls_report_run *run, const ls_report_job *job)
 {
     double best = NAN;
     const char *level = ls_spec_level_name(job->spec->level);
+    bool bf16 = job->spec->level > 0 && strcmp(job->spec->half, "bf16") == 0;
+    const char *type = bf16 && !job->record->half_emulated ? "bf16" : "f32";
     const cJSON *entry;
     cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(run->record, "roofline"))
     {
@@ -174,6 +177,7 @@ static double roofline_of(const ls_report_run *run, const ls_report_job *job)
                     ls_json_integer(entry, "batch_size", 0) == job->spec->batch_size &&
                     strcmp(ls_json_string(entry, "level", level), level) == 0;
         int threads = ls_json_int(entry, "threads", 0);
+        fits = fits && (threads == 0 || strcmp(ls_json_string(entry, "type", "f32"), type) == 0);
         if (fits && (threads == 0 || threads == ls_report_speed_threads(run, job))) {
             double rate = ls_json_number(entry, "images_per_s", NAN);
             best = fmax(best, threads == 0 ? job->spec->world * rate : rate);

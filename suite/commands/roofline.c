@@ -14,6 +14,7 @@
 #include "kernels/cuda/bound.h"
 #include "kernels/kernels.h"
 #include "reference/model/model.h"
+#include "reference/state/device.h"
 #include "suite/suite.h"
 
 /* Medians of repeats that take a few hundred ms each. */
@@ -34,26 +35,53 @@ static ls_status load(engine *out)
     return LS_OK;
 }
 
-static ls_status measure_threads(const engine *engine, const ls_matrix_bench *bench,
-                                 const ls_network *network, int threads, const char *when,
-                                 cJSON *roofline, cJSON *rates)
+/* Whether the half levels of the bench are multiplied in bf16. */
+static bool is_native(const ls_matrix_bench *bench)
+{
+    const ls_backend_options options = {.threads = 1, .local_ranks = 1};
+    ls_device cpu;
+    if (strcmp(bench->half, "bf16") != 0 || ls_device_open("cpu", &options, &cpu) != LS_OK) {
+        return false;
+    }
+    bool emulated = ls_device_emulates(&cpu.info, LS_BF16);
+    ls_device_close(&cpu);
+    return !emulated;
+}
+
+static ls_status measure_convolutions(const engine *engine, const ls_matrix_bench *bench,
+                                      const ls_network *network, int threads, ls_dtype type,
+                                      const char *when, cJSON *roofline)
 {
     const ls_plan_options plan = {.batch = bench->batch_size,
                                   .height = bench->image_size,
                                   .width = bench->image_size,
-                                  .activation = LS_F32};
+                                  .activation = type};
     double ms = 0;
-    ls_cpu_rates_measured measured;
     LS_TRY(engine->convolutions_ms(network, &plan, threads, REPEATS, &ms));
-    LS_TRY(engine->rates(threads, &measured));
     cJSON *entry = ls_json_append_object(roofline);
     cJSON_AddStringToObject(entry, "when", when);
     cJSON_AddStringToObject(entry, "arch", bench->arch);
     cJSON_AddNumberToObject(entry, "image_size", bench->image_size);
     cJSON_AddNumberToObject(entry, "batch_size", bench->batch_size);
     cJSON_AddNumberToObject(entry, "threads", threads);
+    if (type != LS_F32) {
+        cJSON_AddStringToObject(entry, "type", ls_dtype_label(type));
+    }
     ls_json_add_number(entry, "images_per_s", bench->batch_size * 1e3 / ms);
-    entry = cJSON_CreateObject();
+    return LS_OK;
+}
+
+static ls_status measure_threads(const engine *engine, const ls_matrix_bench *bench,
+                                 const ls_network *network, int threads, const char *when,
+                                 cJSON *roofline, cJSON *rates)
+{
+    ls_cpu_rates_measured measured;
+    LS_TRY(measure_convolutions(engine, bench, network, threads, LS_F32, when, roofline));
+    if (is_native(bench)) {
+        LS_TRY(measure_convolutions(engine, bench, network, threads, LS_BF16, when, roofline));
+    }
+    LS_TRY(engine->rates(threads, &measured));
+    cJSON *entry = cJSON_CreateObject();
     cJSON_AddStringToObject(entry, "when", when);
     cJSON_AddNumberToObject(entry, "threads", threads);
     ls_json_add_number(entry, "copy_bytes_per_s", measured.copy_bytes_per_s);

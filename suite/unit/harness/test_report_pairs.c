@@ -447,12 +447,16 @@ START_TEST(the_roofline_that_fits)
         const char *bounds;
         int world; /* of 2 threads each; 750 images/s in all */
         double share;
+        bool native; /* half is bf16, on the processor's units */
     } rows[] = {
         {BOUND("", 1500), 1, 0.5},
         {BOUND("", 1500), 2, 0.25},              /* of one rank */
         {BOUND("\"threads\":4,", 1500), 2, 0.5}, /* of all */
         {BOUND("\"threads\":2,", 1500), 2, NAN},
         {BOUND("\"threads\":2,", 1500), 1, 0.5},
+        {BOUND("\"threads\":2,\"type\":\"bf16\",", 3000), 1, NAN}, /* half in f32 */
+        {BOUND("\"threads\":2,\"type\":\"bf16\",", 3000), 1, 0.25, .native = true},
+        {BOUND("\"threads\":2,", 1500), 1, NAN, .native = true},
         {BOUND("\"level\":\"O2\",", 3000), 1, 0.25},
         {BOUND("\"level\":\"O1\",", 3000), 1, NAN},
         {BOUND("\"arch\":1,", 3000), 1, 0.25}, /* the first counts */
@@ -467,6 +471,9 @@ START_TEST(the_roofline_that_fits)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         ls_report_job list[1];
         play_steps(list, rows[i].world);
+        jobs[0].record.half_emulated = !rows[i].native;
+        ls_text_put(jobs[0].record.spec.half, sizeof jobs[0].record.spec.half, "%s",
+                    rows[i].native ? "bf16" : "fp16");
         ls_report_run run = {.job_count = 1, .job = list};
         LS_TEXT(record, 600, "{\"machine\":{\"cores\":64},\"roofline\":[%s]}", rows[i].bounds);
         run.record = cJSON_Parse(record);
