@@ -84,6 +84,18 @@ void ls_device_close(ls_device *device)
     memset(device, 0, sizeof *device);
 }
 
+bool ls_device_cpu_has_bf16(void)
+{
+    ls_device cpu;
+    const ls_backend_options options = {.threads = 1, .local_ranks = 1};
+    if (ls_device_open("cpu", &options, &cpu) != LS_OK) {
+        return false;
+    }
+    bool emulated = ls_device_emulates(&cpu.info, LS_BF16);
+    ls_device_close(&cpu);
+    return !emulated;
+}
+
 ls_status ls_device_read(const ls_device *device, void *host, const void *from, int64_t bytes)
 {
     LS_TRY(device->api->copy_out(device->backend, device->stream, host, from, bytes));

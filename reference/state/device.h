@@ -27,6 +27,10 @@ static inline bool ls_device_emulates(const ls_backend_info *info, ls_dtype half
     return half == LS_F16 ? info->f16_emulated : info->bf16_emulated;
 }
 
+/* Whether the CPU backend multiplies bf16 on the processor's units for it; false without the
+ * backend. Opens and closes it. */
+bool ls_device_cpu_has_bf16(void);
+
 /* Copies device memory to the host and waits for it. */
 ls_status ls_device_read(const ls_device *device, void *host, const void *from, int64_t bytes);
 /* A named range of the host's work, for profilers; ranges may nest. */

@@ -35,19 +35,6 @@ static ls_status load(engine *out)
     return LS_OK;
 }
 
-/* Whether the half levels of the bench are multiplied in bf16. */
-static bool is_native(const ls_matrix_bench *bench)
-{
-    const ls_backend_options options = {.threads = 1, .local_ranks = 1};
-    ls_device cpu;
-    if (strcmp(bench->half, "bf16") != 0 || ls_device_open("cpu", &options, &cpu) != LS_OK) {
-        return false;
-    }
-    bool emulated = ls_device_emulates(&cpu.info, LS_BF16);
-    ls_device_close(&cpu);
-    return !emulated;
-}
-
 static ls_status measure_convolutions(const engine *engine, const ls_matrix_bench *bench,
                                       const ls_network *network, int threads, ls_dtype type,
                                       const char *when, cJSON *roofline)
@@ -77,7 +64,7 @@ static ls_status measure_threads(const engine *engine, const ls_matrix_bench *be
 {
     ls_cpu_rates_measured measured;
     LS_TRY(measure_convolutions(engine, bench, network, threads, LS_F32, when, roofline));
-    if (is_native(bench)) {
+    if (strcmp(bench->half, "bf16") == 0 && ls_device_cpu_has_bf16()) {
         LS_TRY(measure_convolutions(engine, bench, network, threads, LS_BF16, when, roofline));
     }
     LS_TRY(engine->rates(threads, &measured));

@@ -311,17 +311,6 @@ static ls_status check_only(const asked *options)
     return LS_OK;
 }
 
-/* Whether the CPU backend multiplies bf16 on units for it. */
-static ls_status find_units(bool *out)
-{
-    ls_device cpu;
-    const ls_backend_options options = {.threads = 1, .local_ranks = 1};
-    LS_TRY(ls_device_open("cpu", &options, &cpu));
-    *out = !ls_device_emulates(&cpu.info, LS_BF16);
-    ls_device_close(&cpu);
-    return LS_OK;
-}
-
 /* Trains the same network on the same files, batch, threads and ranks with both trainers in turn
  * (the order alternates from pair to pair) and times the convolutions alone, in oneDNN, with each
  * pair. Prints a row per setting: images per second of each (median of the pairs' medians), the
@@ -347,8 +336,8 @@ static ls_status run_all(const asked *options)
         "between the two of each pair.\n",
         options->pairs);
     fflush(stdout);
-    bool units = false;
-    ls_status status = find_units(&units);
+    bool units = ls_device_cpu_has_bf16();
+    ls_status status = LS_OK;
     for (int i = 0; i < SETTINGS && status == LS_OK; i++) {
         if (is_wanted(options, &settings[i]) && settings[i].level > 0 && !units) {
             printf("%s\n    left out: this CPU, or its oneDNN, has no units for bf16\n",
