@@ -139,6 +139,9 @@ typedef struct ls_backend_info {
     bool f16_emulated, bf16_emulated; /* 16-bit storage, f32 arithmetic: the speed does not
                                          represent half-precision units */
     char half_units[64];              /* "bf16 on AVX512-BF16"; "": none */
+    /* CPU: how products of the type are computed, and why so: "bf16 on AMX", "bf16 emulated: this
+     * CPU has neither AMX nor AVX512-BF16"; CUDA: "" */
+    char f16_products[128], bf16_products[128];
 } ls_backend_info;
 
 /* ---- plans ----------------------------------------------------------------------------------- */
@@ -340,7 +343,7 @@ typedef struct ls_scaler_config {
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-enum { LS_BACKEND_ABI = 17 };
+enum { LS_BACKEND_ABI = 18 };
 
 typedef struct ls_backend_api {
     int abi;          /* LS_BACKEND_ABI */

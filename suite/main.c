@@ -36,7 +36,7 @@ static const char explain_help[] =
     "Usage: lockstep explain [--world N] [OPTION...]\n"
     "Describes a training run without running it: the type of every kind of tensor, the loss\n"
     "scale, how gradients are reduced, every bucket (members, bytes, order), bytes on the wire,\n"
-    "memory of one rank and all parameters.\n\n"
+    "memory of one rank, all parameters, and on a CPU what computes each product.\n\n"
     "  --world N          ranks (1)\n"
     "  OPTION             of the run, as `lockstep-train --help` lists them, such as "
     "--opt-level=O2\n"
@@ -72,6 +72,7 @@ static int explain_main(int count, char **argument)
     ls_options options;
     ls_status status = ls_options_parse(kept, flags, &options, NULL, NULL);
     LS_THEN(status, ls_explain_print(&options, world, stdout));
+    LS_THEN(status, ls_explain_print_products(&options, world, stdout));
     free(flags);
     return (int)status;
 }

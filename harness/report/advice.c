@@ -51,8 +51,10 @@ static void advise_levels(const ls_report_run *run, cJSON *advice)
     const ls_report_job *jobs[JOBS_MAX], *fastest = NULL;
     int count = select_shown(run, LS_SWEEP_LEVEL, jobs);
     bool emulated = false;
+    const char *products = "";
     for (int i = 0; i < count; i++) {
         emulated = emulated || jobs[i]->record->half_emulated;
+        products = jobs[i]->spec->level > 0 ? jobs[i]->record->half_products : products;
         if (fastest == NULL || jobs[i]->speed.rate.value > fastest->speed.rate.value) {
             fastest = jobs[i];
         }
@@ -75,6 +77,9 @@ static void advise_levels(const ls_report_run *run, cJSON *advice)
         emulated ? ". Half is emulated here (16-bit storage, f32 arithmetic), so this order says "
                    "nothing about a machine with half-precision units."
                  : ".");
+    if (products[0] != '\0') {
+        ls_text_add(text, sizeof text, " Products: %s.", products);
+    }
     say(advice, text);
 }
 

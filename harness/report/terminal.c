@@ -83,7 +83,7 @@ static void print_job(const ls_report_run *run, const ls_report_job *job, FILE *
 static void print_jobs(const ls_report_run *run, FILE *to)
 {
     int printed = 0, oversubscribed = 0, emulated = 0, simulated = 0, weak = 0, hidden = 0;
-    const char *no_graph = NULL;
+    const char *no_graph = NULL, *products = "";
     for (int j = 0; j < run->job_count; j++) {
         const ls_report_job *job = &run->job[j];
         if (job->spec->role != LS_ROLE_THROUGHPUT) {
@@ -98,6 +98,7 @@ static void print_jobs(const ls_report_run *run, FILE *to)
         print_job(run, job, to);
         oversubscribed += job->record->oversubscribed;
         emulated += job->record->half_emulated;
+        products = job->record->half_emulated ? job->record->half_products : products;
         simulated += ls_spec_is_simulated(job->spec);
         no_graph = no_graph != NULL ? no_graph : ls_report_job_no_graph(job);
         weak += ls_report_lines_weak(run, job);
@@ -116,6 +117,9 @@ static void print_jobs(const ls_report_run *run, FILE *to)
     if (emulated > 0) {
         fprintf(to,
                 "e: half is emulated (16-bit storage, f32 arithmetic): no speed of half units\n");
+        if (products[0] != '\0') {
+            fprintf(to, "   %s\n", products);
+        }
     }
     if (no_graph != NULL) {
         fprintf(to, "g: steps were not launched as one graph each (%s)\n", no_graph);

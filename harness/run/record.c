@@ -471,12 +471,14 @@ static ls_status read_world(ls_record *record, int files, ls_record_mode mode)
 }
 
 /* A run of its own knows; what the launcher expected counts for one that does not say. */
-static void find_emulated(ls_record *record)
+static void find_half(ls_record *record)
 {
     for (int k = 0; k < record->world; k++) {
         if (record->rank[k].start != NULL) {
             record->half_emulated =
                 ls_json_bool(record->rank[k].start, "half_emulated", record->half_emulated);
+            ls_text_put(record->half_products, sizeof record->half_products, "%s",
+                        ls_json_string(record->rank[k].start, "half_products", ""));
             break;
         }
     }
@@ -499,7 +501,7 @@ ls_status ls_record_read(const char *directory, ls_record_mode mode, ls_record *
     ls_status status = LS_OK;
     LS_TRY_GOTO(status, read_events(&record, mode), free_record);
     share_audited(&record);
-    find_emulated(&record);
+    find_half(&record);
     read_outcome(&record);
     *out = record;
     return LS_OK;

@@ -79,10 +79,11 @@ typedef struct ls_record {
     ls_spec spec; /* from the facts of job.json */
     /* Further facts: of the place, and of the judgement once there was one. */
     bool oversubscribed, half_emulated;
-    bool judged;        /* `checked` says something */
-    bool checked;       /* its checks passed: its speed is a result */
-    int gradient_check; /* check of numerics.md section 5 that its own shape passed; 0: none */
-    bool audited;       /* and check 3, FP64 samples */
+    char half_products[128]; /* "bf16 on AMX", as the run says at its start; "": it does not */
+    bool judged;             /* `checked` says something */
+    bool checked;            /* its checks passed: its speed is a result */
+    int gradient_check;      /* check of numerics.md section 5 that its own shape passed; 0: none */
+    bool audited;            /* and check 3, FP64 samples */
     ls_record_state state;
     int first_rank, code, signal;
     double seconds, started_ns; /* started_ns: ls_clock_ns; NaN: not reported */

@@ -18,6 +18,7 @@ struct ls_multi_variant;
 struct ls_backend {
     int threads;                  /* of every parallel loop; at least 1 */
     bool native_f16, native_bf16; /* products of the type run on the processor's units for it */
+    bool emulate_half;            /* not so because the caller asked for it */
     ls_isa isa;
     struct ls_dnn *dnn;
     const struct ls_loops *loops;

@@ -342,23 +342,38 @@ void ls_conv_place(ls_conv *conv, void *memory, void *scratch)
     }
 }
 
+/* "jit:avx2 in f32 (reordered to plain)" */
+static void describe_pass(const ls_conv *conv, const conv_pass *pass, char *text, size_t bytes)
+{
+    bool reordered = pass->in_block != conv->in_block || pass->out_block != conv->out_block;
+    snprintf(text, bytes, "%s%s%s", ls_dnn_product_about(pass->product)->engine,
+             pass->type == conv->type ? "" : " in f32", reordered ? " (reordered to plain)" : "");
+}
+
 void ls_conv_describe(const ls_conv *conv, char *text, size_t bytes)
 {
+    static const char *const label[3] = {"forward", "data", "weights"};
+    char line[3][128] = {""};
+    bool alike = true;
+    for (int which = 0; which < 3; which++) {
+        if (conv->pass[which].product != NULL) {
+            describe_pass(conv, &conv->pass[which], line[which], sizeof line[which]);
+            alike = alike && strcmp(line[which], line[0]) == 0;
+        }
+    }
     int used = 0;
     if (conv->matrix) {
-        used = snprintf(text, bytes, "matrix %dx%d:", conv->map.rows, conv->map.columns);
+        used = snprintf(text, bytes, "matrix %dx%d: ", conv->map.rows, conv->map.columns);
     }
-    static const char *const label[3] = {"forward", "data", "weights"};
+    if (alike) {
+        snprintf(text + used, bytes - (size_t)used, "%s", line[0]);
+        return;
+    }
     for (int which = 0; which < 3 && used < (int)bytes; which++) {
-        const conv_pass *pass = &conv->pass[which];
-        if (pass->product == NULL) {
-            continue;
+        if (line[which][0] != '\0') {
+            used += snprintf(text + used, bytes - (size_t)used, "%s%s %s", which > 0 ? ", " : "",
+                             label[which], line[which]);
         }
-        bool reordered = pass->in_block != conv->in_block || pass->out_block != conv->out_block;
-        used += snprintf(text + used, bytes - (size_t)used, "%s%s %s%s%s", used > 0 ? " " : "",
-                         label[which], ls_dnn_product_about(pass->product)->engine,
-                         pass->type == conv->type ? "" : " in f32",
-                         reordered ? " (reordered to plain)" : "");
     }
 }
 

@@ -26,7 +26,8 @@ size_t ls_conv_weight_bytes(const ls_conv *conv);
 size_t ls_conv_scratch_bytes(const ls_conv *conv);
 /* `memory`: weight_bytes; `scratch`: scratch_bytes; both 64-byte aligned. */
 void ls_conv_place(ls_conv *conv, void *memory, void *scratch);
-/* "jit:avx512_core", "matrix 2048x2048 brgemm:avx512_core": one line of the plan's text. */
+/* One line of the plan: "jit:avx2" for all passes, "jit:avx2 in f32" with operands converted, or
+ * "forward jit:avx2, weights gemm:jit". */
 void ls_conv_describe(const ls_conv *conv, char *text, size_t bytes);
 
 /* Rounds the weight to the activation type and packs it for both passes. weight: [out,in,k,k]. */

@@ -70,6 +70,7 @@ static ls_status cpu_open(const ls_backend_options *options, ls_backend **out)
     omp_set_num_threads(backend->threads);
     backend->native_f16 = !options->emulate_half && ls_dnn_half_units(LS_F16) != NULL;
     backend->native_bf16 = !options->emulate_half && ls_dnn_half_units(LS_BF16) != NULL;
+    backend->emulate_half = options->emulate_half;
     ls_status status = ls_dnn_open(&backend->dnn);
     if (status != LS_OK) {
         free(backend);
@@ -121,6 +122,10 @@ static void cpu_describe(ls_backend *backend, ls_backend_info *out)
                      used > 0 ? ", " : "", ls_dtype_label(halves[i]), ls_dnn_half_units(halves[i]));
         }
     }
+    ls_dnn_half_products(LS_F16, backend->emulate_half, out->f16_products,
+                         sizeof out->f16_products);
+    ls_dnn_half_products(LS_BF16, backend->emulate_half, out->bf16_products,
+                         sizeof out->bf16_products);
     processor_name(name, sizeof name);
     ls_dnn_describe(dnn, sizeof dnn);
     snprintf(out->device, sizeof out->device, "%s, %s", name, backend->loops->name);

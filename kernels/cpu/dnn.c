@@ -1,5 +1,8 @@
 #include "dnn.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #include <dlfcn.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <stdio.h>
@@ -237,6 +240,55 @@ const char *ls_dnn_half_units(ls_dtype type)
 #endif
     (void)type;
     return NULL;
+}
+
+/* The processor's own units for products of this type, whatever oneDNN uses; NULL: none. */
+static const char *processor_units(ls_dtype type)
+{
+#if defined(__x86_64__)
+    /* Intel's SDM, CPUID leaf 7: EDX of subleaf 0, EAX of subleaf 1 */
+    enum { AMX_BF16 = 1 << 22, AVX512_FP16 = 1 << 23, AVX512_BF16 = 1 << 5, AMX_FP16 = 1 << 21 };
+    unsigned a = 0, b = 0, c = 0, d = 0, a1 = 0, b1 = 0, c1 = 0, d1 = 0;
+    if (__get_cpuid_count(7, 0, &a, &b, &c, &d) && a >= 1) {
+        (void)__get_cpuid_count(7, 1, &a1, &b1, &c1, &d1);
+    }
+    if (type == LS_BF16) {
+        return d & AMX_BF16 ? "AMX" : a1 & AVX512_BF16 ? "AVX512-BF16" : NULL;
+    }
+    return a1 & AMX_FP16 ? "AMX-FP16" : d & AVX512_FP16 ? "AVX512-FP16" : NULL;
+#else
+    (void)type;
+    return NULL;
+#endif
+}
+
+void ls_dnn_half_products(ls_dtype type, bool asked, char *text, size_t bytes)
+{
+    const dnnl_version_t *v = dnnl_version();
+    const char *label = ls_dtype_label(type), *used = ls_dnn_half_units(type);
+    const char *units = processor_units(type), *variable = "ONEDNN_MAX_CPU_ISA";
+    const char *limit = getenv(variable);
+    if (limit == NULL) {
+        variable = "DNNL_MAX_CPU_ISA";
+        limit = getenv(variable);
+    }
+    if (asked) {
+        snprintf(text, bytes, "%s emulated, as asked", label);
+    } else if (used != NULL) {
+        snprintf(text, bytes, "%s on %s", label, used);
+    } else if (units == NULL) {
+        snprintf(text, bytes, "%s emulated: this CPU has neither %s", label,
+                 type == LS_BF16 ? "AMX nor AVX512-BF16" : "AMX-FP16 nor AVX512-FP16");
+    } else if (type == LS_F16 && (v->major < 3 || (v->major == 3 && v->minor < 1))) {
+        snprintf(text, bytes, "%s emulated: oneDNN %d.%d.%d has no products of it, 3.1 has", label,
+                 v->major, v->minor, v->patch);
+    } else if (limit != NULL) {
+        snprintf(text, bytes, "%s emulated: %s=%s hides this CPU's %s", label, variable, limit,
+                 units);
+    } else {
+        snprintf(text, bytes, "%s emulated: oneDNN %d.%d.%d does not use this CPU's %s", label,
+                 v->major, v->minor, v->patch, units);
+    }
 }
 
 void ls_dnn_describe(char *text, size_t bytes)

@@ -10,4 +10,9 @@
 
 ls_status ls_explain_print(const ls_options *options, int world, FILE *to);
 
+/* How the CPU backend of this machine computes the run's products: half units in use or why not,
+ * and the implementation of every product, for each of its passes. Prints nothing where the run's
+ * device is a GPU. Opens the backend; LS_ERR_INFRA or LS_ERR_UNSUPPORTED from it. */
+ls_status ls_explain_print_products(const ls_options *options, int world, FILE *to);
+
 #endif

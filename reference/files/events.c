@@ -93,6 +93,9 @@ static void add_info(cJSON *event, const ls_backend_info *info, const ls_options
     cJSON_AddNumberToObject(event, "threads", info->threads);
     cJSON_AddBoolToObject(event, "host_memory", info->host_memory);
     cJSON_AddBoolToObject(event, "half_emulated", ls_device_emulates(info, half));
+    if (ls_device_products(info, half)[0] != '\0') {
+        cJSON_AddStringToObject(event, "half_products", ls_device_products(info, half));
+    }
     if (info->half_units[0] != '\0') {
         cJSON_AddStringToObject(event, "half_units", info->half_units);
     }

@@ -27,6 +27,12 @@ static inline bool ls_device_emulates(const ls_backend_info *info, ls_dtype half
     return half == LS_F16 ? info->f16_emulated : info->bf16_emulated;
 }
 
+/* How the device computes products of that 16-bit type, "bf16 on AMX"; "" where it does not say. */
+static inline const char *ls_device_products(const ls_backend_info *info, ls_dtype half)
+{
+    return half == LS_F16 ? info->f16_products : info->bf16_products;
+}
+
 /* Whether the CPU backend multiplies bf16 on the processor's units for it; false without the
  * backend. Opens and closes it. */
 bool ls_device_cpu_has_bf16(void);

@@ -172,6 +172,7 @@ static void write_rank(const char *folder, const fake_job *job, int rank)
     fprintf(
         file,
         "{\"event\":\"start\",\"schema\":1,\"world\":%d,\"threads\":%d,\"param_elements\":11175050,"
+        "\"half_products\":\"fp16 emulated: this CPU has neither AMX-FP16 nor AVX512-FP16\","
         "\"activation_bytes\":64000000,\"workspace_bytes\":9000000,\"options\":{\"opt-level\":"
         "\"%s\","
         "\"optimizer\":\"sgd\",\"momentum\":0.9}}\n",

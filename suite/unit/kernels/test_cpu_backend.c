@@ -5,8 +5,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "kernels/core/clock.h"
+#include "kernels/core/log.h"
 #include "kernels/core/text.h"
 #include "kernels/cpu/bound.h"
 #include "suite/unit/caught.h"
@@ -87,6 +90,72 @@ START_TEST(described_in_full)
     ck_assert_ptr_nonnull(strstr(info.libraries, "; OpenMP 20"));
     ck_assert(info.host_memory);
     api->close(backend);
+}
+END_TEST
+
+/* Whether the kernel lists one of the two flags of the processor. */
+static bool processor_has(const char *flag, const char *other)
+{
+    char line[8192];
+    bool found = false;
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+        found = found || (strncmp(line, "flags", 5) == 0 &&
+                          (strstr(line, flag) != NULL || strstr(line, other) != NULL));
+    }
+    if (file != NULL) {
+        fclose(file);
+    }
+    return found;
+}
+
+/* Units in use by name; without the processor's the reason is the processor, else it is the library
+ * or the variable that hides them, or the caller. */
+START_TEST(products_of_half_types_are_explained)
+{
+    static const struct {
+        const char *flag, *other, *label, *neither;
+    } types[] = {
+        {" amx_bf16", " avx512_bf16", "bf16", "this CPU has neither AMX nor AVX512-BF16"},
+        {" amx_fp16", " avx512_fp16", "fp16", "this CPU has neither AMX-FP16 nor AVX512-FP16"}};
+    const char *limits[] = {NULL, "AVX2"};
+    for (int i = 0; i < 4; i++) {
+        const int type = i % 2;
+        const char *limit = limits[i / 2];
+        bool has = processor_has(types[type].flag, types[type].other);
+        pid_t child = fork(); /* oneDNN reads the variable once */
+        if (child == 0) {
+            if (limit != NULL) {
+                setenv("ONEDNN_MAX_CPU_ISA", limit, 1);
+            }
+            ls_backend_options how = {.threads = 1, .local_ranks = 1};
+            ls_backend *backend = NULL;
+            ls_backend_info info;
+            LS_ASSERT(ls_load_backend("cpu", &api) == LS_OK);
+            LS_ASSERT(api->open(&how, &backend) == LS_OK);
+            api->describe(backend, &info);
+            const char *text = type == 0 ? info.bf16_products : info.f16_products;
+            bool emulated = type == 0 ? info.bf16_emulated : info.f16_emulated;
+            LS_TEXT(native, 40, "%s on A", types[type].label);
+            LS_TEXT(not_native, 40, "%s emulated: ", types[type].label);
+            const char *begin = emulated ? not_native : native;
+            bool right = strncmp(text, begin, strlen(begin)) == 0 &&
+                         (strstr(text, types[type].neither) != NULL) == !has && (has || emulated) &&
+                         (limit == NULL || emulated);
+            how.emulate_half = true;
+            LS_ASSERT(api->open(&how, &backend) == LS_OK);
+            api->describe(backend, &info);
+            LS_TEXT(asked, 40, "%s emulated, as asked", types[type].label);
+            right = right && strcmp(type == 0 ? info.bf16_products : info.f16_products, asked) == 0;
+            if (!right) {
+                fprintf(stderr, "%s\n", text);
+            }
+            _exit(right ? 0 : 1);
+        }
+        int code = 0;
+        ck_assert_int_eq(waitpid(child, &code, 0), child);
+        ck_assert_int_eq(code, 0);
+    }
 }
 END_TEST
 
@@ -258,6 +327,7 @@ int main(void)
     tcase_set_timeout(c, 60);
     tcase_add_test(c, threads_are_shared_out);
     tcase_add_test(c, described_in_full);
+    tcase_add_test(c, products_of_half_types_are_explained);
     tcase_add_test(c, blocks_of_memory);
     tcase_add_test(c, memory_that_cannot_be_had);
     tcase_add_test(c, copies_are_done_at_once);

@@ -245,7 +245,9 @@ START_TEST(whole_starts)
                             .libraries = "l",
                             .threads = 3,
                             .host_memory = true,
-                            .half_units = "bf16 on X"};
+                            .half_units = "bf16 on X",
+                            .f16_products = "fp16 emulated: why",
+                            .bf16_products = "bf16 on X"};
     cJSON *memory = cJSON_Parse("{\"params\":12}");
     ls_events_start full = {.rank = 1,
                             .world = 6,
@@ -282,7 +284,8 @@ START_TEST(whole_starts)
 #define PLACE                                                                               \
     "\"rank\":1,\"world\":6,\"local_rank\":2,\"local_world\":3,\"node\":4,\"pid\":\"pid\"," \
     "\"backend\":\"cuda\",\"device\":\"d\",\"libraries\":\"l\",\"threads\":3,"              \
-    "\"host_memory\":true,\"half_emulated\":false,\"half_units\":\"bf16 on X\","
+    "\"host_memory\":true,\"half_emulated\":false,"                                         \
+    "\"half_products\":\"fp16 emulated: why\",\"half_units\":\"bf16 on X\","
 #define REST                                                                                 \
     "\"transport\":\"u\",\"first_step\":5,\"param_elements\":7,"                             \
     "\"network_digest\":\"0000000000000001\",\"activation_bytes\":9,\"workspace_bytes\":10," \

@@ -207,6 +207,40 @@ START_TEST(help_is_of_the_command)
 }
 END_TEST
 
+/* What computes each product, and why half is emulated; nothing of it for another device. */
+START_TEST(explain_names_the_products)
+{
+    static const struct {
+        const char *options;
+        const char *lines[4];
+    } rows[] = {
+        {"--half bf16 --half-math emulated --device cpu -b 100",
+         {"\nbf16 emulated, as asked\n", " at 64 images, bf16:\n", "\nconv1: ", " in f32\n"}},
+        {"--half bf16 --half-math emulated --device auto -b 1",
+         {"\nbf16 emulated, as asked\n", " at 1 image, bf16:\n", "\nfc: ", " in f32\n"}},
+        {"--opt-level O0 --device cpu", {" at 32 images, fp32:\n", "\nconv1: "}},
+    };
+    char program[1024], command[2400], text[16384];
+    ls_path_program(program, sizeof program);
+    for (size_t i = 0; i <= sizeof rows / sizeof *rows; i++) {
+        bool other = i == sizeof rows / sizeof *rows;
+        ls_text_put(command, sizeof command,
+                    "LS_SYSFS=/none %s/../lockstep explain -a resnet8 --image-size 32 %s", program,
+                    other ? "--device cuda" : rows[i].options);
+        FILE *pipe = popen(command, "r");
+        ck_assert_ptr_nonnull(pipe);
+        text[fread(text, 1, sizeof text - 1, pipe)] = '\0';
+        ck_assert_int_eq(pclose(pipe), 0);
+        ck_assert_int_eq(strstr(text, "Products on this machine") != NULL, !other);
+        for (int k = 0; !other && k < 4 && rows[i].lines[k] != NULL; k++) {
+            ck_assert_msg(strstr(text, rows[i].lines[k]) != NULL, "no '%s': %s", rows[i].lines[k],
+                          text);
+        }
+        ck_assert_int_eq(strstr(text, " in f32\n") != NULL, i < 2);
+    }
+}
+END_TEST
+
 /* In a network of its own, whose loopback is down, ranks could not meet: a line in a second, before
  * anything runs. */
 START_TEST(no_loopback_is_one_line)
@@ -301,6 +335,7 @@ int main(void)
     tcase_set_timeout(tests, 60);
     tcase_add_loop_test(tests, bad_input_is_one_line, 0, (int)(sizeof wrongs / sizeof *wrongs));
     tcase_add_loop_test(tests, help_is_of_the_command, 0, sizeof helps / sizeof helps[0]);
+    tcase_add_test(tests, explain_names_the_products);
     tcase_add_loop_test(tests, no_loopback_is_one_line, 0, 3);
     tcase_add_test(tests, make_names_missing_headers);
     suite_add_tcase(suite, tests);
