@@ -10,7 +10,7 @@
 
 /* The last execution's pointers in a cuDNN descriptor. */
 typedef struct packed {
-    const void *data[LS_CONV_TENSORS_MOST]; /* in the order of ls_conv_graph_ids */
+    const void *data[LS_CONV_TENSORS_MOST]; /* in the order of ls_conv_kind */
     void *workspace;
     cudnnBackendDescriptor_t pack;
 } packed;
@@ -23,7 +23,7 @@ struct ls_conv {
      * it is in use */
     ls_conv_plan *plan[LS_CONV_PASSES];
     packed last[LS_CONV_PASSES];
-    ls_conv_admit_fn *admit; /* NULL: no pass is fused */
+    ls_conv_admit_fn *admit[LS_CONV_PASSES]; /* NULL: this pass is not fused */
 };
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -118,11 +118,12 @@ int64_t ls_conv_weights_workspace_bytes(const ls_conv *conv)
     return conv->plan[LS_CONV_BACKWARD_WEIGHTS]->engine.workspace_bytes;
 }
 
-/* ---- forward with sums ----------------------------------------------------------------------- */
+/* ---- fused passes ---------------------------------------------------------------------------- */
 
-bool ls_conv_sums(const ls_conv *conv)
+bool ls_conv_fuses(const ls_conv *conv, ls_conv_pass pass)
 {
-    return conv->plan[LS_CONV_FORWARD_SUMS] != NULL;
+    LS_ASSERT(pass >= LS_CONV_PLAIN_PASSES);
+    return conv->plan[pass] != NULL;
 }
 
 int64_t ls_conv_sums_step(int channels)
@@ -132,23 +133,26 @@ int64_t ls_conv_sums_step(int channels)
 }
 
 /* Uses `plan` from now on, if its results are right. */
-static ls_status admit(ls_conv *conv, ls_conv_plan *plan)
+static ls_status admit(ls_conv *conv, ls_conv_pass pass, ls_conv_plan *plan)
 {
     if (plan->admission == LS_CONV_NOT_TRIED) {
-        LS_TRY(conv->admit(conv->backend, conv->name, conv->plan[LS_CONV_FORWARD], plan));
+        const ls_conv_plan *plain = conv->plan[ls_conv_graph_kind(pass)->plain];
+        LS_TRY(conv->admit[pass](conv->backend, conv->name, plain, plan));
     }
-    conv->plan[LS_CONV_FORWARD_SUMS] = plan->admission == LS_CONV_ADMITTED ? plan : NULL;
+    conv->plan[pass] = plan->admission == LS_CONV_ADMITTED ? plan : NULL;
     return LS_OK;
 }
 
-ls_status ls_conv_fuse_sums(ls_conv *conv, ls_conv_admit_fn *admit_plan)
+ls_status ls_conv_fuse(ls_conv *conv, ls_conv_pass pass, ls_conv_admit_fn *admit_plan)
 {
-    conv->admit = admit_plan;
+    LS_ASSERT(pass >= LS_CONV_PLAIN_PASSES);
+    conv->admit[pass] = admit_plan;
     ls_conv_plan *plan = NULL;
-    ls_status status =
-        ls_conv_plans_get(conv->backend, NULL, &conv->key[LS_CONV_FORWARD_SUMS], NULL, &plan);
-    conv->plan[LS_CONV_FORWARD_SUMS] = NULL;
-    return status == LS_ERR_UNSUPPORTED ? LS_OK : status != LS_OK ? status : admit(conv, plan);
+    ls_status status = ls_conv_plans_get(conv->backend, NULL, &conv->key[pass], NULL, &plan);
+    conv->plan[pass] = NULL;
+    return status == LS_ERR_UNSUPPORTED ? LS_OK
+           : status != LS_OK            ? status
+                                        : admit(conv, pass, plan);
 }
 
 /* ---- work ------------------------------------------------------------------------------------ */
@@ -158,7 +162,7 @@ static ls_status execute(ls_conv *conv, ls_conv_pass pass, ls_stream *stream,
 {
     LS_ASSERT(conv->plan[pass]);
     packed *last = &conv->last[pass];
-    size_t bytes = (size_t)ls_conv_graph_ids(pass, NULL) * sizeof *data;
+    size_t bytes = (size_t)ls_conv_graph_kind(pass)->count * sizeof *data;
     if (!last->pack || memcmp(last->data, data, bytes) != 0 || last->workspace != workspace) {
         cudnnBackendDescriptor_t pack = NULL;
         LS_TRY(ls_conv_plans_pack(pass, data, workspace, &pack));
@@ -198,15 +202,23 @@ ls_status ls_conv_backward_weights(ls_conv *conv, ls_stream *stream, void *dw, c
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
-static const char sums_label[] = "sums=";
+/* The pass that does the work of a plain one. */
+static ls_conv_pass pass_for(const ls_conv *conv, ls_conv_pass plain)
+{
+    ls_conv_pass found = plain;
+    for (ls_conv_pass pass = LS_CONV_PLAIN_PASSES; pass < LS_CONV_PASSES; pass++) {
+        bool instead = conv->plan[pass] != NULL && ls_conv_graph_kind(pass)->plain == plain;
+        found = instead ? pass : found;
+    }
+    return found;
+}
 
 void ls_conv_describe(const ls_conv *conv, char *text, size_t bytes)
 {
     size_t used = 0;
     text[0] = '\0';
     for (ls_conv_pass pass = 0; pass < LS_CONV_PLAIN_PASSES && used < bytes; pass++) {
-        bool sums = pass == LS_CONV_FORWARD && ls_conv_sums(conv);
-        const ls_conv_plan *plan = conv->plan[sums ? LS_CONV_FORWARD_SUMS : pass];
+        const ls_conv_plan *plan = conv->plan[pass_for(conv, pass)];
         char engine[LS_CONV_TAG_BYTES + 256], timed[64] = "";
         if (!plan) {
             continue;
@@ -216,7 +228,7 @@ void ls_conv_describe(const ls_conv *conv, char *text, size_t bytes)
             snprintf(timed, sizeof timed, " %.3f ms, best of %d", plan->ms, plan->timed);
         }
         int wrote = snprintf(text + used, bytes - used, "%s%s%s %s%s", pass == 0 ? "" : "; ",
-                             ls_conv_graph_pass_name(plan->key.pass),
+                             ls_conv_graph_kind(plan->key.pass)->name,
                              plan->key.onto ? ", added" : "", engine, timed);
         used += wrote > 0 ? (size_t)wrote : 0;
     }
@@ -232,63 +244,82 @@ void ls_conv_choice(const ls_conv *conv, char *text, size_t bytes)
 {
     size_t used = 0;
     text[0] = '\0';
-    for (int pass = 0; pass < LS_CONV_PASSES && used < bytes; pass++) {
+    for (ls_conv_pass pass = 0; pass < LS_CONV_PASSES && used < bytes; pass++) {
         char tag[LS_CONV_TAG_BYTES] = "-";
-        bool plain = pass < LS_CONV_PLAIN_PASSES;
+        const char *label = ls_conv_graph_kind(pass)->label;
         if (conv->plan[pass]) {
             ls_conv_engine_tag(&conv->plan[pass]->engine, tag, sizeof tag);
-        } else if (!plain) {
+        } else if (label != NULL) {
             continue;
         }
         int wrote = snprintf(text + used, bytes - used, "%s%s%s", pass == 0 ? "" : " ",
-                             plain ? "" : sums_label, tag);
+                             label == NULL ? "" : label, tag);
         used += wrote > 0 ? (size_t)wrote : 0;
     }
 }
 
-/* Parses three words: a tag, or "-" for a pass that this layer lacks; then "sums=" and a tag, or
- * nothing. */
-static bool parse_choice(const ls_conv *conv, const char *text, ls_conv_engine *engine, bool *sums)
+/* The pass of the word at a place of a choice: the first words are those of the plain passes in
+ * order, each later one begins with the label of a fused pass that this layer may use.
+ * LS_CONV_PASSES: of none. */
+static ls_conv_pass pass_of_word(const ls_conv *conv, int place, const char *word)
 {
-    char word[LS_CONV_PASSES][LS_CONV_TAG_BYTES] = {""};
-    int used = -1, whole = -1;
-    int words = sscanf(text, "%1023s %1023s %1023s %n%1023s %n", word[0], word[1], word[2], &used,
-                       word[3], &whole);
-    *sums = words == LS_CONV_PASSES;
-    if (words < LS_CONV_PLAIN_PASSES || used < 0 || text[*sums ? whole : used] != '\0') {
-        return false;
+    ls_conv_pass pass = LS_CONV_PLAIN_PASSES;
+    if (place < LS_CONV_PLAIN_PASSES) {
+        return (ls_conv_pass)place;
     }
-    for (int pass = 0; pass < LS_CONV_PLAIN_PASSES; pass++) {
-        bool none = strcmp(word[pass], "-") == 0;
-        if (none != !conv->plan[pass] ||
-            (!none && !ls_conv_engine_parse(word[pass], &engine[pass]))) {
+    while (pass < LS_CONV_PASSES) {
+        const char *label = ls_conv_graph_kind(pass)->label;
+        if (conv->admit[pass] != NULL && strncmp(word, label, strlen(label)) == 0) {
+            break;
+        }
+        pass++;
+    }
+    return pass;
+}
+
+/* Parses words: a tag for each plain pass, "-" where this layer lacks it, then labels with tags. */
+static bool parse_choice(const ls_conv *conv, const char *text, ls_conv_engine *engine, bool *has)
+{
+    char word[LS_CONV_TAG_BYTES];
+    int place = 0;
+    for (int length = 0; sscanf(text, "%1023s%n", word, &length) == 1; text += length, place++) {
+        ls_conv_pass pass = pass_of_word(conv, place, word);
+        if (pass == LS_CONV_PASSES || has[pass]) {
+            return false;
+        }
+        const char *label = ls_conv_graph_kind(pass)->label;
+        has[pass] = strcmp(word, "-") != 0;
+        if ((label == NULL && has[pass] != (conv->plan[pass] != NULL)) ||
+            (has[pass] &&
+             !ls_conv_engine_parse(word + (label == NULL ? 0 : strlen(label)), &engine[pass]))) {
             return false;
         }
     }
-    return !*sums ||
-           (conv->admit != NULL && strncmp(word[3], sums_label, sizeof sums_label - 1) == 0 &&
-            ls_conv_engine_parse(word[3] + sizeof sums_label - 1, &engine[3]));
+    return place >= LS_CONV_PLAIN_PASSES;
 }
 
 ls_status ls_conv_choose(ls_conv *conv, const char *text)
 {
     ls_conv_engine engine[LS_CONV_PASSES];
     ls_conv_plan *plan[LS_CONV_PASSES] = {NULL};
-    bool sums = false;
-    if (!parse_choice(conv, text, engine, &sums)) {
+    bool has[LS_CONV_PASSES] = {false};
+    if (!parse_choice(conv, text, engine, has)) {
         return ls_log_fail(
             LS_ERR_USAGE,
             "%s: \"%s\" is no choice of engines for it (three words like eng37_k2=5, \"-\" "
             "for a pass that is not there; with --fuse also one like sums=eng41)",
             conv->name, text);
     }
-    for (int pass = 0; pass < LS_CONV_PASSES; pass++) {
-        if (pass < LS_CONV_PLAIN_PASSES ? conv->plan[pass] != NULL : sums) {
+    for (ls_conv_pass pass = 0; pass < LS_CONV_PASSES; pass++) {
+        if (has[pass]) {
             LS_TRY(ls_conv_plans_get(conv->backend, conv->name, &conv->key[pass], &engine[pass],
                                      &plan[pass]));
         }
     }
     memcpy(conv->plan, plan, sizeof plan[0] * LS_CONV_PLAIN_PASSES);
-    conv->plan[LS_CONV_FORWARD_SUMS] = NULL;
-    return sums ? admit(conv, plan[LS_CONV_FORWARD_SUMS]) : LS_OK;
+    for (ls_conv_pass pass = LS_CONV_PLAIN_PASSES; pass < LS_CONV_PASSES; pass++) {
+        conv->plan[pass] = NULL;
+        LS_TRY(has[pass] ? admit(conv, pass, plan[pass]) : LS_OK);
+    }
+    return LS_OK;
 }

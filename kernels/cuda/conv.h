@@ -15,6 +15,16 @@ typedef struct ls_conv_shape {
     int out_channels, out_height, out_width, kernel, stride, pad;
 } ls_conv_shape;
 
+/* A fused pass does the work of a plain one and more. */
+typedef enum ls_conv_pass {
+    LS_CONV_FORWARD,
+    LS_CONV_BACKWARD_DATA,
+    LS_CONV_BACKWARD_WEIGHTS,
+    LS_CONV_FORWARD_SUMS, /* forward -> GenStats: also the sums of y and of y^2, per channel */
+    LS_CONV_PASSES,
+    LS_CONV_PLAIN_PASSES = LS_CONV_FORWARD_SUMS,
+} ls_conv_pass;
+
 /* How the gradient of the input is written. */
 typedef enum ls_conv_dx {
     LS_CONV_DX_NONE,    /* not computed */
@@ -50,15 +60,15 @@ ls_status ls_conv_backward_weights(ls_conv *conv, ls_stream *stream, void *dw, c
 typedef ls_status ls_conv_admit_fn(ls_backend *backend, const char *layer,
                                    const struct ls_conv_plan *plain, struct ls_conv_plan *fused);
 
-/* Forward that also gives the sums of y and of y^2 per channel, in f32 (cuDNN's GenStats), so that
- * the statistics of a batch norm need no sweep over y. ls_conv_fuse_sums looks for an engine and
- * asks `admit`, for equal shapes once; ls_conv_sums then says whether it is in use. Without an
- * engine the plain forward stays, silently. */
-ls_status ls_conv_fuse_sums(ls_conv *conv, ls_conv_admit_fn *admit);
-bool ls_conv_sums(const ls_conv *conv);
-/* Floats from the first channel's sum of y to its sum of y^2. */
+/* Looks for an engine for a fused pass and asks `admit`, for equal shapes once; ls_conv_fuses then
+ * says whether the pass is in use. Without an engine the plain pass stays, silently. */
+ls_status ls_conv_fuse(ls_conv *conv, ls_conv_pass pass, ls_conv_admit_fn *admit);
+bool ls_conv_fuses(const ls_conv *conv, ls_conv_pass pass);
+/* Floats from one list of values per channel to the next, so that each is 16-byte aligned. */
 int64_t ls_conv_sums_step(int channels);
-/* sums: float [2][ls_conv_sums_step(out_channels)], 16-byte aligned. */
+/* LS_CONV_FORWARD_SUMS: y and the sums of y and of y^2 per channel, in f32 (cuDNN's GenStats), so
+ * that the statistics of a batch norm need no sweep over y. sums: float
+ * [2][ls_conv_sums_step(out_channels)], 16-byte aligned. */
 ls_status ls_conv_forward_sums(ls_conv *conv, ls_stream *stream, const void *x, const void *w,
                                void *y, float *sums, void *workspace);
 
@@ -67,9 +77,9 @@ void ls_conv_describe(const ls_conv *conv, char *text, size_t bytes);
 /* The engine of one pass, "eng37_k2=5"; pass: 0 forward, 1 backward data, 2 backward weights. */
 void ls_conv_engine_of(const ls_conv *conv, int pass, char *text, size_t bytes);
 /* The three engines as a line of text that another rank (same library, same kind of device) can
- * pass to ls_conv_choose, so that --cudnn-benchmark decides alike on all ranks; "sums=eng41"
- * follows where the forward with sums is in use. ls_conv_choose asks whether to admit that one, as
- * ls_conv_fuse_sums does; without that word the plain forward is used. */
+ * pass to ls_conv_choose, so that --cudnn-benchmark decides alike on all ranks; a word follows for
+ * each fused pass in use: "sums=eng41" for the forward with sums. ls_conv_choose asks whether to
+ * admit these, as ls_conv_fuse does; without its word a fused pass is not used. */
 void ls_conv_choice(const ls_conv *conv, char *text, size_t bytes);
 ls_status ls_conv_choose(ls_conv *conv, const char *text);
 /* To be called when a backend closes, after its convolutions and before its cuDNN handle; plans may

@@ -1,21 +1,43 @@
 #include "conv_parts.h"
 
-const char *ls_conv_graph_pass_name(ls_conv_pass pass)
-{
-    static const char *const name[LS_CONV_PASSES] = {"forward", "backward data", "backward weights",
-                                                     "forward with sums"};
-    return name[pass];
-}
+#include <string.h>
 
-int ls_conv_graph_ids(ls_conv_pass pass, int64_t *id)
+static const ls_conv_kind kinds[LS_CONV_PASSES] = {
+    [LS_CONV_FORWARD] = {"forward",
+                         NULL,
+                         LS_CONV_FORWARD,
+                         3,
+                         {{LS_CONV_ID_X, LS_CONV_AS_X},
+                          {LS_CONV_ID_W, LS_CONV_AS_W},
+                          {LS_CONV_ID_Y, LS_CONV_AS_Y}}},
+    [LS_CONV_BACKWARD_DATA] = {"backward data",
+                               NULL,
+                               LS_CONV_BACKWARD_DATA,
+                               3,
+                               {{LS_CONV_ID_X, LS_CONV_AS_X},
+                                {LS_CONV_ID_W, LS_CONV_AS_W},
+                                {LS_CONV_ID_Y, LS_CONV_AS_Y}}},
+    [LS_CONV_BACKWARD_WEIGHTS] = {"backward weights",
+                                  NULL,
+                                  LS_CONV_BACKWARD_WEIGHTS,
+                                  3,
+                                  {{LS_CONV_ID_X, LS_CONV_AS_X},
+                                   {LS_CONV_ID_W, LS_CONV_AS_W},
+                                   {LS_CONV_ID_Y, LS_CONV_AS_Y}}},
+    [LS_CONV_FORWARD_SUMS] = {"forward with sums",
+                              "sums=",
+                              LS_CONV_FORWARD,
+                              5,
+                              {{LS_CONV_ID_X, LS_CONV_AS_X},
+                               {LS_CONV_ID_W, LS_CONV_AS_W},
+                               {LS_CONV_ID_Y, LS_CONV_AS_Y},
+                               {LS_CONV_ID_SUM, LS_CONV_PER_OUTPUT},
+                               {LS_CONV_ID_SQUARES, LS_CONV_PER_OUTPUT}}},
+};
+
+const ls_conv_kind *ls_conv_graph_kind(ls_conv_pass pass)
 {
-    static const int64_t ids[LS_CONV_TENSORS_MOST] = {LS_CONV_ID_X, LS_CONV_ID_W, LS_CONV_ID_Y,
-                                                      LS_CONV_ID_SUM, LS_CONV_ID_SQUARES};
-    int count = pass == LS_CONV_FORWARD_SUMS ? LS_CONV_TENSORS_MOST : LS_CONV_TENSORS;
-    for (int i = 0; id != NULL && i < count; i++) {
-        id[i] = ids[i];
-    }
-    return count;
+    return &kinds[pass];
 }
 
 void ls_conv_graph_drop(cudnnBackendDescriptor_t descriptor)
@@ -47,17 +69,59 @@ static cudnnDataType_t data_type(ls_dtype type)
                             : CUDNN_DATA_BFLOAT16;
 }
 
-/* Dimensions in cuDNN's order (images, channels, height, width; for a weight: out, in, height,
- * width), with strides that put the channels innermost. */
-static ls_status build_tensor(int64_t id, ls_dtype type, int images, int channels, int height,
-                              int width, cudnnBackendDescriptor_t *out)
+/* Dimensions in cuDNN's order: images, channels, height, width; of a weight out, in, height, width.
+ */
+static void dimensions_of(const ls_conv_shape *s, ls_conv_extent extent, int64_t *to)
 {
-    int64_t dimension[4] = {images, channels, height, width};
-    int64_t stride[4] = {(int64_t)height * width * channels, 1, (int64_t)width * channels,
-                         channels};
+    const int64_t of[][4] = {
+        [LS_CONV_AS_X] = {s->batch, s->in_channels, s->in_height, s->in_width},
+        [LS_CONV_AS_W] = {s->out_channels, s->in_channels, s->kernel, s->kernel},
+        [LS_CONV_AS_Y] = {s->batch, s->out_channels, s->out_height, s->out_width},
+        [LS_CONV_PER_OUTPUT] = {1, s->out_channels, 1, 1},
+    };
+    memcpy(to, of[extent], sizeof of[extent]);
+}
+
+int64_t ls_conv_graph_count(const ls_conv_shape *shape, ls_conv_extent extent)
+{
+    int64_t d[4];
+    dimensions_of(shape, extent, d);
+    return d[0] * d[1] * d[2] * d[3];
+}
+
+ls_dtype ls_conv_graph_type(const ls_conv_key *key, ls_conv_extent extent)
+{
+    return extent <= LS_CONV_AS_Y ? key->type : LS_F32;
+}
+
+/* A descriptor that lives as long as the graph. */
+static ls_status make(ls_conv_graph *g, cudnnBackendDescriptorType_t type,
+                      cudnnBackendDescriptor_t *out)
+{
+    LS_ASSERT(g->parts < LS_CONV_PARTS_MOST);
+    LS_CUDNN(cudnnBackendCreateDescriptor(type, out));
+    g->part[g->parts++] = *out;
+    return LS_OK;
+}
+
+static ls_status make_operation(ls_conv_graph *g, cudnnBackendDescriptorType_t type,
+                                cudnnBackendDescriptor_t *out)
+{
+    LS_TRY(make(g, type, out));
+    LS_ASSERT(g->operations < LS_CONV_OPERATIONS_MOST);
+    g->operation[g->operations++] = *out;
+    return LS_OK;
+}
+
+/* Strides put the channels innermost. */
+static ls_status build_tensor(ls_conv_graph *g, int64_t id, ls_dtype type, const int64_t *dimension,
+                              cudnnBackendDescriptor_t *out)
+{
+    int64_t channels = dimension[1], width = dimension[3];
+    int64_t stride[4] = {dimension[2] * width * channels, 1, width * channels, channels};
     cudnnDataType_t element = data_type(type);
     int64_t alignment = LS_CONV_ALIGNMENT;
-    LS_CUDNN(cudnnBackendCreateDescriptor(CUDNN_BACKEND_TENSOR_DESCRIPTOR, out));
+    LS_TRY(make(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR, out));
     LS_TRY(set_one(*out, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, &element));
     LS_TRY(set_numbers(*out, CUDNN_ATTR_TENSOR_DIMENSIONS, 4, dimension));
     LS_TRY(set_numbers(*out, CUDNN_ATTR_TENSOR_STRIDES, 4, stride));
@@ -69,27 +133,25 @@ static ls_status build_tensor(int64_t id, ls_dtype type, int images, int channel
 
 static ls_status build_tensors(const ls_conv_key *key, ls_conv_graph *g)
 {
-    const ls_conv_shape *s = &key->shape;
-    LS_TRY(build_tensor(LS_CONV_ID_X, key->type, s->batch, s->in_channels, s->in_height,
-                        s->in_width, &g->tensor[0]));
-    LS_TRY(build_tensor(LS_CONV_ID_W, key->type, s->out_channels, s->in_channels, s->kernel,
-                        s->kernel, &g->tensor[1]));
-    LS_TRY(build_tensor(LS_CONV_ID_Y, key->type, s->batch, s->out_channels, s->out_height,
-                        s->out_width, &g->tensor[2]));
-    if (key->pass != LS_CONV_FORWARD_SUMS) {
-        return LS_OK;
+    const ls_conv_kind *kind = ls_conv_graph_kind(key->pass);
+    for (int i = 0; i < kind->count; i++) {
+        int64_t dimension[4];
+        ls_conv_extent extent = kind->tensor[i].extent;
+        dimensions_of(&key->shape, extent, dimension);
+        LS_TRY(build_tensor(g, kind->tensor[i].id, ls_conv_graph_type(key, extent), dimension,
+                            &g->tensor[i]));
     }
-    LS_TRY(build_tensor(LS_CONV_ID_SUM, LS_F32, 1, s->out_channels, 1, 1, &g->tensor[3]));
-    return build_tensor(LS_CONV_ID_SQUARES, LS_F32, 1, s->out_channels, 1, 1, &g->tensor[4]);
+    return LS_OK;
 }
 
-static ls_status build_convolution(const ls_conv_shape *s, cudnnBackendDescriptor_t *out)
+static ls_status build_convolution(const ls_conv_shape *s, ls_conv_graph *g,
+                                   cudnnBackendDescriptor_t *out)
 {
     int64_t dimensions = 2, stride[2] = {s->stride, s->stride}, pad[2] = {s->pad, s->pad};
     int64_t dilation[2] = {1, 1};
     cudnnDataType_t compute = CUDNN_DATA_FLOAT;
     cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
-    LS_CUDNN(cudnnBackendCreateDescriptor(CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, out));
+    LS_TRY(make(g, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, out));
     LS_TRY(set_one(*out, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, &compute));
     LS_TRY(set_one(*out, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, &mode));
     LS_TRY(set_numbers(*out, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, 1, &dimensions));
@@ -102,9 +164,11 @@ static ls_status build_convolution(const ls_conv_shape *s, cudnnBackendDescripto
 }
 
 /* The same roles have different attribute names in each of the three operations. */
+enum { OPERANDS = 3 };
+
 static const struct operation_names {
     cudnnBackendDescriptorType_t type;
-    cudnnBackendAttributeName_t alpha, beta, conv, tensor[LS_CONV_TENSORS];
+    cudnnBackendAttributeName_t alpha, beta, conv, operand[OPERANDS];
 } operations[LS_CONV_PLAIN_PASSES] = {
     [LS_CONV_FORWARD] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
                          CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
@@ -129,55 +193,59 @@ static const struct operation_names {
                                    CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY}},
 };
 
-/* result = 1 * convolution + beta * result; with beta 0 the old values are not read. */
-static ls_status build_operation(const ls_conv_key *key, ls_conv_graph *g)
+/* result = 1 * convolution + beta * result; with beta 0 the old values are not read. x, w, y: the
+ * operands and the result, or their gradients. */
+static ls_status build_product(const ls_conv_key *key, ls_conv_graph *g, cudnnBackendDescriptor_t x,
+                               cudnnBackendDescriptor_t w, cudnnBackendDescriptor_t y)
 {
-    bool fused = key->pass == LS_CONV_FORWARD_SUMS;
-    const struct operation_names *n = &operations[fused ? LS_CONV_FORWARD : key->pass];
+    const struct operation_names *n = &operations[ls_conv_graph_kind(key->pass)->plain];
+    cudnnBackendDescriptor_t conv = NULL, product = NULL, operand[OPERANDS] = {x, w, y};
     float alpha = 1, beta = key->onto ? 1 : 0;
-    LS_CUDNN(cudnnBackendCreateDescriptor(n->type, &g->operation));
-    for (int i = 0; i < LS_CONV_TENSORS; i++) {
-        LS_TRY(set_one(g->operation, n->tensor[i], CUDNN_TYPE_BACKEND_DESCRIPTOR, &g->tensor[i]));
+    LS_TRY(build_convolution(&key->shape, g, &conv));
+    LS_TRY(make_operation(g, n->type, &product));
+    for (int i = 0; i < OPERANDS; i++) {
+        LS_TRY(set_one(product, n->operand[i], CUDNN_TYPE_BACKEND_DESCRIPTOR, &operand[i]));
     }
-    LS_TRY(set_one(g->operation, n->conv, CUDNN_TYPE_BACKEND_DESCRIPTOR, &g->conv));
-    LS_TRY(set_one(g->operation, n->alpha, CUDNN_TYPE_FLOAT, &alpha));
-    LS_TRY(set_one(g->operation, n->beta, CUDNN_TYPE_FLOAT, &beta));
-    LS_CUDNN(cudnnBackendFinalize(g->operation));
+    LS_TRY(set_one(product, n->conv, CUDNN_TYPE_BACKEND_DESCRIPTOR, &conv));
+    LS_TRY(set_one(product, n->alpha, CUDNN_TYPE_FLOAT, &alpha));
+    LS_TRY(set_one(product, n->beta, CUDNN_TYPE_FLOAT, &beta));
+    LS_CUDNN(cudnnBackendFinalize(product));
     return LS_OK;
 }
 
 /* The sums of y and of y^2, per channel, in f32. */
-static ls_status build_sums(ls_conv_graph *g)
+static ls_status build_sums(ls_conv_graph *g, cudnnBackendDescriptor_t y,
+                            cudnnBackendDescriptor_t sum, cudnnBackendDescriptor_t squares)
 {
     cudnnGenStatsMode_t mode = CUDNN_GENSTATS_SUM_SQSUM;
     cudnnDataType_t compute = CUDNN_DATA_FLOAT;
-    LS_CUDNN(cudnnBackendCreateDescriptor(CUDNN_BACKEND_OPERATION_GEN_STATS_DESCRIPTOR, &g->fused));
-    LS_TRY(set_one(g->fused, CUDNN_ATTR_OPERATION_GENSTATS_MODE, CUDNN_TYPE_GENSTATS_MODE, &mode));
+    cudnnBackendDescriptor_t sums = NULL;
+    LS_TRY(make_operation(g, CUDNN_BACKEND_OPERATION_GEN_STATS_DESCRIPTOR, &sums));
+    LS_TRY(set_one(sums, CUDNN_ATTR_OPERATION_GENSTATS_MODE, CUDNN_TYPE_GENSTATS_MODE, &mode));
+    LS_TRY(set_one(sums, CUDNN_ATTR_OPERATION_GENSTATS_MATH_PREC, CUDNN_TYPE_DATA_TYPE, &compute));
+    LS_TRY(set_one(sums, CUDNN_ATTR_OPERATION_GENSTATS_XDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, &y));
     LS_TRY(
-        set_one(g->fused, CUDNN_ATTR_OPERATION_GENSTATS_MATH_PREC, CUDNN_TYPE_DATA_TYPE, &compute));
-    LS_TRY(set_one(g->fused, CUDNN_ATTR_OPERATION_GENSTATS_XDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR,
-                   &g->tensor[2]));
-    LS_TRY(set_one(g->fused, CUDNN_ATTR_OPERATION_GENSTATS_SUMDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR,
-                   &g->tensor[3]));
-    LS_TRY(set_one(g->fused, CUDNN_ATTR_OPERATION_GENSTATS_SQSUMDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR,
-                   &g->tensor[4]));
-    LS_CUDNN(cudnnBackendFinalize(g->fused));
+        set_one(sums, CUDNN_ATTR_OPERATION_GENSTATS_SUMDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, &sum));
+    LS_TRY(set_one(sums, CUDNN_ATTR_OPERATION_GENSTATS_SQSUMDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                   &squares));
+    LS_CUDNN(cudnnBackendFinalize(sums));
     return LS_OK;
+}
+
+static ls_status build_operations(const ls_conv_key *key, ls_conv_graph *g)
+{
+    cudnnBackendDescriptor_t *t = g->tensor;
+    LS_TRY(build_product(key, g, t[0], t[1], t[2]));
+    return key->pass == LS_CONV_FORWARD_SUMS ? build_sums(g, t[2], t[3], t[4]) : LS_OK;
 }
 
 static ls_status build(const ls_conv_key *key, ls_conv_graph *g)
 {
     LS_TRY(build_tensors(key, g));
-    LS_TRY(build_convolution(&key->shape, &g->conv));
-    LS_TRY(build_operation(key, g));
-    if (key->pass == LS_CONV_FORWARD_SUMS) {
-        LS_TRY(build_sums(g));
-    }
-    LS_CUDNN(cudnnBackendCreateDescriptor(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, &g->graph));
-    cudnnBackendDescriptor_t operation[2] = {g->operation, g->fused};
+    LS_TRY(build_operations(key, g));
+    LS_TRY(make(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, &g->graph));
     LS_CUDNN(cudnnBackendSetAttribute(g->graph, CUDNN_ATTR_OPERATIONGRAPH_OPS,
-                                      CUDNN_TYPE_BACKEND_DESCRIPTOR, g->fused == NULL ? 1 : 2,
-                                      operation));
+                                      CUDNN_TYPE_BACKEND_DESCRIPTOR, g->operations, g->operation));
     if (!g->target.properties) {
         LS_TRY(set_one(g->graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE,
                        &g->target.handle));
@@ -201,12 +269,8 @@ ls_status ls_conv_graph_build(const ls_conv_target *target, const ls_conv_key *k
 
 void ls_conv_graph_free(ls_conv_graph *g)
 {
-    ls_conv_graph_drop(g->graph);
-    ls_conv_graph_drop(g->fused);
-    ls_conv_graph_drop(g->operation);
-    ls_conv_graph_drop(g->conv);
-    for (int i = 0; i < LS_CONV_TENSORS_MOST; i++) {
-        ls_conv_graph_drop(g->tensor[i]);
+    while (g->parts > 0) {
+        ls_conv_graph_drop(g->part[--g->parts]);
     }
     *g = (ls_conv_graph){0};
 }

@@ -1,19 +1,10 @@
 /* One convolution pass as an operation graph of the cuDNN backend API: three tensors, the
- * convolution, its operation, and in a fused graph a second operation with tensors of its own. The
- * search for an engine is the same for all graphs. */
+ * convolution, its operation, and in a fused graph further operations with tensors of their own.
+ * The search for an engine is the same for all graphs. */
 #ifndef LS_CUDA_CONV_PARTS_H
 #define LS_CUDA_CONV_PARTS_H
 
 #include "conv.h"
-
-typedef enum ls_conv_pass {
-    LS_CONV_FORWARD,
-    LS_CONV_BACKWARD_DATA,
-    LS_CONV_BACKWARD_WEIGHTS,
-    LS_CONV_FORWARD_SUMS, /* forward -> GenStats: also the sums of y and of y^2, per channel */
-    LS_CONV_PASSES,
-    LS_CONV_PLAIN_PASSES = LS_CONV_FORWARD_SUMS,
-} ls_conv_pass;
 
 /* Everything that determines which engines exist and which are allowed. */
 typedef struct ls_conv_key {
@@ -40,18 +31,49 @@ enum {
     LS_CONV_ID_SUM = 's',
     LS_CONV_ID_SQUARES = 'q',
 };
-/* Tensors of a plain graph, and of a fused one at most. */
-enum { LS_CONV_TENSORS = 3, LS_CONV_TENSORS_MOST = 5, LS_CONV_ALIGNMENT = 16 };
+
+/* How large a tensor in memory is, and of what type. */
+typedef enum ls_conv_extent {
+    LS_CONV_AS_X, /* of the key's type */
+    LS_CONV_AS_W,
+    LS_CONV_AS_Y,
+    LS_CONV_PER_OUTPUT, /* f32, a value per channel of y */
+} ls_conv_extent;
+
+enum {
+    LS_CONV_TENSORS_MOST = 5, /* of a graph, in memory */
+    LS_CONV_PARTS_MOST = 9,   /* descriptors of a graph */
+    LS_CONV_OPERATIONS_MOST = 2,
+    LS_CONV_ALIGNMENT = 16,
+};
+
+/* A pass: the plain one whose work it does (itself, if it is plain), and its tensors in memory in
+ * the order in which executions get their addresses. */
+typedef struct ls_conv_kind {
+    const char *name;  /* "forward with sums" */
+    const char *label; /* of its word in a choice of engines, "sums="; NULL: plain */
+    ls_conv_pass plain;
+    int count;
+    struct {
+        int64_t id;
+        ls_conv_extent extent;
+    } tensor[LS_CONV_TENSORS_MOST];
+} ls_conv_kind;
+
+const ls_conv_kind *ls_conv_graph_kind(ls_conv_pass pass);
+/* Elements of a tensor of that extent, and its type. */
+int64_t ls_conv_graph_count(const ls_conv_shape *shape, ls_conv_extent extent);
+ls_dtype ls_conv_graph_type(const ls_conv_key *key, ls_conv_extent extent);
 
 typedef struct ls_conv_graph {
     ls_conv_target target;
-    cudnnBackendDescriptor_t tensor[LS_CONV_TENSORS_MOST], conv, operation, fused, graph;
+    cudnnBackendDescriptor_t part[LS_CONV_PARTS_MOST];     /* in the order of their creation */
+    cudnnBackendDescriptor_t tensor[LS_CONV_TENSORS_MOST]; /* among them; as in ls_conv_kind */
+    cudnnBackendDescriptor_t operation[LS_CONV_OPERATIONS_MOST]; /* among them */
+    cudnnBackendDescriptor_t graph;
+    int parts, operations;
 } ls_conv_graph;
 
-/* "forward", "backward data", "backward weights", "forward with sums" */
-const char *ls_conv_graph_pass_name(ls_conv_pass pass);
-/* How many tensors the graph of a pass has in memory; id (or NULL) receives their ids. */
-int ls_conv_graph_ids(ls_conv_pass pass, int64_t *id);
 /* LS_ERR_INFRA if cuDNN rejects one of the descriptors; nothing is left allocated then. */
 ls_status ls_conv_graph_build(const ls_conv_target *target, const ls_conv_key *key,
                               ls_conv_graph *out);
@@ -157,8 +179,8 @@ struct ls_conv_plans {
 ls_status ls_conv_plans_get(ls_backend *backend, const char *layer, const ls_conv_key *key,
                             const ls_conv_engine *engine, ls_conv_plan **out);
 
-/* Packs the addresses of a pass's tensors, in the order of ls_conv_graph_ids, and of the workspace
- * for an execution. */
+/* Packs the addresses of a pass's tensors, in the order of ls_conv_kind, and of the workspace for
+ * an execution. */
 ls_status ls_conv_plans_pack(ls_conv_pass pass, const void *const *data, void *workspace,
                              cudnnBackendDescriptor_t *out);
 

@@ -142,7 +142,7 @@ static ls_status look_again(search *s, const char *layer)
     if (s->count > 0 && layer != NULL) {
         ls_log_warn("%s: cuDNN %zu gives each of its engines for the %s that could be used a note "
                     "unknown to this program; they are used",
-                    layer, cudnnGetVersion(), ls_conv_graph_pass_name(s->key->pass));
+                    layer, cudnnGetVersion(), ls_conv_graph_kind(s->key->pass)->name);
     }
     return LS_OK;
 }
@@ -170,7 +170,7 @@ static void tell_refused(const search *s, const char *layer)
     }
     ls_log_error("%s: cuDNN %zu has no engine that may be used for its %s (%s, image %dx%dx%dx%d, "
                  "kernel %d, stride %d, pad %d, %d channels out); %d configurations seen%s",
-                 layer, cudnnGetVersion(), ls_conv_graph_pass_name(s->key->pass),
+                 layer, cudnnGetVersion(), ls_conv_graph_kind(s->key->pass)->name,
                  ls_dtype_label(s->key->type), h->batch, h->in_channels, h->in_height, h->in_width,
                  h->kernel, h->stride, h->pad, h->out_channels, s->seen_count, text);
 }
@@ -181,7 +181,11 @@ static ls_status fill_pack(cudnnBackendDescriptor_t pack, ls_conv_pass pass,
                            const void *const *data, void *const *workspace)
 {
     int64_t id[LS_CONV_TENSORS_MOST];
-    int count = ls_conv_graph_ids(pass, id);
+    const ls_conv_kind *kind = ls_conv_graph_kind(pass);
+    int count = kind->count;
+    for (int i = 0; i < count; i++) {
+        id[i] = kind->tensor[i].id;
+    }
     LS_CUDNN(cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64,
                                       count, id));
     LS_CUDNN(cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS,
@@ -211,30 +215,26 @@ ls_status ls_conv_plans_pack(ls_conv_pass pass, const void *const *data, void *w
 enum { WARM_UP = 2, RUNS = 5, HOPELESS = 2 };
 
 typedef struct scratch {
-    void *x, *w, *y, *sums, *workspace;
+    void *tensor[LS_CONV_TENSORS_MOST], *workspace;
     cudaStream_t stream;
     cudaEvent_t mark[RUNS + 1];
 } scratch;
 
 static ls_status scratch_take(const ls_conv_key *key, int64_t workspace_bytes, scratch *s)
 {
-    const ls_conv_shape *h = &key->shape;
-    int64_t unit = (int64_t)ls_dtype_bytes(key->type);
-    int64_t x = (int64_t)h->batch * h->in_height * h->in_width * h->in_channels;
-    int64_t w = (int64_t)h->out_channels * h->kernel * h->kernel * h->in_channels;
-    int64_t y = (int64_t)h->batch * h->out_height * h->out_width * h->out_channels;
-    LS_TRY(ls_cuda_take(x * unit, "timing of convolutions: x", &s->x));
-    LS_TRY(ls_cuda_take(w * unit, "timing of convolutions: w", &s->w));
-    LS_TRY(ls_cuda_take(y * unit, "timing of convolutions: y", &s->y));
-    LS_TRY(ls_cuda_take(2 * ls_conv_sums_step(h->out_channels) * (int64_t)sizeof(float),
-                        "timing of convolutions: sums", &s->sums));
+    const ls_conv_kind *kind = ls_conv_graph_kind(key->pass);
+    LS_CUDA(cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking));
+    for (int i = 0; i < kind->count; i++) {
+        ls_conv_extent extent = kind->tensor[i].extent;
+        ls_dtype type = ls_conv_graph_type(key, extent);
+        int64_t count = ls_conv_graph_count(&key->shape, extent);
+        LS_TRY(ls_cuda_take(count * (int64_t)ls_dtype_bytes(type), "timing of convolutions",
+                            &s->tensor[i]));
+        LS_TRY(ls_cuda_fill_pattern(s->stream, s->tensor[i], type, count));
+    }
     if (workspace_bytes > 0) {
         LS_TRY(ls_cuda_take(workspace_bytes, "timing of convolutions: workspace", &s->workspace));
     }
-    LS_CUDA(cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking));
-    LS_TRY(ls_cuda_fill_pattern(s->stream, s->x, key->type, x));
-    LS_TRY(ls_cuda_fill_pattern(s->stream, s->w, key->type, w));
-    LS_TRY(ls_cuda_fill_pattern(s->stream, s->y, key->type, y));
     for (int i = 0; i <= RUNS; i++) {
         LS_CUDA(cudaEventCreateWithFlags(&s->mark[i], cudaEventDefault));
     }
@@ -252,10 +252,9 @@ static void scratch_give(scratch *s)
         cudaStreamDestroy(s->stream);
     }
     ls_cuda_give(s->workspace);
-    ls_cuda_give(s->sums);
-    ls_cuda_give(s->y);
-    ls_cuda_give(s->w);
-    ls_cuda_give(s->x);
+    for (int i = 0; i < LS_CONV_TENSORS_MOST; i++) {
+        ls_cuda_give(s->tensor[i]);
+    }
 }
 
 /* Enqueues `runs` executions, an event before each and one after the last, and waits for them.
@@ -311,8 +310,7 @@ static ls_status time_all(ls_backend *backend, const ls_conv_key *key, int count
     cudnnBackendDescriptor_t pack = NULL;
     LS_TRY(scratch_take(key, workspace_bytes, s));
     LS_CUDNN(cudnnSetStream(backend->dnn, s->stream));
-    const void *data[LS_CONV_TENSORS_MOST] = {
-        s->x, s->w, s->y, s->sums, (float *)s->sums + ls_conv_sums_step(key->shape.out_channels)};
+    const void *const *data = (const void *const *)s->tensor;
     LS_TRY(ls_conv_plans_pack(key->pass, data, s->workspace, &pack));
     ls_status status = LS_OK;
     double best = INFINITY;
@@ -354,7 +352,7 @@ static ls_status fastest(ls_backend *backend, const search *s, int *best, double
     *best_ms = ms[*best];
     if (!isfinite(*best_ms)) {
         return ls_log_fail(LS_ERR_INFRA, "none of the %d plans for %s could be executed", s->count,
-                           ls_conv_graph_pass_name(s->key->pass));
+                           ls_conv_graph_kind(s->key->pass)->name);
     }
     return LS_OK;
 }
@@ -434,7 +432,7 @@ static ls_status build_named(ls_backend *backend, const char *layer, const ls_co
             LS_ERR_UNSUPPORTED,
             "%s: the %s cannot take engine %s, which another rank has chosen: such engines "
             "%s here%s%s",
-            layer, ls_conv_graph_pass_name(key->pass), tag, ls_conv_engine_refusal_name(refusal),
+            layer, ls_conv_graph_kind(key->pass)->name, tag, ls_conv_engine_refusal_name(refusal),
             refusal == LS_CONV_UNBUILT ? ": " : "",
             refusal == LS_CONV_UNBUILT ? cudnnGetErrorString(s->failure) : "");
     }

@@ -24,7 +24,7 @@ static void use_sums(const ls_plan *plan, ls_norm_call *call, int k, int slot)
 {
     const ls_op *writer = ls_work_writer(plan, slot);
     const ls_work *work = writer == NULL ? NULL : ls_plan_work(plan, writer);
-    if (work != NULL && work->conv != NULL && ls_conv_sums(work->conv)) {
+    if (work != NULL && work->conv != NULL && ls_conv_fuses(work->conv, LS_CONV_FORWARD_SUMS)) {
         call->sum[k] = work->sums;
         call->squares[k] = work->sums + ls_conv_sums_step(call->channels);
     }

@@ -124,7 +124,7 @@ static ls_status forward_conv(ls_plan *plan, ls_stream *stream, const ls_op *op)
     const ls_work *work = ls_plan_work(plan, op);
     const void *x = ls_plan_at(plan, op->in);
     void *y = ls_plan_at(plan, op->out);
-    if (ls_conv_sums(work->conv)) {
+    if (ls_conv_fuses(work->conv, LS_CONV_FORWARD_SUMS)) {
         return ls_conv_forward_sums(work->conv, stream, x, work->operand, y, work->sums,
                                     plan->workspace);
     }

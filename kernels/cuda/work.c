@@ -125,7 +125,8 @@ static ls_status create_conv(ls_plan *plan, const ls_op *op)
     ls_work *work = ls_plan_work(plan, op);
     LS_TRY(ls_conv_create(plan->backend, plan->network->layer[op->layer].name, &shape,
                           plan->options.activation, dx, &work->conv));
-    return may_sum(plan, op) ? ls_conv_fuse_sums(work->conv, ls_fuse_admit) : LS_OK;
+    return may_sum(plan, op) ? ls_conv_fuse(work->conv, LS_CONV_FORWARD_SUMS, ls_fuse_admit)
+                             : LS_OK;
 }
 
 static ls_status create_linear(ls_plan *plan, const ls_op *op)

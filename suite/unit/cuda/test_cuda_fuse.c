@@ -40,7 +40,7 @@ static ls_conv *fused_conv(bench *b, const ls_conv_shape *shape, ls_dtype type,
     ls_conv *conv = NULL;
     ck_assert_int_eq(ls_conv_create(b->backend, "it", shape, type, LS_CONV_DX_WRITTEN, &conv),
                      LS_OK);
-    ck_assert_int_eq(ls_conv_fuse_sums(conv, admit), LS_OK);
+    ck_assert_int_eq(ls_conv_fuse(conv, LS_CONV_FORWARD_SUMS, admit), LS_OK);
     return conv;
 }
 
@@ -54,7 +54,7 @@ START_TEST(results_and_sums_are_exact)
     int64_t step = ls_conv_sums_step((int)channels);
     bench b = bench_open(false, false, _i % 2 == 1);
     ls_conv *conv = fused_conv(&b, s, LS_F16, ls_fuse_admit);
-    ck_assert(ls_conv_sums(conv));
+    ck_assert(ls_conv_fuses(conv, LS_CONV_FORWARD_SUMS));
     bench_workspace(&b, ls_conv_workspace_bytes(conv));
     double *x_value = integers("x", x_count), *w_value = integers("w", w_count);
     void *x = tensor(&b, LS_F16, x_value, x_count), *w = tensor(&b, LS_F16, w_value, w_count);
@@ -115,7 +115,7 @@ START_TEST(without_an_engine_nothing_is_fused)
         char text[1024];
         ls_conv_choice(conv, text, sizeof text);
         ck_assert_str_eq(said, ""); /* no error: there is an alternative */
-        ck_assert_int_eq(ls_conv_sums(conv), rows[i].fused);
+        ck_assert_int_eq(ls_conv_fuses(conv, LS_CONV_FORWARD_SUMS), rows[i].fused);
         ck_assert_int_eq(strstr(text, "sums=") != NULL, rows[i].fused);
         ls_conv_destroy(conv);
         bench_close(&b);
@@ -149,7 +149,8 @@ START_TEST(wrong_results_are_not_admitted)
     const char *parts[] = {"it, and layers of its shape: the forward with sums of engine "
                            "eng41_k2=0_k14=3 is not used: on exact data ",
                            faults[_i].says, ", wanted ", " within "};
-    ck_assert(!ls_conv_sums(conv) && !ls_conv_sums(second));
+    ck_assert(!ls_conv_fuses(conv, LS_CONV_FORWARD_SUMS) &&
+              !ls_conv_fuses(second, LS_CONV_FORWARD_SUMS));
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         ck_assert_msg(strstr(said, parts[i]) != NULL, "\"%s\" is not in: %s", parts[i], said);
     }
@@ -171,7 +172,7 @@ START_TEST(equal_shapes_are_tried_once)
     }
     ck_assert_int_eq(tried, 2);
     for (int i = 0; i < 3; i++) {
-        ck_assert(ls_conv_sums(conv[i]));
+        ck_assert(ls_conv_fuses(conv[i], LS_CONV_FORWARD_SUMS));
         ls_conv_destroy(conv[i]);
     }
     bench_close(&b);
@@ -196,7 +197,7 @@ START_TEST(choice_travels_as_text)
     ls_conv_describe(conv, described, sizeof described);
     ck_assert(strncmp(described, "forward with sums eng41_k2=2_k14=4 ", 35) == 0);
     ck_assert_int_eq(ls_conv_choose(conv, "eng15 eng15 eng15"), LS_OK);
-    ck_assert(!ls_conv_sums(conv));
+    ck_assert(!ls_conv_fuses(conv, LS_CONV_FORWARD_SUMS));
     ls_conv_describe(conv, described, sizeof described);
     ck_assert(strncmp(described, "forward eng15 ", 14) == 0);
     ls_conv_destroy(conv);
@@ -211,7 +212,7 @@ START_TEST(engines_with_sums_are_timed)
     ls_conv *conv = fused_conv(&b, &shapes[1], LS_F16, ls_fuse_admit);
     char described[2048];
     ls_conv_describe(conv, described, sizeof described);
-    ck_assert(ls_conv_sums(conv));
+    ck_assert(ls_conv_fuses(conv, LS_CONV_FORWARD_SUMS));
     const char *timed = strstr(described, " ms, best of ");
     ck_assert(timed != NULL && timed < strstr(described, "backward data"));
     ck_assert_int_eq(atoi(timed + strlen(" ms, best of ")), 3);
@@ -228,6 +229,7 @@ static const struct wrong_choice {
     {"eng15 eng15 eng15 sums=", LS_ERR_USAGE},
     {"eng15 eng15 eng15 sums=eng41 more", LS_ERR_USAGE},
     {"eng15 eng15 sums=eng41", LS_ERR_USAGE},
+    {"eng15 eng15 eng15 sums=eng41 sums=eng41", LS_ERR_USAGE},
     {"eng15 eng15 eng15 sums=eng15", LS_ERR_UNSUPPORTED}, /* of plain graphs */
     {"eng41 eng15 eng15", LS_ERR_UNSUPPORTED},            /* of fused ones */
     {"eng15 eng15 eng15 sums=eng40", LS_ERR_UNSUPPORTED}, /* refused for its notes */
@@ -238,7 +240,7 @@ START_TEST(wrong_choices_are_refused)
     bench b = bench_open(false, false, false);
     ls_conv *conv = fused_conv(&b, &shapes[1], LS_F16, admit_and_count), *plain = NULL;
     ck_assert_int_eq(ls_conv_choose(conv, wrong_choices[_i].text), wrong_choices[_i].status);
-    ck_assert(ls_conv_sums(conv)); /* unchanged */
+    ck_assert(ls_conv_fuses(conv, LS_CONV_FORWARD_SUMS)); /* unchanged */
     ck_assert_int_eq(
         ls_conv_create(b.backend, "it", &shapes[1], LS_F16, LS_CONV_DX_WRITTEN, &plain), LS_OK);
     ck_assert_int_eq(ls_conv_choose(plain, "eng15 eng15 eng15 sums=eng41"), LS_ERR_USAGE);

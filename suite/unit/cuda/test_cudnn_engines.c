@@ -86,8 +86,8 @@ static void engine_and_again(ls_backend *backend, const char *name, const ls_con
 {
     char choice[4096], again[4096];
     if (type == LS_F16) { /* the stem's engines with sums cannot be built without a driver */
-        ck_assert_int_eq(ls_conv_fuse_sums(conv, admit_all), LS_OK);
-        summed += ls_conv_sums(conv);
+        ck_assert_int_eq(ls_conv_fuse(conv, LS_CONV_FORWARD_SUMS, admit_all), LS_OK);
+        summed += ls_conv_fuses(conv, LS_CONV_FORWARD_SUMS);
     }
     ls_conv_choice(conv, choice, sizeof choice);
     int64_t bytes = ls_conv_workspace_bytes(conv);
@@ -100,7 +100,7 @@ static void engine_and_again(ls_backend *backend, const char *name, const ls_con
     ck_assert_msg(dx == LS_CONV_DX_NONE || ls_conv_adds(backend, shape, type),
                   "%s: no engine adds its gradient to another", name);
     if (type == LS_F16) {
-        ck_assert_int_eq(ls_conv_fuse_sums(follower, admit_all), LS_OK);
+        ck_assert_int_eq(ls_conv_fuse(follower, LS_CONV_FORWARD_SUMS, admit_all), LS_OK);
     }
     other.plans = NULL;
     ck_assert_int_eq(ls_conv_choose(follower, choice), LS_OK);

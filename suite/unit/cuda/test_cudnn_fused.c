@@ -293,7 +293,7 @@ START_TEST(sums_get_the_programs_engines)
         char choice[4096], tag[LS_CONV_TAG_BYTES];
         ck_assert_int_eq(
             ls_conv_create(&backend, "it", shapes[i], LS_F16, LS_CONV_DX_WRITTEN, &conv), LS_OK);
-        ck_assert_int_eq(ls_conv_fuse_sums(conv, admit_all), LS_OK);
+        ck_assert_int_eq(ls_conv_fuse(conv, LS_CONV_FORWARD_SUMS, admit_all), LS_OK);
         ls_conv_choice(conv, choice, sizeof choice);
         answer a = ask(&target, pattern_of("forward+stats"), shapes[i], LS_F16);
         ck_assert_int_eq(a.verdict, PLAN);

@@ -1,0 +1,116 @@
+#include "trial.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/half.h"
+#include "kernels/core/log.h"
+#include "ops.h"
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+ls_status ls_trial_take(ls_trial *t, int64_t bytes, void *out)
+{
+    LS_ASSERT(t->arrays < LS_TRIAL_ARRAYS);
+    LS_TRY(ls_cuda_take(bytes, "admitting a fused convolution", &t->array[t->arrays]));
+    memcpy(out, &t->array[t->arrays++], sizeof t->array[0]);
+    return LS_OK;
+}
+
+ls_status ls_trial_open(ls_backend *backend, const ls_conv_plan *plain, const ls_conv_plan *fused,
+                        ls_trial *out)
+{
+    int64_t own = plain->engine.workspace_bytes, other = fused->engine.workspace_bytes;
+    *out = (ls_trial){.backend = backend, .stream.backend = backend};
+    LS_CUDA(cudaStreamCreateWithFlags(&out->stream.native, cudaStreamNonBlocking));
+    LS_TRY(ls_trial_take(out, own > other ? own : other, &out->workspace));
+    return ls_trial_take(out, (int64_t)sizeof *out->first, &out->first);
+}
+
+void ls_trial_close(ls_trial *t)
+{
+    if (t->stream.native != NULL) {
+        cudaStreamDestroy(t->stream.native);
+    }
+    while (t->arrays > 0) {
+        ls_cuda_give(t->array[--t->arrays]);
+    }
+}
+
+/* ---- execution ------------------------------------------------------------------------------- */
+
+ls_status ls_trial_execute(ls_trial *t, const ls_conv_plan *plan, const void *const *data)
+{
+    cudnnHandle_t dnn = t->backend->dnn;
+    cudnnBackendDescriptor_t pack = NULL;
+    LS_TRY(ls_conv_plans_pack(plan->key.pass, data, t->workspace, &pack));
+    ls_status status = ls_cuda_check_dnn(cudnnSetStream(dnn, t->stream.native), "set the stream",
+                                         __FILE__, __LINE__);
+    LS_THEN(status, ls_cuda_check_dnn(cudnnBackendExecute(dnn, plan->plan, pack),
+                                      "execute a convolution", __FILE__, __LINE__));
+    LS_THEN(status, ls_cuda_wait_stream(t->backend, t->stream.native));
+    cudnnSetStream(dnn, NULL);
+    ls_conv_graph_drop(pack);
+    return status;
+}
+
+ls_status ls_trial_bring(ls_trial *t, void *host, const void *from, int64_t bytes)
+{
+    LS_TRY(ls_cuda_wait_stream(t->backend, t->stream.native));
+    LS_CUDA(cudaMemcpyAsync(host, from, (size_t)bytes, cudaMemcpyDeviceToHost, t->stream.native));
+    return ls_cuda_wait_stream(t->backend, t->stream.native);
+}
+
+/* ---- verdict --------------------------------------------------------------------------------- */
+
+/* Both matrices' row that differs, in memory of the host: [2][channels]. */
+static ls_status compare_row(ls_trial *t, const char *what, const uint16_t *got,
+                             const uint16_t *wanted, int channels, uint16_t *row,
+                             ls_trial_finding *found)
+{
+    int64_t bytes = (int64_t)sizeof *row * channels;
+    LS_TRY(ls_trial_bring(t, row, got, bytes));
+    LS_TRY(ls_trial_bring(t, row + channels, wanted, bytes));
+    for (int c = 0; c < channels && found->what == NULL; c++) {
+        double a = (double)ls_half_fp16_to_f32(row[c]);
+        double b = (double)ls_half_fp16_to_f32(row[channels + c]);
+        if (!(a == b)) {
+            *found = (ls_trial_finding){what, c, a, b, 0};
+        }
+    }
+    return LS_OK;
+}
+
+ls_status ls_trial_compare(ls_trial *t, const char *what, const uint16_t *got,
+                           const uint16_t *wanted, int64_t rows, int channels,
+                           ls_trial_finding *found)
+{
+    unsigned none = ~0u, at = none;
+    LS_CUDA(
+        cudaMemcpyAsync(t->first, &none, sizeof none, cudaMemcpyHostToDevice, t->stream.native));
+    LS_TRY(ls_fuse_differ(t->stream.native, got, wanted, rows, channels, t->first));
+    LS_TRY(ls_trial_bring(t, &at, t->first, sizeof at));
+    if (at == none) {
+        return LS_OK;
+    }
+    uint16_t *row = calloc(2 * (size_t)channels, sizeof *row);
+    LS_TRY_MEMORY(row != NULL, "%d channels", channels);
+    ls_status status = compare_row(t, what, got + (int64_t)at * channels,
+                                   wanted + (int64_t)at * channels, channels, row, found);
+    free(row);
+    return status;
+}
+
+void ls_trial_settle(const char *layer, const ls_trial_finding *found, ls_conv_plan *fused)
+{
+    char tag[LS_CONV_TAG_BYTES];
+    fused->admission = found->what == NULL ? LS_CONV_ADMITTED : LS_CONV_REJECTED;
+    if (found->what == NULL) {
+        return;
+    }
+    ls_conv_engine_tag(&fused->engine, tag, sizeof tag);
+    ls_log_warn("%s, and layers of its shape: the %s of engine %s is not used: on exact data %s in "
+                "channel %lld is %.9g, wanted %.9g within %.3g",
+                layer, ls_conv_graph_kind(fused->key.pass)->name, tag, found->what,
+                (long long)found->channel, found->got, found->wanted, found->limit);
+}
