@@ -6,6 +6,9 @@
  *   LS_LAUNCH(kernel, grid, block, stream, ...)
  *                                 in a function that returns ls_status; grid and block are numbers
  *                                 or dim3; name<a, b> goes in parentheses
+ *   LS_LAUNCH_BEHIND(early, kernel, ...)
+ *                                 the same directly behind another LS_LAUNCH on that stream; early:
+ *                                 its blocks may start before the other's have ended (below)
  *   LS_SHARED(type, name, count); a shared array; one dimension, at most 48 KB in a block
  *   threadIdx blockIdx blockDim gridDim, __syncthreads, __syncwarp, __shfl_sync, __shfl_down_sync,
  *   __shfl_xor_sync, __ballot_sync, __any_sync, __popc, __ffs, __threadfence, __ldcg,
@@ -15,7 +18,17 @@
  *
  * A warp has 32 lanes; every lane named in a mask takes part, and every thread of the block reaches
  * each __syncthreads: no thread returns before. Products and sums are rounded one by one, as
- * written (no contraction); fmaf requests a single rounding. */
+ * written (no contraction); fmaf requests a single rounding.
+ *
+ * Programmatic dependent launch (CUDA Programming Guide, "Programmatic Dependent Launch and
+ * Synchronization"; from compute capability 9.0 on). The blocks of a kernel that LS_LAUNCH_BEHIND
+ * has launched early start once every block of the kernel before it has called ls_launch_next or
+ * has ended. So all its threads call ls_launch_wait before they touch memory of the device: it
+ * returns when the kernel before has completed and its writes are visible. That kernel may itself
+ * have been launched early; then it has waited, too, and its completion implies that of all before
+ * it: therefore no thread of it may return, or call ls_launch_next, without having waited. In a
+ * recorded step the launch is an edge of the graph of the programmatic type. The emulation aborts
+ * where a kernel breaks one of these rules. */
 #ifndef LS_CUDA_LAUNCH_H
 #define LS_CUDA_LAUNCH_H
 
@@ -41,6 +54,35 @@ enum { LS_WARP = 32 };
         kernel<<<(grid), (block), 0, (stream)>>>(__VA_ARGS__);                            \
         LS_TRY(ls_cuda_check(cudaGetLastError(), "launch " #kernel, __FILE__, __LINE__)); \
     } while (0)
+
+#define LS_LAUNCH_BEHIND(early, kernel, grid, block_size, on, ...)                                \
+    do {                                                                                          \
+        cudaLaunchAttribute serial[1] = {};                                                       \
+        cudaLaunchConfig_t launch = {};                                                           \
+        serial[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;                        \
+        serial[0].val.programmaticStreamSerializationAllowed = 1;                                 \
+        launch.gridDim = (grid);                                                                  \
+        launch.blockDim = (block_size);                                                           \
+        launch.stream = (on);                                                                     \
+        launch.attrs = serial;                                                                    \
+        launch.numAttrs = (early) ? 1 : 0;                                                        \
+        LS_TRY(ls_cuda_check(cudaLaunchKernelEx(&launch, kernel, __VA_ARGS__), "launch " #kernel, \
+                             __FILE__, __LINE__));                                                \
+    } while (0)
+
+LS_DEVICE void ls_launch_wait(void)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    cudaGridDependencySynchronize();
+#endif
+}
+
+LS_DEVICE void ls_launch_next(void)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    cudaTriggerProgrammaticLaunchCompletion();
+#endif
+}
 
 LS_DEVICE void ls_vector_check(const void *memory)
 {

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/core/log.h"
 #include "plan_parts.h"
 
 static ls_norm_side side_of(const ls_plan *plan, const ls_op *op, int k)
@@ -37,6 +38,28 @@ static bool folds(void)
     return set == NULL || strcmp(set, "0") != 0;
 }
 
+ls_status ls_norm_early(const ls_plan *plan, bool *early)
+{
+    const char *asked = getenv("LS_PDL");
+    const ls_backend *backend = plan->backend;
+    bool waits = false;
+    *early = false;
+    if (asked == NULL || strcmp(asked, "1") != 0) {
+        return LS_OK;
+    }
+    if (backend->major >= 9) {
+        LS_TRY(ls_norm_waits(&waits));
+    }
+    if (!waits) {
+        ls_log_warn("LS_PDL=1 has no effect: %s has compute capability %d.%d, the kernels were "
+                    "compiled for %s; both must be 9.0 or newer",
+                    backend->name, backend->major, backend->minor,
+                    backend->major >= 9 ? "an older one" : "it");
+    }
+    *early = waits;
+    return LS_OK;
+}
+
 void ls_norm_prepare(ls_plan *plan, const ls_op *op)
 {
     ls_work *work = ls_plan_work(plan, op);
@@ -61,7 +84,8 @@ void ls_norm_prepare(ls_plan *plan, const ls_op *op)
                                 .fold_bytes = folds() ? LS_NORM_FOLD_BYTES : 0,
                                 .mine = plan->mine,
                                 .all = plan->all,
-                                .group = plan->has_sync ? plan->sync.group_size : 1};
+                                .group = plan->has_sync ? plan->sync.group_size : 1,
+                                .early = plan->early};
     if (op->residual >= 0) {
         work->call.residual = ls_plan_at(plan, op->residual);
     }

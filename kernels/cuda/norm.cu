@@ -192,6 +192,7 @@ LS_DEVICE void merge_statistics(const ls_norm_call &call, int side, const ls_swe
 LS_KERNEL product_statistics_kernel(ls_norm_call call, int side)
 {
     int c = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    ls_launch_wait();
     if (c >= call.channels) {
         return;
     }
@@ -205,6 +206,7 @@ LS_KERNEL LS_BOUNDS(LS_NORM_MERGE_THREADS, 1)
     merge_statistics_kernel(ls_norm_call call, ls_sweep s, int64_t side_floats)
 {
     int side = (int)blockIdx.y;
+    ls_launch_wait();
     if (call.sum[side] != NULL) {
         return;
     }
@@ -220,6 +222,7 @@ LS_KERNEL LS_BOUNDS(LS_SWEEP_THREADS, LS_NORM_STATISTICS_BLOCKS)
 {
     ls_sweep_place p = ls_sweep_here(s);
     float shift[V] = {}, sums[2 * V] = {};
+    ls_launch_wait();
     if (p.inside) {
         int first = p.to - p.from < LS_SWEEP_AHEAD ? (int)(p.to - p.from) : LS_SWEEP_AHEAD;
         float share = 1 / (float)first;
@@ -251,6 +254,9 @@ LS_KERNEL LS_BOUNDS(LS_SWEEP_THREADS, LS_NORM_STATISTICS_BLOCKS)
                 to[j] = shift[j];
             }
         }
+    }
+    if (call.early) {
+        ls_launch_next(); /* its blocks come while the last ones here add and merge */
     }
     ls_sweep_sum<2, V>(s, sums, partial + (int64_t)s.blocks * s.channels);
     if (folds && ls_norm_last(call.ticket + blockIdx.x, s.blocks)) {
@@ -287,25 +293,34 @@ ls_status ls_norm_statistics(cudaStream_t stream, const ls_norm_call *call)
     int64_t floats = side_floats(call->rows, call->channels, call->processors);
     bool whole = ls_norm_width(call->type, call->channels) != 1;
     bool folds = ls_norm_folds(call, &s, 2 + 3); /* for the mean; for the squares */
-    bool merges = false;
+    bool merges = false, early = false;
     for (int side = 0; side < ls_norm_sides(*call); side++) {
         const void *x = side == 0 ? call->x : call->residual;
         if (call->sum[side] != NULL) {
-            LS_LAUNCH(product_statistics_kernel,
-                      ls_launch_blocks(call->channels, LS_NORM_RANK_THREADS), LS_NORM_RANK_THREADS,
-                      stream, *call, side);
-            continue;
+            LS_LAUNCH_BEHIND(early, product_statistics_kernel,
+                             ls_launch_blocks(call->channels, LS_NORM_RANK_THREADS),
+                             LS_NORM_RANK_THREADS, stream, *call, side);
+        } else {
+            LS_BY_PACKET(call->type, whole, T, V,
+                         LS_LAUNCH_BEHIND(early, (statistics_kernel<T, V>), ls_sweep_grid(&s),
+                                          LS_SWEEP_THREADS, stream, (const T *)x, s,
+                                          call->partial + side * floats, *call, side, folds));
+            merges = !folds;
         }
-        LS_BY_PACKET(call->type, whole, T, V,
-                     LS_LAUNCH((statistics_kernel<T, V>), ls_sweep_grid(&s), LS_SWEEP_THREADS,
-                               stream, (const T *)x, s, call->partial + side * floats, *call, side,
-                               folds));
-        merges = !folds;
+        early = call->early;
     }
     if (merges) {
-        LS_LAUNCH(merge_statistics_kernel, ls_norm_merge_grid(call), LS_NORM_MERGE_THREADS, stream,
-                  *call, s, floats);
+        LS_LAUNCH_BEHIND(early, merge_statistics_kernel, ls_norm_merge_grid(call),
+                         LS_NORM_MERGE_THREADS, stream, *call, s, floats);
     }
+    return LS_OK;
+}
+
+ls_status ls_norm_waits(bool *waits)
+{
+    cudaFuncAttributes code;
+    LS_CUDA(cudaFuncGetAttributes(&code, (const void *)finish_ranks_kernel));
+    *waits = code.ptxVersion >= 90;
     return LS_OK;
 }
 
@@ -401,6 +416,7 @@ LS_KERNEL LS_BOUNDS(LS_SWEEP_THREADS, (KIND == DUAL ? LS_NORM_DUAL_BLOCKS : LS_N
     enum { U = KIND == PLAIN ? 4 : 2 };
     ls_sweep_place p = ls_sweep_here(s);
     coefficients<V> c[KIND == DUAL ? 2 : 1] = {};
+    ls_launch_wait();
     if (p.inside) {
         load_coefficients<V>(&c[0], call.side[0].kept, p.packet);
         if (KIND == DUAL) {
@@ -425,6 +441,7 @@ template <typename T> LS_KERNEL apply_single_kernel(ls_norm_call call)
 {
     int64_t count = call.rows * call.channels;
     int64_t step = (int64_t)gridDim.x * blockDim.x;
+    ls_launch_wait();
     for (int64_t base = (int64_t)blockIdx.x * blockDim.x; base < count; base += step) {
         int64_t i = base + threadIdx.x;
         float value = 0;
@@ -452,21 +469,22 @@ template <typename T> static ls_status apply(cudaStream_t stream, const ls_norm_
     if (ls_norm_width(call->type, call->channels) == 1) {
         int64_t blocks = (call->rows * call->channels + LS_SWEEP_THREADS - 1) / LS_SWEEP_THREADS;
         int64_t most = (int64_t)call->processors * 8;
-        LS_LAUNCH((apply_single_kernel<T>), dim3((unsigned)(blocks < most ? blocks : most)),
-                  LS_SWEEP_THREADS, stream, *call);
+        LS_LAUNCH_BEHIND(call->early, (apply_single_kernel<T>),
+                         dim3((unsigned)(blocks < most ? blocks : most)), LS_SWEEP_THREADS, stream,
+                         *call);
         return LS_OK;
     }
     enum { V = 16 / sizeof(T) };
     ls_sweep s = ls_norm_sweep(call, call->dual ? LS_NORM_DUAL_BLOCKS : LS_NORM_APPLY_BLOCKS);
     if (call->dual) {
-        LS_LAUNCH((apply_kernel<T, V, DUAL>), ls_sweep_grid(&s), LS_SWEEP_THREADS, stream, *call,
-                  s);
+        LS_LAUNCH_BEHIND(call->early, (apply_kernel<T, V, DUAL>), ls_sweep_grid(&s),
+                         LS_SWEEP_THREADS, stream, *call, s);
     } else if (call->residual != NULL) {
-        LS_LAUNCH((apply_kernel<T, V, RESIDUAL>), ls_sweep_grid(&s), LS_SWEEP_THREADS, stream,
-                  *call, s);
+        LS_LAUNCH_BEHIND(call->early, (apply_kernel<T, V, RESIDUAL>), ls_sweep_grid(&s),
+                         LS_SWEEP_THREADS, stream, *call, s);
     } else {
-        LS_LAUNCH((apply_kernel<T, V, PLAIN>), ls_sweep_grid(&s), LS_SWEEP_THREADS, stream, *call,
-                  s);
+        LS_LAUNCH_BEHIND(call->early, (apply_kernel<T, V, PLAIN>), ls_sweep_grid(&s),
+                         LS_SWEEP_THREADS, stream, *call, s);
     }
     return LS_OK;
 }

@@ -137,6 +137,7 @@ LS_DEVICE void merge_sums(const ls_norm_call &call, int side, const ls_sweep &s,
 /* blockIdx.y: the side. */
 LS_KERNEL LS_BOUNDS(LS_NORM_MERGE_THREADS, 1) merge_sums_kernel(ls_norm_call call, ls_sweep s)
 {
+    ls_launch_wait();
     merge_sums<LS_NORM_MERGE_CHANNELS>(call, (int)blockIdx.y, s,
                                        (int)blockIdx.x * LS_NORM_MERGE_CHANNELS);
 }
@@ -163,6 +164,9 @@ LS_KERNEL LS_BOUNDS(LS_SWEEP_THREADS, (TWO ? LS_NORM_DUAL_BLOCKS : LS_NORM_SUMS_
             sum_rows<T, V, TWO, 1>(call, &state, first, stride);
             first += stride;
         }
+    }
+    if (call.early) {
+        ls_launch_next(); /* its blocks come while the last ones here add and merge */
     }
     ls_sweep_sum<TWO ? 3 : 2, V>(s, state.sum, call.partial);
     if (folds && ls_norm_last(call.ticket + blockIdx.x, s.blocks)) {
@@ -196,8 +200,8 @@ ls_status ls_norm_sums(cudaStream_t stream, const ls_norm_call *call)
     LS_ASSERT(call->g != NULL || call->dy2 == NULL);
     LS_BY_PACKET(call->type, whole, T, V, LS_TRY((sums<T, V>(stream, call, s, folds))));
     if (!folds) {
-        LS_LAUNCH(merge_sums_kernel, ls_norm_merge_grid(call), LS_NORM_MERGE_THREADS, stream, *call,
-                  s);
+        LS_LAUNCH_BEHIND(call->early, merge_sums_kernel, ls_norm_merge_grid(call),
+                         LS_NORM_MERGE_THREADS, stream, *call, s);
     }
     return LS_OK;
 }
@@ -300,6 +304,7 @@ LS_KERNEL LS_BOUNDS(LS_SWEEP_THREADS, LS_NORM_BACK_BLOCKS)
 {
     enum { U = 2 };
     ls_sweep_place p = ls_sweep_here(s);
+    ls_launch_wait();
     if (!p.inside) {
         return;
     }
@@ -323,10 +328,11 @@ template <typename T, int V> static ls_status back(cudaStream_t stream, const ls
 {
     ls_sweep s = ls_norm_sweep(call, LS_NORM_BACK_BLOCKS);
     if (call->dual) {
-        LS_LAUNCH((back_kernel<T, V, true>), ls_sweep_grid(&s), LS_SWEEP_THREADS, stream, *call, s);
+        LS_LAUNCH_BEHIND(call->early, (back_kernel<T, V, true>), ls_sweep_grid(&s),
+                         LS_SWEEP_THREADS, stream, *call, s);
     } else {
-        LS_LAUNCH((back_kernel<T, V, false>), ls_sweep_grid(&s), LS_SWEEP_THREADS, stream, *call,
-                  s);
+        LS_LAUNCH_BEHIND(call->early, (back_kernel<T, V, false>), ls_sweep_grid(&s),
+                         LS_SWEEP_THREADS, stream, *call, s);
     }
     return LS_OK;
 }

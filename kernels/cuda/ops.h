@@ -112,11 +112,15 @@ typedef struct ls_norm_call {
     int64_t fold_bytes; /* LS_NORM_FOLD_BYTES; 0: merging is always a launch of its own */
     float *mine, *all;  /* [ls_norm_gathered] of this rank, and of each of `group` ranks in order */
     int group;          /* ranks that share statistics; 1: this rank only */
+    bool early;         /* kernels behind the first start early (launch.h); ls_norm_waits */
 } ls_norm_call;
 
 /* Partial sums that the last block of a column merges, at most: norm.h has the reasons. */
 enum { LS_NORM_FOLD_BYTES = 256 << 10 };
 
+/* Whether the code that this device runs waits where an early start requires it: compiled for
+ * compute capability 9.0 or newer. */
+ls_status ls_norm_waits(bool *waits);
 size_t ls_norm_partial_bytes(int64_t rows, int channels, int processors);
 int ls_norm_tickets(int channels);
 /* Floats that a rank sends forward, and again backward: a message for each side. */

@@ -38,6 +38,7 @@ static ls_status fill_plan(ls_plan *plan)
     LS_TRY_MEMORY(plan->fusions != NULL && plan->engines != NULL, "the description of a plan");
     LS_TRY(ls_plan_tensors_create(plan->network, &plan->bound));
     plan->backend->benchmark = plan->options.benchmark;
+    LS_TRY(ls_norm_early(plan, &plan->early));
     LS_TRY(ls_work_create(plan));
     LS_TRY(ls_bind_create(plan));
     LS_TRY(ls_plan_ready_create(plan->network, &plan->ready));

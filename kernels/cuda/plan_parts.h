@@ -90,6 +90,7 @@ struct ls_plan {
     void *workspace;             /* of products */
     int64_t workspace_bytes;
     ls_wgrad wgrad;
+    bool early;     /* ls_norm_early */
     void *exported; /* for plan_export and plan_force; grows */
     int64_t exported_bytes;
     ls_batch *batch; /* [batch_count] */
@@ -189,6 +190,9 @@ ls_status ls_batch_release(ls_plan *plan, ls_stream *stream, int slot);
 ls_status ls_batch_unpack(ls_plan *plan, ls_stream *stream, int slot);
 
 /* norm.c, simple.c: one operation. */
+/* Whether kernels of a batch norm that follow another start early (launch.h): with LS_PDL=1 in the
+ * environment, where device and code allow it; a warning where they do not. */
+ls_status ls_norm_early(const ls_plan *plan, bool *early);
 void ls_norm_prepare(ls_plan *plan, const ls_op *op);
 ls_status ls_norm_forward(ls_plan *plan, ls_stream *stream, const ls_op *op);
 ls_status ls_norm_backward(ls_plan *plan, ls_stream *stream, const ls_op *op);

@@ -47,7 +47,7 @@ static const assumption narrow_engine = {
 static const assumption sweep_share = {0.85, "share of the rate of copies that a sweep reaches"};
 static const assumption launch_us = {1.2, "us between two kernels of a recorded step"};
 static const assumption overlapped_us = {
-    0.4, "us between two own sweeps with programmatic dependent launch"};
+    0.4, "us between two kernels of a norm with programmatic dependent launch"};
 static const assumption kernel_us = {2.5, "us that a kernel takes at least"};
 
 /* ---- variants of a step ---------------------------------------------------------------------- */
@@ -150,11 +150,12 @@ static double flop_rate(const step *s)
                                              : s->device->f32_flop_per_s;
 }
 
-/* A pass of own kernels: its first launch moves the bytes, `small` ones merge a few sums. */
-static void add_sweep(step *s, kind k, double bytes, int launches, int small)
+/* A pass of own kernels: its first launch moves the bytes, `small` ones merge a few sums; `behind`
+ * launches come directly behind another of the same norm (kernels/cuda/launch.h). */
+static void add_sweep(step *s, kind k, double bytes, int launches, int small, int behind)
 {
     double floor_ms = 1e3 * bytes / s->device->copy_bytes_per_s;
-    double gap_us = s->ways & DEPENDENT_LAUNCH ? overlapped_us.value : launch_us.value;
+    double saved_us = s->ways & DEPENDENT_LAUNCH ? launch_us.value - overlapped_us.value : 0;
     int large = launches - small;
     sum *to = &s->of[k];
     to->passes += large > 0;
@@ -162,7 +163,7 @@ static void add_sweep(step *s, kind k, double bytes, int launches, int small)
     to->bytes += bytes;
     to->floor_ms += floor_ms;
     to->ms += fmax(floor_ms / sweep_share.value, 1e-3 * kernel_us.value * large) +
-              1e-3 * (small * kernel_us.value + launches * gap_us);
+              1e-3 * (small * kernel_us.value + launches * launch_us.value - behind * saved_us);
 }
 
 /* Operands of its epilogue stream through at the rate of a sweep. */
@@ -195,7 +196,7 @@ static void add_traffic(step *s, const ls_traffic *part)
         [LS_TRAFFIC_SIMPLE_BACK] = SIMPLE,
     };
     const ls_op *op = &s->lower.op[part->op];
-    int small = 0;
+    int small = 0, large = part->bytes > 0 ? 1 : 0;
     if (ls_traffic_is_product(part->part)) {
         enum { NARROW = 16 };
         double share = part->channels < NARROW   ? narrow_engine.value
@@ -209,7 +210,9 @@ static void add_traffic(step *s, const ls_traffic *part)
     } else if (part->part == LS_TRAFFIC_SUMS) {
         small = part->bytes > 0 && s->ways & MERGED_SWEEPS ? 0 : op->dual ? 2 : 1;
     }
-    add_sweep(s, kind_of[part->part], part->bytes, (part->bytes > 0 ? 1 : 0) + small, small);
+    bool last = part->part == LS_TRAFFIC_APPLY || part->part == LS_TRAFFIC_NORM_BACK;
+    int behind = last ? large : large + small > 1 ? small : 0;
+    add_sweep(s, kind_of[part->part], part->bytes, large + small, small, behind);
 }
 
 /* Whether a product takes this parameter, and its gradient, as the model holds them. */
@@ -246,13 +249,13 @@ static void add_parameters(step *s)
         stepped += elements * (master ? 8 + 4 + 8 + held : 2 * held + 4 + 8);
     }
     if (packed > 0) {
-        add_sweep(s, WEIGHTS, packed, 1, 0);
+        add_sweep(s, WEIGHTS, packed, 1, 0, 0);
         enum { BUCKETS = 4 };
         int launches = s->ways & ONE_UNPACK && unpacks > BUCKETS ? BUCKETS : unpacks;
-        add_sweep(s, WEIGHTS, unpacked, launches, 0);
+        add_sweep(s, WEIGHTS, unpacked, launches, 0, 0);
     }
-    add_sweep(s, OPTIMIZER, unscaled, 1, 0);
-    add_sweep(s, OPTIMIZER, stepped, 3, 2); /* constants before, scale after */
+    add_sweep(s, OPTIMIZER, unscaled, 1, 0, 0);
+    add_sweep(s, OPTIMIZER, stepped, 3, 2, 0); /* constants before, scale after */
 }
 
 static size_t slot_bytes(void *context, const ls_plan_options *options, int channels, int height,

@@ -39,9 +39,10 @@ static inline ls_status ls_launch_check(cudaError_t error, const char *call)
 #include <emulated_launch.h>
 
 #undef LS_LAUNCH
-#define LS_LAUNCH(kernel, grid, block, stream, ...)                                            \
-    LS_TRY(ls_launch_check(emulate_start(#kernel, kernel, grid, block, stream, ##__VA_ARGS__), \
-                           "launch " #kernel))
+#define LS_LAUNCH(kernel, grid, block, stream, ...)                                                \
+    LS_TRY(                                                                                        \
+        ls_launch_check(emulate_start(#kernel, false, kernel, grid, block, stream, ##__VA_ARGS__), \
+                        "launch " #kernel))
 
 #else
 

@@ -10,11 +10,13 @@
 
 #include "emulate.h"
 #include "fiber.h"
+#include "stream.h"
 
 enum { WARP = 32, MOST_THREADS = 1024, SHARED_BYTES = 48 << 10, MOST_ARRAYS = 32, GUARD = 64 };
 enum { MOST_KERNELS = 256 };
-enum { RUNS, WAITS_BLOCK, WAITS_WARP };
-static const char *const wait_name[] = {"runs", "__syncthreads", "a warp's operation"};
+enum { RUNS, WAITS_BLOCK, WAITS_WARP, WAITS_LAUNCH };
+static const char *const wait_name[] = {"runs", "__syncthreads", "a warp's operation",
+                                        "ls_launch_wait"};
 static const char *const kind_name[] = {"__shfl_down_sync", "__shfl_xor_sync", "__shfl_sync",
                                         "__ballot_sync", "__syncwarp"};
 
@@ -41,6 +43,7 @@ static struct machine {
     unsigned count; /* threads of a block */
     emulate_thread thread[MOST_THREADS];
     unsigned next, exited, arrived; /* next: the first that has not started */
+    unsigned waited;                /* for the kernel before */
     unsigned ready[MOST_THREADS], ready_first, ready_count;
     fiber *scheduler, *worker[MOST_THREADS], *idle[MOST_THREADS];
     int worker_count, idle_count;
@@ -185,6 +188,35 @@ void emulate_sync_threads(void)
     }
 }
 
+/* All threads of a block wait before the first goes on, so that the memory of the device is taken
+ * away once a block. */
+void emulate_launch_wait(void)
+{
+    emulate_thread *me = machine.kernel->now;
+    if (!machine.kernel->early || me->waited) {
+        return;
+    }
+    me->waited = true;
+    if (++machine.waited < machine.count) {
+        me->waits = WAITS_LAUNCH;
+        pause_here();
+        return;
+    }
+    emulate_memory_permit();
+    for (unsigned i = 0; i < machine.count; i++) {
+        if (machine.thread[i].waits == WAITS_LAUNCH) {
+            make_ready(&machine.thread[i]);
+        }
+    }
+}
+
+void emulate_launch_next(void)
+{
+    if (machine.kernel->early && !machine.kernel->now->waited) {
+        emulate_abort("ls_launch_next before ls_launch_wait in a kernel that starts early");
+    }
+}
+
 static unsigned source_lane(const emulate_thread *thread)
 {
     unsigned lane = thread->lane, width = (unsigned)thread->width, first = lane / width * width;
@@ -280,6 +312,9 @@ static void worker(void *argument)
             thread->fiber = me;
             machine.kernel->now = thread;
             machine.kernel->run(machine.kernel->arguments);
+            if (machine.kernel->early && !machine.kernel->now->waited) {
+                emulate_abort("returns without ls_launch_wait from a kernel that starts early");
+            }
             machine.kernel->now->exited = true;
             machine.exited++;
             if (machine.arrived > 0) {
@@ -344,9 +379,13 @@ static void run_block(void)
             .lane = i % WARP,
         };
     }
-    machine.next = machine.exited = machine.arrived = 0;
+    machine.next = machine.exited = machine.arrived = machine.waited = 0;
     machine.ready_first = machine.ready_count = 0;
     fill_order(machine.begins, machine.count);
+    if (machine.kernel->early) {
+        emulate_memory_forbid("touches memory of the device before ls_launch_wait in a kernel that "
+                              "starts early");
+    }
     while (machine.exited < machine.count) {
         bool begins = machine.next < machine.count;
         if (machine.ready_count > 0 && !(machine.shuffled && begins && draw(2) == 0)) {
@@ -435,7 +474,7 @@ static void count_launch(const char *name)
     pthread_mutex_unlock(&launches.lock);
 }
 
-cudaError_t emulate_launch(const char *name, dim3 grid, dim3 block, cudaStream_t stream,
+cudaError_t emulate_launch(const char *name, bool early, dim3 grid, dim3 block, cudaStream_t stream,
                            void (*run)(const void *arguments), const void *arguments, size_t bytes)
 {
     uint64_t threads = (uint64_t)block.x * block.y * block.z;
@@ -448,9 +487,11 @@ cudaError_t emulate_launch(const char *name, dim3 grid, dim3 block, cudaStream_t
     if (one == NULL) {
         return emulate_error(cudaErrorMemoryAllocation);
     }
-    one->kernel = (emulate_kernel){.name = name, .grid = grid, .block = block, .run = run};
+    one->kernel =
+        (emulate_kernel){.name = name, .grid = grid, .block = block, .run = run, .early = early};
     memcpy(one->arguments, arguments, bytes);
-    cudaError_t error = emulate_enqueue(stream, run_kernel, one, sizeof *one + bytes);
+    cudaError_t error =
+        emulate_enqueue_kernel(stream, name, early, run_kernel, one, sizeof *one + bytes);
     free(one);
     return error;
 }

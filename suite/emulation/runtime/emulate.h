@@ -86,6 +86,7 @@ typedef struct emulate_thread {
     int operand, width;
     void *fiber;
     bool begun, exited;
+    bool waited; /* for the kernel before; in kernels that start early */
 } emulate_thread;
 
 typedef struct emulate_kernel {
@@ -95,11 +96,14 @@ typedef struct emulate_kernel {
     const void *arguments;
     uint3 block_index;
     emulate_thread *now; /* the running thread */
+    bool early;          /* launched to start before the kernel before it has ended */
 } emulate_kernel;
 
 /* The running kernel of this process; one at a time. */
 emulate_kernel *emulate_running(void);
-cudaError_t emulate_launch(const char *name, dim3 grid, dim3 block, cudaStream_t stream,
+/* `early`: programmatic dependent launch; aborts unless another kernel was launched directly before
+ * on that stream. */
+cudaError_t emulate_launch(const char *name, bool early, dim3 grid, dim3 block, cudaStream_t stream,
                            void (*run)(const void *arguments), const void *arguments, size_t bytes);
 
 /* Launches of the kernel of that name so far, recorded ones included; NULL: of all kernels. */
@@ -108,6 +112,10 @@ int64_t emulate_launches(const char *name);
 enum { EMULATE_DOWN, EMULATE_XOR, EMULATE_INDEX, EMULATE_BALLOT, EMULATE_SYNC_WARP };
 
 void emulate_sync_threads(void);
+/* Of a kernel that starts early: no thread may touch memory of the device, return or let the next
+ * kernel start before it has waited for the kernel before. In other kernels they do nothing. */
+void emulate_launch_wait(void);
+void emulate_launch_next(void);
 uint64_t emulate_warp(int kind, unsigned mask, uint64_t bits, int operand, int width);
 /* The block's shared array with that key; initially NaN bytes, guarded on both sides. */
 void *emulate_shared(const void *key, size_t bytes, size_t alignment);
@@ -115,6 +123,10 @@ void *emulate_shared(const void *key, size_t bytes, size_t alignment);
 /* memory.c */
 void emulate_memory_open(void);
 void emulate_memory_close(void);
+/* While kernels run: takes all memory of the device away from them, and gives it back. An access in
+ * between ends with emulate_abort(text). */
+void emulate_memory_forbid(const char *text);
+void emulate_memory_permit(void);
 
 #ifdef __cplusplus
 }

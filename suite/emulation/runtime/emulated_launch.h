@@ -143,17 +143,32 @@ template <typename... P> struct emulate_call {
 };
 
 template <typename... P, typename... A>
-static inline cudaError_t emulate_start(const char *name, void (*kernel)(P...), dim3 grid,
-                                        dim3 block, cudaStream_t stream, A... arguments)
+static inline cudaError_t emulate_start(const char *name, bool early, void (*kernel)(P...),
+                                        dim3 grid, dim3 block, cudaStream_t stream, A... arguments)
 {
     static_assert(sizeof...(P) == sizeof...(A), "a kernel takes as many arguments as it has");
     static_assert((std::is_trivially_copyable<P>::value && ...), "arguments are copied as bytes");
     emulate_call<P...> call{kernel, std::tuple<P...>((P)arguments...)};
-    return emulate_launch(name, grid, block, stream, emulate_call<P...>::run, &call, sizeof call);
+    return emulate_launch(name, early, grid, block, stream, emulate_call<P...>::run, &call,
+                          sizeof call);
 }
 
-#define LS_LAUNCH(kernel, grid, block, stream, ...)                                          \
-    LS_TRY(ls_cuda_check(emulate_start(#kernel, kernel, grid, block, stream, ##__VA_ARGS__), \
-                         #kernel, __FILE__, __LINE__))
+static inline void ls_launch_wait(void)
+{
+    emulate_launch_wait();
+}
+
+static inline void ls_launch_next(void)
+{
+    emulate_launch_next();
+}
+
+#define LS_LAUNCH_BEHIND(early, kernel, grid, block, stream, ...)                                \
+    LS_TRY(                                                                                      \
+        ls_cuda_check(emulate_start(#kernel, early, kernel, grid, block, stream, ##__VA_ARGS__), \
+                      #kernel, __FILE__, __LINE__))
+
+#define LS_LAUNCH(kernel, grid, block, stream, ...) \
+    LS_LAUNCH_BEHIND(false, kernel, grid, block, stream, ##__VA_ARGS__)
 
 #endif

@@ -93,6 +93,7 @@ static cudaError_t wait_captured(emulate_streams *all, cudaStream_t stream, cuda
         stream->fork = one->forks;
         one->stream[one->forks++] = stream;
     }
+    stream->behind_kernel = false;
     for (int i = 0; i < MOST_FORKS; i++) {
         if (event->clock[i] > stream->clock[i]) {
             stream->clock[i] = event->clock[i];

@@ -32,6 +32,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMo
     one->forks = 1;
     one->stream[0] = s;
     memset(s->clock, 0, sizeof s->clock);
+    s->behind_kernel = false;
     s->capture = one;
     s->fork = 0;
     all->capture = one;
@@ -80,6 +81,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out)
     cudaError_t error = one->spoilt ? cudaErrorStreamCaptureInvalidated : unjoined(one);
     for (int i = 0; i < one->forks; i++) {
         one->stream[i]->capture = NULL;
+        one->stream[i]->behind_kernel = false;
     }
     all->capture = NULL;
     if (error == cudaSuccess) {
@@ -202,6 +204,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream)
         return emulate_leave(emulate_spoil(s->capture, cudaErrorStreamCaptureUnsupported));
     }
     queue launched = {0};
+    s->behind_kernel = false;
     copy_work(&launched, &graph->work);
     for (node *one = launched.first; one != NULL; one = one->next) {
         if (one->external && one->records) {

@@ -1,6 +1,7 @@
 /* Device memory: one range of addresses with an unreachable page after every allocation, so that an
  * overrun faults at once. Fresh memory holds NaN bytes. */
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,6 +56,40 @@ void emulate_memory_close(void)
     if (--all.open == 0 && guarded()) {
         protect_all(PROT_NONE);
     }
+    pthread_mutex_unlock(&all.lock);
+}
+
+static struct {
+    const char *text;
+    struct sigaction before;
+} forbidden;
+
+static void forbidden_access(int number, siginfo_t *info, void *context)
+{
+    (void)number;
+    (void)context;
+    uintptr_t at = (uintptr_t)info->si_addr, range = (uintptr_t)all.range;
+    if (at >= range && at < range + RANGE) {
+        emulate_abort("%s", forbidden.text);
+    }
+    sigaction(SIGSEGV, &forbidden.before, NULL); /* happens again on return */
+}
+
+void emulate_memory_forbid(const char *text)
+{
+    struct sigaction action = {.sa_sigaction = forbidden_access, .sa_flags = SA_SIGINFO};
+    pthread_mutex_lock(&all.lock);
+    forbidden.text = text;
+    sigaction(SIGSEGV, &action, &forbidden.before);
+    protect_all(PROT_NONE);
+    pthread_mutex_unlock(&all.lock);
+}
+
+void emulate_memory_permit(void)
+{
+    pthread_mutex_lock(&all.lock);
+    protect_all(PROT_READ | PROT_WRITE);
+    sigaction(SIGSEGV, &forbidden.before, NULL);
     pthread_mutex_unlock(&all.lock);
 }
 

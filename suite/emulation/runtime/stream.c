@@ -188,6 +188,7 @@ static void run_drawn(void)
 cudaError_t emulate_enqueue_node(cudaStream_t stream, node *one)
 {
     capture *taking = stream->capture;
+    stream->behind_kernel = false;
     if (taking != NULL) {
         if (taking->spoilt) {
             free(one);
@@ -212,14 +213,34 @@ cudaError_t emulate_enqueue_node(cudaStream_t stream, node *one)
     return cudaSuccess;
 }
 
+static cudaError_t enqueue(cudaStream_t stream, emulate_work *work, const void *arguments,
+                           size_t bytes)
+{
+    node *one = emulate_node(bytes);
+    one->work = work;
+    memcpy(one->arguments, arguments, bytes);
+    return emulate_enqueue_node(stream, one);
+}
+
 cudaError_t emulate_enqueue(cudaStream_t stream, emulate_work *work, const void *arguments,
                             size_t bytes)
 {
     emulate_enter();
-    node *one = emulate_node(bytes);
-    one->work = work;
-    memcpy(one->arguments, arguments, bytes);
-    return emulate_leave(emulate_enqueue_node(emulate_named(stream), one));
+    return emulate_leave(enqueue(emulate_named(stream), work, arguments, bytes));
+}
+
+cudaError_t emulate_enqueue_kernel(cudaStream_t stream, const char *name, bool early,
+                                   emulate_work *work, const void *arguments, size_t bytes)
+{
+    emulate_enter();
+    cudaStream_t s = emulate_named(stream);
+    if (early && !s->behind_kernel) {
+        emulate_abort("kernel %s is launched to start early, but not directly behind a kernel",
+                      name);
+    }
+    cudaError_t error = enqueue(s, work, arguments, bytes);
+    s->behind_kernel = true;
+    return emulate_leave(error);
 }
 
 /* The mode that the calling thread has set with cudaThreadExchangeStreamCaptureMode. */

@@ -39,6 +39,7 @@ typedef struct capture {
 struct CUstream_st {
     queue work;
     bool running;
+    bool behind_kernel; /* what was enqueued or recorded last is a kernel of launch.h */
     capture *capture;
     int fork;
     uint64_t clock[MOST_FORKS];
@@ -89,6 +90,10 @@ void emulate_append(queue *work, node *one);
 void emulate_clear(queue *work);
 /* Appends the node to the stream or to its capture, and takes ownership. */
 cudaError_t emulate_enqueue_node(cudaStream_t stream, node *one);
+
+/* emulate_enqueue of a kernel; `early`: aborts unless it comes directly behind another. */
+cudaError_t emulate_enqueue_kernel(cudaStream_t stream, const char *name, bool early,
+                                   emulate_work *work, const void *arguments, size_t bytes);
 
 /* Invalidates the capture; returns `error`. */
 cudaError_t emulate_spoil(capture *one, cudaError_t error);

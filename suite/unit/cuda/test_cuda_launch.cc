@@ -277,6 +277,68 @@ LS_KERNEL unaligned(int *out)
     ls_vector_store(out + 1, ls_vector_load(out));
 }
 
+LS_KERNEL reads_too_early(int *out)
+{
+    int before = out[threadIdx.x];
+    ls_launch_wait();
+    out[threadIdx.x] = before + 1;
+}
+
+LS_KERNEL writes_too_early(int *out)
+{
+    out[threadIdx.x] = 1;
+    ls_launch_wait();
+}
+
+LS_KERNEL some_wait(int *out)
+{
+    if (threadIdx.x > 40) {
+        return;
+    }
+    ls_launch_wait();
+    out[threadIdx.x] = 1;
+}
+
+LS_KERNEL next_too_early(int *out)
+{
+    ls_launch_next();
+    ls_launch_wait();
+    out[threadIdx.x] = 1;
+}
+
+LS_KERNEL wait_then_next(int *out)
+{
+    unsigned to = (blockIdx.x * blockDim.x + threadIdx.x) % 64;
+    ls_launch_wait();
+    ls_launch_next();
+    out[to] += 1;
+}
+
+static ls_status launch_early(int which, int *out)
+{
+    if (which < 4) {
+        LS_LAUNCH(wait_then_next, 1, 64, stream, out);
+    }
+    switch (which) {
+    case 0:
+        LS_LAUNCH_BEHIND(true, reads_too_early, 2, 64, stream, out);
+        break;
+    case 1:
+        LS_LAUNCH_BEHIND(true, writes_too_early, 2, 64, stream, out);
+        break;
+    case 2:
+        LS_LAUNCH_BEHIND(true, some_wait, 2, 64, stream, out);
+        break;
+    case 3:
+        LS_LAUNCH_BEHIND(true, next_too_early, 2, 64, stream, out);
+        break;
+    default:
+        cudaMemsetAsync(out, 0, 64 * sizeof *out, stream);
+        LS_LAUNCH_BEHIND(true, wait_then_next, 2, 64, stream, out);
+    }
+    return LS_OK;
+}
+
 static ls_status launch_bad(int which, int *out)
 {
     switch (which) {
@@ -295,8 +357,11 @@ static ls_status launch_bad(int which, int *out)
     case 4:
         LS_LAUNCH(beyond_shared, 1, 32, stream, out);
         break;
-    default:
+    case 5:
         LS_LAUNCH(unaligned, 1, 1, stream, out);
+        break;
+    default:
+        return launch_early(which - 6, out);
     }
     return LS_OK;
 }
@@ -310,6 +375,11 @@ START_TEST(wrong_kernels_abort)
         {"kernel lonely", "deadlock: waits in __shfl_xor_sync"},
         {"kernel beyond_shared", "wrote outside a shared array of 128 bytes"},
         {"kernel unaligned", "not aligned to 16"},
+        {"kernel reads_too_early", "touches memory of the device before ls_launch_wait"},
+        {"kernel writes_too_early", "touches memory of the device before ls_launch_wait"},
+        {"kernel some_wait", "returns without ls_launch_wait"},
+        {"kernel next_too_early", "ls_launch_next before ls_launch_wait"},
+        {"kernel wait_then_next", "not directly behind a kernel"},
     };
     int pipes[2];
     ck_assert_int_eq(pipe(pipes), 0);
@@ -333,6 +403,40 @@ START_TEST(wrong_kernels_abort)
                   text);
     ck_assert_msg(strstr(text, expected[_i][0]) != NULL && strstr(text, expected[_i][1]) != NULL,
                   "%s", text);
+}
+END_TEST
+
+/* Early starts keep the order of the stream, recorded or not. */
+static ls_status launch_chain(int *out)
+{
+    LS_LAUNCH(wait_then_next, 2, 32, stream, out);
+    for (int i = 0; i < 3; i++) {
+        LS_LAUNCH_BEHIND(true, wait_then_next, 2, 32, stream, out);
+    }
+    LS_LAUNCH_BEHIND(false, reads_too_early, 1, 64, stream, out);
+    return LS_OK;
+}
+
+START_TEST(early_kernels_wait)
+{
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    int *values = device<int>(64), host[64];
+    cudaMemsetAsync(values, 0, sizeof host, stream);
+    ck_assert_int_eq(launch_chain(values), LS_OK);
+    ck_assert_int_eq(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    ck_assert_int_eq(launch_chain(values), LS_OK);
+    ck_assert_int_eq(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    ck_assert_int_eq(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(cudaGraphLaunch(exec, stream), cudaSuccess);
+    }
+    read_back(host, values, 64);
+    for (int i = 0; i < 64; i++) {
+        ck_assert_int_eq(host[i], 15);
+    }
+    cudaGraphExecDestroy(exec);
+    cudaGraphDestroy(graph);
 }
 END_TEST
 
@@ -561,7 +665,8 @@ int main(void)
     tcase_add_test(launch, order_shows_a_missing_barrier);
     tcase_add_test(launch, lanes_vote_and_exchange);
     tcase_add_test(launch, elements_of_every_type);
-    tcase_add_loop_test(launch, wrong_kernels_abort, 0, 6);
+    tcase_add_loop_test(launch, wrong_kernels_abort, 0, 11);
+    tcase_add_test(launch, early_kernels_wait);
     tcase_add_test(launch, graph_replays_what_was_recorded);
     tcase_add_test(launch, capture_refuses_what_a_graph_cannot_hold);
     tcase_add_test(launch, late_work_keeps_the_order_of_events);

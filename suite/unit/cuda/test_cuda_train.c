@@ -71,6 +71,9 @@ START_TEST(however_it_is_launched)
         {"LS_WGRAD_STREAM=1", "--cuda-graph on"},
         {"LS_WGRAD_STREAM=1 LS_EMULATED_LATE=2", "--cuda-graph off"},
         {"LS_WGRAD_STREAM=1 LS_EMULATED_LATE=3 LS_EMULATED_ORDER=3", "--cuda-graph on"},
+        {"LS_PDL=1", "--cuda-graph on"},
+        {"LS_PDL=1 LS_NORM_FOLD=0", "--cuda-graph off"},
+        {"LS_PDL=1 LS_WGRAD_STREAM=1 LS_EMULATED_LATE=2 LS_EMULATED_ORDER=1", "--cuda-graph on"},
         {"A=1", "--comm self"},
         {"A=1", "--trace"},
         {"A=1", "--workers 0"},
@@ -81,6 +84,19 @@ START_TEST(however_it_is_launched)
         snprintf(options, sizeof options, "%s %s", levels[_i], ways[i][1]);
         same(&first, ways[i][0], options);
     }
+    free(first);
+}
+END_TEST
+
+/* Code for a device that is too old does not wait for the kernel before. */
+START_TEST(early_kernels_need_a_new_device)
+{
+    char *first = NULL;
+    same(&first, "LS_PDL=1", "");
+    ck_assert(!says("log", "LS_PDL"));
+    same(&first, "LS_PDL=1 LS_EMULATED_CAPABILITY=80", "");
+    ck_assert(says("log", "LS_PDL=1 has no effect: "));
+    ck_assert(says("log", "has compute capability 8.0"));
     free(first);
 }
 END_TEST
@@ -446,6 +462,7 @@ int main(void)
     tcase_add_checked_fixture(train_case, set_up, tear_down);
     tcase_set_timeout(train_case, 60);
     tcase_add_loop_test(train_case, however_it_is_launched, 0, 2);
+    tcase_add_test(train_case, early_kernels_need_a_new_device);
     tcase_add_test(train_case, weights_on_a_second_stream);
     tcase_add_test(train_case, steps_in_flight);
     tcase_add_loop_test(train_case, goes_on_without_a_recording, 0, 2);
