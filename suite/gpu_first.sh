@@ -123,6 +123,13 @@ rebuild() { # where the programs that came along do not run
     outcome 'programs and engines'
     [ "$code" -ne 0 ] || build=$OUT/build
 }
+switched() { # NAME=value row options...: speed with one switch of the backend turned (kernels/cuda/README.md)
+    switch=$1 what=$2
+    shift 2
+    export "$switch"
+    speed "$what" "$BATCH" --opt-level=O2 $half "$@"
+    unset "${switch%%=*}"
+}
 layers() { # name options...
     what=$1
     shift
@@ -153,9 +160,12 @@ stage_A() {
     speed o2 "$BATCH" --opt-level=O2 $half $timed
     speed o2.heuristic "$BATCH" --opt-level=O2 $half
     speed o2.no-graph "$BATCH" --opt-level=O2 $half $timed --cuda-graph=off
-    LS_CUDNN_ADD=0 && export LS_CUDNN_ADD
-    speed o2.no-add "$BATCH" --opt-level=O2 $half --cudnn-benchmark --engines="$folder/engines.no-add.txt"
-    unset LS_CUDNN_ADD
+    # engines are kept by layer: another plan's are timed into a file of their own
+    switched LS_CUDNN_ADD=0 o2.no-add --cudnn-benchmark --engines="$folder/engines.no-add.txt"
+    switched LS_STEM_S2D=0 o2.no-blocks --cudnn-benchmark --engines="$folder/engines.no-blocks.txt"
+    switched LS_NORM_FOLD=0 o2.no-fold $timed
+    switched LS_PDL=1 o2.early $timed
+    switched LS_WGRAD_STREAM=1 o2.two-streams $timed
     speed o2.fuse "$BATCH" --opt-level=O2 $half $timed --fuse
     speed o2.audit "$BATCH" --opt-level=O2 $half $timed --audit=1:20:$((warmup + 5))
     layers f16 --type f16

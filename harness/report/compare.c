@@ -161,25 +161,40 @@ ls_stats_interval ls_report_compare_strong(const ls_report_run *run, const ls_re
                                ratio.high / job->spec->world};
 }
 
+/* The job of that role and the row that differs from it in what the role is for; NULL without both.
+ */
+static void find_pair(const ls_report_run *run, ls_role role, const ls_report_job **base,
+                      const ls_report_job **row)
+{
+    *base = *row = NULL;
+    for (int j = 0; j < run->job_count; j++) {
+        const ls_report_job *own = &run->job[j];
+        for (int k = 0; k < run->job_count && own->spec->role == role; k++) {
+            const ls_report_job *other = &run->job[k];
+            if (other->spec->role == LS_ROLE_THROUGHPUT && ls_report_job_alike(own, other) &&
+                other->spec->world == own->spec->world && other->spec->nodes == own->spec->nodes &&
+                other->spec->batch_size == own->spec->batch_size &&
+                other->spec->bucket_mb == own->spec->bucket_mb && ls_report_job_is_result(own) &&
+                ls_report_job_is_result(other)) {
+                *base = own;
+                *row = other;
+            }
+        }
+    }
+}
+
+ls_stats_interval ls_report_compare_fused(const ls_report_run *run, const ls_report_job **with,
+                                          const ls_report_job **without)
+{
+    find_pair(run, LS_ROLE_UNFUSED, without, with);
+    return *with == NULL ? unknown : ls_report_compare_ratio(*with, *without);
+}
+
 bool ls_report_compare_loader(const ls_report_run *run, ls_report_loader *out)
 {
     const double waits = 0.02; /* of a step: below, the loader keeps up */
     memset(out, 0, sizeof *out);
-    for (int j = 0; j < run->job_count; j++) {
-        const ls_report_job *reading = &run->job[j];
-        for (int k = 0; k < run->job_count && reading->spec->role == LS_ROLE_LOADER; k++) {
-            const ls_report_job *other = &run->job[k];
-            if (other->spec->role == LS_ROLE_THROUGHPUT && ls_report_job_alike(reading, other) &&
-                other->spec->world == reading->spec->world &&
-                other->spec->nodes == reading->spec->nodes &&
-                other->spec->batch_size == reading->spec->batch_size &&
-                other->spec->bucket_mb == reading->spec->bucket_mb &&
-                ls_report_job_is_result(reading) && ls_report_job_is_result(other)) {
-                out->reading = reading;
-                out->resident = other;
-            }
-        }
-    }
+    find_pair(run, LS_ROLE_LOADER, &out->reading, &out->resident);
     if (out->reading == NULL) {
         return false;
     }
@@ -325,6 +340,20 @@ static void say_loader(const ls_report_run *run, cJSON *list)
         ls_text_add(text, sizeof text, ", and about %d would keep up", loader.workers_needed);
     }
     ls_text_add(text, sizeof text, ".");
+    say(list, text);
+}
+
+static void say_fused(const ls_report_run *run, cJSON *list)
+{
+    const ls_report_job *with, *without;
+    ls_stats_interval ratio = ls_report_compare_fused(run, &with, &without);
+    char text[SENTENCE_BYTES] = "", difference[128];
+    if (with == NULL) {
+        return;
+    }
+    ls_stats_sentence(ratio, difference, sizeof difference);
+    ls_text_add(text, sizeof text, "Fused products (%s), compared with the same job without: %s.",
+                with->record->label, difference);
     say(list, text);
 }
 
@@ -533,6 +562,7 @@ cJSON *ls_report_compare_sentences(const ls_report_run *run)
     say_exposed(run, list);
     say_ddp(run, list);
     say_loader(run, list);
+    say_fused(run, list);
     say_scaling(run, list);
     say_roofline(run, list);
     say_batch(run, list);
@@ -562,6 +592,10 @@ cJSON *ls_report_compare_json(const ls_report_run *run)
         ls_json_add_number(entry, "waited_share", loader.waited);
         cJSON_AddNumberToObject(entry, "workers", loader.workers);
         cJSON_AddNumberToObject(entry, "workers_needed", loader.workers_needed);
+    }
+    ls_stats_interval fused = ls_report_compare_fused(run, &with, &without);
+    if (with != NULL) {
+        ls_stats_add_json(out, "fused_ratio", fused);
     }
     static const char *const COPIED[] = {"roofline", "rates", "layers"};
     for (size_t i = 0; i < sizeof COPIED / sizeof *COPIED; i++) {

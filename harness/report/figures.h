@@ -52,6 +52,10 @@ typedef struct ls_report_loader {
                                 reading job does not wait */
 } ls_report_loader;
 bool ls_report_compare_loader(const ls_report_run *run, ls_report_loader *out);
+/* What fused products save: the speed of a row with them as a part of that of the job of role
+ * unfused. NAN and NULL without both. */
+ls_stats_interval ls_report_compare_fused(const ls_report_run *run, const ls_report_job **with,
+                                          const ls_report_job **without);
 /* The efficiency that cores allow: the threads a world has together against those its ranks would
  * need to keep one rank's share; 1 where every rank has its own. */
 double ls_report_compare_ceiling(const ls_report_run *run, const ls_report_job *job);

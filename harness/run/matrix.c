@@ -73,7 +73,7 @@ void ls_matrix_label(const ls_spec *spec, char *text)
     } else if (strcmp(spec->half, "bf16") == 0 && spec->level > 0) {
         ls_text_put(level, sizeof level, "O%d bf16", spec->level);
     } else {
-        ls_text_put(level, sizeof level, "O%d", spec->level);
+        ls_text_put(level, sizeof level, "O%d%s", spec->level, spec->fuse ? " fused" : "");
     }
     const char *rank_word = spec->world == 1 ? "rank" : "ranks";
     const char *extra = spec->sync_bn                          ? ", SyncBN"
@@ -81,6 +81,7 @@ void ls_matrix_label(const ls_spec *spec, char *text)
                         : spec->role == LS_ROLE_DDP_WORLD1     ? ", DDP"
                         : spec->role == LS_ROLE_STRONG_SCALING ? ", same total"
                         : spec->role == LS_ROLE_LOADER         ? ", from files"
+                        : spec->role == LS_ROLE_UNFUSED        ? ", not fused"
                                                                : "";
     if (spec->role == LS_ROLE_CURVES) {
         ls_text_put(text, 64, "%d single runs, for their loss", spec->world);
@@ -148,6 +149,9 @@ static void add_options(ls_words *list, const ls_spec *spec)
         ls_words_add(list, "--cudnn-benchmark");
         ls_words_add(list, "--engines={run}/engines.txt");
     }
+    if (spec->fuse) {
+        ls_words_add(list, "--fuse");
+    }
     if (spec->resident > 0) {
         ls_words_add(list, "--resident=%d", spec->resident);
     }
@@ -203,7 +207,7 @@ ls_spec ls_matrix_deterministic(const ls_spec *timed, int steps)
     ls_spec job = *timed;
     job.role = LS_ROLE_EVIDENCE;
     job.deterministic = true;
-    job.engines = false;
+    job.engines = job.fuse = false; /* of a fused product nothing is known about its bits */
     job.resident = job.warmup_steps = 0;
     job.steps = steps;
     job.sweep = 0;

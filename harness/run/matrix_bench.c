@@ -121,6 +121,7 @@ static ls_spec timed_spec(const ls_matrix_bench *bench, int level, double bucket
      * the library of a device uses different ones for a timed job and its deterministic reference.
      */
     spec.followed = level > 0 || bench->device;
+    spec.fuse = bench->fuse && level > 0;
     if (bench->device) {
         use_device(bench, &spec);
     }
@@ -212,6 +213,18 @@ static void add_loader(const ls_matrix_bench *bench, ls_matrix *matrix)
     spec.role = LS_ROLE_LOADER;
     spec.dump_steps[0] = '\0';
     ls_matrix_add(matrix, &spec);
+}
+
+/* What fused products save: the middle of the sweeps without them. */
+static void add_unfused(const ls_matrix_bench *bench, ls_matrix *matrix)
+{
+    ls_spec spec = timed_spec(bench, middle_level(bench), middle_bucket(bench), bench->ranks);
+    if (spec.fuse) {
+        spec.role = LS_ROLE_UNFUSED;
+        spec.fuse = false;
+        spec.dump_steps[0] = '\0';
+        ls_matrix_add(matrix, &spec);
+    }
 }
 
 /* Ten O0 runs with different seeds (initial values and order of the data) make the band, with which
@@ -425,6 +438,7 @@ static void add_cross(const ls_matrix_bench *bench, ls_matrix *matrix)
         }
     }
     add_job(bench, matrix, level, bucket, ranks, 1, LS_SWEEP_WORLD | LS_SWEEP_NODES);
+    add_unfused(bench, matrix);
     if (bench->files[0] != '\0') {
         add_loader(bench, matrix);
     }
@@ -444,6 +458,7 @@ void ls_matrix_bench_jobs(const ls_matrix_bench *bench, ls_matrix *matrix)
         add_job(bench, matrix, 0, bucket, bench->ranks, 1, LS_SWEEP_LEVEL);
         add_job(bench, matrix, level, bucket, 1, 1, LS_SWEEP_WORLD);
         add_job(bench, matrix, level, bucket, bench->ranks, 1, 15);
+        add_unfused(bench, matrix);
         return;
     }
     add_cross(bench, matrix);

@@ -20,6 +20,7 @@ static const struct role {
     [LS_ROLE_DDP_WORLD1] = {"ddp_world1", "self", true, true, true},
     [LS_ROLE_STRONG_SCALING] = {"strong_scaling", "strong", true, true, true},
     [LS_ROLE_LOADER] = {"loader", NULL, true, true, true},
+    [LS_ROLE_UNFUSED] = {"unfused", NULL, true, true, true},
     [LS_ROLE_CURVES] = {"curves", NULL, false, false, true},
     [LS_ROLE_SDC] = {"sdc", NULL, false, false, true},
     [LS_ROLE_UNKNOWN] = {"", NULL, false, false, false},
@@ -99,6 +100,9 @@ cJSON *ls_spec_facts(const ls_spec *spec)
     if (spec->resident > 0) {
         cJSON_AddNumberToObject(facts, "resident", spec->resident);
     }
+    if (spec->fuse) {
+        cJSON_AddTrueToObject(facts, "fuse");
+    }
     cJSON_AddNumberToObject(facts, "warmup_steps", spec->warmup_steps);
     cJSON_AddNumberToObject(facts, "steps", spec->steps);
     cJSON *sweep = cJSON_AddArrayToObject(facts, "sweep");
@@ -157,6 +161,7 @@ void ls_spec_read(const cJSON *facts, ls_spec *out)
     out->accumulate = count_of(facts, "accumulate", COUNT_MAX, 1);
     out->threads = count_of(facts, "threads", COUNT_MAX, 0);
     out->resident = count_of(facts, "resident", COUNT_MAX, 0);
+    out->fuse = ls_json_bool(facts, "fuse", false);
     out->warmup_steps = count_of(facts, "warmup_steps", STEPS_MAX, 0);
     out->steps = count_of(facts, "steps", STEPS_MAX, 0);
     out->sweep = read_sweep(cJSON_GetObjectItemCaseSensitive(facts, "sweep"));

@@ -19,6 +19,7 @@ typedef enum ls_role {
     LS_ROLE_DDP_WORLD1, /* one rank with DDP in use: the cost of DDP itself */
     LS_ROLE_STRONG_SCALING, /* the largest world's global batch, split over fewer ranks */
     LS_ROLE_LOADER,         /* on a GPU: the same with images that are decoded from files */
+    LS_ROLE_UNFUSED,        /* on a GPU, where rows have fused products: the same without */
     LS_ROLE_CURVES,         /* several independent runs of a small network, for their losses */
     LS_ROLE_SDC,     /* every rank trains the same, alone on its device: their bits are compared */
     LS_ROLE_UNKNOWN, /* read back from a folder without job.json, or from a later version */
@@ -64,6 +65,7 @@ typedef struct ls_spec {
     int resident;  /* synthetic batches that stay on the device; 0: each step's is loaded */
     int gpus;      /* of a machine, that ranks use; 0: cores, or a GPU that is emulated on them */
     bool deterministic;
+    bool fuse;    /* products of the device's library that also sum (lockstep-train --fuse) */
     bool engines; /* of the device's library: chosen by time and kept in the run's engines.txt */
     double lr;
     char extra[512]; /* further options, blank between; {self} is this job's folder, {run} the

@@ -326,6 +326,20 @@ static void choose_half(const ls_bench *b, const char *device, ls_matrix_bench *
     ls_text_put(m->half, sizeof m->half, "%s", half != NULL ? half : "fp16");
 }
 
+/* Fused products sum in fp16 on a GPU, and only there is something to compare. */
+static ls_status choose_fuse(const ls_bench *b, ls_matrix_bench *m)
+{
+    m->fuse = ls_variables_integer(&b->given, "FUSE", 0) != 0;
+    if (m->fuse && !m->device) {
+        return ls_log_fail(LS_ERR_USAGE,
+                           "FUSE=1: allowed on a GPU only, and the ranks run on the CPU");
+    }
+    if (m->fuse && strcmp(m->half, "fp16") != 0) {
+        return ls_log_fail(LS_ERR_USAGE, "FUSE=1: allowed with HALF=fp16, not %s", m->half);
+    }
+    return LS_OK;
+}
+
 static ls_status check_ranks(int ranks)
 {
     if (ranks > LS_HOSTS_RANKS_MAX) {
@@ -422,7 +436,9 @@ static bool level_asked(const ls_matrix_bench *m, int level)
 
 static ls_status choose_cases(ls_bench *b)
 {
-    ls_case_settings settings = {.seed = b->matrix.seed, .bench = &b->run.bench};
+    ls_case_settings settings = {.seed = b->matrix.seed,
+                                 .device = b->run.site.device, /* cases of fused products */
+                                 .bench = &b->run.bench};
     ls_case_list all = {0, 0, NULL};
     ls_cases_all(&settings, &all);
     /* smoke, quick, rated: a case of each kind that timed figures rest on; full: what `make check`
@@ -445,6 +461,10 @@ static ls_status choose_cases(ls_bench *b)
     }
     if (profile == LS_PROFILE_FULL) {
         ls_select_add(&wanted, "gradients.o[0-3].w*", "");
+    }
+    if (b->matrix.fuse) {
+        ls_select_add(&wanted, "gradients.fused.o[1-3].w*", "");
+        ls_select_add(&wanted, "audit.fused.o[1-3]", "");
     }
     int kept = 0;
     for (int c = 0; c < all.count; c++) {
@@ -500,6 +520,9 @@ static void describe(ls_bench *b)
     }
     cJSON_AddStringToObject(run->options, "arch", b->matrix.arch);
     cJSON_AddStringToObject(run->options, "half", b->matrix.half);
+    if (b->matrix.fuse) {
+        cJSON_AddTrueToObject(run->options, "fuse");
+    }
     cJSON_AddNumberToObject(run->options, "image_size", b->matrix.image_size);
     cJSON_AddNumberToObject(run->options, "batch_size", b->matrix.batch_size);
     cJSON_AddStringToObject(run->options, "data", b->matrix.data);
@@ -547,6 +570,7 @@ ls_status ls_bench_plan_make(ls_bench *b, int count, char **argument)
     LS_TRY(check_nodes(m));
     LS_TRY(fill_network(&b->given, m));
     choose_half(b, device, m);
+    LS_TRY(choose_fuse(b, m));
     choose_data(b);
     LS_TRY(check_data(b));
     bool cpu = strcmp(device, "cpu") == 0;

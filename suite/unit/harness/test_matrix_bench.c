@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "harness/run/matrix_bench.h"
+#include "kernels/core/json.h"
 #include "kernels/core/text.h"
 #include "suite/unit/run_suite.h"
 
@@ -664,6 +665,50 @@ START_TEST(steps_of_gpus)
 }
 END_TEST
 
+/* Of timed jobs at O1 and above; their deterministic twins have none, and one job compares. */
+START_TEST(fused_products)
+{
+    ls_matrix matrix = {0, 0, NULL, NULL};
+    ls_matrix_bench bench = usual(2, _i == 0 ? LS_PROFILE_SMOKE : LS_PROFILE_QUICK);
+    int unfused = 0;
+    bench.device = bench.fuse = true;
+    ls_matrix_bench_jobs(&bench, &matrix);
+    for (int i = 0; i < matrix.count; i++) {
+        const ls_spec *spec = &matrix.spec[i], first = ls_matrix_first_step(spec),
+                      same = ls_matrix_deterministic(spec, 2);
+        char label[64];
+        if (!ls_spec_is_timed(spec)) {
+            continue;
+        }
+        bool base = spec->role == LS_ROLE_UNFUSED;
+        unfused += base;
+        ck_assert_int_eq(spec->fuse, spec->level > 0 && !base);
+        ck_assert_int_eq(first.fuse, spec->fuse);
+        ck_assert(!same.fuse);
+        ls_matrix_label(spec, label);
+        ck_assert_msg((strstr(label, "O2 fused, ") != NULL) == (spec->fuse && spec->level == 2) &&
+                          (strstr(label, ", not fused") != NULL) == base,
+                      "%s", label);
+        cJSON *facts = ls_spec_facts(spec);
+        ls_spec read;
+        ls_spec_read(facts, &read);
+        ck_assert_int_eq(read.fuse, spec->fuse);
+        cJSON_Delete(facts);
+        ls_job job;
+        ls_matrix_site site = {.run_directory = "/run", .device = "cuda", .cores = 2};
+        ck_assert_int_eq(ls_matrix_job(spec, &site, &job), LS_OK);
+        bool given = false;
+        for (int k = 0; k < job.command.count; k++) {
+            given = given || strcmp(job.command.word[k], "--fuse") == 0;
+        }
+        ck_assert_int_eq(given, spec->fuse);
+        ls_job_free(&job);
+    }
+    ck_assert_int_eq(unfused, 1);
+    ls_matrix_free(&matrix);
+}
+END_TEST
+
 /* Where batches stay on the device, the first step is dumped by a job that loads it. */
 START_TEST(first_steps_of_timed_jobs)
 {
@@ -744,6 +789,7 @@ int main(void)
     tcase_add_loop_test(tests, the_whole_plan, 0, (int)(sizeof plans / sizeof *plans));
     tcase_add_loop_test(tests, steps_of_gpus, 0, 8);
     tcase_add_test(tests, first_steps_of_timed_jobs);
+    tcase_add_loop_test(tests, fused_products, 0, 2);
     tcase_add_loop_test(tests, plans_of_other_choices, 0, (int)(sizeof chosen / sizeof *chosen));
     suite_add_tcase(suite, tests);
     return run_suite(suite);

@@ -505,6 +505,29 @@ START_TEST(images_from_files)
 }
 END_TEST
 
+START_TEST(fused_products)
+{
+    jobs[O1_W4].role = "unfused";
+    jobs[O1_W4].level = "O2";
+    write_again(O1_W4, 125, 0, 0);
+    const ls_report_job *with, *without;
+    ls_stats_interval ratio = ls_report_compare_fused(&run, &with, &without);
+    ck_assert_str_eq(with->record->id, "o2.w4");
+    ck_assert_str_eq(without->record->id, "o1.w4");
+    ck_assert_double_eq_tol(ratio.value, 1.25, 2 * SLACK);
+    ck_assert_msg(is_said("compared with the same job without: faster by 25.0 % [25.0, 25.0]."),
+                  "%s", cJSON_Print(ls_report_compare_sentences(&run)));
+    cJSON *all = ls_report_compare_json(&run);
+    ck_assert_double_eq(ls_json_number(all, "fused_ratio", 0), ratio.value);
+    cJSON_Delete(all);
+    jobs[O1_W4].checked = false; /* no result: nothing is compared */
+    write_again(O1_W4, 0, 0, 0);
+    (void)ls_report_compare_fused(&run, &with, &without);
+    ck_assert_ptr_null(with);
+    ck_assert(!is_said("Fused products"));
+}
+END_TEST
+
 /* One step of 14 takes 303 ms, the others 99 or 101. */
 START_TEST(tails_are_percentiles)
 {
@@ -699,6 +722,7 @@ int main(void)
     tcase_add_test(tests, the_band_is_a_table);
     tcase_add_test(tests, programs_read_the_same_figures);
     tcase_add_loop_test(tests, images_from_files, 0, 4);
+    tcase_add_test(tests, fused_products);
     tcase_add_loop_test(tests, the_words_follow_the_figures, 0,
                         (int)(sizeof sayings / sizeof *sayings));
     tcase_add_test(tests, all_of_it_word_for_word);
