@@ -66,7 +66,9 @@ static double slot_bytes(const model *m, int slot)
 
 static double mask_bytes(const model *m, const ls_op *op)
 {
-    return op->relu && op->out >= 0 ? (double)m->lower->slot[op->out].count / 8 : 0;
+    return m->ways & LS_TRAFFIC_ON_CPU ? 0
+           : op->relu && op->out >= 0  ? (double)m->lower->slot[op->out].count / 8
+                                       : 0;
 }
 
 /* ---- who reads what -------------------------------------------------------------------------- */
@@ -213,6 +215,11 @@ static void add_norm_forward(model *m, const ls_op *op)
         m->list[m->count - 1].norm = k;
     }
     bool fused = (m->ways & LS_TRAFFIC_FUSE_APPLY) && is_between_convs(m, op);
+    if (m->ways & LS_TRAFFIC_ON_CPU) {
+        double added = op->dual ? 0 : slot_bytes(m, op->residual);
+        add(m, LS_TRAFFIC_APPLY, op, added + slot_bytes(m, op->out));
+        return;
+    }
     add(m, LS_TRAFFIC_APPLY, op,
         fused ? 0
               : slot_bytes(m, op->in) + slot_bytes(m, op->residual) + slot_bytes(m, op->out) +
@@ -227,6 +234,13 @@ static void add_norm_backward(model *m, const ls_op *op)
     double residual = op->dual ? slot_bytes(m, op->residual) : 0;
     double second = op->dy[1] == LS_NO_BUFFER ? 0 : out;
     bool fused = sums_are_fused(m, op);
+    if (m->ways & LS_TRAFFIC_ON_CPU) {
+        double output = op->relu && op->residual >= 0 ? out : 0;
+        add(m, LS_TRAFFIC_SUMS, op,
+            in + residual + out + second + output + (op->store_g ? out : 0));
+        add(m, LS_TRAFFIC_NORM_BACK, op, in + residual);
+        return;
+    }
     double again = fused || op->store_g ? out : out + second + mask;
     add(m, LS_TRAFFIC_SUMS, op,
         fused ? 0 : in + residual + out + second + mask + (op->store_g ? out : 0));
@@ -236,7 +250,8 @@ static void add_norm_backward(model *m, const ls_op *op)
 static double simple_bytes(const model *m, const ls_op *op, bool forward)
 {
     double both = slot_bytes(m, op->in) + slot_bytes(m, op->out);
-    double second = op->dy[1] == LS_NO_BUFFER ? 0 : slot_bytes(m, op->out);
+    bool own_pass = (m->ways & LS_TRAFFIC_ON_CPU) != 0;
+    double second = op->dy[1] == LS_NO_BUFFER || own_pass ? 0 : slot_bytes(m, op->out);
     switch (op->kind) {
     case LS_OP_ADD:
     case LS_OP_RELU:

@@ -1,8 +1,8 @@
-/* The traffic model: the bytes that every pass of a training step moves through a GPU's memory and
- * the operations of its products, from the lowered network alone. It counts each tensor once per
- * read or write and assumes that no cache keeps anything between passes; a mask is one bit per
- * element. cuda_bound.c prints its figures next to measured times, `lockstep layers --predict`
- * without a device. */
+/* The traffic model: the bytes that every pass of a training step moves through memory and the
+ * operations of its products, from the lowered network alone. It counts each tensor once per read
+ * or write and assumes that no cache keeps anything between passes; a mask is one bit per element.
+ * cuda_bound.c and cpu_passes.c put its figures next to measured times, `lockstep layers --predict`
+ * prints them without a device. */
 #ifndef LS_TRAFFIC_H
 #define LS_TRAFFIC_H
 
@@ -42,6 +42,10 @@ enum {
     /* between two convolutions, the second one's gradient of its input is masked and summed: no
      * sums pass */
     LS_TRAFFIC_FUSE_INNER = 1 << 4,
+    /* the CPU backend: no masks (the ReLU of an add is read from its output, any other computed
+     * again), a norm's second sweep finds what the first one has read in a cache, and sums of
+     * gradients before pools are passes of their own, which are not in the list */
+    LS_TRAFFIC_ON_CPU = 1 << 5,
 };
 
 /* One pass, or one part of it where an operation takes several. */

@@ -342,9 +342,9 @@ void ls_conv_place(ls_conv *conv, void *memory, void *scratch)
     }
 }
 
-/* "jit:avx2 in f32 (reordered to plain)" */
-static void describe_pass(const ls_conv *conv, const conv_pass *pass, char *text, size_t bytes)
+void ls_conv_describe_pass(const ls_conv *conv, ls_dnn_pass which, char *text, size_t bytes)
 {
+    const conv_pass *pass = &conv->pass[which];
     bool reordered = pass->in_block != conv->in_block || pass->out_block != conv->out_block;
     snprintf(text, bytes, "%s%s%s", ls_dnn_product_about(pass->product)->engine,
              pass->type == conv->type ? "" : " in f32", reordered ? " (reordered to plain)" : "");
@@ -357,7 +357,7 @@ void ls_conv_describe(const ls_conv *conv, char *text, size_t bytes)
     bool alike = true;
     for (int which = 0; which < 3; which++) {
         if (conv->pass[which].product != NULL) {
-            describe_pass(conv, &conv->pass[which], line[which], sizeof line[which]);
+            ls_conv_describe_pass(conv, (ls_dnn_pass)which, line[which], sizeof line[which]);
             alike = alike && strcmp(line[which], line[0]) == 0;
         }
     }

@@ -29,6 +29,8 @@ void ls_conv_place(ls_conv *conv, void *memory, void *scratch);
 /* One line of the plan: "jit:avx2" for all passes, "jit:avx2 in f32" with operands converted, or
  * "forward jit:avx2, weights gemm:jit". */
 void ls_conv_describe(const ls_conv *conv, char *text, size_t bytes);
+/* "jit:avx2 in f32 (reordered to plain)": of one pass, which exists. */
+void ls_conv_describe_pass(const ls_conv *conv, ls_dnn_pass which, char *text, size_t bytes);
 
 /* Rounds the weight to the activation type and packs it for both passes. weight: [out,in,k,k]. */
 ls_status ls_conv_pack(ls_conv *conv, const ls_tensor *weight);

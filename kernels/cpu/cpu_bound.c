@@ -1,4 +1,5 @@
 #include <dnnl.h>
+#include <math.h>
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,16 +35,11 @@ static ls_status run_once(ls_plan *plan)
     return LS_OK;
 }
 
-static float number(size_t i)
-{
-    return (float)((i * 2654435761u >> 8) & 0xffff) * 0x1p-16f - 0.5f;
-}
-
 /* Nonzero values, because a processor draws less power on zeros and clocks higher. */
 static void fill(float *value, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        value[i] = number(i);
+        value[i] = ls_passes_number(i);
     }
 }
 
@@ -55,32 +51,35 @@ static void fill_arena(const ls_arena *arena, ls_dtype type)
     }
     uint16_t *value = (uint16_t *)(void *)arena->base;
     for (size_t i = 0; i < arena->bytes / sizeof *value; i++) {
-        value[i] = type == LS_F16 ? ls_half_f32_to_fp16(number(i)) : ls_half_f32_to_bf16(number(i));
+        value[i] = type == LS_F16 ? ls_half_f32_to_fp16(ls_passes_number(i))
+                                  : ls_half_f32_to_bf16(ls_passes_number(i));
     }
 }
 
-static ls_status check_direct(const ls_plan *plan)
+/* The first convolution that converts its operands, or NULL. */
+static const ls_layer *not_direct(const ls_plan *plan)
 {
     for (int i = 0; i < plan->lower.op_count; i++) {
         const ls_op *op = &plan->lower.op[i];
         if (op->kind == LS_OP_CONV && !ls_conv_is_direct(ls_plan_work(plan, op)->conv)) {
-            return ls_log_fail(LS_ERR_UNSUPPORTED, "no bound in %s: layer %s is multiplied in f32",
-                               ls_dtype_label(plan->options.activation),
-                               plan->network->layer[op->layer].name);
+            return &plan->network->layer[op->layer];
         }
     }
-    return LS_OK;
+    return NULL;
 }
 
-static ls_status measure(ls_plan *plan, int repeats, double *ms_median)
+ls_status ls_cpu_plan_convolutions_ms(ls_plan *plan, int repeats, double *ms_median)
 {
+    if (not_direct(plan) != NULL) {
+        *ms_median = NAN;
+        return LS_OK;
+    }
     double *ms = malloc((size_t)repeats * sizeof *ms);
     LS_TRY_MEMORY(ms != NULL, "%d repeats", repeats);
     fill_arena(&plan->activations, plan->options.activation);
     fill_arena(&plan->gradients, plan->options.activation);
     fill_arena(&plan->packed, plan->options.activation);
-    ls_status status = check_direct(plan);
-    LS_THEN(status, run_once(plan));
+    ls_status status = run_once(plan);
     for (int i = 0; i < repeats && status == LS_OK; i++) {
         int64_t start = ls_clock_ns();
         status = run_once(plan);
@@ -108,7 +107,11 @@ ls_status ls_cpu_convolutions_ms(const ls_network *network, const ls_plan_option
     ls_plan *plan = NULL;
     ls_status status = api->plan_create(backend, network, &plain, &plan);
     if (status == LS_OK) {
-        status = measure(plan, repeats, ms_median);
+        const ls_layer *layer = not_direct(plan);
+        status = layer == NULL ? ls_cpu_plan_convolutions_ms(plan, repeats, ms_median)
+                               : ls_log_fail(LS_ERR_UNSUPPORTED,
+                                             "no bound in %s: layer %s is multiplied in f32",
+                                             ls_dtype_label(options->activation), layer->name);
         api->plan_destroy(plan);
     }
     api->close(backend);
@@ -191,14 +194,62 @@ static ls_status measure_matrix(int threads, double *flop_per_s)
     return status;
 }
 
+/* Sets the rate of products of a half type on the processor's units; NaN: it has none. */
+static ls_status measure_half(int threads, ls_dtype type, double *flop_per_s)
+{
+    static const ls_dnn_shape shape = {
+        .batch = SIDE, .in_channels = SIDE, .out_channels = SIDE, .matrix = true};
+    const ls_dnn_types types = {type, type, type};
+    *flop_per_s = NAN;
+    if (ls_dnn_half_units(type) == NULL) {
+        return LS_OK;
+    }
+    omp_set_num_threads(threads);
+    ls_dnn *dnn = NULL;
+    ls_dnn_product *product = NULL;
+    void *memory = NULL;
+    double seconds[REPEATS];
+    LS_TRY(ls_dnn_open(&dnn));
+    ls_status status = ls_dnn_product_create(dnn, &shape, LS_DNN_FORWARD, 1, 1, &types, &product);
+    if (status != LS_OK) {
+        ls_dnn_close(dnn);
+        return status == LS_ERR_UNSUPPORTED ? LS_OK : status;
+    }
+    const ls_dnn_product_info *info = ls_dnn_product_about(product);
+    ls_arena arena = {0};
+    size_t matrix = (size_t)SIDE * SIDE * ls_dtype_bytes(type);
+    size_t in = ls_arena_reserve(&arena, matrix), to = ls_arena_reserve(&arena, matrix);
+    size_t weight = ls_arena_reserve(&arena, info->weight_bytes);
+    size_t scratch = ls_arena_reserve(&arena, info->scratch_bytes);
+    LS_TRY_GOTO(status, ls_memory_take((int64_t)arena.bytes, "three matrices", &memory), destroy);
+    arena.base = memory;
+    fill_arena(&arena, type);
+    for (int i = -1; i < REPEATS && status == LS_OK; i++) {
+        int64_t start_ns = ls_clock_ns();
+        status = ls_dnn_product_run(product, arena.base + in, arena.base + weight, arena.base + to,
+                                    arena.base + scratch);
+        seconds[i < 0 ? 0 : i] = ls_clock_ms_between(start_ns, ls_clock_ns()) * 1e-3;
+    }
+    if (status == LS_OK) {
+        *flop_per_s = 2.0 * SIDE * SIDE * SIDE / ls_sort_median(seconds, REPEATS);
+    }
+    ls_memory_give(memory);
+destroy:
+    ls_dnn_product_destroy(product);
+    ls_dnn_close(dnn);
+    return status;
+}
+
 ls_status ls_cpu_rates(int threads, ls_cpu_rates_measured *out)
 {
     if (threads < 1) {
         return ls_log_fail(LS_ERR_USAGE, "threads %d: at least 1", threads);
     }
-    ls_cpu_rates_measured measured = {0, 0};
+    ls_cpu_rates_measured measured = {0};
     LS_TRY(measure_copy(threads, &measured.copy_bytes_per_s));
     LS_TRY(measure_matrix(threads, &measured.matrix_flop_per_s));
+    LS_TRY(measure_half(threads, LS_BF16, &measured.bf16_flop_per_s));
+    LS_TRY(measure_half(threads, LS_F16, &measured.f16_flop_per_s));
     *out = measured;
     return LS_OK;
 }

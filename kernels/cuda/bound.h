@@ -4,7 +4,7 @@
 #ifndef LS_CUDA_BOUND_H
 #define LS_CUDA_BOUND_H
 
-#include "kernels/kernels.h"
+#include "kernels/passes.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -49,37 +49,10 @@ typedef struct ls_cuda_bound_options {
     bool passes; /* also time each pass by itself */
 } ls_cuda_bound_options;
 
-typedef enum ls_cuda_pass_kind {
-    LS_CUDA_FORWARD,
-    LS_CUDA_BACKWARD, /* the whole backward, or the gradient of a product's weight */
-    LS_CUDA_BACKWARD_DATA,
-} ls_cuda_pass_kind;
-
-typedef struct ls_cuda_pass {
-    char name[64];   /* name of the operation's layer */
-    bool product;    /* convolution or inner product */
-    bool norm;       /* batch norm */
-    char engine[64]; /* of a convolution, "eng37_k2=5"; "cuBLASLt"; "": own kernels */
-    ls_cuda_pass_kind kind;
-    double ms;    /* median time between events around the pass within the step */
-    double bytes; /* of all tensors that it must read or write, once per access; no cache */
-    double flops; /* of products */
-} ls_cuda_pass;
-
-typedef struct ls_cuda_bound_measured {
-    double convolutions_ms; /* forward, backward data (except for the image), backward weights with
-                               the plan's own engines, back to back */
-    double forward_ms, backward_ms; /* the whole plan */
-    int pass_count;                 /* 0 unless `passes` was set */
-    ls_cuda_pass *pass;             /* in order of execution; malloc'ed, the caller frees it */
-    char *engines;                  /* the plan's fusions and engines, one line each; malloc'ed */
-} ls_cuda_bound_measured;
-
 /* The network at options->batch x height x width with activations of that type; batch norm's
  * parameters are f32. LS_ERR_UNSUPPORTED or LS_ERR_INFRA from plan_create. */
 typedef ls_status ls_cuda_bound_fn(const ls_network *network, const ls_plan_options *plan,
-                                   const ls_cuda_bound_options *options,
-                                   ls_cuda_bound_measured *out);
+                                   const ls_cuda_bound_options *options, ls_step_passes *out);
 ls_cuda_bound_fn ls_cuda_bound;
 
 /* rates.cu: copies a multiple of 16 bytes; both addresses aligned to 16. */

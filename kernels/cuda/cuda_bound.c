@@ -27,39 +27,14 @@ typedef struct measuring {
     /* event marks: one at the start, then one after every pass */
     int mark_count, mark_room;
     cudaEvent_t *mark;
-    ls_cuda_pass *pass; /* [mark_room - 1], filled in the first round */
-    double *ms;         /* [mark_room - 1][repeats] */
+    ls_pass *pass; /* [mark_room - 1], filled in the first round */
+    double *ms;    /* [mark_room - 1][repeats] */
     bool describing;
     ls_traffic *traffic; /* of the plan */
     int traffic_count;
 } measuring;
 
 /* ---- values ---------------------------------------------------------------------------------- */
-
-/* Between -0.5 and 0.5. */
-static float number(uint64_t i)
-{
-    return (float)((i * 2654435761u >> 8) & 0xffff) * 0x1p-16f - 0.5f;
-}
-
-/* Weights of products are scaled about as in He et al., so that activations keep their magnitude
- * and no sum overflows: a processor's clock depends on the values it processes. */
-static float value_of(const ls_param *param, int64_t i)
-{
-    int64_t fan_in = 1;
-    for (int d = 1; d < param->shape.rank; d++) {
-        fan_in *= param->shape.dim[d];
-    }
-    switch (param->role) {
-    case LS_PARAM_NORM_WEIGHT:
-        return 1;
-    case LS_PARAM_CONV_WEIGHT:
-    case LS_PARAM_LINEAR_WEIGHT: /* a uniform distribution has a variance of 1/12 */
-        return number((uint64_t)i) * sqrtf(24.0f / (float)fan_in);
-    default:
-        return 0;
-    }
-}
 
 static bool is_norm(const ls_param *param)
 {
@@ -101,7 +76,7 @@ static ls_status write_param(measuring *m, int index)
     char *host = malloc(ls_tensor_bytes(tensor));
     LS_TRY_MEMORY(host != NULL, "%lld values", (long long)tensor->count);
     for (int64_t i = 0; i < tensor->count; i++) {
-        float value = value_of(&m->network->param[index], i);
+        float value = ls_passes_value(&m->network->param[index], i);
         uint16_t half =
             tensor->dtype == LS_F16 ? ls_half_f32_to_fp16(value) : ls_half_f32_to_bf16(value);
         memcpy(host + (size_t)i * element, tensor->dtype == LS_F32 ? (void *)&value : (void *)&half,
@@ -128,7 +103,7 @@ static ls_status make_values(measuring *m)
                       m->target != NULL,
                   "a batch of %d images", m->options->batch);
     for (int64_t i = 0; i < pixels; i++) {
-        m->input[i] = 4 * number((uint64_t)i);
+        m->input[i] = 4 * ls_passes_number((uint64_t)i);
     }
     for (int i = 0; i < m->options->batch; i++) {
         m->target[i] = i % m->network->num_classes;
@@ -210,16 +185,16 @@ static bool is_fused(const measuring *m, const ls_traffic *part)
 }
 
 /* What the passes of one mark move and compute (kernels/traffic.h). */
-static void describe_pass(measuring *m, const ls_op *op, ls_cuda_pass *pass)
+static void describe_pass(measuring *m, const ls_op *op, ls_pass *pass)
 {
     const ls_lower *lower = &m->plan->lower;
     int index = (int)(op - lower->op);
     for (int i = 0; i < m->traffic_count; i++) {
         const ls_traffic *part = &m->traffic[i];
         bool data = part->part == LS_TRAFFIC_PRODUCT_DATA;
-        bool here = ls_traffic_is_forward(part->part) ? pass->kind == LS_CUDA_FORWARD
-                    : data                            ? pass->kind == LS_CUDA_BACKWARD_DATA
-                                                      : pass->kind == LS_CUDA_BACKWARD;
+        bool here = ls_traffic_is_forward(part->part) ? pass->kind == LS_PASS_FORWARD
+                    : data                            ? pass->kind == LS_PASS_DATA
+                                                      : pass->kind == LS_PASS_BACKWARD;
         if (part->op == index && here && !is_fused(m, part)) {
             pass->bytes += part->bytes;
             pass->flops += part->flops;
@@ -232,14 +207,14 @@ static ls_status mark_pass(void *context, const ls_op *op, int kind)
     measuring *m = context;
     LS_ASSERT(m->mark_count < m->mark_room);
     if (m->describing) {
-        ls_cuda_pass *pass = &m->pass[m->mark_count - 1];
+        ls_pass *pass = &m->pass[m->mark_count - 1];
         const ls_layer *layer = &m->network->layer[op->layer >= 0 ? op->layer : op->norm[0]];
         pass->product = ls_plan_is_product(op);
-        pass->kind = (ls_cuda_pass_kind)kind;
+        pass->kind = (ls_pass_kind)kind;
         pass->norm = op->kind == LS_OP_NORM;
         if (op->kind == LS_OP_CONV) {
             static const int pass_of[] = {
-                [LS_CUDA_FORWARD] = 0, [LS_CUDA_BACKWARD] = 2, [LS_CUDA_BACKWARD_DATA] = 1};
+                [LS_PASS_FORWARD] = 0, [LS_PASS_BACKWARD] = 2, [LS_PASS_DATA] = 1};
             ls_conv_engine_of(ls_plan_work(m->plan, op)->conv, pass_of[kind], pass->engine,
                               sizeof pass->engine);
         } else if (op->kind == LS_OP_LINEAR) {
@@ -279,7 +254,7 @@ static ls_status step(measuring *m, bool passes, int column, int columns, double
 }
 
 static ls_status measure_steps(measuring *m, const ls_cuda_bound_options *options,
-                               ls_cuda_bound_measured *out)
+                               ls_step_passes *out)
 {
     double forward[REPEATS_MAX], backward[REPEATS_MAX], halves[2];
     LS_TRY(m->api->batch_load(m->plan, 0, m->input, m->target));
@@ -349,8 +324,7 @@ static void release(measuring *m)
     m->api->close(m->backend);
 }
 
-static ls_status measure(measuring *m, const ls_cuda_bound_options *options,
-                         ls_cuda_bound_measured *out)
+static ls_status measure(measuring *m, const ls_cuda_bound_options *options, ls_step_passes *out)
 {
     ls_plan_info info;
     LS_TRY(m->api->stream_create(m->backend, &m->stream));
@@ -368,7 +342,7 @@ static ls_status measure(measuring *m, const ls_cuda_bound_options *options,
 }
 
 ls_status ls_cuda_bound(const ls_network *network, const ls_plan_options *plan,
-                        const ls_cuda_bound_options *options, ls_cuda_bound_measured *out)
+                        const ls_cuda_bound_options *options, ls_step_passes *out)
 {
     if (options->repeats < 1 || options->repeats > REPEATS_MAX) {
         return ls_log_fail(LS_ERR_USAGE, "repeats %d: 1 to %d", options->repeats, (int)REPEATS_MAX);
@@ -377,7 +351,7 @@ ls_status ls_cuda_bound(const ls_network *network, const ls_plan_options *plan,
                                     .local_ranks = 1,
                                     .oversubscribe = true,
                                     .tf32 = options->tf32};
-    ls_cuda_bound_measured measured = {0};
+    ls_step_passes measured = {0};
     measuring m = {.api = ls_backend_entry(), .network = network, .options = plan};
     LS_TRY(m.api->open(&how, &m.backend));
     ls_status status = measure(&m, options, &measured);

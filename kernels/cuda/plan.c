@@ -105,7 +105,7 @@ ls_status ls_plan_bind(ls_plan *plan, const ls_plan_binding *binding)
     return plan->batch_count > 0 ? LS_OK : ls_batch_slots(plan, BATCH_SLOTS, &format);
 }
 
-static ls_status end_pass(ls_plan *plan, const ls_op *op, ls_cuda_pass_kind pass)
+static ls_status end_pass(ls_plan *plan, const ls_op *op, ls_pass_kind pass)
 {
     return plan->on_pass == NULL ? LS_OK : plan->on_pass(plan->on_pass_context, op, pass);
 }
@@ -159,7 +159,7 @@ ls_status ls_plan_forward_loaded(ls_plan *plan, ls_stream *stream, int slot)
     for (int i = 0; i < plan->lower.op_count; i++) {
         const ls_op *op = &plan->lower.op[i];
         LS_TRY(ls_observe_run(plan, stream, ls_lower_observed_kind(op), op, forward_op));
-        LS_TRY(end_pass(plan, op, LS_CUDA_FORWARD));
+        LS_TRY(end_pass(plan, op, LS_PASS_FORWARD));
     }
     plan->forward_done = true;
     return LS_OK;
@@ -271,7 +271,7 @@ static ls_status backward_product(ls_plan *plan, ls_stream *stream, const ls_op 
     if (op->dx == LS_NO_BUFFER) {
         return LS_OK;
     }
-    LS_TRY(end_pass(plan, op, LS_CUDA_BACKWARD)); /* the gradient of the weight */
+    LS_TRY(end_pass(plan, op, LS_PASS_BACKWARD)); /* the gradient of the weight */
     return ls_observe_run(plan, stream, LS_OBSERVED_CONV_DATA, op, backward_data);
 }
 
@@ -285,12 +285,12 @@ ls_status ls_plan_backward(ls_plan *plan, ls_stream *stream, float factor, ls_gr
     ls_plan_ready_begin(&plan->ready);
     for (int i = plan->lower.op_count - 1; i >= 0; i--) {
         const ls_op *op = &plan->lower.op[i];
-        ls_cuda_pass_kind pass = LS_CUDA_BACKWARD;
+        ls_pass_kind pass = LS_PASS_BACKWARD;
         switch (op->kind) {
         case LS_OP_CONV:
         case LS_OP_LINEAR:
             LS_TRY(backward_product(plan, stream, op, ready, context));
-            pass = op->dx != LS_NO_BUFFER ? LS_CUDA_BACKWARD_DATA : LS_CUDA_BACKWARD;
+            pass = op->dx != LS_NO_BUFFER ? LS_PASS_DATA : LS_PASS_BACKWARD;
             break;
         case LS_OP_NORM:
             LS_TRY(ls_observe_run(plan, stream, LS_OBSERVED_NORM_BACK, op, ls_norm_backward));

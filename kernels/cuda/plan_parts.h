@@ -104,7 +104,7 @@ struct ls_plan {
     void *observer_context;
     char *fusions, *engines;
     /* Called when a pass has been enqueued (cuda_bound.c measures them), or NULL; pass is an
-     * ls_cuda_pass_kind. */
+     * ls_pass_kind. */
     ls_status (*on_pass)(void *context, const ls_op *op, int pass);
     void *on_pass_context;
 };

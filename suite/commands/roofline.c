@@ -139,7 +139,7 @@ static ls_status add_rates(const question *q, cJSON *answer, ls_cuda_rates_measu
 
 /* A step of GPU 0 pass by pass; the others would say the same. */
 static void add_passes(const question *q, const ls_cuda_rates_measured *rates, bool half,
-                       ls_cuda_bound_measured *step, cJSON *answer)
+                       ls_step_passes *step, cJSON *answer)
 {
     const ls_layers_rates floors = {rates->copy_bytes_per_s,
                                     half ? rates->f16_flop_per_s : rates->f32_flop_per_s};
@@ -178,7 +178,7 @@ static ls_status add_bounds(const question *q, const ls_cuda_rates_measured *rat
                                           .activation = half ? LS_F16 : LS_F32};
             const ls_cuda_bound_options options = {
                 .device = q->gpu, .repeats = REPEATS, .passes = q->gpu == 0};
-            ls_cuda_bound_measured measured;
+            ls_step_passes measured;
             status = bound(&network, &plan, &options, &measured);
             if (status != LS_OK) {
                 break;

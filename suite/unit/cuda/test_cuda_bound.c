@@ -38,10 +38,10 @@ START_TEST(a_rate_that_fails_is_unknown)
 }
 END_TEST
 
-static ls_cuda_bound_measured measure(const char *arch, int size, int batch, ls_dtype type)
+static ls_step_passes measure(const char *arch, int size, int batch, ls_dtype type)
 {
     ls_network network;
-    ls_cuda_bound_measured measured;
+    ls_step_passes measured;
     const ls_plan_options plan = {
         .batch = batch, .height = size, .width = size, .activation = type};
     const ls_cuda_bound_options options = {.device = 0, .repeats = 1, .passes = true};
@@ -53,18 +53,18 @@ static ls_cuda_bound_measured measure(const char *arch, int size, int batch, ls_
 
 START_TEST(every_pass_has_a_time)
 {
-    ls_cuda_bound_measured m = measure("resnet8", 16, 2, LS_F16);
+    ls_step_passes m = measure("resnet8", 16, 2, LS_F16);
     int forward = 0, backward = 0, data = 0;
     ck_assert(m.convolutions_ms > 0 && m.forward_ms > 0 && m.backward_ms > 0);
     for (int i = 0; i < m.pass_count; i++) {
-        const ls_cuda_pass *pass = &m.pass[i];
+        const ls_pass *pass = &m.pass[i];
         ck_assert_msg(pass->ms >= 0 && pass->bytes > 0 && pass->name[0] != '\0', "%s", pass->name);
         ck_assert((pass->flops > 0) == pass->product);
         ck_assert_int_eq(pass->engine[0] != '\0', pass->product);
         ck_assert_int_eq(pass->norm, strstr(pass->name, "bn") != NULL);
-        forward += pass->kind == LS_CUDA_FORWARD;
-        backward += pass->kind == LS_CUDA_BACKWARD;
-        data += pass->kind == LS_CUDA_BACKWARD_DATA;
+        forward += pass->kind == LS_PASS_FORWARD;
+        backward += pass->kind == LS_PASS_BACKWARD;
+        data += pass->kind == LS_PASS_DATA;
     }
     /* 7 convolutions and the inner product; the first wants no gradient of the image */
     ck_assert_int_eq(data, 7);

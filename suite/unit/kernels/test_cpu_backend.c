@@ -1,6 +1,7 @@
 /* The CPU backend around its plans: threads, its description, memory, copies, streams and events,
  * and the lower bound that its convolutions set. */
 #include <check.h>
+#include <math.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +13,7 @@
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
 #include "kernels/cpu/bound.h"
+#include "reference/model/model.h"
 #include "suite/unit/caught.h"
 #include "suite/unit/run_suite.h"
 #include "cpu_plan.h"
@@ -320,6 +322,78 @@ START_TEST(a_bound_is_the_median_of_its_repeats)
 }
 END_TEST
 
+/* Each pass of a step once, with its bytes, and the times that belong together. */
+START_TEST(every_pass_of_a_step)
+{
+    static const ls_dtype types[] = {LS_F32, LS_F16, LS_BF16};
+    void *symbol;
+    ls_cpu_passes_fn *passes;
+    ls_network network;
+    ck_assert_int_eq(ls_load_symbol("cpu", LS_CPU_PASSES_ENTRY, &symbol), LS_OK);
+    memcpy(&passes, &symbol, sizeof passes);
+    ck_assert_int_eq(ls_model_build("resnet18", 10, 32, &network), LS_OK);
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+        const ls_plan_options plan = {
+            .batch = 2, .height = 32, .width = 32, .activation = types[t]};
+        ls_cpu_passes_options how = {
+            .threads = 1, .repeats = 3, .emulate_half = true, .passes = true};
+        ls_step_passes m;
+        ck_assert_int_eq(passes(&network, &plan, &how, &m), LS_OK);
+        double bytes_per = types[t] == LS_F32 ? 4 : 2, flops = 0, image = 0, update[3] = {0};
+        int of_kind[4] = {0}, norms = 0, updates = 0;
+        int64_t params = 0;
+        for (int p = 0; p < network.param_count; p++) {
+            params += ls_shape_count(&network.param[p].shape);
+        }
+        for (int i = 0; i < m.pass_count; i++) {
+            const ls_pass *pass = &m.pass[i];
+            ck_assert_msg(pass->ms > 0 && pass->bytes > 0, "%s: %g ms, %g bytes", pass->name,
+                          pass->ms, pass->bytes);
+            ck_assert((pass->flops > 0) == pass->product);
+            ck_assert_int_eq(pass->engine[0] != '\0', pass->product);
+            ck_assert_int_eq(!pass->product || strstr(pass->engine, " in f32") == NULL,
+                             !pass->product || types[t] == LS_F32);
+            of_kind[pass->kind]++;
+            norms += pass->norm;
+            flops += pass->flops;
+            image += strcmp(pass->name, "image") == 0 ? pass->bytes : 0;
+            if (pass->kind == LS_PASS_UPDATE) {
+                ck_assert_int_lt(updates, 3);
+                update[updates++] = pass->bytes;
+            }
+        }
+        /* 20 convolutions and the linear layer, 17 norms, a pool, an average, a loss, an image; in
+         * backward also the pool's sum of two gradients and the bias */
+        ck_assert_int_eq(of_kind[LS_PASS_FORWARD], 21 + 17 + 4);
+        ck_assert_int_eq(of_kind[LS_PASS_BACKWARD], 21 + 17 + 3 + 2);
+        ck_assert_int_eq(of_kind[LS_PASS_DATA], 20);
+        ck_assert_int_eq(norms, 2 * 17);
+        /* 2 per multiply-add of 2 images; the stem, 7 x 7 on 16 x 16 pixels, has no data pass */
+        double stem = 64.0 * 3 * 49 * 16 * 16;
+        ck_assert(flops == 2 * 2 * (3 * (double)ls_model_macs(&network, 32) - stem));
+        ck_assert(image == 2 * 3 * 32 * 32 * (4 + bytes_per));
+        double halves = (double)params - 9600; /* norms' parameters are f32 */
+        ck_assert(update[0] == 4 * 9600 + bytes_per * halves + 4 * (double)params);
+        ck_assert(update[1] == 20 * (double)params + (bytes_per < 4 ? 2 * halves : 0));
+        ck_assert_int_eq(isnan(m.convolutions_ms), types[t] != LS_F32);
+        ck_assert(m.forward_ms > 0 && m.backward_ms > 0 && m.update_ms > 0);
+        ck_assert_ptr_nonnull(strstr(m.engines, "layer4.1.conv2: "));
+        free(m.pass);
+        free(m.engines);
+        how.passes = false;
+        ck_assert_int_eq(passes(&network, &plan, &how, &m), LS_OK);
+        ck_assert_int_eq(m.pass_count, 0);
+        free(m.pass);
+        free(m.engines);
+        how.repeats = 65;
+        catch_lines();
+        ck_assert_int_eq(passes(&network, &plan, &how, &m), LS_ERR_USAGE);
+        ck_assert_str_eq(caught_lines(), "error: repeats 65: 1 to 64\n");
+    }
+    ls_model_free(&network);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("cpu backend");
@@ -332,6 +406,7 @@ int main(void)
     tcase_add_test(c, memory_that_cannot_be_had);
     tcase_add_test(c, copies_are_done_at_once);
     tcase_add_test(c, a_bound_is_the_median_of_its_repeats);
+    tcase_add_test(c, every_pass_of_a_step);
     suite_add_tcase(suite, c);
     return run_suite(suite);
 }
