@@ -262,6 +262,7 @@ static ls_status run_fault(detect *d, int index)
                              .directory = directory,
                              .bench = plant->bench[0] != '\0' ? plant->bench : NULL,
                              .case_id = plant->case_id,
+                             .environment = plant->environment,
                              .engines = plant->device ? engines : NULL,
                              .seed = d->first_seed,
                              .limit_s = plant->bench[0] != '\0' ? bench_limit_s : named_limit_s};

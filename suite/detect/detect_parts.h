@@ -19,8 +19,9 @@ int ls_detect_main(int count, char **argument);
 
 /* One line of suite/plants.txt, or of suite/peers/wrong/expected.txt. */
 typedef struct ls_detect_plant {
-    char name[48];  /* of LS_PLANT(name, ...), or of suite/plants/<name>.patch */
-    char wish[64];  /* value of LS_PLANT: the name, "@step" and ":rank" */
+    char name[48];        /* of LS_PLANT(name, ...), or of suite/plants/<name>.patch */
+    char wish[64];        /* value of LS_PLANT: the name, "@step" and ":rank" */
+    char environment[96]; /* of the case's jobs: "LS_NAME=value", blank between; "" */
     char bench[96]; /* variables of the bench whose timed jobs it is in, in a full run or by name;
                        "": it is in the jobs of the case */
     char case_id[LS_CASE_ID_BYTES]; /* the case that must catch it */
@@ -71,14 +72,15 @@ typedef struct ls_detect_outcome {
 
 /* The run: `lockstep conform` of one build, or `lockstep bench`. */
 typedef struct ls_detect_child {
-    const char *program;   /* build/planted/lockstep */
-    const char *wish;      /* NULL: no fault */
-    const char *directory; /* --out; the log is <directory>.log */
-    const char *subject;   /* another trainer's command, or NULL */
-    const char *bench;     /* variables of a smoke bench ("NGPUS=2 BATCH=32"), or NULL */
-    const char *case_id;   /* one case, or NULL */
-    const char *list;      /* a list of cases, or NULL */
-    const char *engines;   /* folder of the libraries for --device cuda; NULL: the CPU */
+    const char *program;     /* build/planted/lockstep */
+    const char *wish;        /* NULL: no fault */
+    const char *directory;   /* --out; the log is <directory>.log */
+    const char *subject;     /* another trainer's command, or NULL */
+    const char *bench;       /* variables of a smoke bench ("NGPUS=2 BATCH=32"), or NULL */
+    const char *case_id;     /* one case, or NULL */
+    const char *list;        /* a list of cases, or NULL */
+    const char *environment; /* "NAME=value", blank between, or NULL */
+    const char *engines;     /* folder of the libraries for --device cuda; NULL: the CPU */
     uint64_t seed;
     bool fail_early;
     double limit_s;

@@ -42,6 +42,20 @@ ls_detect_plant *ls_detect_append(ls_detect_list *list)
     return plant;
 }
 
+/* Words behind the name: those that start with LS_ are variables of the environment, the others of
+ * a bench. */
+static void take_variables(ls_detect_plant *plant, const char *text)
+{
+    for (const char *at = text + strspn(text, " "); *at != '\0'; at += strspn(at, " ")) {
+        bool own = strncmp(at, "LS_", 3) == 0;
+        char *to = own ? plant->environment : plant->bench;
+        int length = (int)strcspn(at, " ");
+        ls_text_add(to, own ? sizeof plant->environment : sizeof plant->bench, "%s%.*s",
+                    to[0] == '\0' ? "" : " ", length, at);
+        at += length;
+    }
+}
+
 static ls_status read_line(char *line, const char *path, int number, ls_detect_list *out)
 {
     char *field[FIELDS], file[1200];
@@ -56,7 +70,7 @@ static ls_status read_line(char *line, const char *path, int number, ls_detect_l
     ls_detect_plant *plant = ls_detect_append(out);
     size_t wish = strcspn(field[0], " ");
     ls_text_put(plant->wish, sizeof plant->wish, "%.*s", (int)wish, field[0]);
-    ls_text_put(plant->bench, sizeof plant->bench, "%s", trimmed(field[0] + wish));
+    take_variables(plant, field[0] + wish);
     ls_text_put(plant->name, sizeof plant->name, "%.*s", (int)strcspn(plant->wish, "@:"), field[0]);
     ls_text_put(plant->case_id, sizeof plant->case_id, "%s", field[1]);
     ls_text_put(plant->requirement, sizeof plant->requirement, "%s", field[2]);

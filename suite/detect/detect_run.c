@@ -20,14 +20,14 @@ extern char **environ;
 static const double grace_s = 10; /* the run ends its own jobs within 5 s after TERM */
 
 /* This process's environment without LS_PLANT, plus `plant` and `engines` ("NAME=value") unless
- * NULL. Only the list is malloc'ed, not its strings. */
-static char **environment_with(char *plant, char *engines)
+ * NULL, and `more`. Only the list is malloc'ed, not its strings. */
+static char **environment_with(char *plant, char *engines, const ls_words *more)
 {
     size_t count = 0, kept = 0;
     while (environ[count] != NULL) {
         count++;
     }
-    char **out = ls_list_make(count + 3, sizeof *out);
+    char **out = ls_list_make(count + 3 + (size_t)more->count, sizeof *out);
     for (size_t i = 0; i < count; i++) {
         bool library = engines != NULL && strncmp(environ[i], "LS_LIB_DIR=", 11) == 0;
         if (!library && strncmp(environ[i], "LS_PLANT=", 9) != 0) {
@@ -39,6 +39,9 @@ static char **environment_with(char *plant, char *engines)
     }
     if (engines != NULL) {
         out[kept++] = engines;
+    }
+    for (int i = 0; i < more->count; i++) {
+        out[kept++] = more->word[i];
     }
     return out;
 }
@@ -120,7 +123,7 @@ static void arguments_of(const ls_detect_child *child, char *seed, ls_words *ben
 ls_status ls_detect_run(const ls_detect_child *child, ls_detect_outcome *out)
 {
     char *argv[20] = {NULL};
-    ls_words bench = {0};
+    ls_words bench = {0}, more = {0};
     *out = (ls_detect_outcome){.claim_only = child->bench != NULL};
     LS_TEXT(plant, 96, "LS_PLANT=%s", child->wish == NULL ? "" : child->wish);
     LS_TEXT(seed, 32, "%llu", (unsigned long long)child->seed);
@@ -132,13 +135,17 @@ ls_status ls_detect_run(const ls_detect_child *child, ls_detect_outcome *out)
     }
     arguments_of(child, seed, &bench, argv);
     LS_TEXT(engines, 1400, "LS_LIB_DIR=%s", child->engines == NULL ? "" : child->engines);
+    if (child->environment != NULL) {
+        ls_words_split(&more, child->environment);
+    }
     char **environment = environment_with(child->wish == NULL ? NULL : plant,
-                                          child->engines == NULL ? NULL : engines);
+                                          child->engines == NULL ? NULL : engines, &more);
     ls_proc_spec spec = {.argv = argv, .environment = environment, .log_path = log};
     ls_proc process = {0};
     int64_t begun_ns = ls_clock_ns();
     ls_status status = ls_proc_start(&spec, &process);
     ls_words_free(&bench);
+    ls_words_free(&more);
     free(environment);
     LS_TRY(status);
     int ended = ls_proc_wait_any(&process, 1, begun_ns + (int64_t)(child->limit_s * 1e9));

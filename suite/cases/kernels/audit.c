@@ -108,11 +108,19 @@ static const ls_row rows[] = {
      .judges_outcome = true},
 };
 
-/* Products that also sum for the norm behind them: a GPU's, or the emulation's. */
-static const ls_row fused[] = {
+/* Of a GPU, or the emulation: products that also sum for the norm behind them; the stem over blocks
+ * of pixels, and batch norms of two sides in one message; images of 8 bits, which it normalises. */
+static const ls_row of_devices[] = {
     {"audit.fused.o[1|2|3]", "G9", judge, JOB "O$1 undetermined" AUDIT(20) " --fuse",
      .inside = true, .judges_outcome = true},
     {"audit.fused.sync.o2.w2", "G9", judge, JOB "O2 w2 sync undetermined" AUDIT(21) " --fuse",
+     .inside = true, .judges_outcome = true},
+    {"audit.stem.[o2=|sync.o2.w2=w2 sync]", "G9", judge,
+     "resnet18 image=32 O2 $1 dump-ranks=0 steps=2" AUDIT(22), .inside = true,
+     .judges_outcome = true},
+    {"audit.pictures.o[0|2]", "G9", judge, JOB "O$1 data={run}/pictures shell" AUDIT(23),
+     .script = "flock {run}/pictures.lock {bin}/lockstep data make {run}/pictures --images 2 "
+               "--image-size 16 >/dev/null || exit 3; exec \"$0\" \"$@\"",
      .inside = true, .judges_outcome = true},
 };
 
@@ -120,6 +128,6 @@ void ls_audit_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     LS_ROWS(list, settings, rows);
     if (settings->device != NULL && strcmp(settings->device, "cuda") == 0) {
-        LS_ROWS(list, settings, fused);
+        LS_ROWS(list, settings, of_devices);
     }
 }
