@@ -185,10 +185,10 @@ $(BUILD)/lockstep: | $(LINKS)
 
 # lockstep-train contains nothing of the suite, lockstep-launch only the harness.
 $(BUILD)/lockstep: $(call objects,suite/main.c) $(LIBS)
-	$(call link,$(CC) -fopenmp,-ljpeg)
+	$(call link,$(CC) -fopenmp,-ljpeg -lpng)
 $(BUILD)/lockstep-train $(BUILD)/lockstep-collectives: $(BUILD)/lockstep-%: \
 		$(BUILD)/obj/reference/%.c.o $(addprefix $(BUILD)/libls_,reference.a harness.a core.a)
-	$(call link,$(CC),-ljpeg)
+	$(call link,$(CC),-ljpeg -lpng)
 $(BUILD)/lockstep-launch: $(call objects,harness/launch.c) \
 		$(addprefix $(BUILD)/libls_,harness.a core.a)
 	$(call link,$(CC))
@@ -246,7 +246,7 @@ $(BUILD)/lib/ls_nccl.so: $(call objects,$(NCCL_PARTS)) $(addprefix $(BUILD)/libl
 UNIT_LD = $(CC)
 define link_unit
 $(call link,$(UNIT_LD) -fopenmp -Wl$(comma)--start-group,$(UNIT_LIBS) -Wl$(comma)--end-group \
-	-lcheck -lsubunit -lrt -ljpeg)
+	-lcheck -lsubunit -lrt -ljpeg -lpng)
 endef
 define unit_rule
 $(BUILD)/unit/%: $(BUILD)/obj/$(1)%$(2).o $(LIBS)
@@ -260,7 +260,7 @@ CPU_TESTS := $(addprefix $(BUILD)/unit/,test_cpu_ops test_cpu_loops)
 $(CPU_TESTS): $(call objects,$(CPU))
 $(CPU_TESTS): UNIT_LIBS = -ldnnl
 $(BUILD)/unit/fuzz: $(call objects,$(call sources,suite/unit/fuzz)) $(LIBS)
-	$(call link,$(CC) -fopenmp,-ljpeg)
+	$(call link,$(CC) -fopenmp,-ljpeg -lpng)
 include suite/emulation/emulation.mk
 .SECONDARY:
 

@@ -36,6 +36,7 @@ need gcc gcc command -v gcc
 need string.h libc6-dev has_header string.h
 need cjson/cJSON.h libcjson-dev has_header cjson/cJSON.h
 need jpeglib.h libjpeg-dev has_header jpeglib.h
+need png.h libpng-dev has_header png.h
 case $purpose in
 build | units)
     [ "$purpose" = build ] || need check.h check has_header check.h

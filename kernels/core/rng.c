@@ -1,7 +1,6 @@
 #include "rng.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "digest.h"
@@ -51,56 +50,62 @@ uint32_t ls_rng_below(uint64_t seed, uint64_t stream, uint64_t index, uint32_t b
     return (uint32_t)(((uint64_t)ls_rng_philox(seed, stream, index).word[0] * bound) >> 32);
 }
 
-/* MT19937 (Matsumoto and Nishimura, 1998), the engine behind torch's CPU generator. */
-enum { MT_WORDS = 624, MT_SHIFT = 397 };
+enum { MT_SHIFT = 397 };
 
-typedef struct mersenne {
-    uint32_t word[MT_WORDS];
-    int next;
-} mersenne;
-
-static void mersenne_seed(mersenne *engine, uint32_t seed)
+void ls_rng_torch_seed(ls_rng_torch *generator, uint64_t seed)
 {
-    engine->word[0] = seed;
-    for (uint32_t i = 1; i < MT_WORDS; i++) {
-        uint32_t last = engine->word[i - 1];
-        engine->word[i] = 1812433253u * (last ^ (last >> 30)) + i;
+    generator->word[0] = (uint32_t)seed;
+    for (uint32_t i = 1; i < LS_RNG_TORCH_WORDS; i++) {
+        uint32_t last = generator->word[i - 1];
+        generator->word[i] = 1812433253u * (last ^ (last >> 30)) + i;
     }
-    engine->next = MT_WORDS;
+    generator->next = LS_RNG_TORCH_WORDS;
 }
 
-static uint32_t mersenne_draw(mersenne *engine)
+uint32_t ls_rng_torch_draw(ls_rng_torch *generator)
 {
-    if (engine->next == MT_WORDS) {
-        for (int i = 0; i < MT_WORDS; i++) {
+    uint32_t *word = generator->word;
+    if (generator->next == LS_RNG_TORCH_WORDS) {
+        for (int i = 0; i < LS_RNG_TORCH_WORDS; i++) {
             uint32_t joined =
-                (engine->word[i] & 0x80000000u) | (engine->word[(i + 1) % MT_WORDS] & 0x7fffffffu);
-            engine->word[i] = engine->word[(i + MT_SHIFT) % MT_WORDS] ^ (joined >> 1) ^
-                              ((joined & 1u) != 0 ? 0x9908b0dfu : 0u);
+                (word[i] & 0x80000000u) | (word[(i + 1) % LS_RNG_TORCH_WORDS] & 0x7fffffffu);
+            word[i] = word[(i + MT_SHIFT) % LS_RNG_TORCH_WORDS] ^ (joined >> 1) ^
+                      ((joined & 1u) != 0 ? 0x9908b0dfu : 0u);
         }
-        engine->next = 0;
+        generator->next = 0;
     }
-    uint32_t value = engine->word[engine->next++];
+    uint32_t value = word[generator->next++];
     value ^= value >> 11;
     value ^= (value << 7) & 0x9d2c5680u;
     value ^= (value << 15) & 0xefc60000u;
     return value ^ (value >> 18);
 }
 
-ls_status ls_rng_permutation(uint64_t seed, int64_t count, int64_t *order)
+float ls_rng_torch_uniform(ls_rng_torch *generator, double from, double to)
 {
-    mersenne *engine = malloc(sizeof *engine);
-    LS_TRY_MEMORY(engine != NULL, "%zu bytes for a permutation's generator", sizeof *engine);
-    mersenne_seed(engine, (uint32_t)seed);
+    float low = (float)from, high = (float)to;
+    float unit = (float)(ls_rng_torch_draw(generator) & 0xffffffu) * 0x1p-24f;
+    float scaled = unit * (high - low);
+    return scaled + low;
+}
+
+uint32_t ls_rng_torch_below(ls_rng_torch *generator, uint32_t bound)
+{
+    LS_ASSERT(bound > 0 && bound < (UINT32_C(1) << 28));
+    return ls_rng_torch_draw(generator) % bound;
+}
+
+void ls_rng_permutation(uint64_t seed, int64_t count, int64_t *order)
+{
+    ls_rng_torch generator;
+    ls_rng_torch_seed(&generator, seed);
     for (int64_t i = 0; i < count; i++) {
         order[i] = i;
     }
     for (int64_t i = 0; i + 1 < count; i++) {
-        int64_t other = i + (int64_t)(mersenne_draw(engine) % (uint64_t)(count - i));
+        int64_t other = i + (int64_t)(ls_rng_torch_draw(&generator) % (uint64_t)(count - i));
         int64_t value = order[i];
         order[i] = order[other];
         order[other] = value;
     }
-    free(engine);
-    return LS_OK;
 }

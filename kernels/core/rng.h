@@ -1,13 +1,12 @@
 /* Random values as a pure function of (seed, stream, index): Philox4x32-10 (Salmon et al., SC
  * 2011). There is no shared generator, so the order of cases and the numbers of threads, ranks and
- * workers do not change them. The exception is torch's permutation (ls_rng_permutation), which is
- * sequential MT19937 because the suite compares DistributedSampler's order. */
+ * workers do not change them. The exception is torch's own generator, sequential MT19937: the orders
+ * of DistributedSampler and the crops of torchvision are drawn from it, so that a PyTorch script
+ * sees the same images. */
 #ifndef LS_CORE_RNG_H
 #define LS_CORE_RNG_H
 
 #include <stdint.h>
-
-#include "status.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -30,10 +29,25 @@ float ls_rng_normal(uint64_t seed, uint64_t stream, uint64_t index);
 /* Uniform in 0 .. bound-1; bound > 0. */
 uint32_t ls_rng_below(uint64_t seed, uint64_t stream, uint64_t index, uint32_t bound);
 
-/* torch.randperm(count) from a generator seeded with the low 32 bits of `seed` (MT19937; the unit
- * tests hold lists from torch itself): writes 0..count-1 permuted into order[count]. Fails only
- * without memory. */
-ls_status ls_rng_permutation(uint64_t seed, int64_t count, int64_t *order);
+/* torch's CPU generator: MT19937 (Matsumoto and Nishimura, 1998). */
+enum { LS_RNG_TORCH_WORDS = 624 };
+
+typedef struct ls_rng_torch {
+    uint32_t word[LS_RNG_TORCH_WORDS];
+    int next;
+} ls_rng_torch;
+
+/* torch.manual_seed(seed), which takes the low 32 bits. */
+void ls_rng_torch_seed(ls_rng_torch *generator, uint64_t seed);
+uint32_t ls_rng_torch_draw(ls_rng_torch *generator);
+/* torch.empty(1).uniform_(from, to), f32: 24 bits, times the f32 of to - from, plus from. */
+float ls_rng_torch_uniform(ls_rng_torch *generator, double from, double to);
+/* torch.randint(0, bound, (1,)), 0 < bound < 2^28. */
+uint32_t ls_rng_torch_below(ls_rng_torch *generator, uint32_t bound);
+
+/* torch.randperm(count) from a generator seeded with `seed` (the unit tests hold lists from torch
+ * itself): writes 0..count-1 permuted into order[count]. */
+void ls_rng_permutation(uint64_t seed, int64_t count, int64_t *order);
 
 #ifdef __cplusplus
 }

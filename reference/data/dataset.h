@@ -17,7 +17,7 @@ typedef struct ls_loader_memory {
 } ls_loader_memory;
 
 typedef struct ls_loader_options {
-    const char *data; /* "synthetic", "batches:DIR", or a folder of class folders of JPEG files */
+    const char *data; /* "synthetic", "batches:DIR", or a folder of class folders of pictures */
     int rank, world;
     int batch_size, image_size, num_classes;
     /* the largest batch of all ranks: steps per epoch and synthetic images are counted by it, so
@@ -74,14 +74,14 @@ void ls_dataset_synthetic_image(uint64_t seed, int64_t index, int classes, int s
 ls_status ls_dataset_batches_open(const ls_loader_options *options, const char *dir,
                                   ls_dataset **out);
 
-/* DIR/<class>/ with JPEG files: DistributedSampler's order, random resized crop, flip,
+/* DIR/<class>/ with JPEG or PNG files: DistributedSampler's order, random resized crop, flip,
  * normalisation. */
 ls_status ls_dataset_folder_open(const ls_loader_options *options, const char *dir,
                                  ls_dataset **out);
 
 /* The files of a folder of class folders, listed like torchvision's ImageFolder: classes in code
  * point order, files in order of name, a sub-folder's files after those of its parent. Names that
- * start with a dot are skipped. JPEG files only. */
+ * start with a dot are skipped. JPEG and PNG files only (picture.h). */
 typedef struct ls_dataset_files {
     int class_count;
     char **class_name; /* [class_count] */

@@ -11,7 +11,7 @@
 
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
-#include "jpeg.h"
+#include "picture.h"
 #include "sampler.h"
 #include "transform.h"
 
@@ -110,8 +110,8 @@ static ls_status scan_class(ls_dataset_files *folder, const char *dir, int targe
 static ls_status visit_entry(ls_dataset_files *folder, const char *dir, const struct dirent *entry,
                              int target, int depth, bool folders)
 {
-    static const char *const jpeg[] = {"jpg", "jpeg", NULL};
-    static const char *const other[] = {"png", "ppm", "bmp", "pgm", "tif", "tiff", "webp", NULL};
+    static const char *const read[] = {"jpg", "jpeg", "png", NULL};
+    static const char *const other[] = {"ppm", "bmp", "pgm", "tif", "tiff", "webp", NULL};
     char *path = join(dir, entry->d_name);
     if (path == NULL) {
         return LS_ERR_INFRA;
@@ -121,10 +121,11 @@ static ls_status visit_entry(ls_dataset_files *folder, const char *dir, const st
         if (folders) {
             status = scan_class(folder, path, target, depth + 1);
         }
-    } else if (!folders && has_suffix(entry->d_name, jpeg)) {
+    } else if (!folders && (has_suffix(entry->d_name, read) ||
+                            (has_suffix(entry->d_name, other) && ls_picture_known(path)))) {
         return add_image(folder, path, target);
     } else if (!folders && has_suffix(entry->d_name, other)) {
-        status = ls_log_fail(LS_ERR_USAGE, "%s: only JPEG files (.jpg, .jpeg) are read", path);
+        status = ls_log_fail(LS_ERR_USAGE, "%s: only JPEG and PNG files are read", path);
     }
     free(path);
     return status;
@@ -163,7 +164,7 @@ static ls_status add_class(ls_dataset_files *folder, const char *path, const cha
     int64_t before = folder->count;
     LS_TRY(scan_class(folder, path, folder->class_count - 1, 0));
     if (folder->count == before) {
-        return ls_log_fail(LS_ERR_USAGE, "class folder %s has no image (.jpg, .jpeg)", path);
+        return ls_log_fail(LS_ERR_USAGE, "class folder %s has no image (.jpg, .jpeg, .png)", path);
     }
     return LS_OK;
 }
@@ -224,8 +225,8 @@ typedef struct folder_set {
 } folder_set;
 
 typedef struct scratch {
-    ls_jpeg *jpeg;
-    ls_transform_scratch transform;
+    ls_picture *picture;
+    ls_resample_scratch resample;
     uint8_t *bytes; /* [3,H,W], unless the item takes them */
 } scratch;
 
@@ -245,33 +246,19 @@ static ls_status plan(ls_dataset *dataset, int64_t batch, int64_t *epoch, int64_
     return LS_OK;
 }
 
-/* The largest reduction that keeps the crop at least as large as the resampled image. */
-static int choose_reduction(const ls_transform_crop *crop, int size)
-{
-    int side = crop->width < crop->height ? crop->width : crop->height;
-    int reduction = 1;
-    while (reduction < 8 && side / (2 * reduction) >= size) {
-        reduction *= 2;
-    }
-    return reduction;
-}
-
 static ls_status fill(const ls_dataset *dataset, const ls_dataset_item *item)
 {
     const folder_set *set = (const folder_set *)dataset;
     scratch *scratch = item->scratch;
-    int full_width, full_height, width, height;
+    int width, height;
     const uint8_t *rgb;
-    LS_TRY(ls_jpeg_open(scratch->jpeg, set->folder.path[item->index], &full_width, &full_height,
-                        item->why, LS_DATASET_WHY));
-    ls_transform_crop crop =
-        ls_transform_draw(set->seed, item->epoch, item->index, full_width, full_height);
-    LS_TRY(ls_jpeg_decode(scratch->jpeg, choose_reduction(&crop, set->image_size), &rgb, &width,
-                          &height, item->why, LS_DATASET_WHY));
+    LS_TRY(ls_picture_read(scratch->picture, set->folder.path[item->index], &rgb, &width, &height,
+                           item->why, LS_DATASET_WHY));
     *item->target = set->folder.target[item->index];
     uint8_t *bytes = set->base.bytes ? item->bytes : scratch->bytes;
-    LS_TRY(ls_transform_apply(&scratch->transform, rgb, width, height, full_width, full_height,
-                              &crop, set->image_size, bytes));
+    ls_transform_crop crop =
+        ls_transform_draw(set->seed, item->epoch, item->index, width, height);
+    LS_TRY(ls_transform_apply(&scratch->resample, rgb, width, &crop, set->image_size, bytes));
     if (!set->base.bytes) {
         int64_t pixels = (int64_t)set->image_size * set->image_size;
         ls_transform_normalise(bytes, 0, 3 * pixels, pixels, item->input);
@@ -282,8 +269,8 @@ static ls_status fill(const ls_dataset *dataset, const ls_dataset_item *item)
 static void scratch_destroy(void *opaque)
 {
     scratch *scratch = opaque;
-    ls_jpeg_destroy(scratch->jpeg);
-    ls_transform_release(&scratch->transform);
+    ls_picture_destroy(scratch->picture);
+    ls_resample_release(&scratch->resample);
     free(scratch->bytes);
     free(scratch);
 }
@@ -295,7 +282,7 @@ static ls_status scratch_create(const ls_dataset *dataset, void **out)
     LS_TRY_MEMORY(scratch != NULL, "a loader thread's scratch");
     scratch->bytes = malloc(3 * (size_t)set->image_size * (size_t)set->image_size);
     ls_status status = scratch->bytes != NULL
-                           ? ls_jpeg_create(&scratch->jpeg)
+                           ? ls_picture_create(&scratch->picture)
                            : ls_log_fail(LS_ERR_INFRA, "no memory for a loader thread's image");
     if (status != LS_OK) {
         free(scratch->bytes);
@@ -339,19 +326,19 @@ enum { LOOKED_AT_MAX = 20000 };
 static ls_status look_at_files(const ls_dataset_files *folder)
 {
     char why[1400];
-    ls_jpeg *jpeg = NULL;
+    ls_picture *picture = NULL;
     ls_status status = LS_OK;
     if (folder->count > LOOKED_AT_MAX) {
         return LS_OK;
     }
-    LS_TRY(ls_jpeg_create(&jpeg));
+    LS_TRY(ls_picture_create(&picture));
     for (int64_t i = 0; i < folder->count && status == LS_OK; i++) {
-        status = ls_jpeg_check(jpeg, folder->path[i], why, sizeof why);
+        status = ls_picture_check(picture, folder->path[i], why, sizeof why);
         if (status != LS_OK) {
             ls_log_error("%s", why);
         }
     }
-    ls_jpeg_destroy(jpeg);
+    ls_picture_destroy(picture);
     return status;
 }
 

@@ -1,19 +1,15 @@
 #include "jpeg.h"
 
 #include <setjmp.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <jpeglib.h>
 #include <jerror.h>
 
 #include "kernels/core/file.h"
 #include "kernels/core/log.h"
-
-enum { PATH_BYTES = 1024, FILE_BYTES_MAX = 1 << 30 };
 
 /* An image of one scan takes at least a bit for each 64 pixels; one of several is kept in memory as
  * 2 bytes for each of 3 values of a pixel, and a scan of 31 bytes may visit all of them. More than
@@ -33,9 +29,8 @@ typedef struct guard {
 struct ls_jpeg {
     struct jpeg_decompress_struct decoder;
     guard guard;
-    char path[PATH_BYTES];
-    uint8_t *file, *pixels;
-    size_t file_bytes, file_capacity, pixel_capacity;
+    uint8_t *ink; /* [width][4]: a row of CMYK */
+    size_t ink_bytes;
 };
 
 static void raise_error(j_common_ptr common)
@@ -112,8 +107,7 @@ void ls_jpeg_destroy(ls_jpeg *jpeg)
         return;
     }
     jpeg_destroy_decompress(&jpeg->decoder);
-    free(jpeg->file);
-    free(jpeg->pixels);
+    free(jpeg->ink);
     free(jpeg);
 }
 
@@ -132,29 +126,6 @@ static bool reserve(uint8_t **buffer, size_t *capacity, size_t bytes)
     return true;
 }
 
-static ls_status read_file(ls_jpeg *jpeg, char *why, size_t why_bytes)
-{
-    ls_file_source file;
-    if (ls_file_open(jpeg->path, FILE_BYTES_MAX, &file) != LS_OK) {
-        snprintf(why, why_bytes, "%s", file.why);
-        return LS_ERR_USAGE;
-    }
-    ls_status result = LS_OK;
-    jpeg->file_bytes = (size_t)file.bytes;
-    if (file.bytes == 0) {
-        snprintf(why, why_bytes, "%s is empty", jpeg->path);
-        result = LS_ERR_USAGE;
-    } else if (!reserve(&jpeg->file, &jpeg->file_capacity, jpeg->file_bytes)) {
-        snprintf(why, why_bytes, "%s: no memory for its %zu bytes", jpeg->path, jpeg->file_bytes);
-        result = LS_ERR_INFRA;
-    } else if (ls_file_fill(&file, jpeg->path, jpeg->file, jpeg->file_bytes) != LS_OK) {
-        snprintf(why, why_bytes, "%s", file.why);
-        result = LS_ERR_USAGE;
-    }
-    close(file.descriptor);
-    return result;
-}
-
 static const char TRUNCATED[] = "truncated: the file ends before the image does";
 
 /* The reason why libjpeg stopped: the end of the file, if it met that first. */
@@ -169,67 +140,75 @@ static const char *failure(const ls_jpeg *jpeg)
 /* Writes the reason of a failed decoding and resets the decoder for the next file. */
 static ls_status give_up(ls_jpeg *jpeg, const char *reason, char *why, size_t why_bytes)
 {
-    snprintf(why, why_bytes, "%s: %s", jpeg->path, reason);
+    snprintf(why, why_bytes, "%s", reason);
     jpeg_abort_decompress(&jpeg->decoder);
     return LS_ERR_USAGE;
 }
 
-ls_status ls_jpeg_open(ls_jpeg *jpeg, const char *path, int *width, int *height, char *why,
-                       size_t why_bytes)
+bool ls_jpeg_is(const uint8_t *file, size_t bytes)
 {
-    if (strlen(path) >= sizeof jpeg->path) {
-        snprintf(why, why_bytes, "%.200s...: a path of more than %zu bytes", path,
-                 sizeof jpeg->path - 1);
-        return LS_ERR_USAGE;
+    return bytes >= 3 && file[0] == 0xff && file[1] == 0xd8 && file[2] == 0xff;
+}
+
+/* Pillow's MULDIV255: a * b / 255, rounded. */
+static int times(int a, int b)
+{
+    int product = a * b + 128;
+    return ((product >> 8) + product) >> 8;
+}
+
+/* Pillow's "CMYK;I", then its cmyk2rgb: stored values are 255 minus the ink. */
+static void print_row(const uint8_t *ink, int width, uint8_t *rgb)
+{
+    for (int x = 0; x < width; x++) {
+        int white = ink[4 * x + 3];
+        for (int c = 0; c < 3; c++) {
+            rgb[3 * x + c] = (uint8_t)(white - times(255 - ink[4 * x + c], white));
+        }
     }
-    strcpy(jpeg->path, path);
-    LS_TRY(read_file(jpeg, why, why_bytes));
+}
+
+static void read_rows(ls_jpeg *jpeg, uint8_t *pixels)
+{
     struct jpeg_decompress_struct *decoder = &jpeg->decoder;
-    jpeg_abort_decompress(decoder); /* the last file was opened but not decoded */
+    bool inks = decoder->out_color_space == JCS_CMYK;
+    while (decoder->output_scanline < decoder->output_height) {
+        uint8_t *to = pixels + (size_t)decoder->output_scanline * decoder->output_width * 3;
+        JSAMPROW row = inks ? jpeg->ink : to;
+        if (jpeg_read_scanlines(decoder, &row, 1) == 1 && inks) {
+            print_row(jpeg->ink, (int)decoder->output_width, to);
+        }
+    }
+}
+
+ls_status ls_jpeg_decode(ls_jpeg *jpeg, const uint8_t *file, size_t bytes, uint8_t **pixels,
+                         size_t *capacity, int *width, int *height, char *why, size_t why_bytes)
+{
+    struct jpeg_decompress_struct *decoder = &jpeg->decoder;
     guard_set(&jpeg->guard);
     if (setjmp(jpeg->guard.escape) != 0) {
         return give_up(jpeg, failure(jpeg), why, why_bytes);
     }
-    jpeg_mem_src(decoder, jpeg->file, (unsigned long)jpeg->file_bytes);
+    jpeg_mem_src(decoder, file, (unsigned long)bytes);
     jpeg_read_header(decoder, TRUE);
-    if (decoder->num_components != 1 && decoder->num_components != 3) {
-        return give_up(jpeg, "a CMYK image; convert it to RGB or grey", why, why_bytes);
-    }
     if (pixels_of(decoder) > PIXELS_MAX) {
         return give_up(jpeg, "more than 2^28 pixels", why, why_bytes);
     }
     if (jpeg_has_multiple_scans(decoder) && pixels_of(decoder) > SCANNED_WHOLE_MAX) {
         return give_up(jpeg, "more than 2^26 pixels in several scans", why, why_bytes);
     }
-    *width = (int)decoder->image_width;
-    *height = (int)decoder->image_height;
-    return LS_OK;
-}
-
-ls_status ls_jpeg_decode(ls_jpeg *jpeg, int reduction, const uint8_t **rgb, int *width, int *height,
-                         char *why, size_t why_bytes)
-{
-    struct jpeg_decompress_struct *decoder = &jpeg->decoder;
-    if (setjmp(jpeg->guard.escape) != 0) {
-        return give_up(jpeg, failure(jpeg), why, why_bytes);
-    }
-    decoder->scale_num = 1;
-    decoder->scale_denom = (unsigned)reduction;
-    decoder->out_color_space = JCS_RGB;
+    decoder->out_color_space = decoder->num_components == 4 ? JCS_CMYK : JCS_RGB;
     jpeg_start_decompress(decoder);
-    size_t row_bytes = (size_t)decoder->output_width * 3;
-    if (!reserve(&jpeg->pixels, &jpeg->pixel_capacity, row_bytes * decoder->output_height)) {
-        give_up(jpeg, "no memory for its pixels", why, why_bytes);
+    size_t row_pixels = decoder->output_width;
+    if (!reserve(pixels, capacity, 3 * row_pixels * decoder->output_height) ||
+        !reserve(&jpeg->ink, &jpeg->ink_bytes, 4 * row_pixels)) {
+        (void)give_up(jpeg, "no memory for its pixels", why, why_bytes);
         return LS_ERR_INFRA;
     }
-    while (decoder->output_scanline < decoder->output_height) {
-        JSAMPROW row = jpeg->pixels + decoder->output_scanline * row_bytes;
-        jpeg_read_scanlines(decoder, &row, 1);
-    }
+    read_rows(jpeg, *pixels);
     *width = (int)decoder->output_width;
     *height = (int)decoder->output_height;
     jpeg_finish_decompress(decoder);
-    *rgb = jpeg->pixels;
     return LS_OK;
 }
 
@@ -260,37 +239,6 @@ static bool encode(guard *guard, const uint8_t *rgb, int width, int height, int 
     jpeg_finish_compress(&encoder);
     jpeg_destroy_compress(&encoder);
     return true;
-}
-
-/* Searches the file's last bytes for the end marker; some writers append a few bytes after it. */
-static bool has_end_marker(const char *path)
-{
-    enum { TAIL_BYTES = 4096 };
-    uint8_t tail[TAIL_BYTES];
-    ls_file_source file;
-    if (ls_file_open(path, FILE_BYTES_MAX, &file) != LS_OK) {
-        return false;
-    }
-    int64_t from = file.bytes > TAIL_BYTES ? file.bytes - TAIL_BYTES : 0;
-    ssize_t count = pread(file.descriptor, tail, sizeof tail, from);
-    close(file.descriptor);
-    for (ssize_t i = count; i >= 2; i--) {
-        if (tail[i - 2] == 0xff && tail[i - 1] == 0xd9) {
-            return true;
-        }
-    }
-    return false;
-}
-
-ls_status ls_jpeg_check(ls_jpeg *jpeg, const char *path, char *why, size_t why_bytes)
-{
-    int width, height;
-    const uint8_t *rgb;
-    if (has_end_marker(path)) {
-        return LS_OK;
-    }
-    LS_TRY(ls_jpeg_open(jpeg, path, &width, &height, why, why_bytes));
-    return ls_jpeg_decode(jpeg, 8, &rgb, &width, &height, why, why_bytes);
 }
 
 ls_status ls_jpeg_write(const char *path, const uint8_t *rgb, int width, int height, int quality)

@@ -23,14 +23,9 @@ ls_status ls_sampler_epoch(const ls_sampler *sampler, int64_t epoch, int64_t *in
     if (sampler->shuffle) {
         order = malloc((size_t)sampler->count * sizeof *order);
         LS_TRY_MEMORY(order != NULL, "the order of %lld images", (long long)sampler->count);
-        ls_status status =
-            ls_rng_permutation(sampler->seed + LS_PLANT(set_epoch_forgotten, (uint64_t)epoch, 0) +
-                                   LS_PLANT(shuffle_by_rank, 0, (uint64_t)sampler->rank),
-                               sampler->count, order);
-        if (status != LS_OK) {
-            free(order);
-            return status;
-        }
+        ls_rng_permutation(sampler->seed + LS_PLANT(set_epoch_forgotten, (uint64_t)epoch, 0) +
+                               LS_PLANT(shuffle_by_rank, 0, (uint64_t)sampler->rank),
+                           sampler->count, order);
     }
     for (int64_t i = 0; i < length; i++) {
         int64_t position = sampler->rank + i * LS_PLANT(overlapping_shards, sampler->world, 1);

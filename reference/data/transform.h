@@ -1,20 +1,23 @@
-/* Training augmentation: random resized crop, flip, normalisation by torchvision's rules. As there,
- * a picture has 8 bits a channel until it is normalised, which a device may do. The random numbers
- * are our own, a pure function of seed, epoch and image. */
+/* Where a picture is cropped, and how its bytes become numbers, by torchvision's rules. As there, a
+ * picture has 8 bits a channel until it is normalised, which a device may do. */
 #ifndef LS_TRANSFORM_H
 #define LS_TRANSFORM_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "kernels/core/status.h"
+#include "resample.h"
 
 typedef struct ls_transform_crop {
     int top, left, height, width; /* in pixels of the full image */
     bool flip;                    /* mirror left and right, half of the images */
 } ls_transform_crop;
 
-/* RandomResizedCrop's rectangle, scale 0.08 to 1 and ratio 3/4 to 4/3, and a random flip. */
+/* ((seed * 1000003 + epoch) * 1000003 + index) mod 2^32. */
+uint32_t ls_transform_key(uint64_t seed, int64_t epoch, int64_t index);
+/* RandomResizedCrop's rectangle, scale 0.08 to 1 and ratio 3/4 to 4/3, then RandomHorizontalFlip's
+ * coin, bit for bit as torchvision draws them after torch.manual_seed(ls_transform_key(...)): a
+ * PyTorch data set whose __getitem__ begins with that line gives the same crops. */
 ls_transform_crop ls_transform_draw(uint64_t seed, int64_t epoch, int64_t index, int width,
                                     int height);
 /* One try of the rule: width and height for `area` and `ratio`, rounded half to even. False if the
@@ -24,6 +27,15 @@ bool ls_transform_rectangle(double area, double ratio, int width, int height, in
 /* The result after ten failed tries: the largest centred rectangle within the ratios. */
 ls_transform_crop ls_transform_fallback(int width, int height);
 
+typedef struct ls_transform_resize {
+    int width, height; /* of the whole picture after Resize */
+    int left, top;     /* of CenterCrop's square in it */
+} ls_transform_resize;
+
+/* Validation: Resize(`shorter`), which keeps the ratio of the sides, then CenterCrop(size).
+ * size <= shorter. */
+ls_transform_resize ls_transform_centre(int width, int height, int shorter, int size);
+
 /* ImageNet's mean and deviation of each channel, in units of the largest byte. */
 void ls_transform_statistics(float mean[3], float deviation[3]);
 /* Byte b of channel c becomes (b / 255 - mean[c]) / deviation[c], each operation rounded to f32, as
@@ -32,23 +44,11 @@ void ls_transform_statistics(float mean[3], float deviation[3]);
 void ls_transform_normalise(const uint8_t *byte, int64_t first, int64_t count, int64_t pixels,
                             float *out);
 
-typedef struct ls_transform_scratch { /* grows as needed; zero-initialise it */
-    float *rows;                      /* [rows of the image][3][size]: resampled horizontally */
-    float *sums;                      /* [size]: of an output row */
-    float *weights;                   /* of each output column, then of each output row */
-    int *first;                       /* [2 * size]: index of their first sample */
-    int64_t row_floats, weight_floats;
-    int size;
-} ls_transform_scratch;
-
-void ls_transform_release(ls_transform_scratch *scratch);
-
-/* Resamples the crop of an image to out[3][size][size]: bilinear, with the triangle widened by the
- * reduction (antialiased), as PIL does, but with f32 sums, rounded to a byte once, half up. rgb:
- * [height][width][3], possibly a reduced decoding of an image of full_width x full_height, whose
- * pixels are the crop's unit. */
-ls_status ls_transform_apply(ls_transform_scratch *scratch, const uint8_t *rgb, int width,
-                             int height, int full_width, int full_height,
+/* Resamples a crop of rgb [..][row_pixels][3] to out[3][size][size]. */
+ls_status ls_transform_apply(ls_resample_scratch *scratch, const uint8_t *rgb, int row_pixels,
                              const ls_transform_crop *crop, int size, uint8_t *out);
+/* The same for validation: rgb [height][width][3], resized and cropped as ls_transform_centre. */
+ls_status ls_transform_apply_centre(ls_resample_scratch *scratch, const uint8_t *rgb, int width,
+                                    int height, int shorter, int size, uint8_t *out);
 
 #endif

@@ -9,10 +9,10 @@ folder=${1:?usage: suite/make/gpu_deps.sh DIR}
 mkdir -p "$folder"
 folder=$(cd "$folder" && pwd)
 cd "$(mktemp -d)"
-wanted='libcjson-dev libcjson1 libjpeg-dev check'
+wanted='libcjson-dev libcjson1 libjpeg-dev libpng-dev check'
 # Package names of the machine's release: names differ, and missing packages are skipped by name.
 for name in libjpeg62-turbo-dev libjpeg62-turbo libjpeg-turbo8-dev libjpeg-turbo8 libsubunit-dev libsubunit0 \
-    libdnnl-dev libdnnl2 libdnnl3 libdnnl3.6 libgloo-dev libgloo0; do
+    libdnnl-dev libdnnl2 libdnnl3 libdnnl3.6 libgloo-dev libgloo0 libpng16-16 libpng16-16t64 zlib1g-dev zlib1g; do
     wanted="$wanted $name"
 done
 for name in $wanted; do

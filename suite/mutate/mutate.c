@@ -630,8 +630,9 @@ static void print(const mutate *m, const result *r, int number)
 static ls_status try_mutants(mutate *m)
 {
     int64_t *order = ls_list_make((size_t)m->places, sizeof *order);
-    ls_status status = ls_rng_permutation(m->seed, m->places, order);
+    ls_status status = LS_OK;
     int tried = 0;
+    ls_rng_permutation(m->seed, m->places, order);
     for (int draw = m->share;
          draw < m->places && tried < m->wanted && status == LS_OK && !m->stopped;
          draw += m->shares) {

@@ -14,9 +14,10 @@
 #include "reference/data/jpeg.h"
 #include "reference/data/loader.h"
 #include "reference/data/make.h"
+#include "reference/data/picture.h"
 #include "reference/data/transform.h"
 
-enum { PER_CLASS = 3, IMAGES = LS_MAKE_CLASSES * PER_CLASS };
+enum { PER_CLASS = 3, IMAGES = LS_MAKE_CLASSES * PER_CLASS, LARGE = 8 };
 
 /* ---- a folder for one row -------------------------------------------------------------------- */
 
@@ -133,6 +134,35 @@ static const char grey[] =
     "\x00\x00\x00\x06\xff\xc4\x00\x14\x10\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
     "\x00\x00\x00\x00\x00\x00\xff\xda\x00\x08\x01\x01\x00\x00\x3f\x00\x18\xff\xd9";
 
+/* 8 x 8 pixels of the same red, green and blue in a palette, and of inks, which Pillow turns into
+ * 190, 110, 49; both written by Pillow 13. */
+static const char palette[] =
+    "\x89\x50\x4e\x47\x0d\x0a\x1a\x0a\x00\x00\x00\x0d\x49\x48\x44\x52\x00\x00\x00\x08"
+    "\x00\x00\x00\x08\x01\x03\x00\x00\x00\xfe\xc1\x2c\xc8\x00\x00\x00\x03\x50\x4c\x54"
+    "\x45\xc8\x6e\x1e\x39\xb7\x81\x68\x00\x00\x00\x0b\x49\x44\x41\x54\x78\x9c\x63\x60"
+    "\x40\x05\x00\x00\x10\x00\x01\x39\xbd\x8f\x65\x00\x00\x00\x00\x49\x45\x4e\x44\xae"
+    "\x42\x60\x82";
+
+static const char inks[] =
+    "\xff\xd8\xff\xee\x00\x0e\x41\x64\x6f\x62\x65\x00\x64\x00\x00\x00\x00\x00\xff\xdb"
+    "\x00\x43\x00\x08\x06\x06\x07\x06\x05\x08\x07\x07\x07\x09\x09\x08\x0a\x0c\x14\x0d"
+    "\x0c\x0b\x0b\x0c\x19\x12\x13\x0f\x14\x1d\x1a\x1f\x1e\x1d\x1a\x1c\x1c\x20\x24\x2e"
+    "\x27\x20\x22\x2c\x23\x1c\x1c\x28\x37\x29\x2c\x30\x31\x34\x34\x34\x1f\x27\x39\x3d"
+    "\x38\x32\x3c\x2e\x33\x34\x32\xff\xc0\x00\x14\x08\x00\x08\x00\x08\x04\x43\x11\x00"
+    "\x4d\x11\x00\x59\x11\x00\x4b\x11\x00\xff\xc4\x00\x1f\x00\x00\x01\x05\x01\x01\x01"
+    "\x01\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x01\x02\x03\x04\x05\x06\x07\x08\x09"
+    "\x0a\x0b\xff\xc4\x00\xb5\x10\x00\x02\x01\x03\x03\x02\x04\x03\x05\x05\x04\x04\x00"
+    "\x00\x01\x7d\x01\x02\x03\x00\x04\x11\x05\x12\x21\x31\x41\x06\x13\x51\x61\x07\x22"
+    "\x71\x14\x32\x81\x91\xa1\x08\x23\x42\xb1\xc1\x15\x52\xd1\xf0\x24\x33\x62\x72\x82"
+    "\x09\x0a\x16\x17\x18\x19\x1a\x25\x26\x27\x28\x29\x2a\x34\x35\x36\x37\x38\x39\x3a"
+    "\x43\x44\x45\x46\x47\x48\x49\x4a\x53\x54\x55\x56\x57\x58\x59\x5a\x63\x64\x65\x66"
+    "\x67\x68\x69\x6a\x73\x74\x75\x76\x77\x78\x79\x7a\x83\x84\x85\x86\x87\x88\x89\x8a"
+    "\x92\x93\x94\x95\x96\x97\x98\x99\x9a\xa2\xa3\xa4\xa5\xa6\xa7\xa8\xa9\xaa\xb2\xb3"
+    "\xb4\xb5\xb6\xb7\xb8\xb9\xba\xc2\xc3\xc4\xc5\xc6\xc7\xc8\xc9\xca\xd2\xd3\xd4\xd5"
+    "\xd6\xd7\xd8\xd9\xda\xe1\xe2\xe3\xe4\xe5\xe6\xe7\xe8\xe9\xea\xf1\xf2\xf3\xf4\xf5"
+    "\xf6\xf7\xf8\xf9\xfa\xff\xda\x00\x0e\x04\x43\x00\x4d\x00\x59\x00\x4b\x00\x00\x3f"
+    "\x00\xf5\x7a\x65\x79\xb5\x7b\x0d\x7f\xff\xd9";
+
 static const ls_tol shade =
     LS_TOL(3, "of 255: Y, Cb and Cr in 8 bits, their means quantised by a quarter of a level, and "
               "back are within 2; the channels are 80 apart");
@@ -187,16 +217,15 @@ static void judge_colours(const ls_case *row, const ls_record *job, ls_verdict *
 
 /* ---- whole pictures -------------------------------------------------------------------------- */
 
-/* The pictures are less than twice as wide and high as what the network gets, so that a half of
- * them would hold less than that: they are decoded whole, and give the bits that their pixels give.
- */
+/* Images have the bits that the pixels of the whole file give, also where the file is eight times as
+ * wide as what the network gets: a decoder could give a half or an eighth of it sooner. */
 static void judge_whole(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     char root[64], tree[96], why[1600];
     ls_dataset_files folder = {0};
     ls_loader *loader = NULL;
-    ls_jpeg *jpeg = NULL;
-    ls_transform_scratch scratch = {0};
+    ls_picture *picture = NULL;
+    ls_resample_scratch scratch = {0};
     int64_t *order = NULL;
     (void)row;
     (void)job;
@@ -206,8 +235,8 @@ static void judge_whole(const ls_case *row, const ls_record *job, ls_verdict *ou
     ls_text_put(tree, sizeof tree, "%s/tree", root);
     ls_loader_options options = ls_data_loader_options(tree);
     options.batch_size = 1;
-    if (ls_make_folder(tree, PER_CLASS, LS_DATA_SIZE, 1) != LS_OK ||
-        ls_jpeg_create(&jpeg) != LS_OK) {
+    if (ls_make_folder(tree, PER_CLASS, LARGE * LS_DATA_SIZE, 1) != LS_OK ||
+        ls_picture_create(&picture) != LS_OK) {
         ls_verdict_set(out, LS_INFRA, "cannot write %s", tree);
     } else if (ls_dataset_files_scan(tree, &folder) != LS_OK ||
                ls_loader_open(&options, &loader) != LS_OK) {
@@ -221,16 +250,14 @@ static void judge_whole(const ls_case *row, const ls_record *job, ls_verdict *ou
         int width, height;
         const uint8_t *rgb;
         const char *path = folder.path[order[i]];
-        if (ls_jpeg_open(jpeg, path, &width, &height, why, sizeof why) != LS_OK ||
-            ls_jpeg_decode(jpeg, 1, &rgb, &width, &height, why, sizeof why) != LS_OK) {
+        if (ls_picture_read(picture, path, &rgb, &width, &height, why, sizeof why) != LS_OK) {
             ls_verdict_fail(out, "%s", why);
             break;
         }
-        LS_ASSERT(width < 2 * LS_DATA_SIZE && height < 2 * LS_DATA_SIZE);
+        LS_ASSERT(width >= LARGE * LS_DATA_SIZE && height >= LARGE * LS_DATA_SIZE);
         ls_transform_crop crop = ls_transform_draw(options.seed, 0, order[i], width, height);
         if (ls_loader_next(loader, &batch) != LS_OK ||
-            ls_transform_apply(&scratch, rgb, width, height, width, height, &crop, LS_DATA_SIZE,
-                               bytes) != LS_OK) {
+            ls_transform_apply(&scratch, rgb, width, &crop, LS_DATA_SIZE, bytes) != LS_OK) {
             ls_verdict_fail(out, "image %d fails", i);
             break;
         }
@@ -244,8 +271,8 @@ static void judge_whole(const ls_case *row, const ls_record *job, ls_verdict *ou
     }
     ls_verdict_pass(out, "%d images have the bits of whole ones", (int)IMAGES);
     ls_loader_close(loader);
-    ls_jpeg_destroy(jpeg);
-    ls_transform_release(&scratch);
+    ls_picture_destroy(picture);
+    ls_resample_release(&scratch);
     ls_dataset_files_free(&folder);
     free(order);
     ls_path_remove_tree(root);
@@ -256,6 +283,10 @@ static const ls_row rows[] = {
      &(const struct picture){orange, sizeof orange - 1, {200, 110, 30}}},
     {"data.grey", "I12", judge_colours, NULL,
      &(const struct picture){grey, sizeof grey - 1, {77, 77, 77}}},
+    {"data.png", "I12", judge_colours, NULL,
+     &(const struct picture){palette, sizeof palette - 1, {200, 110, 30}}},
+    {"data.cmyk", "I12", judge_colours, NULL,
+     &(const struct picture){inks, sizeof inks - 1, {190, 110, 49}}},
     {"data.resample.unreduced", "I13", judge_whole},
 };
 

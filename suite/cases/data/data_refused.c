@@ -24,7 +24,7 @@ static const struct refusal {
     {"cut-tail", TREE "truncate -s -60 $D/circle/00002.jpg" GO, "{self}/data", "circle/00002.jpg"},
     {"empty-file", TREE ": > $D/ring/00001.jpg" GO, "{self}/data", "ring/00001.jpg"},
     {"no-jpeg", TREE "echo hello > $D/ring/00002.jpg" GO, "{self}/data", "ring/00002.jpg"},
-    {"png", TREE "cp $D/ring/00001.jpg $D/ring/x.png" GO, "{self}/data", "ring/x.png"},
+    {"no-picture", TREE "echo hello > $D/ring/x.webp" GO, "{self}/data", "ring/x.webp"},
     {"empty-class", TREE "rm $D/ring/*" GO, "{self}/data", "ring"},
     {"too-many-classes", TREE "cp -r $D/ring $D/another" GO, "{self}/data", "11"},
     {"too-few-classes", TREE "rm -r $D/ring" GO, "{self}/data", "9"},
@@ -118,7 +118,7 @@ static void judge_inside(const ls_case *row, const ls_record *job, ls_verdict *o
 static const ls_row rows[] = {
     {"data.refuse.first.workers[0|3]", "I16", judge_first,
      "resnet8 O0 b0.05 batch=16 data={self}/data shell --workers=$1",
-     .script = TREE "for F in $D/*/*.jpg; do printf 'hello\\377\\331' > $F; done" GO,
+     .script = TREE "for F in $D/*/*.jpg; do printf '\\377\\330\\377hello\\377\\331' > $F; done" GO,
      .judges_outcome = true},
 };
 

@@ -8,7 +8,7 @@
 
 #include "harness/store/gate.h"
 #include "harness/store/store_server.h"
-#include "reference/data/jpeg.h"
+#include "reference/data/picture.h"
 #include "reference/train/trainer.h"
 
 enum {
@@ -33,7 +33,7 @@ typedef struct fuzz {
     /* what one reader keeps from input to input */
     ls_store_server *server;
     unsigned char key[LS_SHA256_BYTES]; /* of the server's job */
-    ls_jpeg *jpeg;
+    ls_picture *picture;
     ls_trainer *trainer;
     int job, rank; /* whose dump is mutated */
 } fuzz;

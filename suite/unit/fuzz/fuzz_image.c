@@ -8,6 +8,7 @@
 #include <jpeglib.h>
 
 #include "kernels/core/log.h"
+#include "reference/data/jpeg.h"
 
 enum { SIDE = 48, SCANS_END = 2 };
 
@@ -52,7 +53,7 @@ static void seed_jpeg(fuzz *f)
     add_progressive(f, SIDE, false);
     add_progressive(f, 8 * SIDE, false);
     add_progressive(f, SIDE, true);
-    LS_ASSERT(ls_jpeg_create(&f->jpeg) == LS_OK);
+    LS_ASSERT(ls_picture_create(&f->picture) == LS_OK);
 }
 
 /* Half of the inputs get, before their end, one of their scans again and again: cheap to send, slow
@@ -103,10 +104,8 @@ static void read_jpeg(fuzz *f, const bytes *b)
     volatile unsigned sum = 0;
     fuzz_put_file(f, "file", b->at, b->count);
     fuzz_path(f, "file", path);
-    (void)ls_jpeg_check(f->jpeg, path, why, sizeof why);
-    if (ls_jpeg_open(f->jpeg, path, &width, &height, why, sizeof why) == LS_OK &&
-        ls_jpeg_decode(f->jpeg, 1 << fuzz_below(f, 4), &rgb, &width, &height, why, sizeof why) ==
-            LS_OK) {
+    (void)ls_picture_check(f->picture, path, why, sizeof why);
+    if (ls_picture_read(f->picture, path, &rgb, &width, &height, why, sizeof why) == LS_OK) {
         for (int64_t i = 0; i < (int64_t)width * height * 3; i++) {
             sum += rgb[i];
         }
@@ -115,7 +114,7 @@ static void read_jpeg(fuzz *f, const bytes *b)
 
 static void end_jpeg(fuzz *f)
 {
-    ls_jpeg_destroy(f->jpeg);
+    ls_picture_destroy(f->picture);
 }
 
 const reader fuzz_image_readers[] = {

@@ -174,23 +174,22 @@ START_TEST(permutations)
     static const int64_t seed0[10] = {4, 1, 7, 5, 3, 9, 0, 8, 6, 2};
     static const int64_t seed1[10] = {5, 6, 1, 2, 0, 8, 9, 3, 7, 4};
     int64_t order[1000];
-    ck_assert_int_eq(ls_rng_permutation(0, 10, order), LS_OK);
+    ls_rng_permutation(0, 10, order);
     ck_assert_mem_eq(order, seed0, sizeof seed0);
-    ck_assert_int_eq(ls_rng_permutation(1, 10, order), LS_OK);
+    ls_rng_permutation(1, 10, order);
     ck_assert_mem_eq(order, seed1, sizeof seed1);
     /* only the low 32 bits of a seed count */
-    ck_assert_int_eq(ls_rng_permutation(UINT64_C(1) << 32 | 1, 10, order), LS_OK);
+    ls_rng_permutation(UINT64_C(1) << 32 | 1, 10, order);
     ck_assert_mem_eq(order, seed1, sizeof seed1);
     bool seen[1000] = {false};
-    ck_assert_int_eq(ls_rng_permutation(42, 1000, order),
-                     LS_OK); /* draws twice through the state */
+    ls_rng_permutation(42, 1000, order); /* draws twice through the state */
     for (int i = 0; i < 1000; i++) {
         ck_assert(order[i] >= 0 && order[i] < 1000);
         ck_assert(!seen[order[i]]);
         seen[order[i]] = true;
     }
-    ck_assert_int_eq(ls_rng_permutation(0, 0, order), LS_OK);
-    ck_assert_int_eq(ls_rng_permutation(0, 1, order), LS_OK);
+    ls_rng_permutation(0, 0, order);
+    ls_rng_permutation(0, 1, order);
     ck_assert_int_eq(order[0], 0);
 }
 END_TEST

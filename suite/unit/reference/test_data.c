@@ -1,6 +1,5 @@
 /* Augmentation, synthetic images, folders and the pictures made for them. */
 #include <check.h>
-#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -72,47 +71,20 @@ START_TEST(crop_draws)
 }
 END_TEST
 
-/* The rule of ls_transform_draw with the words of Philox, one try after the other: images in which
- * the first try fits, images in which a later one does, and images that end in the fallback. */
-START_TEST(crops_follow_the_rule)
+/* All 3,000 draws of a script: FNV-1a of the five 32-bit numbers top, left, height, width and flip of
+ * each, as torchvision 0.29 with torch 2.15 gives them (case data.crop.torch). */
+START_TEST(crops_are_those_of_torchvision)
 {
-    static const int sides[][2] = {{500, 375}, {300, 700}, {640, 260}, {64, 64}, {10, 1000}};
-    int later = 0, fallbacks = 0;
-    for (int i = 0; i < 5 * 400; i++) {
-        int width = sides[i % 5][0], height = sides[i % 5][1], try = 0, w = 0, h = 0;
-        int64_t epoch = i / 5 % 3;
-        uint64_t key[2];
-        static const char *const stream[2] = {"crop", "flip"};
-        for (int k = 0; k < 2; k++) {
-            key[k] = ls_digest_update(ls_rng_stream(stream[k]), &epoch, sizeof epoch);
-        }
-        ls_transform_crop have = ls_transform_draw(11, epoch, i, width, height), want = {0};
-        bool found = false;
-        for (; try < 10 && !found; try++) {
-            ls_rng_block block = ls_rng_philox(11, key[0] + (uint64_t)try, (uint64_t)i);
-            double share = 0.08 + 0.92 * (block.word[0] >> 8) / 16777216.0;
-            double ratio = 0.75 * pow(16.0 / 9.0, (block.word[1] >> 8) / 16777216.0);
-            w = (int)rint(sqrt(width * (double)height * share * ratio));
-            h = (int)rint(sqrt(width * (double)height * share / ratio));
-            found = w >= 1 && h >= 1 && w <= width && h <= height;
-            want.top = (int)(((uint64_t)block.word[2] * (uint64_t)(height - h + 1)) >> 32);
-            want.left = (int)(((uint64_t)block.word[3] * (uint64_t)(width - w + 1)) >> 32);
-        }
-        if (!found) {
-            ls_transform_crop centre = ls_transform_fallback(width, height);
-            want = centre;
-            w = centre.width;
-            h = centre.height;
-        }
-        later += found && try > 1;
-        fallbacks += !found;
-        ck_assert_msg(
-            have.top == want.top && have.left == want.left && have.width == w && have.height == h,
-            "image %d of %dx%d: %dx%d at %d, %d, wanted %dx%d at %d, %d", i, width, height,
-            have.width, have.height, have.left, have.top, w, h, want.left, want.top);
-        ck_assert_int_eq(have.flip, ls_rng_uniform(11, key[1], (uint64_t)i) < 0.5f);
+    static const int sides[][2] = {{500, 375}, {300, 700},  {640, 260},
+                                   {64, 64},   {10, 1000}, {2048, 1365}};
+    uint64_t digest = LS_DIGEST_START;
+    for (int n = 0; n < 3000; n++) {
+        ls_transform_crop crop = ls_transform_draw((uint64_t)(n % 7), n / 500, 13 * (int64_t)n,
+                                                   sides[n % 6][0], sides[n % 6][1]);
+        int32_t numbers[5] = {crop.top, crop.left, crop.height, crop.width, crop.flip};
+        digest = ls_digest_update(digest, numbers, sizeof numbers);
     }
-    ck_assert(later > 100 && fallbacks > 300);
+    ck_assert_uint_eq(digest, UINT64_C(0xb756e9447b525653));
 }
 END_TEST
 
@@ -157,18 +129,11 @@ START_TEST(channels_by_place)
 }
 END_TEST
 
-/* A result is rounded to a byte. Before that, two passes of a few roundings of values up to 255,
- * and weights that sum to 1 within 3 ulp: 32 ulp of 255 are generous, and 1000 times below one
- * level. */
-#define RESAMPLE_LIMIT (0.5 + 32 * 255 * FLT_EPSILON)
-
-static void apply(const uint8_t *rgb, int width, int height, ls_transform_crop crop, int size,
-                  uint8_t *out)
+static void apply(const uint8_t *rgb, int width, ls_transform_crop crop, int size, uint8_t *out)
 {
-    ls_transform_scratch scratch = {0};
-    ck_assert_int_eq(
-        ls_transform_apply(&scratch, rgb, width, height, width, height, &crop, size, out), LS_OK);
-    ls_transform_release(&scratch);
+    ls_resample_scratch scratch = {0};
+    ck_assert_int_eq(ls_transform_apply(&scratch, rgb, width, &crop, size, out), LS_OK);
+    ls_resample_release(&scratch);
 }
 
 START_TEST(resampling)
@@ -182,7 +147,7 @@ START_TEST(resampling)
     /* same size: the pixels themselves, flipped or not */
     for (int flip = 0; flip < 2; flip++) {
         ls_transform_crop crop = {.top = 3, .left = 5, .height = S, .width = S, .flip = flip != 0};
-        apply(rgb, W, H, crop, S, out);
+        apply(rgb, W, crop, S, out);
         for (int c = 0; c < 3; c++) {
             for (int y = 0; y < S; y++) {
                 for (int x = 0; x < S; x++) {
@@ -191,23 +156,6 @@ START_TEST(resampling)
                                      rgb[((3 + y) * W + 5 + from) * 3 + c]);
                 }
             }
-        }
-    }
-    /* half the size of an 8x8 crop, inner pixels: the triangle over 4 samples, 1 3 3 1 over 8 */
-    ls_transform_crop crop = {.top = 1, .left = 2, .height = 8, .width = 8};
-    apply(rgb, W, H, crop, S, out);
-    static const float weight[4] = {0.125f, 0.375f, 0.375f, 0.125f};
-    for (int y = 1; y < S - 1; y++) {
-        for (int x = 1; x < S - 1; x++) {
-            float sum = 0;
-            for (int v = 0; v < 4; v++) {
-                for (int u = 0; u < 4; u++) {
-                    int row = 1 + 2 * y - 1 + v, column = 2 + 2 * x - 1 + u;
-                    sum += weight[v] * weight[u] * (float)rgb[(row * W + column) * 3 + 1];
-                }
-            }
-            /* a multiple of 1/64, so f32 is exact: halves are rounded up */
-            ck_assert_int_eq(out[(S + y) * S + x], (int)floorf(sum + 0.5f));
         }
     }
     /* a flat image stays flat at any scale, and nothing outside the crop is read */
@@ -219,7 +167,7 @@ START_TEST(resampling)
         for (int y = 0; y < side; y++) {
             memset(framed + y * W * 3, level, (size_t)side * 3);
         }
-        apply(framed, W, H, (ls_transform_crop){.height = side, .width = side}, size, out);
+        apply(framed, W, (ls_transform_crop){.height = side, .width = side}, size, out);
         for (int i = 0; i < 3 * size * size; i++) {
             ck_assert_int_eq(out[i], level);
         }
@@ -227,91 +175,87 @@ START_TEST(resampling)
 }
 END_TEST
 
-/* One output value in FP64: the triangle over all samples of the crop. */
-static double filtered(const uint8_t *rgb, int width, int height, const double start[2],
-                       const double extent[2], int size, int channel, const int at[2])
-{
-    double sum = 0, weights = 0;
-    int low[2], high[2], length[2] = {width, height};
-    for (int side = 0; side < 2; side++) {
-        low[side] = (int)floor(start[side] + 1e-6);
-        low[side] = low[side] > length[side] - 1 ? length[side] - 1 : low[side];
-        high[side] = (int)ceil(start[side] + extent[side] - 1e-6);
-        high[side] = high[side] > length[side] ? length[side] : high[side];
-        high[side] = high[side] <= low[side] ? low[side] + 1 : high[side];
-    }
-    for (int y = low[1]; y < high[1]; y++) {
-        for (int x = low[0]; x < high[0]; x++) {
-            double weight = 1;
-            for (int side = 0; side < 2; side++) {
-                double step = extent[side] / size, support = fmax(step, 1);
-                double centre = start[side] + (at[side] + 0.5) * step;
-                weight *= fmax(0, 1 - fabs((side == 0 ? x : y) + 0.5 - centre) / support);
-            }
-            weights += weight;
-            sum += weight * rgb[(y * width + x) * 3 + channel];
-        }
-    }
-    return sum / weights;
-}
+/* FNV-1a of [3][height][width] of what Pillow 13 gives: crop, then resize with BILINEAR. */
+static const struct resized {
+    int width, height, crop[4], to_width, to_height; /* crop: left, top, width, height */
+    uint64_t digest;
+} resized[] = {
+    {23, 17, {2, 3, 13, 9}, 1, 1, UINT64_C(0x719c1c1b05d642d7)},
+    {23, 17, {0, 0, 23, 17}, 5, 5, UINT64_C(0x684d1c1559e222b9)},
+    {40, 33, {7, 5, 6, 11}, 16, 16, UINT64_C(0xf6a7d0368e7c9009)},
+    {64, 48, {0, 0, 64, 48}, 64, 48, UINT64_C(0xffd44c6ba5f2c44a)},
+    {300, 200, {10, 20, 250, 100}, 224, 224, UINT64_C(0x14aea40d4130f119)},
+    {500, 375, {80, 17, 343, 294}, 224, 224, UINT64_C(0x63ed640cdc12a254)},
+    {37, 53, {0, 0, 37, 53}, 256, 366, UINT64_C(0x12e43bd505129f88)},
+    {1000, 700, {0, 0, 1000, 700}, 32, 32, UINT64_C(0x84baaf4da0fd2ba6)},
+    {9, 9, {8, 8, 1, 1}, 31, 31, UINT64_C(0x3bdf0db61bbbbc2d)},
+};
 
-/* Crops of whole and of reduced decodings, enlarged and reduced, with one scratch for all. */
-START_TEST(resampling_is_the_triangle_filter)
+/* One scratch for all; windows of a result are parts of it. */
+START_TEST(resampling_is_that_of_pillow)
 {
-    enum { W = 23, H = 17, MOST = 31 };
+    ls_resample_scratch scratch = {0};
+    for (size_t r = 0; r < sizeof resized / sizeof resized[0]; r++) {
+        const struct resized *row = &resized[r];
+        int w = row->width, h = row->height, tw = row->to_width, th = row->to_height;
+        uint8_t *rgb = malloc(3 * (size_t)(w * h)), *out = malloc(3 * (size_t)(tw * th));
+        uint8_t *part = malloc(3 * (size_t)(tw * th));
+        ck_assert(rgb != NULL && out != NULL && part != NULL);
+        for (int i = 0; i < 3 * w * h; i++) {
+            int64_t c = i % 3, x = i / 3 % w, y = i / 3 / w;
+            rgb[i] = (uint8_t)(x * x * 7 + y * y * 13 + x * y * (3 + c) * 5 + c * 91 +
+                               (x * 31 + y * 17 + c * 7) % 23 * 11);
+        }
+        ls_resample_job job = {.rgb = rgb,
+                               .row_pixels = w,
+                               .left = row->crop[0],
+                               .top = row->crop[1],
+                               .width = row->crop[2],
+                               .height = row->crop[3],
+                               .to_width = tw,
+                               .to_height = th,
+                               .window_width = tw,
+                               .window_height = th};
+        ck_assert_int_eq(ls_resample(&scratch, &job, out), LS_OK);
+        uint64_t digest = ls_digest_update(LS_DIGEST_START, out, 3 * (size_t)(tw * th));
+        ck_assert_msg(digest == row->digest, "row %zu", r);
+        job.window_left = tw / 3;
+        job.window_top = th / 4;
+        job.window_width = tw - tw / 3;
+        job.window_height = th - th / 4 - th / 5;
+        job.flip = true;
+        ck_assert_int_eq(ls_resample(&scratch, &job, part), LS_OK);
+        for (int i = 0; i < 3 * job.window_width * job.window_height; i++) {
+            int x = i % job.window_width, y = i / job.window_width % job.window_height;
+            int c = i / job.window_width / job.window_height;
+            ck_assert_int_eq(part[i], out[(c * th + y + job.window_top) * tw + tw - 1 - x]);
+        }
+        free(rgb);
+        free(out);
+        free(part);
+    }
+    ls_resample_release(&scratch);
+    ck_assert(scratch.rows == NULL && scratch.sides == 0);
+}
+END_TEST
+
+/* Rows of torchvision: the size after Resize, and the corner of CenterCrop. */
+START_TEST(centres)
+{
     static const struct {
-        int full_width, full_height, size;
-        ls_transform_crop crop;
+        int width, height, shorter, size;
+        ls_transform_resize to;
     } rows[] = {
-        {W, H, 1, {.top = 3, .left = 2, .height = 9, .width = 13}},
-        {W, H, 5, {.top = 0, .left = 0, .height = H, .width = W}},
-        {W, H, 16, {.top = 5, .left = 7, .height = 11, .width = 6, .flip = true}},
-        {W, H, 31, {.top = 16, .left = 22, .height = 1, .width = 1}},
-        {2 * W, 2 * H, 7, {.top = 3, .left = 5, .height = 27, .width = 37}},
-        {2 * W - 1, 2 * H - 1, 9, {.top = 1, .left = 2, .height = 32, .width = 43, .flip = true}},
-        {4 * W - 3, 4 * H - 2, 12, {.top = 63, .left = 88, .height = 3, .width = 1}},
-        {8 * W - 7, 8 * H - 5, 4, {.top = 40, .left = 33, .height = 71, .width = 130}},
-        {8 * W - 7, 8 * H - 5, 6, {.top = 130, .left = 176, .height = 1, .width = 1}},
-        {W, H, 20, {.top = 0, .left = 0, .height = H, .width = W}},
-        {W, H, 8, {.top = 1, .left = 4, .height = 16, .width = 16}},
+        {500, 375, 256, 224, {341, 256, 58, 16}}, {375, 500, 256, 224, {256, 341, 16, 58}},
+        {256, 256, 256, 224, {256, 256, 16, 16}}, {1000, 3, 8, 8, {2666, 8, 1329, 0}},
+        {33, 32, 37, 32, {38, 37, 3, 2}},         {40, 33, 9, 8, {10, 9, 1, 0}},
     };
-    uint8_t rgb[W * H * 3];
-    uint8_t out[3 * MOST * MOST];
-    ls_transform_scratch scratch = {0};
-    int64_t most[3] = {0};
-    for (int i = 0; i < W * H * 3; i++) {
-        rgb[i] = (uint8_t)ls_rng_below(3, 4, (uint64_t)i, 256);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        ls_transform_resize to =
+            ls_transform_centre(rows[i].width, rows[i].height, rows[i].shorter, rows[i].size);
+        ck_assert_msg(memcmp(&to, &rows[i].to, sizeof to) == 0, "row %zu: %dx%d at %d,%d", i,
+                      to.width, to.height, to.left, to.top);
     }
-    for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
-        const ls_transform_crop *crop = &rows[r].crop;
-        int size = rows[r].size;
-        double scale[2] = {(double)W / rows[r].full_width, (double)H / rows[r].full_height};
-        double start[2] = {crop->left * scale[0], crop->top * scale[1]};
-        double extent[2] = {crop->width * scale[0], crop->height * scale[1]};
-        ck_assert_int_eq(ls_transform_apply(&scratch, rgb, W, H, rows[r].full_width,
-                                            rows[r].full_height, crop, size, out),
-                         LS_OK);
-        int64_t weights = 0;
-        for (int side = 0; side < 2; side++) { /* no more weights than samples of the crop */
-            int samples = (int)ceil(start[side] + extent[side] - 1e-6) - (int)(start[side] + 1e-6);
-            int taps = 2 * (int)ceil(fmax(extent[side] / size, 1)) + 1;
-            weights += (int64_t)size * (taps < samples ? taps : samples);
-        }
-        most[0] = size > most[0] ? size : most[0];
-        most[1] = H * 3 * size > most[1] ? H * 3 * size : most[1];
-        most[2] = weights > most[2] ? weights : most[2];
-        ck_assert_int_eq(scratch.size, most[0]);
-        ck_assert_int_eq(scratch.row_floats, most[1]);
-        ck_assert_int_eq(scratch.weight_floats, most[2]);
-        for (int i = 0; i < 3 * size * size; i++) {
-            int x = i % size, at[2] = {crop->flip ? size - 1 - x : x, i / size % size};
-            double want = filtered(rgb, W, H, start, extent, size, i / (size * size), at);
-            ck_assert_msg(fabs((double)out[i] - want) <= RESAMPLE_LIMIT,
-                          "row %zu, element %d: %d, wanted %.7f", r, i, out[i], want);
-        }
-    }
-    ls_transform_release(&scratch);
-    ck_assert(scratch.rows == NULL && scratch.weights == NULL && scratch.size == 0);
 }
 END_TEST
 
@@ -706,11 +650,12 @@ int main(void)
     tcase_set_timeout(tests, 60);
     tcase_add_test(tests, crop_rounding);
     tcase_add_test(tests, crop_draws);
-    tcase_add_test(tests, crops_follow_the_rule);
+    tcase_add_test(tests, crops_are_those_of_torchvision);
     tcase_add_test(tests, normalisation);
     tcase_add_test(tests, channels_by_place);
     tcase_add_test(tests, resampling);
-    tcase_add_test(tests, resampling_is_the_triangle_filter);
+    tcase_add_test(tests, resampling_is_that_of_pillow);
+    tcase_add_test(tests, centres);
     tcase_add_test(tests, synthetic_is_pure);
     tcase_add_test(tests, synthetic_is_its_formula);
     tcase_add_test(tests, synthetic_is_learnable);

@@ -19,7 +19,7 @@
 #include "kernels/core/json.h"
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
-#include "reference/data/jpeg.h"
+#include "reference/data/picture.h"
 #include "reference/files/safetensors.h"
 #include "reference/oracle/dumpfile.h"
 #include "suite/unit/run_suite.h"
@@ -100,12 +100,12 @@ START_TEST(every_reader_takes_regular_files_only)
     ck_assert_int_eq(ls_safetensors_open(path, &tensors), LS_ERR_USAGE);
     ls_dumpfile *dump = NULL;
     ck_assert_int_eq(ls_dumpfile_open(path, &dump), LS_ERR_USAGE);
-    ls_jpeg *jpeg = NULL;
+    ls_picture *picture = NULL;
     char why[1400];
-    ck_assert_int_eq(ls_jpeg_create(&jpeg), LS_OK);
-    ck_assert_int_eq(ls_jpeg_check(jpeg, path, why, sizeof why), LS_ERR_USAGE);
+    ck_assert_int_eq(ls_picture_create(&picture), LS_OK);
+    ck_assert_int_eq(ls_picture_check(picture, path, why, sizeof why), LS_ERR_USAGE);
     ck_assert_msg(strstr(why, kinds[_i].reason) != NULL, "%s", why);
-    ls_jpeg_destroy(jpeg);
+    ls_picture_destroy(picture);
     ls_record record;
     ck_assert_int_eq(ls_record_read(folder, LS_RECORD_STRICT, &record), LS_OK);
     ck_assert_msg(strstr(record.broken, kinds[_i].reason) != NULL, "%s", record.broken);
