@@ -18,6 +18,7 @@ ls_status ls_plan_bind(ls_plan *plan, const ls_plan_binding *binding);
 ls_status ls_plan_params_changed(ls_plan *plan, ls_stream *stream);
 ls_status ls_plan_forward(ls_plan *plan, ls_stream *stream, const float *input,
                           const int64_t *target);
+void ls_plan_evaluate(ls_plan *plan, bool evaluate);
 ls_status ls_plan_backward(ls_plan *plan, ls_stream *stream, float factor, ls_grad_ready *ready,
                            void *context);
 
@@ -49,9 +50,10 @@ ls_status ls_multi_scaler_update(ls_backend *backend, ls_stream *stream,
 #define LS_ENTRIES                                                                                 \
     .plan_create = ls_plan_create, .plan_destroy = ls_plan_destroy, .plan_info = ls_plan_describe, \
     .plan_bind = ls_plan_bind, .plan_params_changed = ls_plan_params_changed,                      \
-    .plan_forward = ls_plan_forward, .plan_backward = ls_plan_backward,                            \
-    .plan_export = ls_export_copy, .plan_force = ls_force_branch, .plan_observe = ls_observe_set,  \
-    .scale = ls_multi_scale, .convert = ls_multi_convert, .accumulate = ls_multi_accumulate,       \
+    .plan_forward = ls_plan_forward, .plan_evaluate = ls_plan_evaluate,                            \
+    .plan_backward = ls_plan_backward, .plan_export = ls_export_copy,                              \
+    .plan_force = ls_force_branch, .plan_observe = ls_observe_set, .scale = ls_multi_scale,        \
+    .convert = ls_multi_convert, .accumulate = ls_multi_accumulate,                                \
     .unscale_check = ls_multi_unscale_check, .optimizer_step = ls_multi_optimizer_step,            \
     .scaler_update = ls_multi_scaler_update
 

@@ -105,8 +105,12 @@ typedef struct ls_step_state {
     int32_t first_bad_state; /* lowest index of a parameter, master or moment that is not finite
                                 after a step, or -1 */
     int32_t floor_reached;   /* an overflow would have taken S below its floor */
-    int32_t reserved;
+    /* Samples of all forwards so far, modulo 2^32, whose class has the largest logit, and one of
+     * the five largest; of equal logits the class with the lower number comes first. NaN is the
+     * largest. */
+    uint32_t top1;
     int64_t step_count; /* optimizer steps taken (not skipped); 1 after the first */
+    uint32_t top5, reserved;
 } ls_step_state;
 
 /* ---- handles --------------------------------------------------------------------------------- */
@@ -343,7 +347,7 @@ typedef struct ls_scaler_config {
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-enum { LS_BACKEND_ABI = 18 };
+enum { LS_BACKEND_ABI = 19 };
 
 typedef struct ls_backend_api {
     int abi;          /* LS_BACKEND_ABI */
@@ -387,6 +391,10 @@ typedef struct ls_backend_api {
      * state->loss. The host arrays may be reused at return on the CPU, after an event on CUDA. */
     ls_status (*plan_forward)(ls_plan *plan, ls_stream *stream, const float *input,
                               const int64_t *target);
+    /* Whether later forwards are those of torch's eval(): batch norms take the running statistics
+     * and leave them as they are, and no backward may follow. A plan begins with false. Not with an
+     * observer, nor while a graph is recorded. */
+    void (*plan_evaluate)(ls_plan *plan, bool evaluate);
     /* Gradients of loss * S * factor, S = state->loss_scale, the product taken in f32 before any
      * cast (factor: 1, or 1/A with accumulation over A micro-steps). */
     ls_status (*plan_backward)(ls_plan *plan, ls_stream *stream, float factor, ls_grad_ready *ready,

@@ -30,10 +30,15 @@ static ls_status train(ls_trainer *trainer)
         [LS_EXAMPLE_TWO_ENCODERS] = ls_two_encoders_train,
         [LS_EXAMPLE_TWO_LOSSES] = ls_two_losses_train,
     };
-    ls_step_summary summary;
-    ls_status status = trainer->options.example == LS_EXAMPLE_NONE
-                           ? ls_step_run(trainer, &summary)
-                           : ls_example_run(trainer, pages[trainer->options.example], &summary);
+    ls_step_summary summary = {.last = trainer->first_step - 1};
+    ls_status status;
+    if (trainer->options.evaluate) {
+        status = ls_step_validate(trainer);
+    } else if (trainer->options.example != LS_EXAMPLE_NONE) {
+        status = ls_example_run(trainer, pages[trainer->options.example], &summary);
+    } else {
+        status = ls_step_run(trainer, &summary);
+    }
     if (status == LS_OK && trainer->options.save[0] != '\0') {
         status = ls_checkpoint_save(trainer, summary.last, trainer->options.save);
     }

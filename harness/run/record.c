@@ -61,6 +61,8 @@ static void read_step(ls_record_step *out, const cJSON *event, int count)
         .lr = number_of(event, "lr"),
         .skipped = ls_json_bool(event, "skipped", false),
         .audited = ls_json_bool(event, "audited", false),
+        .top1 = ls_json_integer(event, "top1", -1),
+        .top5 = ls_json_integer(event, "top5", -1),
         .images = ls_json_int(event, "images", 0),
         .at_ns = number_of(event, "at_ns"),
         .total_ms = number_of(ms, "total"),
@@ -146,6 +148,9 @@ static void read_event(ls_record_rank *rank, const cJSON *value)
         read_buckets(rank, value);
     } else if (strcmp(event, "graph") == 0) {
         read_graph(rank, value);
+    } else if (strcmp(event, "epoch") == 0) {
+        rank->epochs = rank->epochs != NULL ? rank->epochs : cJSON_CreateArray();
+        cJSON_AddItemToArray(rank->epochs, cJSON_Duplicate(value, true));
     } else if (strcmp(event, "unsupported") == 0) {
         keep(&rank->unsupported, value);
     } else if (strcmp(event, "audit") == 0) {
@@ -186,7 +191,9 @@ static const struct member {
     {"step", "skipped", TRUTH, false},     {"step", "audited", TRUTH, false},
     {"step", "lr", NUMBER, false},         {"step", "images", WHOLE_NUMBER, false},
     {"step", "digest", OBJECT, false},     {"step", "ms", OBJECT, false},
-    {"unsupported", "option", TEXT, true},
+    {"step", "top1", WHOLE_NUMBER, false}, {"step", "top5", WHOLE_NUMBER, false},
+    {"epoch", "step", WHOLE_NUMBER, true}, {"epoch", "train", OBJECT, false},
+    {"epoch", "val", OBJECT, false},       {"unsupported", "option", TEXT, true},
 };
 
 typedef struct reader {
@@ -516,6 +523,7 @@ void ls_record_free(ls_record *record)
         cJSON_Delete(record->rank[k].start);
         cJSON_Delete(record->rank[k].buckets);
         cJSON_Delete(record->rank[k].unsupported);
+        cJSON_Delete(record->rank[k].epochs);
         free(record->rank[k].step);
     }
     free(record->rank);

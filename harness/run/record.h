@@ -32,7 +32,8 @@ typedef struct ls_record_step {
     bool skipped, skip_given;
     bool audited; /* on this or another rank: its time is part of no figure */
     int64_t images;
-    double at_ns; /* when it ended, ls_clock_ns */
+    int64_t top1, top5; /* of them; -1: not given */
+    double at_ns;       /* when it ended, ls_clock_ns */
     double total_ms, data_ms, forward_ms, backward_ms, comm_ms, exposed_ms, optimizer_ms;
     double instrument_ms; /* digests and dumps, which are no part of total_ms */
     unsigned digest_mask; /* bit ls_record_digest: it was given */
@@ -44,6 +45,7 @@ typedef struct ls_record_rank {
     cJSON *start;       /* the start event, or NULL */
     cJSON *buckets;     /* the last layout that took effect, or NULL */
     cJSON *unsupported; /* or NULL */
+    cJSON *epochs;      /* a list of the epoch events, or NULL */
     /* From the start event: */
     int threads;     /* 0: not reported */
     char device[96]; /* "NVIDIA H200 (GPU-...)" */

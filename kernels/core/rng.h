@@ -1,8 +1,8 @@
 /* Random values as a pure function of (seed, stream, index): Philox4x32-10 (Salmon et al., SC
  * 2011). There is no shared generator, so the order of cases and the numbers of threads, ranks and
- * workers do not change them. The exception is torch's own generator, sequential MT19937: the orders
- * of DistributedSampler and the crops of torchvision are drawn from it, so that a PyTorch script
- * sees the same images. */
+ * workers do not change them. The exception is torch's own generator, sequential MT19937: the
+ * orders of DistributedSampler and the crops of torchvision are drawn from it, so that a PyTorch
+ * script sees the same images. */
 #ifndef LS_CORE_RNG_H
 #define LS_CORE_RNG_H
 

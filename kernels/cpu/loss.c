@@ -62,6 +62,17 @@ ls_status ls_loss_bias_grad(ls_plan *plan, ls_stream *stream, const ls_op *op)
 
 /* ---- softmax cross entropy, f32 -------------------------------------------------------------- */
 
+/* How many classes come before the target; NaN is the largest. */
+static int place_of(const float *row, int classes, int64_t target)
+{
+    int before = 0;
+    float wanted = row[target];
+    for (int j = 0; j < classes; j++) {
+        before += j != target && !(row[j] < wanted) && (row[j] != wanted || j < target);
+    }
+    return before;
+}
+
 /* loss = mean over n of log(sum_j exp(l_j - max)) - (l_target - max). */
 ls_status ls_loss_forward(ls_plan *plan, const ls_op *op)
 {
@@ -86,6 +97,9 @@ ls_status ls_loss_forward(ls_plan *plan, const ls_op *op)
         plan->row_scale[2 * n] = most;
         plan->row_scale[2 * n + 1] = (float)sum;
         total += (double)(logf((float)sum) - (row[target[n]] - most));
+        int place = place_of(row, classes, target[n]);
+        plan->bound.state->top1 += place < 1;
+        plan->bound.state->top5 += place < LS_PLANT(top5_of_six, 5, 6);
     }
     plan->bound.state->loss = (float)(total / batch);
     return LS_OK;

@@ -129,6 +129,12 @@ static void spread(float *lanes, int block, const float *value)
     }
 }
 
+/* Whether the running statistics take the place of the batch's. */
+static bool evaluates(const ls_plan *plan)
+{
+    return LS_PLANT(evaluation_by_batch, plan->evaluates, false);
+}
+
 static void finish_statistics(ls_plan *plan, const field *f, ls_norm *norm, int b)
 {
     const ls_layer *layer = &plan->network->layer[norm->layer];
@@ -141,7 +147,13 @@ static void finish_statistics(ls_plan *plan, const field *f, ls_norm *norm, int 
     float mean[LS_LOOPS_LANES], scale[LS_LOOPS_LANES], bias[LS_LOOPS_LANES];
     for (int l = 0; l < f->block; l++) {
         int c = b * f->block + l;
-        double mu = plan->partial[0][c], variance = plan->partial[1][c] / norm->count;
+        double old_mean = (double)read_value(plan, running_mean, c);
+        double old_var = (double)read_value(plan, running_var, c);
+        double mu = old_mean, variance = old_var;
+        if (!evaluates(plan)) {
+            mu = plan->partial[0][c];
+            variance = plan->partial[1][c] / norm->count;
+        }
         mu =
             LS_PLANT(norm_in_half, mu, (double)ls_half_fp16_to_f32(ls_half_f32_to_fp16((float)mu)));
         variance = LS_PLANT(norm_in_half, variance,
@@ -157,10 +169,10 @@ static void finish_statistics(ls_plan *plan, const field *f, ls_norm *norm, int 
          * and would not average out */
         bias[l] = (float)((double)read_value(plan, &plan->bound.param[layer->bias], c) +
                           (double)norm->mean_error[c] * factor);
-        double old_mean = (double)read_value(plan, running_mean, c);
-        double old_var = (double)read_value(plan, running_var, c);
-        write_value(plan, running_mean, c, old_mean + momentum * (mu - old_mean));
-        write_value(plan, running_var, c, old_var + momentum * (variance * unbiased - old_var));
+        if (LS_PLANT(evaluation_moves_statistics, !plan->evaluates, true)) {
+            write_value(plan, running_mean, c, old_mean + momentum * (mu - old_mean));
+            write_value(plan, running_var, c, old_var + momentum * (variance * unbiased - old_var));
+        }
     }
     spread(norm->coef[b].mean, f->block, mean);
     spread(norm->coef[b].scale, f->block, scale);
@@ -195,10 +207,12 @@ static void forward_by_blocks(ls_plan *plan, const field *f, const ls_op *op)
     for (int b = 0; b < f->blocks; b++) {
         for (int k = 0; k < (op->dual ? 2 : 1); k++) {
             const char *x = ls_plan_at(plan, norm_input(op, k));
-            for (int64_t i = b; i < f->planes; i += f->blocks) {
-                statistics_of(plan, f, x, i);
+            if (!evaluates(plan)) {
+                for (int64_t i = b; i < f->planes; i += f->blocks) {
+                    statistics_of(plan, f, x, i);
+                }
+                merge_images(plan, f, b);
             }
-            merge_images(plan, f, b);
             finish_statistics(plan, f, &work->norm[k], b);
         }
         for (int64_t i = b; i < f->planes; i += f->blocks) {
@@ -207,6 +221,7 @@ static void forward_by_blocks(ls_plan *plan, const field *f, const ls_op *op)
     }
 }
 
+/* Of the batch, or of the group's batches. */
 static ls_status statistics(ls_plan *plan, ls_stream *stream, const field *f, ls_norm *norm,
                             int slot)
 {
@@ -218,13 +233,9 @@ static ls_status statistics(ls_plan *plan, ls_stream *stream, const field *f, ls
     for (int b = 0; b < f->blocks; b++) {
         merge_images(plan, f, b);
     }
-    if (plan->has_sync && LS_PLANT(sync_bn_local_forward, true, false)) {
-        LS_TRY(merge_ranks(plan, stream, f, &norm->count));
-    }
-    for (int b = 0; b < f->blocks; b++) {
-        finish_statistics(plan, f, norm, b);
-    }
-    return LS_OK;
+    return plan->has_sync && LS_PLANT(sync_bn_local_forward, true, false)
+               ? merge_ranks(plan, stream, f, &norm->count)
+               : LS_OK;
 }
 
 ls_status ls_norm_forward(ls_plan *plan, ls_stream *stream, const ls_op *op)
@@ -237,7 +248,12 @@ ls_status ls_norm_forward(ls_plan *plan, ls_stream *stream, const ls_op *op)
         return LS_OK;
     }
     for (int k = 0; k < (op->dual ? 2 : 1); k++) {
-        LS_TRY(statistics(plan, stream, &f, &work->norm[k], norm_input(op, k)));
+        if (!evaluates(plan)) {
+            LS_TRY(statistics(plan, stream, &f, &work->norm[k], norm_input(op, k)));
+        }
+        for (int b = 0; b < f.blocks; b++) {
+            finish_statistics(plan, &f, &work->norm[k], b);
+        }
     }
 #pragma omp parallel for schedule(static) num_threads(plan->backend->threads)
     for (int64_t i = 0; i < f.planes; i++) {

@@ -128,6 +128,13 @@ ls_status ls_plan_forward(ls_plan *plan, ls_stream *stream, const float *input,
     return LS_OK;
 }
 
+void ls_plan_evaluate(ls_plan *plan, bool evaluate)
+{
+    LS_ASSERT(plan->observer == NULL);
+    plan->evaluates = evaluate;
+    plan->forward_done = false;
+}
+
 static ls_status backward_weights(ls_plan *plan, ls_stream *stream, const ls_op *op)
 {
     (void)stream;
@@ -166,7 +173,7 @@ static ls_status backward_product(ls_plan *plan, ls_stream *stream, const ls_op 
 ls_status ls_plan_backward(ls_plan *plan, ls_stream *stream, float factor, ls_grad_ready *ready,
                            void *context)
 {
-    LS_ASSERT(plan->forward_done);
+    LS_ASSERT(plan->forward_done && !plan->evaluates);
     use_threads(plan);
     plan->loss_factor = factor;
     ls_plan_ready_begin(&plan->ready);

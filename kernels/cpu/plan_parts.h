@@ -59,6 +59,7 @@ struct ls_plan {
     float *logits;      /* [N][classes] f32 */
     ls_plan_tensors bound;
     ls_plan_ready ready;
+    bool evaluates; /* plan_evaluate */
     bool forward_done;
     float loss_factor; /* of the backward that runs */
     char *fusions;

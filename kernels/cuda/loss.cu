@@ -33,6 +33,7 @@ LS_DEVICE float block_max(float value)
 LS_DEVICE double block_sum(double value)
 {
     LS_SHARED(double, part, THREADS);
+    __syncthreads(); /* the sum before has been read */
     part[threadIdx.x] = value;
     for (unsigned half = THREADS / 2; half > 0; half /= 2) {
         __syncthreads();
@@ -44,7 +45,11 @@ LS_DEVICE double block_sum(double value)
     return part[0];
 }
 
-template <typename T> LS_KERNEL rows_kernel(const T *logits, int classes, float *kept, float *row)
+/* row: [images][2] maximum and sum of exponentials, then [images] how many classes come before the
+ * target (kernels.h, top1). */
+template <typename T>
+LS_KERNEL rows_kernel(const T *logits, const int64_t *target, int images, int classes, float *kept,
+                      float *row)
 {
     const T *from = logits + (int64_t)blockIdx.x * classes;
     float *to = kept + (int64_t)blockIdx.x * classes;
@@ -55,14 +60,21 @@ template <typename T> LS_KERNEL rows_kernel(const T *logits, int classes, float 
         most = larger(most, value);
     }
     most = block_max(most);
-    double sum = 0;
+    int64_t place = target[blockIdx.x];
+    bool known = place >= 0 && place < classes;
+    float wanted = known ? ls_element_float(from[place]) : NAN;
+    double sum = 0, before = 0;
     for (int j = (int)threadIdx.x; j < classes; j += THREADS) {
-        sum += (double)expf(to[j] - most); /* written by this thread */
+        float value = to[j]; /* written by this thread */
+        sum += (double)expf(value - most);
+        before += j != place && !(value < wanted) && (value != wanted || j < place) ? 1 : 0;
     }
     sum = block_sum(sum);
+    before = block_sum(before);
     if (threadIdx.x == 0) {
         row[2 * (int64_t)blockIdx.x] = most;
         row[2 * (int64_t)blockIdx.x + 1] = (float)sum;
+        row[2 * (int64_t)images + blockIdx.x] = (float)before;
     }
 }
 
@@ -70,15 +82,22 @@ template <typename T> LS_KERNEL rows_kernel(const T *logits, int classes, float 
 LS_KERNEL mean_kernel(const float *kept, const float *row, const int64_t *target, int images,
                       int classes, ls_step_state *state)
 {
-    double sum = 0;
+    double sum = 0, first = 0, five = 0;
     for (int n = (int)threadIdx.x; n < images; n += THREADS) {
+        float before = row[2 * (int64_t)images + n];
+        first += before < 1 ? 1 : 0;
+        five += before < 5 ? 1 : 0;
         bool known = target[n] >= 0 && target[n] < classes;
         float logit = known ? kept[(int64_t)n * classes + target[n]] : NAN;
         sum += (double)(logf(row[2 * n + 1]) - (logit - row[2 * n]));
     }
     sum = block_sum(sum);
+    first = block_sum(first);
+    five = block_sum(five);
     if (threadIdx.x == 0) {
         state->loss = (float)(sum / images);
+        state->top1 += (uint32_t)first;
+        state->top5 += (uint32_t)five;
     }
 }
 
@@ -88,7 +107,7 @@ ls_status ls_loss_forward(cudaStream_t stream, ls_dtype type, const void *logits
 {
     LS_BY_ELEMENT(type, T,
                   LS_LAUNCH(rows_kernel<T>, (unsigned)images, THREADS, stream, (const T *)logits,
-                            classes, kept, row));
+                            target, images, classes, kept, row));
     LS_LAUNCH(mean_kernel, 1, THREADS, stream, kept, row, target, images, classes, state);
     return LS_OK;
 }

@@ -110,6 +110,10 @@ static ls_status gather(ls_plan *plan, ls_stream *stream, const ls_norm_call *ca
 ls_status ls_norm_forward(ls_plan *plan, ls_stream *stream, const ls_op *op)
 {
     const ls_norm_call *call = &ls_plan_work(plan, op)->call;
+    if (plan->evaluates) {
+        LS_TRY(ls_norm_use_running(stream->native, call));
+        return ls_norm_apply(stream->native, call);
+    }
     LS_TRY(ls_norm_statistics(stream->native, call));
     LS_TRY(gather(plan, stream, call));
     LS_TRY(ls_norm_finish(stream->native, call));

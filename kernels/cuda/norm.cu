@@ -72,13 +72,10 @@ LS_DEVICE void add_deviations(const T *x, int64_t stride, const float *shift, fl
     }
 }
 
-/* Coefficients, and the update of the running statistics. */
-LS_DEVICE void finish_channel(const ls_norm_call &call, int side, int c, double mean, double m2,
-                              double count)
+LS_DEVICE void set_coefficients(const ls_norm_call &call, int side, int c, double mean,
+                                double variance)
 {
     const ls_norm_side &n = call.side[side];
-    double momentum = (double)n.momentum, unbiased = count > 1 ? count / (count - 1) : 1;
-    double variance = m2 / count;
     double inv_std = 1 / sqrt(variance + (double)n.epsilon);
     double factor = ls_norm_read(n.weight, c) * inv_std;
     float rounded = (float)mean;
@@ -90,6 +87,16 @@ LS_DEVICE void finish_channel(const ls_norm_call &call, int side, int c, double 
      * would not average out */
     n.kept.bias[c] = (float)(ls_norm_read(n.bias, c) + (double)error * factor);
     n.kept.back[3 * (int64_t)call.channels + c] = error;
+}
+
+/* Coefficients, and the update of the running statistics. */
+LS_DEVICE void finish_channel(const ls_norm_call &call, int side, int c, double mean, double m2,
+                              double count)
+{
+    const ls_norm_side &n = call.side[side];
+    double momentum = (double)n.momentum, unbiased = count > 1 ? count / (count - 1) : 1;
+    double variance = m2 / count;
+    set_coefficients(call, side, c, mean, variance);
     if (c == 0) {
         n.kept.count[0] = (float)count;
     }
@@ -285,6 +292,23 @@ LS_KERNEL finish_ranks_kernel(ls_norm_call call)
         n += m;
     }
     finish_channel(call, side, c, mean, m2, n);
+}
+
+/* blockIdx.y: the side. */
+LS_KERNEL use_running_kernel(ls_norm_call call)
+{
+    int side = (int)blockIdx.y, c = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (c < call.channels) {
+        const ls_norm_side &n = call.side[side];
+        set_coefficients(call, side, c, ls_norm_read(n.running_mean, c),
+                         ls_norm_read(n.running_var, c));
+    }
+}
+
+ls_status ls_norm_use_running(cudaStream_t stream, const ls_norm_call *call)
+{
+    LS_LAUNCH(use_running_kernel, ls_norm_ranks_grid(call), LS_NORM_RANK_THREADS, stream, *call);
+    return LS_OK;
 }
 
 ls_status ls_norm_statistics(cudaStream_t stream, const ls_norm_call *call)

@@ -133,6 +133,8 @@ int64_t ls_norm_gathered(const ls_norm_call *call);
 ls_status ls_norm_statistics(cudaStream_t stream, const ls_norm_call *call);
 ls_status ls_norm_finish(cudaStream_t stream, const ls_norm_call *call);
 ls_status ls_norm_apply(cudaStream_t stream, const ls_norm_call *call);
+/* In place of the first two: coefficients from the running statistics, which stay as they are. */
+ls_status ls_norm_use_running(cudaStream_t stream, const ls_norm_call *call);
 /* Backward: sums of g and g*(x - mean) of both sides (g is stored on the way), and from them the
  * parameters' gradients, which are of this rank's images only, and the coefficients of dx; if
  * group > 1, the latter are made by the finish, from the gathered sums. Then one sweep that writes
@@ -193,7 +195,8 @@ ls_status ls_pool_max_back(cudaStream_t stream, ls_dtype type, const ls_pool_sha
 /* ---- loss.cu --------------------------------------------------------------------------------- */
 
 /* Mean over N of the cross entropy of softmax(logits), f32; keeps max and sum of exponentials per
- * sample in row[N][2], the logits as f32 in kept[N][classes], the loss in state->loss. */
+ * sample in row[N][2], and behind them how many classes come before the target in [N]; the logits
+ * as f32 in kept[N][classes]; the loss in state->loss, and adds to top1 and top5. */
 ls_status ls_loss_forward(cudaStream_t stream, ls_dtype type, const void *logits,
                           const int64_t *target, int images, int classes, float *kept, float *row,
                           ls_step_state *state);

@@ -125,7 +125,7 @@ static ls_status forward_conv(ls_plan *plan, ls_stream *stream, const ls_op *op)
     const ls_work *work = ls_plan_work(plan, op);
     const void *x = ls_plan_at(plan, op->in);
     void *y = ls_plan_at(plan, op->out);
-    if (ls_conv_fuses(work->conv, LS_CONV_FORWARD_SUMS)) {
+    if (ls_conv_fuses(work->conv, LS_CONV_FORWARD_SUMS) && !plan->evaluates) {
         return ls_conv_forward_sums(work->conv, stream, x, work->operand, y, work->sums,
                                     plan->workspace);
     }
@@ -163,6 +163,13 @@ ls_status ls_plan_forward_loaded(ls_plan *plan, ls_stream *stream, int slot)
     }
     plan->forward_done = true;
     return LS_OK;
+}
+
+void ls_plan_evaluate(ls_plan *plan, bool evaluate)
+{
+    LS_ASSERT(plan->observer == NULL);
+    plan->evaluates = evaluate;
+    plan->forward_done = false;
 }
 
 ls_status ls_plan_forward(ls_plan *plan, ls_stream *stream, const float *input,
@@ -278,7 +285,7 @@ static ls_status backward_product(ls_plan *plan, ls_stream *stream, const ls_op 
 ls_status ls_plan_backward(ls_plan *plan, ls_stream *stream, float factor, ls_grad_ready *ready,
                            void *context)
 {
-    LS_ASSERT(plan->forward_done);
+    LS_ASSERT(plan->forward_done && !plan->evaluates);
     plan->loss_factor = factor;
     plan->computed = plan->unpacked = 0;
     plan->wgrad.pending = NULL; /* of a backward that failed */

@@ -81,13 +81,13 @@ struct ls_plan {
     float *partial, *mine, *all; /* of norms, shared by all of them */
     unsigned *ticket;            /* likewise */
     float *logits;               /* [N][classes] */
-    float *row;                  /* loss: maximum and log of the sum per sample, [N][2] */
-    int64_t *target;             /* [N], of the last forward */
-    ls_weight_table packing;     /* weights, once per step */
-    ls_weight_table unpacking;   /* gradients, in the order of backward; a group in one launch */
-    int computed, unpacked;      /* of unpacking.at[], in this backward */
-    cudaEvent_t tables_read;     /* recorded when a table has been read */
-    void *workspace;             /* of products */
+    float *row;              /* loss: maximum and sum per sample, [N][2]; its class's place, [N] */
+    int64_t *target;         /* [N], of the last forward */
+    ls_weight_table packing; /* weights, once per step */
+    ls_weight_table unpacking; /* gradients, in the order of backward; a group in one launch */
+    int computed, unpacked;    /* of unpacking.at[], in this backward */
+    cudaEvent_t tables_read;   /* recorded when a table has been read */
+    void *workspace;           /* of products */
     int64_t workspace_bytes;
     ls_wgrad wgrad;
     bool early;     /* ls_norm_early */
@@ -98,6 +98,7 @@ struct ls_plan {
     ls_image_format format; /* of images in slots */
     ls_plan_tensors bound;
     ls_plan_ready ready;
+    bool evaluates; /* plan_evaluate */
     bool forward_done;
     float loss_factor;       /* of the backward that is being enqueued (plan_backward) */
     ls_observe_fn *observer; /* or NULL */

@@ -257,7 +257,7 @@ static void place_norms(ls_plan *plan, cursor *c)
     plan->mine = take(c, message * sizeof *plan->mine);
     plan->all = group > 1 ? take(c, group * message * sizeof *plan->all) : plan->mine;
     plan->logits = take(c, batch * classes * sizeof *plan->logits);
-    plan->row = take(c, 2 * batch * sizeof *plan->row);
+    plan->row = take(c, 3 * batch * sizeof *plan->row);
     plan->target = take(c, batch * sizeof *plan->target);
 }
 

@@ -5,6 +5,7 @@
 #define LS_DATASET_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "kernels/core/status.h"
@@ -29,6 +30,10 @@ typedef struct ls_loader_options {
     bool bytes;                     /* images of 8 bits a channel where the data has them */
     int64_t first_step;             /* 1, or the first step after a resume */
     const ls_loader_memory *memory; /* copied; NULL: malloc's */
+    bool validates; /* of a folder: pictures in order, each once over all ranks, resized to `resize`
+                       pixels on the shorter side and cropped at the centre. A rank's last batch is
+                       filled up with black pictures of class 0; then the first batch follows */
+    int resize;
 } ls_loader_options;
 
 enum { LS_DATASET_WHY = 1536 };
@@ -52,6 +57,7 @@ struct ls_dataset {
     int items;               /* per micro-batch */
     bool bytes;              /* fills `bytes` of an item */
     int64_t steps_per_epoch; /* 0: no end */
+    int64_t images;          /* of a rank and an epoch; 0: no end */
     /* Writes the epoch and the index of each item; one caller at a time, batches in increasing
      * order. */
     ls_status (*plan)(ls_dataset *dataset, int64_t batch, int64_t *epoch, int64_t *index);
@@ -78,6 +84,15 @@ ls_status ls_dataset_batches_open(const ls_loader_options *options, const char *
  * normalisation. */
 ls_status ls_dataset_folder_open(const ls_loader_options *options, const char *dir,
                                  ls_dataset **out);
+
+typedef enum ls_dataset_purpose { LS_DATASET_TRAINING, LS_DATASET_VALIDATION } ls_dataset_purpose;
+enum { LS_DATASET_PATH = 1024 };
+/* The folder of class folders for a purpose: DIR/train and DIR/val where DIR/train is a folder that
+ * has folders; else DIR for training, and "" for validation, as where there is no DIR/val. */
+void ls_dataset_part(const char *dir, ls_dataset_purpose purpose, char *out, size_t out_bytes);
+/* LS_ERR_USAGE with the first class that only one of the two folders has: a --data DIR, and one of
+ * class folders. */
+ls_status ls_dataset_same_classes(const char *dir, const char *validation);
 
 /* The files of a folder of class folders, listed like torchvision's ImageFolder: classes in code
  * point order, files in order of name, a sub-folder's files after those of its parent. Names that

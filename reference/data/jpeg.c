@@ -10,6 +10,7 @@
 
 #include "kernels/core/file.h"
 #include "kernels/core/log.h"
+#include "kernels/core/plant.h"
 
 /* An image of one scan takes at least a bit for each 64 pixels; one of several is kept in memory as
  * 2 bytes for each of 3 values of a pixel, and a scan of 31 bytes may visit all of them. More than
@@ -161,7 +162,7 @@ static int times(int a, int b)
 static void print_row(const uint8_t *ink, int width, uint8_t *rgb)
 {
     for (int x = 0; x < width; x++) {
-        int white = ink[4 * x + 3];
+        int white = LS_PLANT(cmyk_not_inverted, ink[4 * x + 3], 255 - ink[4 * x + 3]);
         for (int c = 0; c < 3; c++) {
             rgb[3 * x + c] = (uint8_t)(white - times(255 - ink[4 * x + c], white));
         }

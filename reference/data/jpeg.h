@@ -1,5 +1,5 @@
-/* Decodes and writes JPEG files with libjpeg-turbo. A defect that loses pixels is an error here, even if the
- * library would only warn and fill the rest with grey. */
+/* Decodes and writes JPEG files with libjpeg-turbo. A defect that loses pixels is an error here,
+ * even if the library would only warn and fill the rest with grey. */
 #ifndef LS_JPEG_H
 #define LS_JPEG_H
 

@@ -422,6 +422,11 @@ uint64_t ls_loader_digest(uint64_t digest, const ls_loader_batch *batch, int ima
     return ls_digest_xxh64(digest, batch->target, (size_t)batch->images * sizeof(int64_t));
 }
 
+int64_t ls_loader_images(const ls_loader *loader)
+{
+    return loader->dataset->images;
+}
+
 int64_t ls_loader_steps_per_epoch(const ls_loader *loader)
 {
     return loader->dataset->steps_per_epoch;

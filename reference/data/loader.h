@@ -35,6 +35,8 @@ void ls_loader_floats(const ls_loader_batch *batch, int image_size, float *out);
 /* Continues `digest` (XXH64) over a batch's images, image_size x image_size pixels each, and their
  * classes. Bytes count as the normalised f32 that they stand for. */
 uint64_t ls_loader_digest(uint64_t digest, const ls_loader_batch *batch, int image_size);
+/* Images of this rank in an epoch; 0 for endless data. */
+int64_t ls_loader_images(const ls_loader *loader);
 /* Steps per epoch; 0 for endless data (synthetic, batches). */
 int64_t ls_loader_steps_per_epoch(const ls_loader *loader);
 /* Holds the threads while the clock is stopped (digests, dumps), so that no work is done outside

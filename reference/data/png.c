@@ -132,8 +132,8 @@ ls_status ls_png_decode(const uint8_t *file, size_t bytes, uint8_t **pixels, siz
     reader from = {.at = file, .left = bytes};
     bool no_memory = true;
     png_bytep *rows = NULL;
-    png_structp png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &from, raise_error,
-                                             ignore_warning);
+    png_structp png =
+        png_create_read_struct(PNG_LIBPNG_VER_STRING, &from, raise_error, ignore_warning);
     png_infop info = png != NULL ? png_create_info_struct(png) : NULL;
     bool done = false;
     if (info != NULL) {

@@ -143,8 +143,7 @@ ls_status ls_resample(ls_resample_scratch *scratch, const ls_resample_job *job, 
     make_filter(&rows, job->height, job->to_height, job->window_top);
     int end = rows.first[high - 1] + rows.count[high - 1];
     for (int y = rows.first[0]; y < end; y++) {
-        const uint8_t *row =
-            job->rgb + 3 * ((int64_t)(job->top + y) * job->row_pixels + job->left);
+        const uint8_t *row = job->rgb + 3 * ((int64_t)(job->top + y) * job->row_pixels + job->left);
         across(row, &columns, job->flip, scratch->rows + (int64_t)y * 3 * wide);
     }
     for (int y = 0; y < high; y++) {

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "kernels/core/log.h"
+#include "kernels/core/plant.h"
 #include "kernels/core/rng.h"
 
 /* torchvision: RandomResizedCrop(scale=(0.08, 1), ratio=(3/4, 4/3)), ten tries; ImageNet's
@@ -63,11 +64,12 @@ ls_transform_crop ls_transform_draw(uint64_t seed, int64_t epoch, int64_t index,
     const double least = (double)(float)log((float)LEAST_RATIO);
     const double most = (double)(float)log((float)MOST_RATIO);
     ls_rng_torch generator;
-    ls_rng_torch_seed(&generator, ls_transform_key(seed, epoch, index));
+    ls_rng_torch_seed(&generator,
+                      ls_transform_key(seed, LS_PLANT(crops_alike_in_epochs, epoch, 0), index));
     ls_transform_crop crop = ls_transform_fallback(width, height);
     for (int try = 0; try < TRIES; try++) {
-        double area = (double)width * (double)height *
-                      (double)ls_rng_torch_uniform(&generator, 0.08, 1.0);
+        double area =
+            (double)width * (double)height * (double)ls_rng_torch_uniform(&generator, 0.08, 1.0);
         double ratio = (double)(float)exp((double)ls_rng_torch_uniform(&generator, least, most));
         int w, h;
         if (ls_transform_rectangle(area, ratio, width, height, &w, &h)) {

@@ -277,12 +277,47 @@ ls_status ls_events_write_step(ls_events *events, const ls_events_step *step)
     }
     ls_json_add_number(event, "lr", (double)step->lr);
     cJSON_AddNumberToObject(event, "images", (double)step->images);
+    if (step->scored) {
+        cJSON_AddNumberToObject(event, "top1", (double)step->top1);
+        cJSON_AddNumberToObject(event, "top5", (double)step->top5);
+    }
     if (step->at_ns != 0) {
         cJSON_AddNumberToObject(event, "at_ns", (double)step->at_ns);
     }
     add_losses(event, step);
     add_digests(event, step);
     add_times(event, step);
+    return finish_event(events, event);
+}
+
+static void add_score(cJSON *event, const char *name, const ls_events_score *score)
+{
+    if (score == NULL) {
+        return;
+    }
+    cJSON *to = cJSON_AddObjectToObject(event, name);
+    cJSON_AddNumberToObject(to, "images", (double)score->images);
+    ls_json_add_number(to, "loss", score->loss);
+    cJSON_AddNumberToObject(to, "top1", (double)score->top1);
+    cJSON_AddNumberToObject(to, "top5", (double)score->top5);
+}
+
+ls_status ls_events_write_epoch(ls_events *events, int64_t epoch, int64_t step,
+                                const ls_events_score *train, const ls_events_score *val,
+                                const ls_events_score *own, double seconds)
+{
+    if (!ls_events_enabled(events)) {
+        return LS_OK;
+    }
+    cJSON *event = begin_event("epoch");
+    cJSON_AddNumberToObject(event, "epoch", (double)epoch);
+    cJSON_AddNumberToObject(event, "step", (double)step);
+    add_score(event, "train", train);
+    add_score(event, "val", val);
+    add_score(event, "val_own", own);
+    if (val != NULL) {
+        cJSON_AddNumberToObject(event, "seconds", seconds);
+    }
     return finish_event(events, event);
 }
 

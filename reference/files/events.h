@@ -73,10 +73,12 @@ typedef struct ls_events_step {
     float loss;   /* this rank's mean, unscaled */
     float loss_scale, loss_scale_next;
     bool skipped;
-    bool audited;   /* its time is that of the audit, too, and no figure contains it */
-    float lr;       /* used in this step */
-    int64_t images; /* this rank's */
-    int64_t at_ns;  /* when the step ended, ls_clock_ns; 0: left out */
+    bool audited; /* its time is that of the audit, too, and no figure contains it */
+    float lr;     /* used in this step */
+    bool scored;
+    int64_t top1, top5; /* of its images; where `scored` */
+    int64_t images;     /* this rank's */
+    int64_t at_ns;      /* when the step ended, ls_clock_ns; 0: left out */
     ls_digest_set digest;
     bool ms_given[LS_EVENTS_MS_COUNT];
     double ms[LS_EVENTS_MS_COUNT];
@@ -88,6 +90,20 @@ typedef struct ls_events_step {
 /* loss_bits is the f32's bits as "0x3f8ccccd"; digests are strings of 16 hexadecimal digits; a loss
  * that is inf or NaN is null (JSON has neither), its bits say which. */
 ls_status ls_events_write_step(ls_events *events, const ls_events_step *step);
+
+/* Means and counts over pictures. */
+typedef struct ls_events_score {
+    int64_t images, top1, top5; /* whose class has the largest logit, one of the five largest */
+    double loss;                /* the mean */
+} ls_events_score;
+/* After the last step of an epoch, and after every validation. train: of the steps since the event
+ * before, of all ranks; val: of all ranks, own: of this one; NULL: left out.
+ * {"event":"epoch","epoch":passes over the data that are
+ * complete,"step":S,"train":{"images","loss", "top1","top5"},"val":{..},"val_own":{..},"seconds":of
+ * the validation}. */
+ls_status ls_events_write_epoch(ls_events *events, int64_t epoch, int64_t step,
+                                const ls_events_score *train, const ls_events_score *val,
+                                const ls_events_score *own, double seconds);
 
 /* {"event":"unsupported","option":"--sync-bn-group","why":".."}; the caller then leaves with exit
  * code 4. */

@@ -24,6 +24,14 @@ typedef struct ls_tensorboard_scalars {
 ls_status ls_tensorboard_write(ls_tensorboard *board, int64_t step,
                                const ls_tensorboard_scalars *scalars);
 
+/* One event with those of the scalars Loss/train, Loss/val, Top1/train and Top1/val that are not
+ * NaN; top-1 in percent. */
+typedef struct ls_tensorboard_epoch {
+    float train_loss, val_loss, train_top1, val_top1;
+} ls_tensorboard_epoch;
+ls_status ls_tensorboard_write_epoch(ls_tensorboard *board, int64_t epoch,
+                                     const ls_tensorboard_epoch *scalars);
+
 /* CRC-32C (Castagnoli, reflected 0x82f63b78) and its mask, for readers. */
 uint32_t ls_tensorboard_crc32c(const void *data, size_t bytes);
 uint32_t ls_tensorboard_mask(uint32_t crc);

@@ -194,8 +194,7 @@ static ls_status read_line(int argc, char **argv, reading *to)
 
 /* ---- values against each other --------------------------------------------------------------- */
 
-/* Synthetic data and given batches have no end, and so no epochs. */
-static bool has_epochs(const ls_options *options)
+bool ls_options_has_epochs(const ls_options *options)
 {
     return strcmp(options->data, "synthetic") != 0 && strncmp(options->data, "batches:", 8) != 0;
 }
@@ -240,7 +239,7 @@ static ls_status check_training(const ls_options *options)
     }
     ls_schedule schedule;
     LS_TRY(ls_schedule_parse(options->schedule, &schedule));
-    if (has_epochs(options)) {
+    if (ls_options_has_epochs(options)) {
         return LS_OK;
     }
     if (options->epochs > 0) {
@@ -308,6 +307,20 @@ static ls_status check_running(const ls_options *options)
                            "--resident %d with --data %s: allowed with synthetic data",
                            options->resident, options->data);
     }
+    if (options->val_resize > 0 && options->val_resize < options->image_size) {
+        return ls_log_fail(LS_ERR_USAGE,
+                           "--val-resize %d is below --image-size %d, which is cropped from it",
+                           options->val_resize, options->image_size);
+    }
+    if (options->evaluate && (options->save[0] != '\0' || options->dump_step_count > 0)) {
+        return ls_log_fail(LS_ERR_USAGE,
+                           "--evaluate trains nothing: --save and --dump-steps have nothing to "
+                           "write");
+    }
+    if (options->example != LS_EXAMPLE_NONE && (options->val[0] != '\0' || options->evaluate)) {
+        return ls_log_fail(LS_ERR_USAGE, "--val and --evaluate with --example: its models are not "
+                                         "validated");
+    }
     if (options->resident > 0 && (options->dump_step_count > 0 || options->aux_count > 0)) {
         return ls_log_fail(
             LS_ERR_USAGE,
@@ -365,7 +378,7 @@ ls_status ls_options_parse(int argc, char **argv, ls_options *out, const char **
         options.epsilon = ls_optimizers_epsilon(options.optimizer, options.epsilon);
     }
     if (options.steps == 0 && options.epochs == 0) {
-        bool epochs = has_epochs(&options);
+        bool epochs = ls_options_has_epochs(&options);
         options.steps = epochs ? 0 : STEPS_DEFAULT;
         options.epochs = epochs ? EPOCHS_DEFAULT : 0;
     }

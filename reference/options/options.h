@@ -137,6 +137,8 @@ void ls_options_defaults(ls_options *out);
 /* The options as the `options` object of the start event, effective values, every field by its long
  * name. */
 struct cJSON *ls_options_json(const ls_options *options);
+/* Whether --data ends: synthetic data and given batches have no epochs. */
+bool ls_options_has_epochs(const ls_options *options);
 const char *ls_options_level_name(ls_opt_level level); /* "O2" */
 
 #endif

@@ -27,6 +27,16 @@ int ls_feed_slots(const ls_trainer *trainer)
     return trainer->options.resident > 0 ? trainer->options.resident : SLOTS;
 }
 
+ls_status ls_feed_slots_create(const ls_trainer *trainer)
+{
+    ls_image_format format = {.type = ls_loader_gives_bytes(trainer->loader) ? LS_U8 : LS_F32};
+    ls_transform_statistics(format.mean, format.deviation);
+    return trainer->device.api->batch_slots(
+        trainer->plan,
+        ls_feed_slots(trainer) + (trainer->evaluate != NULL ? LS_FEED_VALIDATION_SLOTS : 0),
+        &format);
+}
+
 static int slot_of(const ls_feed *feed, int64_t number)
 {
     return (int)(number % feed->slots);
@@ -79,10 +89,7 @@ ls_status ls_feed_open(const ls_trainer *trainer, ls_feed **out)
     feed->number = (trainer->first_step - 1) * accumulate;
     feed->end = trainer->last_step * accumulate;
     if (feed->slots > 0) {
-        ls_image_format format = {.type = ls_loader_gives_bytes(trainer->loader) ? LS_U8 : LS_F32};
-        ls_transform_statistics(format.mean, format.deviation);
-        LS_TRY_GOTO(status, trainer->device.api->batch_slots(trainer->plan, feed->slots, &format),
-                    close);
+        LS_TRY_GOTO(status, ls_feed_slots_create(trainer), close);
         if (trainer->options.resident > 0) {
             LS_TRY_GOTO(status, settle(feed), close);
         } else if (feed->number < feed->end) {

@@ -15,8 +15,13 @@ typedef struct ls_feed_batch {
     double waited_ms;     /* for the loader, and for a copy to end */
 } ls_feed_batch;
 
-/* Slots of the plan in use; 0: none. */
+/* Of a validation, behind those of the feed. */
+enum { LS_FEED_VALIDATION_SLOTS = 2 };
+
+/* Slots of the plan in use by the feed; 0: the plan reads the host's memory. */
 int ls_feed_slots(const ls_trainer *trainer);
+/* The plan's slots: the feed's, then those of the validation. Where ls_feed_slots is not 0. */
+ls_status ls_feed_slots_create(const ls_trainer *trainer);
 /* For the micro-steps from trainer->first_step to last_step. */
 ls_status ls_feed_open(const ls_trainer *trainer, ls_feed **out);
 void ls_feed_close(ls_feed *feed);

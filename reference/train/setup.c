@@ -13,6 +13,7 @@
 #include "agree.h"
 #include "aux_head.h"
 #include "engines.h"
+#include "evaluate.h"
 #include "graph.h"
 #include "join.h"
 #include "checkpoint.h"
@@ -492,6 +493,7 @@ ls_status ls_setup_data(ls_trainer *trainer)
     LS_TRY(ls_loader_open(&loader, &trainer->loader));
     trainer->steps_per_epoch = ls_loader_steps_per_epoch(trainer->loader);
     LS_TRY(ls_schedule_check(&trainer->schedule, trainer->steps_per_epoch));
+    LS_TRY(ls_evaluate_open(trainer, loader.memory, &trainer->evaluate));
     int64_t by_epochs = options->epochs * trainer->steps_per_epoch;
     trainer->last_step = options->steps > 0 ? options->steps : by_epochs;
     if (by_epochs > 0 && by_epochs < trainer->last_step) {
@@ -526,6 +528,7 @@ void ls_setup_close(ls_trainer *trainer, bool failed)
         ls_events_close(trainer->events);
         return;
     }
+    ls_evaluate_close(trainer->evaluate);
     if (trainer->loader != NULL) {
         ls_loader_close(trainer->loader);
     }

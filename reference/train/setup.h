@@ -18,7 +18,7 @@ ls_status ls_setup_save(ls_trainer *trainer);
 ls_status ls_setup_memory(ls_trainer *trainer);
 /* Values: made from the seed, read from --init or --resume; rank 0's for all; masters. */
 ls_status ls_setup_values(ls_trainer *trainer);
-/* The loader, where the run stops, the start event. */
+/* The loaders, where the run stops, the start event. */
 ls_status ls_setup_data(ls_trainer *trainer);
 /* A second model of an example, after ls_setup_data: network, memory, reducer, plan and initial
  * values of its own; ls_setup_close closes it, too. */

@@ -8,6 +8,7 @@
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
 #include "kernels/core/text.h"
+#include "evaluate.h"
 #include "join.h"
 #include "setup.h"
 #include "step.h"
@@ -17,13 +18,15 @@ typedef struct loop {
     ls_step_history history;
     ls_step step;
     /* of the report */
-    int64_t last;         /* step that was reported */
-    int64_t skipped;      /* how many of the reported steps changed nothing */
-    float loss_scale;     /* of the step that is reported next */
-    int64_t printed_ns;   /* the end of the step that was printed last, */
-    int64_t printed_step; /* and its number */
-    ls_events_span *span; /* [spans of a step], for --trace */
-    char (*name)[24];     /* [param_count] of buckets */
+    int64_t last;           /* step that was reported */
+    int64_t skipped;        /* how many of the reported steps changed nothing */
+    float loss_scale;       /* of the step that is reported next */
+    int64_t printed_ns;     /* the end of the step that was printed last, */
+    int64_t printed_step;   /* and its number */
+    ls_events_span *span;   /* [spans of a step], for --trace */
+    char (*name)[24];       /* [param_count] of buckets */
+    uint32_t top1, top5;    /* the state's counters after the step that was reported last */
+    ls_evaluate_sums epoch; /* of this rank's steps since the last epoch ended */
 } loop;
 
 /* ---- the report of a step that has ended ----------------------------------------------------- */
@@ -36,6 +39,8 @@ static ls_status open_report(loop *loop)
     size_t params = (size_t)trainer->memory.param_count;
     LS_TRY(ls_device_read(&trainer->device, &state, trainer->memory.state, (int64_t)sizeof state));
     loop->loss_scale = state.loss_scale;
+    loop->top1 = state.top1;
+    loop->top5 = state.top5;
     loop->printed_ns = loop->history.ended_ns;
     loop->printed_step = trainer->first_step - 1;
     if (!trainer->options.trace) {
@@ -106,6 +111,16 @@ static void print_step(loop *loop, const ls_step_record *record, float loss)
     loop->printed_step = record->step;
 }
 
+static void count_step(loop *loop, const ls_step_state *state, const ls_events_step *event)
+{
+    loop->top1 = state->top1;
+    loop->top5 = state->top5;
+    loop->epoch.images += event->images;
+    loop->epoch.top1 += event->top1;
+    loop->epoch.top5 += event->top5;
+    loop->epoch.loss += (double)event->loss * (double)event->images;
+}
+
 static ls_status write_event(loop *loop, const ls_step_record *record)
 {
     ls_trainer *trainer = loop->trainer;
@@ -119,9 +134,13 @@ static ls_status write_event(loop *loop, const ls_step_record *record)
         .audited = ls_audit_due(&trainer->options, record->step),
         .lr = record->host->lr,
         .images = record->images,
+        .scored = true,
+        .top1 = (uint32_t)(state->top1 - loop->top1),
+        .top5 = (uint32_t)(state->top5 - loop->top5),
         .at_ns = record->ended_ns,
         .digest = record->digest,
     };
+    count_step(loop, state, &event);
     memcpy(event.ms_given, record->ms_given, sizeof event.ms_given);
     memcpy(event.ms, record->ms, sizeof event.ms);
     LS_TRY(ls_events_write_step(trainer->events, &event));
@@ -194,6 +213,52 @@ static ls_status instrument(loop *loop, ls_step_record *record)
     return LS_OK;
 }
 
+/* ---- epochs and validation ------------------------------------------------------------------- */
+
+static bool ends_epoch(const ls_trainer *trainer, int64_t step)
+{
+    return trainer->steps_per_epoch > 0 && step % trainer->steps_per_epoch == 0;
+}
+
+static ls_status run_validation(ls_trainer *trainer, ls_evaluate_report *report)
+{
+    if (trainer->rules.broadcast_buffers) { /* as DistributedDataParallel before every forward */
+        LS_TRY(ls_setup_broadcast_buffers(trainer));
+    }
+    return ls_evaluate_run(trainer, report->step, report);
+}
+
+/* The validation has moved the counters of the state. */
+static ls_status validate(loop *loop, int64_t step, ls_evaluate_report *report)
+{
+    ls_trainer *trainer = loop->trainer;
+    ls_step_state state;
+    if (!ls_evaluate_due(trainer, step)) {
+        return LS_OK;
+    }
+    LS_TRY(run_validation(trainer, report));
+    LS_TRY(ls_device_read(&trainer->device, &state, trainer->memory.state, (int64_t)sizeof state));
+    loop->top1 = state.top1;
+    loop->top5 = state.top5;
+    return LS_OK;
+}
+
+/* After a step that was reported; no part of its time. */
+static ls_status end_epoch(loop *loop, int64_t step)
+{
+    ls_trainer *trainer = loop->trainer;
+    ls_evaluate_report report = {.step = step};
+    int64_t since_ns = ls_step_clock_stop(&loop->history.clock);
+    LS_TEXT(key, 48, "training to step %lld", (long long)step);
+    LS_TRY(ls_evaluate_sum(trainer, key, &loop->epoch, &report.train));
+    LS_TRY(validate(loop, step, &report));
+    LS_TRY(ls_evaluate_tell(trainer, &report));
+    loop->epoch = (ls_evaluate_sums){0};
+    loop->printed_ns += ls_clock_ns() - since_ns;
+    ls_step_clock_resume(&loop->history.clock, since_ns);
+    return LS_OK;
+}
+
 /* ---- from step to step ----------------------------------------------------------------------- */
 
 /* The gradients may move to the layout made from rank 0's order; a layout that came with a
@@ -228,7 +293,8 @@ static ls_status do_step(loop *loop, int64_t step)
     LS_TRY(ls_step_enqueue(&loop->step, step, ticks));
     LS_TRY(ls_feed_ahead(loop->step.feed));
     LS_TRY(report_step(loop, older));
-    bool at_once = trainer->device.info.host_memory || hashes(trainer, step) ||
+    bool ends = ends_epoch(trainer, step) || ls_evaluate_due(trainer, step);
+    bool at_once = trainer->device.info.host_memory || hashes(trainer, step) || ends ||
                    loop->step.dump != NULL || ls_audit_due(&trainer->options, step) || rebuilds;
     if (at_once) {
         LS_TRY(ls_step_record_arrive(&loop->history, record));
@@ -240,6 +306,7 @@ static ls_status do_step(loop *loop, int64_t step)
     if (at_once) {
         LS_TRY(report_step(loop, record));
     }
+    LS_TRY(ends ? end_epoch(loop, step) : LS_OK);
     return rebuilds ? rebuild_buckets(loop, step) : LS_OK;
 }
 
@@ -302,4 +369,14 @@ ls_status ls_step_run(ls_trainer *trainer, ls_step_summary *summary)
         close_loop(&loop);
     }
     return status;
+}
+
+ls_status ls_step_validate(ls_trainer *trainer)
+{
+    ls_evaluate_report report = {.step = trainer->first_step - 1};
+    if (ls_feed_slots(trainer) > 0) {
+        LS_TRY(ls_feed_slots_create(trainer));
+    }
+    LS_TRY(run_validation(trainer, &report));
+    return ls_evaluate_tell(trainer, &report);
 }

@@ -12,5 +12,7 @@ typedef struct ls_step_summary {
 /* From trainer->first_step to trainer->last_step. LS_ERR_NON_FINITE, LS_ERR_PEER_LOST and the like
  * end it; *summary is valid in any case. */
 ls_status ls_step_run(ls_trainer *trainer, ls_step_summary *summary);
+/* --evaluate: one validation and its report, no step. */
+ls_status ls_step_validate(ls_trainer *trainer);
 
 #endif

@@ -53,9 +53,10 @@ typedef struct ls_trainer {
     ls_plan *plan;
 
     ls_loader *loader;
-    int64_t steps_per_epoch; /* 0: data without an end */
-    int64_t first_step;      /* 1, or the one after the checkpoint's */
-    int64_t last_step;       /* to stop after */
+    struct ls_evaluate *evaluate; /* evaluate.h; NULL: nothing is validated */
+    int64_t steps_per_epoch;      /* 0: data without an end */
+    int64_t first_step;           /* 1, or the one after the checkpoint's */
+    int64_t last_step;            /* to stop after */
 } ls_trainer;
 
 #endif

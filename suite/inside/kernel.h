@@ -56,6 +56,7 @@ typedef struct ls_kernel_interpreter {
     uint8_t *bits[LS_KERNEL_NET_LAYERS];                                 /* of ReLUs */
     int32_t *index[LS_KERNEL_NET_LAYERS]; /* chosen or forced pool indices */
     bool force;
+    bool evaluates; /* batch norms take mean and variance as they are */
     double loss;
 } ls_kernel_interpreter;
 
@@ -64,7 +65,7 @@ double ls_kernel_interpreter_round(double x, ls_kernel_rounding type);
 void ls_kernel_interpreter_make(ls_kernel_interpreter *t, const ls_kernel_net *n, int batch,
                                 int height, int width, ls_kernel_rounding type);
 void ls_kernel_interpreter_free(ls_kernel_interpreter *t);
-/* From value[0] and param[]; fills value[], mean[], variance[] and loss. */
+/* From value[0] and param[]; fills value[], mean[] and variance[] (unless `evaluates`) and loss. */
 void ls_kernel_interpreter_forward(ls_kernel_interpreter *t, const int64_t *target);
 /* Of loss * scale; fills grad[] and param_grad[]. */
 void ls_kernel_interpreter_backward(ls_kernel_interpreter *t, const int64_t *target, double scale);

@@ -132,7 +132,7 @@ static void norm_forward(ls_kernel_interpreter *t, int i)
     double count = (double)(t->batch * pixels);
     for (int c = 0; c < s.channels; c++) {
         double mean = 0, m2 = 0;
-        for (int pass = 0; pass < 2; pass++) {
+        for (int pass = 0; pass < (t->evaluates ? 0 : 2); pass++) {
             for (int n = 0; n < t->batch; n++) {
                 for (int64_t p = 0; p < pixels; p++) {
                     double v = x[((int64_t)n * s.channels + c) * pixels + p];
@@ -141,9 +141,12 @@ static void norm_forward(ls_kernel_interpreter *t, int i)
                 }
             }
         }
-        t->mean[i][c] = mean;
-        t->variance[i][c] = m2 / count;
-        double inv = 1 / sqrt(m2 / count + (double)l->epsilon);
+        if (!t->evaluates) {
+            t->mean[i][c] = mean;
+            t->variance[i][c] = m2 / count;
+        }
+        mean = t->mean[i][c];
+        double inv = 1 / sqrt(t->variance[i][c] + (double)l->epsilon);
         for (int n = 0; n < t->batch; n++) {
             for (int64_t p = 0; p < pixels; p++) {
                 int64_t at = ((int64_t)n * s.channels + c) * pixels + p;

@@ -217,8 +217,8 @@ static void judge_colours(const ls_case *row, const ls_record *job, ls_verdict *
 
 /* ---- whole pictures -------------------------------------------------------------------------- */
 
-/* Images have the bits that the pixels of the whole file give, also where the file is eight times as
- * wide as what the network gets: a decoder could give a half or an eighth of it sooner. */
+/* Images have the bits that the pixels of the whole file give, also where the file is eight times
+ * as wide as what the network gets: a decoder could give a half or an eighth of it sooner. */
 static void judge_whole(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     char root[64], tree[96], why[1600];

@@ -154,9 +154,8 @@ static void judge_draws(const ls_case *row, const ls_record *job, ls_verdict *ou
         const struct drawn *d = &draws[i];
         ls_transform_crop have =
             ls_transform_draw(d->seed, d->epoch, d->index, d->width, d->height);
-        if (have.top != d->crop.top || have.left != d->crop.left ||
-            have.height != d->crop.height || have.width != d->crop.width ||
-            have.flip != d->crop.flip) {
+        if (have.top != d->crop.top || have.left != d->crop.left || have.height != d->crop.height ||
+            have.width != d->crop.width || have.flip != d->crop.flip) {
             ls_verdict_fail(out,
                             "image %lld of %dx%d, seed %llu, epoch %lld: %dx%d at %d,%d, flip %d; "
                             "torchvision: %dx%d at %d,%d, flip %d",
@@ -269,9 +268,9 @@ static const struct resampled {
     {"mirrored", {.top = 5, .left = 9, .height = 16, .width = 24, .flip = true}},
 };
 
-static const ls_tol level =
-    LS_TOL(1.01, "of 255: rounded to a whole number across and again down, with weights of 22 bits; "
-                 "a pixel is 2 to 6 apart from the next");
+static const ls_tol level = LS_TOL(
+    1.01, "of 255: rounded to a whole number across and again down, with weights of 22 bits; "
+          "a pixel is 2 to 6 apart from the next");
 
 static void judge_resample(const ls_case *row, const ls_record *job, ls_verdict *out)
 {

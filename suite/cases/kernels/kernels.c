@@ -546,6 +546,166 @@ static void judge_statistics(const ls_case *row, const ls_record *job, ls_verdic
     ls_kernel_subject_free(&s);
 }
 
+/* ---- evaluation ------------------------------------------------------------------------------ */
+
+/* Every buffer, one after the other; for the caller to free. */
+static double *read_buffers(const ls_kernel_subject *s, int64_t *count)
+{
+    int64_t at = 0;
+    for (int i = 0; i < s->n->network.buffer_count; i++) {
+        at += s->n->buffer[i].role == LS_BUFFER_BATCHES_TRACKED ? 0 : s->buffer[i].count;
+    }
+    double *all = ls_list_make((size_t)at + 1, sizeof *all);
+    *count = at;
+    at = 0;
+    for (int i = 0; i < s->n->network.buffer_count; i++) {
+        if (s->n->buffer[i].role != LS_BUFFER_BATCHES_TRACKED) {
+            double *one = ls_kernel_subject_read(s, &s->buffer[i]);
+            LS_ASSERT(one != NULL);
+            memcpy(all + at, one, (size_t)s->buffer[i].count * sizeof *one);
+            at += s->buffer[i].count;
+            free(one);
+        }
+    }
+    return all;
+}
+
+/* The network that evaluates with the subject's running statistics. */
+static bool mirror_evaluation(const ls_kernel_subject *s, ls_kernel_rounding type,
+                              ls_kernel_interpreter *t, ls_verdict *out)
+{
+    if (!ran(ls_kernel_subject_mirror(s, type, t), "export", out)) {
+        return false;
+    }
+    t->evaluates = true;
+    for (int i = 0; i < s->n->network.layer_count; i++) {
+        const ls_layer *l = &s->n->layer[i];
+        if (l->kind == LS_LAYER_BATCH_NORM) {
+            double *mean = ls_kernel_subject_read(s, &s->buffer[l->running_mean]);
+            double *var = ls_kernel_subject_read(s, &s->buffer[l->running_var]);
+            LS_ASSERT(mean != NULL && var != NULL);
+            memcpy(t->mean[i], mean, (size_t)l->channels * sizeof *mean);
+            memcpy(t->variance[i], var, (size_t)l->channels * sizeof *var);
+            free(mean);
+            free(var);
+        }
+    }
+    ls_kernel_interpreter_forward(t, s->target);
+    return true;
+}
+
+/* The logits against exact and ideal arithmetic; what the state counts against them. */
+static void judge_evaluated(const ls_kernel_subject *s, const struct form *form,
+                            const ls_step_state *before, ls_verdict *out)
+{
+    ls_kernel_interpreter exact, ideal;
+    ls_step_state after;
+    int linear = s->n->network.layer_count - 2, classes = s->n->network.num_classes;
+    if (!mirror_evaluation(s, LS_KERNEL_ROUND_NONE, &exact, out)) {
+        return;
+    }
+    int64_t count = exact.size[linear].count;
+    if (!mirror_evaluation(s, form->rounding, &ideal, out)) {
+        ls_kernel_interpreter_free(&exact);
+        return;
+    }
+    float *logits = ls_list_make((size_t)count, sizeof *logits);
+    double *own = ls_list_make((size_t)count, sizeof *own);
+    if (ran(s->api->plan_export(s->plan, s->stream, LS_EXPORT_LOGITS, 0, logits, count * 4),
+            "export of logits", out) &&
+        ran(ls_kernel_subject_get_state(s, &after), "reading the state", out)) {
+        int64_t top1 = 0, top5 = 0;
+        for (int n = 0; n < s->options.batch; n++) {
+            int larger = 0;
+            for (int j = 0; j < classes; j++) {
+                float other = logits[n * classes + j], mine = logits[n * classes + s->target[n]];
+                own[n * classes + j] = (double)other;
+                larger += other > mine || (other == mine && j < s->target[n]);
+            }
+            top1 += larger == 0;
+            top5 += larger <= 4;
+        }
+        double size = norm_of(exact.value[linear], count);
+        judge_part("logits", distance(own, exact.value[linear], count) / size,
+                   distance(ideal.value[linear], exact.value[linear], count) / size,
+                   ls_compare_bounds_of(form->level)[LS_COMPARE_TENSOR], out);
+        if ((int64_t)(uint32_t)(after.top1 - before->top1) != top1 ||
+            (int64_t)(uint32_t)(after.top5 - before->top5) != top5) {
+            ls_verdict_fail(out, "counts %lld and %lld of %d samples, the logits say %lld and %lld",
+                            (long long)(after.top1 - before->top1),
+                            (long long)(after.top5 - before->top5), s->options.batch,
+                            (long long)top1, (long long)top5);
+        }
+    }
+    free(logits);
+    free(own);
+    ls_kernel_interpreter_free(&exact);
+    ls_kernel_interpreter_free(&ideal);
+}
+
+/* Two forwards move the running statistics; an evaluation takes them and leaves them; the step that
+ * follows is, bit for bit, that of a run without it. */
+static void judge_evaluation(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)job;
+    ls_kernel_net net[2];
+    ls_kernel_subject s[2];
+    double *moved[3] = {NULL};
+    int64_t count;
+    ls_step_state before;
+    if (!start(row, &net[0], &s[0], out)) {
+        return;
+    }
+    if (!start(row, &net[1], &s[1], out)) {
+        ls_kernel_subject_free(&s[0]);
+        return;
+    }
+    bool done = true;
+    for (int k = 0; k < 4; k++) {
+        done = done && ran(ls_kernel_subject_forward(&s[k % 2]), "a forward", out);
+    }
+    if (done && ran(ls_kernel_subject_get_state(&s[0], &before), "reading the state", out)) {
+        moved[0] = read_buffers(&s[0], &count);
+        s[0].api->plan_evaluate(s[0].plan, true);
+        done = ran(ls_kernel_subject_forward(&s[0]), "an evaluation", out);
+        moved[1] = read_buffers(&s[0], &count);
+        if (memcmp(moved[0], moved[1], (size_t)count * sizeof *moved[0]) != 0) {
+            ls_verdict_fail(out, "the evaluation changed the running statistics");
+        }
+        if (done) {
+            judge_evaluated(&s[0], ((const struct trial *)row->data)->form, &before, out);
+        }
+        s[0].api->plan_evaluate(s[0].plan, false);
+        for (int k = 0; k < 2; k++) {
+            done = done && ran(ls_kernel_subject_step(&s[k]), "a step", out);
+        }
+        moved[2] = read_buffers(&s[0], &count);
+        free(moved[1]);
+        moved[1] = read_buffers(&s[1], &count);
+        if (done && memcmp(moved[1], moved[2], (size_t)count * sizeof *moved[1]) != 0) {
+            ls_verdict_fail(out, "the step after the evaluation has other running statistics");
+        }
+        for (int p = 0; done && p < net[0].network.param_count; p++) {
+            double *a = ls_kernel_subject_read(&s[0], &s[0].grad[p]);
+            double *b = ls_kernel_subject_read(&s[1], &s[1].grad[p]);
+            if (a == NULL || b == NULL ||
+                memcmp(a, b, (size_t)s[0].grad[p].count * sizeof *a) != 0) {
+                ls_verdict_fail(out, "the step after the evaluation has another gradient of %s",
+                                net[0].param[p].name);
+            }
+            free(a);
+            free(b);
+        }
+    }
+    for (int k = 0; k < 3; k++) {
+        free(moved[k]);
+    }
+    ls_kernel_subject_free(&s[0]);
+    ls_kernel_subject_free(&s[1]);
+    ls_verdict_pass(out, "logits within %.1f x ideal rounding; the next step is unmoved",
+                    out->value);
+}
+
 /* ---- rows ------------------------------------------------------------------------------------ */
 
 enum { F32, O1_FP16, O2_FP16 };
@@ -569,6 +729,7 @@ void ls_kernels_cases(const ls_case_settings *settings, ls_case_list *list)
     static const ls_row repeat = {.requirement = "K4", .judge = judge_repeat};
     static const ls_row power = {.requirement = "K5", .judge = judge_power_of_two};
     static const ls_row branches = {.requirement = "K6", .judge = judge_branches};
+    static const ls_row evaluation = {.requirement = "K13", .judge = judge_evaluation};
     static const ls_row statistics = {.requirement = "K3", .judge = judge_statistics};
     for (int i = 0; i < SCENES; i++) {
         const struct scene *scene = &scenes[i];
@@ -577,6 +738,10 @@ void ls_kernels_cases(const ls_case_settings *settings, ls_case_list *list)
             if (i < 5 || form == F32) { /* odd sizes: the loops' remainders, in f32 */
                 add(settings, list, &gradients, "gradients",
                     (struct trial){scene, &forms[form], 1, false});
+            }
+            if (i < 5) {
+                add(settings, list, &evaluation, "evaluate",
+                    (struct trial){scene, &forms[form], 1 + i % 2, i == 0});
             }
             if (i < 2 && form % 2 == 0) { /* a norm on the shortcut, too: scenes 0 and 1 */
                 add(settings, list, &twins, "twins", (struct trial){scene, &forms[form], 1, true});

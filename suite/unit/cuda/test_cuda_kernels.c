@@ -342,7 +342,7 @@ static void check_loss(ls_dtype type, int images, int classes, double size)
     const float scale = 1024.0f, factor = 0.5f;
     int64_t count = (int64_t)images * classes;
     place logits, target = place_make(LS_I64, images), kept = place_make(LS_F32, count);
-    place row = place_make(LS_F32, 2 * (int64_t)images), gradient = place_make(type, count);
+    place row = place_make(LS_F32, 3 * (int64_t)images), gradient = place_make(type, count);
     place state = place_make(LS_U8, (int64_t)sizeof(ls_step_state));
     double *a = place_normal(11, count, 0, size), loss = 0, limit = 0;
     int64_t *wanted = malloc((size_t)images * sizeof *wanted);

@@ -71,11 +71,11 @@ START_TEST(crop_draws)
 }
 END_TEST
 
-/* All 3,000 draws of a script: FNV-1a of the five 32-bit numbers top, left, height, width and flip of
- * each, as torchvision 0.29 with torch 2.15 gives them (case data.crop.torch). */
+/* All 3,000 draws of a script: FNV-1a of the five 32-bit numbers top, left, height, width and flip
+ * of each, as torchvision 0.29 with torch 2.15 gives them (case data.crop.torch). */
 START_TEST(crops_are_those_of_torchvision)
 {
-    static const int sides[][2] = {{500, 375}, {300, 700},  {640, 260},
+    static const int sides[][2] = {{500, 375}, {300, 700}, {640, 260},
                                    {64, 64},   {10, 1000}, {2048, 1365}};
     uint64_t digest = LS_DIGEST_START;
     for (int n = 0; n < 3000; n++) {

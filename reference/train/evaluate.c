@@ -1,0 +1,283 @@
+#include "evaluate.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/clock.h"
+#include "kernels/core/log.h"
+#include "kernels/core/plant.h"
+#include "kernels/core/text.h"
+#include "feed.h"
+
+struct ls_evaluate {
+    ls_loader *loader;
+    int64_t images, batches; /* of this rank */
+    float *logits;           /* [batch][classes] */
+};
+
+/* ---- counting -------------------------------------------------------------------------------- */
+
+void ls_evaluate_add(ls_evaluate_sums *sums, const float *logits, int classes, int64_t target)
+{
+    LS_ASSERT(target >= 0 && target < classes);
+    float wanted = logits[target], most = logits[0];
+    int before = 0;
+    for (int j = 0; j < classes; j++) {
+        most = logits[j] > most || isnan(logits[j]) ? logits[j] : most;
+        before += j != target && !(logits[j] < wanted) && (logits[j] != wanted || j < target);
+    }
+    double sum = 0.0;
+    for (int j = 0; j < classes; j++) {
+        sum += exp((double)logits[j] - (double)most);
+    }
+    sums->images++;
+    sums->top1 += before < 1;
+    sums->top5 += before < 5;
+    sums->loss += log(sum) - ((double)wanted - (double)most);
+}
+
+ls_status ls_evaluate_sum(ls_trainer *trainer, const char *key, const ls_evaluate_sums *own,
+                          ls_evaluate_sums *all)
+{
+    int world = trainer->world.world;
+    *all = *own;
+    if (trainer->store == NULL) {
+        return LS_OK;
+    }
+    LS_TEXT(mine, 128, "%lld %lld %lld %a", (long long)own->images, (long long)own->top1,
+            (long long)own->top5, own->loss);
+    void **value = calloc((size_t)world, sizeof *value);
+    size_t *bytes = calloc((size_t)world, sizeof *bytes);
+    ls_status status =
+        value != NULL && bytes != NULL
+            ? ls_store_exchange(trainer->store, key, mine, strlen(mine) + 1, value, bytes)
+            : ls_log_fail(LS_ERR_INFRA, "no memory for the sums of %d ranks", world);
+    *all = status == LS_OK ? (ls_evaluate_sums){0} : *all;
+    for (int rank = 0; status == LS_OK && rank < world; rank++) {
+        long long images, top1, top5;
+        double loss;
+        const char *text = value[rank];
+        if (bytes[rank] == 0 || text[bytes[rank] - 1] != '\0' ||
+            sscanf(text, "%lld %lld %lld %la", &images, &top1, &top5, &loss) != 4) {
+            status = ls_log_fail(LS_ERR_INFRA, "rank %d sent no sums of a validation", rank);
+            break;
+        }
+        all->images += images;
+        all->top1 += top1;
+        all->top5 += top5;
+        all->loss += loss;
+    }
+    for (int rank = 0; value != NULL && rank < world; rank++) {
+        free(value[rank]);
+    }
+    free(value);
+    free(bytes);
+    return status;
+}
+
+/* ---- the folder ------------------------------------------------------------------------------ */
+
+ls_status ls_evaluate_open(const ls_trainer *trainer, const ls_loader_memory *memory,
+                           ls_evaluate **out)
+{
+    const ls_options *options = &trainer->options;
+    char folder[LS_DATASET_PATH] = "";
+    *out = NULL;
+    if (options->val[0] != '\0') {
+        ls_text_put(folder, sizeof folder, "%s", options->val);
+    } else if (ls_options_has_epochs(options)) {
+        ls_dataset_part(options->data, LS_DATASET_VALIDATION, folder, sizeof folder);
+    }
+    if (folder[0] == '\0') {
+        return options->evaluate
+                   ? ls_log_fail(LS_ERR_USAGE,
+                                 "--evaluate: there is nothing to evaluate on; give --val DIR, or "
+                                 "--data DIR with the folders DIR/train and DIR/val")
+                   : LS_OK;
+    }
+    if (ls_options_has_epochs(options)) {
+        LS_TRY(ls_dataset_same_classes(options->data, folder));
+    }
+    ls_evaluate *evaluate = calloc(1, sizeof *evaluate);
+    LS_TRY_MEMORY(evaluate != NULL, "the validation");
+    ls_loader_options loader = {
+        .data = folder,
+        .rank = LS_PLANT(evaluation_of_rank_0, trainer->world.rank, 0),
+        .world = trainer->world.world,
+        .batch_size = options->batch_size,
+        .image_size = options->image_size,
+        .num_classes = options->num_classes,
+        .accumulate = 1,
+        .workers = options->workers,
+        .bytes = ls_loader_gives_bytes(trainer->loader),
+        .first_step = 1,
+        .memory = memory,
+        .validates = true,
+        .resize = options->val_resize > 0 ? options->val_resize
+                                          : (int)lrint(options->image_size * 256.0 / 224.0),
+    };
+    evaluate->logits =
+        malloc((size_t)options->batch_size * (size_t)options->num_classes * sizeof(float));
+    ls_status status = LS_OK;
+    if (evaluate->logits == NULL) {
+        status =
+            ls_log_fail(LS_ERR_INFRA, "no memory for the logits of %d images", options->batch_size);
+    }
+    LS_THEN(status, ls_loader_open(&loader, &evaluate->loader));
+    if (status != LS_OK) {
+        ls_evaluate_close(evaluate);
+        return status;
+    }
+    evaluate->images = ls_loader_images(evaluate->loader);
+    evaluate->batches = ls_loader_steps_per_epoch(evaluate->loader);
+    *out = evaluate;
+    return LS_OK;
+}
+
+void ls_evaluate_close(ls_evaluate *evaluate)
+{
+    if (evaluate == NULL) {
+        return;
+    }
+    ls_loader_close(evaluate->loader);
+    free(evaluate->logits);
+    free(evaluate);
+}
+
+bool ls_evaluate_due(const ls_trainer *trainer, int64_t step)
+{
+    int64_t every = trainer->options.eval_every * trainer->steps_per_epoch;
+    return trainer->evaluate != NULL &&
+           (step == trainer->last_step || (every > 0 && step % every == 0));
+}
+
+/* ---- the forwards ---------------------------------------------------------------------------- */
+
+static int slot_of(const ls_trainer *trainer, int64_t batch)
+{
+    return ls_feed_slots(trainer) + (int)(batch % LS_FEED_VALIDATION_SLOTS);
+}
+
+/* Where the device has slots, starts the copy. */
+static ls_status load(const ls_trainer *trainer, int64_t number, ls_loader_batch *batch)
+{
+    LS_TRY(ls_loader_next(trainer->evaluate->loader, batch));
+    if (ls_feed_slots(trainer) == 0) {
+        return LS_OK;
+    }
+    return trainer->device.api->batch_load(
+        trainer->plan, slot_of(trainer, number),
+        batch->bytes != NULL ? (const void *)batch->bytes : batch->input, batch->target);
+}
+
+static ls_status forward(const ls_trainer *trainer, int64_t number, const ls_loader_batch *batch)
+{
+    const ls_device *device = &trainer->device;
+    return ls_feed_slots(trainer) == 0
+               ? device->api->plan_forward(trainer->plan, device->stream, batch->input,
+                                           batch->target)
+               : device->api->plan_forward_loaded(trainer->plan, device->stream,
+                                                  slot_of(trainer, number));
+}
+
+static ls_status run_batches(const ls_trainer *trainer, ls_evaluate_sums *own)
+{
+    const ls_evaluate *evaluate = trainer->evaluate;
+    const ls_device *device = &trainer->device;
+    int size = trainer->options.batch_size, classes = trainer->options.num_classes;
+    int64_t *target = malloc((size_t)size * sizeof *target);
+    LS_TRY_MEMORY(target != NULL, "the classes of %d images", size);
+    ls_loader_batch batch;
+    ls_status status = evaluate->batches > 0 ? load(trainer, 0, &batch) : LS_OK;
+    for (int64_t n = 0; status == LS_OK && n < evaluate->batches; n++) {
+        int64_t left = evaluate->images - n * size;
+        left = LS_PLANT(evaluation_counts_padding, left < size ? left : size, size);
+        memcpy(target, batch.target, (size_t)size * sizeof *target);
+        LS_TRY_GOTO(status, forward(trainer, n, &batch), end);
+        if (n + 1 < evaluate->batches) { /* copied while the device computes */
+            if (ls_feed_slots(trainer) > 0) {
+                LS_TRY_GOTO(status, device->api->batch_loaded(trainer->plan, slot_of(trainer, n)),
+                            end);
+            }
+            LS_TRY_GOTO(status, load(trainer, n + 1, &batch), end);
+        }
+        LS_TRY_GOTO(status,
+                    device->api->plan_export(trainer->plan, device->stream, LS_EXPORT_LOGITS, 0,
+                                             evaluate->logits,
+                                             (int64_t)size * classes * (int64_t)sizeof(float)),
+                    end);
+        for (int64_t i = 0; i < left; i++) {
+            ls_evaluate_add(own, evaluate->logits + i * classes, classes, target[i]);
+        }
+    }
+end:
+    free(target);
+    return status;
+}
+
+ls_status ls_evaluate_run(ls_trainer *trainer, int64_t step, ls_evaluate_report *report)
+{
+    const ls_device *device = &trainer->device;
+    int64_t begun_ns = ls_clock_ns();
+    device->api->plan_evaluate(trainer->plan, true);
+    ls_status status = run_batches(trainer, &report->val_own);
+    device->api->plan_evaluate(trainer->plan, false);
+    LS_TRY(status);
+    LS_TEXT(key, 48, "validation after step %lld", (long long)step);
+    LS_TRY(ls_evaluate_sum(trainer, key, &report->val_own, &report->val));
+    report->seconds = ls_clock_ms_between(begun_ns, ls_clock_ns()) * 1e-3;
+    return LS_OK;
+}
+
+/* ---- telling --------------------------------------------------------------------------------- */
+
+static ls_events_score score_of(const ls_evaluate_sums *sums)
+{
+    return (ls_events_score){.images = sums->images,
+                             .top1 = sums->top1,
+                             .top5 = sums->top5,
+                             .loss = sums->loss / (double)sums->images};
+}
+
+static float percent(int64_t part, int64_t whole)
+{
+    return (float)(100.0 * (double)part / (double)whole);
+}
+
+static void add_to_line(char *line, size_t bytes, const char *name, const ls_events_score *score)
+{
+    if (score->images > 0) {
+        ls_text_add(line, bytes, "  %s: loss %.4f, top-1 %.2f %%, top-5 %.2f %% of %lld", name,
+                    score->loss, (double)percent(score->top1, score->images),
+                    (double)percent(score->top5, score->images), (long long)score->images);
+    }
+}
+
+ls_status ls_evaluate_tell(const ls_trainer *trainer, const ls_evaluate_report *report)
+{
+    ls_events_score train = score_of(&report->train), val = score_of(&report->val);
+    ls_events_score own = score_of(&report->val_own);
+    int64_t epoch = trainer->steps_per_epoch > 0 ? report->step / trainer->steps_per_epoch : 0;
+    LS_TRY(ls_events_write_epoch(trainer->events, epoch, report->step,
+                                 train.images > 0 ? &train : NULL, val.images > 0 ? &val : NULL,
+                                 val.images > 0 ? &own : NULL, report->seconds));
+    if (trainer->world.rank != 0) {
+        return LS_OK;
+    }
+    ls_tensorboard_epoch scalars = {.train_loss = (float)train.loss,
+                                    .val_loss = (float)val.loss,
+                                    .train_top1 = percent(train.top1, train.images),
+                                    .val_top1 = percent(val.top1, val.images)};
+    LS_TRY(ls_tensorboard_write_epoch(trainer->board, epoch, &scalars));
+    char line[256];
+    ls_text_put(line, sizeof line, "epoch %lld", (long long)epoch);
+    add_to_line(line, sizeof line, "train", &train);
+    add_to_line(line, sizeof line, "val", &val);
+    if (trainer->options.print_freq > 0 || trainer->options.evaluate) {
+        printf("%s\n", line);
+        fflush(stdout);
+    }
+    return LS_OK;
+}
