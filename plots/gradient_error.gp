@@ -22,10 +22,13 @@ set bmargin 7.5
 set rmargin 6
 eval key_below
 plot for [i = 1:words(blocks)] table index i-1 using ($1-0.42):4:(0.84):(0) with vectors nohead linewidth 1.8 \
-         linecolor rgb label_colour(word(blocks, i)) notitle, \
-     for [i = 1:words(blocks)] table index i-1 using 1:($2 <= $4 ? $2 : NaN) with points pointtype 7 \
-         pointsize 0.6 linecolor rgb label_colour(word(blocks, i)) title word(blocks, i), \
+         linetype label_line(word(blocks, i)) linecolor rgb label_colour(word(blocks, i)) notitle, \
+     for [i = 1:words(blocks)] table index i-1 using 1:($2 <= $4 ? $2 : NaN) with points \
+         pointtype label_point(word(blocks, i)) pointsize 0.65 linecolor rgb label_colour(word(blocks, i)) \
+         title word(blocks, i), \
      for [i = 1:words(blocks)] table index i-1 using 1:($2 <= $4 ? NaN : $2) with points pointtype 2 \
          pointsize 1.4 linewidth 2.2 linecolor rgb "#b3261e" notitle, \
      NaN with lines linewidth 1.8 linecolor rgb "#49525c" title "limit", \
+     for [i = 1:(strstrt(blocks, "bf16") > 0)] NaN with lines linewidth 1.8 linetype 12 linecolor rgb "#49525c" \
+         title "limit, bf16", \
      NaN with points pointtype 2 pointsize 1.2 linewidth 2 linecolor rgb "#b3261e" title "above its limit"

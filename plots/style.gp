@@ -9,6 +9,11 @@ level_colour(level) = level_rgb[int(level) + 2]
 array part_rgb[8] = [0xBBBBBB, 0x88CCEE, 0x332288, 0xCC6677, 0xDDCC77, 0xEEEEEE, 0x882255, 0x44AA99]
 # The level in a label such as "O2" or "O2 bf16, 8 ranks": its second character.
 label_colour(label) = level_colour(label[2:2] >= "0" && label[2:2] <= "3" ? int(label[2:2]) : -1)
+# The same level in bf16 has its colour, with hollow points and dotted lines.
+set linetype 11 dashtype solid
+set linetype 12 dashtype (1,1)
+label_point(label) = strstrt(label, "bf16") > 0 ? 8 : 7
+label_line(label) = strstrt(label, "bf16") > 0 ? 12 : 11
 
 if (!exists("figure_width")) { figure_width = 760 }
 if (!exists("figure_height")) { figure_height = 420 }
