@@ -1,6 +1,7 @@
 # Weak scaling: measured points with intervals, and the ideal line from one rank.
 table = ARG1; output_file = ARG2; format = ARG3; figure_title = ARG4; blocks = ARG5
 figure_name = "scaling"
+figure_height = 450
 load "style.gp"
 stats table using 4 name "nodes" nooutput
 stats table using 5 name "simulated" nooutput
@@ -18,7 +19,8 @@ set format x "%.0f"
 set format y "%.4g"
 set xlabel "ranks"
 set ylabel "images/s, all ranks"
-set key top left
+set bmargin 7.5
+eval key_below
 split_title = nodes_max > 1 ? sprintf("split over %.0f%s nodes", nodes_max, simulated_max > 0 ? " simulated" : "") : ""
 one_node(nodes) = nodes == 1 ? 1 : NaN
 plot for [level = 0:3] table using 1:($2 == level ? $15 : NaN) with lines dashtype 2 linewidth 1.2 \

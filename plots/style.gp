@@ -33,6 +33,8 @@ set output output_file
 set datafile separator "\t"
 set datafile missing "NaN"
 set encoding utf8
+title_lines = 1
+do for [i = 1:strlen(figure_title)] { title_lines = title_lines + (figure_title[i:i] eq "\n") }
 title_font = format eq "svg" ? ",15" : ",11.5"
 set title figure_title noenhanced font title_font offset 0,0.3
 set border 3 linecolor rgb "#49525c"

@@ -271,7 +271,7 @@ static void advise_noise(const ls_report_run *run, cJSON *advice)
     if (measured > 0) {
         say(advice,
             "Intervals hold for the steps of one run of each job; another run may move further, so "
-            "repeat the run before acting on a few per cent (`lockstep diff A B`).");
+            "repeat the run before acting on a few per cent (lockstep diff A B).");
     }
 }
 
