@@ -133,7 +133,7 @@ switched() { # NAME=value row options...: speed with one switch of the backend t
 layers() { # name options...
     what=$1
     shift
-    step "layers.$what" 90 "$build/lockstep" layers --arch "$ARCH" --image-size "$IMAGE_SIZE" --batch "$BATCH" $tiny \
+    step "layers.$what" 90 "$build/lockstep" layers --device cuda --arch "$ARCH" --image-size "$IMAGE_SIZE" --batch "$BATCH" $tiny \
         --out "$folder/layers.$what.tsv" "$@" && outcome "$(grep '^forward' "$folder/layers.$what.log" | cut -c1-150)"
 }
 stage_A() {

@@ -157,7 +157,7 @@ part_speed() {
     tiny=
     [ -z "$emulated" ] || tiny='--copy-mb 1 --side 16 --repeats 2'
     for type in f16 bf16 f32 tf32; do
-        step "layers.$type" 90 "$build/lockstep" layers --arch "$ARCH" --image-size "$IMAGE_SIZE" --batch "$BATCH" \
+        step "layers.$type" 90 "$build/lockstep" layers --device cuda --arch "$ARCH" --image-size "$IMAGE_SIZE" --batch "$BATCH" \
             --type $type $tiny --out "$folder/layers.$type.tsv" &&
             outcome "$(grep '^forward' "$folder/layers.$type.log" | cut -c1-150)"
     done
