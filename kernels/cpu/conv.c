@@ -86,34 +86,69 @@ static int64_t row_of(int channel, int pixel, int pixels, int block)
     return ((int64_t)(channel / block) * pixels + pixel) * block + channel % block;
 }
 
-/* to[ic in memory order of one pixel] = from[ic * taps]. */
-static void gather_taps(const float *from, int taps, float *to, int channels, int pixels, int block)
+/* Taps of some input channels of one output channel, [taps][channels]: small enough for the first
+ * cache, so that cells are copied and summed in whole blocks of channels. */
+enum { TAPS_MAX = 8192 };
+
+typedef struct tap_table {
+    _Alignas(64) float value[TAPS_MAX];
+    int channels; /* of each tap */
+} tap_table;
+
+/* Channels of a table: whole blocks. */
+static int table_channels(const matrix_map *map)
 {
-    for (int first = 0; first < channels; first += block) {
-        float *cells = to + (int64_t)first * pixels;
-        const float *kernel = from + (int64_t)first * taps;
-        for (int c = 0; c < block; c++) {
-            cells[c] = kernel[(int64_t)c * taps];
+    int taps = map->shape.kernel * map->shape.kernel;
+    int channels = TAPS_MAX / taps / map->in_block * map->in_block;
+    LS_ASSERT(channels > 0);
+    return channels < map->shape.in_channels ? channels : map->shape.in_channels;
+}
+
+static inline void add_lanes(float *restrict to, const float *restrict from, int count)
+{
+    for (int l = 0; l < count; l++) {
+        to[l] += from[l];
+    }
+}
+
+/* All cells of one output channel and the input channels of the table, row by row; add: the table
+ * is summed from the cells, else the cells are written. Inlined with a constant block. */
+static inline void visit_cells(const matrix_map *map, int oc, int first, tap_table *table,
+                               float *matrix, int block, bool add)
+{
+    const ls_dnn_shape *s = &map->shape;
+    int in_pixels = s->in_height * s->in_width, out_pixels = s->out_height * s->out_width;
+    for (int out = 0; out < out_pixels; out++) {
+        float *cells = matrix + row_of(oc, out, out_pixels, map->out_block) * map->columns +
+                       (int64_t)first * in_pixels;
+        int64_t tap[MATRIX_PIXELS_MAX]; /* start in the table; negative: none */
+        for (int in = 0; in < in_pixels; in++) {
+            int at = tap_between(s, out, in);
+            tap[in] = (int64_t)at * table->channels;
+        }
+        for (int c = 0; c < table->channels; c += block) {
+            for (int in = 0; in < in_pixels; in++, cells += block) {
+                if (tap[in] >= 0 && add) {
+                    add_lanes(table->value + tap[in] + c, cells, block);
+                } else if (tap[in] >= 0) {
+                    memcpy(cells, table->value + tap[in] + c, (size_t)block * sizeof *cells);
+                } else if (!add) {
+                    memset(cells, 0, (size_t)block * sizeof *cells);
+                }
+            }
         }
     }
 }
 
-static void clear_cells(float *to, int channels, int pixels, int block)
+static void visit(const matrix_map *map, int oc, int first, tap_table *table, float *matrix,
+                  bool add)
 {
-    for (int first = 0; first < channels; first += block) {
-        memset(to + (int64_t)first * pixels, 0, (size_t)block * sizeof *to);
-    }
-}
-
-/* to[ic * taps] += from[ic in memory order of one pixel]. */
-static void add_taps(const float *from, float *to, int taps, int channels, int pixels, int block)
-{
-    for (int first = 0; first < channels; first += block) {
-        const float *cells = from + (int64_t)first * pixels;
-        float *kernel = to + (int64_t)first * taps;
-        for (int c = 0; c < block; c++) {
-            kernel[(int64_t)c * taps] += cells[c];
-        }
+    if (map->in_block == 8) {
+        visit_cells(map, oc, first, table, matrix, 8, add);
+    } else if (map->in_block == 16) {
+        visit_cells(map, oc, first, table, matrix, 16, add);
+    } else {
+        visit_cells(map, oc, first, table, matrix, map->in_block, add);
     }
 }
 
@@ -122,43 +157,41 @@ static void expand(ls_backend *backend, const matrix_map *map, const float *kern
 {
     const ls_dnn_shape *s = &map->shape;
     int taps = s->kernel * s->kernel;
-    int in_pixels = s->in_height * s->in_width, out_pixels = s->out_height * s->out_width;
 #pragma omp parallel for schedule(static) num_threads(backend->threads)
     for (int oc = 0; oc < s->out_channels; oc++) {
-        const float *from = kernel + (int64_t)oc * s->in_channels * taps;
-        for (int out = 0; out < out_pixels; out++) {
-            float *row = matrix + row_of(oc, out, out_pixels, map->out_block) * map->columns;
-            for (int in = 0; in < in_pixels; in++) {
-                int tap = tap_between(s, out, in);
-                float *cells = row + (int64_t)in * map->in_block;
-                if (tap < 0) {
-                    clear_cells(cells, s->in_channels, in_pixels, map->in_block);
-                } else {
-                    gather_taps(from + tap, taps, cells, s->in_channels, in_pixels, map->in_block);
+        tap_table table;
+        for (int first = 0; first < s->in_channels; first += table.channels) {
+            int most = table_channels(map), rest = s->in_channels - first;
+            const float *from = kernel + ((int64_t)oc * s->in_channels + first) * taps;
+            table.channels = most < rest ? most : rest;
+            for (int c = 0; c < table.channels; c++) {
+                for (int t = 0; t < taps; t++) {
+                    table.value[(int64_t)t * table.channels + c] = from[(int64_t)c * taps + t];
                 }
             }
+            visit(map, oc, first, &table, matrix, false);
         }
     }
 }
 
 /* The transposed map, for gradients: each tap is the sum of its cells; taps that cover only padding
  * are 0. */
-static void fold(ls_backend *backend, const matrix_map *map, const float *matrix, float *kernel)
+static void fold(ls_backend *backend, const matrix_map *map, float *matrix, float *kernel)
 {
     const ls_dnn_shape *s = &map->shape;
     int taps = s->kernel * s->kernel;
-    int in_pixels = s->in_height * s->in_width, out_pixels = s->out_height * s->out_width;
 #pragma omp parallel for schedule(static) num_threads(backend->threads)
     for (int oc = 0; oc < s->out_channels; oc++) {
-        float *to = kernel + (int64_t)oc * s->in_channels * taps;
-        memset(to, 0, (size_t)s->in_channels * (size_t)taps * sizeof *to);
-        for (int out = 0; out < out_pixels; out++) {
-            const float *row = matrix + row_of(oc, out, out_pixels, map->out_block) * map->columns;
-            for (int in = 0; in < in_pixels; in++) {
-                int tap = tap_between(s, out, in);
-                if (tap >= 0) {
-                    add_taps(row + (int64_t)in * map->in_block, to + tap, taps, s->in_channels,
-                             in_pixels, map->in_block);
+        tap_table table;
+        for (int first = 0; first < s->in_channels; first += table.channels) {
+            int most = table_channels(map), rest = s->in_channels - first;
+            float *to = kernel + ((int64_t)oc * s->in_channels + first) * taps;
+            table.channels = most < rest ? most : rest;
+            memset(table.value, 0, (size_t)table.channels * (size_t)taps * sizeof *table.value);
+            visit(map, oc, first, &table, matrix, true);
+            for (int c = 0; c < table.channels; c++) {
+                for (int t = 0; t < taps; t++) {
+                    to[(int64_t)c * taps + t] = table.value[(int64_t)t * table.channels + c];
                 }
             }
         }
@@ -247,6 +280,15 @@ static ls_status passes_create(ls_conv *conv, bool data_gradient)
     return pass_create(conv, LS_DNN_BACKWARD_WEIGHTS);
 }
 
+/* Whether both passes read the plain weight, of which one copy is enough. */
+static bool shares_weight(const ls_conv *conv)
+{
+    const conv_pass *pass = conv->pass;
+    return pass[LS_DNN_BACKWARD_DATA].product != NULL &&
+           ls_dnn_product_about(pass[LS_DNN_FORWARD].product)->weight_is_plain &&
+           ls_dnn_product_about(pass[LS_DNN_BACKWARD_DATA].product)->weight_is_plain;
+}
+
 ls_status ls_conv_create(ls_backend *backend, const char *name, const ls_dnn_shape *shape,
                          int in_block, int out_block, ls_dtype type, bool data_gradient,
                          ls_conv **out)
@@ -273,8 +315,12 @@ ls_status ls_conv_create(ls_backend *backend, const char *name, const ls_dnn_sha
     }
     for (int which = 0; which < 2; which++) {
         if (conv->pass[which].product != NULL) {
-            conv->packed_offset[which] = ls_arena_reserve(
-                &conv->weights, ls_dnn_product_about(conv->pass[which].product)->weight_bytes);
+            conv->packed_offset[which] =
+                which == LS_DNN_BACKWARD_DATA && shares_weight(conv)
+                    ? conv->packed_offset[LS_DNN_FORWARD]
+                    : ls_arena_reserve(
+                          &conv->weights,
+                          ls_dnn_product_about(conv->pass[which].product)->weight_bytes);
         }
     }
     *out = conv;
@@ -440,14 +486,18 @@ ls_status ls_conv_pack(ls_conv *conv, const ls_tensor *weight)
     }
     if (conv->matrix) {
         size_t cells = (size_t)conv->map.rows * (size_t)conv->map.columns;
-        float *matrix = scratch_take(conv, &used, cells * sizeof *matrix);
+        const conv_pass *forward = &conv->pass[LS_DNN_FORWARD];
+        float *matrix = ls_dnn_product_about(forward->product)->weight_is_plain
+                            ? forward->packed
+                            : scratch_take(conv, &used, cells * sizeof *matrix);
         expand(conv->backend, &conv->map, plain, matrix);
         plain = matrix;
         count = (int64_t)cells;
     }
     for (int which = 0; which < 2; which++) {
         conv_pass *pass = &conv->pass[which];
-        if (pass->product == NULL ||
+        if (pass->product == NULL || (which == LS_DNN_BACKWARD_DATA && shares_weight(conv)) ||
+            pass->packed == plain ||
             LS_PLANT(data_weight_stale, false, which == LS_DNN_BACKWARD_DATA && ls_plant_now > 0)) {
             continue;
         }
