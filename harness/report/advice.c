@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "kernels/core/text.h"
 
@@ -80,6 +81,92 @@ static void advise_levels(const ls_report_run *run, cJSON *advice)
     if (products[0] != '\0') {
         ls_text_add(text, sizeof text, " Products: %s.", products);
     }
+    say(advice, text);
+}
+
+/* A step of one rank alone by kind of work, from run.json's "layers". */
+enum { PRODUCTS, PASSES, UPDATE, WORK };
+
+typedef struct alone {
+    const char *type;
+    double ms[WORK], whole_ms;
+} alone;
+
+static bool read_alone(const ls_report_run *run, bool half, alone *out)
+{
+    const cJSON *step, *kind;
+    cJSON_ArrayForEach(step, cJSON_GetObjectItemCaseSensitive(run->record, "layers"))
+    {
+        const char *type = ls_json_string(step, "type", "");
+        if (strcmp(ls_json_string(step, "when", ""), "before") != 0 ||
+            (strcmp(type, "f32") != 0) != half) {
+            continue;
+        }
+        *out = (alone){.type = type};
+        cJSON_ArrayForEach(kind, cJSON_GetObjectItemCaseSensitive(step, "kinds"))
+        {
+            const char *name = ls_json_string(kind, "kind", "");
+            double ms = ls_json_number(kind, "ms", NAN);
+            out->ms[strncmp(name, "products", 8) == 0    ? PRODUCTS
+                    : strncmp(name, "optimizer", 9) == 0 ? UPDATE
+                                                         : PASSES] += ms;
+            out->whole_ms += ms;
+        }
+        return isfinite(out->whole_ms) && out->whole_ms > 0;
+    }
+    return false;
+}
+
+static void append_alone(char *text, const alone *one)
+{
+    ls_text_add(text, SENTENCE_BYTES, "%.1f ms in %s (products %.1f, memory passes %.1f",
+                one->whole_ms, one->type, one->ms[PRODUCTS], one->ms[PASSES]);
+    if (one->ms[UPDATE] > 0) {
+        ls_text_add(text, SENTENCE_BYTES, ", optimizer and weights %.1f", one->ms[UPDATE]);
+    }
+    ls_text_add(text, SENTENCE_BYTES, ")");
+}
+
+/* Bytes that a step of each level reduces: of the jobs of the largest world. */
+static void append_wire(const ls_report_run *run, char *text)
+{
+    const ls_report_job *jobs[JOBS_MAX];
+    int count = select_shown(run, LS_SWEEP_LEVEL, jobs);
+    char level[24];
+    int said = 0;
+    for (int i = 0; i < count; i++) {
+        double mb = jobs[i]->record->rank[0].reduced_bytes * 1e-6;
+        if (jobs[i]->spec->world > 1 && isfinite(mb) && mb > 0) {
+            ls_report_job_level(jobs[i], level);
+            ls_text_add(text, SENTENCE_BYTES, "%s%.1f MB at %s",
+                        said++ > 0 ? ", " : " A step reduces ", mb, level);
+        }
+    }
+    ls_text_add(text, SENTENCE_BYTES, "%s", said > 0 ? "." : "");
+}
+
+/* Why a level pays or does not: where the time of a step alone differs, and what it reduces. */
+static void advise_phases(const ls_report_run *run, cJSON *advice)
+{
+    static const char *const work[WORK] = {"products", "memory passes", "optimizer and weights"};
+    alone f32, half;
+    if (!read_alone(run, false, &f32) || !read_alone(run, true, &half)) {
+        return;
+    }
+    char text[SENTENCE_BYTES] = "Why: a step alone takes ";
+    append_alone(text, &f32);
+    ls_text_add(text, sizeof text, " and ");
+    append_alone(text, &half);
+    int most = PRODUCTS;
+    for (int k = 0; k < WORK; k++) {
+        if (fabs(half.ms[k] - f32.ms[k]) > fabs(half.ms[most] - f32.ms[most])) {
+            most = k;
+        }
+    }
+    double difference = half.ms[most] - f32.ms[most];
+    ls_text_add(text, sizeof text, ": %s %s most in %s, %.1f ms.", half.type,
+                difference < 0 ? "saves" : "costs", work[most], fabs(difference));
+    append_wire(run, text);
     say(advice, text);
 }
 
@@ -279,6 +366,7 @@ cJSON *ls_report_advice_make(const ls_report_run *run)
 {
     cJSON *advice = cJSON_CreateArray();
     advise_levels(run, advice);
+    advise_phases(run, advice);
     advise_loss(run, advice);
     advise_buckets(run, advice);
     advise_ranks(run, advice);

@@ -46,8 +46,7 @@ static ls_status take_over_measured(ls_bench *b)
         cJSON_AddStringToObject(b->run.measured, "rated", rated);
     }
     static const char *const names[] = {"roofline", "rates", "layers"};
-    int count = strcmp(b->run.site.device, "cuda") == 0 ? 3 : 2; /* layers: of GPUs */
-    for (int i = 0; i < count; i++) {
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         cJSON *list = cJSON_DetachItemFromObjectCaseSensitive(before, names[i]);
         cJSON_AddItemToObject(b->run.measured, names[i],
                               cJSON_IsArray(list) ? list : cJSON_CreateArray());
@@ -62,12 +61,11 @@ static ls_status measure(ls_bench *b, const char *when)
         return LS_OK; /* other machines are not measured from here */
     }
     ls_progress_note("measuring what the machine does at best");
+    const ls_roofline_lists lists = {cJSON_GetObjectItemCaseSensitive(b->run.measured, "roofline"),
+                                     cJSON_GetObjectItemCaseSensitive(b->run.measured, "rates"),
+                                     cJSON_GetObjectItemCaseSensitive(b->run.measured, "layers")};
     if (strcmp(b->run.site.device, "cuda") == 0) {
         int gpus = b->run.site.devices;
-        const ls_roofline_lists lists = {
-            cJSON_GetObjectItemCaseSensitive(b->run.measured, "roofline"),
-            cJSON_GetObjectItemCaseSensitive(b->run.measured, "rates"),
-            cJSON_GetObjectItemCaseSensitive(b->run.measured, "layers")};
         ls_roofline_gpu_measure(&b->matrix, when,
                                 gpus == 0                ? 1
                                 : gpus < b->matrix.ranks ? gpus
@@ -76,9 +74,7 @@ static ls_status measure(ls_bench *b, const char *when)
         ls_progress_clear();
         return LS_OK;
     }
-    ls_status status = ls_roofline_measure(
-        &b->matrix, when, cJSON_GetObjectItemCaseSensitive(b->run.measured, "roofline"),
-        cJSON_GetObjectItemCaseSensitive(b->run.measured, "rates"));
+    ls_status status = ls_roofline_measure(&b->matrix, when, &lists);
     ls_progress_clear();
     return status;
 }

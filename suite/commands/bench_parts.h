@@ -59,6 +59,11 @@ const char *ls_bench_plan_rated(const ls_bench *b);
 ls_status ls_bench_nodes_connect(ls_bench_nodes *nodes, const ls_variables *given, ls_run *run);
 void ls_bench_plan_free(ls_bench *b);
 
+/* Members of run.json, each an array. */
+typedef struct ls_roofline_lists {
+    cJSON *roofline, *rates, *layers;
+} ls_roofline_lists;
+
 /* The best rates of this machine, measured in the run that is compared with them (design.md section
  * 8): the convolutions of the network alone, copies, f32 matrix products.
  *
@@ -66,16 +71,13 @@ void ls_bench_plan_free(ls_bench *b);
  * {"when", "arch", "image_size", "batch_size", "threads", "images_per_s"} (forward and both
  * backwards, f32, one process), and to `rates` {"when", "threads", "copy_bytes_per_s",
  * "matrix_flop_per_s"}. Other load lowers them, so they are measured before and after the jobs, as
- * `when` says. LS_ERR_INFRA without a CPU backend. */
-ls_status ls_roofline_measure(const ls_matrix_bench *bench, const char *when, cJSON *roofline,
-                              cJSON *rates);
+ * `when` says. Before the jobs appends to `layers` a step of one rank alone by kind of pass in f32
+ * and in the half type, {"when", "threads", "type", "arch", "image_size", "batch_size", ...}
+ * (layers_parts.h, ls_layers_record). LS_ERR_INFRA without a CPU backend. */
+ls_status ls_roofline_measure(const ls_matrix_bench *bench, const char *when,
+                              const ls_roofline_lists *to);
 
 enum { LS_ROOFLINE_LIMIT_S = 300 }; /* for all GPUs, including the search for engines */
-
-/* Members of run.json, each an array. */
-typedef struct ls_roofline_lists {
-    cJSON *roofline, *rates, *layers;
-} ls_roofline_lists;
 
 /* Measures all GPUs at once, each in a process of its own, so that nothing stays on a GPU while
  * jobs run. Appends to `roofline` per GPU {"when", "arch", "image_size", "batch_size", "level",

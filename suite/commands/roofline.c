@@ -23,15 +23,18 @@ enum { REPEATS = 5, NUM_CLASSES = 10 };
 typedef struct engine {
     ls_cpu_bound_fn *convolutions_ms;
     ls_cpu_rates_fn *rates;
+    ls_cpu_passes_fn *passes;
 } engine;
 
 static ls_status load(engine *out)
 {
-    void *convolutions = NULL, *rates = NULL;
+    void *convolutions = NULL, *rates = NULL, *passes = NULL;
     LS_TRY(ls_load_symbol("cpu", LS_CPU_BOUND_ENTRY, &convolutions));
     LS_TRY(ls_load_symbol("cpu", LS_CPU_RATES_ENTRY, &rates));
     memcpy(&out->convolutions_ms, &convolutions, sizeof out->convolutions_ms);
+    LS_TRY(ls_load_symbol("cpu", LS_CPU_PASSES_ENTRY, &passes));
     memcpy(&out->rates, &rates, sizeof out->rates);
+    memcpy(&out->passes, &passes, sizeof out->passes);
     return LS_OK;
 }
 
@@ -60,12 +63,12 @@ static ls_status measure_convolutions(const engine *engine, const ls_matrix_benc
 
 static ls_status measure_threads(const engine *engine, const ls_matrix_bench *bench,
                                  const ls_network *network, int threads, const char *when,
-                                 cJSON *roofline, cJSON *rates)
+                                 const ls_roofline_lists *to, ls_cpu_rates_measured *out)
 {
     ls_cpu_rates_measured measured;
-    LS_TRY(measure_convolutions(engine, bench, network, threads, LS_F32, when, roofline));
+    LS_TRY(measure_convolutions(engine, bench, network, threads, LS_F32, when, to->roofline));
     if (strcmp(bench->half, "bf16") == 0 && ls_device_cpu_has_bf16()) {
-        LS_TRY(measure_convolutions(engine, bench, network, threads, LS_BF16, when, roofline));
+        LS_TRY(measure_convolutions(engine, bench, network, threads, LS_BF16, when, to->roofline));
     }
     LS_TRY(engine->rates(threads, &measured));
     cJSON *entry = cJSON_CreateObject();
@@ -73,12 +76,54 @@ static ls_status measure_threads(const engine *engine, const ls_matrix_bench *be
     cJSON_AddNumberToObject(entry, "threads", threads);
     ls_json_add_number(entry, "copy_bytes_per_s", measured.copy_bytes_per_s);
     ls_json_add_number(entry, "matrix_flop_per_s", measured.matrix_flop_per_s);
-    cJSON_AddItemToArray(rates, entry);
+    cJSON_AddItemToArray(to->rates, entry);
+    *out = measured;
     return LS_OK;
 }
 
-ls_status ls_roofline_measure(const ls_matrix_bench *bench, const char *when, cJSON *roofline,
-                              cJSON *rates)
+/* A step of one rank alone, pass by pass. */
+static ls_status measure_passes(const engine *engine, const ls_matrix_bench *bench,
+                                const ls_network *network, int threads, ls_dtype type,
+                                const ls_cpu_rates_measured *rates, cJSON *layers)
+{
+    const ls_plan_options plan = {.batch = bench->batch_size,
+                                  .height = bench->image_size,
+                                  .width = bench->image_size,
+                                  .activation = type};
+    const ls_cpu_passes_options options = {.threads = threads, .repeats = REPEATS, .passes = true};
+    const ls_layers_rates floors = ls_layers_cpu_floors(rates, type, false);
+    ls_step_passes step;
+    LS_TRY(engine->passes(network, &plan, &options, &step));
+    cJSON *row = ls_json_append_object(layers);
+    cJSON_AddStringToObject(row, "when", "before");
+    cJSON_AddNumberToObject(row, "threads", threads);
+    cJSON_AddStringToObject(row, "type", type == LS_F32 ? "f32" : type == LS_BF16 ? "bf16" : "f16");
+    cJSON_AddStringToObject(row, "arch", bench->arch);
+    cJSON_AddNumberToObject(row, "image_size", bench->image_size);
+    cJSON_AddNumberToObject(row, "batch_size", bench->batch_size);
+    ls_layers_record(&step, &floors, row);
+    free(step.pass);
+    free(step.engines);
+    return LS_OK;
+}
+
+static ls_status measure_rank(const engine *engine, const ls_matrix_bench *bench,
+                              const ls_network *network, int threads,
+                              const ls_cpu_rates_measured *rates, cJSON *layers)
+{
+    bool half = false;
+    for (int i = 0; i < bench->level_count; i++) {
+        half = half || bench->level[i] > 0;
+    }
+    LS_TRY(measure_passes(engine, bench, network, threads, LS_F32, rates, layers));
+    return !half
+               ? LS_OK
+               : measure_passes(engine, bench, network, threads,
+                                strcmp(bench->half, "bf16") == 0 ? LS_BF16 : LS_F16, rates, layers);
+}
+
+ls_status ls_roofline_measure(const ls_matrix_bench *bench, const char *when,
+                              const ls_roofline_lists *to)
 {
     engine engine;
     ls_network network;
@@ -90,7 +135,11 @@ ls_status ls_roofline_measure(const ls_matrix_bench *bench, const char *when, cJ
         int ranks = world < bench->ranks ? world : bench->ranks;
         int threads = ranks * each < bench->cores ? ranks * each : bench->cores;
         if (threads > before) {
-            status = measure_threads(&engine, bench, &network, threads, when, roofline, rates);
+            ls_cpu_rates_measured rates;
+            status = measure_threads(&engine, bench, &network, threads, when, to, &rates);
+            if (status == LS_OK && before == 0 && strcmp(when, "before") == 0) {
+                status = measure_rank(&engine, bench, &network, threads, &rates, to->layers);
+            }
             before = threads;
         }
     }
