@@ -84,9 +84,8 @@ uint32_t ls_rng_torch_draw(ls_rng_torch *generator)
 float ls_rng_torch_uniform(ls_rng_torch *generator, double from, double to)
 {
     float low = (float)from, high = (float)to;
-    float unit = (float)(ls_rng_torch_draw(generator) & 0xffffffu) * 0x1p-24f;
-    float scaled = unit * (high - low);
-    return scaled + low;
+    double unit = (double)(ls_rng_torch_draw(generator) & 0xffffffu) * 0x1p-24;
+    return (float)(unit * (double)(high - low) + (double)low);
 }
 
 uint32_t ls_rng_torch_below(ls_rng_torch *generator, uint32_t bound)

@@ -40,7 +40,8 @@ typedef struct ls_rng_torch {
 /* torch.manual_seed(seed), which takes the low 32 bits. */
 void ls_rng_torch_seed(ls_rng_torch *generator, uint64_t seed);
 uint32_t ls_rng_torch_draw(ls_rng_torch *generator);
-/* torch.empty(1).uniform_(from, to), f32: 24 bits, times the f32 of to - from, plus from. */
+/* torch.empty(1).uniform_(from, to): 24 bits times the f32 of to - from, plus from, in double,
+ * rounded to f32 (aten/src/ATen/core/TransformationHelper.h@uniform_real). */
 float ls_rng_torch_uniform(ls_rng_torch *generator, double from, double to);
 /* torch.randint(0, bound, (1,)), 0 < bound < 2^28. */
 uint32_t ls_rng_torch_below(ls_rng_torch *generator, uint32_t bound);

@@ -1,6 +1,8 @@
 /* Pillow's Image.resize with BILINEAR, bit for bit: the triangle filter, widened where a picture
  * gets smaller (antialiased), across and then down, with weights of 22 bits and a byte between the
- * two (src/libImaging/Resample.c). torchvision's Resize and resized_crop of PIL images call it. */
+ * two (src/libImaging/Resample.c up to version 12; 13 goes down first where a picture gets more
+ * than twice as much shorter as narrower, and then differs by at most one level). torchvision's
+ * Resize and resized_crop of PIL images call it. */
 #ifndef LS_RESAMPLE_H
 #define LS_RESAMPLE_H
 

@@ -60,9 +60,9 @@ uint32_t ls_transform_key(uint64_t seed, int64_t epoch, int64_t index)
 ls_transform_crop ls_transform_draw(uint64_t seed, int64_t epoch, int64_t index, int width,
                                     int height)
 {
-    /* as RandomResizedCrop holds them: logarithms in f32 */
-    const double least = (double)(float)log((float)LEAST_RATIO);
-    const double most = (double)(float)log((float)MOST_RATIO);
+    /* torch.log of the ratios in f32, as RandomResizedCrop takes them: the first is the f32 above
+     * the nearest */
+    const double least = -0x1.26962p-2, most = 0x1.269624p-2;
     ls_rng_torch generator;
     ls_rng_torch_seed(&generator,
                       ls_transform_key(seed, LS_PLANT(crops_alike_in_epochs, epoch, 0), index));

@@ -175,7 +175,7 @@ START_TEST(resampling)
 }
 END_TEST
 
-/* FNV-1a of [3][height][width] of what Pillow 13 gives: crop, then resize with BILINEAR. */
+/* FNV-1a of [3][height][width] of what Pillow 12 and 13 give: crop, then resize with BILINEAR. */
 static const struct resized {
     int width, height, crop[4], to_width, to_height; /* crop: left, top, width, height */
     uint64_t digest;
@@ -189,6 +189,7 @@ static const struct resized {
     {37, 53, {0, 0, 37, 53}, 256, 366, UINT64_C(0x12e43bd505129f88)},
     {1000, 700, {0, 0, 1000, 700}, 32, 32, UINT64_C(0x84baaf4da0fd2ba6)},
     {9, 9, {8, 8, 1, 1}, 31, 31, UINT64_C(0x3bdf0db61bbbbc2d)},
+    {38, 46, {9, 6, 25, 33}, 32, 32, UINT64_C(0xdb2598e3784ac0d4)}, /* 12 */
 };
 
 /* One scratch for all; windows of a result are parts of it. */
