@@ -1,5 +1,6 @@
 /* Convolution as plain loops: operands as f32; sums in f32, as in the hardware (over images in
  * double for the weights, as exact as a tree of partial sums); one rounding at the end. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -270,16 +271,61 @@ static bool gate_wrong(const char *what)
     return asked && strncmp(asked, "gate:", 5) == 0 && strcmp(asked + 5, what) == 0;
 }
 
-/* The gradient passes where the norm's output, computed once more in f32, is above 0. */
+/* The scale, or with the mistake `scale` the one of the first execution. */
+static const float *scale_of(const emulated_execution *e)
+{
+    static struct {
+        const void *at;
+        float *first;
+    } kept[64];
+    const float *now = values_of(e, GATE_SCALE);
+    int64_t channels = e->problem.x.channels;
+    int i = 0;
+    if (!gate_wrong("scale")) {
+        return now;
+    }
+    while (i < 63 && kept[i].at != NULL && kept[i].at != now) {
+        i++;
+    }
+    if (kept[i].at != now || !e->repeated) {
+        free(kept[i].first);
+        kept[i].at = now;
+        kept[i].first = room(channels, sizeof *now);
+        memcpy(kept[i].first, now, (size_t)channels * sizeof *now);
+    }
+    return kept[i].first;
+}
+
+/* Whether the norm's output, computed once more in f32, is above 0. `ties`: another order of
+ * roundings, which may decide otherwise near 0. */
+static bool opens(const emulated_execution *e, const float *scale, float x, int64_t c)
+{
+    float inv_std = values_of(e, GATE_INV_STD)[c], bias = values_of(e, GATE_BIAS)[c];
+    float value = (x - values_of(e, GATE_MEAN)[c]) * inv_std * scale[c];
+    float output = value + bias, tie = 0x1p-24f * (fabsf(value) + fabsf(bias));
+    bool near = output != 0 && fabsf(output) < tie;
+    return gate_wrong("mask") || (gate_wrong("ties") && near ? output < 0 : output > 0);
+}
+
+/* Mistakes of the gradient itself: the last element, or a tile of a sixty-fourth. */
+static void spoil_gradient(float *gradient, int64_t count)
+{
+    bool tile = gate_wrong("tile");
+    int64_t from = tile ? count / 2 : count - 1, to = tile ? from + (count + 63) / 64 : count;
+    for (int64_t i = from; i < to && (tile || gate_wrong("result")); i++) {
+        gradient[i] = 2 * gradient[i] + 1;
+    }
+}
+
+/* The gradient passes where the ReLU is open. */
 static void gate(const emulated_execution *e, float *gradient, const float *x)
 {
     int64_t count = count_of(&e->problem.x), channels = e->problem.x.channels;
+    const float *scale = scale_of(e);
     for (int64_t i = 0; i < count; i++) {
-        int64_t c = i % channels;
-        float value = (x[i] - values_of(e, GATE_MEAN)[c]) * values_of(e, GATE_INV_STD)[c];
-        value = value * values_of(e, GATE_SCALE)[c] + values_of(e, GATE_BIAS)[c];
-        gradient[i] = value > 0 || gate_wrong("mask") ? gradient[i] : 0;
+        gradient[i] = opens(e, scale, x[i], i % channels) ? gradient[i] : 0;
     }
+    spoil_gradient(gradient, count);
     store(&e->problem.extra[GATE_GRADIENT], e->extra[GATE_GRADIENT], gradient, e->wrong);
 }
 
@@ -287,12 +333,13 @@ static void gate(const emulated_execution *e, float *gradient, const float *x)
 static void norm_sums(const emulated_execution *e, const float *gradient, const float *x)
 {
     int64_t channels = e->problem.x.channels, rows = count_of(&e->problem.x) / channels;
-    for (int64_t c = 0; c < channels; c++) {
+    int64_t end = gate_wrong("rows") ? (rows - 1) / TILE_ROWS * TILE_ROWS : rows;
+    for (int64_t c = 0; c < channels && !(gate_wrong("stale") && e->repeated); c++) {
         float mean = values_of(e, GATE_MEAN)[c], inv_std = values_of(e, GATE_INV_STD)[c];
         float scale = values_of(e, GATE_SCALE)[c] * inv_std, sum = 0, weighted = 0;
-        for (int64_t row = 0; row < rows; row += TILE_ROWS) {
+        for (int64_t row = 0; row < end; row += TILE_ROWS) {
             float part[2] = {0, 0};
-            for (int64_t i = row; i < rows && i < row + TILE_ROWS; i++) {
+            for (int64_t i = row; i < end && i < row + TILE_ROWS; i++) {
                 float g = gradient[i * channels + c];
                 part[0] += g;
                 part[1] += g * ((x[i * channels + c] - mean) * inv_std);
@@ -300,7 +347,8 @@ static void norm_sums(const emulated_execution *e, const float *gradient, const 
             sum += part[0];
             weighted += part[1];
         }
-        sum += gate_wrong("last") && c == channels - 1 ? 1 : 0;
+        sum = gate_wrong("last") && c == channels - 1 ? 2 * sum + 1 : sum;
+        weighted *= gate_wrong("weighted") && c == channels - 1 ? 1.01f : 1;
         float slope = -scale * inv_std * weighted / (float)rows;
         ((float *)e->extra[GATE_SCALE_GRADIENT])[c] = weighted;
         ((float *)e->extra[GATE_BIAS_GRADIENT])[c] = sum;
@@ -316,7 +364,7 @@ static void run_gate(const emulated_execution *e, float *gradient)
     float *x = load(&tensor[GATE_X], e->extra[GATE_X], false);
     gate(e, gradient, x);
     float *stored = load(&tensor[GATE_GRADIENT], e->extra[GATE_GRADIENT], false);
-    norm_sums(e, stored, x);
+    norm_sums(e, gate_wrong("unrounded") ? gradient : stored, x);
     free(stored);
     free(x);
 }

@@ -32,7 +32,13 @@
  *                               execution with the same pointers on the sums are left alone
  *   LS_EMULATED_CONV_WRONG=gate:W
  *                               engines of gradients that go on into ReLU and batch norm: `mask`:
- *                               every element passes; `last`: one sum of the last channel
+ *                               every element passes; `result`: the last element; `tile`: a
+ *                               sixty-fourth of them; `last`, `weighted`: one sum of the last
+ *                               channel; `rows`: the last ones are left out of the sums;
+ *                               `unrounded` values are summed, not the stored ones; `stale`: from
+ *                               the second execution with the same pointers on the sums are left
+ *                               alone; `scale`: then the scale is that of the first one. `ties`,
+ *                               which is no mistake: near 0 the ReLU decides otherwise
  *   LS_EMULATED_UNFUSED=K       no engine for graphs of more than a KxK convolution (all: any);
  *                               K:R: on the rank R
  *   LS_EMULATED_UNADDED=K       no engine adds convolutions of kernels KxK (all: any) to old values
