@@ -225,7 +225,8 @@ typedef enum ls_observed_kind {
     LS_OBSERVED_IMAGE,     /* y = x, NCHW of x_format -> of type, rounded; channels beyond are 0 */
     LS_OBSERVED_WEIGHT,    /* w = weight[0], [out][in][k][k] -> [out][k][k][in] of type, rounded */
     LS_OBSERVED_CONV,      /* y = x * w [+ bias]; linear: of 1x1 images */
-    LS_OBSERVED_CONV_DATA, /* dx from dy and w; added to dy2, in place, where that is there */
+    LS_OBSERVED_CONV_DATA, /* dx from dy and w; added to dy2, in place, where that is there; gated
+                              where `normed` is there */
     LS_OBSERVED_CONV_WEIGHTS, /* dw, [out][k][k][in] of type, from x and dy; where NULL,
                                  weight_grad, [out][in][k][k], rounded to type */
     LS_OBSERVED_UNPACK,       /* weight_grad, [out][in][k][k], = dw */
@@ -287,6 +288,10 @@ typedef struct ls_observed {
     ls_tensor weight, plain_bias, weight_grad, bias_grad; /* as bound */
     ls_observed_norm norm[2];                             /* [1] where dual */
     int norm_group;                                       /* ranks that share statistics */
+    /* CONV_DATA: the input of the batch norm norm[0], whose ReLU the result has passed: dx is 0
+     * where relu(norm(x)), computed once more from mean, inv_std, weight and bias, is 0. The
+     * NORM_BACK that follows has no mask then. NULL: not gated */
+    const void *normed;
     const int64_t *target;
     const ls_step_state *state;
 } ls_observed;
@@ -347,7 +352,7 @@ typedef struct ls_scaler_config {
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-enum { LS_BACKEND_ABI = 19 };
+enum { LS_BACKEND_ABI = 20 };
 
 typedef struct ls_backend_api {
     int abi;          /* LS_BACKEND_ABI */

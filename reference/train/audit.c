@@ -290,6 +290,7 @@ static ls_audit_op translate(ls_audit *audit, const ls_observed *w)
         .tf32 = audit->trainer->options.tf32,
         .x = w->x,
         .residual = w->residual,
+        .normed = w->normed,
         .y = w->y,
         .w = w->w,
         .bias = w->bias,
@@ -326,6 +327,9 @@ static ls_audit_op translate(ls_audit *audit, const ls_observed *w)
         for (int k = 0; k < (w->dual ? 2 : 1); k++) {
             op.norm[k] = norm_of(audit, &w->norm[k], w->in_channels);
         }
+    }
+    if (w->normed != NULL) {
+        op.norm[0] = norm_of(audit, &w->norm[0], w->in_channels);
     }
     return op;
 }

@@ -29,7 +29,7 @@ extern "C" {
 #endif
 
 enum {
-    LS_AUDIT_ABI = 5,
+    LS_AUDIT_ABI = 6,
     LS_AUDIT_EDGE = 8,       /* first and last elements, always */
     LS_AUDIT_SAMPLES = 1016, /* of an output, including both edges; all of a smaller one */
     LS_AUDIT_RUN = 8, /* gradients of weights are drawn in runs of consecutive elements: each sums
@@ -105,6 +105,7 @@ typedef struct ls_audit_op {
     bool relu, dual, given, tf32;
     bool stem_blocks; /* as in ls_observed */
     const void *x, *residual;
+    const void *normed; /* as in ls_observed; norm[0] then has no statistics but mean and inv_std */
     ls_audit_type x_type; /* of the host's image: f32, or bytes that are normalised by the next two
                            */
     float x_mean[3], x_deviation[3];
@@ -134,6 +135,7 @@ typedef struct ls_audit_sample {
     int64_t index; /* in memory; -1: none */
     double wanted;
     double bound; /* in addition to the rounding of the store; inf: no statement is possible */
+    bool or_zero; /* gated gradients, near a tie of the ReLU: 0 is right, too */
 } ls_audit_sample;
 
 /* For one output. */

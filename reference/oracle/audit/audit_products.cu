@@ -122,6 +122,39 @@ LS_DEVICE audit_sum data_terms(const ls_audit_op &op, int64_t index)
     return sum;
 }
 
+/* Whether a gradient passes the ReLU behind the batch norm op.norm[0]: 1 or 0; -1 near a tie, where
+ * either is right; -2: the norm's output is not a number.
+ *
+ * The engine computes the output z = (x - mean) * inv_std * weight + bias once more, in f32, from
+ * the kept mean and, in some order, factors and offset that were rounded to f32. Against z from the
+ * kept mean and inv_std, with s = (x - mean) * inv_std * weight: inv_std, the factor, the
+ * difference, two products and the sum cost u of s each; the offset and the sum u of the bias each;
+ * the offset also makes up for the rounding of the mean, u of |mean| * inv_std * weight, rounded
+ * once more. */
+LS_DEVICE int gate_of(const ls_audit_op &op, int64_t index)
+{
+    const ls_audit_norm &n = op.norm[0];
+    int c = audit_channel(op.in_channels, op.in_block, (int64_t)op.in_height * op.in_width, index);
+    double mean = audit_value(n.mean.data, n.mean.type, c);
+    double factor = audit_value(n.inv_std.data, n.inv_std.type, c) *
+                    audit_value(n.weight.data, n.weight.type, c);
+    double bias = audit_value(n.bias.data, n.bias.type, c);
+    double scaled = (audit_value(op.normed, op.type, index) - mean) * factor, z = scaled + bias;
+    double tie = LS_AUDIT_U * (6 * fabs(scaled) + 2 * fabs(bias) + 2 * fabs(mean * factor));
+    return !isfinite(z) ? -2 : tie > 0 && fabs(z) <= tie ? -1 : z > 0 ? 1 : 0;
+}
+
+LS_DEVICE void gate_sample(const ls_audit_op &op, ls_audit_sample *sample)
+{
+    int gate = gate_of(op, sample->index);
+    sample->or_zero = gate == -1;
+    if (gate == -2 || !isfinite(sample->wanted)) {
+        sample->bound = (double)INFINITY;
+    } else if (gate == 0) {
+        sample->wanted = sample->bound = 0;
+    }
+}
+
 LS_KERNEL element_kernel(LS_BLOCK ls_audit_op op, ls_audit_draw draw, int64_t total,
                          ls_audit_sample *sample)
 {
@@ -149,6 +182,9 @@ LS_KERNEL element_kernel(LS_BLOCK ls_audit_op op, ls_audit_draw draw, int64_t to
     sample[blockIdx.x].index = index;
     sample[blockIdx.x].wanted = sum.sum;
     sample[blockIdx.x].bound = product_bound(op, n, sum);
+    if (op.normed != NULL && index >= 0) {
+        gate_sample(op, &sample[blockIdx.x]);
+    }
 }
 
 /* Consecutive elements of dw, [o][tap][c], or of the gradient itself, [o][c][tap]. */

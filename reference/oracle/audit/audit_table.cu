@@ -101,6 +101,7 @@ typedef struct compared {
     ls_audit_tensor tensor[LS_AUDIT_OUTPUTS];
     ls_audit_type
         rounded; /* the type that the values are rounded to, if it is coarser than the tensor's */
+    bool gated;  /* samples have or_zero */
     const uint32_t *mask; /* bits that mark which elements of the first output are above zero */
 } compared;
 
@@ -146,6 +147,9 @@ LS_KERNEL compare_kernel(LS_BLOCK compared what, const ls_audit_sample *sample,
         double got = audit_value(tensor.data, tensor.type, s.index), limit;
         double ratio =
             ratio_of(tensor.type, blockIdx.x == 0 ? what.rounded : tensor.type, s, got, &limit);
+        if (what.gated && s.or_zero && got == 0) {
+            ratio = 0;
+        }
         if (blockIdx.x == 0 && what.mask != NULL &&
             (what.mask[s.index >> 5] >> (s.index & 31) & 1u) != (got > 0)) {
             ratio = (double)INFINITY;
@@ -243,6 +247,7 @@ static ls_status after(void *stream, const ls_audit_op *op, void *memory, ls_aud
     /* computed in the activations' type (kernels.h), whatever the tensor's */
     bool product = op->kind == LS_AUDIT_BIAS || op->kind == LS_AUDIT_CONV_WEIGHTS;
     what.rounded = product ? op->type : output[0].tensor.type;
+    what.gated = op->normed != NULL;
     what.mask = gates && op->relu && !op->given ? op->mask : NULL;
     LS_LAUNCH(compare_kernel, (unsigned)count, THREADS, (audit_stream)stream, what, room.sample,
               verdict);
