@@ -326,6 +326,25 @@ void ls_lower_ready_order(const ls_network *network, int *order)
     LS_ASSERT(count == network->param_count);
 }
 
+const ls_op *ls_lower_writer(const ls_lower *lower, int slot)
+{
+    for (int i = 0; i < lower->op_count; i++) {
+        if (lower->op[i].out == slot) {
+            return &lower->op[i];
+        }
+    }
+    return NULL;
+}
+
+int ls_lower_readers(const ls_lower *lower, int slot)
+{
+    int count = 0;
+    for (int i = 0; i < lower->op_count; i++) {
+        count += (lower->op[i].in == slot) + (lower->op[i].residual == slot);
+    }
+    return count;
+}
+
 ls_op *ls_lower_op_of_branch(const ls_lower *lower, int branch)
 {
     for (int i = 0; i < lower->op_count; i++) {

@@ -113,6 +113,10 @@ void ls_lower_ready_order(const ls_network *network, int *order);
 ls_op *ls_lower_op_of_branch(const ls_lower *lower, int branch);
 /* The layer of that kind and branch number, or -1. */
 int ls_lower_layer_of_branch(const ls_network *network, int branch, ls_layer_kind kind);
+/* The operation that writes a slot, or NULL (the image's). */
+const ls_op *ls_lower_writer(const ls_lower *lower, int slot);
+/* How many operands of operations it is. */
+int ls_lower_readers(const ls_lower *lower, int slot);
 /* What an observer sees of an operation: its kind in forward; and its geometry, without operands
  * and with the channels of the layer. */
 ls_observed_kind ls_lower_observed_kind(const ls_op *op);

@@ -73,32 +73,18 @@ static double mask_bytes(const model *m, const ls_op *op)
 
 /* ---- who reads what -------------------------------------------------------------------------- */
 
-static int readers(const model *m, int slot)
-{
-    int count = 0;
-    for (int i = 0; i < m->lower->op_count; i++) {
-        count += (m->lower->op[i].in == slot) + (m->lower->op[i].residual == slot);
-    }
-    return count;
-}
-
 /* The convolution that writes this slot and does not read the image, or NULL. */
 static const ls_op *inner_conv_of(const model *m, int slot)
 {
-    for (int i = 0; i < m->lower->op_count; i++) {
-        const ls_op *op = &m->lower->op[i];
-        if (op->out == slot) {
-            return op->kind == LS_OP_CONV && !is_image(m, op->in) ? op : NULL;
-        }
-    }
-    return NULL;
+    const ls_op *op = ls_lower_writer(m->lower, slot);
+    return op != NULL && op->kind == LS_OP_CONV && !is_image(m, op->in) ? op : NULL;
 }
 
 /* A norm between two convolutions, of which the second is the only reader. */
 static bool is_between_convs(const model *m, const ls_op *norm)
 {
     if (norm->kind != LS_OP_NORM || norm->residual >= 0 || !norm->relu ||
-        inner_conv_of(m, norm->in) == NULL || readers(m, norm->out) != 1) {
+        inner_conv_of(m, norm->in) == NULL || ls_lower_readers(m->lower, norm->out) != 1) {
         return false;
     }
     for (int i = 0; i < m->lower->op_count; i++) {

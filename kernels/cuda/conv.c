@@ -194,6 +194,14 @@ ls_status ls_conv_backward_data(ls_conv *conv, ls_stream *stream, void *dx, cons
     return execute(conv, LS_CONV_BACKWARD_DATA, stream, (const void *[]){dx, w, dy}, workspace);
 }
 
+ls_status ls_conv_backward_gated(ls_conv *conv, ls_stream *stream, void *g, const void *w,
+                                 const void *dy, const ls_conv_gate *gate, void *workspace)
+{
+    const void *data[LS_CONV_TENSORS_MOST];
+    ls_conv_graph_gate(&conv->key[LS_CONV_DATA_GATED].shape, g, w, dy, gate, data);
+    return execute(conv, LS_CONV_DATA_GATED, stream, data, workspace);
+}
+
 ls_status ls_conv_backward_weights(ls_conv *conv, ls_stream *stream, void *dw, const void *x,
                                    const void *dy, void *workspace)
 {
@@ -234,10 +242,11 @@ void ls_conv_describe(const ls_conv *conv, char *text, size_t bytes)
     }
 }
 
-void ls_conv_engine_of(const ls_conv *conv, int pass, char *text, size_t bytes)
+void ls_conv_engine_of(const ls_conv *conv, ls_conv_pass plain, char *text, size_t bytes)
 {
-    LS_ASSERT(pass >= 0 && pass < LS_CONV_PASSES && conv->plan[pass]);
-    ls_conv_engine_tag(&conv->plan[pass]->engine, text, bytes);
+    const ls_conv_plan *plan = conv->plan[pass_for(conv, plain)];
+    LS_ASSERT(plan);
+    ls_conv_engine_tag(&plan->engine, text, bytes);
 }
 
 void ls_conv_choice(const ls_conv *conv, char *text, size_t bytes)

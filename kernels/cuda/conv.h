@@ -21,6 +21,8 @@ typedef enum ls_conv_pass {
     LS_CONV_BACKWARD_DATA,
     LS_CONV_BACKWARD_WEIGHTS,
     LS_CONV_FORWARD_SUMS, /* forward -> GenStats: also the sums of y and of y^2, per channel */
+    LS_CONV_DATA_GATED,   /* backward data, through the ReLU of the batch norm before it, with the
+                             sums of that norm's gradient */
     LS_CONV_PASSES,
     LS_CONV_PLAIN_PASSES = LS_CONV_FORWARD_SUMS,
 } ls_conv_pass;
@@ -72,14 +74,34 @@ int64_t ls_conv_sums_step(int channels);
 ls_status ls_conv_forward_sums(ls_conv *conv, ls_stream *stream, const void *x, const void *w,
                                void *y, float *sums, void *workspace);
 
+/* LS_CONV_DATA_GATED: g = the gradient of the convolution's input where the ReLU that ends the
+ * batch norm before it is open, else 0, and sums of g (cuDNN's DgradDreluBNBwdWeight), so that the
+ * norm needs no sweep for its sums. Whether the ReLU is open is computed once more, in f32: where
+ * ((x - mean) * inv_std) * scale + bias > 0. */
+typedef struct ls_conv_gate {
+    const void *x; /* the norm's input, as large as the convolution's */
+    const float *mean, *inv_std, *scale, *bias; /* [in_channels], 16-byte aligned, as `sums` */
+    float *sums; /* LS_CONV_GATE_LISTS of [ls_conv_sums_step(in_channels)] */
+} ls_conv_gate;
+
+enum {
+    LS_CONV_GATE_SUM_X,     /* of g * (x - mean) * inv_std */
+    LS_CONV_GATE_SUM,       /* of g */
+    LS_CONV_GATE_LISTS = 5, /* the others: coefficients that cuDNN makes of the sums; not read */
+};
+
+ls_status ls_conv_backward_gated(ls_conv *conv, ls_stream *stream, void *g, const void *w,
+                                 const void *dy, const ls_conv_gate *gate, void *workspace);
+
 /* "forward eng37_k2=5 8.0 MB [tensor core]; ..." */
 void ls_conv_describe(const ls_conv *conv, char *text, size_t bytes);
-/* The engine of one pass, "eng37_k2=5"; pass: 0 forward, 1 backward data, 2 backward weights. */
-void ls_conv_engine_of(const ls_conv *conv, int pass, char *text, size_t bytes);
+/* The engine that does the work of a plain pass, alone or fused: "eng37_k2=5". */
+void ls_conv_engine_of(const ls_conv *conv, ls_conv_pass plain, char *text, size_t bytes);
 /* The three engines as a line of text that another rank (same library, same kind of device) can
  * pass to ls_conv_choose, so that --cudnn-benchmark decides alike on all ranks; a word follows for
- * each fused pass in use: "sums=eng41" for the forward with sums. ls_conv_choose asks whether to
- * admit these, as ls_conv_fuse does; without its word a fused pass is not used. */
+ * each fused pass in use: "sums=eng41" for the forward with sums, "gate=eng41" for the gated
+ * gradient. ls_conv_choose asks whether to admit these, as ls_conv_fuse does; without its word a
+ * fused pass is not used. */
 void ls_conv_choice(const ls_conv *conv, char *text, size_t bytes);
 ls_status ls_conv_choose(ls_conv *conv, const char *text);
 /* To be called when a backend closes, after its convolutions and before its cuDNN handle; plans may

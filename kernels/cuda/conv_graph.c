@@ -2,6 +2,19 @@
 
 #include <string.h>
 
+/* The tensors of LS_CONV_DATA_GATED in memory. */
+enum {
+    GATE_RESULT,
+    GATE_W,
+    GATE_DY,
+    GATE_X,
+    GATE_MEAN,
+    GATE_INV_STD,
+    GATE_SCALE,
+    GATE_BIAS,
+    GATE_LISTS,
+};
+
 static const ls_conv_kind kinds[LS_CONV_PASSES] = {
     [LS_CONV_FORWARD] = {"forward",
                          NULL,
@@ -33,7 +46,40 @@ static const ls_conv_kind kinds[LS_CONV_PASSES] = {
                                {LS_CONV_ID_Y, LS_CONV_AS_Y},
                                {LS_CONV_ID_SUM, LS_CONV_PER_OUTPUT},
                                {LS_CONV_ID_SQUARES, LS_CONV_PER_OUTPUT}}},
+    [LS_CONV_DATA_GATED] = {"gated backward data with sums",
+                            "gate=",
+                            LS_CONV_BACKWARD_DATA,
+                            GATE_LISTS + LS_CONV_GATE_LISTS,
+                            {[GATE_RESULT] = {LS_CONV_ID_GATED, LS_CONV_AS_X},
+                             [GATE_W] = {LS_CONV_ID_W, LS_CONV_AS_W},
+                             [GATE_DY] = {LS_CONV_ID_Y, LS_CONV_AS_Y},
+                             [GATE_X] = {LS_CONV_ID_NORMED, LS_CONV_AS_X},
+                             [GATE_MEAN] = {LS_CONV_ID_MEAN, LS_CONV_PER_INPUT},
+                             [GATE_INV_STD] = {LS_CONV_ID_INV_STD, LS_CONV_PER_INPUT},
+                             [GATE_SCALE] = {LS_CONV_ID_SCALE, LS_CONV_PER_INPUT},
+                             [GATE_BIAS] = {LS_CONV_ID_BIAS, LS_CONV_PER_INPUT},
+                             [GATE_LISTS] = {LS_CONV_ID_LISTS, LS_CONV_PER_INPUT},
+                             {LS_CONV_ID_LISTS + 1, LS_CONV_PER_INPUT},
+                             {LS_CONV_ID_LISTS + 2, LS_CONV_PER_INPUT},
+                             {LS_CONV_ID_LISTS + 3, LS_CONV_PER_INPUT},
+                             {LS_CONV_ID_LISTS + 4, LS_CONV_PER_INPUT}}},
 };
+
+void ls_conv_graph_gate(const ls_conv_shape *shape, void *g, const void *w, const void *dy,
+                        const ls_conv_gate *gate, const void **data)
+{
+    data[GATE_RESULT] = g;
+    data[GATE_W] = w;
+    data[GATE_DY] = dy;
+    data[GATE_X] = gate->x;
+    data[GATE_MEAN] = gate->mean;
+    data[GATE_INV_STD] = gate->inv_std;
+    data[GATE_SCALE] = gate->scale;
+    data[GATE_BIAS] = gate->bias;
+    for (int i = 0; i < LS_CONV_GATE_LISTS; i++) {
+        data[GATE_LISTS + i] = gate->sums + i * ls_conv_sums_step(shape->in_channels);
+    }
+}
 
 const ls_conv_kind *ls_conv_graph_kind(ls_conv_pass pass)
 {
@@ -78,6 +124,7 @@ static void dimensions_of(const ls_conv_shape *s, ls_conv_extent extent, int64_t
         [LS_CONV_AS_W] = {s->out_channels, s->in_channels, s->kernel, s->kernel},
         [LS_CONV_AS_Y] = {s->batch, s->out_channels, s->out_height, s->out_width},
         [LS_CONV_PER_OUTPUT] = {1, s->out_channels, 1, 1},
+        [LS_CONV_PER_INPUT] = {1, s->in_channels, 1, 1},
     };
     memcpy(to, of[extent], sizeof of[extent]);
 }
@@ -113,9 +160,9 @@ static ls_status make_operation(ls_conv_graph *g, cudnnBackendDescriptorType_t t
     return LS_OK;
 }
 
-/* Strides put the channels innermost. */
+/* Strides put the channels innermost. within: only inside the graph, not in memory. */
 static ls_status build_tensor(ls_conv_graph *g, int64_t id, ls_dtype type, const int64_t *dimension,
-                              cudnnBackendDescriptor_t *out)
+                              bool within, cudnnBackendDescriptor_t *out)
 {
     int64_t channels = dimension[1], width = dimension[3];
     int64_t stride[4] = {dimension[2] * width * channels, 1, width * channels, channels};
@@ -127,6 +174,9 @@ static ls_status build_tensor(ls_conv_graph *g, int64_t id, ls_dtype type, const
     LS_TRY(set_numbers(*out, CUDNN_ATTR_TENSOR_STRIDES, 4, stride));
     LS_TRY(set_numbers(*out, CUDNN_ATTR_TENSOR_UNIQUE_ID, 1, &id));
     LS_TRY(set_numbers(*out, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, 1, &alignment));
+    if (within) {
+        LS_TRY(set_one(*out, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, &within));
+    }
     LS_CUDNN(cudnnBackendFinalize(*out));
     return LS_OK;
 }
@@ -139,7 +189,7 @@ static ls_status build_tensors(const ls_conv_key *key, ls_conv_graph *g)
         ls_conv_extent extent = kind->tensor[i].extent;
         dimensions_of(&key->shape, extent, dimension);
         LS_TRY(build_tensor(g, kind->tensor[i].id, ls_conv_graph_type(key, extent), dimension,
-                            &g->tensor[i]));
+                            false, &g->tensor[i]));
     }
     return LS_OK;
 }
@@ -232,9 +282,101 @@ static ls_status build_sums(ls_conv_graph *g, cudnnBackendDescriptor_t y,
     return LS_OK;
 }
 
+/* A tensor as large as x, in f32, inside the graph. */
+static ls_status build_within(const ls_conv_key *key, ls_conv_graph *g, int64_t id,
+                              cudnnBackendDescriptor_t *out)
+{
+    int64_t dimension[4];
+    dimensions_of(&key->shape, LS_CONV_AS_X, dimension);
+    return build_tensor(g, id, LS_F32, dimension, true, out);
+}
+
+/* to = a OP b; RELU_BWD: to = b where a > 0, else 0. */
+static ls_status build_pointwise(ls_conv_graph *g, cudnnPointwiseMode_t mode,
+                                 cudnnBackendDescriptor_t a, cudnnBackendDescriptor_t b,
+                                 cudnnBackendDescriptor_t to)
+{
+    cudnnDataType_t compute = CUDNN_DATA_FLOAT;
+    cudnnBackendDescriptor_t how = NULL, op = NULL;
+    bool gates = mode == CUDNN_POINTWISE_RELU_BWD;
+    LS_TRY(make(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, &how));
+    LS_TRY(set_one(how, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, &mode));
+    LS_TRY(set_one(how, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, &compute));
+    LS_CUDNN(cudnnBackendFinalize(how));
+    LS_TRY(make_operation(g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, &op));
+    LS_TRY(set_one(op, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                   &how));
+    LS_TRY(set_one(op, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, &a));
+    LS_TRY(set_one(
+        op, gates ? CUDNN_ATTR_OPERATION_POINTWISE_DYDESC : CUDNN_ATTR_OPERATION_POINTWISE_BDESC,
+        CUDNN_TYPE_BACKEND_DESCRIPTOR, &b));
+    LS_TRY(set_one(
+        op, gates ? CUDNN_ATTR_OPERATION_POINTWISE_DXDESC : CUDNN_ATTR_OPERATION_POINTWISE_YDESC,
+        CUDNN_TYPE_BACKEND_DESCRIPTOR, &to));
+    LS_CUDNN(cudnnBackendFinalize(op));
+    return LS_OK;
+}
+
+/* The sums of a batch norm's gradient, from its input and the gradient behind it. */
+static ls_status build_norm_sums(ls_conv_graph *g)
+{
+    static const struct {
+        cudnnBackendAttributeName_t name;
+        int tensor;
+    } parts[] = {
+        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_X_DESC, GATE_X},
+        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DY_DESC, GATE_RESULT},
+        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_MEAN_DESC, GATE_MEAN},
+        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_INVSTD_DESC, GATE_INV_STD},
+        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_BN_SCALE_DESC, GATE_SCALE},
+        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DBN_SCALE_DESC, GATE_LISTS + LS_CONV_GATE_SUM_X},
+        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DBN_BIAS_DESC, GATE_LISTS + LS_CONV_GATE_SUM},
+        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_DY_SCALE_DESC, GATE_LISTS + 2},
+        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_X_SCALE_DESC, GATE_LISTS + 3},
+        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_BIAS, GATE_LISTS + 4},
+    };
+    cudnnDataType_t compute = CUDNN_DATA_FLOAT;
+    cudnnBackendDescriptor_t sums = NULL;
+    LS_TRY(make_operation(g, CUDNN_BACKEND_OPERATION_BN_BWD_WEIGHTS_DESCRIPTOR, &sums));
+    LS_TRY(set_one(sums, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_MATH_PREC, CUDNN_TYPE_DATA_TYPE,
+                   &compute));
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        LS_TRY(set_one(sums, parts[i].name, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                       &g->tensor[parts[i].tensor]));
+    }
+    LS_CUDNN(cudnnBackendFinalize(sums));
+    return LS_OK;
+}
+
+/* Backward data -> RELU_BWD -> BN_BWD_WEIGHTS, the ReLU by the norm's output, computed once more.
+ */
+static ls_status build_gate(const ls_conv_key *key, ls_conv_graph *g)
+{
+    static const struct {
+        cudnnPointwiseMode_t mode;
+        int second;
+    } steps[] = {{CUDNN_POINTWISE_SUB, GATE_MEAN},
+                 {CUDNN_POINTWISE_MUL, GATE_INV_STD},
+                 {CUDNN_POINTWISE_MUL, GATE_SCALE},
+                 {CUDNN_POINTWISE_ADD, GATE_BIAS}};
+    cudnnBackendDescriptor_t dx = NULL, value = g->tensor[GATE_X], next = NULL;
+    LS_TRY(build_within(key, g, LS_CONV_ID_X, &dx));
+    LS_TRY(build_product(key, g, dx, g->tensor[GATE_W], g->tensor[GATE_DY]));
+    for (int i = 0; i < (int)(sizeof steps / sizeof *steps); i++) {
+        LS_TRY(build_within(key, g, LS_CONV_ID_WITHIN + i, &next));
+        LS_TRY(build_pointwise(g, steps[i].mode, value, g->tensor[steps[i].second], next));
+        value = next;
+    }
+    LS_TRY(build_pointwise(g, CUDNN_POINTWISE_RELU_BWD, value, dx, g->tensor[GATE_RESULT]));
+    return build_norm_sums(g);
+}
+
 static ls_status build_operations(const ls_conv_key *key, ls_conv_graph *g)
 {
     cudnnBackendDescriptor_t *t = g->tensor;
+    if (key->pass == LS_CONV_DATA_GATED) {
+        return build_gate(key, g);
+    }
     LS_TRY(build_product(key, g, t[0], t[1], t[2]));
     return key->pass == LS_CONV_FORWARD_SUMS ? build_sums(g, t[2], t[3], t[4]) : LS_OK;
 }

@@ -30,6 +30,15 @@ enum {
     LS_CONV_ID_Y = 'y',
     LS_CONV_ID_SUM = 's',
     LS_CONV_ID_SQUARES = 'q',
+    /* of LS_CONV_DATA_GATED, where 'x' is the gradient before the ReLU, inside the graph */
+    LS_CONV_ID_GATED = 'g',
+    LS_CONV_ID_NORMED = 'n',
+    LS_CONV_ID_MEAN = 'm',
+    LS_CONV_ID_INV_STD = 'i',
+    LS_CONV_ID_SCALE = 'c',
+    LS_CONV_ID_BIAS = 'b',
+    LS_CONV_ID_LISTS = '0',  /* the first of LS_CONV_GATE_LISTS */
+    LS_CONV_ID_WITHIN = 'A', /* the first of those inside the graph */
 };
 
 /* How large a tensor in memory is, and of what type. */
@@ -38,12 +47,13 @@ typedef enum ls_conv_extent {
     LS_CONV_AS_W,
     LS_CONV_AS_Y,
     LS_CONV_PER_OUTPUT, /* f32, a value per channel of y */
+    LS_CONV_PER_INPUT,  /* the same of x */
 } ls_conv_extent;
 
 enum {
-    LS_CONV_TENSORS_MOST = 5, /* of a graph, in memory */
-    LS_CONV_PARTS_MOST = 9,   /* descriptors of a graph */
-    LS_CONV_OPERATIONS_MOST = 2,
+    LS_CONV_TENSORS_MOST = 13, /* of a graph, in memory */
+    LS_CONV_PARTS_MOST = 33,   /* descriptors of a graph */
+    LS_CONV_OPERATIONS_MOST = 7,
     LS_CONV_ALIGNMENT = 16,
 };
 
@@ -64,6 +74,9 @@ const ls_conv_kind *ls_conv_graph_kind(ls_conv_pass pass);
 /* Elements of a tensor of that extent, and its type. */
 int64_t ls_conv_graph_count(const ls_conv_shape *shape, ls_conv_extent extent);
 ls_dtype ls_conv_graph_type(const ls_conv_key *key, ls_conv_extent extent);
+/* The addresses of LS_CONV_DATA_GATED: data[LS_CONV_TENSORS_MOST]. */
+void ls_conv_graph_gate(const ls_conv_shape *shape, void *g, const void *w, const void *dy,
+                        const ls_conv_gate *gate, const void **data);
 
 typedef struct ls_conv_graph {
     ls_conv_target target;

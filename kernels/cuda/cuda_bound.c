@@ -30,8 +30,8 @@ typedef struct measuring {
     ls_pass *pass; /* [mark_room - 1], filled in the first round */
     double *ms;    /* [mark_room - 1][repeats] */
     bool describing;
-    ls_traffic *traffic; /* of the plan */
-    int traffic_count;
+    ls_traffic *traffic; /* of the plan, and as it would be with LS_TRAFFIC_FUSE_INNER */
+    int traffic_count;   /* of either */
 } measuring;
 
 /* ---- values ---------------------------------------------------------------------------------- */
@@ -177,11 +177,20 @@ static ls_status measure_convolutions(measuring *m, int repeats, double *out)
 
 /* ---- pass by pass ---------------------------------------------------------------------------- */
 
-/* Whether a product has taken the statistics, so that no pass does. */
-static bool is_fused(const measuring *m, const ls_traffic *part)
+/* The i-th pass of the plan, as it runs: NULL where a product has taken the statistics; without the
+ * sweep for the sums where a convolution gates and sums its gradient. */
+static const ls_traffic *part_of(const measuring *m, int i)
 {
-    return part->part == LS_TRAFFIC_STATISTICS &&
-           m->plan->work[part->op].call.sum[part->norm] != NULL;
+    const ls_traffic *part = &m->traffic[i];
+    const ls_op *op = &m->plan->lower.op[part->op];
+    const ls_work *work = &m->plan->work[part->op];
+    if (part->part == LS_TRAFFIC_STATISTICS && work->call.sum[part->norm] != NULL) {
+        return NULL;
+    }
+    bool inner = part->part == LS_TRAFFIC_PRODUCT_DATA
+                     ? op->kind == LS_OP_CONV && ls_conv_fuses(work->conv, LS_CONV_DATA_GATED)
+                     : op->kind == LS_OP_NORM && work->call.gated != NULL;
+    return inner ? &m->traffic[m->traffic_count + i] : part;
 }
 
 /* What the passes of one mark move and compute (kernels/traffic.h). */
@@ -190,12 +199,15 @@ static void describe_pass(measuring *m, const ls_op *op, ls_pass *pass)
     const ls_lower *lower = &m->plan->lower;
     int index = (int)(op - lower->op);
     for (int i = 0; i < m->traffic_count; i++) {
-        const ls_traffic *part = &m->traffic[i];
+        const ls_traffic *part = part_of(m, i);
+        if (part == NULL) {
+            continue;
+        }
         bool data = part->part == LS_TRAFFIC_PRODUCT_DATA;
         bool here = ls_traffic_is_forward(part->part) ? pass->kind == LS_PASS_FORWARD
                     : data                            ? pass->kind == LS_PASS_DATA
                                                       : pass->kind == LS_PASS_BACKWARD;
-        if (part->op == index && here && !is_fused(m, part)) {
+        if (part->op == index && here) {
             pass->bytes += part->bytes;
             pass->flops += part->flops;
         }
@@ -213,8 +225,9 @@ static ls_status mark_pass(void *context, const ls_op *op, int kind)
         pass->kind = (ls_pass_kind)kind;
         pass->norm = op->kind == LS_OP_NORM;
         if (op->kind == LS_OP_CONV) {
-            static const int pass_of[] = {
-                [LS_PASS_FORWARD] = 0, [LS_PASS_BACKWARD] = 2, [LS_PASS_DATA] = 1};
+            static const ls_conv_pass pass_of[] = {[LS_PASS_FORWARD] = LS_CONV_FORWARD,
+                                                   [LS_PASS_BACKWARD] = LS_CONV_BACKWARD_WEIGHTS,
+                                                   [LS_PASS_DATA] = LS_CONV_BACKWARD_DATA};
             ls_conv_engine_of(ls_plan_work(m->plan, op)->conv, pass_of[kind], pass->engine,
                               sizeof pass->engine);
         } else if (op->kind == LS_OP_LINEAR) {
@@ -288,12 +301,15 @@ static ls_status make_marks(measuring *m, int repeats)
     m->pass = calloc(room, sizeof *m->pass);
     m->ms = calloc(room * (size_t)repeats, sizeof *m->ms);
     const ls_lower *lower = &m->plan->lower;
-    m->traffic = malloc((size_t)ls_traffic_most(lower) * sizeof *m->traffic);
+    m->traffic = malloc(2 * (size_t)ls_traffic_most(lower) * sizeof *m->traffic);
     LS_TRY_MEMORY(m->mark != NULL && m->pass != NULL && m->ms != NULL && m->traffic != NULL,
                   "%d marks", m->mark_room);
-    m->traffic_count =
-        ls_traffic_list(lower, ls_work_stored_channels(m->plan, lower->op[0].in),
-                        m->plan->stem_blocks ? LS_TRAFFIC_BLOCKED_STEM : 0, m->traffic);
+    int channels = ls_work_stored_channels(m->plan, lower->op[0].in);
+    int ways = m->plan->stem_blocks ? LS_TRAFFIC_BLOCKED_STEM : 0;
+    m->traffic_count = ls_traffic_list(lower, channels, ways, m->traffic);
+    int again = ls_traffic_list(lower, channels, ways | LS_TRAFFIC_FUSE_INNER,
+                                m->traffic + m->traffic_count);
+    LS_ASSERT(again == m->traffic_count);
     for (int i = 0; i < m->mark_room; i++) {
         LS_CUDA(cudaEventCreate(&m->mark[i]));
     }

@@ -91,3 +91,123 @@ ls_status ls_fuse_differ(cudaStream_t stream, const uint16_t *a, const uint16_t 
               channels, first);
     return LS_OK;
 }
+
+/* ---- gated gradients ------------------------------------------------------------------------- */
+
+LS_KERNEL fill_integers_kernel(uint16_t *to, int64_t count, int most)
+{
+    int64_t step = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
+        int value = (int)(mixed((uint64_t)i + (uint64_t)most) % (uint32_t)(2 * most + 1)) - most;
+        to[i] = ls_half_f32_to_fp16((float)value);
+    }
+}
+
+ls_status ls_fuse_fill_integers(cudaStream_t stream, uint16_t *to, int64_t count, int most)
+{
+    LS_LAUNCH(fill_integers_kernel, blocks_for(count), THREADS, stream, to, count, most);
+    return LS_OK;
+}
+
+LS_KERNEL ones_kernel(float *to, int64_t count)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < count) {
+        to[i] = 1;
+    }
+}
+
+ls_status ls_fuse_ones(cudaStream_t stream, float *to, int64_t count)
+{
+    LS_LAUNCH(ones_kernel, ls_launch_blocks(count, THREADS), THREADS, stream, to, count);
+    return LS_OK;
+}
+
+LS_KERNEL fill_norm_kernel(float *mean, float *scale, float *bias, int channels)
+{
+    int c = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (c >= channels) {
+        return;
+    }
+    int far = c % 4 == 0 ? 0 : c % 4 == 1 ? 5 : c % 4 == 2 ? 18 : 37;
+    int kind = c / 8 % 4;
+    mean[c] = (float)(c / 4 % 2 == 0 ? far : -far);
+    scale[c] = kind == 0 ? 1.0f : kind == 1 ? -1.0f : kind == 2 ? 2.0f : -0.5f;
+    bias[c] = (float)(c % 7 - 3);
+}
+
+ls_status ls_fuse_fill_norm(cudaStream_t stream, float *mean, float *scale, float *bias,
+                            int channels)
+{
+    LS_LAUNCH(fill_norm_kernel, ls_launch_blocks(channels, THREADS), THREADS, stream, mean, scale,
+              bias, channels);
+    return LS_OK;
+}
+
+LS_KERNEL fill_normed_kernel(uint16_t *x, const float *mean, int64_t count, int channels)
+{
+    int64_t step = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
+        float more = (float)((int)(mixed(~(uint64_t)i) & 15) - 7);
+        x[i] = ls_half_f32_to_fp16(mean[i % channels] + more);
+    }
+}
+
+ls_status ls_fuse_fill_normed(cudaStream_t stream, uint16_t *x, const float *mean, int64_t rows,
+                              int channels)
+{
+    LS_LAUNCH(fill_normed_kernel, blocks_for(rows * channels), THREADS, stream, x, mean,
+              rows * channels, channels);
+    return LS_OK;
+}
+
+LS_KERNEL gate_kernel(uint16_t *g, const uint16_t *x, const float *mean, const float *scale,
+                      const float *bias, int64_t count, int channels)
+{
+    int64_t step = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
+        int c = (int)(i % channels);
+        if (!((ls_half_fp16_to_f32(x[i]) - mean[c]) * scale[c] + bias[c] > 0)) {
+            g[i] = 0;
+        }
+    }
+}
+
+ls_status ls_fuse_gate(cudaStream_t stream, uint16_t *g, const uint16_t *x, const float *mean,
+                       const float *scale, const float *bias, int64_t rows, int channels)
+{
+    LS_LAUNCH(gate_kernel, blocks_for(rows * channels), THREADS, stream, g, x, mean, scale, bias,
+              rows * channels, channels);
+    return LS_OK;
+}
+
+/* blockIdx.y: the part of the rows; sums of integers do not depend on their order. */
+LS_KERNEL gate_sums_kernel(const uint16_t *g, const uint16_t *x, const float *mean, int64_t rows,
+                           int channels, unsigned long long *list)
+{
+    int c = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (c >= channels) {
+        return;
+    }
+    long long middle = (long long)mean[c], sum[4] = {0, 0, 0, 0};
+    for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
+        long long value = (long long)ls_half_fp16_to_f32(g[row * channels + c]);
+        long long other = (long long)ls_half_fp16_to_f32(x[row * channels + c]) - middle;
+        sum[0] += value;
+        sum[1] += value * value;
+        sum[2] += value * other;
+        sum[3] += value * other * (value * other);
+    }
+    for (int k = 0; k < 4; k++) {
+        atomicAdd(&list[(int64_t)k * channels + c], (unsigned long long)sum[k]);
+    }
+}
+
+ls_status ls_fuse_gate_sums(cudaStream_t stream, const uint16_t *g, const uint16_t *x,
+                            const float *mean, int64_t rows, int channels, unsigned long long *list)
+{
+    unsigned parts = rows < (int64_t)BLOCKS ? (unsigned)rows : BLOCKS;
+    LS_LAUNCH(gate_sums_kernel, dim3(ls_launch_blocks(channels, THREADS), parts), THREADS, stream,
+              g, x, mean, rows, channels, list);
+    return LS_OK;
+}

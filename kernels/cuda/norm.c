@@ -23,11 +23,25 @@ static ls_norm_side side_of(const ls_plan *plan, const ls_op *op, int k)
 /* Statistics from the product that writes the side's operand, if it also sums. */
 static void use_sums(const ls_plan *plan, ls_norm_call *call, int k, int slot)
 {
-    const ls_op *writer = ls_work_writer(plan, slot);
+    const ls_op *writer = ls_lower_writer(&plan->lower, slot);
     const ls_work *work = writer == NULL ? NULL : ls_plan_work(plan, writer);
     if (work != NULL && work->conv != NULL && ls_conv_fuses(work->conv, LS_CONV_FORWARD_SUMS)) {
         call->sum[k] = work->sums;
         call->squares[k] = work->sums + ls_conv_sums_step(call->channels);
+    }
+}
+
+/* The masked gradient and its sums from the convolution that reads the norm's output, if it makes
+ * them. */
+static void use_gate(const ls_plan *plan, const ls_op *op, ls_norm_call *call)
+{
+    const ls_op *conv = ls_gate_conv(plan, op);
+    if (conv != NULL) {
+        const float *sums = ls_plan_work(plan, conv)->gate_sums;
+        int64_t step = ls_conv_sums_step(call->channels);
+        call->gated = sums + LS_CONV_GATE_SUM * step;
+        call->gated_x = sums + LS_CONV_GATE_SUM_X * step;
+        call->g = ls_plan_grad(plan, op->dy[0]);
     }
 }
 
@@ -90,6 +104,7 @@ void ls_norm_prepare(ls_plan *plan, const ls_op *op)
         work->call.residual = ls_plan_at(plan, op->residual);
     }
     use_sums(plan, &work->call, 0, op->in);
+    use_gate(plan, op, &work->call);
     if (op->dual) {
         work->call.side[1] = side_of(plan, op, 1);
         use_sums(plan, &work->call, 1, op->residual);

@@ -94,8 +94,35 @@ LS_DEVICE void back_channel(const ls_norm_call &call, int side, int c, double to
     back[2 * (int64_t)call.channels + c] = x;
 }
 
-/* Merges the blocks' sums of channels first to first + WIDE - 1 into the parameters' gradients, and
- * into the coefficients or this rank's message. All threads of the block call this. */
+/* The parameters' gradients of a channel, and the coefficients or this rank's message, from the
+ * sums of g and of g * (x - rounded mean). */
+LS_DEVICE void settle_sums(const ls_norm_call &call, int side, int c, double sum, double sum_x)
+{
+    const ls_norm_side &n = call.side[side];
+    /* move the sum from the rounded mean to the mean */
+    sum_x += (double)n.kept.back[3 * (int64_t)call.channels + c] * sum;
+    ls_norm_write(n.weight_grad, c, sum_x * (double)n.kept.inv_std[c]);
+    ls_norm_write(n.bias_grad, c, sum);
+    if (call.group == 1) {
+        back_channel(call, side, c, sum, sum_x);
+        return;
+    }
+    float *mine = call.mine + side * ls_norm_message(call.channels);
+    mine[c] = (float)sum;
+    mine[call.channels + c] = (float)sum_x;
+}
+
+/* The same from a product's sums. */
+LS_KERNEL product_sums_kernel(ls_norm_call call)
+{
+    int c = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (c < call.channels) {
+        settle_sums(call, 0, c, (double)call.gated[c], (double)call.gated_x[c]);
+    }
+}
+
+/* Merges the blocks' sums of channels first to first + WIDE - 1 and settles them. All threads of
+ * the block call this. */
 template <int WIDE>
 LS_DEVICE void merge_sums(const ls_norm_call &call, int side, const ls_sweep &s, int first)
 {
@@ -120,18 +147,7 @@ LS_DEVICE void merge_sums(const ls_norm_call &call, int side, const ls_sweep &s,
     if (lane != 0 || !inside) {
         return;
     }
-    const ls_norm_side &n = call.side[side];
-    /* move the sum from the rounded mean to the mean */
-    sum_x += (double)n.kept.back[3 * (int64_t)s.channels + c] * sum;
-    ls_norm_write(n.weight_grad, c, sum_x * (double)n.kept.inv_std[c]);
-    ls_norm_write(n.bias_grad, c, sum);
-    if (call.group == 1) {
-        back_channel(call, side, c, sum, sum_x);
-        return;
-    }
-    float *mine = call.mine + side * ls_norm_message(s.channels);
-    mine[c] = (float)sum;
-    mine[s.channels + c] = (float)sum_x;
+    settle_sums(call, side, c, sum, sum_x);
 }
 
 /* blockIdx.y: the side. */
@@ -198,6 +214,12 @@ ls_status ls_norm_sums(cudaStream_t stream, const ls_norm_call *call)
     bool whole = ls_norm_width(call->type, call->channels) != 1;
     bool folds = ls_norm_folds(call, &s, 2 * ls_norm_sides(*call));
     LS_ASSERT(call->g != NULL || call->dy2 == NULL);
+    if (call->gated != NULL) {
+        LS_ASSERT(call->g == call->dy && !call->dual);
+        LS_LAUNCH(product_sums_kernel, ls_launch_blocks(call->channels, LS_NORM_RANK_THREADS),
+                  LS_NORM_RANK_THREADS, stream, *call);
+        return LS_OK;
+    }
     LS_BY_PACKET(call->type, whole, T, V, LS_TRY((sums<T, V>(stream, call, s, folds))));
     if (!folds) {
         LS_LAUNCH_BEHIND(call->early, merge_sums_kernel, ls_norm_merge_grid(call),

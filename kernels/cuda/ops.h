@@ -102,7 +102,10 @@ typedef struct ls_norm_call {
     /* backward */
     const void *dy, *dy2; /* contributions to the gradient of y; dy2 may be NULL */
     void *g;              /* their sum, gated by mask, rounded to type; NULL: not stored */
-    void *dx, *dx2;       /* of x and, dual, of residual; NULL: not computed; may be g */
+    /* of a product that has gated dy and summed it: sums of g and of g*(x - mean), [channels]; then
+     * g is dy, and no sweep gates or sums. NULL: the sweep does */
+    const float *gated, *gated_x;
+    void *dx, *dx2; /* of x and, dual, of residual; NULL: not computed; may be g */
     /* per side, of a product that has also summed its result: the sums of x (or of residual) and of
      * its squares, [channels]; NULL: the statistics sweep over x */
     const float *sum[2], *squares[2];
@@ -137,7 +140,8 @@ ls_status ls_norm_apply(cudaStream_t stream, const ls_norm_call *call);
 ls_status ls_norm_use_running(cudaStream_t stream, const ls_norm_call *call);
 /* Backward: sums of g and g*(x - mean) of both sides (g is stored on the way), and from them the
  * parameters' gradients, which are of this rank's images only, and the coefficients of dx; if
- * group > 1, the latter are made by the finish, from the gathered sums. Then one sweep that writes
+ * group > 1, the latter are made by the finish, from the gathered sums. With `gated` only the sums
+ * are read, and g is there. Then one sweep that writes
  * dx and dx2. Without g that sweep gates dy again; dy2 needs g. */
 ls_status ls_norm_sums(cudaStream_t stream, const ls_norm_call *call);
 ls_status ls_norm_back_finish(cudaStream_t stream, const ls_norm_call *call);
@@ -153,6 +157,24 @@ ls_status ls_fuse_fill(cudaStream_t stream, uint16_t *x, int64_t count);
  */
 ls_status ls_fuse_fill_weight(cudaStream_t stream, uint16_t *w, int out, int taps, int in,
                               int centre, int most, int unit);
+/* Integers of -most to most; most is at most 2048. */
+ls_status ls_fuse_fill_integers(cudaStream_t stream, uint16_t *to, int64_t count, int most);
+ls_status ls_fuse_ones(cudaStream_t stream, float *to, int64_t count);
+/* [channels] of a batch norm: means of 0, 5, 18 and 37, with both signs; scales of 1, -1, 2 and
+ * -1/2; biases of -3 to 3. */
+ls_status ls_fuse_fill_norm(cudaStream_t stream, float *mean, float *scale, float *bias,
+                            int channels);
+/* Its input: the channel's mean and -7 to 8 more. */
+ls_status ls_fuse_fill_normed(cudaStream_t stream, uint16_t *x, const float *mean, int64_t rows,
+                              int channels);
+/* g = g where (x - mean) * scale + bias > 0, else 0. */
+ls_status ls_fuse_gate(cudaStream_t stream, uint16_t *g, const uint16_t *x, const float *mean,
+                       const float *scale, const float *bias, int64_t rows, int channels);
+/* Adds to list[4][channels] the sums of g, of its squares, of g*(x - mean) and of its squares; g
+ * and x are integers. */
+ls_status ls_fuse_gate_sums(cudaStream_t stream, const uint16_t *g, const uint16_t *x,
+                            const float *mean, int64_t rows, int channels,
+                            unsigned long long *list);
 /* *first (device) becomes the first row in which two matrices of f16 differ, or stays. */
 ls_status ls_fuse_differ(cudaStream_t stream, const uint16_t *a, const uint16_t *b, int64_t rows,
                          int channels, unsigned *first);

@@ -20,6 +20,7 @@ enum { LS_PLAN_TEXT_BYTES = 1 << 17 }; /* of the description of engines */
 typedef struct ls_work {
     ls_conv *conv;     /* LS_OP_CONV */
     float *sums;       /* LS_OP_CONV: of the result's channels, if a norm reads it and plans fuse */
+    float *gate_sums;  /* LS_OP_CONV: LS_CONV_GATE_LISTS of the input's channels, if it may gate */
     ls_linear *linear; /* LS_OP_LINEAR */
     uint32_t *mask;    /* operations that end with a ReLU: 1 for open elements of `out` */
     uint8_t *tap;      /* pool: the chosen position of each output */
@@ -80,6 +81,7 @@ struct ls_plan {
     void **slot_at;              /* [slot_count] */
     float *partial, *mine, *all; /* of norms, shared by all of them */
     unsigned *ticket;            /* likewise */
+    float *ones;                 /* [of the most channels] if a convolution may gate (gate.c) */
     float *logits;               /* [N][classes] */
     float *row;              /* loss: maximum and sum per sample, [N][2]; its class's place, [N] */
     int64_t *target;         /* [N], of the last forward */
@@ -141,8 +143,6 @@ void ls_work_describe(const ls_plan *plan, char *text, size_t bytes);
 bool ls_work_reads_blocks(const ls_plan *plan, const ls_op *op);
 /* Channels in memory: more than the layer's for the image. */
 int ls_work_stored_channels(const ls_plan *plan, int slot);
-/* The operation that writes a slot. */
-const ls_op *ls_work_writer(const ls_plan *plan, int slot);
 /* Allocates the largest workspace of all products; to be called again after engines change. */
 ls_status ls_work_reserve_workspace(ls_plan *plan);
 
@@ -163,6 +163,18 @@ bool ls_wgrad_takes(const ls_plan *plan, const ls_op *op);
 ls_status ls_wgrad_start(ls_plan *plan, ls_stream *stream, const ls_op *op);
 /* `stream` waits for the gradient that was started last; *done is its operation, or NULL. */
 ls_status ls_wgrad_join(ls_plan *plan, ls_stream *stream, const ls_op **done);
+
+/* gate.c: with --fuse, gradients of a convolution's input that pass the ReLU before it and sum for
+ * its batch norm (LS_CONV_DATA_GATED). */
+/* The batch norm whose ReLU ends in the convolution's input, with no other reader; else NULL. */
+const ls_op *ls_gate_norm(const ls_plan *plan, const ls_op *conv);
+/* Whether the convolution may use that pass: with --fuse, in f16, behind such a norm. */
+bool ls_gate_allowed(const ls_plan *plan, const ls_op *conv);
+/* The convolution that gates and sums for the norm, or NULL. */
+const ls_op *ls_gate_conv(const ls_plan *plan, const ls_op *norm);
+/* Fills plan->ones. */
+ls_status ls_gate_create(ls_plan *plan);
+ls_status ls_gate_backward(ls_plan *plan, ls_stream *stream, const ls_op *conv);
 
 /* engines.c: the table's engines_export and engines_import. */
 ls_status ls_engines_export(ls_plan *plan, const char **text);

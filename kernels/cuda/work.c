@@ -87,16 +87,6 @@ static bool adds(void *context, const ls_lower *lower, const ls_op *op)
     return ls_conv_adds(plan->backend, &shape, lower->options.activation);
 }
 
-const ls_op *ls_work_writer(const ls_plan *plan, int slot)
-{
-    for (int i = 0; i < plan->lower.op_count; i++) {
-        if (plan->lower.op[i].out == slot) {
-            return &plan->lower.op[i];
-        }
-    }
-    return NULL;
-}
-
 /* Whether a batch norm takes statistics of the convolution's result. */
 static bool feeds_norm(const ls_plan *plan, const ls_op *conv)
 {
@@ -125,8 +115,12 @@ static ls_status create_conv(ls_plan *plan, const ls_op *op)
     ls_work *work = ls_plan_work(plan, op);
     LS_TRY(ls_conv_create(plan->backend, plan->network->layer[op->layer].name, &shape,
                           plan->options.activation, dx, &work->conv));
-    return may_sum(plan, op) ? ls_conv_fuse(work->conv, LS_CONV_FORWARD_SUMS, ls_fuse_admit)
-                             : LS_OK;
+    if (may_sum(plan, op)) {
+        LS_TRY(ls_conv_fuse(work->conv, LS_CONV_FORWARD_SUMS, ls_fuse_admit));
+    }
+    return ls_gate_allowed(plan, op)
+               ? ls_conv_fuse(work->conv, LS_CONV_DATA_GATED, ls_fuse_admit_gate)
+               : LS_OK;
 }
 
 static ls_status create_linear(ls_plan *plan, const ls_op *op)
@@ -226,17 +220,23 @@ static void place_kept(ls_norm_kept *kept, size_t channels, cursor *c)
 
 static void place_norms(ls_plan *plan, cursor *c)
 {
-    size_t partial = 0, message = 0, tickets = 0;
+    size_t partial = 0, message = 0, tickets = 0, ones = 0;
     for (int i = 0; i < plan->lower.op_count; i++) {
         const ls_op *op = &plan->lower.op[i];
         if (may_sum(plan, op)) {
             int64_t step = ls_conv_sums_step(plan->lower.slot[op->out].channels);
             plan->work[i].sums = take(c, 2 * (size_t)step * sizeof *plan->work[i].sums);
         }
+        const ls_slot *in = &plan->lower.slot[op->in];
+        if (ls_gate_allowed(plan, op)) {
+            size_t list = (size_t)ls_conv_sums_step(in->channels);
+            plan->work[i].gate_sums =
+                take(c, LS_CONV_GATE_LISTS * list * sizeof *plan->work[i].gate_sums);
+            ones = list > ones ? list : ones;
+        }
         if (op->kind != LS_OP_NORM) {
             continue;
         }
-        const ls_slot *in = &plan->lower.slot[op->in];
         size_t bytes = ls_norm_partial_bytes(in->count / in->channels, in->channels,
                                              plan->backend->processors);
         const ls_norm_call sized = {.channels = in->channels, .dual = op->dual};
@@ -256,6 +256,7 @@ static void place_norms(ls_plan *plan, cursor *c)
     plan->ticket = take(c, tickets * sizeof *plan->ticket);
     plan->mine = take(c, message * sizeof *plan->mine);
     plan->all = group > 1 ? take(c, group * message * sizeof *plan->all) : plan->mine;
+    plan->ones = take(c, ones * sizeof *plan->ones);
     plan->logits = take(c, batch * classes * sizeof *plan->logits);
     plan->row = take(c, 3 * batch * sizeof *plan->row);
     plan->target = take(c, batch * sizeof *plan->target);
@@ -317,6 +318,7 @@ ls_status ls_work_create(ls_plan *plan)
     LS_TRY(allocate(plan, place_gradients, "gradients of activations", &plan->gradients));
     LS_TRY(allocate(plan, place_weights, "packed weights", &plan->weights));
     LS_TRY(allocate(plan, place_norms, "statistics of batch norms", &plan->norms));
+    LS_TRY(ls_gate_create(plan));
     return ls_work_reserve_workspace(plan);
 }
 

@@ -375,10 +375,11 @@ START_TEST(fused_engines_are_kept)
     ck_assert(says("rank0.jsonl", "forward with sums eng4"));
     ck_assert(says("rank0.jsonl", "\"cuda_graph\":true"));
     ck_assert(says("engines", "\n[resnet8 at 8, batch 2, fp16, fused; "));
-    ck_assert(says("engines", " sums=eng4"));
+    ck_assert(says("engines", " sums=eng4") && says("engines", " gate=eng4"));
     snprintf(options, sizeof options, "--fuse --opt-level O2 --engines '%s/engines'", folder);
     ck_assert_int_eq(train("A=1", options), 0);
     ck_assert(!says("rank0.jsonl", "best of ") && says("rank0.jsonl", "forward with sums eng4"));
+    ck_assert(says("rank0.jsonl", "; gated backward data with sums eng4"));
     snprintf(options, sizeof options, "--opt-level O2 --engines '%s/engines'", folder);
     ck_assert_int_eq(train("A=1", options), 0);
     ck_assert(!says("rank0.jsonl", "forward with sums"));
@@ -394,6 +395,13 @@ START_TEST(a_rejected_shape_is_not_fused)
                    "warning: conv1, and layers of its shape: the forward with sums of engine "
                    "eng41_k2=0_k14=3 is not used: on exact data the mean of y in channel "));
     ck_assert(!says("rank0.jsonl", "forward with sums"));
+    ck_assert(says("rank0.jsonl", "gated backward data with sums"));
+    ck_assert_int_eq(train("LS_EMULATED_CONV_WRONG=gate:mask", "--fuse --opt-level O2"), 0);
+    ck_assert(says("log",
+                   "warning: layer1.0.conv2, and layers of its shape: the gated backward data with "
+                   "sums of engine eng41_k2=0_k14=3 is not used: on exact data a value of g in "));
+    ck_assert(says("rank0.jsonl", "forward with sums"));
+    ck_assert(!says("rank0.jsonl", "gated backward data with sums"));
 }
 END_TEST
 

@@ -281,25 +281,32 @@ static ls_status admit_all(ls_backend *backend, const char *layer, const ls_conv
     return LS_OK;
 }
 
-/* The graph of a forward with sums, as the program builds it, gets the engines of this test's. */
-START_TEST(sums_get_the_programs_engines)
+/* The fused graphs, as the program builds them, get the engines of this test's. */
+START_TEST(fused_graphs_get_the_programs_engines)
 {
     static const ls_conv_shape *const shapes[] = {&wide, &square, &strided};
+    static const struct {
+        ls_conv_pass pass;
+        const char *pattern, *word;
+    } rows[] = {{LS_CONV_FORWARD_SUMS, "forward+stats", " sums="},
+                {LS_CONV_DATA_GATED, "data+relu+norm", " gate="}};
     ls_conv_target target = described("H200");
     ls_backend backend = {
         .deterministic = true, .workspace_limit = INT64_C(1) << 30, .described = target.properties};
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 6; i++) {
         ls_conv *conv = NULL;
         char choice[4096], tag[LS_CONV_TAG_BYTES];
+        int row = i % 2;
         ck_assert_int_eq(
-            ls_conv_create(&backend, "it", shapes[i], LS_F16, LS_CONV_DX_WRITTEN, &conv), LS_OK);
-        ck_assert_int_eq(ls_conv_fuse(conv, LS_CONV_FORWARD_SUMS, admit_all), LS_OK);
+            ls_conv_create(&backend, "it", shapes[i / 2], LS_F16, LS_CONV_DX_WRITTEN, &conv),
+            LS_OK);
+        ck_assert_int_eq(ls_conv_fuse(conv, rows[row].pass, admit_all), LS_OK);
         ls_conv_choice(conv, choice, sizeof choice);
-        answer a = ask(&target, pattern_of("forward+stats"), shapes[i], LS_F16);
+        answer a = ask(&target, pattern_of(rows[row].pattern), shapes[i / 2], LS_F16);
         ck_assert_int_eq(a.verdict, PLAN);
         ls_conv_engine_tag(&a.best, tag, sizeof tag);
-        const char *mine = strstr(choice, " sums=");
-        ck_assert_msg(mine != NULL && strcmp(mine + strlen(" sums="), tag) == 0, "%s, not %s",
+        const char *mine = strstr(choice, rows[row].word);
+        ck_assert_msg(mine != NULL && strcmp(mine + strlen(rows[row].word), tag) == 0, "%s, not %s",
                       choice, tag);
         ls_conv_destroy(conv);
     }
@@ -411,7 +418,7 @@ int main(int count, char **word)
     TCase *c = tcase_create("graphs");
     tcase_set_timeout(c, 120);
     tcase_add_test(c, plain_graphs_get_the_programs_engines);
-    tcase_add_test(c, sums_get_the_programs_engines);
+    tcase_add_test(c, fused_graphs_get_the_programs_engines);
     tcase_add_test(c, documented_patterns);
     tcase_add_test(c, the_table_is_whole);
     tcase_add_test(c, a_refused_graph_is_an_answer);

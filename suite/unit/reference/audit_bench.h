@@ -158,11 +158,14 @@ static inline float make_wrong(const bench *b, const ls_tensor *whole)
 
 /* Values that forward stores for backward, and on the CPU a norm's output, by whose sign the judge
  * gates gradients while the backend decides again: there the error would be reported a second
- * time. */
-static inline bool is_kept(const ls_observed *what, int output)
+ * time. The same holds for results of fused products, whose sums were taken before. */
+static inline bool is_kept(const bench *b, const ls_observed *what, int output)
 {
     bool device = what->norm[0].mean != NULL;
     int kept = device ? 4 : 3;
+    if (b->trainer.options.fuse && (what->kind == LS_OBSERVED_CONV || what->normed != NULL)) {
+        return true;
+    }
     return what->kind == LS_OBSERVED_NORM &&
            (output > 0 ? (output - 1) % kept < kept - 2 : !device);
 }
@@ -187,7 +190,7 @@ static inline ls_status watch(void *context, ls_stream *stream, const ls_observe
     ck_assert_int_eq(b->audit->count - first, count);
     for (int i = 0; i < count; i++) {
         ls_tensor one = edge_of(b, &output[i]);
-        if (wrong[i] && is_kept(what, i)) {
+        if (wrong[i] && is_kept(b, what, i)) {
             ck_assert_int_eq(ls_device_write_f32(&b->trainer.device, &one, &was[i]), LS_OK);
         }
     }
