@@ -101,6 +101,32 @@ static void make_argp_table(struct argp_option table[TABLE_MAX])
     *table = (struct argp_option){0};
 }
 
+static int row_of(const char *name)
+{
+    int i = 0;
+    while (strcmp(ls_options_table[i].name, name) != 0) {
+        i++;
+        LS_ASSERT(i < LS_OPTIONS_ROWS);
+    }
+    return i;
+}
+
+/* An argument that is no option: the data's folder, as the ImageNet scripts take it. */
+static error_t read_folder(reading *to, const char *text)
+{
+    int data = row_of("data");
+    if (to->given[data]) {
+        ls_log_error("unexpected argument '%s': the data is %s already; --help lists the options",
+                     text, to->options->data);
+        to->refused = true;
+        return EINVAL;
+    }
+    error_t error = ls_options_read(&ls_options_table[data], text, to->options);
+    to->given[data] = true;
+    to->refused = error != 0;
+    return error;
+}
+
 static error_t read_option(int key, char *text, struct argp_state *state)
 {
     reading *to = state->input;
@@ -113,9 +139,7 @@ static error_t read_option(int key, char *text, struct argp_state *state)
         printf("%s (Lockstep) %s\n", state->name, LS_VERSION);
         exit(0);
     case ARGP_KEY_ARG:
-        ls_log_error("unexpected argument '%s'; --help lists the options", text);
-        to->refused = true;
-        return EINVAL;
+        return read_folder(to, text);
     default:
         break;
     }
@@ -133,15 +157,33 @@ static error_t read_option(int key, char *text, struct argp_state *state)
 
 static bool was_given(const reading *to, const char *name)
 {
-    int i = 0;
-    while (strcmp(ls_options_table[i].name, name) != 0) {
-        i++;
-        LS_ASSERT(i < LS_OPTIONS_ROWS);
-    }
-    return to->given[i];
+    return to->given[row_of(name)];
 }
 
-/* A copy of argv in which the names of long options have '-' where they had '_'. */
+/* Names that the ImageNet scripts of Apex and PyTorch have, or that are unique there. */
+static const char *const aliases[][2] = {
+    {"b", "batch-size"}, {"learning-rate", "lr"}, {"wd", "weight-decay"}};
+
+/* `argument`, "--wd=1e-4" say, by its name here; malloc'ed. */
+static char *by_own_name(const char *argument)
+{
+    size_t length = strcspn(argument + 2, "=");
+    for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++) {
+        if (strlen(aliases[i][0]) == length && memcmp(argument + 2, aliases[i][0], length) == 0) {
+            size_t bytes = strlen(aliases[i][1]) + strlen(argument + 2 + length) + 3;
+            char *own = malloc(bytes);
+            LS_ASSERT(own != NULL);
+            snprintf(own, bytes, "--%s%s", aliases[i][1], argument + 2 + length);
+            return own;
+        }
+    }
+    char *same = strdup(argument);
+    LS_ASSERT(same != NULL);
+    return same;
+}
+
+/* A copy of argv in which the names of long options have '-' where they had '_', and aliases their
+ * names. */
 static char **copy_arguments(int argc, char **argv)
 {
     char **copy = calloc((size_t)argc + 1, sizeof *copy);
@@ -157,6 +199,9 @@ static char **copy_arguments(int argc, char **argv)
         for (char *c = copy[i]; *c != '\0' && *c != '='; c++) {
             *c = *c == '_' ? '-' : *c;
         }
+        char *own = by_own_name(copy[i]);
+        free(copy[i]);
+        copy[i] = own;
     }
     return copy;
 }
@@ -169,8 +214,10 @@ static ls_status read_line(int argc, char **argv, reading *to)
         .parser = read_option,
         .doc =
             "Trains a ResNet data-parallel in mixed precision. Each process is one rank and reads "
-            "RANK, WORLD_SIZE, ... from its environment, as under torchrun. Defaults are in "
-            "brackets.",
+            "RANK, WORLD_SIZE, ... from its environment, as under torchrun. DIR is --data's. "
+            "Defaults "
+            "are in brackets.",
+        .args_doc = "[DIR]",
     };
     make_argp_table(table);
     to->argp = &argp;

@@ -9,6 +9,7 @@
 #include "kernels/optimizers.h"
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
+#include "kernels/core/text.h"
 #include "reference/files/safetensors.h"
 #include "agree.h"
 #include "aux_head.h"
@@ -60,6 +61,23 @@ ls_status ls_setup_save(ls_trainer *trainer)
     return refusing >= 0 ? LS_ERR_USAGE : LS_OK;
 }
 
+/* --local-rank stands for LOCAL_RANK where the launcher passes it as an argument. */
+static ls_status take_local_rank(const ls_options *options)
+{
+    const char *set = getenv("LOCAL_RANK");
+    LS_TEXT(given, 16, "%d", options->local_rank);
+    if (options->local_rank < 0) {
+        return LS_OK;
+    }
+    if (set != NULL && set[0] != '\0' && strcmp(set, given) != 0) {
+        return ls_log_fail(LS_ERR_USAGE, "--local-rank %s, but LOCAL_RANK is %s: allowed: the same",
+                           given, set);
+    }
+    return setenv("LOCAL_RANK", given, 1) == 0
+               ? LS_OK
+               : ls_log_fail(LS_ERR_INFRA, "no memory for LOCAL_RANK");
+}
+
 ls_status ls_setup_read(int argc, char **argv, ls_trainer *trainer)
 {
     const char *option = NULL, *why = NULL;
@@ -67,6 +85,7 @@ ls_status ls_setup_read(int argc, char **argv, ls_trainer *trainer)
     if (status != LS_OK && status != LS_ERR_UNSUPPORTED) {
         return status;
     }
+    LS_TRY(take_local_rank(&trainer->options));
     LS_TRY(ls_world_read(&trainer->world));
     if (status == LS_ERR_UNSUPPORTED) {
         return ls_setup_unsupported(trainer, option, why);

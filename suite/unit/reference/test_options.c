@@ -195,7 +195,7 @@ static const refusal refusals[] = {
     {"-b", "--batch-size needs a value"},
     {"--nesterov=1", "--nesterov takes no value"},
     {"--opt O2", "several options"},
-    {"resnet50", "argument 'resnet50'"},
+    {"one two", "argument 'two'"},
 };
 
 START_TEST(refused_in_one_line)
@@ -883,6 +883,20 @@ static const char *const edges[] = {
     "-- --a_b",
     "--image_size 64 -- x",
     "--nesterov --no_such_x",
+    /* as the scripts for ImageNet take them */
+    "-a resnet50 --b 208 --workers 20 --opt-level O2 ./",
+    "-a resnet50 -b 256 -j 16 -p 5 --epochs 2 --lr 0.1 --momentum 0.9 --wd 5e-5 -e tree",
+    "--learning-rate=0.5 --wd=0 --b=3",
+    "--learning_rate 0.5 --local_rank 3",
+    "--data a b",
+    "a b",
+    "--ba 3",
+    "--wdx 3",
+    "--local-rank -1",
+    "--val a --val-resize 256 --eval-every 3",
+    "--val-resize 200",
+    "--evaluate --save a",
+    "--eval-every 0",
     /* one line for the first of two mistakes */
     "--lr x --xyzzy",
     "resnet50 --xyzzy",

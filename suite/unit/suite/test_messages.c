@@ -32,7 +32,12 @@ static const struct wrong {
     {TRAIN "--resume plain", LS_ERR_USAGE,
      "--resume plain: its format is '', not lockstep-checkpoint; --init starts from a dump or "
      "plain weights"},
-    {TRAIN "x", LS_ERR_USAGE, "unexpected argument 'x'; --help lists the options"},
+    {TRAIN "x", LS_ERR_USAGE, "cannot read the folder x: No such file or directory"},
+    {TRAIN "--data x y", LS_ERR_USAGE,
+     "unexpected argument 'y': the data is x already; --help lists the options"},
+    {TRAIN "--evaluate", LS_ERR_USAGE,
+     "--evaluate: there is nothing to evaluate on; give --val DIR, or --data DIR with the folders "
+     "DIR/train and DIR/val"},
     {TRAIN "--init plain", LS_ERR_USAGE, "plain: conv1.weight is missing"},
     {TRAIN "--overflow-at 1 --overflow-as inf@conv9.weight", LS_ERR_USAGE,
      "--overflow-as: resnet8 has no parameter conv9.weight; allowed: names such as conv1.weight"},
@@ -193,7 +198,7 @@ END_TEST
 static const struct help {
     const char *command, *usage, *option; /* how the text begins, an option of this command */
 } helps[] = {
-    {"lockstep-train", "Usage: lockstep-train [OPTION...]\nTrains", "--opt-level="},
+    {"lockstep-train", "Usage: lockstep-train [OPTION...] [DIR]\nTrains", "--opt-level="},
     {"lockstep-launch", "Usage: lockstep-launch ", "--nproc-per-node="},
     {"lockstep-collectives", "Usage: lockstep-collectives ", "--absent="},
     {"lockstep", "Usage: lockstep COMMAND ", "explain "},
