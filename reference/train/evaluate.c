@@ -87,7 +87,7 @@ ls_status ls_evaluate_open(const ls_trainer *trainer, const ls_loader_memory *me
     *out = NULL;
     if (options->val[0] != '\0') {
         ls_text_put(folder, sizeof folder, "%s", options->val);
-    } else if (ls_options_has_epochs(options)) {
+    } else if (ls_options_has_epochs(options) && (options->steps == 0 || options->evaluate)) {
         ls_dataset_part(options->data, LS_DATASET_VALIDATION, folder, sizeof folder);
     }
     if (folder[0] == '\0') {

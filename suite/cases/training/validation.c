@@ -185,22 +185,27 @@ static void judge_again(const ls_case *row, const ls_record *job, ls_verdict *ou
 
 static const ls_row rows[] = {
     {"validation.sums.o[0|1|2|3].w1", "V1", judge_sums,
-     "resnet8 O$1 image=16 steps=25 data={self}/data shell --eval-every=2 --workers=1",
+     "resnet8 O$1 image=16 steps=25 data={self}/data shell --val={self}/data/val "
+     "--eval-every=2 --workers=1",
      .script = TREE},
     {"validation.sums.o[0|2].w2", "V1", judge_sums,
-     "resnet8 O$1 w2 b0.05 image=16 steps=12 data={self}/data shell --eval-every=2 --workers=0",
+     "resnet8 O$1 w2 b0.05 image=16 steps=12 data={self}/data shell --val={self}/data/val "
+     "--eval-every=2 --workers=0",
      .script = TREE},
     {"validation.sums.o[0|1].w3", "V1", judge_sums,
-     "resnet8 O$1 w3 b0.05 image=16 steps=7 data={self}/data shell --eval-every=2 --workers=2",
+     "resnet8 O$1 w3 b0.05 image=16 steps=7 data={self}/data shell --val={self}/data/val "
+     "--eval-every=2 --workers=2",
      .script = TREE},
     {"validation.again.torch.w[2|3]", "V2", judge_again,
      "resnet8 O0 w$1 b0.05 torch image=16 steps=4 data={self}/data shell "
-     "--save={self}/last.safetensors | resnet8 O0 image=16 batch=9 steps=1 --val={job:0}/data/val "
+     "--val={self}/data/val --save={self}/last.safetensors | resnet8 O0 image=16 batch=9 steps=1 "
+     "--val={job:0}/data/val "
      "--evaluate --init={job:0}/last.safetensors",
      .script = TREE, .judges_outcome = true},
     {"validation.again.sync.w2", "V2", judge_again,
      "resnet8 O0 w2 b0.05 sync image=16 steps=4 data={self}/data shell "
-     "--save={self}/last.safetensors | resnet8 O0 image=16 batch=9 steps=1 --val={job:0}/data/val "
+     "--val={self}/data/val --save={self}/last.safetensors | resnet8 O0 image=16 batch=9 steps=1 "
+     "--val={job:0}/data/val "
      "--evaluate --init={job:0}/last.safetensors",
      .script = TREE, .judges_outcome = true},
 };
