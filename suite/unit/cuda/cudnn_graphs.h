@@ -11,7 +11,7 @@
 
 typedef cudnnBackendDescriptor_t dnn; /* any descriptor */
 
-enum { MOST_PARTS = 64, MOST_OPS = 16 };
+enum { MOST_PARTS = 96, MOST_OPS = 20 };
 
 typedef struct fused {
     ls_conv_graph whole; /* target, and the graph once it is final */
@@ -234,14 +234,14 @@ static inline void statistics(fused *g, dnn y)
     finish_op(g, op, "statistics");
 }
 
-/* relu(scale x + bias): the batch norm before a convolution, in its simplest form. Its parts have
- * the type `within`, as in NVIDIA's examples. */
-static inline dnn apply(fused *g, dnn x, cudnnDataType_t within)
+/* relu(scale x + bias): the batch norm before a convolution, in its simplest form, with scale and
+ * bias of type `channel_type`. Its parts have the type `within`, as in NVIDIA's examples. */
+static inline dnn apply_of(fused *g, dnn x, cudnnDataType_t within, cudnnDataType_t channel_type)
 {
     const ls_conv_shape *s = g->shape;
     dnn y[3];
-    dnn scale = per_channel(g, g->type, s->in_channels),
-        bias = per_channel(g, g->type, s->in_channels);
+    dnn scale = per_channel(g, channel_type, s->in_channels),
+        bias = per_channel(g, channel_type, s->in_channels);
     for (int i = 0; i < 3; i++) {
         y[i] = graph_tensor(g, within, WITHIN, s->batch, s->in_channels, s->in_height, s->in_width);
     }
@@ -249,6 +249,11 @@ static inline dnn apply(fused *g, dnn x, cudnnDataType_t within)
     pointwise(g, CUDNN_POINTWISE_ADD, y[0], bias, y[1]);
     pointwise(g, CUDNN_POINTWISE_RELU_FWD, y[1], NULL, y[2]);
     return y[2];
+}
+
+static inline dnn apply(fused *g, dnn x, cudnnDataType_t within)
+{
+    return apply_of(g, x, within, g->type);
 }
 
 /* The sums of a batch norm's gradient, and the coefficients of its gradient of x. */

@@ -25,6 +25,22 @@ static inline void apply_forward_stats(fused *g)
     statistics(g, y);
 }
 
+/* The same with scale and bias in f32. */
+static inline void apply32_forward_stats(fused *g)
+{
+    dnn x = apply_of(g, input(g, IN_MEMORY), CUDNN_DATA_FLOAT, CUDNN_DATA_FLOAT);
+    dnn w = weight(g), y = output(g, g->type, IN_MEMORY);
+    convolution(g, LS_CONV_FORWARD, x, w, y, 0);
+    statistics(g, y);
+}
+
+static inline void apply_forward(fused *g)
+{
+    dnn x = apply(g, input(g, IN_MEMORY), CUDNN_DATA_FLOAT);
+    dnn w = weight(g), y = output(g, g->type, IN_MEMORY);
+    convolution(g, LS_CONV_FORWARD, x, w, y, 0);
+}
+
 /* The end of a residual block with a projection, before the next block's first convolution: both
  * branches' batch norms, sum and ReLU, whose result is kept. */
 static inline void join_forward_stats(fused *g)
@@ -123,6 +139,59 @@ static inline void data_add_norm(fused *g)
     data_relu_norm(g, true);
 }
 
+/* Backward data into the end of a residual block: onto a second gradient, then through the ReLU of
+ * norm + residual, or of two norms' sum (`dual`), which is recomputed. */
+static inline void data_join(fused *g, bool dual)
+{
+    int channels = g->shape->in_channels;
+    dnn w = weight(g), dy = output(g, g->type, IN_MEMORY), own = input(g, WITHIN);
+    dnn other = input(g, IN_MEMORY), dx = input(g, WITHIN), masked = input(g, IN_MEMORY);
+    dnn x[2] = {input(g, IN_MEMORY), input(g, IN_MEMORY)}, normed[2] = {NULL, x[1]}, part[2][4];
+    convolution(g, LS_CONV_BACKWARD_DATA, own, w, dy, 0);
+    pointwise(g, CUDNN_POINTWISE_ADD, own, other, dx);
+    for (int k = 0; k < (dual ? 2 : 1); k++) {
+        dnn made[4];
+        per_channels(g, 4, channels, part[k]); /* mean, 1 / deviation, scale, bias */
+        for (int i = 0; i < 4; i++) {
+            made[i] = input(g, WITHIN);
+        }
+        pointwise(g, CUDNN_POINTWISE_SUB, x[k], part[k][0], made[0]);
+        pointwise(g, CUDNN_POINTWISE_MUL, made[0], part[k][1], made[1]);
+        pointwise(g, CUDNN_POINTWISE_MUL, made[1], part[k][2], made[2]);
+        pointwise(g, CUDNN_POINTWISE_ADD, made[2], part[k][3], made[3]);
+        normed[k] = made[3];
+    }
+    dnn sum = input(g, WITHIN);
+    pointwise(g, CUDNN_POINTWISE_ADD, normed[0], normed[1], sum);
+    pointwise(g, CUDNN_POINTWISE_RELU_BWD, sum, dx, masked);
+    for (int k = 0; k < (dual ? 2 : 1); k++) {
+        norm_sums(g, x[k], masked, part[k][0], part[k][1], part[k][2]);
+    }
+}
+
+static inline void data_join_norm(fused *g)
+{
+    data_join(g, false);
+}
+
+static inline void data_join_norms(fused *g)
+{
+    data_join(g, true);
+}
+
+/* Without the sums, through a stored mask. */
+static inline void data_add_mask(fused *g)
+{
+    const ls_conv_shape *s = g->shape;
+    dnn w = weight(g), dy = output(g, g->type, IN_MEMORY), own = input(g, WITHIN);
+    dnn other = input(g, IN_MEMORY), dx = input(g, WITHIN), masked = input(g, IN_MEMORY);
+    dnn mask = graph_tensor(g, CUDNN_DATA_BOOLEAN, IN_MEMORY, s->batch, s->in_channels,
+                            s->in_height, s->in_width);
+    convolution(g, LS_CONV_BACKWARD_DATA, own, w, dy, 0);
+    pointwise(g, CUDNN_POINTWISE_ADD, own, other, dx);
+    pointwise(g, CUDNN_POINTWISE_MUL, dx, mask, masked);
+}
+
 static inline void weights(fused *g)
 {
     dnn x = input(g, IN_MEMORY), dw = weight(g), dy = output(g, g->type, IN_MEMORY);
@@ -180,6 +249,9 @@ static const struct pattern {
     {"forward+stats", "ConvFwd -> GenStats", forward_stats, false, false},
     {"apply+forward+stats", "MUL scale, ADD bias, RELU_FWD -> ConvFwd -> GenStats (ConvBNfprop)",
      apply_forward_stats, true, false},
+    {"apply32+forward+stats", "the same with scale and bias in f32", apply32_forward_stats, true,
+     false},
+    {"apply+forward", "the same as ConvBNfprop without GenStats", apply_forward, true, false},
     {"join+forward+stats",
      "two times MUL, ADD -> ADD -> RELU_FWD, kept -> ConvFwd -> GenStats (DBARCS)",
      join_forward_stats, true, false},
@@ -196,6 +268,13 @@ static const struct pattern {
      data_relu_of_stored_norm, true, false},
     {"data+add+relu+norm", "the same with ADD of a second gradient before RELU_BWD", data_add_norm,
      true, false},
+    {"data+add+relu-of-join+norm",
+     "ConvBwdData -> ADD -> RELU_BWD by norm + residual -> BN_BWD_WEIGHTS: a block's end",
+     data_join_norm, true, false},
+    {"data+add+relu-of-joined-norms+norms",
+     "the same by the sum of two norms -> BN_BWD_WEIGHTS twice: a block's end with a projection",
+     data_join_norms, true, false},
+    {"data+add+mask", "ConvBwdData -> ADD -> MUL by bitmask", data_add_mask, true, false},
     {"weights", "ConvBwdFilter", weights, false, false},
     {"apply+weights", "MUL scale, ADD bias, RELU_FWD -> ConvBwdFilter (ConvBNwgrad)", apply_weights,
      true, false},
