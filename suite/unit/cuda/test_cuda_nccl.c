@@ -518,7 +518,7 @@ static ls_status wait_for_others(peer *self, int32_t *at)
     while (cudaStreamQuery(stream) == cudaErrorNotReady) {
         LS_TRY(self->at.api->poll(self->at.comm));
     }
-    return LS_OK;
+    return self->at.api->poll(self->at.comm); /* it may have failed since the last one */
 }
 
 static int goes_wrong(int rank, int world, int port, void *context)
