@@ -20,9 +20,21 @@ typedef struct emulated_tensor {
 /* What a graph does besides its convolution. */
 typedef enum emulated_fusion {
     EMULATED_ALONE,
-    EMULATED_SUMS, /* the sums of the result and of its squares, per channel: extra[0] and [1] */
-    EMULATED_GATE, /* backward data into ReLU and batch norm: extra[] by emulated_gate */
+    EMULATED_SUMS,  /* the sums of the result and of its squares, per channel: extra[0] and [1] */
+    EMULATED_APPLY, /* relu(scale * x + bias) in place of x, and forward the sums: extra[] by
+                       emulated_apply */
+    EMULATED_GATE,  /* backward data into ReLU and batch norm: extra[] by emulated_gate */
 } emulated_fusion;
+
+/* The tensors of EMULATED_APPLY; the sums as in EMULATED_SUMS, of forward only. */
+typedef enum emulated_apply {
+    APPLY_SUM,
+    APPLY_SQUARES,
+    APPLY_X,
+    APPLY_SCALE,
+    APPLY_BIAS,
+    APPLY_TENSORS,
+} emulated_apply;
 
 /* The tensors of EMULATED_GATE: the norm's input, the gradient behind the ReLU, values and sums of
  * channels, and the coefficients of dx = dy * DY_FACTOR + x * X_FACTOR + OFFSET. */
@@ -100,7 +112,8 @@ int64_t emulated_cudnn_number(const emulated_descriptor *descriptor,
 size_t emulated_cudnn_bytes(cudnnDataType_t type);
 
 /* emulated_cudnn_graphs.c: operations besides the convolution, and a graph of `count` operations,
- * the first of which is the convolution; the problem that they make together. */
+ * of which the first or, after three that apply a norm, the fourth is the convolution; the problem
+ * that they make together. */
 cudnnStatus_t emulated_graphs_finalize_sums(emulated_descriptor *operation);
 cudnnStatus_t emulated_graphs_finalize_pointwise(emulated_descriptor *operation);
 cudnnStatus_t emulated_graphs_finalize_norm_sums(emulated_descriptor *operation);

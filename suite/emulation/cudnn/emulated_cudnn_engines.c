@@ -430,7 +430,9 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
     TRY(tensor_in(pack, &p->w, &run.w));
     TRY(tensor_in(pack, &p->y, &run.y));
     for (int i = 0; i < p->extra_count; i++) {
-        TRY(tensor_in(pack, &p->extra[i], &run.extra[i]));
+        if (p->extra[i].images > 0) {
+            TRY(tensor_in(pack, &p->extra[i], &run.extra[i]));
+        }
     }
     TRY(workspace_in(pack, plan->workspace_bytes, &run.workspace));
     enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;

@@ -202,7 +202,10 @@ static cudnnStatus_t finalize_graph(emulated_descriptor *d)
         return emulated_cudnn_error(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "no handle");
     }
     emulated_descriptor **part = operation->values;
-    if (!is_convolution(part[0])) {
+    enum { BEHIND_A_NORM = 3 };
+    bool applies = part[0]->type == CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR &&
+                   operation->count > BEHIND_A_NORM;
+    if (!is_convolution(part[applies ? BEHIND_A_NORM : 0])) {
         return emulated_cudnn_error(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE,
                                     "no convolution in a graph");
     }

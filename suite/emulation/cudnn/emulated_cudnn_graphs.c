@@ -76,12 +76,13 @@ cudnnStatus_t emulated_graphs_finalize_pointwise(emulated_descriptor *d)
                                     "of a pointwise operation");
     }
     bool backward = mode_of(d) == CUDNN_POINTWISE_RELU_BWD;
+    bool alone = mode_of(d) == CUDNN_POINTWISE_RELU_FWD;
     bool result = emulated_cudnn_find(d, backward ? CUDNN_ATTR_OPERATION_POINTWISE_DXDESC
                                                   : CUDNN_ATTR_OPERATION_POINTWISE_YDESC);
     bool second = emulated_cudnn_find(d, backward ? CUDNN_ATTR_OPERATION_POINTWISE_DYDESC
                                                   : CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
-    if (!result || !second) {
-        return emulated_cudnn_error(CUDNN_STATUS_BAD_PARAM, "an operand of mode %d is missing",
+    if (!result || second == alone) {
+        return emulated_cudnn_error(CUDNN_STATUS_BAD_PARAM, "too few or many operands of mode %d",
                                     (int)mode_of(d));
     }
     return CUDNN_STATUS_SUCCESS;
@@ -132,7 +133,9 @@ static bool ids_differ(const emulated_problem *p)
     int count = 3;
     bool differ = true;
     for (int i = 0; i < p->extra_count; i++) {
-        id[count++] = p->extra[i].id;
+        if (p->extra[i].images > 0) {
+            id[count++] = p->extra[i].id;
+        }
     }
     for (int i = 0; i < count; i++) {
         for (int j = 0; j < i; j++) {
@@ -208,14 +211,70 @@ static cudnnStatus_t join_gate(emulated_descriptor *const *part, emulated_proble
     return CUDNN_STATUS_SUCCESS;
 }
 
+static bool half_per_channel(const emulated_tensor *t, const emulated_tensor *of)
+{
+    emulated_tensor other = *t;
+    other.type = CUDNN_DATA_FLOAT;
+    return t->type == CUDNN_DATA_HALF && per_channel(&other, of);
+}
+
+static bool same_size(const emulated_tensor *a, const emulated_tensor *b)
+{
+    return a->images == b->images && a->channels == b->channels && a->height == b->height &&
+           a->width == b->width;
+}
+
+/* MUL scale, ADD bias, RELU_FWD -> forward -> GenStats, or -> backward weights: with compute
+ * capability 9.0 the whole of it alone. */
+static cudnnStatus_t join_apply(emulated_descriptor *const *part, int64_t count,
+                                emulated_problem *joined)
+{
+    enum { MUL, ADD, RELU, PRODUCT, SUMS };
+    *joined = part[PRODUCT]->problem;
+    bool forward = joined->pass == 0;
+    if (forward ? count != SUMS + 1 : joined->pass != 2 || count != SUMS) {
+        return refuse("a norm is applied before forward with statistics, or before the weights");
+    }
+    if (forward) {
+        cudnnStatus_t status = join_sums(joined, part[SUMS], joined);
+        if (status != CUDNN_STATUS_SUCCESS) {
+            return status;
+        }
+    }
+    joined->fusion = EMULATED_APPLY;
+    joined->extra_count = APPLY_TENSORS;
+    emulated_tensor *extra = joined->extra;
+    extra[APPLY_X] = tensor_of(part[MUL], CUDNN_ATTR_OPERATION_POINTWISE_XDESC);
+    extra[APPLY_SCALE] = tensor_of(part[MUL], CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
+    extra[APPLY_BIAS] = tensor_of(part[ADD], CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
+    int64_t scaled = tensor_of(part[MUL], CUDNN_ATTR_OPERATION_POINTWISE_YDESC).id;
+    int64_t moved = tensor_of(part[ADD], CUDNN_ATTR_OPERATION_POINTWISE_YDESC).id;
+    if (!is_step(part[MUL], CUDNN_POINTWISE_MUL, extra[APPLY_X].id, extra[APPLY_SCALE].id) ||
+        !is_step(part[ADD], CUDNN_POINTWISE_ADD, scaled, extra[APPLY_BIAS].id) ||
+        !is_step(part[RELU], CUDNN_POINTWISE_RELU_FWD, moved, 0) ||
+        tensor_of(part[RELU], CUDNN_ATTR_OPERATION_POINTWISE_YDESC).id != joined->x.id ||
+        !joined->x.within) {
+        return refuse("the operand is not relu(scale * x + bias)");
+    }
+    if (extra[APPLY_X].type != CUDNN_DATA_HALF || extra[APPLY_X].within || joined->beta != 0 ||
+        joined->x.type != CUDNN_DATA_FLOAT || !same_size(&extra[APPLY_X], &joined->x) ||
+        !half_per_channel(&extra[APPLY_SCALE], &joined->x) ||
+        !half_per_channel(&extra[APPLY_BIAS], &joined->x)) {
+        return refuse("x, scale and bias in f16, values between them in f32");
+    }
+    return CUDNN_STATUS_SUCCESS;
+}
+
 cudnnStatus_t emulated_graphs_join(emulated_descriptor *const *operation, int64_t count,
                                    emulated_problem *out)
 {
-    enum { WITH_SUMS = 2, WITH_GATE = 7 };
+    enum { WITH_SUMS = 2, WITH_GATE = 7, APPLIED = 4 };
     emulated_problem joined = operation[0]->problem;
-    cudnnStatus_t status = count == WITH_SUMS   ? join_sums(&joined, operation[1], &joined)
-                           : count == WITH_GATE ? join_gate(operation, &joined)
-                                                : refuse("another number of operations");
+    bool applies = operation[0]->type == CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR;
+    cudnnStatus_t status = applies && count >= APPLIED ? join_apply(operation, count, &joined)
+                           : count == WITH_SUMS        ? join_sums(&joined, operation[1], &joined)
+                           : count == WITH_GATE        ? join_gate(operation, &joined)
+                                                       : refuse("another number of operations");
     if (status != CUDNN_STATUS_SUCCESS) {
         return status;
     }

@@ -100,7 +100,9 @@ static float *transposed(const emulated_problem *p, const float *w)
     return to;
 }
 
-static void forward(const emulated_execution *e, const float *x, const float *w, float *y)
+/* padding: the values of a pixel there. */
+static void forward(const emulated_execution *e, const float *x, const float *padding,
+                    const float *w, float *y)
 {
     const emulated_problem *p = &e->problem;
     int64_t in = p->x.channels, out = p->y.channels;
@@ -110,9 +112,10 @@ static void forward(const emulated_execution *e, const float *x, const float *w,
         int64_t image = pixel / p->y.width / p->y.height;
         for (int64_t tap = 0; tap < p->w.height * p->w.width; tap++) {
             int64_t at = seen(p, image, row, column, tap / p->w.width, tap % p->w.width);
-            for (int64_t i = 0; at >= 0 && i < in; i++) {
+            const float *from = at >= 0 ? x + at : padding;
+            for (int64_t i = 0; from != NULL && i < in; i++) {
                 int64_t c = e->backward ? in - 1 - i : i;
-                add_row(y + pixel * out, by_tap + (tap * in + c) * out, x[at + c], out);
+                add_row(y + pixel * out, by_tap + (tap * in + c) * out, from[c], out);
             }
         }
     }
@@ -136,8 +139,8 @@ static void backward_data(const emulated_execution *e, float *dx, const float *w
     }
 }
 
-static void backward_weights(const emulated_execution *e, const float *x, float *dw,
-                             const float *dy)
+static void backward_weights(const emulated_execution *e, const float *x, const float *padding,
+                             float *dw, const float *dy)
 {
     const emulated_problem *p = &e->problem;
     int64_t in = p->x.channels, out = p->y.channels, taps = p->w.height * p->w.width;
@@ -152,8 +155,9 @@ static void backward_weights(const emulated_execution *e, const float *x, float 
             for (int64_t tap = 0; tap < taps; tap++) {
                 int64_t at = seen(p, image, pixel / p->y.width, pixel % p->y.width,
                                   tap / p->w.width, tap % p->w.width);
-                for (int64_t k = 0; at >= 0 && k < out; k++) {
-                    add_row(sum + (k * taps + tap) * in, x + at, g[k], in);
+                const float *from = at >= 0 ? x + at : padding;
+                for (int64_t k = 0; from != NULL && k < out; k++) {
+                    add_row(sum + (k * taps + tap) * in, from, g[k], in);
                 }
             }
         }
@@ -166,6 +170,79 @@ static void backward_weights(const emulated_execution *e, const float *x, float 
     }
     free(total);
     free(sum);
+}
+
+/* ---- graphs ---------------------------------------------------------------------------------- */
+
+/* Whether an engine that applies a norm has the mistake of that name, in any pass or in this one.
+ */
+static bool apply_wrong(const emulated_execution *e, const char *what)
+{
+    const char *asked = getenv("LS_EMULATED_CONV_WRONG");
+    const char *own = e->problem.pass == 0 ? "apply-forward:" : "apply-weights:";
+    return asked && ((strncmp(asked, "apply:", 6) == 0 && strcmp(asked + 6, what) == 0) ||
+                     (strncmp(asked, own, 14) == 0 && strcmp(asked + 14, what) == 0));
+}
+
+/* Scale or bias as f32, or with the mistake `stale` those of the first execution. */
+static float *coefficients_of(const emulated_execution *e, emulated_apply which)
+{
+    static struct {
+        const void *at;
+        float *first;
+    } kept[128];
+    int64_t channels = e->problem.x.channels;
+    float *now = load(&e->problem.extra[which], e->extra[which], false);
+    int i = 0;
+    if (!apply_wrong(e, "stale")) {
+        return now;
+    }
+    while (i < 127 && kept[i].at != NULL && kept[i].at != e->extra[which]) {
+        i++;
+    }
+    if (kept[i].at != e->extra[which] || (!e->repeated && e->problem.pass == 0)) {
+        free(kept[i].first);
+        kept[i].at = e->extra[which];
+        kept[i].first = room(channels, sizeof *now);
+        memcpy(kept[i].first, now, (size_t)channels * sizeof *now);
+    }
+    memcpy(now, kept[i].first, (size_t)channels * sizeof *now);
+    return now;
+}
+
+/* relu(scale * x + bias) in f32, rounded once to f16. */
+static float applied(const emulated_execution *e, float x, float scale, float bias)
+{
+    float scaled = scale * x;
+    float value =
+        (apply_wrong(e, "twice") ? ls_half_fp16_to_f32(ls_half_f32_to_fp16(scaled)) : scaled) +
+        bias;
+    value = value <= 0 && !apply_wrong(e, "relu") ? 0 : value;
+    return ls_half_fp16_to_f32(ls_half_f32_to_fp16(value));
+}
+
+/* The operand as the engine computes it; padding: with the mistake `padding` what it computes of
+ * zeros, else NULL. */
+static float *apply(const emulated_execution *e, float **padding)
+{
+    int64_t count = count_of(&e->problem.x), channels = e->problem.x.channels;
+    float *x = load(&e->problem.extra[APPLY_X], e->extra[APPLY_X], false);
+    float *scale = coefficients_of(e, APPLY_SCALE), *bias = coefficients_of(e, APPLY_BIAS);
+    for (int64_t i = 0; i < count; i++) {
+        x[i] = applied(e, x[i], scale[i % channels], bias[i % channels]);
+    }
+    if (apply_wrong(e, "last")) {
+        x[count - 1] = 2 * x[count - 1] + 1;
+    }
+    if (apply_wrong(e, "padding")) {
+        *padding = room(channels, sizeof **padding);
+        for (int64_t c = 0; c < channels; c++) {
+            (*padding)[c] = applied(e, 0, scale[c], bias[c]);
+        }
+    }
+    free(bias);
+    free(scale);
+    return x;
 }
 
 /* Whether an engine that also sums has the mistake of that name: LS_EMULATED_CONV_WRONG=sums:WHAT.
@@ -207,7 +284,7 @@ static void finish(const emulated_execution *e, const emulated_tensor *result, v
         return;
     }
     spoil(e, result, sums);
-    if (e->problem.fusion == EMULATED_SUMS && sums_wrong("result")) {
+    if (e->problem.pass == 0 && e->problem.fusion != EMULATED_ALONE && sums_wrong("result")) {
         sums[count_of(result) - 1] += 64;
     }
     if (e->problem.beta != 0 && !ignored) {
@@ -373,7 +450,10 @@ static void run_once(const emulated_execution *e, bool last)
 {
     const emulated_problem *p = &e->problem;
     const emulated_tensor *result = p->pass == 0 ? &p->y : p->pass == 1 ? &p->x : &p->w;
-    float *x = p->pass == 1 ? NULL : load(&p->x, e->x, e->tf32);
+    float *padding = NULL;
+    float *x = p->pass == 1                  ? NULL
+               : p->fusion == EMULATED_APPLY ? apply(e, &padding)
+                                             : load(&p->x, e->x, e->tf32);
     float *w = p->pass == 2 ? NULL : load(&p->w, e->w, e->tf32);
     float *y = p->pass == 0 ? NULL : load(&p->y, e->y, e->tf32);
     float *sums = room(count_of(result), sizeof *sums);
@@ -383,9 +463,9 @@ static void run_once(const emulated_execution *e, bool last)
     }
     switch (p->pass) {
     case 0:
-        forward(e, x, w, sums);
+        forward(e, x, padding, w, sums);
         finish(e, result, e->y, sums, last);
-        if (p->fusion == EMULATED_SUMS && last) {
+        if (p->fusion != EMULATED_ALONE && last) {
             channel_sums(e, sums);
         }
         break;
@@ -398,13 +478,14 @@ static void run_once(const emulated_execution *e, bool last)
         }
         break;
     default:
-        backward_weights(e, x, sums, y);
+        backward_weights(e, x, padding, sums, y);
         finish(e, result, e->w, sums, last);
     }
     free(sums);
     free(y);
     free(w);
     free(x);
+    free(padding);
 }
 
 bool emulated_loops_run(void *execution)
