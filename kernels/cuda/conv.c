@@ -115,7 +115,10 @@ int64_t ls_conv_workspace_bytes(const ls_conv *conv)
 
 int64_t ls_conv_weights_workspace_bytes(const ls_conv *conv)
 {
-    return conv->plan[LS_CONV_BACKWARD_WEIGHTS]->engine.workspace_bytes;
+    const ls_conv_plan *applied = conv->plan[LS_CONV_WEIGHTS_APPLIED];
+    int64_t bytes = conv->plan[LS_CONV_BACKWARD_WEIGHTS]->engine.workspace_bytes;
+    return applied && applied->engine.workspace_bytes > bytes ? applied->engine.workspace_bytes
+                                                              : bytes;
 }
 
 /* ---- fused passes ---------------------------------------------------------------------------- */
@@ -153,6 +156,35 @@ ls_status ls_conv_fuse(ls_conv *conv, ls_conv_pass pass, ls_conv_admit_fn *admit
     return status == LS_ERR_UNSUPPORTED ? LS_OK
            : status != LS_OK            ? status
                                         : admit(conv, pass, plan);
+}
+
+bool ls_conv_applies(const ls_conv *conv)
+{
+    return conv->plan[LS_CONV_FORWARD_APPLIED] && conv->plan[LS_CONV_WEIGHTS_APPLIED] &&
+           conv->plan[LS_CONV_DATA_GATED];
+}
+
+/* All or none. */
+static void settle_applied(ls_conv *conv)
+{
+    if (!ls_conv_applies(conv)) {
+        conv->plan[LS_CONV_FORWARD_APPLIED] = conv->plan[LS_CONV_WEIGHTS_APPLIED] = NULL;
+    }
+}
+
+ls_status ls_conv_fuse_applied(ls_conv *conv, ls_conv_admit_fn *admit_forward,
+                               ls_conv_admit_fn *admit_weights)
+{
+    conv->admit[LS_CONV_FORWARD_APPLIED] = admit_forward;
+    conv->admit[LS_CONV_WEIGHTS_APPLIED] = admit_weights;
+    if (conv->plan[LS_CONV_DATA_GATED]) {
+        LS_TRY(ls_conv_fuse(conv, LS_CONV_FORWARD_APPLIED, admit_forward));
+    }
+    if (conv->plan[LS_CONV_FORWARD_APPLIED]) {
+        LS_TRY(ls_conv_fuse(conv, LS_CONV_WEIGHTS_APPLIED, admit_weights));
+    }
+    settle_applied(conv);
+    return LS_OK;
 }
 
 /* ---- work ------------------------------------------------------------------------------------ */
@@ -206,6 +238,24 @@ ls_status ls_conv_backward_weights(ls_conv *conv, ls_stream *stream, void *dw, c
                                    const void *dy, void *workspace)
 {
     return execute(conv, LS_CONV_BACKWARD_WEIGHTS, stream, (const void *[]){x, dw, dy}, workspace);
+}
+
+ls_status ls_conv_forward_applied(ls_conv *conv, ls_stream *stream, const ls_conv_applied *in,
+                                  const void *w, void *y, float *sums, void *workspace)
+{
+    float *squares = sums + ls_conv_sums_step(conv->key[0].shape.out_channels);
+    const void *data[] = {in->x, w, y, in->scale, in->bias, sums, squares};
+    LS_ASSERT(ls_conv_applies(conv));
+    return execute(conv, LS_CONV_FORWARD_APPLIED, stream, data, workspace);
+}
+
+ls_status ls_conv_backward_weights_applied(ls_conv *conv, ls_stream *stream, void *dw,
+                                           const ls_conv_applied *in, const void *dy,
+                                           void *workspace)
+{
+    const void *data[] = {in->x, dw, dy, in->scale, in->bias};
+    LS_ASSERT(ls_conv_applies(conv));
+    return execute(conv, LS_CONV_WEIGHTS_APPLIED, stream, data, workspace);
 }
 
 /* ---- text ------------------------------------------------------------------------------------ */
@@ -330,5 +380,6 @@ ls_status ls_conv_choose(ls_conv *conv, const char *text)
         conv->plan[pass] = NULL;
         LS_TRY(has[pass] ? admit(conv, pass, plan[pass]) : LS_OK);
     }
+    settle_applied(conv);
     return LS_OK;
 }

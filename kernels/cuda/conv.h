@@ -23,6 +23,8 @@ typedef enum ls_conv_pass {
     LS_CONV_FORWARD_SUMS, /* forward -> GenStats: also the sums of y and of y^2, per channel */
     LS_CONV_DATA_GATED,   /* backward data, through the ReLU of the batch norm before it, with the
                              sums of that norm's gradient */
+    LS_CONV_FORWARD_APPLIED, /* forward with sums, of relu(scale * x + bias) in place of x */
+    LS_CONV_WEIGHTS_APPLIED, /* backward weights, of the same */
     LS_CONV_PASSES,
     LS_CONV_PLAIN_PASSES = LS_CONV_FORWARD_SUMS,
 } ls_conv_pass;
@@ -93,6 +95,26 @@ enum {
 ls_status ls_conv_backward_gated(ls_conv *conv, ls_stream *stream, void *g, const void *w,
                                  const void *dy, const ls_conv_gate *gate, void *workspace);
 
+/* relu(scale * x + bias), the output of a batch norm and ReLU, in place of an input in memory
+ * (cuDNN's ConvBNfprop and ConvBNwgrad): computed in f32, rounded to f16, and 0 in the padding. */
+typedef struct ls_conv_applied {
+    const void *x;            /* the norm's input, as large as the convolution's */
+    const void *scale, *bias; /* f16, [in_channels], 16-byte aligned */
+} ls_conv_applied;
+
+/* Tries both passes as ls_conv_fuse does, in a convolution that may gate (LS_CONV_DATA_GATED,
+ * tried before): without a stored input none of the three can do without the others. */
+ls_status ls_conv_fuse_applied(ls_conv *conv, ls_conv_admit_fn *admit_forward,
+                               ls_conv_admit_fn *admit_weights);
+/* Whether all three are in use; the first two are not without the others. */
+bool ls_conv_applies(const ls_conv *conv);
+/* Sums as in ls_conv_forward_sums. */
+ls_status ls_conv_forward_applied(ls_conv *conv, ls_stream *stream, const ls_conv_applied *in,
+                                  const void *w, void *y, float *sums, void *workspace);
+ls_status ls_conv_backward_weights_applied(ls_conv *conv, ls_stream *stream, void *dw,
+                                           const ls_conv_applied *in, const void *dy,
+                                           void *workspace);
+
 /* "forward eng37_k2=5 8.0 MB [tensor core]; ..." */
 void ls_conv_describe(const ls_conv *conv, char *text, size_t bytes);
 /* The engine that does the work of a plain pass, alone or fused: "eng37_k2=5". */
@@ -100,7 +122,8 @@ void ls_conv_engine_of(const ls_conv *conv, ls_conv_pass plain, char *text, size
 /* The three engines as a line of text that another rank (same library, same kind of device) can
  * pass to ls_conv_choose, so that --cudnn-benchmark decides alike on all ranks; a word follows for
  * each fused pass in use: "sums=eng41" for the forward with sums, "gate=eng41" for the gated
- * gradient. ls_conv_choose asks whether to admit these, as ls_conv_fuse does; without its word a
+ * gradient, "apply=eng41" and "weigh=eng41" for forward and gradient of the weight that apply the
+ * norm before. ls_conv_choose asks whether to admit these, as ls_conv_fuse does; without its word a
  * fused pass is not used. */
 void ls_conv_choice(const ls_conv *conv, char *text, size_t bytes);
 ls_status ls_conv_choose(ls_conv *conv, const char *text);

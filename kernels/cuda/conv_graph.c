@@ -15,6 +15,9 @@ enum {
     GATE_LISTS,
 };
 
+/* The tensors in memory of the passes that apply a norm; further ones are the sums of forward. */
+enum { APPLY_X, APPLY_W, APPLY_Y, APPLY_SCALE, APPLY_BIAS, APPLY_SUM, APPLY_SQUARES };
+
 static const ls_conv_kind kinds[LS_CONV_PASSES] = {
     [LS_CONV_FORWARD] = {"forward",
                          NULL,
@@ -63,6 +66,26 @@ static const ls_conv_kind kinds[LS_CONV_PASSES] = {
                              {LS_CONV_ID_LISTS + 2, LS_CONV_PER_INPUT},
                              {LS_CONV_ID_LISTS + 3, LS_CONV_PER_INPUT},
                              {LS_CONV_ID_LISTS + 4, LS_CONV_PER_INPUT}}},
+    [LS_CONV_FORWARD_APPLIED] = {"applying forward with sums",
+                                 "apply=",
+                                 LS_CONV_FORWARD,
+                                 7,
+                                 {[APPLY_X] = {LS_CONV_ID_RAW, LS_CONV_AS_X},
+                                  [APPLY_W] = {LS_CONV_ID_W, LS_CONV_AS_W},
+                                  [APPLY_Y] = {LS_CONV_ID_Y, LS_CONV_AS_Y},
+                                  [APPLY_SCALE] = {LS_CONV_ID_SCALE, LS_CONV_HALF_PER_INPUT},
+                                  [APPLY_BIAS] = {LS_CONV_ID_BIAS, LS_CONV_HALF_PER_INPUT},
+                                  [APPLY_SUM] = {LS_CONV_ID_SUM, LS_CONV_PER_OUTPUT},
+                                  [APPLY_SQUARES] = {LS_CONV_ID_SQUARES, LS_CONV_PER_OUTPUT}}},
+    [LS_CONV_WEIGHTS_APPLIED] = {"applying backward weights",
+                                 "weigh=",
+                                 LS_CONV_BACKWARD_WEIGHTS,
+                                 5,
+                                 {[APPLY_X] = {LS_CONV_ID_RAW, LS_CONV_AS_X},
+                                  [APPLY_W] = {LS_CONV_ID_W, LS_CONV_AS_W},
+                                  [APPLY_Y] = {LS_CONV_ID_Y, LS_CONV_AS_Y},
+                                  [APPLY_SCALE] = {LS_CONV_ID_SCALE, LS_CONV_HALF_PER_INPUT},
+                                  [APPLY_BIAS] = {LS_CONV_ID_BIAS, LS_CONV_HALF_PER_INPUT}}},
 };
 
 void ls_conv_graph_gate(const ls_conv_shape *shape, void *g, const void *w, const void *dy,
@@ -123,6 +146,7 @@ static void dimensions_of(const ls_conv_shape *s, ls_conv_extent extent, int64_t
         [LS_CONV_AS_X] = {s->batch, s->in_channels, s->in_height, s->in_width},
         [LS_CONV_AS_W] = {s->out_channels, s->in_channels, s->kernel, s->kernel},
         [LS_CONV_AS_Y] = {s->batch, s->out_channels, s->out_height, s->out_width},
+        [LS_CONV_HALF_PER_INPUT] = {1, s->in_channels, 1, 1},
         [LS_CONV_PER_OUTPUT] = {1, s->out_channels, 1, 1},
         [LS_CONV_PER_INPUT] = {1, s->in_channels, 1, 1},
     };
@@ -138,7 +162,7 @@ int64_t ls_conv_graph_count(const ls_conv_shape *shape, ls_conv_extent extent)
 
 ls_dtype ls_conv_graph_type(const ls_conv_key *key, ls_conv_extent extent)
 {
-    return extent <= LS_CONV_AS_Y ? key->type : LS_F32;
+    return extent <= LS_CONV_HALF_PER_INPUT ? key->type : LS_F32;
 }
 
 /* A descriptor that lives as long as the graph. */
@@ -291,7 +315,7 @@ static ls_status build_within(const ls_conv_key *key, ls_conv_graph *g, int64_t 
     return build_tensor(g, id, LS_F32, dimension, true, out);
 }
 
-/* to = a OP b; RELU_BWD: to = b where a > 0, else 0. */
+/* to = a OP b; RELU_FWD: to = relu(a); RELU_BWD: to = b where a > 0, else 0. */
 static ls_status build_pointwise(ls_conv_graph *g, cudnnPointwiseMode_t mode,
                                  cudnnBackendDescriptor_t a, cudnnBackendDescriptor_t b,
                                  cudnnBackendDescriptor_t to)
@@ -307,9 +331,12 @@ static ls_status build_pointwise(ls_conv_graph *g, cudnnPointwiseMode_t mode,
     LS_TRY(set_one(op, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, CUDNN_TYPE_BACKEND_DESCRIPTOR,
                    &how));
     LS_TRY(set_one(op, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, &a));
-    LS_TRY(set_one(
-        op, gates ? CUDNN_ATTR_OPERATION_POINTWISE_DYDESC : CUDNN_ATTR_OPERATION_POINTWISE_BDESC,
-        CUDNN_TYPE_BACKEND_DESCRIPTOR, &b));
+    if (b != NULL) {
+        LS_TRY(set_one(op,
+                       gates ? CUDNN_ATTR_OPERATION_POINTWISE_DYDESC
+                             : CUDNN_ATTR_OPERATION_POINTWISE_BDESC,
+                       CUDNN_TYPE_BACKEND_DESCRIPTOR, &b));
+    }
     LS_TRY(set_one(
         op, gates ? CUDNN_ATTR_OPERATION_POINTWISE_DXDESC : CUDNN_ATTR_OPERATION_POINTWISE_YDESC,
         CUDNN_TYPE_BACKEND_DESCRIPTOR, &to));
@@ -371,11 +398,30 @@ static ls_status build_gate(const ls_conv_key *key, ls_conv_graph *g)
     return build_norm_sums(g);
 }
 
+/* MUL scale, ADD bias, RELU_FWD -> the product of that and, forward, its sums. */
+static ls_status build_applied(const ls_conv_key *key, ls_conv_graph *g)
+{
+    cudnnBackendDescriptor_t *t = g->tensor, scaled = NULL, moved = NULL, x = NULL;
+    LS_TRY(build_within(key, g, LS_CONV_ID_WITHIN, &scaled));
+    LS_TRY(build_pointwise(g, CUDNN_POINTWISE_MUL, t[APPLY_X], t[APPLY_SCALE], scaled));
+    LS_TRY(build_within(key, g, LS_CONV_ID_WITHIN + 1, &moved));
+    LS_TRY(build_pointwise(g, CUDNN_POINTWISE_ADD, scaled, t[APPLY_BIAS], moved));
+    LS_TRY(build_within(key, g, LS_CONV_ID_X, &x));
+    LS_TRY(build_pointwise(g, CUDNN_POINTWISE_RELU_FWD, moved, NULL, x));
+    LS_TRY(build_product(key, g, x, t[APPLY_W], t[APPLY_Y]));
+    return key->pass == LS_CONV_FORWARD_APPLIED
+               ? build_sums(g, t[APPLY_Y], t[APPLY_SUM], t[APPLY_SQUARES])
+               : LS_OK;
+}
+
 static ls_status build_operations(const ls_conv_key *key, ls_conv_graph *g)
 {
     cudnnBackendDescriptor_t *t = g->tensor;
     if (key->pass == LS_CONV_DATA_GATED) {
         return build_gate(key, g);
+    }
+    if (key->pass == LS_CONV_FORWARD_APPLIED || key->pass == LS_CONV_WEIGHTS_APPLIED) {
+        return build_applied(key, g);
     }
     LS_TRY(build_product(key, g, t[0], t[1], t[2]));
     return key->pass == LS_CONV_FORWARD_SUMS ? build_sums(g, t[2], t[3], t[4]) : LS_OK;

@@ -37,6 +37,8 @@ enum {
     LS_CONV_ID_INV_STD = 'i',
     LS_CONV_ID_SCALE = 'c',
     LS_CONV_ID_BIAS = 'b',
+    /* of the passes that apply a norm, where 'x' is inside the graph, with scale and bias */
+    LS_CONV_ID_RAW = 'r',
     LS_CONV_ID_LISTS = '0',  /* the first of LS_CONV_GATE_LISTS */
     LS_CONV_ID_WITHIN = 'A', /* the first of those inside the graph */
 };
@@ -46,8 +48,9 @@ typedef enum ls_conv_extent {
     LS_CONV_AS_X, /* of the key's type */
     LS_CONV_AS_W,
     LS_CONV_AS_Y,
-    LS_CONV_PER_OUTPUT, /* f32, a value per channel of y */
-    LS_CONV_PER_INPUT,  /* the same of x */
+    LS_CONV_HALF_PER_INPUT, /* of the key's type, a value per channel of x */
+    LS_CONV_PER_OUTPUT,     /* f32, a value per channel of y */
+    LS_CONV_PER_INPUT,      /* the same of x */
 } ls_conv_extent;
 
 enum {

@@ -11,6 +11,9 @@
  * A^2 / 3. A sum of n products then has a deviation of A sqrt(1.75 n). */
 enum { DEVIATION = 512, MEAN_UNIT = 44 /* DEVIATION / 11.5, rounded down */ };
 static const double PER_WEIGHT = 1.75;
+/* The same of the output of an applied norm (ls_fuse_fill_applied): 6.8 and about 50. */
+enum { APPLIED_MEAN_UNIT = 75 };
+static const double APPLIED_PER_WEIGHT = 16.6;
 
 /* f32 values of one way to the statistics, [step] each but for `back`. */
 enum { MEAN, INV_STD, SCALE, BIAS, BACK, COUNT = BACK + 4, PARAMETERS, LISTS = PARAMETERS + 4 };
@@ -19,7 +22,9 @@ typedef struct sums_trial {
     ls_trial base;
     const ls_conv_shape *shape;
     int64_t rows, step;
-    uint16_t *x, *w, *y, *plain;
+    bool applies;
+    uint16_t *x, *w, *y, *plain; /* x: of the product, also where it applies a norm, of `raw` */
+    uint16_t *raw, *scale, *bias;
     float *sums, *kept[2], *partial; /* kept: of the fused pass, of the plain one */
     float *host[2];
 } sums_trial;
@@ -32,6 +37,11 @@ static ls_status take_all(sums_trial *t)
     int64_t half = (int64_t)sizeof *t->x, channels = s->out_channels;
     LS_TRY(ls_trial_take(&t->base, half * ls_conv_graph_count(s, LS_CONV_AS_X), &t->x));
     LS_TRY(ls_trial_take(&t->base, half * ls_conv_graph_count(s, LS_CONV_AS_W), &t->w));
+    if (t->applies) {
+        LS_TRY(ls_trial_take(&t->base, half * ls_conv_graph_count(s, LS_CONV_AS_X), &t->raw));
+        LS_TRY(ls_trial_take(&t->base, half * s->in_channels, &t->scale));
+        LS_TRY(ls_trial_take(&t->base, half * s->in_channels, &t->bias));
+    }
     LS_TRY(ls_trial_take(&t->base, half * t->rows * channels, &t->y));
     LS_TRY(ls_trial_take(&t->base, half * t->rows * channels, &t->plain));
     LS_TRY(ls_trial_take(&t->base, 2 * t->step * (int64_t)sizeof *t->sums, &t->sums));
@@ -49,12 +59,19 @@ static ls_status fill(sums_trial *t)
 {
     const ls_conv_shape *s = t->shape;
     int taps = s->kernel * s->kernel, products = taps * s->in_channels;
-    int most = (int)(DEVIATION / sqrt(PER_WEIGHT * products));
+    int most = (int)(DEVIATION / sqrt((t->applies ? APPLIED_PER_WEIGHT : PER_WEIGHT) * products));
     cudaStream_t stream = t->base.stream.native;
-    LS_TRY(ls_fuse_fill(stream, t->x, ls_conv_graph_count(s, LS_CONV_AS_X)));
+    int64_t count = ls_conv_graph_count(s, LS_CONV_AS_X), rows = count / s->in_channels;
+    if (t->applies) {
+        LS_TRY(ls_fuse_fill_applied(stream, t->raw, t->scale, t->bias, rows, s->in_channels));
+        LS_TRY(ls_fuse_apply(stream, t->raw, t->scale, t->bias, t->x, NULL, rows, s->in_channels));
+    } else {
+        LS_TRY(ls_fuse_fill(stream, t->x, count));
+    }
     /* the tap that no pixel has in the padding */
     return ls_fuse_fill_weight(stream, t->w, s->out_channels, taps, s->in_channels,
-                               s->pad * s->kernel + s->pad, most > 1 ? most : 1, MEAN_UNIT);
+                               s->pad * s->kernel + s->pad, most > 1 ? most : 1,
+                               t->applies ? APPLIED_MEAN_UNIT : MEAN_UNIT);
 }
 
 /* Statistics of t->y; of `sums` unless NULL. */
@@ -119,9 +136,10 @@ static ls_status judge(sums_trial *t, const ls_conv_plan *plain, const ls_conv_p
     LS_TRY(take_all(t));
     const void *own[] = {t->x, t->w, t->plain};
     const void *all[] = {t->x, t->w, t->y, t->sums, t->sums + t->step};
+    const void *applied[] = {t->raw, t->w, t->y, t->scale, t->bias, t->sums, t->sums + t->step};
     LS_TRY(fill(t));
     LS_TRY(ls_trial_execute(&t->base, plain, own));
-    LS_TRY(ls_trial_execute(&t->base, fused, all));
+    LS_TRY(ls_trial_execute(&t->base, fused, t->applies ? applied : all));
     LS_TRY(ls_trial_compare(&t->base, "a value of y", t->y, t->plain, t->rows,
                             t->shape->out_channels, found));
     LS_TRY(statistics(t, t->sums, t->kept[0]));
@@ -140,7 +158,8 @@ ls_status ls_fuse_admit(ls_backend *backend, const char *layer, const ls_conv_pl
     const ls_conv_shape *s = &fused->key.shape;
     sums_trial t = {.shape = s,
                     .rows = (int64_t)s->batch * s->out_height * s->out_width,
-                    .step = ls_conv_sums_step(s->out_channels)};
+                    .step = ls_conv_sums_step(s->out_channels),
+                    .applies = fused->key.pass == LS_CONV_FORWARD_APPLIED};
     ls_trial_finding found = {0};
     LS_ASSERT(fused->key.type == LS_F16);
     ls_status status = ls_trial_open(backend, plain, fused, &t.base);

@@ -211,3 +211,67 @@ ls_status ls_fuse_gate_sums(cudaStream_t stream, const uint16_t *g, const uint16
               g, x, mean, rows, channels, list);
     return LS_OK;
 }
+
+/* ---- applied norms --------------------------------------------------------------------------- */
+
+/* Of a channel: the middle of x, the scale, and the output there. The two of a pair differ in the
+ * bias, so that an applied padding does not cancel where their weights do. */
+LS_DEVICE void applied_channel(int c, int *middle, int *scale, int *output)
+{
+    int kind = c / 2 % 4;
+    *middle = (kind == 0 ? 0 : kind == 1 ? 5 : kind == 2 ? -18 : 1007) - (c & 1) * 2;
+    *scale = kind == 0 ? 1 : kind == 1 ? -1 : kind == 2 ? 2 : 3;
+    *output = kind == 0 ? 4 : kind == 1 ? 3 : 5;
+}
+
+LS_KERNEL fill_applied_kernel(uint16_t *x, uint16_t *scale, uint16_t *bias, int64_t count,
+                              int channels)
+{
+    int64_t step = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
+        int middle, factor, output;
+        applied_channel((int)(i % channels), &middle, &factor, &output);
+        x[i] = ls_half_f32_to_fp16((float)(middle + (int)(mixed(~(uint64_t)i) & 15) - 7));
+        if (i < channels) {
+            scale[i] = ls_half_f32_to_fp16((float)factor);
+            bias[i] = ls_half_f32_to_fp16((float)(output - middle * factor));
+        }
+    }
+}
+
+ls_status ls_fuse_fill_applied(cudaStream_t stream, uint16_t *x, uint16_t *scale, uint16_t *bias,
+                               int64_t rows, int channels)
+{
+    LS_LAUNCH(fill_applied_kernel, blocks_for(rows * channels), THREADS, stream, x, scale, bias,
+              rows * channels, channels);
+    return LS_OK;
+}
+
+/* A thread makes a word of the mask. The product of two f16 is exact in f32. */
+LS_KERNEL apply_kernel(const uint16_t *x, const uint16_t *scale, const uint16_t *bias, uint16_t *y,
+                       uint32_t *mask, int64_t count, int channels)
+{
+    int64_t step = (int64_t)gridDim.x * blockDim.x, words = (count + 31) / 32;
+    for (int64_t w = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; w < words; w += step) {
+        uint32_t open = 0;
+        for (int64_t i = 32 * w; i < count && i < 32 * (w + 1); i++) {
+            int c = (int)(i % channels);
+            float value = fmaf(ls_half_fp16_to_f32(x[i]), ls_half_fp16_to_f32(scale[c]),
+                               ls_half_fp16_to_f32(bias[c]));
+            y[i] = ls_half_f32_to_fp16(value <= 0 ? 0 : value);
+            open |= ls_half_fp16_to_f32(y[i]) > 0 ? 1u << (i % 32) : 0u;
+        }
+        if (mask != NULL) {
+            mask[w] = open;
+        }
+    }
+}
+
+ls_status ls_fuse_apply(cudaStream_t stream, const uint16_t *x, const uint16_t *scale,
+                        const uint16_t *bias, uint16_t *y, uint32_t *mask, int64_t rows,
+                        int channels)
+{
+    LS_LAUNCH(apply_kernel, blocks_for((rows * channels + 31) / 32), THREADS, stream, x, scale,
+              bias, y, mask, rows * channels, channels);
+    return LS_OK;
+}

@@ -20,6 +20,13 @@
  * be the plain gradient where the ReLU is open, else 0, in every element. Both sums must be those
  * of that g, which are computed in integers, within the audit's bound for sums of N terms
  * (numerics.md section 5, point 3): 16 sqrt(N) u (|s| + 4 sqrt(q)) + 2u|s|, q the sum of squares.
+ *
+ * Passes that apply a norm (LS_CONV_FORWARD_APPLIED, LS_CONV_WEIGHTS_APPLIED): x, scale and bias
+ * are integers, so that relu(scale * x + bias) has one right value, an integer up to 29. Where f16
+ * would round scale * x, an engine that rounds it before it adds the bias differs; where the bias
+ * is above 0, one that applies the norm to the padding does. The plain pass gets that output from
+ * memory. Forward: as above, of that product. Weights: dy is -1, 0 or 1, partial sums are exact in
+ * f32, and dw must be the plain one in every element.
  */
 #ifndef LS_CUDA_FUSE_H
 #define LS_CUDA_FUSE_H
@@ -27,9 +34,13 @@
 #include "conv_parts.h"
 
 /* Executes both plans of one shape and sets fused->admission; a warning names layer, channel, value
- * and bound where it is rejected. An error is the device's. */
+ * and bound where it is rejected. An error is the device's. Of LS_CONV_FORWARD_SUMS and
+ * LS_CONV_FORWARD_APPLIED. */
 ls_status ls_fuse_admit(ls_backend *backend, const char *layer, const ls_conv_plan *plain,
                         ls_conv_plan *fused);
+/* The same of a gradient of the weight that applies a norm. */
+ls_status ls_fuse_admit_weights(ls_backend *backend, const char *layer, const ls_conv_plan *plain,
+                                ls_conv_plan *fused);
 /* The same of a gated gradient and the plain one. */
 ls_status ls_fuse_admit_gate(ls_backend *backend, const char *layer, const ls_conv_plan *plain,
                              ls_conv_plan *fused);

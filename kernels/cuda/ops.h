@@ -175,6 +175,16 @@ ls_status ls_fuse_gate(cudaStream_t stream, uint16_t *g, const uint16_t *x, cons
 ls_status ls_fuse_gate_sums(cudaStream_t stream, const uint16_t *g, const uint16_t *x,
                             const float *mean, int64_t rows, int channels,
                             unsigned long long *list);
+/* x[rows][channels], scale and bias of a batch norm whose output relu(scale * x + bias) is integers
+ * up to 29, many of them 0. Pairs of channels have outputs alike. In one of four x is about 1007
+ * and scale * x is odd and above 2048, where f16 has no odd numbers. */
+ls_status ls_fuse_fill_applied(cudaStream_t stream, uint16_t *x, uint16_t *scale, uint16_t *bias,
+                               int64_t rows, int channels);
+/* y = relu(scale * x + bias) as a convolution that applies a norm computes it (ls_conv_applied);
+ * mask as in ls_norm_call, or NULL. */
+ls_status ls_fuse_apply(cudaStream_t stream, const uint16_t *x, const uint16_t *scale,
+                        const uint16_t *bias, uint16_t *y, uint32_t *mask, int64_t rows,
+                        int channels);
 /* *first (device) becomes the first row in which two matrices of f16 differ, or stays. */
 ls_status ls_fuse_differ(cudaStream_t stream, const uint16_t *a, const uint16_t *b, int64_t rows,
                          int channels, unsigned *first);

@@ -200,7 +200,7 @@ static inline void weights(fused *g)
 
 static inline void apply_weights(fused *g)
 {
-    dnn x = apply(g, input(g, IN_MEMORY), g->type);
+    dnn x = apply(g, input(g, IN_MEMORY), CUDNN_DATA_FLOAT);
     dnn dw = weight(g), dy = output(g, g->type, IN_MEMORY);
     convolution(g, LS_CONV_BACKWARD_WEIGHTS, x, dw, dy, 0);
 }

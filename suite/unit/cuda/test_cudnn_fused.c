@@ -289,20 +289,23 @@ START_TEST(fused_graphs_get_the_programs_engines)
         ls_conv_pass pass;
         const char *pattern, *word;
     } rows[] = {{LS_CONV_FORWARD_SUMS, "forward+stats", " sums="},
-                {LS_CONV_DATA_GATED, "data+relu+norm", " gate="}};
+                {LS_CONV_DATA_GATED, "data+relu+norm", " gate="},
+                {LS_CONV_FORWARD_APPLIED, "apply+forward+stats", " apply="},
+                {LS_CONV_WEIGHTS_APPLIED, "apply+weights", " weigh="}};
+    enum { ROWS = sizeof rows / sizeof rows[0] };
     ls_conv_target target = described("H200");
     ls_backend backend = {
         .deterministic = true, .workspace_limit = INT64_C(1) << 30, .described = target.properties};
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 3 * ROWS; i++) {
         ls_conv *conv = NULL;
         char choice[4096], tag[LS_CONV_TAG_BYTES];
-        int row = i % 2;
+        int row = i % ROWS;
         ck_assert_int_eq(
-            ls_conv_create(&backend, "it", shapes[i / 2], LS_F16, LS_CONV_DX_WRITTEN, &conv),
+            ls_conv_create(&backend, "it", shapes[i / ROWS], LS_F16, LS_CONV_DX_WRITTEN, &conv),
             LS_OK);
         ck_assert_int_eq(ls_conv_fuse(conv, rows[row].pass, admit_all), LS_OK);
         ls_conv_choice(conv, choice, sizeof choice);
-        answer a = ask(&target, pattern_of(rows[row].pattern), shapes[i / 2], LS_F16);
+        answer a = ask(&target, pattern_of(rows[row].pattern), shapes[i / ROWS], LS_F16);
         ck_assert_int_eq(a.verdict, PLAN);
         ls_conv_engine_tag(&a.best, tag, sizeof tag);
         const char *mine = strstr(choice, rows[row].word);
