@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "kernels/core/status.h"
+#include "sampler.h"
 
 /* The allocator for batches; `alloc` logs its failures. */
 typedef struct ls_loader_memory {
@@ -18,7 +19,8 @@ typedef struct ls_loader_memory {
 } ls_loader_memory;
 
 typedef struct ls_loader_options {
-    const char *data; /* "synthetic", "batches:DIR", or a folder of class folders of pictures */
+    const char *data; /* "synthetic", "batches:DIR", a folder of class folders of pictures, or one
+                         of CIFAR's binary files */
     int rank, world;
     int batch_size, image_size, num_classes;
     /* the largest batch of all ranks: steps per epoch and synthetic images are counted by it, so
@@ -31,9 +33,13 @@ typedef struct ls_loader_options {
     int64_t first_step;             /* 1, or the first step after a resume */
     const ls_loader_memory *memory; /* copied; NULL: malloc's */
     bool validates; /* of a folder: pictures in order, each once over all ranks, resized to `resize`
-                       pixels on the shorter side and cropped at the centre. A rank's last batch is
-                       filled up with black pictures of class 0; then the first batch follows */
+                       pixels on the shorter side and cropped at the centre (CIFAR's are taken
+                       whole). A rank's last batch is filled up with black pictures of class 0; then
+                       the first batch follows */
     int resize;
+    bool skips_bad; /* of a folder: a picture that cannot be read is no error. In training the next
+                       one of the list that can be read takes its place, in the crop that was drawn;
+                       in validation a black one of class 0, which does not count */
 } ls_loader_options;
 
 enum { LS_DATASET_WHY = 1536 };
@@ -46,8 +52,10 @@ typedef struct ls_dataset_item {
     float *input;    /* [3,H,W], or [batch,3,H,W]; of a data set of bytes NULL */
     uint8_t *bytes;  /* the same before it is normalised, of a data set of bytes; else NULL */
     int64_t *target; /* one class, or [batch] */
+    bool *bad;       /* one flag, false before: another picture was taken (skips_bad) */
     void *scratch;   /* this thread's, from scratch_create */
-    char *why; /* [LS_DATASET_WHY]: the message of a failure, empty if it is already logged. The
+    char *why; /* [LS_DATASET_WHY]: the message of a failure, empty if it is already logged, or why
+                  `bad`. The
                   loader logs it when the batch is requested, so that a batch loaded ahead but never
                   requested causes no message */
 } ls_dataset_item;
@@ -85,13 +93,42 @@ ls_status ls_dataset_batches_open(const ls_loader_options *options, const char *
 ls_status ls_dataset_folder_open(const ls_loader_options *options, const char *dir,
                                  ls_dataset **out);
 
+/* CIFAR-10's or CIFAR-100's binary files in DIR, images of 32 pixels: a crop of the image with 4
+ * black pixels around it and a flip (He et al. 2015, section 4.2), ImageNet's statistics. Of
+ * CIFAR-100 the fine classes. */
+ls_status ls_dataset_cifar_open(const ls_loader_options *options, const char *dir,
+                                ls_dataset **out);
+/* 10 or 100 by the files' names; 0 where DIR has none of them. */
+int ls_dataset_cifar_classes(const char *dir);
+
+/* The pictures of a list in the order of a run: DistributedSampler's, or each once for validation.
+ * The first member of the data sets that have one. */
+typedef struct ls_dataset_listed {
+    ls_dataset base; /* fill and destroy are the owner's */
+    ls_sampler sampler;
+    int64_t epoch;  /* of `order`; -1: none yet */
+    int64_t *order; /* this rank's images of the epoch */
+    int batch_size, accumulate, image_size;
+    uint64_t seed;
+    bool validates;
+} ls_dataset_listed;
+
+enum { LS_DATASET_BLACK = -1 }; /* an index: the picture fills a batch up */
+
+/* Of `count` pictures from `dir`, which the message names. LS_ERR_USAGE where a rank has too few
+ * for a step. */
+ls_status ls_dataset_listed_open(const ls_loader_options *options, const char *dir, int64_t count,
+                                 ls_dataset_listed *out);
+void ls_dataset_listed_close(ls_dataset_listed *listed);
+
 typedef enum ls_dataset_purpose { LS_DATASET_TRAINING, LS_DATASET_VALIDATION } ls_dataset_purpose;
 enum { LS_DATASET_PATH = 1024 };
 /* The folder of class folders for a purpose: DIR/train and DIR/val where DIR/train is a folder that
- * has folders; else DIR for training, and "" for validation, as where there is no DIR/val. */
+ * has folders; else DIR for training, and "" for validation, as where there is no DIR/val. Of
+ * CIFAR's files DIR for both. */
 void ls_dataset_part(const char *dir, ls_dataset_purpose purpose, char *out, size_t out_bytes);
 /* LS_ERR_USAGE with the first class that only one of the two folders has: a --data DIR, and one of
- * class folders. */
+ * class folders; or where one has CIFAR's files and the other has not. */
 ls_status ls_dataset_same_classes(const char *dir, const char *validation);
 
 /* The files of a folder of class folders, listed like torchvision's ImageFolder: classes in code

@@ -237,6 +237,10 @@ void ls_dataset_part(const char *dir, ls_dataset_purpose purpose, char *out, siz
 {
     LS_TEXT(training, LS_DATASET_PATH, "%s/train", dir);
     LS_TEXT(validation, LS_DATASET_PATH, "%s/val", dir);
+    if (ls_dataset_cifar_classes(dir) > 0) {
+        ls_text_put(out, out_bytes, "%s", dir);
+        return;
+    }
     bool parts = has_folders(training);
     if (purpose == LS_DATASET_TRAINING) {
         ls_text_put(out, out_bytes, "%s", parts ? training : dir);
@@ -270,6 +274,16 @@ ls_status ls_dataset_same_classes(const char *dir, const char *validation)
     char training[LS_DATASET_PATH];
     struct dirent **one, **other;
     int one_count, other_count, at = 0;
+    int cifar = ls_dataset_cifar_classes(dir), validated = ls_dataset_cifar_classes(validation);
+    if (cifar != validated) {
+        return ls_log_fail(LS_ERR_USAGE, "%s has other classes than %s: %s", validation, dir,
+                           cifar == 0       ? "CIFAR's, and not those of its folders"
+                           : validated == 0 ? "not CIFAR's"
+                                            : "of the other CIFAR");
+    }
+    if (cifar > 0) {
+        return LS_OK;
+    }
     ls_dataset_part(dir, LS_DATASET_TRAINING, training, sizeof training);
     LS_TRY(list_classes(training, &one, &one_count));
     ls_status status = list_classes(validation, &other, &other_count);

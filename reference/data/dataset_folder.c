@@ -9,18 +9,13 @@
 #include "kernels/core/plant.h"
 #include "kernels/core/text.h"
 #include "picture.h"
-#include "sampler.h"
 #include "transform.h"
 
 typedef struct folder_set {
-    ls_dataset base;
+    ls_dataset_listed listed;
     ls_dataset_files folder;
-    ls_sampler sampler;
-    int64_t epoch;  /* of `order`; -1: none yet */
-    int64_t *order; /* this rank's images of the epoch */
-    int batch_size, accumulate, image_size;
-    int resize; /* 0: for training */
-    uint64_t seed;
+    int resize;
+    bool skips_bad;
 } folder_set;
 
 typedef struct scratch {
@@ -29,51 +24,49 @@ typedef struct scratch {
     uint8_t *bytes; /* [3,H,W], unless the item takes them */
 } scratch;
 
-/* Drops batches at the end of the epoch that do not make a whole step. */
-static ls_status plan(ls_dataset *dataset, int64_t batch, int64_t *epoch, int64_t *index)
+/* Reads the picture `first` of the list. With skips_bad, where it cannot be read, the first one
+ * behind it that can, around the end: which depends on the files only. */
+enum { SKIPPED_MAX = 1000 };
+static ls_status read_picture(const folder_set *set, const ls_dataset_item *item, int64_t *index,
+                              const uint8_t **rgb, int *width, int *height)
 {
-    folder_set *set = (folder_set *)dataset;
-    int64_t per_epoch = set->base.steps_per_epoch * set->accumulate;
-    *epoch = batch / per_epoch;
-    if (*epoch != set->epoch) {
-        LS_TRY(ls_sampler_epoch(&set->sampler, *epoch, set->order));
-        set->epoch = *epoch;
+    const scratch *scratch = item->scratch;
+    int64_t count = set->folder.count, tries = count < SKIPPED_MAX ? count : SKIPPED_MAX;
+    tries = set->skips_bad && !set->listed.validates ? tries : 1;
+    char later[LS_DATASET_WHY];
+    for (int64_t i = 0; i < tries; i++) {
+        *index = (item->index + i) % count;
+        ls_status status = ls_picture_read(scratch->picture, set->folder.path[*index], rgb, width,
+                                           height, i == 0 ? item->why : later, LS_DATASET_WHY);
+        if (status != LS_ERR_USAGE) {
+            return status;
+        }
+        *item->bad = set->skips_bad;
     }
-    for (int i = 0; i < set->batch_size; i++) {
-        index[i] = set->order[batch % per_epoch * set->batch_size + i];
+    if (tries > 1) {
+        ls_text_add(item->why, LS_DATASET_WHY, "; nor can the %lld pictures behind it be read",
+                    (long long)tries - 1);
     }
-    return LS_OK;
+    return LS_ERR_USAGE;
 }
 
 static ls_status fill(const ls_dataset *dataset, const ls_dataset_item *item)
 {
     const folder_set *set = (const folder_set *)dataset;
+    const ls_dataset_listed *listed = &set->listed;
     scratch *scratch = item->scratch;
     int width, height;
+    int64_t index;
     const uint8_t *rgb;
-    LS_TRY(ls_picture_read(scratch->picture, set->folder.path[item->index], &rgb, &width, &height,
-                           item->why, LS_DATASET_WHY));
-    *item->target = set->folder.target[item->index];
-    uint8_t *bytes = set->base.bytes ? item->bytes : scratch->bytes;
-    ls_transform_crop crop = ls_transform_draw(set->seed, item->epoch, item->index, width, height);
-    LS_TRY(ls_transform_apply(&scratch->resample, rgb, width, &crop, set->image_size, bytes));
-    if (!set->base.bytes) {
-        int64_t pixels = (int64_t)set->image_size * set->image_size;
+    LS_TRY(read_picture(set, item, &index, &rgb, &width, &height));
+    *item->target = set->folder.target[LS_PLANT(bad_image_keeps_class, index, item->index)];
+    uint8_t *bytes = listed->base.bytes ? item->bytes : scratch->bytes;
+    ls_transform_crop crop =
+        ls_transform_draw(listed->seed, item->epoch, item->index, width, height);
+    LS_TRY(ls_transform_apply(&scratch->resample, rgb, width, &crop, listed->image_size, bytes));
+    if (!listed->base.bytes) {
+        int64_t pixels = (int64_t)listed->image_size * listed->image_size;
         ls_transform_normalise(bytes, 0, 3 * pixels, pixels, item->input);
-    }
-    return LS_OK;
-}
-
-enum { BLACK = -1 }; /* an index: it fills a batch up */
-
-static ls_status plan_validation(ls_dataset *dataset, int64_t batch, int64_t *epoch, int64_t *index)
-{
-    folder_set *set = (folder_set *)dataset;
-    int64_t first = batch % set->base.steps_per_epoch * set->batch_size;
-    *epoch = 0;
-    for (int i = 0; i < set->batch_size; i++) {
-        int64_t at = set->sampler.rank + (first + i) * set->sampler.world;
-        index[i] = at < set->folder.count ? at : BLACK;
     }
     return LS_OK;
 }
@@ -81,22 +74,27 @@ static ls_status plan_validation(ls_dataset *dataset, int64_t batch, int64_t *ep
 static ls_status fill_validation(const ls_dataset *dataset, const ls_dataset_item *item)
 {
     const folder_set *set = (const folder_set *)dataset;
+    const ls_dataset_listed *listed = &set->listed;
     scratch *scratch = item->scratch;
     int width, height;
+    int64_t index = LS_DATASET_BLACK;
     const uint8_t *rgb;
-    int64_t pixels = (int64_t)set->image_size * set->image_size;
-    uint8_t *bytes = set->base.bytes ? item->bytes : scratch->bytes;
-    if (item->index == BLACK) {
+    int64_t pixels = (int64_t)listed->image_size * listed->image_size;
+    uint8_t *bytes = listed->base.bytes ? item->bytes : scratch->bytes;
+    ls_status status = item->index == LS_DATASET_BLACK
+                           ? LS_ERR_USAGE
+                           : read_picture(set, item, &index, &rgb, &width, &height);
+    bool black = item->index == LS_DATASET_BLACK || (status == LS_ERR_USAGE && set->skips_bad);
+    if (black) {
         memset(bytes, 0, 3 * (size_t)pixels);
         *item->target = 0;
     } else {
-        LS_TRY(ls_picture_read(scratch->picture, set->folder.path[item->index], &rgb, &width,
-                               &height, item->why, LS_DATASET_WHY));
-        *item->target = set->folder.target[item->index];
+        LS_TRY(status);
+        *item->target = set->folder.target[index];
         LS_TRY(ls_transform_apply_centre(&scratch->resample, rgb, width, height, set->resize,
-                                         set->image_size, bytes));
+                                         listed->image_size, bytes));
     }
-    if (!set->base.bytes) {
+    if (!listed->base.bytes) {
         ls_transform_normalise(bytes, 0, 3 * pixels, pixels, item->input);
     }
     return LS_OK;
@@ -116,7 +114,7 @@ static ls_status scratch_create(const ls_dataset *dataset, void **out)
     const folder_set *set = (const folder_set *)dataset;
     scratch *scratch = calloc(1, sizeof *scratch);
     LS_TRY_MEMORY(scratch != NULL, "a loader thread's scratch");
-    scratch->bytes = malloc(3 * (size_t)set->image_size * (size_t)set->image_size);
+    scratch->bytes = malloc(3 * (size_t)set->listed.image_size * (size_t)set->listed.image_size);
     ls_status status = scratch->bytes != NULL
                            ? ls_picture_create(&scratch->picture)
                            : ls_log_fail(LS_ERR_INFRA, "no memory for a loader thread's image");
@@ -133,7 +131,7 @@ static void destroy(ls_dataset *dataset)
 {
     folder_set *set = (folder_set *)dataset;
     ls_dataset_files_free(&set->folder);
-    free(set->order);
+    ls_dataset_listed_close(&set->listed);
     free(set);
 }
 
@@ -144,12 +142,6 @@ static ls_status check(const folder_set *set, const ls_loader_options *options, 
                            dir, set->folder.class_count, set->folder.class_name[0],
                            set->folder.class_name[set->folder.class_count - 1],
                            options->num_classes);
-    }
-    if (set->base.steps_per_epoch == 0 && set->resize == 0) {
-        return ls_log_fail(
-            LS_ERR_USAGE, "%s has %lld images, %lld for each of %d ranks, but a step needs %d", dir,
-            (long long)set->folder.count, (long long)ls_sampler_length(&set->sampler),
-            options->world, options->largest_batch * options->accumulate);
     }
     return LS_OK;
 }
@@ -178,15 +170,6 @@ static ls_status look_at_files(const ls_dataset_files *folder)
     return status;
 }
 
-static void describe_validation(folder_set *set)
-{
-    const ls_sampler *sampler = &set->sampler;
-    set->base.images = (sampler->count - sampler->rank + sampler->world - 1) / sampler->world;
-    set->base.steps_per_epoch = (set->base.images + set->batch_size - 1) / set->batch_size;
-    set->base.plan = plan_validation;
-    set->base.fill = fill_validation;
-}
-
 ls_status ls_dataset_folder_open(const ls_loader_options *options, const char *dir,
                                  ls_dataset **out)
 {
@@ -197,49 +180,24 @@ ls_status ls_dataset_folder_open(const ls_loader_options *options, const char *d
     if (!options->validates) {
         ls_dataset_part(dir, LS_DATASET_TRAINING, part, sizeof part);
     }
+    ls_dataset *base = &set->listed.base;
+    set->resize = options->resize;
+    set->skips_bad = options->skips_bad;
     ls_status status = ls_dataset_files_scan(part, &set->folder);
+    LS_THEN(status, check(set, options, part));
+    LS_THEN(status, ls_dataset_listed_open(options, part, set->folder.count, &set->listed));
+    if (status == LS_OK && !options->skips_bad) {
+        status = look_at_files(&set->folder);
+    }
+    base->bytes = options->bytes;
+    base->fill = options->validates ? fill_validation : fill;
+    base->scratch_create = scratch_create;
+    base->scratch_destroy = scratch_destroy;
+    base->destroy = destroy;
     if (status != LS_OK) {
-        free(set);
+        destroy(base);
         return status;
     }
-    set->sampler = (ls_sampler){.count = set->folder.count,
-                                .rank = LS_PLANT(rank_0_shard_everywhere, options->rank, 0),
-                                .world = options->world,
-                                .shuffle = true,
-                                .seed = options->seed};
-    set->seed = options->seed;
-    set->epoch = -1;
-    set->batch_size = options->batch_size;
-    set->accumulate = options->accumulate;
-    set->image_size = options->image_size;
-    int64_t length = ls_sampler_length(&set->sampler);
-    set->base = (ls_dataset){
-        .items = options->batch_size,
-        .bytes = options->bytes,
-        .images = length,
-        .steps_per_epoch = length / ((int64_t)options->largest_batch * options->accumulate),
-        .plan = plan,
-        .fill = fill,
-        .scratch_create = scratch_create,
-        .scratch_destroy = scratch_destroy,
-        .destroy = destroy,
-    };
-    if (options->validates) {
-        set->resize = options->resize;
-        describe_validation(set);
-    }
-    LS_TRY_GOTO(status, check(set, options, part), destroy_set);
-    LS_TRY_GOTO(status, look_at_files(&set->folder), destroy_set);
-    set->order = malloc((size_t)length * sizeof *set->order);
-    if (set->order == NULL) {
-        status = ls_log_fail(LS_ERR_INFRA, "cannot allocate the order of %lld images",
-                             (long long)length);
-        goto destroy_set;
-    }
-    *out = &set->base;
+    *out = base;
     return LS_OK;
-
-destroy_set:
-    destroy(&set->base);
-    return status;
 }

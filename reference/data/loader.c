@@ -8,6 +8,7 @@
 
 #include "kernels/core/digest.h"
 #include "kernels/core/log.h"
+#include "kernels/core/plant.h"
 #include "dataset.h"
 #include "transform.h"
 
@@ -20,12 +21,13 @@ typedef struct slot {
     int64_t batch; /* the micro-batch in this slot, from 0 */
     int64_t epoch;
     int64_t *index; /* [items] */
+    bool *bad;      /* [items] */
     void *images;   /* bytes or f32 */
     int64_t *target;
     int left; /* items not yet filled */
     ls_status
-        status; /* of the lowest failed item, which does not depend on the number of threads */
-    int failed_item;
+        status;      /* of the lowest failed item, which does not depend on the number of threads */
+    int failed_item; /* or, where none failed, the lowest bad one: `why` is of it */
     char why[LS_DATASET_WHY];
 } slot;
 
@@ -46,7 +48,8 @@ struct ls_loader {
     ls_status plan_status; /* of the plan call that failed; ends the loader */
     int worker_count;
     pthread_t workers[WORKERS_MAX];
-    void *scratch; /* the caller's, without workers */
+    void *scratch;   /* the caller's, without workers */
+    int bad_batches; /* that were taken */
     ls_loader_memory memory;
 };
 
@@ -73,6 +76,7 @@ static ls_status take_claim(ls_loader *loader, claim *out)
         slot->left = loader->dataset->items;
         slot->status = LS_OK;
         slot->failed_item = loader->dataset->items;
+        memset(slot->bad, 0, (size_t)loader->dataset->items * sizeof *slot->bad);
         loader->plan_status =
             loader->dataset->plan(loader->dataset, slot->batch, &slot->epoch, slot->index);
         LS_TRY(loader->plan_status);
@@ -98,6 +102,7 @@ static ls_status fill_claim(const ls_loader *loader, const claim *claim, void *s
         .input = bytes ? NULL : (float *)slot->images + first,
         .bytes = bytes ? (uint8_t *)slot->images + first : NULL,
         .target = slot->target + claim->item,
+        .bad = slot->bad + claim->item,
         .scratch = scratch,
         .why = why,
     };
@@ -109,7 +114,9 @@ static void finish_claim(const claim *claim, ls_status status, const char *why)
 {
     slot *slot = claim->slot;
     slot->left--;
-    if (status != LS_OK && claim->item < slot->failed_item) {
+    bool first = claim->item < slot->failed_item;
+    if (status != LS_OK ? first || slot->status == LS_OK
+                        : slot->bad[claim->item] && first && slot->status == LS_OK) {
         slot->status = status;
         slot->failed_item = claim->item;
         memcpy(slot->why, why, sizeof slot->why);
@@ -172,7 +179,9 @@ static ls_status open_dataset(const ls_loader_options *asked, ls_dataset **out)
     if (strncmp(options->data, batches, sizeof batches - 1) == 0) {
         return ls_dataset_batches_open(options, options->data + sizeof batches - 1, out);
     }
-    return ls_dataset_folder_open(options, options->data, out);
+    return ls_dataset_cifar_classes(options->data) > 0
+               ? ls_dataset_cifar_open(options, options->data, out)
+               : ls_dataset_folder_open(options, options->data, out);
 }
 
 static ls_status take_plain(void *context, int64_t bytes, void **out)
@@ -200,7 +209,8 @@ static ls_status allocate_slots(ls_loader *loader)
         LS_TRY(loader->memory.alloc(loader->memory.context, bytes, &slot->images));
         slot->target = malloc(batch * sizeof *slot->target);
         slot->index = malloc(batch * sizeof *slot->index);
-        LS_TRY_MEMORY(slot->target != NULL && slot->index != NULL,
+        slot->bad = calloc(batch, sizeof *slot->bad);
+        LS_TRY_MEMORY(slot->target != NULL && slot->index != NULL && slot->bad != NULL,
                       "%d batches of %d images for the loader", loader->slot_count,
                       options->batch_size);
     }
@@ -296,6 +306,7 @@ void ls_loader_close(ls_loader *loader)
         }
         free(loader->slots[i].target);
         free(loader->slots[i].index);
+        free(loader->slots[i].bad);
     }
     pthread_cond_destroy(&loader->work);
     pthread_cond_destroy(&loader->ready);
@@ -350,6 +361,19 @@ static ls_status wait_for_batch(ls_loader *loader)
     return status;
 }
 
+/* The first batches with bad pictures are worth a line each. */
+static void warn_of_bad(ls_loader *loader, const slot *slot, int bad)
+{
+    enum { LINES_MAX = 10 };
+    if (bad == 0 || loader->bad_batches == LINES_MAX) {
+        return;
+    }
+    loader->bad_batches++;
+    ls_log_warn("%d of %d pictures of a batch %s; the first: %s%s", bad, loader->dataset->items,
+                loader->options.validates ? "do not count" : "were replaced", slot->why,
+                loader->bad_batches == LINES_MAX ? " (later ones are only counted)" : "");
+}
+
 ls_status ls_loader_next(ls_loader *loader, ls_loader_batch *out)
 {
     const slot *slot = &loader->slots[loader->taken % loader->slot_count];
@@ -365,10 +389,17 @@ ls_status ls_loader_next(ls_loader *loader, ls_loader_batch *out)
         }
         return slot->status;
     }
+    int bad = 0;
+    for (int i = 0; i < loader->dataset->items; i++) {
+        bad += slot->bad[i];
+    }
+    warn_of_bad(loader, slot, bad);
     *out = (ls_loader_batch){
         .input = loader->dataset->bytes ? NULL : slot->images,
         .bytes = loader->dataset->bytes ? slot->images : NULL,
         .target = slot->target,
+        .bad = slot->bad,
+        .bad_images = LS_PLANT(bad_images_not_counted, bad, 0),
         .images = loader->options.batch_size,
         .epoch = slot->epoch,
     };

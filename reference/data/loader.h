@@ -16,7 +16,8 @@ typedef struct ls_loader_batch {
     const uint8_t *bytes;  /* in its place, where options.bytes allowed it: not normalised yet
                               (transform.h) */
     const int64_t *target; /* [batch] */
-    int images;
+    const bool *bad;       /* [batch] pictures that could not be read (dataset.h, skips_bad) */
+    int images, bad_images;
     int64_t epoch;   /* from 0 */
     uint64_t digest; /* where the host has it no longer (`target` is NULL): ls_loader_digest of it
                       */

@@ -84,6 +84,32 @@ ls_transform_crop ls_transform_draw(uint64_t seed, int64_t epoch, int64_t index,
     return crop;
 }
 
+ls_transform_crop ls_transform_draw_padded(uint64_t seed, int64_t epoch, int64_t index, int size,
+                                           int pad)
+{
+    ls_rng_torch generator;
+    ls_rng_torch_seed(&generator, ls_transform_key(seed, epoch, index));
+    ls_transform_crop crop = {.height = size, .width = size};
+    uint32_t places = (uint32_t)(2 * pad + LS_PLANT(cifar_last_place_lost, 1, 0));
+    crop.top = (int)ls_rng_torch_below(&generator, places);
+    crop.left = (int)ls_rng_torch_below(&generator, places);
+    crop.flip = ls_rng_torch_uniform(&generator, 0.0, 1.0) < 0.5f;
+    return crop;
+}
+
+void ls_transform_apply_padded(const uint8_t *planes, int size, int pad,
+                               const ls_transform_crop *crop, uint8_t *out)
+{
+    for (int row = 0; row < 3 * size; row++) {
+        int plane = row / size, y = row % size + crop->top - pad;
+        for (int x = 0; x < size; x++) {
+            int at = (crop->flip ? size - 1 - x : x) + crop->left - pad;
+            bool inside = y >= 0 && y < size && at >= 0 && at < size;
+            *out++ = inside ? planes[(plane * size + y) * size + at] : 0;
+        }
+    }
+}
+
 ls_status ls_transform_apply(ls_resample_scratch *scratch, const uint8_t *rgb, int row_pixels,
                              const ls_transform_crop *crop, int size, uint8_t *out)
 {

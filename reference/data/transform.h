@@ -20,6 +20,10 @@ uint32_t ls_transform_key(uint64_t seed, int64_t epoch, int64_t index);
  * PyTorch data set whose __getitem__ begins with that line gives the same crops. */
 ls_transform_crop ls_transform_draw(uint64_t seed, int64_t epoch, int64_t index, int width,
                                     int height);
+/* RandomCrop(size, padding=pad) of a square picture of `size` pixels, then RandomHorizontalFlip's
+ * coin, by the same rule. top and left count from the corner of the padding. */
+ls_transform_crop ls_transform_draw_padded(uint64_t seed, int64_t epoch, int64_t index, int size,
+                                           int pad);
 /* One try of the rule: width and height for `area` and `ratio`, rounded half to even. False if the
  * rectangle does not fit. */
 bool ls_transform_rectangle(double area, double ratio, int width, int height, int *crop_width,
@@ -47,7 +51,10 @@ void ls_transform_normalise(const uint8_t *byte, int64_t first, int64_t count, i
 /* Resamples a crop of rgb [..][row_pixels][3] to out[3][size][size]. */
 ls_status ls_transform_apply(ls_resample_scratch *scratch, const uint8_t *rgb, int row_pixels,
                              const ls_transform_crop *crop, int size, uint8_t *out);
-/* The same for validation: rgb [height][width][3], resized and cropped as ls_transform_centre. */
+/* A crop of planes [3][size][size] with `pad` black pixels around them, as drawn above. */
+void ls_transform_apply_padded(const uint8_t *planes, int size, int pad,
+                               const ls_transform_crop *crop, uint8_t *out);
+/* Validation: rgb [height][width][3], resized and cropped as ls_transform_centre. */
 ls_status ls_transform_apply_centre(ls_resample_scratch *scratch, const uint8_t *rgb, int width,
                                     int height, int shorter, int size, uint8_t *out);
 

@@ -277,6 +277,9 @@ ls_status ls_events_write_step(ls_events *events, const ls_events_step *step)
     }
     ls_json_add_number(event, "lr", (double)step->lr);
     cJSON_AddNumberToObject(event, "images", (double)step->images);
+    if (step->bad_images > 0) {
+        cJSON_AddNumberToObject(event, "bad_images", (double)step->bad_images);
+    }
     if (step->scored) {
         cJSON_AddNumberToObject(event, "top1", (double)step->top1);
         cJSON_AddNumberToObject(event, "top5", (double)step->top5);
@@ -300,6 +303,9 @@ static void add_score(cJSON *event, const char *name, const ls_events_score *sco
     ls_json_add_number(to, "loss", score->loss);
     cJSON_AddNumberToObject(to, "top1", (double)score->top1);
     cJSON_AddNumberToObject(to, "top5", (double)score->top5);
+    if (score->bad > 0) {
+        cJSON_AddNumberToObject(to, "bad_images", (double)score->bad);
+    }
 }
 
 ls_status ls_events_write_epoch(ls_events *events, int64_t epoch, int64_t step,

@@ -77,7 +77,8 @@ typedef struct ls_events_step {
     float lr;     /* used in this step */
     bool scored;
     int64_t top1, top5; /* of its images; where `scored` */
-    int64_t images;     /* this rank's */
+    int64_t images;     /* this rank's, */
+    int64_t bad_images; /* and of them those that could not be read: others took their places */
     int64_t at_ns;      /* when the step ended, ls_clock_ns; 0: left out */
     ls_digest_set digest;
     bool ms_given[LS_EVENTS_MS_COUNT];
@@ -94,13 +95,14 @@ ls_status ls_events_write_step(ls_events *events, const ls_events_step *step);
 /* Means and counts over pictures. */
 typedef struct ls_events_score {
     int64_t images, top1, top5; /* whose class has the largest logit, one of the five largest */
+    int64_t bad;                /* that could not be read */
     double loss;                /* the mean */
 } ls_events_score;
 /* After the last step of an epoch, and after every validation. train: of the steps since the event
  * before, of all ranks; val: of all ranks, own: of this one; NULL: left out.
  * {"event":"epoch","epoch":passes over the data that are
  * complete,"step":S,"train":{"images","loss", "top1","top5"},"val":{..},"val_own":{..},"seconds":of
- * the validation}. */
+ * the validation}. Where some could not be read, their number is "bad_images". */
 ls_status ls_events_write_epoch(ls_events *events, int64_t epoch, int64_t step,
                                 const ls_events_score *train, const ls_events_score *val,
                                 const ls_events_score *own, double seconds);

@@ -34,6 +34,9 @@ typedef enum ls_tristate { LS_UNSET = -1, LS_FALSE = 0, LS_TRUE = 1 } ls_tristat
  * input, target, logits, loss and branches. */
 typedef enum ls_dump_scope { LS_DUMP_RANK_0, LS_DUMP_ALL_RANKS, LS_DUMP_BRANCHES } ls_dump_scope;
 
+/* What a picture that cannot be read does. */
+typedef enum ls_on_bad_image { LS_ON_BAD_IMAGE_FAIL, LS_ON_BAD_IMAGE_SKIP } ls_on_bad_image;
+
 /* Which digests a step's event carries (digest.h). */
 typedef enum ls_digest_scope { LS_DIGEST_ALL, LS_DIGEST_PARAM, LS_DIGEST_NONE } ls_digest_scope;
 

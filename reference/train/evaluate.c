@@ -46,8 +46,8 @@ ls_status ls_evaluate_sum(ls_trainer *trainer, const char *key, const ls_evaluat
     if (trainer->store == NULL) {
         return LS_OK;
     }
-    LS_TEXT(mine, 128, "%lld %lld %lld %a", (long long)own->images, (long long)own->top1,
-            (long long)own->top5, own->loss);
+    LS_TEXT(mine, 160, "%lld %lld %lld %lld %a", (long long)own->images, (long long)own->top1,
+            (long long)own->top5, (long long)own->bad, own->loss);
     void **value = calloc((size_t)world, sizeof *value);
     size_t *bytes = calloc((size_t)world, sizeof *bytes);
     ls_status status =
@@ -56,17 +56,18 @@ ls_status ls_evaluate_sum(ls_trainer *trainer, const char *key, const ls_evaluat
             : ls_log_fail(LS_ERR_INFRA, "no memory for the sums of %d ranks", world);
     *all = status == LS_OK ? (ls_evaluate_sums){0} : *all;
     for (int rank = 0; status == LS_OK && rank < world; rank++) {
-        long long images, top1, top5;
+        long long images, top1, top5, bad;
         double loss;
         const char *text = value[rank];
         if (bytes[rank] == 0 || text[bytes[rank] - 1] != '\0' ||
-            sscanf(text, "%lld %lld %lld %la", &images, &top1, &top5, &loss) != 4) {
+            sscanf(text, "%lld %lld %lld %lld %la", &images, &top1, &top5, &bad, &loss) != 5) {
             status = ls_log_fail(LS_ERR_INFRA, "rank %d sent no sums of a validation", rank);
             break;
         }
         all->images += images;
         all->top1 += top1;
         all->top5 += top5;
+        all->bad += bad;
         all->loss += loss;
     }
     for (int rank = 0; value != NULL && rank < world; rank++) {
@@ -115,6 +116,7 @@ ls_status ls_evaluate_open(const ls_trainer *trainer, const ls_loader_memory *me
         .first_step = 1,
         .memory = memory,
         .validates = true,
+        .skips_bad = options->on_bad_image == LS_ON_BAD_IMAGE_SKIP,
         .resize = options->val_resize > 0 ? options->val_resize
                                           : (int)lrint(options->image_size * 256.0 / 224.0),
     };
@@ -188,13 +190,21 @@ static ls_status run_batches(const ls_trainer *trainer, ls_evaluate_sums *own)
     const ls_device *device = &trainer->device;
     int size = trainer->options.batch_size, classes = trainer->options.num_classes;
     int64_t *target = malloc((size_t)size * sizeof *target);
-    LS_TRY_MEMORY(target != NULL, "the classes of %d images", size);
+    bool *bad = malloc((size_t)size * sizeof *bad);
     ls_loader_batch batch;
-    ls_status status = evaluate->batches > 0 ? load(trainer, 0, &batch) : LS_OK;
+    ls_status status =
+        target != NULL && bad != NULL
+            ? LS_OK
+            : ls_log_fail(LS_ERR_INFRA, "no memory for the classes of %d images", size);
+    if (evaluate->batches > 0) {
+        LS_THEN(status, load(trainer, 0, &batch));
+    }
     for (int64_t n = 0; status == LS_OK && n < evaluate->batches; n++) {
         int64_t left = evaluate->images - n * size;
         left = LS_PLANT(evaluation_counts_padding, left < size ? left : size, size);
         memcpy(target, batch.target, (size_t)size * sizeof *target);
+        memcpy(bad, batch.bad, (size_t)size * sizeof *bad);
+        own->bad += batch.bad_images;
         LS_TRY_GOTO(status, forward(trainer, n, &batch), end);
         if (n + 1 < evaluate->batches) { /* copied while the device computes */
             if (ls_feed_slots(trainer) > 0) {
@@ -209,11 +219,15 @@ static ls_status run_batches(const ls_trainer *trainer, ls_evaluate_sums *own)
                                              (int64_t)size * classes * (int64_t)sizeof(float)),
                     end);
         for (int64_t i = 0; i < left; i++) {
+            if (LS_PLANT(bad_images_validated, bad[i], false)) {
+                continue;
+            }
             ls_evaluate_add(own, evaluate->logits + i * classes, classes, target[i]);
         }
     }
 end:
     free(target);
+    free(bad);
     return status;
 }
 
@@ -238,6 +252,7 @@ static ls_events_score score_of(const ls_evaluate_sums *sums)
     return (ls_events_score){.images = sums->images,
                              .top1 = sums->top1,
                              .top5 = sums->top5,
+                             .bad = sums->bad,
                              .loss = sums->loss / (double)sums->images};
 }
 
@@ -252,6 +267,9 @@ static void add_to_line(char *line, size_t bytes, const char *name, const ls_eve
         ls_text_add(line, bytes, "  %s: loss %.4f, top-1 %.2f %%, top-5 %.2f %% of %lld", name,
                     score->loss, (double)percent(score->top1, score->images),
                     (double)percent(score->top5, score->images), (long long)score->images);
+    }
+    if (score->bad > 0) {
+        ls_text_add(line, bytes, ", %lld bad", (long long)score->bad);
     }
 }
 

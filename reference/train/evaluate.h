@@ -12,6 +12,7 @@ typedef struct ls_evaluate ls_evaluate;
 /* Sums over pictures. */
 typedef struct ls_evaluate_sums {
     int64_t images, top1, top5;
+    int64_t bad; /* pictures that could not be read; validation counts them in no other sum */
     double loss; /* of softmax cross entropy */
 } ls_evaluate_sums;
 

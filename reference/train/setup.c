@@ -503,6 +503,7 @@ ls_status ls_setup_data(ls_trainer *trainer)
         .workers = options->workers,
         /* the feed's slots take them, and the device normalises; examples have no feed */
         .bytes = trainer->device.api->batch_load != NULL && options->example == LS_EXAMPLE_NONE,
+        .skips_bad = options->on_bad_image == LS_ON_BAD_IMAGE_SKIP,
         .first_step = LS_PLANT(resume_restarts_data, trainer->first_step, 1),
         .memory = trainer->device.api->host_alloc != NULL ? &pinned : NULL,
     };

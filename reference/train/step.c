@@ -223,6 +223,7 @@ static ls_status begin_micro_step(ls_step *step)
     LS_TRY(ls_feed_take(step->feed, &step->batch));
     record->ms[LS_EVENTS_MS_DATA] += step->batch.waited_ms;
     record->images += step->batch.host.images;
+    record->bad_images += step->batch.host.bad_images;
     (*trainer->memory.tracked)++;
     LS_TRY(observe(step, LS_STEP_BATCH, 0));
     return force_branches(trainer, record->step, step->micro);
@@ -306,6 +307,7 @@ ls_status ls_step_enqueue(ls_step *step, int64_t number, int64_t ticks)
     step->record = record;
     record->step = number;
     record->images = 0;
+    record->bad_images = 0;
     record->has_ended = false;
     memset(record->ms, 0, sizeof record->ms);
     LS_PLANT_STEP(number);

@@ -118,6 +118,7 @@ static void count_step(loop *loop, const ls_step_state *state, const ls_events_s
     loop->epoch.images += event->images;
     loop->epoch.top1 += event->top1;
     loop->epoch.top5 += event->top5;
+    loop->epoch.bad += event->bad_images;
     loop->epoch.loss += (double)event->loss * (double)event->images;
 }
 
@@ -134,6 +135,7 @@ static ls_status write_event(loop *loop, const ls_step_record *record)
         .audited = ls_audit_due(&trainer->options, record->step),
         .lr = record->host->lr,
         .images = record->images,
+        .bad_images = record->bad_images,
         .scored = true,
         .top1 = (uint32_t)(state->top1 - loop->top1),
         .top5 = (uint32_t)(state->top5 - loop->top5),

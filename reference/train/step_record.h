@@ -55,7 +55,7 @@ typedef struct ls_step_timer ls_step_timer;
 typedef struct ls_step_record {
     bool pending;   /* enqueued, not yet reported */
     bool has_ended; /* its state is on the host */
-    int64_t step, images;
+    int64_t step, images, bad_images;
     ls_step_host *host;
     ls_event *arrived;
     ls_step_timer *timer; /* NULL: phases are not timed */

@@ -88,6 +88,7 @@ static const struct option {
     {"seed", "", "0", "7 18446744073709551615", "-1 x 18446744073709551616 1.0 ''"},
     {"workers", "", "2", "0 256", "-1 257"},
     {"val", "", NULL, "'a'", "''"},
+    {"on-bad-image", "", NULL, "'skip' fail=", "ignore Skip ''"},
     {"eval-every", "", NULL, "1= 7", "0 -1 1000001"},
     {"evaluate", "", NULL, "=true", "1"},
     {"val-resize", "--image-size=32", NULL, "32 65536", "-1 65537"},

@@ -88,6 +88,45 @@ START_TEST(crops_are_those_of_torchvision)
 }
 END_TEST
 
+/* 1,000 draws of CIFAR's crops: FNV-1a of top, left and flip of each, by the same program (case
+ * data.cifar.crop). */
+START_TEST(padded_crops_are_those_of_torchvision)
+{
+    uint64_t digest = LS_DIGEST_START;
+    for (int n = 0; n < 1000; n++) {
+        ls_transform_crop crop =
+            ls_transform_draw_padded((uint64_t)(n % 7), n / 500, 13 * (int64_t)n, 32, 4);
+        int32_t numbers[3] = {crop.top, crop.left, crop.flip};
+        digest = ls_digest_update(digest, numbers, sizeof numbers);
+    }
+    ck_assert_uint_eq(digest, UINT64_C(0xae685fc21b321f3e));
+}
+END_TEST
+
+/* Every place of a 3 x 3 picture with 2 black pixels around it. */
+START_TEST(padded_crops_are_cut_from_their_place)
+{
+    enum { SIDE = 3, PAD = 2 };
+    uint8_t planes[3 * SIDE * SIDE], out[3 * SIDE * SIDE + 1];
+    for (int i = 0; i < 3 * SIDE * SIDE; i++) {
+        planes[i] = (uint8_t)(i + 1);
+    }
+    for (int n = 0; n < 2 * 25; n++) {
+        ls_transform_crop crop = {n / 5 % 5, n % 5, SIDE, SIDE, n >= 25};
+        out[sizeof planes] = 77;
+        ls_transform_apply_padded(planes, SIDE, PAD, &crop, out);
+        for (int i = 0; i < 3 * SIDE * SIDE; i++) {
+            int y = i / SIDE % SIDE + crop.top - PAD, x = i % SIDE;
+            x = (crop.flip ? SIDE - 1 - x : x) + crop.left - PAD;
+            bool inside = x >= 0 && x < SIDE && y >= 0 && y < SIDE;
+            ck_assert_int_eq(out[i],
+                             inside ? planes[i / (SIDE * SIDE) * SIDE * SIDE + y * SIDE + x] : 0);
+        }
+        ck_assert_int_eq(out[sizeof planes], 77);
+    }
+}
+END_TEST
+
 static float normalised(uint8_t byte, int channel)
 {
     float out;
@@ -652,6 +691,8 @@ int main(void)
     tcase_add_test(tests, crop_rounding);
     tcase_add_test(tests, crop_draws);
     tcase_add_test(tests, crops_are_those_of_torchvision);
+    tcase_add_test(tests, padded_crops_are_those_of_torchvision);
+    tcase_add_test(tests, padded_crops_are_cut_from_their_place);
     tcase_add_test(tests, normalisation);
     tcase_add_test(tests, channels_by_place);
     tcase_add_test(tests, resampling);

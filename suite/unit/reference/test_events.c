@@ -536,6 +536,38 @@ static void expect_scalar(const unsigned char **at, const char *tag, float value
     expect(at, &value, sizeof value);
 }
 
+/* The records of the folder's curves, `want` of them, each with its checksums. */
+static void read_records(unsigned char raw[1024], const unsigned char **record, size_t *length,
+                         int want)
+{
+    size_t bytes = read_curves(raw, 1024), at = 0;
+    int count = 0;
+    while (at < bytes) {
+        size_t size = (size_t)little(raw + at, 8);
+        ck_assert(at + 16 + size <= bytes && count < want);
+        ck_assert(little(raw + at + 8, 4) ==
+                  ls_tensorboard_mask(ls_tensorboard_crc32c(raw + at, 8)));
+        record[count] = raw + at + 12;
+        length[count] = size;
+        ck_assert(little(record[count] + size, 4) ==
+                  ls_tensorboard_mask(ls_tensorboard_crc32c(record[count], size)));
+        at += 16 + size;
+        count++;
+    }
+    ck_assert_int_eq(count, want);
+}
+
+/* Steps over the head of a record with a summary, for a step below 128. */
+static const unsigned char *summary_of(const unsigned char *record, size_t length, int step)
+{
+    const unsigned char *next = record + 9;
+    unsigned char head[] = {0x10, (unsigned char)step, 0x2a};
+    ck_assert_int_eq(record[0], 0x09);
+    expect(&next, head, sizeof head);
+    ck_assert_int_eq(next[0], record + length - next - 1);
+    return next + 1;
+}
+
 START_TEST(curves)
 {
     ls_tensorboard *board;
@@ -546,22 +578,9 @@ START_TEST(curves)
     ls_tensorboard_close(board);
     ls_tensorboard_close(NULL);
     unsigned char raw[1024];
-    size_t bytes = read_curves(raw, sizeof raw);
     const unsigned char *record[2] = {NULL, NULL};
-    size_t at = 0, length = 0;
-    int count = 0;
-    while (at < bytes) {
-        length = (size_t)little(raw + at, 8);
-        ck_assert(at + 16 + length <= bytes && count < 2);
-        ck_assert(little(raw + at + 8, 4) ==
-                  ls_tensorboard_mask(ls_tensorboard_crc32c(raw + at, 8)));
-        record[count] = raw + at + 12;
-        ck_assert(little(record[count] + length, 4) ==
-                  ls_tensorboard_mask(ls_tensorboard_crc32c(record[count], length)));
-        at += 16 + length;
-        count++;
-    }
-    ck_assert_int_eq(count, 2);
+    size_t length[2] = {0};
+    read_records(raw, record, length, 2);
     /* field 1, double: the time; field 2, varint: the step; then the version or the summary */
     const unsigned char *next = record[0] + 9;
     ck_assert_int_eq(record[0][0], 0x09);
@@ -572,12 +591,84 @@ START_TEST(curves)
     next = record[1] + 9;
     expect(&next, "\x10\xac\x02\x2a", 4); /* 300 = 0b10_0101100 */
     const unsigned char *summary = next + 1;
-    ck_assert_int_eq(next[0], record[1] + length - summary);
+    ck_assert_int_eq(next[0], record[1] + length[1] - summary);
     expect_scalar(&summary, "loss", scalars.loss);
     expect_scalar(&summary, "lr", scalars.lr);
     expect_scalar(&summary, "loss_scale", scalars.loss_scale);
     expect_scalar(&summary, "images_per_s", scalars.images_per_s);
-    ck_assert_ptr_eq(summary, record[1] + length);
+    ck_assert_ptr_eq(summary, record[1] + length[1]);
+}
+END_TEST
+
+/* The tags of the ImageNet scripts' curves, each where there is a value. */
+START_TEST(curves_of_epochs)
+{
+    static const ls_tensorboard_epoch epochs[] = {
+        {0.5f, 0.75f, 81.5f, 80.25f}, {0.25f, NAN, 90, NAN}, {NAN, 0.125f, NAN, 92}};
+    ls_tensorboard *board;
+    ck_assert_int_eq(ls_tensorboard_open(folder, &board), LS_OK);
+    for (int i = 0; i < 3; i++) {
+        ck_assert_int_eq(ls_tensorboard_write_epoch(board, 5 + i, &epochs[i]), LS_OK);
+    }
+    ck_assert_int_eq(ls_tensorboard_write_epoch(NULL, 1, &epochs[0]), LS_OK);
+    ls_tensorboard_close(board);
+    unsigned char raw[1024];
+    const unsigned char *record[4] = {NULL};
+    size_t length[4] = {0};
+    read_records(raw, record, length, 4);
+    for (int i = 0; i < 3; i++) {
+        const ls_tensorboard_epoch *e = &epochs[i];
+        const struct {
+            const char *tag;
+            float value;
+        } want[] = {{"Loss/train", e->train_loss},
+                    {"Loss/val", e->val_loss},
+                    {"Top1/train", e->train_top1},
+                    {"Top1/val", e->val_top1}};
+        const unsigned char *at = summary_of(record[i + 1], length[i + 1], 5 + i);
+        for (int k = 0; k < 4; k++) {
+            if (!isnan(want[k].value)) {
+                expect_scalar(&at, want[k].tag, want[k].value);
+            }
+        }
+        ck_assert_ptr_eq(at, record[i + 1] + length[i + 1]);
+    }
+}
+END_TEST
+
+/* An epoch's event: parts that are not there are left out, and counts of bad pictures that are 0.
+ */
+START_TEST(epochs)
+{
+    ls_events_score train = {.images = 8, .top1 = 3, .top5 = 7, .bad = 2, .loss = 1.5};
+    ls_events_score val = {.images = 5, .top1 = 1, .top5 = 4, .loss = 0.25};
+    ls_events_score own = {.images = 3, .top1 = 0, .top5 = 2, .bad = 1, .loss = NAN};
+    ls_events_step step = {.step = 9, .images = 4, .bad_images = 2};
+    ls_events *events = open_events(1, false);
+    ck_assert_int_eq(ls_events_write_epoch(events, 1, 6, &train, &val, &own, 0.5), LS_OK);
+    ck_assert_int_eq(ls_events_write_epoch(events, 2, 12, &train, NULL, NULL, 0.5), LS_OK);
+    ck_assert_int_eq(ls_events_write_epoch(events, 0, 0, NULL, &val, &val, 2), LS_OK);
+    ck_assert_int_eq(ls_events_write_step(events, &step), LS_OK);
+    ls_events_close(events);
+    expect_text(
+        "rank1.jsonl",
+        "{\"event\":\"epoch\",\"epoch\":1,\"step\":6,\"train\":{\"images\":8,\"loss\":1.5,\"top1\":"
+        "3,"
+        "\"top5\":7,\"bad_images\":2},\"val\":{\"images\":5,\"loss\":0.25,\"top1\":1,\"top5\":4},"
+        "\"val_own\":{\"images\":3,\"loss\":null,\"top1\":0,\"top5\":2,\"bad_images\":1},"
+        "\"seconds\":0.5}\n"
+        "{\"event\":\"epoch\",\"epoch\":2,\"step\":12,\"train\":{\"images\":8,\"loss\":1.5,"
+        "\"top1\":3,"
+        "\"top5\":7,\"bad_images\":2}}\n"
+        "{\"event\":\"epoch\",\"epoch\":0,\"step\":0,\"val\":{\"images\":5,\"loss\":0.25,\"top1\":"
+        "1,"
+        "\"top5\":4},\"val_own\":{\"images\":5,\"loss\":0.25,\"top1\":1,\"top5\":4},\"seconds\":2}"
+        "\n"
+        "{\"event\":\"step\",\"step\":9,\"loss\":0,\"loss_bits\":\"0x00000000\",\"loss_scale\":0,"
+        "\"loss_scale_next\":0,\"skipped\":false,\"lr\":0,\"images\":4,\"bad_images\":2}\n");
+    ck_assert_int_eq(ls_events_open("", 0, false, &events), LS_OK);
+    ck_assert_int_eq(ls_events_write_epoch(events, 1, 6, &train, &val, &own, 0.5), LS_OK);
+    ls_events_close(events);
 }
 END_TEST
 
@@ -605,6 +696,8 @@ int main(void)
     tcase_add_test(tests, full_disk);
     tcase_add_test(tests, checksums);
     tcase_add_test(tests, curves);
+    tcase_add_test(tests, curves_of_epochs);
+    tcase_add_test(tests, epochs);
     tcase_add_test(tests, curves_nowhere);
     suite_add_tcase(suite, tests);
     return run_suite(suite);

@@ -13,6 +13,7 @@
 #include "reference/data/dataset.h"
 #include "reference/data/loader.h"
 #include "reference/data/make.h"
+#include "reference/data/transform.h"
 #include "reference/files/safetensors.h"
 #include "data_root.h"
 
@@ -153,6 +154,117 @@ START_TEST(bytes_are_those_of_the_floats)
 END_TEST
 
 /* A step whose images cannot be numbered is an error of the file that asked for it. */
+/* Validation: rank r of W has pictures r, r + W, ..., in the order of the list, the last batch
+ * filled up with black ones of class 0, and then the first batch again; with any number of threads.
+ */
+START_TEST(validation_takes_each_picture_once)
+{
+    enum { EACH = 3, IMAGES = 10 * EACH, SIDE = 16, VALUES = 3 * SIDE * SIDE };
+    char dir[256];
+    float black[VALUES];
+    uint8_t zero[VALUES] = {0};
+    ls_transform_normalise(zero, 0, VALUES, SIDE * SIDE, black);
+    ck_assert_int_eq(ls_make_folder(in_root("validated", dir), EACH, 24, 1), LS_OK);
+    for (int n = 0; n < 3 * 4 * 2; n++) {
+        int world = 1 + n % 3, batch = 2 + n / 3 % 4, counted = 0;
+        for (int rank = 0; rank < world; rank++) {
+            ls_loader_options options = options_for(dir);
+            ls_loader *loader;
+            options.validates = true;
+            options.resize = 18;
+            options.rank = rank;
+            options.world = world;
+            options.batch_size = batch;
+            options.workers = n / 12 * 2;
+            ck_assert_int_eq(ls_loader_open(&options, &loader), LS_OK);
+            int64_t images = ls_loader_images(loader), batches = ls_loader_steps_per_epoch(loader);
+            uint64_t first = 0;
+            ck_assert_int_eq(images, (IMAGES - rank + world - 1) / world);
+            ck_assert_int_eq(batches, (images + batch - 1) / batch);
+            for (int64_t b = 0; b <= batches; b++) {
+                ls_loader_batch have;
+                ck_assert_int_eq(ls_loader_next(loader, &have), LS_OK);
+                ck_assert_int_eq(have.bad_images, 0);
+                first = b == 0 ? batch_digest(&have, SIDE) : first;
+                ck_assert(b < batches || batch_digest(&have, SIDE) == first);
+                for (int i = 0; b < batches && i < batch; i++) {
+                    int64_t at = b * batch + i, picture = rank + at * world;
+                    bool is_black = memcmp(have.input + i * VALUES, black, sizeof black) == 0;
+                    ck_assert(!have.bad[i] && is_black == (at >= images));
+                    ck_assert_int_eq(have.target[i], at < images ? picture / EACH : 0);
+                    counted += at < images;
+                }
+            }
+            ls_loader_close(loader);
+        }
+        ck_assert_int_eq(counted, IMAGES);
+    }
+}
+END_TEST
+
+/* A picture that cannot be read, with skips_bad: the next of the list stands for it in training,
+ * and a black one that is marked in validation. */
+START_TEST(bad_pictures_are_marked)
+{
+    enum { EACH = 2, IMAGES = 10 * EACH, SIDE = 16, BAD = 3 };
+    char dir[256];
+    ck_assert_int_eq(ls_make_folder(in_root("bad", dir), EACH, 24, 1), LS_OK);
+    shell("F=$(ls %s/*/*.jpg | sed -n 4p); truncate -s 200 $F", dir);
+    ls_loader_options options = options_for(dir);
+    ls_loader *loader;
+    ls_loader_batch have;
+    options.batch_size = IMAGES;
+    ck_assert_int_eq(ls_loader_open(&options, &loader), LS_ERR_USAGE);
+    options.skips_bad = true;
+    for (options.workers = 0; options.workers <= 3; options.workers += 3) {
+        int of_class[10] = {0};
+        options.validates = false;
+        ck_assert_int_eq(ls_loader_open(&options, &loader), LS_OK);
+        ck_assert_int_eq(ls_loader_next(loader, &have), LS_OK);
+        ck_assert_int_eq(have.bad_images, 1);
+        for (int i = 0; i < IMAGES; i++) {
+            of_class[have.target[i]]++;
+            ck_assert(!have.bad[i] || have.target[i] == BAD / EACH + 1);
+        }
+        for (int c = 0; c < 10; c++) {
+            ck_assert_int_eq(of_class[c], EACH - (c == BAD / EACH) + (c == BAD / EACH + 1));
+        }
+        ls_loader_close(loader);
+        options.validates = true;
+        options.resize = 18;
+        ck_assert_int_eq(ls_loader_open(&options, &loader), LS_OK);
+        ck_assert_int_eq(ls_loader_next(loader, &have), LS_OK);
+        ck_assert_int_eq(have.bad_images, 1);
+        for (int i = 0; i < IMAGES; i++) {
+            ck_assert(have.bad[i] == (i == BAD));
+            ck_assert_int_eq(have.target[i], i == BAD ? 0 : i / EACH);
+        }
+        ls_loader_close(loader);
+    }
+}
+END_TEST
+
+/* CIFAR-10's files: any number of threads, any first step, any world and batch. */
+START_TEST(cifar_threads_and_resume)
+{
+    char dir[256];
+    in_root("cifar", dir);
+    shell("mkdir -p %s; for I in 1 2 3 4 5; do for N in 1 2 3 4; do printf '\\00'$I; yes $I$N | "
+          "head -c "
+          "3072; done > %s/data_batch_$I.bin; done; cp %s/data_batch_2.bin %s/test_batch.bin",
+          dir);
+    ls_loader_options options = options_for(dir);
+    ck_assert_int_eq(ls_dataset_cifar_classes(dir), 10);
+    options.image_size = 32;
+    options.world = 2;
+    options.rank = 1;
+    options.batch_size = 2;
+    check_threads_and_resume(options);
+    options.accumulate = 2;
+    check_threads_and_resume(options);
+}
+END_TEST
+
 START_TEST(a_step_out_of_range_is_refused)
 {
     ls_loader *loader;
@@ -475,6 +587,9 @@ int main(void)
     tcase_add_test(tests, synthetic_threads_and_resume);
     tcase_add_test(tests, folder_threads_and_resume);
     tcase_add_test(tests, bytes_are_those_of_the_floats);
+    tcase_add_test(tests, validation_takes_each_picture_once);
+    tcase_add_test(tests, bad_pictures_are_marked);
+    tcase_add_test(tests, cifar_threads_and_resume);
     tcase_add_test(tests, a_step_out_of_range_is_refused);
     tcase_add_test(tests, closing_early);
     tcase_add_test(tests, synthetic_is_rank_major);
