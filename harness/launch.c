@@ -74,7 +74,9 @@ static const struct argp_option options[] = {
      0},
     ALIAS("local_nodes"),
     {"grace", OPTION_GRACE, "S", 0,
-     "Seconds for the other ranks to exit by themselves after the first failure [5]", 0},
+     "Seconds for the other ranks to exit by themselves after the first failure, and, if more than "
+     "5, for all after a signal [5]",
+     0},
     {"timeout", OPTION_TIMEOUT, "S", 0, "Seconds for the whole job [no limit]", 0},
     {"log-dir", OPTION_LOG_DIR, "DIR", 0,
      "Write the output of rank k to DIR/rank<k>.log, not to the terminal", 0},
@@ -271,6 +273,8 @@ static const char *protocol_meaning(int code)
         return " (in the subject protocol: non-finite state)";
     case LS_ERR_DEVICE_LOST:
         return " (in the subject protocol: device lost)";
+    case LS_STOPPED:
+        return " (in the subject protocol: stopped by a signal, its state saved)";
     default:
         return "";
     }
@@ -403,7 +407,7 @@ int main(int argc, char **argv)
         }
         (void)signal(SIGHUP, SIG_DFL); /* an ignored SIGHUP could not report the end of the input */
     }
-    if (ls_proc_catch_signals() != LS_OK ||
+    if (ls_proc_catch_signals() != LS_OK || ls_proc_pass_signals() != LS_OK ||
         (given.env_from_stdin && ls_remote_session_monitor(STDIN_FILENO) != LS_OK)) {
         return LS_ERR_INFRA;
     }

@@ -7,8 +7,8 @@
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
 #include "reference/examples/example.h"
-#include "reference/train/checkpoint.h"
 #include "reference/train/join.h"
+#include "reference/train/save.h"
 #include "reference/train/setup.h"
 #include "reference/train/step_loop.h"
 
@@ -18,7 +18,7 @@ static ls_status prepare(int argc, char **argv, ls_trainer *trainer)
     LS_TRY(ls_example_check(trainer));          /* --example: options that it refuses */
     LS_TRY(ls_setup_device(trainer));           /* network, backend */
     LS_TRY(ls_join_open(trainer));              /* peers, engines */
-    LS_TRY(ls_setup_save(trainer));             /* --save: a file that can be written */
+    LS_TRY(ls_save_check(trainer));             /* --save, --save-dir: files that can be written */
     LS_TRY(ls_setup_memory(trainer));           /* tensors, buckets, plan */
     LS_TRY(ls_setup_values(trainer));           /* initial or resumed values, rank 0's for all */
     return ls_setup_data(trainer);              /* loader, start event */
@@ -39,10 +39,11 @@ static ls_status train(ls_trainer *trainer)
     } else {
         status = ls_step_run(trainer, &summary);
     }
-    if (status == LS_OK && trainer->options.save[0] != '\0') {
-        status = ls_checkpoint_save(trainer, summary.last, trainer->options.save);
+    LS_THEN(status, ls_save_end(trainer, summary.last, summary.signal));
+    if (status == LS_OK || status == LS_STOPPED) {
+        ls_status finished = ls_join_finish(trainer);
+        status = finished != LS_OK ? finished : status;
     }
-    LS_THEN(status, ls_join_finish(trainer));
     ls_status written = ls_events_write_end(trainer->events, summary.last, status, summary.skipped);
     return status != LS_OK ? status : written;
 }
@@ -55,7 +56,7 @@ int main(int argc, char **argv)
     ls_status status = prepare(argc, argv, trainer);
     LS_THEN(status, train(trainer));
     bool on_device = trainer->device.api != NULL && !trainer->device.info.host_memory;
-    ls_setup_close(trainer, status != LS_OK);
+    ls_setup_close(trainer, status != LS_OK && status != LS_STOPPED);
     int code = (int)LS_PLANT(lost_peer_is_a_crash, status,
                              status == LS_ERR_PEER_LOST ? LS_ERR_INFRA : status);
     code = LS_PLANT(usage_is_a_failure, code, status == LS_ERR_USAGE ? LS_ERR_CHECK : code);

@@ -221,7 +221,10 @@ ls_status ls_supervise_run(const ls_supervise *supervise, ls_outcome *outcome)
         (void)ls_proc_wait_all(outcome->rank, supervise->count,
                                ls_clock_after(supervise->hang_up_s));
     }
-    ls_proc_end_all(outcome->rank, supervise->count, LS_SUPERVISE_END_GRACE_S);
+    bool longer = outcome->state == LS_OUTCOME_STOPPED &&
+                  supervise->grace_s > (double)LS_SUPERVISE_END_GRACE_S;
+    ls_proc_end_all(outcome->rank, supervise->count,
+                    longer ? supervise->grace_s : (double)LS_SUPERVISE_END_GRACE_S);
     (void)ls_proc_orphans_end(&orphans);
     outcome->ended_ns = ls_clock_ns();
     ls_outcome_add_up(outcome);

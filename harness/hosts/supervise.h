@@ -42,7 +42,8 @@ typedef struct ls_supervise {
     int count;
     const ls_proc_spec *spec;       /* [count] */
     double limit_s;                 /* of the whole; <= 0: none */
-    double grace_s;                 /* time for the survivors to exit after the first failure */
+    double grace_s;                 /* time for the survivors to exit after the first failure, and
+                                       where it is more than END_GRACE, after a stop signal */
     ls_watch_gpu *gpus;             /* read about once a second; may be NULL. Not owned */
     void (*on_tick)(void *context); /* about once a second; may be NULL */
     /* Asks the running processes to end, in place of a signal; they get hang_up_s before TERM.

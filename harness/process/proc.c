@@ -24,8 +24,11 @@
 /* The signals that ask a program to stop. They are blocked and stay pending until they are read, so
  * the kernel keeps the state "asked to stop" and no variable is needed. */
 static const int stop_signals[] = {SIGINT, SIGTERM, SIGHUP};
+/* Those that are for the children: a batch system announces the end of the job's time with one. */
+static const int passed_signals[] = {SIGUSR1, SIGUSR2};
 enum {
     STOP_SIGNALS = sizeof stop_signals / sizeof *stop_signals,
+    PASSED_SIGNALS = sizeof passed_signals / sizeof *passed_signals,
     POLL_NS = 100000000, /* between checks of the children, when no descriptor is left for them */
     ROUNDS = 64,         /* generations of orphans that each start another in a new session */
     DIE_S = 5,           /* from KILL to the end; only a process stuck in the kernel takes longer */
@@ -46,6 +49,9 @@ _Noreturn static void run_child(const ls_proc_spec *spec, pid_t parent, int log,
     sigemptyset(&stop);
     for (int i = 0; i < STOP_SIGNALS; i++) {
         sigaddset(&stop, stop_signals[i]);
+    }
+    for (int i = 0; i < PASSED_SIGNALS; i++) {
+        sigaddset(&stop, passed_signals[i]);
     }
     if (setpgid(0, 0) != 0 || prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) {
         fail_child(report);
@@ -182,25 +188,33 @@ static bool reap(ls_proc *one)
     return true;
 }
 
-/* A descriptor that is readable while a stop signal is pending; -1 when no signal is blocked. */
-static int stop_descriptor(void)
+/* A descriptor that is readable while one of the signals is pending; -1 when none is blocked. */
+static int descriptor_of(const int *signals, int count)
 {
     sigset_t blocked, wanted;
     bool any = false;
     sigemptyset(&wanted);
     pthread_sigmask(SIG_BLOCK, NULL, &blocked);
-    for (int i = 0; i < STOP_SIGNALS; i++) {
-        if (sigismember(&blocked, stop_signals[i])) {
-            sigaddset(&wanted, stop_signals[i]);
+    for (int i = 0; i < count; i++) {
+        if (sigismember(&blocked, signals[i])) {
+            sigaddset(&wanted, signals[i]);
             any = true;
         }
     }
     return any ? signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK) : -1;
 }
 
+static void pass_on(const ls_proc *group, int count, int descriptor)
+{
+    struct signalfd_siginfo info;
+    while (read(descriptor, &info, sizeof info) == (ssize_t)sizeof info) {
+        ls_proc_signal_all(group, count, (int)info.ssi_signo);
+    }
+}
+
 static int wait_any(ls_proc *group, int count, int64_t deadline_ns, bool stop_on_signal)
 {
-    struct pollfd *polled = ls_list_make((size_t)count + 1, sizeof *polled);
+    struct pollfd *polled = ls_list_make((size_t)count + 2, sizeof *polled);
     int open_count = 0, result = -3;
     bool must_poll = false;
     for (int i = 0; i < count && result == -3; i++) {
@@ -212,8 +226,11 @@ static int wait_any(ls_proc *group, int count, int64_t deadline_ns, bool stop_on
             polled[open_count++] = (struct pollfd){.fd = fd, .events = POLLIN};
         }
     }
-    int stop = stop_on_signal && result == -3 && open_count > 0 ? stop_descriptor() : -1;
+    bool waits = result == -3 && open_count > 0;
+    int stop = stop_on_signal && waits ? descriptor_of(stop_signals, STOP_SIGNALS) : -1;
+    int passed = waits ? descriptor_of(passed_signals, PASSED_SIGNALS) : -1;
     polled[open_count] = (struct pollfd){.fd = stop, .events = POLLIN};
+    polled[open_count + 1] = (struct pollfd){.fd = passed, .events = POLLIN};
     while (result == -3 && open_count > 0) {
         int64_t rest_ns = deadline_ns < 0 ? INT64_MAX : deadline_ns - ls_clock_ns();
         rest_ns = rest_ns < 0 ? 0 : rest_ns;
@@ -221,7 +238,7 @@ static int wait_any(ls_proc *group, int count, int64_t deadline_ns, bool stop_on
         rest_ns = last ? rest_ns : POLL_NS;
         struct timespec limit = {.tv_sec = rest_ns / 1000000000, .tv_nsec = rest_ns % 1000000000};
         int ready =
-            ppoll(polled, (nfds_t)open_count + 1, rest_ns == INT64_MAX ? NULL : &limit, NULL);
+            ppoll(polled, (nfds_t)open_count + 2, rest_ns == INT64_MAX ? NULL : &limit, NULL);
         if (ready < 0) {
             LS_ASSERT(errno == EINTR);
             continue;
@@ -229,13 +246,16 @@ static int wait_any(ls_proc *group, int count, int64_t deadline_ns, bool stop_on
         for (int i = 0; i < count && result == -3; i++) {
             result = group[i].pid > 0 && reap(&group[i]) ? i : -3;
         }
+        if (polled[open_count + 1].revents != 0) {
+            pass_on(group, count, passed);
+        }
         if (result == -3 && polled[open_count].revents != 0) {
             result = -2;
         } else if (result == -3 && ready == 0 && last) {
             result = -1;
         }
     }
-    for (int i = 0; i <= open_count; i++) {
+    for (int i = 0; i <= open_count + 1; i++) {
         if (polled[i].fd >= 0) {
             close(polled[i].fd);
         }
@@ -380,14 +400,14 @@ int ls_proc_orphans_end(ls_proc_orphans *orphans)
 
 /* ---- being asked to stop -------------------------------------------------------------------- */
 
-ls_status ls_proc_catch_signals(void)
+static ls_status block(const int *signals, int count)
 {
     sigset_t wanted;
     sigemptyset(&wanted);
-    for (int i = 0; i < STOP_SIGNALS; i++) {
+    for (int i = 0; i < count; i++) {
         struct sigaction now;
-        if (sigaction(stop_signals[i], NULL, &now) == 0 && now.sa_handler != SIG_IGN) {
-            sigaddset(&wanted, stop_signals[i]); /* one that nohup ignores stays ignored */
+        if (sigaction(signals[i], NULL, &now) == 0 && now.sa_handler != SIG_IGN) {
+            sigaddset(&wanted, signals[i]); /* one that nohup ignores stays ignored */
         }
     }
     int failed = pthread_sigmask(SIG_BLOCK, &wanted, NULL);
@@ -395,6 +415,16 @@ ls_status ls_proc_catch_signals(void)
         return ls_log_fail(LS_ERR_INFRA, "cannot block signals: %s", strerror(failed));
     }
     return LS_OK;
+}
+
+ls_status ls_proc_catch_signals(void)
+{
+    return block(stop_signals, STOP_SIGNALS);
+}
+
+ls_status ls_proc_pass_signals(void)
+{
+    return block(passed_signals, PASSED_SIGNALS);
 }
 
 int ls_proc_caught_signal(void)

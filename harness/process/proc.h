@@ -67,6 +67,8 @@ void ls_proc_kill_child(pid_t pid);
 /* From now on SIGINT, SIGTERM and SIGHUP (unless ignored at start) make ls_proc_wait_any return -2.
  */
 ls_status ls_proc_catch_signals(void);
+/* From now on ls_proc_wait_any and ls_proc_wait_all pass SIGUSR1 and SIGUSR2 on to the children. */
+ls_status ls_proc_pass_signals(void);
 int ls_proc_caught_signal(void); /* 0: none */
 int ls_proc_stopped_code(void);  /* 128 + that signal, to leave with; SIGINT where none came here */
 

@@ -255,6 +255,14 @@ static void create_named(ls_file_draft *draft)
     }
 }
 
+/* With a slash at its end; folder[PATH_MAX]. */
+static void folder_of(const char *path, char *folder)
+{
+    const char *slash = strrchr(path, '/');
+    snprintf(folder, PATH_MAX, "%.*s", slash == NULL ? 2 : (int)(slash - path) + 1,
+             slash == NULL ? "./" : path);
+}
+
 int ls_file_draft_open(const char *path, ls_file_draft *out)
 {
     char folder[PATH_MAX];
@@ -265,8 +273,7 @@ int ls_file_draft_open(const char *path, ls_file_draft *out)
         return ENAMETOOLONG;
     }
     strcpy(out->path, path);
-    snprintf(folder, sizeof folder, "%.*s", slash == NULL ? 1 : (int)(slash - path) + 1,
-             slash == NULL ? "." : path);
+    folder_of(path, folder);
     remove_stale(folder, name);
     if (access("/proc/self/fd", X_OK) == 0) { /* which gives a file without a name its name */
         out->descriptor = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0666);
@@ -366,11 +373,26 @@ static int publish(ls_file_draft *draft, bool durable)
     return durable ? link_and_rename_in_child(draft, nameless) : link_and_rename(draft, nameless);
 }
 
+/* The folder's list of names reaches the disk. 0, or the errno. */
+static int sync_folder(const char *path)
+{
+    char folder[PATH_MAX];
+    folder_of(path, folder);
+    int descriptor = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int error = descriptor < 0 || fsync(descriptor) != 0 ? errno : 0;
+    if (descriptor >= 0) {
+        close(descriptor);
+    }
+    /* file systems without it, and folders that may be written but not read */
+    return error == EINVAL || error == EROFS || error == EACCES ? 0 : error;
+}
+
 ls_status ls_file_draft_close(ls_file_draft *draft, ls_status status, bool durable)
 {
     if (status == LS_OK) {
         int error = flush(draft, durable);
         error = error == 0 ? publish(draft, durable) : error;
+        error = error == 0 && durable ? sync_folder(draft->path) : error;
         status = error == 0 ? LS_OK
                             : ls_log_fail(LS_ERR_INFRA, "cannot write %s: %s", draft->path,
                                           strerror(error));
@@ -382,6 +404,24 @@ ls_status ls_file_draft_close(ls_file_draft *draft, ls_status status, bool durab
         close(draft->descriptor);
     }
     return status;
+}
+
+int ls_file_second_name(const char *from, const char *path)
+{
+    ls_file_draft draft = {.descriptor = open(from, O_RDONLY | O_NONBLOCK | O_CLOEXEC)};
+    if (draft.descriptor < 0) {
+        return errno;
+    }
+    int error = ENAMETOOLONG;
+    if (snprintf(draft.path, PATH_MAX, "%s", path) < PATH_MAX &&
+        snprintf(draft.temporary, PATH_MAX, "%s.tmp%d", path, (int)getpid()) < PATH_MAX) {
+        (void)unlink(draft.temporary);
+        error = link_and_rename_in_child(&draft, from);
+        (void)unlink(draft.temporary); /* rename leaves it where both names are of one file */
+        error = error == 0 ? sync_folder(path) : error;
+    }
+    close(draft.descriptor);
+    return error;
 }
 
 ls_status ls_file_replace(const char *path, const void *data, size_t bytes)

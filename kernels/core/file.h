@@ -72,9 +72,13 @@ typedef struct ls_file_draft {
 /* 0, or the errno, without a message. */
 int ls_file_draft_open(const char *path, ls_file_draft *out);
 /* Closes it. If `status` is LS_OK, gives it its path, else discards it. Returns `status`, or
- * LS_ERR_INFRA, logged. durable: its data reaches the disk first, so that the path names a complete
- * file even after a power failure, and a process that is killed leaves no second name either. */
+ * LS_ERR_INFRA, logged. durable: its data reaches the disk first and its name last, so that the
+ * path names a complete file even after a power failure, and a process that is killed leaves no
+ * second name either. */
 ls_status ls_file_draft_close(ls_file_draft *draft, ls_status status, bool durable);
+/* Gives the file `from` the second name `path`, in place of the file that had it, in one step as
+ * above, durable. 0, or the errno, such as that of a file system without hard links. */
+int ls_file_second_name(const char *from, const char *path);
 /* All of it: the path's new content is data[bytes]. */
 ls_status ls_file_replace(const char *path, const void *data, size_t bytes);
 

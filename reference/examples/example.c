@@ -22,6 +22,7 @@ ls_status ls_example_check(ls_trainer *trainer)
         const char *option;
     } rows[] = {
         {options->save[0] != '\0', "--save"},
+        {options->save_dir[0] != '\0', "--save-dir"},
         {options->resume[0] != '\0', "--resume"},
         {options->init[0] != '\0', "--init"},
         {options->force_branches[0] != '\0', "--force-branches"},

@@ -311,8 +311,8 @@ static ls_status check_parallel(const ls_options *options)
             "--compress and --allreduce-fp32 ask for opposite types of the reduction; give "
             "one");
     }
-    if (options->no_reduce &&
-        (options->dump_step_count > 0 || options->save[0] != '\0' || options->resume[0] != '\0')) {
+    if (options->no_reduce && (options->dump_step_count > 0 || options->save[0] != '\0' ||
+                               options->save_dir[0] != '\0' || options->resume[0] != '\0')) {
         return ls_log_fail(
             LS_ERR_USAGE,
             "--no-reduce is for measuring only: its ranks drift apart, so there is nothing to "
@@ -326,6 +326,29 @@ static ls_status check_parallel(const ls_options *options)
             "--predivide %g: with --average pre (torch's) all of the division is before the "
             "sum; allowed with --average post|none",
             options->predivide);
+    }
+    return LS_OK;
+}
+
+static ls_status check_saving(const ls_options *options)
+{
+    const char *name = options->save_every > 0         ? "--save-every"
+                       : options->save_every_steps > 0 ? "--save-every-steps"
+                                                       : NULL;
+    if (name != NULL && options->save_dir[0] == '\0') {
+        return ls_log_fail(LS_ERR_USAGE, "%s without --save-dir: nothing is saved", name);
+    }
+    if (options->save_every > 0 && !ls_options_has_epochs(options)) {
+        return ls_log_fail(LS_ERR_USAGE,
+                           "--save-every %" PRId64
+                           " with --data %s, which has no epochs; give --save-every-steps",
+                           options->save_every, options->data);
+    }
+    if (options->evaluate && (options->save[0] != '\0' || options->save_dir[0] != '\0' ||
+                              options->dump_step_count > 0)) {
+        return ls_log_fail(LS_ERR_USAGE,
+                           "--evaluate trains nothing: --save, --save-dir and --dump-steps have "
+                           "nothing to write");
     }
     return LS_OK;
 }
@@ -359,11 +382,6 @@ static ls_status check_running(const ls_options *options)
                            "--val-resize %d is below --image-size %d, which is cropped from it",
                            options->val_resize, options->image_size);
     }
-    if (options->evaluate && (options->save[0] != '\0' || options->dump_step_count > 0)) {
-        return ls_log_fail(LS_ERR_USAGE,
-                           "--evaluate trains nothing: --save and --dump-steps have nothing to "
-                           "write");
-    }
     if (options->example != LS_EXAMPLE_NONE && (options->val[0] != '\0' || options->evaluate)) {
         return ls_log_fail(LS_ERR_USAGE, "--val and --evaluate with --example: its models are not "
                                          "validated");
@@ -388,6 +406,7 @@ static ls_status check_all(const ls_options *options, bool batch_size_given)
     LS_TRY(check_precision(options));
     LS_TRY(check_training(options));
     LS_TRY(check_running(options));
+    LS_TRY(check_saving(options));
     return check_parallel(options);
 }
 

@@ -12,6 +12,7 @@
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
 #include "kernels/core/text.h"
+#include "evaluate.h"
 #include "fault.h"
 #include "reference/files/safetensors.h"
 #include "reference/files/strict_reader.h"
@@ -91,7 +92,10 @@ static const struct {
     {"scaler/overflow_streak", LS_I32, offsetof(ls_step_state, overflow_streak)},
     {"optimizer/step_count", LS_I64, offsetof(ls_step_state, step_count)},
 };
-enum { SCALAR_COUNT = sizeof SCALARS / sizeof SCALARS[0] };
+enum {
+    SCALAR_COUNT = sizeof SCALARS / sizeof SCALARS[0],
+    EPOCH_COUNTS = 4, /* images, top1, top5, bad */
+};
 
 /* ---- saving ---------------------------------------------------------------------------------- */
 
@@ -211,6 +215,31 @@ static ls_status add_state(const saver *to, int64_t step)
     return ls_safetensors_add_copy(to->writer, "data/step", LS_I64, &scalar, &step);
 }
 
+/* What the event of an epoch that has begun will say of the steps so far. */
+static ls_status add_epoch(const ls_trainer *trainer, ls_safetensors_writer *writer,
+                           const ls_evaluate_sums *sums)
+{
+    int world = trainer->world.world;
+    ls_shape counts = {.rank = 2, .dim = {world, EPOCH_COUNTS}},
+             losses = {.rank = 1, .dim = {world}};
+    int64_t *count = malloc((size_t)world * EPOCH_COUNTS * sizeof *count);
+    double *loss = malloc((size_t)world * sizeof *loss);
+    ls_status status = count != NULL && loss != NULL
+                           ? LS_OK
+                           : ls_log_fail(LS_ERR_INFRA, "no memory for the sums of %d ranks", world);
+    for (int rank = 0; status == LS_OK && rank < world; rank++) {
+        const int64_t of_rank[EPOCH_COUNTS] = {sums[rank].images, sums[rank].top1, sums[rank].top5,
+                                               sums[rank].bad};
+        memcpy(count + rank * EPOCH_COUNTS, of_rank, sizeof of_rank);
+        loss[rank] = sums[rank].loss;
+    }
+    LS_THEN(status, ls_safetensors_add_copy(writer, "epoch/counts", LS_I64, &counts, count));
+    LS_THEN(status, ls_safetensors_add_copy(writer, "epoch/loss", LS_F64, &losses, loss));
+    free(count);
+    free(loss);
+    return status;
+}
+
 static ls_status add_layout(ls_trainer *trainer, ls_safetensors_writer *writer)
 {
     if (trainer->ddp == NULL) {
@@ -256,6 +285,19 @@ static ls_status add_metadata(const ls_trainer *trainer, ls_safetensors_writer *
     ls_safetensors_metadata(writer, "optimizer", "%s", ls_optimizers_name(options->optimizer));
     ls_safetensors_metadata(writer, "world_size", "%d", trainer->world.world);
     ls_safetensors_metadata(writer, "step", "%lld", (long long)step);
+    ls_safetensors_metadata(writer, "schedule", "%s", options->schedule);
+    ls_safetensors_metadata(writer, "seed", "%llu", (unsigned long long)options->seed);
+    if (trainer->steps_per_epoch > 0) {
+        int64_t epoch = step / trainer->steps_per_epoch;
+        ls_safetensors_metadata(writer, "epoch", "%lld", (long long)epoch);
+        ls_safetensors_metadata(writer, "steps_per_epoch", "%lld",
+                                (long long)trainer->steps_per_epoch);
+    }
+    if (trainer->best.step > 0) {
+        ls_safetensors_metadata(writer, "best_step", "%lld", (long long)trainer->best.step);
+        ls_safetensors_metadata(writer, "best_images", "%lld", (long long)trainer->best.images);
+        ls_safetensors_metadata(writer, "best_top1", "%lld", (long long)trainer->best.top1);
+    }
     ls_safetensors_metadata(writer, "scaler", "%s", scaler->dynamic ? "dynamic" : "static");
     ls_safetensors_metadata(writer, "min_loss_scale", "%.9g", (double)scaler->min_scale);
     ls_safetensors_metadata(writer, "max_loss_scale", "%.9g", (double)scaler->max_scale);
@@ -273,7 +315,7 @@ static ls_status add_metadata(const ls_trainer *trainer, ls_safetensors_writer *
     return LS_OK;
 }
 
-static ls_status add_all(saver *to, int64_t step, const char *buffers)
+static ls_status add_all(saver *to, int64_t step, const char *buffers, const ls_evaluate_sums *sums)
 {
     ls_trainer *trainer = to->trainer;
     const ls_memory *memory = &trainer->memory;
@@ -290,6 +332,7 @@ static ls_status add_all(saver *to, int64_t step, const char *buffers)
     LS_TRY(each_param(trainer, save_param, to));
     LS_TRY(add_state(to, step));
     LS_TRY(add_layout(trainer, to->writer));
+    LS_TRY(add_epoch(trainer, to->writer, sums));
     for (int rank = 0; rank < ranks; rank++) {
         to->buffers = buffers + rank * memory->bytes[LS_MEMORY_BUFFER];
         LS_TRY(each_buffer(trainer, rank, save_buffer, to));
@@ -298,7 +341,7 @@ static ls_status add_all(saver *to, int64_t step, const char *buffers)
 }
 
 static ls_status write_file(ls_trainer *trainer, int64_t step, const char *path,
-                            const char *buffers)
+                            const char *buffers, const ls_evaluate_sums *sums)
 {
     saver to = {.trainer = trainer, .path = path};
     to.scratch = malloc((size_t)trainer->memory.largest * sizeof(float));
@@ -306,7 +349,7 @@ static ls_status write_file(ls_trainer *trainer, int64_t step, const char *path,
     ls_status status = ls_safetensors_create(path, &to.writer);
     if (status == LS_OK) {
         ls_safetensors_lasting(to.writer);
-        status = add_all(&to, step, buffers);
+        status = add_all(&to, step, buffers, sums);
         if (status == LS_OK) {
             ls_fault_point(trainer, step, LS_FAULT_SAVE);
             status = ls_safetensors_finish(to.writer);
@@ -321,14 +364,20 @@ static ls_status write_file(ls_trainer *trainer, int64_t step, const char *path,
 ls_status ls_checkpoint_save(ls_trainer *trainer, int64_t step, const char *path)
 {
     char *buffers = NULL;
-    LS_TRY(gather_buffers(trainer, &buffers));
     ls_status status = LS_OK;
+    ls_evaluate_sums *sums = calloc((size_t)trainer->world.world, sizeof *sums);
+    LS_TRY_MEMORY(sums != NULL, "the sums of all ranks");
+    LS_TEXT(key, 64, "epoch's sums at step %lld", (long long)step);
+    LS_TRY_GOTO(status, ls_evaluate_gather(trainer, key, &trainer->epoch, sums), free);
+    LS_TRY_GOTO(status, gather_buffers(trainer, &buffers), free);
     if (trainer->world.rank == 0) {
-        status = write_file(trainer, step, path, buffers);
+        status = write_file(trainer, step, path, buffers, sums);
     } else {
         ls_fault_point(trainer, step, LS_FAULT_SAVE);
     }
+free:
     free(buffers);
+    free(sums);
     return status;
 }
 
@@ -401,11 +450,31 @@ static ls_status check_metadata(const ls_strict_reader *reader, const ls_trainer
 /* Warns of each setting that differs, other than those that may. */
 static void warn_differences(const ls_strict_reader *reader, const ls_trainer *trainer)
 {
-    static const char *const own[] = {
-        "steps",           "epochs",     "save",       "resume", "init",         "threads",
-        "workers",         "dump-steps", "dump-ranks", "digest", "trace",        "overflow-at",
-        "audit",           "print-freq", "timeout",    "comm",   "digest-every", "cuda-graph",
-        "cudnn-benchmark", "engines",    "half-math",  "fuse"};
+    static const char *const own[] = {"steps",
+                                      "epochs",
+                                      "save",
+                                      "resume",
+                                      "init",
+                                      "threads",
+                                      "save-dir",
+                                      "save-every",
+                                      "save-every-steps",
+                                      "workers",
+                                      "dump-steps",
+                                      "dump-ranks",
+                                      "digest",
+                                      "trace",
+                                      "overflow-at",
+                                      "audit",
+                                      "print-freq",
+                                      "timeout",
+                                      "comm",
+                                      "digest-every",
+                                      "cuda-graph",
+                                      "cudnn-benchmark",
+                                      "engines",
+                                      "half-math",
+                                      "fuse"};
     cJSON *theirs = cJSON_Parse(ls_safetensors_metadata_of(reader->file, "options", ""));
     cJSON *ours = ls_options_json(&trainer->options);
     for (const cJSON *item = theirs == NULL ? NULL : theirs->child; item != NULL;
@@ -536,6 +605,73 @@ static ls_status read_layout(ls_strict_reader *reader, const ls_trainer *trainer
     return LS_OK;
 }
 
+/* Of this rank; in another world rank 0 goes on with the sum of all. Earlier versions saved none.
+ */
+static ls_status read_epoch(ls_strict_reader *reader, const ls_trainer *trainer,
+                            ls_evaluate_sums *out)
+{
+    int64_t ranks = strtol(ls_safetensors_metadata_of(reader->file, "world_size", "1"), NULL, 10);
+    const ls_safetensors_entry *counts = NULL, *losses = NULL;
+    ls_shape shape = {.rank = 2, .dim = {ranks, EPOCH_COUNTS}};
+    *out = (ls_evaluate_sums){0};
+    if (ls_safetensors_find(reader->file, "epoch/counts") == NULL) {
+        return LS_OK;
+    }
+    LS_TRY(ls_strict_reader_tensor(reader, "epoch/counts", LS_I64, false, &shape, &counts));
+    shape.rank = 1;
+    LS_TRY(ls_strict_reader_tensor(reader, "epoch/loss", LS_F64, false, &shape, &losses));
+    const int64_t *count = counts->data;
+    const double *loss = losses->data;
+    for (int64_t rank = 0; rank < ranks; rank++) {
+        bool own =
+            ranks == trainer->world.world ? rank == trainer->world.rank : trainer->world.rank == 0;
+        if (own && LS_PLANT(resume_no_epoch_sums, true, false)) {
+            out->images += count[rank * EPOCH_COUNTS];
+            out->top1 += count[rank * EPOCH_COUNTS + 1];
+            out->top5 += count[rank * EPOCH_COUNTS + 2];
+            out->bad += count[rank * EPOCH_COUNTS + 3];
+            out->loss += loss[rank];
+        }
+    }
+    return LS_OK;
+}
+
+static int64_t number_of(const ls_strict_reader *reader, const char *name)
+{
+    int64_t number = 0;
+    (void)ls_text_integer(ls_safetensors_metadata_of(reader->file, name, "0"), 0, INT64_C(1) << 50,
+                          &number);
+    return number;
+}
+
+static ls_status read_best(const ls_strict_reader *reader, ls_trainer_best *out)
+{
+    ls_trainer_best best = {number_of(reader, "best_step"), number_of(reader, "best_images"),
+                            number_of(reader, "best_top1")};
+    if (best.top1 > best.images || (best.step > 0 && best.images == 0)) {
+        return ls_log_fail(LS_ERR_USAGE, "%s: best top-1 %lld of %lld pictures: no score",
+                           reader->path, (long long)best.top1, (long long)best.images);
+    }
+    *out = LS_PLANT(best_not_resumed, best, (ls_trainer_best){0});
+    return LS_OK;
+}
+
+static void note_resumed(const ls_strict_reader *reader, const ls_trainer_best *best, int64_t step)
+{
+    char line[160] = "";
+    int64_t per_epoch = number_of(reader, "steps_per_epoch");
+    if (per_epoch > 0) {
+        ls_text_add(line, sizeof line, ", epoch %lld and %lld of %lld steps",
+                    (long long)(step / per_epoch), (long long)(step % per_epoch),
+                    (long long)per_epoch);
+    }
+    if (best->step > 0) {
+        ls_text_add(line, sizeof line, ", best top-1 %.2f %% after step %lld",
+                    100.0 * (double)best->top1 / (double)best->images, (long long)best->step);
+    }
+    ls_log_note("--resume %s: step %lld%s", reader->path, (long long)step, line);
+}
+
 static ls_status load_checked(ls_strict_reader *reader, ls_trainer *trainer, ls_step_state *state,
                               int64_t *step)
 {
@@ -549,6 +685,10 @@ static ls_status load_checked(ls_strict_reader *reader, ls_trainer *trainer, ls_
     int rank = choose_buffers(reader, trainer, &ranks);
     LS_TRY(each_buffer(trainer, 0, check_tensor, &from));
     LS_TRY(each_buffer(trainer, rank, check_tensor, &from));
+    ls_evaluate_sums epoch;
+    ls_trainer_best best;
+    LS_TRY(read_epoch(reader, trainer, &epoch));
+    LS_TRY(read_best(reader, &best));
     LS_TRY(check_leftovers(reader, ranks));
     if (layout != NULL) {
         bool settled =
@@ -557,7 +697,10 @@ static ls_status load_checked(ls_strict_reader *reader, ls_trainer *trainer, ls_
     }
     LS_TRY(each_param(trainer, load_tensor, &from));
     LS_TRY(each_buffer(trainer, rank, load_tensor, &from));
+    trainer->epoch = epoch;
+    trainer->best = best;
     if (trainer->world.rank == 0) {
+        note_resumed(reader, &best, *step);
         ls_strict_reader_warn_unverified(reader);
         warn_differences(reader, trainer);
         warn_other_units(reader, trainer);

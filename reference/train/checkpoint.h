@@ -11,12 +11,18 @@
  *   optimizer/step_count     I64
  *   data/step                I64: the last step done; the data's position follows from it
  *   ddp/layout               I32: ls_buckets_to_vector's numbers; absent without reduction
+ *   epoch/counts             I64 [world,4]: of each rank's steps since the last epoch ended:
+ *                            images, top-1, top-5, bad pictures
+ *   epoch/loss               F64 [world]: the sum of these images' losses. Earlier versions
+ *                            wrote neither
  *
  * Metadata: format "lockstep-checkpoint", version, arch, num_classes, opt_level, half, optimizer,
- * world_size, step, scaler (dynamic|static), min_loss_scale, max_loss_scale, growth_interval,
- * bucket_rule (digest of the options that make the layout), options (JSON), options_digest,
- * xxh64_tensors and xxh64_header (safetensors.c), which are verified when the file is read; files
- * of earlier versions have none, and a warning says so.
+ * world_size, step, schedule, seed, epoch (passes that are complete) and steps_per_epoch where the
+ * data has an end, best_step, best_images, best_top1 where a validation was made, scaler
+ * (dynamic|static), min_loss_scale, max_loss_scale, growth_interval, bucket_rule (digest of the
+ * options that make the layout), options (JSON), options_digest, xxh64_tensors and xxh64_header
+ * (safetensors.c), which are verified when the file is read; files of earlier versions have none,
+ * and a warning says so.
  *
  * The same world continues bit for bit. At another world size rank 0's buffers go to all and the
  * layout is made anew. */

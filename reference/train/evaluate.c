@@ -38,12 +38,12 @@ void ls_evaluate_add(ls_evaluate_sums *sums, const float *logits, int classes, i
     sums->loss += log(sum) - ((double)wanted - (double)most);
 }
 
-ls_status ls_evaluate_sum(ls_trainer *trainer, const char *key, const ls_evaluate_sums *own,
-                          ls_evaluate_sums *all)
+ls_status ls_evaluate_gather(ls_trainer *trainer, const char *key, const ls_evaluate_sums *own,
+                             ls_evaluate_sums *all)
 {
     int world = trainer->world.world;
-    *all = *own;
     if (trainer->store == NULL) {
+        all[0] = *own;
         return LS_OK;
     }
     LS_TEXT(mine, 160, "%lld %lld %lld %lld %a", (long long)own->images, (long long)own->top1,
@@ -54,27 +54,44 @@ ls_status ls_evaluate_sum(ls_trainer *trainer, const char *key, const ls_evaluat
         value != NULL && bytes != NULL
             ? ls_store_exchange(trainer->store, key, mine, strlen(mine) + 1, value, bytes)
             : ls_log_fail(LS_ERR_INFRA, "no memory for the sums of %d ranks", world);
-    *all = status == LS_OK ? (ls_evaluate_sums){0} : *all;
     for (int rank = 0; status == LS_OK && rank < world; rank++) {
         long long images, top1, top5, bad;
-        double loss;
         const char *text = value[rank];
         if (bytes[rank] == 0 || text[bytes[rank] - 1] != '\0' ||
-            sscanf(text, "%lld %lld %lld %lld %la", &images, &top1, &top5, &bad, &loss) != 5) {
-            status = ls_log_fail(LS_ERR_INFRA, "rank %d sent no sums of a validation", rank);
+            sscanf(text, "%lld %lld %lld %lld %la", &images, &top1, &top5, &bad, &all[rank].loss) !=
+                5) {
+            status = ls_log_fail(LS_ERR_INFRA, "rank %d sent no sums over pictures", rank);
             break;
         }
-        all->images += images;
-        all->top1 += top1;
-        all->top5 += top5;
-        all->bad += bad;
-        all->loss += loss;
+        all[rank].images = images;
+        all[rank].top1 = top1;
+        all[rank].top5 = top5;
+        all[rank].bad = bad;
     }
     for (int rank = 0; value != NULL && rank < world; rank++) {
         free(value[rank]);
     }
     free(value);
     free(bytes);
+    return status;
+}
+
+ls_status ls_evaluate_sum(ls_trainer *trainer, const char *key, const ls_evaluate_sums *own,
+                          ls_evaluate_sums *all)
+{
+    ls_evaluate_sums sum = {0};
+    ls_evaluate_sums *each = calloc((size_t)trainer->world.world, sizeof *each);
+    LS_TRY_MEMORY(each != NULL, "the sums of all ranks");
+    ls_status status = ls_evaluate_gather(trainer, key, own, each);
+    for (int rank = 0; status == LS_OK && rank < trainer->world.world; rank++) {
+        sum.images += each[rank].images;
+        sum.top1 += each[rank].top1;
+        sum.top5 += each[rank].top5;
+        sum.bad += each[rank].bad;
+        sum.loss += each[rank].loss;
+    }
+    *all = status == LS_OK ? sum : *all;
+    free(each);
     return status;
 }
 

@@ -9,13 +9,6 @@
 
 typedef struct ls_evaluate ls_evaluate;
 
-/* Sums over pictures. */
-typedef struct ls_evaluate_sums {
-    int64_t images, top1, top5;
-    int64_t bad; /* pictures that could not be read; validation counts them in no other sum */
-    double loss; /* of softmax cross entropy */
-} ls_evaluate_sums;
-
 /* The folder and its loader, with memory for batches (NULL: malloc's); *out NULL where the run
  * validates nothing. LS_ERR_USAGE for a folder
  * whose classes are not those of the training's. After the training's loader. */
@@ -44,7 +37,10 @@ ls_status ls_evaluate_tell(const ls_trainer *trainer, const ls_evaluate_report *
 /* Adds one picture: logits[classes], its class. Of equal logits the class with the lower number
  * comes first; NaN is the largest. */
 void ls_evaluate_add(ls_evaluate_sums *sums, const float *logits, int classes, int64_t target);
-/* The sums of all ranks, in order of rank; a key is used once. */
+/* Every rank's sums, all[world]; a key stands for the same sums whenever it is used. */
+ls_status ls_evaluate_gather(ls_trainer *trainer, const char *key, const ls_evaluate_sums *own,
+                             ls_evaluate_sums *all);
+/* Their sum, in order of rank. */
 ls_status ls_evaluate_sum(ls_trainer *trainer, const char *key, const ls_evaluate_sums *own,
                           ls_evaluate_sums *all);
 

@@ -4,13 +4,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "kernels/optimizers.h"
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
 #include "kernels/core/text.h"
-#include "reference/files/safetensors.h"
 #include "agree.h"
 #include "aux_head.h"
 #include "engines.h"
@@ -18,6 +16,7 @@
 #include "graph.h"
 #include "join.h"
 #include "checkpoint.h"
+#include "save.h"
 #include "weights.h"
 
 /* ---- options and place ----------------------------------------------------------------------- */
@@ -30,35 +29,6 @@ ls_status ls_setup_unsupported(ls_trainer *trainer, const char *option, const ch
     }
     LS_TRY(ls_events_write_unsupported(trainer->events, option, why));
     return LS_ERR_UNSUPPORTED;
-}
-
-static ls_status check_save(const char *path)
-{
-    struct stat found;
-    if (stat(path, &found) == 0 && !S_ISREG(found.st_mode)) {
-        return ls_log_fail(LS_ERR_USAGE, "--save %s: it is %s", path,
-                           S_ISDIR(found.st_mode) ? "a folder" : "not a regular file");
-    }
-    int refused = ls_safetensors_try_create(path);
-    if (refused != 0) {
-        return ls_log_fail(LS_ERR_USAGE, "--save %s: cannot write it: %s", path, strerror(refused));
-    }
-    return LS_OK;
-}
-
-ls_status ls_setup_save(ls_trainer *trainer)
-{
-    const char *path = trainer->options.save;
-    int refusing = -1;
-    if (path[0] == '\0') {
-        return LS_OK;
-    }
-    bool works = trainer->world.rank != 0 || check_save(path) == LS_OK;
-    LS_TRY(ls_join_all(trainer, "save", works, false, &refusing));
-    if (works && refusing >= 0) {
-        ls_log_error("--save %s: rank %d cannot write it", path, refusing);
-    }
-    return refusing >= 0 ? LS_ERR_USAGE : LS_OK;
 }
 
 /* --local-rank stands for LOCAL_RANK where the launcher passes it as an argument. */
@@ -87,6 +57,7 @@ ls_status ls_setup_read(int argc, char **argv, ls_trainer *trainer)
     }
     LS_TRY(take_local_rank(&trainer->options));
     LS_TRY(ls_world_read(&trainer->world));
+    LS_TRY(ls_save_block_signals(trainer));
     if (status == LS_ERR_UNSUPPORTED) {
         return ls_setup_unsupported(trainer, option, why);
     }

@@ -10,9 +10,6 @@
 ls_status ls_setup_read(int argc, char **argv, ls_trainer *trainer);
 /* The network and the device that computes it. */
 ls_status ls_setup_device(ls_trainer *trainer);
-/* Hours of training must not end with a file that cannot be written: LS_ERR_USAGE on all ranks if
- * rank 0 cannot create the file of --save. After ls_join_open. */
-ls_status ls_setup_save(ls_trainer *trainer);
 /* Everything that lives as long as the run, sized and allocated; the plan, bound. After
  * ls_join_open. */
 ls_status ls_setup_memory(ls_trainer *trainer);

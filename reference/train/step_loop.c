@@ -10,6 +10,7 @@
 #include "kernels/core/text.h"
 #include "evaluate.h"
 #include "join.h"
+#include "save.h"
 #include "setup.h"
 #include "step.h"
 
@@ -18,15 +19,14 @@ typedef struct loop {
     ls_step_history history;
     ls_step step;
     /* of the report */
-    int64_t last;           /* step that was reported */
-    int64_t skipped;        /* how many of the reported steps changed nothing */
-    float loss_scale;       /* of the step that is reported next */
-    int64_t printed_ns;     /* the end of the step that was printed last, */
-    int64_t printed_step;   /* and its number */
-    ls_events_span *span;   /* [spans of a step], for --trace */
-    char (*name)[24];       /* [param_count] of buckets */
-    uint32_t top1, top5;    /* the state's counters after the step that was reported last */
-    ls_evaluate_sums epoch; /* of this rank's steps since the last epoch ended */
+    int64_t last;         /* step that was reported */
+    int64_t skipped;      /* how many of the reported steps changed nothing */
+    float loss_scale;     /* of the step that is reported next */
+    int64_t printed_ns;   /* the end of the step that was printed last, */
+    int64_t printed_step; /* and its number */
+    ls_events_span *span; /* [spans of a step], for --trace */
+    char (*name)[24];     /* [param_count] of buckets */
+    uint32_t top1, top5;  /* the state's counters after the step that was reported last */
 } loop;
 
 /* ---- the report of a step that has ended ----------------------------------------------------- */
@@ -115,11 +115,12 @@ static void count_step(loop *loop, const ls_step_state *state, const ls_events_s
 {
     loop->top1 = state->top1;
     loop->top5 = state->top5;
-    loop->epoch.images += event->images;
-    loop->epoch.top1 += event->top1;
-    loop->epoch.top5 += event->top5;
-    loop->epoch.bad += event->bad_images;
-    loop->epoch.loss += (double)event->loss * (double)event->images;
+    ls_evaluate_sums *epoch = &loop->trainer->epoch;
+    epoch->images += event->images;
+    epoch->top1 += event->top1;
+    epoch->top5 += event->top5;
+    epoch->bad += event->bad_images;
+    epoch->loss += (double)event->loss * (double)event->images;
 }
 
 static ls_status write_event(loop *loop, const ls_step_record *record)
@@ -245,6 +246,16 @@ static ls_status validate(loop *loop, int64_t step, ls_evaluate_report *report)
     return LS_OK;
 }
 
+/* After a step that was reported, its epoch's end and its buckets' move; no part of its time. */
+static ls_status save(loop *loop, int64_t step)
+{
+    int64_t since_ns = ls_step_clock_stop(&loop->history.clock);
+    LS_TRY(ls_save_step(loop->trainer, step));
+    loop->printed_ns += ls_clock_ns() - since_ns;
+    ls_step_clock_resume(&loop->history.clock, since_ns);
+    return LS_OK;
+}
+
 /* After a step that was reported; no part of its time. */
 static ls_status end_epoch(loop *loop, int64_t step)
 {
@@ -252,10 +263,11 @@ static ls_status end_epoch(loop *loop, int64_t step)
     ls_evaluate_report report = {.step = step};
     int64_t since_ns = ls_step_clock_stop(&loop->history.clock);
     LS_TEXT(key, 48, "training to step %lld", (long long)step);
-    LS_TRY(ls_evaluate_sum(trainer, key, &loop->epoch, &report.train));
+    LS_TRY(ls_evaluate_sum(trainer, key, &trainer->epoch, &report.train));
     LS_TRY(validate(loop, step, &report));
     LS_TRY(ls_evaluate_tell(trainer, &report));
-    loop->epoch = (ls_evaluate_sums){0};
+    ls_save_note_score(trainer, step, &report.val);
+    trainer->epoch = (ls_evaluate_sums){0};
     loop->printed_ns += ls_clock_ns() - since_ns;
     ls_step_clock_resume(&loop->history.clock, since_ns);
     return LS_OK;
@@ -296,7 +308,8 @@ static ls_status do_step(loop *loop, int64_t step)
     LS_TRY(ls_feed_ahead(loop->step.feed));
     LS_TRY(report_step(loop, older));
     bool ends = ends_epoch(trainer, step) || ls_evaluate_due(trainer, step);
-    bool at_once = trainer->device.info.host_memory || hashes(trainer, step) || ends ||
+    bool saves = ls_save_due(trainer, step);
+    bool at_once = trainer->device.info.host_memory || hashes(trainer, step) || ends || saves ||
                    loop->step.dump != NULL || ls_audit_due(&trainer->options, step) || rebuilds;
     if (at_once) {
         LS_TRY(ls_step_record_arrive(&loop->history, record));
@@ -309,7 +322,8 @@ static ls_status do_step(loop *loop, int64_t step)
         LS_TRY(report_step(loop, record));
     }
     LS_TRY(ends ? end_epoch(loop, step) : LS_OK);
-    return rebuilds ? rebuild_buckets(loop, step) : LS_OK;
+    LS_TRY(rebuilds ? rebuild_buckets(loop, step) : LS_OK);
+    return saves || ends ? save(loop, step) : LS_OK;
 }
 
 /* ---- opening and closing --------------------------------------------------------------------- */
@@ -356,9 +370,11 @@ ls_status ls_step_run(ls_trainer *trainer, ls_step_summary *summary)
         .trainer = trainer, .history = {.trainer = trainer}, .last = trainer->first_step - 1};
     ls_status status = open_loop(&loop);
     int64_t through = trainer->first_step - 1; /* enqueued without an error */
-    while (status == LS_OK && through < trainer->last_step) {
+    ls_save_stop stop = {.at = trainer->last_step};
+    while (status == LS_OK && through < stop.at) {
         status = do_step(&loop, through + 1);
         through += status == LS_OK;
+        LS_THEN(status, ls_save_ask(trainer, through, &stop));
     }
     status = report_last(&loop, ls_step_record_of(&loop.history, through), status);
     if (status != LS_OK) {
@@ -366,7 +382,7 @@ ls_status ls_step_run(ls_trainer *trainer, ls_step_summary *summary)
     } else {
         ls_audit_print(loop.step.audit);
     }
-    *summary = (ls_step_summary){loop.last, loop.skipped};
+    *summary = (ls_step_summary){loop.last, loop.skipped, stop.signal};
     if (!trainer->stuck) {
         close_loop(&loop);
     }

@@ -7,6 +7,7 @@
 typedef struct ls_step_summary {
     int64_t last;    /* the last step done */
     int64_t skipped; /* how many steps of this process changed nothing */
+    int signal;      /* that ended the run before its last step; 0: none */
 } ls_step_summary;
 
 /* From trainer->first_step to trainer->last_step. LS_ERR_NON_FINITE, LS_ERR_PEER_LOST and the like

@@ -20,6 +20,19 @@
 #include "reference/state/memory.h"
 #include "reference/state/optim.h"
 
+/* Sums over pictures. */
+typedef struct ls_evaluate_sums {
+    int64_t images, top1, top5;
+    int64_t bad; /* pictures that could not be read; validation counts them in no other sum */
+    double loss; /* of softmax cross entropy */
+} ls_evaluate_sums;
+
+/* The validation with the largest share of right answers. */
+typedef struct ls_trainer_best {
+    int64_t step; /* it was made after this one; 0: none yet */
+    int64_t images, top1;
+} ls_trainer_best;
+
 typedef struct ls_trainer {
     const char
         *model; /* names this model's dumps where an example trains several; NULL: the only */
@@ -57,6 +70,9 @@ typedef struct ls_trainer {
     int64_t steps_per_epoch;      /* 0: data without an end */
     int64_t first_step;           /* 1, or the one after the checkpoint's */
     int64_t last_step;            /* to stop after */
+    ls_evaluate_sums epoch;       /* of this rank's steps since the last epoch ended */
+    ls_trainer_best best;
+    int64_t saved_step; /* that --save-dir's last file holds; 0: none of this run */
 } ls_trainer;
 
 #endif

@@ -91,9 +91,9 @@ static void judge_stopped(const ls_case *row, const ls_record *job, ls_verdict *
 
 static bool has_leftovers(const ls_record *job, ls_verdict *out)
 {
-    static const char *const what[] = {"", "/dump"};
+    static const char *const what[] = {"", "/dump", "/keep"};
     bool found = false;
-    for (int i = 0; i < 2 && !found; i++) {
+    for (size_t i = 0; i < sizeof what / sizeof *what && !found; i++) {
         LS_TEXT(path, 900, "%s%s", job->directory, what[i]);
         DIR *folder = opendir(path);
         for (struct dirent *entry; folder != NULL && !found && (entry = readdir(folder)) != NULL;) {
@@ -123,6 +123,18 @@ static void judge_full(const ls_case *row, const ls_record *job, ls_verdict *out
 {
     ls_endings_judge(row->data, job, out);
     (void)has_leftovers(job, out);
+}
+
+/* The same of --save-dir. */
+static void judge_full_kept(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    judge_full(row, job, out);
+    LS_TEXT(path, 700, "%s/keep/last.safetensors", job->directory);
+    char *text = ls_text_read(path);
+    if (text == NULL || strcmp(text, "old\n") != 0) {
+        ls_verdict_fail(out, "the older keep/last.safetensors is not what it was");
+    }
+    free(text);
 }
 
 static void judge_full_again(const ls_case *row, const ls_record *job, ls_verdict *out)
@@ -277,6 +289,17 @@ static const ls_row rows[] = {
      JOB "w2 shell --save={self}/" TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN
          TEN TEN TEN TEN TEN TEN TEN TEN TEN,
      ENDS({2, 2}, 1, "File name too long", true, NULL), GO, .judges_outcome = true},
+    {"faults.full.save-dir", "F4", judge_full_kept,
+     JOB "w2 steps=4 shell --save-dir={self}/keep --save-every-steps=2",
+     ENDS({3, LS_ENDINGS_ANY}, 1, "keep/last.safetensors", false, "keep/best.safetensors"),
+     "mkdir -p {self}/keep; echo old >{self}/keep/last.safetensors; " FULL("200") GO,
+     .judges_outcome = true},
+    {"faults.full.save-dir-file", "F4", judge_full, JOB "w2 shell --save-dir={self}/keep",
+     ENDS({2, 2}, 1, "keep: Not a directory", true, NULL), "echo old >{self}/keep; " GO,
+     .judges_outcome = true},
+    {"faults.full.save-dir-folder", "F4", judge_full, JOB "w2 shell --save-dir={self}/keep",
+     ENDS({2, 2}, 1, "best.safetensors: it is a folder", true, NULL),
+     "mkdir -p {self}/keep/best.safetensors; " GO, .judges_outcome = true},
     {"faults.spoilt.floor", "F7", judge_spoilt,
      "resnet8 O2 b0.05 w1 scale=dynamic shell" SAVE
      "--init-scale=2 --min-loss-scale=1.5 --overflow-at=1",

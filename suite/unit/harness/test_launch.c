@@ -247,6 +247,40 @@ START_TEST(signals_are_forwarded)
 }
 END_TEST
 
+/* Announces the end of a job's time: the ranks decide how they leave. */
+START_TEST(signals_for_ranks)
+{
+    static const int signals[] = {SIGUSR1, SIGUSR2};
+    char said[SAID_BYTES], ready[12];
+    launched self = launch(ARGUMENTS("--nproc-per-node=2", "sh", "-c",
+                                     "trap 'echo saved; exit 14' USR1 USR2; echo ready; "
+                                     "while :; do sleep 0.05; done"));
+    for (size_t used = 0; used < sizeof ready;) {
+        ssize_t got = read(self.output, ready + used, sizeof ready - used);
+        ck_assert_int_gt(got, 0);
+        used += (size_t)got;
+    }
+    kill(self.pid, signals[_i]);
+    ck_assert_int_eq(finish(&self, said), 14);
+    assert_line(said, "saved");
+    assert_line(said, "stopped by a signal, its state saved");
+}
+END_TEST
+
+/* After a signal --grace counts where it is longer. */
+START_TEST(grace_after_a_signal)
+{
+    char said[SAID_BYTES], byte;
+    launched self = launch(ARGUMENTS("--grace=20", "--nproc-per-node=1", "sh", "-c",
+                                     "trap 'sleep 6; echo late; exit 0' TERM; echo; "
+                                     "while :; do sleep 0.05; done"));
+    ck_assert_int_eq(read(self.output, &byte, 1), 1);
+    kill(self.pid, SIGTERM);
+    ck_assert_int_eq(finish(&self, said), 128 + SIGTERM);
+    assert_line(said, "late");
+}
+END_TEST
+
 /* Killed outright: its ranks die with it, and finish() would not return otherwise. */
 START_TEST(launcher_dies)
 {
@@ -399,6 +433,8 @@ int main(void)
     tcase_add_test(tests, grace);
     tcase_add_test(tests, deadline);
     tcase_add_loop_test(tests, signals_are_forwarded, 0, 3);
+    tcase_add_loop_test(tests, signals_for_ranks, 0, 2);
+    tcase_add_test(tests, grace_after_a_signal);
     tcase_add_test(tests, launcher_dies);
     tcase_add_test(tests, log_directory);
     tcase_add_loop_test(tests, wrong_arguments, 0, (int)(sizeof mistakes / sizeof *mistakes));

@@ -251,6 +251,35 @@ START_TEST(a_file_is_replaced_as_a_whole)
 }
 END_TEST
 
+START_TEST(a_second_name_is_given_at_once)
+{
+    char text[300];
+    fresh_folder();
+    LS_TEXT(second, 160, "%s/second", folder);
+    LS_TEXT(missing, 160, "%s/missing/x", folder);
+    ck_assert_int_eq(ls_file_replace(path, "first", 5), LS_OK);
+    for (int i = 0; i < 3; i++) { /* new; where both are one file; in place of another */
+        if (i == 2) {
+            ck_assert_int_eq(ls_file_replace(path, "later", 5), LS_OK);
+        }
+        ck_assert_int_eq(ls_file_second_name(path, second), 0);
+        ck_assert_str_eq(names(text, sizeof text), "rank0.jsonl second ");
+        char *got = ls_text_read(second);
+        ck_assert_pstr_eq(got, i < 2 ? "first" : "later");
+        free(got);
+    }
+    ck_assert_int_eq(ls_file_replace(path, "own", 3), LS_OK); /* the second name keeps its file */
+    char *kept = ls_text_read(second);
+    ck_assert_pstr_eq(kept, "later");
+    free(kept);
+    ck_assert_int_eq(ls_file_second_name(missing, second), ENOENT);
+    ck_assert_int_eq(ls_file_second_name(path, missing), ENOENT);
+    ck_assert_int_ne(ls_file_second_name(path, "/proc/x"), 0); /* another file system */
+    ck_assert_str_eq(names(text, sizeof text), "rank0.jsonl second ");
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
 /* What a killed writer has left goes when the path is written next; what others are called, and
  * what a running writer holds, stays. */
 START_TEST(drafts_of_killed_writers_go)
@@ -412,6 +441,7 @@ int main(void)
     tcase_add_test(tests, files_without_a_size);
     tcase_add_test(tests, a_fifo_without_a_reader_is_not_waited_for);
     tcase_add_test(tests, a_file_is_replaced_as_a_whole);
+    tcase_add_test(tests, a_second_name_is_given_at_once);
     tcase_add_test(tests, drafts_of_killed_writers_go);
     tcase_add_test(tests, names_that_are_too_long);
     tcase_add_test(tests, what_cannot_be_written_is_an_error);
