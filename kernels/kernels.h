@@ -178,6 +178,10 @@ typedef struct ls_plan_info {
     double flops;  /* of one forward and backward, products only (2 per multiply-add) */
     char *fusions; /* text, one line each: layers fused into one pass, engine of a layer; owned by
                       the plan */
+    const char
+        *applied; /* text, "layer1.0.bn1,layer1.0.bn2": batch norms that the next product applies
+                     with scale and bias in f16 (ls_observed_norm); owned by the plan; NULL: none
+                   */
 } ls_plan_info;
 
 /* The tensors of a plan. The arrays are copied, the tensors are not. Types:
@@ -231,7 +235,8 @@ typedef enum ls_observed_kind {
                                  weight_grad, [out][in][k][k], rounded to type */
     LS_OBSERVED_UNPACK,       /* weight_grad, [out][in][k][k], = dw */
     LS_OBSERVED_BIAS,         /* bias_grad[0] = sum of dy over images, rounded to type */
-    LS_OBSERVED_NORM,         /* y = relu(norm(x) [+ residual | + norm(residual)]); mask */
+    LS_OBSERVED_NORM,         /* y = relu(norm(x) [+ residual | + norm(residual)]); mask; or, with
+                                 y NULL, norm[0].half_scale and half_bias */
     LS_OBSERVED_NORM_BACK,    /* g = gated(dy [+ dy2]); parameters' gradients; dx, dx2 */
     LS_OBSERVED_ADD,          /* y = [relu](x [+ residual]); mask where relu */
     LS_OBSERVED_GATE,         /* g = gated(dy [+ dy2]) */
@@ -252,6 +257,9 @@ typedef struct ls_observed_norm {
     int layer;
     ls_tensor weight, bias, running_mean, running_var, weight_grad, bias_grad;
     const float *mean, *inv_std; /* of the batch, kept for backward */
+    /* of the operation's type, [channels]: the product that reads the norm's output computes it, as
+     * relu(half_scale * x + half_bias) rounded to type, and NORM does not. NULL: NORM does */
+    const void *half_scale, *half_bias;
     float epsilon, momentum;
 } ls_observed_norm;
 
@@ -290,7 +298,8 @@ typedef struct ls_observed {
     int norm_group;                                       /* ranks that share statistics */
     /* CONV_DATA: the input of the batch norm norm[0], whose ReLU the result has passed: dx is 0
      * where relu(norm(x)), computed once more from mean, inv_std, weight and bias, is 0. The
-     * NORM_BACK that follows has no mask then. NULL: not gated */
+     * NORM_BACK that follows has no mask then. NULL: not gated. Where norm[0] has half_scale, by
+     * half_scale * x + half_bias; and x of CONV and CONV_WEIGHTS is then that norm's input */
     const void *normed;
     const int64_t *target;
     const ls_step_state *state;

@@ -238,7 +238,8 @@ static ls_audit_tensor tensor_of(const ls_tensor *tensor)
     return (ls_audit_tensor){tensor->data, tensor->count, type_of(tensor->dtype)};
 }
 
-static ls_audit_norm norm_of(const ls_audit *audit, const ls_observed_norm *norm, int channels)
+static ls_audit_norm norm_of(const ls_audit *audit, const ls_observed_norm *norm, ls_dtype type,
+                             int channels)
 {
     return (ls_audit_norm){
         .weight = tensor_of(&norm->weight),
@@ -249,6 +250,8 @@ static ls_audit_norm norm_of(const ls_audit *audit, const ls_observed_norm *norm
         .bias_grad = tensor_of(&norm->bias_grad),
         .mean = {(void *)norm->mean, channels, LS_AUDIT_F32},
         .inv_std = {(void *)norm->inv_std, channels, LS_AUDIT_F32},
+        .half_scale = {(void *)norm->half_scale, channels, type_of(type)},
+        .half_bias = {(void *)norm->half_bias, channels, type_of(type)},
         .stats = audit->stats + audit->stats_at[norm->layer],
         .epsilon = (double)norm->epsilon,
         .momentum = (double)norm->momentum,
@@ -325,11 +328,11 @@ static ls_audit_op translate(ls_audit *audit, const ls_observed *w)
     if (w->kind == LS_OBSERVED_NORM || w->kind == LS_OBSERVED_NORM_BACK) {
         op.group = w->norm_group;
         for (int k = 0; k < (w->dual ? 2 : 1); k++) {
-            op.norm[k] = norm_of(audit, &w->norm[k], w->in_channels);
+            op.norm[k] = norm_of(audit, &w->norm[k], w->type, w->in_channels);
         }
     }
-    if (w->normed != NULL) {
-        op.norm[0] = norm_of(audit, &w->norm[0], w->in_channels);
+    if (w->normed != NULL || (w->norm[0].half_scale != NULL && w->kind != LS_OBSERVED_NORM_BACK)) {
+        op.norm[0] = norm_of(audit, &w->norm[0], w->type, w->in_channels);
     }
     return op;
 }

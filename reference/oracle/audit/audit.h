@@ -29,7 +29,7 @@ extern "C" {
 #endif
 
 enum {
-    LS_AUDIT_ABI = 6,
+    LS_AUDIT_ABI = 7,
     LS_AUDIT_EDGE = 8,       /* first and last elements, always */
     LS_AUDIT_SAMPLES = 1016, /* of an output, including both edges; all of a smaller one */
     LS_AUDIT_RUN = 8, /* gradients of weights are drawn in runs of consecutive elements: each sums
@@ -79,7 +79,8 @@ typedef enum ls_audit_kind {
 
 typedef struct ls_audit_norm {
     ls_audit_tensor weight, bias, running_mean, running_var, weight_grad, bias_grad;
-    ls_audit_tensor mean, inv_std; /* stored for backward */
+    ls_audit_tensor mean, inv_std;         /* stored for backward */
+    ls_audit_tensor half_scale, half_bias; /* as in ls_observed_norm */
     double *stats; /* from forward on, in FP64, [2 * channels + 1]: mean[channels], 1/sqrt(var +
                       epsilon)[channels], and the number of rows of all ranks that share them */
     double epsilon, momentum;
@@ -105,7 +106,8 @@ typedef struct ls_audit_op {
     bool relu, dual, given, tf32;
     bool stem_blocks; /* as in ls_observed */
     const void *x, *residual;
-    const void *normed; /* as in ls_observed; norm[0] then has no statistics but mean and inv_std */
+    const void *normed;   /* as in ls_observed; norm[0] then has no statistics but mean and inv_std,
+                             as in CONV and CONV_WEIGHTS where it has half_scale */
     ls_audit_type x_type; /* of the host's image: f32, or bytes that are normalised by the next two
                            */
     float x_mean[3], x_deviation[3];

@@ -184,6 +184,7 @@ LS_DEVICE int64_t audit_index(ls_audit_draw draw, int output, int i, int64_t tot
 
 typedef struct audit_sum {
     double sum, square, size; /* sums of terms, of their squares, of their magnitudes */
+    double loose; /* by how much operands that the operation computes itself may move the sum */
 } audit_sum;
 
 LS_DEVICE void audit_add(audit_sum *to, double term)

@@ -235,8 +235,28 @@ LS_DEVICE double forward_at(const ls_audit_op &op, int64_t i, double *bound)
     return op.relu && value <= 0 ? 0 : value;
 }
 
-/* The stored values of a channel after forward: 0 mean, 1 inv_std, 2 running_mean, 3 running_var.
- */
+/* half_scale = weight * inv_std, or half_bias = bias - mean * half_scale, with what the statistics
+ * may be off: either f16 that scale may have been rounded to is right there. f32 costs 2u of a
+ * factor and of each term. */
+LS_DEVICE double half_at(const ls_audit_norm &n, bool bias, int c, double mean, double inv_std,
+                         double error, double mean_error, double *bound)
+{
+    double scale = audit_value(n.weight.data, n.weight.type, c) * inv_std;
+    double off = (error + 4 * LS_AUDIT_U) * fabs(scale);
+    if (!bias) {
+        *bound = off;
+        return scale;
+    }
+    double low = audit_round(n.half_scale.type, scale - off);
+    double high = audit_round(n.half_scale.type, scale + off), middle = (low + high) / 2;
+    double offset = audit_value(n.bias.data, n.bias.type, c);
+    *bound = fabs(mean) * fabs(high - low) / 2 + mean_error * fmax(fabs(low), fabs(high)) +
+             2 * LS_AUDIT_U * (fabs(offset) + fabs(mean * middle));
+    return offset - mean * middle;
+}
+
+/* The stored values of a channel after forward: 0 mean, 1 inv_std, 2 running_mean, 3 running_var,
+ * 4 half_scale, 5 half_bias. */
 LS_DEVICE double kept_at(const ls_audit_op &op, int side, int what, int c, double *bound)
 {
     const ls_audit_norm &n = op.norm[side];
@@ -252,6 +272,9 @@ LS_DEVICE double kept_at(const ls_audit_op &op, int side, int what, int c, doubl
         *bound = (error + 2 * LS_AUDIT_U) * inv_std;
         return inv_std;
     }
+    if (what >= 4) {
+        return half_at(n, what == 5, c, mean, inv_std, error, mean_error, bound);
+    }
     const ls_audit_tensor &t = what == 2 ? n.running_mean : n.running_var;
     double old = audit_value(t.data, t.type, c);
     double fresh = what == 2 ? mean : variance * (rows > 1 ? rows / (rows - 1) : 1);
@@ -262,7 +285,7 @@ LS_DEVICE double kept_at(const ls_audit_op &op, int side, int what, int c, doubl
 }
 
 /* blockIdx.y: the output, in the order of outputs(): y, then `kept` of each side, the last of the
- * four. */
+ * four; without y the four and what the next product computes y from. */
 LS_KERNEL forward_kernel(LS_BLOCK ls_audit_op op, ls_audit_draw draw, int64_t total, int kept,
                          ls_audit_sample *sample)
 {
@@ -273,6 +296,11 @@ LS_KERNEL forward_kernel(LS_BLOCK ls_audit_op op, ls_audit_draw draw, int64_t to
     ls_audit_sample *to = &sample[output * LS_AUDIT_SAMPLES + i];
     to->index = audit_index(draw, output, i, output == 0 ? total : op.in_channels, 1);
     to->bound = 0;
+    if (op.y == NULL) {
+        to->index = audit_index(draw, output, i, op.in_channels, 1);
+        to->wanted = to->index < 0 ? 0 : kept_at(op, 0, output, (int)to->index, &to->bound);
+        return;
+    }
     to->wanted = to->index < 0 ? 0
                  : output == 0 ? forward_at(op, to->index, &to->bound)
                                : kept_at(op, (output - 1) / kept, 4 - kept + (output - 1) % kept,
@@ -409,7 +437,7 @@ ls_status ls_audit_norms(audit_stream stream, const ls_audit_op *op, ls_audit_dr
         LS_TRY(statistics(stream, op, side, room));
     }
     int kept = op->norm[0].mean.data != NULL ? 4 : 3; /* the CPU keeps no mean by channel */
-    unsigned outputs = 1 + (op->dual ? 2u : 1u) * (unsigned)kept;
+    unsigned outputs = op->y == NULL ? 6 : 1 + (op->dual ? 2u : 1u) * (unsigned)kept;
     LS_LAUNCH(forward_kernel, dim3(ls_launch_blocks(LS_AUDIT_SAMPLES, SAMPLE_THREADS), outputs),
               SAMPLE_THREADS, stream, *op, draw, total, kept, room->sample);
     return LS_OK;

@@ -16,6 +16,7 @@ LS_DEVICE audit_sum block_sum(audit_sum mine)
             part[threadIdx.x].sum += part[threadIdx.x + half].sum;
             part[threadIdx.x].square += part[threadIdx.x + half].square;
             part[threadIdx.x].size += part[threadIdx.x + half].size;
+            part[threadIdx.x].loose += part[threadIdx.x + half].loose;
         }
     }
     __syncthreads();
@@ -25,7 +26,7 @@ LS_DEVICE audit_sum block_sum(audit_sum mine)
 LS_DEVICE double product_bound(const ls_audit_op &op, double n, audit_sum s)
 {
     bool half = op.type != LS_AUDIT_F32;
-    double bound = audit_bound(n, s, half || op.tf32);
+    double bound = audit_bound(n, s, half || op.tf32) + s.loose;
     /* TF32 keeps 10 bits of both factors, possibly truncated: 2^-10 of a product each */
     return op.tf32 && !half ? bound + ldexp(1.0, -9) * (fabs(s.sum) + 8 * sqrt(s.square)) : bound;
 }
@@ -51,6 +52,33 @@ LS_DEVICE double rounded_at(ls_audit_type type, const void *data, ls_audit_type 
 {
     double value = audit_value(data, stored, i);
     return stored == type ? value : audit_round(type, value);
+}
+
+/* The output relu(half_scale * x + half_bias) of the batch norm before a product that computes it.
+ * The product of two f16 is exact in f32, so the sum alone is rounded, to f32 or at once to f16:
+ * where 2u of it (an engine may truncate) decide between two f16, either is right, and *half_width
+ * is half their distance, else 0. */
+LS_DEVICE double applied_at(const ls_audit_op &op, int c, double x, double *half_width)
+{
+    const ls_audit_norm &n = op.norm[0];
+    double z = x * audit_value(n.half_scale.data, n.half_scale.type, c) +
+               audit_value(n.half_bias.data, n.half_bias.type, c);
+    double reach = 2 * LS_AUDIT_U * fabs(z);
+    double low = z - reach <= 0 ? 0 : audit_round(op.type, z - reach);
+    double high = z + reach <= 0 ? 0 : audit_round(op.type, z + reach);
+    *half_width = (high - low) / 2;
+    return low + *half_width;
+}
+
+LS_DEVICE void add_applied(audit_sum *sum, const ls_audit_op &op, int64_t at, const weights &w,
+                           int64_t first)
+{
+    for (int c = (int)threadIdx.x; c < op.in_channels; c += THREADS) {
+        double weight = rounded_at(op.type, w.data, w.type, first + c * w.in), half_width;
+        double x = applied_at(op, c, audit_value(op.x, op.type, at + c), &half_width);
+        audit_add(sum, x * weight);
+        sum->loose += half_width * fabs(weight);
+    }
 }
 
 /* Adds `channels` products: of the activations in one pixel, from `at` on, and of weights. */
@@ -93,7 +121,12 @@ LS_DEVICE audit_sum forward_terms(const ls_audit_op &op, int64_t index)
     for (int tap = 0; tap < op.kernel * op.kernel; tap++) {
         int y = p.y * op.stride - op.pad + tap / op.kernel;
         int x = p.x * op.stride - op.pad + tap % op.kernel;
-        if (y >= 0 && y < op.in_height && x >= 0 && x < op.in_width) {
+        if (y < 0 || y >= op.in_height || x < 0 || x >= op.in_width) {
+            continue;
+        }
+        if (op.norm[0].half_scale.data != NULL) {
+            add_applied(&sum, op, audit_in_index(op, p.n, y, x, 0), w, p.c * w.out + tap * w.tap);
+        } else {
             add_channels(&sum, op.type, op.x, op.in_channels, op.in_block,
                          (int64_t)op.in_height * op.in_width, audit_in_index(op, p.n, y, x, 0), w,
                          p.c * w.out + tap * w.tap, w.in);
@@ -130,7 +163,8 @@ LS_DEVICE audit_sum data_terms(const ls_audit_op &op, int64_t index)
  * kept mean and inv_std, with s = (x - mean) * inv_std * weight: inv_std, the factor, the
  * difference, two products and the sum cost u of s each; the offset and the sum u of the bias each;
  * the offset also makes up for the rounding of the mean, u of |mean| * inv_std * weight, rounded
- * once more. */
+ * once more. Where forward computed half_scale * x + half_bias, the engine gets half_scale and the
+ * offset half_bias + mean * half_scale, rounded to f32: less than that. */
 LS_DEVICE int gate_of(const ls_audit_op &op, int64_t index)
 {
     const ls_audit_norm &n = op.norm[0];
@@ -139,7 +173,12 @@ LS_DEVICE int gate_of(const ls_audit_op &op, int64_t index)
     double factor = audit_value(n.inv_std.data, n.inv_std.type, c) *
                     audit_value(n.weight.data, n.weight.type, c);
     double bias = audit_value(n.bias.data, n.bias.type, c);
-    double scaled = (audit_value(op.normed, op.type, index) - mean) * factor, z = scaled + bias;
+    double x = audit_value(op.normed, op.type, index);
+    if (n.half_scale.data != NULL) { /* mean and offset are rounded to f32, nothing else is */
+        factor = audit_value(n.half_scale.data, n.half_scale.type, c);
+        bias = audit_value(n.half_bias.data, n.half_bias.type, c) + mean * factor;
+    }
+    double scaled = (x - mean) * factor, z = scaled + bias;
     double tie = LS_AUDIT_U * (6 * fabs(scaled) + 2 * fabs(bias) + 2 * fabs(mean * factor));
     return !isfinite(z) ? -2 : tie > 0 && fabs(z) <= tie ? -1 : z > 0 ? 1 : 0;
 }
@@ -191,6 +230,7 @@ LS_KERNEL element_kernel(LS_BLOCK ls_audit_op op, ls_audit_draw draw, int64_t to
 typedef struct weight_run {
     int64_t dy[LS_AUDIT_RUN], plane[LS_AUDIT_RUN]; /* of the first image */
     int ky[LS_AUDIT_RUN], kx[LS_AUDIT_RUN];        /* tap minus padding; no element: out of reach */
+    int channel[LS_AUDIT_RUN];                     /* of the input */
 } weight_run;
 
 LS_DEVICE weight_run run_of(const ls_audit_op &op, ls_audit_draw draw, int number, int64_t total)
@@ -208,6 +248,7 @@ LS_DEVICE weight_run run_of(const ls_audit_op &op, ls_audit_draw draw, int numbe
         run.ky[j] = drawn < 0 ? -(1 << 30) : tap / op.kernel - op.pad;
         run.kx[j] = tap % op.kernel - op.pad;
         run.plane[j] = audit_plane(op.in_channels, op.in_block, of_in, 0, c);
+        run.channel[j] = c;
         run.dy[j] = audit_plane(op.out_channels, op.out_block, of_out, 0, o);
     }
     return run;
@@ -237,7 +278,12 @@ LS_DEVICE void add_pixels(audit_sum *sum, const ls_audit_op &op, const weight_ru
                 g = audit_value(op.dy, TYPE, out + last);
             }
             int64_t at = in + run.plane[j] + ((int64_t)y * width + x) * op.in_block;
-            audit_add(&sum[j], audit_value(op.x, TYPE, at) * g);
+            double value = audit_value(op.x, TYPE, at), half_width = 0;
+            if (op.norm[0].half_scale.data != NULL) {
+                value = applied_at(op, run.channel[j], value, &half_width);
+            }
+            audit_add(&sum[j], value * g);
+            sum[j].loose += half_width * fabs(g);
         }
     }
 }
@@ -278,6 +324,7 @@ LS_KERNEL merge_kernel(LS_BLOCK ls_audit_op op, ls_audit_draw draw, int64_t tota
         sum.sum += part.sum;
         sum.square += part.square;
         sum.size += part.size;
+        sum.loose += part.loose;
     }
     double n = (double)op.images * op.out_height * op.out_width;
     sample[i].index = audit_index(draw, 0, i, total, LS_AUDIT_RUN);

@@ -34,6 +34,8 @@ static int norm_outputs(const ls_audit_op *op, int64_t in, ls_audit_output *to)
             n = put(to, n, "inverse deviation", k, op->norm[k].inv_std);
             n = put(to, n, "running_mean", k, op->norm[k].running_mean);
             n = put(to, n, "running_var", k, op->norm[k].running_var);
+            n = put(to, n, "scale in f16", k, op->norm[k].half_scale);
+            n = put(to, n, "bias in f16", k, op->norm[k].half_bias);
         }
         return n;
     }

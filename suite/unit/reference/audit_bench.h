@@ -19,8 +19,8 @@ enum { WORDS = 32, OUTPUTS = 16, KINDS = LS_OBSERVED_KINDS, FOUND = 1 << 12 };
 typedef struct bench {
     ls_trainer trainer;
     ls_audit *audit;
-    bool last;                /* corrupt the last element, else the first */
-    int done[KINDS][OUTPUTS]; /* outputs of a kind that were corrupted */
+    bool last;                    /* corrupt the last element, else the first */
+    int done[KINDS][2 * OUTPUTS]; /* outputs of a kind that were corrupted */
     bool wrong[FOUND];
     int count;
 } bench;
@@ -88,7 +88,9 @@ static inline int outputs_of(const ls_observed *w, ls_tensor *to)
         to[n++] = plain(&w->state->loss, LS_F32, 1);
         return n;
     case LS_OBSERVED_NORM:
-        to[n++] = plain(w->y, w->type, in);
+        if (w->y != NULL) {
+            to[n++] = plain(w->y, w->type, in);
+        }
         for (int k = 0; k < (w->dual ? 2 : 1); k++) {
             if (w->norm[k].mean != NULL) {
                 to[n++] = plain(w->norm[k].mean, LS_F32, w->in_channels);
@@ -96,6 +98,10 @@ static inline int outputs_of(const ls_observed *w, ls_tensor *to)
             to[n++] = plain(w->norm[k].inv_std, LS_F32, w->in_channels);
             to[n++] = w->norm[k].running_mean;
             to[n++] = w->norm[k].running_var;
+        }
+        if (w->norm[0].half_scale != NULL) {
+            to[n++] = plain(w->norm[0].half_scale, w->type, w->in_channels);
+            to[n++] = plain(w->norm[0].half_bias, w->type, w->in_channels);
         }
         return n;
     case LS_OBSERVED_NORM_BACK:
@@ -163,6 +169,9 @@ static inline bool is_kept(const bench *b, const ls_observed *what, int output)
 {
     bool device = what->norm[0].mean != NULL;
     int kept = device ? 4 : 3;
+    if (what->kind == LS_OBSERVED_NORM && what->y == NULL) {
+        return output < 2 || output > 3;
+    }
     if (b->trainer.options.fuse && (what->kind == LS_OBSERVED_CONV || what->normed != NULL)) {
         return true;
     }
@@ -170,7 +179,8 @@ static inline bool is_kept(const bench *b, const ls_observed *what, int output)
            (output > 0 ? (output - 1) % kept < kept - 2 : !device);
 }
 
-/* Between an operation and its check, corrupts each output of each kind once. */
+/* Between an operation and its check, corrupts each output of each kind once; those around a norm
+ * that a product applies are of their own kinds. */
 static inline ls_status watch(void *context, ls_stream *stream, const ls_observed *what, bool after)
 {
     bench *b = context;
@@ -180,7 +190,7 @@ static inline ls_status watch(void *context, ls_stream *stream, const ls_observe
     int first = b->audit->count;
     int count = after ? outputs_of(what, output) : 0;
     for (int i = 0; i < count; i++) {
-        if (b->done[what->kind][i]++ == 0) {
+        if (b->done[what->kind][i + (what->norm[0].half_scale != NULL ? OUTPUTS : 0)]++ == 0) {
             was[i] = make_wrong(b, &output[i]);
             wrong[i] = b->wrong[first + i] = true;
             b->count++;
