@@ -247,6 +247,7 @@ static ls_status forward_node(ls_run *r, int index)
         break;
     case LS_NETTAB_NORM:
         r->stats[index].form = r->mode->norm;
+        r->stats[index].in_half = r->mode->ideal && r->step->applied[index];
         LS_TRY(r->norms->norm_forward(in, param + r->net->param[node->weight].offset,
                                       param + r->net->param[node->bias].offset, &r->shards,
                                       r->step->stat_ranks, r->single, &r->stats[index], out));

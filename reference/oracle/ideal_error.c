@@ -257,6 +257,7 @@ ls_status ls_ideal_error_measure(const ls_oracle_step *step, const ls_ideal_erro
     if (cache != NULL) {
         key = key_of_data("price", step);
         cache_add(&key, precision, sizeof precision);
+        cache_add(&key, step->applied, sizeof step->applied);
         cache_add(&key, spans, (size_t)span_count * sizeof *spans);
     }
     if (cache_load(cache, key, parts, part)) {

@@ -118,6 +118,11 @@ static void forward_block(const ls_planes *in, const double *weight, const doubl
         inv_std[l] = ls_bits_round(store, inv_std[l]);
         scale[l] = inv_std[l] * channel_of(weight, first + l, in->channels);
         shift[l] = channel_of(bias, first + l, in->channels);
+        if (stats->in_half) {
+            scale[l] = ls_bits_round(LS_BITS_F16, scale[l]);
+            shift[l] =
+                ls_bits_round(LS_BITS_F16, shift[l] - mean[l] * scale[l]) + mean[l] * scale[l];
+        }
     }
     for (int64_t p = 0; p < pixels; p++) {
         for (int l = 0; l < LANES; l++) {

@@ -4,6 +4,8 @@
 #ifndef LS_ORACLE_NORM_H
 #define LS_ORACLE_NORM_H
 
+#include <stdbool.h>
+
 #include "bits.h"
 #include "planes.h"
 #include "shards.h"
@@ -29,12 +31,13 @@ typedef enum ls_norm_form {
 typedef struct ls_norm_stats {
     int groups, group_chunks; /* consecutive chunks that share statistics */
     ls_norm_form form;
+    bool in_half; /* forward: y = scale * x + offset with both in fp16, the offset by that scale */
     double *mean, *inv_std;
 } ls_norm_stats;
 
-/* group_chunks divides the number of ranks. The caller sets `form` of `stats`, the rest is filled
- * in (two allocations that ls_norm_stats_free frees). `store`: type of mean and inv_std, F64 or
- * F32. */
+/* group_chunks divides the number of ranks. The caller sets `form` and `in_half` of `stats`, the
+ * rest is filled in (two allocations that ls_norm_stats_free frees). `store`: type of mean and
+ * inv_std, F64 or F32. */
 ls_status ls_norm_forward(const ls_planes *in, const double *weight, const double *bias,
                           const ls_shards *shards, int group_chunks, ls_bits_type store,
                           ls_norm_stats *stats, ls_planes *out);

@@ -15,7 +15,8 @@
  * An ideal run stores: input, activations and their gradients in f32 (O0) or half;
  * batch-norm mean, 1/sqrt(var + eps) and parameter sums in f32; gradients of products in f32 (O0)
  * or half, of batch norm in f32 (O3: half); (p - y)*S/(N*A) in f32, then in the type of the logits;
- * sums of two gradients at a fork, in the activation type. FP64 and ideal both use the weights of
+ * sums of two gradients at a fork, in the activation type; of batch norms that the next convolution
+ * applies, scale and offset of forward in fp16. FP64 and ideal both use the weights of
  * the dump unchanged; O1 rounds the product's weights (and the bias) to half for the operation. */
 #ifndef LS_ORACLE_H
 #define LS_ORACLE_H

@@ -28,8 +28,9 @@ typedef struct ls_oracle_step {
     const int64_t *const *target; /* [world] each [A,N] */
     const double *param;          /* [net->elements] in the table's order; as stored by the model */
     /* only for the ideal */
-    int level;         /* 0..3 */
-    ls_bits_type half; /* of O1..O3 */
+    int level;                         /* 0..3 */
+    ls_bits_type half;                 /* of O1..O3 */
+    bool applied[LS_NETTAB_NODES_MAX]; /* batch norms with scale and offset in fp16 */
     double loss_scale;
     ls_oracle_average average;
     double predivide;    /* apex: the part of W divided before the sum; 1: none */

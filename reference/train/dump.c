@@ -7,6 +7,7 @@
 
 #include "kernels/optimizers.h"
 #include "kernels/core/log.h"
+#include "kernels/core/plant.h"
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "reference/data/loader.h"
@@ -361,6 +362,12 @@ static void add_metadata(ls_dump *dump, const ls_dump_result *result)
                             trainer->norm_comm != NULL ? trainer->norm_sync.group_size : 1);
     ls_safetensors_metadata(writer, "reduced_type", "%s",
                             ls_dtype_label(trainer->memory.reduced[0].dtype));
+    ls_plan_info plan;
+    trainer->device.api->plan_info(trainer->plan, &plan);
+    const char *applied = LS_PLANT(applied_claimed, "layer1.0.bn1", plan.applied);
+    if (applied != NULL) {
+        ls_safetensors_metadata(writer, "applied", "%s", applied);
+    }
 }
 
 ls_status ls_dump_finish(ls_dump *dump, const ls_dump_result *result)

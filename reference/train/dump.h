@@ -14,7 +14,9 @@
  *   master/<name>, state/<name>/<moment>            before the step
  *   next_state/<name>/<moment>                      after it
  *
- * and the step's settings as metadata. With --dump-ranks branches the ranks but 0 write the first
+ * and the step's settings as metadata, among them `applied`, where there are any: the batch norms
+ * whose output the next convolution computed, with scale and bias in fp16 (numerics.md section 4,
+ * point 8). With --dump-ranks branches the ranks but 0 write the first
  * three groups only: input to branch/. A dump costs time outside the step's clock. */
 #ifndef LS_DUMP_H
 #define LS_DUMP_H

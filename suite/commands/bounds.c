@@ -69,6 +69,7 @@ static ls_status compare(const bounds *b, const ls_spec *spec, const char *const
                               .half = spec->half,
                               .sync_bn = spec->sync_bn,
                               .dialect_torch = strcmp(spec->dialect, "torch") == 0,
+                              .fused = spec->fuse || strstr(spec->extra, "--fuse") != NULL,
                               .cache = cache};
     ls_compare_verdict verdict;
     LS_TRY(ls_compare_step(&facts, spec->world, path, NULL, &verdict));

@@ -157,6 +157,7 @@ static ls_status read_facts(ls_compare_judgement *j)
             ls_dumpfile_path(file), step->stat_ranks, step->world, step->loss_scale,
             step->predivide);
     }
+    LS_TRY(ls_compare_applied_read(j));
     j->nesterov = facts->nesterov || ls_dumpfile_flag(file, "nesterov", false);
     j->skipped = ls_dumpfile_flag(file, "skipped", false);
     j->finite = true;

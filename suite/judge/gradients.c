@@ -30,6 +30,7 @@ static void facts_of(const ls_spec *spec, ls_compare_facts *facts)
                     : half != NULL && strncmp(half, "bf16", 4) == 0 ? "bf16"
                                                                     : NULL;
     facts->nesterov = option(spec, "--nesterov") != NULL;
+    facts->fused = spec->fuse || option(spec, "--fuse") != NULL;
 }
 
 static ls_status compare_step(const ls_compare_facts *facts, const ls_record *job, int step,

@@ -105,8 +105,8 @@ static ls_status make_lists(int pitch, lists *out)
 }
 
 static ls_status forward_group(const ls_planes *in, const double *weight, const double *bias,
-                               int64_t start, int64_t pixels, ls_bits_type store, double *mean,
-                               double *inv_std, ls_planes *out, lists *host,
+                               int64_t start, int64_t pixels, ls_bits_type store, bool in_half,
+                               double *mean, double *inv_std, ls_planes *out, lists *host,
                                ls_device_arrays *arrays)
 {
     int pitch = in->pitch;
@@ -126,6 +126,12 @@ static ls_status forward_group(const ls_planes *in, const double *weight, const 
         inv_std[c] = ls_bits_round(store, 1.0 / sqrt(variance + LS_NORM_EPSILON));
         host->of[0][c] = c < in->channels ? inv_std[c] * weight[c] : 0;
         host->of[1][c] = c < in->channels ? bias[c] : 0;
+        if (in_half) {
+            double scale_half = ls_bits_round(LS_BITS_F16, host->of[0][c]);
+            double offset = ls_bits_round(LS_BITS_F16, host->of[1][c] - mean[c] * scale_half);
+            host->of[0][c] = scale_half;
+            host->of[1][c] = offset + mean[c] * scale_half;
+        }
     }
     LS_DEVICE_CALL(cudaMemcpy(on_mean, mean, (size_t)pitch * sizeof *mean, cudaMemcpyHostToDevice));
     LS_TRY(ls_device_put(arrays, host->of[0], pitch, &scale));
@@ -157,7 +163,7 @@ ls_status ls_norm_cuda_forward(const ls_planes *in, const double *weight, const 
         int chunk = group * group_chunks;
         status = forward_group(in, weight, bias, ls_shards_first(shards, chunk) * plane * in->pitch,
                                ls_shards_count(shards, chunk, group_chunks) * plane, store,
-                               stats->mean + (int64_t)group * in->pitch,
+                               stats->in_half, stats->mean + (int64_t)group * in->pitch,
                                stats->inv_std + (int64_t)group * in->pitch, out, &host, &arrays);
         ls_device_give(&arrays);
     }

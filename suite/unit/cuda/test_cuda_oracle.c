@@ -150,7 +150,8 @@ START_TEST(norms_are_the_same)
     ls_planes grad = make_planes(samples, row->height, row->width, row->channels, 13);
     double *weight = draw_list(row->channels, 17), *bias = draw_list(row->channels, 19);
     ls_planes out[2], in_grad[2];
-    ls_norm_stats stats[2] = {{0}, {0}};
+    bool in_half = _i % 2 == 1;
+    ls_norm_stats stats[2] = {{.in_half = in_half}, {.in_half = in_half}};
     double *sums[2][2];
     size_t count = (size_t)chunks * (size_t)row->channels;
     for (int k = 0; k < 2; k++) {

@@ -768,6 +768,31 @@ static void arch_other(cJSON *header)
     set_metadata(header, "arch", "resnet20");
 }
 
+static void applied_inner(cJSON *header)
+{
+    set_metadata(header, "applied", "layer1.0.bn1,layer2.0.bn1");
+}
+
+static void applied_twice(cJSON *header)
+{
+    set_metadata(header, "applied", "layer1.0.bn1,layer1.0.bn1");
+}
+
+static void applied_at_a_join(cJSON *header)
+{
+    set_metadata(header, "applied", "layer1.0.bn2");
+}
+
+static void applied_unknown(cJSON *header)
+{
+    set_metadata(header, "applied", "layer1.0.bn");
+}
+
+static void applied_open_list(cJSON *header)
+{
+    set_metadata(header, "applied", "layer1.0.bn1,");
+}
+
 typedef struct edit_row {
     edit *change;
     int rank;
@@ -838,6 +863,51 @@ START_TEST(edited_dumps)
 }
 END_TEST
 
+/* Batch norms that a dump says were applied in fp16 widen the ideal, so they must be possible, and
+ * asked for. */
+static const struct applied_row {
+    edit *change;
+    const char *level, *half;
+    bool fused;
+    ls_status status;
+} applied_rows[] = {
+    {applied_inner, "O2", "fp16", true, LS_OK},
+    {applied_inner, "O2", "fp16", false, LS_ERR_USAGE},
+    {applied_inner, "O2", "bf16", true, LS_ERR_USAGE},
+    {applied_inner, "O0", "fp16", true, LS_ERR_USAGE},
+    {applied_twice, "O2", "fp16", true, LS_ERR_USAGE},
+    {applied_at_a_join, "O2", "fp16", true, LS_ERR_USAGE},
+    {applied_unknown, "O2", "fp16", true, LS_ERR_USAGE},
+    {applied_open_list, "O2", "fp16", true, LS_ERR_USAGE},
+};
+
+START_TEST(applied_norms_must_be_possible_and_asked_for)
+{
+    const struct applied_row *row = &applied_rows[_i];
+    subject *s = make_subject(row->level, CLEAN);
+    plant_gradient(s, CLEAN);
+    for (int rank = 0; rank < WORLD; rank++) {
+        write_dump(s, CLEAN, true, rank);
+        rewrite(s->path[rank], row->change);
+    }
+    const char *path[] = {s->path[0], s->path[1]};
+    ls_compare_facts facts = {.arch = "resnet8", .half = row->half, .fused = row->fused};
+    ls_compare_verdict with = {0}, without = {0};
+    ck_assert_int_eq(ls_compare_step(&facts, WORLD, path, NULL, &with), row->status);
+    if (row->status == LS_OK) { /* the ideal rounds more, unless a rank does not say so */
+        for (int rank = 0; rank < WORLD; rank++) {
+            write_dump(s, CLEAN, true, rank);
+        }
+        ck_assert_int_eq(ls_compare_step(&facts, WORLD, path, NULL, &without), LS_OK);
+        ck_assert_double_ne(with.ideal, without.ideal);
+        rewrite(s->path[1], row->change);
+        ck_assert_int_eq(ls_compare_step(&facts, WORLD, path, NULL, &with), LS_OK);
+        ck_assert_double_eq(with.ideal, without.ideal);
+    }
+    free_subject(s);
+}
+END_TEST
+
 START_TEST(unusable_dumps_are_errors)
 {
     subject *s = make_subject("O0", CLEAN);
@@ -865,6 +935,8 @@ int main(void)
     tcase_add_test(tests, coarse_without_records);
     tcase_add_test(tests, results_are_kept);
     tcase_add_loop_test(tests, edited_dumps, 0, (int)(sizeof edits / sizeof *edits));
+    tcase_add_loop_test(tests, applied_norms_must_be_possible_and_asked_for, 0,
+                        (int)(sizeof applied_rows / sizeof *applied_rows));
     tcase_add_test(tests, unusable_dumps_are_errors);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
