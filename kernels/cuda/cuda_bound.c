@@ -177,14 +177,18 @@ static ls_status measure_convolutions(measuring *m, int repeats, double *out)
 
 /* ---- pass by pass ---------------------------------------------------------------------------- */
 
-/* The i-th pass of the plan, as it runs: NULL where a product has taken the statistics; without the
- * sweep for the sums where a convolution gates and sums its gradient. */
+/* The i-th pass of the plan, as it runs: NULL where a product has taken the statistics, or a
+ * convolution applies the norm; without the sweep for the sums where a convolution gates and sums
+ * its gradient. */
 static const ls_traffic *part_of(const measuring *m, int i)
 {
     const ls_traffic *part = &m->traffic[i];
     const ls_op *op = &m->plan->lower.op[part->op];
     const ls_work *work = &m->plan->work[part->op];
     if (part->part == LS_TRAFFIC_STATISTICS && work->call.sum[part->norm] != NULL) {
+        return NULL;
+    }
+    if (part->part == LS_TRAFFIC_APPLY && work->call.side[0].kept.half_scale != NULL) {
         return NULL;
     }
     bool inner = part->part == LS_TRAFFIC_PRODUCT_DATA

@@ -75,5 +75,6 @@ ls_status ls_engines_import(ls_plan *plan, const char *text)
         }
     }
     ls_work_describe(plan, plan->fusions, LS_PLAN_TEXT_BYTES);
+    ls_apply_describe(plan, plan->applied, LS_PLAN_TEXT_BYTES);
     return ls_work_reserve_workspace(plan);
 }

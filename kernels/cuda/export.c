@@ -27,6 +27,7 @@ static ls_status export_relu(ls_plan *plan, ls_stream *stream, int at, void *hos
 {
     const ls_slot *slot = &plan->lower.slot[at];
     uint32_t *mask = NULL;
+    LS_TRY(ls_apply_store(plan, stream, at));
     for (int i = 0; i < plan->lower.op_count; i++) {
         if (plan->lower.op[i].out == at) {
             mask = plan->work[i].mask;
@@ -54,6 +55,7 @@ static ls_status export_activation(ls_plan *plan, ls_stream *stream, int at, voi
 {
     const ls_slot *slot = &plan->lower.slot[at];
     void *values = NULL;
+    LS_TRY(ls_apply_store(plan, stream, at));
     LS_TRY(ls_export_room(plan, bytes, &values));
     bool blocks = plan->stem_blocks && at == plan->lower.slot_of_layer[0];
     ls_dtype type = plan->options.activation;

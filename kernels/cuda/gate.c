@@ -49,7 +49,8 @@ ls_status ls_gate_create(ls_plan *plan)
 
 /* The norm's factor is scale = weight * inv_std, with which forward normalised, so the graph gets
  * it as the scale and 1 as inv_std: it decides by the values that forward used, and sums
- * g * (x - mean), as the norm's own sweep does. */
+ * g * (x - mean), as the norm's own sweep does. Where a convolution applies the norm, scale and
+ * bias are those that it used. */
 ls_status ls_gate_backward(ls_plan *plan, ls_stream *stream, const ls_op *conv)
 {
     const ls_work *work = ls_plan_work(plan, conv);

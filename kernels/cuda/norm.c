@@ -45,6 +45,14 @@ static void use_gate(const ls_plan *plan, const ls_op *op, ls_norm_call *call)
     }
 }
 
+/* The norm applies itself, unless a convolution does. */
+static void use_apply(const ls_plan *plan, const ls_op *op, ls_norm_call *call)
+{
+    if (ls_apply_conv(plan, op) == NULL) {
+        call->side[0].kept.half_scale = call->side[0].kept.half_bias = NULL;
+    }
+}
+
 /* LS_NORM_FOLD=0 in the environment: each merging of partial sums is a launch of its own. */
 static bool folds(void)
 {
@@ -105,6 +113,7 @@ void ls_norm_prepare(ls_plan *plan, const ls_op *op)
     }
     use_sums(plan, &work->call, 0, op->in);
     use_gate(plan, op, &work->call);
+    use_apply(plan, op, &work->call);
     if (op->dual) {
         work->call.side[1] = side_of(plan, op, 1);
         use_sums(plan, &work->call, 1, op->residual);
@@ -125,14 +134,17 @@ static ls_status gather(ls_plan *plan, ls_stream *stream, const ls_norm_call *ca
 ls_status ls_norm_forward(ls_plan *plan, ls_stream *stream, const ls_op *op)
 {
     const ls_norm_call *call = &ls_plan_work(plan, op)->call;
+    bool applied = call->side[0].kept.half_scale != NULL; /* by a convolution */
     if (plan->evaluates) {
-        LS_TRY(ls_norm_use_running(stream->native, call));
-        return ls_norm_apply(stream->native, call);
+        ls_norm_call whole = *call;
+        whole.side[0].kept.half_scale = whole.side[0].kept.half_bias = NULL;
+        LS_TRY(ls_norm_use_running(stream->native, &whole));
+        return ls_norm_apply(stream->native, &whole);
     }
     LS_TRY(ls_norm_statistics(stream->native, call));
     LS_TRY(gather(plan, stream, call));
     LS_TRY(ls_norm_finish(stream->native, call));
-    return ls_norm_apply(stream->native, call);
+    return applied ? LS_OK : ls_norm_apply(stream->native, call);
 }
 
 ls_status ls_norm_backward(ls_plan *plan, ls_stream *stream, const ls_op *op)

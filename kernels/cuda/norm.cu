@@ -80,12 +80,23 @@ LS_DEVICE void set_coefficients(const ls_norm_call &call, int side, int c, doubl
     double factor = ls_norm_read(n.weight, c) * inv_std;
     float rounded = (float)mean;
     float error = (float)((double)rounded - mean);
+    /* the bias compensates the rounding of the mean: that error is the same for a whole channel and
+     * would not average out */
+    double bias = ls_norm_read(n.bias, c);
+    if (n.kept.half_scale == NULL) {
+        bias += (double)error * factor;
+    } else { /* the bias compensates the rounding of the scale at the mean, for the same reason */
+        uint16_t half = ls_half_f32_to_fp16((float)factor);
+        factor = (double)ls_half_fp16_to_f32(half);
+        n.kept.half_scale[c] = half;
+        half = ls_half_f32_to_fp16((float)(bias - mean * factor));
+        n.kept.half_bias[c] = half;
+        bias = (double)ls_half_fp16_to_f32(half) + (double)rounded * factor;
+    }
     n.kept.mean[c] = rounded;
     n.kept.inv_std[c] = (float)inv_std;
     n.kept.scale[c] = (float)factor;
-    /* the bias compensates the rounding of the mean: that error is the same for a whole channel and
-     * would not average out */
-    n.kept.bias[c] = (float)(ls_norm_read(n.bias, c) + (double)error * factor);
+    n.kept.bias[c] = (float)bias;
     n.kept.back[3 * (int64_t)call.channels + c] = error;
 }
 

@@ -20,6 +20,8 @@ static ls_observed_norm norm_of(const ls_plan *plan, const ls_op *op, int k)
                               .bias_grad = side->bias_grad,
                               .mean = side->kept.mean,
                               .inv_std = side->kept.inv_std,
+                              .half_scale = side->kept.half_scale,
+                              .half_bias = side->kept.half_bias,
                               .epsilon = side->epsilon,
                               .momentum = side->momentum};
 }
@@ -30,6 +32,10 @@ static void describe_norm(const ls_plan *plan, const ls_op *op, ls_observed *to)
     to->norm[0] = norm_of(plan, op, 0);
     if (op->dual) {
         to->norm[1] = norm_of(plan, op, 1);
+    }
+    if (to->kind == LS_OBSERVED_NORM && call->side[0].kept.half_scale != NULL) {
+        to->y = NULL;
+        to->mask = NULL;
     }
     to->norm_group = call->group;
     to->dy = call->dy;
@@ -54,6 +60,11 @@ static void describe_product(const ls_plan *plan, const ls_op *op, ls_observed *
     to->weight_grad = plan->bound.grad[layer->weight];
     if (layer->bias >= 0) {
         to->bias_grad = plan->bound.grad[layer->bias];
+    }
+    const ls_op *norm = ls_apply_norm(plan, op);
+    if (norm != NULL && (to->kind == LS_OBSERVED_CONV || to->kind == LS_OBSERVED_CONV_WEIGHTS)) {
+        to->x = ls_plan_at(plan, norm->in);
+        to->norm[0] = norm_of(plan, norm, 0);
     }
 }
 

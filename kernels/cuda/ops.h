@@ -81,6 +81,9 @@ typedef struct ls_norm_kept {
     float *back; /* [4][channels]: a, b and c of dx = a*g + (b + c*(x - mean)), written by backward;
                     the rounding error of the mean, written by forward */
     float *count; /* [1]: values per channel, over all ranks that share statistics */
+    /* f16, of an output that only the next convolution computes, relu(half_scale * x + half_bias);
+     * scale and bias above then are these two, moved to the mean. NULL: of any other */
+    uint16_t *half_scale, *half_bias;
 } ls_norm_kept;
 
 typedef struct ls_norm_side {

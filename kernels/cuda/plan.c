@@ -35,7 +35,9 @@ static ls_status fill_plan(ls_plan *plan)
 {
     plan->fusions = calloc(1, LS_PLAN_TEXT_BYTES);
     plan->engines = calloc(1, LS_PLAN_TEXT_BYTES);
-    LS_TRY_MEMORY(plan->fusions != NULL && plan->engines != NULL, "the description of a plan");
+    plan->applied = calloc(1, LS_PLAN_TEXT_BYTES);
+    LS_TRY_MEMORY(plan->fusions != NULL && plan->engines != NULL && plan->applied != NULL,
+                  "the description of a plan");
     LS_TRY(ls_plan_tensors_create(plan->network, &plan->bound));
     plan->backend->benchmark = plan->options.benchmark;
     LS_TRY(ls_norm_early(plan, &plan->early));
@@ -43,6 +45,7 @@ static ls_status fill_plan(ls_plan *plan)
     LS_TRY(ls_bind_create(plan));
     LS_TRY(ls_plan_ready_create(plan->network, &plan->ready));
     ls_work_describe(plan, plan->fusions, LS_PLAN_TEXT_BYTES);
+    ls_apply_describe(plan, plan->applied, LS_PLAN_TEXT_BYTES);
     return LS_OK;
 }
 
@@ -85,6 +88,7 @@ void ls_plan_destroy(ls_plan *plan)
     ls_plan_tensors_free(&plan->bound);
     free(plan->fusions);
     free(plan->engines);
+    free(plan->applied);
     free(plan);
 }
 
@@ -95,7 +99,8 @@ void ls_plan_describe(ls_plan *plan, ls_plan_info *out)
                           .workspace_bytes = (int64_t)(plan->weights.bytes + plan->norms.bytes) +
                                              plan->workspace_bytes + plan->wgrad.workspace_bytes,
                           .flops = ls_lower_flops(&plan->lower),
-                          .fusions = plan->fusions};
+                          .fusions = plan->fusions,
+                          .applied = plan->applied[0] == '\0' ? NULL : plan->applied};
 }
 
 ls_status ls_plan_bind(ls_plan *plan, const ls_plan_binding *binding)
@@ -125,6 +130,9 @@ static ls_status forward_conv(ls_plan *plan, ls_stream *stream, const ls_op *op)
     const ls_work *work = ls_plan_work(plan, op);
     const void *x = ls_plan_at(plan, op->in);
     void *y = ls_plan_at(plan, op->out);
+    if (ls_apply_norm(plan, op) != NULL) {
+        return ls_apply_forward(plan, stream, op);
+    }
     if (ls_conv_fuses(work->conv, LS_CONV_FORWARD_SUMS) && !plan->evaluates) {
         return ls_conv_forward_sums(work->conv, stream, x, work->operand, y, work->sums,
                                     plan->workspace);
@@ -189,11 +197,11 @@ ls_status ls_plan_forward(ls_plan *plan, ls_stream *stream, const float *input,
 static ls_status backward_weights(ls_plan *plan, ls_stream *stream, const ls_op *op)
 {
     const ls_work *work = ls_plan_work(plan, op);
-    const void *g = ls_plan_grad(plan, op->g), *x = ls_plan_at(plan, op->in);
-    void *dw = work->dw;
     return op->kind == LS_OP_CONV
-               ? ls_conv_backward_weights(work->conv, stream, dw, x, g, plan->workspace)
-               : ls_linear_backward_weights(work->linear, stream, dw, x, g, plan->workspace);
+               ? ls_wgrad_enqueue(plan, stream, op, plan->workspace)
+               : ls_linear_backward_weights(work->linear, stream, work->dw,
+                                            ls_plan_at(plan, op->in), ls_plan_grad(plan, op->g),
+                                            plan->workspace);
 }
 
 static ls_status backward_data(ls_plan *plan, ls_stream *stream, const ls_op *op)

@@ -105,7 +105,7 @@ struct ls_plan {
     float loss_factor;       /* of the backward that is being enqueued (plan_backward) */
     ls_observe_fn *observer; /* or NULL */
     void *observer_context;
-    char *fusions, *engines;
+    char *fusions, *engines, *applied; /* [LS_PLAN_TEXT_BYTES] */
     /* Called when a pass has been enqueued (cuda_bound.c measures them), or NULL; pass is an
      * ls_pass_kind. */
     ls_status (*on_pass)(void *context, const ls_op *op, int pass);
@@ -159,6 +159,8 @@ ls_status ls_wgrad_reserve_workspace(ls_plan *plan);
 /* Whether the gradient of this operation's weight goes there. An observer or a timer of passes sees
  * every product on the computing stream. */
 bool ls_wgrad_takes(const ls_plan *plan, const ls_op *op);
+/* The gradient of a convolution's weight, on any stream. */
+ls_status ls_wgrad_enqueue(ls_plan *plan, ls_stream *stream, const ls_op *op, void *workspace);
 /* Behind all work that `stream` has now. */
 ls_status ls_wgrad_start(ls_plan *plan, ls_stream *stream, const ls_op *op);
 /* `stream` waits for the gradient that was started last; *done is its operation, or NULL. */
@@ -175,6 +177,18 @@ const ls_op *ls_gate_conv(const ls_plan *plan, const ls_op *norm);
 /* Fills plan->ones. */
 ls_status ls_gate_create(ls_plan *plan);
 ls_status ls_gate_backward(ls_plan *plan, ls_stream *stream, const ls_op *conv);
+
+/* apply.c: with --fuse, batch norms and ReLUs that the convolution behind them applies. */
+/* The norm that the convolution applies in this forward and its backward, or NULL. */
+const ls_op *ls_apply_norm(const ls_plan *plan, const ls_op *conv);
+/* The convolution that applies the norm in training, or NULL. */
+const ls_op *ls_apply_conv(const ls_plan *plan, const ls_op *norm);
+ls_status ls_apply_forward(ls_plan *plan, ls_stream *stream, const ls_op *conv);
+ls_status ls_apply_weights(ls_plan *plan, ls_stream *stream, const ls_op *conv, void *workspace);
+/* The names of all such norms, separated by commas. */
+void ls_apply_describe(const ls_plan *plan, char *text, size_t bytes);
+/* Computes output and mask of the norm that writes this slot, if a convolution has applied it. */
+ls_status ls_apply_store(ls_plan *plan, ls_stream *stream, int slot);
 
 /* engines.c: the table's engines_export and engines_import. */
 ls_status ls_engines_export(ls_plan *plan, const char **text);

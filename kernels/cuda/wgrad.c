@@ -65,15 +65,22 @@ bool ls_wgrad_takes(const ls_plan *plan, const ls_op *op)
            plan->on_pass == NULL;
 }
 
+ls_status ls_wgrad_enqueue(ls_plan *plan, ls_stream *stream, const ls_op *op, void *workspace)
+{
+    const ls_work *work = ls_plan_work(plan, op);
+    return ls_apply_norm(plan, op) != NULL
+               ? ls_apply_weights(plan, stream, op, workspace)
+               : ls_conv_backward_weights(work->conv, stream, work->dw, ls_plan_at(plan, op->in),
+                                          ls_plan_grad(plan, op->g), workspace);
+}
+
 ls_status ls_wgrad_start(ls_plan *plan, ls_stream *stream, const ls_op *op)
 {
     ls_wgrad *w = &plan->wgrad;
-    const ls_work *work = ls_plan_work(plan, op);
     LS_ASSERT(w->pending == NULL);
     LS_CUDA(cudaEventRecord(w->forked, stream->native));
     LS_CUDA(cudaStreamWaitEvent(w->stream.native, w->forked, 0));
-    LS_TRY(ls_conv_backward_weights(work->conv, &w->stream, work->dw, ls_plan_at(plan, op->in),
-                                    ls_plan_grad(plan, op->g), w->workspace));
+    LS_TRY(ls_wgrad_enqueue(plan, &w->stream, op, w->workspace));
     LS_CUDA(cudaEventRecord(w->joined, w->stream.native));
     w->pending = op;
     return LS_OK;

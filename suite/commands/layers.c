@@ -62,7 +62,7 @@ static ls_status parse(ls_layers_request *l, int count, char **argument)
         {"--predict", &l->predict, NULL, NULL,
          "predict the step on this device (H200, H100, A100) instead of measuring it"},
         {"--fuse", NULL, &l->fuse, NULL,
-         "f16: convolutions also compute the statistics of the norm behind them, as in training"},
+         "f16: convolutions with parts of the norms around them, as in training"},
         {"--all", NULL, &l->all, NULL,
          "print every pass, not only those with the most time to gain"},
     };

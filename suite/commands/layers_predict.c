@@ -69,9 +69,9 @@ static const struct {
     {MERGED_SWEEPS, false, "sums merged by the last block"},
     {ONE_UNPACK, false, "gradients converted in one launch a bucket"},
     {LS_TRAFFIC_FUSE_STATISTICS, true, "statistics in the convolution"},
-    {LS_TRAFFIC_FUSE_JOINS, true, "joins in the data gradient"},
-    {LS_TRAFFIC_FUSE_APPLY, true, "norm and ReLU in the next convolution"},
     {LS_TRAFFIC_FUSE_INNER, true, "mask and sums in the data gradient"},
+    {LS_TRAFFIC_FUSE_APPLY, true, "norm and ReLU in the next convolution"},
+    {LS_TRAFFIC_FUSE_JOINS, true, "joins in the data gradient"},
     {DEPENDENT_LAUNCH, false, "programmatic dependent launch"},
 };
 enum { CHANGES = sizeof changes / sizeof *changes };

@@ -1,11 +1,14 @@
 /* Convolutions that apply the batch norm before them, on the emulated cuDNN: their results, whether
- * these admit the engines, and how the choice travels as text. */
+ * these admit the engines, how the choice travels as text, and plans that use them: against the
+ * interpreter at 20 seeds, in evaluation, with a second stream, exported. */
 #include "kernels/cuda/conv_parts.h"
 #include "kernels/cuda/fuse.h"
 #include "suite/unit/caught.h"
 #include "suite/unit/run_suite.h"
 #include "cuda_plan.h"
 #include "cuda_products.h"
+
+enum { SEEDS = 20 };
 
 /* ---- one convolution ------------------------------------------------------------------------- */
 
@@ -249,6 +252,196 @@ START_TEST(choice_travels_as_text)
 }
 END_TEST
 
+/* ---- plans ----------------------------------------------------------------------------------- */
+
+static ls_kernel_subject_options fused_level(int opt_level, uint64_t seed)
+{
+    ls_kernel_subject_options o = cuda_level(opt_level, LS_F16);
+    o.fuse = true;
+    o.seed = seed;
+    return o;
+}
+
+/* Norms that the plan names as applied; its description has as many forwards that apply one. */
+static int count_applied(const ls_kernel_subject *s)
+{
+    ls_plan_info info;
+    int names = 0, lines = 0;
+    s->api->plan_info(s->plan, &info);
+    for (const char *at = info.applied; at != NULL; at = strchr(at + 1, ',')) {
+        names++;
+    }
+    for (const char *at = info.fusions; (at = strstr(at, "applying forward")) != NULL; at++) {
+        lines++;
+    }
+    ck_assert_int_eq(names, lines);
+    return names;
+}
+
+/* Networks of plan_judge.h, and how many norms between two convolutions they have. */
+static const struct judged {
+    int network, applied;
+} judged[] = {{0, 2}, {1, 6}, {2, 3}, {4, 4}};
+enum { JUDGED = sizeof judged / sizeof judged[0] };
+
+START_TEST(gradients_at_many_seeds)
+{
+    const struct judged *j = &judged[_i % JUDGED];
+    ls_kernel_net n;
+    networks[j->network](&n);
+    ls_kernel_subject s;
+    ls_kernel_subject_options o = fused_level(1 + _i / JUDGED % 3, (uint64_t)(_i / JUDGED));
+    cuda_make(&s, &n, sizes[j->network], o);
+    ck_assert_int_eq(count_applied(&s), j->applied);
+    plan_step(&s);
+    judge_plan(&s, cuda_scale(&o));
+    ls_kernel_subject_free(&s);
+}
+END_TEST
+
+/* Not unasked, not in another type, not where decisions of ReLUs are given, and not where one of
+ * the three engines is missing or wrong. */
+START_TEST(only_where_it_is_asked_for_and_right)
+{
+    static const char *const wrong[] = {
+        "", "", "", "", "gate:mask", "apply-forward:twice", "apply-weights:last", "none"};
+    ls_kernel_net n;
+    networks[1](&n);
+    for (int i = 0; i < 8; i++) {
+        ls_kernel_subject s;
+        ls_kernel_subject_options o = cuda_level(i == 1 ? 0 : 2, i == 2 ? LS_BF16 : LS_F16);
+        o.fuse = i > 0;
+        o.forced_branches = i == 3;
+        setenv("LS_EMULATED_CONV_WRONG", wrong[i], 1);
+        cuda_make(&s, &n, sizes[1], o);
+        unsetenv("LS_EMULATED_CONV_WRONG");
+        ck_assert_int_eq(count_applied(&s), i == 7 ? 6 : 0);
+        ls_kernel_subject_free(&s);
+    }
+}
+END_TEST
+
+static float *logits_of(const ls_kernel_subject *s, int64_t *count)
+{
+    *count = (int64_t)s->options.batch * s->n->network.num_classes;
+    float *logits = malloc((size_t)*count * sizeof *logits);
+    ck_assert_int_eq(s->api->plan_export(s->plan, s->stream, LS_EXPORT_LOGITS, 0, logits,
+                                         *count * (int64_t)sizeof *logits),
+                     LS_OK);
+    return logits;
+}
+
+/* Evaluation stores the norms' outputs, as without fusing: the same bits, before a step has changed
+ * the running statistics. A step after it is as one without. */
+START_TEST(evaluation_applies_nothing)
+{
+    ls_kernel_net n;
+    networks[1](&n);
+    ls_kernel_subject s[2], once;
+    int64_t count = 0;
+    float *logits[2];
+    for (int i = 0; i < 2; i++) {
+        ls_kernel_subject_options o = fused_level(2, 3);
+        o.fuse = i == 0;
+        cuda_make(&s[i], &n, sizes[1], o);
+        s[i].api->plan_evaluate(s[i].plan, true);
+        ck_assert_int_eq(s[i].api->plan_forward(s[i].plan, s[i].stream, s[i].input, s[i].target),
+                         LS_OK);
+        logits[i] = logits_of(&s[i], &count);
+        s[i].api->plan_evaluate(s[i].plan, false);
+    }
+    ck_assert_int_gt(count_applied(&s[0]), 0);
+    ck_assert_mem_eq(logits[0], logits[1], (size_t)count * sizeof *logits[0]);
+    cuda_make(&once, &n, sizes[1], fused_level(2, 3));
+    plan_step(&once);
+    plan_step(&s[0]);
+    ck_assert(cuda_same(&once, &s[0]));
+    free(logits[0]);
+    free(logits[1]);
+    ls_kernel_subject_free(&once);
+    ls_kernel_subject_free(&s[1]);
+    ls_kernel_subject_free(&s[0]);
+}
+END_TEST
+
+/* A second stream for gradients of weights takes those that apply a norm, too; kernels that start
+ * early wait for what a product has summed. Both give the same bits. */
+START_TEST(other_ways_give_the_same_bits)
+{
+    static const char *const ways[] = {"LS_WGRAD_STREAM", "LS_PDL"};
+    ls_kernel_net n;
+    networks[judged[_i / 2].network](&n);
+    ls_kernel_subject s[2];
+    for (int i = 0; i < 2; i++) {
+        setenv(ways[_i % 2], i == 0 ? "0" : "1", 1);
+        cuda_make(&s[i], &n, sizes[judged[_i / 2].network], fused_level(2, 5));
+        plan_step(&s[i]);
+        plan_step(&s[i]);
+    }
+    unsetenv(ways[_i % 2]);
+    ck_assert_int_eq(count_applied(&s[1]), judged[_i / 2].applied);
+    ck_assert(cuda_same(&s[0], &s[1]));
+    ls_kernel_subject_free(&s[1]);
+    ls_kernel_subject_free(&s[0]);
+}
+END_TEST
+
+/* The output of an applied norm and ReLU is computed when it is exported: above 0 where its bits
+ * say so, 0 elsewhere, the same again after backward. */
+START_TEST(outputs_are_exported)
+{
+    ls_kernel_net n;
+    networks[1](&n);
+    ls_kernel_subject s;
+    cuda_make(&s, &n, sizes[1], fused_level(2, 7));
+    ls_kernel_interpreter extents;
+    ls_kernel_interpreter_make(&extents, &n, s.options.batch, s.options.height, s.options.width,
+                               LS_KERNEL_ROUND_NONE);
+    ck_assert_int_eq(s.api->plan_forward(s.plan, s.stream, s.input, s.target), LS_OK);
+    int judged_layers = 0;
+    float *first[64] = {NULL};
+    for (int turn = 0; turn < 2; turn++) {
+        for (int l = 0; l < n.network.layer_count; l++) {
+            const ls_layer *layer = &n.network.layer[l];
+            int64_t count = extents.size[l].count;
+            if (layer->kind != LS_LAYER_RELU) {
+                continue;
+            }
+            float *value = malloc((size_t)count * sizeof *value);
+            uint8_t *bits = malloc((size_t)(count + 7) / 8);
+            ck_assert_int_eq(s.api->plan_export(s.plan, s.stream, LS_EXPORT_ACTIVATION, l, value,
+                                                count * (int64_t)sizeof *value),
+                             LS_OK);
+            ck_assert_int_eq(s.api->plan_export(s.plan, s.stream, LS_EXPORT_RELU_BITS,
+                                                layer->branch, bits, (count + 7) / 8),
+                             LS_OK);
+            int64_t open = 0;
+            for (int64_t i = 0; i < count; i++) {
+                ck_assert_int_eq(bits[i / 8] >> i % 8 & 1, value[i] > 0);
+                ck_assert(value[i] >= 0);
+                open += value[i] > 0;
+            }
+            ck_assert(open > count / 8 && open < count);
+            if (turn == 0) {
+                first[layer->branch] = value;
+            } else {
+                ck_assert_mem_eq(value, first[layer->branch], (size_t)count * sizeof *value);
+                free(value);
+                free(first[layer->branch]);
+            }
+            free(bits);
+            judged_layers++;
+        }
+        if (turn == 0) {
+            ck_assert_int_eq(s.api->plan_backward(s.plan, s.stream, 1, NULL, NULL), LS_OK);
+        }
+    }
+    ck_assert_int_gt(judged_layers, 2 * 6);
+    ls_kernel_interpreter_free(&extents);
+    ls_kernel_subject_free(&s);
+}
+END_TEST
+
 int main(void)
 {
     use_emulation();
@@ -261,6 +454,11 @@ int main(void)
     tcase_add_test(c, without_a_gate_nothing_is_applied);
     tcase_add_loop_test(c, right_results_are_admitted, 0, 3);
     tcase_add_test(c, choice_travels_as_text);
+    tcase_add_loop_test(c, gradients_at_many_seeds, 0, JUDGED * SEEDS);
+    tcase_add_test(c, only_where_it_is_asked_for_and_right);
+    tcase_add_test(c, evaluation_applies_nothing);
+    tcase_add_loop_test(c, other_ways_give_the_same_bits, 0, 2 * JUDGED);
+    tcase_add_test(c, outputs_are_exported);
     suite_add_tcase(suite, c);
     return run_suite(suite);
 }

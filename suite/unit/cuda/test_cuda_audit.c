@@ -120,6 +120,8 @@ static const struct wrong_engine {
     /* right until the plan was made and for one step: admitted, and found here */
     {"sums:stale", ": bn1: mean: element", "--fuse"},
     {"gate:stale", "bn1: gradient of the bias: element", "--fuse"},
+    {"apply:stale", ": output: element", "--fuse --lr 0.5"},
+    {"apply-weights:stale", ".conv2: gradient of the weight: element", "--fuse --lr 0.5"},
     /* the longer, the more ReLUs it decides otherwise */
     {"gate:scale", ".conv2: gradient of the input: element",
      "--fuse --steps 6 --audit 5:6 --lr 0.5"},

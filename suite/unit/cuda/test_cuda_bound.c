@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kernels/cuda/bound.h"
+#include "kernels/traffic.h"
 #include "reference/model/model.h"
 #include "suite/commands/bench_parts.h"
 #include "suite/unit/run_suite.h"
@@ -38,12 +39,12 @@ START_TEST(a_rate_that_fails_is_unknown)
 }
 END_TEST
 
-static ls_step_passes measure(const char *arch, int size, int batch, ls_dtype type)
+static ls_step_passes measure(const char *arch, int size, int batch, ls_dtype type, bool fuse)
 {
     ls_network network;
     ls_step_passes measured;
     const ls_plan_options plan = {
-        .batch = batch, .height = size, .width = size, .activation = type};
+        .batch = batch, .height = size, .width = size, .activation = type, .fuse = fuse};
     const ls_cuda_bound_options options = {.device = 0, .repeats = 1, .passes = true};
     ck_assert_int_eq(ls_model_build(arch, 10, size, &network), LS_OK);
     ck_assert_int_eq(ls_cuda_bound(&network, &plan, &options, &measured), LS_OK);
@@ -53,7 +54,7 @@ static ls_step_passes measure(const char *arch, int size, int batch, ls_dtype ty
 
 START_TEST(every_pass_has_a_time)
 {
-    ls_step_passes m = measure("resnet8", 16, 2, LS_F16);
+    ls_step_passes m = measure("resnet8", 16, 2, LS_F16, false);
     int forward = 0, backward = 0, data = 0;
     ck_assert(m.convolutions_ms > 0 && m.forward_ms > 0 && m.backward_ms > 0);
     for (int i = 0; i < m.pass_count; i++) {
@@ -72,6 +73,68 @@ START_TEST(every_pass_has_a_time)
     ck_assert_int_eq(m.pass_count, forward + backward + data);
     free(m.pass);
     free(m.engines);
+}
+END_TEST
+
+static size_t no_bytes(void *context, const ls_plan_options *options, int channels, int height,
+                       int width, bool is_input)
+{
+    (void)context, (void)options, (void)channels, (void)height, (void)width, (void)is_input;
+    return 0;
+}
+
+static bool every_product_adds(void *context, const ls_lower *lower, const ls_op *op)
+{
+    (void)context, (void)lower, (void)op;
+    return true;
+}
+
+/* Bytes of all passes of the traffic model, the statistics of the stem's output left out. */
+static double predicted(const char *arch, int size, int batch, int ways)
+{
+    ls_network network;
+    ls_lower lower;
+    const ls_plan_options plan = {
+        .batch = batch, .height = size, .width = size, .activation = LS_F16};
+    const ls_lower_backend backend = {no_bytes, every_product_adds, .gates_twice = true};
+    ck_assert_int_eq(ls_model_build(arch, 10, size, &network), LS_OK);
+    ck_assert_int_eq(ls_lower_create(&network, &plan, &backend, &lower), LS_OK);
+    ls_traffic *list = malloc((size_t)ls_traffic_most(&lower) * sizeof *list);
+    ck_assert_ptr_nonnull(list);
+    double bytes = 0;
+    int count = ls_traffic_list(&lower, 8, ways, list), statistics = 0;
+    for (int i = 0; i < count; i++) {
+        bool stem = list[i].part == LS_TRAFFIC_STATISTICS && statistics++ == 0;
+        bytes += stem ? 0 : list[i].bytes;
+    }
+    free(list);
+    ls_lower_free(&lower);
+    ls_model_free(&network);
+    return bytes;
+}
+
+static double measured_bytes(bool fuse)
+{
+    ls_step_passes m = measure("resnet8", 16, 8, LS_F16, fuse);
+    double bytes = 0;
+    for (int i = 0; i < m.pass_count; i++) {
+        bytes += m.pass[i].bytes;
+    }
+    ck_assert_int_eq(strstr(m.engines, "applying forward") != NULL, fuse);
+    free(m.pass);
+    free(m.engines);
+    return bytes;
+}
+
+/* What a fused plan says it moves less is what `lockstep layers --predict` predicts for it: without
+ * the joins, which no plan fuses, and with the stem, which the emulated cuDNN sums, too. */
+START_TEST(fused_passes_move_the_predicted_bytes)
+{
+    int ways = LS_TRAFFIC_FUSE_STATISTICS | LS_TRAFFIC_FUSE_INNER | LS_TRAFFIC_FUSE_APPLY;
+    double stem = 8.0 * 16 * 16 * 16 * 2; /* images, channels, pixels, bytes */
+    double saved = measured_bytes(false) - measured_bytes(true) - stem;
+    ck_assert_double_eq(saved, predicted("resnet8", 16, 8, 0) - predicted("resnet8", 16, 8, ways));
+    ck_assert(saved > 0);
 }
 END_TEST
 
@@ -113,6 +176,7 @@ int main(void)
     tcase_add_test(tests, rates_are_measured_and_the_device_described);
     tcase_add_test(tests, a_rate_that_fails_is_unknown);
     tcase_add_test(tests, every_pass_has_a_time);
+    tcase_add_test(tests, fused_passes_move_the_predicted_bytes);
     tcase_add_test(tests, a_slow_gpu_is_found_among_its_neighbours);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
