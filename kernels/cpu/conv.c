@@ -7,7 +7,9 @@
 #include "kernels/core/arena.h"
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
+#include "pack.h"
 #include "parallel.h"
+#include "wgrad.h"
 
 /* A convolution on an image of few pixels as one matrix over whole images: row = element of the
  * output image, column = element of the input image, both in the activations' order in memory. */
@@ -24,11 +26,19 @@ typedef struct conv_pass {
     void *packed;            /* weight in the product's layout; NULL for the weight gradient */
 } conv_pass;
 
+/* Images up to this many input pixels x output pixels run as one matrix product: at 4 x 4 (a 3x3 on
+ * 2x2 pixels) the matrix has 16 blocks where direct code multiplies 36 taps, 20 of them with
+ * padding. */
+enum { MATRIX_PIXELS_MAX = 16 };
+
 struct ls_conv {
     ls_backend *backend;
-    ls_dnn_shape shape; /* the layer's shape in the network */
-    matrix_map map;     /* only if `matrix` */
-    bool matrix;        /* runs as one matrix product over whole images */
+    ls_dnn_shape shape;                    /* the layer's shape in the network */
+    matrix_map map;                        /* only if `matrix` */
+    bool matrix;                           /* runs as one matrix product over whole images */
+    bool own_weights;                      /* wgrad.h computes the gradient of the weights */
+    bool own_pack;                         /* pack.h writes the packed weights */
+    int8_t tap_between[MATRIX_PIXELS_MAX]; /* only if `matrix`: ls_pack_weight's */
     int in_block, out_block;
     ls_dtype type;
     conv_pass pass[3];
@@ -36,11 +46,6 @@ struct ls_conv {
     ls_arena weights;
     char *scratch;
 };
-
-/* Images up to this many input pixels x output pixels run as one matrix product: at 4 x 4 (a 3x3 on
- * 2x2 pixels) the matrix has 16 blocks where direct code multiplies 36 taps, 20 of them with
- * padding. */
-enum { MATRIX_PIXELS_MAX = 16 };
 
 static int64_t in_pixels(const ls_conv *conv)
 {
@@ -215,6 +220,10 @@ static void matrix_of(ls_conv *conv)
                              .out_block = conv->out_block,
                              .rows = (int)(conv->shape.out_channels * out_pixels(conv)),
                              .columns = (int)(conv->shape.in_channels * in_pixels(conv))};
+    for (int64_t cell = 0; cell < in_pixels(conv) * out_pixels(conv); cell++) {
+        int out = (int)(cell / in_pixels(conv)), in = (int)(cell % in_pixels(conv));
+        conv->tap_between[cell] = (int8_t)tap_between(&conv->shape, out, in);
+    }
 }
 
 /* A pass on operands as they are stored, on the processor's units for their type. */
@@ -271,22 +280,66 @@ static ls_status pass_create(ls_conv *conv, ls_dnn_pass which)
     return status;
 }
 
+/* The code of wgrad.h is for exactly these units; oneDNN's for AMX is faster. */
+static bool has_avx512_bf16(const ls_conv *conv)
+{
+    const char *units = ls_dnn_half_units(LS_BF16);
+    return conv->type == LS_BF16 && ls_backend_is_native(conv->backend, LS_BF16) && units != NULL &&
+           strcmp(units, "AVX512-BF16") == 0;
+}
+
 static ls_status passes_create(ls_conv *conv, bool data_gradient)
 {
     LS_TRY(pass_create(conv, LS_DNN_FORWARD));
     if (data_gradient) {
         LS_TRY(pass_create(conv, LS_DNN_BACKWARD_DATA));
     }
-    return pass_create(conv, LS_DNN_BACKWARD_WEIGHTS);
+    conv->own_weights =
+        has_avx512_bf16(conv) && ls_wgrad_takes(&conv->shape, conv->in_block, conv->out_block);
+    return conv->own_weights ? LS_OK : pass_create(conv, LS_DNN_BACKWARD_WEIGHTS);
 }
 
-/* Whether both passes read the plain weight, of which one copy is enough. */
+static ls_dnn_layout layout_of(const ls_conv *conv, ls_dnn_pass which)
+{
+    return ls_dnn_product_about(conv->pass[which].product)->layout;
+}
+
+/* Whether both passes read the weight in one layout, of which one copy is enough. */
 static bool shares_weight(const ls_conv *conv)
 {
     const conv_pass *pass = conv->pass;
-    return pass[LS_DNN_BACKWARD_DATA].product != NULL &&
-           ls_dnn_product_about(pass[LS_DNN_FORWARD].product)->weight_is_plain &&
-           ls_dnn_product_about(pass[LS_DNN_BACKWARD_DATA].product)->weight_is_plain;
+    if (pass[LS_DNN_BACKWARD_DATA].product == NULL) {
+        return false;
+    }
+    bool plain = ls_dnn_product_about(pass[LS_DNN_FORWARD].product)->weight_is_plain &&
+                 ls_dnn_product_about(pass[LS_DNN_BACKWARD_DATA].product)->weight_is_plain;
+    ls_dnn_layout layout = layout_of(conv, LS_DNN_FORWARD);
+    return plain || (layout != LS_DNN_OTHER && layout == layout_of(conv, LS_DNN_BACKWARD_DATA));
+}
+
+static ls_pack_weight pack_weight(const ls_conv *conv, const void *plain, ls_dtype type)
+{
+    const ls_dnn_shape *s = &conv->shape;
+    return (ls_pack_weight){.plain = plain,
+                            .type = type,
+                            .out_channels = s->out_channels,
+                            .in_channels = s->in_channels,
+                            .taps = s->kernel * s->kernel,
+                            .out_pixels = (int)out_pixels(conv),
+                            .in_pixels = (int)in_pixels(conv),
+                            .tap_between = conv->tap_between};
+}
+
+static bool can_pack(const ls_conv *conv)
+{
+    ls_pack_weight weight = pack_weight(conv, NULL, LS_BF16);
+    if (conv->backend->isa != LS_ISA_AVX512 || conv->shape.matrix || conv->in_block != 16 ||
+        conv->out_block != 16) {
+        return false;
+    }
+    bool data = conv->pass[LS_DNN_BACKWARD_DATA].product != NULL;
+    return ls_pack_takes(&weight, layout_of(conv, LS_DNN_FORWARD)) &&
+           (!data || ls_pack_takes(&weight, layout_of(conv, LS_DNN_BACKWARD_DATA)));
 }
 
 ls_status ls_conv_create(ls_backend *backend, const char *name, const ls_dnn_shape *shape,
@@ -313,6 +366,7 @@ ls_status ls_conv_create(ls_backend *backend, const char *name, const ls_dnn_sha
         ls_conv_destroy(conv);
         return status;
     }
+    conv->own_pack = can_pack(conv);
     for (int which = 0; which < 2; which++) {
         if (conv->pass[which].product != NULL) {
             conv->packed_offset[which] =
@@ -374,7 +428,10 @@ size_t ls_conv_scratch_bytes(const ls_conv *conv)
         ls_arena_reserve(&used, ls_dnn_product_about(pass->product)->weight_bytes);
         most = used.bytes > most ? used.bytes : most;
     }
-    return most;
+    ls_arena own = {0}; /* wgrad.h's, and a gradient: ls_conv_product_only */
+    ls_arena_reserve(&own, conv->own_weights ? ls_wgrad_scratch_bytes(&conv->shape) : 0);
+    ls_arena_reserve(&own, conv->own_weights ? plain : 0);
+    return own.bytes > most ? own.bytes : most;
 }
 
 void ls_conv_place(ls_conv *conv, void *memory, void *scratch)
@@ -391,6 +448,10 @@ void ls_conv_place(ls_conv *conv, void *memory, void *scratch)
 void ls_conv_describe_pass(const ls_conv *conv, ls_dnn_pass which, char *text, size_t bytes)
 {
     const conv_pass *pass = &conv->pass[which];
+    if (pass->product == NULL) {
+        snprintf(text, bytes, "lockstep:avx512_core_bf16");
+        return;
+    }
     bool reordered = pass->in_block != conv->in_block || pass->out_block != conv->out_block;
     snprintf(text, bytes, "%s%s%s", ls_dnn_product_about(pass->product)->engine,
              pass->type == conv->type ? "" : " in f32", reordered ? " (reordered to plain)" : "");
@@ -402,7 +463,8 @@ void ls_conv_describe(const ls_conv *conv, char *text, size_t bytes)
     char line[3][128] = {""};
     bool alike = true;
     for (int which = 0; which < 3; which++) {
-        if (conv->pass[which].product != NULL) {
+        if (conv->pass[which].product != NULL ||
+            (which == LS_DNN_BACKWARD_WEIGHTS && conv->own_weights)) {
             ls_conv_describe_pass(conv, (ls_dnn_pass)which, line[which], sizeof line[which]);
             alike = alike && strcmp(line[which], line[0]) == 0;
         }
@@ -472,11 +534,32 @@ static void operand_store(const ls_conv *conv, const operand *o, void *data)
     }
 }
 
+/* Both passes' weights, without a copy between. */
+static void pack_directly(ls_conv *conv, const ls_tensor *weight)
+{
+    ls_pack_weight plain = pack_weight(conv, weight->data, weight->dtype);
+    ls_pack_target target[2] = {{0}};
+    for (int which = 0; which < 2; which++) {
+        const conv_pass *pass = &conv->pass[which];
+        bool shared = which == LS_DNN_BACKWARD_DATA && shares_weight(conv);
+        if (pass->product != NULL && !shared &&
+            !LS_PLANT(data_weight_stale, false,
+                      which == LS_DNN_BACKWARD_DATA && ls_plant_now > 0)) {
+            target[which] = (ls_pack_target){layout_of(conv, (ls_dnn_pass)which), pass->packed};
+        }
+    }
+    ls_pack_run(&plain, target, conv->backend->threads);
+}
+
 ls_status ls_conv_pack(ls_conv *conv, const ls_tensor *weight)
 {
     ls_arena used = {0};
     int64_t count = weight_count(conv);
     LS_ASSERT(weight->count == count);
+    if (conv->own_pack && !LS_PLANT(tf32_products, false, true)) {
+        pack_directly(conv, weight);
+        return LS_OK;
+    }
     const float *plain = weight->data;
     if (weight->dtype != LS_F32 || conv->type != LS_F32 || LS_PLANT(tf32_products, false, true)) {
         float *copy = scratch_take(conv, &used, (size_t)count * sizeof *copy);
@@ -559,6 +642,10 @@ ls_status ls_conv_backward_weights(ls_conv *conv, const void *in, const void *ou
     conv_pass *pass = &conv->pass[LS_DNN_BACKWARD_WEIGHTS];
     int64_t count = weight_count(conv);
     LS_ASSERT(grad->count == count);
+    if (conv->own_weights) {
+        ls_wgrad_run(&conv->shape, in, out_grad, grad, conv->scratch, conv->backend->threads);
+        return LS_OK;
+    }
     ls_arena used = {0};
     operand from = operand_take(conv, &used, in, true, pass);
     operand to = operand_take(conv, &used, out_grad, false, pass);
@@ -606,6 +693,15 @@ bool ls_conv_is_direct(const ls_conv *conv)
 
 ls_status ls_conv_product_only(ls_conv *conv, ls_dnn_pass which, void *in, void *out)
 {
+    if (which == LS_DNN_BACKWARD_WEIGHTS && conv->own_weights) {
+        const ls_dnn_shape *s = &conv->shape;
+        ls_tensor grad = {.dtype = LS_BF16, .count = weight_count(conv)};
+        ls_arena used = {0};
+        void *scratch = scratch_take(conv, &used, ls_wgrad_scratch_bytes(s));
+        grad.data = scratch_take(conv, &used, ls_tensor_bytes(&grad));
+        ls_wgrad_run(s, in, out, &grad, scratch, conv->backend->threads);
+        return LS_OK;
+    }
     LS_ASSERT(conv->pass[which].type == conv->type);
     conv_pass *pass = &conv->pass[which];
     ls_arena used = {0};

@@ -24,7 +24,7 @@ void ls_conv_destroy(ls_conv *conv);
  * passes share. */
 size_t ls_conv_weight_bytes(const ls_conv *conv);
 size_t ls_conv_scratch_bytes(const ls_conv *conv);
-/* `memory`: weight_bytes; `scratch`: scratch_bytes; both 64-byte aligned. */
+/* `memory`: weight_bytes, zeroed; `scratch`: scratch_bytes; both 64-byte aligned. */
 void ls_conv_place(ls_conv *conv, void *memory, void *scratch);
 /* One line of the plan: "jit:avx2" for all passes, "jit:avx2 in f32" with operands converted, or
  * "forward jit:avx2, weights gemm:jit". */

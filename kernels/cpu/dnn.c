@@ -389,7 +389,33 @@ static ls_status reorder_create(ls_dnn_product *p, desc_ref from, desc_ref to)
     return LS_OK;
 }
 
-static ls_status product_build(ls_dnn_product *p, const descs *d)
+/* The layout of a bf16 weight, by comparison with oneDNN's own descriptors. */
+static ls_status find_layout(const ls_dnn_shape *s, desc_ref weight, ls_dnn_layout *layout)
+{
+    static const struct {
+        bool matrix;
+        dnnl_format_tag_t tag;
+        ls_dnn_layout layout;
+    } known[] = {{false, dnnl_OIhw8i16o2i, LS_DNN_OI8I16O2I},
+                 {false, dnnl_OIhw8o16i2o, LS_DNN_OI8O16I2O},
+                 {false, dnnl_IOhw8o16i2o, LS_DNN_IO8O16I2O},
+                 {true, dnnl_OI8i64o2i, LS_DNN_MATRIX}};
+    const dnnl_dims_t dims = {s->out_channels, s->in_channels, s->kernel, s->kernel};
+    *layout = LS_DNN_OTHER;
+    for (size_t i = 0; i < sizeof known / sizeof *known && *layout == LS_DNN_OTHER; i++) {
+        desc_own desc = NULL;
+        if (known[i].matrix == s->matrix) {
+            LS_DNNL(desc_create(&desc, s->matrix ? 2 : 4, dims, LS_BF16, known[i].tag));
+            if (dnnl_memory_desc_equal(weight, desc) != 0) {
+                *layout = known[i].layout;
+            }
+            desc_destroy(desc);
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status product_build(ls_dnn_product *p, const ls_dnn_shape *s, const descs *d)
 {
     bool backward_weights = p->pass == LS_DNN_BACKWARD_WEIGHTS;
     dnnl_engine_t engine = p->dnn->engine;
@@ -405,6 +431,9 @@ static ls_status product_build(ls_dnn_product *p, const descs *d)
     LS_DNNL(dnnl_memory_create(&p->plain, d->plain, engine, DNNL_MEMORY_NONE));
     if (p->info.scratch_bytes > 0) {
         LS_DNNL(dnnl_memory_create(&p->scratch, scratch, engine, DNNL_MEMORY_NONE));
+    }
+    if (!backward_weights) {
+        LS_TRY(find_layout(s, weight, &p->info.layout));
     }
     p->info.weight_is_plain = dnnl_memory_desc_equal(weight, d->plain) != 0;
     if (p->info.weight_is_plain) {
@@ -426,7 +455,7 @@ ls_status ls_dnn_product_create(ls_dnn *dnn, const ls_dnn_shape *shape, ls_dnn_p
     ls_status status = LS_OK;
     LS_TRY_GOTO(status, descs_create(shape, in_block, out_block, types, &d), free_descs);
     LS_TRY_GOTO(status, product_find(p, shape, &d), free_descs);
-    LS_TRY_GOTO(status, product_build(p, &d), free_descs);
+    LS_TRY_GOTO(status, product_build(p, shape, &d), free_descs);
     *out = p;
 free_descs:
     descs_free(&d);

@@ -76,19 +76,25 @@ static void merge_images(ls_plan *plan, const field *f, int b)
     double pixels = (double)(f->plane / f->block);
     double *means = plan->partial[0], *m2s = plan->partial[1];
     int images = LS_PLANT(norm_leaves_image_at_32, f->images, f->images - (f->images >= 32));
-    for (int c = b * f->block; c < (b + 1) * f->block; c++) {
-        double mean = 0, m2 = 0;
-        for (int n = 0; n < images; n++) {
-            mean += means[(int64_t)n * f->channels + c];
+    double mean[LS_LOOPS_LANES] = {0}, m2[LS_LOOPS_LANES] = {0};
+    for (int n = 0; n < images; n++) {
+        const double *theirs = means + (int64_t)n * f->channels + b * f->block;
+        for (int c = 0; c < f->block; c++) {
+            mean[c] += theirs[c];
         }
-        mean /= images;
-        for (int n = 0; n < images; n++) {
-            double off = means[(int64_t)n * f->channels + c] - mean;
-            m2 += m2s[(int64_t)n * f->channels + c] + pixels * off * off;
-        }
-        means[c] = mean;
-        m2s[c] = m2;
     }
+    for (int c = 0; c < f->block; c++) {
+        mean[c] /= images;
+    }
+    for (int n = 0; n < images; n++) {
+        int64_t at = (int64_t)n * f->channels + b * f->block;
+        for (int c = 0; c < f->block; c++) {
+            double off = means[at + c] - mean[c];
+            m2[c] += m2s[at + c] + pixels * off * off;
+        }
+    }
+    memcpy(means + b * f->block, mean, (size_t)f->block * sizeof *mean);
+    memcpy(m2s + b * f->block, m2, (size_t)f->block * sizeof *m2);
 }
 
 /* Replaces this rank's mean, squared deviations and count by those of the group. Every rank merges
@@ -292,13 +298,17 @@ static void merge_sums(ls_plan *plan, const field *f, const ls_op *op, int b)
 {
     const ls_work *work = ls_plan_work(plan, op);
     for (int k = 0; k < (op->dual ? 3 : 2); k++) {
-        for (int c = b * f->block; c < (b + 1) * f->block; c++) {
-            double sum = 0;
-            for (int n = 0; n < f->images; n++) {
-                sum += plan->partial[k][(int64_t)n * f->channels + c];
+        double sum[LS_LOOPS_LANES] = {0}, *total = plan->partial[k] + b * f->block;
+        for (int n = 0; n < f->images; n++) {
+            for (int c = 0; c < f->block; c++) {
+                sum[c] += total[(int64_t)n * f->channels + c];
             }
-            plan->partial[k][c] =
-                k == 0 ? sum : sum + (double)work->norm[k - 1].mean_error[c] * plan->partial[0][c];
+        }
+        for (int c = 0; c < f->block; c++) {
+            int channel = b * f->block + c;
+            total[c] = k == 0 ? sum[c]
+                              : sum[c] + (double)work->norm[k - 1].mean_error[channel] *
+                                             plan->partial[0][channel];
         }
     }
 }

@@ -1,0 +1,21 @@
+/* Gradients of the weights of a 3x3 convolution on small images, from bf16 operands on AVX512-BF16:
+ * sums in f32, one rounding at the end. oneDNN's code of this pass falls to a fifth of the units'
+ * rate there. */
+#ifndef LS_CPU_WGRAD_H
+#define LS_CPU_WGRAD_H
+
+#include "dnn.h"
+#include "kernels/core/tensor.h"
+
+/* Whether this code knows the shape and is the faster one: a 3x3 kernel, activations in blocks of
+ * 16 channels on both sides, an output of at most 64 pixels. */
+bool ls_wgrad_takes(const ls_dnn_shape *shape, int in_block, int out_block);
+/* Scratch memory of a run, 64-byte aligned. */
+size_t ls_wgrad_scratch_bytes(const ls_dnn_shape *shape);
+/* grad [out,in,3,3], f32 or bf16, overwritten: bf16(sum over images and pixels of out_grad * in).
+ * in, out_grad: bf16, "N x C/16 x HW x 16". Only for a shape that is taken, on a processor with the
+ * units (ls_dnn_half_units). */
+void ls_wgrad_run(const ls_dnn_shape *shape, const uint16_t *in, const uint16_t *out_grad,
+                  const ls_tensor *grad, void *scratch, int threads);
+
+#endif
