@@ -1,14 +1,14 @@
 /* Gradients of the weights of a 3x3 convolution on small images, from bf16 operands on AVX512-BF16:
  * sums in f32, one rounding at the end. oneDNN's code of this pass falls to a fifth of the units'
- * rate there. */
+ * rate on images of few pixels, where it also multiplies the padding. */
 #ifndef LS_CPU_WGRAD_H
 #define LS_CPU_WGRAD_H
 
 #include "dnn.h"
 #include "kernels/core/tensor.h"
 
-/* Whether this code knows the shape and is the faster one: a 3x3 kernel, activations in blocks of
- * 16 channels on both sides, an output of at most 64 pixels. */
+/* Whether this code knows the shape and is the faster one: a 3x3 kernel with padding, activations
+ * in blocks of 16 channels on both sides, an output of at most 256 pixels. */
 bool ls_wgrad_takes(const ls_dnn_shape *shape, int in_block, int out_block);
 /* Scratch memory of a run, 64-byte aligned. */
 size_t ls_wgrad_scratch_bytes(const ls_dnn_shape *shape);
