@@ -364,7 +364,7 @@ static void add_metadata(ls_dump *dump, const ls_dump_result *result)
                             ls_dtype_label(trainer->memory.reduced[0].dtype));
     ls_plan_info plan;
     trainer->device.api->plan_info(trainer->plan, &plan);
-    const char *applied = LS_PLANT(applied_claimed, "layer1.0.bn1", plan.applied);
+    const char *applied = LS_PLANT(applied_claimed, plan.applied, "layer1.0.bn1");
     if (applied != NULL) {
         ls_safetensors_metadata(writer, "applied", "%s", applied);
     }
