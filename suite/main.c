@@ -136,6 +136,8 @@ static const struct command {
     {"jobs", ls_jobs_main, "print the commands and environments of a bench, to run elsewhere"},
     {"report", report_main, "DIR: write the tables, plots and pages of a run again"},
     {"explain", explain_main, "describe a training run without running it: types, buckets, memory"},
+    {"checkpoint", ls_checkpoint_main,
+     "FILE: say what it holds and lacks for a resume; --to OUT.pth|OUT.safetensors converts it"},
     {"data", data_main, "make DIR: draw a folder of images to train on"},
     {"diff", diff_main,
      "A B: compare two runs, case by case and job by job; --gate 5% fails where B is slower"},
@@ -154,7 +156,7 @@ static void print_help(void)
         "Usage: lockstep COMMAND ...\n\nIs data-parallel mixed-precision training on this machine "
         "correct, and how fast?\n\n");
     for (int i = 0; i < COMMANDS; i++) {
-        printf("  %-9s %s\n", command[i].name, command[i].text);
+        printf("  %-10s %s\n", command[i].name, command[i].text);
     }
     printf("\n`lockstep COMMAND --help` lists the options of a command.\nExit codes: 0 good, 1 "
            "CORRECT is not yes or SPEED is below the baseline, 2 usage, 3 infrastructure, 4 not "

@@ -281,6 +281,8 @@ struct ls_safetensors {
     ls_safetensors_entry *entry; /* in the header's order */
     ls_safetensors_entry **by_name;
     int count;
+    void *owner; /* of what another format held */
+    void (*close_owner)(void *owner);
 };
 
 static ls_status broken(const char *path, const char *format, ...) LS_PRINTF(2, 3);
@@ -421,6 +423,19 @@ static int compare_place(const void *left, const void *right)
     return ((*a)->bytes > (*b)->bytes) - ((*a)->bytes < (*b)->bytes);
 }
 
+static ls_status sort_names(ls_safetensors *file)
+{
+    size_t count = (size_t)file->count;
+    qsort(file->by_name, count, sizeof *file->by_name, compare_name);
+    for (size_t i = 1; i < count; i++) {
+        if (strcmp(file->by_name[i - 1]->name, file->by_name[i]->name) == 0) {
+            return ls_log_fail(LS_ERR_USAGE, "%s: two tensors are named '%s'", file->path,
+                               file->by_name[i]->name);
+        }
+    }
+    return LS_OK;
+}
+
 /* Checks that data covers the rest of the file without gaps and overlaps, and that names are
  * unique. Leaves by_name sorted. */
 static ls_status check_cover(ls_safetensors *file, size_t data_start)
@@ -441,13 +456,7 @@ static ls_status check_cover(ls_safetensors *file, size_t data_start)
         return broken(file->path, "%zu bytes after the last tensor",
                       (size_t)(file->data + file->bytes - next));
     }
-    qsort(file->by_name, count, sizeof *file->by_name, compare_name);
-    for (size_t i = 1; i < count; i++) {
-        if (strcmp(file->by_name[i - 1]->name, file->by_name[i]->name) == 0) {
-            return broken(file->path, "two tensors are named '%s'", file->by_name[i]->name);
-        }
-    }
-    return LS_OK;
+    return sort_names(file);
 }
 
 static ls_status parse_entries(ls_safetensors *file, size_t data_start)
@@ -472,7 +481,7 @@ static ls_status parse_entries(ls_safetensors *file, size_t data_start)
 
 bool ls_safetensors_has_digests(const ls_safetensors *file)
 {
-    return ls_safetensors_metadata_of(file, TENSORS, NULL) != NULL ||
+    return file->owner != NULL || ls_safetensors_metadata_of(file, TENSORS, NULL) != NULL ||
            ls_safetensors_metadata_of(file, HEADER, NULL) != NULL;
 }
 
@@ -533,10 +542,40 @@ close_file:
     return status;
 }
 
+ls_status ls_safetensors_adopt(const char *path, cJSON *metadata, ls_safetensors_entry *entry,
+                               int count, void *owner, void (*close_owner)(void *owner),
+                               ls_safetensors **out)
+{
+    ls_safetensors *file = must_allocate(calloc(1, sizeof *file));
+    *file = (ls_safetensors){
+        .path = must_allocate(strdup(path)),
+        .header = must_allocate(cJSON_CreateObject()),
+        .entry = entry,
+        .by_name = must_allocate(calloc((size_t)count + 1, sizeof *file->by_name)),
+        .count = count,
+        .owner = owner,
+        .close_owner = close_owner,
+    };
+    cJSON_AddItemToObject(file->header, "__metadata__", metadata);
+    for (int i = 0; i < count; i++) {
+        file->by_name[i] = &entry[i];
+    }
+    ls_status status = sort_names(file);
+    if (status != LS_OK) {
+        ls_safetensors_close(file);
+        return status;
+    }
+    *out = file;
+    return LS_OK;
+}
+
 void ls_safetensors_close(ls_safetensors *file)
 {
     if (file == NULL) {
         return;
+    }
+    if (file->owner != NULL) {
+        file->close_owner(file->owner);
     }
     free(file->data);
     cJSON_Delete(file->header);
@@ -571,6 +610,21 @@ const char *ls_safetensors_metadata_of(const ls_safetensors *file, const char *n
     const cJSON *metadata = cJSON_GetObjectItemCaseSensitive(file->header, "__metadata__");
     const cJSON *value = cJSON_GetObjectItemCaseSensitive(metadata, name);
     return cJSON_IsString(value) ? value->valuestring : fallback;
+}
+
+bool ls_safetensors_metadata_at(const ls_safetensors *file, int index, const char **name,
+                                const char **text)
+{
+    const cJSON *item;
+    cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(file->header, "__metadata__"))
+    {
+        if (cJSON_IsString(item) && index-- == 0) {
+            *name = item->string;
+            *text = item->valuestring;
+            return true;
+        }
+    }
+    return false;
 }
 
 bool ls_safetensors_same_shape(const ls_shape *a, const ls_shape *b)

@@ -10,6 +10,7 @@
 #include "kernels/core/tensor.h"
 
 typedef struct ls_safetensors_writer ls_safetensors_writer;
+struct cJSON;
 
 /* Whether finish could create the file: 0, or the errno. */
 int ls_safetensors_try_create(const char *path);
@@ -44,7 +45,13 @@ typedef struct ls_safetensors_entry {
  * a broken file is LS_ERR_USAGE with path and reason. */
 ls_status ls_safetensors_open(const char *path, ls_safetensors **out);
 void ls_safetensors_close(ls_safetensors *file);
-/* Whether the file's digests were verified; it may have none. */
+/* The same of tensors that another format held: takes over metadata (an object of strings), entry
+ * [count] (malloc'ed) and `owner`, which holds the names and data, also on failure. LS_ERR_USAGE
+ * where two have one name. */
+ls_status ls_safetensors_adopt(const char *path, struct cJSON *metadata,
+                               ls_safetensors_entry *entry, int count, void *owner,
+                               void (*close_owner)(void *owner), ls_safetensors **out);
+/* Whether the file's digests were verified; it may have none. Of another format: true. */
 bool ls_safetensors_has_digests(const ls_safetensors *file);
 int ls_safetensors_count(const ls_safetensors *file);
 const ls_safetensors_entry *ls_safetensors_at(const ls_safetensors *file, int index);
@@ -52,6 +59,10 @@ const ls_safetensors_entry *ls_safetensors_at(const ls_safetensors *file, int in
 const ls_safetensors_entry *ls_safetensors_find(const ls_safetensors *file, const char *name);
 const char *ls_safetensors_metadata_of(const ls_safetensors *file, const char *name,
                                        const char *fallback);
+
+/* The index-th entry of the metadata that is text; false: there are not so many. */
+bool ls_safetensors_metadata_at(const ls_safetensors *file, int index, const char **name,
+                                const char **text);
 
 bool ls_safetensors_same_shape(const ls_shape *a, const ls_shape *b);
 /* "[64,3,7,7]" */

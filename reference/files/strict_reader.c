@@ -7,6 +7,7 @@
 
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
+#include "pth_state.h"
 
 /* How a file's tensor differs from the run's requirement, or NULL. any_float: the type may be any
  * of f32, f16, bf16. */
@@ -47,7 +48,7 @@ static int index_of(const ls_strict_reader *reader, const ls_safetensors_entry *
 ls_status ls_strict_reader_open(const char *path, ls_strict_reader *out)
 {
     ls_strict_reader reader = {.path = path};
-    LS_TRY(ls_safetensors_open(path, &reader.file));
+    LS_TRY(ls_pth_state_open(path, &reader.file));
     reader.seen = calloc((size_t)ls_safetensors_count(reader.file) + 1, sizeof *reader.seen);
     if (reader.seen == NULL) {
         ls_log_error("cannot allocate the list of tensors in %s", path);

@@ -14,7 +14,7 @@ typedef struct ls_strict_reader {
     bool *seen; /* by index in the file: requested */
 } ls_strict_reader;
 
-/* As ls_safetensors_open. */
+/* As ls_pth_state_open: a safetensors file, or one of torch.save. */
 ls_status ls_strict_reader_open(const char *path, ls_strict_reader *out);
 void ls_strict_reader_close(ls_strict_reader *reader);
 

@@ -141,3 +141,16 @@ ls_status ls_device_write_f32(const ls_device *device, const ls_tensor *tensor, 
     free(narrow);
     return status;
 }
+
+ls_status ls_device_write_float(const ls_device *device, const ls_tensor *tensor, ls_dtype dtype,
+                                const void *host, float *scratch)
+{
+    const uint16_t *half = host;
+    if (dtype == LS_F32) {
+        return ls_device_write_f32(device, tensor, host);
+    }
+    for (int64_t i = 0; i < tensor->count; i++) {
+        scratch[i] = dtype == LS_F16 ? ls_half_fp16_to_f32(half[i]) : ls_half_bf16_to_f32(half[i]);
+    }
+    return ls_device_write_f32(device, tensor, scratch);
+}

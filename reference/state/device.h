@@ -58,5 +58,8 @@ static inline void ls_device_range_pop(const ls_device *device)
 ls_status ls_device_read_f32(const ls_device *device, const ls_tensor *tensor, float *host);
 /* Host f32 into a tensor of any float type, rounded once; waits, so `host` may be reused. */
 ls_status ls_device_write_f32(const ls_device *device, const ls_tensor *tensor, const float *host);
+/* The same of host data in f32, fp16 or bf16; scratch: [tensor->count]. */
+ls_status ls_device_write_float(const ls_device *device, const ls_tensor *tensor, ls_dtype dtype,
+                                const void *host, float *scratch);
 
 #endif

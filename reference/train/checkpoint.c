@@ -14,6 +14,8 @@
 #include "kernels/core/text.h"
 #include "evaluate.h"
 #include "fault.h"
+#include "from_torch.h"
+#include "reference/files/pth_state.h"
 #include "reference/files/safetensors.h"
 #include "reference/files/strict_reader.h"
 
@@ -716,7 +718,10 @@ ls_status ls_checkpoint_load(ls_trainer *trainer, const char *path, ls_step_stat
     LS_TRY(ls_strict_reader_open(path, &reader));
     ls_step_state read_state_value;
     int64_t read_step = 0;
-    ls_status status = load_checked(&reader, trainer, &read_state_value, &read_step);
+    bool of_torch =
+        strcmp(ls_safetensors_metadata_of(reader.file, "format", ""), LS_PTH_STATE_FORMAT) == 0;
+    ls_status status = of_torch ? ls_from_torch_load(&reader, trainer, &read_state_value)
+                                : load_checked(&reader, trainer, &read_state_value, &read_step);
     if (status == LS_OK) {
         *state = read_state_value;
         *step = read_step;

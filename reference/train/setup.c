@@ -452,6 +452,27 @@ static void give_pinned(void *context, void *memory)
     device->api->host_free(device->backend, memory);
 }
 
+/* A file that counts epochs: where a run goes on shows when the length of an epoch is known. */
+static ls_status skip_epochs(ls_trainer *trainer, ls_loader_options *options)
+{
+    if (trainer->resumed_epochs == 0) {
+        return LS_OK;
+    }
+    if (trainer->steps_per_epoch == 0) {
+        if (trainer->world.rank == 0) {
+            ls_log_warn("--resume %s: epoch %lld of data without epochs: the run starts at step 1",
+                        trainer->options.resume, (long long)trainer->resumed_epochs);
+        }
+        return LS_OK;
+    }
+    trainer->first_step = trainer->resumed_epochs * trainer->steps_per_epoch + 1;
+    trainer->best.step = trainer->best.step > 0 ? trainer->first_step - 1 : 0;
+    options->first_step = trainer->first_step;
+    ls_loader_close(trainer->loader);
+    trainer->loader = NULL;
+    return ls_loader_open(options, &trainer->loader);
+}
+
 ls_status ls_setup_data(ls_trainer *trainer)
 {
     const ls_options *options = &trainer->options;
@@ -483,6 +504,7 @@ ls_status ls_setup_data(ls_trainer *trainer)
     }
     LS_TRY(ls_loader_open(&loader, &trainer->loader));
     trainer->steps_per_epoch = ls_loader_steps_per_epoch(trainer->loader);
+    LS_TRY(skip_epochs(trainer, &loader));
     LS_TRY(ls_schedule_check(&trainer->schedule, trainer->steps_per_epoch));
     LS_TRY(ls_evaluate_open(trainer, loader.memory, &trainer->evaluate));
     int64_t by_epochs = options->epochs * trainer->steps_per_epoch;

@@ -72,7 +72,8 @@ typedef struct ls_trainer {
     int64_t last_step;            /* to stop after */
     ls_evaluate_sums epoch;       /* of this rank's steps since the last epoch ended */
     ls_trainer_best best;
-    int64_t saved_step; /* that --save-dir's last file holds; 0: none of this run */
+    int64_t resumed_epochs; /* passes that another trainer's file says are done; else 0 */
+    int64_t saved_step;     /* that --save-dir's last file holds; 0: none of this run */
 } ls_trainer;
 
 #endif

@@ -4,25 +4,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/core/half.h"
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
 #include "checkpoint.h"
+#include "reference/files/pth_state.h"
 #include "reference/files/strict_reader.h"
 
-static ls_status write_any_float(ls_trainer *trainer, const ls_tensor *to,
-                                 const ls_safetensors_entry *entry, float *scratch)
+static ls_status write_entry(const ls_trainer *trainer, const ls_tensor *to,
+                             const ls_safetensors_entry *entry, float *scratch)
 {
-    const uint16_t *half = entry->data;
-    const float *from = entry->data;
-    if (entry->dtype != LS_F32) {
-        for (int64_t i = 0; i < to->count; i++) {
-            scratch[i] = entry->dtype == LS_F16 ? ls_half_fp16_to_f32(half[i])
-                                                : ls_half_bf16_to_f32(half[i]);
-        }
-        from = scratch;
-    }
-    return ls_device_write_f32(&trainer->device, to, from);
+    return ls_device_write_float(&trainer->device, to, entry->dtype, entry->data, scratch);
 }
 
 /* A file being read: how its names begin, and what has been taken of it. */
@@ -94,7 +85,7 @@ static ls_status init_pass(source *from, ls_trainer *trainer, float *scratch)
     for (int i = 0; i < memory->param_count; i++) {
         LS_TRY(find_param(from, &memory->network->param[i], &entry));
         if (scratch != NULL) {
-            LS_TRY(write_any_float(trainer, &memory->param[i], entry, scratch));
+            LS_TRY(write_entry(trainer, &memory->param[i], entry, scratch));
         }
     }
     for (int i = 0; from->buffer != NULL && i < memory->buffer_count; i++) {
@@ -106,7 +97,7 @@ static ls_status init_pass(source *from, ls_trainer *trainer, float *scratch)
         if (buffer->role == LS_BUFFER_BATCHES_TRACKED) {
             memcpy(memory->tracked, entry->data, sizeof *memory->tracked);
         } else {
-            LS_TRY(write_any_float(trainer, &memory->buffer[i], entry, scratch));
+            LS_TRY(write_entry(trainer, &memory->buffer[i], entry, scratch));
         }
     }
     return LS_OK;
@@ -115,9 +106,13 @@ static ls_status init_pass(source *from, ls_trainer *trainer, float *scratch)
 static ls_status check_strangers(const source *from, const ls_network *network)
 {
     const ls_safetensors *file = from->reader.file;
-    for (int i = 0; i < ls_safetensors_count(file) && !from->of_run; i++) {
+    const char *format = ls_safetensors_metadata_of(file, "format", "");
+    bool foreign = strcmp(format, LS_PTH_STATE_FORMAT) == 0;
+    for (int i = 0; i < ls_safetensors_count(file) && (!from->of_run || foreign); i++) {
         const ls_safetensors_entry *entry = ls_safetensors_at(file, i);
-        if (!ls_strict_reader_has_seen(&from->reader, entry)) {
+        bool of_network = !foreign || strncmp(entry->name, "param/", 6) == 0 ||
+                          strncmp(entry->name, "buffer/", 7) == 0;
+        if (of_network && !ls_strict_reader_has_seen(&from->reader, entry)) {
             return ls_log_fail(LS_ERR_USAGE, "%s: %s is no parameter or buffer of %s",
                                from->reader.path, entry->name, network->arch);
         }
@@ -134,6 +129,9 @@ static void report(const source *from, const ls_trainer *trainer)
     }
     if (from->of_run && trainer->world.rank == 0) {
         ls_strict_reader_unused(&from->reader, unused, sizeof unused);
+        const char *more = ls_safetensors_metadata_of(from->reader.file, "unused", "");
+        ls_text_add(unused, sizeof unused, "%s%s", unused[0] != '\0' && more[0] != '\0' ? ", " : "",
+                    more);
         ls_log_note("--init %s: takes %d parameters (%d of them from masters) and %d running "
                     "statistics; not used: %s",
                     from->reader.path, trainer->memory.param_count, from->masters, from->buffers,

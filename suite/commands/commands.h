@@ -12,6 +12,9 @@ int ls_bounds_main(int count, char **argument);
 /* Where the time of a step goes on a GPU, pass by pass, compared with the bytes and operations that
  * each needs; or, without the device, what the step is predicted to take there. */
 int ls_layers_main(int count, char **argument);
+/* What a file of tensors holds, what a run that resumes from it lacks, and the same in another
+ * format. */
+int ls_checkpoint_main(int count, char **argument);
 int ls_versus_main(int count, char **argument);
 /* Checks the GPUs without running jobs: 0 ready, 1 not ready, 3 no GPU. */
 int ls_preflight_main(int count, char **argument);

@@ -99,6 +99,14 @@ static void judge_resumed(const ls_case *row, const ls_record *job, ls_verdict *
     FIRST from " --save={self}/checkpoint.safetensors" SECOND to \
                " --init={job:0}/checkpoint.safetensors"
 
+/* The same file as torch.save would write it. */
+#define TORCH(from, to)                                                \
+    FIRST from " shell --save={self}/checkpoint.safetensors" SECOND to \
+               " --init={job:0}/checkpoint.pth"
+#define TO_TORCH                                                             \
+    "\"$0\" \"$@\" || exit $?; [ $RANK != 0 ] || {bin}/lockstep checkpoint " \
+    "{self}/checkpoint.safetensors --to {self}/checkpoint.pth || exit 9; exit 0"
+
 static const source dump = {"dump/step000002.rank0.safetensors", false},
                     checkpoint = {"checkpoint.safetensors", true};
 
@@ -114,6 +122,10 @@ static const ls_row rows[] = {
      .inside = true},
     {"init.checkpoint.o2-to-o0.w2", "E4", judge_start, CHECKPOINT("O2", "O0"), &checkpoint,
      .inside = true},
+    {"init.pth.o0-to-o2.w2", "E4", judge_start, TORCH("O0", "O2"), &checkpoint, .inside = true,
+     .script = TO_TORCH},
+    {"init.pth.o2-to-o0.w2", "E4", judge_start, TORCH("O2", "O0"), &checkpoint, .inside = true,
+     .script = TO_TORCH},
     {"init.resumed.w2", "E4", judge_resumed,
      FIRST "O0 --save={self}/checkpoint.safetensors | resnet8 w2 b0.05 steps=3 O0 "
            "--init={job:0}/checkpoint.safetensors --resume={job:0}/checkpoint.safetensors",
