@@ -84,6 +84,21 @@ static bool read_lengths_and_gamma(const char **text, int lengths_max, ls_schedu
     return read_expected(text, ":") && read_factor(text, &schedule->gamma);
 }
 
+/* ":2" or nothing. */
+static bool read_power(const char **text, double *out)
+{
+    char *end;
+    if (!read_expected(text, ":")) {
+        return true;
+    }
+    *out = strtod(*text, &end);
+    if (end == *text || !(*out > 0 && *out <= 100)) {
+        return false;
+    }
+    *text = end;
+    return true;
+}
+
 static bool read_kind(const char **text, ls_schedule *schedule)
 {
     if (read_expected(text, "constant")) {
@@ -107,6 +122,12 @@ static bool read_kind(const char **text, ls_schedule *schedule)
         schedule->length_count = 1;
         return read_length(text, &schedule->length[0]);
     }
+    if (read_expected(text, "polynomial:")) {
+        schedule->kind = LS_SCHEDULE_POLYNOMIAL;
+        schedule->length_count = 1;
+        schedule->power = 1;
+        return read_length(text, &schedule->length[0]) && read_power(text, &schedule->power);
+    }
     return false;
 }
 
@@ -118,8 +139,8 @@ ls_status ls_schedule_parse(const char *text, ls_schedule *out)
         return ls_log_fail(
             LS_ERR_USAGE,
             "--schedule '%s': allowed: [warmup:LENGTH[:START],] constant | "
-            "step:LENGTH:GAMMA | multistep:L1,L2,...:GAMMA | cosine:LENGTH, or imagenet; a "
-            "LENGTH is in epochs, or in steps as 500s",
+            "step:LENGTH:GAMMA | multistep:L1,L2,...:GAMMA | cosine:LENGTH | "
+            "polynomial:LENGTH[:POWER], or imagenet; a LENGTH is in epochs, or in steps as 500s",
             text);
     }
     *out = schedule;
@@ -147,14 +168,11 @@ static double steps_of(ls_schedule_length length, int64_t steps_per_epoch)
 
 /* examples/imagenet/main_amp.py of NVIDIA/apex, for the step with number `step` from 1 over all
  * epochs. */
-static double imagenet_factor(int64_t step, int64_t steps_per_epoch)
+static double imagenet_lr(double base_lr, int64_t step, int64_t steps_per_epoch)
 {
     int64_t epoch = (step - 1) / steps_per_epoch;
-    double factor = pow(0.1, (double)(epoch / 30 + (epoch >= 80)));
-    if (epoch < 5) {
-        factor *= (double)(1 + step) / (5.0 * (double)steps_per_epoch);
-    }
-    return factor;
+    double lr = base_lr * pow(0.1, (double)(epoch / 30 + (epoch >= 80)));
+    return epoch < 5 ? lr * (double)(1 + step) / (5.0 * (double)steps_per_epoch) : lr;
 }
 
 double ls_schedule_lr(const ls_schedule *schedule, double base_lr, int64_t step,
@@ -186,8 +204,12 @@ double ls_schedule_lr(const ls_schedule *schedule, double base_lr, int64_t step,
     case LS_SCHEDULE_COSINE:
         return tick >= length ? LS_PLANT(cosine_returns, 0.0, base_lr)
                               : base_lr * (1.0 + cos(M_PI * tick / length)) / 2.0;
+    case LS_SCHEDULE_POLYNOMIAL:
+        return tick >= length ? 0.0
+                              : base_lr * pow(1.0 - tick / length,
+                                              LS_PLANT(polynomial_linear, schedule->power, 1.0));
     case LS_SCHEDULE_IMAGENET:
-        return base_lr * imagenet_factor(step, steps_per_epoch);
+        return imagenet_lr(base_lr, step, steps_per_epoch);
     }
     return base_lr;
 }

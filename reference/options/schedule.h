@@ -7,6 +7,8 @@
  *   step:LENGTH:GAMMA          base * GAMMA^floor(t / LENGTH)              step:30:0.1
  *   multistep:L1,L2,...:GAMMA  base * GAMMA^(lengths that t has reached)   multistep:30,60,80:0.1
  *   cosine:LENGTH              base * (1 + cos(pi t / LENGTH)) / 2, then 0 cosine:90
+ *   polynomial:LENGTH[:POWER]  base * (1 - t / LENGTH)^POWER, then 0; POWER 1 unless given
+ *                                                                          polynomial:90:2
  *   imagenet                   base * 0.1^(e / 30 + (e >= 80)), e the epoch from 0, and while e < 5
  *                              * (1 + step) / (5 * steps per epoch), a warm-up of its own
  *   warmup:LENGTH[:START]      first base * (START + (1 - START) t / LENGTH), START 0.01 unless
@@ -14,8 +16,9 @@
  *
  * t = step - 1. A LENGTH is a number of epochs, or of steps with an `s` after it (500s). Data
  * without an end (synthetic, batches) has no epochs, so there lengths must be in steps. Formulas:
- * torch.optim.lr_scheduler (StepLR, MultiStepLR, CosineAnnealingLR, LinearLR, SequentialLR);
- * imagenet is examples/imagenet/main_amp.py of NVIDIA/apex. */
+ * torch.optim.lr_scheduler (StepLR, MultiStepLR, CosineAnnealingLR, PolynomialLR, LinearLR,
+ * SequentialLR), in its closed forms and their order of operations; imagenet is
+ * examples/imagenet/main_amp.py of NVIDIA/apex. */
 #ifndef LS_SCHEDULE_H
 #define LS_SCHEDULE_H
 
@@ -29,6 +32,7 @@ typedef enum ls_schedule_kind {
     LS_SCHEDULE_STEP,
     LS_SCHEDULE_MULTISTEP,
     LS_SCHEDULE_COSINE,
+    LS_SCHEDULE_POLYNOMIAL,
     LS_SCHEDULE_IMAGENET,
 } ls_schedule_kind;
 
@@ -46,7 +50,7 @@ typedef struct ls_schedule {
     double warmup_start;
     int length_count;
     ls_schedule_length length[LS_SCHEDULE_LENGTHS_MAX];
-    double gamma;
+    double gamma, power;
 } ls_schedule;
 
 /* LS_ERR_USAGE with one line that shows the grammar. */

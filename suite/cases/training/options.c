@@ -51,7 +51,7 @@ static const struct option {
     {"optimizer", "", "'sgd'", "'adam' 'adamw' 'lamb' 'lars'", "rmsprop SGD adamax"},
     {"lr", "", "0.1", "0 0.25", "-0.1 nan inf 1e39 0.1x"},
     {"lr-scaling", "", "'none'", "'linear'", "sqrt Linear"},
-    {"schedule", "", "'constant'", "'cosine:9s'", "linear:5s cosine"},
+    {"schedule", "", "'constant'", "'cosine:9s' 'polynomial:9s:2'", "linear:5s cosine polynomial polynomial:9s:x"},
     {"momentum", "", "0.9", "0 1", "-0.1 nan inf"},
     {"weight-decay", "", "0.0001", "0 0.5", "-0.1 nan"},
     {"nesterov", "", "false", "=true", "1"},

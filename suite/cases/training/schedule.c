@@ -48,6 +48,11 @@ static double half_wave(double base, int t)
     return t < 10 ? base * 0.5 * (1 + cos(3.14159265358979323846 * t / 10)) : 0;
 }
 
+static double parabola(double base, int t)
+{
+    return t < 10 ? base * ((10.0 - t) / 10) * ((10.0 - t) / 10) : 0;
+}
+
 /* torch's LinearLR from 1 % over five steps, cosine over ten, printed by it for base 0.5 */
 static double printed(double base, int t)
 {
@@ -220,7 +225,7 @@ static void judge_applied(const ls_case *row, const ls_record *job, ls_verdict *
 /* A wrong value is one line, exit code 2, and nothing is written. */
 static void judge_refused(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    char line[240];
+    char line[400];
     ls_record_last_line(job, 0, line, (int)sizeof line);
     bool ended = job->state != LS_RECORD_KILLED && job->state != LS_RECORD_TIMED_OUT;
     int code = job->state == LS_RECORD_DONE ? 0 : job->code;
@@ -245,6 +250,12 @@ static const epochs inside[] = {
     {"cosine.middle", "cosine:90", 10, 451, 0.5},
     {"cosine.within", "cosine:90", 10, 456, 0.49127379678135824}, /* every step, not every epoch */
     {"cosine.end", "cosine:90", 10, 901, 0},
+    {"polynomial.first", "polynomial:90:2", 10, 1, 1},
+    {"polynomial.within", "polynomial:90:2", 10, 451, 0.25},
+    {"polynomial.power-1", "polynomial:90", 10, 226, 0.75},
+    {"polynomial.root", "polynomial:10s:0.5", 10, 8, 0.547722557505166113}, /* sqrt(0.3) */
+    {"polynomial.end", "polynomial:90:2", 10, 901, 0},
+    {"polynomial.warmup", "warmup:5,polynomial:10:2", 10, 101, 0.25},
     {"multistep", "multistep:30,60,80:0.1", 7, 80 * 7 + 1, 1e-3},
     {"warmup.middle", "warmup:5,step:30:0.1", 10, 26, 0.505},
     {"warmup.then", "warmup:5,step:30:0.1", 10, 350, 1}, /* 30 epochs after the warm-up's five */
@@ -277,7 +288,7 @@ static void judge_epochs(const ls_case *row, const ls_record *job, ls_verdict *o
     (void)job;
     const epochs *e = row->data;
     ls_schedule schedule;
-    char line[240];
+    char line[400];
     ls_inside_ear ear = ls_inside_hear();
     bool taken = ls_schedule_parse(e->text, &schedule) == LS_OK &&
                  ls_schedule_check(&schedule, e->steps_per_epoch) == LS_OK;
@@ -324,6 +335,8 @@ static const ls_row rows[] = {
     {"schedule.multistep", "H1", judge_rates, JOB "--schedule=multistep:3s,7s,9s:0.5",
      EXPECTED(milestones)},
     {"schedule.cosine", "H1", judge_rates, JOB "--schedule=cosine:10s", EXPECTED(half_wave)},
+    {"schedule.polynomial", "H1", judge_rates, JOB "--schedule=polynomial:10s:2",
+     EXPECTED(parabola)},
     {"schedule.warmup", "H1", judge_rates, JOB "--schedule=warmup:5s,constant",
      EXPECTED(ramp_by_one_percent)},
     {"schedule.warmup-zero", "H1", judge_rates, JOB "--schedule=warmup:5s:0,constant",
@@ -359,7 +372,8 @@ static const ls_row rows[] = {
      "--momentum=0.9 --weight-decay=0",
      EXPECTED(ramp_to_step)},
     {"schedule.refused.[epochs-without=cosine:90|imagenet-without=imagenet|zero-length=step:0s:0.1|"
-     "no-gamma=step:4s|gamma-above-one=step:4s:1.5|descending=multistep:7s,3s:0.1|"
+     "no-gamma=step:4s|power-zero=polynomial:5s:0|power-huge=polynomial:5s:101|gamma-above-one="
+     "step:4s:1.5|descending=multistep:7s,3s:0.1|"
      "mixed-units=multistep:3,7s:0.1|warmup-alone=warmup:5s|unknown=linear:5s|"
      "trailing=cosine:10s:]",
      "H6", judge_refused, "resnet8 O0 steps=1 --schedule=$1", .judges_outcome = true},

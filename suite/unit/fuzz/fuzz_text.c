@@ -210,6 +210,7 @@ static void make_options(fuzz *f, bytes *b)
                                         "--schedule=step:2s:0.1",
                                         "--schedule=multistep:2,4,6:0.5",
                                         "--schedule=cosine:9",
+                                        "--schedule=polynomial:9:0.5",
                                         "--schedule=imagenet",
                                         "--schedule=warmup:2,step:3",
                                         "--schedule=warmup:2s:0.01,cosine:7s",

@@ -70,6 +70,34 @@ START_TEST(imagenet)
 }
 END_TEST
 
+/* 1,000 steps: the rate that the optimizer gets, an f32, is torch's. */
+START_TEST(rates_are_those_of_torch)
+{
+    static const struct {
+        const char *text;
+        double base;
+        int64_t steps_per_epoch;
+        struct {
+            int64_t step;
+            double rate;
+        } draw[40];
+    } rows[] = {
+#include "schedule_goldens.inc"
+    };
+    ck_assert_uint_eq(sizeof rows / sizeof rows[0] * 40, 1000);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        ls_schedule schedule = parse(rows[i].text);
+        for (int k = 0; k < 40; k++) {
+            double have = ls_schedule_lr(&schedule, rows[i].base, rows[i].draw[k].step,
+                                         rows[i].steps_per_epoch);
+            ck_assert_msg((float)have == (float)rows[i].draw[k].rate,
+                          "%s, step %lld: %.17g, torch %.17g", rows[i].text,
+                          (long long)rows[i].draw[k].step, have, rows[i].draw[k].rate);
+        }
+    }
+}
+END_TEST
+
 START_TEST(linear_scaling)
 {
     ck_assert(ls_schedule_base_lr(0.1, false, 8192) == 0.1);
@@ -220,6 +248,7 @@ int main(void)
     tcase_add_test(tests, warmup_and_cosine);
     tcase_add_test(tests, steps);
     tcase_add_test(tests, imagenet);
+    tcase_add_test(tests, rates_are_those_of_torch);
     tcase_add_test(tests, linear_scaling);
     tcase_add_test(tests, epochs_need_data_that_ends);
     tcase_add_test(tests, every_field_is_read);

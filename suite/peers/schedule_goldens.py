@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""Rates of torch.optim.lr_scheduler and of Apex's ImageNet script (examples/imagenet/main_amp.py@
+adjust_learning_rate), for suite/unit/reference/schedule_goldens.inc:
+
+    python3 suite/peers/schedule_goldens.py >suite/unit/reference/schedule_goldens.inc
+"""
+
+import random
+
+import torch
+from torch.optim import lr_scheduler as torch_schedule
+
+DRAWS = 40
+
+
+def walk(base, make, steps):
+    """The rates of `steps` steps: the scheduler ticks after each, as scripts let it."""
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], base)
+    scheduler = make(optimizer)
+    for _ in range(steps):
+        yield scheduler.get_last_lr()[0]
+        optimizer.step()
+        scheduler.step()
+
+
+def apex(base, epoch_steps, steps):
+    for n in range(steps):
+        epoch, step = n // epoch_steps, n % epoch_steps + 1
+        factor = epoch // 30
+        if epoch >= 80:
+            factor = factor + 1
+        lr = base * (0.1 ** factor)
+        if epoch < 5:
+            lr = lr * float(1 + step + epoch * epoch_steps) / (5. * epoch_steps)
+        yield lr
+
+
+def warm(length, start, make):
+    """Warm-up, then the scheduler, as torchvision's references/classification/train.py joins them."""
+    return lambda o: torch_schedule.SequentialLR(
+        o, [torch_schedule.LinearLR(o, start, total_iters=length), make(o)], milestones=[length])
+
+
+def rows():
+    for base, length, gamma in ((0.1, 30, 0.1), (0.4, 7, 0.97), (1.6, 100, 0.5)):
+        yield ("step:%ds:%r" % (length, gamma), base, 0,
+               list(walk(base, lambda o: torch_schedule.StepLR(o, length, gamma), 400)))
+    for base, at, gamma in ((0.1, [100, 150], 0.1), (0.5, [3, 7, 9, 300], 0.25)):
+        yield ("multistep:%s:%r" % (",".join("%ds" % a for a in at), gamma), base, 0,
+               list(walk(base, lambda o: torch_schedule.MultiStepLR(o, at, gamma), 400)))
+    for base, length in ((0.1, 400), (0.5, 90), (3.2, 333)):
+        yield ("cosine:%ds" % length, base, 0,
+               list(walk(base, lambda o: torch_schedule.CosineAnnealingLR(o, length), length + 1)))
+    for base, length, power in ((0.1, 400, 1.0), (0.5, 90, 2.0), (3.2, 333, 0.9), (10.0, 200, 2.5)):
+        yield ("polynomial:%ds:%r" % (length, power), base, 0,
+               list(walk(base, lambda o: torch_schedule.PolynomialLR(o, length, power), 450)))
+    yield ("polynomial:120s", 0.3, 0,
+           list(walk(0.3, lambda o: torch_schedule.PolynomialLR(o, 120), 200)))
+    for base, length, start in ((0.1, 50, 0.01), (0.5, 7, 0.3), (2.0, 333, 0.001)):
+        yield ("warmup:%ds:%r,constant" % (length, start), base, 0,
+               list(walk(base, lambda o: torch_schedule.LinearLR(o, start, total_iters=length), 400)))
+    yield ("warmup:25s,cosine:300s", 0.5, 0, list(walk(
+        0.5, warm(25, 0.01, lambda o: torch_schedule.CosineAnnealingLR(o, 300)), 326)))
+    yield ("warmup:5s:0.1,step:30s:0.1", 0.1, 0, list(walk(
+        0.1, warm(5, 0.1, lambda o: torch_schedule.StepLR(o, 30, 0.1)), 200)))
+    yield ("warmup:12s,polynomial:200s:2.0", 9.0, 0, list(walk(
+        9.0, warm(12, 0.01, lambda o: torch_schedule.PolynomialLR(o, 200, 2.0)), 300)))
+    # lengths in epochs of so many steps
+    yield ("step:3:0.1", 0.1, 40, list(walk(0.1, lambda o: torch_schedule.StepLR(o, 120, 0.1), 700)))
+    yield ("cosine:9", 0.1, 37, list(walk(
+        0.1, lambda o: torch_schedule.CosineAnnealingLR(o, 333), 334)))
+    yield ("warmup:2,polynomial:10:1.5", 1.0, 20, list(walk(
+        1.0, warm(40, 0.01, lambda o: torch_schedule.PolynomialLR(o, 200, 1.5)), 300)))
+    for base, epoch_steps in ((0.1, 100), (0.8, 37), (0.3, 5005)):
+        yield "imagenet", base, epoch_steps, list(apex(base, epoch_steps, 90 * epoch_steps))
+
+
+def main():
+    draw = random.Random(1)
+    print("/* Made by suite/peers/schedule_goldens.py with torch %s; not edited: text, base, steps of an\n"
+          " * epoch, and the rates of %d steps, drawn. */" % (torch.__version__.split("+")[0], DRAWS))
+    for text, base, epoch_steps, rates in rows():
+        steps = sorted(draw.sample(range(1, len(rates) + 1), DRAWS))
+        values = ", ".join("{%d, %r}" % (step, rates[step - 1]) for step in steps)
+        print('{"%s", %r, %d, {%s}},' % (text, base, epoch_steps, values))
+
+
+main()
