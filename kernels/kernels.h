@@ -38,7 +38,8 @@ typedef enum ls_layer_kind {
                                to `channels` (He et al. 2015, section 4.2) */
     LS_LAYER_AVG_POOL,      /* global: [N,C,H,W] -> [N,C,1,1] */
     LS_LAYER_LINEAR,        /* [N,C] -> [N,channels], weight [channels,C], bias [channels] */
-    LS_LAYER_CROSS_ENTROPY, /* softmax cross entropy in f32, mean over the N samples; always last */
+    LS_LAYER_CROSS_ENTROPY, /* softmax cross entropy in f32, mean over the N samples; always last.
+                               ls_plan_options.label_smoothing */
 } ls_layer_kind;
 
 /* One layer, in order of execution; layer 0 is the input. */
@@ -171,6 +172,10 @@ typedef struct ls_plan_options {
     /* Let a product also compute what the operation next to it needs, where an engine can and gives
      * the right results on exact data; f16, not with a deterministic backend. Else not used. */
     bool fuse;
+    /* Of the loss, as torch.nn.CrossEntropyLoss has it: E in 0 .. 1. The target's class counts 1 -
+     * E
+     * + E/classes, every other one E/classes; 0: the plain cross entropy, bit for bit */
+    double label_smoothing;
 } ls_plan_options;
 
 typedef struct ls_plan_info {
@@ -247,8 +252,8 @@ typedef enum ls_observed_kind {
     LS_OBSERVED_AVERAGE, /* y = mean of x over pixels */
     LS_OBSERVED_AVERAGE_BACK,
     LS_OBSERVED_LOSS,      /* state->loss from x and target */
-    LS_OBSERVED_LOSS_BACK, /* dx = (softmax(x) - onehot) / images * loss scale * plan_backward's
-                              factor */
+    LS_OBSERVED_LOSS_BACK, /* dx = (softmax(x) - classes' weights) / images * loss scale *
+                              plan_backward's factor */
     LS_OBSERVED_KINDS,
 } ls_observed_kind;
 
@@ -361,7 +366,7 @@ typedef struct ls_scaler_config {
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-enum { LS_BACKEND_ABI = 20 };
+enum { LS_BACKEND_ABI = 21 };
 
 typedef struct ls_backend_api {
     int abi;          /* LS_BACKEND_ABI */

@@ -5,6 +5,7 @@
 #include "kernels/core/half.h"
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
+#include "kernels/math/smoothing.h"
 
 /* ---- linear: y = x W^T + bias, rounded once -------------------------------------------------- */
 
@@ -73,11 +74,22 @@ static int place_of(const float *row, int classes, int64_t target)
     return before;
 }
 
-/* loss = mean over n of log(sum_j exp(l_j - max)) - (l_target - max). */
+/* Mean over j of -log p_j = log(sum) - (l_j - max). */
+static double mean_over_classes(const float *row, int classes, float most, float sum)
+{
+    double distance = 0;
+    for (int j = 0; j < classes; j++) {
+        distance += (double)(row[j] - most);
+    }
+    return (double)logf(sum) - distance / classes;
+}
+
+/* loss = mean over n of log(sum_j exp(l_j - max)) - (l_target - max), smoothed. */
 ls_status ls_loss_forward(ls_plan *plan, const ls_op *op)
 {
     const int64_t *target = plan->target;
     int classes = plan->lower.slot[op->in].channels, batch = plan->options.batch;
+    ls_smoothing smoothing = ls_smoothing_of(plan->options.label_smoothing, classes);
     double total = 0;
     for (int n = 0; n < batch; n++) {
         if (target[n] < 0 || target[n] >= classes) {
@@ -96,7 +108,11 @@ ls_status ls_loss_forward(ls_plan *plan, const ls_op *op)
         }
         plan->row_scale[2 * n] = most;
         plan->row_scale[2 * n + 1] = (float)sum;
-        total += (double)(logf((float)sum) - (row[target[n]] - most));
+        double loss = (double)(logf((float)sum) - (row[target[n]] - most));
+        total += smoothing.amount == 0.0
+                     ? loss
+                     : ls_smoothing_loss(&smoothing, loss,
+                                         mean_over_classes(row, classes, most, (float)sum));
         int place = place_of(row, classes, target[n]);
         plan->bound.state->top1 += place < 1;
         plan->bound.state->top5 += place < LS_PLANT(top5_of_six, 5, 6);
@@ -105,7 +121,7 @@ ls_status ls_loss_forward(ls_plan *plan, const ls_op *op)
     return LS_OK;
 }
 
-/* dlogits = (p - onehot) * (S * factor / N), the product in f32, then stored. */
+/* dlogits = (p - classes' weights) * (S * factor / N), the product in f32, then stored. */
 ls_status ls_loss_backward(ls_plan *plan, ls_stream *stream, const ls_op *op)
 {
     (void)stream;
@@ -114,6 +130,7 @@ ls_status ls_loss_backward(ls_plan *plan, ls_stream *stream, const ls_op *op)
     float loss_scale = plan->bound.state->loss_scale;
     float scale = loss_scale * plan->loss_factor / LS_PLANT(loss_summed, (float)batch, 1.0f);
     scale *= LS_PLANT(loss_mean_at_32, 1.0f, batch >= 32 ? 32.0f / 33.0f : 1.0f);
+    ls_smoothing smoothing = ls_smoothing_of(plan->options.label_smoothing, classes);
     char *dx = ls_plan_grad(plan, op->dx);
     for (int n = 0; n < batch; n++) {
         const float *row = plan->logits + (int64_t)n * classes;
@@ -121,7 +138,7 @@ ls_status ls_loss_backward(ls_plan *plan, ls_stream *stream, const ls_op *op)
         for (int j = 0; j < classes; j++) {
             float p = expf(row[j] - most) / sum;
             p = LS_PLANT(softmax_in_half, p, ls_half_fp16_to_f32(ls_half_f32_to_fp16(p)));
-            float g = (p - (j == plan->target[n] ? 1.0f : 0.0f)) * scale;
+            float g = (p - (j == plan->target[n] ? smoothing.target : smoothing.other)) * scale;
             g = LS_PLANT(scaled_after_cast, g,
                          ls_half_fp16_to_f32(ls_half_f32_to_fp16(g / loss_scale)) * loss_scale);
             size_t index = (size_t)n * (size_t)classes + (size_t)j;

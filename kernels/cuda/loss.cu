@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "kernels/core/plant.h"
+#include "kernels/math/smoothing.h"
 #include "ops.h"
 #include "packet.h"
 
@@ -46,7 +47,7 @@ LS_DEVICE double block_sum(double value)
 }
 
 /* row: [images][2] maximum and sum of exponentials, then [images] how many classes come before the
- * target (kernels.h, top1). */
+ * target (kernels.h, top1), then [images] the mean distance of a logit from the maximum. */
 template <typename T>
 LS_KERNEL rows_kernel(const T *logits, const int64_t *target, int images, int classes, float *kept,
                       float *row)
@@ -63,24 +64,27 @@ LS_KERNEL rows_kernel(const T *logits, const int64_t *target, int images, int cl
     int64_t place = target[blockIdx.x];
     bool known = place >= 0 && place < classes;
     float wanted = known ? ls_element_float(from[place]) : NAN;
-    double sum = 0, before = 0;
+    double sum = 0, before = 0, distance = 0;
     for (int j = (int)threadIdx.x; j < classes; j += THREADS) {
         float value = to[j]; /* written by this thread */
         sum += (double)expf(value - most);
         before += j != place && !(value < wanted) && (value != wanted || j < place) ? 1 : 0;
+        distance += (double)(value - most);
     }
     sum = block_sum(sum);
     before = block_sum(before);
+    distance = block_sum(distance);
     if (threadIdx.x == 0) {
         row[2 * (int64_t)blockIdx.x] = most;
         row[2 * (int64_t)blockIdx.x + 1] = (float)sum;
         row[2 * (int64_t)images + blockIdx.x] = (float)before;
+        row[3 * (int64_t)images + blockIdx.x] = (float)(distance / classes);
     }
 }
 
 /* One block. A target that is not a class gives NaN. */
 LS_KERNEL mean_kernel(const float *kept, const float *row, const int64_t *target, int images,
-                      int classes, ls_step_state *state)
+                      int classes, ls_smoothing smoothing, ls_step_state *state)
 {
     double sum = 0, first = 0, five = 0;
     for (int n = (int)threadIdx.x; n < images; n += THREADS) {
@@ -89,7 +93,10 @@ LS_KERNEL mean_kernel(const float *kept, const float *row, const int64_t *target
         five += before < 5 ? 1 : 0;
         bool known = target[n] >= 0 && target[n] < classes;
         float logit = known ? kept[(int64_t)n * classes + target[n]] : NAN;
-        sum += (double)(logf(row[2 * n + 1]) - (logit - row[2 * n]));
+        float log_sum = logf(row[2 * n + 1]);
+        double loss = (double)(log_sum - (logit - row[2 * n]));
+        double mean = (double)(log_sum - row[3 * (int64_t)images + n]);
+        sum += smoothing.amount == 0 ? loss : ls_smoothing_loss(&smoothing, loss, mean);
     }
     sum = block_sum(sum);
     first = block_sum(first);
@@ -102,19 +109,21 @@ LS_KERNEL mean_kernel(const float *kept, const float *row, const int64_t *target
 }
 
 ls_status ls_loss_forward(cudaStream_t stream, ls_dtype type, const void *logits,
-                          const int64_t *target, int images, int classes, float *kept, float *row,
-                          ls_step_state *state)
+                          const int64_t *target, int images, int classes, double smoothing,
+                          float *kept, float *row, ls_step_state *state)
 {
     LS_BY_ELEMENT(type, T,
                   LS_LAUNCH(rows_kernel<T>, (unsigned)images, THREADS, stream, (const T *)logits,
                             target, images, classes, kept, row));
-    LS_LAUNCH(mean_kernel, 1, THREADS, stream, kept, row, target, images, classes, state);
+    LS_LAUNCH(mean_kernel, 1, THREADS, stream, kept, row, target, images, classes,
+              ls_smoothing_of(smoothing, classes), state);
     return LS_OK;
 }
 
 template <typename T>
 LS_KERNEL loss_back_kernel(const float *kept, const float *row, const int64_t *target, int images,
-                           int classes, float factor, const ls_step_state *state, T *gradient)
+                           int classes, float factor, ls_smoothing smoothing,
+                           const ls_step_state *state, T *gradient)
 {
     float scale = state->loss_scale * factor / LS_PLANT(loss_summed, (float)images, 1.0f);
     int64_t first = (int64_t)blockIdx.x * classes;
@@ -122,17 +131,19 @@ LS_KERNEL loss_back_kernel(const float *kept, const float *row, const int64_t *t
     int64_t wanted = target[blockIdx.x];
     for (int j = (int)threadIdx.x; j < classes; j += THREADS) {
         float p = expf(kept[first + j] - most) / sum;
-        ls_element_set(&gradient[first + j], (p - (j == wanted ? 1.0f : 0.0f)) * scale);
+        ls_element_set(&gradient[first + j],
+                       (p - (j == wanted ? smoothing.target : smoothing.other)) * scale);
     }
 }
 
 ls_status ls_loss_backward(cudaStream_t stream, ls_dtype type, const float *kept, const float *row,
-                           const int64_t *target, int images, int classes, float factor,
-                           const ls_step_state *state, void *gradient)
+                           const int64_t *target, int images, int classes, double smoothing,
+                           float factor, const ls_step_state *state, void *gradient)
 {
     LS_BY_ELEMENT(type, T,
                   LS_LAUNCH(loss_back_kernel<T>, (unsigned)images, THREADS, stream, kept, row,
-                            target, images, classes, factor, state, (T *)gradient));
+                            target, images, classes, factor, ls_smoothing_of(smoothing, classes),
+                            state, (T *)gradient));
     return LS_OK;
 }
 

@@ -230,15 +230,16 @@ ls_status ls_pool_max_back(cudaStream_t stream, ls_dtype type, const ls_pool_sha
 /* ---- loss.cu --------------------------------------------------------------------------------- */
 
 /* Mean over N of the cross entropy of softmax(logits), f32; keeps max and sum of exponentials per
- * sample in row[N][2], and behind them how many classes come before the target in [N]; the logits
- * as f32 in kept[N][classes]; the loss in state->loss, and adds to top1 and top5. */
+ * sample in row[N][2], and behind them in [N] how many classes come before the target and in [N]
+ * the mean distance of a logit from the max; the logits as f32 in kept[N][classes]; the loss in
+ * state->loss, and adds to top1 and top5. smoothing: ls_plan_options.label_smoothing. */
 ls_status ls_loss_forward(cudaStream_t stream, ls_dtype type, const void *logits,
-                          const int64_t *target, int images, int classes, float *kept, float *row,
-                          ls_step_state *state);
-/* (p - y) / N * (S * factor) in f32, rounded to type once. */
+                          const int64_t *target, int images, int classes, double smoothing,
+                          float *kept, float *row, ls_step_state *state);
+/* (p - weights of the classes) / N * (S * factor) in f32, rounded to type once. */
 ls_status ls_loss_backward(cudaStream_t stream, ls_dtype type, const float *kept, const float *row,
-                           const int64_t *target, int images, int classes, float factor,
-                           const ls_step_state *state, void *gradient);
+                           const int64_t *target, int images, int classes, double smoothing,
+                           float factor, const ls_step_state *state, void *gradient);
 /* bias_grad[j] = sum over rows of dy[row][j], rounded to `type` and then to bias_grad's own. */
 ls_status ls_loss_bias_grad(cudaStream_t stream, ls_dtype type, const void *dy, int images,
                             int classes, const ls_tensor *bias_grad);

@@ -154,7 +154,8 @@ static ls_status forward_op(ls_plan *plan, ls_stream *stream, const ls_op *op)
     case LS_OP_LOSS:
         return ls_loss_forward(stream->native, plan->options.activation, ls_plan_at(plan, op->in),
                                plan->target, plan->options.batch, plan->lower.slot[op->in].channels,
-                               plan->logits, plan->row, plan->bound.state);
+                               plan->options.label_smoothing, plan->logits, plan->row,
+                               plan->bound.state);
     default:
         return ls_simple_forward(plan, stream, op);
     }
@@ -228,7 +229,8 @@ static ls_status backward_loss(ls_plan *plan, ls_stream *stream, const ls_op *op
 {
     return ls_loss_backward(stream->native, plan->options.activation, plan->logits, plan->row,
                             plan->target, plan->options.batch, plan->lower.slot[op->in].channels,
-                            plan->loss_factor, plan->bound.state, ls_plan_grad(plan, op->dx));
+                            plan->options.label_smoothing, plan->loss_factor, plan->bound.state,
+                            ls_plan_grad(plan, op->dx));
 }
 
 /* Gradients in a product's order wait for their group's last (a bucket's), which may be reduced

@@ -83,9 +83,10 @@ struct ls_plan {
     unsigned *ticket;            /* likewise */
     float *ones;                 /* [of the most channels] if a convolution may gate (gate.c) */
     float *logits;               /* [N][classes] */
-    float *row;              /* loss: maximum and sum per sample, [N][2]; its class's place, [N] */
-    int64_t *target;         /* [N], of the last forward */
-    ls_weight_table packing; /* weights, once per step */
+    float *row;                /* loss: maximum and sum per sample, [N][2]; its class's place, [N];
+                                  logits' mean distance from the maximum, [N] */
+    int64_t *target;           /* [N], of the last forward */
+    ls_weight_table packing;   /* weights, once per step */
     ls_weight_table unpacking; /* gradients, in the order of backward; a group in one launch */
     int computed, unpacked;    /* of unpacking.at[], in this backward */
     cudaEvent_t tables_read;   /* recorded when a table has been read */

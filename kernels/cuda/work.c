@@ -265,7 +265,7 @@ static void place_norms(ls_plan *plan, cursor *c)
     plan->all = group > 1 ? take(c, group * message * sizeof *plan->all) : plan->mine;
     plan->ones = take(c, ones * sizeof *plan->ones);
     plan->logits = take(c, batch * classes * sizeof *plan->logits);
-    plan->row = take(c, 3 * batch * sizeof *plan->row);
+    plan->row = take(c, 4 * batch * sizeof *plan->row);
     plan->target = take(c, batch * sizeof *plan->target);
 }
 

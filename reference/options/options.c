@@ -268,6 +268,20 @@ static ls_status check_precision(const ls_options *options)
     return LS_OK;
 }
 
+static ls_status check_smoothing(const ls_options *options)
+{
+    if (options->label_smoothing > 1) {
+        return ls_log_fail(LS_ERR_USAGE, "--label-smoothing %g: allowed: 0 to 1",
+                           options->label_smoothing);
+    }
+    if (options->label_smoothing > 0 &&
+        (options->example != LS_EXAMPLE_NONE || options->aux_count > 0)) {
+        return ls_log_fail(LS_ERR_USAGE, "--label-smoothing with %s: its loss is not smoothed",
+                           options->aux_count > 0 ? "--aux-head" : "--example");
+    }
+    return LS_OK;
+}
+
 static ls_status check_training(const ls_options *options)
 {
     if (options->nesterov && !ls_optimizers_takes(options->optimizer, "nesterov")) {
@@ -284,6 +298,7 @@ static ls_status check_training(const ls_options *options)
     if (options->nesterov && options->momentum <= 0) {
         return ls_log_fail(LS_ERR_USAGE, "--nesterov needs --momentum above 0");
     }
+    LS_TRY(check_smoothing(options));
     ls_schedule schedule;
     LS_TRY(ls_schedule_parse(options->schedule, &schedule));
     if (ls_options_has_epochs(options)) {

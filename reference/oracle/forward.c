@@ -331,7 +331,7 @@ ls_status ls_forward_loss(ls_run *r)
                (size_t)classes * sizeof(double));
     }
     LS_TRY_GOTO(status, ls_run_allocate_like(r, last, grad), free_all);
-    ls_ops_cross_entropy(logits, target, factor, each, grad);
+    ls_ops_cross_entropy(logits, target, step->label_smoothing, factor, each, grad);
     ls_run_round_stored(r, r->single, grad);
     ls_run_round_stored(r, r->stored, grad);
     for (int64_t n = 0; n < r->samples; n++) {

@@ -187,8 +187,8 @@ void ls_ops_add(ls_planes *sum, const ls_planes *other)
     }
 }
 
-void ls_ops_cross_entropy(const ls_planes *logits, const int64_t *target, const double *factor,
-                          double *loss, ls_planes *logits_grad)
+void ls_ops_cross_entropy(const ls_planes *logits, const int64_t *target, double smoothing,
+                          const double *factor, double *loss, ls_planes *logits_grad)
 {
 #pragma omp parallel for
     for (int64_t n = 0; n < logits->samples; n++) {
@@ -201,9 +201,13 @@ void ls_ops_cross_entropy(const ls_planes *logits, const int64_t *target, const 
         for (int c = 0; c < logits->channels; c++) {
             sum += exp(x[c] - most);
         }
-        loss[n] = most + log(sum) - x[target[n]];
+        double whole = most + log(sum), even = smoothing / logits->channels;
+        loss[n] = whole - x[target[n]];
+        loss[n] *= smoothing > 0.0 ? 1.0 - smoothing : 1.0;
         for (int c = 0; c < logits->channels; c++) {
-            grad[c] = (exp(x[c] - most) / sum - (c == target[n] ? 1.0 : 0.0)) * factor[n];
+            double wanted = even + (c == target[n] ? 1.0 - smoothing : 0.0);
+            grad[c] = (exp(x[c] - most) / sum - wanted) * factor[n];
+            loss[n] += smoothing > 0.0 ? even * (whole - x[c]) : 0.0;
         }
     }
 }

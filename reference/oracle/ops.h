@@ -30,9 +30,10 @@ void ls_ops_mean(const ls_planes *in, ls_planes *out);
 void ls_ops_mean_grad(const ls_planes *out_grad, ls_planes *in_grad);
 /* sum += other. */
 void ls_ops_add(ls_planes *sum, const ls_planes *other);
-/* loss[samples] = -log softmax(logits)[target]; logits_grad = (softmax - onehot) *
- * factor[sample]. */
-void ls_ops_cross_entropy(const ls_planes *logits, const int64_t *target, const double *factor,
-                          double *loss, ls_planes *logits_grad);
+/* loss[samples] = -sum of q log softmax(logits); logits_grad = (softmax - q) * factor[sample]. q is
+ * 1 - smoothing + smoothing / classes for the target, smoothing / classes for the others (Szegedy
+ * et al. 2016, section 7; torch.nn.CrossEntropyLoss). */
+void ls_ops_cross_entropy(const ls_planes *logits, const int64_t *target, double smoothing,
+                          const double *factor, double *loss, ls_planes *logits_grad);
 
 #endif

@@ -1,7 +1,8 @@
 /* THE JUDGE: one training step in FP64, plain loops, sharing no arithmetic with the code under test
- * (numerics.md section 4). One call computes forward, mean softmax cross entropy, backward and the
- * averaged gradient of all ranks and micro-steps of one step (each rank's loss is the mean over its
- * own samples and all ranks weigh the same, however many they have), as one of
+ * (numerics.md section 4). One call computes forward, mean softmax cross entropy (smoothed where
+ * the step says so), backward and the averaged gradient of all ranks and micro-steps of one step
+ * (each rank's loss is the mean over its own samples and all ranks weigh the same, however many
+ * they have), as one of
  *
  *   FP64, own branches      the network's gradient
  *   FP64, forced branches   the same on the ReLU and max-pool branches of a dump

@@ -26,6 +26,7 @@ typedef struct ls_oracle_step {
                               SyncBN */
     const float *const *input;    /* [world] each [A,N,3,H,W], its own N */
     const int64_t *const *target; /* [world] each [A,N] */
+    double label_smoothing;       /* 0: none */
     const double *param;          /* [net->elements] in the table's order; as stored by the model */
     /* only for the ideal */
     int level;                         /* 0..3 */

@@ -310,6 +310,7 @@ static ls_audit_op translate(ls_audit *audit, const ls_observed *w)
         .weight_grad = tensor_of(&w->weight_grad),
         .bias_grad = tensor_of(&w->bias_grad),
         .target = w->target,
+        .smoothing = audit->trainer->options.label_smoothing,
         /* not what backward was given: that may be wrong */
         .factor = (double)(1.0f / (float)audit->trainer->options.accumulate),
         .group = 1,

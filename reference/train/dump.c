@@ -344,6 +344,7 @@ static void add_metadata(ls_dump *dump, const ls_dump_result *result)
     ls_safetensors_metadata(writer, "skipped", "%s", result->after.skipped != 0 ? "true" : "false");
     ls_safetensors_metadata(writer, "lr", "%.9g", (double)result->lr);
     ls_safetensors_metadata(writer, "optimizer", "%s", ls_optimizers_name(options->optimizer));
+    ls_safetensors_metadata(writer, "label_smoothing", "%.17g", options->label_smoothing);
     ls_safetensors_metadata(writer, "momentum", "%.9g", options->momentum);
     ls_safetensors_metadata(writer, "weight_decay", "%.9g", options->weight_decay);
     ls_safetensors_metadata(writer, "nesterov", "%s", options->nesterov ? "true" : "false");

@@ -19,7 +19,8 @@ struct ls_evaluate {
 
 /* ---- counting -------------------------------------------------------------------------------- */
 
-void ls_evaluate_add(ls_evaluate_sums *sums, const float *logits, int classes, int64_t target)
+void ls_evaluate_add(ls_evaluate_sums *sums, const float *logits, int classes, int64_t target,
+                     double smoothing)
 {
     LS_ASSERT(target >= 0 && target < classes);
     float wanted = logits[target], most = logits[0];
@@ -28,14 +29,17 @@ void ls_evaluate_add(ls_evaluate_sums *sums, const float *logits, int classes, i
         most = logits[j] > most || isnan(logits[j]) ? logits[j] : most;
         before += j != target && !(logits[j] < wanted) && (logits[j] != wanted || j < target);
     }
-    double sum = 0.0;
+    double sum = 0.0, mean = 0.0, own = (double)wanted;
     for (int j = 0; j < classes; j++) {
+        mean += (double)logits[j] / classes;
         sum += exp((double)logits[j] - (double)most);
     }
     sums->images++;
     sums->top1 += before < 1;
     sums->top5 += before < 5;
-    sums->loss += log(sum) - ((double)wanted - (double)most);
+    smoothing = LS_PLANT(smoothing_not_validated, smoothing, 0.0);
+    own = smoothing > 0.0 ? (1.0 - smoothing) * own + smoothing * mean : own;
+    sums->loss += log(sum) - (own - (double)most);
 }
 
 ls_status ls_evaluate_gather(ls_trainer *trainer, const char *key, const ls_evaluate_sums *own,
@@ -239,7 +243,8 @@ static ls_status run_batches(const ls_trainer *trainer, ls_evaluate_sums *own)
             if (LS_PLANT(bad_images_validated, bad[i], false)) {
                 continue;
             }
-            ls_evaluate_add(own, evaluate->logits + i * classes, classes, target[i]);
+            ls_evaluate_add(own, evaluate->logits + i * classes, classes, target[i],
+                            trainer->options.label_smoothing);
         }
     }
 end:

@@ -34,9 +34,10 @@ ls_status ls_evaluate_run(ls_trainer *trainer, int64_t step, ls_evaluate_report 
 /* Writes the event, and on rank 0 the curves' points and a line for the terminal. */
 ls_status ls_evaluate_tell(const ls_trainer *trainer, const ls_evaluate_report *report);
 
-/* Adds one picture: logits[classes], its class. Of equal logits the class with the lower number
- * comes first; NaN is the largest. */
-void ls_evaluate_add(ls_evaluate_sums *sums, const float *logits, int classes, int64_t target);
+/* Adds one picture: logits[classes], its class, whose label is smoothed for the loss. Of equal
+ * logits the class with the lower number comes first; NaN is the largest. */
+void ls_evaluate_add(ls_evaluate_sums *sums, const float *logits, int classes, int64_t target,
+                     double smoothing);
 /* Every rank's sums, all[world]; a key stands for the same sums whenever it is used. */
 ls_status ls_evaluate_gather(ls_trainer *trainer, const char *key, const ls_evaluate_sums *own,
                              ls_evaluate_sums *all);

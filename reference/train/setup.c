@@ -192,6 +192,7 @@ static ls_status create_plan(ls_trainer *trainer)
                          : NULL,
         .forced_branches = trainer->options.force_branches[0] != '\0',
         .fuse = trainer->options.fuse,
+        .label_smoothing = trainer->options.label_smoothing,
     };
     char why[256] = "";
     if (!device->api->supports(device->backend, &trainer->trunk, &options, why, (int)sizeof why)) {

@@ -24,7 +24,7 @@
 typedef struct ls_evaluate_sums {
     int64_t images, top1, top5;
     int64_t bad; /* pictures that could not be read; validation counts them in no other sum */
-    double loss; /* of softmax cross entropy */
+    double loss; /* of softmax cross entropy, as it is trained */
 } ls_evaluate_sums;
 
 /* The validation with the largest share of right answers. */

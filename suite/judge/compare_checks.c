@@ -146,22 +146,25 @@ void ls_compare_checks_states(const ls_evidence *evidence, ls_compare_checks *ch
 
 /* ---- loss ------------------------------------------------------------------------------------ */
 
-/* Mean cross entropy of `images` rows in FP64, and the largest |logit|. */
+/* Mean cross entropy of `images` rows in FP64, its labels smoothed, and the largest |logit|. */
 static double cross_entropy(const double *logits, const int64_t *target, int64_t images,
-                            int classes, double *largest)
+                            int classes, double smoothing, double *largest)
 {
     double loss = 0;
     for (int64_t n = 0; n < images; n++) {
         const double *x = logits + n * classes;
-        double most = x[0], sum = 0;
+        double most = x[0], sum = 0, mean = 0;
         for (int c = 0; c < classes; c++) {
+            mean += x[c] / classes;
             most = fmax(most, x[c]);
             *largest = fmax(*largest, fabs(x[c]));
         }
         for (int c = 0; c < classes; c++) {
             sum += exp(x[c] - most);
         }
-        loss += (most + log(sum) - x[target[n]]) / (double)images;
+        double wanted = x[target[n]];
+        wanted = smoothing > 0 ? (1 - smoothing) * wanted + smoothing * mean : wanted;
+        loss += (most + log(sum) - wanted) / (double)images;
     }
     return loss;
 }
@@ -185,11 +188,15 @@ ls_status ls_compare_checks_loss(const ls_evidence *evidence, bool finite,
         double value, largest = 0;
         ls_dumpfile_read(entry, logits);
         ls_dumpfile_read(loss, &value);
-        double expected =
-            cross_entropy(logits, evidence->step.target[rank], images, classes, &largest);
+        double smoothing = evidence->step.label_smoothing;
+        double expected = cross_entropy(logits, evidence->step.target[rank], images, classes,
+                                        smoothing, &largest);
         /* f32: exp of a rounded difference has an error of 4*u*largest, a sum of C terms and its
          * logarithm (C+8)*u, the mean over the images one rounding each */
         double limit = u32 * (4 * largest + classes + 8 + (double)(images + 4) * fabs(expected));
+        /* labels smoothed: the part E of the loss is also a mean over C values of at most
+         * 2*largest + log C, of which a sum in f32 may round each C times */
+        limit += u32 * smoothing * (classes + 4) * (2 * largest + log(classes));
         bool overflowed = !finite && !isfinite(expected) && !isfinite(value);
         if (!(isfinite(expected) && fabs(value - expected) <= limit) && !overflowed) {
             ls_compare_checks_fail(checks, NULL,

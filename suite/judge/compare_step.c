@@ -91,6 +91,7 @@ static ls_status check_metadata(const ls_dumpfile *file, int step, int accumulat
                  {"half", "fp16|bf16"},
                  {"reduced_type", "fp32|fp16|bf16"},
                  {"step", NULL},
+                 {"label_smoothing", NULL},
                  {"momentum", NULL},
                  {"weight_decay", NULL},
                  {"eps", NULL},
@@ -133,6 +134,7 @@ static ls_status read_facts(ls_compare_judgement *j)
     LS_TRY(read_level(j, file));
     step->level = stored_level(j, file);
     step->loss_scale = ls_dumpfile_number(file, "loss_scale", 1);
+    step->label_smoothing = ls_dumpfile_number(file, "label_smoothing", 0);
     step->predivide =
         facts->predivide != 0 ? facts->predivide : ls_dumpfile_number(file, "predivide", 1);
     const char *average = ls_dumpfile_text(file, "average", "");
@@ -151,11 +153,13 @@ static ls_status read_facts(ls_compare_judgement *j)
         bool fits = group > 0 && group <= step->world;
         step->stat_ranks = group == 0 ? step->world : fits ? (int)group : INT_MAX;
     }
-    if (step->world % step->stat_ranks != 0 || !(step->loss_scale > 0) || !(step->predivide > 0)) {
-        return ls_log_fail(
-            LS_ERR_USAGE, "%s: SyncBN over %d of %d ranks, loss scale %g, predivide %g: not a step",
-            ls_dumpfile_path(file), step->stat_ranks, step->world, step->loss_scale,
-            step->predivide);
+    if (step->world % step->stat_ranks != 0 || !(step->loss_scale > 0) || !(step->predivide > 0) ||
+        !(step->label_smoothing >= 0 && step->label_smoothing <= 1)) {
+        return ls_log_fail(LS_ERR_USAGE,
+                           "%s: SyncBN over %d of %d ranks, loss scale %g, predivide %g, label "
+                           "smoothing %g: not a step",
+                           ls_dumpfile_path(file), step->stat_ranks, step->world, step->loss_scale,
+                           step->predivide, step->label_smoothing);
     }
     LS_TRY(ls_compare_applied_read(j));
     j->nesterov = facts->nesterov || ls_dumpfile_flag(file, "nesterov", false);

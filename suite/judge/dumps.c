@@ -95,6 +95,7 @@ void ls_dumps_match(const ls_spec *spec, const ls_dumpfile *file, int64_t number
                   {"loss_scale_next", NULL, step->loss_scale_next},
                   {"lr", NULL, step->lr},
                   {"momentum", sgd ? "0" : NULL, ls_json_number(options, "momentum", NAN)},
+                  {"label_smoothing", "0", ls_json_number(options, "label-smoothing", NAN)},
                   {"weight_decay", "0", ls_json_number(options, "weight-decay", NAN)},
                   {"accumulate", "1", spec->accumulate}};
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {

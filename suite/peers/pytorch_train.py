@@ -36,6 +36,7 @@ def option_parser():
     add("--dialect", choices=("apex", "torch"))
     add("--optimizer", choices=("sgd", "adam", "adamw", "lamb", "lars"), default="sgd")
     add("--nesterov", action="store_true")
+    add("--label-smoothing", type=float, default=0.0)
     add("--betas", default="0.9,0.999")
     add("--eps", type=float, default=1e-8)
     add("--init-scale", type=float, default=65536)
@@ -329,7 +330,8 @@ class Trainer:
             images = images.to(self.half)
         with self.precision():
             logits = self.wrapped(images).float()
-            return logits, F.cross_entropy(logits, target)
+            return logits, F.cross_entropy(logits, target,
+                                           label_smoothing=self.options.label_smoothing)
 
     def backward(self, loss):
         loss = loss / self.options.accumulate
@@ -448,6 +450,7 @@ class Trainer:
         protocol.write_dump(self.folder, step, self.rank, tensors, dict(
             arch=o.arch, opt_level=o.opt_level, half=o.half, world_size=self.world,
             loss_scale=scale, skipped=str(skipped).lower(), lr=o.lr, optimizer=o.optimizer,
+            label_smoothing=o.label_smoothing,
             momentum=o.momentum, weight_decay=o.weight_decay, betas=o.betas, eps=o.eps,
             nesterov=str(o.nesterov).lower(), accumulate=o.accumulate, dialect="torch"))
 

@@ -120,6 +120,7 @@ typedef struct ls_audit_op {
     ls_audit_tensor weight, plain_bias, weight_grad, bias_grad;
     ls_audit_norm norm[2];
     const int64_t *target;
+    double smoothing; /* of the loss's classes; 0: none */
     float *loss;
     const float *loss_scale;
     double factor;

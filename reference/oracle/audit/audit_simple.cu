@@ -220,6 +220,15 @@ LS_DEVICE double log_sum(const ls_audit_op &op, int64_t n, double *most)
     return log(sum);
 }
 
+LS_DEVICE double mean_logit(const ls_audit_op &op, int64_t n)
+{
+    double sum = 0;
+    for (int c = 0; c < op.in_channels; c++) {
+        sum += audit_value(op.x, op.type, n * op.in_channels + c);
+    }
+    return sum / op.in_channels;
+}
+
 /* One block, whose threads sum in `part`. A logit's distance from the largest costs its rounding in
  * the exponent; expf and logf have errors of at most 2 ulp (CUDA's programming guide, table of
  * functions). */
@@ -233,6 +242,11 @@ LS_KERNEL loss_kernel(LS_BLOCK ls_audit_op op, ls_audit_sample *sample)
         bool known = wanted >= 0 && wanted < op.in_channels;
         double distance =
             known ? most - audit_value(op.x, op.type, n * op.in_channels + wanted) : (double)NAN;
+        if (op.smoothing != 0) { /* the weights cost their rounding, too */
+            double others = most - mean_logit(op, n);
+            distance = (1 - op.smoothing) * distance + op.smoothing * others;
+            error += LS_AUDIT_U * (8 + 2 * fabs(beyond) + 2 * distance);
+        }
         sum += beyond + distance;
         error += LS_AUDIT_U * (16 + 4 * fabs(beyond) + 4 * distance);
     }
@@ -259,8 +273,11 @@ LS_DEVICE double loss_back_at(const ls_audit_op &op, int64_t i, double *bound)
     double most, beyond = log_sum(op, n, &most);
     double distance = most - audit_value(op.x, op.type, i);
     double p = exp(-distance - beyond), scale = (double)*op.loss_scale * op.factor / op.images;
-    double value = (p - (i % op.in_channels == op.target[n] ? 1.0 : 0.0)) * scale;
-    *bound = LS_AUDIT_U * (p * fabs(scale) * (24 + 2 * distance) + 6 * fabs(value));
+    double wanted = op.smoothing / op.in_channels; /* a weight is rounded, but for 0 and 1 */
+    wanted += i % op.in_channels == op.target[n] ? 1 - op.smoothing : 0;
+    double value = (p - wanted) * scale;
+    *bound = LS_AUDIT_U * (p * fabs(scale) * (24 + 2 * distance) + 6 * fabs(value) +
+                           (op.smoothing != 0 ? wanted * fabs(scale) : 0));
     return value;
 }
 

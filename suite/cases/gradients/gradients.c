@@ -58,6 +58,11 @@ static const ls_row rows[] = {
     /* another number of classes than everywhere else: odd, no multiple of a vector */
     {"gradients.classes.o[0|2].w2", "G1", ls_judge_gradients,
      "resnet8 O$1 w2 b0.1 dump=1,2 --num-classes=37"},
+    {"gradients.smoothing.o[0|1|2|3].w2", "G11", ls_judge_gradients,
+     "O$1 w2 b0.1 dump=1,2 --label-smoothing=0.1"},
+    {"gradients.smoothing.[accumulate=accumulate=2|whole=accumulate=1 --label-smoothing=1|"
+     "classes=accumulate=1 --num-classes=37].o0.w3",
+     "G11", ls_judge_gradients, "O0 w3 b0.1 dump=1,2 --label-smoothing=0.3 $1"},
     {"gradients.uneven.o[0|2].w2", "G8", ls_judge_gradients, UNEVEN "w2 --batch-sizes=7,2"},
     {"gradients.uneven.o[0|2].w3", "G8", ls_judge_gradients, UNEVEN "w3 --batch-sizes=2,6,3"},
     {"gradients.uneven-sync.o[0|2].w2", "G8", ls_judge_gradients,

@@ -96,6 +96,8 @@ static const ls_row rows[] = {
      .judges_outcome = true},
     {"audit.o3", "G9", judge, JOB "O3" AUDIT(15) " --optimizer=adamw", .inside = true,
      .judges_outcome = true},
+    {"audit.smoothing.o[0|2]", "G9", judge, JOB "O$1" AUDIT(24) " --label-smoothing=0.1",
+     .inside = true, .judges_outcome = true},
     {"audit.o2.w2", "G9", judge, JOB "O2 w2" AUDIT(16) " --predivide=2", .inside = true,
      .judges_outcome = true},
     {"audit.o1.w3.syncbn", "G9", judge, JOB "O1 w3 sync" AUDIT(17), .inside = true,

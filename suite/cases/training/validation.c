@@ -183,6 +183,42 @@ static void judge_again(const ls_case *row, const ls_record *job, ls_verdict *ou
     ls_verdict_pass(out, "the saved weights give the same counts; the loss is %.1e away", off);
 }
 
+static const ls_tol line = LS_TOL(1e-12, "the same logits, means of 70 losses in double");
+
+/* Jobs 1 to 3 evaluate what job 0 saved, with labels smoothed by 0, 1/4 and 1: the loss is linear
+ * in that, and that of even labels is at least log C. */
+static void judge_smoothed(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    score got[3];
+    for (int i = 0; i < 3; i++) {
+        const cJSON *events = job[i + 1].rank[0].epochs;
+        got[i] = read_score(cJSON_GetArrayItem(events, 0), "val");
+        if (cJSON_GetArraySize(events) != 1 || !is_possible(&got[i])) {
+            ls_verdict_fail(out, "job %d wrote no validation", i + 1);
+            return;
+        }
+    }
+    (void)row;
+    double want = 0.75 * got[0].loss + 0.25 * got[2].loss, off = fabs(got[1].loss - want);
+    ls_verdict_measured(out, off, line.value, "", line.why);
+    if (!(off <= line.value * (1 + want)) || !(got[2].loss >= log(10.0) - line.value) ||
+        got[0].loss == got[2].loss) {
+        ls_verdict_fail(out,
+                        "the loss is %.9f, smoothed by 0.25 %.9f and by 1 %.9f: not smoothed as it "
+                        "is trained",
+                        got[0].loss, got[1].loss, got[2].loss);
+    }
+    if (got[0].top1 != got[2].top1 || got[0].top5 != got[2].top5) {
+        ls_verdict_fail(out, "smoothing changes top-1 or top-5");
+    }
+    ls_verdict_pass(out, "the loss is %.4f, of even labels %.4f, between them on a line",
+                    got[0].loss, got[2].loss);
+}
+
+#define EVALUATE                                                        \
+    " | resnet8 O0 image=16 steps=1 --val={job:0}/data/val --evaluate " \
+    "--init={job:0}/last.safetensors --label-smoothing="
+
 static const ls_row rows[] = {
     {"validation.sums.o[0|1|2|3].w1", "V1", judge_sums,
      "resnet8 O$1 image=16 steps=25 data={self}/data shell --val={self}/data/val "
@@ -208,6 +244,10 @@ static const ls_row rows[] = {
      "--val={job:0}/data/val "
      "--evaluate --init={job:0}/last.safetensors",
      .script = TREE, .judges_outcome = true},
+    {"validation.smoothing.w2", "G11", judge_smoothed,
+     "resnet8 O0 w2 b0.05 torch image=16 steps=4 data={self}/data shell --label-smoothing=0.2 "
+     "--save={self}/last.safetensors" EVALUATE "0" EVALUATE "0.25" EVALUATE "1",
+     .script = TREE},
 };
 
 void ls_validation_cases(const ls_case_settings *settings, ls_case_list *list)

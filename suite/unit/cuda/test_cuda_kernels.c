@@ -336,13 +336,13 @@ END_TEST
 
 /* The error of f32: the difference of logits (2^-24 of their size), expf and a division (4
  * roundings at most), the sum in double. */
-static void check_loss(ls_dtype type, int images, int classes, double size)
+static void check_loss(ls_dtype type, int images, int classes, double size, double smoothing)
 {
     const double ulp = 1.0 / 16777216.0;
     const float scale = 1024.0f, factor = 0.5f;
     int64_t count = (int64_t)images * classes;
     place logits, target = place_make(LS_I64, images), kept = place_make(LS_F32, count);
-    place row = place_make(LS_F32, 3 * (int64_t)images), gradient = place_make(type, count);
+    place row = place_make(LS_F32, 4 * (int64_t)images), gradient = place_make(type, count);
     place state = place_make(LS_U8, (int64_t)sizeof(ls_step_state));
     double *a = place_normal(11, count, 0, size), loss = 0, limit = 0;
     int64_t *wanted = malloc((size_t)images * sizeof *wanted);
@@ -355,16 +355,17 @@ static void check_loss(ls_dtype type, int images, int classes, double size)
     place_put(&target, wanted);
     place_put(&state, &s);
     ck_assert_int_eq(ls_loss_forward(stream, type, logits.data, target.data, images, classes,
-                                     kept.data, row.data, state.data),
+                                     smoothing, kept.data, row.data, state.data),
                      LS_OK);
     ck_assert_int_eq(ls_loss_backward(stream, type, kept.data, row.data, target.data, images,
-                                      classes, factor, state.data, gradient.data),
+                                      classes, smoothing, factor, state.data, gradient.data),
                      LS_OK);
     check_exact("kept", &kept, a);
     double *have = place_read(&gradient);
     for (int n = 0; n < images; n++) {
-        double most = -INFINITY, sum = 0;
+        double most = -INFINITY, sum = 0, mean = 0;
         for (int j = 0; j < classes; j++) {
+            mean += a[n * classes + j] / classes;
             most = fmax(most, a[n * classes + j]);
         }
         for (int j = 0; j < classes; j++) {
@@ -372,8 +373,10 @@ static void check_loss(ls_dtype type, int images, int classes, double size)
         }
         for (int j = 0; j < classes; j++) {
             double off = a[n * classes + j] - most, p = exp(off) / sum;
-            double want = (p - (j == wanted[n])) * (double)(scale * factor) / images;
+            double weight = smoothing / classes + (j == wanted[n] ? 1 - smoothing : 0);
+            double want = (p - weight) * (double)(scale * factor) / images;
             double error = ulp * (fabs(off) + 8) * p + 4 * ulp * fabs(want);
+            error += smoothing > 0 ? ulp * weight : 0;          /* it is rounded, but for 0 and 1 */
             double least = type == LS_F16 ? 0x1p-25 : 0x1p-126; /* subnormals */
             double unit = type == LS_F16 ? 0x1p-11 : type == LS_BF16 ? 0x1p-8 : ulp;
             error = error * (double)(scale * factor) / images + fmax(unit * fabs(want), least);
@@ -381,9 +384,11 @@ static void check_loss(ls_dtype type, int images, int classes, double size)
                         "gradient[%d][%d] is %.9g, not %.9g +- %.2g", n, j, have[n * classes + j],
                         want, error);
         }
-        double own = log(sum) - (a[n * classes + wanted[n]] - most);
+        double own = (1 - smoothing) * a[n * classes + wanted[n]] + smoothing * mean;
+        own = log(sum) - (own - most);
         loss += own / images;
         limit += ulp * (8 + 4 * fabs(own)) / images;
+        limit += smoothing > 0 ? ulp * (8 + 4 * (most - mean)) / images : 0;
     }
     place_get(&state, &s);
     PLACE_CHECK(fabs((double)s.loss - loss) <= limit, "loss %.9g, not %.9g", (double)s.loss, loss);
@@ -391,16 +396,16 @@ static void check_loss(ls_dtype type, int images, int classes, double size)
     double first = a[0];
     a[0] = (double)NAN;
     place_fill(&logits, a);
-    ls_loss_forward(stream, type, logits.data, target.data, images, classes, kept.data, row.data,
-                    state.data);
+    ls_loss_forward(stream, type, logits.data, target.data, images, classes, smoothing, kept.data,
+                    row.data, state.data);
     place_get(&state, &s);
     ck_assert(isnan(s.loss));
     a[0] = first;
     place_fill(&logits, a);
     wanted[0] = classes;
     place_put(&target, wanted);
-    ls_loss_forward(stream, type, logits.data, target.data, images, classes, kept.data, row.data,
-                    state.data);
+    ls_loss_forward(stream, type, logits.data, target.data, images, classes, smoothing, kept.data,
+                    row.data, state.data);
     place_get(&state, &s);
     ck_assert(isnan(s.loss));
     free(a);
@@ -416,11 +421,14 @@ static void check_loss(ls_dtype type, int images, int classes, double size)
 
 START_TEST(loss)
 {
-    check_loss(TYPES[_i], 1, 2, 1);
-    check_loss(TYPES[_i], 5, 10, 3);
-    check_loss(TYPES[_i], 3, 1003, 2);
-    check_loss(TYPES[_i], 300, 7, 1);
-    check_loss(TYPES[_i], 4, 100, 1000);
+    check_loss(TYPES[_i], 1, 2, 1, 0);
+    check_loss(TYPES[_i], 5, 10, 3, 0);
+    check_loss(TYPES[_i], 3, 1003, 2, 0);
+    check_loss(TYPES[_i], 300, 7, 1, 0);
+    check_loss(TYPES[_i], 4, 100, 1000, 0);
+    check_loss(TYPES[_i], 5, 10, 3, 0.1);
+    check_loss(TYPES[_i], 3, 1003, 2, 0.5);
+    check_loss(TYPES[_i], 300, 7, 1, 1);
 }
 END_TEST
 
