@@ -39,6 +39,8 @@ ls_status ls_multi_accumulate(ls_backend *backend, ls_stream *stream, ls_tensor 
                               bool first);
 ls_status ls_multi_unscale_check(ls_backend *backend, ls_stream *stream, ls_tensor_list to,
                                  ls_tensor_list from, ls_step_state *state);
+ls_status ls_multi_clip(ls_backend *backend, ls_stream *stream, const ls_clip_config *config,
+                        ls_tensor_list grad, bool dynamic, ls_step_state *state);
 /* LS_ERR_INFRA without memory for the norms of LAMB and LARS. */
 ls_status ls_multi_optimizer_step(ls_backend *backend, ls_stream *stream,
                                   const ls_optimizer_config *config, const ls_optimizer_args *args,
@@ -54,8 +56,8 @@ ls_status ls_multi_scaler_update(ls_backend *backend, ls_stream *stream,
     .plan_backward = ls_plan_backward, .plan_export = ls_export_copy,                              \
     .plan_force = ls_force_branch, .plan_observe = ls_observe_set, .scale = ls_multi_scale,        \
     .convert = ls_multi_convert, .accumulate = ls_multi_accumulate,                                \
-    .unscale_check = ls_multi_unscale_check, .optimizer_step = ls_multi_optimizer_step,            \
-    .scaler_update = ls_multi_scaler_update
+    .unscale_check = ls_multi_unscale_check, .clip = ls_multi_clip,                                \
+    .optimizer_step = ls_multi_optimizer_step, .scaler_update = ls_multi_scaler_update
 
 #ifdef __cplusplus
 }

@@ -111,7 +111,8 @@ typedef struct ls_step_state {
      * largest. */
     uint32_t top1;
     int64_t step_count; /* optimizer steps taken (not skipped); 1 after the first */
-    uint32_t top5, reserved;
+    uint32_t top5;
+    float grad_norm; /* as the last clip found it */
 } ls_step_state;
 
 /* ---- handles --------------------------------------------------------------------------------- */
@@ -326,8 +327,8 @@ typedef enum ls_optimizer_kind {
 
 /* Constants of a step; lr and step count come from the state. Formulas: SGD, Adam and AdamW as in
  * torch.optim, which FusedAdam equals; LAMB as in Apex's FusedLAMB (csrc/multi_tensor_lamb.cu);
- * LARS as in Apex's LARC around SGD (apex/parallel/LARC.py), its ratio not clipped. Constants are
- * double and rounded when a step uses them: 0.999 as float differs from torch's. */
+ * LARS as in Apex's LARC around SGD (apex/parallel/LARC.py), its ratio not clipped unless `clip`.
+ * Constants are double and rounded when a step uses them: 0.999 as float differs from torch's. */
 typedef struct ls_optimizer_config {
     ls_optimizer_kind kind;
     double momentum; /* SGD, LARS: first step buf = d, later buf = momentum*buf + d */
@@ -355,6 +356,12 @@ typedef struct ls_optimizer_args {
                             entry with the same data as value is skipped */
 } ls_optimizer_args;
 
+/* math/clip.h. Both 0: the norm is measured and nothing is clipped. */
+typedef struct ls_clip_config {
+    double max_norm;  /* of all gradients as one vector; 0: any */
+    double max_value; /* of each element; 0: any */
+} ls_clip_config;
+
 typedef struct ls_scaler_config {
     bool dynamic;
     float growth_factor, backoff_factor; /* 2 and 1/2 */
@@ -366,7 +373,7 @@ typedef struct ls_scaler_config {
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-enum { LS_BACKEND_ABI = 21 };
+enum { LS_BACKEND_ABI = 22 };
 
 typedef struct ls_backend_api {
     int abi;          /* LS_BACKEND_ABI */
@@ -447,6 +454,10 @@ typedef struct ls_backend_api {
      * finite (or one of `to`, when it is not f32). With to.count == 0 it only checks. */
     ls_status (*unscale_check)(ls_backend *backend, ls_stream *stream, ls_tensor_list to,
                                ls_tensor_list from, ls_step_state *state);
+    /* Clips gradients (f32) in place and sets grad_norm, that of before. With `dynamic` and
+     * state->overflow they stay as they are, and the norm is NaN. LS_ERR_INFRA without memory. */
+    ls_status (*clip)(ls_backend *backend, ls_stream *stream, const ls_clip_config *config,
+                      ls_tensor_list grad, bool dynamic, ls_step_state *state);
     /* Steps unless dynamic and state->overflow; sets skipped, step_count, first_bad_state. */
     ls_status (*optimizer_step)(ls_backend *backend, ls_stream *stream,
                                 const ls_optimizer_config *config, const ls_optimizer_args *args,

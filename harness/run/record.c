@@ -64,6 +64,8 @@ static void read_step(ls_record_step *out, const cJSON *event, int count)
         .top1 = ls_json_integer(event, "top1", -1),
         .top5 = ls_json_integer(event, "top5", -1),
         .images = ls_json_int(event, "images", 0),
+        .grad_norm = number_of(event, "grad_norm"),
+        .norm_given = cJSON_HasObjectItem(event, "grad_norm"),
         .at_ns = number_of(event, "at_ns"),
         .total_ms = number_of(ms, "total"),
         .data_ms = number_of(ms, "data"),
@@ -192,8 +194,9 @@ static const struct member {
     {"step", "lr", NUMBER, false},         {"step", "images", WHOLE_NUMBER, false},
     {"step", "digest", OBJECT, false},     {"step", "ms", OBJECT, false},
     {"step", "top1", WHOLE_NUMBER, false}, {"step", "top5", WHOLE_NUMBER, false},
-    {"epoch", "step", WHOLE_NUMBER, true}, {"epoch", "train", OBJECT, false},
-    {"epoch", "val", OBJECT, false},       {"unsupported", "option", TEXT, true},
+    {"step", "grad_norm", NUMBER, false},  {"epoch", "step", WHOLE_NUMBER, true},
+    {"epoch", "train", OBJECT, false},     {"epoch", "val", OBJECT, false},
+    {"unsupported", "option", TEXT, true},
 };
 
 typedef struct reader {

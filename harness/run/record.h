@@ -33,7 +33,9 @@ typedef struct ls_record_step {
     bool audited; /* on this or another rank: its time is part of no figure */
     int64_t images;
     int64_t top1, top5; /* of them; -1: not given */
-    double at_ns;       /* when it ended, ls_clock_ns */
+    double grad_norm;   /* before clipping; NaN: not given, or no number */
+    bool norm_given;
+    double at_ns; /* when it ended, ls_clock_ns */
     double total_ms, data_ms, forward_ms, backward_ms, comm_ms, exposed_ms, optimizer_ms;
     double instrument_ms; /* digests and dumps, which are no part of total_ms */
     unsigned digest_mask; /* bit ls_record_digest: it was given */

@@ -5,10 +5,12 @@
 #include "multi_variant.h"
 
 #include <limits.h>
+#include <math.h>
 #include <string.h>
 
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
+#include "kernels/math/clip.h"
 #include "kernels/math/scaler.h"
 #include "kernels/entries.h"
 #include "kernels/optimizers.h"
@@ -181,6 +183,45 @@ ls_status ls_multi_unscale_check(ls_backend *backend, ls_stream *stream, ls_tens
                             LS_PLANT(no_unscale, state->inv_loss_scale, 1.0f), false};
     state->first_bad_grad = run(from, backend->threads, unscale_piece, &context);
     state->overflow = state->first_bad_grad >= 0 ? 1 : 0;
+    return LS_OK;
+}
+
+/* ---- clipping -------------------------------------------------------------------------------- */
+
+typedef struct clip_context {
+    ls_tensor_list grad;
+    float factor, max_value;
+} clip_context;
+
+static bool clip_piece(const void *opaque, int i, int64_t offset, int64_t count)
+{
+    const clip_context *c = opaque;
+    float *grad = ls_multi_element(c->grad.tensor[i], offset);
+    for (int64_t k = 0; k < count; k++) {
+        grad[k] = ls_clip_apply(grad[k], c->factor, c->max_value);
+    }
+    return false;
+}
+
+ls_status ls_multi_clip(ls_backend *backend, ls_stream *stream, const ls_clip_config *config,
+                        ls_tensor_list grad, bool dynamic, ls_step_state *state)
+{
+    (void)stream;
+    double squares = 0;
+    clip_context context = {grad, 1.0f, (float)config->max_value};
+    for (int i = 0; i < grad.count; i++) {
+        LS_ASSERT(grad.tensor[i].dtype == LS_F32);
+    }
+    state->grad_norm = NAN;
+    if (dynamic && state->overflow != 0) {
+        return LS_OK;
+    }
+    LS_TRY(ls_multi_norm_squares(backend->multi, backend->threads, grad, &squares));
+    state->grad_norm = (float)sqrt(squares);
+    context.factor = ls_clip_factor(config, squares, state);
+    if (context.factor != 1.0f || context.max_value != 0.0f) {
+        run(grad, backend->threads, clip_piece, &context);
+    }
     return LS_OK;
 }
 

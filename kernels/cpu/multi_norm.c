@@ -58,6 +58,13 @@ static void measure(const norms *n, chunk *c)
     c->second = n->variant->squares(span.value, span.value_type, c->count);
 }
 
+/* first: sum of squares of the gradient. */
+static void measure_grad(const norms *n, chunk *c)
+{
+    ls_multi_span span = ls_multi_span_at(n->args, c->index, c->offset);
+    c->first = n->variant->squares(span.grad, span.grad_type, c->count);
+}
+
 /* Moves the moments. first: sum of squares of the update. */
 static void move_moments(const norms *n, chunk *c)
 {
@@ -114,6 +121,21 @@ static int32_t first_bad(const norms *n)
         }
     }
     return -1;
+}
+
+ls_status ls_multi_norm_squares(const ls_multi_variant *variant, int threads, ls_tensor_list list,
+                                double *out)
+{
+    const ls_optimizer_args args = {.value = list, .grad = list};
+    norms n = {.variant = variant, .args = &args, .threads = threads};
+    ls_status status = cut(&n);
+    if (status == LS_OK) {
+        each_chunk(&n, measure_grad);
+        *out = total_of_first(&n);
+    }
+    free(n.chunk);
+    free(n.tensor);
+    return status;
 }
 
 ls_status ls_multi_norm_step(const ls_multi_variant *variant, int threads,

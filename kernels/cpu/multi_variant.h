@@ -77,7 +77,11 @@ static inline ls_multi_span ls_multi_span_at(const ls_optimizer_args *args, int 
     return span;
 }
 
-/* multi_norm.c: LAMB and LARS, which need norms of whole tensors. */
+/* multi_norm.c: norms of whole tensors. */
+/* The sum of squares of all elements; every sum has its order. LS_ERR_INFRA without memory. */
+ls_status ls_multi_norm_squares(const ls_multi_variant *variant, int threads, ls_tensor_list list,
+                                double *out);
+/* LAMB and LARS. */
 /* One step; sets first_bad_state. LS_ERR_INFRA without memory. */
 ls_status ls_multi_norm_step(const ls_multi_variant *variant, int threads,
                              const ls_optimizer_config *config, const ls_optimizer_args *args,

@@ -4,6 +4,7 @@
 
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
+#include "kernels/math/clip.h"
 #include "kernels/math/scaler.h"
 #include "kernels/optimizers.h"
 #include "backend.h"
@@ -192,6 +193,49 @@ ls_status ls_multi_unscale_check(ls_backend *backend, ls_stream *stream, ls_tens
     if (table.chunk_count > 0) {
         LS_LAUNCH(unscale_kernel, (unsigned)(table.chunk_count * LS_MULTI_SPLIT), LS_MULTI_THREADS,
                   stream->native, table, state);
+    }
+    return LS_OK;
+}
+
+/* ---- clipping -------------------------------------------------------------------------------- */
+
+LS_KERNEL clip_kernel(ls_multi_table table, float max_value)
+{
+    float factor = table.rule->clip;
+    if (table.rule->skip != 0 || (factor == 1.0f && max_value == 0.0f)) {
+        return;
+    }
+    ls_multi_part part = ls_multi_part_of(table, LS_MULTI_SPLIT);
+    ls_multi_view grad = ls_multi_from(table.entry[part.tensor].view[LS_MULTI_GRAD], part.begin);
+    int end = (int)(part.end - part.begin);
+    for (int i = 4 * (int)threadIdx.x; i < end; i += STEP) {
+        ls_multi_quad quad;
+        float value[4];
+        ls_multi_load(&quad, grad, i, quad_count(i, end));
+        ls_multi_get(value, quad, LS_F32);
+        LS_UNROLL
+        for (int k = 0; k < 4; k++) {
+            value[k] = ls_clip_apply(value[k], factor, max_value);
+        }
+        ls_multi_set(&quad, value, LS_F32);
+        ls_multi_store(grad, i, quad_count(i, end), quad);
+    }
+}
+
+ls_status ls_multi_clip(ls_backend *backend, ls_stream *stream, const ls_clip_config *config,
+                        ls_tensor_list grad, bool dynamic, ls_step_state *state)
+{
+    (void)backend;
+    const ls_tensor_list list[LS_MULTI_LISTS] = {grad, grad};
+    ls_multi_table table;
+    for (int i = 0; i < grad.count; i++) {
+        LS_ASSERT(grad.tensor[i].dtype == LS_F32);
+    }
+    LS_TRY(ls_multi_table_of(stream, list, true, &table));
+    LS_TRY(ls_multi_norm_clip(stream->native, config, dynamic, &table, state));
+    if (table.chunk_count > 0 && (config->max_norm != 0 || config->max_value != 0)) {
+        LS_LAUNCH(clip_kernel, (unsigned)(table.chunk_count * LS_MULTI_SPLIT), LS_MULTI_THREADS,
+                  stream->native, table, (float)config->max_value);
     }
     return LS_OK;
 }

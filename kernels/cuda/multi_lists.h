@@ -45,6 +45,7 @@ typedef struct ls_multi_rule {
     float lr;
     int64_t number; /* of the step, from 1 */
     ls_rules rules;
+    float clip; /* a clip's factor */
 } ls_multi_rule;
 
 /* A table on the device; chunks in order of tensor and offset. */
@@ -69,6 +70,11 @@ ls_status ls_multi_table_of(ls_stream *stream, const ls_tensor_list *list, bool 
  * the common rule and the step (multi_norm.cu). */
 ls_status ls_multi_norm_prepare(cudaStream_t stream, const ls_optimizer_config *config,
                                 const ls_multi_table *table);
+
+/* Of the list GRAD: state->grad_norm, and the table's rule, of which only skip and clip are set
+ * (multi_norm.cu). */
+ls_status ls_multi_norm_clip(cudaStream_t stream, const ls_clip_config *config, bool dynamic,
+                             const ls_multi_table *table, ls_step_state *state);
 
 /* ---- quads ----------------------------------------------------------------------------------- */
 

@@ -4,6 +4,7 @@
 #include "launch.h"
 
 #include "kernels/core/log.h"
+#include "kernels/math/clip.h"
 #include "backend.h"
 #include "multi_lists.h"
 
@@ -112,6 +113,41 @@ LS_DEVICE double add_in_order(const double *from, int count)
         }
     }
     return sum;
+}
+
+/* Per chunk, first: sum of squares of the gradient. */
+LS_KERNEL LS_BOUNDS(THREADS, 1)
+    measure_grad_kernel(ls_multi_table table, bool dynamic, const ls_step_state *state)
+{
+    if (dynamic && state->overflow != 0) {
+        return;
+    }
+    lane_place place = lane_of(table);
+    add_chunk(squares_of(table.entry[place.tensor].view[LS_MULTI_GRAD], place),
+              &table.first[blockIdx.x]);
+}
+
+LS_KERNEL clip_rule_kernel(ls_multi_table table, ls_clip_config config, bool dynamic,
+                           ls_step_state *state)
+{
+    bool skip = dynamic && state->overflow != 0;
+    double squares = skip ? 0 : add_in_order(table.first, table.chunk_count);
+    if (threadIdx.x == 0) {
+        table.rule->skip = skip ? 1 : 0;
+        table.rule->clip = ls_clip_factor(&config, squares, state);
+        state->grad_norm = skip ? (float)NAN : (float)sqrt(squares);
+    }
+}
+
+ls_status ls_multi_norm_clip(cudaStream_t stream, const ls_clip_config *config, bool dynamic,
+                             const ls_multi_table *table, ls_step_state *state)
+{
+    if (table->chunk_count > 0) {
+        LS_LAUNCH(measure_grad_kernel, (unsigned)table->chunk_count, THREADS, stream, *table,
+                  dynamic, state);
+    }
+    LS_LAUNCH(clip_rule_kernel, 1, STAGED, stream, *table, *config, dynamic, state);
+    return LS_OK;
 }
 
 /* Constants that need the norm of all gradients. */

@@ -27,7 +27,8 @@ LS_HALF_FN ls_rule_tensor ls_lars_tensor(const ls_optimizer_config *config, floa
         config->trust * value /
         (sqrt(grad_squares) + LS_PLANT(lars_decay_outside_norm, config->weight_decay, 0.0) * value +
          config->epsilon);
-    if (LS_PLANT(lars_ratio_clipped, config->clip, true)) {
+    if (LS_PLANT(lars_ratio_never_clipped, LS_PLANT(lars_ratio_clipped, config->clip, true),
+                 false)) {
         ratio = ratio < (double)lr ? ratio / (double)lr : 1.0;
     }
     tensor.scales = value_squares > 0.0 && grad_squares > 0.0;

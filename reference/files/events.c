@@ -284,6 +284,9 @@ ls_status ls_events_write_step(ls_events *events, const ls_events_step *step)
         cJSON_AddNumberToObject(event, "top1", (double)step->top1);
         cJSON_AddNumberToObject(event, "top5", (double)step->top5);
     }
+    if (step->norm_given) {
+        ls_json_add_number(event, "grad_norm", (double)step->grad_norm);
+    }
     if (step->at_ns != 0) {
         cJSON_AddNumberToObject(event, "at_ns", (double)step->at_ns);
     }

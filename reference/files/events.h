@@ -79,7 +79,9 @@ typedef struct ls_events_step {
     int64_t top1, top5; /* of its images; where `scored` */
     int64_t images;     /* this rank's, */
     int64_t bad_images; /* and of them those that could not be read: others took their places */
-    int64_t at_ns;      /* when the step ended, ls_clock_ns; 0: left out */
+    bool norm_given;
+    float grad_norm; /* of all unscaled gradients, before they are clipped; where `norm_given` */
+    int64_t at_ns;   /* when the step ended, ls_clock_ns; 0: left out */
     ls_digest_set digest;
     bool ms_given[LS_EVENTS_MS_COUNT];
     double ms[LS_EVENTS_MS_COUNT];

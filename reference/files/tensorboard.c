@@ -198,6 +198,9 @@ ls_status ls_tensorboard_write(ls_tensorboard *board, int64_t step,
     if (!isnan(scalars->images_per_s)) {
         put_scalar(&summary, "images_per_s", scalars->images_per_s);
     }
+    if (!isnan(scalars->grad_norm)) {
+        put_scalar(&summary, "grad_norm", scalars->grad_norm);
+    }
     return write_summary(board, step, &summary);
 }
 

@@ -18,9 +18,10 @@ void ls_tensorboard_close(ls_tensorboard *board); /* NULL is allowed */
 
 typedef struct ls_tensorboard_scalars {
     float loss, lr, loss_scale;
-    float images_per_s; /* NaN: left out */
+    float images_per_s, grad_norm; /* NaN: left out */
 } ls_tensorboard_scalars;
-/* One event with four scalars, one write. NULL board: does nothing. A full disk is LS_ERR_INFRA. */
+/* One event with four or five scalars, one write. NULL board: does nothing. A full disk is
+ * LS_ERR_INFRA. */
 ls_status ls_tensorboard_write(ls_tensorboard *board, int64_t step,
                                const ls_tensorboard_scalars *scalars);
 

@@ -282,6 +282,30 @@ static ls_status check_smoothing(const ls_options *options)
     return LS_OK;
 }
 
+static ls_status check_clipping(const ls_options *options)
+{
+    bool clips = options->clip_grad_norm > 0 || options->clip_grad_value > 0;
+    if (options->clip_grad_norm > 0 && options->clip_grad_value > 0) {
+        return ls_log_fail(LS_ERR_USAGE,
+                           "--clip-grad-norm and --clip-grad-value: gradients are clipped by their "
+                           "norm or by value; give one");
+    }
+    if (clips && options->optimizer == LS_OPTIMIZER_LAMB) {
+        return ls_log_fail(LS_ERR_USAGE,
+                           "--clip-grad-%s with --optimizer lamb, which clips by --max-grad-norm",
+                           options->clip_grad_norm > 0 ? "norm" : "value");
+    }
+    if ((clips || options->grad_norm) && options->example != LS_EXAMPLE_NONE) {
+        return ls_log_fail(LS_ERR_USAGE, "--clip-grad-norm, --clip-grad-value and --grad-norm with "
+                                         "--example: its gradients are not clipped");
+    }
+    if (options->larc_clip && options->optimizer != LS_OPTIMIZER_LARS) {
+        return ls_log_fail(LS_ERR_USAGE, "--larc-clip with --optimizer %s: allowed with lars",
+                           ls_optimizers_name(options->optimizer));
+    }
+    return LS_OK;
+}
+
 static ls_status check_training(const ls_options *options)
 {
     if (options->nesterov && !ls_optimizers_takes(options->optimizer, "nesterov")) {
@@ -299,6 +323,7 @@ static ls_status check_training(const ls_options *options)
         return ls_log_fail(LS_ERR_USAGE, "--nesterov needs --momentum above 0");
     }
     LS_TRY(check_smoothing(options));
+    LS_TRY(check_clipping(options));
     ls_schedule schedule;
     LS_TRY(ls_schedule_parse(options->schedule, &schedule));
     if (ls_options_has_epochs(options)) {

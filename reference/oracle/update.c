@@ -66,6 +66,7 @@ typedef struct constants {
     interval divisor;      /* LAMB: gradients are divided by it */
     interval ratio;        /* LAMB, LARS: of this tensor */
     bool scales;           /* LARS */
+    interval clip;         /* gradients are multiplied by it */
 } constants;
 
 /* One element, updated in place. */
@@ -232,9 +233,23 @@ static interval lamb_direction(const ls_update_rule *o, const constants *c, elem
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-static element read_element(const ls_update_tensor *t, int moments, int64_t i)
+/* A gradient as the step gets it. */
+static interval clipped(const ls_update_rule *o, const constants *c, double grad)
 {
-    element e = {.value = {t->value[i], t->value_error[i]}, .grad = {t->grad[i], 0}};
+    interval g = {grad, 0};
+    if (o->clip_norm > 0) {
+        g = interval_mul(c->clip, g);
+    }
+    if (o->clip_value > 0 && fabs(grad) > o->clip_value) {
+        g = interval_constant(copysign(o->clip_value, grad));
+    }
+    return g;
+}
+
+static element read_element(const ls_update_rule *o, const constants *c, const ls_update_tensor *t,
+                            int moments, int64_t i)
+{
+    element e = {.value = {t->value[i], t->value_error[i]}, .grad = clipped(o, c, t->grad[i])};
     if (moments > 0) {
         e.first = (interval){t->moment[0][i], t->moment_error[0][i]};
     }
@@ -277,10 +292,32 @@ static constants make_constants(const ls_update_rule *o)
     };
 }
 
+/* At most 1: a quotient above that may be below it in f32 if its error reaches so far. */
+static interval clip_factor(const ls_update_rule *o)
+{
+    interval norm = norm_of(o->grad_squares, 0, o->grad_elements);
+    interval below = interval_add(norm, interval_constant(1e-6));
+    interval factor = interval_div(interval_constant(o->clip_norm), below);
+    return factor.value < 1 ? factor : (interval){1, fmax(0, 1 - (factor.value - factor.error))};
+}
+
+/* The norm of one tensor's gradients as the step gets them. */
+static interval norm_of_gradients(const ls_update_rule *o, const constants *c,
+                                  const ls_update_tensor *t)
+{
+    double squares = 0, errors = 0;
+    for (int64_t i = 0; i < t->count; i++) {
+        interval g = clipped(o, c, t->grad[i]);
+        squares += g.value * g.value;
+        errors += g.error * g.error;
+    }
+    return norm_of(squares, sqrt(errors), t->count);
+}
+
 static void find_lars_ratio(const ls_update_rule *o, constants *c, const ls_update_tensor *t)
 {
     interval value = norm_of_values(t);
-    interval grad = norm_of(ls_update_squares(t->grad, t->count), 0, t->count);
+    interval grad = norm_of_gradients(o, c, t);
     c->scales = value.value > 0 && grad.value > 0;
     if (!c->scales) {
         return;
@@ -308,7 +345,7 @@ static ls_status step_lamb(const ls_update_rule *o, constants *c, ls_update_tens
     interval value = norm_of_values(t);
     double squares = 0, errors = 0;
     for (int64_t i = 0; i < t->count; i++) {
-        element e = read_element(t, 2, i);
+        element e = read_element(o, c, t, 2, i);
         u[i] = lamb_direction(o, c, &e);
         write_element(&e, 2, i, t);
         squares += u[i].value * u[i].value;
@@ -319,7 +356,7 @@ static ls_status step_lamb(const ls_update_rule *o, constants *c, ls_update_tens
                   o->mistake != LS_UPDATE_NO_RATIO;
     c->ratio = adapts ? interval_mul(c->lr, interval_div(value, update)) : c->lr;
     for (int64_t i = 0; i < t->count; i++) {
-        element e = read_element(t, 2, i);
+        element e = read_element(o, c, t, 2, i);
         e.value = interval_sub(e.value, interval_mul(c->ratio, u[i]));
         write_element(&e, 2, i, t);
     }
@@ -331,6 +368,9 @@ ls_status ls_update_step(const ls_update_rule *rule, ls_update_tensor *tensor)
 {
     constants c = make_constants(rule);
     int moments = ls_update_moments(rule);
+    if (rule->clip_norm > 0) {
+        c.clip = clip_factor(rule);
+    }
     void (*step)(const ls_update_rule *, const constants *, element *) = NULL;
     switch (rule->kind) { /* no default: the compiler asks for a new kind's step */
     case LS_UPDATE_LARS:
@@ -351,7 +391,7 @@ ls_status ls_update_step(const ls_update_rule *rule, ls_update_tensor *tensor)
     }
     LS_ASSERT(step != NULL);
     for (int64_t i = 0; i < tensor->count; i++) {
-        element e = read_element(tensor, moments, i);
+        element e = read_element(rule, &c, tensor, moments, i);
         step(rule, &c, &e);
         write_element(&e, moments, i, tensor);
     }

@@ -7,7 +7,10 @@
  *          p -= lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + eps)        Kingma and Ba 2015
  *   AdamW  p -= lr wd p, then Adam without decay                        Loshchilov and Hutter 2019
  *   LAMB   Apex's FusedLAMB (csrc/multi_tensor_lamb.cu)                 You et al. 2019
- *   LARS   Apex's LARC around SGD (apex/parallel/LARC.py)               You et al. 2017 */
+ *   LARS   Apex's LARC around SGD (apex/parallel/LARC.py)               You et al. 2017
+ *
+ * Gradients may be clipped first: g *= min(1, clip_norm / (|all g| + 1e-6)), or g to -clip_value ..
+ * clip_value (torch.nn.utils.clip_grad_norm_ and clip_grad_value_; Pascanu et al. 2013). */
 #ifndef LS_ORACLE_UPDATE_H
 #define LS_ORACLE_UPDATE_H
 
@@ -48,10 +51,12 @@ typedef struct ls_update_rule {
     ls_update_mistake mistake;    /* LS_UPDATE_RIGHT except in a diagnosis */
     bool l2, nvlamb;              /* LAMB: decay joins the gradient; a ratio without decay too */
     double max_grad_norm;         /* LAMB; 0: none */
-    double grad_squares;          /* LAMB: of all tensors together (ls_update_squares) */
-    int64_t grad_elements;        /* the number of elements in grad_squares */
-    double trust;                 /* LARS */
-    bool clip;                    /* LARS: LARC's clip mode */
+    double clip_norm, clip_value; /* gradients are clipped before the step; 0: not. Not with LAMB */
+    double grad_squares;   /* LAMB, clip_norm: of all tensors together (ls_update_squares), before
+                              clipping */
+    int64_t grad_elements; /* the number of elements in grad_squares */
+    double trust;          /* LARS */
+    bool clip;             /* LARS: LARC's clip mode */
 } ls_update_rule;
 
 /* One tensor; holds values before the step on input, after it on output. Errors: bounds on f32's

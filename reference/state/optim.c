@@ -12,7 +12,19 @@ ls_optimizer_config ls_optim_config(const ls_options *options)
         .epsilon = options->epsilon,
         .max_grad_norm = options->max_grad_norm,
         .trust = options->trust,
+        .clip = options->larc_clip,
     };
+}
+
+ls_clip_config ls_optim_clip(const ls_options *options)
+{
+    return (ls_clip_config){.max_norm = options->clip_grad_norm,
+                            .max_value = options->clip_grad_value};
+}
+
+bool ls_optim_measures_norm(const ls_options *options)
+{
+    return options->clip_grad_norm > 0 || options->clip_grad_value > 0 || options->grad_norm;
 }
 
 ls_status ls_optim_step(const ls_optimizer_config *config, const ls_memory *memory, bool dynamic)

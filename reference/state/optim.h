@@ -7,6 +7,10 @@
 #include "reference/options/options.h"
 
 ls_optimizer_config ls_optim_config(const ls_options *options);
+/* --clip-grad-norm and --clip-grad-value. */
+ls_clip_config ls_optim_clip(const ls_options *options);
+/* Whether a step measures the norm of all gradients: to clip them, or for --grad-norm. */
+bool ls_optim_measures_norm(const ls_options *options);
 
 /* One step on every parameter, unless the scale is dynamic and a gradient overflowed. */
 ls_status ls_optim_step(const ls_optimizer_config *config, const ls_memory *memory, bool dynamic);

@@ -19,6 +19,8 @@ typedef enum ls_step_moment {
     LS_STEP_FINISH_END,
     LS_STEP_UNSCALE, /* by 1/S into f32; checks for inf and NaN */
     LS_STEP_UNSCALE_END,
+    LS_STEP_CLIP, /* by norm or by value; nothing where neither is asked for */
+    LS_STEP_CLIP_END,
     LS_STEP_OPTIMIZER, /* steps every parameter, or none after an overflow */
     LS_STEP_OPTIMIZER_END,
     LS_STEP_SCALER, /* moves S */

@@ -238,16 +238,31 @@ static ls_status take_local(ls_dump *dump, int param)
     return ls_safetensors_add_copy(dump->writer, name, LS_F32, &about->shape, dump->scratch);
 }
 
+static bool clips(const ls_dump *dump)
+{
+    const ls_options *options = &dump->trainer->options;
+    return options->clip_grad_norm > 0 || options->clip_grad_value > 0;
+}
+
+/* Gradients that are about to be clipped: those of the dump are the ones before. */
+static ls_status take_gradients(ls_dump *dump)
+{
+    return clips(dump) && !dump->light
+               ? add_params(dump, "grad", dump->trainer->memory.unscaled, "")
+               : LS_OK;
+}
+
 static ls_status observe(void *context, const ls_step_event *event)
 {
     ls_dump *dump = context;
     if (event->at != LS_STEP_BATCH && event->at != LS_STEP_FORWARD_END &&
-        event->at != LS_STEP_GRADIENT_STAGED) {
+        event->at != LS_STEP_GRADIENT_STAGED && event->at != LS_STEP_CLIP) {
         return LS_OK;
     }
     int64_t since_ns = ls_step_clock_stop(dump->clock);
     LS_TRY(event->at == LS_STEP_BATCH         ? take_batch(dump, event->micro_step, event->batch)
            : event->at == LS_STEP_FORWARD_END ? take_forward(dump, event->micro_step)
+           : event->at == LS_STEP_CLIP        ? take_gradients(dump)
                                               : take_local(dump, event->index));
     ls_step_clock_resume(dump->clock, since_ns);
     return LS_OK;
@@ -352,6 +367,9 @@ static void add_metadata(ls_dump *dump, const ls_dump_result *result)
     ls_safetensors_metadata(writer, "eps", "%.9g", options->epsilon);
     ls_safetensors_metadata(writer, "max_grad_norm", "%.9g", options->max_grad_norm);
     ls_safetensors_metadata(writer, "trust", "%.9g", options->trust);
+    ls_safetensors_metadata(writer, "larc_clip", "%s", options->larc_clip ? "true" : "false");
+    ls_safetensors_metadata(writer, "clip_grad_norm", "%.17g", options->clip_grad_norm);
+    ls_safetensors_metadata(writer, "clip_grad_value", "%.17g", options->clip_grad_value);
     ls_safetensors_metadata(writer, "accumulate", "%d", options->accumulate);
     ls_safetensors_metadata(writer, "optimizer_steps", "%lld", (long long)result->after.step_count);
     ls_safetensors_metadata(writer, "dialect", "%s", ls_dialect_name(options->dialect));
@@ -384,7 +402,8 @@ ls_status ls_dump_finish(ls_dump *dump, const ls_dump_result *result)
                 ls_safetensors_add_copy(dump->writer, "loss", LS_F32, &scalar, &result->loss),
                 discard);
     if (!dump->light) {
-        LS_TRY_GOTO(status, add_params(dump, "grad", memory->unscaled, ""), discard);
+        LS_TRY_GOTO(status, clips(dump) ? LS_OK : add_params(dump, "grad", memory->unscaled, ""),
+                    discard);
         LS_TRY_GOTO(status, add_buffers(dump, "buffer"), discard);
         LS_TRY_GOTO(status, add_params(dump, "next", memory->value, ""), discard);
         LS_TRY_GOTO(status, add_moments(dump, "next_state"), discard);

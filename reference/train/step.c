@@ -111,6 +111,20 @@ static ls_status unscale(ls_step *step)
     return ls_amp_scale_unscale(&step->trainer->amp, unscaled, grads);
 }
 
+static ls_status clip(ls_step *step)
+{
+    ls_trainer *trainer = step->trainer;
+    const ls_device *device = &trainer->device;
+    const ls_memory *memory = &trainer->memory;
+    const ls_clip_config config = ls_optim_clip(&trainer->options);
+    if (!ls_optim_measures_norm(&trainer->options)) {
+        return LS_OK;
+    }
+    return device->api->clip(device->backend, device->stream, &config,
+                             (ls_tensor_list){memory->param_count, memory->unscaled},
+                             trainer->amp.config.dynamic, memory->state);
+}
+
 static ls_status optimize(ls_step *step)
 {
     ls_trainer *trainer = step->trainer;
@@ -138,7 +152,7 @@ typedef struct stage {
     int times; /* 1, but for planted faults that forget a stage or run it twice */
 } stage;
 
-enum { STAGES = 7, MICRO_STAGES = 2 /* the first, in every micro-step */ };
+enum { STAGES = 8, MICRO_STAGES = 2 /* the first, in every micro-step */ };
 
 /* Runs stages `from` to `to` - 1 of a step of numerics.md section 2. */
 static ls_status run_stages(ls_step *step, int from, int to)
@@ -148,6 +162,7 @@ static ls_status run_stages(ls_step *step, int from, int to)
         {LS_STEP_BACKWARD, "backward", backward, 1},
         {LS_STEP_FINISH, "finish", finish, 1},
         {LS_STEP_UNSCALE, "unscale", unscale, LS_PLANT(unscale_twice, 1, 2)},
+        {LS_STEP_CLIP, "clip", clip, LS_PLANT(clip_forgotten, 1, 0)},
         {LS_STEP_OPTIMIZER, "optimizer", optimize, 1},
         {LS_STEP_SCALER, "scaler", update_scale,
          LS_PLANT(update_twice, LS_PLANT(update_forgotten, 1, 0), 2)},

@@ -140,6 +140,8 @@ static ls_status write_event(loop *loop, const ls_step_record *record)
         .scored = true,
         .top1 = (uint32_t)(state->top1 - loop->top1),
         .top5 = (uint32_t)(state->top5 - loop->top5),
+        .norm_given = ls_optim_measures_norm(&trainer->options),
+        .grad_norm = state->grad_norm,
         .at_ns = record->ended_ns,
         .digest = record->digest,
     };
@@ -151,6 +153,7 @@ static ls_status write_event(loop *loop, const ls_step_record *record)
         .loss = event.loss,
         .lr = event.lr,
         .loss_scale = event.loss_scale,
+        .grad_norm = event.norm_given && isfinite(event.grad_norm) ? event.grad_norm : NAN,
         .images_per_s = event.audited ? NAN
                                       : (float)(1e3 * images_of_world(trainer, record) /
                                                 record->ms[LS_EVENTS_MS_TOTAL]),

@@ -29,7 +29,9 @@ bool ls_compare_optim_rule(const ls_dumpfile *file, bool nesterov, ls_update_rul
     if (kind == LS_UPDATE_KINDS || step < 0 || taken < 0 ||
         (betas != NULL && sscanf(betas, "%lf,%lf", &beta1, &beta2) != 2) ||
         (!*skipped && ls_dumpfile_text(file, "lr", NULL) == NULL) ||
-        (!*skipped && counts && taken == 0 && step != 1)) {
+        (!*skipped && counts && taken == 0 && step != 1) ||
+        (kind == LS_UPDATE_LAMB && (ls_dumpfile_number(file, "clip_grad_norm", 0) != 0 ||
+                                    ls_dumpfile_number(file, "clip_grad_value", 0) != 0))) {
         return false;
     }
     *rule = (ls_update_rule){
@@ -44,6 +46,9 @@ bool ls_compare_optim_rule(const ls_dumpfile *file, bool nesterov, ls_update_rul
         .epsilon = ls_dumpfile_number(file, "eps", ls_update_epsilon(kind)),
         .max_grad_norm = ls_dumpfile_number(file, "max_grad_norm", 1),
         .trust = ls_dumpfile_number(file, "trust", 0.02),
+        .clip = ls_dumpfile_flag(file, "larc_clip", false),
+        .clip_norm = ls_dumpfile_number(file, "clip_grad_norm", 0),
+        .clip_value = ls_dumpfile_number(file, "clip_grad_value", 0),
     };
     return true;
 }
@@ -291,7 +296,8 @@ static ls_status survey(const ls_dumpfile *file, ls_update_rule *rule, bool skip
     rule->grad_squares = 0;
     rule->grad_elements = 0;
     ls_compare_checks again = {0};
-    for (int i = 0; i < ls_dumpfile_count(file) && rule->kind == LS_UPDATE_LAMB; i++) {
+    bool needs = rule->kind == LS_UPDATE_LAMB || rule->clip_norm > 0;
+    for (int i = 0; i < ls_dumpfile_count(file) && needs; i++) {
         const ls_dumpfile_entry *entry = ls_dumpfile_at(file, i);
         found f;
         if (is_next(entry) && find(file, entry, rule, skipped, &again, why, &f)) {

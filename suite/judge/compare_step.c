@@ -96,6 +96,9 @@ static ls_status check_metadata(const ls_dumpfile *file, int step, int accumulat
                  {"weight_decay", NULL},
                  {"eps", NULL},
                  {"trust", NULL},
+                 {"larc_clip", "0|1|true|false|True|False"},
+                 {"clip_grad_norm", NULL},
+                 {"clip_grad_value", NULL},
                  {"optimizer_steps", NULL}};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         const char *text = ls_dumpfile_text(file, known[i].name, NULL);

@@ -136,6 +136,13 @@ static bool no_clipping(ls_update_rule *rule)
     return had;
 }
 
+static bool not_clipped(ls_update_rule *rule)
+{
+    bool had = rule->clip_norm != 0 || rule->clip_value != 0;
+    rule->clip_norm = rule->clip_value = 0;
+    return had;
+}
+
 static bool other_ratio(ls_update_rule *rule)
 {
     bool has_ratio = rule->kind == LS_UPDATE_LARS || rule->kind == LS_UPDATE_LAMB;
@@ -146,8 +153,16 @@ static bool other_ratio(ls_update_rule *rule)
 
 static bool clipped_ratio(ls_update_rule *rule)
 {
+    bool other = !rule->clip;
     rule->clip = true;
-    return rule->kind == LS_UPDATE_LARS;
+    return rule->kind == LS_UPDATE_LARS && other;
+}
+
+static bool unclipped_ratio(ls_update_rule *rule)
+{
+    bool other = rule->clip;
+    rule->clip = false;
+    return rule->kind == LS_UPDATE_LARS && other;
 }
 
 static bool twice_the_rate(ls_update_rule *rule)
@@ -189,8 +204,10 @@ static const struct {
     {"beta1 and beta2 have changed places", betas_swapped, LS_UPDATE_RIGHT},
     {"eps is left out", no_epsilon, LS_UPDATE_RIGHT},
     {"gradients are not clipped to the requested norm", no_clipping, LS_UPDATE_RIGHT},
+    {"gradients are not clipped before the step", not_clipped, LS_UPDATE_RIGHT},
     {"the trust ratio of another rule", other_ratio, LS_UPDATE_RIGHT},
     {"the ratio is clipped (LARC, not LARS)", clipped_ratio, LS_UPDATE_RIGHT},
+    {"the ratio is not clipped (LARS, not LARC)", unclipped_ratio, LS_UPDATE_RIGHT},
     {"eps stands inside the root", NULL, LS_UPDATE_EPSILON_INSIDE},
     {"eps is added before the bias correction", NULL, LS_UPDATE_EPSILON_FIRST},
     {"decoupled weight decay is not multiplied by the rate", NULL, LS_UPDATE_DECAY_WITHOUT_LR},

@@ -96,6 +96,8 @@ void ls_dumps_match(const ls_spec *spec, const ls_dumpfile *file, int64_t number
                   {"lr", NULL, step->lr},
                   {"momentum", sgd ? "0" : NULL, ls_json_number(options, "momentum", NAN)},
                   {"label_smoothing", "0", ls_json_number(options, "label-smoothing", NAN)},
+                  {"clip_grad_norm", "0", ls_json_number(options, "clip-grad-norm", NAN)},
+                  {"clip_grad_value", "0", ls_json_number(options, "clip-grad-value", NAN)},
                   {"weight_decay", "0", ls_json_number(options, "weight-decay", NAN)},
                   {"accumulate", "1", spec->accumulate}};
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {

@@ -37,6 +37,8 @@ def option_parser():
     add("--optimizer", choices=("sgd", "adam", "adamw", "lamb", "lars"), default="sgd")
     add("--nesterov", action="store_true")
     add("--label-smoothing", type=float, default=0.0)
+    add("--clip-grad-norm", type=float, default=0.0)
+    add("--clip-grad-value", type=float, default=0.0)
     add("--betas", default="0.9,0.999")
     add("--eps", type=float, default=1e-8)
     add("--init-scale", type=float, default=65536)
@@ -362,6 +364,14 @@ class Trainer:
             for parameter in (self.masters or self.names).values():
                 parameter.grad.mul_(1 / float(self.options.loss_scale))
 
+    def clip(self):
+        """On unscaled gradients; after an overflow the step is skipped, whatever this makes of them."""
+        clipped = list((self.masters or self.names).values())
+        if self.options.clip_grad_norm > 0:
+            torch.nn.utils.clip_grad_norm_(clipped, self.options.clip_grad_norm)
+        if self.options.clip_grad_value > 0:
+            torch.nn.utils.clip_grad_value_(clipped, self.options.clip_grad_value)
+
     def update(self):
         """The optimizer's step and the scaler's; returns whether it was skipped."""
         if not self.scaler:
@@ -393,6 +403,7 @@ class Trainer:
         grads = {n: p.grad.float() for n, p in (self.masters or self.names).items()}
         if dump or o.digest == "all":
             grads = {n: g.clone() for n, g in grads.items()}
+        self.clip()
         skipped = self.update()
         loss = torch.stack([m["loss"] for m in micro]).mean()
         self.events.step(step, loss.item(), loss_scale=scale, loss_scale_next=self.scale(),
@@ -450,7 +461,8 @@ class Trainer:
         protocol.write_dump(self.folder, step, self.rank, tensors, dict(
             arch=o.arch, opt_level=o.opt_level, half=o.half, world_size=self.world,
             loss_scale=scale, skipped=str(skipped).lower(), lr=o.lr, optimizer=o.optimizer,
-            label_smoothing=o.label_smoothing,
+            label_smoothing=o.label_smoothing, clip_grad_norm=o.clip_grad_norm,
+            clip_grad_value=o.clip_grad_value,
             momentum=o.momentum, weight_decay=o.weight_decay, betas=o.betas, eps=o.eps,
             nesterov=str(o.nesterov).lower(), accumulate=o.accumulate, dialect="torch"))
 

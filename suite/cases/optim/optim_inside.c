@@ -333,6 +333,73 @@ static void judge_rule(const ls_case *row, const ls_record *job, ls_verdict *out
                     STEPS, LS_OPTIM_BENCH_TENSORS, out->value);
 }
 
+/* ---- clipping -------------------------------------------------------------------------------- */
+
+static const struct clipping {
+    const char *name;
+    ls_clip_config config;
+    bool overflows; /* under a dynamic scale */
+} clippings[] = {
+    {"norm", {.max_norm = 0.5}, false},
+    {"norm-above", {.max_norm = 1e4}, false}, /* the gradients' is about 60 */
+    {"value", {.max_value = 0.01}, false},
+    {"measure", {0}, false},
+    {"overflow", {.max_norm = 0.5}, true},
+};
+
+static const ls_tol clip_units =
+    LS_TOL(3, "units of f32: the factor is rounded, and the product; the norm's sum is in double");
+
+static ls_status run_clip(ls_optim_bench *b, const struct clipping *c, shadow *s, ls_verdict *out)
+{
+    const double u = 0x1p-24;
+    LS_TRY(ls_optim_bench_make_list(b, LS_OPTIM_BENCH_GRAD, LS_OPTIM_BENCH_TENSORS, sizes, LS_F32));
+    LS_TRY(write_gradients(b, s, 1));
+    /* a scale that must have no influence: the gradients are unscaled */
+    ls_step_state state = {.loss_scale = 512, .overflow = c->overflows ? 1 : 0};
+    LS_TRY(ls_optim_bench_write_state(b, &state));
+    ls_tensor_list grads = {LS_OPTIM_BENCH_TENSORS, b->list[LS_OPTIM_BENCH_GRAD]};
+    LS_TRY(b->device.api->clip(b->device.backend, b->device.stream, &c->config, grads, true,
+                               b->state));
+    LS_TRY(ls_device_read(&b->device, &state, b->state, (int64_t)sizeof state));
+    double norm = sqrt(s->rule.grad_squares), factor = c->config.max_norm / (norm + 1e-6);
+    factor = c->config.max_norm == 0 || factor > 1 || c->overflows ? 1 : factor;
+    if (c->overflows ? !isnan(state.grad_norm)
+                     : !(fabs((double)state.grad_norm - norm) <= clip_units.value * u * norm)) {
+        ls_verdict_fail(out, "the norm is %.9g, FP64 %.9g", (double)state.grad_norm, norm);
+    }
+    for (int i = 0; i < LS_OPTIM_BENCH_TENSORS; i++) {
+        LS_TRY(ls_device_read_f32(&b->device, &b->list[LS_OPTIM_BENCH_GRAD][i], s->host));
+        for (int64_t j = 0; j < sizes[i]; j++) {
+            double want = s->tensor[i].grad[j] * factor, most = (double)(float)c->config.max_value;
+            want = most > 0 && fabs(want) > most ? copysign(most, want) : want;
+            double limit = factor == 1 ? 0 : clip_units.value * u * fabs(want) + 0x1p-149;
+            double off = fabs((double)s->host[j] - want);
+            if (!(off <= limit)) {
+                ls_verdict_fail(out, "tensor %d of %d elements, element %d: %.9g, FP64 %.9g", i,
+                                (int)sizes[i], (int)j, (double)s->host[j], want);
+            }
+        }
+    }
+    return check_guards(b, out);
+}
+
+static void judge_clip(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)job;
+    shadow s = {0};
+    ls_optim_bench b;
+    make_shadow(&s);
+    ls_status status = ls_optim_bench_open(&b);
+    LS_THEN(status, run_clip(&b, row->data, &s, out));
+    ls_optim_bench_close(&b);
+    free_shadow(&s);
+    if (status != LS_OK) {
+        ls_verdict_set(out, LS_INFRA, "the backend cannot clip (%s)", ls_status_name(status));
+    }
+    ls_verdict_pass(out, "%d tensors follow FP64", LS_OPTIM_BENCH_TENSORS);
+}
+
 /* ---- rows ------------------------------------------------------------------------------------ */
 
 void ls_optim_inside_cases(const ls_case_settings *settings, ls_case_list *list)
@@ -346,4 +413,6 @@ void ls_optim_inside_cases(const ls_case_settings *settings, ls_case_list *list)
                            storages[k].name);
         }
     }
+    LS_ROWS_EACH(list, settings, &((ls_row){.requirement = "Z14", .judge = judge_clip}),
+                 "optim.kernel.clip.%s", clippings);
 }

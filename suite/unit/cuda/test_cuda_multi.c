@@ -429,6 +429,31 @@ START_TEST(optimizers_report_what_is_not_finite)
 }
 END_TEST
 
+/* Clipped gradients and their norm have the CPU's bits; after an overflow they stay as they are. */
+START_TEST(clips)
+{
+    static const ls_clip_config configs[] = {
+        {.max_norm = 0.5}, {.max_norm = 1e9}, {.max_value = 0.25}, {0}};
+    for (int n = 0; n < 8; n++) {
+        optimizer o;
+        optimizer_make(&o, &CONFIGS[0], F32S, NULL);
+        o.state.overflow = n / 4;
+        o.state.loss_scale = 64; /* of no influence */
+        twin_upload(&o.grad);
+        put_state(&o.state);
+        ck_assert_int_eq(cpu->clip(cpu_backend, NULL, &configs[n % 4], o.host.grad, true, &o.state),
+                         LS_OK);
+        ck_assert_int_eq(
+            ls_multi_clip(&gpu, &stream, &configs[n % 4], o.device.grad, true, device_state),
+            LS_OK);
+        check_state(&o.state);
+        ck_assert(n / 4 == 1 ? isnan(o.state.grad_norm) : o.state.grad_norm > 0.5f);
+        twin_check("gradient", &o.grad);
+        optimizer_free(&o);
+    }
+}
+END_TEST
+
 /* ---- loss scale, graphs ---------------------------------------------------------------------- */
 
 START_TEST(scaler)
@@ -527,6 +552,7 @@ int main(void)
     tcase_add_loop_test(multi, unscale_sees_what_is_not_finite, 0, 4);
     tcase_add_test(multi, unscale_into_half_overflows);
     tcase_add_loop_test(multi, optimizers, 0, CONFIG_COUNT);
+    tcase_add_test(multi, clips);
     tcase_add_loop_test(multi, optimizers_report_what_is_not_finite, 0, CONFIG_COUNT);
     tcase_add_loop_test(multi, scaler, 0, 3);
     tcase_add_loop_test(multi, lists_in_graphs, 0, CONFIG_COUNT);
