@@ -325,6 +325,13 @@ typedef enum ls_optimizer_kind {
     LS_OPTIMIZER_KINDS,
 } ls_optimizer_kind;
 
+/* What a group of parameters has of its own (torch.optim's param_groups). */
+typedef struct ls_optimizer_group {
+    double weight_decay;
+    double lr_factor; /* of the state's lr, the product rounded to f32 */
+} ls_optimizer_group;
+enum { LS_OPTIMIZER_GROUPS_MAX = 10 };
+
 /* Constants of a step; lr and step count come from the state. Formulas: SGD, Adam and AdamW as in
  * torch.optim, which FusedAdam equals; LAMB as in Apex's FusedLAMB (csrc/multi_tensor_lamb.cu);
  * LARS as in Apex's LARC around SGD (apex/parallel/LARC.py), its ratio not clipped unless `clip`.
@@ -341,7 +348,9 @@ typedef struct ls_optimizer_config {
     bool nvlamb;          /* LAMB: the trust ratio applies even if weight_decay is 0 */
     double max_grad_norm; /* LAMB: of all gradients as one vector; 0: not clipped */
     double trust;         /* LARS: 0.02 in Apex */
-    bool clip;            /* LARS: LARC's clip mode, the ratio at most lr */
+    int group_count;      /* 0: one group, with weight_decay and lr */
+    ls_optimizer_group group[LS_OPTIMIZER_GROUPS_MAX];
+    bool clip; /* LARS: LARC's clip mode, the ratio at most lr */
 } ls_optimizer_config;
 
 /* One pass over all tensors; LAMB and LARS take one more for norms. All lists have the same count
@@ -352,8 +361,9 @@ typedef struct ls_optimizer_args {
     ls_tensor_list grad;    /* unscaled, f32 */
     ls_tensor_list moment1; /* f32; momentum buffer or first moment; count 0: unused */
     ls_tensor_list moment2; /* f32; second moment; count 0: unused */
-    ls_tensor_list copy; /* model copies of the masters, written as round(value); count 0: none; an
-                            entry with the same data as value is skipped */
+    ls_tensor_list copy;  /* model copies of the masters, written as round(value); count 0: none; an
+                             entry with the same data as value is skipped */
+    const uint8_t *group; /* host, of each value, below group_count; NULL: all of group 0 */
 } ls_optimizer_args;
 
 /* math/clip.h. Both 0: the norm is measured and nothing is clipped. */

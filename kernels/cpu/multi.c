@@ -230,7 +230,7 @@ ls_status ls_multi_clip(ls_backend *backend, ls_stream *stream, const ls_clip_co
 typedef struct step_context {
     const ls_multi_variant *variant;
     const ls_optimizer_args *args;
-    ls_multi_rule rule;
+    ls_multi_rule rule[LS_OPTIMIZER_GROUPS_MAX]; /* of each group */
 } step_context;
 
 static bool step_piece(const void *opaque, int i, int64_t offset, int64_t count)
@@ -239,7 +239,7 @@ static bool step_piece(const void *opaque, int i, int64_t offset, int64_t count)
     ls_multi_span span = ls_multi_span_at(c->args, i, offset);
     count = LS_PLANT(not_stepped_beyond_a_million, count,
                      offset + count < 1 << 20 ? count : (1 << 20) - offset);
-    return c->variant->step(&c->rule, &span, count);
+    return c->variant->step(&c->rule[ls_multi_group(c->args, i)], &span, count);
 }
 
 ls_status ls_multi_optimizer_step(ls_backend *backend, ls_stream *stream,
@@ -262,8 +262,8 @@ ls_status ls_multi_optimizer_step(ls_backend *backend, ls_stream *stream,
     if (ls_rules_norms(config->kind) != LS_NORMS_NONE) {
         LS_TRY(ls_multi_norm_step(backend->multi, backend->threads, config, &used, state));
     } else {
-        step_context context = {backend->multi, &used, {.kind = config->kind}};
-        ls_rules_prepare(&context.rule.rules, config, state->lr, state->step_count + 1, 0);
+        step_context context = {backend->multi, &used, {{.kind = config->kind}}};
+        ls_multi_prepare(context.rule, config, state, 0);
         state->first_bad_state = run(args->value, backend->threads, step_piece, &context);
     }
     state->step_count++;

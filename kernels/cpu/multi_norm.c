@@ -18,7 +18,7 @@ typedef struct norms {
     const ls_multi_variant *variant;
     const ls_optimizer_args *args;
     const ls_optimizer_config *config;
-    ls_multi_rule rule;
+    ls_multi_rule rule[LS_OPTIMIZER_GROUPS_MAX]; /* of each group */
     int threads;
     int64_t chunk_count;
     chunk *chunk;          /* [chunk_count], in order of tensor and offset */
@@ -69,7 +69,8 @@ static void measure_grad(const norms *n, chunk *c)
 static void move_moments(const norms *n, chunk *c)
 {
     ls_multi_span span = ls_multi_span_at(n->args, c->index, c->offset);
-    c->first = n->variant->update_squares(&n->rule, &span, c->count);
+    c->first =
+        n->variant->update_squares(&n->rule[ls_multi_group(n->args, c->index)], &span, c->count);
 }
 
 /* first: 1 if a value is not finite after the step. */
@@ -108,8 +109,11 @@ static void make_rules(norms *n, float lr)
             first += n->chunk[k].first;
             value += n->chunk[k].second;
         }
-        n->tensor[i] = n->rule;
-        n->tensor[i].tensor = ls_rules_tensor(n->config, lr, value, first);
+        int group = ls_multi_group(n->args, i);
+        float own_lr = lr;
+        ls_optimizer_config own = ls_rules_of_group(n->config, group, &own_lr);
+        n->tensor[i] = n->rule[group];
+        n->tensor[i].tensor = ls_rules_tensor(&own, own_lr, value, first);
     }
 }
 
@@ -142,14 +146,13 @@ ls_status ls_multi_norm_step(const ls_multi_variant *variant, int threads,
                              const ls_optimizer_config *config, const ls_optimizer_args *args,
                              ls_step_state *state)
 {
-    norms n = {.variant = variant, .args = args, .config = config, .rule = {.kind = config->kind}};
+    norms n = {.variant = variant, .args = args, .config = config};
     bool update = ls_rules_norms(config->kind) == LS_NORMS_UPDATE;
     n.threads = threads;
     ls_status status = cut(&n);
     if (status == LS_OK) {
         each_chunk(&n, measure);
-        ls_rules_prepare(&n.rule.rules, config, state->lr, state->step_count + 1,
-                         update ? total_of_first(&n) : 0);
+        ls_multi_prepare(n.rule, config, state, update ? total_of_first(&n) : 0);
         if (update) {
             each_chunk(&n, move_moments);
         }

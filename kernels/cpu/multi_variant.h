@@ -77,6 +77,24 @@ static inline ls_multi_span ls_multi_span_at(const ls_optimizer_args *args, int 
     return span;
 }
 
+static inline int ls_multi_group(const ls_optimizer_args *args, int index)
+{
+    return args->group != NULL ? args->group[index] : 0;
+}
+
+/* The rules of all groups; squares: of all gradients (rule.h). */
+static inline void ls_multi_prepare(ls_multi_rule rule[LS_OPTIMIZER_GROUPS_MAX],
+                                    const ls_optimizer_config *config, const ls_step_state *state,
+                                    double squares)
+{
+    for (int g = 0; g < (config->group_count > 0 ? config->group_count : 1); g++) {
+        float lr = state->lr;
+        ls_optimizer_config own = ls_rules_of_group(config, g, &lr);
+        rule[g] = (ls_multi_rule){.kind = config->kind};
+        ls_rules_prepare(&rule[g].rules, &own, lr, state->step_count + 1, squares);
+    }
+}
+
 /* multi_norm.c: norms of whole tensors. */
 /* The sum of squares of all elements; every sum has its order. LS_ERR_INFRA without memory. */
 ls_status ls_multi_norm_squares(const ls_multi_variant *variant, int threads, ls_tensor_list list,

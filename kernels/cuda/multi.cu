@@ -188,7 +188,7 @@ ls_status ls_multi_unscale_check(ls_backend *backend, ls_stream *stream, ls_tens
     const ls_tensor_list list[LS_MULTI_LISTS] = {to, from};
     ls_multi_table table;
     LS_ASSERT(to.count == 0 || to.count == from.count);
-    LS_TRY(ls_multi_table_of(stream, list, false, &table));
+    LS_TRY(ls_multi_table_of(stream, list, NULL, false, &table));
     LS_LAUNCH(clear_flags_kernel, 1, 1, stream->native, state);
     if (table.chunk_count > 0) {
         LS_LAUNCH(unscale_kernel, (unsigned)(table.chunk_count * LS_MULTI_SPLIT), LS_MULTI_THREADS,
@@ -207,6 +207,7 @@ LS_KERNEL clip_kernel(ls_multi_table table, float max_value)
     }
     ls_multi_part part = ls_multi_part_of(table, LS_MULTI_SPLIT);
     ls_multi_view grad = ls_multi_from(table.entry[part.tensor].view[LS_MULTI_GRAD], part.begin);
+    grad.type = LS_F32;
     int end = (int)(part.end - part.begin);
     for (int i = 4 * (int)threadIdx.x; i < end; i += STEP) {
         ls_multi_quad quad;
@@ -231,7 +232,7 @@ ls_status ls_multi_clip(ls_backend *backend, ls_stream *stream, const ls_clip_co
     for (int i = 0; i < grad.count; i++) {
         LS_ASSERT(grad.tensor[i].dtype == LS_F32);
     }
-    LS_TRY(ls_multi_table_of(stream, list, true, &table));
+    LS_TRY(ls_multi_table_of(stream, list, NULL, true, &table));
     LS_TRY(ls_multi_norm_clip(stream->native, config, dynamic, &table, state));
     if (table.chunk_count > 0 && (config->max_norm != 0 || config->max_value != 0)) {
         LS_LAUNCH(clip_kernel, (unsigned)(table.chunk_count * LS_MULTI_SPLIT), LS_MULTI_THREADS,
@@ -257,7 +258,7 @@ LS_KERNEL prepare_kernel(ls_optimizer_config config, bool dynamic, ls_multi_rule
     rule->lr = state->lr;
     rule->number = state->step_count + 1;
     if (ls_rules_norms(config.kind) != LS_NORMS_UPDATE) {
-        ls_rules_prepare(&rule->rules, &config, rule->lr, rule->number, 0);
+        ls_multi_prepare(rule, &config, 0);
     }
     state->step_count = rule->number;
 }
@@ -278,13 +279,13 @@ template <ls_optimizer_kind KIND> LS_DEVICE bool has_moments(const ls_multi_entr
 
 /* The new value of one element; updates the moments. */
 template <ls_optimizer_kind KIND>
-LS_DEVICE float step_one(const ls_multi_rule &rule, const ls_rule_tensor &own, bool has, float p,
+LS_DEVICE float step_one(const ls_rules &rules, const ls_rule_tensor &own, bool has, float p,
                          float g, float *moment1, float *moment2)
 {
     if (has) { /* NULL only as a constant: the moments stay in registers */
-        return ls_rules_step(KIND, &rule.rules, &own, p, g, moment1, moment2);
+        return ls_rules_step(KIND, &rules, &own, p, g, moment1, moment2);
     }
-    return ls_rules_step(KIND, &rule.rules, &own, p, g, NULL, NULL);
+    return ls_rules_step(KIND, &rules, &own, p, g, NULL, NULL);
 }
 
 template <ls_optimizer_kind KIND>
@@ -305,7 +306,7 @@ LS_DEVICE void step_load(step_quad *q, const ls_multi_entry &e, int64_t i, int c
 /* Returns whether a value is not finite after the step. Elements past the end are 0 and do not
  * affect the result. */
 template <ls_optimizer_kind KIND>
-LS_DEVICE uint32_t step_store(step_quad *q, const ls_multi_entry &e, const ls_multi_rule &rule,
+LS_DEVICE uint32_t step_store(step_quad *q, const ls_multi_entry &e, const ls_rules &rules,
                               const ls_rule_tensor &own, int64_t i, int count)
 {
     const bool updates = ls_rules_norms(KIND) != LS_NORMS_UPDATE; /* else an earlier pass has */
@@ -325,7 +326,7 @@ LS_DEVICE uint32_t step_store(step_quad *q, const ls_multi_entry &e, const ls_mu
     }
     LS_UNROLL
     for (int k = 0; k < 4; k++) {
-        value[k] = step_one<KIND>(rule, own, has, value[k], grad[k], &moment1[k], &moment2[k]);
+        value[k] = step_one<KIND>(rules, own, has, value[k], grad[k], &moment1[k], &moment2[k]);
         value[k] = k < count ? value[k] : 0;
         bad |= ls_rounded_non_finite(value[k]);
         if (k < count && has) {
@@ -361,7 +362,7 @@ LS_DEVICE ls_multi_entry entry_from(const ls_multi_entry *entry, int64_t begin)
 }
 
 template <ls_optimizer_kind KIND, bool WHOLE>
-LS_DEVICE uint32_t step_quads(const ls_multi_entry &e, const ls_multi_rule &rule,
+LS_DEVICE uint32_t step_quads(const ls_multi_entry &e, const ls_rules &rules,
                               const ls_rule_tensor &own, int first, int end)
 {
     step_quad quad[STEP_AHEAD];
@@ -374,7 +375,7 @@ LS_DEVICE uint32_t step_quads(const ls_multi_entry &e, const ls_multi_rule &rule
     LS_UNROLL
     for (int u = 0; u < STEP_AHEAD; u++) {
         int i = first + u * STEP;
-        bad |= step_store<KIND>(&quad[u], e, rule, own, i, WHOLE ? 4 : quad_count(i, end));
+        bad |= step_store<KIND>(&quad[u], e, rules, own, i, WHOLE ? 4 : quad_count(i, end));
     }
     return bad;
 }
@@ -382,12 +383,12 @@ LS_DEVICE uint32_t step_quads(const ls_multi_entry &e, const ls_multi_rule &rule
 template <ls_optimizer_kind KIND>
 LS_KERNEL LS_BOUNDS(LS_MULTI_THREADS, 2) step_kernel(ls_multi_table table, ls_step_state *state)
 {
-    ls_multi_rule rule = *table.rule;
-    if (rule.skip != 0) {
+    if (table.rule->skip != 0) {
         return;
     }
     ls_multi_part part = ls_multi_part_of(table, LS_MULTI_SPLIT);
     const ls_multi_entry *entry = &table.entry[part.tensor];
+    ls_rules rules = table.rule->rules[entry->group];
     ls_rule_tensor own = {};
     if (ls_rules_norms(KIND) != LS_NORMS_NONE) {
         own = table.own[part.tensor];
@@ -401,13 +402,13 @@ LS_KERNEL LS_BOUNDS(LS_MULTI_THREADS, 2) step_kernel(ls_multi_table table, ls_st
             e.view[k] = ls_multi_known(e.view[k], k == LS_MULTI_COPY ? e.view[k].type : LS_F32);
         }
         for (; first + (STEP_AHEAD - 1) * STEP + 4 <= end; first += STEP_AHEAD * STEP) {
-            bad |= step_quads<KIND, true>(e, rule, own, first, end);
+            bad |= step_quads<KIND, true>(e, rules, own, first, end);
         }
     }
     if (first < end) {
         ls_multi_entry e = entry_from(entry, part.begin);
         for (; first < end; first += STEP_AHEAD * STEP) {
-            bad |= step_quads<KIND, false>(e, rule, own, first, end);
+            bad |= step_quads<KIND, false>(e, rules, own, first, end);
         }
     }
     ls_multi_report(&state->first_bad_state, part.tensor, bad);
@@ -431,7 +432,7 @@ ls_status ls_multi_optimizer_step(ls_backend *backend, ls_stream *stream,
     bool norms = ls_rules_norms(config->kind) != LS_NORMS_NONE;
     const ls_tensor_list list[LS_MULTI_LISTS] = {used.value, used.grad, used.moment1, used.moment2,
                                                  used.copy};
-    LS_TRY(ls_multi_table_of(stream, list, norms, &table));
+    LS_TRY(ls_multi_table_of(stream, list, used.group, norms, &table));
     LS_LAUNCH(prepare_kernel, 1, 1, stream->native, *config, dynamic, table.rule, state);
     if (table.chunk_count == 0) {
         return LS_OK;

@@ -32,6 +32,7 @@ typedef struct ls_multi_entry {
     ls_multi_view view[LS_MULTI_LISTS];
     int64_t count;
     int32_t first_chunk, chunks;
+    int32_t group;
     int32_t whole; /* each view reads a quad in one access; all but FROM and COPY are f32 */
 } ls_multi_entry;
 
@@ -43,9 +44,9 @@ typedef struct ls_multi_chunk {
 typedef struct ls_multi_rule {
     int32_t skip;
     float lr;
-    int64_t number; /* of the step, from 1 */
-    ls_rules rules;
-    float clip; /* a clip's factor */
+    int64_t number;                          /* of the step, from 1 */
+    ls_rules rules[LS_OPTIMIZER_GROUPS_MAX]; /* of each group */
+    float clip;                              /* a clip's factor */
 } ls_multi_rule;
 
 /* A table on the device; chunks in order of tensor and offset. */
@@ -60,11 +61,22 @@ typedef struct ls_multi_table {
 
 /* multi_table.cu */
 ls_multi_view ls_multi_view_of(ls_tensor tensor);
-/* The table for list[LS_MULTI_LISTS], missing lists with count 0: the one created at their first
+/* The table for list[LS_MULTI_LISTS], missing lists with count 0, and the groups of its tensors
+ * (NULL: all 0): the one created at their first
  * use, or a new one, which allocates memory and waits for the stream: LS_ERR_USAGE while a graph is
  * recorded. norms: with memory for their sums. Tables live as long as the backend. */
-ls_status ls_multi_table_of(ls_stream *stream, const ls_tensor_list *list, bool norms,
-                            ls_multi_table *out);
+ls_status ls_multi_table_of(ls_stream *stream, const ls_tensor_list *list, const uint8_t *group,
+                            bool norms, ls_multi_table *out);
+/* One thread: the rules of all groups; squares: of all gradients (rule.h). */
+LS_DEVICE void ls_multi_prepare(ls_multi_rule *rule, const ls_optimizer_config *config,
+                                double squares)
+{
+    for (int g = 0; g < (config->group_count > 0 ? config->group_count : 1); g++) {
+        float lr = rule->lr;
+        ls_optimizer_config own = ls_rules_of_group(config, g, &lr);
+        ls_rules_prepare(&rule->rules[g], &own, lr, rule->number, squares);
+    }
+}
 
 /* Computes every tensor's rule (LS_NORMS_UPDATE: and moves the moments), between the preparation of
  * the common rule and the step (multi_norm.cu). */

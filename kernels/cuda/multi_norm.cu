@@ -158,7 +158,7 @@ LS_KERNEL rule_kernel(ls_multi_table table, ls_optimizer_config config)
     }
     double squares = add_in_order(table.first, table.chunk_count);
     if (threadIdx.x == 0) {
-        ls_rules_prepare(&table.rule->rules, &config, table.rule->lr, table.rule->number, squares);
+        ls_multi_prepare(table.rule, &config, squares);
     }
 }
 
@@ -169,8 +169,8 @@ LS_KERNEL LS_BOUNDS(THREADS, 1) moments_kernel(ls_multi_table table)
     if (table.rule->skip != 0) {
         return;
     }
-    ls_rules rules = table.rule->rules;
     lane_place place = lane_of(table);
+    ls_rules rules = table.rule->rules[table.entry[place.tensor].group];
     const ls_multi_view *view = table.entry[place.tensor].view;
     float *m = (float *)view[LS_MULTI_MOMENT1].data, *v = (float *)view[LS_MULTI_MOMENT2].data;
     double sum = 0;
@@ -198,7 +198,9 @@ LS_KERNEL own_kernel(ls_multi_table table, ls_optimizer_config config)
     if (threadIdx.x != 0) {
         return;
     }
-    table.own[blockIdx.x] = ls_rules_tensor(&config, table.rule->lr, value, first);
+    float lr = table.rule->lr;
+    ls_optimizer_config own = ls_rules_of_group(&config, table.entry[blockIdx.x].group, &lr);
+    table.own[blockIdx.x] = ls_rules_tensor(&own, lr, value, first);
 }
 
 /* The rule, which needs the norm of all gradients, and the moments. */

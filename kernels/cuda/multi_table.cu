@@ -77,7 +77,7 @@ static bool is_whole(const ls_multi_entry *entry)
 
 /* list[LS_MULTI_LISTS]; a missing one has count 0. The caller frees the entries; NULL without
  * memory. */
-static ls_multi_entry *make_entries(const ls_tensor_list *list, int count)
+static ls_multi_entry *make_entries(const ls_tensor_list *list, const uint8_t *group, int count)
 {
     ls_multi_entry *entry = (ls_multi_entry *)calloc((size_t)count + 1, sizeof *entry);
     int64_t chunk = 0;
@@ -93,6 +93,7 @@ static ls_multi_entry *make_entries(const ls_tensor_list *list, int count)
                 entry[i].view[k] = ls_multi_view_of(list[k].tensor[i]);
             }
         }
+        entry[i].group = group != NULL ? group[i] : 0;
         entry[i].count = list[LS_MULTI_FROM].tensor[i].count;
         entry[i].whole = is_whole(&entry[i]);
         entry[i].first_chunk = (int32_t)chunk;
@@ -210,11 +211,11 @@ static ls_status add_table(ls_stream *stream, const ls_multi_entry *entry, int c
     return LS_OK;
 }
 
-ls_status ls_multi_table_of(ls_stream *stream, const ls_tensor_list *list, bool norms,
-                            ls_multi_table *out)
+ls_status ls_multi_table_of(ls_stream *stream, const ls_tensor_list *list, const uint8_t *group,
+                            bool norms, ls_multi_table *out)
 {
     int count = list[LS_MULTI_FROM].count;
-    ls_multi_entry *entry = make_entries(list, count);
+    ls_multi_entry *entry = make_entries(list, group, count);
     LS_TRY_MEMORY(entry != NULL, "a table of %d tensors", count);
     kept_table *table = stream->backend->tables->first;
     while (table != NULL && !(table->norms == norms && table->device.entry_count == count &&

@@ -14,6 +14,7 @@ LS_HALF_FN float ls_clip_factor(const ls_clip_config *config, double squares,
                                 const ls_step_state *state)
 {
     /* a common mistake: the norm of gradients that are still scaled */
+    (void)state;
     double norm = sqrt(squares) * LS_PLANT(clipped_before_unscaling, 1.0, state->loss_scale);
     double factor = config->max_norm / (norm + 1e-6);
     return config->max_norm == 0.0 || factor >= 1.0 ? 1.0f : (float)factor;

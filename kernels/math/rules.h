@@ -47,6 +47,19 @@ LS_RULE_FN int ls_rules_moments(ls_optimizer_kind kind)
     }
 }
 
+/* The constants of a group, and its rate in *lr. */
+LS_HALF_FN ls_optimizer_config ls_rules_of_group(const ls_optimizer_config *config, int group,
+                                                 float *lr)
+{
+    ls_optimizer_config own = *config;
+    if (config->group_count > 0) {
+        double factor = LS_PLANT(group_rate_ignored, config->group[group].lr_factor, 1.0);
+        own.weight_decay = config->group[LS_PLANT(group_decay_ignored, group, 0)].weight_decay;
+        *lr = factor == 1.0 ? *lr : (float)((double)*lr * factor);
+    }
+    return own;
+}
+
 /* `step`: from 1. */
 LS_HALF_FN void ls_rules_prepare(ls_rules *out, const ls_optimizer_config *config, float lr,
                                  int64_t step, double grad_squares)

@@ -306,6 +306,15 @@ static ls_status check_clipping(const ls_options *options)
     return LS_OK;
 }
 
+static ls_status check_groups(const ls_options *options, bool no_bn_decay)
+{
+    if ((options->groups.count > 0 || no_bn_decay) && options->example != LS_EXAMPLE_NONE) {
+        return ls_log_fail(LS_ERR_USAGE, "--group and --no-bn-decay with --example: its parameter "
+                                         "groups are its own");
+    }
+    return LS_OK;
+}
+
 static ls_status check_training(const ls_options *options)
 {
     if (options->nesterov && !ls_optimizers_takes(options->optimizer, "nesterov")) {
@@ -324,6 +333,7 @@ static ls_status check_training(const ls_options *options)
     }
     LS_TRY(check_smoothing(options));
     LS_TRY(check_clipping(options));
+    LS_TRY(check_groups(options, options->no_bn_decay));
     ls_schedule schedule;
     LS_TRY(ls_schedule_parse(options->schedule, &schedule));
     if (ls_options_has_epochs(options)) {
@@ -482,6 +492,9 @@ ls_status ls_options_parse(int argc, char **argv, ls_options *out, const char **
     LS_TRY(check_all(&options, was_given(&to, "batch-size")));
     if (!was_given(&to, "eps")) {
         options.epsilon = ls_optimizers_epsilon(options.optimizer, options.epsilon);
+    }
+    if (options.no_bn_decay) {
+        LS_ASSERT(ls_groups_read("bn|bias:wd=0", &options.groups.rule[options.groups.count++]));
     }
     if (options.steps == 0 && options.epochs == 0) {
         bool epochs = ls_options_has_epochs(&options);

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "kernels/kernels.h"
+#include "groups.h"
 
 #define LS_VERSION "0.1.0"
 
@@ -108,7 +109,8 @@ typedef struct ls_options {
     bool loss_scale_given, loss_scale_dynamic;
     float loss_scale; /* the static value */
     double beta1, beta2;
-    char data[512]; /* "synthetic", "batches:DIR", DIR */
+    ls_groups groups; /* with that of no_bn_decay, once options are parsed */
+    char data[512];   /* "synthetic", "batches:DIR", DIR */
     uint64_t seed;
     int dump_step_count;
     int64_t dump_step[LS_OPTIONS_LIST_MAX]; /* steps that are not run are not dumped */

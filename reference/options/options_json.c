@@ -145,6 +145,15 @@ static void add_betas(cJSON *json, const ls_options_row *row, const effective *e
 
 /* ---- data parallel --------------------------------------------------------------------------- */
 
+static void add_groups(cJSON *json, const ls_options_row *row, const effective *e)
+{
+    int given = e->options->groups.count - (e->options->no_bn_decay ? 1 : 0);
+    cJSON *list = given > 0 ? cJSON_AddArrayToObject(json, row->name) : NULL;
+    for (int i = 0; i < given; i++) {
+        cJSON_AddItemToArray(list, cJSON_CreateString(e->options->groups.rule[i].text));
+    }
+}
+
 static void add_batch_sizes(cJSON *json, const ls_options_row *row, const effective *e)
 {
     const ls_options *options = e->options;

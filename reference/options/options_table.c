@@ -194,6 +194,19 @@ static int read_batch_sizes(const char *option, const char *text, ls_options *op
     return error;
 }
 
+static int read_group(const char *option, const char *text, ls_options *options)
+{
+    if (options->groups.count == LS_GROUPS_MAX ||
+        !ls_groups_read(text, &options->groups.rule[options->groups.count])) {
+        return refuse(
+            option, text,
+            "up to 8 of PATTERN:wd=X, PATTERN:lr-factor=F or both with a comma, PATTERN an "
+            "extended regular expression, X and F from 0 on, such as bn|bias:wd=0");
+    }
+    options->groups.count++;
+    return 0;
+}
+
 static int read_places(const char *option, const char *text, int *count, ls_overflow_at *place)
 {
     return read_list(option, text, INT64_MAX, true,

@@ -1,8 +1,10 @@
 #include "optim.h"
 
+#include <math.h>
+
 ls_optimizer_config ls_optim_config(const ls_options *options)
 {
-    return (ls_optimizer_config){
+    ls_optimizer_config config = {
         .kind = options->optimizer,
         .momentum = options->momentum,
         .weight_decay = options->weight_decay,
@@ -14,6 +16,16 @@ ls_optimizer_config ls_optim_config(const ls_options *options)
         .trust = options->trust,
         .clip = options->larc_clip,
     };
+    const ls_groups *groups = &options->groups;
+    config.group_count = groups->count > 0 ? groups->count + 1 : 0;
+    config.group[0] = (ls_optimizer_group){options->weight_decay, 1};
+    for (int g = 0; g < groups->count; g++) {
+        const ls_groups_rule *rule = &groups->rule[g];
+        config.group[g + 1] = (ls_optimizer_group){isnan(rule->weight_decay) ? options->weight_decay
+                                                                             : rule->weight_decay,
+                                                   rule->lr_factor};
+    }
+    return config;
 }
 
 ls_clip_config ls_optim_clip(const ls_options *options)
@@ -27,12 +39,14 @@ bool ls_optim_measures_norm(const ls_options *options)
     return options->clip_grad_norm > 0 || options->clip_grad_value > 0 || options->grad_norm;
 }
 
-ls_status ls_optim_step(const ls_optimizer_config *config, const ls_memory *memory, bool dynamic)
+ls_status ls_optim_step(const ls_optimizer_config *config, const uint8_t *group,
+                        const ls_memory *memory, bool dynamic)
 {
     int count = memory->param_count;
     ls_optimizer_args args = {
         .value = {.count = count, .tensor = memory->value},
         .grad = {.count = count, .tensor = memory->unscaled},
+        .group = group,
     };
     if (memory->moment_count > 0) {
         args.moment1 = (ls_tensor_list){.count = count, .tensor = memory->moment[0]};

@@ -12,8 +12,10 @@ ls_clip_config ls_optim_clip(const ls_options *options);
 /* Whether a step measures the norm of all gradients: to clip them, or for --grad-norm. */
 bool ls_optim_measures_norm(const ls_options *options);
 
-/* One step on every parameter, unless the scale is dynamic and a gradient overflowed. */
-ls_status ls_optim_step(const ls_optimizer_config *config, const ls_memory *memory, bool dynamic);
+/* One step on every parameter, each by the constants of its group (NULL: without groups), unless
+ * the scale is dynamic and a gradient overflowed. */
+ls_status ls_optim_step(const ls_optimizer_config *config, const uint8_t *group,
+                        const ls_memory *memory, bool dynamic);
 /* Sets masters to f32(parameters), for parameters that have one. Waits. */
 ls_status ls_optim_make_masters(const ls_memory *memory);
 

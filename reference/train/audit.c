@@ -490,12 +490,16 @@ static ls_status bucket_after(ls_audit *audit, int index, const ls_tensor *whole
 
 /* ---- parameters ------------------------------------------------------------------------------ */
 
-static ls_audit_rule rule_of(const ls_trainer *trainer)
+static ls_audit_rule rule_of(const ls_trainer *trainer, int param)
 {
     const ls_optimizer_config *config = &trainer->optimizer;
+    const ls_optimizer_group all = {config->weight_decay, 1};
+    const ls_optimizer_group *group =
+        trainer->group != NULL ? &config->group[trainer->group[param]] : &all;
     const ls_step_state *state = trainer->memory.state;
     return (ls_audit_rule){.momentum = config->momentum,
-                           .weight_decay = config->weight_decay,
+                           .weight_decay = group->weight_decay,
+                           .lr_factor = group->lr_factor,
                            .beta1 = config->beta1,
                            .beta2 = config->beta2,
                            .epsilon = config->epsilon,
@@ -515,7 +519,7 @@ static ls_status observe_param(ls_audit *audit, ls_audit_kind kind, int param, b
     ls_audit_op op = {.kind = kind,
                       .group = 1,
                       .unscaled = tensor_of(&memory->unscaled[param]),
-                      .rule = rule_of(audit->trainer)};
+                      .rule = rule_of(audit->trainer, param)};
     if (kind == LS_AUDIT_UNSCALE) {
         op.grad = tensor_of(&memory->grad[param]);
     } else {

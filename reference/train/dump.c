@@ -389,6 +389,23 @@ static void add_metadata(ls_dump *dump, const ls_dump_result *result)
     }
 }
 
+/* Rates and decays of parameters that are not those of all. */
+static void add_group_metadata(ls_dump *dump, const ls_dump_result *result)
+{
+    const ls_trainer *trainer = dump->trainer;
+    const ls_optimizer_config *config = &trainer->optimizer;
+    for (int i = 0; trainer->group != NULL && i < trainer->network.param_count; i++) {
+        const ls_optimizer_group *group = &config->group[trainer->group[i]];
+        LS_TEXT(decay, 96, "weight_decay/%s", trainer->network.param[i].name);
+        LS_TEXT(lr, 96, "lr/%s", trainer->network.param[i].name);
+        if (trainer->group[i] > 0) {
+            ls_safetensors_metadata(dump->writer, decay, "%.17g", group->weight_decay);
+            ls_safetensors_metadata(dump->writer, lr, "%.17g",
+                                    (double)result->lr * group->lr_factor);
+        }
+    }
+}
+
 ls_status ls_dump_finish(ls_dump *dump, const ls_dump_result *result)
 {
     const ls_memory *memory = &dump->trainer->memory;
@@ -409,6 +426,7 @@ ls_status ls_dump_finish(ls_dump *dump, const ls_dump_result *result)
         LS_TRY_GOTO(status, add_moments(dump, "next_state"), discard);
     }
     add_metadata(dump, result);
+    add_group_metadata(dump, result);
     status = ls_safetensors_finish(dump->writer);
     free_dump(dump);
     return status;

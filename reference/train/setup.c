@@ -98,6 +98,17 @@ static ls_status check_overflow_as(const ls_trainer *trainer)
                        trainer->network.arch, name, trainer->network.param[0].name);
 }
 
+static ls_status assign_groups(ls_trainer *trainer)
+{
+    if (trainer->options.groups.count == 0) {
+        return LS_OK;
+    }
+    trainer->group = malloc((size_t)trainer->network.param_count);
+    LS_TRY_MEMORY(trainer->group != NULL, "the groups of %d parameters",
+                  trainer->network.param_count);
+    return ls_groups_assign(&trainer->options.groups, &trainer->network, trainer->group);
+}
+
 ls_status ls_setup_device(ls_trainer *trainer)
 {
     const ls_options *options = &trainer->options;
@@ -110,6 +121,7 @@ ls_status ls_setup_device(ls_trainer *trainer)
     trainer->trunk = trainer->network;
     trainer->trunk.param_count = params;
     LS_TRY(check_overflow_as(trainer));
+    LS_TRY(assign_groups(trainer));
     ls_backend_options backend = {
         .device_index = trainer->world.machine_rank,
         .threads = options->threads,
@@ -528,6 +540,7 @@ static void free_model(ls_trainer *model)
     ls_ddp_free(model->ddp);
     ls_memory_free(&model->memory);
     ls_model_free(&model->network);
+    free(model->group);
 }
 
 void ls_setup_close(ls_trainer *trainer, bool failed)

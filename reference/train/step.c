@@ -128,7 +128,8 @@ static ls_status clip(ls_step *step)
 static ls_status optimize(ls_step *step)
 {
     ls_trainer *trainer = step->trainer;
-    LS_TRY(ls_optim_step(&trainer->optimizer, &trainer->memory, trainer->amp.config.dynamic));
+    LS_TRY(ls_optim_step(&trainer->optimizer, trainer->group, &trainer->memory,
+                         trainer->amp.config.dynamic));
     return LS_PLANT(masters_rounded, LS_OK, ls_optim_make_masters(&trainer->memory));
 }
 

@@ -62,7 +62,8 @@ typedef struct ls_trainer {
     ls_memory memory;
     ls_amp_scale amp;
     ls_optimizer_config optimizer;
-    ls_ddp *ddp; /* NULL where engine is NULL */
+    uint8_t *group; /* [param_count] of the optimizer's groups; NULL without --group */
+    ls_ddp *ddp;    /* NULL where engine is NULL */
     ls_plan *plan;
 
     ls_loader *loader;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kernels/core/log.h"
+#include "kernels/core/text.h"
 #include "reference/oracle/bits.h"
 #include "suite/suite.h"
 
@@ -203,8 +204,20 @@ static void compare_moment(const found *f, const ls_update_rule *rule, int momen
     }
 }
 
-static ls_status check_taken(const found *f, const ls_update_rule *rule, const room *r,
-                             ls_compare_checks *checks, ls_compare_optim_result *out)
+/* A parameter of a group has a rate and a decay of its own in the metadata. */
+static ls_update_rule rule_of_group(const ls_dumpfile *file, const char *name,
+                                    const ls_update_rule *rule)
+{
+    ls_update_rule own = *rule;
+    LS_TEXT(decay, 200, "weight_decay/%.160s", name);
+    LS_TEXT(lr, 200, "lr/%.160s", name);
+    own.weight_decay = ls_dumpfile_number(file, decay, rule->weight_decay);
+    own.lr = ls_dumpfile_number(file, lr, rule->lr);
+    return own;
+}
+
+static ls_status check_taken(const ls_dumpfile *file, const found *f, const ls_update_rule *rule,
+                             const room *r, ls_compare_checks *checks, ls_compare_optim_result *out)
 {
     size_t bytes = (size_t)f->next->count * sizeof *r->value;
     ls_dumpfile_read(f->before, r->value);
@@ -226,8 +239,9 @@ static ls_status check_taken(const found *f, const ls_update_rule *rule, const r
         .moment = {r->moment[0], r->moment[1]},
         .moment_error = {r->moment_error[0], r->moment_error[1]},
     };
-    LS_TRY(ls_update_step(rule, &tensor));
-    compare_values(f, rule, r, checks, out);
+    const ls_update_rule own = rule_of_group(file, f->name, rule);
+    LS_TRY(ls_update_step(&own, &tensor));
+    compare_values(f, &own, r, checks, out);
     for (int m = 0; m < ls_update_moments(rule); m++) {
         if (f->next_state[m] != NULL) {
             compare_moment(f, rule, m, r, checks);
@@ -329,7 +343,7 @@ ls_status ls_compare_optim_step(const ls_dumpfile *file, const ls_update_rule *r
         if (skipped) {
             check_skipped(&f, &full, &r, checks, out);
         } else {
-            status = check_taken(&f, &full, &r, checks, out);
+            status = check_taken(file, &f, &full, &r, checks, out);
         }
     }
     if (out->unlimited > 0) {

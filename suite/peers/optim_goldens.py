@@ -26,10 +26,15 @@ def gradients(step):
 def by_torch(kind, options):
     params = [torch.nn.Parameter(torch.tensor(p, dtype=torch.float64)) for p in start()]
     classes = {"SGD": torch.optim.SGD, "ADAM": torch.optim.Adam, "ADAMW": torch.optim.AdamW}
-    optimizer = classes[kind](params, **options)
+    clip_norm, clip_value = options.get("clip_norm"), options.get("clip_value")
+    optimizer = classes[kind](params, **{n: v for n, v in options.items() if n[:4] != "clip"})
     for step in range(STEPS):
         for param, grad in zip(params, gradients(step)):
             param.grad = torch.tensor(grad, dtype=torch.float64)
+        if clip_norm:
+            torch.nn.utils.clip_grad_norm_(params, clip_norm)
+        if clip_value:
+            torch.nn.utils.clip_grad_value_(params, clip_value)
         optimizer.step()
     return [p.detach().numpy() for p in params]
 
@@ -87,6 +92,14 @@ def rows():
                                   ((.8, .99), 1e-3, .01)):
             options = {"lr": .01, "betas": betas, "eps": eps, "weight_decay": decay}
             yield kind, options, by_torch(kind, options)
+    for kind, clip in (("SGD", {"clip_norm": .5}), ("SGD", {"clip_norm": 2.5}), ("SGD", {"clip_value": .75}),
+                       ("ADAMW", {"clip_norm": .5}), ("ADAMW", {"clip_value": .75})):
+        options = {"lr": .1, "weight_decay": .1, **clip}
+        if kind == "ADAMW":
+            options.update(lr=.01, betas=(.9, .999), eps=1e-8)
+        else:
+            options["momentum"] = .9
+        yield kind, options, by_torch(kind, options)
     for decay, extra in ((0, {}), (.1, {}), (.1, {"l2": True}), (0, {"nvlamb": True}),
                          (.1, {"uncorrected": True}), (.1, {"max_grad_norm": 0}),
                          (.1, {"max_grad_norm": 100})):

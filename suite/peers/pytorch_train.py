@@ -37,6 +37,7 @@ def option_parser():
     add("--optimizer", choices=("sgd", "adam", "adamw", "lamb", "lars"), default="sgd")
     add("--nesterov", action="store_true")
     add("--label-smoothing", type=float, default=0.0)
+    add("--no-bn-decay", action="store_true")
     add("--clip-grad-norm", type=float, default=0.0)
     add("--clip-grad-value", type=float, default=0.0)
     add("--betas", default="0.9,0.999")
@@ -185,12 +186,25 @@ class Trainer:
 
     def make_optimizer(self, parameters):
         o = self.options
+        groups = self.make_groups(parameters)
         if o.optimizer == "sgd":
-            return torch.optim.SGD(parameters.values(), o.lr, o.momentum,
+            return torch.optim.SGD(groups, o.lr, o.momentum,
                                    weight_decay=o.weight_decay, nesterov=o.nesterov)
         kind = torch.optim.Adam if o.optimizer == "adam" else torch.optim.AdamW
         betas = tuple(float(x) for x in o.betas.split(","))
-        return kind(parameters.values(), o.lr, betas, o.eps, o.weight_decay)
+        return kind(groups, o.lr, betas, o.eps, o.weight_decay)
+
+    def make_groups(self, parameters):
+        """--no-bn-decay: batch norms and biases in a group without decay."""
+        norms = {f"{n}.{p}" for n, m in self.model.named_modules()
+                 if isinstance(m, nn.modules.batchnorm._BatchNorm) for p in ("weight", "bias")}
+        self.undecayed = [n for n in parameters if self.options.no_bn_decay and
+                          (n in norms or n.endswith(".bias"))]
+        if not self.undecayed:
+            return list(parameters.values())
+        decayed = [p for n, p in parameters.items() if n not in self.undecayed]
+        return [{"params": decayed},
+                {"params": [parameters[n] for n in self.undecayed], "weight_decay": 0.0}]
 
     def make_scaler(self):
         """GradScaler for a dynamic scale; None for a static one."""
@@ -464,7 +478,8 @@ class Trainer:
             label_smoothing=o.label_smoothing, clip_grad_norm=o.clip_grad_norm,
             clip_grad_value=o.clip_grad_value,
             momentum=o.momentum, weight_decay=o.weight_decay, betas=o.betas, eps=o.eps,
-            nesterov=str(o.nesterov).lower(), accumulate=o.accumulate, dialect="torch"))
+            nesterov=str(o.nesterov).lower(), accumulate=o.accumulate, dialect="torch",
+            **{f"weight_decay/{n}": 0 for n in self.undecayed}))
 
     def buckets(self):
         """DDP reports sizes, not members."""

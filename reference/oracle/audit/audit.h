@@ -90,6 +90,7 @@ typedef struct ls_audit_norm {
 typedef struct ls_audit_rule {
     double momentum, weight_decay, beta1, beta2, epsilon;
     bool nesterov, decoupled, uncorrected, dynamic;
+    double lr_factor; /* of the parameter's group; the product with *lr is an f32 */
     const float *lr, *inv_scale;
     const int32_t *overflow;
     const int64_t *step_count;

@@ -9,6 +9,11 @@ typedef struct stepped {
     double value, moment[2], value_bound, moment_bound[2];
 } stepped;
 
+LS_DEVICE double rate_of(const ls_audit_rule &rule)
+{
+    return (double)(float)((double)*rule.lr * rule.lr_factor);
+}
+
 LS_DEVICE bool skips(const ls_audit_rule &rule)
 {
     return rule.dynamic && *rule.overflow != 0;
@@ -19,7 +24,7 @@ LS_DEVICE stepped sgd_at(const ls_audit_op &op, int64_t i)
 {
     const ls_audit_rule &r = op.rule;
     stepped s = {};
-    double p = audit_value(op.value.data, op.value.type, i), lr = (double)*r.lr;
+    double p = audit_value(op.value.data, op.value.type, i), lr = rate_of(r);
     double g = audit_value(op.unscaled.data, op.unscaled.type, i);
     double decay = (double)(float)r.weight_decay, momentum = (double)(float)r.momentum;
     double d = r.weight_decay != 0 ? g + decay * p : g, size = fabs(g) + fabs(decay * p);
@@ -43,7 +48,7 @@ LS_DEVICE stepped adam_at(const ls_audit_op &op, int64_t i)
 {
     const ls_audit_rule &r = op.rule;
     stepped s = {};
-    double t = (double)(*r.step_count + 1), lr = (double)*r.lr;
+    double t = (double)(*r.step_count + 1), lr = rate_of(r);
     double p = audit_value(op.value.data, op.value.type, i);
     double g = audit_value(op.unscaled.data, op.unscaled.type, i), size = fabs(g);
     if (r.decoupled) {

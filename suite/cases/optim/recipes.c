@@ -1,6 +1,6 @@
-/* What stands between the gradients and the optimizer's rule: clipping, by all levels and ways to
- * reduce. Every dumped step is recomputed in FP64 by what the job was asked for. */
-#include "suite/cases/rows.h"
+/* What stands around the optimizer's rule: clipping and groups of parameters, at all levels. Every
+ * dumped step is recomputed in FP64 by what the job was asked for. */
+#include "suite/cases/endings.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -15,19 +15,47 @@ static const ls_tol norm_error = LS_TOL(
     4, "units of f32 times the root of the number of elements: sums of squares in f32 walk so far, "
        "in double they do not");
 
+/* Whether a parameter belongs to a group. */
+typedef bool member(const char *name);
+
 /* What a job is asked for. */
 struct recipe {
     const char *name, *requirement, *options;
     ls_update_rule rule;
+    struct {
+        member *has; /* NULL: no more groups. The first one that has a parameter takes it */
+        double weight_decay, lr_factor;
+    } group[3];
 };
 
-#define SGD .kind = LS_UPDATE_SGD, .lr = 0.1, .momentum = 0.9, .weight_decay = 1e-4
-#define LARS \
-    .kind = LS_UPDATE_LARS, .momentum = 0.9, .epsilon = 1e-8, .trust = 0.02, .weight_decay = 1e-4
+static bool is_norm(const char *name)
+{
+    /* torchvision names a shortcut's batch norm by its place */
+    return strstr(name, "bn") != NULL || strstr(name, "downsample.1.") != NULL;
+}
+
+static bool is_norm_or_bias(const char *name)
+{
+    return is_norm(name) || strstr(name, "bias") != NULL;
+}
+
+static bool is_classifier(const char *name)
+{
+    return strncmp(name, "fc.", 3) == 0;
+}
+
+static bool is_first(const char *name)
+{
+    return strcmp(name, "conv1.weight") == 0;
+}
+
+#define SGD .kind = LS_UPDATE_SGD, .lr = 0.1, .momentum = 0.9
+#define LARS .kind = LS_UPDATE_LARS, .momentum = 0.9, .epsilon = 1e-8, .trust = 0.02
+#define USUAL .weight_decay = 1e-4
 
 static const struct recipe recipes[] = {
-    {"clip-norm", "Z14", "lr=0.1 --clip-grad-norm=0.25", {SGD, .clip_norm = 0.25}},
-    {"clip-value", "Z14", "lr=0.1 --clip-grad-value=0.01", {SGD, .clip_value = 0.01}},
+    {"clip-norm", "Z14", "lr=0.1 --clip-grad-norm=0.25", {SGD, USUAL, .clip_norm = 0.25}},
+    {"clip-value", "Z14", "lr=0.1 --clip-grad-value=0.01", {SGD, USUAL, .clip_value = 0.01}},
     {"clip-norm-adam",
      "Z14",
      "lr=0.01 --optimizer=adamw --weight-decay=0.01 --clip-grad-norm=0.5",
@@ -41,14 +69,92 @@ static const struct recipe recipes[] = {
     {"clip-norm-lars",
      "Z14",
      "lr=1 --optimizer=lars --clip-grad-norm=0.25",
-     {LARS, .lr = 1, .clip_norm = 0.25}},
+     {LARS, USUAL, .lr = 1, .clip_norm = 0.25}},
     {"clip-value-lars",
      "Z14",
      "lr=1 --optimizer=lars --clip-grad-value=0.01",
-     {LARS, .lr = 1, .clip_value = 0.01}},
+     {LARS, USUAL, .lr = 1, .clip_value = 0.01}},
+    {"no-bn-decay",
+     "Z16",
+     "lr=0.1 --weight-decay=0.05 --no-bn-decay",
+     {SGD, .weight_decay = 0.05},
+     {{is_norm_or_bias, 0, 1}}},
+    {"group",
+     "Z16",
+     "lr=0.1 --weight-decay=0.05 --group=^conv1:wd=0.5 --group=fc:lr-factor=0.1,wd=0.01 "
+     "--group=bn|bias:wd=0",
+     {SGD, .weight_decay = 0.05},
+     {{is_first, 0.5, 1}, {is_classifier, 0.01, 0.1}, {is_norm, 0, 1}}},
+    {"group-adam",
+     "Z16",
+     "lr=0.01 --optimizer=adam --weight-decay=0.1 --group=^fc\\.:lr-factor=4 --no-bn-decay",
+     {.kind = LS_UPDATE_ADAM,
+      .lr = 0.01,
+      .weight_decay = 0.1,
+      .beta1 = 0.9,
+      .beta2 = 0.999,
+      .epsilon = 1e-8},
+     {{is_classifier, 0.1, 4}, {is_norm, 0, 1}}},
+    {"group-lamb",
+     "Z16",
+     "lr=0.02 --optimizer=lamb --weight-decay=0.1 --no-bn-decay --group=fc:lr-factor=0.3",
+     {.kind = LS_UPDATE_LAMB,
+      .lr = 0.02,
+      .weight_decay = 0.1,
+      .beta1 = 0.9,
+      .beta2 = 0.999,
+      .epsilon = 1e-6,
+      .max_grad_norm = 1},
+     {{is_classifier, 0.1, 0.3}, {is_norm, 0, 1}}},
+    {"group-lars",
+     "Z16",
+     "lr=1 --optimizer=lars --weight-decay=0.1 --no-bn-decay --clip-grad-norm=0.25",
+     {LARS, .lr = 1, .weight_decay = 0.1, .clip_norm = 0.25},
+     {{is_norm_or_bias, 0, 1}}},
     /* some tensors' ratios are above the rate, some below */
-    {"larc", "Z15", "lr=0.005 --optimizer=lars --larc-clip", {LARS, .lr = 0.005, .clip = true}},
+    {"larc",
+     "Z15",
+     "lr=0.005 --optimizer=lars --larc-clip",
+     {LARS, USUAL, .lr = 0.005, .clip = true}},
 };
+
+/* ---- groups ---------------------------------------------------------------------------------- */
+
+/* FAIL where the metadata give a parameter another rate or decay than its group's. `lr`: of all. */
+static void check_groups(const struct recipe *r, const ls_dumpfile *file, ls_verdict *out)
+{
+    int own = 0;
+    double lr = ls_dumpfile_number(file, "lr", NAN);
+    for (int i = 0; i < ls_dumpfile_count(file); i++) {
+        const ls_dumpfile_entry *next = ls_dumpfile_at(file, i);
+        if (strncmp(next->name, "next/", 5) != 0) {
+            continue;
+        }
+        const char *name = next->name + 5;
+        double decay = r->rule.weight_decay, rate = lr;
+        for (int g = 0; g < 3 && r->group[g].has != NULL; g++) {
+            if (r->group[g].has(name)) {
+                decay = r->group[g].weight_decay;
+                rate = lr * r->group[g].lr_factor;
+                own++;
+                break;
+            }
+        }
+        LS_TEXT(of_decay, 160, "weight_decay/%.100s", name);
+        LS_TEXT(of_lr, 160, "lr/%.100s", name);
+        double got_decay =
+            ls_dumpfile_number(file, of_decay, ls_dumpfile_number(file, "weight_decay", 0));
+        double got_rate = ls_dumpfile_number(file, of_lr, lr);
+        if ((float)got_decay != (float)decay || (float)got_rate != (float)rate) {
+            ls_verdict_fail(out, "%s has a decay of %g and a rate of %g, its group %g and %g", name,
+                            got_decay, got_rate, decay, rate);
+            return;
+        }
+    }
+    if (r->group[0].has != NULL && own == 0) {
+        ls_verdict_fail(out, "no parameter is in a group");
+    }
+}
 
 /* ---- judges ---------------------------------------------------------------------------------- */
 
@@ -125,6 +231,7 @@ static void judge_step(const ls_case *row, const ls_record *job, int64_t step, b
     }
     ls_compare_checks checks = {0};
     ls_compare_optim_result result;
+    check_groups(r, file, out);
     ls_status status = ls_compare_optim_step(file, &rule, skipped, &checks, &result);
     if (status == LS_OK && checks.count > 0) {
         ls_verdict_fail(out, "step %d: %.280s; %d in all", (int)step, checks.line, checks.count);
@@ -178,6 +285,30 @@ static void judge_overflow(const ls_case *row, const ls_record *job, ls_verdict 
     }
 }
 
+static const struct refusal {
+    const char *name, *options, *says;
+} refusals[] = {
+    {"unknown", "--group=layer9:wd=0", "layer9:wd=0"},
+    {"shadowed", "--group=fc:wd=0 --group=^fc:wd=1", "groups before it"},
+    {"shadowed-bn", "--group=bn|bias:wd=0 --no-bn-decay", "groups before it"},
+};
+
+static void judge_refused(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    const struct refusal *r = row->data;
+    ls_ending want = {{LS_ERR_USAGE}, 1, r->says, true, NULL};
+    ls_endings_judge(&want, job, out);
+}
+
+static const struct recipe *no_bn_decay(void)
+{
+    int i = 0;
+    while (strcmp(recipes[i].name, "no-bn-decay") != 0) {
+        i++;
+    }
+    return &recipes[i];
+}
+
 void ls_recipes_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++) {
@@ -189,6 +320,19 @@ void ls_recipes_cases(const ls_case_settings *settings, ls_case_list *list)
                 "optim.%s.o%d.w2: resnet8 O%d w2 b0.05 steps=3 dump=1,2,3 dump-ranks=0 %s", r->name,
                 level, level, r->options);
         }
+    }
+    const ls_row shortcut = {.requirement = "Z16", .judge = judge_recipe, .data = no_bn_decay()};
+    ls_rows_format(list, settings, &shortcut,
+                   "optim.no-bn-decay.resnet18.o2.w2: resnet18 O2 w2 b1 image=32 batch=8 steps=1 "
+                   "dump=1 dump-ranks=0 %s",
+                   no_bn_decay()->options);
+    for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
+        const ls_row refused = {.requirement = "Z17",
+                                .judge = judge_refused,
+                                .data = &refusals[i],
+                                .judges_outcome = true};
+        ls_rows_format(list, settings, &refused, "optim.group.refused.%s: resnet8 O0 steps=1 %s",
+                       refusals[i].name, refusals[i].options);
     }
     const ls_row norm = {.requirement = "Z14", .judge = judge_recipe, .data = &recipes[0]};
     ls_rows_format(list, settings, &norm,

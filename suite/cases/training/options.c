@@ -53,9 +53,13 @@ static const struct option {
     {"lr-scaling", "", "'none'", "'linear'", "sqrt Linear"},
     {"schedule", "", "'constant'", "'cosine:9s' 'polynomial:9s:2'",
      "linear:5s cosine polynomial polynomial:9s:x"},
-    {"label-smoothing", "", "0", "0.1 1 0", "-0.1 1.01 nan x"},
+    {"label-smoothing", "", NULL, "0.1 1 0=", "-0.1 1.01 nan x"},
     {"momentum", "", "0.9", "0 1", "-0.1 nan inf"},
     {"weight-decay", "", "0.0001", "0 0.5", "-0.1 nan"},
+    {"no-bn-decay", "", NULL, "=true", "1"},
+    {"group", "", NULL,
+     "bn|bias:wd=0=['bn|bias:wd=0'] fc:lr-factor=0.5,wd=1=['fc:lr-factor=0.5,wd=1']",
+     "bn :wd=0 bn: bn:wd bn:wd= bn:wd=-1 bn:wd=x bn:wd=0, bn:wd=0,wd=1 bn:lr=1 (:wd=0 bn:wd=0x ''"},
     {"nesterov", "", "false", "=true", "1"},
     {"nesterov", "--optimizer=lars", "false", "=true", "1"},
     {"betas", "--optimizer=adam", "'0.90000000000000002,0.999'", "'0,0.5' '0.5,0'",
@@ -67,8 +71,8 @@ static const struct option {
     {"max-grad-norm", "--optimizer=lamb", "1", "0 2.5", "-1 nan"},
     {"trust", "--optimizer=lars", "0.02", "1 0.001", "0 -1"},
     {"larc-clip", "--optimizer=lars", NULL, "=true", "1"},
-    {"clip-grad-norm", "", "0", "0 0.25", "-1 nan inf x"},
-    {"clip-grad-value", "", "0", "0 0.25", "-1 nan inf x"},
+    {"clip-grad-norm", "", NULL, "0= 0.25", "-1 nan inf x"},
+    {"clip-grad-value", "", NULL, "0= 0.25", "-1 nan inf x"},
     {"grad-norm", "", NULL, "=true", "1"},
     {"dialect", "", "'apex'", "'torch'", "ddp Torch"},
     {"bucket-cap-mb", "", "null", "0.5 25", "0 -1 inf"},
@@ -190,9 +194,9 @@ static void check_taken(const struct option *o, const char *value, const char *r
 /* One entry of `taken`. */
 static void check_entry(const struct option *o, char *entry, ls_verdict *out)
 {
-    char value[120], *equal = strchr(entry, '=');
-    ls_text_put(value, sizeof value, "%.*s", (int)strcspn(entry + (*entry == '\''), "='"),
-                entry + (*entry == '\''));
+    char value[120], *list = strstr(entry, "=["), *equal = list != NULL ? list : strchr(entry, '=');
+    size_t length = list != NULL ? (size_t)(list - entry) : strcspn(entry + (*entry == '\''), "='");
+    ls_text_put(value, sizeof value, "%.*s", (int)length, entry + (*entry == '\''));
     if (*entry == '\'' || equal == NULL) {
         check_taken(o, value, entry, true, out);
     } else {
@@ -281,6 +285,12 @@ static const struct pair {
     {"clip-lars", "--clip-grad-norm=1 --optimizer=lars --larc-clip", 0, 1, LS_OK, "32"},
     {"clip-example", "--clip-grad-norm=1 --example=two-losses", 0, 0, LS_ERR_USAGE, "example"},
     {"larc-sgd", "--larc-clip", 0, 0, LS_ERR_USAGE, "larc-clip"},
+    {"group-example", "--group=bn:wd=0 --example=two-losses", 0, 0, LS_ERR_USAGE, "example"},
+    {"no-bn-decay-example", "--no-bn-decay --example=two-losses", 0, 0, LS_ERR_USAGE, "example"},
+    {"groups-many",
+     "--group=a:wd=0 --group=b:wd=0 --group=c:wd=0 --group=d:wd=0 --group=e:wd=0 --group=f:wd=0 "
+     "--group=g:wd=0 --group=h:wd=0 --group=i:wd=0",
+     0, 0, LS_ERR_USAGE, "up to 8"},
     {"smoothing-aux", "--label-smoothing=0.1 --aux-head=1", 0, 0, LS_ERR_USAGE, "aux-head"},
     {"smoothing-example", "--label-smoothing=0.1 --example=two-losses", 0, 0, LS_ERR_USAGE,
      "example"},

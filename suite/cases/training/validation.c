@@ -247,7 +247,7 @@ static const ls_row rows[] = {
     {"validation.smoothing.w2", "G11", judge_smoothed,
      "resnet8 O0 w2 b0.05 torch image=16 steps=4 data={self}/data shell --label-smoothing=0.2 "
      "--save={self}/last.safetensors" EVALUATE "0" EVALUATE "0.25" EVALUATE "1",
-     .script = TREE},
+     .script = TREE, .judges_outcome = true},
 };
 
 void ls_validation_cases(const ls_case_settings *settings, ls_case_list *list)

@@ -91,7 +91,7 @@ START_TEST(wrong_updates_are_found)
     ck_assert_int_eq(ls_device_write_f32(&t->device, &one, &was), LS_OK);
     int middle = b->audit->count, wrong = 0;
     notify(b, LS_STEP_OPTIMIZER);
-    ck_assert_int_eq(ls_optim_step(&t->optimizer, memory, t->amp.config.dynamic), LS_OK);
+    ck_assert_int_eq(ls_optim_step(&t->optimizer, NULL, memory, t->amp.config.dynamic), LS_OK);
     make_wrong(b, &memory->value[PARAM]);
     for (int k = 0; k < memory->moment_count; k++) {
         make_wrong(b, &memory->moment[k][PARAM]);

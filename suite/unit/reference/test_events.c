@@ -571,7 +571,7 @@ static const unsigned char *summary_of(const unsigned char *record, size_t lengt
 START_TEST(curves)
 {
     ls_tensorboard *board;
-    ls_tensorboard_scalars scalars = {1.5f, 0.1f, 65536.0f, 123.25f};
+    ls_tensorboard_scalars scalars = {1.5f, 0.1f, 65536.0f, 123.25f, NAN};
     ck_assert_int_eq(ls_tensorboard_open(folder, &board), LS_OK);
     ck_assert_int_eq(ls_tensorboard_write(board, 300, &scalars), LS_OK);
     ck_assert_int_eq(ls_tensorboard_write(NULL, 1, &scalars), LS_OK);
@@ -601,6 +601,28 @@ START_TEST(curves)
 END_TEST
 
 /* The tags of the ImageNet scripts' curves, each where there is a value. */
+/* A gradient norm is a scalar of its own, also where the rate is left out. */
+START_TEST(curves_of_norms)
+{
+    ls_tensorboard_scalars scalars = {
+        .loss = 0.5f, .lr = 1, .loss_scale = 2, .images_per_s = NAN, .grad_norm = 7.75f};
+    ls_tensorboard *board;
+    ck_assert_int_eq(ls_tensorboard_open(folder, &board), LS_OK);
+    ck_assert_int_eq(ls_tensorboard_write(board, 9, &scalars), LS_OK);
+    ls_tensorboard_close(board);
+    unsigned char raw[1024];
+    const unsigned char *record[2] = {NULL};
+    size_t length[2] = {0};
+    read_records(raw, record, length, 2);
+    const unsigned char *at = summary_of(record[1], length[1], 9);
+    expect_scalar(&at, "loss", 0.5f);
+    expect_scalar(&at, "lr", 1);
+    expect_scalar(&at, "loss_scale", 2);
+    expect_scalar(&at, "grad_norm", 7.75f);
+    ck_assert_ptr_eq(at, record[1] + length[1]);
+}
+END_TEST
+
 START_TEST(curves_of_epochs)
 {
     static const ls_tensorboard_epoch epochs[] = {
@@ -643,11 +665,14 @@ START_TEST(epochs)
     ls_events_score train = {.images = 8, .top1 = 3, .top5 = 7, .bad = 2, .loss = 1.5};
     ls_events_score val = {.images = 5, .top1 = 1, .top5 = 4, .loss = 0.25};
     ls_events_score own = {.images = 3, .top1 = 0, .top5 = 2, .bad = 1, .loss = NAN};
-    ls_events_step step = {.step = 9, .images = 4, .bad_images = 2};
+    ls_events_step step = {
+        .step = 9, .images = 4, .bad_images = 2, .norm_given = true, .grad_norm = 0.5f};
     ls_events *events = open_events(1, false);
     ck_assert_int_eq(ls_events_write_epoch(events, 1, 6, &train, &val, &own, 0.5), LS_OK);
     ck_assert_int_eq(ls_events_write_epoch(events, 2, 12, &train, NULL, NULL, 0.5), LS_OK);
     ck_assert_int_eq(ls_events_write_epoch(events, 0, 0, NULL, &val, &val, 2), LS_OK);
+    ck_assert_int_eq(ls_events_write_step(events, &step), LS_OK);
+    step = (ls_events_step){.step = 10, .norm_given = true, .grad_norm = NAN};
     ck_assert_int_eq(ls_events_write_step(events, &step), LS_OK);
     ls_events_close(events);
     expect_text(
@@ -665,7 +690,10 @@ START_TEST(epochs)
         "\"top5\":4},\"val_own\":{\"images\":5,\"loss\":0.25,\"top1\":1,\"top5\":4},\"seconds\":2}"
         "\n"
         "{\"event\":\"step\",\"step\":9,\"loss\":0,\"loss_bits\":\"0x00000000\",\"loss_scale\":0,"
-        "\"loss_scale_next\":0,\"skipped\":false,\"lr\":0,\"images\":4,\"bad_images\":2}\n");
+        "\"loss_scale_next\":0,\"skipped\":false,\"lr\":0,\"images\":4,\"bad_images\":2,"
+        "\"grad_norm\":0.5}\n"
+        "{\"event\":\"step\",\"step\":10,\"loss\":0,\"loss_bits\":\"0x00000000\",\"loss_scale\":0,"
+        "\"loss_scale_next\":0,\"skipped\":false,\"lr\":0,\"images\":0,\"grad_norm\":null}\n");
     ck_assert_int_eq(ls_events_open("", 0, false, &events), LS_OK);
     ck_assert_int_eq(ls_events_write_epoch(events, 1, 6, &train, &val, &own, 0.5), LS_OK);
     ls_events_close(events);
@@ -696,6 +724,7 @@ int main(void)
     tcase_add_test(tests, full_disk);
     tcase_add_test(tests, checksums);
     tcase_add_test(tests, curves);
+    tcase_add_test(tests, curves_of_norms);
     tcase_add_test(tests, curves_of_epochs);
     tcase_add_test(tests, epochs);
     tcase_add_test(tests, curves_nowhere);

@@ -14,6 +14,7 @@
 #include "reference/model/model.h"
 #include "reference/oracle/oracle.h"
 #include "reference/oracle/ideal_error.h"
+#include "reference/oracle/ops.h"
 #include "suite/unit/run_suite.h"
 
 /* Uniform with variance 1, from a plain linear generator: fast, and good enough for inputs. */
@@ -22,6 +23,63 @@ static double draw(uint64_t *state)
     *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
     return (double)(int64_t)*state * 0x1p-63 * 1.7320508075688772;
 }
+
+/* Sums of a few terms up to 6 in FP64, in another order: some tens of units of 2^-53. */
+#define FEW_TERMS 1e-14
+
+/* Losses and gradients of torch.nn.functional.cross_entropy(..., label_smoothing=E) in float64,
+ * torch 2.15: of three rows of four logits. */
+START_TEST(losses_are_those_of_torch)
+{
+    static const double logits[3][4] = {
+        {0.5, -1.25, 2.0, 0.125}, {3.0, 0.25, -0.5, 1.0}, {-2.0, 4.0, 0.0, 1.5}};
+    static const int64_t target[3] = {2, 0, 3};
+    static const double even[3] = {1, 1, 1};
+    static const struct {
+        double smoothing, loss[3], grad[3][4];
+    } want[] = {
+        {0,
+         {0.3473127897970557, 0.2065754779421169, 2.597924386775989},
+         {{0.15766026385263707, 0.02739724577511041, -0.2934157186650209, 0.10835820903727332},
+          {-0.18663513196636372, 0.05199667639406631, 0.0245614907822552, 0.11007696479004225},
+          {0.0022475278800564644, 0.9067174609924643, 0.016607109589647895, -0.9255720984621686}}},
+        {0.1,
+         {0.5129377897970557, 0.4128254779421169, 2.660424386775989},
+         {{0.13266026385263707, 0.002397245775110409, -0.21841571866502096, 0.08335820903727331},
+          {-0.11163513196636377, 0.02699667639406631, -0.0004385092177448015, 0.08507696479004226},
+          {-0.022752472119943537, 0.8817174609924643, -0.008392890410352107, -0.8505720984621686}}},
+        {0.75,
+         {1.5895002897970558, 1.753450477942117, 3.066674386775989},
+         {{-0.029839736147362933, -0.1601027542248896, 0.2690842813349791, -0.07914179096272668},
+          {0.3758648680336363, -0.1355033236059337, -0.1629385092177448, -0.07742303520995775},
+          {-0.18525247211994353, 0.7192174609924643, -0.1708928904103521, -0.3630720984621686}}},
+        {1,
+         {2.003562789797056, 2.269075477942117, 3.222924386775989},
+         {{-0.09233973614736293, -0.2226027542248896, 0.4565842813349791, -0.14164179096272667},
+          {0.5633648680336363, -0.1980033236059337, -0.2254385092177448, -0.13992303520995775},
+          {-0.24775247211994353, 0.6567174609924643, -0.2333928904103521, -0.1755720984621686}}},
+    };
+    ls_planes x, grad;
+    ck_assert_int_eq(ls_planes_allocate(3, 1, 1, 4, &x), LS_OK);
+    ck_assert_int_eq(ls_planes_allocate(3, 1, 1, 4, &grad), LS_OK);
+    for (int n = 0; n < 3; n++) {
+        memcpy(x.value + n * x.pitch, logits[n], sizeof logits[n]);
+    }
+    for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
+        double loss[3];
+        ls_ops_cross_entropy(&x, target, want[i].smoothing, even, loss, &grad);
+        for (int n = 0; n < 3; n++) {
+            ck_assert_double_le(fabs(loss[n] - want[i].loss[n]), FEW_TERMS);
+            for (int c = 0; c < 4; c++) {
+                double off = grad.value[n * grad.pitch + c] - want[i].grad[n][c];
+                ck_assert_double_le(fabs(off), FEW_TERMS);
+            }
+        }
+    }
+    ls_planes_free(&x);
+    ls_planes_free(&grad);
+}
+END_TEST
 
 typedef struct problem {
     ls_nettab net;
@@ -1055,6 +1113,7 @@ int main(void)
     TCase *tests = tcase_create("step");
     tcase_set_timeout(tests, 60);
     tcase_add_loop_test(tests, gradients_are_slopes, 0, sizeof slopes / sizeof slopes[0]);
+    tcase_add_test(tests, losses_are_those_of_torch);
     tcase_add_test(tests, threads_do_not_matter);
     tcase_add_test(tests, own_branches_forced_change_nothing);
     tcase_add_test(tests, uneven_ranks_are_steps_of_their_own);
