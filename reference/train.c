@@ -8,6 +8,7 @@
 #include "kernels/core/plant.h"
 #include "reference/examples/example.h"
 #include "reference/train/join.h"
+#include "reference/train/mllog_run.h"
 #include "reference/train/save.h"
 #include "reference/train/setup.h"
 #include "reference/train/step_loop.h"
@@ -31,7 +32,10 @@ static ls_status train(ls_trainer *trainer)
         [LS_EXAMPLE_TWO_LOSSES] = ls_two_losses_train,
     };
     ls_step_summary summary = {.last = trainer->first_step - 1};
-    ls_status status;
+    ls_status status = ls_mllog_run_begin(trainer);
+    if (status != LS_OK) {
+        return status;
+    }
     if (trainer->options.evaluate) {
         status = ls_step_validate(trainer);
     } else if (trainer->options.example != LS_EXAMPLE_NONE) {
@@ -43,6 +47,10 @@ static ls_status train(ls_trainer *trainer)
     if (status == LS_OK || status == LS_STOPPED) {
         ls_status finished = ls_join_finish(trainer);
         status = finished != LS_OK ? finished : status;
+    }
+    LS_THEN(status, ls_mllog_stop(trainer->mllog, true));
+    if (status != LS_OK) {
+        (void)ls_mllog_stop(trainer->mllog, false);
     }
     ls_status written = ls_events_write_end(trainer->events, summary.last, status, summary.skipped);
     return status != LS_OK ? status : written;

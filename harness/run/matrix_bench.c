@@ -79,7 +79,9 @@ static void fit_steps(const ls_matrix_bench *bench, ls_spec *spec)
 static void use_device(const ls_matrix_bench *bench, ls_spec *spec)
 {
     enum { RESIDENT = 8 };
-    int workers = share_of_cores(bench) > 1 ? share_of_cores(bench) - 1 : 1;
+    int own = share_of_cores(bench) > 1 ? share_of_cores(bench) - 1 : 1;
+    int ranks = spec->nodes > 0 ? spec->world / spec->nodes : spec->world; /* of a node */
+    int workers = (own > 256 ? 256 : own) * ranks;
     spec->gpus = bench->emulated ? 0 : bench->gpus;
     spec->engines = true;
     if (strcmp(spec->data, "synthetic") == 0) {
@@ -87,7 +89,7 @@ static void use_device(const ls_matrix_bench *bench, ls_spec *spec)
         spec->dump_steps[0] = '\0'; /* see ls_matrix_first_step */
     } else {
         ls_text_add(spec->extra, sizeof spec->extra, "%s--workers=%d",
-                    spec->extra[0] == '\0' ? "" : " ", workers > 256 ? 256 : workers);
+                    spec->extra[0] == '\0' ? "" : " ", workers > 4096 ? 4096 : workers);
     }
 }
 

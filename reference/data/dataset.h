@@ -66,6 +66,7 @@ struct ls_dataset {
     bool bytes;              /* fills `bytes` of an item */
     int64_t steps_per_epoch; /* 0: no end */
     int64_t images;          /* of a rank and an epoch; 0: no end */
+    int64_t pictures;        /* of the data set; 0: no end */
     /* Writes the epoch and the index of each item; one caller at a time, batches in increasing
      * order. */
     ls_status (*plan)(ls_dataset *dataset, int64_t batch, int64_t *epoch, int64_t *index);

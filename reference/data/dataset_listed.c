@@ -60,6 +60,7 @@ ls_status ls_dataset_listed_open(const ls_loader_options *options, const char *d
     };
     int64_t length = ls_sampler_length(&out->sampler);
     out->base.items = options->batch_size;
+    out->base.pictures = count;
     if (options->validates) {
         describe_validation(out);
         return LS_OK;

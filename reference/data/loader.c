@@ -458,6 +458,11 @@ int64_t ls_loader_images(const ls_loader *loader)
     return loader->dataset->images;
 }
 
+int64_t ls_loader_pictures(const ls_loader *loader)
+{
+    return loader->dataset->pictures;
+}
+
 int64_t ls_loader_steps_per_epoch(const ls_loader *loader)
 {
     return loader->dataset->steps_per_epoch;

@@ -38,6 +38,8 @@ void ls_loader_floats(const ls_loader_batch *batch, int image_size, float *out);
 uint64_t ls_loader_digest(uint64_t digest, const ls_loader_batch *batch, int image_size);
 /* Images of this rank in an epoch; 0 for endless data. */
 int64_t ls_loader_images(const ls_loader *loader);
+/* Pictures of the whole data set; 0 for endless data. */
+int64_t ls_loader_pictures(const ls_loader *loader);
 /* Steps per epoch; 0 for endless data (synthetic, batches). */
 int64_t ls_loader_steps_per_epoch(const ls_loader *loader);
 /* Holds the threads while the clock is stopped (digests, dumps), so that no work is done outside

@@ -10,6 +10,7 @@
 
 #include "kernels/optimizers.h"
 #include "kernels/core/log.h"
+#include "kernels/core/plant.h"
 #include "kernels/core/text.h"
 #include "kernels/core/usage_error.h"
 #include "options_table.h"
@@ -501,6 +502,7 @@ ls_status ls_options_parse(int argc, char **argv, ls_options *out, const char **
         options.steps = epochs ? 0 : STEPS_DEFAULT;
         options.epochs = epochs ? EPOCHS_DEFAULT : 0;
     }
+    options.workers_given = was_given(&to, "workers");
     const char *reason = NULL, *name = find_unsupported(&options, &reason);
     if (name != NULL) {
         if (unsupported != NULL) {
@@ -511,6 +513,12 @@ ls_status ls_options_parse(int argc, char **argv, ls_options *out, const char **
     }
     *out = options;
     return LS_OK;
+}
+
+int ls_options_workers(const ls_options *options, int local_world)
+{
+    int ranks = options->workers_given ? LS_PLANT(workers_per_rank, local_world, 1) : 1;
+    return (options->workers + ranks - 1) / ranks;
 }
 
 /* ---- values against the environment ---------------------------------------------------------- */

@@ -102,6 +102,7 @@ typedef struct ls_options {
 #include "options.def"
 #undef LS_OPTION
     /* options with a grammar of their own */
+    bool workers_given;                   /* for the ranks of a node; else for each */
     int batch_size_count;                 /* 0: every rank has batch_size */
     int batch_sizes[LS_OPTIONS_LIST_MAX]; /* each rank's, in order of rank */
     ls_opt_level opt_level;
@@ -133,6 +134,8 @@ typedef struct ls_options {
  * numerics.md section 7, world-independent rules only. */
 ls_status ls_options_parse(int argc, char **argv, ls_options *out, const char **unsupported,
                            const char **why);
+/* The number of --workers for one of so many ranks of a node. */
+int ls_options_workers(const ls_options *options, int local_world);
 /* The checks that need the environment: --global-batch is divided by world and accumulation into
  * batch_size, the ranks of --overflow-at exist, dumps have somewhere to go (run_directory:
  * LS_RUN_DIR, NULL where unset). */

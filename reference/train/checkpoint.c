@@ -452,31 +452,13 @@ static ls_status check_metadata(const ls_strict_reader *reader, const ls_trainer
 /* Warns of each setting that differs, other than those that may. */
 static void warn_differences(const ls_strict_reader *reader, const ls_trainer *trainer)
 {
-    static const char *const own[] = {"steps",
-                                      "epochs",
-                                      "save",
-                                      "resume",
-                                      "init",
-                                      "threads",
-                                      "save-dir",
-                                      "save-every",
-                                      "save-every-steps",
-                                      "workers",
-                                      "dump-steps",
-                                      "dump-ranks",
-                                      "digest",
-                                      "trace",
-                                      "overflow-at",
-                                      "audit",
-                                      "print-freq",
-                                      "timeout",
-                                      "comm",
-                                      "digest-every",
-                                      "cuda-graph",
-                                      "cudnn-benchmark",
-                                      "engines",
-                                      "half-math",
-                                      "fuse"};
+    static const char *const own[] = {
+        "steps",     "epochs",       "save",       "resume",           "init",
+        "threads",   "save-dir",     "save-every", "save-every-steps", "workers",
+        "mllog",     "grad-norm",    "dump-steps", "dump-ranks",       "digest",
+        "trace",     "overflow-at",  "audit",      "print-freq",       "timeout",
+        "comm",      "digest-every", "cuda-graph", "cudnn-benchmark",  "engines",
+        "half-math", "fuse"};
     cJSON *theirs = cJSON_Parse(ls_safetensors_metadata_of(reader->file, "options", ""));
     cJSON *ours = ls_options_json(&trainer->options);
     for (const cJSON *item = theirs == NULL ? NULL : theirs->child; item != NULL;

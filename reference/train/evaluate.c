@@ -169,6 +169,11 @@ void ls_evaluate_close(ls_evaluate *evaluate)
     free(evaluate);
 }
 
+int64_t ls_evaluate_pictures(const ls_evaluate *evaluate)
+{
+    return ls_loader_pictures(evaluate->loader);
+}
+
 bool ls_evaluate_due(const ls_trainer *trainer, int64_t step)
 {
     int64_t every = trainer->options.eval_every * trainer->steps_per_epoch;

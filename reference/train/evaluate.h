@@ -16,6 +16,8 @@ ls_status ls_evaluate_open(const ls_trainer *trainer, const ls_loader_memory *me
                            ls_evaluate **out);
 void ls_evaluate_close(ls_evaluate *evaluate); /* NULL is allowed */
 
+int64_t ls_evaluate_pictures(const ls_evaluate *evaluate); /* of all ranks */
+
 /* Whether the run validates after that step: the last of every --eval-every epochs, and the last of
  * the run. */
 bool ls_evaluate_due(const ls_trainer *trainer, int64_t step);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "kernels/optimizers.h"
 #include "kernels/core/log.h"
@@ -15,6 +16,7 @@
 #include "evaluate.h"
 #include "graph.h"
 #include "join.h"
+#include "mllog_run.h"
 #include "checkpoint.h"
 #include "save.h"
 #include "weights.h"
@@ -48,6 +50,19 @@ static ls_status take_local_rank(const ls_options *options)
                : ls_log_fail(LS_ERR_INFRA, "no memory for LOCAL_RANK");
 }
 
+/* More loader threads than cores take turns. */
+static void warn_of_workers(const ls_trainer *trainer)
+{
+    const ls_options *options = &trainer->options;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    int ranks = trainer->world.local_world;
+    int threads = ls_options_workers(options, ranks) * ranks;
+    if (options->workers_given && trainer->world.local_rank == 0 && cores > 0 && threads > cores) {
+        ls_log_warn("--workers %d: %d loader threads on this machine's %ld cores take turns",
+                    options->workers, threads, cores);
+    }
+}
+
 ls_status ls_setup_read(int argc, char **argv, ls_trainer *trainer)
 {
     const char *option = NULL, *why = NULL;
@@ -64,6 +79,8 @@ ls_status ls_setup_read(int argc, char **argv, ls_trainer *trainer)
     ls_options *options = &trainer->options;
     LS_TRY(ls_options_resolve(options, trainer->world.rank, trainer->world.world,
                               trainer->world.run_dir));
+    warn_of_workers(trainer);
+    options->workers = ls_options_workers(options, trainer->world.local_world);
     ls_dialect_resolve(options, trainer->world.world, &trainer->rules);
     ls_precision_resolve(options, &trainer->rules, &trainer->precision);
     LS_TRY(ls_schedule_parse(options->schedule, &trainer->schedule));
@@ -191,6 +208,28 @@ static ls_status create_memory(ls_trainer *trainer)
     return status;
 }
 
+/* Tensor cores take products in multiples of 8 of half type; the classifier's sizes are those that
+ * a run chooses. The networks' channels are multiples of 8. */
+static void warn_of_sizes(const ls_trainer *trainer)
+{
+    const ls_options *options = &trainer->options;
+    enum { UNIT = 8 };
+    char sizes[128] = "";
+    if (options->num_classes % UNIT != 0) {
+        ls_text_add(sizes, sizeof sizes, "--num-classes %d", options->num_classes);
+    }
+    if (options->batch_size % UNIT != 0) {
+        ls_text_add(sizes, sizeof sizes, "%s--batch-size %d", sizes[0] != '\0' ? " and " : "",
+                    options->batch_size);
+    }
+    if (sizes[0] != '\0' && trainer->world.rank == 0 && !trainer->device.info.host_memory &&
+        LS_PLANT(cuda_odd_sizes_not_said, trainer->precision.activation != LS_F32, false)) {
+        ls_log_warn("%s: not a multiple of %d, which tensor cores take; the classifier's products "
+                    "are slower or padded",
+                    sizes, (int)UNIT);
+    }
+}
+
 static ls_status create_plan(ls_trainer *trainer)
 {
     const ls_device *device = &trainer->device;
@@ -266,6 +305,7 @@ ls_status ls_setup_memory(ls_trainer *trainer)
         LS_TRY(ls_ddp_create(&options, &trainer->ddp));
     }
     LS_TRY(ls_graph_check(trainer));
+    warn_of_sizes(trainer);
     LS_TRY(create_plan(trainer));
     return ls_setup_bind(trainer);
 }
@@ -525,6 +565,7 @@ ls_status ls_setup_data(ls_trainer *trainer)
     if (by_epochs > 0 && by_epochs < trainer->last_step) {
         trainer->last_step = by_epochs;
     }
+    LS_TRY(ls_mllog_run_open(trainer));
     /* only now: bad input of any kind leaves nothing behind */
     LS_TRY(ls_events_open(trainer->world.run_dir, trainer->world.rank, options->resume[0] != '\0',
                           &trainer->events));
@@ -547,6 +588,7 @@ void ls_setup_close(ls_trainer *trainer, bool failed)
 {
     bool on_device = trainer->device.api != NULL && !trainer->device.info.host_memory;
     ls_tensorboard_close(trainer->board);
+    ls_mllog_close(trainer->mllog);
     ls_join_close(trainer, failed); /* first: its threads still hold buckets after a failure, and a
                                        device that waits for a lost peer frees no memory */
     if (trainer->stuck || (failed && on_device)) {

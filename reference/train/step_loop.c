@@ -10,6 +10,7 @@
 #include "kernels/core/text.h"
 #include "evaluate.h"
 #include "join.h"
+#include "mllog_run.h"
 #include "save.h"
 #include "setup.h"
 #include "step.h"
@@ -85,6 +86,20 @@ static double images_of_world(const ls_trainer *trainer, const ls_step_record *r
     return (double)(sum > 0 ? sum : record->images * trainer->world.world);
 }
 
+/* "  1:02:03 left" at the pace of the steps since the line before; "" behind the last step. */
+static void add_left(char *text, size_t bytes, double seconds)
+{
+    long long whole = seconds < 1e9 ? llrint(seconds) : 0;
+    if (whole <= 0) {
+        return;
+    }
+    ls_text_put(text, bytes, "  %lld:%02lld", whole / 60, whole % 60);
+    if (whole >= 3600) {
+        ls_text_put(text, bytes, "  %lld:%02lld:%02lld", whole / 3600, whole / 60 % 60, whole % 60);
+    }
+    ls_text_add(text, bytes, " left");
+}
+
 static void print_step(loop *loop, const ls_step_record *record, float loss)
 {
     ls_trainer *trainer = loop->trainer;
@@ -101,11 +116,18 @@ static void print_step(loop *loop, const ls_step_record *record, float loss)
     double seconds = (double)(record->ended_ns - loop->printed_ns) * 1e-9;
     double images = (double)(record->step - loop->printed_step) * images_of_world(trainer, record);
     const ls_step_state *state = &record->host->state;
+    double each = seconds / (double)(record->step - loop->printed_step);
     LS_TEXT(rate, 32, "%.1f img/s", images / seconds);
-    printf("step %lld/%lld  loss %.4f  lr %g  scale %g%s  %s\n", (long long)record->step,
+    char left[48] = "";
+    if (images > 0) {
+        add_left(left, sizeof left,
+                 each * (double)LS_PLANT(time_left_of_all, trainer->last_step - record->step,
+                                         trainer->last_step));
+    }
+    printf("step %lld/%lld  loss %.4f  lr %g  scale %g%s  %s%s\n", (long long)record->step,
            (long long)trainer->last_step, (double)loss, (double)record->host->lr,
            (double)state->loss_scale, state->skipped != 0 ? " (skipped)" : "",
-           images > 0 ? rate : "audited");
+           images > 0 ? rate : "audited", left);
     fflush(stdout);
     loop->printed_ns = record->ended_ns;
     loop->printed_step = record->step;
@@ -242,7 +264,9 @@ static ls_status validate(loop *loop, int64_t step, ls_evaluate_report *report)
     if (!ls_evaluate_due(trainer, step)) {
         return LS_OK;
     }
+    LS_TRY(ls_mllog_run_validated(trainer, step, NULL));
     LS_TRY(run_validation(trainer, report));
+    LS_TRY(ls_mllog_run_validated(trainer, step, &report->val));
     LS_TRY(ls_device_read(&trainer->device, &state, trainer->memory.state, (int64_t)sizeof state));
     loop->top1 = state.top1;
     loop->top5 = state.top5;
@@ -265,6 +289,7 @@ static ls_status end_epoch(loop *loop, int64_t step)
     ls_trainer *trainer = loop->trainer;
     ls_evaluate_report report = {.step = step};
     int64_t since_ns = ls_step_clock_stop(&loop->history.clock);
+    LS_TRY(ends_epoch(trainer, step) ? ls_mllog_run_epoch(trainer, step, false) : LS_OK);
     LS_TEXT(key, 48, "training to step %lld", (long long)step);
     LS_TRY(ls_evaluate_sum(trainer, key, &trainer->epoch, &report.train));
     LS_TRY(validate(loop, step, &report));
@@ -306,6 +331,9 @@ static ls_status do_step(loop *loop, int64_t step)
     int64_t ticks = step - LS_PLANT(schedule_waits_on_skip, 0, loop->skipped);
     if (ls_dump_wants(trainer, step) || ls_audit_due(&trainer->options, step)) {
         LS_TRY(report_step(loop, older)); /* its time ends before this one's begins */
+    }
+    if (step == trainer->first_step || ends_epoch(trainer, step - 1)) {
+        LS_TRY(ls_mllog_run_epoch(trainer, step, true));
     }
     LS_TRY(ls_step_enqueue(&loop->step, step, ticks));
     LS_TRY(ls_feed_ahead(loop->step.feed));
@@ -398,6 +426,8 @@ ls_status ls_step_validate(ls_trainer *trainer)
     if (ls_feed_slots(trainer) > 0) {
         LS_TRY(ls_feed_slots_create(trainer));
     }
+    LS_TRY(ls_mllog_run_validated(trainer, report.step, NULL));
     LS_TRY(run_validation(trainer, &report));
+    LS_TRY(ls_mllog_run_validated(trainer, report.step, &report.val));
     return ls_evaluate_tell(trainer, &report);
 }

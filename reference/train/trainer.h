@@ -8,6 +8,7 @@
 #include "reference/data/loader.h"
 #include "reference/ddp/ddp.h"
 #include "reference/files/events.h"
+#include "reference/files/mllog.h"
 #include "reference/files/tensorboard.h"
 #include "reference/model/model.h"
 #include "reference/options/dialect.h"
@@ -49,6 +50,7 @@ typedef struct ls_trainer {
     ls_device device;
     ls_events *events;
     ls_tensorboard *board; /* rank 0 */
+    ls_mllog *mllog;       /* rank 0 with --mllog; else NULL */
     ls_store *store;       /* NULL in a world of one without an engine */
 
     const ls_comm_api *engine; /* NULL: gradients are not reduced at all (a world of one) */

@@ -2,11 +2,13 @@
  * (facts of torch.utils.data: pad a whole list, then stride) with a generator of our own, and
  * compared with the sampler, with the loader, and with the targets that a trainer dumped. */
 #include "data.h"
+#include "suite/cases/endings.h"
 #include "suite/judge/judges.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/core/json.h"
 #include "kernels/core/text.h"
 #include "kernels/core/list.h"
 #include "reference/data/sampler.h"
@@ -436,6 +438,45 @@ static void judge_ends(const ls_case *row, const ls_record *job, ls_verdict *out
     ls_verdict_pass(out, "%d steps: %s", want, row->job[0].extra);
 }
 
+/* ---- loader threads -------------------------------------------------------------------------- */
+
+struct share {
+    int of_a_rank;
+    enum { QUIET, WARNS, DEPENDS } warning; /* more threads than any machine has cores; than some */
+};
+
+static void judge_share(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    const struct share *share = row->data;
+    for (int rank = 0; rank < job->world; rank++) {
+        const cJSON *options = cJSON_GetObjectItemCaseSensitive(job->rank[rank].start, "options");
+        if (ls_json_integer(options, "workers", -1) != share->of_a_rank) {
+            ls_verdict_fail(out, "rank=%d has %lld loader threads, expected %d", rank,
+                            (long long)ls_json_integer(options, "workers", -1), share->of_a_rank);
+        }
+        bool says = ls_endings_says(job, rank, "take turns");
+        if (share->warning != DEPENDS && says != (share->warning == WARNS && rank == 0)) {
+            ls_verdict_fail(out, "rank=%d %s that loader threads take turns", rank,
+                            says ? "says" : "does not say");
+        }
+    }
+    ls_verdict_pass(out, "%d loader threads on each of %d ranks", share->of_a_rank, job->world);
+}
+
+/* Sizes that tensor cores do not take, where they compute: on a device, in half type. */
+static void judge_sizes(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    bool wanted = *(const bool *)row->data;
+    for (int rank = 0; rank < job->world; rank++) {
+        bool says = ls_endings_says(job, rank, "tensor cores");
+        if (says != (wanted && rank == 0)) {
+            ls_verdict_fail(out, "rank=%d %s", rank,
+                            says ? "warns of sizes" : "does not warn of sizes");
+        }
+    }
+    ls_verdict_pass(out, "%s", wanted ? "rank 0 names the sizes" : "nothing to warn of");
+}
+
 /* ---- the table ------------------------------------------------------------------------------- */
 
 #define FOLDER "resnet8 O0 b0.05 data={run}/images shell "
@@ -475,14 +516,31 @@ static const ls_row rows[] = {
      "no loader thread and 1", MAKE},
     {"data.workers.4", "I7", judge_same, STRAIGHT " | " FOLDER "w2 steps=9 --workers=4",
      "no loader thread and 4", MAKE},
+    {"data.workers.split.[w1=w1 --workers=3|w2=w2 --workers=5|w3=w3 --workers=7]", "I26",
+     judge_share, "resnet8 O0 b0.05 steps=1 $1", &(const struct share){3, DEPENDS}},
+    {"data.workers.split.default.w2", "I26", judge_share, "resnet8 O0 w2 b0.05 steps=1",
+     &(const struct share){2, QUIET}},
+    {"data.workers.split.none.w3", "I26", judge_share, "resnet8 O0 w3 b0.05 steps=1 --workers=0",
+     &(const struct share){0, QUIET}},
+    {"data.workers.split.many.w2", "I26", judge_share, "resnet8 O0 w2 b0.05 steps=1 --workers=512",
+     &(const struct share){256, WARNS}},
     /* within an epoch, at its end and after it */
     {"data.resume.step3", "I8", judge_same, RESUME(3), RESUMED("3")},
     {"data.resume.step6", "I8", judge_same, RESUME(6), RESUMED("6")},
     {"data.resume.step7", "I8", judge_same, RESUME(7), RESUMED("7")},
 };
 
+static const ls_row of_devices[] = {
+    {"data.sizes.o1.w2", "I26", judge_sizes, "resnet8 O1 w2 b0.05 steps=1", &(const bool){true}},
+    {"data.sizes.[o0=O0|even=O2 batch=8 --num-classes=16]", "I26", judge_sizes,
+     "resnet8 $1 steps=1", &(const bool){false}},
+};
+
 void ls_data_cases(const ls_case_settings *settings, ls_case_list *list)
 {
+    if (settings->device != NULL && strcmp(settings->device, "cuda") == 0) {
+        LS_ROWS(list, settings, of_devices);
+    }
     LS_ROWS(list, settings, rows);
     LS_ROWS_EACH(list, settings, &((ls_row){.requirement = "I1", .judge = judge_sampling}),
                  "data.sampler.%s", samplings);

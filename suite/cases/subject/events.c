@@ -233,6 +233,160 @@ static const expected_end good = {LS_OK, -1, 2, true}, floored = {LS_ERR_NON_FIN
                           lost = {LS_ERR_PEER_LOST, 1, 0, false},
                           unsaved = {LS_ERR_INFRA, 1, 0, true};
 
+/* ---- MLPerf's log ---------------------------------------------------------------------------- */
+
+enum { TRAINED = 40, VALIDATED = 70 };
+#define MLLOG_TREE                                                                              \
+    "D={self}/data; mkdir -p $D; {bin}/lockstep data make $D/train --images 4 --image-size 16 " \
+    ">/dev/null && {bin}/lockstep data make $D/val --images 7 --image-size 16 --seed 5 "        \
+    ">/dev/null "                                                                               \
+    "|| exit 3; exec \"$0\" \"$@\""
+
+static const ls_tol accuracy = LS_TOL(1e-12, "a quotient of two counts in double");
+
+/* The next line of the log that begins as MLPerf's, as JSON that the caller deletes; FAIL where it
+ * is none. NULL at the end. */
+static cJSON *next_mllog(char **rest, double *last_ms, ls_verdict *out)
+{
+    static const char mark[] = ":::MLLOG ";
+    char *line = strsep(rest, "\n");
+    while (line != NULL && strncmp(line, mark, sizeof mark - 1) != 0) {
+        line = strsep(rest, "\n");
+    }
+    cJSON *event = line != NULL ? cJSON_Parse(line + sizeof mark - 1) : NULL;
+    if (line == NULL) {
+        return NULL;
+    }
+    double ms = ls_json_number(event, "time_ms", NAN);
+    if (event == NULL || !(ms >= *last_ms) || ms != floor(ms) ||
+        strcmp(ls_json_string(event, "namespace", "?"), "") != 0 ||
+        !cJSON_HasObjectItem(event, "value") ||
+        !cJSON_HasObjectItem(cJSON_GetObjectItemCaseSensitive(event, "metadata"), "lineno")) {
+        ls_verdict_fail(out, "not a line of an MLPerf log: %.200s", line);
+    }
+    *last_ms = ms;
+    return event;
+}
+
+/* What a line must be: its key, how it begins ('<', '>' or '.'), epoch and value. */
+struct logged {
+    const char *key;
+    char type;
+    int epoch;
+    double value; /* NAN: null, or a text */
+};
+
+static void check_logged(const cJSON *event, const struct logged *want, ls_verdict *out)
+{
+    const char *type = ls_json_string(event, "event_type", "");
+    const char *wanted = want->type == '<'   ? "INTERVAL_START"
+                         : want->type == '>' ? "INTERVAL_END"
+                                             : "POINT_IN_TIME";
+    const cJSON *metadata = cJSON_GetObjectItemCaseSensitive(event, "metadata");
+    double value = ls_json_number(event, "value", NAN);
+    if (strcmp(ls_json_string(event, "key", ""), want->key) != 0 || strcmp(type, wanted) != 0 ||
+        ls_json_integer(metadata, "epoch_num", 0) != want->epoch ||
+        (isnan(want->value) ? !isnan(value) : !(fabs(value - want->value) <= accuracy.value))) {
+        char *text = cJSON_PrintUnformatted(event);
+        ls_verdict_fail(out, "expected %s %s, epoch %d, value %.9g: %.200s", wanted, want->key,
+                        want->epoch, want->value, text != NULL ? text : "");
+        cJSON_free(text);
+    }
+}
+
+static void check_log(const char *path, const struct logged *want, int count, ls_verdict *out)
+{
+    char *text = ls_text_read(path), *rest = text;
+    double last_ms = 0;
+    int found = 0;
+    cJSON *event = NULL;
+    while (out->code == LS_PASS && rest != NULL &&
+           (event = next_mllog(&rest, &last_ms, out)) != NULL) {
+        if (found < count) {
+            check_logged(event, &want[found], out);
+        }
+        if (strcmp(ls_json_string(event, "key", ""), "run_stop") == 0 &&
+            strcmp(
+                ls_json_string(cJSON_GetObjectItemCaseSensitive(event, "metadata"), "status", ""),
+                "success") != 0) {
+            ls_verdict_fail(out, "run_stop has not the status success");
+        }
+        found++;
+        cJSON_Delete(event);
+    }
+    if (out->code == LS_PASS && found != count) {
+        ls_verdict_fail(out, "%d lines of MLPerf's log, expected %d", found, count);
+    }
+    free(text);
+    ls_verdict_pass(out, "%d lines as mlperf_logging writes them", found);
+}
+
+/* Two epochs of 5 steps and 2 steps of a third: validated after the epochs and at the end. */
+static void judge_mllog(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    double top1[3] = {0};
+    (void)row;
+    for (int i = 0; i < 3; i++) {
+        const cJSON *event = cJSON_GetArrayItem(job->rank[0].epochs, i);
+        top1[i] =
+            ls_json_number(cJSON_GetObjectItemCaseSensitive(event, "val"), "top1", NAN) / VALIDATED;
+    }
+    const struct logged want[] = {
+        {"init_start", '<', 0, NAN},
+        {"submission_benchmark", '.', 0, NAN},
+        {"global_batch_size", '.', 0, 8},
+        {"gradient_accumulation_steps", '.', 0, 1},
+        {"seed", '.', 0, (double)row->job[0].seed},
+        {"train_samples", '.', 0, TRAINED},
+        {"eval_samples", '.', 0, VALIDATED},
+        {"opt_name", '.', 0, NAN},
+        {"opt_base_learning_rate", '.', 0, 0.05},
+        {"opt_weight_decay", '.', 0, 0.01},
+        {"opt_momentum", '.', 0, 0.9},
+        {"init_stop", '>', 0, NAN},
+        {"run_start", '<', 0, NAN},
+        {"epoch_start", '<', 1, NAN},
+        {"epoch_stop", '>', 1, NAN},
+        {"eval_start", '<', 1, NAN},
+        {"eval_accuracy", '.', 1, top1[0]},
+        {"eval_stop", '>', 1, NAN},
+        {"epoch_start", '<', 2, NAN},
+        {"epoch_stop", '>', 2, NAN},
+        {"eval_start", '<', 2, NAN},
+        {"eval_accuracy", '.', 2, top1[1]},
+        {"eval_stop", '>', 2, NAN},
+        {"epoch_start", '<', 3, NAN},
+        {"eval_start", '<', 3, NAN},
+        {"eval_accuracy", '.', 3, top1[2]},
+        {"eval_stop", '>', 3, NAN},
+        {"run_stop", '>', 0, NAN},
+    };
+    LS_TEXT(path, 700, "%s/mllog.txt", job->directory);
+    check_log(path, want, (int)(sizeof want / sizeof *want), out);
+}
+
+/* On standard output, among the printed lines; data without epochs. */
+static void judge_mllog_endless(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    const struct logged want[] = {
+        {"init_start", '<', 0, NAN},
+        {"submission_benchmark", '.', 0, NAN},
+        {"global_batch_size", '.', 0, 8},
+        {"gradient_accumulation_steps", '.', 0, 2},
+        {"seed", '.', 0, (double)row->job[0].seed},
+        {"opt_name", '.', 0, NAN},
+        {"lars_opt_base_learning_rate", '.', 0, 0.05},
+        {"lars_opt_weight_decay", '.', 0, 1e-4},
+        {"lars_opt_momentum", '.', 0, 0.9},
+        {"lars_epsilon", '.', 0, 1e-8},
+        {"init_stop", '>', 0, NAN},
+        {"run_start", '<', 0, NAN},
+        {"run_stop", '>', 0, NAN},
+    };
+    LS_TEXT(path, 700, "%s/rank0.log", job->directory);
+    check_log(path, want, (int)(sizeof want / sizeof *want), out);
+}
+
 /* ---- rows ------------------------------------------------------------------------------------ */
 
 #define SMALL "resnet8 w2 b0.05 steps=7 "
@@ -240,7 +394,17 @@ static const expected_end good = {LS_OK, -1, 2, true}, floored = {LS_ERR_NON_FIN
 static const ls_row rows[] = {
     {"told.digest-every.o0.w2", "Q31", judge_every, SMALL "--digest-every=3"},
     {"told.trace.o0.w2", "Q32", judge_trace, SMALL "--trace"},
-    {"told.lines.o0.w2", "Q33", ls_subject_printed, SMALL "--print-freq=2", &(const int){2}},
+    {"told.lines.o0.w2", "Q33", ls_subject_printed, SMALL "--print-freq=2",
+     &(const ls_subject_lines){2, true}},
+    /* some 50 ms a step, so that seconds are left */
+    {"told.left.o0", "Q33", ls_subject_printed,
+     "resnet20 O0 image=32 batch=32 steps=30 --print-freq=10", &(const ls_subject_lines){10, true}},
+    {"told.mllog.w2", "Q37", judge_mllog,
+     "resnet8 w2 O0 b0.05 image=16 steps=12 data={self}/data shell --val={self}/data/val "
+     "--weight-decay=0.01 --mllog={self}/mllog.txt",
+     .script = MLLOG_TREE},
+    {"told.mllog.endless", "Q37", judge_mllog_endless,
+     "resnet8 O2 steps=3 accumulate=2 --optimizer=lars --mllog=-"},
     {"told.resumed.o0.w1", "Q35", judge_kept, "resnet8 steps=5 shell", .script = TWICE,
      .judges_outcome = true},
     {"told.end.good.o2.w2", "Q36", judge_end,

@@ -376,7 +376,7 @@ static const ls_row rows[] = {
      "--resume={job:0}/checkpoint.safetensors"},
     /* the lines are our trainer's own */
     {"subject.printed", "Q22", ls_subject_printed, TWO "--print-freq=1 --batch-sizes=3,5",
-     &(const int){1}, .inside = true},
+     &(const ls_subject_lines){1, false}, .inside = true},
     /* a sum over steps passes one step's total long before the sixtieth */
     {"subject.times", "Q18", judge_times, "resnet8 w2 steps=60"},
     {"subject.instrument", "Q19", ls_subject_instrument, TWO "dump=1,2,3,4"},

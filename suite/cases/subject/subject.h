@@ -28,6 +28,11 @@ void ls_subject_curves(const ls_case *row, const ls_record *job, ls_verdict *out
 /* subject_reported.c: start, layouts and end of the last job's ranks say what its steps say, of
  * which *row->data (an int; NULL: 0) at least were skipped. */
 void ls_subject_whole(const ls_case *row, const ls_record *job, ls_verdict *out);
+/* Which steps have a line, and whether it must say the time that is left. */
+typedef struct ls_subject_lines {
+    int every;
+    bool left;
+} ls_subject_lines;
 /* The lines that rank 0 prints say what the step events say. */
 void ls_subject_printed(const ls_case *row, const ls_record *job, ls_verdict *out);
 

@@ -127,6 +127,7 @@ static const ls_tol fourth_place =
 static const ls_tol six_digits =
     LS_TOL(1e-5, "numbers printed with %g have six digits: half of the sixth is 5e-6 at most");
 static const ls_tol printed_rate = LS_TOL(0.06, "img/s: printed with one digit behind the point");
+static const ls_tol second = LS_TOL(0.51, "s: the time left is rounded to whole seconds");
 static const ls_tol printed_ends =
     LS_TOL(1e-4, "of images/s: ends are reported in nanoseconds, of which a double of 15 digits "
                  "keeps 1e-5 of a step of a millisecond");
@@ -144,11 +145,39 @@ static double images_of(const ls_record *job, int last, int step)
     return images;
 }
 
+/* "  1:02 left", at the pace since the line before, rounded to a second; none behind the last. A
+ * foreign subject need not say it. */
+static void check_left(const char *line, int step, int steps, double each_s, bool said,
+                       ls_verdict *out)
+{
+    const char *left = strstr(line, "img/s");
+    int part[3] = {0}, used = 0, parts = 0;
+    left = left != NULL ? left + strlen("img/s") : "";
+    double got = 0, want = each_s * (steps - step);
+    do {
+        left += parts > 0;
+        if (sscanf(left, "%d%n", &part[parts], &used) != 1) {
+            break;
+        }
+        left += used;
+        got = 60 * got + part[parts++];
+    } while (parts < 3 && *left == ':');
+    if (parts == 0 && *left == '\0' && !said) {
+        return;
+    }
+    bool well = parts == 0 ? *left == '\0' : parts > 1 && strcmp(left, " left") == 0;
+    if (!well || !(fabs(got - want) <= second.value + printed_ends.value * want)) {
+        ls_verdict_fail(out, "step %d: %.1f s are left, expected %.1f: %.160s", step, got, want,
+                        line);
+    }
+}
+
 /* One line about `step`; the one before was about `last`, 0: none. */
 static void check_line(const ls_case *row, const ls_record *job, const char *line, int last,
                        int step, ls_verdict *out)
 {
     const ls_spec *spec = &row->job[0];
+    const ls_subject_lines *printed = row->data;
     const ls_record_step *seen = ls_record_find_step(&job->rank[0], step);
     const ls_record_step *before = ls_record_find_step(&job->rank[0], last);
     int number = 0, of = 0, used = 0;
@@ -172,6 +201,9 @@ static void check_line(const ls_case *row, const ls_record *job, const char *lin
     }
     double seconds = before != NULL ? (seen->at_ns - before->at_ns) * 1e-9 : NAN;
     double images = images_of(job, last, step), want = images / seconds;
+    if (last > 0) {
+        check_left(line, step, spec->steps, seconds / (step - last), printed->left, out);
+    }
     if (last > 0 && !(fabs(rate - want) <= printed_rate.value + printed_ends.value * want)) {
         ls_verdict_fail(out,
                         "step %d prints %.1f images/s; %.0f of all ranks came in %.3f ms: %.1f",
@@ -188,7 +220,7 @@ static int next_printed(int last, int every, int steps)
 
 void ls_subject_printed(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    const int every = *(const int *)row->data, steps = row->job[0].steps;
+    const int every = ((const ls_subject_lines *)row->data)->every, steps = row->job[0].steps;
     char path[700];
     int last = 0, lines = 0;
     for (int k = 0; k < job->world; k++) {

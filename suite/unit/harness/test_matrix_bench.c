@@ -434,7 +434,7 @@ static const struct {
      "stron O2 25 w1 n1 t16 4+26 x64 0.01 dynamic -fre 0 --init-scale=1024\n"
      "throu O2 25 w2 n1 t16 4+26 x8 0.01 dynamic -fre 4 --init-scale=1024\n"
      "throu O2 25 w4 n1 t16 4+26 x8 0.01 dynamic -fre 12 --init-scale=1024\n"
-     "loade O2 25 w8 n2r t16 4+26 x8 0.01 dynamic -fe 0 --init-scale=1024 --workers=15\n"
+     "loade O2 25 w8 n2r t16 4+26 x8 0.01 dynamic -fe 0 --init-scale=1024 --workers=60\n"
      "phase O2 25 w8 n2r t16 1+2 x8 0.05 128 -fre 0 --trace\n"
      "curve O-1 -1 w13 n1 t1 0+40 x16 0.05 - - 0 \n"},
     {LS_PROFILE_QUICK, 1, 0, 2, 1, 16, 10, 3, 2, true,
