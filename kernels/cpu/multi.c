@@ -18,6 +18,8 @@
 /* Below this many elements a call runs in the caller: starting the threads costs more than the
  * work. */
 enum { PARALLEL_LEAST = 32768 };
+/* From this many f32 elements on, 32 MB, results do not stay in a cache until they are read. */
+enum { STREAM_LEAST = 8 << 20 };
 
 const ls_multi_variant *ls_multi_choose(ls_isa widest)
 {
@@ -60,13 +62,19 @@ static int run_range(ls_tensor_list list, int64_t begin, int64_t end, piece_work
     return lowest;
 }
 
-/* Returns the lowest index whose work was true, or -1. */
-static int run(ls_tensor_list list, int threads, piece_work *work, const void *context)
+static int64_t total_of(ls_tensor_list list)
 {
     int64_t total = 0;
     for (int i = 0; i < list.count; i++) {
         total += list.tensor[i].count;
     }
+    return total;
+}
+
+/* Returns the lowest index whose work was true, or -1. */
+static int run(ls_tensor_list list, int threads, piece_work *work, const void *context)
+{
+    int64_t total = total_of(list);
     int lowest = INT_MAX;
     if (threads <= 1 || total < PARALLEL_LEAST) {
         lowest = run_range(list, 0, total, work, context);
@@ -106,7 +114,7 @@ typedef struct pair_context {
     const ls_multi_variant *variant;
     ls_tensor_list to, from; /* to.count 0: check only */
     float factor;
-    bool first;
+    bool first, streams;
 } pair_context;
 
 static bool convert_piece(const void *opaque, int i, int64_t offset, int64_t count)
@@ -160,11 +168,13 @@ static bool unscale_piece(const void *opaque, int i, int64_t offset, int64_t cou
     ls_tensor from = c->from.tensor[i];
     if (c->to.count == 0) {
         return c->variant->unscale(NULL, LS_F32, ls_multi_element(from, offset), from.dtype,
-                                   c->factor, count);
+                                   c->factor, false, count);
     }
     ls_tensor to = c->to.tensor[i];
-    bool bad = c->variant->unscale(ls_multi_element(to, offset), to.dtype,
-                                   ls_multi_element(from, offset), from.dtype, c->factor, count);
+    bool streams = c->streams && to.dtype == LS_F32 && to.data != from.data;
+    bool bad =
+        c->variant->unscale(ls_multi_element(to, offset), to.dtype, ls_multi_element(from, offset),
+                            from.dtype, c->factor, streams, count);
     if (LS_PLANT(block_zeroed, false, i == 12 && count >= 192)) {
         memset(ls_multi_element(to, offset + 64), 0, 64 * sizeof(float));
     }
@@ -179,8 +189,11 @@ ls_status ls_multi_unscale_check(ls_backend *backend, ls_stream *stream, ls_tens
     if (to.count != 0) {
         check_match(from, to);
     }
-    pair_context context = {backend->multi, to, from,
-                            LS_PLANT(no_unscale, state->inv_loss_scale, 1.0f), false};
+    pair_context context = {.variant = backend->multi,
+                            .to = to,
+                            .from = from,
+                            .factor = LS_PLANT(no_unscale, state->inv_loss_scale, 1.0f),
+                            .streams = total_of(to) >= STREAM_LEAST};
     state->first_bad_grad = run(from, backend->threads, unscale_piece, &context);
     state->overflow = state->first_bad_grad >= 0 ? 1 : 0;
     return LS_OK;

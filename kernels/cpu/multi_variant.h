@@ -27,9 +27,10 @@ typedef struct ls_multi_variant {
                     int64_t count);
     void (*accumulate)(float *sum, const void *from, ls_dtype from_type, bool first, int64_t count);
     /* Like convert; returns whether an element of `from` (or of a half `to`) is inf or NaN. With
-     * `to` NULL it only checks. */
+     * `to` NULL it only checks. streams: write an f32 `to`, which is not `from`, past the caches.
+     */
     bool (*unscale)(void *to, ls_dtype to_type, const void *from, ls_dtype from_type, float factor,
-                    int64_t count);
+                    bool streams, int64_t count);
     /* Returns whether a value, moment or copy is inf or NaN after the step. */
     bool (*step)(const ls_multi_rule *rule, const ls_multi_span *span, int64_t count);
     /* Sum of squares in double: 16 interleaved sums per block of 512, then the blocks in order. */

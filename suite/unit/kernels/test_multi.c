@@ -211,6 +211,52 @@ START_TEST(unscale_values)
 }
 END_TEST
 
+/* A list larger than a cache is written past it, to aligned and unaligned tensors, with a rest. */
+START_TEST(unscale_of_a_large_list)
+{
+    enum { LONG = (8 << 20) + 21, SHORT = 37 };
+    const int64_t count[] = {SHORT, LONG};
+    uint16_t *halves = calloc(SHORT + LONG, sizeof *halves);
+    float *block = aligned_alloc(64, (SHORT + LONG + 64) * sizeof *block);
+    ck_assert(halves != NULL && block != NULL);
+    for (int64_t i = 0; i < SHORT + LONG; i++) {
+        halves[i] = ls_half_f32_to_bf16(ls_rng_uniform(5, 1, (uint64_t)i) - 0.5f);
+    }
+    for (int misaligned = 0; misaligned < 2; misaligned++) {
+        ls_tensor from[2], to[2];
+        for (int t = 0; t < 2; t++) {
+            from[t] = (ls_tensor){halves + t * SHORT, LS_BF16, count[t]};
+            to[t] =
+                (ls_tensor){block + (t == 0 ? LONG + misaligned : misaligned), LS_F32, count[t]};
+        }
+        ls_step_state state = fresh_state(3.0f, 0.1f);
+        ls_multi_unscale_check(at_work(variant_at(_i), 2), NULL, (ls_tensor_list){2, to},
+                               (ls_tensor_list){2, from}, &state);
+        for (int t = 0; t < 2; t++) {
+            const float *seen = to[t].data;
+            const uint16_t *half = from[t].data;
+            int64_t i = 0;
+            while (i < count[t] &&
+                   seen[i] == ls_rounded_mul(ls_half_bf16_to_f32(half[i]), state.inv_loss_scale)) {
+                i++;
+            }
+            ck_assert_msg(i == count[t], "misaligned %d, tensor %d: wrong from element %lld on",
+                          misaligned, t, (long long)i);
+        }
+        ck_assert_int_eq(state.overflow, 0);
+        uint16_t kept = halves[SHORT + LONG - 1];
+        halves[SHORT + LONG - 1] = 0x7f80; /* the last element of the rest is infinite */
+        ls_multi_unscale_check(at_work(variant_at(_i), 2), NULL, (ls_tensor_list){2, to},
+                               (ls_tensor_list){2, from}, &state);
+        ck_assert_int_eq(state.overflow, 1);
+        ck_assert_int_eq(state.first_bad_grad, 1);
+        halves[SHORT + LONG - 1] = kept;
+    }
+    free(halves);
+    free(block);
+}
+END_TEST
+
 /* ---- skip ------------------------------------------------------------------------------------ */
 
 START_TEST(skip_changes_no_bit)
@@ -391,6 +437,7 @@ int main(void)
     tcase_add_test(tests, scaler_ends);
     tcase_add_loop_test(tests, non_finite_everywhere, 0, 3);
     tcase_add_test(tests, unscale_values);
+    tcase_add_loop_test(tests, unscale_of_a_large_list, 0, 3);
     tcase_add_test(tests, skip_changes_no_bit);
     tcase_add_loop_test(tests, same_bits_everywhere, 0, 2 * LS_OPTIMIZER_KINDS);
     tcase_add_loop_test(tests, every_half, 0, 2);
