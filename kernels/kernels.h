@@ -304,7 +304,8 @@ typedef struct ls_observed {
     int norm_group;                                       /* ranks that share statistics */
     /* CONV_DATA: the input of the batch norm norm[0], whose ReLU the result has passed: dx is 0
      * where relu(norm(x)), computed once more from mean, inv_std, weight and bias, is 0. The
-     * NORM_BACK that follows has no mask then. NULL: not gated. Where norm[0] has half_scale, by
+     * NORM_BACK that follows has no mask then. With `residual` the ReLU is that of the sum with it,
+     * or, dual, with the output of norm[1] of it. NULL: not gated. Where norm[0] has half_scale, by
      * half_scale * x + half_bias; and x of CONV and CONV_WEIGHTS is then that norm's input */
     const void *normed;
     const int64_t *target;

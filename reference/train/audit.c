@@ -334,7 +334,9 @@ static ls_audit_op translate(ls_audit *audit, const ls_observed *w)
         }
     }
     if (w->normed != NULL || (w->norm[0].half_scale != NULL && w->kind != LS_OBSERVED_NORM_BACK)) {
-        op.norm[0] = norm_of(audit, &w->norm[0], w->type, w->in_channels);
+        for (int k = 0; k < (w->dual ? 2 : 1); k++) {
+            op.norm[k] = norm_of(audit, &w->norm[k], w->type, w->in_channels);
+        }
     }
     return op;
 }

@@ -165,21 +165,34 @@ LS_DEVICE audit_sum data_terms(const ls_audit_op &op, int64_t index)
  * the offset also makes up for the rounding of the mean, u of |mean| * inv_std * weight, rounded
  * once more. Where forward computed half_scale * x + half_bias, the engine gets half_scale and the
  * offset half_bias + mean * half_scale, rounded to f32: less than that. */
-LS_DEVICE int gate_of(const ls_audit_op &op, int64_t index)
+LS_DEVICE double normed_again(const ls_audit_op &op, int side, const void *x, int64_t index,
+                              double *tie)
 {
-    const ls_audit_norm &n = op.norm[0];
+    const ls_audit_norm &n = op.norm[side];
     int c = audit_channel(op.in_channels, op.in_block, (int64_t)op.in_height * op.in_width, index);
     double mean = audit_value(n.mean.data, n.mean.type, c);
     double factor = audit_value(n.inv_std.data, n.inv_std.type, c) *
                     audit_value(n.weight.data, n.weight.type, c);
     double bias = audit_value(n.bias.data, n.bias.type, c);
-    double x = audit_value(op.normed, op.type, index);
     if (n.half_scale.data != NULL) { /* mean and offset are rounded to f32, nothing else is */
         factor = audit_value(n.half_scale.data, n.half_scale.type, c);
         bias = audit_value(n.half_bias.data, n.half_bias.type, c) + mean * factor;
     }
-    double scaled = (x - mean) * factor, z = scaled + bias;
-    double tie = LS_AUDIT_U * (6 * fabs(scaled) + 2 * fabs(bias) + 2 * fabs(mean * factor));
+    double scaled = (audit_value(x, op.type, index) - mean) * factor;
+    *tie += LS_AUDIT_U * (6 * fabs(scaled) + 2 * fabs(bias) + 2 * fabs(mean * factor));
+    return scaled + bias;
+}
+
+/* At a block's end the residual, or the second norm's output, is added: u of each. */
+LS_DEVICE int gate_of(const ls_audit_op &op, int64_t index)
+{
+    double tie = 0, z = normed_again(op, 0, op.normed, index, &tie);
+    if (op.residual != NULL) {
+        double more = op.dual ? normed_again(op, 1, op.residual, index, &tie)
+                              : audit_value(op.residual, op.type, index);
+        tie += LS_AUDIT_U * (fabs(z) + fabs(more));
+        z += more;
+    }
     return !isfinite(z) ? -2 : tie > 0 && fabs(z) <= tie ? -1 : z > 0 ? 1 : 0;
 }
 
