@@ -95,8 +95,8 @@ static bool is_between_convs(const model *m, const ls_op *norm)
     return false;
 }
 
-/* The convolution of 1 x 1, stride 1 whose gradient completes that of a join's output: the first of
- * its readers, which backward reaches last. cuDNN has no engine for strided ones
+/* The convolution of stride 1 whose gradient completes that of a join's output: the first of its
+ * readers, which backward reaches last. cuDNN has no engine for strided ones
  * (results/cudnn/README.md). */
 static const ls_op *completing_conv(const model *m, const ls_op *norm)
 {
@@ -109,7 +109,7 @@ static const ls_op *completing_conv(const model *m, const ls_op *norm)
             continue;
         }
         const ls_layer *layer = &m->lower->network->layer[op->layer];
-        return op->kind == LS_OP_CONV && layer->kernel == 1 && layer->stride == 1 ? op : NULL;
+        return op->kind == LS_OP_CONV && layer->stride == 1 ? op : NULL;
     }
     return NULL;
 }

@@ -34,7 +34,7 @@ enum {
     /* a convolution also sums its output and its squares: no statistics pass */
     LS_TRAFFIC_FUSE_STATISTICS = 1 << 1,
     /* the gradient of a join's output is added, masked and summed by the convolution that completes
-     * it: no sums pass; predicted only, no backend does it */
+     * it: no sums pass */
     LS_TRAFFIC_FUSE_JOINS = 1 << 2,
     /* norm and ReLU between two convolutions are applied by the second one and by its gradient of
      * the weight: the result is not stored. With LS_TRAFFIC_FUSE_INNER, without which the mask

@@ -234,6 +234,15 @@ ls_status ls_conv_backward_gated(ls_conv *conv, ls_stream *stream, void *g, cons
     return execute(conv, LS_CONV_DATA_GATED, stream, data, workspace);
 }
 
+ls_status ls_conv_backward_joined(ls_conv *conv, ls_stream *stream, void *g, const void *w,
+                                  const void *dy, const ls_conv_join *join, void *workspace)
+{
+    ls_conv_pass pass = join->twice ? LS_CONV_DATA_JOINED_TWICE : LS_CONV_DATA_JOINED;
+    const void *data[LS_CONV_TENSORS_MOST];
+    ls_conv_graph_join(&conv->key[pass].shape, g, w, dy, join, data);
+    return execute(conv, pass, stream, data, workspace);
+}
+
 ls_status ls_conv_backward_weights(ls_conv *conv, ls_stream *stream, void *dw, const void *x,
                                    const void *dy, void *workspace)
 {

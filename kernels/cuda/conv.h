@@ -23,8 +23,11 @@ typedef enum ls_conv_pass {
     LS_CONV_FORWARD_SUMS, /* forward -> GenStats: also the sums of y and of y^2, per channel */
     LS_CONV_DATA_GATED,   /* backward data, through the ReLU of the batch norm before it, with the
                              sums of that norm's gradient */
-    LS_CONV_FORWARD_APPLIED, /* forward with sums, of relu(scale * x + bias) in place of x */
-    LS_CONV_WEIGHTS_APPLIED, /* backward weights, of the same */
+    LS_CONV_DATA_JOINED, /* the same at the end of a residual block: onto a second gradient, through
+                            the ReLU of norm + residual */
+    LS_CONV_DATA_JOINED_TWICE, /* of two norms' sum, with the sums of both norms' gradients */
+    LS_CONV_FORWARD_APPLIED,   /* forward with sums, of relu(scale * x + bias) in place of x */
+    LS_CONV_WEIGHTS_APPLIED,   /* backward weights, of the same */
     LS_CONV_PASSES,
     LS_CONV_PLAIN_PASSES = LS_CONV_FORWARD_SUMS,
 } ls_conv_pass;
@@ -92,6 +95,19 @@ enum {
     LS_CONV_GATE_LISTS = 5, /* the others: coefficients that cuDNN makes of the sums; not read */
 };
 
+/* LS_CONV_DATA_JOINED and LS_CONV_DATA_JOINED_TWICE: `other` is added to the gradient before the
+ * ReLU, in f32, so that g is rounded once. Whether that is open is computed from the norm's output
+ * as above, plus the residual or the second norm's output. */
+typedef struct ls_conv_join {
+    ls_conv_gate side[2]; /* [1]: where `twice` */
+    const void *residual; /* where not; as large as x */
+    const void *other;    /* may be g */
+    bool twice;
+} ls_conv_join;
+
+ls_status ls_conv_backward_joined(ls_conv *conv, ls_stream *stream, void *g, const void *w,
+                                  const void *dy, const ls_conv_join *join, void *workspace);
+
 ls_status ls_conv_backward_gated(ls_conv *conv, ls_stream *stream, void *g, const void *w,
                                  const void *dy, const ls_conv_gate *gate, void *workspace);
 
@@ -122,9 +138,9 @@ void ls_conv_engine_of(const ls_conv *conv, ls_conv_pass plain, char *text, size
 /* The three engines as a line of text that another rank (same library, same kind of device) can
  * pass to ls_conv_choose, so that --cudnn-benchmark decides alike on all ranks; a word follows for
  * each fused pass in use: "sums=eng41" for the forward with sums, "gate=eng41" for the gated
- * gradient, "apply=eng41" and "weigh=eng41" for forward and gradient of the weight that apply the
- * norm before. ls_conv_choose asks whether to admit these, as ls_conv_fuse does; without its word a
- * fused pass is not used. */
+ * gradient, "join=eng41" and "join2=eng41" for that of a block's end, "apply=eng41" and
+ * "weigh=eng41" for forward and gradient of the weight that apply the norm before. ls_conv_choose
+ * asks whether to admit these, as ls_conv_fuse does; without its word a fused pass is not used. */
 void ls_conv_choice(const ls_conv *conv, char *text, size_t bytes);
 ls_status ls_conv_choose(ls_conv *conv, const char *text);
 /* To be called when a backend closes, after its convolutions and before its cuDNN handle; plans may

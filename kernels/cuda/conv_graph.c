@@ -13,7 +13,31 @@ enum {
     GATE_SCALE,
     GATE_BIAS,
     GATE_LISTS,
+    /* of LS_CONV_DATA_JOINED, too */
+    JOIN_OTHER = GATE_LISTS + LS_CONV_GATE_LISTS,
+    JOIN_RESIDUAL,
+    /* of LS_CONV_DATA_JOINED_TWICE, too */
+    JOIN_MEAN,
+    JOIN_INV_STD,
+    JOIN_SCALE,
+    JOIN_BIAS,
+    JOIN_LISTS,
 };
+
+#define GATE_TENSORS                                                                           \
+    [GATE_RESULT] = {LS_CONV_ID_GATED, LS_CONV_AS_X}, [GATE_W] = {LS_CONV_ID_W, LS_CONV_AS_W}, \
+    [GATE_DY] = {LS_CONV_ID_Y, LS_CONV_AS_Y}, [GATE_X] = {LS_CONV_ID_NORMED, LS_CONV_AS_X},    \
+    [GATE_MEAN] = {LS_CONV_ID_MEAN, LS_CONV_PER_INPUT},                                        \
+    [GATE_INV_STD] = {LS_CONV_ID_INV_STD, LS_CONV_PER_INPUT},                                  \
+    [GATE_SCALE] = {LS_CONV_ID_SCALE, LS_CONV_PER_INPUT},                                      \
+    [GATE_BIAS] = {LS_CONV_ID_BIAS, LS_CONV_PER_INPUT}, LISTS(GATE_LISTS, LS_CONV_ID_LISTS)
+#define LISTS(first, id)                                                                          \
+    [first] = {id, LS_CONV_PER_INPUT}, [(first) + 1] = {(id) + 1, LS_CONV_PER_INPUT},             \
+    [(first) + 2] = {(id) + 2, LS_CONV_PER_INPUT}, [(first) + 3] = {(id) + 3, LS_CONV_PER_INPUT}, \
+    [(first) + 4] = {(id) + 4, LS_CONV_PER_INPUT}
+#define JOIN_TENSORS                                               \
+    GATE_TENSORS, [JOIN_OTHER] = {LS_CONV_ID_OTHER, LS_CONV_AS_X}, \
+                  [JOIN_RESIDUAL] = {LS_CONV_ID_RESIDUAL, LS_CONV_AS_X}
 
 /* The tensors in memory of the passes that apply a norm; further ones are the sums of forward. */
 enum { APPLY_X, APPLY_W, APPLY_Y, APPLY_SCALE, APPLY_BIAS, APPLY_SUM, APPLY_SQUARES };
@@ -53,19 +77,22 @@ static const ls_conv_kind kinds[LS_CONV_PASSES] = {
                             "gate=",
                             LS_CONV_BACKWARD_DATA,
                             GATE_LISTS + LS_CONV_GATE_LISTS,
-                            {[GATE_RESULT] = {LS_CONV_ID_GATED, LS_CONV_AS_X},
-                             [GATE_W] = {LS_CONV_ID_W, LS_CONV_AS_W},
-                             [GATE_DY] = {LS_CONV_ID_Y, LS_CONV_AS_Y},
-                             [GATE_X] = {LS_CONV_ID_NORMED, LS_CONV_AS_X},
-                             [GATE_MEAN] = {LS_CONV_ID_MEAN, LS_CONV_PER_INPUT},
-                             [GATE_INV_STD] = {LS_CONV_ID_INV_STD, LS_CONV_PER_INPUT},
-                             [GATE_SCALE] = {LS_CONV_ID_SCALE, LS_CONV_PER_INPUT},
-                             [GATE_BIAS] = {LS_CONV_ID_BIAS, LS_CONV_PER_INPUT},
-                             [GATE_LISTS] = {LS_CONV_ID_LISTS, LS_CONV_PER_INPUT},
-                             {LS_CONV_ID_LISTS + 1, LS_CONV_PER_INPUT},
-                             {LS_CONV_ID_LISTS + 2, LS_CONV_PER_INPUT},
-                             {LS_CONV_ID_LISTS + 3, LS_CONV_PER_INPUT},
-                             {LS_CONV_ID_LISTS + 4, LS_CONV_PER_INPUT}}},
+                            {GATE_TENSORS}},
+    [LS_CONV_DATA_JOINED] = {"joined backward data with sums",
+                             "join=",
+                             LS_CONV_BACKWARD_DATA,
+                             JOIN_RESIDUAL + 1,
+                             {JOIN_TENSORS}},
+    [LS_CONV_DATA_JOINED_TWICE] =
+        {"joined backward data with sums of two norms",
+         "join2=",
+         LS_CONV_BACKWARD_DATA,
+         JOIN_LISTS + LS_CONV_GATE_LISTS,
+         {JOIN_TENSORS, [JOIN_MEAN] = {LS_CONV_ID_SECOND_MEAN, LS_CONV_PER_INPUT},
+          [JOIN_INV_STD] = {LS_CONV_ID_SECOND_INV_STD, LS_CONV_PER_INPUT},
+          [JOIN_SCALE] = {LS_CONV_ID_SECOND_SCALE, LS_CONV_PER_INPUT},
+          [JOIN_BIAS] = {LS_CONV_ID_SECOND_BIAS, LS_CONV_PER_INPUT},
+          LISTS(JOIN_LISTS, LS_CONV_ID_SECOND_LISTS)}},
     [LS_CONV_FORWARD_APPLIED] = {"applying forward with sums",
                                  "apply=",
                                  LS_CONV_FORWARD,
@@ -101,6 +128,25 @@ void ls_conv_graph_gate(const ls_conv_shape *shape, void *g, const void *w, cons
     data[GATE_BIAS] = gate->bias;
     for (int i = 0; i < LS_CONV_GATE_LISTS; i++) {
         data[GATE_LISTS + i] = gate->sums + i * ls_conv_sums_step(shape->in_channels);
+    }
+}
+
+void ls_conv_graph_join(const ls_conv_shape *shape, void *g, const void *w, const void *dy,
+                        const ls_conv_join *join, const void **data)
+{
+    const ls_conv_gate *second = &join->side[1];
+    ls_conv_graph_gate(shape, g, w, dy, &join->side[0], data);
+    data[JOIN_OTHER] = join->other;
+    data[JOIN_RESIDUAL] = join->twice ? second->x : join->residual;
+    if (!join->twice) {
+        return;
+    }
+    data[JOIN_MEAN] = second->mean;
+    data[JOIN_INV_STD] = second->inv_std;
+    data[JOIN_SCALE] = second->scale;
+    data[JOIN_BIAS] = second->bias;
+    for (int i = 0; i < LS_CONV_GATE_LISTS; i++) {
+        data[JOIN_LISTS + i] = second->sums + i * ls_conv_sums_step(shape->in_channels);
     }
 }
 
@@ -344,23 +390,33 @@ static ls_status build_pointwise(ls_conv_graph *g, cudnnPointwiseMode_t mode,
     return LS_OK;
 }
 
+/* The tensors of a batch norm in a gated gradient. */
+typedef struct gate_side {
+    int x, mean, inv_std, scale, bias, lists;
+} gate_side;
+
+static const gate_side gate_sides[2] = {
+    {GATE_X, GATE_MEAN, GATE_INV_STD, GATE_SCALE, GATE_BIAS, GATE_LISTS},
+    {JOIN_RESIDUAL, JOIN_MEAN, JOIN_INV_STD, JOIN_SCALE, JOIN_BIAS, JOIN_LISTS},
+};
+
 /* The sums of a batch norm's gradient, from its input and the gradient behind it. */
-static ls_status build_norm_sums(ls_conv_graph *g)
+static ls_status build_norm_sums(ls_conv_graph *g, const gate_side *side)
 {
-    static const struct {
+    const struct {
         cudnnBackendAttributeName_t name;
         int tensor;
     } parts[] = {
-        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_X_DESC, GATE_X},
+        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_X_DESC, side->x},
         {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DY_DESC, GATE_RESULT},
-        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_MEAN_DESC, GATE_MEAN},
-        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_INVSTD_DESC, GATE_INV_STD},
-        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_BN_SCALE_DESC, GATE_SCALE},
-        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DBN_SCALE_DESC, GATE_LISTS + LS_CONV_GATE_SUM_X},
-        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DBN_BIAS_DESC, GATE_LISTS + LS_CONV_GATE_SUM},
-        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_DY_SCALE_DESC, GATE_LISTS + 2},
-        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_X_SCALE_DESC, GATE_LISTS + 3},
-        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_BIAS, GATE_LISTS + 4},
+        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_MEAN_DESC, side->mean},
+        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_INVSTD_DESC, side->inv_std},
+        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_BN_SCALE_DESC, side->scale},
+        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DBN_SCALE_DESC, side->lists + LS_CONV_GATE_SUM_X},
+        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DBN_BIAS_DESC, side->lists + LS_CONV_GATE_SUM},
+        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_DY_SCALE_DESC, side->lists + 2},
+        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_X_SCALE_DESC, side->lists + 3},
+        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_BIAS, side->lists + 4},
     };
     cudnnDataType_t compute = CUDNN_DATA_FLOAT;
     cudnnBackendDescriptor_t sums = NULL;
@@ -375,27 +431,62 @@ static ls_status build_norm_sums(ls_conv_graph *g)
     return LS_OK;
 }
 
-/* Backward data -> RELU_BWD -> BN_BWD_WEIGHTS, the ReLU by the norm's output, computed once more.
- */
-static ls_status build_gate(const ls_conv_key *key, ls_conv_graph *g)
+/* A norm's output, computed once more: four steps, whose ids begin at `first`. */
+static ls_status build_normed(const ls_conv_key *key, ls_conv_graph *g, const gate_side *side,
+                              int64_t first, cudnnBackendDescriptor_t *out)
 {
-    static const struct {
+    const struct {
         cudnnPointwiseMode_t mode;
         int second;
-    } steps[] = {{CUDNN_POINTWISE_SUB, GATE_MEAN},
-                 {CUDNN_POINTWISE_MUL, GATE_INV_STD},
-                 {CUDNN_POINTWISE_MUL, GATE_SCALE},
-                 {CUDNN_POINTWISE_ADD, GATE_BIAS}};
-    cudnnBackendDescriptor_t dx = NULL, value = g->tensor[GATE_X], next = NULL;
-    LS_TRY(build_within(key, g, LS_CONV_ID_X, &dx));
-    LS_TRY(build_product(key, g, dx, g->tensor[GATE_W], g->tensor[GATE_DY]));
+    } steps[] = {{CUDNN_POINTWISE_SUB, side->mean},
+                 {CUDNN_POINTWISE_MUL, side->inv_std},
+                 {CUDNN_POINTWISE_MUL, side->scale},
+                 {CUDNN_POINTWISE_ADD, side->bias}};
+    cudnnBackendDescriptor_t value = g->tensor[side->x], next = NULL;
     for (int i = 0; i < (int)(sizeof steps / sizeof *steps); i++) {
-        LS_TRY(build_within(key, g, LS_CONV_ID_WITHIN + i, &next));
+        LS_TRY(build_within(key, g, first + i, &next));
         LS_TRY(build_pointwise(g, steps[i].mode, value, g->tensor[steps[i].second], next));
         value = next;
     }
-    LS_TRY(build_pointwise(g, CUDNN_POINTWISE_RELU_BWD, value, dx, g->tensor[GATE_RESULT]));
-    return build_norm_sums(g);
+    *out = value;
+    return LS_OK;
+}
+
+/* to = a + b, inside the graph. */
+static ls_status build_added(const ls_conv_key *key, ls_conv_graph *g, int64_t id,
+                             cudnnBackendDescriptor_t a, cudnnBackendDescriptor_t b,
+                             cudnnBackendDescriptor_t *to)
+{
+    LS_TRY(build_within(key, g, id, to));
+    return build_pointwise(g, CUDNN_POINTWISE_ADD, a, b, *to);
+}
+
+/* Backward data -> RELU_BWD -> BN_BWD_WEIGHTS, the ReLU by the norm's output, computed once more.
+ * At the end of a block -> ADD -> RELU_BWD, by that plus the residual, or plus another norm's
+ * output, which then has sums of its own. */
+static ls_status build_gate(const ls_conv_key *key, ls_conv_graph *g)
+{
+    enum { STEPS = 4 };
+    bool joined = key->pass != LS_CONV_DATA_GATED, twice = key->pass == LS_CONV_DATA_JOINED_TWICE;
+    cudnnBackendDescriptor_t dx = NULL, output = NULL, other = NULL, sum = NULL;
+    LS_TRY(build_within(key, g, LS_CONV_ID_X, &dx));
+    LS_TRY(build_product(key, g, dx, g->tensor[GATE_W], g->tensor[GATE_DY]));
+    if (joined) {
+        LS_TRY(build_added(key, g, LS_CONV_ID_SUMMED, dx, g->tensor[JOIN_OTHER], &sum));
+        dx = sum;
+    }
+    LS_TRY(build_normed(key, g, &gate_sides[0], LS_CONV_ID_WITHIN, &output));
+    if (joined) {
+        other = g->tensor[JOIN_RESIDUAL];
+        if (twice) {
+            LS_TRY(build_normed(key, g, &gate_sides[1], LS_CONV_ID_WITHIN + STEPS, &other));
+        }
+        LS_TRY(build_added(key, g, LS_CONV_ID_SUMMED + 1, output, other, &sum));
+        output = sum;
+    }
+    LS_TRY(build_pointwise(g, CUDNN_POINTWISE_RELU_BWD, output, dx, g->tensor[GATE_RESULT]));
+    LS_TRY(build_norm_sums(g, &gate_sides[0]));
+    return twice ? build_norm_sums(g, &gate_sides[1]) : LS_OK;
 }
 
 /* MUL scale, ADD bias, RELU_FWD -> the product of that and, forward, its sums. */
@@ -417,7 +508,8 @@ static ls_status build_applied(const ls_conv_key *key, ls_conv_graph *g)
 static ls_status build_operations(const ls_conv_key *key, ls_conv_graph *g)
 {
     cudnnBackendDescriptor_t *t = g->tensor;
-    if (key->pass == LS_CONV_DATA_GATED) {
+    if (key->pass == LS_CONV_DATA_GATED || key->pass == LS_CONV_DATA_JOINED ||
+        key->pass == LS_CONV_DATA_JOINED_TWICE) {
         return build_gate(key, g);
     }
     if (key->pass == LS_CONV_FORWARD_APPLIED || key->pass == LS_CONV_WEIGHTS_APPLIED) {

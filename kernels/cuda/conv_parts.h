@@ -37,6 +37,16 @@ enum {
     LS_CONV_ID_INV_STD = 'i',
     LS_CONV_ID_SCALE = 'c',
     LS_CONV_ID_BIAS = 'b',
+    /* of LS_CONV_DATA_JOINED and LS_CONV_DATA_JOINED_TWICE, which have those of LS_CONV_DATA_GATED,
+     * too */
+    LS_CONV_ID_OTHER = 'o',
+    LS_CONV_ID_RESIDUAL = 'N', /* or the second norm's input */
+    LS_CONV_ID_SECOND_MEAN = 'M',
+    LS_CONV_ID_SECOND_INV_STD = 'I',
+    LS_CONV_ID_SECOND_SCALE = 'S',
+    LS_CONV_ID_SECOND_BIAS = 'T',
+    LS_CONV_ID_SECOND_LISTS = '5', /* the first of LS_CONV_GATE_LISTS */
+    LS_CONV_ID_SUMMED = 'd',       /* inside the graph: the first of two */
     /* of the passes that apply a norm, where 'x' is inside the graph, with scale and bias */
     LS_CONV_ID_RAW = 'r',
     LS_CONV_ID_LISTS = '0',  /* the first of LS_CONV_GATE_LISTS */
@@ -54,9 +64,9 @@ typedef enum ls_conv_extent {
 } ls_conv_extent;
 
 enum {
-    LS_CONV_TENSORS_MOST = 13, /* of a graph, in memory */
-    LS_CONV_PARTS_MOST = 33,   /* descriptors of a graph */
-    LS_CONV_OPERATIONS_MOST = 7,
+    LS_CONV_TENSORS_MOST = 24, /* of a graph, in memory */
+    LS_CONV_PARTS_MOST = 64,   /* descriptors of a graph */
+    LS_CONV_OPERATIONS_MOST = 14,
     LS_CONV_ALIGNMENT = 16,
 };
 
@@ -80,6 +90,10 @@ ls_dtype ls_conv_graph_type(const ls_conv_key *key, ls_conv_extent extent);
 /* The addresses of LS_CONV_DATA_GATED: data[LS_CONV_TENSORS_MOST]. */
 void ls_conv_graph_gate(const ls_conv_shape *shape, void *g, const void *w, const void *dy,
                         const ls_conv_gate *gate, const void **data);
+
+/* The addresses of LS_CONV_DATA_JOINED, or of LS_CONV_DATA_JOINED_TWICE. */
+void ls_conv_graph_join(const ls_conv_shape *shape, void *g, const void *w, const void *dy,
+                        const ls_conv_join *join, const void **data);
 
 typedef struct ls_conv_graph {
     ls_conv_target target;

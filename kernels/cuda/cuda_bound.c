@@ -30,7 +30,8 @@ typedef struct measuring {
     ls_pass *pass; /* [mark_room - 1], filled in the first round */
     double *ms;    /* [mark_room - 1][repeats] */
     bool describing;
-    ls_traffic *traffic; /* of the plan, and as it would be with LS_TRAFFIC_FUSE_INNER */
+    ls_traffic *traffic; /* of the plan, and as it would be with LS_TRAFFIC_FUSE_INNER and
+                            LS_TRAFFIC_FUSE_JOINS */
     int traffic_count;   /* of either */
 } measuring;
 
@@ -192,8 +193,8 @@ static const ls_traffic *part_of(const measuring *m, int i)
         return NULL;
     }
     bool inner = part->part == LS_TRAFFIC_PRODUCT_DATA
-                     ? op->kind == LS_OP_CONV && ls_conv_fuses(work->conv, LS_CONV_DATA_GATED)
-                     : op->kind == LS_OP_NORM && work->call.gated != NULL;
+                     ? op->kind == LS_OP_CONV && ls_gate_used(m->plan, op) != NULL
+                     : op->kind == LS_OP_NORM && work->call.gated[0] != NULL;
     return inner ? &m->traffic[m->traffic_count + i] : part;
 }
 
@@ -311,8 +312,9 @@ static ls_status make_marks(measuring *m, int repeats)
     int channels = ls_work_stored_channels(m->plan, lower->op[0].in);
     int ways = m->plan->stem_blocks ? LS_TRAFFIC_BLOCKED_STEM : 0;
     m->traffic_count = ls_traffic_list(lower, channels, ways, m->traffic);
-    int again = ls_traffic_list(lower, channels, ways | LS_TRAFFIC_FUSE_INNER,
-                                m->traffic + m->traffic_count);
+    int again =
+        ls_traffic_list(lower, channels, ways | LS_TRAFFIC_FUSE_INNER | LS_TRAFFIC_FUSE_JOINS,
+                        m->traffic + m->traffic_count);
     LS_ASSERT(again == m->traffic_count);
     for (int i = 0; i < m->mark_room; i++) {
         LS_CUDA(cudaEventCreate(&m->mark[i]));

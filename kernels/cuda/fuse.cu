@@ -123,60 +123,70 @@ ls_status ls_fuse_ones(cudaStream_t stream, float *to, int64_t count)
     return LS_OK;
 }
 
-LS_KERNEL fill_norm_kernel(float *mean, float *scale, float *bias, int channels)
+/* `shift`: to the channel whose values it gets. */
+LS_KERNEL fill_norm_kernel(float *mean, float *scale, float *bias, int channels, int shift)
 {
-    int c = (int)(blockIdx.x * blockDim.x + threadIdx.x);
-    if (c >= channels) {
+    int at = (int)(blockIdx.x * blockDim.x + threadIdx.x), c = at + shift;
+    if (at >= channels) {
         return;
     }
     int far = c % 4 == 0 ? 0 : c % 4 == 1 ? 5 : c % 4 == 2 ? 18 : 37;
     int kind = c / 8 % 4;
-    mean[c] = (float)(c / 4 % 2 == 0 ? far : -far);
-    scale[c] = kind == 0 ? 1.0f : kind == 1 ? -1.0f : kind == 2 ? 2.0f : -0.5f;
-    bias[c] = (float)(c % 7 - 3);
+    mean[at] = (float)(c / 4 % 2 == 0 ? far : -far);
+    scale[at] = kind == 0 ? 1.0f : kind == 1 ? -1.0f : kind == 2 ? 2.0f : -0.5f;
+    bias[at] = (float)(c % 7 - 3);
 }
 
 ls_status ls_fuse_fill_norm(cudaStream_t stream, float *mean, float *scale, float *bias,
-                            int channels)
+                            int channels, bool second)
 {
+    enum { SHIFT = 13 }; /* another mean, scale and bias */
     LS_LAUNCH(fill_norm_kernel, ls_launch_blocks(channels, THREADS), THREADS, stream, mean, scale,
-              bias, channels);
+              bias, channels, second ? SHIFT : 0);
     return LS_OK;
 }
 
-LS_KERNEL fill_normed_kernel(uint16_t *x, const float *mean, int64_t count, int channels)
+LS_KERNEL fill_normed_kernel(uint16_t *x, const float *mean, int64_t count, int channels,
+                             uint64_t seed)
 {
     int64_t step = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
-        float more = (float)((int)(mixed(~(uint64_t)i) & 15) - 7);
+        float more = (float)((int)(mixed(seed ^ (uint64_t)i) & 15) - 7);
         x[i] = ls_half_f32_to_fp16(mean[i % channels] + more);
     }
 }
 
 ls_status ls_fuse_fill_normed(cudaStream_t stream, uint16_t *x, const float *mean, int64_t rows,
-                              int channels)
+                              int channels, bool second)
 {
+    uint64_t seed = second ? UINT64_C(0x5555555555555555) : ~UINT64_C(0);
     LS_LAUNCH(fill_normed_kernel, blocks_for(rows * channels), THREADS, stream, x, mean,
-              rows * channels, channels);
+              rows * channels, channels, seed);
     return LS_OK;
 }
 
-LS_KERNEL gate_kernel(uint16_t *g, const uint16_t *x, const float *mean, const float *scale,
-                      const float *bias, int64_t count, int channels)
+LS_DEVICE float normed_at(const ls_fuse_normed &n, int64_t i, int c)
+{
+    float x = n.x == NULL ? 0 : ls_half_fp16_to_f32(n.x[i]);
+    return n.mean == NULL ? x : (x - n.mean[c]) * n.scale[c] + n.bias[c];
+}
+
+LS_KERNEL gate_kernel(uint16_t *g, ls_fuse_normed first, ls_fuse_normed second, int64_t count,
+                      int channels)
 {
     int64_t step = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
         int c = (int)(i % channels);
-        if (!((ls_half_fp16_to_f32(x[i]) - mean[c]) * scale[c] + bias[c] > 0)) {
+        if (!(normed_at(first, i, c) + normed_at(second, i, c) > 0)) {
             g[i] = 0;
         }
     }
 }
 
-ls_status ls_fuse_gate(cudaStream_t stream, uint16_t *g, const uint16_t *x, const float *mean,
-                       const float *scale, const float *bias, int64_t rows, int channels)
+ls_status ls_fuse_gate(cudaStream_t stream, uint16_t *g, ls_fuse_normed first,
+                       ls_fuse_normed second, int64_t rows, int channels)
 {
-    LS_LAUNCH(gate_kernel, blocks_for(rows * channels), THREADS, stream, g, x, mean, scale, bias,
+    LS_LAUNCH(gate_kernel, blocks_for(rows * channels), THREADS, stream, g, first, second,
               rows * channels, channels);
     return LS_OK;
 }

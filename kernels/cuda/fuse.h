@@ -21,6 +21,10 @@
  * of that g, which are computed in integers, within the audit's bound for sums of N terms
  * (numerics.md section 5, point 3): 16 sqrt(N) u (|s| + 4 sqrt(q)) + 2u|s|, q the sum of squares.
  *
+ * At the end of a block (LS_CONV_DATA_JOINED, LS_CONV_DATA_JOINED_TWICE) the second gradient and
+ * the residual, or the second norm, are integers, too. g takes the second gradient's place, as in a
+ * plan, and the plain gradient is added to it; each norm has its own sums.
+ *
  * Passes that apply a norm (LS_CONV_FORWARD_APPLIED, LS_CONV_WEIGHTS_APPLIED): x, scale and bias
  * are integers, so that relu(scale * x + bias) has one right value, an integer up to 29. Where f16
  * would round scale * x, an engine that rounds it before it adds the bias differs; where the bias
@@ -41,7 +45,7 @@ ls_status ls_fuse_admit(ls_backend *backend, const char *layer, const ls_conv_pl
 /* The same of a gradient of the weight that applies a norm. */
 ls_status ls_fuse_admit_weights(ls_backend *backend, const char *layer, const ls_conv_plan *plain,
                                 ls_conv_plan *fused);
-/* The same of a gated gradient and the plain one. */
+/* The same of a gated gradient, joined or not, and the plain one, added to another or not. */
 ls_status ls_fuse_admit_gate(ls_backend *backend, const char *layer, const ls_conv_plan *plain,
                              ls_conv_plan *fused);
 

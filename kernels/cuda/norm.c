@@ -37,10 +37,11 @@ static void use_gate(const ls_plan *plan, const ls_op *op, ls_norm_call *call)
 {
     const ls_op *conv = ls_gate_conv(plan, op);
     if (conv != NULL) {
-        const float *sums = ls_plan_work(plan, conv)->gate_sums;
         int64_t step = ls_conv_sums_step(call->channels);
-        call->gated = sums + LS_CONV_GATE_SUM * step;
-        call->gated_x = sums + LS_CONV_GATE_SUM_X * step;
+        for (int k = 0; k < (op->dual ? 2 : 1); k++) {
+            call->gated[k] = ls_gate_sums(plan, conv, k) + LS_CONV_GATE_SUM * step;
+            call->gated_x[k] = ls_gate_sums(plan, conv, k) + LS_CONV_GATE_SUM_X * step;
+        }
         call->g = ls_plan_grad(plan, op->dy[0]);
     }
 }

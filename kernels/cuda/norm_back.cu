@@ -112,12 +112,12 @@ LS_DEVICE void settle_sums(const ls_norm_call &call, int side, int c, double sum
     mine[call.channels + c] = (float)sum_x;
 }
 
-/* The same from a product's sums. */
+/* The same from a product's sums. blockIdx.y: the side. */
 LS_KERNEL product_sums_kernel(ls_norm_call call)
 {
-    int c = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    int side = (int)blockIdx.y, c = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     if (c < call.channels) {
-        settle_sums(call, 0, c, (double)call.gated[c], (double)call.gated_x[c]);
+        settle_sums(call, side, c, (double)call.gated[side][c], (double)call.gated_x[side][c]);
     }
 }
 
@@ -214,10 +214,10 @@ ls_status ls_norm_sums(cudaStream_t stream, const ls_norm_call *call)
     bool whole = ls_norm_width(call->type, call->channels) != 1;
     bool folds = ls_norm_folds(call, &s, 2 * ls_norm_sides(*call));
     LS_ASSERT(call->g != NULL || call->dy2 == NULL);
-    if (call->gated != NULL) {
-        LS_ASSERT(call->g == call->dy && !call->dual);
-        LS_LAUNCH(product_sums_kernel, ls_launch_blocks(call->channels, LS_NORM_RANK_THREADS),
-                  LS_NORM_RANK_THREADS, stream, *call);
+    if (call->gated[0] != NULL) {
+        LS_ASSERT(call->g == call->dy && (!call->dual || call->gated[1] != NULL));
+        LS_LAUNCH(product_sums_kernel, ls_norm_ranks_grid(call), LS_NORM_RANK_THREADS, stream,
+                  *call);
         return LS_OK;
     }
     LS_BY_PACKET(call->type, whole, T, V, LS_TRY((sums<T, V>(stream, call, s, folds))));

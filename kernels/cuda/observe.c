@@ -43,7 +43,7 @@ static void describe_norm(const ls_plan *plan, const ls_op *op, ls_observed *to)
     to->g = call->g;
     to->dx = call->dx;
     to->dx2 = call->dx2;
-    if (to->kind == LS_OBSERVED_NORM_BACK && call->gated != NULL) { /* dy is masked already */
+    if (to->kind == LS_OBSERVED_NORM_BACK && call->gated[0] != NULL) { /* dy is masked already */
         to->relu = false;
         to->mask = NULL;
         to->g = NULL;
@@ -108,11 +108,18 @@ static void describe_gradients(const ls_plan *plan, const ls_op *op, ls_observed
     if (to->kind == LS_OBSERVED_CONV_DATA && op->onto) {
         to->dy2 = to->dx;
     }
-    if (to->kind == LS_OBSERVED_CONV_DATA && op->kind == LS_OP_CONV &&
-        ls_conv_fuses(ls_plan_work(plan, op)->conv, LS_CONV_DATA_GATED)) {
-        const ls_op *norm = ls_gate_norm(plan, op);
+    const ls_op *norm =
+        to->kind == LS_OBSERVED_CONV_DATA && op->kind == LS_OP_CONV ? ls_gate_used(plan, op) : NULL;
+    if (norm != NULL) {
         to->normed = ls_plan_at(plan, norm->in);
         to->norm[0] = norm_of(plan, norm, 0);
+        to->dual = norm->dual;
+        if (norm->residual >= 0) {
+            to->residual = ls_plan_at(plan, norm->residual);
+        }
+        if (norm->dual) {
+            to->norm[1] = norm_of(plan, norm, 1);
+        }
     }
     if (to->kind == LS_OBSERVED_GATE) {
         to->dy = ls_plan_grad(plan, op->dy[0]);

@@ -105,9 +105,9 @@ typedef struct ls_norm_call {
     /* backward */
     const void *dy, *dy2; /* contributions to the gradient of y; dy2 may be NULL */
     void *g;              /* their sum, gated by mask, rounded to type; NULL: not stored */
-    /* of a product that has gated dy and summed it: sums of g and of g*(x - mean), [channels]; then
-     * g is dy, and no sweep gates or sums. NULL: the sweep does */
-    const float *gated, *gated_x;
+    /* per side, of a product that has gated dy and summed it: sums of g and of g*(x - mean),
+     * [channels]; then g is dy, and no sweep gates or sums. NULL: the sweep does */
+    const float *gated[2], *gated_x[2];
     void *dx, *dx2; /* of x and, dual, of residual; NULL: not computed; may be g */
     /* per side, of a product that has also summed its result: the sums of x (or of residual) and of
      * its squares, [channels]; NULL: the statistics sweep over x */
@@ -164,15 +164,20 @@ ls_status ls_fuse_fill_weight(cudaStream_t stream, uint16_t *w, int out, int tap
 ls_status ls_fuse_fill_integers(cudaStream_t stream, uint16_t *to, int64_t count, int most);
 ls_status ls_fuse_ones(cudaStream_t stream, float *to, int64_t count);
 /* [channels] of a batch norm: means of 0, 5, 18 and 37, with both signs; scales of 1, -1, 2 and
- * -1/2; biases of -3 to 3. */
+ * -1/2; biases of -3 to 3. The second norm of a pair has other values in each channel. */
 ls_status ls_fuse_fill_norm(cudaStream_t stream, float *mean, float *scale, float *bias,
-                            int channels);
+                            int channels, bool second);
 /* Its input: the channel's mean and -7 to 8 more. */
 ls_status ls_fuse_fill_normed(cudaStream_t stream, uint16_t *x, const float *mean, int64_t rows,
-                              int channels);
-/* g = g where (x - mean) * scale + bias > 0, else 0. */
-ls_status ls_fuse_gate(cudaStream_t stream, uint16_t *g, const uint16_t *x, const float *mean,
-                       const float *scale, const float *bias, int64_t rows, int channels);
+                              int channels, bool second);
+/* A batch norm's input and coefficients; mean NULL: the output is x itself; x NULL: 0. */
+typedef struct ls_fuse_normed {
+    const uint16_t *x;
+    const float *mean, *scale, *bias;
+} ls_fuse_normed;
+/* g = g where the sum of both outputs, (x - mean) * scale + bias, is above 0, else 0. */
+ls_status ls_fuse_gate(cudaStream_t stream, uint16_t *g, ls_fuse_normed first,
+                       ls_fuse_normed second, int64_t rows, int channels);
 /* Adds to list[4][channels] the sums of g, of its squares, of g*(x - mean) and of its squares; g
  * and x are integers. */
 ls_status ls_fuse_gate_sums(cudaStream_t stream, const uint16_t *g, const uint16_t *x,

@@ -210,7 +210,7 @@ static ls_status backward_data(ls_plan *plan, ls_stream *stream, const ls_op *op
     const ls_work *work = ls_plan_work(plan, op);
     const void *g = ls_plan_grad(plan, op->g), *w = work->operand;
     void *dx = ls_plan_grad(plan, op->dx);
-    if (op->kind == LS_OP_CONV && ls_conv_fuses(work->conv, LS_CONV_DATA_GATED)) {
+    if (op->kind == LS_OP_CONV && ls_gate_used(plan, op) != NULL) {
         return ls_gate_backward(plan, stream, op);
     }
     return op->kind == LS_OP_CONV

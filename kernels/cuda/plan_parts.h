@@ -18,9 +18,10 @@ enum { LS_PLAN_TEXT_BYTES = 1 << 17 }; /* of the description of engines */
 
 /* Data of one operation: plan->work[i] belongs to lower.op[i]. */
 typedef struct ls_work {
-    ls_conv *conv;     /* LS_OP_CONV */
-    float *sums;       /* LS_OP_CONV: of the result's channels, if a norm reads it and plans fuse */
-    float *gate_sums;  /* LS_OP_CONV: LS_CONV_GATE_LISTS of the input's channels, if it may gate */
+    ls_conv *conv;    /* LS_OP_CONV */
+    float *sums;      /* LS_OP_CONV: of the result's channels, if a norm reads it and plans fuse */
+    float *gate_sums; /* LS_OP_CONV: LS_CONV_GATE_LISTS of the input's channels, if it may gate, for
+                         each norm (ls_gate_sums) */
     ls_linear *linear; /* LS_OP_LINEAR */
     uint32_t *mask;    /* operations that end with a ReLU: 1 for open elements of `out` */
     uint8_t *tap;      /* pool: the chosen position of each output */
@@ -168,11 +169,16 @@ ls_status ls_wgrad_start(ls_plan *plan, ls_stream *stream, const ls_op *op);
 ls_status ls_wgrad_join(ls_plan *plan, ls_stream *stream, const ls_op **done);
 
 /* gate.c: with --fuse, gradients of a convolution's input that pass the ReLU before it and sum for
- * its batch norm (LS_CONV_DATA_GATED). */
+ * its batch norm, or for the two of a block's end (LS_CONV_DATA_GATED, LS_CONV_DATA_JOINED). */
 /* The batch norm whose ReLU ends in the convolution's input, with no other reader; else NULL. */
 const ls_op *ls_gate_norm(const ls_plan *plan, const ls_op *conv);
-/* Whether the convolution may use that pass: with --fuse, in f16, behind such a norm. */
-bool ls_gate_allowed(const ls_plan *plan, const ls_op *conv);
+/* The pass that the convolution may use for it: with --fuse, in f16, behind such a norm, or behind
+ * a block's end if its gradient is the last contribution. LS_CONV_BACKWARD_DATA: none. */
+ls_conv_pass ls_gate_pass(const ls_plan *plan, const ls_op *conv);
+/* The norm operation for which the convolution gates and sums, or NULL. */
+const ls_op *ls_gate_used(const ls_plan *plan, const ls_op *conv);
+/* LS_CONV_GATE_LISTS for one of its norms. */
+float *ls_gate_sums(const ls_plan *plan, const ls_op *conv, int side);
 /* The convolution that gates and sums for the norm, or NULL. */
 const ls_op *ls_gate_conv(const ls_plan *plan, const ls_op *norm);
 /* Fills plan->ones. */

@@ -118,11 +118,12 @@ static ls_status create_conv(ls_plan *plan, const ls_op *op)
     if (may_sum(plan, op)) {
         LS_TRY(ls_conv_fuse(work->conv, LS_CONV_FORWARD_SUMS, ls_fuse_admit));
     }
-    if (!ls_gate_allowed(plan, op)) {
+    ls_conv_pass gate = ls_gate_pass(plan, op);
+    if (gate == LS_CONV_BACKWARD_DATA) {
         return LS_OK;
     }
-    LS_TRY(ls_conv_fuse(work->conv, LS_CONV_DATA_GATED, ls_fuse_admit_gate));
-    return may_sum(plan, op)
+    LS_TRY(ls_conv_fuse(work->conv, gate, ls_fuse_admit_gate));
+    return gate == LS_CONV_DATA_GATED && may_sum(plan, op)
                ? ls_conv_fuse_applied(work->conv, ls_fuse_admit, ls_fuse_admit_weights)
                : LS_OK;
 }
@@ -232,11 +233,15 @@ static void place_norms(ls_plan *plan, cursor *c)
             plan->work[i].sums = take(c, 2 * (size_t)step * sizeof *plan->work[i].sums);
         }
         const ls_slot *in = &plan->lower.slot[op->in];
-        if (ls_gate_allowed(plan, op)) {
+        ls_conv_pass gate = ls_gate_pass(plan, op);
+        if (gate != LS_CONV_BACKWARD_DATA) {
             size_t list = (size_t)ls_conv_sums_step(in->channels);
             plan->work[i].gate_sums =
-                take(c, LS_CONV_GATE_LISTS * list * sizeof *plan->work[i].gate_sums);
+                take(c, 2 * LS_CONV_GATE_LISTS * list * sizeof *plan->work[i].gate_sums);
             ones = list > ones ? list : ones;
+        }
+        if (gate == LS_CONV_DATA_GATED) {
+            size_t list = (size_t)ls_conv_sums_step(in->channels);
             ls_norm_kept *kept = &ls_plan_work(plan, ls_gate_norm(plan, op))->kept[0];
             kept->half_scale = take(c, list * sizeof *kept->half_scale);
             kept->half_bias = take(c, list * sizeof *kept->half_bias);

@@ -125,10 +125,39 @@ static ls_status keep(ls_trainer *trainer)
     return status;
 }
 
+/* Fused passes with an engine, each a word like "gate=eng41". */
+static int count_fused(const char *engines)
+{
+    int count = 0;
+    for (const char *at = engines; (at = strstr(at, "=eng")) != NULL; at++) {
+        count++;
+    }
+    return count;
+}
+
+/* A section written by a program that knew fewer fused passes leaves the others out. */
+static ls_status warn_of_missing(ls_trainer *trainer, const char *section)
+{
+    const char *own;
+    LS_TRY(trainer->device.api->engines_export(trainer->plan, &own));
+    int missing = count_fused(own) - count_fused(section);
+    if (missing > 0) {
+        char name[400];
+        name_section(trainer, name, sizeof name);
+        ls_log_warn("--engines '%s': section %s lacks the engines of %d fused passes that this run "
+                    "could use; remove the section, and the next run writes it again",
+                    trainer->options.engines, name, missing);
+    }
+    return LS_OK;
+}
+
 ls_status ls_engines_settle(ls_trainer *trainer, const char *section)
 {
     const ls_options *options = &trainer->options;
     if (section != NULL) {
+        if (options->fuse && trainer->world.rank == 0) {
+            LS_TRY(warn_of_missing(trainer, section));
+        }
         ls_status status = trainer->device.api->engines_import(trainer->plan, section);
         if (status != LS_OK) {
             char name[400];

@@ -8,7 +8,7 @@
 #include <cudnn.h>
 #include <stdbool.h>
 
-enum { EMULATED_ATTRIBUTES = 12, EMULATED_PASSES = 3, EMULATED_KNOBS = 2, EMULATED_EXTRAS = 11 };
+enum { EMULATED_ATTRIBUTES = 12, EMULATED_PASSES = 3, EMULATED_KNOBS = 2, EMULATED_EXTRAS = 23 };
 
 typedef struct emulated_tensor {
     cudnnDataType_t type;
@@ -24,6 +24,8 @@ typedef enum emulated_fusion {
     EMULATED_APPLY, /* relu(scale * x + bias) in place of x, and forward the sums: extra[] by
                        emulated_apply */
     EMULATED_GATE,  /* backward data into ReLU and batch norm: extra[] by emulated_gate */
+    EMULATED_JOIN,  /* the same onto a second gradient, the ReLU of norm + residual or of two norms:
+                       extra[] by emulated_join, too */
 } emulated_fusion;
 
 /* The tensors of EMULATED_APPLY; the sums as in EMULATED_SUMS, of forward only. */
@@ -52,6 +54,16 @@ typedef enum emulated_gate {
     GATE_OFFSET,
     GATE_TENSORS,
 } emulated_gate;
+
+/* The further tensors of EMULATED_JOIN: the second gradient; the residual or, in the place of
+ * GATE_X, the second norm's input; behind them that norm's, in the order of emulated_gate from
+ * GATE_GRADIENT on, where there is one. */
+typedef enum emulated_join {
+    JOIN_OTHER = GATE_TENSORS,
+    JOIN_RESIDUAL,
+    JOIN_SECOND = JOIN_RESIDUAL, /* + emulated_gate */
+    JOIN_TENSORS = JOIN_SECOND + GATE_TENSORS,
+} emulated_join;
 
 /* One convolution pass, copied by value into every object made from it. */
 typedef struct emulated_problem {

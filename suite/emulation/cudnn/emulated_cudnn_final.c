@@ -234,12 +234,14 @@ static bool unadded(const emulated_problem *p)
            (strcmp(asked, "all") == 0 || strtoll(asked, NULL, 10) == p->w.height);
 }
 
-/* Fused graphs take fp16 alone, and not where LS_EMULATED_UNFUSED says so. */
+/* Fused graphs take fp16 alone, and not where LS_EMULATED_UNFUSED says so; joined gradients those
+ * of convolutions with stride 1. */
 static bool unfused(const emulated_problem *p)
 {
     const char *asked = getenv("LS_EMULATED_UNFUSED"), *rank = getenv("RANK");
     const char *only = asked ? strchr(asked, ':') : NULL;
-    if (p->fusion == EMULATED_ALONE || p->w.type != CUDNN_DATA_HALF) {
+    if (p->fusion == EMULATED_ALONE || p->w.type != CUDNN_DATA_HALF ||
+        (p->fusion == EMULATED_JOIN && p->stride[0] != 1)) {
         return p->fusion != EMULATED_ALONE;
     }
     return asked && (!only || strcmp(only + 1, rank ? rank : "0") == 0) &&

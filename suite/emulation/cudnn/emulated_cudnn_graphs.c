@@ -177,35 +177,82 @@ static bool is_step(const emulated_descriptor *d, int64_t mode, int64_t first, i
                    .id == second;
 }
 
-/* Backward data -> RELU_BWD -> BN_BWD_WEIGHTS, the ReLU by ((x - mean) * inv_std) * scale + bias.
- */
-static cudnnStatus_t join_gate(emulated_descriptor *const *part, emulated_problem *joined)
+/* Whether four operations compute ((x - mean) * inv_std) * scale + bias from the tensors of `sums`;
+ * *value: the id of the result. The bias, which the sums do not have, is added to `extra`. */
+static bool is_norm(emulated_descriptor *const *part, const emulated_problem *sums,
+                    emulated_tensor *extra, int64_t *value)
 {
-    enum { SUB = 1, BY_DEVIATION, BY_SCALE, ADD, GATE, SUMS };
-    const emulated_problem *sums = &part[SUMS]->problem;
-    if (part[SUMS]->type != CUDNN_BACKEND_OPERATION_BN_BWD_WEIGHTS_DESCRIPTOR ||
-        joined->pass != 1 || joined->beta != 0 || !joined->x.within) {
+    const int64_t modes[] = {CUDNN_POINTWISE_SUB, CUDNN_POINTWISE_MUL, CUDNN_POINTWISE_MUL,
+                             CUDNN_POINTWISE_ADD};
+    const emulated_gate second[] = {GATE_MEAN, GATE_INV_STD, GATE_SCALE, GATE_BIAS};
+    memcpy(extra, sums->extra, GATE_TENSORS * sizeof *extra);
+    extra[GATE_BIAS] = tensor_of(part[3], CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
+    *value = extra[GATE_X].id;
+    for (int i = 0; i < 4; i++) {
+        if (!is_step(part[i], modes[i], *value, extra[second[i]].id)) {
+            return false;
+        }
+        *value = tensor_of(part[i], CUDNN_ATTR_OPERATION_POINTWISE_YDESC).id;
+    }
+    return per_channel(&extra[GATE_BIAS], &extra[GATE_X]);
+}
+
+static bool is_sums(const emulated_descriptor *d, int64_t gradient)
+{
+    return d->type == CUDNN_BACKEND_OPERATION_BN_BWD_WEIGHTS_DESCRIPTOR &&
+           d->problem.extra[GATE_GRADIENT].id == gradient;
+}
+
+/* Backward data [-> ADD] -> RELU_BWD -> BN_BWD_WEIGHTS [twice], the ReLU by ((x - mean) * inv_std)
+ * * scale + bias [+ the residual, or the same of another norm]. */
+static cudnnStatus_t join_gate(emulated_descriptor *const *part, int64_t count,
+                               emulated_problem *joined)
+{
+    enum { GATED = 7, JOINED = 9, TWICE = 14, STEPS = 4 };
+    bool joins = count != GATED, twice = count == TWICE;
+    emulated_descriptor *const *at = part + 1, *const *sums = part + count - (twice ? 2 : 1);
+    emulated_tensor *extra = joined->extra, second[GATE_TENSORS];
+    int64_t dx = joined->x.id, value = 0, other = 0;
+    if (sums[0]->type != CUDNN_BACKEND_OPERATION_BN_BWD_WEIGHTS_DESCRIPTOR || joined->pass != 1 ||
+        joined->beta != 0 || !joined->x.within) {
         return refuse("no gradient of an input that goes on into a batch norm");
     }
-    joined->fusion = sums->fusion;
-    joined->extra_count = sums->extra_count;
-    memcpy(joined->extra, sums->extra, sizeof joined->extra);
-    joined->extra[GATE_BIAS] = tensor_of(part[ADD], CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
-    const emulated_tensor *extra = joined->extra;
-    const int64_t modes[] = {0, CUDNN_POINTWISE_SUB, CUDNN_POINTWISE_MUL, CUDNN_POINTWISE_MUL,
-                             CUDNN_POINTWISE_ADD};
-    const emulated_gate second[] = {0, GATE_MEAN, GATE_INV_STD, GATE_SCALE, GATE_BIAS};
-    int64_t value = extra[GATE_X].id;
-    for (int i = SUB; i <= ADD; i++) {
-        if (!is_step(part[i], modes[i], value, extra[second[i]].id)) {
-            return refuse("the batch norm's output is not computed from its input");
+    joined->fusion = joins ? EMULATED_JOIN : EMULATED_GATE;
+    joined->extra_count = twice ? JOIN_TENSORS : joins ? JOIN_RESIDUAL + 1 : GATE_TENSORS;
+    if (joins) {
+        extra[JOIN_OTHER] = tensor_of(*at, CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
+        if (!is_step(*at, CUDNN_POINTWISE_ADD, dx, extra[JOIN_OTHER].id) ||
+            extra[JOIN_OTHER].within) {
+            return refuse("no second gradient");
         }
-        value = tensor_of(part[i], CUDNN_ATTR_OPERATION_POINTWISE_YDESC).id;
+        dx = tensor_of(*at++, CUDNN_ATTR_OPERATION_POINTWISE_YDESC).id;
     }
-    if (!is_step(part[GATE], CUDNN_POINTWISE_RELU_BWD, value, joined->x.id) ||
-        tensor_of(part[GATE], CUDNN_ATTR_OPERATION_POINTWISE_DXDESC).id !=
-            extra[GATE_GRADIENT].id ||
-        !per_channel(&extra[GATE_BIAS], &joined->x)) {
+    if (!is_norm(at, &sums[0]->problem, extra, &value)) {
+        return refuse("the batch norm's output is not computed from its input");
+    }
+    at += STEPS;
+    if (twice) {
+        if (!is_norm(at, &sums[1]->problem, second, &other)) {
+            return refuse("the second batch norm's output is not computed from its input");
+        }
+        for (int i = 0; i < GATE_TENSORS; i++) {
+            extra[JOIN_SECOND + i] = i == GATE_GRADIENT ? (emulated_tensor){0} : second[i];
+        }
+        at += STEPS;
+    }
+    if (joins) {
+        if (!twice) {
+            extra[JOIN_RESIDUAL] = tensor_of(*at, CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
+            other = extra[JOIN_RESIDUAL].id;
+        }
+        if (!is_step(*at, CUDNN_POINTWISE_ADD, value, other)) {
+            return refuse("the outputs of both branches are not added");
+        }
+        value = tensor_of(*at++, CUDNN_ATTR_OPERATION_POINTWISE_YDESC).id;
+    }
+    int64_t gradient = tensor_of(*at, CUDNN_ATTR_OPERATION_POINTWISE_DXDESC).id;
+    if (at + 1 != sums || !is_step(*at, CUDNN_POINTWISE_RELU_BWD, value, dx) ||
+        !is_sums(sums[0], gradient) || (twice && !is_sums(sums[1], gradient))) {
         return refuse("the gradient does not pass the ReLU into the sums");
     }
     return CUDNN_STATUS_SUCCESS;
@@ -268,13 +315,14 @@ static cudnnStatus_t join_apply(emulated_descriptor *const *part, int64_t count,
 cudnnStatus_t emulated_graphs_join(emulated_descriptor *const *operation, int64_t count,
                                    emulated_problem *out)
 {
-    enum { WITH_SUMS = 2, WITH_GATE = 7, APPLIED = 4 };
+    enum { WITH_SUMS = 2, WITH_GATE = 7, WITH_JOIN = 9, WITH_JOINS = 14, APPLIED = 4 };
     emulated_problem joined = operation[0]->problem;
     bool applies = operation[0]->type == CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR;
     cudnnStatus_t status = applies && count >= APPLIED ? join_apply(operation, count, &joined)
                            : count == WITH_SUMS        ? join_sums(&joined, operation[1], &joined)
-                           : count == WITH_GATE        ? join_gate(operation, &joined)
-                                                       : refuse("another number of operations");
+                           : count == WITH_GATE || count == WITH_JOIN || count == WITH_JOINS
+                               ? join_gate(operation, count, &joined)
+                               : refuse("another number of operations");
     if (status != CUDNN_STATUS_SUCCESS) {
         return status;
     }

@@ -337,7 +337,7 @@ static void channel_sums(const emulated_execution *e, const float *unrounded)
     free(stored);
 }
 
-static const float *values_of(const emulated_execution *e, emulated_gate which)
+static const float *values_of(const emulated_execution *e, int which)
 {
     return e->extra[which];
 }
@@ -373,13 +373,29 @@ static const float *scale_of(const emulated_execution *e)
     return kept[i].first;
 }
 
-/* Whether the norm's output, computed once more in f32, is above 0. `ties`: another order of
- * roundings, which may decide otherwise near 0. */
-static bool opens(const emulated_execution *e, const float *scale, float x, int64_t c)
+/* What is added to a norm's output at element i: nothing, the residual, or the second norm's. */
+static float joined_with(const emulated_execution *e, const float *residual, int64_t i, int64_t c)
+{
+    if (residual == NULL || gate_wrong("residual")) {
+        return 0;
+    }
+    if (e->problem.extra_count < JOIN_TENSORS) {
+        return residual[i];
+    }
+    float mean = values_of(e, JOIN_SECOND + GATE_MEAN)[c];
+    float inv_std = values_of(e, JOIN_SECOND + GATE_INV_STD)[c];
+    float scale = values_of(e, JOIN_SECOND + GATE_SCALE)[c];
+    return (residual[i] - mean) * inv_std * scale + values_of(e, JOIN_SECOND + GATE_BIAS)[c];
+}
+
+/* Whether the norm's output, computed once more in f32, plus `more` is above 0. `ties`: another
+ * order of roundings, which may decide otherwise near 0. */
+static bool opens(const emulated_execution *e, const float *scale, float x, float more, int64_t c)
 {
     float inv_std = values_of(e, GATE_INV_STD)[c], bias = values_of(e, GATE_BIAS)[c];
     float value = (x - values_of(e, GATE_MEAN)[c]) * inv_std * scale[c];
-    float output = value + bias, tie = 0x1p-24f * (fabsf(value) + fabsf(bias));
+    float output = value + bias + more;
+    float tie = 0x1p-24f * (fabsf(value) + fabsf(bias) + fabsf(more));
     bool near = output != 0 && fabsf(output) < tie;
     return gate_wrong("mask") || (gate_wrong("ties") && near ? output < 0 : output > 0);
 }
@@ -395,25 +411,30 @@ static void spoil_gradient(float *gradient, int64_t count)
 }
 
 /* The gradient passes where the ReLU is open. */
-static void gate(const emulated_execution *e, float *gradient, const float *x)
+static void gate(const emulated_execution *e, float *gradient, const float *x,
+                 const float *residual)
 {
     int64_t count = count_of(&e->problem.x), channels = e->problem.x.channels;
     const float *scale = scale_of(e);
     for (int64_t i = 0; i < count; i++) {
-        gradient[i] = opens(e, scale, x[i], i % channels) ? gradient[i] : 0;
+        int64_t c = i % channels;
+        bool open = opens(e, scale, x[i], joined_with(e, residual, i, c), c);
+        gradient[i] = open ? gradient[i] : 0;
     }
     spoil_gradient(gradient, count);
     store(&e->problem.extra[GATE_GRADIENT], e->extra[GATE_GRADIENT], gradient, e->wrong);
 }
 
-/* Sums of the stored gradient, and of it times the normalised x; the coefficients of dx. */
-static void norm_sums(const emulated_execution *e, const float *gradient, const float *x)
+/* Sums of the stored gradient, and of it times the normalised x; the coefficients of dx. Of the
+ * norm whose tensors begin at `first`. */
+static void norm_sums(const emulated_execution *e, int first, const float *gradient, const float *x)
 {
     int64_t channels = e->problem.x.channels, rows = count_of(&e->problem.x) / channels;
     int64_t end = gate_wrong("rows") ? (rows - 1) / TILE_ROWS * TILE_ROWS : rows;
     for (int64_t c = 0; c < channels && !(gate_wrong("stale") && e->repeated); c++) {
-        float mean = values_of(e, GATE_MEAN)[c], inv_std = values_of(e, GATE_INV_STD)[c];
-        float scale = values_of(e, GATE_SCALE)[c] * inv_std, sum = 0, weighted = 0;
+        float mean = values_of(e, first + GATE_MEAN)[c],
+              inv_std = values_of(e, first + GATE_INV_STD)[c];
+        float scale = values_of(e, first + GATE_SCALE)[c] * inv_std, sum = 0, weighted = 0;
         for (int64_t row = 0; row < end; row += TILE_ROWS) {
             float part[2] = {0, 0};
             for (int64_t i = row; i < end && i < row + TILE_ROWS; i++) {
@@ -425,24 +446,37 @@ static void norm_sums(const emulated_execution *e, const float *gradient, const 
             weighted += part[1];
         }
         sum = gate_wrong("last") && c == channels - 1 ? 2 * sum + 1 : sum;
-        weighted *= gate_wrong("weighted") && c == channels - 1 ? 1.01f : 1;
+        bool spoiled = first == 0 ? gate_wrong("weighted") : gate_wrong("second");
+        weighted *= spoiled && c == channels - 1 ? 1.01f : 1;
         float slope = -scale * inv_std * weighted / (float)rows;
-        ((float *)e->extra[GATE_SCALE_GRADIENT])[c] = weighted;
-        ((float *)e->extra[GATE_BIAS_GRADIENT])[c] = sum;
-        ((float *)e->extra[GATE_DY_FACTOR])[c] = scale;
-        ((float *)e->extra[GATE_X_FACTOR])[c] = slope;
-        ((float *)e->extra[GATE_OFFSET])[c] = -scale * sum / (float)rows - slope * mean;
+        ((float *)e->extra[first + GATE_SCALE_GRADIENT])[c] = weighted;
+        ((float *)e->extra[first + GATE_BIAS_GRADIENT])[c] = sum;
+        ((float *)e->extra[first + GATE_DY_FACTOR])[c] = scale;
+        ((float *)e->extra[first + GATE_X_FACTOR])[c] = slope;
+        ((float *)e->extra[first + GATE_OFFSET])[c] = -scale * sum / (float)rows - slope * mean;
     }
 }
 
 static void run_gate(const emulated_execution *e, float *gradient)
 {
     const emulated_tensor *tensor = e->problem.extra;
-    float *x = load(&tensor[GATE_X], e->extra[GATE_X], false);
-    gate(e, gradient, x);
+    bool joins = e->problem.fusion == EMULATED_JOIN;
+    float *x = load(&tensor[GATE_X], e->extra[GATE_X], false), *residual = NULL;
+    if (joins) {
+        float *other = load(&tensor[JOIN_OTHER], e->extra[JOIN_OTHER], false);
+        add_row(gradient, other, gate_wrong("other") ? 0 : 1, count_of(&tensor[JOIN_OTHER]));
+        residual = load(&tensor[JOIN_RESIDUAL], e->extra[JOIN_RESIDUAL], false);
+        free(other);
+    }
+    gate(e, gradient, x, residual);
     float *stored = load(&tensor[GATE_GRADIENT], e->extra[GATE_GRADIENT], false);
-    norm_sums(e, gate_wrong("unrounded") ? gradient : stored, x);
+    const float *summed = gate_wrong("unrounded") ? gradient : stored;
+    norm_sums(e, 0, summed, x);
+    if (e->problem.extra_count == JOIN_TENSORS) {
+        norm_sums(e, JOIN_SECOND, summed, residual);
+    }
     free(stored);
+    free(residual);
     free(x);
 }
 
@@ -471,7 +505,7 @@ static void run_once(const emulated_execution *e, bool last)
         break;
     case 1:
         backward_data(e, sums, w, y);
-        if (p->fusion != EMULATED_GATE) {
+        if (p->fusion == EMULATED_ALONE) {
             finish(e, result, e->x, sums, last);
         } else if (last) {
             run_gate(e, sums);

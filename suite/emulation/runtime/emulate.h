@@ -37,18 +37,17 @@
  *                               channel; `rows`: the last ones are left out of the sums;
  *                               `unrounded` values are summed, not the stored ones; `stale`: from
  *                               the second execution with the same pointers on the sums are left
- *                               alone; `scale`: then the scale is that of the first one. `ties`,
- *                               which is no mistake: near 0 the ReLU decides otherwise
- *   LS_EMULATED_CONV_WRONG=apply:W
- *                              engines that apply a norm before the product (apply-forward:W,
- *                              apply-weights:W: of that pass): `relu`: values below 0 pass;
- *                              `padding` is applied, too; `last`: the last element of the operand;
- *                              `twice`: the scaled x is rounded, too, before the bias is added;
- *                              `stale`: from the second execution with the same pointers on scale
- *                              and bias are those of the first
- *   LS_EMULATED_UNFUSED=K       no engine for graphs of more than a KxK convolution (all: any);
- *                               K:R: on the rank R
- *   LS_EMULATED_UNADDED=K       no engine adds convolutions of kernels KxK (all: any) to old values
+ *                               alone; `scale`: then the scale is that of the first one. At
+ *                              joins `other`: the second gradient is not added; `residual`: the
+ *                              ReLU is that of the norm alone; `second`: the last weighted sum of
+ *                              the second norm. `ties`, which is no mistake: near 0 the ReLU
+ * decides otherwise LS_EMULATED_CONV_WRONG=apply:W engines that apply a norm before the product
+ * (apply-forward:W, apply-weights:W: of that pass): `relu`: values below 0 pass; `padding` is
+ * applied, too; `last`: the last element of the operand; `twice`: the scaled x is rounded, too,
+ * before the bias is added; `stale`: from the second execution with the same pointers on scale and
+ * bias are those of the first LS_EMULATED_UNFUSED=K       no engine for graphs of more than a KxK
+ * convolution (all: any); K:R: on the rank R LS_EMULATED_UNADDED=K       no engine adds
+ * convolutions of kernels KxK (all: any) to old values
  */
 #ifndef LS_EMULATE_H
 #define LS_EMULATE_H

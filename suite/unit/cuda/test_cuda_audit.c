@@ -120,6 +120,7 @@ static const struct wrong_engine {
     /* right until the plan was made and for one step: admitted, and found here */
     {"sums:stale", ": bn1: mean: element", "--fuse"},
     {"gate:stale", "bn1: gradient of the bias: element", "--fuse"},
+    {"gate:stale", ".bn2: gradient of the bias: element", "-a resnet20 --fuse"},
     {"apply:stale", ": output: element", "--fuse --lr 0.5"},
     {"apply-weights:stale", ".conv2: gradient of the weight: element", "--fuse --lr 0.5"},
     /* the longer, the more ReLUs it decides otherwise */
@@ -129,7 +130,7 @@ static const struct wrong_engine {
 
 START_TEST(a_wrong_engine_ends_the_run)
 {
-    char environment[64], options[96], log[8192];
+    char environment[64], options[128], log[8192];
     snprintf(environment, sizeof environment, "LS_EMULATED_CONV_WRONG=%s", wrong_engines[_i].what);
     snprintf(options, sizeof options, "--device cuda --opt-level O2 --steps 3 --audit 5:3 %s",
              wrong_engines[_i].options == NULL ? "" : wrong_engines[_i].options);

@@ -30,6 +30,17 @@ static ls_conv *gated_conv(bench *b, const ls_conv_shape *shape, ls_dtype type)
     return conv;
 }
 
+/* The same at the end of a block, onto another gradient. */
+static ls_conv *joined_conv(bench *b, const ls_conv_shape *shape, bool twice)
+{
+    ls_conv *conv = NULL;
+    ls_conv_pass pass = twice ? LS_CONV_DATA_JOINED_TWICE : LS_CONV_DATA_JOINED;
+    ck_assert_int_eq(ls_conv_create(b->backend, "it", shape, LS_F16, LS_CONV_DX_ADDED, &conv),
+                     LS_OK);
+    ck_assert_int_eq(ls_conv_fuse(conv, pass, ls_fuse_admit_gate), LS_OK);
+    return conv;
+}
+
 static bool gates(const ls_conv *conv)
 {
     return ls_conv_fuses(conv, LS_CONV_DATA_GATED);
@@ -94,6 +105,188 @@ START_TEST(results_and_sums_are_exact)
         free(host[i]);
     }
     ls_conv_destroy(conv);
+    bench_close(&b);
+}
+END_TEST
+
+/* A norm of integers on the device. */
+typedef struct integer_norm {
+    double *x, *list[4]; /* mean, inv_std, scale, bias */
+    void *device_x, *device[4], *sums;
+} integer_norm;
+
+static integer_norm make_norm(bench *b, const char *suffix, int64_t in, int64_t channels)
+{
+    static const char *const names[] = {"mean", "inv_std", "scale", "bias"};
+    integer_norm n;
+    char name[32];
+    snprintf(name, sizeof name, "x%s", suffix);
+    n.x = integers(name, in);
+    n.device_x = tensor(b, LS_F16, n.x, in);
+    for (int k = 0; k < 4; k++) {
+        snprintf(name, sizeof name, "%s%s", names[k], suffix);
+        n.list[k] = integers(name, channels);
+        for (int64_t c = 0; k == 1 && c < channels; c++) {
+            n.list[k][c] = (double)(1 + c % 2);
+        }
+        n.device[k] = tensor(b, LS_F32, n.list[k], channels);
+    }
+    n.sums = tensor(b, LS_F32, NULL, LS_CONV_GATE_LISTS * ls_conv_sums_step((int)channels));
+    return n;
+}
+
+static void drop_norm(bench *b, integer_norm *n)
+{
+    for (int k = 0; k < 4; k++) {
+        b->api->memory_free(b->backend, n->device[k]);
+        free(n->list[k]);
+    }
+    b->api->memory_free(b->backend, n->device_x);
+    b->api->memory_free(b->backend, n->sums);
+    free(n->x);
+}
+
+static double normed_of(const integer_norm *n, int64_t i, int64_t c)
+{
+    return (n->x[i] - n->list[0][c]) * n->list[1][c];
+}
+
+static void check_sums(bench *b, const integer_norm *n, const double *g, int64_t in,
+                       int64_t channels)
+{
+    int64_t step = ls_conv_sums_step((int)channels);
+    double *sum = values(b, LS_F32, n->sums, LS_CONV_GATE_LISTS * step);
+    for (int64_t c = 0; c < channels; c++) {
+        double total = 0, weighted = 0;
+        for (int64_t i = c; i < in; i += channels) {
+            total += g[i];
+            weighted += g[i] * normed_of(n, i, c);
+        }
+        ck_assert_double_eq(sum[LS_CONV_GATE_SUM * step + c], total);
+        ck_assert_double_eq(sum[LS_CONV_GATE_SUM_X * step + c], weighted);
+    }
+    free(sum);
+}
+
+/* Shapes of stride 1, in place; with one norm and a residual, and with two. */
+START_TEST(joined_results_and_sums_are_exact)
+{
+    const ls_conv_shape *s = &shapes[_i / 2 == 0 ? 0 : 2];
+    bool twice = _i % 2 == 1;
+    int64_t in = ls_conv_graph_count(s, LS_CONV_AS_X), out = ls_conv_graph_count(s, LS_CONV_AS_Y);
+    int64_t weights = ls_conv_graph_count(s, LS_CONV_AS_W), channels = s->in_channels;
+    bench b = bench_open(false, false, _i / 2 == 1);
+    ls_conv *conv = joined_conv(&b, s, twice);
+    ck_assert(ls_conv_fuses(conv, twice ? LS_CONV_DATA_JOINED_TWICE : LS_CONV_DATA_JOINED));
+    bench_workspace(&b, ls_conv_workspace_bytes(conv));
+    double *dy_value = integers("dy", out), *w_value = integers("w", weights);
+    double *other_value = integers("other", in);
+    void *dy = tensor(&b, LS_F16, dy_value, out), *w = tensor(&b, LS_F16, w_value, weights);
+    void *g = tensor(&b, LS_F16, other_value, in), *plain = tensor(&b, LS_F16, other_value, in);
+    integer_norm n[2] = {make_norm(&b, "", in, channels), make_norm(&b, "2", in, channels)};
+    ls_conv_join join = {.other = g, .residual = n[1].device_x, .twice = twice};
+    for (int k = 0; k < 2; k++) {
+        void **d = n[k].device;
+        join.side[k] = (ls_conv_gate){n[k].device_x, d[0], d[1], d[2], d[3], n[k].sums};
+    }
+    ck_assert_int_eq(ls_conv_backward_joined(conv, b.stream, g, w, dy, &join, b.workspace), LS_OK);
+    ck_assert_int_eq(ls_conv_backward_data(conv, b.stream, plain, w, dy, b.workspace), LS_OK);
+    double *got = values(&b, LS_F16, g, in), *wanted = values(&b, LS_F16, plain, in);
+    int ties = 0, by_other = 0;
+    for (int64_t i = 0; i < in; i++) {
+        int64_t c = i % channels;
+        double own = normed_of(&n[0], i, c) * n[0].list[2][c] + n[0].list[3][c];
+        double more =
+            twice ? normed_of(&n[1], i, c) * n[1].list[2][c] + n[1].list[3][c] : n[1].x[i];
+        wanted[i] = own + more > 0 ? wanted[i] : 0;
+        ties += own + more == 0;
+        by_other += (own > 0) != (own + more > 0);
+        ck_assert_double_eq(got[i], wanted[i]);
+    }
+    ck_assert(ties > 0 && by_other > 0);
+    check_sums(&b, &n[0], wanted, in, channels);
+    if (twice) {
+        check_sums(&b, &n[1], wanted, in, channels);
+    }
+    void *memory[] = {dy, w, g, plain};
+    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) {
+        b.api->memory_free(b.backend, memory[i]);
+    }
+    double *host[] = {dy_value, w_value, other_value, got, wanted};
+    for (size_t i = 0; i < sizeof host / sizeof *host; i++) {
+        free(host[i]);
+    }
+    drop_norm(&b, &n[0]);
+    drop_norm(&b, &n[1]);
+    ls_conv_destroy(conv);
+    bench_close(&b);
+}
+END_TEST
+
+static const struct join_fault {
+    const char *what, *says;
+    bool twice;
+} join_faults[] = {
+    {"mask", "a value of g in channel ", false},
+    {"other", "a value of g in channel ", false},
+    {"other", "a value of g in channel ", true},
+    {"residual", "a value of g in channel ", false},
+    {"residual", "a value of g in channel ", true},
+    {"last", "the sum of g in channel 15 ", false},
+    {"weighted", "the sum of g * (x - mean) in channel 15 ", true},
+    {"second", "the sum of g * (x - mean) of the second norm in channel 15 ", true},
+    {"unrounded", "the sum of g", true},
+    {"rows", "the sum of g", false},
+};
+
+START_TEST(wrong_joins_are_not_admitted)
+{
+    const struct join_fault *f = &join_faults[_i];
+    char fault[64];
+    bench b = bench_open(false, false, false);
+    snprintf(fault, sizeof fault, "gate:%s", f->what);
+    setenv("LS_EMULATED_CONV_WRONG", fault, 1);
+    catch_lines();
+    ls_conv *conv = joined_conv(&b, &shapes[0], f->twice);
+    const char *said = caught_text();
+    unsetenv("LS_EMULATED_CONV_WRONG");
+    const char *parts[] = {
+        f->twice ? "the joined backward data with sums of two norms of engine eng41_k2=0_k14=3 is "
+                   "not used: on exact data "
+                 : "the joined backward data with sums of engine eng41_k2=0_k14=3 is not used: on "
+                   "exact data ",
+        f->says};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        ck_assert_msg(strstr(said, parts[i]) != NULL, "\"%s\" is not in: %s", parts[i], said);
+    }
+    ck_assert(!ls_conv_fuses(conv, f->twice ? LS_CONV_DATA_JOINED_TWICE : LS_CONV_DATA_JOINED));
+    ls_conv_destroy(conv);
+    bench_close(&b);
+}
+END_TEST
+
+/* Not with stride 2, silently; and its word travels as the others do. */
+START_TEST(joins_have_words)
+{
+    bench b = bench_open(false, false, false);
+    char text[1024];
+    for (int twice = 0; twice < 2; twice++) {
+        catch_lines();
+        ls_conv *conv = joined_conv(&b, &shapes[1], twice == 1);
+        ck_assert_str_eq(caught_text(), "");
+        ls_conv_choice(conv, text, sizeof text);
+        ck_assert_str_eq(text, "eng15 eng15 eng15");
+        ls_conv_destroy(conv);
+        conv = joined_conv(&b, &shapes[2], twice == 1);
+        ls_conv_choice(conv, text, sizeof text);
+        ck_assert_str_eq(text, twice == 0 ? "eng15 eng15 eng15 join=eng41_k2=0_k14=3"
+                                          : "eng15 eng15 eng15 join2=eng41_k2=0_k14=3");
+        ck_assert_int_eq(ls_conv_choose(conv, "eng15 eng15 eng15"), LS_OK);
+        ck_assert_int_eq(ls_conv_choose(conv, text), LS_OK);
+        ck_assert(
+            ls_conv_fuses(conv, twice == 0 ? LS_CONV_DATA_JOINED : LS_CONV_DATA_JOINED_TWICE));
+        ls_conv_destroy(conv);
+    }
     bench_close(&b);
 }
 END_TEST
@@ -239,30 +432,58 @@ static ls_kernel_subject_options gated_level(int opt_level, uint64_t seed)
     return o;
 }
 
-static int count_gated(const ls_kernel_subject *s)
+static int count_lines(const ls_kernel_subject *s, const char *what)
 {
     ls_plan_info info;
     int count = 0;
     s->api->plan_info(s->plan, &info);
-    for (const char *at = info.fusions; (at = strstr(at, "gated backward data")) != NULL; at++) {
+    for (const char *at = info.fusions; (at = strstr(at, what)) != NULL; at++) {
         count++;
     }
     return count;
 }
 
-/* Networks of plan_judge.h, and how many norms between two convolutions they have. */
+static int count_gated(const ls_kernel_subject *s)
+{
+    return count_lines(s, "gated backward data");
+}
+
+/* Three blocks of one stage: two of their ends have no projection and convolutions of stride 1
+ * behind them. */
+static void build_stage(ls_kernel_net *n)
+{
+    ls_kernel_net_start(n);
+    int x = ls_kernel_net_relu(n, ls_kernel_net_norm(n, ls_kernel_net_conv(n, 0, 16, 3, 1, 1)));
+    x = ls_kernel_net_pool(n, x, 3, 2, 1);
+    for (int i = 0; i < 3; i++) {
+        x = ls_kernel_net_block(n, x, 16, 1, 0);
+    }
+    ls_kernel_net_finish(n, x, 10);
+}
+
+/* Networks, most of plan_judge.h, and how many norms between two convolutions they have; and of
+ * ends of blocks behind which a convolution of stride 1 completes the gradient: those with one
+ * norm, and with two. */
 static const struct judged {
-    int network, gated;
-} judged[] = {{0, 2}, {1, 6}, {2, 3}, {4, 4}};
+    build *make;
+    const int *size;
+    int gated, joined, twice;
+} judged[] = {{build_basic, sizes[0], 2, 0, 0},
+              {build_bottleneck, sizes[1], 6, 0, 2},
+              {build_padded, sizes[2], 3, 0, 0},
+              {build_tiny, sizes[4], 4, 0, 2},
+              {build_stage, sizes[0], 3, 2, 0}};
 enum { JUDGED = sizeof judged / sizeof judged[0] };
 
 static void judge_step(const struct judged *j, ls_kernel_subject_options o)
 {
     ls_kernel_net n;
-    networks[j->network](&n);
+    j->make(&n);
     ls_kernel_subject s;
-    cuda_make(&s, &n, sizes[j->network], o);
+    cuda_make(&s, &n, j->size, o);
     ck_assert_int_eq(count_gated(&s), j->gated);
+    ck_assert_int_eq(count_lines(&s, "joined backward data"), j->joined + j->twice);
+    ck_assert_int_eq(count_lines(&s, "of two norms"), j->twice);
     plan_step(&s);
     judge_plan(&s, cuda_scale(&o));
     ls_kernel_subject_free(&s);
@@ -315,6 +536,7 @@ START_TEST(only_where_it_is_asked_for)
         o[i].forced_branches = i == 3;
         cuda_make(&s, &n, sizes[1], o[i]);
         ck_assert_int_eq(count_gated(&s), 0);
+        ck_assert_int_eq(count_lines(&s, "joined"), 0);
         ls_kernel_subject_free(&s);
     }
 }
@@ -330,7 +552,19 @@ static const struct tie {
     const char *what;
     double x, weight, bias, got;
     bool right;
+    int join;        /* 1: the residual is added, 2: another norm's output of it */
+    double residual; /* of weight 1 and bias 0 */
 } tie_rows[] = {
+    {"residual opens", 1, 1, -2, 3, true, 1, 1.5},
+    {"residual opens, forgotten", 1, 1, -2, 0, false, 1, 1.5},
+    {"residual closes", 1, 1, 0, 3, false, 1, -1.5},
+    {"residual, tie", 1, 1, 0, 0, true, 1, -1},
+    {"residual, tie, open", 1, 1, 4 * 0x1p-24, 3, true, 1, -1},
+    {"residual, beyond a tie", 1, 1, 32 * 0x1p-24, 0, false, 1, -1},
+    {"second norm opens", 1, 1, -2, 3, true, 2, 1.5},
+    {"second norm opens, forgotten", 1, 1, -2, 0, false, 2, 1.5},
+    {"second norm, tie", 1, 1, 0, 3, true, 2, -1},
+    {"second norm, beyond a tie", 1, 1, 64 * 0x1p-24, 0, false, 2, -1},
     {"open", 1, 1, -1 + 16 * 0x1p-24, 3, true},
     {"open, forgotten", 1, 1, -1 + 16 * 0x1p-24, 0, false},
     {"closed", 1, 1, -1 - 16 * 0x1p-24, 0, true},
@@ -398,6 +632,12 @@ START_TEST(near_ties_are_judged_either_way)
                                  .bias = channel_values(&b, row->bias),
                                  .mean = channel_values(&b, 0),
                                  .inv_std = channel_values(&b, 1)};
+    op.norm[1] = (ls_audit_norm){.weight = channel_values(&b, 1),
+                                 .bias = channel_values(&b, 0),
+                                 .mean = channel_values(&b, 0),
+                                 .inv_std = channel_values(&b, 1)};
+    op.residual = row->join == 0 ? NULL : halves(&b, row->residual);
+    op.dual = row->join == 2;
     void *room = NULL, *verdict = NULL;
     ls_audit_verdict found;
     ck_assert_int_eq(b.api->memory_alloc(b.backend, judge->room_bytes(WIDE, 1), "room", &room),
@@ -419,6 +659,11 @@ START_TEST(near_ties_are_judged_either_way)
                       op.norm[0].bias.data,
                       op.norm[0].mean.data,
                       op.norm[0].inv_std.data,
+                      op.norm[1].weight.data,
+                      op.norm[1].bias.data,
+                      op.norm[1].mean.data,
+                      op.norm[1].inv_std.data,
+                      (void *)op.residual,
                       room,
                       verdict};
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) {
@@ -435,6 +680,10 @@ int main(void)
     TCase *c = tcase_create("gate");
     tcase_set_timeout(c, 120);
     tcase_add_loop_test(c, results_and_sums_are_exact, 0, 2 * SHAPES);
+    tcase_add_loop_test(c, joined_results_and_sums_are_exact, 0, 4);
+    tcase_add_loop_test(c, wrong_joins_are_not_admitted, 0,
+                        sizeof join_faults / sizeof join_faults[0]);
+    tcase_add_test(c, joins_have_words);
     tcase_add_test(c, without_an_engine_nothing_is_fused);
     tcase_add_loop_test(c, wrong_results_are_not_admitted, 0, sizeof faults / sizeof faults[0]);
     tcase_add_loop_test(c, right_results_are_admitted, 0, 4);

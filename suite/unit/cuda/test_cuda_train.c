@@ -376,10 +376,21 @@ START_TEST(fused_engines_are_kept)
     ck_assert(says("rank0.jsonl", "\"cuda_graph\":true"));
     ck_assert(says("engines", "\n[resnet8 at 8, batch 2, fp16, fused; "));
     ck_assert(says("engines", " sums=eng4") && says("engines", " gate=eng4"));
+    ck_assert(says("engines", " apply=eng4") && says("engines", " weigh=eng4"));
     snprintf(options, sizeof options, "--fuse --opt-level O2 --engines '%s/engines'", folder);
     ck_assert_int_eq(train("A=1", options), 0);
     ck_assert(!says("rank0.jsonl", "best of ") && says("rank0.jsonl", "forward with sums eng4"));
     ck_assert(says("rank0.jsonl", "; gated backward data with sums eng4"));
+    ck_assert(!says("log", "fused passes"));
+    char command[3 * PATH_MAX]; /* as a program before gated gradients wrote it */
+    snprintf(command, sizeof command, "sed -i 's/ gate=.*//' '%s/engines'", folder);
+    ck_assert_int_eq(exit_code(system(command)), 0);
+    ck_assert_int_eq(train("A=1", options), 0);
+    ck_assert(!says("rank0.jsonl", "gated backward data"));
+    ck_assert(says("log", "warning: --engines '") &&
+              says("log", "/engines': section [resnet8 at 8, "));
+    ck_assert(says("log", "lacks the engines of 9 fused passes that this run could use; remove the "
+                          "section, and the next run writes it again"));
     snprintf(options, sizeof options, "--opt-level O2 --engines '%s/engines'", folder);
     ck_assert_int_eq(train("A=1", options), 0);
     ck_assert(!says("rank0.jsonl", "forward with sums"));

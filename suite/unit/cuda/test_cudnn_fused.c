@@ -290,6 +290,8 @@ START_TEST(fused_graphs_get_the_programs_engines)
         const char *pattern, *word;
     } rows[] = {{LS_CONV_FORWARD_SUMS, "forward+stats", " sums="},
                 {LS_CONV_DATA_GATED, "data+relu+norm", " gate="},
+                {LS_CONV_DATA_JOINED, "data+add+relu-of-join+norm", " join="},
+                {LS_CONV_DATA_JOINED_TWICE, "data+add+relu-of-joined-norms+norms", " join2="},
                 {LS_CONV_FORWARD_APPLIED, "apply+forward+stats", " apply="},
                 {LS_CONV_WEIGHTS_APPLIED, "apply+weights", " weigh="}};
     enum { ROWS = sizeof rows / sizeof rows[0] };
@@ -306,9 +308,15 @@ START_TEST(fused_graphs_get_the_programs_engines)
         ck_assert_int_eq(ls_conv_fuse(conv, rows[row].pass, admit_all), LS_OK);
         ls_conv_choice(conv, choice, sizeof choice);
         answer a = ask(&target, pattern_of(rows[row].pattern), shapes[i / ROWS], LS_F16);
+        const char *mine = strstr(choice, rows[row].word);
+        bool joined = strstr(rows[row].word, "join") != NULL;
+        if (joined && shapes[i / ROWS]->stride == 2) { /* there is none */
+            ck_assert(a.verdict == NONE && mine == NULL);
+            ls_conv_destroy(conv);
+            continue;
+        }
         ck_assert_int_eq(a.verdict, PLAN);
         ls_conv_engine_tag(&a.best, tag, sizeof tag);
-        const char *mine = strstr(choice, rows[row].word);
         ck_assert_msg(mine != NULL && strcmp(mine + strlen(rows[row].word), tag) == 0, "%s, not %s",
                       choice, tag);
         ls_conv_destroy(conv);
