@@ -371,7 +371,7 @@ static void call(ls_pickle *p)
     push(p, value);
 }
 
-/* What objects and OrderedDicts have besides their items (torch: _metadata) is not used. */
+/* What objects and OrderedDicts have in addition to their items (torch: _metadata) is not used. */
 static void build(ls_pickle *p)
 {
     const ls_pickle_value *state = pop(p), *object = top(p);

@@ -7,7 +7,7 @@
  * it has one group; under amp (Apex) or scaler (torch's GradScaler) the loss scale; epoch, arch,
  * best_acc1 or best_prec1. Metadata: format "pytorch", and where the file says them arch, epoch
  * (passes that are complete), best_percent, lr, momentum, weight_decay; `unused` lists what it
- * holds besides.
+ * holds beyond that.
  *
  * A file that `lockstep checkpoint --to X.pth` wrote gives the very checkpoint it was made from. */
 #ifndef LS_PTH_STATE_H

@@ -102,7 +102,7 @@ void ls_save_note_score(ls_trainer *trainer, int64_t step, const ls_evaluate_sum
     }
 }
 
-/* Of all ranks; the time goes to nobody's step. */
+/* All ranks call it. */
 static ls_status save_last(ls_trainer *trainer, int64_t step)
 {
     path last = path_in(trainer, LAST);
@@ -173,8 +173,7 @@ ls_status ls_save_block_signals(const ls_trainer *trainer)
                        : ls_log_fail(LS_ERR_INFRA, "cannot block signals: %s", strerror(failed));
 }
 
-/* One that is ignored may be pending, too: the kernel keeps it as long as it is blocked elsewhere.
- */
+/* 0: none. A signal that was ignored at start is not blocked, and does not count. */
 static int pending_signal(void)
 {
     sigset_t pending, blocked;

@@ -144,7 +144,7 @@ static bool has(const ls_safetensors *file, const char *prefix)
 static int lacks(bool lacking, const char *what, const char *cost)
 {
     if (lacking) {
-        printf("    %-22s %s\n", what, cost);
+        printf("    %-24s %s\n", what, cost);
     }
     return lacking;
 }

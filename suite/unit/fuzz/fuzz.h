@@ -48,6 +48,7 @@ typedef struct reader {
 
 /* One of each kind of file, message or command line; {NULL} ends each list. */
 extern const reader fuzz_tensor_readers[];
+extern const reader fuzz_pth_readers[];
 extern const reader fuzz_text_readers[];
 extern const reader fuzz_image_readers[];
 extern const reader fuzz_wire_readers[];
