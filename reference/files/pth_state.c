@@ -47,14 +47,15 @@ static void add_entry(state *s, const char *name, ls_dtype dtype, const ls_shape
                                ls_shape_count(shape) * (int64_t)ls_dtype_bytes(dtype)};
 }
 
+/* The value is one that the type has. */
 static void add_scalar(state *s, const char *name, ls_dtype dtype, double value)
 {
     const ls_shape scalar = {0};
     void *at = &s->number[s->numbers++];
     LS_ASSERT(s->numbers <= (int)(sizeof s->number / sizeof *s->number));
-    const float single = (float)value;
-    const int32_t whole = (int32_t)value;
-    const int64_t large = (int64_t)value;
+    const float single = dtype == LS_F32 ? (float)value : 0;
+    const int32_t whole = dtype == LS_I32 ? (int32_t)value : 0;
+    const int64_t large = dtype == LS_I64 ? (int64_t)value : 0;
     memcpy(at,
            dtype == LS_F32   ? (const void *)&single
            : dtype == LS_I32 ? (const void *)&whole
@@ -258,7 +259,7 @@ static void add_scaler(state *s, const ls_pickle_value *root)
     if (ls_pickle_get(amp, "loss_scaler1") != NULL) {
         note_unused(s, "the loss scales but the first");
     }
-    if (found && scale > 0 && clean >= 0 && clean < 1e9) {
+    if (found && scale > 0 && scale < 1e30 && clean >= 0 && clean < 1e9) {
         add_scalar(s, "scaler/loss_scale", LS_F32, scale);
         add_scalar(s, "scaler/growth_count", LS_I32, clean);
     } else if (amp != NULL) {

@@ -16,6 +16,8 @@
 #include "reference/model/model.h"
 #include "checkpoint.h"
 
+static const double COUNTS = 1e15; /* beyond all that a run counts */
+
 static const char *metadata(const ls_safetensors *file, const char *name)
 {
     return ls_safetensors_metadata_of(file, name, "");
@@ -288,6 +290,7 @@ static void put_optimizer(target *to, float *step)
 {
     cJSON *options = cJSON_Parse(metadata(to->file, "options"));
     double steps = scalar_of(to, "optimizer/step_count", -1);
+    steps = steps < COUNTS ? steps : -1;
     *step = (float)steps;
     ls_pth_put_text(to->writer, "optimizer");
     ls_pth_begin_dict(to->writer);
@@ -303,7 +306,8 @@ static void put_optimizer(target *to, float *step)
 static void put_scaler(target *to)
 {
     double scale = scalar_of(to, "scaler/loss_scale", 0);
-    int64_t clean = (int64_t)scalar_of(to, "scaler/growth_count", 0), interval = 2000;
+    double count = scalar_of(to, "scaler/growth_count", 0);
+    int64_t clean = count >= 0 && count < COUNTS ? (int64_t)count : 0, interval = 2000;
     if (!(scale > 0) || strcmp(metadata(to->file, "scaler"), "static") == 0) {
         return;
     }

@@ -153,13 +153,13 @@ static void take_progress(const source *from)
 {
     ls_trainer *trainer = from->trainer;
     int64_t epochs = 0;
-    const char *percent = metadata(from, "best_percent");
+    double percent = strtod(metadata(from, "best_percent"), NULL);
     (void)ls_text_integer(metadata(from, "epoch"), 0, 1000000000, &epochs);
     trainer->resumed_epochs = epochs;
-    if (percent[0] != '\0') {
+    if (metadata(from, "best_percent")[0] != '\0' && percent >= 0 && percent <= 100) {
         const int64_t whole = 100000000;
-        trainer->best = (ls_trainer_best){
-            1, whole, (int64_t)(strtod(percent, NULL) / 100.0 * (double)whole + 0.5)};
+        trainer->best =
+            (ls_trainer_best){1, whole, (int64_t)(percent / 100.0 * (double)whole + 0.5)};
     }
 }
 
