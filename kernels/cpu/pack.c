@@ -194,6 +194,7 @@ static void pack_rows(const ls_pack_weight *w, const ls_pack_target target[2], c
             }
         }
     }
+    _mm_sfence(); /* orders the streaming stores before the threads meet */
 }
 
 void ls_pack_run(const ls_pack_weight *w, const ls_pack_target target[2], int threads)
