@@ -932,6 +932,15 @@ START_TEST(costs_are_their_formula)
 }
 END_TEST
 
+static int first_norm(const problem *p)
+{
+    int node = 0;
+    while (p->net.node[node].kind != LS_NETTAB_NORM) {
+        node++;
+    }
+    return node;
+}
+
 /* Kept results: found again, never another step's, and not where the file is damaged. */
 START_TEST(kept_results_belong_to_their_step)
 {
@@ -944,8 +953,9 @@ START_TEST(kept_results_belong_to_their_step)
     p->step.reduce = LS_BITS_F64;
     ls_ideal_error_span spans[] = {{0, 5}, {7, 100}};
     ls_ideal_error_cost first, again;
+    enum { CHANGES = 17 };
     int files = 0;
-    for (int change = 0; change < 15; change++) {
+    for (int change = 0; change < CHANGES; change++) {
         switch (change) { /* each is another step, the ones before included */
         case 1:
             p->input[1][3 * 8 * 8 * 2 - 1] += 1;
@@ -987,6 +997,13 @@ START_TEST(kept_results_belong_to_their_step)
             p->batch[0] = 1;
             break;
         case 14:
+            p->step.label_smoothing = 0.1;
+            break;
+        case 15: /* of an ideal that rounds a scale and an offset */
+            p->step.half = LS_BITS_F16;
+            p->step.applied[first_norm(p)] = true;
+            break;
+        case 16:
             p->batch[0] = 2;
             p->step.world = 1;
             p->step.stat_ranks = 1;
@@ -1003,7 +1020,7 @@ START_TEST(kept_results_belong_to_their_step)
         ck_assert_int_eq(ls_ideal_error_measure(&p->step, spans, 2, NULL, &again), LS_OK);
         expect_cost(p, &again, &first, 2);
         ls_ideal_error_cost_free(&again);
-        if (change < 14) {
+        if (change < CHANGES - 1) {
             ls_ideal_error_cost_free(&first);
         }
     }
@@ -1032,10 +1049,11 @@ START_TEST(kept_results_belong_to_their_step)
     ls_oracle_result own = run(p, (ls_oracle_mode){.keep_branches = true});
     double limit[LS_NETTAB_BRANCHES_MAX] = {0};
     own.branches.open[2][9] ^= 1;
-    for (int change = 0; change < 3; change++) {
+    for (int change = 0; change < 4; change++) {
         own.branches.open[0][0] ^= change == 1;
+        p->step.label_smoothing = change == 2 ? 0 : 0.1;
         for (int b = 0; b < p->net.branch_count; b++) {
-            limit[b] = change == 2 ? 1e9 : 0;
+            limit[b] = change == 3 ? 1e9 : 0;
         }
         ls_oracle_result want =
             run(p, (ls_oracle_mode){.forced = &own.branches, .tie_limit = limit});
@@ -1052,7 +1070,7 @@ START_TEST(kept_results_belong_to_their_step)
                              (size_t)ls_oracle_stats_count(&p->step) * sizeof(double));
             ck_assert(kept.turned == want.turned && kept.tie_ratio == want.tie_ratio &&
                       kept.violation_count == want.violation_count);
-            ck_assert_int_eq(want.violation_count > 0, change != 2);
+            ck_assert_int_eq(want.violation_count > 0, change != 3);
             for (int i = 0; i < want.violation_count && i < LS_ORACLE_VIOLATIONS_MAX; i++) {
                 ck_assert(kept.violation[i].channel == want.violation[i].channel &&
                           kept.violation[i].value == want.violation[i].value);
