@@ -369,9 +369,9 @@ ls_status ls_checkpoint_save(ls_trainer *trainer, int64_t step, const char *path
     ls_status status = LS_OK;
     ls_evaluate_sums *sums = calloc((size_t)trainer->world.world, sizeof *sums);
     LS_TRY_MEMORY(sums != NULL, "the sums of all ranks");
-    LS_TEXT(key, 64, "epoch's sums at step %lld", (long long)step);
     if (trainer->steps_per_epoch > 0) { /* other data have no epochs */
-        LS_TRY_GOTO(status, ls_evaluate_gather(trainer, key, &trainer->epoch, sums), free);
+        LS_TRY_GOTO(status, ls_evaluate_gather(trainer, "sums of an epoch", &trainer->epoch, sums),
+                    free);
     }
     LS_TRY_GOTO(status, gather_buffers(trainer, &buffers), free);
     if (trainer->world.rank == 0) {

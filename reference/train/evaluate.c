@@ -42,51 +42,41 @@ void ls_evaluate_add(ls_evaluate_sums *sums, const float *logits, int classes, i
     sums->loss += log(sum) - (own - (double)most);
 }
 
-ls_status ls_evaluate_gather(ls_trainer *trainer, const char *key, const ls_evaluate_sums *own,
+ls_status ls_evaluate_gather(ls_trainer *trainer, const char *label, const ls_evaluate_sums *own,
                              ls_evaluate_sums *all)
 {
-    int world = trainer->world.world;
-    if (trainer->store == NULL) {
+    const ls_device *device = &trainer->device;
+    enum { ONE = sizeof *own };
+    int64_t bytes = (int64_t)ONE * trainer->world.world;
+    if (trainer->engine == NULL) {
         all[0] = *own;
         return LS_OK;
     }
-    LS_TEXT(mine, 160, "%lld %lld %lld %lld %a", (long long)own->images, (long long)own->top1,
-            (long long)own->top5, (long long)own->bad, own->loss);
-    void **value = calloc((size_t)world, sizeof *value);
-    size_t *bytes = calloc((size_t)world, sizeof *bytes);
-    ls_status status =
-        value != NULL && bytes != NULL
-            ? ls_store_exchange(trainer->store, key, mine, strlen(mine) + 1, value, bytes)
-            : ls_log_fail(LS_ERR_INFRA, "no memory for the sums of %d ranks", world);
-    for (int rank = 0; status == LS_OK && rank < world; rank++) {
-        long long images, top1, top5, bad;
-        const char *text = value[rank];
-        if (bytes[rank] == 0 || text[bytes[rank] - 1] != '\0' ||
-            sscanf(text, "%lld %lld %lld %lld %la", &images, &top1, &top5, &bad, &all[rank].loss) !=
-                5) {
-            status = ls_log_fail(LS_ERR_INFRA, "rank %d sent no sums over pictures", rank);
-            break;
-        }
-        all[rank].images = images;
-        all[rank].top1 = top1;
-        all[rank].top5 = top5;
-        all[rank].bad = bad;
-    }
-    for (int rank = 0; value != NULL && rank < world; rank++) {
-        free(value[rank]);
-    }
-    free(value);
-    free(bytes);
+    char *memory = NULL;
+    LS_TRY(
+        device->api->memory_alloc(device->backend, bytes, "sums over pictures", (void **)&memory));
+    char *mine = memory + (int64_t)ONE * trainer->world.rank;
+    ls_comm_op op = {.kind = LS_COMM_ALL_GATHER,
+                     .buffer = memory,
+                     .input = mine,
+                     .count = ONE,
+                     .dtype = LS_U8,
+                     .label = label};
+    ls_status status = device->api->copy_in(device->backend, device->stream, mine, own, ONE);
+    LS_THEN(status, device->api->stream_wait(device->stream));
+    LS_THEN(status, ls_comm_run(trainer->engine, trainer->comm, &op, device->stream));
+    LS_THEN(status, ls_device_read(device, all, memory, bytes));
+    device->api->memory_free(device->backend, memory);
     return status;
 }
 
-ls_status ls_evaluate_sum(ls_trainer *trainer, const char *key, const ls_evaluate_sums *own,
+ls_status ls_evaluate_sum(ls_trainer *trainer, const char *label, const ls_evaluate_sums *own,
                           ls_evaluate_sums *all)
 {
     ls_evaluate_sums sum = {0};
     ls_evaluate_sums *each = calloc((size_t)trainer->world.world, sizeof *each);
     LS_TRY_MEMORY(each != NULL, "the sums of all ranks");
-    ls_status status = ls_evaluate_gather(trainer, key, own, each);
+    ls_status status = ls_evaluate_gather(trainer, label, own, each);
     for (int rank = 0; status == LS_OK && rank < trainer->world.world; rank++) {
         sum.images += each[rank].images;
         sum.top1 += each[rank].top1;
@@ -258,7 +248,7 @@ end:
     return status;
 }
 
-ls_status ls_evaluate_run(ls_trainer *trainer, int64_t step, ls_evaluate_report *report)
+ls_status ls_evaluate_run(ls_trainer *trainer, ls_evaluate_report *report)
 {
     const ls_device *device = &trainer->device;
     int64_t begun_ns = ls_clock_ns();
@@ -266,8 +256,7 @@ ls_status ls_evaluate_run(ls_trainer *trainer, int64_t step, ls_evaluate_report 
     ls_status status = run_batches(trainer, &report->val_own);
     device->api->plan_evaluate(trainer->plan, false);
     LS_TRY(status);
-    LS_TEXT(key, 48, "validation after step %lld", (long long)step);
-    LS_TRY(ls_evaluate_sum(trainer, key, &report->val_own, &report->val));
+    LS_TRY(ls_evaluate_sum(trainer, "sums of a validation", &report->val_own, &report->val));
     report->seconds = ls_clock_ms_between(begun_ns, ls_clock_ns()) * 1e-3;
     return LS_OK;
 }

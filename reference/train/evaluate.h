@@ -32,7 +32,7 @@ typedef struct ls_evaluate_report {
 /* Validates; all ranks call it. Nothing may be on the device, and where buffers are broadcast
  * before a forward, they have been. Fills `val` and `seconds`. LS_ERR_PEER_LOST where a rank has
  * left. */
-ls_status ls_evaluate_run(ls_trainer *trainer, int64_t step, ls_evaluate_report *report);
+ls_status ls_evaluate_run(ls_trainer *trainer, ls_evaluate_report *report);
 /* Writes the event, and on rank 0 the curves' points and a line for the terminal. */
 ls_status ls_evaluate_tell(const ls_trainer *trainer, const ls_evaluate_report *report);
 
@@ -40,11 +40,12 @@ ls_status ls_evaluate_tell(const ls_trainer *trainer, const ls_evaluate_report *
  * logits the class with the lower number comes first; NaN is the largest. */
 void ls_evaluate_add(ls_evaluate_sums *sums, const float *logits, int classes, int64_t target,
                      double smoothing);
-/* Every rank's sums, all[world]; a key stands for the same sums whenever it is used. */
-ls_status ls_evaluate_gather(ls_trainer *trainer, const char *key, const ls_evaluate_sums *own,
+/* Every rank's sums, all[world], through the gradients' communicator: LS_ERR_PEER_LOST where a rank
+ * has left. `label` names the operation in errors. */
+ls_status ls_evaluate_gather(ls_trainer *trainer, const char *label, const ls_evaluate_sums *own,
                              ls_evaluate_sums *all);
 /* Their sum, in order of rank. */
-ls_status ls_evaluate_sum(ls_trainer *trainer, const char *key, const ls_evaluate_sums *own,
+ls_status ls_evaluate_sum(ls_trainer *trainer, const char *label, const ls_evaluate_sums *own,
                           ls_evaluate_sums *all);
 
 #endif

@@ -253,7 +253,7 @@ static ls_status run_validation(ls_trainer *trainer, ls_evaluate_report *report)
     if (trainer->rules.broadcast_buffers) { /* as DistributedDataParallel before every forward */
         LS_TRY(ls_setup_broadcast_buffers(trainer));
     }
-    return ls_evaluate_run(trainer, report->step, report);
+    return ls_evaluate_run(trainer, report);
 }
 
 /* The validation has moved the counters of the state. */
@@ -290,8 +290,7 @@ static ls_status end_epoch(loop *loop, int64_t step)
     ls_evaluate_report report = {.step = step};
     int64_t since_ns = ls_step_clock_stop(&loop->history.clock);
     LS_TRY(ends_epoch(trainer, step) ? ls_mllog_run_epoch(trainer, step, false) : LS_OK);
-    LS_TEXT(key, 48, "training to step %lld", (long long)step);
-    LS_TRY(ls_evaluate_sum(trainer, key, &trainer->epoch, &report.train));
+    LS_TRY(ls_evaluate_sum(trainer, "sums of an epoch", &trainer->epoch, &report.train));
     LS_TRY(validate(loop, step, &report));
     LS_TRY(ls_evaluate_tell(trainer, &report));
     ls_save_note_score(trainer, step, &report.val);

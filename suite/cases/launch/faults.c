@@ -258,7 +258,16 @@ static void judge_world(const ls_case *row, const ls_record *job, ls_verdict *ou
 #define TEN "checkpoint"
 #define RESUMED JOB "w2 steps=4 shell "
 
+#define IN_TIME "--timeout=60"
+/* Ten pictures for each rank. */
+#define TREE \
+    "{bin}/lockstep data make {self}/data --images 3 --image-size 16 >/dev/null || exit 3; " GO
+
 static const ls_row rows[] = {
+    /* under SyncBN nothing but the epoch's sums is gathered for a checkpoint */
+    {"faults.kill.epoch[|.sync=sync].rank1", "F1", judge_gone,
+     JOB "w3 $1 image=16 data={self}/data shell --fault-at=2:1:optimizer:kill " IN_TIME SAVE,
+     &(const struct victim){OPTIMIZER, 1, LS_ENDINGS_KILLED}, TREE, .judges_outcome = true},
     {"faults.full.dump", "F4", judge_full, JOB "w2 dump=1 shell",
      ENDS({10, 3}, 2, "dump/step000001.rank1", false, "dump/step000001.rank1.safetensors"),
      "[ $RANK != 1 ] || { " FULL("200") "}; " GO, .judges_outcome = true},
@@ -382,7 +391,6 @@ static const ls_row rows[] = {
      JOB "w3 $1" SAVE "| " JOB "w2 $1 steps=3 dump=3 --resume={job:0}/checkpoint.safetensors"},
 };
 
-#define IN_TIME "--timeout=60"
 #define LATE "grace=2 --timeout=2" /* the stopped rank does not use its grace */
 
 static void add_failing(const ls_case_settings *settings, ls_case_list *list, const ls_row *row,
