@@ -176,7 +176,7 @@ static void layout_other(walk *w, ls_op *op)
 
 static void layout_op(walk *w, ls_op *op)
 {
-    if (op->kind == LS_OP_LOSS) {
+    if (op->kind == LS_OP_LOSS || op->kind == LS_OP_EXIT) {
         op->dx = new_buffer(w->lower, &w->lower->slot[op->in]);
         contribute(w, op->in, op->dx);
         return;
@@ -192,6 +192,9 @@ static void layout_op(walk *w, ls_op *op)
     case LS_OP_RELU:
     case LS_OP_ADD:
         layout_elementwise(w, op);
+        break;
+    case LS_OP_ENTRY: /* g stays: the stage before reads it */
+        layout_g(w, op, false);
         break;
     default:
         layout_other(w, op);

@@ -38,8 +38,11 @@ typedef enum ls_layer_kind {
                                to `channels` (He et al. 2015, section 4.2) */
     LS_LAYER_AVG_POOL,      /* global: [N,C,H,W] -> [N,C,1,1] */
     LS_LAYER_LINEAR,        /* [N,C] -> [N,channels], weight [channels,C], bias [channels] */
-    LS_LAYER_CROSS_ENTROPY, /* softmax cross entropy in f32, mean over the N samples; always last.
-                               ls_plan_options.label_smoothing */
+    LS_LAYER_CROSS_ENTROPY, /* softmax cross entropy in f32, mean over the N samples; the last of a
+                               whole network. ls_plan_options.label_smoothing */
+    /* A network cut into stages, each with a plan of its own (plan_edges): */
+    LS_LAYER_ENTRY, /* in the place of the input: an activation that another stage has computed */
+    LS_LAYER_EXIT,  /* in the place of cross entropy: what it reads goes to the next stage */
 } ls_layer_kind;
 
 /* One layer, in order of execution; layer 0 is the input. */
@@ -177,7 +180,18 @@ typedef struct ls_plan_options {
      * E
      * + E/classes, every other one E/classes; 0: the plain cross entropy, bit for bit */
     double label_smoothing;
+    /* A plan of the same network, batch and backend whose packed weights this one uses; it lives
+     * longer and alone takes plan_params_changed. Where plan_edges is offered; NULL: its own */
+    const ls_plan *weights_of;
 } ls_plan_options;
+
+/* An activation between two stages and its gradient, in backend memory and in a layout that the
+ * EXIT of one stage and the ENTRY of the next share; a stage has one of each. */
+typedef struct ls_plan_edge {
+    void *activation; /* read after EXIT's forward, written before ENTRY's */
+    void *gradient;   /* written before EXIT's backward, read after ENTRY's */
+    int64_t bytes;    /* of each */
+} ls_plan_edge;
 
 typedef struct ls_plan_info {
     int64_t activation_bytes, workspace_bytes;
@@ -352,6 +366,9 @@ typedef struct ls_optimizer_config {
     int group_count;      /* 0: one group, with weight_decay and lr */
     ls_optimizer_group group[LS_OPTIMIZER_GROUPS_MAX];
     bool clip; /* LARS: LARC's clip mode, the ratio at most lr */
+    /* SGD, Adam, AdamW with f32 values: a pass for each operation on each tensor, as torch.optim
+     * with foreach=False makes them; the same bits. LS_ERR_UNSUPPORTED where that is not offered */
+    bool unfused;
 } ls_optimizer_config;
 
 /* One pass over all tensors; LAMB and LARS take one more for norms. All lists have the same count
@@ -384,7 +401,7 @@ typedef struct ls_scaler_config {
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-enum { LS_BACKEND_ABI = 22 };
+enum { LS_BACKEND_ABI = 23 };
 
 typedef struct ls_backend_api {
     int abi;          /* LS_BACKEND_ABI */
@@ -424,8 +441,9 @@ typedef struct ls_backend_api {
     ls_status (*plan_bind)(ls_plan *plan, const ls_plan_binding *binding);
     /* Marks converted and reordered weights as stale. Once per step. */
     ls_status (*plan_params_changed)(ls_plan *plan, ls_stream *stream);
-    /* input: host f32 NCHW; target: host, N class indices. Updates running statistics; writes
-     * state->loss. The host arrays may be reused at return on the CPU, after an event on CUDA. */
+    /* input: host f32 NCHW; target: host, N class indices (NULL: of a stage that has no such end).
+     * Updates running statistics; writes state->loss. The host arrays may be reused at return on
+     * the CPU, after an event on CUDA. */
     ls_status (*plan_forward)(ls_plan *plan, ls_stream *stream, const float *input,
                               const int64_t *target);
     /* Whether later forwards are those of torch's eval(): batch norms take the running statistics
@@ -478,6 +496,10 @@ typedef struct ls_backend_api {
      * inv_loss_scale, growth_count, overflow_streak, floor_reached. */
     ls_status (*scaler_update)(ls_backend *backend, ls_stream *stream,
                                const ls_scaler_config *config, ls_step_state *state);
+
+    /* Where a stage's plan meets the next one; NULL: the backend runs whole networks only, and
+     * `supports` refuses ENTRY and EXIT. */
+    void (*plan_edges)(ls_plan *plan, ls_plan_edge *entry, ls_plan_edge *exit);
 
     /* ---- of asynchronous devices; all NULL on the CPU ---- */
 

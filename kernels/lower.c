@@ -39,8 +39,11 @@ bool ls_lower_supports(const ls_network *network, ls_dtype activation, char *why
                  ls_dtype_label(activation));
         return false;
     }
-    if (last < 1 || network->layer[0].kind != LS_LAYER_INPUT ||
-        network->layer[last].kind != LS_LAYER_CROSS_ENTROPY) {
+    bool begins =
+        network->layer[0].kind == LS_LAYER_INPUT || network->layer[0].kind == LS_LAYER_ENTRY;
+    bool ends = last >= 1 && (network->layer[last].kind == LS_LAYER_CROSS_ENTROPY ||
+                              network->layer[last].kind == LS_LAYER_EXIT);
+    if (!begins || !ends) {
         snprintf(why, why_bytes, "a network starts with the input and ends with cross entropy");
         return false;
     }
@@ -105,7 +108,7 @@ static ls_op *add_op(ls_lower *lower, ls_op_kind kind, int layer)
                   .g = LS_NO_BUFFER,
                   .dx = LS_NO_BUFFER,
                   .dx2 = LS_NO_BUFFER};
-    op->in = lower->slot_of_layer[lower->network->layer[layer].input[0]];
+    op->in = layer > 0 ? lower->slot_of_layer[lower->network->layer[layer].input[0]] : -1;
     return op;
 }
 
@@ -259,6 +262,13 @@ static ls_status lower_layer(ls_lower *lower, const ls_lower_backend *backend, i
         return lower_spatial(lower, backend, index);
     case LS_LAYER_CROSS_ENTROPY:
         add_op(lower, LS_OP_LOSS, index);
+        return LS_OK;
+    case LS_LAYER_ENTRY:
+        add_op(lower, LS_OP_ENTRY, index)->out = add_slot(
+            lower, backend, index, layer->channels, lower->options.height, lower->options.width);
+        return LS_OK;
+    case LS_LAYER_EXIT:
+        add_op(lower, LS_OP_EXIT, index);
         return LS_OK;
     }
     return ls_log_fail(LS_ERR_UNSUPPORTED, "layer %s has kind %d, which this backend does not know",

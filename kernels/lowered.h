@@ -31,6 +31,8 @@ typedef enum ls_op_kind {
     LS_OP_SHORTCUT,
     LS_OP_AVERAGE,
     LS_OP_LOSS,
+    LS_OP_ENTRY, /* nothing in forward; joins the gradients of its readers */
+    LS_OP_EXIT,  /* nothing; its dx comes from the next stage */
 } ls_op_kind;
 
 enum { LS_NO_BUFFER = -1 };

@@ -23,6 +23,8 @@ struct ls_backend {
     struct ls_dnn *dnn;
     const struct ls_loops *loops;
     const struct ls_multi_variant *multi;
+    float *spare; /* multi_unfused.c: between two of its passes; NULL until used */
+    int64_t spare_count;
 };
 
 /* Work is executed at once, so a stream holds nothing. */

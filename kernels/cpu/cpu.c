@@ -12,6 +12,7 @@
 #include "backend.h"
 #include "dnn.h"
 #include "loops.h"
+#include "plan_parts.h"
 #include "multi_variant.h"
 
 /* ---- the device ------------------------------------------------------------------------------ */
@@ -84,6 +85,7 @@ static void cpu_close(ls_backend *backend)
 {
     if (backend != NULL) {
         ls_dnn_close(backend->dnn);
+        free(backend->spare);
         free(backend);
     }
 }
@@ -238,6 +240,7 @@ static const ls_backend_api table = {
     .event_record = cpu_event_record,
     .event_wait = cpu_event_wait,
     .stream_after = cpu_stream_after,
+    .plan_edges = ls_plan_edges,
     LS_ENTRIES,
 };
 

@@ -274,6 +274,8 @@ ls_status ls_multi_optimizer_step(ls_backend *backend, ls_stream *stream,
     }
     if (ls_rules_norms(config->kind) != LS_NORMS_NONE) {
         LS_TRY(ls_multi_norm_step(backend->multi, backend->threads, config, &used, state));
+    } else if (config->unfused) {
+        LS_TRY(ls_multi_unfused_step(backend, config, &used, state));
     } else {
         step_context context = {backend->multi, &used, {{.kind = config->kind}}};
         ls_multi_prepare(context.rule, config, state, 0);

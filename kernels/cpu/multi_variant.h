@@ -20,6 +20,26 @@ typedef struct ls_multi_span {
     ls_dtype value_type, grad_type, copy_type;
 } ls_multi_span;
 
+/* Operations of an update that is not fused: y from y, x and z with constants a and b. */
+typedef enum ls_multi_op {
+    LS_MULTI_COPY,   /* y = z */
+    LS_MULTI_ADD,    /* y = x + a z */
+    LS_MULTI_SCALE,  /* y = a y */
+    LS_MULTI_MIX,    /* y = a y + b z */
+    LS_MULTI_SQUARE, /* y = y + a z z */
+    LS_MULTI_ROOT,   /* y = sqrt(z) */
+    LS_MULTI_DIVIDE, /* y = y / a */
+    LS_MULTI_SHIFT,  /* y = y + a */
+    LS_MULTI_RATIO,  /* y = y + a (x / z) */
+} ls_multi_op;
+
+typedef struct ls_multi_pass {
+    ls_multi_op op;
+    float a, b;
+    float *y;
+    const float *x, *z; /* what the operation does not read is NULL */
+} ls_multi_pass;
+
 typedef struct ls_multi_variant {
     const char *name;
     /* to = round(from * factor); `to` may be `from` with the same type. */
@@ -33,6 +53,8 @@ typedef struct ls_multi_variant {
                     bool streams, int64_t count);
     /* Returns whether a value, moment or copy is inf or NaN after the step. */
     bool (*step)(const ls_multi_rule *rule, const ls_multi_span *span, int64_t count);
+    /* Elements from `offset`; returns whether a y is inf or NaN after it. */
+    bool (*pass)(const ls_multi_pass *pass, int64_t offset, int64_t count);
     /* Sum of squares in double: 16 interleaved sums per block of 512, then the blocks in order. */
     double (*squares)(const void *from, ls_dtype type, int64_t count);
     /* First pass with LS_NORMS_UPDATE: moves the moments; returns the update's sum of squares. */
@@ -95,6 +117,11 @@ static inline void ls_multi_prepare(ls_multi_rule rule[LS_OPTIMIZER_GROUPS_MAX],
         ls_rules_prepare(&rule[g].rules, &own, lr, state->step_count + 1, squares);
     }
 }
+
+/* multi_unfused.c: one step of SGD, Adam or AdamW, a pass for each operation on each tensor; sets
+ * first_bad_state. LS_ERR_INFRA without memory. */
+ls_status ls_multi_unfused_step(ls_backend *backend, const ls_optimizer_config *config,
+                                const ls_optimizer_args *args, ls_step_state *state);
 
 /* multi_norm.c: norms of whole tensors. */
 /* The sum of squares of all elements; every sum has its order. LS_ERR_INFRA without memory. */

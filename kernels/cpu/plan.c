@@ -82,7 +82,7 @@ ls_status ls_plan_params_changed(ls_plan *plan, ls_stream *stream)
     (void)stream;
     LS_ASSERT(plan->bound.state != NULL);
     use_threads(plan);
-    for (int i = 0; i < plan->lower.op_count; i++) {
+    for (int i = 0; plan->options.weights_of == NULL && i < plan->lower.op_count; i++) {
         ls_conv *conv = plan->work[i].conv;
         if (conv != NULL) {
             const ls_layer *layer = &plan->network->layer[plan->lower.op[i].layer];
@@ -114,15 +114,21 @@ ls_status ls_plan_forward(ls_plan *plan, ls_stream *stream, const float *input,
 {
     LS_ASSERT(plan->bound.state != NULL);
     use_threads(plan);
-    int image = plan->lower.slot_of_layer[0];
-    memcpy(plan->target, target, (size_t)plan->options.batch * sizeof *target);
-    LS_TRY(ls_observe_image(plan, stream, input, false));
-    ls_parallel_narrow(plan->backend, plan->options.activation, input, ls_plan_at(plan, image),
-                       plan->lower.slot[image].count);
-    LS_TRY(ls_observe_image(plan, stream, input, true));
+    if (target != NULL) {
+        memcpy(plan->target, target, (size_t)plan->options.batch * sizeof *target);
+    }
+    if (plan->network->layer[0].kind == LS_LAYER_INPUT) {
+        int image = plan->lower.slot_of_layer[0];
+        LS_TRY(ls_observe_image(plan, stream, input, false));
+        ls_parallel_narrow(plan->backend, plan->options.activation, input, ls_plan_at(plan, image),
+                           plan->lower.slot[image].count);
+        LS_TRY(ls_observe_image(plan, stream, input, true));
+    }
     for (int i = 0; i < plan->lower.op_count; i++) {
         const ls_op *op = &plan->lower.op[i];
-        LS_TRY(ls_observe_run(plan, stream, ls_lower_observed_kind(op), op, forward_op));
+        if (op->kind != LS_OP_ENTRY && op->kind != LS_OP_EXIT) {
+            LS_TRY(ls_observe_run(plan, stream, ls_lower_observed_kind(op), op, forward_op));
+        }
     }
     plan->forward_done = true;
     return LS_OK;
@@ -190,6 +196,11 @@ ls_status ls_plan_backward(ls_plan *plan, ls_stream *stream, float factor, ls_gr
         case LS_OP_LOSS:
             LS_TRY(ls_observe_run(plan, stream, LS_OBSERVED_LOSS_BACK, op, ls_loss_backward));
             break;
+        case LS_OP_ENTRY:
+            LS_TRY(ls_simple_join(plan, stream, op));
+            break;
+        case LS_OP_EXIT:
+            break;
         default:
             LS_TRY(ls_simple_backward(plan, stream, op));
             break;
@@ -198,4 +209,18 @@ ls_status ls_plan_backward(ls_plan *plan, ls_stream *stream, float factor, ls_gr
     }
     LS_ASSERT(plan->ready.reported == plan->ready.count);
     return LS_OK;
+}
+
+void ls_plan_edges(ls_plan *plan, ls_plan_edge *entry, ls_plan_edge *exit)
+{
+    const ls_op *first = &plan->lower.op[0], *last = &plan->lower.op[plan->lower.op_count - 1];
+    *entry = *exit = (ls_plan_edge){0};
+    if (first->kind == LS_OP_ENTRY) {
+        *entry = (ls_plan_edge){ls_plan_at(plan, first->out), ls_plan_grad(plan, first->g),
+                                (int64_t)plan->lower.slot[first->out].bytes};
+    }
+    if (last->kind == LS_OP_EXIT) {
+        *exit = (ls_plan_edge){ls_plan_at(plan, last->in), ls_plan_grad(plan, last->dx),
+                               (int64_t)plan->lower.slot[last->in].bytes};
+    }
 }

@@ -99,6 +99,9 @@ static inline int64_t ls_plan_stored_index(const ls_plan *plan, int slot, int64_
     return (plane * pixels + pixel) * block + channel % block;
 }
 
+/* plan.c: plan_edges. */
+void ls_plan_edges(ls_plan *plan, ls_plan_edge *entry, ls_plan_edge *exit);
+
 /* work.c */
 /* LS_ERR_INFRA without memory, LS_ERR_UNSUPPORTED if oneDNN has no engine for a layer. After a
  * failure ls_work_destroy frees what exists. */

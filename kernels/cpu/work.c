@@ -150,7 +150,12 @@ static ls_status allocate(ls_plan *plan)
     carve_norms(plan);
     LS_TRY(commit(&plan->activations, "activations"));
     LS_TRY(commit(&plan->gradients, "gradients of activations"));
-    LS_TRY(commit(&plan->packed, "packed weights"));
+    if (plan->options.weights_of != NULL) {
+        LS_ASSERT(plan->options.weights_of->packed.bytes == plan->packed.bytes);
+        plan->packed.base = plan->options.weights_of->packed.base;
+    } else {
+        LS_TRY(commit(&plan->packed, "packed weights"));
+    }
     LS_TRY(commit(&plan->norms, "statistics of batch norms"));
     void *scratch = NULL;
     LS_TRY(ls_memory_take((int64_t)plan->scratch_bytes, "workspace of products", &scratch));
@@ -199,7 +204,9 @@ void ls_work_destroy(ls_plan *plan)
     }
     ls_memory_give(plan->activations.base);
     ls_memory_give(plan->gradients.base);
-    ls_memory_give(plan->packed.base);
+    if (plan->options.weights_of == NULL) {
+        ls_memory_give(plan->packed.base);
+    }
     ls_memory_give(plan->norms.base);
     ls_memory_give(plan->scratch);
     free(plan->work);

@@ -17,6 +17,11 @@ bool ls_plan_supports(ls_backend *backend, const ls_network *network,
     if (!ls_lower_supports(network, options->activation, why, (size_t)why_bytes)) {
         return false;
     }
+    if (network->layer[0].kind == LS_LAYER_ENTRY ||
+        network->layer[network->layer_count - 1].kind == LS_LAYER_EXIT) {
+        snprintf(why, (size_t)why_bytes, "this backend runs whole networks, not stages of one");
+        return false;
+    }
     for (int i = 1; i < network->layer_count; i++) {
         const ls_layer *layer = &network->layer[i];
         if ((layer->input[0] == 0 || layer->input[1] == 0) && layer->kind != LS_LAYER_CONV) {

@@ -366,6 +366,8 @@ void ls_model_extents(const ls_network *network, int image_size, ls_layer_extent
             output = (ls_layer_extent){1, 1, 1};
             break;
         case LS_LAYER_INPUT:
+        case LS_LAYER_ENTRY:
+        case LS_LAYER_EXIT:
         case LS_LAYER_BATCH_NORM:
         case LS_LAYER_RELU:
         case LS_LAYER_ADD:

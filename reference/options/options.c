@@ -381,6 +381,46 @@ static ls_status check_parallel(const ls_options *options)
     return LS_OK;
 }
 
+/* Several devices of one process (train/team.h). */
+static ls_status check_team(const ls_options *options)
+{
+    const char *name = options->model_parallel      ? "--model-parallel"
+                       : options->data_parallel > 1 ? "--data-parallel"
+                                                    : NULL;
+    const struct {
+        bool given;
+        const char *name;
+    } others[] = {
+        {options->accumulate > 1, "--accumulate"},
+        {options->batch_size_count > 0, "--batch-sizes"},
+        {options->example != LS_EXAMPLE_NONE, "--example"},
+        {options->aux_count > 0, "--aux-head"},
+        {options->sync_bn, "--sync-bn"},
+        {options->no_reduce, "--no-reduce"},
+        {options->find_unused, "--find-unused"},
+        {options->audit, "--audit"},
+        {options->resident > 0, "--resident"},
+        {options->force_branches[0] != '\0', "--force-branches"},
+        {options->graph == LS_GRAPH_ON, "--cuda-graph on"},
+        {strcmp(options->comm, "auto") != 0, "--comm"},
+        {options->model_parallel && options->data_parallel > 1, "--data-parallel"},
+        {options->model_parallel && (options->evaluate || options->val[0] != '\0'),
+         "--evaluate and --val"},
+    };
+    if (options->split_size > 0 && !options->model_parallel) {
+        return ls_log_fail(LS_ERR_USAGE,
+                           "--split-size %d without --model-parallel: there are no stages",
+                           options->split_size);
+    }
+    for (size_t i = 0; name != NULL && i < sizeof others / sizeof *others; i++) {
+        if (others[i].given) {
+            return ls_log_fail(LS_ERR_USAGE, "%s with %s: allowed: one of them", name,
+                               others[i].name);
+        }
+    }
+    return LS_OK;
+}
+
 static ls_status check_saving(const ls_options *options)
 {
     const char *name = options->save_every > 0         ? "--save-every"
@@ -458,6 +498,7 @@ static ls_status check_all(const ls_options *options, bool batch_size_given)
     LS_TRY(check_training(options));
     LS_TRY(check_running(options));
     LS_TRY(check_saving(options));
+    LS_TRY(check_team(options));
     return check_parallel(options);
 }
 
@@ -479,6 +520,19 @@ static const char *find_unsupported(const ls_options *options, const char **why)
             *why = gpu[i].why;
             return gpu[i].name;
         }
+    }
+    bool half = options->opt_level == LS_O2 || options->opt_level == LS_O3;
+    if (options->data_parallel > 1 && half) {
+        *why = "Apex's amp takes no model in DataParallel; torch's autocast does (O1)";
+        return "--data-parallel";
+    }
+    bool fused_only = options->optimizer != LS_OPTIMIZER_SGD &&
+                      options->optimizer != LS_OPTIMIZER_ADAM &&
+                      options->optimizer != LS_OPTIMIZER_ADAMW;
+    if (options->unfused && (fused_only || options->opt_level == LS_O3)) {
+        *why = fused_only ? "sgd, adam and adamw have an update by single operations"
+                          : "O3 has no f32 values to update";
+        return "--unfused";
     }
     return NULL;
 }
@@ -590,6 +644,36 @@ static ls_status check_ranks(const ls_options *options, int world)
     return LS_OK;
 }
 
+/* The parts of a batch are the micro-steps of its step: --batch-size is the process's, as in
+ * torch's scripts. */
+static ls_status split_batch(ls_options *options, int world)
+{
+    bool stages = options->model_parallel;
+    int parts = options->data_parallel, batch = options->batch_size;
+    if (!stages && parts == 1) {
+        return LS_OK;
+    }
+    const char *name = stages ? "--model-parallel" : "--data-parallel";
+    if (world > 1) {
+        return ls_log_fail(LS_ERR_USAGE, "%s in a world of %d: allowed: one process", name, world);
+    }
+    if (stages) {
+        parts = options->split_size > 0 ? batch / options->split_size : 1;
+        if (options->split_size > 0 && (parts == 0 || batch % options->split_size != 0)) {
+            return ls_log_fail(LS_ERR_USAGE,
+                               "--split-size %d: allowed: divisors of --batch-size %d",
+                               options->split_size, batch);
+        }
+    } else if (batch % parts != 0) {
+        return ls_log_fail(LS_ERR_USAGE,
+                           "--data-parallel %d: --batch-size %d: allowed: multiples of %d", parts,
+                           batch, parts);
+    }
+    options->batch_size = batch / parts;
+    options->accumulate = parts;
+    return LS_OK;
+}
+
 ls_status ls_options_resolve(ls_options *options, int rank, int world, const char *run_directory)
 {
     LS_ASSERT(rank >= 0 && rank < world);
@@ -627,6 +711,7 @@ ls_status ls_options_resolve(ls_options *options, int rank, int world, const cha
     if (options->batch_size_count > 0) {
         resolved.batch_size = options->batch_sizes[rank];
     }
+    LS_TRY(split_batch(&resolved, world));
     LS_TRY(check_norm_values(&resolved, rank, world));
     *options = resolved;
     return LS_OK;

@@ -260,6 +260,10 @@ static effective resolve(const ls_options *given, ls_options *options)
     ls_dialect_resolve(given, 1, &e.rules);
     ls_precision_resolve(given, &e.rules, &e.precision);
     *options = *given;
+    if (options->data_parallel > 1 || options->model_parallel) { /* its parts: options.c */
+        options->batch_size *= options->accumulate;
+        options->accumulate = 1;
+    }
     options->init_scale = e.precision.initial_scale;
     options->min_loss_scale = e.precision.scaler.min_scale;
     options->max_loss_scale = e.precision.scaler.max_scale;

@@ -15,6 +15,7 @@ ls_optimizer_config ls_optim_config(const ls_options *options)
         .max_grad_norm = options->max_grad_norm,
         .trust = options->trust,
         .clip = options->larc_clip,
+        .unfused = options->unfused,
     };
     const ls_groups *groups = &options->groups;
     config.group_count = groups->count > 0 ? groups->count + 1 : 0;

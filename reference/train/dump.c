@@ -13,6 +13,7 @@
 #include "reference/data/loader.h"
 #include "reference/model/model.h"
 #include "reference/files/safetensors.h"
+#include "team.h"
 
 /* One ReLU or max-pool. */
 typedef struct branch {
@@ -195,8 +196,10 @@ static ls_status make_folder(const ls_trainer *trainer, int64_t step, char *path
 static ls_status take_batch(ls_dump *dump, int micro_step, const ls_loader_batch *batch)
 {
     const ls_options *options = &dump->trainer->options;
-    LS_ASSERT(batch->images == options->batch_size);
-    size_t images = (size_t)options->batch_size;
+    bool team = dump->trainer->team != NULL; /* it has all parts in one batch */
+    size_t images = (size_t)options->batch_size * (team ? (size_t)options->accumulate : 1);
+    LS_ASSERT(batch->images == (int)images);
+    micro_step = team ? 0 : micro_step;
     size_t values = images * 3 * (size_t)options->image_size * (size_t)options->image_size;
     ls_loader_floats(batch, options->image_size, dump->input + (size_t)micro_step * values);
     memcpy(dump->target + (size_t)micro_step * images, batch->target,
@@ -204,20 +207,27 @@ static ls_status take_batch(ls_dump *dump, int micro_step, const ls_loader_batch
     return LS_OK;
 }
 
+static ls_status export_part(const ls_trainer *trainer, int micro_step, ls_export what, int index,
+                             void *host, int64_t bytes)
+{
+    return trainer->team != NULL
+               ? ls_team_export(trainer->team, micro_step, what, index, host, bytes)
+               : trainer->device.api->plan_export(trainer->plan, trainer->device.stream, what,
+                                                  index, host, bytes);
+}
+
 /* After forward of a micro-step: logits and branches. */
 static ls_status take_forward(ls_dump *dump, int micro_step)
 {
     const ls_trainer *trainer = dump->trainer;
-    const ls_backend_api *api = trainer->device.api;
     int64_t values = (int64_t)trainer->options.batch_size * trainer->options.num_classes;
-    LS_TRY(api->plan_export(trainer->plan, trainer->device.stream, LS_EXPORT_LOGITS, 0,
-                            dump->logits + micro_step * values,
-                            values * (int64_t)sizeof *dump->logits));
+    LS_TRY(export_part(trainer, micro_step, LS_EXPORT_LOGITS, 0, dump->logits + micro_step * values,
+                       values * (int64_t)sizeof *dump->logits));
     for (int k = 0; k < trainer->network.branch_count; k++) {
         const branch *branch = &dump->branch[k];
         ls_export what = branch->kind == LS_LAYER_RELU ? LS_EXPORT_RELU_BITS : LS_EXPORT_POOL_INDEX;
-        LS_TRY(api->plan_export(trainer->plan, trainer->device.stream, what, k,
-                                branch->data + micro_step * branch->bytes, branch->bytes));
+        LS_TRY(export_part(trainer, micro_step, what, k, branch->data + micro_step * branch->bytes,
+                           branch->bytes));
     }
     return LS_OK;
 }
@@ -260,6 +270,11 @@ static ls_status observe(void *context, const ls_step_event *event)
         return LS_OK;
     }
     int64_t since_ns = ls_step_clock_stop(dump->clock);
+    if (event->at == LS_STEP_FORWARD_END && dump->trainer->team != NULL) {
+        for (int part = 0; part < event->micro_step; part++) {
+            LS_TRY(take_forward(dump, part));
+        }
+    }
     LS_TRY(event->at == LS_STEP_BATCH         ? take_batch(dump, event->micro_step, event->batch)
            : event->at == LS_STEP_FORWARD_END ? take_forward(dump, event->micro_step)
            : event->at == LS_STEP_CLIP        ? take_gradients(dump)
@@ -371,6 +386,9 @@ static void add_metadata(ls_dump *dump, const ls_dump_result *result)
     ls_safetensors_metadata(writer, "clip_grad_norm", "%.17g", options->clip_grad_norm);
     ls_safetensors_metadata(writer, "clip_grad_value", "%.17g", options->clip_grad_value);
     ls_safetensors_metadata(writer, "accumulate", "%d", options->accumulate);
+    if (options->data_parallel > 1) {
+        ls_safetensors_metadata(writer, "replicas", "%d", options->data_parallel);
+    }
     ls_safetensors_metadata(writer, "optimizer_steps", "%lld", (long long)result->after.step_count);
     ls_safetensors_metadata(writer, "dialect", "%s", ls_dialect_name(options->dialect));
     ls_safetensors_metadata(writer, "average", "%s",

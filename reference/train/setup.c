@@ -19,6 +19,7 @@
 #include "mllog_run.h"
 #include "checkpoint.h"
 #include "save.h"
+#include "team.h"
 #include "weights.h"
 
 /* ---- options and place ----------------------------------------------------------------------- */
@@ -139,10 +140,13 @@ ls_status ls_setup_device(ls_trainer *trainer)
     trainer->trunk.param_count = params;
     LS_TRY(check_overflow_as(trainer));
     LS_TRY(assign_groups(trainer));
+    int sharing = options->data_parallel; /* each replica's device has as many cores */
+    int threads =
+        options->threads > 0 && options->threads < sharing ? 1 : options->threads / sharing;
     ls_backend_options backend = {
         .device_index = trainer->world.machine_rank,
-        .threads = options->threads,
-        .local_ranks = trainer->world.machine_world,
+        .threads = threads,
+        .local_ranks = trainer->world.machine_world * sharing,
         .local_rank = trainer->world.machine_rank,
         .deterministic = options->deterministic,
         .tf32 = options->tf32,
@@ -156,6 +160,17 @@ ls_status ls_setup_device(ls_trainer *trainer)
                      "auto, emulated",
                      ls_dtype_label(options->half));
         return ls_setup_unsupported(trainer, "--half-math", "no units for the type");
+    }
+    if (ls_team_devices(options) > 1 && !ls_team_offered(&trainer->device)) {
+        const char *name = options->model_parallel ? "--model-parallel" : "--data-parallel";
+        ls_log_error("%s is offered on a CPU: a device of the %s backend has a process of its own",
+                     name, trainer->device.api->name);
+        return ls_setup_unsupported(trainer, name, "each device has a process of its own");
+    }
+    if (options->unfused && !trainer->device.info.host_memory) {
+        ls_log_error("--unfused is offered on a CPU: the %s backend's update is one kernel",
+                     trainer->device.api->name);
+        return ls_setup_unsupported(trainer, "--unfused", "the device's update is one kernel");
     }
     if (options->resident > 0 && trainer->device.api->batch_load == NULL) {
         ls_log_error("--resident is not offered: the %s backend computes where its batches are",
@@ -199,7 +214,7 @@ static ls_status create_memory(ls_trainer *trainer)
         .masters = precision->masters && !amp,
         .moment_count =
             amp ? 0 : ls_optimizers_moments(trainer->options.optimizer, trainer->options.momentum),
-        .sums = trainer->options.accumulate > 1 && !amp,
+        .sums = trainer->options.accumulate > 1 && trainer->options.data_parallel == 1 && !amp,
         .engine = reduces(trainer) ? trainer->engine : NULL,
         .comm = trainer->comm,
     };
@@ -251,6 +266,9 @@ static ls_status create_plan(ls_trainer *trainer)
                      trainer->network.arch, why);
         return ls_setup_unsupported(trainer, "--arch", why);
     }
+    if (ls_team_devices(&trainer->options) > 1) {
+        return ls_team_create(trainer, &options);
+    }
     char *engines = NULL;
     if (trainer->options.engines[0] != '\0' && device->api->engines_export == NULL) {
         return ls_setup_unsupported(trainer, "--engines", "this device has no choice of engines");
@@ -266,6 +284,9 @@ static ls_status create_plan(ls_trainer *trainer)
 
 ls_status ls_setup_bind(ls_trainer *trainer)
 {
+    if (trainer->team != NULL) {
+        return ls_team_bind(trainer->team);
+    }
     const ls_bucket_layout *layout = trainer->ddp != NULL ? ls_ddp_layout(trainer->ddp) : NULL;
     int *together = calloc((size_t)trainer->network.param_count, sizeof *together);
     LS_TRY_MEMORY(together != NULL, "the groups of %d gradients", trainer->network.param_count);
@@ -400,6 +421,9 @@ ls_status ls_setup_values(ls_trainer *trainer)
         }
     }
     LS_TRY(ls_amp_scale_write(&trainer->amp, &state));
+    if (trainer->team != NULL) {
+        return ls_team_params_changed(trainer->team);
+    }
     return trainer->device.api->plan_params_changed(trainer->plan, trainer->device.stream);
 }
 
@@ -441,6 +465,9 @@ static ls_status write_start(ls_trainer *trainer)
     char engine[256] = "";
     ls_plan_info plan;
     trainer->device.api->plan_info(trainer->plan, &plan);
+    if (trainer->team != NULL) {
+        ls_team_add_info(trainer->team, &plan);
+    }
     if (trainer->engine != NULL) {
         trainer->engine->describe(engine, (int)sizeof engine);
     }
@@ -539,11 +566,11 @@ ls_status ls_setup_data(ls_trainer *trainer)
         .data = options->data,
         .rank = LS_PLANT(same_data_everywhere, trainer->world.rank, 0),
         .world = trainer->world.world,
-        .batch_size = options->batch_size,
-        .largest_batch = largest_batch,
+        .batch_size = options->batch_size * (trainer->team != NULL ? options->accumulate : 1),
+        .largest_batch = largest_batch * (trainer->team != NULL ? options->accumulate : 1),
         .image_size = options->image_size,
         .num_classes = options->num_classes,
-        .accumulate = options->accumulate,
+        .accumulate = trainer->team != NULL ? 1 : options->accumulate,
         .seed = options->seed,
         .workers = options->workers,
         /* the feed's slots take them, and the device normalises; examples have no feed */
@@ -560,6 +587,11 @@ ls_status ls_setup_data(ls_trainer *trainer)
     LS_TRY(skip_epochs(trainer, &loader));
     LS_TRY(ls_schedule_check(&trainer->schedule, trainer->steps_per_epoch));
     LS_TRY(ls_evaluate_open(trainer, loader.memory, &trainer->evaluate));
+    if (trainer->evaluate != NULL && options->model_parallel) {
+        ls_log_error(
+            "--model-parallel validates nothing; give --steps, or --data the folder train");
+        return ls_setup_unsupported(trainer, "--model-parallel", "stages validate nothing");
+    }
     int64_t by_epochs = options->epochs * trainer->steps_per_epoch;
     trainer->last_step = options->steps > 0 ? options->steps : by_epochs;
     if (by_epochs > 0 && by_epochs < trainer->last_step) {
@@ -575,6 +607,7 @@ ls_status ls_setup_data(ls_trainer *trainer)
 
 static void free_model(ls_trainer *model)
 {
+    ls_team_free(model->team);
     if (model->plan != NULL) {
         model->device.api->plan_destroy(model->plan);
     }

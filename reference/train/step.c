@@ -11,6 +11,7 @@
 #include "reference/files/safetensors.h"
 #include "aux_head.h"
 #include "setup.h"
+#include "team.h"
 
 static ls_status observe(const ls_step *step, ls_step_moment at, int param)
 {
@@ -37,6 +38,9 @@ static ls_status forward(ls_step *step)
     ls_trainer *trainer = step->trainer;
     const ls_device *device = &trainer->device;
     const ls_feed_batch *batch = &step->batch;
+    if (trainer->team != NULL) {
+        return ls_team_forward(trainer->team, &batch->host, step->record->host->loss);
+    }
     LS_TRY(batch->slot >= 0
                ? device->api->plan_forward_loaded(trainer->plan, device->stream, batch->slot)
                : device->api->plan_forward(trainer->plan, device->stream, batch->host.input,
@@ -48,6 +52,23 @@ static ls_status forward(ls_step *step)
     return device->api->copy_out(device->backend, device->stream,
                                  &step->record->host->loss[step->micro],
                                  &trainer->memory.state->loss, (int64_t)sizeof(float));
+}
+
+/* Of the whole step: in the reduced type, and handed to the reduction. */
+static ls_status stage_gradient(ls_step *step, int param, const ls_tensor *from)
+{
+    ls_trainer *trainer = step->trainer;
+    ls_memory *memory = &trainer->memory;
+    const ls_device *device = &trainer->device;
+    if (trainer->ddp != NULL) {
+        LS_TRY(ls_ddp_stage(trainer->ddp, param, from));
+    } else if (memory->sum != NULL) {
+        LS_TRY(device->api->convert(device->backend, device->stream, memory->reduced[param], *from,
+                                    1.0f));
+    }
+    LS_TRY(observe(step, LS_STEP_GRADIENT_STAGED, param));
+    LS_TRY(trainer->ddp != NULL ? ls_ddp_ready(trainer->ddp, param) : LS_OK);
+    return observe(step, LS_STEP_GRADIENT_READY, param);
 }
 
 /* The gradient of one parameter has been enqueued (kernels.h, ls_grad_ready): it is accumulated
@@ -68,25 +89,40 @@ static ls_status take_gradient(void *context, int param)
                 LS_PLANT(no_zero_grad, true, step->record->step == trainer->first_step)));
         from = &memory->sum[param];
     }
-    if (micro < trainer->options.accumulate - 1) {
-        return LS_OK;
-    }
-    if (trainer->ddp != NULL) {
-        LS_TRY(ls_ddp_stage(trainer->ddp, param, from));
-    } else if (memory->sum != NULL) {
-        LS_TRY(device->api->convert(device->backend, device->stream, memory->reduced[param], *from,
-                                    1.0f));
-    }
-    LS_TRY(observe(step, LS_STEP_GRADIENT_STAGED, param));
-    LS_TRY(trainer->ddp != NULL ? ls_ddp_ready(trainer->ddp, param) : LS_OK);
-    return observe(step, LS_STEP_GRADIENT_READY, param);
+    return micro == trainer->options.accumulate - 1 ? stage_gradient(step, param, from) : LS_OK;
 }
 
+/* A team's parts are the micro-steps; calls come from its threads, one at a time. */
+static ls_status observe_part(void *context, int part, int param)
+{
+    const ls_step *step = context;
+    return ls_step_observers_call(
+        &step->observers,
+        &(ls_step_event){.at = LS_STEP_GRADIENT_COMPUTED, .micro_step = part, .index = param});
+}
+
+static ls_status backward_team(ls_step *step)
+{
+    ls_trainer *trainer = step->trainer;
+    const ls_memory *memory = &trainer->memory;
+    LS_TRY(ls_team_backward(trainer->team, observe_part, step));
+    for (int i = trainer->network.param_count - 1; i >= 0; i--) {
+        const ls_tensor *from = memory->sum != NULL ? &memory->sum[i] : &memory->grad[i];
+        if (trainer->options.data_parallel > 1) {
+            LS_TRY(observe(step, LS_STEP_GRADIENT_COMPUTED, i));
+        }
+        LS_TRY(stage_gradient(step, i, from));
+    }
+    return LS_OK;
+}
 static ls_status backward(ls_step *step)
 {
     ls_trainer *trainer = step->trainer;
     const ls_device *device = &trainer->device;
     float factor = 1.0f / (float)trainer->options.accumulate;
+    if (trainer->team != NULL) {
+        return backward_team(step);
+    }
     if (trainer->ddp != NULL && step->micro == trainer->options.accumulate - 1) {
         LS_TRY(ls_ddp_begin(trainer->ddp, &step->observers));
     }
@@ -141,6 +177,9 @@ static ls_status update_scale(ls_step *step)
 static ls_status repack(ls_step *step)
 {
     const ls_device *device = &step->trainer->device;
+    if (step->trainer->team != NULL) {
+        return ls_team_params_changed(step->trainer->team);
+    }
     return device->api->plan_params_changed(step->trainer->plan, device->stream);
 }
 
@@ -240,7 +279,7 @@ static ls_status begin_micro_step(ls_step *step)
     record->ms[LS_EVENTS_MS_DATA] += step->batch.waited_ms;
     record->images += step->batch.host.images;
     record->bad_images += step->batch.host.bad_images;
-    (*trainer->memory.tracked)++;
+    (*trainer->memory.tracked) += trainer->options.model_parallel ? trainer->options.accumulate : 1;
     LS_TRY(observe(step, LS_STEP_BATCH, 0));
     return force_branches(trainer, record->step, step->micro);
 }
@@ -289,8 +328,10 @@ static ls_status begin_step(ls_step *step, int64_t ticks)
 static ls_status enqueue_pieces(ls_step *step)
 {
     step->recorded = false;
-    for (step->micro = 0; step->micro < step->trainer->options.accumulate; step->micro++) {
-        if (step->micro > 0) {
+    /* a team takes all parts at once */
+    int last = step->trainer->options.accumulate - 1;
+    for (step->micro = step->trainer->team != NULL ? last : 0; step->micro <= last; step->micro++) {
+        if (step->micro > 0 && step->trainer->team == NULL) {
             LS_TRY(ls_feed_ahead(step->feed));
         }
         LS_TRY(begin_micro_step(step));

@@ -67,6 +67,7 @@ typedef struct ls_trainer {
     uint8_t *group; /* [param_count] of the optimizer's groups; NULL without --group */
     ls_ddp *ddp;    /* NULL where engine is NULL */
     ls_plan *plan;
+    struct ls_team *team; /* team.h; NULL: one device computes the step, with `plan` */
 
     ls_loader *loader;
     struct ls_evaluate *evaluate; /* evaluate.h; NULL: nothing is validated */

@@ -75,6 +75,15 @@ typedef struct sums {
     double error2, rounding2;
 } sums;
 
+/* Micro-batches that move a rank's running statistics: all, but DataParallel keeps the first
+ * replica's only. */
+static int counted(const ls_compare_judgement *j, int rank)
+{
+    return ls_dumpfile_integer(j->evidence->file[rank], "replicas", 1) > 1
+               ? 1
+               : j->evidence->step.accumulate;
+}
+
 static void add_rank(const ls_compare_judgement *j, int node, int kind, int rank,
                      const double *before, const double *after, double unit, sums *s)
 {
@@ -87,7 +96,7 @@ static void add_rank(const ls_compare_judgement *j, int node, int kind, int rank
     double unbiased = kind == 1 && count > 1 ? count / (count - 1) : 1;
     for (int c = 0; c < channels; c++) {
         double value = before[c], rounding = 0;
-        for (int a = 0; a < step->accumulate; a++) {
+        for (int a = 0; a < counted(j, rank); a++) {
             int group = a * per_micro + rank / step->stat_ranks;
             value += momentum * (batch[group * channels + c] * unbiased - value);
             rounding += unit * fabs(value);
@@ -138,15 +147,14 @@ static void judge_counter(ls_compare_judgement *j, int node)
         bool counts = b.before != NULL && b.after != NULL && b.before->count == 1 &&
                       b.after->count == 1 && ls_dumpfile_read_i64(b.before, &before) &&
                       ls_dumpfile_read_i64(b.after, &after);
-        if (!counts ||
-            (uint64_t)after - (uint64_t)before != (uint64_t)j->evidence->step.accumulate) {
+        if (!counts || (uint64_t)after - (uint64_t)before != (uint64_t)counted(j, rank)) {
             char name[64];
             norm_name(j, node, name, sizeof name);
             ls_compare_checks_fail(&j->checks, NULL,
                                    "rank=%d %s.num_batches_tracked went from %lld to %lld in %d "
                                    "forward passes",
                                    rank, name, (long long)before, (long long)after,
-                                   j->evidence->step.accumulate);
+                                   counted(j, rank));
         }
     }
 }

@@ -77,6 +77,16 @@ ls_dumpfile *ls_dumps_open_update(const ls_record *job, int64_t step, int64_t *u
     return ls_dumps_open(job, step, 0, out);
 }
 
+/* Of a batch that devices of one process share: they are dumped as micro-steps. */
+static int parts_of(const cJSON *options)
+{
+    double batch = ls_json_number(options, "batch-size", 1);
+    bool stages = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(options, "model-parallel"));
+    double split = ls_json_number(options, "split-size", batch);
+    return stages && split >= 1 ? (int)(batch / split)
+                                : (int)ls_json_number(options, "data-parallel", 1);
+}
+
 void ls_dumps_match(const ls_spec *spec, const ls_dumpfile *file, int64_t number, int rank,
                     const ls_record *job, ls_verdict *out)
 {
@@ -99,7 +109,7 @@ void ls_dumps_match(const ls_spec *spec, const ls_dumpfile *file, int64_t number
                   {"clip_grad_norm", "0", ls_json_number(options, "clip-grad-norm", NAN)},
                   {"clip_grad_value", "0", ls_json_number(options, "clip-grad-value", NAN)},
                   {"weight_decay", "0", ls_json_number(options, "weight-decay", NAN)},
-                  {"accumulate", "1", spec->accumulate}};
+                  {"accumulate", "1", spec->accumulate * parts_of(options)}};
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         const char *written = ls_dumpfile_text(file, wanted[i].name, NULL);
         const char *found = written != NULL ? written : wanted[i].absent;
