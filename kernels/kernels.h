@@ -135,6 +135,7 @@ typedef struct ls_backend_options {
     bool tf32;          /* allow TF32 products under f32 */
     bool emulate_half;  /* CPU: convert operands of half type to f32 also where it has units for
                            the type */
+    bool native_half;   /* CPU: use its units for half types also where f32 is faster */
     bool oversubscribe; /* with fewer devices than local_ranks, share them: the device is
                            device_index modulo their number. Otherwise that is LS_ERR_INFRA */
 } ls_backend_options;

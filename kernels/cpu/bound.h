@@ -9,9 +9,9 @@
 
 /* The convolutions of `network` at options->batch x height x width, forward, backward data (except
  * for the image) and backward weights, the primitives that a plan uses, back to back in their
- * blocked layouts with nothing between them: no packing, no batch norm, no linear layer. In f32, or
- * in options->activation where all of them run on the processor's units for it; else
- * LS_ERR_UNSUPPORTED.
+ * blocked layouts with nothing between them: no packing, no batch norm, no linear layer. In
+ * options->activation where they run on the processor's units for it, in f32 where none does;
+ * LS_ERR_UNSUPPORTED where only some do.
  * threads: as in ls_backend_options; repeats: at least 1, after one that is not counted. Writes the
  * median of the repeats in milliseconds. LS_ERR_USAGE for bad counts, or plan_create's status. */
 typedef ls_status ls_cpu_bound_fn(const ls_network *network, const ls_plan_options *options,
@@ -43,6 +43,7 @@ ls_cpu_rates_fn ls_cpu_rates;
 typedef struct ls_cpu_passes_options {
     int threads, repeats; /* as above; repeats at most 64 */
     bool emulate_half;    /* as in ls_backend_options */
+    bool native_half;     /* the same */
     bool passes;          /* also each pass by itself */
 } ls_cpu_passes_options;
 

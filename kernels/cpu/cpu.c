@@ -55,6 +55,12 @@ static void choose_loops(ls_backend *backend)
 #endif
 }
 
+static bool uses_units(const ls_backend_options *options, ls_dtype type)
+{
+    return !options->emulate_half && ls_dnn_half_units(type) != NULL &&
+           (options->native_half || ls_dnn_half_pays(type));
+}
+
 static ls_status cpu_open(const ls_backend_options *options, ls_backend **out)
 {
     if (options->threads < 0) {
@@ -69,9 +75,9 @@ static ls_status cpu_open(const ls_backend_options *options, ls_backend **out)
     choose_loops(backend);
     backend->multi = ls_multi_choose(backend->isa);
     omp_set_num_threads(backend->threads);
-    backend->native_f16 = !options->emulate_half && ls_dnn_half_units(LS_F16) != NULL;
-    backend->native_bf16 = !options->emulate_half && ls_dnn_half_units(LS_BF16) != NULL;
     backend->emulate_half = options->emulate_half;
+    backend->native_f16 = uses_units(options, LS_F16);
+    backend->native_bf16 = uses_units(options, LS_BF16);
     ls_status status = ls_dnn_open(&backend->dnn);
     if (status != LS_OK) {
         free(backend);
@@ -124,9 +130,9 @@ static void cpu_describe(ls_backend *backend, ls_backend_info *out)
                      used > 0 ? ", " : "", ls_dtype_label(halves[i]), ls_dnn_half_units(halves[i]));
         }
     }
-    ls_dnn_half_products(LS_F16, backend->emulate_half, out->f16_products,
+    ls_dnn_half_products(LS_F16, backend->emulate_half, backend->native_f16, out->f16_products,
                          sizeof out->f16_products);
-    ls_dnn_half_products(LS_BF16, backend->emulate_half, out->bf16_products,
+    ls_dnn_half_products(LS_BF16, backend->emulate_half, backend->native_bf16, out->bf16_products,
                          sizeof out->bf16_products);
     processor_name(name, sizeof name);
     ls_dnn_describe(dnn, sizeof dnn);

@@ -104,6 +104,9 @@ ls_status ls_cpu_convolutions_ms(const ls_network *network, const ls_plan_option
     plain.norm_sync = NULL;
     ls_backend *backend = NULL;
     LS_TRY(api->open(&how, &backend));
+    if (!ls_backend_is_native(backend, plain.activation)) {
+        plain.activation = LS_F32;
+    }
     ls_plan *plan = NULL;
     ls_status status = api->plan_create(backend, network, &plain, &plan);
     if (status == LS_OK) {

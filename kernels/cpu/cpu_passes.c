@@ -402,8 +402,10 @@ ls_status ls_cpu_passes(const ls_network *network, const ls_plan_options *plan,
     if (options->repeats < 1 || options->repeats > REPEATS_MAX) {
         return ls_log_fail(LS_ERR_USAGE, "repeats %d: 1 to %d", options->repeats, (int)REPEATS_MAX);
     }
-    const ls_backend_options how = {
-        .threads = options->threads, .local_ranks = 1, .emulate_half = options->emulate_half};
+    const ls_backend_options how = {.threads = options->threads,
+                                    .local_ranks = 1,
+                                    .emulate_half = options->emulate_half,
+                                    .native_half = options->native_half};
     ls_step_passes measured = {0};
     measuring m = {.api = ls_backend_entry(),
                    .network = network,

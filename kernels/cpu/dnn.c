@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "kernels/core/log.h"
+#include "units.h"
 
 #define LS_DNNL(call)                                                                      \
     do {                                                                                   \
@@ -262,7 +263,14 @@ static const char *processor_units(ls_dtype type)
 #endif
 }
 
-void ls_dnn_half_products(ls_dtype type, bool asked, char *text, size_t bytes)
+bool ls_dnn_half_pays(ls_dtype type)
+{
+    const char *units = ls_dnn_half_units(type);
+    bool measured = units != NULL && strcmp(units, "AVX512-BF16") == 0;
+    return units != NULL && (!measured || 2 * ls_units_bf16_rate() > 1); /* two values to one */
+}
+
+void ls_dnn_half_products(ls_dtype type, bool asked, bool native, char *text, size_t bytes)
 {
     const dnnl_version_t *v = dnnl_version();
     const char *label = ls_dtype_label(type), *used = ls_dnn_half_units(type);
@@ -274,8 +282,10 @@ void ls_dnn_half_products(ls_dtype type, bool asked, char *text, size_t bytes)
     }
     if (asked) {
         snprintf(text, bytes, "%s emulated, as asked", label);
-    } else if (used != NULL) {
+    } else if (native && used != NULL) {
         snprintf(text, bytes, "%s on %s", label, used);
+    } else if (used != NULL) {
+        snprintf(text, bytes, "%s emulated: f32 is faster than this CPU's %s", label, used);
     } else if (units == NULL) {
         snprintf(text, bytes, "%s emulated: this CPU has neither %s", label,
                  type == LS_BF16 ? "AMX nor AVX512-BF16" : "AMX-FP16 nor AVX512-FP16");

@@ -59,9 +59,11 @@ int ls_dnn_block(void);
 /* The processor's units for products of this type, as oneDNN uses them: "AMX", "AVX512-BF16"; NULL:
  * none, or f32. ONEDNN_MAX_CPU_ISA can hide them. */
 const char *ls_dnn_half_units(ls_dtype type);
+/* Whether the units that ls_dnn_half_units names are faster than f32, which is measured. */
+bool ls_dnn_half_pays(ls_dtype type);
 /* "bf16 on AMX", or why products of this half type run in f32: "bf16 emulated: this CPU has neither
- * AMX nor AVX512-BF16". asked: f32 was asked for. */
-void ls_dnn_half_products(ls_dtype type, bool asked, char *text, size_t bytes);
+ * AMX nor AVX512-BF16". asked: f32 was asked for; native: the units are used. */
+void ls_dnn_half_products(ls_dtype type, bool asked, bool native, char *text, size_t bytes);
 /* "oneDNN 2.6.3 (path of the library)". */
 void ls_dnn_describe(char *text, size_t bytes);
 

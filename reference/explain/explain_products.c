@@ -88,7 +88,8 @@ ls_status ls_explain_print_products(const ls_options *options, int world, FILE *
     ls_device device;
     const ls_backend_options how = {.threads = options->threads,
                                     .local_ranks = world,
-                                    .emulate_half = options->half_math == LS_HALF_EMULATED};
+                                    .emulate_half = options->half_math == LS_HALF_EMULATED,
+                                    .native_half = options->half_math == LS_HALF_NATIVE};
     LS_TRY(ls_model_build(options->arch, options->num_classes, options->image_size, &network));
     ls_status status = ls_device_open("cpu", &how, &device);
     if (status == LS_OK) {

@@ -16,8 +16,8 @@
 typedef enum ls_opt_level { LS_O0, LS_O1, LS_O2, LS_O3 } ls_opt_level;
 /* Products of half type on a CPU. */
 typedef enum ls_half_math {
-    LS_HALF_AUTO,     /* on the processor's units for the type where it has them */
-    LS_HALF_NATIVE,   /* the same; refused where it has none */
+    LS_HALF_AUTO,     /* on the processor's units for the type where they are faster than f32 */
+    LS_HALF_NATIVE,   /* on them; refused where it has none */
     LS_HALF_EMULATED, /* in f32 */
 } ls_half_math;
 

@@ -84,10 +84,10 @@ void ls_device_close(ls_device *device)
     memset(device, 0, sizeof *device);
 }
 
-bool ls_device_cpu_has_bf16(void)
+bool ls_device_cpu_has_bf16(bool asked)
 {
     ls_device cpu;
-    const ls_backend_options options = {.threads = 1, .local_ranks = 1};
+    const ls_backend_options options = {.threads = 1, .local_ranks = 1, .native_half = asked};
     if (ls_device_open("cpu", &options, &cpu) != LS_OK) {
         return false;
     }

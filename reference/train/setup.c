@@ -151,6 +151,7 @@ ls_status ls_setup_device(ls_trainer *trainer)
         .deterministic = options->deterministic,
         .tf32 = options->tf32,
         .emulate_half = options->half_math == LS_HALF_EMULATED,
+        .native_half = options->half_math == LS_HALF_NATIVE,
         .oversubscribe = trainer->world.oversubscribe,
     };
     LS_TRY(ls_device_open(options->device, &backend, &trainer->device));

@@ -51,7 +51,7 @@ static ls_status parse(ls_layers_request *l, int count, char **argument)
         {"--device-index", &index, NULL, NULL, "CUDA's index of the GPU (0)"},
         {"--threads", &threads, NULL, NULL, "threads on a CPU (its cores)"},
         {"--half-math", &half_math, NULL, NULL,
-         "CPU, half types: auto, or emulated: in f32 in any case (auto)"},
+         "CPU, half types: auto, native: on its units, or emulated: in f32 (auto)"},
         {"--repeats", &repeats, NULL, NULL,
          "timed repetitions, 1 to 64, of which the median counts (10)"},
         {"--copy-mb", &copy_mb, NULL, NULL, "GPU: size of the copies for the rate (2048)"},
@@ -83,8 +83,10 @@ static ls_status parse(ls_layers_request *l, int count, char **argument)
                                   : "--threads, --half-math");
     }
     l->emulated = half_math != NULL && strcmp(half_math, "emulated") == 0;
-    if (half_math != NULL && !l->emulated && strcmp(half_math, "auto") != 0) {
-        return ls_log_fail(LS_ERR_USAGE, "--half-math '%s': allowed: auto, emulated", half_math);
+    l->native = half_math != NULL && strcmp(half_math, "native") == 0;
+    if (half_math != NULL && !l->emulated && !l->native && strcmp(half_math, "auto") != 0) {
+        return ls_log_fail(LS_ERR_USAGE, "--half-math '%s': allowed: auto, native, emulated",
+                           half_math);
     }
     l->type = l->type != NULL ? l->type : l->cpu ? "f32" : "f16";
     const struct {

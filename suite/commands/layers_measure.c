@@ -74,13 +74,17 @@ ls_layers_rates ls_layers_cpu_floors(const ls_cpu_rates_measured *rates, ls_dtyp
     return (ls_layers_rates){rates->copy_bytes_per_s, native ? half : rates->matrix_flop_per_s};
 }
 
-static ls_status describe_cpu(const ls_layers_request *request, ls_layers_step *out, int *threads)
+static ls_status describe_cpu(const ls_layers_request *request, ls_layers_step *out, int *threads,
+                              bool *emulated)
 {
-    const ls_backend_options options = {
-        .threads = request->threads, .local_ranks = 1, .emulate_half = request->emulated};
+    const ls_backend_options options = {.threads = request->threads,
+                                        .local_ranks = 1,
+                                        .emulate_half = request->emulated,
+                                        .native_half = request->native};
     ls_device device;
     LS_TRY(ls_device_open("cpu", &options, &device));
     *threads = device.info.threads;
+    *emulated = type_of(request) != LS_F32 && ls_device_emulates(&device.info, type_of(request));
     ls_text_put(out->device, sizeof out->device, "%s, %d thread%s", device.info.device, *threads,
                 *threads == 1 ? "" : "s");
     if (type_of(request) != LS_F32) {
@@ -98,11 +102,13 @@ static ls_status measure_cpu(const ls_layers_request *request, const ls_network 
     ls_cpu_passes_fn *passes = NULL;
     ls_cpu_rates_measured r;
     int threads = 0;
-    LS_TRY(describe_cpu(request, out, &threads));
+    bool emulated = false;
+    LS_TRY(describe_cpu(request, out, &threads, &emulated));
     const ls_plan_options plan = plan_of(request);
     const ls_cpu_passes_options how = {.threads = threads,
                                        .repeats = request->repeats,
                                        .emulate_half = request->emulated,
+                                       .native_half = request->native,
                                        .passes = true};
     LS_TRY(ls_load_symbol("cpu", LS_CPU_RATES_ENTRY, &rates));
     LS_TRY(ls_load_symbol("cpu", LS_CPU_PASSES_ENTRY, &passes));
@@ -118,7 +124,7 @@ static ls_status measure_cpu(const ls_layers_request *request, const ls_network 
         }
     }
     ls_text_add(out->rates, sizeof out->rates, " GFLOP/s");
-    out->floors = ls_layers_cpu_floors(&r, plan.activation, request->emulated);
+    out->floors = ls_layers_cpu_floors(&r, plan.activation, emulated);
     return LS_OK;
 }
 

@@ -16,7 +16,7 @@ typedef struct ls_layers_request {
     bool cpu;                      /* else a GPU */
     const char *predict;           /* the name of a device to predict for, or NULL: measure */
     int image_size, batch, device, threads, repeats, copy_mb, side;
-    bool benchmark, fuse, emulated, all;
+    bool benchmark, fuse, emulated, native, all;
 } ls_layers_request;
 
 /* layers_record.c: a measured step by kind of pass, and as JSON. */
@@ -55,7 +55,7 @@ void ls_layers_sort(ls_step_passes *step, const ls_layers_rates *rates);
  * [{"pass", "layer", "engine", "ms", "floor_ms", "bytes", "flops"}]. Sorts the passes. */
 void ls_layers_record(ls_step_passes *step, const ls_layers_rates *rates, cJSON *to);
 
-/* The rates that floors of a step on a CPU follow from; emulated: half types in any case in f32. */
+/* The rates that floors of a step on a CPU follow from; emulated: half types in f32. */
 ls_layers_rates ls_layers_cpu_floors(const ls_cpu_rates_measured *rates, ls_dtype type,
                                      bool emulated);
 

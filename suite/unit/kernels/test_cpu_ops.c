@@ -127,7 +127,8 @@ static void product_open(product_test *t, const product_case *c, ls_dtype type, 
 {
     memset(t, 0, sizeof *t);
     t->api = ls_backend_entry();
-    ls_backend_options options = {.threads = 2, .local_ranks = 1, .emulate_half = emulated};
+    ls_backend_options options = {
+        .threads = 2, .local_ranks = 1, .emulate_half = emulated, .native_half = !emulated};
     ck_assert_int_eq(t->api->open(&options, &t->backend), LS_OK);
     t->w = shape_of(c);
     t->type = type;
