@@ -314,7 +314,7 @@ detect:
 	$(call checked,detect)
 	$(set_up) conform "$$INSTALL"
 	$(build) all
-	$(build) PLANTS=1 programs
+	$(build) PLANTS=1 emulated
 	@$(if $(PATCHES),sh suite/plants/build.sh $(BUILD) $(PATCHES))
 	@$(BUILD)/lockstep detect $(call flag,FULL,full) $(call option,FAULT,fault) \
 		$(call option,SEED,seed) $(call option,OUT,out) $(call option,PYTHON,python)

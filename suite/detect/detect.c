@@ -38,9 +38,9 @@ typedef struct detect {
     uint64_t first_seed;
     int clean;
     char directory[512];
-    char program[1100], planted[1200],
-        patched[1100]; /* the normal and the planted program; the folder of patched trees */
-    char python[400];  /* interpreter of the foreign trainers; "": none */
+    char program[1100];                /* the normal one */
+    char planted[1100], patched[1100]; /* folders: the planted build, the patched trees */
+    char python[400];                  /* interpreter of the foreign trainers; "": none */
     bool stopped;
 } detect;
 
@@ -147,14 +147,14 @@ static ls_status find_programs(detect *d)
         folder[length - 8] = '\0';
     }
     ls_text_put(d->program, sizeof d->program, "%s/lockstep", folder);
-    ls_text_put(d->planted, sizeof d->planted, "%s/planted/lockstep", folder);
+    ls_text_put(d->planted, sizeof d->planted, "%s/planted", folder);
     ls_text_put(d->patched, sizeof d->patched, "%s/patched", folder);
-    if (access(d->planted, X_OK) != 0) {
-        return ls_log_fail(LS_ERR_USAGE, "%s is not built: make PLANTS=1, or make detect",
-                           d->planted);
+    LS_TEXT(program, 1200, "%s/lockstep", d->planted);
+    if (access(program, X_OK) != 0) {
+        return ls_log_fail(LS_ERR_USAGE, "%s is not built: make PLANTS=1, or make detect", program);
     }
     if (access(d->program, X_OK) != 0) {
-        ls_text_put(d->program, sizeof d->program, "%s", d->planted);
+        ls_text_put(d->program, sizeof d->program, "%s", program);
     }
     return LS_OK;
 }
@@ -166,8 +166,7 @@ static uint64_t digest_of_build(const detect *d)
                                        "lib/ls_gloo.so"};
     uint64_t digest = LS_DIGEST_START;
     for (size_t i = 0; i < sizeof file / sizeof *file; i++) {
-        LS_TEXT(path, 1300, "%.*s%s", (int)(strlen(d->planted) - strlen("lockstep")), d->planted,
-                file[i]);
+        LS_TEXT(path, 1300, "%s/%s", d->planted, file[i]);
         ls_file_source in;
         char *data = NULL;
         size_t bytes = 0;
@@ -225,27 +224,21 @@ static void count_others(const ls_detect_plant *plant, const ls_detect_outcome *
     }
 }
 
-/* The folder of the emulated CUDA libraries in the build of a patched tree. */
-static void engines_of(const detect *d, const ls_detect_plant *plant, char *path, size_t bytes)
-{
-    ls_text_put(path, bytes, "%s/%s/build/planted/emulated/lib", d->patched, plant->name);
-}
-
-/* The build that holds the fault. */
-static void program_of(const detect *d, const ls_detect_plant *plant, char *path, size_t bytes)
+/* The build that holds the fault: a file in it. */
+static void path_in_build(const detect *d, const ls_detect_plant *plant, const char *name,
+                          char *path, size_t bytes)
 {
     if (plant->patch) {
-        ls_text_put(path, bytes, "%s/%s/build/planted/lockstep", d->patched, plant->name);
+        ls_text_put(path, bytes, "%s/%s/build/planted/%s", d->patched, plant->name, name);
     } else {
-        ls_text_put(path, bytes, "%s", d->planted);
+        ls_text_put(path, bytes, "%s/%s", d->planted, name);
     }
 }
 
 static bool can_be_judged(const detect *d, const ls_detect_plant *plant)
 {
-    char path[1300], library[1400];
-    engines_of(d, plant, path, sizeof path);
-    ls_text_put(library, sizeof library, "%s/ls_cuda.so", path);
+    char library[1300];
+    path_in_build(d, plant, "emulated/lib/ls_cuda.so", library, sizeof library);
     return !plant->device || access(library, R_OK) == 0;
 }
 
@@ -254,9 +247,9 @@ static ls_status run_fault(detect *d, int index)
     const ls_detect_plant *plant = &d->plants.plant[index];
     ls_detect_result *r = &d->result[index];
     char program[1300], engines[1300], directory[600], from[700], to[700];
-    engines_of(d, plant, engines, sizeof engines);
+    path_in_build(d, plant, "emulated/lib", engines, sizeof engines);
     ls_text_put(directory, sizeof directory, "%s/faults/%s", d->directory, plant->name);
-    program_of(d, plant, program, sizeof program);
+    path_in_build(d, plant, "lockstep", program, sizeof program);
     ls_detect_child child = {.program = program,
                              .wish = plant->patch ? NULL : plant->wish,
                              .directory = directory,
@@ -328,7 +321,7 @@ static ls_status check_patched(const detect *d)
     for (int i = 0; i < d->plants.count; i++) {
         const ls_detect_plant *plant = &d->plants.plant[i];
         char program[1300];
-        program_of(d, plant, program, sizeof program);
+        path_in_build(d, plant, "lockstep", program, sizeof program);
         if (plant->patch && is_wanted(d, plant) && access(program, X_OK) != 0) {
             return ls_log_fail(LS_ERR_USAGE,
                                "%s of the planted fault %s is not built: run make detect", program,

@@ -28,9 +28,9 @@ typedef struct ls_detect_plant {
     char requirement[8];
     char cause[128]; /* a glob that the printed cause must match; "-": none is expected */
     char sentence[240];
-    bool patch;         /* a patched tree, build/patched/<name>, with its own build */
-    bool device;        /* a patch of a CUDA kernel: judged on the emulation of that build */
-    bool foreign;       /* a wrong trainer, named "foreign.<script>" */
+    bool patch;   /* a patched tree, build/patched/<name>, with its own build */
+    bool device;  /* of the CUDA backend, named "cuda_...": judged on the emulation of its build */
+    bool foreign; /* a wrong trainer, named "foreign.<script>" */
     char script[1100];  /* of a foreign trainer */
     char subject[1600]; /* its command, after an interpreter was found */
 } ls_detect_plant;

@@ -77,10 +77,8 @@ static ls_status read_line(char *line, const char *path, int number, ls_detect_l
     ls_text_put(plant->cause, sizeof plant->cause, "%s", field[3]);
     ls_text_put(plant->sentence, sizeof plant->sentence, "%s", field[4]);
     ls_text_put(file, sizeof file, "%.*s/%s.patch", (int)strlen(path) - 4, path, plant->name);
-    char *patch = access(file, R_OK) == 0 ? ls_text_read(file) : NULL;
-    plant->patch = patch != NULL;
-    plant->device = patch != NULL && strstr(patch, "/kernels/cuda/") != NULL;
-    free(patch);
+    plant->patch = access(file, R_OK) == 0;
+    plant->device = strncmp(plant->name, "cuda_", 5) == 0;
     return LS_OK;
 }
 

@@ -16,6 +16,7 @@ for patch in "$@"; do
     cp -a Makefile suite reference harness kernels plots "$folder"
     mkdir -p "$folder/build/planted"
     cp -a "$build/planted/obj" "$build"/planted/*.a "$folder/build/planted"
+    [ ! -d "$build/planted/emulated" ] || cp -a "$build/planted/emulated" "$folder/build/planted"
     patch -s -p1 -d "$folder" <"$patch"
     target=programs # kernels of CUDA are judged on the emulation, where that can be built
     grep -q '/kernels/cuda/' "$patch" && target='programs emulated'

@@ -128,6 +128,10 @@ static const ls_row of_devices[] = {
     {"audit.stem.[o2=|sync.o2.w2=w2 sync]", "G9", judge,
      "resnet18 image=32 O2 $1 dump-ranks=0 steps=2" AUDIT(22), .inside = true,
      .judges_outcome = true},
+    /* 64 channels in f32 are two blocks side by side, 256 rows of them two more below */
+    {"audit.columns.o0", "G9", judge,
+     "resnet8 image=32 batch=4 b0.1 O0 dump-ranks=0 steps=2" AUDIT(27), .inside = true,
+     .judges_outcome = true},
     {"audit.pictures.o[0|2]", "G9", judge, JOB "O$1 data={run}/pictures shell" AUDIT(23),
      .script = "flock {run}/pictures.lock {bin}/lockstep data make {run}/pictures --images 2 "
                "--image-size 16 >/dev/null || exit 3; exec \"$0\" \"$@\"",
