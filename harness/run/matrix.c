@@ -92,6 +92,10 @@ void ls_matrix_label(const ls_spec *spec, char *text)
                     spec->repeat > 0 ? ", again" : "");
         return;
     }
+    if (spec->role == LS_ROLE_WAY) {
+        ls_text_put(text, 64, "%s, %s", level, ls_spec_way_name(spec->way));
+        return;
+    }
     if (spec->nodes > 1) {
         ls_text_put(text, 64, "%s, %d %s, %d %snodes, %s%s", level, spec->world, rank_word,
                     spec->nodes, spec->real_nodes ? "" : "sim. ", bucket, extra);
@@ -517,7 +521,7 @@ ls_status ls_matrix_job(const ls_spec *spec, const ls_matrix_site *site, ls_job 
         /* a GPU that idles while the host computes digests is cooler and faster than one at work */
         ls_words_add(&list, "--digest-every=50");
     }
-    if (site->subject == NULL && ls_spec_is_timed(spec)) {
+    if (site->subject == NULL && ls_spec_is_timed(spec) && !ls_spec_is_team(spec)) {
         ls_matrix_audit audit = ls_matrix_audit_of(spec);
         ls_words_add(&list, "--audit=%u:%d:%d", audit.seed, audit.every, audit.from);
     }

@@ -412,6 +412,57 @@ static void add_every_pair(const ls_matrix_bench *bench, ls_matrix *matrix)
     free(p);
 }
 
+/* ---- other ways to use the same cores -------------------------------------------------------- */
+
+/* The level at which torch's DataParallel and autocast go together, where the cores have units for
+ * it: on others O1 says nothing. */
+static int level_of_ways(const ls_matrix_bench *bench)
+{
+    int wanted = is_bf16(bench) ? 1 : 0;
+    return has_level(bench, wanted) || bench->level[0] > 1 ? wanted : bench->level[0];
+}
+
+static void add_way(const ls_matrix_bench *bench, ls_matrix *matrix, ls_way way)
+{
+    ls_spec spec = timed_spec(bench, level_of_ways(bench), middle_bucket(bench), bench->ranks);
+    spec.way = way;
+    spec.sweep = way == LS_WAY_DDP ? LS_SWEEP_LEVEL : 0;
+    spec.role = way == LS_WAY_DDP ? LS_ROLE_THROUGHPUT : LS_ROLE_WAY;
+    bool one = ls_spec_is_team(&spec) || way == LS_WAY_ONE_PROCESS;
+    if (way != LS_WAY_DDP) {
+        spec.dump_steps[0] = '\0';
+    } else if (spec.followed && spec.world > 1) {
+        ls_text_add(spec.extra, sizeof spec.extra, " --dump-ranks=branches");
+    }
+    if (one) { /* the images and the cores of all ranks */
+        spec.batch_size *= bench->ranks;
+        spec.threads *= bench->ranks;
+        spec.world = 1;
+        spec.bucket_mb = LS_BUCKET_OWN;
+    }
+    if (way == LS_WAY_DDP_TORCH) {
+        ls_text_put(spec.dialect, sizeof spec.dialect, "torch");
+    }
+    static const char *const options[LS_WAYS] = {
+        [LS_WAY_STAGES] = "--model-parallel",
+        [LS_WAY_SGD_UNFUSED] = "--unfused",
+        [LS_WAY_ADAM] = "--optimizer=adam",
+        [LS_WAY_ADAM_UNFUSED] = "--optimizer=adam --unfused",
+    };
+    if (options[way] != NULL) {
+        ls_text_add(spec.extra, sizeof spec.extra, " %s", options[way]);
+    } else if (way == LS_WAY_REPLICAS) {
+        ls_text_add(spec.extra, sizeof spec.extra, " --data-parallel=%d", bench->ranks);
+    } else if (way == LS_WAY_PIPELINE) { /* as many images as a rank has, so that parts fill both */
+        ls_text_add(spec.extra, sizeof spec.extra, " --model-parallel --split-size=%d",
+                    bench->batch_size / 2 > 0 ? bench->batch_size / 2 : 1);
+    }
+    spec.lr = way >= LS_WAY_ADAM ? 0.001 : spec.lr;
+    enum { WORKERS = 2 }; /* a rank's */
+    ls_text_add(spec.extra, sizeof spec.extra, " --workers=%d", WORKERS * bench->ranks);
+    ls_matrix_add(matrix, &spec);
+}
+
 /* ---- the profiles ---------------------------------------------------------------------------- */
 
 /* One factor at a time; each row is followed by its baselines. */
@@ -457,6 +508,12 @@ void ls_matrix_bench_jobs(const ls_matrix_bench *bench, ls_matrix *matrix)
 {
     int level = middle_level(bench);
     double bucket = middle_bucket(bench);
+    if (bench->profile == LS_PROFILE_BASELINES) {
+        for (int way = LS_WAY_NONE + 1; way < LS_WAYS; way++) {
+            add_way(bench, matrix, (ls_way)way);
+        }
+        return;
+    }
     if (bench->profile == LS_PROFILE_SMOKE) {
         add_job(bench, matrix, 0, bucket, bench->ranks, 1, LS_SWEEP_LEVEL);
         add_job(bench, matrix, level, bucket, 1, 1, LS_SWEEP_WORLD);

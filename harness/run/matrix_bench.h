@@ -10,6 +10,7 @@ typedef enum ls_profile {
     LS_PROFILE_QUICK,
     LS_PROFILE_FULL,
     LS_PROFILE_RATED,
+    LS_PROFILE_BASELINES,
 } ls_profile;
 
 enum { LS_MATRIX_LIST_MAX = 16 };
@@ -40,7 +41,8 @@ typedef struct ls_matrix_bench {
 enum { LS_MATRIX_BAND_RUNS = 10 };
 
 /* Adds the jobs of the profile: one factor at a time around O2, 25 MB, all ranks, one node (quick,
- * rated); the corners of that (smoke); every possible pair of settings (full). The baselines of a
+ * rated); the corners of that (smoke); every possible pair of settings (full); DDP against other
+ * ways to use the same cores (baselines). The baselines of a
  * timed job follow it directly, so that the machine changes little between them. */
 void ls_matrix_bench_jobs(const ls_matrix_bench *bench, ls_matrix *matrix);
 

@@ -21,9 +21,23 @@ static const struct role {
     [LS_ROLE_STRONG_SCALING] = {"strong_scaling", "strong", true, true, true},
     [LS_ROLE_LOADER] = {"loader", NULL, true, true, true},
     [LS_ROLE_UNFUSED] = {"unfused", NULL, true, true, true},
+    [LS_ROLE_WAY] = {"way", NULL, true, true, true},
     [LS_ROLE_CURVES] = {"curves", NULL, false, false, true},
     [LS_ROLE_SDC] = {"sdc", NULL, false, false, true},
     [LS_ROLE_UNKNOWN] = {"", NULL, false, false, false},
+};
+
+static const char *const way_names[LS_WAYS] = {
+    [LS_WAY_NONE] = "",
+    [LS_WAY_DDP] = "ddp",
+    [LS_WAY_DDP_TORCH] = "ddp-torch",
+    [LS_WAY_ONE_PROCESS] = "one-process",
+    [LS_WAY_REPLICAS] = "data-parallel",
+    [LS_WAY_STAGES] = "stages",
+    [LS_WAY_PIPELINE] = "pipeline",
+    [LS_WAY_SGD_UNFUSED] = "sgd-unfused",
+    [LS_WAY_ADAM] = "adam",
+    [LS_WAY_ADAM_UNFUSED] = "adam-unfused",
 };
 
 static const char *const sweep_names[] = {"level", "bucket", "world", "nodes"}; /* by bit */
@@ -75,6 +89,17 @@ bool ls_spec_is_baseline(const ls_spec *spec)
     return roles[spec->role].baseline;
 }
 
+const char *ls_spec_way_name(ls_way way)
+{
+    return way_names[way];
+}
+
+bool ls_spec_is_team(const ls_spec *spec)
+{
+    return spec->way == LS_WAY_REPLICAS || spec->way == LS_WAY_STAGES ||
+           spec->way == LS_WAY_PIPELINE;
+}
+
 cJSON *ls_spec_facts(const ls_spec *spec)
 {
     cJSON *facts = cJSON_CreateObject();
@@ -102,6 +127,9 @@ cJSON *ls_spec_facts(const ls_spec *spec)
     }
     if (spec->fuse) {
         cJSON_AddTrueToObject(facts, "fuse");
+    }
+    if (spec->way != LS_WAY_NONE) {
+        cJSON_AddStringToObject(facts, "way", ls_spec_way_name(spec->way));
     }
     cJSON_AddNumberToObject(facts, "warmup_steps", spec->warmup_steps);
     cJSON_AddNumberToObject(facts, "steps", spec->steps);
@@ -162,6 +190,10 @@ void ls_spec_read(const cJSON *facts, ls_spec *out)
     out->threads = count_of(facts, "threads", COUNT_MAX, 0);
     out->resident = count_of(facts, "resident", COUNT_MAX, 0);
     out->fuse = ls_json_bool(facts, "fuse", false);
+    const char *way = ls_json_string(facts, "way", "");
+    for (int i = 1; i < LS_WAYS; i++) {
+        out->way = strcmp(way, way_names[i]) == 0 ? (ls_way)i : out->way;
+    }
     out->warmup_steps = count_of(facts, "warmup_steps", STEPS_MAX, 0);
     out->steps = count_of(facts, "steps", STEPS_MAX, 0);
     out->sweep = read_sweep(cJSON_GetObjectItemCaseSensitive(facts, "sweep"));

@@ -20,11 +20,27 @@ typedef enum ls_role {
     LS_ROLE_STRONG_SCALING, /* the largest world's global batch, split over fewer ranks */
     LS_ROLE_LOADER,         /* on a GPU: the same with images that are decoded from files */
     LS_ROLE_UNFUSED,        /* on a GPU, where rows have fused products: the same without */
+    LS_ROLE_WAY,            /* another way to train the same images on the same cores (ls_way) */
     LS_ROLE_CURVES,         /* several independent runs of a small network, for their losses */
     LS_ROLE_SDC,     /* every rank trains the same, alone on its device: their bits are compared */
     LS_ROLE_UNKNOWN, /* read back from a folder without job.json, or from a later version */
     LS_ROLE_COUNT,
 } ls_role;
+
+/* What PROFILE=baselines compares, the same images a step on the same cores. */
+typedef enum ls_way {
+    LS_WAY_NONE,
+    LS_WAY_DDP,         /* the row of the matrix: a process a device, Apex's rules */
+    LS_WAY_DDP_TORCH,   /* torch's rules */
+    LS_WAY_ONE_PROCESS, /* one device with all cores */
+    LS_WAY_REPLICAS,    /* torch.nn.DataParallel */
+    LS_WAY_STAGES,      /* two stages, one after the other */
+    LS_WAY_PIPELINE,    /* two stages at once, on parts of the batch */
+    LS_WAY_SGD_UNFUSED, /* DDP; the update is a pass for each operation on each tensor */
+    LS_WAY_ADAM,        /* DDP with FusedAdam */
+    LS_WAY_ADAM_UNFUSED,
+    LS_WAYS,
+} ls_way;
 
 /* The wrapper in which each rank is started. */
 typedef enum ls_wrap {
@@ -43,6 +59,7 @@ enum { LS_SWEEP_LEVEL = 1, LS_SWEEP_BUCKET = 2, LS_SWEEP_WORLD = 4, LS_SWEEP_NOD
 
 typedef struct ls_spec {
     ls_role role;
+    ls_way way; /* of a row of PROFILE=baselines; else LS_WAY_NONE */
     char arch[32];
     int image_size, batch_size; /* batch: images per rank and step (per micro-step with accumulate);
                                    0: none given */
@@ -85,6 +102,10 @@ typedef struct ls_spec {
 const char *ls_spec_role_name(ls_role role);
 /* The role of that name. The names of schema 1 (twin, self, strong) are read until schema 3. */
 ls_role ls_spec_role_of(const char *name);
+/* "data-parallel", "" for LS_WAY_NONE. */
+const char *ls_spec_way_name(ls_way way);
+/* Several devices in its one process. */
+bool ls_spec_is_team(const ls_spec *spec);
 /* "O2"; "" for -1, no level. */
 const char *ls_spec_level_name(int level);
 /* Whether its nodes are simulated on one machine. */

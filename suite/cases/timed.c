@@ -32,6 +32,8 @@ void ls_timed_id(const ls_spec *spec, char *text)
     if (spec->role == LS_ROLE_DDP_WORLD1 || spec->role == LS_ROLE_STRONG_SCALING) {
         /* ids of cases are a contract: they keep the roles' names of schema 1 */
         ls_text_add(text, 64, spec->role == LS_ROLE_DDP_WORLD1 ? ".self" : ".strong");
+    } else if (spec->role == LS_ROLE_WAY) {
+        ls_text_add(text, 64, ".%s", ls_spec_way_name(spec->way));
     } else if (spec->role == LS_ROLE_NO_COMM || spec->role == LS_ROLE_LOADER ||
                spec->role == LS_ROLE_UNFUSED) {
         ls_text_add(text, 64, ".%s", ls_spec_role_name(spec->role));

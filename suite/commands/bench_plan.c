@@ -245,10 +245,11 @@ static ls_status take_over_variables(ls_variables *given)
 static ls_profile profile_of(const ls_variables *given)
 {
     const char *name = ls_variables_text(given, "PROFILE", "quick");
-    return strcmp(name, "smoke") == 0   ? LS_PROFILE_SMOKE
-           : strcmp(name, "full") == 0  ? LS_PROFILE_FULL
-           : strcmp(name, "rated") == 0 ? LS_PROFILE_RATED
-                                        : LS_PROFILE_QUICK;
+    return strcmp(name, "smoke") == 0       ? LS_PROFILE_SMOKE
+           : strcmp(name, "full") == 0      ? LS_PROFILE_FULL
+           : strcmp(name, "rated") == 0     ? LS_PROFILE_RATED
+           : strcmp(name, "baselines") == 0 ? LS_PROFILE_BASELINES
+                                            : LS_PROFILE_QUICK;
 }
 
 /* A list is not cut, and nothing in it is run twice. */
@@ -462,6 +463,11 @@ static ls_status choose_cases(ls_bench *b)
     if (profile == LS_PROFILE_FULL) {
         ls_select_add(&wanted, "gradients.o[0-3].w*", "");
     }
+    if (profile == LS_PROFILE_BASELINES) {
+        ls_select_add(&wanted, "baselines.*", "");
+        ls_select_add(&wanted, "gradients.torch.o[01].w3", "");
+        ls_select_add(&wanted, "optim.adam.plain.o[01]", "");
+    }
     if (b->matrix.fuse) {
         ls_select_add(&wanted, "gradients.fused.o[1-3].w*", "");
         ls_select_add(&wanted, "audit.fused.o[1-3]", "");
@@ -587,6 +593,11 @@ ls_status ls_bench_plan_make(ls_bench *b, int count, char **argument)
     ls_text_put(b->run.baseline, sizeof b->run.baseline, "%s",
                 ls_variables_text(&b->given, "BASELINE", ""));
     LS_TRY(ls_speed_check_baseline(b->run.baseline));
+    if (m->profile == LS_PROFILE_BASELINES && (m->device || m->hosts > 1 || m->ranks < 2)) {
+        return ls_log_fail(
+            LS_ERR_USAGE,
+            "PROFILE=baselines: allowed on one machine's CPU with NGPUS of 2 and more");
+    }
     nodes_describe(&b->nodes, m, device, b->run.where);
     describe(b);
     LS_TRY(choose_folder(b));

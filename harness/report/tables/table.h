@@ -47,6 +47,8 @@ typedef ls_status ls_table_writer(const ls_report_run *run);
 /* speed.c: throughput by opt level, by bucket size, by number of ranks and nodes. */
 ls_table_writer ls_tables_speed_write_levels, ls_tables_speed_write_buckets,
     ls_tables_speed_write_scaling;
+/* ways.c: DDP against other ways to use the same cores. */
+ls_table_writer ls_tables_ways_write;
 /* curves.c: loss, and loss scale with skipped steps, by step. */
 ls_table_writer ls_tables_curves_write_loss, ls_tables_curves_write_scale;
 /* timeline.c: compute and communication within one step. */

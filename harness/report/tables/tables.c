@@ -20,6 +20,7 @@ static const struct table {
     {"timeline", 1, ls_tables_timeline_write},
     {"gpu", 1, ls_tables_gpu_write},
     {"memory", 1, ls_tables_parts_write_memory},
+    {"ways", 2, ls_tables_ways_write},
 };
 
 enum { TABLES = sizeof tables / sizeof *tables };

@@ -210,7 +210,7 @@ void ls_audited_cases(const ls_case_settings *settings, ls_case_list *list)
     static const ls_row row = {.requirement = "G10", .judge = judge, .judges_outcome = true};
     for (int i = 0; settings->bench != NULL && i < settings->bench->count; i++) {
         const ls_spec *spec = &settings->bench->spec[i];
-        if (ls_spec_is_timed(spec)) {
+        if (ls_spec_is_timed(spec) && !ls_spec_is_team(spec)) {
             char id[64];
             ls_timed_id(spec, id);
             ls_rows_specs(list, settings, &row, spec, 1, "audit.timed.%s", id);

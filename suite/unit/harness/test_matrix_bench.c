@@ -38,6 +38,31 @@ static int count_of(const ls_matrix *matrix, int level, double bucket_mb, int wo
     return count;
 }
 
+/* Every way trains the same images a step on the same cores; one of them is the matrix's row. */
+START_TEST(baselines_share_images_and_cores)
+{
+    ls_matrix matrix = {0, 0, NULL, NULL};
+    ls_matrix_bench bench = usual(2, LS_PROFILE_BASELINES);
+    ls_matrix_bench_jobs(&bench, &matrix);
+    ck_assert_int_eq(matrix.count, LS_WAYS - 1);
+    for (int i = 0; i < matrix.count; i++) {
+        const ls_spec *spec = &matrix.spec[i];
+        ck_assert_int_eq(spec->way, i + 1);
+        ck_assert_int_eq(spec->level, 0); /* fp16 is emulated on a CPU */
+        ck_assert_int_eq(spec->world * spec->batch_size, 16);
+        ck_assert_int_eq(spec->world * spec->threads, 2);
+        ck_assert_int_eq(ls_matrix_is_row(spec), spec->way == LS_WAY_DDP);
+        ck_assert_int_eq(strstr(spec->extra, "-parallel") != NULL, ls_spec_is_team(spec));
+        ck_assert_ptr_nonnull(strstr(spec->extra, "--workers=4"));
+    }
+    ls_matrix_free(&matrix);
+    ls_text_put(bench.half, sizeof bench.half, "bf16");
+    ls_matrix_bench_jobs(&bench, &matrix);
+    ck_assert_int_eq(matrix.spec[0].level, 1);
+    ls_matrix_free(&matrix);
+}
+END_TEST
+
 START_TEST(quick_varies_one_factor_at_a_time)
 {
     ls_matrix matrix = {0, 0, NULL, NULL};
@@ -774,6 +799,7 @@ int main(void)
 {
     Suite *suite = suite_create("matrix_bench");
     TCase *tests = tcase_create("matrix_bench");
+    tcase_add_test(tests, baselines_share_images_and_cores);
     tcase_add_test(tests, quick_varies_one_factor_at_a_time);
     tcase_add_test(tests, timed_jobs_of_ours_are_audited_each_in_other_steps);
     tcase_add_test(tests, what_a_row_is_compared_with_differs_in_one_thing);

@@ -30,7 +30,7 @@ static bool is_there(const char *name)
  * before a parenthesis, else at the last space. */
 static const struct {
     const char *title, *drawn;
-} titles[20] = {
+} titles[21] = {
     {X72, X72},
     {X35 " " X36, X35 " " X36},
     {X72 " y", X72 "\ny"},
@@ -51,6 +51,7 @@ static const struct {
     {"short", "short"},
     {X35 ". y " X36, X35 ". y\n" X36},
     {X36 X36 "(", X36 X36 "("},
+    {"two words", "two words"},
 };
 
 /* Draws nothing: says how it was called. Slowly: no more than two are to run at a time. */

@@ -165,6 +165,37 @@ START_TEST(titles_say_what_limits)
 }
 END_TEST
 
+/* A row for each way that was timed, in the order of ls_way, and none for other jobs. */
+START_TEST(ways_in_their_order)
+{
+    static const int steps[] = {0};
+    static const ls_way ways[] = {LS_WAY_REPLICAS, LS_WAY_NONE, LS_WAY_DDP, LS_WAY_STAGES};
+    ls_report_job job[4];
+    ls_report_run run = {.job_count = 4, .job = job};
+    ls_text_put(run.directory, sizeof run.directory, "%s", scratch);
+    write_text("tables/t.tsv", "");
+    for (int j = 0; j < run.job_count; j++) {
+        job[j] = job_of(1, steps);
+        job[j].record->spec.way = ways[j];
+        job[j].record->spec.role = ways[j] == LS_WAY_REPLICAS ? LS_ROLE_WAY : LS_ROLE_THROUGHPUT;
+        job[j].speed.count = ways[j] == LS_WAY_STAGES ? 0 : 1; /* nothing was measured */
+    }
+    ls_table_head head;
+    ck_assert_int_eq(ls_tables_ways_write(&run), LS_OK);
+    ck_assert_int_eq(ls_table_read_head(scratch, "ways", &head), LS_OK);
+    ck_assert_int_eq(head.rows, 2);
+    ck_assert_msg(strstr(head.title, "too few jobs passed") != NULL, "%s", head.title);
+    char *table = read_text("tables/ways.tsv");
+    char *first = strstr(table, "DDP, Apex's rules"), *second = strstr(table, "DataParallel\"");
+    ck_assert(first != NULL && second != NULL && first < second);
+    free(table);
+    for (int j = 0; j < run.job_count; j++) {
+        job[j].speed.count = 0;
+        drop_job(&job[j]);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("report_tables");
@@ -172,6 +203,7 @@ int main(void)
     tcase_set_timeout(tests, 60);
     tcase_add_checked_fixture(tests, open_scratch, close_scratch);
     tcase_add_loop_test(tests, heads_are_read_back, 0, sizeof heads / sizeof *heads);
+    tcase_add_test(tests, ways_in_their_order);
     tcase_add_test(tests, labels_are_plain);
     tcase_add_loop_test(tests, titles_say_what_limits, 0, sizeof limits / sizeof *limits);
     tcase_add_loop_test(tests, gradients_closest_to_their_limits, 0,

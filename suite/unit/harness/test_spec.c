@@ -223,6 +223,7 @@ START_TEST(traits_of_every_role)
         [LS_ROLE_STRONG_SCALING] = {"strong_scaling", true, true, true},
         [LS_ROLE_LOADER] = {"loader", true, true, true},
         [LS_ROLE_UNFUSED] = {"unfused", true, true, true},
+        [LS_ROLE_WAY] = {"way", true, true, true},
         [LS_ROLE_CURVES] = {"curves", false, false, true},
         [LS_ROLE_SDC] = {"sdc", false, false, true},
         [LS_ROLE_UNKNOWN] = {"", false, false, false},
