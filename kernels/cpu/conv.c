@@ -10,6 +10,7 @@
 #include "pack.h"
 #include "parallel.h"
 #include "wgrad.h"
+#include "wgrad_wide.h"
 
 /* A convolution on an image of few pixels as one matrix over whole images: row = element of the
  * output image, column = element of the input image, both in the activations' order in memory. */
@@ -37,6 +38,7 @@ struct ls_conv {
     matrix_map map;                        /* only if `matrix` */
     bool matrix;                           /* runs as one matrix product over whole images */
     bool own_weights;                      /* wgrad.h computes the gradient of the weights */
+    bool own_wide_weights;                 /* wgrad_wide.h does */
     bool own_pack;                         /* pack.h writes the packed weights */
     int8_t tap_between[MATRIX_PIXELS_MAX]; /* only if `matrix`: ls_pack_weight's */
     int in_block, out_block;
@@ -296,7 +298,36 @@ static ls_status passes_create(ls_conv *conv, bool data_gradient)
     }
     conv->own_weights =
         has_avx512_bf16(conv) && ls_wgrad_takes(&conv->shape, conv->in_block, conv->out_block);
-    return conv->own_weights ? LS_OK : pass_create(conv, LS_DNN_BACKWARD_WEIGHTS);
+    conv->own_wide_weights = !ls_backend_is_native(conv->backend, conv->type) &&
+                             conv->backend->isa == LS_ISA_AVX512 &&
+                             ls_wgrad_wide_takes(&conv->shape, conv->type, conv->in_block,
+                                                 conv->out_block, conv->backend->threads);
+    return conv->own_weights || conv->own_wide_weights ? LS_OK
+                                                       : pass_create(conv, LS_DNN_BACKWARD_WEIGHTS);
+}
+
+static size_t own_scratch_bytes(const ls_conv *conv)
+{
+    return conv->own_weights ? ls_wgrad_scratch_bytes(&conv->shape)
+           : conv->own_wide_weights
+               ? ls_wgrad_wide_scratch_bytes(&conv->shape, conv->type, conv->backend->threads)
+               : 0;
+}
+
+static bool owns_weights(const ls_conv *conv)
+{
+    return conv->own_weights || conv->own_wide_weights;
+}
+
+static void run_own_weights(ls_conv *conv, const void *in, const void *out_grad,
+                            const ls_tensor *grad, void *scratch)
+{
+    if (conv->own_weights) {
+        ls_wgrad_run(&conv->shape, in, out_grad, grad, scratch, conv->backend->threads);
+    } else {
+        ls_wgrad_wide_run(&conv->shape, conv->type, in, out_grad, grad, scratch,
+                          conv->backend->threads);
+    }
 }
 
 static ls_dnn_layout layout_of(const ls_conv *conv, ls_dnn_pass which)
@@ -429,8 +460,8 @@ size_t ls_conv_scratch_bytes(const ls_conv *conv)
         most = used.bytes > most ? used.bytes : most;
     }
     ls_arena own = {0}; /* wgrad.h's, and a gradient: ls_conv_product_only */
-    ls_arena_reserve(&own, conv->own_weights ? ls_wgrad_scratch_bytes(&conv->shape) : 0);
-    ls_arena_reserve(&own, conv->own_weights ? plain : 0);
+    ls_arena_reserve(&own, own_scratch_bytes(conv));
+    ls_arena_reserve(&own, owns_weights(conv) ? plain : 0);
     return own.bytes > most ? own.bytes : most;
 }
 
@@ -449,7 +480,10 @@ void ls_conv_describe_pass(const ls_conv *conv, ls_dnn_pass which, char *text, s
 {
     const conv_pass *pass = &conv->pass[which];
     if (pass->product == NULL) {
-        snprintf(text, bytes, "lockstep:avx512_core_bf16");
+        snprintf(text, bytes, "lockstep:%s",
+                 conv->own_weights      ? "avx512_core_bf16"
+                 : conv->type == LS_F32 ? "avx512_core"
+                                        : "avx512_core in f32");
         return;
     }
     bool reordered = pass->in_block != conv->in_block || pass->out_block != conv->out_block;
@@ -464,7 +498,7 @@ void ls_conv_describe(const ls_conv *conv, char *text, size_t bytes)
     bool alike = true;
     for (int which = 0; which < 3; which++) {
         if (conv->pass[which].product != NULL ||
-            (which == LS_DNN_BACKWARD_WEIGHTS && conv->own_weights)) {
+            (which == LS_DNN_BACKWARD_WEIGHTS && owns_weights(conv))) {
             ls_conv_describe_pass(conv, (ls_dnn_pass)which, line[which], sizeof line[which]);
             alike = alike && strcmp(line[which], line[0]) == 0;
         }
@@ -642,8 +676,8 @@ ls_status ls_conv_backward_weights(ls_conv *conv, const void *in, const void *ou
     conv_pass *pass = &conv->pass[LS_DNN_BACKWARD_WEIGHTS];
     int64_t count = weight_count(conv);
     LS_ASSERT(grad->count == count);
-    if (conv->own_weights) {
-        ls_wgrad_run(&conv->shape, in, out_grad, grad, conv->scratch, conv->backend->threads);
+    if (owns_weights(conv)) {
+        run_own_weights(conv, in, out_grad, grad, conv->scratch);
         return LS_OK;
     }
     ls_arena used = {0};
@@ -693,13 +727,12 @@ bool ls_conv_is_direct(const ls_conv *conv)
 
 ls_status ls_conv_product_only(ls_conv *conv, ls_dnn_pass which, void *in, void *out)
 {
-    if (which == LS_DNN_BACKWARD_WEIGHTS && conv->own_weights) {
-        const ls_dnn_shape *s = &conv->shape;
-        ls_tensor grad = {.dtype = LS_BF16, .count = weight_count(conv)};
+    if (which == LS_DNN_BACKWARD_WEIGHTS && owns_weights(conv)) {
+        ls_tensor grad = {.dtype = conv->type, .count = weight_count(conv)};
         ls_arena used = {0};
-        void *scratch = scratch_take(conv, &used, ls_wgrad_scratch_bytes(s));
+        void *scratch = scratch_take(conv, &used, own_scratch_bytes(conv));
         grad.data = scratch_take(conv, &used, ls_tensor_bytes(&grad));
-        ls_wgrad_run(s, in, out, &grad, scratch, conv->backend->threads);
+        run_own_weights(conv, in, out, &grad, scratch);
         return LS_OK;
     }
     LS_ASSERT(conv->pass[which].type == conv->type);
