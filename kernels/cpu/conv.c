@@ -39,7 +39,7 @@ struct ls_conv {
     bool matrix;                           /* runs as one matrix product over whole images */
     bool own_weights;                      /* wgrad.h computes the gradient of the weights */
     bool own_wide_weights;                 /* wgrad_wide.h does */
-    bool own_pack;                         /* pack.h writes the packed weights */
+    bool own_pack, own_wide_pack;          /* pack.h writes the packed weights, in bf16 or f32 */
     int8_t tap_between[MATRIX_PIXELS_MAX]; /* only if `matrix`: ls_pack_weight's */
     int in_block, out_block;
     ls_dtype type;
@@ -353,6 +353,7 @@ static ls_pack_weight pack_weight(const ls_conv *conv, const void *plain, ls_dty
     const ls_dnn_shape *s = &conv->shape;
     return (ls_pack_weight){.plain = plain,
                             .type = type,
+                            .rounded = conv->type,
                             .out_channels = s->out_channels,
                             .in_channels = s->in_channels,
                             .taps = s->kernel * s->kernel,
@@ -361,7 +362,7 @@ static ls_pack_weight pack_weight(const ls_conv *conv, const void *plain, ls_dty
                             .tap_between = conv->tap_between};
 }
 
-static bool can_pack(const ls_conv *conv)
+static bool can_pack(const ls_conv *conv, bool (*takes)(const ls_pack_weight *, ls_dnn_layout))
 {
     ls_pack_weight weight = pack_weight(conv, NULL, LS_BF16);
     if (conv->backend->isa != LS_ISA_AVX512 || conv->shape.matrix || conv->in_block != 16 ||
@@ -369,8 +370,8 @@ static bool can_pack(const ls_conv *conv)
         return false;
     }
     bool data = conv->pass[LS_DNN_BACKWARD_DATA].product != NULL;
-    return ls_pack_takes(&weight, layout_of(conv, LS_DNN_FORWARD)) &&
-           (!data || ls_pack_takes(&weight, layout_of(conv, LS_DNN_BACKWARD_DATA)));
+    return takes(&weight, layout_of(conv, LS_DNN_FORWARD)) &&
+           (!data || takes(&weight, layout_of(conv, LS_DNN_BACKWARD_DATA)));
 }
 
 ls_status ls_conv_create(ls_backend *backend, const char *name, const ls_dnn_shape *shape,
@@ -397,7 +398,8 @@ ls_status ls_conv_create(ls_backend *backend, const char *name, const ls_dnn_sha
         ls_conv_destroy(conv);
         return status;
     }
-    conv->own_pack = can_pack(conv);
+    conv->own_pack = can_pack(conv, ls_pack_takes);
+    conv->own_wide_pack = can_pack(conv, ls_pack_wide_takes);
     for (int which = 0; which < 2; which++) {
         if (conv->pass[which].product != NULL) {
             conv->packed_offset[which] =
@@ -582,7 +584,7 @@ static void pack_directly(ls_conv *conv, const ls_tensor *weight)
             target[which] = (ls_pack_target){layout_of(conv, (ls_dnn_pass)which), pass->packed};
         }
     }
-    ls_pack_run(&plain, target, conv->backend->threads);
+    (conv->own_pack ? ls_pack_run : ls_pack_wide_run)(&plain, target, conv->backend->threads);
 }
 
 ls_status ls_conv_pack(ls_conv *conv, const ls_tensor *weight)
@@ -590,7 +592,7 @@ ls_status ls_conv_pack(ls_conv *conv, const ls_tensor *weight)
     ls_arena used = {0};
     int64_t count = weight_count(conv);
     LS_ASSERT(weight->count == count);
-    if (conv->own_pack && !LS_PLANT(tf32_products, false, true)) {
+    if ((conv->own_pack || conv->own_wide_pack) && !LS_PLANT(tf32_products, false, true)) {
         pack_directly(conv, weight);
         return LS_OK;
     }

@@ -399,23 +399,28 @@ static ls_status reorder_create(ls_dnn_product *p, desc_ref from, desc_ref to)
     return LS_OK;
 }
 
-/* The layout of a bf16 weight, by comparison with oneDNN's own descriptors. */
+/* The layout of a weight, by comparison with oneDNN's own descriptors. */
 static ls_status find_layout(const ls_dnn_shape *s, desc_ref weight, ls_dnn_layout *layout)
 {
     static const struct {
         bool matrix;
+        ls_dtype type;
         dnnl_format_tag_t tag;
         ls_dnn_layout layout;
-    } known[] = {{false, dnnl_OIhw8i16o2i, LS_DNN_OI8I16O2I},
-                 {false, dnnl_OIhw8o16i2o, LS_DNN_OI8O16I2O},
-                 {false, dnnl_IOhw8o16i2o, LS_DNN_IO8O16I2O},
-                 {true, dnnl_OI8i64o2i, LS_DNN_MATRIX}};
+    } known[] = {{false, LS_BF16, dnnl_OIhw8i16o2i, LS_DNN_OI8I16O2I},
+                 {false, LS_BF16, dnnl_OIhw8o16i2o, LS_DNN_OI8O16I2O},
+                 {false, LS_BF16, dnnl_IOhw8o16i2o, LS_DNN_IO8O16I2O},
+                 {true, LS_BF16, dnnl_OI8i64o2i, LS_DNN_MATRIX},
+                 {false, LS_F32, dnnl_OIhw16i16o, LS_DNN_OI16I16O},
+                 {false, LS_F32, dnnl_OIhw16o16i, LS_DNN_OI16O16I},
+                 {false, LS_F32, dnnl_IOhw16o16i, LS_DNN_IO16O16I},
+                 {true, LS_F32, dnnl_OI16i64o, LS_DNN_MATRIX_WIDE}};
     const dnnl_dims_t dims = {s->out_channels, s->in_channels, s->kernel, s->kernel};
     *layout = LS_DNN_OTHER;
     for (size_t i = 0; i < sizeof known / sizeof *known && *layout == LS_DNN_OTHER; i++) {
         desc_own desc = NULL;
         if (known[i].matrix == s->matrix) {
-            LS_DNNL(desc_create(&desc, s->matrix ? 2 : 4, dims, LS_BF16, known[i].tag));
+            LS_DNNL(desc_create(&desc, s->matrix ? 2 : 4, dims, known[i].type, known[i].tag));
             if (dnnl_memory_desc_equal(weight, desc) != 0) {
                 *layout = known[i].layout;
             }

@@ -32,21 +32,25 @@ typedef struct ls_dnn_types {
     ls_dtype in, weight, out;
 } ls_dnn_types;
 
-/* oneDNN's layouts of weights on AVX512-BF16, named as its format tags; a convolution's blocks are
- * [out][in][taps] or [in][out][taps]. */
+/* oneDNN's layouts of weights on AVX512-BF16, and of f32 weights on AVX-512, named as its format
+ * tags; a convolution's blocks are [out][in][taps] or [in][out][taps]. */
 typedef enum ls_dnn_layout {
     LS_DNN_OTHER,
     LS_DNN_OI8I16O2I, /* a convolution's, forward */
     LS_DNN_OI8O16I2O, /* its gradient of the input: wider kernels */
     LS_DNN_IO8O16I2O, /* the same: 1x1 */
     LS_DNN_MATRIX,    /* OI8i64o2i: an inner product's, both ways */
+    LS_DNN_OI16I16O,  /* f32: the same four */
+    LS_DNN_OI16O16I,
+    LS_DNN_IO16O16I,
+    LS_DNN_MATRIX_WIDE, /* OI16i64o */
 } ls_dnn_layout;
 
 typedef struct ls_dnn_product_info {
     const char *engine;                 /* oneDNN's name of the implementation */
     size_t weight_bytes, scratch_bytes; /* of the weight in the primitive's own layout, and of its
                                            scratchpad */
-    ls_dnn_layout layout;               /* of the bf16 weight; not of a gradient */
+    ls_dnn_layout layout;               /* of the weight; not of a gradient */
     bool weight_is_plain; /* the primitive's weight is plain f32, so that packing is unnecessary */
 } ls_dnn_product_info;
 

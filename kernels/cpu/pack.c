@@ -4,7 +4,9 @@ enum { LANES = 16, TAPS_MAX = 9, CHUNK = 2 * LANES, BLOCK = LANES * LANES };
 
 bool ls_pack_takes(const ls_pack_weight *w, ls_dnn_layout layout)
 {
-    return layout != LS_DNN_OTHER && w->out_channels % LANES == 0 && w->in_channels % LANES == 0 &&
+    bool known = layout == LS_DNN_OI8I16O2I || layout == LS_DNN_OI8O16I2O ||
+                 layout == LS_DNN_IO8O16I2O || layout == LS_DNN_MATRIX;
+    return known && w->out_channels % LANES == 0 && w->in_channels % LANES == 0 &&
            (w->taps == 1 || w->taps == TAPS_MAX) && (w->type == LS_F32 || w->type == LS_BF16);
 }
 
@@ -14,6 +16,7 @@ bool ls_pack_takes(const ls_pack_weight *w, ls_dnn_layout layout)
 #define LS_VEC_AVX512
 #include <string.h>
 
+#include "transpose.h"
 #include "vec.h"
 
 /* CHUNK input channels of LANES output channels, tap by tap. */
@@ -78,39 +81,6 @@ static void stage_row(const ls_pack_weight *w, const spread *s, int64_t index, i
     }
 }
 
-/* Rows of 16 words of 32 bits become columns. */
-static inline void transpose(__m512i r[LANES])
-{
-    __m512i t[LANES];
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) {
-        t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
-        t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < LANES; i += 4) {
-        r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
-        r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
-        r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
-        r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
-    }
-#pragma GCC unroll 4
-    for (int k = 0; k < 4; k++) {
-        __m512i even = _mm512_shuffle_i32x4(r[k], r[4 + k], 0x88);
-        __m512i odd = _mm512_shuffle_i32x4(r[k], r[4 + k], 0xdd);
-        __m512i even2 = _mm512_shuffle_i32x4(r[8 + k], r[12 + k], 0x88);
-        __m512i odd2 = _mm512_shuffle_i32x4(r[8 + k], r[12 + k], 0xdd);
-        t[k] = _mm512_shuffle_i32x4(even, even2, 0x88);
-        t[8 + k] = _mm512_shuffle_i32x4(even, even2, 0xdd);
-        t[4 + k] = _mm512_shuffle_i32x4(odd, odd2, 0x88);
-        t[12 + k] = _mm512_shuffle_i32x4(odd, odd2, 0xdd);
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < LANES; i++) {
-        r[i] = t[i];
-    }
-}
-
 /* 8 vectors of a block of 16 x 16 values. */
 static inline void store_block(uint16_t *to, const __m512i *vector, int64_t step)
 {
@@ -156,7 +126,7 @@ static void store(const ls_pack_weight *w, const ls_pack_target *target, int tap
     case LS_DNN_MATRIX:
         store_matrix(w, target->packed, tap, out_block, in_block, pairs_in);
         break;
-    case LS_DNN_OTHER:
+    default: /* f32: pack_wide.c */
         break;
     }
 }
@@ -177,7 +147,7 @@ static void pack_rows(const ls_pack_weight *w, const ls_pack_target target[2], c
             for (int r = 0; r < LANES; r++) {
                 pairs_in[r] = _mm512_load_si512(chunk.value[tap][r]);
             }
-            transpose(pairs_in);
+            ls_transpose(pairs_in);
             for (int r = 0; r < LANES; r++) { /* r / 8: which half of the chunk */
                 const uint16_t *even = chunk.value[tap][r % 8 * 2] + r / 8 * LANES;
                 __m512i high = _mm512_cvtepu16_epi32(vhalf_load(even + CHUNK));
