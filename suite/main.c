@@ -10,7 +10,6 @@
 #include "kernels/core/file.h"
 #include "kernels/core/text.h"
 #include "kernels/core/log.h"
-#include "reference/data/make.h"
 #include "reference/explain/explain.h"
 #include "reference/options/options.h"
 #include "suite/commands/commands.h"
@@ -77,27 +76,6 @@ static int explain_main(int count, char **argument)
     return (int)status;
 }
 
-static int data_main(int count, char **argument)
-{
-    const char *images = "100", *size = "64", *seed = "1";
-    const ls_command_option options[] = {
-        {"--images", &images, NULL, NULL, "images per class (100)"},
-        {"--image-size", &size, NULL, NULL, "crop they are made for, in pixels (64)"},
-        {"--seed", &seed, NULL, NULL, "seed of the drawings (1)"},
-    };
-    LS_TRY(ls_command_parse("data make DIR", options, 3, &count, argument));
-    if (strcmp(argument[0], "make") != 0) {
-        return ls_log_fail(LS_ERR_USAGE, "unexpected argument '%s'; allowed: make DIR",
-                           argument[0]);
-    }
-    int64_t per_class, pixels;
-    uint64_t number;
-    LS_TRY(ls_command_whole("--images", images, 1, 1000000, &per_class));
-    LS_TRY(ls_command_whole("--image-size", size, 1, 4096, &pixels));
-    LS_TRY(ls_command_seed("--seed", seed, &number));
-    return (int)ls_make_folder(argument[1], (int)per_class, (int)pixels, number);
-}
-
 static int diff_main(int count, char **argument)
 {
     const char *gate = NULL;
@@ -138,7 +116,8 @@ static const struct command {
     {"explain", explain_main, "describe a training run without running it: types, buckets, memory"},
     {"checkpoint", ls_checkpoint_main,
      "FILE: say what it holds and lacks for a resume; --to OUT.pth|OUT.safetensors converts it"},
-    {"data", data_main, "make DIR: draw a folder of images to train on"},
+    {"data", ls_data_main,
+     "make DIR: draw a folder of images to train on; time DIR: the loader's images/s"},
     {"diff", diff_main,
      "A B: compare two runs, case by case and job by job; --gate 5% fails where B is slower"},
     {"bounds", ls_bounds_main, "measure e/r of correct steps and planted faults over fresh seeds",

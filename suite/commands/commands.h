@@ -15,6 +15,8 @@ int ls_layers_main(int count, char **argument);
 /* What a file of tensors holds, what a run that resumes from it lacks, and the same in another
  * format. */
 int ls_checkpoint_main(int count, char **argument);
+/* Draws a folder of pictures; times the loader on one. */
+int ls_data_main(int count, char **argument);
 int ls_versus_main(int count, char **argument);
 /* Checks the GPUs without running jobs: 0 ready, 1 not ready, 3 no GPU. */
 int ls_preflight_main(int count, char **argument);

@@ -115,6 +115,23 @@ START_TEST(folder_threads_and_resume)
 }
 END_TEST
 
+/* Each batch of many epochs, in order and with its own pictures, whatever the threads do. */
+START_TEST(ten_thousand_batches)
+{
+    enum { MANY = 10000, SOME = 2 };
+    static uint64_t want[MANY], have[MANY];
+    char dir[256];
+    ls_loader_options options = options_for(in_root("many", dir));
+    ck_assert_int_eq(ls_make_folder(dir, 5, 8, 1), LS_OK);
+    options.batch_size = SOME;
+    options.image_size = 8;
+    digests(&options, MANY, want);
+    options.workers = 8;
+    digests(&options, MANY, have);
+    ck_assert_mem_eq(want, have, sizeof want);
+}
+END_TEST
+
 /* Bytes stand for the floats of a loader that normalises, bit by bit, and have their digest; data
  * without bytes stay f32. */
 START_TEST(bytes_are_those_of_the_floats)
@@ -586,6 +603,7 @@ int main(void)
     tcase_set_timeout(tests, 60);
     tcase_add_test(tests, synthetic_threads_and_resume);
     tcase_add_test(tests, folder_threads_and_resume);
+    tcase_add_test(tests, ten_thousand_batches);
     tcase_add_test(tests, bytes_are_those_of_the_floats);
     tcase_add_test(tests, validation_takes_each_picture_once);
     tcase_add_test(tests, bad_pictures_are_marked);
