@@ -13,6 +13,7 @@
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
 #include "kernels/core/path.h"
+#include "kernels/core/plant.h"
 #include "harness/hosts/remote.h"
 #include "harness/hosts/probe.h"
 #include "harness/machine/machine.h"
@@ -28,7 +29,7 @@ typedef struct arguments {
     double grace_s, limit_s;
     int probe_ranks;
     int64_t file_bytes_max;
-    bool env_from_stdin, probe_oversubscribed;
+    bool env_from_stdin, probe_oversubscribed, pass_local_rank;
     const char *master_addr, *log_dir, *probe, *probe_device;
     char **command;
 } arguments;
@@ -49,6 +50,7 @@ enum option_key {
     OPTION_PROBE_DEVICE,
     OPTION_PROBE_RANKS,
     OPTION_PROBE_OVERSUBSCRIBED,
+    OPTION_PASS_LOCAL_RANK,
 };
 
 /* torchrun's spelling with underscores */
@@ -81,6 +83,11 @@ static const struct argp_option options[] = {
     {"log-dir", OPTION_LOG_DIR, "DIR", 0,
      "Write the output of rank k to DIR/rank<k>.log, not to the terminal", 0},
     ALIAS("log_dir"),
+    {"pass-local-rank", OPTION_PASS_LOCAL_RANK, NULL, 0,
+     "Add --local_rank=K to the end of the command, as torch.distributed.launch does without "
+     "--use_env",
+     0},
+    ALIAS("pass_local_rank"),
     {"env-from-stdin", OPTION_ENV_FROM_STDIN, NULL, 0,
      "For a bench on another machine: read working directory and environment from standard input "
      "(one line of JSON), report on standard output, and end the ranks when the input ends or is "
@@ -217,6 +224,9 @@ static error_t parse_one(int key, char *text, struct argp_state *state)
     case OPTION_ENV_FROM_STDIN:
         given->env_from_stdin = true;
         return 0;
+    case OPTION_PASS_LOCAL_RANK:
+        given->pass_local_rank = true;
+        return 0;
     case OPTION_FILE_BYTES:
         given->file_bytes_max = parse_integer(state, "--file-bytes", text, 1, INT64_MAX);
         return 0;
@@ -322,6 +332,17 @@ static void report(const arguments *given, const ls_outcome *outcome)
     cJSON_Delete(line);
 }
 
+static ls_words with_local_rank(char *const *command, const ls_supervise_rank_info *info)
+{
+    ls_words words = {0, 0, NULL};
+    for (int i = 0; command[i] != NULL; i++) {
+        ls_words_add(&words, "%s", command[i]);
+    }
+    ls_words_add(&words, "--local_rank=%d",
+                 LS_PLANT(passes_rank_as_local, info->local_rank, info->local_world));
+    return words;
+}
+
 static int run(const arguments *given)
 {
     char token_text[33];
@@ -342,12 +363,17 @@ static int run(const arguments *given)
     }
     ls_proc_spec *spec = calloc((size_t)given->nproc, sizeof *spec);
     ls_words *environment = calloc((size_t)given->nproc, sizeof *environment);
+    ls_words *command = calloc((size_t)given->nproc, sizeof *command);
     ls_words logs = {0, 0, NULL};
-    LS_ASSERT(spec != NULL && environment != NULL);
+    LS_ASSERT(spec != NULL && environment != NULL && command != NULL);
     for (int i = 0; i < given->nproc; i++) {
         ls_supervise_rank_info info = rank_info_of(given, i, port, token);
         environment[i] = ls_supervise_environment(&info);
         spec[i].argv = given->command;
+        if (given->pass_local_rank) {
+            command[i] = with_local_rank(given->command, &info);
+            spec[i].argv = command[i].word;
+        }
         spec[i].file_bytes_max = given->file_bytes_max;
         spec[i].environment = environment[i].word;
         if (given->log_dir != NULL) {
@@ -366,9 +392,11 @@ static int run(const arguments *given)
     ls_outcome_free(&outcome);
     for (int i = 0; i < given->nproc; i++) {
         ls_words_free(&environment[i]);
+        ls_words_free(&command[i]);
     }
     ls_words_free(&logs);
     free(environment);
+    free(command);
     free(spec);
     return code;
 }

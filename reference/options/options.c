@@ -13,6 +13,7 @@
 #include "kernels/core/plant.h"
 #include "kernels/core/text.h"
 #include "kernels/core/usage_error.h"
+#include "dist_url.h"
 #include "options_table.h"
 #include "reference/model/model.h"
 #include "schedule.h"
@@ -421,6 +422,16 @@ static ls_status check_team(const ls_options *options)
     return LS_OK;
 }
 
+static ls_status check_start(const ls_options *options)
+{
+    bool two = strcmp(options->comm, "auto") != 0 && strcmp(options->dist_backend, "auto") != 0;
+    if (two && strcmp(options->comm, options->dist_backend) != 0) {
+        return ls_log_fail(LS_ERR_USAGE, "--comm %s with --dist-backend %s: allowed: one of them",
+                           options->comm, options->dist_backend);
+    }
+    return ls_dist_url_parse(options->dist_url, NULL);
+}
+
 static ls_status check_saving(const ls_options *options)
 {
     const char *name = options->save_every > 0         ? "--save-every"
@@ -499,6 +510,7 @@ static ls_status check_all(const ls_options *options, bool batch_size_given)
     LS_TRY(check_running(options));
     LS_TRY(check_saving(options));
     LS_TRY(check_team(options));
+    LS_TRY(check_start(options));
     return check_parallel(options);
 }
 

@@ -52,7 +52,8 @@ static void add_hex(cJSON *object, const char *name, uint64_t value)
 static char *describe_run(const ls_trainer *trainer)
 {
     /* a rank's own business: unlike machines may have unlike numbers of cores */
-    static const char *const local[] = {"threads", "workers", "print-freq", "local-rank"};
+    static const char *const local[] = {"threads",    "workers", "print-freq",
+                                        "local-rank", "rank",    "gpu"};
     cJSON *all = cJSON_CreateObject();
     cJSON *options = ls_options_json(&trainer->options);
     if (trainer->options.batch_size_count > 0) { /* the list is what must be equal */

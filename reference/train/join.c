@@ -63,6 +63,14 @@ static ls_status choose_engine(const ls_trainer *trainer, const char **name)
                            "--comm self: allowed in a world of one; this one has %d ranks",
                            trainer->world.world);
     }
+    const char *backend = trainer->options.dist_backend;
+    if (strcmp(asked, "auto") == 0 && strcmp(backend, "auto") != 0 && !alone) {
+        if (cpu && strcmp(backend, "nccl") == 0 && trainer->world.rank == 0) {
+            ls_log_warn("--dist-backend nccl reduces GPU memory, and this run's device is a CPU: "
+                        "gloo is taken");
+        }
+        asked = cpu ? "gloo" : backend;
+    }
     *name = asked;
     if (strcmp(asked, "auto") == 0) {
         *name = alone ? NULL : cpu ? "gloo" : "nccl";

@@ -10,6 +10,7 @@
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
 #include "kernels/core/text.h"
+#include "reference/options/dist.h"
 #include "agree.h"
 #include "aux_head.h"
 #include "engines.h"
@@ -71,6 +72,7 @@ ls_status ls_setup_read(int argc, char **argv, ls_trainer *trainer)
     if (status != LS_OK && status != LS_ERR_UNSUPPORTED) {
         return status;
     }
+    LS_TRY(ls_dist_apply(&trainer->options, argv));
     LS_TRY(take_local_rank(&trainer->options));
     LS_TRY(ls_world_read(&trainer->world));
     LS_TRY(ls_save_block_signals(trainer));
@@ -144,7 +146,7 @@ ls_status ls_setup_device(ls_trainer *trainer)
     int threads =
         options->threads > 0 && options->threads < sharing ? 1 : options->threads / sharing;
     ls_backend_options backend = {
-        .device_index = trainer->world.machine_rank,
+        .device_index = options->gpu >= 0 ? options->gpu : trainer->world.machine_rank,
         .threads = threads,
         .local_ranks = trainer->world.machine_world * sharing,
         .local_rank = trainer->world.machine_rank,

@@ -2,6 +2,7 @@
 #include "suite/cases/rows.h"
 
 #include <signal.h>
+#include <string.h>
 
 #include "kernels/core/text.h"
 #include "suite/judge/diagnose.h"
@@ -41,6 +42,10 @@ static void judge_killed(const ls_case *row, const ls_record *job, ls_verdict *o
     "OMPI_COMM_WORLD_LOCAL_SIZE=$W "
 #define SLURM \
     "SLURM_PROCID=$R SLURM_STEP_NUM_TASKS=$W SLURM_LOCALID=$R SLURM_NODEID=0 SLURM_JOB_ID=77 "
+
+#define MEET "--dist-url=file://$LS_RUN_DIR/meet --world-size=$W --rank=$R"
+/* One process starts the others; the job's other rank has nothing to do. */
+#define FIRST_STARTS "[ $RANK = 0 ] || exit 0; " NO_RANK "unset MASTER_ADDR MASTER_PORT LS_TOKEN; "
 
 static const struct place {
     const char *id, *script;
@@ -87,6 +92,31 @@ static const struct place {
     {"torchrun.run-id", "unset LS_TOKEN; TORCHELASTIC_RUN_ID=abc " GO, 3, 1},
     {"late.rank0", "[ $RANK != 0 ] || sleep 0.7; " GO, 3, 1},
     {"late.rank2", "[ $RANK != 2 ] || sleep 0.7; " GO, 3, 1},
+    /* as PyTorch's ImageNet script is started, a terminal for each rank */
+    {"dist.env", NO_RANK GO " --dist-url=env:// --world-size=$W --rank=$R", 3, 1},
+    {"dist.env.given",
+     GO " --dist-url env:// --dist-backend gloo --world-size $WORLD_SIZE --rank $RANK", 2, 1},
+    {"dist.tcp",
+     NO_RANK "U=tcp://$MASTER_ADDR:$MASTER_PORT; unset MASTER_ADDR MASTER_PORT; " GO
+             " --dist-url $U --dist-backend nccl --world-size $W --rank $R",
+     3, 1},
+    /* which ranks share a machine is not known: each counts as alone */
+    {"dist.file", NO_RANK "unset MASTER_ADDR MASTER_PORT LS_TOKEN LS_NODE_ADDR; " GO " " MEET, 3,
+     3},
+    /* what a job before left there: a port on which nothing listens */
+    {"dist.file.stale",
+     NO_RANK
+     "unset MASTER_ADDR MASTER_PORT LS_TOKEN LS_NODE_ADDR; if [ $R = 1 ]; then "
+     "echo lockstep 127.0.0.1 9 0123 >$LS_RUN_DIR/meet; "
+     "touch -d '1 hour ago' $LS_RUN_DIR/meet; else sleep 0.5; fi; [ $R != 0 ] || sleep 0.5; " GO
+     " " MEET,
+     3, 3},
+    /* torch.distributed.launch without --use_env: the place on the machine is an argument */
+    {"dist.local-rank", "L=$LOCAL_RANK; unset LOCAL_RANK; " GO " --local_rank=$L", 2, 1},
+    {"dist.pass-local-rank",
+     FIRST_STARTS "{bin}/lockstep-launch --nproc-per-node=2 --pass-local-rank "
+                  "-- sh -c 'unset LOCAL_RANK; exec \"$0\" \"$@\"' \"$0\" \"$@\"",
+     2, 1},
     {"slurm-batch", NO_RANK "SLURM_PROCID=0 " GO, 1, 1}, /* a batch script's shell: no step */
 };
 
@@ -112,6 +142,24 @@ static void judge_place(const ls_case *row, const ls_record *job, ls_verdict *ou
         ls_judge_lockstep(row, job, out);
     }
     ls_verdict_pass(out, "a world of one");
+}
+
+/* The tutorial's line for one node, its FREEPORT and all. */
+#define SPAWN                                                                                \
+    FIRST_STARTS "LS_DEVICES=2 " GO " --dist-url 'tcp://127.0.0.1:FREEPORT' --dist-backend " \
+                 "'nccl' --multiprocessing-distributed --world-size 1 --rank 0"
+
+/* --multiprocessing-distributed: -b is the node's, and its ranks share it. */
+static void judge_spawned(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    judge_place(row, job, out);
+    for (int k = 0; k < job->world && job->rank[k].step_count > 0; k++) {
+        int share = row->job[0].batch_size / job->world;
+        if (job->rank[k].step[0].images != share) {
+            ls_verdict_fail(out, "rank=%d trains %d images a step, expected its share of %d", k,
+                            (int)job->rank[k].step[0].images, share);
+        }
+    }
 }
 
 /* ---- what is refused ------------------------------------------------------------------------- */
@@ -158,6 +206,44 @@ static const struct refused {
             "OMPI_COMM_WORLD_RANK=3"),
     REFUSED("mpirun.world-missing", ALONE "OMPI_COMM_WORLD_RANK=0 ", "OMPI_COMM_WORLD_SIZE"),
     REFUSED("srun.rank-outside", ALONE "SLURM_PROCID=5 SLURM_STEP_NUM_TASKS=4 ", "SLURM_PROCID=5"),
+    {"dist.rank-differs", "L8", GO " --rank=1", "", 1, {{2}, 1, "RANK is 0", true}},
+    {"dist.tcp-rank-missing",
+     "L8",
+     ALONE GO " --dist-url=tcp://127.0.0.1:2999 --world-size=2",
+     "",
+     1,
+     {{2}, 1, "--rank", true}},
+    {"dist.free-port",
+     "L8",
+     GO " --dist-url=tcp://127.0.0.1:FREEPORT",
+     "",
+     1,
+     {{2}, 1, "multiprocessing-distributed", true}},
+    {"dist.spawn-in-job",
+     "L8",
+     GO " --multiprocessing-distributed",
+     "",
+     1,
+     {{2}, 1, "RANK is set", true}},
+    {"dist.spawn-nodes",
+     "L8",
+     ALONE "unset MASTER_ADDR; " GO " --multiprocessing-distributed --world-size=2 --rank=0",
+     "",
+     1,
+     {{2}, 1, "world-size", true}},
+    {"dist.spawn-batch",
+     "L8",
+     ALONE "unset MASTER_ADDR MASTER_PORT; LS_DEVICES=8 LS_RUN_DIR= " GO
+           " --multiprocessing-distributed",
+     "",
+     1,
+     {{2}, 1, "ranks share it", true}},
+    {"dist.file-alone",
+     "L8",
+     ALONE GO " --timeout=1 --dist-url=file://$LS_RUN_DIR/none --world-size=2 --rank=1",
+     "",
+     1,
+     {{LS_ERR_RENDEZVOUS}, 1, "no rank 0", true}},
     {"run-dir", "L3", "LS_RUN_DIR=/nonexistent/run " GO, "", 1, {{3}, 1, "/nonexistent/run", true}},
     {"dump-nowhere",
      "L3",
@@ -349,10 +435,15 @@ void ls_launch_cases(const ls_case_settings *settings, ls_case_list *list)
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         const struct place *p = &places[i];
         ls_rows_format(list, settings,
-                       &(ls_row){.requirement = "L2", .judge = judge_place, .script = p->script},
+                       &(ls_row){.requirement = strncmp(p->id, "dist.", 5) == 0 ? "L9" : "L2",
+                                 .judge = judge_place,
+                                 .script = p->script},
                        "launch.place.%s: " JOB "w%d n%d %s", p->id, p->world, p->nodes,
                        p->script != NULL ? "shell" : "");
     }
+    ls_rows_format(list, settings,
+                   &(ls_row){.requirement = "L9", .judge = judge_spawned, .script = SPAWN},
+                   "launch.place.dist.spawn: " JOB "w2 shell");
     for (size_t i = 0; i < sizeof launched / sizeof *launched; i++) {
         const struct launched *l = &launched[i];
         ls_rows_format(list, settings,
