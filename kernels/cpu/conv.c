@@ -242,8 +242,15 @@ static ls_status native_create(ls_conv *conv, ls_dnn_pass which, const ls_dnn_sh
     pass->type = conv->type;
     pass->in_block = conv->in_block;
     pass->out_block = conv->out_block;
-    return ls_dnn_product_create(conv->backend->dnn, shape, which, matrix ? 1 : conv->in_block,
-                                 matrix ? 1 : conv->out_block, &types, &pass->product);
+    ls_status status =
+        ls_dnn_product_create(conv->backend->dnn, shape, which, matrix ? 1 : conv->in_block,
+                              matrix ? 1 : conv->out_block, &types, &pass->product);
+    if (status == LS_ERR_UNSUPPORTED && conv->type == LS_F16 && !matrix) {
+        pass->in_block = pass->out_block = LS_DNN_CHANNELS_LAST;
+        status = ls_dnn_product_create(conv->backend->dnn, shape, which, LS_DNN_CHANNELS_LAST,
+                                       LS_DNN_CHANNELS_LAST, &types, &pass->product);
+    }
+    return status;
 }
 
 static ls_status pass_create(ls_conv *conv, ls_dnn_pass which)
@@ -489,8 +496,12 @@ void ls_conv_describe_pass(const ls_conv *conv, ls_dnn_pass which, char *text, s
         return;
     }
     bool reordered = pass->in_block != conv->in_block || pass->out_block != conv->out_block;
+    bool last = pass->in_block == LS_DNN_CHANNELS_LAST;
     snprintf(text, bytes, "%s%s%s", ls_dnn_product_about(pass->product)->engine,
-             pass->type == conv->type ? "" : " in f32", reordered ? " (reordered to plain)" : "");
+             pass->type == conv->type ? "" : " in f32",
+             last        ? " (reordered to channels last)"
+             : reordered ? " (reordered to plain)"
+                         : "");
 }
 
 void ls_conv_describe(const ls_conv *conv, char *text, size_t bytes)
@@ -529,6 +540,7 @@ typedef struct operand {
     void *product; /* in the product's block; equal to `wide` if the blocks are equal */
     bool converted;
     int block, product_block, channels, pixels;
+    size_t element; /* bytes */
     int64_t count;
 } operand;
 
@@ -540,11 +552,14 @@ static operand operand_take(const ls_conv *conv, ls_arena *used, const void *dat
                  .product_block = is_in ? pass->in_block : pass->out_block,
                  .channels = is_in ? conv->shape.in_channels : conv->shape.out_channels,
                  .pixels = (int)(is_in ? in_pixels(conv) : out_pixels(conv)),
+                 .element = ls_dtype_bytes(pass->type),
                  .count = is_in ? in_count(conv) : out_count(conv)};
     size_t bytes = (size_t)o.count * sizeof(float);
     o.wide = o.converted ? scratch_take(conv, used, bytes) : (void *)(uintptr_t)data;
+    if (o.product_block == LS_DNN_CHANNELS_LAST) {
+        o.product_block = o.channels;
+    }
     o.product = o.block == o.product_block ? o.wide : scratch_take(conv, used, bytes);
-    LS_ASSERT(o.product == o.wide || pass->type == LS_F32);
     return o;
 }
 
@@ -554,16 +569,16 @@ static void operand_load(const ls_conv *conv, const operand *o, const void *data
         ls_parallel_widen(conv->backend, conv->type, data, o->wide, o->count);
     }
     if (o->product != o->wide) {
-        ls_parallel_reblock(conv->backend, o->wide, o->block, o->product, o->product_block,
-                            conv->shape.batch, o->channels, o->pixels);
+        ls_parallel_reblock(conv->backend, o->element, o->wide, o->block, o->product,
+                            o->product_block, conv->shape.batch, o->channels, o->pixels);
     }
 }
 
 static void operand_store(const ls_conv *conv, const operand *o, void *data)
 {
     if (o->product != o->wide) {
-        ls_parallel_reblock(conv->backend, o->product, o->product_block, o->wide, o->block,
-                            conv->shape.batch, o->channels, o->pixels);
+        ls_parallel_reblock(conv->backend, o->element, o->product, o->product_block, o->wide,
+                            o->block, conv->shape.batch, o->channels, o->pixels);
     }
     if (o->converted) {
         ls_parallel_narrow(conv->backend, conv->type, o->wide, data, o->count);

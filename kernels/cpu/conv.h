@@ -1,11 +1,13 @@
 /* Convolution and linear layers: products of oneDNN, made to fit. Each pass of a layer takes the
  * first of these that oneDNN has without falling to its reference code, for half types on the
- * processor's units for them (ls_backend_is_native: 1 and 2 only), else in f32 with the operands
- * converted on the way:
+ * processor's units for them (ls_backend_is_native: 1, 2 and, in fp16, 3), else in f32 with the
+ * operands converted on the way (1, 2 and 4):
  *   1. the layout of the activations as it is;
  *   2. the layer as one matrix product, where an image has so few pixels that most taps only see
  *      padding (a 3x3 on a 1x1 image is its centre tap);
- *   3. plain NCHW, with the activations reordered on the way. */
+ *   3. channels last, the only layout that oneDNN convolves in fp16, with the activations reordered
+ *      on the way;
+ *   4. plain NCHW, with the activations reordered on the way. */
 #ifndef LS_CPU_CONV_H
 #define LS_CPU_CONV_H
 

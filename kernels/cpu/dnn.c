@@ -266,10 +266,12 @@ static const char *processor_units(ls_dtype type)
 bool ls_dnn_half_pays(ls_dtype type)
 {
     const char *units = ls_dnn_half_units(type);
-    bool measured = units != NULL && strcmp(units, "AVX512-BF16") == 0;
+    if (units == NULL || strcmp(units, "AVX512-FP16") == 0) {
+        return false; /* oneDNN widens fp16 there and multiplies in f32 */
+    }
     /* Processors have rates of 1, 1/2 or 1/4. At 1/2 products take as long as in f32, and operands
      * are not converted; the limit lies between, so that noise does not decide. */
-    return units != NULL && (!measured || ls_units_bf16_rate() > 0.37);
+    return strcmp(units, "AVX512-BF16") != 0 || ls_units_bf16_rate() > 0.37;
 }
 
 void ls_dnn_half_products(ls_dtype type, bool asked, bool native, char *text, size_t bytes)
@@ -317,7 +319,10 @@ void ls_dnn_describe(char *text, size_t bytes)
 
 static dnnl_format_tag_t tag_of_block(int block)
 {
-    return block == 16 ? dnnl_nChw16c : block == 8 ? dnnl_nChw8c : dnnl_nchw;
+    return block == LS_DNN_CHANNELS_LAST ? dnnl_nhwc
+           : block == 16                 ? dnnl_nChw16c
+           : block == 8                  ? dnnl_nChw8c
+                                         : dnnl_nchw;
 }
 
 typedef struct descs {

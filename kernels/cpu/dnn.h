@@ -63,7 +63,8 @@ int ls_dnn_block(void);
 /* The processor's units for products of this type, as oneDNN uses them: "AMX", "AVX512-BF16"; NULL:
  * none, or f32. ONEDNN_MAX_CPU_ISA can hide them. */
 const char *ls_dnn_half_units(ls_dtype type);
-/* Whether the units that ls_dnn_half_units names are faster than f32, which is measured. */
+/* Whether the units that ls_dnn_half_units names are faster than f32, which is measured for
+ * AVX512-BF16; oneDNN's code for AVX512-FP16 is not. */
 bool ls_dnn_half_pays(ls_dtype type);
 /* "bf16 on AMX", or why products of this half type run in f32: "bf16 emulated: this CPU has neither
  * AMX nor AVX512-BF16". asked: f32 was asked for; native: the units are used. */
@@ -71,7 +72,11 @@ void ls_dnn_half_products(ls_dtype type, bool asked, bool native, char *text, si
 /* "oneDNN 2.6.3 (path of the library)". */
 void ls_dnn_describe(char *text, size_t bytes);
 
-/* One primitive for activations of block in_block and out_block (1: plain NCHW; 8, 16).
+/* A block of all channels: pixels first, channels last. */
+enum { LS_DNN_CHANNELS_LAST = 0 };
+
+/* One primitive for activations of block in_block and out_block (1: plain NCHW; 8, 16; or
+ * LS_DNN_CHANNELS_LAST).
  * LS_ERR_UNSUPPORTED, without a message, if oneDNN has no implementation or only one named
  * "ref...". */
 ls_status ls_dnn_product_create(ls_dnn *dnn, const ls_dnn_shape *shape, ls_dnn_pass pass,

@@ -1,5 +1,7 @@
 #include "parallel.h"
 
+#include <string.h>
+
 #include "loops.h"
 
 /* A stretch is big enough to hide its overhead and small enough to share out evenly. */
@@ -79,18 +81,44 @@ void ls_parallel_relu_back(ls_backend *backend, ls_dtype type, const void *dy, c
     }
 }
 
-void ls_parallel_reblock(ls_backend *backend, const float *from, int from_block, float *to,
-                         int to_block, int images, int channels, int pixels)
+/* Copies `bytes` of each pixel; inlined with a constant number of bytes. */
+static inline void copy_runs(const char *from, int64_t from_step, char *to, int64_t to_step,
+                             int pixels, size_t bytes)
 {
-    int64_t rows = (int64_t)images * channels;
+    for (int p = 0; p < pixels; p++) {
+        memcpy(to + p * to_step, from + p * from_step, bytes);
+    }
+}
+
+/* Offset in elements of channel c, pixel 0 of image n. */
+static int64_t channel_at(int64_t n, int64_t c, int block, int channels, int pixels)
+{
+    return (n * channels + c / block * block) * pixels + c % block;
+}
+
+void ls_parallel_reblock(ls_backend *backend, size_t bytes, const void *from, int from_block,
+                         void *to, int to_block, int images, int channels, int pixels)
+{
+    /* Channels that lie together in both layouts. */
+    int narrow = from_block < to_block ? from_block : to_block;
+    int run = from_block % narrow == 0 && to_block % narrow == 0 ? narrow : 1;
+    int64_t element = (int64_t)bytes, runs = channels / run;
+    int64_t from_step = element * from_block, to_step = element * to_block;
+    size_t length = (size_t)run * bytes;
 #pragma omp parallel for schedule(static) num_threads(backend->threads)
-    for (int64_t row = 0; row < rows; row++) {
-        int64_t n = row / channels, c = row % channels;
-        const float *source =
-            from + (n * channels + c / from_block * from_block) * pixels + c % from_block;
-        float *target = to + (n * channels + c / to_block * to_block) * pixels + c % to_block;
-        for (int64_t p = 0; p < pixels; p++) {
-            target[p * to_block] = source[p * from_block];
+    for (int64_t i = 0; i < images * runs; i++) {
+        int64_t n = i / runs, c = i % runs * run;
+        const char *source =
+            (const char *)from + channel_at(n, c, from_block, channels, pixels) * element;
+        char *target = (char *)to + channel_at(n, c, to_block, channels, pixels) * element;
+        if (length == 2) {
+            copy_runs(source, from_step, target, to_step, pixels, 2);
+        } else if (length == 4) {
+            copy_runs(source, from_step, target, to_step, pixels, 4);
+        } else if (length == 32) {
+            copy_runs(source, from_step, target, to_step, pixels, 32);
+        } else {
+            copy_runs(source, from_step, target, to_step, pixels, length);
         }
     }
 }

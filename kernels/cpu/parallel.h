@@ -18,10 +18,10 @@ void ls_parallel_relu(ls_backend *backend, ls_dtype type, const void *x, void *y
 /* dx = dy where y > 0, else 0; dx may be dy. */
 void ls_parallel_relu_back(ls_backend *backend, ls_dtype type, const void *dy, const void *y,
                            void *dx, int64_t count);
-/* Changes the block of f32 activations, [images][channels/from][pixels][from] -> the same with
- * `to`. */
-void ls_parallel_reblock(ls_backend *backend, const float *from, int from_block, float *to,
-                         int to_block, int images, int channels, int pixels);
+/* Changes the block of activations of `bytes` (2 or 4) each, [images][channels/from][pixels][from]
+ * -> the same with `to`. */
+void ls_parallel_reblock(ls_backend *backend, size_t bytes, const void *from, int from_block,
+                         void *to, int to_block, int images, int channels, int pixels);
 /* Stores f32 values in a tensor of any floating type, rounded once. */
 void ls_parallel_store(ls_backend *backend, const float *from, const ls_tensor *to);
 

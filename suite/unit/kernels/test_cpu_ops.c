@@ -25,6 +25,11 @@ static float small_integer(uint64_t stream, int64_t i)
     return (float)((int)ls_rng_below(11, stream, (uint64_t)i, 9) - 4);
 }
 
+static float odd_integer(uint64_t stream, int64_t i)
+{
+    return (float)(2 * (int)ls_rng_below(12, stream, (uint64_t)i, 4) + 1);
+}
+
 /* Block and index of logical NCHW elements. */
 static int64_t blocked(int64_t i, int channels, int pixels, int block)
 {
@@ -191,14 +196,17 @@ static int64_t memory_index(const product_test *t, int part, int64_t i)
                           : blocked(i, w->s.out_channels, w->out_pixels, w->out_block);
 }
 
+typedef float integer_at(uint64_t stream, int64_t i);
+
 /* Fills two of the parts with integers, poisons the third; exact[third] is what has to come. */
-static void product_fill(product_test *t, int third, double **exact, visit_product *visit)
+static void product_fill(product_test *t, int third, double **exact, visit_product *visit,
+                         integer_at *value)
 {
     for (int k = 0; k < PARTS; k++) {
         exact[k] = calloc((size_t)t->data[k].count, sizeof **exact);
         ck_assert_ptr_nonnull(exact[k]);
         for (int64_t i = 0; i < t->data[k].count; i++) {
-            exact[k][i] = k == third ? 0 : (double)small_integer((uint64_t)k, i);
+            exact[k][i] = k == third ? 0 : (double)value((uint64_t)k, i);
             ls_kernel_subject_put(&t->data[k], memory_index(t, k, i),
                                   k == third ? -777 : exact[k][i]);
         }
@@ -220,19 +228,19 @@ static void product_compare(product_test *t, int third, double **exact, ls_kerne
 }
 
 static void product_check(const product_case *c, ls_dtype type, bool emulated,
-                          ls_kernel_rounding round)
+                          ls_kernel_rounding round, integer_at *value)
 {
     product_test t;
     product_open(&t, c, type, emulated);
     double *exact[PARTS];
-    product_fill(&t, OUT, exact, to_out);
+    product_fill(&t, OUT, exact, to_out, value);
     ck_assert_int_eq(ls_conv_pack(t.conv, &t.data[WEIGHT]), LS_OK);
     ck_assert_int_eq(ls_conv_forward(t.conv, t.data[IN].data, t.data[OUT].data), LS_OK);
     product_compare(&t, OUT, exact, round);
-    product_fill(&t, IN, exact, to_in);
+    product_fill(&t, IN, exact, to_in, value);
     ck_assert_int_eq(ls_conv_backward_data(t.conv, t.data[IN].data, t.data[OUT].data), LS_OK);
     product_compare(&t, IN, exact, round);
-    product_fill(&t, WEIGHT, exact, to_weight);
+    product_fill(&t, WEIGHT, exact, to_weight, value);
     ck_assert_int_eq(
         ls_conv_backward_weights(t.conv, t.data[IN].data, t.data[OUT].data, &t.data[WEIGHT]),
         LS_OK);
@@ -242,15 +250,50 @@ static void product_check(const product_case *c, ls_dtype type, bool emulated,
 
 START_TEST(products_are_exact)
 {
-    product_check(&products[_i], LS_F32, false, LS_KERNEL_ROUND_NONE);
+    product_check(&products[_i], LS_F32, false, LS_KERNEL_ROUND_NONE, small_integer);
 }
 END_TEST
 
 START_TEST(half_products_round_once)
 {
     for (int emulated = 0; emulated < 2; emulated++) {
-        product_check(&products[_i], LS_F16, emulated, LS_KERNEL_ROUND_F16);
-        product_check(&products[_i], LS_BF16, emulated, LS_KERNEL_ROUND_BF16);
+        product_check(&products[_i], LS_F16, emulated, LS_KERNEL_ROUND_F16, small_integer);
+        product_check(&products[_i], LS_BF16, emulated, LS_KERNEL_ROUND_BF16, small_integer);
+    }
+}
+END_TEST
+
+/* Sums of odd positive numbers pass 256 and 2048, above which bf16 and fp16 hold even numbers only:
+ * an accumulator of either loses some. */
+START_TEST(half_products_accumulate_in_f32)
+{
+    for (int emulated = 0; emulated < 2; emulated++) {
+        product_check(&products[_i], LS_F16, emulated, LS_KERNEL_ROUND_F16, odd_integer);
+        product_check(&products[_i], LS_BF16, emulated, LS_KERNEL_ROUND_BF16, odd_integer);
+    }
+}
+END_TEST
+
+/* fp16 keeps subnormals, as operand and as result: 2^-24 times 4, summed over 16 channels. */
+START_TEST(fp16_products_keep_subnormals)
+{
+    product_case one = {2, 16, 5, 5, 16, 1, 1, 0};
+    for (int emulated = 0; emulated < 2; emulated++) {
+        product_test t;
+        product_open(&t, &one, LS_F16, emulated);
+        float *weight = t.data[WEIGHT].data;
+        for (int64_t i = 0; i < t.data[WEIGHT].count; i++) {
+            weight[i] = 4.0f;
+        }
+        for (int64_t i = 0; i < t.data[IN].count; i++) {
+            ls_kernel_subject_put(&t.data[IN], i, 0x1p-24);
+        }
+        ck_assert_int_eq(ls_conv_pack(t.conv, &t.data[WEIGHT]), LS_OK);
+        ck_assert_int_eq(ls_conv_forward(t.conv, t.data[IN].data, t.data[OUT].data), LS_OK);
+        for (int64_t i = 0; i < t.data[OUT].count; i++) {
+            ck_assert(ls_kernel_subject_get(&t.data[OUT], i) == 0x1p-18);
+        }
+        product_close(&t);
     }
 }
 END_TEST
@@ -376,26 +419,33 @@ START_TEST(sync_norm_is_one_batch)
 }
 END_TEST
 
-/* Each element to its place in the other block size, and nothing behind the last one. */
+/* Each element to its place in the other block size, of 4 and of 2 bytes, all channels as one block
+ * included, and nothing behind the last one. */
 START_TEST(blocks_are_changed)
 {
     enum { IMAGES = 2, CHANNELS = 48, PIXELS = 5, COUNT = IMAGES * CHANNELS * PIXELS };
-    static const int blocks[] = {1, 8, 16};
-    static float from[COUNT + CHANNELS * PIXELS], to[COUNT + CHANNELS * PIXELS];
-    for (int i = 0; i < COUNT + CHANNELS * PIXELS; i++) {
-        from[i] = (float)(i + 1);
+    enum { BLOCKS = 4, TOTAL = COUNT + CHANNELS * PIXELS };
+    static const int blocks[BLOCKS] = {1, 8, 16, CHANNELS};
+    static uint32_t from[TOTAL], to[TOTAL];
+    static uint16_t short_from[TOTAL], short_to[TOTAL];
+    for (int i = 0; i < TOTAL; i++) {
+        from[i] = short_from[i] = (uint16_t)(i + 1);
     }
-    for (int k = 0; k < 9; k++) {
+    for (int k = 0; k < BLOCKS * BLOCKS; k++) {
         ls_backend backend = {.threads = 1 + k % 2};
+        int before = blocks[k % BLOCKS], after = blocks[k / BLOCKS];
         memset(to, 0, sizeof to);
-        ls_parallel_reblock(&backend, from, blocks[k % 3], to, blocks[k / 3], IMAGES, CHANNELS,
+        memset(short_to, 0, sizeof short_to);
+        ls_parallel_reblock(&backend, 4, from, before, to, after, IMAGES, CHANNELS, PIXELS);
+        ls_parallel_reblock(&backend, 2, short_from, before, short_to, after, IMAGES, CHANNELS,
                             PIXELS);
         for (int64_t i = 0; i < COUNT; i++) {
-            ck_assert(to[blocked(i, CHANNELS, PIXELS, blocks[k / 3])] ==
-                      from[blocked(i, CHANNELS, PIXELS, blocks[k % 3])]);
+            int64_t at = blocked(i, CHANNELS, PIXELS, after);
+            ck_assert_uint_eq(to[at], from[blocked(i, CHANNELS, PIXELS, before)]);
+            ck_assert_uint_eq(short_to[at], from[blocked(i, CHANNELS, PIXELS, before)]);
         }
-        for (int64_t i = COUNT; i < COUNT + CHANNELS * PIXELS; i++) {
-            ck_assert(to[i] == 0);
+        for (int64_t i = COUNT; i < TOTAL; i++) {
+            ck_assert(to[i] == 0 && short_to[i] == 0);
         }
     }
 }
@@ -497,6 +547,8 @@ int main(void)
     int count = sizeof products / sizeof products[0];
     tcase_add_loop_test(c, products_are_exact, 0, count);
     tcase_add_loop_test(c, half_products_round_once, 0, count);
+    tcase_add_loop_test(c, half_products_accumulate_in_f32, 0, count);
+    tcase_add_test(c, fp16_products_keep_subnormals);
     tcase_add_test(c, weights_round_before_the_product);
     tcase_add_test(c, sync_norm_is_one_batch);
     tcase_add_test(c, blocks_are_changed);
