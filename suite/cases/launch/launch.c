@@ -109,7 +109,7 @@ static const struct place {
      "unset MASTER_ADDR MASTER_PORT LS_TOKEN LS_NODE_ADDR; if [ $R = 1 ]; then "
      "echo lockstep 127.0.0.1 9 0123 >$LS_RUN_DIR/meet; "
      "touch -d '1 hour ago' $LS_RUN_DIR/meet; else sleep 0.5; fi; [ $R != 0 ] || sleep 0.5; " GO
-     " " MEET,
+     " --timeout=20 " MEET,
      3, 3},
     /* torch.distributed.launch without --use_env: the place on the machine is an argument */
     {"dist.local-rank", "L=$LOCAL_RANK; unset LOCAL_RANK; " GO " --local_rank=$L", 2, 1},
