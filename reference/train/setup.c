@@ -72,7 +72,9 @@ ls_status ls_setup_read(int argc, char **argv, ls_trainer *trainer)
     if (status != LS_OK && status != LS_ERR_UNSUPPORTED) {
         return status;
     }
-    LS_TRY(ls_dist_apply(&trainer->options, argv));
+    if (status == LS_OK) { /* of what is refused only the refusal is reported */
+        LS_TRY(ls_dist_apply(&trainer->options, argv));
+    }
     LS_TRY(take_local_rank(&trainer->options));
     LS_TRY(ls_world_read(&trainer->world));
     LS_TRY(ls_save_block_signals(trainer));
