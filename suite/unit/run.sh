@@ -9,7 +9,7 @@ set -u
 one() {
     name=$(basename "$1")
     log=$2/$name.log
-    timeout 120 "$1" >"$log" 2>&1
+    timeout 300 "$1" >"$log" 2>&1
     code=$?
     # Check's summary: "100%: Checks: 12, Failures: 0, Errors: 0", one for each suite runner
     counts=$(sed -n 's/^[0-9]*%: Checks: \([0-9]*\), Failures: \([0-9]*\), Errors: \([0-9]*\)$/\1 \2 \3/p' "$log" |
