@@ -93,7 +93,8 @@ void ls_matrix_label(const ls_spec *spec, char *text)
         return;
     }
     if (spec->role == LS_ROLE_WAY) {
-        ls_text_put(text, 64, "%s, %s", level, ls_spec_way_name(spec->way));
+        ls_text_put(text, 64, "%s, %s, round %d", level, ls_spec_way_name(spec->way),
+                    spec->repeat + 1);
         return;
     }
     if (spec->nodes > 1) {

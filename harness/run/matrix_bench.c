@@ -422,14 +422,25 @@ static int level_of_ways(const ls_matrix_bench *bench)
     return has_level(bench, wanted) || bench->level[0] > 1 ? wanted : bench->level[0];
 }
 
-static void add_way(const ls_matrix_bench *bench, ls_matrix *matrix, ls_way way)
+/* A round's share of the steps: even, and an interval of their median exists from six on. */
+static int steps_of_round(const ls_spec *whole)
+{
+    enum { LEAST = 6 };
+    int share = (whole->steps / LS_MATRIX_ROUNDS + 1) & ~1;
+    return share < LEAST ? LEAST : share;
+}
+
+static void add_way(const ls_matrix_bench *bench, ls_matrix *matrix, ls_way way, int round)
 {
     ls_spec spec = timed_spec(bench, level_of_ways(bench), middle_bucket(bench), bench->ranks);
+    bool row = way == LS_WAY_DDP && round == 0;
     spec.way = way;
-    spec.sweep = way == LS_WAY_DDP ? LS_SWEEP_LEVEL : 0;
-    spec.role = way == LS_WAY_DDP ? LS_ROLE_THROUGHPUT : LS_ROLE_WAY;
+    spec.repeat = round;
+    spec.steps = steps_of_round(&spec) + 1; /* an audited one */
+    spec.sweep = row ? LS_SWEEP_LEVEL : 0;
+    spec.role = row ? LS_ROLE_THROUGHPUT : LS_ROLE_WAY;
     bool one = ls_spec_is_team(&spec) || way == LS_WAY_ONE_PROCESS;
-    if (way != LS_WAY_DDP) {
+    if (!row) {
         spec.dump_steps[0] = '\0';
     } else if (spec.followed && spec.world > 1) {
         ls_text_add(spec.extra, sizeof spec.extra, " --dump-ranks=branches");
@@ -509,8 +520,8 @@ void ls_matrix_bench_jobs(const ls_matrix_bench *bench, ls_matrix *matrix)
     int level = middle_level(bench);
     double bucket = middle_bucket(bench);
     if (bench->profile == LS_PROFILE_BASELINES) {
-        for (int way = LS_WAY_NONE + 1; way < LS_WAYS; way++) {
-            add_way(bench, matrix, (ls_way)way);
+        for (int i = 0; i < LS_MATRIX_ROUNDS * (LS_WAYS - 1); i++) {
+            add_way(bench, matrix, (ls_way)(1 + i % (LS_WAYS - 1)), i / (LS_WAYS - 1));
         }
         return;
     }

@@ -40,10 +40,14 @@ typedef struct ls_matrix_bench {
 /* O0 runs of the curves job, which make the band; one run of each other level follows. */
 enum { LS_MATRIX_BAND_RUNS = 10 };
 
+/* Runs of each way of PROFILE=baselines. A round has one of each, so that a machine whose speed
+ * drifts slows all ways of a round alike; ways are compared round by round. */
+enum { LS_MATRIX_ROUNDS = 5 };
+
 /* Adds the jobs of the profile: one factor at a time around O2, 25 MB, all ranks, one node (quick,
  * rated); the corners of that (smoke); every possible pair of settings (full); DDP against other
- * ways to use the same cores (baselines). The baselines of a
- * timed job follow it directly, so that the machine changes little between them. */
+ * ways to use the same cores, in rounds (baselines). The baselines of a timed job follow it
+ * directly, so that the machine changes little between them. */
 void ls_matrix_bench_jobs(const ls_matrix_bench *bench, ls_matrix *matrix);
 
 #endif

@@ -130,6 +130,7 @@ cJSON *ls_spec_facts(const ls_spec *spec)
     }
     if (spec->way != LS_WAY_NONE) {
         cJSON_AddStringToObject(facts, "way", ls_spec_way_name(spec->way));
+        cJSON_AddNumberToObject(facts, "round", spec->repeat + 1);
     }
     cJSON_AddNumberToObject(facts, "warmup_steps", spec->warmup_steps);
     cJSON_AddNumberToObject(facts, "steps", spec->steps);
@@ -194,6 +195,7 @@ void ls_spec_read(const cJSON *facts, ls_spec *out)
     for (int i = 1; i < LS_WAYS; i++) {
         out->way = strcmp(way, way_names[i]) == 0 ? (ls_way)i : out->way;
     }
+    out->repeat = out->way == LS_WAY_NONE ? 0 : count_of(facts, "round", COUNT_MAX, 1) - 1;
     out->warmup_steps = count_of(facts, "warmup_steps", STEPS_MAX, 0);
     out->steps = count_of(facts, "steps", STEPS_MAX, 0);
     out->sweep = read_sweep(cJSON_GetObjectItemCaseSensitive(facts, "sweep"));

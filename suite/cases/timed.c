@@ -34,6 +34,9 @@ void ls_timed_id(const ls_spec *spec, char *text)
         ls_text_add(text, 64, spec->role == LS_ROLE_DDP_WORLD1 ? ".self" : ".strong");
     } else if (spec->role == LS_ROLE_WAY) {
         ls_text_add(text, 64, ".%s", ls_spec_way_name(spec->way));
+        if (spec->repeat > 0) {
+            ls_text_add(text, 64, ".round%d", spec->repeat + 1);
+        }
     } else if (spec->role == LS_ROLE_NO_COMM || spec->role == LS_ROLE_LOADER ||
                spec->role == LS_ROLE_UNFUSED) {
         ls_text_add(text, 64, ".%s", ls_spec_role_name(spec->role));

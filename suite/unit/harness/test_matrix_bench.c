@@ -38,20 +38,24 @@ static int count_of(const ls_matrix *matrix, int level, double bucket_mb, int wo
     return count;
 }
 
-/* Every way trains the same images a step on the same cores; one of them is the matrix's row. */
+/* Every way trains the same images a step on the same cores, once in each round; the first job is
+ * the matrix's row. */
 START_TEST(baselines_share_images_and_cores)
 {
     ls_matrix matrix = {0, 0, NULL, NULL};
     ls_matrix_bench bench = usual(2, LS_PROFILE_BASELINES);
     ls_matrix_bench_jobs(&bench, &matrix);
-    ck_assert_int_eq(matrix.count, LS_WAYS - 1);
+    ck_assert_int_eq(matrix.count, LS_MATRIX_ROUNDS * (LS_WAYS - 1));
     for (int i = 0; i < matrix.count; i++) {
         const ls_spec *spec = &matrix.spec[i];
-        ck_assert_int_eq(spec->way, i + 1);
-        ck_assert_int_eq(spec->level, 0); /* fp16 is emulated on a CPU */
+        ck_assert_int_eq(spec->way, 1 + i % (LS_WAYS - 1));
+        ck_assert_int_eq(spec->repeat, i / (LS_WAYS - 1));
+        ck_assert_int_eq(spec->steps, matrix.spec[0].steps);
+        ck_assert_int_ge(spec->steps, 6 + 1); /* one is audited */
+        ck_assert_int_eq(spec->level, 0);     /* fp16 is emulated on a CPU */
         ck_assert_int_eq(spec->world * spec->batch_size, 16);
         ck_assert_int_eq(spec->world * spec->threads, 2);
-        ck_assert_int_eq(ls_matrix_is_row(spec), spec->way == LS_WAY_DDP);
+        ck_assert_int_eq(ls_matrix_is_row(spec), i == 0);
         ck_assert_int_eq(strstr(spec->extra, "-parallel") != NULL, ls_spec_is_team(spec));
         ck_assert_ptr_nonnull(strstr(spec->extra, "--workers=4"));
     }

@@ -196,6 +196,49 @@ START_TEST(ways_in_their_order)
 }
 END_TEST
 
+/* The machine is half as fast in the second round and a quarter as fast in the fifth: ratios are
+ * taken within a round, so that they stay what they are. The table has a row for each way, with the
+ * median of its rounds; one job without its checks takes the way out of the title. */
+START_TEST(ways_are_compared_round_by_round)
+{
+    enum { ROUNDS = 5 };
+    static const double speed[ROUNDS] = {100, 50, 100, 100, 25};
+    static const int steps[] = {0};
+    ls_report_job job[2 * ROUNDS];
+    ls_report_run run = {.job_count = 2 * ROUNDS, .job = job};
+    ls_text_put(run.directory, sizeof run.directory, "%s", scratch);
+    write_text("tables/t.tsv", "");
+    for (int j = 0; j < run.job_count; j++) {
+        bool ddp = j % 2 == 0;
+        job[j] = job_of(1, steps);
+        job[j].record->state = LS_RECORD_DONE;
+        job[j].record->checked = true;
+        job[j].record->spec.way = ddp ? LS_WAY_DDP : LS_WAY_REPLICAS;
+        job[j].record->spec.role = j == 0 ? LS_ROLE_THROUGHPUT : LS_ROLE_WAY;
+        job[j].record->spec.repeat = j / 2;
+        job[j].speed.count = 1;
+        job[j].speed.rate.value = speed[j / 2] * (ddp ? 2 : 1) * (j == 5 ? 1.1 : 1);
+    }
+    for (int broken = 0; broken < 2; broken++) {
+        ls_table_head head;
+        job[9].record->checked = broken == 0;
+        ck_assert_int_eq(ls_tables_ways_write(&run), LS_OK);
+        ck_assert_int_eq(ls_table_read_head(scratch, "ways", &head), LS_OK);
+        ck_assert_int_eq(head.rows, 2);
+        const char *wanted = broken == 0 ? "DDP is 2.00 x DataParallel [1.82, 2.00]" : "too few";
+        ck_assert_msg(strstr(head.title, wanted) != NULL, "%s", head.title);
+        ck_assert_msg(strstr(head.caption, "Median of 5 rounds") != NULL, "%s", head.caption);
+        char *table = read_text("tables/ways.tsv");
+        ck_assert_msg(strstr(table, "\t200\t50\t200\t") != NULL, "%s", table);
+        free(table);
+    }
+    for (int j = 0; j < run.job_count; j++) {
+        job[j].speed.count = 0;
+        drop_job(&job[j]);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("report_tables");
@@ -204,6 +247,7 @@ int main(void)
     tcase_add_checked_fixture(tests, open_scratch, close_scratch);
     tcase_add_loop_test(tests, heads_are_read_back, 0, sizeof heads / sizeof *heads);
     tcase_add_test(tests, ways_in_their_order);
+    tcase_add_test(tests, ways_are_compared_round_by_round);
     tcase_add_test(tests, labels_are_plain);
     tcase_add_loop_test(tests, titles_say_what_limits, 0, sizeof limits / sizeof *limits);
     tcase_add_loop_test(tests, gradients_closest_to_their_limits, 0,
