@@ -1,8 +1,13 @@
 /* lockstep-collectives: one rank of a job that checks every collective of an engine on data whose
  * result is known (comm/exercise.h), in the manner of nccl-tests. It is started like the trainer.
  * Writes LS_RUN_DIR/rank<k>.jsonl: `start`; per combination `collective`; `barrier`, with clocks
- * that all ranks of a machine share; `absent`; `end`. Exit code 1 if an element was wrong. */
-#include <argp.h>
+ * that all ranks of a machine share; `absent`; `end`. Exit code 1 if an element was wrong.
+ *
+ * With groups (comm/rank_groups.h) each has a communicator of its own, and all are tried at the
+ * same time; ranks and roots of events are then those within the group, and data is that of the
+ * ranks of the world, so that another group's result is wrong. A rank in no group waits until all
+ * are done.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -15,275 +20,21 @@
 #include "kernels/core/file.h"
 #include "kernels/core/json.h"
 #include "kernels/core/log.h"
+#include "kernels/core/plant.h"
 #include "kernels/core/text.h"
-#include "kernels/core/usage_error.h"
+#include "reference/comm/arguments.h"
 #include "reference/comm/exercise.h"
+#include "reference/comm/rank_groups.h"
 #include "reference/state/device.h"
 #include "reference/options/world.h"
 
-/* ---- command line ---------------------------------------------------------------------------- */
-
-enum {
-    KINDS = 8,
-    DTYPES = 7,
-    COUNTS = 32,
-};
-
-typedef struct arguments {
-    int kind_count, dtype_count, count_count;
-    ls_comm_kind kind[KINDS];
-    ls_dtype dtype[DTYPES];
-    const char *counts; /* parsed once the world is known */
-    int64_t count[COUNTS];
-    ls_pattern_kind data;
-    bool in_place[2]; /* out of place, in place */
-    int offset_max, iterations, barriers, absent;
-    bool headline;
-    double timeout_s;
-    const char *comm, *device;
-} arguments;
-
-static const ls_comm_kind kinds[KINDS] = {
-    LS_COMM_ALL_REDUCE, LS_COMM_REDUCE_SCATTER, LS_COMM_ALL_GATHER, LS_COMM_BROADCAST,
-    LS_COMM_REDUCE,     LS_COMM_GATHER,         LS_COMM_SCATTER,    LS_COMM_SEND,
-};
-static const ls_dtype dtypes[DTYPES] = {LS_F32, LS_F16, LS_BF16, LS_I64, LS_U8, LS_F64, LS_I32};
-
-enum option_key {
-    OPTION_OPS = 256,
-    OPTION_DTYPES,
-    OPTION_COUNTS,
-    OPTION_IN_PLACE,
-    OPTION_OFFSETS,
-    OPTION_DATA,
-    OPTION_ITERATIONS,
-    OPTION_BARRIERS,
-    OPTION_ABSENT,
-    OPTION_COMM,
-    OPTION_DEVICE,
-    OPTION_HEADLINE,
-    OPTION_TIMEOUT,
-};
-
-static const struct argp_option options[] = {
-    {"ops", OPTION_OPS, "LIST", 0, "all_reduce,reduce_scatter,... [all]", 0},
-    {"dtypes", OPTION_DTYPES, "LIST", 0, "fp32,fp16,bf16,int64,uint8,... [fp32]", 0},
-    {"counts", OPTION_COUNTS, "LIST", 0,
-     "Elements per rank; W-1 and W+1 stand for the world's size [1024]", 0},
-    {"in-place", OPTION_IN_PLACE, "no|yes|both", 0, "Input and result in one buffer [both]", 0},
-    {"offsets", OPTION_OFFSETS, "N", 0, "Buffers 0 .. N elements off a 64-byte boundary [0]", 0},
-    {"data", OPTION_DATA, "exact|rough", 0,
-     "Integers whose sums are exact, or values that round at every addition [exact]", 0},
-    {"iters", OPTION_ITERATIONS, "N", 0, "Iterations of each combination [1]", 0},
-    {"barriers", OPTION_BARRIERS, "N", 0, "Also N barriers, to each of which another rank is late",
-     0},
-    {"absent", OPTION_ABSENT, "RANK", 0,
-     "Also each operation without this rank: the others must fail at --timeout", 0},
-    {"headline", OPTION_HEADLINE, NULL, 0,
-     "Also, last, 51.2 MB of fp16 all-reduced in place, the gradients of a ResNet-50", 0},
-    {"device", OPTION_DEVICE, "auto|cpu|cuda", 0,
-     "Whose memory [auto: cuda where the PCI bus shows "
-     "an NVIDIA device]",
-     0},
-    {"comm", OPTION_COMM, "self|gloo|nccl", 0, "Engine [gloo, on cuda nccl; alone: self]", 0},
-    {"timeout", OPTION_TIMEOUT, "S", 0, "Deadline of every operation [60]", 0},
-    {0},
-};
-
-static int number_of(struct argp_state *state, const char *name, const char *text, int most)
-{
-    int64_t value = 0;
-    if (!ls_text_integer(text, 0, most, &value)) {
-        argp_failure(state, LS_ERR_USAGE, 0, "error: %s '%s': allowed: 0 to %d", name, text, most);
-    }
-    return (int)value;
-}
-
-static bool in_list(const char *list, const char *word)
-{
-    size_t length = strlen(word);
-    for (const char *at = list; at != NULL; at = strchr(at, ',')) {
-        at += *at == ',';
-        if (strncmp(at, word, length) == 0 && (at[length] == ',' || at[length] == '\0')) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static int commas(const char *list)
-{
-    int count = 0;
-    for (; *list != '\0'; list++) {
-        count += *list == ',';
-    }
-    return count;
-}
-
-static void read_ops(struct argp_state *state, const char *list, arguments *given)
-{
-    given->kind_count = 0;
-    for (size_t i = 0; i < KINDS; i++) {
-        if (strcmp(list, "all") == 0 || in_list(list, ls_comm_kind_name(kinds[i]))) {
-            given->kind[given->kind_count++] = kinds[i];
-        }
-    }
-    if (strcmp(list, "none") != 0 && strcmp(list, "all") != 0 &&
-        given->kind_count != commas(list) + 1) {
-        argp_failure(state, LS_ERR_USAGE, 0,
-                     "error: --ops '%s': allowed: all, none, or some of all_reduce, "
-                     "reduce_scatter, all_gather, broadcast, reduce, gather, scatter, send",
-                     list);
-    }
-}
-
-static void read_dtypes(struct argp_state *state, const char *list, arguments *given)
-{
-    given->dtype_count = 0;
-    for (size_t i = 0; i < DTYPES; i++) {
-        if (in_list(list, ls_dtype_label(dtypes[i]))) {
-            given->dtype[given->dtype_count++] = dtypes[i];
-        }
-    }
-    if (given->dtype_count != commas(list) + 1) {
-        argp_failure(
-            state, LS_ERR_USAGE, 0,
-            "error: --dtypes '%s': allowed: some of fp32, fp16, bf16, fp64, int64, int32, uint8",
-            list);
-    }
-}
-
-/* choices: "exact|rough" */
-static void read_choice(struct argp_state *state, const char *name, const char *text,
-                        const char *choices)
-{
-    if (ls_text_choice(text, choices) < 0) {
-        argp_failure(state, LS_ERR_USAGE, 0, "error: %s '%s': allowed: %s", name, text, choices);
-    }
-}
-
-static error_t parse_one(int key, char *text, struct argp_state *state)
-{
-    enum { TIMEOUT_MOST_S = 1000000 };
-    arguments *given = state->input;
-    char *end;
-    switch (key) {
-    case OPTION_OPS:
-        read_ops(state, text, given);
-        return 0;
-    case OPTION_DTYPES:
-        read_dtypes(state, text, given);
-        return 0;
-    case OPTION_COUNTS:
-        given->counts = text;
-        return 0;
-    case OPTION_IN_PLACE:
-        read_choice(state, "--in-place", text, "no|yes|both");
-        given->in_place[0] = strcmp(text, "yes") != 0;
-        given->in_place[1] = strcmp(text, "no") != 0;
-        return 0;
-    case OPTION_OFFSETS:
-        given->offset_max = number_of(state, "--offsets", text, 16);
-        return 0;
-    case OPTION_DATA:
-        read_choice(state, "--data", text, "exact|rough");
-        given->data = strcmp(text, "rough") == 0 ? LS_PATTERN_ROUGH : LS_PATTERN_EXACT;
-        return 0;
-    case OPTION_ITERATIONS:
-        given->iterations = number_of(state, "--iters", text, 1000000);
-        return 0;
-    case OPTION_BARRIERS:
-        given->barriers = number_of(state, "--barriers", text, 1000000);
-        return 0;
-    case OPTION_ABSENT:
-        given->absent = number_of(state, "--absent", text, LS_PATTERN_WORLD_MAX - 1);
-        return 0;
-    case OPTION_COMM:
-        read_choice(state, "--comm", text, "self|gloo|nccl");
-        given->comm = text;
-        return 0;
-    case OPTION_DEVICE:
-        read_choice(state, "--device", text, "auto|cpu|cuda");
-        given->device = text;
-        return 0;
-    case OPTION_HEADLINE:
-        given->headline = true;
-        return 0;
-    case OPTION_TIMEOUT:
-        given->timeout_s = strtod(text, &end);
-        if (*end != '\0' || !(given->timeout_s > 0 && given->timeout_s <= TIMEOUT_MOST_S)) {
-            argp_failure(state, LS_ERR_USAGE, 0,
-                         "error: --timeout '%s': allowed: above 0, at most %d s", text,
-                         TIMEOUT_MOST_S);
-        }
-        return 0;
-    case ARGP_KEY_ARG:
-        argp_failure(state, LS_ERR_USAGE, 0, "error: unexpected argument '%s'", text);
-        return 0;
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
-}
-
-/* Parses `counts` into count[]. LS_ERR_USAGE, logged. */
-static ls_status read_counts(arguments *given, int world)
-{
-    const char *at = given->counts;
-    for (given->count_count = 0; given->count_count < COUNTS; at++) {
-        char *end = NULL;
-        errno = 0;
-        long long value = 0;
-        if (strncmp(at, "W-1", 3) == 0 || strncmp(at, "W+1", 3) == 0) {
-            value = at[1] == '-' ? world - 1 : world + 1;
-            end = (char *)at + 3;
-        } else {
-            value = strtoll(at, &end, 10);
-        }
-        if (errno != 0 || end == at || (*end != ',' && *end != '\0') || value < 0 ||
-            value > INT64_C(1) << 40) {
-            break;
-        }
-        given->count[given->count_count++] = value;
-        at = end;
-        if (*at == '\0') {
-            return LS_OK;
-        }
-    }
-    return ls_log_fail(
-        LS_ERR_USAGE, "--counts '%s': allowed: at most %d whole numbers, W-1 or W+1, comma between",
-        given->counts, COUNTS);
-}
-
-/* Fills in defaults and the given options; ends the program with LS_ERR_USAGE if one is wrong. */
-static ls_status read_arguments(int argc, char **argv, arguments *out)
-{
-    const struct argp parser = {
-        .options = options,
-        .parser = parse_one,
-        .doc = "Tries the collectives of an engine on data whose results are known; one process is "
-               "one rank, found in RANK, WORLD_SIZE, ... as torchrun sets them.",
-    };
-    *out = (arguments){.kind_count = KINDS,
-                       .dtype_count = 1,
-                       .dtype = {LS_F32},
-                       .counts = "1024",
-                       .in_place = {true, true},
-                       .iterations = 1,
-                       .absent = -1,
-                       .timeout_s = 60};
-    memcpy(out->kind, kinds, sizeof kinds);
-    if (ls_usage_error_explain(options, false, argc, argv)) { /* argp's own take two lines */
-        return LS_ERR_USAGE;
-    }
-    argp_err_exit_status = LS_ERR_USAGE;
-    return argp_parse(&parser, argc, argv, 0, NULL, out) == 0 ? LS_OK : LS_ERR_INFRA;
-}
-
 typedef struct program {
-    arguments given;
+    ls_arguments given;
     ls_world world;
     ls_store *store;
     ls_device device; /* memory of the buffers, unless it is the host's */
+    ls_rank_groups groups;
+    int group; /* of this rank; -1: none, it only waits */
     ls_exercise_peer peer;
     int events; /* file descriptor, -1: none */
     char events_path[600];
@@ -310,9 +61,45 @@ static cJSON *event_named(const char *name)
     return event;
 }
 
+static bool waits_only(const program *p)
+{
+    return p->group < 0;
+}
+
+static void add_group(const program *p, cJSON *event)
+{
+    if (p->groups.count == 0) {
+        return;
+    }
+    cJSON_AddNumberToObject(event, "groups", p->groups.count);
+    if (waits_only(p)) {
+        cJSON_AddNullToObject(event, "group");
+        return;
+    }
+    cJSON_AddNumberToObject(event, "group", p->group);
+    cJSON_AddNumberToObject(event, "group_rank", p->peer.rank);
+    cJSON *ranks = cJSON_CreateIntArray(p->peer.members.rank, p->peer.members.count);
+    LS_ASSERT(ranks != NULL);
+    cJSON_AddItemToObject(event, "group_ranks", ranks);
+}
+
+static void add_engine(const program *p, cJSON *event)
+{
+    char text[256] = "";
+    const ls_comm_api *api = p->peer.api;
+    const char *transport = api->transport != NULL ? api->transport(p->peer.comm) : NULL;
+    api->describe(text, (int)sizeof text);
+    cJSON_AddStringToObject(event, "engine", api->name);
+    cJSON_AddStringToObject(event, "engine_text", text);
+    if (transport != NULL) {
+        cJSON_AddStringToObject(event, "transport", transport);
+    }
+    cJSON_AddStringToObject(event, "device",
+                            p->device.api != NULL ? p->device.info.device : "host memory");
+}
+
 static ls_status open_events(program *p)
 {
-    char engine[256] = "";
     p->events = -1;
     if (p->world.run_dir[0] == '\0') {
         return LS_OK;
@@ -324,20 +111,14 @@ static ls_status open_events(program *p)
         return ls_log_fail(LS_ERR_INFRA, "cannot write %s: %s", p->events_path, strerror(errno));
     }
     cJSON *event = event_named("start");
-    p->peer.api->describe(engine, (int)sizeof engine);
     cJSON_AddNumberToObject(event, "schema", 1);
     cJSON_AddStringToObject(event, "program", "lockstep-collectives");
     cJSON_AddNumberToObject(event, "rank", p->world.rank);
     cJSON_AddNumberToObject(event, "world", p->world.world);
-    cJSON_AddStringToObject(event, "engine", p->peer.api->name);
-    cJSON_AddStringToObject(event, "engine_text", engine);
-    const char *transport =
-        p->peer.api->transport != NULL ? p->peer.api->transport(p->peer.comm) : NULL;
-    if (transport != NULL) {
-        cJSON_AddStringToObject(event, "transport", transport);
+    add_group(p, event);
+    if (!waits_only(p)) {
+        add_engine(p, event);
     }
-    cJSON_AddStringToObject(event, "device",
-                            p->device.api != NULL ? p->device.info.device : "host memory");
     return write_event(p, event);
 }
 
@@ -345,8 +126,16 @@ static ls_status open_events(program *p)
 static double size_of(const program *p, const ls_exercise *what)
 {
     bool parts = what->kind == LS_COMM_ALL_GATHER || what->kind == LS_COMM_REDUCE_SCATTER ||
-                 what->kind == LS_COMM_GATHER || what->kind == LS_COMM_SCATTER;
-    return (double)what->count * (double)ls_dtype_bytes(what->dtype) * (parts ? p->world.world : 1);
+                 what->kind == LS_COMM_GATHER || what->kind == LS_COMM_SCATTER ||
+                 what->kind == LS_COMM_ALL_TO_ALL;
+    return (double)what->count * (double)ls_dtype_bytes(what->dtype) *
+           (parts ? p->peer.members.count : 1);
+}
+
+/* As nccl-tests has it. */
+static const char *redop_of(const ls_exercise *what)
+{
+    return ls_comm_kind_reduces(what->kind) ? ls_comm_redop_name(what->redop) : "none";
 }
 
 static ls_status write_collective(program *p, const ls_exercise *what,
@@ -356,6 +145,7 @@ static ls_status write_collective(program *p, const ls_exercise *what,
     LS_TEXT(digest, 24, "%016llx", (unsigned long long)result->digest);
     cJSON_AddStringToObject(event, "op", ls_comm_kind_name(what->kind));
     cJSON_AddStringToObject(event, "dtype", ls_dtype_label(what->dtype));
+    cJSON_AddStringToObject(event, "redop", redop_of(what));
     cJSON_AddStringToObject(event, "data", what->data == LS_PATTERN_ROUGH ? "rough" : "exact");
     cJSON_AddNumberToObject(event, "count", (double)what->count);
     cJSON_AddNumberToObject(event, "bytes", size_of(p, what));
@@ -376,6 +166,12 @@ static ls_status write_collective(program *p, const ls_exercise *what,
 
 /* ---- combinations ---------------------------------------------------------------------------- */
 
+/* The table has one row for each combination: the first group's. */
+static bool prints(const program *p)
+{
+    return p->events < 0 && p->group == 0 && p->peer.rank == 0;
+}
+
 static ls_status try_one(program *p, const ls_exercise *what)
 {
     ls_exercise_result result;
@@ -384,25 +180,26 @@ static ls_status try_one(program *p, const ls_exercise *what)
     p->guards += result.guards;
     p->combinations++;
     if (result.wrong + result.guards > 0) {
-        ls_log_error("%s of %lld %s%s, offset %d: %lld of %lld elements wrong, %lld bytes next to "
-                     "them changed",
-                     ls_comm_kind_name(what->kind), (long long)what->count,
+        ls_log_error("%s (%s) of %lld %s%s, offset %d: %lld of %lld elements wrong, %lld bytes "
+                     "next to them changed",
+                     ls_comm_kind_name(what->kind), redop_of(what), (long long)what->count,
                      ls_dtype_label(what->dtype), what->in_place ? ", in place" : "", what->offset,
                      (long long)result.wrong, (long long)result.checked, (long long)result.guards);
     }
-    if (p->events < 0 && p->world.rank == 0) {
-        printf("%14s %12.0f %10lld %5s %4d %5s %10.1f %8.3f %8.3f %6lld\n",
+    if (prints(p)) {
+        printf("%14s %12.0f %10lld %5s %5s %4d %5s %10.1f %8.3f %8.3f %6lld\n",
                ls_comm_kind_name(what->kind), size_of(p, what), (long long)what->count,
-               ls_dtype_label(what->dtype), what->root, what->in_place ? "in" : "out", result.us,
-               result.algbw_gb_s, result.busbw_gb_s, (long long)result.wrong);
+               ls_dtype_label(what->dtype), redop_of(what), what->root,
+               what->in_place ? "in" : "out", result.us, result.algbw_gb_s, result.busbw_gb_s,
+               (long long)result.wrong);
         fflush(stdout);
     }
     return write_collective(p, what, &result);
 }
 
-static ls_status try_type(program *p, ls_comm_kind kind, ls_dtype dtype)
+static ls_status try_type(program *p, ls_comm_kind kind, ls_comm_redop redop, ls_dtype dtype)
 {
-    const arguments *given = &p->given;
+    const ls_arguments *given = &p->given;
     for (int c = 0; c < given->count_count; c++) {
         for (int place = 0; place < 2; place++) {
             if (!given->in_place[place] || (place == 1 && !ls_exercise_can_be_in_place(kind))) {
@@ -410,10 +207,11 @@ static ls_status try_type(program *p, ls_comm_kind kind, ls_dtype dtype)
             }
             for (int offset = 0; offset <= given->offset_max; offset++) {
                 ls_exercise what = {.kind = kind,
+                                    .redop = redop,
                                     .dtype = dtype,
                                     .data = given->data,
                                     .count = given->count[c],
-                                    .root = c % p->world.world,
+                                    .root = c % p->peer.members.count,
                                     .in_place = place == 1,
                                     .offset = offset,
                                     .iterations = given->iterations};
@@ -426,20 +224,27 @@ static ls_status try_type(program *p, ls_comm_kind kind, ls_dtype dtype)
 
 static ls_status try_all(program *p)
 {
-    if (p->events < 0 && p->world.rank == 0) {
-        printf("# %s, %d ranks%s%s\n", p->peer.api->name, p->world.world,
-               p->device.api != NULL ? " on " : "",
+    if (prints(p)) {
+        LS_TEXT(group, 64, " of group 0 of %d", p->groups.count);
+        printf("# %s, %d ranks%s%s%s\n", p->peer.api->name, p->peer.members.count,
+               p->groups.count > 0 ? group : "", p->device.api != NULL ? " on " : "",
                p->device.api != NULL ? p->device.info.device : "");
-        printf("#           op    size (B)      count  type root place         us    algbw    busbw"
-               "  wrong   (GB/s = 10^9)\n");
+        printf("#           op    size (B)      count  type redop root place         us    algbw"
+               "    busbw  wrong   (GB/s = 10^9)\n");
     }
     for (int k = 0; k < p->given.kind_count; k++) {
-        for (int t = 0; t < p->given.dtype_count; t++) {
-            if (!ls_pattern_has(p->given.data, p->given.dtype[t]) ||
-                (p->given.kind[k] == LS_COMM_SEND && p->world.world == 1)) {
-                continue;
+        ls_comm_kind kind = p->given.kind[k];
+        int redop_count = ls_comm_kind_reduces(kind) ? p->given.redop_count : 1;
+        if (kind == LS_COMM_SEND && p->peer.members.count == 1) {
+            continue;
+        }
+        for (int r = 0; r < redop_count; r++) {
+            ls_comm_redop redop = ls_comm_kind_reduces(kind) ? p->given.redop[r] : LS_COMM_SUM;
+            for (int t = 0; t < p->given.dtype_count; t++) {
+                if (ls_pattern_has(p->given.data, p->given.dtype[t])) {
+                    LS_TRY(try_type(p, kind, redop, p->given.dtype[t]));
+                }
             }
-            LS_TRY(try_type(p, p->given.kind[k], p->given.dtype[t]));
         }
     }
     return LS_OK;
@@ -472,7 +277,7 @@ static ls_status try_barriers(program *p)
     ls_comm_op barrier = {.kind = LS_COMM_BARRIER, .label = "all here"};
     for (int i = 0; i < p->given.barriers; i++) {
         cJSON *event = event_named("barrier");
-        bool late = i % p->world.world == p->world.rank;
+        bool late = i % p->peer.members.count == p->peer.rank;
         cJSON_AddNumberToObject(event, "late", late && dawdle() != 0);
         int64_t begin_ns = ls_clock_ns();
         ls_status status = ls_comm_run(p->peer.api, p->peer.comm, &barrier, NULL);
@@ -489,10 +294,12 @@ static ls_status try_barriers(program *p)
 
 static ls_status open_comm(const program *p, const char *name, double timeout_s, ls_comm **out)
 {
-    ls_comm_options where = {.rank = p->world.rank,
-                             .world = p->world.world,
+    bool apart = LS_PLANT(groups_ignored, p->groups.count > 0, false);
+    LS_TEXT(group, 64, "%s of group %d", name, p->group);
+    ls_comm_options where = {.rank = apart ? p->peer.rank : p->world.rank,
+                             .world = apart ? p->peer.members.count : p->world.world,
                              .store = p->store,
-                             .name = name,
+                             .name = apart ? group : name,
                              .timeout_s = timeout_s,
                              .one_host = p->world.local_world == p->world.world,
                              .backend_api = p->device.api,
@@ -526,30 +333,35 @@ static void give_memory(const program *p, float *memory)
     }
 }
 
-/* Runs one operation without rank `absent`, on its own communicator. */
-static ls_status try_without(program *p, ls_comm_kind kind)
+/* A rank's part in an operation without rank `absent`, on a communicator of its own. In another
+ * group, which is whole, the operation must work. */
+static ls_status run_without(program *p, ls_comm_kind kind, const char *name)
 {
     enum { COUNT = 1 << 16 };
     float *memory = NULL;
-    int absent = p->given.absent, rank = p->world.rank;
+    ls_comm *comm = NULL;
+    int world = p->peer.members.count;
+    int absent = p->given.absent; /* its rank in the communicator; 0 if it is in another */
+    bool here = p->world.rank != absent;
+    if (p->groups.count > 0 && ls_rank_groups_find(&p->groups, absent, &absent) != p->group) {
+        absent = 0;
+    }
     bool to_absent = kind == LS_COMM_RECV || kind == LS_COMM_SEND || kind == LS_COMM_BROADCAST ||
                      kind == LS_COMM_SCATTER;
-    LS_TEXT(name, 64, "without/%s", ls_comm_kind_name(kind));
-    ls_comm *comm = NULL;
     LS_TRY(open_comm(p, name, p->given.timeout_s, &comm));
-    LS_TRY(take_memory(p, (size_t)p->world.world * COUNT * 2, &memory));
+    LS_TRY(take_memory(p, (size_t)world * COUNT * 2, &memory));
     ls_comm_op op = {.kind = kind,
                      .buffer = memory,
-                     .input = memory + (size_t)p->world.world * COUNT,
+                     .input = memory + (size_t)world * COUNT,
                      .count = COUNT,
                      .dtype = LS_F32,
-                     .root = to_absent ? absent : (absent + 1) % p->world.world,
+                     .root = to_absent ? absent : (absent + 1) % world,
                      .label = "absent rank"};
     int64_t begin_ns = ls_clock_ns();
-    ls_status seen = rank == absent ? LS_OK : ls_comm_run(p->peer.api, comm, &op, NULL);
+    ls_status seen = here ? ls_comm_run(p->peer.api, comm, &op, NULL) : LS_OK;
     cJSON *event = event_named("absent");
     cJSON_AddStringToObject(event, "op", ls_comm_kind_name(kind));
-    cJSON_AddBoolToObject(event, "here", rank != absent);
+    cJSON_AddBoolToObject(event, "here", here);
     cJSON_AddNumberToObject(event, "root", op.root);
     cJSON_AddNumberToObject(event, "status", seen);
     cJSON_AddNumberToObject(event, "seconds", ls_clock_ms_between(begin_ns, ls_clock_ns()) * 1e-3);
@@ -563,12 +375,27 @@ static ls_status try_without(program *p, ls_comm_kind kind)
     return status;
 }
 
+/* Sends and receives have two ends, of which only the absent one is tried without: ranks of groups
+ * that are whole only wait, as do those in no group. */
+static ls_status try_without(program *p, ls_comm_kind kind)
+{
+    int unused;
+    bool pair = kind == LS_COMM_SEND || kind == LS_COMM_RECV;
+    bool other = p->groups.count > 0 &&
+                 ls_rank_groups_find(&p->groups, p->given.absent, &unused) != p->group;
+    LS_TEXT(name, 64, "without/%s", ls_comm_kind_name(kind));
+    if (waits_only(p) || (pair && other)) {
+        return ls_store_barrier(p->store, name, 10 * p->given.timeout_s + 10);
+    }
+    return run_without(p, kind, name);
+}
+
 static ls_status try_absent(program *p)
 {
     static const ls_comm_kind each[] = {
         LS_COMM_ALL_REDUCE, LS_COMM_REDUCE_SCATTER, LS_COMM_ALL_GATHER, LS_COMM_BROADCAST,
         LS_COMM_REDUCE,     LS_COMM_GATHER,         LS_COMM_SCATTER,    LS_COMM_SEND,
-        LS_COMM_RECV,       LS_COMM_BARRIER};
+        LS_COMM_RECV,       LS_COMM_BARRIER,        LS_COMM_ALL_TO_ALL};
     if (p->given.absent < 0) {
         return LS_OK;
     }
@@ -576,6 +403,31 @@ static ls_status try_absent(program *p)
         LS_TRY(try_without(p, each[i]));
     }
     return LS_OK;
+}
+
+/* Waits until every group is done, however long it takes: a rank that fails leaves, and the
+ * launcher ends the others. */
+static ls_status wait_for_groups(program *p)
+{
+    char name[LS_PATTERN_WORLD_MAX][24];
+    const char *key[LS_PATTERN_WORLD_MAX];
+    int count = 0;
+    if (p->groups.count == 0 || p->store == NULL) {
+        return LS_OK;
+    }
+    for (int rank = 0; rank < p->world.world; rank++) {
+        int unused;
+        if (ls_rank_groups_find(&p->groups, rank, &unused) >= 0) {
+            ls_text_put(name[count], sizeof name[count], "groups/done/%d", rank);
+            key[count] = name[count];
+            count++;
+        }
+    }
+    if (!waits_only(p)) {
+        LS_TEXT(own, 24, "groups/done/%d", p->world.rank);
+        LS_TRY(ls_store_set(p->store, own, "", 0));
+    }
+    return ls_store_wait(p->store, key, count, LS_ARGUMENTS_TIMEOUT_MOST_S);
 }
 
 /* ---- start and end --------------------------------------------------------------------------- */
@@ -620,23 +472,72 @@ static ls_status check_engine(const program *p, const char *engine)
     return LS_OK;
 }
 
-static ls_status join(program *p)
+/* Which ranks this one works with. */
+static ls_status choose_group(program *p)
+{
+    const ls_arguments *given = &p->given;
+    int world = p->world.world;
+    if (world > LS_PATTERN_WORLD_MAX) {
+        return ls_log_fail(LS_ERR_USAGE, "%d ranks: sums are exact for up to %d", world,
+                           LS_PATTERN_WORLD_MAX);
+    }
+    if (given->groups != NULL) {
+        LS_TRY(ls_rank_groups_read(given->groups, world, &p->groups));
+    } else if (given->group_size > 0) {
+        LS_TRY(ls_rank_groups_of_size(given->group_size, world, &p->groups));
+    } else {
+        p->peer.members = ls_pattern_all(world);
+        p->peer.rank = p->world.rank;
+        return LS_OK;
+    }
+    p->group = ls_rank_groups_find(&p->groups, p->world.rank, &p->peer.rank);
+    if (!waits_only(p)) {
+        p->peer.members = p->groups.group[p->group];
+    }
+    return LS_OK;
+}
+
+/* Someone must miss the absent rank. */
+static ls_status check_absent(const program *p)
+{
+    int absent = p->given.absent, world = p->world.world, unused;
+    if (absent < 0) {
+        return LS_OK;
+    }
+    if (world == 1 || absent >= world) {
+        return ls_log_fail(LS_ERR_USAGE,
+                           "--absent %d: allowed: a rank of this world, which has %d%s", absent,
+                           world, world == 1 ? "; at least 2 are needed" : "");
+    }
+    if (p->groups.count == 0) {
+        return LS_OK;
+    }
+    int group = ls_rank_groups_find(&p->groups, absent, &unused);
+    if (group < 0 || p->groups.group[group].count == 1) {
+        return ls_log_fail(LS_ERR_USAGE,
+                           "--absent %d: it is %s; allowed: a rank of a group with others", absent,
+                           group < 0 ? "in no group" : "alone in its group");
+    }
+    return LS_OK;
+}
+
+/* Memory and engine, for a rank that works. */
+static ls_status open_engine(program *p)
 {
     bool alone = p->world.world == 1;
-    if (p->given.absent >= 0 && (alone || p->given.absent >= p->world.world)) {
-        return ls_log_fail(LS_ERR_USAGE,
-                           "--absent %d: allowed: a rank of this world, which has %d%s",
-                           p->given.absent, p->world.world, alone ? "; at least 2 are needed" : "");
-    }
     LS_TRY(open_device(p));
     const char *among = p->device.api != NULL ? "nccl" : "gloo";
     const char *engine = p->given.comm != NULL ? p->given.comm : alone ? "self" : among;
     LS_TRY(check_engine(p, engine));
-    if (p->world.world > LS_PATTERN_WORLD_MAX) {
-        return ls_log_fail(LS_ERR_USAGE, "%d ranks: sums are exact for up to %d", p->world.world,
-                           LS_PATTERN_WORLD_MAX);
-    }
-    LS_TRY(ls_comm_load(engine, &p->peer.api));
+    return ls_comm_load(engine, &p->peer.api);
+}
+
+static ls_status join(program *p)
+{
+    bool alone = p->world.world == 1;
+    LS_TRY(choose_group(p));
+    LS_TRY(check_absent(p));
+    LS_TRY(waits_only(p) ? LS_OK : open_engine(p));
     if (!alone) {
         ls_store_options where = {.rank = p->world.rank,
                                   .world = p->world.world,
@@ -647,17 +548,20 @@ static ls_status join(program *p)
                                   .timeout_s = 60};
         LS_TRY(ls_store_open(&where, &p->store));
     }
-    p->peer.rank = p->world.rank;
-    p->peer.world = p->world.world;
-    LS_TRY(open_comm(p, "collectives", alone ? 60 : p->given.timeout_s + 30, &p->peer.comm));
+    if (!waits_only(p)) {
+        LS_TRY(open_comm(p, "collectives", alone ? 60 : p->given.timeout_s + 30, &p->peer.comm));
+    }
     return open_events(p);
 }
 
 static ls_status run(program *p)
 {
-    LS_TRY(try_all(p));
-    LS_TRY(try_headline(p));
-    LS_TRY(try_barriers(p));
+    if (!waits_only(p)) {
+        LS_TRY(try_all(p));
+        LS_TRY(try_headline(p));
+        LS_TRY(try_barriers(p));
+    }
+    LS_TRY(wait_for_groups(p));
     LS_TRY(try_absent(p));
     cJSON *event = event_named("end");
     cJSON_AddNumberToObject(event, "combinations", (double)p->combinations);
@@ -673,9 +577,9 @@ int main(int argc, char **argv)
 {
     program p = {.events = -1};
     ls_file_survive_limit();
-    LS_TRY(read_arguments(argc, argv, &p.given));
+    LS_TRY(ls_arguments_read(argc, argv, &p.given));
     ls_status status = ls_world_read(&p.world);
-    LS_THEN(status, read_counts(&p.given, p.world.world));
+    LS_THEN(status, ls_arguments_read_counts(&p.given, p.world.world));
     LS_THEN(status, join(&p));
     LS_THEN(status, run(&p));
     if (p.device.api != NULL && p.device.api->set_wait_hook != NULL) {

@@ -2,7 +2,8 @@
  * (shared objects loaded at run time). One `ls_comm` is one communicator: the gradients have one,
  * SyncBN's small collectives another. All ranks of a communicator call the same operations in the
  * same order; each operation carries its number in that order and a label, so that an error can
- * name a mismatch or a missing rank.
+ * name a mismatch or a missing rank. A communicator may consist of some of a job's ranks (SyncBN's
+ * groups, torch's new_group): its ranks then count from 0 within it, also in messages.
  *
  * begin/wait. `begin` accepts an operation whose buffer is valid once `after` has happened, and
  * returns at once. `wait` makes the stream wait for the result (NCCL), or blocks the host until the
@@ -29,19 +30,30 @@ extern "C" {
 #endif
 
 typedef enum ls_comm_kind {
-    LS_COMM_ALL_REDUCE,     /* input[count] -> buffer[count], sum over ranks */
+    LS_COMM_ALL_REDUCE,     /* input[count] -> buffer[count], reduced over ranks by `redop` */
     LS_COMM_BROADCAST,      /* input[count] at root -> buffer[count] */
     LS_COMM_ALL_GATHER,     /* input[count] -> buffer[world*count], in rank order */
-    LS_COMM_REDUCE_SCATTER, /* input[world*count] -> buffer[count], sum */
-    LS_COMM_REDUCE,         /* input[count] -> buffer[count] at root, sum; elsewhere undefined */
-    LS_COMM_GATHER,         /* input[count] -> buffer[world*count] at root; elsewhere untouched */
-    LS_COMM_SCATTER,        /* input[world*count] at root -> buffer[count] */
-    LS_COMM_SEND,           /* buffer[count] to rank `root` */
-    LS_COMM_RECV,           /* buffer[count] from rank `root` */
-    LS_COMM_BARRIER,        /* no rank leaves before the last has entered */
+    LS_COMM_REDUCE_SCATTER, /* input[world*count] -> buffer[count], reduced */
+    LS_COMM_REDUCE,     /* input[count] -> buffer[count] at root, reduced; elsewhere undefined */
+    LS_COMM_GATHER,     /* input[count] -> buffer[world*count] at root; elsewhere untouched */
+    LS_COMM_SCATTER,    /* input[world*count] at root -> buffer[count] */
+    LS_COMM_SEND,       /* buffer[count] to rank `root` */
+    LS_COMM_RECV,       /* buffer[count] from rank `root` */
+    LS_COMM_BARRIER,    /* no rank leaves before the last has entered */
+    LS_COMM_ALL_TO_ALL, /* input[world*count] -> buffer[world*count]: part k of rank r's input
+                           becomes part r of rank k's buffer. Never in place, as in NCCL: the two
+                           must not overlap */
 } ls_comm_kind;
 
-/* Sums of 16-bit types round once per addition, to nearest even (numerics.md section 1). */
+/* How all_reduce, reduce_scatter and reduce combine two values; other kinds have LS_COMM_SUM.
+ *
+ * Sums and products of 16-bit types are computed in f32 and round once per operation, to nearest
+ * even (numerics.md section 1); those of integers wrap. LS_COMM_MAX and LS_COMM_MIN of floats are
+ * IEEE 754-2019's maximum and minimum: one NaN among the values gives a (quiet) NaN, and -0 is
+ * below +0, so that the result has the same bits in any order. NCCL's documentation says neither;
+ * its kernels (v2.28) take fmaxf, __hmax, ...: a NaN is lost where another rank has a number. */
+typedef enum ls_comm_redop { LS_COMM_SUM, LS_COMM_MAX, LS_COMM_MIN, LS_COMM_PROD } ls_comm_redop;
+
 typedef struct ls_comm_op {
     ls_comm_kind kind;
     void *buffer;
@@ -50,6 +62,7 @@ typedef struct ls_comm_op {
     int64_t count;     /* elements per rank, as listed above */
     ls_dtype dtype;
     int root;
+    ls_comm_redop redop; /* the same on all ranks, as kind, count and type */
     float factor; /* all-reduce: the sum is multiplied by it, rounded once more; 0 and 1: not. Only
                      if the engine's `scales` allows it */
     const char *label; /* "bucket 3", "layer1.0.bn1 statistics"; lives as long as the handle */
@@ -84,7 +97,7 @@ typedef struct ls_comm_options {
     bool concurrent;    /* this process has another communicator that is in use at the same time */
 } ls_comm_options;
 
-enum { LS_COMM_ABI = 6 };
+enum { LS_COMM_ABI = 7 };
 
 typedef struct ls_comm_api {
     int abi;                                 /* LS_COMM_ABI */
@@ -128,7 +141,13 @@ typedef const ls_comm_api *ls_comm_entry_fn(void);
  * work on `stream`, and for the host if `stream` is NULL (and after every barrier). */
 ls_status ls_comm_run(const ls_comm_api *api, ls_comm *comm, const ls_comm_op *op,
                       ls_stream *stream);
-const char *ls_comm_kind_name(ls_comm_kind kind); /* "all_reduce" */
+const char *ls_comm_kind_name(ls_comm_kind kind);    /* "all_reduce" */
+const char *ls_comm_redop_name(ls_comm_redop redop); /* "sum", "max", "min", "prod": nccl-tests' */
+bool ls_comm_kind_reduces(ls_comm_kind kind);        /* by `redop` */
+/* What every engine asks of an operation before it begins. LS_ERR_USAGE, logged, for an operator or
+ * a factor where nothing is reduced, a factor of anything but a sum, and an all_to_all whose input
+ * is missing or overlaps the buffer. */
+ls_status ls_comm_check(const ls_comm_op *op, int world);
 
 /* comm_load.c: finds an engine by name; "self" is built in, the others are shared objects whose ABI
  * is checked. LS_ERR_USAGE for an unknown name. */

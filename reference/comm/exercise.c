@@ -29,12 +29,12 @@ typedef struct exercise {
 
 static bool many_in(ls_comm_kind kind)
 {
-    return kind == LS_COMM_REDUCE_SCATTER || kind == LS_COMM_SCATTER;
+    return kind == LS_COMM_REDUCE_SCATTER || kind == LS_COMM_SCATTER || kind == LS_COMM_ALL_TO_ALL;
 }
 
 static bool many_out(ls_comm_kind kind)
 {
-    return kind == LS_COMM_ALL_GATHER || kind == LS_COMM_GATHER;
+    return kind == LS_COMM_ALL_GATHER || kind == LS_COMM_GATHER || kind == LS_COMM_ALL_TO_ALL;
 }
 
 static bool only_root_gets(ls_comm_kind kind)
@@ -49,7 +49,8 @@ static bool only_root_gives(ls_comm_kind kind)
 
 bool ls_exercise_can_be_in_place(ls_comm_kind kind)
 {
-    return kind != LS_COMM_SEND && kind != LS_COMM_RECV && kind != LS_COMM_BARRIER;
+    return kind != LS_COMM_SEND && kind != LS_COMM_RECV && kind != LS_COMM_BARRIER &&
+           kind != LS_COMM_ALL_TO_ALL;
 }
 
 /* ---- buffers --------------------------------------------------------------------------------- */
@@ -126,7 +127,7 @@ static int64_t count_changed(const char *from, size_t bytes)
 static ls_status create(exercise *e)
 {
     const ls_exercise *what = e->what;
-    int world = e->peer->world, rank = e->peer->rank;
+    int world = e->peer->members.count, rank = e->peer->rank;
     bool root = rank == what->root;
     int64_t given = many_in(what->kind) ? world * what->count : what->count;
     int64_t got = many_out(what->kind) ? world * what->count : what->count;
@@ -148,6 +149,12 @@ static ls_status create(exercise *e)
     return LS_OK;
 }
 
+static ls_pattern_kind data_of(const ls_exercise *what)
+{
+    bool factors = what->redop == LS_COMM_PROD && what->data == LS_PATTERN_EXACT;
+    return factors ? LS_PATTERN_FACTORS : what->data;
+}
+
 static ls_status refill(exercise *e)
 {
     for (int i = 0; i < 2; i++) {
@@ -155,7 +162,8 @@ static ls_status refill(exercise *e)
             memset(e->area[i].data, POISON, e->area[i].bytes);
         }
     }
-    ls_pattern_fill(e->what->data, e->what->dtype, e->peer->rank, 0, e->inputs, e->input);
+    ls_pattern_fill(data_of(e->what), e->what->dtype, e->peer->members.rank[e->peer->rank], 0,
+                    e->inputs, e->input);
     return copy_areas(e, false);
 }
 
@@ -165,8 +173,8 @@ static ls_status refill(exercise *e)
 static ls_status pass_on(const exercise *e, ls_stream *stream)
 {
     const ls_exercise_peer *peer = e->peer;
-    int right = (peer->rank + 1) % peer->world;
-    int left = (peer->rank + peer->world - 1) % peer->world;
+    int world = peer->members.count;
+    int right = (peer->rank + 1) % world, left = (peer->rank + world - 1) % world;
     ls_comm_op send = {.kind = LS_COMM_SEND,
                        .buffer = there(e, e->input),
                        .count = e->what->count,
@@ -198,41 +206,56 @@ static ls_status run_once(const exercise *e, ls_stream *stream)
                      .count = what->count,
                      .dtype = what->dtype,
                      .root = what->root,
+                     .redop = what->redop,
                      .label = "exercise"};
     return ls_comm_run(e->peer->api, e->peer->comm, &op, stream);
 }
 
 /* ---- what came out --------------------------------------------------------------------------- */
 
+/* Elements `first` and on of what the members' inputs give. */
+static int64_t count_wrong_reduced(const exercise *e, int64_t first, int64_t count,
+                                   int64_t *telling)
+{
+    const ls_exercise *what = e->what;
+    bool nan_lost = strcmp(e->peer->api->name, "nccl") == 0; /* comm.h, ls_comm_redop */
+    return ls_pattern_count_wrong_results(data_of(what), what->dtype, what->redop,
+                                          &e->peer->members, nan_lost, first, count, e->buffer,
+                                          telling);
+}
+
+/* Part `part` of the result against elements `first` and on of a member's input. */
+static int64_t count_wrong_part(const exercise *e, int64_t part, int member, int64_t first)
+{
+    const ls_exercise *what = e->what;
+    size_t offset = (size_t)(part * what->count) * e->element_bytes;
+    return ls_pattern_count_wrong(data_of(what), what->dtype, e->peer->members.rank[member], first,
+                                  what->count, e->buffer + offset);
+}
+
 static int64_t count_wrong_results(const exercise *e, int64_t *telling)
 {
     const ls_exercise *what = e->what;
-    int rank = e->peer->rank, world = e->peer->world;
+    int rank = e->peer->rank, world = e->peer->members.count;
     int64_t wrong = 0, mine = rank * what->count;
     switch (what->kind) {
     case LS_COMM_ALL_REDUCE:
     case LS_COMM_REDUCE:
-        return ls_pattern_count_wrong_sums(what->data, what->dtype, world, 0, e->outputs, e->buffer,
-                                           telling);
+        return count_wrong_reduced(e, 0, e->outputs, telling);
     case LS_COMM_REDUCE_SCATTER:
-        return ls_pattern_count_wrong_sums(what->data, what->dtype, world, mine, what->count,
-                                           e->buffer, telling);
+        return count_wrong_reduced(e, mine, what->count, telling);
     case LS_COMM_BROADCAST:
-        return ls_pattern_count_wrong(what->data, what->dtype, what->root, 0, what->count,
-                                      e->buffer);
+        return count_wrong_part(e, 0, what->root, 0);
     case LS_COMM_SCATTER:
-        return ls_pattern_count_wrong(what->data, what->dtype, what->root, mine, what->count,
-                                      e->buffer);
+        return count_wrong_part(e, 0, what->root, mine);
     case LS_COMM_SEND:
     case LS_COMM_RECV:
-        return ls_pattern_count_wrong(what->data, what->dtype, (rank + world - 1) % world, 0,
-                                      what->count, e->buffer);
+        return count_wrong_part(e, 0, (rank + world - 1) % world, 0);
     case LS_COMM_ALL_GATHER:
     case LS_COMM_GATHER:
+    case LS_COMM_ALL_TO_ALL:
         for (int from = 0; from < world && e->outputs > 0; from++) {
-            wrong += ls_pattern_count_wrong(what->data, what->dtype, from, 0, what->count,
-                                            e->buffer + (size_t)from * (size_t)what->count *
-                                                            e->element_bytes);
+            wrong += count_wrong_part(e, from, from, what->kind == LS_COMM_ALL_TO_ALL ? mine : 0);
         }
         return wrong;
     case LS_COMM_BARRIER:
@@ -248,7 +271,8 @@ static void check(const exercise *e, ls_exercise_result *out)
     out->wrong += count_wrong_results(e, &out->telling);
     if (e->separate) {
         out->wrong +=
-            ls_pattern_count_wrong(what->data, what->dtype, e->peer->rank, 0, e->inputs, e->input);
+            ls_pattern_count_wrong(data_of(what), what->dtype, e->peer->members.rank[e->peer->rank],
+                                   0, e->inputs, e->input);
     }
     for (int i = 0; i < 2; i++) {
         if (e->area[i].block != NULL) {
@@ -266,7 +290,7 @@ static void check(const exercise *e, ls_exercise_result *out)
 static void rate(const exercise *e, ls_exercise_result *out)
 {
     ls_comm_kind kind = e->what->kind;
-    double world = e->peer->world;
+    double world = e->peer->members.count;
     bool parts = many_in(kind) || many_out(kind);
     double bytes = (double)e->what->count * (double)e->element_bytes * (parts ? world : 1);
     double factor = parts ? (world - 1) / world : 1;

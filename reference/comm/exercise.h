@@ -8,7 +8,8 @@
 #include "pattern.h"
 
 typedef struct ls_exercise_peer {
-    int rank, world;
+    int rank;                   /* in the communicator */
+    ls_pattern_members members; /* of the communicator, this rank among them */
     const ls_comm_api *api;
     ls_comm *comm;
     const ls_backend_api *backend_api; /* NULL: buffers are in host memory */
@@ -20,11 +21,12 @@ typedef struct ls_exercise {
     ls_comm_kind
         kind; /* LS_COMM_SEND: starting with rank 0, each rank receives its left neighbour's
                  elements, then sends its own to the right; needs a world of two or more */
+    ls_comm_redop redop; /* LS_COMM_SUM where nothing is reduced */
     ls_dtype dtype;
-    ls_pattern_kind data;
-    int64_t count; /* as in ls_comm_op */
+    ls_pattern_kind data; /* exact or rough; for exact products the factors are taken */
+    int64_t count;        /* as in ls_comm_op */
     int root;
-    bool in_place;  /* in NCCL's sense; not for send */
+    bool in_place;  /* in NCCL's sense; not for send and all_to_all */
     int offset;     /* elements off a 64-byte boundary, of every buffer */
     int iterations; /* timed iterations. On the host each is judged, and from 2 on the ranks start
                        each together; on a device one is judged, and from 2 on the ranks then start
@@ -34,7 +36,7 @@ typedef struct ls_exercise {
 typedef struct ls_exercise_result {
     int64_t checked; /* elements that must hold a result on this rank */
     int64_t wrong;   /* wrong ones among them, plus elements of the input that changed */
-    int64_t telling; /* as in ls_pattern_count_wrong_sums */
+    int64_t telling; /* as in ls_pattern_count_wrong_results */
     int64_t guards;  /* changed bytes next to a buffer, or in a buffer that must not be written */
     uint64_t digest; /* of the bytes of the result */
     double us;       /* mean of the iterations */

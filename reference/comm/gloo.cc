@@ -8,8 +8,8 @@
  * they wait for, and take 2(W-1) hops for the few kilobytes of a SyncBN reduction
  * (gloo_collectives.hh).
  *
- * The tag of a transfer holds kind, size and number of its operation: ranks that disagree wait for
- * each other until the deadline instead of receiving the wrong data. */
+ * The tag of a transfer holds kind, size, operator and number of its operation: ranks that disagree
+ * wait for each other until the deadline instead of receiving the wrong data. */
 #include "gloo_collectives.hh"
 #include "gloo_mesh.hh"
 
@@ -325,11 +325,11 @@ ls_status open(const ls_comm_options *options, ls_comm **out)
     return LS_OK;
 }
 
-/* Kind, size, type and root, so that only matching operations meet; the lowest 8 bits count the
- * transfers of one operation. */
+/* Kind, size, type, root and operator, so that only matching operations meet; the lowest 8 bits
+ * count the transfers of one operation. */
 uint64_t tag_of(const ls_comm_op *op, uint64_t collective)
 {
-    int64_t what[4] = {op->kind, op->count, op->dtype, op->root};
+    int64_t what[5] = {op->kind, op->count, op->dtype, op->root, op->redop};
     if (op->kind == LS_COMM_SEND || op->kind == LS_COMM_RECV) {
         what[0] = LS_COMM_SEND; /* same on both ends; they match in order per pair of ranks */
         what[3] = 0;
@@ -342,6 +342,7 @@ uint64_t tag_of(const ls_comm_op *op, uint64_t collective)
 ls_status begin(ls_comm *comm, const ls_comm_op *op, ls_event *after, ls_comm_handle *handle)
 {
     LS_ASSERT(op->count >= 0 && op->root >= 0 && op->root < comm->world);
+    LS_TRY(ls_comm_check(op, comm->world));
     Job *job = new (std::nothrow) Job();
     if (job == nullptr) {
         return ls_log_fail(LS_ERR_INFRA, "gloo '%s': no memory", comm->name.c_str());

@@ -1,7 +1,7 @@
-/* The collectives of the Gloo engine, composed from tagged sends and receives. Large sums run
- * around a ring in segments (the order of an element's additions depends only on its position in
- * the buffer); small ones are exchanged directly and added in rank order. Both give the same bits
- * on every rank. Part of gloo.cc. */
+/* The collectives of the Gloo engine, composed from tagged sends and receives. Large sums (and
+ * products, maxima, minima) run around a ring in segments (the order of an element's additions
+ * depends only on its position in the buffer); small ones are exchanged directly and added in rank
+ * order. Both give the same bits on every rank. Part of gloo.cc. */
 #ifndef LS_GLOO_COLLECTIVES_HH
 #define LS_GLOO_COLLECTIVES_HH
 
@@ -9,8 +9,10 @@
 
 #include <gloo/common/error.h>
 
+#include "gloo_reduce.h"
 #include "gloo_sum.h"
 #include "gloo_window.hh"
+#include "kernels/core/plant.h"
 
 namespace ls_gloo
 {
@@ -64,6 +66,12 @@ struct Cut {
     }
 };
 
+/* to = to and from by the operation's operator */
+inline void combine(const ls_comm_op &op, char *to, const char *from, int64_t count)
+{
+    ls_gloo_reduce(LS_PLANT(redop_ignored, op.redop, LS_COMM_SUM), op.dtype, to, from, count);
+}
+
 inline void scale_sum(const ls_comm_op &op, char *data, int64_t count)
 {
     if (op.factor != 0.0f && op.factor != 1.0f) {
@@ -102,9 +110,8 @@ inline void ring_reduce_scatter(ls_comm *comm, const Job &job, const Cut &cut, c
         int64_t segment = segment_at(turn, 2);
         if (cut.bytes(segment) > 0) {
             in.wait_recv();
-            ls_gloo_add(job.handle->op.dtype, data + cut.offset(segment),
-                        arrived + (size_t)(turn % 2) * half,
-                        cut.first(segment + 1) - cut.first(segment));
+            combine(job.handle->op, data + cut.offset(segment), arrived + (size_t)(turn % 2) * half,
+                    cut.first(segment + 1) - cut.first(segment));
             if (turn >= total - cut.per_chunk) { /* complete, and still in the cache */
                 scale_sum(job.handle->op, data + cut.offset(segment),
                           cut.first(segment + 1) - cut.first(segment));
@@ -212,7 +219,7 @@ inline void shared_ring_all_reduce(ls_comm *comm, const Job &job, const Cut &cut
         if (step >= comm->world - 1) {
             memcpy(at, arrived, (size_t)count * cut.element_bytes);
         } else {
-            ls_gloo_add(op.dtype, at, arrived, count);
+            combine(op, at, arrived, count);
             if (step == comm->world - 2) { /* complete, and still in the cache */
                 scale_sum(op, at, count);
             }
@@ -247,15 +254,17 @@ inline void exchange(ls_comm *comm, const Job &job, Window &in, Window &out, siz
     out.wait_sends();
 }
 
-/* result = the sum in rank order of part[r], `mine` for this rank; result may be `mine`. */
-inline void sum_in_rank_order(const ls_comm *comm, ls_dtype dtype, char *result, const char *mine,
-                              char *parts, size_t bytes, int64_t count)
+/* op.buffer = part[r] combined in rank order, `mine` for this rank; `mine` may be op.buffer. */
+inline void reduce_in_rank_order(const ls_comm *comm, const ls_comm_op &op, const char *mine,
+                                 char *parts, size_t bytes)
 {
+    int factors = LS_PLANT(product_forgets_last, comm->world,
+                           comm->world - (op.redop == LS_COMM_PROD && comm->world > 2));
     memcpy(parts + (size_t)comm->rank * bytes, mine, bytes);
-    for (int rank = 1; rank < comm->world; rank++) {
-        ls_gloo_add(dtype, parts, parts + (size_t)rank * bytes, count);
+    for (int rank = 1; rank < factors; rank++) {
+        combine(op, parts, parts + (size_t)rank * bytes, op.count);
     }
-    memcpy(result, parts, bytes);
+    memcpy(op.buffer, parts, bytes);
 }
 
 /* For operations that run in place in `buffer`: copies the input there. */
@@ -272,7 +281,7 @@ inline void direct_all_reduce(ls_comm *comm, const Job &job, size_t bytes)
     char *parts = scratch_of(comm, (size_t)comm->world * bytes);
     Window in(comm, parts, (size_t)comm->world * bytes), out(comm, op.buffer, bytes);
     exchange(comm, job, in, out, bytes, 0);
-    sum_in_rank_order(comm, op.dtype, (char *)op.buffer, (char *)op.buffer, parts, bytes, op.count);
+    reduce_in_rank_order(comm, op, (char *)op.buffer, parts, bytes);
     scale_sum(op, (char *)op.buffer, op.count);
 }
 
@@ -333,8 +342,7 @@ inline void reduce_scatter(ls_comm *comm, const Job &job, size_t bytes)
     char *parts = scratch_of(comm, whole);
     Window in(comm, parts, whole), out(comm, input, whole);
     exchange(comm, job, in, out, bytes, bytes);
-    sum_in_rank_order(comm, op.dtype, (char *)op.buffer, input + (size_t)comm->rank * bytes, parts,
-                      bytes, op.count);
+    reduce_in_rank_order(comm, op, input + (size_t)comm->rank * bytes, parts, bytes);
 }
 
 inline void reduce(ls_comm *comm, const Job &job, size_t bytes)
@@ -401,6 +409,16 @@ inline void scatter(ls_comm *comm, const Job &job, size_t bytes)
     memmove(op.buffer, input + (size_t)comm->rank * bytes, bytes);
 }
 
+inline void all_to_all(ls_comm *comm, const Job &job, size_t bytes)
+{
+    const ls_comm_op &op = job.handle->op;
+    const char *input = (const char *)op.input;
+    size_t whole = (size_t)comm->world * bytes, own = (size_t)comm->rank * bytes;
+    Window in(comm, op.buffer, whole), out(comm, input, whole);
+    exchange(comm, job, in, out, bytes, LS_PLANT(all_to_all_sends_first_part, bytes, 0));
+    memcpy((char *)op.buffer + own, input + own, LS_PLANT(all_to_all_forgets_own_part, bytes, 0));
+}
+
 /* Dissemination barrier: after round k a rank knows that the 2^(k+1)-1 ranks before it have
  * entered. */
 inline void barrier(ls_comm *comm, const Job &job)
@@ -459,6 +477,8 @@ inline void execute(ls_comm *comm, const Job &job)
         return gather(comm, job, bytes);
     case LS_COMM_SCATTER:
         return scatter(comm, job, bytes);
+    case LS_COMM_ALL_TO_ALL:
+        return all_to_all(comm, job, bytes);
     case LS_COMM_SEND:
     case LS_COMM_RECV:
         return point_to_point(comm, job, bytes);

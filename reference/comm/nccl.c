@@ -51,6 +51,15 @@ static ncclDataType_t type_of(ls_dtype dtype)
     return types[dtype];
 }
 
+static ncclRedOp_t operator_of(ls_comm_redop redop)
+{
+    static const ncclRedOp_t operators[] = {[LS_COMM_SUM] = ncclSum,
+                                            [LS_COMM_MAX] = ncclMax,
+                                            [LS_COMM_MIN] = ncclMin,
+                                            [LS_COMM_PROD] = ncclProd};
+    return operators[redop];
+}
+
 /* An operation's arguments in NCCL's terms. */
 typedef struct call {
     ls_comm *comm;
@@ -59,6 +68,7 @@ typedef struct call {
     char *buffer;
     size_t count, part; /* part: bytes of `count` elements */
     ncclDataType_t type;
+    ncclRedOp_t redop;
 } call;
 
 static call call_of(ls_comm *comm, const ls_comm_op *op)
@@ -69,7 +79,8 @@ static call call_of(ls_comm *comm, const ls_comm_op *op)
                   .buffer = op->buffer,
                   .count = (size_t)op->count,
                   .part = (size_t)op->count * ls_dtype_bytes(op->dtype),
-                  .type = type_of(op->dtype)};
+                  .type = type_of(op->dtype),
+                  .redop = operator_of(op->redop)};
 }
 
 static ncclResult_t move(const call *c, void *to, const void *from)
@@ -125,26 +136,54 @@ static ncclResult_t exchange(const call *c, bool gathers)
     return result != ncclSuccess && result != ncclInProgress ? result : ended;
 }
 
+/* A send to each rank and a receive from each in one group, as the user guide composes it (NCCL has
+ * ncclAlltoAll from 2.28 on). The own part is copied first, because nothing may follow the group on
+ * the stream before it has ended. */
+static ncclResult_t all_to_all(const call *c)
+{
+    ls_comm *comm = c->comm;
+    size_t mine = (size_t)comm->rank * c->part;
+    ncclResult_t result = move(c, c->buffer + mine, c->input + mine);
+    if (result != ncclSuccess || (result = ncclGroupStart()) != ncclSuccess) {
+        return result;
+    }
+    for (int peer = 0; peer < comm->world && result == ncclSuccess; peer++) {
+        size_t offset = (size_t)peer * c->part;
+        if (peer == comm->rank) {
+            continue;
+        }
+        result = ncclSend(c->input + offset, c->count, c->type, peer, comm->native, comm->stream);
+        if (result == ncclSuccess) {
+            result =
+                ncclRecv(c->buffer + offset, c->count, c->type, peer, comm->native, comm->stream);
+        }
+    }
+    ncclResult_t ended = ncclGroupEnd();
+    return result != ncclSuccess && result != ncclInProgress ? result : ended;
+}
+
 /* Called with `lock` held. */
 static ncclResult_t issue(ls_comm *comm, const ls_comm_op *op)
 {
     const call taken = call_of(comm, op), *c = &taken;
     switch (op->kind) {
     case LS_COMM_ALL_REDUCE:
-        return ncclAllReduce(c->input, c->buffer, c->count, c->type, ncclSum, comm->native,
+        return ncclAllReduce(c->input, c->buffer, c->count, c->type, c->redop, comm->native,
                              comm->stream);
     case LS_COMM_BROADCAST:
         return ncclBroadcast(c->input, c->buffer, c->count, c->type, op->root, comm->native,
                              comm->stream);
     case LS_COMM_REDUCE:
-        return ncclReduce(c->input, c->buffer, c->count, c->type, ncclSum, op->root, comm->native,
+        return ncclReduce(c->input, c->buffer, c->count, c->type, c->redop, op->root, comm->native,
                           comm->stream);
     case LS_COMM_ALL_GATHER:
         return all_gather(c);
     case LS_COMM_REDUCE_SCATTER:
         return ncclReduceScatter(
             c->input, op->input == NULL ? c->buffer + (size_t)comm->rank * c->part : c->buffer,
-            c->count, c->type, ncclSum, comm->native, comm->stream);
+            c->count, c->type, c->redop, comm->native, comm->stream);
+    case LS_COMM_ALL_TO_ALL:
+        return all_to_all(c);
     case LS_COMM_GATHER:
         return exchange(c, true);
     case LS_COMM_SCATTER:
@@ -219,6 +258,7 @@ static ls_status stay_near(ls_comm *comm)
 static ls_status begin(ls_comm *comm, const ls_comm_op *op, ls_event *after, ls_comm_handle *handle)
 {
     LS_ASSERT(op->count >= 0 && op->root >= 0 && op->root < comm->world);
+    LS_TRY(ls_comm_check(op, comm->world));
     LS_TRY(stay_near(comm));
     if (after != NULL) {
         LS_NCCL_CUDA(cudaStreamWaitEvent(comm->stream, comm->backend_api->event_native(after), 0));

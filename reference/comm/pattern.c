@@ -14,6 +14,16 @@ static uint64_t mix(int rank, int64_t index)
     return h ^ h >> 32;
 }
 
+ls_pattern_members ls_pattern_all(int world)
+{
+    ls_pattern_members all = {.count = world};
+    LS_ASSERT(world <= LS_PATTERN_WORLD_MAX);
+    for (int rank = 0; rank < world; rank++) {
+        all.rank[rank] = rank;
+    }
+    return all;
+}
+
 /* ---- elements -------------------------------------------------------------------------------- */
 
 static void put_integer(ls_dtype dtype, int64_t value, char *to)
@@ -38,6 +48,42 @@ static int64_t exact(ls_dtype dtype, int rank, int64_t index)
         return (int64_t)(h % 256);
     }
     return (int64_t)(h % (2 * limit[dtype] + 1)) - (int64_t)limit[dtype];
+}
+
+/* The magnitude of a float's factor is odd * 2^exponent. */
+typedef struct factor {
+    int64_t odd; /* with the sign */
+    int exponent;
+} factor;
+
+static factor factor_of(ls_dtype dtype, int rank, int64_t index)
+{
+    enum { RANKS_WITH_THREE = 5, SIGN = 20 }; /* 3^5 has the 8 bits of bf16 */
+    uint64_t g = mix(0, index) >> 32, h = mix(rank, index) >> 32;
+    bool negative = (h >> SIGN & 1) != 0, integer = dtype >= LS_I64;
+    factor result = {.odd = 1, .exponent = (g >> (rank / 2) & 1) == (rank & 1) ? -1 : 1};
+    if (integer) {
+        result = (factor){.odd = 3 + 2 * (int64_t)(h % 120)};
+        negative = negative && dtype != LS_U8;
+    } else if (rank < RANKS_WITH_THREE && (g >> (8 + rank) & 1) != 0) {
+        result.odd = 3;
+    }
+    result.odd = negative ? -result.odd : result.odd;
+    return result;
+}
+
+/* The product of exact factors: for integers modulo 2^64, and then the type's. */
+static void put_product(ls_dtype dtype, factor product, char *to)
+{
+    double value = ldexp((double)product.odd, product.exponent);
+    if (dtype >= LS_I64) {
+        put_integer(dtype, product.odd, to);
+        return;
+    }
+    float f32 = (float)value;
+    uint16_t fp16 = ls_half_f32_to_fp16(f32), bf16 = ls_half_f32_to_bf16(f32);
+    const void *from[] = {[LS_F32] = &f32, [LS_F16] = &fp16, [LS_BF16] = &bf16, [LS_F64] = &value};
+    memcpy(to, from[dtype], ls_dtype_bytes(dtype));
 }
 
 static float narrowed(ls_dtype dtype, float value)
@@ -108,13 +154,15 @@ static float get_float(ls_dtype dtype, const char *from)
 
 bool ls_pattern_has(ls_pattern_kind kind, ls_dtype dtype)
 {
-    return kind == LS_PATTERN_EXACT || dtype == LS_F32 || dtype == LS_F16 || dtype == LS_BF16;
+    return kind != LS_PATTERN_ROUGH || dtype == LS_F32 || dtype == LS_F16 || dtype == LS_BF16;
 }
 
 static void put(ls_pattern_kind kind, ls_dtype dtype, int rank, int64_t index, char *to)
 {
     if (kind == LS_PATTERN_EXACT) {
         put_integer(dtype, exact(dtype, rank, index), to);
+    } else if (kind == LS_PATTERN_FACTORS) {
+        put_product(dtype, factor_of(dtype, rank, index), to);
     } else {
         put_float(dtype, rough(dtype, rank, index), to);
     }
@@ -150,52 +198,118 @@ static bool same_float(float a, float b)
     return (isnan(a) && isnan(b)) || ls_half_bits_of_f32(a) == ls_half_bits_of_f32(b);
 }
 
-/* Whether `got` is a sum of the ranks' elements in rank order, starting at any rank. */
-static bool is_rounded_sum(ls_dtype dtype, int world, const float *term, float got)
+/* What two values give, before it is rounded to the type; `to` is a partial result. */
+static float combined(ls_comm_redop redop, float to, float value)
 {
-    for (int start = 0; start < world; start++) {
-        float sum = term[start];
-        for (int k = 1; k < world; k++) {
-            sum = narrowed(dtype, sum + term[(start + k) % world]);
+    switch (redop) {
+    case LS_COMM_SUM:
+        return to + value;
+    case LS_COMM_PROD:
+        return to * value;
+    case LS_COMM_MAX:
+        return isnan(to) || to > value ? to : value;
+    case LS_COMM_MIN:
+        return isnan(to) || to < value ? to : value;
+    }
+    return NAN;
+}
+
+/* Whether `got` is what the members' elements give in rank order, starting at any of them. */
+static bool is_rounded_result(ls_dtype dtype, ls_comm_redop redop, int count, const float *term,
+                              float got)
+{
+    for (int start = 0; start < count; start++) {
+        float result = term[start];
+        for (int k = 1; k < count; k++) {
+            result = narrowed(dtype, combined(redop, result, term[(start + k) % count]));
         }
-        if (same_float(sum, got)) {
+        if (same_float(result, got)) {
             return true;
         }
     }
     return false;
 }
 
-static bool wrong_rough_sum(ls_dtype dtype, int world, int64_t index, const char *data,
-                            int64_t *telling)
+/* Leaves out the NaNs; false if there are none, or nothing else. */
+static bool leave_numbers(int *count, float *term)
 {
-    float term[LS_PATTERN_WORLD_MAX];
-    double whole = 0;
-    for (int rank = 0; rank < world; rank++) {
-        term[rank] = rough(dtype, rank, index);
-        whole = rank == 0 ? term[0] : whole + term[rank];
+    int numbers = 0;
+    for (int k = 0; k < *count; k++) {
+        if (!isnan(term[k])) {
+            term[numbers++] = term[k];
+        }
     }
-    *telling += !is_rounded_sum(dtype, world, term, narrowed(dtype, (float)whole));
-    return !is_rounded_sum(dtype, world, term, get_float(dtype, data));
+    bool some = numbers > 0 && numbers < *count;
+    *count = some ? numbers : *count;
+    return some;
 }
 
-int64_t ls_pattern_count_wrong_sums(ls_pattern_kind kind, ls_dtype dtype, int world, int64_t first,
-                                    int64_t count, const void *data, int64_t *telling)
+static bool wrong_rough_result(ls_dtype dtype, ls_comm_redop redop,
+                               const ls_pattern_members *members, bool nan_lost, int64_t index,
+                               const char *data, int64_t *telling)
+{
+    float term[LS_PATTERN_WORLD_MAX], got = get_float(dtype, data);
+    double whole = 0;
+    int count = members->count;
+    bool rounds = redop == LS_COMM_SUM || redop == LS_COMM_PROD;
+    for (int k = 0; k < count; k++) {
+        term[k] = rough(dtype, members->rank[k], index);
+        whole = k == 0 ? term[0] : redop == LS_COMM_SUM ? whole + term[k] : whole * term[k];
+    }
+    bool wrong = !is_rounded_result(dtype, redop, count, term, got);
+    if (rounds) {
+        *telling += !is_rounded_result(dtype, redop, count, term, narrowed(dtype, (float)whole));
+    } else if (leave_numbers(&count, term)) {
+        *telling += 1;
+        wrong = wrong && !(nan_lost && is_rounded_result(dtype, redop, count, term, got));
+    }
+    return wrong;
+}
+
+static void put_result(ls_pattern_kind kind, ls_dtype dtype, ls_comm_redop redop,
+                       const ls_pattern_members *members, int64_t index, char *to)
+{
+    factor product = {.odd = 1};
+    int64_t result = 0;
+    for (int k = 0; k < members->count; k++) {
+        int rank = members->rank[k];
+        if (kind == LS_PATTERN_FACTORS) {
+            factor next = factor_of(dtype, rank, index);
+            product.odd = (int64_t)((uint64_t)product.odd * (uint64_t)next.odd);
+            product.exponent += next.exponent;
+            continue;
+        }
+        int64_t value = exact(dtype, rank, index);
+        bool first = k == 0;
+        result = first                                        ? value
+                 : redop == LS_COMM_SUM                       ? result + value
+                 : (redop == LS_COMM_MAX) == (value > result) ? value
+                                                              : result;
+    }
+    if (kind == LS_PATTERN_FACTORS) {
+        put_product(dtype, product, to);
+    } else {
+        put_integer(dtype, result, to);
+    }
+}
+
+int64_t ls_pattern_count_wrong_results(ls_pattern_kind kind, ls_dtype dtype, ls_comm_redop redop,
+                                       const ls_pattern_members *members, bool nan_lost,
+                                       int64_t first, int64_t count, const void *data,
+                                       int64_t *telling)
 {
     size_t bytes = ls_dtype_bytes(dtype);
     int64_t wrong = 0;
-    LS_ASSERT(world <= LS_PATTERN_WORLD_MAX && ls_pattern_has(kind, dtype));
+    LS_ASSERT(members->count <= LS_PATTERN_WORLD_MAX && ls_pattern_has(kind, dtype));
+    LS_ASSERT(kind == LS_PATTERN_ROUGH || (kind == LS_PATTERN_FACTORS) == (redop == LS_COMM_PROD));
     for (int64_t i = 0; i < count; i++) {
         const char *at = (const char *)data + (size_t)i * bytes;
         if (kind == LS_PATTERN_ROUGH) {
-            wrong += wrong_rough_sum(dtype, world, first + i, at, telling);
+            wrong += wrong_rough_result(dtype, redop, members, nan_lost, first + i, at, telling);
             continue;
         }
-        int64_t sum = 0;
-        for (int rank = 0; rank < world; rank++) {
-            sum += exact(dtype, rank, first + i);
-        }
         char wanted[LS_PATTERN_BYTES_MAX];
-        put_integer(dtype, sum, wanted);
+        put_result(kind, dtype, redop, members, first + i, wanted);
         wrong += memcmp(at, wanted, bytes) != 0;
     }
     return wrong;

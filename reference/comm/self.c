@@ -1,4 +1,4 @@
-/* In a world of one every sum has one term, so an operation is at most a copy, complete when
+/* In a world of one every reduction has one term, so an operation is at most a copy, complete when
  * `begin` returns. The host never touches a device buffer: if input and buffer differ, the backend
  * copies. */
 #include "comm.h"
@@ -75,6 +75,7 @@ static ls_status begin(ls_comm *comm, const ls_comm_op *op, ls_event *after, ls_
     if (comm->aborted) {
         return LS_ERR_PEER_LOST;
     }
+    LS_TRY(ls_comm_check(op, 1));
     if (op->kind == LS_COMM_SEND || op->kind == LS_COMM_RECV) {
         return ls_log_fail(LS_ERR_USAGE, "%s '%s': a world of one has no peer",
                            ls_comm_kind_name(op->kind), op->label != NULL ? op->label : "");

@@ -1,7 +1,6 @@
 /* The engine's collectives, tried by lockstep-collectives (reference/comm/exercise.h) in one job
- * per world; a row judges one operation and type in it. What a result must be is computed here once
- * more from the definition in reference/comm/pattern.h, sharing no code with the program: the
- * digests of its results must be those of ours. */
+ * per world; a row judges one operation and type in it. Operators other than the sum are in
+ * collectives_redop.c, groups of ranks in collectives_groups.c. */
 #include "collectives.h"
 
 #include <inttypes.h>
@@ -9,14 +8,11 @@
 #include <string.h>
 
 #include "kernels/core/text.h"
-#include "kernels/core/digest.h"
 
 enum { COUNTS = 7, ABSENT = 1 };
 
 #define COUNTS_TEXT "0,1,3,W-1,W+1,1023,33001"
-/* In the memory of the device that the subject trains on. */
-#define FIND "D=cpu; E=gloo; case \" $* \" in *\" --device=cuda \"*) D=cuda; E=nccl ;; esac; "
-#define RUN FIND "exec {bin}/lockstep-collectives --device=$D "
+#define RUN LS_COLLECTIVES_RUN
 
 static const int worlds[] = {2, 3, 5};
 enum { WORLDS = 3 };
@@ -47,190 +43,41 @@ static const char self_script[] =
 static const char alone_script[] =
     RUN "--comm=$E --dtypes=fp32,fp16,bf16,int64,uint8 --offsets=1 --counts=" COUNTS_TEXT;
 
-/* ---- what must come out ---------------------------------------------------------------------- */
-
-typedef struct type {
-    const char *name;
-    int bytes, mantissa, bias; /* mantissa 0: an integer */
-    uint64_t limit;            /* of one element; 0: modulo 256 */
-} type;
-
-static const type types[] = {{"fp32", 4, 23, 127, 1 << 19},
-                             {"fp16", 2, 10, 15, 127},
-                             {"bf16", 2, 7, 127, 15},
-                             {"int64", 8, 0, 0, 1 << 26},
-                             {"uint8", 1, 0, 0, 0}};
-enum { TYPES = sizeof types / sizeof *types };
-
-static int64_t element(const type *t, int rank, int64_t index)
-{
-    uint64_t h = 2654435761ull * (uint64_t)index + 40503ull * (uint64_t)rank + 12345ull;
-    h = h ^ (h >> 29);
-    h = h * 0xbf58476d1ce4e5b9ull;
-    h = h ^ (h >> 32);
-    return t->limit == 0 ? (int64_t)(h & 255) : (int64_t)(h % (2 * t->limit + 1) - t->limit);
-}
-
-/* The bits of an integer that the type holds exactly. */
-static uint64_t bits_of(const type *t, int64_t value)
-{
-    if (t->mantissa == 0 || value == 0) {
-        return (uint64_t)value;
-    }
-    uint64_t magnitude = (uint64_t)(value < 0 ? -value : value);
-    int exponent = 63 - __builtin_clzll(magnitude);
-    uint64_t fraction = (magnitude << (t->mantissa - exponent)) & ((1ull << t->mantissa) - 1);
-    uint64_t sign = value < 0 ? 1ull << (8 * t->bytes - 1) : 0;
-    return sign | (uint64_t)(exponent + t->bias) << t->mantissa | fraction;
-}
-
-/* One event's combination. */
-typedef struct combination {
-    const char *op;
-    const type *type;
-    int64_t count;
-    int rank, world, root;
-} combination;
-
-static int64_t value_of(const combination *c, int64_t i)
-{
-    int64_t sum = 0, mine = c->rank * c->count;
-    bool scattered = strcmp(c->op, "reduce_scatter") == 0;
-    if (strcmp(c->op, "broadcast") == 0) {
-        return element(c->type, c->root, i);
-    }
-    if (strcmp(c->op, "scatter") == 0) {
-        return element(c->type, c->root, mine + i);
-    }
-    if (strcmp(c->op, "send") == 0) {
-        return element(c->type, (c->rank + c->world - 1) % c->world, i);
-    }
-    if (strstr(c->op, "gather") != NULL) {
-        return element(c->type, (int)(i / c->count), i % c->count);
-    }
-    for (int rank = 0; rank < c->world; rank++) {
-        sum += element(c->type, rank, scattered ? mine + i : i);
-    }
-    return sum;
-}
-
-static uint64_t expected_digest(const combination *c)
-{
-    bool at_root = strcmp(c->op, "reduce") == 0 || strcmp(c->op, "gather") == 0;
-    int64_t elements = strstr(c->op, "gather") != NULL ? c->count * c->world : c->count;
-    elements = at_root && c->rank != c->root ? 0 : elements;
-    uint64_t digest = LS_DIGEST_START;
-    for (int64_t i = 0; i < elements; i++) {
-        uint64_t bits = bits_of(c->type, value_of(c, i));
-        digest = ls_digest_update(digest, &bits, (size_t)c->type->bytes); /* little-endian */
-    }
-    return digest;
-}
-
-/* ---- events ---------------------------------------------------------------------------------- */
-
-/* The events of a rank that contain both texts, as a JSON array; the caller frees it. A job writes
- * a thousand and more, most of which a row need not parse. */
-static cJSON *events_of(const ls_record *job, int rank, const char *event, const char *also)
-{
-    LS_TEXT(path, 700, "%s/rank%d.jsonl", job->directory, rank);
-    cJSON *found = cJSON_CreateArray();
-    char *text = ls_text_read(path), *rest = NULL;
-    LS_ASSERT(found != NULL);
-    for (char *line = text == NULL ? NULL : strtok_r(text, "\n", &rest); line != NULL;
-         line = strtok_r(NULL, "\n", &rest)) {
-        if (strstr(line, event) != NULL && strstr(line, also) != NULL) {
-            cJSON *parsed = ls_json_parse(line, NULL);
-            if (parsed != NULL) {
-                cJSON_AddItemToArray(found, parsed);
-            }
-        }
-    }
-    free(text);
-    return found;
-}
-
-static const char *place_of(const cJSON *event, char *text, size_t bytes)
-{
-    ls_text_put(text, bytes, "%s of %" PRId64 " %s, root %d, %s, offset %d",
-                ls_json_string(event, "op", "?"), ls_json_integer(event, "count", -1),
-                ls_json_string(event, "dtype", "?"), ls_json_int(event, "root", -1),
-                ls_json_bool(event, "in_place", false) ? "in place" : "out of place",
-                ls_json_int(event, "offset", -1));
-    return text;
-}
-
-static void check_counts(int rank, const cJSON *event, ls_verdict *out)
-{
-    char place[128];
-    int64_t wrong = ls_json_integer(event, "wrong", -1);
-    int64_t guards = ls_json_integer(event, "guards", -1);
-    if (wrong != 0 || guards != 0) {
-        ls_verdict_fail(out,
-                        "rank=%d %s: %" PRId64 " of %" PRId64 " elements wrong, %" PRId64
-                        " bytes next to them changed",
-                        rank, place_of(event, place, sizeof place), wrong,
-                        ls_json_integer(event, "checked", -1), guards);
-    }
-}
-
-/* A program that found something wrong leaves with 1: its events say what. */
-static bool ended_otherwise(const ls_case *row, const ls_record *job, ls_verdict *out)
-{
-    for (int i = 0; i < row->job_count; i++) {
-        bool checked = job[i].state == LS_RECORD_FAILED && job[i].code == LS_ERR_CHECK;
-        if (!checked && ls_verdict_of_outcome(&job[i], out)) {
-            return true;
-        }
-    }
-    return false;
-}
+/* ---- results --------------------------------------------------------------------------------- */
 
 /* One operation, "all_reduce", on one type. */
 struct trial {
     const char *op;
-    const type *type;
+    const ls_collectives_type *type;
     int combinations; /* of count, place and alignment, per rank */
 };
+
+static const char *redop_of(const struct trial *trial)
+{
+    return ls_collectives_reduces(trial->op) ? "sum" : "none";
+}
 
 static void judge_exact(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     const struct trial *trial = row->data;
-    const type *t = trial->type;
-    char op[48], dtype[48], place[128], digest[24];
-    ls_text_put(op, sizeof op, "\"op\":\"%s\",\"dtype\":\"%s\"", trial->op, t->name);
-    ls_text_put(dtype, sizeof dtype, "\"event\":\"collective\"");
     int64_t results = 0;
-    if (ended_otherwise(row, job, out)) {
+    if (ls_collectives_ended_otherwise(row, job, out)) {
         return;
     }
     for (int rank = 0; rank < job->world; rank++) {
-        cJSON *events = events_of(job, rank, dtype, op);
+        cJSON *events =
+            ls_collectives_events_of(job, rank, trial->op, redop_of(trial), trial->type->name);
         int count = cJSON_GetArraySize(events);
         if (count != trial->combinations) {
             ls_verdict_fail(out, "rank=%d tried %d combinations, expected %d", rank, count,
                             trial->combinations);
         }
-        int64_t last_count = -1;
-        int last_root = -1;
-        const cJSON *event;
-        cJSON_ArrayForEach(event, events)
-        {
-            combination c = {trial->op, t,          ls_json_integer(event, "count", 0),
-                             rank,      job->world, ls_json_int(event, "root", 0)};
-            if (c.count != last_count || c.root != last_root) {
-                ls_text_put(digest, sizeof digest, "%016" PRIx64, expected_digest(&c));
-                last_count = c.count;
-                last_root = c.root;
-            }
-            check_counts(rank, event, out);
-            results += ls_json_integer(event, "checked", 0);
-            if (strcmp(ls_json_string(event, "digest", ""), digest) != 0) {
-                ls_verdict_fail(out, "rank=%d %s: result has digest %s, expected %s", rank,
-                                place_of(event, place, sizeof place),
-                                ls_json_string(event, "digest", "none"), digest);
-            }
-        }
+        ls_collectives_combination c = {.op = trial->op,
+                                        .redop = redop_of(trial),
+                                        .type = trial->type,
+                                        .rank = rank,
+                                        .world = job->world};
+        ls_collectives_check_events(events, c, rank, &results, out);
         cJSON_Delete(events);
     }
     if (results == 0) {
@@ -261,13 +108,13 @@ static void judge_rough(const ls_case *row, const ls_record *job, ls_verdict *ou
 {
     const struct trial *trial = row->data;
     int64_t checked = 0, telling = 0;
-    if (ended_otherwise(row, job, out)) {
+    if (ls_collectives_ended_otherwise(row, job, out)) {
         return;
     }
-    LS_TEXT(op, 64, "\"op\":\"%s\",\"dtype\":\"%s\"", trial->op, trial->type->name);
-    cJSON *first = events_of(job, 0, "\"data\":\"rough\"", op);
+    cJSON *first = ls_collectives_events_of(job, 0, trial->op, redop_of(trial), trial->type->name);
     for (int rank = 0; rank < job->world; rank++) {
-        cJSON *events = events_of(job, rank, "\"data\":\"rough\"", op);
+        cJSON *events =
+            ls_collectives_events_of(job, rank, trial->op, redop_of(trial), trial->type->name);
         const cJSON *event;
         int index = 0;
         if (cJSON_GetArraySize(events) != cJSON_GetArraySize(first)) {
@@ -277,7 +124,7 @@ static void judge_rough(const ls_case *row, const ls_record *job, ls_verdict *ou
         cJSON_ArrayForEach(event, events)
         {
             const cJSON *other = cJSON_GetArrayItem(first, index++);
-            check_counts(rank, event, out);
+            ls_collectives_check_counts(rank, event, out);
             checked += ls_json_integer(event, "checked", 0);
             telling += ls_json_integer(event, "telling", 0);
             if (strcmp(trial->op, "all_reduce") == 0 &&
@@ -285,7 +132,7 @@ static void judge_rough(const ls_case *row, const ls_record *job, ls_verdict *ou
                     0) {
                 char place[128];
                 ls_verdict_fail(out, "rank=%d %s: other bits than rank 0", rank,
-                                place_of(event, place, sizeof place));
+                                ls_collectives_place(event, place, sizeof place));
             }
         }
         cJSON_Delete(events);
@@ -305,7 +152,7 @@ static void judge_rough(const ls_case *row, const ls_record *job, ls_verdict *ou
 /* How the large sums of a job went. */
 static bool went_through(const ls_record *job, const char *transport)
 {
-    cJSON *starts = events_of(job, 0, "\"start\"", "transport");
+    cJSON *starts = ls_collectives_events(job, 0, "\"start\"", "transport");
     const char *seen = ls_json_string(cJSON_GetArrayItem(starts, 0), "transport", "");
     bool same = strcmp(seen, transport) == 0;
     cJSON_Delete(starts);
@@ -318,7 +165,7 @@ static void judge_twice(const ls_case *row, const ls_record *job, ls_verdict *ou
 {
     const char *transport = row->data;
     int compared = 0;
-    if (ended_otherwise(row, job, out)) {
+    if (ls_collectives_ended_otherwise(row, job, out)) {
         return;
     }
     bool gloo = strcmp(ls_json_string(job->rank[0].start, "engine", ""), "gloo") == 0;
@@ -328,8 +175,8 @@ static void judge_twice(const ls_case *row, const ls_record *job, ls_verdict *ou
         return;
     }
     for (int rank = 0; rank < job[0].world; rank++) {
-        cJSON *a = events_of(&job[0], rank, "\"collective\"", "digest");
-        cJSON *b = events_of(&job[1], rank, "\"collective\"", "digest");
+        cJSON *a = ls_collectives_events(&job[0], rank, "\"collective\"", "digest");
+        cJSON *b = ls_collectives_events(&job[1], rank, "\"collective\"", "digest");
         for (int i = 0; i < cJSON_GetArraySize(a); i++) {
             const cJSON *one = cJSON_GetArrayItem(a, i), *two = cJSON_GetArrayItem(b, i);
             char place[128];
@@ -337,7 +184,7 @@ static void judge_twice(const ls_case *row, const ls_record *job, ls_verdict *ou
             if (strcmp(ls_json_string(one, "digest", ""), ls_json_string(two, "digest", "?")) !=
                 0) {
                 ls_verdict_fail(out, "rank=%d %s: other bits in the other job", rank,
-                                place_of(one, place, sizeof place));
+                                ls_collectives_place(one, place, sizeof place));
             }
         }
         cJSON_Delete(a);
@@ -356,11 +203,11 @@ static void judge_barrier(const ls_case *row, const ls_record *job, ls_verdict *
 {
     cJSON *events[16] = {NULL};
     LS_ASSERT(job->world <= 16);
-    if (ended_otherwise(row, job, out)) {
+    if (ls_collectives_ended_otherwise(row, job, out)) {
         return;
     }
     for (int rank = 0; rank < job->world; rank++) {
-        events[rank] = events_of(job, rank, "\"barrier\"", "begin_ns");
+        events[rank] = ls_collectives_events(job, rank, "\"barrier\"", "begin_ns");
     }
     int count = cJSON_GetArraySize(events[0]), late = 0;
     for (int i = 0; i < count; i++) {
@@ -404,12 +251,12 @@ static void judge_absent(const ls_case *row, const ls_record *job, ls_verdict *o
     const char *name = row->data;
     char op[48], log[700];
     double longest_s = 0;
-    if (ended_otherwise(row, job, out)) {
+    if (ls_collectives_ended_otherwise(row, job, out)) {
         return;
     }
     ls_text_put(op, sizeof op, "\"op\":\"%s\"", name);
     for (int rank = 0; rank < job->world; rank++) {
-        cJSON *events = events_of(job, rank, "\"absent\"", op);
+        cJSON *events = ls_collectives_events(job, rank, "\"absent\"", op);
         const cJSON *event = cJSON_GetArrayItem(events, 0);
         int status = ls_json_int(event, "status", -1);
         double seconds = ls_json_number(event, "seconds", 1e9);
@@ -442,11 +289,11 @@ static void judge_absent(const ls_case *row, const ls_record *job, ls_verdict *o
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-#define JOB "collectives O0 image=1 batch=1 steps=1 dump-ranks=0 shell "
+#define JOB LS_COLLECTIVES_JOB
 
 #define OUTCOME .inside = true, .judges_outcome = true
 
-static const struct trial large_sums = {"all_reduce", &types[0], 2};
+static const struct trial large_sums = {"all_reduce", &ls_collectives_types[0], 2};
 
 static const ls_row rows[] = {
     {"collectives.barrier.w[2|3|5]", "X4", judge_barrier, JOB "w$1", .script = exact_script,
@@ -465,20 +312,21 @@ static const ls_row rows[] = {
 
 static const struct operation {
     const char *name, *id;
-    bool in_place, sums;
+    bool in_place, alone, sums; /* alone: in a world of one, too */
 } operations[] = {
-    {"all_reduce", "all-reduce", true, true},
-    {"reduce_scatter", "reduce-scatter", true, true},
-    {"all_gather", "all-gather", true, false},
-    {"broadcast", "broadcast", true, false},
-    {"reduce", "reduce", true, true},
-    {"gather", "gather", true, false},
-    {"scatter", "scatter", true, false},
-    {"send", "send", false, false},
-    {"recv", "recv", false, false},
-    {"barrier", "barrier", false, false},
+    {"all_reduce", "all-reduce", true, true, true},
+    {"reduce_scatter", "reduce-scatter", true, true, true},
+    {"all_gather", "all-gather", true, true, false},
+    {"broadcast", "broadcast", true, true, false},
+    {"reduce", "reduce", true, true, true},
+    {"gather", "gather", true, true, false},
+    {"scatter", "scatter", true, true, false},
+    {"all_to_all", "all-to-all", false, true, false},
+    {"send", "send", false, false, false},
+    {"recv", "recv", false, false, false},
+    {"barrier", "barrier", false, false, false},
 };
-enum { OPERATIONS = 8 /* that leave a result */, ALL = sizeof operations / sizeof *operations };
+enum { OPERATIONS = 9 /* that leave a result */, ALL = sizeof operations / sizeof *operations };
 
 /* Where rows are added. */
 typedef struct adder {
@@ -486,7 +334,8 @@ typedef struct adder {
     ls_case_list *list;
 } adder;
 
-static const struct trial *keep(adder to, const char *op, const type *t, int combinations)
+static const struct trial *keep(adder to, const char *op, const ls_collectives_type *t,
+                                int combinations)
 {
     struct trial *trial = ls_rows_memory(to.list, sizeof *trial);
     *trial = (struct trial){op, t, combinations};
@@ -503,14 +352,14 @@ static const struct trial *keep(adder to, const char *op, const type *t, int com
 
 static void add_operation(adder to, const struct operation *op)
 {
-    for (int i = 0; i < TYPES; i++) {
-        const type *t = &types[i];
+    for (int i = 0; i < LS_COLLECTIVES_TYPES; i++) {
+        const ls_collectives_type *t = &ls_collectives_types[i];
         const struct trial *trial = keep(to, op->name, t, COUNTS * 2 * (op->in_place ? 2 : 1));
         for (int w = 0; w < WORLDS; w++) {
             ADD(to, "X1", judge_exact, exact_script, trial, "%s.%s.w%d: " JOB "w%d", op->id,
                 t->name, worlds[w], worlds[w]);
         }
-        if (op->in_place) {
+        if (op->alone) {
             ADD(to, "X2", judge_exact, self_script, trial, "%s.%s.self: " JOB "w1", op->id,
                 t->name);
             ADD(to, "X2", judge_exact, alone_script, trial, "%s.%s.alone: " JOB "w1", op->id,
@@ -529,8 +378,8 @@ static void add_large(adder to, int world)
     static const int large[] = {0, 3, 4}, wide_types[] = {1, 3, 4};
     for (int i = 0; i < 3; i++) {
         const struct operation *op = &operations[large[i]];
-        const type *t = &types[wide_types[i]];
-        ADD(to, "X1", judge_exact, large_script, keep(to, op->name, &types[0], 1),
+        const ls_collectives_type *t = &ls_collectives_types[wide_types[i]];
+        ADD(to, "X1", judge_exact, large_script, keep(to, op->name, &ls_collectives_types[0], 1),
             "large.%s.w%d: " JOB "w%d", op->id, world, world);
         ADD(to, "X1", judge_exact, large_types_script, keep(to, "all_reduce", t, 1),
             "large.%s.w%d: " JOB "w%d", t->name, world, world);

@@ -26,7 +26,8 @@ typedef struct context {
 /* Every rank has a part of its own, on one side. */
 static bool has_parts(const char *op)
 {
-    return strstr(op, "gather") != NULL || strstr(op, "scatter") != NULL;
+    return strstr(op, "gather") != NULL || strstr(op, "scatter") != NULL ||
+           strcmp(op, "all_to_all") == 0;
 }
 
 static int bytes_of(const char *dtype)
@@ -110,27 +111,29 @@ static const ls_tol columns =
     LS_TOL(0.00051, "GB/s have three decimals; a time has one, of a microsecond, which the "
                     "tolerance counts besides");
 
-/* One row: operation, bytes, elements, type, root, place, us, algbw, busbw, wrong. */
+/* One row: operation, bytes, elements, type, operator, root, place, us, algbw, busbw, wrong. */
 static bool check_row(const char *line, int world, ls_verdict *out)
 {
-    char op[24], dtype[16], place[8];
+    char op[24], dtype[16], redop[8], place[8];
     double bytes, count, us, algbw, busbw;
     int root;
     long long wrong;
-    if (sscanf(line, "%23s %lf %lf %15s %d %7s %lf %lf %lf %lld", op, &bytes, &count, dtype, &root,
-               place, &us, &algbw, &busbw, &wrong) != 10) {
+    if (sscanf(line, "%23s %lf %lf %15s %7s %d %7s %lf %lf %lf %lld", op, &bytes, &count, dtype,
+               redop, &root, place, &us, &algbw, &busbw, &wrong) != 11) {
         return false;
     }
     double want_bytes = count * bytes_of(dtype) * (has_parts(op) ? world : 1);
     double want = bytes / us * 1e-3, wide = want * 0.05 / us + columns.value;
     double factor = bus_factor(op, world);
     if (bytes != want_bytes || fabs(algbw - want) > wide ||
-        fabs(busbw - want * factor) > wide * fmax(factor, 1) || wrong != 0) {
-        ls_verdict_fail(out,
-                        "%s of %.0f %s prints %.0f bytes, %.1f us, algbw %.3f, busbw %.3f, %lld "
-                        "wrong; expected %.0f bytes, %.3f and %.3f GB/s, 0 wrong",
-                        op, count, dtype, bytes, us, algbw, busbw, wrong, want_bytes, want,
-                        want * factor);
+        fabs(busbw - want * factor) > wide * fmax(factor, 1) || wrong != 0 ||
+        strcmp(redop, ls_collectives_reduces(op) ? "sum" : "none") != 0) {
+        ls_verdict_fail(
+            out,
+            "%s (%s) of %.0f %s prints %.0f bytes, %.1f us, algbw %.3f, busbw %.3f, %lld "
+            "wrong; expected %.0f bytes, %.3f and %.3f GB/s, 0 wrong",
+            op, redop, count, dtype, bytes, us, algbw, busbw, wrong, want_bytes, want,
+            want * factor);
     }
     return true;
 }

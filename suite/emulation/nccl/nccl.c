@@ -370,8 +370,9 @@ static ncclResult_t check_buffers(ncclComm_t comm, const call *c)
     bool writes = (c->kind != CALL_REDUCE || root) && c->kind != CALL_SEND;
     size_t in = reads ? (c->kind == CALL_REDUCE_SCATTER ? world * part : part) : 0;
     size_t out = writes ? (c->kind == CALL_ALL_GATHER ? world * part : part) : 0;
-    if (c->root < 0 || c->root >= comm->world || type == 0) {
-        return nccl_warn(ncclInvalidArgument, "invalid root %d or type %d", c->root, (int)c->type);
+    if (c->root < 0 || c->root >= comm->world || type == 0 || c->redop > ncclMin) {
+        return nccl_warn(ncclInvalidArgument, "invalid root %d, type %d or operator %d", c->root,
+                         (int)c->type, (int)c->redop);
     }
     if ((in > 0 && (!emulate_is_device(c->input, in) || (uintptr_t)c->input % type != 0)) ||
         (out > 0 && (!emulate_is_device(c->output, out) || (uintptr_t)c->output % type != 0))) {
@@ -427,54 +428,48 @@ static ncclResult_t issue(const char *name, ncclComm_t comm, cudaStream_t stream
 ncclResult_t ncclAllReduce(const void *input, void *output, size_t count, ncclDataType_t type,
                            ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
 {
-    if (op != ncclSum) {
-        emulate_abort("only sums are played");
-    }
-    return issue("AllReduce", comm, stream, (call){CALL_ALL_REDUCE, input, output, count, type, 0});
+    return issue("AllReduce", comm, stream,
+                 (call){CALL_ALL_REDUCE, input, output, count, type, 0, op});
 }
 
 ncclResult_t ncclReduceScatter(const void *input, void *output, size_t count, ncclDataType_t type,
                                ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
 {
-    if (op != ncclSum) {
-        emulate_abort("only sums are played");
-    }
     return issue("ReduceScatter", comm, stream,
-                 (call){CALL_REDUCE_SCATTER, input, output, count, type, 0});
+                 (call){CALL_REDUCE_SCATTER, input, output, count, type, 0, op});
 }
 
 ncclResult_t ncclReduce(const void *input, void *output, size_t count, ncclDataType_t type,
                         ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream)
 {
-    if (op != ncclSum) {
-        emulate_abort("only sums are played");
-    }
-    return issue("Reduce", comm, stream, (call){CALL_REDUCE, input, output, count, type, root});
+    return issue("Reduce", comm, stream, (call){CALL_REDUCE, input, output, count, type, root, op});
 }
 
 ncclResult_t ncclAllGather(const void *input, void *output, size_t count, ncclDataType_t type,
                            ncclComm_t comm, cudaStream_t stream)
 {
-    return issue("AllGather", comm, stream, (call){CALL_ALL_GATHER, input, output, count, type, 0});
+    return issue("AllGather", comm, stream,
+                 (call){CALL_ALL_GATHER, input, output, count, type, 0, ncclSum});
 }
 
 ncclResult_t ncclBroadcast(const void *input, void *output, size_t count, ncclDataType_t type,
                            int root, ncclComm_t comm, cudaStream_t stream)
 {
     return issue("Broadcast", comm, stream,
-                 (call){CALL_BROADCAST, input, output, count, type, root});
+                 (call){CALL_BROADCAST, input, output, count, type, root, ncclSum});
 }
 
 ncclResult_t ncclSend(const void *input, size_t count, ncclDataType_t type, int peer,
                       ncclComm_t comm, cudaStream_t stream)
 {
-    return issue("Send", comm, stream, (call){CALL_SEND, input, NULL, count, type, peer});
+    return issue("Send", comm, stream, (call){CALL_SEND, input, NULL, count, type, peer, ncclSum});
 }
 
 ncclResult_t ncclRecv(void *output, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream)
 {
-    return issue("Recv", comm, stream, (call){CALL_RECEIVE, NULL, output, count, type, peer});
+    return issue("Recv", comm, stream,
+                 (call){CALL_RECEIVE, NULL, output, count, type, peer, ncclSum});
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */

@@ -64,10 +64,12 @@ void net_leave(net *of);
 /* ---- nccl_sum.c ------------------------------------------------------------------------------ */
 
 size_t sum_type_bytes(ncclDataType_t type);
-/* to[count] = term[first] + term[first+1] + ... over `world` terms round the ring, rounded to the
- * type after each addition, as a ring's hops do. `to` may be one of the terms. */
-void sum_ring(ncclDataType_t type, int world, const void *const *term, int first, size_t at,
-              size_t count, void *to);
+/* to[count] = term[first] + term[first+1] + ... (or `redop` in place of +) over `world` terms round
+ * the ring, rounded to the type after each operation, as a ring's hops do. `to` may be one of the
+ * terms. Maximum and minimum of floats are fmax's and fmin's, as in the library's kernels
+ * (reduce_kernel.h): a NaN gives way to a number. */
+void sum_ring(ncclRedOp_t redop, ncclDataType_t type, int world, const void *const *term, int first,
+              size_t at, size_t count, void *to);
 
 /* ---- nccl_work.c: enqueued work -------------------------------------------------------------- */
 
@@ -88,6 +90,7 @@ typedef struct call {
     uint64_t count; /* as in nccl.h */
     ncclDataType_t type;
     int root; /* or the peer */
+    ncclRedOp_t redop;
 } call;
 
 /* The calls of one group, or one call, which proceed concurrently. Unchanged while a graph may

@@ -1,5 +1,6 @@
 #include "nccl_emulated.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "kernels/core/half.h"
@@ -32,35 +33,64 @@ typedef union number {
     double f64;
 } number;
 
-static number add(ncclDataType_t type, number a, number b)
+static uint64_t combine_integers(ncclRedOp_t redop, uint64_t a, uint64_t b)
+{
+    int64_t x = (int64_t)a, y = (int64_t)b;
+    switch (redop) {
+    case ncclProd:
+        return a * b;
+    case ncclMax:
+        return x > y ? a : b;
+    case ncclMin:
+        return x < y ? a : b;
+    default:
+        return a + b;
+    }
+}
+
+static float combine_f32(ncclRedOp_t redop, float a, float b)
+{
+    return redop == ncclProd  ? a * b
+           : redop == ncclMax ? fmaxf(a, b)
+           : redop == ncclMin ? fminf(a, b)
+                              : a + b;
+}
+
+static number combine(ncclRedOp_t redop, ncclDataType_t type, number a, number b)
 {
     switch (type) {
     case ncclUint8:
-        a.u8 = (uint8_t)(a.u8 + b.u8);
+        a.u8 = (uint8_t)combine_integers(redop, a.u8, b.u8);
         return a;
     case ncclInt32:
-        a.u32 += b.u32;
+        a.u32 = (uint32_t)combine_integers(redop, (uint64_t)(int64_t)(int32_t)a.u32,
+                                           (uint64_t)(int64_t)(int32_t)b.u32);
         return a;
     case ncclInt64:
-        a.u64 += b.u64;
+        a.u64 = combine_integers(redop, a.u64, b.u64);
         return a;
     case ncclFloat16:
-        a.u16 = ls_half_f32_to_fp16(ls_half_fp16_to_f32(a.u16) + ls_half_fp16_to_f32(b.u16));
+        a.u16 = ls_half_f32_to_fp16(
+            combine_f32(redop, ls_half_fp16_to_f32(a.u16), ls_half_fp16_to_f32(b.u16)));
         return a;
     case ncclBfloat16:
-        a.u16 = ls_half_f32_to_bf16(ls_half_bf16_to_f32(a.u16) + ls_half_bf16_to_f32(b.u16));
+        a.u16 = ls_half_f32_to_bf16(
+            combine_f32(redop, ls_half_bf16_to_f32(a.u16), ls_half_bf16_to_f32(b.u16)));
         return a;
     case ncclFloat32:
-        a.f32 += b.f32;
+        a.f32 = combine_f32(redop, a.f32, b.f32);
         return a;
     default:
-        a.f64 += b.f64;
+        a.f64 = redop == ncclProd  ? a.f64 * b.f64
+                : redop == ncclMax ? fmax(a.f64, b.f64)
+                : redop == ncclMin ? fmin(a.f64, b.f64)
+                                   : a.f64 + b.f64;
         return a;
     }
 }
 
-void sum_ring(ncclDataType_t type, int world, const void *const *term, int first, size_t at,
-              size_t count, void *to)
+void sum_ring(ncclRedOp_t redop, ncclDataType_t type, int world, const void *const *term, int first,
+              size_t at, size_t count, void *to)
 {
     size_t bytes = sum_type_bytes(type);
     for (size_t i = at; i < at + count; i++) {
@@ -69,7 +99,7 @@ void sum_ring(ncclDataType_t type, int world, const void *const *term, int first
         for (int k = 1; k < world; k++) {
             number next;
             memcpy(&next, (const char *)term[(first + k) % world] + i * bytes, bytes);
-            sum = add(type, sum, next);
+            sum = combine(redop, type, sum, next);
         }
         memcpy((char *)to + i * bytes, &sum, bytes);
     }

@@ -10,7 +10,7 @@
 /* Both ends of a transfer must agree on this. */
 typedef struct header {
     uint32_t kind, type, root, captured;
-    uint64_t count, number;
+    uint64_t count, number, redop;
 } header;
 
 typedef struct transfer {
@@ -68,7 +68,8 @@ static void add(run *r, int of, bool sends, int peer, const void *data, size_t b
                        .root = pair ? 0 : (uint32_t)c->root,
                        .captured = group->captured,
                        .count = c->count,
-                       .number = (*number)++};
+                       .number = (*number)++,
+                       .redop = (uint64_t)c->redop};
 }
 
 static void take(run *r, int of, int peer, size_t bytes)
@@ -157,13 +158,14 @@ static void compare(ncclComm_t comm, const transfer *t)
         fail(comm,
              nccl_warn(ncclInvalidUsage,
                        "rank %d calls %s (operation %llu with it, %llu elements of type %u, root "
-                       "%u%s), rank %d calls %s (operation %llu, %llu elements of type %u, root "
-                       "%u%s)",
+                       "%u, operator %d%s), rank %d calls %s (operation %llu, %llu elements of "
+                       "type %u, root %u, operator %d%s)",
                        comm->rank, kind_name(t->mine.kind), (unsigned long long)t->mine.number,
                        (unsigned long long)t->mine.count, t->mine.type, t->mine.root,
-                       t->mine.captured ? ", in a graph" : "", t->peer, kind_name(t->theirs.kind),
-                       (unsigned long long)t->theirs.number, (unsigned long long)t->theirs.count,
-                       t->theirs.type, t->theirs.root, t->theirs.captured ? ", in a graph" : ""));
+                       (int)t->mine.redop, t->mine.captured ? ", in a graph" : "", t->peer,
+                       kind_name(t->theirs.kind), (unsigned long long)t->theirs.number,
+                       (unsigned long long)t->theirs.count, t->theirs.type, t->theirs.root,
+                       (int)t->theirs.redop, t->theirs.captured ? ", in a graph" : ""));
     }
 }
 
@@ -233,15 +235,15 @@ static void sum(const run *r, int of)
     term[comm->rank] =
         c->kind == CALL_REDUCE_SCATTER ? c->input + (size_t)comm->rank * bytes : c->input;
     if (c->kind != CALL_ALL_REDUCE) { /* the ring ends at the rank that keeps the sum */
-        sum_ring(c->type, comm->world, term, (comm->rank + 1) % comm->world, 0, (size_t)c->count,
-                 c->output);
+        sum_ring(c->redop, c->type, comm->world, term, (comm->rank + 1) % comm->world, 0,
+                 (size_t)c->count, c->output);
         return;
     }
     size_t piece = ((size_t)c->count + world - 1) / world;
     for (size_t k = 0; k < world; k++) { /* piece k ends at rank k */
         size_t from = k * piece, to = from + piece < c->count ? from + piece : (size_t)c->count;
         if (from < to) {
-            sum_ring(c->type, comm->world, term, (int)((k + 1) % world), from, to - from,
+            sum_ring(c->redop, c->type, comm->world, term, (int)((k + 1) % world), from, to - from,
                      c->output);
         }
     }

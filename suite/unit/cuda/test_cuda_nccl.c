@@ -24,7 +24,7 @@ typedef struct peer {
 static ls_status try_open(peer *self, const char *name, bool oversubscribe, double timeout_s)
 {
     ls_comm_options options = {.rank = self->at.rank,
-                               .world = self->at.world,
+                               .world = self->at.members.count,
                                .store = self->store,
                                .name = name,
                                .timeout_s = timeout_s,
@@ -37,7 +37,7 @@ static ls_status try_open(peer *self, const char *name, bool oversubscribe, doub
 /* Everything except the communicator. */
 static void join(peer *self, int rank, int world, int port, int device)
 {
-    *self = (peer){.at = {.rank = rank, .world = world}, .backend = {device}};
+    *self = (peer){.at = {.rank = rank, .members = ls_pattern_all(world)}, .backend = {device}};
     ls_store_options where = {.rank = rank,
                               .world = world,
                               .address = "127.0.0.1",
@@ -119,16 +119,17 @@ static void exercise(const peer *self, ls_exercise what, bool both_places)
         RANK_CHECK(ls_exercise_run(&self->at, &what, &result) == LS_OK);
         RANK_CHECK(result.wrong == 0 && result.guards == 0);
         /* two terms have one order */
-        RANK_CHECK(what.data == LS_PATTERN_EXACT || self->at.world < 3 || result.checked == 0 ||
-                   result.telling > 0);
+        RANK_CHECK(what.data == LS_PATTERN_EXACT || self->at.members.count < 3 ||
+                   result.checked == 0 || result.telling > 0);
     }
 }
 
 static int every_operation(int rank, int world, int port, void *context)
 {
     static const ls_comm_kind kinds[] = {
-        LS_COMM_ALL_REDUCE, LS_COMM_BROADCAST, LS_COMM_ALL_GATHER, LS_COMM_REDUCE_SCATTER,
-        LS_COMM_REDUCE,     LS_COMM_GATHER,    LS_COMM_SCATTER,    LS_COMM_SEND};
+        LS_COMM_ALL_REDUCE,     LS_COMM_BROADCAST, LS_COMM_ALL_GATHER,
+        LS_COMM_REDUCE_SCATTER, LS_COMM_REDUCE,    LS_COMM_GATHER,
+        LS_COMM_SCATTER,        LS_COMM_SEND,      LS_COMM_ALL_TO_ALL};
     static const ls_dtype types[] = {LS_F32, LS_F16, LS_BF16, LS_F64, LS_I64, LS_I32, LS_U8};
     static const int64_t counts[] = {0, 1, 3, 1023};
     peer self;
@@ -140,21 +141,26 @@ static int every_operation(int rank, int world, int port, void *context)
         }
         for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
             for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
-                exercise(&self,
-                         (ls_exercise){.kind = kinds[k],
-                                       .dtype = types[t],
-                                       .count = counts[c],
-                                       .root = (int)c % world,
-                                       .offset = (int)t % 2,
-                                       .iterations = 1},
-                         true);
+                int redops = ls_comm_kind_reduces(kinds[k]) ? LS_COMM_PROD : LS_COMM_SUM;
+                for (int redop = LS_COMM_SUM; redop <= redops; redop++) {
+                    exercise(&self,
+                             (ls_exercise){.kind = kinds[k],
+                                           .redop = (ls_comm_redop)redop,
+                                           .dtype = types[t],
+                                           .count = counts[c],
+                                           .root = (int)c % world,
+                                           .offset = (int)t % 2,
+                                           .iterations = 1},
+                             true);
+                }
             }
         }
     }
     static const ls_comm_kind sums[] = {LS_COMM_ALL_REDUCE, LS_COMM_REDUCE_SCATTER, LS_COMM_REDUCE};
-    for (int k = 0; k < 3 * 3; k++) {
+    for (int k = 0; k < 3 * 3 * 4; k++) {
         exercise(&self,
-                 (ls_exercise){.kind = sums[k / 3],
+                 (ls_exercise){.kind = sums[k / 3 % 3],
+                               .redop = (ls_comm_redop)(k / 9),
                                .dtype = types[k % 3],
                                .data = LS_PATTERN_ROUGH,
                                .count = 40009, /* more than a ring of the network holds */

@@ -391,7 +391,7 @@ START_TEST(collectives_try_every_combination)
         {"--ops=none", "--device=cpu", NULL},
     };
     static const int counts[] = {3, 2, 0};
-    char said[SAID_BYTES], op[32], dtype[16], place[8], *rest = NULL;
+    char said[SAID_BYTES], op[32], dtype[16], redop[8], place[8], *rest = NULL;
     double bytes, us, algbw, busbw;
     int count, root, wrong, row = 0;
     unsetenv("RANK"); /* a world of one */
@@ -404,14 +404,15 @@ START_TEST(collectives_try_every_combination)
         if (line[0] == '#') {
             continue;
         }
-        ck_assert_int_eq(sscanf(line, "%31s %lf %d %15s %d %7s %lf %lf %lf %d", op, &bytes, &count,
-                                dtype, &root, place, &us, &algbw, &busbw, &wrong),
-                         10);
+        ck_assert_int_eq(sscanf(line, "%31s %lf %d %15s %7s %d %7s %lf %lf %lf %d", op, &bytes,
+                                &count, dtype, redop, &root, place, &us, &algbw, &busbw, &wrong),
+                         11);
         bool first = _i == 0;
         ck_assert_str_eq(op, !first ? "gather" : row < 12 ? "all_reduce" : "broadcast");
         ck_assert_str_eq(dtype, first && row / 6 % 2 == 1 ? "int64" : "fp32");
         ck_assert_int_eq(count, first ? counts[row / 2 % 3] : 5);
         ck_assert_double_eq(bytes, count * (first && row / 6 % 2 == 1 ? 8 : 4));
+        ck_assert_str_eq(redop, first && row < 12 ? "sum" : "none");
         ck_assert_str_eq(place, first ? "out" : "in");
         ck_assert(root == 0 && wrong == 0);
         row++;

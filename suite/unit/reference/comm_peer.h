@@ -125,24 +125,48 @@ static inline void guarded_free(guarded *area)
     free(area->block);
 }
 
-static inline int sum_of(int world, int64_t index)
+/* What a rank gives to a reduction: factors are 2 and 3 (a product of five has 8 bits), maxima and
+ * minima are of either sign. */
+static inline int operand(ls_comm_redop redop, ls_dtype dtype, int rank, int64_t index)
 {
-    int sum = 0;
-    for (int rank = 0; rank < world; rank++) {
-        sum += term(rank, index);
+    int value = term(rank, index);
+    return redop == LS_COMM_PROD                    ? 2 + value % 2
+           : redop == LS_COMM_SUM || dtype == LS_U8 ? value
+                                                    : value - 8;
+}
+
+static inline int reduced(const ls_comm_op *op, int world, int64_t index)
+{
+    int result = operand(op->redop, op->dtype, 0, index);
+    for (int rank = 1; rank < world; rank++) {
+        int next = operand(op->redop, op->dtype, rank, index);
+        switch (op->redop) {
+        case LS_COMM_SUM:
+            result += next;
+            break;
+        case LS_COMM_PROD:
+            result *= next;
+            break;
+        case LS_COMM_MAX:
+            result = next > result ? next : result;
+            break;
+        case LS_COMM_MIN:
+            result = next < result ? next : result;
+            break;
+        }
     }
-    return sum;
+    return result;
 }
 
 /* Elements of input and buffer per kind, for `count`. */
 static inline bool many_in(ls_comm_kind kind)
 {
-    return kind == LS_COMM_REDUCE_SCATTER || kind == LS_COMM_SCATTER;
+    return kind == LS_COMM_REDUCE_SCATTER || kind == LS_COMM_SCATTER || kind == LS_COMM_ALL_TO_ALL;
 }
 
 static inline bool many_out(ls_comm_kind kind)
 {
-    return kind == LS_COMM_ALL_GATHER || kind == LS_COMM_GATHER;
+    return kind == LS_COMM_ALL_GATHER || kind == LS_COMM_GATHER || kind == LS_COMM_ALL_TO_ALL;
 }
 
 static inline bool in_place_only(ls_comm_kind kind)
@@ -157,18 +181,18 @@ static inline void check_result(const peer *self, const ls_comm_op *op)
     for (int64_t i = 0; i < op->count; i++) {
         switch (op->kind) {
         case LS_COMM_ALL_REDUCE:
-            expect(op->dtype, op->buffer, i, sum_of(self->world, i));
+            expect(op->dtype, op->buffer, i, reduced(op, self->world, i));
             break;
         case LS_COMM_BROADCAST:
             expect(op->dtype, op->buffer, i, term(op->root, i));
             break;
         case LS_COMM_REDUCE:
             if (at_root) {
-                expect(op->dtype, op->buffer, i, sum_of(self->world, i));
+                expect(op->dtype, op->buffer, i, reduced(op, self->world, i));
             }
             break;
         case LS_COMM_REDUCE_SCATTER:
-            expect(op->dtype, op->buffer, i, sum_of(self->world, self->rank * op->count + i));
+            expect(op->dtype, op->buffer, i, reduced(op, self->world, self->rank * op->count + i));
             break;
         case LS_COMM_SCATTER:
             expect(op->dtype, op->buffer, i, term(op->root, self->rank * op->count + i));
@@ -181,21 +205,27 @@ static inline void check_result(const peer *self, const ls_comm_op *op)
                 }
             }
             break;
+        case LS_COMM_ALL_TO_ALL:
+            for (int rank = 0; rank < self->world; rank++) {
+                expect(op->dtype, op->buffer, rank * op->count + i,
+                       term(rank, self->rank * op->count + i));
+            }
+            break;
         default:
             break;
         }
     }
 }
 
-static inline void one_operation(const peer *self, ls_comm_kind kind, ls_dtype dtype, int64_t count,
-                                 int skew, int root)
+static inline void one_reduction(const peer *self, ls_comm_kind kind, ls_comm_redop redop,
+                                 ls_dtype dtype, int64_t count, int skew, int root)
 {
     int64_t in_elements = many_in(kind) ? self->world * count : count;
     guarded buffer = guarded_alloc(dtype, many_out(kind) ? self->world * count : count, skew);
     guarded input = guarded_alloc(dtype, in_elements, 1 - skew);
     char *from = in_place_only(kind) ? buffer.data : input.data;
     for (int64_t i = 0; i < in_elements; i++) {
-        put(dtype, from, i, term(self->rank, i));
+        put(dtype, from, i, operand(redop, dtype, self->rank, i));
     }
     ls_comm_op op = {.kind = kind,
                      .buffer = buffer.data,
@@ -203,6 +233,7 @@ static inline void one_operation(const peer *self, ls_comm_kind kind, ls_dtype d
                      .count = count,
                      .dtype = dtype,
                      .root = root,
+                     .redop = redop,
                      .label = "test"};
     ls_comm_handle handle;
     RANK_CHECK(self->api->begin(self->comm, &op, NULL, &handle) == LS_OK);
@@ -211,6 +242,13 @@ static inline void one_operation(const peer *self, ls_comm_kind kind, ls_dtype d
     check_result(self, &op);
     guarded_free(&buffer);
     guarded_free(&input);
+}
+
+/* Sums, where something is reduced. */
+static inline void one_operation(const peer *self, ls_comm_kind kind, ls_dtype dtype, int64_t count,
+                                 int skew, int root)
+{
+    one_reduction(self, kind, LS_COMM_SUM, dtype, count, skew, root);
 }
 
 #endif

@@ -97,6 +97,7 @@ static const char *const jobs[] = {
     "--offsets=1 --iters=2 --barriers=5",
     "--ops=all_reduce,all_gather --dtypes=bf16,int32,fp32 --counts=5 --data=rough "
     "--in-place=yes",
+    "--ops=all_to_all,reduce --redop=max,prod --dtypes=uint8,fp32 --counts=3 --group-size=2",
     "--ops=none",
 };
 
@@ -147,7 +148,7 @@ START_TEST(rows_of_the_table)
         char *table = ls_text_read(said), *rest = NULL;
         for (char *line = strtok_r(table, "\n", &rest); line != NULL;
              line = strtok_r(NULL, "\n", &rest)) {
-            enum { TIMES = 56, TIMES_END = 85 };
+            enum { TIMES = 62, TIMES_END = 91 };
             bool row = line[0] != '#' && strlen(line) > TIMES_END;
             fprintf(to, row ? "%.*s | %s\n" : "%.*s%s\n", row ? TIMES : 200, line,
                     row ? line + TIMES_END : "");
@@ -161,6 +162,9 @@ START_TEST(rows_of_the_table)
 END_TEST
 
 #define ALLOWED_COUNTS ": allowed: at most 32 whole numbers, W-1 or W+1, comma between"
+
+#define ALLOWED_GROUPS \
+    "; allowed: ranks of this world, 0 to 0, each in one group or in none, such as 0,1;2,3"
 
 START_TEST(limits_of_arguments)
 {
@@ -198,10 +202,30 @@ START_TEST(limits_of_arguments)
         {"--device=x", "--device 'x': allowed: auto|cpu|cuda"},
         {"--ops=al",
          "--ops 'al': allowed: all, none, or some of all_reduce, reduce_scatter, all_gather, "
-         "broadcast, reduce, gather, scatter, send"},
+         "broadcast, reduce, gather, scatter, send, all_to_all"},
         {"--ops=send,send",
          "--ops 'send,send': allowed: all, none, or some of all_reduce, reduce_scatter, "
-         "all_gather, broadcast, reduce, gather, scatter, send"},
+         "all_gather, broadcast, reduce, gather, scatter, send, all_to_all"},
+        {"--ops=reduce --redop=all", NULL},
+        {"--ops=all -o min,prod", NULL},
+        {"--redop=sum", "--redop sum: none of --ops reduces; all_reduce, reduce_scatter and "
+                        "reduce do"},
+        {"--redop=al", "--redop 'al': allowed: all, or some of sum, max, min, prod"},
+        {"--redop=", "--redop '': allowed: all, or some of sum, max, min, prod"},
+        {"--group-size=1", NULL},
+        {"--group-size=17", "--group-size '17': allowed: 1 to 16"},
+        {"--group-size=0", "--group-size '0': allowed: 1 to 16"},
+        {"--group-size=2", "--group-size 2: allowed: a divisor of the number of ranks, which is 1"},
+        {"--groups=0", NULL},
+        {"--groups=0 --group-size=1", "--groups 0 and --group-size 1: give one of them"},
+        {"--groups=1", "--groups '1': a rank is not of this world" ALLOWED_GROUPS},
+        {"--groups=", "--groups '': a group is empty" ALLOWED_GROUPS},
+        {"'--groups=0;'", "--groups '0;': a group is empty" ALLOWED_GROUPS},
+        {"--groups=00x", "--groups '00x': not a list of ranks" ALLOWED_GROUPS},
+        {"--groups=99999999999999999999",
+         "--groups '99999999999999999999': not a list of ranks" ALLOWED_GROUPS},
+        {"--ops=send --in-place=yes", "--in-place yes: none of --ops works in place"},
+        {"--in-place=yes", NULL},
         {"--dtypes=fp32,fp3",
          "--dtypes 'fp32,fp3': allowed: some of fp32, fp16, bf16, fp64, int64, int32, uint8"},
         {"x", "unexpected argument 'x'"},

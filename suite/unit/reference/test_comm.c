@@ -12,7 +12,7 @@ static int all_operations(int rank, int world, int port, void *engine)
 {
     static const ls_comm_kind sums[] = {LS_COMM_ALL_REDUCE, LS_COMM_REDUCE, LS_COMM_REDUCE_SCATTER};
     static const ls_comm_kind moves[] = {LS_COMM_BROADCAST, LS_COMM_ALL_GATHER, LS_COMM_GATHER,
-                                         LS_COMM_SCATTER};
+                                         LS_COMM_SCATTER, LS_COMM_ALL_TO_ALL};
     static const int64_t counts[] = {0, 1, 3, 127, 1025, 20011};
     peer self = open_peer(engine, rank, world, port, 20.0);
     int round = 0;
@@ -20,6 +20,10 @@ static int all_operations(int rank, int world, int port, void *engine)
         for (size_t k = 0; k < sizeof sums / sizeof *sums; k++) {
             for (int dtype = LS_F32; dtype <= LS_U8; dtype++, round++) {
                 one_operation(&self, sums[k], (ls_dtype)dtype, counts[c], round % 2, round % world);
+                for (int redop = LS_COMM_MAX; redop <= LS_COMM_PROD; redop++) {
+                    one_reduction(&self, sums[k], (ls_comm_redop)redop, (ls_dtype)dtype, counts[c],
+                                  round % 2, round % world);
+                }
             }
         }
         for (size_t k = 0; k < sizeof moves / sizeof *moves; k++, round++) {
@@ -31,6 +35,9 @@ static int all_operations(int rank, int world, int port, void *engine)
     /* several segments per chunk, uneven */
     one_operation(&self, LS_COMM_ALL_REDUCE, LS_F32, 1000003, 1, 0);
     one_operation(&self, LS_COMM_REDUCE, LS_BF16, 500009, 1, world - 1);
+    one_reduction(&self, LS_COMM_ALL_REDUCE, LS_COMM_PROD, LS_F16, 1000003, 1, 0);
+    one_reduction(&self, LS_COMM_ALL_REDUCE, LS_COMM_MIN, LS_I32, 300007, 0, 0);
+    one_operation(&self, LS_COMM_ALL_TO_ALL, LS_F32, 100003, 1, 0);
     RANK_CHECK(self.api->poll(self.comm) == LS_OK);
     close_peer(&self);
     return 0;
@@ -157,6 +164,60 @@ START_TEST(self_copies_within_a_backend)
     ck_assert_int_eq(api->wait(comm, &handle, NULL), LS_ERR_PEER_LOST);
     ck_assert_int_eq(api->poll(comm), LS_ERR_PEER_LOST);
     api->close(comm);
+}
+END_TEST
+
+/* Operations that no engine begins; the next one is number 0. */
+static int refused(int rank, int world, int port, void *engine)
+{
+    peer self = open_peer(engine, rank, world, port, 20.0);
+    float memory[8] = {0};
+    const ls_comm_op wrong[] = {
+        {.kind = LS_COMM_ALL_TO_ALL, .buffer = memory, .count = 1},
+        {.kind = LS_COMM_ALL_TO_ALL, .buffer = memory, .input = memory, .count = 1},
+        {.kind = LS_COMM_ALL_TO_ALL, .buffer = memory, .input = memory + world - 1, .count = 1},
+        {.kind = LS_COMM_ALL_TO_ALL, .buffer = memory + world - 1, .input = memory, .count = 1},
+        {.kind = LS_COMM_BROADCAST, .buffer = memory, .count = 1, .redop = LS_COMM_MAX},
+        {.kind = LS_COMM_ALL_TO_ALL,
+         .buffer = memory,
+         .input = memory + world,
+         .count = 1,
+         .redop = LS_COMM_PROD},
+        {.kind = LS_COMM_ALL_REDUCE,
+         .buffer = memory,
+         .count = 1,
+         .redop = LS_COMM_MIN,
+         .factor = 0.5f},
+        {.kind = LS_COMM_REDUCE, .buffer = memory, .count = 1, .factor = 0.5f},
+    };
+    ls_comm_handle handle;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        RANK_CHECK(self.api->begin(self.comm, &wrong[i], NULL, &handle) == LS_ERR_USAGE);
+    }
+    const ls_comm_op right[] = {
+        {.kind = LS_COMM_ALL_TO_ALL, .buffer = memory, .input = memory + world, .count = 1},
+        {.kind = LS_COMM_ALL_TO_ALL, .buffer = memory},
+        {.kind = LS_COMM_ALL_REDUCE,
+         .buffer = memory,
+         .count = 1,
+         .redop = LS_COMM_MAX,
+         .factor = 1.0f},
+    };
+    for (size_t i = 0; i < sizeof right / sizeof *right; i++) {
+        RANK_CHECK(self.api->begin(self.comm, &right[i], NULL, &handle) == LS_OK);
+        RANK_CHECK(handle.number == i);
+        RANK_CHECK(self.api->wait(self.comm, &handle, NULL) == LS_OK);
+    }
+    close_peer(&self);
+    return 0;
+}
+
+START_TEST(what_no_engine_begins)
+{
+    static const char *const which[] = {"self", "gloo", "gloo over TCP", "gloo"};
+    static const int worlds[] = {1, 1, 2, 3};
+    int code[WORLD_MAX];
+    ck_assert_int_eq(world_run(worlds[_i], refused, (void *)which[_i], code), 0);
 }
 END_TEST
 
@@ -378,6 +439,7 @@ int main(void)
     tcase_add_loop_test(tests, factors, 2 * ENGINES, 4 * ENGINES);
     tcase_add_loop_test(tests, transports_agree, 2, 6);
     tcase_add_test(tests, shared_memory_forbidden);
+    tcase_add_loop_test(tests, what_no_engine_begins, 0, 4);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
 }

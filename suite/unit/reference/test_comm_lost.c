@@ -132,6 +132,30 @@ START_TEST(missing_rank)
 }
 END_TEST
 
+/* Ranks that reduce by unlike operators wait for each other until the deadline. */
+static int unlike(int rank, int world, int port, void *engine)
+{
+    peer self = open_peer(engine, rank, world, port, 1.0);
+    ls_comm_op op = {.kind = LS_COMM_ALL_REDUCE,
+                     .buffer = many,
+                     .count = count_of(engine),
+                     .redop = rank == 1 ? LS_COMM_MAX : LS_COMM_SUM,
+                     .label = "unlike operators"};
+    ls_status status = ls_comm_run(self.api, self.comm, &op, NULL);
+    (void)ls_store_barrier(self.store, "end", 5.0);
+    close_peer(&self);
+    return status;
+}
+
+START_TEST(unlike_operators)
+{
+    int code[WORLD_MAX];
+    world_run(2, unlike, (void *)engines[_i], code);
+    ck_assert_int_eq(code[0], LS_ERR_PEER_LOST);
+    ck_assert_int_eq(code[1], LS_ERR_PEER_LOST);
+}
+END_TEST
+
 static void *abort_later(void *argument)
 {
     peer *self = argument;
@@ -179,6 +203,7 @@ int main(void)
     tcase_add_test(tests, order_is_kept);
     tcase_add_loop_test(tests, killed_rank, 2 * ENGINES, 5 * ENGINES);
     tcase_add_loop_test(tests, missing_rank, 0, ENGINES);
+    tcase_add_loop_test(tests, unlike_operators, 0, ENGINES);
     tcase_add_loop_test(tests, abort_ends_waits, 0, ENGINES);
     suite_add_tcase(suite, tests);
     return run_suite(suite);

@@ -17,12 +17,13 @@ static const double bus_limit = 1e-12;
 enum { WORLD = 3, COUNT = 5, OPS = 16 };
 
 /* Where the engine is wrong. */
-typedef enum fault { RIGHT, FIRST, LAST, BEFORE, BEHIND, GIVEN, FAILS, STALE, SLOW } fault;
+typedef enum fault { RIGHT, FIRST, LAST, BEFORE, BEHIND, GIVEN, FAILS, STALE, SLOW, OTHER } fault;
 
 struct ls_comm {
     int rank;
     fault fault;
-    int ops, done; /* done: without barriers */
+    ls_comm_redop wrong_redop; /* OTHER: what the engine does instead */
+    int ops, done;             /* done: without barriers */
     ls_comm_op op[OPS];
 };
 
@@ -35,26 +36,45 @@ static int32_t element(int rank, int64_t index)
     return (int32_t)((int64_t)(h % 134217729) - 67108864);
 }
 
-static int32_t sum_of(int64_t index)
+static int32_t factor(int rank, int64_t index)
 {
-    return element(0, index) + element(1, index) + element(2, index);
+    uint64_t h = 2654435761ull * (uint64_t)index + 40503ull * (uint64_t)rank + 12345ull;
+    h = (h ^ (h >> 29)) * 0xbf58476d1ce4e5b9ull;
+    h = (h ^ (h >> 32)) >> 32;
+    int32_t odd = 3 + 2 * (int32_t)(h % 120);
+    return (h >> 20 & 1) != 0 ? -odd : odd;
+}
+
+/* Over ranks 0 to 2. */
+static int32_t reduced(ls_comm_redop redop, int64_t index)
+{
+    int32_t a = element(0, index), b = element(1, index), c = element(2, index);
+    int32_t most = a > b ? a : b, least = a < b ? a : b;
+    return redop == LS_COMM_PROD  ? factor(0, index) * factor(1, index) * factor(2, index)
+           : redop == LS_COMM_MAX ? (most > c ? most : c)
+           : redop == LS_COMM_MIN ? (least < c ? least : c)
+                                  : a + b + c;
 }
 
 /* The result of an operation on a rank, and how many elements it has. */
 static int result_of(const ls_comm_op *op, int rank, int32_t *out)
 {
-    int many = op->kind == LS_COMM_ALL_GATHER || op->kind == LS_COMM_GATHER ? WORLD : 1;
+    bool parts = op->kind == LS_COMM_ALL_GATHER || op->kind == LS_COMM_GATHER ||
+                 op->kind == LS_COMM_ALL_TO_ALL;
+    int many = parts ? WORLD : 1;
     bool at_root = op->kind == LS_COMM_REDUCE || op->kind == LS_COMM_GATHER;
     if ((at_root && rank != op->root) || op->kind == LS_COMM_SEND || op->kind == LS_COMM_BARRIER) {
         return 0;
     }
     for (int i = 0; i < many * COUNT; i++) {
         int own = rank * COUNT + i;
-        out[i] = op->kind == LS_COMM_ALL_REDUCE || op->kind == LS_COMM_REDUCE ? sum_of(i)
-                 : op->kind == LS_COMM_REDUCE_SCATTER                         ? sum_of(own)
-                 : op->kind == LS_COMM_BROADCAST || op->kind == LS_COMM_RECV  ? element(op->root, i)
-                 : op->kind == LS_COMM_SCATTER ? element(op->root, own)
-                                               : element(i / COUNT, i % COUNT);
+        out[i] = op->kind == LS_COMM_ALL_REDUCE || op->kind == LS_COMM_REDUCE
+                     ? reduced(op->redop, i)
+                 : op->kind == LS_COMM_REDUCE_SCATTER ? reduced(op->redop, own)
+                 : op->kind == LS_COMM_BROADCAST || op->kind == LS_COMM_RECV ? element(op->root, i)
+                 : op->kind == LS_COMM_SCATTER    ? element(op->root, own)
+                 : op->kind == LS_COMM_ALL_TO_ALL ? element(i / COUNT, rank * COUNT + i % COUNT)
+                                                  : element(i / COUNT, i % COUNT);
     }
     return many * COUNT;
 }
@@ -63,7 +83,9 @@ static ls_status begin(ls_comm *comm, const ls_comm_op *op, ls_event *after, ls_
 {
     (void)after, (void)handle;
     int32_t result[WORLD * COUNT];
-    int count = result_of(op, comm->rank, result);
+    ls_comm_op done = *op;
+    done.redop = comm->fault == OTHER ? comm->wrong_redop : op->redop;
+    int count = result_of(&done, comm->rank, result);
     ck_assert_int_lt(comm->ops, OPS);
     comm->op[comm->ops++] = *op;
     if (comm->fault == FAILS) {
@@ -102,7 +124,7 @@ static ls_status wait_done(ls_comm *comm, ls_comm_handle *handle, ls_stream *str
     return LS_OK;
 }
 
-static const ls_comm_api api = {.begin = begin, .wait = wait_done};
+static const ls_comm_api api = {.name = "test", .begin = begin, .wait = wait_done};
 
 static const struct row {
     ls_comm_kind kind;
@@ -118,19 +140,26 @@ static const struct row {
     {LS_COMM_GATHER, "gather", false, true, false, true, 2.0 / 3},
     {LS_COMM_SCATTER, "scatter", true, false, true, false, 2.0 / 3},
     {LS_COMM_SEND, "send", false, false, false, false, 1},
+    {LS_COMM_ALL_TO_ALL, "all_to_all", true, true, false, false, 2.0 / 3},
 };
+
+static bool out_of_place_only(const struct row *row)
+{
+    return row->kind == LS_COMM_SEND || row->kind == LS_COMM_ALL_TO_ALL;
+}
 
 START_TEST(counts_and_rates)
 {
     const struct row *row = &rows[_i];
     bool sends = row->kind == LS_COMM_SEND;
     ck_assert_str_eq(ls_comm_kind_name(row->kind), row->name);
-    ck_assert_int_eq(ls_exercise_can_be_in_place(row->kind), !sends);
+    ck_assert_int_eq(ls_exercise_can_be_in_place(row->kind), !out_of_place_only(row));
     for (int k = 0; k < 3 * 2 * 2 * 6; k++) {
         int rank = k % 3, root = k / 3 % 2 * 2;
         bool in_place = k / 6 % 2 != 0;
         ls_comm comm = {.rank = rank, .fault = (fault)(k / 12)};
-        ls_exercise_peer peer = {.rank = rank, .world = WORLD, .api = &api, .comm = &comm};
+        ls_exercise_peer peer = {
+            .rank = rank, .members = ls_pattern_all(WORLD), .api = &api, .comm = &comm};
         int iterations = comm.fault == RIGHT ? 3 : 1;
         ls_exercise what = {.kind = row->kind,
                             .dtype = LS_I32,
@@ -141,7 +170,7 @@ START_TEST(counts_and_rates)
                             .offset = k % 4,
                             .iterations = iterations};
         ls_exercise_result have;
-        if (in_place && (sends || comm.fault > LAST)) {
+        if (in_place && (out_of_place_only(row) || comm.fault > LAST)) {
             continue; /* in one buffer other places are neighbours */
         }
         ck_assert_int_eq(ls_exercise_run(&peer, &what, &have), LS_OK);
@@ -207,7 +236,8 @@ START_TEST(an_old_result_is_none)
     const struct row *row = &rows[_i];
     for (int rank = 0; rank < WORLD && row->kind != LS_COMM_SEND; rank++) {
         ls_comm comm = {.rank = rank, .fault = STALE};
-        ls_exercise_peer peer = {.rank = rank, .world = WORLD, .api = &api, .comm = &comm};
+        ls_exercise_peer peer = {
+            .rank = rank, .members = ls_pattern_all(WORLD), .api = &api, .comm = &comm};
         ls_exercise what = {.kind = row->kind, .dtype = LS_I32, .count = COUNT, .iterations = 3};
         ls_exercise_result have;
         ck_assert_int_eq(ls_exercise_run(&peer, &what, &have), LS_OK);
@@ -218,11 +248,103 @@ START_TEST(an_old_result_is_none)
 }
 END_TEST
 
+/* What operators give, and that an engine which takes another one, or forgets a rank's factor, is
+ * wrong everywhere or, between maximum and minimum, wherever the ranks differ. */
+START_TEST(operators_are_told_apart)
+{
+    static const ls_comm_kind kinds[] = {LS_COMM_ALL_REDUCE, LS_COMM_REDUCE_SCATTER,
+                                         LS_COMM_REDUCE};
+    for (int k = 0; k < 3 * 4 * 4; k++) {
+        ls_comm_redop redop = (ls_comm_redop)(k / 4 % 4), other = (ls_comm_redop)(k % 4);
+        ls_comm comm = {.rank = 1, .fault = OTHER, .wrong_redop = other};
+        ls_exercise_peer peer = {
+            .rank = 1, .members = ls_pattern_all(WORLD), .api = &api, .comm = &comm};
+        ls_exercise what = {.kind = kinds[k / 16],
+                            .redop = redop,
+                            .dtype = LS_I32,
+                            .count = COUNT,
+                            .root = 1,
+                            .iterations = 1};
+        ls_exercise_result have;
+        ck_assert_int_eq(ls_exercise_run(&peer, &what, &have), LS_OK);
+        ck_assert_int_eq(comm.op[0].redop, redop);
+        ck_assert_int_eq(have.checked, COUNT);
+        ck_assert_int_eq(have.wrong, redop == other ? 0 : COUNT);
+    }
+}
+END_TEST
+
+/* Members with other ranks in the world than in the communicator: data is of the former. */
+START_TEST(members_give_their_own_data)
+{
+    ls_comm comm = {.rank = 1};
+    ls_exercise_peer peer = {
+        .rank = 1, .members = ls_pattern_all(WORLD), .api = &api, .comm = &comm};
+    ls_exercise what = {
+        .kind = LS_COMM_ALL_GATHER, .dtype = LS_I32, .count = COUNT, .iterations = 1};
+    ls_exercise_result have;
+    peer.members.rank[2] = 4; /* but the engine gives rank 2's */
+    ck_assert_int_eq(ls_exercise_run(&peer, &what, &have), LS_OK);
+    ck_assert_int_eq(have.wrong, COUNT);
+    what.kind = LS_COMM_ALL_REDUCE;
+    ck_assert_int_eq(ls_exercise_run(&peer, &what, &have), LS_OK);
+    ck_assert_int_eq(have.wrong, COUNT);
+    what.kind = LS_COMM_ALL_TO_ALL;
+    ck_assert_int_eq(ls_exercise_run(&peer, &what, &have), LS_OK);
+    ck_assert_int_eq(have.wrong, COUNT);
+}
+END_TEST
+
+/* Factors of every type against the definition: none is 1, 16 ranks' product is exact. */
+START_TEST(factors_of_every_type)
+{
+    static const ls_dtype types[] = {LS_F32, LS_F16, LS_BF16, LS_F64, LS_I64, LS_I32, LS_U8};
+    for (int64_t i = 0; i < 200; i++) {
+        uint64_t g = 2654435761ull * (uint64_t)i + 12345ull;
+        g = (g ^ (g >> 29)) * 0xbf58476d1ce4e5b9ull;
+        g = (g ^ (g >> 32)) >> 32;
+        double product = 1;
+        for (int rank = 0; rank < LS_PATTERN_WORLD_MAX; rank++) {
+            int32_t integer = factor(rank, i);
+            bool up = ((g >> (rank / 2) & 1) != 0) == (rank % 2 == 0);
+            bool three = rank < 5 && (g >> (8 + rank) & 1) != 0;
+            double value = (integer < 0 ? -1 : 1) * (up ? 2 : 0.5) * (three ? 3 : 1);
+            product *= value;
+            for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+                union {
+                    float f32;
+                    uint16_t half;
+                    double f64;
+                    int64_t i64;
+                    int32_t i32;
+                    uint8_t u8;
+                } have;
+                ls_pattern_fill(LS_PATTERN_FACTORS, types[t], rank, i, 1, &have);
+                double got = types[t] == LS_F32    ? (double)have.f32
+                             : types[t] == LS_F64  ? have.f64
+                             : types[t] == LS_I64  ? (double)have.i64
+                             : types[t] == LS_I32  ? (double)have.i32
+                             : types[t] == LS_U8   ? (double)have.u8
+                             : types[t] == LS_BF16 ? (double)ls_half_bf16_to_f32(have.half)
+                                                   : (double)ls_half_fp16_to_f32(have.half);
+                double want = types[t] < LS_I64   ? value
+                              : types[t] == LS_U8 ? (double)(integer < 0 ? -integer : integer)
+                                                  : (double)integer;
+                ck_assert_double_eq(got, want);
+                ck_assert_double_ne(got, 1);
+            }
+        }
+        ck_assert(ls_half_bf16_to_f32(ls_half_f32_to_bf16((float)product)) == (float)product);
+        ck_assert(ls_half_fp16_to_f32(ls_half_f32_to_fp16((float)product)) == (float)product);
+    }
+}
+END_TEST
+
 /* The mean time of an operation: what it takes at least, and not more than the whole run allows. */
 START_TEST(times_are_of_one_operation)
 {
     ls_comm comm = {.fault = SLOW};
-    ls_exercise_peer peer = {.world = WORLD, .api = &api, .comm = &comm};
+    ls_exercise_peer peer = {.members = ls_pattern_all(WORLD), .api = &api, .comm = &comm};
     ls_exercise what = {
         .kind = LS_COMM_ALL_REDUCE, .dtype = LS_I32, .count = COUNT, .iterations = 4};
     ls_exercise_result have;
@@ -263,8 +385,11 @@ START_TEST(buffers_of_a_device)
         int rank = k % 3;
         static const fault faults[] = {RIGHT, LAST, BEHIND};
         ls_comm comm = {.rank = rank, .fault = faults[k / 6]};
-        ls_exercise_peer peer = {
-            .rank = rank, .world = WORLD, .api = &api, .comm = &comm, .backend_api = &device};
+        ls_exercise_peer peer = {.rank = rank,
+                                 .members = ls_pattern_all(WORLD),
+                                 .api = &api,
+                                 .comm = &comm,
+                                 .backend_api = &device};
         int iterations = comm.fault == RIGHT ? 3 : 1;
         ls_exercise what = {.kind = row->kind,
                             .dtype = LS_I32,
@@ -272,7 +397,7 @@ START_TEST(buffers_of_a_device)
                             .in_place = in_place,
                             .iterations = iterations};
         ls_exercise_result have;
-        if (in_place && (sends || comm.fault == BEHIND)) {
+        if (in_place && (out_of_place_only(row) || comm.fault == BEHIND)) {
             continue;
         }
         ck_assert_int_eq(ls_exercise_run(&peer, &what, &have), LS_OK);
@@ -291,7 +416,8 @@ START_TEST(buffers_of_a_device)
     }
     /* lost: the buffers stay, for a device that may still wait */
     ls_comm comm = {.fault = FAILS};
-    ls_exercise_peer peer = {.world = WORLD, .api = &api, .comm = &comm, .backend_api = &device};
+    ls_exercise_peer peer = {
+        .members = ls_pattern_all(WORLD), .api = &api, .comm = &comm, .backend_api = &device};
     ls_exercise what = {.kind = row->kind, .dtype = LS_I32, .count = COUNT, .iterations = 1};
     ls_exercise_result have;
     ck_assert_int_eq(ls_exercise_run(&peer, &what, &have), LS_ERR_PEER_LOST);
@@ -306,7 +432,8 @@ START_TEST(an_engines_error_comes_back)
     for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
         for (int iterations = 1; iterations < 3; iterations++) {
             ls_comm comm = {.rank = 1, .fault = FAILS};
-            ls_exercise_peer peer = {.rank = 1, .world = WORLD, .api = &api, .comm = &comm};
+            ls_exercise_peer peer = {
+                .rank = 1, .members = ls_pattern_all(WORLD), .api = &api, .comm = &comm};
             ls_exercise what = {
                 .kind = rows[k].kind, .dtype = LS_I32, .count = COUNT, .iterations = iterations};
             ls_exercise_result have = {.wrong = -7};
@@ -374,6 +501,9 @@ int main(void)
     tcase_add_test(tests, times_are_of_one_operation);
     tcase_add_test(tests, an_engines_error_comes_back);
     tcase_add_test(tests, elements_of_every_type);
+    tcase_add_test(tests, operators_are_told_apart);
+    tcase_add_test(tests, members_give_their_own_data);
+    tcase_add_test(tests, factors_of_every_type);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
 }

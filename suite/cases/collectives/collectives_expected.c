@@ -1,0 +1,224 @@
+#include "collectives.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/digest.h"
+#include "kernels/core/text.h"
+
+/* ---- one element ----------------------------------------------------------------------------- */
+
+const ls_collectives_type ls_collectives_types[LS_COLLECTIVES_TYPES] = {
+    {"fp32", 4, 23, 127, 1 << 19}, {"fp16", 2, 10, 15, 127}, {"bf16", 2, 7, 127, 15},
+    {"int64", 8, 0, 0, 1 << 26},   {"uint8", 1, 0, 0, 0},
+};
+
+static uint64_t hash(int rank, int64_t index)
+{
+    uint64_t h = 2654435761ull * (uint64_t)index + 40503ull * (uint64_t)rank + 12345ull;
+    h = h ^ (h >> 29);
+    h = h * 0xbf58476d1ce4e5b9ull;
+    return h ^ (h >> 32);
+}
+
+static int64_t element(const ls_collectives_type *t, int rank, int64_t index)
+{
+    uint64_t h = hash(rank, index);
+    return t->limit == 0 ? (int64_t)(h & 255) : (int64_t)(h % (2 * t->limit + 1) - t->limit);
+}
+
+/* value * 2^exponent. */
+typedef struct number {
+    int64_t value;
+    int exponent;
+} number;
+
+/* A factor of a product. */
+static number factor(const ls_collectives_type *t, int rank, int64_t index)
+{
+    uint32_t common = (uint32_t)(hash(0, index) >> 32), own = (uint32_t)(hash(rank, index) >> 32);
+    bool negative = (own & 0x100000u) != 0;
+    if (t->mantissa == 0) {
+        int64_t odd = 3 + 2 * (int64_t)(own % 120);
+        return (number){negative && t->bytes > 1 ? -odd : odd, 0};
+    }
+    bool pair = (common >> (rank / 2)) % 2 == 1, even = rank % 2 == 0;
+    bool three = rank < 5 && (common >> (8 + rank)) % 2 == 1;
+    int64_t odd = three ? 3 : 1;
+    return (number){negative ? -odd : odd, pair == even ? 1 : -1};
+}
+
+/* The bits of a number that the type holds exactly. */
+static uint64_t bits_of(const ls_collectives_type *t, number n)
+{
+    if (t->mantissa == 0 || n.value == 0) {
+        return (uint64_t)n.value;
+    }
+    uint64_t magnitude = (uint64_t)(n.value < 0 ? -n.value : n.value);
+    int exponent = 63 - __builtin_clzll(magnitude);
+    uint64_t fraction = (magnitude << (t->mantissa - exponent)) & ((1ull << t->mantissa) - 1);
+    uint64_t sign = n.value < 0 ? 1ull << (8 * t->bytes - 1) : 0;
+    return sign | (uint64_t)(exponent + n.exponent + t->bias) << t->mantissa | fraction;
+}
+
+/* ---- a result -------------------------------------------------------------------------------- */
+
+bool ls_collectives_reduces(const char *op)
+{
+    return strstr(op, "reduce") != NULL;
+}
+
+static int member(const ls_collectives_combination *c, int rank)
+{
+    return c->members == NULL ? rank : c->members[rank];
+}
+
+/* Element i of the members' inputs, combined. */
+static number reduced(const ls_collectives_combination *c, int64_t i)
+{
+    bool product = strcmp(c->redop, "prod") == 0;
+    number result = {product ? 1 : 0, 0};
+    for (int rank = 0; rank < c->world; rank++) {
+        if (product) {
+            number next = factor(c->type, member(c, rank), i);
+            result.value = (int64_t)((uint64_t)result.value * (uint64_t)next.value);
+            result.exponent += next.exponent;
+            continue;
+        }
+        int64_t next = element(c->type, member(c, rank), i);
+        bool first = rank == 0;
+        if (strcmp(c->redop, "max") == 0) {
+            result.value = first || next > result.value ? next : result.value;
+        } else if (strcmp(c->redop, "min") == 0) {
+            result.value = first || next < result.value ? next : result.value;
+        } else {
+            result.value += next;
+        }
+    }
+    return result;
+}
+
+static number value_of(const ls_collectives_combination *c, int64_t i)
+{
+    int64_t mine = c->rank * c->count;
+    if (strcmp(c->op, "broadcast") == 0) {
+        return (number){element(c->type, member(c, c->root), i), 0};
+    }
+    if (strcmp(c->op, "scatter") == 0) {
+        return (number){element(c->type, member(c, c->root), mine + i), 0};
+    }
+    if (strcmp(c->op, "send") == 0) {
+        return (number){element(c->type, member(c, (c->rank + c->world - 1) % c->world), i), 0};
+    }
+    if (ls_collectives_reduces(c->op)) {
+        return reduced(c, strcmp(c->op, "reduce_scatter") == 0 ? mine + i : i);
+    }
+    int from = member(c, (int)(i / c->count)); /* all_gather, gather, all_to_all */
+    bool transposed = strcmp(c->op, "all_to_all") == 0;
+    return (number){element(c->type, from, (transposed ? mine : 0) + i % c->count), 0};
+}
+
+uint64_t ls_collectives_digest(const ls_collectives_combination *c)
+{
+    bool at_root = strcmp(c->op, "reduce") == 0 || strcmp(c->op, "gather") == 0;
+    bool parts = strstr(c->op, "gather") != NULL || strcmp(c->op, "all_to_all") == 0;
+    int64_t elements = parts ? c->count * c->world : c->count;
+    elements = at_root && c->rank != c->root ? 0 : elements;
+    uint64_t digest = LS_DIGEST_START;
+    for (int64_t i = 0; i < elements; i++) {
+        uint64_t bits = bits_of(c->type, value_of(c, i));
+        digest = ls_digest_update(digest, &bits, (size_t)c->type->bytes); /* little-endian */
+    }
+    return digest;
+}
+
+/* ---- events ---------------------------------------------------------------------------------- */
+
+cJSON *ls_collectives_events(const ls_record *job, int rank, const char *event, const char *also)
+{
+    LS_TEXT(path, 700, "%s/rank%d.jsonl", job->directory, rank);
+    cJSON *found = cJSON_CreateArray();
+    char *text = ls_text_read(path), *rest = NULL;
+    LS_ASSERT(found != NULL);
+    for (char *line = text == NULL ? NULL : strtok_r(text, "\n", &rest); line != NULL;
+         line = strtok_r(NULL, "\n", &rest)) {
+        if (strstr(line, event) != NULL && strstr(line, also) != NULL) {
+            cJSON *parsed = ls_json_parse(line, NULL);
+            if (parsed != NULL) {
+                cJSON_AddItemToArray(found, parsed);
+            }
+        }
+    }
+    free(text);
+    return found;
+}
+
+cJSON *ls_collectives_events_of(const ls_record *job, int rank, const char *op, const char *redop,
+                                const char *dtype)
+{
+    LS_TEXT(members, 96, "\"op\":\"%s\",\"dtype\":\"%s\",\"redop\":\"%s\"", op, dtype, redop);
+    return ls_collectives_events(job, rank, "\"event\":\"collective\"", members);
+}
+
+const char *ls_collectives_place(const cJSON *event, char *text, size_t bytes)
+{
+    ls_text_put(text, bytes, "%s (%s) of %" PRId64 " %s, root %d, %s, offset %d",
+                ls_json_string(event, "op", "?"), ls_json_string(event, "redop", "?"),
+                ls_json_integer(event, "count", -1), ls_json_string(event, "dtype", "?"),
+                ls_json_int(event, "root", -1),
+                ls_json_bool(event, "in_place", false) ? "in place" : "out of place",
+                ls_json_int(event, "offset", -1));
+    return text;
+}
+
+void ls_collectives_check_counts(int rank, const cJSON *event, ls_verdict *out)
+{
+    char place[128];
+    int64_t wrong = ls_json_integer(event, "wrong", -1);
+    int64_t guards = ls_json_integer(event, "guards", -1);
+    if (wrong != 0 || guards != 0) {
+        ls_verdict_fail(out,
+                        "rank=%d %s: %" PRId64 " of %" PRId64 " elements wrong, %" PRId64
+                        " bytes next to them changed",
+                        rank, ls_collectives_place(event, place, sizeof place), wrong,
+                        ls_json_integer(event, "checked", -1), guards);
+    }
+}
+
+void ls_collectives_check_events(const cJSON *events, ls_collectives_combination c, int rank,
+                                 int64_t *checked, ls_verdict *out)
+{
+    char place[128], digest[24] = "";
+    int64_t last_count = -1;
+    int last_root = -1;
+    const cJSON *event;
+    cJSON_ArrayForEach(event, events)
+    {
+        c.count = ls_json_integer(event, "count", 0);
+        c.root = ls_json_int(event, "root", 0);
+        if (c.count != last_count || c.root != last_root) {
+            ls_text_put(digest, sizeof digest, "%016" PRIx64, ls_collectives_digest(&c));
+            last_count = c.count;
+            last_root = c.root;
+        }
+        ls_collectives_check_counts(rank, event, out);
+        *checked += ls_json_integer(event, "checked", 0);
+        if (strcmp(ls_json_string(event, "digest", ""), digest) != 0) {
+            ls_verdict_fail(out, "rank=%d %s: result has digest %s, expected %s", rank,
+                            ls_collectives_place(event, place, sizeof place),
+                            ls_json_string(event, "digest", "none"), digest);
+        }
+    }
+}
+
+bool ls_collectives_ended_otherwise(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    for (int i = 0; i < row->job_count; i++) {
+        bool checked = job[i].state == LS_RECORD_FAILED && job[i].code == LS_ERR_CHECK;
+        if (!checked && ls_verdict_of_outcome(&job[i], out)) {
+            return true;
+        }
+    }
+    return false;
+}
