@@ -1,0 +1,341 @@
+/* Process groups: every group's results, roots and barriers are its own, also while another group
+ * has lost a rank; and which options lockstep-collectives refuses. The groups of a layout are
+ * written down here once more, as torch's new_group has them: in ascending order. */
+#include "collectives.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/text.h"
+#include "suite/cases/endings.h"
+
+enum { GROUPS = 4, RANKS = 5 };
+
+typedef struct layout {
+    const char *name, *script;
+    int world, count;
+    int size[GROUPS], member[GROUPS][RANKS];
+} layout;
+
+#define RUN LS_COLLECTIVES_RUN
+#define TRIED \
+    "--ops=all --redop=sum,max,prod --dtypes=fp32,fp16 --counts=0,1,3,1023,33001 --barriers=9 "
+enum { COUNTS = 5, TYPES = 2, PLACES = 2 };
+
+static const layout layouts[] = {
+    {"size1", RUN TRIED "--group-size=1", 2, 2, {1, 1}, {{0}, {1}}},
+    {"size2", RUN TRIED "--group-size=2", 4, 2, {2, 2}, {{0, 1}, {2, 3}}},
+    {"size3", RUN TRIED "--group-size=3", 3, 1, {3}, {{0, 1, 2}}},
+    {"crossed", RUN TRIED "'--groups=2,0;3,1'", 4, 2, {2, 2}, {{0, 2}, {1, 3}}},
+    {"uneven", RUN TRIED "'--groups=4,3,1;0'", 5, 2, {3, 1}, {{1, 3, 4}, {0}}}, /* rank 2 waits */
+    {"without-host", RUN TRIED "--groups=2,1", 3, 1, {2}, {{1, 2}}}, /* rank 0 has the store */
+};
+enum { LAYOUTS = sizeof layouts / sizeof *layouts };
+
+static const char *const redops[] = {"sum", "max", "prod"};
+static const struct operation {
+    const char *name;
+    bool in_place;
+} operations[] = {
+    {"all_reduce", true}, {"reduce_scatter", true}, {"all_gather", true},
+    {"broadcast", true},  {"reduce", true},         {"gather", true},
+    {"scatter", true},    {"send", false},          {"all_to_all", false},
+};
+enum { OPERATIONS = sizeof operations / sizeof *operations };
+
+/* The group that a rank is in, -1: none, and its rank there. */
+static int group_of(const layout *l, int rank, int *place)
+{
+    for (int g = 0; g < l->count; g++) {
+        for (int k = 0; k < l->size[g]; k++) {
+            if (l->member[g][k] == rank) {
+                *place = k;
+                return g;
+            }
+        }
+    }
+    return -1;
+}
+
+/* The start event says which ranks this one works with. */
+static void check_start(const layout *l, const ls_record *job, int rank, ls_verdict *out)
+{
+    int place = -1, group = group_of(l, rank, &place);
+    const cJSON *start = job->rank[rank].start;
+    const cJSON *ranks = cJSON_GetObjectItem(start, "group_ranks");
+    bool same = ls_json_int(start, "groups", -1) == l->count &&
+                ls_json_int(start, "group", -1) == group &&
+                ls_json_int(start, "group_rank", -1) == place &&
+                cJSON_GetArraySize(ranks) == (group < 0 ? 0 : l->size[group]);
+    for (int k = 0; same && group >= 0 && k < l->size[group]; k++) {
+        const cJSON *member = cJSON_GetArrayItem(ranks, k);
+        same = cJSON_IsNumber(member) && member->valueint == l->member[group][k];
+    }
+    if (!same) {
+        ls_verdict_fail(out, "rank=%d does not say that it is rank %d of group %d of %d", rank,
+                        place, group, l->count);
+    }
+}
+
+static void check_results(const layout *l, const ls_record *job, int rank, int *tried,
+                          int64_t *checked, ls_verdict *out)
+{
+    int place = -1, group = group_of(l, rank, &place);
+    for (int k = 0; k < OPERATIONS * TYPES; k++) {
+        const struct operation *op = &operations[k / TYPES];
+        const ls_collectives_type *type = &ls_collectives_types[k % TYPES];
+        bool reduces = ls_collectives_reduces(op->name);
+        bool none = group < 0 || (l->size[group] == 1 && strcmp(op->name, "send") == 0);
+        for (int r = 0; r < (reduces ? 3 : 1); r++) {
+            const char *redop = reduces ? redops[r] : "none";
+            cJSON *events = ls_collectives_events_of(job, rank, op->name, redop, type->name);
+            int count = cJSON_GetArraySize(events);
+            int expected = none ? 0 : COUNTS * (op->in_place ? PLACES : 1);
+            if (count != expected) {
+                ls_verdict_fail(out, "rank=%d tried %d combinations of %s (%s), %s, expected %d",
+                                rank, count, op->name, redop, type->name, expected);
+            }
+            if (group >= 0) {
+                ls_collectives_combination c = {.op = op->name,
+                                                .redop = redop,
+                                                .type = type,
+                                                .rank = place,
+                                                .world = l->size[group],
+                                                .members = l->member[group]};
+                ls_collectives_check_events(events, c, rank, checked, out);
+            }
+            *tried += count;
+            cJSON_Delete(events);
+        }
+    }
+}
+
+static void judge_groups(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    const layout *l = row->data;
+    int64_t checked = 0;
+    int tried = 0;
+    if (ls_collectives_ended_otherwise(row, job, out)) {
+        return;
+    }
+    for (int rank = 0; rank < job->world; rank++) {
+        check_start(l, job, rank, out);
+        check_results(l, job, rank, &tried, &checked, out);
+    }
+    if (checked == 0) {
+        ls_verdict_set(out, LS_WEAK, "no element was checked");
+    }
+    ls_verdict_pass(out, "%d combinations, %" PRId64 " elements of %d groups exact", tried, checked,
+                    l->count);
+}
+
+/* Only all_reduce, of sizes that go directly and around a ring. */
+static void judge_large(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    const layout *l = row->data;
+    int64_t checked = 0;
+    if (ls_collectives_ended_otherwise(row, job, out)) {
+        return;
+    }
+    for (int rank = 0; rank < job->world; rank++) {
+        int place = -1, group = group_of(l, rank, &place);
+        cJSON *events = ls_collectives_events_of(job, rank, "all_reduce", "sum", "fp32");
+        ls_collectives_combination c = {.op = "all_reduce",
+                                        .redop = "sum",
+                                        .type = &ls_collectives_types[0],
+                                        .rank = place,
+                                        .world = l->size[group],
+                                        .members = l->member[group]};
+        ls_collectives_check_events(events, c, rank, &checked, out);
+        cJSON_Delete(events);
+    }
+    if (checked == 0) {
+        ls_verdict_set(out, LS_WEAK, "no element was checked");
+    }
+    ls_verdict_pass(out, "%" PRId64 " elements of %d groups exact", checked, l->count);
+}
+
+/* No rank leaves a barrier before the last of its group has entered; ranks of one machine share the
+ * clock. */
+static void judge_barriers(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    const layout *l = row->data;
+    cJSON *events[RANKS] = {NULL};
+    int barriers = 0, apart = 0;
+    if (ls_collectives_ended_otherwise(row, job, out)) {
+        return;
+    }
+    for (int rank = 0; rank < job->world; rank++) {
+        events[rank] = ls_collectives_events(job, rank, "\"barrier\"", "begin_ns");
+    }
+    for (int g = 0; g < l->count; g++) {
+        int count = cJSON_GetArraySize(events[l->member[g][0]]);
+        for (int i = 0; i < count; i++) {
+            double last_begin = 0, first_end = 1e300, first_begin = 1e300;
+            for (int k = 0; k < l->size[g]; k++) {
+                const cJSON *event = cJSON_GetArrayItem(events[l->member[g][k]], i);
+                double begin = ls_json_number(event, "begin_ns", 1e300);
+                double end = ls_json_number(event, "end_ns", 0);
+                first_begin = begin < first_begin ? begin : first_begin;
+                last_begin = begin > last_begin ? begin : last_begin;
+                first_end = end < first_end ? end : first_end;
+            }
+            barriers++;
+            apart += last_begin > first_begin;
+            if (first_end < last_begin) {
+                ls_verdict_fail(out,
+                                "barrier %d of group %d: a rank left %.3f ms before another came",
+                                i, g, (last_begin - first_end) * 1e-6);
+            }
+        }
+    }
+    for (int rank = 0; rank < job->world; rank++) {
+        cJSON_Delete(events[rank]);
+    }
+    if (apart == 0) {
+        ls_verdict_set(out, LS_WEAK, "no rank was late to any of %d barriers", barriers);
+    }
+    ls_verdict_pass(out, "no rank left any of %d barriers of %d groups early", barriers, l->count);
+}
+
+/* ---- a lost rank ----------------------------------------------------------------------------- */
+
+static const layout lost = {"lost", RUN "--ops=none --timeout=1.5 --absent=3 '--groups=4,3,1;0,2'",
+                            5,      2,
+                            {3, 2}, {{1, 3, 4}, {0, 2}}};
+enum { ABSENT = 3, ABSENT_IN_GROUP = 1 };
+static const double lost_s = 1.5; /* --timeout of the job */
+
+static const ls_tol spare_s = LS_TOL(
+    5,
+    "on top of the deadline of 1.5 s: closing, and the turns of other processes on a machine with "
+    "more ranks than cores");
+
+/* Without one rank its group fails at the deadline, and names it; the other group's operation
+ * works. */
+static void judge_lost(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    const char *name = row->data;
+    if (ls_collectives_ended_otherwise(row, job, out)) {
+        return;
+    }
+    LS_TEXT(op, 48, "\"op\":\"%s\"", name);
+    for (int rank = 0; rank < job->world; rank++) {
+        int place, group = group_of(&lost, rank, &place);
+        cJSON *events = ls_collectives_events(job, rank, "\"absent\"", op);
+        const cJSON *event = cJSON_GetArrayItem(events, 0);
+        int status = ls_json_int(event, "status", -1);
+        double seconds = ls_json_number(event, "seconds", 1e9);
+        int want = group == 0 && rank != ABSENT ? LS_ERR_PEER_LOST : LS_OK;
+        bool late = want != LS_OK && !(seconds >= lost_s && seconds <= lost_s + spare_s.value);
+        if (status != want || late) {
+            ls_verdict_fail(out, "rank=%d of group %d: status %d after %.2f s, expected %d%s", rank,
+                            group, status, seconds, want,
+                            want != LS_OK ? " at the deadline of 1.5 s" : "");
+        }
+        LS_TEXT(wanted, 96, "without/%s of group 0'", name);
+        LS_TEXT(path, 700, "%s/rank%d.log", job->directory, rank);
+        char *text = want == LS_OK ? NULL : ls_text_read(path);
+        const char *at = text == NULL ? NULL : strstr(text, wanted);
+        LS_TEXT(named, 16, "rank %d", ABSENT_IN_GROUP);
+        const char *said = at == NULL ? NULL : strstr(at, named);
+        if (want != LS_OK && (said == NULL || said > at + strcspn(at, "\n"))) {
+            ls_verdict_fail(out, "rank=%d does not say that it waited for %s of its group", rank,
+                            named);
+        }
+        free(text);
+        cJSON_Delete(events);
+    }
+    ls_verdict_pass(out, "group 0 gave up and named its rank %d, group 1 went on", ABSENT_IN_GROUP);
+}
+
+/* ---- refused --------------------------------------------------------------------------------- */
+
+static const struct refused {
+    const char *name, *script;
+    int world;
+    const char *says;
+} refused[] = {
+    {"groups-twice", RUN "'--groups=0,1;1,2'", 3,
+     "--groups '0,1;1,2': a rank is listed twice; allowed"},
+    {"groups-repeated", RUN "--groups=1,1", 2, "--groups '1,1': a rank is listed twice; allowed"},
+    {"groups-unknown", RUN "'--groups=0,1;2'", 2,
+     "--groups '0,1;2': a rank is not of this world; allowed: ranks of this world, 0 to 1"},
+    {"groups-empty", RUN "'--groups=0;;1'", 2, "--groups '0;;1': a group is empty; allowed"},
+    {"groups-open", RUN "'--groups=0,1;'", 2, "--groups '0,1;': a group is empty; allowed"},
+    {"groups-none", RUN "--groups=", 2, "--groups '': a group is empty; allowed"},
+    {"groups-text", RUN "--groups=0,x", 2, "--groups '0,x': not a list of ranks; allowed"},
+    {"groups-negative", RUN "--groups=0,-1", 2, "--groups '0,-1': not a list of ranks; allowed"},
+    {"groups-comma", RUN "--groups=0,1,", 2, "--groups '0,1,': not a list of ranks; allowed"},
+    {"size-rest", RUN "--group-size=2", 3,
+     "--group-size 2: allowed: a divisor of the number of ranks, which is 3"},
+    {"size-large", RUN "--group-size=4", 2,
+     "--group-size 4: allowed: a divisor of the number of ranks, which is 2"},
+    {"size-zero", RUN "--group-size=0", 2, "--group-size '0': allowed: 1 to 16"},
+    {"size-text", RUN "--group-size=two", 2, "--group-size 'two': allowed: 1 to 16"},
+    {"size-and-groups", RUN "--group-size=1 --groups=0,1", 2,
+     "--groups 0,1 and --group-size 1: give one of them"},
+    {"absent-outside", RUN "--groups=0,1 --absent=2", 3,
+     "--absent 2: it is in no group; allowed: a rank of a group with others"},
+    {"absent-alone", RUN "--group-size=1 --absent=1", 2,
+     "--absent 1: it is alone in its group; allowed: a rank of a group with others"},
+    {"redop-unknown", RUN "--redop=avg", 2,
+     "--redop 'avg': allowed: all, or some of sum, max, min, prod"},
+    {"redop-twice", RUN "-o max,max", 2, "--redop 'max,max': allowed: all, or some of"},
+    {"redop-unused", RUN "--ops=gather,all_to_all --redop=max", 2,
+     "--redop max: none of --ops reduces; all_reduce, reduce_scatter and reduce do"},
+    {"in-place-unused", RUN "--ops=all_to_all,send --in-place=yes", 2,
+     "--in-place yes: none of --ops works in place"},
+};
+enum { REFUSED = sizeof refused / sizeof *refused };
+
+static void judge_refused(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    const struct refused *what = row->data;
+    ls_ending want = {.says = (1u << what->world) - 1, .text = what->says, .unwritten = true};
+    for (int rank = 0; rank < LS_ENDINGS_RANKS; rank++) {
+        want.code[rank] = LS_ERR_USAGE;
+    }
+    ls_endings_judge(&want, job, out);
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+#define OUTCOME .inside = true, .judges_outcome = true
+#define ADD(number, function, lines, what, ...)                                                \
+    ls_rows_format(                                                                            \
+        list, settings,                                                                        \
+        &(const ls_row){                                                                       \
+            .requirement = number, .judge = function, .data = what, .script = lines, OUTCOME}, \
+        "collectives." __VA_ARGS__)
+
+void ls_collectives_groups_cases(const ls_case_settings *settings, ls_case_list *list)
+{
+    static const char large_script[] =
+        RUN "--ops=all_reduce --in-place=yes --iters=3 --counts=1023,400003 --group-size=2";
+    static const layout *const pairs = &layouts[1];
+    static const struct {
+        const char *op, *id;
+    } without[] = {{"all_reduce", "all-reduce"}, {"reduce_scatter", "reduce-scatter"},
+                   {"all_gather", "all-gather"}, {"broadcast", "broadcast"},
+                   {"barrier", "barrier"},       {"all_to_all", "all-to-all"}};
+    for (int i = 0; i < LAYOUTS; i++) {
+        const layout *l = &layouts[i];
+        ADD("X9", judge_groups, l->script, l, "groups.%s.w%d: " LS_COLLECTIVES_JOB "w%d", l->name,
+            l->world, l->world);
+        if (l->size[0] > 1) { /* alone nobody is late */
+            ADD("X9", judge_barriers, l->script, l,
+                "groups.%s.barrier.w%d: " LS_COLLECTIVES_JOB "w%d", l->name, l->world, l->world);
+        }
+    }
+    ADD("X9", judge_large, large_script, pairs, "groups.large.w4: " LS_COLLECTIVES_JOB "w4");
+    for (size_t i = 0; i < sizeof without / sizeof *without; i++) {
+        ADD("X9", judge_lost, lost.script, without[i].op,
+            "groups.lost.%s: " LS_COLLECTIVES_JOB "w5", without[i].id);
+    }
+    for (int i = 0; i < REFUSED; i++) {
+        ADD("X10", judge_refused, refused[i].script, &refused[i],
+            "refused.%s: " LS_COLLECTIVES_JOB "w%d", refused[i].name, refused[i].world);
+    }
+}
