@@ -119,6 +119,14 @@ static void read_start(ls_record_rank *rank, const cJSON *event)
     read_graph(rank, event);
 }
 
+/* How often a step reduces every bucket: with --no-sync False in each micro-step. */
+static double reductions_of(const ls_record_rank *rank)
+{
+    const cJSON *options = cJSON_GetObjectItemCaseSensitive(rank->start, "options");
+    bool each = cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(options, "no-sync"));
+    return each ? ls_json_number(options, "accumulate", 1) : 1;
+}
+
 static void read_buckets(ls_record_rank *rank, const cJSON *event)
 {
     keep(&rank->buckets, event);
@@ -126,7 +134,7 @@ static void read_buckets(ls_record_rank *rank, const cJSON *event)
     const cJSON *bucket;
     cJSON_ArrayForEach(bucket, cJSON_GetObjectItemCaseSensitive(event, "buckets"))
     {
-        rank->reduced_bytes += ls_json_number(bucket, "bytes", 0);
+        rank->reduced_bytes += reductions_of(rank) * ls_json_number(bucket, "bytes", 0);
     }
 }
 

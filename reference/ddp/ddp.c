@@ -29,6 +29,8 @@ struct ls_ddp {
     int next;       /* the next bucket to begin */
     bool settled;
     bool running;
+    bool carried; /* by ls_ddp_carry, since the last begin */
+    bool goes_on; /* the reduction that is running is not the step's first */
     int unused; /* a parameter that got no gradient, to be reported at the next forward; -1: none */
     ls_ddp_times times;
     const ls_step_observers *observers; /* of the step that is running, or NULL */
@@ -193,6 +195,11 @@ ls_status ls_ddp_begin(ls_ddp *ddp, const ls_step_observers *observers)
     }
     LS_ASSERT(!ddp->running);
     ddp->running = true;
+    ddp->goes_on = ddp->carried;
+    ddp->carried = false;
+    if (!ddp->goes_on) {
+        ddp->times = (ls_ddp_times){0};
+    }
     ddp->observers = observers;
     ddp->arrived = 0;
     ddp->next = 0;
@@ -306,7 +313,8 @@ static ls_status write_zeros(const ls_device *device, const ls_tensor *to)
     return LS_OK;
 }
 
-/* Sends zeros for parameters that no layer used, if that is allowed. */
+/* Sends what parameters that no layer used have accumulated before, or zeros, if that is allowed.
+ */
 static ls_status settle_unused(ls_ddp *ddp)
 {
     const ls_memory *memory = ddp->options.memory;
@@ -322,7 +330,8 @@ static ls_status settle_unused(ls_ddp *ddp)
             ddp->unused = i;
             return LS_OK;
         }
-        LS_TRY(write_zeros(device, &memory->reduced[i]));
+        LS_TRY(ddp->goes_on ? ls_ddp_stage(ddp, i, &memory->sum[i])
+                            : write_zeros(device, &memory->reduced[i]));
         LS_TRY(ls_ddp_ready(ddp, i));
     }
     return LS_OK;
@@ -384,7 +393,6 @@ ls_status ls_ddp_finish(ls_ddp *ddp)
 {
     LS_TRY(settle_unused(ddp));
     LS_TRY(begin_full(ddp));
-    ddp->times = (ls_ddp_times){0};
     for (int b = 0; b < ddp->next - LS_PLANT(last_bucket_not_awaited, 0, 1); b++) {
         int64_t before_ns = ls_clock_ns();
         LS_TRY(await(ddp, b));
@@ -397,4 +405,10 @@ ls_status ls_ddp_finish(ls_ddp *ddp)
     ddp->running = false;
     ddp->observers = NULL;
     return LS_OK;
+}
+
+void ls_ddp_carry(ls_ddp *ddp)
+{
+    LS_ASSERT(!ddp->running);
+    ddp->carried = true;
 }

@@ -6,6 +6,7 @@
  *   ls_ddp_stage    a parameter's gradient is there: memory->reduced[param] gets it, converted
  *   ls_ddp_ready    it may be reduced; a full bucket begins as soon as all before it have begun
  *   ls_ddp_finish   after backward: waits for every bucket; memory->grad then holds the average
+ *   ls_ddp_carry    the next micro-step is synchronised, too, and adds to that average
  *
  * Failures of a peer are LS_ERR_PEER_LOST. */
 #ifndef LS_DDP_H
@@ -49,16 +50,19 @@ ls_status ls_ddp_begin(ls_ddp *ddp, const ls_step_observers *observers);
 ls_status ls_ddp_stage(ls_ddp *ddp, int param, const ls_tensor *from);
 ls_status ls_ddp_ready(ls_ddp *ddp, int param);
 ls_status ls_ddp_finish(ls_ddp *ddp);
+/* memory->sum holds the average now, and what the next backward adds to it is reduced again. A
+ * parameter that gets no gradient there contributes its sum instead of zeros. */
+void ls_ddp_carry(ls_ddp *ddp);
 /* Resets the reducer after a discarded recording, as if the step had not begun. */
 ls_status ls_ddp_abandon(ls_ddp *ddp);
 
-/* Of the last step: what waiting after backward cost, what the engine was busy for, and each
- * bucket's time. */
+/* Of the last step: what waiting after backward cost and what the engine was busy for, over all of
+ * its reductions. */
 typedef struct ls_ddp_times {
     int64_t exposed_ns, comm_ns;
 } ls_ddp_times;
 ls_ddp_times ls_ddp_times_of(const ls_ddp *ddp);
-/* From begin to result of bucket `index` of the last step. */
+/* From begin to result of bucket `index`, of the step's last reduction. */
 void ls_ddp_bucket_span(const ls_ddp *ddp, int index, int64_t *from_ns, int64_t *to_ns);
 
 #endif

@@ -31,6 +31,7 @@ ls_status ls_example_check(ls_trainer *trainer)
         {options->audit, "--audit"},
         {options->trace, "--trace"},
         {options->no_reduce, "--no-reduce"},
+        {options->no_sync != LS_UNSET, "--no-sync"},
         {options->resident > 0, "--resident"},
         {options->cudnn_benchmark, "--cudnn-benchmark"},
         {options->fuse, "--fuse"},

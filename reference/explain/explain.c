@@ -210,6 +210,11 @@ static void print_wire(const scene *s, int64_t bytes)
 {
     double share = 2.0 * (s->world - 1) / s->world;
     print_title(s, "On the wire, per step");
+    if (s->options->no_sync == LS_FALSE) {
+        fprintf(s->to, "each of %d micro-steps reduces: all buckets, %d times\n",
+                s->options->accumulate, s->options->accumulate);
+        bytes *= s->options->accumulate;
+    }
     fprintf(s->to, "reduced:                   %10.3f MB\n", (double)bytes / mb);
     fprintf(s->to, "sent by each rank (ring):  %10.3f MB  (times 2(W-1)/W = %.4f)\n",
             share * (double)bytes / mb, share);

@@ -349,8 +349,31 @@ static ls_status check_training(const ls_options *options)
     return ls_schedule_check(&schedule, 0);
 }
 
+static ls_status check_no_sync(const ls_options *options)
+{
+    if (options->no_sync == LS_UNSET) {
+        return LS_OK;
+    }
+    if (options->accumulate == 1) {
+        return ls_log_fail(LS_ERR_USAGE,
+                           "--no-sync without --accumulate: a step has one backward, which is "
+                           "reduced; allowed with --accumulate 2 and more");
+    }
+    if (options->no_reduce) {
+        return ls_log_fail(LS_ERR_USAGE,
+                           "--no-sync with --no-reduce, which reduces in no micro-step; give one");
+    }
+    if (options->no_sync == LS_FALSE && options->average == LS_AVERAGE_NONE) {
+        return ls_log_fail(LS_ERR_USAGE,
+                           "--no-sync False with --average none: each micro-step would sum the "
+                           "sums of those before once more; allowed with --average post|pre");
+    }
+    return LS_OK;
+}
+
 static ls_status check_parallel(const ls_options *options)
 {
+    LS_TRY(check_no_sync(options));
     if (options->bucket_cap_mb > 0 && options->message_size > 0) {
         return ls_log_fail(
             LS_ERR_USAGE,

@@ -33,19 +33,22 @@ static route route_of(const ls_oracle_step *step, bool product)
     return r;
 }
 
-/* One element as a rank contributes it to the reduction: micro-steps summed in f32. */
+/* One element as a rank contributes it to a reduction: micro-steps `from` to `to` - 1 on top of
+ * `held`, summed in f32. */
 static double local_of(const ls_oracle_step *step, const double *chunk, int64_t count, int rank,
-                       int64_t i)
+                       int64_t i, int from, int to, double held)
 {
-    double sum = chunk[(int64_t)rank * count + i];
-    for (int64_t a = 1; a < step->accumulate; a++) {
-        sum = ls_bits_round(LS_BITS_F32, sum + chunk[(a * step->world + rank) * count + i]);
+    double sum = held;
+    for (int64_t a = from; a < to; a++) {
+        double more = chunk[(a * step->world + rank) * count + i];
+        sum = a == 0 ? more : ls_bits_round(LS_BITS_F32, sum + more);
     }
     return sum;
 }
 
-static double reduced_of(const ls_oracle_step *step, route r, const double *chunk, int64_t count,
-                         int64_t i)
+/* The average of one element over the ranks, in the gradient's own type. */
+static double averaged_of(const ls_oracle_step *step, route r, const double *chunk, int64_t count,
+                          int64_t i, int from, int to, double held)
 {
     double before = 1, after = 1, world = step->world;
     if (step->average == LS_ORACLE_DIVIDE_THEN_SUM) {
@@ -61,13 +64,23 @@ static double reduced_of(const ls_oracle_step *step, route r, const double *chun
     after = ls_bits_round(LS_BITS_F32, after);
     double sum = 0;
     for (int rank = 0; rank < step->world; rank++) {
-        double local = ls_bits_round(r.own, local_of(step, chunk, count, rank, i));
+        double local = ls_bits_round(r.own, local_of(step, chunk, count, rank, i, from, to, held));
         local = ls_bits_round(r.wire, ls_bits_round(r.wire, local) * before);
         sum = rank == 0 ? local : ls_bits_round(r.wire, sum + local);
     }
-    sum = ls_bits_round(r.own, ls_bits_round(r.wire, sum * after));
+    return ls_bits_round(r.own, ls_bits_round(r.wire, sum * after));
+}
+
+static double reduced_of(const ls_oracle_step *step, route r, const double *chunk, int64_t count,
+                         int64_t i)
+{
+    double held = 0;
+    int each = step->reduces_each ? 1 : step->accumulate;
+    for (int from = 0; from < step->accumulate; from += each) {
+        held = averaged_of(step, r, chunk, count, i, from, from + each, held);
+    }
     double inverse = ls_bits_round(LS_BITS_F32, 1 / step->loss_scale);
-    return ls_bits_round(LS_BITS_F32, sum * inverse);
+    return ls_bits_round(LS_BITS_F32, held * inverse);
 }
 
 static double mean_of(const ls_oracle_step *step, const double *chunk, int64_t count, int64_t i)

@@ -257,8 +257,8 @@ ls_status ls_ideal_error_measure(const ls_oracle_step *step, const ls_ideal_erro
         ls_ideal_error_cost_free(&cost);
         return LS_ERR_INFRA;
     }
-    double scalars[4], precision[] = {step->level, (double)step->half, step->loss_scale,
-                                      step->predivide, (double)step->reduce};
+    double scalars[4], precision[] = {step->level,     (double)step->half,   step->loss_scale,
+                                      step->predivide, (double)step->reduce, step->reduces_each};
     cache_part part[5];
     int parts = cost_parts(&cost, step->net, span_count, scalars, part);
     cache_key key = {{0, 0}};

@@ -37,6 +37,8 @@ typedef struct ls_oracle_step {
     double predivide;    /* apex: the part of W divided before the sum; 1: none */
     ls_bits_type reduce; /* type of the reduction; F64: each gradient's own (allreduce-fp32: F32;
                             compress: half) */
+    bool reduces_each;   /* each micro-step's sum so far is reduced and goes on as the average
+                            (--no-sync False); else the last one's */
 } ls_oracle_step;
 
 /* How to run a step. All zero: FP64 on its own branches. */

@@ -60,6 +60,7 @@ static void list_unaudited(ls_audit *audit)
         {update_kind(trainer->optimizer.kind) == LS_AUDIT_NONE, "update"},
         {trainer->options.clip_grad_norm > 0 || trainer->options.clip_grad_value > 0, "clipping"},
         {trainer->options.accumulate > 1, "sum of micro-steps"},
+        {trainer->options.no_sync == LS_FALSE, "reductions but the last"},
         {trainer->ddp != NULL && trainer->precision.compress != LS_F32, "compression"},
         {trainer->options.aux_count > 0, "auxiliary head"},
     };

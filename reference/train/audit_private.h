@@ -51,7 +51,7 @@ typedef struct ls_audit {
     double worst, audited_ms, other_ms, total_ms;
     int64_t others;
     ls_audit_name worst_name;
-    char unaudited[96];
+    char unaudited[128];
 } ls_audit;
 
 /* The callback of plan_observe. */

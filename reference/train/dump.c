@@ -269,6 +269,10 @@ static ls_status observe(void *context, const ls_step_event *event)
         event->at != LS_STEP_GRADIENT_STAGED && event->at != LS_STEP_CLIP) {
         return LS_OK;
     }
+    if (event->at == LS_STEP_GRADIENT_STAGED &&
+        event->micro_step < dump->trainer->options.accumulate - 1) {
+        return LS_OK; /* not the step's last reduction */
+    }
     int64_t since_ns = ls_step_clock_stop(dump->clock);
     if (event->at == LS_STEP_FORWARD_END && dump->trainer->team != NULL) {
         for (int part = 0; part < event->micro_step; part++) {

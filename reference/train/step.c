@@ -54,7 +54,15 @@ static ls_status forward(ls_step *step)
                                  &trainer->memory.state->loss, (int64_t)sizeof(float));
 }
 
-/* Of the whole step: in the reduced type, and handed to the reduction. */
+/* The micro-steps whose sum is reduced: the last, or with --no-sync False each. */
+static bool is_synchronised(const ls_step *step)
+{
+    const ls_options *options = &step->trainer->options;
+    return step->micro == options->accumulate - 1 ||
+           LS_PLANT(no_sync_always, options->no_sync == LS_FALSE, false);
+}
+
+/* What is accumulated: in the reduced type, and handed to the reduction. */
 static ls_status stage_gradient(ls_step *step, int param, const ls_tensor *from)
 {
     ls_trainer *trainer = step->trainer;
@@ -72,7 +80,7 @@ static ls_status stage_gradient(ls_step *step, int param, const ls_tensor *from)
 }
 
 /* The gradient of one parameter has been enqueued (kernels.h, ls_grad_ready): it is accumulated
- * and, in the last micro-step, staged in the reduced type and handed to the reduction. */
+ * and, in a synchronised micro-step, staged in the reduced type and handed to the reduction. */
 static ls_status take_gradient(void *context, int param)
 {
     ls_step *step = context;
@@ -89,7 +97,7 @@ static ls_status take_gradient(void *context, int param)
                 LS_PLANT(no_zero_grad, true, step->record->step == trainer->first_step)));
         from = &memory->sum[param];
     }
-    return micro == trainer->options.accumulate - 1 ? stage_gradient(step, param, from) : LS_OK;
+    return is_synchronised(step) ? stage_gradient(step, param, from) : LS_OK;
 }
 
 /* A team's parts are the micro-steps; calls come from its threads, one at a time. */
@@ -123,8 +131,9 @@ static ls_status backward(ls_step *step)
     if (trainer->team != NULL) {
         return backward_team(step);
     }
-    if (trainer->ddp != NULL && step->micro == trainer->options.accumulate - 1) {
-        LS_TRY(ls_ddp_begin(trainer->ddp, &step->observers));
+    if (trainer->ddp != NULL && is_synchronised(step)) {
+        bool last = step->micro == trainer->options.accumulate - 1;
+        LS_TRY(ls_ddp_begin(trainer->ddp, last ? &step->observers : NULL));
     }
     if (ls_aux_head_is_used(trainer, step->record->step)) {
         LS_TRY(ls_aux_head_backward(trainer, step->batch.host.target, factor, take_gradient, step));
@@ -325,6 +334,25 @@ static ls_status begin_step(ls_step *step, int64_t ticks)
 
 /* ---- the whole ------------------------------------------------------------------------------- */
 
+/* --no-sync False: a micro-step before the last is reduced, too, and the next one adds to the
+ * average, as backward adds to .grad, which holds it. */
+static ls_status reduce_so_far(ls_step *step)
+{
+    ls_trainer *trainer = step->trainer;
+    const ls_memory *memory = &trainer->memory;
+    const ls_device *device = &trainer->device;
+    LS_TRY(run_stages(step, MICRO_STAGES, MICRO_STAGES + 1));
+    for (int i = 0; i < memory->param_count && LS_PLANT(average_not_carried, true, false); i++) {
+        LS_TRY(device->api->accumulate(device->backend, device->stream, memory->sum[i],
+                                       memory->grad[i],
+                                       LS_PLANT(average_added_to_sum, true, false)));
+    }
+    if (trainer->ddp != NULL) {
+        ls_ddp_carry(trainer->ddp);
+    }
+    return LS_OK;
+}
+
 static ls_status enqueue_pieces(ls_step *step)
 {
     step->recorded = false;
@@ -336,6 +364,9 @@ static ls_status enqueue_pieces(ls_step *step)
         }
         LS_TRY(begin_micro_step(step));
         LS_TRY(run_stages(step, 0, MICRO_STAGES));
+        if (step->micro < last && is_synchronised(step)) {
+            LS_TRY(reduce_so_far(step));
+        }
     }
     return run_stages(step, MICRO_STAGES, STAGES);
 }

@@ -127,6 +127,9 @@ static ls_spec spec_of(const ls_record *job, ls_role role)
     if (strcmp(compress, "none") != 0) {
         ls_text_add(spec.extra, sizeof spec.extra, " --compress=%s", compress);
     }
+    if (cJSON_IsFalse(option(options, "no-sync"))) {
+        ls_text_add(spec.extra, sizeof spec.extra, " --no-sync=False");
+    }
     double predivide = option_number(options, "predivide", 1);
     if (predivide != 1) {
         ls_text_add(spec.extra, sizeof spec.extra, " --predivide=%g", predivide);

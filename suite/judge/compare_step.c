@@ -150,6 +150,7 @@ static ls_status read_facts(ls_compare_judgement *j)
         step->average = LS_ORACLE_DIVIDE_THEN_SUM;
     }
     LS_TRY(read_reduced_type(j, file));
+    step->reduces_each = facts->reduces_each;
     if (facts->sync_bn || ls_dumpfile_flag(file, "sync_bn", false)) {
         int64_t recorded = ls_dumpfile_integer(file, "sync_bn_group", 0);
         int64_t group = facts->sync_bn_group > 0 ? facts->sync_bn_group : recorded;

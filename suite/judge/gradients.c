@@ -29,6 +29,7 @@ static void facts_of(const ls_spec *spec, ls_compare_facts *facts)
                     : half != NULL && strncmp(half, "fp16", 4) == 0 ? "fp16"
                     : half != NULL && strncmp(half, "bf16", 4) == 0 ? "bf16"
                                                                     : NULL;
+    facts->reduces_each = option(spec, "--no-sync=False") != NULL;
     facts->nesterov = option(spec, "--nesterov") != NULL;
     facts->fused = spec->fuse || option(spec, "--fuse") != NULL;
 }

@@ -288,6 +288,10 @@ static const ls_row rows[] = {
     /* two micro-steps: the head's loss is a mean over both, too */
     {"unused.average.everybody.accumulated", "U5", judge_average, DUMPED "1,2,3 accumulate=2",
      USED(7, 7, 7)},
+    /* each micro-step reduced: a rank that does not use the head goes on with the others' average
+     */
+    {"unused.average.changing.each." DIALECT, "U5", judge_average,
+     DUMPED "1:0,2:1,2:2,3 $1 accumulate=3 --no-sync=False", USED(1, 6, 7)},
     {"unused.alike.[one-rank=1:1,2:1,3:1|rank0=1:0,2:0,3:0|changing=1:0,2:1,2:2,3|nobody=1,3:2|"
      "everybody=1,2,3]." DIALECT,
      "U1", judge_alike, DUMPED "$1 $2"},

@@ -113,6 +113,9 @@ static const ls_row rows[] = {
      JOB "O0 w2" AUDIT(19) " --optimizer=lamb --accumulate=2 --compress=fp16 --aux-head=1,2",
      "update, sum of micro-steps, compression, auxiliary head", .inside = true,
      .judges_outcome = true},
+    {"audit.unaudited.each.o2.w2", "G9", judge,
+     JOB "O2 w2" AUDIT(28) " --accumulate=3 --no-sync=False",
+     "sum of micro-steps, reductions but the last", .inside = true, .judges_outcome = true},
 };
 
 /* Of a GPU, or the emulation: products that also sum for the norm behind them; the stem over blocks
