@@ -14,11 +14,15 @@ typedef struct slot {
     int missing;     /* members that are not ready yet */
     ls_event *event; /* recorded when the last member is ready */
     ls_comm_handle handle;
+    bool summed;  /* the hook has begun the sum over ranks */
+    float factor; /* on that sum */
     char label[24];
 } slot;
 
 struct ls_ddp {
     ls_ddp_options options;
+    ls_ddp_hook hook; /* reduce_by_rules, unless another one was registered */
+    bool registered, used;
     ls_bucket_item *item; /* [param_count] */
     ls_bucket_layout layout;
     slot *slot;      /* [param_count]: there are never more buckets than parameters */
@@ -35,6 +39,8 @@ struct ls_ddp {
     ls_ddp_times times;
     const ls_step_observers *observers; /* of the step that is running, or NULL */
 };
+
+static ls_status reduce_by_rules(void *context, const ls_ddp_bucket *bucket);
 
 const ls_bucket_layout *ls_ddp_layout(const ls_ddp *ddp)
 {
@@ -79,6 +85,7 @@ ls_status ls_ddp_create(const ls_ddp_options *options, ls_ddp **out)
     ls_ddp *ddp = calloc(1, sizeof *ddp);
     LS_TRY_MEMORY(ddp != NULL, "the reducer");
     ddp->options = *options;
+    ddp->hook = (ls_ddp_hook){.name = "none", .context = ddp, .begin = reduce_by_rules};
     ddp->unused = -1;
     ddp->settled = !options->rules->rebuild;
     ddp->item = calloc(count, sizeof *ddp->item);
@@ -195,6 +202,7 @@ ls_status ls_ddp_begin(ls_ddp *ddp, const ls_step_observers *observers)
     }
     LS_ASSERT(!ddp->running);
     ddp->running = true;
+    ddp->used = true;
     ddp->goes_on = ddp->carried;
     ddp->carried = false;
     if (!ddp->goes_on) {
@@ -217,7 +225,10 @@ ls_status ls_ddp_stage(ls_ddp *ddp, int param, const ls_tensor *from)
     if (from->data == to.data) {
         return LS_OK;
     }
-    return device->api->convert(device->backend, device->stream, to, *from, 1.0f);
+    return device->api->convert(
+        device->backend, device->stream, to, *from,
+        LS_PLANT(compressed_after_division, 1.0f,
+                 ddp->registered && to.dtype != LS_F32 ? 1.0f / (float)ddp->options.world : 1.0f));
 }
 
 /* Whether the engine applies the average's factor during the reduction. */
@@ -244,49 +255,106 @@ static ls_status observe(const ls_ddp *ddp, ls_step_moment at, int index)
     return ddp->observers == NULL ? LS_OK : ls_step_observers_call(ddp->observers, &event);
 }
 
-/* What the sum over ranks is multiplied by. */
-static float factor_of(const ls_ddp *ddp, int index)
+/* ---- hooks ----------------------------------------------------------------------------------- */
+
+static ls_ddp_bucket bucket_of(ls_ddp *ddp, int index)
 {
-    float factor = (float)ddp->options.rules->post_factor;
-    (void)index;
-    return LS_PLANT(last_bucket_at_8, factor,
-                    factor == 0.125f && index == ddp->layout.bucket_count - 1 && ls_plant_now > 1
-                        ? 1.0f / 9
-                        : factor);
+    const ls_bucket *bucket = &ddp->layout.bucket[index];
+    return (ls_ddp_bucket){.index = index,
+                           .is_last = index == ddp->layout.bucket_count - 1,
+                           .buffer = ddp->slot[index].whole,
+                           .member_count = bucket->count,
+                           .member = ddp->layout.member + bucket->first,
+                           .gradient = ddp->options.memory->reduced,
+                           .world = ddp->options.world,
+                           .ddp = ddp};
+}
+
+ls_status ls_ddp_register_hook(ls_ddp *ddp, const ls_ddp_hook *hook)
+{
+    if (ddp->registered || ddp->used) {
+        return ls_log_fail(LS_ERR_USAGE, "the communication hook %s: %s%s", hook->name,
+                           ddp->registered ? "there is one already: " : "a backward has begun",
+                           ddp->registered ? ddp->hook.name : "");
+    }
+    ddp->hook = *hook;
+    ddp->registered = true;
+    return LS_OK;
+}
+
+ls_status ls_ddp_hook_scale(const ls_ddp_bucket *bucket, float factor)
+{
+    const ls_device *device = bucket->ddp->options.memory->device;
+    return factor == 1.0f
+               ? LS_OK
+               : device->api->scale(device->backend, device->stream, bucket->buffer, factor);
+}
+
+ls_status ls_ddp_hook_sum(const ls_ddp_bucket *bucket, float factor)
+{
+    ls_ddp *ddp = bucket->ddp;
+    const ls_device *device = ddp->options.memory->device;
+    slot *slot = &ddp->slot[bucket->index];
+    LS_ASSERT(!slot->summed);
+    slot->summed = true;
+    slot->factor = factor;
+    LS_TRY(device->api->event_record(slot->event, device->stream));
+    LS_TRY(observe(ddp, LS_STEP_BUCKET_BEGINS, bucket->index));
+    ls_comm_op op = {.kind = LS_COMM_ALL_REDUCE,
+                     .buffer = slot->whole.data,
+                     .count = count_of(ddp, bucket->index),
+                     .dtype = slot->whole.dtype,
+                     .factor = engine_scales(ddp, slot->whole.dtype)
+                                   ? LS_PLANT(not_averaged, factor, 1.0f)
+                                   : 1.0f,
+                     .label = slot->label};
+    ls_device_range_push(device, slot->label);
+    ls_status status =
+        ddp->options.engine->begin(ddp->options.comm, &op, slot->event, &slot->handle);
+    ls_device_range_pop(device);
+    return status;
+}
+
+/* The reducer's own: divides before or after the sum, as the dialect says. */
+static ls_status reduce_by_rules(void *context, const ls_ddp_bucket *bucket)
+{
+    const ls_ddp *ddp = context;
+    const ls_dialect_rules *rules = ddp->options.rules;
+    float after = (float)rules->post_factor;
+    after = LS_PLANT(last_bucket_at_8, after,
+                     after == 0.125f && bucket->is_last && ls_plant_now > 1 ? 1.0f / 9 : after);
+    LS_TRY(
+        ls_ddp_hook_scale(bucket, LS_PLANT(predivide_forgotten, (float)rules->pre_factor, 1.0f)));
+    return ls_ddp_hook_sum(bucket, after);
+}
+
+/* Hands the bucket to the hook. */
+static ls_status begin_bucket(ls_ddp *ddp, int index)
+{
+    slot *slot = &ddp->slot[index];
+    ls_ddp_bucket bucket = bucket_of(ddp, index);
+    slot->summed = false;
+    slot->handle = (ls_comm_handle){0};
+    LS_TRY(observe(ddp, LS_STEP_BUCKET_FULL, index));
+    LS_TRY(ddp->hook.begin(ddp->hook.context, &bucket));
+    if (slot->summed) {
+        return LS_OK;
+    }
+    slot->handle.begun_ns = slot->handle.finished_ns = ls_clock_ns(); /* nothing travels */
+    return observe(ddp, LS_STEP_BUCKET_BEGINS, index);
 }
 
 /* Begins every full bucket that is next in order. */
 static ls_status begin_full(ls_ddp *ddp)
 {
-    const ls_device *device = ddp->options.memory->device;
-    float factor = (float)ddp->options.rules->pre_factor;
     while (ddp->next < ddp->layout.bucket_count) {
         int number =
             LS_PLANT(own_bucket_order, ddp->next,
                      ddp->options.rank == 1 ? ddp->layout.bucket_count - 1 - ddp->next : ddp->next);
-        slot *slot = &ddp->slot[number];
-        if (slot->missing > LS_PLANT(bucket_begins_early, 0, 1)) {
+        if (ddp->slot[number].missing > LS_PLANT(bucket_begins_early, 0, 1)) {
             break;
         }
-        LS_TRY(observe(ddp, LS_STEP_BUCKET_FULL, number));
-        if (factor != 1.0f && LS_PLANT(predivide_forgotten, true, false)) {
-            LS_TRY(device->api->scale(device->backend, device->stream, slot->whole, factor));
-        }
-        LS_TRY(device->api->event_record(slot->event, device->stream));
-        LS_TRY(observe(ddp, LS_STEP_BUCKET_BEGINS, number));
-        ls_comm_op op = {.kind = LS_COMM_ALL_REDUCE,
-                         .buffer = slot->whole.data,
-                         .count = count_of(ddp, number),
-                         .dtype = slot->whole.dtype,
-                         .factor = engine_scales(ddp, slot->whole.dtype)
-                                       ? LS_PLANT(not_averaged, factor_of(ddp, number), 1.0f)
-                                       : 1.0f,
-                         .label = slot->label};
-        ls_device_range_push(device, slot->label);
-        ls_status status =
-            ddp->options.engine->begin(ddp->options.comm, &op, slot->event, &slot->handle);
-        ls_device_range_pop(device);
-        LS_TRY(status);
+        LS_TRY(begin_bucket(ddp, number));
         ddp->next++;
     }
     return LS_OK;
@@ -351,14 +419,15 @@ ls_status ls_ddp_abandon(ls_ddp *ddp)
     return LS_OK;
 }
 
-/* Makes the computing stream wait for the bucket's reduction. */
+/* Makes the computing stream wait for the bucket's sum. */
 static ls_status await(ls_ddp *ddp, int index)
 {
     const ls_device *device = ddp->options.memory->device;
     slot *slot = &ddp->slot[index];
     ls_stream *side = ddp->observers != NULL ? ddp->observers->bucket_stream : NULL;
-    LS_TRY(ddp->options.engine->wait(ddp->options.comm, &slot->handle,
-                                     side != NULL ? side : device->stream));
+    LS_TRY(slot->summed ? ddp->options.engine->wait(ddp->options.comm, &slot->handle,
+                                                    side != NULL ? side : device->stream)
+                        : LS_OK);
     LS_TRY(observe(ddp, LS_STEP_BUCKET_REDUCED, index));
     if (side == NULL) {
         return LS_OK;
@@ -367,16 +436,21 @@ static ls_status await(ls_ddp *ddp, int index)
     return device->api->stream_after(device->stream, slot->event);
 }
 
-/* Averages the reduced bucket and converts it back to the gradients' own type. */
+/* Ends what the hook began, and converts the bucket back to the gradients' own type. */
 static ls_status take_back(ls_ddp *ddp, int index)
 {
     const ls_memory *memory = ddp->options.memory;
     const ls_device *device = memory->device;
     const ls_bucket *bucket = &ddp->layout.bucket[index];
-    float factor = factor_of(ddp, index);
-    if (factor != 1.0f &&
+    const slot *slot = &ddp->slot[index];
+    ls_ddp_bucket handed = bucket_of(ddp, index);
+    if (slot->summed &&
         (!engine_scales(ddp, bucket->dtype) || LS_PLANT(averaged_twice, false, true))) {
-        LS_TRY(device->api->scale(device->backend, device->stream, ddp->slot[index].whole, factor));
+        LS_TRY(ls_ddp_hook_scale(&handed, slot->factor));
+    }
+    LS_TRY(ddp->hook.end != NULL ? ddp->hook.end(ddp->hook.context, &handed) : LS_OK);
+    if (LS_PLANT(hook_divided_again, false, ddp->registered)) {
+        LS_TRY(ls_ddp_hook_scale(&handed, 1.0f / (float)handed.world));
     }
     LS_TRY(observe(ddp, LS_STEP_BUCKET_AVERAGED, index));
     for (int k = 0; k < bucket->count; k++) {

@@ -25,7 +25,7 @@ typedef struct ls_ddp_options {
     ls_memory *memory;
     const ls_comm_api *engine;
     ls_comm *comm;
-    int rank;
+    int rank, world;
     bool find_unused;
 } ls_ddp_options;
 
@@ -43,6 +43,42 @@ bool ls_ddp_settled(const ls_ddp *ddp);
 /* After iteration 1, once: all ranks adopt rank 0's order of that iteration. *changed: bind the
  * plan again. Does nothing if the rules do not rebuild. */
 ls_status ls_ddp_rebuild(ls_ddp *ddp, bool *changed);
+
+/* ---- communication hooks (torch/nn/parallel/distributed.py, register_comm_hook) ----------------
+ */
+
+/* A full bucket that is handed to a hook: torch's GradBucket. */
+typedef struct ls_ddp_bucket {
+    int index;
+    bool is_last;              /* of this layout */
+    ls_tensor buffer;          /* flat: this rank's gradients, undivided, in the type reduced */
+    int member_count;          /* parameters, in the order in which they lie in the buffer: */
+    const int *member;         /* [member_count] */
+    const ls_tensor *gradient; /* by parameter: the parts of the buffer */
+    int world;
+    ls_ddp *ddp; /* for the two functions below */
+} ls_ddp_bucket;
+
+/* What becomes of a full bucket, in place of the reduction. The reducer neither divides nor sums
+ * then: what the hook leaves in the buffer is the gradient. */
+typedef struct ls_ddp_hook {
+    const char *name;
+    void *context;
+    /* Enqueues it all. Buckets come in their order, on all ranks alike. */
+    ls_status (*begin)(void *context, const ls_ddp_bucket *bucket);
+    /* The sum that `begin` asked for has arrived; enqueues the rest. NULL: there is none. */
+    ls_status (*end)(void *context, const ls_ddp_bucket *bucket);
+} ls_ddp_hook;
+
+/* Once, before the first backward: LS_ERR_USAGE otherwise. The hook is copied. */
+ls_status ls_ddp_register_hook(ls_ddp *ddp, const ls_ddp_hook *hook);
+/* For hooks: the buffer times a factor, rounded once; nothing where it is 1. */
+ls_status ls_ddp_hook_scale(const ls_ddp_bucket *bucket, float factor);
+/* In `begin`, once at most: begins the sum over all ranks. It arrives in the buffer, times a factor
+ * (rounded once more unless it is 1). */
+ls_status ls_ddp_hook_sum(const ls_ddp_bucket *bucket, float factor);
+
+/* ---- a step ---------------------------------------------------------------------------------- */
 
 /* observers: of the buckets, until ls_ddp_finish; borrowed, or NULL. */
 ls_status ls_ddp_begin(ls_ddp *ddp, const ls_step_observers *observers);

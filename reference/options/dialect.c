@@ -14,9 +14,12 @@ static const float apex_max_scale = 16777216.0f; /* 2^24: apex/amp/frontend.py@i
 static void resolve_average(const ls_options *options, int world, ls_dialect_rules *out)
 {
     bool torch = options->dialect == LS_DIALECT_TORCH;
-    out->average = options->average != LS_AVERAGE_DIALECT ? options->average
-                   : torch                                ? LS_AVERAGE_PRE
-                                                          : LS_AVERAGE_POST;
+    bool kept = options->comm_hook == LS_COMM_HOOK_SUM || options->comm_hook == LS_COMM_HOOK_NOOP;
+    out->average = options->comm_hook != LS_COMM_HOOK_NONE
+                       ? (kept ? LS_AVERAGE_NONE : LS_AVERAGE_PRE)
+                   : options->average != LS_AVERAGE_DIALECT ? options->average
+                   : torch                                  ? LS_AVERAGE_PRE
+                                                            : LS_AVERAGE_POST;
     if (out->average == LS_AVERAGE_PRE) {
         out->pre_factor = 1.0 / world;
         out->post_factor = 1.0;

@@ -36,7 +36,7 @@ typedef struct ls_dialect_rules {
     /* the arithmetic of a reduction (apex/parallel/distributed.py@allreduce_bucket), in order:
      *   1. cast to the type reduced; 2. multiply by f32(pre_factor); 3. sum;
      *   4. multiply by f32(post_factor); 5. cast back. A factor of exactly 1 is no operation. */
-    ls_average average;
+    ls_average average; /* of --comm-hook what the hook does: sum and noop are none, others pre */
     double pre_factor;  /* pre: 1/W; post and none: 1/predivide */
     double post_factor; /* post: predivide/W; pre and none: 1 */
     /* buckets */

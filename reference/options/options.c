@@ -371,9 +371,49 @@ static ls_status check_no_sync(const ls_options *options)
     return LS_OK;
 }
 
+static const char *const hook_names[LS_COMM_HOOK_KINDS] = {
+    "none", "allreduce", "fp16_compress", "bf16_compress", "sum", "noop"};
+
+/* A hook takes over type, division and sum of a bucket. */
+static ls_status check_hook(const ls_options *options)
+{
+    ls_comm_hook hook = options->comm_hook;
+    bool compresses = hook == LS_COMM_HOOK_FP16_COMPRESS || hook == LS_COMM_HOOK_BF16_COMPRESS;
+    bool half = options->opt_level >= LS_O2, noop = hook == LS_COMM_HOOK_NOOP;
+    ls_dtype type = hook == LS_COMM_HOOK_FP16_COMPRESS ? LS_F16 : LS_BF16;
+    const struct {
+        bool given;
+        const char *name, *why;
+    } others[] = {
+        {options->compress != LS_F32, "--compress", "a hook decides about the type by itself"},
+        {options->average != LS_AVERAGE_DIALECT, "--average", "a hook divides by itself, or not"},
+        {options->predivide != 1.0, "--predivide", "a hook divides by itself, or not"},
+        {options->no_reduce, "--no-reduce", "without a reduction there are no buckets for it"},
+        {(compresses || noop) && options->allreduce_fp32, "--allreduce-fp32",
+         noop ? "nothing is reduced" : "it asks for the opposite type"},
+        {(hook == LS_COMM_HOOK_SUM || noop) && options->no_sync == LS_FALSE, "--no-sync False",
+         noop ? "nothing is reduced"
+              : "each micro-step would sum the sums of those before once more"},
+        {noop && options->audit, "--audit", "nothing is reduced"},
+        {noop && (options->save[0] != '\0' || options->save_dir[0] != '\0'),
+         options->save[0] != '\0' ? "--save" : "--save-dir", "its ranks drift apart"},
+        {noop && options->resume[0] != '\0', "--resume", "its ranks drift apart"},
+        {compresses && half && options->half != type, "half gradients of another type",
+         "O2 and O3 reduce theirs in their own; allowed at O0 and O1, or with --half of that type"},
+    };
+    for (size_t i = 0; hook != LS_COMM_HOOK_NONE && i < sizeof others / sizeof *others; i++) {
+        if (others[i].given) {
+            return ls_log_fail(LS_ERR_USAGE, "--comm-hook %s with %s: %s", hook_names[hook],
+                               others[i].name, others[i].why);
+        }
+    }
+    return LS_OK;
+}
+
 static ls_status check_parallel(const ls_options *options)
 {
     LS_TRY(check_no_sync(options));
+    LS_TRY(check_hook(options));
     if (options->bucket_cap_mb > 0 && options->message_size > 0) {
         return ls_log_fail(
             LS_ERR_USAGE,

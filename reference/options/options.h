@@ -28,6 +28,16 @@ typedef enum ls_average {
     LS_AVERAGE_PRE,
     LS_AVERAGE_NONE,
 } ls_average;
+/* Communication hooks by torch's names (reference/ddp/hooks.h). */
+typedef enum ls_comm_hook {
+    LS_COMM_HOOK_NONE, /* the dialect's reduction */
+    LS_COMM_HOOK_ALLREDUCE,
+    LS_COMM_HOOK_FP16_COMPRESS,
+    LS_COMM_HOOK_BF16_COMPRESS,
+    LS_COMM_HOOK_SUM,
+    LS_COMM_HOOK_NOOP,
+    LS_COMM_HOOK_KINDS,
+} ls_comm_hook;
 typedef enum ls_lr_scaling { LS_LR_SCALING_NONE, LS_LR_SCALING_LINEAR } ls_lr_scaling;
 typedef enum ls_tristate { LS_UNSET = -1, LS_FALSE = 0, LS_TRUE = 1 } ls_tristate;
 

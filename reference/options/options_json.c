@@ -271,6 +271,7 @@ static effective resolve(const ls_options *given, ls_options *options)
     options->master_weights = truth(e.precision.masters);
     options->broadcast_buffers = truth(e.rules.broadcast_buffers);
     options->average = e.rules.average;
+    options->compress = e.precision.compress;
     options->message_size =
         e.rules.unit == LS_BUCKET_ELEMENTS ? e.rules.limit[e.rules.limit_count - 1] : 0;
     return e;

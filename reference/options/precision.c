@@ -29,6 +29,14 @@ static void resolve_scaler(const ls_options *options, const ls_dialect_rules *ru
         fmaxf(fminf(options->init_scale, out->scaler.max_scale), out->scaler.min_scale);
 }
 
+/* Of f32 gradients: a hook's, or that of --compress. */
+static ls_dtype compressed_type(const ls_options *options)
+{
+    return options->comm_hook == LS_COMM_HOOK_FP16_COMPRESS   ? LS_F16
+           : options->comm_hook == LS_COMM_HOOK_BF16_COMPRESS ? LS_BF16
+                                                              : options->compress;
+}
+
 void ls_precision_resolve(const ls_options *options, const ls_dialect_rules *rules,
                           ls_precision *out)
 {
@@ -51,7 +59,7 @@ void ls_precision_resolve(const ls_options *options, const ls_dialect_rules *rul
         .norm = half_model && !norm_f32 ? options->half : LS_F32,
         .masters = half_model && masters,
         .allreduce_fp32 = options->allreduce_fp32,
-        .compress = options->compress,
+        .compress = compressed_type(options),
     };
     resolve_scaler(options, rules, out);
 }

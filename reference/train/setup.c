@@ -10,6 +10,7 @@
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
 #include "kernels/core/text.h"
+#include "reference/ddp/hooks.h"
 #include "reference/options/dist.h"
 #include "agree.h"
 #include "aux_head.h"
@@ -326,9 +327,12 @@ ls_status ls_setup_memory(ls_trainer *trainer)
             .engine = trainer->engine,
             .comm = trainer->comm,
             .rank = trainer->world.rank,
+            .world = trainer->world.world,
             .find_unused = trainer->options.find_unused,
         };
         LS_TRY(ls_ddp_create(&options, &trainer->ddp));
+        const ls_ddp_hook *hook = ls_hooks_builtin(trainer->options.comm_hook);
+        LS_TRY(hook != NULL ? ls_ddp_register_hook(trainer->ddp, hook) : LS_OK);
     }
     LS_TRY(ls_graph_check(trainer));
     warn_of_sizes(trainer);

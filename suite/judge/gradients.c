@@ -24,6 +24,7 @@ static void facts_of(const ls_spec *spec, ls_compare_facts *facts)
     facts->sync_bn = spec->sync_bn;
     facts->dialect_torch = strcmp(spec->dialect, "torch") == 0;
     const char *predivide = option(spec, "--predivide="), *half = option(spec, "--compress=");
+    half = half != NULL ? half : option(spec, "--comm-hook=");
     facts->predivide = predivide != NULL ? atof(predivide) : 0;
     facts->reduce = option(spec, "--allreduce-fp32") != NULL        ? "fp32"
                     : half != NULL && strncmp(half, "fp16", 4) == 0 ? "fp16"

@@ -385,6 +385,12 @@ static const ls_row rows[] = {
     /* at O2 batch norm's gradients are f32 */
     {"wire.compress-fp16.o[0|2].w2", "D7", judge_wire, "O$1 w2 b0.1 dump=1,2 --compress=fp16",
      WIRE(2, 2, "fp16")},
+    {"wire.comm-hook.[fp16.o0=O0|fp16.o2=O2].w2", "D7", judge_wire,
+     "$1 w2 b0.1 dump=1,2 --comm-hook=fp16_compress", WIRE(2, 2, "fp16")},
+    {"wire.comm-hook.bf16.o1.w2", "D7", judge_wire, "O1 w2 b0.1 dump=1,2 --comm-hook=bf16_compress",
+     WIRE(2, 2, "bf16")},
+    {"wire.comm-hook.noop.o2.w2", "D7", judge_wire, "O2 w2 b0.1 dump=1,2 --comm-hook=noop",
+     WIRE(2, 4, "fp16")},
     {"wire.compress-bf16.o1.w2", "D7", judge_wire, "O1 w2 b0.1 dump=1,2 --compress=bf16",
      WIRE(2, 2, "bf16")},
     {"wire.stays.[apex=|torch].o0.w2", "D10", judge_stays, "O0 w2 b0.1 $1"},

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "reference/ddp/ddp.h"
+#include "reference/ddp/hooks.h"
 #include "reference/model/model.h"
 #include "suite/unit/run_suite.h"
 #include "host_setup.h"
@@ -67,8 +67,11 @@ static void run_open(run *r, int world)
                           .memory = &r->memory,
                           .engine = &FAKE,
                           .comm = &r->comm,
+                          .world = world,
                           .find_unused = r->options.find_unused};
     ck_assert_int_eq(ls_ddp_create(&ddp, &r->ddp), LS_OK);
+    const ls_ddp_hook *hook = ls_hooks_builtin(r->options.comm_hook);
+    ck_assert_int_eq(hook != NULL ? ls_ddp_register_hook(r->ddp, hook) : LS_OK, LS_OK);
 }
 
 static void run_close(run *r)
@@ -332,6 +335,103 @@ START_TEST(the_type_of_the_sum_decides_about_overflow)
 }
 END_TEST
 
+/* The examples of torch's hooks: 2 ranks with the same gradient. */
+START_TEST(builtin_hooks_divide_by_themselves)
+{
+    static const struct {
+        ls_comm_hook hook;
+        float factor, taken, lost; /* a value that it reduces, and one that becomes infinite */
+        int begun;                 /* sums of one step; -1: any */
+    } rows[] = {
+        {LS_COMM_HOOK_ALLREDUCE, 1.0f, 3.0e38f, 0, -1},
+        {LS_COMM_HOOK_FP16_COMPRESS, 1.0f, 60000.0f, 98256.0f, -1},
+        {LS_COMM_HOOK_BF16_COMPRESS, 1.0f, 98304.0f, 0, -1},
+        {LS_COMM_HOOK_SUM, 2.0f, 1.0e38f, 3.0e38f, -1},
+        {LS_COMM_HOOK_NOOP, 1.0f, 3.0e38f, 0, 0},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        for (int dialect = LS_DIALECT_APEX; dialect <= LS_DIALECT_TORCH; dialect++) {
+            run r = run_of(LS_O0, (ls_dialect)dialect);
+            r.options.comm_hook = rows[i].hook;
+            run_open(&r, 2);
+            backward(&r, NULL);
+            check_gradients(&r, rows[i].factor);
+            ck_assert(rows[i].begun < 0 ? r.comm.begun_count > 0 : r.comm.begun_count == 0);
+            ck_assert_float_eq(reduce_one(&r, 0, rows[i].taken), rows[i].taken * rows[i].factor);
+            ck_assert(rows[i].lost <= 0 || isinf(reduce_one(&r, 0, rows[i].lost)));
+            bool changed = false;
+            ck_assert_int_eq(ls_ddp_rebuild(r.ddp, &changed), LS_OK);
+            run_close(&r);
+        }
+    }
+}
+END_TEST
+
+/* A hook of one's own, which notes the buckets that it gets. */
+struct seen {
+    const run *run;
+    int begun, ended, members;
+    bool last;
+};
+
+static ls_status note_begin(void *context, const ls_ddp_bucket *bucket)
+{
+    struct seen *seen = context;
+    const ls_bucket_layout *layout = ls_ddp_layout(seen->run->ddp);
+    ck_assert_int_eq(bucket->index, seen->begun++);
+    ck_assert_int_eq(bucket->world, 4);
+    ck_assert(bucket->is_last == (bucket->index == layout->bucket_count - 1));
+    ck_assert_int_eq(bucket->buffer.count, layout->bucket[bucket->index].elements);
+    const char *next = bucket->buffer.data;
+    for (int k = 0; k < bucket->member_count; k++, seen->members++) {
+        const ls_tensor *part = &bucket->gradient[bucket->member[k]];
+        ck_assert_ptr_eq(part->data, next);
+        ck_assert_float_eq(host_get(part, 0), value_of(bucket->member[k], 0));
+        next += ls_tensor_bytes(part);
+    }
+    ck_assert_ptr_eq(next, (char *)bucket->buffer.data + ls_tensor_bytes(&bucket->buffer));
+    ck_assert_int_eq(ls_ddp_hook_scale(bucket, 0.5f), LS_OK);
+    return ls_ddp_hook_sum(bucket, 2.0f);
+}
+
+static ls_status note_end(void *context, const ls_ddp_bucket *bucket)
+{
+    struct seen *seen = context;
+    ck_assert_int_eq(bucket->index, seen->ended++);
+    seen->last = bucket->is_last;
+    return ls_ddp_hook_scale(bucket, 0.25f);
+}
+
+START_TEST(a_registered_hook_gets_every_bucket)
+{
+    run r = run_of(LS_O2, LS_DIALECT_TORCH);
+    r.options.bucket_cap_mb = 0.05;
+    run_open(&r, 4);
+    struct seen seen = {.run = &r};
+    const ls_ddp_hook hook = {"noted", &seen, note_begin, note_end};
+    ck_assert_int_eq(ls_ddp_register_hook(r.ddp, &hook), LS_OK);
+    ck_assert_int_eq(ls_ddp_register_hook(r.ddp, &hook), LS_ERR_USAGE);
+    for (int step = 0; step < 2; step++) {
+        bool changed = false;
+        seen.begun = seen.ended = seen.members = 0;
+        backward(&r, NULL);
+        check_gradients(&r, 1.0f); /* 0.5 * 4 * 2 * 0.25 */
+        ck_assert_int_eq(seen.begun, ls_ddp_layout(r.ddp)->bucket_count);
+        ck_assert_int_eq(seen.ended, seen.begun);
+        ck_assert_int_eq(seen.members, r.memory.param_count);
+        ck_assert(seen.last);
+        ck_assert_int_eq(ls_ddp_rebuild(r.ddp, &changed), LS_OK);
+    }
+    run_close(&r);
+
+    r = run_of(LS_O0, LS_DIALECT_TORCH);
+    run_open(&r, 4);
+    backward(&r, NULL);
+    ck_assert_int_eq(ls_ddp_register_hook(r.ddp, &hook), LS_ERR_USAGE); /* too late */
+    run_close(&r);
+}
+END_TEST
+
 START_TEST(a_layout_is_adopted_or_refused_whole)
 {
     run a = run_of(LS_O2, LS_DIALECT_APEX), b = run_of(LS_O2, LS_DIALECT_APEX);
@@ -422,6 +522,8 @@ int main(void)
     tcase_add_test(cases, delayed_begins_nothing_before_the_end);
     tcase_add_test(cases, averages);
     tcase_add_test(cases, the_type_of_the_sum_decides_about_overflow);
+    tcase_add_test(cases, builtin_hooks_divide_by_themselves);
+    tcase_add_test(cases, a_registered_hook_gets_every_bucket);
     tcase_add_test(cases, a_layout_is_adopted_or_refused_whole);
     tcase_add_test(cases, an_unused_parameter_is_an_error);
     tcase_add_test(cases, an_unused_parameter_may_be_allowed);
