@@ -91,6 +91,9 @@ typedef struct ls_case_list {
 typedef struct ls_case_settings {
     uint64_t seed;
     const char *device; /* of cases without jobs; NULL: "cpu" */
+    /* Jobs run on a CPU that has units for products of these types, slow ones too: families add
+     * rows that ask for them. */
+    bool bf16_units, fp16_units;
     /* NULL, or the bench's throughput jobs: families add rows that judge them */
     const ls_matrix *bench;
 } ls_case_settings;

@@ -16,6 +16,7 @@ bool ls_pack_takes(const ls_pack_weight *w, ls_dnn_layout layout)
 #define LS_VEC_AVX512
 #include <string.h>
 
+#include "kernels/core/plant.h"
 #include "transpose.h"
 #include "vec.h"
 
@@ -144,12 +145,14 @@ static void pack_rows(const ls_pack_weight *w, const ls_pack_target target[2], c
         }
         for (int tap = 0; tap < w->taps; tap++) {
             __m512i pairs_in[LANES], pairs_out[LANES];
+            int from =
+                LS_PLANT(native_weight_tap_repeated, tap, tap == TAPS_MAX - 1 ? tap - 1 : tap);
             for (int r = 0; r < LANES; r++) {
-                pairs_in[r] = _mm512_load_si512(chunk.value[tap][r]);
+                pairs_in[r] = _mm512_load_si512(chunk.value[from][r]);
             }
             ls_transpose(pairs_in);
             for (int r = 0; r < LANES; r++) { /* r / 8: which half of the chunk */
-                const uint16_t *even = chunk.value[tap][r % 8 * 2] + r / 8 * LANES;
+                const uint16_t *even = chunk.value[from][r % 8 * 2] + r / 8 * LANES;
                 __m512i high = _mm512_cvtepu16_epi32(vhalf_load(even + CHUNK));
                 pairs_out[r] = _mm512_or_si512(_mm512_cvtepu16_epi32(vhalf_load(even)),
                                                _mm512_slli_epi32(high, 16));

@@ -16,6 +16,7 @@ bool ls_pack_wide_takes(const ls_pack_weight *w, ls_dnn_layout layout)
 #define LS_VEC_AVX512
 #include <string.h>
 
+#include "kernels/core/plant.h"
 #include "transpose.h"
 #include "vec.h"
 
@@ -133,8 +134,10 @@ static void pack_rows(const ls_pack_weight *w, const ls_pack_target target[2], c
         }
         for (int tap = 0; tap < w->taps; tap++) {
             __m512i rows[LANES], columns[LANES];
+            int from =
+                LS_PLANT(avx512_weight_tap_repeated, tap, tap == TAPS_MAX - 1 ? tap - 1 : tap);
             for (int r = 0; r < LANES; r++) {
-                rows[r] = columns[r] = _mm512_load_si512(chunk.value[tap][r]);
+                rows[r] = columns[r] = _mm512_load_si512(chunk.value[from][r]);
             }
             ls_transpose(columns);
             for (int k = 0; k < 2; k++) {

@@ -15,6 +15,7 @@ bool ls_wgrad_takes(const ls_dnn_shape *s, int in_block, int out_block)
 #define LS_VEC_AVX512
 #include <string.h>
 
+#include "kernels/core/plant.h"
 #include "vec.h"
 
 /* The instruction multiplies pairs of bf16 along the sum and adds both products to an f32. A pair
@@ -64,6 +65,10 @@ static void interleave(const operands *o, const uint16_t *from, int blocks, int 
     const uint16_t *a = from + ((int64_t)image * blocks + block) * values;
     const uint16_t *b = a + blocks * values;
     bool both = image + 1 < o->shape->batch;
+    if (LS_PLANT(native_last_image_doubled, false, !both)) {
+        both = true;
+        b = a;
+    }
     to += item * plane;
     for (int64_t i = 0; i < values; i += LANES) {
         __m512i low = _mm512_cvtepu16_epi32(vhalf_load(a + i));
@@ -89,7 +94,9 @@ add_pixel(__m512 total[ROWS][KERNEL], int first, int end, const uint16_t *x, con
         __m512bh factor = (__m512bh)_mm512_set1_epi32(pair);
 #pragma GCC unroll 3
         for (int tap = first; tap < end; tap++) {
-            total[r][tap] = _mm512_dpbf16_ps(total[r][tap], value[tap], factor);
+            vec sum = _mm512_dpbf16_ps(total[r][tap], value[tap], factor);
+            total[r][tap] =
+                LS_PLANT(native_sums_in_bf16, sum, vec_widen_bf16(vec_narrow_bf16(sum)));
         }
     }
 }

@@ -41,6 +41,7 @@ bool ls_wgrad_wide_takes(const ls_dnn_shape *s, ls_dtype type, int in_block, int
 #include <omp.h>
 #include <string.h>
 
+#include "kernels/core/plant.h"
 #include "vec.h"
 
 /* Values of any type as f32. */
@@ -196,6 +197,7 @@ static void window_item(window w, ls_dtype type, int item, const ls_tensor *grad
     _Alignas(64) float sum[BLOCK] = {0};
     for (int image = 0; image < s->batch; image += images) {
         int some = s->batch - image < images ? s->batch - image : images;
+        some -= LS_PLANT(avx512_gradient_image_lost, 0, some < images);
         for (int row = 0; row < s->out_height; row += rows) {
             int end = row + rows < s->out_height ? row + rows : s->out_height;
             for (int k = 0; k < KERNEL; k++) {
@@ -419,7 +421,7 @@ static void point_store(const point *p, ls_dtype type, const ls_tensor *grad, in
         const float *from = p->sum + (int64_t)unit * UNIT +
                             ((int64_t)(c % IN_MAX) / ROW * out + (k - out_first)) * ROW + c % ROW;
         vec x = vec_load_f32(from);
-        for (int part = 1; part < p->parts; part++) {
+        for (int part = 1; part < LS_PLANT(avx512_gradient_part_lost, p->parts, 1); part++) {
             x = vec_add(x, vec_load_f32(from + (int64_t)part * units * UNIT));
         }
         x = rounded(x, type);

@@ -84,14 +84,14 @@ void ls_device_close(ls_device *device)
     memset(device, 0, sizeof *device);
 }
 
-bool ls_device_cpu_has_bf16(bool asked)
+bool ls_device_cpu_has(ls_dtype half, bool asked)
 {
     ls_device cpu;
     const ls_backend_options options = {.threads = 1, .local_ranks = 1, .native_half = asked};
     if (ls_device_open("cpu", &options, &cpu) != LS_OK) {
         return false;
     }
-    bool emulated = ls_device_emulates(&cpu.info, LS_BF16);
+    bool emulated = ls_device_emulates(&cpu.info, half);
     ls_device_close(&cpu);
     return !emulated;
 }

@@ -33,10 +33,9 @@ static inline const char *ls_device_products(const ls_backend_info *info, ls_dty
     return half == LS_F16 ? info->f16_products : info->bf16_products;
 }
 
-/* Whether the CPU backend multiplies bf16 on the processor's units for it, by itself or (asked)
- * with
- * --half-math native; false without the backend. Opens and closes it. */
-bool ls_device_cpu_has_bf16(bool asked);
+/* Whether the CPU backend multiplies that 16-bit type on the processor's units for it, by itself or
+ * (asked) with --half-math native; false without the backend. Opens and closes it. */
+bool ls_device_cpu_has(ls_dtype half, bool asked);
 
 /* Copies device memory to the host and waits for it. */
 ls_status ls_device_read(const ls_device *device, void *host, const void *from, int64_t bytes);

@@ -321,7 +321,7 @@ static void choose_half(const ls_bench *b, const char *device, ls_matrix_bench *
     const char *half = ls_variables_text(&b->given, "HALF", NULL);
     bool chosen = half == NULL && strcmp(device, "cpu") == 0 && b->nodes.hosts.count == 0 &&
                   !is_rated(&b->given);
-    if (chosen && ls_device_cpu_has_bf16(false)) {
+    if (chosen && ls_device_cpu_has(LS_BF16, false)) {
         half = "bf16";
     }
     ls_text_put(m->half, sizeof m->half, "%s", half != NULL ? half : "fp16");

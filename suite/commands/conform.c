@@ -15,6 +15,7 @@
 #include "kernels/core/text.h"
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
+#include "reference/state/device.h"
 #include "suite/run/command_line.h"
 #include "suite/run/run.h"
 #include "kernels/core/path.h"
@@ -150,6 +151,9 @@ static ls_status choose_cases(conform *c)
     /* cases without jobs call the backend of the device that the jobs would run on */
     if (c->subject == NULL && !c->list) {
         LS_TRY(ls_machine_choose(c->device, 1, true, &settings.device));
+        bool cpu = strcmp(settings.device, "cpu") == 0;
+        settings.bf16_units = cpu && ls_device_cpu_has(LS_BF16, true);
+        settings.fp16_units = cpu && ls_device_cpu_has(LS_F16, true);
     }
     ls_cases_all(&settings, &c->run.cases);
     if (c->subject !=

@@ -67,7 +67,7 @@ static ls_status measure_threads(const engine *engine, const ls_matrix_bench *be
 {
     ls_cpu_rates_measured measured;
     LS_TRY(measure_convolutions(engine, bench, network, threads, LS_F32, when, to->roofline));
-    if (strcmp(bench->half, "bf16") == 0 && ls_device_cpu_has_bf16(false)) {
+    if (strcmp(bench->half, "bf16") == 0 && ls_device_cpu_has(LS_BF16, false)) {
         LS_TRY(measure_convolutions(engine, bench, network, threads, LS_BF16, when, to->roofline));
     }
     LS_TRY(engine->rates(threads, &measured));
@@ -91,7 +91,7 @@ static ls_status measure_passes(const engine *engine, const ls_matrix_bench *ben
                                   .width = bench->image_size,
                                   .activation = type};
     const ls_cpu_passes_options options = {.threads = threads, .repeats = REPEATS, .passes = true};
-    bool emulated = type == LS_BF16 && !ls_device_cpu_has_bf16(false);
+    bool emulated = type == LS_BF16 && !ls_device_cpu_has(LS_BF16, false);
     const ls_layers_rates floors = ls_layers_cpu_floors(rates, type, emulated);
     ls_step_passes step;
     LS_TRY(engine->passes(network, &plan, &options, &step));

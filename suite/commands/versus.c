@@ -277,7 +277,7 @@ static ls_status run_setting(const setting *what, const place *place, FILE *tabl
            ours.value / most.value, seen[OURS].rss_mb, seen[PEER].rss_mb, start_ours_s,
            start_peer_s);
     if (what->level > 0) {
-        if (!ls_device_cpu_has_bf16(false)) {
+        if (!ls_device_cpu_has(LS_BF16, false)) {
             printf("    ours multiplies bf16 in f32, as do the convolutions alone: this CPU's "
                    "units for\n"
                    "    bf16 are slower\n");
@@ -344,7 +344,7 @@ static ls_status run_all(const asked *options)
         "between the two of each pair.\n",
         options->pairs);
     fflush(stdout);
-    bool units = ls_device_cpu_has_bf16(true);
+    bool units = ls_device_cpu_has(LS_BF16, true);
     ls_status status = LS_OK;
     for (int i = 0; i < SETTINGS && status == LS_OK; i++) {
         if (is_wanted(options, &settings[i]) && settings[i].level > 0 && !units) {

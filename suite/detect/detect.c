@@ -16,6 +16,7 @@
 #include "kernels/core/list.h"
 #include "detect_parts.h"
 #include "suite/run/run.h"
+#include "reference/state/device.h"
 #include "suite/run/command_line.h"
 
 /* The short form is to take at most 45 minutes of 2 idle cores; a fault that hangs is ended long
@@ -123,7 +124,8 @@ static ls_status read_plants(detect *d)
     }
     LS_TRY(ls_detect_read_foreign(path, &d->plants));
     /* the cases of a device include those of a CPU, whose faults are planted in the same file */
-    ls_case_settings settings = {.seed = d->first_seed, .device = "cuda", .bench = NULL};
+    ls_case_settings settings = {
+        .seed = d->first_seed, .device = "cuda", .bf16_units = true, .fp16_units = true};
     ls_case_list cases = {0, 0, NULL};
     ls_cases_all(&settings, &cases);
     ls_status status = ls_detect_check(&d->plants, &cases);
@@ -235,11 +237,21 @@ static void path_in_build(const detect *d, const ls_detect_plant *plant, const c
     }
 }
 
-static bool can_be_judged(const detect *d, const ls_detect_plant *plant)
+/* Why the fault cannot be reached here; NULL: it can. */
+static const char *why_not_judged(const detect *d, const ls_detect_plant *plant)
 {
     char library[1300];
     path_in_build(d, plant, "emulated/lib/ls_cuda.so", library, sizeof library);
-    return !plant->device || access(library, R_OK) == 0;
+    bool avx512 = false;
+#if defined(__x86_64__)
+    avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+#endif
+    return plant->device && access(library, R_OK) != 0 ? "the emulation of CUDA is not built"
+           : plant->avx512 && !avx512                  ? "this CPU has no AVX-512"
+           : plant->native && !ls_device_cpu_has(LS_BF16, true)
+               ? "this CPU's units do not multiply bf16"
+               : NULL;
 }
 
 static ls_status run_fault(detect *d, int index)
@@ -350,9 +362,9 @@ static ls_status run_faults(detect *d)
         bool foreign = d->plants.plant[i].foreign;
         if (foreign && d->python[0] == '\0') {
             d->summary.foreign_not_run++;
-        } else if (!can_be_judged(d, &d->plants.plant[i])) {
-            printf("[%3d/%d] %s is not judged: the emulation of CUDA is not built\n", number,
-                   wanted, d->plants.plant[i].name);
+        } else if (why_not_judged(d, &d->plants.plant[i]) != NULL) {
+            printf("[%3d/%d] %s is not judged: %s\n", number, wanted, d->plants.plant[i].name,
+                   why_not_judged(d, &d->plants.plant[i]));
         } else if (!ls_detect_kept(d->directory, d->full, &d->plants.plant[i], &d->result[i])) {
             ls_detect_place place = place_of(d);
             LS_TRY(foreign ? ls_detect_run_foreign(&place, &d->plants.plant[i], &d->result[i],

@@ -30,6 +30,8 @@ typedef struct ls_detect_plant {
     char sentence[240];
     bool patch;   /* a patched tree, build/patched/<name>, with its own build */
     bool device;  /* of the CUDA backend, named "cuda_...": judged on the emulation of its build */
+    bool avx512;  /* of code for that instruction set, named "avx512_..." */
+    bool native;  /* of code for a processor's units for bf16, named "native_..." */
     bool foreign; /* a wrong trainer, named "foreign.<script>" */
     char script[1100];  /* of a foreign trainer */
     char subject[1600]; /* its command, after an interpreter was found */

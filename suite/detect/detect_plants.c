@@ -79,6 +79,8 @@ static ls_status read_line(char *line, const char *path, int number, ls_detect_l
     ls_text_put(file, sizeof file, "%.*s/%s.patch", (int)strlen(path) - 4, path, plant->name);
     plant->patch = access(file, R_OK) == 0;
     plant->device = strncmp(plant->name, "cuda_", 5) == 0;
+    plant->avx512 = strncmp(plant->name, "avx512_", 7) == 0;
+    plant->native = strncmp(plant->name, "native_", 7) == 0;
     return LS_OK;
 }
 

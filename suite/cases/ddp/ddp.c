@@ -64,6 +64,14 @@ static const ls_row rows[] = {
      &sum},
 };
 
+/* On a CPU's units for bf16. */
+static const ls_row native[] = {
+    {"ddp.twice.native.bf16.w3.[o1=O1|o2=O2|o3=O3]", "D4", judge_same,
+     "$1 bf16 w3 b0.1 steps=4 --half-math=native | "
+     "$1 bf16 w3 b0.1 steps=4 repeat=1 --half-math=native",
+     &twice},
+};
+
 /* The bench's jobs of several ranks. */
 static void add_timed(const ls_case_settings *settings, ls_case_list *list)
 {
@@ -104,6 +112,9 @@ static void add_timed_world1(const ls_case_settings *settings, ls_case_list *lis
 void ls_ddp_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     LS_ROWS(list, settings, rows);
+    if (settings->bf16_units) {
+        LS_ROWS(list, settings, native);
+    }
     add_timed(settings, list);
     add_timed_world1(settings, list);
 }

@@ -51,6 +51,9 @@ static const ls_row rows[] = {
     {"gradients.resnet18.[o1=O1|o2=O2].w2.[b5mb=b5]", "G1", ls_judge_gradients, LARGE},
     {"gradients.resnet18.[o2=O2|o3=O3].w2.[b25mb=b25]", "G1", ls_judge_gradients, LARGE},
     {"gradients.resnet18.[o2=O2].w2.[delay]", "G1", ls_judge_gradients, LARGE},
+    /* 1x1 convolutions of 64 channels and more, whose sums several threads share */
+    {"gradients.bf16.resnet18.[o1=O1|o2=O2].w1", "G1", ls_judge_gradients,
+     "resnet18 $1 w1 bf16 image=64 batch=8 dump=1 --threads=2"},
     /* shared statistics where a shortcut has a norm of its own; 1 pixel at the end: 32 values per
      * channel with 2 x 16 images */
     {"gradients.sync.resnet18.o0.w2.b5mb", "G2", ls_judge_gradients,
@@ -86,9 +89,40 @@ static const ls_row fused[] = {
      GRID " sync undetermined --fuse"},
 };
 
+/* Products on a CPU's units for half types, also where f32 is faster, so that auto leaves them. */
+#define NATIVE " --half-math=native"
+static const ls_row native_bf16[] = {
+    {"gradients.native.bf16.[o1=O1|o2=O2|o3=O3].w[1|2|3].[b0.1mb=b0.1]", "G1", ls_judge_gradients,
+     "$1 w$2 bf16 $3 dump=1,2" NATIVE},
+    {"gradients.native.bf16.sync.[o1=O1|o2=O2|o3=O3].w2", "G2", ls_judge_gradients,
+     "$1 w2 bf16 b0.1 dump=1,2 sync" NATIVE},
+    {"gradients.native.bf16.torch.[o1=O1|o2=O2].w3", "G3", ls_judge_gradients,
+     VARIED " bf16 torch" NATIVE},
+    {"gradients.native.bf16.accumulate.[o1=O1|o2=O2].w3", "G3", ls_judge_gradients,
+     VARIED " bf16 b0.1 accumulate=2" NATIVE},
+    {"gradients.native.bf16.uneven.o2.w2", "G8", ls_judge_gradients,
+     "O2 bf16 b0.1 dump=1,2 w2 --batch-sizes=7,2" NATIVE},
+    {"gradients.native.bf16.resnet18.[o1=O1|o2=O2].w2.[b5mb=b5]", "G1", ls_judge_gradients,
+     LARGE " bf16" NATIVE},
+};
+static const ls_row native_fp16[] = {
+    {"gradients.native.fp16.[o1=O1|o2=O2|o3=O3].w[1|2|3].[b0.1mb=b0.1]", "G1", ls_judge_gradients,
+     "$1 w$2 $3 dump=1,2" NATIVE},
+    {"gradients.native.fp16.sync.[o1=O1|o2=O2|o3=O3].w2", "G2", ls_judge_gradients,
+     "$1 w2 b0.1 dump=1,2 sync" NATIVE},
+    {"gradients.native.fp16.accumulate.[o1=O1|o2=O2].w3", "G3", ls_judge_gradients,
+     VARIED " b0.1 accumulate=2" NATIVE},
+};
+
 void ls_gradients_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     LS_ROWS(list, settings, rows);
+    if (settings->bf16_units) {
+        LS_ROWS(list, settings, native_bf16);
+    }
+    if (settings->fp16_units) {
+        LS_ROWS(list, settings, native_fp16);
+    }
     if (settings->device == NULL || strcmp(settings->device, "cuda") != 0) {
         return;
     }

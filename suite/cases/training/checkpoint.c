@@ -116,6 +116,12 @@ static void judge_flipped(const ls_case *row, const ls_record *job, ls_verdict *
     "resnet8 b0.05 " job " steps=6 | resnet8 b0.05 " job SAVE " | resnet8 b0.05 " job \
     " steps=6 --resume={job:1}" RESUME
 
+/* On a CPU's units for bf16. */
+static const ls_row native[] = {
+    {"checkpoint.resume.native.bf16.[o1=O1|o2=O2|o3=O3].w[1|2]", "C1", ls_judge_resume,
+     THREE("$1 bf16 w$2 --half-math=native")},
+};
+
 static const ls_row rows[] = {
     {"checkpoint.resume.o[0|3].w[1|2|3]", "C1", ls_judge_resume, THREE("O$1 w$2")},
     /* scale and growth count must survive, too */
@@ -149,4 +155,7 @@ static const ls_row rows[] = {
 void ls_checkpoint_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     LS_ROWS(list, settings, rows);
+    if (settings->bf16_units) {
+        LS_ROWS(list, settings, native);
+    }
 }
