@@ -39,6 +39,7 @@ typedef struct program {
     int events; /* file descriptor, -1: none */
     char events_path[600];
     int64_t wrong, guards, combinations;
+    int64_t begun_ns, done_ns, all_done_ns; /* its group's work, and that of all groups */
 } program;
 
 /* ---- events ---------------------------------------------------------------------------------- */
@@ -405,29 +406,49 @@ static ls_status try_absent(program *p)
     return LS_OK;
 }
 
-/* Waits until every group is done, however long it takes: a rank that fails leaves, and the
- * launcher ends the others. */
-static ls_status wait_for_groups(program *p)
+/* Waits until the first `groups` groups are done, however long it takes: a rank that fails leaves,
+ * and the launcher ends the others. */
+static ls_status wait_for_groups(program *p, int groups)
 {
     char name[LS_PATTERN_WORLD_MAX][24];
     const char *key[LS_PATTERN_WORLD_MAX];
     int count = 0;
-    if (p->groups.count == 0 || p->store == NULL) {
-        return LS_OK;
-    }
-    for (int rank = 0; rank < p->world.world; rank++) {
-        int unused;
-        if (ls_rank_groups_find(&p->groups, rank, &unused) >= 0) {
-            ls_text_put(name[count], sizeof name[count], "groups/done/%d", rank);
+    for (int g = 0; g < groups; g++) {
+        for (int k = 0; k < p->groups.group[g].count; k++) {
+            ls_text_put(name[count], sizeof name[count], "groups/done/%d",
+                        p->groups.group[g].rank[k]);
             key[count] = name[count];
             count++;
         }
     }
-    if (!waits_only(p)) {
-        LS_TEXT(own, 24, "groups/done/%d", p->world.rank);
-        LS_TRY(ls_store_set(p->store, own, "", 0));
+    if (count == 0 || p->store == NULL) {
+        return LS_OK;
     }
     return ls_store_wait(p->store, key, count, LS_ARGUMENTS_TIMEOUT_MOST_S);
+}
+
+/* Groups begin together. */
+static ls_status begin_group(program *p)
+{
+    if (p->groups.count > 0 && p->store != NULL) {
+        LS_TRY(ls_store_barrier(p->store, "groups/open", p->given.timeout_s + 60));
+    }
+    LS_TRY(wait_for_groups(p, LS_PLANT(groups_in_turn, 0, p->group > 0 ? p->group : 0)));
+    p->begun_ns = ls_clock_ns();
+    return LS_OK;
+}
+
+/* Nothing that follows begins before all groups are done. */
+static ls_status end_group(program *p)
+{
+    LS_TEXT(done, 24, "groups/done/%d", p->world.rank);
+    p->done_ns = ls_clock_ns();
+    if (p->groups.count > 0 && p->store != NULL && !waits_only(p)) {
+        LS_TRY(ls_store_set(p->store, done, "", 0));
+    }
+    LS_TRY(wait_for_groups(p, LS_PLANT(groups_not_awaited, p->groups.count, 0)));
+    p->all_done_ns = ls_clock_ns();
+    return LS_OK;
 }
 
 /* ---- start and end --------------------------------------------------------------------------- */
@@ -556,16 +577,22 @@ static ls_status join(program *p)
 
 static ls_status run(program *p)
 {
+    LS_TRY(begin_group(p));
     if (!waits_only(p)) {
         LS_TRY(try_all(p));
         LS_TRY(try_headline(p));
         LS_TRY(try_barriers(p));
     }
-    LS_TRY(wait_for_groups(p));
+    LS_TRY(end_group(p));
     LS_TRY(try_absent(p));
     cJSON *event = event_named("end");
     cJSON_AddNumberToObject(event, "combinations", (double)p->combinations);
     cJSON_AddNumberToObject(event, "wrong", (double)p->wrong);
+    if (p->groups.count > 0) {
+        cJSON_AddNumberToObject(event, "begun_ns", (double)p->begun_ns);
+        cJSON_AddNumberToObject(event, "done_ns", (double)p->done_ns);
+        cJSON_AddNumberToObject(event, "all_done_ns", (double)p->all_done_ns);
+    }
     LS_TRY(write_event(p, event));
     if (p->store != NULL) {
         LS_TRY(ls_store_barrier(p->store, "end", 60));

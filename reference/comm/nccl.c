@@ -9,6 +9,7 @@
 
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
+#include "kernels/core/plant.h"
 #include "nccl_parts.h"
 
 static ls_status take_slot(ls_comm *comm, const ls_comm_op *op, ls_nccl_slot **out)
@@ -57,7 +58,8 @@ static ncclRedOp_t operator_of(ls_comm_redop redop)
                                             [LS_COMM_MAX] = ncclMax,
                                             [LS_COMM_MIN] = ncclMin,
                                             [LS_COMM_PROD] = ncclProd};
-    return operators[redop];
+    return LS_PLANT(cuda_min_as_max, operators[redop],
+                    redop == LS_COMM_MIN ? ncclMax : operators[redop]);
 }
 
 /* An operation's arguments in NCCL's terms. */
@@ -152,7 +154,8 @@ static ncclResult_t all_to_all(const call *c)
         if (peer == comm->rank) {
             continue;
         }
-        result = ncclSend(c->input + offset, c->count, c->type, peer, comm->native, comm->stream);
+        result = ncclSend(c->input + LS_PLANT(cuda_all_to_all_keeps_parts, offset, mine), c->count,
+                          c->type, peer, comm->native, comm->stream);
         if (result == ncclSuccess) {
             result =
                 ncclRecv(c->buffer + offset, c->count, c->type, peer, comm->native, comm->stream);

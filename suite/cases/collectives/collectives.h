@@ -8,7 +8,7 @@
 
 /* In the memory of the device that the subject trains on. */
 #define LS_COLLECTIVES_FIND \
-    "D=cpu; E=gloo; case \" $* \" in *\" --device=cuda \"*) D=cuda; E=nccl ;; esac; "
+    "D=cpu; E=gloo; for A; do case $A in --device=cuda) D=cuda; E=nccl ;; esac; done; "
 #define LS_COLLECTIVES_RUN LS_COLLECTIVES_FIND "exec {bin}/lockstep-collectives --device=$D "
 #define LS_COLLECTIVES_JOB "collectives O0 image=1 batch=1 steps=1 dump-ranks=0 shell "
 
@@ -51,7 +51,7 @@ void ls_collectives_check_counts(int rank, const cJSON *event, ls_verdict *out);
 void ls_collectives_check_events(const cJSON *events, ls_collectives_combination c, int rank,
                                  int64_t *checked, ls_verdict *out);
 /* Whether the job's end decides: a program that found something wrong leaves with 1, and its events
- * say what. */
+ * say what. Fails, too, where a job on a GPU was not tried with the GPU's engine. */
 bool ls_collectives_ended_otherwise(const ls_case *row, const ls_record *job, ls_verdict *out);
 
 /* ---- collectives_rates.c --------------------------------------------------------------------- */

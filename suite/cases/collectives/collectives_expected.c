@@ -212,12 +212,30 @@ void ls_collectives_check_events(const cJSON *events, ls_collectives_combination
     }
 }
 
+static bool is_on_gpu(const ls_record *job)
+{
+    const cJSON *word;
+    cJSON_ArrayForEach(word, cJSON_GetObjectItem(job->job, "command"))
+    {
+        if (cJSON_IsString(word) && strcmp(word->valuestring, "--device=cuda") == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 bool ls_collectives_ended_otherwise(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     for (int i = 0; i < row->job_count; i++) {
         bool checked = job[i].state == LS_RECORD_FAILED && job[i].code == LS_ERR_CHECK;
         if (!checked && ls_verdict_of_outcome(&job[i], out)) {
             return true;
+        }
+        for (int rank = 0; is_on_gpu(&job[i]) && rank < job[i].world; rank++) {
+            const char *engine = ls_json_string(job[i].rank[rank].start, "engine", "nccl");
+            if (strcmp(engine, "gloo") == 0) {
+                ls_verdict_fail(out, "rank=%d of a job on a GPU took the CPU's engine", rank);
+            }
         }
     }
     return false;

@@ -46,8 +46,9 @@ static double number_of(const cJSON *event, const char *key)
 /* The events of a rank; what is of this machine or this moment is judged and left out. */
 static cJSON *events_of(int rank)
 {
-    static const char *const volatile_keys[] = {"engine_text", "transport", "us", "algbw_gb_s",
-                                                "busbw_gb_s"};
+    static const char *const volatile_keys[] = {"engine_text", "transport",  "us",
+                                                "algbw_gb_s",  "busbw_gb_s", "begun_ns",
+                                                "done_ns",     "all_done_ns"};
     LS_TEXT(path, 300, "%s/rank%d.jsonl", folder, rank);
     char *text = ls_text_read(path), *rest = NULL;
     ck_assert_ptr_nonnull(text);
