@@ -9,6 +9,7 @@ set -u
 one() {
     name=$(basename "$1")
     log=$2/$name.log
+    began=$(date +%s)
     timeout 300 "$1" >"$log" 2>&1
     code=$?
     # Check's summary: "100%: Checks: 12, Failures: 0, Errors: 0", one for each suite runner
@@ -20,7 +21,7 @@ one() {
         bad=$((bad + 1)) # ended without a summary, or with a code that no failure explains
         checks=$((checks + 1))
     fi
-    text="ok - $name: $checks"
+    text="ok - $name: $checks, $(($(date +%s) - began)) s"
     if [ "$bad" -ne 0 ]; then
         text="not ok - $name: $bad of $checks (exit code $code)
 $(tail -n 30 "$log")"
