@@ -350,7 +350,11 @@ static ls_status reduce_so_far(ls_step *step)
     if (trainer->ddp != NULL) {
         ls_ddp_carry(trainer->ddp);
     }
-    return LS_OK;
+    /* the next forward follows a synchronised one, as a step's first does (begin_step) */
+    bool broadcasts = trainer->rules.broadcast_buffers;
+    return LS_PLANT(buffers_sent_once_a_step, broadcasts, false)
+               ? ls_setup_broadcast_buffers(trainer)
+               : LS_OK;
 }
 
 static ls_status enqueue_pieces(ls_step *step)

@@ -130,6 +130,11 @@ static ls_spec spec_of(const ls_record *job, ls_role role)
     if (cJSON_IsFalse(option(options, "no-sync"))) {
         ls_text_add(spec.extra, sizeof spec.extra, " --no-sync=False");
     }
+    if (cJSON_IsBool(option(options, "broadcast-buffers"))) {
+        bool sends = cJSON_IsTrue(option(options, "broadcast-buffers"));
+        ls_text_add(spec.extra, sizeof spec.extra, " --broadcast-buffers=%s",
+                    sends ? "True" : "False");
+    }
     double predivide = option_number(options, "predivide", 1);
     if (predivide != 1) {
         ls_text_add(spec.extra, sizeof spec.extra, " --predivide=%g", predivide);

@@ -44,6 +44,7 @@ typedef struct ls_compare_facts {
     const char *reduce; /* NULL: each gradient's own type; "fp32", "fp16", "bf16" (--allreduce-fp32,
                            --compress) */
     bool reduces_each;  /* --no-sync False: every micro-step's sum is reduced */
+    bool sends_buffers; /* rank 0's go to all before a forward that follows a reduction */
     bool nesterov;
     bool fused;        /* --fuse: the dump may name batch norms as `applied` */
     bool coarse;       /* use FP64's own branches even if the dump has them (section 4, point 4) */

@@ -84,6 +84,15 @@ static int counted(const ls_compare_judgement *j, int rank)
                : j->evidence->step.accumulate;
 }
 
+/* The rank whose batches move what `rank` holds after the step. Where each micro-step is reduced,
+ * rank 0's statistics go to all before the next one, which alone is then of the rank's own. */
+static int mover(const ls_compare_judgement *j, int rank, int micro_step)
+{
+    const ls_compare_facts *facts = j->facts;
+    bool last = micro_step == counted(j, rank) - 1;
+    return facts->reduces_each && facts->sends_buffers && !last ? 0 : rank;
+}
+
 static void add_rank(const ls_compare_judgement *j, int node, int kind, int rank,
                      const double *before, const double *after, double unit, sums *s)
 {
@@ -92,12 +101,13 @@ static void add_rank(const ls_compare_judgement *j, int node, int kind, int rank
     int channels = norm->channels, per_micro = step->world / step->stat_ranks;
     const double *batch = j->forced.stats + ls_oracle_stats_of(step, node) +
                           (int64_t)kind * ls_oracle_stats_groups(step) * channels;
-    double count = (double)(ls_oracle_stats_samples(step, rank) * norm->height * norm->width);
-    double unbiased = kind == 1 && count > 1 ? count / (count - 1) : 1;
     for (int c = 0; c < channels; c++) {
         double value = before[c], rounding = 0;
         for (int a = 0; a < counted(j, rank); a++) {
-            int group = a * per_micro + rank / step->stat_ranks;
+            int from = mover(j, rank, a), group = a * per_micro + from / step->stat_ranks;
+            double count =
+                (double)(ls_oracle_stats_samples(step, from) * norm->height * norm->width);
+            double unbiased = kind == 1 && count > 1 ? count / (count - 1) : 1;
             value += momentum * (batch[group * channels + c] * unbiased - value);
             rounding += unit * fabs(value);
         }

@@ -31,6 +31,9 @@ static void facts_of(const ls_spec *spec, ls_compare_facts *facts)
                     : half != NULL && strncmp(half, "bf16", 4) == 0 ? "bf16"
                                                                     : NULL;
     facts->reduces_each = option(spec, "--no-sync=False") != NULL;
+    const char *buffers = option(spec, "--broadcast-buffers=");
+    facts->sends_buffers =
+        buffers != NULL ? strncmp(buffers, "True", 4) == 0 : facts->dialect_torch;
     facts->nesterov = option(spec, "--nesterov") != NULL;
     facts->fused = spec->fuse || option(spec, "--fuse") != NULL;
 }
