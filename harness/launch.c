@@ -283,6 +283,8 @@ static const char *protocol_meaning(int code)
         return " (in the subject protocol: non-finite state)";
     case LS_ERR_DEVICE_LOST:
         return " (in the subject protocol: device lost)";
+    case LS_ERR_UNEVEN:
+        return " (in the subject protocol: uneven inputs)";
     case LS_STOPPED:
         return " (in the subject protocol: stopped by a signal, its state saved)";
     default:

@@ -12,6 +12,7 @@
 #include "reference/train/save.h"
 #include "reference/train/setup.h"
 #include "reference/train/step_loop.h"
+#include "reference/train/uneven.h"
 
 static ls_status prepare(int argc, char **argv, ls_trainer *trainer)
 {
@@ -47,6 +48,9 @@ static ls_status train(ls_trainer *trainer)
     if (status == LS_OK || status == LS_STOPPED) {
         ls_status finished = ls_join_finish(trainer);
         status = finished != LS_OK ? finished : status;
+    }
+    if (status == LS_ERR_PEER_LOST) {
+        ls_uneven_explain(trainer);
     }
     LS_THEN(status, ls_mllog_stop(trainer->mllog, true));
     if (status != LS_OK) {

@@ -30,6 +30,8 @@ typedef struct ls_record_step {
     char loss_bits[16];
     bool loss_lost; /* the loss is given, and is infinite or not a number */
     bool skipped, skip_given;
+    bool joined;  /* the rank's data had ended: it took part with zeros, and has no loss */
+    int active;   /* ranks that had a batch; 0: all */
     bool audited; /* on this or another rank: its time is part of no figure */
     int64_t images;
     int64_t top1, top5; /* of them; -1: not given */

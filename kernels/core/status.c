@@ -17,6 +17,7 @@ const char *ls_status_name(ls_status status)
         [LS_ERR_NON_FINITE] = "non-finite state",
         [LS_ERR_DEVICE_LOST] = "device lost",
         [LS_STOPPED] = "stopped by a signal, state saved",
+        [LS_ERR_UNEVEN] = "uneven inputs",
     };
     bool known = (unsigned)status < sizeof name / sizeof *name && name[status] != NULL;
     return known ? name[status] : "unknown status";

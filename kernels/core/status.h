@@ -20,6 +20,7 @@ typedef enum ls_status {
         12, /* a parameter, master or moment is inf or NaN, or the scale fell below its floor */
     LS_ERR_DEVICE_LOST = 13, /* the accelerator stopped answering */
     LS_STOPPED = 14,         /* a signal asked the run to end: its state is saved */
+    LS_ERR_UNEVEN = 15, /* --join throw: the data of some ranks has ended, that of others has not */
 } ls_status;
 
 /* A short name such as "peer lost"; never NULL. */

@@ -50,6 +50,7 @@ ls_status ls_dataset_listed_open(const ls_loader_options *options, const char *d
                     .rank = LS_PLANT(rank_0_shard_everywhere, options->rank, 0),
                     .world = options->world,
                     .shuffle = true,
+                    .no_pad = options->no_pad,
                     .seed = options->seed},
         .epoch = -1,
         .batch_size = options->batch_size,
@@ -59,6 +60,7 @@ ls_status ls_dataset_listed_open(const ls_loader_options *options, const char *d
         .validates = options->validates,
     };
     int64_t length = ls_sampler_length(&out->sampler);
+    int batch = options->no_pad ? options->batch_size : options->largest_batch;
     out->base.items = options->batch_size;
     out->base.pictures = count;
     if (options->validates) {
@@ -66,13 +68,12 @@ ls_status ls_dataset_listed_open(const ls_loader_options *options, const char *d
         return LS_OK;
     }
     out->base.images = length;
-    out->base.steps_per_epoch = length / ((int64_t)options->largest_batch * options->accumulate);
+    out->base.steps_per_epoch = length / ((int64_t)batch * options->accumulate);
     out->base.plan = plan;
     if (out->base.steps_per_epoch == 0) {
-        return ls_log_fail(LS_ERR_USAGE,
-                           "%s has %lld images, %lld for each of %d ranks, but a step needs %d",
-                           dir, (long long)count, (long long)length, options->world,
-                           options->largest_batch * options->accumulate);
+        return ls_log_fail(
+            LS_ERR_USAGE, "%s has %lld images, %lld for each of %d ranks, but a step needs %d", dir,
+            (long long)count, (long long)length, options->world, batch * options->accumulate);
     }
     out->order = malloc((size_t)length * sizeof *out->order);
     LS_TRY_MEMORY(out->order != NULL, "the order of %lld images", (long long)length);

@@ -8,6 +8,9 @@
 
 int64_t ls_sampler_length(const ls_sampler *sampler)
 {
+    if (LS_PLANT(no_pad_ignored, sampler->no_pad, false)) {
+        return (sampler->count - sampler->rank + sampler->world - 1) / sampler->world;
+    }
     if (sampler->drop_last) {
         return sampler->count / sampler->world;
     }

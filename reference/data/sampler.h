@@ -13,10 +13,13 @@ typedef struct ls_sampler {
     int rank, world;
     bool shuffle;
     bool drop_last; /* drop the remainder of a division by world instead of padding */
+    bool no_pad;    /* neither: ranks have as many as there are, the first ones one more */
     uint64_t seed;  /* the epoch is added to it */
 } ls_sampler;
 
-/* Images per rank and epoch: ceil(count / world), or floor with drop_last. */
+/* Images of this rank in an epoch: ceil(count / world), floor with drop_last; with no_pad
+ * ceil((count
+ * - rank) / world). */
 int64_t ls_sampler_length(const ls_sampler *sampler);
 /* Writes this rank's images of an epoch, ls_sampler_length of them. Rank r takes positions r, r+W,
  * ... of the order, which is padded from its own start. LS_ERR_INFRA without memory. */

@@ -371,12 +371,23 @@ ls_status ls_ddp_ready(ls_ddp *ddp, int param)
 
 static ls_status write_zeros(const ls_device *device, const ls_tensor *to)
 {
-    static const char zeros[4096];
+    static const char zeros[65536];
     int64_t bytes = (int64_t)ls_tensor_bytes(to);
     for (int64_t at = 0; at < bytes; at += (int64_t)sizeof zeros) {
         int64_t piece = bytes - at < (int64_t)sizeof zeros ? bytes - at : (int64_t)sizeof zeros;
         LS_TRY(device->api->copy_in(device->backend, device->stream, (char *)to->data + at, zeros,
                                     piece));
+    }
+    return LS_OK;
+}
+
+ls_status ls_ddp_mirror(ls_ddp *ddp)
+{
+    const ls_memory *memory = ddp->options.memory;
+    for (int i = 0; i < memory->param_count; i++) {
+        LS_TRY(
+            LS_PLANT(joined_rank_repeats, write_zeros(memory->device, &memory->reduced[i]), LS_OK));
+        LS_TRY(ls_ddp_ready(ddp, i));
     }
     return LS_OK;
 }

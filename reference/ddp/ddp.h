@@ -85,6 +85,8 @@ ls_status ls_ddp_begin(ls_ddp *ddp, const ls_step_observers *observers);
 /* `from`: the gradient or the accumulator of `param`; not copied if it is in its bucket already. */
 ls_status ls_ddp_stage(ls_ddp *ddp, int param, const ls_tensor *from);
 ls_status ls_ddp_ready(ls_ddp *ddp, int param);
+/* In place of a backward, on a rank without a batch: zeros of every parameter are ready. */
+ls_status ls_ddp_mirror(ls_ddp *ddp);
 ls_status ls_ddp_finish(ls_ddp *ddp);
 /* memory->sum holds the average now, and what the next backward adds to it is reduced again. A
  * parameter that gets no gradient there contributes its sum instead of zeros. */

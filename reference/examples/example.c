@@ -32,6 +32,9 @@ ls_status ls_example_check(ls_trainer *trainer)
         {options->trace, "--trace"},
         {options->no_reduce, "--no-reduce"},
         {options->no_sync != LS_UNSET, "--no-sync"},
+        {options->join != LS_JOIN_NONE, "--join"},
+        {options->no_pad, "--no-pad"},
+        {options->rank_step_count > 0, "--steps-of-rank"},
         {options->resident > 0, "--resident"},
         {options->cudnn_benchmark, "--cudnn-benchmark"},
         {options->fuse, "--fuse"},
@@ -277,7 +280,7 @@ static ls_status begin_model(ls_example_model *model)
     model->observers = (ls_step_observers){0};
     ls_fault_begin(&model->fault, trainer, step, &model->observers);
     if (trainer->rules.broadcast_buffers && step > 1) {
-        LS_TRY(ls_setup_broadcast_buffers(trainer));
+        LS_TRY(ls_setup_broadcast(trainer, LS_MEMORY_BUFFER, 0));
     }
     if (!ls_dump_wants(trainer, step)) {
         return LS_OK;

@@ -267,8 +267,15 @@ ls_status ls_events_write_step(ls_events *events, const ls_events_step *step)
     cJSON *event = begin_event("step");
     LS_TEXT(bits, 16, "0x%08" PRIx32, ls_half_bits_of_f32(step->loss));
     cJSON_AddNumberToObject(event, "step", (double)step->step);
-    ls_json_add_number(event, "loss", (double)step->loss);
-    cJSON_AddStringToObject(event, "loss_bits", bits);
+    if (step->joined) {
+        cJSON_AddBoolToObject(event, "joined", true);
+    } else {
+        ls_json_add_number(event, "loss", (double)step->loss);
+        cJSON_AddStringToObject(event, "loss_bits", bits);
+    }
+    if (step->active > 0) {
+        cJSON_AddNumberToObject(event, "active", step->active);
+    }
     ls_json_add_number(event, "loss_scale", (double)step->loss_scale);
     ls_json_add_number(event, "loss_scale_next", (double)step->loss_scale_next);
     cJSON_AddBoolToObject(event, "skipped", step->skipped);

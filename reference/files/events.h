@@ -77,6 +77,8 @@ typedef struct ls_events_step {
     float lr;     /* used in this step */
     bool scored;
     int64_t top1, top5; /* of its images; where `scored` */
+    bool joined;        /* its data has ended (--join): there is no loss */
+    int active;         /* ranks that had a batch, where that is not all; else 0 */
     int64_t images;     /* this rank's, */
     int64_t bad_images; /* and of them those that could not be read: others took their places */
     bool norm_given;
@@ -90,8 +92,9 @@ typedef struct ls_events_step {
     const ls_events_loss *losses;
     const bool *optimizer_skipped;
 } ls_events_step;
-/* loss_bits is the f32's bits as "0x3f8ccccd"; digests are strings of 16 hexadecimal digits; a loss
- * that is inf or NaN is null (JSON has neither), its bits say which. */
+/* Where `joined`, "joined" is true and loss, loss_bits, top1 and top5 are left out; loss_bits is
+ * the f32's bits as "0x3f8ccccd"; digests are strings of 16 hexadecimal digits; a loss that is inf
+ * or NaN is null (JSON has neither), its bits say which. */
 ls_status ls_events_write_step(ls_events *events, const ls_events_step *step);
 
 /* Means and counts over pictures. */

@@ -192,7 +192,9 @@ ls_status ls_tensorboard_write(ls_tensorboard *board, int64_t step,
         return LS_OK;
     }
     message summary = {.count = 0};
-    put_scalar(&summary, "loss", scalars->loss);
+    if (!scalars->no_loss) {
+        put_scalar(&summary, "loss", scalars->loss);
+    }
     put_scalar(&summary, "lr", scalars->lr);
     put_scalar(&summary, "loss_scale", scalars->loss_scale);
     if (!isnan(scalars->images_per_s)) {

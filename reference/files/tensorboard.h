@@ -5,6 +5,7 @@
 #ifndef LS_TENSORBOARD_H
 #define LS_TENSORBOARD_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -19,6 +20,7 @@ void ls_tensorboard_close(ls_tensorboard *board); /* NULL is allowed */
 typedef struct ls_tensorboard_scalars {
     float loss, lr, loss_scale;
     float images_per_s, grad_norm; /* NaN: left out */
+    bool no_loss;                  /* this rank had no batch */
 } ls_tensorboard_scalars;
 /* One event with four or five scalars, one write. NULL board: does nothing. A full disk is
  * LS_ERR_INFRA. */

@@ -11,7 +11,7 @@ enum {
 };
 static const float apex_max_scale = 16777216.0f; /* 2^24: apex/amp/frontend.py@initialize */
 
-static void resolve_average(const ls_options *options, int world, ls_dialect_rules *out)
+void ls_dialect_average(const ls_options *options, int world, ls_dialect_rules *out)
 {
     bool torch = options->dialect == LS_DIALECT_TORCH;
     bool kept = options->comm_hook == LS_COMM_HOOK_SUM || options->comm_hook == LS_COMM_HOOK_NOOP;
@@ -73,7 +73,7 @@ void ls_dialect_resolve(const ls_options *options, int world, ls_dialect_rules *
         out->first = LS_FIRST_FINAL;
         out->rebuild = false;
     }
-    resolve_average(options, world, out);
+    ls_dialect_average(options, world, out);
     resolve_limits(options, out);
 }
 

@@ -56,6 +56,8 @@ typedef struct ls_dialect_rules {
 
 /* `world` >= 1. Cannot fail: the options were checked when they were parsed. */
 void ls_dialect_resolve(const ls_options *options, int world, ls_dialect_rules *out);
+/* The average over another number of ranks: sets average, pre_factor and post_factor. */
+void ls_dialect_average(const ls_options *options, int world, ls_dialect_rules *out);
 const char *ls_dialect_name(ls_dialect dialect);         /* "apex", "torch" */
 const char *ls_dialect_average_name(ls_average average); /* "post", "pre", "none" */
 

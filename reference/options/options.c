@@ -410,10 +410,50 @@ static ls_status check_hook(const ls_options *options)
     return LS_OK;
 }
 
+static ls_status check_uneven(const ls_options *options)
+{
+    static const char *const modes[] = {"none", "initial", "active", "throw"};
+    bool ends = ls_options_has_epochs(options), active = options->join == LS_JOIN_ACTIVE;
+    bool mirrors = active || options->join == LS_JOIN_INITIAL;
+    const struct {
+        bool given;
+        const char *name, *why;
+    } others[] = {
+        {options->sync_bn && mirrors, "--sync-bn",
+         "its statistics need every rank in every forward; allowed with --join throw"},
+        {options->no_reduce, "--no-reduce", "nothing is reduced"},
+        {options->comm_hook == LS_COMM_HOOK_NOOP, "--comm-hook noop", "nothing is reduced"},
+        {active && options->comm_hook != LS_COMM_HOOK_NONE, "--comm-hook",
+         "a hook divides by all ranks, or not; allowed with --join initial"},
+        {active && options->average == LS_AVERAGE_NONE, "--average none", "nothing is divided"},
+        {options->join == LS_JOIN_INITIAL && options->no_sync == LS_FALSE, "--no-sync False",
+         "the zeros of a rank without a batch would shrink the average so far in each micro-step; "
+         "allowed with --join active"},
+        {options->audit, "--audit", "a rank without a batch has nothing to audit"},
+    };
+    if (options->no_pad && !ends) {
+        return ls_log_fail(LS_ERR_USAGE, "--no-pad with --data %s, which has no end",
+                           options->data);
+    }
+    if (options->rank_step_count > 0 && ends) {
+        return ls_log_fail(LS_ERR_USAGE,
+                           "--steps-of-rank with --data %s, which ends by itself; give --no-pad",
+                           options->data);
+    }
+    for (size_t i = 0; options->join != LS_JOIN_NONE && i < sizeof others / sizeof *others; i++) {
+        if (others[i].given) {
+            return ls_log_fail(LS_ERR_USAGE, "--join %s with %s: %s", modes[options->join],
+                               others[i].name, others[i].why);
+        }
+    }
+    return LS_OK;
+}
+
 static ls_status check_parallel(const ls_options *options)
 {
     LS_TRY(check_no_sync(options));
     LS_TRY(check_hook(options));
+    LS_TRY(check_uneven(options));
     if (options->bucket_cap_mb > 0 && options->message_size > 0) {
         return ls_log_fail(
             LS_ERR_USAGE,
@@ -461,6 +501,7 @@ static ls_status check_team(const ls_options *options)
         {options->aux_count > 0, "--aux-head"},
         {options->sync_bn, "--sync-bn"},
         {options->no_reduce, "--no-reduce"},
+        {options->join != LS_JOIN_NONE, "--join"},
         {options->find_unused, "--find-unused"},
         {options->audit, "--audit"},
         {options->resident > 0, "--resident"},
@@ -629,6 +670,10 @@ ls_status ls_options_parse(int argc, char **argv, ls_options *out, const char **
     if (options.steps == 0 && options.epochs == 0) {
         bool epochs = ls_options_has_epochs(&options);
         options.steps = epochs ? 0 : STEPS_DEFAULT;
+        for (int i = 0; i < options.rank_step_count; i++) {
+            int64_t own = options.rank_steps[i];
+            options.steps = i == 0 || own > options.steps ? own : options.steps;
+        }
         options.epochs = epochs ? EPOCHS_DEFAULT : 0;
     }
     options.workers_given = was_given(&to, "workers");
@@ -710,6 +755,10 @@ static ls_status check_ranks(const ls_options *options, int world)
     if (options->batch_size_count > 0 && options->batch_size_count != world) {
         return ls_log_fail(LS_ERR_USAGE, "--batch-sizes: %d numbers for a world of %d ranks",
                            options->batch_size_count, world);
+    }
+    if (options->rank_step_count > 0 && options->rank_step_count != world) {
+        return ls_log_fail(LS_ERR_USAGE, "--steps-of-rank: %d numbers for a world of %d ranks",
+                           options->rank_step_count, world);
     }
     LS_TRY(check_places("aux-head", options->aux_count, options->aux, world));
     if (options->fault.step > 0 && options->fault.rank >= world) {

@@ -38,6 +38,13 @@ typedef enum ls_comm_hook {
     LS_COMM_HOOK_NOOP,
     LS_COMM_HOOK_KINDS,
 } ls_comm_hook;
+/* Ranks whose data ends before that of others (reference/train/uneven.h). */
+typedef enum ls_join_mode {
+    LS_JOIN_NONE,    /* they leave, and the others wait for them until the deadline */
+    LS_JOIN_INITIAL, /* they reduce zeros; averages are over all ranks */
+    LS_JOIN_ACTIVE,  /* the same; averages are over those that have a batch */
+    LS_JOIN_THROW,   /* all ranks end with an error */
+} ls_join_mode;
 typedef enum ls_lr_scaling { LS_LR_SCALING_NONE, LS_LR_SCALING_LINEAR } ls_lr_scaling;
 typedef enum ls_tristate { LS_UNSET = -1, LS_FALSE = 0, LS_TRUE = 1 } ls_tristate;
 
@@ -115,6 +122,8 @@ typedef struct ls_options {
     bool workers_given;                   /* for the ranks of a node; else for each */
     int batch_size_count;                 /* 0: every rank has batch_size */
     int batch_sizes[LS_OPTIONS_LIST_MAX]; /* each rank's, in order of rank */
+    int rank_step_count;                  /* 0: the data of all ranks last as long */
+    int64_t rank_steps[LS_OPTIONS_LIST_MAX];
     ls_opt_level opt_level;
     ls_dtype half;
     bool loss_scale_given, loss_scale_dynamic;

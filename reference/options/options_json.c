@@ -163,6 +163,15 @@ static void add_batch_sizes(cJSON *json, const ls_options_row *row, const effect
     }
 }
 
+static void add_steps_of_rank(cJSON *json, const ls_options_row *row, const effective *e)
+{
+    const ls_options *options = e->options;
+    cJSON *list = options->rank_step_count > 0 ? cJSON_AddArrayToObject(json, row->name) : NULL;
+    for (int i = 0; i < options->rank_step_count; i++) {
+        cJSON_AddItemToArray(list, cJSON_CreateNumber((double)options->rank_steps[i]));
+    }
+}
+
 static void add_bucket_cap(cJSON *json, const ls_options_row *row, const effective *e)
 {
     const double mib = 1048576.0;

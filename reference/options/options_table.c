@@ -194,6 +194,18 @@ static int read_batch_sizes(const char *option, const char *text, ls_options *op
     return error;
 }
 
+static int read_steps_of_rank(const char *option, const char *text, ls_options *options)
+{
+    ls_overflow_at item[LS_OPTIONS_LIST_MAX];
+    int error = read_list(option, text, INT64_C(1) << 50, false,
+                          "one number from 1 on for each rank, such as 3,2,3",
+                          &options->rank_step_count, item);
+    for (int i = 0; error == 0 && i < options->rank_step_count; i++) {
+        options->rank_steps[i] = item[i].step;
+    }
+    return error;
+}
+
 static int read_group(const char *option, const char *text, ls_options *options)
 {
     if (options->groups.count == LS_GROUPS_MAX ||

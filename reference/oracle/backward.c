@@ -50,7 +50,7 @@ static double local_of(const ls_oracle_step *step, const double *chunk, int64_t 
 static double averaged_of(const ls_oracle_step *step, route r, const double *chunk, int64_t count,
                           int64_t i, int from, int to, double held)
 {
-    double before = 1, after = 1, world = step->world;
+    double before = 1, after = 1, world = ls_oracle_divisor(step);
     if (step->average == LS_ORACLE_DIVIDE_THEN_SUM) {
         before = 1 / world;
     } else if (step->average == LS_ORACLE_SUM_THEN_DIVIDE) {
@@ -89,7 +89,7 @@ static double mean_of(const ls_oracle_step *step, const double *chunk, int64_t c
     for (int64_t c = 0; c < (int64_t)step->world * step->accumulate; c++) {
         sum += chunk[c * count + i];
     }
-    return step->average == LS_ORACLE_SUM ? sum : sum / step->world;
+    return step->average == LS_ORACLE_SUM ? sum : sum / ls_oracle_divisor(step);
 }
 
 /* chunk[A*W][count], chunk a*W+r: gradients of loss*S/A summed in FP64; modified. product: of a

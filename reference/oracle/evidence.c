@@ -20,7 +20,8 @@ static ls_status no_memory(const ls_evidence *e)
     return ls_log_fail(LS_ERR_INFRA, "oracle: cannot allocate the evidence of %s", e->net.arch);
 }
 
-static ls_status open_files(ls_evidence *e, const char *const *path)
+/* number NULL: all ranks of a world of `whole`. */
+static ls_status open_files(ls_evidence *e, int whole, const int *number, const char *const *path)
 {
     e->file = calloc((size_t)e->world, sizeof *e->file);
     if (e->file == NULL) {
@@ -28,12 +29,13 @@ static ls_status open_files(ls_evidence *e, const char *const *path)
     }
     for (int rank = 0; rank < e->world; rank++) {
         LS_TRY(ls_dumpfile_open(path[rank], &e->file[rank]));
-        int64_t world = ls_dumpfile_integer(e->file[rank], "world_size", e->world);
-        int64_t own = ls_dumpfile_integer(e->file[rank], "rank", rank);
-        if (world != e->world || own != rank) {
+        int wanted = number != NULL ? number[rank] : rank;
+        int64_t world = ls_dumpfile_integer(e->file[rank], "world_size", whole);
+        int64_t own = ls_dumpfile_integer(e->file[rank], "rank", wanted);
+        if (world != whole || own != wanted) {
             return ls_log_fail(LS_ERR_USAGE,
                                "%s is rank %lld of a world of %lld; given as rank %d of %d",
-                               path[rank], (long long)own, (long long)world, rank, e->world);
+                               path[rank], (long long)own, (long long)world, wanted, whole);
         }
     }
     return LS_OK;
@@ -175,15 +177,21 @@ static ls_status read_params(ls_evidence *e, const char *prefix, double **out)
 
 ls_status ls_evidence_load(const char *arch, int world, const char *const *path, ls_evidence **out)
 {
-    LS_ASSERT(world > 0);
+    return ls_evidence_load_part(arch, world, world, NULL, path, out);
+}
+
+ls_status ls_evidence_load_part(const char *arch, int world, int count, const int *rank,
+                                const char *const *path, ls_evidence **out)
+{
+    LS_ASSERT(count > 0 && count <= world);
     ls_evidence *e = calloc(1, sizeof *e);
     LS_TRY_MEMORY(e != NULL, "the evidence");
-    e->world = world;
+    e->world = count;
     e->step.stat_ranks = 1;
     e->step.loss_scale = 1;
     e->step.predivide = 1;
     ls_status status;
-    LS_TRY_GOTO(status, open_files(e, path), free_evidence);
+    LS_TRY_GOTO(status, open_files(e, world, rank, path), free_evidence);
     LS_TRY_GOTO(status, read_shapes(e, arch), free_evidence);
     LS_TRY_GOTO(status, read_batches(e), free_evidence);
     LS_TRY_GOTO(status, read_params(e, "param", &e->param), free_evidence);

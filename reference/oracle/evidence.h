@@ -6,7 +6,7 @@
 #include "oracle_step.h"
 
 typedef struct ls_evidence {
-    int world;
+    int world;          /* ranks whose dumps these are */
     int *batch;         /* [world] */
     ls_dumpfile **file; /* [world] */
     ls_nettab net;
@@ -19,6 +19,10 @@ typedef struct ls_evidence {
 /* path[world] in order of rank. arch NULL: from the metadata. LS_ERR_USAGE with one line for a
  * wrong rank or world, a missing tensor or one of the wrong shape. */
 ls_status ls_evidence_load(const char *arch, int world, const char *const *path, ls_evidence **out);
+/* The same of a part of the ranks, rank[count] in increasing order, of a world of `world`: of those
+ * that had a batch. */
+ls_status ls_evidence_load_part(const char *arch, int world, int count, const int *rank,
+                                const char *const *path, ls_evidence **out);
 void ls_evidence_free(ls_evidence *evidence);
 
 /* The first parameter whose bytes under <prefix>/ differ between rank 0 and `rank`, or that one of

@@ -161,7 +161,7 @@ static void cache_save(const char *folder, cache_key key, int count, const cache
  * belongs into key_of_data, or, if only the ideal reads it, into the key of ls_ideal_error_measure.
  */
 _Static_assert(sizeof(ls_oracle_step) ==
-                   5 * sizeof(void *) + 4 * sizeof(double) + 8 * sizeof(int) + LS_NETTAB_NODES_MAX,
+                   5 * sizeof(void *) + 5 * sizeof(double) + 8 * sizeof(int) + LS_NETTAB_NODES_MAX,
                "each member of ls_oracle_step is part of a key");
 
 /* The key of everything in a step except its precision. */
@@ -175,6 +175,7 @@ static cache_key key_of_data(const char *kind, const ls_oracle_step *step)
     cache_add(&key, net->arch, sizeof net->arch);
     cache_add(&key, numbers, sizeof numbers);
     cache_add(&key, &step->label_smoothing, sizeof step->label_smoothing);
+    cache_add(&key, &step->divisor, sizeof step->divisor);
     cache_add(&key, step->batch, (size_t)step->world * sizeof *step->batch);
     ls_shards shards = ls_oracle_shards(step);
     size_t image_bytes = 3 * (size_t)in->height * (size_t)in->width * sizeof(float);

@@ -34,6 +34,7 @@ typedef struct ls_oracle_step {
     bool applied[LS_NETTAB_NODES_MAX]; /* batch norms with scale and offset in fp16 */
     double loss_scale;
     ls_oracle_average average;
+    double divisor;      /* of the average, where that is not the number of ranks; else 0 */
     double predivide;    /* apex: the part of W divided before the sum; 1: none */
     ls_bits_type reduce; /* type of the reduction; F64: each gradient's own (allreduce-fp32: F32;
                             compress: half) */
@@ -86,6 +87,11 @@ typedef struct ls_oracle_result {
     float *rank_grad;                        /* [W][net->elements] with mode.rank_grads */
 } ls_oracle_result;
 
+/* What a sum over the ranks is divided by. */
+static inline double ls_oracle_divisor(const ls_oracle_step *step)
+{
+    return step->divisor > 0 ? step->divisor : step->world;
+}
 /* The distribution of the step's samples. */
 ls_shards ls_oracle_shards(const ls_oracle_step *step);
 /* Samples that share statistics with one micro-step of `rank`. */

@@ -313,6 +313,19 @@ ls_tensor ls_memory_place(ls_memory *memory, ls_memory_place_state *place, ls_dt
     return whole;
 }
 
+ls_status ls_memory_broadcast(const ls_memory *memory, const ls_comm_api *engine, ls_comm *comm,
+                              ls_memory_kind kind, int root)
+{
+    ls_comm_op op = {.kind = LS_COMM_BROADCAST,
+                     .buffer = memory->block[kind],
+                     .count = memory->bytes[kind],
+                     .dtype = LS_U8,
+                     .root = root,
+                     .label = ls_memory_kind_name(kind)};
+    return memory->bytes[kind] == 0 ? LS_OK
+                                    : ls_comm_run(engine, comm, &op, memory->device->stream);
+}
+
 cJSON *ls_memory_json(const ls_memory *memory)
 {
     cJSON *object = cJSON_CreateObject();

@@ -85,6 +85,10 @@ typedef struct ls_memory_place_state {
 ls_tensor ls_memory_place(ls_memory *memory, ls_memory_place_state *place, ls_dtype reduced,
                           const int *param, int count);
 
+/* All tensors of that kind on rank `root`, to all ranks. */
+ls_status ls_memory_broadcast(const ls_memory *memory, const ls_comm_api *engine, ls_comm *comm,
+                              ls_memory_kind kind, int root);
+
 /* "parameters", "gradients", ... */
 const char *ls_memory_kind_name(ls_memory_kind kind);
 /* {"parameters": bytes, ...} for the start event. */

@@ -18,6 +18,7 @@
 #include "reference/files/pth_state.h"
 #include "reference/files/safetensors.h"
 #include "reference/files/strict_reader.h"
+#include "uneven.h"
 
 #define VERSION "1"
 
@@ -107,6 +108,7 @@ typedef struct saver {
     ls_safetensors_writer *writer;
     void *scratch;       /* [largest parameter] */
     const char *buffers; /* of the rank that is saved, as this rank's lie in its own block */
+    int64_t tracked;     /* batches that it has seen */
     int spoilt;          /* running statistics that are not finite */
 } saver;
 
@@ -140,7 +142,7 @@ static ls_status save_buffer(void *context, const char *name, const ls_tensor *t
     const ls_memory *memory = &to->trainer->memory;
     const void *data =
         tensor->data == memory->tracked
-            ? tensor->data
+            ? (const void *)&to->tracked
             : to->buffers + ((char *)tensor->data - (char *)memory->block[LS_MEMORY_BUFFER]);
     int64_t found = ls_dtype_non_finite(tensor->dtype, data, tensor->count);
     if (found >= 0 && to->spoilt++ == 0) { /* of a forward pass that overflowed: training goes on */
@@ -337,6 +339,7 @@ static ls_status add_all(saver *to, int64_t step, const char *buffers, const ls_
     LS_TRY(add_epoch(trainer, to->writer, sums));
     for (int rank = 0; rank < ranks; rank++) {
         to->buffers = buffers + rank * memory->bytes[LS_MEMORY_BUFFER];
+        to->tracked = ls_uneven_tracked(trainer, rank);
         LS_TRY(each_buffer(trainer, rank, save_buffer, to));
     }
     return LS_OK;
@@ -374,6 +377,7 @@ ls_status ls_checkpoint_save(ls_trainer *trainer, int64_t step, const char *path
                     free);
     }
     LS_TRY_GOTO(status, gather_buffers(trainer, &buffers), free);
+    LS_TRY_GOTO(status, ls_uneven_gather_tracked(trainer), free);
     if (trainer->world.rank == 0) {
         status = write_file(trainer, step, path, buffers, sums);
     } else {

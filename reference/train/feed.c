@@ -6,6 +6,7 @@
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
 #include "reference/data/transform.h"
+#include "uneven.h"
 
 enum { SLOTS = 2 };
 
@@ -86,8 +87,8 @@ ls_status ls_feed_open(const ls_trainer *trainer, ls_feed **out)
     int accumulate = trainer->options.accumulate;
     feed->trainer = trainer;
     feed->slots = ls_feed_slots(trainer);
-    feed->number = (trainer->first_step - 1) * accumulate;
-    feed->end = trainer->last_step * accumulate;
+    feed->number = ls_uneven_own(trainer, trainer->first_step - 1) * accumulate;
+    feed->end = ls_uneven_own(trainer, trainer->last_step) * accumulate;
     if (feed->slots > 0) {
         LS_TRY_GOTO(status, ls_feed_slots_create(trainer), close);
         if (trainer->options.resident > 0) {

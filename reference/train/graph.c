@@ -49,6 +49,7 @@ const char *ls_graph_refused(const ls_trainer *trainer)
         {trainer->device.api->graph_begin == NULL, "the device has no graphs"},
         {options->example != LS_EXAMPLE_NONE, "--example"},
         {options->accumulate > 1, "--accumulate"},
+        {options->join != LS_JOIN_NONE, "--join"},
         {options->aux_count > 0, "--aux-head"},
         {options->find_unused, "--find-unused"},
         {!engine_is_recorded(trainer->engine), "the engine of reductions works on the host"},

@@ -22,6 +22,7 @@
 #include "checkpoint.h"
 #include "save.h"
 #include "team.h"
+#include "uneven.h"
 #include "weights.h"
 
 /* ---- options and place ----------------------------------------------------------------------- */
@@ -365,23 +366,11 @@ static ls_status make_values(ls_trainer *trainer)
     return status;
 }
 
-static ls_status broadcast_block(ls_trainer *trainer, ls_memory_kind kind)
+ls_status ls_setup_broadcast(ls_trainer *trainer, ls_memory_kind kind, int root)
 {
-    if (trainer->engine == NULL || trainer->memory.bytes[kind] == 0) {
-        return LS_OK;
-    }
-    ls_comm_op op = {.kind = LS_COMM_BROADCAST,
-                     .buffer = trainer->memory.block[kind],
-                     .count = trainer->memory.bytes[kind],
-                     .dtype = LS_U8,
-                     .root = 0,
-                     .label = ls_memory_kind_name(kind)};
-    return ls_comm_run(trainer->engine, trainer->comm, &op, trainer->device.stream);
-}
-
-ls_status ls_setup_broadcast_buffers(ls_trainer *trainer)
-{
-    return broadcast_block(trainer, LS_MEMORY_BUFFER);
+    return trainer->engine == NULL
+               ? LS_OK
+               : ls_memory_broadcast(&trainer->memory, trainer->engine, trainer->comm, kind, root);
 }
 
 static ls_status resume_values(ls_trainer *trainer, ls_step_state *state)
@@ -420,10 +409,10 @@ ls_status ls_setup_values(ls_trainer *trainer)
             LS_TRY(ls_optim_make_masters(&trainer->memory));
         }
         if (LS_PLANT(no_initial_broadcast, true, false)) {
-            LS_TRY(broadcast_block(trainer, LS_MEMORY_PARAM));
+            LS_TRY(ls_setup_broadcast(trainer, LS_MEMORY_PARAM, 0));
         }
         if (trainer->rules.start_buffers) {
-            LS_TRY(broadcast_block(trainer, LS_MEMORY_BUFFER));
+            LS_TRY(ls_setup_broadcast(trainer, LS_MEMORY_BUFFER, 0));
         }
         if (LS_PLANT(masters_before_broadcast, true, false)) {
             LS_TRY(ls_optim_make_masters(&trainer->memory));
@@ -542,7 +531,7 @@ static void give_pinned(void *context, void *memory)
 }
 
 /* A file that counts epochs: where a run goes on shows when the length of an epoch is known. */
-static ls_status skip_epochs(ls_trainer *trainer, ls_loader_options *options)
+static ls_status skip_epochs(ls_trainer *trainer)
 {
     if (trainer->resumed_epochs == 0) {
         return LS_OK;
@@ -556,7 +545,19 @@ static ls_status skip_epochs(ls_trainer *trainer, ls_loader_options *options)
     }
     trainer->first_step = trainer->resumed_epochs * trainer->steps_per_epoch + 1;
     trainer->best.step = trainer->best.step > 0 ? trainer->first_step - 1 : 0;
-    options->first_step = trainer->first_step;
+    return LS_OK;
+}
+
+/* Where the run begins, and so where this rank's batches go on, may show only when the length of an
+ * epoch is known. */
+static ls_status place_loader(ls_trainer *trainer, ls_loader_options *options)
+{
+    int64_t first = ls_uneven_own(trainer, trainer->first_step - 1) + 1;
+    first = LS_PLANT(resume_restarts_data, first, 1);
+    if (first == options->first_step || trainer->options.resident > 0) {
+        return LS_OK;
+    }
+    options->first_step = first;
     ls_loader_close(trainer->loader);
     trainer->loader = NULL;
     return ls_loader_open(options, &trainer->loader);
@@ -585,15 +586,19 @@ ls_status ls_setup_data(ls_trainer *trainer)
         /* the feed's slots take them, and the device normalises; examples have no feed */
         .bytes = trainer->device.api->batch_load != NULL && options->example == LS_EXAMPLE_NONE,
         .skips_bad = options->on_bad_image == LS_ON_BAD_IMAGE_SKIP,
+        .no_pad = options->no_pad,
         .first_step = LS_PLANT(resume_restarts_data, trainer->first_step, 1),
         .memory = trainer->device.api->host_alloc != NULL ? &pinned : NULL,
     };
     if (options->resident > 0) {
         loader.first_step = 1; /* the same few batches, wherever the run begins */
     }
+    int64_t most = 0;
     LS_TRY(ls_loader_open(&loader, &trainer->loader));
-    trainer->steps_per_epoch = ls_loader_steps_per_epoch(trainer->loader);
-    LS_TRY(skip_epochs(trainer, &loader));
+    LS_TRY(ls_uneven_plan(trainer, &most));
+    LS_TRY(skip_epochs(trainer));
+    LS_TRY(place_loader(trainer, &loader));
+    LS_TRY(ls_uneven_open(trainer));
     LS_TRY(ls_schedule_check(&trainer->schedule, trainer->steps_per_epoch));
     LS_TRY(ls_evaluate_open(trainer, loader.memory, &trainer->evaluate));
     if (trainer->evaluate != NULL && options->model_parallel) {
@@ -605,6 +610,9 @@ ls_status ls_setup_data(ls_trainer *trainer)
     trainer->last_step = options->steps > 0 ? options->steps : by_epochs;
     if (by_epochs > 0 && by_epochs < trainer->last_step) {
         trainer->last_step = by_epochs;
+    }
+    if (most > 0 && most < trainer->last_step) {
+        trainer->last_step = most;
     }
     LS_TRY(ls_mllog_run_open(trainer));
     /* only now: bad input of any kind leaves nothing behind */
@@ -640,6 +648,7 @@ void ls_setup_close(ls_trainer *trainer, bool failed)
         return;
     }
     ls_evaluate_close(trainer->evaluate);
+    ls_uneven_close(trainer);
     if (trainer->loader != NULL) {
         ls_loader_close(trainer->loader);
     }

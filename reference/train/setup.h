@@ -29,7 +29,7 @@ void ls_setup_close(ls_trainer *trainer, bool failed);
 ls_status ls_setup_bind(ls_trainer *trainer);
 /* Writes the event of a refused option or value and returns LS_ERR_UNSUPPORTED. */
 ls_status ls_setup_unsupported(ls_trainer *trainer, const char *option, const char *why);
-/* Rank 0's buffers to all ranks. */
-ls_status ls_setup_broadcast_buffers(ls_trainer *trainer);
+/* The tensors of that kind on rank `root`, to all ranks. */
+ls_status ls_setup_broadcast(ls_trainer *trainer, ls_memory_kind kind, int root);
 
 #endif

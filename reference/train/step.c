@@ -296,7 +296,7 @@ static ls_status begin_micro_step(ls_step *step)
 static ls_status begin_dump(ls_step *step)
 {
     ls_step_clock *clock = &step->history->clock;
-    if (!ls_dump_wants(step->trainer, step->record->step)) {
+    if (!ls_dump_wants(step->trainer, step->record->step) || step->record->round.joined) {
         return LS_OK;
     }
     int64_t since_ns = ls_step_clock_stop(clock);
@@ -305,7 +305,8 @@ static ls_status begin_dump(ls_step *step)
     return LS_OK;
 }
 
-/* The learning rate and, in torch's dialect, rank 0's running statistics; then the observers of
+/* The learning rate and, in torch's dialect, rank 0's running statistics (with --join those of the
+ * last rank that has a batch); then the observers of
  * this step. The timer comes first, so that no phase holds what the others do around it. */
 static ls_status begin_step(ls_step *step, int64_t ticks)
 {
@@ -322,7 +323,7 @@ static ls_status begin_step(ls_step *step, int64_t ticks)
     /* Before a forward that follows a synchronised one: the first micro-step of every step but the
      * first (torch/nn/parallel/distributed.py, broadcast_buffers). */
     if (trainer->rules.broadcast_buffers && number > 1) {
-        LS_TRY(ls_setup_broadcast_buffers(trainer));
+        LS_TRY(ls_setup_broadcast(trainer, LS_MEMORY_BUFFER, step->record->round.source));
     }
     step->observers = (ls_step_observers){0};
     ls_step_record_observe(step->record, &step->observers);
@@ -353,7 +354,7 @@ static ls_status reduce_so_far(ls_step *step)
     /* the next forward follows a synchronised one, as a step's first does (begin_step) */
     bool broadcasts = trainer->rules.broadcast_buffers;
     return LS_PLANT(buffers_sent_once_a_step, broadcasts, false)
-               ? ls_setup_broadcast_buffers(trainer)
+               ? ls_setup_broadcast(trainer, LS_MEMORY_BUFFER, step->record->round.source)
                : LS_OK;
 }
 
@@ -373,6 +374,28 @@ static ls_status enqueue_pieces(ls_step *step)
         }
     }
     return run_stages(step, MICRO_STAGES, STAGES);
+}
+
+/* Of a rank without a batch: the reductions that the others' micro-steps have, with zeros, and the
+ * update by what they average. */
+static ls_status enqueue_mirror(ls_step *step)
+{
+    ls_ddp *ddp = step->trainer->ddp;
+    int last = step->trainer->options.accumulate - 1;
+    step->recorded = false;
+    LS_TRY(stay_near(step));
+    for (step->micro = 0; step->micro <= last; step->micro++) {
+        if (!is_synchronised(step)) {
+            continue;
+        }
+        LS_TRY(ls_ddp_begin(ddp, step->micro == last ? &step->observers : NULL));
+        LS_TRY(ls_ddp_mirror(ddp));
+        if (step->micro < last) {
+            LS_TRY(reduce_so_far(step));
+        }
+    }
+    return LS_PLANT(joined_rank_stands_still, run_stages(step, MICRO_STAGES, STAGES),
+                    run_stages(step, MICRO_STAGES, MICRO_STAGES + 1));
 }
 
 static ls_status enqueue_graph(ls_step *step)
@@ -405,8 +428,11 @@ ls_status ls_step_enqueue(ls_step *step, int64_t number, int64_t ticks)
     LS_PLANT_STEP(number);
     LS_TEXT(name, 32, "step %lld", (long long)number);
     ls_device_range_push(device, name);
+    LS_TRY(ls_uneven_agree(trainer, number, &record->round));
     LS_TRY(begin_step(step, ticks));
-    LS_TRY(ls_graph_takes(step->graphs, number) ? enqueue_graph(step) : enqueue_pieces(step));
+    LS_TRY(record->round.joined                   ? enqueue_mirror(step)
+           : ls_graph_takes(step->graphs, number) ? enqueue_graph(step)
+                                                  : enqueue_pieces(step));
     LS_TRY(ls_audit_end(step->audit));
     LS_TRY(device->api->copy_out(device->backend, device->stream, &record->host->state,
                                  trainer->memory.state, (int64_t)sizeof record->host->state));

@@ -57,7 +57,7 @@ static ls_status write_trace(loop *loop, const ls_step_record *record)
 {
     static const char *const phases[] = {"forward", "backward", "optimizer"};
     const ls_trainer *trainer = loop->trainer;
-    if (!trainer->options.trace || record->timer == NULL) {
+    if (!trainer->options.trace || record->timer == NULL || record->round.joined) {
         return LS_OK;
     }
     int count = 0;
@@ -79,10 +79,11 @@ static ls_status write_trace(loop *loop, const ls_step_record *record)
 static double images_of_world(const ls_trainer *trainer, const ls_step_record *record)
 {
     const ls_options *options = &trainer->options;
-    int64_t sum = 0;
+    int64_t sum = record->round.images, own = 0;
     for (int i = 0; i < options->batch_size_count; i++) {
-        sum += (int64_t)options->batch_sizes[i] * options->accumulate;
+        own += (int64_t)options->batch_sizes[i] * options->accumulate;
     }
+    sum = sum > 0 ? sum : own;
     return (double)(sum > 0 ? sum : record->images * trainer->world.world);
 }
 
@@ -118,16 +119,17 @@ static void print_step(loop *loop, const ls_step_record *record, float loss)
     const ls_step_state *state = &record->host->state;
     double each = seconds / (double)(record->step - loop->printed_step);
     LS_TEXT(rate, 32, "%.1f img/s", images / seconds);
+    LS_TEXT(own, 32, "loss %.4f", (double)loss);
     char left[48] = "";
     if (images > 0) {
         add_left(left, sizeof left,
                  each * (double)LS_PLANT(time_left_of_all, trainer->last_step - record->step,
                                          trainer->last_step));
     }
-    printf("step %lld/%lld  loss %.4f  lr %g  scale %g%s  %s%s\n", (long long)record->step,
-           (long long)trainer->last_step, (double)loss, (double)record->host->lr,
-           (double)state->loss_scale, state->skipped != 0 ? " (skipped)" : "",
-           images > 0 ? rate : "audited", left);
+    printf("step %lld/%lld  %s  lr %g  scale %g%s  %s%s\n", (long long)record->step,
+           (long long)trainer->last_step, record->round.joined ? "no batch left" : own,
+           (double)record->host->lr, (double)state->loss_scale,
+           state->skipped != 0 ? " (skipped)" : "", images > 0 ? rate : "audited", left);
     fflush(stdout);
     loop->printed_ns = record->ended_ns;
     loop->printed_step = record->step;
@@ -142,7 +144,7 @@ static void count_step(loop *loop, const ls_step_state *state, const ls_events_s
     epoch->top1 += event->top1;
     epoch->top5 += event->top5;
     epoch->bad += event->bad_images;
-    epoch->loss += (double)event->loss * (double)event->images;
+    epoch->loss += event->joined ? 0 : (double)event->loss * (double)event->images;
 }
 
 static ls_status write_event(loop *loop, const ls_step_record *record)
@@ -159,7 +161,9 @@ static ls_status write_event(loop *loop, const ls_step_record *record)
         .lr = record->host->lr,
         .images = record->images,
         .bad_images = record->bad_images,
-        .scored = true,
+        .joined = record->round.joined,
+        .active = record->round.active < trainer->world.world ? record->round.active : 0,
+        .scored = !record->round.joined,
         .top1 = (uint32_t)(state->top1 - loop->top1),
         .top5 = (uint32_t)(state->top5 - loop->top5),
         .norm_given = ls_optim_measures_norm(&trainer->options),
@@ -172,6 +176,7 @@ static ls_status write_event(loop *loop, const ls_step_record *record)
     memcpy(event.ms, record->ms, sizeof event.ms);
     LS_TRY(ls_events_write_step(trainer->events, &event));
     ls_tensorboard_scalars scalars = {
+        .no_loss = event.joined,
         .loss = event.loss,
         .lr = event.lr,
         .loss_scale = event.loss_scale,
@@ -251,7 +256,7 @@ static bool ends_epoch(const ls_trainer *trainer, int64_t step)
 static ls_status run_validation(ls_trainer *trainer, ls_evaluate_report *report)
 {
     if (trainer->rules.broadcast_buffers) { /* as DistributedDataParallel before every forward */
-        LS_TRY(ls_setup_broadcast_buffers(trainer));
+        LS_TRY(ls_setup_broadcast(trainer, LS_MEMORY_BUFFER, 0));
     }
     return ls_evaluate_run(trainer, report);
 }
@@ -335,11 +340,12 @@ static ls_status do_step(loop *loop, int64_t step)
         LS_TRY(ls_mllog_run_epoch(trainer, step, true));
     }
     LS_TRY(ls_step_enqueue(&loop->step, step, ticks));
-    LS_TRY(ls_feed_ahead(loop->step.feed));
+    LS_TRY(record->round.joined ? LS_OK : ls_feed_ahead(loop->step.feed));
     LS_TRY(report_step(loop, older));
     bool ends = ends_epoch(trainer, step) || ls_evaluate_due(trainer, step);
     bool saves = ls_save_due(trainer, step);
     bool at_once = trainer->device.info.host_memory || hashes(trainer, step) || ends || saves ||
+                   (trainer->uneven != NULL && step == trainer->last_step) ||
                    loop->step.dump != NULL || ls_audit_due(&trainer->options, step) || rebuilds;
     if (at_once) {
         LS_TRY(ls_step_record_arrive(&loop->history, record));
@@ -351,6 +357,7 @@ static ls_status do_step(loop *loop, int64_t step)
     if (at_once) {
         LS_TRY(report_step(loop, record));
     }
+    LS_TRY(ls_uneven_end(trainer, step));
     LS_TRY(ends ? end_epoch(loop, step) : LS_OK);
     LS_TRY(rebuilds ? rebuild_buckets(loop, step) : LS_OK);
     return saves || ends ? save(loop, step) : LS_OK;
@@ -388,7 +395,7 @@ static ls_status report_last(loop *loop, ls_step_record *record, ls_status statu
     if (status == LS_OK) {
         return report_step(loop, record);
     }
-    if (status == LS_ERR_USAGE || status == LS_ERR_INFRA) {
+    if (status == LS_ERR_USAGE || status == LS_ERR_INFRA || status == LS_ERR_UNEVEN) {
         (void)report_step(loop, record);
     }
     return status;

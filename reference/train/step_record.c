@@ -347,6 +347,9 @@ ls_status ls_step_record_arrive(ls_step_history *history, ls_step_record *record
     record->ms_given[LS_EVENTS_MS_TOTAL] = true;
     record->ms_given[LS_EVENTS_MS_DATA] = true;
     record->ms_given[LS_EVENTS_MS_INSTRUMENT] = true;
+    if (record->round.joined) { /* it had no forward and no backward */
+        return LS_OK;
+    }
     return read_timer(record->timer, record->arrived, record->ended_ns, record->ms,
                       record->ms_given);
 }

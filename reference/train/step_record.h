@@ -7,6 +7,7 @@
 #include "kernels/core/clock.h"
 #include "reference/state/step_observer.h"
 #include "trainer.h"
+#include "uneven.h"
 
 /* The clock of the steps, stopped for work that is not part of them: digests and dumps. */
 typedef struct ls_step_clock {
@@ -56,6 +57,7 @@ typedef struct ls_step_record {
     bool pending;   /* enqueued, not yet reported */
     bool has_ended; /* its state is on the host */
     int64_t step, images, bad_images;
+    ls_uneven_round round; /* who had a batch */
     ls_step_host *host;
     ls_event *arrived;
     ls_step_timer *timer; /* NULL: phases are not timed */

@@ -71,7 +71,9 @@ typedef struct ls_trainer {
 
     ls_loader *loader;
     struct ls_evaluate *evaluate; /* evaluate.h; NULL: nothing is validated */
-    int64_t steps_per_epoch;      /* 0: data without an end */
+    struct ls_uneven *uneven;     /* uneven.h; NULL: every rank has a batch in every step */
+    int64_t own_steps;            /* of this rank's data, in an epoch or the run: uneven.h */
+    int64_t steps_per_epoch;      /* 0: data without an end; the longest rank's with --join */
     int64_t first_step;           /* 1, or the one after the checkpoint's */
     int64_t last_step;            /* to stop after */
     ls_evaluate_sums epoch;       /* of this rank's steps since the last epoch ended */

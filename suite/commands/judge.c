@@ -135,6 +135,10 @@ static ls_spec spec_of(const ls_record *job, ls_role role)
         ls_text_add(spec.extra, sizeof spec.extra, " --broadcast-buffers=%s",
                     sends ? "True" : "False");
     }
+    const char *join = option_text(options, "join", "none");
+    if (strcmp(join, "none") != 0) {
+        ls_text_add(spec.extra, sizeof spec.extra, " --join=%s", join);
+    }
     double predivide = option_number(options, "predivide", 1);
     if (predivide != 1) {
         ls_text_add(spec.extra, sizeof spec.extra, " --predivide=%g", predivide);

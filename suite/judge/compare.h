@@ -44,9 +44,13 @@ typedef struct ls_compare_facts {
     const char *reduce; /* NULL: each gradient's own type; "fp32", "fp16", "bf16" (--allreduce-fp32,
                            --compress) */
     bool reduces_each;  /* --no-sync False: every micro-step's sum is reduced */
-    bool sends_buffers; /* rank 0's go to all before a forward that follows a reduction */
+    bool sends_buffers; /* rank 0's go to all before a forward that follows a reduction, */
+    bool joins;         /* or with --join those of the last rank that has a batch */
     bool nesterov;
     bool fused;        /* --fuse: the dump may name batch norms as `applied` */
+    int world;         /* 0: the files are of all ranks; else of those that had a batch, and */
+    const int *rank;   /* [file_count] their numbers */
+    double divisor;    /* of the average; 0: the number of files */
     bool coarse;       /* use FP64's own branches even if the dump has them (section 4, point 4) */
     const char *cache; /* folder for the oracle's results; NULL: none */
 } ls_compare_facts;

@@ -85,12 +85,14 @@ static int counted(const ls_compare_judgement *j, int rank)
 }
 
 /* The rank whose batches move what `rank` holds after the step. Where each micro-step is reduced,
- * rank 0's statistics go to all before the next one, which alone is then of the rank's own. */
+ * rank 0's statistics (with --join those of the last rank that has a batch) go to all before the
+ * next one, which alone is then of the rank's own. */
 static int mover(const ls_compare_judgement *j, int rank, int micro_step)
 {
     const ls_compare_facts *facts = j->facts;
     bool last = micro_step == counted(j, rank) - 1;
-    return facts->reduces_each && facts->sends_buffers && !last ? 0 : rank;
+    int source = facts->joins ? j->evidence->world - 1 : 0;
+    return facts->reduces_each && facts->sends_buffers && !last ? source : rank;
 }
 
 static void add_rank(const ls_compare_judgement *j, int node, int kind, int rank,

@@ -230,7 +230,8 @@ static void check_reduction(const ls_evidence *evidence, int param, int level, r
         wire = step->reduce; /* --compress applies to f32 gradients; half ones keep their type */
     }
     ls_bits_type coarsest = ls_bits_unit(own) > ls_bits_unit(wire) ? own : wire;
-    double world = evidence->world, divisor = step->average == LS_ORACLE_SUM ? 1 : world;
+    double world = evidence->world;
+    double divisor = step->average == LS_ORACLE_SUM ? 1 : ls_oracle_divisor(step);
     double unit = ls_bits_unit(coarsest);
     bool early = step->average == LS_ORACLE_DIVIDE_THEN_SUM || step->predivide != 1 || wire != own;
     double per_sum = (world - 1 + (early ? 2 : 0)) * unit / (1 - world * unit);

@@ -151,6 +151,7 @@ static ls_status read_facts(ls_compare_judgement *j)
     }
     LS_TRY(read_reduced_type(j, file));
     step->reduces_each = facts->reduces_each;
+    step->divisor = facts->divisor;
     if (facts->sync_bn || ls_dumpfile_flag(file, "sync_bn", false)) {
         int64_t recorded = ls_dumpfile_integer(file, "sync_bn_group", 0);
         int64_t group = facts->sync_bn_group > 0 ? facts->sync_bn_group : recorded;
@@ -331,7 +332,8 @@ ls_status ls_compare_step(const ls_compare_facts *facts, int file_count, const c
 {
     ls_compare_verdict verdict = {0};
     ls_compare_judgement j = {.facts = facts, .verdict = &verdict};
-    LS_TRY(ls_evidence_load(facts->arch, file_count, path, &j.evidence));
+    LS_TRY(ls_evidence_load_part(facts->arch, facts->world > 0 ? facts->world : file_count,
+                                 file_count, facts->rank, path, &j.evidence));
     ls_status status;
     LS_TRY_GOTO(status, judge(&j), free_judgement);
     conclude(&j);

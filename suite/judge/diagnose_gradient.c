@@ -86,12 +86,13 @@ static bool explains(const chosen *c, double rest, double growth)
 /* The meaning of a factor on the gradient: a step of the recipe forgotten or done twice. */
 static const char *factor_meaning(const ls_oracle_step *step, double factor)
 {
-    double world = step->world, scale = step->loss_scale, micro = step->accumulate;
+    double world = ls_oracle_divisor(step), scale = step->loss_scale, micro = step->accumulate;
     const struct {
         double factor;
         const char *meaning;
     } known[] = {
         {world, "summed over ranks, not averaged"},
+        {world / step->world, "divided by the number of ranks that have a batch, not of all"},
         {1 / world, "averaged over ranks twice"},
         {scale, "not unscaled"},
         {1 / scale, "unscaled twice"},
@@ -146,7 +147,7 @@ static const char *weights_meaning(const chosen *c, int world, const double *wei
     int used = 0, odd = 0, late = 0;
     double scale = c->wrong->evidence->step.loss_scale;
     for (int k = 0; k < world; k++) {
-        double share = weight[k] * world;
+        double share = weight[k] * ls_oracle_divisor(&c->wrong->evidence->step);
         used += fabs(share) > 0.1;
         odd += fabs(share - 1) > 0.1;
         late += scale > 2 && fabs(share / scale - 1) <= 0.1;
@@ -190,13 +191,13 @@ static bool is_of_ranks(const chosen *c, char *text, int bytes)
  * of some ranks, none, or one rank's own gradient. The sum of all shares is the right one. */
 static double nearest_part(const chosen *c, int64_t i, int world)
 {
-    double least = fabs(c->value[i]);
+    double least = fabs(c->value[i]), divisor = ls_oracle_divisor(&c->wrong->evidence->step);
     for (int set = 1; set < (1 << world) - 1; set++) {
         double sum = 0;
         for (int k = 0; k < world; k++) {
             sum += (set >> k & 1) != 0 ? c->rank[k][i] : 0;
         }
-        least = fmin(least, fabs(c->value[i] - sum / world));
+        least = fmin(least, fabs(c->value[i] - sum / divisor));
     }
     for (int k = 0; k < world; k++) {
         least = fmin(least, fabs(c->value[i] - c->rank[k][i]));

@@ -30,38 +30,68 @@ static void facts_of(const ls_spec *spec, ls_compare_facts *facts)
                     : half != NULL && strncmp(half, "fp16", 4) == 0 ? "fp16"
                     : half != NULL && strncmp(half, "bf16", 4) == 0 ? "bf16"
                                                                     : NULL;
+    facts->divisor = option(spec, "--join=initial") != NULL ? spec->world : 0;
     facts->reduces_each = option(spec, "--no-sync=False") != NULL;
     const char *buffers = option(spec, "--broadcast-buffers=");
     facts->sends_buffers =
         buffers != NULL ? strncmp(buffers, "True", 4) == 0 : facts->dialect_torch;
+    facts->joins = option(spec, "--join=") != NULL;
     facts->nesterov = option(spec, "--nesterov") != NULL;
     facts->fused = spec->fuse || option(spec, "--fuse") != NULL;
 }
 
-static ls_status compare_step(const ls_compare_facts *facts, const ls_record *job, int step,
+/* Whether the rank's data had ended before that step (--join): then it has no gradient and writes
+ * no dump. */
+static bool has_joined(const ls_record *job, int rank, int step)
+{
+    const ls_record_step *event = ls_record_find_step(&job->rank[rank], step);
+    return event != NULL && event->joined;
+}
+
+/* The ranks that had a batch: rank[returned], of job->world. */
+static int list_active(const ls_record *job, int step, int *rank)
+{
+    int count = 0;
+    for (int k = 0; k < job->world; k++) {
+        if (!has_joined(job, k, step)) {
+            rank[count++] = k;
+        }
+    }
+    return count;
+}
+
+static ls_status compare_step(ls_compare_facts *facts, const ls_record *job, int step,
                               ls_compare_verdict *out)
 {
     char **path = ls_list_make((size_t)job->world, sizeof *path);
-    for (int k = 0; k < job->world; k++) {
+    int *rank = ls_list_make((size_t)job->world, sizeof *rank);
+    int count = list_active(job, step, rank);
+    for (int k = 0; k < count; k++) {
         path[k] = ls_list_make(1, 700);
-        ls_dumps_path(job, step, k, path[k], 700);
+        ls_dumps_path(job, step, rank[k], path[k], 700);
     }
+    facts->world = job->world;
+    facts->rank = rank;
     LS_TEXT(json, 700, "%s/compare.json", job->directory);
-    ls_status status = ls_compare_step(facts, job->world, (const char *const *)path, json, out);
-    for (int k = 0; k < job->world; k++) {
+    ls_status status = count == 0
+                           ? LS_ERR_USAGE
+                           : ls_compare_step(facts, count, (const char *const *)path, json, out);
+    for (int k = 0; k < count; k++) {
         free(path[k]);
     }
     free(path);
+    free(rank);
+    facts->rank = NULL;
     return status;
 }
 
-/* False, and FAIL set, if a rank wrote no dump of that step. */
+/* False, and FAIL set, if a rank that had a batch wrote no dump of that step. */
 static bool dumped(const ls_record *job, int step, ls_verdict *out)
 {
     for (int k = 0; k < job->world; k++) {
         char path[700];
         ls_dumps_path(job, step, k, path, sizeof path);
-        if (access(path, R_OK) != 0) {
+        if (access(path, R_OK) != 0 && !has_joined(job, k, step)) {
             ls_verdict_fail(out, "rank=%d wrote no dump/step%06d.rank%d.safetensors", k, step, k);
             return false;
         }
@@ -116,10 +146,13 @@ void ls_judge_gradients(const ls_case *row, const ls_record *job, ls_verdict *ou
     for (char *word = strtok_r(steps, ",", &rest); word != NULL;
          word = strtok_r(NULL, ",", &rest)) {
         judge_step(row, job, atoi(word), out);
-        if (ls_verdict_good(out->code)) {
+        if (ls_verdict_good(out->code) && !has_joined(job, 0, atoi(word))) {
             ls_dumps_follow(job, atoi(word), out);
         }
         for (int k = 0; k < job->world && ls_verdict_good(out->code); k++) {
+            if (has_joined(job, k, atoi(word))) {
+                continue;
+            }
             ls_dumpfile *file = ls_dumps_open(job, atoi(word), k, out);
             if (file != NULL) {
                 ls_dumps_match(&row->job[0], file, atoi(word), k, job, out);

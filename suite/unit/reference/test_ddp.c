@@ -19,6 +19,8 @@ struct ls_comm {
     char begun[BEGUN_MAX][24];
     int64_t counts[BEGUN_MAX];
     ls_dtype dtype;
+    bool scripted; /* two ranks: the other one's elements are all `other` */
+    float other;
 };
 
 static ls_status fake_begin(ls_comm *comm, const ls_comm_op *op, ls_event *after,
@@ -34,7 +36,10 @@ static ls_status fake_begin(ls_comm *comm, const ls_comm_op *op, ls_event *after
     comm->counts[comm->begun_count++] = op->count;
     comm->dtype = op->dtype;
     ls_tensor whole = {.data = op->buffer, .dtype = op->dtype, .count = op->count};
-    return host_scale(NULL, NULL, whole, (float)comm->world);
+    for (int64_t i = 0; comm->scripted && i < whole.count; i++) {
+        host_set(&whole, i, host_get(&whole, i) + comm->other);
+    }
+    return comm->scripted ? LS_OK : host_scale(NULL, NULL, whole, (float)comm->world);
 }
 
 static ls_status fake_wait(ls_comm *comm, ls_comm_handle *handle, ls_stream *stream)
@@ -432,6 +437,51 @@ START_TEST(a_registered_hook_gets_every_bucket)
 }
 END_TEST
 
+/* torch's example of uneven inputs: a gradient of 1 on rank 0 for 2 steps, of 2 on rank 1 for 3;
+ * the average is over the initial world, or over the ranks that have a batch. */
+START_TEST(uneven_inputs_are_averaged_by_either_divisor)
+{
+    static const struct {
+        bool by_active;
+        float want[3];
+    } rows[] = {{false, {1.5f, 1.5f, 1.0f}}, {true, {1.5f, 1.5f, 2.0f}}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        for (int dialect = LS_DIALECT_APEX; dialect <= LS_DIALECT_TORCH; dialect++) {
+            for (int rank = 0; rank < 2; rank++) {
+                run r = run_of(LS_O0, (ls_dialect)dialect);
+                run_open(&r, 2);
+                r.comm.scripted = true;
+                for (int step = 0; step < 3; step++) {
+                    int active = step < 2 ? 2 : 1;
+                    /* the other rank's share, as it sends it */
+                    float other = rank == 1 ? (step < 2 ? 1.0f : 0.0f) : 2.0f;
+                    ls_dialect_average(&r.options, rows[i].by_active ? active : 2, &r.rules);
+                    r.comm.other = other * (float)r.rules.pre_factor;
+                    ck_assert_int_eq(ls_ddp_begin(r.ddp, NULL), LS_OK);
+                    if (rank == 0 && step == 2) {
+                        ck_assert_int_eq(ls_ddp_mirror(r.ddp), LS_OK);
+                    }
+                    for (int p = r.memory.param_count - 1; (rank == 1 || step < 2) && p >= 0; p--) {
+                        for (int64_t k = 0; k < r.memory.grad[p].count; k++) {
+                            host_set(&r.memory.grad[p], k, rank == 0 ? 1.0f : 2.0f);
+                        }
+                        ck_assert_int_eq(ls_ddp_stage(r.ddp, p, &r.memory.grad[p]), LS_OK);
+                        ck_assert_int_eq(ls_ddp_ready(r.ddp, p), LS_OK);
+                    }
+                    ck_assert_int_eq(ls_ddp_finish(r.ddp), LS_OK);
+                    for (int p = 0; p < r.memory.param_count; p++) {
+                        int64_t last = r.memory.grad[p].count - 1;
+                        ck_assert_float_eq(host_get(&r.memory.grad[p], 0), rows[i].want[step]);
+                        ck_assert_float_eq(host_get(&r.memory.grad[p], last), rows[i].want[step]);
+                    }
+                }
+                run_close(&r);
+            }
+        }
+    }
+}
+END_TEST
+
 START_TEST(a_layout_is_adopted_or_refused_whole)
 {
     run a = run_of(LS_O2, LS_DIALECT_APEX), b = run_of(LS_O2, LS_DIALECT_APEX);
@@ -524,6 +574,7 @@ int main(void)
     tcase_add_test(cases, the_type_of_the_sum_decides_about_overflow);
     tcase_add_test(cases, builtin_hooks_divide_by_themselves);
     tcase_add_test(cases, a_registered_hook_gets_every_bucket);
+    tcase_add_test(cases, uneven_inputs_are_averaged_by_either_divisor);
     tcase_add_test(cases, a_layout_is_adopted_or_refused_whole);
     tcase_add_test(cases, an_unused_parameter_is_an_error);
     tcase_add_test(cases, an_unused_parameter_may_be_allowed);

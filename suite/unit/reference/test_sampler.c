@@ -17,6 +17,34 @@ static void expect(ls_sampler sampler, int64_t epoch, int length, const int64_t 
     ck_assert_int_eq(have[length], -5);
 }
 
+/* indices[rank::world]: every image once, whatever the order. */
+START_TEST(without_padding)
+{
+    ls_sampler s = {.count = 10, .world = 3, .no_pad = true};
+    static const int64_t own[3][4] = {{0, 3, 6, 9}, {1, 4, 7}, {2, 5, 8}};
+    for (s.rank = 0; s.rank < 3; s.rank++) {
+        expect(s, 0, s.rank == 0 ? 4 : 3, own[s.rank]);
+    }
+    for (int count = 1; count <= 50; count++) {
+        for (int world = 1; world <= 9; world++) {
+            int seen[50] = {0}, total = 0;
+            s = (ls_sampler){.count = count, .world = world, .shuffle = true, .no_pad = true};
+            for (s.rank = 0; s.rank < world; s.rank++) {
+                int64_t have[64], length = ls_sampler_length(&s);
+                ck_assert_int_eq(ls_sampler_epoch(&s, 3, have), LS_OK);
+                for (int64_t i = 0; i < length; i++, total++) {
+                    seen[have[i]]++;
+                }
+            }
+            ck_assert_int_eq(total, count);
+            for (int i = 0; i < count; i++) {
+                ck_assert_int_eq(seen[i], 1);
+            }
+        }
+    }
+}
+END_TEST
+
 START_TEST(goldens)
 {
     ls_sampler s = {.count = 10, .world = 3};
@@ -99,6 +127,7 @@ int main(void)
     Suite *suite = suite_create("sampler");
     TCase *tests = tcase_create("sampler");
     tcase_add_test(tests, goldens);
+    tcase_add_test(tests, without_padding);
     tcase_add_test(tests, union_and_multiplicity);
     tcase_add_test(tests, epochs_differ);
     suite_add_tcase(suite, tests);
