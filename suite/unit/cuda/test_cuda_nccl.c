@@ -209,6 +209,10 @@ static int input_at_start(int rank, int world, int port, void *context)
     for (int from = 0; rank == op.root && from < world; from++) {
         expect(&self, memory + from * COUNT, COUNT, 3 * from);
     }
+    op.kind = LS_COMM_ALL_TO_ALL; /* never in place; the next operation works */
+    RANK_CHECK(ls_comm_run(self.at.api, self.at.comm, &op, NULL) == LS_ERR_USAGE);
+    op.kind = LS_COMM_BARRIER;
+    RANK_CHECK(ls_comm_run(self.at.api, self.at.comm, &op, NULL) == LS_OK);
     close_peer(&self);
     return 0;
 }
