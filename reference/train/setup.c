@@ -161,6 +161,13 @@ ls_status ls_setup_device(ls_trainer *trainer)
         .oversubscribe = trainer->world.oversubscribe,
     };
     LS_TRY(ls_device_open(options->device, &backend, &trainer->device));
+    bool cpu = strcmp(trainer->device.api->name, "cpu") == 0;
+    if (LS_PLANT(gpu_ignored_silently, cpu, false) && options->gpu >= 0 &&
+        trainer->world.rank == 0) {
+        ls_log_warn("--gpu %d is not used: this run's device is a CPU, whose cores the ranks of a "
+                    "machine share",
+                    options->gpu);
+    }
     if (options->half_math == LS_HALF_NATIVE &&
         ls_device_emulates(&trainer->device.info, options->half)) {
         ls_log_error("--half-math native: processor and library offer no units for %s; allowed: "

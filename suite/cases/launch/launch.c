@@ -111,7 +111,17 @@ static const struct place {
      "touch -d '1 hour ago' $LS_RUN_DIR/meet; else sleep 0.5; fi; [ $R != 0 ] || sleep 0.5; " GO
      " --timeout=20 " MEET,
      3, 3},
-    /* torch.distributed.launch without --use_env: the place on the machine is an argument */
+    /* as above, left in this second: its time says nothing */
+    {"dist.file.left-now",
+     NO_RANK "unset MASTER_ADDR MASTER_PORT LS_TOKEN LS_NODE_ADDR; if [ $R = 1 ]; then "
+             "echo lockstep 127.0.0.1 9 0123 >$LS_RUN_DIR/meet; else sleep 0.3; fi; "
+             "[ $R != 0 ] || sleep 0.3; " GO " --timeout=20 " MEET,
+     3, 3},
+    /* torch.distributed.launch without --use_env: the place on the machine is an argument, in front
+     * of the others; up to 1.13 with an underscore */
+    {"dist.local-rank.first",
+     "L=$LOCAL_RANK; unset LOCAL_RANK; S=$0; set -- --local-rank=$L \"$@\"; exec \"$S\" \"$@\"", 2,
+     1},
     {"dist.local-rank", "L=$LOCAL_RANK; unset LOCAL_RANK; " GO " --local_rank=$L", 2, 1},
     {"dist.pass-local-rank",
      FIRST_STARTS "{bin}/lockstep-launch --nproc-per-node=2 --pass-local-rank "
@@ -142,6 +152,19 @@ static void judge_place(const ls_case *row, const ls_record *job, ls_verdict *ou
         ls_judge_lockstep(row, job, out);
     }
     ls_verdict_pass(out, "a world of one");
+}
+
+/* --gpu on a CPU: rank 0 says once that it is not used. */
+static void judge_gpu(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    static const char says[] = "--gpu 1 is not used";
+    judge_place(row, job, out);
+    for (int rank = 0; rank < job->world && out->code == LS_PASS; rank++) {
+        if (ls_endings_says(job, rank, says) != (rank == 0)) {
+            ls_verdict_fail(out, "rank=%d %s '%s'", rank, rank == 0 ? "does not say" : "says",
+                            says);
+        }
+    }
 }
 
 /* The tutorial's line for one node, its FREEPORT and all. */
@@ -444,6 +467,8 @@ void ls_launch_cases(const ls_case_settings *settings, ls_case_list *list)
     ls_rows_format(list, settings,
                    &(ls_row){.requirement = "L9", .judge = judge_spawned, .script = SPAWN},
                    "launch.place.dist.spawn: " JOB "w2 shell");
+    ls_rows_format(list, settings, &(ls_row){.requirement = "L9", .judge = judge_gpu},
+                   "launch.place.dist.gpu-on-cpu: " JOB "w2 --gpu=1 --device=cpu");
     for (size_t i = 0; i < sizeof launched / sizeof *launched; i++) {
         const struct launched *l = &launched[i];
         ls_rows_format(list, settings,
