@@ -556,6 +556,62 @@ static void say_audits(const ls_report_run *run, cJSON *list)
     }
 }
 
+/* Pictures that a loader could not read (--on-bad-image skip), in one job. */
+typedef struct bad_pictures {
+    int64_t images, bad; /* of training, over all ranks */
+    int64_t validation;  /* of all validations */
+} bad_pictures;
+
+static bad_pictures bad_pictures_of(const ls_record *job)
+{
+    bad_pictures sum = {0};
+    for (int k = 0; k < job->world; k++) {
+        for (int i = 0; i < job->rank[k].step_count; i++) {
+            sum.images += job->rank[k].step[i].images;
+            sum.bad += job->rank[k].step[i].bad_images;
+        }
+    }
+    const cJSON *epochs = job->world > 0 ? job->rank[0].epochs : NULL, *epoch;
+    cJSON_ArrayForEach(epoch, epochs)
+    {
+        const cJSON *val = cJSON_GetObjectItemCaseSensitive(epoch, "val");
+        sum.validation += ls_json_integer(val, "bad_images", 0);
+    }
+    return sum;
+}
+
+/* Of the job that had most of them, and how many others had some. */
+static void say_bad_pictures(const ls_report_run *run, cJSON *list)
+{
+    bad_pictures most = {0};
+    const ls_record *worst = NULL;
+    int jobs = 0;
+    for (int j = 0; j < run->job_count; j++) {
+        bad_pictures one = bad_pictures_of(run->job[j].record);
+        jobs += one.bad + one.validation > 0;
+        if (one.bad + one.validation > most.bad + most.validation) {
+            most = one;
+            worst = run->job[j].record;
+        }
+    }
+    if (worst == NULL) {
+        return;
+    }
+    LS_TEXT(text, SENTENCE_BYTES,
+            "Bad pictures: of %lld images that job %s trained on, %lld could not be read and "
+            "others took their places",
+            (long long)most.images, worst->id, (long long)most.bad);
+    if (most.validation > 0) {
+        ls_text_add(text, sizeof text, "; %lld did not count in validation",
+                    (long long)most.validation);
+    }
+    if (jobs > 1) {
+        ls_text_add(text, sizeof text, " (the most of %d jobs that had some)", jobs);
+    }
+    ls_text_add(text, sizeof text, ".");
+    say(list, text);
+}
+
 cJSON *ls_report_compare_sentences(const ls_report_run *run)
 {
     cJSON *list = cJSON_CreateArray();
@@ -568,6 +624,7 @@ cJSON *ls_report_compare_sentences(const ls_report_run *run)
     say_batch(run, list);
     say_first_step(run, list);
     say_audits(run, list);
+    say_bad_pictures(run, list);
     return list;
 }
 

@@ -66,6 +66,7 @@ static void read_step(ls_record_step *out, const cJSON *event, int count)
         .top1 = ls_json_integer(event, "top1", -1),
         .top5 = ls_json_integer(event, "top5", -1),
         .images = ls_json_int(event, "images", 0),
+        .bad_images = ls_json_integer(event, "bad_images", 0),
         .grad_norm = number_of(event, "grad_norm"),
         .norm_given = cJSON_HasObjectItem(event, "grad_norm"),
         .at_ns = number_of(event, "at_ns"),

@@ -34,6 +34,7 @@ typedef struct ls_record_step {
     int active;   /* ranks that had a batch; 0: all */
     bool audited; /* on this or another rank: its time is part of no figure */
     int64_t images;
+    int64_t bad_images; /* of them, those that others took the places of */
     int64_t top1, top5; /* of them; -1: not given */
     double grad_norm;   /* before clipping; NaN: not given, or no number */
     bool norm_given;

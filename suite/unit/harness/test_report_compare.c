@@ -30,6 +30,7 @@ typedef struct timed {
     double second_half;   /* its steps take that much longer; 0: they do not */
     int slow_step;        /* it takes three times as long; 0: none does */
     double data_ms;       /* of a step; 0: not reported */
+    int bad_images;       /* of every step and rank, and of a validation */
 } timed;
 
 enum { WARMUP = 2, MB = 1000000 };
@@ -84,7 +85,17 @@ static void write_rank(const char *folder, const timed *job, int rank)
         if (job->data_ms > 0) {
             fprintf(file, ",\"data\":%g", job->data_ms);
         }
-        fprintf(file, "}}\n");
+        fprintf(file, "}");
+        if (job->bad_images > 0) {
+            fprintf(file, ",\"bad_images\":%d", job->bad_images);
+        }
+        fprintf(file, "}\n");
+    }
+    if (job->bad_images > 0) { /* over all ranks, in the events of each */
+        fprintf(file,
+                "{\"event\":\"epoch\",\"epoch\":1,\"step\":%d,\"val\":{\"images\":90,"
+                "\"bad_images\":%d}}\n",
+                steps, job->bad_images);
     }
     fprintf(file, "{\"event\":\"end\"}\n");
     fclose(file);
@@ -505,6 +516,21 @@ START_TEST(images_from_files)
 }
 END_TEST
 
+START_TEST(bad_pictures_are_counted)
+{
+    ck_assert(!is_said("Bad pictures"));
+    jobs[O1_W4].bad_images = 2;
+    jobs[O0_W4].bad_images = 1;
+    write_again(O1_W4, 0, 0, 0);
+    char *all = cJSON_Print(ls_report_compare_sentences(&run));
+    ck_assert_msg(is_said("Bad pictures: of 512 images that job o1.w4 trained on, 128 could not be "
+                          "read and others took their places; 2 did not count in validation (the "
+                          "most of 2 jobs that had some)."),
+                  "%s", all);
+    cJSON_free(all);
+}
+END_TEST
+
 START_TEST(fused_products)
 {
     jobs[O1_W4].role = "unfused";
@@ -722,6 +748,7 @@ int main(void)
     tcase_add_test(tests, the_band_is_a_table);
     tcase_add_test(tests, programs_read_the_same_figures);
     tcase_add_loop_test(tests, images_from_files, 0, 4);
+    tcase_add_test(tests, bad_pictures_are_counted);
     tcase_add_test(tests, fused_products);
     tcase_add_loop_test(tests, the_words_follow_the_figures, 0,
                         (int)(sizeof sayings / sizeof *sayings));
