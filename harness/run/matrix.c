@@ -20,6 +20,7 @@ ls_spec ls_matrix_spec(ls_role role)
     ls_text_put(spec.arch, sizeof spec.arch, "resnet20");
     spec.image_size = 16;
     spec.batch_size = 4;
+    spec.num_classes = LS_SPEC_CLASSES;
     spec.level = 0;
     ls_text_put(spec.half, sizeof spec.half, "fp16");
     spec.world = 1;
@@ -116,7 +117,7 @@ static void add_options(ls_words *list, const ls_spec *spec)
         ls_words_add(list, "-b");
         ls_words_add(list, "%d", spec->batch_size);
     }
-    ls_words_add(list, "--num-classes=10");
+    ls_words_add(list, "--num-classes=%d", spec->num_classes);
     ls_words_add(list, "--steps=%d", spec->warmup_steps + spec->steps);
     if (spec->level >= 0) {
         ls_words_add(list, "--opt-level=O%d", spec->level);

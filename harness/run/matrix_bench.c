@@ -93,12 +93,18 @@ static void use_device(const ls_matrix_bench *bench, ls_spec *spec)
     }
 }
 
+static int classes_of(const ls_matrix_bench *bench)
+{
+    return bench->num_classes > 0 ? bench->num_classes : LS_SPEC_CLASSES;
+}
+
 static ls_spec timed_spec(const ls_matrix_bench *bench, int level, double bucket_mb, int world)
 {
     ls_spec spec = ls_matrix_spec(LS_ROLE_THROUGHPUT);
     ls_text_put(spec.arch, sizeof spec.arch, "%s", bench->arch);
     spec.image_size = bench->image_size;
     spec.batch_size = bench->batch_size;
+    spec.num_classes = classes_of(bench);
     spec.level = level;
     spec.bucket_mb = bucket_mb;
     spec.world = world;
@@ -241,6 +247,7 @@ static void add_curves(const ls_matrix_bench *bench, ls_matrix *matrix)
     spec.threads = 1;
     spec.lr = 0.05;
     spec.seed = bench->seed;
+    spec.num_classes = classes_of(bench);
     ls_text_put(spec.data, sizeof spec.data, "%s", bench->data);
     /* The curve is steep there: on the drawn shapes the loss has fallen half way; on the easier
      * synthetic images it would be near zero, where all levels agree. */
@@ -440,16 +447,22 @@ static void add_way(const ls_matrix_bench *bench, ls_matrix *matrix, ls_way way,
     spec.sweep = row ? LS_SWEEP_LEVEL : 0;
     spec.role = row ? LS_ROLE_THROUGHPUT : LS_ROLE_WAY;
     bool one = ls_spec_is_team(&spec) || way == LS_WAY_ONE_PROCESS;
-    if (!row) {
+    int split = bench->batch_size / 2 > 0 ? bench->batch_size / 2 : 1; /* see LS_WAY_PIPELINE */
+    if (round > 0) { /* the first has shown that its gradient is right */
         spec.dump_steps[0] = '\0';
-    } else if (spec.followed && spec.world > 1) {
-        ls_text_add(spec.extra, sizeof spec.extra, " --dump-ranks=branches");
+        spec.followed = false;
     }
-    if (one) { /* the images and the cores of all ranks */
+    if (one) {                      /* the images and the cores of all ranks */
+        spec.followed = round == 0; /* other numbers of threads sum in other orders */
+        spec.parts = way == LS_WAY_REPLICAS   ? bench->ranks
+                     : way == LS_WAY_PIPELINE ? bench->ranks * bench->batch_size / split
+                                              : 1;
         spec.batch_size *= bench->ranks;
         spec.threads *= bench->ranks;
         spec.world = 1;
         spec.bucket_mb = LS_BUCKET_OWN;
+    } else if (spec.followed && spec.world > 1) {
+        ls_text_add(spec.extra, sizeof spec.extra, " --dump-ranks=branches");
     }
     if (way == LS_WAY_DDP_TORCH) {
         ls_text_put(spec.dialect, sizeof spec.dialect, "torch");
@@ -465,8 +478,7 @@ static void add_way(const ls_matrix_bench *bench, ls_matrix *matrix, ls_way way,
     } else if (way == LS_WAY_REPLICAS) {
         ls_text_add(spec.extra, sizeof spec.extra, " --data-parallel=%d", bench->ranks);
     } else if (way == LS_WAY_PIPELINE) { /* as many images as a rank has, so that parts fill both */
-        ls_text_add(spec.extra, sizeof spec.extra, " --model-parallel --split-size=%d",
-                    bench->batch_size / 2 > 0 ? bench->batch_size / 2 : 1);
+        ls_text_add(spec.extra, sizeof spec.extra, " --model-parallel --split-size=%d", split);
     }
     spec.lr = way >= LS_WAY_ADAM ? 0.001 : spec.lr;
     enum { WORKERS = 2 }; /* a rank's */

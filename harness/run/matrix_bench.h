@@ -26,11 +26,12 @@ typedef struct ls_matrix_bench {
     char arch[32];
     char half[8]; /* "fp16" or "bf16": of timed jobs and loss curves */
     int image_size, batch_size;
-    int steps;     /* 0: chosen so that the profile keeps its time */
-    int gpus;      /* that ranks can use; 0: they run on cores */
-    bool device;   /* ranks run on a GPU, real or emulated */
-    bool emulated; /* on cores, at their speed */
-    bool fuse;     /* fused products in timed jobs at O1 and above; fp16, on a device */
+    int num_classes; /* of the data; 0: LS_SPEC_CLASSES */
+    int steps;       /* 0: chosen so that the profile keeps its time */
+    int gpus;        /* that ranks can use; 0: they run on cores */
+    bool device;     /* ranks run on a GPU, real or emulated */
+    bool emulated;   /* on cores, at their speed */
+    bool fuse;       /* fused products in timed jobs at O1 and above; fp16, on a device */
     int cores;
     char data[512];
     char files[512]; /* on a device with synthetic data: images for the loader job; "": none */

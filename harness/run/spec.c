@@ -108,6 +108,9 @@ cJSON *ls_spec_facts(const ls_spec *spec)
     cJSON_AddStringToObject(facts, "arch", spec->arch);
     cJSON_AddNumberToObject(facts, "image_size", spec->image_size);
     cJSON_AddNumberToObject(facts, "batch_size", spec->batch_size);
+    if (spec->num_classes > 0 && spec->num_classes != LS_SPEC_CLASSES) {
+        cJSON_AddNumberToObject(facts, "num_classes", spec->num_classes);
+    }
     if (spec->level >= 0) {
         cJSON_AddStringToObject(facts, "level", ls_spec_level_name(spec->level));
     }
@@ -177,6 +180,7 @@ void ls_spec_read(const cJSON *facts, ls_spec *out)
     read_text(facts, "arch", "", out->arch, sizeof out->arch);
     out->image_size = count_of(facts, "image_size", PIXELS_MAX, 0);
     out->batch_size = count_of(facts, "batch_size", COUNT_MAX, 0);
+    out->num_classes = count_of(facts, "num_classes", COUNT_MAX, LS_SPEC_CLASSES);
     const char *level = ls_json_string(facts, "level", "");
     bool known = level[0] == 'O' && level[1] >= '0' && level[1] <= '3' && level[2] == '\0';
     out->level = known ? level[1] - '0' : -1;

@@ -54,6 +54,8 @@ typedef enum ls_wrap {
 /* The plots a job is a point of. */
 enum { LS_SWEEP_LEVEL = 1, LS_SWEEP_BUCKET = 2, LS_SWEEP_WORLD = 4, LS_SWEEP_NODES = 8 };
 
+enum { LS_SPEC_CLASSES = 10 }; /* of a job, where its data do not say another number */
+
 #define LS_BUCKET_OWN (-1.0)  /* the dialect's own rule: no option is given */
 #define LS_BUCKET_DELAYED 0.0 /* one reduction after the whole backward */
 
@@ -63,8 +65,9 @@ typedef struct ls_spec {
     char arch[32];
     int image_size, batch_size; /* batch: images per rank and step (per micro-step with accumulate);
                                    0: none given */
-    int level;                  /* 0 to 3; -1: no option is given */
-    char half[8];               /* "fp16", "bf16" */
+    int num_classes;
+    int level;    /* 0 to 3; -1: no option is given */
+    char half[8]; /* "fp16", "bf16" */
     int world, nodes;
     bool real_nodes; /* nodes > 1 are hosts of the site, else simulated on one machine */
     double bucket_mb;
@@ -78,6 +81,8 @@ typedef struct ls_spec {
     char dump_steps[64]; /* "1,3"; "" none */
     bool dump_all;
     bool followed; /* timed: its FP32 reference takes its branches, which every rank dumps */
+    int parts;     /* way of one process: of its batch, each with batch statistics of its own; else
+                      0 */
     int threads;   /* 0: cores / ranks */
     int resident;  /* synthetic batches that stay on the device; 0: each step's is loaded */
     int gpus;      /* of a machine, that ranks use; 0: cores, or a GPU that is emulated on them */

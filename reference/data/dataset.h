@@ -134,6 +134,10 @@ void ls_dataset_part(const char *dir, ls_dataset_purpose purpose, char *out, siz
  * class folders; or where one has CIFAR's files and the other has not. */
 ls_status ls_dataset_same_classes(const char *dir, const char *validation);
 
+/* The classes of --data DIR: its class folders, or CIFAR's. LS_ERR_USAGE, logged, as for
+ * ls_dataset_files_scan. */
+ls_status ls_dataset_count_classes(const char *dir, int *out);
+
 /* The files of a folder of class folders, listed like torchvision's ImageFolder: classes in code
  * point order, files in order of name, a sub-folder's files after those of its parent. Names that
  * start with a dot are skipped. JPEG and PNG files only (picture.h). */

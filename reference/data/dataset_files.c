@@ -305,3 +305,18 @@ ls_status ls_dataset_same_classes(const char *dir, const char *validation)
     free_entries(other, other_count);
     return status;
 }
+
+ls_status ls_dataset_count_classes(const char *dir, int *out)
+{
+    char part[LS_DATASET_PATH];
+    ls_dataset_files files;
+    *out = ls_dataset_cifar_classes(dir);
+    if (*out > 0) {
+        return LS_OK;
+    }
+    ls_dataset_part(dir, LS_DATASET_TRAINING, part, sizeof part);
+    LS_TRY(ls_dataset_files_scan(part, &files));
+    *out = files.class_count;
+    ls_dataset_files_free(&files);
+    return LS_OK;
+}

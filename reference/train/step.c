@@ -2,6 +2,7 @@
 
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/core/clock.h"
@@ -240,42 +241,63 @@ static ls_status run_all_stages(void *context)
 
 /* --force-branches: the first step takes the ReLU and max-pool decisions of another run's dump, so
  * that two precisions can be compared without the branches that rounding turns (numerics.md section
- * 4). LS_ERR_USAGE where the dump lacks a branch, or has one of another size. dump NULL: the values
- * decide again. */
-static ls_status force(const ls_trainer *trainer, const ls_safetensors *dump, const char *path)
+ * 4). LS_ERR_USAGE where the dump lacks a branch, or has one of another size. `part` of `parts`:
+ * which of the micro-steps that the dump holds. */
+static ls_status force(const ls_trainer *trainer, const ls_safetensors *dump, const char *path,
+                       int part, int parts)
 {
     for (int k = 0; k < trainer->network.branch_count; k++) {
-        ls_safetensors_entry none = {0};
-        const ls_safetensors_entry *entry = &none;
         LS_TEXT(name, 32, "branch/%03d", k);
-        if (dump != NULL && (entry = ls_safetensors_find(dump, name)) == NULL) {
+        const ls_safetensors_entry *entry = ls_safetensors_find(dump, name);
+        if (entry == NULL) {
             return ls_log_fail(LS_ERR_USAGE, "--force-branches: %s has no %s", path, name);
         }
+        int64_t bytes = entry->bytes / parts;
         LS_TRY(trainer->device.api->plan_force(trainer->plan, trainer->device.stream, k,
-                                               entry->data, entry->bytes));
+                                               (const char *)entry->data + part * bytes, bytes));
     }
     return LS_OK;
 }
 
-/* Forces every branch at step 1, lets go of them after it. Micro-step m of rank k follows rank
- * k*A+m of the other run, A being --accumulate. */
+/* The values decide again. */
+static ls_status let_go(const ls_trainer *trainer)
+{
+    for (int k = 0; k < trainer->network.branch_count; k++) {
+        LS_TRY(trainer->device.api->plan_force(trainer->plan, trainer->device.stream, k, NULL, 0));
+    }
+    return LS_OK;
+}
+
+static ls_status open_forced(const ls_trainer *trainer, int rank, char *path, size_t bytes,
+                             ls_safetensors **out)
+{
+    int length = snprintf(path, bytes, "%s/step%06d.rank%d.safetensors",
+                          trainer->options.force_branches, 1, rank);
+    LS_ASSERT(length < (int)bytes);
+    return ls_safetensors_open(path, out);
+}
+
+/* Forces every branch at step 1, lets go of them after it. Micro-step m of rank k follows that of
+ * rank k of the other run where its dump holds as many (A, --accumulate), else rank k*A+m. */
 static ls_status force_branches(const ls_trainer *trainer, int64_t step, int micro_step)
 {
     const ls_options *options = &trainer->options;
+    int count = options->accumulate, rank = trainer->world.rank;
     if (options->force_branches[0] == '\0' || step > 2) {
         return LS_OK;
     }
     if (step == 2) {
-        return micro_step == 0 ? force(trainer, NULL, NULL) : LS_OK;
+        return micro_step == 0 ? let_go(trainer) : LS_OK;
     }
     char path[PATH_MAX];
-    int length =
-        snprintf(path, sizeof path, "%s/step%06d.rank%d.safetensors", options->force_branches, 1,
-                 trainer->world.rank * options->accumulate + micro_step);
-    LS_ASSERT(length < (int)sizeof path);
     ls_safetensors *dump = NULL;
-    LS_TRY(ls_safetensors_open(path, &dump));
-    ls_status status = force(trainer, dump, path);
+    LS_TRY(open_forced(trainer, rank, path, sizeof path, &dump));
+    bool same = atoi(ls_safetensors_metadata_of(dump, "accumulate", "1")) == count;
+    if (!same) {
+        ls_safetensors_close(dump);
+        LS_TRY(open_forced(trainer, rank * count + micro_step, path, sizeof path, &dump));
+    }
+    ls_status status = force(trainer, dump, path, same ? micro_step : 0, same ? count : 1);
     ls_safetensors_close(dump);
     return status;
 }

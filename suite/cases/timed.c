@@ -16,6 +16,7 @@
 #define BATCHES "batches:{run}/batches/"
 #define MICRO_FOLDER BATCHES "micro"
 #define WORLD_FOLDER BATCHES "world"
+#define PARTS_FOLDER BATCHES "parts" /* of the batch of one process, by their number */
 
 void ls_timed_id(const ls_spec *spec, char *text)
 {
@@ -94,6 +95,7 @@ static ls_spec reference_of(const ls_spec *spec, int accumulate)
     ls_text_put(reference.arch, sizeof reference.arch, "%s", spec->arch);
     reference.image_size = spec->image_size;
     reference.batch_size = spec->batch_size;
+    reference.num_classes = spec->num_classes;
     reference.accumulate = accumulate;
     reference.seed = spec->seed;
     reference.gpus = spec->gpus;
@@ -130,18 +132,27 @@ const ls_spec *ls_timed_leader(const ls_matrix *bench, const ls_spec *spec)
     return spec;
 }
 
-void ls_timed_followed(const ls_spec *leader, ls_spec *reference)
+/* One step with the parameters and on the branches of step 1 of `leader`. */
+static void follow(const ls_spec *leader, ls_spec *reference)
 {
     char id[96];
     ls_matrix_id(leader, id);
-    *reference = reference_of(leader, leader->world);
     reference->threads = 0; /* branches are given, so that no bit hangs on them */
     reference->steps = 1;
     ls_text_add(reference->extra, sizeof reference->extra,
                 " --init={job:%s}/dump/step000001.rank0.safetensors --force-branches={job:%s}/dump",
                 id, id);
-    ls_text_put(reference->data, sizeof reference->data, WORLD_FOLDER "%d", leader->world);
     ls_text_put(reference->dump_steps, sizeof reference->dump_steps, "1");
+}
+
+void ls_timed_followed(const ls_spec *leader, ls_spec *reference)
+{
+    bool parts = leader->parts > 0;
+    *reference = reference_of(leader, parts ? leader->parts : leader->world);
+    follow(leader, reference);
+    reference->batch_size /= parts ? leader->parts : 1;
+    ls_text_put(reference->data, sizeof reference->data, "%s%d",
+                parts ? PARTS_FOLDER : WORLD_FOLDER, reference->accumulate);
 }
 
 typedef struct batch_file {
@@ -160,7 +171,7 @@ ls_status ls_timed_loader(const ls_spec *spec, const char *run, int rank, int64_
                                  .world = spec->world,
                                  .batch_size = spec->batch_size,
                                  .image_size = spec->image_size,
-                                 .num_classes = 10,
+                                 .num_classes = spec->num_classes,
                                  .accumulate = 1,
                                  .seed = spec->seed,
                                  .workers = 0,
@@ -225,6 +236,26 @@ static ls_status write_world(const ls_spec *timed, int micro, int step, const ch
     return status;
 }
 
+/* The first step of a job of one process, the parts of its batch as micro-batches. */
+static ls_status write_parts(const ls_spec *timed, const char *run, const char *folder)
+{
+    ls_spec part = *timed;
+    part.batch_size /= timed->parts;
+    batch_file file = {NULL, NULL, timed->batch_size, 0};
+    file.pixels = file.images * 3 * timed->image_size * timed->image_size;
+    file.input = malloc((size_t)file.pixels * sizeof(float));
+    file.target = malloc((size_t)file.images * sizeof(int64_t));
+    ls_status status = LS_OK;
+    if (file.input == NULL || file.target == NULL) {
+        status = ls_log_fail(LS_ERR_INFRA, "no memory for the reference's batch");
+    }
+    LS_THEN(status, draw(timed, run, 0, 0, &file));
+    LS_THEN(status, save(folder, 1, &part, timed->parts, &file));
+    free(file.input);
+    free(file.target);
+    return status;
+}
+
 /* Jobs of one world draw alike: the first of them that such a reference is for. */
 static bool first_of_world(const ls_matrix *bench, int index, bool followed)
 {
@@ -255,6 +286,10 @@ ls_status ls_timed_prepare(const ls_case *row, const ls_spec *reference, const c
         return LS_OK;
     }
     LS_TRY(ls_path_make_folder(folder));
+    if (strncmp(reference->data, PARTS_FOLDER, strlen(PARTS_FOLDER)) == 0) {
+        LS_TRY(write_parts(&row->job[0], run_directory, folder));
+        return ls_file_replace(done, "", 0);
+    }
     for (int i = 0; i < bench->count; i++) {
         const ls_spec *spec = &bench->spec[i];
         int micro = followed ? spec->world : micro_batches(spec->world);

@@ -27,7 +27,8 @@ void ls_timed_reference(const ls_spec *spec, ls_spec *reference, ls_timed_steps 
 /* The same for a job that is followed: one step of W micro-batches with the
  * parameters and on the branches of step 1 of `leader`, which must have run before it. Jobs of one
  * level and world start alike and draw alike, so one reference serves them all: the leader is the
- * first of them (that the others took its branches is for the judge to see). */
+ * first of them (that the others took its branches is for the judge to see). The reference of a job
+ * of one process, its own leader, has the parts of its batch as micro-batches. */
 const ls_spec *ls_timed_leader(const ls_matrix *bench, const ls_spec *spec);
 void ls_timed_followed(const ls_spec *leader, ls_spec *reference);
 /* Writes the batches (`{run}/batches/...`) that a reference job reads, drawn by the loader exactly

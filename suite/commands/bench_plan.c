@@ -312,7 +312,7 @@ static ls_status fill_network(const ls_variables *given, ls_matrix_bench *m)
     if (m->batch_size > BATCH_MOST) {
         return ls_log_fail(LS_ERR_USAGE, "BATCH=%d: allowed: 1 to %d", m->batch_size, BATCH_MOST);
     }
-    return ls_model_check(m->arch, 10, m->image_size);
+    return ls_model_check(m->arch, LS_SPEC_CLASSES, m->image_size);
 }
 
 /* On a CPU the type that its units multiply, so that levels differ as they do on such a machine. */
@@ -402,18 +402,22 @@ static void choose_data(ls_bench *b)
     }
 }
 
-/* A folder that cannot be trained on is refused before anything is written. */
-static ls_status check_data(const ls_bench *b)
+/* A folder that cannot be trained on is refused before anything is written. The network has as many
+ * classes as it. */
+static ls_status check_data(ls_bench *b)
 {
+    b->matrix.num_classes = LS_SPEC_CLASSES;
     if (b->drawn[0] != '\0' || strcmp(b->matrix.data, "synthetic") == 0) {
         return LS_OK;
     }
+    LS_TRY(ls_dataset_count_classes(b->matrix.data, &b->matrix.num_classes));
+    LS_TRY(ls_model_check(b->matrix.arch, b->matrix.num_classes, b->matrix.image_size));
     ls_loader_options options = {.data = b->matrix.data,
                                  .rank = 0,
                                  .world = b->matrix.ranks,
                                  .batch_size = b->matrix.batch_size,
                                  .image_size = b->matrix.image_size,
-                                 .num_classes = 10,
+                                 .num_classes = b->matrix.num_classes,
                                  .accumulate = 1,
                                  .seed = b->matrix.seed,
                                  .first_step = 1};
@@ -532,6 +536,7 @@ static void describe(ls_bench *b)
     cJSON_AddNumberToObject(run->options, "image_size", b->matrix.image_size);
     cJSON_AddNumberToObject(run->options, "batch_size", b->matrix.batch_size);
     cJSON_AddStringToObject(run->options, "data", b->matrix.data);
+    cJSON_AddNumberToObject(run->options, "num_classes", b->matrix.num_classes);
     nodes_record(&b->nodes, run->options);
 }
 
@@ -599,6 +604,9 @@ ls_status ls_bench_plan_make(ls_bench *b, int count, char **argument)
             "PROFILE=baselines: allowed on one machine's CPU with NGPUS of 2 and more");
     }
     nodes_describe(&b->nodes, m, device, b->run.where);
+    if (ls_variables_text(&b->given, "DATA", NULL) != NULL && strcmp(m->data, "synthetic") != 0) {
+        ls_text_add(b->run.where, sizeof b->run.where, "; pictures of %d classes", m->num_classes);
+    }
     describe(b);
     LS_TRY(choose_folder(b));
     b->run.site.run_directory = b->run.directory;

@@ -39,19 +39,6 @@ static double cpu_seconds(void)
            1e-6 * (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec);
 }
 
-static ls_status count_classes(const char *folder, int *out)
-{
-    ls_dataset_files files;
-    *out = ls_dataset_cifar_classes(folder);
-    if (*out > 0) {
-        return LS_OK;
-    }
-    LS_TRY(ls_dataset_files_scan(folder, &files));
-    *out = files.class_count;
-    ls_dataset_files_free(&files);
-    return LS_OK;
-}
-
 typedef struct timing {
     double wall_s, cpu_s; /* of all but the first batches */
     int64_t bad;
@@ -125,7 +112,7 @@ static ls_status time_loader(int count, char **argument)
     options.batch_size = (int)number[1];
     options.image_size = (int)number[2];
     options.workers = (int)number[3];
-    LS_TRY(count_classes(folder, &options.num_classes));
+    LS_TRY(ls_dataset_count_classes(folder, &options.num_classes));
     ls_loader *loader;
     timing t;
     LS_TRY(ls_loader_open(&options, &loader));

@@ -18,7 +18,7 @@
 #include "suite/suite.h"
 
 /* Medians of repeats that take a few hundred ms each. */
-enum { REPEATS = 5, NUM_CLASSES = 10 };
+enum { REPEATS = 5 };
 
 typedef struct engine {
     ls_cpu_bound_fn *convolutions_ms;
@@ -129,7 +129,7 @@ ls_status ls_roofline_measure(const ls_matrix_bench *bench, const char *when,
     engine engine;
     ls_network network;
     LS_TRY(load(&engine));
-    LS_TRY(ls_model_build(bench->arch, NUM_CLASSES, bench->image_size, &network));
+    LS_TRY(ls_model_build(bench->arch, bench->num_classes, bench->image_size, &network));
     int each = bench->cores / bench->ranks < 1 ? 1 : bench->cores / bench->ranks, before = 0;
     ls_status status = LS_OK;
     for (int world = 1; world < 2 * bench->ranks && status == LS_OK; world *= 2) {
@@ -215,7 +215,7 @@ static ls_status add_bounds(const question *q, const ls_cuda_rates_measured *rat
     double ms[2] = {NAN, NAN}; /* f32, half */
     cJSON *list = cJSON_AddArrayToObject(answer, "roofline");
     LS_TRY(ls_load_symbol("cuda", LS_CUDA_BOUND_ENTRY, &bound));
-    LS_TRY(ls_model_build(bench->arch, NUM_CLASSES, bench->image_size, &network));
+    LS_TRY(ls_model_build(bench->arch, bench->num_classes, bench->image_size, &network));
     ls_status status = LS_OK;
     for (int i = 0; i < bench->level_count && status == LS_OK; i++) {
         int half = bench->level[i] > 0;

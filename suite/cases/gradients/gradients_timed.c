@@ -30,6 +30,7 @@ static const struct price {
 } price[] = {
     /* the largest of three seeds on these shapes, first step of a fresh network, rounded up */
     {"resnet18", 64, 8, {3.6e-3, 6.7e-3, 5.1e-4, 1.5e-2, 9.8e-3}},
+    {"resnet18", 64, 4, {6.0e-3, 8.6e-3, 7.5e-4, 2.7e-2, 1.4e-2}}, /* parts of a pipeline */
     {"resnet34", 64, 8, {8.4e-3, 1.8e-2, 1.1e-3, 4.4e-2, 2.3e-2}},
     {"resnet50", 64, 8, {8.0e-2, 1.7e-1, 8.4e-3, 3.0e-1, 2.5e-1}},
     {"resnet20", 16, 4, {2.0e-3, 6.2e-3, 5.4e-3, 9.2e-3, 5.6e-3}},
@@ -38,7 +39,8 @@ static const struct price {
 static const struct price *find_price(const ls_spec *spec)
 {
     for (size_t i = 0; i < sizeof price / sizeof *price; i++) {
-        int64_t values = (int64_t)spec->batch_size * spec->image_size * spec->image_size;
+        int batch = spec->batch_size / (spec->parts > 0 ? spec->parts : 1);
+        int64_t values = (int64_t)batch * spec->image_size * spec->image_size;
         if (strcmp(price[i].arch, spec->arch) == 0 && spec->image_size >= price[i].image_size &&
             values >= (int64_t)price[i].batch_size * price[i].image_size * price[i].image_size) {
             return &price[i];
@@ -342,13 +344,15 @@ static void add_timed(const ls_case_settings *settings, ls_case_list *list)
 {
     for (int i = 0; settings->bench != NULL && i < settings->bench->count; i++) {
         const ls_spec *spec = &settings->bench->spec[i];
-        if (spec->role != LS_ROLE_THROUGHPUT) {
+        bool way = spec->role == LS_ROLE_WAY && spec->dump_steps[0] != '\0';
+        if (spec->role != LS_ROLE_THROUGHPUT && !way) {
             continue;
         }
         char id[64];
         ls_timed_id(spec, id);
         add_reference(settings, list, spec, id);
-        const ls_spec *other = find_other(settings->bench, spec);
+        bool row = spec->role == LS_ROLE_THROUGHPUT;
+        const ls_spec *other = row ? find_other(settings->bench, spec) : NULL;
         if (other != NULL) {
             const ls_spec jobs[] = {ls_matrix_first_step(spec), ls_matrix_first_step(other), *spec};
             ls_rows_specs(list, settings, &(ls_row){.requirement = "G5", .judge = judge_order},

@@ -58,11 +58,23 @@ START_TEST(baselines_share_images_and_cores)
         ck_assert_int_eq(ls_matrix_is_row(spec), i == 0);
         ck_assert_int_eq(strstr(spec->extra, "-parallel") != NULL, ls_spec_is_team(spec));
         ck_assert_ptr_nonnull(strstr(spec->extra, "--workers=4"));
+        bool first = spec->repeat == 0; /* its first step's gradient is checked */
+        ck_assert_str_eq(spec->dump_steps, first ? "1" : "");
+        ck_assert_int_eq(spec->followed, first && spec->world == 1);
+        int parts = spec->way == LS_WAY_REPLICAS ? 2 : spec->way == LS_WAY_PIPELINE ? 4 : 1;
+        ck_assert_int_eq(spec->parts, spec->world == 1 ? parts : 0);
     }
     ls_matrix_free(&matrix);
     ls_text_put(bench.half, sizeof bench.half, "bf16");
     ls_matrix_bench_jobs(&bench, &matrix);
     ck_assert_int_eq(matrix.spec[0].level, 1);
+    for (int i = 0; i < matrix.count; i++) { /* every rank's branches, where there are others */
+        const ls_spec *spec = &matrix.spec[i];
+        bool first = spec->repeat == 0;
+        ck_assert_int_eq(spec->followed, first);
+        ck_assert_int_eq(strstr(spec->extra, "--dump-ranks=branches") != NULL,
+                         first && spec->world > 1);
+    }
     ls_matrix_free(&matrix);
 }
 END_TEST

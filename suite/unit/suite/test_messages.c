@@ -262,6 +262,27 @@ START_TEST(explain_names_the_products)
 }
 END_TEST
 
+/* `lockstep jobs` of a folder of three classes: all jobs that read it, and those that judge them.
+ */
+START_TEST(bench_takes_the_classes_of_its_data)
+{
+    char folder[64], program[1024], command[2400];
+    fake_folder(folder, sizeof folder);
+    ls_path_program(program, sizeof program);
+    ls_text_put(command, sizeof command,
+                "cd %s && PATH=%s/..:$PATH && lockstep data make three --images 8 >/dev/null && "
+                "rm -r $(ls -d three/*/ | tail -n +4) && export LS_SYSFS=/none && "
+                "R=\"ARCH=resnet8 BATCH=1 NGPUS=2 PROFILE=smoke DATA=three\" && "
+                "lockstep bench DRYRUN=1 $R | grep -q '; pictures of 3 classes$' && "
+                "lockstep jobs $R | grep -e '--data=[^ ]*/three' -e /batches/ >lines && "
+                "[ $(wc -l <lines) -ge 5 ] && ! grep -v -e '--num-classes=3 ' lines",
+                folder, program);
+    int status = system(command);
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %x", (unsigned)status);
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
 /* In a network of its own, whose loopback is down, ranks could not meet: a line in a second, before
  * anything runs. */
 START_TEST(no_loopback_is_one_line)
@@ -357,6 +378,7 @@ int main(void)
     tcase_add_loop_test(tests, bad_input_is_one_line, 0, (int)(sizeof wrongs / sizeof *wrongs));
     tcase_add_loop_test(tests, help_is_of_the_command, 0, sizeof helps / sizeof helps[0]);
     tcase_add_test(tests, explain_names_the_products);
+    tcase_add_test(tests, bench_takes_the_classes_of_its_data);
     tcase_add_loop_test(tests, no_loopback_is_one_line, 0, 3);
     tcase_add_test(tests, make_names_missing_headers);
     suite_add_tcase(suite, tests);

@@ -222,6 +222,18 @@ START_TEST(references)
     ck_assert(reference.level == 0 && reference.world == 1 && reference.accumulate == 4);
     ck_assert_ptr_nonnull(strstr(reference.extra, id));
     ck_assert_str_eq(reference.data, "batches:{run}/batches/world4");
+    /* one process whose batch three devices share: its parts, of as many classes */
+    spec.role = LS_ROLE_WAY;
+    spec.world = 1;
+    spec.batch_size = 12;
+    spec.parts = 3;
+    spec.num_classes = 7;
+    ls_matrix_add(&bench, &spec);
+    ck_assert_ptr_eq(ls_timed_leader(&bench, &bench.spec[3]), &bench.spec[3]);
+    ls_timed_followed(&bench.spec[3], &reference);
+    ck_assert(reference.world == 1 && reference.accumulate == 3 && reference.batch_size == 4);
+    ck_assert_int_eq(reference.num_classes, 7);
+    ck_assert_str_eq(reference.data, "batches:{run}/batches/parts3");
     ls_matrix_free(&bench);
 }
 END_TEST
