@@ -293,9 +293,11 @@ static constants make_constants(const ls_update_rule *o)
 }
 
 /* At most 1: a quotient above that may be below it in f32 if its error reaches so far. */
-static interval clip_factor(const ls_update_rule *o)
+static interval clip_factor(const ls_update_rule *o, const ls_update_tensor *t)
 {
-    interval norm = norm_of(o->grad_squares, 0, o->grad_elements);
+    bool each = o->mistake == LS_UPDATE_CLIP_EACH;
+    interval norm = norm_of(each ? ls_update_squares(t->grad, t->count) : o->grad_squares, 0,
+                            each ? t->count : o->grad_elements);
     interval below = interval_add(norm, interval_constant(1e-6));
     interval factor = interval_div(interval_constant(o->clip_norm), below);
     return factor.value < 1 ? factor : (interval){1, fmax(0, 1 - (factor.value - factor.error))};
@@ -369,7 +371,7 @@ ls_status ls_update_step(const ls_update_rule *rule, ls_update_tensor *tensor)
     constants c = make_constants(rule);
     int moments = ls_update_moments(rule);
     if (rule->clip_norm > 0) {
-        c.clip = clip_factor(rule);
+        c.clip = clip_factor(rule, tensor);
     }
     void (*step)(const ls_update_rule *, const constants *, element *) = NULL;
     switch (rule->kind) { /* no default: the compiler asks for a new kind's step */

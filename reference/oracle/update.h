@@ -38,6 +38,7 @@ typedef enum ls_update_mistake {
     LS_UPDATE_FIRST_DAMPED,         /* SGD: the first buffer, multiplied by momentum */
     LS_UPDATE_NO_RATIO,             /* LAMB */
     LS_UPDATE_RATIO_WITHOUT_DECAY,  /* LARS: no decay in the ratio's denominator */
+    LS_UPDATE_CLIP_EACH,            /* clip_norm: each tensor by its own norm */
 } ls_update_mistake;
 
 typedef struct ls_update_rule {

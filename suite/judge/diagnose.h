@@ -34,8 +34,9 @@ void ls_diagnose_past_read(const ls_evidence *evidence, ls_diagnose_past *out);
 void ls_diagnose_past_free(ls_diagnose_past *past);
 
 /* Writes one line if the gradient is that of another step: batch-norm statistics of the wrong
- * ranks, previous weights (all, or those that are cast), the last micro-step alone, batch norm with
- * another epsilon or moments in half, SyncBN with parts left out, shortcuts from the odd pixels. */
+ * ranks, previous weights (all, or those that are cast), the last micro-step alone or one with
+ * another weight, batch norm with another epsilon or moments in half, SyncBN with parts left out,
+ * shortcuts from the odd pixels. */
 ls_status ls_diagnose_models(const ls_diagnose_wrong *wrong, const ls_diagnose_past *past,
                              char *text, int bytes);
 

@@ -83,6 +83,13 @@ static bool explains(const chosen *c, double rest, double growth)
 
 /* ---- sums of known gradients ----------------------------------------------------------------- */
 
+/* Whether a norm is --clip-grad-norm's, where a dump's gradients are those before clipping. */
+static bool is_clipped_to(const chosen *c, double norm, double divisor)
+{
+    double limit = ls_dumpfile_number(c->wrong->evidence->file[0], "clip_grad_norm", 0) / divisor;
+    return limit > 0 && fabs(norm / limit - 1) <= same_factor.value;
+}
+
 /* The meaning of a factor on the gradient: a step of the recipe forgotten or done twice. */
 static const char *factor_meaning(const ls_oracle_step *step, double factor)
 {
@@ -95,7 +102,7 @@ static const char *factor_meaning(const ls_oracle_step *step, double factor)
         {world / step->world, "divided by the number of ranks that have a batch, not of all"},
         {1 / world, "averaged over ranks twice"},
         {scale, "not unscaled"},
-        {1 / scale, "unscaled twice"},
+        {1 / scale, "unscaled twice, or the loss was not scaled"},
         {scale * world, "neither averaged nor unscaled"},
         {micro, "micro-steps summed, not averaged"},
         {1 / micro, "micro-steps averaged twice"},
@@ -128,7 +135,11 @@ static bool is_factor(const chosen *c, char *text, int bytes)
     if (!explains(c, rest, fabs(factor)) || c->norm == 0) {
         return false;
     }
-    const char *meaning = factor_meaning(&c->wrong->evidence->step, factor);
+    const ls_oracle_step *step = &c->wrong->evidence->step;
+    bool scaled = step->loss_scale > 1 && is_clipped_to(c, c->norm, step->loss_scale);
+    const char *meaning = scaled ? "clipped while still scaled, to the limit divided by the scale"
+                          : is_clipped_to(c, c->norm, 1) ? "clipped before it was reported"
+                                                         : factor_meaning(step, factor);
     double exponent =
         log2(fabs(factor)); /* one bit of the exponent: a power of two of powers of two */
     if (c->count == 1 && fabs(exponent) > 0.5 &&
@@ -145,18 +156,24 @@ static bool is_factor(const chosen *c, char *text, int bytes)
 static const char *weights_meaning(const chosen *c, int world, const double *weight)
 {
     int used = 0, odd = 0, late = 0;
+    bool clipped = true;
     double scale = c->wrong->evidence->step.loss_scale;
     for (int k = 0; k < world; k++) {
         double share = weight[k] * ls_oracle_divisor(&c->wrong->evidence->step);
+        double own = ls_diagnose_fit_norm(c->count, c->rank[k]);
+        clipped =
+            clipped && (fabs(share - 1) <= same_factor.value || is_clipped_to(c, share * own, 1));
         used += fabs(share) > 0.1;
         odd += fabs(share - 1) > 0.1;
         late += scale > 2 && fabs(share / scale - 1) <= 0.1;
     }
-    return odd == 0 || used == 0 ? NULL
-           : late > 0            ? "shares that came after unscaling: the reduction was not awaited"
-           : used == 1           ? "it was not reduced"
-           : used < world        ? "a rank is missing from the reduction"
-                                 : "the ranks have unequal weights";
+    return odd == 0       ? NULL
+           : clipped      ? "each rank's was clipped by its own norm, before the reduction"
+           : used == 0    ? NULL
+           : late > 0     ? "shares that came after unscaling: the reduction was not awaited"
+           : used == 1    ? "it was not reduced"
+           : used < world ? "a rank is missing from the reduction"
+                          : "the ranks have unequal weights";
 }
 
 static bool is_of_ranks(const chosen *c, char *text, int bytes)
@@ -165,11 +182,12 @@ static bool is_of_ranks(const chosen *c, char *text, int bytes)
     if (c->rank[0] == NULL || world < 2 || c->count < world) {
         return false;
     }
-    double weight[LS_DIAGNOSE_FIT_MAX], sum_weight = 0;
+    double weight[LS_DIAGNOSE_FIT_MAX], sum_weight = 0, most = 0;
     double rest =
         ls_diagnose_fit(c->count, c->value, world, (const double *const *)c->rank, weight);
     for (int k = 0; k < world; k++) {
         sum_weight += fabs(weight[k]);
+        most = fmax(most, fabs(weight[k]));
     }
     const char *meaning = explains(c, rest, sum_weight) ? weights_meaning(c, world, weight) : NULL;
     if (meaning == NULL) {
@@ -177,9 +195,9 @@ static bool is_of_ranks(const chosen *c, char *text, int bytes)
     }
     char sum[200] = "";
     for (int k = 0; k < world; k++) {
-        if (fabs(weight[k]) > 0.1 / world) {
-            ls_text_add(sum, sizeof sum, "%s%.3f x rank %d's", sum[0] != '\0' ? " + " : "",
-                        weight[k], k);
+        if (fabs(weight[k]) > 0.1 * fmin(1.0 / world, most)) {
+            ls_text_add(sum, sizeof sum, "%s%.*f x rank %d's", sum[0] != '\0' ? " + " : "",
+                        most < 0.1 ? 6 : 3, weight[k], k);
         }
     }
     snprintf(text, (size_t)bytes, "%s %s (residual %.0e): %s", c->name, sum, rest / c->norm,

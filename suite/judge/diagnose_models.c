@@ -13,6 +13,8 @@
 #include "suite/suite.h"
 
 static const ls_tol better = LS_TOL(0.25, "an explanation leaves a quarter of the error at most");
+static const ls_tol near_share =
+    LS_TOL(0.05, "shares that mean something stand a factor of two apart, and rounding moves less");
 
 /* ---- the steps before ------------------------------------------------------------------------ */
 
@@ -169,87 +171,140 @@ static ls_status try_past_weights(const ls_diagnose_wrong *wrong, const ls_diagn
 
 /* ---- micro-steps ----------------------------------------------------------------------------- */
 
-/* The last micro-step of all ranks as a step by itself; its members are borrowed from the whole
- * step. */
-typedef struct last_micro {
+/* One micro-step of all ranks as a step by itself; its members are borrowed from the whole step. */
+typedef struct one_micro {
     ls_oracle_step step;
     ls_branch_set branches;
     const float **input;
     const int64_t **target;
-} last_micro;
+} one_micro;
 
-static void free_last(last_micro *last)
+static void free_micro(one_micro *one)
 {
-    free(last->input);
-    free(last->target);
-    free(last->branches.open);
-    free(last->branches.index);
-    free(last->branches.elements);
+    free(one->input);
+    free(one->target);
+    free(one->branches.open);
+    free(one->branches.index);
+    free(one->branches.elements);
 }
 
-static bool make_last(const ls_diagnose_wrong *wrong, last_micro *last)
+static bool make_micro(const ls_diagnose_wrong *wrong, int64_t micro, one_micro *one)
 {
     const ls_evidence *e = wrong->evidence;
     const ls_branch_set *all = wrong->branches;
     int64_t micros = e->step.accumulate;
     int64_t pixels = 3 * (int64_t)e->net.node[0].height * e->net.node[0].width;
     size_t branches = all == NULL ? 1 : (size_t)all->count + 1;
-    *last = (last_micro){.step = e->step,
-                         .input = calloc((size_t)e->world, sizeof *last->input),
-                         .target = calloc((size_t)e->world, sizeof *last->target)};
-    last->branches.open = calloc(branches, sizeof *last->branches.open);
-    last->branches.index = calloc(branches, sizeof *last->branches.index);
-    last->branches.elements = calloc(branches, sizeof *last->branches.elements);
-    if (last->input == NULL || last->target == NULL || last->branches.open == NULL ||
-        last->branches.index == NULL || last->branches.elements == NULL) {
+    *one = (one_micro){.step = e->step,
+                       .input = calloc((size_t)e->world, sizeof *one->input),
+                       .target = calloc((size_t)e->world, sizeof *one->target)};
+    one->branches.open = calloc(branches, sizeof *one->branches.open);
+    one->branches.index = calloc(branches, sizeof *one->branches.index);
+    one->branches.elements = calloc(branches, sizeof *one->branches.elements);
+    if (one->input == NULL || one->target == NULL || one->branches.open == NULL ||
+        one->branches.index == NULL || one->branches.elements == NULL) {
         return false;
     }
     for (int rank = 0; rank < e->world; rank++) {
-        int64_t images = (micros - 1) * e->step.batch[rank];
-        last->input[rank] = e->step.input[rank] + images * pixels;
-        last->target[rank] = e->step.target[rank] + images;
+        int64_t images = micro * e->step.batch[rank];
+        one->input[rank] = e->step.input[rank] + images * pixels;
+        one->target[rank] = e->step.target[rank] + images;
     }
-    last->step.input = last->input;
-    last->step.target = last->target;
-    last->step.accumulate = 1;
+    one->step.input = one->input;
+    one->step.target = one->target;
+    one->step.accumulate = 1;
     for (int b = 0; all != NULL && b < all->count; b++) { /* micro-steps are the slowest index */
-        int64_t part = all->elements[b] / micros, from = (micros - 1) * part;
-        last->branches.open[b] = all->open[b] == NULL ? NULL : all->open[b] + from;
-        last->branches.index[b] = all->index[b] == NULL ? NULL : all->index[b] + from;
-        last->branches.elements[b] = part;
+        int64_t part = all->elements[b] / micros, from = micro * part;
+        one->branches.open[b] = all->open[b] == NULL ? NULL : all->open[b] + from;
+        one->branches.index[b] = all->index[b] == NULL ? NULL : all->index[b] + from;
+        one->branches.elements[b] = part;
     }
-    last->branches.count = all == NULL ? 0 : all->count;
+    one->branches.count = all == NULL ? 0 : all->count;
     return true;
 }
 
-/* A factor is allowed, because the loss may be divided by the number of micro-steps or not. */
-static ls_status try_last_micro(const ls_diagnose_wrong *wrong, char *text, int bytes)
+/* The gradient of one micro-step alone; free with ls_oracle_free. */
+static ls_status run_micro(const ls_diagnose_wrong *wrong, int64_t micro, ls_oracle_result *out)
+{
+    one_micro one;
+    ls_status status = LS_OK;
+    if (!make_micro(wrong, micro, &one)) {
+        status = ls_log_fail(LS_ERR_INFRA, "cannot allocate a micro-step of %d ranks",
+                             wrong->evidence->world);
+    } else {
+        ls_oracle_mode mode = {.forced = wrong->branches == NULL ? NULL : &one.branches};
+        status = ls_oracle_run(&one.step, &mode, out);
+    }
+    free_micro(&one);
+    return status;
+}
+
+static bool is_better(const ls_diagnose_wrong *wrong, double rest)
+{
+    return rest <= wrong->limit && rest <= better.value * wrong->error;
+}
+
+/* What a micro-step's share is that should be 1, or NULL. */
+static const char *share_meaning(const ls_oracle_step *step, double share)
+{
+    double exponent = log2(fabs(share)), scale = step->loss_scale;
+    bool power = fabs(exponent) > 0.5 && fabs(exponent - round(exponent)) <= near_share.value;
+    return scale != 1 && fabs(share * scale - 1) <= near_share.value ? "was not scaled"
+           : fabs(share) < near_share.value / step->accumulate       ? "is missing"
+           : scale != 1 && power ? "was unscaled by another scale than its own"
+                                 : NULL;
+}
+
+/* The gradient as a sum of the micro-steps' with other weights, grad[count]. A factor on the last
+ * one alone is allowed, because the loss may be divided by the number of micro-steps or not. */
+static void name_weights(const ls_diagnose_wrong *wrong, const double *const *grad, int count,
+                         char *text, int bytes)
 {
     const ls_evidence *e = wrong->evidence;
-    last_micro last;
-    ls_oracle_result result;
-    if (e->step.accumulate < 2) {
-        return LS_OK;
-    }
-    ls_status status = LS_OK;
-    if (!make_last(wrong, &last)) {
-        status = ls_log_fail(LS_ERR_INFRA, "cannot allocate a micro-step of %d ranks", e->world);
-        goto free_pieces;
-    }
-    ls_oracle_mode mode = {.forced = wrong->branches == NULL ? NULL : &last.branches};
-    LS_TRY_GOTO(status, ls_oracle_run(&last.step, &mode, &result), free_pieces);
-    const double *basis[] = {result.grad};
-    double factor, norm = ls_diagnose_fit_norm(e->net.elements, e->grad);
-    double rest = ls_diagnose_fit(e->net.elements, e->grad, 1, basis, &factor) / norm;
-    if (rest <= wrong->limit && rest <= better.value * wrong->error) {
+    double weight[LS_DIAGNOSE_FIT_MAX], norm = ls_diagnose_fit_norm(e->net.elements, e->grad);
+    double rest = ls_diagnose_fit(e->net.elements, e->grad, 1, &grad[count - 1], weight) / norm;
+    if (is_better(wrong, rest)) {
         snprintf(text, (size_t)bytes,
                  "every gradient is %.3f x that of the last micro-step alone (residual %.0e): the "
                  "sum is overwritten",
-                 factor, rest);
+                 weight[0], rest);
+        return;
     }
-    ls_oracle_free(&e->net, &result);
-free_pieces:
-    free_last(&last);
+    rest = ls_diagnose_fit(e->net.elements, e->grad, count, grad, weight) / norm;
+    for (int m = 0; m < count && is_better(wrong, rest) && text[0] == '\0'; m++) {
+        const char *meaning = share_meaning(&e->step, weight[m] * count);
+        if (meaning != NULL) {
+            snprintf(text, (size_t)bytes,
+                     "every gradient has %.4g of the share of micro-step %d (residual %.0e): its "
+                     "loss %s",
+                     weight[m] * count, m, rest, meaning);
+        }
+    }
+}
+
+static ls_status try_micros(const ls_diagnose_wrong *wrong, char *text, int bytes)
+{
+    const ls_evidence *e = wrong->evidence;
+    int count = e->step.accumulate, done = 0;
+    const double *grad[LS_DIAGNOSE_FIT_MAX];
+    ls_oracle_result result[LS_DIAGNOSE_FIT_MAX];
+    ls_status status = LS_OK;
+    if (count < 2 || count > LS_DIAGNOSE_FIT_MAX) {
+        return LS_OK;
+    }
+    while (done < count && status == LS_OK) {
+        status = run_micro(wrong, done, &result[done]);
+        if (status == LS_OK) {
+            grad[done] = result[done].grad;
+            done++;
+        }
+    }
+    if (status == LS_OK) {
+        name_weights(wrong, grad, count, text, bytes);
+    }
+    while (done-- > 0) {
+        ls_oracle_free(&e->net, &result[done]);
+    }
     return status;
 }
 
@@ -333,7 +388,7 @@ ls_status ls_diagnose_models(const ls_diagnose_wrong *wrong, const ls_diagnose_p
         LS_TRY(try_past_weights(wrong, past, text, bytes));
     }
     if (text[0] == '\0') {
-        LS_TRY(try_last_micro(wrong, text, bytes));
+        LS_TRY(try_micros(wrong, text, bytes));
     }
     if (text[0] == '\0') {
         LS_TRY(try_norms(wrong, text, bytes));

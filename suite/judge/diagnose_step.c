@@ -143,6 +143,11 @@ static bool not_clipped(ls_update_rule *rule)
     return had;
 }
 
+static bool clips_a_norm(ls_update_rule *rule)
+{
+    return rule->clip_norm != 0;
+}
+
 static bool other_ratio(ls_update_rule *rule)
 {
     bool has_ratio = rule->kind == LS_UPDATE_LARS || rule->kind == LS_UPDATE_LAMB;
@@ -205,6 +210,8 @@ static const struct {
     {"eps is left out", no_epsilon, LS_UPDATE_RIGHT},
     {"gradients are not clipped to the requested norm", no_clipping, LS_UPDATE_RIGHT},
     {"gradients are not clipped before the step", not_clipped, LS_UPDATE_RIGHT},
+    {"each tensor is clipped by its own norm, not by that of all", clips_a_norm,
+     LS_UPDATE_CLIP_EACH},
     {"the trust ratio of another rule", other_ratio, LS_UPDATE_RIGHT},
     {"the ratio is clipped (LARC, not LARS)", clipped_ratio, LS_UPDATE_RIGHT},
     {"the ratio is not clipped (LARS, not LARC)", unclipped_ratio, LS_UPDATE_RIGHT},

@@ -206,10 +206,12 @@ def snapshot(names, optimizer):
     return {n: t.detach().clone() for n, t in found.items()}
 
 
-def write_dump(folder, step, rank, tensors, metadata):
-    os.makedirs(os.path.join(folder, "dump"), exist_ok=True)
-    write_safetensors(os.path.join(folder, "dump", f"step{step:06d}.rank{rank}.safetensors"),
-                      tensors, dict(metadata, step=step, rank=rank))
+def write_dump(folder, step, rank, tensors, metadata, model=""):
+    """`model`: where a run trains several, each has a folder of dumps."""
+    where = os.path.join(folder, "dump", model)
+    os.makedirs(where, exist_ok=True)
+    write_safetensors(os.path.join(where, f"step{step:06d}.rank{rank}.safetensors"), tensors,
+                      dict(metadata, step=step, rank=rank))
 
 
 # ---- digests -----------------------------------------------------------------------------------

@@ -59,12 +59,37 @@ def option_parser():
     add("--save")
     add("--resume")
     add("--overflow-at", default="")
+    add("--overflow-as", default="inf")
+    add("--example", choices=("two-encoders", "two-losses"))
     add("--digest", choices=("all", "none"), default="all")
     return parser
 
 
+class Poison:
+    """--overflow-as VALUE[@PARAM[:PLACE[:MICRO]]]: what --overflow-at makes of which element."""
+
+    def __init__(self, text):
+        value, _, where = text.partition("@")
+        self.param, place, micro = (where.split(":") + ["", "", ""])[:3]
+        self.micro = int(micro) if micro.isdigit() else None  # None: the last one
+        if value not in ("inf", "-inf", "nan") or place not in ("", "first", "middle", "last") or \
+                (micro and self.micro is None):
+            raise Usage(f"--overflow-as {text}: allowed: inf, -inf or nan, then @PARAMETER, :first, "
+                        ":middle or :last, :MICRO-STEP, such as nan@fc.bias:last")
+        self.value, self.place = float(value), place or "first"
+
+    def strike(self, grad):
+        grad = grad.clone()
+        at = {"first": 0, "middle": grad.numel() // 2, "last": grad.numel() - 1}[self.place]
+        grad.view(-1)[at] = self.value
+        return grad
+
+
 class Trainer:
     """One rank. A wrong trainer (suite/peers/wrong) overrides one method."""
+
+    example = None  # --example's value where this is one (pytorch_examples.py)
+    name = ""  # of the model, where there are several
 
     def __init__(self, events, argv):
         self.events, self.options = events, protocol.parse(option_parser(), argv)
@@ -101,6 +126,7 @@ class Trainer:
             o.broadcast_buffers = o.dialect == "torch"
         self.overflows = [(int(s), int(r) if r else None) for s, _, r in
                           (word.partition(":") for word in o.overflow_at.split(",") if word)]
+        self.poison = Poison(o.overflow_as)
         self.refuse()
         o.dialect = "torch"
 
@@ -129,6 +155,17 @@ class Trainer:
 
     def prepare(self):
         o = self.options
+        self.join()
+        self.build()
+        self.optimizer = self.make_optimizer(self.masters or self.names)
+        self.scaler = self.make_scaler()
+        if o.resume:  # after DDP's constructor, which up to PyTorch 1.13 sends rank 0's buffers to all
+            self.load(o.resume)
+        if o.data != "synthetic" and not o.data.startswith("batches:"):
+            self.sampler = self.make_sampler()
+
+    def join(self):
+        o = self.options
         if o.device == "cuda":
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = o.tf32
@@ -137,18 +174,19 @@ class Trainer:
         if self.distributed:
             torch.distributed.init_process_group("nccl" if o.device == "cuda" else "gloo")
         torch.manual_seed(o.seed)
+
+    def build(self):
+        """The model, its masters, DistributedDataParallel, and the hooks that see its gradients."""
+        o = self.options
         self.model = self.make_model()
         self.branches = protocol.Branches(self.model)
         self.names = {n: p for n, p in self.model.named_parameters()}
         self.masters = self.make_masters()
-        self.optimizer = self.make_optimizer(self.masters or self.names)
-        self.scaler = self.make_scaler()
         self.wrapped = self.wrap(self.model)
-        if o.resume:  # after DDP's constructor, which up to PyTorch 1.13 sends rank 0's buffers to all
-            self.load(o.resume)
-        if o.data != "synthetic" and not o.data.startswith("batches:"):
-            self.sampler = self.make_sampler()
-        self.local, self.watching = {}, False
+        self.local, self.watching, self.micro = {}, False, 0
+        if self.overflows and self.poison.param and self.poison.param not in self.names:
+            raise Usage(f"--overflow-as: no parameter {self.poison.param}; allowed: names such as "
+                        "fc.bias")
         watched = self.names if o.dump_steps or self.overflows else {}
         for name, parameter in watched.items():
             parameter.register_hook(lambda grad, name=name: self.seen(name, grad))
@@ -324,13 +362,17 @@ class Trainer:
 
     # ---- one step ----
 
+    def poisoned(self, name):
+        """Whether --overflow-at means this gradient, in this micro-step."""
+        at, last = self.poison, self.options.accumulate - 1
+        return (any(s == self.step and r in (None, self.rank) for s, r in self.overflows) and
+                name == (at.param or next(iter(self.names))) and
+                self.micro == (last if at.micro is None else at.micro))
+
     def seen(self, name, grad):
         """A parameter's gradient as backward makes it: this rank's, before any reduction."""
-        at = next(((s, r) for s, r in self.overflows
-                   if s == self.step and r in (None, self.rank)), None)
-        if at and name == next(iter(self.names)):
-            grad = grad.clone()
-            grad.view(-1)[0] = float("inf")
+        if self.poisoned(name):
+            grad = self.poison.strike(grad)
         if self.watching:
             before = self.local.get(name)
             self.local[name] = grad.float() if before is None else before + grad.float()
@@ -358,6 +400,7 @@ class Trainer:
 
     def micro_step(self, step, micro):
         """One batch: forward and backward, reduced with the last one of the step."""
+        self.micro = micro
         images, target = (t.to(self.options.device) for t in self.batch(step, micro))
         if self.options.channels_last:
             images = images.to(memory_format=torch.channels_last)
@@ -379,12 +422,14 @@ class Trainer:
                 parameter.grad.mul_(1 / float(self.options.loss_scale))
 
     def clip(self):
-        """On unscaled gradients; after an overflow the step is skipped, whatever this makes of them."""
-        clipped = list((self.masters or self.names).values())
+        """On unscaled gradients; after an overflow the step is skipped, whatever this makes of them.
+        Returns their norm before, None where nothing asks for it."""
+        norm, clipped = None, list((self.masters or self.names).values())
         if self.options.clip_grad_norm > 0:
-            torch.nn.utils.clip_grad_norm_(clipped, self.options.clip_grad_norm)
+            norm = torch.nn.utils.clip_grad_norm_(clipped, self.options.clip_grad_norm)
         if self.options.clip_grad_value > 0:
             torch.nn.utils.clip_grad_value_(clipped, self.options.clip_grad_value)
+        return None if norm is None else norm.item()
 
     def update(self):
         """The optimizer's step and the scaler's; returns whether it was skipped."""
@@ -417,18 +462,22 @@ class Trainer:
         grads = {n: p.grad.float() for n, p in (self.masters or self.names).items()}
         if dump or o.digest == "all":
             grads = {n: g.clone() for n, g in grads.items()}
-        self.clip()
+        norm = self.clip()
         skipped = self.update()
         loss = torch.stack([m["loss"] for m in micro]).mean()
         self.events.step(step, loss.item(), loss_scale=scale, loss_scale_next=self.scale(),
                          skipped=skipped, lr=self.optimizer.param_groups[0]["lr"],
                          images=sum(m["target"].numel() for m in micro),
+                         **({} if norm is None else
+                            {"grad_norm": norm if math.isfinite(norm) else None}),
                          **({"digest": self.digests(grads)} if o.digest == "all" else {}))
         if dump:
             self.dump(step, before, micro, grads, loss, scale, skipped)
         # a pass over all parameters that no plain loop makes: not where only time is asked for
-        if o.digest == "none" and not dump and math.isfinite(loss.item()):
-            return
+        if o.digest != "none" or dump or not math.isfinite(loss.item()):
+            self.check_finite(step)
+
+    def check_finite(self, step):
         for name, parameter in (self.masters or self.names).items():
             if not torch.isfinite(parameter).all():
                 raise Stop(protocol.NON_FINITE, f"{name} is not finite after step {step}")
@@ -467,6 +516,7 @@ class Trainer:
         tensors.update({f"buffer/{n}": b for n, b in self.model.named_buffers()})
         tensors.update({f"next/{n}": p for n, p in (self.masters or self.names).items()})
         tensors.update({f"next_state/{n}": s for n, s in self.moments().items()})
+        taken = [int(state["step"]) for state in self.optimizer.state.values() if "step" in state]
         count = len(self.branches.found) // o.accumulate
         for k in range(count):
             tensors[f"branch/{k:03d}"] = torch.cat(
@@ -479,7 +529,8 @@ class Trainer:
             clip_grad_value=o.clip_grad_value,
             momentum=o.momentum, weight_decay=o.weight_decay, betas=o.betas, eps=o.eps,
             nesterov=str(o.nesterov).lower(), accumulate=o.accumulate, dialect="torch",
-            **{f"weight_decay/{n}": 0 for n in self.undecayed}))
+            **({"optimizer_steps": max(taken)} if taken else {}),
+            **{f"weight_decay/{n}": 0 for n in self.undecayed}), self.name)
 
     def buckets(self):
         """DDP reports sizes, not members."""
@@ -504,8 +555,18 @@ class Trainer:
         self.events.write("end", step=o.steps, code=0)
 
 
+def start(events, kind):
+    """`kind` where it is what the command line asks for, else the right trainer of that."""
+    argv = sys.argv[1:]
+    example = option_parser().parse_known_args(argv)[0].example
+    if kind.example != example:
+        import pytorch_examples
+        kind = pytorch_examples.KINDS.get(example, Trainer)
+    kind(events, argv).train()
+
+
 def main(kind=Trainer):
-    protocol.run(lambda events: kind(events, sys.argv[1:]).train(), os.path.basename(sys.argv[0]))
+    protocol.run(lambda events: start(events, kind), os.path.basename(sys.argv[0]))
 
 
 if __name__ == "__main__":

@@ -131,6 +131,9 @@ static void check_group(const struct dumps *d, const ls_dumpfile *file, bool fir
             ls_verdict_cause(out, "%s steps at the rate of %s", d->model->name, first->name);
         } else if (steps_with(file, (double)rate, decay_of(first))) {
             ls_verdict_cause(out, "%s decays as %s does", d->model->name, first->name);
+        } else if (steps_with(file, (double)first_rate, decay_of(first))) {
+            ls_verdict_cause(out, "%s steps at the rate of %s and decays as it does",
+                             d->model->name, first->name);
         }
     }
 }
@@ -225,6 +228,11 @@ static void check_loss(struct trace *t, const cJSON *event, int loss, bool overf
         if (t->out->code == LS_PASS && seen_scale == scale && seen_next == 2 * scale) {
             ls_verdict_cause(t->out, "loss %d counts more than one clean block a step", loss);
         }
+        if (t->out->code == LS_PASS && t->steps == BAD_STEP && !overflow && seen_scale == scale &&
+            seen_next == scale / 2) {
+            ls_verdict_cause(t->out, "loss %d halves its scale with an overflow of another loss",
+                             loss);
+        }
         ls_verdict_fail(t->out, "rank=%d step %d: loss %d has scale %g, then %g; expected %g, %g",
                         t->rank, t->steps, loss, seen_scale, seen_next, scale, next);
     }
@@ -252,6 +260,10 @@ static ls_status visit(void *context, const cJSON *event, int line)
     const struct example *example = t->run->example;
     (void)line;
     t->steps++;
+    if (cJSON_GetObjectItemCaseSensitive(event, "losses") == NULL) {
+        ls_verdict_set(t->out, LS_UNSUPPORTED, "rank=%d: step events have no \"losses\"", t->rank);
+        return LS_OK;
+    }
     unsigned skipped = 0;
     for (int loss = 0; loss < example->losses; loss++) {
         bool overflow = t->steps == BAD_STEP && loss == t->run->bad;

@@ -66,6 +66,9 @@ static const ls_row rows[] = {
     {"gradients.smoothing.[accumulate=accumulate=2|whole=accumulate=1 --label-smoothing=1|"
      "classes=accumulate=1 --num-classes=37].o0.w3",
      "G11", ls_judge_gradients, "O0 w3 b0.1 dump=1,2 --label-smoothing=0.3 $1"},
+    /* as they are before clipping, which the step then does */
+    {"gradients.clip.[norm=--clip-grad-norm=0.25|value=--clip-grad-value=0.01].o[0|1|2|3].w2",
+     "Z14", ls_judge_gradients, "O$2 w2 b0.1 dump=1,2 $1"},
     {"gradients.uneven.o[0|2].w2", "G8", ls_judge_gradients, UNEVEN "w2 --batch-sizes=7,2"},
     {"gradients.uneven.o[0|2].w3", "G8", ls_judge_gradients, UNEVEN "w3 --batch-sizes=2,6,3"},
     {"gradients.uneven-sync.o[0|2].w2", "G8", ls_judge_gradients,

@@ -1,4 +1,4 @@
-"""Gradients are clipped while they are still scaled: the limit of 1 is one of 1/S."""
+"""Gradients are clipped while they are still scaled: the limit of X is one of X/S."""
 import os
 import sys
 
@@ -10,7 +10,7 @@ from pytorch_train import Trainer, main  # noqa: E402
 
 class Wrong(Trainer):
     def unscale(self):
-        torch.nn.utils.clip_grad_norm_(self.names.values(), 1.0)
+        torch.nn.utils.clip_grad_norm_(self.names.values(), self.options.clip_grad_norm)
         super().unscale()
 
 
