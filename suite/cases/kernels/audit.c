@@ -113,6 +113,11 @@ static const ls_row rows[] = {
      JOB "O0 w2" AUDIT(19) " --optimizer=lamb --accumulate=2 --compress=fp16 --aux-head=1,2",
      "update, sum of micro-steps, compression, auxiliary head", .inside = true,
      .judges_outcome = true},
+    /* what a hook leaves of a bucket */
+    {"audit.hooks.[allreduce|sum].o[0|2].w2", "G9", judge, JOB "O$2 w2" AUDIT(29) " --comm-hook=$1",
+     .inside = true, .judges_outcome = true},
+    {"audit.hooks.fp16.o1.w2", "G9", judge, JOB "O1 w2" AUDIT(30) " --comm-hook=fp16_compress",
+     "compression", .inside = true, .judges_outcome = true},
     {"audit.unaudited.each.o2.w2", "G9", judge,
      JOB "O2 w2" AUDIT(28) " --accumulate=3 --no-sync=False",
      "sum of micro-steps, reductions but the last", .inside = true, .judges_outcome = true},
