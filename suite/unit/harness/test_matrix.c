@@ -384,9 +384,16 @@ static const struct {
     ls_spec spec;
     const char *options; /* without the program */
 } commands[] = {
-    {{.arch = "a", .level = -1, .half = "fp16", .dialect = "apex", .bucket_mb = -1, .data = "d"},
+    {{.arch = "a",
+      .num_classes = 10,
+      .level = -1,
+      .half = "fp16",
+      .dialect = "apex",
+      .bucket_mb = -1,
+      .data = "d"},
      "-a a --image-size=0 --num-classes=10 --steps=0 --lr=0 --data=d --seed=0 --device=cuda"},
     {{.arch = "a",
+      .num_classes = 37,
       .image_size = 9,
       .batch_size = 1,
       .half = "bf16",
@@ -405,11 +412,12 @@ static const struct {
       .deterministic = true,
       .lr = 0.1,
       .extra = " x  y "},
-     "-a a --image-size=9 -b 1 --num-classes=10 --steps=5 --opt-level=O0 --half=bf16 "
+     "-a a --image-size=9 -b 1 --num-classes=37 --steps=5 --opt-level=O0 --half=bf16 "
      "--loss-scale=128 --delay-allreduce --dialect=torch --sync-bn --accumulate=2 --lr=0.1 "
      "--data=d --seed=18446744073709551615 --dump-steps=1,3 --dump-ranks=all --deterministic "
      "--threads=1 x y --device=cuda"},
     {{.arch = "a",
+      .num_classes = 10,
       .level = 2,
       .half = "fp16",
       .dialect = "apex",
@@ -422,6 +430,7 @@ static const struct {
      "-a a --image-size=0 --num-classes=10 --steps=0 --opt-level=O2 --bucket-cap-mb=0.5 --lr=0 "
      "--data=d --seed=0 --dump-steps=2 --device=cuda"},
     {{.arch = "a",
+      .num_classes = 10,
       .level = -1,
       .half = "fp16",
       .dialect = "apex",
