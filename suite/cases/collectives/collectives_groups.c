@@ -377,7 +377,7 @@ void ls_collectives_groups_cases(const ls_case_settings *settings, ls_case_list 
             l->world, l->world);
         ADD("X9", judge_together, l->script, l, "groups.%s.together.w%d: " LS_COLLECTIVES_JOB "w%d",
             l->name, l->world, l->world);
-        if (l->size[0] > 1) { /* alone nobody is late */
+        if (l->size[0] > 1) { /* in a group of one no rank can be late */
             ADD("X9", judge_barriers, l->script, l,
                 "groups.%s.barrier.w%d: " LS_COLLECTIVES_JOB "w%d", l->name, l->world, l->world);
         }
