@@ -11,28 +11,30 @@
 /* What the rules read: the events and samples of all ranks. trace.h */
 typedef struct ls_observe_trace ls_observe_trace;
 
-/* A rule: one invariant of any DDP or AMP training. Fills `out`, which comes as PASS with empty
- * texts: FAIL; WEAK where nothing happened that could show it; UNSUPPORTED where it could not be
- * seen, with the reason; SKIP where it does not concern the job (no scaler, one rank). */
-typedef void ls_observe_judge(const ls_observe_trace *trace, ls_verdict *out);
-
-typedef struct ls_observe_rule {
-    const char *id;          /* "scaler.trace" */
-    const char *claim;       /* "any-ddp", "any-amp", "both" */
-    const char *requirement; /* "O7" in requirements.txt */
-    const char *sentence;    /* what holds, for the report */
-    ls_observe_judge *judge;
-} ls_observe_rule;
-
-/* All rules, in the order of the report. */
-const ls_observe_rule *ls_observe_rules(int *count);
+typedef struct ls_observe_rule ls_observe_rule;
 
 typedef struct ls_observe_finding {
     const ls_observe_rule *rule;
     ls_verdict verdict;
-    char advice[400]; /* what to change, in the user's own words, or "" */
-    char where[320];  /* "train.py:41", the call to blame, or "" */
+    char where[320];  /* the user's call that is to blame, "train.py:41", or "" */
+    char advice[400]; /* what to change there, or "" */
 } ls_observe_finding;
+
+/* A rule: one invariant of any DDP or AMP training. Fills `out`, whose verdict comes as PASS with
+ * empty texts: FAIL; WEAK where nothing happened that could show it; UNSUPPORTED where it could not
+ * be seen, with the reason; SKIP where it does not concern the job (no scaler, one rank). */
+typedef void ls_observe_judge(const ls_observe_trace *trace, ls_observe_finding *out);
+
+struct ls_observe_rule {
+    const char *id;          /* "scaler.trace" */
+    const char *claim;       /* "any-ddp", "any-amp" or "both" */
+    const char *requirement; /* "O7" in requirements.txt */
+    const char *sentence;    /* what holds, for the report */
+    ls_observe_judge *judge;
+};
+
+/* All rules, in the order of the report: rules.c. */
+const ls_observe_rule *ls_observe_rules(int *count);
 
 /* A job's verdicts. */
 typedef struct ls_observe_result {
@@ -41,7 +43,8 @@ typedef struct ls_observe_result {
 } ls_observe_result;
 
 /* Reads a folder of events and samples. LS_ERR_USAGE where it holds none, LS_ERR_INFRA where a file
- * cannot be read; a broken line is kept in the trace and fails every rule that needs what follows. */
+ * cannot be read; a broken line is kept in the trace and fails every rule that needs what follows.
+ */
 ls_status ls_observe_read(const char *directory, ls_observe_trace **out);
 void ls_observe_free(ls_observe_trace *trace);
 /* Judges every rule. */
