@@ -98,7 +98,8 @@ bool ls_report_lines_weak(const ls_report_run *run, const ls_report_job *job)
             return true;
         }
     }
-    return ls_report_job_has_speed(job) && job->speed.halves == LS_STATS_HALVES_DIFFER;
+    bool round = job->record->spec.way != LS_WAY_NONE; /* too short; rounds are compared */
+    return !round && ls_report_job_has_speed(job) && job->speed.halves == LS_STATS_HALVES_DIFFER;
 }
 
 const char *ls_report_lines_marks(const ls_report_run *run, const ls_report_job *job,

@@ -370,6 +370,8 @@ static ls_status reduce(ls_team *team)
     ls_memory *first = &team->trainer->memory;
     const ls_device *device = &team->trainer->device;
     int members = LS_PLANT(replica_gradient_forgotten, team->members, team->members - 1);
+    members = LS_PLANT(replica_forgotten_at_64, members,
+                       team->trainer->options.image_size < 64 ? members : members - 1);
     for (int i = 1; i < members; i++) {
         for (int p = 0; p < first->param_count; p++) {
             LS_TRY(device->api->accumulate(device->backend, device->stream, first->grad[p],

@@ -174,7 +174,10 @@ void ls_performance_cases(const ls_case_settings *settings, ls_case_list *list)
         if (ls_spec_has_rate(spec)) {
             char id[64];
             ls_timed_id(spec, id);
-            ls_rows_specs(list, settings, &window, spec, 1, "performance.timed.%s", id);
+            if (spec->way == LS_WAY_NONE) { /* ways run in rounds too short to be halved, and are
+                                               compared round by round */
+                ls_rows_specs(list, settings, &window, spec, 1, "performance.timed.%s", id);
+            }
             ls_rows_specs(list, settings, &finite, spec, 1, "training.timed.%s", id);
         }
     }
