@@ -52,6 +52,8 @@ static const ls_row rows[] = {
     {"gradients.resnet18.[o2=O2|o3=O3].w2.[b25mb=b25]", "G1", ls_judge_gradients, LARGE},
     {"gradients.resnet18.[o2=O2].w2.[delay]", "G1", ls_judge_gradients, LARGE},
     /* 1x1 convolutions of 64 channels and more, whose sums several threads share */
+    {"gradients.resnet18.[o2=O2].w1", "G1", ls_judge_gradients,
+     "resnet18 $1 w1 image=64 batch=8 dump=1 --threads=2"},
     {"gradients.bf16.resnet18.[o1=O1|o2=O2].w1", "G1", ls_judge_gradients,
      "resnet18 $1 w1 bf16 image=64 batch=8 dump=1 --threads=2"},
     /* shared statistics where a shortcut has a norm of its own; 1 pixel at the end: 32 values per
