@@ -111,6 +111,8 @@ static const struct command {
     {"mutate", ls_mutate_main,
      "measure the share of single changes of product code that the tests catch", true},
     {"judge", ls_judge_main, "DIR...: judge jobs that another launcher ran"},
+    {"observe", ls_observe_main,
+     "-- CMD ARG...: run a PyTorch job as it is, and judge what it did"},
     {"jobs", ls_jobs_main, "print the commands and environments of a bench, to run elsewhere"},
     {"report", report_main, "DIR: write the tables, plots and pages of a run again"},
     {"explain", explain_main, "describe a training run without running it: types, buckets, memory"},
