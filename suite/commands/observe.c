@@ -128,6 +128,22 @@ static ls_status make_folder(observe *o)
     return LS_OK;
 }
 
+/* "Lockstep, observed job: torchrun --nproc-per-node 4 train.py ..." */
+static void make_title(const observe *o, char *text, size_t bytes)
+{
+    enum { SHOWN = 100 };
+    ls_text_put(text, bytes, "Lockstep, observed job");
+    for (int i = 0; !o->attach_only && o->command[i] != NULL; i++) {
+        const char *slash = strrchr(o->command[i], '/');
+        const char *word = i == 0 && slash != NULL ? slash + 1 : o->command[i];
+        if (i > 0 && strlen(text) + strlen(word) > SHOWN) {
+            ls_text_add(text, bytes, " ...");
+            return;
+        }
+        ls_text_add(text, bytes, "%s%s", i == 0 ? ": " : " ", word);
+    }
+}
+
 static ls_status write_run(const observe *o)
 {
     cJSON *run = cJSON_CreateObject();
@@ -137,10 +153,8 @@ static ls_status write_run(const observe *o)
     struct tm utc;
     gmtime_r(&now, &utc);
     strftime(created, sizeof created, "%Y-%m-%dT%H:%M:%SZ", &utc);
-    LS_TEXT(title, 200, "Lockstep, observed job");
-    for (int i = 0; !o->attach_only && o->command[i] != NULL; i++) {
-        ls_text_add(title, sizeof title, "%s%s", i == 0 ? ": " : " ", o->command[i]);
-    }
+    char title[160];
+    make_title(o, title, sizeof title);
     cJSON_AddNumberToObject(run, "schema", 1);
     cJSON_AddStringToObject(run, "title", title);
     cJSON_AddStringToObject(run, "label", "observe");
@@ -238,20 +252,23 @@ static int find_command(const char *program)
     return exists ? NOT_RUNNABLE : NOT_FOUND;
 }
 
-/* Samples are large, and say nothing more where no rule failed. */
-static void clean_up(const observe *o, int code)
+/* Samples are large, and say nothing more where no rule failed. Empty folders go. */
+static void clean_up(const observe *o, const ls_observe_headline *headline)
 {
+    static const char *const folders[] = {"observed", "subject"};
     LS_TEXT(path, 700, "%s/jobs/observed/samples", o->directory);
-    if (!o->keep && code == LS_OK) {
+    if (!o->keep && headline->failed == 0 && headline->unreadable == 0) {
         ls_path_remove_tree(path);
     }
-    ls_text_put(path, sizeof path, "%s/jobs/subject", o->directory);
-    (void)rmdir(path); /* where it is empty */
+    for (int i = 0; i < 2; i++) {
+        ls_text_put(path, sizeof path, "%s/jobs/%s", o->directory, folders[i]);
+        (void)rmdir(path);
+    }
 }
 
 static int finish(const observe *o, const ls_proc *job)
 {
-    int code = LS_OK;
+    ls_observe_headline headline = {.code = LS_OK};
     static const char *const folders[] = {"observed", "subject"};
     for (int i = 0; i < 2; i++) {
         LS_TEXT(path, 700, "%s/jobs/%s", o->directory, folders[i]);
@@ -264,12 +281,12 @@ static int finish(const observe *o, const ls_proc *job)
     } else if (job->code != 0) {
         ls_log_note("the job ended with exit code %d", job->code);
     }
-    ls_status status = ls_observe_run_judge(o->directory, stderr, &code);
+    ls_status status = ls_observe_run_judge(o->directory, stderr, &headline);
     if (status != LS_OK) {
         return job->code != 0 ? job->code : status == LS_ERR_USAGE ? LS_ERR_INFRA : (int)status;
     }
-    clean_up(o, code);
-    return code == LS_ERR_CHECK || job->code == 0 ? code : job->code;
+    clean_up(o, &headline);
+    return headline.code == LS_ERR_CHECK || job->code == 0 ? headline.code : job->code;
 }
 
 static int run(observe *o)

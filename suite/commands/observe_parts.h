@@ -26,17 +26,17 @@ typedef struct ls_observe_headline {
     bool ddp, amp;                /* the claims that concern the job */
     int passed, inside;           /* rules in them */
     int failed, open, unreadable; /* FAIL and the like; WEAK and UNSUPPORTED; INFRA */
+    int code; /* that the rules alone ask for: 0, 1 (a rule failed; where all are to be shown, also
+                 one that is not), 3 (samples could not be read) */
 } ls_observe_headline;
 
 /* observe_verdicts.c */
 /* Whether the rule's verdict counts: its claim concerns the job, and the rule too. */
 bool ls_observe_verdicts_counts(const ls_observe_headline *headline,
                                 const ls_observe_finding *finding);
+/* gate_all: exit code 1 also where a rule could not be shown. */
 void ls_observe_verdicts_decide(const ls_observe_trace *trace, const ls_observe_result *result,
-                                ls_observe_headline *out);
-/* The exit code that the rules alone ask for: 0, 1 (a rule failed; with `gate_all` also where the
- * claims are not shown), 3 (samples could not be read). */
-int ls_observe_verdicts_code(const ls_observe_headline *headline, bool gate_all);
+                                bool gate_all, ls_observe_headline *out);
 /* The lines of verdicts.jsonl, as a list; and the file. */
 cJSON *ls_observe_verdicts_make(const ls_observe_headline *headline,
                                 const ls_observe_result *result, const char *job, bool gate_all);
@@ -59,6 +59,8 @@ void ls_observe_report_free(ls_observe_report *report);
 ls_status ls_observe_report_write(const char *directory);
 /* For a terminal of 80 columns. `directory`: where the report is; NULL: nowhere. */
 void ls_observe_report_print(const ls_observe_report *report, const char *directory, FILE *to);
+/* The same, from the folder's files. */
+ls_status ls_observe_report_terminal(const char *directory, FILE *to);
 
 /* observe_run.c: a job's folder. */
 /* Whether the folder holds events of the attach module. */
@@ -67,11 +69,11 @@ bool ls_observe_run_is_job(const char *directory);
 bool ls_observe_run_is_run(const char *directory);
 /* Writes the job's job.json. `ended`: NULL where another launcher ran it. */
 ls_status ls_observe_run_record(const char *directory, const char *program, const ls_proc *ended);
-/* Judges the job in a folder of `lockstep observe` and writes its report; prints it to `to`. *code:
- * the exit code that the rules ask for. LS_ERR_USAGE, logged with the likely reasons, where no rank
+/* Judges the job in a folder of `lockstep observe` and writes its report; prints it to `to`.
+ * LS_ERR_USAGE, logged with the likely reasons, where no rank
  * has written events. */
-ls_status ls_observe_run_judge(const char *directory, FILE *to, int *code);
+ls_status ls_observe_run_judge(const char *directory, FILE *to, ls_observe_headline *out);
 /* Prints the verdicts on a job's folder elsewhere, and writes nothing. */
-ls_status ls_observe_run_print(const char *directory, FILE *to, int *code);
+ls_status ls_observe_run_print(const char *directory, FILE *to, ls_observe_headline *out);
 
 #endif

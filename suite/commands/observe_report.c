@@ -178,9 +178,11 @@ static cJSON *list_seen(const ls_observe_report *report)
 static void say_verdict(const cJSON *verdict, int number, char text[TEXT_BYTES])
 {
     ls_text_put(text, TEXT_BYTES, "%s %d - %s # %s %s",
-                ls_verdict_good(code_of(verdict)) ? "ok" : "not ok", number,
-                ls_json_string(verdict, "case", "?"), ls_json_string(verdict, "verdict", "?"),
-                ls_json_string(verdict, "evidence", ""));
+                ls_verdict_good(code_of(verdict))        ? "ok"
+                : ls_json_bool(verdict, "decides", true) ? "not ok"
+                                                         : "not shown",
+                number, ls_json_string(verdict, "case", "?"),
+                ls_json_string(verdict, "verdict", "?"), ls_json_string(verdict, "evidence", ""));
 }
 
 static const char *const detail[][2] = {
@@ -459,6 +461,17 @@ ls_status ls_observe_report_write(const char *directory)
     LS_THEN(status, ls_report_junit(directory));
     LS_THEN(status, write_page(&report, directory, ls_report_markdown_form(), "report.md"));
     LS_THEN(status, write_page(&report, directory, ls_html_form(), "report.html"));
+    ls_observe_report_free(&report);
+    return status;
+}
+
+ls_status ls_observe_report_terminal(const char *directory, FILE *to)
+{
+    ls_observe_report report;
+    ls_status status = read_report(directory, &report);
+    if (status == LS_OK) {
+        ls_observe_report_print(&report, directory, to);
+    }
     ls_observe_report_free(&report);
     return status;
 }

@@ -141,7 +141,10 @@ static void add_headline(cJSON *run, const ls_observe_headline *headline, const 
     int world = ls_json_int(seen, "world", 0);
     LS_TEXT(where, 200, "%d %s%s%s", world, world == 1 ? "rank" : "ranks",
             device[0] == '\0' ? "" : " on ", device);
-    const char *versions[][2] = {{"backend", ", "}, {"torch", ", torch "}, {"python", ", Python "}};
+    const char *versions[][2] = {
+        {ls_json_bool(seen, "attached", true) ? "backend" : "engine", ", "},
+        {"torch", ", torch "},
+        {"python", ", Python "}};
     for (size_t i = 0; i < sizeof versions / sizeof *versions; i++) {
         const char *value = ls_json_string(seen, versions[i][0], "");
         ls_text_add(where, sizeof where, "%s%s", value[0] == '\0' ? "" : versions[i][1], value);
@@ -176,25 +179,23 @@ static ls_status write_summary(const char *directory, const ls_observe_report *r
 
 /* Judges a job's folder; `report->run` is there, the rest is filled. */
 static ls_status judge(const char *directory, const char *job, bool gate_all,
-                       ls_observe_report *report, int *code)
+                       ls_observe_report *report, ls_observe_headline *out)
 {
     ls_observe_trace *trace = NULL;
     ls_observe_result result = {0, NULL};
-    ls_observe_headline headline;
     LS_TRY(ls_observe_read(directory, &trace));
     ls_observe_judge_all(trace, &result);
-    ls_observe_verdicts_decide(trace, &result, &headline);
+    ls_observe_verdicts_decide(trace, &result, gate_all, out);
     report->seen = ls_observe_summary_make(trace);
-    report->verdicts = ls_observe_verdicts_make(&headline, &result, job, gate_all);
-    add_headline(report->run, &headline, report->seen);
-    *code = ls_observe_verdicts_code(&headline, gate_all);
+    report->verdicts = ls_observe_verdicts_make(out, &result, job, gate_all);
+    add_headline(report->run, out, report->seen);
     ls_observe_result_free(&result);
     ls_observe_free(trace);
     return LS_OK;
 }
 
 static ls_status judge_run(const char *directory, const char *job, ls_observe_report *report,
-                           int *code)
+                           ls_observe_headline *out)
 {
     LS_TEXT(job_directory, PATH_MAX, "%s/jobs/%s", directory, job);
     LS_TEXT(path, PATH_MAX, "%s/job.json", job_directory);
@@ -205,29 +206,14 @@ static ls_status judge_run(const char *directory, const char *job, ls_observe_re
     LS_TRY(ls_json_read_file(path, &report->run));
     const cJSON *options = cJSON_GetObjectItemCaseSensitive(report->run, "observed");
     bool gate_all = strcmp(ls_json_string(options, "gate", "fail"), "all") == 0;
-    LS_TRY(judge(job_directory, job, gate_all, report, code));
+    LS_TRY(judge(job_directory, job, gate_all, report, out));
     LS_TRY(ls_json_write_file(path, report->run));
     LS_TRY(ls_observe_verdicts_write(directory, report->verdicts));
     LS_TRY(write_summary(directory, report));
     return ls_observe_report_write(directory);
 }
 
-ls_status ls_observe_run_judge(const char *directory, FILE *to, int *code)
-{
-    ls_observe_report report = {NULL, NULL, NULL};
-    const char *job = choose_job(directory);
-    if (job == NULL) {
-        return explain_nothing(directory);
-    }
-    ls_status status = judge_run(directory, job, &report, code);
-    if (status == LS_OK) {
-        ls_observe_report_print(&report, directory, to);
-    }
-    ls_observe_report_free(&report);
-    return status;
-}
-
-ls_status ls_observe_run_print(const char *directory, FILE *to, int *code)
+ls_status ls_observe_run_print(const char *directory, FILE *to, ls_observe_headline *out)
 {
     ls_observe_report report = {cJSON_CreateObject(), NULL, NULL};
     LS_ASSERT(report.run != NULL);
@@ -235,9 +221,39 @@ ls_status ls_observe_run_print(const char *directory, FILE *to, int *code)
     LS_TEXT(title, 200, "Lockstep, observed job %s", slash == NULL ? directory : slash + 1);
     ls_plain_replace(title, sizeof title);
     cJSON_AddStringToObject(report.run, "title", title);
-    ls_status status = judge(directory, "job", false, &report, code);
+    ls_status status = judge(directory, "job", false, &report, out);
     if (status == LS_OK) {
         ls_observe_report_print(&report, NULL, to);
+    }
+    ls_observe_report_free(&report);
+    return status;
+}
+
+/* Whether the run was judged and its samples were deleted since: another report would say less. */
+static bool is_thinned(const char *directory, const char *job)
+{
+    LS_TEXT(path, PATH_MAX, "%s/jobs/observed/samples", directory);
+    return strcmp(job, "observed") == 0 && access(path, F_OK) != 0 &&
+           ls_runner_was_finished(directory);
+}
+
+ls_status ls_observe_run_judge(const char *directory, FILE *to, ls_observe_headline *out)
+{
+    ls_observe_report report = {NULL, NULL, NULL};
+    const char *job = choose_job(directory);
+    if (job == NULL) {
+        return explain_nothing(directory);
+    }
+    if (is_thinned(directory, job)) {
+        LS_TEXT(path, PATH_MAX, "%s/jobs/%s", directory, job);
+        ls_log_note("%s: its samples were deleted after it had been judged with them; the report "
+                    "stays as it is",
+                    directory);
+        return ls_observe_run_print(path, to, out);
+    }
+    ls_status status = judge_run(directory, job, &report, out);
+    if (status == LS_OK) {
+        ls_observe_report_print(&report, directory, to);
     }
     ls_observe_report_free(&report);
     return status;

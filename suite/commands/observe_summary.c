@@ -316,7 +316,7 @@ static void add_speed(cJSON *to, const ls_observe_trace *trace)
 
 cJSON *ls_observe_summary_make(const ls_observe_trace *trace)
 {
-    static const char *const names[] = {"device", "backend", "python", "torch"};
+    static const char *const names[] = {"device", "backend", "engine", "python", "torch"};
     cJSON *out = cJSON_CreateObject();
     LS_ASSERT(out != NULL);
     const ls_observe_rank *rank = first_with_events(trace);

@@ -66,7 +66,7 @@ static void add_names(const ls_observe_headline *h, const ls_observe_result *res
 }
 
 void ls_observe_verdicts_decide(const ls_observe_trace *trace, const ls_observe_result *result,
-                                ls_observe_headline *out)
+                                bool gate_all, ls_observe_headline *out)
 {
     static const ls_verdict_code named[] = {LS_FAIL, LS_CRASH,       LS_TIMEOUT,
                                             LS_WEAK, LS_UNSUPPORTED, LS_INFRA};
@@ -98,14 +98,11 @@ void ls_observe_verdicts_decide(const ls_observe_trace *trace, const ls_observe_
     for (size_t i = 0; i < sizeof named / sizeof *named; i++) {
         add_names(out, result, named[i], out->why, sizeof out->why);
     }
-}
-
-int ls_observe_verdicts_code(const ls_observe_headline *headline, bool gate_all)
-{
-    return headline->failed > 0                              ? LS_ERR_CHECK
-           : headline->unreadable > 0                        ? LS_ERR_INFRA
-           : gate_all && headline->correct != LS_CORRECT_YES ? LS_ERR_CHECK
-                                                             : LS_OK;
+    bool shown = out->correct == LS_CORRECT_YES || !gate_all;
+    out->code = out->failed > 0       ? LS_ERR_CHECK
+                : out->unreadable > 0 ? LS_ERR_INFRA
+                : shown               ? LS_OK
+                                      : LS_ERR_CHECK;
 }
 
 static cJSON *to_json(const ls_observe_headline *headline, const ls_observe_finding *finding,
