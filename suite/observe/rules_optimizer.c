@@ -20,7 +20,6 @@ static const ls_tol one_clip =
 typedef struct chain {
     int unscale, clip, step;
     double scale; /* of its scaler; 1 without one, NaN where it is not known */
-    bool fused;   /* the optimizer takes the scaled gradient */
 } chain;
 
 static double scale_of(const ls_observe_step *step, int scaler)
@@ -40,7 +39,7 @@ static double scale_of(const ls_observe_step *step, int scaler)
 /* A clip belongs to the optimizer that steps next. */
 static chain chain_of(const ls_observe_step *step, int optimizer)
 {
-    chain found = {-1, -1, -1, 1, false};
+    chain found = {-1, -1, -1, 1};
     int scaler = -1;
     for (int c = 0; c < step->call_count; c++) {
         const ls_call *call = &step->call[c];
@@ -52,7 +51,6 @@ static chain chain_of(const ls_observe_step *step, int optimizer)
         } else if (call->kind == LS_CALL_OPTIMIZER_STEP && call->optimizer == optimizer) {
             found.step = c;
             int scaled = ls_json_int(call->json, "scaled", -1);
-            found.fused = scaled >= 0 && found.unscale < 0;
             scaler = scaled >= 0 ? scaled : scaler;
         }
     }
@@ -178,8 +176,9 @@ static void judge_chain(const ls_samples *samples, int rank, const char *name, c
     ls_values grad = ls_samples_read(file, "grad", name, NULL);
     ls_values clipped = ls_samples_read(file, "clipped", name, NULL);
     ls_values used = ls_samples_read(file, "used", name, NULL);
-    bool unscaled = c->unscale >= 0 && grad.v != NULL && !isnan(c->scale);
-    bool clip_first = unscaled && c->clip >= 0 && c->clip < c->unscale && clipped.v != NULL;
+    bool unscaled = grad.v != NULL && !isnan(c->scale);
+    bool clip_first =
+        unscaled && c->clip >= 0 && clipped.v != NULL && (c->unscale < 0 || c->clip < c->unscale);
     const ls_values *before = clip_first ? &clipped : &reduced;
     all->tensors += before->v != NULL && (unscaled || used.v != NULL);
     if (unscaled && before->v != NULL && before->count == grad.count &&
@@ -285,18 +284,18 @@ void ls_rules_optimizer_unscaled(const ls_observe_trace *trace, ls_observe_findi
                        "reduction.mean compares it");
         return;
     }
-    if (reduces_itself(trace)) {
-        ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
-                       "the script reduces gradients by itself, between backward and step");
-        return;
-    }
     for (int64_t n = 0; all.names.count == 0 && (n = ls_samples_next(trace, n)) != 0;) {
         ls_samples samples;
         ls_samples_open(trace, n, &samples, out);
         judge_unscaled_step(&samples, &all);
         ls_samples_close(&samples);
     }
-    report_changes(trace, &all, out);
+    if (all.names.count > 0 && reduces_itself(trace)) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
+                       "the script reduces gradients by itself, between backward and step");
+    } else {
+        report_changes(trace, &all, out);
+    }
     if (all.tensors == 0) {
         ls_verdict_set(&out->verdict, LS_WEAK, "no detailed step with a gradient of a step taken");
     }
@@ -718,6 +717,11 @@ static void report_cover(const ls_observe_trace *trace, cover *c, ls_observe_fin
 void ls_rules_optimizer_covered(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     const char *sharded = ls_job_sharded_optimizer(trace);
+    if (!trace->attached) {
+        ls_verdict_set(&out->verdict, LS_SKIP,
+                       "the protocol reports no groups; optimizer.step takes each parameter");
+        return;
+    }
     if (sharded != NULL || trace->world == 0 || cJSON_GetArraySize(trace->rank[0].optimizer) == 0 ||
         trace->rank[0].tensor_count == 0) {
         ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "%s",
@@ -838,9 +842,8 @@ void ls_rules_optimizer_rate(const ls_observe_trace *trace, ls_observe_finding *
                        steps && trace->world == 1 ? "one rank, and no schedule"
                                                   : "no step reports a rate");
     }
-    ls_verdict_pass(&out->verdict,
-                    "%lld rates equal on all ranks; %d of %d are those of the "
-                    "schedule%s",
-                    (long long)compared, f.checked - f.missed, f.checked,
-                    f.missed > 0 ? ", others are set by the script" : "");
+    LS_TEXT(schedule, 120, "; %d of %d are those of the schedule%s", f.checked - f.missed,
+            f.checked, f.missed > 0 ? ", others are set by the script" : "");
+    ls_verdict_pass(&out->verdict, "%lld rates equal on all ranks%s", (long long)compared,
+                    f.checked > 0 ? schedule : "");
 }

@@ -17,7 +17,7 @@ static const ls_tol exact =
 typedef struct settings {
     char rule[8];
     double lr, momentum, dampening, decay, beta1, beta2, eps;
-    bool nesterov, maximize, amsgrad, decoupled;
+    bool nesterov, maximize, amsgrad, decoupled, corrected; /* corrected: Adam's bias */
 } settings;
 
 /* A parameter's part of a step. */
@@ -120,10 +120,12 @@ static void take_adam(const settings *s, ls_approx grad, int64_t t, ls_unit u, e
         x->highest.e = fmax(x->highest.e, x->second.e);
         second = x->highest;
     }
-    ls_approx root = ls_approx_root(second, u);
-    root = ls_approx_divide(root, ls_approx_root(correction(s->beta2, t), u), u);
+    ls_approx one = ls_approx_exact(1);
+    ls_approx first_by = s->corrected ? correction(s->beta1, t) : one;
+    ls_approx second_by = s->corrected ? correction(s->beta2, t) : one;
+    ls_approx root = ls_approx_divide(ls_approx_root(second, u), ls_approx_root(second_by, u), u);
     ls_approx below = ls_approx_add(root, (ls_approx){s->eps, u.u * s->eps}, u);
-    ls_approx rate = ls_approx_divide((ls_approx){s->lr, u.u * s->lr}, correction(s->beta1, t), u);
+    ls_approx rate = ls_approx_divide((ls_approx){s->lr, u.u * s->lr}, first_by, u);
     ls_approx update = ls_approx_multiply(rate, ls_approx_divide(x->first, below, u), u);
     /* forms that scale the denominator instead of the result round twice more */
     update.e += 2 * u.u * fabs(update.v);
@@ -339,6 +341,8 @@ static void read_settings(const cJSON *event, const cJSON *group, const ls_call 
     s->nesterov = flag(changed, group, "nesterov", false);
     s->maximize = flag(changed, group, "maximize", false);
     s->amsgrad = flag(changed, group, "amsgrad", false);
+    s->corrected =
+        ls_json_bool(group, "bias_correction", ls_json_number(group, "bias_correction", 1) != 0);
     s->decoupled = flag(changed, group, "decoupled", strcmp(rule, "adamw") == 0);
 }
 
@@ -414,10 +418,13 @@ static int64_t count_steps(const ls_samples *samples, int rank, const task *w)
     return steps;
 }
 
-/* A fused optimizer that a scaler calls takes the scaled gradient, and no unscale is seen. */
-static bool takes_scaled(const ls_observe_step *step, const ls_call *call)
+/* A fused optimizer that a scaler calls takes the scaled gradient, and no unscale is seen; where it
+ * leaves the unscaled one in its place, that is what `grad/` and `used/` hold. */
+static bool takes_scaled(const ls_samples *samples, int rank, const char *name, const ls_call *call)
 {
-    if (ls_json_int(call->json, "scaled", -1) < 0) {
+    const ls_observe_step *step = samples->step[rank];
+    if (ls_json_int(call->json, "scaled", -1) < 0 ||
+        ls_samples_find(samples->file[rank], "grad", name, NULL) != NULL) {
         return false;
     }
     for (int c = ls_trace_find(step, LS_CALL_UNSCALE, 0); c >= 0;
@@ -464,7 +471,7 @@ static void judge_attached(const ls_samples *samples, int rank, const char *name
     read_settings(event, group, call, index, &w.set);
     t->at = call->at;
     read_values(samples, rank, name, &w);
-    w.divide = takes_scaled(samples->step[rank], call) ? w.scale : 1;
+    w.divide = takes_scaled(samples, rank, name, call) ? w.scale : 1;
     finish_task(samples, rank, &w, t);
 }
 
@@ -493,6 +500,7 @@ static void judge_protocol(const ls_samples *samples, int rank, const char *name
         .eps = ls_dumpfile_number(file, "eps", 0),
         .nesterov = ls_dumpfile_flag(file, "nesterov", false),
         .decoupled = strcmp(rule, "adamw") == 0,
+        .corrected = true,
     };
     ls_text_put(w.set.rule, sizeof w.set.rule, "%s", rule);
     read_values(samples, rank, name, &w);
