@@ -68,7 +68,7 @@ static void fail_start(const ls_observe_trace *trace, const cJSON *model, int ra
     ls_verdict_fail(&out->verdict,
                     "rank %d starts with other values than rank 0 in %d of %s's "
                     "parameters: %s",
-                    rank, names->count, ls_json_string(model, "class", "the model"),
+                    rank, names->count, ls_json_string(model, "name", "the model"),
                     ls_job_names_text(names));
     if (ddp) {
         ls_verdict_cause(&out->verdict, "DistributedDataParallel did not send these from rank 0: "
@@ -433,7 +433,7 @@ static void fail_step(const ls_observe_trace *trace, split at, const char *word,
         ls_verdict_cause(&out->verdict,
                          "these parameters are of %s, which is outside "
                          "DistributedDataParallel: each rank trains its own",
-                         ls_json_string(plain, "class", "a model"));
+                         ls_json_string(plain, "name", "a model"));
         ls_finding_blame(out, ls_json_string(plain, "at", ""),
                          "make this module a part of the model that is wrapped, or wrap it, too");
     } else if (plain != NULL && !ls_trace_is_ddp(trace)) {
@@ -623,8 +623,7 @@ static void judge_first_buffers(const ls_observe_trace *trace, int *compared,
 
 /* After a step only statistics that all ranks share are the same everywhere: others are rank 0's
  * again before the next forward, or stay a rank's own. */
-static void judge_shared_statistics(const ls_observe_trace *trace, const buffers *b,
-                                    ls_observe_finding *out)
+static void judge_shared_statistics(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     int steps = 0;
     split at = find_split(trace, LS_RECORD_BUFFER, &steps);
@@ -637,9 +636,23 @@ static void judge_shared_statistics(const ls_observe_trace *trace, const buffers
         ls_finding_blame(out, ls_json_string(model, "at", ""),
                          "let all ranks run the same training forwards, and none in eval mode");
     }
-    ls_verdict_pass(&out->verdict,
-                    "statistics of %d SyncBatchNorm equal on %d ranks after %d steps", b->shared,
+    ls_verdict_pass(&out->verdict, "shared statistics equal on %d ranks after %d steps",
                     trace->world, steps);
+}
+
+/* A trainer of the protocol says in its dumps whether statistics are shared. */
+static void judge_dumped_statistics(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    int64_t number = ls_samples_next(trace, 0);
+    ls_dumpfile *file = ls_trace_samples(trace, 0, ls_trace_step(&trace->rank[0], number), out);
+    if (file == NULL) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "no dump of rank 0 says what buffers are");
+    } else if (ls_dumpfile_flag(file, "sync_bn", false)) {
+        judge_shared_statistics(trace, out);
+    } else {
+        ls_verdict_set(&out->verdict, LS_SKIP, "running statistics are each rank's own");
+    }
+    ls_dumpfile_close(file);
 }
 
 void ls_rules_replicas_buffers(const ls_observe_trace *trace, ls_observe_finding *out)
@@ -650,7 +663,7 @@ void ls_rules_replicas_buffers(const ls_observe_trace *trace, ls_observe_finding
     }
     buffers b = count_buffers(&trace->rank[0]);
     if (!trace->attached) {
-        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "the protocol does not name buffers");
+        judge_dumped_statistics(trace, out);
         return;
     }
     if (b.count == 0 || !b.wrapped) {
@@ -662,7 +675,7 @@ void ls_rules_replicas_buffers(const ls_observe_trace *trace, ls_observe_finding
     }
     judge_first_buffers(trace, &compared, out);
     if (b.shared > 0 && b.local == 0 && b.others == 0) {
-        judge_shared_statistics(trace, &b, out);
+        judge_shared_statistics(trace, out);
     }
     ls_verdict_pass(&out->verdict,
                     compared > 0 ? "%d buffers equal at the start; a rank's own "
