@@ -11,7 +11,10 @@
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
 
-enum { TEXT_BYTES = LS_REPORT_LINES_BYTES * 2 };
+enum {
+    TEXT_BYTES = LS_REPORT_LINES_BYTES * 2,
+    SHORT_MS = 60000, /* of a run in which the first two steps, looked at in detail, weigh */
+};
 
 void ls_observe_report_free(ls_observe_report *report)
 {
@@ -82,11 +85,12 @@ static void say_speed(const cJSON *seen, char *text, size_t bytes)
     if (isfinite(rate)) {
         ls_text_add(text, bytes, "%s samples/s; ", say_number(rate, number));
     }
-    ls_text_add(text, bytes, "a step takes %s ms (median of %d",
+    ls_text_add(text, bytes, "a step takes %s ms, the median of %d",
                 say_number(ls_json_number(speed, "step_ms_p50", NAN), number),
                 ls_json_int(speed, "steps_measured", 0));
-    ls_text_add(text, bytes, ls_json_int(seen, "world", 1) > 1 ? ", rank %d, the slowest)" : ")",
-                ls_json_int(speed, "slowest_rank", 0));
+    if (ls_json_int(seen, "world", 1) > 1) {
+        ls_text_add(text, bytes, " on rank %d, the slowest", ls_json_int(speed, "slowest_rank", 0));
+    }
 }
 
 static void say_cost(const cJSON *seen, char *text, size_t bytes)
@@ -97,6 +101,9 @@ static void say_cost(const cJSON *seen, char *text, size_t bytes)
                 say_number(ls_json_number(cost, "own_ms", NAN) * 1e-3, own),
                 say_number(ls_json_number(cost, "run_ms", NAN) * 1e-3, run),
                 ls_json_int(cost, "rank", 0));
+    if (ls_json_number(cost, "run_ms", NAN) < SHORT_MS) {
+        ls_text_add(text, bytes, "; less in a longer run, where steps in detail are rare");
+    }
 }
 
 typedef struct headline_texts {
@@ -133,7 +140,11 @@ static cJSON *list_seen(const ls_observe_report *report)
     char text[TEXT_BYTES], count[32];
     int world = ls_json_int(seen, "world", 0), with = ls_json_int(seen, "ranks_with_events", 0);
     int most = ls_json_int(seen, "steps", 0), least = ls_json_int(seen, "steps_least", 0);
-    ls_text_put(text, sizeof text, "%d of %d %s", with, world, world == 1 ? "rank" : "ranks");
+    if (world == 1) {
+        ls_text_put(text, sizeof text, "1 rank");
+    } else {
+        ls_text_put(text, sizeof text, "%d of %d ranks", with, world);
+    }
     ls_text_add(text, sizeof text, least == most ? "; %d steps" : "; %d to %d steps", least, most);
     ls_text_add(text, sizeof text, ", %d of them in detail%s, %d skipped",
                 ls_json_int(seen, "detailed_steps", 0),

@@ -220,7 +220,7 @@ START_TEST(a_job_is_run_as_it_is_and_judged)
     says(self->said, "\n2 of 2 ranks; 8 steps, 0 of them in detail, 0 skipped\n");
     says(self->said, "\nmodel Net in DistributedDataParallel, train.py:9: 6 parameters in 1 ");
     says(self->said, "\nCORRECT  not shown (claim any-ddp: ");
-    says(self->said, "\nSPEED    no baseline (400 samples/s; a step takes 20.0 ms (median of 6,");
+    says(self->said, "\nSPEED    no baseline (400 samples/s; a step takes 20.0 ms, the median of ");
     says(self->said, "\nCOST     0.5 %");
     check_columns(self->said);
     static const char *const files[] = {"run.json",    "summary.json", "report.md",
@@ -289,6 +289,7 @@ END_TEST
 START_TEST(what_could_not_be_seen)
 {
     says(OBSERVE("sh", "-c", "exit 0")->said, "no process wrote events, so nothing was judged");
+    says(OBSERVE("sh", "-c", "exit 9")->said, "the job failed before a process had wrapped a ");
     says(OBSERVE("sh", "-c", COPY("still"))->said,
          "not seen: all ranks: made no step: no optimizer was asked to step");
     ended *self = OBSERVE("sh", "-c", COPY("part"));
