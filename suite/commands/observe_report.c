@@ -102,7 +102,7 @@ static void say_cost(const cJSON *seen, char *text, size_t bytes)
                 say_number(ls_json_number(cost, "run_ms", NAN) * 1e-3, run),
                 ls_json_int(cost, "rank", 0));
     if (ls_json_number(cost, "run_ms", NAN) < SHORT_MS) {
-        ls_text_add(text, bytes, "; less in a longer run, where steps in detail are rare");
+        ls_text_add(text, bytes, "; less in a longer run");
     }
 }
 
@@ -338,17 +338,25 @@ static void write_seen(const ls_observe_report *report, const ls_report_page_for
     }
 }
 
-/* In the order of the rules, with the sentence of each: what passed means is told too. */
+/* In the order of the rules, with the sentence of each: it says what a PASS means. */
 static void write_rules(const ls_observe_report *report, const ls_report_page_form *form, FILE *to)
 {
     ls_page_table table;
     const cJSON *verdict;
+    bool blames = false;
+    cJSON_ArrayForEach(verdict, report->verdicts)
+    {
+        blames = blames || ls_json_string(verdict, "where", "")[0] != '\0' ||
+                 ls_json_string(verdict, "change", "")[0] != '\0';
+    }
     form->heading(to, "Rules");
     form->paragraph(to,
                     "WEAK: nothing happened that could show it. UNSUPPORTED: it could not be seen. "
-                    "SKIP: it does not concern the job. Neither is a failure; the first two keep "
-                    "CORRECT from yes.");
-    ls_page_table_open(&table, form, to, "rule|verdict|what holds|evidence|where|change");
+                    "SKIP: it does not concern the job. None of these is a failure; the first two "
+                    "keep CORRECT from yes.");
+    ls_page_table_open(&table, form, to,
+                       blames ? "rule|verdict|what holds|evidence|where|change"
+                              : "rule|verdict|what holds|evidence");
     cJSON_ArrayForEach(verdict, report->verdicts)
     {
         const char *id = ls_json_string(verdict, "case", "?");
@@ -356,8 +364,10 @@ static void write_rules(const ls_observe_report *report, const ls_report_page_fo
         ls_page_cell(&table, "%s", ls_json_string(verdict, "verdict", "?"));
         ls_page_cell(&table, "%s", ls_json_string(verdict, "rule", ""));
         ls_page_cell(&table, "%s", ls_json_string(verdict, "evidence", ""));
-        ls_page_cell(&table, "%s", ls_json_string(verdict, "where", ""));
-        ls_page_cell(&table, "%s", ls_json_string(verdict, "change", ""));
+        if (blames) {
+            ls_page_cell(&table, "%s", ls_json_string(verdict, "where", ""));
+            ls_page_cell(&table, "%s", ls_json_string(verdict, "change", ""));
+        }
     }
     ls_page_table_close(&table);
 }
