@@ -214,13 +214,16 @@ static void print_verdicts(const ls_observe_report *report, FILE *to)
 {
     char text[TEXT_BYTES], skipped[TEXT_BYTES] = "";
     for (int round = 0; round < 3; round++) {
-        int number = 0;
+        int number = 0, printed = 0;
         const cJSON *verdict;
         cJSON_ArrayForEach(verdict, report->verdicts)
         {
             number++;
             if (!is_of_round(verdict, round)) {
                 continue;
+            }
+            if (round > 0 && printed++ == 0) {
+                fputc('\n', to);
             }
             say_verdict(verdict, number, text);
             ls_report_lines_print(to, text, 2);
@@ -244,6 +247,7 @@ static void print_verdicts(const ls_observe_report *report, FILE *to)
         }
     }
     if (skipped[0] != '\0') {
+        fputc('\n', to);
         ls_report_lines_print(to, skipped, 2);
     }
 }
