@@ -151,6 +151,14 @@ static cJSON *list_seen(const ls_observe_report *report)
                 ls_json_bool(seen, "attached", true) ? "" : " (dumps)",
                 ls_json_int(seen, "skipped_steps", 0));
     cJSON_AddItemToArray(list, cJSON_CreateString(text));
+    const cJSON *observe = cJSON_GetObjectItemCaseSensitive(seen, "observe");
+    const char *inject = ls_json_string(observe, "inject", "");
+    if (inject[0] != '\0') {
+        ls_text_put(text, sizeof text,
+                    "%s was injected, as asked: one element of a gradient was made infinite",
+                    inject);
+        cJSON_AddItemToArray(list, cJSON_CreateString(text));
+    }
     cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(seen, "models"))
     {
         const char *at = ls_json_string(entry, "at", "");
