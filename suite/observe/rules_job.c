@@ -70,7 +70,7 @@ static const char *find_word(const ls_observe_trace *trace, bool models, const c
         const cJSON *list = models ? trace->rank[k].model : trace->rank[k].optimizer;
         cJSON_ArrayForEach(entry, list)
         {
-            const char *class = ls_json_string(entry, "class", "");
+            const char *class = ls_json_string(entry, models ? "name" : "class", "");
             for (int w = 0; w < words; w++) {
                 if (strstr(class, word[w]) != NULL) {
                     return class;

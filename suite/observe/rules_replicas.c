@@ -68,7 +68,7 @@ static void fail_start(const ls_observe_trace *trace, const cJSON *model, int ra
     ls_verdict_fail(&out->verdict,
                     "rank %d starts with other values than rank 0 in %d of %s's "
                     "parameters: %s",
-                    rank, names->count, ls_json_string(model, "class", "the model"),
+                    rank, names->count, ls_json_string(model, "name", "the model"),
                     ls_job_names_text(names));
     if (ddp) {
         ls_verdict_cause(&out->verdict, "DistributedDataParallel did not send these from rank 0: "
@@ -346,7 +346,7 @@ static bool blame_rate(const ls_observe_trace *trace, split at, ls_observe_findi
 /* From samples of the step itself: which of parameters, gradients and step differ. */
 static void blame_samples(const ls_samples *samples, int64_t split_at, ls_observe_finding *out)
 {
-    ls_job_names params = {0}, used = {0};
+    ls_job_names params = {0}, used = {0}, next = {0};
     const ls_observe_step *step = samples->step[0];
     int call = step == NULL ? -1 : ls_trace_find(step, LS_CALL_OPTIMIZER_STEP, 0);
     const char *at = call >= 0 ? step->call[call].at : "";
@@ -357,8 +357,8 @@ static void blame_samples(const ls_samples *samples, int64_t split_at, ls_observ
     }
     if (params.count > 0) {
         ls_verdict_cause(&out->verdict,
-                         "the parameters differ before the step already: %s was "
-                         "changed between two steps, behind DistributedDataParallel",
+                         "the parameters differ before the step already: changed between "
+                         "two steps, behind DistributedDataParallel: %s",
                          ls_job_names_text(&params));
         ls_finding_blame(out, at, "change parameters on all ranks alike, or broadcast them after");
     } else if (has_used && used.count > 0) {
@@ -367,6 +367,11 @@ static void blame_samples(const ls_samples *samples, int64_t split_at, ls_observ
         ls_finding_blame(out, at,
                          "let DistributedDataParallel reduce these gradients, and change "
                          "them on all ranks alike");
+    } else if (has_used && compare_samples(samples, "next", &next) > 0 && next.count == 0) {
+        ls_verdict_cause(&out->verdict,
+                         "the step itself leaves the same parameters: they are changed after it, "
+                         "behind DistributedDataParallel, or in elements that are not sampled");
+        ls_finding_blame(out, at, "change parameters on all ranks alike, or broadcast them after");
     } else if (has_used) {
         ls_verdict_cause(&out->verdict, "equal parameters and gradients before the step, and other "
                                         "parameters after it: state or settings of the optimizers "
@@ -375,10 +380,25 @@ static void blame_samples(const ls_samples *samples, int64_t split_at, ls_observ
     }
 }
 
+/* Models that are trained and started with other values on other ranks. */
+static bool blame_start(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    ls_observe_finding start = {0};
+    int compared = 0;
+    judge_models(trace, &compared, &start);
+    if (ls_verdict_good(start.verdict.code)) {
+        return false;
+    }
+    ls_verdict_cause(&out->verdict, "the ranks started from different parameters: %s",
+                     start.verdict.cause);
+    ls_finding_blame(out, start.where, "%s", start.advice);
+    return true;
+}
+
 static void blame(const ls_observe_trace *trace, split at, const ls_samples *samples,
                   const char *what, ls_observe_finding *out)
 {
-    if (blame_skip(trace, at, out) || blame_rate(trace, at, out) ||
+    if (blame_start(trace, out) || blame_skip(trace, at, out) || blame_rate(trace, at, out) ||
         blame_restore(trace, at, what, out)) {
         return;
     }
@@ -433,7 +453,7 @@ static void fail_step(const ls_observe_trace *trace, split at, const char *word,
         ls_verdict_cause(&out->verdict,
                          "these parameters are of %s, which is outside "
                          "DistributedDataParallel: each rank trains its own",
-                         ls_json_string(plain, "class", "a model"));
+                         ls_json_string(plain, "name", "a model"));
         ls_finding_blame(out, ls_json_string(plain, "at", ""),
                          "make this module a part of the model that is wrapped, or wrap it, too");
     } else if (plain != NULL && !ls_trace_is_ddp(trace)) {
@@ -623,8 +643,7 @@ static void judge_first_buffers(const ls_observe_trace *trace, int *compared,
 
 /* After a step only statistics that all ranks share are the same everywhere: others are rank 0's
  * again before the next forward, or stay a rank's own. */
-static void judge_shared_statistics(const ls_observe_trace *trace, const buffers *b,
-                                    ls_observe_finding *out)
+static void judge_shared_statistics(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     int steps = 0;
     split at = find_split(trace, LS_RECORD_BUFFER, &steps);
@@ -637,9 +656,23 @@ static void judge_shared_statistics(const ls_observe_trace *trace, const buffers
         ls_finding_blame(out, ls_json_string(model, "at", ""),
                          "let all ranks run the same training forwards, and none in eval mode");
     }
-    ls_verdict_pass(&out->verdict,
-                    "statistics of %d SyncBatchNorm equal on %d ranks after %d steps", b->shared,
+    ls_verdict_pass(&out->verdict, "shared statistics equal on %d ranks after %d steps",
                     trace->world, steps);
+}
+
+/* A trainer of the protocol says in its dumps whether statistics are shared. */
+static void judge_dumped_statistics(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    int64_t number = ls_samples_next(trace, 0);
+    ls_dumpfile *file = ls_trace_samples(trace, 0, ls_trace_step(&trace->rank[0], number), out);
+    if (file == NULL) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "no dump of rank 0 says what buffers are");
+    } else if (ls_dumpfile_flag(file, "sync_bn", false)) {
+        judge_shared_statistics(trace, out);
+    } else {
+        ls_verdict_set(&out->verdict, LS_SKIP, "running statistics are each rank's own");
+    }
+    ls_dumpfile_close(file);
 }
 
 void ls_rules_replicas_buffers(const ls_observe_trace *trace, ls_observe_finding *out)
@@ -650,7 +683,7 @@ void ls_rules_replicas_buffers(const ls_observe_trace *trace, ls_observe_finding
     }
     buffers b = count_buffers(&trace->rank[0]);
     if (!trace->attached) {
-        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "the protocol does not name buffers");
+        judge_dumped_statistics(trace, out);
         return;
     }
     if (b.count == 0 || !b.wrapped) {
@@ -662,7 +695,7 @@ void ls_rules_replicas_buffers(const ls_observe_trace *trace, ls_observe_finding
     }
     judge_first_buffers(trace, &compared, out);
     if (b.shared > 0 && b.local == 0 && b.others == 0) {
-        judge_shared_statistics(trace, &b, out);
+        judge_shared_statistics(trace, out);
     }
     ls_verdict_pass(&out->verdict,
                     compared > 0 ? "%d buffers equal at the start; a rank's own "

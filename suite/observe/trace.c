@@ -153,11 +153,10 @@ static void make_lists(ls_observe_rank *rank)
 
 /* ---- parameters ------------------------------------------------------------------------------ */
 
-static char *copy_name(int model, const char *name)
+static char *copy_name(const char *name)
 {
-    LS_TEXT(prefix, 16, "m%d.", model);
-    char *copy = NULL;
-    LS_ASSERT(asprintf(&copy, "%s%s", model > 0 ? prefix : "", name) >= 0);
+    char *copy = strdup(name);
+    LS_ASSERT(copy != NULL);
     return copy;
 }
 
@@ -185,7 +184,7 @@ static void add_parameter(ls_observe_rank *rank, const cJSON *model, const cJSON
     int index = ls_json_int(model, "model", 0);
     const cJSON *norms = cJSON_GetObjectItemCaseSensitive(model, "norm_params");
     rank->tensor[rank->tensor_count++] = (ls_observe_tensor){
-        .name = copy_name(index, name->valuestring),
+        .name = copy_name(name->valuestring),
         .model = index,
         .elements = count,
         .type = cJSON_IsString(type) ? type->valuestring : "",
@@ -257,7 +256,7 @@ static void read_parameters_of_dump(ls_observe_rank *rank)
         const ls_dumpfile_entry *entry = ls_dumpfile_at(file, i);
         if (strncmp(entry->name, prefix, sizeof prefix - 1) == 0) {
             rank->tensor[rank->tensor_count++] =
-                (ls_observe_tensor){.name = copy_name(0, entry->name + sizeof prefix - 1),
+                (ls_observe_tensor){.name = copy_name(entry->name + sizeof prefix - 1),
                                     .elements = entry->count,
                                     .type = type_word(entry->dtype),
                                     .trainable = true};
