@@ -160,43 +160,70 @@ static overlap overlap_of(const pass *p)
 
 /* ---- inputs ---------------------------------------------------------------------------------- */
 
-/* The digest of the first training input of a step, "" where there is none. */
-static const char *input_of(const ls_observe_step *step)
-{
-    for (int c = 0; step != NULL && c < step->call_count; c++) {
-        const char *input = ls_calls_text(&step->call[c], "input");
-        if (ls_calls_is_training(&step->call[c]) && input[0] != '\0') {
-            return input;
-        }
-    }
-    return "";
-}
+/* Inputs of the training forwards of two ranks, compared in order; per model, too: the noise of a
+ * generator may be equal where the data are not. */
+enum { MODELS = 16 };
 
 typedef struct inputs {
-    int compared, equal; /* steps */
-    bool vary;           /* over the steps of a rank */
-    const ls_call *forward;
+    int compared, equal; /* forwards */
+    bool vary;           /* over the forwards of a rank */
+    int of[MODELS], equal_of[MODELS];
+    bool vary_of[MODELS];
+    const ls_call *forward[MODELS]; /* the first of each */
+    const char *before[MODELS];
 } inputs;
+
+static const ls_call *input_at(const ls_observe_step *step, int index, const char **input)
+{
+    for (int c = 0; step != NULL && c < step->call_count; c++) {
+        const ls_call *call = &step->call[c];
+        *input = ls_calls_text(call, "input");
+        if (ls_calls_is_training(call) && (*input)[0] != '\0' && index-- == 0) {
+            return call;
+        }
+    }
+    return NULL;
+}
+
+static void compare_step(const ls_observe_step *a, const ls_observe_step *b, inputs *in)
+{
+    const char *x, *y;
+    for (int i = 0;; i++) {
+        const ls_call *one = input_at(a, i, &x), *other = input_at(b, i, &y);
+        if (one == NULL || other == NULL) {
+            return;
+        }
+        int m = one->model >= 0 && one->model < MODELS ? one->model : MODELS - 1;
+        bool equal = strcmp(x, y) == 0;
+        in->compared++;
+        in->of[m]++;
+        in->equal += equal;
+        in->equal_of[m] += equal;
+        in->vary_of[m] = in->vary_of[m] || (in->before[m] != NULL && strcmp(in->before[m], x) != 0);
+        in->vary = in->vary || in->vary_of[m];
+        in->before[m] = x;
+        in->forward[m] = in->forward[m] == NULL ? one : in->forward[m];
+    }
+}
 
 static inputs compare_inputs(const ls_observe_trace *trace, int a, int b)
 {
     inputs in = {0};
-    const char *before = "";
     for (int i = 0; i < trace->rank[a].step_count; i++) {
         const ls_observe_step *step = &trace->rank[a].step[i];
-        const char *x = input_of(step);
-        const char *y = input_of(ls_trace_step(&trace->rank[b], step->step->step));
-        if (x[0] == '\0' || y[0] == '\0') {
-            continue;
-        }
-        in.compared++;
-        in.equal += strcmp(x, y) == 0;
-        in.vary = in.vary || (before[0] != '\0' && strcmp(x, before) != 0);
-        before = x;
-        int call = ls_trace_find(step, LS_CALL_FORWARD, 0);
-        in.forward = in.forward == NULL && call >= 0 ? &step->call[call] : in.forward;
+        compare_step(step, ls_trace_step(&trace->rank[b], step->step->step), &in);
     }
     return in;
+}
+
+static const ls_call *first_forward(const inputs *in)
+{
+    for (int m = 0; m < MODELS; m++) {
+        if (in->forward[m] != NULL) {
+            return in->forward[m];
+        }
+    }
+    return NULL;
 }
 
 /* ---- data.disjoint --------------------------------------------------------------------------- */
@@ -253,7 +280,7 @@ static void judge_plain(const ls_observe_trace *trace, int number, const pass *p
     bool same = same_order(p, o->a, o->b);
     if (same && in.equal == 0) {
         ls_verdict_set(&out->verdict, LS_WEAK,
-                       "pass %d: ranks %d and %d draw the same indices, but none of %d batches is "
+                       "pass %d: ranks %d and %d draw the same indices, but none of %d inputs is "
                        "the same: each rank may have a data set of its own",
                        number, o->a, o->b, in.compared);
         return;
@@ -489,28 +516,42 @@ static void advise_seeds(const ls_observe_trace *trace, ls_observe_finding *out)
                      "all ranks; seed by rank, or pass worker_init_fn");
 }
 
+/* A model all of whose inputs are equal on two ranks, where those of another are not. */
+static void advise_inputs(const inputs *in, ls_observe_finding *out)
+{
+    for (int m = 0; m < MODELS; m++) {
+        if (in->of[m] > 1 && in->equal_of[m] == in->of[m] && in->vary_of[m]) {
+            ls_finding_blame(out, in->forward[m]->at,
+                             "the inputs of this model are the same on all ranks: if they are "
+                             "drawn (noise), seed the ranks differently");
+        }
+    }
+}
+
 /* Two ranks of which every batch is the same. */
 static void judge_pair(const ls_observe_trace *trace, int a, int b, int *compared,
                        ls_observe_finding *out)
 {
-    enum { STEPS = 2 };
+    enum { FORWARDS = 2 };
     inputs in = compare_inputs(trace, a, b);
     *compared += in.compared;
     if (in.compared == 0 || in.equal < in.compared) {
+        advise_inputs(&in, out);
         return;
     }
-    if (!in.vary || in.compared < STEPS) {
+    if (!in.vary || in.compared < FORWARDS) {
         ls_verdict_set(&out->verdict, LS_WEAK,
-                       "ranks %d and %d have the same input in all of %d steps%s", a, b,
+                       "ranks %d and %d have the same input in all of %d training forwards%s", a, b,
                        in.compared, in.vary ? "" : ", and it never changes: made-up data");
         return;
     }
-    ls_verdict_fail(&out->verdict, "ranks %d and %d have the same inputs in all of %d steps", a, b,
+    ls_verdict_fail(&out->verdict,
+                    "ranks %d and %d have the same inputs in all of %d training forwards", a, b,
                     in.compared);
     ls_verdict_cause(&out->verdict,
                      "all ranks train on the same batches: no DistributedSampler, or "
                      "one that was given the same rank");
-    ls_finding_blame(out, in.forward->at,
+    ls_finding_blame(out, first_forward(&in)->at,
                      "give each rank its own part: DataLoader(..., "
                      "sampler=DistributedSampler(dataset))");
 }

@@ -226,6 +226,7 @@ void ls_rules_order_steps(const ls_observe_trace *trace, ls_observe_finding *out
         ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "no step was seen");
     } else if (steps_of(&trace->rank[least]) != steps_of(&trace->rank[most])) {
         judge_uneven(trace, least, most, out);
+        return;
     }
     ls_verdict_pass(&out->verdict, "%lld steps on each of %d ranks",
                     (long long)steps_of(&trace->rank[least]), trace->world);

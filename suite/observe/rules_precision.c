@@ -254,6 +254,7 @@ void ls_rules_precision_autocast(const ls_observe_trace *trace, ls_observe_findi
         judge_unscaled(&p, out);
     } else if (p.autocast == 0 && p.scaled) {
         judge_without_autocast(trace, &p, out);
+        return;
     } else if (p.autocast == 0) {
         ls_verdict_set(&out->verdict, LS_SKIP, "no autocast: the model itself is in half");
     } else if (!judge_micro_steps(&p, out) && p.bare > 0) {
