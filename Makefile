@@ -103,7 +103,7 @@ ORACLE_KERNELS := $(wildcard reference/oracle/cuda/*.cu) $(AUDIT_KERNELS)
 NCCL := $(wildcard reference/comm/nccl*.c)
 EMULATION := $(filter-out $(if $(call found_cuda,NCCL_INC),,suite/emulation/nccl/%),$(call sources,suite/emulation/*))
 UNITS := $(filter-out $(if $(HAVE_EMULATION),,test_cuda_%) $(if $(HAVE_CUDA),,test_cudnn_%) \
-	$(if $(call found_cuda,NCCL_INC),,test_cuda_nccl), \
+	$(if $(call found_cuda,NCCL_INC),,test_cuda_nccl test_cuda_observe), \
 	$(basename $(notdir $(wildcard suite/unit/*/test_*.c suite/unit/*/test_*.cc))))
 
 # Loaded into observed jobs, by NCCL and by the dynamic linker (suite/observe/README.md).
