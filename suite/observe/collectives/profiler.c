@@ -23,7 +23,7 @@
 
 #include "journal.h"
 
-enum { TASKS = 1024, WORD = 24 };
+enum { TASKS = 4096, WORD = 24 };
 
 /* A communicator. NCCL may report kernels of it until the process ends: it is not freed. */
 typedef struct context {
