@@ -22,27 +22,15 @@
 
 /* ---- interpose_real.c ------------------------------------------------------------------------ */
 
-/* Functions of NCCL, then those of CUDA's runtime. */
-#define LS_INTERPOSE_NCCL(X)                                                                       \
-    X(ncclAllReduce)                                                                               \
-    X(ncclReduceScatter)                                                                           \
-    X(ncclAllGather) X(ncclBroadcast) X(ncclBcast) X(ncclReduce) X(ncclGroupStart) X(ncclGroupEnd) \
-        X(ncclGroupSimulateEnd) X(ncclCommInitRank) X(ncclCommInitRankConfig)                      \
-            X(ncclCommInitRankScalable) X(ncclCommInitAll) X(ncclCommSplit) X(ncclCommShrink)      \
-                X(ncclCommDestroy) X(ncclCommAbort) X(ncclCommGetAsyncError) X(ncclCommCount)      \
-                    X(ncclCommUserRank)
-#define LS_INTERPOSE_CUDA(X)                                                          \
-    X(cudaMemcpyAsync)                                                                \
-    X(cudaStreamIsCapturing)                                                          \
-    X(cudaEventCreateWithFlags) X(cudaEventRecord) X(cudaEventQuery) X(cudaHostAlloc) \
-        X(cudaGetDevice) X(cudaSetDevice) X(cudaGetLastError) X(cudaPeekAtLastError)  \
-            X(cudaThreadExchangeStreamCaptureMode)
-
-#define LS_INTERPOSE_ENUM(name) LS_REAL_##name,
 typedef enum ls_real_name {
-    LS_INTERPOSE_NCCL(LS_INTERPOSE_ENUM) LS_INTERPOSE_CUDA(LS_INTERPOSE_ENUM) LS_REAL_COUNT
+#define LS_INTERPOSE_NCCL(name) LS_REAL_##name,
+#define LS_INTERPOSE_CUDA(name) LS_REAL_##name,
+#include "interpose.def"
+#undef LS_INTERPOSE_NCCL
+#undef LS_INTERPOSE_CUDA
+    LS_REAL_COUNT,
+    LS_REAL_FIRST_OF_CUDA = LS_REAL_cudaMemcpyAsync,
 } ls_real_name;
-#undef LS_INTERPOSE_ENUM
 
 /* The functions that one library of the process is linked with. */
 typedef struct ls_real {
@@ -86,8 +74,9 @@ typedef struct ls_interpose_call {
     bool chosen;     /* to be sampled: a function of the numbers alone */
 } ls_interpose_call;
 
-/* Makes one known; id is the hash of what all ranks were given. */
-void ls_interpose_add(const ls_real *real, ncclComm_t native, uint64_t id, int rank, int world);
+/* Makes one known, on the current device; id is the hash of what all ranks were given. False where
+ * the process is not observed. */
+bool ls_interpose_add(const ls_real *real, ncclComm_t native, uint64_t id, int rank, int world);
 void ls_interpose_remove(ncclComm_t native);
 /* One that ncclCommSplit or ncclCommShrink will store in *where: by the end of the call, of the
  * group, or of the parent's progress. The parent's rank and world are no use for it. */
@@ -108,7 +97,7 @@ const char *ls_interpose_type_name(ncclDataType_t type);
 const char *ls_interpose_redop_name(int redop);
 /* Pinned memory and events for the current device; when a communicator is made, because CUDA may
  * wait for the device here, and a kernel that waits for another rank would hold it. */
-void ls_interpose_prepare(const ls_real *real, int device);
+void ls_interpose_prepare(const ls_real *real);
 bool ls_interpose_is_capturing(const ls_real *real, cudaStream_t stream);
 /* Enqueues copies of what the call sends. NULL: it is not sampled. */
 ls_interpose_slot *ls_interpose_before(const ls_real *real, const ls_interpose_call *call);

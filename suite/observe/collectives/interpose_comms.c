@@ -75,15 +75,15 @@ static entry *add(ls_interpose_comm comm)
     return to;
 }
 
-void ls_interpose_add(const ls_real *real, ncclComm_t native, uint64_t id, int rank, int world)
+bool ls_interpose_add(const ls_real *real, ncclComm_t native, uint64_t id, int rank, int world)
 {
     int device = -1;
     if (native == NULL ||
         !ls_journal_open(&process_state.journal, "sums", rank, ",\"source\":\"interposer\"")) {
-        return;
+        return false;
     }
-    if (real->has_cuda && LS_REAL(real, cudaGetDevice)(&device) == cudaSuccess) {
-        ls_interpose_prepare(real, device);
+    if (real->has_cuda && LS_REAL(real, cudaGetDevice)(&device) != cudaSuccess) {
+        device = -1;
     }
     pthread_mutex_lock(&process_state.lock);
     (void)add((ls_interpose_comm){native, id, rank, world, device});
@@ -93,6 +93,7 @@ void ls_interpose_add(const ls_real *real, ncclComm_t native, uint64_t id, int r
                    "\",\"comm_rank\":%d,\"world\":%d,\"device\":%d}",
                    id, rank, world, device);
     ls_journal_flush(&process_state.journal);
+    return true;
 }
 
 void ls_interpose_remove(ncclComm_t native)
@@ -143,7 +144,7 @@ static void add_child(const ls_real *real, ncclComm_t native, uint64_t id)
         LS_REAL(real, ncclCommCount) != NULL &&
         LS_REAL(real, ncclCommUserRank)(native, &rank) == ncclSuccess &&
         LS_REAL(real, ncclCommCount)(native, &world) == ncclSuccess) {
-        ls_interpose_add(real, native, id, rank, world);
+        (void)ls_interpose_add(real, native, id, rank, world); /* on its parent's device */
     }
 }
 

@@ -184,8 +184,9 @@ LS_JOURNAL_EXPORT ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t *info)
 static ncclResult_t made(const ls_real *real, ncclResult_t result, const ncclComm_t *out,
                          const void *ids, size_t bytes, int rank, int world)
 {
-    if ((result == ncclSuccess || result == ncclInProgress) && !of_thread.inside) {
-        ls_interpose_add(real, *out, ls_interpose_hash(NAME_SEED, ids, bytes), rank, world);
+    if ((result == ncclSuccess || result == ncclInProgress) && !of_thread.inside &&
+        ls_interpose_add(real, *out, ls_interpose_hash(NAME_SEED, ids, bytes), rank, world)) {
+        ls_interpose_prepare(real);
     }
     return result;
 }

@@ -19,9 +19,11 @@ static struct {
 } process_state = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static const char *const names[LS_REAL_COUNT] = {
-#define NAME(name) [LS_REAL_##name] = #name,
-    LS_INTERPOSE_NCCL(NAME) LS_INTERPOSE_CUDA(NAME)
-#undef NAME
+#define LS_INTERPOSE_NCCL(name) [LS_REAL_##name] = #name,
+#define LS_INTERPOSE_CUDA(name) [LS_REAL_##name] = #name,
+#include "interpose.def"
+#undef LS_INTERPOSE_NCCL
+#undef LS_INTERPOSE_CUDA
 };
 
 /* Whether a symbol is this library's own. */
@@ -47,7 +49,7 @@ static void find_cuda(ls_real *real, void *library)
 {
     static const char *const files[] = {"libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0"};
     real->has_cuda = true;
-    for (int i = LS_REAL_ncclCommUserRank + 1; i < LS_REAL_COUNT; i++) {
+    for (int i = LS_REAL_FIRST_OF_CUDA; i < LS_REAL_COUNT; i++) {
         real->function[i] = find(library, names[i]);
         real->has_cuda = real->has_cuda && real->function[i] != NULL;
     }
@@ -55,7 +57,7 @@ static void find_cuda(ls_real *real, void *library)
         int loaded = k < sizeof files / sizeof *files ? RTLD_NOLOAD : 0;
         void *runtime = dlopen(files[k % (sizeof files / sizeof *files)], RTLD_LAZY | loaded);
         real->has_cuda = runtime != NULL;
-        for (int i = LS_REAL_ncclCommUserRank + 1; i < LS_REAL_COUNT && runtime != NULL; i++) {
+        for (int i = LS_REAL_FIRST_OF_CUDA; i < LS_REAL_COUNT && runtime != NULL; i++) {
             real->function[i] = dlsym(runtime, names[i]);
             real->has_cuda = real->has_cuda && real->function[i] != NULL;
         }
@@ -68,11 +70,11 @@ static const ls_real *make(void *base, const char *path)
     void *library = dlopen(path, RTLD_LAZY | RTLD_NOLOAD); /* kept: the functions stay valid */
     void *nccl = dlopen("libnccl.so.2", RTLD_LAZY | RTLD_NOLOAD);
     real->base = base;
-    for (int i = 0; i <= LS_REAL_ncclCommUserRank; i++) {
+    for (int i = 0; i < LS_REAL_FIRST_OF_CUDA; i++) {
         real->function[i] = find(library, names[i]);
     }
     /* one library for all of them: a mixture of two would be worse than none */
-    for (int i = 0; i <= LS_REAL_ncclCommUserRank; i++) {
+    for (int i = 0; i < LS_REAL_FIRST_OF_CUDA; i++) {
         if (real->function[LS_REAL_ncclGroupEnd] == NULL && nccl != NULL) {
             real->function[i] = dlsym(nccl, names[i]);
         }

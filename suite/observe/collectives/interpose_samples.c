@@ -146,9 +146,11 @@ static bool make_slots(const ls_real *real, ls_interpose_slot *slots)
     return made;
 }
 
-void ls_interpose_prepare(const ls_real *real, int device)
+void ls_interpose_prepare(const ls_real *real)
 {
-    if (device < 0 || device >= DEVICES_MAX) {
+    int device = -1;
+    if (!real->has_cuda || checked(real, LS_REAL(real, cudaGetDevice)(&device)) != cudaSuccess ||
+        device < 0 || device >= DEVICES_MAX) {
         return;
     }
     pthread_mutex_lock(&process_state.lock);
