@@ -252,10 +252,11 @@ $(BUILD)/lib/ls_nccl.so: $(call objects,$(NCCL_PARTS)) $(addprefix $(BUILD)/libl
 	$(call link,$(CC) -shared $(WHOLE),$(call cuda_libraries,CUDART NCCL))
 
 # They are guests of a foreign process: nothing of it may be overridden but what they are for, NCCL may not unload the
-# profiler with its last communicator, and CUDA and NCCL are those that the process has.
-GUEST := -shared -Wl,-z,nodelete $(WHOLE)
+# profiler with its last communicator, and CUDA and NCCL are those that the process has. A sanitizer would have to be
+# the process's first library.
+GUEST := -shared -fno-sanitize=all -Wl,-z,nodelete,--no-undefined
 guest = $(call objects,$(addprefix suite/observe/collectives/,$(1)))
-$(call guest,$(notdir $(wildcard suite/observe/collectives/*.c))): EXTRA += -fvisibility=hidden \
+$(call guest,$(notdir $(wildcard suite/observe/collectives/*.c))): EXTRA += -fvisibility=hidden -fno-sanitize=all \
 	$(call cuda_includes,CUDART NCCL CCCL)
 $(BUILD)/lib/ls_nccl_profiler.so: $(call guest,profiler.c journal.c)
 	$(call link_guest)

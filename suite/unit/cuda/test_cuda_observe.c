@@ -13,7 +13,9 @@ static int run_observed(const char *environment, const char *command)
     char text[8 * PATH_MAX];
     snprintf(text, sizeof text,
              "rm -f '%s'/*.jsonl; cd '%s' && LS_OBSERVE_DIR='%s' LS_RUN_DIR='%s' "
-             "LS_LIB_DIR='%s/emulated/lib' LD_PRELOAD='%s/lib/ls_nccl_interpose.so' %s timeout 60 "
+             "LS_LIB_DIR='%s/emulated/lib' "
+             "ASAN_OPTIONS=\"$ASAN_OPTIONS:verify_asan_link_order=0\" "
+             "LD_PRELOAD='%s/lib/ls_nccl_interpose.so' %s timeout 60 "
              "%s >'%s/log' 2>&1",
              folder, build, folder, folder, build, build, environment, command, folder);
     return exit_code(system(text));
