@@ -379,7 +379,7 @@ static int holds_more(const ls_observe_trace *trace, int64_t number)
 
 typedef struct zeroes {
     int attempts, kept;
-    bool shown; /* that a detailed step has no gradient of another */
+    bool shown; /* the script clears them by other means than zero_grad */
 } zeroes;
 
 static void fail_zero(const ls_observe_trace *trace, ls_calls *calls, int rank, zeroes *z,
@@ -412,6 +412,8 @@ static void look_at_zero(const ls_observe_trace *trace, ls_calls *calls, int ran
     }
     const ls_calls_grad *grad = &own->grad;
     z->attempts++;
+    /* In a detailed step a forward also finds no gradients where they are all zero. */
+    z->shown = z->shown || (own->attempts > 0 && own->by_hand);
     /* Before its first step an optimizer has no number: a zero_grad without one counts for all. */
     if (own->attempts > 0 && own->backwards > 0 && own->cleared &&
         grad->scaled + grad->derived + grad->plain == 0) {

@@ -176,6 +176,11 @@ static void write_pass(calls_job *job, int rank, const drawing *d)
 
 static const char distributed[] = "DistributedSampler";
 
+/* Samples of eight indices, the same on both ranks. */
+#define CONTENT                                                                              \
+    "\"content\":[[0,\"a\"],[1,\"b\"],[2,\"c\"],[3,\"d\"],[4,\"e\"],[5,\"f\"],[6,\"g\"],[7," \
+    "\"h\"]],"
+
 /* Two passes of two ranks, a rule and what it says. `same`: ranks have equal inputs. */
 static const struct {
     drawing zero, one;
@@ -253,6 +258,13 @@ static const struct {
      9,
      false,
      "data.disjoint",
+     LS_WEAK,
+     "if all ranks open the same data"},
+    {{"RandomSampler", CONTENT, 20, 20, 0, 1, 3},
+     {"RandomSampler", CONTENT, 20, 20, 0, 1, 7},
+     9,
+     false,
+     "data.disjoint",
      LS_FAIL,
      "no DistributedSampler"},
     {{"RandomSampler", "", 20, 20, 0, 1, 3},
@@ -289,7 +301,7 @@ static const struct {
      false,
      "data.disjoint",
      LS_WEAK,
-     "whether that is meant"},
+     "(RASampler)"},
     {{"OwnSampler", "", 40, 20, 0, 1, 3},
      {"OwnSampler", "", 40, 20, 20, 1, 3},
      7,
@@ -346,6 +358,13 @@ static const struct {
      "data.disjoint",
      LS_UNSUPPORTED,
      "no pass over a DataLoader"},
+    {{"RandomSampler", "\"steps\":[1,40],\"count\":2,", 40, 20, 0, 1, 3},
+     {"RandomSampler", "\"steps\":[1,40],\"count\":2,", 40, 20, 0, 1, 3},
+     0,
+     true,
+     "data.disjoint",
+     LS_UNSUPPORTED,
+     "no pass over a DataLoader"}, /* a look at one batch */
     {{distributed, "\"indices\":false,", 40, 20, 0, 2, 3},
      {distributed, "\"indices\":false,", 40, 20, 0, 2, 3},
      3,
@@ -650,6 +669,21 @@ START_TEST(orders_are_judged)
 }
 END_TEST
 
+/* A forward of a detailed step finds no gradient that is not zero: the script clears them by means
+ * that no call shows, and later steps are right, too. */
+START_TEST(clearing_by_hand_passes)
+{
+    calls_job job;
+    calls_open(&job, 2);
+    calls_step(&job, "F{\"left\":0} S B K P");
+    calls_step(&job, "F{\"left\":0} S B K P");
+    repeat(&job, 3, "F S B K P");
+    judge_clean(&job);
+    calls_expect(&job, "order.zero", LS_PASS, "some by hand");
+    calls_close(&job);
+}
+END_TEST
+
 /* A schedule that is wound forward before training, as jobs do that go on. */
 START_TEST(a_schedule_wound_forward_passes)
 {
@@ -797,6 +831,7 @@ int main(void)
     tcase_add_test(test, a_checkpoint_in_parts_passes);
     tcase_add_test(test, resumed_jobs_are_judged);
     tcase_add_loop_test(test, orders_are_judged, 0, ROWS(orders));
+    tcase_add_test(test, clearing_by_hand_passes);
     tcase_add_test(test, a_schedule_wound_forward_passes);
     tcase_add_test(test, a_job_that_hangs_names_the_difference);
     tcase_add_test(test, uneven_inputs_are_named);
