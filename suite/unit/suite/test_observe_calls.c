@@ -572,6 +572,8 @@ static const struct {
      "checkpoint.content", LS_FAIL, "only a part of the model"},
     {SAVE "\"path\":\"last.pt\",\"what\":{" MODEL "}}", "checkpoint.content", LS_FAIL,
      "2 ranks write the file last.pt"},
+    {SAVE "\"path\":\"\",\"what\":{" MODEL "},\"params\":0}", "checkpoint.content", LS_UNSUPPORTED,
+     "no model that was alive"},
     {"{\"event\":\"cost\"}", "checkpoint.content", LS_SKIP, "no torch.save"},
     {"{\"event\":\"cost\"}", "checkpoint.resume", LS_SKIP, "nothing was saved"},
 };
