@@ -118,6 +118,8 @@ static const struct command {
     {"judge", ls_judge_main, "DIR...: judge jobs that another launcher ran"},
     {"observe", ls_observe_main,
      "-- CMD ARG...: run a PyTorch job as it is, and judge what it did"},
+    {"subject-check", ls_subject_check_main,
+     "-- CMD: say what another trainer lacks of the protocol, and the cases that costs", true},
     {"jobs", ls_jobs_main, "print the commands and environments of a bench, to run elsewhere"},
     {"report", report_main, "DIR: write the tables, plots and pages of a run again"},
     {"explain", explain_main, "describe a training run without running it: types, buckets, memory"},
@@ -142,7 +144,7 @@ static void print_help(void)
         "Usage: lockstep COMMAND ...\n\nIs data-parallel mixed-precision training on this machine "
         "correct, and how fast?\n\n");
     for (int i = 0; i < COMMANDS; i++) {
-        printf("  %-10s %s\n", command[i].name, command[i].text);
+        printf("  %-13s %s\n", command[i].name, command[i].text);
     }
     printf("\n`lockstep COMMAND --help` lists the options of a command.\nExit codes: 0 good, 1 "
            "CORRECT is not yes or SPEED is below the baseline, 2 usage, 3 infrastructure, 4 not "

@@ -16,10 +16,11 @@ enum { CLASSES = 10, BATCH = 4, IMAGE = 16, PIXELS = 3 * IMAGE * IMAGE };
 
 #define FOLDER "batches:{run}/overflow/"
 
-typedef enum kind { TARGETS, A_NAN, SUM, SAME, NEARLY, EXACT, MOVED, KINDS } kind;
+typedef enum kind { TARGETS, A_NAN, SUM, SPOILT, SAME, NEARLY, EXACT, MOVED, KINDS } kind;
 
 /* First words of folders, which go on with rank and step of what is odd: "at-2-1-4-0-a1-w2". */
-static const char *const word[KINDS] = {"at", "nan", "sum", "same", "nearly", "exact", "moved"};
+static const char *const word[KINDS] = {"at",   "nan",    "sum",   "spoilt",
+                                        "same", "nearly", "exact", "moved"};
 
 /* The kind whose word `text` starts with, up to `end`; KINDS where there is none. */
 static kind find_kind(const char *text, const char *end)
@@ -52,7 +53,7 @@ bool ls_overflow_read(const char *text, ls_spec *spec)
     for (char *c = spec->data + strlen(FOLDER); *c != '\0'; c++) {
         *c = *c == ':' || *c == ',' ? '-' : *c;
     }
-    if (of != SAME) {
+    if (of != SAME && of != SPOILT) {
         ls_text_put(spec->extra, sizeof spec->extra, "--init={run}/overflow/%s.safetensors",
                     of >= NEARLY ? word[of] : "init");
     }
@@ -155,10 +156,10 @@ static void fill_image(const char *folder, kind of, int step, int rank, int imag
     bool odd = of < SAME && chosen(folder, step, rank);
     bool wrong = of == TARGETS || (of == SUM && n == 0);
     *target = odd && wrong ? 1 : 0;
-    if (of == SAME) {
+    if (of == SAME || of == SPOILT) {
         *target = (step + rank + n) % CLASSES;
     }
-    if (odd && of == A_NAN && image == 1) {
+    if (odd && (of == A_NAN || of == SPOILT) && image == 1) {
         input[7] = NAN;
     }
 }

@@ -51,6 +51,11 @@ void ls_progress_job(const ls_run *run, int index)
 {
     char label[64], text[160];
     ls_matrix_label(&run->jobs.spec[index], label);
+    if (run->untimed) {
+        ls_text_put(text, sizeof text, "%s %s", run->jobs.spec[index].arch, label);
+        show(text);
+        return;
+    }
     int left = left_s(run, index, run->job_ns);
     ls_text_put(text, sizeof text, "[%d/%d] %s %s; about %d:%02d left", index + 1, run->jobs.count,
                 ls_spec_role_name(run->jobs.spec[index].role), label, left / 60, left % 60);

@@ -7,8 +7,7 @@
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
 
-/* Whether a word of a command is that option: in either spelling, with or without a value. */
-static bool is_option(const char *word, const char *option)
+bool ls_refusals_names(const char *word, const char *option)
 {
     for (; *option != '\0' && *option != '=' && *option != ' '; word++, option++) {
         if (*word != *option && !(*word == '-' && *option == '_')) {
@@ -23,18 +22,18 @@ static bool is_option(const char *word, const char *option)
  */
 static void add_setting(const ls_job *job, const char *option, char *text, size_t bytes)
 {
-    const char *name = is_option("--arch", option)         ? "-a"
-                       : is_option("--batch-size", option) ? "-b"
-                                                           : option;
+    const char *name = ls_refusals_names("--arch", option)         ? "-a"
+                       : ls_refusals_names("--batch-size", option) ? "-b"
+                                                                   : option;
     for (int i = job->command.count - 1; i >= 0 && name[0] == '-'; i--) { /* the last one counts */
         const char *word = job->command.word[i], *next = job->command.word[i + 1];
-        if (is_option(word, name)) {
+        if (ls_refusals_names(word, name)) {
             bool value = next != NULL && next[0] != '-' && strchr(word, '=') == NULL;
             ls_text_add(text, bytes, "%s%s%s", word, value ? " " : "", value ? next : "");
             return;
         }
     }
-    ls_text_add(text, bytes, "%s", is_option("--dialect", option) ? "--dialect=apex" : "");
+    ls_text_add(text, bytes, "%s", ls_refusals_names("--dialect", option) ? "--dialect=apex" : "");
 }
 
 /* What a subject refuses when it names that option: the option with its value. Level, half type and
@@ -44,7 +43,7 @@ static void find_setting(const ls_job *job, const char *option, char *text, size
     static const char *const precision[] = {"--opt-level", "--half", "--loss-scale"};
     text[0] = '\0';
     for (int i = 0; i < 3; i++) {
-        if (is_option(precision[i], option)) {
+        if (ls_refusals_names(precision[i], option)) {
             for (int k = 0; k < 3; k++) {
                 add_setting(job, precision[k], text, bytes);
                 ls_text_add(text, bytes, k < 2 ? " " : "");

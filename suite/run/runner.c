@@ -307,7 +307,7 @@ static bool is_refused(ls_run *run, int index, const ls_job *job)
     return ls_refusals_foretell(&run->refusals, job, &run->record[index]);
 }
 
-static ls_status run_one(ls_run *run, int index)
+ls_status ls_runner_run_job(ls_run *run, int index)
 {
     ls_spec *spec = &run->jobs.spec[index];
     ls_job job;
@@ -387,7 +387,7 @@ ls_status ls_runner_run(ls_run *run)
             cut = true;
             continue;
         }
-        LS_TRY(ls_start_check(run, &run->record[i], run_one(run, i)));
+        LS_TRY(ls_start_check(run, &run->record[i], ls_runner_run_job(run, i)));
         if (run->unstarted[0] != '\0') {
             break;
         }

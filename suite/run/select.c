@@ -223,44 +223,53 @@ int ls_select_count(const ls_case_list *cases, const ls_select_list *list)
     return count;
 }
 
-ls_status ls_select_claim(const char *claim, ls_select_list *list)
+ls_status ls_select_claims(ls_words *names)
 {
-    char folder[1024], path[1400];
+    char folder[1024];
     if (!ls_path_find("suite/claims", folder, sizeof folder)) {
         return ls_log_fail(LS_ERR_INFRA,
                            "the folder suite/claims was not found next to the program");
     }
-    enum { MOST = 64 };
-    char name[MOST][64];
-    const char *names[MOST];
-    int count = 0;
     DIR *entries = opendir(folder);
-    for (struct dirent *e; entries != NULL && (e = readdir(entries)) != NULL && count < MOST;) {
+    for (struct dirent *e; entries != NULL && (e = readdir(entries)) != NULL;) {
         size_t length = strlen(e->d_name);
         if (length > 4 && strcmp(e->d_name + length - 4, ".txt") == 0) {
-            ls_text_put(name[count], sizeof name[count], "%.*s", (int)length - 4, e->d_name);
-            names[count] = name[count];
-            count++;
+            ls_words_add(names, "%.*s", (int)length - 4, e->d_name);
         }
     }
     if (entries != NULL) {
         closedir(entries);
     }
+    return LS_OK;
+}
+
+static ls_status load_claims(const char *claim, const ls_words *names, ls_select_list *list)
+{
     bool found = false;
-    for (int i = 0; i < count; i++) {
-        if (strcmp(claim, "all") == 0 || strcmp(claim, name[i]) == 0) {
-            ls_text_put(path, sizeof path, "%s/%s.txt", folder, name[i]);
+    for (int i = 0; i < names->count; i++) {
+        if (strcmp(claim, "all") == 0 || strcmp(claim, names->word[i]) == 0) {
+            char path[1400];
+            LS_TEXT(name, 200, "suite/claims/%s.txt", names->word[i]);
+            found = ls_path_find(name, path, sizeof path);
             LS_TRY(ls_select_load(path, list));
-            found = true;
         }
     }
     if (!found) {
         char hint[160];
-        ls_text_suggest(hint, sizeof hint, claim, names, count,
+        ls_text_suggest(hint, sizeof hint, claim, (const char *const *)names->word, names->count,
                         "allowed: all, and the files of suite/claims without .txt");
         return ls_log_fail(LS_ERR_USAGE, "unknown claim '%s'; %s", claim, hint);
     }
     return LS_OK;
+}
+
+ls_status ls_select_claim(const char *claim, ls_select_list *list)
+{
+    ls_words names = {0, 0, NULL};
+    ls_status status = ls_select_claims(&names);
+    LS_THEN(status, load_claims(claim, &names, list));
+    ls_words_free(&names);
+    return status;
 }
 
 ls_status ls_select_waivers(ls_select_list *list)

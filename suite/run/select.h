@@ -3,6 +3,7 @@
 #ifndef LS_SELECT_H
 #define LS_SELECT_H
 
+#include "kernels/core/words.h"
 #include "suite/suite.h"
 
 /* A list of globs, one per line; '#' starts a comment. A glob may be followed by a reason. */
@@ -23,6 +24,8 @@ const struct ls_select_line *ls_select_find(const ls_select_list *list, const ch
 /* The rows that match. */
 int ls_select_count(const ls_case_list *cases, const ls_select_list *list);
 
+/* Appends the names of all claims. */
+ls_status ls_select_claims(ls_words *names);
 /* suite/claims/<claim>.txt; "all": every claim's. LS_ERR_USAGE for an unknown claim, naming the
  * nearest. */
 ls_status ls_select_claim(const char *claim, ls_select_list *list);

@@ -3,10 +3,19 @@
 
 #include <string.h>
 
+#include "kernels/core/json.h"
 #include "suite/judge/judges.h"
 #include "suite/cases/overflow.h"
 
 enum { STEPS = 2 };
+
+/* Whether rank 0's statistics go to all ranks before a forward: as asked for, unless the subject
+ * says that it sends them, as DistributedDataParallel does by default. */
+static bool sends(const ls_spec *spec, const ls_record *job)
+{
+    const cJSON *options = cJSON_GetObjectItemCaseSensitive(job->rank[0].start, "options");
+    return strcmp(spec->dialect, "torch") == 0 || ls_json_bool(options, "broadcast-buffers", false);
+}
 
 static void judge_running(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
@@ -17,7 +26,7 @@ static void judge_running(const ls_case *row, const ls_record *job, ls_verdict *
         ls_judge_statistics_facts facts = {.step = step,
                                            .size = spec->sync_bn ? job->world : 1,
                                            .half = spec->level > 0,
-                                           .from_rank_0 = strcmp(spec->dialect, "torch") == 0};
+                                           .from_rank_0 = sends(spec, job)};
         ls_judge_statistics(job, &facts, running, out);
     }
     ls_verdict_pass(

@@ -20,8 +20,8 @@ typedef struct script {
     int interval;
     double lowest, highest; /* 0: no such option */
     const char *as; /* --overflow-as; NULL: the first element of the gradient ready first, inf */
-    /* by the batches, with no --overflow-at: works for any subject. "at": wrong targets, "nan": a
-     * pixel, "sum": targets that overflow in the sum of ranks only */
+    /* by the batches, with no --overflow-at: works for any subject. "at": wrong targets, "nan" and
+     * "spoilt": a pixel, "sum": targets that overflow in the sum of ranks only */
     const char *batches;
 } script;
 
@@ -89,6 +89,17 @@ static const script scripts[] = {
     /* each rank's gradient is 32768 and finite, their sum is not; at half the scale it is */
     {"sum.o2", "O2 w2 steps=6", "2", 131072, 2000, .batches = "sum@1:0,2:0,2:1,4:0,4:1"},
     {"sum.o3", "O3 w2 steps=6", "3", 131072, 2000, .batches = "sum@2:1,3:0,3:1,5:0,5:1"},
+    /* the scripts above for trainers without --overflow-at: at any scale a NaN in one rank's images
+     * spoils the gradients of a step */
+    {"plain.data.o1", "O1 steps=12", "3,5,6", 1024, 3, .batches = "spoilt@3:0,5:0,6:0"},
+    {"one-rank.data.o1", "O1 w2 steps=10", "2:1,5:0", 1024, 3, .batches = "spoilt@2:1,5:0"},
+    {"dynamic.data.o0", "O0 w2 steps=8", "2:1", 1024, 3, .batches = "spoilt@2:1"},
+    {"due.data.torch.o1", "O1 w2 steps=8 torch", "2,4", 1024, 2, .batches = "spoilt@2:0,4:1"},
+    {"in-a-row.data.o1", "O1 w2 steps=10", "2,3,4,5,6,7", 65536, 2,
+     .batches = "spoilt@2:0,3:1,4:0,5:1,6:0,7:1"},
+    {"four-ranks.data.o1", "O1 w4 steps=6", "2:3,4:0", 1024, 2, .batches = "spoilt@2:3,4:0"},
+    {"micro-first.data.o1", "O1 w2 steps=6 accumulate=3", "2:1,4:0", 1024, 2,
+     .batches = "spoilt@2:1,4:0"},
 };
 
 /* Whether `step` overflows by the script on `rank`; -1: on whatever rank, as gradients are reduced
@@ -320,6 +331,9 @@ static void add_scripts(const ls_case_settings *settings, ls_case_list *list)
                 strstr(s->job, "torch") == NULL ? "b0.1" : "", s->init);
         if (s->batches != NULL) {
             ls_text_add(job, sizeof job, " batches=%s%s", s->batches, sum ? " --average=post" : "");
+            if (s->interval != 2000) { /* the default */
+                ls_text_add(job, sizeof job, " --growth-interval=%d", s->interval);
+            }
         } else {
             ls_text_add(job, sizeof job, " --growth-interval=%d --overflow-at=%s", s->interval,
                         s->overflows);
@@ -337,7 +351,8 @@ static void add_scripts(const ls_case_settings *settings, ls_case_list *list)
                        &(ls_row){.requirement = "S1", .judge = judge_trace, .data = s}, "%s.%s: %s",
                        sum ? "average" : "scaler.trace", s->name, job);
         /* nothing stands before the first step; gradients of zero move nothing */
-        if (s->overflows[0] != '1' && s->batches == NULL) {
+        bool moves = s->batches == NULL || strncmp(s->batches, "spoilt", 6) == 0;
+        if (s->overflows[0] != '1' && moves) {
             ls_rows_format(list, settings,
                            &(ls_row){.requirement = "S2", .judge = judge_still, .data = s},
                            "scaler.skip.%s: %s", s->name, job);
@@ -351,6 +366,9 @@ static void add_scripts(const ls_case_settings *settings, ls_case_list *list)
 #define BEFORE_GROWTH                                                          \
     "resnet8 O$1 w2 b0.1 scale=dynamic --init-scale=1024 --growth-interval=4 " \
     "--overflow-at=2:1,9:0 "
+#define BEFORE_GROWTH_BY_DATA                                                 \
+    "resnet8 O1 w2 b0.1 scale=dynamic --init-scale=1024 --growth-interval=4 " \
+    "batches=spoilt@2:1,9:0 "
 /* Saved within a row of overflows: the row goes on, so that it ends the run where it would have. */
 #define WITHIN_ROW SMALL "w2 --init-scale=1024 --growth-interval=4 --overflow-at=2:1,3:0,4:1 "
 
@@ -372,6 +390,10 @@ static const ls_row rows[] = {
      BEFORE_GROWTH "steps=10 | " BEFORE_GROWTH
                    "steps=5 --save={self}/checkpoint.safetensors | " BEFORE_GROWTH
                    "steps=10 --resume={job:1}/checkpoint.safetensors"},
+    {"scaler.resumed.data.o1", "S7", ls_judge_resume,
+     BEFORE_GROWTH_BY_DATA "steps=10 | " BEFORE_GROWTH_BY_DATA
+                           "steps=5 --save={self}/checkpoint.safetensors | " BEFORE_GROWTH_BY_DATA
+                           "steps=10 --resume={job:1}/checkpoint.safetensors"},
     {"scaler.resumed.row.o2", "S8", ls_judge_resume,
      WITHIN_ROW "steps=6 | " WITHIN_ROW "steps=3 --save={self}/checkpoint.safetensors | " WITHIN_ROW
                 "steps=6 --resume={job:1}/checkpoint.safetensors"},
