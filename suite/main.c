@@ -13,6 +13,7 @@
 #include "reference/explain/explain.h"
 #include "reference/options/options.h"
 #include "suite/commands/commands.h"
+#include "suite/commands/observe_parts.h"
 #include "suite/detect/detect_parts.h"
 #include "suite/mutate/mutate_parts.h"
 #include "suite/run/command_line.h"
@@ -23,6 +24,10 @@ static int report_main(int count, char **argument)
 {
     LS_TRY(ls_command_parse("report DIR", NULL, 0, &count, argument));
     char plots[1024];
+    if (ls_observe_run_is_run(argument[0])) {
+        LS_TRY(ls_observe_report_write(argument[0]));
+        return (int)ls_observe_report_terminal(argument[0], stdout);
+    }
     if (!ls_path_find("plots", plots, sizeof plots)) {
         plots[0] = '\0';
     }
@@ -111,6 +116,8 @@ static const struct command {
     {"mutate", ls_mutate_main,
      "measure the share of single changes of product code that the tests catch", true},
     {"judge", ls_judge_main, "DIR...: judge jobs that another launcher ran"},
+    {"observe", ls_observe_main,
+     "-- CMD ARG...: run a PyTorch job as it is, and judge what it did"},
     {"jobs", ls_jobs_main, "print the commands and environments of a bench, to run elsewhere"},
     {"report", report_main, "DIR: write the tables, plots and pages of a run again"},
     {"explain", explain_main, "describe a training run without running it: types, buckets, memory"},

@@ -46,25 +46,27 @@ static bool has_ended(pid_t child, int *code)
     return ended;
 }
 
-/* Until the child or the parent ends; then nothing below this process is left. */
-static int watch(pid_t child, const sigset_t *set)
+/* Until the child or the parent ends; then nothing below this process is left. A terminal's signals
+ * reach a program that stays in the caller's group without this process. */
+static int watch(pid_t child, const sigset_t *set, bool in_place)
 {
     int code = 128 + SIGKILL;
     for (;;) {
-        int got = sigwaitinfo(set, NULL);
+        siginfo_t info = {0};
+        int got = sigwaitinfo(set, &info);
         if (got == SIGRTMIN || (got == SIGCHLD && has_ended(child, &code))) {
             ls_proc_orphans all = {0, NULL};
             (void)ls_proc_orphans_end(&all);
             return code;
         }
-        if (got > 0 && got != SIGCHLD) {
+        if (got > 0 && got != SIGCHLD && !(in_place && info.si_code == SI_KERNEL)) {
             kill(child, got);
         }
     }
 }
 
 /* Goes on in a new child, which gets `parent_died` when this process ends. */
-static ls_status continue_below(int parent_died)
+static ls_status continue_below(int parent_died, bool in_place)
 {
     sigset_t set = awaited(), before;
     (void)prctl(PR_SET_CHILD_SUBREAPER, 1); /* fails on kernels without it: orphans go to init */
@@ -82,18 +84,32 @@ static ls_status continue_below(int parent_died)
         sigprocmask(SIG_SETMASK, &before, NULL);
         return ls_log_fail(LS_ERR_INFRA, "cannot start a child: %s", strerror(errno));
     }
-    _exit(watch(child, &set));
+    _exit(watch(child, &set, in_place));
+}
+
+static ls_status begin(bool in_place)
+{
+    char name[16] = ""; /* as prctl wants it */
+    pid_t group = getpgrp();
+    fflush(NULL);
+    (void)prctl(PR_GET_NAME, name);
+    LS_TRY(continue_below(SIGRTMIN, in_place));
+    (void)setpgid(0, 0);
+    (void)prctl(PR_SET_NAME, guard_name);
+    LS_TRY(continue_below(SIGKILL, in_place));
+    (void)prctl(PR_SET_NAME, name);
+    if (in_place) {
+        (void)setpgid(0, group);
+    }
+    return LS_OK;
 }
 
 ls_status ls_guard_begin(void)
 {
-    char name[16] = ""; /* as prctl wants it */
-    fflush(NULL);
-    (void)prctl(PR_GET_NAME, name);
-    LS_TRY(continue_below(SIGRTMIN));
-    (void)setpgid(0, 0);
-    (void)prctl(PR_SET_NAME, guard_name);
-    LS_TRY(continue_below(SIGKILL));
-    (void)prctl(PR_SET_NAME, name);
-    return LS_OK;
+    return begin(false);
+}
+
+ls_status ls_guard_begin_in_place(void)
+{
+    return begin(true);
 }

@@ -53,7 +53,7 @@ _Noreturn static void run_child(const ls_proc_spec *spec, pid_t parent, int log,
     for (int i = 0; i < PASSED_SIGNALS; i++) {
         sigaddset(&stop, passed_signals[i]);
     }
-    if (setpgid(0, 0) != 0 || prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) {
+    if ((!spec->in_place && setpgid(0, 0) != 0) || prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) {
         fail_child(report);
     }
     if (getppid() != parent) { /* the parent ended before prctl took effect */
@@ -136,7 +136,9 @@ ls_status ls_proc_start(const ls_proc_spec *spec, ls_proc *out)
     }
     /* The parent sets the group too, so that it exists when this function returns; after exec this
      * fails, and the child has set it. */
-    (void)setpgid(pid, pid);
+    if (!spec->in_place) {
+        (void)setpgid(pid, pid);
+    }
     ssize_t got;
     do { /* exec closes the pipe: no bytes mean that the program runs */
         got = read(report[0], &failed, sizeof failed);
@@ -152,15 +154,16 @@ ls_status ls_proc_start(const ls_proc_spec *spec, ls_proc *out)
                      spec->directory != NULL ? spec->directory : "", strerror(failed));
         return program ? LS_ERR_USAGE : LS_ERR_INFRA;
     }
-    *out = (ls_proc){.pid = pid, .started_pid = pid, .started_ns = ls_clock_ns()};
+    *out = (ls_proc){
+        .pid = pid, .started_pid = pid, .in_place = spec->in_place, .started_ns = ls_clock_ns()};
     return LS_OK;
 }
 
 /* ---- waiting -------------------------------------------------------------------------------- */
 
-/* True and *one filled when the process has ended. The rest of its process group is killed first:
- * as long as the leader is not reaped, its pid cannot be reused. */
-static bool reap(ls_proc *one)
+/* The rest of its process group is killed first: as long as the leader is not reaped, its pid
+ * cannot be reused. */
+bool ls_proc_reap(ls_proc *one)
 {
     siginfo_t info = {.si_pid = 0};
     struct rusage used;
@@ -218,7 +221,7 @@ static int wait_any(ls_proc *group, int count, int64_t deadline_ns, bool stop_on
     int open_count = 0, result = -3;
     bool must_poll = false;
     for (int i = 0; i < count && result == -3; i++) {
-        if (group[i].pid > 0 && reap(&group[i])) {
+        if (group[i].pid > 0 && ls_proc_reap(&group[i])) {
             result = i;
         } else if (group[i].pid > 0) {
             int fd = (int)syscall(SYS_pidfd_open, group[i].pid, 0);
@@ -244,7 +247,7 @@ static int wait_any(ls_proc *group, int count, int64_t deadline_ns, bool stop_on
             continue;
         }
         for (int i = 0; i < count && result == -3; i++) {
-            result = group[i].pid > 0 && reap(&group[i]) ? i : -3;
+            result = group[i].pid > 0 && ls_proc_reap(&group[i]) ? i : -3;
         }
         if (polled[open_count + 1].revents != 0) {
             pass_on(group, count, passed);
@@ -273,7 +276,7 @@ void ls_proc_signal_all(const ls_proc *group, int count, int signal)
 {
     for (int i = 0; i < count; i++) {
         if (group[i].pid > 0) {
-            kill(-group[i].pid, signal);
+            kill(group[i].in_place ? group[i].pid : -group[i].pid, signal);
         }
     }
 }

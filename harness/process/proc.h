@@ -19,12 +19,14 @@ typedef struct ls_proc_spec {
     int input;                /* its standard input; 0: /dev/null */
     int cpu_first, cpu_count; /* bind to these cores; cpu_count 0: no binding */
     int64_t file_bytes_max;   /* no file may grow longer (RLIMIT_FSIZE); 0: as inherited */
+    bool in_place; /* stays in this program's process group: it may use the terminal, which sends its
+                      signals to it, too */
 } ls_proc_spec;
 
 typedef struct ls_proc {
     pid_t pid;         /* 0: never started or already reaped */
     pid_t started_pid; /* kept after reaping, for messages */
-    bool ended;
+    bool ended, in_place;
     int code;   /* exit code, or 128 + signal */
     int signal; /* that ended it; 0: it exited */
     int64_t started_ns, ended_ns;
@@ -40,9 +42,12 @@ ls_status ls_proc_start(const ls_proc_spec *spec, ls_proc *out);
  * index; -1: deadline; -2: asked to stop; -3: none is running. Blocks in ppoll, without a polling
  * interval. */
 int ls_proc_wait_any(ls_proc *group, int count, int64_t deadline_ns);
+/* Reaps the child without waiting: true, and its code and times, if it has ended. */
+bool ls_proc_reap(ls_proc *one);
 /* Waits until none is running or the deadline has passed; ignores stop signals. True: none runs. */
 bool ls_proc_wait_all(ls_proc *group, int count, int64_t deadline_ns);
-/* Sends a signal to the process group of each child that is still running. */
+/* Sends a signal to the process group of each child that is still running; to the child alone where
+ * it shares this program's. */
 void ls_proc_signal_all(const ls_proc *group, int count, int signal);
 /* Ends the children that are still running: TERM (and CONT, without which a stopped process
  * does not take it), up to `grace_s`, KILL. Reaps all of them. */

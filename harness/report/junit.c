@@ -116,15 +116,18 @@ static void put_outcome(FILE *to, const ls_report_verdict *verdict)
     }
     bool skipped = strcmp(outcome, "skipped") == 0;
     LS_TEXT(why, LS_REPORT_LINES_BYTES,
-            verdict->decides || verdict->code == LS_WAIVED ? "%s: %s"
-            : verdict->in_claim                            ? "%s, manners"
-                                                           : "%s, outside the claim",
+            verdict->decides || verdict->code == LS_WAIVED  ? "%s: %s"
+            : !verdict->in_claim                            ? "%s, outside the claim"
+            : ls_json_bool(verdict->json, "manners", false) ? "%s, manners"
+                                                            : "%s: %s",
             word, verdict->code == LS_WAIVED ? waiver : evidence);
     fprintf(to, "      <%s", outcome);
     put_attribute(to, "type", word);
     put_attribute(to, "message", skipped ? why : evidence[0] != '\0' ? evidence : word);
     fputs(">", to);
     put_line(to, "cause:  ", ls_json_string(verdict->json, "cause", ""));
+    put_line(to, "where:  ", ls_json_string(verdict->json, "where", ""));
+    put_line(to, "change: ", ls_json_string(verdict->json, "change", ""));
     put_line(to, "repeat: ", ls_json_string(verdict->json, "repeat", ""));
     fprintf(to, "</%s>\n", outcome);
 }

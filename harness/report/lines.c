@@ -14,7 +14,8 @@ int ls_report_lines_headlines(const ls_report_run *run,
     int count = 0;
     for (int i = 0; i < LS_REPORT_LINES_HEADLINES; i++) {
         const cJSON *entry = cJSON_GetObjectItemCaseSensitive(headline, NAMES[i][1]);
-        if (entry == NULL && strcmp(NAMES[i][1], "manners") == 0) {
+        bool judged = i > 0 && count > 0 && headline != NULL; /* an observed job has no MACHINE */
+        if (entry == NULL && (judged || strcmp(NAMES[i][1], "manners") == 0)) {
             continue;
         }
         out[count++] = (ls_report_headline){
@@ -23,6 +24,27 @@ int ls_report_lines_headlines(const ls_report_run *run,
             .why = ls_json_string(entry, "why", entry == NULL ? "the run was not judged" : "")};
     }
     return count;
+}
+
+void ls_report_lines_print(FILE *to, const char *text, int indent)
+{
+    enum { COLUMNS = 80 };
+    int column = 0, blanks = 0;
+    while (*text != '\0') {
+        for (blanks = 0; *text == ' ' || *text == '\n'; text++) {
+            blanks++;
+        }
+        int word = (int)strcspn(text, " \n");
+        if (word > 0 && column > indent && column + blanks + word > COLUMNS) {
+            fputc('\n', to);
+            blanks = indent;
+            column = 0;
+        }
+        fprintf(to, "%*s%.*s", word > 0 ? blanks : 0, "", word, text);
+        column += blanks + word;
+        text += word;
+    }
+    fputc('\n', to);
 }
 
 const char *ls_report_lines_title(const ls_report_run *run)

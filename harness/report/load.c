@@ -113,7 +113,7 @@ static ls_status take_verdict(void *context, const cJSON *line, int number)
     run->verdict[run->verdict_count++] = (ls_report_verdict){
         .code = ls_verdict_code_of(ls_json_string(json, "verdict", "")),
         .in_claim = ls_json_bool(json, "in_claim", false),
-        .decides = ls_json_bool(json, "in_claim", false) &&
+        .decides = ls_json_bool(json, "in_claim", false) && ls_json_bool(json, "decides", true) &&
                    (manners_decide(run) || !ls_json_bool(json, "manners", false)),
         .id = ls_json_string(json, "case", "?"),
         .family = ls_json_string(json, "family", "?"),

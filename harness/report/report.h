@@ -13,7 +13,8 @@
  * verdicts.jsonl, a line per case: {"schema":1, "case", "family", "kind":"protocol|inside",
  * "requirement", "in_claim":true, "manners":true, "verdict":"PASS", "seconds", "jobs":["id"],
  * "evidence", "value", "limit", "unit", "limit_from", "cause", "repeat", "waiver"}; members that do
- * not apply are absent.
+ * not apply are absent. Of an observed job also "claim", "where", "change" (what to change there)
+ * and "decides":false for a verdict that leaves the exit code as it is.
  *
  * jobs/<id>/job.json: {"schema":2, "id", "label", "command":[...], "environment":{...}, "facts":{
  * "role":"throughput|evidence|..." (spec.h), "arch", "image_size", "batch_size", "level":"O2",

@@ -10,40 +10,16 @@
 #include "page.h"
 #include "kernels/core/text.h"
 
-enum { COLUMNS = 80 };
-
-/* Breaks at spaces; later lines start with `indent` spaces. A word longer than the line stays
- * whole: a command to paste must not be cut. */
-static void print_wrapped(FILE *to, const char *text, int indent)
-{
-    int column = 0, blanks = 0;
-    while (*text != '\0') {
-        for (blanks = 0; *text == ' ' || *text == '\n'; text++) {
-            blanks++;
-        }
-        int word = (int)strcspn(text, " \n");
-        if (word > 0 && column > indent && column + blanks + word > COLUMNS) {
-            fputc('\n', to);
-            blanks = indent;
-            column = 0;
-        }
-        fprintf(to, "%*s%.*s", word > 0 ? blanks : 0, "", word, text);
-        column += blanks + word;
-        text += word;
-    }
-    fputc('\n', to);
-}
-
 static void print_opening(const ls_report_run *run, FILE *to)
 {
     ls_report_headline headline[LS_REPORT_LINES_HEADLINES];
     int headlines = ls_report_lines_headlines(run, headline);
-    print_wrapped(to, ls_report_lines_title(run), 2);
-    print_wrapped(to, ls_report_lines_where(run), 2);
+    ls_report_lines_print(to, ls_report_lines_title(run), 2);
+    ls_report_lines_print(to, ls_report_lines_where(run), 2);
     for (int i = 0; i < headlines; i++) {
         LS_TEXT(line, LS_REPORT_LINES_BYTES, "%-8s %-9s%s%s%s", headline[i].name, headline[i].value,
                 headline[i].why[0] ? " (" : "", headline[i].why, headline[i].why[0] ? ")" : "");
-        print_wrapped(to, line, 9);
+        ls_report_lines_print(to, line, 9);
     }
 }
 
@@ -76,7 +52,7 @@ static void print_job(const ls_report_run *run, const ls_report_job *job, FILE *
     if (!ls_report_job_is_result(job)) {
         LS_TEXT(line, LS_REPORT_LINES_BYTES, "    no result: %s",
                 ls_report_job_reason(run, job, reason));
-        print_wrapped(to, line, 6);
+        ls_report_lines_print(to, line, 6);
     }
 }
 
@@ -139,7 +115,7 @@ static void print_compared(const ls_report_run *run, FILE *to)
     fprintf(to, "%s", cJSON_GetArraySize(sentences) > 0 ? "\n" : "");
     cJSON_ArrayForEach(sentence, sentences)
     {
-        print_wrapped(to, sentence->valuestring, 2);
+        ls_report_lines_print(to, sentence->valuestring, 2);
     }
     cJSON_Delete(sentences);
 }
@@ -148,7 +124,7 @@ static void print_indented(FILE *to, const char *name, const char *text)
 {
     if (text[0] != '\0') {
         LS_TEXT(line, LS_REPORT_LINES_BYTES * 2, "%-8s%s", name, text);
-        print_wrapped(to, line, 8);
+        ls_report_lines_print(to, line, 8);
     }
 }
 
@@ -190,7 +166,7 @@ static void print_verdicts(const ls_report_run *run, FILE *to)
         }
         last = verdict;
         fprintf(to, "%s", listed++ == 0 ? "\n" : "");
-        print_wrapped(to, ls_report_lines_verdict(verdict, line), 2);
+        ls_report_lines_print(to, ls_report_lines_verdict(verdict, line), 2);
         print_indented(to, "waiver:", ls_json_string(verdict->json, "waiver", ""));
         print_indented(to, "cause:", ls_json_string(verdict->json, "cause", ""));
         print_repeat(to, ls_json_string(verdict->json, "repeat", ""));

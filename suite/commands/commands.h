@@ -8,6 +8,9 @@ int ls_jobs_main(int count, char **argument);
 int ls_conform_main(int count, char **argument);
 int ls_merge_main(int count, char **argument);
 int ls_judge_main(int count, char **argument);
+/* Runs a training job of another framework as it is, and judges what it did; 1 where a rule failed,
+ * else the job's own code. */
+int ls_observe_main(int count, char **argument);
 int ls_bounds_main(int count, char **argument);
 /* Where the time of a step goes on a GPU, pass by pass, compared with the bytes and operations that
  * each needs; or, without the device, what the step is predicted to take there. */

@@ -1,5 +1,6 @@
 /* `lockstep judge DIR...`: judges jobs of a foreign launcher. Network, level and reduction rule
- * come from each job's own records. Writes only compare.json into their folders. */
+ * come from each job's own records. Writes only compare.json into their folders, and into that of
+ * an observed job its report. */
 #include "commands.h"
 
 #include <dirent.h>
@@ -16,6 +17,7 @@
 #include "kernels/core/text.h"
 #include "kernels/core/log.h"
 #include "reference/oracle/nettab.h"
+#include "observe_parts.h"
 #include "suite/run/command_line.h"
 #include "suite/cases/subject/subject.h"
 #include "suite/judge/judges.h"
@@ -244,8 +246,23 @@ static void judge_gradients(const ls_case *row, const ls_record *job, ls_verdict
     free(steps);
 }
 
+/* A job that was observed from outside has rules of its own. */
+static ls_status judge_observed(const char *directory, counts *c)
+{
+    ls_observe_headline headline;
+    LS_TRY(ls_observe_run_is_run(directory) ? ls_observe_run_judge(directory, stdout, &headline)
+                                            : ls_observe_run_print(directory, stdout, &headline));
+    c->passed += headline.passed;
+    c->failed += headline.code == LS_OK ? 0 : headline.inside - headline.passed;
+    c->infrastructure += headline.unreadable;
+    return LS_OK;
+}
+
 static ls_status judge_job(const char *directory, counts *c)
 {
+    if (ls_observe_run_is_run(directory) || ls_observe_run_is_job(directory)) {
+        return judge_observed(directory, c);
+    }
     ls_record job;
     LS_TRY(ls_record_read(directory, LS_RECORD_STRICT, &job));
     if (job.world < 1 || (job.rank[0].start == NULL && job.state == LS_RECORD_UNKNOWN)) {
@@ -282,7 +299,8 @@ static void add_jobs(const char *directory, ls_words *jobs)
 {
     LS_TEXT(folder, 700, "%s/jobs", directory);
     struct dirent **entry;
-    int count = scandir(folder, &entry, NULL, alphasort);
+    bool observed = ls_observe_run_is_run(directory);
+    int count = observed ? -1 : scandir(folder, &entry, NULL, alphasort);
     if (count < 0) {
         ls_words_add(jobs, "%s", directory);
     }

@@ -42,7 +42,8 @@ typedef struct ls_observe_step {
     bool detail;
     int call_count;
     ls_call *call;
-    char samples[PATH_MAX]; /* the file, or "" */
+    const char *samples; /* the file, or "" */
+    cJSON *calls;        /* the list that `call` points into, or NULL */
 } ls_observe_step;
 
 /* A parameter or buffer of a model event. */
@@ -62,14 +63,14 @@ typedef struct ls_observe_rank {
     cJSON *model, *hook, *convert, *optimizer, *scaler, *data, *save, *load, *restore, *attach;
     cJSON *cost; /* the event, or NULL */
     int tensor_count;
-    ls_observe_tensor *tensor; /* parameters of all models */
+    ls_observe_tensor *tensor; /* parameters of all models; without model events: of a dump */
 } ls_observe_rank;
 
 struct ls_observe_trace {
-    ls_record record; /* world, broken, state: how the job ended */
-    bool attached;    /* by the attach module; false: a trainer that speaks the protocol */
-    int world;
-    ls_observe_rank *rank;
+    ls_record record;      /* world, broken, state: how the job ended */
+    bool attached;         /* by the attach module; false: a trainer that speaks the protocol */
+    int world;             /* as the start events say; a rank may have left no events */
+    ls_observe_rank *rank; /* [world] */
 };
 
 /* Whether the models are wrapped in DistributedDataParallel on more than one rank. */

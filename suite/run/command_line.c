@@ -14,7 +14,12 @@
 
 static void help(const char *command, const ls_command_option *option, int options)
 {
-    printf("Usage: lockstep %s%s\n", command, options > 0 ? " [options]\n" : "");
+    size_t length = strcspn(command, " ");
+    if (strstr(command, " -- ") != NULL) {
+        printf("Usage: lockstep %.*s [options]%s\n\n", (int)length, command, command + length);
+    } else {
+        printf("Usage: lockstep %s%s\n", command, options > 0 ? " [options]\n" : "");
+    }
     for (int i = 0; i < options; i++) {
         LS_TEXT(name, 64, "%s%s", option[i].name, option[i].flag == NULL ? " X" : "");
         printf("  %-18s %s\n", name, option[i].text);
@@ -50,6 +55,9 @@ static ls_status unknown(const char *command, const ls_command_option *option, i
 static ls_status check_operands(const char *usage, int count, char **argument)
 {
     int wanted = 0;
+    if (strstr(usage, " -- ") != NULL) {
+        return LS_OK;
+    }
     for (const char *word = strchr(usage, ' '); word != NULL; word = strchr(word + 1, ' ')) {
         wanted++;
     }
@@ -67,8 +75,15 @@ ls_status ls_command_parse(const char *command, const ls_command_option *option,
                            int *count, char **argument)
 {
     int operands = 0;
+    bool takes_command = strstr(command, " -- ") != NULL;
     for (int i = 0; i < *count; i++) {
         char *given = argument[i];
+        if (takes_command && (given[0] != '-' || strcmp(given, "--") == 0)) {
+            for (i += given[0] == '-'; i < *count; i++) { /* all words of another command */
+                argument[operands++] = argument[i];
+            }
+            break;
+        }
         if (strcmp(given, "--help") == 0 || strcmp(given, "-h") == 0) {
             help(command, option, options);
             exit(0);

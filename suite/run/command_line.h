@@ -23,7 +23,8 @@ typedef struct ls_command_option {
 /* Parses the options of `command`: its name, and its operands if it takes any ("report DIR"). The
  * operands remain, in order, in argument[0..*count-1]. LS_ERR_USAGE for an unknown option (with the
  * nearest one), a missing value or another number of operands. --help prints the options and exits
- * with 0. */
+ * with 0. The operands of a `command` such as "observe -- CMD ARG..." are another command, which
+ * begins after "--" or with the first word that is no option; there may be none. */
 ls_status ls_command_parse(const char *command, const ls_command_option *option, int options,
                            int *count, char **argument);
 

@@ -256,6 +256,9 @@ void ls_runner_print_plan(const ls_run *run, FILE *to);
 /* Makes the run's folder, run.json and results/latest; reads back the verdicts of an interrupted
  * run. */
 ls_status ls_runner_open(ls_run *run);
+/* results/latest, a link to results/runs/<run>, where `directory` is one of those. Failing to make
+ * it is no error. */
+void ls_runner_link_latest(const char *directory);
 /* Whether a run of that folder was finished: only then run.json has its headline. */
 bool ls_runner_was_finished(const char *directory);
 /* Runs and judges. LS_ERR_INFRA only when the run cannot continue; a failing job does not fail this

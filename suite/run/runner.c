@@ -550,8 +550,7 @@ static ls_status write_run(const ls_run *run, const ls_headline *headline)
     return ls_json_write_and_free(path, root);
 }
 
-/* results/latest, a link to results/runs/<run>. Failing to make it is no error. */
-static void link_latest(const char *directory)
+void ls_runner_link_latest(const char *directory)
 {
     LS_TEXT(link, 700, "%s", directory);
     char *name = strrchr(link, '/');
@@ -581,7 +580,7 @@ ls_status ls_runner_open(ls_run *run)
     ls_machine_load(&run->load);
     LS_TRY(ls_runner_look_back(run));
     LS_TRY(write_run(run, NULL));
-    link_latest(run->directory);
+    ls_runner_link_latest(run->directory);
     return LS_OK;
 }
 
@@ -649,7 +648,7 @@ ls_status ls_runner_report(const char *directory)
     if (!ls_path_find("plots", plots, sizeof plots)) {
         plots[0] = '\0';
     }
-    link_latest(directory);
+    ls_runner_link_latest(directory);
     LS_TRY(ls_report_write(directory, plots));
     LS_TRY(ls_report_terminal(directory, stdout));
     size_t length = getcwd(here, sizeof here) == NULL ? 0 : strlen(here);

@@ -1,0 +1,341 @@
+/* `lockstep observe -- CMD ARG...`: runs a training job as it is, and judges what it did. */
+#include "commands.h"
+
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "harness/process/foreground.h"
+#include "harness/process/guard.h"
+#include "kernels/core/file.h"
+#include "kernels/core/log.h"
+#include "kernels/core/path.h"
+#include "kernels/core/text.h"
+#include "observe_parts.h"
+#include "reference/options/options.h"
+#include "suite/run/command_line.h"
+
+enum { NOT_RUNNABLE = 126, NOT_FOUND = 127 }; /* a shell's codes */
+
+typedef struct observe {
+    const char *out, *gate, *inject;
+    int64_t every, steps, samples;
+    bool no_gradient, keep, attach_only;
+    ls_words given; /* all arguments */
+    char **command; /* the job's, NULL at the end; NULL with attach_only */
+    char directory[512], attach[PATH_MAX];
+    ls_words setting; /* NAME=value of the job's environment, PYTHONPATH apart */
+} observe;
+
+/* ---- the command line ------------------------------------------------------------------------ */
+
+static ls_status check_inject(const char *text)
+{
+    long long step = 0;
+    int rank = 0, end = 0;
+    if (text == NULL || (sscanf(text, "overflow@%9lld:%9d%n", &step, &rank, &end) == 2 &&
+                         text[end] == '\0' && step >= 1 && rank >= 0)) {
+        return LS_OK;
+    }
+    return ls_log_fail(LS_ERR_USAGE,
+                       "--inject '%s': allowed: overflow@STEP:RANK, a step from 1 and a rank from "
+                       "0, such as overflow@5:1",
+                       text);
+}
+
+static ls_status parse(observe *o, int *count, char **argument)
+{
+    const char *every = "50", *steps = "0", *samples = "1024";
+    enum { SAMPLES_MOST = 1 << 24 };
+    o->gate = "fail";
+    const ls_command_option options[] = {
+        {"--every", &every, NULL, NULL,
+         "detail at steps 1, 2 and every Xth, more rarely in a long run (50)"},
+        {"--steps", &steps, NULL, NULL, "leave the job alone after so many steps; 0: never (0)"},
+        {"--samples", &samples, NULL, NULL, "elements that are looked at of each tensor (1024)"},
+        {"--inject", &o->inject, NULL, NULL,
+         "overflow@STEP:RANK makes one gradient infinite there, to see what follows"},
+        {"--no-gradient", NULL, &o->no_gradient, NULL,
+         "do not run the module of step 2 again in FP64"},
+        {"--keep", NULL, &o->keep, NULL, "keep the samples also where no rule failed"},
+        {"--out", &o->out, NULL, NULL, "the run's folder (results/runs/<time>-observe)"},
+        {"--gate", &o->gate, NULL, NULL,
+         "fail: exit code 1 where a rule failed; all: also where one could not be shown (fail)"},
+        {"--attach-only", NULL, &o->attach_only, NULL,
+         "run nothing: print the variables of a job that a scheduler starts"},
+    };
+    LS_TRY(ls_command_parse("observe -- CMD ARG...", options, sizeof options / sizeof *options,
+                            count, argument));
+    LS_TRY(ls_command_whole("--every", every, 1, INT32_MAX, &o->every));
+    LS_TRY(ls_command_whole("--steps", steps, 0, INT32_MAX, &o->steps));
+    LS_TRY(ls_command_whole("--samples", samples, 1, SAMPLES_MOST, &o->samples));
+    LS_TRY(check_inject(o->inject));
+    if (ls_text_choice(o->gate, "fail|all") < 0) {
+        return ls_log_fail(LS_ERR_USAGE, "--gate '%s': allowed: fail, all", o->gate);
+    }
+    if (o->attach_only && *count > 0) {
+        return ls_log_fail(LS_ERR_USAGE,
+                           "--attach-only runs nothing, and '%s' is a command: leave one out",
+                           argument[0]);
+    }
+    if (!o->attach_only && *count == 0) {
+        return ls_log_fail(LS_ERR_USAGE, "the command of the job is missing; usage: lockstep "
+                                         "observe [options] -- CMD ARG..., such as lockstep "
+                                         "observe -- torchrun --nproc-per-node 4 train.py");
+    }
+    return LS_OK;
+}
+
+/* ---- the folder ------------------------------------------------------------------------------ */
+
+static int count_entries(const char *path)
+{
+    int entries = 0;
+    DIR *folder = opendir(path);
+    while (folder != NULL && readdir(folder) != NULL) {
+        entries++;
+    }
+    if (folder != NULL) {
+        closedir(folder);
+    }
+    return entries < 2 ? 0 : entries - 2;
+}
+
+static ls_status make_folder(observe *o)
+{
+    if (o->out != NULL) {
+        ls_command_absolute(o->out, o->directory, sizeof o->directory);
+        if (strlen(o->directory) > 350) {
+            return ls_log_fail(LS_ERR_USAGE, "--out: a path of at most 350 bytes is allowed: %s",
+                               o->directory);
+        }
+        if (count_entries(o->directory) > 0) {
+            return ls_log_fail(LS_ERR_USAGE,
+                               "--out %s: the folder is not empty; allowed: a new folder or an "
+                               "empty one",
+                               o->out);
+        }
+    } else {
+        LS_TRY(ls_command_run_folder("results/runs", "observe", o->directory, sizeof o->directory));
+    }
+    static const char *const folders[] = {"observed", "subject"};
+    for (int i = 0; i < 2; i++) {
+        LS_TEXT(path, 700, "%s/jobs/%s", o->directory, folders[i]);
+        LS_TRY(ls_path_make_folder(path));
+    }
+    return LS_OK;
+}
+
+/* "Lockstep, observed job: torchrun --nproc-per-node 4 train.py ..." */
+static void make_title(const observe *o, char *text, size_t bytes)
+{
+    enum { SHOWN = 100 };
+    ls_text_put(text, bytes, "Lockstep, observed job");
+    for (int i = 0; !o->attach_only && o->command[i] != NULL; i++) {
+        const char *slash = strrchr(o->command[i], '/');
+        const char *word = i == 0 && slash != NULL ? slash + 1 : o->command[i];
+        if (i > 0 && strlen(text) + strlen(word) > SHOWN) {
+            ls_text_add(text, bytes, " ...");
+            return;
+        }
+        ls_text_add(text, bytes, "%s%s", i == 0 ? ": " : " ", word);
+    }
+}
+
+static ls_status write_run(const observe *o)
+{
+    cJSON *run = cJSON_CreateObject();
+    LS_ASSERT(run != NULL);
+    char *line = ls_command_line("observe", &o->given), created[32];
+    time_t now = time(NULL);
+    struct tm utc;
+    gmtime_r(&now, &utc);
+    strftime(created, sizeof created, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    char title[160];
+    make_title(o, title, sizeof title);
+    cJSON_AddNumberToObject(run, "schema", 1);
+    cJSON_AddStringToObject(run, "title", title);
+    cJSON_AddStringToObject(run, "label", "observe");
+    cJSON_AddStringToObject(run, "command", line);
+    cJSON_AddStringToObject(run, "created", created);
+    cJSON_AddStringToObject(run, "version", LS_VERSION);
+    cJSON *options = cJSON_AddObjectToObject(run, "observed");
+    cJSON_AddNumberToObject(options, "every", (double)o->every);
+    cJSON_AddNumberToObject(options, "steps", (double)o->steps);
+    cJSON_AddNumberToObject(options, "samples", (double)o->samples);
+    cJSON_AddStringToObject(options, "inject", o->inject == NULL ? "" : o->inject);
+    cJSON_AddBoolToObject(options, "gradient", !o->no_gradient);
+    cJSON_AddStringToObject(options, "gate", o->gate);
+    free(line);
+    LS_TEXT(path, 700, "%s/run.json", o->directory);
+    return ls_json_write_and_free(path, run);
+}
+
+/* ---- the environment ------------------------------------------------------------------------- */
+
+static ls_status make_settings(observe *o)
+{
+    if (!ls_path_find("suite/observe/attach", o->attach, sizeof o->attach)) {
+        return ls_log_fail(LS_ERR_INFRA,
+                           "the folder suite/observe/attach was not found next to the program");
+    }
+    char *whole = realpath(o->attach, NULL); /* the job may change its folder */
+    if (whole != NULL) {
+        ls_text_put(o->attach, sizeof o->attach, "%s", whole);
+        free(whole);
+    }
+    ls_words *set = &o->setting;
+    ls_words_add(set, "LS_OBSERVE_DIR=%s/jobs/observed", o->directory);
+    ls_words_add(set, "LS_OBSERVE_EVERY=%lld", (long long)o->every);
+    ls_words_add(set, "LS_OBSERVE_STEPS=%lld", (long long)o->steps);
+    ls_words_add(set, "LS_OBSERVE_SAMPLES=%lld", (long long)o->samples);
+    ls_words_add(set, "LS_OBSERVE_GRADIENT=%d", !o->no_gradient);
+    if (o->inject != NULL) {
+        ls_words_add(set, "LS_OBSERVE_INJECT=%s", o->inject);
+    }
+    ls_words_add(set, "LS_RUN_DIR=%s/jobs/subject", o->directory);
+    return LS_OK;
+}
+
+/* This environment, with the settings in place of what it says of them. */
+static ls_words make_environment(const observe *o)
+{
+    ls_words words = {0, 0, NULL};
+    for (char **entry = environ; *entry != NULL; entry++) {
+        if (strncmp(*entry, "LS_OBSERVE_", 11) != 0 && strncmp(*entry, "LS_RUN_DIR=", 11) != 0 &&
+            strncmp(*entry, "PYTHONPATH=", 11) != 0) {
+            ls_words_add(&words, "%s", *entry);
+        }
+    }
+    for (int i = 0; i < o->setting.count; i++) {
+        ls_words_add(&words, "%s", o->setting.word[i]);
+    }
+    const char *path = getenv("PYTHONPATH");
+    bool given = path != NULL && path[0] != '\0';
+    ls_words_add(&words, "PYTHONPATH=%s%s%s", o->attach, given ? ":" : "", given ? path : "");
+    return words;
+}
+
+/* For `eval "$(lockstep observe --attach-only)"`. */
+static void print_settings(const observe *o)
+{
+    char *attach = ls_words_quoted(o->attach);
+    for (int i = 0; i < o->setting.count; i++) {
+        const char *value = strchr(o->setting.word[i], '=') + 1;
+        char *quoted = ls_words_quoted(value);
+        printf("export %.*s%s\n", (int)(value - o->setting.word[i]), o->setting.word[i], quoted);
+        free(quoted);
+    }
+    printf("export PYTHONPATH=%s${PYTHONPATH:+:$PYTHONPATH}\n", attach);
+    ls_words directory = {0, 0, NULL};
+    ls_words_add(&directory, "%s", o->directory);
+    char *line = ls_command_line("judge", &directory);
+    printf("# when the job has ended: %s\n", line);
+    free(line);
+    free(attach);
+    ls_words_free(&directory);
+}
+
+/* ---- the job --------------------------------------------------------------------------------- */
+
+/* Code 0: it can be started. Nothing is made for a command that cannot. */
+static int find_command(const char *program)
+{
+    if (ls_path_is_program(program)) {
+        return 0;
+    }
+    bool exists = strchr(program, '/') != NULL && access(program, F_OK) == 0;
+    ls_log_error("cannot run '%s': %s", program,
+                 exists ? "it is no executable file" : "no such program");
+    return exists ? NOT_RUNNABLE : NOT_FOUND;
+}
+
+/* Samples are large, and say nothing more where no rule failed. Empty folders go. */
+static void clean_up(const observe *o, const ls_observe_headline *headline)
+{
+    static const char *const folders[] = {"observed", "subject"};
+    LS_TEXT(path, 700, "%s/jobs/observed/samples", o->directory);
+    if (!o->keep && headline->failed == 0 && headline->unreadable == 0) {
+        ls_path_remove_tree(path);
+    }
+    for (int i = 0; i < 2; i++) {
+        ls_text_put(path, sizeof path, "%s/jobs/%s", o->directory, folders[i]);
+        (void)rmdir(path);
+    }
+}
+
+static int finish(const observe *o, const ls_proc *job)
+{
+    ls_observe_headline headline = {.code = LS_OK};
+    static const char *const folders[] = {"observed", "subject"};
+    for (int i = 0; i < 2; i++) {
+        LS_TEXT(path, 700, "%s/jobs/%s", o->directory, folders[i]);
+        if (count_entries(path) > 0) {
+            LS_TRY(ls_observe_run_record(path, o->command[0], job));
+        }
+    }
+    if (job->signal != 0) {
+        ls_log_note("the job was killed by signal %d (%s)", job->signal, strsignal(job->signal));
+    } else if (job->code != 0) {
+        ls_log_note("the job ended with exit code %d", job->code);
+    }
+    ls_status status = ls_observe_run_judge(o->directory, stderr, &headline);
+    if (status != LS_OK) {
+        return job->code != 0 ? job->code : status == LS_ERR_USAGE ? LS_ERR_INFRA : (int)status;
+    }
+    clean_up(o, &headline);
+    return headline.code == LS_ERR_CHECK || job->code == 0 ? headline.code : job->code;
+}
+
+static int run(observe *o)
+{
+    ls_proc job;
+    int code = find_command(o->command[0]);
+    if (code != 0) {
+        return code;
+    }
+    if (ls_guard_begin_in_place() != LS_OK) {
+        return LS_ERR_INFRA;
+    }
+    LS_TRY(make_folder(o));
+    LS_TRY(make_settings(o));
+    LS_TRY(write_run(o));
+    ls_runner_link_latest(o->directory);
+    ls_words environment = make_environment(o);
+    ls_status status = ls_foreground_run(o->command, environment.word, &job);
+    ls_words_free(&environment);
+    if (status != LS_OK) {
+        return status == LS_ERR_USAGE ? NOT_RUNNABLE : (int)status;
+    }
+    return finish(o, &job);
+}
+
+int ls_observe_main(int count, char **argument)
+{
+    observe o = {.out = NULL};
+    for (int i = 0; i < count; i++) { /* parsing moves them */
+        ls_words_add(&o.given, "%s", argument[i]);
+    }
+    int code = (int)parse(&o, &count, argument);
+    if (code == LS_OK && o.attach_only) {
+        code = (int)make_folder(&o);
+        LS_THEN(code, (int)make_settings(&o));
+        LS_THEN(code, (int)write_run(&o));
+        if (code == LS_OK) {
+            print_settings(&o);
+        }
+    } else if (code == LS_OK) {
+        ls_words command = {0, 0, NULL};
+        for (int i = 0; i < count; i++) {
+            ls_words_add(&command, "%s", argument[i]);
+        }
+        o.command = command.word;
+        code = run(&o);
+        ls_words_free(&command);
+    }
+    ls_words_free(&o.given);
+    ls_words_free(&o.setting);
+    return code;
+}

@@ -1,0 +1,79 @@
+/* What the files of `lockstep observe` share: the folder of an observed job, its judgement, its
+ * report. The folder:
+ *
+ *   jobs/observed/   events and samples of the attach module (LS_OBSERVE_DIR), job.json
+ *   jobs/subject/    those of a trainer that speaks the subject protocol (LS_RUN_DIR), judged where
+ *                    the attach module wrote nothing
+ *   run.json         options, command, headline; "observed" names the options
+ *   verdicts.jsonl   a line per rule
+ *   summary.json     what was seen, what it cost, speed
+ *   report.md, report.html, junit.xml */
+#ifndef LS_OBSERVE_PARTS_H
+#define LS_OBSERVE_PARTS_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "harness/process/proc.h"
+#include "kernels/core/json.h"
+#include "suite/observe/trace.h"
+#include "suite/run/run.h"
+
+/* What the verdicts say of the claims any-ddp and any-amp. */
+typedef struct ls_observe_headline {
+    ls_headline_correct correct;
+    char why[512];
+    bool ddp, amp;                /* the claims that concern the job */
+    int passed, inside;           /* rules in them */
+    int failed, open, unreadable; /* FAIL and the like; WEAK and UNSUPPORTED; INFRA */
+    int code; /* that the rules alone ask for: 0, 1 (a rule failed; where all are to be shown, also
+                 one that is not), 3 (samples could not be read) */
+} ls_observe_headline;
+
+/* observe_verdicts.c */
+/* Whether the rule's verdict counts: its claim concerns the job, and the rule too. */
+bool ls_observe_verdicts_counts(const ls_observe_headline *headline,
+                                const ls_observe_finding *finding);
+/* gate_all: exit code 1 also where a rule could not be shown. */
+void ls_observe_verdicts_decide(const ls_observe_trace *trace, const ls_observe_result *result,
+                                bool gate_all, ls_observe_headline *out);
+/* The lines of verdicts.jsonl, as a list; and the file. */
+cJSON *ls_observe_verdicts_make(const ls_observe_headline *headline,
+                                const ls_observe_result *result, const char *job, bool gate_all);
+ls_status ls_observe_verdicts_write(const char *directory, const cJSON *verdicts);
+
+/* observe_summary.c: what was seen of the job, what could not be, cost and speed: the member
+ * "observed" of summary.json. */
+cJSON *ls_observe_summary_make(const ls_observe_trace *trace);
+
+/* observe_report.c. A report says what is in these three, so that it can be made again from the
+ * folder (`lockstep report DIR`). */
+typedef struct ls_observe_report {
+    cJSON *run;      /* run.json */
+    cJSON *verdicts; /* the lines of verdicts.jsonl */
+    cJSON *seen;     /* "observed" of summary.json */
+} ls_observe_report;
+
+void ls_observe_report_free(ls_observe_report *report);
+/* report.md, report.html and junit.xml, from the folder's files. */
+ls_status ls_observe_report_write(const char *directory);
+/* For a terminal of 80 columns. `directory`: where the report is; NULL: nowhere. */
+void ls_observe_report_print(const ls_observe_report *report, const char *directory, FILE *to);
+/* The same, from the folder's files. */
+ls_status ls_observe_report_terminal(const char *directory, FILE *to);
+
+/* observe_run.c: a job's folder. */
+/* Whether the folder holds events of the attach module. */
+bool ls_observe_run_is_job(const char *directory);
+/* Whether it is the folder of `lockstep observe`, with run.json. */
+bool ls_observe_run_is_run(const char *directory);
+/* Writes the job's job.json. `ended`: NULL where another launcher ran it. */
+ls_status ls_observe_run_record(const char *directory, const char *program, const ls_proc *ended);
+/* Judges the job in a folder of `lockstep observe` and writes its report; prints it to `to`.
+ * LS_ERR_USAGE, logged with the likely reasons, where no rank
+ * has written events. */
+ls_status ls_observe_run_judge(const char *directory, FILE *to, ls_observe_headline *out);
+/* Prints the verdicts on a job's folder elsewhere, and writes nothing. */
+ls_status ls_observe_run_print(const char *directory, FILE *to, ls_observe_headline *out);
+
+#endif

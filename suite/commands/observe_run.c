@@ -1,0 +1,260 @@
+/* The folder of an observed job: which of its folders holds the job, how the job ended, its
+ * judgement. */
+#include "observe_parts.h"
+
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "harness/hosts/hosts.h"
+#include "harness/machine/machine.h"
+#include "kernels/core/clock.h"
+#include "kernels/core/file.h"
+#include "kernels/core/log.h"
+#include "kernels/core/path.h"
+#include "kernels/core/plain.h"
+#include "kernels/core/text.h"
+
+/* ---- which folder ---------------------------------------------------------------------------- */
+
+/* A file rank<k>.jsonl, also where those of lower ranks are missing: they may be on other nodes. */
+static bool is_events(const char *name, int *rank)
+{
+    int end = 0;
+    return sscanf(name, "rank%9d.jsonl%n", rank, &end) == 1 && end > 0 && name[end] == '\0';
+}
+
+static ls_status take_start(void *context, const cJSON *value, int line)
+{
+    cJSON **start = context;
+    if (line == 1) {
+        *start = cJSON_Duplicate(value, true);
+    }
+    return LS_OK;
+}
+
+/* The ranks that the folder's events tell of: the largest world of a start event, or the files;
+ * 0: there are none. *observed: the attach module wrote them. */
+static int count_ranks(const char *directory, bool *observed)
+{
+    int world = 0;
+    DIR *entries = opendir(directory);
+    *observed = false;
+    for (struct dirent *e; entries != NULL && (e = readdir(entries)) != NULL;) {
+        int rank;
+        if (!is_events(e->d_name, &rank) || rank >= LS_HOSTS_RANKS_MAX) {
+            continue;
+        }
+        LS_TEXT(path, PATH_MAX, "%s/%s", directory, e->d_name);
+        cJSON *start = NULL;
+        (void)ls_json_each_line(path, take_start, &start); /* a broken line is the judge's */
+        int said = ls_json_int(start, "world", 1);
+        said = said > LS_HOSTS_RANKS_MAX ? LS_HOSTS_RANKS_MAX : said;
+        *observed = *observed || ls_json_int(start, "observed", 0) == 1;
+        world = rank + 1 > world ? rank + 1 : world;
+        world = said > world ? said : world;
+        cJSON_Delete(start);
+    }
+    if (entries != NULL) {
+        closedir(entries);
+    }
+    return world;
+}
+
+bool ls_observe_run_is_job(const char *directory)
+{
+    bool observed;
+    return count_ranks(directory, &observed) > 0 && observed;
+}
+
+bool ls_observe_run_is_run(const char *directory)
+{
+    LS_TEXT(path, PATH_MAX, "%s/run.json", directory);
+    cJSON *run = NULL;
+    bool is = access(path, R_OK) == 0 && ls_json_read_file(path, &run) == LS_OK &&
+              cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(run, "observed"));
+    cJSON_Delete(run);
+    return is;
+}
+
+/* "observed" or "subject"; NULL: neither holds events. */
+static const char *choose_job(const char *directory)
+{
+    static const char *const names[] = {"observed", "subject"};
+    for (int i = 0; i < 2; i++) {
+        LS_TEXT(path, PATH_MAX, "%s/jobs/%s", directory, names[i]);
+        bool observed;
+        if (count_ranks(path, &observed) > 0) {
+            return names[i];
+        }
+    }
+    return NULL;
+}
+
+/* ---- how it ended ---------------------------------------------------------------------------- */
+
+ls_status ls_observe_run_record(const char *directory, const char *program, const ls_proc *ended)
+{
+    bool observed;
+    cJSON *job = cJSON_CreateObject();
+    LS_ASSERT(job != NULL);
+    LS_TEXT(path, PATH_MAX, "%s/job.json", directory);
+    cJSON_AddNumberToObject(job, "schema", 2);
+    cJSON_AddStringToObject(job, "label", program);
+    cJSON *facts = cJSON_AddObjectToObject(job, "facts");
+    cJSON_AddNumberToObject(facts, "world", count_ranks(directory, &observed));
+    if (ended != NULL) {
+        cJSON *outcome = cJSON_AddObjectToObject(job, "outcome");
+        cJSON_AddStringToObject(outcome, "state",
+                                ended->signal != 0 ? "killed"
+                                : ended->code == 0 ? "done"
+                                                   : "failed");
+        cJSON_AddNumberToObject(outcome, "first_rank", -1);
+        cJSON_AddNumberToObject(outcome, "code", ended->code);
+        cJSON_AddNumberToObject(outcome, "signal", ended->signal);
+        cJSON_AddNumberToObject(outcome, "seconds",
+                                ls_clock_ms_between(ended->started_ns, ended->ended_ns) * 1e-3);
+    }
+    return ls_json_write_and_free(path, job);
+}
+
+/* ---- judging --------------------------------------------------------------------------------- */
+
+static ls_status explain_nothing(const char *directory)
+{
+    return ls_log_fail(
+        LS_ERR_USAGE,
+        "%s: no process wrote events, so nothing was judged. Either the command runs no training "
+        "in PyTorch (a model in DistributedDataParallel, a process group of several ranks or a "
+        "step of an optimizer), or its Python did not see the variables PYTHONPATH and "
+        "LS_OBSERVE_DIR: python -S, -E or -I ignores them, and env -i, sudo, ssh, a container or "
+        "a scheduler does not pass them on (--attach-only prints them, to be set there)",
+        directory);
+}
+
+/* run.json's "where" and "headline". */
+static void add_headline(cJSON *run, const ls_observe_headline *headline, const cJSON *seen)
+{
+    static const char *const words[] = {"yes", "no", "not shown"};
+    const char *device = ls_json_string(seen, "device", "");
+    int world = ls_json_int(seen, "world", 0);
+    LS_TEXT(where, 200, "%d %s%s%s", world, world == 1 ? "rank" : "ranks",
+            device[0] == '\0' ? "" : " on ", device);
+    const char *versions[][2] = {
+        {ls_json_bool(seen, "attached", true) ? "backend" : "engine", ", "},
+        {"torch", ", torch "},
+        {"python", ", Python "}};
+    for (size_t i = 0; i < sizeof versions / sizeof *versions; i++) {
+        const char *value = ls_json_string(seen, versions[i][0], "");
+        ls_text_add(where, sizeof where, "%s%s", value[0] == '\0' ? "" : versions[i][1], value);
+    }
+    cJSON_DeleteItemFromObjectCaseSensitive(run, "where");
+    cJSON_AddStringToObject(run, "where", where);
+    cJSON_DeleteItemFromObjectCaseSensitive(run, "headline");
+    cJSON *correct = cJSON_AddObjectToObject(cJSON_AddObjectToObject(run, "headline"), "correct");
+    cJSON_AddStringToObject(correct, "value", words[headline->correct]);
+    cJSON_AddStringToObject(correct, "why", headline->why);
+    cJSON_AddNumberToObject(correct, "selected", headline->inside);
+    cJSON_AddNumberToObject(correct, "claim_cases", headline->inside);
+}
+
+static ls_status write_summary(const char *directory, const ls_observe_report *report)
+{
+    static const char *const copied[] = {"title", "label",  "command", "created",
+                                         "where", "commit", "options", "headline"};
+    cJSON *summary = cJSON_CreateObject();
+    LS_TEXT(path, PATH_MAX, "%s/summary.json", directory);
+    LS_ASSERT(summary != NULL);
+    cJSON_AddNumberToObject(summary, "schema", 2);
+    for (size_t i = 0; i < sizeof copied / sizeof *copied; i++) {
+        const cJSON *member = cJSON_GetObjectItemCaseSensitive(report->run, copied[i]);
+        if (member != NULL) {
+            cJSON_AddItemToObject(summary, copied[i], cJSON_Duplicate(member, true));
+        }
+    }
+    cJSON_AddItemToObject(summary, "observed", cJSON_Duplicate(report->seen, true));
+    return ls_json_write_and_free(path, summary);
+}
+
+/* Judges a job's folder; `report->run` is there, the rest is filled. */
+static ls_status judge(const char *directory, const char *job, bool gate_all,
+                       ls_observe_report *report, ls_observe_headline *out)
+{
+    ls_observe_trace *trace = NULL;
+    ls_observe_result result = {0, NULL};
+    LS_TRY(ls_observe_read(directory, &trace));
+    ls_observe_judge_all(trace, &result);
+    ls_observe_verdicts_decide(trace, &result, gate_all, out);
+    report->seen = ls_observe_summary_make(trace);
+    report->verdicts = ls_observe_verdicts_make(out, &result, job, gate_all);
+    add_headline(report->run, out, report->seen);
+    ls_observe_result_free(&result);
+    ls_observe_free(trace);
+    return LS_OK;
+}
+
+static ls_status judge_run(const char *directory, const char *job, ls_observe_report *report,
+                           ls_observe_headline *out)
+{
+    LS_TEXT(job_directory, PATH_MAX, "%s/jobs/%s", directory, job);
+    LS_TEXT(path, PATH_MAX, "%s/job.json", job_directory);
+    if (access(path, R_OK) != 0) { /* a scheduler ran it */
+        LS_TRY(ls_observe_run_record(job_directory, job, NULL));
+    }
+    ls_text_put(path, sizeof path, "%s/run.json", directory);
+    LS_TRY(ls_json_read_file(path, &report->run));
+    const cJSON *options = cJSON_GetObjectItemCaseSensitive(report->run, "observed");
+    bool gate_all = strcmp(ls_json_string(options, "gate", "fail"), "all") == 0;
+    LS_TRY(judge(job_directory, job, gate_all, report, out));
+    LS_TRY(ls_json_write_file(path, report->run));
+    LS_TRY(ls_observe_verdicts_write(directory, report->verdicts));
+    LS_TRY(write_summary(directory, report));
+    return ls_observe_report_write(directory);
+}
+
+ls_status ls_observe_run_print(const char *directory, FILE *to, ls_observe_headline *out)
+{
+    ls_observe_report report = {cJSON_CreateObject(), NULL, NULL};
+    LS_ASSERT(report.run != NULL);
+    const char *slash = strrchr(directory, '/');
+    LS_TEXT(title, 200, "Lockstep, observed job %s", slash == NULL ? directory : slash + 1);
+    ls_plain_replace(title, sizeof title);
+    cJSON_AddStringToObject(report.run, "title", title);
+    ls_status status = judge(directory, "job", false, &report, out);
+    if (status == LS_OK) {
+        ls_observe_report_print(&report, NULL, to);
+    }
+    ls_observe_report_free(&report);
+    return status;
+}
+
+/* Whether the run was judged and its samples were deleted since: another report would say less. */
+static bool is_thinned(const char *directory, const char *job)
+{
+    LS_TEXT(path, PATH_MAX, "%s/jobs/observed/samples", directory);
+    return strcmp(job, "observed") == 0 && access(path, F_OK) != 0 &&
+           ls_runner_was_finished(directory);
+}
+
+ls_status ls_observe_run_judge(const char *directory, FILE *to, ls_observe_headline *out)
+{
+    ls_observe_report report = {NULL, NULL, NULL};
+    const char *job = choose_job(directory);
+    if (job == NULL) {
+        return explain_nothing(directory);
+    }
+    if (is_thinned(directory, job)) {
+        LS_TEXT(path, PATH_MAX, "%s/jobs/%s", directory, job);
+        ls_log_note("%s: its samples were deleted after it had been judged with them; the report "
+                    "stays as it is",
+                    directory);
+        return ls_observe_run_print(path, to, out);
+    }
+    ls_status status = judge_run(directory, job, &report, out);
+    if (status == LS_OK) {
+        ls_observe_report_print(&report, directory, to);
+    }
+    ls_observe_report_free(&report);
+    return status;
+}

@@ -1,0 +1,346 @@
+/* What was seen of an observed job, for summary.json and the report. */
+#include "observe_parts.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness/report/stats.h"
+#include "kernels/core/list.h"
+#include "kernels/core/log.h"
+#include "kernels/core/text.h"
+
+static const ls_observe_rank *first_with_events(const ls_observe_trace *trace)
+{
+    for (int k = 0; k < trace->world; k++) {
+        if (trace->rank[k].record->start != NULL) {
+            return &trace->rank[k];
+        }
+    }
+    return NULL;
+}
+
+/* ---- the job --------------------------------------------------------------------------------- */
+
+static void add_texts(cJSON *to, const cJSON *from, const char *const *names, int count)
+{
+    for (int i = 0; i < count; i++) {
+        const cJSON *member = cJSON_GetObjectItemCaseSensitive(from, names[i]);
+        if (cJSON_IsString(member) || cJSON_IsNumber(member) || cJSON_IsBool(member)) {
+            cJSON_AddItemToObject(to, names[i], cJSON_Duplicate(member, false));
+        }
+    }
+}
+
+/* The words of start's program as one line. */
+static void add_program(cJSON *to, const cJSON *start)
+{
+    const cJSON *program = cJSON_GetObjectItemCaseSensitive(start, "program"), *word;
+    char text[600] = "";
+    if (cJSON_IsString(program)) {
+        ls_text_put(text, sizeof text, "%s", program->valuestring);
+    }
+    cJSON_ArrayForEach(word, program)
+    {
+        ls_text_add(text, sizeof text, "%s%s", text[0] == '\0' ? "" : " ",
+                    cJSON_IsString(word) ? word->valuestring : "?");
+    }
+    cJSON_AddStringToObject(to, "program", text);
+}
+
+static void add_models(cJSON *to, const ls_observe_rank *rank)
+{
+    static const char *const names[] = {"name",    "kind",     "at",          "bn",
+                                        "sync_bn", "compiled", "static_graph"};
+    cJSON *models = cJSON_AddArrayToObject(to, "models");
+    const cJSON *model;
+    cJSON_ArrayForEach(model, rank->model)
+    {
+        cJSON *out = ls_json_append_object(models);
+        double elements = 0;
+        int tensors = 0;
+        for (int i = 0; i < rank->tensor_count; i++) {
+            if (rank->tensor[i].model == ls_json_int(model, "model", 0)) {
+                elements += (double)rank->tensor[i].elements;
+                tensors++;
+            }
+        }
+        add_texts(out, model, names, sizeof names / sizeof *names);
+        cJSON_AddNumberToObject(out, "tensors", tensors);
+        cJSON_AddNumberToObject(out, "elements", elements);
+    }
+    if (cJSON_GetArraySize(models) == 0 && rank->tensor_count > 0) { /* of a dump */
+        cJSON *out = ls_json_append_object(models);
+        double elements = 0;
+        for (int i = 0; i < rank->tensor_count; i++) {
+            elements += (double)rank->tensor[i].elements;
+        }
+        const cJSON *options = cJSON_GetObjectItemCaseSensitive(rank->record->start, "options");
+        cJSON_AddStringToObject(out, "name", ls_json_string(options, "arch", "model"));
+        cJSON_AddNumberToObject(out, "tensors", rank->tensor_count);
+        cJSON_AddNumberToObject(out, "elements", elements);
+    }
+}
+
+static void add_optimizers(cJSON *to, const ls_observe_rank *rank)
+{
+    static const char *const names[] = {"class", "rule", "at"};
+    static const char *const settings[] = {"enabled", "init_scale", "growth_interval", "at"};
+    cJSON *optimizers = cJSON_AddArrayToObject(to, "optimizers");
+    cJSON *scalers = cJSON_AddArrayToObject(to, "scalers");
+    const cJSON *event;
+    cJSON_ArrayForEach(event, rank->optimizer)
+    {
+        cJSON *out = ls_json_append_object(optimizers);
+        add_texts(out, event, names, sizeof names / sizeof *names);
+        cJSON_AddNumberToObject(
+            out, "groups", cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(event, "groups")));
+    }
+    cJSON_ArrayForEach(event, rank->scaler)
+    {
+        add_texts(ls_json_append_object(scalers), event, settings,
+                  sizeof settings / sizeof *settings);
+    }
+}
+
+static void add_steps(cJSON *to, const ls_observe_trace *trace)
+{
+    int least = -1, most = 0, detailed = 0, skipped = 0;
+    for (int k = 0; k < trace->world; k++) {
+        const ls_observe_rank *rank = &trace->rank[k];
+        int with_samples = 0, not_taken = 0;
+        for (int i = 0; i < rank->step_count; i++) {
+            with_samples += rank->step[i].detail;
+            not_taken += rank->step[i].step->skipped;
+        }
+        if (rank->record->has_events) {
+            least = least < 0 || rank->step_count < least ? rank->step_count : least;
+        }
+        most = rank->step_count > most ? rank->step_count : most;
+        detailed = with_samples > detailed ? with_samples : detailed;
+        skipped = not_taken > skipped ? not_taken : skipped;
+    }
+    cJSON_AddNumberToObject(to, "steps", most);
+    cJSON_AddNumberToObject(to, "steps_least", least < 0 ? 0 : least);
+    cJSON_AddNumberToObject(to, "detailed_steps", detailed);
+    cJSON_AddNumberToObject(to, "skipped_steps", skipped);
+}
+
+/* ---- what could not be seen ------------------------------------------------------------------ */
+
+/* Sentences, each with the ranks that it is true of. */
+typedef struct unseen {
+    int count, capacity;
+    struct unseen_line {
+        char text[520];
+        char ranks[120];
+        int rank_count;
+    } * line;
+} unseen;
+
+static void add_unseen(unseen *list, int rank, const char *text)
+{
+    int i = 0;
+    while (i < list->count && strcmp(list->line[i].text, text) != 0) {
+        i++;
+    }
+    if (i == list->count) {
+        list->line = ls_list_grow(list->line, list->count, &list->capacity, sizeof *list->line);
+        list->line[list->count++] = (struct unseen_line){.rank_count = 0};
+        ls_text_put(list->line[i].text, sizeof list->line[i].text, "%s", text);
+    }
+    struct unseen_line *line = &list->line[i];
+    if (line->rank_count < 8) {
+        ls_text_add(line->ranks, sizeof line->ranks, "%s%d", line->rank_count == 0 ? "" : ", ",
+                    rank);
+    } else if (line->rank_count == 8) {
+        ls_text_add(line->ranks, sizeof line->ranks, ", ...");
+    }
+    line->rank_count++;
+}
+
+static void list_unseen(const ls_observe_trace *trace, unseen *list)
+{
+    for (int k = 0; k < trace->world; k++) {
+        const ls_observe_rank *rank = &trace->rank[k];
+        const cJSON *event;
+        if (!rank->record->has_events) {
+            add_unseen(list, k,
+                       "wrote no events: on another node, or ended before a model was wrapped");
+            continue;
+        }
+        cJSON_ArrayForEach(event, rank->attach)
+        {
+            const char *at = ls_json_string(event, "at", "");
+            LS_TEXT(text, 520, "%s%s%s%s", ls_json_string(event, "error", "an error"),
+                    at[0] == '\0' ? "" : ", at ", at,
+                    ls_json_bool(event, "quiet", false) ? "; nothing was looked at after that"
+                                                        : "");
+            add_unseen(list, k, text);
+        }
+        if (!rank->record->ended && trace->attached) {
+            LS_TEXT(text, 80, "wrote no end event: killed after step %lld",
+                    rank->step_count == 0 ? 0LL
+                                          : (long long)rank->step[rank->step_count - 1].step->step);
+            add_unseen(list, k, text);
+        }
+        if (rank->step_count == 0) {
+            add_unseen(list, k, "made no step: no optimizer was asked to step");
+        }
+    }
+}
+
+static void add_what_was_unseen(cJSON *to, const ls_observe_trace *trace)
+{
+    unseen list = {0};
+    cJSON *sentences = cJSON_AddArrayToObject(to, "unseen");
+    list_unseen(trace, &list);
+    for (int i = 0; i < list.count; i++) {
+        const struct unseen_line *line = &list.line[i];
+        bool all = line->rank_count == trace->world && trace->world > 1;
+        LS_TEXT(text, 700, "%s %s: %s",
+                all                     ? "all"
+                : line->rank_count == 1 ? "rank"
+                                        : "ranks",
+                all ? "ranks" : line->ranks, line->text);
+        cJSON_AddItemToArray(sentences, cJSON_CreateString(text));
+    }
+    if (trace->record.broken[0] != '\0') {
+        LS_TEXT(text, 700, "%s: what follows was not read", trace->record.broken);
+        cJSON_AddItemToArray(sentences, cJSON_CreateString(text));
+    }
+    free(list.line);
+}
+
+/* ---- cost and speed -------------------------------------------------------------------------- */
+
+/* Of the rank on which observing took the largest share. */
+static void add_cost(cJSON *to, const ls_observe_trace *trace)
+{
+    static const char *const names[] = {"own_ms", "run_ms", "share", "detail_ms", "gradient_ms"};
+    int dearest = -1;
+    double most = -1;
+    for (int k = 0; k < trace->world; k++) {
+        double share = ls_json_number(trace->rank[k].cost, "share", -1);
+        if (share > most) {
+            most = share;
+            dearest = k;
+        }
+    }
+    if (dearest < 0) {
+        return;
+    }
+    cJSON *cost = cJSON_AddObjectToObject(to, "cost");
+    cJSON_AddNumberToObject(cost, "rank", dearest);
+    add_texts(cost, trace->rank[dearest].cost, names, sizeof names / sizeof *names);
+}
+
+enum { WARM_UP = 2, MEASURED_LEAST = 4 };
+
+/* Steps after the first two that were taken, without samples and with a time. */
+static bool is_measured(const ls_observe_step *step, int index)
+{
+    return index >= WARM_UP && !step->detail && !step->step->skipped && !step->step->audited &&
+           isfinite(step->step->total_ms);
+}
+
+static double part_of(const ls_record_step *step, int part)
+{
+    const double parts[] = {step->total_ms, step->data_ms, step->forward_ms, step->backward_ms,
+                            step->optimizer_ms};
+    return parts[part];
+}
+
+/* Median of a part of the measured steps of a rank; NaN where fewer than four say it. */
+static double median_ms(const ls_observe_rank *rank, int part, double fraction, int *count)
+{
+    double *value = ls_list_make((size_t)rank->step_count + 1, sizeof *value);
+    *count = 0;
+    for (int i = 0; i < rank->step_count; i++) {
+        double ms = part_of(rank->step[i].step, part);
+        if (is_measured(&rank->step[i], i) && isfinite(ms)) {
+            value[(*count)++] = ms;
+        }
+    }
+    double result = *count < MEASURED_LEAST ? NAN : ls_stats_percentile(value, *count, fraction);
+    free(value);
+    return result;
+}
+
+static double mean_images(const ls_observe_rank *rank)
+{
+    double sum = 0;
+    int count = 0;
+    for (int i = 0; i < rank->step_count; i++) {
+        if (is_measured(&rank->step[i], i)) {
+            sum += (double)rank->step[i].step->images;
+            count++;
+        }
+    }
+    return count == 0 ? 0 : sum / count;
+}
+
+/* The slowest rank's medians; absent where too few steps can be measured. */
+static void add_speed(cJSON *to, const ls_observe_trace *trace)
+{
+    static const char *const parts[] = {NULL, "data_ms", "forward_ms", "backward_ms",
+                                        "optimizer_ms"};
+    int slowest = -1, count = 0, steps = 0;
+    double slowest_ms = NAN, fastest_ms = NAN, images = 0;
+    for (int k = 0; k < trace->world; k++) {
+        double ms = median_ms(&trace->rank[k], 0, 0.5, &count);
+        images += mean_images(&trace->rank[k]);
+        if (isfinite(ms) && !(ms <= slowest_ms)) {
+            slowest_ms = ms;
+            slowest = k;
+            steps = count;
+        }
+        fastest_ms = isfinite(ms) && !(ms >= fastest_ms) ? ms : fastest_ms;
+    }
+    if (slowest < 0) {
+        return;
+    }
+    cJSON *speed = cJSON_AddObjectToObject(to, "speed");
+    const ls_observe_rank *rank = &trace->rank[slowest];
+    cJSON_AddNumberToObject(speed, "slowest_rank", slowest);
+    cJSON_AddNumberToObject(speed, "steps_measured", steps);
+    cJSON_AddNumberToObject(speed, "step_ms_p50", slowest_ms);
+    ls_json_add_number(speed, "step_ms_p90", median_ms(rank, 0, 0.9, &count));
+    ls_json_add_number(speed, "fastest_rank_ms_p50", fastest_ms);
+    ls_json_add_number(speed, "samples_per_s",
+                       images > 0 && slowest_ms > 0 ? images / slowest_ms * 1e3 : NAN);
+    for (size_t i = 1; i < sizeof parts / sizeof *parts; i++) {
+        ls_json_add_number(speed, parts[i], median_ms(rank, (int)i, 0.5, &count));
+    }
+}
+
+cJSON *ls_observe_summary_make(const ls_observe_trace *trace)
+{
+    static const char *const names[] = {"device", "backend", "engine", "python", "torch"};
+    cJSON *out = cJSON_CreateObject();
+    LS_ASSERT(out != NULL);
+    const ls_observe_rank *rank = first_with_events(trace);
+    int with_events = 0;
+    for (int k = 0; k < trace->world; k++) {
+        with_events += trace->rank[k].record->has_events;
+    }
+    cJSON_AddBoolToObject(out, "attached", trace->attached);
+    cJSON_AddNumberToObject(out, "world", trace->world);
+    cJSON_AddNumberToObject(out, "ranks_with_events", with_events);
+    if (rank != NULL) {
+        const cJSON *start = rank->record->start;
+        const cJSON *observe = cJSON_GetObjectItemCaseSensitive(start, "observe");
+        add_texts(out, start, names, sizeof names / sizeof *names);
+        add_program(out, start);
+        if (observe != NULL) {
+            cJSON_AddItemToObject(out, "observe", cJSON_Duplicate(observe, true));
+        }
+        add_models(out, rank);
+        add_optimizers(out, rank);
+    }
+    add_steps(out, trace);
+    add_what_was_unseen(out, trace);
+    add_cost(out, trace);
+    add_speed(out, trace);
+    return out;
+}

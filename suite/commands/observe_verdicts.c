@@ -1,0 +1,174 @@
+/* What an observed job's verdicts say of the claims any-ddp and any-amp, and verdicts.jsonl. */
+#include "observe_parts.h"
+
+#include <string.h>
+
+#include "kernels/core/file.h"
+#include "kernels/core/log.h"
+#include "kernels/core/text.h"
+
+static bool is_half(const char *type)
+{
+    return strcmp(type, "f16") == 0 || strcmp(type, "bf16") == 0;
+}
+
+/* Autocast, a loss scale, or parameters in half. */
+static bool uses_half(const ls_observe_trace *trace)
+{
+    if (ls_trace_is_scaled(trace) || ls_trace_is_mixed(trace)) {
+        return true;
+    }
+    for (int k = 0; k < trace->world; k++) {
+        for (int i = 0; i < trace->rank[k].tensor_count; i++) {
+            if (is_half(trace->rank[k].tensor[i].type)) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+static bool is_wrong(ls_verdict_code code)
+{
+    return code == LS_FAIL || code == LS_CRASH || code == LS_TIMEOUT;
+}
+
+bool ls_observe_verdicts_counts(const ls_observe_headline *headline,
+                                const ls_observe_finding *finding)
+{
+    const char *claim = finding->rule->claim;
+    bool ddp = strcmp(claim, "any-ddp") == 0, amp = strcmp(claim, "any-amp") == 0;
+    bool concerns = ddp ? headline->ddp : amp ? headline->amp : headline->ddp || headline->amp;
+    ls_verdict_code code = finding->verdict.code;
+    return is_wrong(code) || (concerns && code != LS_SKIP);
+}
+
+/* "WEAK scaler.skip, data.epochs" of all rules with that verdict; a few are named. */
+static void add_names(const ls_observe_headline *h, const ls_observe_result *result,
+                      ls_verdict_code code, char *text, size_t bytes)
+{
+    enum { NAMED = 6 };
+    int count = 0;
+    for (int i = 0; i < result->count; i++) {
+        const ls_observe_finding *f = &result->finding[i];
+        if (f->verdict.code != code || !ls_observe_verdicts_counts(h, f)) {
+            continue;
+        }
+        if (count < NAMED) {
+            ls_text_add(text, bytes, count == 0 ? "; %s " : ", ", ls_verdict_name(code));
+            ls_text_add(text, bytes, "%s", f->rule->id);
+        }
+        count++;
+    }
+    if (count > NAMED) {
+        ls_text_add(text, bytes, " and %d more", count - NAMED);
+    }
+}
+
+void ls_observe_verdicts_decide(const ls_observe_trace *trace, const ls_observe_result *result,
+                                bool gate_all, ls_observe_headline *out)
+{
+    static const ls_verdict_code named[] = {LS_FAIL, LS_CRASH,       LS_TIMEOUT,
+                                            LS_WEAK, LS_UNSUPPORTED, LS_INFRA};
+    *out = (ls_observe_headline){.ddp = trace->world > 1, .amp = uses_half(trace)};
+    for (int i = 0; i < result->count; i++) {
+        ls_verdict_code code = result->finding[i].verdict.code;
+        if (ls_observe_verdicts_counts(out, &result->finding[i])) {
+            out->inside++;
+            out->passed += ls_verdict_good(code);
+            out->failed += is_wrong(code);
+            out->unreadable += code == LS_INFRA;
+        }
+    }
+    out->open = out->inside - out->passed - out->failed - out->unreadable;
+    bool claims = out->ddp || out->amp;
+    out->correct = out->failed > 0                                           ? LS_CORRECT_NO
+                   : claims && out->passed > 0 && out->passed == out->inside ? LS_CORRECT_YES
+                                                                             : LS_CORRECT_NOT_SHOWN;
+    if (claims) {
+        ls_text_put(out->why, sizeof out->why, "%s %s%s%s: %d of %d rules",
+                    out->ddp && out->amp ? "claims" : "claim", out->ddp ? "any-ddp" : "",
+                    out->ddp && out->amp ? ", " : "", out->amp ? "any-amp" : "", out->passed,
+                    out->inside);
+    } else {
+        ls_text_put(out->why, sizeof out->why,
+                    "no claim concerns the job: one rank, and neither autocast nor a loss scale "
+                    "nor half parameters");
+    }
+    for (size_t i = 0; i < sizeof named / sizeof *named; i++) {
+        add_names(out, result, named[i], out->why, sizeof out->why);
+    }
+    bool shown = out->correct == LS_CORRECT_YES || !gate_all;
+    out->code = out->failed > 0       ? LS_ERR_CHECK
+                : out->unreadable > 0 ? LS_ERR_INFRA
+                : shown               ? LS_OK
+                                      : LS_ERR_CHECK;
+}
+
+static cJSON *to_json(const ls_observe_headline *headline, const ls_observe_finding *finding,
+                      const char *job, bool gate_all)
+{
+    const ls_observe_rule *rule = finding->rule;
+    const ls_verdict *v = &finding->verdict;
+    bool inside = ls_observe_verdicts_counts(headline, finding);
+    cJSON *out = cJSON_CreateObject();
+    LS_ASSERT(out != NULL);
+    LS_TEXT(id, 96, "observe.%s", rule->id);
+    LS_TEXT(family, 96, "%.*s", (int)strcspn(rule->id, "."), rule->id);
+    cJSON_AddNumberToObject(out, "schema", 1);
+    cJSON_AddStringToObject(out, "case", id);
+    cJSON_AddStringToObject(out, "family", family);
+    cJSON_AddStringToObject(out, "kind", "observed");
+    cJSON_AddStringToObject(out, "requirement", rule->requirement);
+    cJSON_AddStringToObject(out, "claim", rule->claim);
+    cJSON_AddBoolToObject(out, "in_claim", inside);
+    cJSON_AddBoolToObject(out, "decides",
+                          inside && (gate_all || is_wrong(v->code) || v->code == LS_INFRA));
+    cJSON_AddStringToObject(out, "rule", rule->sentence);
+    cJSON_AddStringToObject(out, "verdict", ls_verdict_name(v->code));
+    cJSON_AddNumberToObject(out, "seconds", v->seconds);
+    cJSON_AddItemToArray(cJSON_AddArrayToObject(out, "jobs"), cJSON_CreateString(job));
+    cJSON_AddStringToObject(out, "evidence", v->evidence);
+    if (v->measured) {
+        ls_json_add_number(out, "value", v->value);
+        ls_json_add_number(out, "limit", v->limit);
+        cJSON_AddStringToObject(out, "unit", v->unit);
+        cJSON_AddStringToObject(out, "limit_from", v->limit_from);
+    }
+    const char *const text[][2] = {
+        {"cause", v->cause}, {"where", finding->where}, {"change", finding->advice}};
+    for (size_t i = 0; i < sizeof text / sizeof *text; i++) {
+        if (text[i][1][0] != '\0') {
+            cJSON_AddStringToObject(out, text[i][0], text[i][1]);
+        }
+    }
+    return out;
+}
+
+cJSON *ls_observe_verdicts_make(const ls_observe_headline *headline,
+                                const ls_observe_result *result, const char *job, bool gate_all)
+{
+    cJSON *list = cJSON_CreateArray();
+    LS_ASSERT(list != NULL);
+    for (int i = 0; i < result->count; i++) {
+        cJSON_AddItemToArray(list, to_json(headline, &result->finding[i], job, gate_all));
+    }
+    return list;
+}
+
+ls_status ls_observe_verdicts_write(const char *directory, const cJSON *verdicts)
+{
+    LS_TEXT(path, PATH_MAX, "%s/verdicts.jsonl", directory);
+    ls_file_draft draft;
+    int error = ls_file_draft_open(path, &draft);
+    if (error != 0) {
+        return ls_log_fail(LS_ERR_INFRA, "cannot create %s: %s", path, strerror(error));
+    }
+    ls_status status = LS_OK;
+    const cJSON *line;
+    cJSON_ArrayForEach(line, verdicts)
+    {
+        LS_THEN(status, ls_json_append_line(draft.descriptor, path, line));
+    }
+    return ls_file_draft_close(&draft, status, false);
+}

@@ -1,0 +1,160 @@
+"""backward, and what is done to gradients after it: clip_grad_norm_ and clip_grad_value_."""
+
+import time
+import types
+
+from .samples import type_name
+from .wrapping import Swap
+
+
+class Autograd:
+    def __init__(self, hub):
+        self.hub = hub
+        self.depth = 0  # 1 within the user's backward: a checkpoint's own is part of it
+        self.passes = 0
+        self.injected = False
+
+    def install(self):
+        torch = self.hub.torch
+        # Tensor.backward calls it by this name, too.
+        self.hub.wrap(torch.autograd, "backward", self._enter_backward, self._leave_backward)
+        clip = torch.nn.utils.clip_grad
+        for name, enter in (("clip_grad_norm_", self._enter_norm), ("clip_grad_value_", self._enter_value)):
+            if self.hub.wrap(clip, name, enter, self._leave_clip):
+                setattr(torch.nn.utils, name, getattr(clip, name))
+
+    def autocast(self, device_type):
+        """The half type of the autocast region here, or None."""
+        torch = self.hub.torch
+        if device_type == "cuda":
+            on, kind = torch.is_autocast_enabled(), torch.get_autocast_gpu_dtype
+        elif device_type == "cpu":
+            on, kind = torch.is_autocast_cpu_enabled(), torch.get_autocast_cpu_dtype
+        else:
+            return None
+        return type_name(kind()) if on else None
+
+    # ---- backward --------------------------------------------------------------------------------
+
+    def inject_now(self):
+        wanted = self.hub.settings.inject
+        if wanted is None or self.injected:
+            return False
+        return wanted == (self.hub.steps.now.number, self.hub.rank())
+
+    def _roots(self, args, kwargs):
+        tensors = args[0] if args else kwargs.get("tensors")
+        if isinstance(tensors, self.hub.torch.Tensor):
+            return [tensors]
+        return [t for t in tensors if isinstance(t, self.hub.torch.Tensor)]
+
+    def _enter_backward(self, args, kwargs):
+        if self.depth:
+            return None
+        hub = self.hub
+        hub.models.settle()
+        hub.steps.before_backward()
+        roots = self._roots(args, kwargs)
+        losses = [hub.scalers.unscaled(t) for t in roots if t.numel() == 1]
+        loss = losses[0][0] if len(losses) == len(roots) == 1 else self._sum(losses, roots)
+        hub.steps.now.losses.append(loss)
+        device = hub.models.device()
+        sync = hub.models.synced()
+        hub.steps.note(
+            "backward",
+            at=hub.places.here(),
+            loss=loss,
+            type=type_name(roots[0].dtype) if roots else None,
+            scaled=losses[0][1] if losses else None,
+            autocast=self.autocast(device.type if device is not None else "cpu"),
+            sync=sync,
+        )
+        self.passes += 1
+        hub.again.before_backward()
+        hub.steps.detail.hook_local()
+        self.depth = 1
+        return sync, time.perf_counter_ns()
+
+    def _sum(self, losses, roots):
+        """Of several scalars that go backward at once; None where one is none."""
+        if not losses or len(losses) != len(roots):
+            return None
+        tensors, parts = [], []
+        for lazy, _ in losses:
+            parts.append((len(tensors), len(lazy.tensors), lazy.make))
+            tensors.extend(lazy.tensors)
+
+        def total(*numbers):
+            values = ((make, numbers[at : at + count]) for at, count, make in parts)
+            return sum(make(*part) if make else part[0] for make, part in values)
+
+        return self.hub.Lazy(tensors, total)
+
+    def _leave_backward(self, note, args, kwargs, result, error):
+        if note is None:
+            return
+        sync, begin_ns = note
+        self.depth = 0
+        hub = self.hub
+        hub.steps.spend("backward", begin_ns)
+        hub.steps.detail.unhook()
+        hub.scalers.gone_backward()
+        if error is None:
+            ddp = any(m.kind == "ddp" for m in hub.models.live())
+            hub.steps.detail.after_backward(ddp and sync)
+
+    def before_change(self):
+        """Before the first call after backward that changes gradients or parameters."""
+        self.hub.steps.detail.touch()
+        self.hub.again.run()
+
+    # ---- clipping --------------------------------------------------------------------------------
+
+    def _counted(self, args, kwargs):
+        """The parameters, and the arguments with a generator that remembers them where they came as one."""
+        params = args[0] if args else kwargs.get("parameters")
+        if isinstance(params, self.hub.torch.Tensor):
+            return [params], args, kwargs
+        if isinstance(params, (list, tuple)):
+            return params, args, kwargs
+        seen = []
+        again = _remembering(params, seen) if isinstance(params, types.GeneratorType) else None
+        if again is None:
+            return None, args, kwargs
+        if args:
+            return seen, (again,) + tuple(args[1:]), kwargs
+        return seen, args, dict(kwargs, parameters=again)
+
+    def _enter_norm(self, args, kwargs):
+        limit = kwargs.get("max_norm", args[1] if len(args) > 1 else None)
+        kind = kwargs.get("norm_type", args[2] if len(args) > 2 else 2.0)
+        return self._enter_clip("norm", limit, float(kind), args, kwargs)
+
+    def _enter_value(self, args, kwargs):
+        limit = kwargs.get("clip_value", args[1] if len(args) > 1 else None)
+        return self._enter_clip("value", limit, None, args, kwargs)
+
+    def _enter_clip(self, how, limit, kind, args, kwargs):
+        self.before_change()
+        hub = self.hub
+        limit = hub.optimizers.value(limit)
+        kind = "inf" if kind == float("inf") else kind
+        entry = hub.steps.note("clip", how=how, limit=limit, norm=None, norm_type=kind, params=None)
+        entry["at"] = hub.places.here()
+        params, args, kwargs = self._counted(args, kwargs)
+        return Swap(args, kwargs, (entry, params))
+
+    def _leave_clip(self, note, args, kwargs, result, error):
+        if note is None or error is not None:
+            return
+        entry, params = note
+        entry["params"] = len(params) if params is not None else None
+        if isinstance(result, self.hub.torch.Tensor) and result.numel() == 1:
+            entry["norm"] = self.hub.Lazy(result.detach().reshape(()).clone())
+        self.hub.steps.detail.grads("clipped", params)
+
+
+def _remembering(params, seen):
+    for param in params:
+        seen.append(param)
+        yield param

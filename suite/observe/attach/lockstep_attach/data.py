@@ -1,0 +1,171 @@
+"""Passes over DataLoaders: which indices were drawn, in which order, and how long the job waited."""
+
+import array
+import hashlib
+import time
+import weakref
+
+KEPT = 65536  # indices of a pass that are written, for the dataset's length
+
+
+class Pass:
+    def __init__(self, iterator):
+        self.ref = weakref.ref(iterator)
+        self.loader = None  # known when DataLoader.__iter__ has returned
+        self.number = 0
+        self.at = ""
+        self.facts = {}
+        self.order = hashlib.blake2b(digest_size=8)
+        self.count = 0
+        self.modulus = 1
+        self.kept = []
+        self.indexed = True
+        self.whole = False
+        self.passes = self.first = None
+
+
+class Data:
+    def __init__(self, hub):
+        self.hub = hub
+        self.open = {}  # id of an iterator: its pass
+        self.loaders = {}  # id of a loader: [weak reference, index, passes]
+        self.count = 0
+
+    def install(self):
+        loader = self.hub.torch.utils.data.dataloader
+        wrap, base = self.hub.wrap, loader._BaseDataLoaderIter
+        wrap(loader.DataLoader, "__iter__", self._enter_iter, self._leave_iter)
+        wrap(base, "_reset", self._enter_reset, None)
+        wrap(base, "_next_index", None, self._drawn)
+        wrap(base, "__next__", self._enter_next, self._leave_next)
+
+    # ---- a pass begins ---------------------------------------------------------------------------
+
+    def _of(self, iterator):
+        entry = self.open.get(id(iterator))
+        if entry is None or entry.ref() is not iterator:
+            if entry is not None:
+                self._close(entry)
+            entry = self.open[id(iterator)] = Pass(iterator)
+            dataset = getattr(iterator, "_dataset", None)
+            entry.modulus, entry.facts = _modulus(dataset)
+            entry.indexed = getattr(iterator, "_dataset_kind", 0) == 0
+        return entry
+
+    def _enter_reset(self, args, kwargs):
+        """Also called by the constructor of an iterator with workers, which then draws indices."""
+        entry = self.open.pop(id(args[0]), None)
+        if entry is not None:
+            self._close(entry)
+
+    def _enter_iter(self, args, kwargs):
+        """The next pass of a loader ends the one before, which may have been left early."""
+        loader = args[0]
+        for key, entry in list(self.open.items()):
+            if entry.loader is not None and entry.loader() is loader or entry.ref() is None:
+                del self.open[key]
+                self._close(entry)
+        return time.perf_counter_ns()
+
+    def _leave_iter(self, note, args, kwargs, result, error):
+        if note is not None:
+            self.hub.steps.spend("data", note)
+        if error is not None or not hasattr(result, "_sampler_iter"):
+            return
+        loader, entry = args[0], self._of(result)
+        known = self.loaders.get(id(loader))
+        if known is None or known[0]() is not loader:
+            known = self.loaders[id(loader)] = [weakref.ref(loader), self.count, 0]
+            self.count += 1
+        entry.loader, entry.number = weakref.ref(loader), known[2]
+        known[2] += 1
+        entry.at = self.hub.places.here()
+        entry.passes, entry.first = self.hub.autograd.passes, self.hub.steps.now.number
+        entry.facts.update(loader=known[1], **{"pass": entry.number, "at": entry.at})
+        entry.facts.update(self._facts(loader, result))
+
+    def _facts(self, loader, iterator):
+        batches = loader.batch_sampler
+        sampler = getattr(batches, "sampler", None) if batches is not None else loader.sampler
+        sampler = sampler if sampler is not None else batches
+        kinds = self.hub.torch.utils.data.sampler
+        shuffle = getattr(sampler, "shuffle", None)
+        if shuffle is None:
+            shuffle = {kinds.RandomSampler: True, kinds.SequentialSampler: False}.get(type(sampler))
+        out = {"sampler": type(sampler).__name__, "shuffle": shuffle}
+        for member, name in (("replicas", "num_replicas"), ("sampler_rank", "rank"), ("sampler_epoch", "epoch")):
+            value = getattr(sampler, name, None)
+            if isinstance(value, int):
+                out[member] = value
+        drop = getattr(sampler, "drop_last", None)
+        out["drop_last"] = bool(drop if drop is not None else loader.drop_last)
+        out["batch"] = loader.batch_size or getattr(batches, "batch_size", None)
+        out["workers"] = loader.num_workers
+        out["base_seed"] = getattr(iterator, "_base_seed", None)
+        return out
+
+    # ---- indices and time ------------------------------------------------------------------------
+
+    def _drawn(self, note, args, kwargs, result, error):
+        entry = self._of(args[0])
+        if error is not None or not entry.indexed:
+            return
+        drawn = result if isinstance(result, (list, tuple)) else [result]
+        try:
+            numbers = array.array("q", [int(index) for index in drawn])
+        except (TypeError, ValueError, OverflowError):
+            entry.indexed = False  # a sampler of names or pairs
+            return
+        entry.count += len(numbers)
+        entry.order.update(numbers.tobytes())
+        modulus = entry.modulus
+        if len(entry.kept) < 2 * KEPT:  # a sampler without end
+            entry.kept.extend(number for number in numbers if number % modulus == 0)
+
+    def _enter_next(self, args, kwargs):
+        return time.perf_counter_ns()
+
+    def _leave_next(self, note, args, kwargs, result, error):
+        if note is not None:
+            self.hub.steps.spend("data", note)
+        if isinstance(error, StopIteration):
+            entry = self.open.pop(id(args[0]), None)
+            if entry is not None:
+                entry.whole = True
+                self._close(entry)
+
+    # ---- a pass ends -----------------------------------------------------------------------------
+
+    def _close(self, entry):
+        if entry.loader is None:  # never came to the user
+            return
+        event = {"event": "data"}
+        event.update(entry.facts)
+        event["count"] = entry.count
+        event["whole"] = entry.whole
+        if entry.indexed:
+            event["order"] = entry.order.hexdigest()
+            event["modulus"] = entry.modulus
+            event["kept"] = entry.kept
+        else:
+            event["indices"] = False
+        event["trained"] = self.hub.autograd.passes > entry.passes
+        event["steps"] = [entry.first, self.hub.steps.now.number]
+        self.hub.writer.put(event)
+
+    def finish(self):
+        for entry in self.open.values():
+            self._close(entry)
+        self.open = {}
+
+
+def _modulus(dataset):
+    """(modulus, {"length"}) of a dataset; 1 where it has no length."""
+    try:
+        length = len(dataset)
+    except Exception:  # the user's own __len__, or none
+        return 1, {"length": None}
+    modulus = 1
+    while -(-length // modulus) > KEPT:
+        modulus *= 2
+    return modulus, {"length": length}

@@ -1,0 +1,211 @@
+"""The samples of a detailed step: taken as it goes, written when it closes."""
+
+import os
+import time
+
+from .samples import sum_of_squares, to_host, write_safetensors
+
+NORMS = ("param", "used", "update", "reduced", "grad", "clipped")  # the members of norm/NAME, in order
+
+
+class Detail:
+    def __init__(self, hub):
+        self.hub = hub
+        self.on = False
+        self.drop()
+
+    def drop(self):
+        """Forgets what was taken."""
+        self.on = False
+        self.taken = {}  # "reduced/fc.weight": samples
+        self.norms = {}  # name: {"param": tensor}
+        self.hooks = []
+        self.unread = False  # backward passes ran whose reduced gradients were not read
+        self.whole = {}  # id of a parameter: its copy before the optimizer's step
+        self.found = []  # (names, found_inf tensor) of optimizers that unscale by themselves
+        self.closure = False
+        self.again_note = "not a step that is run again"
+
+    def begin(self, step):
+        self.drop()
+        self.on = step.detail
+
+    def _timed(self, function, *arguments):
+        begin = time.perf_counter_ns()
+        try:
+            with self.hub.plainly():
+                return function(*arguments)
+        finally:
+            self.hub.detail_ns += time.perf_counter_ns() - begin
+
+    # ---- local gradients -------------------------------------------------------------------------
+
+    def hook_local(self):
+        """Before a backward pass: sees each parameter's gradient of this rank as autograd gives it."""
+        hub = self.hub
+        injected = hub.autograd.inject_now()
+        if not (self.on or injected):
+            return
+        for entry, param in hub.models.trainable():
+            if param.is_leaf:
+                self.hooks.append(param.register_hook(self._hook(entry)))
+
+    def unhook(self):
+        for handle in self.hooks:
+            handle.remove()
+        self.hooks = []
+
+    def _hook(self, entry):
+        hub = self.hub
+
+        def hook(grad):
+            if hub.quiet:
+                return None
+            return hub.call(self._local, entry, grad)
+
+        return hook
+
+    def _local(self, entry, grad):
+        changed = None
+        if self.hub.autograd.inject_now():
+            self.hub.autograd.injected = True
+            changed = grad.clone()
+            changed[(0,) * changed.dim()] = float("inf")
+            grad = changed
+        if self.on:
+            self._timed(self._add_local, entry, grad)
+        return changed
+
+    def _add_local(self, entry, grad):
+        taken = entry.sampler.take(grad).double()
+        for kind, value in (("local", taken), ("local_abs", taken.abs())):
+            name = "%s/%s" % (kind, entry.name)
+            self.taken[name] = self.taken[name] + value if name in self.taken else value
+        self.hub.again.local(entry, taken)
+
+    # ---- gradients between backward and step -----------------------------------------------------
+
+    def after_backward(self, reduced_now):
+        """Reads the reduced gradients where DDP has just reduced them; else before anything touches them."""
+        if not self.on:
+            return
+        self.unread = not reduced_now
+        if reduced_now:
+            self._timed(self._grads, "reduced", None)
+
+    def touch(self):
+        """Before the first call that changes gradients: what the script's own reduction left is read here."""
+        if self.on and self.unread:
+            self.unread = False
+            self._timed(self._grads, "reduced", None)
+
+    def grads(self, kind, params=None):
+        if self.on:
+            self._timed(self._grads, kind, params)
+
+    def _grads(self, kind, params):
+        wanted = None if params is None else {id(p) for p in params}
+        for entry, param in self.hub.models.trainable():
+            if param.grad is not None and (wanted is None or id(param) in wanted):
+                self.taken["%s/%s" % (kind, entry.name)] = entry.sampler.take(param.grad)
+                self._norm(entry.name, kind, sum_of_squares(self.hub.torch, param.grad))
+
+    def _norm(self, name, kind, value):
+        self.norms.setdefault(name, {})[kind] = value
+
+    # ---- an optimizer's step ---------------------------------------------------------------------
+
+    def before_step(self, optimizer, params, with_used):
+        if self.on:
+            self._timed(self._before_step, optimizer, params, with_used)
+
+    def _before_step(self, optimizer, params, with_used):
+        torch = self.hub.torch
+        for param in params:
+            entry = self.hub.models.entry_of(param)
+            if entry is None or "param/" + entry.name in self.taken:
+                continue
+            self.taken["param/" + entry.name] = entry.sampler.take(param)
+            self._norm(entry.name, "param", sum_of_squares(torch, param))
+            self.whole[id(param)] = param.detach().clone()
+            self._state("state", optimizer, param, entry)
+        if with_used:
+            self._grads("used", params)
+
+    def _state(self, kind, optimizer, param, entry):
+        for moment, value in self.hub.optimizers.moments(optimizer, param):
+            name = "%s/%s/%s" % (kind, entry.name, moment)
+            if moment == "step":
+                self.taken[name] = value
+            elif value.numel() == entry.sampler.count:
+                self.taken[name] = entry.sampler.take(value)
+
+    def after_step(self, optimizer, params, found_inf):
+        """found_inf: of an optimizer that unscales by itself, else None."""
+        if self.on:
+            self._timed(self._after_step, optimizer, params, found_inf)
+
+    def _after_step(self, optimizer, params, found_inf):
+        torch = self.hub.torch
+        names = []
+        for param in params:
+            entry = self.hub.models.entry_of(param)
+            before = self.whole.pop(id(param), None)
+            if entry is None or before is None:
+                continue
+            names.append(entry.name)
+            self.taken["next/" + entry.name] = entry.sampler.take(param)
+            self._norm(entry.name, "update", sum_of_squares(torch, param, before))
+            self._state("next_state", optimizer, param, entry)
+        if found_inf is not None:
+            # such an optimizer leaves the unscaled gradients in .grad
+            self._grads("grad", params)
+            self._grads("used", params)
+            self.found.append((names, found_inf))
+
+    # ---- the end ---------------------------------------------------------------------------------
+
+    def close(self, step):
+        """Writes the samples; whether there are some."""
+        if not self.on or self.closure or not self.taken:
+            return False
+        self._timed(self._close, step)
+        return True
+
+    def _close(self, step):
+        hub, torch = self.hub, self.hub.torch
+        self.touch()
+        for entry, param in hub.models.trainable():
+            if "param/" + entry.name not in self.taken:
+                self.taken["param/" + entry.name] = entry.sampler.take(param)
+                self._norm(entry.name, "param", sum_of_squares(torch, param))
+        self._forget_skipped()
+        hub.again.add(self.taken)
+        named = to_host(torch, self.taken)
+        named.update(self._norm_tensors())
+        for entry, _ in hub.models.trainable():
+            named["index/" + entry.name] = entry.sampler.index_tensor()
+        rank = hub.rank()
+        path = os.path.join(hub.settings.directory, "samples", "step%06d.rank%d.safetensors" % (step.number, rank))
+        metadata = {"step": step.number, "rank": rank, "samples": hub.settings.samples, "again": self.again_note}
+        write_safetensors(path, named, metadata)
+
+    def _forget_skipped(self):
+        for names, found_inf in self.found:
+            if float(found_inf) == 0:
+                continue
+            for name in names:
+                for kind in ("next/", "used/"):
+                    self.taken.pop(kind + name, None)
+                for taken in [key for key in self.taken if key.startswith("next_state/%s/" % name)]:
+                    del self.taken[taken]
+                for kind in ("update", "used"):
+                    self.norms.get(name, {}).pop(kind, None)
+
+    def _norm_tensors(self):
+        torch = self.hub.torch
+        nothing = torch.full((), float("nan"), dtype=torch.float64)
+        out = {}
+        for name, norms in self.norms.items():
+            out["norm/" + name] = torch.stack([norms.get(kind, nothing).cpu() for kind in NORMS])
+        return out

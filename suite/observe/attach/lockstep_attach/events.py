@@ -1,0 +1,256 @@
+"""The file of a rank: whole lines, each written at once; and the place of the user's own call."""
+
+import json
+import math
+import os
+import sys
+import sysconfig
+
+TEXT = 300
+
+
+class Lazy:
+    """A value of an event that is on a device yet: tensors of one element, and what makes the value of their numbers."""
+
+    __slots__ = ("tensors", "make")
+
+    def __init__(self, tensors, make=None):
+        self.tensors = tensors if isinstance(tensors, list) else [tensors]
+        self.make = make
+
+
+class Late:
+    """A value of an event that is known when its line is written: a function without arguments."""
+
+    __slots__ = ("make",)
+
+    def __init__(self, make):
+        self.make = make
+
+
+def text(value):
+    value = str(value)
+    return value if len(value) <= TEXT else value[: TEXT - 3] + "..."
+
+
+def number(value):
+    """A JSON number, or None where it is none."""
+    try:
+        value = float(value)
+    except (TypeError, ValueError):
+        return None
+    if not math.isfinite(value):
+        return None
+    return int(value) if value.is_integer() and abs(value) < 2.0**53 else value
+
+
+def _leaves(tree, out):
+    if isinstance(tree, Lazy):
+        out.append(tree)
+    elif isinstance(tree, dict):
+        for value in tree.values():
+            _leaves(value, out)
+    elif isinstance(tree, (list, tuple)):
+        for value in tree:
+            _leaves(value, out)
+
+
+class Transfer:
+    """The numbers of an event's Lazy members on their way to the host: at once from a CPU, without waiting from CUDA."""
+
+    def __init__(self, torch, tree):
+        leaves = []
+        _leaves(tree, leaves)
+        groups = {}
+        self.values = {}
+        for leaf in leaves:
+            for tensor in leaf.tensors:
+                whole = not (tensor.is_floating_point() or tensor.is_complex())
+                groups.setdefault((tensor.device, whole), []).append(tensor)
+        self.waiting = []
+        for (device, whole), tensors in groups.items():
+            kind = torch.int64 if whole else torch.float64
+            packed = torch.stack([t.detach().reshape(()).to(kind) for t in tensors])
+            if device.type == "cuda":
+                host = torch.empty(packed.shape, dtype=kind, pin_memory=True)
+                with torch.cuda.device(device):
+                    host.copy_(packed, non_blocking=True)
+                    done = torch.cuda.Event()
+                    done.record()
+                self.waiting.append((done, host, packed, tensors))
+            else:
+                self._keep(tensors, packed)
+
+    def _keep(self, tensors, packed):
+        for tensor, value in zip(tensors, packed.tolist()):
+            self.values[id(tensor)] = value
+
+    def ready(self):
+        return all(done.query() for done, _, _, _ in self.waiting)
+
+    def finish(self):
+        for done, host, _, tensors in self.waiting:
+            done.synchronize()
+            self._keep(tensors, host)
+        self.waiting = []
+
+    def value(self, lazy):
+        numbers = [self.values[id(tensor)] for tensor in lazy.tensors]
+        return lazy.make(*numbers) if lazy.make is not None else numbers[0]
+
+
+def settle(tree, transfer):
+    """The tree as JSON has it: no Lazy, no number that is not finite, no long text."""
+    if isinstance(tree, Lazy):
+        return settle(transfer.value(tree), transfer)
+    if isinstance(tree, Late):
+        return settle(tree.make(), transfer)
+    if isinstance(tree, dict):
+        return {str(key)[:TEXT]: settle(value, transfer) for key, value in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return [settle(value, transfer) for value in tree]
+    if isinstance(tree, bool) or tree is None:
+        return tree
+    if isinstance(tree, int):
+        return tree if abs(tree) < 2**53 else float(tree)
+    if isinstance(tree, float):
+        return tree if math.isfinite(tree) else None
+    return text(tree)
+
+
+def merge_calls(calls):
+    """Equal calls in a row become one with `times`."""
+    merged = []
+    for call in calls:
+        if merged and all(merged[-1].get(key) == value for key, value in call.items()):
+            if set(merged[-1]) - {"times"} == set(call):
+                merged[-1]["times"] = merged[-1].get("times", 1) + 1
+                continue
+        merged.append(dict(call))
+    return merged
+
+
+class Writer:
+    """Keeps events until the process has shown that it trains, then writes them in order."""
+
+    KEPT = 4096  # events before that: a process that never trains does not collect more
+
+    def __init__(self, torch, directory):
+        self.torch = torch
+        self.directory = directory
+        self.file = None
+        self.closed = False
+        self.early = []
+        self.queue = []
+
+    def put(self, event, transfer=None):
+        if self.closed:
+            return
+        if self.file is None:
+            if len(self.early) < self.KEPT:
+                self.early.append(event)
+            return
+        self.queue.append((event, transfer or Transfer(self.torch, event)))
+        # One step may be on its way; what an older one waits for is long done.
+        steps = sum(1 for queued, _ in self.queue if queued.get("event") == "step")
+        while self.queue and (steps > 1 or self.queue[0][1].ready()):
+            steps -= self.queue[0][0].get("event") == "step"
+            self._write(*self.queue.pop(0))
+
+    def flush(self):
+        while self.queue:
+            self._write(*self.queue.pop(0))
+
+    def open(self, rank, start):
+        """Creates the file of this rank; False where another process wrote one."""
+        path = os.path.join(self.directory, "rank%d.jsonl" % rank)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
+        try:
+            self.file = os.open(path, flags | os.O_EXCL, 0o644)
+        except FileExistsError:
+            self.closed = True
+            return False
+        early, self.early = self.early, []
+        self.put(start)
+        for event in early:
+            self.put(event)
+        return True
+
+    def _write(self, event, transfer):
+        transfer.finish()
+        event = settle(event, transfer)
+        if "calls" in event:
+            event["calls"] = merge_calls(event["calls"])
+        self._line(json.dumps(event, separators=(",", ":"), allow_nan=False))
+
+    def _line(self, line):
+        data = (line + "\n").encode("ascii")
+        while data:  # one write; the rest only where the disk took a part
+            data = data[os.write(self.file, data) :]
+
+    def close(self):
+        if self.file is not None and not self.closed:
+            self.flush()
+            os.close(self.file)
+        self.closed = True
+
+    def abandon(self):
+        """In a forked child: the parent's file is not ours."""
+        self.closed = self.closed or self.file is not None
+        if self.file is not None:
+            try:
+                os.close(self.file)
+            except OSError:
+                pass
+        self.file, self.early, self.queue = None, [], []
+
+
+class Places:
+    """Where the user's code made a call: the innermost frame outside torch, the standard library and this module."""
+
+    def __init__(self, torch):
+        self.work = os.path.realpath(os.getcwd()) + os.sep
+        paths = sysconfig.get_paths()
+        self.library = tuple({os.path.realpath(paths[k]) + os.sep for k in ("stdlib", "platstdlib") if k in paths})
+        self.inside = (
+            os.path.dirname(os.path.realpath(torch.__file__)) + os.sep,
+            os.path.dirname(os.path.realpath(__file__)) + os.sep,
+        )
+        self.known = {}
+
+    def _name(self, file):
+        """The file as events name it, or "" for one that is not the user's."""
+        if file.startswith("<frozen") or file.startswith("<eval_with_key"):
+            return ""
+        if file.startswith("<"):
+            return file
+        path = os.path.realpath(file)
+        if path.startswith(self.inside):
+            return ""
+        packages = os.sep + "site-packages" + os.sep in path or os.sep + "dist-packages" + os.sep in path
+        if path.startswith(self.library) and not packages:
+            return ""
+        return path[len(self.work) :] if path.startswith(self.work) else path
+
+    def _lookup(self, file):
+        name = self.known.get(file)
+        if name is None:
+            name = self.known[file] = self._name(file)
+        return name
+
+    def here(self):
+        frame = sys._getframe(1)
+        while frame is not None:
+            name = self._lookup(frame.f_code.co_filename)
+            if name:
+                return "%s:%d" % (name[-(TEXT - 12) :], frame.f_lineno)
+            frame = frame.f_back
+        return ""
+
+    def script_called(self):
+        """Whether the function that stands in for torch's was called by the user's code itself."""
+        frame = sys._getframe(1)
+        ours = self.inside[1]
+        while frame is not None and os.path.realpath(frame.f_code.co_filename).startswith(ours):
+            frame = frame.f_back
+        return frame is not None and bool(self._lookup(frame.f_code.co_filename))

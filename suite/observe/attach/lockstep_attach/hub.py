@@ -1,0 +1,273 @@
+"""What the parts of the module share: settings, the guard around its own code, the life of a process."""
+
+import atexit
+import contextlib
+import os
+import sys
+import threading
+import time
+
+from . import again, autograd, checkpoints, collectives, data, digests, models, optimizers, scalers, schedules, steps
+from .events import Late, Lazy, Places, Writer, text
+from .wrapping import wrap
+
+
+def _is_compiling(torch):
+    for owner in (getattr(torch, "compiler", None), getattr(torch, "_utils", None)):
+        found = getattr(owner, "is_compiling", None)
+        if found is not None:
+            return found
+    return lambda: False
+
+
+def _whole(environment, name, default, least):
+    try:
+        return max(least, int(environment.get(name, "") or default))
+    except ValueError:
+        return default
+
+
+def _injection(value):
+    """(step, rank) of "overflow@STEP:RANK", or None."""
+    if not value.startswith("overflow@"):
+        return None
+    step, _, rank = value[len("overflow@") :].partition(":")
+    return (int(step), int(rank)) if step.isdigit() and rank.isdigit() else None
+
+
+class Settings:
+    def __init__(self, environment):
+        self.directory = environment["LS_OBSERVE_DIR"]
+        self.every = _whole(environment, "LS_OBSERVE_EVERY", 50, 1)
+        self.steps = _whole(environment, "LS_OBSERVE_STEPS", 0, 0)
+        self.samples = _whole(environment, "LS_OBSERVE_SAMPLES", 1024, 1)
+        self.inject_text = environment.get("LS_OBSERVE_INJECT", "")
+        self.inject = _injection(self.inject_text)
+        self.gradient = environment.get("LS_OBSERVE_GRADIENT", "1") != "0"
+
+
+class Own(threading.local):
+    """How deep a thread is in this module's own code; a class attribute so that each thread begins with it."""
+
+    depth = 0
+    grad = True  # whether autograd was on where the user's code called
+
+
+class Hub:
+    Lazy, Late = Lazy, Late
+
+    def __init__(self, environment):
+        import torch
+
+        self.torch = torch
+        self.settings = Settings(environment)
+        self.quiet = False
+        self.said = set()
+        self.own = Own()
+        self.own_ns = self.detail_ns = self.gradient_ns = 0
+        self.first_forward_ns = self.last_step_ns = 0
+        self.ended = False
+        self.rank_number = self.world = None
+        self.compiling = _is_compiling(torch)
+        self.idle = self._idle()
+        self.places = Places(torch)
+        self.writer = Writer(torch, self.settings.directory)
+        self._make_parts()
+
+    def _make_parts(self):
+        self.digests = digests.Digests(self)
+        self.models = models.Models(self)
+        self.optimizers = optimizers.Optimizers(self)
+        self.scalers = scalers.Scalers(self)
+        self.again = again.Again(self)
+        self.steps = steps.Steps(self)
+        self.autograd = autograd.Autograd(self)
+        self.data = data.Data(self)
+        self.schedules = schedules.Schedules(self)
+        self.checkpoints = checkpoints.Checkpoints(self)
+        self.collectives = collectives.Collectives(self)
+
+    def _idle(self):
+        """The function that says whether a stand-in only runs the original; a closure that torch.compile can trace."""
+        compiling = self.compiling
+
+        def idle():
+            return compiling() or self.quiet or self.own.depth > 0
+
+        return idle
+
+    def install(self):
+        self.call(self._install)
+
+    def _install(self):
+        parts = (self.models, self.optimizers, self.scalers, self.autograd, self.data, self.schedules)
+        for part in parts + (self.checkpoints, self.collectives):
+            part.install()
+        atexit.register(self.at_exit)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forked)
+
+    def wrap(self, owner, name, enter=None, leave=None):
+        return wrap(self, owner, name, enter, leave)
+
+    # ---- the guard -------------------------------------------------------------------------------
+
+    def call(self, function, *arguments):
+        """Runs a part's code: timed, without autograd or autocast, and no error of it reaches the user."""
+        if self.quiet:
+            return None
+        begin = time.perf_counter_ns()
+        if self.own.depth == 0:
+            self.own.grad = self.torch.is_grad_enabled()
+        self.own.depth += 1
+        try:
+            if self._capturing():
+                return None
+            with self.torch.no_grad():
+                return function(*arguments)
+        except Exception as error:
+            self.fail(error)
+            return None
+        finally:
+            self.own.depth -= 1
+            if self.own.depth == 0:
+                self.own_ns += time.perf_counter_ns() - begin
+
+    def _capturing(self):
+        # Nothing may be read from a stream that records a CUDA graph.
+        cuda = self.torch.cuda
+        return cuda.is_initialized() and cuda.is_current_stream_capturing()
+
+    @contextlib.contextmanager
+    def plainly(self):
+        """Arithmetic as it is written, whatever autocast region the user's code is in."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self.torch.autocast("cpu", enabled=False))
+            if self.torch.cuda.is_initialized():
+                stack.enter_context(self.torch.autocast("cuda", enabled=False))
+            yield
+
+    def fail(self, error):
+        """Writes the error and goes quiet: from here on every stand-in only runs the original."""
+        self.quiet = True
+        try:
+            frame = error.__traceback__
+            while frame is not None and frame.tb_next is not None:
+                frame = frame.tb_next
+            where = "%s:%d" % (os.path.basename(frame.tb_frame.f_code.co_filename), frame.tb_lineno) if frame else ""
+            what = "%s: %s (%s)" % (type(error).__name__, error, where)
+            self.writer.put({"event": "attach", "error": text(what), "at": self.places.here(), "quiet": True})
+            self.steps.abandon()
+            self.writer.flush()
+        except Exception:
+            pass
+
+    def remark(self, what, at=None):
+        """Says once that something cannot be seen."""
+        if what in self.said:
+            return
+        self.said.add(what)
+        at = self.places.here() if at is None else at
+        self.writer.put({"event": "attach", "error": text(what), "at": at, "quiet": False})
+
+    # ---- the life of a process -------------------------------------------------------------------
+
+    def rank(self):
+        if self.rank_number is None:
+            distributed = self.torch.distributed
+            if distributed.is_available() and distributed.is_initialized():
+                self.rank_number, self.world = distributed.get_rank(), distributed.get_world_size()
+            else:
+                self.rank_number = _whole(os.environ, "RANK", 0, 0)
+                self.world = _whole(os.environ, "WORLD_SIZE", 1, 1)
+        return self.rank_number
+
+    def activate(self):
+        """This process trains: from here on it writes."""
+        if self.writer.file is not None or self.writer.closed:
+            return
+        if self.torch.utils.data.get_worker_info() is not None:
+            self.writer.closed = self.quiet = True
+            return
+        os.makedirs(os.path.join(self.settings.directory, "samples"), exist_ok=True)
+        if not self.writer.open(self.rank(), self._start()):
+            self.quiet = True
+            return
+        util = sys.modules.get("multiprocessing.util")
+        process = sys.modules.get("multiprocessing.process")
+        if util is not None and process is not None and process.parent_process() is not None:
+            util.Finalize(None, self.at_exit, exitpriority=100)  # a forked child ends without atexit
+
+    def _start(self):
+        torch, settings = self.torch, self.settings
+        distributed = torch.distributed
+        joined = distributed.is_available() and distributed.is_initialized()
+        return {
+            "event": "start",
+            "schema": 1,
+            "observed": 1,
+            "rank": self.rank(),
+            "world": self.world,
+            "local_rank": _whole(os.environ, "LOCAL_RANK", 0, 0),
+            "pid": os.getpid(),
+            "python": sys.version.split()[0],
+            "torch": str(torch.__version__),
+            "device": self.models.device_name(),
+            "backend": str(distributed.get_backend()) if joined else "",
+            "program": [text(word) for word in sys.argv],
+            "options": {},
+            "observe": {
+                "every": settings.every,
+                "steps": settings.steps,
+                "samples": settings.samples,
+                "inject": settings.inject_text,
+                "gradient": settings.gradient,
+            },
+        }
+
+    def _forked(self):
+        """A child of a process that writes has nothing to say; one of a launcher begins anew."""
+        writes = self.writer.file is not None or self.writer.closed
+        self.writer.abandon()
+        self.own = Own()
+        if writes or self.quiet:
+            self.quiet = self.writer.closed = True
+        self.rank_number = self.world = None
+        self.own_ns = self.detail_ns = self.gradient_ns = 0
+
+    def dying(self, reference):
+        """A model or an optimizer is freed: what its step held of it is looked at now, and not kept longer than by the script."""
+        if self.own.depth == 0:
+            self.call(self.steps.close_last)
+
+    def end(self, why):
+        """The last events of the process; nothing is written after them."""
+        if self.ended or self.writer.closed:
+            return
+        self.ended = True
+        if self.writer.file is not None:
+            self.steps.close_last()
+            self.data.finish()
+            self._cost()
+            self.writer.put({"event": "end", "steps": self.steps.done, "why": why})
+        self.writer.close()
+        self.quiet = True
+
+    def at_exit(self):
+        if self.quiet and not self.ended and self.writer.file is not None:
+            self.writer.flush()
+            return
+        self.call(self.end, "exit")
+
+    def _cost(self):
+        run_ns = max(0, self.last_step_ns - self.first_forward_ns) if self.first_forward_ns else 0
+        self.writer.put(
+            {
+                "event": "cost",
+                "own_ms": round(self.own_ns / 1e6, 3),
+                "run_ms": round(run_ns / 1e6, 3),
+                "share": round(self.own_ns / run_ns, 5) if run_ns else None,
+                "detail_ms": round(self.detail_ns / 1e6, 3),
+                "gradient_ms": round(self.gradient_ns / 1e6, 3),
+            }
+        )

@@ -1,0 +1,485 @@
+"""Models: those in DistributedDataParallel, and plain ones that an optimizer of the job trains."""
+
+import gc
+import re
+import sys
+import time
+import weakref
+
+from .samples import Sampler, type_name
+
+WRAPPERS = re.compile(r"(^|\.)(_orig_mod|_checkpoint_wrapped_module)(?=\.)")
+SHARDED = ("FullyShardedDataParallel", "DeepSpeedEngine", "FSDPModule")
+
+
+def plain_name(name):
+    """A parameter's name without what wrappers add to it."""
+    name = WRAPPERS.sub("", name).lstrip(".")
+    return name[len("module.") :] if name.startswith("module.") else name
+
+
+def is_norm(torch, module):
+    nn = torch.nn
+    known = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
+    if isinstance(module, known):
+        return True
+    weight = module._parameters.get("weight")
+    return "norm" in type(module).__name__.lower() and weight is not None and weight.dim() <= 1
+
+
+class Entry:
+    """A parameter: its name in events and samples, and its sampler."""
+
+    __slots__ = ("name", "ref", "sampler")
+
+    def __init__(self, name, param, sampler):
+        self.name, self.ref, self.sampler = name, weakref.ref(param), sampler
+
+
+class Model:
+    def __init__(self, hub, index, kind, module, at):
+        self.hub, self.index, self.kind, self.at = hub, index, kind, at
+        self.ref = weakref.ref(module, hub.dying)
+        self.held = None  # parameters and buffers while a step is open: its digests are of the model as it was
+        self.label = type(self.inner(module)).__name__
+        self.compiled = self._is_compiled(module)
+        self.autocast_inside = None  # what the first linear or convolution of the last detailed forward ran under
+        self.reported = False
+        self.entries, self.buffers, self.norms, self.leaf = [], [], [], None
+        self.refresh()
+
+    def inner(self, module):
+        """The user's module below DistributedDataParallel and torch.compile."""
+        if self.kind == "ddp":
+            module = module.module
+        return getattr(module, "_orig_mod", module)
+
+    def _is_compiled(self, module):
+        if self.kind == "ddp":
+            module = module.module
+        return any(hasattr(m, "_orig_mod") or getattr(m, "_compiled_call_impl", None) for m in module.modules())
+
+    def full_name(self, name):
+        return name if self.index == 0 else "m%d.%s" % (self.index, name)
+
+    def refresh(self):
+        """Parameters and buffers as the module has them now: scripts exchange heads and freeze layers."""
+        module = self.ref()
+        if module is None:
+            self.entries, self.buffers, self.norms = [], [], []
+            return
+        torch, samples = self.hub.torch, self.hub.settings.samples
+        old = {entry.name: entry for entry in self.entries}
+        self.entries = []
+        for name, param in module.named_parameters():
+            if hasattr(param, "_local_tensor") or hasattr(param, "ds_id"):
+                self.hub.remark("a parameter that is sharded over ranks is not looked at")
+                continue
+            name = self.full_name(plain_name(name))
+            known = old.get(name)
+            if known is None or known.sampler.count != param.numel():
+                known = Entry(name, param, Sampler(torch, name, param.numel(), samples))
+            known.ref = weakref.ref(param)
+            self.entries.append(known)
+        self.buffers = [
+            (plain_name(name), weakref.ref(buffer))
+            for name, buffer in module.named_buffers()
+            if not hasattr(buffer, "_local_tensor")
+        ]
+        self.norms = [weakref.ref(m) for m in module.modules() if is_norm(torch, m)]
+        leaves = (torch.nn.Linear, torch.nn.modules.conv._ConvNd)
+        self.leaf = next((weakref.ref(m) for m in module.modules() if isinstance(m, leaves)), None)
+
+    def params(self):
+        pairs = ((entry, entry.ref()) for entry in self.entries)
+        return [(entry, param) for entry, param in pairs if param is not None]
+
+    def live_buffers(self):
+        pairs = ((name, ref()) for name, ref in self.buffers)
+        return [(name, buffer) for name, buffer in pairs if buffer is not None]
+
+    def eval_norms(self):
+        return sum(1 for ref in self.norms for m in [ref()] if m is not None and not m.training)
+
+    def _norm_names(self, module):
+        names = []
+        for path, part in module.named_modules():
+            if is_norm(self.hub.torch, part):
+                names += [plain_name((path + "." if path else "") + name) for name in part._parameters]
+        known = {entry.name for entry in self.entries}
+        return [self.full_name(name) for name in names if self.full_name(name) in known]
+
+    def event(self):
+        hub, torch, module = self.hub, self.hub.torch, self.ref()
+        parts = list(module.modules())
+        synced = [m for m in parts if "SyncBatchNorm" in type(m).__name__]
+        norms = [m for m in parts if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
+        params, buffers = self.params(), self.live_buffers()
+        tensors, buffer_tensors = [p.detach() for _, p in params], [b for _, b in buffers]
+        event = {
+            "event": "model",
+            "model": self.index,
+            "kind": self.kind,
+            "at": self.at,
+            "name": self.label,
+            "params": [[e.name, p.numel(), type_name(p.dtype), p.requires_grad] for e, p in params],
+            "buffers": [[self.full_name(name), b.numel(), type_name(b.dtype)] for name, b in buffers],
+            "norm_params": self._norm_names(module),
+            "bn": len([m for m in norms if m not in synced]),
+            "sync_bn": len(synced),
+            "dropout": len([m for m in parts if isinstance(m, torch.nn.modules.dropout._DropoutNd)]),
+            "compiled": self.compiled,
+        }
+        if self.kind == "ddp":
+            event.update(self._wrapper(module))
+        event["digest"] = {"param": hub.digests.digest(tensors), "buffer": hub.digests.digest(buffer_tensors)}
+        event["param_digests"] = hub.digests.each(tensors)
+        event["buffer_digests"] = hub.digests.each(buffer_tensors)
+        return event
+
+    def _wrapper(self, ddp):
+        bucket = getattr(ddp, "bucket_bytes_cap", None)
+        return {
+            "broadcast_buffers": bool(ddp.broadcast_buffers),
+            "find_unused": bool(ddp.find_unused_parameters),
+            "static_graph": bool(getattr(ddp, "static_graph", False)),
+            "bucket_mb": bucket / 2**20 if bucket is not None else None,
+            "buckets_as_views": bool(ddp.gradient_as_bucket_view),
+            "world": self.hub.torch.distributed.get_world_size(ddp.process_group),
+        }
+
+
+class Models:
+    def __init__(self, hub):
+        self.hub = hub
+        self.models = []
+        self.by_id = {}  # id of a module: (weak reference, model): the wrapper, or the plain root
+        self.candidates = {}  # id of a root that holds parameters of an optimizer: (weak reference, place)
+        self.entry_by_id = {}
+        self.inputs = {}  # samplers of inputs by their size
+        self.depth = 0  # 1 within a forward of a known model
+        self.converting = 0
+        self.patched = set()
+
+    def install(self):
+        torch, wrap = self.hub.torch, self.hub.wrap
+        module = torch.nn.Module
+        wrap(module, "train", self._enter_train, None)
+        wrap(module, "zero_grad", self._enter_zero, None)
+        if not torch.distributed.is_available():
+            return
+        ddp = torch.nn.parallel.DistributedDataParallel
+        wrap(ddp, "__init__", None, self._built)
+        wrap(ddp, "forward", self._enter_forward, self._leave_forward)
+        wrap(ddp, "register_comm_hook", None, self._hooked)
+        wrap(ddp, "_register_builtin_comm_hook", None, self._hooked)
+        wrap(torch.nn.SyncBatchNorm, "convert_sync_batchnorm", self._enter_convert, self._leave_convert)
+
+    # ---- what is known ---------------------------------------------------------------------------
+
+    def known(self, module):
+        ref, model = self.by_id.get(id(module), (None, None))
+        return model if ref is not None and ref() is module else None
+
+    def live(self):
+        return [m for m in self.models if m.kind != "replaced" and (m.held is not None or m.ref() is not None)]
+
+    def hold(self):
+        """Until the step is closed, also where the script's function returns before: see Hub.dying."""
+        for model in self.live():
+            if model.held is None:
+                model.held = [p for _, p in model.params()] + [b for _, b in model.live_buffers()]
+
+    def release(self):
+        for model in self.models:
+            model.held = None
+
+    def synced(self):
+        """Whether the next backward reduces gradients: no model is within no_sync."""
+        modules = [model.ref() for model in self.live() if model.kind == "ddp"]
+        return all(module.require_backward_grad_sync for module in modules if module is not None)
+
+    def trainable(self):
+        return [(e, p) for model in self.live() for e, p in model.params() if p.requires_grad]
+
+    def all_params(self):
+        return [p.detach() for model in self.live() for _, p in model.params()]
+
+    def all_buffers(self):
+        return [b for model in self.live() for _, b in model.live_buffers()]
+
+    def entry_of(self, param):
+        entry = self.entry_by_id.get(id(param))
+        return entry if entry is not None and entry.ref() is param else None
+
+    def device(self):
+        """The device of the first parameter of the first model, or None."""
+        for model in self.live():
+            for _, param in model.params():
+                return param.device
+        return None
+
+    def device_name(self):
+        device = self.device()
+        if device is None or device.type != "cuda":
+            return device.type if device is not None else "cpu"
+        return self.hub.torch.cuda.get_device_name(device)
+
+    def refresh(self):
+        for model in self.live():
+            model.refresh()
+        self._index()
+
+    def _index(self):
+        self.entry_by_id = {id(p): entry for model in self.live() for entry, p in model.params()}
+
+    # ---- DistributedDataParallel -----------------------------------------------------------------
+
+    def _add(self, kind, module, at):
+        model = Model(self.hub, len(self.models), kind, module, at)
+        self.models.append(model)
+        self.by_id[id(module)] = (weakref.ref(module), model)
+        self._index()
+        self.hub.writer.put(model.event())
+        if model.compiled:
+            self.hub.remark("a model compiled by torch.compile is seen from outside only", at)
+        return model
+
+    def _built(self, note, args, kwargs, result, error):
+        if error is not None:
+            return
+        ddp, at = args[0], self.hub.places.here()
+        inside = {id(m) for m in ddp.module.modules()}
+        for model in self.live():
+            if model.kind == "plain" and id(model.ref()) in inside:
+                model.kind = "replaced"
+                model.held = None
+        for key in [key for key in self.candidates if key in inside]:
+            del self.candidates[key]
+        self.hub.rank_number = None  # the group is there now, whatever was known before
+        self._add("ddp", ddp, at)
+        self.hub.activate()
+
+    def _hooked(self, note, args, kwargs, result, error):
+        model = self.known(args[0])
+        if error is not None or model is None:
+            return
+        hook = kwargs.get("hook", args[2] if len(args) > 2 else kwargs.get("comm_hook_type", args[-1]))
+        name = getattr(hook, "__qualname__", None) or getattr(hook, "name", None) or type(hook).__name__
+        at = self.hub.places.here()
+        self.hub.writer.put({"event": "hook", "model": model.index, "name": name, "at": at})
+
+    def _synced(self, module):
+        return sum(1 for m in module.modules() if isinstance(m, self.hub.torch.nn.SyncBatchNorm))
+
+    def _enter_convert(self, args, kwargs):
+        # it calls itself for each child: only the user's own call counts
+        self.converting += 1
+        module = args[1] if len(args) > 1 else kwargs.get("module")
+        return self._synced(module) if self.converting == 1 else None
+
+    def _leave_convert(self, note, args, kwargs, result, error):
+        self.converting -= 1
+        if self.converting == 0 and error is None and note is not None:
+            converted = self._synced(result) - note
+            self.hub.writer.put({"event": "convert", "converted": converted, "at": self.hub.places.here()})
+
+    # ---- plain models ----------------------------------------------------------------------------
+
+    def look_for(self, params, at):
+        """An optimizer has these parameters: finds the outermost modules that hold those of no known model."""
+        missing = {id(p): place for place, p in enumerate(params) if self.entry_of(p) is None}
+        if not missing:
+            return
+        module_class = self.hub.torch.nn.Module
+        modules = [o for o in gc.get_objects() if issubclass(type(o), module_class)]
+        inner = {id(child) for m in modules for child in m._modules.values() if child is not None}
+        ddp = self.hub.torch.nn.parallel.DistributedDataParallel
+        roots = []
+        for module in modules:
+            if id(module) in inner or isinstance(module, ddp) or self.known(module) is not None:
+                continue
+            held = {id(p) for p in module.parameters()} & set(missing)
+            if held:
+                roots.append((-len(held), min(missing[key] for key in held), module, held))
+        covered = set()
+        for _, _, module, held in sorted(roots, key=lambda root: root[:2]):
+            if held - covered:
+                covered |= held
+                self._candidate(module, at)
+        if set(missing) - covered:
+            self.hub.remark("an optimizer has parameters that belong to no module", at)
+
+    def _candidate(self, module, at):
+        if any(type(m).__name__ in SHARDED for m in module.modules()):
+            self.hub.remark("a model that is sharded over ranks is not looked at", at)
+            return
+        self.candidates[id(module)] = (weakref.ref(module), at)
+        self._watch_class(module)
+
+    def _watch_class(self, module):
+        """Sees forwards of this class; not by hooks of the instance, which torch.save and deepcopy would take along."""
+        kind = type(module)
+        if kind.__name__ == "OptimizedModule" and "_dynamo" in kind.__module__:
+            name = "__call__"
+            if name not in kind.__dict__:
+                kind.__call__ = _call_through(kind.__call__)
+        else:
+            name = "forward"
+        if kind in self.patched:
+            return
+        self.patched.add(kind)
+        owner = next((c for c in kind.__mro__ if name in c.__dict__), None)
+        if owner is None or not self.hub.wrap(owner, name, self._enter_forward, self._leave_forward):
+            self.hub.remark("forwards of a %s are not seen" % kind.__name__)
+
+    def settle(self):
+        """Candidates that no DistributedDataParallel has taken are the job's plain models."""
+        for key, (ref, at) in list(self.candidates.items()):
+            del self.candidates[key]
+            module = ref()
+            if module is not None and self.known(module) is None:
+                self._add("plain", module, at)
+
+    # ---- forward ---------------------------------------------------------------------------------
+
+    def _of_forward(self, module):
+        model = self.known(module)
+        if model is None and id(module) in self.candidates:
+            ref, at = self.candidates[id(module)]
+            if ref() is module and self.hub.own.grad:
+                del self.candidates[id(module)]
+                model = self._add("plain", module, at)
+        return model if model is not None and model.kind != "replaced" else None
+
+    def _enter_forward(self, args, kwargs):
+        if self.depth or self.hub.autograd.depth:
+            return None  # a part of a forward, or recomputed by a checkpoint in backward
+        module = args[0]
+        model = self._of_forward(module)
+        if model is None:
+            return None
+        self.depth = 1
+        return self._note_forward(model, module, args[1:], kwargs)
+
+    def _note_forward(self, model, module, args, kwargs):
+        hub, torch, steps = self.hub, self.hub.torch, self.hub.steps
+        grad, training = self.hub.own.grad, module.training
+        steps.before_forward(training, grad)
+        entry = steps.note("forward", model=model.index, at=hub.places.here(), training=training, grad=grad)
+        if model.kind == "ddp":
+            entry["sync"] = bool(module.require_backward_grad_sync)
+        entry["autocast"] = hub.autograd.autocast(self._device_type(model))
+        watched = self._watch_autocast(model) if grad else None
+        if grad:
+            first = _first_tensor(torch, (args, kwargs))
+            if first is not None:
+                entry["input"] = hub.digests.digest([self._input(first)])
+                if training and first.dim() > 0:
+                    steps.now.images += int(first.shape[0])
+            entry["left"] = self._left(model, steps.now.detail)
+        if training:
+            entry["eval_norms"] = model.eval_norms()
+        record = hub.again.before(model, args, kwargs) if grad else None
+        return entry, watched, record, time.perf_counter_ns()
+
+    def _input(self, tensor):
+        count = tensor.numel()
+        if count not in self.inputs:
+            if len(self.inputs) >= 64:  # batches of changing length
+                self.inputs.clear()
+            self.inputs[count] = Sampler(self.hub.torch, "input", count, self.hub.settings.samples)
+        return self.inputs[count].take(tensor)
+
+    def _left(self, model, in_detail):
+        torch = self.hub.torch
+        grads = [p.grad for _, p in model.params() if p.grad is not None]
+        if not in_detail or not grads:
+            return len(grads)
+        kept = [(g.coalesce().values() if g.is_sparse else g).ne(0).any() for g in grads]
+        return self.hub.Lazy(kept, lambda *found: sum(1 for value in found if value))
+
+    def _device_type(self, model):
+        for _, param in model.params():
+            return param.device.type
+        return "cpu"
+
+    def _watch_autocast(self, model):
+        """In detailed steps: under which autocast the first linear or convolution runs, where a forward opens it itself."""
+        leaf = model.leaf() if model.leaf is not None else None
+        if leaf is None or model.compiled or not self.hub.steps.now.detail:
+            return None
+        kind = self._device_type(model)
+        hub = self.hub
+
+        def look(module, inputs):
+            if not hub.idle():
+                model.autocast_inside = hub.call(hub.autograd.autocast, kind)
+
+        model.autocast_inside = None
+        return leaf.register_forward_pre_hook(look)
+
+    def _leave_forward(self, note, args, kwargs, result, error):
+        if note is None:
+            return
+        self.depth = 0
+        entry, watched, record, begin_ns = note
+        model = self.known(args[0])
+        self.hub.steps.spend("forward", begin_ns)
+        if watched is not None:
+            watched.remove()
+        if entry["autocast"] is None and entry["grad"]:
+            entry["autocast"] = model.autocast_inside
+        first = _first_tensor(self.hub.torch, result)
+        entry["type"] = type_name(first.dtype) if first is not None else None
+        if record is not None and error is None:
+            self.hub.again.after(record, result)
+
+    # ---- train, eval, zero_grad ------------------------------------------------------------------
+
+    def _enter_train(self, args, kwargs):
+        model = self.known(args[0])
+        if model is not None and model.kind != "replaced":
+            mode = kwargs.get("mode", args[1] if len(args) > 1 else True)
+            word = "train" if mode else "eval"
+            self.hub.steps.note("sync_module", mode=word, model=model.index, at=self.hub.places.here())
+
+    def _enter_zero(self, args, kwargs):
+        model = self.known(args[0]) or self._of_inner(args[0])
+        if model is not None:
+            none = bool(kwargs.get("set_to_none", args[1] if len(args) > 1 else self._none_by_default()))
+            at = self.hub.places.here()
+            self.hub.steps.note("zero_grad", at=at, to_none=none, of="model", model=model.index)
+
+    def _of_inner(self, module):
+        for model in self.live():
+            outer = model.ref()
+            if outer is not None and model.inner(outer) is module:
+                return model
+        return None
+
+    def _none_by_default(self):
+        return int(str(self.hub.torch.__version__).split(".")[0]) >= 2
+
+
+def _call_through(call):
+    def __call__(self, *args, **kwargs):
+        return call(self, *args, **kwargs)
+
+    return __call__
+
+
+def _first_tensor(torch, tree, depth=0):
+    if isinstance(tree, torch.Tensor):
+        return tree
+    if depth > 6:
+        return None
+    if isinstance(tree, dict) or hasattr(tree, "keys") and hasattr(tree, "values"):
+        tree = tree.values()
+    elif not isinstance(tree, (list, tuple)):
+        return None
+    for value in tree:
+        found = _first_tensor(torch, value, depth + 1)
+        if found is not None:
+            return found
+    return None

@@ -1,0 +1,233 @@
+"""Optimizers: every subclass of torch.optim.Optimizer, by its class's step, also where it is called through a scaler."""
+
+import time
+import weakref
+
+# Classes whose rule is known, by the package that defines them. A class of the same name elsewhere may compute otherwise.
+TORCH_RULES = {"SGD": "sgd", "Adam": "adam", "AdamW": "adamw"}
+APEX_RULES = {"FusedSGD": "sgd", "FusedAdam": "adam", "FusedLAMB": "lamb", "FusedMixedPrecisionLamb": "lamb"}
+SETTINGS = (
+    "lr", "momentum", "dampening", "nesterov", "weight_decay", "betas", "eps", "amsgrad", "maximize",
+    "trust_coefficient", "bias_correction", "max_grad_norm", "grad_averaging", "use_nvlamb",
+)  # fmt: skip
+
+
+class Known:
+    """What is remembered of an optimizer."""
+
+    def __init__(self, hub, optimizer, at):
+        self.ref = weakref.ref(optimizer, hub.dying)
+        self.at = at
+        self.held = None  # (parameter groups, state) while a step is open
+        self.index = None  # given when it is first asked to step
+
+
+class Optimizers:
+    def __init__(self, hub):
+        self.hub = hub
+        self.by_id = {}
+        self.order = []
+        self.active = None  # the optimizer whose step runs
+        self.searches = 0
+
+    def install(self):
+        optimizer = self.hub.torch.optim.Optimizer
+        self.hub.wrap(optimizer, "__init__", None, self._built)
+        self.hub.wrap(optimizer, "__setstate__", None, self._restored)
+        self.hub.wrap(optimizer, "zero_grad", self._enter_zero, None)
+
+    # ---- what is known ---------------------------------------------------------------------------
+
+    def known(self, optimizer):
+        entry = self.by_id.get(id(optimizer))
+        return entry if entry is not None and entry.ref() is optimizer else None
+
+    def _built(self, note, args, kwargs, result, error):
+        if error is None:
+            self._learn(args[0], self.hub.places.here())
+
+    def _restored(self, note, args, kwargs, result, error):
+        self._watch_class(type(args[0]))
+
+    def _learn(self, optimizer, at):
+        self._watch_class(type(optimizer))
+        entry = self.by_id[id(optimizer)] = Known(self.hub, optimizer, at)
+        if self.searches < 16:  # scripts that build optimizers without end are not searched each time
+            self.searches += 1
+            self.hub.models.look_for(self.params(optimizer), at)
+        return entry
+
+    def _watch_class(self, kind):
+        for name, enter, leave in (
+            ("step", self._enter_step, self._leave_step),
+            ("zero_grad", self._enter_zero, None),
+        ):
+            owner = next((c for c in kind.__mro__ if name in c.__dict__), None)
+            if owner is not None:
+                self.hub.wrap(owner, name, enter, leave)
+
+    def params(self, optimizer):
+        return [p for group in optimizer.param_groups for p in group["params"]]
+
+    def index_of(self, optimizer):
+        """Its number; the event is written when it is first asked."""
+        entry = self.known(optimizer) or self._learn(optimizer, "")
+        if entry.index is None:
+            self.hub.models.settle()
+            entry.index = len(self.order)
+            self.order.append(entry)
+            self.hub.writer.put(self._event(optimizer, entry))
+        return entry.index
+
+    def _event(self, optimizer, entry):
+        kind = type(optimizer)
+        groups = [self._group(optimizer, group) for group in optimizer.param_groups]
+        return {
+            "event": "optimizer",
+            "optimizer": entry.index,
+            "class": "%s.%s" % (kind.__module__, kind.__qualname__),
+            "rule": self.rule(optimizer),
+            "at": entry.at,
+            "groups": groups,
+        }
+
+    def rule(self, optimizer):
+        """The update rule by the class that defines its step; "" where it is not known."""
+        owner = next((c for c in type(optimizer).__mro__ if "step" in c.__dict__), type(optimizer))
+        package = owner.__module__.split(".")[0]
+        if package == "torch" and owner.__module__.startswith("torch.optim."):
+            rule = TORCH_RULES.get(owner.__name__, "")
+        else:
+            rule = APEX_RULES.get(owner.__name__, "") if package == "apex" else ""
+        if rule == "adam" and self._decoupled(optimizer, optimizer.param_groups[0]):
+            return "adamw"
+        return rule
+
+    def _decoupled(self, optimizer, group):
+        """Whether the decay is taken from the parameter and not added to the gradient; None where there is none."""
+        if "decoupled_weight_decay" in group:
+            return bool(group["decoupled_weight_decay"])
+        mode = getattr(optimizer, "adam_w_mode", None)
+        if mode is not None:
+            return bool(mode)
+        return True if type(optimizer).__name__ == "AdamW" else None
+
+    def _group(self, optimizer, group):
+        names = [self.hub.models.entry_of(p) for p in group["params"]]
+        out = {"params": [entry.name if entry is not None else "?" for entry in names]}
+        for key in SETTINGS:
+            if key in group:
+                out[key] = self.value(group[key])
+        decoupled = self._decoupled(optimizer, group)
+        if decoupled is not None:
+            out["decoupled"] = decoupled
+        return out
+
+    def value(self, value):
+        """A setting as JSON has it; a tensor is read later."""
+        if isinstance(value, self.hub.torch.Tensor):
+            return self.hub.Lazy(value.detach().reshape(-1)[0].clone()) if value.numel() == 1 else None
+        if isinstance(value, (list, tuple)):
+            return [self.value(one) for one in value]
+        return value if isinstance(value, (bool, int, float, str)) or value is None else str(value)
+
+    def rates(self, optimizer):
+        return [self.value(group.get("lr")) for group in optimizer.param_groups]
+
+    # ---- state -----------------------------------------------------------------------------------
+
+    def moments(self, optimizer, param):
+        """[(word, tensor)] of a parameter, sorted; the count of steps as F64 of one element."""
+        torch = self.hub.torch
+        state = optimizer.state.get(param) or {}
+        out = []
+        for word in sorted(key for key in state if isinstance(key, str)):
+            value = state[word]
+            if word == "step":
+                out.append((word, self._count(value)))
+            elif isinstance(value, torch.Tensor):
+                out.append((word, value))
+        if state and "step" not in state:
+            group = next((g for g in optimizer.param_groups if any(p is param for p in g["params"])), {})
+            if "step" in group:  # Apex counts once for a group
+                out.append(("step", self._count(group["step"])))
+        return out
+
+    def _count(self, value):
+        torch = self.hub.torch
+        if isinstance(value, torch.Tensor):
+            return value.detach().reshape(-1)[:1].double().clone()
+        return torch.tensor([float(value)], dtype=torch.float64)
+
+    def _contents(self, entry):
+        optimizer = entry.ref()
+        return entry.held if optimizer is None else (optimizer.param_groups, optimizer.state)
+
+    def hold(self):
+        for entry in self.order:
+            entry.held = self._contents(entry)
+
+    def release(self):
+        for entry in self.order:
+            entry.held = None
+
+    def all_state(self):
+        torch, out = self.hub.torch, []
+        for groups, states in filter(None, (self._contents(entry) for entry in self.order)):
+            for param in (p for group in groups for p in group["params"]):
+                state = states.get(param)
+                for word in sorted(key for key in state if isinstance(key, str)) if state else ():
+                    value = state[word]
+                    if word != "step" and isinstance(value, torch.Tensor) and not hasattr(value, "_local_tensor"):
+                        out.append(value)
+        return out
+
+    # ---- step ------------------------------------------------------------------------------------
+
+    def _enter_step(self, args, kwargs):
+        optimizer = args[0]
+        if self.active is not None:
+            return None  # a step within a step: of a base class, or of the optimizer that a wrapper holds
+        hub, steps = self.hub, self.hub.steps
+        begin_ns = time.perf_counter_ns()
+        index = self.index_of(optimizer)
+        self.active = optimizer
+        self._closure(optimizer, args, kwargs)
+        rates = self.rates(optimizer)
+        if index == 0 and rates:
+            steps.now.lr = rates[0]
+        scaled, found_inf = hub.scalers.stepping(optimizer)
+        steps.note("optimizer_step", optimizer=index, at=hub.places.here(), scaled=scaled, lr=rates)
+        if scaled is None:
+            steps.ask(optimizer, True)
+        params = self.params(optimizer)
+        hub.autograd.before_change()
+        steps.detail.before_step(optimizer, params, found_inf is None)
+        return optimizer, params, found_inf, scaled, begin_ns
+
+    def _leave_step(self, note, args, kwargs, result, error):
+        if note is None:
+            return
+        optimizer, params, found_inf, scaled, begin_ns = note
+        self.active = None
+        if error is None:
+            self.hub.steps.detail.after_step(optimizer, params, found_inf)
+        if scaled is None:
+            self.hub.steps.spend("optimizer", begin_ns)
+
+    def _closure(self, optimizer, args, kwargs):
+        """Gradients that a closure makes inside the step are seen as calls only."""
+        if kwargs.get("closure") is not None or (len(args) > 1 and callable(args[1])):
+            self.hub.steps.detail.closure = True
+            self.hub.remark("the closure of a %s computes its gradients inside the step" % type(optimizer).__name__)
+
+    # ---- zero_grad -------------------------------------------------------------------------------
+
+    def _enter_zero(self, args, kwargs):
+        if self.active is not None:
+            return
+        known = self.known(args[0])
+        none = kwargs.get("set_to_none", args[1] if len(args) > 1 else self.hub.models._none_by_default())
+        index = self.hub.Late(lambda: known.index if known is not None else None)  # given at its first step
+        at = self.hub.places.here()
+        self.hub.steps.note("zero_grad", at=at, to_none=bool(none), of="optimizer", optimizer=index)

@@ -1,0 +1,215 @@
+"""GradScaler: scale, unscale_, step and update of torch.amp and torch.cuda.amp."""
+
+import time
+import weakref
+
+from .samples import type_name
+
+
+class Known:
+    def __init__(self, scaler, index):
+        self.ref = weakref.ref(scaler)
+        self.index = index
+
+
+class Scalers:
+    def __init__(self, hub):
+        self.hub = hub
+        self.scalers = []
+        self.by_id = {}
+        self.scaled = []  # (weak reference of a scaled tensor, the loss before it, index, scale) not yet gone backward
+        self.stepper = None  # (scaler, optimizer, entry) of the step that runs
+        self.stepped = False
+
+    def install(self):
+        for kind in self._classes():
+            wrap = self.hub.wrap
+            wrap(kind, "__init__", None, self._built)
+            wrap(kind, "scale", None, self._scale)
+            wrap(kind, "unscale_", self._enter_unscale, self._leave_unscale)
+            wrap(kind, "step", self._enter_step, self._leave_step)
+            wrap(kind, "update", self._enter_update, self._leave_update)
+
+    def _classes(self):
+        """The classes that define the methods: one, of which the others are subclasses, since 2.3."""
+        amp = getattr(self.hub.torch, "amp", None)
+        kind = getattr(amp, "GradScaler", None) or getattr(self.hub.torch.cuda.amp, "GradScaler", None)
+        return [kind] if kind is not None else []
+
+    # ---- what is known ---------------------------------------------------------------------------
+
+    def known(self, scaler):
+        entry = self.by_id.get(id(scaler))
+        return entry if entry is not None and entry.ref() is scaler else None
+
+    def _built(self, note, args, kwargs, result, error):
+        if error is None:
+            self._learn(args[0])
+
+    def _learn(self, scaler):
+        entry = self.by_id[id(scaler)] = Known(scaler, len(self.scalers))
+        self.scalers.append(entry)
+        enabled = scaler.is_enabled()
+        event = {"event": "scaler", "scaler": entry.index, "enabled": enabled}
+        if enabled:
+            event["init_scale"] = scaler._init_scale
+            event["growth_factor"] = scaler.get_growth_factor()
+            event["backoff_factor"] = scaler.get_backoff_factor()
+            event["growth_interval"] = scaler.get_growth_interval()
+        event["at"] = self.hub.places.here()
+        self.hub.writer.put(event)
+        return entry
+
+    def _index(self, scaler):
+        """The number of an enabled scaler, None of one that does nothing."""
+        if not scaler.is_enabled():
+            return None
+        return (self.known(scaler) or self._learn(scaler)).index
+
+    def _lazy_scale(self, scaler):
+        if scaler._scale is None:
+            return float(scaler._init_scale)
+        return self.hub.Lazy(scaler._scale.detach().clone())
+
+    def scale_now(self):
+        """Of scaler 0, 1 without one."""
+        scaler = self.scalers[0].ref() if self.scalers else None
+        return self._lazy_scale(scaler) if scaler is not None and scaler.is_enabled() else 1
+
+    # ---- scale -----------------------------------------------------------------------------------
+
+    def _scale(self, note, args, kwargs, result, error):
+        scaler, index = args[0], self._index(args[0])
+        if index is None or error is not None:
+            return
+        losses = args[1] if len(args) > 1 else kwargs.get("outputs")
+        pairs = list(self._pairs(losses, result))
+        kind = type_name(pairs[0][0].dtype) if pairs else None
+        self.hub.steps.before_scale()
+        self.hub.steps.note("scale", scaler=index, type=kind, at=self.hub.places.here())
+        scale = scaler._scale.detach().clone() if scaler._scale is not None else None
+        if index == 0 and self.hub.steps.now.scale is None and scale is not None:
+            self.hub.steps.now.scale = self.hub.Lazy(scale)
+        for loss, scaled in pairs:
+            if loss.numel() == 1:
+                self.scaled.append((weakref.ref(scaled), loss.detach().clone(), index, scale))
+        del self.scaled[:-64]
+
+    def _pairs(self, losses, results):
+        tensor = self.hub.torch.Tensor
+        if isinstance(losses, tensor) and isinstance(results, tensor):
+            yield losses, results
+        elif isinstance(losses, (list, tuple)) and isinstance(results, (list, tuple)):
+            for loss, result in zip(losses, results):
+                for pair in self._pairs(loss, result):
+                    yield pair
+
+    def unscaled(self, tensor):
+        """(Lazy loss, scaler index) of what goes backward: the loss before scale(), found by the tensor or by its order."""
+        Lazy = self.hub.Lazy
+        for ref, loss, index, _ in self.scaled:
+            if ref() is tensor:
+                return Lazy(loss), index
+        scales = [(index, scale) for _, _, index, scale in self.scaled if scale is not None]
+        if not scales:
+            return Lazy(tensor.detach().clone()), None
+        # scaled and then changed: divided by the number of micro-steps, summed with others
+        index, scale = scales[-1]
+        return Lazy([tensor.detach().clone(), scale], lambda value, by: value / by if by else None), index
+
+    def gone_backward(self):
+        self.scaled = []
+
+    # ---- unscale_ --------------------------------------------------------------------------------
+
+    def _optimizer(self, args, kwargs):
+        return args[1] if len(args) > 1 else kwargs.get("optimizer")
+
+    def _found(self, scaler, optimizer):
+        """Lazy: whether the scaler found an infinity or NaN among the optimizer's gradients."""
+        state = scaler._per_optimizer_states.get(id(optimizer)) or {}
+        found = [t.detach().clone() for t in state.get("found_inf_per_device", {}).values()]
+        return self.hub.Lazy(found, lambda *values: any(value != 0 for value in values)) if found else None
+
+    def _enter_unscale(self, args, kwargs):
+        index = self._index(args[0])
+        if index is None:
+            return None
+        optimizer = self._optimizer(args, kwargs)
+        self.hub.autograd.before_change()
+        number = self.hub.optimizers.index_of(optimizer)
+        inside = self.stepper is not None
+        at = self.hub.places.here()
+        return self.hub.steps.note("unscale", scaler=index, optimizer=number, at=at, found_inf=None, inside=inside)
+
+    def _leave_unscale(self, entry, args, kwargs, result, error):
+        if entry is None or error is not None:
+            return
+        optimizer = self._optimizer(args, kwargs)
+        entry["found_inf"] = self._found(args[0], optimizer)
+        self.hub.steps.detail.grads("grad", self.hub.optimizers.params(optimizer))
+
+    # ---- step ------------------------------------------------------------------------------------
+
+    def _enter_step(self, args, kwargs):
+        scaler, optimizer = args[0], self._optimizer(args, kwargs)
+        index = self._index(scaler)
+        if index is None or self.stepper is not None:
+            return None
+        self.hub.autograd.before_change()
+        steps = self.hub.steps
+        number = self.hub.optimizers.index_of(optimizer)
+        at = self.hub.places.here()
+        entry = steps.note("scaler_step", scaler=index, optimizer=number, at=at, found_inf=None, stepped=None)
+        if number == 0:
+            rates = self.hub.optimizers.rates(optimizer)
+            steps.now.lr = rates[0] if rates else None
+        self.stepper, self.stepped = (scaler, optimizer, index), False
+        return entry, time.perf_counter_ns()
+
+    def stepping(self, optimizer):
+        """For the optimizer's step: (index of the scaler that calls it or None, found_inf if it unscales by itself)."""
+        if self.stepper is None or self.stepper[1] is not optimizer:
+            return None, None
+        self.stepped = True
+        found = getattr(optimizer, "found_inf", None)
+        itself = getattr(optimizer, "_step_supports_amp_scaling", False) and found is not None
+        return self.stepper[2], found.detach().clone() if itself else None
+
+    def _leave_step(self, note, args, kwargs, result, error):
+        if note is None:
+            return
+        entry, begin_ns = note
+        optimizer = self._optimizer(args, kwargs)
+        self.stepper = None
+        self.hub.steps.spend("optimizer", begin_ns)
+        if error is not None:
+            return
+        found = self._found(args[0], optimizer)
+        entry["found_inf"] = found
+        entry["stepped"] = did = self.stepped
+        if self.stepped and getattr(optimizer, "_step_supports_amp_scaling", False) and found is not None:
+            entry["stepped"] = self.hub.Lazy(found.tensors, lambda *values: all(value == 0 for value in values))
+            did = found
+        self.hub.steps.ask(optimizer, did)
+
+    # ---- update ----------------------------------------------------------------------------------
+
+    def _enter_update(self, args, kwargs):
+        index = self._index(args[0])
+        if index is None:
+            return None
+        forced = kwargs.get("new_scale", args[1] if len(args) > 1 else None) is not None
+        at = self.hub.places.here()
+        scale = self._lazy_scale(args[0])
+        return self.hub.steps.note("update", scaler=index, at=at, scale=scale, next=None, growth=None, forced=forced)
+
+    def _leave_update(self, entry, args, kwargs, result, error):
+        if entry is None or error is not None:
+            return
+        scaler = args[0]
+        entry["next"] = self._lazy_scale(scaler)
+        if scaler._growth_tracker is not None:
+            entry["growth"] = self.hub.Lazy(scaler._growth_tracker.detach().clone())
+        if entry["scaler"] == 0:
+            self.hub.steps.now.scale_next = entry["next"]

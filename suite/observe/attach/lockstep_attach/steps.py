@@ -1,0 +1,211 @@
+"""What a step is: gathers its calls, and closes it into one event."""
+
+import time
+
+from . import detail
+
+CALLS = 10000  # entries of a step: one that never ends does not grow without bound
+DIGEST_SHARE = 0.02  # of a job's time for digests: the rest of the 3 % that README.md allows is for the other work
+
+
+class Schedule:
+    """Which steps are looked at in detail: 1, 2, every Nth; N doubles after 64 of them, and after every 32 more."""
+
+    def __init__(self, every):
+        self.every, self.count, self.limit = every, 0, 64
+
+    def take(self, step):
+        """Asked for each step in order."""
+        if step > 2 and step % self.every != 0:
+            return False
+        self.count += 1
+        if self.count >= self.limit:
+            self.every *= 2
+            self.limit += 32
+        return True
+
+
+class Step:
+    def __init__(self, number, is_detail):
+        self.number = number
+        self.detail = is_detail
+        self.calls = []
+        self.asked = False  # an optimizer was asked to step
+        self.forward = False  # a training forward of a known model was seen
+        self.tail = None  # place in calls of the first forward in eval mode after that
+        self.losses = []
+        self.scale = self.scale_next = None
+        self.did = []  # of each optimizer that was asked: True, False, or a Lazy of that
+        self.lr = None
+        self.images = 0
+        self.spent = {"data": 0, "forward": 0, "backward": 0, "optimizer": 0}
+
+
+class Steps:
+    def __init__(self, hub):
+        self.hub = hub
+        self.schedule = Schedule(hub.settings.every)
+        self.done = 0
+        self.digest_every = 1
+        self.digest_ns = self.work_ns = 0.0
+        self.begun_ns = time.perf_counter_ns()
+        self.own_before = 0
+        self.detail = detail.Detail(hub)
+        self.now = None
+        self._begin()
+
+    def _begin(self):
+        self.now = Step(self.done + 1, self.schedule.take(self.done + 1))
+        self.detail.begin(self.now)
+
+    def abandon(self):
+        self.detail.drop()
+
+    # ---- what the other parts report -------------------------------------------------------------
+
+    def note(self, call, **members):
+        """Appends a call to the step; its entry, to be completed."""
+        entry = {"call": call}
+        entry.update(members)
+        if len(self.now.calls) < CALLS:
+            self.now.calls.append(entry)
+        return entry
+
+    def spend(self, phase, begin_ns):
+        self.now.spent[phase] += time.perf_counter_ns() - begin_ns
+
+    def before_forward(self, training, grad):
+        """A forward of a known model comes: the first one of the next step closes this one."""
+        if not grad:
+            return
+        if not self.hub.first_forward_ns:
+            self.hub.first_forward_ns = time.perf_counter_ns()
+            self.begun_ns, self.own_before = self.hub.first_forward_ns, self.hub.own_ns
+        if self.hub.optimizers.active is not None:
+            return  # a closure's
+        if training:
+            if self.now.asked:
+                self.close()
+            self.now.forward = True
+        elif self.now.asked and self.now.tail is None:
+            self.now.tail = len(self.now.calls)
+
+    def before_scale(self):
+        """scale() belongs to the step of the backward that follows it."""
+        self._close_at_backward()
+
+    def before_backward(self):
+        """A backward comes: it closes the step where no training forward has done so."""
+        self._close_at_backward()
+        if not self.hub.first_forward_ns:
+            self.hub.first_forward_ns = time.perf_counter_ns()
+
+    def _close_at_backward(self):
+        if self.now.asked and self.hub.optimizers.active is None:
+            # Forwards in eval mode with gradients, just before, were this backward's.
+            moved = []
+            if self.now.tail is not None:
+                moved = self.now.calls[self.now.tail :]
+                del self.now.calls[self.now.tail :]
+            self.close()
+            self.now.calls.extend(moved)
+
+    def ask(self, optimizer, did):
+        """An optimizer was asked to step; `did` says whether it did."""
+        self.now.asked = True
+        self.now.did.append(did)
+        self.hub.models.hold()
+        self.hub.optimizers.hold()
+        self.hub.activate()
+
+    # ---- closing ---------------------------------------------------------------------------------
+
+    def close_last(self):
+        if self.now.asked:
+            self.close()
+        self.detail.drop()
+
+    def close(self):
+        step, hub = self.now, self.hub
+        now = time.perf_counter_ns()
+        own = hub.own_ns - self.own_before
+        total = now - self.begun_ns
+        self.done = step.number
+        hub.last_step_ns = now
+        samples = self.detail.close(step)
+        event = self._event(step, samples)
+        event["digest"] = self._digest(step, max(0, total - own))
+        event["ms"] = dict({"total": total / 1e6}, **{key: value / 1e6 for key, value in step.spent.items()})
+        event["ms"]["instrument"] = own / 1e6
+        event["ms"] = {key: round(value, 3) for key, value in event["ms"].items()}
+        event["at_ns"] = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        event["detail"] = samples
+        event["calls"] = step.calls
+        if event["digest"] is None:
+            del event["digest"]
+        hub.writer.put(event)
+        hub.models.release()
+        hub.optimizers.release()
+        self.begun_ns, self.own_before = now, hub.own_ns
+        self._begin()
+        if hub.settings.steps and self.done >= hub.settings.steps:
+            hub.end("steps")
+
+    def _event(self, step, samples):
+        scale = step.scale if step.scale is not None else self.hub.scalers.scale_now()
+        after = step.scale_next if step.scale_next is not None else scale
+        return {
+            "event": "step",
+            "step": step.number,
+            "loss": self._loss(step),
+            "loss_scale": scale,
+            "loss_scale_next": after,
+            "skipped": self._skipped(step),
+            "lr": step.lr,
+            "images": step.images,
+        }
+
+    def _loss(self, step):
+        """The sum of the step's losses, on the device that has the numbers."""
+        known = [loss for loss in step.losses if loss is not None]
+        if not known:
+            return None
+        tensors, makers = [], []
+        for lazy in known:
+            makers.append((len(tensors), len(lazy.tensors), lazy.make))
+            tensors.extend(lazy.tensors)
+
+        def total(*numbers):
+            parts = (numbers[at : at + count] for at, count, _ in makers)
+            return sum(make(*part) if make else part[0] for part, (_, _, make) in zip(parts, makers))
+
+        return self.hub.Lazy(tensors, total)
+
+    def _skipped(self, step):
+        if any(did is True for did in step.did):
+            return False
+        lazies = [did for did in step.did if isinstance(did, self.hub.Lazy)]
+        if not lazies:
+            return True
+        # each Lazy of an optimizer that unscales by itself is its found_inf: it did step where that is 0
+        return self.hub.Lazy([did.tensors[0] for did in lazies], lambda *found: all(value != 0 for value in found))
+
+    def _digest(self, step, work_ns):
+        """Digests of all models and optimizers; in fewer steps where they would cost the job too much."""
+        if step.number > 1:
+            self.work_ns = work_ns if not self.work_ns else 0.8 * self.work_ns + 0.2 * work_ns
+        if not step.detail and step.number % self.digest_every != 0:
+            return None
+        begin = time.perf_counter_ns()
+        digests, models = self.hub.digests, self.hub.models
+        out = {
+            "param": digests.digest(models.all_params()),
+            "state": digests.digest(self.hub.optimizers.all_state()),
+            "buffer": digests.digest(models.all_buffers()),
+        }
+        spent = time.perf_counter_ns() - begin
+        if step.number > 1:
+            self.digest_ns = spent if not self.digest_ns else 0.8 * self.digest_ns + 0.2 * spent
+            while self.digest_every < 1024 and self.digest_ns > DIGEST_SHARE * self.digest_every * self.work_ns:
+                self.digest_every *= 2
+        return out

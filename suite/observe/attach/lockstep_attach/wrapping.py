@@ -1,0 +1,72 @@
+"""Functions that stand in for torch's own: they run the user's call exactly once, whatever this module does."""
+
+import functools
+import types
+
+
+class Swap:
+    """Returned by an `enter` that replaces the arguments by equal ones (a generator that must be counted)."""
+
+    __slots__ = ("args", "kwargs", "note")
+
+    def __init__(self, args, kwargs, note):
+        self.args, self.kwargs, self.note = args, kwargs, note
+
+
+def _stand_in(original, idle, enter, leave, swap):
+    # No globals: the function below gets those of the original, which torch.jit reads to resolve names. Where
+    # torch.compile traces it, idle() is constant and only the first return is left.
+    def wrapper(*args, **kwargs):
+        if idle():
+            return original(*args, **kwargs)
+        note = enter(args, kwargs)
+        if note.__class__ is swap:
+            args, kwargs, note = note.args, note.kwargs, note.note
+        try:
+            result = original(*args, **kwargs)
+        except BaseException as error:
+            leave(note, args, kwargs, None, error)
+            raise
+        leave(note, args, kwargs, result, None)
+        return result
+
+    return wrapper
+
+
+def stand_in(hub, original, enter=None, leave=None):
+    """A function that calls enter(args, kwargs) -> note, the original, and leave(note, args, kwargs, result, error)."""
+
+    def guarded_enter(args, kwargs):
+        return hub.call(enter, args, kwargs) if enter is not None else None
+
+    def guarded_leave(note, args, kwargs, result, error):
+        if leave is not None:
+            hub.call(leave, note, args, kwargs, result, error)
+
+    made = _stand_in(original, hub.idle, guarded_enter, guarded_leave, Swap)
+    made = types.FunctionType(
+        made.__code__, getattr(original, "__globals__", made.__globals__), made.__name__, None, made.__closure__
+    )
+    functools.update_wrapper(made, original)
+    made._ls_original = original
+    made._ls_self = made
+    return made
+
+
+def is_stand_in(function):
+    # update_wrapper copies attributes outward: a wrapper of the user's around ours is none of ours
+    return getattr(function, "_ls_self", None) is function
+
+
+def wrap(hub, owner, name, enter=None, leave=None):
+    """Replaces owner.name, a function of a module or a method of a class, once. False where there is none."""
+    original = owner.__dict__.get(name) if isinstance(owner, type) else getattr(owner, name, None)
+    if original is None and isinstance(owner, type):
+        original = getattr(owner, name, None)
+    kind = type(original)
+    function = original.__func__ if kind in (classmethod, staticmethod) else original
+    if function is None or is_stand_in(function) or not isinstance(function, types.FunctionType):
+        return False
+    made = stand_in(hub, function, enter, leave)
+    setattr(owner, name, kind(made) if kind in (classmethod, staticmethod) else made)
+    return True

@@ -1,0 +1,92 @@
+"""Put first on PYTHONPATH by `lockstep observe`: runs the sitecustomize that it hides, and waits for torch.
+
+Without LS_OBSERVE_DIR nothing happens. torch is not imported here, and an error of its import stays the user's.
+"""
+
+import os
+import sys
+
+
+def _hidden_sitecustomize():
+    """The next sitecustomize on sys.path behind this folder, or None."""
+    import importlib.machinery
+
+    here = os.path.dirname(os.path.abspath(__file__))
+    behind = [path for path in sys.path if os.path.abspath(path or os.curdir) != here]
+    return importlib.machinery.PathFinder.find_spec("sitecustomize", behind)
+
+
+def _run_hidden():
+    spec = _hidden_sitecustomize()
+    if spec is None or spec.loader is None or spec.origin == os.path.abspath(__file__):
+        return
+    import importlib.util
+
+    module = importlib.util.module_from_spec(spec)
+    ours = sys.modules.get("sitecustomize")
+    sys.modules["sitecustomize"] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        if ours is not None:
+            sys.modules["sitecustomize"] = ours
+        raise
+
+
+class _WaitForTorch:
+    """A finder that finds nothing: where torch is imported, it has the real loader call install() afterwards."""
+
+    def __init__(self):
+        self.searching = False
+
+    def find_spec(self, name, path=None, target=None):
+        if name != "torch" or self.searching:
+            return None
+        import importlib.util
+
+        self.searching = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self.searching = False
+        if spec is not None and spec.loader is not None:
+            self.call_after(spec.loader)
+        return spec
+
+    def call_after(self, loader):
+        load = loader.exec_module
+
+        def exec_module(module):
+            load(module)
+            self.leave(loader)
+            _install()
+
+        try:
+            loader.exec_module = exec_module
+        except AttributeError:  # a loader without attributes of its own: torch is left alone
+            pass
+
+    def leave(self, loader):
+        try:
+            del loader.exec_module
+            sys.meta_path.remove(self)
+        except (AttributeError, ValueError):
+            pass
+
+
+def _install():
+    written = sys.dont_write_bytecode
+    sys.dont_write_bytecode = True  # the suite's folder may be shared, or the user's no business
+    try:
+        import lockstep_attach
+
+        lockstep_attach.install()
+    except Exception:  # the job goes on as if it were not observed
+        pass
+    finally:
+        sys.dont_write_bytecode = written
+
+
+if os.environ.get("LS_OBSERVE_DIR"):
+    sys.meta_path.insert(0, _WaitForTorch())
+_run_hidden()

@@ -1,0 +1,179 @@
+#include "rules_job.h"
+
+#include <string.h>
+
+#include "kernels/core/text.h"
+
+void ls_job_add_name(ls_job_names *names, const char *name)
+{
+    enum { SHOWN = 3 };
+    if (names->count < SHOWN) {
+        ls_text_add(names->text, sizeof names->text, "%s%.70s", names->count > 0 ? ", " : "", name);
+    }
+    names->count++;
+}
+
+const char *ls_job_names_text(ls_job_names *names)
+{
+    enum { SHOWN = 3 };
+    if (names->count > SHOWN && strstr(names->text, " more") == NULL) {
+        ls_text_add(names->text, sizeof names->text, " and %d more", names->count - SHOWN);
+    }
+    return names->text;
+}
+
+static const cJSON *last_of(const cJSON *list, const char *member, int index)
+{
+    const cJSON *entry, *found = NULL;
+    cJSON_ArrayForEach(entry, list)
+    {
+        if (ls_json_int(entry, member, 0) == index) {
+            found = entry;
+        }
+    }
+    return found;
+}
+
+const cJSON *ls_job_model(const ls_observe_rank *rank, int model)
+{
+    return last_of(rank->model, "model", model);
+}
+
+const cJSON *ls_job_optimizer(const ls_observe_rank *rank, int optimizer)
+{
+    return last_of(rank->optimizer, "optimizer", optimizer);
+}
+
+int ls_job_models(const ls_observe_rank *rank)
+{
+    int count = 0;
+    const cJSON *model;
+    cJSON_ArrayForEach(model, rank->model)
+    {
+        int index = ls_json_int(model, "model", 0);
+        count = index >= count ? index + 1 : count;
+    }
+    return count;
+}
+
+bool ls_job_model_is_ddp(const cJSON *model)
+{
+    return strcmp(ls_json_string(model, "kind", ""), "ddp") == 0;
+}
+
+/* The first text of a member, in a list of any rank, that contains one of the words. */
+static const char *find_word(const ls_observe_trace *trace, bool models, const char *const *word,
+                             int words)
+{
+    for (int k = 0; k < trace->world; k++) {
+        const cJSON *entry;
+        const cJSON *list = models ? trace->rank[k].model : trace->rank[k].optimizer;
+        cJSON_ArrayForEach(entry, list)
+        {
+            const char *class = ls_json_string(entry, models ? "name" : "class", "");
+            for (int w = 0; w < words; w++) {
+                if (strstr(class, word[w]) != NULL) {
+                    return class;
+                }
+            }
+        }
+    }
+    return NULL;
+}
+
+const char *ls_job_sharded(const ls_observe_trace *trace)
+{
+    static const char *const word[] = {"FSDP", "FullySharded", "DeepSpeed", "Pipeline"};
+    return find_word(trace, true, word, (int)(sizeof word / sizeof *word));
+}
+
+const char *ls_job_sharded_optimizer(const ls_observe_trace *trace)
+{
+    static const char *const word[] = {"ZeroRedundancy", "DeepSpeed", "Distributed"};
+    return find_word(trace, false, word, (int)(sizeof word / sizeof *word));
+}
+
+const char *ls_job_averages_later(const ls_observe_trace *trace)
+{
+    static const char *const word[] = {"LocalSGD", "localSGD", "ModelAverag"};
+    for (int k = 0; k < trace->world; k++) {
+        const cJSON *hook;
+        cJSON_ArrayForEach(hook, trace->rank[k].hook)
+        {
+            const char *name = ls_json_string(hook, "name", "");
+            if (strstr(name, "localSGD") != NULL) {
+                return name;
+            }
+        }
+    }
+    return find_word(trace, false, word, (int)(sizeof word / sizeof *word));
+}
+
+bool ls_job_calls_collectives(const ls_observe_trace *trace)
+{
+    for (int k = 0; k < trace->world; k++) {
+        for (int i = 0; i < trace->rank[k].step_count; i++) {
+            if (ls_trace_find(&trace->rank[k].step[i], LS_CALL_COLLECTIVE, 0) >= 0) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+const ls_observe_tensor *ls_job_tensor(const ls_observe_rank *rank, const char *name)
+{
+    for (int i = 0; i < rank->tensor_count; i++) {
+        if (strcmp(rank->tensor[i].name, name) == 0) {
+            return &rank->tensor[i];
+        }
+    }
+    return NULL;
+}
+
+static bool group_holds(const cJSON *group, const char *name)
+{
+    const cJSON *param;
+    cJSON_ArrayForEach(param, cJSON_GetObjectItemCaseSensitive(group, "params"))
+    {
+        if (cJSON_IsString(param) && strcmp(param->valuestring, name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+const cJSON *ls_job_group(const ls_observe_rank *rank, const char *name, int after, int *optimizer,
+                          int *group)
+{
+    const cJSON *event, *entry;
+    cJSON_ArrayForEach(event, rank->optimizer)
+    {
+        *optimizer = ls_json_int(event, "optimizer", 0);
+        *group = 0;
+        if (*optimizer <= after) {
+            continue;
+        }
+        cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(event, "groups"))
+        {
+            if (group_holds(entry, name)) {
+                return entry;
+            }
+            ++*group;
+        }
+    }
+    return NULL;
+}
+
+int ls_job_steps_of(const ls_observe_step *step, int optimizer, const ls_call **call)
+{
+    int count = 0;
+    for (int c = ls_trace_find(step, LS_CALL_OPTIMIZER_STEP, 0); c >= 0;
+         c = ls_trace_find(step, LS_CALL_OPTIMIZER_STEP, c + 1)) {
+        if (optimizer < 0 || step->call[c].optimizer == optimizer) {
+            count += step->call[c].times;
+            *call = &step->call[c];
+        }
+    }
+    return count;
+}

@@ -1,0 +1,39 @@
+/* Questions about a job that several families of rules ask. */
+#ifndef LS_OBSERVE_RULES_JOB_H
+#define LS_OBSERVE_RULES_JOB_H
+
+#include "samples.h"
+#include "trace.h"
+
+/* Names for a sentence: "a, b, c and 4 more". */
+typedef struct ls_job_names {
+    int count;
+    char text[240];
+} ls_job_names;
+
+void ls_job_add_name(ls_job_names *names, const char *name);
+const char *ls_job_names_text(ls_job_names *names);
+
+/* The last event of a model, an optimizer or a scaler; NULL: none. */
+const cJSON *ls_job_model(const ls_observe_rank *rank, int model);
+const cJSON *ls_job_optimizer(const ls_observe_rank *rank, int optimizer);
+int ls_job_models(const ls_observe_rank *rank); /* highest index + 1 */
+bool ls_job_model_is_ddp(const cJSON *model);
+/* The class of a model whose parameters lie in parts on several ranks by design, or NULL. */
+const char *ls_job_sharded(const ls_observe_trace *trace);
+/* The class of an optimizer whose state lies in parts on several ranks, or NULL. */
+const char *ls_job_sharded_optimizer(const ls_observe_trace *trace);
+/* The name of a method by which replicas differ between two averagings on purpose, or NULL. */
+const char *ls_job_averages_later(const ls_observe_trace *trace);
+/* The script calls collectives of its own within steps. */
+bool ls_job_calls_collectives(const ls_observe_trace *trace);
+/* The parameter of that name, or NULL. */
+const ls_observe_tensor *ls_job_tensor(const ls_observe_rank *rank, const char *name);
+/* The optimizer whose group holds the parameter, and the group; NULL: none. `after`: of several,
+ * those with a greater index; -1 for the first. */
+const cJSON *ls_job_group(const ls_observe_rank *rank, const char *name, int after, int *optimizer,
+                          int *group);
+/* How often an optimizer stepped in that step, and the (last) call; -1: any optimizer. */
+int ls_job_steps_of(const ls_observe_step *step, int optimizer, const ls_call **call);
+
+#endif

@@ -1,0 +1,38 @@
+/* The mean of all ranks' gradients of a tensor in FP64, and how far a right reduction may be from
+ * it (numerics.md section 7). */
+#ifndef LS_OBSERVE_RULES_MEAN_H
+#define LS_OBSERVE_RULES_MEAN_H
+
+#include "samples.h"
+
+/* How a step's gradients come together, as its calls say. */
+typedef struct ls_mean_plan {
+    int world;           /* ranks that the mean is over */
+    int backwards;       /* passes of the step */
+    int reductions;      /* of those, in how many the gradients were reduced */
+    bool zeroed;         /* a zero_grad between two of them: .grad is not the sum of all */
+    double scale;        /* dumps of the protocol are unscaled: what to multiply eta with */
+    const char *sent_as; /* the type of a communication hook, or NULL: that of the gradient */
+} ls_mean_plan;
+
+/* Of one tensor at one step. */
+typedef struct ls_mean {
+    int world;
+    int64_t count;
+    ls_values *local;     /* [world]; v NULL: the rank had no gradient */
+    double *mean, *bound; /* [count] */
+    bool *overflow;       /* [count]: a sum may have left the range of the type it is sent as */
+    bool differs;         /* two ranks' gradients differ in some element */
+} ls_mean;
+
+ls_mean_plan ls_mean_plan_of(const ls_samples *samples, int rank);
+/* False where no rank has a gradient of that tensor, or they do not fit each other. */
+bool ls_mean_make(const ls_samples *samples, const ls_mean_plan *plan, const char *name,
+                  const char *type, ls_mean *out);
+void ls_mean_free(ls_mean *mean);
+/* How many elements of `got` are further than the bound from factor * mean + offset (offset NULL:
+ * 0), and the worst: its index and its distance in units of the bound. */
+int64_t ls_mean_violations(const ls_mean *mean, const ls_values *got, double factor,
+                           const double *offset, int64_t *worst, double *times);
+
+#endif

@@ -1,0 +1,849 @@
+/* What happens to a gradient between its reduction and the step, which parameters the optimizers
+ * hold, and at which rate they step. */
+#include <math.h>
+#include <string.h>
+
+#include "kernels/core/text.h"
+#include "rules.h"
+#include "rules_job.h"
+
+static const ls_tol one_product =
+    LS_TOL(2, "two roundings of the product with 1/S: in f32, and in the gradient's own type "
+              "(numerics 7.3)");
+static const ls_tol one_clip =
+    LS_TOL(5, "five roundings: limit and 1e-6 become numbers of the gradient's type, then a sum, a "
+              "quotient and the product with it (numerics 7.3)");
+
+/* ---- the calls of a step --------------------------------------------------------------------- */
+
+/* What happened to the gradients of an optimizer: indices of calls, -1: none. */
+typedef struct chain {
+    int unscale, clip, step;
+    double scale; /* of its scaler; 1 without one, NaN where it is not known */
+} chain;
+
+static double scale_of(const ls_observe_step *step, int scaler)
+{
+    if (scaler <= 0) {
+        return step->step->loss_scale;
+    }
+    for (int c = ls_trace_find(step, LS_CALL_UPDATE, 0); c >= 0;
+         c = ls_trace_find(step, LS_CALL_UPDATE, c + 1)) {
+        if (step->call[c].scaler == scaler) {
+            return ls_json_number(step->call[c].json, "scale", NAN);
+        }
+    }
+    return NAN;
+}
+
+/* A clip belongs to the optimizer that steps next. */
+static chain chain_of(const ls_observe_step *step, int optimizer)
+{
+    chain found = {-1, -1, -1, 1};
+    int scaler = -1;
+    for (int c = 0; c < step->call_count; c++) {
+        const ls_call *call = &step->call[c];
+        if (call->kind == LS_CALL_CLIP && found.step < 0) {
+            found.clip = c;
+        } else if (call->kind == LS_CALL_UNSCALE && call->optimizer == optimizer) {
+            found.unscale = c;
+            scaler = call->scaler;
+        } else if (call->kind == LS_CALL_OPTIMIZER_STEP && call->optimizer == optimizer) {
+            found.step = c;
+            int scaled = ls_json_int(call->json, "scaled", -1);
+            scaler = scaled >= 0 ? scaled : scaler;
+        }
+    }
+    found.scale = scaler >= 0 ? scale_of(step, scaler) : 1;
+    return found;
+}
+
+/* The optimizer that holds the parameter and stepped, or would have; -1: none. */
+static int optimizer_of(const ls_samples *samples, int rank, const char *name)
+{
+    int optimizer = -1, index;
+    const ls_call *call = NULL;
+    const ls_observe_rank *own = &samples->trace->rank[rank];
+    while (ls_job_group(own, name, optimizer, &optimizer, &index) != NULL) {
+        chain c = chain_of(samples->step[rank], optimizer);
+        if (ls_job_steps_of(samples->step[rank], optimizer, &call) > 0 || c.unscale >= 0) {
+            return optimizer;
+        }
+    }
+    return -1;
+}
+
+/* ---- unscaled -------------------------------------------------------------------------------- */
+
+typedef enum change {
+    CHANGE_NONE,
+    CHANGE_SCALED, /* still times the scale */
+    CHANGE_TWICE,  /* divided by it twice */
+    CHANGE_ZERO,
+    CHANGE_FACTOR, /* one factor over the tensor */
+    CHANGE_OTHER,
+    CHANGES,
+} change;
+
+typedef struct changes {
+    int count[CHANGES];
+    int64_t step;
+    int rank;
+    double factor;
+    ls_job_names names;
+    char first[160];
+    const char *at;
+    int tensors;
+} changes;
+
+/* Whether b = factor * a, each product rounded. */
+static bool is_product(const ls_values *a, const ls_values *b, double factor)
+{
+    for (int64_t i = 0; i < a->count; i++) {
+        double wanted = a->v[i] * factor, f32 = ls_samples_unit("f32").u;
+        double room = one_product.value * (fmax(b->unit.u, f32) * fabs(wanted) + b->unit.eta);
+        bool finite = isfinite(wanted) && isfinite(b->v[i]);
+        if (finite ? fabs(b->v[i] - wanted) > room : isfinite(wanted) != isfinite(b->v[i])) {
+            return false;
+        }
+    }
+    return a->count == b->count;
+}
+
+static double fit_factor(const ls_values *a, const ls_values *b)
+{
+    double product = 0, square = 0;
+    for (int64_t i = 0; i < a->count && i < b->count; i++) {
+        product += a->v[i] * b->v[i];
+        square += a->v[i] * a->v[i];
+    }
+    return square > 0 ? product / square : NAN;
+}
+
+static bool is_zero(const ls_values *values)
+{
+    for (int64_t i = 0; i < values->count; i++) {
+        if (values->v[i] != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* What came between a and b, of which b = factor * a was expected. */
+static change classify(const ls_values *a, const ls_values *b, double factor, double scale,
+                       double *fitted)
+{
+    if (is_product(a, b, factor)) {
+        return CHANGE_NONE;
+    }
+    if (is_zero(b)) {
+        return CHANGE_ZERO;
+    }
+    if (scale != 1 && is_product(a, b, factor * scale)) {
+        return CHANGE_SCALED;
+    }
+    if (scale != 1 && is_product(a, b, factor / scale)) {
+        return CHANGE_TWICE;
+    }
+    *fitted = fit_factor(a, b);
+    ls_values wide = *b;
+    wide.unit.u *= 4; /* the factor is itself fitted and rounded, and may be two products */
+    return isfinite(*fitted) && is_product(a, &wide, *fitted) ? CHANGE_FACTOR : CHANGE_OTHER;
+}
+
+static void add_change(const ls_samples *samples, int rank, const char *name, const char *from,
+                       const char *to, change what, changes *all)
+{
+    if (what == CHANGE_NONE) {
+        return;
+    }
+    if (all->names.count == 0) {
+        all->step = samples->number;
+        all->rank = rank;
+        ls_text_put(all->first, sizeof all->first, "between %s and %s", from, to);
+    }
+    all->count[what]++;
+    ls_job_add_name(&all->names, name);
+}
+
+/* reduced -> (unscale, clip, in the order of the calls) -> used. */
+static void judge_chain(const ls_samples *samples, int rank, const char *name, const chain *c,
+                        changes *all)
+{
+    const ls_dumpfile *file = samples->file[rank];
+    ls_values reduced = ls_samples_read(file, "reduced", name, NULL);
+    ls_values grad = ls_samples_read(file, "grad", name, NULL);
+    ls_values clipped = ls_samples_read(file, "clipped", name, NULL);
+    ls_values used = ls_samples_read(file, "used", name, NULL);
+    bool unscaled = grad.v != NULL && !isnan(c->scale);
+    bool clip_first =
+        unscaled && c->clip >= 0 && clipped.v != NULL && (c->unscale < 0 || c->clip < c->unscale);
+    const ls_values *before = clip_first ? &clipped : &reduced;
+    all->tensors += before->v != NULL && (unscaled || used.v != NULL);
+    if (unscaled && before->v != NULL && before->count == grad.count &&
+        !ls_values_overflow(before)) {
+        double inverse = (float)(1 / c->scale);
+        change what = classify(before, &grad, inverse, c->scale, &all->factor);
+        add_change(samples, rank, name, "the reduction", "the unscaled gradient", what, all);
+    }
+    const ls_values *last = clipped.v != NULL && !clip_first ? &clipped
+                            : unscaled                       ? &grad
+                                                             : &reduced;
+    if (last->v != NULL && used.v != NULL && last->count == used.count &&
+        !ls_values_overflow(last) && !ls_values_equal(last, &used)) {
+        change what = classify(last, &used, 1, c->scale, &all->factor);
+        const char *from = last == &clipped ? "clipping"
+                           : last == &grad  ? "unscaling"
+                                            : "the reduction";
+        add_change(samples, rank, name, from, "the step", what, all);
+    }
+    ls_values_free(&reduced);
+    ls_values_free(&grad);
+    ls_values_free(&clipped);
+    ls_values_free(&used);
+}
+
+static void judge_unscaled_step(const ls_samples *samples, changes *all)
+{
+    for (int k = 0; k < samples->world; k++) {
+        const ls_observe_rank *rank = &samples->trace->rank[k];
+        for (int i = 0; i < rank->tensor_count && samples->file[k] != NULL; i++) {
+            const char *name = rank->tensor[i].name;
+            int optimizer = optimizer_of(samples, k, name);
+            if (optimizer < 0) {
+                continue;
+            }
+            chain c = chain_of(samples->step[k], optimizer);
+            judge_chain(samples, k, name, &c, all);
+            int at = c.step >= 0 ? c.step : c.unscale;
+            all->at = samples->step[k]->call[at].at;
+        }
+    }
+}
+
+static const char *zero_grad_at(const ls_observe_trace *trace, const changes *all)
+{
+    const ls_observe_step *step = ls_trace_step(&trace->rank[all->rank], all->step);
+    int last = -1;
+    for (int c = 0; step != NULL && c < step->call_count; c++) {
+        last = step->call[c].kind == LS_CALL_ZERO_GRAD ? c : last;
+        if (step->call[c].kind == LS_CALL_OPTIMIZER_STEP) {
+            break;
+        }
+    }
+    return last >= 0 ? step->call[last].at : all->at;
+}
+
+static void report_changes(const ls_observe_trace *trace, changes *all, ls_observe_finding *out)
+{
+    static const struct {
+        const char *what, *advice;
+    } words[CHANGES] = {
+        [CHANGE_SCALED] = {"the gradient is still times the loss scale",
+                           "step through scaler.step(optimizer), which unscales"},
+        [CHANGE_TWICE] = {"the gradient is divided by the loss scale twice",
+                          "unscale once: scaler.unscale_() or a division by hand, not both"},
+        [CHANGE_ZERO] = {"the gradient is set to zero before the step",
+                         "call zero_grad() after the step, or before the first backward"},
+    };
+    int worst = CHANGE_NONE;
+    for (int c = CHANGE_SCALED; c <= CHANGE_ZERO; c++) {
+        worst = all->count[c] > all->count[worst] ? c : worst;
+    }
+    if (worst != CHANGE_NONE && !(worst == CHANGE_ZERO && all->count[worst] < all->tensors / 2)) {
+        ls_verdict_fail(&out->verdict, "step %lld, rank %d, %s: %s, in %d tensors: %s",
+                        (long long)all->step, all->rank, all->first, words[worst].what,
+                        all->count[worst], ls_job_names_text(&all->names));
+        ls_verdict_cause(&out->verdict, "%s", words[worst].what);
+        ls_finding_blame(out, worst == CHANGE_ZERO ? zero_grad_at(trace, all) : all->at, "%s",
+                         words[worst].advice);
+    } else if (all->names.count > 0) {
+        LS_TEXT(factor, 60, ", by a factor of %.6g", all->factor);
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "step %lld, rank %d: the script changes the gradient of %d tensors %s%s: %s",
+                       (long long)all->step, all->rank, all->names.count, all->first,
+                       all->count[CHANGE_FACTOR] == all->names.count ? factor : "",
+                       ls_job_names_text(&all->names));
+        ls_finding_blame(out, all->at, "what the script does to gradients by itself is not judged");
+    }
+}
+
+/* Gradients that the script reduces by itself change on the way: reduction.mean judges them. */
+static bool reduces_itself(const ls_observe_trace *trace)
+{
+    return trace->world > 1 && !ls_trace_is_ddp(trace) && ls_job_calls_collectives(trace);
+}
+
+void ls_rules_optimizer_unscaled(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    changes all = {.at = "", .factor = NAN};
+    if (!trace->attached) {
+        ls_verdict_set(&out->verdict, LS_SKIP,
+                       "dumps of the protocol hold the unscaled gradient; "
+                       "reduction.mean compares it");
+        return;
+    }
+    for (int64_t n = 0; all.names.count == 0 && (n = ls_samples_next(trace, n)) != 0;) {
+        ls_samples samples;
+        ls_samples_open(trace, n, &samples, out);
+        judge_unscaled_step(&samples, &all);
+        ls_samples_close(&samples);
+    }
+    if (all.names.count > 0 && reduces_itself(trace)) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
+                       "the script reduces gradients by itself, between backward and step");
+    } else {
+        report_changes(trace, &all, out);
+    }
+    if (all.tensors == 0) {
+        ls_verdict_set(&out->verdict, LS_WEAK, "no detailed step with a gradient of a step taken");
+    }
+    ls_verdict_pass(&out->verdict, "%d gradients of detailed steps %s", all.tensors,
+                    ls_trace_is_scaled(trace) ? "are divided by the loss scale once, then used"
+                                              : "are used as they were reduced");
+}
+
+/* ---- clip ------------------------------------------------------------------------------------ */
+
+typedef struct clips {
+    int calls, norms, tensors, wrong,
+        acting; /* norms: recomputed; acting: the limit was exceeded */
+    double worst;
+    ls_job_names names;
+    char first[240];
+    const char *at;
+    double scaled_before; /* a factor between reduction and clip; NaN: none */
+} clips;
+
+static bool is_value_clip(const ls_call *call)
+{
+    return strcmp(ls_json_string(call->json, "how", "norm"), "value") == 0;
+}
+
+static double coefficient_of(const ls_call *call)
+{
+    double limit = ls_json_number(call->json, "limit", INFINITY);
+    double norm = ls_json_number(call->json, "norm", NAN);
+    return fmin(1, limit / (norm + 1e-6)); /* torch.nn.utils.clip_grad_norm_ */
+}
+
+/* Which of the sums in norm/ is of the gradient that the call clipped. */
+static int norm_index(const ls_observe_step *step, int clip)
+{
+    int unscale = ls_trace_find(step, LS_CALL_UNSCALE, 0);
+    return unscale >= 0 && unscale < clip ? 4 : 3;
+}
+
+/* Parameters that a call may have been given, as sets: all, of one model, of one group's optimizer.
+ */
+typedef struct set_sum {
+    int given, with_gradient;
+    double square;
+    int64_t largest;
+} set_sum;
+
+static void add_to_set(const ls_values *norm, int index, int64_t elements, set_sum *set)
+{
+    set->given++;
+    if (norm->v != NULL && norm->count > index && !isnan(norm->v[index])) {
+        set->with_gradient++;
+        set->square += norm->v[index];
+        set->largest = elements > set->largest ? elements : set->largest;
+    }
+}
+
+/* which: -1 all, else model m for m >= 0 or optimizer -2 - o. */
+static set_sum sum_set(const ls_samples *samples, int rank, int which, int index)
+{
+    set_sum set = {0};
+    const ls_observe_rank *own = &samples->trace->rank[rank];
+    for (int i = 0; i < own->tensor_count; i++) {
+        int optimizer = 0, group;
+        bool held =
+            which <= -2 &&
+            ls_job_group(own, own->tensor[i].name, -3 - which, &optimizer, &group) != NULL &&
+            optimizer == -2 - which;
+        if (which == -1 || which == own->tensor[i].model || held) {
+            ls_values norm =
+                ls_samples_read(samples->file[rank], "norm", own->tensor[i].name, NULL);
+            add_to_set(&norm, index, own->tensor[i].elements, &set);
+            ls_values_free(&norm);
+        }
+    }
+    return set;
+}
+
+/* Relative error of a norm of n elements in f32: each of n additions in any order loses at most u
+ * of the sum, and as a walk of rounding errors at most 16 sqrt(n) u of sum and deviation together
+ * (numerics 5.3); half of that in the root; then the norms' own norm, two roundings to the type of
+ * the gradient. */
+static double norm_room(const set_sum *set, ls_unit unit)
+{
+    double n = (double)set->largest, t = set->with_gradient, u = 0x1p-24;
+    double elements = fmin(n, 80 * sqrt(n)) * u / 2, tensors = fmin(t, 80 * sqrt(t)) * u / 2;
+    return elements + tensors + 4 * u + 2 * unit.u;
+}
+
+/* False where sets of that many parameters are known and none has the norm that was returned. */
+static bool judge_norm(const ls_samples *samples, int rank, const ls_call *call, int index,
+                       ls_unit unit, clips *all)
+{
+    const ls_observe_rank *own = &samples->trace->rank[rank];
+    int params = ls_json_int(call->json, "params", -1);
+    int models = ls_job_models(own), optimizers = cJSON_GetArraySize(own->optimizer);
+    double returned = ls_json_number(call->json, "norm", NAN), nearest = NAN;
+    if (ls_json_number(call->json, "norm_type", 2) != 2 || isnan(returned)) {
+        return true;
+    }
+    for (int which = -1 - optimizers; which < models; which++) {
+        set_sum set = sum_set(samples, rank, which, index);
+        if (set.with_gradient == 0 || (params != set.given && params != set.with_gradient)) {
+            continue;
+        }
+        double norm = sqrt(set.square), room = norm_room(&set, unit) * norm;
+        if (fabs(returned - norm) <= room) {
+            all->norms++;
+            return true;
+        }
+        bool nearer = isnan(nearest) || fabs(returned - norm) < fabs(returned - nearest);
+        nearest = nearer ? norm : nearest;
+    }
+    if (isnan(nearest)) {
+        return true;
+    }
+    all->scaled_before = returned / nearest;
+    ls_text_put(all->first, sizeof all->first,
+                "the norm returned is %.7g, that of the gradients "
+                "%.7g",
+                returned, nearest);
+    all->at = call->at;
+    return false;
+}
+
+static bool is_clipped_by_value(const ls_values *base, const ls_values *clipped, double limit)
+{
+    for (int64_t i = 0; i < base->count; i++) {
+        double wanted = fmax(-limit, fmin(limit, base->v[i]));
+        double room = clipped->unit.u * limit; /* the limit in the gradient's type */
+        if (!isnan(base->v[i]) &&
+            fabs(clipped->v[i] - wanted) > (wanted == base->v[i] ? 0 : room)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool is_clipped_by_norm(const ls_values *base, const ls_values *clipped, double factor)
+{
+    for (int64_t i = 0; i < base->count; i++) {
+        double wanted = base->v[i] * factor;
+        double room = one_clip.value * (clipped->unit.u * fabs(wanted) + clipped->unit.eta);
+        if (isfinite(wanted) && !(fabs(clipped->v[i] - wanted) <= room)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Whether one of the step's clip calls before its step explains the tensor, or none touched it. */
+static bool is_explained(const ls_observe_step *step, const ls_values *base,
+                         const ls_values *clipped, double before)
+{
+    bool norms = false;
+    double product = before;
+    for (int c = ls_trace_find(step, LS_CALL_CLIP, 0); c >= 0;
+         c = ls_trace_find(step, LS_CALL_CLIP, c + 1)) {
+        const ls_call *call = &step->call[c];
+        if (is_value_clip(call)
+                ? is_clipped_by_value(base, clipped, ls_json_number(call->json, "limit", INFINITY))
+                : is_clipped_by_norm(base, clipped, before * coefficient_of(call))) {
+            return true;
+        }
+        product *= is_value_clip(call) ? 1 : coefficient_of(call);
+        norms = norms || !is_value_clip(call);
+    }
+    return norms && is_clipped_by_norm(base, clipped, product);
+}
+
+static void judge_clipped_tensor(const ls_samples *samples, int rank, const char *name, int index,
+                                 clips *all)
+{
+    const ls_observe_step *step = samples->step[rank];
+    ls_values clipped = ls_samples_read(samples->file[rank], "clipped", name, NULL);
+    ls_values base =
+        ls_samples_read(samples->file[rank], index == 4 ? "grad" : "reduced", name, NULL);
+    if (clipped.v != NULL && base.v != NULL && base.count == clipped.count &&
+        !ls_values_overflow(&base)) {
+        double before = isnan(all->scaled_before) ? 1 : all->scaled_before;
+        all->tensors++;
+        /* with a factor from elsewhere, or several calls, only what no call explains is wrong */
+        if (!is_explained(step, &base, &clipped, before) &&
+            !(all->calls > 1 && ls_values_equal(&base, &clipped))) {
+            all->wrong++;
+            ls_job_add_name(&all->names, name);
+        }
+    }
+    ls_values_free(&clipped);
+    ls_values_free(&base);
+}
+
+static void judge_clip_step(const ls_samples *samples, int rank, clips *all,
+                            ls_observe_finding *out)
+{
+    const ls_observe_step *step = samples->step[rank];
+    const ls_observe_rank *own = &samples->trace->rank[rank];
+    int first = ls_trace_find(step, LS_CALL_CLIP, 0), calls = 0;
+    bool norms_fit = true;
+    all->scaled_before = NAN;
+    for (int c = first; c >= 0; c = ls_trace_find(step, LS_CALL_CLIP, c + 1)) {
+        const ls_call *call = &step->call[c];
+        calls++;
+        all->acting += is_value_clip(call) || coefficient_of(call) < 1;
+        ls_unit unit = {0};
+        for (int i = 0; i < own->tensor_count; i++) {
+            ls_unit type = ls_samples_unit(own->tensor[i].type);
+            unit = type.u > unit.u ? type : unit;
+        }
+        norms_fit = (is_value_clip(call) ||
+                     judge_norm(samples, rank, call, norm_index(step, c), unit, all)) &&
+                    norms_fit;
+    }
+    all->calls = calls;
+    int tensors = all->tensors;
+    for (int i = 0; i < own->tensor_count; i++) {
+        judge_clipped_tensor(samples, rank, own->tensor[i].name, norm_index(step, first), all);
+    }
+    if (all->wrong > 0) {
+        ls_verdict_fail(&out->verdict,
+                        "step %lld, rank %d: in %d of %d tensors no clip gives what "
+                        "stands behind it: %s%s%s",
+                        (long long)samples->number, rank, all->wrong, all->tensors - tensors,
+                        ls_job_names_text(&all->names), norms_fit ? "" : "; ", all->first);
+        ls_finding_blame(out, step->call[first].at,
+                         "clip the gradients that the optimizer uses, "
+                         "once, after they are reduced and unscaled");
+    } else if (!norms_fit) {
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "step %lld, rank %d: %s: the script changes gradients "
+                       "before it clips, or clips others",
+                       (long long)samples->number, rank, all->first);
+        ls_finding_blame(out, all->at, "give clip_grad_norm_ the parameters of the optimizer");
+    }
+}
+
+void ls_rules_optimizer_clip(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    clips all = {.at = "", .scaled_before = NAN};
+    int clipped = 0;
+    for (int k = 0; k < trace->world; k++) {
+        for (int i = 0; i < trace->rank[k].step_count; i++) {
+            clipped += ls_trace_find(&trace->rank[k].step[i], LS_CALL_CLIP, 0) >= 0;
+        }
+    }
+    if (clipped == 0 || reduces_itself(trace)) {
+        ls_verdict_set(&out->verdict, clipped == 0 ? LS_SKIP : LS_UNSUPPORTED, "%s",
+                       clipped == 0 ? "nothing is clipped"
+                                    : "the script reduces gradients by itself, before it clips");
+        return;
+    }
+    for (int64_t n = 0; all.wrong == 0 && (n = ls_samples_next(trace, n)) != 0;) {
+        ls_samples samples;
+        ls_samples_open(trace, n, &samples, out);
+        for (int k = 0; k < samples.world && all.wrong == 0; k++) {
+            if (samples.file[k] != NULL && ls_trace_find(samples.step[k], LS_CALL_CLIP, 0) >= 0) {
+                judge_clip_step(&samples, k, &all, out);
+            }
+        }
+        ls_samples_close(&samples);
+    }
+    if (all.tensors == 0) {
+        ls_verdict_set(&out->verdict, LS_WEAK, "no detailed step has samples of clipped gradients");
+    } else if (all.acting == 0) {
+        ls_verdict_set(&out->verdict, LS_WEAK, "no gradient exceeded the limit in a detailed step");
+    }
+    ls_verdict_pass(&out->verdict, "%d clipped tensors recomputed, and %d norms", all.tensors,
+                    all.norms);
+}
+
+/* ---- every parameter in one group ------------------------------------------------------------ */
+
+static bool gets_gradient(const ls_observe_trace *trace, int rank, const char *name,
+                          ls_observe_finding *out)
+{
+    bool found = false;
+    for (int64_t n = 0; !found && (n = ls_samples_next(trace, n)) != 0;) {
+        ls_dumpfile *file =
+            ls_trace_samples(trace, rank, ls_trace_step(&trace->rank[rank], n), out);
+        found = ls_samples_find(file, "local", name, NULL) != NULL ||
+                ls_samples_find(file, "reduced", name, NULL) != NULL;
+        ls_dumpfile_close(file);
+    }
+    return found;
+}
+
+static int count_foreign(const ls_observe_rank *rank, const char **at)
+{
+    int foreign = 0;
+    const cJSON *event, *group, *param;
+    cJSON_ArrayForEach(event, rank->optimizer)
+    {
+        cJSON_ArrayForEach(group, cJSON_GetObjectItemCaseSensitive(event, "groups"))
+        {
+            cJSON_ArrayForEach(param, cJSON_GetObjectItemCaseSensitive(group, "params"))
+            {
+                if (cJSON_IsString(param) && strcmp(param->valuestring, "?") == 0) {
+                    foreign++;
+                    *at = ls_json_string(event, "at", "");
+                }
+            }
+        }
+    }
+    return foreign;
+}
+
+static bool model_is_trained(const ls_observe_rank *rank, int model)
+{
+    int optimizer, index;
+    for (int i = 0; i < rank->tensor_count; i++) {
+        if (rank->tensor[i].model == model &&
+            ls_job_group(rank, rank->tensor[i].name, -1, &optimizer, &index) != NULL) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Two optimizers that hold it and stepped in the same step. */
+static bool is_stepped_by_two(const ls_observe_rank *rank, const char *name)
+{
+    int first, second, index;
+    const ls_call *call = NULL;
+    if (ls_job_group(rank, name, -1, &first, &index) == NULL ||
+        ls_job_group(rank, name, first, &second, &index) == NULL) {
+        return false;
+    }
+    for (int i = 0; i < rank->step_count; i++) {
+        if (ls_job_steps_of(&rank->step[i], first, &call) > 0 &&
+            ls_job_steps_of(&rank->step[i], second, &call) > 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+typedef struct cover {
+    int covered;
+    ls_job_names lost, idle, doubled, other_model;
+} cover;
+
+static cover cover_of(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    cover c = {0};
+    const ls_observe_rank *rank = &trace->rank[0];
+    for (int i = 0; i < rank->tensor_count; i++) {
+        const ls_observe_tensor *tensor = &rank->tensor[i];
+        int optimizer, index;
+        if (!tensor->trainable) {
+            continue;
+        }
+        if (ls_job_group(rank, tensor->name, -1, &optimizer, &index) != NULL) {
+            c.covered++;
+            if (is_stepped_by_two(rank, tensor->name)) {
+                ls_job_add_name(&c.doubled, tensor->name);
+            }
+            continue;
+        }
+        bool trained = gets_gradient(trace, 0, tensor->name, out);
+        if (!model_is_trained(rank, tensor->model)) {
+            if (trained) {
+                ls_job_add_name(&c.other_model, tensor->name);
+            }
+        } else {
+            ls_job_add_name(trained ? &c.lost : &c.idle, tensor->name);
+        }
+    }
+    return c;
+}
+
+static void report_cover(const ls_observe_trace *trace, cover *c, ls_observe_finding *out)
+{
+    const char *at = ls_json_string(cJSON_GetArrayItem(trace->rank[0].optimizer, 0), "at", "");
+    const char *foreign_at = at;
+    int foreign = count_foreign(&trace->rank[0], &foreign_at);
+    if (c->lost.count > 0) {
+        ls_verdict_fail(&out->verdict,
+                        "%d trainable parameters get gradients and are in no group of "
+                        "an optimizer: %s%s",
+                        c->lost.count, ls_job_names_text(&c->lost),
+                        foreign > 0 ? "; its groups hold others, of no model" : "");
+        ls_verdict_cause(&out->verdict, foreign > 0 ? "the optimizer was made before these "
+                                                      "parameters were replaced"
+                                                    : "these were not given to the optimizer");
+        ls_finding_blame(out, at,
+                         foreign > 0 ? "make the optimizer after the model is complete"
+                                     : "give them to the optimizer, or freeze them with "
+                                       "requires_grad_(False)");
+    } else if (foreign > 0 && trace->world > 1 && !ls_job_calls_collectives(trace)) {
+        ls_verdict_fail(&out->verdict,
+                        "%d parameters of an optimizer are of no model: no gradient "
+                        "of theirs is reduced",
+                        foreign);
+        ls_verdict_cause(&out->verdict, "outside DistributedDataParallel");
+        ls_finding_blame(out, foreign_at, "make them parameters of the wrapped model");
+    } else if (c->idle.count > 0) {
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "%d trainable parameters are in no group and got no "
+                       "gradient in detailed steps: %s",
+                       c->idle.count, ls_job_names_text(&c->idle));
+        ls_finding_blame(out, at, "freeze them with requires_grad_(False), or remove them");
+    } else if (c->other_model.count > 0) {
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "a model gets gradients in %d parameters and no "
+                       "optimizer that holds them stepped: %s",
+                       c->other_model.count, ls_job_names_text(&c->other_model));
+        ls_finding_blame(out, at, "give them to an optimizer, or freeze them");
+    } else if (c->doubled.count > 0) {
+        ls_verdict_set(&out->verdict, LS_WEAK, "two optimizers step %d parameters in one step: %s",
+                       c->doubled.count, ls_job_names_text(&c->doubled));
+        ls_finding_blame(out, at,
+                         "hold each parameter in one optimizer, unless one wraps the "
+                         "other");
+    }
+    ls_verdict_pass(&out->verdict, "%d trainable parameters, each in a group of an optimizer%s",
+                    c->covered, foreign > 0 ? "; some of its parameters are of no model" : "");
+}
+
+void ls_rules_optimizer_covered(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    const char *sharded = ls_job_sharded_optimizer(trace);
+    if (!trace->attached) {
+        ls_verdict_set(&out->verdict, LS_SKIP,
+                       "the protocol reports no groups; optimizer.step takes each parameter");
+        return;
+    }
+    if (sharded != NULL || trace->world == 0 || cJSON_GetArraySize(trace->rank[0].optimizer) == 0 ||
+        trace->rank[0].tensor_count == 0) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "%s",
+                       sharded != NULL ? sharded
+                                       : "no optimizer with its groups, or no model, is reported");
+        return;
+    }
+    cover c = cover_of(trace, out);
+    report_cover(trace, &c, out);
+}
+
+/* ---- rates ----------------------------------------------------------------------------------- */
+
+static const ls_tol same_rate =
+    LS_TOL(0x1p-23, "a rate that is kept as an f32 tensor is rounded once, and once more when a "
+                    "schedule multiplies it");
+
+static bool is_same(double a, double b)
+{
+    return a == b || fabs(a - b) <= same_rate.value * fmax(fabs(a), fabs(b));
+}
+
+static double rate_in(const ls_call *call, int group)
+{
+    const cJSON *rates = cJSON_GetObjectItemCaseSensitive(call->json, "lr");
+    const cJSON *rate = cJSON_GetArrayItem(rates, group);
+    return cJSON_IsNumber(rate) ? rate->valuedouble : NAN;
+}
+
+static void compare_ranks(const ls_observe_trace *trace, int64_t *compared, ls_observe_finding *out)
+{
+    const ls_observe_rank *first = &trace->rank[0];
+    for (int i = 0; i < first->step_count; i++) {
+        const ls_observe_step *a = &first->step[i];
+        for (int k = 1; k < trace->world; k++) {
+            const ls_observe_step *b = ls_trace_step(&trace->rank[k], a->step->step);
+            if (b == NULL || isnan(a->step->lr) || isnan(b->step->lr)) {
+                continue;
+            }
+            ++*compared;
+            if (a->step->lr != b->step->lr) {
+                int call = ls_trace_find(a, LS_CALL_SCHEDULE, 0);
+                call = call < 0 ? ls_trace_find(a, LS_CALL_OPTIMIZER_STEP, 0) : call;
+                ls_verdict_fail(&out->verdict,
+                                "step %lld: the rate is %g on rank 0 and %g on rank "
+                                "%d",
+                                (long long)a->step->step, a->step->lr, b->step->lr, k);
+                ls_verdict_cause(&out->verdict,
+                                 "the schedule follows a value of each rank's own, or "
+                                 "is stepped on some ranks only");
+                ls_finding_blame(out, call >= 0 ? a->call[call].at : "",
+                                 "step the schedule on all ranks alike; reduce a metric over all "
+                                 "ranks before ReduceLROnPlateau takes it");
+                return;
+            }
+        }
+    }
+}
+
+/* What the schedule of a rank gave, against what its optimizer used in the next step. */
+typedef struct follow {
+    const ls_call *last; /* the schedule's last call */
+    double given_first, used_first;
+    bool given_moves, used_moves;
+    int checked, missed;
+} follow;
+
+static void follow_step(const ls_observe_step *step, follow *f)
+{
+    for (int c = 0; c < step->call_count; c++) {
+        const ls_call *call = &step->call[c];
+        if (call->kind == LS_CALL_OPTIMIZER_STEP) {
+            double used = rate_in(call, 0);
+            f->used_moves = f->used_moves || (!isnan(f->used_first) && used != f->used_first);
+            f->used_first = isnan(f->used_first) ? used : f->used_first;
+            if (f->last != NULL && !isnan(used) && !isnan(rate_in(f->last, 0))) {
+                f->checked++;
+                f->missed += !is_same(used, rate_in(f->last, 0));
+            }
+        } else if (call->kind == LS_CALL_SCHEDULE) {
+            double given = rate_in(call, 0);
+            f->given_moves = f->given_moves || (!isnan(f->given_first) && given != f->given_first);
+            f->given_first = isnan(f->given_first) ? given : f->given_first;
+            f->last = call;
+        }
+    }
+}
+
+/* With several optimizers it is not known whose rate a schedule gives. */
+static void compare_schedule(const ls_observe_rank *rank, ls_observe_finding *out, follow *f)
+{
+    *f = (follow){.given_first = NAN, .used_first = NAN};
+    for (int i = 0; i < rank->step_count; i++) {
+        follow_step(&rank->step[i], f);
+    }
+    if (f->given_moves && !f->used_moves && f->checked > 0 && f->missed > 0) {
+        ls_verdict_fail(&out->verdict,
+                        "the schedule gives other rates than the optimizer uses in %d "
+                        "of %d steps: it stays at %g",
+                        f->missed, f->checked, f->used_first);
+        ls_verdict_cause(&out->verdict, "the schedule was made for another optimizer");
+        ls_finding_blame(out, f->last->at,
+                         "make the schedule with the optimizer that steps, after it is final");
+    }
+}
+
+void ls_rules_optimizer_rate(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    int64_t compared = 0;
+    follow f = {0};
+    compare_ranks(trace, &compared, out);
+    if (trace->world > 0 && cJSON_GetArraySize(trace->rank[0].optimizer) == 1) {
+        compare_schedule(&trace->rank[0], out, &f);
+    }
+    if (compared == 0 && f.checked == 0) {
+        bool steps = trace->world > 0 && trace->rank[0].step_count > 0;
+        ls_verdict_set(&out->verdict, steps && trace->world == 1 ? LS_SKIP : LS_UNSUPPORTED, "%s",
+                       steps && trace->world == 1 ? "one rank, and no schedule"
+                                                  : "no step reports a rate");
+    }
+    LS_TEXT(schedule, 120, "; %d of %d are those of the schedule%s", f.checked - f.missed,
+            f.checked, f.missed > 0 ? ", others are set by the script" : "");
+    ls_verdict_pass(&out->verdict, "%lld rates equal on all ranks%s", (long long)compared,
+                    f.checked > 0 ? schedule : "");
+}

@@ -1,0 +1,750 @@
+/* Whether every rank steps by the mean of all ranks' gradients. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/list.h"
+#include "kernels/core/text.h"
+#include "rules.h"
+#include "rules_job.h"
+#include "rules_mean.h"
+
+static const ls_tol exact =
+    LS_TOL(1, "the distance in units of its own bound: one rounding for each operation between "
+              "the ranks' gradients and their mean, in the type of each (numerics 7.1)");
+
+/* What a gradient that is not the mean may be instead. */
+typedef enum guess {
+    GUESS_SUM,
+    GUESS_OWN,
+    GUESS_TWICE,
+    GUESS_LEFT,
+    GUESS_LAST,
+    GUESS_ZERO,
+    GUESSES,
+} guess;
+
+/* The judgement of all steps so far. */
+typedef struct tally {
+    int64_t steps, tensors, elements;
+    bool differs; /* some ranks' gradients differed */
+    double worst; /* in units of the bound */
+    /* Of the step that failed: */
+    int64_t step;
+    int rank, wrong;
+    int fits[GUESSES];
+    int wrapped; /* of the wrong ones, those of a model in DistributedDataParallel */
+    ls_job_names names;
+    char first[200];
+} tally;
+
+/* ---- what may be judged ---------------------------------------------------------------------- */
+
+typedef enum hook_kind {
+    HOOK_NONE,
+    HOOK_F32,
+    HOOK_F16,
+    HOOK_BF16,
+    HOOK_NOOP,
+    HOOK_OTHER
+} hook_kind;
+
+static hook_kind hook_of(const ls_observe_rank *rank, int model, const cJSON **event)
+{
+    static const struct {
+        const char *name;
+        hook_kind kind;
+    } known[] = {{"allreduce_hook", HOOK_F32},
+                 {"fp16_compress_hook", HOOK_F16},
+                 {"bf16_compress_hook", HOOK_BF16},
+                 {"noop_hook", HOOK_NOOP},
+                 {"BuiltinCommHookType.ALLREDUCE", HOOK_F32},
+                 {"BuiltinCommHookType.FP16_COMPRESS", HOOK_F16}};
+    hook_kind kind = HOOK_NONE;
+    const cJSON *hook;
+    cJSON_ArrayForEach(hook, rank->hook)
+    {
+        if (ls_json_int(hook, "model", 0) != model) {
+            continue;
+        }
+        kind = HOOK_OTHER;
+        *event = hook;
+        for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+            if (strcmp(ls_json_string(hook, "name", ""), known[i].name) == 0) {
+                kind = known[i].kind;
+            }
+        }
+    }
+    return kind;
+}
+
+/* False, with the verdict, where a model is reduced in a way that is not known here. */
+static bool hooks_known(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    for (int m = 0; m < ls_job_models(&trace->rank[0]); m++) {
+        const cJSON *hook = NULL;
+        hook_kind kind = hook_of(&trace->rank[0], m, &hook);
+        if (kind == HOOK_OTHER) {
+            ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
+                           "the communication hook %s: its result is not known",
+                           ls_json_string(hook, "name", "?"));
+            return false;
+        }
+        if (kind == HOOK_NOOP) {
+            ls_verdict_fail(&out->verdict, "the communication hook noop_hook reduces nothing");
+            ls_verdict_cause(&out->verdict, "noop_hook, which is for measuring only");
+            ls_finding_blame(out, ls_json_string(hook, "at", ""), "do not register noop_hook");
+            return false;
+        }
+        const cJSON *model = ls_job_model(&trace->rank[0], m);
+        int world = ls_json_int(model, "world", trace->world);
+        if (ls_job_model_is_ddp(model) && world != trace->world) {
+            ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
+                           "a model is replicated over %d of %d ranks: which, is not known", world,
+                           trace->world);
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    if (trace->world < 2) {
+        ls_verdict_set(&out->verdict, LS_SKIP, "one rank");
+        return false;
+    }
+    const char *class = ls_job_sharded(trace);
+    if (class == NULL) {
+        class = ls_job_averages_later(trace);
+    }
+    if (class != NULL) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
+                       "%s: gradients are not averaged as "
+                       "DistributedDataParallel does",
+                       class);
+        return false;
+    }
+    return hooks_known(trace, out);
+}
+
+static bool is_wrapped(const ls_observe_trace *trace, const ls_observe_tensor *tensor)
+{
+    return !trace->attached || ls_job_model_is_ddp(ls_job_model(&trace->rank[0], tensor->model));
+}
+
+/* The gradient that the mean is compared with; of a step in which no optimizer took the parameter
+ * it may hold what another step left: not judged. */
+static ls_values gradient_of(const ls_samples *samples, int rank, const char *name)
+{
+    if (!samples->trace->attached) {
+        return ls_samples_read(samples->file[rank], "grad", name, NULL);
+    }
+    bool stepped = ls_samples_find(samples->file[rank], "used", name, NULL) != NULL;
+    bool alone = samples->step[rank]->step->skipped &&
+                 cJSON_GetArraySize(samples->trace->rank[rank].optimizer) == 1;
+    return stepped || alone ? ls_samples_read(samples->file[rank], "reduced", name, NULL)
+                            : (ls_values){0};
+}
+
+static const char *type_of(const ls_samples *samples, int rank, const char *name)
+{
+    const char *group = samples->trace->attached ? "reduced" : "grad";
+    const ls_dumpfile_entry *entry = ls_samples_find(samples->file[rank], group, name, NULL);
+    return entry == NULL ? "F32" : entry->dtype;
+}
+
+static void set_sent(const ls_samples *samples, int rank, int model, ls_mean_plan *plan)
+{
+    const cJSON *hook = NULL;
+    hook_kind kind = hook_of(&samples->trace->rank[rank], model, &hook);
+    if (samples->trace->attached) {
+        plan->sent_as = kind == HOOK_F16 ? "f16" : kind == HOOK_BF16 ? "bf16" : NULL;
+    }
+}
+
+/* ---- guesses --------------------------------------------------------------------------------- */
+
+/* Whether `got` is factor * values within the bounds of the mean. */
+static bool is_near(const ls_mean *mean, const ls_values *got, const ls_values *values,
+                    double factor)
+{
+    for (int64_t i = 0; i < mean->count; i++) {
+        double error = fabs(got->v[i] - factor * values->v[i]);
+        if (values->v == NULL || !(error <= mean->world * mean->bound[i])) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool is_factor(const ls_mean *mean, const ls_values *got, double factor)
+{
+    int64_t at;
+    double times;
+    return ls_mean_violations(mean, got, factor, NULL, &at, &times) == 0;
+}
+
+/* The mean of what autograd gave in the last backward alone. */
+static bool is_last_pass(const ls_samples *samples, const ls_mean *mean, const ls_values *got,
+                         const char *name)
+{
+    double *sum = ls_list_make((size_t)mean->count, sizeof *sum);
+    bool all = true, fits = false;
+    for (int k = 0; k < samples->world && all; k++) {
+        ls_values last = ls_samples_read(samples->file[k], "again/local", name, NULL);
+        all = last.v != NULL && last.count == mean->count;
+        for (int64_t i = 0; i < mean->count && all; i++) {
+            sum[i] += last.v[i] / mean->world;
+        }
+        ls_values_free(&last);
+    }
+    if (all) {
+        const ls_values values = {.count = mean->count, .v = sum};
+        fits = is_near(mean, got, &values, 1);
+    }
+    free(sum);
+    return fits;
+}
+
+/* The mean, and on top of it the gradient of the step before. */
+static bool is_left_over(const ls_samples *samples, int rank, const ls_mean *mean,
+                         const ls_values *got, const char *name)
+{
+    ls_observe_finding ignored = {0};
+    const ls_observe_step *before = ls_trace_step(&samples->trace->rank[rank], samples->number - 1);
+    ls_dumpfile *file = ls_trace_samples(samples->trace, rank, before, &ignored);
+    bool fits = false;
+    static const char *const group[] = {"used", "clipped", "grad", "reduced"};
+    for (size_t g = 0; g < sizeof group / sizeof *group && file != NULL && !fits; g++) {
+        int64_t at;
+        double times;
+        ls_values old = ls_samples_read(file, group[g], name, NULL);
+        fits = old.v != NULL && old.count == mean->count &&
+               ls_mean_violations(mean, got, 1, old.v, &at, &times) * 10 <= mean->count;
+        ls_values_free(&old);
+    }
+    ls_dumpfile_close(file);
+    return fits;
+}
+
+static bool is_zero(const ls_values *values)
+{
+    for (int64_t i = 0; i < values->count; i++) {
+        if (values->v[i] != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void guess_tensor(const ls_samples *samples, int rank, const char *name, const ls_mean *mean,
+                         const ls_values *got, tally *t)
+{
+    const ls_values *own = &mean->local[rank];
+    t->fits[GUESS_SUM] += is_factor(mean, got, mean->world);
+    t->fits[GUESS_TWICE] += is_factor(mean, got, 1.0 / mean->world);
+    t->fits[GUESS_OWN] += own->v != NULL && is_near(mean, got, own, 1);
+    t->fits[GUESS_LEFT] += is_left_over(samples, rank, mean, got, name);
+    t->fits[GUESS_LAST] += is_last_pass(samples, mean, got, name);
+    t->fits[GUESS_ZERO] += is_zero(got);
+}
+
+/* ---- one step -------------------------------------------------------------------------------- */
+
+static void keep_first(const ls_samples *samples, int rank, const char *name, const ls_mean *mean,
+                       const ls_values *got, int64_t at, tally *t)
+{
+    if (t->wrong == 0) {
+        t->step = samples->number;
+        t->rank = rank;
+        ls_text_put(t->first, sizeof t->first, "%.80s element %lld is %.9g, the mean %.9g +- %.2g",
+                    name, (long long)at, got->v[at], mean->mean[at], mean->bound[at]);
+    }
+}
+
+static void judge_wrapped_tensor(const ls_samples *samples, const ls_observe_tensor *tensor,
+                                 tally *t)
+{
+    for (int k = 0; k < samples->world; k++) {
+        ls_mean mean;
+        ls_values got = gradient_of(samples, k, tensor->name);
+        ls_mean_plan plan = ls_mean_plan_of(samples, k);
+        set_sent(samples, k, tensor->model, &plan);
+        const char *type = type_of(samples, k, tensor->name);
+        if (got.v == NULL || plan.zeroed ||
+            !ls_mean_make(samples, &plan, tensor->name, type, &mean)) {
+            ls_values_free(&got);
+            continue;
+        }
+        int64_t at;
+        double times;
+        if (got.count == mean.count) {
+            t->tensors += k == 0;
+            t->elements += mean.count;
+            t->differs = t->differs || mean.differs;
+            if (ls_mean_violations(&mean, &got, 1, NULL, &at, &times) > 0) {
+                keep_first(samples, k, tensor->name, &mean, &got, at, t);
+                if (k == t->rank) {
+                    t->wrong++;
+                    t->wrapped++;
+                    ls_job_add_name(&t->names, tensor->name);
+                    guess_tensor(samples, k, tensor->name, &mean, &got, t);
+                }
+            }
+            t->worst = fmax(t->worst, times);
+        }
+        ls_mean_free(&mean);
+        ls_values_free(&got);
+    }
+}
+
+/* ---- parameters outside the wrapper ---------------------------------------------------------- */
+
+/* A script that reduces by itself may divide by whatever it likes: what an optimizer uses is one
+ * factor times the mean. That factor is fitted over all these tensors of a rank. */
+typedef struct fit {
+    double product, square; /* sums of used * mean, mean * mean */
+} fit;
+
+static ls_values used_of(const ls_samples *samples, int rank, const char *name)
+{
+    return ls_samples_read(samples->file[rank], "used", name, NULL);
+}
+
+static void add_to_fit(const ls_samples *samples, int rank, const char *name, fit *f)
+{
+    ls_mean mean;
+    ls_mean_plan plan = ls_mean_plan_of(samples, rank);
+    ls_values used = used_of(samples, rank, name);
+    if (used.v != NULL && ls_mean_make(samples, &plan, name, "F32", &mean)) {
+        for (int64_t i = 0; i < mean.count && i < used.count; i++) {
+            bool finite = isfinite(used.v[i]) && isfinite(mean.mean[i]);
+            f->product += finite ? used.v[i] * mean.mean[i] : 0;
+            f->square += finite ? mean.mean[i] * mean.mean[i] : 0;
+        }
+        ls_mean_free(&mean);
+    }
+    ls_values_free(&used);
+}
+
+static void judge_plain_tensor(const ls_samples *samples, int rank, const char *name, double factor,
+                               tally *t)
+{
+    ls_mean mean;
+    ls_mean_plan plan = ls_mean_plan_of(samples, rank);
+    plan.reductions = plan.reductions > 0 ? plan.reductions : 1;
+    plan.backwards += 4; /* the factor, a division by the scale, one by the clip */
+    ls_values used = used_of(samples, rank, name);
+    if (used.v == NULL ||
+        !ls_mean_make(samples, &plan, name, type_of(samples, rank, name), &mean)) {
+        ls_values_free(&used);
+        return;
+    }
+    /* in units of the mean, whose bounds these are */
+    for (int64_t i = 0; i < used.count && factor != 0; i++) {
+        used.v[i] /= factor;
+    }
+    int64_t at;
+    double times;
+    t->tensors += rank == 0;
+    t->elements += mean.count;
+    t->differs = t->differs || mean.differs;
+    int64_t wrong = ls_mean_violations(&mean, &used, 1, NULL, &at, &times);
+    if (wrong > 0) {
+        keep_first(samples, rank, name, &mean, &used, at, t);
+        if (rank == t->rank) {
+            t->wrong++;
+            ls_job_add_name(&t->names, name);
+            guess_tensor(samples, rank, name, &mean, &used, t);
+        }
+    }
+    ls_mean_free(&mean);
+    ls_values_free(&used);
+}
+
+/* The factor of gradients that stayed local is that of a rank's own. */
+static double fit_own(const ls_samples *samples, int rank)
+{
+    fit f = {0};
+    const ls_observe_rank *own = &samples->trace->rank[rank];
+    for (int i = 0; i < own->tensor_count; i++) {
+        const char *name = own->tensor[i].name;
+        if (is_wrapped(samples->trace, &own->tensor[i])) {
+            continue;
+        }
+        ls_values used = used_of(samples, rank, name);
+        ls_values local = ls_samples_read(samples->file[rank], "local", name, NULL);
+        for (int64_t e = 0; used.v != NULL && local.v != NULL && e < used.count && e < local.count;
+             e++) {
+            bool finite = isfinite(used.v[e]) && isfinite(local.v[e]);
+            f.product += finite ? used.v[e] * local.v[e] : 0;
+            f.square += finite ? local.v[e] * local.v[e] : 0;
+        }
+        ls_values_free(&used);
+        ls_values_free(&local);
+    }
+    return f.square > 0 ? f.product / f.square : 1;
+}
+
+static void judge_plain(const ls_samples *samples, bool collectives, tally *t)
+{
+    for (int k = 0; k < samples->world; k++) {
+        fit f = {0};
+        const ls_observe_rank *rank = &samples->trace->rank[k];
+        for (int i = 0; i < rank->tensor_count && collectives; i++) {
+            if (!is_wrapped(samples->trace, &rank->tensor[i])) {
+                add_to_fit(samples, k, rank->tensor[i].name, &f);
+            }
+        }
+        double factor =
+            collectives ? (f.square > 0 ? f.product / f.square : 1) : fit_own(samples, k);
+        for (int i = 0; i < rank->tensor_count; i++) {
+            if (!is_wrapped(samples->trace, &rank->tensor[i])) {
+                judge_plain_tensor(samples, k, rank->tensor[i].name, factor, t);
+            }
+        }
+    }
+}
+
+/* ---- the mean -------------------------------------------------------------------------------- */
+
+static const char *place_of(const ls_samples *samples, int rank, ls_call_kind kind)
+{
+    const ls_observe_step *step = samples->step[rank];
+    int call = step == NULL ? -1 : ls_trace_find(step, kind, 0);
+    return call >= 0 ? step->call[call].at : "";
+}
+
+static void blame_own(const ls_samples *samples, const tally *t, ls_observe_finding *out)
+{
+    const ls_observe_trace *trace = samples->trace;
+    ls_mean_plan plan = ls_mean_plan_of(samples, t->rank);
+    const char *backward = place_of(samples, t->rank, LS_CALL_BACKWARD);
+    if (!ls_trace_is_ddp(trace)) {
+        ls_verdict_cause(&out->verdict,
+                         "not reduced: each rank steps by its own gradient; no model "
+                         "is in DistributedDataParallel");
+        ls_finding_blame(out, place_of(samples, t->rank, LS_CALL_OPTIMIZER_STEP),
+                         "wrap the model in DistributedDataParallel");
+    } else if (t->wrapped == 0) {
+        ls_verdict_cause(&out->verdict, "not reduced: these parameters are outside "
+                                        "DistributedDataParallel");
+        ls_finding_blame(out, place_of(samples, t->rank, LS_CALL_OPTIMIZER_STEP),
+                         "make their module a part of the model that is wrapped");
+    } else if (plan.reductions == 0) {
+        ls_verdict_cause(&out->verdict,
+                         "not reduced: all %d backward passes of the step are inside "
+                         "no_sync()",
+                         plan.backwards);
+        ls_finding_blame(out, backward, "leave no_sync() for the last micro-step");
+    } else if (t->wrong < t->tensors) {
+        ls_verdict_cause(&out->verdict, "not reduced, while other tensors are: these were added or "
+                                        "replaced after the model was wrapped, or on its list of "
+                                        "parameters to ignore");
+        ls_finding_blame(out, backward, "wrap the model after all its parameters are there");
+    } else {
+        ls_verdict_cause(&out->verdict, "not reduced: each rank steps by its own gradient");
+        ls_finding_blame(out, place_of(samples, t->rank, LS_CALL_FORWARD),
+                         "call the wrapped model, not its .module, for the training forward");
+    }
+}
+
+static void blame_guess(const ls_samples *samples, const tally *t, ls_observe_finding *out)
+{
+    guess best = GUESS_SUM;
+    for (int g = 0; g < GUESSES; g++) {
+        best = t->fits[g] > t->fits[best] ? (guess)g : best;
+    }
+    if (t->fits[best] * 2 <= t->wrong) {
+        return;
+    }
+    const char *backward = place_of(samples, t->rank, LS_CALL_BACKWARD);
+    switch (best) {
+    case GUESS_SUM:
+        ls_verdict_cause(&out->verdict, "summed: the gradient is %d times the mean",
+                         samples->world);
+        ls_finding_blame(out, backward,
+                         "divide by the number of ranks once, or leave the average "
+                         "to DistributedDataParallel");
+        return;
+    case GUESS_TWICE:
+        ls_verdict_cause(&out->verdict, "divided twice: the gradient is 1/%d of the mean",
+                         samples->world);
+        ls_finding_blame(out, backward,
+                         "DistributedDataParallel divides by the number of ranks: do "
+                         "not divide again");
+        return;
+    case GUESS_OWN:
+        blame_own(samples, t, out);
+        return;
+    case GUESS_LEFT:
+        ls_verdict_cause(&out->verdict,
+                         "left over: the gradient of the step before is still in it");
+        ls_finding_blame(out, backward, "call zero_grad() once a step, before its first backward");
+        return;
+    case GUESS_LAST:
+        ls_verdict_cause(&out->verdict, "only the last of %d micro-steps counts",
+                         ls_mean_plan_of(samples, t->rank).backwards);
+        ls_finding_blame(out, place_of(samples, t->rank, LS_CALL_ZERO_GRAD),
+                         "call zero_grad() once a step, not in every micro-step");
+        return;
+    case GUESS_ZERO:
+        ls_verdict_cause(&out->verdict, "the gradient is all zeros after the reduction");
+        return;
+    case GUESSES:
+        break;
+    }
+}
+
+static void judge_step(const ls_samples *samples, tally *t)
+{
+    const ls_observe_trace *trace = samples->trace;
+    const ls_observe_rank *rank = &trace->rank[0];
+    bool plain = false;
+    for (int i = 0; i < rank->tensor_count; i++) {
+        if (is_wrapped(trace, &rank->tensor[i])) {
+            judge_wrapped_tensor(samples, &rank->tensor[i], t);
+        } else {
+            plain = true;
+        }
+    }
+    if (plain) {
+        judge_plain(samples, ls_job_calls_collectives(trace), t);
+    }
+    t->steps++;
+}
+
+static void conclude(const ls_observe_trace *trace, const tally *t, ls_observe_finding *out)
+{
+    if (t->elements == 0) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
+                       "no step has samples of gradients before and after the reduction on all "
+                       "ranks");
+    } else if (!t->differs) {
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "all ranks had the same gradients: their mean is "
+                       "each one's own");
+    }
+    ls_verdict_measured(&out->verdict, t->worst, exact.value, "bounds", exact.why);
+    ls_verdict_pass(&out->verdict,
+                    "%lld elements of %d detailed steps are the mean of %d ranks; the furthest is "
+                    "%.2g of its bound away",
+                    (long long)t->elements, (int)t->steps, trace->world, t->worst);
+}
+
+/* Each micro-step's own reduction is right, and more than is needed. */
+static void advise_no_sync(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    const ls_observe_rank *rank = &trace->rank[0];
+    if (out->verdict.code != LS_PASS || rank->step_count == 0 || ls_job_models(rank) != 1) {
+        return;
+    }
+    const ls_observe_step *step = &rank->step[rank->step_count - 1];
+    int passes = 0, synced = 0, call = ls_trace_find(step, LS_CALL_BACKWARD, 0);
+    for (int c = call; c >= 0; c = ls_trace_find(step, LS_CALL_BACKWARD, c + 1)) {
+        passes += step->call[c].times;
+        synced += ls_json_bool(step->call[c].json, "sync", true) ? step->call[c].times : 0;
+    }
+    if (passes > 1 && synced == passes) {
+        ls_finding_blame(out, step->call[call].at,
+                         "all %d backward passes of a step reduce: with no_sync() around all but "
+                         "the last, one is enough",
+                         passes);
+    }
+}
+
+void ls_rules_reduction_mean(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    tally t = {.rank = -1};
+    if (!concerns(trace, out)) {
+        return;
+    }
+    for (int64_t n = 0; t.wrong == 0 && (n = ls_samples_next(trace, n)) != 0;) {
+        ls_samples samples;
+        ls_samples_open(trace, n, &samples, out);
+        if (samples.count == trace->world) {
+            judge_step(&samples, &t);
+        }
+        if (t.wrong > 0) {
+            ls_verdict_fail(&out->verdict, "step %lld, rank %d: %s; so in %d of %lld tensors: %s",
+                            (long long)t.step, t.rank, t.first, t.wrong, (long long)t.tensors,
+                            ls_job_names_text(&t.names));
+            blame_guess(&samples, &t, out);
+        }
+        ls_samples_close(&samples);
+    }
+    conclude(trace, &t, out);
+    advise_no_sync(trace, out);
+}
+
+/* ---- every parameter takes part -------------------------------------------------------------- */
+
+static bool gets_gradient(const ls_observe_trace *trace, const char *name, ls_observe_finding *out)
+{
+    bool found = false;
+    for (int64_t n = 0; !found && (n = ls_samples_next(trace, n)) != 0;) {
+        ls_samples samples;
+        ls_samples_open(trace, n, &samples, out);
+        for (int k = 0; k < samples.world; k++) {
+            found = found || ls_samples_find(samples.file[k], "local", name, NULL) != NULL ||
+                    ls_samples_find(samples.file[k], "reduced", name, NULL) != NULL;
+        }
+        ls_samples_close(&samples);
+    }
+    return found;
+}
+
+static bool may_be_unused(const cJSON *model)
+{
+    return ls_json_bool(model, "find_unused", false) || ls_json_bool(model, "static_graph", false);
+}
+
+void ls_rules_reduction_covered(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    if (!concerns(trace, out)) {
+        return;
+    }
+    const ls_observe_rank *rank = &trace->rank[0];
+    ls_job_names unused = {0}, allowed = {0};
+    int seen = 0;
+    const char *at = "";
+    for (int i = 0; i < rank->tensor_count && ls_samples_next(trace, 0) != 0; i++) {
+        const ls_observe_tensor *tensor = &rank->tensor[i];
+        const cJSON *model = ls_job_model(rank, tensor->model);
+        if (!tensor->trainable || !is_wrapped(trace, tensor)) {
+            continue;
+        }
+        if (gets_gradient(trace, tensor->name, out)) {
+            seen++;
+        } else if (!may_be_unused(model)) {
+            at = ls_json_string(model, "at", "");
+            ls_job_add_name(&unused, tensor->name);
+        } else {
+            ls_job_add_name(&allowed, tensor->name);
+        }
+    }
+    if (seen + unused.count + allowed.count == 0) {
+        ls_verdict_set(&out->verdict, ls_trace_is_ddp(trace) ? LS_UNSUPPORTED : LS_SKIP,
+                       "no samples of a model in DistributedDataParallel");
+    } else if (unused.count > 0) {
+        ls_verdict_fail(&out->verdict,
+                        "%d trainable parameters of a model in "
+                        "DistributedDataParallel never get a gradient: %s",
+                        unused.count, ls_job_names_text(&unused));
+        ls_finding_blame(out, at,
+                         "freeze them before the model is wrapped, remove them, or pass "
+                         "find_unused_parameters=True");
+    }
+    if (allowed.count > 0) {
+        ls_finding_blame(out, "", "never trained: %s", ls_job_names_text(&allowed));
+    }
+    ls_verdict_pass(&out->verdict, "%d parameters get gradients, %d may be unused and are", seen,
+                    allowed.count);
+}
+
+/* ---- nothing left from the step before ------------------------------------------------------- */
+
+/* The first training forward of the step, and whether a zero_grad comes before the first backward.
+ */
+static const ls_call *first_forward(const ls_observe_step *step, bool *zeroed)
+{
+    int backward = ls_trace_find(step, LS_CALL_BACKWARD, 0);
+    int zero = ls_trace_find(step, LS_CALL_ZERO_GRAD, 0);
+    *zeroed = zero >= 0 && (backward < 0 || zero < backward);
+    for (int c = ls_trace_find(step, LS_CALL_FORWARD, 0); c >= 0;
+         c = ls_trace_find(step, LS_CALL_FORWARD, c + 1)) {
+        if (ls_json_bool(step->call[c].json, "training", false)) {
+            return &step->call[c];
+        }
+    }
+    return NULL;
+}
+
+/* Tensors whose .grad is more than what this step's backward passes gave. */
+static int count_excess(const ls_samples *samples, int rank, ls_job_names *names, int *compared)
+{
+    const ls_observe_rank *own = &samples->trace->rank[rank];
+    for (int i = 0; i < own->tensor_count; i++) {
+        ls_mean mean;
+        ls_mean_plan plan = ls_mean_plan_of(samples, rank);
+        set_sent(samples, rank, own->tensor[i].model, &plan);
+        bool wrapped = samples->world > 1 && is_wrapped(samples->trace, &own->tensor[i]);
+        ls_values got = gradient_of(samples, rank, own->tensor[i].name);
+        const char *type = type_of(samples, rank, own->tensor[i].name);
+        bool usable = got.v != NULL && !plan.zeroed && (wrapped || samples->world == 1) &&
+                      samples->count == samples->world;
+        if (usable && ls_mean_make(samples, &plan, own->tensor[i].name, type, &mean)) {
+            int64_t at;
+            double times;
+            ++*compared;
+            if (ls_mean_violations(&mean, &got, 1, NULL, &at, &times) > 0) {
+                ls_job_add_name(names, own->tensor[i].name);
+            }
+            ls_mean_free(&mean);
+        }
+        ls_values_free(&got);
+    }
+    return names->count;
+}
+
+static void judge_left(const ls_samples *samples, int rank, int *looked, ls_observe_finding *out)
+{
+    bool zeroed;
+    int compared = 0;
+    ls_job_names names = {0};
+    const ls_observe_step *step = samples->step[rank];
+    const ls_call *forward = step == NULL ? NULL : first_forward(step, &zeroed);
+    if (forward == NULL || samples->file[rank] == NULL) {
+        return;
+    }
+    int left = ls_json_int(forward->json, "left", 0);
+    ++*looked;
+    if (left == 0) {
+        return;
+    }
+    int excess = count_excess(samples, rank, &names, &compared);
+    if (excess > 0) {
+        ls_verdict_fail(&out->verdict,
+                        "step %lld, rank %d: %d parameters hold a gradient of the "
+                        "step before, and in %d it stays in the sum: %s",
+                        (long long)samples->number, rank, left, excess, ls_job_names_text(&names));
+        ls_verdict_cause(&out->verdict, zeroed ? "zero_grad does not reach these parameters"
+                                               : "no zero_grad between two steps");
+        int backward = ls_trace_find(step, LS_CALL_BACKWARD, 0);
+        ls_finding_blame(out, backward >= 0 ? step->call[backward].at : forward->at,
+                         "call zero_grad() once a step, before its first backward");
+    } else if (compared == 0 && !zeroed) {
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "step %lld: %d parameters hold a gradient of the "
+                       "step before; no samples say whether it stays",
+                       (long long)samples->number, left);
+    }
+}
+
+void ls_rules_reduction_left(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    int looked = 0;
+    if (!trace->attached) {
+        ls_verdict_set(&out->verdict, LS_SKIP,
+                       "the protocol reports no calls; reduction.mean compares the sums");
+        return;
+    }
+    if (!hooks_known(trace, out)) {
+        return;
+    }
+    /* step 1 has none before it */
+    for (int64_t n = 1;
+         ls_verdict_good(out->verdict.code) && (n = ls_samples_next(trace, n)) != 0;) {
+        ls_samples samples;
+        ls_samples_open(trace, n, &samples, out);
+        for (int k = 0; k < samples.world; k++) {
+            judge_left(&samples, k, &looked, out);
+        }
+        ls_samples_close(&samples);
+    }
+    if (looked == 0) {
+        ls_verdict_set(&out->verdict, LS_WEAK, "no detailed step after the first");
+    }
+    ls_verdict_pass(&out->verdict, "looked at %d times in steps after the first", looked);
+}

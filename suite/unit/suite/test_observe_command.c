@@ -1,0 +1,547 @@
+/* `lockstep observe` from the outside: jobs that write recorded events, what of them is passed
+ * through, exit codes, files; and our own trainer as an observed job. Runs the built programs in
+ * the folder above this one. */
+#include <check.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <limits.h>
+#include <poll.h>
+#include <pty.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "kernels/core/clock.h"
+#include "kernels/core/json.h"
+#include "kernels/core/path.h"
+#include "kernels/core/text.h"
+#include "suite/observe/observe.h"
+#include "suite/unit/junit_read.h"
+#include "suite/unit/run_suite.h"
+
+enum { SAID_BYTES = 1 << 16, WORDS_MAX = 40 };
+
+static char folder[] = "/tmp/ls_observe_commandXXXXXX";
+static char build[1024];
+
+typedef struct ended {
+    int code; /* or 128 + signal */
+    char out[SAID_BYTES], said[SAID_BYTES];
+} ended;
+
+/* ---- running it ------------------------------------------------------------------------------ */
+
+static void path_of(char path[PATH_MAX], const char *name)
+{
+    snprintf(path, PATH_MAX, "%s/%s", folder, name);
+}
+
+static const char *read_file(const char *name)
+{
+    static char *text;
+    char path[PATH_MAX];
+    path_of(path, name);
+    free(text);
+    text = ls_text_read(path);
+    ck_assert_msg(text != NULL, "%s cannot be read", path);
+    return text;
+}
+
+static bool is_there(const char *name)
+{
+    char path[PATH_MAX];
+    path_of(path, name);
+    return access(path, F_OK) == 0;
+}
+
+/* `lockstep` with these words, in the tests' folder, its output in out.txt and said.txt; in a
+ * process group of its own, which has its pid. */
+static pid_t start(const char *const *word, const char *input)
+{
+    char path[PATH_MAX], *argv[WORDS_MAX] = {"lockstep"};
+    snprintf(path, sizeof path, "%s/lockstep", build);
+    for (int i = 0; word[i] != NULL; i++) {
+        ck_assert_int_lt(i + 2, WORDS_MAX);
+        argv[i + 1] = (char *)word[i];
+    }
+    int ends[2];
+    ck_assert_int_eq(pipe(ends), 0);
+    ck_assert_int_eq(write(ends[1], input, strlen(input)), (int)strlen(input));
+    close(ends[1]);
+    pid_t pid = fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        if (chdir(folder) != 0 || setpgid(0, 0) != 0) {
+            _exit(125);
+        }
+        dup2(ends[0], STDIN_FILENO);
+        dup2(open("out.txt", O_CREAT | O_TRUNC | O_WRONLY, 0600), STDOUT_FILENO);
+        dup2(open("said.txt", O_CREAT | O_TRUNC | O_WRONLY, 0600), STDERR_FILENO);
+        execv(path, argv);
+        _exit(125);
+    }
+    close(ends[0]);
+    (void)setpgid(pid, pid);
+    return pid;
+}
+
+static void finish(pid_t pid, ended *self)
+{
+    int state = 0;
+    ck_assert_int_eq(waitpid(pid, &state, 0), pid);
+    self->code = WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state);
+    snprintf(self->out, sizeof self->out, "%s", read_file("out.txt"));
+    snprintf(self->said, sizeof self->said, "%s", read_file("said.txt"));
+}
+
+static ended *run(const char *const *word, const char *input)
+{
+    static ended self;
+    finish(start(word, input), &self);
+    return &self;
+}
+
+#define WORDS(...) ((const char *const[]){__VA_ARGS__, NULL})
+#define OBSERVE(...) run(WORDS("observe", __VA_ARGS__), "")
+
+static void says(const char *text, const char *what)
+{
+    ck_assert_msg(strstr(text, what) != NULL, "no '%s' in:\n%s", what, text);
+}
+
+/* ---- recorded jobs --------------------------------------------------------------------------- */
+
+/* A file of events: `world` ranks, `steps` steps; `apart`: its parameters differ from step 2 on. */
+static void record(const char *name, int rank, int world, int steps, bool apart)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/%s/rank%d.jsonl", folder, name, rank);
+    FILE *to = fopen(path, "w");
+    ck_assert_ptr_nonnull(to);
+    fprintf(to,
+            "{\"event\":\"start\",\"schema\":1,\"observed\":1,\"rank\":%d,\"world\":%d,"
+            "\"local_rank\":%d,\"pid\":%d,\"python\":\"3.11\",\"torch\":\"2.6\",\"device\":\"cpu\","
+            "\"backend\":\"gloo\",\"program\":[\"train.py\"],\"options\":{},\"observe\":{}}\n",
+            rank, world, rank, 100 + rank);
+    fprintf(to,
+            "{\"event\":\"model\",\"model\":0,\"kind\":\"%s\",\"at\":\"train.py:9\","
+            "\"name\":\"Net\",\"params\":[[\"w\",6,\"f32\",true]],\"buffers\":[],"
+            "\"norm_params\":[],\"world\":%d,\"digest\":{\"param\":\"00000000000000aa\"},"
+            "\"param_digests\":[\"00000000000000aa\"],\"buffer_digests\":[]}\n",
+            world > 1 ? "ddp" : "plain", world);
+    for (int i = 1; i <= steps; i++) {
+        fprintf(
+            to,
+            "{\"event\":\"step\",\"step\":%d,\"loss\":%g,\"loss_scale\":1,"
+            "\"loss_scale_next\":1,\"skipped\":false,\"lr\":0.1,\"images\":4,"
+            "\"digest\":{\"param\":\"%016x\",\"state\":\"%016x\",\"buffer\":\"0000000000000000\"},"
+            "\"ms\":{\"total\":20,\"data\":1,\"forward\":6,\"backward\":10,\"optimizer\":1},"
+            "\"at_ns\":%d000000,\"detail\":false,\"calls\":[]}\n",
+            i, 2.0 / i, apart && i > 1 ? 7777 : 1000 + i, 2000 + i, 20 * i);
+    }
+    fprintf(to,
+            "{\"event\":\"cost\",\"own_ms\":2,\"run_ms\":400,\"share\":0.005,\"detail_ms\":1,"
+            "\"gradient_ms\":0}\n{\"event\":\"end\",\"steps\":%d,\"why\":\"exit\"}\n",
+            steps);
+    ck_assert_int_eq(fclose(to), 0);
+}
+
+/* Recordings that the jobs below copy: good, apart (ranks with other parameters), alone (one rank),
+ * part (ranks 1 and 2 of four), still (no step). */
+static void make_recordings(void)
+{
+    static const char *const names[] = {"good", "apart", "alone", "part", "still"};
+    char path[PATH_MAX], self[1000];
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    for (int i = 0; i < 5; i++) {
+        path_of(path, names[i]);
+        ck_assert_int_eq(mkdir(path, 0700), 0);
+    }
+    for (int k = 0; k < 2; k++) {
+        record("good", k, 2, 8, false);
+        record("apart", k, 2, 8, k == 1);
+        record("part", k + 1, 4, 8, false);
+        record("still", k, 2, 0, false);
+    }
+    record("alone", 0, 1, 8, false);
+    ssize_t bytes = readlink("/proc/self/exe", self, sizeof self - 1);
+    ck_assert_int_gt(bytes, 0);
+    self[bytes] = '\0';
+    snprintf(build, sizeof build, "%s/..", dirname(self));
+}
+
+static void remove_recordings(void)
+{
+    ls_path_remove_tree(folder);
+}
+
+#define COPY(recording) "cp " recording "/* \"$LS_OBSERVE_DIR\"; "
+
+/* ---- tests ----------------------------------------------------------------------------------- */
+
+/* At most 80 columns but for paths, which are to be pasted. */
+static void check_columns(const char *text)
+{
+    for (const char *line = text; *line != '\0'; line += strcspn(line, "\n") + 1) {
+        size_t columns = strcspn(line, "\n");
+        ck_assert_msg(columns <= 80 || strncmp(line, "report ", 7) == 0, "%d columns: %.*s",
+                      (int)columns, (int)columns, line);
+        if (line[columns] == '\0') {
+            break;
+        }
+    }
+}
+
+static int lines_of(const char *text)
+{
+    int lines = 0;
+    for (; *text != '\0'; text++) {
+        lines += *text == '\n';
+    }
+    return lines;
+}
+
+START_TEST(a_job_is_run_as_it_is_and_judged)
+{
+    ended *self = run(WORDS("observe", "--out", "a", "--", "sh", "-c",
+                            COPY("good") "read line; echo \"got $line\"; echo heard >&2; "
+                                         "mkdir \"$LS_OBSERVE_DIR/samples\""),
+                      "a line\n");
+    ck_assert_msg(self->code == 0, "%d: %s", self->code, self->said);
+    ck_assert_str_eq(self->out, "got a line\n"); /* nothing of ours */
+    ck_assert_int_eq(strncmp(self->said, "heard\n", 6), 0);
+    says(self->said, "\nLockstep, observed job: sh -c ");
+    says(self->said, "\n2 ranks on cpu, gloo, torch 2.6, Python 3.11\n");
+    says(self->said, "\n2 of 2 ranks; 8 steps, 0 of them in detail, 0 skipped\n");
+    says(self->said, "\nmodel Net in DistributedDataParallel, train.py:9: 6 parameters in 1 ");
+    says(self->said, "\nCORRECT  not shown (claim any-ddp: ");
+    says(self->said, "\nSPEED    no baseline (400 samples/s; a step takes 20.0 ms (median of 6,");
+    says(self->said, "\nCOST     0.5 %");
+    check_columns(self->said);
+    static const char *const files[] = {"run.json",    "summary.json", "report.md",
+                                        "report.html", "junit.xml",    "jobs/observed/job.json"};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        LS_TEXT(path, 64, "a/%s", files[i]);
+        ck_assert_msg(is_there(path), "%s is missing", path);
+    }
+    ck_assert(!is_there("a/jobs/observed/samples") && !is_there("a/jobs/subject"));
+    int rules;
+    (void)ls_observe_rules(&rules);
+    ck_assert_int_eq(lines_of(read_file("a/verdicts.jsonl")), rules);
+    junit_counts counts = junit_read(read_file("a/junit.xml"));
+    ck_assert_int_eq(counts.tests, rules);
+    ck_assert_int_eq(counts.failures + counts.errors, 0); /* what is weak does not decide */
+    says(read_file("a/junit.xml"), "name=\"CORRECT\" value=\"not shown (claim any-ddp");
+    says(read_file("a/report.html"), "What could not be seen");
+    says(read_file("a/report.md"), "## Rules");
+    cJSON *summary = cJSON_Parse(read_file("a/summary.json"));
+    const cJSON *seen = cJSON_GetObjectItem(summary, "observed");
+    ck_assert_int_eq(ls_json_int(seen, "world", 0), 2);
+    ck_assert_int_eq(ls_json_int(seen, "steps", 0), 8);
+    cJSON_Delete(summary);
+}
+END_TEST
+
+START_TEST(a_rule_that_fails)
+{
+    ended *self = OBSERVE("--out", "b", "--", "sh", "-c", COPY("apart") "exit 7");
+    ck_assert_int_eq(self->code, 1);
+    says(self->said, "the job ended with exit code 7");
+    says(self->said, "\nnot ok 2 - observe.replicas.step # FAIL ");
+    says(self->said, "\nCORRECT  no        (claim any-ddp: ");
+    says(self->said, "FAIL replicas.step");
+    check_columns(self->said);
+    ck_assert_int_gt(junit_read(read_file("b/junit.xml")).failures, 0);
+    says(read_file("b/report.md"), "not ok 2 - observe.replicas.step # FAIL");
+}
+END_TEST
+
+START_TEST(exit_codes)
+{
+    static const struct {
+        const char *script;
+        int code;
+    } jobs[] = {
+        {COPY("good") "exit 7", 7},          /* its own: no rule failed */
+        {COPY("good") "kill -KILL $$", 137}, /* as a shell's */
+        {COPY("still"), 0},
+        {COPY("alone"), 0},
+        {"true", 3}, /* nothing was judged */
+        {"exit 5", 5},
+    };
+    for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {
+        ended *self = OBSERVE("sh", "-c", jobs[i].script);
+        ck_assert_msg(self->code == jobs[i].code, "%s: %d\n%s", jobs[i].script, self->code,
+                      self->said);
+    }
+    ended *self = OBSERVE("--gate", "all", "--", "sh", "-c", COPY("good"));
+    ck_assert_int_eq(self->code, 1);
+    ck_assert_int_eq(OBSERVE("--", "no-such-program", "x")->code, 127);
+    ck_assert_int_eq(OBSERVE("--", "good/rank0.jsonl")->code, 126);
+}
+END_TEST
+
+START_TEST(what_could_not_be_seen)
+{
+    says(OBSERVE("sh", "-c", "exit 0")->said, "no process wrote events, so nothing was judged");
+    says(OBSERVE("sh", "-c", COPY("still"))->said,
+         "not seen: all ranks: made no step: no optimizer was asked to step");
+    ended *self = OBSERVE("sh", "-c", COPY("part"));
+    says(self->said, "\n2 of 4 ranks; 8 steps");
+    says(self->said, "not seen: ranks 0, 3: wrote no events: on another node, or ended before a");
+    self = OBSERVE("sh", "-c", COPY("alone"));
+    says(self->said, "\nCORRECT  not shown (no claim concerns the job: one rank, and neither");
+    self = OBSERVE("sh", "-c",
+                   COPY("good") "head -n 5 good/rank1.jsonl "
+                                ">\"$LS_OBSERVE_DIR/rank1.jsonl\"");
+    says(self->said, "\n2 of 2 ranks; 3 to 8 steps");
+    says(self->said, "not seen: rank 1: wrote no end event: killed after step 3");
+}
+END_TEST
+
+START_TEST(the_environment_of_the_job)
+{
+    const char *script = "echo \"$PYTHONPATH|$LS_OBSERVE_DIR|$LS_OBSERVE_EVERY|$LS_OBSERVE_STEPS|"
+                         "$LS_OBSERVE_SAMPLES|$LS_OBSERVE_GRADIENT|$LS_OBSERVE_INJECT|$LS_RUN_DIR|"
+                         "$KEPT\"";
+    char line[PATH_MAX * 2], attach[PATH_MAX];
+    ck_assert(ls_path_find("suite/observe/attach", attach, sizeof attach));
+    char *whole = realpath(attach, NULL);
+    setenv("PYTHONPATH", "/mine", 1);
+    setenv("KEPT", "kept", 1);
+    setenv("LS_OBSERVE_INJECT", "stale", 1);
+    ended *self = OBSERVE("--out", "e", "--every=9", "--steps", "30", "--samples", "64",
+                          "--no-gradient", "sh", "-c", script);
+    snprintf(line, sizeof line, "%s:/mine|%s/e/jobs/observed|9|30|64|0||%s/e/jobs/subject|kept\n",
+             whole, folder, folder);
+    ck_assert_str_eq(self->out, line);
+    unsetenv("PYTHONPATH");
+    self = OBSERVE("--out", "f", "--inject", "overflow@5:1", "sh", "-c", script);
+    snprintf(line, sizeof line,
+             "%s|%s/f/jobs/observed|50|0|1024|1|overflow@5:1|%s/f/jobs/subject|kept\n", whole,
+             folder, folder);
+    ck_assert_str_eq(self->out, line);
+    unsetenv("LS_OBSERVE_INJECT");
+    free(whole);
+}
+END_TEST
+
+START_TEST(wrong_arguments)
+{
+    static const struct {
+        const char *word[4], *says;
+    } wrong[] = {
+        {{"--every", "0", "true"}, "--every '0': allowed: a whole number from 1 to "},
+        {{"--samples=x", "true"}, "--samples 'x': allowed: a whole number from 1 to "},
+        {{"--inject", "overflow@0:1", "true"}, "allowed: overflow@STEP:RANK"},
+        {{"--inject=overflow@5", "true"}, "such as overflow@5:1"},
+        {{"--gate", "some", "true"}, "--gate 'some': allowed: fail, all"},
+        {{"--evry", "5", "true"}, "did you mean --every?"},
+        {{"--keep"}, "the command of the job is missing"},
+        {{"--attach-only", "true"}, "--attach-only runs nothing, and 'true' is a command"},
+        {{"--out", "good", "true"}, "--out good: the folder is not empty; allowed: a new folder"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        ended *self =
+            OBSERVE(wrong[i].word[0], wrong[i].word[1], wrong[i].word[2], wrong[i].word[3]);
+        ck_assert_msg(self->code == 2, "%s: %d\n%s", wrong[i].word[0], self->code, self->said);
+        says(self->said, wrong[i].says);
+    }
+}
+END_TEST
+
+/* A job of a scheduler: the variables, and the judgement afterwards. */
+START_TEST(attach_only)
+{
+    ended *self = OBSERVE("--attach-only", "--out", "g");
+    ck_assert_int_eq(self->code, 0);
+    LS_TEXT(line, PATH_MAX, "export LS_OBSERVE_DIR=%s/g/jobs/observed\n", folder);
+    says(self->out, line);
+    says(self->out, "\n# when the job has ended: ");
+    says(run(WORDS("judge", "g"), "")->said, "no process wrote events");
+    char command[PATH_MAX * 2];
+    snprintf(command, sizeof command, "cd %s && cp apart/* g/jobs/observed", folder);
+    ck_assert_int_eq(system(command), 0);
+    self = run(WORDS("judge", "g"), "");
+    ck_assert_int_eq(self->code, 1);
+    says(self->out, "\nnot ok 2 - observe.replicas.step # FAIL ");
+    ck_assert(is_there("g/report.html") && is_there("g/junit.xml"));
+    self = run(WORDS("judge", "g/jobs/observed"), ""); /* without a run's folder */
+    ck_assert_int_eq(self->code, 1);
+    says(self->out, "\nnot ok 2 - observe.replicas.step # FAIL ");
+    self = run(WORDS("report", "g"), "");
+    ck_assert_int_eq(self->code, 0);
+    says(self->out, "\nnot ok 2 - observe.replicas.step # FAIL ");
+}
+END_TEST
+
+/* ---- signals --------------------------------------------------------------------------------- */
+
+static void wait_for(const char *name)
+{
+    int64_t deadline_ns = ls_clock_after(30);
+    while (!is_there(name) && ls_clock_ns() < deadline_ns) {
+        (void)ls_clock_poll(-1, 0, ls_clock_after(5e-3));
+    }
+    ck_assert_msg(is_there(name), "%s does not come", name);
+}
+
+/* Counts the signals that it gets, in a file for each. TERM ends it with 3. */
+#define COUNTING(name)                                                        \
+    COPY("good")                                                              \
+    "for s in USR1 USR2 INT HUP; do trap \"echo x >>" name ".$s\" $s; done; " \
+    "trap 'echo x >>" name ".TERM; exit 3' TERM; : >" name ".ready; "         \
+    "while :; do sleep 5 & wait $!; done"
+
+START_TEST(signals_are_passed_on)
+{
+    static ended self;
+    pid_t pid = start(WORDS("observe", "sh", "-c", COUNTING("s")), "");
+    wait_for("s.ready");
+    static const struct {
+        int signal;
+        const char *file;
+    } passed[] = {{SIGUSR1, "s.USR1"}, {SIGUSR2, "s.USR2"}, {SIGINT, "s.INT"}, {SIGHUP, "s.HUP"}};
+    for (size_t i = 0; i < sizeof passed / sizeof *passed; i++) {
+        kill(pid, passed[i].signal);
+        wait_for(passed[i].file);
+    }
+    kill(pid, SIGTERM);
+    finish(pid, &self);
+    ck_assert_int_eq(self.code, 3);
+    says(self.said, "the job ended with exit code 3");
+    says(self.said, "\nCORRECT ");
+    for (size_t i = 0; i < sizeof passed / sizeof *passed; i++) {
+        ck_assert_str_eq(read_file(passed[i].file), "x\n");
+    }
+}
+END_TEST
+
+START_TEST(a_signal_to_the_group_comes_once)
+{
+    static ended self;
+    pid_t pid = start(WORDS("observe", "sh", "-c", COUNTING("t")), "");
+    wait_for("t.ready");
+    kill(-pid, SIGUSR1);
+    wait_for("t.USR1");
+    kill(-pid, SIGTERM);
+    finish(pid, &self);
+    ck_assert_int_eq(self.code, 3);
+    ck_assert_str_eq(read_file("t.USR1"), "x\n");
+    ck_assert_str_eq(read_file("t.TERM"), "x\n");
+}
+END_TEST
+
+START_TEST(nothing_is_left_after_kill)
+{
+    pid_t pid = start(
+        WORDS("observe", "--", "sh", "-c", "sleep 300 & echo $! >left.pid; : >left.ready; wait"),
+        "");
+    wait_for("left.ready");
+    pid_t left = (pid_t)atoi(read_file("left.pid"));
+    ck_assert_int_gt(left, 1);
+    ck_assert_int_eq(kill(left, 0), 0);
+    kill(pid, SIGKILL);
+    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+    int64_t deadline_ns = ls_clock_after(20);
+    while (kill(left, 0) == 0 && ls_clock_ns() < deadline_ns) {
+        (void)ls_clock_poll(-1, 0, ls_clock_after(10e-3));
+    }
+    ck_assert_int_ne(kill(left, 0), 0);
+}
+END_TEST
+
+/* All that comes from a terminal until its last writer has ended, into said[SAID_BYTES]. */
+static void read_terminal(int terminal, const char *until, char *said)
+{
+    size_t used = strlen(said);
+    int64_t deadline_ns = ls_clock_after(30);
+    while (strstr(said, until) == NULL && ls_clock_poll(terminal, POLLIN, deadline_ns) == 1) {
+        ssize_t got = read(terminal, said + used, SAID_BYTES - 1 - used);
+        if (got <= 0) {
+            break;
+        }
+        used += (size_t)got;
+        said[used] = '\0';
+    }
+    says(said, until);
+}
+
+/* The job reads from the terminal, which sends it ^C as it does without us: once. */
+START_TEST(the_job_has_the_terminal)
+{
+    static char said[SAID_BYTES];
+    char path[PATH_MAX];
+    int terminal, state = 0;
+    snprintf(path, sizeof path, "%s/lockstep", build);
+    pid_t pid = forkpty(&terminal, NULL, NULL, NULL);
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        if (chdir(folder) == 0) {
+            execl(path, "lockstep", "observe", "--", "sh", "-c",
+                  COPY("good") "trap 'echo interrupted; n=x' INT; read line; echo \"got "
+                               "<$line>\"; while [ -z \"$n\" ]; do sleep 0.1; done; "
+                               "sleep 0.3; exit 4",
+                  (char *)NULL);
+        }
+        _exit(125);
+    }
+    ck_assert_int_eq(write(terminal, "hello\n", 6), 6);
+    read_terminal(terminal, "got <hello>", said);
+    ck_assert_int_eq(write(terminal, "\003", 1), 1);
+    read_terminal(terminal, "report  ", said);
+    const char *first = strstr(said, "interrupted\r\n");
+    ck_assert_ptr_nonnull(first);
+    ck_assert_ptr_null(strstr(first + 1, "interrupted\r\n"));
+    ck_assert_int_eq(waitpid(pid, &state, 0), pid);
+    ck_assert(WIFEXITED(state) && WEXITSTATUS(state) == 4);
+    close(terminal);
+}
+END_TEST
+
+/* ---- our own trainer ------------------------------------------------------------------------- */
+
+/* Judged by the rules of any trainer, without PyTorch. */
+START_TEST(our_trainer_is_observed)
+{
+    char launch[PATH_MAX], train[PATH_MAX];
+    snprintf(launch, sizeof launch, "%s/lockstep-launch", build);
+    snprintf(train, sizeof train, "%s/lockstep-train", build);
+    ended *self = OBSERVE("--out", "ours", "--", launch, "--nproc-per-node", "2", "--", train, "-a",
+                          "resnet8", "--image-size", "32", "-b", "4", "--steps", "3", "--opt-level",
+                          "O2", "--device", "cpu", "--dump-steps", "1,2", "--dump-ranks", "all");
+    ck_assert_msg(self->code == 0, "%d: %s", self->code, self->said);
+    says(self->said, "\n2 of 2 ranks; 3 steps, 2 of them in detail (dumps), 0 skipped\n");
+    says(self->said, "observe.reduction.mean # PASS ");
+    says(self->said, "(claims any-ddp, any-amp: ");
+    ck_assert_ptr_null(strstr(self->said, "# FAIL"));
+    ck_assert(is_there("ours/jobs/subject/dump"));
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("observe command");
+    TCase *tests = tcase_create("observe command");
+    tcase_add_unchecked_fixture(tests, make_recordings, remove_recordings);
+    tcase_set_timeout(tests, 60);
+    tcase_add_test(tests, a_job_is_run_as_it_is_and_judged);
+    tcase_add_test(tests, a_rule_that_fails);
+    tcase_add_test(tests, exit_codes);
+    tcase_add_test(tests, what_could_not_be_seen);
+    tcase_add_test(tests, the_environment_of_the_job);
+    tcase_add_test(tests, wrong_arguments);
+    tcase_add_test(tests, attach_only);
+    tcase_add_test(tests, signals_are_passed_on);
+    tcase_add_test(tests, a_signal_to_the_group_comes_once);
+    tcase_add_test(tests, nothing_is_left_after_kill);
+    tcase_add_test(tests, the_job_has_the_terminal);
+    tcase_add_test(tests, our_trainer_is_observed);
+    suite_add_tcase(suite, tests);
+    return run_suite(suite);
+}
