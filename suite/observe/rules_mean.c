@@ -54,7 +54,8 @@ ls_mean_plan ls_mean_plan_of(const ls_samples *samples, int rank)
  * W - 1 additions and a conversion back in the type that is sent. */
 static double bound_of(const ls_mean_plan *plan, ls_unit held, ls_unit sent, double grown)
 {
-    double adds = plan->backwards, steps = plan->reductions * (plan->world + 3.0);
+    double reductions = plan->reductions > 0 ? plan->reductions : 1;
+    double adds = plan->backwards, steps = reductions * (plan->world + 3.0);
     double a = gamma_of(adds, held.u), r = gamma_of(steps, sent.u);
     double scale = plan->scale > 0 ? plan->scale : 1;
     return grown * (a + r + a * r) + (adds * held.eta + steps * sent.eta) / scale;

@@ -54,12 +54,9 @@ static hook_kind hook_of(const ls_observe_rank *rank, int model, const cJSON **e
     static const struct {
         const char *name;
         hook_kind kind;
-    } known[] = {{"allreduce_hook", HOOK_F32},
-                 {"fp16_compress_hook", HOOK_F16},
-                 {"bf16_compress_hook", HOOK_BF16},
-                 {"noop_hook", HOOK_NOOP},
-                 {"BuiltinCommHookType.ALLREDUCE", HOOK_F32},
-                 {"BuiltinCommHookType.FP16_COMPRESS", HOOK_F16}};
+    } known[] = {{"allreduce_hook", HOOK_F32},      {"fp16_compress_hook", HOOK_F16},
+                 {"bf16_compress_hook", HOOK_BF16}, {"noop_hook", HOOK_NOOP},
+                 {"ALLREDUCE", HOOK_F32},           {"FP16_COMPRESS", HOOK_F16}};
     hook_kind kind = HOOK_NONE;
     const cJSON *hook;
     cJSON_ArrayForEach(hook, rank->hook)
@@ -333,7 +330,6 @@ static void judge_plain_tensor(const ls_samples *samples, int rank, const char *
 {
     ls_mean mean;
     ls_mean_plan plan = ls_mean_plan_of(samples, rank);
-    plan.reductions = plan.reductions > 0 ? plan.reductions : 1;
     plan.backwards += 4; /* the factor, a division by the scale, one by the clip */
     ls_values used = used_of(samples, rank, name);
     if (used.v == NULL ||

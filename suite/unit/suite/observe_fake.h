@@ -1,0 +1,562 @@
+/* Invented observed jobs: a small model trained on two ranks with right arithmetic in f32, or with
+ * one fault, written as the attach module writes it (suite/observe/README.md). */
+#ifndef LS_OBSERVE_FAKE_H
+#define LS_OBSERVE_FAKE_H
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/path.h"
+#include "kernels/core/rng.h"
+#include "kernels/core/text.h"
+#include "reference/files/safetensors.h"
+#include "suite/observe/observe.h"
+
+typedef enum fake_fault {
+    FAULT_NONE,
+    /* replicas */
+    FAULT_PLAIN_SEEDS, /* no wrapper, a seed for each rank */
+    FAULT_START,       /* the wrapper did not send a tensor */
+    FAULT_SKIPS,       /* rank 1 does not take step 2 */
+    FAULT_BEHIND,      /* rank 1 changes a parameter between steps */
+    FAULT_STATE,       /* rank 1 loses its momentum */
+    FAULT_RATE,        /* rank 1 steps at half the rate */
+    FAULT_BUFFERS,
+    /* reduction */
+    FAULT_SUM,
+    FAULT_OWN,
+    FAULT_ONE_OWN, /* the bias alone is not reduced */
+    FAULT_NO_SYNC,
+    FAULT_NO_WRAPPER,
+    FAULT_DIVIDED,
+    FAULT_LEFT,
+    FAULT_ELEMENT, /* one element of one tensor is off by 2^-18 of its bound's base */
+    FAULT_HOOK_NOOP,
+    FAULT_HOOK_UNKNOWN,
+    FAULT_SAME_DATA,
+    FAULT_UNUSED,
+    FAULT_UNUSED_ALLOWED,
+    /* optimizer */
+    FAULT_TWICE,
+    FAULT_TWO_CALLS,
+    FAULT_NO_DECAY,
+    FAULT_COUPLED,
+    FAULT_OTHER_RATE, /* 1.5 times the one reported */
+    FAULT_NO_STEP,
+    FAULT_STATE_LOST, /* at every step */
+    FAULT_UNKNOWN_RULE,
+    FAULT_STILL_SCALED,
+    FAULT_UNSCALED_TWICE,
+    FAULT_ZEROED,
+    FAULT_FACTOR, /* the script divides by three: allowed, not judged */
+    FAULT_UNCLIPPED,
+    FAULT_OTHER_NORM,
+    FAULT_LOST_PARAM,
+    FAULT_FOREIGN,
+    FAULT_SCHEDULE, /* of another optimizer */
+    /* gradient */
+    FAULT_BACKWARD, /* a factor 2 in one tensor */
+    FAULT_NO_AGAIN,
+} fake_fault;
+
+typedef struct fake_job {
+    fake_fault fault;
+    const char *rule; /* "sgd", "adam", "adamw" */
+    int world, micro;
+    double scale, clip; /* 0: no scaler, no clipping */
+    const char *hook;   /* or NULL */
+    const char *autocast;
+} fake_job;
+
+enum { FAKE_TENSORS = 3, FAKE_ELEMENTS = 48, FAKE_STEPS = 3, FAKE_RANKS = 4 };
+
+static const char *const fake_name[FAKE_TENSORS] = {"fc.weight", "fc.bias", "head.weight"};
+static const int fake_count[FAKE_TENSORS] = {FAKE_ELEMENTS, 8, 16};
+
+/* One tensor of one rank. */
+typedef struct fake_tensor {
+    float param[FAKE_ELEMENTS], next[FAKE_ELEMENTS];
+    float first[FAKE_ELEMENTS], second[FAKE_ELEMENTS];
+    float next_first[FAKE_ELEMENTS], next_second[FAKE_ELEMENTS];
+    double local[FAKE_ELEMENTS], sizes[FAKE_ELEMENTS];
+    float sum[FAKE_ELEMENTS]; /* of the rank, as it accumulates */
+    float reduced[FAKE_ELEMENTS], grad[FAKE_ELEMENTS], clipped[FAKE_ELEMENTS];
+    float used[FAKE_ELEMENTS], before[FAKE_ELEMENTS]; /* before: the last step's used */
+} fake_tensor;
+
+typedef struct fake_state {
+    const fake_job *job;
+    char folder[64];
+    fake_tensor at[FAKE_RANKS][FAKE_TENSORS];
+    double norm; /* of the step's gradients */
+    FILE *file[FAKE_RANKS];
+} fake_state;
+
+static const double fake_lr = 0.125, fake_decay = 0.01, fake_momentum = 0.9;
+
+static inline bool fake_is(const fake_state *s, fake_fault fault)
+{
+    return s->job->fault == fault;
+}
+
+/* ---- arithmetic ------------------------------------------------------------------------------ */
+
+static inline void fake_backward(fake_state *s, int step)
+{
+    double scale = s->job->scale != 0 ? s->job->scale : 1;
+    for (int k = 0; k < s->job->world; k++) {
+        for (int t = 0; t < FAKE_TENSORS; t++) {
+            fake_tensor *x = &s->at[k][t];
+            for (int i = 0; i < fake_count[t]; i++) {
+                x->local[i] = x->sizes[i] = x->sum[i] = 0;
+                for (int m = 0; m < s->job->micro; m++) {
+                    int seed = fake_is(s, FAULT_SAME_DATA) ? 0 : k;
+                    float g = (float)scale * 0.1f *
+                              ls_rng_normal((uint64_t)(100 * step + 10 * m + seed), (uint64_t)t,
+                                            (uint64_t)i);
+                    x->local[i] += g;
+                    x->sizes[i] += fabs(g);
+                    x->sum[i] += g;
+                }
+            }
+        }
+    }
+}
+
+static inline float fake_mean(const fake_state *s, int t, int i)
+{
+    float sum = 0, by = 1.0f / (float)s->job->world;
+    for (int k = 0; k < s->job->world; k++) {
+        sum += s->at[k][t].sum[i] * by;
+    }
+    return sum;
+}
+
+static inline void fake_reduce(fake_state *s, int step)
+{
+    for (int k = 0; k < s->job->world; k++) {
+        for (int t = 0; t < FAKE_TENSORS; t++) {
+            fake_tensor *x = &s->at[k][t];
+            for (int i = 0; i < fake_count[t]; i++) {
+                float mean = fake_mean(s, t, i);
+                bool own = fake_is(s, FAULT_OWN) || fake_is(s, FAULT_NO_SYNC) ||
+                           fake_is(s, FAULT_NO_WRAPPER) || (fake_is(s, FAULT_ONE_OWN) && t == 1);
+                x->reduced[i] = own                         ? x->sum[i]
+                                : fake_is(s, FAULT_SUM)     ? mean * (float)s->job->world
+                                : fake_is(s, FAULT_DIVIDED) ? mean / (float)s->job->world
+                                : fake_is(s, FAULT_LEFT)    ? mean + x->before[i]
+                                                            : mean;
+                if (fake_is(s, FAULT_ELEMENT) && t == 2 && i == 5 && step == 2) {
+                    x->reduced[i] += ldexpf(fabsf(mean) + 0.1f, -18);
+                }
+            }
+        }
+    }
+}
+
+/* Unscales, clips and hands over, of every rank. */
+static inline void fake_prepare(fake_state *s)
+{
+    double scale = s->job->scale != 0 ? s->job->scale : 1;
+    for (int k = 0; k < s->job->world; k++) {
+        double squares = 0;
+        for (int t = 0; t < FAKE_TENSORS; t++) {
+            fake_tensor *x = &s->at[k][t];
+            for (int i = 0; i < fake_count[t]; i++) {
+                float inverse = fake_is(s, FAULT_STILL_SCALED) ? 1 : (float)(1 / scale);
+                x->grad[i] = x->reduced[i] * inverse;
+                x->grad[i] *= fake_is(s, FAULT_UNSCALED_TWICE) ? inverse : 1;
+                squares += (double)x->grad[i] * x->grad[i];
+            }
+        }
+        s->norm = (float)sqrt(squares) * (fake_is(s, FAULT_OTHER_NORM) ? 3 : 1);
+        double by = s->job->clip != 0 ? fmin(1, s->job->clip / (s->norm + 1e-6)) : 1;
+        by = fake_is(s, FAULT_UNCLIPPED) ? 1 : by;
+        for (int t = 0; t < FAKE_TENSORS; t++) {
+            fake_tensor *x = &s->at[k][t];
+            for (int i = 0; i < fake_count[t]; i++) {
+                x->clipped[i] = x->grad[i] * (float)by;
+                x->used[i] = fake_is(s, FAULT_ZEROED) ? 0 : x->clipped[i];
+                x->used[i] /= fake_is(s, FAULT_FACTOR) ? 3 : 1;
+            }
+        }
+    }
+}
+
+static inline void fake_sgd(fake_tensor *x, int i, int step, double lr, double decay)
+{
+    float d = x->used[i] + (float)decay * x->param[i];
+    x->next_first[i] = step == 1 ? d : (float)fake_momentum * x->first[i] + d;
+    x->next[i] = x->param[i] - (float)lr * x->next_first[i];
+}
+
+static inline void fake_adam(fake_tensor *x, int i, int step, double lr, double decay,
+                             bool decoupled)
+{
+    float p = x->param[i], g = x->used[i];
+    if (decoupled) {
+        p *= (float)(1 - lr * decay);
+    } else {
+        g += (float)decay * p;
+    }
+    x->next_first[i] = x->first[i] + 0.1f * (g - x->first[i]);
+    x->next_second[i] = 0.999f * x->second[i] + 0.001f * (g * g);
+    double one = 1 - pow(0.9, step), two = sqrt(1 - pow(0.999, step));
+    float below = sqrtf(x->next_second[i]) / (float)two + 1e-8f;
+    x->next[i] = p - (float)(lr / one) * (x->next_first[i] / below);
+}
+
+static inline void fake_update(const fake_state *s, fake_tensor *x, int i, int step, double lr)
+{
+    double decay = fake_is(s, FAULT_NO_DECAY) ? 0 : fake_decay;
+    bool decoupled = (strcmp(s->job->rule, "adamw") == 0) != fake_is(s, FAULT_COUPLED);
+    if (fake_is(s, FAULT_STATE_LOST)) {
+        x->first[i] = x->second[i] = 0;
+    }
+    if (strcmp(s->job->rule, "sgd") == 0) {
+        fake_sgd(x, i, step, lr, decay);
+    } else {
+        fake_adam(x, i, step, lr, decay, decoupled);
+    }
+}
+
+static inline void fake_step(fake_state *s, int step)
+{
+    for (int k = 0; k < s->job->world; k++) {
+        double lr = fake_lr * (fake_is(s, FAULT_RATE) && k == 1 ? 0.5 : 1);
+        lr *= fake_is(s, FAULT_OTHER_RATE) ? 1.5 : 1;
+        for (int t = 0; t < FAKE_TENSORS; t++) {
+            fake_tensor *x = &s->at[k][t];
+            for (int i = 0; i < fake_count[t]; i++) {
+                float first = x->first[i], second = x->second[i], param = x->param[i];
+                fake_update(s, x, i, step, lr);
+                if (fake_is(s, FAULT_TWICE)) {
+                    x->param[i] = x->next[i];
+                    x->first[i] = x->next_first[i];
+                    x->second[i] = x->next_second[i];
+                    fake_update(s, x, i, step + 1, lr);
+                }
+                x->param[i] = param;
+                x->first[i] = first;
+                x->second[i] = second;
+                bool stays =
+                    fake_is(s, FAULT_NO_STEP) || (fake_is(s, FAULT_SKIPS) && k == 1 && step == 2);
+                x->next[i] = stays ? param : x->next[i];
+                x->next_first[i] = stays ? first : x->next_first[i];
+                x->next_first[i] *= fake_is(s, FAULT_STATE) && k == 1 && step == 2 ? 0 : 1;
+            }
+        }
+    }
+}
+
+static inline void fake_advance(fake_state *s, int step)
+{
+    for (int k = 0; k < s->job->world; k++) {
+        for (int t = 0; t < FAKE_TENSORS; t++) {
+            fake_tensor *x = &s->at[k][t];
+            memcpy(x->param, x->next, sizeof x->param);
+            memcpy(x->first, x->next_first, sizeof x->first);
+            memcpy(x->second, x->next_second, sizeof x->second);
+            memcpy(x->before, x->used, sizeof x->before);
+            x->param[0] += fake_is(s, FAULT_BEHIND) && k == 1 && step == 1 ? 0.5f : 0;
+        }
+    }
+}
+
+/* ---- samples --------------------------------------------------------------------------------- */
+
+static inline void fake_add(ls_safetensors_writer *w, const char *group, int t, const char *last,
+                            ls_dtype type, const void *data, int count)
+{
+    LS_TEXT(name, 100, "%s/%s%s%s", group, fake_name[t], last[0] == '\0' ? "" : "/", last);
+    ls_shape shape = {1, {count}};
+    LS_ASSERT(ls_safetensors_add_copy(w, name, type, &shape, data) == LS_OK);
+}
+
+static inline double fake_squares(const float *value, int count)
+{
+    double sum = 0;
+    for (int i = 0; i < count; i++) {
+        sum += (double)value[i] * value[i];
+    }
+    return sum;
+}
+
+static inline void fake_add_again(const fake_state *s, ls_safetensors_writer *w, int t,
+                                  const fake_tensor *x)
+{
+    double exact[FAKE_ELEMENTS];
+    float plain[FAKE_ELEMENTS], own[FAKE_ELEMENTS];
+    double u = s->job->autocast == NULL ? 0x1p-22 : 0x1p-9;
+    for (int i = 0; i < fake_count[t]; i++) {
+        double noise = ls_rng_normal(9, (uint64_t)t, (uint64_t)i);
+        exact[i] = x->local[i];
+        plain[i] = (float)(exact[i] * (1 + 0x1p-22 * noise));
+        own[i] = (float)(exact[i] * (1 - u * noise));
+        own[i] *= fake_is(s, FAULT_BACKWARD) && t == 1 ? 2 : 1;
+    }
+    fake_add(w, "again/f64", t, "", LS_F64, exact, fake_count[t]);
+    fake_add(w, "again/f32", t, "", LS_F32, plain, fake_count[t]);
+    fake_add(w, "again/local", t, "", LS_F32, own, fake_count[t]);
+}
+
+static inline void fake_add_tensor(const fake_state *s, ls_safetensors_writer *w, int step,
+                                   int rank, int t)
+{
+    const fake_tensor *x = &s->at[rank][t];
+    int n = fake_count[t];
+    bool sgd = strcmp(s->job->rule, "sgd") == 0;
+    bool idle = (fake_is(s, FAULT_UNUSED) || fake_is(s, FAULT_UNUSED_ALLOWED)) && t == 2;
+    double count = step - 1, after = step;
+    fake_add(w, "param", t, "", LS_F32, x->param, n);
+    if (idle) {
+        return;
+    }
+    fake_add(w, "local", t, "", LS_F64, x->local, n);
+    fake_add(w, "local_abs", t, "", LS_F64, x->sizes, n);
+    fake_add(w, "reduced", t, "", LS_F32, x->reduced, n);
+    if (s->job->scale != 0) {
+        fake_add(w, "grad", t, "", LS_F32, x->grad, n);
+    }
+    if (s->job->clip != 0) {
+        fake_add(w, "clipped", t, "", LS_F32, x->clipped, n);
+    }
+    double norm[6] = {fake_squares(x->param, n),   fake_squares(x->used, n), 0,
+                      fake_squares(x->reduced, n), fake_squares(x->grad, n), NAN};
+    fake_add(w, "norm", t, "", LS_F64, norm, 6);
+    if (step == 2 && !fake_is(s, FAULT_NO_AGAIN)) {
+        fake_add_again(s, w, t, x);
+    }
+    if (fake_is(s, FAULT_LOST_PARAM) && t == 2) {
+        return;
+    }
+    fake_add(w, "used", t, "", LS_F32, x->used, n);
+    fake_add(w, "next", t, "", LS_F32, x->next, n);
+    fake_add(w, "next_state", t, sgd ? "momentum_buffer" : "exp_avg", LS_F32, x->next_first, n);
+    if (!sgd) {
+        fake_add(w, "next_state", t, "exp_avg_sq", LS_F32, x->next_second, n);
+        fake_add(w, "next_state", t, "step", LS_F64, &after, 1);
+    }
+    if (step > 1) {
+        fake_add(w, "state", t, sgd ? "momentum_buffer" : "exp_avg", LS_F32, x->first, n);
+        if (!sgd) {
+            fake_add(w, "state", t, "exp_avg_sq", LS_F32, x->second, n);
+            fake_add(w, "state", t, "step", LS_F64, &count, 1);
+        }
+    }
+}
+
+static inline void fake_write_samples(const fake_state *s, int step, int rank)
+{
+    ls_safetensors_writer *w = NULL;
+    LS_TEXT(path, 200, "%s/samples/step%06d.rank%d.safetensors", s->folder, step, rank);
+    LS_ASSERT(ls_safetensors_create(path, &w) == LS_OK);
+    ls_safetensors_metadata(w, "step", "%d", step);
+    ls_safetensors_metadata(w, "again", "%s",
+                            fake_is(s, FAULT_NO_AGAIN) ? "a sparse tensor" : "done");
+    for (int t = 0; t < FAKE_TENSORS; t++) {
+        fake_add_tensor(s, w, step, rank, t);
+    }
+    LS_ASSERT(ls_safetensors_finish(w) == LS_OK);
+}
+
+/* ---- events ---------------------------------------------------------------------------------- */
+
+static inline unsigned long long fake_digest(const fake_state *s, int rank, int t, bool state)
+{
+    unsigned long long digest = 14695981039346656037ULL;
+    for (int u = 0; u < FAKE_TENSORS; u++) {
+        const fake_tensor *x = &s->at[rank][u];
+        const unsigned char *bytes = (const unsigned char *)(state ? x->first : x->param);
+        for (int i = 0; i < (t < 0 || t == u ? 4 * fake_count[u] : 0); i++) {
+            digest = (digest ^ bytes[i]) * 1099511628211ULL;
+        }
+    }
+    return digest;
+}
+
+static inline bool fake_is_plain(const fake_state *s)
+{
+    return fake_is(s, FAULT_PLAIN_SEEDS) || fake_is(s, FAULT_NO_WRAPPER) || s->job->world == 1;
+}
+
+static inline void fake_write_model(const fake_state *s, int rank)
+{
+    FILE *f = s->file[rank];
+    fprintf(
+        f,
+        "{\"event\":\"model\",\"model\":0,\"kind\":\"%s\",\"at\":\"train.py:7\",\"name\":\"Net\","
+        "\"params\":[",
+        fake_is_plain(s) ? "plain" : "ddp");
+    for (int t = 0; t < FAKE_TENSORS; t++) {
+        fprintf(f, "%s[\"%s\",%d,\"f32\",true]", t > 0 ? "," : "", fake_name[t], fake_count[t]);
+    }
+    fprintf(f,
+            "],\"buffers\":[[\"bn.running_mean\",4,\"f32\"]],\"norm_params\":[],\"bn\":1,"
+            "\"sync_bn\":0,\"find_unused\":%s,\"broadcast_buffers\":true,\"world\":%d,"
+            "\"buffer_digests\":[\"%d\"],\"param_digests\":[",
+            fake_is(s, FAULT_UNUSED_ALLOWED) ? "true" : "false", s->job->world,
+            fake_is(s, FAULT_BUFFERS) ? rank : 7);
+    for (int t = 0; t < FAKE_TENSORS; t++) {
+        fprintf(f, "%s\"%016llx\"", t > 0 ? "," : "", fake_digest(s, rank, t, false));
+    }
+    fprintf(f, "]}\n");
+    const char *hook = fake_is(s, FAULT_HOOK_NOOP)      ? "noop_hook"
+                       : fake_is(s, FAULT_HOOK_UNKNOWN) ? "my_hook"
+                                                        : s->job->hook;
+    if (hook != NULL) {
+        fprintf(f, "{\"event\":\"hook\",\"model\":0,\"name\":\"%s\",\"at\":\"train.py:8\"}\n",
+                hook);
+    }
+}
+
+static inline void fake_write_optimizer(const fake_state *s, int rank)
+{
+    FILE *f = s->file[rank];
+    bool sgd = strcmp(s->job->rule, "sgd") == 0;
+    fprintf(f,
+            "{\"event\":\"optimizer\",\"optimizer\":0,\"class\":\"torch.optim.X\",\"rule\":\"%s\","
+            "\"at\":\"train.py:9\",\"groups\":[{\"params\":[",
+            fake_is(s, FAULT_UNKNOWN_RULE) ? "" : s->job->rule);
+    for (int t = 0; t < FAKE_TENSORS; t++) {
+        bool lost = fake_is(s, FAULT_LOST_PARAM) && t == 2;
+        fprintf(f, "%s\"%s\"", t > 0 ? "," : "", lost ? fake_name[1] : fake_name[t]);
+    }
+    fprintf(f, "%s],\"lr\":%g,\"weight_decay\":%g,", fake_is(s, FAULT_FOREIGN) ? ",\"?\"" : "",
+            fake_lr, fake_decay);
+    fprintf(f, sgd ? "\"momentum\":0.9,\"dampening\":0,\"nesterov\":false}]}\n"
+                   : "\"betas\":[0.9,0.999],\"eps\":1e-8,\"amsgrad\":false}]}\n");
+    if (s->job->scale != 0) {
+        fprintf(f,
+                "{\"event\":\"scaler\",\"scaler\":0,\"enabled\":true,\"init_scale\":%g,"
+                "\"growth_factor\":2,\"backoff_factor\":0.5,\"growth_interval\":2000,"
+                "\"at\":\"train.py:10\"}\n",
+                s->job->scale);
+    }
+}
+
+static inline void fake_write_calls(const fake_state *s, int step, double rate, FILE *f)
+{
+    bool scaled = s->job->scale != 0, left = fake_is(s, FAULT_LEFT);
+    const char *autocast = s->job->autocast;
+    for (int m = 0; m < s->job->micro; m++) {
+        bool sync = m + 1 == s->job->micro && !fake_is(s, FAULT_NO_SYNC);
+        fprintf(f,
+                "%s{\"call\":\"forward\",\"model\":0,\"at\":\"train.py:20\",\"training\":true,"
+                "\"grad\":true,\"sync\":%s,\"autocast\":%s%s%s,\"left\":%d}",
+                m > 0 ? "," : "", sync ? "true" : "false", autocast != NULL ? "\"" : "",
+                autocast != NULL ? autocast : "null", autocast != NULL ? "\"" : "",
+                left && step > 1 ? FAKE_TENSORS : 0);
+        fprintf(f, ",{\"call\":\"backward\",\"at\":\"train.py:21\",\"loss\":1,\"sync\":%s}",
+                sync ? "true" : "false");
+    }
+    if (scaled) {
+        fprintf(f, ",{\"call\":\"unscale\",\"scaler\":0,\"optimizer\":0,\"at\":\"train.py:22\","
+                   "\"found_inf\":false,\"inside\":false}");
+    }
+    if (s->job->clip != 0) {
+        fprintf(f,
+                ",{\"call\":\"clip\",\"how\":\"norm\",\"limit\":%g,\"norm\":%.17g,\"norm_type\":2,"
+                "\"params\":%d,\"at\":\"train.py:23\"}",
+                s->job->clip, s->norm, FAKE_TENSORS);
+    }
+    for (int i = 0; i < (fake_is(s, FAULT_TWO_CALLS) ? 2 : 1); i++) {
+        fprintf(
+            f,
+            ",{\"call\":\"optimizer_step\",\"optimizer\":0,\"at\":\"train.py:24\",\"scaled\":%s,"
+            "\"lr\":[%.17g]}",
+            scaled ? "0" : "null", rate);
+    }
+    if (scaled) {
+        fprintf(f,
+                ",{\"call\":\"update\",\"scaler\":0,\"at\":\"train.py:25\",\"scale\":%g,"
+                "\"next\":%g,\"growth\":%d,\"forced\":false}",
+                s->job->scale, s->job->scale, step);
+    }
+    if (!left) {
+        fprintf(f, ",{\"call\":\"zero_grad\",\"at\":\"train.py:26\",\"of\":\"optimizer\"}");
+    }
+    if (fake_is(s, FAULT_SCHEDULE)) {
+        fprintf(f,
+                ",{\"call\":\"schedule\",\"class\":\"StepLR\",\"at\":\"train.py:27\",\"lr\":[%g]}",
+                fake_lr / (step + 1));
+    }
+}
+
+/* After the step: its digests are of what the model holds then. */
+static inline void fake_write_step(const fake_state *s, int step, int rank)
+{
+    FILE *f = s->file[rank];
+    double scale = s->job->scale != 0 ? s->job->scale : 1;
+    double rate = fake_lr * (fake_is(s, FAULT_RATE) && rank == 1 ? 0.5 : 1);
+    bool skips = fake_is(s, FAULT_SKIPS) && rank == 1 && step == 2;
+    fprintf(f,
+            "{\"event\":\"step\",\"step\":%d,\"loss\":1,\"loss_scale\":%g,\"loss_scale_next\":%g,"
+            "\"skipped\":%s,\"lr\":%.17g,\"images\":4,\"digest\":{\"param\":\"%016llx\","
+            "\"state\":\"%016llx\",\"buffer\":\"%d\"},\"ms\":{\"total\":1},\"detail\":%s,"
+            "\"calls\":[",
+            step, scale, scale, skips ? "true" : "false", rate, fake_digest(s, rank, -1, false),
+            fake_digest(s, rank, -1, true), rank, step <= 2 ? "true" : "false");
+    fake_write_calls(s, step, rate, f);
+    fprintf(f, "]}\n");
+}
+
+/* ---- a job ----------------------------------------------------------------------------------- */
+
+static inline void fake_start(fake_state *s)
+{
+    for (int k = 0; k < s->job->world; k++) {
+        LS_TEXT(path, 200, "%s/rank%d.jsonl", s->folder, k);
+        for (int t = 0; t < FAKE_TENSORS; t++) {
+            for (int i = 0; i < fake_count[t]; i++) {
+                uint64_t seed = fake_is(s, FAULT_PLAIN_SEEDS) ? (uint64_t)k : 0;
+                s->at[k][t].param[i] = ls_rng_normal(1000 + seed, (uint64_t)t, (uint64_t)i);
+            }
+        }
+        s->at[k][1].param[0] += fake_is(s, FAULT_START) && k == 1 ? 1 : 0;
+        s->file[k] = fopen(path, "w");
+        LS_ASSERT(s->file[k] != NULL);
+        fprintf(s->file[k],
+                "{\"event\":\"start\",\"schema\":1,\"observed\":1,\"rank\":%d,"
+                "\"world\":%d,\"options\":{}}\n",
+                k, s->job->world);
+        fake_write_model(s, k);
+        fake_write_optimizer(s, k);
+    }
+}
+
+/* Writes the job into a new folder, which the caller removes. */
+static inline void fake_write(const fake_job *job, char *folder, size_t bytes)
+{
+    fake_state *s = calloc(1, sizeof *s);
+    LS_ASSERT(s != NULL);
+    s->job = job;
+    ls_text_put(s->folder, sizeof s->folder, "/tmp/lockstep-observe-XXXXXX");
+    LS_ASSERT(mkdtemp(s->folder) != NULL);
+    LS_TEXT(samples, 200, "%s/samples", s->folder);
+    LS_ASSERT(ls_path_make_folder(samples) == LS_OK);
+    fake_start(s);
+    for (int step = 1; step <= FAKE_STEPS; step++) {
+        fake_backward(s, step);
+        fake_reduce(s, step);
+        fake_prepare(s);
+        fake_step(s, step);
+        for (int k = 0; k < job->world && step <= 2; k++) {
+            fake_write_samples(s, step, k);
+        }
+        fake_advance(s, step);
+        for (int k = 0; k < job->world; k++) {
+            fake_write_step(s, step, k);
+        }
+    }
+    for (int k = 0; k < job->world; k++) {
+        fprintf(s->file[k], "{\"event\":\"end\",\"steps\":%d,\"why\":\"exit\"}\n", FAKE_STEPS);
+        fclose(s->file[k]);
+    }
+    ls_text_put(folder, bytes, "%s", s->folder);
+    free(s);
+}
+
+#endif

@@ -1,0 +1,197 @@
+/* The rules of observed jobs, on invented ones: right jobs pass every rule, and each fault is
+ * caught by its rule with the cause that a user can act on. */
+#include <check.h>
+
+#include "observe_fake.h"
+#include "suite/unit/run_suite.h"
+
+static const fake_job plain = {FAULT_NONE, "sgd", 2, 1, 0, 0, NULL, NULL};
+
+static ls_observe_result judge(const fake_job *job)
+{
+    char folder[64];
+    ls_observe_trace *trace;
+    ls_observe_result result;
+    fake_write(job, folder, sizeof folder);
+    ck_assert_int_eq(ls_observe_read(folder, &trace), LS_OK);
+    ls_observe_judge_all(trace, &result);
+    ls_observe_free(trace);
+    ls_path_remove_tree(folder);
+    return result;
+}
+
+static const ls_observe_finding *find(const ls_observe_result *result, const char *id)
+{
+    for (int i = 0; i < result->count; i++) {
+        if (strcmp(result->finding[i].rule->id, id) == 0) {
+            return &result->finding[i];
+        }
+    }
+    ck_abort_msg("no rule %s", id);
+    return NULL;
+}
+
+/* The families that these jobs are made for. */
+static bool is_numeric(const char *id)
+{
+    static const char *const family[] = {"replicas.", "reduction.", "optimizer.", "gradient."};
+    for (size_t i = 0; i < sizeof family / sizeof *family; i++) {
+        if (strncmp(id, family[i], strlen(family[i])) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+START_TEST(right_jobs_pass)
+{
+    static const fake_job job[] = {
+        {FAULT_NONE, "sgd", 2, 1, 0, 0, NULL, NULL},
+        {FAULT_NONE, "sgd", 1, 1, 0, 0, NULL, NULL},
+        {FAULT_NONE, "adam", 2, 1, 65536, 0.5, NULL, "f16"},
+        {FAULT_NONE, "adamw", 3, 1, 0, 0.5, NULL, "bf16"},
+        {FAULT_NONE, "sgd", 4, 3, 1024, 0.25, NULL, "f16"},
+        {FAULT_NONE, "adamw", 2, 4, 0, 0, "allreduce_hook", NULL},
+        {FAULT_NONE, "sgd", 2, 1, 3, 0, NULL, NULL}, /* no power of two */
+    };
+    const fake_job *at = &job[_i];
+    ls_observe_result result = judge(at);
+    for (int i = 0; i < result.count; i++) {
+        const ls_observe_finding *f = &result.finding[i];
+        bool fine = f->verdict.code == LS_PASS || f->verdict.code == LS_SKIP;
+        ck_assert_msg(!is_numeric(f->rule->id) || fine, "job %d: %s %s: %s; %s", _i, f->rule->id,
+                      ls_verdict_name(f->verdict.code), f->verdict.evidence, f->verdict.cause);
+    }
+    ck_assert_int_eq(find(&result, "optimizer.step")->verdict.code, LS_PASS);
+    ck_assert_int_eq(find(&result, "reduction.mean")->verdict.code,
+                     at->world > 1 ? LS_PASS : LS_SKIP);
+    ck_assert_int_eq(find(&result, "optimizer.clip")->verdict.code,
+                     at->clip != 0 ? LS_PASS : LS_SKIP);
+    ls_observe_result_free(&result);
+}
+END_TEST
+
+static const struct {
+    fake_job job;
+    const char *rule;
+    ls_verdict_code code;
+    const char *cause; /* a part of cause, evidence or advice */
+} faults[] = {
+    {{FAULT_PLAIN_SEEDS, "sgd", 2, 1, 0, 0, NULL, NULL}, "replicas.start", LS_FAIL, "seed"},
+    {{FAULT_START, "sgd", 2, 1, 0, 0, NULL, NULL}, "replicas.start", LS_FAIL, "fc.bias"},
+    {{FAULT_START, "sgd", 2, 1, 0, 0, NULL, NULL}, "replicas.step", LS_FAIL, "fc.bias"},
+    {{FAULT_SKIPS, "sgd", 2, 1, 0, 0, NULL, NULL}, "replicas.step", LS_FAIL, "did nothing"},
+    {{FAULT_BEHIND, "sgd", 2, 1, 0, 0, NULL, NULL}, "replicas.step", LS_FAIL, "after step 1"},
+    {{FAULT_STATE, "sgd", 2, 1, 0, 0, NULL, NULL}, "replicas.state", LS_FAIL, "after step 2"},
+    {{FAULT_RATE, "sgd", 2, 1, 0, 0, NULL, NULL}, "replicas.step", LS_FAIL, "learning rate"},
+    {{FAULT_RATE, "sgd", 2, 1, 0, 0, NULL, NULL}, "optimizer.rate", LS_FAIL, "0.0625"},
+    {{FAULT_BUFFERS, "sgd", 2, 1, 0, 0, NULL, NULL}, "replicas.buffers", LS_FAIL, "running_mean"},
+    {{FAULT_OWN, "sgd", 2, 1, 0, 0, NULL, NULL}, "replicas.step", LS_FAIL, "gradients"},
+    {{FAULT_SUM, "sgd", 2, 1, 0, 0, NULL, NULL}, "reduction.mean", LS_FAIL, "summed"},
+    {{FAULT_SUM, "adam", 4, 2, 256, 0, NULL, NULL}, "reduction.mean", LS_FAIL, "4 times"},
+    {{FAULT_OWN, "sgd", 2, 1, 0, 0, NULL, NULL}, "reduction.mean", LS_FAIL, ".module"},
+    {{FAULT_ONE_OWN, "sgd", 2, 1, 0, 0, NULL, NULL}, "reduction.mean", LS_FAIL, "while other"},
+    {{FAULT_NO_SYNC, "sgd", 2, 2, 0, 0, NULL, NULL}, "reduction.mean", LS_FAIL, "no_sync"},
+    {{FAULT_NO_WRAPPER, "sgd", 2, 1, 0, 0, NULL, NULL}, "reduction.mean", LS_FAIL, "wrap"},
+    {{FAULT_NO_WRAPPER, "sgd", 2, 1, 0, 0, NULL, NULL}, "replicas.step", LS_FAIL, "no model"},
+    {{FAULT_DIVIDED, "sgd", 2, 1, 0, 0, NULL, NULL}, "reduction.mean", LS_FAIL, "twice"},
+    {{FAULT_LEFT, "sgd", 2, 1, 0, 0, NULL, NULL}, "reduction.mean", LS_FAIL, "left over"},
+    {{FAULT_LEFT, "sgd", 2, 1, 0, 0, NULL, NULL}, "reduction.left", LS_FAIL, "zero_grad"},
+    {{FAULT_LEFT, "sgd", 1, 1, 0, 0, NULL, NULL}, "reduction.left", LS_FAIL, "zero_grad"},
+    {{FAULT_ELEMENT, "sgd", 2, 1, 0, 0, NULL, NULL}, "reduction.mean", LS_FAIL, "element 5"},
+    {{FAULT_ELEMENT, "sgd", 2, 1, 0, 0, "fp16_compress_hook", NULL}, "reduction.mean", LS_PASS, ""},
+    {{FAULT_HOOK_NOOP, "sgd", 2, 1, 0, 0, NULL, NULL}, "reduction.mean", LS_FAIL, "noop"},
+    {{FAULT_HOOK_UNKNOWN, "sgd", 2, 1, 0, 0, NULL, NULL},
+     "reduction.mean",
+     LS_UNSUPPORTED,
+     "my_hook"},
+    {{FAULT_SAME_DATA, "sgd", 2, 1, 0, 0, NULL, NULL}, "reduction.mean", LS_WEAK, "same"},
+    {{FAULT_UNUSED, "sgd", 2, 1, 0, 0, NULL, NULL}, "reduction.covered", LS_FAIL, "head.weight"},
+    {{FAULT_UNUSED_ALLOWED, "sgd", 2, 1, 0, 0, NULL, NULL}, "reduction.covered", LS_PASS, "head"},
+    {{FAULT_TWICE, "sgd", 2, 1, 0, 0, NULL, NULL}, "optimizer.step", LS_FAIL, "twice"},
+    {{FAULT_TWICE, "adamw", 1, 1, 0, 0, NULL, NULL}, "optimizer.step", LS_FAIL, "twice"},
+    {{FAULT_TWO_CALLS, "sgd", 1, 1, 0, 0, NULL, NULL}, "optimizer.step", LS_FAIL, "twice"},
+    {{FAULT_NO_DECAY, "sgd", 1, 1, 0, 0, NULL, NULL}, "optimizer.step", LS_FAIL, "left out"},
+    {{FAULT_NO_DECAY, "adamw", 1, 1, 0, 0, NULL, NULL}, "optimizer.step", LS_FAIL, "left out"},
+    {{FAULT_COUPLED, "adamw", 1, 1, 0, 0, NULL, NULL}, "optimizer.step", LS_FAIL, "coupled"},
+    {{FAULT_COUPLED, "adam", 1, 1, 0, 0, NULL, NULL}, "optimizer.step", LS_FAIL, "coupled"},
+    {{FAULT_OTHER_RATE, "sgd", 1, 1, 0, 0, NULL, NULL}, "optimizer.step", LS_FAIL, "1.5 times"},
+    {{FAULT_OTHER_RATE, "adam", 1, 1, 0, 0, NULL, NULL}, "optimizer.step", LS_FAIL, "1.5 times"},
+    {{FAULT_NO_STEP, "adam", 1, 1, 0, 0, NULL, NULL}, "optimizer.step", LS_FAIL, "did not move"},
+    {{FAULT_STATE_LOST, "sgd", 1, 1, 0, 0, NULL, NULL}, "optimizer.step", LS_FAIL, "earlier"},
+    {{FAULT_UNKNOWN_RULE, "sgd", 1, 1, 0, 0, NULL, NULL}, "optimizer.step", LS_UNSUPPORTED, "X"},
+    {{FAULT_STILL_SCALED, "sgd", 2, 1, 64, 0, NULL, NULL}, "optimizer.unscaled", LS_FAIL, "still"},
+    {{FAULT_UNSCALED_TWICE, "sgd", 2, 1, 64, 0, NULL, NULL},
+     "optimizer.unscaled",
+     LS_FAIL,
+     "twice"},
+    {{FAULT_ZEROED, "sgd", 2, 1, 64, 0, NULL, NULL}, "optimizer.unscaled", LS_FAIL, "zero_grad"},
+    {{FAULT_FACTOR, "sgd", 2, 1, 64, 0, NULL, NULL}, "optimizer.unscaled", LS_WEAK, "0.333333"},
+    {{FAULT_UNCLIPPED, "sgd", 2, 1, 0, 0.25, NULL, NULL}, "optimizer.clip", LS_FAIL, "no clip"},
+    {{FAULT_OTHER_NORM, "sgd", 2, 1, 0, 0.25, NULL, NULL}, "optimizer.clip", LS_FAIL, "norm"},
+    {{FAULT_NONE, "sgd", 2, 1, 0, 1e6, NULL, NULL}, "optimizer.clip", LS_WEAK, "exceeded"},
+    {{FAULT_LOST_PARAM, "sgd", 2, 1, 0, 0, NULL, NULL},
+     "optimizer.covered",
+     LS_FAIL,
+     "head.weight"},
+    {{FAULT_FOREIGN, "sgd", 2, 1, 0, 0, NULL, NULL}, "optimizer.covered", LS_FAIL, "no model"},
+    {{FAULT_FOREIGN, "sgd", 1, 1, 0, 0, NULL, NULL}, "optimizer.covered", LS_PASS, ""},
+    {{FAULT_SCHEDULE, "sgd", 2, 1, 0, 0, NULL, NULL}, "optimizer.rate", LS_FAIL, "another"},
+};
+
+START_TEST(each_fault_is_caught)
+{
+    ls_observe_result result = judge(&faults[_i].job);
+    const ls_observe_finding *f = find(&result, faults[_i].rule);
+    char text[2000];
+    ls_text_put(text, sizeof text, "%s | %s | %s", f->verdict.evidence, f->verdict.cause,
+                f->advice);
+    ck_assert_msg(f->verdict.code == faults[_i].code, "%d: %s is %s: %s", _i, faults[_i].rule,
+                  ls_verdict_name(f->verdict.code), text);
+    ck_assert_msg(strstr(text, faults[_i].cause) != NULL, "%d: %s: no '%s' in: %s", _i,
+                  faults[_i].rule, faults[_i].cause, text);
+    ls_observe_result_free(&result);
+}
+END_TEST
+
+/* Of the reductions in other types only those that were asked for. */
+START_TEST(a_coarser_bound_needs_its_hook)
+{
+    fake_job job = plain;
+    job.fault = FAULT_ELEMENT;
+    ls_observe_result result = judge(&job);
+    ck_assert_int_eq(find(&result, "reduction.mean")->verdict.code, LS_FAIL);
+    ck_assert_str_eq(find(&result, "replicas.start")->where, "");
+    ls_observe_result_free(&result);
+}
+END_TEST
+
+START_TEST(every_rule_has_an_id_of_its_own)
+{
+    int count;
+    const ls_observe_rule *rule = ls_observe_rules(&count);
+    for (int i = 0; i < count; i++) {
+        ck_assert_msg(strchr(rule[i].id, '.') != NULL && rule[i].judge != NULL, "%s", rule[i].id);
+        ck_assert_msg(strcmp(rule[i].claim, "any-ddp") == 0 ||
+                          strcmp(rule[i].claim, "any-amp") == 0 ||
+                          strcmp(rule[i].claim, "both") == 0,
+                      "%s", rule[i].id);
+        for (int other = 0; other < i; other++) {
+            ck_assert_str_ne(rule[i].id, rule[other].id);
+        }
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("observe_rules");
+    TCase *tests = tcase_create("rules");
+    tcase_set_timeout(tests, 60);
+    tcase_add_loop_test(tests, right_jobs_pass, 0, 7);
+    tcase_add_loop_test(tests, each_fault_is_caught, 0, (int)(sizeof faults / sizeof *faults));
+    tcase_add_test(tests, a_coarser_bound_needs_its_hook);
+    tcase_add_test(tests, every_rule_has_an_id_of_its_own);
+    suite_add_tcase(suite, tests);
+    return run_suite(suite);
+}
