@@ -47,7 +47,7 @@ def main():
 
     model = DistributedDataParallel(make_model(classes=10))
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)
-    schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.7)
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones=[1, 3], gamma=0.3)
     # The scale doubles every third step, so that a short run meets overflows.
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16, growth_interval=3)
 
