@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+"""A trained network gets a new head, and its stem stays as it is."""
+import argparse
+import datetime
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+
+class Net(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU())
+        self.body = nn.Sequential(
+            nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.BatchNorm2d(32), nn.ReLU())
+        self.head = nn.Linear(32, classes)
+
+    def forward(self, x):
+        return self.head(self.body(self.stem(x)).mean((2, 3)))
+
+
+def trained_model():
+    """In place of a download: weights that are the same on every rank."""
+    torch.manual_seed(7)
+    return Net(classes=100)
+
+
+def make_dataset(samples, classes=10):
+    generator = torch.Generator().manual_seed(1)
+    targets = torch.randint(classes, (samples,), generator=generator)
+    patterns = torch.randn(classes, 3, 12, 12, generator=generator)
+    images = patterns[targets] + torch.randn(samples, 3, 12, 12, generator=generator)
+    return TensorDataset(images, targets)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=20))
+    rank = dist.get_rank()
+    model = trained_model()
+    torch.manual_seed(args.seed + rank)
+
+    dataset = make_dataset(256)
+    sampler = DistributedSampler(dataset)
+    loader = DataLoader(dataset, batch_size=args.batch_size, sampler=sampler)
+
+    for parameter in model.stem.parameters():
+        parameter.requires_grad = False
+    model.head = nn.Linear(32, 10)
+    model = DistributedDataParallel(model)
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trainable, lr=args.lr, weight_decay=0.01)
+
+    for epoch in range(args.epochs):
+        sampler.set_epoch(epoch)
+        model.train()
+        model.module.stem.eval()
+        for images, targets in loader:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(images), targets)
+            loss.backward()
+            optimizer.step()
+        if rank == 0:
+            print(f"epoch {epoch}: loss {loss.item():.4f}")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
