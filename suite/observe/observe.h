@@ -28,7 +28,7 @@ typedef void ls_observe_judge(const ls_observe_trace *trace, ls_observe_finding 
 struct ls_observe_rule {
     const char *id;          /* "scaler.trace" */
     const char *claim;       /* "any-ddp", "any-amp" or "both" */
-    const char *requirement; /* "O7" in requirements.txt */
+    const char *requirement; /* "J7" in requirements.txt */
     const char *sentence;    /* what holds, for the report */
     ls_observe_judge *judge;
 };
