@@ -46,6 +46,7 @@ if [ $# = 0 ]; then
     try "$here/pytorch_train.py" 'gradients.clip.norm.o0.w2' 0
     try "$here/pytorch_train.py" 'optim.clip-norm.o0.w2' 0
     try "$here/pytorch_train.py" 'examples.two-*.o0.w2' 0
+    try "$here/one_scaler.py" 'examples.two-losses.overflow.*.o1.w2' 0
 fi
 tab=$(printf '\t')
 grep -v '^#' "$here/wrong/expected.txt" >"$out/expected"
