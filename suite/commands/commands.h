@@ -20,8 +20,8 @@ int ls_layers_main(int count, char **argument);
 int ls_checkpoint_main(int count, char **argument);
 /* Draws a folder of pictures; times the loader on one. */
 int ls_data_main(int count, char **argument);
-/* What a trainer lacks of the subject protocol, and which cases that costs: 0 nothing, 1 something, 3
- * it does not start. */
+/* What a trainer lacks of the subject protocol, and which cases that costs: 0 nothing, 1 something,
+ * 3 it does not start. */
 int ls_subject_check_main(int count, char **argument);
 int ls_versus_main(int count, char **argument);
 /* Checks the GPUs without running jobs: 0 ready, 1 not ready, 3 no GPU. */

@@ -263,10 +263,33 @@ static bool is_with(const chosen *c, const double *other, const char *what, char
     return true;
 }
 
+/* Whether each element is the expected one within --clip-grad-value, where a dump's gradients are
+ * those before clipping: within the value, or within it divided by the loss scale. */
+static bool is_limited(const chosen *c, char *text, int bytes)
+{
+    const ls_evidence *e = c->wrong->evidence;
+    double value = ls_dumpfile_number(e->file[0], "clip_grad_value", 0);
+    double divisor[] = {e->step.loss_scale, 1};
+    for (int k = e->step.loss_scale > 1 ? 0 : 1; k < 2 && value > 0; k++) {
+        double limit = value / divisor[k], rest2 = 0;
+        for (int64_t i = 0; i < c->count; i++) {
+            double off = c->value[i] - fmax(-limit, fmin(c->expected[i], limit));
+            rest2 += off * off;
+        }
+        if (explains(c, sqrt(rest2), 1)) {
+            snprintf(text, (size_t)bytes, "%s limited to %.2g: %s", c->name, limit,
+                     k == 0 ? "clipped while still scaled, to the value divided by the scale"
+                            : "clipped before it was reported");
+            return true;
+        }
+    }
+    return false;
+}
+
 static bool try_sums(const chosen *c, char *text, int bytes)
 {
-    return is_zero(c, text, bytes) || is_factor(c, text, bytes) || is_of_ranks(c, text, bytes) ||
-           is_of_some_ranks(c, text, bytes) ||
+    return is_zero(c, text, bytes) || is_limited(c, text, bytes) || is_factor(c, text, bytes) ||
+           is_of_ranks(c, text, bytes) || is_of_some_ranks(c, text, bytes) ||
            (c->has_former &&
             is_with(c, c->former, "the step before's: it was not cleared", text, bytes)) ||
            (c->has_moment &&

@@ -38,14 +38,16 @@ try() {
 }
 
 if [ $# = 0 ] || [ "$1" = example.py ]; then
-    try "$here/example.py" gradients.o0.w2.b0.1mb 0
+    try "$here/example.py" 'gradients.o[01].w2.b0.1mb' 0
     try "$here/example.py" 'subject.*[!m].o0.w2' 0 # all but digest.adam: the example has SGD alone
+    try "$here/example.py" 'scaler.*.plain.data.o1' 0
 fi
 if [ $# = 0 ]; then
     try "$here/pytorch_train.py" 'subject.*.o0.w2' 0
     try "$here/pytorch_train.py" 'gradients.clip.norm.o0.w2' 0
     try "$here/pytorch_train.py" 'optim.clip-norm.o0.w2' 0
     try "$here/pytorch_train.py" 'examples.two-*.o0.w2' 0
+    try "$here/one_scaler.py" 'examples.two-losses.overflow.*.o1.w2' 0
 fi
 tab=$(printf '\t')
 grep -v '^#' "$here/wrong/expected.txt" >"$out/expected"

@@ -1,7 +1,8 @@
 """The examples of several models and losses (suite/design.md, section 4) in PyTorch.
 
 `two-encoders`: one loss, one optimizer with a parameter group for each model. `two-losses`: two
-losses, a GradScaler for each, two optimizers, and a model that both losses reach. As in Apex, an
+losses, a GradScaler for each (one_scaler.py: one for both), two optimizers, and a model that both
+losses reach. As in Apex, an
 overflow of a loss skips every optimizer whose parameters its backward reaches, so each loss has a
 block: backward, unscale, and the gradients of the block before are added again.
 """
@@ -168,7 +169,7 @@ class Example(Trainer):
 
     def update(self):
         skipped = [self.step_optimizer(index) for index in range(len(self.optimizers))]
-        for scaler in filter(None, self.scalers):
+        for scaler in {id(scaler): scaler for scaler in self.scalers if scaler}.values():
             scaler.update()
         with torch.no_grad():
             for name, master in self.masters.items():
@@ -276,6 +277,32 @@ class TwoLosses(Example):
     def second_loss(self, images, target):
         shared, own = self.parts
         return shared.run(images, target) / 2 + own.run(images, target)
+
+
+class OneScaler(TwoLosses):
+    """One GradScaler for both losses, as torch's page on AMP shows: gradients add up over both
+    backward passes and are unscaled once, and each optimizer skips by its own."""
+
+    def prepare(self):
+        super().prepare()
+        self.scalers = self.scalers[:1] * len(self.blocks)
+
+    def effective(self):
+        return dict(super().effective(), scalers=1)
+
+    def train_losses(self, step):
+        first = self.first_loss(*self.next_batch(step, 0))
+        self.backward_of(0, first)
+        second = self.second_loss(*self.next_batch(step, 1))
+        self.backward_of(1, second)
+        self.unscale_of(1)
+        return [first.detach(), second.detach()]
+
+    def skips(self, index):
+        scaler = self.scalers[0]
+        return scaler is not None and any(
+            found.item() for found in
+            scaler._found_inf_per_device(self.optimizers[index]).values())
 
 
 KINDS = {kind.example: kind for kind in (TwoEncoders, TwoLosses)}

@@ -517,30 +517,37 @@ class Built(Subject):
 
         def unscale_(_self, optimizer):
             unscale(optimizer)
+            self.unscaled = True
             if optimizer is self.optimizer and self.scaling():
                 self.keep()
 
         self.given_scaler.unscale_ = types.MethodType(unscale_, self.given_scaler)
 
     def scaling(self):
-        enabled = getattr(self.given_scaler, "is_enabled", None)
-        return enabled is None or enabled()
+        enabled = getattr(self.given_scaler, "is_enabled", lambda: True)
+        return self.given_scaler is not None and enabled()
 
     def keep(self):
         if self.kept is None:
             self.kept = self.gradients()
 
+    def keep_before_clipping(self):
+        """Not while they are scaled: what is clipped then is what the step is given."""
+        if self.unscaled or not self.scaling() or self.scale() == 1:
+            self.keep()
+
     def clip_grad_norm_(self, parameters, limit):
-        self.keep()
+        self.keep_before_clipping()
         self.norm = torch.nn.utils.clip_grad_norm_(parameters, limit)
         return self.norm
 
     def clip_grad_value_(self, parameters, limit):
-        self.keep()
+        self.keep_before_clipping()
         torch.nn.utils.clip_grad_value_(parameters, limit)
 
     def run_step(self, step):
-        self.kept, self.norm, self.stepped, self.forwards = None, None, False, 0
+        self.kept, self.norm, self.forwards = None, None, 0
+        self.stepped = self.unscaled = False
         batches = [tuple(t.to(self.options.device) for t in self.batch(step, m))
                    for m in range(self.options.accumulate)]
         before = self.scale()

@@ -47,7 +47,7 @@ typedef struct ls_run {
     uint64_t seed;
     double budget_s; /* what all jobs may take; 0: any time */
     bool fail_early, stopped, bench_run;
-    bool untimed; /* which jobs follow depends on those before: no time left is shown */
+    bool untimed;        /* which jobs follow depends on those before: no time left is shown */
     bool started;        /* a job of another trainer has shown that its command starts */
     char unstarted[600]; /* why it does not; "": it does, or was not tried yet */
     char title[96], label[64], where[200];
@@ -264,8 +264,8 @@ ls_status ls_runner_open(ls_run *run);
 void ls_runner_link_latest(const char *directory);
 /* Whether a run of that folder was finished: only then run.json has its headline. */
 bool ls_runner_was_finished(const char *directory);
-/* Runs one job and reads its record; run->done[index] where there is one. A job that would be refused
- * again is not run. */
+/* Runs one job and reads its record; run->done[index] where there is one. A job that would be
+ * refused again is not run. */
 ls_status ls_runner_run_job(ls_run *run, int index);
 /* Runs and judges. LS_ERR_INFRA only when the run cannot continue; a failing job does not fail this
  * call. */

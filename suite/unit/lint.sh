@@ -266,6 +266,10 @@ sed -n 's:^suite/peers/wrong/\(.*\.py\)$:\1:p' "$work/files" | sort >"$work/wron
 comm -3 "$work/expected" "$work/wrong" | tr -d '\t' |
     breach "a wrong trainer lies in suite/peers/wrong/ and is in its expected.txt, once:"
 
+# Both pages say how long the example is (test_subject: one prints it).
+lines=$(wc -l <suite/peers/example.py)
+grep -L " $lines lines" suite/peers/README.md README.md | breach "the number of lines of suite/peers/example.py ($lines):"
+
 # Each names a case and its requirement; each requirement has a case, each case a requirement.
 if [ -x "$build/lockstep" ]; then
     "$build/lockstep" detect --list 2>&1 >/dev/null | breach "each planted fault and each wrong trainer names a case:"

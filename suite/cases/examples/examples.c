@@ -50,6 +50,31 @@ struct run {
     int bad;
 };
 
+/* Whether the subject says that it has one scale for all losses, as torch's page on AMP shows: an
+ * overflow of any loss then halves it, and each optimizer skips by its own gradients. */
+static bool has_one_scale(const ls_record *job)
+{
+    const cJSON *options = cJSON_GetObjectItemCaseSensitive(job->rank[0].start, "options");
+    return ls_json_int(options, "scalers", 0) == 1;
+}
+
+/* The optimizers that must skip the overflowing step, a bit each: those of the loss's block, or the
+ * one whose model --overflow-as names. */
+static unsigned skipping(const ls_case *row, const ls_record *job)
+{
+    const struct run *run = row->data;
+    if (run->bad < 0) {
+        return 0;
+    }
+    for (int m = 0; m < MODELS && has_one_scale(job); m++) {
+        LS_TEXT(named, 64, "@%s/", run->example->model[m].name);
+        if (strstr(row->job[0].extra, named) != NULL) {
+            return 1u << run->example->model[m].optimizer;
+        }
+    }
+    return run->example->block[run->bad];
+}
+
 /* ---- gradients and steps --------------------------------------------------------------------- */
 
 /* A model's dumps of one step. */
@@ -59,6 +84,7 @@ struct dumps {
     const struct model *model;
     const ls_spec *spec;
     int step, world;
+    unsigned skipping; /* optimizers, in the step that overflows */
     char text[RANKS_MAX][700];
     const char *path[RANKS_MAX];
 };
@@ -66,8 +92,9 @@ struct dumps {
 static struct dumps dumps_of(const ls_case *row, const ls_record *job, int model, int step)
 {
     const struct run *run = row->data;
-    struct dumps d = {job,  run, &run->example->model[model], &row->job[0], step, job->world,
-                      {""}, {0}};
+    struct dumps d = {job,  run,        &run->example->model[model], &row->job[0],
+                      step, job->world, skipping(row, job),          {""},
+                      {0}};
     LS_ASSERT(job->world <= RANKS_MAX);
     for (int k = 0; k < job->world; k++) {
         ls_text_put(d.text[k], sizeof d.text[k], "%s/dump/%s/step%06d.rank%d.safetensors",
@@ -79,8 +106,7 @@ static struct dumps dumps_of(const ls_case *row, const ls_record *job, int model
 /* Whether this must be a skip. */
 static bool skips(const struct dumps *d)
 {
-    return d->step == BAD_STEP && d->run->bad >= 0 &&
-           (d->run->example->block[d->run->bad] >> d->model->optimizer & 1u) != 0;
+    return d->step == BAD_STEP && (d->skipping >> d->model->optimizer & 1u) != 0;
 }
 
 static float rate_of(const struct model *model, const ls_spec *spec)
@@ -213,6 +239,8 @@ static double next_scale(struct machine *m, bool overflow)
 struct trace {
     const struct run *run;
     struct machine machine[LOSSES];
+    bool one_scale;
+    unsigned skipping; /* optimizers, in the step that overflows */
     int rank, steps;
     ls_verdict *out;
 };
@@ -243,7 +271,13 @@ static void check_optimizer(struct trace *t, const cJSON *event, int optimizer, 
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(event, "optimizers_skipped");
     const cJSON *seen = cJSON_GetArrayItem(list, optimizer);
     if (!cJSON_IsBool(seen) || cJSON_IsTrue(seen) != skips) {
-        if (t->out->code == LS_PASS) {
+        if (t->out->code == LS_PASS && t->one_scale) {
+            ls_verdict_cause(t->out,
+                             skips ? "optimizer %d steps though its gradients overflowed"
+                                   : "optimizer %d skips though its own gradients are finite: with "
+                                     "one scaler each looks at its own",
+                             optimizer);
+        } else if (t->out->code == LS_PASS) {
             ls_verdict_cause(t->out,
                              skips ? "optimizer %d steps though a loss of its block overflowed"
                                    : "optimizer %d skips though no loss of its blocks overflowed",
@@ -264,11 +298,10 @@ static ls_status visit(void *context, const cJSON *event, int line)
         ls_verdict_set(t->out, LS_UNSUPPORTED, "rank=%d: step events have no \"losses\"", t->rank);
         return LS_OK;
     }
-    unsigned skipped = 0;
+    unsigned skipped = t->steps == BAD_STEP ? t->skipping : 0;
     for (int loss = 0; loss < example->losses; loss++) {
-        bool overflow = t->steps == BAD_STEP && loss == t->run->bad;
-        skipped |= overflow ? example->block[loss] : 0;
-        check_loss(t, event, loss, overflow);
+        bool any = t->steps == BAD_STEP && t->run->bad >= 0;
+        check_loss(t, event, loss, any && (t->one_scale || loss == t->run->bad));
     }
     for (int o = 0; o < example->optimizers; o++) {
         check_optimizer(t, event, o, (skipped >> o & 1u) != 0);
@@ -286,7 +319,11 @@ static void judge_scales(const ls_case *row, const ls_record *job, ls_verdict *o
 {
     const struct run *run = row->data;
     for (int k = 0; k < job->world; k++) {
-        struct trace t = {.run = run, .rank = k, .out = out};
+        struct trace t = {.run = run,
+                          .one_scale = has_one_scale(job),
+                          .skipping = skipping(row, job),
+                          .rank = k,
+                          .out = out};
         for (int loss = 0; loss < LOSSES; loss++) {
             t.machine[loss].scale = START;
         }
