@@ -179,7 +179,7 @@ static void list_unseen(const ls_observe_trace *trace, unseen *list)
             add_unseen(list, k, text);
         }
         if (!rank->record->ended && trace->attached) {
-            LS_TEXT(text, 80, "wrote no end event: killed after step %lld",
+            LS_TEXT(text, 120, "wrote no end event: killed, or left by os._exit, after step %lld",
                     rank->step_count == 0 ? 0LL
                                           : (long long)rank->step[rank->step_count - 1].step->step);
             add_unseen(list, k, text);
