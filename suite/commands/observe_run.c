@@ -221,6 +221,29 @@ static ls_status judge(const char *directory, const char *job, bool gate_all,
     return LS_OK;
 }
 
+/* What was seen of NCCL lies in LS_OBSERVE_DIR, also of a trainer that speaks the protocol: it gets
+ * a second name next to the events that are judged. */
+static void join_collectives(const char *directory, const char *job)
+{
+    LS_TEXT(folder, PATH_MAX, "%s/jobs/observed", directory);
+    DIR *entries = strcmp(job, "observed") == 0 ? NULL : opendir(folder);
+    for (struct dirent *e; entries != NULL && (e = readdir(entries)) != NULL;) {
+        if (ls_text_matches("sums.rank*.jsonl", e->d_name) ||
+            ls_text_matches("collectives.rank*.jsonl", e->d_name)) {
+            LS_TEXT(from, PATH_MAX, "%s/jobs/observed/%s", directory, e->d_name);
+            LS_TEXT(path, PATH_MAX, "%s/jobs/%s/%s", directory, job, e->d_name);
+            int error = ls_file_second_name(from, path);
+            if (error != 0) {
+                ls_log_warn("cannot link %s: %s; its collectives are not judged", path,
+                            strerror(error));
+            }
+        }
+    }
+    if (entries != NULL) {
+        closedir(entries);
+    }
+}
+
 static ls_status judge_run(const char *directory, const char *job, ls_observe_report *report,
                            ls_observe_headline *out)
 {
@@ -229,6 +252,7 @@ static ls_status judge_run(const char *directory, const char *job, ls_observe_re
     if (access(path, R_OK) != 0) { /* a scheduler ran it */
         LS_TRY(ls_observe_run_record(job_directory, job, NULL));
     }
+    join_collectives(directory, job);
     ls_text_put(path, sizeof path, "%s/run.json", directory);
     LS_TRY(ls_json_read_file(path, &report->run));
     const cJSON *options = cJSON_GetObjectItemCaseSensitive(report->run, "observed");
