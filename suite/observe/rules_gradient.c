@@ -7,7 +7,7 @@
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
 #include "rules.h"
-#include "rules_job.h"
+#include "job.h"
 
 static const ls_tol rounding =
     LS_TOL(2, "times what the module's own f32 run is off, in units of the type that the job "

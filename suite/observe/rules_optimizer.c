@@ -5,7 +5,7 @@
 
 #include "kernels/core/text.h"
 #include "rules.h"
-#include "rules_job.h"
+#include "job.h"
 
 static const ls_tol one_product =
     LS_TOL(2, "two roundings of the product with 1/S: in f32, and in the gradient's own type "

@@ -6,8 +6,8 @@
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
 #include "rules.h"
-#include "rules_job.h"
-#include "rules_mean.h"
+#include "job.h"
+#include "mean.h"
 
 static const ls_tol exact =
     LS_TOL(1, "the distance in units of its own bound: one rounding for each operation between "

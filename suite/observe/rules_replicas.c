@@ -3,7 +3,7 @@
 
 #include "kernels/core/text.h"
 #include "rules.h"
-#include "rules_job.h"
+#include "job.h"
 
 static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
 {
@@ -89,11 +89,10 @@ static void fail_start(const ls_observe_trace *trace, const cJSON *model, int ra
     }
 }
 
-/* A plain model of ranks that exchange nothing is judged too: the wrapper may be missing. */
+/* A plain model that is trained is judged too: the wrapper may be missing. */
 static bool is_replicated(const ls_observe_trace *trace, const cJSON *model, int index)
 {
-    return ls_job_model_is_ddp(model) ||
-           (is_trained(&trace->rank[0], index) && !ls_job_calls_collectives(trace));
+    return ls_job_model_is_ddp(model) || is_trained(&trace->rank[0], index);
 }
 
 static void judge_models(const ls_observe_trace *trace, int *compared, ls_observe_finding *out)
@@ -109,6 +108,14 @@ static void judge_models(const ls_observe_trace *trace, int *compared, ls_observ
                 continue;
             }
             *compared += cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(first, "params"));
+            if (names.count > 0 && !ls_job_model_is_ddp(first) && ls_job_calls_collectives(trace)) {
+                ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
+                               "%s is not in DistributedDataParallel and starts with other values "
+                               "on rank %d; the script calls collectives of its own, which may "
+                               "send them",
+                               ls_json_string(first, "name", "a model"), k);
+                return;
+            }
             if (names.count > 0) {
                 fail_start(trace, first, k, &names, out);
                 return;
@@ -386,7 +393,7 @@ static bool blame_start(const ls_observe_trace *trace, ls_observe_finding *out)
     ls_observe_finding start = {0};
     int compared = 0;
     judge_models(trace, &compared, &start);
-    if (ls_verdict_good(start.verdict.code)) {
+    if (start.verdict.code != LS_FAIL) {
         return false;
     }
     ls_verdict_cause(&out->verdict, "the ranks started from different parameters: %s",

@@ -3,13 +3,7 @@
 #define LS_OBSERVE_SAMPLES_H
 
 #include "trace.h"
-
-/* Rounding in a type of storage or arithmetic. */
-typedef struct ls_unit {
-    double u;   /* half the distance of 1 to the next number: the relative error of one rounding */
-    double eta; /* the absolute error of one operation near zero, where digits or the number go */
-    double most;
-} ls_unit;
+#include "values.h"
 
 /* "F32", "f32", "f16", "BF16", ... : that of f32 for an unknown word. */
 ls_unit ls_samples_unit(const char *type);
@@ -28,23 +22,11 @@ void ls_samples_open(const ls_observe_trace *trace, int64_t number, ls_samples *
                      ls_observe_finding *finding);
 void ls_samples_close(ls_samples *samples);
 
-/* A tensor's samples. */
-typedef struct ls_values {
-    int64_t count;
-    double *v; /* [count], or NULL: absent */
-    ls_unit unit;
-} ls_values;
-
 const ls_dumpfile_entry *ls_samples_find(const ls_dumpfile *file, const char *group,
                                          const char *name, const char *last);
 /* "GROUP/NAME", or with `last` not NULL "GROUP/NAME/LAST", of a floating type. */
 ls_values ls_samples_read(const ls_dumpfile *file, const char *group, const char *name,
                           const char *last);
-void ls_values_free(ls_values *values);
-/* Whether both are there, of one length and equal in every value (a NaN equals a NaN). */
-bool ls_values_equal(const ls_values *a, const ls_values *b);
-/* Whether any is infinite or no number. */
-bool ls_values_overflow(const ls_values *values);
 /* Whether all ranks that have this tensor sampled the same positions of it. */
 bool ls_samples_aligned(const ls_samples *samples, const char *name);
 

@@ -1,7 +1,6 @@
 #include "trace.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -9,7 +8,6 @@
 #include "harness/hosts/hosts.h"
 #include "kernels/core/list.h"
 #include "kernels/core/log.h"
-#include "kernels/core/plain.h"
 #include "kernels/core/text.h"
 
 /* ---- calls of a step ------------------------------------------------------------------------- */
@@ -313,7 +311,7 @@ static ls_status read_rank(ls_observe_trace *trace, int k)
     return LS_OK;
 }
 
-ls_status ls_observe_read(const char *directory, ls_observe_trace **out)
+ls_status ls_trace_load(const char *directory, ls_observe_trace **out)
 {
     ls_observe_trace *trace = ls_list_make(1, sizeof *trace);
     ls_status status = ls_record_read(directory, LS_RECORD_STRICT, &trace->record);
@@ -329,7 +327,7 @@ ls_status ls_observe_read(const char *directory, ls_observe_trace **out)
     *out = trace;
     return LS_OK;
 free_trace:
-    ls_observe_free(trace);
+    ls_trace_unload(trace);
     return status;
 }
 
@@ -355,7 +353,7 @@ static void free_rank(ls_observe_rank *rank)
     free(rank->tensor);
 }
 
-void ls_observe_free(ls_observe_trace *trace)
+void ls_trace_unload(ls_observe_trace *trace)
 {
     if (trace == NULL) {
         return;
@@ -461,18 +459,4 @@ const ls_observe_step *ls_trace_step(const ls_observe_rank *rank, int64_t number
     }
     int64_t index = number - rank->step[0].step->step; /* numbered without a gap */
     return index >= 0 && index < rank->step_count ? &rank->step[index] : NULL;
-}
-
-void ls_finding_blame(ls_observe_finding *out, const char *at, const char *advice, ...)
-{
-    if (out->where[0] == '\0') {
-        ls_plain_copy(out->where, sizeof out->where, at == NULL ? "" : at);
-    }
-    if (out->advice[0] == '\0') {
-        va_list arguments;
-        va_start(arguments, advice);
-        vsnprintf(out->advice, sizeof out->advice, advice, arguments);
-        va_end(arguments);
-        ls_plain_replace(out->advice, sizeof out->advice);
-    }
 }

@@ -73,6 +73,9 @@ struct ls_observe_trace {
     ls_observe_rank *rank; /* [world] */
 };
 
+/* What ls_observe_read and ls_observe_free do. */
+ls_status ls_trace_load(const char *directory, ls_observe_trace **out);
+void ls_trace_unload(ls_observe_trace *trace);
 /* Whether the models are wrapped in DistributedDataParallel on more than one rank. */
 bool ls_trace_is_ddp(const ls_observe_trace *trace);
 /* Whether an enabled GradScaler was used, or a trainer of the protocol has a loss scale. */

@@ -203,6 +203,7 @@ cat >"$work/known" <<'END'
 ^suite/cases/collectives/                 a header declares what the files of a family share
 ^suite/cases/data/                        the same
 ^suite/cases/subject/                     the same
+^suite/observe/                           observe.h, trace.h and rules.h declare what the rules share
 ^suite/run/(headline|speed)$              headline.h declares the three verdicts; speed.c decides one of them
 END
 circles <"$work/arrows" | while read -r circle; do

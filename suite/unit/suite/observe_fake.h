@@ -45,7 +45,9 @@ typedef enum fake_fault {
     FAULT_COUPLED,
     FAULT_OTHER_RATE, /* 1.5 times the one reported */
     FAULT_NO_STEP,
-    FAULT_STATE_LOST, /* at every step */
+    FAULT_STATE_LOST,   /* at every step */
+    FAULT_SETTING,      /* twice the decay from step 2 on */
+    FAULT_SETTING_SAID, /* the same, and the calls report it */
     FAULT_UNKNOWN_RULE,
     FAULT_STILL_SCALED,
     FAULT_UNSCALED_TWICE,
@@ -210,7 +212,8 @@ static inline void fake_adam(fake_tensor *x, int i, int step, double lr, double 
 
 static inline void fake_update(const fake_state *s, fake_tensor *x, int i, int step, double lr)
 {
-    double decay = fake_is(s, FAULT_NO_DECAY) ? 0 : fake_decay;
+    bool other = (fake_is(s, FAULT_SETTING) || fake_is(s, FAULT_SETTING_SAID)) && step > 1;
+    double decay = fake_is(s, FAULT_NO_DECAY) ? 0 : fake_decay * (other ? 2 : 1);
     bool decoupled = (strcmp(s->job->rule, "adamw") == 0) != fake_is(s, FAULT_COUPLED);
     if (fake_is(s, FAULT_STATE_LOST)) {
         x->first[i] = x->second[i] = 0;
@@ -441,6 +444,9 @@ static inline void fake_write_calls(const fake_state *s, int step, double rate, 
 {
     bool scaled = s->job->scale != 0, left = fake_is(s, FAULT_LEFT);
     const char *autocast = s->job->autocast;
+    bool said = fake_is(s, FAULT_SETTING_SAID) && step > 1;
+    LS_TEXT(set, 60, ",\"set\":[{\"weight_decay\":%g}]", 2 * fake_decay);
+    set[said ? strlen(set) : 0] = '\0';
     for (int m = 0; m < s->job->micro; m++) {
         bool sync = m + 1 == s->job->micro && !fake_is(s, FAULT_NO_SYNC);
         fprintf(f,
@@ -466,8 +472,8 @@ static inline void fake_write_calls(const fake_state *s, int step, double rate, 
         fprintf(
             f,
             ",{\"call\":\"optimizer_step\",\"optimizer\":0,\"at\":\"train.py:24\",\"scaled\":%s,"
-            "\"lr\":[%.17g]}",
-            scaled ? "0" : "null", rate);
+            "\"lr\":[%.17g]%s}",
+            scaled ? "0" : "null", rate, set);
     }
     if (scaled) {
         fprintf(f,

@@ -1,4 +1,4 @@
-#include "rules_mean.h"
+#include "mean.h"
 
 #include <math.h>
 #include <stdlib.h>

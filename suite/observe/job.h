@@ -1,6 +1,6 @@
 /* Questions about a job that several families of rules ask. */
-#ifndef LS_OBSERVE_RULES_JOB_H
-#define LS_OBSERVE_RULES_JOB_H
+#ifndef LS_OBSERVE_JOB_H
+#define LS_OBSERVE_JOB_H
 
 #include "samples.h"
 #include "trace.h"

@@ -1,4 +1,4 @@
-#include "rules_job.h"
+#include "job.h"
 
 #include <string.h>
 

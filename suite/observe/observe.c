@@ -1,0 +1,68 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/list.h"
+#include "kernels/core/text.h"
+#include "trace.h"
+
+ls_status ls_observe_read(const char *directory, ls_observe_trace **out)
+{
+    return ls_trace_load(directory, out);
+}
+
+void ls_observe_free(ls_observe_trace *trace)
+{
+    ls_trace_unload(trace);
+}
+
+/* Where the events of a rank end, if it did not say so itself. */
+static void describe_ends(const ls_observe_trace *trace, char *text, size_t bytes)
+{
+    text[0] = '\0';
+    for (int k = 0; k < trace->world; k++) {
+        const ls_record_rank *rank = trace->rank[k].record;
+        if (!rank->has_events) {
+            ls_text_add(text, bytes, "; rank %d left no events", k);
+        } else if (!rank->ended && trace->record.state != LS_RECORD_DONE) { /* else os._exit */
+            long long last =
+                rank->step_count > 0 ? (long long)rank->step[rank->step_count - 1].step : 0LL;
+            ls_text_add(text, bytes, "; rank %d ended without a word after step %lld", k, last);
+        }
+    }
+}
+
+/* What could not be read may hold what the rule asks for. */
+static void limit_to_what_was_read(const ls_observe_trace *trace, ls_verdict *verdict)
+{
+    char ends[120];
+    if (verdict->code == LS_SKIP) {
+        return;
+    }
+    if (trace->record.broken[0] != '\0' && verdict->code != LS_FAIL) {
+        *verdict = (ls_verdict){.code = LS_PASS};
+        ls_verdict_fail(verdict, "%s", trace->record.broken);
+        return;
+    }
+    describe_ends(trace, ends, sizeof ends);
+    ls_text_add(verdict->evidence, sizeof verdict->evidence, "%s", ends);
+}
+
+void ls_observe_judge_all(const ls_observe_trace *trace, ls_observe_result *out)
+{
+    int count;
+    const ls_observe_rule *rule = ls_observe_rules(&count);
+    out->count = count;
+    out->finding = ls_list_make((size_t)count, sizeof *out->finding);
+    for (int i = 0; i < count; i++) {
+        ls_observe_finding *finding = &out->finding[i];
+        finding->rule = &rule[i];
+        rule[i].judge(trace, finding);
+        limit_to_what_was_read(trace, &finding->verdict);
+    }
+}
+
+void ls_observe_result_free(ls_observe_result *result)
+{
+    free(result->finding);
+    memset(result, 0, sizeof *result);
+}
