@@ -5,7 +5,7 @@
 #include "calls.h"
 #include "kernels/core/text.h"
 #include "rules.h"
-#include "rules_job.h"
+#include "job.h"
 
 /* `what` of a save or a load: {"model": [keys], "optimizer": [keys], ...}. */
 static bool has(const cJSON *event, const char *part)

@@ -4,7 +4,7 @@
 #include "calls.h"
 #include "kernels/core/text.h"
 #include "rules.h"
-#include "rules_job.h"
+#include "job.h"
 
 static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
 {
