@@ -14,7 +14,6 @@ typedef struct clips {
     int calls, norms, tensors, wrong; /* norms: recomputed */
     int acting;                       /* calls whose limit was exceeded */
     int unchanged; /* tensors that are clipped as they were: no factor came between */
-    double worst;
     ls_job_names names;
     char first[240];
     const char *at;
