@@ -121,6 +121,11 @@ bool ls_job_calls_collectives(const ls_observe_trace *trace)
     return false;
 }
 
+bool ls_job_reduces_itself(const ls_observe_trace *trace)
+{
+    return trace->world > 1 && !ls_trace_is_ddp(trace) && ls_job_calls_collectives(trace);
+}
+
 const ls_observe_tensor *ls_job_tensor(const ls_observe_rank *rank, const char *name)
 {
     for (int i = 0; i < rank->tensor_count; i++) {

@@ -27,6 +27,9 @@ const char *ls_job_sharded_optimizer(const ls_observe_trace *trace);
 const char *ls_job_averages_later(const ls_observe_trace *trace);
 /* The script calls collectives of its own within steps. */
 bool ls_job_calls_collectives(const ls_observe_trace *trace);
+/* No model is in DistributedDataParallel, and collectives of the script's own reduce gradients, so
+ * that these change between backward and step. */
+bool ls_job_reduces_itself(const ls_observe_trace *trace);
 /* The parameter of that name, or NULL. */
 const ls_observe_tensor *ls_job_tensor(const ls_observe_rank *rank, const char *name);
 /* The optimizer whose group holds the parameter, and the group; NULL: none. `after`: of several,

@@ -477,7 +477,8 @@ static void blame_own(const ls_samples *samples, const tally *t, ls_observe_find
         ls_finding_blame(out, backward, "wrap the model after all its parameters are there");
     } else {
         ls_verdict_cause(&out->verdict, "not reduced: each rank steps by its own gradient");
-        ls_finding_blame(out, place_of(samples, t->rank, LS_CALL_FORWARD),
+        const char *forward = place_of(samples, t->rank, LS_CALL_FORWARD);
+        ls_finding_blame(out, forward[0] != '\0' ? forward : backward,
                          "call the wrapped model, not its .module, for the training forward");
     }
 }
