@@ -10,6 +10,7 @@ import json
 import os
 import random
 import sys
+import time
 
 import torch
 import torch.distributed as dist
@@ -247,6 +248,20 @@ def gan(losses):
         makes.step()
         losses += [loss.item(), second.item()]
     return [make, judge]
+
+
+@job
+def f32_alone(losses):
+    """One process, no process group, no wrapper."""
+    model = mlp()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for x, y in DataLoader(vectors(), batch_size=8, shuffle=True):
+        loss = nn.functional.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return [model]
 
 
 @job
@@ -526,12 +541,77 @@ def spawned(rank, name, result, port):
     run(name, result)
 
 
+def plant():
+    """Breaks the module where TEST_BREAK says: "steps.Steps.close" raises from its second call on."""
+    import importlib
+
+    module, kind, name = os.environ["TEST_BREAK"].split(".")
+    owner = getattr(importlib.import_module("lockstep_attach." + module), kind)
+    function, calls = getattr(owner, name), []
+
+    def broken(*args, **kwargs):
+        calls.append(name)
+        if len(calls) > 1:
+            raise RuntimeError("planted")
+        return function(*args, **kwargs)
+
+    setattr(owner, name, broken)
+
+
+def serve():
+    """Forks the ranks of each job that a line of standard input names; the task of a rank in its process, else None.
+
+    A line is {"job", "result", "world", "environment", "seconds"}; the answer is the list of exit codes.
+    """
+    for line in sys.stdin:
+        task = json.loads(line)
+        ranks = []
+        for rank in range(task["world"]):
+            sys.stdout.flush()
+            child = os.fork()
+            if child == 0:
+                return become(task, rank)
+            ranks.append(child)
+        print(json.dumps(wait_for(ranks, task["seconds"])), flush=True)
+    return None
+
+
+def become(task, rank):
+    os.environ.update(task["environment"], RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(task["world"]))
+    output = os.open("%s.out%d" % (task["result"], rank), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    sys.argv[1:] = [task["job"], task["result"]]
+    return task["job"], task["result"]
+
+
+def wait_for(ranks, seconds):
+    """Exit codes; a rank that does not end in time is killed: -9."""
+    end, codes = time.monotonic() + seconds, {}
+    while len(codes) < len(ranks):
+        for child in ranks:
+            if child not in codes:
+                done, status = os.waitpid(child, os.WNOHANG)
+                if done:
+                    codes[child] = os.waitstatus_to_exitcode(status)
+                elif time.monotonic() > end:
+                    os.kill(child, 9)
+        time.sleep(0.01)
+    return [codes[child] for child in ranks]
+
+
 if __name__ == "__main__":
-    how = os.environ.get("TEST_START", "")
-    if how:
+    if "TEST_BREAK" in os.environ:
+        plant()
+    if sys.argv[1:] == ["serve"]:
+        served = serve()
+        if served is not None:
+            run(*served)
+    elif os.environ.get("TEST_START", ""):
         import torch.multiprocessing as multiprocessing
 
-        port = os.environ["MASTER_PORT"]
+        port, how = os.environ["MASTER_PORT"], os.environ["TEST_START"]
         multiprocessing.start_processes(spawned, (sys.argv[1], sys.argv[2], port), nprocs=2, start_method=how)
     else:
         run(sys.argv[1], sys.argv[2])

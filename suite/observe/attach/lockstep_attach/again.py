@@ -28,7 +28,7 @@ class Record:
         self.random = self.buffers = self.handle = None
         self.shapes, self.grads = [], {}
         self.masks = []  # what functional.dropout kept, in order: in another type it would draw otherwise
-        self.dropout = None  # the function while the forward runs
+        self.dropout = None  # what puts back functional.dropout after the forward
         self.outputs = []  # samples of the outputs of a forward that drew random numbers
 
 
@@ -95,7 +95,8 @@ class Again:
         if model.kind == "ddp" and not model.compiled:
             # DistributedDataParallel may broadcast buffers before the module runs
             hub = self.hub
-            record.handle = inner.register_forward_pre_hook(lambda *_: hub.call(self._state, record))
+            record.handle = inner.register_forward_pre_hook(lambda *_: hub.call(self._state, record)).remove
+            hub.temporary.append(record.handle)
         if not model.compiled:
             self._watch_dropout(record)
         return record
@@ -107,10 +108,9 @@ class Again:
     def after(self, record, result):
         """It has ended: its outputs' gradients are kept as backward gives them."""
         torch = self.hub.torch
-        if record.handle is not None:
-            record.handle.remove()
-        if record.dropout is not None:
-            torch.nn.functional.dropout = record.dropout
+        for undo in (record.handle, record.dropout):
+            if undo is not None:
+                self.hub.undo(undo)
         record.handle = record.dropout = None
         if result is None:
             return None
@@ -133,7 +133,7 @@ class Again:
     def _watch_dropout(self, record):
         """While the forward runs, notes what each dropout keeps; its result is the user's as it is."""
         functional, hub = self.hub.torch.nn.functional, self.hub
-        record.dropout = dropout = functional.dropout
+        dropout = functional.dropout
 
         def noting(*args, **kwargs):
             result = dropout(*args, **kwargs)
@@ -141,6 +141,8 @@ class Again:
             return result
 
         functional.dropout = noting
+        record.dropout = lambda: setattr(functional, "dropout", dropout)
+        hub.temporary.append(record.dropout)
 
     def _keep(self, record, place):
         hub = self.hub

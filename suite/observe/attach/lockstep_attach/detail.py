@@ -12,6 +12,7 @@ class Detail:
     def __init__(self, hub):
         self.hub = hub
         self.on = False
+        self.hooks = []
         self.drop()
 
     def drop(self):
@@ -19,7 +20,6 @@ class Detail:
         self.on = False
         self.taken = {}  # "reduced/fc.weight": samples
         self.norms = {}  # name: {"param": tensor}
-        self.hooks = []
         self.unread = False  # backward passes ran whose reduced gradients were not read
         self.whole = {}  # id of a parameter: its copy before the optimizer's step
         self.found = []  # (names, found_inf tensor) of optimizers that unscale by themselves
@@ -49,8 +49,12 @@ class Detail:
         for entry, param in hub.models.trainable():
             if param.is_leaf:
                 self.hooks.append(param.register_hook(self._hook(entry)))
+        hub.temporary.append(self._remove_hooks)
 
     def unhook(self):
+        self.hub.undo(self._remove_hooks)
+
+    def _remove_hooks(self):
         for handle in self.hooks:
             handle.remove()
         self.hooks = []

@@ -70,6 +70,7 @@ class Hub:
         self.joined = False  # a process group of more than one rank
         self.rank_number = self.world = None
         self.compiling = _is_compiling(torch)
+        self.temporary = []  # what undoes a hook or a function that stays only for one call
         self.idle = self._idle()
         self.places = Places(torch)
         self.writer = Writer(torch, self.settings.directory)
@@ -165,6 +166,20 @@ class Hub:
         except Exception:
             pass
 
+    def undo(self, function):
+        """Runs what was kept in `temporary`."""
+        if function in self.temporary:
+            self.temporary.remove(function)
+            function()
+
+    def sweep(self):
+        """After an error: what a call that was under way has left is undone when it returns."""
+        while self.temporary:
+            try:
+                self.temporary.pop()()
+            except Exception:
+                pass
+
     def remark(self, what, at=None):
         """Says once that something cannot be seen."""
         if what in self.said:
@@ -192,13 +207,15 @@ class Hub:
         if self.torch.utils.data.get_worker_info() is not None:
             self.writer.closed = self.quiet = True
             return
+        # a forked rank may have been given a folder of its own
+        self.settings.directory = self.writer.directory = os.environ.get("LS_OBSERVE_DIR") or self.settings.directory
         os.makedirs(os.path.join(self.settings.directory, "samples"), exist_ok=True)
         if not self.writer.open(self.rank(), self._start()):
             self.quiet = True
             return
         util = sys.modules.get("multiprocessing.util")
         process = sys.modules.get("multiprocessing.process")
-        if util is not None and process is not None and process.parent_process() is not None:
+        if util is not None and process is not None and process.current_process().name != "MainProcess":
             util.Finalize(None, self.at_exit, exitpriority=100)  # a forked child ends without atexit
 
     def _start(self):

@@ -417,7 +417,9 @@ class Models:
                 model.autocast_inside = hub.call(hub.autograd.autocast, kind)
 
         model.autocast_inside = None
-        return leaf.register_forward_pre_hook(look)
+        remove = leaf.register_forward_pre_hook(look).remove
+        hub.temporary.append(remove)
+        return remove
 
     def _leave_forward(self, note, args, kwargs, result, error):
         if note is None:
@@ -427,7 +429,7 @@ class Models:
         model = self.known(args[0])
         self.hub.steps.spend("forward", begin_ns)
         if watched is not None:
-            watched.remove()
+            self.hub.undo(watched)
         if entry["autocast"] is None and entry["grad"]:
             entry["autocast"] = model.autocast_inside
         first = _first_tensor(self.hub.torch, result)

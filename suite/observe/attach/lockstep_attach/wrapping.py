@@ -42,6 +42,8 @@ def stand_in(hub, original, enter=None, leave=None):
     def guarded_leave(note, args, kwargs, result, error):
         if leave is not None:
             hub.call(leave, note, args, kwargs, result, error)
+        if hub.quiet and hub.temporary:
+            hub.sweep()
 
     made = _stand_in(original, hub.idle, guarded_enter, guarded_leave, Swap)
     made = types.FunctionType(
