@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "harness/hosts/supervise.h"
 #include "harness/machine/machine.h"
@@ -119,6 +120,11 @@ static ls_status prepare(checked *c)
     LS_TRY(ls_supervise_check_loopback());
     if (c->out != NULL) {
         ls_command_absolute(c->out, run->directory, sizeof run->directory);
+        LS_TEXT(earlier, 600, "%s/jobs", run->directory);
+        if (access(earlier, F_OK) == 0) { /* jobs that are done would not be run again */
+            return ls_log_fail(LS_ERR_USAGE, "--out %s holds jobs already; name another folder",
+                               c->out);
+        }
     } else {
         ls_text_put(c->folder, sizeof c->folder, "/tmp/lockstep-subject-XXXXXX");
         if (mkdtemp(c->folder) == NULL) {
@@ -161,8 +167,8 @@ static void print_wrapped(const char *first, int indent, const char *text)
             printf("\n%*s", indent, "");
             at = indent;
         }
-        for (; length > COLUMNS - indent; length -= COLUMNS - indent) {
-            at = printf("%.*s\n%*s", COLUMNS - indent, word, indent, "") * 0 + indent;
+        for (; length > COLUMNS - indent; length -= COLUMNS - indent) { /* begins its line */
+            printf("%.*s\n%*s", COLUMNS - indent, word, indent, "");
             word += COLUMNS - indent;
         }
         bool blank = at > indent;
@@ -307,8 +313,8 @@ static int print(checked *c)
         print_wrapped("", 8, untried);
     }
     if (check->timeouts > 0) {
-        ls_text_put(line, sizeof line, "%d jobs ended at their deadline, after which no more ran",
-                    check->timeouts);
+        ls_text_put(line, sizeof line, "%d jobs ended at their deadline%s", check->timeouts,
+                    check->timeouts < LS_SUBJECT_TIMEOUTS_MOST ? "" : ", and no more were run");
         print_wrapped("hangs", 8, line);
     }
     if (check->gap_count > 0) {

@@ -4,6 +4,8 @@
 
 #include "suite/run/run.h"
 
+enum { LS_SUBJECT_TIMEOUTS_MOST = 3 }; /* jobs that may end at their deadline */
+
 typedef enum ls_subject_state {
     LS_SUBJECT_UNTRIED,
     LS_SUBJECT_TAKEN,

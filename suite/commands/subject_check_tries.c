@@ -14,7 +14,7 @@
 
 /* Seconds of a case's jobs on 2 cores by the model: longer ones are no quick try. */
 static const double short_s = 6;
-enum { TIMEOUTS_MOST = 3, PRECISIONS = 3 };
+enum { PRECISIONS = 3 };
 static const char *const precision[PRECISIONS] = {"--opt-level", "--half", "--loss-scale"};
 
 bool ls_subject_tries_bad(const ls_subject_setting *setting)
@@ -359,7 +359,8 @@ static void visit_apart(void *context, const char *name, const char *value)
     LS_TEXT(option, 400, "%s%s%s", name, value[0] == '\0' ? "" : name[1] == '-' ? "=" : " ", value);
     if (precision_of(name) >= 0) {
         ls_text_add(a->precision, sizeof a->precision, " %s", option);
-    } else if (a->status == LS_OK && !a->check->run.stopped && a->check->timeouts < TIMEOUTS_MOST &&
+    } else if (a->status == LS_OK && !a->check->run.stopped &&
+               a->check->timeouts < LS_SUBJECT_TIMEOUTS_MOST &&
                is_untried(a, name, word, &setting)) {
         a->status = run_apart(a->check, setting, option);
     }
@@ -508,7 +509,7 @@ static ls_status try_row(ls_subject_check *check, int row, int last_job)
 static bool goes_on(const ls_subject_check *check)
 {
     return !check->run.stopped && check->run.unstarted[0] == '\0' &&
-           check->timeouts < TIMEOUTS_MOST;
+           check->timeouts < LS_SUBJECT_TIMEOUTS_MOST;
 }
 
 /* The row and job with the fewest settings to try, of those the shortest; false: none is left. */

@@ -113,11 +113,13 @@ START_TEST(usage_errors_and_missing_programs_differ)
                {"--claim ddp-fp32 --", "an argument is missing", 2},
                {"--claim none -- sh", "unknown claim 'none'", 2},
                {"-- sh -c 'exit 0'", "words without blanks", 2},
+               {"--claim torch-ddp-bf16 --device cpu --out . -- sh", "holds jobs already", 2},
                {"--claim torch-ddp-bf16 -- /nonexistent/trainer", "cannot run", 3}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         char folder[64], line[300], *log = NULL;
         fake_folder(folder, sizeof folder);
-        ls_text_put(line, sizeof line, "\"$B/lockstep\" subject-check %s", bad[i].arguments);
+        ls_text_put(line, sizeof line, "mkdir jobs; \"$B/lockstep\" subject-check %s",
+                    bad[i].arguments);
         int code = run(folder, line, &log);
         ck_assert_msg(code == bad[i].code, "%s: code %d: %s", bad[i].arguments, code, log);
         ck_assert_msg(strstr(log, bad[i].says) != NULL, "%s: %s", bad[i].arguments, log);
