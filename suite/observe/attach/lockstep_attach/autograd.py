@@ -26,6 +26,10 @@ class Autograd:
     def autocast(self, device_type):
         """The half type of the autocast region here, or None."""
         torch = self.hub.torch
+        if hasattr(torch, "get_autocast_dtype"):  # 2.4; the functions below are deprecated there
+            if device_type not in ("cuda", "cpu") or not torch.is_autocast_enabled(device_type):
+                return None
+            return type_name(torch.get_autocast_dtype(device_type))
         if device_type == "cuda":
             on, kind = torch.is_autocast_enabled(), torch.get_autocast_gpu_dtype
         elif device_type == "cpu":

@@ -1,6 +1,7 @@
 """Collectives that the script itself calls; those of DistributedDataParallel and of torch are not written."""
 
 import contextlib
+import inspect
 
 from .samples import type_name
 
@@ -59,6 +60,8 @@ class Collectives:
             self.hub.joined = True
 
     def _watch(self, name, tensor, operator):
+        original = getattr(self.hub.torch.distributed, name, None)
+
         def enter(args, kwargs):
             if not self.hub.places.script_called():
                 return
@@ -69,9 +72,24 @@ class Collectives:
             reduce = kwargs.get("op", args[operator] if operator is not None and len(args) > operator else None)
             word = ("sum" if reduce is None else _word(reduce)) if operator is not None else ""
             at = self.hub.places.here()
-            self.hub.steps.note("collective", op=name, elements=count, type=kind, reduce=word, at=at)
+            entry = self.hub.steps.note("collective", op=name, elements=count, type=kind, reduce=word, at=at)
+            ranks = self._ranks(original, args, kwargs)
+            if ranks is not None:
+                entry["ranks"] = ranks
 
         return enter
+
+    def _ranks(self, function, args, kwargs):
+        """How many ranks the call's group has; None where it is all of them."""
+        distributed = self.hub.torch.distributed
+        try:
+            group = inspect.signature(function).bind_partial(*args, **kwargs).arguments.get("group")
+        except TypeError:  # the call will say so itself
+            return None
+        if group is None or group is distributed.group.WORLD:
+            return None
+        count = distributed.get_world_size(group)
+        return count if count != distributed.get_world_size() else None
 
     def _size(self, given):
         if isinstance(given, self.hub.torch.Tensor):

@@ -29,6 +29,7 @@ def words(torch, tensor):
             tensor = tensor.contiguous()
     flat = tensor.reshape(-1)
     if size < 4:
+        flat = flat.view(torch.uint8 if size == 1 else torch.int16)
         left = flat.numel() * size % 4
         if left != 0:
             flat = torch.cat([flat, flat.new_zeros((4 - left) // size)])

@@ -242,6 +242,7 @@ class Hub:
                 "samples": settings.samples,
                 "inject": settings.inject_text,
                 "gradient": settings.gradient,
+                "set": True,
             },
         }
 

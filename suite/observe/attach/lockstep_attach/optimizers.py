@@ -18,6 +18,7 @@ class Known:
     def __init__(self, hub, optimizer, at):
         self.ref = weakref.ref(optimizer, hub.dying)
         self.at = at
+        self.groups = []  # settings of each group, as its event has them
         self.held = None  # (parameter groups, state) while a step is open
         self.index = None  # given when it is first asked to step
 
@@ -75,6 +76,7 @@ class Optimizers:
         if entry.index is None:
             self.hub.models.settle()
             entry.index = len(self.order)
+            entry.groups = [self._plain(group) for group in optimizer.param_groups]
             self.order.append(entry)
             self.hub.writer.put(self._event(optimizer, entry))
         return entry.index
@@ -122,6 +124,20 @@ class Optimizers:
         if decoupled is not None:
             out["decoupled"] = decoupled
         return out
+
+    def _plain(self, group):
+        """A group's settings that need not be read from a device, but for the rate."""
+        tensor = self.hub.torch.Tensor
+        return {k: group[k] for k in SETTINGS if k != "lr" and k in group and not isinstance(group[k], tensor)}
+
+    def _changed(self, optimizer, entry):
+        """[of each group: settings that are no longer the event's], or None where there are none."""
+        out = []
+        for place, group in enumerate(optimizer.param_groups):
+            before = entry.groups[place] if place < len(entry.groups) else {}
+            now = self._plain(group)
+            out.append({k: self.value(v) for k, v in now.items() if k not in before or before[k] != v})
+        return out if any(out) else None
 
     def value(self, value):
         """A setting as JSON has it; a tensor is read later."""
@@ -197,7 +213,10 @@ class Optimizers:
         if index == 0 and rates:
             steps.now.lr = rates[0]
         scaled, found_inf = hub.scalers.stepping(optimizer)
-        steps.note("optimizer_step", optimizer=index, at=hub.places.here(), scaled=scaled, lr=rates)
+        entry = steps.note("optimizer_step", optimizer=index, at=hub.places.here(), scaled=scaled, lr=rates)
+        changed = self._changed(optimizer, self.known(optimizer))
+        if changed is not None:
+            entry["set"] = changed
         if scaled is None:
             steps.ask(optimizer, True)
         params = self.params(optimizer)

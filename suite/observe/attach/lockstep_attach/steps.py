@@ -56,6 +56,8 @@ class Steps:
 
     def _begin(self):
         self.now = Step(self.done + 1, self.schedule.take(self.done + 1))
+        if self.now.detail:
+            self.hub.models.refresh()
         self.detail.begin(self.now)
 
     def abandon(self):
