@@ -25,6 +25,10 @@ static const ls_tol coarse_multiple =
     LS_TOL(0.75, "where the limit shows nothing: a gradient that is doubled, missing or of another "
                  "tensor is 2 or 0 times the right one, whatever rounding adds to it");
 
+static const ls_tol slope =
+    LS_TOL(0.02, "differences of two forwards in FP64 keep nine digits; a branch in a thousand "
+                 "that flips between them moves the slope by less than this");
+
 /* A tensor of one rank: how far f32 and the job are from FP64, relative to its own size or to its
  * share of the whole gradient where it is much smaller. */
 typedef struct row {
@@ -212,6 +216,25 @@ static void report(const ls_observe_trace *trace, int rank, int64_t step, const 
                      r->name);
 }
 
+/* In FP64 a function of the user's own has the same backward as in the job: only its forward shows
+ * whether that is its slope. */
+static void judge_functions(const ls_samples *samples, int rank, ls_observe_finding *out)
+{
+    const ls_dumpfile *file = samples->file[rank];
+    double ratio = ls_dumpfile_number(file, "again_slope", 1);
+    if (!(fabs(ratio - 1) <= slope.value)) {
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "step %lld, rank %d: with the parameters moved along the gradient the "
+                       "outputs move by %.4g times what backward says",
+                       (long long)samples->number, rank, ratio);
+        ls_verdict_cause(&out->verdict,
+                         "the backward of %s is not the slope of its forward: a mistake, unless it "
+                         "is meant so (straight-through, reversed or scaled gradients)",
+                         ls_dumpfile_text(file, "again_functions", "an autograd.Function"));
+        ls_finding_blame(out, "", "check it with torch.autograd.gradcheck");
+    }
+}
+
 static void judge_rank(const ls_samples *samples, int rank, tally *all, ls_observe_finding *out)
 {
     table t = make_table(samples->file[rank], &samples->trace->rank[rank]);
@@ -291,6 +314,7 @@ void ls_rules_gradient_judge(const ls_observe_trace *trace, ls_observe_finding *
             }
             if (samples.file[k] != NULL) {
                 judge_rank(&samples, k, &all, out);
+                judge_functions(&samples, k, out);
             }
         }
         ls_samples_close(&samples);

@@ -10,6 +10,7 @@ import time
 from .collectives import Refused, refusing
 from .models import plain_name
 from .samples import Sampler
+from .slope import own_functions, slope_ratio
 
 DRAWN_OTHERWISE = 0.25  # of the norm of outputs: half types stay far below it, other dropout masks do not
 SLOW_S = 30.0  # an f32 run longer than this on the host is not followed by one in FP64
@@ -137,7 +138,7 @@ class Again:
 
         def noting(*args, **kwargs):
             result = dropout(*args, **kwargs)
-            hub.call(lambda: record.masks.append(result.detach() != 0))
+            hub.call(lambda: record.masks.append((result.detach() != 0, result.dtype)))
             return result
 
         functional.dropout = noting
@@ -306,9 +307,12 @@ class Again:
             if record.model not in copies:
                 copies[record.model] = copy.deepcopy(record.model.inner(record.model.ref())).to(dtype)
                 copies[record.model].zero_grad(set_to_none=True)
+        functions = set()
         with refusing(torch), self._autograd():
             for record in records:
-                self._one(record, copies[record.model], dtype)
+                functions |= self._one(record, copies[record.model], dtype)
+            if functions and dtype is torch.float64:
+                self._look_at_slope(records, copies, functions)
         for model, module in copies.items():
             grads = {model.full_name(plain_name(name)): p.grad for name, p in module.named_parameters()}
             for entry, _ in model.params():
@@ -321,7 +325,26 @@ class Again:
         with self.hub.torch.enable_grad(), self.hub.plainly():
             yield
 
-    def _one(self, record, module, dtype):
+    def _look_at_slope(self, records, copies, functions):
+        """In FP64 the copy's backward is that of its forward, but for functions of the user's own."""
+        torch = self.hub.torch
+
+        def product():
+            total = 0.0
+            for record in records:
+                turn = self._prepare(record, copies[record.model], torch.float64)
+                with torch.no_grad():
+                    outputs = self._forward(record, copies[record.model], turn)
+                    for place, grad in record.grads.items():
+                        total += float((outputs[place] * grad.double()).sum())
+            return total
+
+        ratio = slope_ratio(torch, list(copies.values()), product)
+        if ratio is not None:
+            self.hub.steps.detail.again_slope = (", ".join(sorted(functions))[:200], ratio)
+
+    def _prepare(self, record, module, dtype):
+        """Puts the buffers back; returns what turns a tensor of the inputs into one of this type."""
         torch = self.hub.torch
         device = next(iter(record.model.params()))[1].device
         named = {plain_name(name): buffer for name, buffer in module.named_buffers()}
@@ -335,17 +358,28 @@ class Again:
             tensor = tensor.detach().clone().to(device)
             return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
-        self._set_random(record.random)
-        args, kwargs = mapped(torch, (record.args, record.kwargs), turn)
-        with _same_dropout(torch, record.masks):
-            outputs = tensors_of(torch, module(*args, **kwargs), [])
+        return turn
+
+    def _one(self, record, module, dtype):
+        """Forward and backward of a copy; returns the names of the user's own functions in it."""
+        torch = self.hub.torch
+        turn = self._prepare(record, module, dtype)
+        outputs = self._forward(record, module, turn)
         if [t.shape for t in outputs] != record.shapes:
             raise Reason("the copy's outputs have other shapes")
         self._compare(record, outputs)
         pairs = [(outputs[place], grad.to(dtype)) for place, grad in sorted(record.grads.items())]
         if any(not t.requires_grad for t, _ in pairs):
             raise Reason("an output of the copy has no gradient")
+        functions = own_functions(torch, outputs)
         torch.autograd.backward([t for t, _ in pairs], [grad for _, grad in pairs])
+        return functions
+
+    def _forward(self, record, module, turn):
+        self._set_random(record.random)
+        args, kwargs = mapped(self.hub.torch, (record.args, record.kwargs), turn)
+        with _same_dropout(self.hub.torch, record.masks):
+            return tensors_of(self.hub.torch, module(*args, **kwargs), [])
 
     def _compare(self, record, outputs):
         """A forward that drew random numbers must have drawn the same ones in the copy."""
@@ -362,11 +396,13 @@ def _same_dropout(torch, masks):
     dropout = functional.dropout
 
     def repeated(input, p=0.5, training=True, inplace=False):
-        mask = next(place, None)
+        mask, drawn_in = next(place, (None, None))
         if mask is None or mask.shape != input.shape:
             raise Reason("dropout was called otherwise in the copy")
         if not training or p == 0:
             return input
+        # draws as the job did, for whatever draws next
+        dropout(torch.zeros(input.shape, dtype=drawn_in, device=input.device), p, True)
         return input * mask.to(input.dtype) * (1 / (1 - p) if p < 1 else 0)
 
     if not masks:

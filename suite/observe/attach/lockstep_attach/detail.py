@@ -25,6 +25,7 @@ class Detail:
         self.found = []  # (names, found_inf tensor) of optimizers that unscale by themselves
         self.closure = False
         self.again_note = "not a step that is run again"
+        self.again_slope = None  # (functions of the user's own, slope of the forward as a multiple of backward's)
 
     def begin(self, step):
         self.drop()
@@ -192,6 +193,9 @@ class Detail:
         rank = hub.rank()
         path = os.path.join(hub.settings.directory, "samples", "step%06d.rank%d.safetensors" % (step.number, rank))
         metadata = {"step": step.number, "rank": rank, "samples": hub.settings.samples, "again": self.again_note}
+        if self.again_slope is not None:
+            metadata["again_functions"], metadata["again_slope"] = self.again_slope
+            self.again_slope = None
         write_safetensors(path, named, metadata)
 
     def _forget_skipped(self):
