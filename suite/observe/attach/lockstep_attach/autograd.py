@@ -19,7 +19,10 @@ class Autograd:
         # Tensor.backward calls it by this name, too.
         self.hub.wrap(torch.autograd, "backward", self._enter_backward, self._leave_backward)
         clip = torch.nn.utils.clip_grad
-        for name, enter in (("clip_grad_norm_", self._enter_norm), ("clip_grad_value_", self._enter_value)):
+        for name, enter in (
+            ("clip_grad_norm_", self._enter_norm),
+            ("clip_grad_value_", self._enter_value),
+        ):
             if self.hub.wrap(clip, name, enter, self._leave_clip):
                 setattr(torch.nn.utils, name, getattr(clip, name))
 
@@ -115,7 +118,9 @@ class Autograd:
     # ---- clipping --------------------------------------------------------------------------------
 
     def _counted(self, args, kwargs):
-        """The parameters, and the arguments with a generator that remembers them where they came as one."""
+        """The parameters, and the arguments with a generator that remembers them where they came as
+        one.
+        """
         params = args[0] if args else kwargs.get("parameters")
         if isinstance(params, self.hub.torch.Tensor):
             return [params], args, kwargs

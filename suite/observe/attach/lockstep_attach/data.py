@@ -1,4 +1,4 @@
-"""Passes over DataLoaders: which indices were drawn, in which order, and how long the job waited."""
+"""Passes over DataLoaders: which indices were drawn, in which order, how long the job waited."""
 
 import array
 import collections
@@ -98,7 +98,11 @@ class Data:
         if shuffle is None:
             shuffle = {kinds.RandomSampler: True, kinds.SequentialSampler: False}.get(type(sampler))
         out = {"sampler": type(sampler).__name__, "shuffle": shuffle}
-        for member, name in (("replicas", "num_replicas"), ("sampler_rank", "rank"), ("sampler_epoch", "epoch")):
+        for member, name in (
+            ("replicas", "num_replicas"),
+            ("sampler_rank", "rank"),
+            ("sampler_epoch", "epoch"),
+        ):
             value = getattr(sampler, name, None)
             if isinstance(value, int):
                 out[member] = value
@@ -130,7 +134,7 @@ class Data:
             entry.kept.extend(number for number in numbers if number % modulus == 0)
 
     def _content(self, iterator, batch):
-        """Digests of some samples as the loop gets them: whether ranks have the same data, other augmentation, other seeds."""
+        """Digests of some samples as the loop gets them: whether ranks have the same data."""
         entry = self.open.get(id(iterator))
         if entry is None or not entry.drawn:
             return
@@ -140,7 +144,9 @@ class Data:
             return
         numbers = entry.drawn.popleft()
         length = entry.facts.get("length") or len(numbers)
-        places = [place for place, number in enumerate(numbers) if number % -(-length // CONTENTS) == 0]
+        places = [
+            place for place, number in enumerate(numbers) if number % -(-length // CONTENTS) == 0
+        ]
         if not places or len(entry.content) >= CONTENTS:
             return
         single = not getattr(iterator, "_auto_collation", True)
@@ -154,9 +160,13 @@ class Data:
             entry.content.append([numbers[place], self.hub.digests.digest(parts)])
 
     def _tensors(self, tree, count, out, depth=0):
-        """The tensors of a batch, each with `count` samples; None where it cannot be taken apart."""
+        """The tensors of a batch, each with `count` samples; None if it cannot be taken apart."""
         if isinstance(tree, self.hub.torch.Tensor):
-            if tree.layout != self.hub.torch.strided or count is not None and (not tree.dim() or len(tree) != count):
+            if (
+                tree.layout != self.hub.torch.strided
+                or count is not None
+                and (not tree.dim() or len(tree) != count)
+            ):
                 return None
             out.append(tree)
             return out

@@ -5,7 +5,14 @@ import time
 
 from .samples import sum_of_squares, to_host, write_safetensors
 
-NORMS = ("param", "used", "update", "reduced", "grad", "clipped")  # the members of norm/NAME, in order
+NORMS = (
+    "param",
+    "used",
+    "update",
+    "reduced",
+    "grad",
+    "clipped",
+)  # the members of norm/NAME, in order
 
 
 class Detail:
@@ -42,7 +49,7 @@ class Detail:
     # ---- local gradients -------------------------------------------------------------------------
 
     def hook_local(self):
-        """Before a backward pass: sees each parameter's gradient of this rank as autograd gives it."""
+        """Before a backward pass: sees this rank's gradient of each parameter as it is made."""
         hub = self.hub
         injected = hub.autograd.inject_now()
         if not (self.on or injected):
@@ -91,7 +98,9 @@ class Detail:
     # ---- gradients between backward and step -----------------------------------------------------
 
     def after_backward(self, reduced_now):
-        """Reads the reduced gradients where DDP has just reduced them; else before anything touches them."""
+        """Reads the reduced gradients where DDP has just reduced them; else before anything touches
+        them.
+        """
         if not self.on:
             return
         self.unread = not reduced_now
@@ -99,7 +108,9 @@ class Detail:
             self._timed(self._grads, "reduced", None)
 
     def touch(self):
-        """Before the first call that changes gradients: what the script's own reduction left is read here."""
+        """Before the first call that changes gradients: what the script's own reduction left is
+        read here.
+        """
         if self.on and self.unread:
             self.unread = False
             self._timed(self._grads, "reduced", None)
@@ -191,8 +202,15 @@ class Detail:
         for entry, _ in hub.models.trainable():
             named["index/" + entry.name] = entry.sampler.index_tensor()
         rank = hub.rank()
-        path = os.path.join(hub.settings.directory, "samples", "step%06d.rank%d.safetensors" % (step.number, rank))
-        metadata = {"step": step.number, "rank": rank, "samples": hub.settings.samples, "again": self.again_note}
+        path = os.path.join(
+            hub.settings.directory, "samples", "step%06d.rank%d.safetensors" % (step.number, rank)
+        )
+        metadata = {
+            "step": step.number,
+            "rank": rank,
+            "samples": hub.settings.samples,
+            "again": self.again_note,
+        }
         if self.again_slope is not None:
             metadata["again_functions"], metadata["again_slope"] = self.again_slope
             self.again_slope = None
