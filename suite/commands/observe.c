@@ -135,7 +135,8 @@ static void make_title(const observe *o, char *text, size_t bytes)
     ls_text_put(text, bytes, "Lockstep, observed job");
     for (int i = 0; !o->attach_only && o->command[i] != NULL; i++) {
         const char *slash = strrchr(o->command[i], '/');
-        const char *word = i == 0 && slash != NULL ? slash + 1 : o->command[i];
+        bool shortened = slash != NULL && (i == 0 || o->command[i][0] == '/');
+        const char *word = shortened ? slash + 1 : o->command[i];
         if (i > 0 && strlen(text) + strlen(word) > SHOWN) {
             ls_text_add(text, bytes, " ...");
             return;
@@ -268,11 +269,11 @@ static void clean_up(const observe *o, const ls_observe_headline *headline)
 
 static int finish(const observe *o, const ls_proc *job)
 {
-    ls_observe_headline headline = {.code = LS_OK};
+    ls_observe_headline headline = {.unreadable = 1}; /* until it is judged */
     static const char *const folders[] = {"observed", "subject"};
     for (int i = 0; i < 2; i++) {
         LS_TEXT(path, 700, "%s/jobs/%s", o->directory, folders[i]);
-        if (count_entries(path) > 0) {
+        if (i == 0 || count_entries(path) > 0) {
             LS_TRY(ls_observe_run_record(path, o->command[0], job));
         }
     }
@@ -282,10 +283,10 @@ static int finish(const observe *o, const ls_proc *job)
         ls_log_note("the job ended with exit code %d", job->code);
     }
     ls_status status = ls_observe_run_judge(o->directory, stderr, &headline);
+    clean_up(o, &headline);
     if (status != LS_OK) {
         return job->code != 0 ? job->code : status == LS_ERR_USAGE ? LS_ERR_INFRA : (int)status;
     }
-    clean_up(o, &headline);
     return headline.code == LS_ERR_CHECK || job->code == 0 ? headline.code : job->code;
 }
 

@@ -11,7 +11,10 @@
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
 
-enum { TEXT_BYTES = LS_REPORT_LINES_BYTES * 2 };
+enum {
+    TEXT_BYTES = LS_REPORT_LINES_BYTES * 2,
+    SHORT_MS = 60000, /* of a run in which the first two steps, looked at in detail, weigh */
+};
 
 void ls_observe_report_free(ls_observe_report *report)
 {
@@ -82,11 +85,12 @@ static void say_speed(const cJSON *seen, char *text, size_t bytes)
     if (isfinite(rate)) {
         ls_text_add(text, bytes, "%s samples/s; ", say_number(rate, number));
     }
-    ls_text_add(text, bytes, "a step takes %s ms (median of %d",
+    ls_text_add(text, bytes, "a step takes %s ms, the median of %d",
                 say_number(ls_json_number(speed, "step_ms_p50", NAN), number),
                 ls_json_int(speed, "steps_measured", 0));
-    ls_text_add(text, bytes, ls_json_int(seen, "world", 1) > 1 ? ", rank %d, the slowest)" : ")",
-                ls_json_int(speed, "slowest_rank", 0));
+    if (ls_json_int(seen, "world", 1) > 1) {
+        ls_text_add(text, bytes, " on rank %d, the slowest", ls_json_int(speed, "slowest_rank", 0));
+    }
 }
 
 static void say_cost(const cJSON *seen, char *text, size_t bytes)
@@ -97,6 +101,9 @@ static void say_cost(const cJSON *seen, char *text, size_t bytes)
                 say_number(ls_json_number(cost, "own_ms", NAN) * 1e-3, own),
                 say_number(ls_json_number(cost, "run_ms", NAN) * 1e-3, run),
                 ls_json_int(cost, "rank", 0));
+    if (ls_json_number(cost, "run_ms", NAN) < SHORT_MS) {
+        ls_text_add(text, bytes, "; less in a longer run");
+    }
 }
 
 typedef struct headline_texts {
@@ -133,13 +140,25 @@ static cJSON *list_seen(const ls_observe_report *report)
     char text[TEXT_BYTES], count[32];
     int world = ls_json_int(seen, "world", 0), with = ls_json_int(seen, "ranks_with_events", 0);
     int most = ls_json_int(seen, "steps", 0), least = ls_json_int(seen, "steps_least", 0);
-    ls_text_put(text, sizeof text, "%d of %d %s", with, world, world == 1 ? "rank" : "ranks");
+    if (world == 1) {
+        ls_text_put(text, sizeof text, "1 rank");
+    } else {
+        ls_text_put(text, sizeof text, "%d of %d ranks", with, world);
+    }
     ls_text_add(text, sizeof text, least == most ? "; %d steps" : "; %d to %d steps", least, most);
     ls_text_add(text, sizeof text, ", %d of them in detail%s, %d skipped",
                 ls_json_int(seen, "detailed_steps", 0),
                 ls_json_bool(seen, "attached", true) ? "" : " (dumps)",
                 ls_json_int(seen, "skipped_steps", 0));
     cJSON_AddItemToArray(list, cJSON_CreateString(text));
+    const cJSON *observe = cJSON_GetObjectItemCaseSensitive(seen, "observe");
+    const char *inject = ls_json_string(observe, "inject", "");
+    if (inject[0] != '\0') {
+        ls_text_put(text, sizeof text,
+                    "%s was injected, as asked: one element of a gradient was made infinite",
+                    inject);
+        cJSON_AddItemToArray(list, cJSON_CreateString(text));
+    }
     cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(seen, "models"))
     {
         const char *at = ls_json_string(entry, "at", "");
@@ -203,13 +222,16 @@ static void print_verdicts(const ls_observe_report *report, FILE *to)
 {
     char text[TEXT_BYTES], skipped[TEXT_BYTES] = "";
     for (int round = 0; round < 3; round++) {
-        int number = 0;
+        int number = 0, printed = 0;
         const cJSON *verdict;
         cJSON_ArrayForEach(verdict, report->verdicts)
         {
             number++;
             if (!is_of_round(verdict, round)) {
                 continue;
+            }
+            if (round > 0 && printed++ == 0) {
+                fputc('\n', to);
             }
             say_verdict(verdict, number, text);
             ls_report_lines_print(to, text, 2);
@@ -233,6 +255,7 @@ static void print_verdicts(const ls_observe_report *report, FILE *to)
         }
     }
     if (skipped[0] != '\0') {
+        fputc('\n', to);
         ls_report_lines_print(to, skipped, 2);
     }
 }
@@ -327,17 +350,25 @@ static void write_seen(const ls_observe_report *report, const ls_report_page_for
     }
 }
 
-/* In the order of the rules, with the sentence of each: what passed means is told too. */
+/* In the order of the rules, with the sentence of each: it says what a PASS means. */
 static void write_rules(const ls_observe_report *report, const ls_report_page_form *form, FILE *to)
 {
     ls_page_table table;
     const cJSON *verdict;
+    bool blames = false;
+    cJSON_ArrayForEach(verdict, report->verdicts)
+    {
+        blames = blames || ls_json_string(verdict, "where", "")[0] != '\0' ||
+                 ls_json_string(verdict, "change", "")[0] != '\0';
+    }
     form->heading(to, "Rules");
     form->paragraph(to,
                     "WEAK: nothing happened that could show it. UNSUPPORTED: it could not be seen. "
-                    "SKIP: it does not concern the job. Neither is a failure; the first two keep "
-                    "CORRECT from yes.");
-    ls_page_table_open(&table, form, to, "rule|verdict|what holds|evidence|where|change");
+                    "SKIP: it does not concern the job. None of these is a failure; the first two "
+                    "keep CORRECT from yes.");
+    ls_page_table_open(&table, form, to,
+                       blames ? "rule|verdict|what holds|evidence|where|change"
+                              : "rule|verdict|what holds|evidence");
     cJSON_ArrayForEach(verdict, report->verdicts)
     {
         const char *id = ls_json_string(verdict, "case", "?");
@@ -345,8 +376,10 @@ static void write_rules(const ls_observe_report *report, const ls_report_page_fo
         ls_page_cell(&table, "%s", ls_json_string(verdict, "verdict", "?"));
         ls_page_cell(&table, "%s", ls_json_string(verdict, "rule", ""));
         ls_page_cell(&table, "%s", ls_json_string(verdict, "evidence", ""));
-        ls_page_cell(&table, "%s", ls_json_string(verdict, "where", ""));
-        ls_page_cell(&table, "%s", ls_json_string(verdict, "change", ""));
+        if (blames) {
+            ls_page_cell(&table, "%s", ls_json_string(verdict, "where", ""));
+            ls_page_cell(&table, "%s", ls_json_string(verdict, "change", ""));
+        }
     }
     ls_page_table_close(&table);
 }

@@ -78,15 +78,16 @@ bool ls_observe_run_is_run(const char *directory)
     return is;
 }
 
-/* "observed" or "subject"; NULL: neither holds events. */
+static const char *const job_names[] = {"observed", "subject"};
+
+/* One of these names; NULL: neither holds events. */
 static const char *choose_job(const char *directory)
 {
-    static const char *const names[] = {"observed", "subject"};
     for (int i = 0; i < 2; i++) {
-        LS_TEXT(path, PATH_MAX, "%s/jobs/%s", directory, names[i]);
+        LS_TEXT(path, PATH_MAX, "%s/jobs/%s", directory, job_names[i]);
         bool observed;
         if (count_ranks(path, &observed) > 0) {
-            return names[i];
+            return job_names[i];
         }
     }
     return NULL;
@@ -123,6 +124,22 @@ ls_status ls_observe_run_record(const char *directory, const char *program, cons
 
 static ls_status explain_nothing(const char *directory)
 {
+    bool failed = false;
+    for (int i = 0; i < 2; i++) { /* the folder has no events, but how its job ended */
+        LS_TEXT(path, PATH_MAX, "%s/jobs/%s/job.json", directory, job_names[i]);
+        cJSON *job = NULL;
+        if (access(path, R_OK) == 0 && ls_json_read_file(path, &job) == LS_OK) {
+            const cJSON *outcome = cJSON_GetObjectItemCaseSensitive(job, "outcome");
+            failed = failed || ls_json_int(outcome, "code", 0) != 0;
+        }
+        cJSON_Delete(job);
+    }
+    if (failed) {
+        return ls_log_fail(LS_ERR_USAGE,
+                           "%s: the job failed before a process had wrapped a model, joined a "
+                           "group of ranks or stepped an optimizer: nothing was judged",
+                           directory);
+    }
     return ls_log_fail(
         LS_ERR_USAGE,
         "%s: no process wrote events, so nothing was judged. Either the command runs no training "

@@ -244,20 +244,23 @@ static bool is_measured(const ls_observe_step *step, int index)
            isfinite(step->step->total_ms);
 }
 
-static double part_of(const ls_record_step *step, int part)
+/* The attach module's total holds its own work, that of the protocol does not. */
+static double part_of(const ls_record_step *step, bool attached, int part)
 {
-    const double parts[] = {step->total_ms, step->data_ms, step->forward_ms, step->backward_ms,
-                            step->optimizer_ms};
+    double own_ms = attached && isfinite(step->instrument_ms) ? step->instrument_ms : 0;
+    const double parts[] = {step->total_ms - own_ms, step->data_ms, step->forward_ms,
+                            step->backward_ms, step->optimizer_ms};
     return parts[part];
 }
 
 /* Median of a part of the measured steps of a rank; NaN where fewer than four say it. */
-static double median_ms(const ls_observe_rank *rank, int part, double fraction, int *count)
+static double median_ms(const ls_observe_rank *rank, bool attached, int part, double fraction,
+                        int *count)
 {
     double *value = ls_list_make((size_t)rank->step_count + 1, sizeof *value);
     *count = 0;
     for (int i = 0; i < rank->step_count; i++) {
-        double ms = part_of(rank->step[i].step, part);
+        double ms = part_of(rank->step[i].step, attached, part);
         if (is_measured(&rank->step[i], i) && isfinite(ms)) {
             value[(*count)++] = ms;
         }
@@ -288,7 +291,7 @@ static void add_speed(cJSON *to, const ls_observe_trace *trace)
     int slowest = -1, count = 0, steps = 0;
     double slowest_ms = NAN, fastest_ms = NAN, images = 0;
     for (int k = 0; k < trace->world; k++) {
-        double ms = median_ms(&trace->rank[k], 0, 0.5, &count);
+        double ms = median_ms(&trace->rank[k], trace->attached, 0, 0.5, &count);
         images += mean_images(&trace->rank[k]);
         if (isfinite(ms) && !(ms <= slowest_ms)) {
             slowest_ms = ms;
@@ -305,12 +308,12 @@ static void add_speed(cJSON *to, const ls_observe_trace *trace)
     cJSON_AddNumberToObject(speed, "slowest_rank", slowest);
     cJSON_AddNumberToObject(speed, "steps_measured", steps);
     cJSON_AddNumberToObject(speed, "step_ms_p50", slowest_ms);
-    ls_json_add_number(speed, "step_ms_p90", median_ms(rank, 0, 0.9, &count));
+    ls_json_add_number(speed, "step_ms_p90", median_ms(rank, trace->attached, 0, 0.9, &count));
     ls_json_add_number(speed, "fastest_rank_ms_p50", fastest_ms);
     ls_json_add_number(speed, "samples_per_s",
                        images > 0 && slowest_ms > 0 ? images / slowest_ms * 1e3 : NAN);
     for (size_t i = 1; i < sizeof parts / sizeof *parts; i++) {
-        ls_json_add_number(speed, parts[i], median_ms(rank, (int)i, 0.5, &count));
+        ls_json_add_number(speed, parts[i], median_ms(rank, trace->attached, (int)i, 0.5, &count));
     }
 }
 

@@ -93,7 +93,7 @@ typedef struct changes {
     ls_job_names names;
     char first[160];
     const char *at;
-    int tensors;
+    int tensors, here; /* here: of the last rank and step */
 } changes;
 
 /* Whether b = factor * a, each product rounded. */
@@ -180,7 +180,9 @@ static void judge_chain(const ls_samples *samples, int rank, const char *name, c
     bool clip_first =
         unscaled && c->clip >= 0 && clipped.v != NULL && (c->unscale < 0 || c->clip < c->unscale);
     const ls_values *before = clip_first ? &clipped : &reduced;
-    all->tensors += before->v != NULL && (unscaled || used.v != NULL);
+    bool seen = before->v != NULL && (unscaled || used.v != NULL);
+    all->tensors += seen;
+    all->here += seen;
     if (unscaled && before->v != NULL && before->count == grad.count &&
         !ls_values_overflow(before)) {
         double inverse = (float)(1 / c->scale);
@@ -206,8 +208,9 @@ static void judge_chain(const ls_samples *samples, int rank, const char *name, c
 
 static void judge_unscaled_step(const ls_samples *samples, changes *all)
 {
-    for (int k = 0; k < samples->world; k++) {
+    for (int k = 0; k < samples->world && all->names.count == 0; k++) {
         const ls_observe_rank *rank = &samples->trace->rank[k];
+        all->here = 0;
         for (int i = 0; i < rank->tensor_count && samples->file[k] != NULL; i++) {
             const char *name = rank->tensor[i].name;
             int optimizer = optimizer_of(samples, k, name);
@@ -251,7 +254,7 @@ static void report_changes(const ls_observe_trace *trace, changes *all, ls_obser
     for (int c = CHANGE_SCALED; c <= CHANGE_ZERO; c++) {
         worst = all->count[c] > all->count[worst] ? c : worst;
     }
-    if (worst != CHANGE_NONE && !(worst == CHANGE_ZERO && all->count[worst] < all->tensors / 2)) {
+    if (worst != CHANGE_NONE && !(worst == CHANGE_ZERO && all->count[worst] * 2 < all->here)) {
         ls_verdict_fail(&out->verdict, "step %lld, rank %d, %s: %s, in %d tensors: %s",
                         (long long)all->step, all->rank, all->first, words[worst].what,
                         all->count[worst], ls_job_names_text(&all->names));
@@ -307,8 +310,9 @@ void ls_rules_optimizer_unscaled(const ls_observe_trace *trace, ls_observe_findi
 /* ---- clip ------------------------------------------------------------------------------------ */
 
 typedef struct clips {
-    int calls, norms, tensors, wrong,
-        acting; /* norms: recomputed; acting: the limit was exceeded */
+    int calls, norms, tensors, wrong; /* norms: recomputed */
+    int acting;                       /* calls whose limit was exceeded */
+    int unchanged; /* tensors that are clipped as they were: no factor came between */
     double worst;
     ls_job_names names;
     char first[240];
@@ -475,10 +479,11 @@ static void judge_clipped_tensor(const ls_samples *samples, int rank, const char
         ls_samples_read(samples->file[rank], index == 4 ? "grad" : "reduced", name, NULL);
     if (clipped.v != NULL && base.v != NULL && base.count == clipped.count &&
         !ls_values_overflow(&base)) {
-        double before = isnan(all->scaled_before) ? 1 : all->scaled_before;
+        bool factor = !isnan(all->scaled_before);
         all->tensors++;
-        /* with a factor from elsewhere, or several calls, only what no call explains is wrong */
-        if (!is_explained(step, &base, &clipped, before) &&
+        all->unchanged += is_explained(step, &base, &clipped, 1);
+        if (!is_explained(step, &base, &clipped, 1) &&
+            !(factor && is_explained(step, &base, &clipped, all->scaled_before)) &&
             !(all->calls > 1 && ls_values_equal(&base, &clipped))) {
             all->wrong++;
             ls_job_add_name(&all->names, name);
@@ -510,7 +515,7 @@ static void judge_clip_step(const ls_samples *samples, int rank, clips *all,
                     norms_fit;
     }
     all->calls = calls;
-    int tensors = all->tensors;
+    int tensors = all->tensors, unchanged = all->unchanged;
     for (int i = 0; i < own->tensor_count; i++) {
         judge_clipped_tensor(samples, rank, own->tensor[i].name, norm_index(step, first), all);
     }
@@ -523,6 +528,13 @@ static void judge_clip_step(const ls_samples *samples, int rank, clips *all,
         ls_finding_blame(out, step->call[first].at,
                          "clip the gradients that the optimizer uses, "
                          "once, after they are reduced and unscaled");
+    } else if (!norms_fit && all->unchanged - unchanged == all->tensors - tensors &&
+               all->tensors > tensors) {
+        ls_verdict_fail(&out->verdict, "step %lld, rank %d: %s", (long long)samples->number, rank,
+                        all->first);
+        ls_finding_blame(out, all->at,
+                         "give clip_grad_norm_ the gradients of all ranks, reduced "
+                         "and unscaled, of all parameters of the optimizer");
     } else if (!norms_fit) {
         ls_verdict_set(&out->verdict, LS_WEAK,
                        "step %lld, rank %d: %s: the script changes gradients "

@@ -122,7 +122,7 @@ static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
                        class);
         return false;
     }
-    return hooks_known(trace, out);
+    return true;
 }
 
 static bool is_wrapped(const ls_observe_trace *trace, const ls_observe_tensor *tensor)
@@ -182,6 +182,15 @@ static bool is_factor(const ls_mean *mean, const ls_values *got, double factor)
     return ls_mean_violations(mean, got, factor, NULL, &at, &times) == 0;
 }
 
+/* The same, of values that are not the mean themselves. */
+static bool is_instead(const ls_mean *mean, const ls_values *got, const ls_values *values)
+{
+    int64_t at;
+    double times;
+    return ls_mean_violations(mean, values, 1, NULL, &at, &times) > 0 &&
+           is_near(mean, got, values, 1);
+}
+
 /* The mean of what autograd gave in the last backward alone. */
 static bool is_last_pass(const ls_samples *samples, const ls_mean *mean, const ls_values *got,
                          const char *name)
@@ -198,7 +207,7 @@ static bool is_last_pass(const ls_samples *samples, const ls_mean *mean, const l
     }
     if (all) {
         const ls_values values = {.count = mean->count, .v = sum};
-        fits = is_near(mean, got, &values, 1);
+        fits = is_instead(mean, got, &values);
     }
     free(sum);
     return fits;
@@ -241,7 +250,7 @@ static void guess_tensor(const ls_samples *samples, int rank, const char *name, 
     const ls_values *own = &mean->local[rank];
     t->fits[GUESS_SUM] += is_factor(mean, got, mean->world);
     t->fits[GUESS_TWICE] += is_factor(mean, got, 1.0 / mean->world);
-    t->fits[GUESS_OWN] += own->v != NULL && is_near(mean, got, own, 1);
+    t->fits[GUESS_OWN] += own->v != NULL && is_instead(mean, got, own);
     t->fits[GUESS_LEFT] += is_left_over(samples, rank, mean, got, name);
     t->fits[GUESS_LAST] += is_last_pass(samples, mean, got, name);
     t->fits[GUESS_ZERO] += is_zero(got);
@@ -383,22 +392,49 @@ static double fit_own(const ls_samples *samples, int rank)
     return f.square > 0 ? f.product / f.square : 1;
 }
 
-static void judge_plain(const ls_samples *samples, bool collectives, tally *t)
+static double fit_mean(const ls_samples *samples, int rank)
+{
+    fit f = {0};
+    const ls_observe_rank *own = &samples->trace->rank[rank];
+    for (int i = 0; i < own->tensor_count; i++) {
+        if (!is_wrapped(samples->trace, &own->tensor[i])) {
+            add_to_fit(samples, rank, own->tensor[i].name, &f);
+        }
+    }
+    return f.square > 0 ? f.product / f.square : 1;
+}
+
+static void judge_plain_rank(const ls_samples *samples, int rank, double factor, tally *t)
+{
+    const ls_observe_rank *own = &samples->trace->rank[rank];
+    for (int i = 0; i < own->tensor_count; i++) {
+        if (!is_wrapped(samples->trace, &own->tensor[i])) {
+            judge_plain_tensor(samples, rank, own->tensor[i].name, factor, t);
+        }
+    }
+}
+
+/* A value clip of gradients that the script reduced by itself leaves no one factor. */
+static bool clips_values(const ls_observe_step *step)
+{
+    for (int c = ls_trace_find(step, LS_CALL_CLIP, 0); c >= 0;
+         c = ls_trace_find(step, LS_CALL_CLIP, c + 1)) {
+        if (strcmp(ls_json_string(step->call[c].json, "how", ""), "value") == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void judge_plain(const ls_samples *samples, tally *t)
 {
     for (int k = 0; k < samples->world; k++) {
-        fit f = {0};
-        const ls_observe_rank *rank = &samples->trace->rank[k];
-        for (int i = 0; i < rank->tensor_count && collectives; i++) {
-            if (!is_wrapped(samples->trace, &rank->tensor[i])) {
-                add_to_fit(samples, k, rank->tensor[i].name, &f);
-            }
-        }
-        double factor =
-            collectives ? (f.square > 0 ? f.product / f.square : 1) : fit_own(samples, k);
-        for (int i = 0; i < rank->tensor_count; i++) {
-            if (!is_wrapped(samples->trace, &rank->tensor[i])) {
-                judge_plain_tensor(samples, k, rank->tensor[i].name, factor, t);
-            }
+        tally mean = *t;
+        judge_plain_rank(samples, k, fit_mean(samples, k), &mean);
+        if (mean.wrong == t->wrong || t->wrong > 0) {
+            *t = mean;
+        } else if (!clips_values(samples->step[k])) {
+            judge_plain_rank(samples, k, fit_own(samples, k), t);
         }
     }
 }
@@ -506,7 +542,7 @@ static void judge_step(const ls_samples *samples, tally *t)
         }
     }
     if (plain) {
-        judge_plain(samples, ls_job_calls_collectives(trace), t);
+        judge_plain(samples, t);
     }
     t->steps++;
 }
@@ -553,7 +589,7 @@ static void advise_no_sync(const ls_observe_trace *trace, ls_observe_finding *ou
 void ls_rules_reduction_mean(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     tally t = {.rank = -1};
-    if (!concerns(trace, out)) {
+    if (!concerns(trace, out) || !hooks_known(trace, out)) {
         return;
     }
     for (int64_t n = 0; t.wrong == 0 && (n = ls_samples_next(trace, n)) != 0;) {
@@ -660,6 +696,10 @@ static const ls_call *first_forward(const ls_observe_step *step, bool *zeroed)
 /* Tensors whose .grad is more than what this step's backward passes gave. */
 static int count_excess(const ls_samples *samples, int rank, ls_job_names *names, int *compared)
 {
+    ls_observe_finding unknown = {0};
+    if (samples->world > 1 && !hooks_known(samples->trace, &unknown)) {
+        return 0;
+    }
     const ls_observe_rank *own = &samples->trace->rank[rank];
     for (int i = 0; i < own->tensor_count; i++) {
         ls_mean mean;
@@ -724,9 +764,6 @@ void ls_rules_reduction_left(const ls_observe_trace *trace, ls_observe_finding *
     if (!trace->attached) {
         ls_verdict_set(&out->verdict, LS_SKIP,
                        "the protocol reports no calls; reduction.mean compares the sums");
-        return;
-    }
-    if (!hooks_known(trace, out)) {
         return;
     }
     /* step 1 has none before it */

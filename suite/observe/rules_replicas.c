@@ -346,7 +346,7 @@ static bool blame_rate(const ls_observe_trace *trace, split at, ls_observe_findi
 /* From samples of the step itself: which of parameters, gradients and step differ. */
 static void blame_samples(const ls_samples *samples, int64_t split_at, ls_observe_finding *out)
 {
-    ls_job_names params = {0}, used = {0};
+    ls_job_names params = {0}, used = {0}, next = {0};
     const ls_observe_step *step = samples->step[0];
     int call = step == NULL ? -1 : ls_trace_find(step, LS_CALL_OPTIMIZER_STEP, 0);
     const char *at = call >= 0 ? step->call[call].at : "";
@@ -357,8 +357,8 @@ static void blame_samples(const ls_samples *samples, int64_t split_at, ls_observ
     }
     if (params.count > 0) {
         ls_verdict_cause(&out->verdict,
-                         "the parameters differ before the step already: %s was "
-                         "changed between two steps, behind DistributedDataParallel",
+                         "the parameters differ before the step already: changed between "
+                         "two steps, behind DistributedDataParallel: %s",
                          ls_job_names_text(&params));
         ls_finding_blame(out, at, "change parameters on all ranks alike, or broadcast them after");
     } else if (has_used && used.count > 0) {
@@ -367,6 +367,11 @@ static void blame_samples(const ls_samples *samples, int64_t split_at, ls_observ
         ls_finding_blame(out, at,
                          "let DistributedDataParallel reduce these gradients, and change "
                          "them on all ranks alike");
+    } else if (has_used && compare_samples(samples, "next", &next) > 0 && next.count == 0) {
+        ls_verdict_cause(&out->verdict,
+                         "the step itself leaves the same parameters: they are changed after it, "
+                         "behind DistributedDataParallel, or in elements that are not sampled");
+        ls_finding_blame(out, at, "change parameters on all ranks alike, or broadcast them after");
     } else if (has_used) {
         ls_verdict_cause(&out->verdict, "equal parameters and gradients before the step, and other "
                                         "parameters after it: state or settings of the optimizers "
@@ -375,10 +380,25 @@ static void blame_samples(const ls_samples *samples, int64_t split_at, ls_observ
     }
 }
 
+/* Models that are trained and started with other values on other ranks. */
+static bool blame_start(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    ls_observe_finding start = {0};
+    int compared = 0;
+    judge_models(trace, &compared, &start);
+    if (ls_verdict_good(start.verdict.code)) {
+        return false;
+    }
+    ls_verdict_cause(&out->verdict, "the ranks started from different parameters: %s",
+                     start.verdict.cause);
+    ls_finding_blame(out, start.where, "%s", start.advice);
+    return true;
+}
+
 static void blame(const ls_observe_trace *trace, split at, const ls_samples *samples,
                   const char *what, ls_observe_finding *out)
 {
-    if (blame_skip(trace, at, out) || blame_rate(trace, at, out) ||
+    if (blame_start(trace, out) || blame_skip(trace, at, out) || blame_rate(trace, at, out) ||
         blame_restore(trace, at, what, out)) {
         return;
     }

@@ -1,0 +1,307 @@
+/* Whether the model is in training mode where it is trained, and its norms' statistics move. */
+#include <string.h>
+
+#include "calls.h"
+#include "kernels/core/text.h"
+#include "rules.h"
+#include "rules_job.h"
+
+static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    if (!trace->attached) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "the trainer's own events hold no calls");
+        return false;
+    }
+    return true;
+}
+
+static bool is_eval(const ls_call *call)
+{
+    return strcmp(ls_calls_text(call, "mode"), "eval") == 0;
+}
+
+/* Whether a backward follows that may be this forward's: not where the model is put in training
+ * mode in between, as after a validation with autograd on. */
+static bool has_backward(const ls_observe_step *step, int index)
+{
+    for (int c = index + 1; c < step->call_count; c++) {
+        const ls_call *call = &step->call[c];
+        if (call->kind == LS_CALL_BACKWARD) {
+            return true;
+        }
+        if (call->kind == LS_CALL_MODE && !is_eval(call) &&
+            call->model == step->call[index].model) {
+            return false;
+        }
+    }
+    return false;
+}
+
+/* A model whose parameters no optimizer has is a teacher, or part of a loss: it may stay in eval.
+ */
+static bool is_trained(const ls_observe_rank *rank, int model)
+{
+    int optimizer, group;
+    for (int i = 0; i < rank->tensor_count; i++) {
+        if (rank->tensor[i].model == model && rank->tensor[i].trainable &&
+            ls_job_group(rank, rank->tensor[i].name, -1, &optimizer, &group) != NULL) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ---- mode.training --------------------------------------------------------------------------- */
+
+/* Training forwards of a model on a rank. */
+typedef struct mode {
+    int forwards, in_eval;     /* with autograd on, in steps with a backward */
+    int frozen;                /* in training mode, with norms in eval mode */
+    bool began_frozen, turned; /* norms in eval mode from the first on; from a later one on */
+    const ls_call *eval;       /* the last call of eval() since the last of train(), or NULL */
+    bool validated;            /* forwards without autograd since then */
+    const ls_call *wrong; /* the first forward in eval mode after a validation or a training one */
+    const ls_call *left;  /* the eval() that is still in force there */
+    const ls_call *first; /* the first in eval mode */
+    const ls_call *turn;  /* the first with norms in eval mode after others without */
+    long long step;       /* of `wrong` */
+} mode;
+
+static void note_forward(mode *m, const ls_observe_step *step, const ls_call *call, int index)
+{
+    bool training = ls_calls_flag(call, "training") == 1;
+    int norms = ls_json_int(call->json, "eval_norms", 0);
+    if (ls_calls_flag(call, "grad") == 0 || !has_backward(step, index)) {
+        m->validated = m->validated || m->eval != NULL;
+        return;
+    }
+    if (!training) {
+        bool after = m->validated || m->forwards > m->in_eval;
+        if (m->wrong == NULL && m->eval != NULL && after) {
+            m->wrong = call;
+            m->left = m->eval;
+            m->step = (long long)step->step->step;
+        }
+        m->first = m->first == NULL ? call : m->first;
+        m->in_eval++;
+    } else if (norms > 0) {
+        m->began_frozen = m->began_frozen || m->forwards == 0;
+        if (!m->began_frozen && !m->turned) {
+            m->turned = true;
+            m->turn = call;
+        }
+        m->frozen++;
+    }
+    m->forwards++;
+}
+
+static mode mode_of(const ls_observe_rank *rank, int model)
+{
+    mode m = {0};
+    for (int i = 0; i < rank->step_count; i++) {
+        const ls_observe_step *step = &rank->step[i];
+        for (int c = 0; c < step->call_count; c++) {
+            const ls_call *call = &step->call[c];
+            if (call->model != model) {
+                continue;
+            }
+            if (call->kind == LS_CALL_MODE) {
+                m.eval = is_eval(call) ? call : NULL;
+                m.validated = false;
+            } else if (call->kind == LS_CALL_FORWARD) {
+                note_forward(&m, step, call, c);
+            }
+        }
+    }
+    return m;
+}
+
+static void judge_mode(const ls_observe_trace *trace, int rank, int model, int *forwards,
+                       ls_observe_finding *out)
+{
+    const cJSON *event = ls_job_model(&trace->rank[rank], model);
+    int dropout = ls_json_int(event, "dropout", 0);
+    int norms = ls_json_int(event, "bn", 0) + ls_json_int(event, "sync_bn", 0);
+    const char *name = ls_json_string(event, "name", "the model");
+    mode m = mode_of(&trace->rank[rank], model);
+    *forwards += m.forwards;
+    if (m.wrong != NULL && dropout + norms > 0) {
+        ls_verdict_fail(&out->verdict,
+                        "rank %d, from step %lld on: %s is trained in eval mode (%d of %d training "
+                        "forwards)",
+                        rank, m.step, name, m.in_eval, m.forwards);
+        ls_verdict_cause(&out->verdict,
+                         "model.eval() for the validation, and no model.train() after it: no "
+                         "dropout, and batch norms with running statistics");
+        ls_finding_blame(out, m.left->at,
+                         "call model.train() after the validation, before the next training step");
+    } else if (m.in_eval > 0 && dropout + norms > 0) {
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "rank %d: %s is trained in eval mode (%d of %d training forwards) without a "
+                       "validation before: meant in fine-tuning with frozen norms",
+                       rank, name, m.in_eval, m.forwards);
+        ls_finding_blame(out, m.first->at,
+                         "if it is not meant: call model.train() before training (models that are "
+                         "loaded may come in eval mode)");
+    } else if (m.turned) {
+        ls_finding_blame(out, m.turn->at,
+                         "from here on norms are in eval mode while the model is trained: if they "
+                         "are not frozen on purpose, model.train() is missing after a validation");
+        ls_verdict_pass(&out->verdict, "%s in training mode, some of its norms in eval mode later",
+                        name);
+    } else if (m.began_frozen) {
+        ls_verdict_pass(&out->verdict,
+                        "training mode in %d training forwards of %s, with norms in eval mode from "
+                        "the first one on (frozen)",
+                        m.forwards, name);
+    }
+}
+
+void ls_rules_mode_training(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    int forwards = 0;
+    if (!concerns(trace, out)) {
+        return;
+    }
+    for (int k = 0; k < trace->world; k++) {
+        for (int m = 0; m < ls_job_models(&trace->rank[k]); m++) {
+            if (is_trained(&trace->rank[k], m)) {
+                ls_observe_finding one = {0};
+                judge_mode(trace, k, m, &forwards, &one);
+                ls_calls_keep_worst(out, &one);
+            }
+        }
+    }
+    if (forwards == 0 && out->verdict.code == LS_PASS) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "no training forward of a trained model");
+    }
+    if (out->verdict.evidence[0] == '\0') {
+        ls_verdict_pass(&out->verdict, "training mode in %d training forwards",
+                        forwards / trace->world);
+    }
+}
+
+/* ---- mode.statistics ------------------------------------------------------------------------- */
+
+static bool has_statistics(const cJSON *model)
+{
+    static const char end[] = "running_mean";
+    const cJSON *buffer;
+    cJSON_ArrayForEach(buffer, cJSON_GetObjectItemCaseSensitive(model, "buffers"))
+    {
+        const cJSON *name = cJSON_GetArrayItem(buffer, 0);
+        size_t length = cJSON_IsString(name) ? strlen(name->valuestring) : 0;
+        if (length >= sizeof end - 1 &&
+            strcmp(name->valuestring + length - (sizeof end - 1), end) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Training forwards of a step all whose norms are in training mode; their model has statistics. */
+static bool should_move(const ls_observe_rank *rank, const ls_observe_step *step)
+{
+    for (int c = 0; c < step->call_count; c++) {
+        const ls_call *call = &step->call[c];
+        if (ls_calls_is_training(call) && ls_json_int(call->json, "eval_norms", 0) == 0 &&
+            has_statistics(ls_job_model(rank, call->model))) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static const char *buffers_of(const ls_observe_step *step)
+{
+    bool given = (step->step->digest_mask & (1u << LS_RECORD_BUFFER)) != 0;
+    return given ? step->step->digest[LS_RECORD_BUFFER] : NULL;
+}
+
+void ls_rules_mode_statistics(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    int moved = 0, stood = 0, concerned = 0;
+    const ls_observe_step *still = NULL;
+    if (!concerns(trace, out)) {
+        return;
+    }
+    for (int k = 0; k < trace->world; k++) {
+        const ls_observe_rank *rank = &trace->rank[k];
+        const char *before = NULL;
+        for (int i = 0; i < rank->step_count; i++) {
+            const ls_observe_step *step = &rank->step[i];
+            const char *now = buffers_of(step);
+            bool concerned_now = should_move(rank, step);
+            concerned += concerned_now;
+            if (now == NULL) {
+                continue;
+            }
+            if (before != NULL && concerned_now) {
+                bool same = strcmp(before, now) == 0;
+                still = same && still == NULL ? step : still;
+                stood += same;
+                moved += !same;
+            }
+            before = now;
+        }
+    }
+    if (concerned == 0) {
+        ls_verdict_set(&out->verdict, LS_SKIP,
+                       "no training forward of a model whose norms keep running statistics");
+    } else if (moved + stood == 0) {
+        ls_verdict_set(&out->verdict, LS_WEAK, "no two steps have digests of the buffers");
+    } else if (moved == 0) {
+        ls_verdict_fail(&out->verdict,
+                        "buffers are the same after all of %d training steps, although all norms "
+                        "are in training mode",
+                        stood);
+        ls_verdict_cause(&out->verdict, "running statistics do not move: momentum=0, or they are "
+                                        "put back after each forward");
+        ls_finding_blame(out, still->call_count > 0 ? still->call[0].at : "",
+                         "let batch norms update their running statistics, which eval mode uses");
+    }
+    ls_verdict_pass(&out->verdict, "running statistics moved in %d of %d training steps",
+                    moved / trace->world, (moved + stood) / trace->world);
+}
+
+/* ---- mode.sync_bn ---------------------------------------------------------------------------- */
+
+void ls_rules_mode_sync_bn(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    int converted = 0, synced = 0, local = 0;
+    const cJSON *event, *call = NULL;
+    if (!concerns(trace, out)) {
+        return;
+    }
+    const ls_observe_rank *rank = &trace->rank[0];
+    cJSON_ArrayForEach(event, rank->convert)
+    {
+        int modules = ls_json_int(event, "converted", 0);
+        converted += modules;
+        call = modules > 0 ? event : call;
+    }
+    for (int m = 0; m < ls_job_models(rank); m++) {
+        const cJSON *model = ls_job_model(rank, m);
+        synced += ls_json_int(model, "sync_bn", 0);
+        local += is_trained(rank, m) ? ls_json_int(model, "bn", 0) : 0;
+    }
+    if (call == NULL) {
+        ls_verdict_set(&out->verdict, LS_SKIP, "convert_sync_batchnorm was not called");
+        return;
+    }
+    if (synced == 0 && local > 0) {
+        ls_verdict_fail(
+            &out->verdict,
+            "convert_sync_batchnorm converted %d modules, but the model that is trained "
+            "has %d BatchNorm modules and no SyncBatchNorm",
+            converted, local);
+        ls_verdict_cause(&out->verdict,
+                         "another model was converted than the one that is trained, or after it "
+                         "was wrapped");
+        ls_finding_blame(out, ls_json_string(call, "at", ""),
+                         "model = SyncBatchNorm.convert_sync_batchnorm(model) before "
+                         "DistributedDataParallel(model)");
+    }
+    ls_verdict_pass(&out->verdict, "%d SyncBatchNorm modules in the model, %d others", synced,
+                    local);
+}

@@ -1,0 +1,609 @@
+/* Whether the loss scale is what torch's GradScaler promises: it follows its rule, it alone decides
+ * whether a step is skipped, and all ranks decide alike. */
+#include <math.h>
+#include <string.h>
+
+#include "calls.h"
+#include "kernels/core/text.h"
+#include "rules.h"
+#include "rules_job.h"
+
+static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    bool used = trace->attached ? ls_calls_use_scaler(trace) : ls_trace_is_scaled(trace);
+    if (!used) {
+        ls_verdict_set(&out->verdict, LS_SKIP, "no enabled GradScaler was used");
+    }
+    return used;
+}
+
+static const char weak_advice[] = "run with --inject overflow@5:1";
+
+static bool was_restored(const ls_observe_rank *rank, const char *what)
+{
+    const cJSON *restore;
+    cJSON_ArrayForEach(restore, rank->restore)
+    {
+        if (strcmp(ls_json_string(restore, "what", ""), what) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ---- scaler.trace ---------------------------------------------------------------------------- */
+
+/* torch's rule. Factors and interval of a scaler that was restored from a file are the file's:
+ * they are NaN and 0 until the first change shows them. */
+typedef struct machine {
+    double growth, backoff;
+    int interval;
+    int clean;          /* steps since the scale last changed; -1: not known */
+    double scale, next; /* expected of the call */
+} machine;
+
+/* What a job's updates showed. */
+typedef struct seen {
+    int updates, overflows, growths, forced, set; /* set: changed by the script between updates */
+    double scale;
+} seen;
+
+/* aten/src/ATen/native/cuda/AmpKernels.cu: the product of an f32 scale and an f64 factor is rounded
+ * to f32, and a growth to infinity is not made. */
+static void tick(machine *m, bool overflow)
+{
+    if (overflow) {
+        m->next = (double)(float)(m->scale * m->backoff);
+        m->clean = 0;
+        return;
+    }
+    m->next = m->scale;
+    m->clean = m->clean < 0 ? -1 : m->clean + 1;
+    if (m->clean == m->interval) {
+        float grown = (float)(m->scale * m->growth);
+        m->next = isfinite(grown) ? (double)grown : m->scale;
+        m->clean = 0;
+    }
+}
+
+/* Takes what a restored scaler's settings must be from a change that they explain. */
+static void learn(machine *m, bool overflow, double next, int tracker)
+{
+    if (overflow && isnan(m->backoff) && next <= m->scale) {
+        m->backoff = next / m->scale;
+    }
+    if (!overflow && m->interval == 0 && next > m->scale) {
+        m->growth = next / m->scale;
+        m->interval = m->clean >= 0 ? m->clean + 1 : 0;
+    }
+    /* Without the file's interval the tracker alone says where the count stands. */
+    m->clean = m->clean < 0 && tracker > 0 && !overflow ? tracker - 1 : m->clean;
+}
+
+static const char *explain(const machine *m, bool overflow, double next)
+{
+    if (overflow && next == m->scale) {
+        return "the scale is not lowered where an infinity was found";
+    }
+    if (overflow && next > m->scale) {
+        return "the scale grows although an infinity was found";
+    }
+    if (overflow) {
+        return "the scale is lowered by another factor than backoff_factor";
+    }
+    if (next < m->scale) {
+        return "the scale is lowered although no infinity was found";
+    }
+    if (next == m->scale) {
+        return "the scale does not grow after growth_interval clean steps";
+    }
+    return m->next > m->scale ? "the scale grows by another factor than growth_factor"
+                              : "the scale grows before growth_interval clean steps are over";
+}
+
+static void fail_update(const ls_calls *calls, int rank, const machine *m, bool overflow,
+                        double next, ls_observe_finding *out)
+{
+    ls_verdict_fail(&out->verdict,
+                    "rank %d, step %lld: scale %g, then %g after a step %s an infinity; expected "
+                    "%g (growth %g after %d clean steps, backoff %g)",
+                    rank, ls_calls_step(calls), m->scale, next, overflow ? "with" : "without",
+                    m->next, m->growth, m->interval, m->backoff);
+    ls_verdict_cause(&out->verdict, "%s", explain(m, overflow, next));
+    ls_finding_blame(out, calls->call->at,
+                     "use torch.amp.GradScaler as it is: call update() once after the steps, "
+                     "without a scale of your own, and do not change its fields");
+}
+
+/* One update against the machine; false: it does not follow. */
+static bool check_update(ls_calls *calls, int rank, machine *m, bool learns, seen *s,
+                         ls_observe_finding *out)
+{
+    const ls_call *call = calls->call;
+    double scale = ls_json_number(call->json, "scale", m->scale);
+    double next = ls_json_number(call->json, "next", NAN);
+    int tracker = ls_json_int(call->json, "growth", -1);
+    bool overflow = ls_calls_scaler_of(calls, call)->found == 1;
+    bool forced = ls_calls_flag(call, "forced") == 1;
+    s->set += !isnan(m->scale) && scale != m->scale;
+    s->updates++;
+    m->scale = scale;
+    if (forced) {
+        s->forced++;
+    } else {
+        if (m->clean < 0 && tracker > 0 && !overflow) {
+            m->clean = tracker - 1; /* a job that goes on begins with a count of its own */
+        }
+        if (learns) {
+            learn(m, overflow, next, tracker);
+        }
+        tick(m, overflow);
+        s->overflows += overflow;
+        s->growths += !overflow && next > scale;
+        bool known = !isnan(m->next) && !(m->clean < 0 && next == scale * m->growth);
+        if (known && next != m->next) {
+            fail_update(calls, rank, m, overflow, next, out);
+            return false;
+        }
+    }
+    m->clean = tracker >= 0 && m->clean < 0 ? tracker : m->clean;
+    s->scale = m->scale = next;
+    return true;
+}
+
+static bool follow(const ls_observe_trace *trace, int rank, int scaler, bool learns, seen *s,
+                   ls_observe_finding *out)
+{
+    const cJSON *event, *own = NULL;
+    cJSON_ArrayForEach(event, trace->rank[rank].scaler)
+    {
+        own = ls_json_int(event, "scaler", -1) == scaler ? event : own;
+    }
+    machine m = {ls_json_number(own, "growth_factor", 2),
+                 ls_json_number(own, "backoff_factor", 0.5),
+                 ls_json_int(own, "growth_interval", 2000),
+                 -1,
+                 NAN,
+                 NAN};
+    if (learns) {
+        m = (machine){NAN, NAN, 0, -1, NAN, NAN};
+    }
+    ls_calls calls;
+    ls_calls_start(&calls, &trace->rank[rank]);
+    while (ls_calls_next(&calls)) {
+        if (calls.call->kind == LS_CALL_UPDATE && calls.call->scaler == scaler &&
+            calls.scaler[scaler].enabled && !check_update(&calls, rank, &m, learns, s, out)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void judge_calls(const ls_observe_trace *trace, seen *sum, ls_observe_finding *out)
+{
+    for (int k = 0; k < trace->world; k++) {
+        for (int scaler = 0; scaler < LS_CALLS_SCALERS; scaler++) {
+            seen s = *sum, again = *sum;
+            ls_observe_finding own = *out, other = *out;
+            bool follows = follow(trace, k, scaler, false, &s, &own);
+            if (!follows && was_restored(&trace->rank[k], "scaler") &&
+                follow(trace, k, scaler, true, &again, &other)) {
+                own = other;
+                s = again;
+            }
+            *out = own;
+            *sum = s;
+        }
+    }
+}
+
+/* A trainer of the protocol says its settings in its options (numerics.md section 2.6). */
+static bool begin_steps(const ls_record_rank *rank, machine *m, double *least, double *most)
+{
+    const cJSON *options = cJSON_GetObjectItemCaseSensitive(rank->start, "options");
+    bool torch = strcmp(ls_json_string(options, "dialect", "apex"), "torch") == 0;
+    bool resumed = rank->step_count > 0 && rank->step[0].step > 1;
+    *least = ls_json_number(options, "min-loss-scale", 0);
+    *most = ls_json_number(options, "max-loss-scale", 0);
+    if (*most <= 0) {
+        *most = torch ? INFINITY : 16777216; /* 2^24: Apex's default max_loss_scale */
+    }
+    *m = (machine){2,   0.5, ls_json_int(options, "growth-interval", 2000), resumed ? -1 : 0,
+                   NAN, NAN};
+    return strcmp(ls_json_string(options, "loss-scale", "dynamic"), "dynamic") == 0;
+}
+
+static bool check_step(const ls_record_step *step, machine *m, double least, double most, seen *s)
+{
+    double next = step->loss_scale_next;
+    m->scale = step->loss_scale;
+    tick(m, step->skipped);
+    m->next = fmin(fmax(m->next, least), most);
+    if (m->clean < 0 && !step->skipped && next == 2 * m->scale) {
+        m->clean = 0; /* a run that goes on: its first growth shows its count */
+        m->next = next;
+    }
+    s->updates++;
+    s->overflows += step->skipped;
+    s->growths += next > m->scale;
+    s->scale = next;
+    return next == m->next;
+}
+
+static void judge_steps(const ls_observe_trace *trace, seen *sum, ls_observe_finding *out)
+{
+    for (int k = 0; k < trace->world; k++) {
+        const ls_record_rank *rank = trace->rank[k].record;
+        double least, most;
+        machine m;
+        if (!begin_steps(rank, &m, &least, &most)) {
+            ls_verdict_set(&out->verdict, LS_SKIP, "the loss scale is static");
+            return;
+        }
+        for (int i = 0; i < rank->step_count; i++) {
+            const ls_record_step *step = &rank->step[i];
+            if (isnan(step->loss_scale) || isnan(step->loss_scale_next) || !step->skip_given) {
+                ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
+                               "the events have no loss scale, or do not say what was skipped");
+                return;
+            }
+            if (!check_step(step, &m, least, most, sum)) {
+                ls_verdict_fail(&out->verdict,
+                                "rank %d, step %lld: scale %g, then %g, %s; expected %g", k,
+                                (long long)step->step, m.scale, sum->scale,
+                                step->skipped ? "skipped" : "taken", m.next);
+                ls_verdict_cause(&out->verdict, "%s", explain(&m, step->skipped, sum->scale));
+                return;
+            }
+        }
+    }
+}
+
+void ls_rules_scaler_trace(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    seen sum = {.scale = NAN};
+    if (!concerns(trace, out)) {
+        return;
+    }
+    if (trace->attached) {
+        judge_calls(trace, &sum, out);
+    } else {
+        judge_steps(trace, &sum, out);
+    }
+    int ranks = trace->world;
+    if (sum.updates == 0) {
+        ls_verdict_set(&out->verdict, LS_WEAK, "no update of a scaler was seen");
+    } else if (sum.overflows + sum.growths == 0) {
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "the scale stays at %g over %d updates and nothing overflowed: nothing "
+                       "shows how it grows or backs off; %s",
+                       sum.scale, sum.updates / ranks, weak_advice);
+    }
+    ls_verdict_pass(&out->verdict,
+                    "scale followed over %d updates, %d overflows, %d growths, %d set by the "
+                    "script",
+                    sum.updates / ranks, sum.overflows / ranks, sum.growths / ranks,
+                    (sum.forced + sum.set) / ranks);
+}
+
+/* ---- scaler.skip ----------------------------------------------------------------------------- */
+
+typedef struct skips {
+    int taken, skipped, compared;
+} skips;
+
+static void check_attempt(ls_calls *calls, int rank, skips *count, ls_observe_finding *out)
+{
+    const ls_call *call = calls->call;
+    int found = ls_calls_flag(call, "found_inf"), stepped = ls_calls_flag(call, "stepped");
+    count->taken += stepped == 1 ? call->times : 0;
+    count->skipped += stepped == 0 ? call->times : 0;
+    if (found == 1 && stepped == 1) {
+        ls_verdict_fail(&out->verdict,
+                        "rank %d, step %lld: the optimizer stepped although its gradients hold an "
+                        "infinity or a NaN",
+                        rank, ls_calls_step(calls));
+        ls_verdict_cause(&out->verdict, "a scaler of the script's own steps on infinite gradients");
+        ls_finding_blame(out, call->at, "let GradScaler.step decide whether to step");
+    }
+    if (found == 0 && stepped == 0) {
+        ls_verdict_fail(&out->verdict,
+                        "rank %d, step %lld: the scaler skipped the step although no gradient is "
+                        "infinite",
+                        rank, ls_calls_step(calls));
+        ls_verdict_cause(&out->verdict, "a step of the script's own replaced GradScaler.step or "
+                                        "the optimizer's, and does nothing");
+        ls_finding_blame(out, call->at, "let GradScaler.step decide whether to step");
+    }
+}
+
+/* An optimizer that steps by itself after unscale_ found an infinity. */
+static void check_outside(ls_calls *calls, int rank, ls_observe_finding *out)
+{
+    const ls_calls_optimizer *own = ls_calls_optimizer_of(calls, calls->call);
+    if (own == NULL || !ls_calls_is_attempt(calls->call) || own->found != 1 ||
+        own->grad.unscaled == 0) {
+        return;
+    }
+    ls_verdict_fail(&out->verdict,
+                    "rank %d, step %lld: optimizer.step() on gradients in which unscale_ had found "
+                    "an infinity or a NaN",
+                    rank, ls_calls_step(calls));
+    ls_verdict_cause(&out->verdict, "the optimizer steps outside the scaler, which would have "
+                                    "skipped the step");
+    ls_finding_blame(out, calls->call->at,
+                     "call scaler.step(optimizer) in place of optimizer.step()");
+}
+
+/* Digests are over all models: one that changes without an optimizer's step (an average of weights)
+ * changes them in skipped steps, too. */
+static bool trains_all_models(const ls_observe_rank *rank)
+{
+    unsigned forwards = 0;
+    for (int i = 0; i < rank->step_count; i++) {
+        for (int c = 0; c < rank->step[i].call_count; c++) {
+            const ls_call *call = &rank->step[i].call[c];
+            bool counts = ls_calls_is_training(call) && call->model >= 0 && call->model < 32;
+            forwards |= counts ? 1u << call->model : 0;
+        }
+    }
+    return ls_calls_count(forwards) >= ls_job_models(rank);
+}
+
+static bool restored_near(const ls_observe_rank *rank, int64_t step)
+{
+    const cJSON *restore;
+    cJSON_ArrayForEach(restore, rank->restore)
+    {
+        int64_t at = ls_json_integer(restore, "step", 0);
+        if (at >= step - 1 && at <= step + 1) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool changed(const ls_record_step *before, const ls_record_step *now, ls_record_digest which,
+                    int *compared)
+{
+    unsigned bit = 1u << which;
+    if ((before->digest_mask & bit) == 0 || (now->digest_mask & bit) == 0) {
+        return false;
+    }
+    ++*compared;
+    return strcmp(before->digest[which], now->digest[which]) != 0;
+}
+
+static void fail_change(const ls_observe_rank *rank, int number, int i, const char *what,
+                        ls_observe_finding *out)
+{
+    const ls_observe_step *step = &rank->step[i];
+    int call = ls_trace_find(step, LS_CALL_SCALER_STEP, 0);
+    ls_verdict_fail(&out->verdict, "rank %d, step %lld was skipped, but %s changed", number,
+                    (long long)step->step->step, what);
+    ls_verdict_cause(&out->verdict,
+                     "something else than the optimizer changes %s in every step, whether it was "
+                     "skipped or not",
+                     what);
+    ls_finding_blame(out, call >= 0 ? step->call[call].at : "",
+                     "change parameters and state only in steps that were taken: compare "
+                     "scaler.get_scale() before and after update()");
+}
+
+static void check_digests(const ls_observe_trace *trace, int number, skips *count,
+                          ls_observe_finding *out)
+{
+    const ls_observe_rank *rank = &trace->rank[number];
+    bool params = !trace->attached || trains_all_models(rank);
+    for (int i = 1; i < rank->step_count; i++) {
+        const ls_record_step *now = rank->step[i].step, *before = rank->step[i - 1].step;
+        if (!now->skipped || restored_near(rank, now->step)) {
+            continue;
+        }
+        count->skipped += !trace->attached;
+        if (params && changed(before, now, LS_RECORD_PARAM, &count->compared)) {
+            fail_change(rank, number, i, "parameters", out);
+        }
+        if (params && changed(before, now, LS_RECORD_MASTER, &count->compared)) {
+            fail_change(rank, number, i, "masters", out);
+        }
+        if (changed(before, now, LS_RECORD_STATE, &count->compared)) {
+            fail_change(rank, number, i, "the optimizer's state", out);
+        }
+    }
+}
+
+void ls_rules_scaler_skip(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    skips count = {0};
+    if (!concerns(trace, out)) {
+        return;
+    }
+    for (int k = 0; k < trace->world; k++) {
+        ls_calls calls;
+        ls_calls_start(&calls, &trace->rank[k]);
+        while (ls_calls_next(&calls)) {
+            if (calls.call->kind == LS_CALL_SCALER_STEP) {
+                check_attempt(&calls, k, &count, out);
+            } else if (calls.call->kind == LS_CALL_OPTIMIZER_STEP) {
+                check_outside(&calls, k, out);
+            }
+        }
+        check_digests(trace, k, &count, out);
+    }
+    if (count.skipped == 0) {
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "nothing overflowed in %d steps: nothing shows what is skipped; %s",
+                       count.taken / trace->world, weak_advice);
+    }
+    ls_verdict_pass(&out->verdict,
+                    "%d steps taken and %d skipped, each as its gradients were; %d digests "
+                    "unchanged over skipped steps",
+                    count.taken / trace->world, count.skipped / trace->world, count.compared);
+}
+
+/* ---- scaler.agree ---------------------------------------------------------------------------- */
+
+/* What a rank's scalers decided in a step, in order. */
+typedef struct decisions {
+    int count;
+    const ls_call *call[64];
+} decisions;
+
+static decisions decisions_of(const ls_observe_step *step)
+{
+    decisions d = {0};
+    int most = (int)(sizeof d.call / sizeof *d.call);
+    for (int c = 0; c < step->call_count && d.count < most; c++) {
+        ls_call_kind kind = step->call[c].kind;
+        if (kind == LS_CALL_SCALER_STEP || kind == LS_CALL_UPDATE ||
+            (kind == LS_CALL_UNSCALE && ls_calls_flag(&step->call[c], "inside") != 1)) {
+            d.call[d.count++] = &step->call[c];
+        }
+    }
+    return d;
+}
+
+static bool same_number(const ls_call *a, const ls_call *b, const char *member, double *x,
+                        double *y)
+{
+    *x = ls_json_number(a->json, member, NAN);
+    *y = ls_json_number(b->json, member, NAN);
+    return *x == *y || isnan(*x) || isnan(*y);
+}
+
+/* What differs between the same decision on two ranks; "" nothing. */
+static void compare_decision(const ls_call *a, const ls_call *b, char *text, size_t bytes)
+{
+    double x, y;
+    text[0] = '\0';
+    if (a->kind != b->kind || a->scaler != b->scaler || a->optimizer != b->optimizer) {
+        ls_text_put(text, bytes, "other calls of the scaler (at %.60s, at %.60s)", a->at, b->at);
+    } else if (ls_calls_flag(a, "found_inf") != ls_calls_flag(b, "found_inf")) {
+        ls_text_put(text, bytes, "found_inf is %d and %d", ls_calls_flag(a, "found_inf"),
+                    ls_calls_flag(b, "found_inf"));
+    } else if (ls_calls_flag(a, "stepped") != ls_calls_flag(b, "stepped")) {
+        ls_text_put(text, bytes, "the optimizer %s and %s",
+                    ls_calls_flag(a, "stepped") == 1 ? "stepped" : "was skipped",
+                    ls_calls_flag(b, "stepped") == 1 ? "stepped" : "was skipped");
+    } else if (!same_number(a, b, "scale", &x, &y)) {
+        ls_text_put(text, bytes, "the scale is %g and %g", x, y);
+    } else if (!same_number(a, b, "next", &x, &y)) {
+        ls_text_put(text, bytes, "the next scale is %g and %g", x, y);
+    }
+}
+
+static void blame_split(const ls_observe_trace *trace, int rank, const ls_call *call,
+                        const char *text, ls_observe_finding *out)
+{
+    bool restored = was_restored(&trace->rank[0], "scaler");
+    if (restored != was_restored(&trace->rank[rank], "scaler")) {
+        ls_verdict_cause(&out->verdict, "the scaler's state was loaded on rank %d only",
+                         restored ? 0 : rank);
+        ls_finding_blame(out, call->at, "call scaler.load_state_dict on every rank");
+    } else if (strstr(text, "found_inf") != NULL) {
+        ls_verdict_cause(&out->verdict, "each rank looks for infinities in gradients of its own: "
+                                        "they are not reduced, or unscaled before they are");
+        ls_finding_blame(out, call->at,
+                         "unscale after the last backward of the step, outside no_sync(), and "
+                         "leave all parameters to DistributedDataParallel");
+    } else {
+        ls_verdict_cause(&out->verdict, "the script calls the scaler depending on a value of the "
+                                        "rank's own");
+        ls_finding_blame(out, call->at, "make the same calls of the scaler on every rank");
+    }
+}
+
+static void compare_ranks(const ls_observe_trace *trace, int rank, int *compared,
+                          ls_observe_finding *out)
+{
+    for (int i = 0; i < trace->rank[0].step_count; i++) {
+        const ls_observe_step *a = &trace->rank[0].step[i];
+        const ls_observe_step *b = ls_trace_step(&trace->rank[rank], a->step->step);
+        if (b == NULL) {
+            continue;
+        }
+        decisions x = decisions_of(a), y = decisions_of(b);
+        for (int d = 0; d < x.count && d < y.count; d++) {
+            char text[160];
+            compare_decision(x.call[d], y.call[d], text, sizeof text);
+            ++*compared;
+            if (text[0] != '\0') {
+                ls_verdict_fail(&out->verdict, "ranks 0 and %d, step %lld: %s", rank,
+                                (long long)a->step->step, text);
+                blame_split(trace, rank, y.call[d], text, out);
+                return;
+            }
+        }
+    }
+}
+
+/* Trainers of the protocol: scale and skip of each step. */
+static void compare_steps(const ls_observe_trace *trace, int rank, int *compared,
+                          ls_observe_finding *out)
+{
+    for (int i = 0; i < trace->rank[0].step_count; i++) {
+        const ls_record_step *a = trace->rank[0].step[i].step;
+        const ls_observe_step *other = ls_trace_step(&trace->rank[rank], a->step);
+        if (other == NULL || isnan(a->loss_scale) || isnan(other->step->loss_scale)) {
+            continue;
+        }
+        const ls_record_step *b = other->step;
+        ++*compared;
+        if (a->loss_scale != b->loss_scale || a->skipped != b->skipped ||
+            (!isnan(a->loss_scale_next) && a->loss_scale_next != b->loss_scale_next)) {
+            ls_verdict_fail(&out->verdict,
+                            "ranks 0 and %d, step %lld: scale %g and %g, %s and %s, then %g and %g",
+                            rank, (long long)a->step, a->loss_scale, b->loss_scale,
+                            a->skipped ? "skipped" : "taken", b->skipped ? "skipped" : "taken",
+                            a->loss_scale_next, b->loss_scale_next);
+            ls_verdict_cause(&out->verdict, "each rank looks for infinities in its own gradients");
+            return;
+        }
+    }
+}
+
+static int count_skipped(const ls_observe_trace *trace)
+{
+    int count = 0;
+    for (int i = 0; i < trace->rank[0].step_count; i++) {
+        const ls_observe_step *step = &trace->rank[0].step[i];
+        count += step->step->skipped;
+        for (int c = 0; c < step->call_count && !step->step->skipped; c++) {
+            count += step->call[c].kind == LS_CALL_SCALER_STEP &&
+                     ls_calls_flag(&step->call[c], "stepped") == 0;
+        }
+    }
+    return count;
+}
+
+void ls_rules_scaler_agree(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    int compared = 0;
+    if (!concerns(trace, out)) {
+        return;
+    }
+    if (!ls_trace_is_ddp(trace) || ls_calls_in_part(trace)) {
+        ls_verdict_set(&out->verdict, LS_SKIP, "%s",
+                       trace->world < 2 ? "one rank" : "no model is replicated over all ranks");
+        return;
+    }
+    for (int k = 1; k < trace->world; k++) {
+        if (trace->attached) {
+            compare_ranks(trace, k, &compared, out);
+        } else {
+            compare_steps(trace, k, &compared, out);
+        }
+    }
+    int skipped = count_skipped(trace);
+    if (compared == 0) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "no step of a scaler was seen on two ranks");
+    } else if (skipped == 0) {
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "nothing overflowed on any of %d ranks: nothing shows that one rank's "
+                       "infinity counts on all; %s",
+                       trace->world, weak_advice);
+    }
+    ls_verdict_pass(&out->verdict, "%d decisions of the scaler equal on %d ranks, %d of them skips",
+                    compared / (trace->world - 1), trace->world, skipped);
+}

@@ -1,0 +1,279 @@
+/* Whether the script uses torch's GradScaler as its notes on mixed precision say: every gradient
+ * unscaled once, clipped after that, stepped through the scaler, one update at the end. */
+#include <math.h>
+#include <string.h>
+
+#include "calls.h"
+#include "kernels/core/text.h"
+#include "rules.h"
+
+static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    if (!trace->attached) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "the trainer's own events hold no calls");
+        return false;
+    }
+    if (!ls_calls_use_scaler(trace)) {
+        ls_verdict_set(&out->verdict, LS_SKIP, "no enabled GradScaler was used");
+        return false;
+    }
+    return true;
+}
+
+/* Looks at a call and what is known before it. */
+typedef void visit(ls_calls *calls, int rank, int *counted, ls_observe_finding *out);
+
+static int go_through(const ls_observe_trace *trace, visit *look, ls_observe_finding *out)
+{
+    int counted = 0;
+    for (int k = 0; k < trace->world; k++) {
+        ls_calls calls;
+        ls_calls_start(&calls, &trace->rank[k]);
+        while (ls_calls_next(&calls)) {
+            look(&calls, k, &counted, out);
+        }
+    }
+    return counted / trace->world;
+}
+
+static void fail(const ls_calls *calls, int rank, const char *what, const char *cause,
+                 const char *advice, ls_observe_finding *out)
+{
+    if (!ls_verdict_good(out->verdict.code)) {
+        return;
+    }
+    ls_verdict_fail(&out->verdict, "rank %d, step %lld: %s", rank, ls_calls_step(calls), what);
+    ls_verdict_cause(&out->verdict, "%s", cause);
+    ls_finding_blame(out, calls->call->at, "%s", advice);
+}
+
+/* All gradients of the optimizer are of scaled losses, and none was unscaled. */
+static bool only_scaled(const ls_calls_grad *grad)
+{
+    return grad->scaled > 0 && grad->plain == 0 && grad->derived == 0 && grad->unscaled == 0;
+}
+
+/* ---- scaler.once ----------------------------------------------------------------------------- */
+
+static void look_once(ls_calls *calls, int rank, int *counted, ls_observe_finding *out)
+{
+    const ls_call *call = calls->call;
+    const ls_calls_optimizer *own = ls_calls_optimizer_of(calls, call);
+    const ls_calls_scaler *scaler = ls_calls_scaler_of(calls, call);
+    if (own == NULL) {
+        return;
+    }
+    const ls_calls_grad *grad = &own->grad;
+    bool unscales = call->kind == LS_CALL_UNSCALE && ls_calls_flag(call, "inside") != 1 &&
+                    scaler != NULL && scaler->enabled;
+    bool steps = call->kind == LS_CALL_SCALER_STEP && scaler != NULL && scaler->enabled;
+    *counted += steps ? call->times : 0;
+    if (unscales && grad->unscaled > 0) {
+        fail(calls, rank,
+             "unscale_ was called again on gradients that were unscaled and not cleared since",
+             grad->after_unscale > 0
+                 ? "unscale_ after every micro-step: what earlier ones left is divided by the "
+                   "scale each time"
+                 : "unscale_ is called twice for one optimizer in one step",
+             "call scaler.unscale_(optimizer) once, after the last backward of the step", out);
+    }
+    if (steps && grad->unscaled > 0 && grad->unscale_update != scaler->updates) {
+        fail(calls, rank,
+             "scaler.step unscales gradients again that unscale_ had divided before update()",
+             "update() between unscale_ and scaler.step: the scaler forgets that it unscaled them",
+             "call scaler.update() once, after scaler.step", out);
+    }
+    if (call->kind == LS_CALL_OPTIMIZER_STEP && ls_calls_is_attempt(call) && only_scaled(grad)) {
+        fail(calls, rank, "the optimizer steps by gradients that are still times the loss scale",
+             "optimizer.step() without the scaler, and no unscale_ before it",
+             "call scaler.step(optimizer) in place of optimizer.step()", out);
+    }
+}
+
+void ls_rules_scaler_once(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    if (concerns(trace, out)) {
+        int steps = go_through(trace, look_once, out);
+        ls_verdict_pass(&out->verdict, "unscaled once before each of %d scaler steps", steps);
+    }
+}
+
+/* ---- scaler.order ---------------------------------------------------------------------------- */
+
+/* A limit times the scale clips scaled gradients as it should. */
+static bool clips_scaled(const ls_calls *calls)
+{
+    double limit = ls_json_number(calls->call->json, "limit", INFINITY);
+    bool any = false;
+    for (int o = 0; o < LS_CALLS_OPTIMIZERS; o++) {
+        const ls_calls_grad *grad = &calls->optimizer[o].grad;
+        if ((calls->optimizers >> o & 1) == 0) {
+            continue;
+        }
+        if (!only_scaled(grad)) {
+            return false; /* it may be this one's that are clipped */
+        }
+        any = true;
+    }
+    for (int s = 0; s < LS_CALLS_SCALERS && any; s++) {
+        const ls_calls_scaler *scaler = &calls->scaler[s];
+        if (scaler->enabled && scaler->optimizers != 0 && scaler->scale > 1 &&
+            limit < scaler->scale) {
+            return ls_json_int(calls->call->json, "params", 1) != 0;
+        }
+    }
+    return false;
+}
+
+static void look_at_backward(ls_calls *calls, int rank, ls_observe_finding *out)
+{
+    for (int o = 0; o < LS_CALLS_OPTIMIZERS; o++) {
+        const ls_calls_grad *grad = &calls->optimizer[o].grad;
+        const ls_calls_scaler *scaler = ls_calls_sole_scaler(calls, o);
+        if (scaler == NULL ||
+            scaler != &calls->scaler[ls_json_int(calls->call->json, "scaled", 0)]) {
+            continue;
+        }
+        if (grad->unscaled > 0) {
+            fail(calls, rank,
+                 "a backward adds scaled gradients to gradients that were unscaled already",
+                 "unscale_ before the last backward of the step",
+                 "call scaler.unscale_(optimizer) after the last backward, before the step", out);
+        }
+        if (grad->update != NULL) {
+            fail(calls, rank,
+                 "a backward adds to gradients of an earlier one; in between, update() was called",
+                 "scaler.update() inside the accumulation: micro-steps may have different scales",
+                 "call scaler.update() once, after scaler.step", out);
+        }
+    }
+}
+
+static void look_at_step(ls_calls *calls, int rank, ls_observe_finding *out)
+{
+    const ls_call *call = calls->call;
+    const ls_calls_optimizer *own = ls_calls_optimizer_of(calls, call);
+    const ls_calls_scaler *scaler = ls_calls_scaler_of(calls, call);
+    if (own == NULL || scaler == NULL || !scaler->enabled) {
+        return;
+    }
+    if (own->stepped) {
+        fail(calls, rank, "scaler.step(optimizer) a second time without update() in between",
+             "scaler.update() is missing after scaler.step",
+             "call scaler.update() once, after scaler.step", out);
+    }
+    if (own->grad.scaled > 0 && own->grad.update != NULL && scaler->backwards == 0) {
+        fail(calls, rank,
+             "scaler.step by gradients of before the last update(): they were scaled by another "
+             "scale",
+             "scaler.update() between the steps of two optimizers that share a backward",
+             "call scaler.update() once, after the last scaler.step", out);
+    }
+}
+
+static void look_at_order(ls_calls *calls, int rank, int *counted, ls_observe_finding *out)
+{
+    const ls_call *call = calls->call;
+    int by = ls_json_int(call->json, "scaled", -1);
+    *counted += call->kind == LS_CALL_UPDATE ? call->times : 0;
+    if (call->kind == LS_CALL_CLIP && clips_scaled(calls)) {
+        LS_TEXT(what, 200, "gradients were clipped to %g while they were still times the scale",
+                ls_json_number(call->json, "limit", NAN));
+        fail(calls, rank, what, "clipping without scaler.unscale_(optimizer) before it",
+             "call scaler.unscale_(optimizer) before clipping", out);
+    } else if (call->kind == LS_CALL_BACKWARD && by >= 0 && by < LS_CALLS_SCALERS) {
+        look_at_backward(calls, rank, out);
+    } else if (call->kind == LS_CALL_SCALER_STEP) {
+        look_at_step(calls, rank, out);
+    }
+}
+
+/* A scaler that is never updated never backs off. */
+static void check_updated(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    for (int k = 0; k < trace->world; k++) {
+        const ls_observe_rank *rank = &trace->rank[k];
+        ls_calls calls;
+        ls_calls_start(&calls, rank);
+        const ls_call *step[LS_CALLS_SCALERS] = {0};
+        while (ls_calls_next(&calls)) {
+            if (calls.call->kind == LS_CALL_SCALER_STEP &&
+                ls_calls_scaler_of(&calls, calls.call) != NULL) {
+                step[calls.call->scaler] = calls.call;
+            }
+        }
+        for (int s = 0; s < LS_CALLS_SCALERS; s++) {
+            const ls_calls_scaler *scaler = &calls.scaler[s];
+            if (!scaler->enabled || scaler->steps == 0 || scaler->updates > 0 ||
+                rank->step_count < 2) {
+                continue;
+            }
+            ls_verdict_fail(&out->verdict, "rank %d: %d calls of scaler.step, none of update()", k,
+                            scaler->steps);
+            ls_verdict_cause(&out->verdict, "scaler.update() is missing after scaler.step");
+            ls_finding_blame(out, step[s]->at, "call scaler.update() once, after scaler.step");
+        }
+    }
+}
+
+void ls_rules_scaler_order(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    if (concerns(trace, out)) {
+        int updates = go_through(trace, look_at_order, out);
+        check_updated(trace, out);
+        ls_verdict_pass(&out->verdict,
+                        "backward, unscaling, clipping, step and update in their order, %d updates",
+                        updates);
+    }
+}
+
+/* ---- scaler.losses --------------------------------------------------------------------------- */
+
+static void look_at_losses(ls_calls *calls, int rank, int *counted, ls_observe_finding *out)
+{
+    const ls_call *call = calls->call;
+    const ls_calls_optimizer *own = ls_calls_optimizer_of(calls, call);
+    const ls_calls_scaler *scaler = ls_calls_scaler_of(calls, call);
+    *counted += call->kind == LS_CALL_BACKWARD && ls_json_int(call->json, "scaled", -1) >= 0
+                    ? call->times
+                    : 0;
+    if (own == NULL || !ls_calls_is_attempt(call)) {
+        return;
+    }
+    const ls_calls_grad *grad = &own->grad;
+    bool only_plain = grad->plain > 0 && grad->scaled == 0 && grad->derived == 0;
+    bool inside = call->kind == LS_CALL_SCALER_STEP && scaler != NULL && scaler->enabled;
+    if (inside && only_plain) {
+        fail(calls, rank,
+             "scaler.step divides gradients by the scale whose loss was never multiplied by it",
+             "loss.backward() in place of scaler.scale(loss).backward()",
+             "call scaler.scale(loss).backward()", out);
+    } else if (inside && grad->plain > 0 && ls_calls_count(calls->optimizers) == 1) {
+        fail(calls, rank,
+             "one of the backward calls of the step was of an unscaled loss: scaler.step divides "
+             "its gradients by the scale, too",
+             "loss.backward() in place of scaler.scale(loss).backward() for one of several losses",
+             "call scaler.scale(loss).backward() for every loss", out);
+    } else if (call->kind == LS_CALL_OPTIMIZER_STEP && only_scaled(grad)) {
+        fail(calls, rank, "optimizer.step() outside the scaler by gradients of scaled losses",
+             "optimizer.step() in place of scaler.step(optimizer)",
+             "call scaler.step(optimizer) in place of optimizer.step()", out);
+    } else if (call->kind == LS_CALL_OPTIMIZER_STEP && only_plain && grad->forwards > 0 &&
+               grad->half_forwards == grad->forwards) {
+        fail(calls, rank,
+             "an optimizer steps by gradients of f16 forwards whose losses were not scaled, "
+             "although a scaler is in use",
+             "loss.backward() in place of scaler.scale(loss).backward()",
+             "call scaler.scale(loss).backward() and scaler.step(optimizer)", out);
+    }
+}
+
+void ls_rules_scaler_losses(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    if (concerns(trace, out)) {
+        int losses = go_through(trace, look_at_losses, out);
+        ls_verdict_pass(&out->verdict,
+                        "%d scaled backward calls, their gradients stepped through the scaler",
+                        losses);
+    }
+}

@@ -1,0 +1,288 @@
+/* Invented observed jobs, told by their calls: a word of one letter each, with members that differ
+ * from the usual ones behind it. What has no meaning for the rules of calls is left out. */
+#ifndef LS_OBSERVE_CALLS_H
+#define LS_OBSERVE_CALLS_H
+
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/path.h"
+#include "kernels/core/text.h"
+#include "suite/observe/observe.h"
+
+enum { CALLS_RANKS = 4 };
+
+typedef struct calls_rank {
+    FILE *file;
+    int step, taken;
+    double scale;
+    int clean;
+    bool found, asked, did;
+} calls_rank;
+
+typedef struct calls_job {
+    char folder[64];
+    int world;
+    bool ended;
+    calls_rank rank[CALLS_RANKS];
+    ls_observe_trace *trace;
+    ls_observe_result result;
+} calls_job;
+
+enum { CALLS_INTERVAL = 3 };
+static const double calls_scale = 1024;
+
+/* An event of one rank, or of all: -1. */
+static inline void calls_event(calls_job *job, int rank, const char *line)
+{
+    for (int k = 0; k < job->world; k++) {
+        if (rank < 0 || rank == k) {
+            fprintf(job->rank[k].file, "%s\n", line);
+        }
+    }
+}
+
+/* The usual model has dropout and two batch norms; `model`: members in place of its own. */
+static inline void calls_open_with(calls_job *job, int world, const char *model)
+{
+    *job = (calls_job){.world = world};
+    ls_text_put(job->folder, sizeof job->folder, "/tmp/lockstep-calls-XXXXXX");
+    LS_ASSERT(mkdtemp(job->folder) != NULL);
+    for (int k = 0; k < world; k++) {
+        LS_TEXT(path, 200, "%s/rank%d.jsonl", job->folder, k);
+        job->rank[k] = (calls_rank){.file = fopen(path, "w"), .scale = calls_scale};
+        LS_ASSERT(job->rank[k].file != NULL);
+        fprintf(job->rank[k].file,
+                "{\"event\":\"start\",\"schema\":1,\"observed\":1,\"rank\":%d,\"local_rank\":%d,"
+                "\"world\":%d,\"options\":{}}\n",
+                k, k, world);
+        fprintf(job->rank[k].file,
+                "{\"event\":\"model\",\"model\":0,%s\"kind\":\"%s\",\"at\":\"train.py:5\","
+                "\"name\":\"Net\",\"params\":[[\"fc.weight\",8,\"f32\",true],[\"fc.bias\",2,"
+                "\"f32\",true],[\"head.weight\",4,\"f32\",true]],\"buffers\":[["
+                "\"bn.running_mean\",2,\"f32\"]],\"norm_params\":[],\"bn\":2,\"sync_bn\":0,"
+                "\"dropout\":1,\"world\":%d}\n",
+                model, world > 1 ? "ddp" : "plain", world);
+    }
+}
+
+/* With a scaler and one optimizer. */
+static inline void calls_open(calls_job *job, int world)
+{
+    calls_open_with(job, world, "");
+    calls_event(job, -1,
+                "{\"event\":\"scaler\",\"scaler\":0,\"enabled\":true,\"init_scale\":1024,"
+                "\"growth_factor\":2,\"backoff_factor\":0.5,\"growth_interval\":3,"
+                "\"at\":\"train.py:6\"}");
+    calls_event(job, -1,
+                "{\"event\":\"optimizer\",\"optimizer\":0,\"class\":\"torch.optim.sgd.SGD\","
+                "\"rule\":\"sgd\",\"at\":\"train.py:7\",\"groups\":[{\"params\":[\"fc.weight\","
+                "\"fc.bias\",\"head.weight\"],\"lr\":0.1}]}");
+}
+
+/* The scale after an update, as torch computes it. */
+static inline void calls_update(calls_rank *r, FILE *f)
+{
+    double before = r->scale;
+    r->clean = r->found ? 0 : r->clean + 1;
+    r->scale *= r->found ? 0.5 : r->clean == CALLS_INTERVAL ? 2 : 1;
+    r->clean = r->clean == CALLS_INTERVAL ? 0 : r->clean;
+    r->found = false;
+    fprintf(f,
+            "\"call\":\"update\",\"scaler\":0,\"at\":\"train.py:25\",\"scale\":%g,\"next\":%g,"
+            "\"growth\":%d,\"forced\":false",
+            before, r->scale, r->clean);
+}
+
+/* F forward, S scale, B backward of a scaled loss, b of another, U unscale_, N clip, K scaler.step,
+ * k the same that skips, O optimizer.step outside, P update, p that of scaler 1 (64, still), Z
+ * zero_grad, L schedule, A all_reduce, E eval(), T train(). */
+static inline void calls_word(calls_job *job, int rank, char word)
+{
+    calls_rank *r = &job->rank[rank];
+    FILE *f = r->file;
+    switch (word) {
+    case 'F':
+        fprintf(f,
+                "\"call\":\"forward\",\"model\":0,\"at\":\"train.py:20\",\"training\":true,"
+                "\"grad\":true,\"sync\":true,\"autocast\":\"f16\",\"input\":\"%08x%08x\","
+                "\"type\":\"f16\",\"eval_norms\":0,\"left\":3",
+                r->step, rank);
+        break;
+    case 'S':
+        fprintf(f, "\"call\":\"scale\",\"scaler\":0,\"type\":\"f32\",\"at\":\"train.py:21\"");
+        break;
+    case 'B':
+    case 'b':
+        fprintf(f,
+                "\"call\":\"backward\",\"at\":\"train.py:21\",\"loss\":1,\"type\":\"f32\","
+                "\"scaled\":%s,\"autocast\":null,\"sync\":true",
+                word == 'B' ? "0" : "null");
+        break;
+    case 'U':
+        fprintf(f, "\"call\":\"unscale\",\"scaler\":0,\"optimizer\":0,\"at\":\"train.py:22\","
+                   "\"found_inf\":false,\"inside\":false");
+        break;
+    case 'N':
+        fprintf(f, "\"call\":\"clip\",\"how\":\"norm\",\"limit\":1,\"norm\":3,\"norm_type\":2,"
+                   "\"params\":3,\"at\":\"train.py:23\"");
+        break;
+    case 'K':
+    case 'k':
+        r->found = r->found || word == 'k';
+        r->asked = true;
+        r->did = r->did || word == 'K';
+        fprintf(f,
+                "\"call\":\"scaler_step\",\"scaler\":0,\"optimizer\":0,\"at\":\"train.py:24\","
+                "\"found_inf\":%s,\"stepped\":%s",
+                word == 'k' ? "true" : "false", word == 'k' ? "false" : "true");
+        break;
+    case 'O':
+        r->asked = r->did = true;
+        fprintf(f, "\"call\":\"optimizer_step\",\"optimizer\":0,\"at\":\"train.py:24\","
+                   "\"scaled\":null,\"lr\":[0.1]");
+        break;
+    case 'P':
+        calls_update(r, f);
+        break;
+    case 'p':
+        fprintf(f,
+                "\"call\":\"update\",\"scaler\":1,\"at\":\"train.py:25\",\"scale\":64,"
+                "\"next\":64,\"growth\":%d,\"forced\":false",
+                r->step);
+        break;
+    case 'Z':
+        fprintf(f, "\"call\":\"zero_grad\",\"at\":\"train.py:26\",\"to_none\":true,"
+                   "\"of\":\"optimizer\",\"optimizer\":0");
+        break;
+    case 'L':
+        fprintf(f,
+                "\"call\":\"schedule\",\"class\":\"StepLR\",\"at\":\"train.py:27\",\"lr\":[0.1]");
+        break;
+    case 'A':
+        fprintf(f, "\"call\":\"collective\",\"op\":\"all_reduce\",\"elements\":4,\"type\":\"f32\","
+                   "\"reduce\":\"sum\",\"at\":\"train.py:28\"");
+        break;
+    case 'E':
+    case 'T':
+        fprintf(f, "\"call\":\"sync_module\",\"mode\":\"%s\",\"model\":0,\"at\":\"train.py:%d\"",
+                word == 'E' ? "eval" : "train", word == 'E' ? 40 : 44);
+        break;
+    default:
+        ck_abort_msg("no call %c", word);
+    }
+}
+
+/* The members before the usual ones win: the first of two of one name counts. */
+static inline const char *calls_write(calls_job *job, int rank, const char *text)
+{
+    FILE *f = job->rank[rank].file;
+    char word = *text++;
+    fputc('{', f);
+    if (*text == '{') {
+        const char *end = strchr(text, '}');
+        ck_assert_ptr_nonnull(end);
+        fprintf(f, "%.*s,", (int)(end - text - 1), text + 1);
+        text = end + 1;
+    }
+    calls_word(job, rank, word);
+    fputc('}', f);
+    return text;
+}
+
+/* One step; `members`: of the event, in place of the usual ones, "" or "\"skipped\":true,". */
+static inline void calls_step_of(calls_job *job, int rank, const char *members, const char *calls)
+{
+    for (int k = 0; k < job->world; k++) {
+        calls_rank *r = &job->rank[k];
+        FILE *f = r->file;
+        if (rank >= 0 && rank != k) {
+            continue;
+        }
+        r->step++;
+        double scale = r->scale;
+        r->asked = r->did = false;
+        fprintf(f, "{\"event\":\"step\",\"step\":%d,\"calls\":[", r->step);
+        for (const char *at = calls; *at != '\0';) {
+            if (*at == ' ') {
+                at++;
+                continue;
+            }
+            fputs(at != calls ? "," : "", f);
+            at = calls_write(job, k, at);
+        }
+        r->taken += r->did;
+        fprintf(f,
+                "],%s\"loss\":1,\"loss_scale\":%g,\"loss_scale_next\":%g,\"skipped\":%s,"
+                "\"lr\":0.1,\"images\":4,\"digest\":{\"param\":\"%016x\",\"state\":\"%016x\","
+                "\"buffer\":\"%016x\"},\"ms\":{\"total\":10,\"data\":1,\"forward\":2,"
+                "\"backward\":4,\"optimizer\":1,\"instrument\":2},\"detail\":false}\n",
+                members, scale, r->scale, r->asked && !r->did ? "true" : "false", r->taken,
+                r->taken, r->step);
+    }
+}
+
+static inline void calls_step(calls_job *job, const char *calls)
+{
+    calls_step_of(job, -1, "", calls);
+}
+
+/* Ends the job, reads it and judges all rules. */
+static inline void calls_judge(calls_job *job)
+{
+    for (int k = 0; k < job->world; k++) {
+        fprintf(job->rank[k].file, "{\"event\":\"end\",\"steps\":%d,\"why\":\"exit\"}\n",
+                job->rank[k].step);
+        fclose(job->rank[k].file);
+    }
+    ck_assert_int_eq(ls_observe_read(job->folder, &job->trace), LS_OK);
+    ls_observe_judge_all(job->trace, &job->result);
+}
+
+static inline void calls_close(calls_job *job)
+{
+    ls_observe_result_free(&job->result);
+    ls_observe_free(job->trace);
+    ls_path_remove_tree(job->folder);
+}
+
+static inline const ls_observe_finding *calls_find(const calls_job *job, const char *id)
+{
+    for (int i = 0; i < job->result.count; i++) {
+        if (strcmp(job->result.finding[i].rule->id, id) == 0) {
+            return &job->result.finding[i];
+        }
+    }
+    ck_abort_msg("no rule %s", id);
+    return NULL;
+}
+
+/* The verdict, and words of its evidence, cause, place and advice together. */
+static inline void calls_expect(const calls_job *job, const char *id, ls_verdict_code code,
+                                const char *words)
+{
+    const ls_observe_finding *f = calls_find(job, id);
+    LS_TEXT(all, 1800, "%s | %s | %s | %s", f->verdict.evidence, f->verdict.cause, f->where,
+            f->advice);
+    ck_assert_msg(f->verdict.code == code, "%s is %s: %s", id, ls_verdict_name(f->verdict.code),
+                  all);
+    ck_assert_msg(strstr(all, words) != NULL, "%s does not say '%s': %s", id, words, all);
+    ck_assert_msg(code != LS_FAIL || f->verdict.cause[0] != '\0', "%s has no cause: %s", id, all);
+}
+
+/* No rule of these families fails. */
+static inline void calls_expect_clean(const calls_job *job, const char *const *family, int count)
+{
+    for (int i = 0; i < job->result.count; i++) {
+        const ls_observe_finding *f = &job->result.finding[i];
+        for (int n = 0; n < count; n++) {
+            bool of = strncmp(f->rule->id, family[n], strlen(family[n])) == 0;
+            ck_assert_msg(!of || f->verdict.code != LS_FAIL, "%s fails: %s (%s)", f->rule->id,
+                          f->verdict.evidence, f->verdict.cause);
+        }
+    }
+}
+
+#endif

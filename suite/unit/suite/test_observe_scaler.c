@@ -1,0 +1,411 @@
+/* The rules of scalers on invented jobs: torch's documented uses pass, each user's mistake of its
+ * notes on mixed precision is caught with its cause. */
+#include "observe_calls.h"
+#include "suite/unit/run_suite.h"
+
+static const char *const families[] = {"scaler.", "order.", "precision.", "mode."};
+
+static void expect_clean(calls_job *job)
+{
+    calls_judge(job);
+    calls_expect_clean(job, families, (int)(sizeof families / sizeof *families));
+}
+
+static void repeat(calls_job *job, int times, const char *calls)
+{
+    for (int i = 0; i < times; i++) {
+        calls_step(job, calls);
+    }
+}
+
+/* ---- right jobs ------------------------------------------------------------------------------ */
+
+START_TEST(an_overflow_and_a_growth_pass)
+{
+    calls_job job;
+    calls_open(&job, 2);
+    calls_step(&job, "F S B K P Z");
+    calls_step(&job, "F S B k P Z");
+    repeat(&job, 4, "F S B U N K P Z");
+    expect_clean(&job);
+    calls_expect(&job, "scaler.trace", LS_PASS, "6 updates, 1 overflows, 1 growths");
+    calls_expect(&job, "scaler.skip", LS_PASS, "5 steps taken and 1 skipped");
+    calls_expect(&job, "scaler.agree", LS_PASS, "1 of them skips");
+    calls_expect(&job, "scaler.once", LS_PASS, "6 scaler steps");
+    calls_expect(&job, "scaler.order", LS_PASS, "6 updates");
+    calls_expect(&job, "scaler.losses", LS_PASS, "6 scaled backward calls");
+    calls_expect(&job, "order.clip", LS_PASS, "4 calls");
+    calls_close(&job);
+}
+END_TEST
+
+/* Each row: what a step of a right trainer calls, or two steps. */
+static const char *const right[][2] = {
+    {"Z F S B K P", "Z F S B k P"},
+    {"F S B U N K P L Z", NULL},     /* schedule and zero_grad at the end */
+    {"F S B F S B U N K P Z", NULL}, /* accumulation */
+    {"F{\"sync\":false} S B{\"sync\":false} F S B K P Z", NULL}, /* within no_sync */
+    {"F S B{\"scaled\":null} K P Z", NULL},                      /* scaled and then divided */
+    {"F S B S B U K P Z", NULL},                                 /* two losses, one scaler */
+    {"F S S B K P Z", NULL},                   /* a penalty through autograd.grad */
+    {"F S B U N O P Z", NULL},                 /* steps by hand where the norm is finite */
+    {"F S B N{\"limit\":1024.0} K P Z", NULL}, /* a limit times the scale */
+    {"F S B N{\"limit\":null} K P Z", NULL},   /* measures the norm */
+    {"Z F S B U Z F S B U K P", NULL},         /* a bad batch is thrown away */
+    {"F S B U K{\"optimizer\":1} K P Z Z{\"optimizer\":1}", NULL},
+    {"F{\"left\":0} S B K P", NULL}, /* gradients set to None by hand */
+};
+
+START_TEST(documented_uses_pass)
+{
+    calls_job job;
+    calls_open(&job, 2);
+    for (int i = 0; i < 3; i++) {
+        calls_step(&job, right[_i][0]);
+        if (right[_i][1] != NULL) {
+            calls_step(&job, right[_i][1]);
+        }
+    }
+    expect_clean(&job);
+    calls_close(&job);
+}
+END_TEST
+
+static const char second[] =
+    "{\"event\":\"optimizer\",\"optimizer\":1,\"class\":\"torch.optim.adam.Adam\","
+    "\"rule\":\"adam\",\"at\":\"train.py:9\",\"groups\":[{\"params\":[\"m1.fc.weight\"]}]}";
+
+/* Discriminator and generator are two steps of the record, with one update for both. */
+START_TEST(two_networks_pass)
+{
+    calls_job job;
+    calls_open(&job, 2);
+    calls_event(&job, -1, second);
+    for (int i = 0; i < 4; i++) {
+        calls_step(&job, "Z F S B U N K");
+        calls_step(&job, "Z{\"optimizer\":1} F{\"model\":1} S B U{\"optimizer\":1} "
+                         "K{\"optimizer\":1} P");
+    }
+    for (int i = 0; i < 4; i++) { /* and with an update for each */
+        calls_step(&job, "Z F S B K P");
+        calls_step(&job, "F{\"model\":1} Z{\"optimizer\":1} S B K{\"optimizer\":1} P");
+        calls_step(&job, "Z F S B U N K P");
+    }
+    expect_clean(&job);
+    calls_close(&job);
+}
+END_TEST
+
+/* unscale_ of one optimizer between the backward calls of two losses is right. */
+START_TEST(interleaved_optimizers_pass)
+{
+    calls_job job;
+    calls_open(&job, 2);
+    calls_event(&job, -1, second);
+    repeat(&job, 4,
+           "Z Z{\"optimizer\":1} F S B U F{\"model\":1} S B U{\"optimizer\":1} N K "
+           "K{\"optimizer\":1} P");
+    expect_clean(&job);
+    calls_close(&job);
+}
+END_TEST
+
+START_TEST(two_scalers_pass)
+{
+    calls_job job;
+    calls_open(&job, 2);
+    calls_event(&job, -1, second);
+    calls_event(&job, -1,
+                "{\"event\":\"scaler\",\"scaler\":1,\"enabled\":true,\"init_scale\":64,"
+                "\"growth_factor\":2,\"backoff_factor\":0.5,\"growth_interval\":2000}");
+    for (int i = 0; i < 4; i++) {
+        calls_step(&job, "Z F S B K P");
+        calls_step(&job, "Z{\"optimizer\":1} F{\"model\":1} S{\"scaler\":1} B{\"scaled\":1} "
+                         "U{\"scaler\":1,\"optimizer\":1} N K{\"scaler\":1,\"optimizer\":1} "
+                         "p");
+    }
+    expect_clean(&job);
+    calls_close(&job);
+}
+END_TEST
+
+/* The count and the scale of a job that goes on are its file's; so are other settings. */
+START_TEST(a_resumed_scaler_passes)
+{
+    calls_job job;
+    calls_open(&job, 2);
+    calls_event(&job, -1, "{\"event\":\"restore\",\"what\":\"scaler\",\"which\":0,\"step\":0}");
+    calls_step(&job, "F S B K P{\"scale\":64,\"next\":64,\"growth\":8} Z");
+    calls_step(&job, "F S B K P{\"scale\":64,\"next\":256,\"growth\":0} Z");
+    calls_step(&job, "F S B k P{\"scale\":256,\"next\":64,\"growth\":0} Z");
+    calls_step(&job, "F S B k P{\"scale\":64,\"next\":16,\"growth\":0} Z");
+    expect_clean(&job);
+    calls_expect(&job, "scaler.trace", LS_PASS, "2 overflows, 1 growths");
+    calls_close(&job);
+}
+END_TEST
+
+START_TEST(a_set_scale_passes)
+{
+    calls_job job;
+    calls_open(&job, 2);
+    repeat(&job, 2, "F S B K P Z");
+    calls_step(&job, "F S B K P{\"next\":32,\"growth\":2,\"forced\":true} Z");
+    calls_step(&job, "F S B K P{\"scale\":32,\"next\":64,\"growth\":0} Z");
+    expect_clean(&job);
+    calls_expect(&job, "scaler.trace", LS_PASS, "1 set by the script");
+    calls_close(&job);
+}
+END_TEST
+
+/* ---- nothing to see -------------------------------------------------------------------------- */
+
+START_TEST(calm_jobs_are_weak)
+{
+    calls_job job;
+    calls_open(&job, 2);
+    repeat(&job, 2, "F S B K P Z");
+    expect_clean(&job);
+    calls_expect(&job, "scaler.trace", LS_WEAK, "--inject overflow@5:1");
+    calls_expect(&job, "scaler.skip", LS_WEAK, "nothing overflowed");
+    calls_expect(&job, "scaler.agree", LS_WEAK, "nothing overflowed");
+    calls_close(&job);
+}
+END_TEST
+
+START_TEST(jobs_without_scaler_are_skipped)
+{
+    static const char *const id[] = {"scaler.trace", "scaler.skip",  "scaler.agree",
+                                     "scaler.once",  "scaler.order", "scaler.losses"};
+    calls_job job;
+    calls_open(&job, 2);
+    repeat(&job, 3, "F{\"autocast\":null,\"type\":\"f32\"} b O Z");
+    expect_clean(&job);
+    for (size_t i = 0; i < sizeof id / sizeof *id; i++) {
+        calls_expect(&job, id[i], LS_SKIP, "no enabled GradScaler");
+    }
+    calls_close(&job);
+}
+END_TEST
+
+START_TEST(one_rank_has_none_to_agree_with)
+{
+    calls_job job;
+    calls_open(&job, 1);
+    repeat(&job, 3, "F S B k P Z");
+    expect_clean(&job);
+    calls_expect(&job, "scaler.agree", LS_SKIP, "one rank");
+    calls_expect(&job, "scaler.trace", LS_PASS, "3 overflows");
+    calls_close(&job);
+}
+END_TEST
+
+/* ---- mistakes -------------------------------------------------------------------------------- */
+
+/* Steps of a wrong trainer, the rule that catches it, words of the finding. */
+static const struct {
+    const char *first, *then, *id, *words;
+} wrong[] = {
+    {"F S B K P Z", "F S B k P{\"next\":1024} Z", "scaler.trace", "not lowered"},
+    {"F S B K P Z", "F S B k P{\"next\":2048} Z", "scaler.trace", "grows although"},
+    {"F S B K P Z", "F S B k P{\"next\":256} Z", "scaler.trace", "another factor than backoff"},
+    {"F S B K P Z", "F S B K P{\"next\":512} Z", "scaler.trace", "lowered although"},
+    {"F S B K P{\"next\":2048} Z", NULL, "scaler.trace", "before growth_interval"},
+    {"F S B K P Z", "F S B K P{\"next\":1024,\"growth\":3} Z", "scaler.trace", "does not grow"},
+    {"F S B K P Z", "F S B K P{\"next\":4096} Z", "scaler.trace", "another factor than growth"},
+    {"F S B K P Z", "F S B k{\"stepped\":true} P Z", "scaler.skip", "stepped although"},
+    {"F S B K P Z", "F S B K{\"stepped\":false} P Z", "scaler.skip", "no gradient is infinite"},
+    {"F S B K P Z", "F S B U{\"found_inf\":true} O P{\"next\":512,\"growth\":0} Z", "scaler.skip",
+     "scaler.step(optimizer) in place"},
+    {"F S B U F S B U K P Z", NULL, "scaler.once", "unscale_ after every micro-step"},
+    {"F S B U U K P Z", NULL, "scaler.once", "twice for one optimizer"},
+    {"F S B U P K Z", NULL, "scaler.once", "update() between unscale_ and scaler.step"},
+    {"F S B O Z", NULL, "scaler.once", "no unscale_ before it"},
+    {"F S B N K P Z", NULL, "scaler.order", "clipping without scaler.unscale_"},
+    {"F S B U F S B K P Z", NULL, "scaler.order", "before the last backward"},
+    {"F S B P{\"forced\":true} F S B K P Z", NULL, "scaler.order", "inside the accumulation"},
+    {"F S B K Z", NULL, "scaler.order", "update() is missing"},
+    {"F S B K P Z", "F S B K K P Z", "scaler.order", "a second time"},
+    {"F S B K P Z", "F b K P Z", "scaler.losses", "never multiplied"},
+    {"F S B K P Z", "F S B F b K P Z", "scaler.losses", "for one of several losses"},
+    {"F S B O Z", NULL, "scaler.losses", "optimizer.step() in place of"},
+    {"F S B K P Z", "F b O Z", "scaler.losses", "f16 forwards"},
+};
+
+START_TEST(mistakes_are_caught)
+{
+    calls_job job;
+    calls_open(&job, 2);
+    repeat(&job, 2, wrong[_i].first);
+    if (wrong[_i].then != NULL) {
+        calls_step(&job, wrong[_i].then);
+    }
+    calls_judge(&job);
+    calls_expect(&job, wrong[_i].id, LS_FAIL, wrong[_i].words);
+    calls_expect(&job, wrong[_i].id, LS_FAIL, "train.py:2");
+    calls_close(&job);
+}
+END_TEST
+
+/* Two optimizers fed by one backward, the scale updated between their steps. */
+START_TEST(an_update_between_steps_is_caught)
+{
+    calls_job job;
+    calls_open(&job, 2);
+    calls_event(&job, -1, second);
+    repeat(&job, 3, "Z Z{\"optimizer\":1} F S B K P K{\"optimizer\":1} P");
+    calls_judge(&job);
+    calls_expect(&job, "scaler.order", LS_FAIL, "between the steps of two optimizers");
+    calls_close(&job);
+}
+END_TEST
+
+START_TEST(a_changed_parameter_is_caught)
+{
+    calls_job job;
+    calls_open(&job, 2);
+    repeat(&job, 2, "F S B K P Z");
+    calls_step_of(&job, -1, "\"digest\":{\"param\":\"77\",\"state\":\"2\",\"buffer\":\"3\"},",
+                  "F S B k P Z");
+    calls_judge(&job);
+    calls_expect(&job, "scaler.skip", LS_FAIL, "step 3 was skipped, but parameters changed");
+    calls_close(&job);
+}
+END_TEST
+
+/* An average of weights may change in skipped steps, and so may a model that is loaded. */
+START_TEST(models_that_are_not_trained_may_change)
+{
+    calls_job job;
+    calls_open(&job, 2);
+    calls_event(&job, -1,
+                "{\"event\":\"model\",\"model\":1,\"kind\":\"plain\",\"params\":[],\"world\":2}");
+    calls_step(&job, "F S B K P Z");
+    calls_step_of(&job, -1, "\"digest\":{\"param\":\"77\",\"buffer\":\"3\"},", "F S B k P Z");
+    expect_clean(&job);
+    calls_close(&job);
+    calls_open(&job, 2);
+    calls_event(&job, -1, "{\"event\":\"restore\",\"what\":\"model\",\"which\":0,\"step\":1}");
+    calls_step(&job, "F S B K P Z");
+    calls_step_of(&job, -1, "\"digest\":{\"param\":\"77\",\"buffer\":\"3\"},", "F S B k P Z");
+    expect_clean(&job);
+    calls_close(&job);
+}
+END_TEST
+
+static const struct {
+    const char *zero, *one, *words;
+} uneven[] = {
+    {"F S B k P Z", "F S B K P Z", "gradients of its own"},
+    {"F S B U K P Z", "F S B U{\"found_inf\":true} K P Z", "gradients of its own"},
+    {"F S B K P Z", "F S B K P{\"next\":512} Z", "depending on a value of the rank's own"},
+    {"F S B K P Z", "F S B P K Z", "other calls of the scaler"},
+};
+
+START_TEST(ranks_that_decide_for_themselves_are_caught)
+{
+    calls_job job;
+    calls_open(&job, 2);
+    calls_step(&job, "F S B K P Z");
+    calls_step_of(&job, 0, "", uneven[_i].zero);
+    calls_step_of(&job, 1, "", uneven[_i].one);
+    calls_judge(&job);
+    calls_expect(&job, "scaler.agree", LS_FAIL, uneven[_i].words);
+    calls_expect(&job, "scaler.agree", LS_FAIL, "ranks 0 and 1, step 2");
+    calls_close(&job);
+}
+END_TEST
+
+START_TEST(a_scaler_that_one_rank_loaded_is_caught)
+{
+    calls_job job;
+    calls_open(&job, 2);
+    calls_event(&job, 0, "{\"event\":\"restore\",\"what\":\"scaler\",\"which\":0,\"step\":0}");
+    calls_step_of(&job, 0, "", "F S B K P{\"scale\":64,\"next\":64} Z");
+    calls_step_of(&job, 1, "", "F S B K P Z");
+    calls_judge(&job);
+    calls_expect(&job, "scaler.agree", LS_FAIL, "loaded on rank 0 only");
+    calls_close(&job);
+}
+END_TEST
+
+/* ---- trainers of the protocol ---------------------------------------------------------------- */
+
+static void write_protocol(char *folder, const char *(*line)(int step))
+{
+    strcpy(folder, "/tmp/lockstep-calls-XXXXXX");
+    LS_ASSERT(mkdtemp(folder) != NULL);
+    for (int k = 0; k < 2; k++) {
+        LS_TEXT(path, 200, "%s/rank%d.jsonl", folder, k);
+        FILE *f = fopen(path, "w");
+        LS_ASSERT(f != NULL);
+        fprintf(f,
+                "{\"event\":\"start\",\"schema\":1,\"rank\":%d,\"world\":2,\"options\":{"
+                "\"loss-scale\":\"dynamic\",\"growth-interval\":2,\"opt-level\":\"O1\"}}\n",
+                k);
+        for (int i = 1; i <= 4; i++) {
+            fprintf(f, "{\"event\":\"step\",\"step\":%d,\"loss\":1,%s}\n", i, line(i));
+        }
+        fprintf(f, "{\"event\":\"end\",\"steps\":4}\n");
+        fclose(f);
+    }
+}
+
+static const char *right_scale(int step)
+{
+    static const char *const lines[] = {
+        "\"loss_scale\":64,\"loss_scale_next\":64,\"skipped\":false",
+        "\"loss_scale\":64,\"loss_scale_next\":128,\"skipped\":false",
+        "\"loss_scale\":128,\"loss_scale_next\":64,\"skipped\":true",
+        "\"loss_scale\":64,\"loss_scale_next\":64,\"skipped\":false"};
+    return lines[step - 1];
+}
+
+static const char *late_scale(int step)
+{
+    return step == 2 ? "\"loss_scale\":64,\"loss_scale_next\":64,\"skipped\":false"
+                     : right_scale(step);
+}
+
+START_TEST(trainers_of_the_protocol_are_judged)
+{
+    calls_job job = {0};
+    for (int late = 0; late < 2; late++) {
+        write_protocol(job.folder, late == 0 ? right_scale : late_scale);
+        ck_assert_int_eq(ls_observe_read(job.folder, &job.trace), LS_OK);
+        ls_observe_judge_all(job.trace, &job.result);
+        calls_expect(&job, "scaler.trace", late == 0 ? LS_PASS : LS_FAIL,
+                     late == 0 ? "1 overflows, 1 growths" : "step 2: scale 64, then 64");
+        calls_expect(&job, "scaler.agree", LS_PASS, "1 of them skips");
+        calls_expect(&job, "scaler.once", LS_UNSUPPORTED, "no calls");
+        calls_close(&job);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("observe_scaler");
+    TCase *test = tcase_create("rules");
+    tcase_set_timeout(test, 120);
+    tcase_add_test(test, an_overflow_and_a_growth_pass);
+    tcase_add_loop_test(test, documented_uses_pass, 0, (int)(sizeof right / sizeof *right));
+    tcase_add_test(test, two_networks_pass);
+    tcase_add_test(test, interleaved_optimizers_pass);
+    tcase_add_test(test, two_scalers_pass);
+    tcase_add_test(test, a_resumed_scaler_passes);
+    tcase_add_test(test, a_set_scale_passes);
+    tcase_add_test(test, calm_jobs_are_weak);
+    tcase_add_test(test, jobs_without_scaler_are_skipped);
+    tcase_add_test(test, one_rank_has_none_to_agree_with);
+    tcase_add_loop_test(test, mistakes_are_caught, 0, (int)(sizeof wrong / sizeof *wrong));
+    tcase_add_test(test, an_update_between_steps_is_caught);
+    tcase_add_test(test, a_changed_parameter_is_caught);
+    tcase_add_test(test, models_that_are_not_trained_may_change);
+    tcase_add_loop_test(test, ranks_that_decide_for_themselves_are_caught, 0,
+                        (int)(sizeof uneven / sizeof *uneven));
+    tcase_add_test(test, a_scaler_that_one_rank_loaded_is_caught);
+    tcase_add_test(test, trainers_of_the_protocol_are_judged);
+    suite_add_tcase(suite, test);
+    return run_suite(suite);
+}
