@@ -187,11 +187,12 @@ void ls_calls_start(ls_calls *calls, const ls_observe_rank *rank)
 
 /* ---- the effect of a call -------------------------------------------------------------------- */
 
-static void clear(ls_calls *calls, unsigned optimizers)
+static void clear(ls_calls *calls, unsigned optimizers, bool by_hand)
 {
     for (int o = 0; o < LS_CALLS_OPTIMIZERS; o++) {
         if ((optimizers >> o & 1) != 0) {
             calls->optimizer[o].grad = (ls_calls_grad){0};
+            calls->optimizer[o].by_hand = by_hand && !calls->optimizer[o].cleared;
             calls->optimizer[o].cleared = true;
             calls->optimizer[o].found = -1;
         }
@@ -217,7 +218,7 @@ static void after_forward(ls_calls *calls, const ls_call *call)
         return;
     }
     if (left == 0) {
-        clear(calls, optimizers);
+        clear(calls, optimizers, true);
     }
     bool half = strcmp(ls_calls_text(call, "autocast"), "f16") == 0;
     for (int o = 0; o < LS_CALLS_OPTIMIZERS; o++) {
@@ -279,7 +280,7 @@ static void after_attempt(ls_calls *calls, const ls_call *call)
         own->grad = (ls_calls_grad){0};
         own->attempts += call->times;
         own->backwards = 0;
-        own->cleared = false;
+        own->cleared = own->by_hand = false;
         own->left = -1;
         own->attempt = call;
         own->stepped = own->stepped || call->kind == LS_CALL_SCALER_STEP;
@@ -348,7 +349,8 @@ static void apply(ls_calls *calls, const ls_call *call)
     case LS_CALL_ZERO_GRAD: {
         const ls_calls_optimizer *own = ls_calls_optimizer_of(calls, call);
         bool model = strcmp(ls_calls_text(call, "of"), "model") == 0;
-        clear(calls, model || own == NULL ? optimizers_of_model(calls, call->model) : own->shares);
+        clear(calls, model || own == NULL ? optimizers_of_model(calls, call->model) : own->shares,
+              false);
         break;
     }
     default:

@@ -28,6 +28,7 @@ typedef struct ls_calls_optimizer {
     int attempts;           /* to step, in vain or not */
     int backwards;          /* since the last attempt */
     bool cleared;           /* gradients, since the last attempt */
+    bool by_hand;           /* so, but no zero_grad was seen: a forward found none */
     int left;               /* most gradients that a forward of its models found since then */
     int found;              /* by unscale_ since the scaler's last update: 1, 0 or -1: not asked */
     bool stepped;           /* by its scaler, since that was updated */

@@ -201,9 +201,15 @@ static void judge_race(const ls_observe_trace *trace, const cJSON *save, ls_obse
                      "if dist.get_rank() == 0: torch.save(...), then a barrier");
 }
 
+/* Weights that fit no model that was alive: compared with nothing. */
+static bool is_compared(const cJSON *save)
+{
+    return has(save, "model") && ls_json_int(save, "params", 1) > 0;
+}
+
 void ls_rules_checkpoint_content(const ls_observe_trace *trace, ls_observe_finding *out)
 {
-    int others = 0, models = 0;
+    int others = 0, models = 0, compared = 0;
     if (!concerns(trace, out)) {
         return;
     }
@@ -212,7 +218,8 @@ void ls_rules_checkpoint_content(const ls_observe_trace *trace, ls_observe_findi
         const cJSON *save;
         cJSON_ArrayForEach(save, trace->rank[k].save)
         {
-            if (has(save, "model")) {
+            if (is_compared(save)) {
+                compared++;
                 judge_wrong(&trace->rank[k], k, save, &others, out);
                 judge_missing(trace, k, save, out);
             }
@@ -223,11 +230,15 @@ void ls_rules_checkpoint_content(const ls_observe_trace *trace, ls_observe_findi
     }
     if (models == 0) {
         ls_verdict_set(&out->verdict, LS_SKIP, "no torch.save of a model");
+    } else if (compared == 0) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
+                       "%d files hold weights of no model that was alive when they were written",
+                       models);
     }
     ls_verdict_pass(&out->verdict,
                     "%d files hold the model's values, %d hold other weights (an average, or those "
                     "of an earlier step)",
-                    models - others, others);
+                    compared - others, others);
 }
 
 /* ---- checkpoint.resume ----------------------------------------------------------------------- */

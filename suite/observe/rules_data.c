@@ -33,12 +33,26 @@ static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
     return true;
 }
 
+/* A pass that was left open while others trained drew far fewer batches than there were steps: a
+ * look at a validation's first batch, say. Two networks make two steps of a batch, or some more. */
+static bool is_trained(const cJSON *data)
+{
+    enum { STEPS_OF_A_BATCH = 8 };
+    const cJSON *steps = cJSON_GetObjectItemCaseSensitive(data, "steps");
+    const cJSON *first = cJSON_GetArrayItem(steps, 0), *last = cJSON_GetArrayItem(steps, 1);
+    double batch = ls_json_number(data, "batch", 1), count = ls_json_number(data, "count", 0);
+    double made =
+        cJSON_IsNumber(first) && cJSON_IsNumber(last) ? last->valuedouble - first->valuedouble : 0;
+    return ls_json_bool(data, "trained", false) &&
+           STEPS_OF_A_BATCH * ceil(count / (batch > 0 ? batch : 1)) >= made;
+}
+
 static const cJSON *trained_pass(const ls_observe_rank *rank, int index)
 {
     const cJSON *data;
     cJSON_ArrayForEach(data, rank->data)
     {
-        if (ls_json_bool(data, "trained", false) && index-- == 0) {
+        if (is_trained(data) && index-- == 0) {
             return data;
         }
     }
@@ -272,29 +286,55 @@ static bool same_order(const pass *p, int a, int b)
     return x[0] != '\0' && strcmp(x, ls_json_string(p->event[b], "order", "")) == 0;
 }
 
-/* A loader without a sampler of the job's: each rank goes through the whole data set. */
+/* What the samples of some indices are: 1 where two ranks have the same for all that both drew, 0
+ * where they have others, -1 where that is not known. Augmentation makes equal samples differ, so
+ * that others show nothing. */
+static int same_content(const pass *p, int a, int b)
+{
+    const cJSON *x, *y, *other = cJSON_GetObjectItemCaseSensitive(p->event[b], "content");
+    const char *before = NULL;
+    int common = 0, equal = 0;
+    bool vary = false;
+    cJSON_ArrayForEach(x, cJSON_GetObjectItemCaseSensitive(p->event[a], "content"))
+    {
+        const cJSON *index = cJSON_GetArrayItem(x, 0), *digest = cJSON_GetArrayItem(x, 1);
+        cJSON_ArrayForEach(y, other)
+        {
+            const cJSON *index2 = cJSON_GetArrayItem(y, 0), *digest2 = cJSON_GetArrayItem(y, 1);
+            if (!cJSON_IsNumber(index) || !cJSON_IsNumber(index2) || !cJSON_IsString(digest) ||
+                !cJSON_IsString(digest2) || index->valuedouble != index2->valuedouble) {
+                continue;
+            }
+            common++;
+            equal += strcmp(digest->valuestring, digest2->valuestring) == 0;
+            vary = vary || (before != NULL && strcmp(before, digest->valuestring) != 0);
+            before = digest->valuestring;
+        }
+    }
+    return common < FEW || !vary ? -1 : equal == common;
+}
+
+/* A loader without a sampler of the job's: each rank goes through the whole data set, or through
+ * one of its own: a part that the script cut for it, files of its own. */
 static void judge_plain(const ls_observe_trace *trace, int number, const pass *p, const overlap *o,
                         ls_observe_finding *out)
 {
     inputs in = compare_inputs(trace, o->a, o->b);
-    bool same = same_order(p, o->a, o->b);
-    if (same && in.equal == 0) {
-        ls_verdict_set(&out->verdict, LS_WEAK,
-                       "pass %d: ranks %d and %d draw the same indices, but none of %d inputs is "
-                       "the same: each rank may have a data set of its own",
-                       number, o->a, o->b, in.compared);
-        return;
-    }
+    bool same = same_order(p, o->a, o->b) && in.equal > 0;
     if (!all_equal(p, "length")) {
         ls_verdict_set(&out->verdict, LS_SKIP,
                        "data sets of different lengths: each rank has its own");
         return;
     }
-    if (!same && !all_have(p, "RandomSampler")) {
-        ls_verdict_set(&out->verdict, LS_WEAK,
-                       "pass %d: %lld indices are on several ranks, drawn by %s: whether that is "
-                       "meant, is not known",
-                       number, (long long)o->across, sampler_of(p, o->a));
+    if (!same && same_content(p, o->a, o->b) != 1) {
+        ls_verdict_set(
+            &out->verdict, LS_WEAK,
+            "pass %d: %lld of %lld indices are on several ranks (%s), but batches differ: "
+            "whether each rank has a data set of its own, is not known",
+            number, (long long)o->across, (long long)o->entries, sampler_of(p, o->a));
+        ls_finding_blame(out, place_of(p),
+                         "if all ranks open the same data: DataLoader(..., "
+                         "sampler=DistributedSampler(dataset))");
         return;
     }
     fail_overlap(number, p, o, out);

@@ -340,38 +340,59 @@ static const ls_tol same_mean =
     LS_TOL(1e-2, "the ranks' gradients are averaged in f32, f16 or bf16 (2^-9 a value): a gradient "
                  "of the step before that is left in is of the size of the gradient itself");
 
-/* Whether a step's reduced gradients are more than the mean of what its own backward calls gave:
- * scripts also clear gradients by hand, which no call shows. 1, 0, or -1: no samples say so. */
-static int holds_more(const ls_observe_trace *trace, int64_t number)
+/* What a step's own backward calls gave for a parameter: the mean over the ranks under
+ * DistributedDataParallel, else the rank's own; false where a rank has no samples of it. */
+static bool expected_of(const ls_observe_trace *trace, const ls_samples *samples, int rank,
+                        const char *name, int64_t count, double *mean)
+{
+    bool ddp = ls_trace_is_ddp(trace), known = true;
+    for (int k = 0; k < trace->world && known; k++) {
+        if (!ddp && k != rank) {
+            continue;
+        }
+        ls_values local = ls_samples_read(samples->file[k], "local", name, NULL);
+        known = local.v != NULL && local.count == count;
+        for (int64_t i = 0; known && i < count; i++) {
+            mean[i] += local.v[i] / (ddp ? trace->world : 1);
+        }
+        ls_values_free(&local);
+    }
+    return known;
+}
+
+/* The distance of a parameter's gradient from what the step's own backward calls gave, relative to
+ * that; NaN: not known. */
+static double excess_of(const ls_observe_trace *trace, const ls_samples *samples, int rank,
+                        const char *name)
+{
+    ls_values reduced = ls_samples_read(samples->file[rank], "reduced", name, NULL);
+    double error = 0, norm = 0;
+    if (reduced.v != NULL && reduced.count > 0) {
+        double *mean = ls_list_make((size_t)reduced.count, sizeof *mean);
+        bool known = expected_of(trace, samples, rank, name, reduced.count, mean);
+        for (int64_t i = 0; known && i < reduced.count; i++) {
+            error += (reduced.v[i] - mean[i]) * (reduced.v[i] - mean[i]);
+            norm += mean[i] * mean[i];
+        }
+        free(mean);
+    }
+    ls_values_free(&reduced);
+    return norm > 0 && isfinite(error) ? sqrt(error / norm) : NAN;
+}
+
+/* Whether a step's gradients are more than its own backward calls gave: 1, 0, or -1: no samples say
+ * so. Scripts also clear gradients by hand, which no call shows. */
+static int holds_more(const ls_observe_trace *trace, int rank, int64_t number)
 {
     ls_observe_finding none = {0};
     ls_samples samples;
     int more = -1;
     ls_samples_open(trace, number, &samples, &none);
-    for (int t = 0; samples.count == trace->world && t < trace->rank[0].tensor_count; t++) {
-        const char *name = trace->rank[0].tensor[t].name;
-        ls_values reduced = ls_samples_read(samples.file[0], "reduced", name, NULL);
-        double error = 0, norm = 0;
-        bool known = reduced.v != NULL && reduced.count > 0;
-        double *mean = ls_list_make(known ? (size_t)reduced.count : 1, sizeof *mean);
-        for (int k = 0; k < trace->world && known; k++) {
-            ls_values local = ls_samples_read(samples.file[k], "local", name, NULL);
-            known = local.v != NULL && local.count == reduced.count;
-            for (int64_t i = 0; known && i < local.count; i++) {
-                mean[i] += local.v[i] / trace->world;
-            }
-            ls_values_free(&local);
+    for (int t = 0; samples.count == trace->world && t < trace->rank[rank].tensor_count; t++) {
+        double excess = excess_of(trace, &samples, rank, trace->rank[rank].tensor[t].name);
+        if (!isnan(excess)) {
+            more = excess > same_mean.value ? 1 : more < 0 ? 0 : more;
         }
-        for (int64_t i = 0; known && i < reduced.count; i++) {
-            error += (reduced.v[i] - mean[i]) * (reduced.v[i] - mean[i]);
-            norm += mean[i] * mean[i];
-        }
-        if (known && norm > 0 && isfinite(error)) {
-            bool differs = sqrt(error / norm) > same_mean.value;
-            more = differs ? 1 : more < 0 ? 0 : more;
-        }
-        free(mean);
-        ls_values_free(&reduced);
     }
     ls_samples_close(&samples);
     return more;
@@ -379,27 +400,29 @@ static int holds_more(const ls_observe_trace *trace, int64_t number)
 
 typedef struct zeroes {
     int attempts, kept;
-    bool shown; /* that a detailed step has no gradient of another */
+    bool shown;               /* the script clears them by other means than zero_grad */
+    ls_observe_finding first; /* where no clearing was seen, and no samples say what that means */
 } zeroes;
 
-static void fail_zero(const ls_observe_trace *trace, ls_calls *calls, int rank, zeroes *z,
+static void note_kept(const ls_observe_trace *trace, ls_calls *calls, int rank, zeroes *z,
                       ls_observe_finding *out)
 {
-    int more = holds_more(trace, ls_calls_step(calls));
-    z->kept++;
+    int more = holds_more(trace, rank, ls_calls_step(calls));
+    const ls_calls_optimizer *own = ls_calls_optimizer_of(calls, calls->call);
     z->shown = z->shown || more == 0;
-    if (more == 0 || z->shown) {
+    if (more != 1 && z->kept++ > 0) {
         return;
     }
-    const ls_calls_optimizer *own = ls_calls_optimizer_of(calls, calls->call);
-    ls_verdict_fail(&out->verdict,
-                    "rank %d, step %lld: no gradient was cleared since the step before: a forward "
-                    "found %d gradients in place%s",
-                    rank, ls_calls_step(calls), own->left,
-                    more == 1 ? ", and the step's are more than its own backward gave" : "");
-    ls_verdict_cause(&out->verdict, "optimizer.zero_grad() is missing: gradients of all steps add "
-                                    "up");
-    ls_finding_blame(out, calls->call->at,
+    ls_observe_finding *to = more == 1 ? out : &z->first;
+    ls_verdict_set(&to->verdict, more == 1 ? LS_FAIL : LS_WEAK,
+                   "rank %d, step %lld: no gradient was cleared since the step before: a forward "
+                   "found %d gradients in place, %s",
+                   rank, ls_calls_step(calls), own->left,
+                   more == 1 ? "and the step's are more than its own backward gave"
+                             : "and no samples say whether they were cleared by hand");
+    ls_verdict_cause(&to->verdict, "optimizer.zero_grad() is missing: gradients of all steps add "
+                                   "up");
+    ls_finding_blame(to, calls->call->at,
                      "call optimizer.zero_grad() after each step, before the next backward");
 }
 
@@ -412,6 +435,8 @@ static void look_at_zero(const ls_observe_trace *trace, ls_calls *calls, int ran
     }
     const ls_calls_grad *grad = &own->grad;
     z->attempts++;
+    /* In a detailed step a forward also finds no gradients where they are all zero. */
+    z->shown = z->shown || (own->attempts > 0 && own->by_hand);
     /* Before its first step an optimizer has no number: a zero_grad without one counts for all. */
     if (own->attempts > 0 && own->backwards > 0 && own->cleared &&
         grad->scaled + grad->derived + grad->plain == 0) {
@@ -427,7 +452,7 @@ static void look_at_zero(const ls_observe_trace *trace, ls_calls *calls, int ran
                          "step");
     }
     if (own->attempts > 0 && own->backwards > 0 && !own->cleared && own->left > 0) {
-        fail_zero(trace, calls, rank, z, out);
+        note_kept(trace, calls, rank, z, out);
     }
 }
 
@@ -463,6 +488,9 @@ void ls_rules_order_zero(const ls_observe_trace *trace, ls_observe_finding *out)
         while (ls_calls_next(&calls)) {
             look_at_zero(trace, &calls, k, &z, out);
         }
+    }
+    if (!z.shown) {
+        ls_calls_keep_worst(out, &z.first);
     }
     if (z.attempts == 0) {
         ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "no step of an optimizer was seen");

@@ -317,12 +317,15 @@ static void check_attempt(ls_calls *calls, int rank, skips *count, ls_observe_fi
     }
 }
 
-/* An optimizer that steps by itself after unscale_ found an infinity. */
-static void check_outside(ls_calls *calls, int rank, ls_observe_finding *out)
+/* An optimizer that steps by itself after unscale_: right where that found nothing. */
+static void check_outside(ls_calls *calls, int rank, skips *count, ls_observe_finding *out)
 {
     const ls_calls_optimizer *own = ls_calls_optimizer_of(calls, calls->call);
-    if (own == NULL || !ls_calls_is_attempt(calls->call) || own->found != 1 ||
-        own->grad.unscaled == 0) {
+    if (own == NULL || !ls_calls_is_attempt(calls->call) || own->grad.unscaled == 0) {
+        return;
+    }
+    count->taken++;
+    if (own->found != 1) {
         return;
     }
     ls_verdict_fail(&out->verdict,
@@ -333,6 +336,17 @@ static void check_outside(ls_calls *calls, int rank, ls_observe_finding *out)
                                     "skipped the step");
     ls_finding_blame(out, calls->call->at,
                      "call scaler.step(optimizer) in place of optimizer.step()");
+}
+
+/* An update after an infinity that unscale_ found, and no step was asked for. */
+static void count_update(ls_calls *calls, skips *count)
+{
+    const ls_calls_scaler *scaler = ls_calls_scaler_of(calls, calls->call);
+    bool left_out = scaler != NULL && scaler->found == 1;
+    for (int o = 0; o < LS_CALLS_OPTIMIZERS && left_out; o++) {
+        left_out = (scaler->optimizers >> o & 1) == 0 || calls->optimizer[o].grad.unscaled > 0;
+    }
+    count->skipped += left_out;
 }
 
 /* Digests are over all models: one that changes without an optimizer's step (an average of weights)
@@ -426,7 +440,9 @@ void ls_rules_scaler_skip(const ls_observe_trace *trace, ls_observe_finding *out
             if (calls.call->kind == LS_CALL_SCALER_STEP) {
                 check_attempt(&calls, k, &count, out);
             } else if (calls.call->kind == LS_CALL_OPTIMIZER_STEP) {
-                check_outside(&calls, k, out);
+                check_outside(&calls, k, &count, out);
+            } else if (calls.call->kind == LS_CALL_UPDATE) {
+                count_update(&calls, &count);
             }
         }
         check_digests(trace, k, &count, out);
@@ -563,15 +579,21 @@ static void compare_steps(const ls_observe_trace *trace, int rank, int *compared
     }
 }
 
+/* Overflows of rank 0, by the calls that found them. */
 static int count_skipped(const ls_observe_trace *trace)
 {
     int count = 0;
     for (int i = 0; i < trace->rank[0].step_count; i++) {
         const ls_observe_step *step = &trace->rank[0].step[i];
-        count += step->step->skipped;
-        for (int c = 0; c < step->call_count && !step->step->skipped; c++) {
-            count += step->call[c].kind == LS_CALL_SCALER_STEP &&
-                     ls_calls_flag(&step->call[c], "stepped") == 0;
+        bool before = false; /* unscale_ found it, which the scaler's step says again */
+        count += !trace->attached && step->step->skipped;
+        for (int c = 0; c < step->call_count; c++) {
+            const ls_call *call = &step->call[c];
+            bool unscales = call->kind == LS_CALL_UNSCALE && ls_calls_flag(call, "inside") != 1;
+            bool found = unscales && ls_calls_flag(call, "found_inf") == 1;
+            bool skips = call->kind == LS_CALL_SCALER_STEP && ls_calls_flag(call, "stepped") == 0;
+            count += found || (skips && !before) ? call->times : 0;
+            before = call->kind != LS_CALL_UPDATE && (before || found);
         }
     }
     return count;

@@ -10,6 +10,7 @@
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
+#include "suite/observe/observe.h"
 
 /* ---- shares ---------------------------------------------------------------------------------- */
 
@@ -349,11 +350,39 @@ ls_status ls_select_keep(ls_case_list *cases, const ls_select_list *wanted, int 
     return LS_OK;
 }
 
+/* The rules of observed jobs are the cases of the requirements that they name. */
+static bool rule_names(const char *requirement)
+{
+    int count;
+    const ls_observe_rule *rule = ls_observe_rules(&count);
+    for (int i = 0; i < count; i++) {
+        if (strcmp(rule[i].requirement, requirement) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static ls_status check_rules(const char *path, const ls_select_list *requirements)
+{
+    int count;
+    const ls_observe_rule *rule = ls_observe_rules(&count);
+    ls_status status = LS_OK;
+    for (int i = 0; i < count; i++) {
+        if (ls_select_find(requirements, rule[i].requirement) == NULL) {
+            status =
+                ls_log_fail(LS_ERR_CHECK, "rule %s names the requirement '%s', which is not in %s",
+                            rule[i].id, rule[i].requirement, path);
+        }
+    }
+    return status;
+}
+
 ls_status ls_select_check_requirements(const char *path, const ls_case_list *cases)
 {
     ls_select_list requirements = {0, 0, NULL};
     LS_TRY(ls_select_load(path, &requirements));
-    ls_status status = LS_OK;
+    ls_status status = check_rules(path, &requirements);
     for (int c = 0; c < cases->count; c++) {
         if (ls_select_find(&requirements, cases->row[c].requirement) == NULL) {
             status =
@@ -367,7 +396,7 @@ ls_status ls_select_check_requirements(const char *path, const ls_case_list *cas
         }
     }
     for (int i = 0; i < requirements.count; i++) {
-        bool used = false;
+        bool used = rule_names(requirements.line[i].glob);
         for (int c = 0; c < cases->count && !used; c++) {
             used = strcmp(cases->row[c].requirement, requirements.line[i].glob) == 0;
         }

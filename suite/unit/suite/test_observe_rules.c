@@ -140,6 +140,10 @@ static const struct {
     {{FAULT_FOREIGN, "sgd", 2, 1, 0, 0, NULL, NULL}, "optimizer.covered", LS_FAIL, "no model"},
     {{FAULT_FOREIGN, "sgd", 1, 1, 0, 0, NULL, NULL}, "optimizer.covered", LS_PASS, ""},
     {{FAULT_SCHEDULE, "sgd", 2, 1, 0, 0, NULL, NULL}, "optimizer.rate", LS_FAIL, "another"},
+    {{FAULT_BACKWARD, "sgd", 2, 1, 0, 0, NULL, NULL}, "gradient.again", LS_FAIL, "2 times"},
+    {{FAULT_BACKWARD, "sgd", 2, 1, 128, 0, NULL, "f16"}, "gradient.again", LS_FAIL, "fc.bias"},
+    {{FAULT_BACKWARD, "adam", 1, 1, 0, 0, NULL, "bf16"}, "gradient.again", LS_FAIL, "fc.bias"},
+    {{FAULT_NO_AGAIN, "sgd", 2, 1, 0, 0, NULL, NULL}, "gradient.again", LS_UNSUPPORTED, "sparse"},
 };
 
 START_TEST(each_fault_is_caught)

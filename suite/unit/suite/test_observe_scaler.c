@@ -145,6 +145,21 @@ START_TEST(a_resumed_scaler_passes)
 }
 END_TEST
 
+/* A script that looks at the norm itself asks for no step after an overflow. */
+START_TEST(skips_by_hand_are_seen)
+{
+    calls_job job;
+    calls_open(&job, 2);
+    calls_step(&job, "F S B U N O P Z F S B U{\"found_inf\":true} N P{\"next\":512,\"growth\":0} Z "
+                     "F S B U N O P{\"scale\":512,\"next\":512,\"growth\":1} Z");
+    expect_clean(&job);
+    calls_expect(&job, "scaler.trace", LS_PASS, "1 overflows");
+    calls_expect(&job, "scaler.skip", LS_PASS, "2 steps taken and 1 skipped");
+    calls_expect(&job, "scaler.agree", LS_PASS, "1 of them skips");
+    calls_close(&job);
+}
+END_TEST
+
 START_TEST(a_set_scale_passes)
 {
     calls_job job;
@@ -394,6 +409,7 @@ int main(void)
     tcase_add_test(test, interleaved_optimizers_pass);
     tcase_add_test(test, two_scalers_pass);
     tcase_add_test(test, a_resumed_scaler_passes);
+    tcase_add_test(test, skips_by_hand_are_seen);
     tcase_add_test(test, a_set_scale_passes);
     tcase_add_test(test, calm_jobs_are_weak);
     tcase_add_test(test, jobs_without_scaler_are_skipped);

@@ -1,0 +1,299 @@
+/* Whether the gradient that autograd gave on a rank is that of the user's own module: run again in
+ * FP64 and f32 on the same inputs, output gradients and random numbers (numerics.md 7.5). */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/list.h"
+#include "kernels/core/text.h"
+#include "rules.h"
+#include "rules_job.h"
+
+static const ls_tol rounding =
+    LS_TOL(2, "times what the module's own f32 run is off, in units of the type that the job "
+              "multiplies in (numerics 7.5)");
+static const ls_tol flips =
+    LS_TOL(2, "times the root of that: branches within the rounding of their threshold are taken "
+              "the other way, and their squares add up (numerics 7.5)");
+static const ls_tol one_flip =
+    LS_TOL(0x1p-5, "one ReLU or maximum that rounding decides otherwise moves a tensor's gradient "
+                   "by up to 0.01 of itself (numerics 4)");
+static const ls_tol shown =
+    LS_TOL(0.5, "half of what a factor of 2 or a missing term moves a gradient by: a limit above "
+                "it shows nothing");
+static const ls_tol coarse_multiple =
+    LS_TOL(0.75, "where the limit shows nothing: a gradient that is doubled, missing or of another "
+                 "tensor is 2 or 0 times the right one, whatever rounding adds to it");
+
+/* A tensor of one rank: how far f32 and the job are from FP64, relative to its own size or to its
+ * share of the whole gradient where it is much smaller. */
+typedef struct row {
+    const char *name;
+    int64_t count;
+    bool own;                /* relative to its own size */
+    double f32, job, fitted; /* fitted: the job's gradient as a multiple of FP64's */
+    double left;             /* what that multiple leaves, relative like the others */
+} row;
+
+typedef struct table {
+    int count;
+    row *row;      /* in the order of the parameters */
+    double middle; /* median of f32 */
+} table;
+
+typedef struct tally {
+    int tensors;
+    int coarse, blind; /* whose limit shows nothing: compared by their multiple, or not at all */
+    double worst, worst_limit;
+    char worst_name[120];
+} tally;
+
+/* ---- one rank's tensors ---------------------------------------------------------------------- */
+
+static double squares_of(const ls_values *a, const ls_values *b)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < a->count; i++) {
+        double d = a->v[i] - (b == NULL ? 0 : b->v[i]);
+        sum += d * d;
+    }
+    return sum;
+}
+
+static bool read_three(const ls_dumpfile *file, const char *name, ls_values *exact, ls_values *f32,
+                       ls_values *job)
+{
+    *exact = ls_samples_read(file, "again/f64", name, NULL);
+    *f32 = ls_samples_read(file, "again/f32", name, NULL);
+    *job = ls_samples_read(file, "again/local", name, NULL);
+    return exact->v != NULL && f32->v != NULL && job->v != NULL && exact->count == f32->count &&
+           exact->count == job->count && exact->count > 0;
+}
+
+/* The size of the whole sampled gradient in FP64, and its elements. */
+static double whole_size(const ls_dumpfile *file, const ls_observe_rank *rank, int64_t *elements)
+{
+    double sum = 0;
+    *elements = 0;
+    for (int i = 0; i < rank->tensor_count; i++) {
+        ls_values exact = ls_samples_read(file, "again/f64", rank->tensor[i].name, NULL);
+        sum += exact.v == NULL ? 0 : squares_of(&exact, NULL);
+        *elements += exact.v == NULL ? 0 : exact.count;
+        ls_values_free(&exact);
+    }
+    return sqrt(sum);
+}
+
+static row make_row(const char *name, const ls_values *exact, const ls_values *f32,
+                    const ls_values *job, double whole, int64_t elements)
+{
+    double own = sqrt(squares_of(exact, NULL)), product = 0, left = 0;
+    double share = 1e-3 * whole * sqrt((double)exact->count / (double)elements);
+    double size = fmax(own, share); /* D of numerics.md section 4 */
+    for (int64_t i = 0; i < exact->count; i++) {
+        product += exact->v[i] * job->v[i];
+    }
+    double fitted = own > 0 ? product / (own * own) : 1;
+    for (int64_t i = 0; i < exact->count; i++) {
+        left += pow(job->v[i] - fitted * exact->v[i], 2);
+    }
+    return (row){.name = name,
+                 .count = exact->count,
+                 .own = own >= share && own > 0,
+                 .f32 = size > 0 ? sqrt(squares_of(f32, exact)) / size : 0,
+                 .job = size > 0 ? sqrt(squares_of(job, exact)) / size : 0,
+                 .fitted = fitted,
+                 .left = size > 0 ? sqrt(left) / size : 0};
+}
+
+static int by_value(const void *left, const void *right)
+{
+    double a = *(const double *)left, b = *(const double *)right;
+    return (a > b) - (a < b);
+}
+
+static double median_of(const table *t)
+{
+    double *value = ls_list_make((size_t)t->count + 1, sizeof *value);
+    for (int i = 0; i < t->count; i++) {
+        value[i] = t->row[i].f32;
+    }
+    qsort(value, (size_t)t->count, sizeof *value, by_value);
+    double middle = t->count > 0 ? value[t->count / 2] : 0;
+    free(value);
+    return middle;
+}
+
+static table make_table(const ls_dumpfile *file, const ls_observe_rank *rank)
+{
+    int64_t elements;
+    double whole = whole_size(file, rank, &elements);
+    table t = {.row = ls_list_make((size_t)rank->tensor_count + 1, sizeof *t.row)};
+    for (int i = 0; i < rank->tensor_count; i++) {
+        ls_values exact, f32, job;
+        if (read_three(file, rank->tensor[i].name, &exact, &f32, &job)) {
+            t.row[t.count++] = make_row(rank->tensor[i].name, &exact, &f32, &job, whole, elements);
+        }
+        ls_values_free(&exact);
+        ls_values_free(&f32);
+        ls_values_free(&job);
+    }
+    t.middle = median_of(&t);
+    return t;
+}
+
+/* ---- limits ---------------------------------------------------------------------------------- */
+
+/* The rounding of the coarsest type that the step's forwards and parameters are in, in units of
+ * f32's. */
+static double coarseness(const ls_observe_rank *rank, const ls_observe_step *step)
+{
+    double u = 0x1p-24;
+    for (int i = 0; i < rank->tensor_count; i++) {
+        u = fmax(u, ls_samples_unit(rank->tensor[i].type).u);
+    }
+    for (int c = ls_trace_find(step, LS_CALL_FORWARD, 0); c >= 0;
+         c = ls_trace_find(step, LS_CALL_FORWARD, c + 1)) {
+        u = fmax(u, ls_samples_unit(ls_json_string(step->call[c].json, "autocast", "f32")).u);
+        u = fmax(u, ls_samples_unit(ls_json_string(step->call[c].json, "type", "f32")).u);
+    }
+    return u / 0x1p-24;
+}
+
+/* Small errors of f32 in one tensor are an accident of its few samples: the median counts, too. */
+static double limit_of(const table *t, const row *r, double coarse)
+{
+    double off = coarse * fmax(r->f32, t->middle);
+    return fmax(rounding.value * off + flips.value * sqrt(off), one_flip.value);
+}
+
+/* Where the limit shows nothing, whether the multiple of the right gradient does. */
+static bool is_coarsely_judged(const row *r)
+{
+    enum { ENOUGH = 256 }; /* elements over which rounding averages out */
+    return r->own && r->count >= ENOUGH;
+}
+
+static bool is_wrong(const row *r, double limit)
+{
+    if (limit <= shown.value) {
+        return !(r->job <= limit);
+    }
+    return is_coarsely_judged(r) && !(fabs(r->fitted - 1) <= coarse_multiple.value);
+}
+
+/* A gradient that is a multiple of the right one. */
+static bool is_multiple(const row *r, double limit)
+{
+    return fabs(r->fitted - 1) > limit && r->left <= limit * fmax(1, fabs(r->fitted));
+}
+
+/* Backward runs from the last parameter to the first: a fault shows in its own layer and those
+ * before it. */
+static void report(const ls_observe_trace *trace, int rank, int64_t step, const table *t, int last,
+                   int wrong, double limit, ls_observe_finding *out)
+{
+    const row *r = &t->row[last];
+    LS_TEXT(times, 80, ", %.4g times what it should be", r->fitted);
+    ls_verdict_fail(&out->verdict,
+                    "step %lld, rank %d: the gradient of %s is off by %.2g of itself "
+                    "(limit %.2g)%s; %d of %d tensors are",
+                    (long long)step, rank, r->name, r->job, limit,
+                    is_multiple(r, limit) ? times : "", wrong, t->count);
+    ls_verdict_cause(&out->verdict,
+                     "a backward pass that does not belong to its forward: in the "
+                     "layer of %s or between it and the output",
+                     r->name);
+    const ls_observe_step *own = ls_trace_step(&trace->rank[rank], step);
+    int call = own == NULL ? -1 : ls_trace_find(own, LS_CALL_BACKWARD, 0);
+    ls_finding_blame(out, call >= 0 ? own->call[call].at : "",
+                     "check custom backward functions, fused kernels and what is changed in place, "
+                     "from %s to the output",
+                     r->name);
+}
+
+static void judge_rank(const ls_samples *samples, int rank, tally *all, ls_observe_finding *out)
+{
+    table t = make_table(samples->file[rank], &samples->trace->rank[rank]);
+    double coarse = coarseness(&samples->trace->rank[rank], samples->step[rank]);
+    int wrong = 0, last = -1;
+    for (int i = 0; i < t.count; i++) {
+        double limit = limit_of(&t, &t.row[i], coarse);
+        all->tensors++;
+        all->coarse += limit > shown.value && is_coarsely_judged(&t.row[i]);
+        all->blind += limit > shown.value && !is_coarsely_judged(&t.row[i]);
+        if (is_wrong(&t.row[i], limit)) {
+            wrong++;
+            last = i;
+        }
+        if (limit <= shown.value && t.row[i].job / limit >= all->worst / all->worst_limit) {
+            all->worst = t.row[i].job;
+            all->worst_limit = limit;
+            ls_text_put(all->worst_name, sizeof all->worst_name, "%s", t.row[i].name);
+        }
+    }
+    if (wrong > 0) {
+        report(samples->trace, rank, samples->number, &t, last, wrong,
+               limit_of(&t, &t.row[last], coarse), out);
+    }
+    free(t.row);
+}
+
+/* ---- verdict --------------------------------------------------------------------------------- */
+
+static bool was_asked(const ls_observe_trace *trace)
+{
+    const cJSON *observe =
+        cJSON_GetObjectItemCaseSensitive(trace->rank[0].record->start, "observe");
+    return ls_json_bool(observe, "gradient", true);
+}
+
+static void conclude(const ls_observe_trace *trace, const tally *all, const char *why,
+                     ls_observe_finding *out)
+{
+    if (all->tensors == 0) {
+        ls_verdict_set(&out->verdict, was_asked(trace) ? LS_UNSUPPORTED : LS_SKIP, "%s%s",
+                       was_asked(trace) ? "no step was run again in FP64: " : "not asked for",
+                       was_asked(trace) ? why : "");
+    } else if (all->blind * 2 > all->tensors) {
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "in %d of %d tensors the job's type itself costs more than %.0f %% of the "
+                       "gradient: nothing smaller shows",
+                       all->blind, all->tensors, 100 * shown.value);
+    }
+    LS_TEXT(coarse, 120, "; %d of them by their multiple alone, %d not at all", all->coarse,
+            all->blind);
+    ls_verdict_measured(&out->verdict, all->worst, all->worst_limit, "of the gradient",
+                        rounding.why);
+    ls_verdict_pass(&out->verdict,
+                    "%d gradients compared with FP64; nearest to its limit is %s, off by %.2g of "
+                    "itself (limit %.2g)%s",
+                    all->tensors, all->worst_name, all->worst, all->worst_limit,
+                    all->coarse + all->blind > 0 ? coarse : "");
+}
+
+void ls_rules_gradient_judge(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    tally all = {.worst_limit = 1};
+    char why[300] = "no detailed step from the second on";
+    if (!trace->attached) {
+        ls_verdict_set(&out->verdict, LS_SKIP,
+                       "dumps of the protocol are compared with FP64 by conform");
+        return;
+    }
+    for (int64_t n = 0; all.tensors == 0 && (n = ls_samples_next(trace, n)) != 0;) {
+        ls_samples samples;
+        ls_samples_open(trace, n, &samples, out);
+        for (int k = 0; k < samples.world; k++) {
+            if (samples.file[k] != NULL && n > 1) {
+                ls_text_put(why, sizeof why, "%s",
+                            ls_dumpfile_text(samples.file[k], "again", "no reason is given"));
+            }
+            if (samples.file[k] != NULL) {
+                judge_rank(&samples, k, &all, out);
+            }
+        }
+        ls_samples_close(&samples);
+    }
+    conclude(trace, &all, why, out);
+}
