@@ -588,6 +588,14 @@ static void judge_pair(const ls_observe_trace *trace, int a, int b, int *compare
     ls_verdict_fail(&out->verdict,
                     "ranks %d and %d have the same inputs in all of %d training forwards", a, b,
                     in.compared);
+    if (trained_pass(&trace->rank[a], 0) == NULL) {
+        ls_verdict_cause(&out->verdict,
+                         "all ranks train on the same batches: the script draws them "
+                         "from the same seed on every rank");
+        ls_finding_blame(out, first_forward(&in)->at,
+                         "seed by rank where batches are drawn, after the model is built");
+        return;
+    }
     ls_verdict_cause(&out->verdict,
                      "all ranks train on the same batches: no DistributedSampler, or "
                      "one that was given the same rank");

@@ -375,9 +375,11 @@ static double excess_of(const ls_observe_trace *trace, const ls_samples *samples
             norm += mean[i] * mean[i];
         }
         free(mean);
+        /* An infinity that no backward of the step gave was left. */
+        error = known && isfinite(norm) && !isfinite(error) ? INFINITY : error;
     }
     ls_values_free(&reduced);
-    return norm > 0 && isfinite(error) ? sqrt(error / norm) : NAN;
+    return norm > 0 && isfinite(norm) && !isnan(error) ? sqrt(error / norm) : NAN;
 }
 
 /* Whether a step's gradients are more than its own backward calls gave: 1, 0, or -1: no samples say

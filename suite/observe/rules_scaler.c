@@ -46,6 +46,7 @@ typedef struct machine {
 typedef struct seen {
     int updates, overflows, growths, forced, set; /* set: changed by the script between updates */
     double scale;
+    const ls_call *by_script; /* the first update that follows or is such a change */
 } seen;
 
 /* aten/src/ATen/native/cuda/AmpKernels.cu: the product of an f32 scale and an f64 factor is rounded
@@ -125,7 +126,9 @@ static bool check_update(ls_calls *calls, int rank, machine *m, bool learns, see
     int tracker = ls_json_int(call->json, "growth", -1);
     bool overflow = ls_calls_scaler_of(calls, call)->found == 1;
     bool forced = ls_calls_flag(call, "forced") == 1;
-    s->set += !isnan(m->scale) && scale != m->scale;
+    bool set = !isnan(m->scale) && scale != m->scale;
+    s->set += set;
+    s->by_script = s->by_script == NULL && (set || forced) ? call : s->by_script;
     s->updates++;
     m->scale = scale;
     if (forced) {
@@ -271,6 +274,10 @@ void ls_rules_scaler_trace(const ls_observe_trace *trace, ls_observe_finding *ou
         judge_steps(trace, &sum, out);
     }
     int ranks = trace->world;
+    if (sum.by_script != NULL) {
+        ls_finding_blame(out, sum.by_script->at,
+                         "the script sets the scale itself, which is judged in between only");
+    }
     if (sum.updates == 0) {
         ls_verdict_set(&out->verdict, LS_WEAK, "no update of a scaler was seen");
     } else if (sum.overflows + sum.growths == 0) {

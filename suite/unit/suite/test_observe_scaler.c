@@ -169,6 +169,7 @@ START_TEST(a_set_scale_passes)
     calls_step(&job, "F S B K P{\"scale\":32,\"next\":64,\"growth\":0} Z");
     expect_clean(&job);
     calls_expect(&job, "scaler.trace", LS_PASS, "1 set by the script");
+    calls_expect(&job, "scaler.trace", LS_PASS, "sets the scale itself");
     calls_close(&job);
 }
 END_TEST
@@ -272,6 +273,20 @@ START_TEST(an_update_between_steps_is_caught)
     calls_judge(&job);
     calls_expect(&job, "scaler.order", LS_FAIL, "between the steps of two optimizers");
     calls_close(&job);
+}
+END_TEST
+
+/* One step says enough where there is one optimizer, and nothing of the first half of a pair. */
+START_TEST(a_first_step_without_update_is_caught)
+{
+    calls_job job;
+    for (int two = 0; two < 2; two++) {
+        calls_open(&job, 2);
+        calls_step(&job, two ? "F S B K K{\"optimizer\":1} Z" : "F S B K Z");
+        calls_judge(&job);
+        calls_expect(&job, "scaler.order", two ? LS_PASS : LS_FAIL, two ? "" : "is missing");
+        calls_close(&job);
+    }
 }
 END_TEST
 
@@ -416,6 +431,7 @@ int main(void)
     tcase_add_test(test, one_rank_has_none_to_agree_with);
     tcase_add_loop_test(test, mistakes_are_caught, 0, (int)(sizeof wrong / sizeof *wrong));
     tcase_add_test(test, an_update_between_steps_is_caught);
+    tcase_add_test(test, a_first_step_without_update_is_caught);
     tcase_add_test(test, a_changed_parameter_is_caught);
     tcase_add_test(test, models_that_are_not_trained_may_change);
     tcase_add_loop_test(test, ranks_that_decide_for_themselves_are_caught, 0,
