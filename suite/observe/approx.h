@@ -1,5 +1,5 @@
 /* Numbers with a bound on what a right computation in a type may be off: each operation adds its
- * own rounding to what its operands are off (numerics.md section 7). */
+ * own rounding to what its operands are off (numerics.md section 8). */
 #ifndef LS_OBSERVE_APPROX_H
 #define LS_OBSERVE_APPROX_H
 

@@ -1,5 +1,5 @@
 /* Whether the gradient that autograd gave on a rank is that of the user's own module: run again in
- * FP64 and f32 on the same inputs, output gradients and random numbers (numerics.md 7.5). */
+ * FP64 and f32 on the same inputs, output gradients and random numbers (numerics.md 8.5). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,10 +11,10 @@
 
 static const ls_tol rounding =
     LS_TOL(2, "times what the module's own f32 run is off, in units of the type that the job "
-              "multiplies in (numerics 7.5)");
+              "multiplies in (numerics 8.5)");
 static const ls_tol flips =
     LS_TOL(2, "times the root of that: branches within the rounding of their threshold are taken "
-              "the other way, and their squares add up (numerics 7.5)");
+              "the other way, and their squares add up (numerics 8.5)");
 static const ls_tol one_flip =
     LS_TOL(0x1p-5, "one ReLU or maximum that rounding decides otherwise moves a tensor's gradient "
                    "by up to 0.01 of itself (numerics 4)");

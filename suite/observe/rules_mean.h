@@ -1,5 +1,5 @@
 /* The mean of all ranks' gradients of a tensor in FP64, and how far a right reduction may be from
- * it (numerics.md section 7). */
+ * it (numerics.md section 8). */
 #ifndef LS_OBSERVE_RULES_MEAN_H
 #define LS_OBSERVE_RULES_MEAN_H
 

@@ -9,10 +9,10 @@
 
 static const ls_tol one_product =
     LS_TOL(2, "two roundings of the product with 1/S: in f32, and in the gradient's own type "
-              "(numerics 7.3)");
+              "(numerics 8.3)");
 static const ls_tol one_clip =
     LS_TOL(5, "five roundings: limit and 1e-6 become numbers of the gradient's type, then a sum, a "
-              "quotient and the product with it (numerics 7.3)");
+              "quotient and the product with it (numerics 8.3)");
 
 /* ---- the calls of a step --------------------------------------------------------------------- */
 

@@ -11,7 +11,7 @@
 
 static const ls_tol exact =
     LS_TOL(1, "the distance in units of its own bound: one rounding for each operation between "
-              "the ranks' gradients and their mean, in the type of each (numerics 7.1)");
+              "the ranks' gradients and their mean, in the type of each (numerics 8.1)");
 
 /* What a gradient that is not the mean may be instead. */
 typedef enum guess {

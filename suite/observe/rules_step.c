@@ -12,7 +12,7 @@
 
 static const ls_tol exact =
     LS_TOL(1, "the distance in units of its own bound: one rounding for each operation of the "
-              "update, in the type that the parameter is held in (numerics 7.2)");
+              "update, in the type that the parameter is held in (numerics 8.2)");
 
 typedef struct settings {
     char rule[8];

@@ -1,0 +1,290 @@
+/* What is read of an observed job's folder: every event and call, and what is left where a rank
+ * died, a line is broken or the trainer speaks the subject protocol alone. */
+#include <check.h>
+#include <math.h>
+
+#include "observe_fake.h"
+#include "suite/observe/trace.h"
+#include "suite/unit/run_suite.h"
+
+static void make_folder(char folder[64])
+{
+    ls_text_put(folder, 64, "/tmp/lockstep-trace-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+}
+
+static void write_text(const char *folder, const char *name, const char *text)
+{
+    LS_TEXT(path, 200, "%s/%s", folder, name);
+    FILE *file = fopen(path, "w");
+    ck_assert_ptr_nonnull(file);
+    fputs(text, file);
+    fclose(file);
+}
+
+static ls_observe_trace *read_folder(const char *folder)
+{
+    ls_observe_trace *trace = NULL;
+    ck_assert_int_eq(ls_observe_read(folder, &trace), LS_OK);
+    return trace;
+}
+
+#define START "{\"event\":\"start\",\"schema\":1,\"observed\":1,\"rank\":0,\"world\":1}\n"
+
+static const char *const whole =
+    START "{\"event\":\"model\",\"model\":0,\"kind\":\"plain\",\"name\":\"Net\",\"params\":"
+          "[[\"w\",12,\"f32\",true],[\"g\",4,\"bf16\",false]],\"norm_params\":[\"g\"]}\n"
+          "{\"event\":\"model\",\"model\":1,\"kind\":\"ddp\",\"name\":\"Head\",\"params\":"
+          "[[\"m1.w\",3,\"f32\",true]]}\n"
+          "{\"event\":\"scaler\",\"scaler\":0,\"enabled\":true}\n"
+          "{\"event\":\"unheard\",\"of\":1}\n"
+          "{\"event\":\"step\",\"step\":1,\"loss\":null,\"lr\":0.5,\"skipped\":true,\"calls\":["
+          "{\"call\":\"forward\",\"model\":1,\"at\":\"a.py:3\",\"training\":true,"
+          "\"autocast\":\"f16\"},{\"call\":\"unheard\"},"
+          "{\"call\":\"backward\",\"times\":3,\"sync\":false},"
+          "{\"call\":\"update\",\"scaler\":2},{\"call\":\"optimizer_step\",\"optimizer\":1}]}\n"
+          "{\"event\":\"save\",\"path\":\"x.pt\"}\n{\"event\":\"save\",\"path\":\"y.pt\"}\n"
+          "{\"event\":\"cost\",\"own_ms\":1}\n"
+          "{\"event\":\"step\",\"step\":2}\n{\"event\":\"end\",\"steps\":2}\n";
+
+START_TEST(every_event_is_read)
+{
+    char folder[64];
+    make_folder(folder);
+    write_text(folder, "rank0.jsonl", whole);
+    ls_observe_trace *trace = read_folder(folder);
+    const ls_observe_rank *rank = &trace->rank[0];
+    ck_assert(trace->attached);
+    ck_assert_int_eq(trace->world, 1);
+    ck_assert_int_eq(rank->step_count, 2);
+    ck_assert_int_eq(rank->tensor_count, 3);
+    ck_assert_str_eq(rank->tensor[1].name, "g");
+    ck_assert(rank->tensor[1].norm && !rank->tensor[1].trainable && !rank->tensor[0].norm);
+    ck_assert_str_eq(rank->tensor[1].type, "bf16");
+    ck_assert_str_eq(rank->tensor[2].name, "m1.w");
+    ck_assert_int_eq(rank->tensor[2].model, 1);
+    ck_assert_int_eq(rank->tensor[0].elements, 12);
+    ck_assert_int_eq(cJSON_GetArraySize(rank->save), 2);
+    ck_assert_int_eq(cJSON_GetArraySize(rank->load), 0);
+    ck_assert_ptr_nonnull(rank->cost);
+    ck_assert(rank->record->ended && rank->step[0].step->skipped);
+    ck_assert(ls_trace_is_scaled(trace) && ls_trace_is_mixed(trace));
+    ck_assert(!ls_trace_is_ddp(trace)); /* one rank */
+    ls_observe_free(trace);
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
+START_TEST(calls_are_read_in_order)
+{
+    char folder[64];
+    make_folder(folder);
+    write_text(folder, "rank0.jsonl", whole);
+    ls_observe_trace *trace = read_folder(folder);
+    const ls_observe_step *step = ls_trace_step(&trace->rank[0], 1);
+    ck_assert_ptr_nonnull(step);
+    ck_assert_int_eq(step->call_count, 5);
+    ck_assert_int_eq(step->call[0].kind, LS_CALL_FORWARD);
+    ck_assert_int_eq(step->call[0].model, 1);
+    ck_assert_int_eq(step->call[0].optimizer, -1);
+    ck_assert_str_eq(step->call[0].at, "a.py:3");
+    ck_assert_int_eq(step->call[1].kind, LS_CALL_OTHER);
+    ck_assert_int_eq(step->call[2].times, 3);
+    ck_assert_int_eq(step->call[3].scaler, 2);
+    ck_assert_int_eq(ls_trace_find(step, LS_CALL_BACKWARD, 0), 2);
+    ck_assert_int_eq(ls_trace_find(step, LS_CALL_BACKWARD, 3), -1);
+    ck_assert_int_eq(ls_trace_find(step, LS_CALL_MODE, 0), -1);
+    ck_assert_ptr_eq(ls_trace_step(&trace->rank[0], 2), &trace->rank[0].step[1]);
+    ck_assert_ptr_null(ls_trace_step(&trace->rank[0], 3));
+    ck_assert_ptr_null(ls_trace_step(&trace->rank[0], 0));
+    ck_assert(!step->detail && step->samples[0] == '\0');
+    ls_observe_free(trace);
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
+/* Of three ranks one left no file and one died after its first step. */
+START_TEST(what_dead_ranks_left_is_read)
+{
+    static const char *const start = "{\"event\":\"start\",\"schema\":1,\"observed\":1,\"world\":3}"
+                                     "\n{\"event\":\"step\",\"step\":1}\n";
+    char folder[64];
+    make_folder(folder);
+    write_text(folder, "rank0.jsonl", start);
+    write_text(folder, "rank1.jsonl", start);
+    ls_observe_trace *trace = read_folder(folder);
+    ls_observe_result result;
+    ck_assert_int_eq(trace->world, 3);
+    ck_assert_int_eq(trace->rank[1].step_count, 1);
+    ck_assert_int_eq(trace->rank[2].step_count, 0);
+    ck_assert(!trace->rank[2].record->has_events && trace->rank[2].model != NULL);
+    ls_observe_judge_all(trace, &result);
+    for (int i = 0; i < result.count; i++) {
+        const ls_observe_finding *f = &result.finding[i];
+        bool said = strstr(f->verdict.evidence, "rank 2 left no events") != NULL &&
+                    strstr(f->verdict.evidence, "rank 1 ended without a word after step 1") != NULL;
+        ck_assert_msg(f->verdict.code == LS_SKIP || said, "%s: %s", f->rule->id,
+                      f->verdict.evidence);
+    }
+    ls_observe_result_free(&result);
+    ls_observe_free(trace);
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
+START_TEST(a_broken_line_is_kept_and_fails_what_needs_it)
+{
+    static const char *const broken[] = {
+        START "{\"event\":\"step\",\"step\":1}\nno json\n{\"event\":\"step\",\"step\":2}\n",
+        START "{\"event\":\"step\",\"step\":1}\n{\"event\":\"step\",\"step\":5}\n",
+        START "{\"event\":\"step\",\"step\":1}\n{\"event\":\"st",
+    };
+    for (size_t b = 0; b < sizeof broken / sizeof *broken; b++) {
+        char folder[64];
+        make_folder(folder);
+        write_text(folder, "rank0.jsonl", broken[b]);
+        ls_observe_trace *trace = read_folder(folder);
+        ls_observe_result result;
+        ck_assert(strstr(trace->record.broken, "rank0.jsonl line 3") != NULL);
+        ck_assert_int_eq(trace->rank[0].step_count, 1);
+        ls_observe_judge_all(trace, &result);
+        int failed = 0;
+        for (int i = 0; i < result.count; i++) {
+            ls_verdict_code code = result.finding[i].verdict.code;
+            ck_assert(code == LS_FAIL || code == LS_SKIP);
+            failed += code == LS_FAIL;
+        }
+        ck_assert_int_gt(failed, 0);
+        ls_observe_result_free(&result);
+        ls_observe_free(trace);
+        ls_path_remove_tree(folder);
+    }
+}
+END_TEST
+
+START_TEST(a_folder_without_events_is_a_usage_error)
+{
+    char folder[64];
+    ls_observe_trace *trace = NULL;
+    make_folder(folder);
+    ck_assert_int_eq(ls_observe_read(folder, &trace), LS_ERR_USAGE);
+    ck_assert_ptr_null(trace);
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
+START_TEST(samples_are_read_and_broken_ones_are_told)
+{
+    const fake_job job = {FAULT_NONE, "sgd", 2, 1, 0, 0, NULL, NULL};
+    char folder[64];
+    fake_write(&job, folder, sizeof folder);
+    write_text(folder, "samples/step000002.rank1.safetensors", "no header");
+    ls_observe_trace *trace = read_folder(folder);
+    ls_observe_finding finding = {0};
+    const ls_observe_step *first = ls_trace_step(&trace->rank[1], 1);
+    ls_dumpfile *file = ls_trace_samples(trace, 1, first, &finding);
+    ck_assert_ptr_nonnull(file);
+    ck_assert_ptr_nonnull(ls_dumpfile_find(file, "param/fc.weight"));
+    ck_assert_int_eq(finding.verdict.code, LS_PASS);
+    ls_dumpfile_close(file);
+    ck_assert_ptr_null(ls_trace_samples(trace, 1, ls_trace_step(&trace->rank[1], 3), &finding));
+    ck_assert_int_eq(finding.verdict.code, LS_PASS);
+    ck_assert_ptr_null(ls_trace_samples(trace, 1, ls_trace_step(&trace->rank[1], 2), &finding));
+    ck_assert_int_eq(finding.verdict.code, LS_INFRA);
+    ls_observe_free(trace);
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
+/* ---- a trainer of the protocol --------------------------------------------------------------- */
+
+static void write_dump(const char *folder, int step, int rank, float next)
+{
+    static const float param[2] = {1, -2}, grad[2] = {0.5f, 0.25f};
+    const float local[2] = {rank == 0 ? 1 : 0, rank == 0 ? 0 : 0.5f}, after[2] = {next, -2.0625f};
+    ls_safetensors_writer *w = NULL;
+    const ls_shape shape = {1, {2}};
+    LS_TEXT(path, 200, "%s/dump/step%06d.rank%d.safetensors", folder, step, rank);
+    ck_assert_int_eq(ls_safetensors_create(path, &w), LS_OK);
+    ls_safetensors_metadata(w, "optimizer", "sgd");
+    ls_safetensors_metadata(w, "lr", "0.25");
+    ls_safetensors_metadata(w, "loss_scale", "128");
+    ls_safetensors_metadata(w, "optimizer_steps", "%d", step);
+    ls_safetensors_add_copy(w, "param/fc.bias", LS_F32, &shape, param);
+    ls_safetensors_add_copy(w, "local/fc.bias", LS_F32, &shape, local);
+    ls_safetensors_add_copy(w, "grad/fc.bias", LS_F32, &shape, grad);
+    ls_safetensors_add_copy(w, "next/fc.bias", LS_F32, &shape, after);
+    ck_assert_int_eq(ls_safetensors_finish(w), LS_OK);
+}
+
+static ls_verdict_code code_of(const ls_observe_result *result, const char *id)
+{
+    for (int i = 0; i < result->count; i++) {
+        if (strcmp(result->finding[i].rule->id, id) == 0) {
+            return result->finding[i].verdict.code;
+        }
+    }
+    return LS_VERDICT_CODES;
+}
+
+START_TEST(a_trainer_of_the_protocol_is_judged_by_its_dumps)
+{
+    static const char *const events =
+        "{\"event\":\"start\",\"schema\":1,\"world\":2,\"options\":{\"opt-level\":\"O1\"}}\n"
+        "{\"event\":\"step\",\"step\":1,\"loss_scale\":128,\"lr\":0.25,\"digest\":"
+        "{\"param\":\"1\",\"state\":\"2\"}}\n{\"event\":\"end\",\"code\":0}\n";
+    for (int wrong = 0; wrong < 2; wrong++) {
+        char folder[64];
+        make_folder(folder);
+        LS_TEXT(dump, 100, "%s/dump", folder);
+        ck_assert_int_eq(ls_path_make_folder(dump), LS_OK);
+        for (int k = 0; k < 2; k++) {
+            LS_TEXT(name, 32, "rank%d.jsonl", k);
+            write_text(folder, name, events);
+            write_dump(folder, 1, k, wrong ? 0.75f : 0.875f);
+        }
+        ls_observe_trace *trace = read_folder(folder);
+        ls_observe_result result;
+        ck_assert(!trace->attached && ls_trace_is_ddp(trace) && ls_trace_is_scaled(trace));
+        ck_assert(ls_trace_is_mixed(trace));
+        ck_assert_int_eq(trace->rank[1].step[0].call_count, 0);
+        ck_assert(trace->rank[1].step[0].detail);
+        ck_assert_int_eq(trace->rank[0].tensor_count, 1);
+        ck_assert_str_eq(trace->rank[0].tensor[0].name, "fc.bias");
+        ls_observe_judge_all(trace, &result);
+        ck_assert_int_eq(code_of(&result, "reduction.mean"), LS_PASS);
+        ck_assert_int_eq(code_of(&result, "replicas.step"), LS_PASS);
+        ck_assert_int_eq(code_of(&result, "optimizer.step"), wrong ? LS_FAIL : LS_PASS);
+        ls_observe_result_free(&result);
+        ls_observe_free(trace);
+        ls_path_remove_tree(folder);
+    }
+}
+END_TEST
+
+START_TEST(the_first_blame_stays)
+{
+    ls_observe_finding finding = {0};
+    ls_finding_blame(&finding, "train.py:41", "do %d", 1);
+    ls_finding_blame(&finding, "train.py:42", "do %d", 2);
+    ck_assert_str_eq(finding.where, "train.py:41");
+    ck_assert_str_eq(finding.advice, "do 1");
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("observe_trace");
+    TCase *tests = tcase_create("trace");
+    tcase_set_timeout(tests, 60);
+    tcase_add_test(tests, every_event_is_read);
+    tcase_add_test(tests, calls_are_read_in_order);
+    tcase_add_test(tests, what_dead_ranks_left_is_read);
+    tcase_add_test(tests, a_broken_line_is_kept_and_fails_what_needs_it);
+    tcase_add_test(tests, a_folder_without_events_is_a_usage_error);
+    tcase_add_test(tests, samples_are_read_and_broken_ones_are_told);
+    tcase_add_test(tests, a_trainer_of_the_protocol_is_judged_by_its_dumps);
+    tcase_add_test(tests, the_first_blame_stays);
+    suite_add_tcase(suite, tests);
+    return run_suite(suite);
+}
