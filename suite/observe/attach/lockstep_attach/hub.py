@@ -67,6 +67,7 @@ class Hub:
         self.own_ns = self.detail_ns = self.gradient_ns = 0
         self.first_forward_ns = self.last_step_ns = 0
         self.ended = False
+        self.joined = False  # a process group of more than one rank
         self.rank_number = self.world = None
         self.compiling = _is_compiling(torch)
         self.idle = self._idle()
@@ -156,6 +157,8 @@ class Hub:
                 frame = frame.tb_next
             where = "%s:%d" % (os.path.basename(frame.tb_frame.f_code.co_filename), frame.tb_lineno) if frame else ""
             what = "%s: %s (%s)" % (type(error).__name__, error, where)
+            if self.writer.file is None and "RANK" in os.environ:
+                self.activate()  # a rank, and not one of its helpers: its file says why there is nothing in it
             self.writer.put({"event": "attach", "error": text(what), "at": self.places.here(), "quiet": True})
             self.steps.abandon()
             self.writer.flush()
@@ -227,7 +230,7 @@ class Hub:
 
     def _forked(self):
         """A child of a process that writes has nothing to say; one of a launcher begins anew."""
-        writes = self.writer.file is not None or self.writer.closed
+        writes = self.writer.file is not None or self.writer.closed or self.joined
         self.writer.abandon()
         self.own = Own()
         if writes or self.quiet:
@@ -245,6 +248,8 @@ class Hub:
         if self.ended or self.writer.closed:
             return
         self.ended = True
+        if self.joined:
+            self.activate()
         if self.writer.file is not None:
             self.steps.close_last()
             self.data.finish()

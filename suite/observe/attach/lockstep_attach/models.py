@@ -432,8 +432,8 @@ class Models:
             entry["autocast"] = model.autocast_inside
         first = _first_tensor(self.hub.torch, result)
         entry["type"] = type_name(first.dtype) if first is not None else None
-        if record is not None and error is None:
-            self.hub.again.after(record, result)
+        if record is not None:
+            self.hub.again.after(record, result if error is None else None)
 
     # ---- train, eval, zero_grad ------------------------------------------------------------------
 

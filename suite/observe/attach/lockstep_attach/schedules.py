@@ -1,9 +1,56 @@
+"""Learning-rate schedules: each step that the script itself takes, with the rates after it."""
+
+
 class Schedules:
     def __init__(self, hub):
         self.hub = hub
+        self.building = 0  # constructors take a first step of their own
+        self.depth = 0  # schedules that hold others step them
 
     def install(self):
-        pass
+        module = self.hub.torch.optim.lr_scheduler
+        bases = [getattr(module, name, None) for name in ("_LRScheduler", "LRScheduler", "ReduceLROnPlateau")]
+        kinds = {kind for kind in bases if isinstance(kind, type)}
+        kinds |= {v for v in vars(module).values() if isinstance(v, type) and issubclass(v, tuple(kinds))}
+        if isinstance(getattr(module, "ChainedScheduler", None), type):
+            kinds.add(module.ChainedScheduler)
+        for kind in kinds:
+            self._watch(kind, True)
 
-    def __getattr__(self, name):
-        return lambda *a: None
+    def _watch(self, kind, constructor):
+        if constructor and "__init__" in kind.__dict__:
+            self.hub.wrap(kind, "__init__", self._enter_init, self._leave_init)
+        if "step" in kind.__dict__:
+            self.hub.wrap(kind, "step", self._enter_step, self._leave_step)
+
+    def _enter_init(self, args, kwargs):
+        # a user's class that overrides step is met here first
+        kind = type(args[0])
+        if "step" in kind.__dict__:
+            self._watch(kind, False)
+        self.building += 1
+        return True
+
+    def _leave_init(self, note, args, kwargs, result, error):
+        if note:
+            self.building -= 1
+
+    def _enter_step(self, args, kwargs):
+        self.depth += 1
+        return self.depth == 1 and not self.building
+
+    def _leave_step(self, note, args, kwargs, result, error):
+        if note is None:
+            return
+        self.depth -= 1
+        schedule = args[0]
+        optimizer = getattr(schedule, "optimizer", None)
+        if not note or error is not None or optimizer is None:
+            return
+        name = type(schedule).__name__
+        at = self.hub.places.here()
+        self.hub.steps.note("schedule", **{"class": name, "at": at, "lr": self.hub.optimizers.rates(optimizer)})
+
+    def is_state(self, value):
+        """Whether a dict is what a schedule's state_dict returns."""
+        return "last_epoch" in value and bool({"_step_count", "base_lrs", "_last_lr", "best"} & set(value))

@@ -118,6 +118,10 @@ class Steps:
         self.hub.optimizers.hold()
         self.hub.activate()
 
+    def done_now(self):
+        """Steps that the script has done: the open one counts where an optimizer was asked."""
+        return self.done + (1 if self.now.asked else 0)
+
     # ---- closing ---------------------------------------------------------------------------------
 
     def close_last(self):

@@ -1,0 +1,537 @@
+"""Jobs that test_attach.py runs with and without the module: `test_jobs.py NAME RESULT`.
+
+Each job yields its losses and returns the modules whose parameters it ends with; RESULT.rank<k> gets their bits, those
+of the random number generators, and how many collectives the process group carried out.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import random
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.nn.utils import clip_grad_norm_, clip_grad_value_
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+JOBS = {}
+
+
+def job(function):
+    JOBS[function.__name__] = function
+    return function
+
+
+def pictures(count=48):
+    return TensorDataset(torch.randn(count, 3, 8, 8), torch.randint(0, 4, (count,)))
+
+
+def cnn():
+    return nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.Linear(216, 4))
+
+
+def mlp(dropout=0.0):
+    return nn.Sequential(nn.Linear(20, 40), nn.GELU(), nn.Dropout(dropout), nn.Linear(40, 5))
+
+
+def vectors(count=48):
+    return TensorDataset(torch.randn(count, 20), torch.randint(0, 5, (count,)))
+
+
+def sharded(data, batch=4, **options):
+    sampler = DistributedSampler(data)
+    return sampler, DataLoader(data, batch_size=batch, sampler=sampler, **options)
+
+
+def half(kind):
+    return torch.autocast("cpu", dtype=kind)
+
+
+def scaler(scale, interval=2):
+    return torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=interval)
+
+
+@job
+def f32(losses):
+    """SGD, a schedule, an evaluation between the passes, a checkpoint that is loaded again."""
+    ddp = DDP(cnn())
+    sampler, loader = sharded(pictures(), 8)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        ddp.train()
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(ddp(x), y)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        schedule.step()
+        ddp.eval()
+        with torch.no_grad():
+            right = (ddp(x).argmax(1) == y).float().mean()
+        dist.all_reduce(right)
+        losses.append(right.item())
+    path = "%s.%d.pt" % (sys.argv[2], dist.get_rank())
+    torch.save({"model": ddp.module.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}, path)
+    saved = torch.load(path)
+    ddp.module.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    return [ddp]
+
+
+@job
+def bf16(losses):
+    """Two micro-steps, the first within no_sync; the norm of the gradients is clipped."""
+    ddp = DDP(mlp())
+    optimizer = torch.optim.Adam(ddp.parameters(), lr=1e-3)
+    for step, (x, y) in enumerate(sharded(vectors(96))[1]):
+        last = step % 2 == 1
+        with contextlib.nullcontext() if last else ddp.no_sync():
+            with half(torch.bfloat16):
+                loss = nn.functional.cross_entropy(ddp(x).float(), y) / 2
+            loss.backward()
+        losses.append(loss.item())
+        if last:
+            losses.append(float(clip_grad_norm_(ddp.parameters(), 0.5)))
+            optimizer.step()
+            optimizer.zero_grad()
+    return [ddp]
+
+
+@job
+def fp16(losses):
+    """A GradScaler whose first scale overflows; explicit unscale_ and clipping by value."""
+    ddp = DDP(mlp())
+    optimizer, scaling = torch.optim.AdamW(ddp.parameters(), lr=1e-3), scaler(2.0**18)
+    for x, y in sharded(vectors())[1]:
+        optimizer.zero_grad()
+        with half(torch.float16):
+            loss = nn.functional.cross_entropy(ddp(x).float(), y)
+        scaling.scale(loss).backward()
+        scaling.unscale_(optimizer)
+        clip_grad_value_(ddp.parameters(), 0.01)
+        scaling.step(optimizer)
+        scaling.update()
+        losses.append(loss.item())
+    return [ddp]
+
+
+@job
+def fp16_overflow(losses):
+    """No unscale_ by hand; one rank's loss becomes infinite in the third step."""
+    ddp = DDP(mlp())
+    optimizer, scaling = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9), scaler(2.0**10)
+    for step, (x, y) in enumerate(sharded(vectors())[1]):
+        optimizer.zero_grad(set_to_none=False)
+        with half(torch.float16):
+            loss = nn.functional.cross_entropy(ddp(x).float(), y)
+        if step == 2 and dist.get_rank() == 1:
+            loss = loss * 1e30 * 1e30
+        scaling.scale(loss).backward()
+        scaling.step(optimizer)
+        scaling.update()
+        losses.append(loss.item())
+    return [ddp]
+
+
+@job
+def fused(losses):
+    """An optimizer that unscales by itself."""
+    ddp = DDP(mlp())
+    optimizer, scaling = torch.optim.Adam(ddp.parameters(), lr=1e-3, fused=True), scaler(2.0**20)
+    for x, y in sharded(vectors())[1]:
+        optimizer.zero_grad()
+        with half(torch.float16):
+            loss = nn.functional.cross_entropy(ddp(x).float(), y)
+        scaling.scale(loss).backward()
+        scaling.step(optimizer)
+        scaling.update()
+        losses.append(loss.item())
+    return [ddp]
+
+
+class Branches(nn.Module):
+    """One of its branches is not used."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.third = nn.Linear(20, 16), nn.Linear(20, 16), nn.Linear(16, 5)
+        self.drop = nn.Dropout(0.3)
+
+    def forward(self, x):
+        return self.third(self.drop(torch.relu(self.first(x))))
+
+
+@job
+def unused(losses):
+    """Unused parameters, dropout, two loader workers, an optimizer that is built before the wrapper."""
+    model = Branches()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    ddp = DDP(model, find_unused_parameters=True)
+    for x, y in sharded(vectors(), num_workers=2)[1]:
+        loss = nn.functional.cross_entropy(ddp(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return [ddp]
+
+
+@job
+def static_graph(losses):
+    """A static graph, gradients as views of buckets, a communication hook, activation checkpoints."""
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+    from torch.utils.checkpoint import checkpoint
+
+    class Checkpointed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.head = mlp(0.2), nn.Linear(5, 5)
+
+        def forward(self, x):
+            return self.head(checkpoint(self.body, x, use_reentrant=False))
+
+    ddp = DDP(Checkpointed(), gradient_as_bucket_view=True, static_graph=True)
+    ddp.register_comm_hook(None, default_hooks.allreduce_hook)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    for x, y in sharded(vectors())[1]:
+        loss = nn.functional.cross_entropy(ddp(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return [ddp]
+
+
+@job
+def reentrant(losses):
+    """A reentrant checkpoint around the whole of a plain model."""
+    from torch.utils.checkpoint import checkpoint
+
+    model = mlp(0.2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in sharded(vectors())[1]:
+        loss = nn.functional.cross_entropy(checkpoint(model, x.requires_grad_(), use_reentrant=True), y)
+        optimizer.zero_grad()
+        loss.backward()
+        for param in model.parameters():
+            dist.all_reduce(param.grad)
+            param.grad /= dist.get_world_size()
+        optimizer.step()
+        losses.append(loss.item())
+    return [model]
+
+
+@job
+def gan(losses):
+    """Two models with an optimizer each."""
+    make, judge = DDP(nn.Linear(8, 20)), DDP(nn.Sequential(nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 1)))
+    makes, judges = torch.optim.Adam(make.parameters(), lr=1e-3), torch.optim.Adam(judge.parameters(), lr=1e-3)
+    for x, _ in sharded(vectors())[1]:
+        fake = make(torch.randn(len(x), 8))
+        judges.zero_grad()
+        loss = (judge(torch.cat([x, fake.detach()])) - 1).square().mean()
+        loss.backward()
+        judges.step()
+        makes.zero_grad()
+        second = -judge(fake).mean()
+        second.backward()
+        makes.step()
+        losses += [loss.item(), second.item()]
+    return [make, judge]
+
+
+@job
+def by_hand(losses):
+    """Gradients averaged by the script itself."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for x, y in sharded(vectors())[1]:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        for param in model.parameters():
+            dist.all_reduce(param.grad)
+            param.grad /= dist.get_world_size()
+        optimizer.step()
+        losses.append(loss.item())
+    torch.save(model, "%s.whole.%d.pt" % (sys.argv[2], dist.get_rank()))
+    return [model]
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        generator = torch.Generator().manual_seed(3)
+        for _ in range(24):
+            yield torch.randn(20, generator=generator), 1
+
+
+@job
+def stream(losses):
+    """An IterableDataset, and a schedule that is stepped each step."""
+    ddp = DDP(mlp())
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.2, total_steps=10)
+    for x, y in DataLoader(Stream(), batch_size=4):
+        optimizer.zero_grad(set_to_none=True)
+        loss = nn.functional.cross_entropy(ddp(x), y)
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        losses.append(loss.item())
+    return [ddp]
+
+
+@job
+def closure(losses):
+    """L-BFGS computes its gradients inside the step."""
+    ddp = DDP(mlp())
+    optimizer = torch.optim.LBFGS(ddp.parameters(), max_iter=3)
+    for x, y in sharded(vectors())[1]:
+
+        def again():
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(ddp(x), y)
+            loss.backward()
+            return loss
+
+        losses.append(float(optimizer.step(again)))
+    return [ddp]
+
+
+def compiled(losses, wrap):
+    model = wrap(mlp())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    for x, y in sharded(vectors())[1]:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return [model]
+
+
+@job
+def compiled_inside(losses):
+    return compiled(losses, lambda model: DDP(torch.compile(model, backend="aot_eager")))
+
+
+@job
+def compiled_outside(losses):
+    return compiled(losses, lambda model: torch.compile(DDP(model), backend="aot_eager"))
+
+
+@job
+def compiled_plain(losses):
+    return compiled(losses, lambda model: torch.compile(model, backend="aot_eager", fullgraph=True))
+
+
+@job
+def compiled_step(losses):
+    """The whole step in one compiled function, clipping and optimizer included."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    @torch.compile(backend="eager")
+    def step(x, y):
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    for x, y in sharded(vectors())[1]:
+        losses.append(step(x, y).item())
+    return [model]
+
+
+@job
+def many_models(losses):
+    """A model, a wrapper and an optimizer for each fold; frozen and half parameters, an average of weights."""
+    import copy
+
+    for fold in range(3):
+        model = mlp()
+        model[0].bias.requires_grad_(False)
+        average = copy.deepcopy(model)
+        ddp = DDP(model)
+        optimizer = torch.optim.SGD([p for p in ddp.parameters() if p.requires_grad], lr=0.1)
+        for x, y in sharded(vectors(24))[1]:
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(ddp(x), y)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+            with torch.no_grad():
+                for kept, param in zip(average.parameters(), model.parameters()):
+                    kept.lerp_(param, 0.5)
+                losses.append(float(average(x).sum()))
+    return [ddp, average]
+
+
+@job
+def synced_norms(losses):
+    """Conversion to SyncBatchNorm; a CPU cannot run it, so that the norms stay in eval mode."""
+    model = DDP(nn.SyncBatchNorm.convert_sync_batchnorm(cnn()).eval())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for x, y in sharded(pictures(), 8)[1]:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return [model]
+
+
+def short(losses, steps=3):
+    ddp = DDP(mlp())
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    for step, (x, y) in enumerate(sharded(vectors())[1]):
+        if step == steps:
+            break
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(ddp(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return [ddp]
+
+
+@job
+def leaves(losses):
+    short(losses)
+    sys.exit(7)
+
+
+@job
+def raises(losses):
+    short(losses)
+    raise ValueError("the user's own")
+
+
+@job
+def killed(losses):
+    short(losses, 4)
+    os.kill(os.getpid(), 9)
+
+
+@job
+def caught(losses):
+    """Errors of torch that the script expects arrive unchanged."""
+    modules = short(losses)
+    optimizer = torch.optim.SGD(modules[0].parameters(), lr=0.1)
+    for wrong in (
+        lambda: torch.zeros(3, requires_grad=True).backward(),
+        lambda: modules[0](torch.zeros(2, 3)),
+        lambda: torch.load("/nonexistent/file"),
+        lambda: clip_grad_norm_(modules[0].parameters(), "a"),
+        lambda: modules[0].load_state_dict({}),
+        lambda: optimizer.step("a"),
+    ):
+        try:
+            wrong()
+            losses.append(0)
+        except Exception as error:
+            losses.append(type(error).__name__ + str(error)[:40])
+    return modules
+
+
+@job
+def resnet(losses):
+    """A small residual network: what the module costs."""
+
+    class Block(nn.Module):
+        def __init__(self, width):
+            super().__init__()
+            self.body = nn.Sequential(
+                nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
+                nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width),
+            )  # fmt: skip
+
+        def forward(self, x):
+            return torch.relu(x + self.body(x))
+
+    body = [nn.Conv2d(3, 32, 3, padding=1), *[Block(32) for _ in range(6)]]
+    ddp = DDP(nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10)))
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
+    for _ in range(int(os.environ.get("TEST_STEPS", "6"))):
+        x, y = torch.randn(8, 3, 32, 32), torch.randint(0, 10, (8,))
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(ddp(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return [ddp]
+
+
+# ---- running a job -------------------------------------------------------------------------------
+
+
+def digest(*parts):
+    return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
+
+
+def bits(modules):
+    out = []
+    for module in modules:
+        for _, tensor in sorted(module.state_dict().items()):
+            out.append(repr(tensor.double().reshape(-1).tolist()).encode())
+    return digest(*out)
+
+
+def generators():
+    state = repr(torch.get_rng_state().tolist()) + repr(random.getstate())
+    if "numpy" in sys.modules:
+        state += repr(sys.modules["numpy"].random.get_state())
+    return digest(state.encode())
+
+
+def count_collectives(profile):
+    return sum(event.count for event in profile.key_averages() if event.key.startswith("c10d::"))
+
+
+def run(name, result):
+    torch.set_num_threads(1)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        dist.init_process_group("gloo")
+    torch.manual_seed(7)
+    random.seed(7)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(7)
+    losses, rank = [], int(os.environ.get("RANK", "0"))
+    with torch.autograd.profiler.profile(enabled="TEST_PROFILE" in os.environ) as profile:
+        modules = JOBS[name](losses)
+    facts = {"losses": [repr(loss) for loss in losses], "params": bits(modules), "generators": generators()}
+    facts["hooks"] = sum(len(p._backward_hooks or ()) for m in modules for p in m.parameters())
+    if "TEST_PROFILE" in os.environ:
+        facts["collectives"] = count_collectives(profile)
+    with open("%s.rank%d" % (result, rank), "w") as file:
+        json.dump(facts, file)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def spawned(rank, name, result, port):
+    os.environ.update(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+    run(name, result)
+
+
+if __name__ == "__main__":
+    how = os.environ.get("TEST_START", "")
+    if how:
+        import torch.multiprocessing as multiprocessing
+
+        port = os.environ["MASTER_PORT"]
+        multiprocessing.start_processes(spawned, (sys.argv[1], sys.argv[2], port), nprocs=2, start_method=how)
+    else:
+        run(sys.argv[1], sys.argv[2])
