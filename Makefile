@@ -103,15 +103,17 @@ ORACLE_KERNELS := $(wildcard reference/oracle/cuda/*.cu) $(AUDIT_KERNELS)
 NCCL := $(wildcard reference/comm/nccl*.c)
 EMULATION := $(filter-out $(if $(call found_cuda,NCCL_INC),,suite/emulation/nccl/%),$(call sources,suite/emulation/*))
 UNITS := $(filter-out $(if $(HAVE_EMULATION),,test_cuda_%) $(if $(HAVE_CUDA),,test_cudnn_%) \
-	$(if $(call found_cuda,NCCL_INC),,test_cuda_nccl), \
+	$(if $(call found_cuda,NCCL_INC),,test_cuda_nccl test_cuda_observe), \
 	$(basename $(notdir $(wildcard suite/unit/*/test_*.c suite/unit/*/test_*.cc))))
 
+# Loaded into observed jobs, by NCCL and by the dynamic linker (suite/observe/README.md).
+OBSERVERS := $(BUILD)/lib/ls_nccl_profiler.so $(if $(call found_cuda,NCCL_INC),$(BUILD)/lib/ls_nccl_interpose.so)
 LIBS := $(BUILD)/libls_suite.a $(BUILD)/libls_oracle.a $(BUILD)/libls_reference.a \
 	$(BUILD)/libls_harness.a $(BUILD)/libls_core.a
 PROGRAMS := $(addprefix $(BUILD)/,lockstep lockstep-train lockstep-launch lockstep-collectives)
 ENGINES := $(if $(HAVE_DNNL),$(addprefix $(BUILD)/lib/,ls_cpu.so ls_oracle_cpu.so)) $(if $(HAVE_GLOO),$(BUILD)/lib/ls_gloo.so) \
 	$(if $(HAVE_CUDA),$(BUILD)/lib/ls_cuda.so $(BUILD)/lib/ls_oracle_cuda.so) \
-	$(if $(and $(HAVE_NCCL),$(NCCL)),$(BUILD)/lib/ls_nccl.so)
+	$(if $(and $(HAVE_NCCL),$(NCCL)),$(BUILD)/lib/ls_nccl.so) $(OBSERVERS)
 EMULATED_LIB := $(BUILD)/emulated/lib
 EMULATED := $(if $(HAVE_EMULATION),$(addprefix $(EMULATED_LIB)/,libls_emulated.so ls_cuda.so ls_oracle_cuda.so \
 	$(if $(and $(call found_cuda,NCCL_INC),$(NCCL)),ls_nccl.so) $(if $(HAVE_DNNL),ls_cpu.so ls_oracle_cpu.so) \
@@ -174,6 +176,13 @@ define link
 @mkdir -p $(@D)
 $(call say,ld  $@)
 $(Q)$(1) $(LDFLAGS) $^ $(2) $(LDLIBS) -o $@
+endef
+
+# Without the programs' libraries.
+define link_guest
+@mkdir -p $(@D)
+$(call say,ld  $@)
+$(Q)$(CC) $(LDFLAGS) $(GUEST) $^ -ldl -lpthread -o $@
 endef
 
 # Programs find the tree's files in a folder above them; those built elsewhere, through links.
@@ -242,6 +251,18 @@ $(call objects,$(NCCL)): EXTRA += $(call cuda_includes,CUDART NCCL)
 $(BUILD)/lib/ls_nccl.so: $(call objects,$(NCCL_PARTS)) $(addprefix $(BUILD)/libls_,harness.a core.a)
 	$(call link,$(CC) -shared $(WHOLE),$(call cuda_libraries,CUDART NCCL))
 
+# They are guests of a foreign process: nothing of it may be overridden but what they are for, NCCL may not unload the
+# profiler with its last communicator, and CUDA and NCCL are those that the process has. A sanitizer would have to be
+# the process's first library.
+GUEST := -shared -fno-sanitize=all -Wl,-z,nodelete,--no-undefined
+guest = $(call objects,$(addprefix suite/observe/collectives/,$(1)))
+$(call guest,$(notdir $(wildcard suite/observe/collectives/*.c))): EXTRA += -fvisibility=hidden -fno-sanitize=all \
+	$(call cuda_includes,CUDART NCCL CCCL)
+$(BUILD)/lib/ls_nccl_profiler.so: $(call guest,profiler.c journal.c)
+	$(call link_guest)
+$(BUILD)/lib/ls_nccl_interpose.so: $(call guest,$(addprefix interpose_,nccl.c real.c comms.c samples.c) journal.c)
+	$(call link_guest)
+
 # ---- unit tests: one Check program for each suite/unit/*/test_*, all in build/unit ----------------
 UNIT_LD = $(CC)
 define link_unit
@@ -256,6 +277,7 @@ $(foreach folder,$(wildcard suite/unit/*/),$(eval $(call unit_rule,$(folder),.c)
 $(eval $(call unit_rule,suite/unit/cuda/,.cc))
 # These call single operations of the CPU backend, vector variants among them.
 $(addprefix $(BUILD)/unit/,test_multi test_multi_optim): $(call objects,$(wildcard kernels/cpu/multi*.c))
+$(BUILD)/unit/test_observe_nccl: | $(BUILD)/lib/ls_nccl_profiler.so
 CPU_TESTS := $(addprefix $(BUILD)/unit/,test_cpu_ops test_cpu_loops)
 $(CPU_TESTS): $(call objects,$(CPU))
 $(CPU_TESTS): UNIT_LIBS = -ldnnl

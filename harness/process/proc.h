@@ -19,8 +19,8 @@ typedef struct ls_proc_spec {
     int input;                /* its standard input; 0: /dev/null */
     int cpu_first, cpu_count; /* bind to these cores; cpu_count 0: no binding */
     int64_t file_bytes_max;   /* no file may grow longer (RLIMIT_FSIZE); 0: as inherited */
-    bool in_place; /* stays in this program's process group: it may use the terminal, which sends its
-                      signals to it, too */
+    /* It stays in this program's process group: it may use the terminal, whose signals reach it. */
+    bool in_place;
 } ls_proc_spec;
 
 typedef struct ls_proc {

@@ -186,9 +186,10 @@ static void print_change(const ls_report_verdict *before, const ls_report_verdic
     fprintf(to, "%s: %s, %s -> %s%s\n", change_name[what], last->id,
             before == NULL ? "none" : ls_verdict_name(before->code),
             after == NULL ? "none" : ls_verdict_name(after->code),
-            last->decides    ? ""
-            : last->in_claim ? " [manners]"
-                             : " [outside the claim]");
+            last->decides                                ? ""
+            : !last->in_claim                            ? " [outside the claim]"
+            : ls_json_bool(last->json, "manners", false) ? " [manners]"
+                                                         : "");
     if (after != NULL && what != PASSING) {
         fprintf(to, "    %s\n", ls_report_lines_evidence(after, line));
     }

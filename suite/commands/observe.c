@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "harness/machine/machine.h"
 #include "harness/process/foreground.h"
 #include "harness/process/guard.h"
 #include "kernels/core/file.h"
@@ -22,11 +23,12 @@ enum { NOT_RUNNABLE = 126, NOT_FOUND = 127 }; /* a shell's codes */
 typedef struct observe {
     const char *out, *gate, *inject;
     int64_t every, steps, samples;
-    bool no_gradient, keep, attach_only;
+    bool no_gradient, keep, attach_only, collectives;
     ls_words given; /* all arguments */
     char **command; /* the job's, NULL at the end; NULL with attach_only */
     char directory[512], attach[PATH_MAX];
-    ls_words setting; /* NAME=value of the job's environment, PYTHONPATH apart */
+    char profiler[PATH_MAX], interposer[PATH_MAX]; /* of NCCL's collectives; "": not loaded */
+    ls_words setting;                              /* NAME=value of the job's environment */
 } observe;
 
 /* ---- the command line ------------------------------------------------------------------------ */
@@ -59,6 +61,8 @@ static ls_status parse(observe *o, int *count, char **argument)
          "overflow@STEP:RANK makes one gradient infinite there, to see what follows"},
         {"--no-gradient", NULL, &o->no_gradient, NULL,
          "do not run the module of step 2 again in FP64"},
+        {"--collectives", NULL, &o->collectives, NULL,
+         "time NCCL's kernels, too; its calls and sums are looked at where a GPU is"},
         {"--keep", NULL, &o->keep, NULL, "keep the samples also where no rule failed"},
         {"--out", &o->out, NULL, NULL, "the run's folder (results/runs/<time>-observe)"},
         {"--gate", &o->gate, NULL, NULL,
@@ -176,6 +180,31 @@ static ls_status write_run(const observe *o)
 
 /* ---- the environment ------------------------------------------------------------------------- */
 
+/* The libraries that NCCL and the dynamic linker load into the job, where they were built. */
+static void find_observers(observe *o)
+{
+    ls_machine_device device[LS_MACHINE_DEVICES_MAX];
+    char program[1024];
+    const char *given = getenv("LS_LIB_DIR");
+    bool gpus = ls_machine_devices(ls_machine_sysfs(), device, LS_MACHINE_DEVICES_MAX) > 0;
+    ls_path_program(program, sizeof program);
+    LS_TEXT(folder, 1100, "%s/lib", program);
+    if (given != NULL && given[0] != '\0') {
+        ls_command_absolute(given, folder, sizeof folder);
+    }
+    ls_text_put(o->profiler, sizeof o->profiler, "%s/ls_nccl_profiler.so", folder);
+    ls_text_put(o->interposer, sizeof o->interposer, "%s/ls_nccl_interpose.so", folder);
+    if (!(gpus || o->collectives) || access(o->profiler, R_OK) != 0) {
+        o->profiler[0] = '\0';
+    }
+    if (!(gpus || o->collectives) || access(o->interposer, R_OK) != 0) {
+        o->interposer[0] = '\0';
+    }
+    if (o->collectives) {
+        ls_words_add(&o->setting, "LS_OBSERVE_KERNELS=1");
+    }
+}
+
 static ls_status make_settings(observe *o)
 {
     if (!ls_path_find("suite/observe/attach", o->attach, sizeof o->attach)) {
@@ -197,7 +226,23 @@ static ls_status make_settings(observe *o)
         ls_words_add(set, "LS_OBSERVE_INJECT=%s", o->inject);
     }
     ls_words_add(set, "LS_RUN_DIR=%s/jobs/subject", o->directory);
+    find_observers(o);
     return LS_OK;
+}
+
+/* A list of paths with ours in front. */
+static void add_in_front(ls_words *words, const char *name, const char *path)
+{
+    const char *before = getenv(name);
+    bool given = before != NULL && before[0] != '\0';
+    ls_words_add(words, "%s=%s%s%s", name, path, given ? ":" : "", given ? before : "");
+}
+
+static bool is_ours(const observe *o, const char *entry)
+{
+    return strncmp(entry, "LS_OBSERVE_", 11) == 0 || strncmp(entry, "LS_RUN_DIR=", 11) == 0 ||
+           strncmp(entry, "PYTHONPATH=", 11) == 0 ||
+           (o->interposer[0] != '\0' && strncmp(entry, "LD_PRELOAD=", 11) == 0);
 }
 
 /* This environment, with the settings in place of what it says of them. */
@@ -205,37 +250,53 @@ static ls_words make_environment(const observe *o)
 {
     ls_words words = {0, 0, NULL};
     for (char **entry = environ; *entry != NULL; entry++) {
-        if (strncmp(*entry, "LS_OBSERVE_", 11) != 0 && strncmp(*entry, "LS_RUN_DIR=", 11) != 0 &&
-            strncmp(*entry, "PYTHONPATH=", 11) != 0) {
+        if (!is_ours(o, *entry)) {
             ls_words_add(&words, "%s", *entry);
         }
     }
     for (int i = 0; i < o->setting.count; i++) {
         ls_words_add(&words, "%s", o->setting.word[i]);
     }
-    const char *path = getenv("PYTHONPATH");
-    bool given = path != NULL && path[0] != '\0';
-    ls_words_add(&words, "PYTHONPATH=%s%s%s", o->attach, given ? ":" : "", given ? path : "");
+    add_in_front(&words, "PYTHONPATH", o->attach);
+    if (o->interposer[0] != '\0') {
+        add_in_front(&words, "LD_PRELOAD", o->interposer);
+    }
+    if (o->profiler[0] != '\0' && getenv("NCCL_PROFILER_PLUGIN") == NULL) {
+        ls_words_add(&words, "NCCL_PROFILER_PLUGIN=%s", o->profiler);
+    }
     return words;
+}
+
+static void print_in_front(const char *name, const char *path)
+{
+    char *quoted = ls_words_quoted(path);
+    printf("export %s=%s${%s:+:$%s}\n", name, quoted, name, name);
+    free(quoted);
 }
 
 /* For `eval "$(lockstep observe --attach-only)"`. */
 static void print_settings(const observe *o)
 {
-    char *attach = ls_words_quoted(o->attach);
     for (int i = 0; i < o->setting.count; i++) {
         const char *value = strchr(o->setting.word[i], '=') + 1;
         char *quoted = ls_words_quoted(value);
         printf("export %.*s%s\n", (int)(value - o->setting.word[i]), o->setting.word[i], quoted);
         free(quoted);
     }
-    printf("export PYTHONPATH=%s${PYTHONPATH:+:$PYTHONPATH}\n", attach);
+    print_in_front("PYTHONPATH", o->attach);
+    if (o->interposer[0] != '\0') {
+        print_in_front("LD_PRELOAD", o->interposer);
+    }
+    if (o->profiler[0] != '\0' && getenv("NCCL_PROFILER_PLUGIN") == NULL) {
+        char *profiler = ls_words_quoted(o->profiler);
+        printf("export NCCL_PROFILER_PLUGIN=%s\n", profiler);
+        free(profiler);
+    }
     ls_words directory = {0, 0, NULL};
     ls_words_add(&directory, "%s", o->directory);
     char *line = ls_command_line("judge", &directory);
     printf("# when the job has ended: %s\n", line);
     free(line);
-    free(attach);
     ls_words_free(&directory);
 }
 

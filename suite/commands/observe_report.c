@@ -77,19 +77,18 @@ static void say_speed(const cJSON *seen, char *text, size_t bytes)
     double rate = ls_json_number(speed, "samples_per_s", NAN);
     char number[32];
     if (speed == NULL) {
-        ls_text_put(text, bytes,
-                    "fewer than four steps could be timed: after the first two, without samples");
+        ls_text_put(text, bytes, "no steady steps: the third and later ones without samples");
         return;
     }
     text[0] = '\0';
-    if (isfinite(rate)) {
+    if (rate > 0) {
         ls_text_add(text, bytes, "%s samples/s; ", say_number(rate, number));
     }
     ls_text_add(text, bytes, "a step takes %s ms, the median of %d",
                 say_number(ls_json_number(speed, "step_ms_p50", NAN), number),
                 ls_json_int(speed, "steps_measured", 0));
-    if (ls_json_int(seen, "world", 1) > 1) {
-        ls_text_add(text, bytes, " on rank %d, the slowest", ls_json_int(speed, "slowest_rank", 0));
+    if (ls_json_int(speed, "ranks", 1) > 1) {
+        ls_text_add(text, bytes, " on the rank with the longest");
     }
 }
 
@@ -386,31 +385,43 @@ static void write_rules(const ls_observe_report *report, const ls_report_page_fo
 
 static void write_speed(const ls_observe_report *report, const ls_report_page_form *form, FILE *to)
 {
-    static const char *const rows[][2] = {
-        {"samples/s, all ranks", "samples_per_s"},
-        {"step ms, median", "step_ms_p50"},
-        {"step ms, 90th percentile", "step_ms_p90"},
-        {"step ms of the fastest rank, median", "fastest_rank_ms_p50"},
-        {"waiting for data ms", "data_ms"},
-        {"forward ms", "forward_ms"},
-        {"backward with reduction ms", "backward_ms"},
-        {"optimizer ms", "optimizer_ms"},
+    static const struct {
+        const char *title, *name;
+        bool share;
+    } rows[] = {
+        {"samples/s, all ranks", "samples_per_s", false},
+        {"step ms, median", "step_ms_p50", false},
+        {"step ms, 90th percentile", "step_ms_p90", false},
+        {"waiting for data, % of a step", "data_share", true},
+        {"forward, %", "forward_share", true},
+        {"backward with the reduction, %", "backward_share", true},
+        {"optimizer, %", "optimizer_share", true},
+        {"own work of the slowest rank, ms a step", "slowest_own_ms", false},
+        {"own work of the median rank, ms a step", "median_own_ms", false},
     };
     const cJSON *speed = cJSON_GetObjectItemCaseSensitive(report->seen, "speed");
     char text[TEXT_BYTES];
     form->heading(to, "Speed");
     say_speed(report->seen, text, sizeof text);
     ls_text_add(text, sizeof text,
-                ". Steps with samples, skipped steps and the first two are left out.");
+                ". Steps with samples and the first two are left out, and so is the time that "
+                "observing took.");
+    if (ls_json_int(speed, "ranks", 1) > 1) {
+        ls_text_add(text, sizeof text,
+                    " Own work is data, forward and optimizer; backward holds the wait for other "
+                    "ranks. The slowest is rank %d.",
+                    ls_json_int(speed, "slowest_rank", 0));
+    }
     form->paragraph(to, text);
     if (speed == NULL) {
         return;
     }
     ls_page_table table;
-    ls_page_table_open(&table, form, to, "of the slowest rank|value>");
+    ls_page_table_open(&table, form, to, "figure|value>");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        ls_page_cell(&table, "%s", rows[i][0]);
-        ls_page_number(&table, ls_json_number(speed, rows[i][1], NAN));
+        double value = ls_json_number(speed, rows[i].name, NAN);
+        ls_page_cell(&table, "%s", rows[i].title);
+        ls_page_number(&table, rows[i].share ? 100 * value : value);
     }
     ls_page_table_close(&table);
 }

@@ -8,9 +8,9 @@
 #include <unistd.h>
 
 #include "harness/hosts/hosts.h"
-#include "harness/machine/machine.h"
 #include "kernels/core/clock.h"
 #include "kernels/core/file.h"
+#include "kernels/core/list.h"
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
 #include "kernels/core/plain.h"
@@ -25,13 +25,24 @@ static bool is_events(const char *name, int *rank)
     return sscanf(name, "rank%9d.jsonl%n", rank, &end) == 1 && end > 0 && name[end] == '\0';
 }
 
-static ls_status take_start(void *context, const cJSON *value, int line)
+/* The first line of a file of events, without a message where it is none: judging says so. */
+static cJSON *read_start(const char *path)
 {
-    cJSON **start = context;
-    if (line == 1) {
-        *start = cJSON_Duplicate(value, true);
+    enum { MOST = 1 << 20 };
+    ls_file_source file;
+    if (ls_file_open(path, LS_FILE_TEXT_BYTES, &file) != LS_OK) {
+        return NULL;
     }
-    return LS_OK;
+    size_t bytes = file.bytes < MOST ? (size_t)file.bytes : MOST;
+    char *text = ls_list_make(bytes + 1, 1);
+    cJSON *start = NULL;
+    if (ls_file_fill(&file, path, text, bytes) == LS_OK) {
+        text[strcspn(text, "\n")] = '\0';
+        start = ls_json_parse(text, NULL);
+    }
+    close(file.descriptor);
+    free(text);
+    return start;
 }
 
 /* The ranks that the folder's events tell of: the largest world of a start event, or the files;
@@ -47,8 +58,7 @@ static int count_ranks(const char *directory, bool *observed)
             continue;
         }
         LS_TEXT(path, PATH_MAX, "%s/%s", directory, e->d_name);
-        cJSON *start = NULL;
-        (void)ls_json_each_line(path, take_start, &start); /* a broken line is the judge's */
+        cJSON *start = read_start(path);
         int said = ls_json_int(start, "world", 1);
         said = said > LS_HOSTS_RANKS_MAX ? LS_HOSTS_RANKS_MAX : said;
         *observed = *observed || ls_json_int(start, "observed", 0) == 1;
@@ -211,6 +221,29 @@ static ls_status judge(const char *directory, const char *job, bool gate_all,
     return LS_OK;
 }
 
+/* What was seen of NCCL lies in LS_OBSERVE_DIR, also of a trainer that speaks the protocol: it gets
+ * a second name next to the events that are judged. */
+static void join_collectives(const char *directory, const char *job)
+{
+    LS_TEXT(folder, PATH_MAX, "%s/jobs/observed", directory);
+    DIR *entries = strcmp(job, "observed") == 0 ? NULL : opendir(folder);
+    for (struct dirent *e; entries != NULL && (e = readdir(entries)) != NULL;) {
+        if (ls_text_matches("sums.rank*.jsonl", e->d_name) ||
+            ls_text_matches("collectives.rank*.jsonl", e->d_name)) {
+            LS_TEXT(from, PATH_MAX, "%s/jobs/observed/%s", directory, e->d_name);
+            LS_TEXT(path, PATH_MAX, "%s/jobs/%s/%s", directory, job, e->d_name);
+            int error = ls_file_second_name(from, path);
+            if (error != 0) {
+                ls_log_warn("cannot link %s: %s; its collectives are not judged", path,
+                            strerror(error));
+            }
+        }
+    }
+    if (entries != NULL) {
+        closedir(entries);
+    }
+}
+
 static ls_status judge_run(const char *directory, const char *job, ls_observe_report *report,
                            ls_observe_headline *out)
 {
@@ -219,6 +252,7 @@ static ls_status judge_run(const char *directory, const char *job, ls_observe_re
     if (access(path, R_OK) != 0) { /* a scheduler ran it */
         LS_TRY(ls_observe_run_record(job_directory, job, NULL));
     }
+    join_collectives(directory, job);
     ls_text_put(path, sizeof path, "%s/run.json", directory);
     LS_TRY(ls_json_read_file(path, &report->run));
     const cJSON *options = cJSON_GetObjectItemCaseSensitive(report->run, "observed");

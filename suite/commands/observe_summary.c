@@ -1,14 +1,13 @@
 /* What was seen of an observed job, for summary.json and the report. */
 #include "observe_parts.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "harness/report/stats.h"
 #include "kernels/core/list.h"
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
+#include "suite/observe/speed.h"
 
 static const ls_observe_rank *first_with_events(const ls_observe_trace *trace)
 {
@@ -179,7 +178,7 @@ static void list_unseen(const ls_observe_trace *trace, unseen *list)
             add_unseen(list, k, text);
         }
         if (!rank->record->ended && trace->attached) {
-            LS_TEXT(text, 80, "wrote no end event: killed after step %lld",
+            LS_TEXT(text, 120, "wrote no end event: killed, or left by os._exit, after step %lld",
                     rank->step_count == 0 ? 0LL
                                           : (long long)rank->step[rank->step_count - 1].step->step);
             add_unseen(list, k, text);
@@ -235,86 +234,29 @@ static void add_cost(cJSON *to, const ls_observe_trace *trace)
     add_texts(cost, trace->rank[dearest].cost, names, sizeof names / sizeof *names);
 }
 
-enum { WARM_UP = 2, MEASURED_LEAST = 4 };
-
-/* Steps after the first two that were taken, without samples and with a time. */
-static bool is_measured(const ls_observe_step *step, int index)
-{
-    return index >= WARM_UP && !step->detail && !step->step->skipped && !step->step->audited &&
-           isfinite(step->step->total_ms);
-}
-
-/* The attach module's total holds its own work, that of the protocol does not. */
-static double part_of(const ls_record_step *step, bool attached, int part)
-{
-    double own_ms = attached && isfinite(step->instrument_ms) ? step->instrument_ms : 0;
-    const double parts[] = {step->total_ms - own_ms, step->data_ms, step->forward_ms,
-                            step->backward_ms, step->optimizer_ms};
-    return parts[part];
-}
-
-/* Median of a part of the measured steps of a rank; NaN where fewer than four say it. */
-static double median_ms(const ls_observe_rank *rank, bool attached, int part, double fraction,
-                        int *count)
-{
-    double *value = ls_list_make((size_t)rank->step_count + 1, sizeof *value);
-    *count = 0;
-    for (int i = 0; i < rank->step_count; i++) {
-        double ms = part_of(rank->step[i].step, attached, part);
-        if (is_measured(&rank->step[i], i) && isfinite(ms)) {
-            value[(*count)++] = ms;
-        }
-    }
-    double result = *count < MEASURED_LEAST ? NAN : ls_stats_percentile(value, *count, fraction);
-    free(value);
-    return result;
-}
-
-static double mean_images(const ls_observe_rank *rank)
-{
-    double sum = 0;
-    int count = 0;
-    for (int i = 0; i < rank->step_count; i++) {
-        if (is_measured(&rank->step[i], i)) {
-            sum += (double)rank->step[i].step->images;
-            count++;
-        }
-    }
-    return count == 0 ? 0 : sum / count;
-}
-
-/* The slowest rank's medians; absent where too few steps can be measured. */
+/* Absent where no step can be timed. */
 static void add_speed(cJSON *to, const ls_observe_trace *trace)
 {
-    static const char *const parts[] = {NULL, "data_ms", "forward_ms", "backward_ms",
-                                        "optimizer_ms"};
-    int slowest = -1, count = 0, steps = 0;
-    double slowest_ms = NAN, fastest_ms = NAN, images = 0;
-    for (int k = 0; k < trace->world; k++) {
-        double ms = median_ms(&trace->rank[k], trace->attached, 0, 0.5, &count);
-        images += mean_images(&trace->rank[k]);
-        if (isfinite(ms) && !(ms <= slowest_ms)) {
-            slowest_ms = ms;
-            slowest = k;
-            steps = count;
+    ls_observe_speed speed;
+    ls_observe_speed_read(trace, &speed);
+    if (speed.ranks > 0) {
+        const struct {
+            const char *name;
+            double value;
+        } members[] = {{"samples_per_s", speed.images_per_s}, {"step_ms_p50", speed.step_ms_p50},
+                       {"step_ms_p90", speed.step_ms_p90},    {"data_share", speed.data},
+                       {"forward_share", speed.forward},      {"backward_share", speed.backward},
+                       {"optimizer_share", speed.optimizer},  {"slowest_own_ms", speed.slowest_ms},
+                       {"median_own_ms", speed.other_ms}};
+        cJSON *out = cJSON_AddObjectToObject(to, "speed");
+        cJSON_AddNumberToObject(out, "ranks", speed.ranks);
+        cJSON_AddNumberToObject(out, "steps_measured", speed.steps);
+        cJSON_AddNumberToObject(out, "slowest_rank", speed.slowest);
+        for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
+            ls_json_add_number(out, members[i].name, members[i].value);
         }
-        fastest_ms = isfinite(ms) && !(ms >= fastest_ms) ? ms : fastest_ms;
     }
-    if (slowest < 0) {
-        return;
-    }
-    cJSON *speed = cJSON_AddObjectToObject(to, "speed");
-    const ls_observe_rank *rank = &trace->rank[slowest];
-    cJSON_AddNumberToObject(speed, "slowest_rank", slowest);
-    cJSON_AddNumberToObject(speed, "steps_measured", steps);
-    cJSON_AddNumberToObject(speed, "step_ms_p50", slowest_ms);
-    ls_json_add_number(speed, "step_ms_p90", median_ms(rank, trace->attached, 0, 0.9, &count));
-    ls_json_add_number(speed, "fastest_rank_ms_p50", fastest_ms);
-    ls_json_add_number(speed, "samples_per_s",
-                       images > 0 && slowest_ms > 0 ? images / slowest_ms * 1e3 : NAN);
-    for (size_t i = 1; i < sizeof parts / sizeof *parts; i++) {
-        ls_json_add_number(speed, parts[i], median_ms(rank, trace->attached, (int)i, 0.5, &count));
-    }
+    ls_observe_speed_free(&speed);
 }
 
 cJSON *ls_observe_summary_make(const ls_observe_trace *trace)

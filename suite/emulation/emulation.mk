@@ -35,6 +35,8 @@ $(BUILD)/obj/suite/unit/cuda/test_%.cc.o: EXTRA += -DLS_CUDA_EMULATED -ffp-contr
 
 CUDA_TESTS := $(addprefix $(BUILD)/unit/,$(filter test_cuda_%,$(UNITS)))
 $(CUDA_TESTS): | $(EMULATED)
+$(BUILD)/obj/suite/unit/cuda/test_cuda_observe.c.o: EXTRA += $(call cuda_includes,NCCL)
+$(call unit_programs,cuda_observe): | $(BUILD)/lib/ls_nccl_interpose.so
 # These load backends as programs do; a backend that is linked would hide the functions of the other.
 LOADING_TESTS := $(call unit_programs,cuda_plan cuda_steps cuda_sync)
 $(filter-out $(LOADING_TESTS),$(CUDA_TESTS)): \
@@ -46,7 +48,7 @@ $(KERNEL_TESTS): $(call emulated_objects,$(CUDA_KERNELS)) \
 $(call unit_programs,cuda_launch): $(call objects,kernels/cuda/cuda_check.c)
 $(KERNEL_TESTS) $(call unit_programs,cuda_launch): UNIT_LD = $(CXX)
 # The rest call the backend.
-$(filter-out $(LOADING_TESTS) $(KERNEL_TESTS) $(call unit_programs,cuda_launch cuda_nccl),$(CUDA_TESTS)): \
+$(filter-out $(LOADING_TESTS) $(KERNEL_TESTS) $(call unit_programs,cuda_launch cuda_nccl cuda_observe),$(CUDA_TESTS)): \
 	$(EMULATED_LIB)/ls_cuda.so
 
 # Which engines the real cuDNN offers: a description of a device is enough for it to answer.

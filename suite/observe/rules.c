@@ -27,7 +27,7 @@ static void describe_ends(const ls_observe_trace *trace, char *text, size_t byte
         const ls_record_rank *rank = trace->rank[k].record;
         if (!rank->has_events) {
             ls_text_add(text, bytes, "; rank %d left no events", k);
-        } else if (!rank->ended) {
+        } else if (!rank->ended && trace->record.state != LS_RECORD_DONE) { /* else os._exit */
             long long last =
                 rank->step_count > 0 ? (long long)rank->step[rank->step_count - 1].step : 0LL;
             ls_text_add(text, bytes, "; rank %d ended without a word after step %lld", k, last);

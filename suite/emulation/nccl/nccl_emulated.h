@@ -7,6 +7,7 @@
  * operations, and buffers outside device memory, that overlap, or that are freed while registered.
  *
  * LS_EMULATED_SILENT=1: a lost rank does not show, as between GPUs that reach each other's memory.
+ * LS_EMULATED_SUM_WRONG=I: element I of every f32 sum of a part has one bit flipped.
  * LS_EMULATED_NO_SHM=1: no communicator can be opened, for want of shared memory.
  */
 #ifndef LS_NCCL_EMULATED_H

@@ -1,0 +1,227 @@
+/* The interposer before the emulated NCCL: programs of this build that train and that try every
+ * collective, and calls in groups and in a capture, are seen and judged. */
+#include <nccl.h>
+#include <cuda_runtime_api.h>
+
+#include "suite/observe/rules.h"
+#include "suite/unit/run_suite.h"
+#include "emulated_run.h"
+
+/* Runs a program's command line with the interposer before NCCL; returns its exit code. */
+static int run_observed(const char *environment, const char *command)
+{
+    char text[8 * PATH_MAX];
+    snprintf(text, sizeof text,
+             "rm -f '%s'/*.jsonl; cd '%s' && LS_OBSERVE_DIR='%s' LS_RUN_DIR='%s' "
+             "LS_LIB_DIR='%s/emulated/lib' "
+             "ASAN_OPTIONS=\"$ASAN_OPTIONS:verify_asan_link_order=0\" "
+             "LD_PRELOAD='%s/lib/ls_nccl_interpose.so' %s timeout 60 "
+             "%s >'%s/log' 2>&1",
+             folder, build, folder, folder, build, build, environment, command, folder);
+    return exit_code(system(text));
+}
+
+static ls_observe_finding judge(ls_observe_judge *rule, int world)
+{
+    ls_observe_trace trace = {.world = world};
+    ls_observe_finding finding = {0};
+    snprintf(trace.record.directory, sizeof trace.record.directory, "%s", folder);
+    rule(&trace, &finding);
+    return finding;
+}
+
+static void expect(ls_observe_judge *rule, int world, ls_verdict_code code, const char *text)
+{
+    ls_observe_finding finding = judge(rule, world);
+    ck_assert_msg(finding.verdict.code == code && strstr(finding.verdict.evidence, text) != NULL,
+                  "%d: %s", (int)finding.verdict.code, finding.verdict.evidence);
+}
+
+#define TRAIN                                                                            \
+    "./lockstep-launch --nproc-per-node 2 -- ./lockstep-train --device cuda -a resnet8 " \
+    "--image-size 8 -b 2 --loss-scale 128 --print-freq 0 "
+
+START_TEST(a_training_is_seen_and_right)
+{
+    ck_assert_int_eq(run_observed("LS_OBSERVE_EVERY=2", TRAIN "--steps 8 --cuda-graph off"), 0);
+    expect(ls_rules_collectives_sum, 2, LS_PASS, " elements of ");
+    expect(ls_rules_collectives_order, 2, LS_PASS, " calls were the same");
+    ck_assert(says("sums.rank1.jsonl", "\"failed\":0,\"unfinished\":0"));
+    ck_assert(!says("log", "observe"));
+}
+END_TEST
+
+/* Nothing is enqueued into a capture: the emulation would put it into every launch. */
+START_TEST(captured_steps_are_left_alone)
+{
+    ck_assert_int_eq(run_observed("LS_OBSERVE_EVERY=1", TRAIN "--steps 4 --cuda-graph on"), 0);
+    expect(ls_rules_collectives_sum, 2, LS_PASS, " elements of ");
+    ck_assert(says("sums.rank0.jsonl", "\"captured\":true"));
+    ck_assert(!says("sums.rank0.jsonl", "\"event\":\"end\",\"sampled\":0"));
+    ck_assert(!says("sums.rank0.jsonl", "\"captured\":0,"));
+}
+END_TEST
+
+START_TEST(a_wrong_sum_is_caught)
+{
+    ck_assert_int_eq(run_observed("LS_OBSERVE_EVERY=2 LS_EMULATED_SUM_WRONG=0",
+                                  TRAIN "--steps 8 --cuda-graph off"),
+                     0);
+    expect(ls_rules_collectives_sum, 2, LS_FAIL, "all_reduce sum of ");
+    expect(ls_rules_collectives_sum, 2, LS_FAIL, "element 0 on rank 0 is ");
+    expect(ls_rules_collectives_order, 2, LS_PASS, " calls were the same");
+}
+END_TEST
+
+/* Each operation of the engine in each type, in place and not: whole numbers, then values that
+ * round at every addition, infinities and NaNs. */
+START_TEST(every_operation_is_right)
+{
+    static const char command[] =
+        "./lockstep-launch --nproc-per-node 3 -- ./lockstep-collectives --device cuda --comm nccl "
+        "--dtypes fp32,fp16,bf16,fp64,int64,int32,uint8 --counts 1,255,257,1024 -o all --data %s";
+    static const struct {
+        const char *data, *seen[3];
+    } runs[] = {{"exact",
+                 {"all_reduce\",\"elements\":1024,\"type\":\"i64",
+                  "reduce_scatter\",\"elements\":257,\"type\":\"u8",
+                  "broadcast\",\"elements\":255,\"type\":\"i32"}},
+                {"rough",
+                 {"all_reduce\",\"elements\":1024,\"type\":\"bf16",
+                  "all_gather\",\"elements\":1024,\"type\":\"f16",
+                  "reduce\",\"elements\":257,\"type\":\"f32"}}};
+    char text[sizeof command + 8];
+    snprintf(text, sizeof text, command, runs[_i].data);
+    ck_assert_int_eq(run_observed("LS_OBSERVE_EVERY=1", text), 0);
+    expect(ls_rules_collectives_sum, 3, LS_PASS, " elements of ");
+    expect(ls_rules_collectives_order, 3, LS_PASS, " calls were the same");
+    for (int i = 0; i < 3; i++) {
+        ck_assert_msg(says("sums.rank2.jsonl", runs[_i].seen[i]), "%s", runs[_i].seen[i]);
+    }
+}
+END_TEST
+
+START_TEST(an_error_of_its_own_is_one_line)
+{
+    ck_assert_int_eq(
+        run_observed("LS_OBSERVE_DIR=/nonexistent", TRAIN "--steps 2 --cuda-graph off"), 0);
+    char *log = read_file("log");
+    const char *first = strstr(log, "lockstep observe: ");
+    ck_assert_ptr_nonnull(first);
+    ck_assert_ptr_nonnull(strstr(first, "/nonexistent: "));
+    free(log);
+    ck_assert_int_eq(run_observed("LS_OBSERVE_DIR=", TRAIN "--steps 2 --cuda-graph off"), 0);
+    ck_assert(!says("log", "lockstep observe"));
+    expect(ls_rules_collectives_sum, 2, LS_SKIP, "NCCL was not looked at");
+}
+END_TEST
+
+/* ---- groups and captures, called as a program does ------------------------------------------- */
+
+enum { COUNT = 1000, RANKS = 2 };
+
+#define CHECK(condition)                                                    \
+    do {                                                                    \
+        if (!(condition)) {                                                 \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
+            exit(1);                                                        \
+        }                                                                   \
+    } while (0)
+
+/* Three collectives in one group, the same again while the stream is captured, one after it. */
+static void call_in_groups(ncclComm_t comm, cudaStream_t stream, float *a, float *b, float *c)
+{
+    cudaGraph_t graph;
+    for (int captured = 0; captured <= 1; captured++) {
+        CHECK(!captured ||
+              cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal) == cudaSuccess);
+        CHECK(ncclGroupStart() == ncclSuccess && ncclGroupStart() == ncclSuccess);
+        CHECK(ncclAllReduce(a, a, COUNT, ncclFloat32, ncclSum, comm, stream) == ncclSuccess);
+        CHECK(ncclGroupEnd() == ncclSuccess);
+        CHECK(ncclReduceScatter(b, c, COUNT, ncclFloat32, ncclSum, comm, stream) == ncclSuccess);
+        CHECK(ncclAllGather(c + COUNT, c + 2 * COUNT, COUNT, ncclFloat32, comm, stream) ==
+              ncclSuccess);
+        CHECK(ncclGroupEnd() == ncclSuccess);
+        CHECK(!captured || cudaStreamEndCapture(stream, &graph) == cudaSuccess);
+    }
+    CHECK(ncclAllReduce(b, c, COUNT, ncclFloat32, ncclMax, comm, stream) == ncclSuccess);
+    CHECK(cudaStreamSynchronize(stream) == cudaSuccess);
+    CHECK(cudaGetLastError() == cudaSuccess);
+}
+
+static int be_rank(int rank, ncclUniqueId id)
+{
+    char text[16];
+    float *device, host[8 * COUNT];
+    ncclComm_t comm;
+    cudaStream_t stream;
+    snprintf(text, sizeof text, "%d", rank);
+    setenv("RANK", text, 1);
+    CHECK(cudaSetDevice(rank) == cudaSuccess);
+    CHECK(ncclCommInitRankConfig(&comm, RANKS, id, rank, NULL) == ncclSuccess);
+    CHECK(cudaStreamCreate(&stream) == cudaSuccess);
+    CHECK(cudaMalloc((void **)&device, sizeof host) == cudaSuccess);
+    for (int i = 0; i < 8 * COUNT; i++) {
+        host[i] = (float)(i % 97) / (float)(3 + rank);
+    }
+    CHECK(cudaMemcpy(device, host, sizeof host, cudaMemcpyHostToDevice) == cudaSuccess);
+    CHECK(cudaSetDevice(rank == 0 ? 3 : 0) == cudaSuccess); /* NCCL does not care, nor may we */
+    call_in_groups(comm, stream, device, device + COUNT, device + 3 * COUNT);
+    int now = -1;
+    CHECK(cudaGetDevice(&now) == cudaSuccess && now == (rank == 0 ? 3 : 0));
+    CHECK(ncclCommFinalize(comm) == ncclSuccess); /* a peer that leaves earlier is a lost one */
+    CHECK(ncclCommDestroy(comm) == ncclSuccess);
+    return 0;
+}
+
+static int be_ranks(void)
+{
+    ncclUniqueId id;
+    CHECK(ncclGetUniqueId(&id) == ncclSuccess);
+    int bad = 0;
+    for (int rank = 0; rank < RANKS; rank++) {
+        pid_t pid = fork();
+        CHECK(pid >= 0);
+        if (pid == 0) {
+            exit(be_rank(rank, id));
+        }
+    }
+    for (int rank = 0, status; rank < RANKS; rank++) {
+        bad += wait(&status) < 0 || exit_code(status) != 0;
+    }
+    return bad;
+}
+
+START_TEST(groups_are_copied_when_they_end)
+{
+    char program[PATH_MAX], command[PATH_MAX + 32];
+    ls_path_program(program, sizeof program);
+    snprintf(command, sizeof command, "%s/test_cuda_observe --as-ranks", program);
+    ck_assert_int_eq(run_observed("LS_OBSERVE_EVERY=1", command), 0);
+    expect(ls_rules_collectives_sum, 2, LS_PASS, " elements of 4 sampled calls");
+    expect(ls_rules_collectives_order, 2, LS_PASS, "7 calls were the same");
+    ck_assert(says("sums.rank0.jsonl",
+                   "\"sampled\":4,\"captured\":3,\"busy\":0,\"failed\":0,\"unfinished\":0"));
+    ck_assert_int_eq(run_observed("LS_OBSERVE_EVERY=1 LS_EMULATED_SUM_WRONG=999", command), 0);
+    expect(ls_rules_collectives_sum, 2, LS_FAIL, "element 999 on rank ");
+}
+END_TEST
+
+int main(int argc, char **argv)
+{
+    if (argc > 1 && strcmp(argv[1], "--as-ranks") == 0) {
+        return be_ranks();
+    }
+    Suite *suite = suite_create("cuda_observe");
+    TCase *tests = tcase_create("emulated");
+    tcase_set_timeout(tests, 240);
+    tcase_add_checked_fixture(tests, set_up, tear_down);
+    tcase_add_test(tests, a_training_is_seen_and_right);
+    tcase_add_test(tests, captured_steps_are_left_alone);
+    tcase_add_test(tests, a_wrong_sum_is_caught);
+    tcase_add_loop_test(tests, every_operation_is_right, 0, 2);
+    tcase_add_test(tests, an_error_of_its_own_is_one_line);
+    tcase_add_test(tests, groups_are_copied_when_they_end);
+    suite_add_tcase(suite, tests);
+    return run_suite(suite);
+}
