@@ -546,6 +546,36 @@ static bool is_late(const ls_calls *calls)
     return true;
 }
 
+/* Calls of a rank by norm, and those that returned 0: gradients of a training are not all zero. */
+typedef struct norms {
+    int calls, zero;
+    const char *at;
+} norms;
+
+static void count_norm(const ls_call *call, norms *n)
+{
+    if (strcmp(ls_json_string(call->json, "how", "norm"), "norm") == 0 &&
+        ls_json_int(call->json, "params", -1) != 0) {
+        bool zero = ls_json_number(call->json, "norm", NAN) == 0;
+        n->calls += call->times;
+        n->zero += zero ? call->times : 0;
+        n->at = zero ? call->at : n->at;
+    }
+}
+
+/* A generator gives its parameters once: to an optimizer, or to the first clip. */
+static void judge_norms(int rank, const norms *n, ls_observe_finding *out)
+{
+    if (n->zero >= 2 && n->zero >= n->calls - 1) {
+        ls_verdict_fail(&out->verdict,
+                        "rank %d: %d of %d calls returned a norm of 0: they clipped nothing", rank,
+                        n->zero, n->calls);
+        ls_verdict_cause(&out->verdict, "clip_grad_norm_ is given no gradients, such as by a "
+                                        "generator or filter() that has been used up");
+        ls_finding_blame(out, n->at, "give it model.parameters(), or a list");
+    }
+}
+
 void ls_rules_order_clip(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     int clips = 0;
@@ -554,11 +584,13 @@ void ls_rules_order_clip(const ls_observe_trace *trace, ls_observe_finding *out)
     }
     for (int k = 0; k < trace->world; k++) {
         ls_calls calls;
+        norms seen = {.at = ""};
         ls_calls_start(&calls, &trace->rank[k]);
         while (ls_calls_next(&calls)) {
             if (calls.call->kind != LS_CALL_CLIP) {
                 continue;
             }
+            count_norm(calls.call, &seen);
             clips += calls.call->times;
             if (is_late(&calls)) {
                 ls_verdict_fail(&out->verdict,
@@ -571,6 +603,7 @@ void ls_rules_order_clip(const ls_observe_trace *trace, ls_observe_finding *out)
                                  "clip after the last backward, before optimizer.step()");
             }
         }
+        judge_norms(k, &seen, out);
     }
     if (clips == 0) {
         ls_verdict_set(&out->verdict, LS_SKIP, "gradients are not clipped");

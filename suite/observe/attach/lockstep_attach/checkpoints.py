@@ -17,6 +17,10 @@ COPIES = (
 DEPTH = 4
 
 
+def len_wrong(fit):
+    return len(fit[2])
+
+
 class Checkpoints:
     def __init__(self, hub):
         self.hub = hub
@@ -159,11 +163,14 @@ class Checkpoints:
         floating = [t for _, state in weights for t in state.values() if self._is_floating(t)]
         out = {"params": 0, "params_missing": [], "wrong": []}
         out["half"] = bool(floating) and all(t.element_size() == 2 for t in floating)
-        if not weights:
-            return out
-        for model in self.hub.models.live():
-            best = self._best(model, weights)
-            if best is not None:
+        models = list(self.hub.models.live())
+        fits = [[self._fit(model, state) for _, state in weights] for model in models]
+        for model, row in enumerate(fits):
+            known = [fit for fit in row if fit is not None]
+            best = min(known, key=len_wrong) if known else None
+            # a file may hold weights of one of two models with equal names
+            column = [other[row.index(best)] for other in fits] if best is not None else []
+            if best is not None and best is min(filter(None, column), key=len_wrong):
                 for key, value in zip(("params", "params_missing", "wrong"), best):
                     out[key] = out[key] + value
         return out
@@ -171,26 +178,19 @@ class Checkpoints:
     def _is_floating(self, value):
         return isinstance(value, self.hub.torch.Tensor) and value.is_floating_point()
 
-    def _best(self, model, weights):
-        """(count, missing, wrong) of the saved weights that fit best; None without half of them."""
-        results = []
-        for _, state in weights:
-            saved = {plain_name(str(name)): tensor for name, tensor in state.items()}
-            cut = len(model.full_name(""))
-            params = [(entry.name, saved.get(entry.name[cut:]), p) for entry, p in model.params()]
-            found = [(name, t, p) for name, t, p in params if isinstance(t, self.hub.torch.Tensor)]
-            if len(found) * 2 < len(params):
-                continue
-            missing = [name for name, t, p in params if not isinstance(t, self.hub.torch.Tensor)]
-            buffers = [
-                (model.full_name(name), saved.get(name), b) for name, b in model.live_buffers()
-            ]
-            found_buffers = [
-                entry for entry in buffers if isinstance(entry[1], self.hub.torch.Tensor)
-            ]
-            wrong = [name for name, t, p in found + found_buffers if not self._same(t, p)]
-            results.append((len(wrong), (len(found), missing[:256], wrong[:256])))
-        return min(results, key=lambda entry: entry[0])[1] if results else None
+    def _fit(self, model, state):
+        """(count, missing, wrong) of a model's parameters and buffers in saved weights; None without half of them."""
+        saved = {plain_name(str(name)): tensor for name, tensor in state.items()}
+        cut = len(model.full_name(""))
+        params = [(entry.name, saved.get(entry.name[cut:]), p) for entry, p in model.params()]
+        found = [(name, t, p) for name, t, p in params if isinstance(t, self.hub.torch.Tensor)]
+        if len(found) * 2 < len(params):
+            return None
+        missing = [name for name, t, p in params if not isinstance(t, self.hub.torch.Tensor)]
+        buffers = [(model.full_name(name), saved.get(name), b) for name, b in model.live_buffers()]
+        found += [entry for entry in buffers if isinstance(entry[1], self.hub.torch.Tensor)]
+        wrong = [name for name, t, p in found if not self._same(t, p)]
+        return len(params) - len(missing), missing[:256], wrong[:256]
 
     def _same(self, saved, held):
         saved, held = saved.detach(), held.detach()
