@@ -38,9 +38,12 @@ try() {
 }
 
 if [ $# = 0 ] || [ "$1" = example.py ]; then
-    try "$here/example.py" 'gradients.o[01].w2.b0.1mb' 0
+    try "$here/example.py" gradients.o0.w2.b0.1mb 0
     try "$here/example.py" 'subject.*[!m].o0.w2' 0 # all but digest.adam: the example has SGD alone
-    try "$here/example.py" 'scaler.*.plain.data.o1' 0
+    if "$python" -c 'import torch; torch.amp.GradScaler("cpu")' 2>/dev/null; then # PyTorch 2.3
+        try "$here/example.py" gradients.o1.w2.b0.1mb 0
+        try "$here/example.py" 'scaler.*.plain.data.o1' 0
+    fi
 fi
 if [ $# = 0 ]; then
     try "$here/pytorch_train.py" 'subject.*.o0.w2' 0

@@ -17,6 +17,7 @@ torch's, or else when the optimizer steps: whichever comes first.
 
 The long form derives from Subject (pytorch_train.py). On CUDA this file has been read, not run.
 """
+import contextlib
 import math
 import os
 import sys
@@ -464,6 +465,12 @@ class Built(Subject):
         super().refuse()
         if self.options.opt_level not in self.levels:
             raise Refused("--opt-level", "offered are " + ", ".join(self.levels))
+
+    def autocast(self):
+        """torch's autocast at O1; nothing at the other levels."""
+        if self.options.opt_level == "O1":
+            return torch.autocast(self.options.device, self.half)
+        return contextlib.nullcontext()
 
     def grad_scaler(self):
         """torch's GradScaler where the loss scale is dynamic, else one whose scale is fixed."""

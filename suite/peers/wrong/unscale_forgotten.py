@@ -17,7 +17,7 @@ def build(subject):
     def step(batches):
         [(images, target)] = batches
         optimizer.zero_grad()
-        with torch.autocast(o.device, subject.half, enabled=o.opt_level == "O1"):
+        with subject.autocast():
             logits = model(images)
             loss = torch.nn.functional.cross_entropy(logits, target)
         scaler.scale(loss).backward()
