@@ -18,6 +18,9 @@ from .slope import own_functions, slope_ratio
 DRAWN_OTHERWISE = (
     0.25  # of the norm of outputs: half types stay far below it, other dropout masks do not
 )
+OUTPUTS = 8  # whose gradients are told apart
+# Less of an output's gradient is rounding, not a gradient from outside: as times what rounding moved the outputs by
+ROUNDED, ROUNDED_LEAST = 4, 1e-5
 SLOW_S = 30.0  # an f32 run longer than this on the host is not followed by one in FP64
 MEMORY = (
     3  # a process may grow by this many times its size before the machine's memory would be short
@@ -39,7 +42,7 @@ class Record:
             []
         )  # what functional.dropout kept, in order: in another type it would draw otherwise
         self.dropout = None  # what puts back functional.dropout after the forward
-        self.outputs = []  # samples of the outputs of a forward that drew random numbers
+        self.outputs, self.drew = [], False  # samples of the outputs; whether the forward drew random numbers
 
 
 def tensors_of(torch, tree, out, depth=0):
@@ -77,6 +80,49 @@ def mapped(torch, tree, turn, depth=0):
             out[key] = mapped(torch, value, turn, depth + 1)
         return out
     return tree
+
+
+def reached(tensor):
+    """The nodes of the graph that a backward from this tensor visits, its own left out."""
+    seen, waiting = set(), [tensor.grad_fn]
+    while waiting:
+        for parent, _ in waiting.pop().next_functions:
+            if parent is not None and parent not in seen:
+                seen.add(parent)
+                waiting.append(parent)
+    return seen
+
+
+def from_outside(torch, pairs, rounded):
+    """Gradients that outputs are given from outside the module, of [(output, its whole gradient)].
+
+    A model that returns its loss and its logits has the loss's gradient in that of the logits, too: what comes to an
+    output from other outputs is taken off, the last ones first.
+    """
+    if len(pairs) < 2:
+        return pairs
+    if len(pairs) > OUTPUTS:
+        raise Reason("%d outputs have gradients" % len(pairs))
+    waiting, done = [(t, grad, reached(t)) for t, grad in pairs], []
+    while waiting:
+        last = next(
+            (entry for entry in waiting if not any(entry[0].grad_fn in other[2] for other in waiting)), None
+        )
+        if last is None:
+            raise Reason("outputs depend on each other")
+        waiting = [entry for entry in waiting if entry is not last]
+        tensor, grad, _ = last
+        inside = None
+        if done:
+            inside = torch.autograd.grad(
+                [t for t, _ in done], tensor, [g for _, g in done], retain_graph=True, allow_unused=True
+            )[0]
+        if inside is not None:
+            outside = grad - inside
+            grad = outside if float(outside.norm()) > rounded * float(grad.norm()) else None
+        if grad is not None:
+            done.append((tensor, grad))
+    return done
 
 
 class Again:
@@ -134,8 +180,8 @@ class Again:
         for place, tensor in enumerate(outputs):
             if tensor.requires_grad and tensor.grad_fn is not None:
                 tensor.register_hook(self._keep(record, place))
-        if not torch.equal(record.random[0], torch.get_rng_state()) or self._cuda_drew(record):
-            record.outputs = [self._sample(tensor) for tensor in outputs]
+        record.drew = not torch.equal(record.random[0], torch.get_rng_state()) or self._cuda_drew(record)
+        record.outputs = [self._sample(tensor) for tensor in outputs]
         self.records.append(record)
         return None
 
@@ -399,11 +445,12 @@ class Again:
         outputs = self._forward(record, module, turn)
         if [t.shape for t in outputs] != record.shapes:
             raise Reason("the copy's outputs have other shapes")
-        self._compare(record, outputs)
+        moved = self._compare(record, outputs)
         pairs = [(outputs[place], grad.to(dtype)) for place, grad in sorted(record.grads.items())]
         if any(not t.requires_grad for t, _ in pairs):
             raise Reason("an output of the copy has no gradient")
         functions = own_functions(torch, outputs)
+        pairs = from_outside(torch, pairs, max(ROUNDED * moved, ROUNDED_LEAST))
         torch.autograd.backward([t for t, _ in pairs], [grad for _, grad in pairs])
         return functions
 
@@ -414,11 +461,18 @@ class Again:
             return tensors_of(self.hub.torch, module(*args, **kwargs), [])
 
     def _compare(self, record, outputs):
-        """A forward that drew random numbers must have drawn the same ones in the copy."""
+        """How far the outputs are from the job's own, relative to them.
+
+        A forward that drew random numbers must have drawn the same ones in the copy.
+        """
+        moved = 0.0
         for before, tensor in zip(record.outputs, outputs):
-            difference = (self._sample(tensor.detach()) - before).norm()
-            if float(difference) > DRAWN_OTHERWISE * float(before.norm()):
+            difference = float((self._sample(tensor.detach()) - before).norm())
+            size = float(before.norm())
+            if record.drew and difference > DRAWN_OTHERWISE * size:
                 raise Reason("the copy drew other random numbers, or computes otherwise")
+            moved = max(moved, difference / size if size > 0 else 0.0)
+        return moved
 
 
 @contextlib.contextmanager
