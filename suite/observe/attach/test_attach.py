@@ -525,6 +525,7 @@ def compiled_models(context):
             check_schema(result)
             assert len(result.events(0, "step")) == 6, name
             assert result.events(0, "attach")[0]["quiet"] is False
+            assert "forward" in words(result.events(0, "step")[1])
 
 
 @test

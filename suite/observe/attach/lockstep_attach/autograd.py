@@ -61,6 +61,8 @@ class Autograd:
         hub = self.hub
         hub.models.settle()
         hub.steps.before_backward()
+        if hub.models.live() and not hub.models.forwards:
+            hub.remark("backward came before any forward of a model was seen")
         roots = self._roots(args, kwargs)
         losses = [hub.scalers.unscaled(t) for t in roots if t.numel() == 1]
         loss = losses[0][0] if len(losses) == len(roots) == 1 else self._sum(losses, roots)

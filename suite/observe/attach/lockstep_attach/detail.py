@@ -143,10 +143,20 @@ class Detail:
                 continue
             self.taken["param/" + entry.name] = entry.sampler.take(param)
             self._norm(entry.name, "param", sum_of_squares(torch, param))
-            self.whole[id(param)] = param.detach().clone()
+            self.whole[id(param)] = self._copy(param)
             self._state("state", optimizer, param, entry)
         if with_used:
             self._grads("used", params)
+
+    def _copy(self, param):
+        """None where the device has no memory for it: only the norm of the update is then missing."""
+        try:
+            return param.detach().clone()
+        except RuntimeError as error:
+            if "out of memory" not in str(error):
+                raise
+            self.hub.remark("no memory for the norm of updates")
+            return None
 
     def _state(self, kind, optimizer, param, entry):
         for moment, value in self.hub.optimizers.moments(optimizer, param):
@@ -166,12 +176,13 @@ class Detail:
         names = []
         for param in params:
             entry = self.hub.models.entry_of(param)
-            before = self.whole.pop(id(param), None)
-            if entry is None or before is None:
+            if entry is None or id(param) not in self.whole:
                 continue
+            before = self.whole.pop(id(param))
             names.append(entry.name)
             self.taken["next/" + entry.name] = entry.sampler.take(param)
-            self._norm(entry.name, "update", sum_of_squares(torch, param, before))
+            if before is not None:
+                self._norm(entry.name, "update", sum_of_squares(torch, param, before))
             self._state("next_state", optimizer, param, entry)
         if found_inf is not None:
             # such an optimizer leaves the unscaled gradients in .grad
@@ -230,7 +241,7 @@ class Detail:
 
     def _norm_tensors(self):
         torch = self.hub.torch
-        nothing = torch.full((), float("nan"), dtype=torch.float64)
+        nothing = torch.full((), float("nan"), dtype=torch.float64, device="cpu")
         out = {}
         for name, norms in self.norms.items():
             out["norm/" + name] = torch.stack([norms.get(kind, nothing).cpu() for kind in NORMS])

@@ -72,7 +72,7 @@ class Transfer:
             kind = torch.int64 if whole else torch.float64
             packed = torch.stack([t.detach().reshape(()).to(kind) for t in tensors])
             if device.type == "cuda":
-                host = torch.empty(packed.shape, dtype=kind, pin_memory=True)
+                host = torch.empty(packed.shape, dtype=kind, device="cpu", pin_memory=True)
                 with torch.cuda.device(device):
                     host.copy_(packed, non_blocking=True)
                     done = torch.cuda.Event()

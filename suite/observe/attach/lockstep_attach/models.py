@@ -83,6 +83,8 @@ class Model:
             if hasattr(param, "_local_tensor") or hasattr(param, "ds_id"):
                 self.hub.remark("a parameter that is sharded over ranks is not looked at")
                 continue
+            if torch.nn.parameter.is_lazy(param):
+                continue  # it has no shape before the first forward
             name = self.full_name(plain_name(name))
             known = old.get(name)
             if known is None or known.sampler.count != param.numel():
@@ -176,6 +178,7 @@ class Models:
         )  # id of a root that holds parameters of an optimizer: (weak reference, place)
         self.entry_by_id = {}
         self.inputs = {}  # samplers of inputs by their size
+        self.forwards = 0  # of known models
         self.depth = 0  # 1 within a forward of a known model
         self.converting = 0
         self.patched = set()
@@ -185,6 +188,8 @@ class Models:
         module = torch.nn.Module
         wrap(module, "train", self._enter_train, None)
         wrap(module, "zero_grad", self._enter_zero, None)
+        if hasattr(torch, "compile"):
+            wrap(torch, "compile", None, self._compiled)
         if not torch.distributed.is_available():
             return
         ddp = torch.nn.parallel.DistributedDataParallel
@@ -270,7 +275,7 @@ class Models:
         self._index()
         self.hub.writer.put(model.event())
         if model.compiled:
-            self.hub.remark("a model compiled by torch.compile is seen from outside only", at)
+            self._say_compiled(model, at)
         return model
 
     def _built(self, note, args, kwargs, result, error):
@@ -287,6 +292,19 @@ class Models:
         self.hub.rank_number = None  # the group is there now, whatever was known before
         self._add("ddp", ddp, at)
         self.hub.activate()
+
+    def _compiled(self, note, args, kwargs, result, error):
+        """A wrapped model that is compiled as a whole is called through what torch.compile returns."""
+        inner = getattr(result, "_orig_mod", None)
+        model = self.known(inner) if isinstance(inner, self.hub.torch.nn.Module) else None
+        if error is None and model is not None:
+            self.by_id[id(result)] = (weakref.ref(result), model)
+            self._say_compiled(model, self.hub.places.here())
+            self._watch_class(result)
+
+    def _say_compiled(self, model, at):
+        model.compiled = True
+        self.hub.remark("a model compiled by torch.compile is seen from outside only", at)
 
     def _hooked(self, note, args, kwargs, result, error):
         model = self.known(args[0])
@@ -402,6 +420,7 @@ class Models:
         if model is None:
             return None
         self.depth = 1
+        self.forwards += 1
         return self._note_forward(model, module, args[1:], kwargs)
 
     def _note_forward(self, model, module, args, kwargs):

@@ -196,7 +196,7 @@ class Optimizers:
         torch = self.hub.torch
         if isinstance(value, torch.Tensor):
             return value.detach().reshape(-1)[:1].double().clone()
-        return torch.tensor([float(value)], dtype=torch.float64)
+        return torch.tensor([float(value)], dtype=torch.float64, device="cpu")
 
     def _contents(self, entry):
         optimizer = entry.ref()

@@ -63,7 +63,7 @@ class Sampler:
 
     def index_tensor(self):
         places = range(self.count) if self.places is None else self.places
-        return self.torch.tensor(list(places), dtype=self.torch.int64)
+        return self.torch.tensor(list(places), dtype=self.torch.int64, device="cpu")
 
 
 def sum_of_squares(torch, tensor, minus=None):
@@ -103,6 +103,8 @@ def to_host(torch, named):
 
 def content(tensor):
     """The bytes of a contiguous CPU tensor, without numpy."""
+    if tensor.device.type != "cpu" or not tensor.is_contiguous():
+        raise ValueError("a tensor that is not in the host's memory")
     size = tensor.numel() * tensor.element_size()
     return ctypes.string_at(tensor.data_ptr(), size) if size else b""
 

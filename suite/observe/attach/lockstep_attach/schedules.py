@@ -30,8 +30,7 @@ class Schedules:
 
     def _enter_init(self, args, kwargs):
         # a user's class that overrides step is met here first
-        kind = type(args[0])
-        if "step" in kind.__dict__:
+        for kind in type(args[0]).__mro__:
             self._watch(kind, False)
         self.building += 1
         return True
