@@ -179,11 +179,28 @@ static int64_t steps_of(const ls_observe_rank *rank)
     return rank->step_count > 0 ? rank->step[rank->step_count - 1].step->step : 0;
 }
 
-static void judge_uneven(const ls_observe_trace *trace, int least, int most,
-                         ls_observe_finding *out)
+/* The ranks whose loaders gave unlike many batches. */
+static bool blame_uneven_pass(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     long long a, b;
     const cJSON *event = NULL;
+    for (int k = 1; k < trace->world; k++) {
+        if (find_uneven_pass(trace, k, &a, &b, &event)) {
+            ls_verdict_cause(&out->verdict,
+                             "uneven inputs: rank 0 drew %lld samples in a pass, rank %d drew %lld",
+                             a, k, b);
+            ls_finding_blame(out, ls_json_string(event, "at", ""),
+                             "give all ranks as many batches (DistributedSampler, drop_last), or "
+                             "train within model.join()");
+            return true;
+        }
+    }
+    return false;
+}
+
+static void judge_uneven(const ls_observe_trace *trace, int least, int most,
+                         ls_observe_finding *out)
+{
     if (ended_well(trace)) {
         ls_verdict_pass(&out->verdict,
                         "rank %d made %lld steps, rank %d %lld, and all ended well (as with join)",
@@ -194,21 +211,22 @@ static void judge_uneven(const ls_observe_trace *trace, int least, int most,
     ls_verdict_fail(&out->verdict, "rank %d ended after step %lld, rank %d after step %lld", least,
                     (long long)steps_of(&trace->rank[least]), most,
                     (long long)steps_of(&trace->rank[most]));
-    for (int k = 1; k < trace->world; k++) {
-        if (find_uneven_pass(trace, k, &a, &b, &event)) {
-            ls_verdict_cause(&out->verdict,
-                             "uneven inputs: rank 0 drew %lld samples in a pass, rank %d drew %lld",
-                             a, k, b);
-            ls_finding_blame(out, ls_json_string(event, "at", ""),
-                             "give all ranks as many batches (DistributedSampler, drop_last), or "
-                             "train within model.join()");
-            return;
-        }
+    if (!blame_uneven_pass(trace, out)) {
+        ls_verdict_cause(&out->verdict,
+                         "rank %d left the loop, or died, while the others went on: they wait for "
+                         "it in their next collective",
+                         least);
     }
-    ls_verdict_cause(&out->verdict,
-                     "rank %d left the loop, or died, while the others went on: they wait for it "
-                     "in their next collective",
-                     least);
+}
+
+/* A rank that waits in its next step for one that has none ends after as many whole steps. */
+static void judge_last_step(const ls_observe_trace *trace, int64_t steps, ls_observe_finding *out)
+{
+    if (!ended_well(trace) && blame_uneven_pass(trace, out)) {
+        ls_verdict_fail(&out->verdict,
+                        "the job failed after step %lld, where the data of a rank had ended",
+                        (long long)steps);
+    }
 }
 
 void ls_rules_order_steps(const ls_observe_trace *trace, ls_observe_finding *out)
@@ -227,6 +245,8 @@ void ls_rules_order_steps(const ls_observe_trace *trace, ls_observe_finding *out
     } else if (steps_of(&trace->rank[least]) != steps_of(&trace->rank[most])) {
         judge_uneven(trace, least, most, out);
         return;
+    } else {
+        judge_last_step(trace, steps_of(&trace->rank[least]), out);
     }
     ls_verdict_pass(&out->verdict, "%lld steps on each of %d ranks",
                     (long long)steps_of(&trace->rank[least]), trace->world);

@@ -1,4 +1,4 @@
-/* Invented observed jobs, told by their calls: a word of one letter each, with members that differ
+/* Invented observed jobs, given by their calls: a word of one letter each, with members that differ
  * from the usual ones behind it. What has no meaning for the rules of calls is left out. */
 #ifndef LS_OBSERVE_CALLS_H
 #define LS_OBSERVE_CALLS_H
