@@ -1,6 +1,8 @@
-"""Put first on PYTHONPATH by `lockstep observe`: runs the sitecustomize that it hides, and waits for torch.
+"""Put first on PYTHONPATH by `lockstep observe`: runs the sitecustomize that it hides, and waits
+for torch.
 
-Without LS_OBSERVE_DIR nothing happens. torch is not imported here, and an error of its import stays the user's.
+Without LS_OBSERVE_DIR nothing happens. torch is not imported here, and an error of its import stays
+the user's.
 """
 
 import os
@@ -34,7 +36,9 @@ def _run_hidden():
 
 
 class _WaitForTorch:
-    """A finder that finds nothing: where torch is imported, it has the real loader call install() afterwards."""
+    """A finder that finds nothing: where torch is imported, it has the real loader call install()
+    afterwards.
+    """
 
     def __init__(self):
         self.searching = False

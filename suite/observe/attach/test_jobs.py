@@ -1,6 +1,7 @@
 """Jobs that test_attach.py runs with and without the module: `test_jobs.py NAME RESULT`.
 
-Each job yields its losses and returns the modules whose parameters it ends with; RESULT.rank<k> gets their bits, those
+Each job yields its losses and returns the modules whose parameters it ends with; RESULT.rank<k>
+gets their bits, those
 of the random number generators, and how many collectives the process group carried out.
 """
 
@@ -10,6 +11,7 @@ import json
 import os
 import random
 import sys
+import time
 
 import torch
 import torch.distributed as dist
@@ -33,7 +35,9 @@ def pictures(count=48):
 
 
 def cnn():
-    return nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.Linear(216, 4))
+    return nn.Sequential(
+        nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.Linear(216, 4)
+    )
 
 
 def mlp(dropout=0.0):
@@ -80,7 +84,10 @@ def f32(losses):
         dist.all_reduce(right)
         losses.append(right.item())
     path = "%s.%d.pt" % (sys.argv[2], dist.get_rank())
-    torch.save({"model": ddp.module.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}, path)
+    torch.save(
+        {"model": ddp.module.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch},
+        path,
+    )
     saved = torch.load(path)
     ddp.module.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])
@@ -172,7 +179,9 @@ class Branches(nn.Module):
 
 @job
 def unused(losses):
-    """Unused parameters, dropout, two loader workers, an optimizer that is built before the wrapper."""
+    """Unused parameters, dropout, two loader workers, an optimizer that is built before the
+    wrapper.
+    """
     model = Branches()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     ddp = DDP(model, find_unused_parameters=True)
@@ -187,7 +196,7 @@ def unused(losses):
 
 @job
 def static_graph(losses):
-    """A static graph, gradients as views of buckets, a communication hook, activation checkpoints."""
+    """A static graph, gradients as views of buckets, a communication hook, a checkpoint."""
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
     from torch.utils.checkpoint import checkpoint
 
@@ -219,7 +228,9 @@ def reentrant(losses):
     model = mlp(0.2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for x, y in sharded(vectors())[1]:
-        loss = nn.functional.cross_entropy(checkpoint(model, x.requires_grad_(), use_reentrant=True), y)
+        loss = nn.functional.cross_entropy(
+            checkpoint(model, x.requires_grad_(), use_reentrant=True), y
+        )
         optimizer.zero_grad()
         loss.backward()
         for param in model.parameters():
@@ -233,8 +244,12 @@ def reentrant(losses):
 @job
 def gan(losses):
     """Two models with an optimizer each."""
-    make, judge = DDP(nn.Linear(8, 20)), DDP(nn.Sequential(nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 1)))
-    makes, judges = torch.optim.Adam(make.parameters(), lr=1e-3), torch.optim.Adam(judge.parameters(), lr=1e-3)
+    make, judge = DDP(nn.Linear(8, 20)), DDP(
+        nn.Sequential(nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 1))
+    )
+    makes, judges = torch.optim.Adam(make.parameters(), lr=1e-3), torch.optim.Adam(
+        judge.parameters(), lr=1e-3
+    )
     for x, _ in sharded(vectors())[1]:
         fake = make(torch.randn(len(x), 8))
         judges.zero_grad()
@@ -247,6 +262,20 @@ def gan(losses):
         makes.step()
         losses += [loss.item(), second.item()]
     return [make, judge]
+
+
+@job
+def f32_alone(losses):
+    """One process, no process group, no wrapper."""
+    model = mlp()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for x, y in DataLoader(vectors(), batch_size=8, shuffle=True):
+        loss = nn.functional.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return [model]
 
 
 @job
@@ -357,7 +386,9 @@ def compiled_step(losses):
 
 @job
 def many_models(losses):
-    """A model, a wrapper and an optimizer for each fold; frozen and half parameters, an average of weights."""
+    """A model, a wrapper and an optimizer for each fold; frozen and half parameters, an average of
+    weights.
+    """
     import copy
 
     for fold in range(3):
@@ -381,8 +412,8 @@ def many_models(losses):
 
 @job
 def synced_norms(losses):
-    """Conversion to SyncBatchNorm; a CPU cannot run it, so that the norms stay in eval mode."""
-    model = DDP(nn.SyncBatchNorm.convert_sync_batchnorm(cnn()).eval())
+    """Conversion to SyncBatchNorm; on a CPU only its eval mode runs, without DDP."""
+    model = nn.SyncBatchNorm.convert_sync_batchnorm(cnn()).eval()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     for x, y in sharded(pictures(), 8)[1]:
         optimizer.zero_grad()
@@ -511,7 +542,11 @@ def run(name, result):
     losses, rank = [], int(os.environ.get("RANK", "0"))
     with torch.autograd.profiler.profile(enabled="TEST_PROFILE" in os.environ) as profile:
         modules = JOBS[name](losses)
-    facts = {"losses": [repr(loss) for loss in losses], "params": bits(modules), "generators": generators()}
+    facts = {
+        "losses": [repr(loss) for loss in losses],
+        "params": bits(modules),
+        "generators": generators(),
+    }
     facts["hooks"] = sum(len(p._backward_hooks or ()) for m in modules for p in m.parameters())
     if "TEST_PROFILE" in os.environ:
         facts["collectives"] = count_collectives(profile)
@@ -526,12 +561,84 @@ def spawned(rank, name, result, port):
     run(name, result)
 
 
+def plant():
+    """Breaks the module where TEST_BREAK says: "steps.Steps.close" raises after its first call."""
+    import importlib
+
+    module, kind, name = os.environ["TEST_BREAK"].split(".")
+    owner = getattr(importlib.import_module("lockstep_attach." + module), kind)
+    function, calls = getattr(owner, name), []
+
+    def broken(*args, **kwargs):
+        calls.append(name)
+        if len(calls) > 1:
+            raise RuntimeError("planted")
+        return function(*args, **kwargs)
+
+    setattr(owner, name, broken)
+
+
+def serve():
+    """Forks the ranks of each job that a line of standard input names; the task of a rank in its
+    process, else None.
+
+    A line is {"job", "result", "world", "environment", "seconds"}; the answer lists exit codes.
+    """
+    for line in sys.stdin:
+        task = json.loads(line)
+        ranks = []
+        for rank in range(task["world"]):
+            sys.stdout.flush()
+            child = os.fork()
+            if child == 0:
+                return become(task, rank)
+            ranks.append(child)
+        print(json.dumps(wait_for(ranks, task["seconds"])), flush=True)
+    return None
+
+
+def become(task, rank):
+    os.environ.update(
+        task["environment"], RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(task["world"])
+    )
+    output = os.open(
+        "%s.out%d" % (task["result"], rank), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644
+    )
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    sys.argv[1:] = [task["job"], task["result"]]
+    return task["job"], task["result"]
+
+
+def wait_for(ranks, seconds):
+    """Exit codes; a rank that does not end in time is killed: -9."""
+    end, codes = time.monotonic() + seconds, {}
+    while len(codes) < len(ranks):
+        for child in ranks:
+            if child not in codes:
+                done, status = os.waitpid(child, os.WNOHANG)
+                if done:
+                    codes[child] = os.waitstatus_to_exitcode(status)
+                elif time.monotonic() > end:
+                    os.kill(child, 9)
+        time.sleep(0.01)
+    return [codes[child] for child in ranks]
+
+
 if __name__ == "__main__":
-    how = os.environ.get("TEST_START", "")
-    if how:
+    if "TEST_BREAK" in os.environ:
+        plant()
+    if sys.argv[1:] == ["serve"]:
+        served = serve()
+        if served is not None:
+            run(*served)
+    elif os.environ.get("TEST_START", ""):
         import torch.multiprocessing as multiprocessing
 
-        port = os.environ["MASTER_PORT"]
-        multiprocessing.start_processes(spawned, (sys.argv[1], sys.argv[2], port), nprocs=2, start_method=how)
+        port, how = os.environ["MASTER_PORT"], os.environ["TEST_START"]
+        multiprocessing.start_processes(
+            spawned, (sys.argv[1], sys.argv[2], port), nprocs=2, start_method=how
+        )
     else:
         run(sys.argv[1], sys.argv[2])

@@ -1,4 +1,6 @@
-"""Looks at a training job from inside its processes and writes what it sees (suite/observe/README.md)."""
+"""Looks at a training job from inside its processes and writes what it sees
+(suite/observe/README.md).
+"""
 
 import os
 

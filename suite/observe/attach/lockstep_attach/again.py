@@ -1,4 +1,7 @@
-"""The module of a step run again in FP64 and f32: a copy, the same inputs, the gradients that the job gave its outputs."""
+"""The module of a step run again in FP64 and f32.
+
+A copy of it gets the same inputs, and the gradients that the job gave its outputs.
+"""
 
 import contextlib
 import copy
@@ -11,9 +14,13 @@ from .collectives import Refused, refusing
 from .models import plain_name
 from .samples import Sampler
 
-DRAWN_OTHERWISE = 0.25  # of the norm of outputs: half types stay far below it, other dropout masks do not
+DRAWN_OTHERWISE = (
+    0.25  # of the norm of outputs: half types stay far below it, other dropout masks do not
+)
 SLOW_S = 30.0  # an f32 run longer than this on the host is not followed by one in FP64
-MEMORY = 3  # a process may grow by this many times its size before the machine's memory would be short
+MEMORY = (
+    3  # a process may grow by this many times its size before the machine's memory would be short
+)
 
 
 class Reason(Exception):
@@ -27,8 +34,10 @@ class Record:
         self.model, self.args, self.kwargs = model, args, kwargs
         self.random = self.buffers = self.handle = None
         self.shapes, self.grads = [], {}
-        self.masks = []  # what functional.dropout kept, in order: in another type it would draw otherwise
-        self.dropout = None  # the function while the forward runs
+        self.masks = (
+            []
+        )  # what functional.dropout kept, in order: in another type it would draw otherwise
+        self.dropout = None  # what puts back functional.dropout after the forward
         self.outputs = []  # samples of the outputs of a forward that drew random numbers
 
 
@@ -95,7 +104,10 @@ class Again:
         if model.kind == "ddp" and not model.compiled:
             # DistributedDataParallel may broadcast buffers before the module runs
             hub = self.hub
-            record.handle = inner.register_forward_pre_hook(lambda *_: hub.call(self._state, record))
+            record.handle = inner.register_forward_pre_hook(
+                lambda *_: hub.call(self._state, record)
+            ).remove
+            hub.temporary.append(record.handle)
         if not model.compiled:
             self._watch_dropout(record)
         return record
@@ -107,10 +119,9 @@ class Again:
     def after(self, record, result):
         """It has ended: its outputs' gradients are kept as backward gives them."""
         torch = self.hub.torch
-        if record.handle is not None:
-            record.handle.remove()
-        if record.dropout is not None:
-            torch.nn.functional.dropout = record.dropout
+        for undo in (record.handle, record.dropout):
+            if undo is not None:
+                self.hub.undo(undo)
         record.handle = record.dropout = None
         if result is None:
             return None
@@ -131,9 +142,9 @@ class Again:
         return Sampler(self.hub.torch, "output", tensor.numel(), 1024).take(tensor).double()
 
     def _watch_dropout(self, record):
-        """While the forward runs, notes what each dropout keeps; its result is the user's as it is."""
+        """While the forward runs, notes what dropout keeps; its result is the user's as it is."""
         functional, hub = self.hub.torch.nn.functional, self.hub
-        record.dropout = dropout = functional.dropout
+        dropout = functional.dropout
 
         def noting(*args, **kwargs):
             result = dropout(*args, **kwargs)
@@ -141,6 +152,8 @@ class Again:
             return result
 
         functional.dropout = noting
+        record.dropout = lambda: setattr(functional, "dropout", dropout)
+        hub.temporary.append(record.dropout)
 
     def _keep(self, record, place):
         hub = self.hub
@@ -186,7 +199,9 @@ class Again:
         devices = {}
         if cuda is not None:
             devices = {index: cuda.get_rng_state(index) for index in {cuda.current_device()}}
-        arrays = numpy.random.get_state() if numpy is not None and hasattr(numpy, "random") else None
+        arrays = (
+            numpy.random.get_state() if numpy is not None and hasattr(numpy, "random") else None
+        )
         return torch.get_rng_state(), devices, random.getstate(), arrays
 
     def _set_random(self, state):
@@ -200,7 +215,9 @@ class Again:
 
     def _cuda_drew(self, record):
         cuda = self._cuda()
-        return any(not self.hub.torch.equal(v, cuda.get_rng_state(i)) for i, v in record.random[1].items())
+        return any(
+            not self.hub.torch.equal(v, cuda.get_rng_state(i)) for i, v in record.random[1].items()
+        )
 
     # ---- the run ---------------------------------------------------------------------------------
 
@@ -215,7 +232,9 @@ class Again:
             detail.again_note = self._run()
         except (Reason, Refused) as reason:
             detail.again_note = str(reason)[:300]
-        except Exception as error:  # the user's module in another type: whatever it raises is a reason
+        except (
+            Exception
+        ) as error:  # the user's module in another type: whatever it raises is a reason
             detail.again_note = ("%s: %s" % (type(error).__name__, error))[:300]
         finally:
             self._set_random(state)
@@ -257,7 +276,11 @@ class Again:
             for part in module.modules():
                 if hasattr(part, "_orig_mod"):
                     raise Reason("a part of the model is compiled")
-                if "SyncBatchNorm" in type(part).__name__ and part.training and (hub.world or 1) > 1:
+                if (
+                    "SyncBatchNorm" in type(part).__name__
+                    and part.training
+                    and (hub.world or 1) > 1
+                ):
                     raise Reason("SyncBatchNorm needs all ranks")
                 if isinstance(part, torch.jit.ScriptModule):
                     raise Reason("a part of the model is a ScriptModule")
@@ -267,13 +290,20 @@ class Again:
                     raise Reason("a parameter is sparse or complex")
                 if type(param) is not torch.nn.Parameter:
                     raise Reason("a parameter is a %s" % type(param).__name__)
-            if any(p.grad is not None and p.grad.layout != torch.strided for p in module.parameters()):
+            if any(
+                p.grad is not None and p.grad.layout != torch.strided for p in module.parameters()
+            ):
                 raise Reason("a gradient is sparse")
         self._check_memory(records)
 
     def _check_hooks(self, part):
         """Hooks of the user's may keep what they see: running them twice would be no secret."""
-        for kept in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"):
+        for kept in (
+            "_forward_hooks",
+            "_forward_pre_hooks",
+            "_backward_hooks",
+            "_backward_pre_hooks",
+        ):
             for hook in (getattr(part, kept, None) or {}).values():
                 if not str(getattr(type(hook), "__module__", "")).startswith("torch."):
                     raise Reason("a %s has hooks" % type(part).__name__)
@@ -302,13 +332,17 @@ class Again:
         copies = {}
         for record in records:
             if record.model not in copies:
-                copies[record.model] = copy.deepcopy(record.model.inner(record.model.ref())).to(dtype)
+                copies[record.model] = copy.deepcopy(record.model.inner(record.model.ref())).to(
+                    dtype
+                )
                 copies[record.model].zero_grad(set_to_none=True)
         with refusing(torch), self._autograd():
             for record in records:
                 self._one(record, copies[record.model], dtype)
         for model, module in copies.items():
-            grads = {model.full_name(plain_name(name)): p.grad for name, p in module.named_parameters()}
+            grads = {
+                model.full_name(plain_name(name)): p.grad for name, p in module.named_parameters()
+            }
             for entry, _ in model.params():
                 grad = grads.get(entry.name)
                 if grad is not None:

@@ -19,13 +19,20 @@ class Autograd:
         # Tensor.backward calls it by this name, too.
         self.hub.wrap(torch.autograd, "backward", self._enter_backward, self._leave_backward)
         clip = torch.nn.utils.clip_grad
-        for name, enter in (("clip_grad_norm_", self._enter_norm), ("clip_grad_value_", self._enter_value)):
+        for name, enter in (
+            ("clip_grad_norm_", self._enter_norm),
+            ("clip_grad_value_", self._enter_value),
+        ):
             if self.hub.wrap(clip, name, enter, self._leave_clip):
                 setattr(torch.nn.utils, name, getattr(clip, name))
 
     def autocast(self, device_type):
         """The half type of the autocast region here, or None."""
         torch = self.hub.torch
+        if hasattr(torch, "get_autocast_dtype"):  # 2.4; the functions below are deprecated there
+            if device_type not in ("cuda", "cpu") or not torch.is_autocast_enabled(device_type):
+                return None
+            return type_name(torch.get_autocast_dtype(device_type))
         if device_type == "cuda":
             on, kind = torch.is_autocast_enabled(), torch.get_autocast_gpu_dtype
         elif device_type == "cpu":
@@ -111,7 +118,9 @@ class Autograd:
     # ---- clipping --------------------------------------------------------------------------------
 
     def _counted(self, args, kwargs):
-        """The parameters, and the arguments with a generator that remembers them where they came as one."""
+        """The parameters, and the arguments with a generator that remembers them where they came as
+        one.
+        """
         params = args[0] if args else kwargs.get("parameters")
         if isinstance(params, self.hub.torch.Tensor):
             return [params], args, kwargs

@@ -1,4 +1,4 @@
-"""What is saved and loaded: torch.save, torch.load, and load_state_dict of everything that has one."""
+"""What is saved and loaded: torch.save, torch.load, and the load_state_dict of all that has one."""
 
 import os
 import weakref
@@ -6,7 +6,14 @@ import weakref
 from .models import plain_name
 
 KINDS = ("model", "optimizer", "scaler", "schedule", "epoch", "rng", "sampler", "other")
-COPIES = ("ema", "avg", "average", "swa", "teacher", "best")  # keys of weights that are not the model's as it is
+COPIES = (
+    "ema",
+    "avg",
+    "average",
+    "swa",
+    "teacher",
+    "best",
+)  # keys of weights that are not the model's as it is
 DEPTH = 4
 
 
@@ -71,7 +78,9 @@ class Checkpoints:
         names = set()
         for model in self.hub.models.live():
             cut = len(model.full_name(""))
-            names |= {entry.name[cut:] for entry in model.entries} | {name for name, _ in model.buffers}
+            names |= {entry.name[cut:] for entry in model.entries} | {
+                name for name, _ in model.buffers
+            }
         return names
 
     def _kind(self, key, value):
@@ -95,7 +104,9 @@ class Checkpoints:
             return "rng"
         if "sampler" in low:
             return "sampler"
-        if isinstance(value, (int, float)) and any(word in low for word in ("epoch", "step", "iter")):
+        if isinstance(value, (int, float)) and any(
+            word in low for word in ("epoch", "step", "iter")
+        ):
             return "epoch"
         return "other"
 
@@ -103,7 +114,11 @@ class Checkpoints:
         torch = self.hub.torch
         if isinstance(value, (list, tuple)) and value and isinstance(value[0], torch.Tensor):
             value = value[0]
-        return isinstance(value, torch.Tensor) and value.dtype == torch.uint8 and value.numel() in (16, 816, 5056)
+        return (
+            isinstance(value, torch.Tensor)
+            and value.dtype == torch.uint8
+            and value.numel() in (16, 816, 5056)
+        )
 
     # ---- save ------------------------------------------------------------------------------------
 
@@ -157,7 +172,7 @@ class Checkpoints:
         return isinstance(value, self.hub.torch.Tensor) and value.is_floating_point()
 
     def _best(self, model, weights):
-        """(count, missing, wrong) of the saved weights that fit the model best; None where none has half of its names."""
+        """(count, missing, wrong) of the saved weights that fit best; None without half of them."""
         results = []
         for _, state in weights:
             saved = {plain_name(str(name)): tensor for name, tensor in state.items()}
@@ -167,8 +182,12 @@ class Checkpoints:
             if len(found) * 2 < len(params):
                 continue
             missing = [name for name, t, p in params if not isinstance(t, self.hub.torch.Tensor)]
-            buffers = [(model.full_name(name), saved.get(name), b) for name, b in model.live_buffers()]
-            found_buffers = [entry for entry in buffers if isinstance(entry[1], self.hub.torch.Tensor)]
+            buffers = [
+                (model.full_name(name), saved.get(name), b) for name, b in model.live_buffers()
+            ]
+            found_buffers = [
+                entry for entry in buffers if isinstance(entry[1], self.hub.torch.Tensor)
+            ]
             wrong = [name for name, t, p in found + found_buffers if not self._same(t, p)]
             results.append((len(wrong), (len(found), missing[:256], wrong[:256])))
         return min(results, key=lambda entry: entry[0])[1] if results else None
@@ -180,8 +199,9 @@ class Checkpoints:
         if saved.dtype != held.dtype:
             held = held.to(saved.dtype)
         digest = self.hub.digests.digest
-        if saved.device == held.device:
-            return bool(self.hub.torch.equal(saved, held)) or self._value(digest([saved])) == self._value(digest([held]))
+        if saved.device == held.device and self.hub.torch.equal(saved, held):
+            return True
+        # on two devices, or with NaN
         return self._value(digest([saved])) == self._value(digest([held]))
 
     def _value(self, digest):
@@ -206,7 +226,11 @@ class Checkpoints:
             self.depth -= 1
             if note is False or error is not None:
                 return
-            event = {"event": "restore", "what": what, "which": self.hub.Late(self._which(what, args[0]))}
+            event = {
+                "event": "restore",
+                "what": what,
+                "which": self.hub.Late(self._which(what, args[0])),
+            }
             if what == "model":
                 event["missing"] = len(getattr(result, "missing_keys", ()))
                 event["unexpected"] = len(getattr(result, "unexpected_keys", ()))
@@ -216,7 +240,7 @@ class Checkpoints:
         return leave
 
     def _which(self, what, restored):
-        """Known when it is written: a model that is loaded before DistributedDataParallel takes it has no number yet."""
+        """Known when it is written: a model may be loaded before it is wrapped and numbered."""
         ref, hub = weakref.ref(restored), self.hub
 
         def which():

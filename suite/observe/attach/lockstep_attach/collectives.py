@@ -1,20 +1,36 @@
-"""Collectives that the script itself calls; those of DistributedDataParallel and of torch are not written."""
+"""Collectives that the script itself calls; those of DistributedDataParallel and of torch are not
+written.
+"""
 
 import contextlib
+import inspect
 
 from .samples import type_name
 
 # name: (place of the tensor or list among the arguments, place of the operator or None)
 WATCHED = {
-    "all_reduce": (0, 1), "broadcast": (0, None), "reduce": (0, 2), "all_gather": (1, None), "gather": (0, None),
-    "scatter": (0, None), "reduce_scatter": (0, 2), "all_to_all": (0, None), "all_to_all_single": (0, None),
-    "all_gather_into_tensor": (1, None), "reduce_scatter_tensor": (0, 2), "_all_gather_base": (1, None),
-    "_reduce_scatter_base": (0, 2), "all_reduce_coalesced": (0, 1), "all_gather_coalesced": (1, None),
+    "all_reduce": (0, 1), "broadcast": (0, None), "reduce": (0, 2), "all_gather": (1, None),
+    "gather": (0, None),
+    "scatter": (0, None), "reduce_scatter": (0, 2), "all_to_all": (0, None),
+    "all_to_all_single": (0, None),
+    "all_gather_into_tensor": (1, None), "reduce_scatter_tensor": (0, 2),
+    "_all_gather_base": (1, None),
+    "_reduce_scatter_base": (0, 2), "all_reduce_coalesced": (0, 1),
+    "all_gather_coalesced": (1, None),
     "barrier": (None, None), "monitored_barrier": (None, None), "all_gather_object": (None, None),
-    "broadcast_object_list": (None, None), "gather_object": (None, None), "scatter_object_list": (None, None),
+    "broadcast_object_list": (None, None), "gather_object": (None, None),
+    "scatter_object_list": (None, None),
     "send": (0, None), "recv": (0, None), "isend": (0, None), "irecv": (0, None),
 }  # fmt: skip
-TENSORS = ("tensor", "input", "input_tensor", "output", "tensors", "input_tensor_list", "output_tensor_list")
+TENSORS = (
+    "tensor",
+    "input",
+    "input_tensor",
+    "output",
+    "tensors",
+    "input_tensor_list",
+    "output_tensor_list",
+)
 
 
 class Refused(Exception):
@@ -23,13 +39,20 @@ class Refused(Exception):
 
 @contextlib.contextmanager
 def refusing(torch):
-    """Any collective of torch.distributed raises: a copy that is run again must not wait for other ranks."""
+    """Any collective of torch.distributed raises: a copy that is run again must not wait for other
+    ranks.
+    """
 
     def refuse(*args, **kwargs):
         raise Refused("the module's forward communicates with other ranks")
 
     owners = [torch.distributed] if torch.distributed.is_available() else []
-    kept = [(owner, name, getattr(owner, name)) for owner in owners for name in WATCHED if hasattr(owner, name)]
+    kept = [
+        (owner, name, getattr(owner, name))
+        for owner in owners
+        for name in WATCHED
+        if hasattr(owner, name)
+    ]
     try:
         for owner, name, _ in kept:
             setattr(owner, name, refuse)
@@ -52,13 +75,17 @@ class Collectives:
             self.hub.wrap(distributed, name, self._watch(name, tensor, operator), None)
 
     def _joined(self, note, args, kwargs, result, error):
-        """A group of more than one rank: the process trains, also where it never steps an optimizer."""
+        """A group of more than one rank: the process trains, also where it never steps an
+        optimizer.
+        """
         if error is None and self.hub.torch.distributed.get_world_size() > 1:
             self.hub.rank_number = None
             self.hub.rank()
             self.hub.joined = True
 
     def _watch(self, name, tensor, operator):
+        original = getattr(self.hub.torch.distributed, name, None)
+
         def enter(args, kwargs):
             if not self.hub.places.script_called():
                 return
@@ -66,17 +93,40 @@ class Collectives:
             for key in TENSORS:
                 given = kwargs.get(key, given) if given is None else given
             count, kind = self._size(given)
-            reduce = kwargs.get("op", args[operator] if operator is not None and len(args) > operator else None)
+            reduce = kwargs.get(
+                "op", args[operator] if operator is not None and len(args) > operator else None
+            )
             word = ("sum" if reduce is None else _word(reduce)) if operator is not None else ""
             at = self.hub.places.here()
-            self.hub.steps.note("collective", op=name, elements=count, type=kind, reduce=word, at=at)
+            entry = self.hub.steps.note(
+                "collective", op=name, elements=count, type=kind, reduce=word, at=at
+            )
+            ranks = self._ranks(original, args, kwargs)
+            if ranks is not None:
+                entry["ranks"] = ranks
 
         return enter
+
+    def _ranks(self, function, args, kwargs):
+        """How many ranks the call's group has; None where it is all of them."""
+        distributed = self.hub.torch.distributed
+        try:
+            group = inspect.signature(function).bind_partial(*args, **kwargs).arguments.get("group")
+        except TypeError:  # the call will say so itself
+            return None
+        if group is None or group is distributed.group.WORLD:
+            return None
+        count = distributed.get_world_size(group)
+        return count if count != distributed.get_world_size() else None
 
     def _size(self, given):
         if isinstance(given, self.hub.torch.Tensor):
             return given.numel(), type_name(given.dtype)
-        if isinstance(given, (list, tuple)) and given and isinstance(given[0], self.hub.torch.Tensor):
+        if (
+            isinstance(given, (list, tuple))
+            and given
+            and isinstance(given[0], self.hub.torch.Tensor)
+        ):
             return sum(t.numel() for t in given), type_name(given[0].dtype)
         return 0, ""
 

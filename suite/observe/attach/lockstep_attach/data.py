@@ -1,10 +1,12 @@
-"""Passes over DataLoaders: which indices were drawn, in which order, and how long the job waited."""
+"""Passes over DataLoaders: which indices were drawn, in which order, how long the job waited."""
 
 import array
+import collections
 import hashlib
 import time
 import weakref
 
+CONTENTS = 64  # samples of a pass whose content is looked at
 KEPT = 65536  # indices of a pass that are written, for the dataset's length
 
 
@@ -22,6 +24,9 @@ class Pass:
         self.indexed = True
         self.whole = False
         self.passes = self.first = None
+        self.drawn = collections.deque()  # indices of batches that have not come yet
+        self.content = []
+        self.apart = True  # batches can be taken apart
 
 
 class Data:
@@ -93,7 +98,11 @@ class Data:
         if shuffle is None:
             shuffle = {kinds.RandomSampler: True, kinds.SequentialSampler: False}.get(type(sampler))
         out = {"sampler": type(sampler).__name__, "shuffle": shuffle}
-        for member, name in (("replicas", "num_replicas"), ("sampler_rank", "rank"), ("sampler_epoch", "epoch")):
+        for member, name in (
+            ("replicas", "num_replicas"),
+            ("sampler_rank", "rank"),
+            ("sampler_epoch", "epoch"),
+        ):
             value = getattr(sampler, name, None)
             if isinstance(value, int):
                 out[member] = value
@@ -118,9 +127,57 @@ class Data:
             return
         entry.count += len(numbers)
         entry.order.update(numbers.tobytes())
+        if entry.apart:
+            entry.drawn.append(numbers)
         modulus = entry.modulus
         if len(entry.kept) < 2 * KEPT:  # a sampler without end
             entry.kept.extend(number for number in numbers if number % modulus == 0)
+
+    def _content(self, iterator, batch):
+        """Digests of some samples as the loop gets them: whether ranks have the same data."""
+        entry = self.open.get(id(iterator))
+        if entry is None or not entry.drawn:
+            return
+        if getattr(iterator, "_in_order", True) is False:
+            entry.apart, entry.content = False, []
+            entry.drawn.clear()
+            return
+        numbers = entry.drawn.popleft()
+        length = entry.facts.get("length") or len(numbers)
+        places = [
+            place for place, number in enumerate(numbers) if number % -(-length // CONTENTS) == 0
+        ]
+        if not places or len(entry.content) >= CONTENTS:
+            return
+        single = not getattr(iterator, "_auto_collation", True)
+        tensors = self._tensors(batch, None if single else len(numbers), [])
+        if not tensors:
+            entry.apart, entry.content = False, []
+            entry.drawn.clear()
+            return
+        for place in places[: CONTENTS - len(entry.content)]:
+            parts = tensors if single else [tensor[place] for tensor in tensors]
+            entry.content.append([numbers[place], self.hub.digests.digest(parts)])
+
+    def _tensors(self, tree, count, out, depth=0):
+        """The tensors of a batch, each with `count` samples; None if it cannot be taken apart."""
+        if isinstance(tree, self.hub.torch.Tensor):
+            if (
+                tree.layout != self.hub.torch.strided
+                or count is not None
+                and (not tree.dim() or len(tree) != count)
+            ):
+                return None
+            out.append(tree)
+            return out
+        if isinstance(tree, dict):
+            tree = list(tree.values())
+        if not isinstance(tree, (list, tuple)) or depth > 4:
+            return out  # texts and numbers are left out
+        for value in tree:
+            if self._tensors(value, count, out, depth + 1) is None:
+                return None
+        return out
 
     def _enter_next(self, args, kwargs):
         return time.perf_counter_ns()
@@ -128,6 +185,8 @@ class Data:
     def _leave_next(self, note, args, kwargs, result, error):
         if note is not None:
             self.hub.steps.spend("data", note)
+        if error is None:
+            self._content(args[0], result)
         if isinstance(error, StopIteration):
             entry = self.open.pop(id(args[0]), None)
             if entry is not None:
@@ -147,6 +206,8 @@ class Data:
             event["order"] = entry.order.hexdigest()
             event["modulus"] = entry.modulus
             event["kept"] = entry.kept
+            if entry.apart and entry.content:
+                event["content"] = entry.content
         else:
             event["indices"] = False
         event["trained"] = self.hub.autograd.passes > entry.passes

@@ -5,13 +5,21 @@ import time
 
 from .samples import sum_of_squares, to_host, write_safetensors
 
-NORMS = ("param", "used", "update", "reduced", "grad", "clipped")  # the members of norm/NAME, in order
+NORMS = (
+    "param",
+    "used",
+    "update",
+    "reduced",
+    "grad",
+    "clipped",
+)  # the members of norm/NAME, in order
 
 
 class Detail:
     def __init__(self, hub):
         self.hub = hub
         self.on = False
+        self.hooks = []
         self.drop()
 
     def drop(self):
@@ -19,7 +27,6 @@ class Detail:
         self.on = False
         self.taken = {}  # "reduced/fc.weight": samples
         self.norms = {}  # name: {"param": tensor}
-        self.hooks = []
         self.unread = False  # backward passes ran whose reduced gradients were not read
         self.whole = {}  # id of a parameter: its copy before the optimizer's step
         self.found = []  # (names, found_inf tensor) of optimizers that unscale by themselves
@@ -41,7 +48,7 @@ class Detail:
     # ---- local gradients -------------------------------------------------------------------------
 
     def hook_local(self):
-        """Before a backward pass: sees each parameter's gradient of this rank as autograd gives it."""
+        """Before a backward pass: sees this rank's gradient of each parameter as it is made."""
         hub = self.hub
         injected = hub.autograd.inject_now()
         if not (self.on or injected):
@@ -49,8 +56,12 @@ class Detail:
         for entry, param in hub.models.trainable():
             if param.is_leaf:
                 self.hooks.append(param.register_hook(self._hook(entry)))
+        hub.temporary.append(self._remove_hooks)
 
     def unhook(self):
+        self.hub.undo(self._remove_hooks)
+
+    def _remove_hooks(self):
         for handle in self.hooks:
             handle.remove()
         self.hooks = []
@@ -86,7 +97,9 @@ class Detail:
     # ---- gradients between backward and step -----------------------------------------------------
 
     def after_backward(self, reduced_now):
-        """Reads the reduced gradients where DDP has just reduced them; else before anything touches them."""
+        """Reads the reduced gradients where DDP has just reduced them; else before anything touches
+        them.
+        """
         if not self.on:
             return
         self.unread = not reduced_now
@@ -94,7 +107,9 @@ class Detail:
             self._timed(self._grads, "reduced", None)
 
     def touch(self):
-        """Before the first call that changes gradients: what the script's own reduction left is read here."""
+        """Before the first call that changes gradients: what the script's own reduction left is
+        read here.
+        """
         if self.on and self.unread:
             self.unread = False
             self._timed(self._grads, "reduced", None)
@@ -186,8 +201,15 @@ class Detail:
         for entry, _ in hub.models.trainable():
             named["index/" + entry.name] = entry.sampler.index_tensor()
         rank = hub.rank()
-        path = os.path.join(hub.settings.directory, "samples", "step%06d.rank%d.safetensors" % (step.number, rank))
-        metadata = {"step": step.number, "rank": rank, "samples": hub.settings.samples, "again": self.again_note}
+        path = os.path.join(
+            hub.settings.directory, "samples", "step%06d.rank%d.safetensors" % (step.number, rank)
+        )
+        metadata = {
+            "step": step.number,
+            "rank": rank,
+            "samples": hub.settings.samples,
+            "again": self.again_note,
+        }
         write_safetensors(path, named, metadata)
 
     def _forget_skipped(self):

@@ -16,19 +16,27 @@ def weight(index):
 
 
 def words(torch, tensor):
-    """The tensor's elements in order as a flat view or copy of 32-bit words, the last one padded with zeros."""
+    """The tensor's elements in order as a flat view or copy of 32-bit words, the last one padded
+    with zeros.
+    """
     tensor = tensor.detach()
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
     size = tensor.element_size()
     if not tensor.is_contiguous():
-        # A sum does not see the order of whole words: what lies densely in another order needs no copy.
-        if size >= 4 and tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last):
+        # A sum does not see the order of whole words: what lies densely in another order needs no
+        # copy.
+        if (
+            size >= 4
+            and tensor.dim() == 4
+            and tensor.is_contiguous(memory_format=torch.channels_last)
+        ):
             tensor = tensor.permute(0, 2, 3, 1)
         else:
             tensor = tensor.contiguous()
     flat = tensor.reshape(-1)
     if size < 4:
+        flat = flat.view(torch.uint8 if size == 1 else torch.int16)
         left = flat.numel() * size % 4
         if left != 0:
             flat = torch.cat([flat, flat.new_zeros((4 - left) // size)])
@@ -53,7 +61,9 @@ def sums(torch, tensors):
         if len(members) == 1:
             out.append((places, members[0][1].sum(dtype=torch.int64).reshape(1)))
         else:
-            out.append((places, torch.stack([flat for _, flat in members]).sum(1, dtype=torch.int64)))
+            out.append(
+                (places, torch.stack([flat for _, flat in members]).sum(1, dtype=torch.int64))
+            )
     return out
 
 
@@ -68,7 +78,9 @@ class Digests:
             if len(self.weights) > 4096:
                 self.weights.clear()
             values = [weight(place) for place in places]
-            self.weights[key] = self.hub.torch.tensor(values, dtype=self.hub.torch.int64, device=device)
+            self.weights[key] = self.hub.torch.tensor(
+                values, dtype=self.hub.torch.int64, device=device
+            )
         return self.weights[key]
 
     def digest(self, tensors):

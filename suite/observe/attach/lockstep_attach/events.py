@@ -10,7 +10,7 @@ TEXT = 300
 
 
 class Lazy:
-    """A value of an event that is on a device yet: tensors of one element, and what makes the value of their numbers."""
+    """A value that is on a device yet: tensors of one element, and what makes it from them."""
 
     __slots__ = ("tensors", "make")
 
@@ -56,7 +56,7 @@ def _leaves(tree, out):
 
 
 class Transfer:
-    """The numbers of an event's Lazy members on their way to the host: at once from a CPU, without waiting from CUDA."""
+    """The numbers of Lazy members on their way to the host: from CUDA without waiting for it."""
 
     def __init__(self, torch, tree):
         leaves = []
@@ -206,12 +206,16 @@ class Writer:
 
 
 class Places:
-    """Where the user's code made a call: the innermost frame outside torch, the standard library and this module."""
+    """Where the user's code made a call: the innermost frame outside torch, the standard library
+    and this module.
+    """
 
     def __init__(self, torch):
         self.work = os.path.realpath(os.getcwd()) + os.sep
         paths = sysconfig.get_paths()
-        self.library = tuple({os.path.realpath(paths[k]) + os.sep for k in ("stdlib", "platstdlib") if k in paths})
+        self.library = tuple(
+            {os.path.realpath(paths[k]) + os.sep for k in ("stdlib", "platstdlib") if k in paths}
+        )
         self.inside = (
             os.path.dirname(os.path.realpath(torch.__file__)) + os.sep,
             os.path.dirname(os.path.realpath(__file__)) + os.sep,
@@ -227,7 +231,9 @@ class Places:
         path = os.path.realpath(file)
         if path.startswith(self.inside):
             return ""
-        packages = os.sep + "site-packages" + os.sep in path or os.sep + "dist-packages" + os.sep in path
+        packages = (
+            os.sep + "site-packages" + os.sep in path or os.sep + "dist-packages" + os.sep in path
+        )
         if path.startswith(self.library) and not packages:
             return ""
         return path[len(self.work) :] if path.startswith(self.work) else path

@@ -1,4 +1,6 @@
-"""What the parts of the module share: settings, the guard around its own code, the life of a process."""
+"""What the parts of the module share: settings, the guard around its own code, the life of a
+process.
+"""
 
 import atexit
 import contextlib
@@ -7,7 +9,19 @@ import sys
 import threading
 import time
 
-from . import again, autograd, checkpoints, collectives, data, digests, models, optimizers, scalers, schedules, steps
+from . import (
+    again,
+    autograd,
+    checkpoints,
+    collectives,
+    data,
+    digests,
+    models,
+    optimizers,
+    scalers,
+    schedules,
+    steps,
+)
 from .events import Late, Lazy, Places, Writer, text
 from .wrapping import wrap
 
@@ -47,7 +61,9 @@ class Settings:
 
 
 class Own(threading.local):
-    """How deep a thread is in this module's own code; a class attribute so that each thread begins with it."""
+    """How deep a thread is in this module's own code; a class attribute so that each thread begins
+    with it.
+    """
 
     depth = 0
     grad = True  # whether autograd was on where the user's code called
@@ -70,6 +86,7 @@ class Hub:
         self.joined = False  # a process group of more than one rank
         self.rank_number = self.world = None
         self.compiling = _is_compiling(torch)
+        self.temporary = []  # what undoes a hook or a function that stays only for one call
         self.idle = self._idle()
         self.places = Places(torch)
         self.writer = Writer(torch, self.settings.directory)
@@ -89,7 +106,9 @@ class Hub:
         self.collectives = collectives.Collectives(self)
 
     def _idle(self):
-        """The function that says whether a stand-in only runs the original; a closure that torch.compile can trace."""
+        """The function that says whether a stand-in only runs the original; a closure that
+        torch.compile can trace.
+        """
         compiling = self.compiling
 
         def idle():
@@ -101,7 +120,14 @@ class Hub:
         self.call(self._install)
 
     def _install(self):
-        parts = (self.models, self.optimizers, self.scalers, self.autograd, self.data, self.schedules)
+        parts = (
+            self.models,
+            self.optimizers,
+            self.scalers,
+            self.autograd,
+            self.data,
+            self.schedules,
+        )
         for part in parts + (self.checkpoints, self.collectives):
             part.install()
         atexit.register(self.at_exit)
@@ -114,7 +140,9 @@ class Hub:
     # ---- the guard -------------------------------------------------------------------------------
 
     def call(self, function, *arguments):
-        """Runs a part's code: timed, without autograd or autocast, and no error of it reaches the user."""
+        """Runs a part's code: timed, without autograd or autocast, and no error of it reaches the
+        user.
+        """
         if self.quiet:
             return None
         begin = time.perf_counter_ns()
@@ -155,15 +183,36 @@ class Hub:
             frame = error.__traceback__
             while frame is not None and frame.tb_next is not None:
                 frame = frame.tb_next
-            where = "%s:%d" % (os.path.basename(frame.tb_frame.f_code.co_filename), frame.tb_lineno) if frame else ""
+            where = (
+                "%s:%d" % (os.path.basename(frame.tb_frame.f_code.co_filename), frame.tb_lineno)
+                if frame
+                else ""
+            )
             what = "%s: %s (%s)" % (type(error).__name__, error, where)
             if self.writer.file is None and "RANK" in os.environ:
-                self.activate()  # a rank, and not one of its helpers: its file says why there is nothing in it
-            self.writer.put({"event": "attach", "error": text(what), "at": self.places.here(), "quiet": True})
+                # a rank, and not one of its helpers: its file says why there is nothing in it
+                self.activate()
+            self.writer.put(
+                {"event": "attach", "error": text(what), "at": self.places.here(), "quiet": True}
+            )
             self.steps.abandon()
             self.writer.flush()
         except Exception:
             pass
+
+    def undo(self, function):
+        """Runs what was kept in `temporary`."""
+        if function in self.temporary:
+            self.temporary.remove(function)
+            function()
+
+    def sweep(self):
+        """After an error: what a call that was under way has left is undone when it returns."""
+        while self.temporary:
+            try:
+                self.temporary.pop()()
+            except Exception:
+                pass
 
     def remark(self, what, at=None):
         """Says once that something cannot be seen."""
@@ -192,14 +241,24 @@ class Hub:
         if self.torch.utils.data.get_worker_info() is not None:
             self.writer.closed = self.quiet = True
             return
+        # a forked rank may have been given a folder of its own
+        self.settings.directory = self.writer.directory = (
+            os.environ.get("LS_OBSERVE_DIR") or self.settings.directory
+        )
         os.makedirs(os.path.join(self.settings.directory, "samples"), exist_ok=True)
         if not self.writer.open(self.rank(), self._start()):
             self.quiet = True
             return
         util = sys.modules.get("multiprocessing.util")
         process = sys.modules.get("multiprocessing.process")
-        if util is not None and process is not None and process.parent_process() is not None:
-            util.Finalize(None, self.at_exit, exitpriority=100)  # a forked child ends without atexit
+        if (
+            util is not None
+            and process is not None
+            and process.current_process().name != "MainProcess"
+        ):
+            util.Finalize(
+                None, self.at_exit, exitpriority=100
+            )  # a forked child ends without atexit
 
     def _start(self):
         torch, settings = self.torch, self.settings
@@ -225,6 +284,7 @@ class Hub:
                 "samples": settings.samples,
                 "inject": settings.inject_text,
                 "gradient": settings.gradient,
+                "set": True,
             },
         }
 
@@ -239,7 +299,9 @@ class Hub:
         self.own_ns = self.detail_ns = self.gradient_ns = 0
 
     def dying(self, reference):
-        """A model or an optimizer is freed: what its step held of it is looked at now, and not kept longer than by the script."""
+        """A model or an optimizer is freed: what its step held of it is looked at now, and not kept
+        longer than by the script.
+        """
         if self.own.depth == 0:
             self.call(self.steps.close_last)
 

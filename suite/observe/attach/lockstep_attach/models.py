@@ -40,10 +40,13 @@ class Model:
     def __init__(self, hub, index, kind, module, at):
         self.hub, self.index, self.kind, self.at = hub, index, kind, at
         self.ref = weakref.ref(module, hub.dying)
-        self.held = None  # parameters and buffers while a step is open: its digests are of the model as it was
+        # parameters and buffers while a step is open: its digests are of the model as it was
+        self.held = None
         self.label = type(self.inner(module)).__name__
         self.compiled = self._is_compiled(module)
-        self.autocast_inside = None  # what the first linear or convolution of the last detailed forward ran under
+        self.autocast_inside = (
+            None  # what the first linear or convolution of the last detailed forward ran under
+        )
         self.reported = False
         self.entries, self.buffers, self.norms, self.leaf = [], [], [], None
         self.refresh()
@@ -57,13 +60,18 @@ class Model:
     def _is_compiled(self, module):
         if self.kind == "ddp":
             module = module.module
-        return any(hasattr(m, "_orig_mod") or getattr(m, "_compiled_call_impl", None) for m in module.modules())
+        return any(
+            hasattr(m, "_orig_mod") or getattr(m, "_compiled_call_impl", None)
+            for m in module.modules()
+        )
 
     def full_name(self, name):
         return name if self.index == 0 else "m%d.%s" % (self.index, name)
 
     def refresh(self):
-        """Parameters and buffers as the module has them now: scripts exchange heads and freeze layers."""
+        """Parameters and buffers as the module has them now: scripts exchange heads and freeze
+        layers.
+        """
         module = self.ref()
         if module is None:
             self.entries, self.buffers, self.norms = [], [], []
@@ -105,7 +113,9 @@ class Model:
         names = []
         for path, part in module.named_modules():
             if is_norm(self.hub.torch, part):
-                names += [plain_name((path + "." if path else "") + name) for name in part._parameters]
+                names += [
+                    plain_name((path + "." if path else "") + name) for name in part._parameters
+                ]
         known = {entry.name for entry in self.entries}
         return [self.full_name(name) for name in names if self.full_name(name) in known]
 
@@ -123,16 +133,23 @@ class Model:
             "at": self.at,
             "name": self.label,
             "params": [[e.name, p.numel(), type_name(p.dtype), p.requires_grad] for e, p in params],
-            "buffers": [[self.full_name(name), b.numel(), type_name(b.dtype)] for name, b in buffers],
+            "buffers": [
+                [self.full_name(name), b.numel(), type_name(b.dtype)] for name, b in buffers
+            ],
             "norm_params": self._norm_names(module),
             "bn": len([m for m in norms if m not in synced]),
             "sync_bn": len(synced),
-            "dropout": len([m for m in parts if isinstance(m, torch.nn.modules.dropout._DropoutNd)]),
+            "dropout": len(
+                [m for m in parts if isinstance(m, torch.nn.modules.dropout._DropoutNd)]
+            ),
             "compiled": self.compiled,
         }
         if self.kind == "ddp":
             event.update(self._wrapper(module))
-        event["digest"] = {"param": hub.digests.digest(tensors), "buffer": hub.digests.digest(buffer_tensors)}
+        event["digest"] = {
+            "param": hub.digests.digest(tensors),
+            "buffer": hub.digests.digest(buffer_tensors),
+        }
         event["param_digests"] = hub.digests.each(tensors)
         event["buffer_digests"] = hub.digests.each(buffer_tensors)
         return event
@@ -154,7 +171,9 @@ class Models:
         self.hub = hub
         self.models = []
         self.by_id = {}  # id of a module: (weak reference, model): the wrapper, or the plain root
-        self.candidates = {}  # id of a root that holds parameters of an optimizer: (weak reference, place)
+        self.candidates = (
+            {}
+        )  # id of a root that holds parameters of an optimizer: (weak reference, place)
         self.entry_by_id = {}
         self.inputs = {}  # samplers of inputs by their size
         self.depth = 0  # 1 within a forward of a known model
@@ -173,7 +192,12 @@ class Models:
         wrap(ddp, "forward", self._enter_forward, self._leave_forward)
         wrap(ddp, "register_comm_hook", None, self._hooked)
         wrap(ddp, "_register_builtin_comm_hook", None, self._hooked)
-        wrap(torch.nn.SyncBatchNorm, "convert_sync_batchnorm", self._enter_convert, self._leave_convert)
+        wrap(
+            torch.nn.SyncBatchNorm,
+            "convert_sync_batchnorm",
+            self._enter_convert,
+            self._leave_convert,
+        )
 
     # ---- what is known ---------------------------------------------------------------------------
 
@@ -182,10 +206,14 @@ class Models:
         return model if ref is not None and ref() is module else None
 
     def live(self):
-        return [m for m in self.models if m.kind != "replaced" and (m.held is not None or m.ref() is not None)]
+        return [
+            m
+            for m in self.models
+            if m.kind != "replaced" and (m.held is not None or m.ref() is not None)
+        ]
 
     def hold(self):
-        """Until the step is closed, also where the script's function returns before: see Hub.dying."""
+        """Until the step is closed, also where the script's function returns: see Hub.dying."""
         for model in self.live():
             if model.held is None:
                 model.held = [p for _, p in model.params()] + [b for _, b in model.live_buffers()]
@@ -264,8 +292,14 @@ class Models:
         model = self.known(args[0])
         if error is not None or model is None:
             return
-        hook = kwargs.get("hook", args[2] if len(args) > 2 else kwargs.get("comm_hook_type", args[-1]))
-        name = getattr(hook, "__qualname__", None) or getattr(hook, "name", None) or type(hook).__name__
+        hook = kwargs.get(
+            "hook", args[2] if len(args) > 2 else kwargs.get("comm_hook_type", args[-1])
+        )
+        name = (
+            getattr(hook, "__qualname__", None)
+            or getattr(hook, "name", None)
+            or type(hook).__name__
+        )
         at = self.hub.places.here()
         self.hub.writer.put({"event": "hook", "model": model.index, "name": name, "at": at})
 
@@ -282,12 +316,16 @@ class Models:
         self.converting -= 1
         if self.converting == 0 and error is None and note is not None:
             converted = self._synced(result) - note
-            self.hub.writer.put({"event": "convert", "converted": converted, "at": self.hub.places.here()})
+            self.hub.writer.put(
+                {"event": "convert", "converted": converted, "at": self.hub.places.here()}
+            )
 
     # ---- plain models ----------------------------------------------------------------------------
 
     def look_for(self, params, at):
-        """An optimizer has these parameters: finds the outermost modules that hold those of no known model."""
+        """An optimizer has these parameters: finds the outermost modules that hold those of no
+        known model.
+        """
         missing = {id(p): place for place, p in enumerate(params) if self.entry_of(p) is None}
         if not missing:
             return
@@ -318,7 +356,9 @@ class Models:
         self._watch_class(module)
 
     def _watch_class(self, module):
-        """Sees forwards of this class; not by hooks of the instance, which torch.save and deepcopy would take along."""
+        """Sees forwards of this class; not by hooks of the instance, which torch.save and deepcopy
+        would take along.
+        """
         kind = type(module)
         if kind.__name__ == "OptimizedModule" and "_dynamo" in kind.__module__:
             name = "__call__"
@@ -330,7 +370,9 @@ class Models:
             return
         self.patched.add(kind)
         owner = next((c for c in kind.__mro__ if name in c.__dict__), None)
-        if owner is None or not self.hub.wrap(owner, name, self._enter_forward, self._leave_forward):
+        if owner is None or not self.hub.wrap(
+            owner, name, self._enter_forward, self._leave_forward
+        ):
             self.hub.remark("forwards of a %s are not seen" % kind.__name__)
 
     def settle(self):
@@ -366,7 +408,9 @@ class Models:
         hub, torch, steps = self.hub, self.hub.torch, self.hub.steps
         grad, training = self.hub.own.grad, module.training
         steps.before_forward(training, grad)
-        entry = steps.note("forward", model=model.index, at=hub.places.here(), training=training, grad=grad)
+        entry = steps.note(
+            "forward", model=model.index, at=hub.places.here(), training=training, grad=grad
+        )
         if model.kind == "ddp":
             entry["sync"] = bool(module.require_backward_grad_sync)
         entry["autocast"] = hub.autograd.autocast(self._device_type(model))
@@ -405,7 +449,9 @@ class Models:
         return "cpu"
 
     def _watch_autocast(self, model):
-        """In detailed steps: under which autocast the first linear or convolution runs, where a forward opens it itself."""
+        """In detailed steps: under which autocast the first linear or convolution runs, where a
+        forward opens it itself.
+        """
         leaf = model.leaf() if model.leaf is not None else None
         if leaf is None or model.compiled or not self.hub.steps.now.detail:
             return None
@@ -417,7 +463,9 @@ class Models:
                 model.autocast_inside = hub.call(hub.autograd.autocast, kind)
 
         model.autocast_inside = None
-        return leaf.register_forward_pre_hook(look)
+        remove = leaf.register_forward_pre_hook(look).remove
+        hub.temporary.append(remove)
+        return remove
 
     def _leave_forward(self, note, args, kwargs, result, error):
         if note is None:
@@ -427,7 +475,7 @@ class Models:
         model = self.known(args[0])
         self.hub.steps.spend("forward", begin_ns)
         if watched is not None:
-            watched.remove()
+            self.hub.undo(watched)
         if entry["autocast"] is None and entry["grad"]:
             entry["autocast"] = model.autocast_inside
         first = _first_tensor(self.hub.torch, result)
@@ -442,12 +490,16 @@ class Models:
         if model is not None and model.kind != "replaced":
             mode = kwargs.get("mode", args[1] if len(args) > 1 else True)
             word = "train" if mode else "eval"
-            self.hub.steps.note("sync_module", mode=word, model=model.index, at=self.hub.places.here())
+            self.hub.steps.note(
+                "sync_module", mode=word, model=model.index, at=self.hub.places.here()
+            )
 
     def _enter_zero(self, args, kwargs):
         model = self.known(args[0]) or self._of_inner(args[0])
         if model is not None:
-            none = bool(kwargs.get("set_to_none", args[1] if len(args) > 1 else self._none_by_default()))
+            none = bool(
+                kwargs.get("set_to_none", args[1] if len(args) > 1 else self._none_by_default())
+            )
             at = self.hub.places.here()
             self.hub.steps.note("zero_grad", at=at, to_none=none, of="model", model=model.index)
 

@@ -1,13 +1,22 @@
-"""Optimizers: every subclass of torch.optim.Optimizer, by its class's step, also where it is called through a scaler."""
+"""Optimizers: every subclass of torch.optim.Optimizer, by its class's step, also where it is called
+through a scaler.
+"""
 
 import time
 import weakref
 
-# Classes whose rule is known, by the package that defines them. A class of the same name elsewhere may compute otherwise.
+# Classes whose rule is known, by the package that defines them. A class of the same name elsewhere
+# may compute otherwise.
 TORCH_RULES = {"SGD": "sgd", "Adam": "adam", "AdamW": "adamw"}
-APEX_RULES = {"FusedSGD": "sgd", "FusedAdam": "adam", "FusedLAMB": "lamb", "FusedMixedPrecisionLamb": "lamb"}
+APEX_RULES = {
+    "FusedSGD": "sgd",
+    "FusedAdam": "adam",
+    "FusedLAMB": "lamb",
+    "FusedMixedPrecisionLamb": "lamb",
+}
 SETTINGS = (
-    "lr", "momentum", "dampening", "nesterov", "weight_decay", "betas", "eps", "amsgrad", "maximize",
+    "lr", "momentum", "dampening", "nesterov", "weight_decay", "betas", "eps", "amsgrad",
+    "maximize",
     "trust_coefficient", "bias_correction", "max_grad_norm", "grad_averaging", "use_nvlamb",
 )  # fmt: skip
 
@@ -18,6 +27,7 @@ class Known:
     def __init__(self, hub, optimizer, at):
         self.ref = weakref.ref(optimizer, hub.dying)
         self.at = at
+        self.groups = []  # settings of each group, as its event has them
         self.held = None  # (parameter groups, state) while a step is open
         self.index = None  # given when it is first asked to step
 
@@ -52,7 +62,9 @@ class Optimizers:
     def _learn(self, optimizer, at):
         self._watch_class(type(optimizer))
         entry = self.by_id[id(optimizer)] = Known(self.hub, optimizer, at)
-        if self.searches < 16:  # scripts that build optimizers without end are not searched each time
+        if (
+            self.searches < 16
+        ):  # scripts that build optimizers without end are not searched each time
             self.searches += 1
             self.hub.models.look_for(self.params(optimizer), at)
         return entry
@@ -75,6 +87,7 @@ class Optimizers:
         if entry.index is None:
             self.hub.models.settle()
             entry.index = len(self.order)
+            entry.groups = [self._plain(group) for group in optimizer.param_groups]
             self.order.append(entry)
             self.hub.writer.put(self._event(optimizer, entry))
         return entry.index
@@ -104,7 +117,9 @@ class Optimizers:
         return rule
 
     def _decoupled(self, optimizer, group):
-        """Whether the decay is taken from the parameter and not added to the gradient; None where there is none."""
+        """Whether the decay is taken from the parameter and not added to the gradient; None where
+        there is none.
+        """
         if "decoupled_weight_decay" in group:
             return bool(group["decoupled_weight_decay"])
         mode = getattr(optimizer, "adam_w_mode", None)
@@ -123,10 +138,32 @@ class Optimizers:
             out["decoupled"] = decoupled
         return out
 
+    def _plain(self, group):
+        """A group's settings that need not be read from a device, but for the rate."""
+        tensor = self.hub.torch.Tensor
+        return {
+            k: group[k]
+            for k in SETTINGS
+            if k != "lr" and k in group and not isinstance(group[k], tensor)
+        }
+
+    def _changed(self, optimizer, entry):
+        """[of each group: settings that are no longer the event's], or None without any."""
+        out = []
+        for place, group in enumerate(optimizer.param_groups):
+            before = entry.groups[place] if place < len(entry.groups) else {}
+            now = self._plain(group)
+            out.append(
+                {k: self.value(v) for k, v in now.items() if k not in before or before[k] != v}
+            )
+        return out if any(out) else None
+
     def value(self, value):
         """A setting as JSON has it; a tensor is read later."""
         if isinstance(value, self.hub.torch.Tensor):
-            return self.hub.Lazy(value.detach().reshape(-1)[0].clone()) if value.numel() == 1 else None
+            return (
+                self.hub.Lazy(value.detach().reshape(-1)[0].clone()) if value.numel() == 1 else None
+            )
         if isinstance(value, (list, tuple)):
             return [self.value(one) for one in value]
         return value if isinstance(value, (bool, int, float, str)) or value is None else str(value)
@@ -148,7 +185,9 @@ class Optimizers:
             elif isinstance(value, torch.Tensor):
                 out.append((word, value))
         if state and "step" not in state:
-            group = next((g for g in optimizer.param_groups if any(p is param for p in g["params"])), {})
+            group = next(
+                (g for g in optimizer.param_groups if any(p is param for p in g["params"])), {}
+            )
             if "step" in group:  # Apex counts once for a group
                 out.append(("step", self._count(group["step"])))
         return out
@@ -178,7 +217,11 @@ class Optimizers:
                 state = states.get(param)
                 for word in sorted(key for key in state if isinstance(key, str)) if state else ():
                     value = state[word]
-                    if word != "step" and isinstance(value, torch.Tensor) and not hasattr(value, "_local_tensor"):
+                    if (
+                        word != "step"
+                        and isinstance(value, torch.Tensor)
+                        and not hasattr(value, "_local_tensor")
+                    ):
                         out.append(value)
         return out
 
@@ -187,17 +230,23 @@ class Optimizers:
     def _enter_step(self, args, kwargs):
         optimizer = args[0]
         if self.active is not None:
-            return None  # a step within a step: of a base class, or of the optimizer that a wrapper holds
+            # a step within a step: of a base class, or of the optimizer that a wrapper holds
+            return None
         hub, steps = self.hub, self.hub.steps
         begin_ns = time.perf_counter_ns()
         index = self.index_of(optimizer)
-        self.active = optimizer
         self._closure(optimizer, args, kwargs)
+        self.active = optimizer
         rates = self.rates(optimizer)
         if index == 0 and rates:
             steps.now.lr = rates[0]
         scaled, found_inf = hub.scalers.stepping(optimizer)
-        steps.note("optimizer_step", optimizer=index, at=hub.places.here(), scaled=scaled, lr=rates)
+        entry = steps.note(
+            "optimizer_step", optimizer=index, at=hub.places.here(), scaled=scaled, lr=rates
+        )
+        changed = self._changed(optimizer, self.known(optimizer))
+        if changed is not None:
+            entry["set"] = changed
         if scaled is None:
             steps.ask(optimizer, True)
         params = self.params(optimizer)
@@ -218,8 +267,12 @@ class Optimizers:
     def _closure(self, optimizer, args, kwargs):
         """Gradients that a closure makes inside the step are seen as calls only."""
         if kwargs.get("closure") is not None or (len(args) > 1 and callable(args[1])):
+            self.hub.steps.before_backward()  # it has its forward and backward to itself
             self.hub.steps.detail.closure = True
-            self.hub.remark("the closure of a %s computes its gradients inside the step" % type(optimizer).__name__)
+            self.hub.remark(
+                "the closure of a %s computes its gradients inside the step"
+                % type(optimizer).__name__
+            )
 
     # ---- zero_grad -------------------------------------------------------------------------------
 
@@ -227,7 +280,11 @@ class Optimizers:
         if self.active is not None:
             return
         known = self.known(args[0])
-        none = kwargs.get("set_to_none", args[1] if len(args) > 1 else self.hub.models._none_by_default())
-        index = self.hub.Late(lambda: known.index if known is not None else None)  # given at its first step
+        none = kwargs.get(
+            "set_to_none", args[1] if len(args) > 1 else self.hub.models._none_by_default()
+        )
+        index = self.hub.Late(
+            lambda: known.index if known is not None else None
+        )  # given at its first step
         at = self.hub.places.here()
         self.hub.steps.note("zero_grad", at=at, to_none=bool(none), of="optimizer", optimizer=index)

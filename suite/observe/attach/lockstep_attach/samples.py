@@ -8,12 +8,15 @@ import struct
 import zlib
 
 TYPES = {
-    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
+    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64",
+    "int32": "I32",
     "uint8": "U8", "bool": "BOOL",
 }  # fmt: skip
 SHORT = {
-    "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "int64": "i64", "int32": "i32",
-    "int16": "i16", "int8": "i8", "uint8": "u8", "bool": "bool", "complex64": "c64", "complex128": "c128",
+    "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "int64": "i64",
+    "int32": "i32",
+    "int16": "i16", "int8": "i8", "uint8": "u8", "bool": "bool", "complex64": "c64",
+    "complex128": "c128",
 }  # fmt: skip
 CHUNK = 1 << 22  # elements of a tensor that are turned to FP64 at a time
 
@@ -24,7 +27,9 @@ def type_name(dtype):
 
 
 def positions(name, count, samples):
-    """The places that are sampled of a tensor of `count` elements, ascending, or None for all of them."""
+    """The places that are sampled of a tensor of `count` elements, ascending, or None for all of
+    them.
+    """
     if count <= samples:
         return None
     return sorted(random.Random(zlib.crc32(name.encode("utf-8"))).sample(range(count), samples))
@@ -49,7 +54,9 @@ class Sampler:
             return tensor.reshape(-1).clone()
         index = self.index.get(tensor.device)
         if index is None:
-            index = self.index[tensor.device] = torch.tensor(self.places, dtype=torch.int64, device=tensor.device)
+            index = self.index[tensor.device] = torch.tensor(
+                self.places, dtype=torch.int64, device=tensor.device
+            )
         if tensor.is_contiguous():
             return tensor.view(-1).index_select(0, index)
         return torch.take(tensor, index)
@@ -62,7 +69,9 @@ class Sampler:
 def sum_of_squares(torch, tensor, minus=None):
     """Of the whole tensor, less another, in FP64: a tensor of one element."""
     if tensor.layout != torch.strided:
-        tensor = tensor.coalesce().values() if tensor.layout == torch.sparse_coo else tensor.to_dense()
+        tensor = (
+            tensor.coalesce().values() if tensor.layout == torch.sparse_coo else tensor.to_dense()
+        )
     flat = tensor.detach().reshape(-1)
     other = minus.detach().reshape(-1) if minus is not None else None
     total = torch.zeros((), dtype=torch.float64, device=flat.device)
@@ -99,7 +108,9 @@ def content(tensor):
 
 
 def write_safetensors(path, named, metadata):
-    """Writes CPU tensors, the largest elements first so that each is aligned, under a name that appears when it is whole."""
+    """Writes CPU tensors, the largest elements first so that each is aligned, under a name that
+    appears when it is whole.
+    """
     order = sorted(named, key=lambda name: (-named[name].element_size(), name))
     header, at = {"__metadata__": {key: str(value) for key, value in metadata.items()}}, 0
     for name in order:

@@ -17,7 +17,8 @@ class Scalers:
         self.hub = hub
         self.scalers = []
         self.by_id = {}
-        self.scaled = []  # (weak reference of a scaled tensor, the loss before it, index, scale) not yet gone backward
+        # (weak reference of a scaled tensor, its loss, index, scale), not yet gone backward
+        self.scaled = []
         self.stepper = None  # (scaler, optimizer, entry) of the step that runs
         self.stepped = False
 
@@ -31,9 +32,11 @@ class Scalers:
             wrap(kind, "update", self._enter_update, self._leave_update)
 
     def _classes(self):
-        """The classes that define the methods: one, of which the others are subclasses, since 2.3."""
+        """The classes that define the methods: since 2.3 one, whose subclasses the others are."""
         amp = getattr(self.hub.torch, "amp", None)
-        kind = getattr(amp, "GradScaler", None) or getattr(self.hub.torch.cuda.amp, "GradScaler", None)
+        kind = getattr(amp, "GradScaler", None) or getattr(
+            self.hub.torch.cuda.amp, "GradScaler", None
+        )
         return [kind] if kind is not None else []
 
     # ---- what is known ---------------------------------------------------------------------------
@@ -105,7 +108,9 @@ class Scalers:
                     yield pair
 
     def unscaled(self, tensor):
-        """(Lazy loss, scaler index) of what goes backward: the loss before scale(), found by the tensor or by its order."""
+        """(Lazy loss, scaler index) of what goes backward: the loss before scale(), found by the
+        tensor or by its order.
+        """
         Lazy = self.hub.Lazy
         for ref, loss, index, _ in self.scaled:
             if ref() is tensor:
@@ -115,7 +120,10 @@ class Scalers:
             return Lazy(tensor.detach().clone()), None
         # scaled and then changed: divided by the number of micro-steps, summed with others
         index, scale = scales[-1]
-        return Lazy([tensor.detach().clone(), scale], lambda value, by: value / by if by else None), index
+        return (
+            Lazy([tensor.detach().clone(), scale], lambda value, by: value / by if by else None),
+            index,
+        )
 
     def gone_backward(self):
         self.scaled = []
@@ -129,7 +137,11 @@ class Scalers:
         """Lazy: whether the scaler found an infinity or NaN among the optimizer's gradients."""
         state = scaler._per_optimizer_states.get(id(optimizer)) or {}
         found = [t.detach().clone() for t in state.get("found_inf_per_device", {}).values()]
-        return self.hub.Lazy(found, lambda *values: any(value != 0 for value in values)) if found else None
+        return (
+            self.hub.Lazy(found, lambda *values: any(value != 0 for value in values))
+            if found
+            else None
+        )
 
     def _enter_unscale(self, args, kwargs):
         index = self._index(args[0])
@@ -140,7 +152,9 @@ class Scalers:
         number = self.hub.optimizers.index_of(optimizer)
         inside = self.stepper is not None
         at = self.hub.places.here()
-        return self.hub.steps.note("unscale", scaler=index, optimizer=number, at=at, found_inf=None, inside=inside)
+        return self.hub.steps.note(
+            "unscale", scaler=index, optimizer=number, at=at, found_inf=None, inside=inside
+        )
 
     def _leave_unscale(self, entry, args, kwargs, result, error):
         if entry is None or error is not None:
@@ -160,7 +174,9 @@ class Scalers:
         steps = self.hub.steps
         number = self.hub.optimizers.index_of(optimizer)
         at = self.hub.places.here()
-        entry = steps.note("scaler_step", scaler=index, optimizer=number, at=at, found_inf=None, stepped=None)
+        entry = steps.note(
+            "scaler_step", scaler=index, optimizer=number, at=at, found_inf=None, stepped=None
+        )
         if number == 0:
             rates = self.hub.optimizers.rates(optimizer)
             steps.now.lr = rates[0] if rates else None
@@ -168,7 +184,9 @@ class Scalers:
         return entry, time.perf_counter_ns()
 
     def stepping(self, optimizer):
-        """For the optimizer's step: (index of the scaler that calls it or None, found_inf if it unscales by itself)."""
+        """For the optimizer's step: (index of the scaler that calls it or None, found_inf if it
+        unscales by itself).
+        """
         if self.stepper is None or self.stepper[1] is not optimizer:
             return None, None
         self.stepped = True
@@ -188,8 +206,14 @@ class Scalers:
         found = self._found(args[0], optimizer)
         entry["found_inf"] = found
         entry["stepped"] = did = self.stepped
-        if self.stepped and getattr(optimizer, "_step_supports_amp_scaling", False) and found is not None:
-            entry["stepped"] = self.hub.Lazy(found.tensors, lambda *values: all(value == 0 for value in values))
+        if (
+            self.stepped
+            and getattr(optimizer, "_step_supports_amp_scaling", False)
+            and found is not None
+        ):
+            entry["stepped"] = self.hub.Lazy(
+                found.tensors, lambda *values: all(value == 0 for value in values)
+            )
             did = found
         self.hub.steps.ask(optimizer, did)
 
@@ -202,7 +226,9 @@ class Scalers:
         forced = kwargs.get("new_scale", args[1] if len(args) > 1 else None) is not None
         at = self.hub.places.here()
         scale = self._lazy_scale(args[0])
-        return self.hub.steps.note("update", scaler=index, at=at, scale=scale, next=None, growth=None, forced=forced)
+        return self.hub.steps.note(
+            "update", scaler=index, at=at, scale=scale, next=None, growth=None, forced=forced
+        )
 
     def _leave_update(self, entry, args, kwargs, result, error):
         if entry is None or error is not None:

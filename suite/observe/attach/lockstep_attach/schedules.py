@@ -9,9 +9,14 @@ class Schedules:
 
     def install(self):
         module = self.hub.torch.optim.lr_scheduler
-        bases = [getattr(module, name, None) for name in ("_LRScheduler", "LRScheduler", "ReduceLROnPlateau")]
+        bases = [
+            getattr(module, name, None)
+            for name in ("_LRScheduler", "LRScheduler", "ReduceLROnPlateau")
+        ]
         kinds = {kind for kind in bases if isinstance(kind, type)}
-        kinds |= {v for v in vars(module).values() if isinstance(v, type) and issubclass(v, tuple(kinds))}
+        kinds |= {
+            v for v in vars(module).values() if isinstance(v, type) and issubclass(v, tuple(kinds))
+        }
         if isinstance(getattr(module, "ChainedScheduler", None), type):
             kinds.add(module.ChainedScheduler)
         for kind in kinds:
@@ -49,8 +54,12 @@ class Schedules:
             return
         name = type(schedule).__name__
         at = self.hub.places.here()
-        self.hub.steps.note("schedule", **{"class": name, "at": at, "lr": self.hub.optimizers.rates(optimizer)})
+        self.hub.steps.note(
+            "schedule", **{"class": name, "at": at, "lr": self.hub.optimizers.rates(optimizer)}
+        )
 
     def is_state(self, value):
         """Whether a dict is what a schedule's state_dict returns."""
-        return "last_epoch" in value and bool({"_step_count", "base_lrs", "_last_lr", "best"} & set(value))
+        return "last_epoch" in value and bool(
+            {"_step_count", "base_lrs", "_last_lr", "best"} & set(value)
+        )

@@ -5,11 +5,14 @@ import time
 from . import detail
 
 CALLS = 10000  # entries of a step: one that never ends does not grow without bound
-DIGEST_SHARE = 0.02  # of a job's time for digests: the rest of the 3 % that README.md allows is for the other work
+# of a job's time for digests: the rest of the 3 % that README.md allows is for the other work
+DIGEST_SHARE = 0.02
 
 
 class Schedule:
-    """Which steps are looked at in detail: 1, 2, every Nth; N doubles after 64 of them, and after every 32 more."""
+    """Which steps are looked at in detail: 1, 2, every Nth; N doubles after 64 of them, and after
+    every 32 more.
+    """
 
     def __init__(self, every):
         self.every, self.count, self.limit = every, 0, 64
@@ -56,6 +59,8 @@ class Steps:
 
     def _begin(self):
         self.now = Step(self.done + 1, self.schedule.take(self.done + 1))
+        if self.now.detail:
+            self.hub.models.refresh()
         self.detail.begin(self.now)
 
     def abandon(self):
@@ -139,7 +144,9 @@ class Steps:
         samples = self.detail.close(step)
         event = self._event(step, samples)
         event["digest"] = self._digest(step, max(0, total - own))
-        event["ms"] = dict({"total": total / 1e6}, **{key: value / 1e6 for key, value in step.spent.items()})
+        event["ms"] = dict(
+            {"total": total / 1e6}, **{key: value / 1e6 for key, value in step.spent.items()}
+        )
         event["ms"]["instrument"] = own / 1e6
         event["ms"] = {key: round(value, 3) for key, value in event["ms"].items()}
         event["at_ns"] = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
@@ -181,7 +188,9 @@ class Steps:
 
         def total(*numbers):
             parts = (numbers[at : at + count] for at, count, _ in makers)
-            return sum(make(*part) if make else part[0] for part, (_, _, make) in zip(parts, makers))
+            return sum(
+                make(*part) if make else part[0] for part, (_, _, make) in zip(parts, makers)
+            )
 
         return self.hub.Lazy(tensors, total)
 
@@ -191,11 +200,16 @@ class Steps:
         lazies = [did for did in step.did if isinstance(did, self.hub.Lazy)]
         if not lazies:
             return True
-        # each Lazy of an optimizer that unscales by itself is its found_inf: it did step where that is 0
-        return self.hub.Lazy([did.tensors[0] for did in lazies], lambda *found: all(value != 0 for value in found))
+        # each Lazy of an optimizer that unscales by itself is its found_inf: it did step where that
+        # is 0
+        return self.hub.Lazy(
+            [did.tensors[0] for did in lazies], lambda *found: all(value != 0 for value in found)
+        )
 
     def _digest(self, step, work_ns):
-        """Digests of all models and optimizers; in fewer steps where they would cost the job too much."""
+        """Digests of all models and optimizers; in fewer steps where they would cost the job too
+        much.
+        """
         if step.number > 1:
             self.work_ns = work_ns if not self.work_ns else 0.8 * self.work_ns + 0.2 * work_ns
         if not step.detail and step.number % self.digest_every != 0:
@@ -210,6 +224,9 @@ class Steps:
         spent = time.perf_counter_ns() - begin
         if step.number > 1:
             self.digest_ns = spent if not self.digest_ns else 0.8 * self.digest_ns + 0.2 * spent
-            while self.digest_every < 1024 and self.digest_ns > DIGEST_SHARE * self.digest_every * self.work_ns:
+            while (
+                self.digest_every < 1024
+                and self.digest_ns > DIGEST_SHARE * self.digest_every * self.work_ns
+            ):
                 self.digest_every *= 2
         return out

@@ -1,11 +1,15 @@
-"""Functions that stand in for torch's own: they run the user's call exactly once, whatever this module does."""
+"""Functions that stand in for torch's own: they run the user's call exactly once, whatever this
+module does.
+"""
 
 import functools
 import types
 
 
 class Swap:
-    """Returned by an `enter` that replaces the arguments by equal ones (a generator that must be counted)."""
+    """Returned by an `enter` that replaces the arguments by equal ones (a generator that must be
+    counted).
+    """
 
     __slots__ = ("args", "kwargs", "note")
 
@@ -14,7 +18,8 @@ class Swap:
 
 
 def _stand_in(original, idle, enter, leave, swap):
-    # No globals: the function below gets those of the original, which torch.jit reads to resolve names. Where
+    # No globals: the function below gets those of the original, which torch.jit reads to resolve
+    # names. Where
     # torch.compile traces it, idle() is constant and only the first return is left.
     def wrapper(*args, **kwargs):
         if idle():
@@ -34,7 +39,9 @@ def _stand_in(original, idle, enter, leave, swap):
 
 
 def stand_in(hub, original, enter=None, leave=None):
-    """A function that calls enter(args, kwargs) -> note, the original, and leave(note, args, kwargs, result, error)."""
+    """A function that calls enter(args, kwargs) -> note, the original, and leave(note, args,
+    kwargs, result, error).
+    """
 
     def guarded_enter(args, kwargs):
         return hub.call(enter, args, kwargs) if enter is not None else None
@@ -42,10 +49,16 @@ def stand_in(hub, original, enter=None, leave=None):
     def guarded_leave(note, args, kwargs, result, error):
         if leave is not None:
             hub.call(leave, note, args, kwargs, result, error)
+        if hub.quiet and hub.temporary:
+            hub.sweep()
 
     made = _stand_in(original, hub.idle, guarded_enter, guarded_leave, Swap)
     made = types.FunctionType(
-        made.__code__, getattr(original, "__globals__", made.__globals__), made.__name__, None, made.__closure__
+        made.__code__,
+        getattr(original, "__globals__", made.__globals__),
+        made.__name__,
+        None,
+        made.__closure__,
     )
     functools.update_wrapper(made, original)
     made._ls_original = original
@@ -59,7 +72,9 @@ def is_stand_in(function):
 
 
 def wrap(hub, owner, name, enter=None, leave=None):
-    """Replaces owner.name, a function of a module or a method of a class, once. False where there is none."""
+    """Replaces owner.name, a function of a module or a method of a class, once. False where there
+    is none.
+    """
     original = owner.__dict__.get(name) if isinstance(owner, type) else getattr(owner, name, None)
     if original is None and isinstance(owner, type):
         original = getattr(owner, name, None)

@@ -1,0 +1,732 @@
+"""Tests of the attach module: `python test_attach.py [NAME...]`, with the PyTorch of that python.
+
+Every job of test_jobs.py runs on two ranks with and without the module: losses, parameters and
+random numbers are the
+same to the bit, and the events keep to README.md.
+"""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import types
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(1, HERE)
+JOBS_FILE = os.path.join(HERE, "test_jobs.py")
+SECONDS = 300  # a rank that has not ended by then is killed: machines that run tests are busy ones
+
+import torch  # noqa: E402
+
+VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+
+
+# ---- running jobs --------------------------------------------------------------------------------
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return str(listener.getsockname()[1])
+
+
+def environment(on, **more):
+    env = {key: value for key, value in os.environ.items() if not key.startswith("LS_OBSERVE")}
+    env.update(OMP_NUM_THREADS="1", LOCAL_WORLD_SIZE="2", PYTHONDONTWRITEBYTECODE="1")
+    if on:
+        env.update(
+            LS_OBSERVE_DIR=tempfile.gettempdir(), LS_OBSERVE_SAMPLES="64", LS_OBSERVE_EVERY="3"
+        )
+        env["PYTHONPATH"] = HERE
+    env.update(more)
+    return env
+
+
+class Result:
+    """What a job left: exit codes, the facts of each rank, and where its events and output are."""
+
+    def __init__(self, folder, codes, world=2):
+        self.folder, self.codes = folder, codes
+        self.facts = [self._facts("result.rank%d" % rank) for rank in range(world)]
+
+    def _facts(self, name):
+        path = os.path.join(self.folder, name)
+        if not os.path.exists(path):
+            return None
+        with open(path) as file:
+            return json.load(file)
+
+    def output(self, rank=0):
+        with open(os.path.join(self.folder, "result.out%d" % rank), errors="replace") as file:
+            return file.read()
+
+    def events(self, rank=0, kind=None):
+        path = os.path.join(self.folder, "events", "rank%d.jsonl" % rank)
+        if not os.path.exists(path):
+            return []
+        with open(path, "rb") as file:
+            data = file.read()
+        assert data.endswith(b"\n"), "a line is not whole"
+        events = [json.loads(line, parse_constant=no_constant) for line in data.splitlines()]
+        return [event for event in events if kind is None or event["event"] == kind]
+
+    def samples(self, step, rank=0):
+        name = "step%06d.rank%d.safetensors" % (step, rank)
+        return read_safetensors(os.path.join(self.folder, "events", "samples", name))
+
+
+def no_constant(word):
+    raise AssertionError("%s is no JSON" % word)
+
+
+class Server:
+    """A process that has imported torch, with the module or not, and forks the ranks of jobs."""
+
+    def __init__(self, root, on, **more):
+        self.root, self.on = root, on
+        self.process = subprocess.Popen(
+            [sys.executable, JOBS_FILE, "serve"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment(on, **more),
+            universal_newlines=True,
+        )
+
+    def run(self, job, world=2, name=None, **more):
+        folder = os.path.join(self.root, "%s.%s" % (name or job, "on" if self.on else "off"))
+        os.makedirs(os.path.join(folder, "events"))
+        env = {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": free_port(),
+            "LOCAL_WORLD_SIZE": str(world),
+        }
+        if self.on:
+            env["LS_OBSERVE_DIR"] = os.path.join(folder, "events")
+        env.update(more)
+        task = {"job": job, "result": os.path.join(folder, "result"), "world": world}
+        task.update(environment=env, seconds=SECONDS)
+        self.process.stdin.write(json.dumps(task) + "\n")
+        self.process.stdin.flush()
+        return Result(folder, json.loads(self.process.stdout.readline()), world)
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def start(root, name, command, on=True, **more):
+    """Runs a command that starts its own ranks."""
+    folder = os.path.join(root, name)
+    os.makedirs(os.path.join(folder, "events"))
+    env = environment(on, MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port(), **more)
+    if on:
+        env["LS_OBSERVE_DIR"] = os.path.join(folder, "events")
+    result = os.path.join(folder, "result")
+    with open(result + ".out0", "w") as output:
+        command = [word.replace("RESULT", result) for word in command]
+        code = subprocess.call(
+            command, env=env, stdout=output, stderr=output, timeout=SECONDS, cwd=folder
+        )
+    return Result(folder, [code])
+
+
+def read_safetensors(path):
+    """(metadata, {name: tensor})."""
+    kinds = {
+        "F64": "float64",
+        "F32": "float32",
+        "F16": "float16",
+        "BF16": "bfloat16",
+        "I64": "int64",
+    }
+    with open(path, "rb") as file:
+        data = file.read()
+    (length,) = struct.unpack("<Q", data[:8])
+    header, named = json.loads(data[8 : 8 + length]), {}
+    metadata = header.pop("__metadata__")
+    assert (8 + length) % 8 == 0
+    for name, entry in header.items():
+        begin, end = entry["data_offsets"]
+        kind = getattr(torch, kinds[entry["dtype"]])
+        content = bytearray(data[8 + length + begin : 8 + length + end])
+        named[name] = (
+            torch.frombuffer(content, dtype=kind) if content else torch.empty(0, dtype=kind)
+        )
+        assert list(named[name].shape) == entry["shape"]
+        assert begin % named[name].element_size() == 0
+    return metadata, named
+
+
+# ---- what events look like -----------------------------------------------------------------------
+
+MEMBERS = {
+    "start": "schema observed rank world local_rank pid python torch device backend program "
+    "options observe",
+    "model": "model kind at name params buffers norm_params bn sync_bn dropout compiled digest "
+    "param_digests buffer_digests",
+    "hook": "model name at",
+    "convert": "converted at",
+    "optimizer": "optimizer class rule at groups",
+    "scaler": "scaler enabled at",
+    "data": "loader pass at sampler shuffle drop_last length batch workers base_seed count whole "
+    "trained steps",
+    "save": "at path step what params params_missing wrong half",
+    "load": "at path step what",
+    "restore": "what which at step",
+    "step": "step loss loss_scale loss_scale_next skipped lr images ms at_ns detail calls",
+    "attach": "error at quiet",
+    "cost": "own_ms run_ms share detail_ms gradient_ms",
+    "end": "steps why",
+}
+CALLS = {
+    "forward": "model at training grad autocast type",
+    "scale": "scaler type at",
+    "backward": "at loss type scaled autocast sync",
+    "unscale": "scaler optimizer at found_inf inside",
+    "clip": "how limit norm norm_type params at",
+    "scaler_step": "scaler optimizer at found_inf stepped",
+    "optimizer_step": "optimizer at scaled lr",
+    "update": "scaler at scale next growth forced",
+    "zero_grad": "at to_none of",
+    "schedule": "class at lr",
+    "collective": "op elements type reduce at",
+    "sync_module": "mode model at",
+}
+
+
+def check_schema(result, ranks=2, whole=True):
+    for rank in range(ranks):
+        events = result.events(rank)
+        assert events and events[0]["event"] == "start" and events[0]["schema"] == 1
+        assert events[0]["rank"] == rank
+        if whole:
+            assert events[-1]["event"] == "end", events[-1]
+        for event in events:
+            lacking = set(MEMBERS[event["event"]].split()) - set(event)
+            assert not lacking, (event["event"], lacking)
+        check_steps(result, rank, [event for event in events if event["event"] == "step"])
+
+
+def check_steps(result, rank, steps):
+    assert [event["step"] for event in steps] == list(range(1, len(steps) + 1))
+    for event in steps:
+        for call in event["calls"]:
+            lacking = set(CALLS[call["call"]].split()) - set(call)
+            assert not lacking, (call, lacking)
+            assert ":" in call["at"], call
+        if event["detail"]:
+            metadata, named = result.samples(event["step"], rank)
+            assert metadata["step"] == str(event["step"]) and metadata["rank"] == str(rank)
+            assert any(name.startswith("param/") for name in named)
+
+
+def words(event):
+    return [call["call"] for call in event["calls"]]
+
+
+# ---- tests ---------------------------------------------------------------------------------------
+
+TESTS = []
+
+
+def test(function):
+    TESTS.append(function)
+    return function
+
+
+class Context:
+    def __init__(self, root):
+        self.root = root
+        self.off, self.on = Server(root, False), Server(root, True)
+
+    def both(self, job, world=2, **more):
+        """Runs a job with and without the module: it must not see a difference."""
+        control = self.off.run(job, world, **more)
+        result = self.on.run(job, world, **more)
+        assert result.codes == control.codes, (result.codes, control.codes, result.output()[-800:])
+        for with_module, without in zip(result.facts, control.facts):
+            assert with_module == without, (with_module, without)
+            assert with_module is None or with_module["hooks"] == 0
+        return result
+
+
+def same_on_both_ranks(result):
+    def of(rank):
+        steps = result.events(rank, "step")
+        return {e["step"]: e["digest"]["param"] for e in steps if "digest" in e}
+
+    one, other = of(0), of(1)
+    assert set(one) & set(other) and all(one[step] == other[step] for step in set(one) & set(other))
+
+
+def reduced_is_mean(result, step, tolerance):
+    (_, one), (_, other) = result.samples(step, 0), result.samples(step, 1)
+    names = [name[len("reduced/") :] for name in one if name.startswith("reduced/")]
+    assert names
+    for name in names:
+        nothing = torch.zeros(len(one["reduced/" + name]), dtype=torch.float64)
+        mean = (one.get("local/" + name, nothing) + other.get("local/" + name, nothing)) / 2
+        size = (one.get("local_abs/" + name, nothing) + other.get("local_abs/" + name, nothing)) / 2
+        difference = (one["reduced/" + name].double() - mean).abs()
+        # each of two ranks' gradients and their sum is rounded to the parameter's type once or
+        # twice
+        assert bool((difference <= tolerance * size + 1e-30).all()), (name, float(difference.max()))
+
+
+def has_local_of_all(result, step):
+    _, named = result.samples(step)
+    params = {name[len("param/") :] for name in named if name.startswith("param/")}
+    assert params == {name[len("local/") :] for name in named if name.startswith("local/")}
+    assert params == {name[len("index/") :] for name in named if name.startswith("index/")}
+
+
+ROUNDINGS = 4 * 2.0**-24  # of an f32 sum of two
+
+
+@test
+def plain_ddp(context):
+    result = context.both("f32")
+    check_schema(result)
+    same_on_both_ranks(result)
+    has_local_of_all(result, 2)
+    for step in (1, 2, 3, 6):
+        reduced_is_mean(result, step, ROUNDINGS)
+    steps = result.events(0, "step")
+    assert words(steps[1]) == ["forward", "backward", "optimizer_step", "zero_grad"], words(
+        steps[1]
+    )
+    assert "collective" in words(steps[2]) and "schedule" in words(steps[2])
+    passes = result.events(0, "data")
+    assert [p["sampler_epoch"] for p in passes] == [0, 1] and all(
+        p["whole"] and p["trained"] for p in passes
+    )
+    drawn = [set(result.events(rank, "data")[0]["kept"]) for rank in (0, 1)]
+    assert not drawn[0] & drawn[1] and len(drawn[0] | drawn[1]) == 48
+    (save,), (load,) = result.events(0, "save"), result.events(0, "load")
+    assert save["what"] == {
+        "model": ["model"],
+        "optimizer": ["optimizer"],
+        "epoch": ["epoch"],
+    }, save
+    assert (
+        save["params"] == 6 and save["params_missing"] == save["wrong"] == [] and not save["half"]
+    )
+    assert load["what"] == save["what"] and save["step"] == 6
+    assert [e["what"] for e in result.events(0, "restore")] == ["model", "optimizer"]
+    optimizer = result.events(0, "optimizer")[0]
+    assert optimizer["rule"] == "sgd" and optimizer["groups"][0]["momentum"] == 0.9
+    assert steps[4]["lr"] == 0.025 and steps[0]["images"] == 8
+
+
+@test
+def step_can_be_recomputed(context):
+    result = context.on.run("f32", name="recomputed")
+    _, named = result.samples(2)
+    for name in [key[len("next/") :] for key in named if key.startswith("next/")]:
+        grad = named["used/" + name].double() + 1e-4 * named["param/" + name].double()
+        momentum = 0.9 * named["state/%s/momentum_buffer" % name].double() + grad
+        expected = named["param/" + name].double() - 0.05 * momentum
+        assert torch.allclose(named["next/" + name].double(), expected, rtol=1e-6, atol=1e-9), name
+        norm = named["norm/" + name]
+        assert norm.shape == (6,) and bool((norm[:4] >= 0).all()) and bool(norm[4:].isnan().all())
+
+
+@test
+def again_in_fp64(context):
+    result = context.on.run("f32", name="again")
+    metadata, named = result.samples(2)
+    assert metadata["again"] == "done", metadata
+    names = [key[len("again/f64/") :] for key in named if key.startswith("again/f64/")]
+    assert len(names) == 6
+    for name in names:
+        exact, single = named["again/f64/" + name], named["again/f32/" + name].double()
+        local = named["again/local/" + name]
+        assert torch.equal(local, named["local/" + name])
+        assert float((local - exact).norm()) <= 1e-4 * float(exact.norm()) + 1e-6, name
+        assert float((single - exact).norm()) <= 1e-4 * float(exact.norm()) + 1e-6, name
+    off = context.on.run("f32", name="not_again", LS_OBSERVE_GRADIENT="0")
+    assert off.codes == [0, 0]
+
+
+@test
+def again_with_dropout(context):
+    result = context.both("unused")
+    check_schema(result)
+    metadata, named = result.samples(2)
+    assert metadata["again"] == "done", metadata
+    for name in ("first.weight", "third.bias"):
+        exact, local = named["again/f64/" + name], named["again/local/" + name]
+        assert float((local - exact).norm()) <= 1e-4 * float(exact.norm()) + 1e-6, name
+    assert "local/second.weight" not in named and "reduced/first.weight" in named
+
+
+@test
+def accumulation(context):
+    if VERSION < (2, 0):
+        return
+    result = context.both("bf16")
+    check_schema(result)
+    reduced_is_mean(result, 3, ROUNDINGS)
+    step = result.events(0, "step")[2]
+    assert words(step) == [
+        "forward",
+        "backward",
+        "forward",
+        "backward",
+        "clip",
+        "optimizer_step",
+        "zero_grad",
+    ]
+    calls = step["calls"]
+    assert [c["sync"] for c in calls if c["call"] == "backward"] == [False, True]
+    assert calls[0]["autocast"] == "bf16" and calls[1]["autocast"] is None
+    assert calls[4]["params"] == 4 and calls[4]["norm"] > 0.5 and calls[4]["limit"] == 0.5
+    _, named = result.samples(3)
+    for name in ("0.weight", "3.bias"):
+        assert torch.equal(named["clipped/" + name], named["used/" + name])
+
+
+@test
+def loss_scaling(context):
+    if VERSION < (2, 3):
+        return
+    result = context.both("fp16")
+    check_schema(result)
+    steps = result.events(0, "step")
+    assert steps[0]["skipped"] or steps[0]["loss_scale"] == 2.0**18
+    for event, following in zip(steps, steps[1:]):
+        assert event["loss_scale_next"] == following["loss_scale"]
+        order = [word for word in words(event) if word not in ("zero_grad", "optimizer_step")]
+        assert order == "forward scale backward unscale clip scaler_step update".split(), order
+    taken = next(event for event in steps if event["detail"] and not event["skipped"])
+    _, named = result.samples(taken["step"])
+    for name in ("0.weight", "3.weight"):
+        expected = named["reduced/" + name].double() / taken["loss_scale"]
+        assert torch.allclose(named["grad/" + name].double(), expected, rtol=1e-6)
+        assert float(named["clipped/" + name].abs().max()) <= 0.0101
+
+
+@test
+def overflow(context):
+    if VERSION < (2, 3):
+        return
+    result = context.both("fp16_overflow")
+    check_schema(result)
+    step = result.events(1, "step")[2]
+    assert step["skipped"] and step["loss_scale_next"] == step["loss_scale"] / 2
+    assert step["loss"] is None
+    assert result.events(0, "step")[2]["skipped"]
+    _, named = result.samples(3)
+    assert not any(name.startswith(("next/", "used/")) for name in named)
+    calls = [c for c in step["calls"] if c["call"] in ("scaler_step", "unscale")]
+    assert (
+        [c["found_inf"] for c in calls] == [True, True]
+        and calls[0]["stepped"] is False
+        and calls[1]["inside"]
+    )
+    same_on_both_ranks(result)
+
+
+@test
+def fused_optimizer(context):
+    if VERSION < (2, 6):
+        return
+    result = context.both("fused")
+    check_schema(result)
+    steps = result.events(0, "step")
+    assert steps[0]["skipped"] and not steps[-1]["skipped"]
+    _, named = result.samples(6)
+    expected = named["reduced/0.weight"].double() / steps[-1]["loss_scale"]
+    assert torch.allclose(named["used/0.weight"].double(), expected, rtol=1e-6, atol=1e-12)
+
+
+@test
+def injected_overflow(context):
+    if VERSION < (2, 3):
+        return
+    result = context.on.run("fp16_overflow", name="injected", LS_OBSERVE_INJECT="overflow@2:1")
+    # the settings are those of the process that forks: this one is started with them
+    server = Server(context.root, True, LS_OBSERVE_INJECT="overflow@4:1")
+    try:
+        result = server.run("fp16_overflow", name="inject4")
+    finally:
+        server.close()
+    assert [event["skipped"] for event in result.events(0, "step")][2:5] == [True, True, False]
+
+
+@test
+def other_graphs(context):
+    for name in ("static_graph", "gan", "by_hand", "stream", "many_models", "reentrant"):
+        result = context.both(name)
+        check_schema(result)
+        assert not [e for e in result.events() if e["event"] == "attach"], (
+            name,
+            result.events(0, "attach"),
+        )
+    result = Result(os.path.join(context.root, "gan.on"), [0, 0])
+    assert [m["model"] for m in result.events(0, "model")] == [0, 1] and len(
+        result.events(0, "step")
+    ) == 12
+    assert any(name.startswith("param/m1.") for name in result.samples(1)[1])
+    result = Result(os.path.join(context.root, "by_hand.on"), [0, 0])
+    assert (
+        result.events(0, "model")[0]["kind"] == "plain"
+        and result.events(0, "start")[0]["world"] == 2
+    )
+    reduced_is_mean(result, 1, ROUNDINGS)
+    has_local_of_all(result, 1)
+    result = Result(os.path.join(context.root, "stream.on"), [0, 0])
+    assert result.events(0, "data")[0]["indices"] is False
+    result = Result(os.path.join(context.root, "static_graph.on"), [0, 0])
+    assert result.events(0, "hook")[0]["name"] == "allreduce_hook"
+    reduced_is_mean(result, 3, ROUNDINGS)
+
+
+@test
+def whole_module_loads_without_us(context):
+    """torch.save of a model takes nothing of this module along."""
+    path = os.path.join(context.root, "by_hand.on", "result.whole.0.pt")
+    if not os.path.exists(path):
+        context.on.run("by_hand")
+    with open(path, "rb") as file:
+        assert b"lockstep" not in file.read()
+
+
+@test
+def closures(context):
+    result = context.both("closure")
+    check_schema(result)
+    assert len(result.events(0, "step")) == 6
+    (attach,) = result.events(0, "attach")
+    assert attach["quiet"] is False and "closure" in attach["error"]
+
+
+@test
+def synced_norms(context):
+    result = context.both("synced_norms")
+    check_schema(result)
+    assert result.events(0, "convert")[0]["converted"] == 1
+    assert result.events(0, "model")[0]["sync_bn"] == 1 and result.events(0, "model")[0]["bn"] == 0
+    assert len(result.events(0, "step")) == 3
+
+
+@test
+def compiled_models(context):
+    if VERSION < (2, 1):
+        return
+    for name in ("compiled_inside", "compiled_outside", "compiled_plain", "compiled_step"):
+        result = context.both(name)
+        if name != "compiled_step":
+            check_schema(result)
+            assert len(result.events(0, "step")) == 6, name
+            assert result.events(0, "attach")[0]["quiet"] is False
+
+
+@test
+def single_process(context):
+    result = context.both("f32_alone", world=1)
+    check_schema(result, ranks=1)
+    start_event = result.events(0, "start")[0]
+    assert start_event["world"] == 1 and start_event["backend"] == ""
+
+
+@test
+def errors_arrive(context):
+    result = context.both("caught")
+    check_schema(result)
+    for job, code in (("leaves", 7), ("raises", 1)):
+        result = context.both(job)
+        assert result.codes == [code, code], result.codes
+        check_schema(result)
+    assert "the user's own" in result.output()
+
+
+@test
+def killed_job(context):
+    result = context.both("killed")
+    assert result.codes == [-9, -9]
+    check_schema(result, whole=False)
+    assert len(result.events(0, "step")) >= 3
+
+
+@test
+def no_collective_is_added(context):
+    result = context.both("f32", name="counted", TEST_PROFILE="1")
+    assert result.facts[0]["collectives"] > 6
+
+
+@test
+def broken_module(context):
+    """An error in the middle of this module's own code leaves the job as it is."""
+    control = context.off.run("f32", name="unbroken")
+    for point in (
+        "models.Models._note_forward",
+        "detail.Detail._local",
+        "steps.Steps.close",
+        "optimizers.Optimizers.rates",
+    ):
+        name = "broken." + point.split(".")[-1]
+        server = Server(context.root, True, TEST_BREAK=point)
+        try:
+            result = server.run("f32", name=name)
+        finally:
+            server.close()
+        assert result.codes == [0, 0] and result.facts == control.facts, (
+            point,
+            result.output()[-800:],
+        )
+        last = result.events(0)[-1]
+        assert last["event"] == "attach" and last["quiet"] and "planted" in last["error"], (
+            point,
+            last,
+        )
+
+
+@test
+def limited_steps(context):
+    server = Server(context.root, True, LS_OBSERVE_STEPS="3")
+    try:
+        result = server.run("f32", name="limited")
+    finally:
+        server.close()
+    end = result.events(0)[-1]
+    assert end["why"] == "steps" and end["steps"] == 3 and len(result.events(0, "step")) == 3
+    control = context.off.run("f32", name="unlimited")
+    assert result.facts == control.facts
+
+
+@test
+def launchers(context):
+    jobs = [sys.executable, JOBS_FILE, "f32", "RESULT"]
+    control = context.off.run("f32", name="launched").facts
+    for how in ("spawn", "fork"):
+        result = start(context.root, how, jobs, TEST_START=how)
+        assert result.codes == [0] and result.facts == control, (how, result.output()[-800:])
+        check_schema(result)
+    run = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc_per_node=2",
+        "--master_port=" + free_port(),
+    ]
+    result = start(context.root, "torchrun", run + jobs[1:])
+    assert result.codes == [0] and result.facts == control, result.output()[-800:]
+    check_schema(result)
+    files = os.listdir(os.path.join(result.folder, "events"))
+    assert sorted(files) == ["rank0.jsonl", "rank1.jsonl", "samples"], files
+
+
+@test
+def starting_python(context):
+    """sitecustomize: nothing without LS_OBSERVE_DIR, the hidden one runs, errors of an import stay
+    the user's.
+    """
+    folder = os.path.join(context.root, "site")
+    os.makedirs(folder)
+    with open(os.path.join(folder, "sitecustomize.py"), "w") as file:
+        file.write("import builtins\nbuiltins.hidden = __name__\n")
+    both = os.pathsep.join((HERE, folder))
+
+    def output(code, on, path, **more):
+        env = environment(on, PYTHONPATH=path, **more)
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        return done.stdout.decode().strip(), done.stderr.decode()
+
+    code = "import sys; print(hidden, 'torch' in sys.modules, "
+    code += "type(sys.meta_path[0]).__name__ == '_WaitForTorch')"
+    assert output(code, True, both)[0] == "sitecustomize False True"
+    assert output(code, False, both)[0] == "sitecustomize False False"
+    os.makedirs(os.path.join(folder, "torch"))
+    with open(os.path.join(folder, "torch", "__init__.py"), "w") as file:
+        file.write("raise ImportError('of the user')\n")
+    out, error = output("import torch", True, both)
+    assert "ImportError: of the user" in error and out == "", error
+
+
+@test
+def cost(context):
+    result = context.on.run("resnet", name="cost", TEST_STEPS="24")
+    assert result.codes == [0, 0], result.output()[-500:]
+    (event,) = result.events(0, "cost")
+    print("   cost of a small residual network, 24 steps: %s" % event)
+    assert event["own_ms"] > 0 and event["run_ms"] > event["own_ms"] >= event["detail_ms"]
+
+
+@test
+def digests_name_bits(context):
+    import lockstep_attach.digests as digests
+
+    hub = types.SimpleNamespace(torch=torch, Lazy=lambda tensors, make: (tensors, make))
+    made = digests.Digests(hub)
+    generator = torch.Generator().manual_seed(1)
+    tensors = [
+        torch.randn(n, generator=generator).to(kind)
+        for n, kind in ((5, torch.float32), (7, torch.bfloat16))
+    ]
+    tensors += [
+        torch.randn(3, 4, 2, 2, generator=generator).contiguous(memory_format=torch.channels_last)
+    ]
+    tensors += [
+        torch.tensor(9),
+        torch.randn(3, generator=generator).double(),
+        torch.ones(5, dtype=torch.uint8),
+    ]
+    tensors += [
+        torch.randn(4, 6, generator=generator).half().t(),
+        torch.randn(70000, generator=generator),
+    ]
+
+    def value(lazy):
+        parts, make = lazy
+        return make(*[int(part) for part in (parts if isinstance(parts, list) else [parts])])
+
+    total = 0
+    for place, tensor in enumerate(tensors):
+        if tensor.dtype == torch.bfloat16:
+            tensor = tensor.view(torch.int16)
+        content = bytearray(tensor.contiguous().numpy().tobytes())
+        content += bytes(-len(content) % 4)
+        summed = sum(struct.unpack("<%di" % (len(content) // 4), content))
+        total += (2 * place + 1) * 0x9E3779B97F4A7C15 * summed
+    assert value(made.digest(tensors)) == "%016x" % (total % 2**64)
+    assert value(made.each(tensors[:1])[0]) == value(made.digest(tensors[:1]))
+
+
+def main(names):
+    root = tempfile.mkdtemp(prefix="test_attach.")
+    context = Context(root)
+    passed = failed = 0
+    try:
+        for function in TESTS:
+            if names and function.__name__ not in names:
+                continue
+            try:
+                function(context)
+                passed += 1
+                print("ok   %s" % function.__name__, flush=True)
+            except Exception as error:
+                failed += 1
+                print(
+                    "FAIL %s: %s: %s"
+                    % (function.__name__, type(error).__name__, str(error)[:1500]),
+                    flush=True,
+                )
+    finally:
+        context.off.close()
+        context.on.close()
+        shutil.rmtree(root, ignore_errors=True)
+    print("%d passed, %d failed" % (passed, failed))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    sys.exit(main(sys.argv[1:]))
