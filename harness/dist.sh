@@ -19,7 +19,7 @@ cp "$build"/lib/ls_*.so "$stage/libexec/lib/"
 mkdir -p "$stage/libexec/plots" "$stage/libexec/suite"
 cp plots/*.gp "$stage/libexec/plots/"
 cp -r suite/claims suite/lists suite/peers suite/requirements.txt "$stage/libexec/suite/"
-find suite/observe/attach -name '*.py' | while read -r file; do
+find suite/observe/attach -name '*.py' ! -name 'test_*' | while read -r file; do
     install -D -m 644 "$file" "$stage/libexec/$file"
 done
 cp README.md LICENSE "$stage/"
