@@ -192,7 +192,7 @@ static void describe(const missing *m, char *text, size_t bytes)
                     strcmp(call->type, "?") == 0 ? "elements" : call->type);
     }
     ls_text_add(text, bytes, ", which rank%s %s did", m->entered > 1 ? "s" : "", m->others);
-    if (m->waited_s > 0) {
+    if (m->waited_s >= 0.1) { /* less is nothing to read */
         ls_text_add(text, bytes, "; the wait lasted %.1f s", m->waited_s);
     }
 }
@@ -217,8 +217,8 @@ static void report_missing(const missing *m, ls_verdict_code code, const job_end
                      m->behind > 1 ? "s" : "", m->ranks);
     ls_finding_blame(out, "",
                      "make every rank call the same collectives as often: no return, break or "
-                     "condition on the rank around them, as many batches on each; py-spy dump of "
-                     "that rank's process shows where it is while the others wait");
+                     "condition on the rank around them, as many batches on each%s",
+                     m->gone ? "" : "; py-spy dump of that rank's process shows where it is");
 }
 
 /* Whether an earlier finding is as bad; the longer wait is the one to report. */
