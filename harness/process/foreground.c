@@ -48,6 +48,7 @@ static void pass_signals(ls_proc *command, const sigset_t *set)
             continue;
         }
         int64_t now_ns = ls_clock_ns();
+        command->asked = got == SIGUSR1 || got == SIGUSR2 ? command->asked : got;
         if (info.si_code == SI_KERNEL || info.si_pid != guard) {
             direct_ns[index] = now_ns;
         } else if (now_ns - direct_ns[index] >= SAME_NS) {

@@ -29,6 +29,7 @@ typedef struct ls_proc {
     bool ended, in_place;
     int code;   /* exit code, or 128 + signal */
     int signal; /* that ended it; 0: it exited */
+    int asked;  /* in the foreground: INT, TERM or HUP that came meanwhile; 0: none */
     int64_t started_ns, ended_ns;
     double user_s, system_s;
     int64_t rss_bytes_max; /* peak resident memory */

@@ -105,6 +105,19 @@ static const char *choose_job(const char *directory)
 
 /* ---- how it ended ---------------------------------------------------------------------------- */
 
+/* When it ended, on which clock, and whether somebody asked it to: rules_stall.c. */
+static void add_end(cJSON *outcome, const ls_proc *ended)
+{
+    char *boot = ls_text_read("/proc/sys/kernel/random/boot_id");
+    if (boot != NULL) {
+        boot[strcspn(boot, "\n")] = '\0';
+    }
+    cJSON_AddNumberToObject(outcome, "ended_ns", (double)ended->ended_ns);
+    cJSON_AddStringToObject(outcome, "boot", boot != NULL ? boot : "");
+    cJSON_AddNumberToObject(outcome, "asked", ended->asked);
+    free(boot);
+}
+
 ls_status ls_observe_run_record(const char *directory, const char *program, const ls_proc *ended)
 {
     bool observed;
@@ -126,6 +139,7 @@ ls_status ls_observe_run_record(const char *directory, const char *program, cons
         cJSON_AddNumberToObject(outcome, "signal", ended->signal);
         cJSON_AddNumberToObject(outcome, "seconds",
                                 ls_clock_ms_between(ended->started_ns, ended->ended_ns) * 1e-3);
+        add_end(outcome, ended);
     }
     return ls_json_write_and_free(path, job);
 }

@@ -10,11 +10,14 @@
 #include "kernels/core/json.h"
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
+#include "suite/observe/collectives/journal.h"
 
 /* One file while it is read. */
 typedef struct reader {
     ls_collectives *to;
     int job, api; /* api: of NCCL's profiler; 0: the interposer's file */
+    int process;  /* index */
+    int64_t lines;
 } reader;
 
 static uint64_t hex_of(const cJSON *event, const char *name)
@@ -34,7 +37,7 @@ static int comm_of(const reader *r, const cJSON *event, const char *op)
     }
     to->comm = ls_list_grow(to->comm, to->comm_count, &to->comm_capacity, sizeof *to->comm);
     ls_collectives_comm *made = &to->comm[to->comm_count];
-    *made = (ls_collectives_comm){.id = id, .reference = -1, .ended = {.job = -1}};
+    *made = (ls_collectives_comm){.id = id, .ended = {.job = -1}};
     ls_text_put(made->op, sizeof made->op, "%s", op);
     return to->comm_count++;
 }
@@ -70,11 +73,12 @@ static void differ(ls_collectives *to, int comm, const ls_collectives_call *a,
     }
 }
 
+enum { AHEAD_MOST = 4096 };
+
 /* Where kernels are seen, a call's line comes when it has run, and calls of several streams run in
  * another order than they were made in. */
 static void keep(ls_collectives_comm *comm, const ls_collectives_call *call)
 {
-    enum { AHEAD_MOST = 4096 };
     if (call->number < 0 || call->number >= comm->count + AHEAD_MOST) {
         return;
     }
@@ -85,24 +89,113 @@ static void keep(ls_collectives_comm *comm, const ls_collectives_call *call)
     comm->call[call->number] = *call;
 }
 
-/* The first rank's calls are kept, every other rank's are compared with them. */
+/* Each call is kept as its first rank made it, every other rank's is compared with that. */
 static void compare_call(ls_collectives *to, int index, const ls_collectives_call *call)
 {
     ls_collectives_comm *comm = &to->comm[index];
-    if (comm->reference < 0) {
-        comm->reference = call->rank;
-    }
-    if (comm->reference == call->rank) {
+    bool has = call->number >= 0 && call->number < comm->count;
+    const ls_collectives_call *kept = has ? &comm->call[call->number] : NULL;
+    if (kept == NULL || kept->rank < 0 || kept->rank == call->rank) {
         keep(comm, call);
-    } else if (call->number >= 0 && call->number < comm->count &&
-               comm->call[call->number].rank >= 0) {
-        const ls_collectives_call *kept = &comm->call[call->number];
+    } else {
         to->compared++;
         if (!same_call(kept, call) || kept->chain != call->chain) {
             differ(to, index, kept, call);
         }
     }
 }
+
+/* ---- ranks ----------------------------------------------------------------------------------- */
+
+/* The rank of a communicator that an event is of, known from there on. */
+static ls_collectives_member *member_of(const reader *r, int comm, const cJSON *event)
+{
+    ls_collectives_comm *of = &r->to->comm[comm];
+    int rank = ls_json_int(event, "comm_rank", -1);
+    for (int i = 0; i < of->member_count; i++) {
+        if (of->member[i].rank == rank && of->member[i].process == r->process) {
+            return &of->member[i];
+        }
+    }
+    of->member =
+        ls_list_grow(of->member, of->member_count, &of->member_capacity, sizeof *of->member);
+    of->member[of->member_count] = (ls_collectives_member){.rank = rank, .process = r->process};
+    return &of->member[of->member_count++];
+}
+
+static void enter(ls_collectives_member *member, int64_t number, int64_t at_ns)
+{
+    if (number < 0 || number >= member->count + AHEAD_MOST) {
+        return;
+    }
+    while (member->count <= number) {
+        member->entered_ns = ls_list_grow(member->entered_ns, member->count, &member->capacity,
+                                          sizeof *member->entered_ns);
+        member->entered_ns[member->count++] = 0;
+    }
+    member->entered_ns[number] = at_ns;
+    member->calls = number + 1 > member->calls ? number + 1 : member->calls;
+}
+
+static void add_entry(const reader *r, int comm, const cJSON *event, int64_t number)
+{
+    bool captured = ls_json_bool(event, "captured", false);
+    enter(member_of(r, comm, event), number, captured ? 0 : ls_json_integer(event, "at_ns", 0));
+}
+
+static void close_member(const reader *r, int comm, const cJSON *event)
+{
+    ls_collectives_member *member = member_of(r, comm, event);
+    member->closed = true;
+    member->closed_ns = ls_json_integer(event, "at_ns", 0);
+    member->calls = ls_json_integer(event, "calls", member->calls);
+}
+
+/* Of a kernel that NCCL's profiler saw running for long. */
+static void add_running(const reader *r, const cJSON *event)
+{
+    ls_collectives_call call = call_of(r, event);
+    call.number = ls_json_integer(event, "sequence", -1);
+    int comm = comm_of(r, event, call.op);
+    ls_collectives_member *member = member_of(r, comm, event);
+    enter(member, call.number, 0);
+    member->running = call;
+    member->running_s = ls_json_number(event, "running_s", 0);
+}
+
+/* Its line comes when the kernel has ended, and then has that time; or when the process ends. */
+static void end_running(ls_collectives_member *member, int64_t number, const cJSON *event)
+{
+    if (member->running.number == number &&
+        (cJSON_HasObjectItem(event, "gpu_ns") != 0 || cJSON_HasObjectItem(event, "ran_ns") != 0)) {
+        member->running_s = 0;
+    }
+}
+
+static void add_process(reader *r, const cJSON *event)
+{
+    ls_collectives *to = r->to;
+    to->process =
+        ls_list_grow(to->process, to->process_count, &to->process_capacity, sizeof *to->process);
+    ls_collectives_process *made = &to->process[to->process_count];
+    *made = (ls_collectives_process){.job = ls_json_int(event, "rank", -1),
+                                     .stall_s = ls_json_number(event, "stall_s", 10)};
+    ls_text_put(made->boot, sizeof made->boot, "%s", ls_json_string(event, "boot", ""));
+    r->job = made->job;
+    r->api = ls_json_int(event, "api", 0);
+    r->process = to->process_count++;
+}
+
+static void end_process(const reader *r, const cJSON *event)
+{
+    r->to->captured += ls_json_integer(event, "captured", 0);
+    if (r->process >= 0) {
+        r->to->process[r->process].ended = true;
+        r->to->process[r->process].ended_ns = ls_json_integer(event, "at_ns", 0);
+    }
+}
+
+/* ---- order of NCCL's calls ------------------------------------------------------------------- */
 
 /* NCCL numbers the calls of each function. Those of a graph it does not count, and version 4 of the
  * profiler does not say which they are. */
@@ -111,7 +204,10 @@ static void compare_profiled(const reader *r, const cJSON *event)
     ls_collectives_call call = call_of(r, event);
     if (r->api >= 5 && !ls_json_bool(event, "captured", false)) {
         call.number = ls_json_integer(event, "sequence", -1);
-        compare_call(r->to, comm_of(r, event, call.op), &call);
+        int comm = comm_of(r, event, call.op);
+        compare_call(r->to, comm, &call);
+        add_entry(r, comm, event, call.number);
+        end_running(member_of(r, comm, event), call.number, event);
     }
 }
 
@@ -199,23 +295,32 @@ static ls_status read_event(void *context, const cJSON *event, int line)
     reader *r = context;
     const char *word = ls_json_string(event, "event", "");
     (void)line;
+    r->lines++;
     if (strcmp(word, "start") == 0) {
-        r->job = ls_json_int(event, "rank", -1);
-        r->api = ls_json_int(event, "api", 0);
+        add_process(r, event);
+    } else if (r->process < 0) {
+        return LS_OK; /* of no process */
     } else if (strcmp(word, "end") == 0) {
-        r->to->captured += ls_json_integer(event, "captured", 0);
+        end_process(r, event);
     } else if (strcmp(word, "call") == 0) {
         ls_collectives_call call = call_of(r, event);
+        int comm = comm_of(r, event, "");
         r->to->calls++;
-        compare_call(r->to, comm_of(r, event, ""), &call);
+        compare_call(r->to, comm, &call);
+        add_entry(r, comm, event, call.number);
+    } else if (strcmp(word, "stall") == 0) {
+        add_running(r, event);
     } else if (strcmp(word, "collective") == 0) {
         r->to->calls++;
         compare_profiled(r, event);
-    } else if (r->api == 0 && strcmp(word, "comm") == 0) {
-        int index = comm_of(r, event, "");
+    } else if (strcmp(word, "comm") == 0) {
+        int index = comm_of(r, event, r->api == 0 ? "" : "*");
         r->to->comm[index].world = ls_json_int(event, "world", 0);
+        (void)member_of(r, index, event);
     } else if (r->api == 0 && strcmp(word, "comm_end") == 0) {
-        compare_end(r, comm_of(r, event, ""), event);
+        int index = comm_of(r, event, "");
+        compare_end(r, index, event);
+        close_member(r, index, event);
     } else if (strcmp(word, "sample") == 0) {
         add_sample(r, comm_of(r, event, ""), event);
     }
@@ -224,11 +329,14 @@ static ls_status read_event(void *context, const cJSON *event, int line)
 
 static void read_file(const char *directory, const char *name, ls_collectives *to)
 {
-    reader r = {.to = to, .job = -1};
+    reader r = {.to = to, .job = -1, .process = -1};
     LS_TEXT(path, PATH_MAX, "%s/%s", directory, name);
     to->files++;
     if (ls_json_each_line(path, read_event, &r) != LS_OK && to->broken[0] == '\0') {
         ls_text_put(to->broken, sizeof to->broken, "%s cannot be read to its end", name);
+    }
+    if (r.process >= 0) {
+        to->process[r.process].cut = r.lines >= LS_JOURNAL_LINES_MAX;
     }
 }
 
@@ -256,6 +364,10 @@ void ls_collectives_read(const char *directory, ls_collectives *out)
 void ls_collectives_free(ls_collectives *collectives)
 {
     for (int i = 0; i < collectives->comm_count; i++) {
+        for (int k = 0; k < collectives->comm[i].member_count; k++) {
+            free(collectives->comm[i].member[k].entered_ns);
+        }
+        free(collectives->comm[i].member);
         free(collectives->comm[i].call);
     }
     for (int i = 0; i < collectives->sample_count; i++) {
@@ -263,6 +375,7 @@ void ls_collectives_free(ls_collectives *collectives)
         free(collectives->sample[i].received);
     }
     free(collectives->comm);
+    free(collectives->process);
     free(collectives->sample);
     memset(collectives, 0, sizeof *collectives);
 }

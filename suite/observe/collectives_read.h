@@ -28,14 +28,37 @@ typedef struct ls_collectives_sample {
     unsigned char *sent, *received; /* or NULL */
 } ls_collectives_sample;
 
+/* A process: one file. */
+typedef struct ls_collectives_process {
+    int job;       /* its rank in the job */
+    char boot[40]; /* which kernel's clock its times are of; "": not known */
+    bool ended;    /* as programs do, not killed */
+    bool cut;      /* it had more calls than lines are written for */
+    int64_t ended_ns;
+    double stall_s; /* that it ran with */
+} ls_collectives_process;
+
+/* A rank of a communicator. */
+typedef struct ls_collectives_member {
+    int rank, process;   /* process: index */
+    int64_t calls;       /* the highest number that it entered, and one */
+    int count, capacity; /* of entered_ns */
+    int64_t *entered_ns; /* by number; 0: not seen, or recorded into a graph */
+    bool closed;         /* it destroyed or aborted its communicator, after `calls` */
+    int64_t closed_ns;
+    double running_s; /* NCCL reported a kernel that was running after so long; 0: none */
+    ls_collectives_call running; /* the call of that kernel; its type is not known */
+} ls_collectives_member;
+
 /* A communicator as the interposer numbers its calls, or one function of one as NCCL does. */
 typedef struct ls_collectives_comm {
     uint64_t id;
-    char op[20]; /* "": the interposer's */
+    char op[20]; /* "": the interposer's; "*": a communicator of NCCL's, whose calls are not here */
     int world;
-    int reference;       /* the rank whose calls are kept; -1: none yet */
-    int count, capacity; /* of its calls: call[i].number is i, or op is "" where it was not seen */
-    ls_collectives_call *call;
+    int count, capacity; /* of calls: call[i].number is i, or rank is -1 where it was not seen */
+    ls_collectives_call *call; /* as the first rank that made it */
+    int member_count, member_capacity;
+    ls_collectives_member *member;
     ls_collectives_call ended; /* by the first rank that did; elements: how many calls; job -1 */
 } ls_collectives_comm;
 
@@ -50,6 +73,8 @@ typedef struct ls_collectives {
     int files;
     int64_t calls, compared;
     int64_t captured; /* samples that a graph's capture left out */
+    int process_count, process_capacity;
+    ls_collectives_process *process;
     int comm_count, comm_capacity;
     ls_collectives_comm *comm;
     int sample_count, sample_capacity;

@@ -15,7 +15,8 @@ static bool seen(const ls_collectives *of, ls_observe_finding *out)
 {
     bool shared = false;
     for (int i = 0; i < of->comm_count; i++) {
-        shared = shared || of->comm[i].world > 1 || of->comm[i].op[0] != '\0';
+        shared = shared || of->comm[i].world > 1 ||
+                 (of->comm[i].op[0] != '\0' && strcmp(of->comm[i].op, "*") != 0);
     }
     if (of->broken[0] != '\0') {
         ls_verdict_set(&out->verdict, LS_INFRA, "%s", of->broken);

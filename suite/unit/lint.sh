@@ -248,6 +248,10 @@ xargs objdump -t <"$work/objects" 2>/dev/null | awk '
     }
     / \*COM\*/ { print object, $NF }' | breach "no mutable globals:"
 
+# ---- libraries for other processes ---------------------------------------------------------------
+sh suite/unit/guests.sh "$build" 2>&1 |
+    breach "what is loaded into jobs exports what NCCL looks for and what is wrapped, and needs neither NCCL nor CUDA:"
+
 # ---- planted faults ------------------------------------------------------------------------------
 # suite/plants.txt, the sources and suite/plants/ name the same faults.
 sed -n 's/^\([a-z][a-z0-9_]*\)[^|]*|.*|.*|.*|.*/\1/p' suite/plants.txt | sort -u >"$work/plants"

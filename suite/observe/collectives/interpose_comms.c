@@ -109,8 +109,9 @@ void ls_interpose_remove(ncclComm_t native)
     if (comm.native != NULL) {
         ls_journal_add(&process_state.journal, true,
                        "{\"event\":\"comm_end\",\"comm\":\"%016" PRIx64
-                       "\",\"comm_rank\":%d,\"calls\":%" PRIu64 ",\"chain\":\"%016" PRIx64 "\"}",
-                       comm.id, comm.rank, calls, chain);
+                       "\",\"comm_rank\":%d,\"calls\":%" PRIu64 ",\"chain\":\"%016" PRIx64
+                       "\",\"at_ns\":%" PRId64 "}",
+                       comm.id, comm.rank, calls, chain, ls_journal_now_ns());
         ls_journal_flush(&process_state.journal);
     }
 }

@@ -121,10 +121,10 @@ static void write_end(void)
     ls_journal_add(journal, true,
                    "{\"event\":\"end\",\"sampled\":%" PRId64 ",\"captured\":%" PRId64
                    ",\"busy\":%" PRId64 ",\"failed\":%" PRId64 ",\"unfinished\":%d,"
-                   "\"dropped\":%" PRId64 "}",
+                   "\"dropped\":%" PRId64 ",\"at_ns\":%" PRId64 "}",
                    atomic_load(&process_state.sampled), atomic_load(&process_state.captured),
                    atomic_load(&process_state.busy), atomic_load(&process_state.failed),
-                   atomic_load(&process_state.underway), journal->dropped);
+                   atomic_load(&process_state.underway), journal->dropped, ls_journal_now_ns());
     ls_journal_flush(journal);
 }
 

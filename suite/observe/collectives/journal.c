@@ -39,6 +39,11 @@ int64_t ls_journal_setting(const char *name, int64_t least, int64_t most, int64_
     return errno == 0 && *end == '\0' && value >= least && value <= most ? value : fallback;
 }
 
+int64_t ls_journal_stall_s(void)
+{
+    return ls_journal_setting("LS_OBSERVE_STALL_S", 1, 86400, 10);
+}
+
 /* Whether this is the process that opened it. */
 static bool is_ours(const ls_journal *journal)
 {
@@ -159,6 +164,21 @@ static int create(const char *folder, const char *name, int rank)
     return file;
 }
 
+/* The kernel's id of this boot: processes with the same one share CLOCK_MONOTONIC. "": not known.
+ */
+static void read_boot(char *to, size_t bytes)
+{
+    char text[40] = "";
+    int file = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    ssize_t count = file < 0 ? 0 : read(file, text, sizeof text - 1);
+    if (file >= 0) {
+        close(file);
+    }
+    text[count > 0 ? count : 0] = '\0';
+    text[strcspn(text, "\n")] = '\0';
+    ls_journal_word(to, bytes, text);
+}
+
 /* Called with the lock held. */
 static void start(ls_journal *journal, const char *format, ...)
 {
@@ -178,14 +198,18 @@ bool ls_journal_open(ls_journal *journal, const char *name, int rank, const char
     }
     pthread_mutex_lock(&journal->lock);
     if (journal->pid == 0) {
+        char boot[40];
         int of_job = job_rank(rank), file = create(folder, name, of_job);
         if (file < 0) {
             say_and_be_quiet(journal, folder, strerror(errno));
         } else {
             journal->file = file;
             journal->pid = getpid();
-            start(journal, "{\"event\":\"start\",\"schema\":1,\"rank\":%d,\"pid\":%d%s}", of_job,
-                  (int)getpid(), members);
+            read_boot(boot, sizeof boot);
+            start(journal,
+                  "{\"event\":\"start\",\"schema\":1,\"rank\":%d,\"pid\":%d,\"boot\":\"%s\","
+                  "\"stall_s\":%d%s}",
+                  of_job, (int)getpid(), boot, (int)ls_journal_stall_s(), members);
         }
     }
     bool ours = is_ours(journal);

@@ -52,5 +52,6 @@ int64_t ls_journal_now_ns(void); /* CLOCK_MONOTONIC, as in all events */
 void ls_journal_word(char *to, size_t bytes, const char *word);
 /* An environment variable as a number from `least` to `most`, else the fallback. */
 int64_t ls_journal_setting(const char *name, int64_t least, int64_t most, int64_t fallback);
+int64_t ls_journal_stall_s(void); /* LS_OBSERVE_STALL_S */
 
 #endif

@@ -225,8 +225,9 @@ __attribute__((destructor)) static void write_end(void)
     pthread_cond_signal(&process_state.ended);
     pthread_mutex_unlock(&process_state.lock);
     ls_journal_add(&process_state.journal, true,
-                   "{\"event\":\"end\",\"calls\":%" PRId64 ",\"dropped\":%" PRId64 "}",
-                   process_state.calls, process_state.journal.dropped);
+                   "{\"event\":\"end\",\"calls\":%" PRId64 ",\"dropped\":%" PRId64
+                   ",\"at_ns\":%" PRId64 "}",
+                   process_state.calls, process_state.journal.dropped, ls_journal_now_ns());
     ls_journal_flush(&process_state.journal);
 }
 
@@ -251,7 +252,7 @@ static int init(void **out, uint64_t id, int *mask, const char *name, int nodes,
     ls_journal_word(word, sizeof word, name);
     pthread_mutex_lock(&process_state.lock);
     process_state.kernels = ls_journal_setting("LS_OBSERVE_KERNELS", 0, 1, 0) == 1;
-    process_state.stall_ns = ls_journal_setting("LS_OBSERVE_STALL_S", 1, 86400, 10) * 1000000000;
+    process_state.stall_ns = ls_journal_stall_s() * 1000000000;
     start_writer();
     pthread_mutex_unlock(&process_state.lock);
     ls_journal_add(&process_state.journal, true,

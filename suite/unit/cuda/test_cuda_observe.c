@@ -2,6 +2,8 @@
  * collective, and calls in groups and in a capture, are seen and judged. */
 #include <nccl.h>
 #include <cuda_runtime_api.h>
+#include <signal.h>
+#include <time.h>
 
 #include "suite/observe/rules.h"
 #include "suite/unit/run_suite.h"
@@ -174,7 +176,69 @@ static int be_rank(int rank, ncclUniqueId id)
     return 0;
 }
 
-static int be_ranks(void)
+/* ---- ranks that do not do the same ----------------------------------------------------------- */
+
+enum { FAULT_CALLS = 40, FAULT_AT = 5 };
+
+static void rest(long ms)
+{
+    struct timespec left = {ms / 1000, ms % 1000 * 1000000};
+    while (nanosleep(&left, &left) != 0) {
+    }
+}
+
+/* What rank 1 does before call FAULT_AT, or at every call; the count that it calls with. */
+static size_t misbehave(const char *fault, int call)
+{
+    if (strcmp(fault, "slow") == 0) {
+        rest(15);
+    }
+    if (call != FAULT_AT) {
+        return COUNT;
+    }
+    if (strcmp(fault, "leave") == 0) {
+        exit(0);
+    }
+    if (strcmp(fault, "hang") == 0 || strcmp(fault, "late") == 0) {
+        rest(1500);
+    }
+    if (strcmp(fault, "hang") == 0) {
+        (void)raise(SIGKILL);
+    }
+    return strcmp(fault, "size") == 0 ? COUNT - 1 : COUNT;
+}
+
+/* Sums, one after the other, each waited for; rank 1 has the fault. */
+static int be_unlike(const char *fault, int rank, ncclUniqueId id)
+{
+    char text[16];
+    float *device;
+    ncclComm_t comm;
+    cudaStream_t stream;
+    snprintf(text, sizeof text, "%d", rank);
+    setenv("RANK", text, 1);
+    CHECK(cudaSetDevice(rank) == cudaSuccess);
+    CHECK(ncclCommInitRankConfig(&comm, RANKS, id, rank, NULL) == ncclSuccess);
+    CHECK(cudaStreamCreate(&stream) == cudaSuccess);
+    CHECK(cudaMalloc((void **)&device, COUNT * sizeof *device) == cudaSuccess);
+    CHECK(cudaMemset(device, 0, COUNT * sizeof *device) == cudaSuccess);
+    for (int i = 0; i < FAULT_CALLS; i++) {
+        size_t count = rank == 1 ? misbehave(fault, i) : COUNT;
+        CHECK(ncclAllReduce(device, device, count, ncclFloat32, ncclSum, comm, stream) ==
+              ncclSuccess);
+        ncclResult_t state = ncclSuccess;
+        while (cudaStreamQuery(stream) == cudaErrorNotReady && state == ncclSuccess) {
+            CHECK(ncclCommGetAsyncError(comm, &state) == ncclSuccess);
+            rest(1);
+        }
+        CHECK(state == ncclSuccess);
+    }
+    CHECK(ncclCommFinalize(comm) == ncclSuccess);
+    CHECK(ncclCommDestroy(comm) == ncclSuccess);
+    return 0;
+}
+
+static int be_ranks(const char *fault)
 {
     ncclUniqueId id;
     CHECK(ncclGetUniqueId(&id) == ncclSuccess);
@@ -183,7 +247,7 @@ static int be_ranks(void)
         pid_t pid = fork();
         CHECK(pid >= 0);
         if (pid == 0) {
-            exit(be_rank(rank, id));
+            exit(fault != NULL ? be_unlike(fault, rank, id) : be_rank(rank, id));
         }
     }
     for (int rank = 0, status; rank < RANKS; rank++) {
@@ -207,10 +271,52 @@ START_TEST(groups_are_copied_when_they_end)
 }
 END_TEST
 
+/* As `lockstep observe` leaves it of a job that ended with that. */
+static void expect_stall(ls_record_state state, ls_verdict_code code, const char *text)
+{
+    ls_observe_trace trace = {.world = RANKS};
+    ls_observe_finding finding = {0};
+    snprintf(trace.record.directory, sizeof trace.record.directory, "%s", folder);
+    trace.record.state = state;
+    ls_rules_collectives_stall(&trace, &finding);
+    ck_assert_msg(finding.verdict.code == code && strstr(finding.verdict.evidence, text) != NULL,
+                  "%d: %s", (int)finding.verdict.code, finding.verdict.evidence);
+}
+
+START_TEST(ranks_that_do_not_do_the_same_are_named)
+{
+    static const char never[] = "rank 1 never entered call 6 of a communicator of 2 ranks, "
+                                "all_reduce sum of 1000 f32, which rank 0 did";
+    static const struct {
+        const char *fault;
+        bool fails;
+        ls_verdict_code stall, order;
+        const char *of_stall, *of_order;
+    } ways[] = {
+        {"none", false, LS_PASS, LS_PASS, "all ranks entered 40 calls", "40 calls were the same"},
+        {"leave", true, LS_FAIL, LS_PASS, never, "5 calls were the same"},
+        {"hang", true, LS_FAIL, LS_PASS, never, "5 calls were the same"},
+        {"late", false, LS_PASS, LS_PASS, "s, for rank 1 in call 6 of a", "40 calls were the same"},
+        {"slow", false, LS_PASS, LS_PASS, "the others wait for rank 1: ", "40 calls were the same"},
+        {"size", true, LS_PASS, LS_FAIL, "",
+         "call 6 of a communicator is all_reduce sum of 1000 f32 on rank 0, all_reduce sum of 999 "
+         "f32 on rank 1"},
+    };
+    char program[PATH_MAX], command[PATH_MAX + 32];
+    ls_path_program(program, sizeof program);
+    snprintf(command, sizeof command, "%s/test_cuda_observe --as-ranks %s", program,
+             ways[_i].fault);
+    int code = run_observed("LS_OBSERVE_STALL_S=1", command);
+    ck_assert_int_eq(code != 0, ways[_i].fails);
+    expect_stall(code == 0 ? LS_RECORD_DONE : LS_RECORD_FAILED, ways[_i].stall, ways[_i].of_stall);
+    expect(ls_rules_collectives_order, RANKS, ways[_i].order, ways[_i].of_order);
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "--as-ranks") == 0) {
-        return be_ranks();
+        return be_ranks(argc > 2 ? argv[2] : NULL);
     }
     Suite *suite = suite_create("cuda_observe");
     TCase *tests = tcase_create("emulated");
@@ -222,6 +328,7 @@ int main(int argc, char **argv)
     tcase_add_loop_test(tests, every_operation_is_right, 0, 2);
     tcase_add_test(tests, an_error_of_its_own_is_one_line);
     tcase_add_test(tests, groups_are_copied_when_they_end);
+    tcase_add_loop_test(tests, ranks_that_do_not_do_the_same_are_named, 0, 6);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
 }

@@ -14,6 +14,7 @@
 #include "kernels/core/json.h"
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
+#include "suite/observe/collectives/journal.h"
 #include "suite/observe/collectives/profiler_abi.h"
 #include "suite/observe/rules.h"
 #include "suite/unit/run_suite.h"
@@ -473,12 +474,257 @@ START_TEST(elements_are_judged)
 }
 END_TEST
 
+/* ---- a call that a rank never entered ---------------------------------------------------------
+ */
+
+/* A rank's file with a boot, a bound of 2 s and a communicator of three, then these lines. */
+static void write_timed(const char *name, int rank, const char *boot, const char *lines)
+{
+    LS_TEXT(path, PATH_MAX + 40, "%s/%s.rank%d.jsonl", folder, name, rank);
+    FILE *file = fopen(path, "w");
+    ck_assert_ptr_nonnull(file);
+    fprintf(file,
+            "{\"event\":\"start\",\"schema\":1,\"rank\":%d,\"boot\":\"%s\",\"stall_s\":2%s}\n"
+            "{\"event\":\"comm\",\"comm\":\"0a\",\"comm_rank\":%d,\"world\":3}\n%s",
+            rank, boot, strcmp(name, "sums") == 0 ? "" : ",\"api\":5", rank, lines);
+    fclose(file);
+}
+
+#define ENTER(rank, number, at_s)                                                     \
+    "{\"event\":\"call\",\"comm\":\"0a\",\"comm_rank\":" #rank ",\"number\":" #number \
+    ",\"op\":\"all_reduce\",\"elements\":7,\"type\":\"f32\",\"reduce\":\"sum\","      \
+    "\"root\":-1,\"at_ns\":" #at_s "000000000}\n"
+#define CLOSE(rank, calls, at_s)                                                        \
+    "{\"event\":\"comm_end\",\"comm\":\"0a\",\"comm_rank\":" #rank ",\"calls\":" #calls \
+    ",\"at_ns\":" #at_s "000000000}\n"
+#define END(at_s) "{\"event\":\"end\",\"at_ns\":" #at_s "000000000}\n"
+
+static void expect_stall(ls_record_state state, const char *outcome, ls_verdict_code code,
+                         const char *text)
+{
+    ls_observe_trace trace = {.world = 3};
+    ls_observe_finding finding = {0};
+    ls_text_put(trace.record.directory, sizeof trace.record.directory, "%s", folder);
+    trace.record.state = state;
+    trace.record.job = cJSON_CreateObject();
+    cJSON_AddItemToObject(trace.record.job, "outcome", cJSON_Parse(outcome));
+    ls_rules_collectives_stall(&trace, &finding);
+    cJSON_Delete(trace.record.job);
+    ck_assert_msg(finding.verdict.code == code && strstr(finding.verdict.evidence, text) != NULL,
+                  "%d: %s", (int)finding.verdict.code, finding.verdict.evidence);
+}
+
+#define ENDED_AT(at_s) "{\"ended_ns\":" #at_s "000000000,\"boot\":\"b\",\"asked\":0}"
+#define ASKED_AT(at_s) "{\"ended_ns\":" #at_s "000000000,\"boot\":\"b\",\"asked\":2}"
+#define NEVER "rank 1 never entered call 2 of a communicator of 3 ranks, all_reduce sum of 7 f32, "
+
+START_TEST(a_call_that_is_left_out_is_named)
+{
+    static const struct {
+        const char *line[3]; /* NULL: as the others */
+        ls_record_state state;
+        const char *outcome;
+        ls_verdict_code code;
+        const char *text;
+    } ways[] = {
+        /* killed while the others wait: long, not long enough, by hand, on another clock */
+        {{NULL, ENTER(1, 0, 1)},
+         LS_RECORD_FAILED,
+         ENDED_AT(9),
+         LS_FAIL,
+         NEVER "which ranks 0, 2 did; the wait lasted 7.0 s"},
+        {{NULL, ENTER(1, 0, 1)},
+         LS_RECORD_FAILED,
+         ENDED_AT(3),
+         LS_PASS,
+         "all ranks entered 1 calls"},
+        {{NULL, ENTER(1, 0, 1)}, LS_RECORD_FAILED, ASKED_AT(9), LS_WEAK, "then somebody stopped"},
+        {{NULL, ENTER(1, 0, 1)},
+         LS_RECORD_FAILED,
+         "{\"ended_ns\":9000000000,\"boot\":\"c\",\"asked\":0}",
+         LS_PASS,
+         "entered 1 calls"},
+        /* a timeout that aborts the communicator; the killed one may have been busy */
+        {{ENTER(0, 0, 1) ENTER(0, 1, 2) CLOSE(0, 2, 6) END(6), ENTER(1, 0, 1)},
+         LS_RECORD_UNKNOWN,
+         "{}",
+         LS_FAIL,
+         "the wait lasted 4.0 s"},
+        /* it ended by itself, and the others do not wait long: in a job that fails, that ends
+         * well, of which nothing is known, that somebody interrupts, that was started again */
+        {{NULL, ENTER(1, 0, 1) END(2)}, LS_RECORD_FAILED, ENDED_AT(3), LS_FAIL, NEVER},
+        {{ENTER(0, 0, 1) ENTER(0, 1, 2) END(3), ENTER(1, 0, 1) END(2),
+          ENTER(2, 0, 1) ENTER(2, 1, 2) END(3)},
+         LS_RECORD_DONE,
+         ENDED_AT(3),
+         LS_FAIL,
+         NEVER},
+        {{NULL, ENTER(1, 0, 1) END(2)}, LS_RECORD_UNKNOWN, "{}", LS_WEAK, "is not known"},
+        {{NULL, ENTER(1, 0, 1) END(2)}, LS_RECORD_FAILED, ASKED_AT(3), LS_PASS, "entered 1 calls"},
+        {{NULL, ENTER(1, 0, 1) END(2)}, LS_RECORD_DONE, ENDED_AT(3), LS_PASS, "entered 1 calls"},
+        /* only one rank makes it */
+        {{NULL, ENTER(1, 0, 1), ENTER(2, 0, 1)},
+         LS_RECORD_KILLED,
+         ENDED_AT(9),
+         LS_FAIL,
+         "ranks 1, 2 never entered call 2"},
+        /* none of it: a rank that makes no call; one of another machine; a slow one */
+        {{NULL, ""}, LS_RECORD_FAILED, ENDED_AT(9), LS_FAIL, "rank 1 never entered call 1 of"},
+        {{NULL, ENTER(1, 0, 1) ENTER(1, 1, 60)},
+         LS_RECORD_DONE,
+         ENDED_AT(61),
+         LS_PASS,
+         "all ranks entered 2 calls; the longest wait was 58 s, for rank 1 in call 2"},
+    };
+    static const char *const usual[] = {ENTER(0, 0, 1) ENTER(0, 1, 2), "",
+                                        ENTER(2, 0, 1) ENTER(2, 1, 2)};
+    ck_assert_int_eq(sizeof ways / sizeof *ways, 13);
+    for (int rank = 0; rank < 3; rank++) {
+        const char *line = ways[_i].line[rank];
+        write_timed("sums", rank, "b", line != NULL ? line : usual[rank]);
+    }
+    expect_stall(ways[_i].state, ways[_i].outcome, ways[_i].code, ways[_i].text);
+}
+END_TEST
+
+START_TEST(other_machines_and_cut_files_are_left_out)
+{
+    write_timed("sums", 0, "b", ENTER(0, 0, 1) ENTER(0, 1, 2));
+    write_timed("sums", 1, "other", ENTER(1, 0, 900));
+    expect_stall(LS_RECORD_FAILED, ENDED_AT(9), LS_WEAK, "no call of two ranks of one machine");
+    write_timed("sums", 1, "", ENTER(1, 0, 1)); /* of which machine is not known */
+    expect_stall(LS_RECORD_FAILED, ENDED_AT(9), LS_WEAK, "no call of two ranks of one machine");
+    write_timed("sums", 1, "b", ENTER(1, 0, 1));
+    expect_stall(LS_RECORD_FAILED, ENDED_AT(9), LS_FAIL, "rank 1 never entered call 2");
+    LS_TEXT(path, PATH_MAX + 40, "%s/sums.rank1.jsonl", folder);
+    FILE *file = fopen(path, "a");
+    ck_assert_ptr_nonnull(file);
+    for (int i = 0; i < LS_JOURNAL_LINES_MAX; i++) {
+        fputs("{}\n", file);
+    }
+    fclose(file);
+    expect_stall(LS_RECORD_FAILED, ENDED_AT(9), LS_WEAK, "no call of two ranks of one machine");
+}
+END_TEST
+
+/* Each call of rank 1 comes 300 ms after the others', of one a second; or each rank is late in
+ * turn. */
+START_TEST(a_slow_rank_is_a_figure)
+{
+    enum { MANY_CALLS = 60 };
+    for (int turns = 0; turns <= 1; turns++) {
+        for (int rank = 0; rank < 3; rank++) {
+            char lines[MANY_CALLS * 200] = "";
+            for (int n = 0; n < MANY_CALLS; n++) {
+                int late = turns ? n % 3 : 1;
+                ls_text_add(
+                    lines, sizeof lines,
+                    "{\"event\":\"call\",\"comm\":\"0a\",\"comm_rank\":%d,\"number\":%d,"
+                    "\"op\":\"all_reduce\",\"elements\":7,\"type\":\"f32\",\"at_ns\":%lld}\n",
+                    rank, n, 1000000000LL * (n + 1) + (rank == late ? 300000000 : rank));
+            }
+            write_timed("sums", rank, "b", lines);
+        }
+        expect_stall(LS_RECORD_DONE, ENDED_AT(90), LS_PASS,
+                     turns ? "(all_reduce of 7 f32)"
+                           : "the others wait for rank 1: 30 % of the time, and it is the last one "
+                             "in 100 % of the calls");
+    }
+    ls_observe_trace trace = {.world = 3};
+    ls_observe_finding finding = {0};
+    ls_text_put(trace.record.directory, sizeof trace.record.directory, "%s", folder);
+    ls_rules_collectives_stall(&trace, &finding);
+    ck_assert_ptr_null(strstr(finding.verdict.evidence, "wait for rank"));
+    ck_assert_str_eq(finding.advice, "");
+}
+END_TEST
+
+#define RUNNING(rank, sequence)                                                   \
+    "{\"event\":\"stall\",\"comm\":\"0a\",\"comm_rank\":" #rank ",\"number\":40," \
+    "\"sequence\":" #sequence ",\"op\":\"all_reduce\",\"elements\":7,\"running_s\":2.5}\n"
+#define RAN(rank, sequence, more)                                                                  \
+    "{\"event\":\"collective\",\"comm\":\"0a\",\"comm_rank\":" #rank ",\"number\":40,"             \
+    "\"sequence\":" #sequence ",\"op\":\"all_reduce\",\"elements\":7,\"type\":\"f32\",\"root\":0," \
+    "\"captured\":false,\"at_ns\":1000000000" more "}\n"
+
+START_TEST(a_kernel_that_nccl_saw_waiting_is_named)
+{
+    write_timed("collectives", 0, "b", RUNNING(0, 0));
+    write_timed("collectives", 1, "b", "");
+    write_timed("collectives", 2, "b", RUNNING(2, 0));
+    expect_stall(LS_RECORD_KILLED, "{}", LS_FAIL, "rank 1 never entered call 1 of all_reduce of a");
+    write_timed("collectives", 0, "b", RAN(0, 0, ",\"ran_ns\":[1,2]") RUNNING(0, 1));
+    write_timed("collectives", 2, "b", RAN(2, 0, ",\"ran_ns\":[1,2]") RUNNING(2, 1));
+    write_timed("collectives", 1, "b", RAN(1, 0, ",\"ran_ns\":[1,2]"));
+    expect_stall(LS_RECORD_KILLED, "{}", LS_FAIL,
+                 "rank 1 never entered call 2 of all_reduce of a communicator of 3 ranks, "
+                 "all_reduce of 7 elements, which ranks 0, 2 did; the wait lasted 2.5 s");
+    /* what was written when the process ended had not run; what ran is no stall any more */
+    write_timed("collectives", 0, "b", RAN(0, 0, "") RUNNING(0, 1) RAN(0, 1, "") END(9));
+    expect_stall(LS_RECORD_KILLED, "{}", LS_FAIL, "rank 1 never entered call 2 of all_reduce");
+    write_timed("collectives", 0, "b", RUNNING(0, 1) RAN(0, 1, ",\"gpu_ns\":[1,2]"));
+    write_timed("collectives", 2, "b", RUNNING(2, 1) RAN(2, 1, ",\"gpu_ns\":[1,2]"));
+    expect_stall(LS_RECORD_KILLED, "{}", LS_WEAK, "profiler reported no stall");
+    for (int rank = 0; rank < 3; rank++) {
+        write_timed("collectives", rank, "b",
+                    rank == 0   ? RUNNING(0, 0) RAN(0, 0, ",\"ran_ns\":[1,2]")
+                    : rank == 1 ? RAN(1, 0, ",\"ran_ns\":[1,2]")
+                                : RAN(2, 0, ",\"ran_ns\":[1,2]"));
+    }
+    expect_stall(LS_RECORD_DONE, ENDED_AT(9), LS_WEAK, "profiler reported no stall");
+    expect(ls_rules_collectives_order, LS_PASS, "2 calls were the same");
+}
+END_TEST
+
+/* ---- NCCL's table ------------------------------------------------------------------------------
+ */
+
+/* Offsets and sizes as compilers for 64 bits lay out NCCL 2.28.9's profiler_v4.h and profiler_v5.h,
+ * which were compared member by member. */
+#define AT(version, member, offset)                                            \
+    _Static_assert(offsetof(ls_profiler_event_v##version, member) == (offset), \
+                   "NCCL has " #member " elsewhere")
+#define AT_BOTH(member, offset) \
+    AT(4, member, offset);      \
+    AT(5, member, offset)
+AT_BOTH(parent, 8);
+AT_BOTH(rank, 16);
+AT_BOTH(of.collective.sequence, 24);
+AT_BOTH(of.collective.function, 32);
+AT_BOTH(of.collective.send, 40);
+AT_BOTH(of.collective.receive, 48);
+AT_BOTH(of.collective.count, 56);
+AT_BOTH(of.collective.root, 64);
+AT_BOTH(of.collective.type, 72);
+AT_BOTH(of.collective.channels, 80);
+AT_BOTH(of.collective.warps, 81);
+AT_BOTH(of.collective.algorithm, 88);
+AT_BOTH(of.collective.protocol, 96);
+AT_BOTH(of.p2p.function, 24);
+AT_BOTH(of.p2p.buffer, 32);
+AT_BOTH(of.p2p.type, 40);
+AT_BOTH(of.p2p.count, 48);
+AT_BOTH(of.p2p.peer, 56);
+AT_BOTH(of.p2p.channels, 60);
+AT_BOTH(of.kernel.channel, 24);
+AT_BOTH(of.kernel.gpu_ns, 32);
+AT(5, of.collective_call.count, 32);
+AT(5, of.collective_call.captured, 64);
+AT(5, of.p2p_call.captured, 56);
+_Static_assert(sizeof(ls_profiler_event_v4) == 104, "as ncclProfilerEventDescr_v4_t");
+_Static_assert(sizeof(ls_profiler_event_v5) == 112, "as ncclProfilerEventDescr_v5_t");
+_Static_assert(sizeof(ls_profiler_v4) == 48 && sizeof(ls_profiler_v5) == 48,
+               "as ncclProfiler_v*_t");
+_Static_assert(sizeof(ls_profiler_state) == 8, "as ncclProfilerEventStateArgs_v*_t");
+
 START_TEST(a_broken_file_is_no_pass)
 {
     expect(ls_rules_collectives_sum, LS_SKIP, "NCCL was not looked at");
+    expect(ls_rules_collectives_stall, LS_SKIP, "NCCL was not looked at");
     write_sums(0, "not a line\n");
     expect(ls_rules_collectives_sum, LS_INFRA, "sums.rank0.jsonl cannot be read to its end");
     expect(ls_rules_collectives_order, LS_INFRA, "sums.rank0.jsonl cannot be read to its end");
+    expect(ls_rules_collectives_stall, LS_INFRA, "sums.rank0.jsonl cannot be read to its end");
 }
 END_TEST
 
@@ -497,6 +743,10 @@ int main(void)
     tcase_add_loop_test(tests, another_order_is_caught, 0, 6);
     tcase_add_loop_test(tests, elements_are_judged, 0, 15);
     tcase_add_test(tests, a_broken_file_is_no_pass);
+    tcase_add_loop_test(tests, a_call_that_is_left_out_is_named, 0, 13);
+    tcase_add_test(tests, other_machines_and_cut_files_are_left_out);
+    tcase_add_test(tests, a_slow_rank_is_a_figure);
+    tcase_add_test(tests, a_kernel_that_nccl_saw_waiting_is_named);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
 }
