@@ -244,9 +244,9 @@ typedef struct late {
     double last;  /* share of the calls that it entered last */
 } late;
 
-static const ls_tol late_share =
-    LS_TOL(0.1, "less than a tenth of the time is nothing that a user would look for: hosts take "
-                "turns, and a rank that is last on the host need not hold up its device");
+static const ls_tol late_excess = LS_TOL(
+    0.1, "a tenth of the time more than for any other rank: less is nothing that a user would "
+         "look for, and on a busy machine ranks hold each other up by turns");
 
 /* One rank of a group: calls that it entered last, and the time that all others waited meanwhile,
  * where overlapping waits count once. */
@@ -276,26 +276,37 @@ static bool order_entries(const group *g, int64_t number, int *last, int64_t *be
     return true;
 }
 
-/* Which rank is last in more than half of the calls, by three standard deviations of a fair coin:
- * of ranks that are equally fast each is last in half of them at most. */
+/* The rank that the others wait for most, if it is last in more than half of the calls by three
+ * standard deviations of a fair coin (of ranks that are equally fast each is last in half of them
+ * at most), and holds them up for longer than any of them holds up it and the rest. */
 static void find_slow(const group *g, const tally *t, int64_t calls, int64_t span_ns, late *out)
 {
-    for (int i = 0; i < g->count && span_ns > 0; i++) {
-        double share = (double)t[i].waited_ns / (double)span_ns;
-        if ((double)t[i].last > 0.5 * (double)calls + 1.5 * sqrt((double)calls) &&
-            share > late_share.value && share > out->share) {
-            out->rank = job_rank(g->of, g->member[i]);
-            out->share = share;
-            out->last = (double)t[i].last / (double)calls;
-        }
+    int slow = 0;
+    int64_t other_ns = 0;
+    for (int i = 1; i < g->count; i++) {
+        slow = t[i].waited_ns > t[slow].waited_ns ? i : slow;
+    }
+    for (int i = 0; i < g->count; i++) {
+        other_ns = i != slow && t[i].waited_ns > other_ns ? t[i].waited_ns : other_ns;
+    }
+    double share = span_ns > 0 ? (double)t[slow].waited_ns / (double)span_ns : 0;
+    double excess = span_ns > 0 ? (double)(t[slow].waited_ns - other_ns) / (double)span_ns : 0;
+    if ((double)t[slow].last > 0.5 * (double)calls + 1.5 * sqrt((double)calls) &&
+        excess > late_excess.value && share > out->share) {
+        out->rank = job_rank(g->of, g->member[slow]);
+        out->share = share;
+        out->last = (double)t[slow].last / (double)calls;
     }
 }
 
 static void measure(const group *g, late *out)
 {
+    if (g->count < 2) {
+        return;
+    }
     tally *t = ls_list_make((size_t)g->count, sizeof *t);
     int64_t first_ns = 0, end_ns = 0, calls = 0;
-    for (int64_t n = 0; g->count > 1 && n < g->member[0]->count && n < g->comm->count; n++) {
+    for (int64_t n = 0; n < g->member[0]->count && n < g->comm->count; n++) {
         int last;
         int64_t before_ns, last_ns;
         if (!order_entries(g, n, &last, &before_ns, &last_ns)) {
