@@ -425,7 +425,8 @@ class Models:
 
     def _note_forward(self, model, module, args, kwargs):
         hub, torch, steps = self.hub, self.hub.torch, self.hub.steps
-        grad, training = self.hub.own.grad, module.training
+        # the wrapper has a flag of its own, which nothing reads
+        grad, training = self.hub.own.grad, model.inner(module).training
         steps.before_forward(training, grad)
         entry = steps.note(
             "forward", model=model.index, at=hub.places.here(), training=training, grad=grad

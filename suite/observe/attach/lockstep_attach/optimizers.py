@@ -5,6 +5,8 @@ through a scaler.
 import time
 import weakref
 
+from .wrapping import Swap
+
 # Classes whose rule is known, by the package that defines them. A class of the same name elsewhere
 # may compute otherwise.
 TORCH_RULES = {"SGD": "sgd", "Adam": "adam", "AdamW": "adamw"}
@@ -232,10 +234,37 @@ class Optimizers:
         if self.active is not None:
             # a step within a step: of a base class, or of the optimizer that a wrapper holds
             return None
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if not callable(closure):
+            return self._entered(optimizer)
+        if self._calls_first(optimizer):
+            return self._behind_closure(closure, args, kwargs)
+        self._remark_closure(optimizer)
+        return self._entered(optimizer)
+
+    def _calls_first(self, optimizer):
+        """Whether its step begins with the closure, called once."""
+        owner = next((c for c in type(optimizer).__mro__ if "step" in c.__dict__), type(optimizer))
+        return owner.__module__.startswith("torch.optim.") and owner.__name__ != "LBFGS"
+
+    def _behind_closure(self, closure, args, kwargs):
+        """The step begins when the closure has ended: until then there are no gradients."""
+        note, hub = [], self.hub
+
+        def followed(*own_args, **own_kwargs):
+            result = closure(*own_args, **own_kwargs)
+            if not note:
+                note.append(hub.call(self._entered, args[0]))
+            return result
+
+        if "closure" in kwargs:
+            return Swap(args, dict(kwargs, closure=followed), note)
+        return Swap((args[0], followed) + tuple(args[2:]), kwargs, note)
+
+    def _entered(self, optimizer):
         hub, steps = self.hub, self.hub.steps
         begin_ns = time.perf_counter_ns()
         index = self.index_of(optimizer)
-        self._closure(optimizer, args, kwargs)
         self.active = optimizer
         rates = self.rates(optimizer)
         if index == 0 and rates:
@@ -255,6 +284,8 @@ class Optimizers:
         return optimizer, params, found_inf, scaled, begin_ns
 
     def _leave_step(self, note, args, kwargs, result, error):
+        if isinstance(note, list):
+            note = note[0] if note else None
         if note is None:
             return
         optimizer, params, found_inf, scaled, begin_ns = note
@@ -264,15 +295,13 @@ class Optimizers:
         if scaled is None:
             self.hub.steps.spend("optimizer", begin_ns)
 
-    def _closure(self, optimizer, args, kwargs):
-        """Gradients that a closure makes inside the step are seen as calls only."""
-        if kwargs.get("closure") is not None or (len(args) > 1 and callable(args[1])):
-            self.hub.steps.before_backward()  # it has its forward and backward to itself
-            self.hub.steps.detail.closure = True
-            self.hub.remark(
-                "the closure of a %s computes its gradients inside the step"
-                % type(optimizer).__name__
-            )
+    def _remark_closure(self, optimizer):
+        """Gradients that a closure makes in the midst of a step are seen as calls only."""
+        self.hub.steps.before_backward()  # it has its forward and backward to itself
+        self.hub.steps.detail.closure = True
+        self.hub.remark(
+            "the closure of a %s computes its gradients inside the step" % type(optimizer).__name__
+        )
 
     # ---- zero_grad -------------------------------------------------------------------------------
 
