@@ -439,10 +439,14 @@ def fused_optimizer(context):
     result = context.both("fused")
     check_schema(result)
     steps = result.events(0, "step")
-    assert steps[0]["skipped"] and not steps[-1]["skipped"]
-    _, named = result.samples(6)
-    expected = named["reduced/0.weight"].double() / steps[-1]["loss_scale"]
+    skipped = next(event for event in steps if event["skipped"])
+    taken = next(event for event in steps if event["detail"] and not event["skipped"])
+    assert skipped["loss_scale_next"] == skipped["loss_scale"] / 2
+    assert not [key for key in result.samples(skipped["step"])[1] if key.startswith("next")]
+    _, named = result.samples(taken["step"])
+    expected = named["reduced/0.weight"].double() / taken["loss_scale"]
     assert torch.allclose(named["used/0.weight"].double(), expected, rtol=1e-6, atol=1e-12)
+    assert torch.equal(named["used/0.weight"], named["grad/0.weight"])
 
 
 @test

@@ -153,7 +153,7 @@ def fp16_overflow(losses):
 def fused(losses):
     """An optimizer that unscales by itself."""
     ddp = DDP(mlp())
-    optimizer, scaling = torch.optim.Adam(ddp.parameters(), lr=1e-3, fused=True), scaler(2.0**20)
+    optimizer, scaling = torch.optim.Adam(ddp.parameters(), lr=1e-3, fused=True), scaler(2.0**18)
     for x, y in sharded(vectors())[1]:
         optimizer.zero_grad()
         with half(torch.float16):

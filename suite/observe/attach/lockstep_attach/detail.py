@@ -149,7 +149,7 @@ class Detail:
             self._grads("used", params)
 
     def _copy(self, param):
-        """None where the device has no memory for it: only the norm of the update is then missing."""
+        """None where the device has no memory for it: the norm of the update is then missing."""
         try:
             return param.detach().clone()
         except RuntimeError as error:
@@ -232,11 +232,11 @@ class Detail:
             if float(found_inf) == 0:
                 continue
             for name in names:
-                for kind in ("next/", "used/"):
+                for kind in ("next/", "used/", "grad/"):
                     self.taken.pop(kind + name, None)
                 for taken in [key for key in self.taken if key.startswith("next_state/%s/" % name)]:
                     del self.taken[taken]
-                for kind in ("update", "used"):
+                for kind in ("update", "used", "grad"):
                     self.norms.get(name, {}).pop(kind, None)
 
     def _norm_tensors(self):

@@ -294,7 +294,7 @@ class Models:
         self.hub.activate()
 
     def _compiled(self, note, args, kwargs, result, error):
-        """A wrapped model that is compiled as a whole is called through what torch.compile returns."""
+        """A wrapper that is compiled as a whole is called through what torch.compile returns."""
         inner = getattr(result, "_orig_mod", None)
         model = self.known(inner) if isinstance(inner, self.hub.torch.nn.Module) else None
         if error is None and model is not None:
