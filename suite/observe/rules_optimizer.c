@@ -268,8 +268,50 @@ static void compare_schedule(const ls_observe_rank *rank, ls_observe_finding *ou
     }
 }
 
+static bool has_rate(const ls_call *call)
+{
+    const cJSON *rate;
+    cJSON_ArrayForEach(rate, cJSON_GetObjectItemCaseSensitive(call->json, "lr"))
+    {
+        if (!cJSON_IsNumber(rate) || rate->valuedouble != 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A schedule that ends at 0 does so in its last step. Steps behind that train nothing. */
+static void judge_idle_end(const ls_observe_rank *rank, ls_observe_finding *out)
+{
+    enum { LEAST = 3, SHARE = 10 }; /* steps; one in so many */
+    int idle = 0;
+    const char *at = "";
+    for (int i = rank->step_count - 1; i >= 0; i--) {
+        const ls_observe_step *step = &rank->step[i];
+        int c = ls_trace_find(step, LS_CALL_OPTIMIZER_STEP, 0);
+        bool moves = c < 0;
+        for (; c >= 0; c = ls_trace_find(step, LS_CALL_OPTIMIZER_STEP, c + 1)) {
+            moves = moves || has_rate(&step->call[c]);
+            at = step->call[c].at;
+        }
+        if (moves) {
+            break;
+        }
+        idle++;
+    }
+    if (idle < rank->step_count && idle >= LEAST && idle * SHARE > rank->step_count) {
+        ls_verdict_fail(&out->verdict, "the rate is 0 in the last %d of %d steps", idle,
+                        rank->step_count);
+        ls_verdict_cause(&out->verdict, "a schedule made for fewer steps than the job makes");
+        ls_finding_blame(out, at, "give the schedule the number of optimizer steps of one rank");
+    }
+}
+
 void ls_rules_optimizer_rate(const ls_observe_trace *trace, ls_observe_finding *out)
 {
+    if (trace->world > 0) {
+        judge_idle_end(&trace->rank[0], out);
+    }
     int64_t compared = 0;
     follow f = {0};
     compare_ranks(trace, &compared, out);

@@ -23,6 +23,7 @@ typedef enum fake_fault {
     FAULT_BEHIND,      /* rank 1 changes a parameter between steps */
     FAULT_STATE,       /* rank 1 loses its momentum */
     FAULT_RATE,        /* rank 1 steps at half the rate */
+    FAULT_IDLE,        /* the rate is 0 from step 2 on */
     FAULT_BUFFERS,
     /* reduction */
     FAULT_SUM,
@@ -72,7 +73,7 @@ typedef struct fake_job {
     const char *autocast;
 } fake_job;
 
-enum { FAKE_TENSORS = 3, FAKE_ELEMENTS = 48, FAKE_STEPS = 3, FAKE_RANKS = 4 };
+enum { FAKE_TENSORS = 3, FAKE_ELEMENTS = 48, FAKE_STEPS = 4, FAKE_RANKS = 4 };
 
 static const char *const fake_name[FAKE_TENSORS] = {"fc.weight", "fc.bias", "head.weight"};
 static const int fake_count[FAKE_TENSORS] = {FAKE_ELEMENTS, 8, 16};
@@ -497,6 +498,7 @@ static inline void fake_write_step(const fake_state *s, int step, int rank)
     FILE *f = s->file[rank];
     double scale = s->job->scale != 0 ? s->job->scale : 1;
     double rate = fake_lr * (fake_is(s, FAULT_RATE) && rank == 1 ? 0.5 : 1);
+    rate *= fake_is(s, FAULT_IDLE) && step >= 2 ? 0 : 1;
     bool skips = fake_is(s, FAULT_SKIPS) && rank == 1 && step == 2;
     fprintf(f,
             "{\"event\":\"step\",\"step\":%d,\"loss\":1,\"loss_scale\":%g,\"loss_scale_next\":%g,"

@@ -662,6 +662,8 @@ static const struct {
     {"F S B Z K P", "F S B Z K P", "order.zero", LS_FAIL, "between backward and step"},
     {"F S B K P N Z", "F S B K P N Z", "order.clip", LS_FAIL, "after the step has no effect"},
     {"F S B K P N{\"limit\":null} Z", "F S B U N K P Z", "order.clip", LS_PASS, "3 calls"},
+    {"F S B U N{\"norm\":0} K P Z", "F S B U N{\"norm\":0} K P Z", "order.clip", LS_FAIL,
+     "norm of 0"},
     {"F S B K P Z", "F S B K P Z", "order.clip", LS_SKIP, "not clipped"},
 };
 

@@ -85,6 +85,7 @@ static const struct {
     {{FAULT_STATE, "sgd", 2, 1, 0, 0, NULL, NULL}, "replicas.state", LS_FAIL, "after step 2"},
     {{FAULT_RATE, "sgd", 2, 1, 0, 0, NULL, NULL}, "replicas.step", LS_FAIL, "learning rate"},
     {{FAULT_RATE, "sgd", 2, 1, 0, 0, NULL, NULL}, "optimizer.rate", LS_FAIL, "0.0625"},
+    {{FAULT_IDLE, "sgd", 2, 1, 0, 0, NULL, NULL}, "optimizer.rate", LS_FAIL, "last 3 of 4 steps"},
     {{FAULT_BUFFERS, "sgd", 2, 1, 0, 0, NULL, NULL}, "replicas.buffers", LS_FAIL, "running_mean"},
     {{FAULT_OWN, "sgd", 2, 1, 0, 0, NULL, NULL}, "replicas.step", LS_FAIL, "gradients"},
     {{FAULT_SUM, "sgd", 2, 1, 0, 0, NULL, NULL}, "reduction.mean", LS_FAIL, "summed"},
