@@ -67,7 +67,8 @@ static void describe_setting(const ls_subject_check *check, const ls_subject_set
 
 static bool gives(const ls_subject_check *check, int row, int setting)
 {
-    for (int j = 0; j < check->run.cases.row[row].job_count; j++) {
+    const ls_case *one = &check->run.cases.row[row];
+    for (int j = 0; j < one->job_count && !one->judges_outcome; j++) {
         const struct ls_subject_job *job = &check->job[check->run.case_job[row][j]];
         for (int i = 0; i < job->count; i++) {
             if (job->setting[i] == setting) {
@@ -86,10 +87,9 @@ static void find_settings(ls_subject_check *check)
         }
         char what[400];
         describe_setting(check, &check->setting[i], what, sizeof what);
-        ls_subject_gap *gap = add_gap(check, what);
         for (int c = 0; c < check->run.cases.count; c++) {
             if (gives(check, c, i)) {
-                add_cost(gap, c);
+                add_cost(add_gap(check, what), c);
             }
         }
     }

@@ -54,7 +54,8 @@ ls_status ls_subject_tries_requirements(ls_subject_check *check);
 bool ls_subject_tries_bad(const ls_subject_setting *setting);
 /* Whether a job that is to end well gives it. */
 bool ls_subject_tries_could(const ls_subject_check *check, int setting);
-/* Whether one of the case's jobs has a setting that was tried and not taken. */
+/* Whether one of the case's jobs has a setting that was tried and not taken. Never of a case about
+ * how its job ends, which may be with a refusal. */
 bool ls_subject_tries_costs(const ls_subject_check *check, int row);
 
 /* ---- subject_check_gaps.c -------------------------------------------------------------------- */

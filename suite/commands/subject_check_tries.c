@@ -461,7 +461,8 @@ bool ls_subject_tries_could(const ls_subject_check *check, int setting)
 
 bool ls_subject_tries_costs(const ls_subject_check *check, int row)
 {
-    for (int j = 0; j < check->run.cases.row[row].job_count; j++) {
+    const ls_case *one = &check->run.cases.row[row];
+    for (int j = 0; j < one->job_count && !one->judges_outcome; j++) {
         if (has_bad(check, check->run.case_job[row][j])) {
             return true;
         }
