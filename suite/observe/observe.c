@@ -47,6 +47,26 @@ static void limit_to_what_was_read(const ls_observe_trace *trace, ls_verdict *ve
     ls_text_add(verdict->evidence, sizeof verdict->evidence, "%s", ends);
 }
 
+/* Within join() a rank whose data have ended makes no steps: those of the same number are then not
+ * the same step. */
+static void allow_join(const ls_observe_trace *trace, const ls_observe_rule *rule,
+                       ls_verdict *verdict)
+{
+    bool uneven = false;
+    for (int k = 1; k < trace->world; k++) {
+        uneven = uneven || trace->rank[k].step_count != trace->rank[0].step_count;
+    }
+    bool by_steps = strcmp(rule->id, "replicas.step") == 0 ||
+                    strcmp(rule->id, "replicas.state") == 0 ||
+                    strcmp(rule->id, "reduction.mean") == 0;
+    if (uneven && by_steps && verdict->code == LS_FAIL && trace->record.state == LS_RECORD_DONE) {
+        verdict->code = LS_UNSUPPORTED;
+        verdict->cause[0] = '\0';
+        ls_text_add(verdict->evidence, sizeof verdict->evidence,
+                    "; the ranks made different numbers of steps and ended well, as with join()");
+    }
+}
+
 void ls_observe_judge_all(const ls_observe_trace *trace, ls_observe_result *out)
 {
     int count;
@@ -57,6 +77,7 @@ void ls_observe_judge_all(const ls_observe_trace *trace, ls_observe_result *out)
         ls_observe_finding *finding = &out->finding[i];
         finding->rule = &rule[i];
         rule[i].judge(trace, finding);
+        allow_join(trace, &rule[i], &finding->verdict);
         limit_to_what_was_read(trace, &finding->verdict);
     }
 }

@@ -301,6 +301,35 @@ static int judge_saves(const ls_observe_trace *trace, ls_observe_finding *out)
 }
 
 /* A job that goes on has restored an optimizer: weights alone may be the start of a new one. */
+/* Weights of which a model takes none: names with or without "module.", read with strict=False. */
+static void judge_empty_restores(const ls_observe_rank *rank, int k, ls_observe_finding *out)
+{
+    const cJSON *restore, *model;
+    cJSON_ArrayForEach(restore, rank->restore)
+    {
+        int which = ls_json_int(restore, "which", -1), missing = ls_json_int(restore, "missing", 0);
+        if (strcmp(ls_json_string(restore, "what", ""), "model") != 0 ||
+            ls_json_int(restore, "unexpected", 0) == 0) {
+            continue;
+        }
+        cJSON_ArrayForEach(model, rank->model)
+        {
+            int params = cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(model, "params"));
+            if (ls_json_int(model, "model", -2) == which && params > 0 && missing >= params) {
+                ls_verdict_fail(&out->verdict,
+                                "rank %d: load_state_dict found none of the %d parameters, and %d "
+                                "names that the model does not have",
+                                k, params, ls_json_int(restore, "unexpected", 0));
+                ls_verdict_cause(&out->verdict, "names with \"module.\" and without it, and "
+                                                "strict=False: nothing is loaded");
+                ls_finding_blame(out, ls_json_string(restore, "at", ""),
+                                 "load with strict=True, into model.module where the names have no "
+                                 "\"module.\"");
+            }
+        }
+    }
+}
+
 static int judge_loads(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     int resumed = 0;
@@ -308,6 +337,7 @@ static int judge_loads(const ls_observe_trace *trace, ls_observe_finding *out)
     for (int k = 0; k < trace->world; k++) {
         const ls_observe_rank *rank = &trace->rank[k];
         const cJSON *load;
+        judge_empty_restores(rank, k, out);
         if (restored(rank, "optimizer") == NULL) {
             continue;
         }

@@ -193,10 +193,27 @@ static void judge_clipped_tensor(const ls_samples *samples, int rank, const char
     ls_values_free(&base);
 }
 
+/* A norm that is not finite belongs to an overflow: the step is skipped, whatever it is clipped to.
+ */
+static bool overflowed(const ls_observe_step *step)
+{
+    for (int c = ls_trace_find(step, LS_CALL_CLIP, 0); c >= 0;
+         c = ls_trace_find(step, LS_CALL_CLIP, c + 1)) {
+        if (cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(step->call[c].json, "norm")) &&
+            !is_value_clip(&step->call[c])) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static void judge_clip_step(const ls_samples *samples, int rank, clips *all,
                             ls_observe_finding *out)
 {
     const ls_observe_step *step = samples->step[rank];
+    if (overflowed(step)) {
+        return;
+    }
     const ls_observe_rank *own = &samples->trace->rank[rank];
     int first = ls_trace_find(step, LS_CALL_CLIP, 0), calls = 0;
     bool norms_fit = true;

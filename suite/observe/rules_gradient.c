@@ -10,10 +10,10 @@
 #include "job.h"
 
 static const ls_tol rounding =
-    LS_TOL(2, "times what the module's own f32 run is off, in units of the type that the job "
+    LS_TOL(3, "times what the module's own f32 run is off, in units of the type that the job "
               "multiplies in (numerics 8.5)");
 static const ls_tol flips =
-    LS_TOL(2, "times the root of that: branches within the rounding of their threshold are taken "
+    LS_TOL(3, "times the root of that: branches within the rounding of their threshold are taken "
               "the other way, and their squares add up (numerics 8.5)");
 static const ls_tol one_flip =
     LS_TOL(0x1p-5, "one ReLU or maximum that rounding decides otherwise moves a tensor's gradient "

@@ -633,6 +633,21 @@ static bool may_be_unused(const cJSON *model)
     return ls_json_bool(model, "find_unused", false) || ls_json_bool(model, "static_graph", false);
 }
 
+/* Whether a training forward of the model was seen: one that is trained later gets nothing yet. */
+static bool was_run(const ls_observe_rank *rank, int model)
+{
+    for (int i = 0; i < rank->step_count; i++) {
+        const ls_observe_step *step = &rank->step[i];
+        for (int c = ls_trace_find(step, LS_CALL_FORWARD, 0); step->detail && c >= 0;
+             c = ls_trace_find(step, LS_CALL_FORWARD, c + 1)) {
+            if (step->call[c].model == model) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
 void ls_rules_reduction_covered(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     if (!concerns(trace, out)) {
@@ -650,6 +665,8 @@ void ls_rules_reduction_covered(const ls_observe_trace *trace, ls_observe_findin
         }
         if (gets_gradient(trace, tensor->name, out)) {
             seen++;
+        } else if (!was_run(rank, tensor->model)) {
+            continue;
         } else if (!may_be_unused(model)) {
             at = ls_json_string(model, "at", "");
             ls_job_add_name(&unused, tensor->name);

@@ -42,7 +42,9 @@ class Record:
             []
         )  # what functional.dropout kept, in order: in another type it would draw otherwise
         self.dropout = None  # what puts back functional.dropout after the forward
-        self.outputs, self.drew = [], False  # samples of the outputs; whether the forward drew random numbers
+        self.outputs = []  # samples of them
+        self.exact = False  # f32 throughout, as far as is known
+        self.attention = False  # dropped elements that no other type drops
 
 
 def tensors_of(torch, tree, out, depth=0):
@@ -135,12 +137,23 @@ class Again:
 
     # ---- what the other parts report -------------------------------------------------------------
 
+    def _careful(self, function, *arguments):
+        """An error of this part ends this part alone."""
+        try:
+            return function(*arguments)
+        except Exception as error:
+            self._refuse("%s: %s" % (type(error).__name__, error))
+            return None
+
     def _wanted(self):
         steps = self.hub.steps
         return not self.finished and steps.now.detail and steps.now.number >= 2
 
     def before(self, model, args, kwargs):
         """A training forward begins."""
+        return self._careful(self._before, model, args, kwargs)
+
+    def _before(self, model, args, kwargs):
         if not self._wanted() or model.kind == "replaced":
             return None
         torch = self.hub.torch
@@ -148,11 +161,16 @@ class Again:
         record = Record(model, args, kwargs)
         self._state(record)
         inner = model.inner(model.ref())
+        params = [p for _, p in model.params()]
+        kind = params[0].device.type if params else "cpu"
+        record.exact = self.hub.autograd.autocast(kind) is None and all(
+            p.dtype is torch.float32 for p in params
+        )
         if model.kind == "ddp" and not model.compiled:
             # DistributedDataParallel may broadcast buffers before the module runs
             hub = self.hub
             record.handle = inner.register_forward_pre_hook(
-                lambda *_: hub.call(self._state, record)
+                lambda *_: hub.call(self._careful, self._state, record)
             ).remove
             hub.temporary.append(record.handle)
         if not model.compiled:
@@ -165,6 +183,9 @@ class Again:
 
     def after(self, record, result):
         """It has ended: its outputs' gradients are kept as backward gives them."""
+        self._careful(self._after, record, result)
+
+    def _after(self, record, result):
         torch = self.hub.torch
         for undo in (record.handle, record.dropout):
             if undo is not None:
@@ -180,7 +201,6 @@ class Again:
         for place, tensor in enumerate(outputs):
             if tensor.requires_grad and tensor.grad_fn is not None:
                 tensor.register_hook(self._keep(record, place))
-        record.drew = not torch.equal(record.random[0], torch.get_rng_state()) or self._cuda_drew(record)
         record.outputs = [self._sample(tensor) for tensor in outputs]
         self.records.append(record)
         return None
@@ -192,14 +212,27 @@ class Again:
         """While the forward runs, notes what dropout keeps; its result is the user's as it is."""
         functional, hub = self.hub.torch.nn.functional, self.hub
         dropout = functional.dropout
+        attention = getattr(functional, "scaled_dot_product_attention", None)
 
         def noting(*args, **kwargs):
             result = dropout(*args, **kwargs)
             hub.call(lambda: record.masks.append((result.detach() != 0, result.dtype)))
             return result
 
+        def attending(*args, **kwargs):
+            if kwargs.get("dropout_p", args[4] if len(args) > 4 else 0):
+                record.attention = True
+            return attention(*args, **kwargs)
+
+        def put_back():
+            functional.dropout = dropout
+            if attention is not None:
+                functional.scaled_dot_product_attention = attention
+
         functional.dropout = noting
-        record.dropout = lambda: setattr(functional, "dropout", dropout)
+        if attention is not None:
+            functional.scaled_dot_product_attention = attending
+        record.dropout = put_back
         hub.temporary.append(record.dropout)
 
     def _keep(self, record, place):
@@ -207,11 +240,13 @@ class Again:
 
         def hook(grad):
             if not hub.quiet and self._wanted():
-                hub.call(self._kept, record, place, grad)
+                hub.call(self._careful, self._kept, record, place, grad)
 
         return hook
 
     def _kept(self, record, place, grad):
+        if grad is None:
+            return
         kept = record.grads.get(place)
         record.grads[place] = grad.detach().clone() if kept is None else kept + grad
 
@@ -259,12 +294,6 @@ class Again:
         random.setstate(state[2])
         if state[3] is not None:
             sys.modules["numpy"].random.set_state(state[3])
-
-    def _cuda_drew(self, record):
-        cuda = self._cuda()
-        return any(
-            not self.hub.torch.equal(v, cuda.get_rng_state(i)) for i, v in record.random[1].items()
-        )
 
     # ---- the run ---------------------------------------------------------------------------------
 
@@ -442,6 +471,8 @@ class Again:
         """Forward and backward of a copy; returns the names of the user's own functions in it."""
         torch = self.hub.torch
         turn = self._prepare(record, module, dtype)
+        if record.attention and not record.exact:
+            raise Reason("attention drops other elements in another type")
         outputs = self._forward(record, module, turn)
         if [t.shape for t in outputs] != record.shapes:
             raise Reason("the copy's outputs have other shapes")
@@ -463,14 +494,14 @@ class Again:
     def _compare(self, record, outputs):
         """How far the outputs are from the job's own, relative to them.
 
-        A forward that drew random numbers must have drawn the same ones in the copy.
+        Other random numbers, other weights or a count that the module keeps would show.
         """
         moved = 0.0
         for before, tensor in zip(record.outputs, outputs):
             difference = float((self._sample(tensor.detach()) - before).norm())
             size = float(before.norm())
-            if record.drew and difference > DRAWN_OTHERWISE * size:
-                raise Reason("the copy drew other random numbers, or computes otherwise")
+            if difference > (COMPUTED_OTHERWISE if record.exact else DRAWN_OTHERWISE) * size:
+                raise Reason("the copy computes otherwise: random numbers, weights or counts differ")
             moved = max(moved, difference / size if size > 0 else 0.0)
         return moved
 
@@ -487,8 +518,9 @@ def _same_dropout(torch, masks):
             raise Reason("dropout was called otherwise in the copy")
         if not training or p == 0:
             return input
-        # draws as the job did, for whatever draws next
-        dropout(torch.zeros(input.shape, dtype=drawn_in, device=input.device), p, True)
+        # draws as the job did, for whatever draws next, and for what was 0 before
+        drawn = dropout(torch.ones(input.shape, dtype=drawn_in, device=input.device), p, True) != 0
+        mask = torch.where(input == 0, drawn, mask)
         return input * mask.to(input.dtype) * (1 / (1 - p) if p < 1 else 0)
 
     if not masks:
