@@ -468,10 +468,11 @@ def other_graphs(context):
     for name in ("static_graph", "gan", "by_hand", "stream", "many_models", "reentrant"):
         result = context.both(name)
         check_schema(result)
-        assert not [e for e in result.events() if e["event"] == "attach"], (
-            name,
-            result.events(0, "attach"),
-        )
+        attach = result.events(0, "attach")
+        if name == "reentrant":  # its forwards run without autograd, before the model is known
+            assert [event["quiet"] for event in attach] in ([], [False]), attach
+        else:
+            assert not attach, (name, attach)
     result = Result(os.path.join(context.root, "gan.on"), [0, 0])
     assert [m["model"] for m in result.events(0, "model")] == [0, 1] and len(
         result.events(0, "step")
@@ -516,7 +517,8 @@ def synced_norms(context):
     check_schema(result)
     assert result.events(0, "convert")[0]["converted"] == 1
     assert result.events(0, "model")[0]["sync_bn"] == 1 and result.events(0, "model")[0]["bn"] == 0
-    assert len(result.events(0, "step")) == 3
+    # 1.13 refuses them on a CPU in eval mode, too
+    assert len(result.events(0, "step")) == (3 if VERSION >= (2, 0) else 0)
 
 
 @test
@@ -613,6 +615,8 @@ def launchers(context):
         result = start(context.root, how, jobs, TEST_START=how)
         assert result.codes == [0] and result.facts == control, (how, result.output()[-800:])
         check_schema(result)
+    if VERSION < (2, 0) and sys.version_info >= (3, 11):
+        return  # its torchrun does not start there
     run = [
         sys.executable,
         "-m",
