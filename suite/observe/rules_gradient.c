@@ -299,6 +299,7 @@ void ls_rules_gradient_judge(const ls_observe_trace *trace, ls_observe_finding *
 {
     tally all = {.worst_limit = 1};
     char why[300] = "no detailed step from the second on";
+    bool said = false; /* the reason of the step that was to be run again */
     if (!trace->attached) {
         ls_verdict_set(&out->verdict, LS_SKIP,
                        "dumps of the protocol are compared with FP64 by conform");
@@ -308,9 +309,10 @@ void ls_rules_gradient_judge(const ls_observe_trace *trace, ls_observe_finding *
         ls_samples samples;
         ls_samples_open(trace, n, &samples, out);
         for (int k = 0; k < samples.world; k++) {
-            if (samples.file[k] != NULL && n > 1) {
-                ls_text_put(why, sizeof why, "%s",
-                            ls_dumpfile_text(samples.file[k], "again", "no reason is given"));
+            if (samples.file[k] != NULL && n > 1 && !said) {
+                const char *text = ls_dumpfile_text(samples.file[k], "again", "no reason is given");
+                ls_text_put(why, sizeof why, "%s", text);
+                said = strcmp(text, "not a step that is run again") != 0;
             }
             if (samples.file[k] != NULL) {
                 judge_rank(&samples, k, &all, out);

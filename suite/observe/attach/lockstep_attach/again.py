@@ -15,6 +15,7 @@ from .models import plain_name
 from .samples import Sampler
 from .slope import own_functions, slope_ratio
 
+COMPUTED_OTHERWISE = 1e-3  # of the norm of outputs: in f32 the same forward stays far below it
 DRAWN_OTHERWISE = (
     0.25  # of the norm of outputs: half types stay far below it, other dropout masks do not
 )
