@@ -15,8 +15,8 @@ typedef struct ls_report_headline {
     const char *why;   /* "" where there is nothing to say */
 } ls_report_headline;
 
-/* The verdicts of the opening, in their order: MANNERS only where the run has such cases, SPEED and
- * MACHINE where a judged run has them. Returns how many. Text belongs to the run. */
+/* The verdicts of the opening, in their order: MANNERS only where the run has such cases, and of an
+ * observed job those that it has. Returns how many. Text belongs to the run. */
 int ls_report_lines_headlines(const ls_report_run *run,
                               ls_report_headline out[LS_REPORT_LINES_HEADLINES]);
 /* A text on a terminal of 80 columns: breaks at spaces; later lines start with `indent` spaces. A

@@ -71,22 +71,14 @@ static ls_status parse(checked *c, int count, char **argument)
         {"--device", &c->device, NULL, NULL, "cpu, cuda or auto"},
         {"--out", &c->out, NULL, NULL, "keep the jobs in that folder"},
     };
-    int before = 0;
-    while (before < count && strcmp(argument[before], "--") != 0) {
-        before++;
-    }
-    /* the command's words are its own: "--" and one word stand for them */
-    int given = before;
-    char **words = ls_list_make((size_t)before + 3, sizeof *words);
-    memcpy(words, argument, (size_t)before * sizeof *words);
-    for (int i = before; i < count && i < before + 2; i++) {
-        words[given++] = "CMD";
-    }
     ls_status status = ls_command_parse("subject-check -- CMD...", options,
-                                        sizeof options / sizeof *options, &given, words);
-    free(words);
+                                        sizeof options / sizeof *options, &count, argument);
+    if (status == LS_OK && count == 0) {
+        return ls_log_fail(LS_ERR_USAGE, "an argument is missing; usage: lockstep subject-check "
+                                         "[options] -- CMD...");
+    }
     LS_THEN(status, ls_command_device(c->device));
-    LS_THEN(status, parse_command(c, count - before - 1, argument + before + 1));
+    LS_THEN(status, parse_command(c, count, argument));
     return status;
 }
 
