@@ -1,4 +1,4 @@
-/* A file of JSON lines in LS_OBSERVE_DIR, written by a library that is loaded into somebody else's
+/* A file of JSON lines in LS_OBSERVE_DIR, written by a library that is loaded into another's
  * process: it never fails the process. Whole lines only; a process that was forked off writes
  * nothing. */
 #ifndef LS_JOURNAL_H
