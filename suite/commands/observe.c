@@ -54,7 +54,7 @@ static ls_status parse(observe *o, int *count, char **argument)
     o->gate = "fail";
     const ls_command_option options[] = {
         {"--every", &every, NULL, NULL,
-         "detail at steps 1, 2 and every Xth, more rarely in a long run (50)"},
+         "detail at steps 1, 2, 3 and one of each X, more rarely in a long run (50)"},
         {"--steps", &steps, NULL, NULL, "leave the job alone after so many steps; 0: never (0)"},
         {"--samples", &samples, NULL, NULL, "elements that are looked at of each tensor (1024)"},
         {"--inject", &o->inject, NULL, NULL,

@@ -178,6 +178,7 @@ MEMBERS = {
     "save": "at path step what params params_missing wrong half",
     "load": "at path step what",
     "restore": "what which at step",
+    "call": "number call",
     "step": "step loss loss_scale loss_scale_next skipped lr images ms at_ns detail calls",
     "attach": "error at quiet",
     "cost": "own_ms run_ms share detail_ms gradient_ms",
@@ -294,7 +295,7 @@ def plain_ddp(context):
     check_schema(result)
     same_on_both_ranks(result)
     has_local_of_all(result, 2)
-    for step in (1, 2, 3, 6):
+    for step in (1, 2, 3, 4):
         reduced_is_mean(result, step, ROUNDINGS)
     steps = result.events(0, "step")
     assert words(steps[1]) == ["forward", "backward", "optimizer_step", "zero_grad"], words(
@@ -559,6 +560,14 @@ def killed_job(context):
     assert result.codes == [-9, -9]
     check_schema(result, whole=False)
     assert len(result.events(0, "step")) >= 3
+    for rank in (0, 1):
+        with open(os.path.join(result.folder, "events", "open.rank%d" % rank), "rb") as file:
+            data = file.read().partition(b"\0")[0].decode()
+        number, calls = data.split("\n")
+        assert int(number) > len(result.events(rank, "step")) >= 3
+        known = {event["number"]: event for event in result.events(rank, "call")}
+        assert all(int(call, 16) in known for call in calls.split()), calls
+        assert {"forward", "backward"} <= {event["call"] for event in known.values()}
 
 
 @test

@@ -150,8 +150,10 @@ class Autograd:
         hub = self.hub
         limit = hub.optimizers.value(limit)
         kind = "inf" if kind == float("inf") else kind
-        entry = hub.steps.note("clip", how=how, limit=limit, norm=None, norm_type=kind, params=None)
-        entry["at"] = hub.places.here()
+        at = hub.places.here()
+        entry = hub.steps.note(
+            "clip", how=how, limit=limit, norm=None, norm_type=kind, params=None, at=at
+        )
         params, args, kwargs = self._counted(args, kwargs)
         return Swap(args, kwargs, (entry, params))
 
@@ -160,6 +162,8 @@ class Autograd:
             return
         entry, params = note
         entry["params"] = len(params) if params is not None else None
+        if params:
+            entry["models"] = self.hub.models.indices_of(params)
         if isinstance(result, self.hub.torch.Tensor) and result.numel() == 1:
             entry["norm"] = self.hub.Lazy(result.detach().reshape(()).clone())
         self.hub.steps.detail.grads("clipped", params)

@@ -98,12 +98,11 @@ class Collectives:
             )
             word = ("sum" if reduce is None else _word(reduce)) if operator is not None else ""
             at = self.hub.places.here()
-            entry = self.hub.steps.note(
-                "collective", op=name, elements=count, type=kind, reduce=word, at=at
-            )
             ranks = self._ranks(original, args, kwargs)
-            if ranks is not None:
-                entry["ranks"] = ranks
+            part = {} if ranks is None else {"ranks": ranks}
+            self.hub.steps.note(
+                "collective", op=name, elements=count, type=kind, reduce=word, at=at, **part
+            )
 
         return enter
 

@@ -27,6 +27,7 @@ class Detail:
         self.on = False
         self.taken = {}  # "reduced/fc.weight": samples
         self.norms = {}  # name: {"param": tensor}
+        self.cut = set()  # names whose gradients a zero_grad cleared after a backward pass
         self.unread = False  # backward passes ran whose reduced gradients were not read
         self.whole = {}  # id of a parameter: its copy before the optimizer's step
         self.found = []  # (names, found_inf tensor) of optimizers that unscale by themselves
@@ -90,10 +91,22 @@ class Detail:
 
     def _add_local(self, entry, grad):
         taken = entry.sampler.take(grad).double()
-        for kind, value in (("local", taken), ("local_abs", taken.abs())):
-            name = "%s/%s" % (kind, entry.name)
-            self.taken[name] = self.taken[name] + value if name in self.taken else value
+        sizes = taken.abs()
+        for kind in ("local", "since") if entry.name in self.cut else ("local",):
+            for name, value in ((kind, taken), (kind + "_abs", sizes)):
+                name = "%s/%s" % (name, entry.name)
+                self.taken[name] = self.taken[name] + value if name in self.taken else value
         self.hub.again.local(entry, taken)
+
+    def cleared(self, params):
+        """A zero_grad of these parameters; what later passes of the step give is kept apart."""
+        if not self.on or self.hub.steps.now.asked:
+            return
+        for entry in filter(None, map(self.hub.models.entry_of, params)):
+            if "local/" + entry.name in self.taken:
+                self.cut.add(entry.name)
+                for kind in ("since/", "since_abs/"):
+                    self.taken.pop(kind + entry.name, None)
 
     # ---- gradients between backward and step -----------------------------------------------------
 

@@ -157,6 +157,11 @@ class Writer:
             steps -= self.queue[0][0].get("event") == "step"
             self._write(*self.queue.pop(0))
 
+    def now(self, event):
+        """An event that does not wait for those before it: the process may be killed any moment."""
+        if self.file is not None and not self.closed:
+            self._line(json.dumps(event, separators=(",", ":"), allow_nan=False))
+
     def flush(self):
         while self.queue:
             self._write(*self.queue.pop(0))

@@ -249,6 +249,7 @@ class Hub:
         if not self.writer.open(self.rank(), self._start()):
             self.quiet = True
             return
+        self.steps.trail.open(self.steps.now)
         util = sys.modules.get("multiprocessing.util")
         process = sys.modules.get("multiprocessing.process")
         if (
@@ -292,6 +293,7 @@ class Hub:
         """A child of a process that writes has nothing to say; one of a launcher begins anew."""
         writes = self.writer.file is not None or self.writer.closed or self.joined
         self.writer.abandon()
+        self.steps.trail.close()
         self.own = Own()
         if writes or self.quiet:
             self.quiet = self.writer.closed = True
@@ -318,6 +320,7 @@ class Hub:
             self._cost()
             self.writer.put({"event": "end", "steps": self.steps.done, "why": why})
         self.writer.close()
+        self.steps.trail.close()
         self.quiet = True
 
     def at_exit(self):

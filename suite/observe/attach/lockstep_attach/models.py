@@ -9,6 +9,7 @@ import weakref
 from .samples import Sampler, type_name
 
 WRAPPERS = re.compile(r"(^|\.)(_orig_mod|_checkpoint_wrapped_module)(?=\.)")
+STATISTICS = re.compile(r"(^|\.)running_(mean|var)$")
 SHARDED = ("FullyShardedDataParallel", "DeepSpeedEngine", "FSDPModule")
 
 
@@ -30,10 +31,11 @@ def is_norm(torch, module):
 class Entry:
     """A parameter: its name in events and samples, and its sampler."""
 
-    __slots__ = ("name", "ref", "sampler")
+    __slots__ = ("model", "name", "ref", "sampler")
 
-    def __init__(self, name, param, sampler):
-        self.name, self.ref, self.sampler = name, weakref.ref(param), sampler
+    def __init__(self, model, name, param, sampler):
+        self.model, self.name = model, name
+        self.ref, self.sampler = weakref.ref(param), sampler
 
 
 class Model:
@@ -88,7 +90,8 @@ class Model:
             name = self.full_name(plain_name(name))
             known = old.get(name)
             if known is None or known.sampler.count != param.numel():
-                known = Entry(name, param, Sampler(torch, name, param.numel(), samples))
+                sampler = Sampler(torch, name, param.numel(), samples)
+                known = Entry(self.index, name, param, sampler)
             known.ref = weakref.ref(param)
             self.entries.append(known)
         self.buffers = [
@@ -244,6 +247,20 @@ class Models:
     def entry_of(self, param):
         entry = self.entry_by_id.get(id(param))
         return entry if entry is not None and entry.ref() is param else None
+
+    def indices_of(self, params):
+        """The models that have these parameters; -1: none has one of them."""
+        entries = (self.entry_of(param) for param in params)
+        return sorted({entry.model if entry is not None else -1 for entry in entries})
+
+    def statistics(self):
+        """{index: digest of the running statistics of its norms} of models that have some."""
+        out = {}
+        for model in self.live():
+            kept = [b for name, b in model.live_buffers() if STATISTICS.search(name)]
+            if kept:
+                out[str(model.index)] = self.hub.digests.digest(kept)
+        return out
 
     def device(self):
         """The device of the first parameter of the first model, or None."""
@@ -439,6 +456,8 @@ class Models:
             first = _first_tensor(torch, (args, kwargs))
             if first is not None:
                 entry["input"] = hub.digests.digest([self._input(first)])
+                if first.requires_grad:
+                    entry["input_grad"] = True
                 if training and first.dim() > 0:
                     steps.now.images += int(first.shape[0])
             entry["left"] = self._left(model, steps.now.detail)
@@ -522,6 +541,7 @@ class Models:
             )
             at = self.hub.places.here()
             self.hub.steps.note("zero_grad", at=at, to_none=none, of="model", model=model.index)
+            self.hub.steps.detail.cleared(args[0].parameters())
 
     def _of_inner(self, module):
         for model in self.live():

@@ -317,3 +317,4 @@ class Optimizers:
         )  # given at its first step
         at = self.hub.places.here()
         self.hub.steps.note("zero_grad", at=at, to_none=bool(none), of="optimizer", optimizer=index)
+        self.hub.steps.detail.cleared(self.params(args[0]))

@@ -1,9 +1,14 @@
 """Learning-rate schedules: each step that the script itself takes, with the rates after it."""
 
 
+import weakref
+
+
 class Schedules:
     def __init__(self, hub):
         self.hub = hub
+        self.by_id = {}  # id of a schedule: (weak reference, its number)
+        self.count = 0
         self.building = 0  # constructors take a first step of their own
         self.depth = 0  # schedules that hold others step them
 
@@ -51,11 +56,25 @@ class Schedules:
         optimizer = getattr(schedule, "optimizer", None)
         if not note or error is not None or optimizer is None:
             return
-        name = type(schedule).__name__
-        at = self.hub.places.here()
-        self.hub.steps.note(
-            "schedule", **{"class": name, "at": at, "lr": self.hub.optimizers.rates(optimizer)}
+        hub, known = self.hub, self.hub.optimizers.known(optimizer)
+        hub.steps.note(
+            "schedule",
+            **{
+                "class": type(schedule).__name__,
+                "schedule": self._number(schedule),
+                "optimizer": hub.Late(lambda: known.index if known is not None else None),
+                "at": hub.places.here(),
+                "lr": hub.optimizers.rates(optimizer),
+            }
         )
+
+    def _number(self, schedule):
+        ref, number = self.by_id.get(id(schedule), (None, None))
+        if ref is None or ref() is not schedule:
+            number = self.count
+            self.count += 1
+            self.by_id[id(schedule)] = (weakref.ref(schedule), number)
+        return number
 
     def is_state(self, value):
         """Whether a dict is what a schedule's state_dict returns."""

@@ -2,7 +2,7 @@
 
 import time
 
-from . import detail
+from . import detail, trail
 
 CALLS = 10000  # entries of a step: one that never ends does not grow without bound
 # of a job's time for digests: the rest of the 3 % that README.md allows is for the other work
@@ -10,16 +10,20 @@ DIGEST_SHARE = 0.02
 
 
 class Schedule:
-    """Which steps are looked at in detail: 1, 2, every Nth; N doubles after 64 of them, and after
-    every 32 more.
+    """Which steps are looked at in detail: 1, 2, 3, and one of every N, each 0 to 3 steps further on:
+    scripts that train two networks in turn step each of them at even or odd steps alone. N doubles
+    after 64 of them, and after every 32 more.
     """
+
+    SHIFTS = 4
 
     def __init__(self, every):
         self.every, self.count, self.limit = every, 0, 64
 
     def take(self, step):
         """Asked for each step in order."""
-        if step > 2 and step % self.every != 0:
+        block, place = divmod(step, self.every)
+        if step > 3 and place != block % min(self.SHIFTS, self.every):
             return False
         self.count += 1
         if self.count >= self.limit:
@@ -54,6 +58,7 @@ class Steps:
         self.begun_ns = time.perf_counter_ns()
         self.own_before = 0
         self.detail = detail.Detail(hub)
+        self.trail = trail.Trail(hub)
         self.now = None
         self._begin()
 
@@ -62,6 +67,7 @@ class Steps:
         if self.now.detail:
             self.hub.models.refresh()
         self.detail.begin(self.now)
+        self.trail.begin(self.now)
 
     def abandon(self):
         self.detail.drop()
@@ -74,6 +80,7 @@ class Steps:
         entry.update(members)
         if len(self.now.calls) < CALLS:
             self.now.calls.append(entry)
+            self.trail.add(entry)
         return entry
 
     def spend(self, phase, begin_ns):
@@ -114,6 +121,7 @@ class Steps:
                 del self.now.calls[self.now.tail :]
             self.close()
             self.now.calls.extend(moved)
+            self.trail.begin(self.now)
 
     def ask(self, optimizer, did):
         """An optimizer was asked to step; `did` says whether it did."""
@@ -151,6 +159,8 @@ class Steps:
         event["ms"] = {key: round(value, 3) for key, value in event["ms"].items()}
         event["at_ns"] = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         event["detail"] = samples
+        if step.detail:
+            event["statistics"] = hub.models.statistics()
         event["calls"] = step.calls
         if event["digest"] is None:
             del event["digest"]
