@@ -9,6 +9,7 @@
 #include "kernels/core/list.h"
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
+#include "open_step.h"
 
 /* ---- calls of a step ------------------------------------------------------------------------- */
 
@@ -37,14 +38,10 @@ static ls_call_kind kind_of(const char *word)
 }
 
 /* Each entry of `calls` has its word under "call". */
-static void read_calls(ls_observe_step *step, const cJSON *event)
+void ls_trace_take_calls(ls_observe_step *step, cJSON *calls)
 {
-    const cJSON *calls = cJSON_GetObjectItemCaseSensitive(event, "calls"), *entry;
-    if (!cJSON_IsArray(calls)) {
-        return;
-    }
-    step->calls = cJSON_Duplicate(calls, true);
-    LS_ASSERT(step->calls != NULL);
+    const cJSON *entry;
+    step->calls = calls;
     step->call = ls_list_make((size_t)cJSON_GetArraySize(step->calls), sizeof *step->call);
     cJSON_ArrayForEach(entry, step->calls)
     {
@@ -57,6 +54,16 @@ static void read_calls(ls_observe_step *step, const cJSON *event)
             .scaler = ls_json_int(entry, "scaler", -1),
             .optimizer = ls_json_int(entry, "optimizer", -1),
         };
+    }
+}
+
+static void read_calls(ls_observe_step *step, const cJSON *event)
+{
+    const cJSON *calls = cJSON_GetObjectItemCaseSensitive(event, "calls");
+    if (cJSON_IsArray(calls)) {
+        cJSON *copy = cJSON_Duplicate(calls, true);
+        LS_ASSERT(copy != NULL);
+        ls_trace_take_calls(step, copy);
     }
 }
 
@@ -120,7 +127,7 @@ static ls_status read_event(void *context, const cJSON *value, int line)
         {"model", rank->model},         {"hook", rank->hook},     {"convert", rank->convert},
         {"optimizer", rank->optimizer}, {"scaler", rank->scaler}, {"data", rank->data},
         {"save", rank->save},           {"load", rank->load},     {"restore", rank->restore},
-        {"attach", rank->attach},
+        {"attach", rank->attach},       {"call", rank->known},
     };
     (void)line;
     const char *event = ls_json_string(value, "event", "");
@@ -142,7 +149,7 @@ static void make_lists(ls_observe_rank *rank)
 {
     cJSON **const list[] = {&rank->model,   &rank->hook,  &rank->convert, &rank->optimizer,
                             &rank->scaler,  &rank->data,  &rank->save,    &rank->load,
-                            &rank->restore, &rank->attach};
+                            &rank->restore, &rank->attach, &rank->known};
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         *list[i] = cJSON_CreateArray();
         LS_ASSERT(*list[i] != NULL);
@@ -305,6 +312,7 @@ static ls_status read_rank(ls_observe_trace *trace, int k)
         }
     }
     read_parameters(rank);
+    ls_open_step_read(trace->record.directory, k, rank);
     if (!trace->attached) {
         read_parameters_of_dump(rank);
     }
@@ -335,7 +343,7 @@ static void free_rank(ls_observe_rank *rank)
 {
     cJSON *const list[] = {rank->model,   rank->hook,   rank->convert, rank->optimizer,
                            rank->scaler,  rank->data,   rank->save,    rank->load,
-                           rank->restore, rank->attach, rank->cost};
+                           rank->restore, rank->attach, rank->known,   rank->cost};
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         cJSON_Delete(list[i]);
     }
@@ -349,6 +357,7 @@ static void free_rank(ls_observe_rank *rank)
     for (int i = 0; i < rank->tensor_count; i++) {
         free((char *)rank->tensor[i].name);
     }
+    ls_open_step_free(rank);
     free(rank->step);
     free(rank->tensor);
 }

@@ -59,8 +59,9 @@ typedef struct ls_observe_rank {
     ls_record_rank *record; /* start, step and end events as the subject protocol has them */
     int step_count;
     ls_observe_step *step;
+    ls_observe_step *open; /* begun and not closed: its calls and number alone; or NULL */
     /* Lists of the other events, in the order of the file; never NULL: */
-    cJSON *model, *hook, *convert, *optimizer, *scaler, *data, *save, *load, *restore, *attach;
+    cJSON *model, *hook, *convert, *optimizer, *scaler, *data, *save, *load, *restore, *attach, *known;
     cJSON *cost; /* the event, or NULL */
     int tensor_count;
     ls_observe_tensor *tensor; /* parameters of all models; without model events: of a dump */
@@ -89,6 +90,8 @@ ls_dumpfile *ls_trace_samples(const ls_observe_trace *trace, int rank, const ls_
                               ls_observe_finding *out);
 /* The first call of that kind at or after index `from`; -1: none. */
 int ls_trace_find(const ls_observe_step *step, ls_call_kind kind, int from);
+/* Makes a list of calls those of the step, which owns it from here on. */
+void ls_trace_take_calls(ls_observe_step *step, cJSON *calls);
 /* The step of that number of a rank, or NULL. */
 const ls_observe_step *ls_trace_step(const ls_observe_rank *rank, int64_t number);
 /* Sets where, from a call's place, and advice (printf style); the first of both stay. */

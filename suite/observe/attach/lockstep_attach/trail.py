@@ -7,7 +7,7 @@ from .events import text
 
 SLOTS = 8192  # calls of a step, five bytes each; later ones are left out
 KINDS = 4096  # unlike calls of a job; later ones are 0
-NAMED = ("at", "op", "elements", "type", "reduce", "ranks", "model", "optimizer", "mode", "of")
+NAMED = ("at", "op", "elements", "type", "reduce", "ranks", "model", "grad", "sync", "optimizer", "mode", "of")
 
 
 class Trail:

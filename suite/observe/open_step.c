@@ -1,0 +1,84 @@
+#include "open_step.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "kernels/core/list.h"
+#include "kernels/core/text.h"
+
+/* The last step that was closed; 0: none. */
+static int64_t last_of(const ls_observe_rank *rank)
+{
+    return rank->step_count > 0 ? rank->step[rank->step_count - 1].step->step : 0;
+}
+
+static const cJSON *known_call(const ls_observe_rank *rank, int number)
+{
+    const cJSON *event;
+    cJSON_ArrayForEach(event, rank->known)
+    {
+        if (ls_json_int(event, "number", 0) == number) {
+            return event;
+        }
+    }
+    return NULL;
+}
+
+/* The list of calls that `numbers` names, hexadecimal and separated by spaces. */
+static cJSON *calls_of(const ls_observe_rank *rank, const char *numbers)
+{
+    cJSON *calls = cJSON_CreateArray();
+    LS_ASSERT(calls != NULL);
+    for (char *end; *numbers != '\0'; numbers = *end == ' ' ? end + 1 : end) {
+        const cJSON *event = known_call(rank, (int)strtol(numbers, &end, 16));
+        if (end == numbers) {
+            break;
+        }
+        cJSON *copy = event == NULL ? NULL : cJSON_Duplicate(event, true);
+        if (copy != NULL) {
+            cJSON_AddItemToArray(calls, copy);
+        }
+    }
+    return calls;
+}
+
+void ls_open_step_read(const char *directory, int k, ls_observe_rank *rank)
+{
+    char text[64 << 10];
+    LS_TEXT(path, PATH_MAX, "%s/open.rank%d", directory, k);
+    FILE *file = fopen(path, "rb");
+    if (file == NULL) {
+        return;
+    }
+    size_t bytes = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[bytes] = '\0';
+    char *rest;
+    long long number = strtoll(text, &rest, 10);
+    if (*rest != '\n' || number <= last_of(rank)) {
+        return;
+    }
+    ls_record_step *step = ls_list_make(1, sizeof *step);
+    *step = (ls_record_step){.step = number, .loss = NAN, .loss_scale = NAN, .lr = NAN};
+    rank->open = ls_list_make(1, sizeof *rank->open);
+    rank->open->step = step;
+    rank->open->samples = "";
+    ls_trace_take_calls(rank->open, calls_of(rank, rest + 1));
+}
+
+void ls_open_step_free(ls_observe_rank *rank)
+{
+    if (rank->open != NULL) {
+        free(rank->open->call);
+        cJSON_Delete(rank->open->calls);
+        free((ls_record_step *)rank->open->step);
+        free(rank->open);
+    }
+}
+
+const ls_observe_step *ls_open_step_of(const ls_observe_rank *rank, int64_t number)
+{
+    bool open = rank->open != NULL && rank->open->step->step == number;
+    return open ? rank->open : ls_trace_step(rank, number);
+}
