@@ -73,6 +73,11 @@ bool ls_calls_is_attempt(const ls_call *call)
            (call->kind == LS_CALL_OPTIMIZER_STEP && scaled_by(call) < 0);
 }
 
+int ls_calls_pending(const ls_calls_optimizer *optimizer)
+{
+    return optimizer->grad.scaled + optimizer->grad.derived + optimizer->grad.plain;
+}
+
 /* ---- the start ------------------------------------------------------------------------------- */
 
 static const cJSON *groups_of(const cJSON *optimizer)
@@ -199,7 +204,7 @@ static void clear(ls_calls *calls, unsigned optimizers, bool by_hand)
     }
 }
 
-static unsigned optimizers_of_model(const ls_calls *calls, int model)
+unsigned ls_calls_optimizers_of(const ls_calls *calls, int model)
 {
     unsigned mask = 0;
     for (int o = 0; o < LS_CALLS_OPTIMIZERS; o++) {
@@ -213,7 +218,7 @@ static unsigned optimizers_of_model(const ls_calls *calls, int model)
 static void after_forward(ls_calls *calls, const ls_call *call)
 {
     int left = ls_json_int(call->json, "left", -1);
-    unsigned optimizers = optimizers_of_model(calls, call->model);
+    unsigned optimizers = ls_calls_optimizers_of(calls, call->model);
     if (ls_calls_flag(call, "grad") == 0) {
         return;
     }
@@ -349,8 +354,12 @@ static void apply(ls_calls *calls, const ls_call *call)
     case LS_CALL_ZERO_GRAD: {
         const ls_calls_optimizer *own = ls_calls_optimizer_of(calls, call);
         bool model = strcmp(ls_calls_text(call, "of"), "model") == 0;
-        clear(calls, model || own == NULL ? optimizers_of_model(calls, call->model) : own->shares,
-              false);
+        unsigned cleared =
+            model || own == NULL ? ls_calls_optimizers_of(calls, call->model) : own->shares;
+        clear(calls, cleared, false);
+        for (int o = 0; o < LS_CALLS_OPTIMIZERS; o++) {
+            calls->optimizer[o].clear = (cleared >> o & 1) != 0 ? call : calls->optimizer[o].clear;
+        }
         break;
     }
     default:

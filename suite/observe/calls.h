@@ -33,6 +33,7 @@ typedef struct ls_calls_optimizer {
     int found;              /* by unscale_ since the scaler's last update: 1, 0 or -1: not asked */
     bool stepped;           /* by its scaler, since that was updated */
     const ls_call *attempt; /* the last one, or NULL */
+    const ls_call *clear;   /* the last zero_grad that reached it, or NULL */
 } ls_calls_optimizer;
 
 typedef struct ls_calls_scaler {
@@ -68,6 +69,11 @@ ls_calls_scaler *ls_calls_scaler_of(ls_calls *calls, const ls_call *call);
 const ls_calls_scaler *ls_calls_sole_scaler(const ls_calls *calls, int optimizer);
 /* Whether the call asks an optimizer to step: a scaler's step, or one outside any scaler. */
 bool ls_calls_is_attempt(const ls_call *call);
+/* Backward calls that an optimizer may step by: since its gradients were cleared, or since its last
+ * attempt. */
+int ls_calls_pending(const ls_calls_optimizer *optimizer);
+/* The optimizers that have parameters of a model; of -1: all. */
+unsigned ls_calls_optimizers_of(const ls_calls *calls, int model);
 /* A member that is true or false: 1 or 0; -1: it is neither. */
 int ls_calls_flag(const ls_call *call, const char *member);
 const char *ls_calls_text(const ls_call *call, const char *member); /* "" where absent */

@@ -506,14 +506,34 @@ static void fail_order(int rank, int index, const cJSON *a, const cJSON *b, ls_o
     }
 }
 
+/* Data in a fixed order, pass after pass: meant for sequences and curricula, seldom else. */
+static void judge_fixed(int rank, int fixed, int passes, const cJSON *data, ls_observe_finding *out)
+{
+    bool distributed = strcmp(ls_json_string(data, "sampler", ""), "DistributedSampler") == 0;
+    ls_verdict_set(&out->verdict, LS_WEAK,
+                   "rank %d: %d of %d passes draw their indices in the order of the pass before "
+                   "(%s)",
+                   rank, fixed, passes, ls_json_string(data, "sampler", "the sampler"));
+    ls_verdict_cause(&out->verdict,
+                     "the training data are not shuffled: every epoch has the same batches; meant "
+                     "only where their order matters, or where the data set shuffles by itself");
+    ls_finding_blame(out, ls_json_string(data, "at", ""), "if it is not meant: %s",
+                     distributed ? "DistributedSampler(dataset), and set_epoch(epoch) before each "
+                                   "pass"
+                                 : "DataLoader(..., shuffle=True), or a sampler that shuffles");
+}
+
 void ls_rules_data_shuffled(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     int pairs = 0, shuffled = 0, indexed = 0;
-    if (!concerns(trace, out)) {
-        return;
+    if (trace->world > 1 || !trace->attached) { /* one process shuffles, too */
+        if (!concerns(trace, out)) {
+            return;
+        }
     }
     for (int k = 0; k < trace->world; k++) {
-        const cJSON *before = NULL, *now;
+        const cJSON *before = NULL, *now, *last = NULL;
+        int again = 0, fixed = 0;
         for (int i = 0; (now = trained_pass(&trace->rank[k], i)) != NULL; i++) {
             indexed += ls_json_bool(now, "indices", true);
             bool shuffles =
@@ -525,7 +545,15 @@ void ls_rules_data_shuffled(const ls_observe_trace *trace, ls_observe_finding *o
                     fail_order(k, i, before, now, out);
                 }
             }
+            if (before != NULL && !shuffles && same_loop(before, now)) {
+                again++;
+                fixed += repeats(before, now);
+                last = now;
+            }
             before = now;
+        }
+        if (fixed > 0 && fixed == again) {
+            judge_fixed(k, fixed, again, last, out);
         }
     }
     if (shuffled == 0) {

@@ -199,12 +199,14 @@ static bool has_statistics(const cJSON *model)
     return false;
 }
 
-/* Training forwards of a step all whose norms are in training mode; their model has statistics. */
-static bool should_move(const ls_observe_rank *rank, const ls_observe_step *step)
+/* Whether a training forward of the model runs in that step with all norms in training mode; -1: of
+ * any model that has statistics. */
+static bool should_move(const ls_observe_rank *rank, const ls_observe_step *step, int model)
 {
     for (int c = 0; c < step->call_count; c++) {
         const ls_call *call = &step->call[c];
         if (ls_calls_is_training(call) && ls_json_int(call->json, "eval_norms", 0) == 0 &&
+            (model < 0 || call->model == model) &&
             has_statistics(ls_job_model(rank, call->model))) {
             return true;
         }
@@ -218,50 +220,92 @@ static const char *buffers_of(const ls_observe_step *step)
     return given ? step->step->digest[LS_RECORD_BUFFER] : NULL;
 }
 
+/* Steps after which digests could have changed, and did or did not. */
+typedef struct motion {
+    int concerned, moved, stood;
+    int model; /* whose statistics stood all the time, while other buffers may have moved; -1 */
+    const char *at;
+    int times;
+} motion;
+
+static void follow_buffers(const ls_observe_rank *rank, motion *m)
+{
+    const char *before = NULL;
+    for (int i = 0; i < rank->step_count; i++) {
+        const ls_observe_step *step = &rank->step[i];
+        const char *now = buffers_of(step);
+        bool concerned = should_move(rank, step, -1);
+        m->concerned += concerned;
+        if (now == NULL) {
+            continue;
+        }
+        if (before != NULL && concerned) {
+            m->stood += strcmp(before, now) == 0;
+            m->moved += strcmp(before, now) != 0;
+        }
+        before = now;
+    }
+}
+
+/* The same for the running statistics of one model, in detailed steps: counts of batches move in
+ * any case. */
+static void follow_statistics(const ls_observe_rank *rank, int model, motion *m)
+{
+    const char *before = NULL;
+    int moved = 0, stood = 0;
+    bool ran = false;
+    LS_TEXT(key, 16, "%d", model);
+    for (int i = 0; i < rank->step_count; i++) {
+        const ls_observe_step *step = &rank->step[i];
+        const char *now = ls_json_string(step->statistics, key, NULL);
+        ran = ran || should_move(rank, step, model);
+        if (now == NULL) {
+            continue;
+        }
+        if (before != NULL && ran) {
+            stood += strcmp(before, now) == 0;
+            moved += strcmp(before, now) != 0;
+        }
+        before = now;
+        ran = false;
+    }
+    if (stood > 0 && moved == 0 && m->model < 0) {
+        m->model = model;
+        m->times = stood;
+        m->at = ls_json_string(ls_job_model(rank, model), "at", "");
+    }
+}
+
 void ls_rules_mode_statistics(const ls_observe_trace *trace, ls_observe_finding *out)
 {
-    int moved = 0, stood = 0, concerned = 0;
-    const ls_observe_step *still = NULL;
+    motion m = {.model = -1};
     if (!concerns(trace, out)) {
         return;
     }
     for (int k = 0; k < trace->world; k++) {
         const ls_observe_rank *rank = &trace->rank[k];
-        const char *before = NULL;
-        for (int i = 0; i < rank->step_count; i++) {
-            const ls_observe_step *step = &rank->step[i];
-            const char *now = buffers_of(step);
-            bool concerned_now = should_move(rank, step);
-            concerned += concerned_now;
-            if (now == NULL) {
-                continue;
-            }
-            if (before != NULL && concerned_now) {
-                bool same = strcmp(before, now) == 0;
-                still = same && still == NULL ? step : still;
-                stood += same;
-                moved += !same;
-            }
-            before = now;
+        follow_buffers(rank, &m);
+        for (int i = 0; i < ls_job_models(rank); i++) {
+            follow_statistics(rank, i, &m);
         }
     }
-    if (concerned == 0) {
+    if (m.concerned == 0) {
         ls_verdict_set(&out->verdict, LS_SKIP,
                        "no training forward of a model whose norms keep running statistics");
-    } else if (moved + stood == 0) {
+    } else if (m.moved + m.stood == 0) {
         ls_verdict_set(&out->verdict, LS_WEAK, "no two steps have digests of the buffers");
-    } else if (moved == 0) {
+    } else if (m.moved == 0 || m.model >= 0) {
         ls_verdict_fail(&out->verdict,
-                        "buffers are the same after all of %d training steps, although all norms "
-                        "are in training mode",
-                        stood);
-        ls_verdict_cause(&out->verdict, "running statistics do not move: momentum=0, or they are "
-                                        "put back after each forward");
-        ls_finding_blame(out, still->call_count > 0 ? still->call[0].at : "",
+                        "the running statistics of model %d are the same after all of %d detailed "
+                        "steps, although all its norms are in training mode",
+                        m.model < 0 ? 0 : m.model, m.model < 0 ? m.stood : m.times);
+        ls_verdict_cause(&out->verdict, "running statistics do not move: momentum=0, which keeps "
+                                        "the first ones, or they are put back after each forward");
+        ls_finding_blame(out, m.at,
                          "let batch norms update their running statistics, which eval mode uses");
     }
     ls_verdict_pass(&out->verdict, "running statistics moved in %d of %d training steps",
-                    moved / trace->world, (moved + stood) / trace->world);
+                    m.moved / trace->world, (m.moved + m.stood) / trace->world);
 }
 
 /* ---- mode.sync_bn ---------------------------------------------------------------------------- */

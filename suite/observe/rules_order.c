@@ -281,10 +281,10 @@ static bool same_meeting(const ls_call *a, const ls_call *b)
 
 static const char *name_of(const ls_call *call)
 {
-    return call == NULL                      ? "its next step"
-           : call->kind == LS_CALL_BACKWARD  ? "backward()"
-           : call->kind == LS_CALL_FORWARD   ? "a forward"
-                                             : ls_calls_text(call, "op");
+    return call == NULL                     ? "its next step"
+           : call->kind == LS_CALL_BACKWARD ? "backward()"
+           : call->kind == LS_CALL_FORWARD  ? "a forward"
+                                            : ls_calls_text(call, "op");
 }
 
 /* Where a job failed in a step that some rank did not end: the first call in which two ranks went
@@ -309,11 +309,10 @@ static bool judge_open(const ls_observe_trace *trace, int rank, const ls_observe
         return false;
     }
     const ls_call *waits = b == NULL || (a != NULL && a->kind != LS_CALL_FORWARD) ? a : b;
-    ls_verdict_fail(&out->verdict,
-                    "the job failed in step %lld: rank 0 was in %s%s%.60s, rank %d in %s%s%.60s",
-                    (long long)step->step->step, name_of(a), a == NULL ? "" : " at ",
-                    a == NULL ? "" : a->at, rank, name_of(b), b == NULL ? "" : " at ",
-                    b == NULL ? "" : b->at);
+    ls_verdict_fail(
+        &out->verdict, "the job failed in step %lld: rank 0 was in %s%s%.60s, rank %d in %s%s%.60s",
+        (long long)step->step->step, name_of(a), a == NULL ? "" : " at ", a == NULL ? "" : a->at,
+        rank, name_of(b), b == NULL ? "" : " at ", b == NULL ? "" : b->at);
     if (!blame_uneven_pass(trace, out)) {
         ls_verdict_cause(&out->verdict,
                          "a condition on a value of the rank's own (its number, its loss, its "
@@ -436,6 +435,84 @@ static schedules count_schedules(const ls_observe_rank *rank)
     return s;
 }
 
+/* Calls of one schedule between two attempts of its optimizer to step. */
+typedef struct turns {
+    int number, optimizer; /* of the schedule, and of its optimizer; -1: not known */
+    const char *at;        /* the first place since the last attempt, or NULL */
+    const char *other;     /* a second place, or NULL */
+    int once, twice;       /* turns with one place, and with two */
+    const ls_call *call;   /* of the last second place */
+} turns;
+
+enum { SCHEDULES = 16 };
+
+/* The optimizer has been asked to step: what came before belongs to its last step. */
+static void end_turn(turns *t)
+{
+    t->once += t->at != NULL && t->other == NULL;
+    t->twice += t->other != NULL;
+    t->at = t->other = NULL;
+}
+
+/* Reports of one place may be several calls of one loop: as many as there are ranks, where the
+ * script counts samples (Accelerate does). Those of two places step the schedule twice. */
+static void note_schedule(turns *list, int *count, const ls_call *call)
+{
+    int number = ls_json_int(call->json, "schedule", -1);
+    if (number < 0 || is_by_value(call)) {
+        return;
+    }
+    int i = 0;
+    while (i < *count && list[i].number != number) {
+        i++;
+    }
+    if (i == SCHEDULES) {
+        return;
+    }
+    if (i == *count) {
+        list[(*count)++] = (turns){.number = number, .optimizer = call->optimizer};
+    }
+    turns *t = &list[i];
+    if (t->at == NULL) {
+        t->at = call->at;
+    } else if (strcmp(t->at, call->at) != 0) {
+        t->other = call->at;
+        t->call = call;
+    }
+}
+
+static void judge_turns(const ls_observe_rank *rank, int k, ls_observe_finding *out)
+{
+    turns list[SCHEDULES];
+    int count = 0;
+    for (int i = 0; i < rank->step_count; i++) {
+        for (int c = 0; c < rank->step[i].call_count; c++) {
+            const ls_call *call = &rank->step[i].call[c];
+            for (int t = 0; ls_calls_is_attempt(call) && t < count; t++) {
+                if (list[t].optimizer < 0 || list[t].optimizer == call->optimizer) {
+                    end_turn(&list[t]);
+                }
+            }
+            if (call->kind == LS_CALL_SCHEDULE) {
+                note_schedule(list, &count, call);
+            }
+        }
+    }
+    for (int t = 0; t < count && out->verdict.code != LS_FAIL; t++) {
+        if (list[t].twice >= 2 && list[t].twice >= 4 * list[t].once) {
+            ls_verdict_fail(&out->verdict,
+                            "rank %d: %s.step() is called in two places between one "
+                            "optimizer.step() and the next, %d of %d times",
+                            k, ls_calls_text(list[t].call, "class"), list[t].twice,
+                            list[t].twice + list[t].once);
+            ls_verdict_cause(&out->verdict, "the schedule is stepped twice a step: it runs at "
+                                            "twice its speed");
+            ls_finding_blame(out, list[t].call->at,
+                             "step the schedule in one place (a framework may do it already)");
+        }
+    }
+}
+
 void ls_rules_order_schedule(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     schedules s = {0};
@@ -449,7 +526,8 @@ void ls_rules_order_schedule(const ls_observe_trace *trace, ls_observe_finding *
         s.calls += own.calls;
         s.skipped += own.skipped;
         s.on_skip = s.on_skip == NULL ? own.on_skip : s.on_skip;
-        if (early != NULL && is_called_later(rank, early)) {
+        judge_turns(rank, k, out);
+        if (out->verdict.code != LS_FAIL && early != NULL && is_called_later(rank, early)) {
             ls_verdict_fail(&out->verdict,
                             "rank %d: %s.step() before the first optimizer.step(): the first value "
                             "of the schedule is never used",
@@ -470,4 +548,3 @@ void ls_rules_order_schedule(const ls_observe_trace *trace, ls_observe_finding *
     ls_verdict_pass(&out->verdict, "%d calls after the optimizer's, %d of them on skipped steps",
                     s.calls / trace->world, s.skipped / trace->world);
 }
-

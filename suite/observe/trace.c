@@ -113,6 +113,7 @@ static void read_step(const reader *r, const cJSON *event)
         step->samples = find_samples(r->trace, r->rank, step->step->step);
     }
     step->detail = step->samples[0] != '\0';
+    step->statistics = cJSON_Duplicate(cJSON_GetObjectItemCaseSensitive(event, "statistics"), true);
     read_calls(step, event);
 }
 
@@ -147,8 +148,8 @@ static ls_status read_event(void *context, const cJSON *value, int line)
 
 static void make_lists(ls_observe_rank *rank)
 {
-    cJSON **const list[] = {&rank->model,   &rank->hook,  &rank->convert, &rank->optimizer,
-                            &rank->scaler,  &rank->data,  &rank->save,    &rank->load,
+    cJSON **const list[] = {&rank->model,   &rank->hook,   &rank->convert, &rank->optimizer,
+                            &rank->scaler,  &rank->data,   &rank->save,    &rank->load,
                             &rank->restore, &rank->attach, &rank->known};
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         *list[i] = cJSON_CreateArray();
@@ -350,6 +351,7 @@ static void free_rank(ls_observe_rank *rank)
     for (int i = 0; i < rank->step_count; i++) {
         free(rank->step[i].call);
         cJSON_Delete(rank->step[i].calls);
+        cJSON_Delete(rank->step[i].statistics);
         if (rank->step[i].samples[0] != '\0') {
             free((char *)rank->step[i].samples);
         }

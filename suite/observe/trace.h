@@ -44,6 +44,7 @@ typedef struct ls_observe_step {
     ls_call *call;
     const char *samples; /* the file, or "" */
     cJSON *calls;        /* the list that `call` points into, or NULL */
+    cJSON *statistics;   /* digests of running statistics by model, or NULL */
 } ls_observe_step;
 
 /* A parameter or buffer of a model event. */
@@ -61,7 +62,8 @@ typedef struct ls_observe_rank {
     ls_observe_step *step;
     ls_observe_step *open; /* begun and not closed: its calls and number alone; or NULL */
     /* Lists of the other events, in the order of the file; never NULL: */
-    cJSON *model, *hook, *convert, *optimizer, *scaler, *data, *save, *load, *restore, *attach, *known;
+    cJSON *model, *hook, *convert, *optimizer, *scaler, *data, *save, *load, *restore, *attach,
+        *known;
     cJSON *cost; /* the event, or NULL */
     int tensor_count;
     ls_observe_tensor *tensor; /* parameters of all models; without model events: of a dump */
