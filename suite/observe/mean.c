@@ -49,6 +49,15 @@ ls_mean_plan ls_mean_plan_of(const ls_samples *samples, int rank)
     return plan;
 }
 
+bool ls_mean_plan_for(const ls_samples *samples, const char *name, ls_mean_plan *plan)
+{
+    plan->since = plan->zeroed;
+    for (int k = 0; k < samples->world && plan->since; k++) {
+        plan->since = ls_samples_find(samples->file[k], "since", name, NULL) != NULL;
+    }
+    return !plan->zeroed || plan->since;
+}
+
 /* Roundings on the way, of `grown`, the mean over ranks of the sums of sizes: A - 1 additions of
  * micro-steps in the gradient's type; in each reduction a conversion, 1/W, the product with it,
  * W - 1 additions and a conversion back in the type that is sent. */
@@ -61,11 +70,11 @@ static double bound_of(const ls_mean_plan *plan, ls_unit held, ls_unit sent, dou
     return grown * (a + r + a * r) + (adds * held.eta + steps * sent.eta) / scale;
 }
 
-static void sum_rank(ls_mean *mean, const ls_samples *samples, int rank, const char *name,
-                     double *grown, double *largest)
+static void sum_rank(ls_mean *mean, const ls_samples *samples, int rank, const char *group,
+                     const char *name, double *grown, double *largest)
 {
     const ls_values *local = &mean->local[rank];
-    ls_values sizes = ls_samples_read(samples->file[rank], "local_abs", name, NULL);
+    ls_values sizes = ls_samples_read(samples->file[rank], group, name, NULL);
     for (int64_t i = 0; i < mean->count; i++) {
         double size =
             sizes.v != NULL && sizes.count == mean->count ? sizes.v[i] : fabs(local->v[i]);
@@ -76,10 +85,11 @@ static void sum_rank(ls_mean *mean, const ls_samples *samples, int rank, const c
     ls_values_free(&sizes);
 }
 
-static bool read_locals(const ls_samples *samples, const char *name, ls_mean *out)
+static bool read_locals(const ls_samples *samples, const char *group, const char *name,
+                        ls_mean *out)
 {
     for (int k = 0; k < samples->world; k++) {
-        out->local[k] = ls_samples_read(samples->file[k], "local", name, NULL);
+        out->local[k] = ls_samples_read(samples->file[k], group, name, NULL);
         if (out->local[k].v == NULL) {
             continue;
         }
@@ -108,7 +118,8 @@ bool ls_mean_make(const ls_samples *samples, const ls_mean_plan *plan, const cha
 {
     *out = (ls_mean){.world = samples->world,
                      .local = ls_list_make((size_t)samples->world, sizeof *out->local)};
-    if (!read_locals(samples, name, out) || !ls_samples_aligned(samples, name)) {
+    if (!read_locals(samples, plan->since ? "since" : "local", name, out) ||
+        !ls_samples_aligned(samples, name)) {
         ls_mean_free(out);
         return false;
     }
@@ -122,7 +133,8 @@ bool ls_mean_make(const ls_samples *samples, const ls_mean_plan *plan, const cha
     out->overflow = ls_list_make(count, sizeof *out->overflow);
     for (int k = 0; k < samples->world; k++) {
         if (out->local[k].v != NULL) {
-            sum_rank(out, samples, k, name, grown, largest);
+            sum_rank(out, samples, k, plan->since ? "since_abs" : "local_abs", name, grown,
+                     largest);
         }
     }
     for (size_t i = 0; i < count; i++) {

@@ -11,6 +11,7 @@ typedef struct ls_mean_plan {
     int backwards;       /* passes of the step */
     int reductions;      /* of those, in how many the gradients were reduced */
     bool zeroed;         /* a zero_grad between two of them: .grad is not the sum of all */
+    bool since;          /* so, and the samples have what came after it */
     double scale;        /* dumps of the protocol are unscaled: what to multiply eta with */
     const char *sent_as; /* the type of a communication hook, or NULL: that of the gradient */
 } ls_mean_plan;
@@ -26,6 +27,8 @@ typedef struct ls_mean {
 } ls_mean;
 
 ls_mean_plan ls_mean_plan_of(const ls_samples *samples, int rank);
+/* Makes the plan one of that tensor; false: what its gradient should be is not known. */
+bool ls_mean_plan_for(const ls_samples *samples, const char *name, ls_mean_plan *plan);
 /* False where no rank has a gradient of that tensor, or they do not fit each other. */
 bool ls_mean_make(const ls_samples *samples, const ls_mean_plan *plan, const char *name,
                   const char *type, ls_mean *out);

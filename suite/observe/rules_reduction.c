@@ -5,8 +5,9 @@
 
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
-#include "rules.h"
+#include "calls.h"
 #include "job.h"
+#include "rules.h"
 #include "mean.h"
 
 static const ls_tol exact =
@@ -160,6 +161,103 @@ static void set_sent(const ls_samples *samples, int rank, int model, ls_mean_pla
     }
 }
 
+/* ---- gradients that are in place before the step's own backward -------------------------------
+ */
+
+/* Of an optimizer's parameters, before the first backward of a step. */
+typedef struct before {
+    bool reused;  /* the optimizer has stepped by them already, or by nothing that was seen */
+    bool carried; /* they are of earlier backward calls, by which it has not stepped yet */
+    const char
+        *from; /* the place of such a call that is not the place of the step's own, or NULL */
+    int left;  /* how many its models' forwards found; -1: not known */
+} before;
+
+/* What a walk over the calls keeps of an optimizer. */
+typedef struct track {
+    const char *first, *last; /* places of the backward calls that are pending */
+    int found;                /* by the step's own forward; -1: not known */
+    const ls_call *clear;     /* the last one before that forward */
+} track;
+
+static before state_of(const ls_calls_optimizer *own, const track *t, const char *at)
+{
+    bool pending = ls_calls_pending(own) > 0, stale = own->attempts > 0 && !own->cleared;
+    bool seen = t->found >= 0 && own->clear == t->clear; /* by a forward, and not cleared since */
+    before b = {.left = seen ? t->found : own->left};
+    b.reused = b.left != 0 && (stale || (seen && t->found > 0 && !pending && own->attempts > 0));
+    b.carried = pending && !stale;
+    if (b.carried && t->first != NULL) {
+        b.from = strcmp(t->first, at) != 0 ? t->first : strcmp(t->last, at) != 0 ? t->last : NULL;
+    }
+    return b;
+}
+
+static void follow(const ls_calls *calls, track *t, int optimizer)
+{
+    const ls_call *call = calls->call;
+    const ls_calls_optimizer *own = &calls->optimizer[optimizer];
+    if (ls_calls_pending(own) == 0) {
+        t->first = t->last = NULL;
+    }
+    if (calls->call_index == 0) {
+        t->found = -1;
+    }
+    if (call->kind == LS_CALL_BACKWARD) {
+        t->first = t->first == NULL ? call->at : t->first;
+        t->last = call->at;
+    } else if (ls_calls_is_training(call) &&
+               (ls_calls_optimizers_of(calls, call->model) >> optimizer & 1) != 0) {
+        t->found = ls_json_int(call->json, "left", -1);
+        t->clear = own->clear;
+    }
+}
+
+/* The state of each optimizer of a rank before the first backward of that step. */
+static before *read_before(const ls_samples *samples, int rank)
+{
+    ls_calls calls;
+    track track[LS_CALLS_OPTIMIZERS] = {{NULL, NULL, 0, NULL}};
+    before *out = ls_list_make(LS_CALLS_OPTIMIZERS, sizeof *out);
+    ls_calls_start(&calls, &samples->trace->rank[rank]);
+    while (ls_calls_next(&calls) && ls_calls_step(&calls) <= samples->number) {
+        bool here =
+            calls.call->kind == LS_CALL_BACKWARD && ls_calls_step(&calls) == samples->number;
+        for (int o = 0; o < LS_CALLS_OPTIMIZERS; o++) {
+            if (here) {
+                out[o] = state_of(&calls.optimizer[o], &track[o], calls.call->at);
+            } else {
+                follow(&calls, &track[o], o);
+            }
+        }
+        if (here) {
+            break;
+        }
+    }
+    return out;
+}
+
+/* Of the optimizer that has the parameter. */
+static before before_of(const ls_samples *samples, int rank, const char *name, const before *all)
+{
+    int optimizer = -1, group;
+    const ls_observe_rank *own = &samples->trace->rank[rank];
+    if (ls_job_group(own, name, -1, &optimizer, &group) == NULL || optimizer < 0 ||
+        optimizer >= LS_CALLS_OPTIMIZERS) {
+        return (before){.left = -1};
+    }
+    return all[optimizer];
+}
+
+/* Gradients of a parameter may be collected over several steps of other optimizers. */
+static bool is_carried(const ls_samples *samples, int rank, const char *name)
+{
+    before *all = read_before(samples, rank);
+    bool carried = before_of(samples, rank, name, all).carried;
+    free(all);
+    return carried;
+}
+
 /* ---- guesses --------------------------------------------------------------------------------- */
 
 /* Whether `got` is factor * values within the bounds of the mean. */
@@ -278,7 +376,7 @@ static void judge_wrapped_tensor(const ls_samples *samples, const ls_observe_ten
         ls_mean_plan plan = ls_mean_plan_of(samples, k);
         set_sent(samples, k, tensor->model, &plan);
         const char *type = type_of(samples, k, tensor->name);
-        if (got.v == NULL || plan.zeroed ||
+        if (got.v == NULL || !ls_mean_plan_for(samples, tensor->name, &plan) ||
             !ls_mean_make(samples, &plan, tensor->name, type, &mean)) {
             ls_values_free(&got);
             continue;
@@ -289,7 +387,9 @@ static void judge_wrapped_tensor(const ls_samples *samples, const ls_observe_ten
             t->tensors += k == 0;
             t->elements += mean.count;
             t->differs = t->differs || mean.differs;
-            if (ls_mean_violations(&mean, &got, 1, NULL, &at, &times) > 0) {
+            bool wrong = ls_mean_violations(&mean, &got, 1, NULL, &at, &times) > 0;
+            bool carried = wrong && is_carried(samples, k, tensor->name);
+            if (wrong && !carried) {
                 keep_first(samples, k, tensor->name, &mean, &got, at, t);
                 if (k == t->rank) {
                     t->wrong++;
@@ -298,7 +398,7 @@ static void judge_wrapped_tensor(const ls_samples *samples, const ls_observe_ten
                     guess_tensor(samples, k, tensor->name, &mean, &got, t);
                 }
             }
-            t->worst = fmax(t->worst, times);
+            t->worst = fmax(t->worst, carried ? 0 : times);
         }
         ls_mean_free(&mean);
         ls_values_free(&got);
@@ -695,84 +795,101 @@ void ls_rules_reduction_covered(const ls_observe_trace *trace, ls_observe_findin
 
 /* ---- nothing left from the step before ------------------------------------------------------- */
 
-/* The first training forward of the step, and whether a zero_grad comes before the first backward.
- */
-static const ls_call *first_forward(const ls_observe_step *step, bool *zeroed)
+/* Tensors whose .grad is more than what this step's backward passes gave. */
+typedef struct leftover {
+    int compared;                 /* tensors with gradients in place before */
+    ls_job_names reused, foreign; /* those that hold more than the step gave */
+    const char *from;             /* the backward that gave what is foreign */
+    int left;
+} leftover;
+
+static bool holds_more(const ls_samples *samples, int rank, const ls_observe_tensor *tensor,
+                       int *compared)
 {
-    int backward = ls_trace_find(step, LS_CALL_BACKWARD, 0);
-    int zero = ls_trace_find(step, LS_CALL_ZERO_GRAD, 0);
-    *zeroed = zero >= 0 && (backward < 0 || zero < backward);
-    for (int c = ls_trace_find(step, LS_CALL_FORWARD, 0); c >= 0;
-         c = ls_trace_find(step, LS_CALL_FORWARD, c + 1)) {
-        if (ls_json_bool(step->call[c].json, "training", false)) {
-            return &step->call[c];
-        }
+    ls_mean mean;
+    ls_mean_plan plan = ls_mean_plan_of(samples, rank);
+    set_sent(samples, rank, tensor->model, &plan);
+    bool wrapped = samples->world > 1 && is_wrapped(samples->trace, tensor), more = false;
+    ls_values got = gradient_of(samples, rank, tensor->name);
+    const char *type = type_of(samples, rank, tensor->name);
+    bool usable = got.v != NULL && (wrapped || samples->world == 1) &&
+                  samples->count == samples->world &&
+                  ls_mean_plan_for(samples, tensor->name, &plan);
+    if (usable && ls_mean_make(samples, &plan, tensor->name, type, &mean)) {
+        int64_t at;
+        double times;
+        ++*compared;
+        more = ls_mean_violations(&mean, &got, 1, NULL, &at, &times) > 0;
+        ls_mean_free(&mean);
     }
-    return NULL;
+    ls_values_free(&got);
+    return more;
 }
 
-/* Tensors whose .grad is more than what this step's backward passes gave. */
-static int count_excess(const ls_samples *samples, int rank, ls_job_names *names, int *compared)
+static leftover find_leftover(const ls_samples *samples, int rank)
 {
+    leftover l = {0};
     ls_observe_finding unknown = {0};
-    if (samples->world > 1 && !hooks_known(samples->trace, &unknown)) {
-        return 0;
-    }
     const ls_observe_rank *own = &samples->trace->rank[rank];
-    for (int i = 0; i < own->tensor_count; i++) {
-        ls_mean mean;
-        ls_mean_plan plan = ls_mean_plan_of(samples, rank);
-        set_sent(samples, rank, own->tensor[i].model, &plan);
-        bool wrapped = samples->world > 1 && is_wrapped(samples->trace, &own->tensor[i]);
-        ls_values got = gradient_of(samples, rank, own->tensor[i].name);
-        const char *type = type_of(samples, rank, own->tensor[i].name);
-        bool usable = got.v != NULL && !plan.zeroed && (wrapped || samples->world == 1) &&
-                      samples->count == samples->world;
-        if (usable && ls_mean_make(samples, &plan, own->tensor[i].name, type, &mean)) {
-            int64_t at;
-            double times;
-            ++*compared;
-            if (ls_mean_violations(&mean, &got, 1, NULL, &at, &times) > 0) {
-                ls_job_add_name(names, own->tensor[i].name);
-            }
-            ls_mean_free(&mean);
-        }
-        ls_values_free(&got);
+    if (samples->world > 1 && !hooks_known(samples->trace, &unknown)) {
+        return l;
     }
-    return names->count;
+    before *all = read_before(samples, rank);
+    for (int i = 0; i < own->tensor_count; i++) {
+        before b = before_of(samples, rank, own->tensor[i].name, all);
+        bool suspect = b.reused || (b.carried && b.from != NULL);
+        l.left = b.reused && b.left > l.left ? b.left : l.left;
+        if (suspect && holds_more(samples, rank, &own->tensor[i], &l.compared)) {
+            ls_job_add_name(b.reused ? &l.reused : &l.foreign, own->tensor[i].name);
+            l.from = b.reused ? l.from : b.from;
+        }
+    }
+    free(all);
+    return l;
+}
+
+static const char *backward_of(const ls_observe_step *step)
+{
+    int backward = ls_trace_find(step, LS_CALL_BACKWARD, 0);
+    return backward >= 0 ? step->call[backward].at : "";
 }
 
 static void judge_left(const ls_samples *samples, int rank, int *looked, ls_observe_finding *out)
 {
-    bool zeroed;
-    int compared = 0;
-    ls_job_names names = {0};
     const ls_observe_step *step = samples->step[rank];
-    const ls_call *forward = step == NULL ? NULL : first_forward(step, &zeroed);
-    if (forward == NULL || samples->file[rank] == NULL) {
+    if (step == NULL || samples->file[rank] == NULL ||
+        ls_trace_find(step, LS_CALL_BACKWARD, 0) < 0) {
         return;
     }
-    int left = ls_json_int(forward->json, "left", 0);
+    leftover l = find_leftover(samples, rank);
     ++*looked;
-    if (left == 0) {
-        return;
-    }
-    int excess = count_excess(samples, rank, &names, &compared);
-    if (excess > 0) {
+    if (l.reused.count > 0) {
         ls_verdict_fail(&out->verdict,
-                        "step %lld, rank %d: %d parameters hold a gradient of the "
-                        "step before, and in %d it stays in the sum: %s",
-                        (long long)samples->number, rank, left, excess, ls_job_names_text(&names));
-        ls_verdict_cause(&out->verdict, zeroed ? "zero_grad does not reach these parameters"
-                                               : "no zero_grad between two steps");
-        int backward = ls_trace_find(step, LS_CALL_BACKWARD, 0);
-        ls_finding_blame(out, backward >= 0 ? step->call[backward].at : forward->at,
+                        "step %lld, rank %d: %d parameters hold a gradient that was there before "
+                        "the step's own backward, and it stays in the sum: %s",
+                        (long long)samples->number, rank, l.reused.count,
+                        ls_job_names_text(&l.reused));
+        ls_verdict_cause(&out->verdict,
+                         "no zero_grad of these parameters between two steps of their optimizer: "
+                         "it steps again by old gradients, and by what other losses left");
+        ls_finding_blame(out, backward_of(step),
                          "call zero_grad() once a step, before its first backward");
-    } else if (compared == 0 && !zeroed) {
+    } else if (l.foreign.count > 0) {
         ls_verdict_set(&out->verdict, LS_WEAK,
-                       "step %lld: %d parameters hold a gradient of the "
-                       "step before; no samples say whether it stays",
-                       (long long)samples->number, left);
+                       "step %lld, rank %d: %d parameters hold what the backward at %.80s left "
+                       "before the step's own: %s",
+                       (long long)samples->number, rank, l.foreign.count, l.from,
+                       ls_job_names_text(&l.foreign));
+        ls_verdict_cause(&out->verdict, "gradients of another loss are in the sum: right only "
+                                        "where that loss trains these parameters, too");
+        ls_finding_blame(out, backward_of(step),
+                         "if it is not meant (a generator's loss in a discriminator): zero_grad() "
+                         "right before this loss's backward");
+    } else if (l.left > 0 && l.compared == 0) {
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "step %lld: %d parameters hold a gradient of the step before; no samples "
+                       "say whether it stays",
+                       (long long)samples->number, l.left);
     }
 }
 
@@ -785,12 +902,13 @@ void ls_rules_reduction_left(const ls_observe_trace *trace, ls_observe_finding *
         return;
     }
     /* step 1 has none before it */
-    for (int64_t n = 1;
-         ls_verdict_good(out->verdict.code) && (n = ls_samples_next(trace, n)) != 0;) {
+    for (int64_t n = 1; out->verdict.code != LS_FAIL && (n = ls_samples_next(trace, n)) != 0;) {
         ls_samples samples;
         ls_samples_open(trace, n, &samples, out);
         for (int k = 0; k < samples.world; k++) {
-            judge_left(&samples, k, &looked, out);
+            ls_observe_finding one = {0};
+            judge_left(&samples, k, &looked, &one);
+            ls_calls_keep_worst(out, &one);
         }
         ls_samples_close(&samples);
     }
