@@ -45,25 +45,40 @@ static bool expected_of(const ls_observe_trace *trace, const ls_samples *samples
     return known;
 }
 
+/* The multiple of `mean` that fits best: unscaling and clipping multiply by one number. */
+static double fit(const ls_values *got, const double *mean)
+{
+    double product = 0, square = 0;
+    for (int64_t i = 0; i < got->count; i++) {
+        product += got->v[i] * mean[i];
+        square += mean[i] * mean[i];
+    }
+    return square > 0 ? product / square : 1;
+}
+
 /* The distance of a parameter's gradient from what the step's own backward calls gave, relative to
- * that; NaN: not known. */
+ * that; NaN: not known. Of those since the last zero_grad: the gradient that the optimizer used,
+ * from a multiple of theirs. */
 static double excess_of(const ls_observe_trace *trace, const ls_samples *samples, int rank,
                         const char *group, const char *name)
 {
-    ls_values reduced = ls_samples_read(samples->file[rank], "reduced", name, NULL);
+    bool since = strcmp(group, "since") == 0;
+    ls_values got = ls_samples_read(samples->file[rank], since ? "used" : "reduced", name, NULL);
     double error = 0, norm = 0;
-    if (reduced.v != NULL && reduced.count > 0) {
-        double *mean = ls_list_make((size_t)reduced.count, sizeof *mean);
-        bool known = expected_of(trace, samples, rank, group, name, reduced.count, mean);
-        for (int64_t i = 0; known && i < reduced.count; i++) {
-            error += (reduced.v[i] - mean[i]) * (reduced.v[i] - mean[i]);
-            norm += mean[i] * mean[i];
+    if (got.v != NULL && got.count > 0) {
+        double *mean = ls_list_make((size_t)got.count, sizeof *mean);
+        bool known = expected_of(trace, samples, rank, group, name, got.count, mean);
+        double factor = known && since ? fit(&got, mean) : 1;
+        for (int64_t i = 0; known && i < got.count; i++) {
+            double wanted = factor * mean[i];
+            error += (got.v[i] - wanted) * (got.v[i] - wanted);
+            norm += wanted * wanted;
         }
         free(mean);
         /* An infinity that no backward of the step gave was left. */
         error = known && isfinite(norm) && !isfinite(error) ? INFINITY : error;
     }
-    ls_values_free(&reduced);
+    ls_values_free(&got);
     return norm > 0 && isfinite(norm) && !isnan(error) ? sqrt(error / norm) : NAN;
 }
 

@@ -384,11 +384,11 @@ static void judge_wrapped_tensor(const ls_samples *samples, const ls_observe_ten
         int64_t at;
         double times;
         if (got.count == mean.count) {
-            t->tensors += k == 0;
-            t->elements += mean.count;
-            t->differs = t->differs || mean.differs;
             bool wrong = ls_mean_violations(&mean, &got, 1, NULL, &at, &times) > 0;
             bool carried = wrong && is_carried(samples, k, tensor->name);
+            t->tensors += k == 0 && !carried;
+            t->elements += carried ? 0 : mean.count;
+            t->differs = t->differs || mean.differs;
             if (wrong && !carried) {
                 keep_first(samples, k, tensor->name, &mean, &got, at, t);
                 if (k == t->rank) {

@@ -1,0 +1,316 @@
+/* Rules of what lies between a backward and a step, of schedules, of running statistics and of
+ * steps that never ended, on invented jobs: mistakes and the right practices that look like them.
+ */
+#include "kernels/core/rng.h"
+#include "observe_calls.h"
+#include "reference/files/safetensors.h"
+#include "suite/unit/run_suite.h"
+
+/* Calls of each of four steps, the rule, the verdict, words of the finding. */
+static const struct {
+    const char *calls, *id;
+    ls_verdict_code code;
+    const char *words;
+} rows[] = {
+    /* gradients that are cleared before any step */
+    {"F{\"input\":\"1\"} S B Z F{\"input\":\"2\"} S B K P Z", "order.zero", LS_FAIL,
+     "zero_grad() for every batch"},
+    {"F{\"input\":\"1\"} S B F{\"input\":\"2\",\"left\":0} S B K P Z", "order.zero", LS_FAIL,
+     "train.py:20"}, /* by hand: a forward finds none */
+    {"F{\"input\":\"1\"} S B{\"at\":\"train.py:30\",\"sync\":false} Z F{\"input\":\"2\"} S B K P Z",
+     "order.zero", LS_WEAK, "zero_grad() for every batch"},
+    {"F{\"input\":\"1\"} S B F{\"input\":\"2\"} S B K P Z", "order.zero", LS_PASS, "4 steps"},
+    {"F S B Z F S B K P Z", "order.zero", LS_PASS, "4 steps"}, /* sharpness-aware */
+    {"F{\"input\":\"1\",\"input_grad\":true} S B Z F{\"input\":\"2\"} S B K P Z", "order.zero",
+     LS_PASS, "4 steps"}, /* adversarial training */
+    {"F{\"input\":\"1\"} S B{\"at\":\"train.py:30\"} Z F{\"input\":\"2\"} S B K P Z", "order.zero",
+     LS_PASS, "4 steps"},
+    {"F S B Z K P", "order.zero", LS_FAIL, "train.py:26"},
+    /* clips */
+    {"F S N B K P Z", "order.clip", LS_FAIL, "before backward()"},
+    {"F S B K P N Z", "order.clip", LS_FAIL, "after the step"},
+    {"F S B N Z F S B K P Z", "order.clip", LS_FAIL, "cleared before their optimizer steps"},
+    {"F S B U N K P Z", "order.clip", LS_PASS, "4 calls"},
+    {"F S B N F S B N K P Z", "order.clip", LS_PASS, "8 calls"},
+    {"F S B U N{\"params\":0,\"norm\":0} K P Z", "order.clip", LS_FAIL, "norm of 0"},
+    {"F S N{\"limit\":null} B U N K P Z", "order.clip", LS_PASS, "8 calls"},
+    /* schedules */
+    {"F S B K P L{\"schedule\":0} Z L{\"schedule\":0,\"at\":\"train.py:40\"}", "order.schedule",
+     LS_FAIL, "twice its speed"},
+    {"F S B K P L{\"schedule\":0} L{\"schedule\":0,\"lr\":[0.2]} Z", "order.schedule", LS_PASS,
+     "8 calls"}, /* as often as there are ranks */
+    {"F S B K P L{\"schedule\":0} Z L{\"schedule\":1,\"at\":\"train.py:40\"}", "order.schedule",
+     LS_PASS, "8 calls"},
+    {"F S B K P L{\"schedule\":0,\"class\":\"ReduceLROnPlateau\"} Z "
+     "L{\"schedule\":0,\"class\":\"ReduceLROnPlateau\",\"at\":\"train.py:40\"}",
+     "order.schedule", LS_PASS, "8 calls"},
+};
+
+START_TEST(calls_are_judged)
+{
+    calls_job job;
+    calls_open(&job, 2);
+    for (int i = 0; i < 4; i++) {
+        calls_step(&job, rows[_i].calls);
+    }
+    calls_judge(&job);
+    calls_expect(&job, rows[_i].id, rows[_i].code, rows[_i].words);
+    calls_close(&job);
+}
+END_TEST
+
+/* What a script may do once in a while: leave out a batch, end an epoch. */
+static const struct {
+    const char *usual, *once, *id;
+    ls_verdict_code code;
+    const char *words;
+} rarely[] = {
+    {"F S B K P Z", "F{\"input\":\"1\"} S B Z F{\"input\":\"2\"} S B K P Z", "order.zero", LS_PASS,
+     "5 steps"},
+    {"F S B K P Z", "F S B Z K P", "order.zero", LS_WEAK, "2 of 10 steps"},
+    {"F S B U N K P Z", "F S B U N Z F S B U N K P Z", "order.clip", LS_PASS, "6 calls"},
+    {"F S B K P L{\"schedule\":0} Z",
+     "F S B K P L{\"schedule\":0} Z L{\"schedule\":0,\"at\":\"train.py:40\"}", "order.schedule",
+     LS_PASS, "6 calls"},
+};
+
+START_TEST(what_happens_once_is_no_fault)
+{
+    calls_job job;
+    calls_open(&job, 2);
+    for (int i = 0; i < 5; i++) {
+        calls_step(&job, i == 2 ? rarely[_i].once : rarely[_i].usual);
+    }
+    calls_judge(&job);
+    calls_expect(&job, rarely[_i].id, rarely[_i].code, rarely[_i].words);
+    calls_close(&job);
+}
+END_TEST
+
+/* ---- two networks in turn -------------------------------------------------------------------- */
+
+static void write_samples(const calls_job *job, int step, const char *const *group, int count,
+                          const double *values)
+{
+    LS_TEXT(folder, 100, "%s/samples", job->folder);
+    ck_assert_int_eq(ls_path_make_folder(folder), LS_OK);
+    for (int k = 0; k < job->world; k++) {
+        ls_safetensors_writer *w = NULL;
+        LS_TEXT(path, 200, "%s/step%06d.rank%d.safetensors", folder, step, k);
+        ck_assert_int_eq(ls_safetensors_create(path, &w), LS_OK);
+        for (int g = 0; g < count; g++) {
+            bool local = strcmp(group[g], "local") == 0 || strcmp(group[g], "since") == 0;
+            double exact[2] = {values[g] + (local ? 2 * k - 1 : 0), -4};
+            float rounded[2] = {(float)exact[0], (float)exact[1]};
+            ls_shape shape = {1, {2}};
+            LS_TEXT(name, 64, "%s/fc.bias", group[g]);
+            ck_assert_int_eq(ls_safetensors_add_copy(w, name, local ? LS_F64 : LS_F32, &shape,
+                                                     local ? (void *)exact : (void *)rounded),
+                             LS_OK);
+        }
+        ck_assert_int_eq(ls_safetensors_finish(w), LS_OK);
+    }
+}
+
+static void open_two(calls_job *job)
+{
+    calls_open_with(job, 2, "");
+    calls_event(job, -1,
+                "{\"event\":\"model\",\"model\":1,\"kind\":\"ddp\",\"at\":\"train.py:6\",\"name\":"
+                "\"G\",\"params\":[[\"m1.fc.weight\",8,\"f32\",true]],\"buffers\":[],"
+                "\"world\":2}");
+    calls_event(job, -1,
+                "{\"event\":\"optimizer\",\"optimizer\":0,\"groups\":[{\"params\":[\"fc.weight\","
+                "\"fc.bias\",\"head.weight\"]}]}");
+    calls_event(job, -1,
+                "{\"event\":\"optimizer\",\"optimizer\":1,\"groups\":[{\"params\":["
+                "\"m1.fc.weight\"]}]}");
+}
+
+#define OTHER "O{\"optimizer\":1} Z{\"optimizer\":1}"
+
+/* Calls of the steps of optimizer 0 and of optimizer 1, what step 3 found in place. */
+static const struct {
+    const char *odd, *even;
+    double left;
+    const char *id;
+    ls_verdict_code code;
+    const char *words;
+} turns[] = {
+    {"F b O", "F b{\"at\":\"train.py:70\"} " OTHER, 1, "reduction.left", LS_FAIL,
+     "steps again by old gradients"},
+    {"F b O", "F b{\"at\":\"train.py:70\"} " OTHER, 0, "reduction.left", LS_PASS, ""},
+    {"F b O Z", "F{\"left\":0} b{\"at\":\"train.py:70\"} " OTHER, 1, "reduction.left", LS_WEAK,
+     "what the backward at train.py:70 left"},
+    {"F b O Z", "F{\"left\":0} b{\"at\":\"train.py:70\"} " OTHER, 1, "reduction.mean",
+     LS_UNSUPPORTED, ""},
+    {"F b O Z", "F{\"left\":0} b " OTHER, 1, "reduction.left", LS_PASS, ""}, /* collected */
+    {"Z F{\"left\":0} b O", "F b{\"at\":\"train.py:70\"} " OTHER " Z", 0, "reduction.left", LS_PASS,
+     ""},
+};
+
+START_TEST(networks_in_turn_are_judged)
+{
+    static const char *const group[] = {"local", "reduced", "used"};
+    const double values[] = {2, 2 + turns[_i].left, 2 + turns[_i].left};
+    calls_job job;
+    open_two(&job);
+    for (int i = 0; i < 6; i++) {
+        calls_step_of(&job, -1, i == 2 ? "\"detail\":true," : "",
+                      i % 2 == 0 ? turns[_i].odd : turns[_i].even);
+    }
+    write_samples(&job, 3, group, 3, values);
+    calls_judge(&job);
+    calls_expect(&job, turns[_i].id, turns[_i].code, turns[_i].words);
+    calls_close(&job);
+}
+END_TEST
+
+/* The clip is of the network whose gradients the next zero_grad clears. */
+START_TEST(a_clip_of_the_other_network_is_caught)
+{
+    static const char *const calls[] = {
+        "F b N{\"models\":[1]} O Z Z{\"optimizer\":1} F{\"model\":1} b " OTHER,
+        "F b N{\"models\":[0]} O Z Z{\"optimizer\":1} F{\"model\":1} b " OTHER,
+    };
+    for (int right = 0; right < 2; right++) {
+        calls_job job;
+        open_two(&job);
+        for (int i = 0; i < 3; i++) {
+            calls_step(&job, calls[right]);
+        }
+        calls_judge(&job);
+        calls_expect(&job, "order.clip", right ? LS_PASS : LS_FAIL,
+                     right ? "3 calls" : "of another model");
+        calls_close(&job);
+    }
+}
+END_TEST
+
+/* A gradient of the script's own making, as of samples that it clips one by one, is not the last
+ * batch's; and the mean of a step is that of the passes since its gradients were cleared. */
+START_TEST(samples_show_what_was_thrown_away)
+{
+    static const char *const group[] = {"local", "since", "reduced", "used"};
+    for (int own = 0; own < 2; own++) {
+        const double values[] = {7, 2, 2, own ? 5 : 2};
+        calls_job job;
+        calls_open(&job, 2);
+        for (int i = 0; i < 4; i++) {
+            calls_step_of(&job, -1, i == 1 ? "\"detail\":true," : "",
+                          "F{\"input\":\"1\"} S B Z F{\"input\":\"2\"} S B K P Z");
+        }
+        write_samples(&job, 2, group, 4, values);
+        calls_judge(&job);
+        calls_expect(&job, "order.zero", own ? LS_PASS : LS_FAIL, own ? "" : "for every batch");
+        calls_expect(&job, "reduction.mean", LS_PASS, "of 1 detailed steps");
+        calls_close(&job);
+    }
+}
+END_TEST
+
+/* ---- statistics ------------------------------------------------------------------------------ */
+
+/* Counts of batches move the digest of all buffers. */
+START_TEST(statistics_are_told_from_counts)
+{
+    for (int still = 0; still < 2; still++) {
+        calls_job job;
+        calls_open(&job, 2);
+        for (int i = 0; i < 4; i++) {
+            LS_TEXT(members, 100, "\"statistics\":{\"0\":\"%d\"},", still ? 7 : i);
+            calls_step_of(&job, -1, i == 2 ? "" : members, "F S B K P Z");
+        }
+        calls_judge(&job);
+        calls_expect(&job, "mode.statistics", still ? LS_FAIL : LS_PASS,
+                     still ? "momentum=0" : "moved in");
+        calls_close(&job);
+    }
+}
+END_TEST
+
+/* ---- a step that never ended ----------------------------------------------------------------- */
+
+/* What the module leaves in memory of a killed process. */
+static void write_open(const calls_job *job, int rank, int step, const char *numbers)
+{
+    LS_TEXT(path, 200, "%s/open.rank%d", job->folder, rank);
+    FILE *f = fopen(path, "w");
+    ck_assert_ptr_nonnull(f);
+    fprintf(f, "%10d\n%s", step, numbers);
+    fputc('\0', f);
+    fputs("0003 0003 ", f); /* of a longer step before it */
+    fclose(f);
+}
+
+static void write_failure(const calls_job *job)
+{
+    LS_TEXT(path, 200, "%s/job.json", job->folder);
+    FILE *f = fopen(path, "w");
+    ck_assert_ptr_nonnull(f);
+    fprintf(f, "{\"schema\":1,\"facts\":{\"world\":2},\"outcome\":{\"state\":\"failed\","
+               "\"first_rank\":1,\"code\":1,\"signal\":0,\"seconds\":9,\"ranks\":[{\"rank\":0,"
+               "\"code\":1,\"signal\":0},{\"rank\":1,\"code\":1,\"signal\":0}]}}\n");
+    fclose(f);
+}
+
+static const struct {
+    const char *zero, *one, *id;
+    bool fails;
+    const char *words;
+} opens[] = {
+    {"0001 0002 ", "0001 0001 ", "order.steps", true, "leaves out a backward"},
+    {"0001 0002 0003 ", "0001 0002 0004 ", "order.collectives", true, "of 9 f32 (train.py:31)"},
+    {"0001 0002 0003 0004 ", "0001 0002 0004 0003 ", "order.steps", true,
+     "leaves out a collective"},
+    {"0001 0002 0003 ", "0001 0002 ", "order.collectives", false, ""}, /* rank 1 died before it */
+    {"0001 0002 ", "0001 ", "order.steps", false, ""},
+    {"", "", "order.steps", false, ""},
+};
+
+START_TEST(open_steps_are_compared)
+{
+    calls_job job;
+    calls_open(&job, 2);
+    for (int i = 0; i < 3; i++) {
+        calls_step(&job, "F S B K P A Z");
+    }
+    calls_event(&job, -1,
+                "{\"event\":\"call\",\"number\":1,\"call\":\"forward\",\"model\":0,"
+                "\"at\":\"train.py:20\"}");
+    calls_event(&job, -1,
+                "{\"event\":\"call\",\"number\":2,\"call\":\"backward\",\"sync\":true,"
+                "\"at\":\"train.py:21\"}");
+    for (int n = 3; n < 5; n++) {
+        LS_TEXT(line, 300,
+                "{\"event\":\"call\",\"number\":%d,\"call\":\"collective\",\"op\":\"all_reduce\","
+                "\"elements\":%d,\"type\":\"f32\",\"reduce\":\"sum\",\"at\":\"train.py:%d\"}",
+                n, n == 3 ? 8 : 9, n == 3 ? 30 : 31);
+        calls_event(&job, -1, line);
+    }
+    write_open(&job, 0, 4, opens[_i].zero);
+    write_open(&job, 1, 4, opens[_i].one);
+    write_failure(&job);
+    calls_judge(&job);
+    calls_expect(&job, opens[_i].id, opens[_i].fails ? LS_FAIL : LS_PASS, opens[_i].words);
+    calls_close(&job);
+}
+END_TEST
+
+#define ROWS(table) (int)(sizeof(table) / sizeof *(table))
+
+int main(void)
+{
+    Suite *suite = suite_create("observe_order");
+    TCase *test = tcase_create("rules");
+    tcase_set_timeout(test, 120);
+    tcase_add_loop_test(test, calls_are_judged, 0, ROWS(rows));
+    tcase_add_loop_test(test, what_happens_once_is_no_fault, 0, ROWS(rarely));
+    tcase_add_loop_test(test, networks_in_turn_are_judged, 0, ROWS(turns));
+    tcase_add_test(test, a_clip_of_the_other_network_is_caught);
+    tcase_add_test(test, samples_show_what_was_thrown_away);
+    tcase_add_test(test, statistics_are_told_from_counts);
+    tcase_add_loop_test(test, open_steps_are_compared, 0, ROWS(opens));
+    suite_add_tcase(suite, test);
+    return run_suite(suite);
+}
