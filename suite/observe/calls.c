@@ -249,6 +249,7 @@ static void after_backward(ls_calls *calls, const ls_call *call)
         grad->scaled += by >= 0 ? call->times : 0;
         grad->derived += derived ? call->times : 0;
         grad->plain += by < 0 && !derived ? call->times : 0;
+        grad->plain_at = by < 0 && !derived ? call->at : grad->plain_at;
         grad->after_unscale += by >= 0 && grad->unscaled > 0 ? call->times : 0;
     }
     for (int s = 0; s < LS_CALLS_SCALERS; s++) {

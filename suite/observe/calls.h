@@ -14,6 +14,7 @@ typedef struct ls_calls_grad {
     int scaled;                  /* backward calls of a scaler's own result */
     int derived;                 /* of tensors that may be computed from such a result */
     int plain;                   /* of others */
+    const char *plain_at;        /* the last of them, or NULL */
     int unscaled;                /* calls of unscale_ by the script */
     int after_unscale;           /* scaled backward calls since the last of them */
     int unscale_update;          /* updates of the scaler before it */

@@ -35,6 +35,7 @@ typedef struct tally {
     int rank, wrong;
     int fits[GUESSES];
     int wrapped; /* of the wrong ones, those of a model in DistributedDataParallel */
+    int model;   /* of the first of these */
     ls_job_names names;
     char first[200];
 } tally;
@@ -393,7 +394,7 @@ static void judge_wrapped_tensor(const ls_samples *samples, const ls_observe_ten
                 keep_first(samples, k, tensor->name, &mean, &got, at, t);
                 if (k == t->rank) {
                     t->wrong++;
-                    t->wrapped++;
+                    t->model = t->wrapped++ == 0 ? tensor->model : t->model;
                     ls_job_add_name(&t->names, tensor->name);
                     guess_tensor(samples, k, tensor->name, &mean, &got, t);
                 }
@@ -548,6 +549,52 @@ static const char *place_of(const ls_samples *samples, int rank, ls_call_kind ki
     return call >= 0 ? step->call[call].at : "";
 }
 
+/* Where the script asked for no_sync() around a backward of the step. */
+static const char *no_sync_of(const ls_observe_step *step, const char *otherwise)
+{
+    for (int c = ls_trace_find(step, LS_CALL_BACKWARD, 0); c >= 0;
+         c = ls_trace_find(step, LS_CALL_BACKWARD, c + 1)) {
+        const char *at = ls_calls_text(&step->call[c], "no_sync");
+        if (at[0] != '\0') {
+            return at;
+        }
+    }
+    return otherwise;
+}
+
+/* DistributedDataParallel reduces with the first backward that follows a forward outside of
+ * no_sync(): what the calls of a step say of gradients that none of the guesses explains. */
+static void blame_calls(const ls_samples *samples, const tally *t, ls_observe_finding *out)
+{
+    const ls_observe_step *step = samples->step[t->rank];
+    const ls_call *first = NULL, *last = NULL;
+    int forwards = 0, synced = 0;
+    for (int c = 0; c < step->call_count; c++) {
+        const ls_call *call = &step->call[c];
+        bool syncs = ls_calls_flag(call, "sync") != 0;
+        if (call->kind == LS_CALL_BACKWARD) {
+            first = first == NULL && syncs ? call : first;
+            synced += syncs ? call->times : 0;
+            last = call;
+        }
+        forwards += ls_calls_is_training(call) && syncs ? call->times : 0;
+    }
+    if (first != NULL && ls_calls_flag(last, "sync") == 0) {
+        ls_verdict_cause(&out->verdict,
+                         "no_sync() around the last backward of the step: what comes after the "
+                         "reduction stays on its rank");
+        ls_finding_blame(out, no_sync_of(step, last->at),
+                         "leave no_sync() for the last micro-step, not for another one");
+    } else if (forwards > 0 && synced > forwards) {
+        ls_verdict_cause(&out->verdict,
+                         "%d backward passes of %d forwards: DistributedDataParallel reduces with "
+                         "the first of each, what later ones add stays on its rank",
+                         synced, forwards);
+        ls_finding_blame(out, last->at,
+                         "add the losses and call backward() once, or call the model for each");
+    }
+}
+
 static void blame_own(const ls_samples *samples, const tally *t, ls_observe_finding *out)
 {
     const ls_observe_trace *trace = samples->trace;
@@ -569,12 +616,16 @@ static void blame_own(const ls_samples *samples, const tally *t, ls_observe_find
                          "not reduced: all %d backward passes of the step are inside "
                          "no_sync()",
                          plan.backwards);
-        ls_finding_blame(out, backward, "leave no_sync() for the last micro-step");
+        ls_finding_blame(out, no_sync_of(samples->step[t->rank], backward),
+                         "leave no_sync() for the last micro-step");
     } else if (t->wrong < t->tensors) {
         ls_verdict_cause(&out->verdict, "not reduced, while other tensors are: these were added or "
                                         "replaced after the model was wrapped, or on its list of "
                                         "parameters to ignore");
-        ls_finding_blame(out, backward, "wrap the model after all its parameters are there");
+        const cJSON *model = ls_job_model(&trace->rank[t->rank], t->model);
+        const char *wrapped = ls_json_string(model, "at", "");
+        ls_finding_blame(out, wrapped[0] != '\0' ? wrapped : backward,
+                         "wrap the model after all its parameters are there");
     } else {
         ls_verdict_cause(&out->verdict, "not reduced: each rank steps by its own gradient");
         const char *forward = place_of(samples, t->rank, LS_CALL_FORWARD);
@@ -590,6 +641,9 @@ static void blame_guess(const ls_samples *samples, const tally *t, ls_observe_fi
         best = t->fits[g] > t->fits[best] ? (guess)g : best;
     }
     if (t->fits[best] * 2 <= t->wrong) {
+        if (t->wrapped > 0) {
+            blame_calls(samples, t, out);
+        }
         return;
     }
     const char *backward = place_of(samples, t->rank, LS_CALL_BACKWARD);

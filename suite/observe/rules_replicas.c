@@ -330,6 +330,28 @@ static bool blame_skip(const ls_observe_trace *trace, split at, ls_observe_findi
     return true;
 }
 
+/* A schedule that was stepped on one of two ranks alone before that step: its call there, and which
+ * rank that is. */
+static const ls_call *lone_schedule(const ls_observe_trace *trace, split at, int64_t step,
+                                    int *where)
+{
+    int count[2] = {0, 0};
+    const ls_call *last[2] = {NULL, NULL};
+    const int rank[2] = {at.a, at.b};
+    for (int64_t n = first_step(trace); n < step; n++) {
+        for (int k = 0; k < 2; k++) {
+            const ls_observe_step *own = ls_trace_step(&trace->rank[rank[k]], n);
+            for (int c = own == NULL ? -1 : ls_trace_find(own, LS_CALL_SCHEDULE, 0); c >= 0;
+                 c = ls_trace_find(own, LS_CALL_SCHEDULE, c + 1)) {
+                count[k] += own->call[c].times;
+                last[k] = &own->call[c];
+            }
+        }
+    }
+    *where = rank[count[1] > count[0]];
+    return count[0] == count[1] ? NULL : last[count[1] > count[0]];
+}
+
 static bool blame_rate(const ls_observe_trace *trace, split at, ls_observe_finding *out)
 {
     for (int64_t n = first_step(trace); n <= at.step; n++) {
@@ -341,7 +363,15 @@ static bool blame_rate(const ls_observe_trace *trace, split at, ls_observe_findi
                              "step %lld: the learning rate is %g on rank %d and %g "
                              "on rank %d",
                              (long long)n, a->step->lr, at.a, b->step->lr, at.b);
-            int call = ls_trace_find(a, LS_CALL_OPTIMIZER_STEP, 0);
+            int lone, call = ls_trace_find(a, LS_CALL_OPTIMIZER_STEP, 0);
+            const ls_call *schedule = lone_schedule(trace, at, n, &lone);
+            if (schedule != NULL) {
+                ls_verdict_cause(&out->verdict,
+                                 "rank %d alone steps its schedule: at step %lld the learning rate "
+                                 "is %g on rank %d and %g on rank %d",
+                                 lone, (long long)n, a->step->lr, at.a, b->step->lr, at.b);
+                ls_finding_blame(out, schedule->at, "step the schedule on every rank");
+            }
             ls_finding_blame(out, call >= 0 ? a->call[call].at : "",
                              "compute the rate from values that are equal on all ranks");
             return true;

@@ -163,6 +163,8 @@ static void look_at_step(ls_calls *calls, int rank, ls_observe_finding *out)
              "call scaler.update() once, after scaler.step", out);
     }
     if (own->grad.scaled > 0 && own->grad.update != NULL && scaler->backwards == 0) {
+        ls_finding_blame(out, own->grad.update->at,
+                         "call scaler.update() once, after the last scaler.step");
         fail(calls, rank,
              "scaler.step by gradients of before the last update(): they were scaled by another "
              "scale",
@@ -252,6 +254,9 @@ static void look_at_losses(ls_calls *calls, int rank, int *counted, ls_observe_f
     const ls_calls_grad *grad = &own->grad;
     bool only_plain = grad->plain > 0 && grad->scaled == 0 && grad->derived == 0;
     bool inside = call->kind == LS_CALL_SCALER_STEP && scaler != NULL && scaler->enabled;
+    if (inside && grad->plain > 0 && (only_plain || ls_calls_count(calls->optimizers) == 1)) {
+        ls_finding_blame(out, grad->plain_at, "call scaler.scale(loss).backward()");
+    }
     if (inside && only_plain) {
         fail(calls, rank,
              "scaler.step divides gradients by the scale whose loss was never multiplied by it",

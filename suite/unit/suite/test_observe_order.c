@@ -209,6 +209,47 @@ START_TEST(samples_show_what_was_thrown_away)
 }
 END_TEST
 
+/* ---- causes ---------------------------------------------------------------------------------- */
+
+/* Passes of a step that come after its reduction: what the calls say of a wrong mean. */
+static const struct {
+    const char *calls, *words;
+} late[] = {
+    {"F b F{\"sync\":false} b{\"sync\":false,\"no_sync\":\"train.py:57\"} O Z", "train.py:57"},
+    {"F b b{\"at\":\"train.py:22\"} O Z", "2 backward passes of 1 forwards"},
+    {"F b b{\"at\":\"train.py:22\"} O Z", "train.py:22"},
+};
+
+START_TEST(passes_after_the_reduction_are_named)
+{
+    static const char *const group[] = {"local", "reduced", "used"};
+    static const double values[] = {2, 2.25, 2.25};
+    calls_job job;
+    calls_open(&job, 2);
+    calls_step(&job, late[_i].calls);
+    calls_step_of(&job, -1, "\"detail\":true,", late[_i].calls);
+    write_samples(&job, 2, group, 3, values);
+    calls_judge(&job);
+    calls_expect(&job, "reduction.mean", LS_FAIL, late[_i].words);
+    calls_close(&job);
+}
+END_TEST
+
+START_TEST(a_schedule_of_one_rank_is_named)
+{
+    calls_job job;
+    calls_open(&job, 2);
+    calls_step_of(&job, 0, "", "F b O L Z");
+    calls_step_of(&job, 1, "", "F b O Z");
+    calls_step_of(&job, 0, "\"lr\":0.05,", "F b O L Z");
+    calls_step_of(&job, 1, "\"digest\":{\"param\":\"9\"},", "F b O Z");
+    calls_judge(&job);
+    calls_expect(&job, "replicas.step", LS_FAIL, "rank 0 alone steps its schedule");
+    calls_expect(&job, "replicas.step", LS_FAIL, "train.py:27");
+    calls_close(&job);
+}
+END_TEST
+
 /* ---- statistics ------------------------------------------------------------------------------ */
 
 /* Counts of batches move the digest of all buffers. */
@@ -309,6 +350,8 @@ int main(void)
     tcase_add_loop_test(test, networks_in_turn_are_judged, 0, ROWS(turns));
     tcase_add_test(test, a_clip_of_the_other_network_is_caught);
     tcase_add_test(test, samples_show_what_was_thrown_away);
+    tcase_add_loop_test(test, passes_after_the_reduction_are_named, 0, ROWS(late));
+    tcase_add_test(test, a_schedule_of_one_rank_is_named);
     tcase_add_test(test, statistics_are_told_from_counts);
     tcase_add_loop_test(test, open_steps_are_compared, 0, ROWS(opens));
     suite_add_tcase(suite, test);

@@ -243,6 +243,7 @@ static const struct {
     {"F S B K Z", NULL, "scaler.order", "update() is missing"},
     {"F S B K P Z", "F S B K K P Z", "scaler.order", "a second time"},
     {"F S B K P Z", "F b K P Z", "scaler.losses", "never multiplied"},
+    {"F S B K P Z", "F b K P Z", "scaler.losses", "train.py:21"}, /* the backward */
     {"F S B K P Z", "F S B F b K P Z", "scaler.losses", "for one of several losses"},
     {"F S B O Z", NULL, "scaler.losses", "optimizer.step() in place of"},
     {"F S B K P Z", "F b O Z", "scaler.losses", "f16 forwards"},
@@ -272,6 +273,7 @@ START_TEST(an_update_between_steps_is_caught)
     repeat(&job, 3, "Z Z{\"optimizer\":1} F S B K P K{\"optimizer\":1} P");
     calls_judge(&job);
     calls_expect(&job, "scaler.order", LS_FAIL, "between the steps of two optimizers");
+    calls_expect(&job, "scaler.order", LS_FAIL, "train.py:25"); /* the update */
     calls_close(&job);
 }
 END_TEST

@@ -69,6 +69,7 @@ class Autograd:
         hub.steps.now.losses.append(loss)
         device = hub.models.device()
         sync = hub.models.synced()
+        place = {} if sync or not hub.models.no_sync_at else {"no_sync": hub.models.no_sync_at}
         hub.steps.note(
             "backward",
             at=hub.places.here(),
@@ -77,6 +78,7 @@ class Autograd:
             scaled=losses[0][1] if losses else None,
             autocast=self.autocast(device.type if device is not None else "cpu"),
             sync=sync,
+            **place
         )
         self.passes += 1
         hub.again.before_backward()

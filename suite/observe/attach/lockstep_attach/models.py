@@ -185,6 +185,7 @@ class Models:
         self.depth = 0  # 1 within a forward of a known model
         self.converting = 0
         self.patched = set()
+        self.no_sync_at = None  # where the script last asked for it
 
     def install(self):
         torch, wrap = self.hub.torch, self.hub.wrap
@@ -198,6 +199,7 @@ class Models:
         ddp = torch.nn.parallel.DistributedDataParallel
         wrap(ddp, "__init__", None, self._built)
         wrap(ddp, "forward", self._enter_forward, self._leave_forward)
+        wrap(ddp, "no_sync", self._enter_no_sync, None)
         wrap(ddp, "register_comm_hook", None, self._hooked)
         wrap(ddp, "_register_builtin_comm_hook", None, self._hooked)
         wrap(
@@ -309,6 +311,9 @@ class Models:
         self.hub.rank_number = None  # the group is there now, whatever was known before
         self._add("ddp", ddp, at)
         self.hub.activate()
+
+    def _enter_no_sync(self, args, kwargs):
+        self.no_sync_at = self.hub.places.here()
 
     def _compiled(self, note, args, kwargs, result, error):
         """A wrapper that is compiled as a whole is called through what torch.compile returns."""

@@ -88,6 +88,8 @@ class Optimizers:
         entry = self.known(optimizer) or self._learn(optimizer, "")
         if entry.index is None:
             self.hub.models.settle()
+            if any(self.hub.models.entry_of(p) is None for p in self.params(optimizer)):
+                self.hub.models.refresh()  # a layer of a known model was replaced
             entry.index = len(self.order)
             entry.groups = [self._plain(group) for group in optimizer.param_groups]
             self.order.append(entry)
