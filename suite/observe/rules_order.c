@@ -441,21 +441,32 @@ typedef struct turns {
     const char *at;        /* the first place since the last attempt, or NULL */
     const char *other;     /* a second place, or NULL */
     int once, twice;       /* turns with one place, and with two */
+    int count;             /* calls since the last attempt */
+    int often, times;      /* turns in which one place called it several times, how often at last */
+    const char *place;     /* of these */
     const ls_call *call;   /* of the last second place */
 } turns;
 
 enum { SCHEDULES = 16 };
 
 /* The optimizer has been asked to step: what came before belongs to its last step. */
-static void end_turn(turns *t)
+static void end_turn(turns *t, int world, int backwards)
 {
+    bool of_ranks = t->count == world && t->at != NULL && strstr(t->at, "accelerate") != NULL;
+    if (t->count > 1 && t->other == NULL && t->count != backwards && !of_ranks) {
+        t->often++;
+        t->times = t->count;
+        t->place = t->at;
+    }
+    t->count = 0;
     t->once += t->at != NULL && t->other == NULL;
     t->twice += t->other != NULL;
     t->at = t->other = NULL;
 }
 
-/* Reports of one place may be several calls of one loop: as many as there are ranks, where the
- * script counts samples (Accelerate does). Those of two places step the schedule twice. */
+/* Calls of one place may be those of a loop: as many as there are ranks, where the script counts
+ * samples (Accelerate does), or one for each batch of a step. Those of two places step the schedule
+ * twice. */
 static void note_schedule(turns *list, int *count, const ls_call *call)
 {
     int number = ls_json_int(call->json, "schedule", -1);
@@ -473,6 +484,7 @@ static void note_schedule(turns *list, int *count, const ls_call *call)
         list[(*count)++] = (turns){.number = number, .optimizer = call->optimizer};
     }
     turns *t = &list[i];
+    t->count += call->times;
     if (t->at == NULL) {
         t->at = call->at;
     } else if (strcmp(t->at, call->at) != 0) {
@@ -481,35 +493,63 @@ static void note_schedule(turns *list, int *count, const ls_call *call)
     }
 }
 
-static void judge_turns(const ls_observe_rank *rank, int k, ls_observe_finding *out)
+/* Follows the calls of a rank; how many schedules it has. */
+static int read_turns(const ls_observe_rank *rank, int world, turns *list)
 {
-    turns list[SCHEDULES];
-    int count = 0;
+    int count = 0, backwards = 0;
     for (int i = 0; i < rank->step_count; i++) {
         for (int c = 0; c < rank->step[i].call_count; c++) {
             const ls_call *call = &rank->step[i].call[c];
-            for (int t = 0; ls_calls_is_attempt(call) && t < count; t++) {
+            bool attempt = ls_calls_is_attempt(call);
+            for (int t = 0; attempt && t < count; t++) {
                 if (list[t].optimizer < 0 || list[t].optimizer == call->optimizer) {
-                    end_turn(&list[t]);
+                    end_turn(&list[t], world, backwards);
                 }
             }
+            backwards = attempt                          ? 0
+                        : call->kind == LS_CALL_BACKWARD ? backwards + call->times
+                                                         : backwards;
             if (call->kind == LS_CALL_SCHEDULE) {
                 note_schedule(list, &count, call);
             }
         }
     }
-    for (int t = 0; t < count && out->verdict.code != LS_FAIL; t++) {
-        if (list[t].twice >= 2 && list[t].twice >= 4 * list[t].once) {
-            ls_verdict_fail(&out->verdict,
-                            "rank %d: %s.step() is called in two places between one "
-                            "optimizer.step() and the next, %d of %d times",
-                            k, ls_calls_text(list[t].call, "class"), list[t].twice,
-                            list[t].twice + list[t].once);
-            ls_verdict_cause(&out->verdict, "the schedule is stepped twice a step: it runs at "
-                                            "twice its speed");
-            ls_finding_blame(out, list[t].call->at,
-                             "step the schedule in one place (a framework may do it already)");
-        }
+    return count;
+}
+
+static void judge_turn(int rank, const turns *t, ls_observe_finding *out)
+{
+    int all = t->twice + t->once;
+    if (t->twice >= 2 && t->twice >= 4 * t->once) {
+        ls_verdict_fail(&out->verdict,
+                        "rank %d: %s.step() is called in two places between one optimizer.step() "
+                        "and the next, %d of %d times",
+                        rank, ls_calls_text(t->call, "class"), t->twice, all);
+        ls_verdict_cause(&out->verdict,
+                         "the schedule is stepped twice a step: it runs at twice its speed");
+        ls_finding_blame(out, t->call->at,
+                         "step the schedule in one place (a framework may do it already)");
+    } else if (t->often >= 2 && 5 * t->often >= 4 * all) {
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "rank %d: a schedule is stepped %d times between one optimizer.step() and "
+                       "the next, in %d of %d cases",
+                       rank, t->times, t->often, all);
+        ls_verdict_cause(&out->verdict,
+                         "the schedule runs at %d times its speed: right only where "
+                         "its length is counted so",
+                         t->times);
+        ls_finding_blame(out, t->place, "if it is not meant: step it once for each step");
+    }
+}
+
+static void judge_turns(const ls_observe_trace *trace, int rank, ls_observe_finding *out)
+{
+    turns list[SCHEDULES];
+    int count = read_turns(&trace->rank[rank], trace->world, list);
+    for (int t = 0; t < count; t++) {
+        ls_observe_finding one = {0};
+        judge_turn(rank, &list[t], &one);
+        ls_calls_keep_worst(out, &one);
     }
 }
 
@@ -526,7 +566,7 @@ void ls_rules_order_schedule(const ls_observe_trace *trace, ls_observe_finding *
         s.calls += own.calls;
         s.skipped += own.skipped;
         s.on_skip = s.on_skip == NULL ? own.on_skip : s.on_skip;
-        judge_turns(rank, k, out);
+        judge_turns(trace, k, out);
         if (out->verdict.code != LS_FAIL && early != NULL && is_called_later(rank, early)) {
             ls_verdict_fail(&out->verdict,
                             "rank %d: %s.step() before the first optimizer.step(): the first value "

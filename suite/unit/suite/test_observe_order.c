@@ -37,8 +37,16 @@ static const struct {
     /* schedules */
     {"F S B K P L{\"schedule\":0} Z L{\"schedule\":0,\"at\":\"train.py:40\"}", "order.schedule",
      LS_FAIL, "twice its speed"},
-    {"F S B K P L{\"schedule\":0} L{\"schedule\":0,\"lr\":[0.2]} Z", "order.schedule", LS_PASS,
-     "8 calls"}, /* as often as there are ranks */
+    {"F S B K P L{\"schedule\":0,\"at\":\"accelerate/scheduler.py:1\"} "
+     "L{\"schedule\":0,\"at\":\"accelerate/scheduler.py:1\",\"lr\":[0.2]} Z",
+     "order.schedule", LS_PASS, "8 calls"}, /* as often as there are ranks */
+    {"F S B K P L{\"schedule\":0} L{\"schedule\":0,\"lr\":[0.2]} Z", "order.schedule", LS_WEAK,
+     "2 times its speed"},
+    {"F S B L{\"schedule\":0} F S B L{\"schedule\":0,\"lr\":[0.2]} K P Z "
+     "L{\"schedule\":1,\"at\":\"train.py:9\"}",
+     "order.schedule", LS_FAIL, "before optimizer.step()"},
+    {"F S B K P Z F S B L{\"schedule\":0} F S B L{\"schedule\":0,\"lr\":[0.2]} K P Z",
+     "order.schedule", LS_PASS, "8 calls"}, /* with every batch */
     {"F S B K P L{\"schedule\":0} Z L{\"schedule\":1,\"at\":\"train.py:40\"}", "order.schedule",
      LS_PASS, "8 calls"},
     {"F S B K P L{\"schedule\":0,\"class\":\"ReduceLROnPlateau\"} Z "
