@@ -3,11 +3,14 @@
 import mmap
 import os
 
-from .events import text
+from .events import Late, text
 
 SLOTS = 8192  # calls of a step, five bytes each; later ones are left out
 KINDS = 4096  # unlike calls of a job; later ones are 0
-NAMED = ("at", "op", "elements", "type", "reduce", "ranks", "model", "grad", "sync", "optimizer", "mode", "of")
+NAMED = (
+    "at", "op", "elements", "type", "reduce", "ranks", "model", "grad", "sync", "mode", "of",
+    "optimizer",
+)  # fmt: skip
 
 
 class Trail:
@@ -26,13 +29,13 @@ class Trail:
         """The rank has its file now; `step` is what it was doing until then."""
         path = os.path.join(self.hub.writer.directory, "open.rank%d" % self.hub.rank())
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0)
-        file = os.open(path, flags, 0o644)
+        size = 11 + 5 * (SLOTS + 1)
         try:
-            size = 11 + 5 * (SLOTS + 1)
-            os.ftruncate(file, size)
-            self.memory = mmap.mmap(file, size)
-        finally:
-            os.close(file)
+            with os.fdopen(os.open(path, flags, 0o644), "r+b") as file:
+                os.ftruncate(file.fileno(), size)
+                self.memory = mmap.mmap(file.fileno(), size)
+        except (OSError, ValueError):  # not every file system maps files
+            return
         for event in self.late:
             self.hub.writer.now(event)
         self.late = []
@@ -46,10 +49,9 @@ class Trail:
                 self.add(entry)
 
     def add(self, entry):
-        key = (entry["call"],) + tuple(
-            value if value.__class__ in (str, int, bool) else None
-            for value in map(entry.get, NAMED)
-        )
+        key = (entry["call"], *map(entry.get, NAMED))
+        if key[-1].__class__ is Late:  # an optimizer that has no number yet
+            key = (*key[:-1], None)
         number = self.known.get(key)
         if number is None:
             number = self._learn(key)
