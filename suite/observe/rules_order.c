@@ -73,6 +73,7 @@ static bool same_collective(const ls_call *a, const ls_call *b)
     bool sized = has_one_size(op);
     return strcmp(op, ls_calls_text(b, "op")) == 0 &&
            strcmp(ls_calls_text(a, "reduce"), ls_calls_text(b, "reduce")) == 0 &&
+           ls_json_int(a->json, "root", -1) == ls_json_int(b->json, "root", -1) &&
            (!sized ||
             (strcmp(ls_calls_text(a, "type"), ls_calls_text(b, "type")) == 0 &&
              ls_json_number(a->json, "elements", -1) == ls_json_number(b->json, "elements", -1)));
@@ -85,9 +86,11 @@ static void describe(const ls_call *call, char *text, size_t bytes)
         return;
     }
     const char *reduce = ls_calls_text(call, "reduce");
-    ls_text_put(text, bytes, "%s%s%s of %.0f %s (%.60s)", ls_calls_text(call, "op"),
+    int root = ls_json_int(call->json, "root", -1);
+    LS_TEXT(from, 30, " with root %d", root);
+    ls_text_put(text, bytes, "%s%s%s of %.0f %s%s (%.60s)", ls_calls_text(call, "op"),
                 reduce[0] != '\0' ? " " : "", reduce, ls_json_number(call->json, "elements", 0),
-                ls_calls_text(call, "type"), call->at);
+                ls_calls_text(call, "type"), root < 0 ? "" : from, call->at);
 }
 
 static void fail_collective(const ls_observe_trace *trace, int rank, const ls_observe_step *step,
@@ -443,6 +446,7 @@ typedef struct turns {
     int once, twice;       /* turns with one place, and with two */
     int count;             /* calls since the last attempt */
     int often, times;      /* turns in which one place called it several times, how often at last */
+    int batches;           /* of these turns, those in which it came with every backward */
     const char *place;     /* of these */
     const ls_call *call;   /* of the last second place */
 } turns;
@@ -453,8 +457,9 @@ enum { SCHEDULES = 16 };
 static void end_turn(turns *t, int world, int backwards)
 {
     bool of_ranks = t->count == world && t->at != NULL && strstr(t->at, "accelerate") != NULL;
-    if (t->count > 1 && t->other == NULL && t->count != backwards && !of_ranks) {
+    if (t->count > 1 && t->other == NULL && !of_ranks) {
         t->often++;
+        t->batches += t->count == backwards;
         t->times = t->count;
         t->place = t->at;
     }
@@ -534,10 +539,17 @@ static void judge_turn(int rank, const turns *t, ls_observe_finding *out)
                        "rank %d: a schedule is stepped %d times between one optimizer.step() and "
                        "the next, in %d of %d cases",
                        rank, t->times, t->often, all);
-        ls_verdict_cause(&out->verdict,
-                         "the schedule runs at %d times its speed: right only where "
-                         "its length is counted so",
-                         t->times);
+        if (t->batches == t->often) {
+            ls_verdict_cause(&out->verdict,
+                             "the schedule is stepped with every batch, the optimizer with every "
+                             "%d: right only where the schedule's length is counted in batches",
+                             t->times);
+        } else {
+            ls_verdict_cause(&out->verdict,
+                             "the schedule runs at %d times its speed: right only where its length "
+                             "is counted so",
+                             t->times);
+        }
         ls_finding_blame(out, t->place, "if it is not meant: step it once for each step");
     }
 }
@@ -550,6 +562,46 @@ static void judge_turns(const ls_observe_trace *trace, int rank, ls_observe_find
         ls_observe_finding one = {0};
         judge_turn(rank, &list[t], &one);
         ls_calls_keep_worst(out, &one);
+    }
+}
+
+/* Whole passes over training data that began after that step. */
+static int passes_after(const ls_observe_rank *rank, int64_t step)
+{
+    int count = 0;
+    const cJSON *data;
+    cJSON_ArrayForEach(data, rank->data)
+    {
+        const cJSON *first = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(data, "steps"), 0);
+        count += ls_json_bool(data, "trained", false) && ls_json_bool(data, "whole", false) &&
+                 cJSON_IsNumber(first) && first->valuedouble > (double)step;
+    }
+    return count;
+}
+
+/* A schedule that was built and is never stepped, where no other one is: not of those that wait for
+ * a value or for the end of the training. */
+static void judge_idle(const ls_observe_rank *rank, ls_observe_finding *out)
+{
+    enum { PASSES = 2, STEPS = 8, MANY = 50 };
+    const cJSON *event;
+    cJSON_ArrayForEach(event, rank->schedule)
+    {
+        const char *class = ls_json_string(event, "class", "");
+        int64_t step = ls_json_integer(event, "step", 0), after = steps_of(rank) - step;
+        int passes = passes_after(rank, step);
+        if (strstr(class, "Plateau") != NULL || strstr(class, "SWA") != NULL ||
+            out->verdict.code != LS_PASS || (passes < PASSES && after < MANY) || after < STEPS) {
+            continue;
+        }
+        ls_verdict_set(&out->verdict, passes < PASSES ? LS_WEAK : LS_FAIL,
+                       "a %s is built and never stepped, in %lld steps and %d whole passes", class,
+                       (long long)after, passes);
+        ls_verdict_cause(&out->verdict, "scheduler.step() is missing: the learning rate stays what "
+                                        "the schedule's constructor made of it");
+        ls_finding_blame(
+            out, ls_json_string(event, "at", ""),
+            "call scheduler.step() after each step or epoch, as its length is counted");
     }
 }
 
@@ -566,8 +618,7 @@ void ls_rules_order_schedule(const ls_observe_trace *trace, ls_observe_finding *
         s.calls += own.calls;
         s.skipped += own.skipped;
         s.on_skip = s.on_skip == NULL ? own.on_skip : s.on_skip;
-        judge_turns(trace, k, out);
-        if (out->verdict.code != LS_FAIL && early != NULL && is_called_later(rank, early)) {
+        if (early != NULL && is_called_later(rank, early)) {
             ls_verdict_fail(&out->verdict,
                             "rank %d: %s.step() before the first optimizer.step(): the first value "
                             "of the schedule is never used",
@@ -576,7 +627,13 @@ void ls_rules_order_schedule(const ls_observe_trace *trace, ls_observe_finding *
             ls_finding_blame(out, early->at, "call scheduler.step() after optimizer.step()");
         }
     }
+    for (int k = 0; k < trace->world && out->verdict.code != LS_FAIL; k++) {
+        judge_turns(trace, k, out);
+    }
     if (s.calls == 0) {
+        judge_idle(&trace->rank[0], out);
+    }
+    if (s.calls == 0 && out->verdict.code == LS_PASS) {
         ls_verdict_set(&out->verdict, LS_SKIP, "no schedule of the learning rate was stepped");
     }
     if (s.on_skip != NULL) {

@@ -128,7 +128,7 @@ static ls_status read_event(void *context, const cJSON *value, int line)
         {"model", rank->model},         {"hook", rank->hook},     {"convert", rank->convert},
         {"optimizer", rank->optimizer}, {"scaler", rank->scaler}, {"data", rank->data},
         {"save", rank->save},           {"load", rank->load},     {"restore", rank->restore},
-        {"attach", rank->attach},       {"call", rank->known},
+        {"attach", rank->attach},       {"call", rank->known},    {"schedule", rank->schedule},
     };
     (void)line;
     const char *event = ls_json_string(value, "event", "");
@@ -150,7 +150,7 @@ static void make_lists(ls_observe_rank *rank)
 {
     cJSON **const list[] = {&rank->model,   &rank->hook,   &rank->convert, &rank->optimizer,
                             &rank->scaler,  &rank->data,   &rank->save,    &rank->load,
-                            &rank->restore, &rank->attach, &rank->known};
+                            &rank->restore, &rank->attach, &rank->known,   &rank->schedule};
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         *list[i] = cJSON_CreateArray();
         LS_ASSERT(*list[i] != NULL);
@@ -344,7 +344,8 @@ static void free_rank(ls_observe_rank *rank)
 {
     cJSON *const list[] = {rank->model,   rank->hook,   rank->convert, rank->optimizer,
                            rank->scaler,  rank->data,   rank->save,    rank->load,
-                           rank->restore, rank->attach, rank->known,   rank->cost};
+                           rank->restore, rank->attach, rank->known,   rank->schedule,
+                           rank->cost};
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         cJSON_Delete(list[i]);
     }

@@ -63,7 +63,7 @@ typedef struct ls_observe_rank {
     ls_observe_step *open; /* begun and not closed: its calls and number alone; or NULL */
     /* Lists of the other events, in the order of the file; never NULL: */
     cJSON *model, *hook, *convert, *optimizer, *scaler, *data, *save, *load, *restore, *attach,
-        *known;
+        *known, *schedule;
     cJSON *cost; /* the event, or NULL */
     int tensor_count;
     ls_observe_tensor *tensor; /* parameters of all models; without model events: of a dump */

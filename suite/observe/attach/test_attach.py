@@ -179,6 +179,7 @@ MEMBERS = {
     "load": "at path step what",
     "restore": "what which at step",
     "call": "number call",
+    "schedule": "schedule class at step holds",
     "step": "step loss loss_scale loss_scale_next skipped lr images ms at_ns detail calls",
     "attach": "error at quiet",
     "cost": "own_ms run_ms share detail_ms gradient_ms",
@@ -194,7 +195,7 @@ CALLS = {
     "optimizer_step": "optimizer at scaled lr",
     "update": "scaler at scale next growth forced",
     "zero_grad": "at to_none of",
-    "schedule": "class at lr",
+    "schedule": "class schedule optimizer at lr",
     "collective": "op elements type reduce at",
     "sync_module": "mode model at",
 }

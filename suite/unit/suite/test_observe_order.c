@@ -46,7 +46,7 @@ static const struct {
      "L{\"schedule\":1,\"at\":\"train.py:9\"}",
      "order.schedule", LS_FAIL, "before optimizer.step()"},
     {"F S B K P Z F S B L{\"schedule\":0} F S B L{\"schedule\":0,\"lr\":[0.2]} K P Z",
-     "order.schedule", LS_PASS, "8 calls"}, /* with every batch */
+     "order.schedule", LS_WEAK, "with every batch, the optimizer with every 2"},
     {"F S B K P L{\"schedule\":0} Z L{\"schedule\":1,\"at\":\"train.py:40\"}", "order.schedule",
      LS_PASS, "8 calls"},
     {"F S B K P L{\"schedule\":0,\"class\":\"ReduceLROnPlateau\"} Z "
@@ -217,6 +217,41 @@ START_TEST(samples_show_what_was_thrown_away)
 }
 END_TEST
 
+#define PASS_OF(first)                                                                             \
+    "{\"event\":\"data\",\"trained\":true,\"whole\":true,\"at\":\"train.py:18\",\"steps\":[" first \
+    ",99]}"
+#define SCHEDULE(class)                                                                     \
+    "{\"event\":\"schedule\",\"schedule\":0,\"class\":\"" class "\",\"at\":\"train.py:8\"," \
+                                                                "\"step\":0,\"holds\":[]}"
+
+/* A schedule that is built and not stepped in nine steps. */
+static const struct {
+    const char *event, *pass, *calls;
+    ls_verdict_code code;
+    const char *words;
+} idle[] = {
+    {SCHEDULE("StepLR"), PASS_OF("5"), "F S B K P Z", LS_FAIL, "scheduler.step() is missing"},
+    {SCHEDULE("StepLR"), PASS_OF("0"), "F S B K P Z", LS_SKIP, ""}, /* one whole pass */
+    {SCHEDULE("ReduceLROnPlateau"), PASS_OF("5"), "F S B K P Z", LS_SKIP, ""},
+    {SCHEDULE("StepLR"), PASS_OF("5"), "F S B K P Z L{\"schedule\":1}", LS_PASS, "9 calls"},
+};
+
+START_TEST(an_idle_schedule_is_caught)
+{
+    calls_job job;
+    calls_open(&job, 2);
+    calls_event(&job, -1, idle[_i].event);
+    for (int i = 0; i < 9; i++) {
+        calls_step(&job, idle[_i].calls);
+    }
+    calls_event(&job, -1, PASS_OF("1"));
+    calls_event(&job, -1, idle[_i].pass);
+    calls_judge(&job);
+    calls_expect(&job, "order.schedule", idle[_i].code, idle[_i].words);
+    calls_close(&job);
+}
+END_TEST
+
 /* ---- causes ---------------------------------------------------------------------------------- */
 
 /* Passes of a step that come after its reduction: what the calls say of a wrong mean. */
@@ -313,6 +348,7 @@ static const struct {
     {"0001 0002 0003 0004 ", "0001 0002 0004 0003 ", "order.steps", true,
      "leaves out a collective"},
     {"0001 0002 0003 ", "0001 0002 ", "order.collectives", false, ""}, /* rank 1 died before it */
+    {"0001 0002 0005 ", "0001 0002 0006 ", "order.collectives", true, "with root 1"},
     {"0001 0002 ", "0001 ", "order.steps", false, ""},
     {"", "", "order.steps", false, ""},
 };
@@ -337,6 +373,13 @@ START_TEST(open_steps_are_compared)
                 n, n == 3 ? 8 : 9, n == 3 ? 30 : 31);
         calls_event(&job, -1, line);
     }
+    for (int n = 5; n < 7; n++) {
+        LS_TEXT(line, 300,
+                "{\"event\":\"call\",\"number\":%d,\"call\":\"collective\",\"op\":\"broadcast\","
+                "\"elements\":8,\"type\":\"f32\",\"root\":%d,\"at\":\"train.py:33\"}",
+                n, n - 5);
+        calls_event(&job, -1, line);
+    }
     write_open(&job, 0, 4, opens[_i].zero);
     write_open(&job, 1, 4, opens[_i].one);
     write_failure(&job);
@@ -358,6 +401,7 @@ int main(void)
     tcase_add_loop_test(test, networks_in_turn_are_judged, 0, ROWS(turns));
     tcase_add_test(test, a_clip_of_the_other_network_is_caught);
     tcase_add_test(test, samples_show_what_was_thrown_away);
+    tcase_add_loop_test(test, an_idle_schedule_is_caught, 0, ROWS(idle));
     tcase_add_loop_test(test, passes_after_the_reduction_are_named, 0, ROWS(late));
     tcase_add_test(test, a_schedule_of_one_rank_is_named);
     tcase_add_test(test, statistics_are_told_from_counts);

@@ -98,25 +98,33 @@ class Collectives:
             )
             word = ("sum" if reduce is None else _word(reduce)) if operator is not None else ""
             at = self.hub.places.here()
-            ranks = self._ranks(original, args, kwargs)
-            part = {} if ranks is None else {"ranks": ranks}
+            part = self._part(original, args, kwargs)
             self.hub.steps.note(
                 "collective", op=name, elements=count, type=kind, reduce=word, at=at, **part
             )
 
         return enter
 
-    def _ranks(self, function, args, kwargs):
-        """How many ranks the call's group has; None where it is all of them."""
+    def _part(self, function, args, kwargs):
+        """How many ranks the call's group has, where it is not all of them, and its root, where it
+        has one.
+        """
         distributed = self.hub.torch.distributed
         try:
-            group = inspect.signature(function).bind_partial(*args, **kwargs).arguments.get("group")
+            given = inspect.signature(function).bind_partial(*args, **kwargs).arguments
         except TypeError:  # the call will say so itself
-            return None
+            return {}
+        out = {}
+        root = given.get("src", given.get("dst"))
+        if isinstance(root, int):
+            out["root"] = root
+        group = given.get("group")
         if group is None or group is distributed.group.WORLD:
-            return None
+            return out
         count = distributed.get_world_size(group)
-        return count if count != distributed.get_world_size() else None
+        if count != distributed.get_world_size():
+            out["ranks"] = count
+        return out
 
     def _size(self, given):
         if isinstance(given, self.hub.torch.Tensor):

@@ -3,6 +3,8 @@
 
 import weakref
 
+BUILT = 64  # schedules whose construction is written
+
 
 class Schedules:
     def __init__(self, hub):
@@ -19,11 +21,13 @@ class Schedules:
             for name in ("_LRScheduler", "LRScheduler", "ReduceLROnPlateau")
         ]
         kinds = {kind for kind in bases if isinstance(kind, type)}
+        self.kinds = tuple(kinds)
         kinds |= {
             v for v in vars(module).values() if isinstance(v, type) and issubclass(v, tuple(kinds))
         }
         if isinstance(getattr(module, "ChainedScheduler", None), type):
             kinds.add(module.ChainedScheduler)
+            self.kinds += (module.ChainedScheduler,)
         for kind in kinds:
             self._watch(kind, True)
 
@@ -43,6 +47,26 @@ class Schedules:
     def _leave_init(self, note, args, kwargs, result, error):
         if note:
             self.building -= 1
+            if self.building == 0 and error is None:
+                self._built(args[0])
+
+    def _built(self, schedule):
+        number = self._number(schedule)
+        if number >= BUILT:
+            return
+        held = []
+        for value in vars(schedule).values():
+            held += value if isinstance(value, (list, tuple)) else [value]
+        self.hub.writer.put(
+            {
+                "event": "schedule",
+                "schedule": number,
+                "class": type(schedule).__name__,
+                "at": self.hub.places.here(),
+                "step": self.hub.steps.done_now(),
+                "holds": [self._number(one) for one in held if isinstance(one, self.kinds)],
+            }
+        )
 
     def _enter_step(self, args, kwargs):
         self.depth += 1

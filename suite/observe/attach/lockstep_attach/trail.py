@@ -8,7 +8,7 @@ from .events import Late, text
 SLOTS = 8192  # calls of a step, five bytes each; later ones are left out
 KINDS = 4096  # unlike calls of a job; later ones are 0
 NAMED = (
-    "at", "op", "elements", "type", "reduce", "ranks", "model", "grad", "sync", "mode", "of",
+    "at", "op", "elements", "type", "reduce", "ranks", "root", "model", "grad", "sync", "mode", "of",
     "optimizer",
 )  # fmt: skip
 
