@@ -129,7 +129,8 @@ static void read_optimizer(ls_calls *calls, const cJSON *event)
             cJSON_ArrayForEach(other, calls->rank->optimizer)
             {
                 int peer = ls_json_int(other, "optimizer", -1);
-                if (peer >= 0 && peer < LS_CALLS_OPTIMIZERS && holds(other, name)) {
+                bool searched = peer >= 0 && peer < LS_CALLS_OPTIMIZERS && peer != index;
+                if (searched && holds(other, name)) {
                     own->shares |= 1u << peer;
                 }
             }

@@ -889,7 +889,11 @@ static leftover find_leftover(const ls_samples *samples, int rank)
         return l;
     }
     before *all = read_before(samples, rank);
-    for (int i = 0; i < own->tensor_count; i++) {
+    bool any = false;
+    for (int o = 0; o < LS_CALLS_OPTIMIZERS; o++) {
+        any = any || all[o].reused || all[o].carried;
+    }
+    for (int i = 0; any && i < own->tensor_count; i++) {
         before b = before_of(samples, rank, own->tensor[i].name, all);
         bool suspect = b.reused || (b.carried && b.from != NULL);
         l.left = b.reused && b.left > l.left ? b.left : l.left;

@@ -60,6 +60,7 @@ class Autograd:
             return None
         hub = self.hub
         hub.models.settle()
+        hub.activate_joined()
         hub.steps.before_backward()
         if hub.models.live() and not hub.models.forwards:
             hub.remark("backward came before any forward of a model was seen")

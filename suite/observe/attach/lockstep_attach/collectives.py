@@ -89,6 +89,7 @@ class Collectives:
         def enter(args, kwargs):
             if not self.hub.places.script_called():
                 return
+            self.hub.activate_joined()
             given = args[tensor] if tensor is not None and len(args) > tensor else None
             for key in TENSORS:
                 given = kwargs.get(key, given) if given is None else given

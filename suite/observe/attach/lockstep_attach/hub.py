@@ -234,6 +234,14 @@ class Hub:
                 self.world = _whole(os.environ, "WORLD_SIZE", 1, 1)
         return self.rank_number
 
+    def activate_joined(self):
+        """A rank that waits for others writes from its first call of that kind on: it may be killed
+        there. Before there is a model its device is not known.
+        """
+        models = self.models
+        if self.joined and (models.models or models.candidates):
+            self.activate()
+
     def activate(self):
         """This process trains: from here on it writes."""
         if self.writer.file is not None or self.writer.closed:
