@@ -6,6 +6,7 @@
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
 #include "calls.h"
+#include "carried.h"
 #include "job.h"
 #include "rules.h"
 #include "mean.h"
@@ -162,103 +163,6 @@ static void set_sent(const ls_samples *samples, int rank, int model, ls_mean_pla
     }
 }
 
-/* ---- gradients that are in place before the step's own backward -------------------------------
- */
-
-/* Of an optimizer's parameters, before the first backward of a step. */
-typedef struct before {
-    bool reused;  /* the optimizer has stepped by them already, or by nothing that was seen */
-    bool carried; /* they are of earlier backward calls, by which it has not stepped yet */
-    const char
-        *from; /* the place of such a call that is not the place of the step's own, or NULL */
-    int left;  /* how many its models' forwards found; -1: not known */
-} before;
-
-/* What a walk over the calls keeps of an optimizer. */
-typedef struct track {
-    const char *first, *last; /* places of the backward calls that are pending */
-    int found;                /* by the step's own forward; -1: not known */
-    const ls_call *clear;     /* the last one before that forward */
-} track;
-
-static before state_of(const ls_calls_optimizer *own, const track *t, const char *at)
-{
-    bool pending = ls_calls_pending(own) > 0, stale = own->attempts > 0 && !own->cleared;
-    bool seen = t->found >= 0 && own->clear == t->clear; /* by a forward, and not cleared since */
-    before b = {.left = seen ? t->found : own->left};
-    b.reused = b.left != 0 && (stale || (seen && t->found > 0 && !pending && own->attempts > 0));
-    b.carried = pending && !stale;
-    if (b.carried && t->first != NULL) {
-        b.from = strcmp(t->first, at) != 0 ? t->first : strcmp(t->last, at) != 0 ? t->last : NULL;
-    }
-    return b;
-}
-
-static void follow(const ls_calls *calls, track *t, int optimizer)
-{
-    const ls_call *call = calls->call;
-    const ls_calls_optimizer *own = &calls->optimizer[optimizer];
-    if (ls_calls_pending(own) == 0) {
-        t->first = t->last = NULL;
-    }
-    if (calls->call_index == 0) {
-        t->found = -1;
-    }
-    if (call->kind == LS_CALL_BACKWARD) {
-        t->first = t->first == NULL ? call->at : t->first;
-        t->last = call->at;
-    } else if (ls_calls_is_training(call) &&
-               (ls_calls_optimizers_of(calls, call->model) >> optimizer & 1) != 0) {
-        t->found = ls_json_int(call->json, "left", -1);
-        t->clear = own->clear;
-    }
-}
-
-/* The state of each optimizer of a rank before the first backward of that step. */
-static before *read_before(const ls_samples *samples, int rank)
-{
-    ls_calls calls;
-    track track[LS_CALLS_OPTIMIZERS] = {{NULL, NULL, 0, NULL}};
-    before *out = ls_list_make(LS_CALLS_OPTIMIZERS, sizeof *out);
-    ls_calls_start(&calls, &samples->trace->rank[rank]);
-    while (ls_calls_next(&calls) && ls_calls_step(&calls) <= samples->number) {
-        bool here =
-            calls.call->kind == LS_CALL_BACKWARD && ls_calls_step(&calls) == samples->number;
-        for (int o = 0; o < LS_CALLS_OPTIMIZERS; o++) {
-            if (here) {
-                out[o] = state_of(&calls.optimizer[o], &track[o], calls.call->at);
-            } else {
-                follow(&calls, &track[o], o);
-            }
-        }
-        if (here) {
-            break;
-        }
-    }
-    return out;
-}
-
-/* Of the optimizer that has the parameter. */
-static before before_of(const ls_samples *samples, int rank, const char *name, const before *all)
-{
-    int optimizer = -1, group;
-    const ls_observe_rank *own = &samples->trace->rank[rank];
-    if (ls_job_group(own, name, -1, &optimizer, &group) == NULL || optimizer < 0 ||
-        optimizer >= LS_CALLS_OPTIMIZERS) {
-        return (before){.left = -1};
-    }
-    return all[optimizer];
-}
-
-/* Gradients of a parameter may be collected over several steps of other optimizers. */
-static bool is_carried(const ls_samples *samples, int rank, const char *name)
-{
-    before *all = read_before(samples, rank);
-    bool carried = before_of(samples, rank, name, all).carried;
-    free(all);
-    return carried;
-}
-
 /* ---- guesses --------------------------------------------------------------------------------- */
 
 /* Whether `got` is factor * values within the bounds of the mean. */
@@ -386,7 +290,7 @@ static void judge_wrapped_tensor(const ls_samples *samples, const ls_observe_ten
         double times;
         if (got.count == mean.count) {
             bool wrong = ls_mean_violations(&mean, &got, 1, NULL, &at, &times) > 0;
-            bool carried = wrong && is_carried(samples, k, tensor->name);
+            bool carried = wrong && ls_carried_is(samples, k, tensor->name);
             t->tensors += k == 0 && !carried;
             t->elements += carried ? 0 : mean.count;
             t->differs = t->differs || mean.differs;
@@ -888,13 +792,13 @@ static leftover find_leftover(const ls_samples *samples, int rank)
     if (samples->world > 1 && !hooks_known(samples->trace, &unknown)) {
         return l;
     }
-    before *all = read_before(samples, rank);
+    ls_carried *all = ls_carried_read(samples, rank);
     bool any = false;
     for (int o = 0; o < LS_CALLS_OPTIMIZERS; o++) {
         any = any || all[o].reused || all[o].carried;
     }
     for (int i = 0; any && i < own->tensor_count; i++) {
-        before b = before_of(samples, rank, own->tensor[i].name, all);
+        ls_carried b = ls_carried_of(samples, rank, own->tensor[i].name, all);
         bool suspect = b.reused || (b.carried && b.from != NULL);
         l.left = b.reused && b.left > l.left ? b.left : l.left;
         if (suspect && holds_more(samples, rank, &own->tensor[i], &l.compared)) {
