@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "calls.h"
+#include "contents.h"
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
 #include "rules.h"
@@ -368,6 +369,42 @@ static void judge_overlap(const ls_observe_trace *trace, int number, const pass 
     }
 }
 
+/* Disjoint indices, or none, of data that each rank has in another order: the same samples come on
+ * two ranks. A data set that holds samples several times gives some of them on one rank, too. */
+static void judge_contents(int number, const pass *p, ls_observe_finding *out)
+{
+    enum { SAMPLES = 32 };
+    const double duplicates = 0.1, repeated = 0.01;
+    for (int a = 0; a < p->ranks; a++) {
+        ls_contents x = {0};
+        ls_contents_add(&x, p->event[a]);
+        for (int b = a + 1; b < p->ranks && x.repeated <= repeated * x.count; b++) {
+            ls_contents y = {0};
+            int of;
+            ls_contents_add(&y, p->event[b]);
+            int common = ls_contents_common(&x, &y, &of);
+            if (of >= SAMPLES && y.count >= SAMPLES && y.repeated <= repeated * y.count &&
+                common > duplicates * of) {
+                ls_verdict_fail(
+                    &out->verdict, "pass %d: %d of %d samples of rank %d are on rank %d, too%s",
+                    number, common, of, a, b, p->indexed ? ", under other indices" : "");
+                ls_verdict_cause(&out->verdict, "%s",
+                                 p->indexed ? "the ranks' data sets are not in the same order: "
+                                              "files are listed, shuffled or split differently on "
+                                              "each rank"
+                                            : "all ranks read the same stream: a data set without "
+                                              "indices is not split among them");
+                ls_finding_blame(out, place_of(p), "%s",
+                                 p->indexed ? "build the data set alike on every rank: sort lists "
+                                              "of files, and seed what shuffles or splits them"
+                                            : "let each rank read its own part of the stream");
+            }
+            ls_contents_free(&y);
+        }
+        ls_contents_free(&x);
+    }
+}
+
 void ls_rules_data_disjoint(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     pass p;
@@ -378,9 +415,15 @@ void ls_rules_data_disjoint(const ls_observe_trace *trace, ls_observe_finding *o
     for (; read_pass(trace, i, &p); i++) {
         if (p.indexed) {
             ls_observe_finding one = {0};
+            int before = drawn_again;
             judge_overlap(trace, i, &p, &drawn_again, &one);
+            if (one.verdict.code == LS_PASS && drawn_again == before) {
+                judge_contents(i, &p, &one);
+            }
             ls_calls_keep_worst(out, &one);
             passes++;
+        } else {
+            judge_contents(i, &p, out);
         }
     }
     if (passes == 0) {

@@ -309,6 +309,9 @@ def plain_ddp(context):
     )
     drawn = [set(result.events(rank, "data")[0]["kept"]) for rank in (0, 1)]
     assert not drawn[0] & drawn[1] and len(drawn[0] | drawn[1]) == 48
+    first, second = [[set(p["keys"]) for p in result.events(rank, "data")] for rank in (0, 1)]
+    assert len(first[0] | second[0]) == 48 and not first[0] & second[0]
+    assert first[0] | second[0] == first[1] | second[1]  # the next epoch has the same samples
     (save,), (load,) = result.events(0, "save"), result.events(0, "load")
     assert save["what"] == {
         "model": ["model"],

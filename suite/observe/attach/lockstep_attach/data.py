@@ -6,6 +6,9 @@ import hashlib
 import time
 import weakref
 
+from .keys import Keys
+
+AHEAD = 4  # batches that a trainer may ask for before it uses the first
 CONTENTS = 64  # samples of a pass whose content is looked at
 KEPT = 65536  # indices of a pass that are written, for the dataset's length
 
@@ -23,6 +26,10 @@ class Pass:
         self.kept = []
         self.indexed = True
         self.whole = False
+        self.given = 0  # batches that the user's loop got
+        self.length = None  # of the pass in batches
+        self.trained = None  # whether a backward pass had run when the last batch was given
+        self.keys = None
         self.passes = self.first = None
         self.drawn = collections.deque()  # indices of batches that have not come yet
         self.content = []
@@ -88,6 +95,8 @@ class Data:
         entry.passes, entry.first = self.hub.autograd.passes, self.hub.steps.now.number
         entry.facts.update(loader=known[1], **{"pass": entry.number, "at": entry.at})
         entry.facts.update(self._facts(loader, result))
+        entry.length = _length(result)
+        entry.keys = Keys(self.hub.torch, entry.facts.get("length"))
 
     def _facts(self, loader, iterator):
         batches = loader.batch_sampler
@@ -136,7 +145,14 @@ class Data:
     def _content(self, iterator, batch):
         """Digests of some samples as the loop gets them: whether ranks have the same data."""
         entry = self.open.get(id(iterator))
-        if entry is None or not entry.drawn:
+        if entry is None:
+            return
+        entry.given += 1
+        if entry.given == entry.length and entry.given > AHEAD:
+            entry.trained = self.hub.autograd.passes > entry.passes
+        if entry.keys is not None and getattr(iterator, "_auto_collation", True):
+            entry.keys.add(self._batch(batch))
+        if not entry.drawn:
             return
         if getattr(iterator, "_in_order", True) is False:
             entry.apart, entry.content = False, []
@@ -158,6 +174,12 @@ class Data:
         for place in places[: CONTENTS - len(entry.content)]:
             parts = tensors if single else [tensor[place] for tensor in tensors]
             entry.content.append([numbers[place], self.hub.digests.digest(parts)])
+
+    def _batch(self, batch):
+        """The tensors of a batch that have its samples in their first dimension: those of the first one."""
+        found = self._tensors(batch, None, []) or []
+        count = len(found[0]) if found and found[0].dim() else 0
+        return [tensor for tensor in found if tensor.dim() and len(tensor) == count]
 
     def _tensors(self, tree, count, out, depth=0):
         """The tensors of a batch, each with `count` samples; None if it cannot be taken apart."""
@@ -201,7 +223,8 @@ class Data:
         event = {"event": "data"}
         event.update(entry.facts)
         event["count"] = entry.count
-        event["whole"] = entry.whole
+        # a trainer that counts its batches leaves the loop at the last one, and asks for no more
+        event["whole"] = entry.whole or entry.given == entry.length
         if entry.indexed:
             event["order"] = entry.order.hexdigest()
             event["modulus"] = entry.modulus
@@ -210,7 +233,12 @@ class Data:
                 event["content"] = entry.content
         else:
             event["indices"] = False
-        event["trained"] = self.hub.autograd.passes > entry.passes
+        if entry.keys is not None and entry.keys.kept:
+            event["keys"], event["key_modulus"] = entry.keys.kept, entry.keys.modulus
+        if entry.whole or entry.trained is None:
+            event["trained"] = self.hub.autograd.passes > entry.passes
+        else:
+            event["trained"] = entry.trained  # others may have been trained since
         event["steps"] = [entry.first, self.hub.steps.now.number]
         self.hub.writer.put(event)
 
@@ -218,6 +246,14 @@ class Data:
         for entry in self.open.values():
             self._close(entry)
         self.open = {}
+
+
+def _length(iterator):
+    """Batches of a pass; None where that is not known."""
+    try:
+        return len(iterator)
+    except Exception:  # the user's own sampler, or none
+        return None
 
 
 def _modulus(dataset):

@@ -1,0 +1,148 @@
+/* Samples by content on invented jobs: ranks whose data sets are in another order, streams that are
+ * not split, validations that read what is trained on, and the practices that look like them. */
+#include "observe_calls.h"
+#include "suite/unit/run_suite.h"
+
+/* A pass over a loader: samples first, first + stride, ... (their contents), `count` of them. */
+typedef struct reading {
+    bool trained;
+    const char *at;
+    int length, first, stride, count;
+    int index; /* of the first sample; -1: no indices */
+} reading;
+
+static void write_pass(calls_job *job, int rank, const reading *r)
+{
+    static char line[20000];
+    ls_text_put(line, sizeof line,
+                "{\"event\":\"data\",\"loader\":0,\"pass\":0,\"at\":\"%s\",\"sampler\":\"%s\","
+                "\"replicas\":2,\"sampler_rank\":%d,\"shuffle\":true,\"drop_last\":false,"
+                "\"sampler_epoch\":%d,\"length\":%d,\"batch\":4,\"workers\":0,\"count\":%d,"
+                "\"whole\":true,\"trained\":%s,\"steps\":[1,8],\"key_modulus\":1,\"keys\":[",
+                r->at, r->index < 0 ? "" : "DistributedSampler", rank, r->first, r->length,
+                r->count, r->trained ? "true" : "false");
+    for (int i = 0; i < r->count; i++) {
+        ls_text_add(line, sizeof line, "%s%d", i > 0 ? "," : "",
+                    1000 + 7919 * (r->first + i * r->stride));
+    }
+    ls_text_add(line, sizeof line, "],%s", r->index < 0 ? "\"indices\":false}" : "\"kept\":[");
+    for (int i = 0; r->index >= 0 && i < r->count; i++) {
+        ls_text_add(line, sizeof line, "%s%d", i > 0 ? "," : "", r->index + 2 * i);
+    }
+    ls_text_add(line, sizeof line, "%s", r->index < 0 ? "" : "]}");
+    calls_event(job, rank, line);
+}
+
+enum { PASSES = 3 };
+
+static const struct {
+    const char *name;
+    reading zero[PASSES], one[PASSES];
+    const char *id;
+    ls_verdict_code code;
+    const char *words;
+} jobs[] = {
+    {"the ranks divide one order",
+     {{true, "train.py:18", 200, 0, 2, 100, 0}},
+     {{true, "train.py:18", 200, 1, 2, 100, 1}},
+     "data.disjoint",
+     LS_PASS,
+     "disjoint"},
+    {"each rank has an order of its own",
+     {{true, "train.py:18", 200, 0, 2, 100, 0}},
+     {{true, "train.py:18", 200, 50, 1, 100, 1}},
+     "data.disjoint",
+     LS_FAIL,
+     "not in the same order"},
+    {"samples come several times, on one rank as on two",
+     {{true, "train.py:18", 200, 0, 0, 50, 0}, {true, "train.py:18", 200, 0, 0, 50, 0}},
+     {{true, "train.py:18", 200, 0, 0, 50, 1}, {true, "train.py:18", 200, 0, 0, 50, 1}},
+     "data.disjoint",
+     LS_PASS,
+     "disjoint"},
+    {"a stream that is not split",
+     {{true, "train.py:18", -1, 0, 1, 100, -1}},
+     {{true, "train.py:18", -1, 20, 1, 100, -1}},
+     "data.disjoint",
+     LS_FAIL,
+     "same stream"},
+    {"a stream that is split",
+     {{true, "train.py:18", -1, 0, 2, 100, -1}},
+     {{true, "train.py:18", -1, 1, 2, 100, -1}},
+     "data.disjoint",
+     LS_SKIP,
+     "no indices"},
+    {"a split of each rank's own",
+     {{true, "train.py:18", 160, 0, 1, 80, 0}, {false, "val.py:4", 40, 160, 1, 40, 0}},
+     {{true, "train.py:18", 160, 80, 1, 80, 1}, {false, "val.py:4", 40, 20, 1, 40, 1}},
+     "data.held_out",
+     LS_FAIL,
+     "split differently"},
+    {"one split",
+     {{true, "train.py:18", 160, 0, 2, 80, 0}, {false, "val.py:4", 40, 160, 1, 40, 0}},
+     {{true, "train.py:18", 160, 1, 2, 80, 1}, {false, "val.py:4", 40, 160, 1, 40, 1}},
+     "data.held_out",
+     LS_PASS,
+     "not trained on"},
+    {"a few duplicates",
+     {{true, "train.py:18", 160, 0, 2, 80, 0}, {false, "val.py:4", 40, 158, 1, 40, 0}},
+     {{true, "train.py:18", 160, 1, 2, 80, 1}, {false, "val.py:4", 40, 158, 1, 40, 1}},
+     "data.held_out",
+     LS_PASS,
+     "not trained on"},
+    {"a training score",
+     {{true, "train.py:18", 160, 0, 2, 80, 0}, {false, "val.py:4", 160, 0, 2, 80, 0}},
+     {{true, "train.py:18", 160, 1, 2, 80, 1}, {false, "val.py:4", 160, 1, 2, 80, 1}},
+     "data.held_out",
+     LS_WEAK,
+     "training score"},
+    {"half of the data trained on so far",
+     {{true, "train.py:18", 160, 0, 1, 40, 0}, {false, "val.py:4", 150, 0, 1, 80, 0}},
+     {{true, "train.py:18", 160, 40, 1, 40, 1}, {false, "val.py:4", 150, 80, 1, 80, 1}},
+     "data.held_out",
+     LS_WEAK,
+     "training score"},
+    {"pictures that change from pass to pass",
+     {{true, "train.py:18", 160, 0, 2, 80, 0},
+      {true, "train.py:18", 160, 1000, 2, 80, 0},
+      {false, "val.py:4", 40, 160, 1, 40, 0}},
+     {{true, "train.py:18", 160, 1, 2, 80, 1},
+      {true, "train.py:18", 160, 1001, 2, 80, 1},
+      {false, "val.py:4", 40, 160, 1, 40, 1}},
+     "data.held_out",
+     LS_UNSUPPORTED,
+     "from pass to pass"},
+    {"no validation",
+     {{true, "train.py:18", 160, 0, 2, 80, 0}},
+     {{true, "train.py:18", 160, 1, 2, 80, 1}},
+     "data.held_out",
+     LS_SKIP,
+     "no pass"},
+};
+
+START_TEST(contents_are_judged)
+{
+    calls_job job;
+    calls_open(&job, 2);
+    for (int i = 0; i < 4; i++) {
+        calls_step(&job, "F S B K P Z");
+    }
+    for (int i = 0; i < PASSES && jobs[_i].zero[i].at != NULL; i++) {
+        write_pass(&job, 0, &jobs[_i].zero[i]);
+        write_pass(&job, 1, &jobs[_i].one[i]);
+    }
+    calls_judge(&job);
+    calls_expect(&job, jobs[_i].id, jobs[_i].code, jobs[_i].words);
+    calls_close(&job);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("observe_contents");
+    TCase *test = tcase_create("rules");
+    tcase_set_timeout(test, 120);
+    tcase_add_loop_test(test, contents_are_judged, 0, (int)(sizeof jobs / sizeof *jobs));
+    suite_add_tcase(suite, test);
+    return run_suite(suite);
+}
