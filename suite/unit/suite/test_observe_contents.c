@@ -1,5 +1,6 @@
 /* Samples by content on invented jobs: ranks whose data sets are in another order, streams that are
- * not split, validations that read what is trained on, and the practices that look like them. */
+ * not split, validations that read what is trained on or run in training mode, and the practices
+ * that look like them. */
 #include "observe_calls.h"
 #include "suite/unit/run_suite.h"
 
@@ -137,12 +138,66 @@ START_TEST(contents_are_judged)
 }
 END_TEST
 
+/* One more step, in which a validation of ten batches was made, divided between two ranks. */
+static const struct {
+    const char *calls;
+    int length; /* of the data */
+    const char *at;
+    const char *id;
+    ls_verdict_code code;
+    const char *words;
+} validations[] = {
+    {"F S B K P Z E F{\"grad\":false,\"training\":false,\"times\":10} T A", 80, "val.py:4",
+     "validation.mode", LS_PASS, "in eval mode"},
+    {"F S B K P Z F{\"grad\":false,\"times\":10} A", 80, "val.py:4", "validation.mode", LS_FAIL,
+     "no model.eval()"},
+    /* statistics of batch norm over the training data, or by a loop of a library */
+    {"F S B K P Z F{\"grad\":false,\"times\":10} A", 160, "val.py:4", "validation.mode", LS_PASS,
+     "measured anew"},
+    {"F S B K P Z F{\"grad\":false,\"times\":10} A", 80, "train.py:20", "validation.mode", LS_PASS,
+     "measured anew"},
+    /* a generator that draws once without gradients */
+    {"F S B K P Z F{\"grad\":false} A", 80, "val.py:4", "validation.mode", LS_PASS, ""},
+    {"F S B K P Z A", 80, "val.py:4", "validation.mode", LS_SKIP, "no forward"},
+    {"F S B K P Z E F{\"grad\":false,\"training\":false,\"times\":10} T A", 80, "val.py:4",
+     "validation.whole", LS_PASS, "collectives in 1 of 1"},
+    {"F S B K P Z E F{\"grad\":false,\"training\":false,\"times\":10} T A", 79, "val.py:4",
+     "validation.whole", LS_PASS, "1 of 79 count twice"},
+    {"F S B K P Z E F{\"grad\":false,\"training\":false,\"times\":10} T", 80, "val.py:4",
+     "validation.whole", LS_WEAK, "1/2 of the data"},
+};
+
+START_TEST(validations_are_judged)
+{
+    calls_job job;
+    calls_open(&job, 2);
+    for (int i = 0; i < 8; i++) {
+        calls_step(&job, i < 7 ? "F S B K P Z" : validations[_i].calls);
+    }
+    for (int k = 0; k < 2; k++) {
+        LS_TEXT(line, 600,
+                "{\"event\":\"data\",\"loader\":1,\"pass\":0,\"at\":\"%s\",\"sampler\":"
+                "\"DistributedSampler\",\"replicas\":2,\"length\":%d,\"batch\":4,\"count\":40,"
+                "\"whole\":true,\"trained\":false,\"steps\":[8,8]}",
+                validations[_i].at, validations[_i].length);
+        reading training = {true, "train.py:18", 160, k, 2, 80, k};
+        write_pass(&job, k, &training);
+        calls_event(&job, k, line);
+    }
+    calls_judge(&job);
+    calls_expect(&job, validations[_i].id, validations[_i].code, validations[_i].words);
+    calls_close(&job);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("observe_contents");
     TCase *test = tcase_create("rules");
     tcase_set_timeout(test, 120);
     tcase_add_loop_test(test, contents_are_judged, 0, (int)(sizeof jobs / sizeof *jobs));
+    tcase_add_loop_test(test, validations_are_judged, 0,
+                        (int)(sizeof validations / sizeof *validations));
     suite_add_tcase(suite, test);
     return run_suite(suite);
 }
