@@ -354,20 +354,26 @@ typedef enum fate {
     FATES,
 } fate;
 
-/* The calls of one place. */
+/* The calls of one place for the same models: a library's own place is that of all its users. */
 typedef struct clips {
     const char *at;
+    const cJSON *models; /* or NULL */
     int of[FATES], calls;
     long long step; /* of the first that had no effect */
     double limit;
 } clips;
 
+static const cJSON *models_of(const ls_call *call)
+{
+    return cJSON_GetObjectItemCaseSensitive(call->json, "models");
+}
+
 /* The optimizers whose parameters a clip was given; all, where that is not known. */
 static unsigned clipped_by(const ls_calls *calls)
 {
-    const cJSON *model, *models = cJSON_GetObjectItemCaseSensitive(calls->call->json, "models");
+    const cJSON *model;
     unsigned mask = 0;
-    cJSON_ArrayForEach(model, models)
+    cJSON_ArrayForEach(model, models_of(calls->call))
     {
         mask |= ls_calls_optimizers_of(calls, cJSON_IsNumber(model) ? model->valueint : -1);
     }
@@ -414,18 +420,20 @@ static fate fate_of(ls_calls *calls)
     return stepped && !pending ? FATE_LATE : FATE_UNKNOWN;
 }
 
-static clips *clips_at(clips *list, int *count, const char *at)
+static clips *clips_of(clips *list, int *count, const ls_call *call)
 {
     enum { PLACES = 16 };
+    const cJSON *models = models_of(call);
     for (int i = 0; i < *count; i++) {
-        if (strcmp(list[i].at, at) == 0) {
+        if (strcmp(list[i].at, call->at) == 0 &&
+            (models == list[i].models || cJSON_Compare(models, list[i].models, true))) {
             return &list[i];
         }
     }
     if (*count == PLACES) {
         return NULL;
     }
-    list[*count] = (clips){.at = at};
+    list[*count] = (clips){.at = call->at, .models = models};
     return &list[(*count)++];
 }
 
@@ -462,7 +470,7 @@ static void judge_place(int rank, const clips *place, ls_observe_finding *out)
     };
     int idle = place->of[FATE_EARLY] + place->of[FATE_LATE] + place->of[FATE_CLEARED];
     int known = place->calls - place->of[FATE_UNKNOWN];
-    if (idle == 0 || idle < known - known / 8 || out->verdict.code == LS_FAIL) {
+    if (idle < 2 || idle < known - known / 8 || out->verdict.code == LS_FAIL) {
         return;
     }
     fate most = FATE_EARLY;
@@ -518,7 +526,7 @@ static int judge_clips(const ls_observe_trace *trace, int rank, ls_observe_findi
     ls_calls_start(&calls, &trace->rank[rank]);
     while (ls_calls_next(&calls)) {
         if (calls.call->kind == LS_CALL_CLIP) {
-            clips *place = clips_at(list, &places, calls.call->at);
+            clips *place = clips_of(list, &places, calls.call);
             count_norm(calls.call, &seen);
             count += calls.call->times;
             if (place != NULL) {

@@ -75,6 +75,7 @@ static const struct {
 } rarely[] = {
     {"F S B K P Z", "F{\"input\":\"1\"} S B Z F{\"input\":\"2\"} S B K P Z", "order.zero", LS_PASS,
      "5 steps"},
+    {"F S B K P Z", "F S B K P N Z", "order.clip", LS_PASS, "1 calls"}, /* a look at the norm */
     {"F S B K P Z", "F S B Z K P", "order.zero", LS_WEAK, "2 of 10 steps"},
     {"F S B U N K P Z", "F S B U N Z F S B U N K P Z", "order.clip", LS_PASS, "6 calls"},
     {"F S B K P L{\"schedule\":0} Z",
@@ -178,8 +179,8 @@ END_TEST
 START_TEST(a_clip_of_the_other_network_is_caught)
 {
     static const char *const calls[] = {
-        "F b N{\"models\":[1]} O Z Z{\"optimizer\":1} F{\"model\":1} b " OTHER,
-        "F b N{\"models\":[0]} O Z Z{\"optimizer\":1} F{\"model\":1} b " OTHER,
+        "F b N{\"models\":[1]} O Z Z{\"optimizer\":1} F{\"model\":1} b N{\"models\":[0,1]} " OTHER,
+        "F b N{\"models\":[0]} O Z Z{\"optimizer\":1} F{\"model\":1} b N{\"models\":[1]} " OTHER,
     };
     for (int right = 0; right < 2; right++) {
         calls_job job;
@@ -189,7 +190,7 @@ START_TEST(a_clip_of_the_other_network_is_caught)
         }
         calls_judge(&job);
         calls_expect(&job, "order.clip", right ? LS_PASS : LS_FAIL,
-                     right ? "3 calls" : "of another model");
+                     right ? "6 calls" : "of another model");
         calls_close(&job);
     }
 }
