@@ -168,7 +168,7 @@ static void judge_emptied(const zeroes *z, ls_observe_finding *out)
     }
     ls_verdict_set(&out->verdict, 2 * z->emptied >= z->attempts ? LS_FAIL : LS_WEAK,
                    "rank %d, step %lld: the gradients were cleared after the backward and before "
-                   "the optimizer's step; so in %d of %d steps",
+                   "the optimizer's step; so in %d of %d steps of all ranks",
                    z->emptied_rank, z->emptied_step, z->emptied, z->attempts);
     ls_verdict_cause(&out->verdict,
                      "zero_grad() between backward and step: the optimizer steps by nothing");
