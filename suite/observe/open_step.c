@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "kernels/core/file.h"
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
 
@@ -43,28 +44,30 @@ static cJSON *calls_of(const ls_observe_rank *rank, const char *numbers)
     return calls;
 }
 
-void ls_open_step_read(const char *directory, int k, ls_observe_rank *rank)
+static void make_open(ls_observe_rank *rank, int64_t number, const char *numbers)
 {
-    char text[64 << 10];
-    LS_TEXT(path, PATH_MAX, "%s/open.rank%d", directory, k);
-    FILE *file = fopen(path, "rb");
-    if (file == NULL) {
-        return;
-    }
-    size_t bytes = fread(text, 1, sizeof text - 1, file);
-    fclose(file);
-    text[bytes] = '\0';
-    char *rest;
-    long long number = strtoll(text, &rest, 10);
-    if (*rest != '\n' || number <= last_of(rank)) {
-        return;
-    }
     ls_record_step *step = ls_list_make(1, sizeof *step);
     *step = (ls_record_step){.step = number, .loss = NAN, .loss_scale = NAN, .lr = NAN};
     rank->open = ls_list_make(1, sizeof *rank->open);
     rank->open->step = step;
     rank->open->samples = "";
-    ls_trace_take_calls(rank->open, calls_of(rank, rest + 1));
+    ls_trace_take_calls(rank->open, calls_of(rank, numbers));
+}
+
+void ls_open_step_read(const char *directory, int k, ls_observe_rank *rank)
+{
+    LS_TEXT(path, PATH_MAX, "%s/open.rank%d", directory, k);
+    ls_file_source source;
+    char *text = NULL, *rest = NULL;
+    size_t bytes = 0;
+    if (ls_file_load(path, LS_FILE_TEXT_BYTES, &source, &text, &bytes) != LS_OK) {
+        return;
+    }
+    long long number = strtoll(text, &rest, 10);
+    if (*rest == '\n' && number > last_of(rank)) {
+        make_open(rank, number, rest + 1);
+    }
+    free(text);
 }
 
 void ls_open_step_free(ls_observe_rank *rank)
