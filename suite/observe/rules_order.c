@@ -579,6 +579,23 @@ static int passes_after(const ls_observe_rank *rank, int64_t step)
     return count;
 }
 
+/* Whether another schedule steps that one. */
+static bool is_held(const ls_observe_rank *rank, const cJSON *schedule)
+{
+    int number = ls_json_int(schedule, "schedule", -1);
+    const cJSON *event, *held;
+    cJSON_ArrayForEach(event, rank->schedule)
+    {
+        cJSON_ArrayForEach(held, cJSON_GetObjectItemCaseSensitive(event, "holds"))
+        {
+            if (cJSON_IsNumber(held) && held->valueint == number) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
 /* A schedule that was built and is never stepped, where no other one is: not of those that wait for
  * a value or for the end of the training. */
 static void judge_idle(const ls_observe_rank *rank, ls_observe_finding *out)
@@ -591,7 +608,8 @@ static void judge_idle(const ls_observe_rank *rank, ls_observe_finding *out)
         int64_t step = ls_json_integer(event, "step", 0), after = steps_of(rank) - step;
         int passes = passes_after(rank, step);
         if (strstr(class, "Plateau") != NULL || strstr(class, "SWA") != NULL ||
-            out->verdict.code != LS_PASS || (passes < PASSES && after < MANY) || after < STEPS) {
+            is_held(rank, event) || out->verdict.code != LS_PASS ||
+            (passes < PASSES && after < MANY) || after < STEPS) {
             continue;
         }
         ls_verdict_set(&out->verdict, passes < PASSES ? LS_WEAK : LS_FAIL,

@@ -233,6 +233,9 @@ static const struct {
 } idle[] = {
     {SCHEDULE("StepLR"), PASS_OF("5"), "F S B K P Z", LS_FAIL, "scheduler.step() is missing"},
     {SCHEDULE("StepLR"), PASS_OF("0"), "F S B K P Z", LS_SKIP, ""}, /* one whole pass */
+    {SCHEDULE("StepLR") "\n{\"event\":\"schedule\",\"schedule\":1,\"class\":\"SequentialLR\","
+                        "\"at\":\"train.py:9\",\"step\":0,\"holds\":[0]}",
+     PASS_OF("5"), "F S B K P Z", LS_FAIL, "train.py:9"},
     {SCHEDULE("ReduceLROnPlateau"), PASS_OF("5"), "F S B K P Z", LS_SKIP, ""},
     {SCHEDULE("StepLR"), PASS_OF("5"), "F S B K P Z L{\"schedule\":1}", LS_PASS, "9 calls"},
 };
