@@ -319,7 +319,7 @@ static bool judge_open(const ls_observe_trace *trace, int rank, const ls_observe
     if (!blame_uneven_pass(trace, out)) {
         ls_verdict_cause(&out->verdict,
                          "a condition on a value of the rank's own (its number, its loss, its "
-                         "data) leaves out a %s in which the other ranks wait",
+                         "data): only some ranks make this %s, and wait in it",
                          waits->kind == LS_CALL_BACKWARD  ? "backward"
                          : waits->kind == LS_CALL_FORWARD ? "forward"
                                                           : "collective");

@@ -347,10 +347,10 @@ static const struct {
     bool fails;
     const char *words;
 } opens[] = {
-    {"0001 0002 ", "0001 0001 ", "order.steps", true, "leaves out a backward"},
+    {"0001 0002 ", "0001 0001 ", "order.steps", true, "only some ranks make this backward"},
     {"0001 0002 0003 ", "0001 0002 0004 ", "order.collectives", true, "of 9 f32 (train.py:31)"},
     {"0001 0002 0003 0004 ", "0001 0002 0004 0003 ", "order.steps", true,
-     "leaves out a collective"},
+     "only some ranks make this collective"},
     {"0001 0002 0003 ", "0001 0002 ", "order.collectives", false, ""}, /* rank 1 died before it */
     {"0001 0002 0005 ", "0001 0002 0006 ", "order.collectives", true, "with root 1"},
     {"0001 0002 ", "0001 ", "order.steps", false, ""},
