@@ -784,6 +784,16 @@ static bool holds_more(const ls_samples *samples, int rank, const ls_observe_ten
     return more;
 }
 
+static bool is_attempted(const ls_observe_step *step, int optimizer)
+{
+    for (int c = 0; c < step->call_count; c++) {
+        if (ls_calls_is_attempt(&step->call[c]) && step->call[c].optimizer == optimizer) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static leftover find_leftover(const ls_samples *samples, int rank)
 {
     leftover l = {0};
@@ -795,6 +805,9 @@ static leftover find_leftover(const ls_samples *samples, int rank)
     ls_carried *all = ls_carried_read(samples, rank);
     bool any = false;
     for (int o = 0; o < LS_CALLS_OPTIMIZERS; o++) {
+        if (!is_attempted(samples->step[rank], o)) {
+            all[o] = (ls_carried){.left = -1}; /* what it left may stay for the other's step */
+        }
         any = any || all[o].reused || all[o].carried;
     }
     for (int i = 0; any && i < own->tensor_count; i++) {

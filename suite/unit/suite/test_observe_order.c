@@ -158,6 +158,24 @@ static const struct {
      ""},
 };
 
+/* A detailed step of the other network: what the first one left may stay there. */
+START_TEST(the_other_networks_gradients_may_stay)
+{
+    static const char *const group[] = {"local"};
+    static const double values[] = {2};
+    calls_job job;
+    open_two(&job);
+    for (int i = 0; i < 4; i++) {
+        calls_step_of(&job, -1, i == 1 ? "\"detail\":true," : "",
+                      i % 2 == 0 ? "Z F{\"left\":0} b O" : "F b " OTHER);
+    }
+    write_samples(&job, 2, group, 1, values);
+    calls_judge(&job);
+    calls_expect(&job, "reduction.left", LS_PASS, "");
+    calls_close(&job);
+}
+END_TEST
+
 START_TEST(networks_in_turn_are_judged)
 {
     static const char *const group[] = {"local", "reduced", "used"};
@@ -403,6 +421,7 @@ int main(void)
     tcase_add_loop_test(test, calls_are_judged, 0, ROWS(rows));
     tcase_add_loop_test(test, what_happens_once_is_no_fault, 0, ROWS(rarely));
     tcase_add_loop_test(test, networks_in_turn_are_judged, 0, ROWS(turns));
+    tcase_add_test(test, the_other_networks_gradients_may_stay);
     tcase_add_test(test, a_clip_of_the_other_network_is_caught);
     tcase_add_test(test, samples_show_what_was_thrown_away);
     tcase_add_loop_test(test, an_idle_schedule_is_caught, 0, ROWS(idle));
