@@ -73,12 +73,12 @@ def sum_of_squares(torch, tensor, minus=None):
             tensor.coalesce().values() if tensor.layout == torch.sparse_coo else tensor.to_dense()
         )
     flat = tensor.detach().reshape(-1)
-    other = minus.detach().reshape(-1) if minus is not None else None
+    if minus is None:
+        return torch.linalg.vector_norm(flat, dtype=torch.float64) ** 2
+    other = minus.detach().reshape(-1)
     total = torch.zeros((), dtype=torch.float64, device=flat.device)
     for start in range(0, flat.numel(), CHUNK):
-        part = flat[start : start + CHUNK].double()
-        if other is not None:
-            part = part - other[start : start + CHUNK].double()
+        part = flat[start : start + CHUNK].double() - other[start : start + CHUNK].double()
         total += (part * part).sum()
     return total
 
