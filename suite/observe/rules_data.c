@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "by_hand.h"
 #include "calls.h"
 #include "contents.h"
 #include "kernels/core/list.h"
@@ -22,7 +23,8 @@ enum { RANKS = 64, FEW = 8 /* so few indices may be in the same order by chance:
 
 static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
 {
-    if (!ls_trace_is_ddp(trace) || ls_calls_in_part(trace) || trace->world > RANKS) {
+    bool replicated = ls_trace_is_ddp(trace) || ls_by_hand_replicates(trace);
+    if (!replicated || ls_calls_in_part(trace) || trace->world > RANKS) {
         ls_verdict_set(&out->verdict, LS_SKIP, "%s",
                        trace->world < 2 ? "one rank" : "no model is replicated over all ranks");
         return false;
@@ -241,6 +243,25 @@ static const ls_call *first_forward(const inputs *in)
     return NULL;
 }
 
+/* Replicas that the script reduces by itself may share a batch on purpose, each computing a part of
+ * it: of the sequence, of the outputs. Ranks that compute the same gradients share the work, too,
+ * and dropout makes equal work differ. */
+static bool may_share(const ls_observe_trace *trace, int a, int b)
+{
+    return !ls_trace_is_ddp(trace) && ls_by_hand_same_work(trace, a, b) != 1 &&
+           ls_json_int(ls_job_model(&trace->rank[a], 0), "dropout", 0) == 0;
+}
+
+static void excuse_shared(const ls_observe_trace *trace, int a, int b, ls_observe_finding *out)
+{
+    if (out->verdict.code == LS_FAIL && may_share(trace, a, b)) {
+        out->verdict.code = LS_WEAK;
+        ls_text_add(out->verdict.evidence, sizeof out->verdict.evidence,
+                    "; the script reduces gradients by itself, and those of the ranks differ: a "
+                    "mistake, unless each computes a part of one batch");
+    }
+}
+
 /* ---- data.disjoint --------------------------------------------------------------------------- */
 
 /* torch's own sampler promises disjoint parts: why they are not. */
@@ -420,6 +441,7 @@ void ls_rules_data_disjoint(const ls_observe_trace *trace, ls_observe_finding *o
             if (one.verdict.code == LS_PASS && drawn_again == before) {
                 judge_contents(i, &p, &one);
             }
+            excuse_shared(trace, 0, 1, &one);
             ls_calls_keep_worst(out, &one);
             passes++;
         } else {
@@ -685,6 +707,7 @@ void ls_rules_data_distinct(const ls_observe_trace *trace, ls_observe_finding *o
         for (int b = a + 1; b < trace->world; b++) {
             ls_observe_finding one = {0};
             judge_pair(trace, a, b, &compared, &one);
+            excuse_shared(trace, a, b, &one);
             ls_calls_keep_worst(out, &one);
         }
     }

@@ -3,6 +3,7 @@
 
 #include "kernels/core/text.h"
 #include "rules.h"
+#include "by_hand.h"
 #include "job.h"
 
 static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
@@ -89,6 +90,37 @@ static void fail_start(const ls_observe_trace *trace, const cJSON *model, int ra
     }
 }
 
+/* Reduced by hand, and never equal: the tensors whose gradients are common differ in the last
+ * detailed step, too. False where the script has sent them meanwhile, or keeps parts local. */
+static bool fail_start_by_hand(const ls_observe_trace *trace, const cJSON *model,
+                               ls_observe_finding *out)
+{
+    ls_by_hand hand;
+    ls_by_hand_look(trace, &hand);
+    ls_job_names names = {0};
+    int64_t last = 0, next = 0;
+    while ((next = ls_samples_next(trace, next)) != 0) {
+        last = next;
+    }
+    int64_t at = ls_by_hand_split(trace, &hand, last > 0 ? last - 1 : 0, "param", &names);
+    if (at != 0) {
+        ls_verdict_fail(&out->verdict,
+                        "the ranks step by one gradient and hold other values, from the start up "
+                        "to step %lld, in %d of %d tensors: %s",
+                        (long long)at, names.count, hand.common, ls_job_names_text(&names));
+        ls_verdict_cause(&out->verdict,
+                         "the script reduces gradients by hand (%.80s), each rank drew its "
+                         "parameters from a seed of its own, and no rank's were sent to the "
+                         "others: the gradients of different models are averaged",
+                         hand.at[0] != '\0' ? hand.at : "between backward and step");
+        ls_finding_blame(out, ls_json_string(model, "at", ""),
+                         "broadcast parameters and buffers from rank 0 before the first step, or "
+                         "seed all ranks alike while the model is built");
+    }
+    ls_by_hand_free(&hand);
+    return at != 0;
+}
+
 /* A plain model that is trained is judged too: the wrapper may be missing. */
 static bool is_replicated(const ls_observe_trace *trace, const cJSON *model, int index)
 {
@@ -109,6 +141,9 @@ static void judge_models(const ls_observe_trace *trace, int *compared, ls_observ
             }
             *compared += cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(first, "params"));
             if (names.count > 0 && !ls_job_model_is_ddp(first) && ls_job_calls_collectives(trace)) {
+                if (fail_start_by_hand(trace, first, out)) {
+                    return;
+                }
                 ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
                                "%s is not in DistributedDataParallel and starts with other values "
                                "on rank %d; the script calls collectives of its own, which may "
@@ -470,7 +505,7 @@ static const cJSON *plain_model_of(const ls_observe_trace *trace, const ls_sampl
 }
 
 static void fail_step(const ls_observe_trace *trace, split at, const char *word, const char *group,
-                      const char *what, ls_observe_finding *out)
+                      const char *what, bool by_hand, ls_observe_finding *out)
 {
     ls_samples samples;
     ls_job_names names = {0};
@@ -486,7 +521,9 @@ static void fail_step(const ls_observe_trace *trace, split at, const char *word,
     ls_verdict_fail(&out->verdict, "after step %lld ranks %d and %d hold different %s%s",
                     (long long)at.step, at.a, at.b, word, tensors);
     const cJSON *plain = plain_model_of(trace, &samples, group);
-    if (plain != NULL && ls_trace_is_ddp(trace)) {
+    if (by_hand) {
+        blame(trace, at, &samples, what, out);
+    } else if (plain != NULL && ls_trace_is_ddp(trace)) {
         ls_verdict_cause(&out->verdict,
                          "these parameters are of %s, which is outside "
                          "DistributedDataParallel: each rank trains its own",
@@ -541,7 +578,30 @@ static split find_sampled_split(const ls_observe_trace *trace, const char *group
     return found;
 }
 
-static bool is_excused(const ls_observe_trace *trace, ls_observe_finding *out)
+static bool is_by_hand(const ls_observe_trace *trace)
+{
+    return trace->attached && !ls_trace_is_ddp(trace) && ls_job_calls_collectives(trace);
+}
+
+/* A job that reduces by hand: whether those tensors differ whose gradients the ranks share. */
+static bool splits_by_hand(const ls_observe_trace *trace, const char *group, split *at)
+{
+    ls_by_hand hand;
+    ls_job_names names = {0};
+    if (!is_by_hand(trace)) {
+        return false;
+    }
+    ls_by_hand_look(trace, &hand);
+    int64_t step = ls_by_hand_split(trace, &hand, 0, group, &names);
+    bool all = hand.apart == 0;
+    ls_by_hand_free(&hand);
+    if (step != 0 && (!all || step < at->step)) {
+        *at = (split){step, 0, trace->world - 1}; /* digests are over other tensors, too */
+    }
+    return step != 0;
+}
+
+static bool is_excused(const ls_observe_trace *trace, bool by_hand, ls_observe_finding *out)
 {
     const char *why = ls_job_averages_later(trace);
     if (why != NULL) {
@@ -549,7 +609,7 @@ static bool is_excused(const ls_observe_trace *trace, ls_observe_finding *out)
                        "%s: replicas differ between two averagings on purpose", why);
         return true;
     }
-    if (trace->attached && !ls_trace_is_ddp(trace) && ls_job_calls_collectives(trace)) {
+    if (is_by_hand(trace) && !by_hand) {
         ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
                        "no model is in DistributedDataParallel, and the script calls collectives "
                        "of its own: what they promise is not known");
@@ -573,15 +633,16 @@ static void judge_digests(const ls_observe_trace *trace, ls_record_digest which,
 {
     int compared = 0;
     split at = find_split(trace, which, &compared);
-    if (at.step != 0 && is_excused(trace, out)) {
+    bool by_hand = at.step != 0 && splits_by_hand(trace, group, &at);
+    if (at.step != 0 && is_excused(trace, by_hand, out)) {
         return;
     }
-    if (at.step != 0 && which == LS_RECORD_PARAM && has_untrained_difference(trace)) {
+    if (at.step != 0 && !by_hand && which == LS_RECORD_PARAM && has_untrained_difference(trace)) {
         compared = 0;
         at = find_sampled_split(trace, group, &compared, out);
     }
     if (at.step != 0) {
-        fail_step(trace, at, word, group, what, out);
+        fail_step(trace, at, word, group, what, by_hand, out);
     }
     if (compared == 0 && at.step == 0) {
         ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "no step has digests of the %s on two ranks",

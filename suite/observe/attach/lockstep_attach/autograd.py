@@ -3,6 +3,7 @@
 import time
 import types
 
+from .losses import made
 from .samples import type_name
 from .wrapping import Swap
 
@@ -71,7 +72,7 @@ class Autograd:
         device = hub.models.device()
         sync = hub.models.synced()
         place = {} if sync or not hub.models.no_sync_at else {"no_sync": hub.models.no_sync_at}
-        hub.steps.note(
+        entry = hub.steps.note(
             "backward",
             at=hub.places.here(),
             loss=loss,
@@ -81,6 +82,9 @@ class Autograd:
             sync=sync,
             **place
         )
+        if hub.steps.now.detail and len(roots) == len(losses) == 1:
+            scale = hub.scalers.scale_of(losses[0][1])
+            entry.update(made(hub.torch, roots[0], scale).members())
         self.passes += 1
         hub.again.before_backward()
         hub.steps.detail.hook_local()

@@ -79,6 +79,11 @@ class Scalers:
         scaler = self.scalers[0].ref() if self.scalers else None
         return self._lazy_scale(scaler) if scaler is not None and scaler.is_enabled() else 1
 
+    def scale_of(self, index):
+        """The tensor that a scaler of that number multiplies losses by, or None."""
+        scaler = self.scalers[index].ref() if index is not None else None
+        return scaler._scale if scaler is not None else None
+
     # ---- scale -----------------------------------------------------------------------------------
 
     def _scale(self, note, args, kwargs, result, error):

@@ -1,0 +1,109 @@
+"""How the scalar that goes backward was made: a mean or a sum, and what the script multiplied it by."""
+
+# Nodes of the graph that hand on what they get, and losses of torch that keep their reduction.
+SAME = ("Clone", "View", "UnsafeView", "Reshape", "ToCopy", "Squeeze", "Unsqueeze", "Expand", "Alias")
+REDUCTIONS = {1: "mean", 2: "sum"}
+DEEP = 64  # nodes that are looked at
+
+
+def _word(node):
+    return type(node).__name__.split("Backward")[0]
+
+
+def _parent(node):
+    """The only operand with a gradient, or None."""
+    parents = [parent for parent, _ in node.next_functions if parent is not None]
+    return parents[0] if len(parents) == 1 else None
+
+
+def _constant(torch, node):
+    """What a product or quotient multiplies or divides its other operand by; None where it is not
+    in the host's memory or no single number.
+    """
+    for name in ("_saved_other", "_saved_self"):
+        value = getattr(node, name, None)
+        if isinstance(value, torch.Tensor):
+            plain = value.numel() == 1 and value.device.type == "cpu" and not value.requires_grad
+            return float(value) if plain else None
+        if isinstance(value, (int, float)):
+            return float(value)
+    return None
+
+
+def _reduction(node):
+    """(word, elements, first dimension) of a node that makes one number of many, or None."""
+    word = _word(node)
+    sizes = getattr(node, "_saved_self_sym_sizes", None) or getattr(node, "_saved_self_sizes", None)
+    if word in ("Mean", "Sum"):
+        sizes = [int(size) for size in sizes or ()]
+        count = 1
+        for size in sizes:
+            count *= size
+        return word.lower(), count, sizes[0] if sizes else 1
+    return REDUCTIONS.get(getattr(node, "_saved_reduction", None)), None, None
+
+
+class Made:
+    """times: product of the constants; of: "mean", "sum" or None; count, first: of a sum."""
+
+    def __init__(self):
+        self.times, self.divided, self.of, self.count, self.first = 1.0, False, None, None, None
+
+    def members(self):
+        out = {"loss_times": self.times, "loss_divided": self.divided}
+        if self.of is not None:
+            out["loss_of"] = self.of
+        if self.count is not None and self.of == "sum":
+            out["loss_count"], out["loss_first"] = self.count, self.first
+        return out
+
+
+def made(torch, tensor, scale):
+    """Made, of a scalar; scale: the tensor by which a GradScaler has multiplied it on the way, or
+    None.
+    """
+    out, node, left = Made(), tensor.grad_fn, DEEP
+    while node is not None and left > 0:
+        left -= 1
+        word = _word(node)
+        if word in ("Mul", "Div"):
+            constant = _constant(torch, node)
+            if scale is not None and word == "Mul" and _is_scale(torch, node, constant, scale):
+                scale, constant = None, 1.0
+            if constant is None or constant == 0 or _parent(node) is None:
+                break
+            out.times = out.times * constant if word == "Mul" else out.times / constant
+            out.divided = out.divided or word == "Div"
+        elif word in ("Add", "Sub"):
+            out.of = _of_all(torch, node, DEEP)
+            break
+        elif word != "Neg" and word not in SAME:
+            out.of, out.count, out.first = _reduction(node)
+            break
+        node = _parent(node)
+    return out
+
+
+def _is_scale(torch, node, constant, scale):
+    if constant is None:  # on a device: not read
+        other = getattr(node, "_saved_other", None)
+        return isinstance(other, torch.Tensor) and other.numel() == 1
+    return scale.device.type == "cpu" and constant == float(scale)
+
+
+def _of_all(torch, node, left):
+    """The reduction of the terms of a sum of losses: "mean" where one is a mean, to which others are
+    added.
+    """
+    words, waiting = set(), [node]
+    while waiting and left > 0:
+        left -= 1
+        node = waiting.pop()
+        word = _word(node)
+        if word in ("Add", "Sub", "Mul", "Div", "Neg") or word in SAME:
+            waiting += [parent for parent, _ in node.next_functions if parent is not None]
+        else:
+            words.add(_reduction(node)[0])
+    if "mean" in words:
+        return "mean"
+    return words.pop() if len(words) == 1 and not waiting else None

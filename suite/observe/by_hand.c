@@ -1,0 +1,277 @@
+#include "by_hand.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/list.h"
+#include "kernels/core/text.h"
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+static int last_backward(const ls_observe_step *step)
+{
+    int last = -1;
+    for (int c = ls_trace_find(step, LS_CALL_BACKWARD, 0); c >= 0;
+         c = ls_trace_find(step, LS_CALL_BACKWARD, c + 1)) {
+        last = c;
+    }
+    return last;
+}
+
+/* The end of the calls that may change a gradient before the step: its first optimizer step. */
+static int end_of_reduction(const ls_observe_step *step, int from)
+{
+    int end = ls_trace_find(step, LS_CALL_OPTIMIZER_STEP, from);
+    int scaler = ls_trace_find(step, LS_CALL_SCALER_STEP, from);
+    return scaler >= 0 && (end < 0 || scaler < end) ? scaler : end;
+}
+
+/* Adds up what ranks have, in a call that all of them make. */
+static bool is_sum(const ls_call *call)
+{
+    static const char *const op[] = {"all_reduce", "all_reduce_coalesced", "reduce",
+                                     "reduce_scatter", "reduce_scatter_tensor",
+                                     "_reduce_scatter_base"};
+    const char *reduce = ls_json_string(call->json, "reduce", "");
+    bool adds = strcmp(reduce, "sum") == 0 || strcmp(reduce, "avg") == 0 || strstr(reduce, "sum");
+    for (size_t i = 0; i < sizeof op / sizeof *op; i++) {
+        if (adds && strcmp(ls_json_string(call->json, "op", ""), op[i]) == 0) {
+            return ls_json_int(call->json, "ranks", -1) < 0;
+        }
+    }
+    return false;
+}
+
+int ls_by_hand_collective(const ls_observe_step *step)
+{
+    int backward = step == NULL ? -1 : last_backward(step);
+    int end = backward < 0 ? -1 : end_of_reduction(step, backward);
+    for (int c = backward < 0 ? -1 : ls_trace_find(step, LS_CALL_COLLECTIVE, backward);
+         c >= 0 && c < end; c = ls_trace_find(step, LS_CALL_COLLECTIVE, c + 1)) {
+        if (is_sum(&step->call[c])) {
+            return c;
+        }
+    }
+    return -1;
+}
+
+static double elements_summed(const ls_observe_step *step)
+{
+    double sum = 0;
+    int c = ls_by_hand_collective(step);
+    int end = c < 0 ? -1 : end_of_reduction(step, c);
+    for (; c >= 0 && c < end; c = ls_trace_find(step, LS_CALL_COLLECTIVE, c + 1)) {
+        if (is_sum(&step->call[c])) {
+            sum += ls_json_number(step->call[c].json, "elements", 0) * step->call[c].times;
+        }
+    }
+    return sum;
+}
+
+static bool concerns(const ls_observe_trace *trace)
+{
+    return trace->attached && trace->world > 1 && !ls_trace_is_ddp(trace) &&
+           ls_job_sharded(trace) == NULL;
+}
+
+bool ls_by_hand_sums(const ls_observe_trace *trace)
+{
+    const ls_observe_rank *rank = &trace->rank[0];
+    double elements = 0;
+    int steps = 0, sums = 0, optimizer, group;
+    if (!concerns(trace)) {
+        return false;
+    }
+    for (int i = 0; i < rank->tensor_count; i++) {
+        const ls_observe_tensor *tensor = &rank->tensor[i];
+        bool trained = tensor->trainable &&
+                       ls_job_group(rank, tensor->name, -1, &optimizer, &group) != NULL;
+        elements += trained ? (double)tensor->elements : 0;
+    }
+    for (int i = 0; i < rank->step_count; i++) {
+        steps++;
+        sums += elements > 0 && elements_summed(&rank->step[i]) >= elements;
+    }
+    return sums * 2 > steps;
+}
+
+/* ---- samples --------------------------------------------------------------------------------- */
+
+static bool is_zero(const ls_samples *samples, const char *name)
+{
+    ls_values used = ls_samples_read(samples->file[0], "used", name, NULL);
+    bool zero = true;
+    for (int64_t i = 0; i < used.count && zero; i++) {
+        zero = used.v[i] == 0;
+    }
+    ls_values_free(&used);
+    return zero;
+}
+
+/* Whether all ranks have that tensor, and whether it is the same on all. */
+static bool compare(const ls_samples *samples, const char *group, const char *name,
+                    const char *last, bool *equal)
+{
+    const ls_dumpfile_entry *first = ls_samples_find(samples->file[0], group, name, last);
+    *equal = true;
+    for (int k = 1; k < samples->world; k++) {
+        const ls_dumpfile_entry *other = ls_samples_find(samples->file[k], group, name, last);
+        if (first == NULL || other == NULL) {
+            return false;
+        }
+        *equal = *equal && ls_dumpfile_equal(first, other);
+    }
+    return first != NULL;
+}
+
+typedef struct votes {
+    int common, apart;
+} votes;
+
+static void vote(const ls_samples *samples, const char *name, votes *v)
+{
+    bool one, own;
+    if (compare(samples, "used", name, NULL, &one) && compare(samples, "local", name, NULL, &own) &&
+        !own) {
+        v->common += one && !is_zero(samples, name);
+        v->apart += !one;
+    }
+}
+
+void ls_by_hand_look(const ls_observe_trace *trace, ls_by_hand *out)
+{
+    const ls_observe_rank *rank = &trace->rank[0];
+    *out = (ls_by_hand){.at = ""};
+    if (!concerns(trace)) {
+        return;
+    }
+    size_t count = (size_t)rank->tensor_count + 1;
+    votes *v = ls_list_make(count, sizeof *v);
+    out->shared = ls_list_make(count, sizeof *out->shared);
+    for (int64_t n = 0; (n = ls_samples_next(trace, n)) != 0;) {
+        ls_samples samples;
+        ls_observe_finding ignored = {0};
+        ls_samples_open(trace, n, &samples, &ignored);
+        for (int i = 0; i < rank->tensor_count && samples.count == trace->world; i++) {
+            vote(&samples, rank->tensor[i].name, &v[i]);
+        }
+        out->steps += samples.count == trace->world;
+        int call = ls_by_hand_collective(samples.step[0]);
+        if (call >= 0 && out->at[0] == '\0') {
+            out->at = samples.step[0]->call[call].at;
+        }
+        ls_samples_close(&samples);
+    }
+    for (int i = 0; i < rank->tensor_count; i++) {
+        out->shared[i] = v[i].common > v[i].apart;
+        out->common += out->shared[i];
+        out->apart += v[i].apart > 0 && !out->shared[i];
+    }
+    free(v);
+}
+
+void ls_by_hand_free(ls_by_hand *by_hand)
+{
+    free(by_hand->shared);
+    by_hand->shared = NULL;
+}
+
+/* Optimizer state goes by the words of its moments. */
+static bool differs(const ls_samples *samples, const char *group, const char *name)
+{
+    static const char *const moment[] = {"momentum_buffer", "exp_avg"};
+    bool equal;
+    if (strcmp(group, "next_state") != 0) {
+        return compare(samples, group, name, NULL, &equal) && !equal;
+    }
+    for (size_t i = 0; i < sizeof moment / sizeof *moment; i++) {
+        if (compare(samples, group, name, moment[i], &equal) && !equal) {
+            return true;
+        }
+    }
+    return false;
+}
+
+int64_t ls_by_hand_split(const ls_observe_trace *trace, const ls_by_hand *by_hand, int64_t after,
+                         const char *group, ls_job_names *names)
+{
+    const ls_observe_rank *rank = &trace->rank[0];
+    for (int64_t n = after; (n = ls_samples_next(trace, n)) != 0;) {
+        ls_samples samples;
+        ls_observe_finding ignored = {0};
+        ls_samples_open(trace, n, &samples, &ignored);
+        for (int i = 0; i < rank->tensor_count && samples.count == trace->world; i++) {
+            if (by_hand->shared != NULL && by_hand->shared[i] &&
+                differs(&samples, group, rank->tensor[i].name)) {
+                ls_job_add_name(names, rank->tensor[i].name);
+            }
+        }
+        ls_samples_close(&samples);
+        if (names->count > 0) {
+            return n;
+        }
+    }
+    return 0;
+}
+
+/* ---- replicas -------------------------------------------------------------------------------- */
+
+static const char *digest_at(const ls_observe_rank *rank, int64_t number)
+{
+    const ls_observe_step *step = ls_trace_step(rank, number);
+    bool given = step != NULL && (step->step->digest_mask & (1u << LS_RECORD_PARAM)) != 0;
+    return given ? step->step->digest[LS_RECORD_PARAM] : NULL;
+}
+
+/* Whether in any step the parameters of all ranks are equal: shards and stages never are. */
+static bool are_equal_once(const ls_observe_trace *trace)
+{
+    for (int i = 0; i < trace->rank[0].step_count; i++) {
+        int64_t number = trace->rank[0].step[i].step->step;
+        const char *first = digest_at(&trace->rank[0], number);
+        bool equal = first != NULL;
+        for (int k = 1; k < trace->world && equal; k++) {
+            const char *other = digest_at(&trace->rank[k], number);
+            equal = other != NULL && strcmp(first, other) == 0;
+        }
+        if (equal) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool ls_by_hand_replicates(const ls_observe_trace *trace)
+{
+    if (!concerns(trace)) {
+        return false;
+    }
+    ls_by_hand look;
+    ls_by_hand_look(trace, &look);
+    bool whole = look.common > 0 && look.apart == 0;
+    ls_by_hand_free(&look);
+    return whole || (ls_by_hand_sums(trace) && are_equal_once(trace));
+}
+
+int ls_by_hand_same_work(const ls_observe_trace *trace, int a, int b)
+{
+    int compared = 0;
+    for (int64_t n = 0; (n = ls_samples_next(trace, n)) != 0;) {
+        ls_samples samples;
+        ls_observe_finding ignored = {0};
+        ls_samples_open(trace, n, &samples, &ignored);
+        bool equal = true;
+        for (int i = 0; i < trace->rank[0].tensor_count && equal; i++) {
+            const char *name = trace->rank[0].tensor[i].name;
+            const ls_dumpfile_entry *x = ls_samples_find(samples.file[a], "local", name, NULL);
+            const ls_dumpfile_entry *y = ls_samples_find(samples.file[b], "local", name, NULL);
+            compared += x != NULL && y != NULL;
+            equal = x == NULL || y == NULL || ls_dumpfile_equal(x, y);
+        }
+        ls_samples_close(&samples);
+        if (!equal) {
+            return 0;
+        }
+    }
+    return compared > 0 ? 1 : -1;
+}
