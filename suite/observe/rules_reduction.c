@@ -7,6 +7,7 @@
 #include "kernels/core/text.h"
 #include "calls.h"
 #include "carried.h"
+#include "factor.h"
 #include "job.h"
 #include "rules.h"
 #include "mean.h"
@@ -645,10 +646,61 @@ static void advise_no_sync(const ls_observe_trace *trace, ls_observe_finding *ou
     }
 }
 
+/* The event of a hook whose result is not known here, of models that all ranks hold; or NULL. */
+static const cJSON *unknown_hook(const ls_observe_trace *trace)
+{
+    const cJSON *unknown = NULL;
+    for (int m = 0; m < ls_job_models(&trace->rank[0]); m++) {
+        const cJSON *hook = NULL, *model = ls_job_model(&trace->rank[0], m);
+        hook_kind kind = hook_of(&trace->rank[0], m, &hook);
+        if (kind == HOOK_NOOP || ls_json_int(model, "world", trace->world) != trace->world) {
+            return NULL;
+        }
+        unknown = kind == HOOK_OTHER ? hook : unknown;
+    }
+    return unknown;
+}
+
+/* What a hook of the user's own gives, whether it sends in half or in parts, is a multiple of the
+ * mean, in norm; or it is not known what it is meant to be. */
+static void judge_hook(const ls_observe_trace *trace, const cJSON *hook, ls_observe_finding *out)
+{
+    ls_factor factor = {0};
+    for (int64_t n = 0; (n = ls_samples_next(trace, n)) != 0;) {
+        ls_samples samples;
+        ls_samples_open(trace, n, &samples, out);
+        if (samples.count == trace->world) {
+            ls_factor_add(&factor, &samples);
+        }
+        ls_samples_close(&samples);
+    }
+    if (factor.steps == 0 || factor.unfit > 0) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
+                       "the communication hook %s: its result is not known, and no multiple of the "
+                       "mean",
+                       ls_json_string(hook, "name", "?"));
+        return;
+    }
+    ls_factor_judge(&factor, out);
+    ls_verdict_pass(&out->verdict,
+                    "with the communication hook %s the gradients of %d detailed steps are the "
+                    "mean of %d ranks, each tensor within 2 %% of its norm",
+                    ls_json_string(hook, "name", "?"), factor.steps, trace->world);
+}
+
 void ls_rules_reduction_mean(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     tally t = {.rank = -1};
-    if (!concerns(trace, out) || !hooks_known(trace, out)) {
+    ls_factor factor = {0};
+    if (!concerns(trace, out)) {
+        return;
+    }
+    const cJSON *hook = unknown_hook(trace);
+    if (hook != NULL) {
+        judge_hook(trace, hook, out);
+        return;
+    }
+    if (!hooks_known(trace, out)) {
         return;
     }
     for (int64_t n = 0; t.wrong == 0 && (n = ls_samples_next(trace, n)) != 0;) {
@@ -656,6 +708,7 @@ void ls_rules_reduction_mean(const ls_observe_trace *trace, ls_observe_finding *
         ls_samples_open(trace, n, &samples, out);
         if (samples.count == trace->world) {
             judge_step(&samples, &t);
+            ls_factor_add(&factor, &samples);
         }
         if (t.wrong > 0) {
             ls_verdict_fail(&out->verdict, "step %lld, rank %d: %s; so in %d of %lld tensors: %s",
@@ -664,6 +717,9 @@ void ls_rules_reduction_mean(const ls_observe_trace *trace, ls_observe_finding *
             blame_guess(&samples, &t, out);
         }
         ls_samples_close(&samples);
+    }
+    if (t.wrong == 0 && t.differs) {
+        ls_factor_judge(&factor, out);
     }
     conclude(trace, &t, out);
     advise_no_sync(trace, out);

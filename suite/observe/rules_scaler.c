@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "by_hand.h"
 #include "calls.h"
 #include "kernels/core/text.h"
 #include "rules.h"
@@ -516,6 +517,24 @@ static void compare_decision(const ls_call *a, const ls_call *b, char *text, siz
     }
 }
 
+static const char late_advice[] =
+    "reduce the gradients first, then call scaler.unscale_(): an infinity of one rank is then on "
+    "all";
+
+/* An unscale_ that comes before the collectives that reduce the step's gradients; NULL: none. */
+static const ls_call *early_unscale(const ls_observe_rank *rank)
+{
+    for (int i = 0; i < rank->step_count; i++) {
+        const ls_observe_step *step = &rank->step[i];
+        int reduces = ls_by_hand_collective(step);
+        int c = ls_trace_find(step, LS_CALL_UNSCALE, 0);
+        if (c >= 0 && c < reduces) {
+            return &step->call[c];
+        }
+    }
+    return NULL;
+}
+
 static void blame_split(const ls_observe_trace *trace, int rank, const ls_call *call,
                         const char *text, ls_observe_finding *out)
 {
@@ -524,6 +543,12 @@ static void blame_split(const ls_observe_trace *trace, int rank, const ls_call *
         ls_verdict_cause(&out->verdict, "the scaler's state was loaded on rank %d only",
                          restored ? 0 : rank);
         ls_finding_blame(out, call->at, "call scaler.load_state_dict on every rank");
+    } else if (strstr(text, "found_inf") != NULL && early_unscale(&trace->rank[0]) != NULL) {
+        ls_verdict_cause(&out->verdict,
+                         "each rank looks for infinities in gradients of its own: unscale_ comes "
+                         "before the script reduces them, and one rank skips where another steps "
+                         "by an infinity");
+        ls_finding_blame(out, early_unscale(&trace->rank[0])->at, "%s", late_advice);
     } else if (strstr(text, "found_inf") != NULL) {
         ls_verdict_cause(&out->verdict, "each rank looks for infinities in gradients of its own: "
                                         "they are not reduced, or unscaled before they are");
@@ -612,7 +637,8 @@ void ls_rules_scaler_agree(const ls_observe_trace *trace, ls_observe_finding *ou
     if (!concerns(trace, out)) {
         return;
     }
-    if (!ls_trace_is_ddp(trace) || ls_calls_in_part(trace)) {
+    bool by_hand = !ls_trace_is_ddp(trace) && ls_by_hand_replicates(trace);
+    if ((!ls_trace_is_ddp(trace) && !by_hand) || ls_calls_in_part(trace)) {
         ls_verdict_set(&out->verdict, LS_SKIP, "%s",
                        trace->world < 2 ? "one rank" : "no model is replicated over all ranks");
         return;
@@ -632,6 +658,13 @@ void ls_rules_scaler_agree(const ls_observe_trace *trace, ls_observe_finding *ou
                        "nothing overflowed on any of %d ranks: nothing shows that one rank's "
                        "infinity counts on all; %s",
                        trace->world, weak_advice);
+    }
+    const ls_call *early = by_hand ? early_unscale(&trace->rank[0]) : NULL;
+    if (early != NULL && out->verdict.code == LS_PASS) {
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "gradients are unscaled before the script reduces them: each rank looks for "
+                       "infinities in its own, and no step shows two that differ");
+        ls_finding_blame(out, early->at, "%s", late_advice);
     }
     ls_verdict_pass(&out->verdict, "%d decisions of the scaler equal on %d ranks, %d of them skips",
                     compared / (trace->world - 1), trace->world, skipped);

@@ -1,0 +1,326 @@
+#include "factor.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "by_hand.h"
+#include "kernels/core/text.h"
+#include "mean.h"
+#include "suite/suite.h"
+
+static const ls_tol fits =
+    LS_TOL(0x1p-6, "of a tensor's norm: 1 + W roundings of bf16 in a row stay below it, and a "
+                   "compression that keeps less is no multiple (numerics 8.1)");
+static const ls_tol same =
+    LS_TOL(0x1p-6, "the factors of interest are whole numbers and their inverses, of ranks and "
+                   "micro-steps: up to 32 of them are further apart (numerics 8.1)");
+
+static bool is_near(double value, double wanted)
+{
+    return fabs(value / wanted - 1) <= same.value;
+}
+
+/* ---- one step -------------------------------------------------------------------------------- */
+
+typedef struct sums {
+    double product, square, got; /* of got * mean, mean * mean, got * got */
+} sums;
+
+static bool add_tensor(const ls_samples *samples, const char *group, const char *name, sums *s)
+{
+    ls_mean mean;
+    bool finite = true;
+    ls_mean_plan plan = ls_mean_plan_of(samples, 0);
+    ls_values got = ls_samples_read(samples->file[0], group, name, NULL);
+    *s = (sums){0};
+    if (got.v != NULL && ls_mean_make(samples, &plan, name, "F32", &mean)) {
+        for (int64_t i = 0; i < mean.count && i < got.count; i++) {
+            finite = finite && isfinite(got.v[i]) && isfinite(mean.mean[i]);
+            s->product += got.v[i] * mean.mean[i];
+            s->square += mean.mean[i] * mean.mean[i];
+            s->got += got.v[i] * got.v[i];
+        }
+        ls_mean_free(&mean);
+    }
+    ls_values_free(&got);
+    return finite;
+}
+
+/* Whether tensors are trained by the reduction that is asked about: in a job with wrapped models,
+ * those of them. */
+static bool is_asked(const ls_factor *f, const ls_observe_rank *rank, int tensor)
+{
+    return !f->ddp || ls_job_model_is_ddp(ls_job_model(rank, rank->tensor[tensor].model));
+}
+
+/* One factor for all tensors, each within `fits` of it; NaN: there is none. */
+static double fit(const ls_factor *f, const ls_samples *samples, const char *group, bool *seen)
+{
+    const ls_observe_rank *rank = &samples->trace->rank[0];
+    sums all = {0}, one;
+    *seen = false;
+    for (int i = 0; i < rank->tensor_count; i++) {
+        if (is_asked(f, rank, i)) {
+            if (!add_tensor(samples, group, rank->tensor[i].name, &one)) {
+                return NAN;
+            }
+            all.product += one.product;
+            all.square += one.square;
+            *seen = *seen || one.square > 0;
+        }
+    }
+    double factor = all.square > 0 ? all.product / all.square : NAN;
+    for (int i = 0; i < rank->tensor_count && isfinite(factor); i++) {
+        enum { SMALL = 1000000 }; /* a tensor's share below which its own rounding says nothing */
+        if (!is_asked(f, rank, i)) {
+            continue;
+        }
+        (void)add_tensor(samples, group, rank->tensor[i].name, &one);
+        double off = one.got - 2 * factor * one.product + factor * factor * one.square;
+        double size = factor * factor * one.square;
+        if (size * SMALL > factor * factor * all.square && off > size * fits.value * fits.value) {
+            return NAN;
+        }
+    }
+    return factor;
+}
+
+/* What clipping by norm multiplied by; NaN where there were other clips. */
+static double clip_of(const ls_observe_step *step)
+{
+    double by = 1;
+    int clips = 0;
+    for (int c = ls_trace_find(step, LS_CALL_CLIP, 0); c >= 0;
+         c = ls_trace_find(step, LS_CALL_CLIP, c + 1)) {
+        double limit = ls_json_number(step->call[c].json, "limit", NAN);
+        double norm = ls_json_number(step->call[c].json, "norm", NAN);
+        bool is_norm = strcmp(ls_json_string(step->call[c].json, "how", ""), "norm") == 0;
+        clips += step->call[c].times;
+        double share = limit / (norm + 1e-6);
+        by = !is_norm || clips > 1 || isnan(share) ? NAN : share < 1 ? share : 1;
+    }
+    return by;
+}
+
+static double scale_of(const ls_samples *samples)
+{
+    const ls_observe_rank *rank = &samples->trace->rank[0];
+    double scale = samples->step[0]->step->loss_scale;
+    for (int i = 0; i < rank->tensor_count; i++) {
+        if (ls_samples_find(samples->file[0], "grad", rank->tensor[i].name, NULL) != NULL) {
+            return isnan(scale) ? 1 : scale;
+        }
+    }
+    return 1;
+}
+
+/* Of the step's backward passes, which must agree. */
+static void add_losses(ls_factor *f, const ls_observe_step *step)
+{
+    const ls_call *last = NULL;
+    f->micro = 0;
+    for (int c = ls_trace_find(step, LS_CALL_BACKWARD, 0); c >= 0;
+         c = ls_trace_find(step, LS_CALL_BACKWARD, c + 1)) {
+        last = &step->call[c];
+    }
+    for (int c = ls_trace_find(step, LS_CALL_BACKWARD, 0); c >= 0;
+         c = ls_trace_find(step, LS_CALL_BACKWARD, c + 1)) {
+        const ls_call *call = &step->call[c];
+        double times = fabs(ls_json_number(call->json, "loss_times", NAN));
+        const char *of = ls_json_string(call->json, "loss_of", "");
+        f->micro += strcmp(call->at, last->at) == 0 ? call->times : 0;
+        if (f->backward == NULL) {
+            f->loss_times = times;
+            f->loss_of = of;
+            f->loss_count = ls_json_number(call->json, "loss_count", NAN);
+            f->loss_first = ls_json_number(call->json, "loss_first", NAN);
+        } else if (!is_near(times, f->loss_times) || strcmp(of, f->loss_of) != 0) {
+            f->loss_of = "";
+        }
+        f->loss_divided = ls_json_bool(call->json, "loss_divided", false);
+        f->backward = call;
+    }
+}
+
+/* One that changes from step to step is no fault of the reduction. */
+static void keep(ls_multiple *m, double now)
+{
+    m->changes = m->changes || (isfinite(m->value) && isfinite(now) && !is_near(now, m->value));
+    m->value = isfinite(now) ? now : m->value;
+}
+
+static const cJSON *own_hook(const ls_observe_rank *rank)
+{
+    static const char *const known[] = {"allreduce_hook", "fp16_compress_hook",
+                                        "bf16_compress_hook", "ALLREDUCE", "FP16_COMPRESS"};
+    const cJSON *hook, *own = NULL;
+    cJSON_ArrayForEach(hook, rank->hook)
+    {
+        own = hook;
+        for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+            own = strcmp(ls_json_string(hook, "name", ""), known[i]) == 0 ? NULL : own;
+        }
+    }
+    return own;
+}
+
+void ls_factor_add(ls_factor *f, const ls_samples *samples)
+{
+    const ls_observe_step *step = samples->step[0];
+    bool has_reduced, has_used;
+    if (f->world == 0) {
+        *f = (ls_factor){.world = samples->world,
+                         .reduced = {NAN, false},
+                         .used = {NAN, false},
+                         .loss_of = "",
+                         .ddp = ls_trace_is_ddp(samples->trace),
+                         .hook = own_hook(&samples->trace->rank[0])};
+    }
+    if (!samples->trace->attached || ls_mean_plan_of(samples, 0).zeroed) {
+        return;
+    }
+    double reduced = fit(f, samples, "reduced", &has_reduced);
+    double used = fit(f, samples, "used", &has_used) * scale_of(samples) / clip_of(step);
+    f->unfit += has_reduced && !isfinite(reduced);
+    if (!isfinite(reduced) && !isfinite(used)) {
+        return;
+    }
+    keep(&f->reduced, reduced);
+    keep(&f->used, used);
+    add_losses(f, step);
+    int call = ls_by_hand_collective(step);
+    f->collective = call >= 0 ? &step->call[call] : f->collective;
+    call = ls_trace_find(step, LS_CALL_OPTIMIZER_STEP, 0);
+    f->optimizer = call >= 0 ? &step->call[call] : f->optimizer;
+    f->step = samples->number;
+    f->steps++;
+}
+
+/* ---- verdict --------------------------------------------------------------------------------- */
+
+/* Whether the losses hold that factor, as a mean over a rank's batch does with it. */
+static bool losses_hold(const ls_factor *f, double factor)
+{
+    bool sum = strcmp(f->loss_of, "sum") == 0;
+    double times = f->loss_times;
+    return is_near(times, factor) ||
+           (sum && (is_near(times * f->loss_count, factor) ||
+                    is_near(times * f->loss_first, factor)));
+}
+
+/* Whether they are means over the batch, as far as is known. */
+static bool losses_are_means(const ls_factor *f)
+{
+    return strcmp(f->loss_of, "mean") == 0 || (strcmp(f->loss_of, "sum") == 0 && losses_hold(f, 1));
+}
+
+/* As it is, or divided by the micro-steps. */
+static bool is_multiple(const ls_factor *f, double factor, double wanted)
+{
+    return is_near(factor, wanted) || (f->micro > 1 && is_near(factor * f->micro, wanted));
+}
+
+static const char *place_of(const ls_factor *f, bool in_hook)
+{
+    return in_hook                  ? ls_json_string(f->hook, "at", "")
+           : f->collective != NULL ? f->collective->at
+           : f->optimizer != NULL  ? f->optimizer->at
+                                   : "";
+}
+
+/* k times the mean, where `inverse` is what losses must hold to make that right. */
+static void judge_factor(const ls_factor *f, double factor, const char *what, const char *advice,
+                         double inverse, ls_observe_finding *out)
+{
+    bool in_hook = f->ddp && f->hook != NULL && is_near(f->reduced.value, factor);
+    bool again = f->ddp && !in_hook;
+    bool held = losses_hold(f, inverse) || (f->micro > 1 && losses_hold(f, inverse / f->micro));
+    bool unclear = held && losses_hold(f, inverse) && f->micro > 1 &&
+                   is_near(inverse * f->micro, 1); /* W of micro-steps: divided by which? */
+    bool sure = in_hook || (again && f->collective != NULL) ? strcmp(f->loss_of, "sum") != 0
+                                                             : losses_are_means(f);
+    if (held && !unclear) {
+        return;
+    }
+    LS_TEXT(found, 200, "the gradient is %.4g times the mean of %d ranks (up to step %lld, %d "
+                        "detailed steps)",
+            factor, f->world, (long long)f->step, f->steps);
+    if (sure && !held) {
+        ls_verdict_fail(&out->verdict, "%s", found);
+    } else {
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "%s: a mistake, unless the losses are sums over samples, are divided "
+                       "by the number of ranks, or the learning rate allows for it",
+                       found);
+    }
+    ls_verdict_cause(&out->verdict, "%s%s%s", what,
+                     in_hook ? ", in the communication hook "
+                     : again && f->collective != NULL
+                         ? ", after DistributedDataParallel has averaged it"
+                     : again ? ", by the script, after DistributedDataParallel has averaged it"
+                             : "",
+                     in_hook ? ls_json_string(f->hook, "name", "") : "");
+    ls_finding_blame(out, place_of(f, in_hook), "%s", advice);
+}
+
+/* The loss divided by the number of ranks, and the mean divides again. */
+static void judge_losses(const ls_factor *f, ls_observe_finding *out)
+{
+    double by = 1.0 / f->world;
+    bool micro = f->micro > 1;
+    if (!f->loss_divided || !losses_hold(f, micro ? by / f->micro : by) || f->backward == NULL) {
+        return;
+    }
+    ls_verdict_set(&out->verdict, LS_WEAK,
+                   "the loss is multiplied by %.4g before backward, and the gradients are averaged "
+                   "over %d ranks after it",
+                   f->loss_times, f->world);
+    ls_verdict_cause(&out->verdict,
+                     "divided twice, where that is the number of ranks: the gradient is 1/%d of "
+                     "the mean",
+                     f->world);
+    ls_finding_blame(out, f->backward->at,
+                     "leave the loss as it is where gradients are averaged over the ranks");
+}
+
+/* The optimizer's gradient counts, where it is known what clipping did. */
+static double final_of(const ls_factor *f)
+{
+    const ls_multiple *m =
+        isfinite(f->used.value) && !f->used.changes ? &f->used : &f->reduced;
+    return m->changes ? NAN : m->value;
+}
+
+void ls_factor_judge(const ls_factor *f, ls_observe_finding *out)
+{
+    double factor = f->steps > 0 ? final_of(f) : NAN, world = f->world;
+    if (!isfinite(factor) || f->world < 2) {
+        return;
+    }
+    if (is_multiple(f, factor, 1)) {
+        judge_losses(f, out);
+    } else if (is_multiple(f, factor, world)) {
+        LS_TEXT(what, 120, "summed over the ranks and not divided by their number, %d", f->world);
+        judge_factor(f, factor, what,
+                     f->ddp && f->hook == NULL
+                         ? "do not reduce again what DistributedDataParallel has averaged"
+                         : "divide by the number of ranks, or reduce with ReduceOp.AVG",
+                     1 / world, out);
+    } else if (is_multiple(f, factor, 1 / world)) {
+        judge_factor(f, factor, "divided twice by the number of ranks",
+                     "divide by the number of ranks once: DistributedDataParallel and "
+                     "ReduceOp.AVG do",
+                     world, out);
+    } else if (is_multiple(f, factor, 1 / (world * world))) {
+        judge_factor(f, factor, "divided three times by the number of ranks",
+                     "divide by the number of ranks once", world * world, out);
+    } else if (f->hook != NULL && f->ddp) {
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "with the communication hook %s the gradient is %.4g times the mean of %d "
+                       "ranks",
+                       ls_json_string(f->hook, "name", "?"), factor, f->world);
+        ls_finding_blame(out, ls_json_string(f->hook, "at", ""),
+                         "if this factor is not meant: divide by the number of ranks once");
+    }
+}
