@@ -74,20 +74,45 @@ static bool concerns(const ls_observe_trace *trace)
            ls_job_sharded(trace) == NULL;
 }
 
-bool ls_by_hand_sums(const ls_observe_trace *trace)
+static double elements_trained(const ls_observe_rank *rank)
 {
-    const ls_observe_rank *rank = &trace->rank[0];
     double elements = 0;
-    int steps = 0, sums = 0, optimizer, group;
-    if (!concerns(trace)) {
-        return false;
-    }
+    int optimizer, group;
     for (int i = 0; i < rank->tensor_count; i++) {
         const ls_observe_tensor *tensor = &rank->tensor[i];
         bool trained = tensor->trainable &&
                        ls_job_group(rank, tensor->name, -1, &optimizer, &group) != NULL;
         elements += trained ? (double)tensor->elements : 0;
     }
+    return elements;
+}
+
+bool ls_by_hand_averages_later(const ls_observe_trace *trace)
+{
+    const ls_observe_rank *rank = &trace->rank[0];
+    double elements = concerns(trace) ? elements_trained(rank) : 0;
+    for (int i = 0; i < rank->step_count && elements > 0; i++) {
+        const ls_observe_step *step = &rank->step[i];
+        int c = ls_trace_find(step, LS_CALL_OPTIMIZER_STEP, 0);
+        double sum = 0;
+        for (c = c < 0 ? -1 : ls_trace_find(step, LS_CALL_COLLECTIVE, c); c >= 0;
+             c = ls_trace_find(step, LS_CALL_COLLECTIVE, c + 1)) {
+            bool adds = is_sum(&step->call[c]);
+            sum += adds ? ls_json_number(step->call[c].json, "elements", 0) * step->call[c].times
+                        : 0;
+        }
+        if (sum >= elements) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool ls_by_hand_sums(const ls_observe_trace *trace)
+{
+    const ls_observe_rank *rank = &trace->rank[0];
+    double elements = concerns(trace) ? elements_trained(rank) : 0;
+    int steps = 0, sums = 0;
     for (int i = 0; i < rank->step_count; i++) {
         steps++;
         sums += elements > 0 && elements_summed(&rank->step[i]) >= elements;
@@ -251,6 +276,32 @@ bool ls_by_hand_replicates(const ls_observe_trace *trace)
     bool whole = look.common > 0 && look.apart == 0;
     ls_by_hand_free(&look);
     return whole || (ls_by_hand_sums(trace) && are_equal_once(trace));
+}
+
+/* Some numbers of a loss or a metric are no activations. */
+static bool sends_within(const ls_observe_step *step)
+{
+    enum { NUMBERS = 16 };
+    int last = last_backward(step);
+    for (int c = ls_trace_find(step, LS_CALL_COLLECTIVE, 0); c >= 0 && c < last;
+         c = ls_trace_find(step, LS_CALL_COLLECTIVE, c + 1)) {
+        if (ls_json_number(step->call[c].json, "elements", 0) > NUMBERS) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool ls_by_hand_divides_model(const ls_observe_trace *trace)
+{
+    int steps = 0;
+    if (!concerns(trace) || are_equal_once(trace)) {
+        return false;
+    }
+    for (int i = 0; i < trace->rank[0].step_count; i++) {
+        steps += sends_within(&trace->rank[0].step[i]);
+    }
+    return steps * 2 > trace->rank[0].step_count;
 }
 
 int ls_by_hand_same_work(const ls_observe_trace *trace, int a, int b)

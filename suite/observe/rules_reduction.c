@@ -5,6 +5,7 @@
 
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
+#include "by_hand.h"
 #include "calls.h"
 #include "carried.h"
 #include "factor.h"
@@ -124,6 +125,17 @@ static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
                        "%s: gradients are not averaged as "
                        "DistributedDataParallel does",
                        class);
+        return false;
+    }
+    if (ls_by_hand_averages_later(trace)) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
+                       "the script averages parameters after the step, not gradients before it");
+        return false;
+    }
+    if (ls_by_hand_divides_model(trace)) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
+                       "the ranks hold other values and send each other tensors before the "
+                       "backward pass ends: parts of one model, whose gradients are their own");
         return false;
     }
     return true;
@@ -500,12 +512,59 @@ static void blame_calls(const ls_samples *samples, const tally *t, ls_observe_fi
     }
 }
 
+/* A collective of one number before the step's last backward; NULL: none. */
+static const ls_call *loss_collective(const ls_observe_step *step)
+{
+    int backward = step == NULL ? -1 : ls_trace_find(step, LS_CALL_BACKWARD, 0);
+    for (int c = backward < 0 ? -1 : ls_trace_find(step, LS_CALL_COLLECTIVE, 0);
+         c >= 0 && c < backward; c = ls_trace_find(step, LS_CALL_COLLECTIVE, c + 1)) {
+        if (ls_json_int(step->call[c].json, "elements", 0) == 1 &&
+            ls_json_string(step->call[c].json, "reduce", "")[0] != '\0') {
+            return &step->call[c];
+        }
+    }
+    return NULL;
+}
+
+/* What stands between a backward pass and the script's own reduction, of a gradient that is none of
+ * the guesses. */
+static void blame_before_reduction(const ls_samples *samples, const tally *t,
+                                   ls_observe_finding *out)
+{
+    const ls_observe_step *step = samples->step[t->rank];
+    int reduces = step == NULL || ls_trace_is_ddp(samples->trace) ? -1 : ls_by_hand_collective(step);
+    int clip = reduces < 0 ? -1 : ls_trace_find(step, LS_CALL_CLIP, 0);
+    int unscale = reduces < 0 ? -1 : ls_trace_find(step, LS_CALL_UNSCALE, 0);
+    if (clip >= 0 && clip < reduces) {
+        ls_verdict_cause(&out->verdict,
+                         "each rank clips its own gradients, by its own norm, before the script "
+                         "reduces them (%.80s): the mean is not that of the gradients",
+                         step->call[reduces].at);
+        ls_finding_blame(out, step->call[clip].at, "reduce the gradients first, then clip");
+    } else if (unscale >= 0 && unscale < reduces) {
+        ls_verdict_cause(&out->verdict,
+                         "unscale_ comes before the script reduces the gradients (%.80s): each rank "
+                         "looks for infinities in its own, and steps or skips by itself",
+                         step->call[reduces].at);
+        ls_finding_blame(out, step->call[unscale].at,
+                         "reduce the gradients first, then call scaler.unscale_()");
+    }
+}
+
 static void blame_own(const ls_samples *samples, const tally *t, ls_observe_finding *out)
 {
     const ls_observe_trace *trace = samples->trace;
     ls_mean_plan plan = ls_mean_plan_of(samples, t->rank);
     const char *backward = place_of(samples, t->rank, LS_CALL_BACKWARD);
-    if (!ls_trace_is_ddp(trace)) {
+    const ls_call *number = loss_collective(samples->step[t->rank]);
+    if (!ls_trace_is_ddp(trace) && number != NULL) {
+        ls_verdict_cause(&out->verdict,
+                         "not reduced: each rank steps by its own gradient. The script reduces a "
+                         "number before backward, the loss: autograd knows nothing of other ranks");
+        ls_finding_blame(out, number->at,
+                         "reduce the gradients after backward, not the loss before it, or wrap the "
+                         "model in DistributedDataParallel");
+    } else if (!ls_trace_is_ddp(trace)) {
         ls_verdict_cause(&out->verdict,
                          "not reduced: each rank steps by its own gradient; no model "
                          "is in DistributedDataParallel");
@@ -549,6 +608,7 @@ static void blame_guess(const ls_samples *samples, const tally *t, ls_observe_fi
         if (t->wrapped > 0) {
             blame_calls(samples, t, out);
         }
+        blame_before_reduction(samples, t, out);
         return;
     }
     const char *backward = place_of(samples, t->rank, LS_CALL_BACKWARD);

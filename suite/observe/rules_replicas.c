@@ -121,6 +121,18 @@ static bool fail_start_by_hand(const ls_observe_trace *trace, const cJSON *model
     return at != 0;
 }
 
+/* Whether the script has sent the parameters between the first forward and the first step. */
+static bool starts_by_hand(const ls_observe_trace *trace)
+{
+    ls_by_hand hand;
+    ls_job_names names = {0};
+    ls_by_hand_look(trace, &hand);
+    bool equal = hand.common > 0 && hand.apart == 0 &&
+                 ls_by_hand_split(trace, &hand, 0, "param", &names) == 0;
+    ls_by_hand_free(&hand);
+    return equal;
+}
+
 /* A plain model that is trained is judged too: the wrapper may be missing. */
 static bool is_replicated(const ls_observe_trace *trace, const cJSON *model, int index)
 {
@@ -143,6 +155,9 @@ static void judge_models(const ls_observe_trace *trace, int *compared, ls_observ
             if (names.count > 0 && !ls_job_model_is_ddp(first) && ls_job_calls_collectives(trace)) {
                 if (fail_start_by_hand(trace, first, out)) {
                     return;
+                }
+                if (starts_by_hand(trace)) {
+                    continue;
                 }
                 ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
                                "%s is not in DistributedDataParallel and starts with other values "

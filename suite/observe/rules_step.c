@@ -9,6 +9,7 @@
 #include "kernels/core/text.h"
 #include "rules.h"
 #include "job.h"
+#include "step_expect.h"
 
 static const ls_tol exact =
     LS_TOL(1, "the distance in units of its own bound: one rounding for each operation of the "
@@ -455,8 +456,8 @@ static void finish_task(const ls_samples *samples, int rank, task *w, tally *t)
     free_task(w);
 }
 
-/* Of the optimizers that hold the parameter, the one that stepped. */
-static void judge_attached(const ls_samples *samples, int rank, const char *name, tally *t)
+/* Of the optimizers that hold the parameter, the one that stepped; false: none with a known rule. */
+static bool read_attached(const ls_samples *samples, int rank, const char *name, task *w, tally *t)
 {
     int optimizer = -1, index;
     const ls_call *call = NULL;
@@ -466,21 +467,54 @@ static void judge_attached(const ls_samples *samples, int rank, const char *name
         group = ls_job_group(own, name, optimizer, &optimizer, &index);
     }
     if (group == NULL || call == NULL) {
-        return;
+        return false;
     }
     const cJSON *event = ls_job_optimizer(own, optimizer);
     if (!is_known(ls_json_string(event, "rule", ""))) {
         ls_text_put(t->why_not, sizeof t->why_not, "%s: its update is not known here",
                     ls_json_string(event, "class", "an optimizer"));
-        return;
+        return false;
     }
-    task w = {.divide = 1, .scale = samples->step[rank]->step->loss_scale};
-    w.scale = isnan(w.scale) ? 1 : w.scale;
-    read_settings(event, group, call, index, &w.set);
+    *w = (task){.divide = 1, .scale = samples->step[rank]->step->loss_scale};
+    w->scale = isnan(w->scale) ? 1 : w->scale;
+    read_settings(event, group, call, index, &w->set);
     t->at = call->at;
-    read_values(samples, rank, name, &w);
-    w.divide = takes_scaled(samples, rank, name, call) ? w.scale : 1;
-    finish_task(samples, rank, &w, t);
+    read_values(samples, rank, name, w);
+    w->divide = takes_scaled(samples, rank, name, call) ? w->scale : 1;
+    return true;
+}
+
+static void judge_attached(const ls_samples *samples, int rank, const char *name, tally *t)
+{
+    task w;
+    if (read_attached(samples, rank, name, &w, t)) {
+        finish_task(samples, rank, &w, t);
+    }
+}
+
+bool ls_step_expect(const ls_samples *samples, int rank, const char *name, ls_values *param,
+                    ls_values *next, ls_values *wanted)
+{
+    task w;
+    tally ignored = {.at = ""};
+    if (!samples->trace->attached || !read_attached(samples, rank, name, &w, &ignored)) {
+        return false;
+    }
+    w.steps = count_steps(samples, rank, &w);
+    bool known = is_whole(&w) && (w.steps >= 1 || strcmp(w.set.rule, "sgd") == 0);
+    if (known) {
+        *wanted = (ls_values){.count = w.count,
+                              .v = ls_list_make((size_t)w.count + 1, sizeof *wanted->v),
+                              .unit = w.unit};
+        for (int64_t i = 0; i < w.count; i++) {
+            wanted->v[i] = take_step(&w, VARIANT_NONE, i).param.v;
+        }
+        *param = w.param;
+        *next = w.next;
+        w.param = w.next = (ls_values){0};
+    }
+    free_task(&w);
+    return known;
 }
 
 static void judge_protocol(const ls_samples *samples, int rank, const char *name, tally *t)
