@@ -29,9 +29,9 @@ static int end_of_reduction(const ls_observe_step *step, int from)
 /* Adds up what ranks have, in a call that all of them make. */
 static bool is_sum(const ls_call *call)
 {
-    static const char *const op[] = {"all_reduce", "all_reduce_coalesced", "reduce",
-                                     "reduce_scatter", "reduce_scatter_tensor",
-                                     "_reduce_scatter_base"};
+    static const char *const op[] = {
+        "all_reduce",     "all_reduce_coalesced",  "reduce",
+        "reduce_scatter", "reduce_scatter_tensor", "_reduce_scatter_base"};
     const char *reduce = ls_json_string(call->json, "reduce", "");
     bool adds = strcmp(reduce, "sum") == 0 || strcmp(reduce, "avg") == 0 || strstr(reduce, "sum");
     for (size_t i = 0; i < sizeof op / sizeof *op; i++) {
@@ -80,8 +80,8 @@ static double elements_trained(const ls_observe_rank *rank)
     int optimizer, group;
     for (int i = 0; i < rank->tensor_count; i++) {
         const ls_observe_tensor *tensor = &rank->tensor[i];
-        bool trained = tensor->trainable &&
-                       ls_job_group(rank, tensor->name, -1, &optimizer, &group) != NULL;
+        bool trained =
+            tensor->trainable && ls_job_group(rank, tensor->name, -1, &optimizer, &group) != NULL;
         elements += trained ? (double)tensor->elements : 0;
     }
     return elements;
@@ -98,8 +98,8 @@ bool ls_by_hand_averages_later(const ls_observe_trace *trace)
         for (c = c < 0 ? -1 : ls_trace_find(step, LS_CALL_COLLECTIVE, c); c >= 0;
              c = ls_trace_find(step, LS_CALL_COLLECTIVE, c + 1)) {
             bool adds = is_sum(&step->call[c]);
-            sum += adds ? ls_json_number(step->call[c].json, "elements", 0) * step->call[c].times
-                        : 0;
+            sum +=
+                adds ? ls_json_number(step->call[c].json, "elements", 0) * step->call[c].times : 0;
         }
         if (sum >= elements) {
             return true;
@@ -151,11 +151,16 @@ static bool compare(const ls_samples *samples, const char *group, const char *na
 
 typedef struct votes {
     int common, apart;
+    bool seen, differs; /* before the first step */
 } votes;
 
 static void vote(const ls_samples *samples, const char *name, votes *v)
 {
     bool one, own;
+    if (!v->seen) {
+        v->seen = compare(samples, "param", name, NULL, &one);
+        v->differs = v->seen && !one;
+    }
     if (compare(samples, "used", name, NULL, &one) && compare(samples, "local", name, NULL, &own) &&
         !own) {
         v->common += one && !is_zero(samples, name);
@@ -173,6 +178,7 @@ void ls_by_hand_look(const ls_observe_trace *trace, ls_by_hand *out)
     size_t count = (size_t)rank->tensor_count + 1;
     votes *v = ls_list_make(count, sizeof *v);
     out->shared = ls_list_make(count, sizeof *out->shared);
+    out->own = ls_list_make(count, sizeof *out->own);
     for (int64_t n = 0; (n = ls_samples_next(trace, n)) != 0;) {
         ls_samples samples;
         ls_observe_finding ignored = {0};
@@ -190,6 +196,7 @@ void ls_by_hand_look(const ls_observe_trace *trace, ls_by_hand *out)
     for (int i = 0; i < rank->tensor_count; i++) {
         out->shared[i] = v[i].common > v[i].apart;
         out->common += out->shared[i];
+        out->own[i] = v[i].apart > 0 && !out->shared[i] && v[i].differs;
         out->apart += v[i].apart > 0 && !out->shared[i];
     }
     free(v);
@@ -198,7 +205,8 @@ void ls_by_hand_look(const ls_observe_trace *trace, ls_by_hand *out)
 void ls_by_hand_free(ls_by_hand *by_hand)
 {
     free(by_hand->shared);
-    by_hand->shared = NULL;
+    free(by_hand->own);
+    by_hand->shared = by_hand->own = NULL;
 }
 
 /* Optimizer state goes by the words of its moments. */

@@ -8,10 +8,11 @@
 #include "job.h"
 
 typedef struct ls_by_hand {
-    int steps;   /* detailed steps in which all ranks stepped */
-    int common;  /* tensors that all ranks step by one gradient, of their own that differ */
-    int apart;   /* tensors that they step by different ones */
-    bool *shared; /* [tensors of rank 0]: the common ones */
+    int steps;      /* detailed steps in which all ranks stepped */
+    int common;     /* tensors that all ranks step by one gradient, of their own that differ */
+    int apart;      /* tensors that they step by different ones */
+    bool *shared;   /* [tensors of rank 0]: the common ones */
+    bool *own;      /* those apart that differed before the first detailed step: parts of a rank */
     const char *at; /* the collective behind the backward pass, or "" */
 } ls_by_hand;
 

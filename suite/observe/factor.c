@@ -16,7 +16,7 @@ static const ls_tol same =
     LS_TOL(0x1p-6, "the factors of interest are whole numbers and their inverses, of ranks and "
                    "micro-steps: up to 32 of them are further apart (numerics 8.1)");
 
-static bool is_near(double value, double wanted)
+bool ls_factor_is_near(double value, double wanted)
 {
     return fabs(value / wanted - 1) <= same.value;
 }
@@ -135,7 +135,7 @@ static void add_losses(ls_factor *f, const ls_observe_step *step)
             f->loss_of = of;
             f->loss_count = ls_json_number(call->json, "loss_count", NAN);
             f->loss_first = ls_json_number(call->json, "loss_first", NAN);
-        } else if (!is_near(times, f->loss_times) || strcmp(of, f->loss_of) != 0) {
+        } else if (!ls_factor_is_near(times, f->loss_times) || strcmp(of, f->loss_of) != 0) {
             f->loss_of = "";
         }
         f->loss_divided = ls_json_bool(call->json, "loss_divided", false);
@@ -146,7 +146,8 @@ static void add_losses(ls_factor *f, const ls_observe_step *step)
 /* One that changes from step to step is no fault of the reduction. */
 static void keep(ls_multiple *m, double now)
 {
-    m->changes = m->changes || (isfinite(m->value) && isfinite(now) && !is_near(now, m->value));
+    m->changes =
+        m->changes || (isfinite(m->value) && isfinite(now) && !ls_factor_is_near(now, m->value));
     m->value = isfinite(now) ? now : m->value;
 }
 
@@ -204,9 +205,9 @@ static bool losses_hold(const ls_factor *f, double factor)
 {
     bool sum = strcmp(f->loss_of, "sum") == 0;
     double times = f->loss_times;
-    return is_near(times, factor) ||
-           (sum && (is_near(times * f->loss_count, factor) ||
-                    is_near(times * f->loss_first, factor)));
+    return ls_factor_is_near(times, factor) ||
+           (sum && (ls_factor_is_near(times * f->loss_count, factor) ||
+                    ls_factor_is_near(times * f->loss_first, factor)));
 }
 
 /* Whether they are means over the batch, as far as is known. */
@@ -218,12 +219,13 @@ static bool losses_are_means(const ls_factor *f)
 /* As it is, or divided by the micro-steps. */
 static bool is_multiple(const ls_factor *f, double factor, double wanted)
 {
-    return is_near(factor, wanted) || (f->micro > 1 && is_near(factor * f->micro, wanted));
+    return ls_factor_is_near(factor, wanted) ||
+           (f->micro > 1 && ls_factor_is_near(factor * f->micro, wanted));
 }
 
 static const char *place_of(const ls_factor *f, bool in_hook)
 {
-    return in_hook                  ? ls_json_string(f->hook, "at", "")
+    return in_hook                 ? ls_json_string(f->hook, "at", "")
            : f->collective != NULL ? f->collective->at
            : f->optimizer != NULL  ? f->optimizer->at
                                    : "";
@@ -233,18 +235,20 @@ static const char *place_of(const ls_factor *f, bool in_hook)
 static void judge_factor(const ls_factor *f, double factor, const char *what, const char *advice,
                          double inverse, ls_observe_finding *out)
 {
-    bool in_hook = f->ddp && f->hook != NULL && is_near(f->reduced.value, factor);
+    bool in_hook = f->ddp && f->hook != NULL && ls_factor_is_near(f->reduced.value, factor);
     bool again = f->ddp && !in_hook;
     bool held = losses_hold(f, inverse) || (f->micro > 1 && losses_hold(f, inverse / f->micro));
-    bool unclear = held && losses_hold(f, inverse) && f->micro > 1 &&
-                   is_near(inverse * f->micro, 1); /* W of micro-steps: divided by which? */
+    bool unclear =
+        held && losses_hold(f, inverse) && f->micro > 1 &&
+        ls_factor_is_near(inverse * f->micro, 1); /* W of micro-steps: divided by which? */
     bool sure = in_hook || (again && f->collective != NULL) ? strcmp(f->loss_of, "sum") != 0
-                                                             : losses_are_means(f);
+                                                            : losses_are_means(f);
     if (held && !unclear) {
         return;
     }
-    LS_TEXT(found, 200, "the gradient is %.4g times the mean of %d ranks (up to step %lld, %d "
-                        "detailed steps)",
+    LS_TEXT(found, 200,
+            "the gradient is %.4g times the mean of %d ranks (up to step %lld, %d "
+            "detailed steps)",
             factor, f->world, (long long)f->step, f->steps);
     if (sure && !held) {
         ls_verdict_fail(&out->verdict, "%s", found);
@@ -285,16 +289,15 @@ static void judge_losses(const ls_factor *f, ls_observe_finding *out)
 }
 
 /* The optimizer's gradient counts, where it is known what clipping did. */
-static double final_of(const ls_factor *f)
+double ls_factor_final(const ls_factor *f)
 {
-    const ls_multiple *m =
-        isfinite(f->used.value) && !f->used.changes ? &f->used : &f->reduced;
+    const ls_multiple *m = isfinite(f->used.value) && !f->used.changes ? &f->used : &f->reduced;
     return m->changes ? NAN : m->value;
 }
 
 void ls_factor_judge(const ls_factor *f, ls_observe_finding *out)
 {
-    double factor = f->steps > 0 ? final_of(f) : NAN, world = f->world;
+    double factor = f->steps > 0 ? ls_factor_final(f) : NAN, world = f->world;
     if (!isfinite(factor) || f->world < 2) {
         return;
     }

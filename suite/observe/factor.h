@@ -16,7 +16,7 @@ typedef struct ls_factor {
     ls_multiple reduced, used; /* used: but for what unscaling and clipping multiply by */
     int micro;                 /* backward passes at the same place */
     int world;
-    double loss_times;  /* what the script multiplied its losses by; NaN: not known */
+    double loss_times;   /* what the script multiplied its losses by; NaN: not known */
     const char *loss_of; /* "mean", "sum" or "" */
     bool loss_divided;
     double loss_count, loss_first; /* of a sum */
@@ -28,6 +28,10 @@ typedef struct ls_factor {
 
 /* Takes a detailed step that all ranks have samples of. */
 void ls_factor_add(ls_factor *factor, const ls_samples *samples);
+/* The multiple that the optimizer finds, but for unscaling and clipping; NaN: not known. */
+double ls_factor_final(const ls_factor *factor);
+/* Within the roundings of a reduction. */
+bool ls_factor_is_near(double value, double wanted);
 /* The verdict on what was added; leaves one that is no PASS as it is. */
 void ls_factor_judge(const ls_factor *factor, ls_observe_finding *out);
 

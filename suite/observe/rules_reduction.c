@@ -41,6 +41,8 @@ typedef struct tally {
     int model;   /* of the first of these */
     ls_job_names names;
     char first[200];
+    const ls_by_hand *hand; /* of a job without DistributedDataParallel */
+    int own;                /* tensors that are parts of a rank, by it */
 } tally;
 
 /* ---- what may be judged ---------------------------------------------------------------------- */
@@ -331,6 +333,19 @@ typedef struct fit {
     double product, square; /* sums of used * mean, mean * mean */
 } fit;
 
+/* Of a job that reduces other tensors by hand: one that starts with other values on each rank and
+ * steps by each rank's own gradient. */
+static bool is_own_part(const tally *t, int tensor)
+{
+    return t->hand != NULL && t->hand->common > 0 && t->hand->own[tensor];
+}
+
+static bool is_judged_plainly(const ls_samples *samples, const tally *t, int tensor)
+{
+    const ls_observe_rank *rank = &samples->trace->rank[0];
+    return !is_wrapped(samples->trace, &rank->tensor[tensor]) && !is_own_part(t, tensor);
+}
+
 static ls_values used_of(const ls_samples *samples, int rank, const char *name)
 {
     return ls_samples_read(samples->file[rank], "used", name, NULL);
@@ -387,13 +402,13 @@ static void judge_plain_tensor(const ls_samples *samples, int rank, const char *
 }
 
 /* The factor of gradients that stayed local is that of a rank's own. */
-static double fit_own(const ls_samples *samples, int rank)
+static double fit_own(const ls_samples *samples, int rank, const tally *t)
 {
     fit f = {0};
     const ls_observe_rank *own = &samples->trace->rank[rank];
     for (int i = 0; i < own->tensor_count; i++) {
         const char *name = own->tensor[i].name;
-        if (is_wrapped(samples->trace, &own->tensor[i])) {
+        if (!is_judged_plainly(samples, t, i)) {
             continue;
         }
         ls_values used = used_of(samples, rank, name);
@@ -410,12 +425,12 @@ static double fit_own(const ls_samples *samples, int rank)
     return f.square > 0 ? f.product / f.square : 1;
 }
 
-static double fit_mean(const ls_samples *samples, int rank)
+static double fit_mean(const ls_samples *samples, int rank, const tally *t)
 {
     fit f = {0};
     const ls_observe_rank *own = &samples->trace->rank[rank];
     for (int i = 0; i < own->tensor_count; i++) {
-        if (!is_wrapped(samples->trace, &own->tensor[i])) {
+        if (is_judged_plainly(samples, t, i)) {
             add_to_fit(samples, rank, own->tensor[i].name, &f);
         }
     }
@@ -426,7 +441,8 @@ static void judge_plain_rank(const ls_samples *samples, int rank, double factor,
 {
     const ls_observe_rank *own = &samples->trace->rank[rank];
     for (int i = 0; i < own->tensor_count; i++) {
-        if (!is_wrapped(samples->trace, &own->tensor[i])) {
+        t->own += rank == 0 && is_own_part(t, i);
+        if (is_judged_plainly(samples, t, i)) {
             judge_plain_tensor(samples, rank, own->tensor[i].name, factor, t);
         }
     }
@@ -448,11 +464,11 @@ static void judge_plain(const ls_samples *samples, tally *t)
 {
     for (int k = 0; k < samples->world; k++) {
         tally mean = *t;
-        judge_plain_rank(samples, k, fit_mean(samples, k), &mean);
+        judge_plain_rank(samples, k, fit_mean(samples, k, t), &mean);
         if (mean.wrong == t->wrong || t->wrong > 0) {
             *t = mean;
         } else if (!clips_values(samples->step[k])) {
-            judge_plain_rank(samples, k, fit_own(samples, k), t);
+            judge_plain_rank(samples, k, fit_own(samples, k, t), t);
         }
     }
 }
@@ -532,7 +548,8 @@ static void blame_before_reduction(const ls_samples *samples, const tally *t,
                                    ls_observe_finding *out)
 {
     const ls_observe_step *step = samples->step[t->rank];
-    int reduces = step == NULL || ls_trace_is_ddp(samples->trace) ? -1 : ls_by_hand_collective(step);
+    int reduces =
+        step == NULL || ls_trace_is_ddp(samples->trace) ? -1 : ls_by_hand_collective(step);
     int clip = reduces < 0 ? -1 : ls_trace_find(step, LS_CALL_CLIP, 0);
     int unscale = reduces < 0 ? -1 : ls_trace_find(step, LS_CALL_UNSCALE, 0);
     if (clip >= 0 && clip < reduces) {
@@ -542,10 +559,11 @@ static void blame_before_reduction(const ls_samples *samples, const tally *t,
                          step->call[reduces].at);
         ls_finding_blame(out, step->call[clip].at, "reduce the gradients first, then clip");
     } else if (unscale >= 0 && unscale < reduces) {
-        ls_verdict_cause(&out->verdict,
-                         "unscale_ comes before the script reduces the gradients (%.80s): each rank "
-                         "looks for infinities in its own, and steps or skips by itself",
-                         step->call[reduces].at);
+        ls_verdict_cause(
+            &out->verdict,
+            "unscale_ comes before the script reduces the gradients (%.80s): each rank "
+            "looks for infinities in its own, and steps or skips by itself",
+            step->call[reduces].at);
         ls_finding_blame(out, step->call[unscale].at,
                          "reduce the gradients first, then call scaler.unscale_()");
     }
@@ -669,6 +687,13 @@ static void judge_step(const ls_samples *samples, tally *t)
 
 static void conclude(const ls_observe_trace *trace, const tally *t, ls_observe_finding *out)
 {
+    if (t->own > 0) {
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "%d times a tensor that differs between ranks from the start steps by a "
+                       "rank's own gradient, while others are reduced: a part of a rank, or "
+                       "forgotten",
+                       t->own);
+    }
     if (t->elements == 0) {
         ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
                        "no step has samples of gradients before and after the reduction on all "
@@ -689,7 +714,8 @@ static void conclude(const ls_observe_trace *trace, const tally *t, ls_observe_f
 static void advise_no_sync(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     const ls_observe_rank *rank = &trace->rank[0];
-    if (out->verdict.code != LS_PASS || rank->step_count == 0 || ls_job_models(rank) != 1) {
+    if (out->verdict.code != LS_PASS || !ls_trace_is_ddp(trace) || rank->step_count == 0 ||
+        ls_job_models(rank) != 1) {
         return;
     }
     const ls_observe_step *step = &rank->step[rank->step_count - 1];
@@ -763,6 +789,9 @@ void ls_rules_reduction_mean(const ls_observe_trace *trace, ls_observe_finding *
     if (!hooks_known(trace, out)) {
         return;
     }
+    ls_by_hand hand;
+    ls_by_hand_look(trace, &hand);
+    t.hand = &hand;
     for (int64_t n = 0; t.wrong == 0 && (n = ls_samples_next(trace, n)) != 0;) {
         ls_samples samples;
         ls_samples_open(trace, n, &samples, out);
@@ -782,6 +811,7 @@ void ls_rules_reduction_mean(const ls_observe_trace *trace, ls_observe_finding *
         ls_factor_judge(&factor, out);
     }
     conclude(trace, &t, out);
+    ls_by_hand_free(&hand);
     advise_no_sync(trace, out);
 }
 

@@ -456,7 +456,8 @@ static void finish_task(const ls_samples *samples, int rank, task *w, tally *t)
     free_task(w);
 }
 
-/* Of the optimizers that hold the parameter, the one that stepped; false: none with a known rule. */
+/* Of the optimizers that hold the parameter, the one that stepped; false: none with a known rule.
+ */
 static bool read_attached(const ls_samples *samples, int rank, const char *name, task *w, tally *t)
 {
     int optimizer = -1, index;

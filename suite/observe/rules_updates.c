@@ -8,9 +8,9 @@
 #include "job.h"
 #include "step_expect.h"
 
-static const ls_tol most =
-    LS_TOL(0.5, "of the way that the steps ask for: where rounding keeps more than it lets through, "
-                "parameters stand still (numerics 8.6)");
+static const ls_tol most = LS_TOL(
+    0.5, "of the way that the steps ask for: where rounding keeps more than it lets through, "
+         "parameters stand still (numerics 8.6)");
 static const ls_tol some = LS_TOL(0.05, "of the way: what is less changes a run no more than the "
                                         "rounding of its gradients (numerics 8.6)");
 

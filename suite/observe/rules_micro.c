@@ -1,0 +1,95 @@
+/* Whether the gradients of a step's micro-steps are averaged: the loss, or the gradient, divided by
+ * their number. A sum is a choice, too: of a rate, and of a limit that clips. */
+#include <math.h>
+#include <string.h>
+
+#include "factor.h"
+#include "job.h"
+#include "kernels/core/text.h"
+#include "rules.h"
+
+typedef struct micro {
+    int steps, summed, other, unknown; /* detailed steps of several micro-steps */
+    ls_factor last;
+    bool clips;
+} micro;
+
+/* How the losses of micro-steps are weighed: 1 for their mean, their number for the sum; NaN: not
+ * known. */
+static double weight_of(const ls_factor *f)
+{
+    bool mean = strcmp(f->loss_of, "mean") == 0;
+    double factor = ls_factor_final(f);
+    return mean && isfinite(factor) ? factor * f->loss_times * f->micro : NAN;
+}
+
+static void add_step(const ls_samples *samples, micro *m)
+{
+    ls_factor f = {0};
+    ls_factor_add(&f, samples);
+    if (f.steps == 0 || f.micro < 2) {
+        return;
+    }
+    double weight = weight_of(&f);
+    m->steps++;
+    m->unknown += isnan(weight);
+    m->summed += ls_factor_is_near(weight, f.micro);
+    m->other += weight < 1 && !ls_factor_is_near(weight, 1) && f.loss_divided;
+    m->clips = m->clips || ls_trace_find(samples->step[0], LS_CALL_CLIP, 0) >= 0;
+    m->last = f;
+}
+
+static void judge(const micro *m, ls_observe_finding *out)
+{
+    const ls_factor *f = &m->last;
+    if (m->summed == m->steps) {
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "step %lld: the gradients of %d micro-steps are summed: neither their "
+                       "losses nor the sum is divided by their number%s",
+                       (long long)f->step, f->micro,
+                       m->clips ? ", and clipping measures the sum" : "");
+        ls_verdict_cause(&out->verdict,
+                         "%d times the gradient of a batch of all of them: a mistake, unless the "
+                         "learning rate allows for it",
+                         f->micro);
+        ls_finding_blame(out, f->backward->at,
+                         "divide the loss by the number of micro-steps before backward()");
+    } else if (m->other == m->steps) {
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "step %lld: the loss is multiplied by %.4g, and the step has %d micro-steps",
+                       (long long)f->step, f->loss_times, f->micro);
+        ls_verdict_cause(&out->verdict, "divided by another number than that of the micro-steps, "
+                                        "unless the factor is a weight");
+        ls_finding_blame(out, f->backward->at,
+                         "divide by the number of backward passes between two steps");
+    }
+}
+
+void ls_rules_reduction_micro(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    micro m = {0};
+    if (!trace->attached) {
+        ls_verdict_set(&out->verdict, LS_SKIP, "the protocol reports no calls");
+        return;
+    }
+    for (int64_t n = 0; (n = ls_samples_next(trace, n)) != 0;) {
+        ls_samples samples;
+        ls_samples_open(trace, n, &samples, out);
+        if (samples.count == trace->world) {
+            add_step(&samples, &m);
+        }
+        ls_samples_close(&samples);
+    }
+    if (m.steps == 0) {
+        ls_verdict_set(&out->verdict, LS_SKIP, "no step of several micro-steps");
+    } else if (m.unknown == m.steps) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
+                       "whether the losses are means, or what the gradients are multiplied by, is "
+                       "not known");
+    } else {
+        judge(&m, out);
+    }
+    ls_verdict_pass(&out->verdict,
+                    "%d detailed steps: the gradients of up to %d micro-steps are averaged",
+                    m.steps, m.last.micro);
+}
