@@ -213,7 +213,9 @@ static bool losses_hold(const ls_factor *f, double factor)
 /* Whether they are means over the batch, as far as is known. */
 static bool losses_are_means(const ls_factor *f)
 {
-    return strcmp(f->loss_of, "mean") == 0 || (strcmp(f->loss_of, "sum") == 0 && losses_hold(f, 1));
+    bool counted = ls_factor_is_near(f->loss_times * f->loss_count, 1) ||
+                   ls_factor_is_near(f->loss_times * f->loss_first, 1);
+    return strcmp(f->loss_of, "mean") == 0 || (strcmp(f->loss_of, "sum") == 0 && counted);
 }
 
 /* As it is, or divided by the micro-steps. */

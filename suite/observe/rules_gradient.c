@@ -11,10 +11,14 @@
 
 static const ls_tol rounding =
     LS_TOL(3, "times what the module's own f32 run is off, in units of the type that the job "
-              "multiplies in (numerics 8.5)");
+              "multiplies in: products round their two operands, too, and both are one draw "
+              "(numerics 8.5)");
 static const ls_tol flips =
     LS_TOL(3, "times the root of that: branches within the rounding of their threshold are taken "
-              "the other way, and their squares add up (numerics 8.5)");
+              "the other way, and their squares add up, over up to six layers (numerics 8.5)");
+static const ls_tol some_flips =
+    LS_TOL(6 * 0x1p-5, "of the gradient: one or two branches of a small batch in half, of which the "
+                       "root of their mean number says little (numerics 8.5)");
 static const ls_tol one_flip =
     LS_TOL(0x1p-5, "one ReLU or maximum that rounding decides otherwise moves a tensor's gradient "
                    "by up to 0.01 of itself (numerics 4)");
@@ -168,7 +172,8 @@ static double coarseness(const ls_observe_rank *rank, const ls_observe_step *ste
 static double limit_of(const table *t, const row *r, double coarse)
 {
     double off = coarse * fmax(r->f32, t->middle);
-    return fmax(rounding.value * off + flips.value * sqrt(off), one_flip.value);
+    double many = flips.value * sqrt(off), single = coarse > 1 ? some_flips.value : 0;
+    return fmax(rounding.value * off + hypot(many, single), one_flip.value);
 }
 
 /* Where the limit shows nothing, whether the multiple of the right gradient does. */

@@ -35,7 +35,29 @@ typedef enum fake_fault {
     FAULT_LEFT,
     FAULT_ELEMENT, /* one element of one tensor is off by 2^-18 of its bound's base */
     FAULT_HOOK_NOOP,
-    FAULT_HOOK_UNKNOWN,
+    FAULT_HOOK_UNKNOWN, /* sends signs */
+    FAULT_HOOK_MEAN,    /* one of the user's own that is right */
+    FAULT_HOOK_SUM,
+    FAULT_HOOK_SUM_DIVIDED, /* right: the loss is divided by the number of ranks */
+    FAULT_REDUCED_AGAIN,
+    FAULT_LOSS_DIVIDED,
+    FAULT_MICRO_SUMMED,
+    FAULT_MICRO_OTHER, /* the loss is divided by twice the number of micro-steps */
+    /* without a wrapper, gradients reduced by the script: */
+    FAULT_HAND,      /* right */
+    FAULT_HAND_SENT, /* right: equal from the first step on, not before */
+    FAULT_HAND_SEEDS,
+    FAULT_HAND_BEHIND,
+    FAULT_HAND_SUM,
+    FAULT_HAND_SUM_DIVIDED, /* right */
+    FAULT_HAND_SUM_OF_SUMS, /* may be right */
+    FAULT_HAND_DIVIDED,
+    FAULT_HAND_SAME_DATA,
+    FAULT_HAND_SHARES,   /* one batch, of which each rank computes a part */
+    FAULT_HAND_STAGES,   /* each rank a part of the model */
+    FAULT_HAND_AVERAGES, /* parameters, after the step */
+    FAULT_HAND_LOSS,     /* the loss, before backward */
+    FAULT_HAND_LAST,
     FAULT_SAME_DATA,
     FAULT_UNUSED,
     FAULT_UNUSED_ALLOWED,
@@ -62,6 +84,9 @@ typedef enum fake_fault {
     /* gradient */
     FAULT_BACKWARD, /* a factor 2 in one tensor */
     FAULT_NO_AGAIN,
+    /* precision */
+    FAULT_HALF, /* parameters in bf16 */
+    FAULT_LOST, /* the same at a rate that rounding swallows */
 } fake_fault;
 
 typedef struct fake_job {
@@ -104,6 +129,28 @@ static inline bool fake_is(const fake_state *s, fake_fault fault)
     return s->job->fault == fault;
 }
 
+static inline bool fake_is_hand(const fake_state *s)
+{
+    return s->job->fault >= FAULT_HAND && s->job->fault < FAULT_HAND_LAST;
+}
+
+static inline bool fake_is_half(const fake_state *s)
+{
+    return fake_is(s, FAULT_HALF) || fake_is(s, FAULT_LOST);
+}
+
+static inline double fake_rate(const fake_state *s)
+{
+    return fake_is(s, FAULT_LOST) ? fake_lr / 1024 : fake_lr;
+}
+
+/* Parameters that each rank draws for itself. */
+static inline bool fake_seeds_ranks(const fake_state *s)
+{
+    return fake_is(s, FAULT_PLAIN_SEEDS) || fake_is(s, FAULT_HAND_SEEDS) ||
+           fake_is(s, FAULT_HAND_STAGES);
+}
+
 /* ---- arithmetic ------------------------------------------------------------------------------ */
 
 static inline void fake_backward(fake_state *s, int step)
@@ -115,7 +162,8 @@ static inline void fake_backward(fake_state *s, int step)
             for (int i = 0; i < fake_count[t]; i++) {
                 x->local[i] = x->sizes[i] = x->sum[i] = 0;
                 for (int m = 0; m < s->job->micro; m++) {
-                    int seed = fake_is(s, FAULT_SAME_DATA) ? 0 : k;
+                    bool same = fake_is(s, FAULT_SAME_DATA) || fake_is(s, FAULT_HAND_SAME_DATA);
+                    int seed = same ? 0 : k;
                     float g = (float)scale * 0.1f *
                               ls_rng_normal((uint64_t)(100 * step + 10 * m + seed), (uint64_t)t,
                                             (uint64_t)i);
@@ -145,12 +193,19 @@ static inline void fake_reduce(fake_state *s, int step)
             for (int i = 0; i < fake_count[t]; i++) {
                 float mean = fake_mean(s, t, i);
                 bool own = fake_is(s, FAULT_OWN) || fake_is(s, FAULT_NO_SYNC) ||
-                           fake_is(s, FAULT_NO_WRAPPER) || (fake_is(s, FAULT_ONE_OWN) && t == 1);
-                x->reduced[i] = own                         ? x->sum[i]
-                                : fake_is(s, FAULT_SUM)     ? mean * (float)s->job->world
-                                : fake_is(s, FAULT_DIVIDED) ? mean / (float)s->job->world
-                                : fake_is(s, FAULT_LEFT)    ? mean + x->before[i]
-                                                            : mean;
+                           fake_is(s, FAULT_NO_WRAPPER) || fake_is(s, FAULT_HAND_STAGES) ||
+                           fake_is(s, FAULT_HAND_AVERAGES) || fake_is(s, FAULT_HAND_LOSS) ||
+                           (fake_is(s, FAULT_ONE_OWN) && t == 1);
+                bool sum = fake_is(s, FAULT_SUM) || fake_is(s, FAULT_HOOK_SUM) ||
+                           fake_is(s, FAULT_HOOK_SUM_DIVIDED) || fake_is(s, FAULT_HAND_SUM) ||
+                           fake_is(s, FAULT_HAND_SUM_DIVIDED) || fake_is(s, FAULT_HAND_SUM_OF_SUMS);
+                bool twice = fake_is(s, FAULT_DIVIDED) || fake_is(s, FAULT_HAND_DIVIDED);
+                x->reduced[i] = own                              ? x->sum[i]
+                                : sum                            ? mean * (float)s->job->world
+                                : twice                          ? mean / (float)s->job->world
+                                : fake_is(s, FAULT_LEFT)         ? mean + x->before[i]
+                                : fake_is(s, FAULT_HOOK_UNKNOWN) ? copysignf(0.1f, mean)
+                                                                 : mean;
                 if (fake_is(s, FAULT_ELEMENT) && t == 2 && i == 5 && step == 2) {
                     x->reduced[i] += ldexpf(fabsf(mean) + 0.1f, -18);
                 }
@@ -183,6 +238,7 @@ static inline void fake_prepare(fake_state *s)
                 x->clipped[i] = x->grad[i] * (float)by;
                 x->used[i] = fake_is(s, FAULT_ZEROED) ? 0 : x->clipped[i];
                 x->used[i] /= fake_is(s, FAULT_FACTOR) ? 3 : 1;
+                x->used[i] *= fake_is(s, FAULT_REDUCED_AGAIN) ? (float)s->job->world : 1;
             }
         }
     }
@@ -226,10 +282,19 @@ static inline void fake_update(const fake_state *s, fake_tensor *x, int i, int s
     }
 }
 
+static inline float fake_bf16(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    bits = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000;
+    memcpy(&value, &bits, sizeof bits);
+    return value;
+}
+
 static inline void fake_step(fake_state *s, int step)
 {
     for (int k = 0; k < s->job->world; k++) {
-        double lr = fake_lr * (fake_is(s, FAULT_RATE) && k == 1 ? 0.5 : 1);
+        double lr = fake_rate(s) * (fake_is(s, FAULT_RATE) && k == 1 ? 0.5 : 1);
         lr *= fake_is(s, FAULT_OTHER_RATE) ? 1.5 : 1;
         for (int t = 0; t < FAKE_TENSORS; t++) {
             fake_tensor *x = &s->at[k][t];
@@ -248,6 +313,7 @@ static inline void fake_step(fake_state *s, int step)
                 bool stays =
                     fake_is(s, FAULT_NO_STEP) || (fake_is(s, FAULT_SKIPS) && k == 1 && step == 2);
                 x->next[i] = stays ? param : x->next[i];
+                x->next[i] = fake_is_half(s) ? fake_bf16(x->next[i]) : x->next[i];
                 x->next_first[i] = stays ? first : x->next_first[i];
                 x->next_first[i] *= fake_is(s, FAULT_STATE) && k == 1 && step == 2 ? 0 : 1;
             }
@@ -264,7 +330,8 @@ static inline void fake_advance(fake_state *s, int step)
             memcpy(x->first, x->next_first, sizeof x->first);
             memcpy(x->second, x->next_second, sizeof x->second);
             memcpy(x->before, x->used, sizeof x->before);
-            x->param[0] += fake_is(s, FAULT_BEHIND) && k == 1 && step == 1 ? 0.5f : 0;
+            bool behind = fake_is(s, FAULT_BEHIND) || fake_is(s, FAULT_HAND_BEHIND);
+            x->param[0] += behind && k == 1 && step == 1 ? 0.5f : 0;
         }
     }
 }
@@ -277,6 +344,20 @@ static inline void fake_add(ls_safetensors_writer *w, const char *group, int t, 
     LS_TEXT(name, 100, "%s/%s%s%s", group, fake_name[t], last[0] == '\0' ? "" : "/", last);
     ls_shape shape = {1, {count}};
     LS_ASSERT(ls_safetensors_add_copy(w, name, type, &shape, data) == LS_OK);
+}
+
+/* Values of a parameter, in its own type. */
+static inline void fake_add_param(const fake_state *s, ls_safetensors_writer *w, const char *group,
+                                  int t, const float *data)
+{
+    uint16_t half[FAKE_ELEMENTS];
+    for (int i = 0; i < fake_count[t]; i++) {
+        uint32_t bits;
+        memcpy(&bits, &data[i], sizeof bits);
+        half[i] = (uint16_t)(bits >> 16);
+    }
+    fake_add(w, group, t, "", fake_is_half(s) ? LS_BF16 : LS_F32,
+             fake_is_half(s) ? (const void *)half : data, fake_count[t]);
 }
 
 static inline double fake_squares(const float *value, int count)
@@ -314,7 +395,7 @@ static inline void fake_add_tensor(const fake_state *s, ls_safetensors_writer *w
     bool sgd = strcmp(s->job->rule, "sgd") == 0;
     bool idle = (fake_is(s, FAULT_UNUSED) || fake_is(s, FAULT_UNUSED_ALLOWED)) && t == 2;
     double count = step - 1, after = step;
-    fake_add(w, "param", t, "", LS_F32, x->param, n);
+    fake_add_param(s, w, "param", t, x->param);
     if (idle) {
         return;
     }
@@ -337,7 +418,7 @@ static inline void fake_add_tensor(const fake_state *s, ls_safetensors_writer *w
         return;
     }
     fake_add(w, "used", t, "", LS_F32, x->used, n);
-    fake_add(w, "next", t, "", LS_F32, x->next, n);
+    fake_add_param(s, w, "next", t, x->next);
     fake_add(w, "next_state", t, sgd ? "momentum_buffer" : "exp_avg", LS_F32, x->next_first, n);
     if (!sgd) {
         fake_add(w, "next_state", t, "exp_avg_sq", LS_F32, x->next_second, n);
@@ -383,7 +464,8 @@ static inline unsigned long long fake_digest(const fake_state *s, int rank, int 
 
 static inline bool fake_is_plain(const fake_state *s)
 {
-    return fake_is(s, FAULT_PLAIN_SEEDS) || fake_is(s, FAULT_NO_WRAPPER) || s->job->world == 1;
+    return fake_is(s, FAULT_PLAIN_SEEDS) || fake_is(s, FAULT_NO_WRAPPER) || fake_is_hand(s) ||
+           s->job->world == 1;
 }
 
 static inline void fake_write_model(const fake_state *s, int rank)
@@ -395,7 +477,8 @@ static inline void fake_write_model(const fake_state *s, int rank)
         "\"params\":[",
         fake_is_plain(s) ? "plain" : "ddp");
     for (int t = 0; t < FAKE_TENSORS; t++) {
-        fprintf(f, "%s[\"%s\",%d,\"f32\",true]", t > 0 ? "," : "", fake_name[t], fake_count[t]);
+        fprintf(f, "%s[\"%s\",%d,\"%s\",true]", t > 0 ? "," : "", fake_name[t], fake_count[t],
+                fake_is_half(s) ? "bf16" : "f32");
     }
     fprintf(f,
             "],\"buffers\":[[\"bn.running_mean\",4,\"f32\"]],\"norm_params\":[],\"bn\":1,"
@@ -404,12 +487,15 @@ static inline void fake_write_model(const fake_state *s, int rank)
             fake_is(s, FAULT_UNUSED_ALLOWED) ? "true" : "false", s->job->world,
             fake_is(s, FAULT_BUFFERS) ? rank : 7);
     for (int t = 0; t < FAKE_TENSORS; t++) {
-        fprintf(f, "%s\"%016llx\"", t > 0 ? "," : "", fake_digest(s, rank, t, false));
+        unsigned long long other = fake_is(s, FAULT_HAND_SENT) ? (unsigned long long)rank : 0;
+        fprintf(f, "%s\"%016llx\"", t > 0 ? "," : "", fake_digest(s, rank, t, false) + other);
     }
     fprintf(f, "]}\n");
-    const char *hook = fake_is(s, FAULT_HOOK_NOOP)      ? "noop_hook"
-                       : fake_is(s, FAULT_HOOK_UNKNOWN) ? "my_hook"
-                                                        : s->job->hook;
+    const char *hook = fake_is(s, FAULT_HOOK_NOOP) ? "noop_hook"
+                       : fake_is(s, FAULT_HOOK_UNKNOWN) || fake_is(s, FAULT_HOOK_MEAN) ||
+                               fake_is(s, FAULT_HOOK_SUM) || fake_is(s, FAULT_HOOK_SUM_DIVIDED)
+                           ? "my_hook"
+                           : s->job->hook;
     if (hook != NULL) {
         fprintf(f, "{\"event\":\"hook\",\"model\":0,\"name\":\"%s\",\"at\":\"train.py:8\"}\n",
                 hook);
@@ -429,7 +515,7 @@ static inline void fake_write_optimizer(const fake_state *s, int rank)
         fprintf(f, "%s\"%s\"", t > 0 ? "," : "", lost ? fake_name[1] : fake_name[t]);
     }
     fprintf(f, "%s],\"lr\":%g,\"weight_decay\":%g,", fake_is(s, FAULT_FOREIGN) ? ",\"?\"" : "",
-            fake_lr, fake_decay);
+            fake_rate(s), fake_decay);
     fprintf(f, sgd ? "\"momentum\":0.9,\"dampening\":0,\"nesterov\":false}]}\n"
                    : "\"betas\":[0.9,0.999],\"eps\":1e-8,\"amsgrad\":false}]}\n");
     if (s->job->scale != 0) {
@@ -441,8 +527,34 @@ static inline void fake_write_optimizer(const fake_state *s, int rank)
     }
 }
 
-static inline void fake_write_calls(const fake_state *s, int step, double rate, FILE *f)
+/* How a loss was made, as the calls say. */
+static inline void fake_write_loss(const fake_state *s, FILE *f)
 {
+    double world = s->job->world, micro = s->job->micro, times = 1 / micro;
+    bool divided = fake_is(s, FAULT_HOOK_SUM_DIVIDED) || fake_is(s, FAULT_LOSS_DIVIDED) ||
+                   fake_is(s, FAULT_HAND_SUM_DIVIDED);
+    times *= divided ? 1 / world : fake_is(s, FAULT_MICRO_OTHER) ? 0.5 : 1;
+    times = fake_is(s, FAULT_MICRO_SUMMED) ? 1 : times;
+    fprintf(f, ",\"loss_times\":%.17g,\"loss_divided\":%s,\"loss_of\":\"%s\"", times,
+            times != 1 ? "true" : "false", fake_is(s, FAULT_HAND_SUM_OF_SUMS) ? "sum" : "mean");
+}
+
+static inline void fake_write_sum(int elements, FILE *f)
+{
+    fprintf(f,
+            ",{\"call\":\"collective\",\"op\":\"all_reduce\",\"elements\":%d,\"type\":\"f32\","
+            "\"reduce\":\"sum\",\"at\":\"train.py:30\"}",
+            elements);
+}
+
+static inline void fake_write_calls(const fake_state *s, int step, int rank, double rate, FILE *f)
+{
+    enum { ALL = FAKE_ELEMENTS + 8 + 16 };
+    bool late = fake_is(s, FAULT_HAND_AVERAGES), within = fake_is(s, FAULT_HAND_STAGES);
+    bool number = fake_is(s, FAULT_HAND_LOSS);
+    bool reduces =
+        (fake_is_hand(s) && !late && !within && !number) || fake_is(s, FAULT_REDUCED_AGAIN);
+    bool same = fake_is(s, FAULT_HAND_SAME_DATA) || fake_is(s, FAULT_HAND_SHARES);
     bool scaled = s->job->scale != 0, left = fake_is(s, FAULT_LEFT);
     const char *autocast = s->job->autocast;
     bool said = fake_is(s, FAULT_SETTING_SAID) && step > 1;
@@ -450,14 +562,24 @@ static inline void fake_write_calls(const fake_state *s, int step, double rate, 
     set[said ? strlen(set) : 0] = '\0';
     for (int m = 0; m < s->job->micro; m++) {
         bool sync = m + 1 == s->job->micro && !fake_is(s, FAULT_NO_SYNC);
-        fprintf(f,
-                "%s{\"call\":\"forward\",\"model\":0,\"at\":\"train.py:20\",\"training\":true,"
-                "\"grad\":true,\"sync\":%s,\"autocast\":%s%s%s,\"left\":%d}",
-                m > 0 ? "," : "", sync ? "true" : "false", autocast != NULL ? "\"" : "",
-                autocast != NULL ? autocast : "null", autocast != NULL ? "\"" : "",
-                left && step > 1 ? FAKE_TENSORS : 0);
-        fprintf(f, ",{\"call\":\"backward\",\"at\":\"train.py:21\",\"loss\":1,\"sync\":%s}",
+        fprintf(
+            f,
+            "%s{\"call\":\"forward\",\"model\":0,\"at\":\"train.py:20\",\"training\":true,"
+            "\"grad\":true,\"sync\":%s,\"autocast\":%s%s%s,\"left\":%d,\"input\":\"%04x%02x%02x\"}",
+            m > 0 ? "," : "", sync ? "true" : "false", autocast != NULL ? "\"" : "",
+            autocast != NULL ? autocast : "null", autocast != NULL ? "\"" : "",
+            left && step > 1 ? FAKE_TENSORS : 0, (unsigned)step, (unsigned)m,
+            same ? 0u : (unsigned)rank);
+        if (within || number) {
+            fake_write_sum(within ? FAKE_ELEMENTS : 1, f);
+        }
+        fprintf(f, ",{\"call\":\"backward\",\"at\":\"train.py:21\",\"loss\":1,\"sync\":%s",
                 sync ? "true" : "false");
+        fake_write_loss(s, f);
+        fprintf(f, "}");
+    }
+    if (reduces) {
+        fake_write_sum(ALL, f);
     }
     if (scaled) {
         fprintf(f, ",{\"call\":\"unscale\",\"scaler\":0,\"optimizer\":0,\"at\":\"train.py:22\","
@@ -475,6 +597,9 @@ static inline void fake_write_calls(const fake_state *s, int step, double rate, 
             ",{\"call\":\"optimizer_step\",\"optimizer\":0,\"at\":\"train.py:24\",\"scaled\":%s,"
             "\"lr\":[%.17g]%s}",
             scaled ? "0" : "null", rate, set);
+    }
+    if (late) {
+        fake_write_sum(ALL, f);
     }
     if (scaled) {
         fprintf(f,
@@ -497,7 +622,7 @@ static inline void fake_write_step(const fake_state *s, int step, int rank)
 {
     FILE *f = s->file[rank];
     double scale = s->job->scale != 0 ? s->job->scale : 1;
-    double rate = fake_lr * (fake_is(s, FAULT_RATE) && rank == 1 ? 0.5 : 1);
+    double rate = fake_rate(s) * (fake_is(s, FAULT_RATE) && rank == 1 ? 0.5 : 1);
     rate *= fake_is(s, FAULT_IDLE) && step >= 2 ? 0 : 1;
     bool skips = fake_is(s, FAULT_SKIPS) && rank == 1 && step == 2;
     fprintf(f,
@@ -507,7 +632,7 @@ static inline void fake_write_step(const fake_state *s, int step, int rank)
             "\"calls\":[",
             step, scale, scale, skips ? "true" : "false", rate, fake_digest(s, rank, -1, false),
             fake_digest(s, rank, -1, true), rank, step <= 2 ? "true" : "false");
-    fake_write_calls(s, step, rate, f);
+    fake_write_calls(s, step, rank, rate, f);
     fprintf(f, "]}\n");
 }
 
@@ -519,8 +644,9 @@ static inline void fake_start(fake_state *s)
         LS_TEXT(path, 200, "%s/rank%d.jsonl", s->folder, k);
         for (int t = 0; t < FAKE_TENSORS; t++) {
             for (int i = 0; i < fake_count[t]; i++) {
-                uint64_t seed = fake_is(s, FAULT_PLAIN_SEEDS) ? (uint64_t)k : 0;
-                s->at[k][t].param[i] = ls_rng_normal(1000 + seed, (uint64_t)t, (uint64_t)i);
+                uint64_t seed = fake_seeds_ranks(s) ? (uint64_t)k : 0;
+                float value = ls_rng_normal(1000 + seed, (uint64_t)t, (uint64_t)i);
+                s->at[k][t].param[i] = fake_is_half(s) ? fake_bf16(value) : value;
             }
         }
         s->at[k][1].param[0] += fake_is(s, FAULT_START) && k == 1 ? 1 : 0;

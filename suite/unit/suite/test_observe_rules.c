@@ -53,6 +53,8 @@ START_TEST(right_jobs_pass)
         {FAULT_NONE, "sgd", 4, 3, 1024, 0.25, NULL, "f16"},
         {FAULT_NONE, "adamw", 2, 4, 0, 0, "allreduce_hook", NULL},
         {FAULT_NONE, "sgd", 2, 1, 3, 0, NULL, NULL}, /* no power of two */
+        {FAULT_HAND, "adamw", 3, 2, 0, 0, NULL, NULL},
+        {FAULT_HAND_SENT, "sgd", 2, 1, 0, 0, NULL, NULL},
     };
     const fake_job *at = &job[_i];
     ls_observe_result result = judge(at);
@@ -148,6 +150,42 @@ static const struct {
     {{FAULT_BACKWARD, "sgd", 2, 1, 128, 0, NULL, "f16"}, "gradient.again", LS_FAIL, "fc.bias"},
     {{FAULT_BACKWARD, "adam", 1, 1, 0, 0, NULL, "bf16"}, "gradient.again", LS_FAIL, "fc.bias"},
     {{FAULT_NO_AGAIN, "sgd", 2, 1, 0, 0, NULL, NULL}, "gradient.again", LS_UNSUPPORTED, "sparse"},
+    {{FAULT_HOOK_MEAN, "sgd", 2, 1, 0, 0, NULL, NULL}, "reduction.mean", LS_PASS, "my_hook"},
+    {{FAULT_HOOK_SUM, "sgd", 2, 1, 0, 0, NULL, NULL}, "reduction.mean", LS_FAIL, "hook my_hook"},
+    {{FAULT_HOOK_SUM, "sgd", 3, 1, 64, 0.25, NULL, "f16"}, "reduction.mean", LS_FAIL, "summed"},
+    {{FAULT_HOOK_SUM_DIVIDED, "sgd", 2, 1, 0, 0, NULL, NULL}, "reduction.mean", LS_PASS, ""},
+    {{FAULT_REDUCED_AGAIN, "sgd", 2, 1, 0, 0, NULL, NULL}, "reduction.mean", LS_FAIL, "averaged"},
+    {{FAULT_LOSS_DIVIDED, "sgd", 3, 1, 0, 0, NULL, NULL}, "reduction.mean", LS_WEAK, "twice"},
+    {{FAULT_MICRO_SUMMED, "sgd", 2, 4, 0, 0, NULL, NULL}, "reduction.micro", LS_WEAK, "summed"},
+    {{FAULT_MICRO_SUMMED, "adam", 1, 4, 0, 0, NULL, NULL}, "reduction.micro", LS_WEAK, "summed"},
+    {{FAULT_MICRO_OTHER, "sgd", 2, 3, 0, 0.25, NULL, NULL}, "reduction.micro", LS_WEAK, "another"},
+    {{FAULT_NONE, "sgd", 1, 4, 64, 0.25, NULL, "f16"}, "reduction.micro", LS_PASS, "averaged"},
+    {{FAULT_HAND, "sgd", 2, 1, 0, 0, NULL, NULL}, "replicas.start", LS_PASS, ""},
+    {{FAULT_HAND, "sgd", 2, 1, 64, 0.25, NULL, "f16"}, "reduction.mean", LS_PASS, ""},
+    {{FAULT_HAND, "sgd", 2, 1, 0, 0, NULL, NULL}, "data.distinct", LS_PASS, ""},
+    {{FAULT_HAND_SENT, "sgd", 2, 1, 0, 0, NULL, NULL}, "replicas.start", LS_PASS, ""},
+    {{FAULT_HAND_SEEDS, "sgd", 2, 1, 0, 0, NULL, NULL}, "replicas.start", LS_FAIL, "broadcast"},
+    {{FAULT_HAND_SEEDS, "adam", 3, 1, 0, 0, NULL, NULL}, "replicas.step", LS_FAIL, "by hand"},
+    {{FAULT_HAND_BEHIND, "sgd", 2, 1, 0, 0, NULL, NULL}, "replicas.step", LS_FAIL, "after step 1"},
+    {{FAULT_HAND_SUM, "sgd", 2, 1, 0, 0, NULL, NULL}, "reduction.mean", LS_FAIL, "summed"},
+    {{FAULT_HAND_SUM, "adam", 4, 1, 64, 0.25, NULL, "f16"}, "reduction.mean", LS_FAIL, "4 times"},
+    {{FAULT_HAND_SUM_DIVIDED, "sgd", 2, 1, 0, 0, NULL, NULL}, "reduction.mean", LS_PASS, ""},
+    {{FAULT_HAND_SUM_OF_SUMS, "sgd", 2, 1, 0, 0, NULL, NULL}, "reduction.mean", LS_WEAK, "sums"},
+    {{FAULT_HAND_DIVIDED, "sgd", 2, 1, 0, 0, NULL, NULL}, "reduction.mean", LS_FAIL, "twice"},
+    {{FAULT_HAND_SAME_DATA, "sgd", 2, 1, 0, 0, NULL, NULL}, "data.distinct", LS_FAIL, "seed"},
+    {{FAULT_HAND_SHARES, "sgd", 2, 1, 0, 0, NULL, NULL}, "data.distinct", LS_WEAK, "a part"},
+    {{FAULT_HAND_STAGES, "sgd", 2, 1, 0, 0, NULL, NULL}, "replicas.start", LS_UNSUPPORTED, ""},
+    {{FAULT_HAND_STAGES, "sgd", 2, 1, 0, 0, NULL, NULL}, "reduction.mean", LS_UNSUPPORTED, "parts"},
+    {{FAULT_HAND_STAGES, "sgd", 2, 1, 0, 0, NULL, NULL}, "data.distinct", LS_SKIP, ""},
+    {{FAULT_HAND_AVERAGES, "sgd", 2, 1, 0, 0, NULL, NULL},
+     "reduction.mean",
+     LS_UNSUPPORTED,
+     "averages"},
+    {{FAULT_HAND_LOSS, "sgd", 2, 1, 0, 0, NULL, NULL}, "reduction.mean", LS_FAIL, "the loss"},
+    {{FAULT_HALF, "sgd", 2, 1, 0, 0, NULL, NULL}, "precision.updates", LS_PASS, "bf16"},
+    {{FAULT_LOST, "sgd", 2, 1, 0, 0, NULL, NULL}, "precision.updates", LS_FAIL, "rounding"},
+    {{FAULT_LOST, "adamw", 1, 1, 0, 0, NULL, NULL}, "precision.updates", LS_FAIL, "below half"},
+    {{FAULT_NONE, "sgd", 2, 1, 0, 0, NULL, NULL}, "precision.updates", LS_SKIP, ""},
 };
 
 START_TEST(each_fault_is_caught)
@@ -199,7 +237,7 @@ int main(void)
     Suite *suite = suite_create("observe_rules");
     TCase *tests = tcase_create("rules");
     tcase_set_timeout(tests, 60);
-    tcase_add_loop_test(tests, right_jobs_pass, 0, 7);
+    tcase_add_loop_test(tests, right_jobs_pass, 0, 9);
     tcase_add_loop_test(tests, each_fault_is_caught, 0, (int)(sizeof faults / sizeof *faults));
     tcase_add_test(tests, a_coarser_bound_needs_its_hook);
     tcase_add_test(tests, every_rule_has_an_id_of_its_own);

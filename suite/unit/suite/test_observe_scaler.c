@@ -415,6 +415,52 @@ START_TEST(trainers_of_the_protocol_are_judged)
 }
 END_TEST
 
+/* Gradients that the script reduces itself, without a wrapper. */
+static void open_by_hand(calls_job *job)
+{
+    calls_open_with(job, 2, "\"kind\":\"plain\",");
+    calls_event(job, -1,
+                "{\"event\":\"scaler\",\"scaler\":0,\"enabled\":true,\"init_scale\":1024,"
+                "\"growth_factor\":2,\"backoff_factor\":0.5,\"growth_interval\":3,"
+                "\"at\":\"train.py:6\"}");
+    calls_event(job, -1,
+                "{\"event\":\"optimizer\",\"optimizer\":0,\"class\":\"torch.optim.sgd.SGD\","
+                "\"rule\":\"sgd\",\"at\":\"train.py:7\",\"groups\":[{\"params\":[\"fc.weight\","
+                "\"fc.bias\",\"head.weight\"],\"lr\":0.1}]}");
+}
+
+START_TEST(unscaling_before_a_reduction_by_hand_is_caught)
+{
+    static const char early[] = "F S B U A{\"elements\":14} K P Z";
+    calls_job job;
+    open_by_hand(&job);
+    calls_step(&job, early);
+    calls_step_of(&job, 0, "", early);
+    calls_step_of(&job, 1, "", "F S B U{\"found_inf\":true} A{\"elements\":14} k P Z");
+    calls_judge(&job);
+    calls_expect(&job, "scaler.agree", LS_FAIL, "before the script reduces them");
+    calls_close(&job);
+    open_by_hand(&job);
+    calls_step(&job, early);
+    calls_step(&job, "F S B U{\"found_inf\":true} A{\"elements\":14} k P Z");
+    calls_judge(&job);
+    calls_expect(&job, "scaler.agree", LS_WEAK, "unscaled before");
+    calls_close(&job);
+}
+END_TEST
+
+START_TEST(unscaling_after_a_reduction_by_hand_passes)
+{
+    calls_job job;
+    open_by_hand(&job);
+    calls_step(&job, "F S B A{\"elements\":14} U K P Z");
+    calls_step(&job, "F S B A{\"elements\":14} U{\"found_inf\":true} k P Z");
+    calls_judge(&job);
+    calls_expect(&job, "scaler.agree", LS_PASS, "1 of them skips");
+    calls_close(&job);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("observe_scaler");
@@ -440,6 +486,8 @@ int main(void)
                         (int)(sizeof uneven / sizeof *uneven));
     tcase_add_test(test, a_scaler_that_one_rank_loaded_is_caught);
     tcase_add_test(test, trainers_of_the_protocol_are_judged);
+    tcase_add_test(test, unscaling_before_a_reduction_by_hand_is_caught);
+    tcase_add_test(test, unscaling_after_a_reduction_by_hand_passes);
     suite_add_tcase(suite, test);
     return run_suite(suite);
 }
