@@ -16,9 +16,9 @@ static const ls_tol rounding =
 static const ls_tol flips =
     LS_TOL(3, "times the root of that: branches within the rounding of their threshold are taken "
               "the other way, and their squares add up, over up to six layers (numerics 8.5)");
-static const ls_tol some_flips =
-    LS_TOL(6 * 0x1p-5, "of the gradient: one or two branches of a small batch in half, of which the "
-                       "root of their mean number says little (numerics 8.5)");
+static const ls_tol one_sample =
+    LS_TOL(1, "over the root of the batch: a branch of one sample that half rounds to the other "
+              "side changes at most that sample's share of the gradient (numerics 8.5)");
 static const ls_tol one_flip =
     LS_TOL(0x1p-5, "one ReLU or maximum that rounding decides otherwise moves a tensor's gradient "
                    "by up to 0.01 of itself (numerics 4)");
@@ -168,11 +168,25 @@ static double coarseness(const ls_observe_rank *rank, const ls_observe_step *ste
     return u / 0x1p-24;
 }
 
+/* Samples of a forward of the step; where they are not known, few. */
+static double batch_of(const ls_observe_step *step)
+{
+    enum { FEW = 16 };
+    double images = step->step->images, forwards = 0;
+    for (int c = ls_trace_find(step, LS_CALL_FORWARD, 0); c >= 0;
+         c = ls_trace_find(step, LS_CALL_FORWARD, c + 1)) {
+        bool training = ls_json_bool(step->call[c].json, "training", false) &&
+                        ls_json_bool(step->call[c].json, "grad", false);
+        forwards += training ? step->call[c].times : 0;
+    }
+    return images > 0 && forwards > 0 ? fmax(images / forwards, 1) : FEW;
+}
+
 /* Small errors of f32 in one tensor are an accident of its few samples: the median counts, too. */
-static double limit_of(const table *t, const row *r, double coarse)
+static double limit_of(const table *t, const row *r, double coarse, double batch)
 {
     double off = coarse * fmax(r->f32, t->middle);
-    double many = flips.value * sqrt(off), single = coarse > 1 ? some_flips.value : 0;
+    double many = flips.value * sqrt(off), single = coarse > 1 ? one_sample.value / sqrt(batch) : 0;
     return fmax(rounding.value * off + hypot(many, single), one_flip.value);
 }
 
@@ -244,9 +258,10 @@ static void judge_rank(const ls_samples *samples, int rank, tally *all, ls_obser
 {
     table t = make_table(samples->file[rank], &samples->trace->rank[rank]);
     double coarse = coarseness(&samples->trace->rank[rank], samples->step[rank]);
+    double batch = batch_of(samples->step[rank]);
     int wrong = 0, last = -1;
     for (int i = 0; i < t.count; i++) {
-        double limit = limit_of(&t, &t.row[i], coarse);
+        double limit = limit_of(&t, &t.row[i], coarse, batch);
         all->tensors++;
         all->coarse += limit > shown.value && is_coarsely_judged(&t.row[i]);
         all->blind += limit > shown.value && !is_coarsely_judged(&t.row[i]);
@@ -262,7 +277,7 @@ static void judge_rank(const ls_samples *samples, int rank, tally *all, ls_obser
     }
     if (wrong > 0) {
         report(samples->trace, rank, samples->number, &t, last, wrong,
-               limit_of(&t, &t.row[last], coarse), out);
+               limit_of(&t, &t.row[last], coarse, batch), out);
     }
     free(t.row);
 }

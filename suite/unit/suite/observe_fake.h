@@ -627,7 +627,7 @@ static inline void fake_write_step(const fake_state *s, int step, int rank)
     bool skips = fake_is(s, FAULT_SKIPS) && rank == 1 && step == 2;
     fprintf(f,
             "{\"event\":\"step\",\"step\":%d,\"loss\":1,\"loss_scale\":%g,\"loss_scale_next\":%g,"
-            "\"skipped\":%s,\"lr\":%.17g,\"images\":4,\"digest\":{\"param\":\"%016llx\","
+            "\"skipped\":%s,\"lr\":%.17g,\"images\":64,\"digest\":{\"param\":\"%016llx\","
             "\"state\":\"%016llx\",\"buffer\":\"%d\"},\"ms\":{\"total\":1},\"detail\":%s,"
             "\"calls\":[",
             step, scale, scale, skips ? "true" : "false", rate, fake_digest(s, rank, -1, false),
