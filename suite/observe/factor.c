@@ -243,8 +243,9 @@ static void judge_factor(const ls_factor *f, double factor, const char *what, co
     bool unclear =
         held && losses_hold(f, inverse) && f->micro > 1 &&
         ls_factor_is_near(inverse * f->micro, 1); /* W of micro-steps: divided by which? */
-    bool sure = in_hook || (again && f->collective != NULL) ? strcmp(f->loss_of, "sum") != 0
-                                                            : losses_are_means(f);
+    bool reduces = in_hook || (again && f->collective != NULL);
+    bool multiplies = again && !reduces && factor > 1; /* as some do for losses that are sums */
+    bool sure = reduces ? strcmp(f->loss_of, "sum") != 0 : !multiplies && losses_are_means(f);
     if (held && !unclear) {
         return;
     }

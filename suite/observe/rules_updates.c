@@ -10,9 +10,9 @@
 
 static const ls_tol most = LS_TOL(
     0.5, "of the way that the steps ask for: where rounding keeps more than it lets through, "
-         "parameters stand still (numerics 8.6)");
+         "parameters stand still (numerics 8.8)");
 static const ls_tol some = LS_TOL(0.05, "of the way: what is less changes a run no more than the "
-                                        "rounding of its gradients (numerics 8.6)");
+                                        "rounding of its gradients (numerics 8.8)");
 
 typedef struct moves {
     double asked, lost; /* sums of sizes of updates, and of those that changed nothing */

@@ -75,7 +75,9 @@ def made(torch, tensor, scale):
             out.times = out.times * constant if word == "Mul" else out.times / constant
             out.divided = out.divided or word == "Div"
         elif word in ("Add", "Sub"):
-            out.of = _of_all(torch, node, DEEP)
+            out.of, terms = _of_all(node, DEEP)
+            # divided by their number: the mean of several losses
+            out.divided = out.divided and abs(out.times * terms - 1) > 1e-6
             break
         elif word != "Neg" and word not in SAME:
             out.of, out.count, out.first = _reduction(node)
@@ -91,11 +93,11 @@ def _is_scale(torch, node, constant, scale):
     return scale.device.type == "cpu" and constant == float(scale)
 
 
-def _of_all(torch, node, left):
-    """The reduction of the terms of a sum of losses: "mean" where one is a mean, to which others are
-    added.
+def _of_all(node, left):
+    """The reduction of the terms of a sum of losses, "mean" where one is a mean, to which others are
+    added; and how many terms there are.
     """
-    words, waiting = set(), [node]
+    words, terms, waiting = set(), 0, [node]
     while waiting and left > 0:
         left -= 1
         node = waiting.pop()
@@ -104,6 +106,7 @@ def _of_all(torch, node, left):
             waiting += [parent for parent, _ in node.next_functions if parent is not None]
         else:
             words.add(_reduction(node)[0])
+            terms += 1
     if "mean" in words:
-        return "mean"
-    return words.pop() if len(words) == 1 and not waiting else None
+        return "mean", terms
+    return words.pop() if len(words) == 1 and not waiting else None, terms
