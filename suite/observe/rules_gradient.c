@@ -25,9 +25,12 @@ static const ls_tol one_flip =
 static const ls_tol shown =
     LS_TOL(0.5, "half of what a factor of 2 or a missing term moves a gradient by: a limit above "
                 "it shows nothing");
-static const ls_tol coarse_multiple =
-    LS_TOL(0.75, "where the limit shows nothing: a gradient that is doubled, missing or of another "
-                 "tensor is 2 or 0 times the right one, whatever rounding adds to it");
+static const ls_tol turned =
+    LS_TOL(0.5, "of the limit or its square: a gradient that rounding moves by e in any direction "
+                "is 1 - e^2/2 times the right one (numerics 8.5)");
+static const ls_tol coarse_multiple = LS_TOL(
+    0.75, "at most: a gradient that is doubled, missing or of another tensor is 2 or 0 times "
+          "the right one, whatever rounding adds to it");
 
 static const ls_tol slope =
     LS_TOL(0.02, "differences of two forwards in FP64 keep nine digits; a branch in a thousand "
@@ -190,25 +193,29 @@ static double limit_of(const table *t, const row *r, double coarse, double batch
     return fmax(rounding.value * off + hypot(many, single), one_flip.value);
 }
 
-/* Where the limit shows nothing, whether the multiple of the right gradient does. */
-static bool is_coarsely_judged(const row *r)
+/* How far the multiple of the right gradient may be from 1. */
+static double multiple_limit(double limit)
+{
+    return fmin(turned.value * fmax(limit, limit * limit), coarse_multiple.value);
+}
+
+static bool has_multiple(const row *r)
 {
     enum { ENOUGH = 256 }; /* elements over which rounding averages out */
     return r->own && r->count >= ENOUGH;
 }
 
-static bool is_wrong(const row *r, double limit)
-{
-    if (limit <= shown.value) {
-        return !(r->job <= limit);
-    }
-    return is_coarsely_judged(r) && !(fabs(r->fitted - 1) <= coarse_multiple.value);
-}
-
 /* A gradient that is a multiple of the right one. */
 static bool is_multiple(const row *r, double limit)
 {
-    return fabs(r->fitted - 1) > limit && r->left <= limit * fmax(1, fabs(r->fitted));
+    return fabs(r->fitted - 1) > multiple_limit(limit) &&
+           r->left <= limit * fmax(1, fabs(r->fitted));
+}
+
+static bool is_wrong(const row *r, double limit)
+{
+    bool far = limit <= shown.value && !(r->job <= limit);
+    return far || (has_multiple(r) && !(fabs(r->fitted - 1) <= multiple_limit(limit)));
 }
 
 /* Backward runs from the last parameter to the first: a fault shows in its own layer and those
@@ -263,8 +270,8 @@ static void judge_rank(const ls_samples *samples, int rank, tally *all, ls_obser
     for (int i = 0; i < t.count; i++) {
         double limit = limit_of(&t, &t.row[i], coarse, batch);
         all->tensors++;
-        all->coarse += limit > shown.value && is_coarsely_judged(&t.row[i]);
-        all->blind += limit > shown.value && !is_coarsely_judged(&t.row[i]);
+        all->coarse += limit > shown.value && has_multiple(&t.row[i]);
+        all->blind += limit > shown.value && !has_multiple(&t.row[i]);
         if (is_wrong(&t.row[i], limit)) {
             wrong++;
             last = i;

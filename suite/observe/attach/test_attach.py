@@ -722,6 +722,37 @@ def digests_name_bits(context):
     assert value(made.each(tensors[:1])[0]) == value(made.digest(tensors[:1]))
 
 
+@test
+def losses_say_how_they_were_made(context):
+    """losses.py reads the graph above a scalar: constants, and the reduction below them."""
+    from lockstep_attach.losses import made
+
+    functional, scale = torch.nn.functional, torch.full((), 1024.0)
+    x = torch.randn(8, 5, requires_grad=True)
+    y = torch.arange(8) % 5
+    loss = functional.cross_entropy(x, y)
+    square = functional.mse_loss(x, torch.zeros(8, 5))
+    total = functional.cross_entropy(x, y, reduction="sum")
+    mean = {"loss_times": 1.0, "loss_divided": False, "loss_of": "mean"}
+    quarter = dict(mean, loss_times=0.25, loss_divided=True)
+    cases = (
+        (loss, None, mean),
+        (loss / 4, None, quarter),
+        (0.25 * loss.float().reshape(()), None, dict(quarter, loss_divided=False)),
+        (loss * scale / 4, scale, quarter),
+        ((loss / 4) * scale, scale, quarter),
+        ((loss + 0.5 * square) / 4, None, quarter),
+        ((loss + square) / 2, None, dict(mean, loss_times=0.5)),  # the mean of two losses
+        (total, None, dict(mean, loss_of="sum")),
+        ((x * x).sum() / 8, None, {"loss_times": 0.125, "loss_divided": True, "loss_of": "sum",
+                                   "loss_count": 40, "loss_first": 8}),
+        (loss * x.std(), None, {"loss_times": 1.0, "loss_divided": False}),
+    )  # fmt: skip
+    for place, (tensor, by, expected) in enumerate(cases):
+        members = made(torch, tensor, by).members()
+        assert members == expected, (place, members)
+
+
 def main(names):
     root = tempfile.mkdtemp(prefix="test_attach.")
     context = Context(root)

@@ -149,6 +149,7 @@ static const struct {
     {{FAULT_BACKWARD, "sgd", 2, 1, 0, 0, NULL, NULL}, "gradient.again", LS_FAIL, "2 times"},
     {{FAULT_BACKWARD, "sgd", 2, 1, 128, 0, NULL, "f16"}, "gradient.again", LS_FAIL, "fc.bias"},
     {{FAULT_BACKWARD, "adam", 1, 1, 0, 0, NULL, "bf16"}, "gradient.again", LS_FAIL, "fc.bias"},
+    {{FAULT_SHORT, "sgd", 2, 1, 128, 0, NULL, "f16"}, "gradient.again", LS_FAIL, "0.85"},
     {{FAULT_NO_AGAIN, "sgd", 2, 1, 0, 0, NULL, NULL}, "gradient.again", LS_UNSUPPORTED, "sparse"},
     {{FAULT_HOOK_MEAN, "sgd", 2, 1, 0, 0, NULL, NULL}, "reduction.mean", LS_PASS, "my_hook"},
     {{FAULT_HOOK_SUM, "sgd", 2, 1, 0, 0, NULL, NULL}, "reduction.mean", LS_FAIL, "hook my_hook"},

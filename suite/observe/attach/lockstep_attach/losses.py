@@ -1,7 +1,10 @@
-"""How the scalar that goes backward was made: a mean or a sum, and what the script multiplied it by."""
+"""How the scalar that goes backward was made: a mean or a sum, and what it was multiplied by."""
 
 # Nodes of the graph that hand on what they get, and losses of torch that keep their reduction.
-SAME = ("Clone", "View", "UnsafeView", "Reshape", "ToCopy", "Squeeze", "Unsqueeze", "Expand", "Alias")
+SAME = (
+    "Clone", "View", "UnsafeView", "Reshape", "ReshapeAlias", "ToCopy", "Squeeze", "Unsqueeze",
+    "Expand", "Alias",
+)  # fmt: skip
 REDUCTIONS = {1: "mean", 2: "sum"}
 DEEP = 64  # nodes that are looked at
 
@@ -94,8 +97,8 @@ def _is_scale(torch, node, constant, scale):
 
 
 def _of_all(node, left):
-    """The reduction of the terms of a sum of losses, "mean" where one is a mean, to which others are
-    added; and how many terms there are.
+    """The reduction of the terms of a sum of losses ("mean" where one is a mean, to which others
+    are added), and how many terms there are.
     """
     words, terms, waiting = set(), 0, [node]
     while waiting and left > 0:
