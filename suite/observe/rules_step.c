@@ -9,7 +9,7 @@
 #include "kernels/core/text.h"
 #include "rules.h"
 #include "job.h"
-#include "step_expect.h"
+#include "rules_step.h"
 
 static const ls_tol exact =
     LS_TOL(1, "the distance in units of its own bound: one rounding for each operation of the "
@@ -493,8 +493,8 @@ static void judge_attached(const ls_samples *samples, int rank, const char *name
     }
 }
 
-bool ls_step_expect(const ls_samples *samples, int rank, const char *name, ls_values *param,
-                    ls_values *next, ls_values *wanted)
+bool ls_rules_step_expect(const ls_samples *samples, int rank, const char *name, ls_values *param,
+                          ls_values *next, ls_values *wanted)
 {
     task w;
     tally ignored = {.at = ""};

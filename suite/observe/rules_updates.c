@@ -6,7 +6,7 @@
 #include "kernels/core/text.h"
 #include "rules.h"
 #include "job.h"
-#include "step_expect.h"
+#include "rules_step.h"
 
 static const ls_tol most = LS_TOL(
     0.5, "of the way that the steps ask for: where rounding keeps more than it lets through, "
@@ -36,7 +36,7 @@ static void add_tensor(const ls_samples *samples, const ls_observe_tensor *tenso
     if (ls_samples_find(samples->file[0], "next", tensor->name, NULL) == NULL) {
         return;
     }
-    if (!ls_step_expect(samples, 0, tensor->name, &param, &next, &wanted)) {
+    if (!ls_rules_step_expect(samples, 0, tensor->name, &param, &next, &wanted)) {
         m->unknown++;
         return;
     }
