@@ -145,7 +145,10 @@ static void note_failure(ls_outcome *outcome, int index)
 static ls_status start_all(const ls_supervise *supervise, ls_outcome *outcome)
 {
     for (int i = 0; i < supervise->count; i++) {
-        ls_status status = ls_proc_start(&supervise->spec[i], &outcome->rank[i]);
+        const ls_proc_spec *spec = &supervise->spec[i];
+        ls_status status = ls_fork_server_start(supervise->fork_server, spec, &outcome->rank[i])
+                               ? LS_OK
+                               : ls_proc_start(spec, &outcome->rank[i]);
         if (status != LS_OK) {
             outcome->first_rank = i;
             outcome->code = status;

@@ -4,6 +4,7 @@
 #define LS_SUPERVISE_H
 
 #include "harness/machine/watch_gpu.h"
+#include "harness/process/fork_server.h"
 #include "kernels/core/words.h"
 #include "outcome.h"
 
@@ -41,6 +42,7 @@ void ls_supervise_token(char text[33]);
 typedef struct ls_supervise {
     int count;
     const ls_proc_spec *spec;       /* [count] */
+    ls_fork_server *fork_server;    /* starts those that it can; may be NULL. Not owned */
     double limit_s;                 /* of the whole; <= 0: none */
     double grace_s;                 /* time for the survivors to exit after the first failure, and
                                        where it is more than END_GRACE, after a stop signal */

@@ -446,6 +446,7 @@ static ls_status run_ranks(const ls_job *job, const ls_proc_spec *spec, void (*o
                               .limit_s = job->limit_s,
                               .grace_s = job->grace_s,
                               .gpus = job->gpus,
+                              .fork_server = job->fork_server,
                               .on_tick = on_tick,
                               .context = context};
     LS_TRY(ls_watch_gpu_job(job->gpus, job->directory));

@@ -11,6 +11,7 @@
 #include "harness/hosts/hosts.h"
 #include "harness/hosts/outcome.h"
 #include "harness/hosts/simnet.h"
+#include "harness/process/fork_server.h"
 
 typedef struct ls_job {
     char id[96];    /* stable: "o2.w4.n2.b5mb.s30-1f3a" (main factors, digest of the whole spec) */
@@ -28,6 +29,7 @@ typedef struct ls_job {
     double grace_s;            /* time for the survivors to exit after the first failure */
     bool share_devices;        /* LS_OVERSUBSCRIBE=1 in the ranks' environment */
     struct ls_watch_gpu *gpus; /* monitored while it runs here; NULL: none. Not owned */
+    ls_fork_server *fork_server; /* of the subject, for ranks that run here; NULL: none. Not owned */
     struct cJSON *facts;       /* object that job.json gets as "facts" (role and factors); owned */
 } ls_job;
 

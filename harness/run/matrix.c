@@ -503,6 +503,7 @@ ls_status ls_matrix_job(const ls_spec *spec, const ls_matrix_site *site, ls_job 
     LS_ASSERT(!spec->real_nodes || site->hosts != NULL);
     out->threads = spec->threads;
     out->gpus = site->gpus;
+    out->fork_server = site->fork_server;
     out->share_devices = site->share_devices;
     ls_text_put(out->directory, sizeof out->directory, "%s/jobs/%s", site->run_directory, out->id);
     double estimate_s = ls_matrix_estimate_s(spec, site->cores);

@@ -56,6 +56,7 @@ typedef struct ls_matrix_site {
     struct ls_watch_gpu *gpus; /* monitored while jobs run here; NULL: none. Not owned */
     int devices;               /* GPUs of a machine that ranks can use; 0: they run on cores */
     bool share_devices;        /* several ranks may share one */
+    ls_fork_server *fork_server; /* of the subject; NULL: none. Not owned */
     double start_s;            /* a subject's own start-up, measured; 0: not measured */
     bool oversubscribed, half_emulated;
 } ls_matrix_site;

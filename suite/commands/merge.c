@@ -346,6 +346,10 @@ static void decide(const merge *m, ls_headline *out)
     ls_headline_counts counts = {0};
     for (int i = 0; i < m->cases; i++) {
         const cJSON *v = m->verdict[i];
+        if (ls_json_bool(v, "not_offered", false)) {
+            counts.not_offered++;
+            continue;
+        }
         ls_headline_count(&counts, ls_verdict_code_of(ls_json_string(v, "verdict", "")),
                           ls_json_bool(v, "in_claim", false), ls_json_bool(v, "manners", false),
                           strcmp(ls_json_string(v, "kind", ""), "inside") == 0);

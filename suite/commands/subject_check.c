@@ -232,7 +232,9 @@ static void count_claims(checked *c)
     for (int r = 0; r < cases->count; r++) {
         bool lost = costs(&c->check, r);
         for (int i = 0; i < c->names.count; i++) {
-            bool of = ls_select_find(&c->claims[i].list, cases->row[r].id) != NULL;
+            const char *id = cases->row[r].id;
+            bool of = ls_select_find(&c->claims[i].list, id) != NULL &&
+                      !(lost && ls_select_is_optional(&c->claims[i].list, id));
             c->claims[i].cases += of;
             c->claims[i].costs += of && lost;
         }

@@ -18,6 +18,8 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+import fork_server
+
 DONE, CHECK, USAGE, INFRASTRUCTURE, UNSUPPORTED, PEER_LOST, NON_FINITE = 0, 1, 2, 3, 4, 10, 12
 DTYPES = {"F32": torch.float32, "F64": torch.float64, "I64": torch.int64, "I32": torch.int32,
           "U8": torch.uint8, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -295,8 +297,15 @@ def keep_memory():
         pass
 
 
+def load():
+    """What every rank of torch's DistributedDataParallel imports later: torch's compiler, whose
+    import takes as long as torch's own, and which this setting brings."""
+    torch.use_deterministic_algorithms(False)
+
+
 def run(main, name):
     """Calls main(events) and leaves with the protocol's exit code, whatever happened."""
+    fork_server.serve(load)
     rank = int(os.environ.get("RANK", 0))
     events = Events(os.environ.get("LS_RUN_DIR"), rank)
     keep_memory()

@@ -39,7 +39,7 @@ class Part(Trainer):
             self.overflows = []
 
     def begin(self, step, dump):
-        self.step, self.micro, self.passes = step, 0, []
+        self.step, self.micro, self.passes, self.rate = step, 0, [], self.options.lr
         self.branches.on, self.branches.found = dump, []
         self.local, self.watching = {}, dump and self.reduced_once
         self.before = self.snapshot() if dump else {}

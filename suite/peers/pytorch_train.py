@@ -45,6 +45,7 @@ class Trainer(torch_adapter.Subject):
                 (o.delay_allreduce, "--delay-allreduce", "torch DDP reduces during backward"),
                 (o.lr_scaling != "none", "--lr-scaling", "none only"),
                 (o.schedule != "constant", "--schedule", "constant only"),
+                (o.val, "--val", "nothing is validated"),
                 (o.optimizer in ("lamb", "lars"), "--optimizer", "torch has no such optimizer"),
                 (o.sync_bn and o.device == "cpu", "--sync-bn", "torch has it on CUDA only"),
                 (o.device == "cpu" and torch_adapter.VERSION < (2, 3) and

@@ -68,6 +68,7 @@ OPTIONAL = {
     "schedule": dict(default="constant"),
     "tf32": dict(action="store_true"),
     "workers": dict(type=int, default=0),
+    "val": dict(),
     "save": dict(),
     "resume": dict(),
     "overflow-at": dict(default=""),
@@ -118,6 +119,7 @@ class Subject:
     offers = ()  # names of OPTIONAL
     name = ""  # of the model, where there are several
     undecayed = ()  # parameters whose group has no weight decay
+    rate = None  # that of the step, which its dump tells
 
     def __init__(self, events, argv):
         self.events = events
@@ -315,24 +317,31 @@ class Subject:
         return grads
 
     def train_step(self, step):
+        before, scale = self.begin_step(step)
+        self.end_step(step, before, scale, *self.run_step(step))
+
+    def begin_step(self, step):
+        """Returns what its dump holds of the state before it, and the loss scale."""
         o, self.step = self.options, step
-        dump = step in o.dump_steps and (self.rank == 0 or o.dump_ranks == "all")
-        self.branches.on, self.branches.found = dump, []
-        self.local, self.watching = {}, dump
-        before = self.snapshot() if dump else {}
-        scale = self.scale()
-        micro, grads, norm, skipped = self.run_step(step)
+        self.dumping = step in o.dump_steps and (self.rank == 0 or o.dump_ranks == "all")
+        self.branches.on, self.branches.found = self.dumping, []
+        self.local, self.watching = {}, self.dumping
+        self.rate = self.optimizer.param_groups[0]["lr"]
+        return self.snapshot() if self.dumping else {}, self.scale()
+
+    def end_step(self, step, before, scale, micro, grads, norm, skipped):
+        o = self.options
         loss = torch.stack([m["loss"] for m in micro]).mean()
         self.events.step(step, loss.item(), loss_scale=scale, loss_scale_next=self.scale(),
-                         skipped=skipped, lr=self.optimizer.param_groups[0]["lr"],
+                         skipped=skipped, lr=self.rate,
                          images=sum(m["target"].numel() for m in micro),
                          **({} if norm is None else
                             {"grad_norm": norm if math.isfinite(norm) else None}),
                          **({"digest": self.digests(grads)} if o.digest == "all" else {}))
-        if dump:
+        if self.dumping:
             self.dump(step, before, micro, grads, loss, scale, skipped)
         # a pass over all parameters that no plain loop makes: not where only time is asked for
-        if o.digest != "none" or dump or not math.isfinite(loss.item()):
+        if o.digest != "none" or self.dumping or not math.isfinite(loss.item()):
             self.check_finite(step)
 
     def check_finite(self, step):
@@ -382,7 +391,8 @@ class Subject:
             ) if o.accumulate > 1 else self.branches.found[k]
         protocol.write_dump(self.folder, step, self.rank, tensors, dict(
             arch=o.arch, opt_level=o.opt_level, half=o.half, world_size=self.world,
-            loss_scale=scale, skipped=str(skipped).lower(), lr=o.lr, optimizer=o.optimizer,
+            loss_scale=scale, skipped=str(skipped).lower(), lr=self.rate,
+            optimizer=o.optimizer,
             label_smoothing=o.label_smoothing, clip_grad_norm=o.clip_grad_norm,
             clip_grad_value=o.clip_grad_value,
             momentum=o.momentum, weight_decay=o.weight_decay, betas=o.betas, eps=o.eps,
@@ -401,11 +411,16 @@ class Subject:
             self.events.write("buckets", iteration=self.step, buckets=[{"bytes": s} for s in sizes])
             self.reported = sizes
 
-    def train(self):
-        o, self.reported = self.options, None
+    def start(self):
+        self.reported = None
         self.events.write("start", subject=type(self).subject, rank=self.rank, world=self.world,
-                          versions={"torch": torch.__version__}, device=o.device, pid=os.getpid(),
-                          threads=torch.get_num_threads(), options=self.effective())
+                          versions={"torch": torch.__version__}, device=self.options.device,
+                          fork_server=True, pid=os.getpid(), threads=torch.get_num_threads(),
+                          options=self.effective())
+
+    def train(self):
+        o = self.options
+        self.start()
         for step in range(self.first_step, o.steps + 1):
             self.train_step(step)
             if step <= self.first_step + 1:
@@ -510,14 +525,16 @@ class Built(Subject):
 
     def intercept(self):
         """Takes the gradients when they are unscaled, at the latest when the optimizer steps."""
-        step = self.optimizer.step
+        if hasattr(self.optimizer, "register_step_pre_hook"):  # PyTorch 2.0
+            self.optimizer.register_step_pre_hook(lambda *_: self.before_optimizer())
+        else:
+            step = self.optimizer.step
 
-        def optimizer_step(_self, *args, **kwargs):
-            self.stepped = True
-            self.keep()
-            return step(*args, **kwargs)
+            def optimizer_step(_self, *args, **kwargs):
+                self.before_optimizer()
+                return step(*args, **kwargs)
 
-        self.optimizer.step = types.MethodType(optimizer_step, self.optimizer)
+            self.optimizer.step = types.MethodType(optimizer_step, self.optimizer)
         if self.given_scaler is None:
             return
         unscale = self.given_scaler.unscale_
@@ -529,6 +546,10 @@ class Built(Subject):
                 self.keep()
 
         self.given_scaler.unscale_ = types.MethodType(unscale_, self.given_scaler)
+
+    def before_optimizer(self):
+        self.stepped, self.rate = True, self.optimizer.param_groups[0]["lr"]
+        self.keep()
 
     def scaling(self):
         enabled = getattr(self.given_scaler, "is_enabled", lambda: True)

@@ -23,7 +23,8 @@ static void add_codes(char *why, size_t bytes, const ls_headline_count_of *c)
 /* Of a part of the claim all selected cases are counted, those of MANNERS too. */
 static void explain_correct(const ls_headline *h, const char *claim,
                             const ls_headline_count_of *correct,
-                            const ls_headline_count_of *outside, char *why, size_t bytes)
+                            const ls_headline_count_of *outside, int not_offered, char *why,
+                            size_t bytes)
 {
     if (h->selected < h->claim_cases) {
         ls_text_put(why, bytes, "claim %s: %d of %d cases selected", claim, h->selected,
@@ -40,6 +41,9 @@ static void explain_correct(const ls_headline *h, const char *claim,
         ls_text_add(why, bytes, ", %d of them inside our parts", correct->ours);
     }
     add_codes(why, bytes, correct);
+    if (not_offered > 0) {
+        ls_text_add(why, bytes, "; %d that it has where offered are not", not_offered);
+    }
     if (outside->all > 0) {
         ls_text_add(why, bytes, "; %d of %d outside it", outside->good, outside->all);
     }
@@ -79,6 +83,7 @@ void ls_headline_cases(const ls_headline_counts *counts, const char *claim, int 
     int bad = correct->all - correct->good + (decide ? manners->all - manners->good : 0);
     int lost = correct->code[LS_INFRA] + (decide ? manners->code[LS_INFRA] : 0);
     out->selected = correct->all + manners->all;
+    claim_cases -= counts->not_offered;
     out->claim_cases = claim_cases > out->selected ? claim_cases : out->selected;
     out->passed = correct->good + manners->good + counts->outside.good;
     out->failed = out->selected - correct->good - manners->good;
@@ -89,9 +94,21 @@ void ls_headline_cases(const ls_headline_counts *counts, const char *claim, int 
     out->status = bad > 0 && lost == bad          ? LS_ERR_INFRA
                   : bad > 0 || out->selected == 0 ? LS_ERR_CHECK
                                                   : LS_OK;
-    explain_correct(out, claim, correct, &counts->outside, out->correct_why,
+    explain_correct(out, claim, correct, &counts->outside, counts->not_offered, out->correct_why,
                     sizeof out->correct_why);
     explain_manners(manners, decide, out);
+}
+
+bool ls_headline_not_offered(const ls_run *run, int index)
+{
+    return run->verdict[index].code == LS_UNSUPPORTED &&
+           ls_select_is_optional(&run->claim, run->cases.row[index].id);
+}
+
+bool ls_headline_in_claim(const ls_run *run, int index)
+{
+    return ls_select_find(&run->claim, run->cases.row[index].id) != NULL &&
+           !ls_headline_not_offered(run, index);
 }
 
 static void decide_cases(const ls_run *run, ls_headline *out)
@@ -99,8 +116,11 @@ static void decide_cases(const ls_run *run, ls_headline *out)
     ls_headline_counts counts = {0};
     for (int i = 0; i < run->cases.count; i++) {
         const ls_case *row = &run->cases.row[i];
-        ls_headline_count(&counts, run->verdict[i].code,
-                          ls_select_find(&run->claim, row->id) != NULL,
+        if (ls_headline_not_offered(run, i)) {
+            counts.not_offered++;
+            continue;
+        }
+        ls_headline_count(&counts, run->verdict[i].code, ls_headline_in_claim(run, i),
                           ls_headline_is_manners(run, row), row->kind == LS_INSIDE);
     }
     ls_headline_cases(&counts, run->claim_name, run->claim_cases, run->gate_manners, out);

@@ -38,6 +38,8 @@ typedef struct ls_run {
     bool *kept;                        /* [jobs.count] an earlier run of this folder did it */
     ls_record *record;                 /* [jobs.count] valid where done */
     ls_refusals refusals;
+    ls_fork_server fork_server; /* of the subject, once a rank has said that it can be one */
+    bool forks;                 /* it was started */
     int resumed_jobs;
     ls_select_list claim, waivers;
     ls_select_list manners; /* requirements */
@@ -204,6 +206,7 @@ typedef struct ls_headline_count_of {
 
 typedef struct ls_headline_counts {
     ls_headline_count_of correct, manners, outside;
+    int not_offered; /* of the claim where offered; in none of the above */
 } ls_headline_counts;
 
 /* Adds a case. */
@@ -214,6 +217,11 @@ void ls_headline_cases(const ls_headline_counts *counts, const char *claim, int 
                        bool gate_manners, ls_headline *out);
 /* From the verdicts, summary.json (tables are written) and the machine. */
 void ls_headline_decide(const ls_run *run, ls_headline *out);
+/* Whether a case that the claim has "where offered" ended as UNSUPPORTED: then it is not of the claim.
+ */
+bool ls_headline_not_offered(const ls_run *run, int index);
+/* Whether the case, as it ended, is of the run's claim. */
+bool ls_headline_in_claim(const ls_run *run, int index);
 /* Whether the case's requirement is marked (manners): about how a trainer answers a request that it
  * cannot fulfil, not about training. */
 bool ls_headline_is_manners(const ls_run *run, const ls_case *row);

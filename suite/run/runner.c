@@ -307,6 +307,20 @@ static bool is_refused(ls_run *run, int index, const ls_job *job)
     return ls_refusals_foretell(&run->refusals, job, &run->record[index]);
 }
 
+/* Where the first rank's start event says that its command can be a fork server: on a CPU, since a
+ * device's context does not outlive a fork. */
+static void start_fork_server(ls_run *run, const ls_record *job)
+{
+    bool offered = job->world > 0 && job->rank[0].start != NULL &&
+                   ls_json_bool(job->rank[0].start, "fork_server", false);
+    if (offered && !run->forks && strcmp(run->site.device, "cpu") == 0 && run->site.hosts == NULL) {
+        run->forks = true;
+        if (ls_fork_server_open(run->site.subject, &run->fork_server) == LS_OK) {
+            run->site.fork_server = &run->fork_server;
+        }
+    }
+}
+
 ls_status ls_runner_run_job(ls_run *run, int index)
 {
     ls_spec *spec = &run->jobs.spec[index];
@@ -332,6 +346,7 @@ ls_status ls_runner_run_job(ls_run *run, int index)
         run->resumed_jobs += resumed;
         if (run->site.subject != NULL && status == LS_OK) {
             ls_refusals_learn(&run->refusals, &job, &run->record[index]);
+            start_fork_server(run, &run->record[index]);
         }
     }
     run->stopped = run->stopped || stopped;
@@ -420,6 +435,9 @@ ls_status ls_runner_run(ls_run *run)
 
 void ls_runner_free(ls_run *run)
 {
+    if (run->forks) {
+        ls_fork_server_close(&run->fork_server);
+    }
     for (int i = 0; i < run->jobs.count; i++) {
         if (run->record[i].rank != NULL) {
             ls_record_free(&run->record[i]);

@@ -263,6 +263,12 @@ static ls_status load_claims(const char *claim, const ls_words *names, ls_select
     return LS_OK;
 }
 
+bool ls_select_is_optional(const ls_select_list *claim, const char *id)
+{
+    const struct ls_select_line *line = ls_select_find(claim, id);
+    return line != NULL && strcmp(line->reason, "where offered") == 0;
+}
+
 ls_status ls_select_claim(const char *claim, ls_select_list *list)
 {
     ls_words names = {0, 0, NULL};

@@ -26,6 +26,9 @@ int ls_select_count(const ls_case_list *cases, const ls_select_list *list);
 
 /* Appends the names of all claims. */
 ls_status ls_select_claims(ls_words *names);
+/* Whether a line of a claim says "where offered": a trainer that refuses such a case's options, or
+ * reports nothing of the kind, makes the claim without it. */
+bool ls_select_is_optional(const ls_select_list *claim, const char *id);
 /* suite/claims/<claim>.txt; "all": every claim's. LS_ERR_USAGE for an unknown claim, naming the
  * nearest. */
 ls_status ls_select_claim(const char *claim, ls_select_list *list);

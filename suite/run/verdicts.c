@@ -63,7 +63,10 @@ static cJSON *to_json(const ls_run *run, int index)
     cJSON_AddStringToObject(out, "family", family);
     cJSON_AddStringToObject(out, "kind", row->kind == LS_INSIDE ? "inside" : "protocol");
     cJSON_AddStringToObject(out, "requirement", row->requirement);
-    cJSON_AddBoolToObject(out, "in_claim", ls_select_find(&run->claim, row->id) != NULL);
+    cJSON_AddBoolToObject(out, "in_claim", ls_headline_in_claim(run, index));
+    if (ls_headline_not_offered(run, index)) {
+        cJSON_AddTrueToObject(out, "not_offered");
+    }
     if (ls_headline_is_manners(run, row)) {
         cJSON_AddTrueToObject(out, "manners");
     }
@@ -170,7 +173,10 @@ void ls_verdicts_print(const ls_run *run, int index, FILE *to)
     if (v->code == LS_PASS) {
         return;
     }
-    fprintf(to, "%s %d - %s # %s %.2fs %s\n", v->code == LS_WAIVED ? "ok" : "not ok", index + 1,
-            row->id, ls_verdict_name(v->code), v->seconds, v->evidence);
+    const char *how = v->code == LS_WAIVED                ? "ok"
+                      : ls_headline_not_offered(run, index) ? "not offered"
+                                                            : "not ok";
+    fprintf(to, "%s %d - %s # %s %.2fs %s\n", how, index + 1, row->id, ls_verdict_name(v->code),
+            v->seconds, v->evidence);
     fflush(to);
 }

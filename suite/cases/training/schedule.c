@@ -342,6 +342,8 @@ static const ls_row rows[] = {
     {"schedule.warmup-zero", "H1", judge_rates, JOB "--schedule=warmup:5s:0,constant",
      EXPECTED(ramp_from_zero)},
     {"schedule.warmup-step", "H1", judge_rates, JOB WARMUP, EXPECTED(ramp_to_step)},
+    {"schedule.warmup-step.o1.w2", "H1", judge_rates,
+     "resnet8 O1 w2 b0.05 steps=15 " WARMUP, EXPECTED(ramp_to_step)},
     {"schedule.warmup-cosine", "H1", judge_rates, JOB COSINE,
      EXPECTED(printed, .from = &golden_rate)},
     {"schedule.skip.step", "H2", judge_rates,

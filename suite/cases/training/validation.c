@@ -3,8 +3,10 @@
 #include "suite/cases/rows.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "kernels/core/json.h"
+#include "suite/judge/judges.h"
 
 /* Ten classes of 4 pictures for training, and of 7 for validation: no multiple of 2, 3 or 4 ranks
  * and batches of 4. */
@@ -215,6 +217,82 @@ static void judge_smoothed(const ls_case *row, const ls_record *job, ls_verdict 
                     got[0].loss, got[2].loss);
 }
 
+/* How a script reports what it validated, where it reports more than it has: one of these. */
+static void explain_counts(const ls_record *job, int64_t images, ls_verdict *out)
+{
+    int64_t share = (VALIDATED + job->world - 1) / job->world;
+    if (images == share * job->world) {
+        ls_verdict_cause(out,
+                         "pictures that fill up the last round are counted again: a sampler pads "
+                         "the validation set to a multiple of %d ranks",
+                         job->world);
+    } else if (images == share || images == share - 1) {
+        ls_verdict_cause(out, "a rank reports its own part: the counts are not summed over ranks");
+    } else if (images == (int64_t)job->world * VALIDATED) {
+        ls_verdict_cause(out, "every rank validates all pictures, and the sum counts each %d times",
+                         job->world);
+    }
+}
+
+/* After every epoch of a script: each picture counts once, and all ranks report the same. Loss and
+ * top-1 are what its training left, which other cases judge. */
+static void judge_counts(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    int validations = 0;
+    (void)row;
+    for (int i = 0; i < cJSON_GetArraySize(job->rank[0].epochs); i++) {
+        score first = read_score(cJSON_GetArrayItem(job->rank[0].epochs, i), "val");
+        validations += first.given;
+        for (int k = 0; k < job->world && first.given; k++) {
+            score val = read_score(cJSON_GetArrayItem(job->rank[k].epochs, i), "val");
+            if (val.images != VALIDATED) {
+                ls_verdict_fail(out, "rank=%d: %lld pictures are validated, the folder has %d", k,
+                                (long long)val.images, (int)VALIDATED);
+            } else if (val.top1 != first.top1 || val.loss != first.loss) {
+                ls_verdict_fail(out, "rank=%d reports top-1 %lld and loss %.6f, rank=0 %lld, %.6f",
+                                k, (long long)val.top1, val.loss, (long long)first.top1,
+                                first.loss);
+            } else if (val.top1 < 0 || val.top1 > val.images || !(val.loss >= 0)) {
+                ls_verdict_fail(out, "rank=%d: top-1 %lld and loss %.6f of %lld pictures", k,
+                                (long long)val.top1, val.loss, (long long)val.images);
+            }
+        }
+        if (out->code == LS_FAIL && out->cause[0] == '\0') {
+            explain_counts(job, first.images, out);
+        }
+    }
+    if (validations == 0) {
+        ls_verdict_set(out, LS_UNSUPPORTED, "rank=0 reports no validation in an epoch event");
+    }
+    ls_verdict_pass(out, "each of %d pictures counts once over %d ranks, %d times", (int)VALIDATED,
+                    job->world, validations);
+}
+
+/* Gradients of the epoch behind a validation: what it leaves must not change the training. */
+static void judge_after(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    ls_judge_gradients(row, job, out);
+    if (out->code != LS_FAIL) {
+        return;
+    }
+    ls_judge_running held, before;
+    ls_dumpfile *last = ls_dumps_open(job, 4, 0, out), *first = ls_dumps_open(job, 3, 0, out);
+    bool read = last != NULL && first != NULL && ls_judge_statistics_read(last, &held) &&
+                ls_judge_statistics_read(first, &before);
+    if (read && memcmp(&held, &before, sizeof held) == 0) {
+        out->cause[0] = '\0';
+        ls_verdict_cause(out, "running statistics did not move: the model is still in evaluation "
+                              "mode after the validation");
+    }
+    ls_dumpfile_close(last);
+    ls_dumpfile_close(first);
+}
+
+/* 14 pictures a rank are 3 steps of 4. */
+#define SCRIPT                                                                          \
+    "w3 b0.1 torch image=16 steps=4 dump=3,4 data={self}/data shell " \
+    "--val={self}/data/val --workers=0"
+
 #define EVALUATE                                                        \
     " | resnet8 O0 image=16 steps=1 --val={job:0}/data/val --evaluate " \
     "--init={job:0}/last.safetensors --label-smoothing="
@@ -244,6 +322,8 @@ static const ls_row rows[] = {
      "--val={job:0}/data/val "
      "--evaluate --init={job:0}/last.safetensors",
      .script = TREE, .judges_outcome = true},
+    {"validation.counts.o[0|1].w3", "V1", judge_counts, "O$1 " SCRIPT, .script = TREE},
+    {"validation.after.o[0|1].w3", "V3", judge_after, "O$1 " SCRIPT, .script = TREE},
     {"validation.smoothing.w2", "G11", judge_smoothed,
      "resnet8 O0 w2 b0.05 torch image=16 steps=4 data={self}/data shell --label-smoothing=0.2 "
      "--save={self}/last.safetensors" EVALUATE "0" EVALUATE "0.25" EVALUATE "1",
