@@ -447,7 +447,8 @@ static ls_status run_rights(detect *d)
         for (int k = 0; k < i && plant->foreign; k++) {
             const ls_detect_plant *other = &d->plants.plant[k];
             again = again || (other->foreign && is_wanted(d, other) &&
-                              strcmp(other->case_id, plant->case_id) == 0);
+                              strcmp(other->case_id, plant->case_id) == 0 &&
+                              strcmp(ls_detect_right_of(other), ls_detect_right_of(plant)) == 0);
         }
         if (plant->foreign && !again && is_wanted(d, plant)) {
             LS_TRY(ls_detect_run_right(&place, plant, &d->summary, &d->stopped));

@@ -129,13 +129,21 @@ static void judge_right(const ls_detect_outcome *outcome, ls_detect_clean *clean
     }
 }
 
+const char *ls_detect_right_of(const ls_detect_plant *wrong)
+{
+    return strstr(wrong->script, "wrong/script_") != NULL ? "script/adapted.py"
+                                                          : "pytorch_train.py";
+}
+
 ls_status ls_detect_run_right(const ls_detect_place *place, const ls_detect_plant *wrong,
                               ls_detect_summary *summary, bool *stopped)
 {
     const char *folder = strstr(wrong->script, "wrong/");
-    LS_TEXT(subject, 1600, "%s %.*spytorch_train.py", place->python, (int)(folder - wrong->script),
-            wrong->script);
-    LS_TEXT(name, 128, "clean-foreign-%s", wrong->case_id);
+    const char *right = ls_detect_right_of(wrong);
+    bool script = strncmp(right, "script/", 7) == 0;
+    LS_TEXT(subject, 1600, "%s %.*s%s", place->python, (int)(folder - wrong->script), wrong->script,
+            right);
+    LS_TEXT(name, 128, "clean-%s-%s", script ? "script" : "foreign", wrong->case_id);
     ls_detect_clean clean = {.name = name, .subject = subject};
     if (!ls_detect_kept_clean(place->directory, &clean)) {
         ls_detect_outcome outcome;
@@ -152,7 +160,7 @@ ls_status ls_detect_run_right(const ls_detect_place *place, const ls_detect_plan
     if (good) {
         drop_folder(place, name);
     }
-    printf("clean  pytorch_train.py %-34s %s%s\n", wrong->case_id,
+    printf("clean  %-17s %-34s %s%s\n", right, wrong->case_id,
            !good           ? "ALARM: "
            : clean.refused ? "not offered by this PyTorch"
                            : "pass",

@@ -151,7 +151,9 @@ typedef struct ls_detect_place {
  * timeout does not count as caught: a framework is slow to load on a busy machine. */
 ls_status ls_detect_run_foreign(const ls_detect_place *place, const ls_detect_plant *plant,
                                 ls_detect_result *result, bool *stopped);
-/* Runs the right trainer, suite/peers/pytorch_train.py, against the case of a wrong one, or reads
+/* The trainer in suite/peers that a wrong one was made from. */
+const char *ls_detect_right_of(const ls_detect_plant *wrong);
+/* Runs the right trainer against the case of a wrong one, or reads
  * the result of an earlier start: it must pass. Prints the result and adds it to the summary. */
 ls_status ls_detect_run_right(const ls_detect_place *place, const ls_detect_plant *wrong,
                               ls_detect_summary *summary, bool *stopped);

@@ -112,6 +112,7 @@ typedef struct ls_compare_checks {
     char line[320];
     char tensor[64];     /* of the first failure that concerns a tensor */
     double reduce_ratio; /* largest error of an element in units of its limit */
+    bool unsmoothed;     /* every loss that is wrong is that of labels that are not smoothed */
 } ls_compare_checks;
 
 /* tensor may be NULL. */

@@ -317,6 +317,11 @@ static ls_status judge(ls_compare_judgement *j)
         LS_TRY(ls_compare_checks_loss(j->evidence, j->finite, &j->checks));
     }
     LS_TRY(ls_compare_gradient_judge(j));
+    if (j->checks.unsmoothed) { /* the gradients follow from the loss */
+        snprintf(v->cause, sizeof v->cause,
+                 "the labels are not smoothed: the loss is that of "
+                 "--label-smoothing 0");
+    }
     judge_replicas(j);
     ls_compare_checks_replicas(j->evidence, "next", "parameters after the step", &j->checks);
     ls_compare_checks_states(j->evidence, &j->checks);

@@ -50,6 +50,9 @@ if [ $# = 0 ]; then
     try "$here/pytorch_train.py" 'gradients.clip.norm.o0.w2' 0
     try "$here/pytorch_train.py" 'optim.clip-norm.o0.w2' 0
     try "$here/pytorch_train.py" 'examples.two-*.o0.w2' 0
+    try "$here/script/adapted.py" gradients.clip.norm.o1.w2 0
+    try "$here/script/adapted.py" schedule.warmup-step.o1.w2 0
+    try "$here/script/adapted.py" checkpoint.resume.o1.w1 0
     try "$here/one_scaler.py" 'examples.two-losses.overflow.*.o1.w2' 0
 fi
 tab=$(printf '\t')

@@ -76,7 +76,7 @@ def become(requests, log, words):
     os.close(log)
     if limit > 0:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-    sys.argv[1:] = words[3:3 + count]
+    sys.argv += words[3:3 + count]  # behind those of the command itself
     os.environ.clear()
     os.environ.update(word.partition("=")[::2] for word in words[3 + count:])
     random.seed()

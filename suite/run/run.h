@@ -217,7 +217,8 @@ void ls_headline_cases(const ls_headline_counts *counts, const char *claim, int 
                        bool gate_manners, ls_headline *out);
 /* From the verdicts, summary.json (tables are written) and the machine. */
 void ls_headline_decide(const ls_run *run, ls_headline *out);
-/* Whether a case that the claim has "where offered" ended as UNSUPPORTED: then it is not of the claim.
+/* Whether a case that the claim has "where offered" ended as UNSUPPORTED: then it is not of the
+ * claim.
  */
 bool ls_headline_not_offered(const ls_run *run, int index);
 /* Whether the case, as it ended, is of the run's claim. */

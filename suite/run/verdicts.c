@@ -173,7 +173,7 @@ void ls_verdicts_print(const ls_run *run, int index, FILE *to)
     if (v->code == LS_PASS) {
         return;
     }
-    const char *how = v->code == LS_WAIVED                ? "ok"
+    const char *how = v->code == LS_WAIVED                  ? "ok"
                       : ls_headline_not_offered(run, index) ? "not offered"
                                                             : "not ok";
     fprintf(to, "%s %d - %s # %s %.2fs %s\n", how, index + 1, row->id, ls_verdict_name(v->code),

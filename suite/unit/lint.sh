@@ -275,6 +275,14 @@ comm -3 "$work/expected" "$work/wrong" | tr -d '\t' |
 lines=$(wc -l <suite/peers/example.py)
 grep -L " $lines lines" suite/peers/README.md README.md | breach "the number of lines of suite/peers/example.py ($lines):"
 
+# The adapted script is the user's with few changed lines, which the page shows and counts.
+changed=$(diff suite/peers/script/train.py suite/peers/script/adapted.py | grep -c '^[<>]')
+[ "$changed" -le 25 ] || echo "$changed" | breach "changed lines of suite/peers/script/adapted.py, at most 25:"
+grep -L " $changed changed lines" suite/peers/README.md | breach "the number of changed lines of suite/peers/script/adapted.py ($changed):"
+diff suite/peers/script/train.py suite/peers/script/adapted.py | sed -n 's/^> /+/p; s/^< /-/p' | while IFS= read -r line; do
+    grep -qxF -e "$line" suite/peers/README.md || echo "$line"
+done | breach "changed lines of suite/peers/script/adapted.py that its page does not show:"
+
 # Each names a case and its requirement; each requirement has a case, each case a requirement.
 if [ -x "$build/lockstep" ]; then
     "$build/lockstep" detect --list 2>&1 >/dev/null | breach "each planted fault and each wrong trainer names a case:"

@@ -146,6 +146,36 @@ static void judge_step_lr(const ls_case *row, int rank, const ls_record_step *ev
     }
 }
 
+/* Whether every step has the rate of step factor * (step - 1) + 1; 0: of the first. */
+static bool ticks_by(const ls_case *row, const ls_record_rank *rank, int factor)
+{
+    const struct expected *e = row->data;
+    double limit = (e->from != NULL ? e->from : &rate)->value;
+    int steps = row->job[row->job_count - 1].steps, compared = 0;
+    for (int step = 1; step <= steps && factor * (step - 1) < STEPS; step++, compared++) {
+        const ls_record_step *event = ls_record_find_step(rank, step);
+        double want = expected_lr(row, factor * (step - 1) + 1);
+        if (event == NULL || !(fabs(event->lr - want) <= limit * fabs(want))) {
+            return false;
+        }
+    }
+    return compared > 3;
+}
+
+/* What all steps together show, in place of what one of them does. */
+static void explain_ticks(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    const struct expected *e = row->data;
+    if (e->first > 1) {
+        return; /* a part of a schedule */
+    }
+    if (ticks_by(row, &job->rank[0], 0)) {
+        ls_verdict_cause(out, "the rate does not tick with the steps: it stays that of the first");
+    } else if (ticks_by(row, &job->rank[0], 2)) {
+        ls_verdict_cause(out, "two ticks a step: the schedule is stepped twice");
+    }
+}
+
 /* The last of the row's jobs, from its first step on. */
 static void judge_rates(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
@@ -167,6 +197,9 @@ static void judge_rates(const ls_case *row, const ls_record *job, ls_verdict *ou
             skipped += event->skipped;
             judge_step_lr(row, k, event, out);
         }
+    }
+    if (out->code == LS_FAIL) {
+        explain_ticks(row, last, out);
     }
     if (strstr(row->job[0].extra, "--overflow-at") != NULL && skipped == 0) {
         ls_verdict_set(out, LS_WEAK, "no step was skipped");
@@ -342,8 +375,8 @@ static const ls_row rows[] = {
     {"schedule.warmup-zero", "H1", judge_rates, JOB "--schedule=warmup:5s:0,constant",
      EXPECTED(ramp_from_zero)},
     {"schedule.warmup-step", "H1", judge_rates, JOB WARMUP, EXPECTED(ramp_to_step)},
-    {"schedule.warmup-step.o1.w2", "H1", judge_rates,
-     "resnet8 O1 w2 b0.05 steps=15 " WARMUP, EXPECTED(ramp_to_step)},
+    {"schedule.warmup-step.o1.w2", "H1", judge_rates, "resnet8 O1 w2 b0.05 steps=15 " WARMUP,
+     EXPECTED(ramp_to_step)},
     {"schedule.warmup-cosine", "H1", judge_rates, JOB COSINE,
      EXPECTED(printed, .from = &golden_rate)},
     {"schedule.skip.step", "H2", judge_rates,

@@ -289,7 +289,7 @@ static void judge_after(const ls_case *row, const ls_record *job, ls_verdict *ou
 }
 
 /* 14 pictures a rank are 3 steps of 4. */
-#define SCRIPT                                                                          \
+#define SCRIPT                                                        \
     "w3 b0.1 torch image=16 steps=4 dump=3,4 data={self}/data shell " \
     "--val={self}/data/val --workers=0"
 

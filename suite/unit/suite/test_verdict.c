@@ -317,6 +317,44 @@ START_TEST(a_part_of_the_claim_is_no_yes)
 }
 END_TEST
 
+/* A case that the claim has where it is offered, and that the trainer does not offer, is not of the
+ * claim; one that fails is. */
+START_TEST(what_is_not_offered_is_not_of_the_claim)
+{
+    static const struct {
+        ls_verdict_code optional;
+        ls_headline_correct correct;
+        const char *why;
+    } run_of[] = {
+        {LS_UNSUPPORTED, LS_CORRECT_YES,
+         "claim x: 1 of 1 cases; 1 that it has where offered are not"},
+        {LS_PASS, LS_CORRECT_YES, "claim x: 2 of 2 cases"},
+        {LS_FAIL, LS_CORRECT_NO, "claim x: 1 of 2 cases, 1 FAIL"},
+        {LS_WEAK, LS_CORRECT_NOT_SHOWN, "claim x: 1 of 2 cases, 1 WEAK"},
+    };
+    for (size_t i = 0; i < sizeof run_of / sizeof *run_of; i++) {
+        const ls_case_settings settings = {.seed = 0};
+        ls_verdict verdict[2] = {{.code = LS_PASS}, {.code = run_of[i].optional}};
+        ls_run run;
+        memset(&run, 0, sizeof run);
+        ls_rows_format(&run.cases, &settings, &(ls_row){.requirement = "G1"}, "in.always: w1");
+        ls_rows_format(&run.cases, &settings, &(ls_row){.requirement = "G1"}, "in.clip: w1");
+        run.verdict = verdict;
+        run.claim_cases = 2;
+        ls_text_put(run.claim_name, sizeof run.claim_name, "x");
+        ls_select_add(&run.claim, "in.always", "");
+        ls_select_add(&run.claim, "in.clip", "where offered");
+        ls_headline h;
+        ls_headline_decide(&run, &h);
+        ck_assert_int_eq(h.correct, run_of[i].correct);
+        ck_assert_str_eq(h.correct_why, run_of[i].why);
+        ck_assert_int_eq(ls_headline_in_claim(&run, 1), run_of[i].optional != LS_UNSUPPORTED);
+        ls_rows_free(&run.cases);
+        ls_select_free(&run.claim);
+    }
+}
+END_TEST
+
 START_TEST(no_case_shows_nothing)
 {
     ls_headline h = headline_of(0, NULL, 0);
@@ -335,6 +373,7 @@ int main(void)
     tcase_add_test(tests, correct_needs_every_case_of_the_claim);
     tcase_add_test(tests, a_part_of_the_claim_is_no_yes);
     tcase_add_test(tests, manners_are_not_correctness);
+    tcase_add_test(tests, what_is_not_offered_is_not_of_the_claim);
     tcase_add_test(tests, no_case_shows_nothing);
     suite_add_tcase(suite, tests);
     return run_suite(suite);

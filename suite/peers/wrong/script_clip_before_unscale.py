@@ -1,0 +1,15 @@
+"""Gradients are clipped, then unscaled."""
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "script"))
+from mistake import run  # noqa: E402
+
+run(("""            scaler.unscale_(optimizer)
+            if args.clip > 0:
+                nn.utils.clip_grad_norm_(model.parameters(), args.clip)
+""",
+     """            if args.clip > 0:
+                nn.utils.clip_grad_norm_(model.parameters(), args.clip)
+            scaler.unscale_(optimizer)
+"""))

@@ -1,0 +1,11 @@
+"""The limit of the norm is an argument that nothing reads."""
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "script"))
+from mistake import run  # noqa: E402
+
+run(("""            if args.clip > 0:
+                nn.utils.clip_grad_norm_(model.parameters(), args.clip)
+""",
+     ""))
