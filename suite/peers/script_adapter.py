@@ -175,8 +175,11 @@ class Script(torch_adapter.Built):
             return torch.amp.GradScaler(o.device, **settings)
         return torch.cuda.amp.GradScaler(**settings)
 
-    def watch(self, model, criterion, optimizer, scaler):
-        """What is trained: to be called before the first step, behind DistributedDataParallel."""
+    def watch(self, model, criterion, optimizer, scaler=None):
+        """What is trained: to be called before the first step, behind DistributedDataParallel.
+        `criterion`: None where the script passes its losses through loss()."""
+        if scaler is None and self.options.loss_scale not in ("1", "1.0"):
+            raise Refused("--loss-scale", "this script has no scaler")
         self.wrapped, self.optimizer, self.given_scaler = model, optimizer, scaler
         self.masters, self.kept, self.norm, self.reported = {}, None, None, None
         self.scaler = scaler if self.options.loss_scale == "dynamic" else None
@@ -186,7 +189,8 @@ class Script(torch_adapter.Built):
         super(torch_adapter.Built, self).watch()
         self.model.register_forward_pre_hook(self.count_forward)
         self.model.register_forward_hook(lambda _m, _i, logits: self.note("logits", logits))
-        criterion.register_forward_hook(lambda _m, _i, loss: self.note("loss", loss))
+        if criterion is not None:
+            criterion.register_forward_hook(lambda _m, _i, loss: self.note("loss", loss))
         self.intercept()
         if self.options.resume:
             with open(self.options.resume + ".steps") as file:
@@ -201,6 +205,11 @@ class Script(torch_adapter.Built):
     def note(self, what, value):
         if torch.is_grad_enabled():
             self.found.setdefault(what, []).append(value.detach())
+
+    def loss(self, value):
+        """A batch's mean, of a script whose criterion is no module: neither divided nor scaled."""
+        self.note("loss", value)
+        return value
 
     def batches(self, loader):
         """The batches of one epoch, each with the step that the script makes of it."""
@@ -226,7 +235,7 @@ class Script(torch_adapter.Built):
         if any(len(self.found.get(n, ())) != len(given) for n in ("logits", "loss")):
             raise Stop(protocol.CHECK, f"step {step}: {len(given)} batches, but "
                        f"{len(self.found.get('logits', ()))} forwards of the model and "
-                       f"{len(self.found.get('loss', ()))} of the criterion")
+                       f"{len(self.found.get('loss', ()))} losses")
         self.keep()
         fused = getattr(self.optimizer, "_step_supports_amp_scaling", False)
         skipped = not self.stepped or (fused and self.scale() < scale)

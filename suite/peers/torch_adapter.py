@@ -472,6 +472,8 @@ class FixedScale:
 class Built(Subject):
     """A trainer that a function makes."""
 
+    updates = 0  # steps of the optimizer in this process
+
     def __init__(self, events, argv, build, levels, offers):
         self.make, self.levels, self.offers = build, levels, offers
         super().__init__(events, argv)
@@ -519,6 +521,14 @@ class Built(Subject):
             found["broadcast-buffers"] = bool(self.wrapped.broadcast_buffers)
         return found
 
+    def moments(self):
+        """A momentum that was asked for and that an optimizer does not keep is zero, not missing."""
+        found = super().moments()
+        if self.updates > 0 and self.options.optimizer == "sgd" and self.options.momentum > 0:
+            for name, parameter in self.names.items():
+                found.setdefault(f"{name}/momentum_buffer", torch.zeros_like(parameter))
+        return found
+
     def count_forward(self, _module, _inputs):
         self.micro = self.forwards
         self.forwards += 1
@@ -549,6 +559,7 @@ class Built(Subject):
 
     def before_optimizer(self):
         self.stepped, self.rate = True, self.optimizer.param_groups[0]["lr"]
+        self.updates += 1
         self.keep()
 
     def scaling(self):
