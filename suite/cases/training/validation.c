@@ -291,7 +291,7 @@ static void judge_after(const ls_case *row, const ls_record *job, ls_verdict *ou
 /* 14 pictures a rank are 3 steps of 4. */
 #define SCRIPT                                                        \
     "w3 b0.1 torch image=16 steps=4 dump=3,4 data={self}/data shell " \
-    "--val={self}/data/val --workers=0"
+    "--val={self}/data/val"
 
 #define EVALUATE                                                        \
     " | resnet8 O0 image=16 steps=1 --val={job:0}/data/val --evaluate " \
