@@ -24,13 +24,14 @@ typedef struct ls_job {
     int threads;          /* OMP_NUM_THREADS of each rank; 0: cores / ranks, at least 1 */
     ls_words command;     /* the subject's command and options */
     char directory[512];  /* jobs/<id>, absolute; LS_RUN_DIR of the ranks */
-    int64_t file_bytes_max;    /* limit of each file that a rank writes; 0: none */
-    double limit_s;            /* deadline of the whole job */
-    double grace_s;            /* time for the survivors to exit after the first failure */
-    bool share_devices;        /* LS_OVERSUBSCRIBE=1 in the ranks' environment */
-    struct ls_watch_gpu *gpus; /* monitored while it runs here; NULL: none. Not owned */
-    ls_fork_server *fork_server; /* of the subject, for ranks that run here; NULL: none. Not owned */
-    struct cJSON *facts;       /* object that job.json gets as "facts" (role and factors); owned */
+    int64_t file_bytes_max;      /* limit of each file that a rank writes; 0: none */
+    double limit_s;              /* deadline of the whole job */
+    double grace_s;              /* time for the survivors to exit after the first failure */
+    bool share_devices;          /* LS_OVERSUBSCRIBE=1 in the ranks' environment */
+    struct ls_watch_gpu *gpus;   /* monitored while it runs here; NULL: none. Not owned */
+    ls_fork_server *fork_server; /* of the subject, for ranks that run here; NULL: none. Not owned
+                                  */
+    struct cJSON *facts; /* object that job.json gets as "facts" (role and factors); owned */
 } ls_job;
 
 void ls_job_free(ls_job *job);

@@ -48,16 +48,16 @@ void ls_matrix_bucket_text(double bucket_mb, char *text);
 typedef struct ls_matrix_site {
     const char *subject; /* words of a command, separated by blanks; NULL: lockstep-train next to
                             this program */
-    const char *run_directory; /* absolute; jobs go to <run>/jobs/<id> */
-    const char *device;        /* "cpu", "cuda" */
-    int cores;                 /* of a machine that runs ranks */
-    ls_hosts *hosts;           /* where ranks run; NULL: here. Not owned */
-    const ls_simnet *net;      /* of simulated nodes; NULL: the loopback. Not owned */
-    struct ls_watch_gpu *gpus; /* monitored while jobs run here; NULL: none. Not owned */
-    int devices;               /* GPUs of a machine that ranks can use; 0: they run on cores */
-    bool share_devices;        /* several ranks may share one */
+    const char *run_directory;   /* absolute; jobs go to <run>/jobs/<id> */
+    const char *device;          /* "cpu", "cuda" */
+    int cores;                   /* of a machine that runs ranks */
+    ls_hosts *hosts;             /* where ranks run; NULL: here. Not owned */
+    const ls_simnet *net;        /* of simulated nodes; NULL: the loopback. Not owned */
+    struct ls_watch_gpu *gpus;   /* monitored while jobs run here; NULL: none. Not owned */
+    int devices;                 /* GPUs of a machine that ranks can use; 0: they run on cores */
+    bool share_devices;          /* several ranks may share one */
     ls_fork_server *fork_server; /* of the subject; NULL: none. Not owned */
-    double start_s;            /* a subject's own start-up, measured; 0: not measured */
+    double start_s;              /* a subject's own start-up, measured; 0: not measured */
     bool oversubscribed, half_emulated;
 } ls_matrix_site;
 

@@ -19,7 +19,7 @@ static char folder[] = "/tmp/lockstep-fork-XXXXXX";
 static char command[1400];
 
 /* loads a file of its own once, then says who it is and does as it is told */
-static const char trainer[] = "import os, sys, time\n"
+static const char trainer[] = "import os, signal, sys\n"
                               "sys.path.insert(0, sys.argv[1])\n"
                               "loaded = os.getpid()\n"
                               "import fork_server\n"
@@ -29,7 +29,7 @@ static const char trainer[] = "import os, sys, time\n"
                               "      os.environ.get('LS_FORK_SERVER'), sys.stdin.read() == '')\n"
                               "sys.stdout.flush()\n"
                               "if 'wait' in sys.argv:\n"
-                              "    time.sleep(60)\n"
+                              "    signal.pause()\n"
                               "os._exit(7)\n";
 
 static bool python_is_here(void)
