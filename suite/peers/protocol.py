@@ -225,6 +225,16 @@ with numpy.errstate(over="ignore"):
     _powers = numpy.multiply.accumulate(_powers)[::-1].copy()  # P^65536 ... P^0
 
 
+def prefix_xor(flips):
+    """The running exclusive-or of bytes that are 0 or 1, whose number is a multiple of 64."""
+    words = numpy.packbits(flips, bitorder="little").view(numpy.uint64)
+    for shift in (1, 2, 4, 8, 16, 32):
+        words ^= words << numpy.uint64(shift)
+    odd = numpy.bitwise_xor.accumulate(words >> numpy.uint64(63))
+    words[1:] ^= numpy.uint64(0) - odd[:-1]  # all bits of a word with an odd number before it
+    return numpy.unpackbits(words.view(numpy.uint8), bitorder="little")
+
+
 def fnv1a(state, data):
     """FNV-1a 64 of `data` (u8 array) from `state`, without a loop over the bytes.
 
@@ -234,17 +244,22 @@ def fnv1a(state, data):
     """
     for begin in range(0, data.size, FNV_BLOCK):
         block = data[begin:begin + FNV_BLOCK]
-        low = numpy.zeros(block.size + 1, numpy.uint8)
+        size = block.size
+        whole = numpy.concatenate([block, numpy.zeros(-size % 64, numpy.uint8)])
+        low = numpy.zeros(whole.size + 1, numpy.uint8)
         low[0] = state & 0xFF
         for bit in range(8):
-            known = (low[:-1] ^ block) & numpy.uint8((1 << bit) - 1)
-            carried = known * numpy.uint8(FNV_PRIME & 0xFF) >> bit & 1
-            flips = (block >> bit & 1) ^ carried
-            flips[0] ^= low[0] >> bit & 1
-            mask = numpy.uint8(1 << bit)
-            low[1:] = (low[1:] & ~mask) | (numpy.bitwise_xor.accumulate(flips) << bit)
-        change = (low[:-1] ^ block).astype(numpy.int64) - low[:-1]
-        powers = _powers[-1 - block.size:]
+            flips = low[:-1] ^ whole
+            flips &= numpy.uint8((1 << bit) - 1)
+            flips *= numpy.uint8(FNV_PRIME & 0xFF)
+            flips ^= whole
+            flips >>= numpy.uint8(bit)
+            flips &= numpy.uint8(1)
+            flips[0] ^= state >> bit & 1
+            low[1:] |= prefix_xor(flips) << numpy.uint8(bit)
+        before = low[:size]
+        change = (before ^ block).astype(numpy.int64) - before
+        powers = _powers[-1 - size:]
         total = int(numpy.dot(change.view(numpy.uint64), powers[:-1]))
         state = (state * int(powers[0]) + total) & 0xFFFFFFFFFFFFFFFF
     return state
