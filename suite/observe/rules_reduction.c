@@ -430,7 +430,9 @@ static double fit_mean(const ls_samples *samples, int rank, const tally *t)
     fit f = {0};
     const ls_observe_rank *own = &samples->trace->rank[rank];
     for (int i = 0; i < own->tensor_count; i++) {
-        if (is_judged_plainly(samples, t, i)) {
+        /* where others are common, those that are not say nothing of the factor */
+        bool fits = t->hand == NULL || t->hand->common == 0 || t->hand->shared[i];
+        if (fits && is_judged_plainly(samples, t, i)) {
             add_to_fit(samples, rank, own->tensor[i].name, &f);
         }
     }
@@ -465,7 +467,8 @@ static void judge_plain(const ls_samples *samples, tally *t)
     for (int k = 0; k < samples->world; k++) {
         tally mean = *t;
         judge_plain_rank(samples, k, fit_mean(samples, k, t), &mean);
-        if (mean.wrong == t->wrong || t->wrong > 0) {
+        bool others = t->hand != NULL && t->hand->common > 0; /* the factor is theirs */
+        if (mean.wrong == t->wrong || t->wrong > 0 || others) {
             *t = mean;
         } else if (!clips_values(samples->step[k])) {
             judge_plain_rank(samples, k, fit_own(samples, k, t), t);
@@ -575,7 +578,14 @@ static void blame_own(const ls_samples *samples, const tally *t, ls_observe_find
     ls_mean_plan plan = ls_mean_plan_of(samples, t->rank);
     const char *backward = place_of(samples, t->rank, LS_CALL_BACKWARD);
     const ls_call *number = loss_collective(samples->step[t->rank]);
-    if (!ls_trace_is_ddp(trace) && number != NULL) {
+    if (!ls_trace_is_ddp(trace) && t->hand != NULL && t->hand->common > 0) {
+        ls_verdict_cause(&out->verdict,
+                         "not reduced, while %d other tensors are: the script's loop over "
+                         "parameters leaves these out",
+                         t->hand->common);
+        ls_finding_blame(out, t->hand->at,
+                         "reduce the gradients of all parameters that the optimizer steps");
+    } else if (!ls_trace_is_ddp(trace) && number != NULL) {
         ls_verdict_cause(&out->verdict,
                          "not reduced: each rank steps by its own gradient. The script reduces a "
                          "number before backward, the loss: autograd knows nothing of other ranks");

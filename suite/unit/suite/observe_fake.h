@@ -48,6 +48,7 @@ typedef enum fake_fault {
     FAULT_HAND_SENT, /* right: equal from the first step on, not before */
     FAULT_HAND_SEEDS,
     FAULT_HAND_BEHIND,
+    FAULT_HAND_PART, /* the bias is left out */
     FAULT_HAND_SUM,
     FAULT_HAND_SUM_DIVIDED, /* right */
     FAULT_HAND_SUM_OF_SUMS, /* may be right */
@@ -196,7 +197,7 @@ static inline void fake_reduce(fake_state *s, int step)
                 bool own = fake_is(s, FAULT_OWN) || fake_is(s, FAULT_NO_SYNC) ||
                            fake_is(s, FAULT_NO_WRAPPER) || fake_is(s, FAULT_HAND_STAGES) ||
                            fake_is(s, FAULT_HAND_AVERAGES) || fake_is(s, FAULT_HAND_LOSS) ||
-                           (fake_is(s, FAULT_ONE_OWN) && t == 1);
+                           ((fake_is(s, FAULT_ONE_OWN) || fake_is(s, FAULT_HAND_PART)) && t == 1);
                 bool sum = fake_is(s, FAULT_SUM) || fake_is(s, FAULT_HOOK_SUM) ||
                            fake_is(s, FAULT_HOOK_SUM_DIVIDED) || fake_is(s, FAULT_HAND_SUM) ||
                            fake_is(s, FAULT_HAND_SUM_DIVIDED) || fake_is(s, FAULT_HAND_SUM_OF_SUMS);

@@ -168,6 +168,7 @@ static const struct {
     {{FAULT_HAND_SEEDS, "sgd", 2, 1, 0, 0, NULL, NULL}, "replicas.start", LS_FAIL, "broadcast"},
     {{FAULT_HAND_SEEDS, "adam", 3, 1, 0, 0, NULL, NULL}, "replicas.step", LS_FAIL, "by hand"},
     {{FAULT_HAND_BEHIND, "sgd", 2, 1, 0, 0, NULL, NULL}, "replicas.step", LS_FAIL, "after step 1"},
+    {{FAULT_HAND_PART, "sgd", 2, 1, 0, 0, NULL, NULL}, "reduction.mean", LS_FAIL, "while 2 other"},
     {{FAULT_HAND_SUM, "sgd", 2, 1, 0, 0, NULL, NULL}, "reduction.mean", LS_FAIL, "summed"},
     {{FAULT_HAND_SUM, "adam", 4, 1, 64, 0.25, NULL, "f16"}, "reduction.mean", LS_FAIL, "4 times"},
     {{FAULT_HAND_SUM_DIVIDED, "sgd", 2, 1, 0, 0, NULL, NULL}, "reduction.mean", LS_PASS, ""},
