@@ -87,6 +87,7 @@ enum {
     LAST_REPEATED,
     NEIGHBOURS,
     BLOCKS,
+    NOT_SHARDED,
     WRONG,
 };
 
@@ -99,7 +100,10 @@ static const char *wrong_text(int mistake)
         "the images are not shuffled",
         "the tail is filled up with the last image, not with the first ones",
         "ranks take neighbouring places, one apart, so shards overlap",
-        "ranks take blocks, not every world-th image"};
+        "ranks take blocks, not every world-th image",
+        "every rank draws all images in the same order: no DistributedSampler, or one that was "
+        "made "
+        "for one rank"};
     return text[mistake];
 }
 
@@ -108,6 +112,9 @@ static int64_t wrong_order(int mistake, int64_t count, int rank, int world, bool
 {
     if (mistake == SAME_EVERYWHERE) {
         return ls_data_order(count, 0, world, shuffle, false, seed, epoch, out);
+    }
+    if (mistake == NOT_SHARDED) {
+        return ls_data_order(count, 0, 1, shuffle, false, seed, epoch, out);
     }
     if (mistake == EPOCH_FORGOTTEN) {
         return ls_data_order(count, rank, world, shuffle, false, seed, 0, out);
