@@ -24,6 +24,7 @@
 #include "kernels/core/text.h"
 #include "reference/comm/arguments.h"
 #include "reference/comm/exercise.h"
+#include "reference/comm/exercise_journal.h"
 #include "reference/comm/rank_groups.h"
 #include "reference/state/device.h"
 #include "reference/options/world.h"
@@ -572,6 +573,10 @@ static ls_status join(program *p)
     if (!waits_only(p)) {
         LS_TRY(open_comm(p, "collectives", alone ? 60 : p->given.timeout_s + 30, &p->peer.comm));
     }
+    LS_TRY(waits_only(p) ? LS_OK
+                         : ls_exercise_journal_open(
+                               p->world.run_dir, p->world.rank, p->peer.api->name, p->peer.rank,
+                               p->peer.members.count, p->peer.members.rank, &p->peer.journal));
     return open_events(p);
 }
 
@@ -609,6 +614,7 @@ int main(int argc, char **argv)
     LS_THEN(status, ls_arguments_read_counts(&p.given, p.world.world));
     LS_THEN(status, join(&p));
     LS_THEN(status, run(&p));
+    ls_exercise_journal_close(p.peer.journal);
     if (p.device.api != NULL && p.device.api->set_wait_hook != NULL) {
         p.device.api->set_wait_hook(p.device.backend, NULL, NULL);
     }

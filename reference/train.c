@@ -8,6 +8,7 @@
 #include "kernels/core/plant.h"
 #include "reference/examples/example.h"
 #include "reference/train/join.h"
+#include "reference/train/journal.h"
 #include "reference/train/mllog_run.h"
 #include "reference/train/save.h"
 #include "reference/train/setup.h"
@@ -56,6 +57,8 @@ static ls_status train(ls_trainer *trainer)
     if (status != LS_OK) {
         (void)ls_mllog_stop(trainer->mllog, false);
     }
+    ls_status closed = ls_journal_close(trainer);
+    status = status != LS_OK ? status : closed;
     ls_status written = ls_events_write_end(trainer->events, summary.last, status, summary.skipped);
     return status != LS_OK ? status : written;
 }

@@ -6,6 +6,7 @@
 #include "kernels/core/clock.h"
 #include "kernels/core/digest.h"
 #include "kernels/core/log.h"
+#include "exercise_journal.h"
 
 enum { GUARD = 64, POISON = 0xa5, ALIGN = 64 };
 
@@ -25,6 +26,7 @@ typedef struct exercise {
     int64_t inputs;       /* elements of input */
     int64_t outputs;      /* elements of buffer that must hold a result on this rank */
     bool separate;        /* input has an area of its own */
+    char *sent;           /* a copy of the input, for the journal; NULL without one */
 } exercise;
 
 static bool many_in(ls_comm_kind kind)
@@ -314,6 +316,19 @@ static ls_status time_on_device(const exercise *e, int64_t *spent_ns)
     return LS_OK;
 }
 
+/* In place the result replaces it. */
+static ls_status keep_input(exercise *e)
+{
+    size_t bytes = (size_t)e->inputs * e->element_bytes;
+    if (e->peer->journal == NULL || bytes == 0) {
+        return LS_OK;
+    }
+    e->sent = e->sent != NULL ? e->sent : malloc(bytes);
+    LS_TRY_MEMORY(e->sent != NULL, "%zu bytes for the journal", bytes);
+    memcpy(e->sent, e->input, bytes);
+    return LS_OK;
+}
+
 static ls_status judge_one(exercise *e, ls_exercise_result *result, int64_t *spent_ns)
 {
     LS_TRY(refill(e));
@@ -321,10 +336,19 @@ static ls_status judge_one(exercise *e, ls_exercise_result *result, int64_t *spe
         ls_comm_op barrier = {.kind = LS_COMM_BARRIER, .label = "start together"};
         LS_TRY(ls_comm_run(e->peer->api, e->peer->comm, &barrier, NULL));
     }
+    LS_TRY(keep_input(e));
     int64_t begin_ns = ls_clock_ns();
     LS_TRY(run_once(e, NULL));
     *spent_ns += ls_clock_ns() - begin_ns;
     LS_TRY(copy_areas(e, true));
+    const ls_comm_op seen = {.kind = e->what->kind,
+                             .buffer = e->outputs > 0 ? e->buffer : NULL,
+                             .input = e->inputs > 0 ? e->sent : NULL,
+                             .count = e->what->count,
+                             .dtype = e->what->dtype,
+                             .root = e->what->root,
+                             .redop = e->what->redop};
+    LS_TRY(ls_exercise_journal_add(e->peer->journal, &seen));
     check(e, result);
     return LS_OK;
 }
@@ -348,6 +372,7 @@ ls_status ls_exercise_run(const ls_exercise_peer *peer, const ls_exercise *what,
         rate(&e, &result);
         *out = result;
     }
+    free(e.sent);
     area_free(&e, &e.area[0], status != LS_OK);
     area_free(&e, &e.area[1], status != LS_OK);
     return status;

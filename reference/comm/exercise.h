@@ -15,6 +15,7 @@ typedef struct ls_exercise_peer {
     const ls_backend_api *backend_api; /* NULL: buffers are in host memory */
     ls_backend *backend;
     ls_stream *stream;
+    struct ls_exercise_journal *journal; /* journal.h; NULL: nothing is written */
 } ls_exercise_peer;
 
 typedef struct ls_exercise {

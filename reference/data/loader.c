@@ -398,6 +398,7 @@ ls_status ls_loader_next(ls_loader *loader, ls_loader_batch *out)
         .input = loader->dataset->bytes ? NULL : slot->images,
         .bytes = loader->dataset->bytes ? slot->images : NULL,
         .target = slot->target,
+        .index = loader->dataset->items == loader->options.batch_size ? slot->index : NULL,
         .bad = slot->bad,
         .bad_images = LS_PLANT(bad_images_not_counted, bad, 0),
         .images = loader->options.batch_size,

@@ -16,6 +16,8 @@ typedef struct ls_loader_batch {
     const uint8_t *bytes;  /* in its place, where options.bytes allowed it: not normalised yet
                               (transform.h) */
     const int64_t *target; /* [batch] */
+    const int64_t *index;  /* [batch] of the data set, LS_DATASET_BLACK where a picture fills up;
+                              NULL  where an item is not one image */
     const bool *bad;       /* [batch] pictures that could not be read (dataset.h, skips_bad) */
     int images, bad_images;
     int64_t epoch;   /* from 0 */

@@ -404,6 +404,15 @@ ls_status ls_events_write_trace(ls_events *events, int64_t step, const ls_events
     return finish_event(events, event);
 }
 
+ls_status ls_events_write_observed(ls_events *events, cJSON *event)
+{
+    if (!ls_events_enabled(events)) {
+        cJSON_Delete(event);
+        return LS_OK;
+    }
+    return finish_event(events, event);
+}
+
 ls_status ls_events_write_end(ls_events *events, int64_t step, ls_status status, int64_t skipped)
 {
     if (!ls_events_enabled(events)) {

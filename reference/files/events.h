@@ -142,6 +142,10 @@ typedef struct ls_events_audit {
  * that are not finite are null; no "batch" where the host does not hold it (--resident). */
 ls_status ls_events_write_audit(ls_events *events, const ls_events_audit *audit);
 
+/* A line of a job under `lockstep observe` (train/journal.h), which is freed. */
+struct cJSON;
+ls_status ls_events_write_observed(ls_events *events, struct cJSON *event);
+
 /* The last line: {"event":"end","step":last step done,"code":0,"status":"ok","skipped":how many}.
  */
 ls_status ls_events_write_end(ls_events *events, int64_t step, ls_status status, int64_t skipped);

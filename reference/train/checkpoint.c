@@ -18,6 +18,7 @@
 #include "reference/files/pth_state.h"
 #include "reference/files/safetensors.h"
 #include "reference/files/strict_reader.h"
+#include "journal.h"
 #include "uneven.h"
 
 #define VERSION "1"
@@ -383,6 +384,7 @@ ls_status ls_checkpoint_save(ls_trainer *trainer, int64_t step, const char *path
     } else {
         ls_fault_point(trainer, step, LS_FAULT_SAVE);
     }
+    LS_THEN(status, ls_journal_saved(trainer, step, path));
 free:
     free(buffers);
     free(sums);

@@ -10,6 +10,7 @@
 #include "kernels/core/plant.h"
 #include "kernels/core/text.h"
 #include "feed.h"
+#include "journal.h"
 
 struct ls_evaluate {
     ls_loader *loader;
@@ -221,6 +222,8 @@ static ls_status run_batches(const ls_trainer *trainer, ls_evaluate_sums *own)
         memcpy(target, batch.target, (size_t)size * sizeof *target);
         memcpy(bad, batch.bad, (size_t)size * sizeof *bad);
         own->bad += batch.bad_images;
+        LS_TRY_GOTO(status, ls_journal_batch(trainer, LS_JOURNAL_VALIDATION, &batch, (int)left),
+                    end);
         LS_TRY_GOTO(status, forward(trainer, n, &batch), end);
         if (n + 1 < evaluate->batches) { /* copied while the device computes */
             if (ls_feed_slots(trainer) > 0) {
@@ -251,11 +254,13 @@ end:
 ls_status ls_evaluate_run(ls_trainer *trainer, ls_evaluate_report *report)
 {
     const ls_device *device = &trainer->device;
-    int64_t begun_ns = ls_clock_ns();
+    int64_t begun_ns = ls_clock_ns(), pictures = ls_evaluate_pictures(trainer->evaluate);
+    LS_TRY(ls_journal_validation(trainer, true, report->step, pictures));
     device->api->plan_evaluate(trainer->plan, true);
     ls_status status = run_batches(trainer, &report->val_own);
     device->api->plan_evaluate(trainer->plan, false);
     LS_TRY(status);
+    LS_TRY(ls_journal_validation(trainer, false, report->step, pictures));
     LS_TRY(ls_evaluate_sum(trainer, "sums of a validation", &report->val_own, &report->val));
     report->seconds = ls_clock_ms_between(begun_ns, ls_clock_ns()) * 1e-3;
     return LS_OK;

@@ -6,6 +6,7 @@
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
 #include "reference/data/transform.h"
+#include "journal.h"
 #include "uneven.h"
 
 enum { SLOTS = 2 };
@@ -55,6 +56,7 @@ static ls_status send(ls_feed *feed, int64_t number)
         return LS_OK;
     }
     const ls_loader_batch *host = &feed->next.host;
+    LS_TRY(ls_journal_batch(trainer, LS_JOURNAL_TRAINING, host, host->images));
     LS_TRY(trainer->device.api->batch_load(
         trainer->plan, feed->next.slot,
         host->bytes != NULL ? (const void *)host->bytes : host->input, host->target));
@@ -122,6 +124,7 @@ ls_status ls_feed_take(ls_feed *feed, ls_feed_batch *out)
         LS_TRY(LS_PLANT(batch_dropped_after_20, LS_OK,
                         feed->number >= 20 ? ls_loader_next(trainer->loader, &out->host) : LS_OK));
         out->waited_ms = ls_clock_ms_between(begun_ns, ls_clock_ns());
+        LS_TRY(ls_journal_batch(trainer, LS_JOURNAL_TRAINING, &out->host, out->host.images));
     } else if (trainer->options.resident > 0) {
         int slot = slot_of(feed, feed->number);
         *out = (ls_feed_batch){

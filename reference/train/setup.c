@@ -18,6 +18,7 @@
 #include "evaluate.h"
 #include "graph.h"
 #include "join.h"
+#include "journal.h"
 #include "mllog_run.h"
 #include "checkpoint.h"
 #include "save.h"
@@ -626,6 +627,7 @@ ls_status ls_setup_data(ls_trainer *trainer)
     LS_TRY(ls_events_open(trainer->world.run_dir, trainer->world.rank, options->resume[0] != '\0',
                           &trainer->events));
     LS_TRY(write_start(trainer));
+    LS_TRY(ls_journal_open(trainer));
     return open_board(trainer);
 }
 

@@ -23,7 +23,7 @@
 
 typedef struct conform {
     const char *seed, *claim, *subject, *out, *share, *device, *gate, *time;
-    bool list, where, fail_early, resume, overwrite;
+    bool list, where, fail_early, resume, overwrite, by_observe, keep;
     ls_words given; /* the arguments */
     ls_select_list wanted, files;
     ls_budget budget;
@@ -59,6 +59,9 @@ static ls_status parse(conform *c, int count, char **argument)
         {"--resume", NULL, &c->resume, NULL, "continue the interrupted run in --out"},
         {"--overwrite", NULL, &c->overwrite, NULL, "delete an interrupted run in --out"},
         {"--fail-early", NULL, &c->fail_early, NULL, "stop at the first failing case"},
+        {"--by-observe", NULL, &c->by_observe, NULL,
+         "judge the cases' jobs by the rules of `lockstep observe` instead"},
+        {"--keep-dumps", NULL, &c->keep, NULL, "keep the dumps of jobs whose cases have passed"},
     };
     LS_TRY(
         ls_command_parse("conform", options, sizeof options / sizeof *options, &count, argument));
@@ -278,6 +281,8 @@ static ls_status prepare(conform *c)
                                  .share_devices = true,
                                  .half_emulated = strcmp(device, "cpu") == 0};
     run->fail_early = c->fail_early;
+    run->by_observe = c->by_observe;
+    run->keeps_dumps = c->keep;
     ls_text_put(run->label, sizeof run->label, "conform");
     ls_text_put(run->title, sizeof run->title, "Lockstep conformance, claim %s", run->claim_name);
     ls_command_where(device, ranks, cores, run->where);
@@ -330,6 +335,9 @@ static int run_cases(conform *c)
     ls_gpus_begin(run, 1);
     fflush(stdout);
     int64_t begun_ns = ls_clock_ns();
+    if (run->by_observe) {
+        (void)setenv("LS_OBSERVE_DIR", run->directory, 1); /* ranks inherit it */
+    }
     if (ls_proc_catch_signals() != LS_OK || ls_runner_open(run) != LS_OK) {
         return LS_ERR_INFRA;
     }

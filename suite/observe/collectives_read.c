@@ -182,6 +182,7 @@ static void add_process(reader *r, const cJSON *event)
                                      .stall_s = ls_json_number(event, "stall_s", 10)};
     ls_text_put(made->boot, sizeof made->boot, "%s", ls_json_string(event, "boot", ""));
     r->job = made->job;
+    to->keeps_nan = to->keeps_nan || ls_json_bool(event, "keeps_nan", false);
     r->api = ls_json_int(event, "api", 0);
     r->process = to->process_count++;
 }

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "asked.h"
 #include "kernels/core/text.h"
 
 void ls_job_add_name(ls_job_names *names, const char *name)
@@ -96,6 +97,10 @@ const char *ls_job_sharded_optimizer(const ls_observe_trace *trace)
 const char *ls_job_averages_later(const ls_observe_trace *trace)
 {
     static const char *const word[] = {"LocalSGD", "localSGD", "ModelAverag"};
+    const char *asked = ls_asked_value(trace, "comm-hook", 0);
+    if (asked != NULL && strcmp(asked, "noop") == 0) {
+        return "--comm-hook noop";
+    }
     for (int k = 0; k < trace->world; k++) {
         const cJSON *hook;
         cJSON_ArrayForEach(hook, trace->rank[k].hook)

@@ -3,6 +3,7 @@
 
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
+#include "calls.h"
 #include "trace.h"
 
 ls_status ls_observe_read(const char *directory, ls_observe_trace **out)
@@ -13,6 +14,36 @@ ls_status ls_observe_read(const char *directory, ls_observe_trace **out)
 void ls_observe_free(ls_observe_trace *trace)
 {
     ls_trace_unload(trace);
+}
+
+static bool saved(const ls_observe_trace *trace, const char *path)
+{
+    const cJSON *save;
+    for (int k = 0; k < trace->world; k++) {
+        cJSON_ArrayForEach(save, trace->rank[k].save)
+        {
+            if (strcmp(ls_json_string(save, "path", ""), path) == 0) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+bool ls_observe_continue(ls_observe_trace *trace, const char *directory)
+{
+    const cJSON *load = trace->world > 0 ? cJSON_GetArrayItem(trace->rank[0].load, 0) : NULL;
+    const char *path = ls_json_string(load, "path", "");
+    ls_observe_trace *before = NULL;
+    if (path[0] == '\0' || trace->before != NULL || ls_trace_load(directory, &before) != LS_OK) {
+        return false;
+    }
+    if (!saved(before, path)) {
+        ls_trace_unload(before);
+        return false;
+    }
+    trace->before = before;
+    return true;
 }
 
 /* Where the events of a rank end, if it did not say so itself. */
@@ -67,6 +98,34 @@ static void allow_join(const ls_observe_trace *trace, const ls_observe_rule *rul
     }
 }
 
+/* Of a job with several models the worst of them. */
+static void judge_parts(const ls_observe_trace *trace, const ls_observe_rule *rule,
+                        ls_observe_finding *out)
+{
+    if (trace->part_count == 0) {
+        rule->judge(trace, out);
+        return;
+    }
+    for (int i = 0; i < trace->part_count; i++) {
+        ls_observe_finding one = {.rule = rule};
+        rule->judge(trace->part[i], &one);
+        if (i == 0) {
+            *out = one;
+        } else {
+            ls_calls_keep_worst(out, &one);
+        }
+    }
+}
+
+void ls_observe_judge_one(const ls_observe_trace *trace, const ls_observe_rule *rule,
+                          ls_observe_finding *out)
+{
+    out->rule = rule;
+    judge_parts(trace, rule, out);
+    allow_join(trace, rule, &out->verdict);
+    limit_to_what_was_read(trace, &out->verdict);
+}
+
 void ls_observe_judge_all(const ls_observe_trace *trace, ls_observe_result *out)
 {
     int count;
@@ -74,11 +133,7 @@ void ls_observe_judge_all(const ls_observe_trace *trace, ls_observe_result *out)
     out->count = count;
     out->finding = ls_list_make((size_t)count, sizeof *out->finding);
     for (int i = 0; i < count; i++) {
-        ls_observe_finding *finding = &out->finding[i];
-        finding->rule = &rule[i];
-        rule[i].judge(trace, finding);
-        allow_join(trace, &rule[i], &finding->verdict);
-        limit_to_what_was_read(trace, &finding->verdict);
+        ls_observe_judge_one(trace, &rule[i], &out->finding[i]);
     }
 }
 

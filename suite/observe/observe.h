@@ -47,6 +47,11 @@ typedef struct ls_observe_result {
  */
 ls_status ls_observe_read(const char *directory, ls_observe_trace **out);
 void ls_observe_free(ls_observe_trace *trace);
+/* Says that the job went on from a file that the job of `directory` saved, where it did: both are
+ * then compared. False where it did not, or that job cannot be read. */
+bool ls_observe_continue(ls_observe_trace *trace, const char *directory);
+void ls_observe_judge_one(const ls_observe_trace *trace, const ls_observe_rule *rule,
+                          ls_observe_finding *out);
 /* Judges every rule. */
 void ls_observe_judge_all(const ls_observe_trace *trace, ls_observe_result *out);
 void ls_observe_result_free(ls_observe_result *result);

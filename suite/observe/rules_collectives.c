@@ -159,6 +159,7 @@ typedef struct element {
     int count;                        /* ranks */
     const unsigned char *const *sent; /* of each of them */
     const unsigned char *got;
+    bool keeps_nan;
     long double expected, limit; /* of floats, for the sentence */
 } element;
 
@@ -254,6 +255,10 @@ static answer judge_extreme(element *e, bool greatest)
     }
     e->expected = (long double)best;
     e->limit = 0;
+    if (none && e->keeps_nan) {
+        e->expected = (long double)NAN;
+        return isnan(got) ? RIGHT : WRONG;
+    }
     return none ? OPEN : got == best ? RIGHT : WRONG;
 }
 
@@ -397,6 +402,7 @@ static void judge_received(const ls_collectives *of, const group *g,
                      .reduce = at->call.reduce,
                      .count = g->count,
                      .sent = sent,
+                     .keeps_nan = of->keeps_nan,
                      .got = at->received + (int64_t)i * kind->bytes};
         answer a = judge_element(&e);
         t->elements += a != OPEN;

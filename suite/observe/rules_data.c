@@ -29,7 +29,7 @@ static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
                        trace->world < 2 ? "one rank" : "no model is replicated over all ranks");
         return false;
     }
-    if (!trace->attached) {
+    if (!trace->attached && cJSON_GetArraySize(trace->rank[0].data) == 0) {
         ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "the trainer's own events name no indices");
         return false;
     }

@@ -1,5 +1,6 @@
 /* Whether the gradient that autograd gave on a rank is that of the user's own module: run again in
- * FP64 and f32 on the same inputs, output gradients and random numbers (numerics.md 8.5). */
+ * FP64 and f32 on the same inputs, output gradients and random numbers (numerics.md 8.5). Of a
+ * trainer of the subject protocol the network of its dump is run again (network.h). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +9,8 @@
 #include "kernels/core/text.h"
 #include "rules.h"
 #include "job.h"
+#include "network.h"
+#include "suite/judge/compare.h"
 
 static const ls_tol rounding =
     LS_TOL(3, "times what the module's own f32 run is off, in units of the type that the job "
@@ -47,6 +50,9 @@ typedef struct row {
 } row;
 
 typedef struct table {
+    bool forced;                 /* FP64 took the job's own branches: none flips */
+    int precise;                 /* tensors that are nearer to FP64 than their types can be */
+    double whole_f32, whole_job; /* of the whole gradient, relative to it */
     int count;
     row *row;      /* in the order of the parameters */
     double middle; /* median of f32 */
@@ -71,23 +77,44 @@ static double squares_of(const ls_values *a, const ls_values *b)
     return sum;
 }
 
-static bool read_three(const ls_dumpfile *file, const char *name, ls_values *exact, ls_values *f32,
+/* Where the three gradients of a rank come from: its samples, or the network of its dump. */
+typedef struct source {
+    const ls_dumpfile *file;
+    const ls_network *network; /* NULL: the file */
+    int index;                 /* of the rank in the network */
+} source;
+
+static ls_values read_exact(const source *from, const char *name)
+{
+    return from->network != NULL ? ls_network_gradient(from->network, from->index, true, name)
+                                 : ls_samples_read(from->file, "again/f64", name, NULL);
+}
+
+/* Of a network on the job's own branches, its run in the types of the dump's level. */
+static ls_values read_f32(const source *from, const char *name)
+{
+    return from->network != NULL ? ls_network_gradient(from->network, from->index, false, name)
+                                 : ls_samples_read(from->file, "again/f32", name, NULL);
+}
+
+static bool read_three(const source *from, const char *name, ls_values *exact, ls_values *f32,
                        ls_values *job)
 {
-    *exact = ls_samples_read(file, "again/f64", name, NULL);
-    *f32 = ls_samples_read(file, "again/f32", name, NULL);
-    *job = ls_samples_read(file, "again/local", name, NULL);
+    *exact = read_exact(from, name);
+    *f32 = read_f32(from, name);
+    *job = from->network != NULL ? ls_network_given(from->network, from->index, name)
+                                 : ls_samples_read(from->file, "again/local", name, NULL);
     return exact->v != NULL && f32->v != NULL && job->v != NULL && exact->count == f32->count &&
            exact->count == job->count && exact->count > 0;
 }
 
 /* The size of the whole sampled gradient in FP64, and its elements. */
-static double whole_size(const ls_dumpfile *file, const ls_observe_rank *rank, int64_t *elements)
+static double whole_size(const source *from, const ls_observe_rank *rank, int64_t *elements)
 {
     double sum = 0;
     *elements = 0;
     for (int i = 0; i < rank->tensor_count; i++) {
-        ls_values exact = ls_samples_read(file, "again/f64", rank->tensor[i].name, NULL);
+        ls_values exact = read_exact(from, rank->tensor[i].name);
         sum += exact.v == NULL ? 0 : squares_of(&exact, NULL);
         *elements += exact.v == NULL ? 0 : exact.count;
         ls_values_free(&exact);
@@ -135,21 +162,27 @@ static double median_of(const table *t)
     return middle;
 }
 
-static table make_table(const ls_dumpfile *file, const ls_observe_rank *rank)
+static table make_table(const source *from, const ls_observe_rank *rank)
 {
     int64_t elements;
-    double whole = whole_size(file, rank, &elements);
+    double whole = whole_size(from, rank, &elements), off_f32 = 0, off_job = 0;
     table t = {.row = ls_list_make((size_t)rank->tensor_count + 1, sizeof *t.row)};
     for (int i = 0; i < rank->tensor_count; i++) {
         ls_values exact, f32, job;
-        if (read_three(file, rank->tensor[i].name, &exact, &f32, &job)) {
+        if (read_three(from, rank->tensor[i].name, &exact, &f32, &job)) {
             t.row[t.count++] = make_row(rank->tensor[i].name, &exact, &f32, &job, whole, elements);
+            const row *last = &t.row[t.count - 1];
+            t.precise += last->job < ls_compare_bounds_weak_share().factor * last->f32;
+            off_f32 += squares_of(&f32, &exact);
+            off_job += squares_of(&job, &exact);
         }
         ls_values_free(&exact);
         ls_values_free(&f32);
         ls_values_free(&job);
     }
     t.middle = median_of(&t);
+    t.whole_f32 = whole > 0 ? sqrt(off_f32) / whole : 0;
+    t.whole_job = whole > 0 ? sqrt(off_job) / whole : 0;
     return t;
 }
 
@@ -171,6 +204,12 @@ static double coarseness(const ls_observe_rank *rank, const ls_observe_step *ste
     return u / 0x1p-24;
 }
 
+/* On the job's own branches: times what storing in the job's types costs (numerics 4). */
+static double bound_of(double coarse, ls_compare_part part)
+{
+    return ls_compare_bounds_of(coarse > 1 ? 2 : 0)[part].factor;
+}
+
 /* Samples of a forward of the step; where they are not known, few. */
 static double batch_of(const ls_observe_step *step)
 {
@@ -188,6 +227,9 @@ static double batch_of(const ls_observe_step *step)
 /* Small errors of f32 in one tensor are an accident of its few samples: the median counts, too. */
 static double limit_of(const table *t, const row *r, double coarse, double batch)
 {
+    if (t->forced) { /* one rank's gradient scatters as a small tensor's mean over ranks does */
+        return bound_of(coarse, LS_COMPARE_SMALL) * fmax(r->f32, t->middle);
+    }
     double off = coarse * fmax(r->f32, t->middle);
     double many = flips.value * sqrt(off), single = coarse > 1 ? one_sample.value / sqrt(batch) : 0;
     return fmax(rounding.value * off + hypot(many, single), one_flip.value);
@@ -261,10 +303,44 @@ static void judge_functions(const ls_samples *samples, int rank, ls_observe_find
     }
 }
 
-static void judge_rank(const ls_samples *samples, int rank, tally *all, ls_observe_finding *out)
+/* Statistics do not add up over layers as gradients do: the bound of a small tensor. */
+static void judge_statistics(const ls_samples *samples, int rank, const ls_network *network,
+                             ls_observe_finding *out)
 {
-    table t = make_table(samples->file[rank], &samples->trace->rank[rank]);
-    double coarse = coarseness(&samples->trace->rank[rank], samples->step[rank]);
+    int index = ls_network_index(network, rank);
+    double coarse = ls_network_rounding(network) / 0x1p-24;
+    for (int node = 0; index >= 0 && node < network->evidence->net.node_count; node++) {
+        for (int kind = 0; kind < 2; kind++) {
+            ls_network_statistic s;
+            if (!ls_network_statistics(network, index, node, kind, &s)) {
+                continue;
+            }
+            double limit = bound_of(coarse, LS_COMPARE_SMALL) * s.cost + s.rounding;
+            if (!(s.off <= limit)) {
+                ls_verdict_fail(&out->verdict,
+                                "step %lld, rank %d: %s is off by %.2g after the step (limit %.2g)",
+                                (long long)samples->number, rank, s.name, s.off, limit);
+                ls_verdict_cause(&out->verdict,
+                                 "running statistics that are not torch's average of the batch's "
+                                 "mean and unbiased variance by 0.1");
+                return;
+            }
+        }
+    }
+}
+
+static void judge_rank(const ls_samples *samples, int rank, const ls_network *network, tally *all,
+                       ls_observe_finding *out)
+{
+    source from = {samples->file[rank], network,
+                   network != NULL ? ls_network_index(network, rank) : -1};
+    if (network != NULL && from.index < 0) {
+        return;
+    }
+    table t = make_table(&from, &samples->trace->rank[rank]);
+    t.forced = network != NULL && network->forced;
+    double coarse = network != NULL ? ls_network_rounding(network) / 0x1p-24
+                                    : coarseness(&samples->trace->rank[rank], samples->step[rank]);
     double batch = batch_of(samples->step[rank]);
     int wrong = 0, last = -1;
     for (int i = 0; i < t.count; i++) {
@@ -272,7 +348,7 @@ static void judge_rank(const ls_samples *samples, int rank, tally *all, ls_obser
         all->tensors++;
         all->coarse += limit > shown.value && has_multiple(&t.row[i]);
         all->blind += limit > shown.value && !has_multiple(&t.row[i]);
-        if (is_wrong(&t.row[i], limit)) {
+        if (t.forced ? !(t.row[i].job <= limit) : is_wrong(&t.row[i], limit)) {
             wrong++;
             last = i;
         }
@@ -281,6 +357,23 @@ static void judge_rank(const ls_samples *samples, int rank, tally *all, ls_obser
             all->worst_limit = limit;
             ls_text_put(all->worst_name, sizeof all->worst_name, "%s", t.row[i].name);
         }
+    }
+    double most = t.forced ? bound_of(coarse, LS_COMPARE_TENSOR) * t.whole_f32 : INFINITY;
+    if (wrong == 0 && t.count > 0 && !(t.whole_job <= most)) {
+        ls_verdict_fail(&out->verdict,
+                        "step %lld, rank %d: the whole gradient is off by %.2g of itself (limit "
+                        "%.2g), no tensor alone by more than its own limit",
+                        (long long)samples->number, rank, t.whole_job, most);
+        ls_verdict_cause(&out->verdict, "something is computed or kept in fewer bits than the "
+                                        "job's level says");
+    }
+    if (wrong == 0 && t.forced && coarse > 1 && 2 * t.precise > t.count) {
+        ls_verdict_fail(&out->verdict,
+                        "step %lld, rank %d: %d of %d gradients are off by less than 1/16 of what "
+                        "storing in half costs",
+                        (long long)samples->number, rank, t.precise, t.count);
+        ls_verdict_cause(&out->verdict, "products or activations stay f32: the level is claimed, "
+                                        "not used");
     }
     if (wrong > 0) {
         report(samples->trace, rank, samples->number, &t, last, wrong,
@@ -322,14 +415,50 @@ static void conclude(const ls_observe_trace *trace, const tally *all, const char
                     all->coarse + all->blind > 0 ? coarse : "");
 }
 
+/* Where each micro-step is reduced, rank 0's statistics go to all in between. */
+static bool buffers_are_own(const ls_samples *samples, int rank)
+{
+    const cJSON *options =
+        cJSON_GetObjectItemCaseSensitive(samples->trace->rank[rank].record->start, "options");
+    return ls_json_bool(options, "no-sync", true);
+}
+
+/* Dumps of the protocol: the network of each of the first ones is run again. */
+static void judge_protocol(const ls_observe_trace *trace, tally *all, char *why, size_t bytes,
+                           ls_observe_finding *out)
+{
+    enum { MOST = 3 }; /* steps: a stale value shows in the second at the latest */
+    int steps = 0;
+    ls_text_put(why, bytes, "no step was dumped");
+    for (int64_t n = 0; steps < MOST && (n = ls_samples_next(trace, n)) != 0;) {
+        ls_samples samples;
+        ls_network network;
+        ls_samples_open(trace, n, &samples, out);
+        ls_network_run(&samples, &network);
+        for (int k = 0; network.evidence != NULL && k < samples.world; k++) {
+            judge_rank(&samples, k, &network, all, out);
+            if (buffers_are_own(&samples, k)) {
+                judge_statistics(&samples, k, &network, out);
+            }
+        }
+        if (network.evidence != NULL) {
+            steps++;
+        } else {
+            ls_text_put(why, bytes, "%s", network.why);
+        }
+        ls_network_free(&network);
+        ls_samples_close(&samples);
+    }
+}
+
 void ls_rules_gradient_judge(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     tally all = {.worst_limit = 1};
     char why[300] = "no detailed step from the second on";
     bool said = false; /* the reason of the step that was to be run again */
     if (!trace->attached) {
-        ls_verdict_set(&out->verdict, LS_SKIP,
-                       "dumps of the protocol are compared with FP64 by conform");
+        judge_protocol(trace, &all, why, sizeof why, out);
+        conclude(trace, &all, why, out);
         return;
     }
     for (int64_t n = 0; all.tensors == 0 && (n = ls_samples_next(trace, n)) != 0;) {
@@ -342,7 +471,7 @@ void ls_rules_gradient_judge(const ls_observe_trace *trace, ls_observe_finding *
                 said = strcmp(text, "not a step that is run again") != 0;
             }
             if (samples.file[k] != NULL) {
-                judge_rank(&samples, k, &all, out);
+                judge_rank(&samples, k, NULL, &all, out);
                 judge_functions(&samples, k, out);
             }
         }

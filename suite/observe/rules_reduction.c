@@ -165,6 +165,11 @@ static ls_values gradient_of(const ls_samples *samples, int rank, const char *na
 static const char *type_of(const ls_samples *samples, int rank, const char *name)
 {
     const char *group = samples->trace->attached ? "reduced" : "grad";
+    const ls_dumpfile *file = samples->file[rank];
+    if (!samples->trace->attached && file != NULL &&
+        strcmp(ls_dumpfile_text(file, "reduced_type", ""), "fp32") == 0) {
+        group = "param"; /* reduced in f32, the mean goes back to the gradient's own type */
+    }
     const ls_dumpfile_entry *entry = ls_samples_find(samples->file[rank], group, name, NULL);
     return entry == NULL ? "F32" : entry->dtype;
 }

@@ -1,9 +1,11 @@
 /* Whether the loss scale is what torch's GradScaler promises: it follows its rule, it alone decides
  * whether a step is skipped, and all ranks decide alike. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "by_hand.h"
+#include "asked.h"
 #include "calls.h"
 #include "kernels/core/text.h"
 #include "rules.h"
@@ -202,12 +204,15 @@ static void judge_calls(const ls_observe_trace *trace, seen *sum, ls_observe_fin
 }
 
 /* A trainer of the protocol says its settings in its options (numerics.md section 2.6). */
-static bool begin_steps(const ls_record_rank *rank, machine *m, double *least, double *most)
+static bool begin_steps(const ls_observe_trace *trace, const ls_record_rank *rank, machine *m,
+                        double *least, double *most)
 {
+    const char *floor_asked = ls_asked_value(trace, "min-loss-scale", 0);
     const cJSON *options = cJSON_GetObjectItemCaseSensitive(rank->start, "options");
     bool torch = strcmp(ls_json_string(options, "dialect", "apex"), "torch") == 0;
     bool resumed = rank->step_count > 0 && rank->step[0].step > 1;
     *least = ls_json_number(options, "min-loss-scale", 0);
+    *least = fmax(*least, floor_asked != NULL ? strtod(floor_asked, NULL) : 0);
     *most = ls_json_number(options, "max-loss-scale", 0);
     if (*most <= 0) {
         *most = torch ? INFINITY : 16777216; /* 2^24: Apex's default max_loss_scale */
@@ -234,15 +239,89 @@ static bool check_step(const ls_record_step *step, machine *m, double least, dou
     return next == m->next;
 }
 
+/* Each loss has a scale of its own, which says itself whether the loss overflowed: only an overflow
+ * lowers it. */
+static bool judge_loss(const ls_observe_rank *rank, int number, int loss, machine m, double least,
+                       double most, seen *sum, ls_observe_finding *out)
+{
+    for (int i = 0; i < rank->step_count; i++) {
+        const cJSON *own = cJSON_GetArrayItem(rank->step[i].losses, loss);
+        ls_record_step step = {.step = rank->step[i].step->step,
+                               .loss_scale = ls_json_number(own, "loss_scale", NAN),
+                               .loss_scale_next = ls_json_number(own, "loss_scale_next", NAN)};
+        step.skipped = step.loss_scale_next < step.loss_scale;
+        if (isnan(step.loss_scale) || isnan(step.loss_scale_next)) {
+            return true;
+        }
+        if (!check_step(&step, &m, least, most, sum)) {
+            ls_verdict_fail(&out->verdict,
+                            "rank %d, step %lld, loss %d: scale %g, then %g; expected %g", number,
+                            (long long)step.step, loss, m.scale, sum->scale, m.next);
+            ls_verdict_cause(&out->verdict, "%s", explain(&m, step.skipped, sum->scale));
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Apex's amp: an overflow of a loss makes the optimizers of its block skip. Of the two losses of
+ * the protocol the first has the block [0], the second [0, 1] (design.md section 4). */
+static bool judge_blocks(const ls_observe_rank *rank, int number, ls_observe_finding *out)
+{
+    for (int i = 0; i < rank->step_count; i++) {
+        bool lost[2] = {false, false}, skipped[2];
+        for (int n = 0; n < 2; n++) {
+            const cJSON *own = cJSON_GetArrayItem(rank->step[i].losses, n);
+            lost[n] = ls_json_number(own, "loss_scale_next", NAN) <
+                      ls_json_number(own, "loss_scale", NAN);
+            skipped[n] = cJSON_IsTrue(cJSON_GetArrayItem(rank->step[i].skips, n));
+        }
+        const bool wanted[2] = {lost[0] || lost[1], lost[1]};
+        for (int n = 0; n < 2; n++) {
+            if (skipped[n] != wanted[n]) {
+                ls_verdict_fail(&out->verdict, "rank %d, step %lld: optimizer %d %s", number,
+                                (long long)rank->step[i].step->step, n,
+                                skipped[n] ? "skips, and no loss of its own overflowed"
+                                           : "steps, and a loss of its own overflowed");
+                ls_verdict_cause(&out->verdict,
+                                 "an overflow makes other optimizers skip than those of its block");
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+/* False where the rank has one loss. */
+static bool judge_losses(const ls_observe_trace *trace, int rank, const machine *m, double least,
+                         double most, seen *sum, ls_observe_finding *out)
+{
+    const ls_observe_rank *own = &trace->rank[rank];
+    int losses = own->step_count > 0 ? cJSON_GetArraySize(own->step[0].losses) : 0;
+    const cJSON *options = cJSON_GetObjectItemCaseSensitive(own->record->start, "options");
+    bool good = true;
+    for (int n = 0; n < losses && good; n++) {
+        good = judge_loss(own, rank, n, *m, least, most, sum, out);
+    }
+    if (good && losses == 2 && cJSON_GetArraySize(own->step[0].skips) == 2 &&
+        ls_json_int(options, "scalers", 2) == 2) {
+        (void)judge_blocks(own, rank, out);
+    }
+    return losses > 1;
+}
+
 static void judge_steps(const ls_observe_trace *trace, seen *sum, ls_observe_finding *out)
 {
     for (int k = 0; k < trace->world; k++) {
         const ls_record_rank *rank = trace->rank[k].record;
         double least, most;
         machine m;
-        if (!begin_steps(rank, &m, &least, &most)) {
+        if (!begin_steps(trace, rank, &m, &least, &most)) {
             ls_verdict_set(&out->verdict, LS_SKIP, "the loss scale is static");
             return;
+        }
+        if (judge_losses(trace, k, &m, least, most, sum, out)) {
+            continue;
         }
         for (int i = 0; i < rank->step_count; i++) {
             const ls_record_step *step = &rank->step[i];
@@ -435,12 +514,36 @@ static void check_digests(const ls_observe_trace *trace, int number, skips *coun
     }
 }
 
+/* A trainer of the protocol reports a loss that is infinite or no number: so are its gradients, and
+ * after the reduction those of every rank. Under a static scale no step is skipped. */
+static void check_losses(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    for (int k = 0; k < trace->world && !trace->attached; k++) {
+        const ls_record_rank *rank = trace->rank[k].record;
+        const cJSON *options = cJSON_GetObjectItemCaseSensitive(rank->start, "options");
+        bool dynamic = strcmp(ls_json_string(options, "loss-scale", "dynamic"), "dynamic") == 0;
+        for (int i = 0; i < rank->step_count && dynamic; i++) {
+            const ls_record_step *step = &rank->step[i];
+            if (step->loss_lost && step->skip_given && !step->skipped) {
+                ls_verdict_fail(&out->verdict,
+                                "rank %d, step %lld was taken although its loss is infinite or no "
+                                "number",
+                                k, (long long)step->step);
+                ls_verdict_cause(&out->verdict, "the check of gradients misses an infinity or a "
+                                                "NaN");
+                return;
+            }
+        }
+    }
+}
+
 void ls_rules_scaler_skip(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     skips count = {0};
     if (!concerns(trace, out)) {
         return;
     }
+    check_losses(trace, out);
     for (int k = 0; k < trace->world; k++) {
         ls_calls calls;
         ls_calls_start(&calls, &trace->rank[k]);

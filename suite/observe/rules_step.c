@@ -10,6 +10,7 @@
 #include "rules.h"
 #include "job.h"
 #include "rules_step.h"
+#include "suite/judge/compare.h"
 
 static const ls_tol exact =
     LS_TOL(1, "the distance in units of its own bound: one rounding for each operation of the "
@@ -406,11 +407,26 @@ static void free_task(task *w)
     }
 }
 
+/* Of a trainer of the protocol whose events begin with step 1: the steps up to this one that were
+ * not skipped, whatever it counts itself; -1: not known. */
+static int64_t count_taken(const ls_observe_rank *rank, int64_t number)
+{
+    int64_t taken = 0;
+    for (int i = 0; i < rank->step_count && rank->step[i].step->step <= number; i++) {
+        if (i == 0 && rank->step[i].step->step != 1) {
+            return -1;
+        }
+        taken += !rank->step[i].step->skipped;
+    }
+    return taken > 0 ? taken : -1;
+}
+
 /* The count of steps with this one; -1 where the state has moments and no count. */
 static int64_t count_steps(const ls_samples *samples, int rank, const task *w)
 {
     if (!samples->trace->attached) {
-        return ls_dumpfile_integer(samples->file[rank], "optimizer_steps", -1);
+        int64_t seen = count_taken(&samples->trace->rank[rank], samples->number);
+        return seen >= 1 ? seen : ls_dumpfile_integer(samples->file[rank], "optimizer_steps", -1);
     }
     ls_values before = ls_samples_read(samples->file[rank], "state", w->name, "step");
     ls_values after = ls_samples_read(samples->file[rank], "next_state", w->name, "step");
@@ -524,13 +540,6 @@ static void judge_protocol(const ls_samples *samples, int rank, const char *name
     const char *rule = ls_dumpfile_text(file, "optimizer", "sgd");
     const char *betas = ls_dumpfile_text(file, "betas", "0.9,0.999");
     const char *comma = strchr(betas, ',');
-    bool clips = ls_dumpfile_number(file, "clip_grad_norm", 0) != 0 ||
-                 ls_dumpfile_number(file, "clip_grad_value", 0) != 0;
-    if (!is_known(rule) || clips) {
-        ls_text_put(t->why_not, sizeof t->why_not, "%s%s: its update is not known here", rule,
-                    clips ? " with clipping" : "");
-        return;
-    }
     LS_TEXT(rate, 600, "lr/%s", name);
     LS_TEXT(decay, 600, "weight_decay/%s", name);
     task w = {.divide = 1, .scale = ls_dumpfile_number(file, "loss_scale", 1)};
@@ -550,10 +559,60 @@ static void judge_protocol(const ls_samples *samples, int rank, const char *name
     finish_task(samples, rank, &w, t);
 }
 
+/* Whether a dump's update depends on norms of whole tensors, or of all of them: dumps hold them. */
+static bool needs_norms(const ls_dumpfile *file)
+{
+    return !is_known(ls_dumpfile_text(file, "optimizer", "sgd")) ||
+           ls_dumpfile_number(file, "clip_grad_norm", 0) != 0 ||
+           ls_dumpfile_number(file, "clip_grad_value", 0) != 0;
+}
+
+/* LAMB, LARS and clipped gradients: all tensors of a dump at once, by the rule that its metadata
+ * name. */
+static void judge_dump(const ls_samples *samples, int rank, tally *t)
+{
+    const ls_dumpfile *file = samples->file[rank];
+    ls_update_rule rule;
+    ls_compare_checks checks = {0};
+    ls_compare_optim_result result = {0};
+    bool skipped = false;
+    if (!ls_compare_optim_rule(file, false, &rule, &skipped) ||
+        ls_compare_optim_step(file, &rule, false, &checks, &result) != LS_OK || !result.judged) {
+        ls_text_put(t->why_not, sizeof t->why_not, "%s: %s",
+                    ls_dumpfile_text(file, "optimizer", "sgd"),
+                    result.why != NULL ? result.why : "its update is not known here");
+        return;
+    }
+    t->tensors++;
+    t->elements += result.elements;
+    t->unseen += result.moved == 0;
+    t->worst = fmax(t->worst, result.ratio);
+    if (checks.count > 0) {
+        t->wrong += checks.count;
+        t->step = samples->number;
+        t->rank = rank;
+        ls_text_put(t->first, sizeof t->first, "%s", checks.line);
+        ls_job_add_name(&t->names, checks.tensor);
+    }
+}
+
+/* In a dump of one of several models, whether that one's optimizer was. */
+static bool was_skipped(const ls_samples *samples, int rank)
+{
+    bool skipped = samples->step[rank]->step->skipped;
+    return samples->trace->attached ? skipped
+                                    : ls_dumpfile_flag(samples->file[rank], "skipped", skipped);
+}
+
 static void judge_rank(const ls_samples *samples, int rank, tally *t)
 {
     const ls_observe_rank *own = &samples->trace->rank[rank];
-    if (samples->file[rank] == NULL || samples->step[rank]->step->skipped) {
+    if (samples->file[rank] == NULL || was_skipped(samples, rank)) {
+        return;
+    }
+    if (!samples->trace->attached && needs_norms(samples->file[rank])) {
+        judge_dump(samples, rank, t);
+        t->steps++;
         return;
     }
     for (int i = 0; i < own->tensor_count; i++) {

@@ -1,5 +1,6 @@
 #include "trace.h"
 
+#include <dirent.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -89,8 +90,9 @@ typedef struct reader {
 /* The file of a step's samples where it is there, else "". */
 static const char *find_samples(const ls_observe_trace *trace, int rank, int64_t step)
 {
-    LS_TEXT(path, PATH_MAX, "%s/%s/step%06lld.rank%d.safetensors", trace->record.directory,
-            trace->attached ? "samples" : "dump", (long long)step, rank);
+    LS_TEXT(path, PATH_MAX, "%s/%s%s%s/step%06lld.rank%d.safetensors", trace->record.directory,
+            trace->attached ? "samples" : "dump", trace->model != NULL ? "/" : "",
+            trace->model != NULL ? trace->model : "", (long long)step, rank);
     if (access(path, R_OK) != 0) {
         return "";
     }
@@ -114,6 +116,9 @@ static void read_step(const reader *r, const cJSON *event)
     }
     step->detail = step->samples[0] != '\0';
     step->statistics = cJSON_Duplicate(cJSON_GetObjectItemCaseSensitive(event, "statistics"), true);
+    step->losses = cJSON_Duplicate(cJSON_GetObjectItemCaseSensitive(event, "losses"), true);
+    step->skips =
+        cJSON_Duplicate(cJSON_GetObjectItemCaseSensitive(event, "optimizers_skipped"), true);
     read_calls(step, event);
 }
 
@@ -125,10 +130,19 @@ static ls_status read_event(void *context, const cJSON *value, int line)
         const char *event;
         cJSON *list;
     } lists[] = {
-        {"model", rank->model},         {"hook", rank->hook},     {"convert", rank->convert},
-        {"optimizer", rank->optimizer}, {"scaler", rank->scaler}, {"data", rank->data},
-        {"save", rank->save},           {"load", rank->load},     {"restore", rank->restore},
-        {"attach", rank->attach},       {"call", rank->known},    {"schedule", rank->schedule},
+        {"model", rank->model},
+        {"hook", rank->hook},
+        {"convert", rank->convert},
+        {"optimizer", rank->optimizer},
+        {"scaler", rank->scaler},
+        {"data", rank->data},
+        {"save", rank->save},
+        {"load", rank->load},
+        {"restore", rank->restore},
+        {"attach", rank->attach},
+        {"call", rank->known},
+        {"schedule", rank->schedule},
+        {"validation", rank->validation},
     };
     (void)line;
     const char *event = ls_json_string(value, "event", "");
@@ -148,9 +162,10 @@ static ls_status read_event(void *context, const cJSON *value, int line)
 
 static void make_lists(ls_observe_rank *rank)
 {
-    cJSON **const list[] = {&rank->model,   &rank->hook,   &rank->convert, &rank->optimizer,
-                            &rank->scaler,  &rank->data,   &rank->save,    &rank->load,
-                            &rank->restore, &rank->attach, &rank->known,   &rank->schedule};
+    cJSON **const list[] = {&rank->model,     &rank->hook,   &rank->convert, &rank->optimizer,
+                            &rank->scaler,    &rank->data,   &rank->save,    &rank->load,
+                            &rank->restore,   &rank->attach, &rank->known,   &rank->schedule,
+                            &rank->validation};
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         *list[i] = cJSON_CreateArray();
         LS_ASSERT(*list[i] != NULL);
@@ -320,15 +335,27 @@ static ls_status read_rank(ls_observe_trace *trace, int k)
     return LS_OK;
 }
 
-ls_status ls_trace_load(const char *directory, ls_observe_trace **out)
+static void read_command(ls_observe_trace *trace)
+{
+    LS_TEXT(path, PATH_MAX, "%s/job.json", trace->record.directory);
+    cJSON *job = NULL;
+    if (access(path, R_OK) == 0 && ls_json_read_file(path, &job) == LS_OK) {
+        trace->command = cJSON_DetachItemFromObjectCaseSensitive(job, "command");
+    }
+    cJSON_Delete(job);
+}
+
+static ls_status load(const char *directory, const char *model, ls_observe_trace **out)
 {
     ls_observe_trace *trace = ls_list_make(1, sizeof *trace);
+    trace->model = model;
     ls_status status = ls_record_read(directory, LS_RECORD_STRICT, &trace->record);
     if (status != LS_OK) {
         free(trace);
         return status;
     }
     fill_world(trace);
+    read_command(trace);
     trace->rank = ls_list_make((size_t)trace->world, sizeof *trace->rank);
     for (int k = 0; k < trace->world; k++) {
         LS_TRY_GOTO(status, read_rank(trace, k), free_trace);
@@ -340,12 +367,51 @@ free_trace:
     return status;
 }
 
+/* The folders of dumps of several models. */
+static ls_status load_parts(ls_observe_trace *trace)
+{
+    enum { MOST = 8 };
+    LS_TEXT(path, PATH_MAX, "%s/dump", trace->record.directory);
+    DIR *folder = opendir(path);
+    for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
+        LS_TEXT(inside, PATH_MAX, "%s/%s/.", path, entry->d_name);
+        if (entry->d_name[0] == '.' || access(inside, R_OK) != 0 || trace->part_count == MOST) {
+            continue;
+        }
+        if (trace->part == NULL) {
+            trace->part = ls_list_make(MOST, sizeof(ls_observe_trace *));
+        }
+        char *name = copy_name(entry->d_name);
+        ls_status status = load(trace->record.directory, name, &trace->part[trace->part_count]);
+        if (status != LS_OK) {
+            free(name);
+            closedir(folder);
+            return status;
+        }
+        trace->part_count++;
+    }
+    if (folder != NULL) {
+        closedir(folder);
+    }
+    return LS_OK;
+}
+
+ls_status ls_trace_load(const char *directory, ls_observe_trace **out)
+{
+    LS_TRY(load(directory, NULL, out));
+    ls_status status = (*out)->attached ? LS_OK : load_parts(*out);
+    if (status != LS_OK) {
+        ls_trace_unload(*out);
+    }
+    return status;
+}
+
 static void free_rank(ls_observe_rank *rank)
 {
-    cJSON *const list[] = {rank->model,   rank->hook,   rank->convert, rank->optimizer,
-                           rank->scaler,  rank->data,   rank->save,    rank->load,
-                           rank->restore, rank->attach, rank->known,   rank->schedule,
-                           rank->cost};
+    cJSON *const list[] = {rank->model,      rank->hook,   rank->convert, rank->optimizer,
+                           rank->scaler,     rank->data,   rank->save,    rank->load,
+                           rank->restore,    rank->attach, rank->known,   rank->schedule,
+                           rank->validation, rank->cost};
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         cJSON_Delete(list[i]);
     }
@@ -353,6 +419,8 @@ static void free_rank(ls_observe_rank *rank)
         free(rank->step[i].call);
         cJSON_Delete(rank->step[i].calls);
         cJSON_Delete(rank->step[i].statistics);
+        cJSON_Delete(rank->step[i].losses);
+        cJSON_Delete(rank->step[i].skips);
         if (rank->step[i].samples[0] != '\0') {
             free((char *)rank->step[i].samples);
         }
@@ -373,6 +441,13 @@ void ls_trace_unload(ls_observe_trace *trace)
     for (int k = 0; trace->rank != NULL && k < trace->world; k++) {
         free_rank(&trace->rank[k]);
     }
+    for (int i = 0; i < trace->part_count; i++) {
+        ls_trace_unload(trace->part[i]);
+    }
+    ls_trace_unload(trace->before);
+    cJSON_Delete(trace->command);
+    free(trace->part);
+    free((char *)(uintptr_t)trace->model);
     free(trace->rank);
     ls_record_free(&trace->record);
     free(trace);

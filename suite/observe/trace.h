@@ -43,6 +43,8 @@ typedef struct ls_observe_step {
     int call_count;
     ls_call *call;
     const char *samples; /* the file, or "" */
+    cJSON *losses;       /* of a trainer of the protocol with several, and */
+    cJSON *skips;        /* which of its optimizers skipped; else NULL */
     cJSON *calls;        /* the list that `call` points into, or NULL */
     cJSON *statistics;   /* digests of running statistics by model, or NULL */
 } ls_observe_step;
@@ -64,7 +66,8 @@ typedef struct ls_observe_rank {
     /* Lists of the other events, in the order of the file; never NULL: */
     cJSON *model, *hook, *convert, *optimizer, *scaler, *data, *save, *load, *restore, *attach,
         *known, *schedule;
-    cJSON *cost; /* the event, or NULL */
+    cJSON *validation; /* of a trainer of the protocol */
+    cJSON *cost;       /* the event, or NULL */
     int tensor_count;
     ls_observe_tensor *tensor; /* parameters of all models; without model events: of a dump */
 } ls_observe_rank;
@@ -74,6 +77,13 @@ struct ls_observe_trace {
     bool attached;         /* by the attach module; false: a trainer that speaks the protocol */
     int world;             /* as the start events say; a rank may have left no events */
     ls_observe_rank *rank; /* [world] */
+    /* A trainer of the protocol with several models writes the dumps of each into a folder of its
+     * own (design.md section 4, --example): the same job with those of one model, [part_count]. */
+    const char *model; /* of a part; else NULL */
+    struct ls_observe_trace **part;
+    int part_count;
+    cJSON *command;                  /* of the job, from job.json, or NULL: asked.h */
+    struct ls_observe_trace *before; /* the job that saved what this one went on from, or NULL */
 };
 
 /* What ls_observe_read and ls_observe_free do. */

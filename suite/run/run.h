@@ -49,8 +49,10 @@ typedef struct ls_run {
     uint64_t seed;
     double budget_s; /* what all jobs may take; 0: any time */
     bool fail_early, stopped, bench_run;
-    bool untimed;        /* which jobs follow depends on those before: no time left is shown */
-    bool started;        /* a job of another trainer has shown that its command starts */
+    bool by_observe;  /* jobs are judged by the rules of `lockstep observe`, not by their cases */
+    bool keeps_dumps; /* of all jobs */
+    bool untimed;     /* which jobs follow depends on those before: no time left is shown */
+    bool started;     /* a job of another trainer has shown that its command starts */
     char unstarted[600]; /* why it does not; "": it does, or was not tried yet */
     char title[96], label[64], where[200];
     char *command;      /* malloc'ed: as it was started, for a shell */

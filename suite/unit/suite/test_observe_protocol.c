@@ -1,0 +1,407 @@
+/* The rules that judge a trainer of the subject protocol by what its events and its command say, on
+ * invented jobs of two ranks: right ones pass, and each fault is seen by its rule. */
+#include <check.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/path.h"
+#include "kernels/core/text.h"
+#include "reference/files/safetensors.h"
+#include "suite/observe/observe.h"
+#include "suite/unit/run_suite.h"
+
+enum { RANKS = 2 };
+
+typedef struct job {
+    char folder[64];
+    const char *command;       /* words of job.json's command, quoted; NULL: no job.json */
+    const char *options;       /* members of the start event's options */
+    const char *events[RANKS]; /* lines between start and end */
+} job;
+
+static void write_line(const char *folder, const char *name, const char *format, ...)
+{
+    va_list arguments;
+    LS_TEXT(path, 200, "%s/%s", folder, name);
+    FILE *f = fopen(path, "w");
+    ck_assert_ptr_nonnull(f);
+    va_start(arguments, format);
+    vfprintf(f, format, arguments);
+    va_end(arguments);
+    fclose(f);
+}
+
+static void write_job(job *j)
+{
+    strcpy(j->folder, "/tmp/lockstep-protocol-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(j->folder));
+    for (int k = 0; k < RANKS; k++) {
+        LS_TEXT(name, 40, "rank%d.jsonl", k);
+        write_line(j->folder, name,
+                   "{\"event\":\"start\",\"schema\":1,\"rank\":%d,\"world\":2,\"options\":{%s}}\n%s"
+                   "{\"event\":\"end\",\"code\":0}\n",
+                   k, j->options, j->events[k]);
+    }
+    if (j->command != NULL) {
+        write_line(j->folder, "job.json",
+                   "{\"schema\":2,\"command\":[%s],\"facts\":{\"world\":2},\"outcome\":{\"state\":"
+                   "\"done\",\"code\":0}}",
+                   j->command);
+    }
+}
+
+static ls_verdict judge(const job *j, const job *before, const char *id)
+{
+    ls_observe_trace *trace = NULL;
+    ls_observe_finding found = {0};
+    int count;
+    const ls_observe_rule *rule = ls_observe_rules(&count);
+    ck_assert_int_eq(ls_observe_read(j->folder, &trace), LS_OK);
+    if (before != NULL) {
+        ck_assert(ls_observe_continue(trace, before->folder));
+    }
+    while (count > 0 && strcmp(rule->id, id) != 0) {
+        rule++;
+        count--;
+    }
+    ck_assert_int_gt(count, 0);
+    ls_observe_judge_one(trace, rule, &found);
+    ls_observe_free(trace);
+    return found.verdict;
+}
+
+static void expect(job *j, const char *id, ls_verdict_code code, const char *words)
+{
+    write_job(j);
+    ls_verdict v = judge(j, NULL, id);
+    ck_assert_msg(v.code == code &&
+                      (strstr(v.cause, words) != NULL || strstr(v.evidence, words) != NULL),
+                  "%s: %s %s; %s", id, ls_verdict_name(v.code), v.evidence, v.cause);
+    ls_path_remove_tree(j->folder);
+}
+
+/* ---- schedules ------------------------------------------------------------------------------- */
+
+#define STEP(n, lr) \
+    "{\"event\":\"step\",\"step\":" #n ",\"loss\":1,\"skipped\":false,\"lr\":" #lr "}\n"
+#define RATES(a, b, c, d) STEP(1, a) STEP(2, b) STEP(3, c) STEP(4, d)
+
+static const struct {
+    const char *schedule, *steps;
+    ls_verdict_code code;
+    const char *words;
+} rates[] = {
+    {"polynomial:4s:2", RATES(1, 0.5625, 0.25, 0.0625), LS_PASS, "polynomial:4s:2"},
+    {"polynomial:4s:2", RATES(1, 0.75, 0.5, 0.25), LS_FAIL, "step 2: the rate is 0.75"},
+    {"step:2s:0.5", RATES(1, 1, 0.5, 0.5), LS_PASS, ""},
+    {"step:2s:0.5", RATES(1, 0.5, 0.5, 0.25), LS_FAIL, "counts steps from 1"},
+    {"step:2s:0.5", RATES(1, 1, 1, 0.5), LS_FAIL, "one step too late"},
+    {"multistep:1s,3s:0.5", RATES(1, 0.5, 0.5, 0.25), LS_PASS, ""},
+    {"cosine:2s", RATES(1, 0.5, 0, 0), LS_PASS, ""},
+    {"cosine:2s", RATES(1, 0.5, 1, 0.5), LS_FAIL, "the rate of the first step"},
+    {"warmup:2s:0.5,constant", RATES(0.5, 0.75, 1, 1), LS_PASS, ""},
+    {"warmup:1s:0.5,step:1s:0.5", RATES(0.5, 1, 0.5, 0.25), LS_PASS, ""},
+    {"step:2:0.5", RATES(1, 1, 0.5, 0.5), LS_UNSUPPORTED, "not known"}, /* epochs without data */
+    {"constant", RATES(1, 1, 1, 1), LS_PASS, ""},
+};
+
+START_TEST(rates_are_those_of_the_schedule)
+{
+    LS_TEXT(options, 200, "\"lr\":1,\"batch-size\":4,\"schedule\":\"%s\"", rates[_i].schedule);
+    job j = {.options = options, .events = {rates[_i].steps, rates[_i].steps}};
+    expect(&j, "optimizer.schedule", rates[_i].code, rates[_i].words);
+}
+END_TEST
+
+START_TEST(linear_scaling_takes_all_ranks)
+{
+    job j = {.options = "\"lr\":1,\"batch-size\":128,\"schedule\":\"constant\",\"lr-scaling\":"
+                        "\"linear\"",
+             .events = {RATES(1, 1, 1, 1), RATES(1, 1, 1, 1)}};
+    expect(&j, "optimizer.schedule", LS_PASS, "");
+    j.events[0] = j.events[1] = RATES(0.5, 0.5, 0.5, 0.5);
+    expect(&j, "optimizer.schedule", LS_FAIL, "one rank's batch");
+}
+END_TEST
+
+/* ---- validations ----------------------------------------------------------------------------- */
+
+#define EPOCH(images) \
+    "{\"event\":\"epoch\",\"epoch\":1,\"step\":4,\"val\":{\"images\":" #images ",\"top1\":1}}\n"
+#define MADE(before, after)                                                          \
+    "{\"event\":\"validation\",\"step\":4,\"length\":5,\"buffers_before\":\"" before \
+    "\",\"buffers_after\":\"" after "\"}\n"
+#define DRAWN(kept)                                                                           \
+    "{\"event\":\"data\",\"pass\":0,\"length\":5,\"modulus\":1,\"indices\":true,\"trained\":" \
+    "false,"                                                                                  \
+    "\"kept\":[" kept "]}\n"
+
+static const struct {
+    const char *events[RANKS];
+    ls_verdict_code code;
+    const char *words;
+} validations[] = {
+    {{DRAWN("0,2,4") MADE("a", "a") EPOCH(5), DRAWN("1,3") MADE("b", "b") EPOCH(5)}, LS_PASS, ""},
+    {{DRAWN("0,2,4") MADE("a", "a") EPOCH(6), DRAWN("1,3") MADE("b", "b") EPOCH(6)},
+     LS_FAIL,
+     "fill up a batch"},
+    {{DRAWN("0,2,4") MADE("a", "a") EPOCH(5), DRAWN("0,2") MADE("b", "b") EPOCH(5)},
+     LS_FAIL,
+     "do not share"},
+    {{DRAWN("0,2,4") MADE("a", "c") EPOCH(5), DRAWN("1,3") MADE("b", "b") EPOCH(5)},
+     LS_FAIL,
+     "training mode"},
+    {{EPOCH(5), EPOCH(5)}, LS_SKIP, "no validation"},
+};
+
+START_TEST(validations_count_each_picture_once)
+{
+    job j = {.options = "", .events = {validations[_i].events[0], validations[_i].events[1]}};
+    expect(&j, "evaluation.counted", validations[_i].code, validations[_i].words);
+}
+END_TEST
+
+#define BEST(step, top1)                                                               \
+    "{\"event\":\"save\",\"step\":" #step ",\"path\":\"/none/" #step ".safetensors\"," \
+    "\"best\":{\"step\":1,\"images\":10,\"top1\":" #top1 "}}\n"
+
+START_TEST(the_best_score_does_not_fall)
+{
+    job j = {.options = "", .events = {BEST(1, 3) BEST(2, 3) BEST(3, 5), ""}};
+    expect(&j, "evaluation.best", LS_PASS, "");
+    j.events[0] = BEST(1, 3) BEST(2, 2);
+    expect(&j, "evaluation.best", LS_FAIL, "newest");
+}
+END_TEST
+
+/* ---- a job that goes on ---------------------------------------------------------------------- */
+
+#define HELD(state, images)                               \
+    "\"digest\":{\"param\":\"1\",\"state\":\"" state      \
+    "\",\"buffer\":\"3\"},\"epoch\":{\"images\":" #images \
+    ",\"top1\":0},\"best\":{\"images\":0,\"top1\":0}}\n"
+#define SAVED "{\"event\":\"save\",\"step\":2,\"path\":\"/none/a.safetensors\"," HELD("2", 4)
+#define READ "{\"event\":\"load\",\"path\":\"/none/a.safetensors\"}\n"
+#define GOES_ON(state, images) \
+    READ "{\"event\":\"restore\",\"what\":\"run\",\"step\":2," HELD(state, images)
+#define TRAINED(kept, from, to)                                                                \
+    "{\"event\":\"data\",\"pass\":0,\"length\":12,\"modulus\":1,\"indices\":true,\"trained\":" \
+    "true,"                                                                                    \
+    "\"sampler_epoch\":0,\"steps\":[" #from "," #to "],\"kept\":[" kept "]}\n"
+#define THREE "{\"event\":\"step\",\"step\":3,\"loss\":1}\n"
+#define TWO "{\"event\":\"step\",\"step\":2,\"loss\":1}\n"
+
+static const struct {
+    const char *events;
+    ls_verdict_code code;
+    const char *words;
+} resumed[] = {
+    {GOES_ON("2", 4) THREE TRAINED("6,7,8,9", 3, 4), LS_PASS, ""},
+    {GOES_ON("9", 4) THREE TRAINED("6,7,8,9", 3, 4), LS_FAIL, "the optimizer's state"},
+    {GOES_ON("2", 0) THREE TRAINED("6,7,8,9", 3, 4), LS_FAIL, "sums of a begun epoch"},
+    {GOES_ON("2", 4) TWO TRAINED("6,7,8,9", 3, 4), LS_FAIL, "done again"},
+    {GOES_ON("2", 4) THREE TRAINED("0,1,2,3", 3, 4), LS_FAIL, "place in the data"},
+};
+
+START_TEST(what_was_saved_is_gone_on_with)
+{
+    job before = {.options = "", .events = {SAVED TRAINED("0,1,2,3", 1, 2), SAVED}};
+    job j = {.options = "", .events = {resumed[_i].events, GOES_ON("2", 4) THREE}};
+    write_job(&before);
+    write_job(&j);
+    ls_verdict v = judge(&j, &before, "checkpoint.continued");
+    ck_assert_msg(v.code == resumed[_i].code && strstr(v.cause, resumed[_i].words) != NULL,
+                  "%s %s; %s", ls_verdict_name(v.code), v.evidence, v.cause);
+    ck_assert_int_eq(judge(&j, NULL, "checkpoint.continued").code, LS_SKIP);
+    ls_path_remove_tree(before.folder);
+    ls_path_remove_tree(j.folder);
+}
+END_TEST
+
+/* ---- what the command asks for --------------------------------------------------------------- */
+
+#define BUCKETS(type)                                                                           \
+    "{\"event\":\"buckets\",\"iteration\":1,\"buckets\":[{\"bytes\":4,\"elements\":2,\"type\":" \
+    "\"" type "\",\"names\":[\"fc.bias\"]}]}\n"
+
+START_TEST(buckets_have_the_type_that_is_asked_for)
+{
+    job j = {.command = "\"train\",\"--compress=fp16\"",
+             .options = "",
+             .events = {BUCKETS("fp16"), BUCKETS("fp16")}};
+    expect(&j, "reduction.asked", LS_PASS, "");
+    j.events[1] = BUCKETS("fp32");
+    expect(&j, "reduction.asked", LS_FAIL, "accepted and not used");
+    j.command = "\"train\",\"--compress=none\"";
+    expect(&j, "reduction.asked", LS_SKIP, "");
+    j.command = NULL;
+    expect(&j, "reduction.asked", LS_SKIP, "not recorded");
+}
+END_TEST
+
+typedef struct dump {
+    ls_dtype weight, norm;
+    bool master;
+    float copy; /* the half copy of a master of 1 + 2^-11 + 2^-13, which rounds up */
+    const char *decay;
+} dump;
+
+static void write_dump(const char *folder, const dump *d)
+{
+    static const float master[2] = {1.0f + 0x1p-11f + 0x1p-13f, 2}, zero[2] = {0, 0};
+    const uint16_t half[2] = {d->copy > 1 ? 0x3c01 : 0x3c00, 0x4000};
+    const ls_shape flat = {1, {2}}, matrix = {2, {1, 2}};
+    ls_safetensors_writer *w = NULL;
+    LS_TEXT(path, 200, "%s/dump", folder);
+    ck_assert_int_eq(ls_path_make_folder(path), LS_OK);
+    ls_text_add(path, sizeof path, "/step000001.rank0.safetensors");
+    ck_assert_int_eq(ls_safetensors_create(path, &w), LS_OK);
+    ls_safetensors_metadata(w, "lr", "0.5");
+    ls_safetensors_metadata(w, "weight_decay", "0.1");
+    ls_safetensors_metadata(w, "weight_decay/bn.weight", "%s", d->decay);
+    ls_safetensors_add_copy(w, "param/fc.weight", d->weight, &matrix,
+                            d->weight == LS_F32 ? (const void *)master : half);
+    if (d->master) {
+        ls_safetensors_add_copy(w, "master/fc.weight", LS_F32, &matrix, master);
+    }
+    ls_safetensors_add_copy(w, "param/bn.weight", d->norm, &flat,
+                            d->norm == LS_F32 ? (const void *)master : half);
+    ls_safetensors_add_copy(w, "buffer/bn.running_mean", LS_F32, &flat, zero);
+    ck_assert_int_eq(ls_safetensors_finish(w), LS_OK);
+}
+
+static const struct {
+    dump d;
+    const char *command, *rule;
+    ls_verdict_code code;
+    const char *words;
+} levels[] = {
+    {{LS_F16, LS_F32, true, 2, "0"}, "\"--opt-level=O2\"", "precision.level", LS_PASS, ""},
+    {{LS_F16, LS_F32, true, 1, "0"},
+     "\"--opt-level=O2\"",
+     "precision.level",
+     LS_FAIL,
+     "rounded to"},
+    {{LS_F16, LS_F32, false, 2, "0"},
+     "\"--opt-level=O2\"",
+     "precision.level",
+     LS_FAIL,
+     "no masters"},
+    {{LS_F16, LS_F16, true, 2, "0"},
+     "\"--opt-level=O2\"",
+     "precision.level",
+     LS_FAIL,
+     "batch norm"},
+    {{LS_F16, LS_F16, false, 2, "0"}, "\"--opt-level=O3\"", "precision.level", LS_PASS, ""},
+    {{LS_F16, LS_F32, false, 2, "0"},
+     "\"--opt-level=O3\"",
+     "precision.level",
+     LS_FAIL,
+     "batch norm"},
+    {{LS_F16, LS_F32, false, 2, "0"},
+     "\"--opt-level=O3\",\"--keep-batchnorm-fp32\",\"True\"",
+     "precision.level",
+     LS_PASS,
+     ""},
+    {{LS_F32, LS_F32, false, 2, "0"}, "\"--opt-level=O1\"", "precision.level", LS_PASS, ""},
+    {{LS_F16, LS_F32, true, 2, "0"},
+     "\"--opt-level=O1\"",
+     "precision.level",
+     LS_FAIL,
+     "another type"},
+    {{LS_F32, LS_F32, false, 2, "0"}, "\"--no-bn-decay\"", "optimizer.groups", LS_PASS, ""},
+    {{LS_F32, LS_F32, false, 2, "0.1"},
+     "\"--no-bn-decay\"",
+     "optimizer.groups",
+     LS_FAIL,
+     "first that"},
+    {{LS_F32, LS_F32, false, 2, "0.25"},
+     "\"--group=^bn:wd=0.25\",\"--group=weight:wd=0.1\"",
+     "optimizer.groups",
+     LS_PASS,
+     ""},
+    {{LS_F32, LS_F32, false, 2, "0.1"},
+     "\"--group=^bn:wd=0.25\",\"--group=weight:wd=0.1\"",
+     "optimizer.groups",
+     LS_FAIL,
+     "first that fits"},
+};
+
+START_TEST(dumps_have_what_the_command_asks_for)
+{
+    LS_TEXT(command, 200, "\"train\",%s", levels[_i].command);
+    job j = {.command = command, .options = "", .events = {STEP(1, 0.5), STEP(1, 0.5)}};
+    write_job(&j);
+    write_dump(j.folder, &levels[_i].d);
+    ls_verdict v = judge(&j, NULL, levels[_i].rule);
+    ck_assert_msg(v.code == levels[_i].code && strstr(v.cause, levels[_i].words) != NULL,
+                  "%d: %s %s; %s", _i, ls_verdict_name(v.code), v.evidence, v.cause);
+    ls_path_remove_tree(j.folder);
+}
+END_TEST
+
+/* ---- several losses -------------------------------------------------------------------------- */
+
+#define LOSSES(n, a, b, c, d, first, second)                                                       \
+    "{\"event\":\"step\",\"step\":" #n ",\"loss\":1,\"loss_scale\":" #a ",\"loss_scale_next\":" #b \
+    ",\"skipped\":false,\"losses\":[{\"loss\":1,\"loss_scale\":" #a ",\"loss_scale_next\":" #b     \
+    "},{\"loss\":1,\"loss_scale\":" #c ",\"loss_scale_next\":" #d                                  \
+    "}],\"optimizers_skipped\":[" #first "," #second "]}\n"
+
+static const struct {
+    const char *steps;
+    ls_verdict_code code;
+    const char *words;
+} losses[] = {
+    {LOSSES(1, 8, 8, 8, 8, false, false) LOSSES(2, 8, 4, 8, 16, true, false), LS_PASS, ""},
+    {LOSSES(1, 8, 8, 8, 8, false, false) LOSSES(2, 8, 16, 8, 4, true, true), LS_PASS, ""},
+    {LOSSES(1, 8, 8, 8, 8, false, false) LOSSES(2, 8, 4, 8, 16, true, true), LS_FAIL,
+     "of its block"},
+    {LOSSES(1, 8, 8, 8, 8, false, false) LOSSES(2, 8, 16, 8, 4, true, false), LS_FAIL,
+     "of its block"},
+    {LOSSES(1, 8, 16, 8, 8, false, false), LS_FAIL, "before growth_interval"},
+};
+
+START_TEST(each_loss_has_its_scale)
+{
+    job j = {.options = "\"loss-scale\":\"dynamic\",\"growth-interval\":2,\"opt-level\":\"O2\"",
+             .events = {losses[_i].steps, losses[_i].steps}};
+    expect(&j, "scaler.trace", losses[_i].code, losses[_i].words);
+}
+END_TEST
+
+#define LOST(skipped)                                                                             \
+    "{\"event\":\"step\",\"step\":1,\"loss\":null,\"loss_bits\":\"0x7fc00000\",\"loss_scale\":8," \
+    "\"loss_scale_next\":8,\"skipped\":" #skipped "}\n"
+
+START_TEST(a_lost_loss_is_skipped)
+{
+    job j = {.options = "\"loss-scale\":\"dynamic\",\"opt-level\":\"O2\"",
+             .events = {LOST(false), LOST(false)}};
+    expect(&j, "scaler.skip", LS_FAIL, "misses");
+    j.options = "\"loss-scale\":\"8\",\"opt-level\":\"O2\"";
+    expect(&j, "scaler.skip", LS_WEAK, "");
+}
+END_TEST
+
+#define COUNT(table) (int)(sizeof table / sizeof *table)
+
+int main(void)
+{
+    Suite *suite = suite_create("observe_protocol");
+    TCase *tests = tcase_create("rules");
+    tcase_set_timeout(tests, 120);
+    tcase_add_loop_test(tests, rates_are_those_of_the_schedule, 0, COUNT(rates));
+    tcase_add_test(tests, linear_scaling_takes_all_ranks);
+    tcase_add_loop_test(tests, validations_count_each_picture_once, 0, COUNT(validations));
+    tcase_add_test(tests, the_best_score_does_not_fall);
+    tcase_add_loop_test(tests, what_was_saved_is_gone_on_with, 0, COUNT(resumed));
+    tcase_add_test(tests, buckets_have_the_type_that_is_asked_for);
+    tcase_add_loop_test(tests, dumps_have_what_the_command_asks_for, 0, COUNT(levels));
+    tcase_add_loop_test(tests, each_loss_has_its_scale, 0, COUNT(losses));
+    tcase_add_test(tests, a_lost_loss_is_skipped);
+    suite_add_tcase(suite, tests);
+    return run_suite(suite);
+}
