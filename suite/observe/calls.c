@@ -243,14 +243,15 @@ static void after_backward(ls_calls *calls, const ls_call *call)
 {
     int by = scaled_by(call);
     by = by >= 0 && by < LS_CALLS_SCALERS && calls->scaler[by].enabled ? by : -1;
-    bool derived = by < 0 && calls->scales > 0;
+    bool derived = by < 0 && calls->scales > 0 && ls_calls_flag(call, "dropped") != 1;
     for (int o = 0; o < LS_CALLS_OPTIMIZERS; o++) {
         ls_calls_grad *grad = &calls->optimizer[o].grad;
         calls->optimizer[o].backwards += call->times;
         grad->scaled += by >= 0 ? call->times : 0;
+        grad->by |= by >= 0 ? 1u << by : 0;
         grad->derived += derived ? call->times : 0;
         grad->plain += by < 0 && !derived ? call->times : 0;
-        grad->plain_at = by < 0 && !derived ? call->at : grad->plain_at;
+        grad->plain_call = by < 0 && !derived ? call : grad->plain_call;
         grad->after_unscale += by >= 0 && grad->unscaled > 0 ? call->times : 0;
     }
     for (int s = 0; s < LS_CALLS_SCALERS; s++) {

@@ -14,11 +14,12 @@ typedef struct ls_calls_grad {
     int scaled;                  /* backward calls of a scaler's own result */
     int derived;                 /* of tensors that may be computed from such a result */
     int plain;                   /* of others */
-    const char *plain_at;        /* the last of them, or NULL */
     int unscaled;                /* calls of unscale_ by the script */
     int after_unscale;           /* scaled backward calls since the last of them */
     int unscale_update;          /* updates of the scaler before it */
     int forwards, half_forwards; /* training forwards; of them, those under f16 autocast */
+    unsigned by;                 /* scalers of those scaled */
+    const ls_call *plain_call;   /* the last of those, or NULL */
     const ls_call *update;       /* of the scaler since the first scaled backward, or NULL */
 } ls_calls_grad;
 

@@ -1,61 +1,11 @@
-/* Whether files hold what the job held, and what a job needs that goes on from them. */
-#include <limits.h>
+/* Whether files hold what the job held, and all of it of one step. */
 #include <string.h>
 
 #include "calls.h"
 #include "kernels/core/text.h"
 #include "rules.h"
 #include "job.h"
-
-/* `what` of a save or a load: {"model": [keys], "optimizer": [keys], ...}. */
-static bool has(const cJSON *event, const char *part)
-{
-    const cJSON *what = cJSON_GetObjectItemCaseSensitive(event, "what");
-    return cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(what, part)) > 0;
-}
-
-static int64_t step_of(const cJSON *event)
-{
-    return ls_json_integer(event, "step", 0);
-}
-
-/* Files that the ranks write at the same step are one checkpoint in parts. */
-static bool checkpoint_has(const ls_observe_trace *trace, int64_t step, const char *part)
-{
-    for (int k = 0; k < trace->world; k++) {
-        const cJSON *save;
-        cJSON_ArrayForEach(save, trace->rank[k].save)
-        {
-            if (step_of(save) == step && has(save, part)) {
-                return true;
-            }
-        }
-    }
-    return false;
-}
-
-static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
-{
-    if (!trace->attached) {
-        ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
-                       "the trainer's own events do not say what its files hold");
-        return false;
-    }
-    return true;
-}
-
-static int count_saves(const ls_observe_trace *trace, const char *part)
-{
-    int count = 0;
-    for (int k = 0; k < trace->world; k++) {
-        const cJSON *save;
-        cJSON_ArrayForEach(save, trace->rank[k].save)
-        {
-            count += has(save, part);
-        }
-    }
-    return count;
-}
+#include "saved.h"
 
 /* ---- checkpoint.content ---------------------------------------------------------------------- */
 
@@ -80,38 +30,148 @@ static int trainable_of(const ls_observe_rank *rank)
     return count;
 }
 
+static bool in_list(const cJSON *event, const char *list, const char *name)
+{
+    return names(cJSON_GetObjectItemCaseSensitive(event, list), name);
+}
+
+/* The digest of a model's parameters in a file, "" where it is not known. */
+static const char *digest_of(const cJSON *save, int model)
+{
+    const cJSON *pair;
+    cJSON_ArrayForEach(pair, cJSON_GetObjectItemCaseSensitive(save, "digests"))
+    {
+        const cJSON *index = cJSON_GetArrayItem(pair, 0), *digest = cJSON_GetArrayItem(pair, 1);
+        if (cJSON_IsNumber(index) && index->valueint == model && cJSON_IsString(digest)) {
+            return digest->valuestring;
+        }
+    }
+    return "";
+}
+
+/* Where the job has had these weights before: -1 nowhere, else the step of the file that has them,
+ * or 0: those it began with. */
+static int64_t find_earlier(const ls_observe_rank *rank, const cJSON *save)
+{
+    const cJSON *model, *other;
+    cJSON_ArrayForEach(model, rank->model)
+    {
+        int index = ls_json_int(model, "model", -1);
+        const char *digest = digest_of(save, index);
+        if (digest[0] == '\0') {
+            continue;
+        }
+        cJSON_ArrayForEach(other, rank->save)
+        {
+            if (ls_saved_step(other) < ls_saved_step(save) &&
+                strcmp(digest_of(other, index), digest) == 0) {
+                return ls_saved_step(other);
+            }
+        }
+        const cJSON *first = cJSON_GetObjectItemCaseSensitive(model, "digest");
+        if (ls_saved_step(save) > 0 && strcmp(ls_json_string(first, "param", ""), digest) == 0) {
+            return 0;
+        }
+    }
+    return -1;
+}
+
+/* Weights other than the model's: an average or the best of earlier steps, as many jobs save on
+ * purpose. An average differs from file to file, and the best is not saved with an optimizer that
+ * is newer. */
+static void judge_others(const ls_observe_rank *rank, int number, const cJSON *save,
+                         ls_observe_finding *out)
+{
+    int64_t earlier = find_earlier(rank, save);
+    const char *at = ls_json_string(save, "at", "");
+    if (earlier < 0) {
+        return;
+    }
+    if (in_list(save, "fresh", "optimizer") || in_list(save, "fresh", "schedule")) {
+        ls_verdict_fail(&out->verdict,
+                        "rank %d, step %lld: %.80s holds the optimizer or schedule of this step, "
+                        "and weights that the job had at step %lld",
+                        number, (long long)ls_saved_step(save), ls_json_string(save, "path", ""),
+                        (long long)earlier);
+        ls_verdict_cause(&out->verdict, "the weights are a copy that was made once and is saved "
+                                        "each time");
+        ls_finding_blame(out, at, "take model.state_dict() where the file is written");
+    } else if (earlier == 0) {
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "rank %d, step %lld: %.80s holds the weights that the job began with",
+                       number, (long long)ls_saved_step(save), ls_json_string(save, "path", ""));
+        ls_finding_blame(out, at,
+                         "right where they are meant; else a copy is saved that was made before "
+                         "the loop, or an average that is never updated");
+    }
+}
+
+static void fail_mixture(int number, const cJSON *save, const char *what, const char *cause,
+                         const char *advice, ls_observe_finding *out)
+{
+    ls_verdict_fail(&out->verdict, "rank %d, step %lld: %.80s holds %s", number,
+                    (long long)ls_saved_step(save), ls_json_string(save, "path", ""), what);
+    ls_verdict_cause(&out->verdict, "%s", cause);
+    ls_finding_blame(out, ls_json_string(save, "at", ""), "%s", advice);
+}
+
 /* Tensors with other values than the model's. Where most differ the file holds another set of
- * weights (an average, the best of earlier steps), as many jobs save on purpose; where a few do,
- * it holds a mixture of two steps. */
+ * weights; where a few do, it holds a mixture of two steps. */
 static void judge_wrong(const ls_observe_rank *rank, int number, const cJSON *save, int *others,
                         ls_observe_finding *out)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(save, "wrong");
     ls_job_names wrong = {0};
     for (int i = 0; i < rank->tensor_count; i++) {
-        if (rank->tensor[i].trainable && names(list, rank->tensor[i].name)) {
+        if (rank->tensor[i].trainable && in_list(save, "wrong", rank->tensor[i].name)) {
             ls_job_add_name(&wrong, rank->tensor[i].name);
         }
     }
-    if (wrong.count == 0) {
-        return;
-    }
     if (2 * wrong.count > trainable_of(rank)) {
         ++*others;
+        judge_others(rank, number, save, out);
+    } else if (wrong.count > 0) {
+        LS_TEXT(what, 400, "%d of %d parameters with other values than the model: %s", wrong.count,
+                trainable_of(rank), ls_job_names_text(&wrong));
+        fail_mixture(number, save, what,
+                     "the parts of the file are of different steps: they were copied before, or "
+                     "while the model was trained on",
+                     "take model.state_dict() where the file is written, or copy all of it at once",
+                     out);
+    } else if (in_list(save, "stale", "optimizer")) {
+        fail_mixture(number, save,
+                     "the weights of this step and an optimizer's state of an earlier one",
+                     "optimizer.state_dict() was called before the loop, when there was no state, "
+                     "or its result was copied",
+                     "call optimizer.state_dict() where the file is written", out);
+    } else if (in_list(save, "stale", "schedule")) {
+        fail_mixture(number, save,
+                     "the weights of this step and a schedule's state of an earlier "
+                     "one",
+                     "the schedule's state_dict() was called before the loop: its numbers stay "
+                     "what they were",
+                     "call the schedule's state_dict() where the file is written", out);
+    }
+}
+
+/* state_dict() copies nothing: what was taken as the best weights goes on with the training. Steps
+ * of other models may lie between the call and the file: one for each optimizer. */
+static void judge_reference(const ls_observe_rank *rank, int number, const cJSON *save,
+                            ls_observe_finding *out)
+{
+    int64_t made = ls_json_integer(save, "made", -1), step = ls_saved_step(save);
+    int optimizers = cJSON_GetArraySize(rank->optimizer);
+    if (made <= 0 || step - made < (optimizers > 1 ? optimizers : 1)) {
         return;
     }
     ls_verdict_fail(
         &out->verdict,
-        "rank %d, step %lld: %.80s holds %d of %d parameters with other values than the "
-        "model: %s",
-        number, (long long)step_of(save), ls_json_string(save, "path", ""), wrong.count,
-        trainable_of(rank), ls_job_names_text(&wrong));
-    ls_verdict_cause(&out->verdict,
-                     "the parts of the file are of different steps: they were copied "
-                     "before, or while the model was trained on");
-    ls_finding_blame(
-        out, ls_json_string(save, "at", ""),
-        "take model.state_dict() where the file is written, or copy all of it at once");
+        "rank %d, step %lld: %.80s holds the weights of this step, and state_dict() was "
+        "called for it after step %lld",
+        number, (long long)step, ls_json_string(save, "path", ""), (long long)made);
+    ls_verdict_cause(&out->verdict, "state_dict() does not copy: weights that were to be kept "
+                                    "are trained on");
+    ls_finding_blame(out, ls_json_string(save, "made_at", ""),
+                     "keep a copy: copy.deepcopy(model.state_dict()), or write the file there");
 }
 
 /* Names that are missing in every file of the checkpoint. */
@@ -120,7 +180,7 @@ static bool missing_everywhere(const ls_observe_rank *rank, int64_t step, const 
     const cJSON *save;
     cJSON_ArrayForEach(save, rank->save)
     {
-        if (step_of(save) == step && has(save, "model") &&
+        if (ls_saved_step(save) == step && ls_saved_has(save, "model") &&
             !names(cJSON_GetObjectItemCaseSensitive(save, "params_missing"), name)) {
             return false;
         }
@@ -134,9 +194,9 @@ static void judge_missing(const ls_observe_trace *trace, int number, const cJSON
                           ls_observe_finding *out)
 {
     const ls_observe_rank *rank = &trace->rank[number];
-    int64_t step = step_of(save);
+    int64_t step = ls_saved_step(save);
     ls_job_names missing = {0};
-    if (!checkpoint_has(trace, step, "optimizer") || !has(save, "model")) {
+    if (!ls_saved_checkpoint_has(trace, step, "optimizer") || !ls_saved_has(save, "model")) {
         return;
     }
     for (int i = 0; i < rank->tensor_count; i++) {
@@ -182,7 +242,7 @@ static void judge_race(const ls_observe_trace *trace, const cJSON *save, ls_obse
         const cJSON *other;
         cJSON_ArrayForEach(other, trace->rank[k].save)
         {
-            if (step_of(other) == step_of(save) &&
+            if (ls_saved_step(other) == ls_saved_step(save) &&
                 strcmp(ls_json_string(other, "path", ""), path) == 0) {
                 writers++;
                 break;
@@ -193,7 +253,7 @@ static void judge_race(const ls_observe_trace *trace, const cJSON *save, ls_obse
         return;
     }
     ls_verdict_fail(&out->verdict, "step %lld: %d ranks write the file %.120s",
-                    (long long)step_of(save), writers, path);
+                    (long long)ls_saved_step(save), writers, path);
     ls_verdict_cause(&out->verdict,
                      "torch.save on every rank to the same path: one overwrites what "
                      "another is writing");
@@ -204,16 +264,16 @@ static void judge_race(const ls_observe_trace *trace, const cJSON *save, ls_obse
 /* Weights that fit no model that was alive: compared with nothing. */
 static bool is_compared(const cJSON *save)
 {
-    return has(save, "model") && ls_json_int(save, "params", 1) > 0;
+    return ls_saved_has(save, "model") && ls_json_int(save, "params", 1) > 0;
 }
 
 void ls_rules_checkpoint_content(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     int others = 0, models = 0, compared = 0;
-    if (!concerns(trace, out)) {
+    if (!ls_saved_concerns(trace, out)) {
         return;
     }
-    models = count_saves(trace, "model");
+    models = ls_saved_count(trace, "model");
     for (int k = 0; k < trace->world; k++) {
         const cJSON *save;
         cJSON_ArrayForEach(save, trace->rank[k].save)
@@ -223,6 +283,7 @@ void ls_rules_checkpoint_content(const ls_observe_trace *trace, ls_observe_findi
                 judge_wrong(&trace->rank[k], k, save, &others, out);
                 judge_missing(trace, k, save, out);
             }
+            judge_reference(&trace->rank[k], k, save, out);
             if (k == 0) {
                 judge_race(trace, save, out);
             }
@@ -239,171 +300,4 @@ void ls_rules_checkpoint_content(const ls_observe_trace *trace, ls_observe_findi
                     "%d files hold the model's values, %d hold other weights (an average, or those "
                     "of an earlier step)",
                     compared - others, others);
-}
-
-/* ---- checkpoint.resume ----------------------------------------------------------------------- */
-
-static const cJSON *restored(const ls_observe_rank *rank, const char *what)
-{
-    const cJSON *restore;
-    cJSON_ArrayForEach(restore, rank->restore)
-    {
-        if (strcmp(ls_json_string(restore, "what", ""), what) == 0) {
-            return restore;
-        }
-    }
-    return NULL;
-}
-
-static bool uses_schedule(const ls_observe_trace *trace)
-{
-    for (int i = 0; i < trace->rank[0].step_count; i++) {
-        if (ls_trace_find(&trace->rank[0].step[i], LS_CALL_SCHEDULE, 0) >= 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* Files that hold an optimizer, hence are for going on. */
-static int judge_saves(const ls_observe_trace *trace, ls_observe_finding *out)
-{
-    int files = 0;
-    bool scaled = ls_calls_use_scaler(trace), scheduled = uses_schedule(trace);
-    for (int k = 0; k < trace->world; k++) {
-        const ls_observe_rank *rank = &trace->rank[k];
-        const cJSON *save;
-        cJSON_ArrayForEach(save, rank->save)
-        {
-            if (!has(save, "optimizer")) {
-                continue;
-            }
-            files++;
-            const char *at = ls_json_string(save, "at", "");
-            if (scaled && !checkpoint_has(trace, step_of(save), "scaler")) {
-                ls_verdict_fail(&out->verdict,
-                                "rank %d, step %lld: %.120s holds the optimizer, but not the "
-                                "scaler that is in use",
-                                k, (long long)step_of(save), ls_json_string(save, "path", ""));
-                ls_verdict_cause(&out->verdict,
-                                 "scaler.state_dict() is not saved: a job that goes on starts with "
-                                 "the first scale and skips steps");
-                ls_finding_blame(out, at, "add \"scaler\": scaler.state_dict() to the checkpoint");
-            }
-            if (scheduled && !checkpoint_has(trace, step_of(save), "schedule")) {
-                ls_finding_blame(out, at,
-                                 "the checkpoint has no state of the learning rate's schedule: "
-                                 "right where it is set from the epoch");
-            }
-        }
-    }
-    return files;
-}
-
-/* A job that goes on has restored an optimizer: weights alone may be the start of a new one. */
-/* Weights of which a model takes none: names with or without "module.", read with strict=False. */
-static void judge_empty_restores(const ls_observe_rank *rank, int k, ls_observe_finding *out)
-{
-    const cJSON *restore, *model;
-    cJSON_ArrayForEach(restore, rank->restore)
-    {
-        int which = ls_json_int(restore, "which", -1), missing = ls_json_int(restore, "missing", 0);
-        if (strcmp(ls_json_string(restore, "what", ""), "model") != 0 ||
-            ls_json_int(restore, "unexpected", 0) == 0) {
-            continue;
-        }
-        cJSON_ArrayForEach(model, rank->model)
-        {
-            int params = cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(model, "params"));
-            if (ls_json_int(model, "model", -2) == which && params > 0 && missing >= params) {
-                ls_verdict_fail(&out->verdict,
-                                "rank %d: load_state_dict found none of the %d parameters, and %d "
-                                "names that the model does not have",
-                                k, params, ls_json_int(restore, "unexpected", 0));
-                ls_verdict_cause(&out->verdict, "names with \"module.\" and without it, and "
-                                                "strict=False: nothing is loaded");
-                ls_finding_blame(out, ls_json_string(restore, "at", ""),
-                                 "load with strict=True, into model.module where the names have no "
-                                 "\"module.\"");
-            }
-        }
-    }
-}
-
-static int judge_loads(const ls_observe_trace *trace, ls_observe_finding *out)
-{
-    int resumed = 0;
-    bool scaled = ls_calls_use_scaler(trace), scheduled = uses_schedule(trace);
-    for (int k = 0; k < trace->world; k++) {
-        const ls_observe_rank *rank = &trace->rank[k];
-        const cJSON *load;
-        judge_empty_restores(rank, k, out);
-        if (restored(rank, "optimizer") == NULL) {
-            continue;
-        }
-        resumed++;
-        cJSON_ArrayForEach(load, rank->load)
-        {
-            const char *at = ls_json_string(load, "at", "");
-            if (scaled && has(load, "scaler") && restored(rank, "scaler") == NULL) {
-                ls_verdict_fail(&out->verdict,
-                                "rank %d: %.120s holds a scaler, and the job goes on from its "
-                                "optimizer without it",
-                                k, ls_json_string(load, "path", ""));
-                ls_verdict_cause(&out->verdict, "scaler.load_state_dict is not called");
-                ls_finding_blame(out, at, "call scaler.load_state_dict(checkpoint[...])");
-            }
-            if (scheduled && has(load, "schedule") && restored(rank, "schedule") == NULL) {
-                ls_finding_blame(out, at,
-                                 "the file's schedule of the learning rate is not restored: right "
-                                 "where it is set from the epoch");
-            }
-        }
-    }
-    return resumed;
-}
-
-/* The first pass of a job that goes on: whether the sampler begins again with epoch 0. */
-static void advise_epoch(const ls_observe_trace *trace, ls_observe_finding *out)
-{
-    const cJSON *load, *data;
-    cJSON_ArrayForEach(load, trace->rank[0].load)
-    {
-        if (!has(load, "epoch")) {
-            continue;
-        }
-        cJSON_ArrayForEach(data, trace->rank[0].data)
-        {
-            if (!ls_json_bool(data, "trained", false)) {
-                continue;
-            }
-            if (ls_json_bool(data, "shuffle", false) &&
-                ls_json_int(data, "sampler_epoch", -1) == 0) {
-                ls_finding_blame(out, ls_json_string(data, "at", ""),
-                                 "the job goes on from a file with an epoch, and the sampler's is "
-                                 "0 in its first pass: call sampler.set_epoch(epoch) there, too");
-            }
-            return;
-        }
-    }
-}
-
-void ls_rules_checkpoint_resume(const ls_observe_trace *trace, ls_observe_finding *out)
-{
-    if (!concerns(trace, out)) {
-        return;
-    }
-    int files = judge_saves(trace, out), resumed = judge_loads(trace, out);
-    if (resumed > 0) {
-        advise_epoch(trace, out);
-    }
-    if (files + resumed == 0) {
-        ls_verdict_set(&out->verdict, LS_SKIP,
-                       count_saves(trace, "model") > 0
-                           ? "files of weights alone: none is for going on from"
-                           : "nothing was saved or resumed");
-    }
-    ls_verdict_pass(&out->verdict, "%d files to go on from; %s", files,
-                    resumed > 0 ? "the job restored what its file holds"
-                                : "the job itself began anew");
 }

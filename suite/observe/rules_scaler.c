@@ -10,6 +10,7 @@
 #include "kernels/core/text.h"
 #include "rules.h"
 #include "job.h"
+#include "scaler_rebuilt.h"
 
 static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
 {
@@ -349,6 +350,7 @@ void ls_rules_scaler_trace(const ls_observe_trace *trace, ls_observe_finding *ou
         return;
     }
     if (trace->attached) {
+        ls_scaler_rebuilt_judge(trace, out);
         judge_calls(trace, &sum, out);
     } else {
         judge_steps(trace, &sum, out);

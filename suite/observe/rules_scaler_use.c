@@ -36,15 +36,21 @@ static int go_through(const ls_observe_trace *trace, visit *look, ls_observe_fin
     return counted / trace->world;
 }
 
-static void fail(const ls_calls *calls, int rank, const char *what, const char *cause,
-                 const char *advice, ls_observe_finding *out)
+static void fail_at(const ls_calls *calls, int rank, const char *at, const char *what,
+                    const char *cause, const char *advice, ls_observe_finding *out)
 {
     if (!ls_verdict_good(out->verdict.code)) {
         return;
     }
     ls_verdict_fail(&out->verdict, "rank %d, step %lld: %s", rank, ls_calls_step(calls), what);
     ls_verdict_cause(&out->verdict, "%s", cause);
-    ls_finding_blame(out, calls->call->at, "%s", advice);
+    ls_finding_blame(out, at, "%s", advice);
+}
+
+static void fail(const ls_calls *calls, int rank, const char *what, const char *cause,
+                 const char *advice, ls_observe_finding *out)
+{
+    fail_at(calls, rank, calls->call->at, what, cause, advice, out);
 }
 
 /* All gradients of the optimizer are of scaled losses, and none was unscaled. */
@@ -163,13 +169,14 @@ static void look_at_step(ls_calls *calls, int rank, ls_observe_finding *out)
              "call scaler.update() once, after scaler.step", out);
     }
     if (own->grad.scaled > 0 && own->grad.update != NULL && scaler->backwards == 0) {
-        ls_finding_blame(out, own->grad.update->at,
-                         "call scaler.update() once, after the last scaler.step");
-        fail(calls, rank,
-             "scaler.step by gradients of before the last update(): they were scaled by another "
-             "scale",
-             "scaler.update() between the steps of two optimizers that share a backward",
-             "call scaler.update() once, after the last scaler.step", out);
+        fail_at(calls, rank, own->grad.update->at,
+                "scaler.step by gradients of before the last update(): they were scaled by another "
+                "scale",
+                ls_calls_count(scaler->optimizers) > 1
+                    ? "scaler.update() between the steps of two optimizers whose gradients were "
+                      "scaled before it"
+                    : "scaler.update() before scaler.step",
+                "call scaler.update() once, after the last scaler.step", out);
     }
 }
 
@@ -240,39 +247,38 @@ void ls_rules_scaler_order(const ls_observe_trace *trace, ls_observe_finding *ou
 
 /* ---- scaler.losses --------------------------------------------------------------------------- */
 
-static void look_at_losses(ls_calls *calls, int rank, int *counted, ls_observe_finding *out)
+/* Gradients that the scaler divides by its scale, although a loss was not multiplied by it. */
+static void look_at_plain(ls_calls *calls, int rank, const ls_calls_grad *grad,
+                          ls_observe_finding *out)
 {
-    const ls_call *call = calls->call;
-    const ls_calls_optimizer *own = ls_calls_optimizer_of(calls, call);
-    const ls_calls_scaler *scaler = ls_calls_scaler_of(calls, call);
-    *counted += call->kind == LS_CALL_BACKWARD && ls_json_int(call->json, "scaled", -1) >= 0
-                    ? call->times
-                    : 0;
-    if (own == NULL || !ls_calls_is_attempt(call)) {
-        return;
+    const ls_call *plain = grad->plain_call;
+    bool dropped = ls_calls_flag(plain, "dropped") == 1;
+    if (grad->scaled == 0 && grad->derived == 0) {
+        fail_at(calls, rank, plain->at,
+                "scaler.step divides gradients by the scale whose loss was never multiplied by it",
+                dropped ? "scaler.scale(loss) is called and its result is not what goes backward"
+                        : "loss.backward() in place of scaler.scale(loss).backward()",
+                "call scaler.scale(loss).backward()", out);
+    } else if (ls_calls_count(calls->optimizers) == 1) {
+        fail_at(
+            calls, rank, plain->at,
+            "one of the backward calls of the step was of an unscaled loss: scaler.step divides "
+            "its gradients by the scale, too",
+            "loss.backward() in place of scaler.scale(loss).backward() for one of several "
+            "losses",
+            "call scaler.scale(loss).backward() for every loss", out);
     }
-    const ls_calls_grad *grad = &own->grad;
-    bool only_plain = grad->plain > 0 && grad->scaled == 0 && grad->derived == 0;
-    bool inside = call->kind == LS_CALL_SCALER_STEP && scaler != NULL && scaler->enabled;
-    if (inside && grad->plain > 0 && (only_plain || ls_calls_count(calls->optimizers) == 1)) {
-        ls_finding_blame(out, grad->plain_at, "call scaler.scale(loss).backward()");
-    }
-    if (inside && only_plain) {
-        fail(calls, rank,
-             "scaler.step divides gradients by the scale whose loss was never multiplied by it",
-             "loss.backward() in place of scaler.scale(loss).backward()",
-             "call scaler.scale(loss).backward()", out);
-    } else if (inside && grad->plain > 0 && ls_calls_count(calls->optimizers) == 1) {
-        fail(calls, rank,
-             "one of the backward calls of the step was of an unscaled loss: scaler.step divides "
-             "its gradients by the scale, too",
-             "loss.backward() in place of scaler.scale(loss).backward() for one of several losses",
-             "call scaler.scale(loss).backward() for every loss", out);
-    } else if (call->kind == LS_CALL_OPTIMIZER_STEP && only_scaled(grad)) {
+}
+
+/* An optimizer that steps outside the scaler. */
+static void look_outside(ls_calls *calls, int rank, const ls_calls_grad *grad,
+                         ls_observe_finding *out)
+{
+    if (only_scaled(grad)) {
         fail(calls, rank, "optimizer.step() outside the scaler by gradients of scaled losses",
              "optimizer.step() in place of scaler.step(optimizer)",
              "call scaler.step(optimizer) in place of optimizer.step()", out);
-    } else if (call->kind == LS_CALL_OPTIMIZER_STEP && only_plain && grad->forwards > 0 &&
+    } else if (grad->plain > 0 && grad->scaled == 0 && grad->derived == 0 && grad->forwards > 0 &&
                grad->half_forwards == grad->forwards) {
         fail(calls, rank,
              "an optimizer steps by gradients of f16 forwards whose losses were not scaled, "
@@ -282,10 +288,101 @@ static void look_at_losses(ls_calls *calls, int rank, int *counted, ls_observe_f
     }
 }
 
+static void look_at_losses(ls_calls *calls, int rank, int *counted, ls_observe_finding *out)
+{
+    const ls_call *call = calls->call;
+    const ls_calls_optimizer *own = ls_calls_optimizer_of(calls, call);
+    const ls_calls_scaler *scaler = ls_calls_scaler_of(calls, call);
+    *counted += call->kind == LS_CALL_BACKWARD && ls_json_int(call->json, "scaled", -1) >= 0
+                    ? call->times
+                    : 0;
+    if (call->kind == LS_CALL_SCALE && ls_calls_flag(call, "again") == 1) {
+        fail(calls, rank, "scaler.scale is given what it has returned: the loss is scaled twice",
+             "scaler.scale(scaler.scale(loss))", "call scaler.scale(loss) once for each loss", out);
+    }
+    if (own == NULL || !ls_calls_is_attempt(call)) {
+        return;
+    }
+    const ls_calls_grad *grad = &own->grad;
+    bool inside = call->kind == LS_CALL_SCALER_STEP && scaler != NULL && scaler->enabled;
+    if (inside && grad->plain > 0) {
+        look_at_plain(calls, rank, grad, out);
+    } else if (inside && only_scaled(grad) && (grad->by >> call->scaler & 1) == 0) {
+        LS_TEXT(what, 200, "scaler %d steps by gradients that were scaled by another one",
+                call->scaler);
+        fail(calls, rank, what, "the scalers of two optimizers are exchanged",
+             "step each optimizer by the scaler that scaled its loss", out);
+    } else if (call->kind == LS_CALL_OPTIMIZER_STEP) {
+        look_outside(calls, rank, grad, out);
+    }
+}
+
+/* ---- gradients that are thrown away ---------------------------------------------------------- */
+
+typedef struct discards {
+    int overflows;       /* gradients that were cleared after an overflow, without update() */
+    bool loss_finite;    /* of the last backward */
+    const char *waiting; /* the zero_grad of the last overflow, until a call says what follows it */
+    const char *at;      /* of the first one */
+} discards;
+
+static void see_discard(discards *seen, const cJSON *call)
+{
+    const char *word = ls_json_string(call, "call", "");
+    if (strcmp(word, "backward") == 0) {
+        seen->loss_finite = isfinite(ls_json_number(call, "loss", NAN));
+        seen->overflows += seen->waiting != NULL;
+        seen->at = seen->at == NULL ? seen->waiting : seen->at;
+        seen->waiting = NULL;
+    } else if (strcmp(word, "update") == 0) {
+        seen->waiting = NULL;
+    } else if (strcmp(word, "zero_grad") == 0 && ls_json_int(call, "discards", 0) > 0 &&
+               seen->loss_finite && !ls_json_bool(call, "finite", true)) {
+        seen->waiting = ls_json_string(call, "at", "");
+    }
+}
+
+/* A script that finds infinite gradients itself and leaves out both step() and update(): the next
+ * backward runs at the scale that caused them. A loss that is not finite itself is no matter of the
+ * scale. */
+static void judge_discards(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    for (int k = 0; k < trace->world; k++) {
+        const ls_observe_rank *rank = &trace->rank[k];
+        discards seen = {0};
+        for (int i = 0; i < rank->step_count; i++) {
+            for (int c = 0; c < rank->step[i].call_count; c++) {
+                see_discard(&seen, rank->step[i].call[c].json);
+            }
+        }
+        const cJSON *tail, *call;
+        cJSON_ArrayForEach(tail, rank->unfinished)
+        {
+            cJSON_ArrayForEach(call, cJSON_GetObjectItemCaseSensitive(tail, "calls"))
+            {
+                see_discard(&seen, call);
+            }
+        }
+        if (seen.overflows > 0) {
+            ls_verdict_fail(&out->verdict,
+                            "rank %d: %d times gradients that hold an infinity were cleared, and "
+                            "neither scaler.step nor update() was called",
+                            k, seen.overflows);
+            ls_verdict_cause(&out->verdict,
+                             "the script skips steps that overflow by itself: without update() the "
+                             "scale is never lowered, and the next step overflows, too");
+            ls_finding_blame(out, seen.at,
+                             "call scaler.step(optimizer) and scaler.update() in every step: they "
+                             "skip it and lower the scale");
+        }
+    }
+}
+
 void ls_rules_scaler_losses(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     if (concerns(trace, out)) {
         int losses = go_through(trace, look_at_losses, out);
+        judge_discards(trace, out);
         ls_verdict_pass(&out->verdict,
                         "%d scaled backward calls, their gradients stepped through the scaler",
                         losses);

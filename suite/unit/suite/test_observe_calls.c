@@ -563,6 +563,8 @@ END_TEST
 #define MODEL "\"model\":[\"fc.weight\"]"
 #define SAVE "{\"event\":\"save\",\"at\":\"train.py:50\",\"step\":3,"
 
+#define WRONG "\"wrong\":[\"fc.weight\",\"fc.bias\",\"head.weight\"]"
+
 static const struct {
     const char *event, *id;
     ls_verdict_code code;
@@ -589,6 +591,27 @@ static const struct {
      "2 ranks write the file last.pt"},
     {SAVE "\"path\":\"\",\"what\":{" MODEL "},\"params\":0}", "checkpoint.content", LS_UNSUPPORTED,
      "no model that was alive"},
+    {SAVE "\"path\":\"\",\"what\":{" MODEL "},\"made\":3}", "checkpoint.content", LS_PASS, ""},
+    {SAVE "\"path\":\"\",\"what\":{" MODEL "},\"made\":0}", "checkpoint.content", LS_PASS, ""},
+    {SAVE "\"path\":\"\",\"what\":{" MODEL "},\"made\":2,\"made_at\":\"train.py:41\"}",
+     "checkpoint.content", LS_FAIL,
+     "does not copy: weights that were to be kept are trained on | "
+     "train.py:41"},
+    {SAVE "\"path\":\"\",\"what\":{" MODEL ",\"optimizer\":[\"o\"],\"scaler\":[\"s\"]},\"stale\":["
+          "\"optimizer\"]}",
+     "checkpoint.content", LS_FAIL, "optimizer.state_dict() was called before the loop"},
+    {SAVE "\"path\":\"\",\"what\":{" MODEL "},\"stale\":[\"schedule\"]}", "checkpoint.content",
+     LS_FAIL, "its numbers stay"},
+    /* the best weights with the optimizer of their step */
+    {SAVE "\"path\":\"\",\"what\":{" MODEL
+          ",\"optimizer\":[\"o\"]},\"stale\":[\"optimizer\"]," WRONG "}",
+     "checkpoint.content", LS_PASS, "2 hold other weights"},
+    /* an average with the optimizer of now */
+    {SAVE "\"path\":\"\",\"what\":{" MODEL ",\"optimizer\":[\"o\"]},\"fresh\":[\"optimizer\"],"
+          "\"digests\":[[0,\"bb\"]]," WRONG "}",
+     "checkpoint.content", LS_PASS, "2 hold other weights"},
+    {SAVE "\"path\":\"\",\"what\":{" MODEL ",\"epoch\":[\"epoch\"]}}", "checkpoint.resume", LS_SKIP,
+     "weights alone"}, /* its optimizer keeps nothing */
     {"{\"event\":\"cost\"}", "checkpoint.content", LS_SKIP, "no torch.save"},
     {"{\"event\":\"cost\"}", "checkpoint.resume", LS_SKIP, "nothing was saved"},
 };
@@ -637,6 +660,276 @@ START_TEST(resumed_jobs_are_judged)
         calls_expect(&job, "checkpoint.resume", code[with], words[with]);
         calls_close(&job);
     }
+}
+END_TEST
+
+/* Files of two steps with one and the same copy of weights. */
+START_TEST(a_copy_that_is_saved_again_is_caught)
+{
+    static const char save[] =
+        "{\"event\":\"save\",\"at\":\"train.py:50\",\"step\":%d,\"path\":\"last.%d\",\"what\":"
+        "{" MODEL
+        ",\"optimizer\":[\"o\"],\"scaler\":[\"s\"]},\"fresh\":[%s],\"digests\":[[0,\"%s\"]]," WRONG
+        "}";
+    static const struct {
+        const char *fresh, *one, *two;
+        ls_verdict_code code;
+        const char *words;
+    } pair[] = {
+        {"\"optimizer\"", "aa", "aa", LS_FAIL, "weights that the job had at step 1"},
+        {"\"optimizer\"", "aa", "bb", LS_PASS, "hold other weights"},
+        {"", "aa", "aa", LS_PASS, "hold other weights"}, /* the best ones, twice */
+    };
+    for (size_t i = 0; i < sizeof pair / sizeof *pair; i++) {
+        calls_job job;
+        calls_open(&job, 2);
+        LS_TEXT(one, 500, save, 1, 1, pair[i].fresh, pair[i].one);
+        LS_TEXT(two, 500, save, 2, 2, pair[i].fresh, pair[i].two);
+        calls_step(&job, "F S B K P Z");
+        calls_event(&job, 0, one);
+        calls_step(&job, "F S B K P Z");
+        calls_event(&job, 0, two);
+        calls_judge(&job);
+        calls_expect(&job, "checkpoint.content", pair[i].code, pair[i].words);
+        calls_close(&job);
+    }
+}
+END_TEST
+
+/* Weights that are those of the start, after steps: FAIL with an optimizer of now, else weak. */
+START_TEST(a_copy_of_the_start_is_seen)
+{
+    for (int with = 0; with < 2; with++) {
+        calls_job job;
+        calls_open_with(&job, 2, "\"digest\":{\"param\":\"aa\"},");
+        calls_event(&job, 0,
+                    with != 0 ? SAVE "\"path\":\"\",\"what\":{" MODEL "},\"fresh\":["
+                                     "\"optimizer\"],\"digests\":[[0,\"aa\"]]," WRONG "}"
+                              : SAVE "\"path\":\"\",\"what\":{" MODEL "},\"digests\":[[0,"
+                                     "\"aa\"]]," WRONG "}");
+        repeat(&job, 3, "F{\"autocast\":null} b O Z");
+        calls_judge(&job);
+        calls_expect(&job, "checkpoint.content", with != 0 ? LS_FAIL : LS_WEAK,
+                     with != 0 ? "made once" : "never updated");
+        calls_close(&job);
+    }
+}
+END_TEST
+
+#define MOMENTUM(state)                                                                            \
+    "{\"event\":\"optimizer\",\"optimizer\":0,\"class\":\"torch.optim.sgd.SGD\",\"rule\":\"sgd\"," \
+    "\"at\":\"train.py:7\",\"state\":" state                                                       \
+    ",\"groups\":[{\"params\":[\"fc.weight\",\"fc.bias\","                                         \
+    "\"head.weight\"],\"lr\":0.1,\"momentum\":0.9}]}"
+#define LOAD(parts) \
+    "{\"event\":\"load\",\"at\":\"train.py:9\",\"path\":\"last.pt\",\"step\":0," parts "}"
+#define WHOLE                                                                                      \
+    "\"what\":{\"model\":[\"m\"],\"optimizer\":[\"o\"],\"schedule\":[\"s\"],\"epoch\":[\"epoch\"]" \
+    "},"                                                                                           \
+    "\"numbers\":{\"epoch\":2},\"schedules\":[2],\"entries\":[3]"
+#define OTHER "{\"event\":\"other\"}"
+#define RESTORE(members) "{\"event\":\"restore\",\"at\":\"train.py:10\",\"step\":0," members "}"
+#define OF_OPTIMIZER RESTORE("\"what\":\"optimizer\",\"entries\":3")
+#define OF_MODEL RESTORE("\"what\":\"model\",\"which\":0,\"params\":3,\"taken\":3")
+#define OF_SCHEDULE RESTORE("\"what\":\"schedule\"")
+#define NEXT "F{\"autocast\":null} b O Z L{\"epoch\":3}"
+#define ANEW "F{\"autocast\":null} b O Z L{\"epoch\":1}"
+
+/* Events before the first step, a step, the sampler's epoch in the first pass. */
+static const struct {
+    const char *event[4], *step;
+    int epoch;
+    ls_verdict_code code;
+    const char *words;
+} resumed[] = {
+    {{LOAD(WHOLE), OF_MODEL, OF_OPTIMIZER, MOMENTUM("3")}, NEXT, 2, LS_PASS, "restored"},
+    {{LOAD(WHOLE), OF_MODEL, OF_SCHEDULE, MOMENTUM("0")},
+     NEXT,
+     2,
+     LS_FAIL,
+     "optimizer.load_state_dict is not called | train.py:9"},
+    {{LOAD(WHOLE), OF_MODEL, OTHER, MOMENTUM("0")},
+     NEXT,
+     2,
+     LS_FAIL,
+     "goes on with the file's epoch"},
+    /* weights of a training job to begin another one */
+    {{LOAD(WHOLE), OF_MODEL, OTHER, MOMENTUM("0")}, ANEW, 0, LS_SKIP, "nothing was saved"},
+    /* restored by other means: it has state */
+    {{LOAD(WHOLE), OF_MODEL, OF_SCHEDULE, MOMENTUM("3")}, NEXT, 2, LS_SKIP, "nothing was saved"},
+    {{LOAD(WHOLE), OF_MODEL, OF_OPTIMIZER, MOMENTUM("0")},
+     NEXT,
+     2,
+     LS_FAIL,
+     "is not the one whose state was loaded: it was built afterwards | train.py:7"},
+    /* the file was written before the first step */
+    {{LOAD(WHOLE), OF_MODEL, RESTORE("\"what\":\"optimizer\",\"entries\":0"), MOMENTUM("0")},
+     NEXT,
+     2,
+     LS_PASS,
+     "restored"},
+    {{LOAD("\"what\":{\"model\":[\"m\"],\"epoch\":[\"epoch\"]},\"numbers\":{\"epoch\":2}"),
+      OF_MODEL, OTHER, MOMENTUM("0")},
+     NEXT,
+     2,
+     LS_FAIL,
+     "has no optimizer.state_dict()"},
+    {{LOAD(WHOLE), OF_MODEL, OF_OPTIMIZER, MOMENTUM("3")},
+     ANEW,
+     2,
+     LS_FAIL,
+     "schedule's load_state_dict is not called: the rate begins anew | train.py:9"},
+    {{LOAD(WHOLE), OF_SCHEDULE, OF_OPTIMIZER, MOMENTUM("3")},
+     ANEW,
+     2,
+     LS_FAIL,
+     "loaded: it was built afterwards | train.py:27"},
+    /* stepped up to where it was; as a new one would begin in another job */
+    {{LOAD(WHOLE), OF_MODEL, OF_OPTIMIZER, MOMENTUM("3")},
+     "L{\"epoch\":1} L{\"epoch\":2} F{\"autocast\":null} b O Z L{\"epoch\":3}",
+     2,
+     LS_PASS,
+     ""},
+    {{LOAD(WHOLE), OF_OPTIMIZER, RESTORE("\"what\":\"model\",\"like\":0"), MOMENTUM("3")},
+     NEXT,
+     2,
+     LS_FAIL,
+     "not the one that was loaded"},
+    {{LOAD(WHOLE), OF_OPTIMIZER, RESTORE("\"what\":\"model\""), MOMENTUM("3")},
+     NEXT,
+     2,
+     LS_PASS,
+     ""},
+    {{RESTORE("\"what\":\"model\",\"which\":0,\"params\":3,\"taken\":0,\"missing\":3,"
+              "\"unexpected\":3"),
+      OTHER, OTHER, OTHER},
+     ANEW,
+     0,
+     LS_FAIL,
+     "strict=False"},
+    {{RESTORE("\"what\":\"model\",\"which\":0,\"params\":3,\"taken\":1,\"missing\":2,"
+              "\"unexpected\":2,\"renamed\":2"),
+      OTHER, OTHER, OTHER},
+     ANEW,
+     0,
+     LS_FAIL,
+     "another prefix"},
+    /* a new head; a part of another model's file */
+    {{RESTORE("\"what\":\"model\",\"which\":0,\"params\":3,\"taken\":2,\"missing\":1,"
+              "\"unexpected\":1"),
+      OTHER, OTHER, OTHER},
+     ANEW,
+     0,
+     LS_SKIP,
+     ""},
+    {{LOAD(WHOLE), RESTORE("\"what\":\"model\",\"which\":0,\"params\":3,\"taken\":3,\"own\":3"),
+      OTHER, OTHER},
+     ANEW,
+     0,
+     LS_FAIL,
+     "no name of the file fits"},
+    {{LOAD(WHOLE), RESTORE("\"what\":\"model\",\"which\":0,\"params\":3,\"taken\":3,\"own\":1"),
+      OTHER, OTHER},
+     ANEW,
+     0,
+     LS_SKIP,
+     ""},
+};
+
+START_TEST(jobs_that_go_on_are_judged)
+{
+    calls_job job;
+    LS_TEXT(epoch, 40, "\"sampler_epoch\":%d,", resumed[_i].epoch);
+    drawing d = {distributed, epoch, 40, 20, 0, 2, 3};
+    calls_open_with(&job, 2, "");
+    for (int e = 0; e < 4; e++) {
+        calls_event(&job, -1, resumed[_i].event[e]);
+    }
+    repeat(&job, 1, resumed[_i].step);
+    write_pass(&job, -1, &d);
+    calls_judge(&job);
+    calls_expect(&job, "checkpoint.resume", resumed[_i].code, resumed[_i].words);
+    calls_close(&job);
+}
+END_TEST
+
+/* A job without a sampler: what it writes says which epoch it is in. */
+START_TEST(the_epoch_of_a_file_goes_on)
+{
+    for (int epoch = 1; epoch <= 3; epoch += 2) {
+        calls_job job;
+        drawing d = {"RandomSampler", "\"sampler_epoch\":null,\"steps\":[1,1],", 40, 20, 0, 1, 3};
+        calls_open_with(&job, 1, "");
+        calls_event(&job, -1, LOAD(WHOLE));
+        calls_event(&job, -1, OF_MODEL);
+        calls_event(&job, -1, MOMENTUM("0"));
+        repeat(&job, 1, "F{\"autocast\":null} b O Z");
+        write_pass(&job, -1, &d);
+        LS_TEXT(save, 300,
+                "{\"event\":\"save\",\"step\":1,\"path\":\"a\",\"what\":{\"optimizer\":[\"o\"]},"
+                "\"numbers\":{\"epoch\":%d}}",
+                epoch);
+        calls_event(&job, -1, save);
+        calls_judge(&job);
+        calls_expect(&job, "checkpoint.resume", epoch == 3 ? LS_FAIL : LS_PASS, "");
+        calls_close(&job);
+    }
+}
+END_TEST
+
+START_TEST(files_without_moments_are_weak)
+{
+    static const char save[] =
+        SAVE "\"path\":\"best.pt\",\"what\":{" MODEL ",\"epoch\":[\"epoch\"]}}";
+    for (int other = 0; other < 2; other++) {
+        calls_job job;
+        calls_open_with(&job, 2, "");
+        calls_event(&job, -1, MOMENTUM("0"));
+        calls_event(&job, 0, save);
+        if (other != 0) { /* and files to go on from */
+            calls_event(&job, 0, SAVE "\"path\":\"last.pt\",\"what\":{\"optimizer\":[\"o\"]}}");
+        }
+        repeat(&job, 3, "F{\"autocast\":null} b O Z");
+        calls_judge(&job);
+        calls_expect(&job, "checkpoint.resume", other != 0 ? LS_PASS : LS_WEAK,
+                     other != 0 ? "" : "train.py:50");
+        calls_close(&job);
+    }
+}
+END_TEST
+
+/* A scaler whose state was loaded, and another one that scales. */
+START_TEST(a_scaler_that_was_loaded_is_the_one_in_use)
+{
+    for (int which = 0; which < 2; which++) {
+        calls_job job;
+        calls_open(&job, 2);
+        LS_TEXT(event, 200,
+                "{\"event\":\"restore\",\"what\":\"scaler\",\"which\":%d,\"step\":0,"
+                "\"at\":\"train.py:11\"}",
+                which);
+        calls_event(&job, -1, event);
+        repeat(&job, 2, "F S B K P Z");
+        calls_judge(&job);
+        calls_expect(&job, "checkpoint.resume", which == 0 ? LS_SKIP : LS_FAIL,
+                     which == 0 ? "" : "built anew");
+        calls_close(&job);
+    }
+}
+END_TEST
+
+/* Weights that were to be kept, and were trained on. */
+START_TEST(a_model_given_its_own_weights_is_caught)
+{
+    calls_job job;
+    calls_open(&job, 2);
+    repeat(&job, 2, "F S B K P Z");
+    calls_event(&job, -1,
+                "{\"event\":\"restore\",\"what\":\"model\",\"which\":0,\"step\":2,\"params\":3,"
+                "\"taken\":3,\"own\":3,\"at\":\"train.py:70\"}");
+    calls_judge(&job);
+    calls_expect(&job, "checkpoint.resume", LS_FAIL, "come back to are trained on | train.py:70");
+    calls_close(&job);
 }
 END_TEST
 
@@ -887,6 +1180,14 @@ int main(void)
     tcase_add_loop_test(test, files_are_judged, 0, ROWS(files));
     tcase_add_test(test, a_checkpoint_in_parts_passes);
     tcase_add_test(test, resumed_jobs_are_judged);
+    tcase_add_test(test, a_copy_that_is_saved_again_is_caught);
+    tcase_add_test(test, a_copy_of_the_start_is_seen);
+    tcase_add_loop_test(test, jobs_that_go_on_are_judged, 0,
+                        (int)(sizeof resumed / sizeof *resumed));
+    tcase_add_test(test, the_epoch_of_a_file_goes_on);
+    tcase_add_test(test, files_without_moments_are_weak);
+    tcase_add_test(test, a_scaler_that_was_loaded_is_the_one_in_use);
+    tcase_add_test(test, a_model_given_its_own_weights_is_caught);
     tcase_add_loop_test(test, orders_are_judged, 0, ROWS(orders));
     tcase_add_test(test, clearing_by_hand_passes);
     tcase_add_test(test, samples_show_what_was_left);

@@ -54,6 +54,9 @@ static const char *const right[][2] = {
     {"Z F S B U Z F S B U K P", NULL},         /* a bad batch is thrown away */
     {"F S B U K{\"optimizer\":1} K P Z Z{\"optimizer\":1}", NULL},
     {"F{\"left\":0} S B K P", NULL}, /* gradients set to None by hand */
+    /* a batch is thrown away that did not overflow, or whose loss is infinite by itself */
+    {"Z F S B Z{\"discards\":1,\"finite\":true} F S B K P", NULL},
+    {"Z F S B{\"loss\":null} Z{\"discards\":1,\"finite\":false} F S B K P", NULL},
 };
 
 START_TEST(documented_uses_pass)
@@ -247,6 +250,13 @@ static const struct {
     {"F S B K P Z", "F S B F b K P Z", "scaler.losses", "for one of several losses"},
     {"F S B O Z", NULL, "scaler.losses", "optimizer.step() in place of"},
     {"F S B K P Z", "F b O Z", "scaler.losses", "f16 forwards"},
+    {"F S b{\"dropped\":true} K P Z", NULL, "scaler.losses",
+     "is not what goes backward | train.py:21"},
+    {"F S b{\"at\":\"train.py:29\"} F b K P Z", NULL, "scaler.losses", "train.py:21"},
+    {"F S S{\"again\":true} B K P Z", NULL, "scaler.losses", "scaled twice"},
+    {"F S B Z{\"discards\":1,\"finite\":false} F S B K P Z", NULL, "scaler.losses",
+     "skips steps that overflow by itself"},
+    {"F S B P K Z", NULL, "scaler.order", "scaler.update() before scaler.step | train.py:25"},
 };
 
 START_TEST(mistakes_are_caught)
@@ -274,6 +284,80 @@ START_TEST(an_update_between_steps_is_caught)
     calls_judge(&job);
     calls_expect(&job, "scaler.order", LS_FAIL, "between the steps of two optimizers");
     calls_expect(&job, "scaler.order", LS_FAIL, "train.py:25"); /* the update */
+    calls_close(&job);
+}
+END_TEST
+
+/* The end of a job whose last steps are all left out: no step closes it. Right where nothing
+ * overflows, and where the script lowers the scale itself. */
+START_TEST(overflows_until_the_end_are_caught)
+{
+    for (int kind = 0; kind < 3; kind++) {
+        calls_job job;
+        calls_open(&job, 2);
+        repeat(&job, 3, "Z F S B K P");
+        LS_TEXT(
+            tail, 400,
+            "{\"event\":\"unfinished\",\"calls\":[{\"call\":\"backward\",\"loss\":1,\"scaled\":0},"
+            "{\"call\":\"zero_grad\",\"at\":\"train.py:19\",\"discards\":1,\"finite\":%s},"
+            "{\"call\":\"%s\",\"scaler\":0},{\"call\":\"backward\",\"loss\":1,\"scaled\":0}]}",
+            kind == 1 ? "true" : "false", kind == 2 ? "update" : "scale");
+        calls_event(&job, -1, tail);
+        calls_judge(&job);
+        calls_expect(&job, "scaler.losses", kind != 0 ? LS_PASS : LS_FAIL,
+                     kind != 0 ? "" : "train.py:19");
+        calls_close(&job);
+    }
+}
+END_TEST
+
+static const char built_again[] =
+    "{\"event\":\"scaler\",\"scaler\":1,\"enabled\":true,\"init_scale\":64,\"growth_factor\":2,"
+    "\"backoff_factor\":0.5,\"growth_interval\":2000,\"at\":\"%s\"}";
+
+/* A scaler for each epoch; right where its state goes on, where both are in use, and where it is
+ * one of another phase. */
+START_TEST(a_scaler_that_is_built_anew_is_caught)
+{
+    static const char second_step[] = "Z F S{\"scaler\":1} B{\"scaled\":1} K{\"scaler\":1} p";
+    for (int kind = 0; kind < 4; kind++) {
+        calls_job job;
+        calls_open(&job, 2);
+        LS_TEXT(event, 300, built_again, kind == 3 ? "train.py:60" : "train.py:6");
+        calls_event(&job, -1, event);
+        if (kind == 1) {
+            calls_event(&job, -1,
+                        "{\"event\":\"restore\",\"what\":\"scaler\",\"which\":1,\"step\":2}");
+        }
+        repeat(&job, 2, "Z F S B K P");
+        repeat(&job, 2, second_step);
+        if (kind == 2) {
+            repeat(&job, 2, "Z F S B K P");
+        }
+        calls_judge(&job);
+        const ls_observe_finding *f = calls_find(&job, "scaler.trace");
+        ck_assert_msg((f->verdict.code == LS_FAIL) == (kind == 0), "%d: %s", kind,
+                      f->verdict.evidence);
+        if (kind == 0) {
+            calls_expect(&job, "scaler.trace", LS_FAIL, "inside the loop");
+            calls_expect(&job, "scaler.trace", LS_FAIL, "train.py:6");
+        }
+        calls_close(&job);
+    }
+}
+END_TEST
+
+/* The scaler of the one network's loss steps the other one's optimizer. */
+START_TEST(exchanged_scalers_are_caught)
+{
+    calls_job job;
+    calls_open(&job, 2);
+    calls_event(&job, -1, second);
+    LS_TEXT(event, 300, built_again, "train.py:61");
+    calls_event(&job, -1, event);
+    repeat(&job, 3, "Z F S B K{\"scaler\":1} p");
+    calls_judge(&job);
+    calls_expect(&job, "scaler.losses", LS_FAIL, "exchanged");
     calls_close(&job);
 }
 END_TEST
@@ -479,6 +563,9 @@ int main(void)
     tcase_add_test(test, one_rank_has_none_to_agree_with);
     tcase_add_loop_test(test, mistakes_are_caught, 0, (int)(sizeof wrong / sizeof *wrong));
     tcase_add_test(test, an_update_between_steps_is_caught);
+    tcase_add_test(test, overflows_until_the_end_are_caught);
+    tcase_add_test(test, a_scaler_that_is_built_anew_is_caught);
+    tcase_add_test(test, exchanged_scalers_are_caught);
     tcase_add_test(test, a_first_step_without_update_is_caught);
     tcase_add_test(test, a_changed_parameter_is_caught);
     tcase_add_test(test, models_that_are_not_trained_may_change);

@@ -82,6 +82,10 @@ class Autograd:
             sync=sync,
             **place
         )
+        if losses and losses[0][2]:
+            entry["dropped"] = True
+        if losses and losses[0][1] is not None:
+            hub.steps.now.pending += 1
         if hub.steps.now.detail and len(roots) == len(losses) == 1:
             scale = hub.scalers.scale_of(losses[0][1])
             entry.update(made(hub.torch, roots[0], scale).members())
@@ -96,7 +100,7 @@ class Autograd:
         if not losses or len(losses) != len(roots):
             return None
         tensors, parts = [], []
-        for lazy, _ in losses:
+        for lazy, _, _ in losses:
             parts.append((len(tensors), len(lazy.tensors), lazy.make))
             tensors.extend(lazy.tensors)
 

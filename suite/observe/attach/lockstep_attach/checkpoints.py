@@ -1,5 +1,7 @@
 """What is saved and loaded: torch.save, torch.load, and the load_state_dict of all that has one."""
 
+import collections
+import functools
 import os
 import weakref
 
@@ -15,22 +17,44 @@ COPIES = (
     "best",
 )  # keys of weights that are not the model's as it is
 DEPTH = 4
+ENTRIES = 64  # of a list that is searched
+MADE = 256  # state_dict() of models that are remembered
 
 
 def len_wrong(fit):
     return len(fit[2])
 
 
+class Contents:
+    """What a file holds: `what` of its event, and the parts that are compared with the job."""
+
+    def __init__(self):
+        self.what = {}  # {kind: [keys]}
+        self.weights = []  # (key, {name: tensor}) of models
+        self.copies = []  # the same of weights that a key calls an average or the best
+        self.states = []  # (kind, state) of optimizers and schedules
+        self.objects = []  # modules and optimizers that were saved whole
+        self.numbers = {}  # {key: number} of epochs and steps
+
+    def add(self, kind, path):
+        names = self.what.setdefault(kind, [])
+        if len(names) < 64:
+            names.append(path)
+
+
 class Checkpoints:
     def __init__(self, hub):
         self.hub = hub
         self.depth = 0
+        # id of a tensor that a model's state_dict() returned: (weak reference, steps done, place)
+        self.made = {}
 
     def install(self):
         torch, wrap = self.hub.torch, self.hub.wrap
         wrap(torch, "save", self._enter_save, self._leave_save)
         wrap(torch, "load", self._enter, self._leave_load)
         wrap(torch.nn.Module, "load_state_dict", self._enter, self._restored("model"))
+        self._watch_state_dict(torch.nn.Module)
         wrap(torch.optim.Optimizer, "load_state_dict", self._enter, self._restored("optimizer"))
         for kind in self.hub.scalers._classes():
             wrap(kind, "load_state_dict", self._enter, self._restored("scaler"))
@@ -41,31 +65,47 @@ class Checkpoints:
     # ---- what a file holds -----------------------------------------------------------------------
 
     def _contents(self, saved):
-        """(what, [(key, {name: tensor})]) of the object of a file."""
+        out = Contents()
         torch = self.hub.torch
-        what, weights = {}, []
-        if isinstance(saved, torch.nn.Module):
-            saved = {"": saved}
-        if not isinstance(saved, dict):
-            return {"other": [type(saved).__name__]}, weights
-        if self._is_weights(saved):
-            return {"model": [""]}, [("", dict(saved))]
-        self._walk(saved, "", what, weights, 0)
-        return what, weights
+        if isinstance(saved, (dict, list, tuple, torch.nn.Module, torch.optim.Optimizer)):
+            self._put("", "", saved, out, 0)
+        if not out.what:
+            out.add("other", type(saved).__name__)
+        return out
 
-    def _walk(self, saved, prefix, what, weights, depth):
-        for key, value in saved.items():
-            path = prefix + str(key)
-            kind = self._kind(str(key), value)
-            if kind == "other" and isinstance(value, dict) and value and depth < DEPTH:
-                self._walk(value, path + ".", what, weights, depth + 1)
-                continue
-            if kind == "model":
-                state = value.state_dict() if isinstance(value, self.hub.torch.nn.Module) else value
-                weights.append((path, dict(state)))
-            names = what.setdefault(kind, [])
-            if len(names) < 64:
-                names.append(path)
+    def _put(self, key, path, value, out, depth):
+        """Enters one value of a file, or what lies in it."""
+        kind = self._kind(key, value)
+        if kind == "other" and self._is_weights(value):
+            out.copies.append((path, dict(value)))
+        elif kind == "other" and isinstance(value, (dict, list, tuple)) and depth <= DEPTH:
+            inner = self._inner(value)
+            for name, one in inner:
+                below = "%s.%s" % (path, name) if path else str(name)
+                self._put(str(name), below, one, out, depth + 1)
+            if inner:
+                return
+        elif kind == "model":
+            if isinstance(value, self.hub.torch.nn.Module):
+                out.objects.append(value)
+                value = value.state_dict()
+            out.weights.append((path, dict(value)))
+        elif isinstance(value, self.hub.torch.optim.Optimizer):
+            out.objects.append(value)
+        elif kind in ("optimizer", "schedule"):
+            out.states.append((kind, value))
+        elif kind == "epoch" and not isinstance(value, bool) and len(out.numbers) < 16:
+            out.numbers[path] = value
+        out.add(kind, path)
+
+    def _inner(self, value):
+        """The entries of a dict, or of a list that holds dicts (states of several optimizers)."""
+        if isinstance(value, dict):
+            return list(value.items())
+        kinds = (dict, self.hub.torch.nn.Module, self.hub.torch.optim.Optimizer)
+        if len(value) > ENTRIES or not any(isinstance(one, kinds) for one in value):
+            return []
+        return list(enumerate(value))
 
     def _is_weights(self, value):
         if not isinstance(value, dict) or not value:
@@ -140,16 +180,20 @@ class Checkpoints:
         self.depth += 1
         if self.depth != 1:
             return False
-        saved = kwargs.get("obj", args[0] if args else None)
-        what, weights = self._contents(saved)
+        contents = self._contents(kwargs.get("obj", args[0] if args else None))
         event = {
             "event": "save",
             "at": self.hub.places.here(),
             "path": self._path(args, kwargs, 1),
             "step": self.hub.steps.done_now(),
-            "what": what,
+            "what": contents.what,
+            "numbers": contents.numbers,
         }
-        event.update(self._against_models(weights))
+        event.update(self._against_models(contents.weights))
+        event["fresh"], event["stale"] = self._against_states(contents.states)
+        made = self._references(contents.weights + contents.copies)
+        if made is not None:
+            event["made"], event["made_at"] = made
         return event
 
     def _leave_save(self, event, args, kwargs, result, error):
@@ -161,11 +205,11 @@ class Checkpoints:
     def _against_models(self, weights):
         """The saved weights against what the models hold now."""
         floating = [t for _, state in weights for t in state.values() if self._is_floating(t)]
-        out = {"params": 0, "params_missing": [], "wrong": []}
+        out = {"params": 0, "params_missing": [], "wrong": [], "digests": []}
         out["half"] = bool(floating) and all(t.element_size() == 2 for t in floating)
         models = list(self.hub.models.live())
         fits = [[self._fit(model, state) for _, state in weights] for model in models]
-        for model, row in enumerate(fits):
+        for model, row in zip(models, fits):
             known = [fit for fit in row if fit is not None]
             best = min(known, key=len_wrong) if known else None
             # a file may hold weights of one of two models with equal names
@@ -173,15 +217,122 @@ class Checkpoints:
             if best is not None and best is min(filter(None, column), key=len_wrong):
                 for key, value in zip(("params", "params_missing", "wrong"), best):
                     out[key] = out[key] + value
+                digest = self._digest(model, weights[row.index(best)][1])
+                if digest is not None:
+                    out["digests"].append([model.index, digest])
         return out
+
+    def _digest(self, model, state):
+        """Of the saved parameters, as the model's event has it of its own; None where they are
+        not all there.
+        """
+        saved, cut = self._saved(state), len(model.full_name(""))
+        tensors = [(saved.get(entry.name[cut:]), p) for entry, p in model.params()]
+        whole = all(
+            isinstance(t, self.hub.torch.Tensor) and t.dtype == p.dtype and t.shape == p.shape
+            for t, p in tensors
+        )
+        if not tensors or not whole:
+            return None
+        return self.hub.digests.digest([t.detach() for t, _ in tensors])
+
+    def _saved(self, state):
+        return {plain_name(str(name)): tensor for name, tensor in state.items()}
+
+    def _against_states(self, states):
+        """Kinds of which the file has what the job has now, and of which it has something older."""
+        fresh, stale = [], []
+        for kind, state in states:
+            if kind == "optimizer":
+                current = self._is_current(state)
+            else:
+                # the script may step a schedule between state_dict() and the file
+                behind = [n - state["last_epoch"] for n in self.hub.schedules.counts()]
+                current = None if not behind else any(n <= 1 for n in behind)
+            if current is not None:
+                (fresh if current else stale).append(kind)
+        return fresh, stale
+
+    def _is_current(self, state):
+        """Whether a live optimizer has this state; None where none is like it or has any."""
+        ids = [p for group in state["param_groups"] for p in group.get("params", ())]
+        results = []
+        for optimizer in self.hub.optimizers.alive():
+            params = self.hub.optimizers.params(optimizer)
+            place = next((i for i, p in enumerate(params) if optimizer.state.get(p)), None)
+            if len(params) == len(ids) and place is not None:
+                saved = state["state"].get(ids[place])
+                results.append(self._same_state(saved, optimizer.state[params[place]]))
+        return any(results) if results else None
+
+    def _same_state(self, saved, held):
+        if not isinstance(saved, dict) or not saved:
+            return False
+        tensor = self.hub.torch.Tensor
+        for word, value in saved.items():
+            other = held.get(word)
+            if isinstance(value, tensor) and isinstance(other, tensor):
+                if not self._same(value, other):
+                    return False
+            elif isinstance(value, (int, float)) and value != other:
+                return False
+        return True
+
+    # ---- state_dict ------------------------------------------------------------------------------
+
+    def _watch_state_dict(self, kind):
+        """The user's own calls only: it calls itself for every child, with a `destination`."""
+        original, hub, made = kind.state_dict, self.hub, self._remember
+
+        @functools.wraps(original)
+        def state_dict(self, *args, **kwargs):
+            result = original(self, *args, **kwargs)
+            if not args and "destination" not in kwargs and not hub.idle():
+                hub.call(made, result)
+            return result
+
+        state_dict._ls_original, state_dict._ls_self = original, state_dict
+        kind.state_dict = state_dict
+
+    def _remember(self, state):
+        tensor = next((t for t in state.values() if isinstance(t, self.hub.torch.Tensor)), None)
+        if tensor is None:
+            return
+        if len(self.made) >= MADE:
+            self.made = {key: kept for key, kept in self.made.items() if kept[0]() is not None}
+        if len(self.made) < MADE:
+            step = self.hub.steps.done_now()
+            self.made[id(tensor)] = (weakref.ref(tensor), step, self.hub.places.here())
+
+    def _references(self, weights):
+        """(steps done, place) where state_dict() gave these weights, which it does not copy; None
+        where it is not known, or where they are no longer the model's own.
+        """
+        found = []
+        for _, state in weights:
+            for tensor in state.values():
+                kept = self.made.get(id(tensor))
+                if kept is not None and kept[0]() is tensor:
+                    found.append((kept[1:], tensor))
+        if not found:
+            return None
+        models = self.hub.models.live()
+        own = {self._address(p) for model in models for _, p in model.params()}
+        found = [kept for kept, tensor in found if self._address(tensor) in own - {0}]
+        return min(found) if found else None
+
+    def _address(self, tensor):
+        try:
+            return tensor.data_ptr()
+        except (RuntimeError, NotImplementedError):  # of one without memory of its own
+            return 0
 
     def _is_floating(self, value):
         return isinstance(value, self.hub.torch.Tensor) and value.is_floating_point()
 
     def _fit(self, model, state):
         """(count, missing, wrong) of a model's parameters and buffers in saved weights; None without half of them."""
-        saved = {plain_name(str(name)): tensor for name, tensor in state.items()}
-        cut = len(model.full_name(""))
+        saved, cut = self._saved(state), len(model.full_name(""))
         params = [(entry.name, saved.get(entry.name[cut:]), p) for entry, p in model.params()]
         found = [(name, t, p) for name, t, p in params if isinstance(t, self.hub.torch.Tensor)]
         if len(found) * 2 < len(params):
@@ -215,9 +366,18 @@ class Checkpoints:
         self.depth -= 1
         if note is False or error is not None:
             return
-        what, _ = self._contents(result)
+        contents = self._contents(result)
         path, at = self._path(args, kwargs, 0), self.hub.places.here()
-        self.hub.writer.put({"event": "load", "at": at, "path": path, "step": note, "what": what})
+        counts = [state["last_epoch"] for kind, state in contents.states if kind == "schedule"]
+        event = {"event": "load", "at": at, "path": path, "step": note, "what": contents.what}
+        entries = [len(state["state"]) for kind, state in contents.states if kind == "optimizer"]
+        event.update(numbers=contents.numbers, schedules=counts, entries=entries)
+        self.hub.writer.put(event)
+        for restored in contents.objects:
+            kind = "model" if isinstance(restored, self.hub.torch.nn.Module) else "optimizer"
+            which = self.hub.Late(self._which(kind, restored))
+            event = {"event": "restore", "what": kind, "which": which, "at": at, "step": note}
+            self.hub.writer.put(event)
 
     def _restored(self, what):
         def leave(note, args, kwargs, result, error):
@@ -226,18 +386,54 @@ class Checkpoints:
             self.depth -= 1
             if note is False or error is not None:
                 return
-            event = {
-                "event": "restore",
-                "what": what,
-                "which": self.hub.Late(self._which(what, args[0])),
-            }
+            which = self.hub.Late(self._which(what, args[0]))
+            event = {"event": "restore", "what": what, "which": which}
             if what == "model":
-                event["missing"] = len(getattr(result, "missing_keys", ()))
-                event["unexpected"] = len(getattr(result, "unexpected_keys", ()))
+                event.update(self._taken(args, kwargs, result))
+                event["like"] = self.hub.Late(self._like(args[0]))
+            elif what == "optimizer":
+                event["entries"] = len(args[0].state)
             event["at"], event["step"] = self.hub.places.here(), note
             self.hub.writer.put(event)
 
         return leave
+
+    def _taken(self, args, kwargs, result):
+        """How many of the model's parameters load_state_dict has given a value, how many of those
+        were given their own tensors, and of how many the file has the name with another prefix.
+        """
+        missing = set(getattr(result, "missing_keys", ()))
+        unexpected = list(getattr(result, "unexpected_keys", ()))
+        state = kwargs.get("state_dict", args[1] if len(args) > 1 else {})
+        names = [(name, p) for name, p in args[0].named_parameters() if p.numel()]
+        own = 0
+        for name, param in names:
+            given = state.get(name) if not kwargs.get("assign") else None
+            own += isinstance(given, self.hub.torch.Tensor) and self._is_own(given, param)
+        return {
+            "missing": len(missing),
+            "unexpected": len(unexpected),
+            "params": len(names),
+            "taken": sum(1 for name, _ in names if name not in missing),
+            "own": own,
+            "renamed": self._renamed([name for name, _ in names if name in missing], unexpected),
+        }
+
+    def _is_own(self, given, param):
+        address = self._address(param)
+        return given.device == param.device and address != 0 and self._address(given) == address
+
+    def _renamed(self, missing, unexpected):
+        """Names that differ by one and the same prefix, which the file or the model has."""
+        count, have, lack = collections.Counter(), set(unexpected), set(missing)
+        for names, others in ((missing, have), (unexpected, lack)):
+            for name in names:
+                cut = name.find(".")
+                while cut >= 0:
+                    if name[cut + 1 :] in others:
+                        count[names is missing, name[: cut + 1]] += 1
+                    cut = name.find(".", cut + 1)
+        return max(count.values()) if count else 0
 
     def _which(self, what, restored):
         """Known when it is written: a model may be loaded before it is wrapped and numbered."""
@@ -249,8 +445,31 @@ class Checkpoints:
                 return None
             if what == "model":
                 entry = hub.models.known(found) or hub.models._of_inner(found)
+                entry = entry or self._holder(found)
             else:
                 entry = (hub.optimizers if what == "optimizer" else hub.scalers).known(found)
             return entry.index if entry is not None else None
 
         return which
+
+    def _holder(self, module):
+        """The model that has this module's parameters: in another wrapper, or as a part."""
+        held = {id(p) for p in module.parameters()}
+        for model in self.hub.models.live():
+            if any(id(p) in held for _, p in model.params()):
+                return model
+        return None
+
+    def _like(self, module):
+        """Late: the model with the same parameters by name and shape that is not this one."""
+        shapes = {plain_name(name): tuple(p.shape) for name, p in module.named_parameters()}
+
+        def like():
+            for model in self.hub.models.live():
+                cut = len(model.full_name(""))
+                own = {entry.name[cut:]: tuple(p.shape) for entry, p in model.params()}
+                if own and own == shapes:
+                    return model.index
+            return None
+
+        return like

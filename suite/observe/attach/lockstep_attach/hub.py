@@ -324,6 +324,7 @@ class Hub:
             self.activate()
         if self.writer.file is not None:
             self.steps.close_last()
+            self.steps.unfinished()
             self.data.finish()
             self._cost()
             self.writer.put({"event": "end", "steps": self.steps.done, "why": why})

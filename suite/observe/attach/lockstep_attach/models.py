@@ -545,7 +545,10 @@ class Models:
                 kwargs.get("set_to_none", args[1] if len(args) > 1 else self._none_by_default())
             )
             at = self.hub.places.here()
-            self.hub.steps.note("zero_grad", at=at, to_none=none, of="model", model=model.index)
+            entry = self.hub.steps.note(
+                "zero_grad", at=at, to_none=none, of="model", model=model.index
+            )
+            self.hub.scalers.discard(entry, [p for _, p in model.params()])
             self.hub.steps.detail.cleared(args[0].parameters())
 
     def _of_inner(self, module):

@@ -105,6 +105,7 @@ class Optimizers:
             "class": "%s.%s" % (kind.__module__, kind.__qualname__),
             "rule": self.rule(optimizer),
             "at": entry.at,
+            "state": sum(1 for p in self.params(optimizer) if optimizer.state.get(p)),
             "groups": groups,
         }
 
@@ -171,6 +172,10 @@ class Optimizers:
         if isinstance(value, (list, tuple)):
             return [self.value(one) for one in value]
         return value if isinstance(value, (bool, int, float, str)) or value is None else str(value)
+
+    def alive(self):
+        found = (entry.ref() for entry in self.order)
+        return [optimizer for optimizer in found if optimizer is not None]
 
     def rates(self, optimizer):
         return [self.value(group.get("lr")) for group in optimizer.param_groups]
@@ -318,5 +323,8 @@ class Optimizers:
             lambda: known.index if known is not None else None
         )  # given at its first step
         at = self.hub.places.here()
-        self.hub.steps.note("zero_grad", at=at, to_none=bool(none), of="optimizer", optimizer=index)
+        entry = self.hub.steps.note(
+            "zero_grad", at=at, to_none=bool(none), of="optimizer", optimizer=index
+        )
+        self.hub.scalers.discard(entry, self.params(args[0]))
         self.hub.steps.detail.cleared(self.params(args[0]))

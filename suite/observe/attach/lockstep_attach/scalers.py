@@ -5,6 +5,9 @@ import weakref
 
 from .samples import type_name
 
+SCALED, LOSS = "lockstep_scaled", "lockstep_loss"  # in the metadata of nodes of a graph
+NODES = 128  # of a graph that are searched for what scale() returned: losses are near its end
+
 
 class Known:
     def __init__(self, scaler, index):
@@ -19,6 +22,8 @@ class Scalers:
         self.by_id = {}
         # (weak reference of a scaled tensor, its loss, index, scale), not yet gone backward
         self.scaled = []
+        self.checks = 32  # of gradients that the script throws away
+        self.scaling = False  # an enabled scaler has scaled a loss
         self.stepper = None  # (scaler, optimizer, entry) of the step that runs
         self.stepped = False
 
@@ -90,18 +95,55 @@ class Scalers:
         scaler, index = args[0], self._index(args[0])
         if index is None or error is not None:
             return
+        self.scaling = True
         losses = args[1] if len(args) > 1 else kwargs.get("outputs")
         pairs = list(self._pairs(losses, result))
         kind = type_name(pairs[0][0].dtype) if pairs else None
         self.hub.steps.before_scale()
-        self.hub.steps.note("scale", scaler=index, type=kind, at=self.hub.places.here())
+        entry = self.hub.steps.note(
+            "scale", scaler=index, type=kind, at=self.hub.places.here()
+        )
+        if any(self._mark_of(loss.grad_fn, SCALED) is not None for loss, _ in pairs):
+            entry["again"] = True
         scale = scaler._scale.detach().clone() if scaler._scale is not None else None
         if index == 0 and self.hub.steps.now.scale is None and scale is not None:
             self.hub.steps.now.scale = self.hub.Lazy(scale)
         for loss, scaled in pairs:
             if loss.numel() == 1:
-                self.scaled.append((weakref.ref(scaled), loss.detach().clone(), index, scale))
+                kept = loss.detach().clone()
+                self.scaled.append((weakref.ref(scaled), kept, index, scale))
+                self._mark(scaled.grad_fn, SCALED, (kept, index, scale))
+                self._mark(loss.grad_fn, LOSS, True)
         del self.scaled[:-64]
+
+    def _mark(self, node, word, value):
+        metadata = getattr(node, "metadata", None)
+        if metadata is not None:
+            metadata[word] = value
+
+    def _mark_of(self, node, word):
+        metadata = getattr(node, "metadata", None)
+        return metadata.get(word) if metadata else None
+
+    def _origin(self, tensor):
+        """What scale() returned in the graph that ends with the tensor: its mark; False: surely none;
+        None: the graph is too large to say.
+        """
+        nodes, seen, bare = [tensor.grad_fn], set(), False
+        for node in nodes:
+            if node is None or id(node) in seen:
+                continue
+            if len(seen) == NODES:
+                return False if bare else None
+            seen.add(id(node))
+            mark = self._mark_of(node, SCALED)
+            if mark is not None:
+                return mark
+            if self._mark_of(node, LOSS):
+                bare = True  # a loss that was scaled, reached by a way around its scaling
+                continue
+            nodes.extend(following for following, _ in node.next_functions)
+        return False
 
     def _pairs(self, losses, results):
         tensor = self.hub.torch.Tensor
@@ -113,25 +155,47 @@ class Scalers:
                     yield pair
 
     def unscaled(self, tensor):
-        """(Lazy loss, scaler index) of what goes backward: the loss before scale(), found by the
-        tensor or by its order.
+        """(Lazy loss, scaler index, dropped) of what goes backward: the loss before scale(), found by
+        the tensor, by its graph or by its order; dropped: scale() was called and what goes backward
+        is not computed from its result.
         """
         Lazy = self.hub.Lazy
         for ref, loss, index, _ in self.scaled:
             if ref() is tensor:
-                return Lazy(loss), index
+                return Lazy(loss), index, False
+        origin = self._origin(tensor) if self.scaling else False
         scales = [(index, scale) for _, _, index, scale in self.scaled if scale is not None]
-        if not scales:
-            return Lazy(tensor.detach().clone()), None
+        if origin is False or (origin is None and not scales):
+            return Lazy(tensor.detach().clone()), None, origin is False and bool(self.scaled)
         # scaled and then changed: divided by the number of micro-steps, summed with others
-        index, scale = scales[-1]
+        index, scale = scales[-1] if origin is None else origin[1:]
+        if scale is None:
+            return Lazy(tensor.detach().clone()), index, False
         return (
             Lazy([tensor.detach().clone(), scale], lambda value, by: value / by if by else None),
             index,
+            False,
         )
 
     def gone_backward(self):
         self.scaled = []
+
+    def discard(self, entry, params):
+        """zero_grad() comes: the gradients of scaled losses that no step was asked for are lost.
+        Whether they are finite says whether the script hides an overflow from the scaler.
+        """
+        step = self.hub.steps.now
+        pending, step.pending = step.pending, 0
+        if not pending or step.asked:
+            return
+        entry["discards"] = pending
+        if self.checks == 0:
+            return
+        self.checks -= 1
+        grads = [p.grad.detach() for p in params if p.grad is not None and not p.grad.is_sparse]
+        if grads:
+            finite = [grad.isfinite().all() for grad in grads]
+            entry["finite"] = self.hub.Lazy(finite, lambda *values: all(values))
 
     # ---- unscale_ --------------------------------------------------------------------------------
 
@@ -165,6 +229,7 @@ class Scalers:
         if entry is None or error is not None:
             return
         optimizer = self._optimizer(args, kwargs)
+        self.hub.steps.now.pending = 0
         entry["found_inf"] = self._found(args[0], optimizer)
         self.hub.steps.detail.grads("grad", self.hub.optimizers.params(optimizer))
 

@@ -1,6 +1,5 @@
 """Learning-rate schedules: each step that the script itself takes, with the rates after it."""
 
-
 import weakref
 
 BUILT = 64  # schedules whose construction is written
@@ -13,6 +12,7 @@ class Schedules:
         self.count = 0
         self.building = 0  # constructors take a first step of their own
         self.depth = 0  # schedules that hold others step them
+        self.stepped = {}  # id: weak reference of a schedule that the script has stepped
 
     def install(self):
         module = self.hub.torch.optim.lr_scheduler
@@ -81,7 +81,8 @@ class Schedules:
         if not note or error is not None or optimizer is None:
             return
         hub, known = self.hub, self.hub.optimizers.known(optimizer)
-        hub.steps.note(
+        self.stepped[id(schedule)] = weakref.ref(schedule)
+        entry = hub.steps.note(
             "schedule",
             **{
                 "class": type(schedule).__name__,
@@ -91,6 +92,15 @@ class Schedules:
                 "lr": hub.optimizers.rates(optimizer),
             }
         )
+        count = getattr(schedule, "last_epoch", None)
+        if isinstance(count, (int, float)):
+            entry["epoch"] = count
+
+    def counts(self):
+        """Where the schedules of the job stand."""
+        alive = [ref() for ref in self.stepped.values()]
+        counts = [getattr(schedule, "last_epoch", None) for schedule in alive]
+        return [count for count in counts if isinstance(count, (int, float))]
 
     def _number(self, schedule):
         ref, number = self.by_id.get(id(schedule), (None, None))

@@ -38,6 +38,7 @@ class Step:
         self.detail = is_detail
         self.calls = []
         self.asked = False  # an optimizer was asked to step
+        self.pending = 0  # scaled backward calls whose gradients no scaler or zero_grad has seen
         self.forward = False  # a training forward of a known model was seen
         self.tail = None  # place in calls of the first forward in eval mode after that
         self.losses = []
@@ -126,6 +127,7 @@ class Steps:
     def ask(self, optimizer, did):
         """An optimizer was asked to step; `did` says whether it did."""
         self.now.asked = True
+        self.now.pending = 0
         self.now.did.append(did)
         self.hub.models.hold()
         self.hub.optimizers.hold()
@@ -141,6 +143,12 @@ class Steps:
         if self.now.asked:
             self.close()
         self.detail.drop()
+
+    def unfinished(self):
+        """The calls of the job's end, where a backward was followed by no step."""
+        calls = self.now.calls
+        if not self.now.asked and any(call["call"] == "backward" for call in calls):
+            self.hub.writer.put({"event": "unfinished", "calls": calls})
 
     def close(self):
         step, hub = self.now, self.hub

@@ -1,0 +1,50 @@
+#include "saved.h"
+
+#include <string.h>
+
+bool ls_saved_has(const cJSON *event, const char *part)
+{
+    const cJSON *what = cJSON_GetObjectItemCaseSensitive(event, "what");
+    return cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(what, part)) > 0;
+}
+
+int64_t ls_saved_step(const cJSON *event)
+{
+    return ls_json_integer(event, "step", 0);
+}
+
+bool ls_saved_checkpoint_has(const ls_observe_trace *trace, int64_t step, const char *part)
+{
+    for (int k = 0; k < trace->world; k++) {
+        const cJSON *save;
+        cJSON_ArrayForEach(save, trace->rank[k].save)
+        {
+            if (ls_saved_step(save) == step && ls_saved_has(save, part)) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+int ls_saved_count(const ls_observe_trace *trace, const char *part)
+{
+    int count = 0;
+    for (int k = 0; k < trace->world; k++) {
+        const cJSON *save;
+        cJSON_ArrayForEach(save, trace->rank[k].save)
+        {
+            count += ls_saved_has(save, part);
+        }
+    }
+    return count;
+}
+
+bool ls_saved_concerns(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    if (!trace->attached) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
+                       "the trainer's own events do not say what its files hold");
+    }
+    return trace->attached;
+}
