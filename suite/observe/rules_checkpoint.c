@@ -35,6 +35,12 @@ static bool in_list(const cJSON *event, const char *list, const char *name)
     return names(cJSON_GetObjectItemCaseSensitive(event, list), name);
 }
 
+/* Weights that fit no model that was alive: compared with nothing. */
+static bool is_compared(const cJSON *save)
+{
+    return ls_saved_has(save, "model") && ls_json_int(save, "params", 1) > 0;
+}
+
 /* The digest of a model's parameters in a file, "" where it is not known. */
 static const char *digest_of(const cJSON *save, int model)
 {
@@ -96,11 +102,18 @@ static void judge_others(const ls_observe_rank *rank, int number, const cJSON *s
         ls_verdict_cause(&out->verdict, "the weights are a copy that was made once and is saved "
                                         "each time");
         ls_finding_blame(out, at, "take model.state_dict() where the file is written");
-    } else if (earlier == 0) {
+    }
+}
+
+static void judge_start(const ls_observe_rank *rank, int number, const cJSON *save,
+                        ls_observe_finding *out)
+{
+    const cJSON *wrong = cJSON_GetObjectItemCaseSensitive(save, "wrong");
+    if (is_compared(save) && cJSON_GetArraySize(wrong) > 0 && find_earlier(rank, save) == 0) {
         ls_verdict_set(&out->verdict, LS_WEAK,
                        "rank %d, step %lld: %.80s holds the weights that the job began with",
                        number, (long long)ls_saved_step(save), ls_json_string(save, "path", ""));
-        ls_finding_blame(out, at,
+        ls_finding_blame(out, ls_json_string(save, "at", ""),
                          "right where they are meant; else a copy is saved that was made before "
                          "the loop, or an average that is never updated");
     }
@@ -261,32 +274,44 @@ static void judge_race(const ls_observe_trace *trace, const cJSON *save, ls_obse
                      "if dist.get_rank() == 0: torch.save(...), then a barrier");
 }
 
-/* Weights that fit no model that was alive: compared with nothing. */
-static bool is_compared(const cJSON *save)
+static void judge_save(const ls_observe_trace *trace, int k, const cJSON *save, int *others,
+                       ls_observe_finding *out)
 {
-    return ls_saved_has(save, "model") && ls_json_int(save, "params", 1) > 0;
+    if (is_compared(save)) {
+        judge_wrong(&trace->rank[k], k, save, others, out);
+    }
+    if (is_compared(save) && ls_verdict_good(out->verdict.code)) {
+        judge_missing(trace, k, save, out);
+    }
+    if (ls_verdict_good(out->verdict.code)) {
+        judge_reference(&trace->rank[k], k, save, out);
+    }
+    if (k == 0 && ls_verdict_good(out->verdict.code)) {
+        judge_race(trace, save, out);
+    }
 }
 
 void ls_rules_checkpoint_content(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     int others = 0, models = 0, compared = 0;
+    const cJSON *save;
     if (!ls_saved_concerns(trace, out)) {
         return;
     }
     models = ls_saved_count(trace, "model");
-    for (int k = 0; k < trace->world; k++) {
-        const cJSON *save;
+    for (int k = 0; k < trace->world && ls_verdict_good(out->verdict.code); k++) {
         cJSON_ArrayForEach(save, trace->rank[k].save)
         {
-            if (is_compared(save)) {
-                compared++;
-                judge_wrong(&trace->rank[k], k, save, &others, out);
-                judge_missing(trace, k, save, out);
+            compared += is_compared(save);
+            if (ls_verdict_good(out->verdict.code)) {
+                judge_save(trace, k, save, &others, out);
             }
-            judge_reference(&trace->rank[k], k, save, out);
-            if (k == 0) {
-                judge_race(trace, save, out);
-            }
+        }
+    }
+    for (int k = 0; k < trace->world; k++) {
+        cJSON_ArrayForEach(save, trace->rank[k].save)
+        {
+            judge_start(&trace->rank[k], k, save, out);
         }
     }
     if (models == 0) {

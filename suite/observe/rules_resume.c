@@ -172,7 +172,9 @@ static void judge_taken(const ls_observe_rank *rank, int k, ls_observe_finding *
             ls_finding_blame(out, at,
                              "load with strict=True, into model.module where the names have no "
                              "\"module.\"");
-        } else if (own == params && (ls_saved_step(restore) > 0 || loaded_before(rank, restore))) {
+            return;
+        }
+        if (own == params && (ls_saved_step(restore) > 0 || loaded_before(rank, restore))) {
             ls_verdict_fail(&out->verdict,
                             "rank %d, step %lld: load_state_dict is given the model's own %d "
                             "parameters: it changes nothing",
@@ -413,11 +415,13 @@ static void judge_model(const ls_observe_rank *rank, int k, ls_observe_finding *
     }
 }
 
+/* Whether a call names the scaler; -1: any one that is enabled. */
 static bool is_used(const ls_observe_rank *rank, int scaler)
 {
     for (int i = 0; i < rank->step_count; i++) {
         for (int c = 0; c < rank->step[i].call_count; c++) {
-            if (rank->step[i].call[c].scaler == scaler) {
+            int own = rank->step[i].call[c].scaler;
+            if (own >= 0 && (scaler < 0 || own == scaler)) {
                 return true;
             }
         }
@@ -428,6 +432,9 @@ static bool is_used(const ls_observe_rank *rank, int scaler)
 static void judge_scaler(const ls_observe_rank *rank, int k, ls_observe_finding *out)
 {
     const cJSON *load = loaded(rank, "scaler"), *own = restored(rank, "scaler");
+    if (!is_used(rank, -1)) {
+        return;
+    }
     if (own != NULL && ls_json_int(own, "which", -1) >= 0 &&
         !is_used(rank, ls_json_int(own, "which", -1))) {
         ls_verdict_fail(&out->verdict,
@@ -504,18 +511,20 @@ static void judge_schedule(const ls_observe_rank *rank, int k, ls_observe_findin
 
 /* ---- checkpoint.resume ----------------------------------------------------------------------- */
 
+typedef void judge_rank(const ls_observe_rank *rank, int k, ls_observe_finding *out);
+
+/* The first mistake found is the one that is named: those behind it may follow from it. */
 static int judge_loads(const ls_observe_trace *trace, ls_observe_finding *out)
 {
+    static judge_rank *const judge[] = {judge_taken, judge_moments, judge_model, judge_scaler,
+                                        judge_schedule};
     int resumed = 0;
-    bool scaled = ls_calls_use_scaler(trace);
     for (int k = 0; k < trace->world; k++) {
         const ls_observe_rank *rank = &trace->rank[k];
-        judge_taken(rank, k, out);
-        judge_moments(rank, k, out);
-        judge_model(rank, k, out);
-        judge_schedule(rank, k, out);
-        if (scaled) {
-            judge_scaler(rank, k, out);
+        for (size_t i = 0; i < sizeof judge / sizeof *judge; i++) {
+            if (ls_verdict_good(out->verdict.code)) {
+                judge[i](rank, k, out);
+            }
         }
         resumed += restored(rank, "optimizer") != NULL;
     }

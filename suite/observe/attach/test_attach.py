@@ -171,15 +171,16 @@ MEMBERS = {
     "param_digests buffer_digests",
     "hook": "model name at",
     "convert": "converted at",
-    "optimizer": "optimizer class rule at groups",
+    "optimizer": "optimizer class rule at state groups",
     "scaler": "scaler enabled at",
     "data": "loader pass at sampler shuffle drop_last length batch workers base_seed count whole "
     "trained steps",
-    "save": "at path step what params params_missing wrong half",
-    "load": "at path step what",
+    "save": "at path step what params params_missing wrong half digests numbers fresh stale",
+    "load": "at path step what numbers schedules entries",
     "restore": "what which at step",
     "call": "number call",
     "schedule": "schedule class at step holds",
+    "unfinished": "calls",
     "step": "step loss loss_scale loss_scale_next skipped lr images ms at_ns detail calls",
     "attach": "error at quiet",
     "cost": "own_ms run_ms share detail_ms gradient_ms",
@@ -287,7 +288,29 @@ def has_local_of_all(result, step):
     assert params == {name[len("index/") :] for name in named if name.startswith("index/")}
 
 
-ROUNDINGS = 4 * 2.0**-24  # of an f32 sum of two
+UNIT = 2.0**-24  # of f32: the relative error of one rounding
+ROUNDINGS = 4 * UNIT  # of an f32 sum of two
+# What f32 may cost a gradient, of its norm: the longest way through these networks has fewer than
+# 2048 roundings (216 products of a linear layer, 288 positions of a convolution, the norms of 8
+# samples, there and back), and each is one UNIT at most.
+F32_COST = 2048 * UNIT
+# Of a gradient whose terms cancel (a bias before a batch norm has 0): 8 UNIT of terms that are 1
+# at most.
+F32_REST = 8 * UNIT
+
+
+def f32_cost(exact):
+    return F32_COST * float(exact.norm()) + F32_REST
+
+
+def sgd_room(param, grad, momentum, following):
+    """By how much SGD in f32 (rate 0.05, momentum 0.9, decay 1e-4) may miss `following`, computed
+    in FP64 from the same numbers: a UNIT for each of its constants, products and sums.
+    """
+    decayed = 2 * 1e-4 * param.abs() + (grad + 1e-4 * param).abs()
+    kept = 2 * 0.9 * momentum.abs() + (0.9 * momentum + grad + 1e-4 * param).abs()
+    moved = 2 * 0.05 * (0.9 * momentum + grad + 1e-4 * param).abs()
+    return (0.05 * (decayed + kept) + moved + following.abs()) * UNIT * 1.001  # errors of errors
 
 
 @test
@@ -333,10 +356,11 @@ def step_can_be_recomputed(context):
     result = context.on.run("f32", name="recomputed")
     _, named = result.samples(2)
     for name in [key[len("next/") :] for key in named if key.startswith("next/")]:
-        grad = named["used/" + name].double() + 1e-4 * named["param/" + name].double()
-        momentum = 0.9 * named["state/%s/momentum_buffer" % name].double() + grad
-        expected = named["param/" + name].double() - 0.05 * momentum
-        assert torch.allclose(named["next/" + name].double(), expected, rtol=1e-6, atol=1e-9), name
+        param, grad = named["param/" + name].double(), named["used/" + name].double()
+        momentum = named["state/%s/momentum_buffer" % name].double()
+        expected = param - 0.05 * (0.9 * momentum + grad + 1e-4 * param)
+        missed = (named["next/" + name].double() - expected).abs()
+        assert bool((missed <= sgd_room(param, grad, momentum, expected)).all()), name
         norm = named["norm/" + name]
         assert norm.shape == (6,) and bool((norm[:4] >= 0).all()) and bool(norm[4:].isnan().all())
 
@@ -352,8 +376,8 @@ def again_in_fp64(context):
         exact, single = named["again/f64/" + name], named["again/f32/" + name].double()
         local = named["again/local/" + name]
         assert torch.equal(local, named["local/" + name])
-        assert float((local - exact).norm()) <= 1e-4 * float(exact.norm()) + 1e-6, name
-        assert float((single - exact).norm()) <= 1e-4 * float(exact.norm()) + 1e-6, name
+        assert float((local - exact).norm()) <= f32_cost(exact), name
+        assert float((single - exact).norm()) <= f32_cost(exact), name
     off = context.on.run("f32", name="not_again", LS_OBSERVE_GRADIENT="0")
     assert off.codes == [0, 0]
 
@@ -366,7 +390,7 @@ def again_with_dropout(context):
     assert metadata["again"] == "done", metadata
     for name in ("first.weight", "third.bias"):
         exact, local = named["again/f64/" + name], named["again/local/" + name]
-        assert float((local - exact).norm()) <= 1e-4 * float(exact.norm()) + 1e-6, name
+        assert float((local - exact).norm()) <= f32_cost(exact), name
     assert "local/second.weight" not in named and "reduced/first.weight" in named
 
 
@@ -412,7 +436,8 @@ def loss_scaling(context):
     _, named = result.samples(taken["step"])
     for name in ("0.weight", "3.weight"):
         expected = named["reduced/" + name].double() / taken["loss_scale"]
-        assert torch.allclose(named["grad/" + name].double(), expected, rtol=1e-6)
+        # the scale is a power of two: dividing by it is exact
+        assert torch.equal(named["grad/" + name].double(), expected), name
         assert float(named["clipped/" + name].abs().max()) <= 0.0101
 
 
@@ -450,7 +475,8 @@ def fused_optimizer(context):
     assert not [key for key in result.samples(skipped["step"])[1] if key.startswith("next")]
     _, named = result.samples(taken["step"])
     expected = named["reduced/0.weight"].double() / taken["loss_scale"]
-    assert torch.allclose(named["used/0.weight"].double(), expected, rtol=1e-6, atol=1e-12)
+    # the scale is a power of two: dividing by it is exact
+    assert torch.equal(named["used/0.weight"].double(), expected)
     assert torch.equal(named["used/0.weight"], named["grad/0.weight"])
 
 
@@ -537,6 +563,56 @@ def compiled_models(context):
             assert len(result.events(0, "step")) == 6, name
             assert result.events(0, "attach")[0]["quiet"] is False
             assert "forward" in words(result.events(0, "step")[1])
+
+
+@test
+def what_files_hold(context):
+    result = context.both("files", world=1)
+    check_schema(result, ranks=1)
+    assert [e["quiet"] for e in result.events(0, "attach")] in ([], [False])
+    lists, best, early, kept, bare, whole = result.events(0, "save")
+    assert lists["what"] == {
+        "optimizer": ["optimizer_states.0"],
+        "schedule": ["schedules.0"],
+        "model": ["state_dict"],
+        "epoch": ["epoch"],
+    }, lists
+    assert lists["numbers"] == {"epoch": 3} and lists["made"] == 4
+    assert lists["fresh"] == ["optimizer", "schedule"] and lists["stale"] == []
+    assert best["what"] == {"other": ["best"]} and best["made"] == 2 and best["step"] == 4
+    assert early["stale"] == ["optimizer"] and early["wrong"] == [] and early["made"] == 0
+    (model,) = result.events(0, "model")
+    # read before the first forward, and the same weights in a copy
+    assert kept["digests"] == [[0, model["digest"]["param"]]] and len(kept["wrong"]) == 4
+    assert "made" not in kept and bare["what"] == {"optimizer": [""]}
+    assert whole["what"] == {"model": [""]} and whole["wrong"] == []
+    load = result.events(0, "load")[0]
+    assert load["schedules"] == [4] and load["entries"] == [4] and load["numbers"] == {"epoch": 3}
+    own, renamed, state, copied, loaded = result.events(0, "restore")
+    assert own["own"] == own["taken"] == own["params"] == 4 and own["which"] == 0
+    assert renamed["taken"] == renamed["own"] == 0 and renamed["renamed"] == 4
+    assert state["which"] is None and state["entries"] == 4
+    assert copied["which"] is None and copied["like"] == 0 and copied["own"] == 0
+    assert loaded["what"] == "model" and loaded["which"] is None
+    assert result.events(0, "optimizer")[0]["state"] == 0
+
+
+@test
+def scaled_losses(context):
+    if VERSION < (2, 3):
+        return
+    result = context.both("scales", world=1)
+    check_schema(result, ranks=1)
+    steps = result.events(0, "step")
+    backward = [[c for c in s["calls"] if c["call"] == "backward"] for s in steps]
+    assert [b["scaled"] for b in backward[1]] == [0, 0], backward[1]
+    for step in backward[2:4]:
+        assert step[0]["scaled"] is None and step[0]["dropped"], step
+    assert all("dropped" not in b for step in backward[:2] for b in step)
+    assert [c.get("again") for c in steps[4]["calls"] if c["call"] == "scale"] == [None, True]
+    (tail,) = result.events(0, "unfinished")
+    zeros = [c for c in tail["calls"] if c["call"] == "zero_grad"]
+    assert [(z["discards"], z["finite"]) for z in zeros] == [(1, False), (1, True)], zeros
 
 
 @test

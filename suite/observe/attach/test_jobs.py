@@ -424,6 +424,83 @@ def synced_norms(losses):
     return [model]
 
 
+@job
+def files(losses):
+    """Files of all kinds, right ones and those of mistakes, in one process."""
+    import copy
+
+    model = mlp()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9)
+    early = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    kept = copy.deepcopy(model.state_dict())
+    for step, (x, y) in enumerate(DataLoader(vectors(32), batch_size=8, shuffle=True)):
+        loss = nn.functional.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        losses.append(loss.item())
+        best = model.state_dict() if step == 1 else best if step else None
+    path = sys.argv[2] + ".%s.pt"
+    states = {"optimizer_states": [optimizer.state_dict()], "schedules": [schedule.state_dict()]}
+    torch.save(dict(states, state_dict=model.state_dict(), epoch=3), path % "lists")
+    torch.save({"best": best}, path % "best")
+    torch.save(early, path % "early")
+    torch.save({"model": kept}, path % "kept")
+    torch.save(optimizer.state_dict(), path % "bare")
+    torch.save(model, path % "whole")
+    torch.load(path % "lists")
+    model.load_state_dict(best)
+    renamed = {"module." + name: tensor for name, tensor in kept.items()}
+    model.load_state_dict(renamed, strict=False)
+    torch.optim.Adam(mlp().parameters()).load_state_dict(optimizer.state_dict())
+    copy.deepcopy(model).load_state_dict(kept)
+    torch.load(path % "whole", **({"weights_only": False} if VERSION >= (1, 13) else {}))
+    return [model]
+
+
+@job
+def scales(losses):
+    """What scripts do with scaled losses."""
+    model = mlp()
+    optimizer, scaling = torch.optim.SGD(model.parameters(), lr=0.1), scaler(2.0**10, 2000)
+    x, y = torch.randn(8, 20), torch.randint(0, 5, (8,))
+
+    def loss_of():
+        with half(torch.float16):
+            return nn.functional.cross_entropy(model(x).float(), y)
+
+    def step():
+        scaling.step(optimizer)
+        scaling.update()
+        optimizer.zero_grad()
+        losses.append(float(scaling.get_scale()))
+
+    scaling.scale(loss_of()).backward()
+    step()
+    one, other = scaling.scale(loss_of()) / 2, scaling.scale(loss_of()) / 2
+    one.backward()
+    other.backward()
+    step()
+    loss = loss_of()
+    scaling.scale(loss)
+    loss.backward()
+    step()
+    loss = loss_of()
+    scaling.scale(loss)
+    (loss / 2).backward()
+    step()
+    scaling.scale(scaling.scale(loss_of())).backward()
+    step()
+    scaling.scale(loss_of() * 1e36 * 1e2).backward()
+    optimizer.zero_grad()
+    scaling.scale(loss_of()).backward()
+    optimizer.zero_grad()
+    scaling.scale(loss_of()).backward()
+    return [model]
+
+
 def short(losses, steps=3):
     ddp = DDP(mlp())
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
