@@ -543,6 +543,23 @@ def closures(context):
 
 
 @test
+def closures_of_other_optimizers(context):
+    result = context.both("closure_first")
+    check_schema(result)
+    assert not result.events(0, "attach")
+    order = words(result.events(0, "step")[1])
+    assert order == ["forward", "backward", "optimizer_step", "zero_grad"], order
+    reduced_is_mean(result, 2, ROUNDINGS)
+    has_local_of_all(result, 2)
+    result = context.both("closure_twice")
+    check_schema(result)
+    (attach,) = result.events(0, "attach")
+    assert attach["quiet"] is False and "by its closure" in attach["error"]
+    assert len(result.events(0, "step")) == 6
+    assert not any(event["detail"] for event in result.events(0, "step"))
+
+
+@test
 def synced_norms(context):
     result = context.both("synced_norms")
     check_schema(result)
@@ -635,19 +652,20 @@ def errors_arrive(context):
 
 
 @test
-def killed_job(context):
-    result = context.both("killed")
-    assert result.codes == [-9, -9]
-    check_schema(result, whole=False)
-    assert len(result.events(0, "step")) >= 3
-    for rank in (0, 1):
-        with open(os.path.join(result.folder, "events", "open.rank%d" % rank), "rb") as file:
-            data = file.read().partition(b"\0")[0].decode()
-        number, calls = data.split("\n")
-        assert int(number) > len(result.events(rank, "step")) >= 3
-        known = {event["number"]: event for event in result.events(rank, "call")}
-        assert all(int(call, 16) in known for call in calls.split()), calls
-        assert {"forward", "backward"} <= {event["call"] for event in known.values()}
+def killed_jobs(context):
+    for job, code in (("killed", -9), ("terminated", -15), ("left_at_once", 5)):
+        result = context.both(job)
+        assert result.codes == [code, code], result.codes
+        check_schema(result, whole=False)
+        assert len(result.events(0, "step")) >= 3, job
+        for rank in (0, 1):
+            with open(os.path.join(result.folder, "events", "open.rank%d" % rank), "rb") as file:
+                data = file.read().partition(b"\0")[0].decode()
+            number, calls = data.split("\n")
+            assert int(number) > len(result.events(rank, "step")) >= 3
+            known = {event["number"]: event for event in result.events(rank, "call")}
+            assert all(int(call, 16) in known for call in calls.split()), calls
+            assert {"forward", "backward"} <= {event["call"] for event in known.values()}
 
 
 @test
@@ -731,10 +749,13 @@ def starting_python(context):
         file.write("import builtins\nbuiltins.hidden = __name__\n")
     both = os.pathsep.join((HERE, folder))
 
-    def output(code, on, path, **more):
-        env = environment(on, PYTHONPATH=path, **more)
+    def output(code, on, path, flags=()):
+        command = [sys.executable, *flags, "-c", code]
         done = subprocess.run(
-            [sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            command,
+            env=environment(on, PYTHONPATH=path),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
         return done.stdout.decode().strip(), done.stderr.decode()
 
@@ -742,6 +763,9 @@ def starting_python(context):
     code += "type(sys.meta_path[0]).__name__ == '_WaitForTorch')"
     assert output(code, True, both)[0] == "sitecustomize False True"
     assert output(code, False, both)[0] == "sitecustomize False False"
+    alone = "import sys; print(any(type(f).__name__ == '_WaitForTorch' for f in sys.meta_path))"
+    for flag in ("-S", "-I", "-E"):  # what these leave out is not there, and nothing else happens
+        assert output(alone, True, both, (flag,)) == ("False", ""), flag
     os.makedirs(os.path.join(folder, "torch"))
     with open(os.path.join(folder, "torch", "__init__.py"), "w") as file:
         file.write("raise ImportError('of the user')\n")

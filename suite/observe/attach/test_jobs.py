@@ -336,6 +336,64 @@ def closure(losses):
     return [ddp]
 
 
+class Lion(torch.optim.Optimizer):
+    """An optimizer of another package: it begins with its closure, as those of torch do."""
+
+    def __init__(self, params):
+        super().__init__(params, {"lr": 1e-3})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        with torch.enable_grad():
+            loss = closure()
+        for param in self.param_groups[0]["params"]:
+            param.add_(param.grad.sign(), alpha=-1e-3)
+        return loss
+
+
+class Sharpness(Lion):
+    """One that calls its closure twice."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        with torch.enable_grad():
+            loss = closure()
+        params = self.param_groups[0]["params"]
+        steps = [0.1 * param.grad for param in params]
+        for param, step in zip(params, steps):
+            param.add_(step)
+        with torch.enable_grad():
+            closure()
+        for param, step in zip(params, steps):
+            param.sub_(step).sub_(param.grad, alpha=1e-3)
+        return loss
+
+
+def with_closure(losses, kind):
+    ddp = DDP(mlp())
+    optimizer = kind(ddp.parameters())
+    for x, y in sharded(vectors())[1]:
+
+        def again():
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(ddp(x), y)
+            loss.backward()
+            return loss
+
+        losses.append(float(optimizer.step(again)))
+    return [ddp]
+
+
+@job
+def closure_first(losses):
+    return with_closure(losses, Lion)
+
+
+@job
+def closure_twice(losses):
+    return with_closure(losses, Sharpness)
+
+
 def compiled(losses, wrap):
     model = wrap(mlp())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -531,6 +589,18 @@ def raises(losses):
 def killed(losses):
     short(losses, 4)
     os.kill(os.getpid(), 9)
+
+
+@job
+def terminated(losses):
+    short(losses, 4)
+    os.kill(os.getpid(), 15)
+
+
+@job
+def left_at_once(losses):
+    short(losses, 4)
+    os._exit(5)
 
 
 @job

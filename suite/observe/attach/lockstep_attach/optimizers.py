@@ -40,6 +40,7 @@ class Optimizers:
         self.by_id = {}
         self.order = []
         self.active = None  # the optimizer whose step runs
+        self.repeating = set()  # classes whose step calls its closure more than once
         self.searches = 0
 
     def install(self):
@@ -250,15 +251,23 @@ class Optimizers:
         return self._entered(optimizer)
 
     def _calls_first(self, optimizer):
-        """Whether its step begins with the closure, called once."""
+        """Whether its step begins with the closure, called once. Optimizers of other packages do so,
+        too, as far as is known: until one calls it again, and not where gradients are there already.
+        """
         owner = next((c for c in type(optimizer).__mro__ if "step" in c.__dict__), type(optimizer))
-        return owner.__module__.startswith("torch.optim.") and owner.__name__ != "LBFGS"
+        if owner.__module__.startswith("torch.optim."):
+            return owner.__name__ != "LBFGS"
+        step = self.hub.steps.now
+        given = not step.asked and any(call["call"] == "backward" for call in step.calls)
+        return owner not in self.repeating and not given
 
     def _behind_closure(self, closure, args, kwargs):
         """The step begins when the closure has ended: until then there are no gradients."""
         note, hub = [], self.hub
 
         def followed(*own_args, **own_kwargs):
+            if note:
+                hub.call(self._repeats, args[0])
             result = closure(*own_args, **own_kwargs)
             if not note:
                 note.append(hub.call(self._entered, args[0]))
@@ -267,6 +276,13 @@ class Optimizers:
         if "closure" in kwargs:
             return Swap(args, dict(kwargs, closure=followed), note)
         return Swap((args[0], followed) + tuple(args[2:]), kwargs, note)
+
+    def _repeats(self, optimizer):
+        """Its step calls the closure a second time: what was seen of this step is of its first half."""
+        kind = type(optimizer)
+        self.repeating.add(next((c for c in kind.__mro__ if "step" in c.__dict__), kind))
+        self.hub.steps.detail.closure = True
+        self._say_closure(optimizer)
 
     def _entered(self, optimizer):
         hub, steps = self.hub, self.hub.steps
@@ -292,7 +308,8 @@ class Optimizers:
 
     def _leave_step(self, note, args, kwargs, result, error):
         if isinstance(note, list):
-            note = note[0] if note else None
+            # a step that has not called its closure is a step all the same
+            note = note[0] if note else self._entered(args[0]) if error is None else None
         if note is None:
             return
         optimizer, params, found_inf, scaled, begin_ns = note
@@ -306,8 +323,12 @@ class Optimizers:
         """Gradients that a closure makes in the midst of a step are seen as calls only."""
         self.hub.steps.before_backward()  # it has its forward and backward to itself
         self.hub.steps.detail.closure = True
+        self._say_closure(optimizer)
+
+    def _say_closure(self, optimizer):
         self.hub.remark(
-            "the closure of a %s computes its gradients inside the step" % type(optimizer).__name__
+            "a %s computes gradients inside its step, by its closure: they are not sampled, and only "
+            "the order of calls, replicas, rates and data are judged" % type(optimizer).__name__
         )
 
     # ---- zero_grad -------------------------------------------------------------------------------
