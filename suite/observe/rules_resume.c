@@ -196,13 +196,15 @@ static void judge_taken(const ls_observe_rank *rank, int k, ls_observe_finding *
 
 /* ---- a job that goes on ---------------------------------------------------------------------- */
 
-/* What the job restored before its first step. */
+/* What the job restored before its first step. An optimizer's state without entries is none: of one
+ * that has not stepped, as packages load it to move it to a device. */
 static const cJSON *restored(const ls_observe_rank *rank, const char *what)
 {
     const cJSON *restore;
     cJSON_ArrayForEach(restore, rank->restore)
     {
-        if (restores(restore, what) && ls_saved_step(restore) == 0) {
+        if (restores(restore, what) && ls_saved_step(restore) == 0 &&
+            ls_json_int(restore, "entries", 1) != 0) {
             return restore;
         }
     }
@@ -353,8 +355,7 @@ static void judge_moments(const ls_observe_rank *rank, int k, ls_observe_finding
         return;
     }
     const char *built = ls_json_string(found.bare, "at", "");
-    if (own != NULL && ls_json_int(own, "entries", -1) > 0 &&
-        (found.with == 0 || count_states(rank) >= found.with + found.without)) {
+    if (own != NULL && (found.with == 0 || count_states(rank) >= found.with + found.without)) {
         ls_verdict_fail(&out->verdict,
                         "rank %d: an optimizer's state was loaded, and optimizer %d (%.60s) begins "
                         "without any",
