@@ -111,9 +111,10 @@ static bool clips_scaled(const ls_calls *calls)
 {
     double limit = ls_json_number(calls->call->json, "limit", INFINITY);
     bool any = false;
+    int clipped = calls->call->optimizer; /* whose gradients; -1: of any */
     for (int o = 0; o < LS_CALLS_OPTIMIZERS; o++) {
         const ls_calls_grad *grad = &calls->optimizer[o].grad;
-        if ((calls->optimizers >> o & 1) == 0) {
+        if ((calls->optimizers >> o & 1) == 0 || (clipped >= 0 && clipped != o)) {
             continue;
         }
         if (!only_scaled(grad)) {
@@ -123,8 +124,10 @@ static bool clips_scaled(const ls_calls *calls)
     }
     for (int s = 0; s < LS_CALLS_SCALERS && any; s++) {
         const ls_calls_scaler *scaler = &calls->scaler[s];
-        if (scaler->enabled && scaler->optimizers != 0 && scaler->scale > 1 &&
-            limit < scaler->scale) {
+        bool of = clipped < 0 || clipped >= LS_CALLS_OPTIMIZERS
+                      ? scaler->optimizers != 0
+                      : (scaler->optimizers >> clipped & 1) != 0;
+        if (scaler->enabled && of && scaler->scale > 1 && limit < scaler->scale) {
             return ls_json_int(calls->call->json, "params", 1) != 0;
         }
     }

@@ -347,6 +347,25 @@ START_TEST(a_scaler_that_is_built_anew_is_caught)
 }
 END_TEST
 
+/* unscale_ of one optimizer, and the other one's gradients are clipped. */
+START_TEST(clipping_of_another_optimizer_is_caught)
+{
+    for (int right = 0; right < 2; right++) {
+        calls_job job;
+        calls_open(&job, 2);
+        calls_event(&job, -1, second);
+        repeat(&job, 3,
+               right != 0 ? "Z Z{\"optimizer\":1} F S B U N{\"optimizer\":0} K K{\"optimizer\":1} P"
+                          : "Z Z{\"optimizer\":1} F S B U{\"optimizer\":1} N{\"optimizer\":0} K "
+                            "K{\"optimizer\":1} P");
+        calls_judge(&job);
+        calls_expect(&job, "scaler.order", right != 0 ? LS_PASS : LS_FAIL,
+                     right != 0 ? "" : "clipping without scaler.unscale_");
+        calls_close(&job);
+    }
+}
+END_TEST
+
 /* The scaler of the one network's loss steps the other one's optimizer. */
 START_TEST(exchanged_scalers_are_caught)
 {
@@ -565,6 +584,7 @@ int main(void)
     tcase_add_test(test, an_update_between_steps_is_caught);
     tcase_add_test(test, overflows_until_the_end_are_caught);
     tcase_add_test(test, a_scaler_that_is_built_anew_is_caught);
+    tcase_add_test(test, clipping_of_another_optimizer_is_caught);
     tcase_add_test(test, exchanged_scalers_are_caught);
     tcase_add_test(test, a_first_step_without_update_is_caught);
     tcase_add_test(test, a_changed_parameter_is_caught);

@@ -175,6 +175,8 @@ class Autograd:
         entry["params"] = len(params) if params is not None else None
         if params:
             entry["models"] = self.hub.models.indices_of(params)
+        first = params[0] if params else None
+        entry["optimizer"] = self.hub.Late(self.hub.optimizers.holder(first))
         if isinstance(result, self.hub.torch.Tensor) and result.numel() == 1:
             entry["norm"] = self.hub.Lazy(result.detach().reshape(()).clone())
         self.hub.steps.detail.grads("clipped", params)

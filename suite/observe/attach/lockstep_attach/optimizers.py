@@ -174,6 +174,15 @@ class Optimizers:
             return [self.value(one) for one in value]
         return value if isinstance(value, (bool, int, float, str)) or value is None else str(value)
 
+    def holder(self, param):
+        """Late: the number of the only optimizer that has the parameter; None where several do."""
+        found = []
+        for entry in self.by_id.values():
+            optimizer = entry.ref()
+            if optimizer is not None and any(p is param for p in self.params(optimizer)):
+                found.append(entry)
+        return lambda: found[0].index if len(found) == 1 else None
+
     def alive(self):
         found = (entry.ref() for entry in self.order)
         return [optimizer for optimizer in found if optimizer is not None]
