@@ -56,6 +56,7 @@ static const char *const right[][2] = {
     {"F{\"left\":0} S B K P", NULL}, /* gradients set to None by hand */
     /* a batch is thrown away that did not overflow, or whose loss is infinite by itself */
     {"Z F S B Z{\"discards\":1,\"finite\":true} F S B K P", NULL},
+    {"Z F S B Z{\"discards\":1,\"finite\":false} F S B K P", NULL}, /* of another network's loss */
     {"Z F S B{\"loss\":null} Z{\"discards\":1,\"finite\":false} F S B K P", NULL},
 };
 
@@ -254,8 +255,9 @@ static const struct {
      "is not what goes backward | train.py:21"},
     {"F S b{\"at\":\"train.py:29\"} F b K P Z", NULL, "scaler.losses", "train.py:21"},
     {"F S S{\"again\":true} B K P Z", NULL, "scaler.losses", "scaled twice"},
-    {"F S B Z{\"discards\":1,\"finite\":false} F S B K P Z", NULL, "scaler.losses",
-     "skips steps that overflow by itself"},
+    {"F S B Z{\"discards\":1,\"finite\":false} F S B Z{\"discards\":1,\"finite\":false} F S B K P "
+     "Z",
+     NULL, "scaler.losses", "skips steps that overflow by itself"},
     {"F S B P K Z", NULL, "scaler.order", "scaler.update() before scaler.step | train.py:25"},
 };
 
@@ -297,11 +299,14 @@ START_TEST(overflows_until_the_end_are_caught)
         calls_open(&job, 2);
         repeat(&job, 3, "Z F S B K P");
         LS_TEXT(
-            tail, 400,
+            tail, 600,
             "{\"event\":\"unfinished\",\"calls\":[{\"call\":\"backward\",\"loss\":1,\"scaled\":0},"
             "{\"call\":\"zero_grad\",\"at\":\"train.py:19\",\"discards\":1,\"finite\":%s},"
+            "{\"call\":\"backward\",\"loss\":1,\"scaled\":0},"
+            "{\"call\":\"zero_grad\",\"at\":\"train.py:19\",\"discards\":1,\"finite\":%s},"
             "{\"call\":\"%s\",\"scaler\":0},{\"call\":\"backward\",\"loss\":1,\"scaled\":0}]}",
-            kind == 1 ? "true" : "false", kind == 2 ? "update" : "scale");
+            kind == 1 ? "true" : "false", kind == 1 ? "true" : "false",
+            kind == 2 ? "update" : "scale");
         calls_event(&job, -1, tail);
         calls_judge(&job);
         calls_expect(&job, "scaler.losses", kind != 0 ? LS_PASS : LS_FAIL,
