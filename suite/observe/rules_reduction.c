@@ -10,8 +10,9 @@
 #include "carried.h"
 #include "factor.h"
 #include "job.h"
-#include "rules.h"
 #include "mean.h"
+#include "reduction.h"
+#include "rules.h"
 
 static const ls_tol exact =
     LS_TOL(1, "the distance in units of its own bound: one rounding for each operation between "
@@ -44,144 +45,6 @@ typedef struct tally {
     const ls_by_hand *hand; /* of a job without DistributedDataParallel */
     int own;                /* tensors that are parts of a rank, by it */
 } tally;
-
-/* ---- what may be judged ---------------------------------------------------------------------- */
-
-typedef enum hook_kind {
-    HOOK_NONE,
-    HOOK_F32,
-    HOOK_F16,
-    HOOK_BF16,
-    HOOK_NOOP,
-    HOOK_OTHER
-} hook_kind;
-
-static hook_kind hook_of(const ls_observe_rank *rank, int model, const cJSON **event)
-{
-    static const struct {
-        const char *name;
-        hook_kind kind;
-    } known[] = {{"allreduce_hook", HOOK_F32},      {"fp16_compress_hook", HOOK_F16},
-                 {"bf16_compress_hook", HOOK_BF16}, {"noop_hook", HOOK_NOOP},
-                 {"ALLREDUCE", HOOK_F32},           {"FP16_COMPRESS", HOOK_F16}};
-    hook_kind kind = HOOK_NONE;
-    const cJSON *hook;
-    cJSON_ArrayForEach(hook, rank->hook)
-    {
-        if (ls_json_int(hook, "model", 0) != model) {
-            continue;
-        }
-        kind = HOOK_OTHER;
-        *event = hook;
-        for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-            if (strcmp(ls_json_string(hook, "name", ""), known[i].name) == 0) {
-                kind = known[i].kind;
-            }
-        }
-    }
-    return kind;
-}
-
-/* False, with the verdict, where a model is reduced in a way that is not known here. */
-static bool hooks_known(const ls_observe_trace *trace, ls_observe_finding *out)
-{
-    for (int m = 0; m < ls_job_models(&trace->rank[0]); m++) {
-        const cJSON *hook = NULL;
-        hook_kind kind = hook_of(&trace->rank[0], m, &hook);
-        if (kind == HOOK_OTHER) {
-            ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
-                           "the communication hook %s: its result is not known",
-                           ls_json_string(hook, "name", "?"));
-            return false;
-        }
-        if (kind == HOOK_NOOP) {
-            ls_verdict_fail(&out->verdict, "the communication hook noop_hook reduces nothing");
-            ls_verdict_cause(&out->verdict, "noop_hook, which is for measuring only");
-            ls_finding_blame(out, ls_json_string(hook, "at", ""), "do not register noop_hook");
-            return false;
-        }
-        const cJSON *model = ls_job_model(&trace->rank[0], m);
-        int world = ls_json_int(model, "world", trace->world);
-        if (ls_job_model_is_ddp(model) && world != trace->world) {
-            ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
-                           "a model is replicated over %d of %d ranks: which, is not known", world,
-                           trace->world);
-            return false;
-        }
-    }
-    return true;
-}
-
-static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
-{
-    if (trace->world < 2) {
-        ls_verdict_set(&out->verdict, LS_SKIP, "one rank");
-        return false;
-    }
-    const char *class = ls_job_sharded(trace);
-    if (class == NULL) {
-        class = ls_job_averages_later(trace);
-    }
-    if (class != NULL) {
-        ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
-                       "%s: gradients are not averaged as "
-                       "DistributedDataParallel does",
-                       class);
-        return false;
-    }
-    if (ls_by_hand_averages_later(trace)) {
-        ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
-                       "the script averages parameters after the step, not gradients before it");
-        return false;
-    }
-    if (ls_by_hand_divides_model(trace)) {
-        ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
-                       "the ranks hold other values and send each other tensors before the "
-                       "backward pass ends: parts of one model, whose gradients are their own");
-        return false;
-    }
-    return true;
-}
-
-static bool is_wrapped(const ls_observe_trace *trace, const ls_observe_tensor *tensor)
-{
-    return !trace->attached || ls_job_model_is_ddp(ls_job_model(&trace->rank[0], tensor->model));
-}
-
-/* The gradient that the mean is compared with; of a step in which no optimizer took the parameter
- * it may hold what another step left: not judged. */
-static ls_values gradient_of(const ls_samples *samples, int rank, const char *name)
-{
-    if (!samples->trace->attached) {
-        return ls_samples_read(samples->file[rank], "grad", name, NULL);
-    }
-    bool stepped = ls_samples_find(samples->file[rank], "used", name, NULL) != NULL;
-    bool alone = samples->step[rank]->step->skipped &&
-                 cJSON_GetArraySize(samples->trace->rank[rank].optimizer) == 1;
-    return stepped || alone ? ls_samples_read(samples->file[rank], "reduced", name, NULL)
-                            : (ls_values){0};
-}
-
-static const char *type_of(const ls_samples *samples, int rank, const char *name)
-{
-    const char *group = samples->trace->attached ? "reduced" : "grad";
-    const ls_dumpfile *file = samples->file[rank];
-    if (!samples->trace->attached && file != NULL &&
-        strcmp(ls_dumpfile_text(file, "reduced_type", ""), "fp32") == 0) {
-        group = "param"; /* reduced in f32, the mean goes back to the gradient's own type */
-    }
-    const ls_dumpfile_entry *entry = ls_samples_find(samples->file[rank], group, name, NULL);
-    return entry == NULL ? "F32" : entry->dtype;
-}
-
-static void set_sent(const ls_samples *samples, int rank, int model, ls_mean_plan *plan)
-{
-    const cJSON *hook = NULL;
-    hook_kind kind = hook_of(&samples->trace->rank[rank], model, &hook);
-    if (samples->trace->attached) {
-        plan->sent_as = kind == HOOK_F16 ? "f16" : kind == HOOK_BF16 ? "bf16" : NULL;
-    }
-}
 
 /* ---- guesses --------------------------------------------------------------------------------- */
 
@@ -297,10 +160,10 @@ static void judge_wrapped_tensor(const ls_samples *samples, const ls_observe_ten
 {
     for (int k = 0; k < samples->world; k++) {
         ls_mean mean;
-        ls_values got = gradient_of(samples, k, tensor->name);
+        ls_values got = ls_reduction_gradient(samples, k, tensor->name);
         ls_mean_plan plan = ls_mean_plan_of(samples, k);
-        set_sent(samples, k, tensor->model, &plan);
-        const char *type = type_of(samples, k, tensor->name);
+        ls_reduction_set_sent(samples, k, tensor->model, &plan);
+        const char *type = ls_reduction_type(samples, k, tensor->name);
         if (got.v == NULL || !ls_mean_plan_for(samples, tensor->name, &plan) ||
             !ls_mean_make(samples, &plan, tensor->name, type, &mean)) {
             ls_values_free(&got);
@@ -348,7 +211,8 @@ static bool is_own_part(const tally *t, int tensor)
 static bool is_judged_plainly(const ls_samples *samples, const tally *t, int tensor)
 {
     const ls_observe_rank *rank = &samples->trace->rank[0];
-    return !is_wrapped(samples->trace, &rank->tensor[tensor]) && !is_own_part(t, tensor);
+    return !ls_reduction_is_wrapped(samples->trace, &rank->tensor[tensor]) &&
+           !is_own_part(t, tensor);
 }
 
 static ls_values used_of(const ls_samples *samples, int rank, const char *name)
@@ -380,7 +244,7 @@ static void judge_plain_tensor(const ls_samples *samples, int rank, const char *
     plan.backwards += 4; /* the factor, a division by the scale, one by the clip */
     ls_values used = used_of(samples, rank, name);
     if (used.v == NULL ||
-        !ls_mean_make(samples, &plan, name, type_of(samples, rank, name), &mean)) {
+        !ls_mean_make(samples, &plan, name, ls_reduction_type(samples, rank, name), &mean)) {
         ls_values_free(&used);
         return;
     }
@@ -688,7 +552,7 @@ static void judge_step(const ls_samples *samples, tally *t)
     const ls_observe_rank *rank = &trace->rank[0];
     bool plain = false;
     for (int i = 0; i < rank->tensor_count; i++) {
-        if (is_wrapped(trace, &rank->tensor[i])) {
+        if (ls_reduction_is_wrapped(trace, &rank->tensor[i])) {
             judge_wrapped_tensor(samples, &rank->tensor[i], t);
         } else {
             plain = true;
@@ -753,11 +617,11 @@ static const cJSON *unknown_hook(const ls_observe_trace *trace)
     const cJSON *unknown = NULL;
     for (int m = 0; m < ls_job_models(&trace->rank[0]); m++) {
         const cJSON *hook = NULL, *model = ls_job_model(&trace->rank[0], m);
-        hook_kind kind = hook_of(&trace->rank[0], m, &hook);
-        if (kind == HOOK_NOOP || ls_json_int(model, "world", trace->world) != trace->world) {
+        ls_reduction_hook_kind kind = ls_reduction_hook(&trace->rank[0], m, &hook);
+        if (kind == LS_HOOK_NOOP || ls_json_int(model, "world", trace->world) != trace->world) {
             return NULL;
         }
-        unknown = kind == HOOK_OTHER ? hook : unknown;
+        unknown = kind == LS_HOOK_OTHER ? hook : unknown;
     }
     return unknown;
 }
@@ -793,7 +657,7 @@ void ls_rules_reduction_mean(const ls_observe_trace *trace, ls_observe_finding *
 {
     tally t = {.rank = -1};
     ls_factor factor = {0};
-    if (!concerns(trace, out)) {
+    if (!ls_reduction_concerns(trace, out)) {
         return;
     }
     const cJSON *hook = unknown_hook(trace);
@@ -801,7 +665,7 @@ void ls_rules_reduction_mean(const ls_observe_trace *trace, ls_observe_finding *
         judge_hook(trace, hook, out);
         return;
     }
-    if (!hooks_known(trace, out)) {
+    if (!ls_reduction_hooks_known(trace, out)) {
         return;
     }
     ls_by_hand hand;
@@ -828,228 +692,4 @@ void ls_rules_reduction_mean(const ls_observe_trace *trace, ls_observe_finding *
     conclude(trace, &t, out);
     ls_by_hand_free(&hand);
     advise_no_sync(trace, out);
-}
-
-/* ---- every parameter takes part -------------------------------------------------------------- */
-
-static bool gets_gradient(const ls_observe_trace *trace, const char *name, ls_observe_finding *out)
-{
-    bool found = false;
-    for (int64_t n = 0; !found && (n = ls_samples_next(trace, n)) != 0;) {
-        ls_samples samples;
-        ls_samples_open(trace, n, &samples, out);
-        for (int k = 0; k < samples.world; k++) {
-            found = found || ls_samples_find(samples.file[k], "local", name, NULL) != NULL ||
-                    ls_samples_find(samples.file[k], "reduced", name, NULL) != NULL;
-        }
-        ls_samples_close(&samples);
-    }
-    return found;
-}
-
-static bool may_be_unused(const cJSON *model)
-{
-    return ls_json_bool(model, "find_unused", false) || ls_json_bool(model, "static_graph", false);
-}
-
-/* Whether a training forward of the model was seen: one that is trained later gets nothing yet. */
-static bool was_run(const ls_observe_rank *rank, int model)
-{
-    for (int i = 0; i < rank->step_count; i++) {
-        const ls_observe_step *step = &rank->step[i];
-        for (int c = ls_trace_find(step, LS_CALL_FORWARD, 0); step->detail && c >= 0;
-             c = ls_trace_find(step, LS_CALL_FORWARD, c + 1)) {
-            if (step->call[c].model == model) {
-                return true;
-            }
-        }
-    }
-    return false;
-}
-
-void ls_rules_reduction_covered(const ls_observe_trace *trace, ls_observe_finding *out)
-{
-    if (!concerns(trace, out)) {
-        return;
-    }
-    const ls_observe_rank *rank = &trace->rank[0];
-    ls_job_names unused = {0}, allowed = {0};
-    int seen = 0;
-    const char *at = "";
-    for (int i = 0; i < rank->tensor_count && ls_samples_next(trace, 0) != 0; i++) {
-        const ls_observe_tensor *tensor = &rank->tensor[i];
-        const cJSON *model = ls_job_model(rank, tensor->model);
-        if (!tensor->trainable || !is_wrapped(trace, tensor)) {
-            continue;
-        }
-        if (gets_gradient(trace, tensor->name, out)) {
-            seen++;
-        } else if (!was_run(rank, tensor->model)) {
-            continue;
-        } else if (!may_be_unused(model)) {
-            at = ls_json_string(model, "at", "");
-            ls_job_add_name(&unused, tensor->name);
-        } else {
-            ls_job_add_name(&allowed, tensor->name);
-        }
-    }
-    if (seen + unused.count + allowed.count == 0) {
-        ls_verdict_set(&out->verdict, ls_trace_is_ddp(trace) ? LS_UNSUPPORTED : LS_SKIP,
-                       "no samples of a model in DistributedDataParallel");
-    } else if (unused.count > 0) {
-        ls_verdict_fail(&out->verdict,
-                        "%d trainable parameters of a model in "
-                        "DistributedDataParallel never get a gradient: %s",
-                        unused.count, ls_job_names_text(&unused));
-        ls_finding_blame(out, at,
-                         "freeze them before the model is wrapped, remove them, or pass "
-                         "find_unused_parameters=True");
-    }
-    if (allowed.count > 0) {
-        ls_finding_blame(out, "", "never trained: %s", ls_job_names_text(&allowed));
-    }
-    ls_verdict_pass(&out->verdict, "%d parameters get gradients, %d may be unused and are", seen,
-                    allowed.count);
-}
-
-/* ---- nothing left from the step before ------------------------------------------------------- */
-
-/* Tensors whose .grad is more than what this step's backward passes gave. */
-typedef struct leftover {
-    int compared;                 /* tensors with gradients in place before */
-    ls_job_names reused, foreign; /* those that hold more than the step gave */
-    const char *from;             /* the backward that gave what is foreign */
-    int left;
-} leftover;
-
-static bool holds_more(const ls_samples *samples, int rank, const ls_observe_tensor *tensor,
-                       int *compared)
-{
-    ls_mean mean;
-    ls_mean_plan plan = ls_mean_plan_of(samples, rank);
-    set_sent(samples, rank, tensor->model, &plan);
-    bool wrapped = samples->world > 1 && is_wrapped(samples->trace, tensor), more = false;
-    ls_values got = gradient_of(samples, rank, tensor->name);
-    const char *type = type_of(samples, rank, tensor->name);
-    bool usable = got.v != NULL && (wrapped || samples->world == 1) &&
-                  samples->count == samples->world &&
-                  ls_mean_plan_for(samples, tensor->name, &plan);
-    if (usable && ls_mean_make(samples, &plan, tensor->name, type, &mean)) {
-        int64_t at;
-        double times;
-        ++*compared;
-        more = ls_mean_violations(&mean, &got, 1, NULL, &at, &times) > 0;
-        ls_mean_free(&mean);
-    }
-    ls_values_free(&got);
-    return more;
-}
-
-static bool is_attempted(const ls_observe_step *step, int optimizer)
-{
-    for (int c = 0; c < step->call_count; c++) {
-        if (ls_calls_is_attempt(&step->call[c]) && step->call[c].optimizer == optimizer) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static leftover find_leftover(const ls_samples *samples, int rank)
-{
-    leftover l = {0};
-    ls_observe_finding unknown = {0};
-    const ls_observe_rank *own = &samples->trace->rank[rank];
-    if (samples->world > 1 && !hooks_known(samples->trace, &unknown)) {
-        return l;
-    }
-    ls_carried *all = ls_carried_read(samples, rank);
-    bool any = false;
-    for (int o = 0; o < LS_CALLS_OPTIMIZERS; o++) {
-        if (!is_attempted(samples->step[rank], o)) {
-            all[o] = (ls_carried){.left = -1}; /* what it left may stay for the other's step */
-        }
-        any = any || all[o].reused || all[o].carried;
-    }
-    for (int i = 0; any && i < own->tensor_count; i++) {
-        ls_carried b = ls_carried_of(samples, rank, own->tensor[i].name, all);
-        bool suspect = b.reused || (b.carried && b.from != NULL);
-        l.left = b.reused && b.left > l.left ? b.left : l.left;
-        if (suspect && holds_more(samples, rank, &own->tensor[i], &l.compared)) {
-            ls_job_add_name(b.reused ? &l.reused : &l.foreign, own->tensor[i].name);
-            l.from = b.reused ? l.from : b.from;
-        }
-    }
-    free(all);
-    return l;
-}
-
-static const char *backward_of(const ls_observe_step *step)
-{
-    int backward = ls_trace_find(step, LS_CALL_BACKWARD, 0);
-    return backward >= 0 ? step->call[backward].at : "";
-}
-
-static void judge_left(const ls_samples *samples, int rank, int *looked, ls_observe_finding *out)
-{
-    const ls_observe_step *step = samples->step[rank];
-    if (step == NULL || samples->file[rank] == NULL ||
-        ls_trace_find(step, LS_CALL_BACKWARD, 0) < 0) {
-        return;
-    }
-    leftover l = find_leftover(samples, rank);
-    ++*looked;
-    if (l.reused.count > 0) {
-        ls_verdict_fail(&out->verdict,
-                        "step %lld, rank %d: %d parameters hold a gradient that was there before "
-                        "the step's own backward, and it stays in the sum: %s",
-                        (long long)samples->number, rank, l.reused.count,
-                        ls_job_names_text(&l.reused));
-        ls_verdict_cause(&out->verdict,
-                         "no zero_grad of these parameters between two steps of their optimizer: "
-                         "it steps again by old gradients, and by what other losses left");
-        ls_finding_blame(out, backward_of(step),
-                         "call zero_grad() once a step, before its first backward");
-    } else if (l.foreign.count > 0) {
-        ls_verdict_set(&out->verdict, LS_WEAK,
-                       "step %lld, rank %d: %d parameters hold what the backward at %.80s left "
-                       "before the step's own: %s",
-                       (long long)samples->number, rank, l.foreign.count, l.from,
-                       ls_job_names_text(&l.foreign));
-        ls_verdict_cause(&out->verdict, "gradients of another loss are in the sum: right only "
-                                        "where that loss trains these parameters, too");
-        ls_finding_blame(out, backward_of(step),
-                         "if it is not meant (a generator's loss in a discriminator): zero_grad() "
-                         "right before this loss's backward");
-    } else if (l.left > 0 && l.compared == 0) {
-        ls_verdict_set(&out->verdict, LS_WEAK,
-                       "step %lld: %d parameters hold a gradient of the step before; no samples "
-                       "say whether it stays",
-                       (long long)samples->number, l.left);
-    }
-}
-
-void ls_rules_reduction_left(const ls_observe_trace *trace, ls_observe_finding *out)
-{
-    int looked = 0;
-    if (!trace->attached) {
-        ls_verdict_set(&out->verdict, LS_SKIP,
-                       "the protocol reports no calls; reduction.mean compares the sums");
-        return;
-    }
-    /* step 1 has none before it */
-    for (int64_t n = 1; out->verdict.code != LS_FAIL && (n = ls_samples_next(trace, n)) != 0;) {
-        ls_samples samples;
-        ls_samples_open(trace, n, &samples, out);
-        for (int k = 0; k < samples.world; k++) {
-            ls_observe_finding one = {0};
-            judge_left(&samples, k, &looked, &one);
-            ls_calls_keep_worst(out, &one);
-        }
-        ls_samples_close(&samples);
-    }
-    if (looked == 0) {
-        ls_verdict_set(&out->verdict, LS_WEAK, "no detailed step after the first");
-    }
-    ls_verdict_pass(&out->verdict, "looked at %d times in steps after the first", looked);
 }
