@@ -114,6 +114,14 @@ const char *ls_job_averages_later(const ls_observe_trace *trace)
     return find_word(trace, false, word, (int)(sizeof word / sizeof *word));
 }
 
+bool ls_job_is_left_alone(const ls_observe_trace *trace)
+{
+    const cJSON *start = trace->rank[0].record->start;
+    const cJSON *observe = cJSON_GetObjectItemCaseSensitive(start, "observe");
+    int steps = ls_json_int(observe, "steps", 0);
+    return steps > 0 && trace->rank[0].step_count >= steps;
+}
+
 bool ls_job_calls_collectives(const ls_observe_trace *trace)
 {
     for (int k = 0; k < trace->world; k++) {

@@ -25,6 +25,8 @@ const char *ls_job_sharded(const ls_observe_trace *trace);
 const char *ls_job_sharded_optimizer(const ls_observe_trace *trace);
 /* The name of a method by which replicas differ between two averagings on purpose, or NULL. */
 const char *ls_job_averages_later(const ls_observe_trace *trace);
+/* The attach module stops at a given step (LS_OBSERVE_STEPS), and the job goes on. */
+bool ls_job_is_left_alone(const ls_observe_trace *trace);
 /* The script calls collectives of its own within steps. */
 bool ls_job_calls_collectives(const ls_observe_trace *trace);
 /* No model is in DistributedDataParallel, and collectives of the script's own reduce gradients, so

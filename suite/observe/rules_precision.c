@@ -244,10 +244,46 @@ static bool judge_micro_steps(const precision *p, ls_observe_finding *out)
     return true;
 }
 
+/* An optimizer steps within an autocast region that holds casts of the weights before the step
+ * before. */
+static bool judge_open_region(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    int stale = 0, steps = 0;
+    const ls_call *first = NULL;
+    for (int k = 0; k < trace->world; k++) {
+        for (int i = 0; i < trace->rank[k].step_count; i++) {
+            const ls_observe_step *step = &trace->rank[k].step[i];
+            for (int c = ls_trace_find(step, LS_CALL_OPTIMIZER_STEP, 0); c >= 0;
+                 c = ls_trace_find(step, LS_CALL_OPTIMIZER_STEP, c + 1)) {
+                bool is_stale = ls_calls_flag(&step->call[c], "stale_casts") == 1;
+                first = is_stale && first == NULL ? &step->call[c] : first;
+                stale += is_stale;
+                steps++;
+            }
+        }
+    }
+    if (first == NULL) {
+        return false;
+    }
+    ls_verdict_fail(&out->verdict,
+                    "%d of %d steps are taken within an autocast region that holds casts of "
+                    "earlier weights",
+                    stale, steps);
+    ls_verdict_cause(&out->verdict,
+                     "autocast stays open over steps: it casts each weight once until it ends, so "
+                     "that forwards go on with the weights of its first step");
+    ls_finding_blame(out, first->at,
+                     "open autocast in each step, around the forward and the loss alone");
+    return true;
+}
+
 void ls_rules_precision_autocast(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     precision p;
     if (!concerns(trace, &p, out)) {
+        return;
+    }
+    if (judge_open_region(trace, out)) {
         return;
     }
     if (p.f16 > 0 && !p.scaled && p.backwards > 0) {

@@ -59,6 +59,8 @@ static const struct {
     {"F{\"sync\":false} S B F{\"autocast\":null} S B K P Z", "precision.autocast", LS_FAIL,
      "one of the two branches"},
     {"F S B{\"autocast\":\"f16\"} K P Z", "precision.autocast", LS_PASS, "before backward()"},
+    {"F b O{\"stale_casts\":false} Z", "precision.autocast", LS_FAIL, "without a loss scale"},
+    {"F b O{\"stale_casts\":true} Z", "precision.autocast", LS_FAIL, "stays open over steps"},
     {"F S{\"type\":\"f16\"} B K P Z", "precision.loss", LS_FAIL, "from f16 outputs"},
     {"F{\"autocast\":\"bf16\"} b{\"type\":\"bf16\"} O Z", "precision.loss", LS_PASS, "in f32"},
 };

@@ -1,5 +1,6 @@
-/* Rules of what lies between a backward and a step, of schedules, of running statistics and of
- * steps that never ended, on invented jobs: mistakes and the right practices that look like them.
+/* Rules of what lies between a backward and a step, of schedules, of statistics and averages, and
+ * of steps that never ended, on invented jobs: mistakes and the right practices that look like
+ * them.
  */
 #include "kernels/core/rng.h"
 #include "observe_calls.h"
@@ -274,6 +275,72 @@ START_TEST(an_idle_schedule_is_caught)
 }
 END_TEST
 
+/* A schedule made for so many calls, in twelve steps, after every so many of them. */
+static const struct {
+    const char *class;
+    int span, every;
+    ls_verdict_code code;
+    const char *words;
+} spans[] = {
+    {"OneCycleLR", 12, 1, LS_PASS, "12 calls"},
+    {"OneCycleLR", 12, 4, LS_FAIL, "stepped with each epoch"},
+    {"CosineAnnealingLR", 13, 4, LS_FAIL, "of 13 steps was stepped 3 times"},
+    {"CosineAnnealingLR", 3, 4, LS_PASS, ""},
+    {"OneCycleLR", 400, 1, LS_PASS, ""}, /* ended early */
+    {"CosineAnnealingLR", 3, 1, LS_WEAK, "rises again"},
+    {"StepLR", 0, 4, LS_PASS, ""},
+};
+
+START_TEST(schedules_are_stepped_as_they_are_made)
+{
+    calls_job job;
+    calls_open(&job, 2);
+    LS_TEXT(event, 300,
+            "{\"event\":\"schedule\",\"schedule\":0,\"class\":\"%s\",\"at\":\"train.py:8\","
+            "\"step\":0,\"holds\":[],\"span\":%d}",
+            spans[_i].class, spans[_i].span);
+    calls_event(&job, -1, event);
+    for (int i = 0; i < 12; i++) {
+        calls_step(&job, (i + 1) % spans[_i].every == 0
+                             ? "F S B K P L{\"schedule\":0,\"optimizer\":0} Z"
+                             : "F S B K P Z");
+    }
+    calls_judge(&job);
+    calls_expect(&job, "order.schedule", spans[_i].code, spans[_i].words);
+    calls_close(&job);
+}
+END_TEST
+
+#define AVERAGE(what) "A{\"call\":\"average\",\"average\":0,\"what\":\"" what "\"}"
+
+/* An average of weights on two ranks: the calls of rank 0 and those of rank 1. */
+static const struct {
+    const char *zero, *one;
+    ls_verdict_code code;
+    const char *words;
+} averages[] = {
+    {"F S B K P Z " AVERAGE("update") AVERAGE("forward"),
+     "F S B K P Z " AVERAGE("update") AVERAGE("forward"), LS_PASS, "updated 4 times"},
+    {"F S B K P Z " AVERAGE("update") AVERAGE("forward"), "F S B K P Z " AVERAGE("forward"),
+     LS_FAIL, "updated on some ranks"},
+    {"F S B K P Z " AVERAGE("update") AVERAGE("forward"), "F S B K P Z", LS_PASS, ""},
+    {"F S B K P Z", "F S B K P Z", LS_SKIP, "no AveragedModel"},
+};
+
+START_TEST(averages_are_kept_where_they_run)
+{
+    calls_job job;
+    calls_open(&job, 2);
+    for (int i = 0; i < 4; i++) {
+        calls_step_of(&job, 0, "", averages[_i].zero);
+        calls_step_of(&job, 1, "", averages[_i].one);
+    }
+    calls_judge(&job);
+    calls_expect(&job, "replicas.average", averages[_i].code, averages[_i].words);
+    calls_close(&job);
+}
+END_TEST
+
 /* ---- causes ---------------------------------------------------------------------------------- */
 
 /* Passes of a step that come after its reduction: what the calls say of a wrong mean. */
@@ -425,6 +492,8 @@ int main(void)
     tcase_add_test(test, a_clip_of_the_other_network_is_caught);
     tcase_add_test(test, samples_show_what_was_thrown_away);
     tcase_add_loop_test(test, an_idle_schedule_is_caught, 0, ROWS(idle));
+    tcase_add_loop_test(test, schedules_are_stepped_as_they_are_made, 0, ROWS(spans));
+    tcase_add_loop_test(test, averages_are_kept_where_they_run, 0, ROWS(averages));
     tcase_add_loop_test(test, passes_after_the_reduction_are_named, 0, ROWS(late));
     tcase_add_test(test, a_schedule_of_one_rank_is_named);
     tcase_add_test(test, statistics_are_told_from_counts);

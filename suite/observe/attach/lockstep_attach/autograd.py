@@ -14,6 +14,7 @@ class Autograd:
         self.depth = 0  # 1 within the user's backward: a checkpoint's own is part of it
         self.passes = 0
         self.injected = False
+        self.probe = None  # [a parameter of its own, its value]: whether casts are of earlier weights
 
     def install(self):
         torch = self.hub.torch
@@ -41,6 +42,24 @@ class Autograd:
         else:
             return None
         return type_name(kind()) if on else None
+
+    def stale_casts(self, device):
+        """In an autocast region: a Lazy that says whether it uses casts of weights from before the last step.
+
+        A region keeps its casts until it ends. A product with a parameter of this module's own, whose value changes
+        from step to step, shows it.
+        """
+        torch = self.hub.torch
+        if self.autocast(device.type) is None:
+            return None
+        if self.probe is None or self.probe[0].device != device:
+            one = torch.ones(1, 1, dtype=torch.float32, device=device)
+            self.probe = [torch.nn.Parameter(one), 1]
+        param, value = self.probe
+        value = self.probe[1] = value % 64 + 1  # exact in every half type
+        param.fill_(value)
+        product = torch.mm(param, torch.ones(1, 1, dtype=torch.float32, device=device))
+        return self.hub.Lazy(product.reshape(-1)[0].float(), lambda seen: seen != value)
 
     # ---- backward --------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ import time
 from . import (
     again,
     autograd,
+    averages,
     checkpoints,
     collectives,
     data,
@@ -102,6 +103,7 @@ class Hub:
         self.autograd = autograd.Autograd(self)
         self.data = data.Data(self)
         self.schedules = schedules.Schedules(self)
+        self.averages = averages.Averages(self)
         self.checkpoints = checkpoints.Checkpoints(self)
         self.collectives = collectives.Collectives(self)
 
@@ -127,6 +129,7 @@ class Hub:
             self.autograd,
             self.data,
             self.schedules,
+            self.averages,
         )
         for part in parts + (self.checkpoints, self.collectives):
             part.install()

@@ -311,6 +311,9 @@ class Optimizers:
         if scaled is None:
             steps.ask(optimizer, True)
         params = self.params(optimizer)
+        stale = hub.autograd.stale_casts(params[0].device) if params else None
+        if stale is not None:
+            entry["stale_casts"] = stale
         hub.autograd.before_change()
         steps.detail.before_step(optimizer, params, found_inf is None)
         return optimizer, params, found_inf, scaled, begin_ns

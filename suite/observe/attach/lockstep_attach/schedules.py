@@ -4,6 +4,9 @@ import weakref
 
 BUILT = 64  # schedules whose construction is written
 
+# Of schedules that end, what says after how many calls: OneCycleLR, CosineAnnealingLR
+SPANS = ("total_steps", "T_max")
+
 
 class Schedules:
     def __init__(self, hub):
@@ -57,6 +60,7 @@ class Schedules:
         held = []
         for value in vars(schedule).values():
             held += value if isinstance(value, (list, tuple)) else [value]
+        span = next((getattr(schedule, name) for name in SPANS if hasattr(schedule, name)), None)
         self.hub.writer.put(
             {
                 "event": "schedule",
@@ -64,6 +68,7 @@ class Schedules:
                 "class": type(schedule).__name__,
                 "at": self.hub.places.here(),
                 "step": self.hub.steps.done_now(),
+                "span": span if isinstance(span, int) else None,
                 "holds": [self._number(one) for one in held if isinstance(one, self.kinds)],
             }
         )
