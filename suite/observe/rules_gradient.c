@@ -406,12 +406,14 @@ static void conclude(const ls_observe_trace *trace, const tally *all, const char
     }
     LS_TEXT(coarse, 120, "; %d of them by their multiple alone, %d not at all", all->coarse,
             all->blind);
-    ls_verdict_measured(&out->verdict, all->worst, all->worst_limit, "of the gradient",
-                        rounding.why);
-    ls_verdict_pass(&out->verdict,
-                    "%d gradients compared with FP64; nearest to its limit is %s, off by %.2g of "
-                    "itself (limit %.2g)%s",
-                    all->tensors, all->worst_name, all->worst, all->worst_limit,
+    LS_TEXT(nearest, 300, "; nearest to its limit is %s, off by %.2g of itself (limit %.2g)",
+            all->worst_name, all->worst, all->worst_limit);
+    if (all->worst_name[0] != '\0') {
+        ls_verdict_measured(&out->verdict, all->worst, all->worst_limit, "of the gradient",
+                            rounding.why);
+    }
+    ls_verdict_pass(&out->verdict, "%d gradients compared with FP64%s%s", all->tensors,
+                    all->worst_name[0] != '\0' ? nearest : "",
                     all->coarse + all->blind > 0 ? coarse : "");
 }
 
