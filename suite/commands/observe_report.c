@@ -250,7 +250,7 @@ static void print_verdicts(const ls_observe_report *report, FILE *to)
             const char *id = ls_json_string(verdict, "case", "?");
             id += strncmp(id, "observe.", 8) == 0 ? 8 : 0;
             ls_text_add(skipped, sizeof skipped, "%s%s",
-                        skipped[0] == '\0' ? "of no concern to this job: " : ", ", id);
+                        skipped[0] == '\0' ? "does not apply to this job: " : ", ", id);
         }
     }
     if (skipped[0] != '\0') {
