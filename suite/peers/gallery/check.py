@@ -3,6 +3,7 @@
 wrong one the rule must that expected.txt names, at the line that it names.
 
 usage: check.py LOCKSTEP [PYTHON] [GLOB...]    PYTHON: an interpreter with torch; GLOB: of names, 'clip*'
+LS_GALLERY_SEED=5: the scripts' --seed; LS_GALLERY_KEEP=DIR: keeps the folders of those that are not as expected
 """
 import fnmatch
 import json
@@ -56,6 +57,8 @@ def observe(lockstep, python, folder, name):
     text = read(os.path.join(folder, name))
     verdicts = []
     for number, arguments in enumerate([[], ["--resume"]] if '"--resume"' in text else [[]]):
+        if os.environ.get("LS_GALLERY_SEED") and '"--seed"' in text:
+            arguments = arguments + ["--seed", os.environ["LS_GALLERY_SEED"]]
         command = [python, name]
         if "init_process_group" in text:
             command = [python, "-m", "torch.distributed.run", "--standalone",
