@@ -2,9 +2,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "job.h"
+#include "suite/observe/job.h"
 #include "kernels/core/text.h"
-#include "rules.h"
+#include "suite/observe/rules.h"
 
 /* ---- every parameter in one group ------------------------------------------------------------ */
 
