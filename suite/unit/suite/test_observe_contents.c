@@ -61,6 +61,12 @@ static const struct {
      "data.disjoint",
      LS_PASS,
      "disjoint"},
+    {"the last batches are filled up with samples of the first ones",
+     {{true, "train.py:18", 72, 0, 1, 40, 0}},
+     {{true, "train.py:18", 72, 32, 1, 40, 1}}, /* eight are rank 0's */
+     "data.disjoint",
+     LS_PASS,
+     "disjoint"},
     {"a stream that is not split",
      {{true, "train.py:18", -1, 0, 1, 100, -1}},
      {{true, "train.py:18", -1, 20, 1, 100, -1}},
