@@ -1,8 +1,10 @@
 /* What was seen of an observed job, for summary.json and the report. */
 #include "observe_parts.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "kernels/core/list.h"
 #include "kernels/core/log.h"
@@ -182,6 +184,12 @@ static void list_unseen(const ls_observe_trace *trace, unseen *list)
                     rank->step_count == 0 ? 0LL
                                           : (long long)rank->step[rank->step_count - 1].step->step);
             add_unseen(list, k, text);
+        }
+        LS_TEXT(later, PATH_MAX, "%s/later.rank%d", trace->record.directory, k);
+        if (access(later, F_OK) == 0) {
+            add_unseen(list, k,
+                       "a later process trained, too: of a command that starts several jobs, or "
+                       "one again, the first is observed; put lockstep observe before the other");
         }
         if (rank->step_count == 0) {
             add_unseen(list, k, "made no step: no optimizer was asked to step");

@@ -174,6 +174,8 @@ class Writer:
             self.file = os.open(path, flags | os.O_EXCL, 0o644)
         except FileExistsError:
             self.closed = True
+            later = os.path.join(self.directory, "later.rank%d" % rank)
+            os.close(os.open(later, os.O_WRONLY | os.O_CREAT, 0o644))
             return False
         early, self.early = self.early, []
         self.put(start)
