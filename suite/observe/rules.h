@@ -1,4 +1,4 @@
-/* The judges of all rules: one of each row of rules.def, in rules/<family>.c. */
+/* The judges of all rules: one of each row of rules.def, in rules_<family>.c. */
 #ifndef LS_OBSERVE_RULES_H
 #define LS_OBSERVE_RULES_H
 

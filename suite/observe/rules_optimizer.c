@@ -2,9 +2,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "suite/observe/job.h"
+#include "job.h"
 #include "kernels/core/text.h"
-#include "suite/observe/rules.h"
+#include "rules.h"
 
 /* ---- every parameter in one group ------------------------------------------------------------ */
 

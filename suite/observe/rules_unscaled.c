@@ -1,9 +1,9 @@
 /* What happens to a gradient between its reduction and the step. */
 #include <math.h>
 
-#include "suite/observe/job.h"
+#include "job.h"
 #include "kernels/core/text.h"
-#include "suite/observe/rules.h"
+#include "rules.h"
 
 static const ls_tol one_product =
     LS_TOL(2, "two roundings of the product with 1/S: in f32, and in the gradient's own type "

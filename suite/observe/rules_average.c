@@ -1,8 +1,8 @@
 /* Whether an average of weights is kept where it is run. */
 #include <string.h>
 
-#include "suite/observe/calls.h"
-#include "suite/observe/rules.h"
+#include "calls.h"
+#include "rules.h"
 
 typedef struct average {
     int updates, forwards;

@@ -4,12 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "suite/observe/by_hand.h"
-#include "suite/observe/calls.h"
-#include "suite/observe/contents.h"
+#include "by_hand.h"
+#include "calls.h"
+#include "contents.h"
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
-#include "suite/observe/rules.h"
+#include "rules.h"
 
 /* A pass over a loader in which the model was trained, on every rank. */
 typedef struct pass {

@@ -1,11 +1,11 @@
 /* Whether files hold what the job held, and all of it of one step. */
 #include <string.h>
 
-#include "suite/observe/calls.h"
+#include "calls.h"
 #include "kernels/core/text.h"
-#include "suite/observe/rules.h"
-#include "suite/observe/job.h"
-#include "suite/observe/saved.h"
+#include "rules.h"
+#include "job.h"
+#include "saved.h"
 
 /* ---- checkpoint.content ---------------------------------------------------------------------- */
 

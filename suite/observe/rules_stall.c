@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "suite/observe/collectives_read.h"
+#include "collectives_read.h"
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
-#include "suite/observe/rules.h"
+#include "rules.h"
 
 /* How the job ended, where `lockstep observe` started it. */
 typedef struct job_end {

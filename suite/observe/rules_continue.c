@@ -8,8 +8,8 @@
 #include "kernels/core/digest.h"
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
-#include "suite/observe/rules.h"
-#include "suite/observe/trace.h"
+#include "rules.h"
+#include "trace.h"
 
 /* What the writer held when it saved the file, and what the reader holds after it has read it. */
 typedef struct hand_over {

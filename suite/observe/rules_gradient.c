@@ -7,9 +7,9 @@
 
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
-#include "suite/observe/rules.h"
-#include "suite/observe/job.h"
-#include "suite/observe/network.h"
+#include "rules.h"
+#include "job.h"
+#include "network.h"
 #include "suite/judge/compare.h"
 
 static const ls_tol rounding =

@@ -1,8 +1,8 @@
-/* What an optimizer's rule asks of a parameter in exact arithmetic: step.c. */
+/* What an optimizer's rule asks of a parameter in exact arithmetic: rules_step.c. */
 #ifndef LS_OBSERVE_RULES_STEP_H
 #define LS_OBSERVE_RULES_STEP_H
 
-#include "suite/observe/samples.h"
+#include "samples.h"
 
 /* The sampled elements before and after the step of an attached job, and where they should be by
  * gradient, state and settings, before any rounding. False, with nothing to free, where no

@@ -4,12 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "suite/observe/calls.h"
+#include "calls.h"
 #include "harness/report/stats.h"
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
-#include "suite/observe/rules.h"
-#include "suite/observe/samples.h"
+#include "rules.h"
+#include "samples.h"
 
 /* ---- what a job shows ------------------------------------------------------------------------ */
 

@@ -4,12 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "suite/observe/approx.h"
+#include "approx.h"
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
-#include "suite/observe/rules.h"
-#include "suite/observe/job.h"
-#include "step.h"
+#include "rules.h"
+#include "job.h"
+#include "rules_step.h"
 #include "suite/judge/compare.h"
 
 static const ls_tol exact =

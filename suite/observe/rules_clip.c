@@ -2,9 +2,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "suite/observe/job.h"
+#include "job.h"
 #include "kernels/core/text.h"
-#include "suite/observe/rules.h"
+#include "rules.h"
 
 static const ls_tol one_clip =
     LS_TOL(5, "five roundings: limit and 1e-6 become numbers of the gradient's type, then a sum, a "

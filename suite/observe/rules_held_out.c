@@ -3,9 +3,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "suite/observe/calls.h"
-#include "suite/observe/contents.h"
-#include "suite/observe/rules.h"
+#include "calls.h"
+#include "contents.h"
+#include "rules.h"
 
 /* Few samples show little. Text and pictures hold a few duplicates: public data sets up to some
  * hundredths. A validation wholly on training data may be meant, as a training score. */

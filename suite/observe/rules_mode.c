@@ -1,10 +1,10 @@
 /* Whether the model is in training mode where it is trained, and its norms' statistics move. */
 #include <string.h>
 
-#include "suite/observe/calls.h"
+#include "calls.h"
 #include "kernels/core/text.h"
-#include "suite/observe/rules.h"
-#include "suite/observe/job.h"
+#include "rules.h"
+#include "job.h"
 
 static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
 {

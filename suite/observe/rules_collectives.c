@@ -4,11 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "suite/observe/collectives_read.h"
+#include "collectives_read.h"
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
 #include "reference/oracle/bits.h"
-#include "suite/observe/rules.h"
+#include "rules.h"
 
 /* False where the rule has nothing to judge. */
 static bool seen(const ls_collectives *of, ls_observe_finding *out)

@@ -3,11 +3,11 @@
 #include <math.h>
 #include <string.h>
 
-#include "suite/observe/calls.h"
+#include "calls.h"
 #include "kernels/core/text.h"
-#include "suite/observe/rules.h"
-#include "suite/observe/job.h"
-#include "suite/observe/saved.h"
+#include "rules.h"
+#include "job.h"
+#include "saved.h"
 
 /* ---- what the job uses ----------------------------------------------------------------------- */
 

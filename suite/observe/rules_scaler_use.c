@@ -3,9 +3,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "suite/observe/calls.h"
+#include "calls.h"
 #include "kernels/core/text.h"
-#include "suite/observe/rules.h"
+#include "rules.h"
 
 static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
 {

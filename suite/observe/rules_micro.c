@@ -3,10 +3,10 @@
 #include <math.h>
 #include <string.h>
 
-#include "suite/observe/factor.h"
-#include "suite/observe/job.h"
+#include "factor.h"
+#include "job.h"
 #include "kernels/core/text.h"
-#include "suite/observe/rules.h"
+#include "rules.h"
 
 typedef struct micro {
     int steps, summed, other, unknown; /* detailed steps of several micro-steps */

@@ -3,11 +3,11 @@
 #include <math.h>
 #include <string.h>
 
-#include "suite/observe/calls.h"
+#include "calls.h"
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
-#include "suite/observe/rules.h"
-#include "suite/observe/samples.h"
+#include "rules.h"
+#include "samples.h"
 
 static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
 {

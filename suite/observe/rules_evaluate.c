@@ -6,8 +6,8 @@
 
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
-#include "suite/observe/rules.h"
-#include "suite/observe/trace.h"
+#include "rules.h"
+#include "trace.h"
 
 /* ---- evaluation.counted ---------------------------------------------------------------------- */
 

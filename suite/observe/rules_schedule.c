@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "kernels/core/text.h"
-#include "suite/observe/rules.h"
-#include "suite/observe/trace.h"
+#include "rules.h"
+#include "trace.h"
 
 static const ls_tol same =
     LS_TOL(0x1p-22, "the rate is rounded to f32 once, after a formula in FP64 whose order of "

@@ -6,13 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "suite/observe/asked.h"
-#include "suite/observe/job.h"
+#include "asked.h"
+#include "job.h"
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
 #include "reference/oracle/bits.h"
-#include "suite/observe/rules.h"
-#include "suite/observe/samples.h"
+#include "rules.h"
+#include "samples.h"
 
 static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
 {

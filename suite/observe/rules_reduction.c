@@ -5,14 +5,14 @@
 
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
-#include "suite/observe/by_hand.h"
-#include "suite/observe/calls.h"
-#include "suite/observe/carried.h"
-#include "suite/observe/factor.h"
-#include "suite/observe/job.h"
-#include "suite/observe/mean.h"
-#include "suite/observe/reduction.h"
-#include "suite/observe/rules.h"
+#include "by_hand.h"
+#include "calls.h"
+#include "carried.h"
+#include "factor.h"
+#include "job.h"
+#include "mean.h"
+#include "reduction.h"
+#include "rules.h"
 
 static const ls_tol exact =
     LS_TOL(1, "the distance in units of its own bound: one rounding for each operation between "

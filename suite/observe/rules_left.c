@@ -1,12 +1,12 @@
 /* Whether every parameter takes part in the reduction, and no gradient is left from before. */
 #include <stdlib.h>
 
-#include "suite/observe/calls.h"
-#include "suite/observe/carried.h"
-#include "suite/observe/job.h"
-#include "suite/observe/mean.h"
-#include "suite/observe/reduction.h"
-#include "suite/observe/rules.h"
+#include "calls.h"
+#include "carried.h"
+#include "job.h"
+#include "mean.h"
+#include "reduction.h"
+#include "rules.h"
 
 /* ---- every parameter takes part -------------------------------------------------------------- */
 

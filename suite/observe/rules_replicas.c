@@ -2,9 +2,9 @@
 #include <string.h>
 
 #include "kernels/core/text.h"
-#include "suite/observe/rules.h"
-#include "suite/observe/by_hand.h"
-#include "suite/observe/job.h"
+#include "rules.h"
+#include "by_hand.h"
+#include "job.h"
 
 static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
 {

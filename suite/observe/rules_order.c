@@ -3,11 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "suite/observe/calls.h"
-#include "suite/observe/job.h"
+#include "calls.h"
+#include "job.h"
 #include "kernels/core/text.h"
-#include "suite/observe/open_step.h"
-#include "suite/observe/rules.h"
+#include "open_step.h"
+#include "rules.h"
 
 static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
 {

@@ -3,9 +3,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "suite/observe/calls.h"
-#include "suite/observe/job.h"
-#include "suite/observe/rules.h"
+#include "calls.h"
+#include "job.h"
+#include "rules.h"
 
 /* A pass over a loader in which no backward ran, and what the rank did meanwhile. */
 typedef struct validation {

@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "kernels/core/text.h"
-#include "suite/observe/rules.h"
-#include "suite/observe/job.h"
-#include "step.h"
+#include "rules.h"
+#include "job.h"
+#include "rules_step.h"
 
 static const ls_tol most = LS_TOL(
     0.5, "of the way that the steps ask for: where rounding keeps more than it lets through, "

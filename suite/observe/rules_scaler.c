@@ -4,13 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "suite/observe/by_hand.h"
-#include "suite/observe/asked.h"
-#include "suite/observe/calls.h"
+#include "by_hand.h"
+#include "asked.h"
+#include "calls.h"
 #include "kernels/core/text.h"
-#include "suite/observe/rules.h"
-#include "suite/observe/job.h"
-#include "suite/observe/scaler_rebuilt.h"
+#include "rules.h"
+#include "job.h"
+#include "scaler_rebuilt.h"
 
 static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
 {
