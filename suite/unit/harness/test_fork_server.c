@@ -18,7 +18,7 @@
 static char folder[] = "/tmp/lockstep-fork-XXXXXX";
 static char command[1400];
 
-/* loads a file of its own once, then says who it is and does as it is told */
+/* loads a file of its own once, then prints its process and arguments; waits if one is "wait" */
 static const char trainer[] = "import os, signal, sys\n"
                               "sys.path.insert(0, sys.argv[1])\n"
                               "loaded = os.getpid()\n"
