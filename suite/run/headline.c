@@ -124,6 +124,10 @@ static void decide_cases(const ls_run *run, ls_headline *out)
                           ls_headline_is_manners(run, row), row->kind == LS_INSIDE);
     }
     ls_headline_cases(&counts, run->claim_name, run->claim_cases, run->gate_manners, out);
+    if (run->by_observe) { /* which see less than the cases' own checks */
+        ls_text_add(out->correct_why, sizeof out->correct_why,
+                    "; jobs judged by the rules of lockstep observe");
+    }
 }
 
 bool ls_headline_is_manners(const ls_run *run, const ls_case *row)
