@@ -10,8 +10,11 @@ import random
 import sys
 import time
 
+from . import functions, masks
 from .collectives import Refused, refusing
 from .models import plain_name
+from .parts import Parts, is_redirected
+from .records import Reason, Record, from_outside, mapped, own, tensors_of, used_outside
 from .samples import Sampler
 from .slope import own_functions, slope_ratio
 
@@ -19,113 +22,14 @@ COMPUTED_OTHERWISE = 1e-3  # of the norm of outputs: in f32 the same forward sta
 DRAWN_OTHERWISE = (
     0.25  # of the norm of outputs: half types stay far below it, other dropout masks do not
 )
-OUTPUTS = 8  # whose gradients are told apart
 # Less of an output's gradient is rounding, not a gradient from outside: as times what rounding moved the outputs by
 ROUNDED, ROUNDED_LEAST = 4, 1e-5
 SLOW_S = 30.0  # an f32 run longer than this on the host is not followed by one in FP64
 MEMORY = (
     3  # a process may grow by this many times its size before the machine's memory would be short
 )
-
-
-class Reason(Exception):
-    """Why a step is not run again."""
-
-
-class Record:
-    """A forward: what it read, and the gradients that came back to its outputs."""
-
-    def __init__(self, model, args, kwargs):
-        self.model, self.args, self.kwargs = model, args, kwargs
-        self.random = self.buffers = self.handle = None
-        self.shapes, self.grads = [], {}
-        self.masks = (
-            []
-        )  # what functional.dropout kept, in order: in another type it would draw otherwise
-        self.dropout = None  # what puts back functional.dropout after the forward
-        self.outputs = []  # samples of them
-        self.exact = False  # f32 throughout, as far as is known
-        self.attention = False  # dropped elements that no other type drops
-
-
-def tensors_of(torch, tree, out, depth=0):
-    """The tensors of a module's output in order."""
-    if isinstance(tree, torch.Tensor):
-        out.append(tree)
-    elif depth > 8:
-        raise Reason("outputs are nested too deeply")
-    elif isinstance(tree, dict) or hasattr(tree, "items") and hasattr(tree, "keys"):
-        for value in tree.values():
-            tensors_of(torch, value, out, depth + 1)
-    elif isinstance(tree, (list, tuple)):
-        for value in tree:
-            tensors_of(torch, value, out, depth + 1)
-    elif hasattr(tree, "__dict__") and not isinstance(tree, type):
-        for value in vars(tree).values():
-            if isinstance(value, (torch.Tensor, list, tuple, dict)):
-                tensors_of(torch, value, out, depth + 1)
-    return out
-
-
-def mapped(torch, tree, turn, depth=0):
-    """The same structure with every tensor turned; objects of other kinds as they are."""
-    if isinstance(tree, torch.Tensor):
-        return turn(tree)
-    if depth > 8:
-        return tree
-    if type(tree) in (list, tuple):
-        return type(tree)(mapped(torch, value, turn, depth + 1) for value in tree)
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*(mapped(torch, value, turn, depth + 1) for value in tree))
-    if isinstance(tree, dict):
-        out = copy.copy(tree)
-        for key, value in tree.items():
-            out[key] = mapped(torch, value, turn, depth + 1)
-        return out
-    return tree
-
-
-def reached(tensor):
-    """The nodes of the graph that a backward from this tensor visits, its own left out."""
-    seen, waiting = set(), [tensor.grad_fn]
-    while waiting:
-        for parent, _ in waiting.pop().next_functions:
-            if parent is not None and parent not in seen:
-                seen.add(parent)
-                waiting.append(parent)
-    return seen
-
-
-def from_outside(torch, pairs, rounded):
-    """Gradients that outputs are given from outside the module, of [(output, its whole gradient)].
-
-    A model that returns its loss and its logits has the loss's gradient in that of the logits, too: what comes to an
-    output from other outputs is taken off, the last ones first.
-    """
-    if len(pairs) < 2:
-        return pairs
-    if len(pairs) > OUTPUTS:
-        raise Reason("%d outputs have gradients" % len(pairs))
-    waiting, done = [(t, grad, reached(t)) for t, grad in pairs], []
-    while waiting:
-        last = next(
-            (entry for entry in waiting if not any(entry[0].grad_fn in other[2] for other in waiting)), None
-        )
-        if last is None:
-            raise Reason("outputs depend on each other")
-        waiting = [entry for entry in waiting if entry is not last]
-        tensor, grad, _ = last
-        inside = None
-        if done:
-            inside = torch.autograd.grad(
-                [t for t, _ in done], tensor, [g for _, g in done], retain_graph=True, allow_unused=True
-            )[0]
-        if inside is not None:
-            outside = grad - inside
-            grad = outside if float(outside.norm()) > rounded * float(grad.norm()) else None
-        if grad is not None:
-            done.append((tensor, grad))
-    return done
+# Attributes of a module that no forward needs, and that are too much to copy
+LEFT_OUT = ("Dataset", "DataLoader", "Trainer")
 
 
 class Again:
@@ -134,6 +38,9 @@ class Again:
         self.records = []
         self.last_local = {}
         self.tensors = {}
+        self.outside = set()  # ids of parameters that the last backward also reaches by other ways
+        self.hooked = set()  # modules and outputs with hooks of the user's, which the copy has not
+        self.functions = functions.Functions(self)
         self.finished = not hub.settings.gradient
 
     # ---- what the other parts report -------------------------------------------------------------
@@ -142,6 +49,9 @@ class Again:
         """An error of this part ends this part alone."""
         try:
             return function(*arguments)
+        except Reason as reason:
+            self._refuse(str(reason))
+            return None
         except Exception as error:
             self._refuse("%s: %s" % (type(error).__name__, error))
             return None
@@ -151,47 +61,80 @@ class Again:
         return not self.finished and steps.now.detail and steps.now.number >= 2
 
     def before(self, model, args, kwargs):
-        """A training forward begins."""
+        """A training forward begins: a Record, Parts, or None."""
         return self._careful(self._before, model, args, kwargs)
 
     def _before(self, model, args, kwargs):
         if not self._wanted() or model.kind == "replaced":
             return None
-        torch = self.hub.torch
-        args, kwargs = mapped(torch, (args, kwargs), lambda t: t.detach().clone())
-        record = Record(model, args, kwargs)
-        self._state(record)
+        if not model.compiled:
+            self.functions.begin()
         inner = model.inner(model.ref())
+        if is_redirected(inner) and not model.compiled:
+            parts = Parts(self, model, inner)
+            parts.begin()
+            return parts
+        record = self._open(model, "", inner, args, kwargs)
+        if model.kind == "ddp" and not model.compiled:
+            # DistributedDataParallel may broadcast buffers before the module runs
+            hub = self.hub
+            record.handle = inner.register_forward_pre_hook(
+                lambda *_: hub.call(self._careful, self._state, record, inner)
+            ).remove
+            hub.temporary.append(record.handle)
+        return record
+
+    def open(self, model, path, module, args, kwargs):
+        """A part of a model is called: a Record, or None."""
+        return self._careful(self._open, model, path, module, args, kwargs)
+
+    def _open(self, model, path, module, args, kwargs):
+        if not self._wanted():
+            return None
+        torch = self.hub.torch
+        copies = mapped(
+            torch, (args, kwargs), lambda t: t.detach().clone(), lambda value: own(torch, value)
+        )
+        record = Record(model, path, module, *copies)
+        record.late = self.hub.steps.now.asked
+        record.read(torch, args, kwargs)
+        self._state(record, module)
         params = [p for _, p in model.params()]
         kind = params[0].device.type if params else "cpu"
         record.exact = self.hub.autograd.autocast(kind) is None and all(
             p.dtype is torch.float32 for p in params
         )
-        if model.kind == "ddp" and not model.compiled:
-            # DistributedDataParallel may broadcast buffers before the module runs
-            hub = self.hub
-            record.handle = inner.register_forward_pre_hook(
-                lambda *_: hub.call(self._careful, self._state, record)
-            ).remove
-            hub.temporary.append(record.handle)
+        record.dropped = masks.Dropped()
         if not model.compiled:
-            self._watch_dropout(record)
+            masks.watch(self, record.dropped, lambda: self._autocast_dtype(kind))
         return record
 
-    def _state(self, record):
+    def _autocast_dtype(self, kind):
+        word = self.hub.autograd.autocast(kind)
+        return {"f16": self.hub.torch.float16, "bf16": self.hub.torch.bfloat16}.get(word)
+
+    def _state(self, record, module):
+        """Random numbers and buffers as the forward finds them."""
         record.random = self._random()
-        record.buffers = [(name, b.detach().clone()) for name, b in record.model.live_buffers()]
+        prefix = record.path + "." if record.path else ""
+        record.buffers = [
+            (plain_name(prefix + name), buffer.detach().clone())
+            for name, buffer in module.named_buffers()
+        ]
 
     def after(self, record, result):
         """It has ended: its outputs' gradients are kept as backward gives them."""
+        if isinstance(record, Parts):
+            record.end()
+            return
         self._careful(self._after, record, result)
 
     def _after(self, record, result):
         torch = self.hub.torch
-        for undo in (record.handle, record.dropout):
+        for undo in (record.handle, record.dropped.put_back):
             if undo is not None:
                 self.hub.undo(undo)
-        record.handle = record.dropout = None
+        record.handle = record.dropped.put_back = None
         if result is None:
             return None
         try:
@@ -200,8 +143,11 @@ class Again:
             return self._refuse(str(reason))
         record.shapes = [t.shape for t in outputs]
         for place, tensor in enumerate(outputs):
-            if tensor.requires_grad and tensor.grad_fn is not None:
-                tensor.register_hook(self._keep(record, place))
+            node = tensor.grad_fn
+            # what is handed on as it came is no result of the module
+            if node is not None and (node, tensor.output_nr) not in record.begins:
+                record.ends.append((node, tensor.output_nr))
+                self._keep(record, place, tensor)
         record.outputs = [self._sample(tensor) for tensor in outputs]
         self.records.append(record)
         return None
@@ -209,51 +155,41 @@ class Again:
     def _sample(self, tensor):
         return Sampler(self.hub.torch, "output", tensor.numel(), 1024).take(tensor).double()
 
-    def _watch_dropout(self, record):
-        """While the forward runs, notes what dropout keeps; its result is the user's as it is."""
-        functional, hub = self.hub.torch.nn.functional, self.hub
-        dropout = functional.dropout
-        attention = getattr(functional, "scaled_dot_product_attention", None)
+    def _keep(self, record, place, tensor):
+        """The gradient of an output, before and after what the user's own hooks on it do."""
+        hub, node, number = self.hub, tensor.grad_fn, tensor.output_nr
 
-        def noting(*args, **kwargs):
-            result = dropout(*args, **kwargs)
-            hub.call(lambda: record.masks.append((result.detach() != 0, result.dtype)))
-            return result
-
-        def attending(*args, **kwargs):
-            if kwargs.get("dropout_p", args[4] if len(args) > 4 else 0):
-                record.attention = True
-            return attention(*args, **kwargs)
-
-        def put_back():
-            functional.dropout = dropout
-            if attention is not None:
-                functional.scaled_dot_product_attention = attention
-
-        functional.dropout = noting
-        if attention is not None:
-            functional.scaled_dot_product_attention = attending
-        record.dropout = put_back
-        hub.temporary.append(record.dropout)
-
-    def _keep(self, record, place):
-        hub = self.hub
-
-        def hook(grad):
+        def given(grad):
             if not hub.quiet and self._wanted():
-                hub.call(self._careful, self._kept, record, place, grad)
+                hub.call(self._careful, self._add, record.given, place, grad)
 
-        return hook
+        def left(grads):
+            if not hub.quiet and self._wanted():
+                hub.call(self._careful, self._add, record.grads, place, grads[number])
 
-    def _kept(self, record, place, grad):
-        if grad is None:
-            return
-        kept = record.grads.get(place)
-        record.grads[place] = grad.detach().clone() if kept is None else kept + grad
+        if hasattr(node, "register_prehook"):  # 2.0
+            tensor.register_hook(given)
+            node.register_prehook(left)
+        else:
+            tensor.register_hook(lambda grad: left({number: grad}))
 
-    def before_backward(self):
+    def _add(self, kept, place, grad):
+        if grad is not None:
+            kept[place] = kept[place] + grad if place in kept else grad.detach().clone()
+
+    def before_backward(self, roots):
         self.last_local = {}
         self.records = [record for record in self.records if not record.grads]
+        if self.records and self._wanted():
+            self._careful(self._look_outside, roots)
+            self.hooked |= {
+                "the parameter " + entry.name
+                for entry, param in self.hub.models.trainable()
+                if getattr(param, "_backward_hooks", None)
+            }
+
+    def _look_outside(self, roots):
+        self.outside = used_outside(self.hub.torch, roots, self.records)
 
     def local(self, entry, taken):
         if self.records and self._wanted():
@@ -263,12 +199,19 @@ class Again:
     def add(self, taken):
         """The results among a step's samples."""
         taken.update(self.tensors)
+        self.forget()
+
+    def forget(self):
+        """Nothing of a step is kept for the next one but forwards that have not gone backward."""
         self.tensors = {}
-        self.records = []
+        self.records = [r for r in self.records if r.late and not r.grads and self._wanted()]
+        self.hooked = set()
+        self.functions.end()
 
     def _refuse(self, why):
         self.finished = True
         self.records = []
+        self.functions.end()
         self.hub.steps.detail.again_note = why[:300]
 
     # ---- random numbers --------------------------------------------------------------------------
@@ -300,13 +243,15 @@ class Again:
 
     def run(self):
         """After the step's last backward, before anything is changed."""
-        if not self._wanted() or not self.records:
+        if not self._wanted():
             return
         begin = time.perf_counter_ns()
         detail = self.hub.steps.detail
         state = self._random()
         try:
-            detail.again_note = self._run()
+            self.functions.run()
+            if self.records:
+                detail.again_note = self._run()
         except (Reason, Refused) as reason:
             detail.again_note = str(reason)[:300]
         except (
@@ -315,9 +260,9 @@ class Again:
             detail.again_note = ("%s: %s" % (type(error).__name__, error))[:300]
         finally:
             self._set_random(state)
-            self.records = []
-            if self._cuda() is not None:
+            if self.records and self._cuda() is not None:
                 self._cuda().empty_cache()
+            self.records = []
         if detail.again_note != "done":
             self.tensors = {}
         self.hub.gradient_ns += time.perf_counter_ns() - begin
@@ -337,9 +282,25 @@ class Again:
         if time.perf_counter() - begin > SLOW_S:
             raise Reason("the run in f32 took more than %.0f s" % SLOW_S)
         self._in_type(records, torch.float64, "f64")
+        if not any(name.startswith("again/f64/") for name in self.tensors):
+            raise Reason("each parameter is also used outside the modules that are run again")
         for name, value in self.last_local.items():
             self.tensors["again/local/" + name] = value
+        self._say_hooked(records)
         return "done"
+
+    def _say_hooked(self, records):
+        """Hooks of the user's that the copy has not, and those on outputs that change a gradient."""
+        told, changed = self.hub.steps.detail.again_told, set()
+        for record in records:
+            for place, grad in record.grads.items():
+                given = record.given.get(place)
+                if given is not None and not self.hub.torch.equal(given, grad):
+                    changed.add("an output of %s" % (record.path or record.kind))
+        if changed:
+            told["again_changed"] = _listed(sorted(changed))
+        if self.hooked:
+            told["again_hooks"] = _listed(sorted(self.hooked))
 
     def _finite(self, records):
         torch = self.hub.torch
@@ -361,7 +322,6 @@ class Again:
                     raise Reason("SyncBatchNorm needs all ranks")
                 if isinstance(part, torch.jit.ScriptModule):
                     raise Reason("a part of the model is a ScriptModule")
-                self._check_hooks(part)
             for param in module.parameters():
                 if param.is_complex() or param.layout != torch.strided:
                     raise Reason("a parameter is sparse or complex")
@@ -372,18 +332,6 @@ class Again:
             ):
                 raise Reason("a gradient is sparse")
         self._check_memory(records)
-
-    def _check_hooks(self, part):
-        """Hooks of the user's may keep what they see: running them twice would be no secret."""
-        for kept in (
-            "_forward_hooks",
-            "_forward_pre_hooks",
-            "_backward_hooks",
-            "_backward_pre_hooks",
-        ):
-            for hook in (getattr(part, kept, None) or {}).values():
-                if not str(getattr(type(hook), "__module__", "")).startswith("torch."):
-                    raise Reason("a %s has hooks" % type(part).__name__)
 
     def _check_memory(self, records):
         device = self.hub.models.device()
@@ -403,37 +351,84 @@ class Again:
         if MEMORY * resident * ranks > int(line.split()[1]) * 1024:
             raise Reason("too little memory on the host")
 
+    def _copy(self, model, dtype):
+        """The module in this type, without what it does for others: hooks, logs, its training data."""
+        inner, memo = model.inner(model.ref()), {}
+        for value in list(vars(inner).values()):
+            if any(kind.__name__ in LEFT_OUT for kind in type(value).__mro__):
+                memo[id(value)] = None
+        for part in inner.modules():
+            # set by a trainer; the class's own computes the same, or the outputs show it
+            if "forward" in vars(part):
+                memo[id(vars(part)["forward"])] = None
+        module = copy.deepcopy(inner, memo).to(dtype)
+        for part in module.modules():
+            vars(part).pop("forward", None)
+            self._drop_hooks(part)
+            for name in ("log", "log_dict", "print"):
+                method = getattr(type(part), name, None)
+                if "lightning" in str(getattr(method, "__module__", "")):
+                    vars(part)[name] = lambda *args, **kwargs: None
+        module.zero_grad(set_to_none=True)
+        return module
+
+    def _drop_hooks(self, part):
+        """Hooks of the user's may keep what they see: they run for the job alone."""
+        for kept in (
+            "_forward_hooks",
+            "_forward_pre_hooks",
+            "_backward_hooks",
+            "_backward_pre_hooks",
+        ):
+            hooks = vars(part).get(kept) or {}
+            for key, hook in list(hooks.items()):
+                where = str(getattr(hook, "__module__", ""))
+                if not where.startswith("torch.") and not _is_torchs(hook):
+                    del hooks[key]
+                    if not where.startswith(__name__.rpartition(".")[0]):
+                        self.hooked.add(type(part).__name__)
+
     def _in_type(self, records, dtype, word):
         """Runs copies in one type; their parameters' gradients become samples."""
         hub, torch = self.hub, self.hub.torch
         copies = {}
         for record in records:
             if record.model not in copies:
-                copies[record.model] = copy.deepcopy(record.model.inner(record.model.ref())).to(
-                    dtype
-                )
-                copies[record.model].zero_grad(set_to_none=True)
-        functions = set()
-        with refusing(torch), self._autograd():
+                copies[record.model] = self._copy(record.model, dtype)
+        called = set()
+        with self.apart():
             for record in records:
-                functions |= self._one(record, copies[record.model], dtype)
-            if functions and dtype is torch.float64:
-                self._look_at_slope(records, copies, functions)
+                called |= self._one(record, copies[record.model], dtype)
+            if called and dtype is torch.float64:
+                self._look_at_slope(records, copies, called)
+        left_out = []
         for model, module in copies.items():
             grads = {
                 model.full_name(plain_name(name)): p.grad for name, p in module.named_parameters()
             }
-            for entry, _ in model.params():
+            for entry, param in model.params():
                 grad = grads.get(entry.name)
-                if grad is not None:
+                if id(param) in self.outside:
+                    left_out.append(entry.name)
+                elif grad is not None:
                     self.tensors["again/%s/%s" % (word, entry.name)] = entry.sampler.take(grad)
+        if left_out:
+            self.hub.steps.detail.again_told["again_excluded"] = _listed(left_out)
 
     @contextlib.contextmanager
-    def _autograd(self):
-        with self.hub.torch.enable_grad(), self.hub.plainly():
-            yield
+    def apart(self):
+        """Other ranks, the script's autocast and those that a forward opens itself stay out of it."""
+        torch = self.hub.torch
+        kind = torch.autocast
+        enter, leave = kind.__enter__, kind.__exit__
+        with refusing(torch), torch.enable_grad(), self.hub.plainly():
+            try:
+                kind.__enter__, kind.__exit__ = (lambda region: region), (lambda *_: None)
+                yield
+            finally:
+                kind.__enter__, kind.__exit__ = enter, leave
 
-    def _look_at_slope(self, records, copies, functions):
+    def _look_at_slope(self, records, copies, called):
         """In FP64 the copy's backward is that of its forward, but for functions of the user's own."""
         torch = self.hub.torch
 
@@ -448,8 +443,10 @@ class Again:
             return total
 
         ratio = slope_ratio(torch, list(copies.values()), product)
-        if ratio is not None:
-            self.hub.steps.detail.again_slope = (", ".join(sorted(functions))[:200], ratio)
+        told = self.hub.steps.detail.again_told
+        if ratio is not None and "again_slope" not in told:
+            told["again_functions"] = ", ".join(sorted(called))[:200]
+            told["again_slope"] = ratio
 
     def _prepare(self, record, module, dtype):
         """Puts the buffers back; returns what turns a tensor of the inputs into one of this type."""
@@ -472,8 +469,6 @@ class Again:
         """Forward and backward of a copy; returns the names of the user's own functions in it."""
         torch = self.hub.torch
         turn = self._prepare(record, module, dtype)
-        if record.attention and not record.exact:
-            raise Reason("attention drops other elements in another type")
         outputs = self._forward(record, module, turn)
         if [t.shape for t in outputs] != record.shapes:
             raise Reason("the copy's outputs have other shapes")
@@ -481,16 +476,21 @@ class Again:
         pairs = [(outputs[place], grad.to(dtype)) for place, grad in sorted(record.grads.items())]
         if any(not t.requires_grad for t, _ in pairs):
             raise Reason("an output of the copy has no gradient")
-        functions = own_functions(torch, outputs)
+        called = own_functions(torch, outputs)
         pairs = from_outside(torch, pairs, max(ROUNDED * moved, ROUNDED_LEAST))
         torch.autograd.backward([t for t, _ in pairs], [grad for _, grad in pairs])
-        return functions
+        return called
 
     def _forward(self, record, module, turn):
+        torch = self.hub.torch
         self._set_random(record.random)
-        args, kwargs = mapped(self.hub.torch, (record.args, record.kwargs), turn)
-        with _same_dropout(self.hub.torch, record.masks):
-            return tensors_of(self.hub.torch, module(*args, **kwargs), [])
+        args, kwargs = mapped(
+            torch, (record.args, record.kwargs), turn, lambda value: own(torch, value)
+        )
+        if record.path:
+            module = dict(module.named_modules())[record.path]
+        with masks.repeated(self, record.dropped):
+            return tensors_of(torch, module(*args, **kwargs), [])
 
     def _compare(self, record, outputs):
         """How far the outputs are from the job's own, relative to them.
@@ -507,28 +507,12 @@ class Again:
         return moved
 
 
-@contextlib.contextmanager
-def _same_dropout(torch, masks):
-    """Dropout keeps what it kept in the job's own forward."""
-    functional, place = torch.nn.functional, iter(masks)
-    dropout = functional.dropout
+def _is_torchs(hook):
+    """Weight norm and its like are objects of torch's own classes."""
+    return str(getattr(type(hook), "__module__", "")).startswith("torch.")
 
-    def repeated(input, p=0.5, training=True, inplace=False):
-        mask, drawn_in = next(place, (None, None))
-        if mask is None or mask.shape != input.shape:
-            raise Reason("dropout was called otherwise in the copy")
-        if not training or p == 0:
-            return input
-        # draws as the job did, for whatever draws next, and for what was 0 before
-        drawn = dropout(torch.ones(input.shape, dtype=drawn_in, device=input.device), p, True) != 0
-        mask = torch.where(input == 0, drawn, mask)
-        return input * mask.to(input.dtype) * (1 / (1 - p) if p < 1 else 0)
 
-    if not masks:
-        yield
-        return
-    try:
-        functional.dropout = repeated
-        yield
-    finally:
-        functional.dropout = dropout
+def _listed(names):
+    most = 6
+    shown = ", ".join(names[:most])
+    return (shown if len(names) <= most else "%s and %d more" % (shown, len(names) - most))[:300]

@@ -109,7 +109,7 @@ class Autograd:
             scale = hub.scalers.scale_of(losses[0][1])
             entry.update(made(hub.torch, roots[0], scale).members())
         self.passes += 1
-        hub.again.before_backward()
+        hub.again.before_backward(roots)
         hub.steps.detail.hook_local()
         self.depth = 1
         return sync, time.perf_counter_ns()

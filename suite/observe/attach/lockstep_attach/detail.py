@@ -33,10 +33,11 @@ class Detail:
         self.found = []  # (names, found_inf tensor) of optimizers that unscale by themselves
         self.closure = False
         self.again_note = "not a step that is run again"
-        self.again_slope = None  # (functions of the user's own, slope of the forward as a multiple of backward's)
+        self.again_told = {}  # what else the samples' metadata says of it
 
     def begin(self, step):
         self.drop()
+        self.hub.again.forget()
         self.on = step.detail
 
     def _timed(self, function, *arguments):
@@ -235,9 +236,7 @@ class Detail:
             "samples": hub.settings.samples,
             "again": self.again_note,
         }
-        if self.again_slope is not None:
-            metadata["again_functions"], metadata["again_slope"] = self.again_slope
-            self.again_slope = None
+        metadata.update(self.again_told)
         write_safetensors(path, named, metadata)
 
     def _forget_skipped(self):

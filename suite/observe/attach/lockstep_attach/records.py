@@ -1,0 +1,189 @@
+"""What a module's forward read and gave, kept so that a copy of the module can do it again."""
+
+import copy
+import enum
+import types
+
+OUTPUTS = 8  # whose gradients are told apart
+PLAIN = (
+    type(None), bool, int, float, complex, str, bytes, slice, range, type, enum.Enum,
+    types.BuiltinFunctionType,
+)  # fmt: skip
+
+
+class Reason(Exception):
+    """Why a step is not run again."""
+
+
+class Record:
+    """A forward: what it read, and the gradients that came back to its outputs."""
+
+    def __init__(self, model, path, module, args, kwargs):
+        self.model, self.path = model, path  # path: of the module in the model's own; "": itself
+        self.kind = type(module).__name__
+        self.args, self.kwargs = args, kwargs
+        self.random = self.buffers = self.handle = None
+        self.shapes, self.grads = [], {}
+        self.given = {}  # gradients of outputs before hooks of the user's on them
+        self.ends = []  # nodes of the graph that gave the outputs
+        self.begins = []  # nodes that gave the inputs
+        self.leaves = []  # inputs that are leaves, such as parameters
+        self.dropped = None  # Dropped, while the forward runs and after it
+        self.outputs = []  # samples of them
+        self.late = False  # after the step's optimizer was asked: of the next step
+        self.exact = False  # f32 throughout, as far as is known
+
+    def read(self, torch, args, kwargs):
+        """Where the inputs' gradients go: not taken from the copies, which have no graph."""
+        for tensor in tensors_in(torch, (args, kwargs), []):
+            if tensor.grad_fn is not None:
+                self.begins.append((tensor.grad_fn, tensor.output_nr))
+            elif tensor.requires_grad:
+                self.leaves.append(tensor)
+
+
+def tensors_of(torch, tree, out, depth=0):
+    """The tensors of a module's output in order."""
+    if isinstance(tree, torch.Tensor):
+        out.append(tree)
+    elif depth > 8:
+        raise Reason("outputs are nested too deeply")
+    elif isinstance(tree, dict) or hasattr(tree, "items") and hasattr(tree, "keys"):
+        for value in tree.values():
+            tensors_of(torch, value, out, depth + 1)
+    elif isinstance(tree, (list, tuple)):
+        for value in tree:
+            tensors_of(torch, value, out, depth + 1)
+    elif hasattr(tree, "__dict__") and not isinstance(tree, type):
+        for value in vars(tree).values():
+            if isinstance(value, (torch.Tensor, list, tuple, dict)):
+                tensors_of(torch, value, out, depth + 1)
+    return out
+
+
+def tensors_in(torch, tree, out, depth=0):
+    """The tensors of inputs, as far as `mapped` turns them."""
+    if isinstance(tree, torch.Tensor):
+        out.append(tree)
+    elif depth <= 8 and isinstance(tree, (list, tuple, dict)):
+        for value in tree.values() if isinstance(tree, dict) else tree:
+            tensors_in(torch, value, out, depth + 1)
+    return out
+
+
+def mapped(torch, tree, turn, other=None, depth=0):
+    """The same structure with every tensor turned, and objects of other kinds given to `other`."""
+    if isinstance(tree, torch.Tensor):
+        return turn(tree)
+    if depth > 8:
+        return tree
+    if type(tree) in (list, tuple):
+        return type(tree)(mapped(torch, value, turn, other, depth + 1) for value in tree)
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*(mapped(torch, value, turn, other, depth + 1) for value in tree))
+    if isinstance(tree, dict):
+        out = copy.copy(tree)
+        for key, value in tree.items():
+            out[key] = mapped(torch, value, turn, other, depth + 1)
+        return out
+    return other(tree) if other is not None else tree
+
+
+def is_plain(torch, value):
+    """Whether nothing that reads the value can change it, or anything else by it."""
+    kinds = PLAIN + (torch.dtype, torch.device, torch.Size, torch.memory_format, torch.layout)
+    if isinstance(value, types.FunctionType):
+        return value.__closure__ is None
+    return isinstance(value, kinds)
+
+
+def own(torch, value):
+    """A copy of an input that is no tensor: the module may write into it."""
+    if is_plain(torch, value):
+        return value
+    if callable(value) and not isinstance(value, torch.nn.Module):
+        raise Reason("an input is a function: what it changes is not known")
+    try:
+        return copy.deepcopy(value)
+    except Exception:
+        raise Reason("an input is a %s, which cannot be copied" % type(value).__name__)
+
+
+# ---- the graph of the step -----------------------------------------------------------------------
+
+
+def reached(tensor):
+    """The nodes of the graph that a backward from this tensor visits, its own left out."""
+    seen, waiting = set(), [tensor.grad_fn]
+    while waiting:
+        for parent, _ in waiting.pop().next_functions:
+            if parent is not None and parent not in seen:
+                seen.add(parent)
+                waiting.append(parent)
+    return seen
+
+
+def from_outside(torch, pairs, rounded):
+    """Gradients that outputs are given from outside the module, of [(output, its whole gradient)].
+
+    A model that returns its loss and its logits has the loss's gradient in that of the logits, too: what comes to an
+    output from other outputs is taken off, the last ones first.
+    """
+    if len(pairs) < 2:
+        return pairs
+    if len(pairs) > OUTPUTS:
+        raise Reason("%d outputs have gradients" % len(pairs))
+    waiting, done = [(t, grad, reached(t)) for t, grad in pairs], []
+    while waiting:
+        last = next(
+            (entry for entry in waiting if not any(entry[0].grad_fn in other[2] for other in waiting)), None
+        )
+        if last is None:
+            raise Reason("outputs depend on each other")
+        waiting = [entry for entry in waiting if entry is not last]
+        tensor, grad, _ = last
+        inside = None
+        if done:
+            inside = torch.autograd.grad(
+                [t for t, _ in done], tensor, [g for _, g in done], retain_graph=True, allow_unused=True
+            )[0]
+        if inside is not None:
+            outside = grad - inside
+            grad = outside if float(outside.norm()) > rounded * float(grad.norm()) else None
+        if grad is not None:
+            done.append((tensor, grad))
+    return done
+
+
+def used_outside(torch, roots, records):
+    """Ids of the leaves whose gradients from these roots do not come through the records alone.
+
+    Raises Reason where a part of the graph outside them has a graph of its own.
+    """
+    record_of = {node: record for record in records for node, _ in record.ends}
+    leaves, seen, entered = set(), set(), set()
+    waiting = []
+    for root in roots:
+        if root.grad_fn is not None:
+            waiting.append(root.grad_fn)
+        else:
+            leaves.add(id(root))
+    while waiting:
+        node = waiting.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        record = record_of.get(node)
+        if record is not None:
+            if record not in entered:
+                entered.add(record)
+                leaves.update(id(leaf) for leaf in record.leaves)
+                waiting.extend(begin for begin, _ in record.begins)
+            continue
+        variable = getattr(node, "variable", None)
+        if isinstance(variable, torch.Tensor):
+            leaves.add(id(variable))
+        if type(node).__module__.startswith("torch.utils.checkpoint") or "CheckpointFunction" in type(node).__name__:
+            raise Reason("a checkpoint outside the modules that are run again has parameters of its own")
+        waiting.extend(parent for parent, _ in node.next_functions if parent is not None)
+    return leaves
