@@ -63,6 +63,7 @@ typedef struct tally {
     int coarse, blind; /* whose limit shows nothing: compared by their multiple, or not at all */
     double worst, worst_limit;
     char worst_name[120];
+    char excluded[300]; /* names of parameters that are not compared */
 } tally;
 
 /* ---- one rank's tensors ---------------------------------------------------------------------- */
@@ -284,6 +285,75 @@ static void report(const ls_observe_trace *trace, int rank, int64_t step, const 
                      r->name);
 }
 
+/* What a hook clips by value is at its limit in many elements. */
+static bool is_clipped(const source *from, const char *name)
+{
+    enum { ENOUGH = 16, ONE_IN = 20 }; /* elements: rounding leaves no two of them alike */
+    ls_values exact, f32, job;
+    bool clipped = false;
+    if (read_three(from, name, &exact, &f32, &job) && job.count >= ENOUGH) {
+        double most = 0;
+        for (int64_t i = 0; i < job.count; i++) {
+            most = fmax(most, fabs(job.v[i]));
+        }
+        int64_t there = 0, beyond = 0;
+        for (int64_t i = 0; i < job.count; i++) {
+            there += fabs(job.v[i]) == most;
+            beyond += fabs(exact.v[i]) > most;
+        }
+        clipped = there > 1 && there * ONE_IN > job.count && beyond * 2 > there;
+    }
+    ls_values_free(&exact);
+    ls_values_free(&f32);
+    ls_values_free(&job);
+    return clipped;
+}
+
+/* The copy has no hooks of the user's: what they do to gradients may be meant, but for a limit that
+ * is compared with gradients which a loss scale still multiplies. */
+static void report_hooks(const ls_samples *samples, int rank, const source *from, const table *t,
+                         int last, int wrong, const char *hooks, ls_observe_finding *out)
+{
+    const row *r = &t->row[last];
+    double scale = samples->step[rank]->step->loss_scale;
+    if (scale != 1 && is_clipped(from, r->name)) {
+        ls_verdict_fail(&out->verdict,
+                        "step %lld, rank %d: the gradient of %s is clipped by value in backward, "
+                        "while a loss scale of %g multiplies it; %d of %d tensors are off",
+                        (long long)samples->number, rank, r->name, scale, wrong, t->count);
+        ls_verdict_cause(&out->verdict,
+                         "a hook clips gradients that are not unscaled yet: its limit is %g times "
+                         "too low for them",
+                         scale);
+        ls_finding_blame(out, "",
+                         "clip between scaler.unscale_(optimizer) and scaler.step(optimizer)");
+        return;
+    }
+    ls_verdict_set(&out->verdict, LS_WEAK,
+                   "step %lld, rank %d: with the hooks the gradient of %s is %.4g times what it is "
+                   "without them; %d of %d tensors differ",
+                   (long long)samples->number, rank, r->name, r->fitted, wrong, t->count);
+    ls_verdict_cause(&out->verdict,
+                     "a hook on %s changes gradients: a mistake, unless it is meant so (clipped, "
+                     "masked, scaled or reversed gradients)",
+                     hooks);
+    ls_finding_blame(out, "", "check what the hook returns: None leaves a gradient as it is");
+}
+
+/* Hooks on what a module returned: the module itself is right for the gradient that they leave. */
+static void judge_outputs(const ls_samples *samples, int rank, ls_observe_finding *out)
+{
+    const char *changed = ls_dumpfile_text(samples->file[rank], "again_changed", "");
+    if (changed[0] != '\0') {
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "step %lld, rank %d: a hook changes the gradient of %s",
+                       (long long)samples->number, rank, changed);
+        ls_verdict_cause(&out->verdict, "a mistake, unless it is meant so (clipped, masked, scaled "
+                                        "or reversed gradients)");
+        ls_finding_blame(out, "", "check what the hook returns: None leaves a gradient as it is");
+    }
+}
+
 /* In FP64 a function of the user's own has the same backward as in the job: only its forward shows
  * whether that is its slope. */
 static void judge_functions(const ls_samples *samples, int rank, ls_observe_finding *out)
@@ -292,8 +362,8 @@ static void judge_functions(const ls_samples *samples, int rank, ls_observe_find
     double ratio = ls_dumpfile_number(file, "again_slope", 1);
     if (!(fabs(ratio - 1) <= slope.value)) {
         ls_verdict_set(&out->verdict, LS_WEAK,
-                       "step %lld, rank %d: with the parameters moved along the gradient the "
-                       "outputs move by %.4g times what backward says",
+                       "step %lld, rank %d: with parameters or inputs moved along their gradient "
+                       "the outputs move by %.4g times what backward says",
                        (long long)samples->number, rank, ratio);
         ls_verdict_cause(&out->verdict,
                          "the backward of %s is not the slope of its forward: a mistake, unless it "
@@ -375,7 +445,11 @@ static void judge_rank(const ls_samples *samples, int rank, const ls_network *ne
         ls_verdict_cause(&out->verdict, "products or activations stay f32: the level is claimed, "
                                         "not used");
     }
-    if (wrong > 0) {
+    const char *hooks =
+        network != NULL ? "" : ls_dumpfile_text(samples->file[rank], "again_hooks", "");
+    if (wrong > 0 && hooks[0] != '\0') {
+        report_hooks(samples, rank, &from, &t, last, wrong, hooks, out);
+    } else if (wrong > 0) {
         report(samples->trace, rank, samples->number, &t, last, wrong,
                limit_of(&t, &t.row[last], coarse, batch), out);
     }
@@ -406,15 +480,18 @@ static void conclude(const ls_observe_trace *trace, const tally *all, const char
     }
     LS_TEXT(coarse, 120, "; %d of them by their multiple alone, %d not at all", all->coarse,
             all->blind);
+    LS_TEXT(excluded, 400, "; used also outside the modules that ran again, and not compared: %s",
+            all->excluded);
     LS_TEXT(nearest, 300, "; nearest to its limit is %s, off by %.2g of itself (limit %.2g)",
             all->worst_name, all->worst, all->worst_limit);
     if (all->worst_name[0] != '\0') {
         ls_verdict_measured(&out->verdict, all->worst, all->worst_limit, "of the gradient",
                             rounding.why);
     }
-    ls_verdict_pass(&out->verdict, "%d gradients compared with FP64%s%s", all->tensors,
+    ls_verdict_pass(&out->verdict, "%d gradients compared with FP64%s%s%s", all->tensors,
                     all->worst_name[0] != '\0' ? nearest : "",
-                    all->coarse + all->blind > 0 ? coarse : "");
+                    all->coarse + all->blind > 0 ? coarse : "",
+                    all->excluded[0] != '\0' ? excluded : "");
 }
 
 /* Where each micro-step is reduced, rank 0's statistics go to all in between. */
@@ -474,7 +551,14 @@ void ls_rules_gradient_judge(const ls_observe_trace *trace, ls_observe_finding *
             }
             if (samples.file[k] != NULL) {
                 judge_rank(&samples, k, NULL, &all, out);
+            }
+        }
+        for (int k = 0; k < samples.world; k++) { /* what may be meant comes after what may not */
+            if (samples.file[k] != NULL) {
                 judge_functions(&samples, k, out);
+                judge_outputs(&samples, k, out);
+                ls_text_put(all.excluded, sizeof all.excluded, "%s",
+                            ls_dumpfile_text(samples.file[k], "again_excluded", ""));
             }
         }
         ls_samples_close(&samples);

@@ -86,6 +86,10 @@ typedef enum fake_fault {
     FAULT_BACKWARD, /* a factor 2 in one tensor */
     FAULT_SHORT,    /* 0.85 times one tensor's: less than half types may be off */
     FAULT_NO_AGAIN,
+    FAULT_HOOKED,   /* FAULT_BACKWARD of a hook */
+    FAULT_CLIPPED,  /* a hook clips what autograd gave */
+    FAULT_CHANGED,  /* a hook on an output */
+    FAULT_EXCLUDED, /* one tensor is used outside, too */
     /* precision */
     FAULT_HALF, /* parameters in bf16 */
     FAULT_LOST, /* the same at a rate that rounding swallows */
@@ -382,7 +386,11 @@ static inline void fake_add_again(const fake_state *s, ls_safetensors_writer *w,
         exact[i] = x->local[i];
         plain[i] = (float)(exact[i] * (1 + 0x1p-22 * noise));
         own[i] = (float)(exact[i] * (1 - u * noise));
-        own[i] *= fake_is(s, FAULT_BACKWARD) && t == 1 ? 2 : 1;
+        own[i] *= (fake_is(s, FAULT_BACKWARD) || fake_is(s, FAULT_HOOKED)) && t == 1 ? 2 : 1;
+        if (fake_is(s, FAULT_CLIPPED)) {
+            float most = 0x1p-10f;
+            own[i] = fminf(fmaxf(own[i], -most), most);
+        }
         own[i] *= fake_is(s, FAULT_SHORT) && t == 0 ? 0.85f : 1;
     }
     fake_add(w, "again/f64", t, "", LS_F64, exact, fake_count[t]);
@@ -414,7 +422,7 @@ static inline void fake_add_tensor(const fake_state *s, ls_safetensors_writer *w
     double norm[6] = {fake_squares(x->param, n),   fake_squares(x->used, n), 0,
                       fake_squares(x->reduced, n), fake_squares(x->grad, n), NAN};
     fake_add(w, "norm", t, "", LS_F64, norm, 6);
-    if (step == 2 && !fake_is(s, FAULT_NO_AGAIN)) {
+    if (step == 2 && !fake_is(s, FAULT_NO_AGAIN) && !(fake_is(s, FAULT_EXCLUDED) && t == 2)) {
         fake_add_again(s, w, t, x);
     }
     if (fake_is(s, FAULT_LOST_PARAM) && t == 2) {
@@ -444,6 +452,15 @@ static inline void fake_write_samples(const fake_state *s, int step, int rank)
     ls_safetensors_metadata(w, "step", "%d", step);
     ls_safetensors_metadata(w, "again", "%s",
                             fake_is(s, FAULT_NO_AGAIN) ? "a sparse tensor" : "done");
+    if (fake_is(s, FAULT_HOOKED) || fake_is(s, FAULT_CLIPPED)) {
+        ls_safetensors_metadata(w, "again_hooks", "Linear");
+    }
+    if (fake_is(s, FAULT_CHANGED)) {
+        ls_safetensors_metadata(w, "again_changed", "an output of net");
+    }
+    if (fake_is(s, FAULT_EXCLUDED)) {
+        ls_safetensors_metadata(w, "again_excluded", "%s", fake_name[2]);
+    }
     for (int t = 0; t < FAKE_TENSORS; t++) {
         fake_add_tensor(s, w, step, rank, t);
     }
