@@ -395,6 +395,64 @@ def again_with_dropout(context):
 
 
 @test
+def again_under_a_redirection(context):
+    result = context.both("redirected")
+    check_schema(result)
+    metadata, named = result.samples(2)
+    assert metadata["again"] == "done", metadata
+    names = {key[len("again/f64/") :] for key in named if key.startswith("again/f64/")}
+    # head.bias is penalized outside, too; scale belongs to the step itself
+    assert names == {"net.0.weight", "net.0.bias", "net.1.weight", "net.1.bias", "head.weight"}
+    assert metadata["again_excluded"] == "scale, head.bias", metadata
+    for name in names:
+        exact, local = named["again/f64/" + name], named["again/local/" + name]
+        assert float((local - exact).norm()) <= f32_cost(exact), name
+    if VERSION >= (2, 0):
+        assert metadata["again_functions"] == "Halved"
+        assert abs(float(metadata["again_slope"]) - 1) > 0.02, metadata
+
+
+@test
+def again_where_the_forward_steps(context):
+    result = context.both("by_hand_redirected")
+    check_schema(result)
+    metadata, named = result.samples(2)
+    assert metadata["again"] == "done", metadata
+    assert metadata["again_excluded"] == "scale" and "again_hooks" not in metadata, metadata
+    exact, local = named["again/f64/head.weight"], named["again/local/head.weight"]
+    assert float((local - exact).norm()) <= f32_cost(exact)
+
+
+@test
+def again_with_hooks(context):
+    result = context.both("hooked")
+    check_schema(result)
+    metadata, named = result.samples(2)
+    assert metadata["again"] == "done", metadata
+    assert metadata["again_hooks"] == "GELU, Linear, the parameter 3.bias", metadata
+    exact, local = named["again/f64/0.weight"], named["again/local/0.weight"]
+    assert float((local - 2 * exact).norm()) <= f32_cost(2 * exact)
+    exact, local = named["again/f64/3.weight"], named["again/local/3.weight"]
+    if VERSION >= (2, 0):
+        assert metadata["again_changed"] == "an output of Sequential"
+        assert float((local - exact).norm()) <= f32_cost(exact)
+
+
+@test
+def again_with_attention(context):
+    if VERSION < (2, 3):
+        return
+    result = context.both("attends")
+    check_schema(result)
+    metadata, named = result.samples(2)
+    assert metadata["again"] == "done", metadata
+    for name in ("read.weight", "write.weight"):
+        exact, local = named["again/f64/" + name], named["again/local/" + name]
+        # bf16 keeps 8 bits, and no product here has more than 16 terms: other masks miss by far
+        assert float((local - exact).norm()) <= 2.0**-4 * float(exact.norm()), name
+
+
+@test
 def accumulation(context):
     if VERSION < (2, 0):
         return

@@ -624,6 +624,159 @@ def caught(losses):
     return modules
 
 
+class Redirection(nn.Module):
+    """As Lightning has it: the wrapper's forward calls another method of the module."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(20, 24), nn.BatchNorm1d(24), nn.GELU(), nn.Dropout(0.2))
+        self.head = nn.Linear(24, 5)
+        self.scale = nn.Parameter(torch.ones(5))
+        self.score = Score()
+        self.steps, self.seen, self.rows = 0, [], vectors(8)
+
+    def forward(self, x):
+        return self.net(x)
+
+    def training_step(self, x, y):
+        self.steps += 1
+        logits = self.head(self(x)) * self.scale
+        self.seen.append(float(self.score(logits, y)))
+        penalty = 1e-2 * self.head.bias.pow(2).sum()
+        return nn.functional.cross_entropy(Halved.apply(logits), y) + penalty
+
+
+class Score(nn.Module):
+    """A metric: it counts."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("right", torch.zeros(()))
+        self.register_buffer("all", torch.zeros(()))
+
+    def forward(self, logits, y):
+        self.right += (logits.argmax(1) == y).sum()
+        self.all += len(y)
+        return self.right / self.all
+
+
+class Halved(torch.autograd.Function):
+    """x * sigmoid(x), with a factor forgotten in its backward."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * torch.sigmoid(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        s = torch.sigmoid(x)
+        return grad * (s + x * (1 - s))
+
+
+def redirect(ddp, *batch):
+    module = ddp.module
+    original = module.forward
+
+    def wrapped_forward(*args):
+        module.forward = original
+        return module.training_step(*args)
+
+    module.forward = wrapped_forward
+    return ddp(*batch)
+
+
+@job
+def redirected(losses):
+    """training_step counts and keeps lists; a parameter of its own; one that it penalizes."""
+    ddp = DDP(Redirection(), broadcast_buffers=False)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    for x, y in sharded(vectors(), 8)[1]:
+        optimizer.zero_grad()
+        loss = redirect(ddp, x, y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    losses += ddp.module.seen + [ddp.module.steps, len(ddp.module.net._forward_hooks)]
+    losses.append(float("__call__" in vars(nn.Module)))
+    return [ddp]
+
+
+@job
+def by_hand_redirected(losses):
+    """Steps of the optimizer within the redirected forward, as manual optimization has them."""
+    ddp = DDP(Redirection(), broadcast_buffers=False)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+
+    def training_step(x, y):
+        loss = nn.functional.cross_entropy(ddp.module.head(ddp.module(x)) * ddp.module.scale, y)
+        optimizer.zero_grad()
+        ddp.reducer.prepare_for_backward([])
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        ddp.require_backward_grad_sync = False
+        return loss.detach()
+
+    ddp.module.training_step = training_step
+    for x, y in sharded(vectors(), 8)[1]:
+        redirect(ddp, x, y)
+        ddp.require_backward_grad_sync = True
+    return [ddp]
+
+
+@job
+def hooked(losses):
+    """Hooks of the script's: one counts, one doubles a gradient, one clips a parameter's."""
+    model = mlp()
+    count = []
+    model[0].register_forward_hook(lambda *_: count.append(1))
+    double = getattr(model[1], "register_full_backward_hook")
+    double(lambda module, inputs, outputs: (inputs[0] * 2,))
+    clip = model[3].bias.register_hook(lambda grad: grad.clamp(-1e-3, 1e-3))
+    ddp = DDP(model)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    for x, y in sharded(vectors())[1]:
+        optimizer.zero_grad()
+        out = ddp(x)
+        out.register_hook(lambda grad: grad * 3)
+        loss = nn.functional.cross_entropy(out, y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    losses.append(len(count))
+    clip.remove()
+    return [ddp]
+
+
+class Attends(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.read, self.write = nn.Linear(5, 24), nn.Linear(8, 5)
+
+    def forward(self, x):
+        q, k, v = self.read(x.view(-1, 4, 5)).view(-1, 4, 3, 2, 4).permute(2, 0, 3, 1, 4)
+        attend = nn.functional.scaled_dot_product_attention
+        seen = attend(q, k, v, dropout_p=0.25, is_causal=True)
+        return self.write(seen.transpose(1, 2).reshape(len(x), 4, 8)).mean(1)
+
+
+@job
+def attends(losses):
+    """Attention that drops, in bfloat16."""
+    ddp = DDP(Attends())
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    for x, y in sharded(vectors(96), 16)[1]:
+        optimizer.zero_grad()
+        with half(torch.bfloat16):
+            loss = nn.functional.cross_entropy(ddp(x).float(), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return [ddp]
+
+
 @job
 def resnet(losses):
     """A small residual network: what the module costs."""

@@ -149,6 +149,8 @@ class Again:
                 record.ends.append((node, tensor.output_nr))
                 self._keep(record, place, tensor)
         record.outputs = [self._sample(tensor) for tensor in outputs]
+        # a forward may open an autocast region itself, or be in one that a trainer has put around it
+        record.exact = record.exact and record.model.autocast_inside is None
         self.records.append(record)
         return None
 
