@@ -911,6 +911,63 @@ def losses_say_how_they_were_made(context):
         assert members == expected, (place, members)
 
 
+def line_of(text):
+    """The line of test_jobs.py that holds a text alone."""
+    with open(JOBS_FILE, encoding="utf-8") as file:
+        (line,) = [k for k, one in enumerate(file, 1) if text in one]
+    return "test_jobs.py:%d" % line
+
+
+@test
+def places_of_what_is_built_and_called(context):
+    result = context.both("inside")
+    check_schema(result)
+    steps = result.events(0, "step")
+    backward = [call for step in steps for call in step["calls"] if call["call"] == "backward"]
+    assert "bypassed" not in backward[0]
+    wanted = line_of("cross_entropy(ddp.module(x), y)")
+    assert all(call["bypassed"].endswith(wanted) for call in backward[1:]), backward
+    assert not any(call["call"] == "forward" for step in steps for call in step["calls"][:-1])
+    for data in result.events(0, "data"):
+        assert data["cut_at"].endswith(line_of("= random_split(vectors()")), data
+        assert data["built"].endswith(line_of("return sampler, DataLoader(")), data
+        assert data["sampler_at"].endswith(line_of("    sampler = DistributedSampler(data)")), data
+        assert data["given"] == 2 and data["count"] == 16
+    plain = context.both("f32").events(0, "step")
+    assert not any("bypassed" in call for step in plain for call in step["calls"])
+    streams = context.both("stream").events(0, "data")
+    assert [data["given"] for data in streams] == [6] and streams[0]["count"] == 0
+
+
+class Wrong(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        return 3 * grad
+
+
+@test
+def places_of_functions(context):
+    """A function of the user's is named where its def stands, not its decorator."""
+    from lockstep_attach.events import Places
+    from lockstep_attach.slope import own_functions
+
+    x = torch.ones(2, requires_grad=True)
+    found = own_functions(torch, [Wrong.apply(x).exp()])
+    assert found == {"Wrong": Wrong}, found
+    places = Places(torch)
+    places.inside = places.inside[:1]
+    first = Wrong.backward.__code__.co_firstlineno
+    with open(__file__, encoding="utf-8") as file:
+        lines = file.read().splitlines()
+    place = places.of(Wrong.backward)
+    assert "def backward" in lines[int(place.rsplit(":", 1)[1]) - 1] and first > 0, place
+    assert places.of(torch.relu) == places.of(torch.nn.functional.relu) == places.of(None) == ""
+
+
 def main(names):
     root = tempfile.mkdtemp(prefix="test_attach.")
     context = Context(root)

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, random_split
 from torch.utils.data.distributed import DistributedSampler
 
 VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
@@ -316,6 +316,25 @@ def stream(losses):
         optimizer.step()
         schedule.step()
         losses.append(loss.item())
+    return [ddp]
+
+
+@job
+def inside(losses):
+    """A part of the data, and the module inside the wrapper in place of the wrapper."""
+    ddp = DDP(mlp())
+    part, _ = random_split(vectors(), [32, 16])
+    sampler, loader = sharded(part, 8)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    for epoch in range(2):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(ddp.module(x), y)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    with torch.no_grad():
+        ddp(x)
     return [ddp]
 
 

@@ -397,10 +397,10 @@ class Again:
         for record in records:
             if record.model not in copies:
                 copies[record.model] = self._copy(record.model, dtype)
-        called = set()
+        called = {}
         with self.apart():
             for record in records:
-                called |= self._one(record, copies[record.model], dtype)
+                called.update(self._one(record, copies[record.model], dtype))
             if called and dtype is torch.float64:
                 self._look_at_slope(records, copies, called)
         left_out = []
@@ -430,6 +430,16 @@ class Again:
             finally:
                 kind.__enter__, kind.__exit__ = enter, leave
 
+    def tell_slope(self, functions, ratio):
+        """Of several, {name: class}, it is not known whose backward it is."""
+        told = self.hub.steps.detail.again_told
+        told["again_functions"] = ", ".join(sorted(functions))[:200]
+        told["again_slope"] = ratio
+        kinds = list(functions.values())
+        at = self.hub.places.of(getattr(kinds[0], "backward", None)) if len(kinds) == 1 else ""
+        if at:
+            told["again_at"] = at
+
     def _look_at_slope(self, records, copies, called):
         """In FP64 the copy's backward is that of its forward, but for functions of the user's own."""
         torch = self.hub.torch
@@ -445,10 +455,8 @@ class Again:
             return total
 
         ratio = slope_ratio(torch, list(copies.values()), product)
-        told = self.hub.steps.detail.again_told
-        if ratio is not None and "again_slope" not in told:
-            told["again_functions"] = ", ".join(sorted(called))[:200]
-            told["again_slope"] = ratio
+        if ratio is not None and "again_slope" not in self.hub.steps.detail.again_told:
+            self.tell_slope(called, ratio)
 
     def _prepare(self, record, module, dtype):
         """Puts the buffers back; returns what turns a tensor of the inputs into one of this type."""
@@ -468,7 +476,7 @@ class Again:
         return turn
 
     def _one(self, record, module, dtype):
-        """Forward and backward of a copy; returns the names of the user's own functions in it."""
+        """Forward and backward of a copy; returns the user's own functions in it by name."""
         torch = self.hub.torch
         turn = self._prepare(record, module, dtype)
         outputs = self._forward(record, module, turn)

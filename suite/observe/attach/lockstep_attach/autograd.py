@@ -80,6 +80,7 @@ class Autograd:
             return None
         hub = self.hub
         hub.models.settle()
+        hub.models.look_inside()
         hub.activate_joined()
         hub.steps.before_backward()
         if hub.models.live() and not hub.models.forwards:
@@ -101,6 +102,8 @@ class Autograd:
             sync=sync,
             **place
         )
+        if hub.models.bypassed is not None:
+            entry["bypassed"], hub.models.bypassed = hub.models.bypassed, None
         if losses and losses[0][2]:
             entry["dropped"] = True
         if losses and losses[0][1] is not None:

@@ -36,9 +36,29 @@ class Pass:
         self.apart = True  # batches can be taken apart
 
 
+class Built:
+    """Where objects of the script's were built."""
+
+    def __init__(self):
+        self.by_id = {}
+
+    def put(self, thing, at):
+        key = id(thing)
+        self.by_id[key] = (weakref.ref(thing, lambda ref: self._gone(key, ref)), at)
+
+    def _gone(self, key, ref):
+        if self.by_id.get(key, (None,))[0] is ref:
+            del self.by_id[key]
+
+    def at(self, thing):
+        ref, at = self.by_id.get(id(thing), (None, ""))
+        return at if ref is not None and ref() is thing else ""
+
+
 class Data:
     def __init__(self, hub):
         self.hub = hub
+        self.built = Built()
         self.open = {}  # id of an iterator: its pass
         self.loaders = {}  # id of a loader: [weak reference, index, passes]
         self.count = 0
@@ -46,10 +66,17 @@ class Data:
     def install(self):
         loader = self.hub.torch.utils.data.dataloader
         wrap, base = self.hub.wrap, loader._BaseDataLoaderIter
+        data = self.hub.torch.utils.data
+        for kind in (loader.DataLoader, data.Subset, data.distributed.DistributedSampler):
+            wrap(kind, "__init__", None, self._built)
         wrap(loader.DataLoader, "__iter__", self._enter_iter, self._leave_iter)
         wrap(base, "_reset", self._enter_reset, None)
         wrap(base, "_next_index", None, self._drawn)
         wrap(base, "__next__", self._enter_next, self._leave_next)
+
+    def _built(self, note, args, kwargs, result, error):
+        if error is None:
+            self.built.put(args[0], self.hub.places.here())
 
     # ---- a pass begins ---------------------------------------------------------------------------
 
@@ -120,6 +147,11 @@ class Data:
         out["batch"] = loader.batch_size or getattr(batches, "batch_size", None)
         out["workers"] = loader.num_workers
         out["base_seed"] = getattr(iterator, "_base_seed", None)
+        dataset = getattr(loader, "dataset", None)
+        for member, thing in (("built", loader), ("sampler_at", sampler), ("cut_at", dataset)):
+            at = self.built.at(thing)
+            if at:
+                out[member] = at
         return out
 
     # ---- indices and time ------------------------------------------------------------------------
@@ -222,7 +254,7 @@ class Data:
             return
         event = {"event": "data"}
         event.update(entry.facts)
-        event["count"] = entry.count
+        event["count"], event["given"] = entry.count, entry.given
         # a trainer that counts its batches leaves the loop at the last one, and asks for no more
         event["whole"] = entry.whole or entry.given == entry.length
         if entry.indexed:

@@ -1,5 +1,6 @@
 """The file of a rank: whole lines, each written at once; and the place of the user's own call."""
 
+import inspect
 import json
 import math
 import os
@@ -259,6 +260,19 @@ class Places:
                 return "%s:%d" % (name[-(TEXT - 12) :], frame.f_lineno)
             frame = frame.f_back
         return ""
+
+    def of(self, function):
+        """Where a function of the user's is defined, "" where that is not known."""
+        code = getattr(function, "__code__", None)
+        name = self._lookup(code.co_filename) if code is not None else ""
+        if not name:
+            return ""
+        try:
+            lines, first = inspect.getsourcelines(code)
+        except (OSError, TypeError):
+            lines, first = [], code.co_firstlineno
+        decorators = next((k for k, line in enumerate(lines) if line.lstrip().startswith("def ")), 0)
+        return "%s:%d" % (name[-(TEXT - 12) :], first + decorators)
 
     def script_called(self):
         """Whether the function that stands in for torch's was called by the user's code itself."""

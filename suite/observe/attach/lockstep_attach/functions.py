@@ -121,10 +121,9 @@ class Functions:
             except Exception:  # it cannot run in FP64, or alone: nothing is known of it
                 continue
             if ratio is not None and (worst is None or abs(ratio - 1) > abs(worst[1] - 1)):
-                worst = call.kind.__name__, ratio
+                worst = call.kind, ratio
         if worst is not None:
-            told = self.hub.steps.detail.again_told
-            told["again_functions"], told["again_slope"] = worst
+            self.again.tell_slope({worst[0].__name__: worst[0]}, worst[1])
 
     def _ratio(self, call):
         torch = self.hub.torch

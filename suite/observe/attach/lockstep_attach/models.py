@@ -50,6 +50,7 @@ class Model:
             None  # what the first linear or convolution of the last detailed forward ran under
         )
         self.reported = False
+        self.called = False  # a forward of it was seen
         self.entries, self.buffers, self.norms, self.leaf = [], [], [], None
         self.refresh()
 
@@ -186,6 +187,8 @@ class Models:
         self.converting = 0
         self.patched = set()
         self.no_sync_at = None  # where the script last asked for it
+        self.inside = {}  # id of the module in a wrapper that was never called: its weak reference
+        self.bypassed = None  # where the script called such a module
 
     def install(self):
         torch, wrap = self.hub.torch, self.hub.wrap
@@ -311,6 +314,23 @@ class Models:
         self.hub.rank_number = None  # the group is there now, whatever was known before
         self._add("ddp", ddp, at)
         self.hub.activate()
+
+    def look_inside(self):
+        """At a backward: a wrapper that no forward has gone through is trained behind its back, or not
+        yet. From here on the module in it is seen, too.
+        """
+        for model in self.live():
+            module = model.ref()
+            if model.kind == "ddp" and not model.called and module is not None:
+                inner = module.module
+                if id(inner) not in self.inside:
+                    self.inside[id(inner)] = weakref.ref(inner)
+                    self._watch_class(inner)
+
+    def _note_bypass(self, module):
+        ref = self.inside.get(id(module))
+        if ref is not None and ref() is module and self.hub.own.grad:
+            self.bypassed = self.hub.places.here()
 
     def _enter_no_sync(self, args, kwargs):
         self.no_sync_at = self.hub.places.here()
@@ -440,6 +460,8 @@ class Models:
         module = args[0]
         model = self._of_forward(module)
         if model is None:
+            if self.inside:
+                self._note_bypass(module)
             return None
         self.depth = 1
         self.forwards += 1
@@ -449,6 +471,10 @@ class Models:
         hub, torch, steps = self.hub, self.hub.torch, self.hub.steps
         # the wrapper has a flag of its own, which nothing reads
         grad, training = self.hub.own.grad, model.inner(module).training
+        if not model.called:
+            model.called = True
+            if model.kind == "ddp":
+                self.inside.pop(id(module.module), None)
         steps.before_forward(training, grad)
         entry = steps.note(
             "forward", model=model.index, at=hub.places.here(), training=training, grad=grad

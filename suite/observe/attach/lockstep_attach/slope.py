@@ -4,8 +4,8 @@ STEP = 1e-5  # of a tensor's own size: in FP64 the difference of two forwards ke
 
 
 def own_functions(torch, outputs):
-    """Names of the classes outside torch whose backward the outputs' graph calls."""
-    names, seen = set(), set()
+    """{name: class} of those outside torch whose backward the outputs' graph calls."""
+    found, seen = {}, set()
     waiting = [tensor.grad_fn for tensor in outputs if tensor.grad_fn is not None]
     while waiting:
         node = waiting.pop()
@@ -15,9 +15,9 @@ def own_functions(torch, outputs):
         if isinstance(node, torch.autograd.function.BackwardCFunction):
             made_by = getattr(type(node), "_forward_cls", type(node))
             if not made_by.__module__.startswith("torch."):
-                names.add(made_by.__name__)
+                found[made_by.__name__] = made_by
         waiting.extend(parent for parent, _ in node.next_functions if parent is not None)
-    return names
+    return found
 
 
 def slope_ratio(torch, modules, product):
