@@ -1,5 +1,6 @@
 #include "job.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "asked.h"
@@ -43,6 +44,22 @@ const cJSON *ls_job_model(const ls_observe_rank *rank, int model)
 const cJSON *ls_job_optimizer(const ls_observe_rank *rank, int optimizer)
 {
     return last_of(rank->optimizer, "optimizer", optimizer);
+}
+
+/* A framework's own file, which builds loaders and samplers anew, says nothing of the script. */
+static bool is_of_script(const char *place, const char *loop)
+{
+    return place[0] != '\0' && (place[0] != '/' || loop[0] == '/');
+}
+
+const char *ls_job_data_place(const cJSON *data, const char *member)
+{
+    const char *loop = ls_json_string(data, "at", ""), *place = ls_json_string(data, member, "");
+    const char *built = ls_json_string(data, "built", "");
+    if (is_of_script(place, loop)) {
+        return place;
+    }
+    return is_of_script(built, loop) ? built : loop;
 }
 
 int ls_job_models(const ls_observe_rank *rank)
@@ -194,4 +211,30 @@ int ls_job_steps_of(const ls_observe_step *step, int optimizer, const ls_call **
         }
     }
     return count;
+}
+
+static double first_rate(const ls_observe_rank *rank)
+{
+    const cJSON *groups = cJSON_GetObjectItemCaseSensitive(ls_job_optimizer(rank, 0), "groups");
+    return ls_json_number(cJSON_GetArrayItem(groups, 0), "lr", NAN);
+}
+
+static bool restores_optimizer(const ls_observe_rank *rank)
+{
+    const cJSON *restore;
+    cJSON_ArrayForEach(restore, rank->restore)
+    {
+        if (strcmp(ls_json_string(restore, "what", ""), "optimizer") == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool ls_job_built_with_rates(const ls_observe_trace *trace, int a, int b)
+{
+    double x = first_rate(&trace->rank[a]), y = first_rate(&trace->rank[b]);
+    return !isnan(x) && !isnan(y) && x != y && !restores_optimizer(&trace->rank[a]) &&
+           !restores_optimizer(&trace->rank[b]) && trace->rank[a].step_count > 0 &&
+           ls_trace_find(&trace->rank[a].step[0], LS_CALL_SCHEDULE, 0) < 0;
 }

@@ -18,6 +18,9 @@ const char *ls_job_names_text(ls_job_names *names);
 const cJSON *ls_job_model(const ls_observe_rank *rank, int model);
 const cJSON *ls_job_optimizer(const ls_observe_rank *rank, int optimizer);
 int ls_job_models(const ls_observe_rank *rank); /* highest index + 1 */
+/* Where the script built what a pass over data draws from: "built" (its loader), "sampler_at" or
+ * "cut_at" (a part of a data set); where that is not known, its loader, else its loop. */
+const char *ls_job_data_place(const cJSON *data, const char *member);
 bool ls_job_model_is_ddp(const cJSON *model);
 /* The class of a model whose parameters lie in parts on several ranks by design, or NULL. */
 const char *ls_job_sharded(const ls_observe_trace *trace);
@@ -38,6 +41,9 @@ const ls_observe_tensor *ls_job_tensor(const ls_observe_rank *rank, const char *
  * those with a greater index; -1 for the first. */
 const cJSON *ls_job_group(const ls_observe_rank *rank, const char *name, int after, int *optimizer,
                           int *group);
+/* Whether two ranks' first optimizers had other rates before their first step, and no state was
+ * restored into them. */
+bool ls_job_built_with_rates(const ls_observe_trace *trace, int a, int b);
 /* How often an optimizer stepped in that step, and the (last) call; -1: any optimizer. */
 int ls_job_steps_of(const ls_observe_step *step, int optimizer, const ls_call **call);
 

@@ -6,7 +6,7 @@
 
 typedef struct average {
     int updates, forwards;
-    const ls_call *forward; /* the first */
+    const ls_call *update; /* the first */
 } average;
 
 static average average_of(const ls_observe_rank *rank, int number)
@@ -21,9 +21,9 @@ static average average_of(const ls_observe_rank *rank, int number)
                 continue;
             }
             if (strcmp(ls_calls_text(call, "what"), "update") == 0) {
+                a.update = a.update == NULL ? call : a.update;
                 a.updates += call->times;
             } else {
-                a.forward = a.forward == NULL ? call : a.forward;
                 a.forwards += call->times;
             }
         }
@@ -61,7 +61,7 @@ void ls_rules_replicas_average(const ls_observe_trace *trace, ls_observe_finding
                             k, a.updates, of, most);
             ls_verdict_cause(&out->verdict, "the average is updated on some ranks and run on all: "
                                             "the others run weights of the start");
-            ls_finding_blame(out, a.forward->at,
+            ls_finding_blame(out, average_of(&trace->rank[of], n).update->at,
                              "update the average on every rank, or run it where it is updated");
         }
     }

@@ -207,6 +207,26 @@ static bool overflowed(const ls_observe_step *step)
     return false;
 }
 
+/* What stands between the clip and the gradients that the optimizer uses. */
+static void blame_clip(const ls_observe_step *step, int clip, ls_observe_finding *out)
+{
+    int later = ls_trace_find(step, LS_CALL_BACKWARD, clip);
+    int scaled = ls_trace_find(step, LS_CALL_BACKWARD, 0);
+    int unscale = ls_trace_find(step, LS_CALL_UNSCALE, 0);
+    if (later >= 0) {
+        ls_verdict_cause(
+            &out->verdict,
+            "clipping after each micro-step: the sum of gradients is cut before the "
+            "backward at %.80s adds to it, and earlier ones more often than later ones",
+            step->call[later].at);
+    } else if (scaled >= 0 && step->call[scaled].scaler >= 0 && !(unscale >= 0 && unscale < clip)) {
+        ls_verdict_cause(&out->verdict, "clipping without scaler.unscale_(optimizer) before it");
+    } else {
+        ls_verdict_cause(&out->verdict, "the script changes gradients by hand before or after it "
+                                        "clips them, or clips others than the optimizer uses");
+    }
+}
+
 static void judge_clip_step(const ls_samples *samples, int rank, clips *all,
                             ls_observe_finding *out)
 {
@@ -242,6 +262,7 @@ static void judge_clip_step(const ls_samples *samples, int rank, clips *all,
                         "stands behind it: %s%s%s",
                         (long long)samples->number, rank, all->wrong, all->tensors - tensors,
                         ls_job_names_text(&all->names), norms_fit ? "" : "; ", all->first);
+        blame_clip(step, first, out);
         ls_finding_blame(out, step->call[first].at,
                          "clip the gradients that the optimizer uses, "
                          "once, after they are reduced and unscaled");
@@ -249,6 +270,7 @@ static void judge_clip_step(const ls_samples *samples, int rank, clips *all,
                all->tensors > tensors) {
         ls_verdict_fail(&out->verdict, "step %lld, rank %d: %s", (long long)samples->number, rank,
                         all->first);
+        blame_clip(step, first, out);
         ls_finding_blame(out, all->at,
                          "give clip_grad_norm_ the gradients of all ranks, reduced "
                          "and unscaled, of all parameters of the optimizer");

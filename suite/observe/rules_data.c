@@ -7,6 +7,7 @@
 #include "by_hand.h"
 #include "calls.h"
 #include "contents.h"
+#include "job.h"
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
 #include "rules.h"
@@ -44,10 +45,11 @@ static bool is_trained(const cJSON *data)
     const cJSON *steps = cJSON_GetObjectItemCaseSensitive(data, "steps");
     const cJSON *first = cJSON_GetArrayItem(steps, 0), *last = cJSON_GetArrayItem(steps, 1);
     double batch = ls_json_number(data, "batch", 1), count = ls_json_number(data, "count", 0);
+    double given = ls_json_bool(data, "indices", true) ? 0 : ls_json_number(data, "given", 0);
     double made =
         cJSON_IsNumber(first) && cJSON_IsNumber(last) ? last->valuedouble - first->valuedouble : 0;
     return ls_json_bool(data, "trained", false) &&
-           STEPS_OF_A_BATCH * ceil(count / (batch > 0 ? batch : 1)) >= made;
+           STEPS_OF_A_BATCH * fmax(given, ceil(count / (batch > 0 ? batch : 1))) >= made;
 }
 
 static const cJSON *trained_pass(const ls_observe_rank *rank, int index)
@@ -268,11 +270,18 @@ static void excuse_shared(const ls_observe_trace *trace, int a, int b, ls_observ
 static void blame_distributed(const pass *p, const overlap *o, ls_observe_finding *out)
 {
     int replicas = ls_json_int(p->event[0], "replicas", p->ranks);
-    if (ls_json_int(p->event[o->a], "sampler_rank", -1) ==
-        ls_json_int(p->event[o->b], "sampler_rank", -2)) {
+    const char *sampler = ls_job_data_place(p->event[0], "sampler_at");
+    if (!all_equal(p, "replicas") || replicas != p->ranks) {
+        ls_verdict_cause(&out->verdict,
+                         "DistributedSampler was given num_replicas=%d, the job has "
+                         "%d ranks",
+                         replicas, p->ranks);
+        ls_finding_blame(out, sampler, "leave num_replicas and rank to DistributedSampler");
+    } else if (ls_json_int(p->event[o->a], "sampler_rank", -1) ==
+               ls_json_int(p->event[o->b], "sampler_rank", -2)) {
         ls_verdict_cause(&out->verdict, "DistributedSampler was given rank=%d on ranks %d and %d",
                          ls_json_int(p->event[o->a], "sampler_rank", -1), o->a, o->b);
-        ls_finding_blame(out, place_of(p),
+        ls_finding_blame(out, sampler,
                          "leave num_replicas and rank to DistributedSampler, or pass the global "
                          "rank, not the local one");
     } else if (!all_equal(p, "sampler_epoch")) {
@@ -280,16 +289,10 @@ static void blame_distributed(const pass *p, const overlap *o, ls_observe_findin
                          ls_json_int(p->event[o->a], "sampler_epoch", -1),
                          ls_json_int(p->event[o->b], "sampler_epoch", -1));
         ls_finding_blame(out, place_of(p), "call sampler.set_epoch(epoch) alike on every rank");
-    } else if (!all_equal(p, "replicas") || replicas != p->ranks) {
-        ls_verdict_cause(&out->verdict,
-                         "DistributedSampler was given num_replicas=%d, the job has "
-                         "%d ranks",
-                         replicas, p->ranks);
-        ls_finding_blame(out, place_of(p), "leave num_replicas to DistributedSampler");
     } else {
         ls_verdict_cause(&out->verdict, "the samplers shuffle by different seeds: "
                                         "DistributedSampler's seed must be equal on all ranks");
-        ls_finding_blame(out, place_of(p), "pass the same seed to DistributedSampler everywhere");
+        ls_finding_blame(out, sampler, "pass the same seed to DistributedSampler everywhere");
     }
 }
 
@@ -354,7 +357,7 @@ static void judge_plain(const ls_observe_trace *trace, int number, const pass *p
             "pass %d: %lld of %lld indices are on several ranks (%s), but batches differ: "
             "whether each rank has a data set of its own, is not known",
             number, (long long)o->across, (long long)o->entries, sampler_of(p, o->a));
-        ls_finding_blame(out, place_of(p),
+        ls_finding_blame(out, ls_job_data_place(p->event[0], "built"),
                          "if all ranks open the same data: DataLoader(..., "
                          "sampler=DistributedSampler(dataset))");
         return;
@@ -362,7 +365,7 @@ static void judge_plain(const ls_observe_trace *trace, int number, const pass *p
     fail_overlap(number, p, o, out);
     ls_verdict_cause(&out->verdict, "no DistributedSampler: each rank goes through the whole data "
                                     "set");
-    ls_finding_blame(out, place_of(p),
+    ls_finding_blame(out, ls_job_data_place(p->event[0], "built"),
                      "DataLoader(..., sampler=DistributedSampler(dataset), shuffle=False)");
 }
 
@@ -390,6 +393,10 @@ static void judge_overlap(const ls_observe_trace *trace, int number, const pass 
     }
 }
 
+static const char one_stream[] =
+    "all ranks read the same stream: a data set without indices is not split among them";
+static const char split_stream[] = "let each rank read its own part of the stream";
+
 /* Disjoint indices, or none, of data that each rank has in another order: the same samples come on
  * two ranks. A data set that holds samples several times gives some of them on one rank, too; last
  * batches may be filled up with samples of the first ones, which are another rank's. */
@@ -414,17 +421,31 @@ static void judge_contents(int number, const pass *p, ls_observe_finding *out)
                                  p->indexed ? "the ranks' data sets are not in the same order: "
                                               "files are listed, shuffled or split differently on "
                                               "each rank"
-                                            : "all ranks read the same stream: a data set without "
-                                              "indices is not split among them");
-                ls_finding_blame(out, place_of(p), "%s",
+                                            : one_stream);
+                ls_finding_blame(out, ls_job_data_place(p->event[0], "cut_at"), "%s",
                                  p->indexed ? "build the data set alike on every rank: sort lists "
                                               "of files, and seed what shuffles or splits them"
-                                            : "let each rank read its own part of the stream");
+                                            : split_stream);
             }
             ls_contents_free(&y);
         }
         ls_contents_free(&x);
     }
+}
+
+/* A stream has no order that is known: each rank may draw from all of it by itself. */
+static void judge_stream(const ls_observe_trace *trace, int number, const pass *p,
+                         ls_observe_finding *out)
+{
+    ls_observe_finding one = {0};
+    inputs in = compare_inputs(trace, 0, p->ranks - 1);
+    judge_contents(number, p, &one);
+    if (one.verdict.code == LS_FAIL && in.compared > 0 && in.equal < in.compared) {
+        one.verdict.code = LS_WEAK;
+        ls_text_add(one.verdict.evidence, sizeof one.verdict.evidence,
+                    "; batches differ: a mistake, unless each rank draws from all of it");
+    }
+    ls_calls_keep_worst(out, &one);
 }
 
 void ls_rules_data_disjoint(const ls_observe_trace *trace, ls_observe_finding *out)
@@ -446,7 +467,7 @@ void ls_rules_data_disjoint(const ls_observe_trace *trace, ls_observe_finding *o
             ls_calls_keep_worst(out, &one);
             passes++;
         } else {
-            judge_contents(i, &p, out);
+            judge_stream(trace, i, &p, out);
         }
     }
     if (passes == 0) {
@@ -489,7 +510,8 @@ static void judge_missing(int number, const pass *p, ls_observe_finding *out)
     } else {
         ls_verdict_cause(&out->verdict, "the sampler leaves a part of the data set out");
     }
-    ls_finding_blame(out, place_of(p), "leave num_replicas and rank to DistributedSampler");
+    ls_finding_blame(out, ls_job_data_place(p->event[0], "sampler_at"),
+                     "leave num_replicas and rank to DistributedSampler");
 }
 
 void ls_rules_data_covered(const ls_observe_trace *trace, ls_observe_finding *out)
@@ -583,7 +605,7 @@ static void judge_fixed(int rank, int fixed, int passes, const cJSON *data, ls_o
     ls_verdict_cause(&out->verdict,
                      "the training data are not shuffled: every epoch has the same batches; meant "
                      "only where their order matters, or where the data set shuffles by itself");
-    ls_finding_blame(out, ls_json_string(data, "at", ""), "if it is not meant: %s",
+    ls_finding_blame(out, ls_job_data_place(data, "sampler_at"), "if it is not meant: %s",
                      distributed ? "DistributedSampler(dataset), and set_epoch(epoch) before each "
                                    "pass"
                                  : "DataLoader(..., shuffle=True), or a sampler that shuffles");
@@ -682,7 +704,8 @@ static void judge_pair(const ls_observe_trace *trace, int a, int b, int *compare
     ls_verdict_fail(&out->verdict,
                     "ranks %d and %d have the same inputs in all of %d training forwards", a, b,
                     in.compared);
-    if (trained_pass(&trace->rank[a], 0) == NULL) {
+    const cJSON *pass = trained_pass(&trace->rank[a], 0);
+    if (pass == NULL) {
         ls_verdict_cause(&out->verdict,
                          "all ranks train on the same batches: the script draws them "
                          "from the same seed on every rank");
@@ -690,10 +713,15 @@ static void judge_pair(const ls_observe_trace *trace, int a, int b, int *compare
                          "seed by rank where batches are drawn, after the model is built");
         return;
     }
+    if (!ls_json_bool(pass, "indices", true)) {
+        ls_verdict_cause(&out->verdict, "all ranks train on the same batches: %s", one_stream);
+        ls_finding_blame(out, ls_job_data_place(pass, "built"), "%s", split_stream);
+        return;
+    }
     ls_verdict_cause(&out->verdict,
                      "all ranks train on the same batches: no DistributedSampler, or "
                      "one that was given the same rank");
-    ls_finding_blame(out, first_forward(&in)->at,
+    ls_finding_blame(out, ls_job_data_place(pass, "sampler_at"),
                      "give each rank its own part: DataLoader(..., "
                      "sampler=DistributedSampler(dataset))");
 }

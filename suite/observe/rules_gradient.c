@@ -261,6 +261,24 @@ static bool is_wrong(const row *r, double limit)
     return far || (has_multiple(r) && !(fabs(r->fitted - 1) <= multiple_limit(limit)));
 }
 
+/* A step in f16 of which no loss was scaled: small gradients become zero by themselves. */
+static bool is_unscaled_half(const ls_observe_step *step)
+{
+    bool half = false;
+    if (step != NULL && step->step->loss_scale != 1) {
+        return false;
+    }
+    for (int c = 0; step != NULL && c < step->call_count; c++) {
+        const ls_call *call = &step->call[c];
+        if (call->kind == LS_CALL_BACKWARD && ls_json_int(call->json, "scaled", -1) >= 0) {
+            return false;
+        }
+        half = half || (call->kind == LS_CALL_FORWARD &&
+                        strcmp(ls_json_string(call->json, "autocast", ""), "f16") == 0);
+    }
+    return half;
+}
+
 /* Backward runs from the last parameter to the first: a fault shows in its own layer and those
  * before it. */
 static void report(const ls_observe_trace *trace, int rank, int64_t step, const table *t, int last,
@@ -273,12 +291,19 @@ static void report(const ls_observe_trace *trace, int rank, int64_t step, const 
                     "(limit %.2g)%s; %d of %d tensors are",
                     (long long)step, rank, r->name, r->job, limit,
                     is_multiple(r, limit) ? times : "", wrong, t->count);
+    const ls_observe_step *own = ls_trace_step(&trace->rank[rank], step);
+    int call = own == NULL ? -1 : ls_trace_find(own, LS_CALL_BACKWARD, 0);
+    if (trace->attached && call >= 0 && is_unscaled_half(own)) {
+        ls_verdict_cause(&out->verdict, "f16 without a loss scale: gradients below 6e-8 become "
+                                        "zero, and those below 6e-5 lose digits");
+        ls_finding_blame(out, own->call[call].at,
+                         "scale the loss (torch.amp.GradScaler), or use bf16");
+        return;
+    }
     ls_verdict_cause(&out->verdict,
                      "a backward pass that does not belong to its forward: in the "
                      "layer of %s or between it and the output",
                      r->name);
-    const ls_observe_step *own = ls_trace_step(&trace->rank[rank], step);
-    int call = own == NULL ? -1 : ls_trace_find(own, LS_CALL_BACKWARD, 0);
     ls_finding_blame(out, call >= 0 ? own->call[call].at : "",
                      "check custom backward functions, fused kernels and what is changed in place, "
                      "from %s to the output",
@@ -369,7 +394,8 @@ static void judge_functions(const ls_samples *samples, int rank, ls_observe_find
                          "the backward of %s is not the slope of its forward: a mistake, unless it "
                          "is meant so (straight-through, reversed or scaled gradients)",
                          ls_dumpfile_text(file, "again_functions", "an autograd.Function"));
-        ls_finding_blame(out, "", "check it with torch.autograd.gradcheck");
+        ls_finding_blame(out, ls_dumpfile_text(file, "again_at", ""),
+                         "check it with torch.autograd.gradcheck");
     }
 }
 

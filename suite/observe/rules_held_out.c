@@ -5,6 +5,7 @@
 
 #include "calls.h"
 #include "contents.h"
+#include "job.h"
 #include "rules.h"
 
 /* Few samples show little. Text and pictures hold a few duplicates: public data sets up to some
@@ -142,7 +143,7 @@ static void judge_place(const ls_observe_trace *trace, const cJSON *validation,
     ls_verdict_cause(&out->verdict,
                      "training and validation are split differently on each rank or after a "
                      "resume: the score is of samples that the model has seen");
-    ls_finding_blame(out, at,
+    ls_finding_blame(out, ls_job_data_place(validation, "cut_at"),
                      "split alike everywhere: random_split(..., "
                      "generator=torch.Generator().manual_seed(0)), and sort lists of files");
 }

@@ -54,8 +54,8 @@ static bool model_is_trained(const ls_observe_rank *rank, int model)
     return false;
 }
 
-/* Two optimizers that hold it and stepped in the same step. */
-static bool is_stepped_by_two(const ls_observe_rank *rank, const char *name)
+/* Two optimizers that hold it and stepped in the same step; which the second is. */
+static bool is_stepped_by_two(const ls_observe_rank *rank, const char *name, int *which)
 {
     int first, second, index;
     const ls_call *call = NULL;
@@ -66,6 +66,7 @@ static bool is_stepped_by_two(const ls_observe_rank *rank, const char *name)
     for (int i = 0; i < rank->step_count; i++) {
         if (ls_job_steps_of(&rank->step[i], first, &call) > 0 &&
             ls_job_steps_of(&rank->step[i], second, &call) > 0) {
+            *which = second;
             return true;
         }
     }
@@ -75,6 +76,7 @@ static bool is_stepped_by_two(const ls_observe_rank *rank, const char *name)
 typedef struct cover {
     int covered;
     ls_job_names lost, idle, doubled, other_model;
+    int second; /* of the two optimizers that hold those doubled */
 } cover;
 
 static cover cover_of(const ls_observe_trace *trace, ls_observe_finding *out)
@@ -89,7 +91,7 @@ static cover cover_of(const ls_observe_trace *trace, ls_observe_finding *out)
         }
         if (ls_job_group(rank, tensor->name, -1, &optimizer, &index) != NULL) {
             c.covered++;
-            if (is_stepped_by_two(rank, tensor->name)) {
+            if (is_stepped_by_two(rank, tensor->name, &c.second)) {
                 ls_job_add_name(&c.doubled, tensor->name);
             }
             continue;
@@ -146,7 +148,10 @@ static void report_cover(const ls_observe_trace *trace, cover *c, ls_observe_fin
     } else if (c->doubled.count > 0) {
         ls_verdict_set(&out->verdict, LS_WEAK, "two optimizers step %d parameters in one step: %s",
                        c->doubled.count, ls_job_names_text(&c->doubled));
-        ls_finding_blame(out, at,
+        ls_verdict_cause(&out->verdict, "two optimizers hold the same parameters: each step moves "
+                                        "them twice, by one gradient");
+        const cJSON *second = ls_job_optimizer(&trace->rank[0], c->second);
+        ls_finding_blame(out, ls_json_string(second, "at", at),
                          "hold each parameter in one optimizer, unless one wraps the "
                          "other");
     }
@@ -203,12 +208,19 @@ static void compare_ranks(const ls_observe_trace *trace, int64_t *compared, ls_o
             }
             ++*compared;
             if (a->step->lr != b->step->lr) {
+                bool built = i == 0 && ls_job_built_with_rates(trace, 0, k);
                 int call = ls_trace_find(a, LS_CALL_SCHEDULE, 0);
                 call = call < 0 ? ls_trace_find(a, LS_CALL_OPTIMIZER_STEP, 0) : call;
                 ls_verdict_fail(&out->verdict,
                                 "step %lld: the rate is %g on rank 0 and %g on rank "
                                 "%d",
                                 (long long)a->step->step, a->step->lr, b->step->lr, k);
+                if (built) {
+                    ls_verdict_cause(&out->verdict, "the optimizers are built with other rates");
+                    ls_finding_blame(out, ls_json_string(ls_job_optimizer(first, 0), "at", ""),
+                                     "compute the rate from values that are equal on all ranks");
+                    return;
+                }
                 ls_verdict_cause(&out->verdict,
                                  "the schedule follows a value of each rank's own, or "
                                  "is stepped on some ranks only");
@@ -224,6 +236,7 @@ static void compare_ranks(const ls_observe_trace *trace, int64_t *compared, ls_o
 /* What the schedule of a rank gave, against what its optimizer used in the next step. */
 typedef struct follow {
     const ls_call *last; /* the schedule's last call */
+    const ls_call *step; /* the last step behind one, by another rate */
     double given_first, used_first;
     bool given_moves, used_moves;
     int checked, missed;
@@ -240,6 +253,7 @@ static void follow_step(const ls_observe_step *step, follow *f)
             if (f->last != NULL && !isnan(used) && !isnan(rate_in(f->last, 0))) {
                 f->checked++;
                 f->missed += !is_same(used, rate_in(f->last, 0));
+                f->step = is_same(used, rate_in(f->last, 0)) ? f->step : call;
             }
         } else if (call->kind == LS_CALL_SCHEDULE) {
             double given = rate_in(call, 0);
@@ -248,6 +262,37 @@ static void follow_step(const ls_observe_step *step, follow *f)
             f->last = call;
         }
     }
+}
+
+/* Where a schedule was built; where that is not known, where it is stepped. */
+static const char *schedule_place(const ls_observe_rank *rank, const ls_call *call)
+{
+    const cJSON *event;
+    cJSON_ArrayForEach(event, rank->schedule)
+    {
+        if (ls_json_int(event, "schedule", -1) == ls_json_int(call->json, "schedule", -2)) {
+            return ls_json_string(event, "at", call->at);
+        }
+    }
+    return call->at;
+}
+
+/* A schedule whose rates the steps do not use: it has another optimizer, or the script writes over
+ * what it gave to this one. */
+static void blame_schedule(const ls_observe_rank *rank, const follow *f, ls_observe_finding *out)
+{
+    if (f->last->optimizer >= 0 && f->last->optimizer == f->step->optimizer) {
+        ls_verdict_cause(&out->verdict,
+                         "the script sets the rate itself (param_groups[...][\"lr\"]) between "
+                         "scheduler.step() at %.80s and this step: what the schedule gave is "
+                         "written over",
+                         f->last->at);
+        ls_finding_blame(out, f->step->at, "set the rate in one place: here or by the schedule");
+        return;
+    }
+    ls_verdict_cause(&out->verdict, "the schedule was made for another optimizer");
+    ls_finding_blame(out, schedule_place(rank, f->last),
+                     "make the schedule with the optimizer that steps, after it is final");
 }
 
 /* With several optimizers it is not known whose rate a schedule gives. */
@@ -262,9 +307,7 @@ static void compare_schedule(const ls_observe_rank *rank, ls_observe_finding *ou
                         "the schedule gives other rates than the optimizer uses in %d "
                         "of %d steps: it stays at %g",
                         f->missed, f->checked, f->used_first);
-        ls_verdict_cause(&out->verdict, "the schedule was made for another optimizer");
-        ls_finding_blame(out, f->last->at,
-                         "make the schedule with the optimizer that steps, after it is final");
+        blame_schedule(rank, f, out);
     }
 }
 

@@ -104,6 +104,16 @@ static void fail_collective(const ls_observe_trace *trace, int rank, const ls_ob
     ls_verdict_set(&out->verdict, ended_well(trace) ? LS_WEAK : LS_FAIL,
                    "step %lld, collective %d of the script: rank 0 %s, rank %d %s",
                    (long long)step->step->step, n + 1, x, rank, y);
+    if (a != NULL && b != NULL && strcmp(a->at, b->at) == 0 &&
+        strcmp(ls_calls_text(a, "op"), ls_calls_text(b, "op")) == 0) {
+        ls_verdict_cause(&out->verdict,
+                         "the ranks come to the same call with other tensors: they go through them "
+                         "in another order (that of a set, say), or sizes depend on a rank's data");
+        ls_finding_blame(out, a->at,
+                         "go through tensors in one order on every rank, and send sizes that all "
+                         "ranks share");
+        return;
+    }
     ls_verdict_cause(&out->verdict,
                      "a collective depends on a value of the rank's own (its number, "
                      "its data, its loss): the others wait for it for ever, or get "
@@ -202,7 +212,7 @@ static bool blame_uneven_pass(const ls_observe_trace *trace, ls_observe_finding 
             ls_verdict_cause(&out->verdict,
                              "uneven inputs: rank 0 drew %lld samples in a pass, rank %d drew %lld",
                              a, k, b);
-            ls_finding_blame(out, ls_json_string(event, "at", ""),
+            ls_finding_blame(out, ls_job_data_place(event, "built"),
                              "give all ranks as many batches (DistributedSampler, drop_last), or "
                              "train within model.join()");
             return true;

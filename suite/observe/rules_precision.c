@@ -457,6 +457,9 @@ void ls_rules_precision_params(const ls_observe_trace *trace, ls_observe_finding
                        "%d of %d trainable parameters are f16 without f32 copies: updates below "
                        "half of their last digit are lost",
                        p.f16_params / trace->world, p.params / trace->world);
+        ls_verdict_cause(&out->verdict,
+                         "parameters are held in f16 without f32 copies: small steps leave them as "
+                         "they are, and gradients have no loss scale");
         ls_finding_blame(out, at, "keep parameters in f32 and let autocast cast them");
     } else {
         ls_finding_blame(out, at,

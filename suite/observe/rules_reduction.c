@@ -13,6 +13,7 @@
 #include "mean.h"
 #include "reduction.h"
 #include "rules.h"
+#include "unreduced.h"
 
 static const ls_tol exact =
     LS_TOL(1, "the distance in units of its own bound: one rounding for each operation between "
@@ -38,8 +39,10 @@ typedef struct tally {
     int64_t step;
     int rank, wrong;
     int fits[GUESSES];
-    int wrapped; /* of the wrong ones, those of a model in DistributedDataParallel */
-    int model;   /* of the first of these */
+    int wrapped;    /* of the wrong ones, those of a model in DistributedDataParallel */
+    int frozen;     /* of these, those that were not trainable when it was wrapped */
+    int model;      /* of the first wrong one */
+    int64_t before; /* tensors of earlier steps */
     ls_job_names names;
     char first[200];
     const ls_by_hand *hand; /* of a job without DistributedDataParallel */
@@ -148,6 +151,8 @@ static void keep_first(const ls_samples *samples, int rank, const char *name, co
                        const ls_values *got, int64_t at, tally *t)
 {
     if (t->wrong == 0) {
+        const ls_observe_tensor *tensor = ls_job_tensor(&samples->trace->rank[rank], name);
+        t->model = tensor == NULL ? -1 : tensor->model;
         t->step = samples->number;
         t->rank = rank;
         ls_text_put(t->first, sizeof t->first, "%.80s element %lld is %.9g, the mean %.9g +- %.2g",
@@ -181,7 +186,8 @@ static void judge_wrapped_tensor(const ls_samples *samples, const ls_observe_ten
                 keep_first(samples, k, tensor->name, &mean, &got, at, t);
                 if (k == t->rank) {
                     t->wrong++;
-                    t->model = t->wrapped++ == 0 ? tensor->model : t->model;
+                    t->wrapped++;
+                    t->frozen += !tensor->trainable;
                     ls_job_add_name(&t->names, tensor->name);
                     guess_tensor(samples, k, tensor->name, &mean, &got, t);
                 }
@@ -347,26 +353,6 @@ static void judge_plain(const ls_samples *samples, tally *t)
 
 /* ---- the mean -------------------------------------------------------------------------------- */
 
-static const char *place_of(const ls_samples *samples, int rank, ls_call_kind kind)
-{
-    const ls_observe_step *step = samples->step[rank];
-    int call = step == NULL ? -1 : ls_trace_find(step, kind, 0);
-    return call >= 0 ? step->call[call].at : "";
-}
-
-/* Where the script asked for no_sync() around a backward of the step. */
-static const char *no_sync_of(const ls_observe_step *step, const char *otherwise)
-{
-    for (int c = ls_trace_find(step, LS_CALL_BACKWARD, 0); c >= 0;
-         c = ls_trace_find(step, LS_CALL_BACKWARD, c + 1)) {
-        const char *at = ls_calls_text(&step->call[c], "no_sync");
-        if (at[0] != '\0') {
-            return at;
-        }
-    }
-    return otherwise;
-}
-
 /* DistributedDataParallel reduces with the first backward that follows a forward outside of
  * no_sync(): what the calls of a step say of gradients that none of the guesses explains. */
 static void blame_calls(const ls_samples *samples, const tally *t, ls_observe_finding *out)
@@ -388,7 +374,7 @@ static void blame_calls(const ls_samples *samples, const tally *t, ls_observe_fi
         ls_verdict_cause(&out->verdict,
                          "no_sync() around the last backward of the step: what comes after the "
                          "reduction stays on its rank");
-        ls_finding_blame(out, no_sync_of(step, last->at),
+        ls_finding_blame(out, ls_unreduced_no_sync(step, last->at),
                          "leave no_sync() for the last micro-step, not for another one");
     } else if (forwards > 0 && synced > forwards) {
         ls_verdict_cause(&out->verdict,
@@ -398,20 +384,6 @@ static void blame_calls(const ls_samples *samples, const tally *t, ls_observe_fi
         ls_finding_blame(out, last->at,
                          "add the losses and call backward() once, or call the model for each");
     }
-}
-
-/* A collective of one number before the step's last backward; NULL: none. */
-static const ls_call *loss_collective(const ls_observe_step *step)
-{
-    int backward = step == NULL ? -1 : ls_trace_find(step, LS_CALL_BACKWARD, 0);
-    for (int c = backward < 0 ? -1 : ls_trace_find(step, LS_CALL_COLLECTIVE, 0);
-         c >= 0 && c < backward; c = ls_trace_find(step, LS_CALL_COLLECTIVE, c + 1)) {
-        if (ls_json_int(step->call[c].json, "elements", 0) == 1 &&
-            ls_json_string(step->call[c].json, "reduce", "")[0] != '\0') {
-            return &step->call[c];
-        }
-    }
-    return NULL;
 }
 
 /* What stands between a backward pass and the script's own reduction, of a gradient that is none of
@@ -441,60 +413,6 @@ static void blame_before_reduction(const ls_samples *samples, const tally *t,
     }
 }
 
-static void blame_own(const ls_samples *samples, const tally *t, ls_observe_finding *out)
-{
-    const ls_observe_trace *trace = samples->trace;
-    ls_mean_plan plan = ls_mean_plan_of(samples, t->rank);
-    const char *backward = place_of(samples, t->rank, LS_CALL_BACKWARD);
-    const ls_call *number = loss_collective(samples->step[t->rank]);
-    if (!ls_trace_is_ddp(trace) && t->hand != NULL && t->hand->common > 0) {
-        ls_verdict_cause(&out->verdict,
-                         "not reduced, while %d other tensors are: the script's loop over "
-                         "parameters leaves these out",
-                         t->hand->common);
-        ls_finding_blame(out, t->hand->at,
-                         "reduce the gradients of all parameters that the optimizer steps");
-    } else if (!ls_trace_is_ddp(trace) && number != NULL) {
-        ls_verdict_cause(&out->verdict,
-                         "not reduced: each rank steps by its own gradient. The script reduces a "
-                         "number before backward, the loss: autograd knows nothing of other ranks");
-        ls_finding_blame(out, number->at,
-                         "reduce the gradients after backward, not the loss before it, or wrap the "
-                         "model in DistributedDataParallel");
-    } else if (!ls_trace_is_ddp(trace)) {
-        ls_verdict_cause(&out->verdict,
-                         "not reduced: each rank steps by its own gradient; no model "
-                         "is in DistributedDataParallel");
-        ls_finding_blame(out, place_of(samples, t->rank, LS_CALL_OPTIMIZER_STEP),
-                         "wrap the model in DistributedDataParallel");
-    } else if (t->wrapped == 0) {
-        ls_verdict_cause(&out->verdict, "not reduced: these parameters are outside "
-                                        "DistributedDataParallel");
-        ls_finding_blame(out, place_of(samples, t->rank, LS_CALL_OPTIMIZER_STEP),
-                         "make their module a part of the model that is wrapped");
-    } else if (plan.reductions == 0) {
-        ls_verdict_cause(&out->verdict,
-                         "not reduced: all %d backward passes of the step are inside "
-                         "no_sync()",
-                         plan.backwards);
-        ls_finding_blame(out, no_sync_of(samples->step[t->rank], backward),
-                         "leave no_sync() for the last micro-step");
-    } else if (t->wrong < t->tensors) {
-        ls_verdict_cause(&out->verdict, "not reduced, while other tensors are: these were added or "
-                                        "replaced after the model was wrapped, or on its list of "
-                                        "parameters to ignore");
-        const cJSON *model = ls_job_model(&trace->rank[t->rank], t->model);
-        const char *wrapped = ls_json_string(model, "at", "");
-        ls_finding_blame(out, wrapped[0] != '\0' ? wrapped : backward,
-                         "wrap the model after all its parameters are there");
-    } else {
-        ls_verdict_cause(&out->verdict, "not reduced: each rank steps by its own gradient");
-        const char *forward = place_of(samples, t->rank, LS_CALL_FORWARD);
-        ls_finding_blame(out, forward[0] != '\0' ? forward : backward,
-                         "call the wrapped model, not its .module, for the training forward");
-    }
-}
-
 static void blame_guess(const ls_samples *samples, const tally *t, ls_observe_finding *out)
 {
     guess best = GUESS_SUM;
@@ -508,7 +426,7 @@ static void blame_guess(const ls_samples *samples, const tally *t, ls_observe_fi
         blame_before_reduction(samples, t, out);
         return;
     }
-    const char *backward = place_of(samples, t->rank, LS_CALL_BACKWARD);
+    const char *backward = ls_unreduced_place(samples, t->rank, LS_CALL_BACKWARD);
     switch (best) {
     case GUESS_SUM:
         ls_verdict_cause(&out->verdict, "summed: the gradient is %d times the mean",
@@ -525,7 +443,15 @@ static void blame_guess(const ls_samples *samples, const tally *t, ls_observe_fi
                          "not divide again");
         return;
     case GUESS_OWN:
-        blame_own(samples, t, out);
+        ls_unreduced_blame(samples,
+                           &(ls_unreduced){.rank = t->rank,
+                                           .wrong = t->wrong,
+                                           .tensors = (int)(t->tensors - t->before),
+                                           .wrapped = t->wrapped,
+                                           .frozen = t->frozen,
+                                           .model = t->model,
+                                           .hand = t->hand},
+                           out);
         return;
     case GUESS_LEFT:
         ls_verdict_cause(&out->verdict,
@@ -535,7 +461,7 @@ static void blame_guess(const ls_samples *samples, const tally *t, ls_observe_fi
     case GUESS_LAST:
         ls_verdict_cause(&out->verdict, "only the last of %d micro-steps counts",
                          ls_mean_plan_of(samples, t->rank).backwards);
-        ls_finding_blame(out, place_of(samples, t->rank, LS_CALL_ZERO_GRAD),
+        ls_finding_blame(out, ls_unreduced_place(samples, t->rank, LS_CALL_ZERO_GRAD),
                          "call zero_grad() once a step, not in every micro-step");
         return;
     case GUESS_ZERO:
@@ -551,6 +477,7 @@ static void judge_step(const ls_samples *samples, tally *t)
     const ls_observe_trace *trace = samples->trace;
     const ls_observe_rank *rank = &trace->rank[0];
     bool plain = false;
+    t->before = t->tensors;
     for (int i = 0; i < rank->tensor_count; i++) {
         if (ls_reduction_is_wrapped(trace, &rank->tensor[i])) {
             judge_wrapped_tensor(samples, &rank->tensor[i], t);
@@ -680,8 +607,8 @@ void ls_rules_reduction_mean(const ls_observe_trace *trace, ls_observe_finding *
         }
         if (t.wrong > 0) {
             ls_verdict_fail(&out->verdict, "step %lld, rank %d: %s; so in %d of %lld tensors: %s",
-                            (long long)t.step, t.rank, t.first, t.wrong, (long long)t.tensors,
-                            ls_job_names_text(&t.names));
+                            (long long)t.step, t.rank, t.first, t.wrong,
+                            (long long)(t.tensors - t.before), ls_job_names_text(&t.names));
             blame_guess(&samples, &t, out);
         }
         ls_samples_close(&samples);

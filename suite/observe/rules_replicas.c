@@ -327,14 +327,16 @@ static bool find_uneven_skip(const ls_observe_trace *trace, int64_t n, int64_t *
     return false;
 }
 
-/* What load_state_dict calls of a rank gave to a model or an optimizer. */
-static int count_restores(const ls_observe_rank *rank, const char *what, const cJSON **last)
+/* What load_state_dict calls of a rank gave to a model or an optimizer up to a step. */
+static int count_restores(const ls_observe_rank *rank, const char *what, int64_t until,
+                          const cJSON **last)
 {
     int count = 0;
     const cJSON *entry;
     cJSON_ArrayForEach(entry, rank->restore)
     {
-        if (strcmp(ls_json_string(entry, "what", ""), what) == 0) {
+        if (strcmp(ls_json_string(entry, "what", ""), what) == 0 &&
+            ls_json_number(entry, "step", 0) <= (double)until) {
             count++;
             *last = entry;
         }
@@ -346,8 +348,8 @@ static bool blame_restore(const ls_observe_trace *trace, split at, const char *w
                           ls_observe_finding *out)
 {
     const cJSON *call = NULL;
-    int a = count_restores(&trace->rank[at.a], what, &call);
-    int b = count_restores(&trace->rank[at.b], what, &call);
+    int a = count_restores(&trace->rank[at.a], what, at.step, &call);
+    int b = count_restores(&trace->rank[at.b], what, at.step, &call);
     if (a == b || call == NULL) {
         return false;
     }
@@ -409,6 +411,11 @@ static bool blame_rate(const ls_observe_trace *trace, split at, ls_observe_findi
         const ls_observe_step *b = ls_trace_step(&trace->rank[at.b], n);
         if (a != NULL && b != NULL && a->step->lr != b->step->lr && a->step->lr == a->step->lr &&
             b->step->lr == b->step->lr) {
+            if (blame_restore(trace, at, "optimizer", out)) {
+                return true; /* the rate is a part of its state */
+            }
+            bool built = n == first_step(trace) && ls_job_built_with_rates(trace, at.a, at.b);
+            const cJSON *optimizer = ls_job_optimizer(&trace->rank[at.a], 0);
             ls_verdict_cause(&out->verdict,
                              "step %lld: the learning rate is %g on rank %d and %g "
                              "on rank %d",
@@ -421,6 +428,9 @@ static bool blame_rate(const ls_observe_trace *trace, split at, ls_observe_findi
                                  "is %g on rank %d and %g on rank %d",
                                  lone, (long long)n, a->step->lr, at.a, b->step->lr, at.b);
                 ls_finding_blame(out, schedule->at, "step the schedule on every rank");
+            } else if (built) {
+                ls_finding_blame(out, ls_json_string(optimizer, "at", ""),
+                                 "build the optimizer with a rate that is equal on all ranks");
             }
             ls_finding_blame(out, call >= 0 ? a->call[call].at : "",
                              "compute the rate from values that are equal on all ranks");

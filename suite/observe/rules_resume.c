@@ -121,6 +121,8 @@ static void judge_lost_moments(const ls_observe_trace *trace, ls_observe_finding
                                "%.120s holds a model and its epoch, and no file holds the "
                                "optimizer: enough to evaluate, not to go on",
                                ls_json_string(save, "path", ""));
+                ls_verdict_cause(&out->verdict, "optimizer.state_dict() is not saved: a job that "
+                                                "goes on begins without its moments");
                 ls_finding_blame(out, ls_json_string(save, "at", ""),
                                  "add \"optimizer\": optimizer.state_dict() where a job is to go "
                                  "on from the file: its moments would begin at 0");

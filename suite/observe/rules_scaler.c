@@ -640,6 +640,19 @@ static const ls_call *early_unscale(const ls_observe_rank *rank)
     return NULL;
 }
 
+static const char *restore_place(const ls_observe_rank *rank, const char *what,
+                                 const char *otherwise)
+{
+    const cJSON *restore;
+    cJSON_ArrayForEach(restore, rank->restore)
+    {
+        if (strcmp(ls_json_string(restore, "what", ""), what) == 0) {
+            return ls_json_string(restore, "at", otherwise);
+        }
+    }
+    return otherwise;
+}
+
 static void blame_split(const ls_observe_trace *trace, int rank, const ls_call *call,
                         const char *text, ls_observe_finding *out)
 {
@@ -647,7 +660,8 @@ static void blame_split(const ls_observe_trace *trace, int rank, const ls_call *
     if (restored != was_restored(&trace->rank[rank], "scaler")) {
         ls_verdict_cause(&out->verdict, "the scaler's state was loaded on rank %d only",
                          restored ? 0 : rank);
-        ls_finding_blame(out, call->at, "call scaler.load_state_dict on every rank");
+        ls_finding_blame(out, restore_place(&trace->rank[restored ? 0 : rank], "scaler", call->at),
+                         "call scaler.load_state_dict on every rank");
     } else if (strstr(text, "found_inf") != NULL && early_unscale(&trace->rank[0]) != NULL) {
         ls_verdict_cause(&out->verdict,
                          "each rank looks for infinities in gradients of its own: unscale_ comes "

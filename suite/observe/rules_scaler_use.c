@@ -348,6 +348,18 @@ static void see_discard(discards *seen, const cJSON *call)
     }
 }
 
+/* The call that those steps leave out, where others make it. */
+static const char *scaler_step_of(const ls_observe_rank *rank, const char *otherwise)
+{
+    for (int i = 0; i < rank->step_count; i++) {
+        int call = ls_trace_find(&rank->step[i], LS_CALL_SCALER_STEP, 0);
+        if (call >= 0) {
+            return rank->step[i].call[call].at;
+        }
+    }
+    return otherwise;
+}
+
 /* A script that finds infinite gradients itself and leaves out both step() and update(): the next
  * backward runs at the scale that caused them. A loss that is not finite itself is no matter of the
  * scale. */
@@ -379,7 +391,7 @@ static void judge_discards(const ls_observe_trace *trace, ls_observe_finding *ou
             ls_verdict_cause(&out->verdict,
                              "the script skips steps that overflow by itself: without update() the "
                              "scale is never lowered, and the next step overflows, too");
-            ls_finding_blame(out, seen.at,
+            ls_finding_blame(out, scaler_step_of(rank, seen.at),
                              "call scaler.step(optimizer) and scaler.update() in every step: they "
                              "skip it and lower the scale");
         }

@@ -71,7 +71,11 @@ static void add_step(const ls_samples *samples, bool first, moves *m)
         }
     }
     int call = ls_trace_find(samples->step[0], LS_CALL_OPTIMIZER_STEP, 0);
-    m->at = call >= 0 ? samples->step[0]->call[call].at : m->at;
+    if (call >= 0 && m->at[0] == '\0') { /* copies in f32 would be the optimizer's */
+        const ls_call *step = &samples->step[0]->call[call];
+        m->at = ls_json_string(ls_job_optimizer(rank, step->optimizer), "at", "");
+        m->at = m->at[0] != '\0' ? m->at : step->at;
+    }
 }
 
 static int count_half(const ls_observe_trace *trace)

@@ -162,6 +162,8 @@ void ls_rules_validation_whole(const ls_observe_trace *trace, ls_observe_finding
                        "each rank validates its own part, and no collective follows: what a rank "
                        "prints or chooses by is of 1/%d of the data",
                        trace->world);
+        ls_verdict_cause(&out->verdict, "each rank's score is of its own part: nothing sums what "
+                                        "the ranks counted");
         ls_finding_blame(out, ls_json_string(first, "at", ""),
                          "all_reduce the sums and counts of the ranks before they are divided");
     } else if (padded != NULL) {

@@ -23,6 +23,7 @@ typedef enum fake_fault {
     FAULT_BEHIND,      /* rank 1 changes a parameter between steps */
     FAULT_STATE,       /* rank 1 loses its momentum */
     FAULT_RATE,        /* rank 1 steps at half the rate */
+    FAULT_RATE_BUILT,  /* the same, as its optimizer was built */
     FAULT_IDLE,        /* the rate is 0 from step 2 on */
     FAULT_BUFFERS,
     /* reduction */
@@ -30,6 +31,10 @@ typedef enum fake_fault {
     FAULT_OWN,
     FAULT_ONE_OWN, /* the bias alone is not reduced */
     FAULT_NO_SYNC,
+    FAULT_NO_SYNC_STEPS,   /* around the backward of each second step */
+    FAULT_NO_SYNC_FORWARD, /* around the forward alone */
+    FAULT_BYPASSED,        /* the module inside the wrapper is called */
+    FAULT_FROZEN,          /* FAULT_ONE_OWN, of a bias that was frozen when the model was wrapped */
     FAULT_NO_WRAPPER,
     FAULT_DIVIDED,
     FAULT_LEFT,
@@ -81,7 +86,9 @@ typedef enum fake_fault {
     FAULT_OTHER_NORM,
     FAULT_LOST_PARAM,
     FAULT_FOREIGN,
-    FAULT_SCHEDULE, /* of another optimizer */
+    FAULT_SCHEDULE,  /* of another optimizer */
+    FAULT_RATE_SET,  /* of this one, and the script writes over what it gave */
+    FAULT_CLIP_EACH, /* after each micro-step */
     /* gradient */
     FAULT_BACKWARD, /* a factor 2 in one tensor */
     FAULT_SHORT,    /* 0.85 times one tensor's: less than half types may be off */
@@ -150,6 +157,21 @@ static inline double fake_rate(const fake_state *s)
     return fake_is(s, FAULT_LOST) ? fake_lr / 1024 : fake_lr;
 }
 
+static inline double fake_rate_of(const fake_state *s, int rank)
+{
+    bool half = fake_is(s, FAULT_RATE) || fake_is(s, FAULT_RATE_BUILT);
+    return fake_rate(s) * (half && rank == 1 ? 0.5 : 1);
+}
+
+/* Every gradient stays on its rank. */
+static inline bool fake_keeps_own(const fake_state *s)
+{
+    return fake_is(s, FAULT_OWN) || fake_is(s, FAULT_NO_SYNC) || fake_is(s, FAULT_NO_WRAPPER) ||
+           fake_is(s, FAULT_NO_SYNC_STEPS) || fake_is(s, FAULT_NO_SYNC_FORWARD) ||
+           fake_is(s, FAULT_BYPASSED) || fake_is(s, FAULT_HAND_STAGES) ||
+           fake_is(s, FAULT_HAND_AVERAGES) || fake_is(s, FAULT_HAND_LOSS);
+}
+
 /* Parameters that each rank draws for itself. */
 static inline bool fake_seeds_ranks(const fake_state *s)
 {
@@ -198,10 +220,9 @@ static inline void fake_reduce(fake_state *s, int step)
             fake_tensor *x = &s->at[k][t];
             for (int i = 0; i < fake_count[t]; i++) {
                 float mean = fake_mean(s, t, i);
-                bool own = fake_is(s, FAULT_OWN) || fake_is(s, FAULT_NO_SYNC) ||
-                           fake_is(s, FAULT_NO_WRAPPER) || fake_is(s, FAULT_HAND_STAGES) ||
-                           fake_is(s, FAULT_HAND_AVERAGES) || fake_is(s, FAULT_HAND_LOSS) ||
-                           ((fake_is(s, FAULT_ONE_OWN) || fake_is(s, FAULT_HAND_PART)) && t == 1);
+                bool one = fake_is(s, FAULT_ONE_OWN) || fake_is(s, FAULT_HAND_PART) ||
+                           fake_is(s, FAULT_FROZEN);
+                bool own = fake_keeps_own(s) || (one && t == 1);
                 bool sum = fake_is(s, FAULT_SUM) || fake_is(s, FAULT_HOOK_SUM) ||
                            fake_is(s, FAULT_HOOK_SUM_DIVIDED) || fake_is(s, FAULT_HAND_SUM) ||
                            fake_is(s, FAULT_HAND_SUM_DIVIDED) || fake_is(s, FAULT_HAND_SUM_OF_SUMS);
@@ -238,6 +259,7 @@ static inline void fake_prepare(fake_state *s)
         s->norm = (float)sqrt(squares) * (fake_is(s, FAULT_OTHER_NORM) ? 3 : 1);
         double by = s->job->clip != 0 ? fmin(1, s->job->clip / (s->norm + 1e-6)) : 1;
         by = fake_is(s, FAULT_UNCLIPPED) ? 1 : by;
+        by *= fake_is(s, FAULT_CLIP_EACH) ? 0.75 : 1;
         for (int t = 0; t < FAKE_TENSORS; t++) {
             fake_tensor *x = &s->at[k][t];
             for (int i = 0; i < fake_count[t]; i++) {
@@ -300,7 +322,7 @@ static inline float fake_bf16(float value)
 static inline void fake_step(fake_state *s, int step)
 {
     for (int k = 0; k < s->job->world; k++) {
-        double lr = fake_rate(s) * (fake_is(s, FAULT_RATE) && k == 1 ? 0.5 : 1);
+        double lr = fake_rate_of(s, k);
         lr *= fake_is(s, FAULT_OTHER_RATE) ? 1.5 : 1;
         for (int t = 0; t < FAKE_TENSORS; t++) {
             fake_tensor *x = &s->at[k][t];
@@ -497,8 +519,9 @@ static inline void fake_write_model(const fake_state *s, int rank)
         "\"params\":[",
         fake_is_plain(s) ? "plain" : "ddp");
     for (int t = 0; t < FAKE_TENSORS; t++) {
-        fprintf(f, "%s[\"%s\",%d,\"%s\",true]", t > 0 ? "," : "", fake_name[t], fake_count[t],
-                fake_is_half(s) ? "bf16" : "f32");
+        fprintf(f, "%s[\"%s\",%d,\"%s\",%s]", t > 0 ? "," : "", fake_name[t], fake_count[t],
+                fake_is_half(s) ? "bf16" : "f32",
+                fake_is(s, FAULT_FROZEN) && t == 1 ? "false" : "true");
     }
     fprintf(f,
             "],\"buffers\":[[\"bn.running_mean\",4,\"f32\"]],\"norm_params\":[],\"bn\":1,"
@@ -535,9 +558,13 @@ static inline void fake_write_optimizer(const fake_state *s, int rank)
         fprintf(f, "%s\"%s\"", t > 0 ? "," : "", lost ? fake_name[1] : fake_name[t]);
     }
     fprintf(f, "%s],\"lr\":%g,\"weight_decay\":%g,", fake_is(s, FAULT_FOREIGN) ? ",\"?\"" : "",
-            fake_rate(s), fake_decay);
+            fake_is(s, FAULT_RATE_BUILT) ? fake_rate_of(s, rank) : fake_rate(s), fake_decay);
     fprintf(f, sgd ? "\"momentum\":0.9,\"dampening\":0,\"nesterov\":false}]}\n"
                    : "\"betas\":[0.9,0.999],\"eps\":1e-8,\"amsgrad\":false}]}\n");
+    if (fake_is(s, FAULT_SCHEDULE)) {
+        fprintf(f, "{\"event\":\"schedule\",\"schedule\":0,\"class\":\"StepLR\","
+                   "\"at\":\"train.py:11\",\"step\":0,\"holds\":[],\"span\":null}\n");
+    }
     if (s->job->scale != 0) {
         fprintf(f,
                 "{\"event\":\"scaler\",\"scaler\":0,\"enabled\":true,\"init_scale\":%g,"
@@ -567,36 +594,60 @@ static inline void fake_write_sum(int elements, FILE *f)
             elements);
 }
 
-static inline void fake_write_calls(const fake_state *s, int step, int rank, double rate, FILE *f)
+static inline void fake_write_clip(const fake_state *s, FILE *f)
 {
-    enum { ALL = FAKE_ELEMENTS + 8 + 16 };
-    bool late = fake_is(s, FAULT_HAND_AVERAGES), within = fake_is(s, FAULT_HAND_STAGES);
-    bool number = fake_is(s, FAULT_HAND_LOSS);
-    bool reduces =
-        (fake_is_hand(s) && !late && !within && !number) || fake_is(s, FAULT_REDUCED_AGAIN);
-    bool same = fake_is(s, FAULT_HAND_SAME_DATA) || fake_is(s, FAULT_HAND_SHARES);
-    bool scaled = s->job->scale != 0, left = fake_is(s, FAULT_LEFT);
-    const char *autocast = s->job->autocast;
-    bool said = fake_is(s, FAULT_SETTING_SAID) && step > 1;
-    LS_TEXT(set, 60, ",\"set\":[{\"weight_decay\":%g}]", 2 * fake_decay);
-    set[said ? strlen(set) : 0] = '\0';
-    for (int m = 0; m < s->job->micro; m++) {
-        bool sync = m + 1 == s->job->micro && !fake_is(s, FAULT_NO_SYNC);
+    fprintf(f,
+            ",{\"call\":\"clip\",\"how\":\"norm\",\"limit\":%g,\"norm\":%.17g,\"norm_type\":2,"
+            "\"params\":%d,\"at\":\"train.py:23\"}",
+            s->job->clip, s->norm, FAKE_TENSORS);
+}
+
+/* Forward and backward of a micro-step. */
+static inline void fake_write_passes(const fake_state *s, int step, int m, unsigned shard, FILE *f)
+{
+    bool within = fake_is(s, FAULT_HAND_STAGES), number = fake_is(s, FAULT_HAND_LOSS);
+    bool sync = m + 1 == s->job->micro && !fake_is(s, FAULT_NO_SYNC) &&
+                !(fake_is(s, FAULT_NO_SYNC_STEPS) && step % 2 == 1);
+    bool forward = sync && !fake_is(s, FAULT_NO_SYNC_FORWARD);
+    const char *autocast = s->job->autocast, *comma = m > 0 ? "," : "";
+    if (!fake_is(s, FAULT_BYPASSED)) {
         fprintf(
             f,
             "%s{\"call\":\"forward\",\"model\":0,\"at\":\"train.py:20\",\"training\":true,"
             "\"grad\":true,\"sync\":%s,\"autocast\":%s%s%s,\"left\":%d,\"input\":\"%04x%02x%02x\"}",
-            m > 0 ? "," : "", sync ? "true" : "false", autocast != NULL ? "\"" : "",
+            comma, forward ? "true" : "false", autocast != NULL ? "\"" : "",
             autocast != NULL ? autocast : "null", autocast != NULL ? "\"" : "",
-            left && step > 1 ? FAKE_TENSORS : 0, (unsigned)step, (unsigned)m,
-            same ? 0u : (unsigned)rank);
-        if (within || number) {
-            fake_write_sum(within ? FAKE_ELEMENTS : 1, f);
-        }
-        fprintf(f, ",{\"call\":\"backward\",\"at\":\"train.py:21\",\"loss\":1,\"sync\":%s",
-                sync ? "true" : "false");
-        fake_write_loss(s, f);
-        fprintf(f, "}");
+            fake_is(s, FAULT_LEFT) && step > 1 ? FAKE_TENSORS : 0, (unsigned)step, (unsigned)m,
+            shard);
+        comma = ",";
+    }
+    if (within || number) {
+        fake_write_sum(within ? FAKE_ELEMENTS : 1, f);
+    }
+    fprintf(f, "%s{\"call\":\"backward\",\"at\":\"train.py:21\",\"loss\":1,\"sync\":%s%s", comma,
+            sync ? "true" : "false",
+            fake_is(s, FAULT_BYPASSED) ? ",\"bypassed\":\"train.py:19\"" : "");
+    fake_write_loss(s, f);
+    fprintf(f, "}");
+    if (fake_is(s, FAULT_CLIP_EACH)) {
+        fake_write_clip(s, f);
+    }
+}
+
+static inline void fake_write_calls(const fake_state *s, int step, int rank, double rate, FILE *f)
+{
+    enum { ALL = FAKE_ELEMENTS + 8 + 16 };
+    bool late = fake_is(s, FAULT_HAND_AVERAGES), inner = fake_is(s, FAULT_HAND_STAGES);
+    bool number = fake_is(s, FAULT_HAND_LOSS);
+    bool reduces =
+        (fake_is_hand(s) && !late && !inner && !number) || fake_is(s, FAULT_REDUCED_AGAIN);
+    bool same = fake_is(s, FAULT_HAND_SAME_DATA) || fake_is(s, FAULT_HAND_SHARES);
+    bool scaled = s->job->scale != 0, left = fake_is(s, FAULT_LEFT);
+    bool said = fake_is(s, FAULT_SETTING_SAID) && step > 1;
+    LS_TEXT(set, 60, ",\"set\":[{\"weight_decay\":%g}]", 2 * fake_decay);
+    set[said ? strlen(set) : 0] = '\0';
+    for (int m = 0; m < s->job->micro; m++) {
+        fake_write_passes(s, step, m, same ? 0u : (unsigned)rank, f);
     }
     if (reduces) {
         fake_write_sum(ALL, f);
@@ -605,11 +656,8 @@ static inline void fake_write_calls(const fake_state *s, int step, int rank, dou
         fprintf(f, ",{\"call\":\"unscale\",\"scaler\":0,\"optimizer\":0,\"at\":\"train.py:22\","
                    "\"found_inf\":false,\"inside\":false}");
     }
-    if (s->job->clip != 0) {
-        fprintf(f,
-                ",{\"call\":\"clip\",\"how\":\"norm\",\"limit\":%g,\"norm\":%.17g,\"norm_type\":2,"
-                "\"params\":%d,\"at\":\"train.py:23\"}",
-                s->job->clip, s->norm, FAKE_TENSORS);
+    if (s->job->clip != 0 && !fake_is(s, FAULT_CLIP_EACH)) {
+        fake_write_clip(s, f);
     }
     for (int i = 0; i < (fake_is(s, FAULT_TWO_CALLS) ? 2 : 1); i++) {
         fprintf(
@@ -630,10 +678,11 @@ static inline void fake_write_calls(const fake_state *s, int step, int rank, dou
     if (!left) {
         fprintf(f, ",{\"call\":\"zero_grad\",\"at\":\"train.py:26\",\"of\":\"optimizer\"}");
     }
-    if (fake_is(s, FAULT_SCHEDULE)) {
+    if (fake_is(s, FAULT_SCHEDULE) || fake_is(s, FAULT_RATE_SET)) {
         fprintf(f,
-                ",{\"call\":\"schedule\",\"class\":\"StepLR\",\"at\":\"train.py:27\",\"lr\":[%g]}",
-                fake_lr / (step + 1));
+                ",{\"call\":\"schedule\",\"schedule\":0,\"class\":\"StepLR\",%s"
+                "\"at\":\"train.py:27\",\"lr\":[%g]}",
+                fake_is(s, FAULT_RATE_SET) ? "\"optimizer\":0," : "", fake_lr / (step + 1));
     }
 }
 
@@ -642,7 +691,7 @@ static inline void fake_write_step(const fake_state *s, int step, int rank)
 {
     FILE *f = s->file[rank];
     double scale = s->job->scale != 0 ? s->job->scale : 1;
-    double rate = fake_rate(s) * (fake_is(s, FAULT_RATE) && rank == 1 ? 0.5 : 1);
+    double rate = fake_rate_of(s, rank);
     rate *= fake_is(s, FAULT_IDLE) && step >= 2 ? 0 : 1;
     bool skips = fake_is(s, FAULT_SKIPS) && rank == 1 && step == 2;
     fprintf(f,

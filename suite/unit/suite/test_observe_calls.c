@@ -84,7 +84,7 @@ START_TEST(half_models_are_named)
     calls_open_with(&job, 2, half);
     repeat(&job, 2, "F{\"autocast\":null} b{\"type\":\"f16\"} O Z");
     calls_judge(&job);
-    calls_expect(&job, "precision.params", LS_WEAK, "without f32 copies");
+    calls_expect(&job, "precision.params", LS_WEAK, "held in f16 without f32 copies");
     calls_expect(&job, "precision.loss", LS_WEAK, "the loss is f16");
     calls_close(&job);
     calls_open_with(&job, 2, half);
@@ -425,6 +425,52 @@ START_TEST(data_are_judged)
     }
     calls_judge(&job);
     calls_expect(&job, drawings[_i].id, drawings[_i].code, drawings[_i].words);
+    calls_close(&job);
+}
+END_TEST
+
+/* Places of what a pass draws from, and the rule that names one of them. */
+static const struct {
+    drawing zero, one;
+    const char *id, *place;
+} built[] = {
+#define BUILT "\"built\":\"train.py:12\",\"sampler_at\":\"train.py:11\",\"cut_at\":\"train.py:10\","
+    {{"RandomSampler", BUILT CONTENT, 40, 40, 0, 1, 3},
+     {"RandomSampler", BUILT CONTENT, 40, 40, 0, 1, 7},
+     "data.disjoint",
+     "train.py:12"},
+    {{distributed, BUILT "\"sampler_rank\":0,", 40, 20, 0, 2, 3},
+     {distributed, BUILT "\"sampler_rank\":0,", 40, 20, 0, 2, 3},
+     "data.disjoint",
+     "train.py:11"},
+    {{distributed, BUILT "\"replicas\":1,\"sampler_rank\":0,", 40, 40, 0, 1, 3},
+     {distributed, BUILT "\"replicas\":1,\"sampler_rank\":0,", 40, 40, 0, 1, 3},
+     "data.disjoint",
+     "num_replicas=1, the job has 2 ranks | train.py:11"},
+    {{distributed, BUILT "\"replicas\":4,", 40, 10, 0, 4, 3},
+     {distributed, BUILT "\"replicas\":4,", 40, 10, 1, 4, 3},
+     "data.covered",
+     "train.py:11"},
+    /* a framework builds them anew: its own file says nothing of the script */
+    {{distributed,
+      "\"built\":\"/lib/frame.py:3\",\"sampler_at\":\"/lib/frame.py:2\","
+      "\"sampler_rank\":0,",
+      40, 20, 0, 2, 3},
+     {distributed, "\"sampler_rank\":0,", 40, 20, 0, 2, 3},
+     "data.disjoint",
+     "train.py:18"},
+#undef BUILT
+};
+
+START_TEST(data_are_named_where_they_are_built)
+{
+    calls_job job;
+    calls_open(&job, 2);
+    repeat(&job, 4, "F S B K P Z");
+    write_pass(&job, 0, &built[_i].zero);
+    write_pass(&job, 1, &built[_i].one);
+    calls_judge(&job);
+    calls_expect(&job, built[_i].id, LS_FAIL, built[_i].place);
     calls_close(&job);
 }
 END_TEST
@@ -1172,6 +1218,7 @@ int main(void)
     tcase_add_test(test, half_models_are_named);
     tcase_add_loop_test(test, gradients_show_the_arithmetic, 0, ROWS(shown));
     tcase_add_loop_test(test, data_are_judged, 0, ROWS(drawings));
+    tcase_add_loop_test(test, data_are_named_where_they_are_built, 0, ROWS(built));
     tcase_add_test(test, made_up_data_are_weak);
     tcase_add_test(test, equal_noise_is_advice);
     tcase_add_test(test, models_on_a_part_of_the_ranks_are_skipped);

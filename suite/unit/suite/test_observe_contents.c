@@ -71,7 +71,7 @@ static const struct {
      {{true, "train.py:18", -1, 0, 1, 100, -1}},
      {{true, "train.py:18", -1, 20, 1, 100, -1}},
      "data.disjoint",
-     LS_FAIL,
+     LS_WEAK, /* batches differ: each rank may draw from all of it */
      "same stream"},
     {"a stream that is split",
      {{true, "train.py:18", -1, 0, 2, 100, -1}},
@@ -171,6 +171,8 @@ static const struct {
      "validation.whole", LS_PASS, "1 of 79 count twice"},
     {"F S B K P Z E F{\"grad\":false,\"training\":false,\"times\":10} T", 80, "val.py:4",
      "validation.whole", LS_WEAK, "1/2 of the data"},
+    {"F S B K P Z E F{\"grad\":false,\"training\":false,\"times\":10} T", 80, "val.py:4",
+     "validation.whole", LS_WEAK, "nothing sums"},
 };
 
 START_TEST(validations_are_judged)
@@ -196,6 +198,38 @@ START_TEST(validations_are_judged)
 }
 END_TEST
 
+/* Both ranks get the same batches of a stream, or each its own. */
+START_TEST(streams_are_split)
+{
+    static const char *const same[] = {"F{\"input\":\"11\"} S B K P Z",
+                                       "F{\"input\":\"22\"} S B K P Z"};
+    calls_job job;
+    calls_open(&job, 2);
+    for (int i = 0; i < 4; i++) {
+        calls_step(&job, _i == 0 ? same[i % 2] : "F S B K P Z");
+    }
+    for (int k = 0; k < 2; k++) {
+        LS_TEXT(line, 600,
+                "{\"event\":\"data\",\"loader\":0,\"pass\":0,\"at\":\"train.py:18\",\"batch\":4,"
+                "\"built\":\"train.py:12\",\"count\":0,\"given\":%d,\"indices\":false,"
+                "\"trained\":true,\"steps\":[1,4]}",
+                _i == 2 ? 0 : 4);
+        calls_event(&job, k, line);
+    }
+    calls_judge(&job);
+    if (_i == 0) {
+        calls_expect(&job, "data.distinct", LS_FAIL, "the same stream");
+        calls_expect(&job, "data.distinct", LS_FAIL, "train.py:12");
+    } else {
+        calls_expect(&job, "data.distinct", LS_PASS, "inputs differ");
+    }
+    /* a pass of which no batch came while others trained is none of theirs */
+    calls_expect(&job, "data.disjoint", _i == 2 ? LS_UNSUPPORTED : LS_SKIP,
+                 _i == 2 ? "no pass over" : "no indices");
+    calls_close(&job);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("observe_contents");
@@ -204,6 +238,7 @@ int main(void)
     tcase_add_loop_test(test, contents_are_judged, 0, (int)(sizeof jobs / sizeof *jobs));
     tcase_add_loop_test(test, validations_are_judged, 0,
                         (int)(sizeof validations / sizeof *validations));
+    tcase_add_loop_test(test, streams_are_split, 0, 3);
     suite_add_tcase(suite, test);
     return run_suite(suite);
 }

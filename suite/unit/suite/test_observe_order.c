@@ -323,6 +323,10 @@ static const struct {
      "F S B K P Z " AVERAGE("update") AVERAGE("forward"), LS_PASS, "updated 4 times"},
     {"F S B K P Z " AVERAGE("update") AVERAGE("forward"), "F S B K P Z " AVERAGE("forward"),
      LS_FAIL, "updated on some ranks"},
+    {"F S B K P Z "
+     "A{\"call\":\"average\",\"average\":0,\"what\":\"update\",\"at\":\"ema.py:7\"} " AVERAGE(
+         "forward"),
+     "F S B K P Z " AVERAGE("forward"), LS_FAIL, "ema.py:7"},
     {"F S B K P Z " AVERAGE("update") AVERAGE("forward"), "F S B K P Z", LS_PASS, ""},
     {"F S B K P Z", "F S B K P Z", LS_SKIP, "no AveragedModel"},
 };

@@ -77,7 +77,7 @@ static const struct {
     fake_job job;
     const char *rule;
     ls_verdict_code code;
-    const char *cause; /* a part of cause, evidence or advice */
+    const char *cause; /* a part of evidence, cause, place and advice together */
 } faults[] = {
     {{FAULT_PLAIN_SEEDS, "sgd", 2, 1, 0, 0, NULL, NULL}, "replicas.start", LS_FAIL, "seed"},
     {{FAULT_START, "sgd", 2, 1, 0, 0, NULL, NULL}, "replicas.start", LS_FAIL, "fc.bias"},
@@ -87,6 +87,9 @@ static const struct {
     {{FAULT_STATE, "sgd", 2, 1, 0, 0, NULL, NULL}, "replicas.state", LS_FAIL, "after step 2"},
     {{FAULT_RATE, "sgd", 2, 1, 0, 0, NULL, NULL}, "replicas.step", LS_FAIL, "learning rate"},
     {{FAULT_RATE, "sgd", 2, 1, 0, 0, NULL, NULL}, "optimizer.rate", LS_FAIL, "0.0625"},
+    {{FAULT_RATE_BUILT, "sgd", 2, 1, 0, 0, NULL, NULL}, "replicas.step", LS_FAIL, "at train.py:9"},
+    {{FAULT_RATE_BUILT, "sgd", 2, 1, 0, 0, NULL, NULL}, "optimizer.rate", LS_FAIL, "built with"},
+    {{FAULT_RATE, "sgd", 2, 1, 0, 0, NULL, NULL}, "replicas.step", LS_FAIL, "at train.py:24"},
     {{FAULT_IDLE, "sgd", 2, 1, 0, 0, NULL, NULL}, "optimizer.rate", LS_FAIL, "last 3 of 4 steps"},
     {{FAULT_BUFFERS, "sgd", 2, 1, 0, 0, NULL, NULL}, "replicas.buffers", LS_FAIL, "running_mean"},
     {{FAULT_OWN, "sgd", 2, 1, 0, 0, NULL, NULL}, "replicas.step", LS_FAIL, "gradients"},
@@ -94,7 +97,22 @@ static const struct {
     {{FAULT_SUM, "adam", 4, 2, 256, 0, NULL, NULL}, "reduction.mean", LS_FAIL, "4 times"},
     {{FAULT_OWN, "sgd", 2, 1, 0, 0, NULL, NULL}, "reduction.mean", LS_FAIL, ".module"},
     {{FAULT_ONE_OWN, "sgd", 2, 1, 0, 0, NULL, NULL}, "reduction.mean", LS_FAIL, "while other"},
+    {{FAULT_BYPASSED, "sgd", 2, 1, 0, 0, NULL, NULL},
+     "reduction.mean",
+     LS_FAIL,
+     "the wrapper is never called in the step, the module inside it (.module) is: "
+     "DistributedDataParallel knows of no forward at train.py:19"},
+    {{FAULT_FROZEN, "sgd", 2, 1, 0, 0, NULL, NULL}, "reduction.mean", LS_FAIL, "were frozen when"},
     {{FAULT_NO_SYNC, "sgd", 2, 2, 0, 0, NULL, NULL}, "reduction.mean", LS_FAIL, "no_sync"},
+    {{FAULT_NO_SYNC, "sgd", 2, 2, 0, 0, NULL, NULL}, "reduction.mean", LS_FAIL, "at train.py:21"},
+    {{FAULT_NO_SYNC_STEPS, "sgd", 2, 1, 0, 0, NULL, NULL},
+     "reduction.mean",
+     LS_FAIL,
+     "the step is not taken where no_sync() ends at train.py:24"},
+    {{FAULT_NO_SYNC_FORWARD, "sgd", 2, 2, 0, 0, NULL, NULL},
+     "reduction.mean",
+     LS_FAIL,
+     "the forward of this backward runs inside no_sync()"},
     {{FAULT_NO_WRAPPER, "sgd", 2, 1, 0, 0, NULL, NULL}, "reduction.mean", LS_FAIL, "wrap"},
     {{FAULT_NO_WRAPPER, "sgd", 2, 1, 0, 0, NULL, NULL}, "replicas.step", LS_FAIL, "no model"},
     {{FAULT_DIVIDED, "sgd", 2, 1, 0, 0, NULL, NULL}, "reduction.mean", LS_FAIL, "twice"},
@@ -137,6 +155,11 @@ static const struct {
     {{FAULT_ZEROED, "sgd", 2, 1, 64, 0, NULL, NULL}, "optimizer.unscaled", LS_FAIL, "zero_grad"},
     {{FAULT_FACTOR, "sgd", 2, 1, 64, 0, NULL, NULL}, "optimizer.unscaled", LS_WEAK, "0.333333"},
     {{FAULT_UNCLIPPED, "sgd", 2, 1, 0, 0.25, NULL, NULL}, "optimizer.clip", LS_FAIL, "no clip"},
+    {{FAULT_UNCLIPPED, "sgd", 2, 1, 0, 0.25, NULL, NULL}, "optimizer.clip", LS_FAIL, "by hand"},
+    {{FAULT_CLIP_EACH, "sgd", 2, 2, 0, 0.25, NULL, NULL},
+     "optimizer.clip",
+     LS_FAIL,
+     "after each micro-step"},
     {{FAULT_OTHER_NORM, "sgd", 2, 1, 0, 0.25, NULL, NULL}, "optimizer.clip", LS_FAIL, "norm"},
     {{FAULT_NONE, "sgd", 2, 1, 0, 1e6, NULL, NULL}, "optimizer.clip", LS_WEAK, "exceeded"},
     {{FAULT_LOST_PARAM, "sgd", 2, 1, 0, 0, NULL, NULL},
@@ -146,9 +169,13 @@ static const struct {
     {{FAULT_FOREIGN, "sgd", 2, 1, 0, 0, NULL, NULL}, "optimizer.covered", LS_FAIL, "no model"},
     {{FAULT_FOREIGN, "sgd", 1, 1, 0, 0, NULL, NULL}, "optimizer.covered", LS_PASS, ""},
     {{FAULT_SCHEDULE, "sgd", 2, 1, 0, 0, NULL, NULL}, "optimizer.rate", LS_FAIL, "another"},
+    {{FAULT_SCHEDULE, "sgd", 2, 1, 0, 0, NULL, NULL}, "optimizer.rate", LS_FAIL, "at train.py:11"},
+    {{FAULT_RATE_SET, "sgd", 2, 1, 0, 0, NULL, NULL}, "optimizer.rate", LS_FAIL, "sets the rate"},
     {{FAULT_BACKWARD, "sgd", 2, 1, 0, 0, NULL, NULL}, "gradient.again", LS_FAIL, "2 times"},
     {{FAULT_BACKWARD, "sgd", 2, 1, 128, 0, NULL, "f16"}, "gradient.again", LS_FAIL, "fc.bias"},
     {{FAULT_BACKWARD, "adam", 1, 1, 0, 0, NULL, "bf16"}, "gradient.again", LS_FAIL, "fc.bias"},
+    {{FAULT_BACKWARD, "sgd", 2, 1, 128, 0, NULL, "f16"}, "gradient.again", LS_FAIL, "its forward"},
+    {{FAULT_BACKWARD, "sgd", 2, 1, 0, 0, NULL, "f16"}, "gradient.again", LS_FAIL, "a loss scale"},
     {{FAULT_SHORT, "sgd", 2, 1, 128, 0, NULL, "f16"}, "gradient.again", LS_FAIL, "0.85"},
     {{FAULT_HOOKED, "sgd", 2, 1, 0, 0, NULL, NULL}, "gradient.again", LS_WEAK, "on Linear"},
     {{FAULT_HOOKED, "sgd", 2, 1, 128, 0, NULL, NULL}, "gradient.again", LS_WEAK, "on Linear"},
@@ -192,6 +219,7 @@ static const struct {
     {{FAULT_HAND_LOSS, "sgd", 2, 1, 0, 0, NULL, NULL}, "reduction.mean", LS_FAIL, "the loss"},
     {{FAULT_HALF, "sgd", 2, 1, 0, 0, NULL, NULL}, "precision.updates", LS_PASS, "bf16"},
     {{FAULT_LOST, "sgd", 2, 1, 0, 0, NULL, NULL}, "precision.updates", LS_FAIL, "rounding"},
+    {{FAULT_LOST, "sgd", 2, 1, 0, 0, NULL, NULL}, "precision.updates", LS_FAIL, "at train.py:9"},
     {{FAULT_LOST, "adamw", 1, 1, 0, 0, NULL, NULL}, "precision.updates", LS_FAIL, "below half"},
     {{FAULT_NONE, "sgd", 2, 1, 0, 0, NULL, NULL}, "precision.updates", LS_SKIP, ""},
 };
@@ -201,8 +229,8 @@ START_TEST(each_fault_is_caught)
     ls_observe_result result = judge(&faults[_i].job);
     const ls_observe_finding *f = find(&result, faults[_i].rule);
     char text[2000];
-    ls_text_put(text, sizeof text, "%s | %s | %s", f->verdict.evidence, f->verdict.cause,
-                f->advice);
+    ls_text_put(text, sizeof text, "%s | %s at %s | %s", f->verdict.evidence, f->verdict.cause,
+                f->where, f->advice);
     ck_assert_msg(f->verdict.code == faults[_i].code, "%d: %s is %s: %s", _i, faults[_i].rule,
                   ls_verdict_name(f->verdict.code), text);
     ck_assert_msg(strstr(text, faults[_i].cause) != NULL, "%d: %s: no '%s' in: %s", _i,

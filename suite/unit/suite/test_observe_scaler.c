@@ -310,7 +310,7 @@ START_TEST(overflows_until_the_end_are_caught)
         calls_event(&job, -1, tail);
         calls_judge(&job);
         calls_expect(&job, "scaler.losses", kind != 0 ? LS_PASS : LS_FAIL,
-                     kind != 0 ? "" : "train.py:19");
+                     kind != 0 ? "" : "train.py:24"); /* the step that others take */
         calls_close(&job);
     }
 }
@@ -460,11 +460,14 @@ START_TEST(a_scaler_that_one_rank_loaded_is_caught)
 {
     calls_job job;
     calls_open(&job, 2);
-    calls_event(&job, 0, "{\"event\":\"restore\",\"what\":\"scaler\",\"which\":0,\"step\":0}");
+    calls_event(&job, 0,
+                "{\"event\":\"restore\",\"what\":\"scaler\",\"which\":0,\"step\":0,"
+                "\"at\":\"train.py:10\"}");
     calls_step_of(&job, 0, "", "F S B K P{\"scale\":64,\"next\":64} Z");
     calls_step_of(&job, 1, "", "F S B K P Z");
     calls_judge(&job);
     calls_expect(&job, "scaler.agree", LS_FAIL, "loaded on rank 0 only");
+    calls_expect(&job, "scaler.agree", LS_FAIL, "train.py:10");
     calls_close(&job);
 }
 END_TEST
