@@ -440,6 +440,61 @@ static bool blame_rate(const ls_observe_trace *trace, split at, ls_observe_findi
     return false;
 }
 
+/* Ranks that hold other parameters before a step than after the one before it, where samples of
+ * both show it. */
+typedef struct between {
+    int compared, changed; /* ranks */
+    int first;             /* of those that changed some */
+    ls_job_names names;    /* its tensors */
+} between;
+
+static between changed_before(const ls_observe_trace *trace, int64_t step)
+{
+    between b = {.first = -1};
+    ls_observe_finding ignored = {0};
+    ls_samples before, after;
+    ls_samples_open(trace, step - 1, &before, &ignored);
+    ls_samples_open(trace, step, &after, &ignored);
+    for (int k = 0; k < trace->world; k++) {
+        ls_job_names names = {0};
+        int compared = 0;
+        for (int i = 0; i < trace->rank[k].tensor_count; i++) {
+            const char *name = trace->rank[k].tensor[i].name;
+            const ls_dumpfile_entry *left = ls_samples_find(before.file[k], "next", name, NULL);
+            const ls_dumpfile_entry *found = ls_samples_find(after.file[k], "param", name, NULL);
+            compared += left != NULL && found != NULL;
+            if (left != NULL && found != NULL && !ls_dumpfile_equal(left, found)) {
+                ls_job_add_name(&names, name);
+            }
+        }
+        b.compared += compared > 0;
+        b.changed += names.count > 0;
+        b.names = names.count > 0 && b.first < 0 ? names : b.names;
+        b.first = names.count > 0 && b.first < 0 ? k : b.first;
+    }
+    ls_samples_close(&before);
+    ls_samples_close(&after);
+    return b;
+}
+
+/* Parameters that ranks change by themselves between two steps: which ranks do. */
+static bool blame_between(const ls_observe_trace *trace, int64_t step, ls_observe_finding *out)
+{
+    between b = changed_before(trace, step);
+    if (b.compared < 2 || b.changed == 0) {
+        return false;
+    }
+    LS_TEXT(who, 40, "rank %d alone changes", b.first);
+    ls_verdict_cause(&out->verdict,
+                     "%s parameters between steps %lld and %lld, behind DistributedDataParallel: "
+                     "%s",
+                     b.changed == 1            ? who
+                     : b.changed == b.compared ? "each rank by itself changes"
+                                               : "some ranks change",
+                     (long long)step - 1, (long long)step, ls_job_names_text(&b.names));
+    return true;
+}
+
 /* From samples of the step itself: which of parameters, gradients and step differ. */
 static void blame_samples(const ls_samples *samples, int64_t split_at, ls_observe_finding *out)
 {
@@ -453,10 +508,12 @@ static void blame_samples(const ls_samples *samples, int64_t split_at, ls_observ
         return;
     }
     if (params.count > 0) {
-        ls_verdict_cause(&out->verdict,
-                         "the parameters differ before the step already: changed between "
-                         "two steps, behind DistributedDataParallel: %s",
-                         ls_job_names_text(&params));
+        if (!blame_between(samples->trace, split_at, out)) {
+            ls_verdict_cause(&out->verdict,
+                             "the parameters differ before the step already: changed between "
+                             "two steps, behind DistributedDataParallel: %s",
+                             ls_job_names_text(&params));
+        }
         ls_finding_blame(out, at, "change parameters on all ranks alike, or broadcast them after");
     } else if (has_used && used.count > 0) {
         ls_verdict_cause(&out->verdict, "the ranks step by different gradients: %s",
@@ -465,9 +522,12 @@ static void blame_samples(const ls_samples *samples, int64_t split_at, ls_observ
                          "let DistributedDataParallel reduce these gradients, and change "
                          "them on all ranks alike");
     } else if (has_used && compare_samples(samples, "next", &next) > 0 && next.count == 0) {
-        ls_verdict_cause(&out->verdict,
-                         "the step itself leaves the same parameters: they are changed after it, "
-                         "behind DistributedDataParallel, or in elements that are not sampled");
+        if (!blame_between(samples->trace, split_at + 1, out)) {
+            ls_verdict_cause(&out->verdict,
+                             "the step itself leaves the same parameters: they are changed after "
+                             "it, behind DistributedDataParallel, or in elements that are not "
+                             "sampled");
+        }
         ls_finding_blame(out, at, "change parameters on all ranks alike, or broadcast them after");
     } else if (has_used) {
         ls_verdict_cause(&out->verdict, "equal parameters and gradients before the step, and other "

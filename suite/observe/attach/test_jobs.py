@@ -48,8 +48,13 @@ def vectors(count=48):
     return TensorDataset(torch.randn(count, 20), torch.randint(0, 5, (count,)))
 
 
-def sharded(data, batch=4, **options):
-    sampler = DistributedSampler(data)
+class Sampled(DistributedSampler):
+    def __init__(self, data):
+        super().__init__(data)
+
+
+def sharded(data, batch=4, kind=DistributedSampler, **options):
+    sampler = kind(data)
     return sampler, DataLoader(data, batch_size=batch, sampler=sampler, **options)
 
 
@@ -324,7 +329,7 @@ def inside(losses):
     """A part of the data, and the module inside the wrapper in place of the wrapper."""
     ddp = DDP(mlp())
     part, _ = random_split(vectors(), [32, 16])
-    sampler, loader = sharded(part, 8)
+    sampler, loader = sharded(part, 8, Sampled)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
     for epoch in range(2):
         for x, y in loader:

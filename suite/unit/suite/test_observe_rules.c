@@ -83,7 +83,7 @@ static const struct {
     {{FAULT_START, "sgd", 2, 1, 0, 0, NULL, NULL}, "replicas.start", LS_FAIL, "fc.bias"},
     {{FAULT_START, "sgd", 2, 1, 0, 0, NULL, NULL}, "replicas.step", LS_FAIL, "fc.bias"},
     {{FAULT_SKIPS, "sgd", 2, 1, 0, 0, NULL, NULL}, "replicas.step", LS_FAIL, "did nothing"},
-    {{FAULT_BEHIND, "sgd", 2, 1, 0, 0, NULL, NULL}, "replicas.step", LS_FAIL, "behind"},
+    {{FAULT_BEHIND, "sgd", 2, 1, 0, 0, NULL, NULL}, "replicas.step", LS_FAIL, "rank 1 alone"},
     {{FAULT_STATE, "sgd", 2, 1, 0, 0, NULL, NULL}, "replicas.state", LS_FAIL, "after step 2"},
     {{FAULT_RATE, "sgd", 2, 1, 0, 0, NULL, NULL}, "replicas.step", LS_FAIL, "learning rate"},
     {{FAULT_RATE, "sgd", 2, 1, 0, 0, NULL, NULL}, "optimizer.rate", LS_FAIL, "0.0625"},

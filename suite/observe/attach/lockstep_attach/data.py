@@ -76,7 +76,7 @@ class Data:
 
     def _built(self, note, args, kwargs, result, error):
         if error is None:
-            self.built.put(args[0], self.hub.places.here())
+            self.built.put(args[0], self.hub.places.here(built=args[0]))
 
     # ---- a pass begins ---------------------------------------------------------------------------
 

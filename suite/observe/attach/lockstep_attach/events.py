@@ -213,6 +213,12 @@ class Writer:
         self.file, self.early, self.queue = None, [], []
 
 
+def _constructs(frame, thing):
+    code = frame.f_code
+    own = code.co_varnames[:1] if code.co_name == "__init__" and code.co_argcount else ()
+    return bool(own) and frame.f_locals.get(own[0]) is thing
+
+
 class Places:
     """Where the user's code made a call: the innermost frame outside torch, the standard library
     and this module.
@@ -252,11 +258,12 @@ class Places:
             name = self.known[file] = self._name(file)
         return name
 
-    def here(self):
+    def here(self, built=None):
+        """`built`: an object whose constructors, the user's own, are passed over."""
         frame = sys._getframe(1)
         while frame is not None:
             name = self._lookup(frame.f_code.co_filename)
-            if name:
+            if name and not (built is not None and _constructs(frame, built)):
                 return "%s:%d" % (name[-(TEXT - 12) :], frame.f_lineno)
             frame = frame.f_back
         return ""
