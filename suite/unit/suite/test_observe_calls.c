@@ -992,6 +992,10 @@ static const struct {
     {"F S B K P Z", "F S B K P Z", "order.collectives", LS_SKIP, "no collective"},
     {"F S B K P A A Z", "F S B K P A Z", "order.collectives", LS_WEAK, "rank's own"},
     {"F S B K P A Z", "F S B K P A{\"elements\":8} Z", "order.collectives", LS_WEAK, "of 8 f32"},
+    {"F S B K P A Z", "F S B K P A{\"elements\":8} Z", "order.collectives", LS_WEAK,
+     "in another order"},
+    {"F S B K P A Z", "F S B K P A{\"elements\":8,\"at\":\"train.py:29\"} Z", "order.collectives",
+     LS_WEAK, "rank's own"},
     {"F S B K P A{\"op\":\"send\"} Z", "F S B K P A{\"op\":\"recv\"} Z", "order.collectives",
      LS_SKIP, "no collective"},
     {"F S B K P A{\"op\":\"all_gather\"} Z", "F S B K P A{\"op\":\"all_gather\",\"elements\":8} Z",
@@ -1123,7 +1127,7 @@ END_TEST
 
 START_TEST(uneven_inputs_are_named)
 {
-    drawing zero = {"RandomSampler", "", 20, 20, 0, 1, 3};
+    drawing zero = {"RandomSampler", "\"built\":\"train.py:12\",", 20, 20, 0, 1, 3};
     drawing one = {"RandomSampler", "", 24, 24, 0, 1, 3};
     for (int fails = 0; fails < 3; fails++) {
         calls_job job;
@@ -1140,6 +1144,26 @@ START_TEST(uneven_inputs_are_named)
         calls_judge(&job);
         calls_expect(&job, "order.steps", fails ? LS_FAIL : LS_PASS,
                      fails ? "uneven inputs: rank 0 drew 20" : "as with join");
+        calls_expect(&job, "order.steps", fails ? LS_FAIL : LS_PASS, fails ? "train.py:12" : "");
+        calls_close(&job);
+    }
+}
+END_TEST
+
+/* The second of them is named, and only where both step. */
+START_TEST(two_optimizers_of_one_parameter_are_weak)
+{
+    for (int both = 0; both < 2; both++) {
+        calls_job job;
+        calls_open(&job, 2);
+        calls_event(&job, -1,
+                    "{\"event\":\"optimizer\",\"optimizer\":1,\"class\":\"torch.optim.adam.Adam\","
+                    "\"rule\":\"adam\",\"at\":\"train.py:9\",\"groups\":[{\"params\":["
+                    "\"head.weight\"]}]}");
+        repeat(&job, 3, both ? "F b O O{\"optimizer\":1} Z" : "F b O Z");
+        calls_judge(&job);
+        calls_expect(&job, "optimizer.covered", both ? LS_WEAK : LS_PASS,
+                     both ? "each step moves them twice, by one gradient | train.py:9" : "");
         calls_close(&job);
     }
 }
@@ -1243,6 +1267,7 @@ int main(void)
     tcase_add_test(test, a_schedule_wound_forward_passes);
     tcase_add_test(test, a_job_that_hangs_names_the_difference);
     tcase_add_test(test, uneven_inputs_are_named);
+    tcase_add_test(test, two_optimizers_of_one_parameter_are_weak);
     tcase_add_test(test, closures_are_not_judged_on_clearing);
     tcase_add_test(test, speed_is_of_the_steady_steps);
     tcase_add_test(test, short_jobs_have_no_speed);

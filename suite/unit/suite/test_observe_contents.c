@@ -19,7 +19,8 @@ static void write_pass(calls_job *job, int rank, const reading *r)
                 "{\"event\":\"data\",\"loader\":0,\"pass\":0,\"at\":\"%s\",\"sampler\":\"%s\","
                 "\"replicas\":2,\"sampler_rank\":%d,\"shuffle\":true,\"drop_last\":false,"
                 "\"sampler_epoch\":%d,\"length\":%d,\"batch\":4,\"workers\":0,\"count\":%d,"
-                "\"whole\":true,\"trained\":%s,\"steps\":[1,8],\"key_modulus\":1,\"keys\":[",
+                "\"whole\":true,\"trained\":%s,\"steps\":[1,8],\"cut_at\":\"split.py:3\","
+                "\"key_modulus\":1,\"keys\":[",
                 r->at, r->index < 0 ? "" : "DistributedSampler", rank, r->first, r->length,
                 r->count, r->trained ? "true" : "false");
     for (int i = 0; i < r->count; i++) {
@@ -85,6 +86,12 @@ static const struct {
      "data.held_out",
      LS_FAIL,
      "split differently"},
+    {"a split of each rank's own, where it is drawn",
+     {{true, "train.py:18", 160, 0, 1, 80, 0}, {false, "val.py:4", 40, 160, 1, 40, 0}},
+     {{true, "train.py:18", 160, 80, 1, 80, 1}, {false, "val.py:4", 40, 20, 1, 40, 1}},
+     "data.held_out",
+     LS_FAIL,
+     "split.py:3"},
     {"one split",
      {{true, "train.py:18", 160, 0, 2, 80, 0}, {false, "val.py:4", 40, 160, 1, 40, 0}},
      {{true, "train.py:18", 160, 1, 2, 80, 1}, {false, "val.py:4", 40, 160, 1, 40, 1}},
