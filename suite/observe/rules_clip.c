@@ -283,6 +283,82 @@ static void judge_clip_step(const ls_samples *samples, int rank, clips *all,
     }
 }
 
+/* A limit of 0 leaves no gradient: many scripts mean "do not clip" by it. */
+static bool judge_zero_limit(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    int calls = 0, zero = 0;
+    const char *at = "";
+    for (int k = 0; k < trace->world; k++) {
+        for (int i = 0; i < trace->rank[k].step_count; i++) {
+            const ls_observe_step *step = &trace->rank[k].step[i];
+            for (int c = ls_trace_find(step, LS_CALL_CLIP, 0); c >= 0;
+                 c = ls_trace_find(step, LS_CALL_CLIP, c + 1)) {
+                bool is_zero = ls_json_number(step->call[c].json, "limit", INFINITY) <= 0;
+                calls += step->call[c].times;
+                zero += is_zero ? step->call[c].times : 0;
+                at = is_zero ? step->call[c].at : at;
+            }
+        }
+    }
+    if (zero == 0) {
+        return false;
+    }
+    ls_verdict_fail(&out->verdict, "%d of %d calls clip to 0: they leave no gradient", zero, calls);
+    ls_verdict_cause(&out->verdict, "a limit of 0, which is no way to leave clipping out");
+    ls_finding_blame(out, at, "clip only where the limit is above 0");
+    return true;
+}
+
+/* Clips of one group's parameters, where those of the optimizer's other groups are never clipped.
+ * Groups that began with one rate differ in decay, which is no reason to clip them apart. */
+static void judge_one_group(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    const ls_observe_rank *rank = &trace->rank[0];
+    int group = -1, optimizer = -1, calls = 0;
+    const char *at = "";
+    for (int i = 0; i < rank->step_count; i++) {
+        const ls_observe_step *step = &rank->step[i];
+        for (int c = ls_trace_find(step, LS_CALL_CLIP, 0); c >= 0;
+             c = ls_trace_find(step, LS_CALL_CLIP, c + 1)) {
+            const ls_call *call = &step->call[c];
+            int own = ls_json_int(call->json, "group", -1);
+            if (own < 0 || (group >= 0 && own != group) ||
+                isinf(ls_json_number(call->json, "limit", INFINITY))) {
+                return; /* others are clipped, too */
+            }
+            group = own;
+            optimizer = call->optimizer;
+            calls += call->times;
+            at = call->at;
+        }
+    }
+    const cJSON *groups =
+        cJSON_GetObjectItemCaseSensitive(ls_job_optimizer(rank, optimizer), "groups");
+    const cJSON *clipped = cJSON_GetArrayItem(groups, group), *other;
+    double rate = ls_json_number(clipped, "built_lr", NAN);
+    int others = 0;
+    bool alike = !isnan(rate);
+    cJSON_ArrayForEach(other, groups)
+    {
+        if (other != clipped) {
+            others += cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(other, "params"));
+            alike = alike && ls_json_number(other, "built_lr", NAN) == rate;
+        }
+    }
+    if (calls < 2 || clipped == NULL || others == 0) {
+        return;
+    }
+    ls_verdict_set(&out->verdict, alike ? LS_FAIL : LS_WEAK,
+                   "all %d calls clip the parameters of group %d alone: %d others of the same "
+                   "optimizer are never clipped",
+                   calls, group, others);
+    ls_verdict_cause(&out->verdict,
+                     "clipping is given one group's parameters (param_groups[%d]), "
+                     "not the model's",
+                     group);
+    ls_finding_blame(out, at, "clip model.parameters() in one call");
+}
+
 void ls_rules_optimizer_clip(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     clips all = {.at = "", .scaled_before = NAN};
@@ -297,6 +373,17 @@ void ls_rules_optimizer_clip(const ls_observe_trace *trace, ls_observe_finding *
                        clipped == 0 ? "nothing is clipped"
                                     : "the script reduces gradients by itself, before it clips");
         return;
+    }
+    if (trace->attached && trace->world > 0) {
+        if (judge_zero_limit(trace, out)) {
+            return;
+        }
+        ls_observe_finding one = {0};
+        judge_one_group(trace, &one);
+        if (one.verdict.code != LS_PASS) {
+            *out = one;
+            return;
+        }
     }
     for (int64_t n = 0; all.wrong == 0 && (n = ls_samples_next(trace, n)) != 0;) {
         ls_samples samples;

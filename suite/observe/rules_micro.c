@@ -7,6 +7,7 @@
 #include "job.h"
 #include "kernels/core/text.h"
 #include "rules.h"
+#include "windows.h"
 
 typedef struct micro {
     int steps, summed, other, unknown; /* detailed steps of several micro-steps */
@@ -72,6 +73,9 @@ void ls_rules_reduction_micro(const ls_observe_trace *trace, ls_observe_finding 
         ls_verdict_set(&out->verdict, LS_SKIP, "the protocol reports no calls");
         return;
     }
+    if (trace->world > 0) {
+        ls_windows_judge(trace, out);
+    }
     for (int64_t n = 0; (n = ls_samples_next(trace, n)) != 0;) {
         ls_samples samples;
         ls_samples_open(trace, n, &samples, out);
@@ -79,6 +83,9 @@ void ls_rules_reduction_micro(const ls_observe_trace *trace, ls_observe_finding 
             add_step(&samples, &m);
         }
         ls_samples_close(&samples);
+    }
+    if (out->verdict.code == LS_FAIL) {
+        return;
     }
     if (m.steps == 0) {
         ls_verdict_set(&out->verdict, LS_SKIP, "no step of several micro-steps");

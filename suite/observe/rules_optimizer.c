@@ -311,43 +311,71 @@ static void compare_schedule(const ls_observe_rank *rank, ls_observe_finding *ou
     }
 }
 
-static bool has_rate(const ls_call *call)
+/* The highest rate of the groups in a step; NaN: it has none. */
+static double highest_rate(const ls_observe_step *step, const char **at)
 {
-    const cJSON *rate;
-    cJSON_ArrayForEach(rate, cJSON_GetObjectItemCaseSensitive(call->json, "lr"))
-    {
-        if (!cJSON_IsNumber(rate) || rate->valuedouble != 0) {
-            return true;
+    double highest = NAN;
+    for (int c = ls_trace_find(step, LS_CALL_OPTIMIZER_STEP, 0); c >= 0;
+         c = ls_trace_find(step, LS_CALL_OPTIMIZER_STEP, c + 1)) {
+        const cJSON *rate;
+        cJSON_ArrayForEach(rate, cJSON_GetObjectItemCaseSensitive(step->call[c].json, "lr"))
+        {
+            if (!cJSON_IsNumber(rate)) {
+                return INFINITY; /* a group's rate is not known */
+            }
+            highest = isnan(highest) || rate->valuedouble > highest ? rate->valuedouble : highest;
         }
+        *at = step->call[c].at;
     }
-    return false;
+    return highest;
 }
+
+/* The last steps whose rates are at most that; those that no optimizer took do not count. */
+static int count_last(const ls_observe_rank *rank, double limit, const char **at)
+{
+    int count = 0;
+    for (int i = rank->step_count - 1; i >= 0; i--) {
+        double rate = highest_rate(&rank->step[i], at);
+        if (rate > limit) {
+            break;
+        }
+        count += !isnan(rate);
+    }
+    return count;
+}
+
+static const ls_tol next_to_nothing =
+    LS_TOL(1e-5, "of the highest rate: OneCycleLR's default ends at 4e-6 of it in its last step, a "
+                 "cosine is below it for 0.2 % of its steps, and a step of that size is below the "
+                 "rounding of the weights it is taken from");
 
 /* A schedule that ends at 0 does so in its last step. Steps behind that train nothing. */
 static void judge_idle_end(const ls_observe_rank *rank, ls_observe_finding *out)
 {
-    enum { LEAST = 3, SHARE = 10 }; /* steps; one in so many */
-    int idle = 0;
+    enum { LEAST = 3, SHARE = 10, LEAST_SMALL = 8, SHARE_SMALL = 4 }; /* steps; one in so many */
     const char *at = "";
-    for (int i = rank->step_count - 1; i >= 0; i--) {
-        const ls_observe_step *step = &rank->step[i];
-        int c = ls_trace_find(step, LS_CALL_OPTIMIZER_STEP, 0);
-        bool moves = c < 0;
-        for (; c >= 0; c = ls_trace_find(step, LS_CALL_OPTIMIZER_STEP, c + 1)) {
-            moves = moves || has_rate(&step->call[c]);
-            at = step->call[c].at;
-        }
-        if (moves) {
-            break;
-        }
-        idle++;
+    double highest = 0;
+    for (int i = 0; i < rank->step_count; i++) {
+        highest = fmax(highest, highest_rate(&rank->step[i], &at));
     }
-    if (idle < rank->step_count && idle >= LEAST && idle * SHARE > rank->step_count) {
+    int idle = count_last(rank, 0, &at);
+    int small = count_last(rank, next_to_nothing.value * highest, &at);
+    if (highest > 0 && idle >= LEAST && idle * SHARE > rank->step_count) {
         ls_verdict_fail(&out->verdict, "the rate is 0 in the last %d of %d steps", idle,
                         rank->step_count);
-        ls_verdict_cause(&out->verdict, "a schedule made for fewer steps than the job makes");
-        ls_finding_blame(out, at, "give the schedule the number of optimizer steps of one rank");
+    } else if (isfinite(highest) && highest > 0 && small >= LEAST_SMALL &&
+               small * SHARE_SMALL > rank->step_count) {
+        ls_verdict_fail(&out->verdict,
+                        "in the last %d of %d steps the rate is below %g of the highest one, %g",
+                        small, rank->step_count, next_to_nothing.value, highest);
+    } else {
+        return;
     }
+    ls_verdict_cause(&out->verdict, "a schedule made for fewer steps than the job makes, or one of "
+                                    "epochs that is stepped with each batch");
+    ls_finding_blame(out, at,
+                     "give the schedule the number of optimizer steps of one rank, or "
+                     "step it with each epoch where it counts epochs");
 }
 
 void ls_rules_optimizer_rate(const ls_observe_trace *trace, ls_observe_finding *out)

@@ -8,6 +8,7 @@
 #include "kernels/core/text.h"
 #include "open_step.h"
 #include "rules.h"
+#include "spans.h"
 
 static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
 {
@@ -590,23 +591,6 @@ static int passes_after(const ls_observe_rank *rank, int64_t step)
     return count;
 }
 
-/* Whether another schedule steps that one. */
-static bool is_held(const ls_observe_rank *rank, const cJSON *schedule)
-{
-    int number = ls_json_int(schedule, "schedule", -1);
-    const cJSON *event, *held;
-    cJSON_ArrayForEach(event, rank->schedule)
-    {
-        cJSON_ArrayForEach(held, cJSON_GetObjectItemCaseSensitive(event, "holds"))
-        {
-            if (cJSON_IsNumber(held) && held->valueint == number) {
-                return true;
-            }
-        }
-    }
-    return false;
-}
-
 /* A schedule that was built and is never stepped, where no other one is: not of those that wait for
  * a value or for the end of the training. */
 static void judge_idle(const ls_observe_rank *rank, ls_observe_finding *out)
@@ -619,7 +603,7 @@ static void judge_idle(const ls_observe_rank *rank, ls_observe_finding *out)
         int64_t step = ls_json_integer(event, "step", 0), after = steps_of(rank) - step;
         int passes = passes_after(rank, step);
         if (strstr(class, "Plateau") != NULL || strstr(class, "SWA") != NULL ||
-            is_held(rank, event) || out->verdict.code != LS_PASS ||
+            ls_spans_held(rank, event) || out->verdict.code != LS_PASS ||
             (passes < PASSES && after < MANY) || after < STEPS) {
             continue;
         }
@@ -631,68 +615,6 @@ static void judge_idle(const ls_observe_rank *rank, ls_observe_finding *out)
         ls_finding_blame(
             out, ls_json_string(event, "at", ""),
             "call scheduler.step() after each step or epoch, as its length is counted");
-    }
-}
-
-/* Calls of a schedule, and steps of its optimizer. */
-static int calls_of(const ls_observe_rank *rank, int schedule, int *steps)
-{
-    int calls = 0, optimizer = -1;
-    *steps = 0;
-    for (int pass = 0; pass < 2; pass++) { /* whose optimizer it is, its calls say */
-        for (int i = 0; i < rank->step_count; i++) {
-            for (int c = 0; c < rank->step[i].call_count; c++) {
-                const ls_call *call = &rank->step[i].call[c];
-                if (pass == 0 && call->kind == LS_CALL_SCHEDULE &&
-                    ls_json_int(call->json, "schedule", -1) == schedule) {
-                    calls += call->times;
-                    optimizer = call->optimizer;
-                } else if (pass == 1 && ls_calls_is_attempt(call) && call->optimizer == optimizer) {
-                    *steps += call->times;
-                }
-            }
-        }
-    }
-    return calls;
-}
-
-/* A schedule that ends is made for as many calls as the optimizer takes steps, and was stepped with
- * each epoch; or it is one of epochs that goes on beyond its end with each batch. */
-static void judge_spans(const ls_observe_trace *trace, ls_observe_finding *out)
-{
-    enum { LEAST = 8 };
-    const ls_observe_rank *rank = &trace->rank[0];
-    const cJSON *event;
-    if (ls_job_is_left_alone(trace)) {
-        return; /* what it did later is not known */
-    }
-    cJSON_ArrayForEach(event, rank->schedule)
-    {
-        int span = ls_json_int(event, "span", 0), steps;
-        int calls = calls_of(rank, ls_json_int(event, "schedule", -1), &steps);
-        const char *class = ls_json_string(event, "class", "");
-        if (span < 1 || calls == 0 || steps < LEAST || out->verdict.code != LS_PASS ||
-            is_held(rank, event) || !ended_well(trace)) {
-            continue;
-        }
-        if (10 * abs(span - steps) <= steps && 2 * calls < span) {
-            ls_verdict_fail(&out->verdict,
-                            "a %s of %d steps was stepped %d times, its optimizer %d times", class,
-                            span, calls, steps);
-            ls_verdict_cause(&out->verdict, "a schedule that is made for batches is stepped with "
-                                            "each epoch: the rate goes a small part of its way");
-            ls_finding_blame(out, ls_json_string(event, "at", ""),
-                             "step it after each optimizer.step() (Lightning: \"interval\": "
-                             "\"step\"), or make it for as many calls as there are epochs");
-        } else if (strcmp(class, "CosineAnnealingLR") == 0 && calls > span + span / 10 + 1) {
-            ls_verdict_set(&out->verdict, LS_WEAK,
-                           "a CosineAnnealingLR with T_max %d was stepped %d times: the rate rises "
-                           "again",
-                           span, calls);
-            ls_finding_blame(out, ls_json_string(event, "at", ""),
-                             "if it is not meant: T_max counts calls of step(), one a batch or one "
-                             "an epoch");
-        }
     }
 }
 
@@ -721,7 +643,9 @@ void ls_rules_order_schedule(const ls_observe_trace *trace, ls_observe_finding *
     for (int k = 0; k < trace->world && out->verdict.code != LS_FAIL; k++) {
         judge_turns(trace, k, out);
     }
-    judge_spans(trace, out);
+    if (ended_well(trace) && out->verdict.code != LS_FAIL) {
+        ls_spans_judge(trace, out);
+    }
     if (s.calls == 0) {
         judge_idle(&trace->rank[0], out);
     }

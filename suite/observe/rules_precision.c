@@ -277,9 +277,40 @@ static bool judge_open_region(const ls_observe_trace *trace, ls_observe_finding 
     return true;
 }
 
+/* Regions for another device type than the models', and no other: autocast disables itself there
+ * with a warning. */
+static bool judge_other_device(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    precision p = precision_of(trace);
+    const cJSON *region, *own = NULL;
+    for (int k = 0; k < trace->world; k++) {
+        cJSON_ArrayForEach(region, trace->rank[k].autocast)
+        {
+            const char *at = ls_json_string(region, "at", "");
+            bool library = strstr(at, "-packages/") != NULL;
+            own = own == NULL && at[0] != '\0' && !library ? region : own;
+        }
+    }
+    if (own == NULL || p.autocast > 0 || p.half > 0 || p.forwards == 0) {
+        return false;
+    }
+    ls_verdict_fail(&out->verdict,
+                    "autocast is asked for %s, where no parameter is, and none of %d training "
+                    "forwards is under autocast",
+                    ls_json_string(own, "device", "?"), p.forwards);
+    ls_verdict_cause(&out->verdict, "autocast for another device type: it does nothing, and the "
+                                    "model runs in f32");
+    ls_finding_blame(out, ls_json_string(own, "at", ""),
+                     "torch.autocast(device_type=...) of the device that the model is on");
+    return true;
+}
+
 void ls_rules_precision_autocast(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     precision p;
+    if (trace->attached && judge_other_device(trace, out)) {
+        return;
+    }
     if (!concerns(trace, &p, out)) {
         return;
     }

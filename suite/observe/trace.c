@@ -144,6 +144,7 @@ static ls_status read_event(void *context, const cJSON *value, int line)
         {"schedule", rank->schedule},
         {"validation", rank->validation},
         {"unfinished", rank->unfinished},
+        {"autocast", rank->autocast},
     };
     (void)line;
     const char *event = ls_json_string(value, "event", "");
@@ -163,10 +164,10 @@ static ls_status read_event(void *context, const cJSON *value, int line)
 
 static void make_lists(ls_observe_rank *rank)
 {
-    cJSON **const list[] = {&rank->model,      &rank->hook,      &rank->convert, &rank->optimizer,
-                            &rank->scaler,     &rank->data,      &rank->save,    &rank->load,
-                            &rank->restore,    &rank->attach,    &rank->known,   &rank->schedule,
-                            &rank->validation, &rank->unfinished};
+    cJSON **const list[] = {&rank->model,      &rank->hook,       &rank->convert, &rank->optimizer,
+                            &rank->scaler,     &rank->data,       &rank->save,    &rank->load,
+                            &rank->restore,    &rank->attach,     &rank->known,   &rank->schedule,
+                            &rank->validation, &rank->unfinished, &rank->autocast};
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         *list[i] = cJSON_CreateArray();
         LS_ASSERT(*list[i] != NULL);
@@ -409,10 +410,10 @@ ls_status ls_trace_load(const char *directory, ls_observe_trace **out)
 
 static void free_rank(ls_observe_rank *rank)
 {
-    cJSON *const list[] = {rank->model,      rank->hook,   rank->convert,   rank->optimizer,
-                           rank->scaler,     rank->data,   rank->save,      rank->load,
-                           rank->restore,    rank->attach, rank->known,     rank->schedule,
-                           rank->validation, rank->cost,   rank->unfinished};
+    cJSON *const list[] = {rank->model,      rank->hook,   rank->convert,    rank->optimizer,
+                           rank->scaler,     rank->data,   rank->save,       rank->load,
+                           rank->restore,    rank->attach, rank->known,      rank->schedule,
+                           rank->validation, rank->cost,   rank->unfinished, rank->autocast};
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         cJSON_Delete(list[i]);
     }

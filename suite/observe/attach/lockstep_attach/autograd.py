@@ -14,12 +14,16 @@ class Autograd:
         self.depth = 0  # 1 within the user's backward: a checkpoint's own is part of it
         self.passes = 0
         self.injected = False
+        self.regions = set()  # (device type, place) of autocast regions that the models are not in
         self.probe = None  # [a parameter of its own, its value]: whether casts are of earlier weights
 
     def install(self):
         torch = self.hub.torch
         # Tensor.backward calls it by this name, too.
         self.hub.wrap(torch.autograd, "backward", self._enter_backward, self._leave_backward)
+        kind = getattr(getattr(torch, "amp", None), "autocast_mode", None)
+        if kind is not None:
+            self.hub.wrap(kind.autocast, "__init__", self._enter_region, None)
         clip = torch.nn.utils.clip_grad
         for name, enter in (
             ("clip_grad_norm_", self._enter_norm),
@@ -42,6 +46,21 @@ class Autograd:
         else:
             return None
         return type_name(kind()) if on else None
+
+    def _enter_region(self, args, kwargs):
+        """autocast(device_type, ..., enabled): of another device type than the models' it does nothing."""
+        enabled = kwargs.get("enabled", args[3] if len(args) > 3 else True)
+        kind = kwargs.get("device_type", args[1] if len(args) > 1 else None)
+        if not enabled or not isinstance(kind, str) or len(self.regions) >= 16:
+            return
+        device = self.hub.models.device()
+        cuda = device.type == "cuda" if device is not None else self.hub.torch.cuda.is_available()
+        if kind not in ("cuda", "cpu") or (kind == "cuda") == cuda:
+            return
+        region = (kind, self.hub.places.here())
+        if region not in self.regions:
+            self.regions.add(region)
+            self.hub.writer.put({"event": "autocast", "device": kind, "at": region[1]})
 
     def stale_casts(self, device):
         """In an autocast region: a Lazy that says whether it uses casts of weights from before the last step.
@@ -199,6 +218,9 @@ class Autograd:
             entry["models"] = self.hub.models.indices_of(params)
         first = params[0] if params else None
         entry["optimizer"] = self.hub.Late(self.hub.optimizers.holder(first))
+        group = self.hub.optimizers.group_of(params) if params else None
+        if group is not None:
+            entry["group"] = group
         if isinstance(result, self.hub.torch.Tensor) and result.numel() == 1:
             entry["norm"] = self.hub.Lazy(result.detach().reshape(()).clone())
         self.hub.steps.detail.grads("clipped", params)

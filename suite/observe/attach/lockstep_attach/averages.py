@@ -3,18 +3,21 @@
 import sys
 import weakref
 
+ELEMENTS = 1024  # of a parameter, in detailed steps
+
 
 class Averages:
     def __init__(self, hub):
         self.hub = hub
         self.by_id = {}  # id of an average: (weak reference, number)
+        self.updated = set()  # numbers of those that have been updated
 
     def install(self):
         module = sys.modules.get("torch.optim.swa_utils")
         kind = getattr(module, "AveragedModel", None)
         if kind is None:
             return
-        self.hub.wrap(kind, "update_parameters", self._enter_update, None)
+        self.hub.wrap(kind, "update_parameters", self._enter_update, self._leave_update)
         self.hub.wrap(kind, "forward", self._enter_forward, None)
 
     def _number(self, average):
@@ -26,10 +29,41 @@ class Averages:
 
     def _note(self, what, average):
         at = self.hub.places.here()
-        self.hub.steps.note("average", average=self._number(average), what=what, at=at)
+        return self.hub.steps.note("average", average=self._number(average), what=what, at=at)
 
     def _enter_update(self, args, kwargs):
-        self._note("update", args[0])
+        average = args[0]
+        entry = self._note("update", average)
+        number, first = entry["average"], entry["average"] not in self.updated
+        self.updated.add(number)
+        model = args[1] if len(args) > 1 else kwargs.get("model")
+        if first or not self.hub.steps.now.detail or model is None:
+            return None  # the first one is a copy
+        pair = self._pair(average, model)
+        return None if pair is None else (entry, pair, self._sample(pair[0]), self._sample(pair[1]))
+
+    def _pair(self, average, model):
+        """The average's and the model's largest parameter."""
+        kept = [p for p in average.module.parameters() if p.is_floating_point()]
+        own = [p for p in model.parameters() if p.is_floating_point()]
+        if not own or len(kept) != len(own):
+            return None
+        place = max(range(len(own)), key=lambda i: own[i].numel())
+        return (kept[place], own[place]) if kept[place].shape == own[place].shape else None
+
+    def _sample(self, param):
+        """Elements, in FP64 where they are."""
+        flat = param.detach().reshape(-1)
+        return flat[:: max(1, flat.numel() // ELEMENTS)].to("cpu", self.hub.torch.float64)
+
+    def _leave_update(self, note, args, kwargs, result, error):
+        if note is None or error is not None:
+            return
+        entry, (kept, _), before, own = note
+        way, moved = own - before, self._sample(kept) - before
+        square = float((way * way).sum())
+        if square > 0:
+            entry["share"] = float((way * moved).sum()) / square
 
     def _enter_forward(self, args, kwargs):
         self._note("forward", args[0])

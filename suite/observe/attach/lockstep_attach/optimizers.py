@@ -22,6 +22,12 @@ SETTINGS = (
     "trust_coefficient", "bias_correction", "max_grad_norm", "grad_averaging", "use_nvlamb",
 )  # fmt: skip
 
+# What schedules of torch and torch itself put into a group next to the optimizer's own settings.
+OTHERS = {
+    "params", "param_names", "initial_lr", "max_lr", "min_lr", "swa_lr", "base_momentum",
+    "max_momentum", "step",
+}  # fmt: skip
+
 
 class Known:
     """What is remembered of an optimizer."""
@@ -29,6 +35,8 @@ class Known:
     def __init__(self, hub, optimizer, at):
         self.ref = weakref.ref(optimizer, hub.dying)
         self.at = at
+        self.built = None  # [rate of each group as the constructor left it], where that was seen
+        self.default = (None, None)  # as _unread gives it
         self.groups = []  # settings of each group, as its event has them
         self.held = None  # (parameter groups, state) while a step is open
         self.index = None  # given when it is first asked to step
@@ -57,7 +65,8 @@ class Optimizers:
 
     def _built(self, note, args, kwargs, result, error):
         if error is None:
-            self._learn(args[0], self.hub.places.here())
+            entry = self._learn(args[0], self.hub.places.here())
+            entry.built = [self._number(group.get("lr")) for group in args[0].param_groups]
 
     def _restored(self, note, args, kwargs, result, error):
         self._watch_class(type(args[0]))
@@ -93,6 +102,7 @@ class Optimizers:
                 self.hub.models.refresh()  # a layer of a known model was replaced
             entry.index = len(self.order)
             entry.groups = [self._plain(group) for group in optimizer.param_groups]
+            entry.default = self._unread(optimizer)
             self.order.append(entry)
             self.hub.writer.put(self._event(optimizer, entry))
         return entry.index
@@ -100,6 +110,8 @@ class Optimizers:
     def _event(self, optimizer, entry):
         kind = type(optimizer)
         groups = [self._group(optimizer, group) for group in optimizer.param_groups]
+        for group, rate in zip(groups, entry.built or ()):
+            group["built_lr"] = rate
         return {
             "event": "optimizer",
             "optimizer": entry.index,
@@ -142,7 +154,26 @@ class Optimizers:
         decoupled = self._decoupled(optimizer, group)
         if decoupled is not None:
             out["decoupled"] = decoupled
+        known = getattr(optimizer, "defaults", None) or {}
+        own = {
+            str(key)[:40]: self._number(value)
+            for key, value in group.items()
+            if key not in known and key not in OTHERS and key not in SETTINGS
+        }
+        if own:
+            out["own"] = own
         return out
+
+    def _number(self, value):
+        """A setting that is a number in the host's memory, else None."""
+        return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+    def _unread(self, optimizer):
+        """Rates that a step does not read once there are groups: of the defaults, and of an attribute
+        that no class of the optimizer's knows.
+        """
+        defaults = getattr(optimizer, "defaults", None) or {}
+        return self._number(defaults.get("lr")), self._number(vars(optimizer).get("lr"))
 
     def _plain(self, group):
         """A group's settings that need not be read from a device, but for the rate."""
@@ -182,6 +213,18 @@ class Optimizers:
             if optimizer is not None and any(p is param for p in self.params(optimizer)):
                 found.append(entry)
         return lambda: found[0].index if len(found) == 1 else None
+
+    def group_of(self, params):
+        """The number of the group, of several that its optimizer has, whose parameters these are."""
+        for entry in self.by_id.values():
+            optimizer = entry.ref()
+            groups = [] if optimizer is None else optimizer.param_groups
+            for place, group in enumerate(groups):
+                own = group["params"]
+                whole = len(own) == len(params) and own[0] is params[0] and own[-1] is params[-1]
+                if len(groups) > 1 and params and whole:
+                    return place
+        return None
 
     def alive(self):
         found = (entry.ref() for entry in self.order)
@@ -308,6 +351,9 @@ class Optimizers:
         changed = self._changed(optimizer, self.known(optimizer))
         if changed is not None:
             entry["set"] = changed
+        unread = self._unread(optimizer)
+        if unread != self.known(optimizer).default:
+            entry["unread"] = "defaults" if unread[0] != self.known(optimizer).default[0] else "lr"
         if scaled is None:
             steps.ask(optimizer, True)
         params = self.params(optimizer)

@@ -4,8 +4,31 @@ import weakref
 
 BUILT = 64  # schedules whose construction is written
 
-# Of schedules that end, what says after how many calls: OneCycleLR, CosineAnnealingLR
-SPANS = ("total_steps", "T_max")
+# Of schedules that end, what says after how many calls: OneCycleLR, CosineAnnealingLR, and that with
+# restarts
+SPANS = ("total_steps", "T_max", "T_0")
+
+
+def _is_length(name, value):
+    """Whether a variable of a LambdaLR's function is the number of its calls, by its name."""
+    words = name.lower().split("_")
+    counts = {"step", "steps", "iter", "iters", "iterations", "total"} & set(words)
+    part = {"warmup", "warm", "up", "per", "size", "start", "first", "last", "current", "cycles"}
+    plain = isinstance(value, int) and not isinstance(value, bool)
+    return plain and value > 1 and bool(counts) and not part & set(words)
+
+
+def _length_in(function):
+    """Of a LambdaLR's function: the one number that it was given as its length, or None."""
+    found = dict(getattr(function, "keywords", None) or {})  # functools.partial
+    code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None)
+    for name, cell in zip(code.co_freevars if code is not None else (), cells or ()):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:  # not yet filled
+            pass
+    lengths = {value for name, value in found.items() if _is_length(name, value)}
+    return lengths.pop() if len(lengths) == 1 else None
 
 
 class Schedules:
@@ -61,6 +84,10 @@ class Schedules:
         for value in vars(schedule).values():
             held += value if isinstance(value, (list, tuple)) else [value]
         span = next((getattr(schedule, name) for name in SPANS if hasattr(schedule, name)), None)
+        functions = [one for one in getattr(schedule, "lr_lambdas", None) or () if one is not None]
+        if span is None and functions:
+            span = _length_in(functions[0])
+        bases = getattr(schedule, "base_lrs", None) or [None]
         self.hub.writer.put(
             {
                 "event": "schedule",
@@ -69,6 +96,7 @@ class Schedules:
                 "at": self.hub.places.here(),
                 "step": self.hub.steps.done_now(),
                 "span": span if isinstance(span, int) else None,
+                "base": bases[0] if isinstance(bases[0], (int, float)) else None,
                 "holds": [self._number(one) for one in held if isinstance(one, self.kinds)],
             }
         )

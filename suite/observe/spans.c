@@ -1,0 +1,258 @@
+#include "spans.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "calls.h"
+#include "job.h"
+#include "kernels/core/text.h"
+
+static const ls_tol short_of =
+    LS_TOL(0.02, "a schedule's length is a whole number of batches or steps: what a last batch or "
+                 "window of each pass leaves out is allowed for apart, a multiple is further off");
+
+bool ls_spans_held(const ls_observe_rank *rank, const cJSON *schedule)
+{
+    int number = ls_json_int(schedule, "schedule", -1);
+    const cJSON *event, *held;
+    cJSON_ArrayForEach(event, rank->schedule)
+    {
+        cJSON_ArrayForEach(held, cJSON_GetObjectItemCaseSensitive(event, "holds"))
+        {
+            if (cJSON_IsNumber(held) && held->valueint == number) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* What a schedule did, and the job around it. */
+typedef struct span {
+    const char *class;
+    int length;         /* calls that it is made for; 0: not known */
+    double base;        /* the first group's rate that it multiplies; NaN: not known */
+    int calls, reached; /* calls of the script; the count that it reached */
+    int steps;          /* of its optimizer */
+    int batches;        /* backward calls */
+    double samples;     /* of this rank */
+    int passes;         /* whole ones over training data */
+    bool whole;         /* the job ended with a pass, or nothing says where it did */
+    int world;
+    double highest; /* rate that it gave to the first group */
+    bool rising;    /* at the end, from the start on */
+    int optimizer;
+} span;
+
+static double rate_of(const ls_call *call)
+{
+    const cJSON *rate = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(call->json, "lr"), 0);
+    return cJSON_IsNumber(rate) ? rate->valuedouble : NAN;
+}
+
+static void add_call(span *s, const ls_call *call, double *last)
+{
+    double rate = rate_of(call);
+    s->calls += call->times;
+    s->reached = (int)ls_json_number(call->json, "epoch", s->calls);
+    s->optimizer = call->optimizer;
+    s->rising = s->rising && (isnan(*last) || rate > *last);
+    s->highest = isnan(s->highest) || rate > s->highest ? rate : s->highest;
+    *last = rate;
+}
+
+static void add_steps(const ls_observe_rank *rank, int schedule, span *s)
+{
+    double last = NAN;
+    for (int pass = 0; pass < 2; pass++) { /* whose optimizer it is, its calls say */
+        for (int i = 0; i < rank->step_count; i++) {
+            s->samples += pass == 0 ? fmax(0, rank->step[i].step->images) : 0;
+            for (int c = 0; c < rank->step[i].call_count; c++) {
+                const ls_call *call = &rank->step[i].call[c];
+                if (pass == 0 && call->kind == LS_CALL_SCHEDULE &&
+                    ls_json_int(call->json, "schedule", -1) == schedule) {
+                    add_call(s, call, &last);
+                } else if (pass == 0 && call->kind == LS_CALL_BACKWARD) {
+                    s->batches += call->times;
+                } else if (pass == 1 && ls_calls_is_attempt(call) &&
+                           call->optimizer == s->optimizer) {
+                    s->steps += call->times;
+                }
+            }
+        }
+    }
+}
+
+static span span_of(const ls_observe_trace *trace, const cJSON *event)
+{
+    const ls_observe_rank *rank = &trace->rank[0];
+    span s = {.class = ls_json_string(event, "class", ""),
+              .length = ls_json_int(event, "span", 0),
+              .base = ls_json_number(event, "base", NAN),
+              .whole = true,
+              .world = trace->world,
+              .highest = NAN,
+              .rising = true,
+              .optimizer = -1};
+    const cJSON *data;
+    add_steps(rank, ls_json_int(event, "schedule", -1), &s);
+    cJSON_ArrayForEach(data, rank->data)
+    {
+        if (ls_json_bool(data, "trained", false)) {
+            s.whole = ls_json_bool(data, "whole", false);
+            s.passes += s.whole;
+        }
+    }
+    return s;
+}
+
+/* What a pass may leave out: a last window of batches that are not stepped, or padding. */
+static bool is_near(const span *s, double length, double count)
+{
+    double room = (s->passes + 1) * fmax(1, (double)s->batches / fmax(1, s->steps));
+    return count > 0 && fabs(length - count) <= fmin(0.1 * count, room + short_of.value * count);
+}
+
+/* The count that the length was taken from, where the job reaches half of it or less; NULL: none.
+ */
+static const char *too_long(const span *s)
+{
+    double w = s->world, far = 1.5 * s->reached;
+    const struct {
+        double count;
+        const char *what;
+    } counts[] = {
+        {s->batches, "batches, and it is stepped once for several of them"},
+        {s->steps * w, "steps of all ranks together"},
+        {s->batches * w, "batches of all ranks together"},
+        {s->samples, "samples of a rank"},
+        {s->samples * w, "samples"},
+    };
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        if (counts[i].count > far && is_near(s, s->length, counts[i].count)) {
+            return counts[i].what;
+        }
+    }
+    return NULL;
+}
+
+/* The count that the length was taken from, where the job goes on beyond it. */
+static const char *too_short(const span *s)
+{
+    if (s->passes > 1 && abs(s->length - s->passes) <= 1) {
+        return "epochs, and it is stepped with each batch";
+    }
+    if (s->batches > s->steps && is_near(s, s->length, s->steps) && s->reached > s->steps) {
+        return "steps of the optimizer, and it is stepped with each batch";
+    }
+    if (s->world > 1 && is_near(s, (double)s->length * s->world, s->reached)) {
+        return "steps of one rank, and it is stepped once for each rank";
+    }
+    return NULL;
+}
+
+static void judge_length(const span *s, const char *at, ls_observe_finding *out)
+{
+    enum { LEAST = 8 };
+    bool beyond = s->reached > s->length + s->length / 10 + 1;
+    bool waves = strncmp(s->class, "Cosine", 6) == 0 || strcmp(s->class, "LambdaLR") == 0;
+    const char *why = !s->whole ? NULL : beyond ? (waves ? too_short(s) : NULL) : too_long(s);
+    if (s->length < 1 || s->steps < LEAST) {
+        return;
+    }
+    if (10 * abs(s->length - s->steps) <= s->steps && 2 * s->calls < s->length) {
+        ls_verdict_fail(&out->verdict,
+                        "a %s of %d steps was stepped %d times, its optimizer %d times", s->class,
+                        s->length, s->calls, s->steps);
+        ls_verdict_cause(&out->verdict, "a schedule that is made for batches is stepped with "
+                                        "each epoch: the rate goes a small part of its way");
+        ls_finding_blame(out, at,
+                         "step it after each optimizer.step() (Lightning: \"interval\": "
+                         "\"step\"), or make it for as many calls as there are epochs");
+    } else if (why != NULL) {
+        ls_verdict_fail(&out->verdict,
+                        "a %s of %d calls has come to %d at the end of the job (%d steps, %d "
+                        "batches, %d passes): %s",
+                        s->class, s->length, s->reached, s->steps, s->batches, s->passes,
+                        beyond ? "the rate goes through it and on" : "the rate never ends its way");
+        ls_verdict_cause(&out->verdict, "its length is counted in %s", why);
+        ls_finding_blame(out, at,
+                         "make it for as many calls of step() as the job makes: steps of the "
+                         "optimizer on one rank, or epochs");
+    } else if (beyond && strcmp(s->class, "CosineAnnealingLR") == 0) {
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "a CosineAnnealingLR with T_max %d was stepped %d times: the rate rises "
+                       "again",
+                       s->length, s->calls);
+        ls_finding_blame(out, at,
+                         "if it is not meant: T_max counts calls of step(), one a batch or one "
+                         "an epoch");
+    }
+}
+
+static const ls_tol as_rate = LS_TOL(
+    0.5, "of the rate itself: where a decay begins before the warm-up ends, the highest factor "
+         "is less than 1, and what should be a factor less than the rate");
+
+/* LambdaLR multiplies the rate by what its function returns: one that returns rates squares them.
+ */
+static void judge_lambda(const span *s, const char *at, ls_observe_finding *out)
+{
+    double factor = s->highest / s->base;
+    bool goes_on = s->reached > s->calls + 1; /* of a job that was resumed late */
+    if (strcmp(s->class, "LambdaLR") != 0 || s->calls < 2 || s->rising || goes_on ||
+        !(s->base > 0 && s->base < 0.5) || factor < as_rate.value * s->base ||
+        factor > (1 + short_of.value) * s->base) {
+        return;
+    }
+    ls_verdict_fail(
+        &out->verdict,
+        "the highest rate that a LambdaLR gives is %.4g, %.4g times the optimizer's: as "
+        "the square of that, %.4g, is",
+        s->highest, factor, s->base);
+    ls_verdict_cause(&out->verdict, "its function returns a rate, and LambdaLR multiplies the "
+                                    "optimizer's rate by what it returns");
+    ls_finding_blame(out, at, "return a factor (1 at the highest rate), or set lr=1.0");
+}
+
+/* A warm-up that the job ends in. */
+static void judge_warm_up(const span *s, const char *at, ls_observe_finding *out)
+{
+    enum { LEAST = 8 };
+    if (!s->rising || !s->whole || s->calls < LEAST || !(s->highest < 0.5 * s->base) ||
+        strstr(s->class, "OneCycle") != NULL || strstr(s->class, "Cyclic") != NULL) {
+        return;
+    }
+    ls_verdict_set(&out->verdict, LS_WEAK,
+                   "the rate rises in all %d calls of a %s and ends at %.3g, below half of the "
+                   "optimizer's %.3g",
+                   s->calls, s->class, s->highest, s->base);
+    ls_verdict_cause(&out->verdict, "a warm-up that is longer than the job");
+    ls_finding_blame(out, at,
+                     "if this is no trial run: make the warm-up a part of the job's steps");
+}
+
+void ls_spans_judge(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    const ls_observe_rank *rank = &trace->rank[0];
+    const cJSON *event;
+    if (ls_job_is_left_alone(trace)) {
+        return; /* what it did later is not known */
+    }
+    cJSON_ArrayForEach(event, rank->schedule)
+    {
+        span s = span_of(trace, event);
+        const char *at = ls_json_string(event, "at", "");
+        ls_observe_finding one[3] = {0};
+        if (s.calls == 0 || ls_spans_held(rank, event)) {
+            continue;
+        }
+        judge_length(&s, at, &one[0]);
+        judge_lambda(&s, at, &one[1]);
+        judge_warm_up(&s, at, &one[2]);
+        for (size_t i = 0; i < sizeof one / sizeof *one; i++) {
+            ls_calls_keep_worst(out, &one[i]);
+        }
+    }
+}
