@@ -139,6 +139,9 @@ static void add_losses(ls_factor *f, const ls_observe_step *step)
             f->loss_of = "";
         }
         f->loss_divided = ls_json_bool(call->json, "loss_divided", false);
+        f->loss_by = ls_json_number(call->json, "loss_by", 1);
+        f->loss_by_ranks = ls_json_string(call->json, "loss_by_ranks", "");
+        f->by = ls_json_string(call->json, "by", "");
         f->backward = call;
     }
 }
@@ -166,6 +169,21 @@ static const cJSON *own_hook(const ls_observe_rank *rank)
     return own;
 }
 
+/* A collective on one number with a graph, before the step's last backward. */
+static const ls_call *reduced_loss(const ls_observe_step *step)
+{
+    const ls_call *found = NULL;
+    for (int c = 0; c < step->call_count; c++) {
+        const ls_call *call = &step->call[c];
+        bool one = call->kind == LS_CALL_COLLECTIVE && ls_json_int(call->json, "elements", 0) == 1;
+        if (one && ls_json_bool(call->json, "graph", false) &&
+            ls_trace_find(step, LS_CALL_BACKWARD, c) >= 0) {
+            found = call;
+        }
+    }
+    return found;
+}
+
 void ls_factor_add(ls_factor *f, const ls_samples *samples)
 {
     const ls_observe_step *step = samples->step[0];
@@ -175,6 +193,8 @@ void ls_factor_add(ls_factor *f, const ls_samples *samples)
                          .reduced = {NAN, false},
                          .used = {NAN, false},
                          .loss_of = "",
+                         .loss_by_ranks = "",
+                         .by = "",
                          .ddp = ls_trace_is_ddp(samples->trace),
                          .hook = own_hook(&samples->trace->rank[0])};
     }
@@ -190,6 +210,7 @@ void ls_factor_add(ls_factor *f, const ls_samples *samples)
     keep(&f->reduced, reduced);
     keep(&f->used, used);
     add_losses(f, step);
+    f->loss_reduced = reduced_loss(step);
     int call = ls_by_hand_collective(step);
     f->collective = call >= 0 ? &step->call[call] : f->collective;
     call = ls_trace_find(step, LS_CALL_OPTIMIZER_STEP, 0);
@@ -279,15 +300,23 @@ static void judge_losses(const ls_factor *f, ls_observe_finding *out)
     if (!f->loss_divided || !losses_hold(f, micro ? by / f->micro : by) || f->backward == NULL) {
         return;
     }
-    ls_verdict_set(&out->verdict, LS_WEAK,
+    bool by_text = f->loss_by_ranks[0] != '\0';
+    bool sure = strcmp(f->loss_of, "mean") == 0 && (by_text || f->loss_reduced != NULL);
+    ls_verdict_set(&out->verdict, sure ? LS_FAIL : LS_WEAK,
                    "the loss is multiplied by %.4g before backward, and the gradients are averaged "
                    "over %d ranks after it",
                    f->loss_times, f->world);
-    ls_verdict_cause(&out->verdict,
-                     "divided twice, where that is the number of ranks: the gradient is 1/%d of "
-                     "the mean",
-                     f->world);
-    ls_finding_blame(out, f->backward->at,
+    ls_verdict_cause(
+        &out->verdict, "%s: the gradient is 1/%d of the mean",
+        by_text ? "the loss is divided by the number of ranks, and the gradients are, too"
+        : sure  ? "the loss that goes backward is averaged over the ranks in place, for "
+                  "the log, and divided: the gradients are divided by the ranks twice"
+                : "divided twice, where that is the number of ranks",
+        f->world);
+    ls_finding_blame(out,
+                     by_text                   ? f->loss_by_ranks
+                     : f->loss_reduced != NULL ? f->loss_reduced->at
+                                               : f->backward->at,
                      "leave the loss as it is where gradients are averaged over the ranks");
 }
 

@@ -19,10 +19,14 @@ typedef struct ls_factor {
     double loss_times;   /* what the script multiplied its losses by; NaN: not known */
     const char *loss_of; /* "mean", "sum" or "" */
     bool loss_divided;
+    double loss_by;            /* the product of what they were divided by */
+    const char *loss_by_ranks; /* where the script's text divides by the number of ranks, or "" */
+    const char *by;            /* "transformers": the Trainer that calls backward, or "" */
     double loss_count, loss_first; /* of a sum */
     int64_t step;
     const ls_call *collective, *backward, *optimizer; /* of rank 0, or NULL */
-    const cJSON *hook; /* the event of a hook that is not one of torch's, or NULL */
+    const ls_call *loss_reduced; /* a collective on what goes backward, or NULL */
+    const cJSON *hook;           /* the event of a hook that is not one of torch's, or NULL */
     bool ddp;
 } ls_factor;
 

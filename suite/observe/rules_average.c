@@ -134,7 +134,8 @@ static void judge_course(const course *c, ls_observe_finding *out)
 {
     enum { LEAST = 3 };
     const char *cause = NULL;
-    if (c->several >= LEAST && 5 * c->several >= 4 * c->turns) {
+    /* The first and the last turn of a job may be parts. */
+    if (c->several >= LEAST && 5 * c->several >= 4 * (c->turns - 2)) {
         ls_verdict_fail(&out->verdict,
                         "an average of weights is updated up to %d times between one step and the "
                         "next, in %d of %d cases",

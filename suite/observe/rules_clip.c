@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "calls.h"
 #include "job.h"
 #include "kernels/core/text.h"
 #include "rules.h"
@@ -380,8 +381,8 @@ void ls_rules_optimizer_clip(const ls_observe_trace *trace, ls_observe_finding *
         }
         ls_observe_finding one = {0};
         judge_one_group(trace, &one);
-        if (one.verdict.code != LS_PASS) {
-            *out = one;
+        ls_calls_keep_worst(out, &one);
+        if (out->verdict.code != LS_PASS) {
             return;
         }
     }

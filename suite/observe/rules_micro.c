@@ -11,6 +11,7 @@
 
 typedef struct micro {
     int steps, summed, other, unknown; /* detailed steps of several micro-steps */
+    int twice; /* of them, those whose losses are divided by their number squared */
     ls_factor last;
     bool clips;
 } micro;
@@ -36,6 +37,7 @@ static void add_step(const ls_samples *samples, micro *m)
     m->unknown += isnan(weight);
     m->summed += ls_factor_is_near(weight, f.micro);
     m->other += weight < 1 && !ls_factor_is_near(weight, 1) && f.loss_divided;
+    m->twice += ls_factor_is_near(f.loss_by, (double)f.micro * f.micro);
     m->clips = m->clips || ls_trace_find(samples->step[0], LS_CALL_CLIP, 0) >= 0;
     m->last = f;
 }
@@ -43,18 +45,38 @@ static void add_step(const ls_samples *samples, micro *m)
 static void judge(const micro *m, ls_observe_finding *out)
 {
     const ls_factor *f = &m->last;
+    bool of_trainer = strcmp(f->by, "transformers") == 0;
     if (m->summed == m->steps) {
-        ls_verdict_set(&out->verdict, LS_WEAK,
+        ls_verdict_set(&out->verdict, of_trainer ? LS_FAIL : LS_WEAK,
                        "step %lld: the gradients of %d micro-steps are summed: neither their "
                        "losses nor the sum is divided by their number%s",
                        (long long)f->step, f->micro,
                        m->clips ? ", and clipping measures the sum" : "");
-        ls_verdict_cause(&out->verdict,
-                         "%d times the gradient of a batch of all of them: a mistake, unless the "
-                         "learning rate allows for it",
-                         f->micro);
-        ls_finding_blame(out, f->backward->at,
-                         "divide the loss by the number of micro-steps before backward()");
+        if (of_trainer) {
+            ls_verdict_cause(
+                &out->verdict,
+                "compute_loss returns a mean, and the Trainer expects a sum divided by "
+                "num_items_in_batch: %d times the gradient of a batch of all of them",
+                f->micro);
+        } else {
+            ls_verdict_cause(&out->verdict,
+                             "%d times the gradient of a batch of all of them: a mistake, unless "
+                             "the learning rate allows for it",
+                             f->micro);
+        }
+        ls_finding_blame(out, f->backward->at, "%s",
+                         of_trainer ? "divide the sum of the losses by num_items_in_batch, or set "
+                                      "model_accepts_loss_kwargs = False"
+                                    : "divide the loss by the number of micro-steps before "
+                                      "backward()");
+    } else if (m->twice == m->steps && m->other == m->steps && f->micro > 2) {
+        ls_verdict_fail(&out->verdict,
+                        "step %lld: the loss is divided by %.4g, the square of the number of its "
+                        "micro-steps, %d",
+                        (long long)f->step, f->loss_by, f->micro);
+        ls_verdict_cause(&out->verdict, "the loss is divided by the number of micro-steps twice: a "
+                                        "framework (Accelerate, Lightning) does it already");
+        ls_finding_blame(out, f->backward->at, "leave the division to the framework");
     } else if (m->other == m->steps) {
         ls_verdict_set(&out->verdict, LS_WEAK,
                        "step %lld: the loss is multiplied by %.4g, and the step has %d micro-steps",

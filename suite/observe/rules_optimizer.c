@@ -311,6 +311,51 @@ static void compare_schedule(const ls_observe_rank *rank, ls_observe_finding *ou
     }
 }
 
+static bool uses_rate(const ls_call *call, double rate)
+{
+    int count = cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(call->json, "lr"));
+    for (int g = 0; g < count; g++) {
+        if (is_same(rate_in(call, g), rate)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Of several optimizers: a schedule whose own one never steps, and whose rates no other one uses.
+ * An optimizer that holds another may step in its place, by the same groups. */
+static void judge_idle_optimizer(const ls_observe_rank *rank, ls_observe_finding *out)
+{
+    const ls_call *last = NULL;
+    int checked = 0;
+    for (int i = 0; i < rank->step_count; i++) {
+        for (int c = 0; c < rank->step[i].call_count; c++) {
+            const ls_call *call = &rank->step[i].call[c];
+            if (call->kind == LS_CALL_SCHEDULE && call->optimizer >= 0) {
+                return;
+            } else if (call->kind == LS_CALL_SCHEDULE) {
+                last = call;
+            } else if (call->kind == LS_CALL_OPTIMIZER_STEP && last != NULL &&
+                       !isnan(rate_in(last, 0)) && !isnan(rate_in(call, 0))) {
+                checked++;
+                if (uses_rate(call, rate_in(last, 0))) {
+                    return;
+                }
+            }
+        }
+    }
+    if (checked < 2 || last == NULL) {
+        return;
+    }
+    ls_verdict_fail(&out->verdict,
+                    "the optimizer of a %s never steps, and none of %d steps of others is at a "
+                    "rate that it gave",
+                    ls_json_string(last->json, "class", "schedule"), checked);
+    ls_verdict_cause(&out->verdict, "the schedule was made for another optimizer");
+    ls_finding_blame(out, last->at,
+                     "make the schedule with the optimizer that steps, after it is final");
+}
+
 /* The highest rate of the groups in a step; NaN: it has none. */
 static double highest_rate(const ls_observe_step *step, const char **at)
 {
@@ -388,6 +433,8 @@ void ls_rules_optimizer_rate(const ls_observe_trace *trace, ls_observe_finding *
     compare_ranks(trace, &compared, out);
     if (trace->world > 0 && cJSON_GetArraySize(trace->rank[0].optimizer) == 1) {
         compare_schedule(&trace->rank[0], out, &f);
+    } else if (trace->world > 0) {
+        judge_idle_optimizer(&trace->rank[0], out);
     }
     if (compared == 0 && f.checked == 0) {
         bool steps = trace->world > 0 && trace->rank[0].step_count > 0;

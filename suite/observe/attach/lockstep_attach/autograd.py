@@ -1,8 +1,10 @@
 """backward, and what is done to gradients after it: clip_grad_norm_ and clip_grad_value_."""
 
+import sys
 import time
 import types
 
+from . import divisors
 from .losses import made
 from .samples import type_name
 from .wrapping import Swap
@@ -14,6 +16,7 @@ class Autograd:
         self.depth = 0  # 1 within the user's backward: a checkpoint's own is part of it
         self.passes = 0
         self.injected = False
+        self.division = None  # where the script divides its loss by the number of ranks, "": nowhere
         self.regions = set()  # (device type, place) of autocast regions that the models are not in
         self.probe = None  # [a parameter of its own, its value]: whether casts are of earlier weights
 
@@ -130,11 +133,31 @@ class Autograd:
         if hub.steps.now.detail and len(roots) == len(losses) == 1:
             scale = hub.scalers.scale_of(losses[0][1])
             entry.update(made(hub.torch, roots[0], scale).members())
+            if entry["loss_divided"] and hub.world is not None and hub.world > 1:
+                self._remark_division(entry)
+        if hub.steps.now.detail and self._is_in_trainer():
+            entry["by"] = "transformers"
         self.passes += 1
         hub.again.before_backward(roots)
         hub.steps.detail.hook_local()
         self.depth = 1
         return sync, time.perf_counter_ns()
+
+    def _remark_division(self, entry):
+        """Where the text divides the loss by the number of ranks; it is read once."""
+        if self.division is None:
+            self.division = divisors.find(entry["at"], self.hub.places.work) or ""
+        if self.division:
+            entry["loss_by_ranks"] = self.division
+
+    def _is_in_trainer(self):
+        """Whether the backward is that of the Trainer of transformers."""
+        frame, left = sys._getframe(1), 24
+        while frame is not None and left > 0:
+            if frame.f_globals.get("__name__") == "transformers.trainer":
+                return True
+            frame, left = frame.f_back, left - 1
+        return False
 
     def _sum(self, losses, roots):
         """Of several scalars that go backward at once; None where one is none."""

@@ -100,6 +100,8 @@ class Collectives:
             word = ("sum" if reduce is None else _word(reduce)) if operator is not None else ""
             at = self.hub.places.here()
             part = self._part(original, args, kwargs)
+            if getattr(given, "grad_fn", None) is not None:
+                part["graph"] = True
             self.hub.steps.note(
                 "collective", op=name, elements=count, type=kind, reduce=word, at=at, **part
             )

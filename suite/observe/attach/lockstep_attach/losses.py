@@ -47,13 +47,16 @@ def _reduction(node):
 
 
 class Made:
-    """times: product of the constants; of: "mean", "sum" or None; count, first: of a sum."""
+    """times: product of the constants; by: of those that it was divided by; of: "mean", "sum" or None; count, first: of a sum."""
 
     def __init__(self):
         self.times, self.divided, self.of, self.count, self.first = 1.0, False, None, None, None
+        self.by = 1.0
 
     def members(self):
         out = {"loss_times": self.times, "loss_divided": self.divided}
+        if self.by != 1:
+            out["loss_by"] = self.by
         if self.of is not None:
             out["loss_of"] = self.of
         if self.count is not None and self.of == "sum":
@@ -77,6 +80,7 @@ def made(torch, tensor, scale):
                 break
             out.times = out.times * constant if word == "Mul" else out.times / constant
             out.divided = out.divided or word == "Div"
+            out.by *= constant if word == "Div" else 1
         elif word in ("Add", "Sub"):
             out.of, terms = _of_all(node, DEEP)
             # divided by their number: the mean of several losses

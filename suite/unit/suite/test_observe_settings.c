@@ -1,0 +1,352 @@
+/* Rules of an optimizer's settings, of lengths of schedules and of averages, on invented jobs:
+ * mistakes and the right practices that look like them. */
+#include "observe_calls.h"
+#include "suite/unit/run_suite.h"
+
+#define GROUPS(a, b)                                                                  \
+    "{\"event\":\"optimizer\",\"optimizer\":0,\"class\":\"torch.optim.adamw.AdamW\"," \
+    "\"rule\":\"adamw\",\"at\":\"train.py:7\",\"state\":0,\"groups\":[{\"params\":["  \
+    "\"fc.weight\",\"head.weight\"]," a "},{\"params\":[\"fc.bias\"]," b "}]}"
+#define ALIKE GROUPS("\"lr\":0.1,\"built_lr\":0.1", "\"lr\":0.1,\"built_lr\":0.1")
+#define APART GROUPS("\"lr\":0.1,\"built_lr\":0.1", "\"lr\":0.1,\"built_lr\":0.01")
+
+static void open_job(calls_job *job, const char *optimizer)
+{
+    calls_open_with(job, 2, "");
+    calls_event(job, -1, optimizer);
+}
+
+/* The rates of the groups in each of four steps, or "" of the usual ones; the verdict. */
+static const struct {
+    const char *optimizer;
+    const char *calls[4];
+    ls_verdict_code code;
+    const char *words;
+} rates[] = {
+    {ALIKE,
+     {"F b O{\"lr\":[0.4,0.1]}", "F b O{\"lr\":[0.3,0.1]}", "F b O{\"lr\":[0.2,0.1]}",
+      "F b O{\"lr\":[0.1,0.1]}"},
+     LS_FAIL,
+     "some parameter groups only"},
+    {ALIKE,
+     {"F b O{\"lr\":[0.4,0.4]}", "F b O{\"lr\":[0.3,0.3]}", "F b O{\"lr\":[0.2,0.2]}",
+      "F b O{\"lr\":[0.1,0.1]}"},
+     LS_PASS,
+     "2 parameter groups"},
+    /* frozen by a rate of 0 */
+    {ALIKE,
+     {"F b O{\"lr\":[0.4,0]}", "F b O{\"lr\":[0.3,0]}", "F b O{\"lr\":[0.2,0]}",
+      "F b O{\"lr\":[0.1,0]}"},
+     LS_PASS,
+     "2 parameter groups"},
+    /* a mark of the script's own */
+    {GROUPS("\"lr\":0.1,\"built_lr\":0.1", "\"lr\":0.1,\"built_lr\":0.1,\"own\":{\"fix_lr\":null}"),
+     {"F b O{\"lr\":[0.4,0.1]}", "F b O{\"lr\":[0.3,0.1]}", "F b O{\"lr\":[0.2,0.1]}",
+      "F b O{\"lr\":[0.1,0.1]}"},
+     LS_PASS,
+     "2 parameter groups"},
+    /* a schedule with a rate for each group */
+    {ALIKE,
+     {"F b O{\"lr\":[0.4,0.1]} L{\"optimizer\":0,\"lr\":[0.3,0.1]}",
+      "F b O{\"lr\":[0.3,0.1]} L{\"optimizer\":0,\"lr\":[0.2,0.1]}",
+      "F b O{\"lr\":[0.2,0.1]} L{\"optimizer\":0,\"lr\":[0.1,0.1]}", "F b O{\"lr\":[0.1,0.1]}"},
+     LS_PASS,
+     "2 parameter groups"},
+    {APART,
+     {"F b O{\"lr\":[0.4,0.4]}", "F b O{\"lr\":[0.3,0.3]}", "F b O{\"lr\":[0.2,0.2]}",
+      "F b O{\"lr\":[0.1,0.1]}"},
+     LS_FAIL,
+     "writes one rate over those of the groups"},
+    {APART,
+     {"F b O{\"lr\":[0,0]}", "F b O{\"lr\":[0.3,0.03]}", "F b O{\"lr\":[0.2,0.02]}",
+      "F b O{\"lr\":[0.1,0.01]}"},
+     LS_PASS,
+     "2 parameter groups"},
+    {ALIKE,
+     {"F b O{\"lr\":[0.1,0.1]}", "F b O{\"lr\":[0.1,0.1],\"unread\":\"defaults\"}",
+      "F b O{\"lr\":[0.1,0.1],\"unread\":\"defaults\"}",
+      "F b O{\"lr\":[0.1,0.1],\"unread\":\"defaults\"}"},
+     LS_FAIL,
+     "optimizer.defaults['lr'] is changed"},
+    {ALIKE,
+     {"F b O{\"lr\":[0.1,0.1]}", "F b O{\"lr\":[0.2,0.2],\"unread\":\"lr\"}",
+      "F b O{\"lr\":[0.3,0.3],\"unread\":\"lr\"}", "F b O{\"lr\":[0.3,0.3],\"unread\":\"lr\"}"},
+     LS_PASS,
+     "2 parameter groups"},
+};
+
+START_TEST(rates_reach_their_groups)
+{
+    calls_job job;
+    open_job(&job, rates[_i].optimizer);
+    for (int i = 0; i < 4; i++) {
+        calls_step(&job, rates[_i].calls[i]);
+    }
+    calls_judge(&job);
+    calls_expect(&job, "optimizer.settings", rates[_i].code, rates[_i].words);
+    calls_close(&job);
+}
+END_TEST
+
+#define TWO(a, b)                                                                     \
+    "{\"event\":\"optimizer\",\"optimizer\":0,\"class\":\"torch.optim.adamw.AdamW\"," \
+    "\"rule\":\"adamw\",\"at\":\"train.py:7\",\"state\":0,\"groups\":[" a "," b "]}"
+
+static const struct {
+    const char *optimizer;
+    ls_verdict_code code;
+    const char *words;
+} groups[] = {
+    {TWO("{\"params\":[\"fc.weight\",\"head.weight\"],\"weight_decay\":0.1}",
+         "{\"params\":[\"fc.bias\"],\"weight_decay\":0}"),
+     LS_PASS, "2 parameter groups"},
+    {TWO("{\"params\":[\"fc.weight\",\"head.weight\"],\"weight_decay\":0}",
+         "{\"params\":[\"fc.bias\"],\"weight_decay\":0.1}"),
+     LS_FAIL, "exchanged"},
+    {TWO("{\"params\":[\"fc.weight\",\"head.weight\",\"fc.bias\"],\"weight_decay\":0.1}",
+         "{\"params\":[],\"weight_decay\":0}"),
+     LS_FAIL, "catches nothing"},
+    {TWO("{\"params\":[\"fc.weight\",\"head.weight\"],\"weight_decay\":0.1}",
+         "{\"params\":[],\"weight_decay\":0}"),
+     LS_PASS, "2 parameter groups"}, /* a model without biases and norms */
+    {TWO("{\"params\":[],\"weight_decay\":0.1}",
+         "{\"params\":[\"fc.weight\",\"head.weight\",\"fc.bias\"],\"weight_decay\":0}"),
+     LS_FAIL, "nothing decays"},
+    {TWO("{\"params\":[\"fc.weight\"],\"weight_decay\":0.1,\"own\":{\"weight_decay_rate\":0.5}}",
+         "{\"params\":[\"fc.bias\",\"head.weight\"],\"weight_decay\":0}"),
+     LS_FAIL, "call it 'weight_decay'"},
+    {TWO("{\"params\":[\"fc.weight\"],\"weight_decay\":0.1,\"own\":{\"lr_scale\":0.5}}",
+         "{\"params\":[\"fc.bias\",\"head.weight\"],\"weight_decay\":0}"),
+     LS_PASS, "2 parameter groups"},
+};
+
+START_TEST(decay_is_of_some)
+{
+    calls_job job;
+    open_job(&job, groups[_i].optimizer);
+    for (int i = 0; i < 4; i++) {
+        calls_step(&job, "F b O");
+    }
+    calls_judge(&job);
+    calls_expect(&job, "optimizer.settings", groups[_i].code, groups[_i].words);
+    calls_close(&job);
+}
+END_TEST
+
+#define NUMBERED(number, rule, at)                                                           \
+    "{\"event\":\"optimizer\",\"optimizer\":" number ",\"class\":\"torch.optim.sgd.SGD\","   \
+    "\"rule\":\"" rule "\",\"at\":\"train.py:" at "\",\"state\":0,\"groups\":[{\"params\":[" \
+    "\"fc.weight\",\"fc.bias\",\"head.weight\"],\"lr\":0.1,\"built_lr\":0.1,\"momentum\":0}]}"
+#define PASS_OF(loader, pass, first, last)                                                \
+    "{\"event\":\"data\",\"loader\":" loader ",\"pass\":" pass ",\"at\":\"train.py:15\"," \
+    "\"trained\":true,\"whole\":true,\"batch\":4,\"count\":" COUNT                        \
+    ",\"length\":64,\"steps\":[" first "," last "]}"
+#define COUNT "8"
+
+/* Two optimizers for two steps each: built on which lines, of which rule, with which loader. */
+static const struct {
+    const char *first, *second, *data;
+    ls_verdict_code code;
+    const char *words;
+} rebuilt[] = {
+    {NUMBERED("0", "adam", "7"), NUMBERED("1", "adam", "7"), PASS_OF("0", "1", "3", "4"), LS_FAIL,
+     "begin anew"},
+    {NUMBERED("0", "adam", "7"), NUMBERED("1", "adam", "7"), PASS_OF("1", "0", "3", "4"), LS_WEAK,
+     "begin anew"}, /* another training, by the same function */
+    {NUMBERED("0", "sgd", "7"), NUMBERED("1", "sgd", "7"), PASS_OF("0", "1", "3", "4"), LS_PASS,
+     "2 optimizers"}, /* without momentum there is nothing to lose */
+    {NUMBERED("0", "adam", "7"), NUMBERED("1", "adam", "9"), PASS_OF("0", "1", "3", "4"), LS_PASS,
+     "2 optimizers"},
+};
+
+START_TEST(moments_last)
+{
+    calls_job job;
+    open_job(&job, rebuilt[_i].first);
+    calls_event(&job, -1, rebuilt[_i].second);
+    for (int i = 0; i < 4; i++) {
+        calls_step(&job, i < 2 ? "F b O" : "F b O{\"optimizer\":1}");
+    }
+    calls_event(&job, -1, PASS_OF("0", "0", "1", "2"));
+    calls_event(&job, -1, rebuilt[_i].data);
+    calls_judge(&job);
+    calls_expect(&job, "optimizer.settings", rebuilt[_i].code, rebuilt[_i].words);
+    calls_close(&job);
+}
+END_TEST
+
+/* ---- lengths --------------------------------------------------------------------------------- */
+
+#define SCHEDULE(class, members)                                                                   \
+    "{\"event\":\"schedule\",\"schedule\":0,\"class\":\"" class "\",\"at\":\"train.py:9\","        \
+                                                                "\"step\":0,\"holds\":[]," members \
+                                                                "}"
+
+/* Twelve steps of two passes on two ranks; what each calls. */
+static const struct {
+    const char *schedule, *calls;
+    bool whole;
+    ls_verdict_code code;
+    const char *words;
+} spans[] = {
+    {SCHEDULE("CosineAnnealingLR", "\"span\":12,\"base\":0.1"),
+     "F b O Z L{\"optimizer\":0,\"schedule\":0}", true, LS_PASS, "12 calls"},
+    {SCHEDULE("CosineAnnealingLR", "\"span\":2,\"base\":0.1"),
+     "F b O Z L{\"optimizer\":0,\"schedule\":0}", true, LS_FAIL,
+     "epochs, and it is stepped with each batch"},
+    {SCHEDULE("CosineAnnealingLR", "\"span\":5,\"base\":0.1"),
+     "F b O Z L{\"optimizer\":0,\"schedule\":0}", true, LS_WEAK, "rises again"},
+    {SCHEDULE("OneCycleLR", "\"span\":24,\"base\":0.1"),
+     "F b O Z L{\"optimizer\":0,\"schedule\":0}", true, LS_FAIL, "steps of all ranks together"},
+    {SCHEDULE("OneCycleLR", "\"span\":24,\"base\":0.1"),
+     "F b O Z L{\"optimizer\":0,\"schedule\":0}", false, LS_PASS,
+     "12 calls"}, /* it was stopped in the middle of a pass */
+    {SCHEDULE("OneCycleLR", "\"span\":36,\"base\":0.1"),
+     "F b{\"sync\":false} F b{\"sync\":false} F b O Z L{\"optimizer\":0,\"schedule\":0}", true,
+     LS_FAIL, "stepped once for several of them"},
+    {SCHEDULE("LambdaLR", "\"span\":48,\"base\":0.1"), "F b O Z L{\"optimizer\":0,\"schedule\":0}",
+     true, LS_FAIL, "samples of a rank"},
+    {SCHEDULE("LambdaLR", "\"span\":17,\"base\":0.1"), "F b O Z L{\"optimizer\":0,\"schedule\":0}",
+     true, LS_PASS, "12 calls"}, /* longer than the job, by nothing that is known */
+    {SCHEDULE("LambdaLR", "\"span\":null,\"base\":0.1"),
+     "F b O Z L{\"optimizer\":0,\"schedule\":0,\"lr\":[0.01]}", true, LS_FAIL,
+     "its function returns a rate"},
+    {SCHEDULE("LambdaLR", "\"span\":null,\"base\":1"),
+     "F b O Z L{\"optimizer\":0,\"schedule\":0,\"lr\":[0.01]}", true, LS_PASS, "12 calls"},
+};
+
+START_TEST(lengths_are_counted)
+{
+    calls_job job;
+    open_job(&job, ALIKE);
+    calls_event(&job, -1, spans[_i].schedule);
+    for (int i = 0; i < 12; i++) {
+        calls_step(&job, spans[_i].calls);
+    }
+    calls_event(&job, -1, PASS_OF("0", "0", "1", "6"));
+    calls_event(&job, -1,
+                spans[_i].whole ? PASS_OF("0", "1", "7", "12")
+                                : "{\"event\":\"data\",\"loader\":0,\"pass\":1,\"trained\":true,"
+                                  "\"whole\":false,\"batch\":4,\"count\":8,\"steps\":[7,12]}");
+    calls_judge(&job);
+    calls_expect(&job, "order.schedule", spans[_i].code, spans[_i].words);
+    calls_close(&job);
+}
+END_TEST
+
+/* ---- windows --------------------------------------------------------------------------------- */
+
+#define MICRO "F b{\"sync\":false} "
+
+/* Passes of eight batches in windows of three: what the first step of the second one takes. */
+static const struct {
+    const char *first;
+    ls_verdict_code code;
+    const char *words;
+} windows[] = {
+    {MICRO MICRO MICRO MICRO "F b O Z", LS_FAIL, "come on top of the next"},
+    {MICRO MICRO "Z " MICRO MICRO "F b O Z", LS_SKIP, ""}, /* left out */
+    {MICRO MICRO "F b O Z", LS_SKIP, ""},
+};
+
+#undef COUNT
+#define COUNT "32"
+
+START_TEST(windows_end_with_the_pass)
+{
+    calls_job job;
+    open_job(&job, ALIKE);
+    for (int i = 0; i < 4; i++) {
+        calls_step(&job, i == 2 ? windows[_i].first : MICRO MICRO "F b O Z");
+    }
+    calls_event(&job, -1, PASS_OF("0", "0", "1", "3"));
+    calls_event(&job, -1, PASS_OF("0", "1", "3", "4"));
+    calls_judge(&job);
+    calls_expect(&job, "reduction.micro", windows[_i].code, windows[_i].words);
+    calls_close(&job);
+}
+END_TEST
+
+/* ---- averages -------------------------------------------------------------------------------- */
+
+#define AVERAGE(share)                                                                 \
+    "A{\"call\":\"average\",\"average\":0,\"what\":\"update\",\"at\":\"train.py:30\"," \
+    "\"share\":" share "}"
+
+static const struct {
+    const char *calls;
+    ls_verdict_code code;
+    const char *words;
+} averages[] = {
+    {"F b O Z " AVERAGE("0.01"), LS_PASS, "updated 4 times"},
+    {"F b " AVERAGE("0.01") " F b O Z " AVERAGE("0.02"), LS_FAIL, "with every batch"},
+    {"F b O Z " AVERAGE("0"), LS_FAIL, "never moves"},
+    {"F b O Z " AVERAGE("0.99"), LS_FAIL, "exchanged"},
+    {"F b O Z " AVERAGE("0.5"), LS_PASS, "updated 4 times"},
+};
+
+START_TEST(averages_follow)
+{
+    calls_job job;
+    open_job(&job, ALIKE);
+    for (int i = 0; i < 4; i++) {
+        calls_step(&job, averages[_i].calls);
+    }
+    calls_judge(&job);
+    calls_expect(&job, "optimizer.average", averages[_i].code, averages[_i].words);
+    calls_close(&job);
+}
+END_TEST
+
+/* ---- others ---------------------------------------------------------------------------------- */
+
+#define REGION "{\"event\":\"autocast\",\"device\":\"cuda\",\"at\":\"train.py:19\"}"
+#define PLAIN "F{\"autocast\":null,\"type\":\"f32\"} "
+
+static const struct {
+    const char *event, *calls, *id;
+    ls_verdict_code code;
+    const char *words;
+} others[] = {
+    {REGION, PLAIN "b O Z", "precision.autocast", LS_FAIL, "another device type"},
+    {REGION, "F{\"autocast\":\"bf16\",\"type\":\"bf16\"} b O Z", "precision.autocast", LS_PASS, ""},
+    {"{\"event\":\"autocast\",\"device\":\"cuda\",\"at\":\"/x/site-packages/y.py:19\"}",
+     PLAIN "b O Z", "precision.autocast", LS_SKIP, ""},
+    {ALIKE, PLAIN "b N{\"limit\":0,\"optimizer\":0} O Z", "optimizer.clip", LS_FAIL,
+     "leave no gradient"},
+    {ALIKE, PLAIN "b N{\"group\":0,\"optimizer\":0} O Z", "optimizer.clip", LS_FAIL,
+     "clip the parameters of group 0 alone"},
+    {ALIKE, PLAIN "b N{\"group\":0,\"optimizer\":0} N{\"group\":1,\"optimizer\":0} O Z",
+     "optimizer.clip", LS_WEAK, "no detailed step"},
+};
+
+START_TEST(other_settings_are_judged)
+{
+    calls_job job;
+    open_job(&job, others[_i].event);
+    for (int i = 0; i < 4; i++) {
+        calls_step(&job, others[_i].calls);
+    }
+    calls_judge(&job);
+    calls_expect(&job, others[_i].id, others[_i].code, others[_i].words);
+    calls_close(&job);
+}
+END_TEST
+
+#define COUNT_OF(table) ((int)(sizeof(table) / sizeof *(table)))
+
+int main(void)
+{
+    Suite *suite = suite_create("observe_settings");
+    TCase *tc = tcase_create("rules");
+    tcase_set_timeout(tc, 120);
+    tcase_add_loop_test(tc, rates_reach_their_groups, 0, COUNT_OF(rates));
+    tcase_add_loop_test(tc, decay_is_of_some, 0, COUNT_OF(groups));
+    tcase_add_loop_test(tc, moments_last, 0, COUNT_OF(rebuilt));
+    tcase_add_loop_test(tc, lengths_are_counted, 0, COUNT_OF(spans));
+    tcase_add_loop_test(tc, windows_end_with_the_pass, 0, COUNT_OF(windows));
+    tcase_add_loop_test(tc, averages_follow, 0, COUNT_OF(averages));
+    tcase_add_loop_test(tc, other_settings_are_judged, 0, COUNT_OF(others));
+    suite_add_tcase(suite, tc);
+    return run_suite(suite);
+}
