@@ -108,6 +108,31 @@ static cover cover_of(const ls_observe_trace *trace, ls_observe_finding *out)
     return c;
 }
 
+/* Layers in a plain list: the model does not know them, so that nothing sends, reduces, steps or
+ * saves them. */
+static bool report_hidden(const ls_observe_rank *rank, ls_observe_finding *out)
+{
+    const cJSON *event = cJSON_GetArrayItem(rank->hidden, 0), *name;
+    ls_job_names names = {0};
+    if (event == NULL) {
+        return false;
+    }
+    cJSON_ArrayForEach(name, cJSON_GetObjectItemCaseSensitive(event, "names"))
+    {
+        ls_job_add_name(&names, name->valuestring);
+    }
+    ls_verdict_fail(&out->verdict,
+                    "%d parameters get gradients and are in no optimizer, nor parameters of the "
+                    "model: %s",
+                    ls_json_int(event, "count", 0), ls_job_names_text(&names));
+    ls_verdict_cause(&out->verdict, "layers are kept in a plain list or dict of a module: they are "
+                                    "never trained, each rank has its own, and no file has them");
+    ls_finding_blame(out, ls_json_string(event, "at", ""),
+                     "keep layers in nn.ModuleList or nn.ModuleDict, parameters in "
+                     "nn.ParameterList");
+    return true;
+}
+
 static void report_cover(const ls_observe_trace *trace, cover *c, ls_observe_finding *out)
 {
     const char *at = ls_json_string(cJSON_GetArrayItem(trace->rank[0].optimizer, 0), "at", "");
@@ -172,6 +197,9 @@ void ls_rules_optimizer_covered(const ls_observe_trace *trace, ls_observe_findin
         ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "%s",
                        sharded != NULL ? sharded
                                        : "no optimizer with its groups, or no model, is reported");
+        return;
+    }
+    if (report_hidden(&trace->rank[0], out)) {
         return;
     }
     cover c = cover_of(trace, out);

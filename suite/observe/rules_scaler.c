@@ -11,6 +11,7 @@
 #include "rules.h"
 #include "job.h"
 #include "scaler_rebuilt.h"
+#include "scaler_skips.h"
 
 static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
 {
@@ -559,6 +560,9 @@ void ls_rules_scaler_skip(const ls_observe_trace *trace, ls_observe_finding *out
             }
         }
         check_digests(trace, k, &count, out);
+    }
+    if (trace->attached && trace->world > 0) {
+        ls_scaler_skips_judge(trace, out);
     }
     if (count.skipped == 0) {
         ls_verdict_set(&out->verdict, LS_WEAK,

@@ -303,6 +303,14 @@ static void look_at_losses(ls_calls *calls, int rank, int *counted, ls_observe_f
         fail(calls, rank, "scaler.scale is given what it has returned: the loss is scaled twice",
              "scaler.scale(scaler.scale(loss))", "call scaler.scale(loss) once for each loss", out);
     }
+    if (call->kind == LS_CALL_BACKWARD && ls_calls_flag(call, "penalty") == 1) {
+        fail(calls, rank,
+             "a loss is made of gradients of a scaled loss (create_graph), and the script never "
+             "asks for the scale",
+             "a gradient penalty of gradients that are still times the loss scale",
+             "multiply the gradients by 1 / scaler.get_scale() before the penalty is made of them",
+             out);
+    }
     if (own == NULL || !ls_calls_is_attempt(call)) {
         return;
     }

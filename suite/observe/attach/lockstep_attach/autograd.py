@@ -130,6 +130,8 @@ class Autograd:
             entry["dropped"] = True
         if losses and losses[0][1] is not None:
             hub.steps.now.pending += 1
+            if hub.scalers.scaled_penalty():
+                entry["penalty"] = True
         if hub.steps.now.detail and len(roots) == len(losses) == 1:
             scale = hub.scalers.scale_of(losses[0][1])
             entry.update(made(hub.torch, roots[0], scale).members())

@@ -42,6 +42,7 @@ class Model:
     def __init__(self, hub, index, kind, module, at):
         self.hub, self.index, self.kind, self.at = hub, index, kind, at
         self.ref = weakref.ref(module, hub.dying)
+        self.said_hidden = False  # a hidden event was written
         # parameters and buffers while a step is open: its digests are of the model as it was
         self.held = None
         self.label = type(self.inner(module)).__name__
@@ -252,6 +253,41 @@ class Models:
     def entry_of(self, param):
         entry = self.entry_by_id.get(id(param))
         return entry if entry is not None and entry.ref() is param else None
+
+    def hidden(self, held):
+        """[(model, at, names)] of parameters that get gradients and lie in plain lists or dicts of a
+        model's modules, where the model does not know them; held: ids of those that an optimizer has.
+        """
+        out = []
+        for model in self.live():
+            module = model.ref()
+            if module is None or model.said_hidden:
+                continue
+            own = {id(p) for p in module.parameters()} | held
+            names = [
+                name
+                for name, param in self._in_containers(module)
+                if id(param) not in own and param.requires_grad and param.grad is not None
+            ]
+            if names:
+                model.said_hidden = True
+                out.append((model.index, model.at, list(dict.fromkeys(names))))
+        return out
+
+    def _in_containers(self, module):
+        nn = self.hub.torch.nn
+        for prefix, part in module.named_modules():
+            for key, value in vars(part).items():
+                if key.startswith("_") or not isinstance(value, (list, tuple, dict)):
+                    continue
+                items = value.items() if isinstance(value, dict) else enumerate(value[:256])
+                for place, one in items:
+                    name = "%s%s%s.%s" % (prefix, "." if prefix else "", key, place)
+                    if isinstance(one, nn.Parameter):
+                        yield name, one
+                    elif isinstance(one, nn.Module):
+                        for inner, param in one.named_parameters():
+                            yield "%s.%s" % (name, inner), param
 
     def indices_of(self, params):
         """The models that have these parameters; -1: none has one of them."""

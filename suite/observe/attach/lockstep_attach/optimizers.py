@@ -351,6 +351,8 @@ class Optimizers:
         changed = self._changed(optimizer, self.known(optimizer))
         if changed is not None:
             entry["set"] = changed
+        if steps.now.detail:
+            self._report_hidden()
         unread = self._unread(optimizer)
         if unread != self.known(optimizer).default:
             entry["unread"] = "defaults" if unread[0] != self.known(optimizer).default[0] else "lr"
@@ -363,6 +365,18 @@ class Optimizers:
         hub.autograd.before_change()
         steps.detail.before_step(optimizer, params, found_inf is None)
         return optimizer, params, found_inf, scaled, begin_ns
+
+    def _report_hidden(self):
+        held = {
+            id(p)
+            for entry in self.by_id.values()
+            if entry.ref() is not None
+            for p in self.params(entry.ref())
+        }
+        for model, at, names in self.hub.models.hidden(held):
+            self.hub.writer.put(
+                {"event": "hidden", "model": model, "at": at, "names": names[:32], "count": len(names)}
+            )
 
     def _leave_step(self, note, args, kwargs, result, error):
         if isinstance(note, list):

@@ -24,6 +24,8 @@ class Scalers:
         self.scaled = []
         self.checks = 32  # of gradients that the script throws away
         self.scaling = False  # an enabled scaler has scaled a loss
+        self.asked = False  # get_scale() was called since the last update()
+        self.penalty = False  # gradients of a scaled loss were taken with a graph, since then
         self.stepper = None  # (scaler, optimizer, entry) of the step that runs
         self.stepped = False
 
@@ -35,6 +37,8 @@ class Scalers:
             wrap(kind, "unscale_", self._enter_unscale, self._leave_unscale)
             wrap(kind, "step", self._enter_step, self._leave_step)
             wrap(kind, "update", self._enter_update, self._leave_update)
+            wrap(kind, "get_scale", self._enter_get, None)
+        self.hub.wrap(self.hub.torch.autograd, "grad", self._enter_grad, None)
 
     def _classes(self):
         """The classes that define the methods: since 2.3 one, whose subclasses the others are."""
@@ -144,6 +148,28 @@ class Scalers:
                 continue
             nodes.extend(following for following, _ in node.next_functions)
         return False
+
+    # ---- penalties ---------------------------------------------------------------------------------
+
+    def _enter_get(self, args, kwargs):
+        self.asked = True
+
+    def _enter_grad(self, args, kwargs):
+        """torch.autograd.grad with a graph, of a scaled loss: to be divided by the scale before a loss
+        is made of it.
+        """
+        outputs = args[0] if args else kwargs.get("outputs")
+        graph = kwargs.get("create_graph", args[4] if len(args) > 4 else False)
+        if not graph or not self.scaling:
+            return
+        tensors = outputs if isinstance(outputs, (list, tuple)) else [outputs]
+        nodes = [getattr(one, "grad_fn", None) for one in tensors]
+        if any(node is not None and self._mark_of(node, SCALED) is not None for node in nodes):
+            self.penalty = True
+
+    def scaled_penalty(self):
+        """Whether the script has such gradients and has not asked for the scale."""
+        return self.penalty and not self.asked
 
     def _pairs(self, losses, results):
         tensor = self.hub.torch.Tensor
@@ -293,6 +319,7 @@ class Scalers:
         index = self._index(args[0])
         if index is None:
             return None
+        self.asked = self.penalty = False
         forced = kwargs.get("new_scale", args[1] if len(args) > 1 else None) is not None
         at = self.hub.places.here()
         scale = self._lazy_scale(args[0])
