@@ -333,6 +333,63 @@ START_TEST(other_settings_are_judged)
 }
 END_TEST
 
+/* Steps of which every second, or every fourth, is another. */
+static const struct {
+    const char *event, *usual, *other;
+    int each, steps;
+    const char *id;
+    ls_verdict_code code;
+    const char *words;
+} longer[] = {
+    {ALIKE, "F S B K P Z", "F S B k P Z", 2, 24, "scaler.skip", LS_FAIL,
+     "12 of 24 steps are skipped"},
+    {ALIKE, "F S B K P Z", "F S B k P Z", 4, 24, "scaler.skip", LS_PASS, "skipped"},
+    {ALIKE, "F S B k P Z", "F S B k P Z", 2, 60, "scaler.skip", LS_FAIL, "overflow at any scale"},
+    {ALIKE, "F S B{\"penalty\":true} K P Z", "F S B K P Z", 2, 8, "scaler.losses", LS_FAIL,
+     "still times the loss scale"},
+    {"{\"event\":\"hidden\",\"model\":0,\"at\":\"train.py:5\",\"names\":[\"blocks.0.weight\"],"
+     "\"count\":1}",
+     "F b O Z", "F b O Z", 2, 8, "optimizer.covered", LS_FAIL, "plain list"},
+    {NUMBERED("1", "sgd", "7"), "F b O{\"optimizer\":1,\"lr\":[0.1]} Z L{\"lr\":[0.05]}",
+     "F b O{\"optimizer\":1,\"lr\":[0.1]} Z L{\"lr\":[0.02]}", 2, 8, "optimizer.rate", LS_FAIL,
+     "made for another optimizer"},
+    {NUMBERED("1", "sgd", "7"), "F b O{\"optimizer\":1,\"lr\":[0.1]} Z L{\"lr\":[0.05]}",
+     "F b O{\"optimizer\":1,\"lr\":[0.05]} Z L{\"lr\":[0.1]}", 2, 8, "optimizer.rate", LS_PASS,
+     ""}, /* one that holds the other steps in its place */
+};
+
+START_TEST(steps_that_differ_are_judged)
+{
+    calls_job job;
+    calls_open(&job, 2);
+    calls_event(&job, -1, longer[_i].event);
+    for (int i = 0; i < longer[_i].steps; i++) {
+        calls_step(&job, i % longer[_i].each == 1 ? longer[_i].other : longer[_i].usual);
+    }
+    calls_judge(&job);
+    calls_expect(&job, longer[_i].id, longer[_i].code, longer[_i].words);
+    calls_close(&job);
+}
+END_TEST
+
+/* Rates of 12 steps: the first four, and those behind. */
+START_TEST(a_rate_of_next_to_nothing_is_caught)
+{
+    static const char *const behind[] = {"F b O{\"lr\":[1e-8]} Z", "F b O{\"lr\":[1e-5]} Z"};
+    for (int k = 0; k < 2; k++) {
+        calls_job job;
+        open_job(&job, ALIKE);
+        for (int i = 0; i < 12; i++) {
+            calls_step(&job, i < 4 ? "F b O{\"lr\":[0.1]} Z" : behind[k]);
+        }
+        calls_judge(&job);
+        calls_expect(&job, "optimizer.rate", k == 0 ? LS_FAIL : LS_PASS,
+                     k == 0 ? "of epochs that is stepped with each batch" : "");
+        calls_close(&job);
+    }
+}
+END_TEST
+
 #define COUNT_OF(table) ((int)(sizeof(table) / sizeof *(table)))
 
 int main(void)
@@ -347,6 +404,8 @@ int main(void)
     tcase_add_loop_test(tc, windows_end_with_the_pass, 0, COUNT_OF(windows));
     tcase_add_loop_test(tc, averages_follow, 0, COUNT_OF(averages));
     tcase_add_loop_test(tc, other_settings_are_judged, 0, COUNT_OF(others));
+    tcase_add_loop_test(tc, steps_that_differ_are_judged, 0, COUNT_OF(longer));
+    tcase_add_test(tc, a_rate_of_next_to_nothing_is_caught);
     suite_add_tcase(suite, tc);
     return run_suite(suite);
 }
