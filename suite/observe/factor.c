@@ -297,11 +297,13 @@ static void judge_losses(const ls_factor *f, ls_observe_finding *out)
 {
     double by = 1.0 / f->world;
     bool micro = f->micro > 1;
-    if (!f->loss_divided || !losses_hold(f, micro ? by / f->micro : by) || f->backward == NULL) {
+    bool by_text = f->loss_by_ranks[0] != '\0', named = by_text || f->loss_reduced != NULL;
+    bool divides = ls_factor_is_near(f->loss_by * by, micro ? f->micro : 1);
+    bool sure = strcmp(f->loss_of, "mean") == 0 && named && divides;
+    if (!(f->loss_divided || sure) || !losses_hold(f, micro ? by / f->micro : by) ||
+        f->backward == NULL) {
         return;
     }
-    bool by_text = f->loss_by_ranks[0] != '\0';
-    bool sure = strcmp(f->loss_of, "mean") == 0 && (by_text || f->loss_reduced != NULL);
     ls_verdict_set(&out->verdict, sure ? LS_FAIL : LS_WEAK,
                    "the loss is multiplied by %.4g before backward, and the gradients are averaged "
                    "over %d ranks after it",

@@ -32,7 +32,7 @@ bool ls_spans_held(const ls_observe_rank *rank, const cJSON *schedule)
 typedef struct span {
     const char *class;
     int length;         /* calls that it is made for; 0: not known */
-    double base;        /* the first group's rate that it multiplies; NaN: not known */
+    double base;        /* the first group's rate before any schedule; NaN: not known */
     int calls, reached; /* calls of the script; the count that it reached */
     int steps;          /* of its optimizer */
     int batches;        /* backward calls */
@@ -156,7 +156,8 @@ static void judge_length(const span *s, const char *at, ls_observe_finding *out)
 {
     enum { LEAST = 8 };
     bool beyond = s->reached > s->length + s->length / 10 + 1;
-    bool waves = strncmp(s->class, "Cosine", 6) == 0 || strcmp(s->class, "LambdaLR") == 0;
+    bool waves = strncmp(s->class, "Cosine", 6) == 0 || strcmp(s->class, "LambdaLR") == 0 ||
+                 strcmp(s->class, "SequentialLR") == 0;
     const char *why = !s->whole ? NULL : beyond ? (waves ? too_short(s) : NULL) : too_long(s);
     if (s->length < 1 || s->steps < LEAST) {
         return;

@@ -375,7 +375,7 @@ END_TEST
 /* Rates of 12 steps: the first four, and those behind. */
 START_TEST(a_rate_of_next_to_nothing_is_caught)
 {
-    static const char *const behind[] = {"F b O{\"lr\":[1e-8]} Z", "F b O{\"lr\":[1e-5]} Z"};
+    static const char *const behind[] = {"F b O{\"lr\":[1e-8]} Z", "F b O{\"lr\":[1e-4]} Z"};
     for (int k = 0; k < 2; k++) {
         calls_job job;
         open_job(&job, ALIKE);

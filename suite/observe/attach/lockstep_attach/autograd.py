@@ -135,7 +135,7 @@ class Autograd:
         if hub.steps.now.detail and len(roots) == len(losses) == 1:
             scale = hub.scalers.scale_of(losses[0][1])
             entry.update(made(hub.torch, roots[0], scale).members())
-            if entry["loss_divided"] and hub.world is not None and hub.world > 1:
+            if "loss_by" in entry and hub.world is not None and hub.world > 1:
                 self._remark_division(entry)
         if hub.steps.now.detail and self._is_in_trainer():
             entry["by"] = "transformers"

@@ -55,7 +55,7 @@ class Made:
 
     def members(self):
         out = {"loss_times": self.times, "loss_divided": self.divided}
-        if self.by != 1:
+        if abs(self.by - 1) > 1e-6:
             out["loss_by"] = self.by
         if self.of is not None:
             out["loss_of"] = self.of

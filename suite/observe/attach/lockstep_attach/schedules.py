@@ -31,6 +31,19 @@ def _length_in(function):
     return lengths.pop() if len(lengths) == 1 else None
 
 
+def _length_of(schedule):
+    """Calls for which it is made, or None; of schedules in sequence: until the last one ends."""
+    span = next((getattr(schedule, name) for name in SPANS if hasattr(schedule, name)), None)
+    functions = [one for one in getattr(schedule, "lr_lambdas", None) or () if one is not None]
+    parts, ends = getattr(schedule, "_schedulers", None), getattr(schedule, "_milestones", None)
+    if span is None and functions:
+        return _length_in(functions[0])
+    if span is None and parts and ends:
+        last = _length_of(parts[-1])
+        return last + ends[-1] if last is not None and isinstance(ends[-1], int) else None
+    return span if isinstance(span, int) else None
+
+
 class Schedules:
     def __init__(self, hub):
         self.hub = hub
@@ -83,11 +96,9 @@ class Schedules:
         held = []
         for value in vars(schedule).values():
             held += value if isinstance(value, (list, tuple)) else [value]
-        span = next((getattr(schedule, name) for name in SPANS if hasattr(schedule, name)), None)
-        functions = [one for one in getattr(schedule, "lr_lambdas", None) or () if one is not None]
-        if span is None and functions:
-            span = _length_in(functions[0])
-        bases = getattr(schedule, "base_lrs", None) or [None]
+        span = _length_of(schedule)
+        groups = getattr(getattr(schedule, "optimizer", None), "param_groups", None) or [{}]
+        base = groups[0].get("initial_lr")
         self.hub.writer.put(
             {
                 "event": "schedule",
@@ -95,8 +106,8 @@ class Schedules:
                 "class": type(schedule).__name__,
                 "at": self.hub.places.here(),
                 "step": self.hub.steps.done_now(),
-                "span": span if isinstance(span, int) else None,
-                "base": bases[0] if isinstance(bases[0], (int, float)) else None,
+                "span": span,
+                "base": base if isinstance(base, (int, float)) else None,
                 "holds": [self._number(one) for one in held if isinstance(one, self.kinds)],
             }
         )
