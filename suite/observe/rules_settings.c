@@ -391,6 +391,17 @@ static int loader_of(const ls_observe_rank *rank, int64_t step)
     return -1;
 }
 
+static int passes_of(const ls_observe_rank *rank, int loader)
+{
+    const cJSON *data;
+    int count = 0;
+    cJSON_ArrayForEach(data, rank->data)
+    {
+        count += ls_json_bool(data, "trained", false) && ls_json_int(data, "loader", -1) == loader;
+    }
+    return count;
+}
+
 static int64_t first_step_of(const ls_observe_rank *rank, int optimizer)
 {
     for (int i = 0; i < rank->step_count; i++) {
@@ -405,12 +416,12 @@ static int64_t first_step_of(const ls_observe_rank *rank, int optimizer)
 static void judge_rebuilt(const ls_observe_rank *rank, ls_observe_finding *out)
 {
     const cJSON *before = NULL, *now, *last = NULL;
-    int count = 0, same_loader = 0;
+    int count = 0, same_loader = 0, loader = -1;
     cJSON_ArrayForEach(now, rank->optimizer)
     {
         if (before != NULL && takes_over(rank, before, now)) {
             int64_t step = first_step_of(rank, ls_json_int(now, "optimizer", -1));
-            int loader = step > 1 ? loader_of(rank, step) : -1;
+            loader = step > 1 ? loader_of(rank, step) : -1;
             count++;
             same_loader += loader >= 0 && loader == loader_of(rank, step - 1);
             last = now;
@@ -420,8 +431,10 @@ static void judge_rebuilt(const ls_observe_rank *rank, ls_observe_finding *out)
     if (count == 0) {
         return;
     }
-    /* One that is built for other data begins another training. */
-    ls_verdict_set(&out->verdict, same_loader == count ? LS_FAIL : LS_WEAK,
+    /* One that is built for other data begins another training, and one after many passes may be
+     * meant as a fresh start. */
+    bool each_pass = same_loader == count && passes_of(rank, loader) == count + 1;
+    ls_verdict_set(&out->verdict, each_pass ? LS_FAIL : LS_WEAK,
                    "%d optimizers in turn, each built on the same line for the same parameters: "
                    "moments and counts of steps begin anew each time",
                    count + 1);
