@@ -5,7 +5,7 @@ import time
 import types
 
 from . import divisors
-from .losses import made
+from .losses import made, misuse
 from .samples import type_name
 from .wrapping import Swap
 
@@ -135,6 +135,9 @@ class Autograd:
         if hub.steps.now.detail and len(roots) == len(losses) == 1:
             scale = hub.scalers.scale_of(losses[0][1])
             entry.update(made(hub.torch, roots[0], scale).members())
+            odd = misuse(roots[0])
+            if odd is not None:
+                entry["loss_given"] = odd
             if "loss_by" in entry and hub.world is not None and hub.world > 1:
                 self._remark_division(entry)
         if hub.steps.now.detail and self._is_in_trainer():

@@ -117,3 +117,51 @@ def _of_all(node, left):
     if "mean" in words:
         return "mean", terms
     return words.pop() if len(words) == 1 and not waiting else None, terms
+
+
+# ---- what a loss is given ------------------------------------------------------------------------
+
+PRODUCTS = ("Mm", "Addmm", "Bmm", "Baddbmm", "Linear", "MkldnnLinear", "Convolution")
+SQUARES = ("MseLoss", "SmoothL1Loss", "HuberLoss", "L1Loss")
+
+
+def _producer(node):
+    """The node that made its operand, but for those that hand on what they get."""
+    node, left = _parent(node), 8
+    while node is not None and left > 0 and (_word(node) in SAME or _word(node) == "_DDPSink"):
+        node, left = _parent(node), left - 1
+    return node
+
+
+def _is_crossed(node, producer):
+    """Whether N x 1 was broadcast against N to N x N."""
+    shape = tuple(getattr(node, "_saved_self").shape)
+    sizes = tuple(int(size) for size in getattr(producer, "_saved_self_sym_sizes", ()))
+    return len(shape) == 2 and shape[0] == shape[1] > 1 and sizes == (shape[0], 1)
+
+
+def misuse(tensor):
+    """What a loss of torch in the graph was given that it is not made for: "probabilities" and
+    "scores" of classes, "sigmoid", "crossed"; None where nothing is found near its end.
+    """
+    nodes, seen = [tensor.grad_fn], set()
+    for node in nodes:
+        if node is None or id(node) in seen or len(seen) == DEEP:
+            continue
+        seen.add(id(node))
+        nodes.extend(following for following, _ in node.next_functions)
+        word, producer = _word(node), None
+        if word in SQUARES:
+            producer = _parent(node)
+        elif word in ("LogSoftmax", "BinaryCrossEntropyWithLogits") or word.startswith("NllLoss"):
+            producer = _producer(node)
+        made_by = _word(producer) if producer is not None else ""
+        if word == "LogSoftmax" and made_by == "Softmax":
+            return "probabilities"
+        if word == "BinaryCrossEntropyWithLogits" and made_by in ("Sigmoid", "Softmax"):
+            return "sigmoid"
+        if word.startswith("NllLoss") and (made_by in PRODUCTS or made_by == "Softmax"):
+            return "scores"
+        if word in SQUARES and made_by == "Expand" and _is_crossed(node, producer):
+            return "crossed"
+    return None
