@@ -58,6 +58,7 @@ typedef struct course {
     int apart;                      /* steps in which two groups have rates that differ */
     int zero;                       /* steps in which all are 0 */
     const ls_call *step, *schedule; /* the last */
+    const char *rate_at;            /* where the text sets the rate of some groups, or "" */
 } course;
 
 static double rate_in(const ls_call *call, int group)
@@ -98,7 +99,7 @@ static void add_schedule(course *c, const ls_call *call)
 
 static course course_of(const ls_observe_rank *rank, const cJSON *optimizer)
 {
-    course c = {0};
+    course c = {.rate_at = ls_json_string(optimizer, "rate_at", "")};
     const cJSON *group;
     cJSON_ArrayForEach(group, groups_of(optimizer))
     {
@@ -150,7 +151,7 @@ static void judge_reach(const course *c, ls_observe_finding *out)
                            a, b, params_of(still->group), still->first, c->steps);
             ls_verdict_cause(&out->verdict, "the script sets the rate of some parameter groups "
                                             "only: the others keep that of the constructor");
-            ls_finding_blame(out, c->step->at,
+            ls_finding_blame(out, c->rate_at[0] != '\0' ? c->rate_at : c->step->at,
                              "set it in every group: for group in optimizer.param_groups: "
                              "group['lr'] = lr");
         }

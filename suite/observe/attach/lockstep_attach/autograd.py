@@ -4,7 +4,7 @@ import sys
 import time
 import types
 
-from . import divisors
+from . import script_text
 from .losses import made, misuse
 from .samples import type_name
 from .wrapping import Swap
@@ -151,7 +151,7 @@ class Autograd:
     def _remark_division(self, entry):
         """Where the text divides the loss by the number of ranks; it is read once."""
         if self.division is None:
-            self.division = divisors.find(entry["at"], self.hub.places.work) or ""
+            self.division = script_text.division(entry["at"], self.hub.places.work) or ""
         if self.division:
             entry["loss_by_ranks"] = self.division
 

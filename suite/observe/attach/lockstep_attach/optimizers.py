@@ -5,6 +5,7 @@ through a scaler.
 import time
 import weakref
 
+from . import script_text
 from .wrapping import Swap
 
 # Classes whose rule is known, by the package that defines them. A class of the same name elsewhere
@@ -112,6 +113,9 @@ class Optimizers:
         groups = [self._group(optimizer, group) for group in optimizer.param_groups]
         for group, rate in zip(groups, entry.built or ()):
             group["built_lr"] = rate
+        where = None
+        if len(groups) > 1:
+            where = script_text.rate(entry.at, self.hub.places.work)
         return {
             "event": "optimizer",
             "optimizer": entry.index,
@@ -119,6 +123,7 @@ class Optimizers:
             "rule": self.rule(optimizer),
             "at": entry.at,
             "state": sum(1 for p in self.params(optimizer) if optimizer.state.get(p)),
+            "rate_at": where,
             "groups": groups,
         }
 

@@ -1,5 +1,5 @@
-"""Where the script divides its loss by the number of ranks, as its text says: the graph has the number
-alone, which may be a weight.
+"""What the script's text says where calls do not: where it divides its loss by the number of ranks (the
+graph has the number alone, which may be a weight), and where it sets the rate of one group.
 """
 
 import linecache
@@ -14,12 +14,15 @@ RANKS = (
 BY = re.compile(r"(?:/=?\s*\(?\s*(?:float|int)?\(?\s*)" + RANKS + r"\b", re.IGNORECASE)
 GOES = re.compile(r"([A-Za-z_][\w.\[\]'\"]*)\s*\)?\.backward\(|backward\(\s*([A-Za-z_][\w.]*)")
 TARGET = re.compile(r"^\s*([A-Za-z_][\w.\[\]'\"]*)\s*(?:/=|=[^=])")
+RATE = re.compile(
+    r"param_groups\s*\[[^\]]*\]\s*\[\s*['\"]lr['\"]\s*\]\s*[*/+-]?=[^=]|\bin\s+[\w.]*param_groups\s*\["
+)
 MADE = re.compile(r"^\s*return\b.*\bloss|\.backward\(|backward\(", re.IGNORECASE)
 
 
 def _files(place, work):
     """The file of that place, and those of the script's own modules."""
-    names = [place.rpartition(":")[0]]
+    names = [name for name in [place.rpartition(":")[0]] if "-packages" not in name]
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
         if isinstance(file, str) and file.endswith(".py") and file.startswith(work):
@@ -33,7 +36,20 @@ def _lines(file):
     return [line.split("#")[0] for line in linecache.getlines(file)[:LINES]]
 
 
-def find(place, work):
+def _place(file, number, work):
+    return "%s:%d" % (file[len(work) :] if file.startswith(work) else file, number + 1)
+
+
+def rate(place, work):
+    """The place of a line that sets the rate of some groups of an optimizer, or None."""
+    for file in dict.fromkeys(_files(place, work)):
+        for number, line in enumerate(_lines(file)):
+            if RATE.search(line):
+                return _place(file, number, work)
+    return None
+
+
+def division(place, work):
     """The place of a line that divides what goes backward by the number of ranks, or None."""
     for file in dict.fromkeys(_files(place, work)):
         lines = _lines(file)
@@ -46,6 +62,5 @@ def find(place, work):
                 continue
             target = TARGET.match(line)
             if MADE.search(line) or (target is not None and target.group(1) in gone):
-                name = file[len(work) :] if file.startswith(work) else file
-                return "%s:%d" % (name, number + 1)
+                return _place(file, number, work)
     return None
