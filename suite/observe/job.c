@@ -139,6 +139,18 @@ bool ls_job_is_left_alone(const ls_observe_trace *trace)
     return steps > 0 && trace->rank[0].step_count >= steps;
 }
 
+bool ls_job_ended_well(const ls_observe_trace *trace)
+{
+    ls_record_state state = trace->record.state;
+    for (int k = 0; k < trace->world; k++) {
+        const ls_record_rank *rank = trace->rank[k].record;
+        if (!rank->ended || rank->code > 0 || rank->signal > 0) {
+            return false;
+        }
+    }
+    return state == LS_RECORD_DONE || state == LS_RECORD_UNKNOWN || state == LS_RECORD_STOPPED;
+}
+
 bool ls_job_calls_collectives(const ls_observe_trace *trace)
 {
     for (int k = 0; k < trace->world; k++) {

@@ -30,6 +30,9 @@ const char *ls_job_sharded_optimizer(const ls_observe_trace *trace);
 const char *ls_job_averages_later(const ls_observe_trace *trace);
 /* The attach module stops at a given step (LS_OBSERVE_STEPS), and the job goes on. */
 bool ls_job_is_left_alone(const ls_observe_trace *trace);
+/* Every rank ended by itself, with exit code 0 where the launcher left one (none does for a job
+ * that a scheduler started). */
+bool ls_job_ended_well(const ls_observe_trace *trace);
 /* The script calls collectives of its own within steps. */
 bool ls_job_calls_collectives(const ls_observe_trace *trace);
 /* No model is in DistributedDataParallel, and collectives of the script's own reduce gradients, so

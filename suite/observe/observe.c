@@ -4,6 +4,7 @@
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
 #include "calls.h"
+#include "job.h"
 #include "trace.h"
 
 ls_status ls_observe_read(const char *directory, ls_observe_trace **out)
@@ -90,7 +91,7 @@ static void allow_join(const ls_observe_trace *trace, const ls_observe_rule *rul
     bool by_steps = strcmp(rule->id, "replicas.step") == 0 ||
                     strcmp(rule->id, "replicas.state") == 0 ||
                     strcmp(rule->id, "reduction.mean") == 0;
-    if (uneven && by_steps && verdict->code == LS_FAIL && trace->record.state == LS_RECORD_DONE) {
+    if (uneven && by_steps && verdict->code == LS_FAIL && ls_job_ended_well(trace)) {
         verdict->code = LS_UNSUPPORTED;
         verdict->cause[0] = '\0';
         ls_text_add(verdict->evidence, sizeof verdict->evidence,

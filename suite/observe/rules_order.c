@@ -19,19 +19,6 @@ static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
     return true;
 }
 
-/* How the job ended: with exit codes of all ranks, where the launcher left them. */
-static bool ended_well(const ls_observe_trace *trace)
-{
-    ls_record_state state = trace->record.state;
-    for (int k = 0; k < trace->world; k++) {
-        const ls_record_rank *rank = trace->rank[k].record;
-        if (!rank->ended || rank->code > 0 || rank->signal > 0) {
-            return false;
-        }
-    }
-    return state == LS_RECORD_DONE || state == LS_RECORD_UNKNOWN || state == LS_RECORD_STOPPED;
-}
-
 /* ---- order.collectives ----------------------------------------------------------------------- */
 
 /* Between two ranks by nature, or on some of them only. */
@@ -102,7 +89,7 @@ static void fail_collective(const ls_observe_trace *trace, int rank, const ls_ob
     describe(a, x, sizeof x);
     describe(b, y, sizeof y);
     /* A job that ended well with such a difference ran them on groups of its own. */
-    ls_verdict_set(&out->verdict, ended_well(trace) ? LS_WEAK : LS_FAIL,
+    ls_verdict_set(&out->verdict, ls_job_ended_well(trace) ? LS_WEAK : LS_FAIL,
                    "step %lld, collective %d of the script: rank 0 %s, rank %d %s",
                    (long long)step->step->step, n + 1, x, rank, y);
     if (a != NULL && b != NULL && strcmp(a->at, b->at) == 0 &&
@@ -166,7 +153,7 @@ void ls_rules_order_collectives(const ls_observe_trace *trace, ls_observe_findin
         for (int i = 0; i < trace->rank[0].step_count; i++) {
             compare_collectives(trace, k, &trace->rank[0].step[i], &compared, out);
         }
-        if (trace->rank[0].open != NULL && !ended_well(trace)) {
+        if (trace->rank[0].open != NULL && !ls_job_ended_well(trace)) {
             compare_collectives(trace, k, trace->rank[0].open, &compared, out);
         }
     }
@@ -225,7 +212,7 @@ static bool blame_uneven_pass(const ls_observe_trace *trace, ls_observe_finding 
 static void judge_uneven(const ls_observe_trace *trace, int least, int most,
                          ls_observe_finding *out)
 {
-    if (ended_well(trace)) {
+    if (ls_job_ended_well(trace)) {
         ls_verdict_pass(&out->verdict,
                         "rank %d made %lld steps, rank %d %lld, and all ended well (as with join)",
                         least, (long long)steps_of(&trace->rank[least]), most,
@@ -249,7 +236,7 @@ static void judge_uneven(const ls_observe_trace *trace, int least, int most,
 /* A rank that waits in its next step for one that has none ends after as many whole steps. */
 static void judge_last_step(const ls_observe_trace *trace, int64_t steps, ls_observe_finding *out)
 {
-    if (!ended_well(trace) && blame_uneven_pass(trace, out)) {
+    if (!ls_job_ended_well(trace) && blame_uneven_pass(trace, out)) {
         ls_verdict_fail(&out->verdict,
                         "the job failed after step %lld, where the data of a rank had ended",
                         (long long)steps);
@@ -364,7 +351,7 @@ void ls_rules_order_steps(const ls_observe_trace *trace, ls_observe_finding *out
         ls_verdict_set(&out->verdict, LS_SKIP, "one rank");
         return;
     }
-    if (!ended_well(trace) && judge_opens(trace, out)) {
+    if (!ls_job_ended_well(trace) && judge_opens(trace, out)) {
         return;
     }
     for (int k = 0; k < trace->world; k++) {
@@ -643,7 +630,7 @@ void ls_rules_order_schedule(const ls_observe_trace *trace, ls_observe_finding *
     for (int k = 0; k < trace->world && out->verdict.code != LS_FAIL; k++) {
         judge_turns(trace, k, out);
     }
-    if (ended_well(trace) && out->verdict.code != LS_FAIL) {
+    if (ls_job_ended_well(trace) && out->verdict.code != LS_FAIL) {
         ls_spans_judge(trace, out);
     }
     if (s.calls == 0) {

@@ -467,6 +467,23 @@ static bool restored_near(const ls_observe_rank *rank, int64_t step)
     return false;
 }
 
+/* After the skipped step the script's own collectives take as many elements as the parameters have:
+ * it averages or sends parameters, and a rank that skipped gets those of the others. */
+static bool sends_parameters(const ls_observe_rank *rank, const ls_observe_step *step)
+{
+    int64_t sent = 0, held = 0;
+    for (int c = ls_trace_find(step, LS_CALL_SCALER_STEP, 0); c >= 0 && c < step->call_count; c++) {
+        const ls_call *call = &step->call[c];
+        if (call->kind == LS_CALL_COLLECTIVE) {
+            sent += call->times * ls_json_integer(call->json, "elements", 0);
+        }
+    }
+    for (int i = 0; i < rank->tensor_count; i++) {
+        held += rank->tensor[i].trainable ? rank->tensor[i].elements : 0;
+    }
+    return held > 0 && sent >= held;
+}
+
 static bool changed(const ls_record_step *before, const ls_record_step *now, ls_record_digest which,
                     int *compared)
 {
@@ -498,13 +515,14 @@ static void check_digests(const ls_observe_trace *trace, int number, skips *coun
                           ls_observe_finding *out)
 {
     const ls_observe_rank *rank = &trace->rank[number];
-    bool params = !trace->attached || trains_all_models(rank);
+    bool trained = !trace->attached || trains_all_models(rank);
     for (int i = 1; i < rank->step_count; i++) {
         const ls_record_step *now = rank->step[i].step, *before = rank->step[i - 1].step;
         if (!now->skipped || restored_near(rank, now->step)) {
             continue;
         }
         count->skipped += !trace->attached;
+        bool params = trained && !sends_parameters(rank, &rank->step[i]);
         if (params && changed(before, now, LS_RECORD_PARAM, &count->compared)) {
             fail_change(rank, number, i, "parameters", out);
         }

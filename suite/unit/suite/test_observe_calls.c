@@ -1151,6 +1151,28 @@ START_TEST(uneven_inputs_are_named)
 END_TEST
 
 /* The second of them is named, and only where both step. */
+/* Within join() a rank whose data have ended makes no steps. How a job ended that a scheduler
+ * started, only its ranks say. */
+START_TEST(ranks_that_make_fewer_steps_are_not_compared)
+{
+    const char *other = "\"digest\":{\"param\":\"77\",\"state\":\"2\",\"buffer\":\"3\"},";
+    calls_job job;
+    for (int uneven = 0; uneven < 2; uneven++) {
+        calls_open(&job, 2);
+        calls_step(&job, "F S B K P Z");
+        calls_step_of(&job, 1, other, "F S B K P Z");
+        calls_step_of(&job, 0, "", "F S B K P Z");
+        if (uneven) {
+            calls_step_of(&job, 0, "", "F S B K P Z");
+        }
+        calls_judge(&job);
+        ck_assert_int_eq(calls_find(&job, "replicas.step")->verdict.code,
+                         uneven ? LS_UNSUPPORTED : LS_FAIL);
+        calls_close(&job);
+    }
+}
+END_TEST
+
 START_TEST(two_optimizers_of_one_parameter_are_weak)
 {
     for (int both = 0; both < 2; both++) {
@@ -1268,6 +1290,7 @@ int main(void)
     tcase_add_test(test, a_job_that_hangs_names_the_difference);
     tcase_add_test(test, uneven_inputs_are_named);
     tcase_add_test(test, two_optimizers_of_one_parameter_are_weak);
+    tcase_add_test(test, ranks_that_make_fewer_steps_are_not_compared);
     tcase_add_test(test, closures_are_not_judged_on_clearing);
     tcase_add_test(test, speed_is_of_the_steady_steps);
     tcase_add_test(test, short_jobs_have_no_speed);

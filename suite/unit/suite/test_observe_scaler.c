@@ -413,6 +413,25 @@ START_TEST(a_changed_parameter_is_caught)
 }
 END_TEST
 
+/* What ranks send each other after the step moves the parameters of one that skipped, too; a sum of
+ * fewer elements (of a loss) does not. */
+START_TEST(parameters_that_ranks_send_may_change)
+{
+    calls_job job;
+    for (int all = 0; all < 2; all++) {
+        calls_open(&job, 2);
+        repeat(&job, 2, "F S B K P Z");
+        calls_step_of(
+            &job, -1,
+            "\"digest\":{\"param\":\"77\",\"state\":\"0000000000000002\",\"buffer\":\"3\"},",
+            all ? "F S B k P A{\"elements\":10} A Z" : "F S B k P A{\"elements\":9} A Z");
+        calls_judge(&job);
+        calls_expect(&job, "scaler.skip", all ? LS_PASS : LS_FAIL, all ? "" : "parameters changed");
+        calls_close(&job);
+    }
+}
+END_TEST
+
 /* An average of weights may change in skipped steps, and so may a model that is loaded. */
 START_TEST(models_that_are_not_trained_may_change)
 {
@@ -596,6 +615,7 @@ int main(void)
     tcase_add_test(test, exchanged_scalers_are_caught);
     tcase_add_test(test, a_first_step_without_update_is_caught);
     tcase_add_test(test, a_changed_parameter_is_caught);
+    tcase_add_test(test, parameters_that_ranks_send_may_change);
     tcase_add_test(test, models_that_are_not_trained_may_change);
     tcase_add_loop_test(test, ranks_that_decide_for_themselves_are_caught, 0,
                         (int)(sizeof uneven / sizeof *uneven));
