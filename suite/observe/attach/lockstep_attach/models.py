@@ -190,6 +190,7 @@ class Models:
         self.no_sync_at = None  # where the script last asked for it
         self.inside = {}  # id of the module in a wrapper that was never called: its weak reference
         self.bypassed = None  # where the script called such a module
+        self.compiles = False  # torch.compile was called: forwards in what it made are not seen
 
     def install(self):
         torch, wrap = self.hub.torch, self.hub.wrap
@@ -353,9 +354,10 @@ class Models:
 
     def look_inside(self):
         """At a backward: a wrapper that no forward has gone through is trained behind its back, or not
-        yet. From here on the module in it is seen, too.
+        yet. From here on the module in it is seen, too; not where something is compiled, which would
+        be compiled again.
         """
-        for model in self.live():
+        for model in () if self.compiles else self.live():
             module = model.ref()
             if model.kind == "ddp" and not model.called and module is not None:
                 inner = module.module
@@ -373,6 +375,7 @@ class Models:
 
     def _compiled(self, note, args, kwargs, result, error):
         """A wrapper that is compiled as a whole is called through what torch.compile returns."""
+        self.compiles = True
         inner = getattr(result, "_orig_mod", None)
         model = self.known(inner) if isinstance(inner, self.hub.torch.nn.Module) else None
         if error is None and model is not None:
