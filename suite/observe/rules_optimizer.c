@@ -315,7 +315,10 @@ static void blame_schedule(const ls_observe_rank *rank, const follow *f, ls_obse
                          "scheduler.step() at %.80s and this step: what the schedule gave is "
                          "written over",
                          f->last->at);
-        ls_finding_blame(out, f->step->at, "set the rate in one place: here or by the schedule");
+        const cJSON *optimizer = ls_job_optimizer(rank, f->step->optimizer);
+        const char *set = ls_json_string(optimizer, "set_at", "");
+        ls_finding_blame(out, set[0] != '\0' ? set : f->step->at,
+                         "set the rate in one place: here or by the schedule");
         return;
     }
     ls_verdict_cause(&out->verdict, "the schedule was made for another optimizer");
@@ -435,6 +438,16 @@ static const ls_tol next_to_nothing = LS_TOL(
           "the fourth power for 10 %, and four steps of a tenth come to it at the end of a "
           "training");
 
+static const ls_call *last_schedule(const ls_observe_rank *rank)
+{
+    const ls_call *last = NULL;
+    for (int i = 0; i < rank->step_count; i++) {
+        int call = ls_trace_find(&rank->step[i], LS_CALL_SCHEDULE, 0);
+        last = call >= 0 ? &rank->step[i].call[call] : last;
+    }
+    return last;
+}
+
 /* A schedule that ends at 0 does so in its last step. Steps behind that train nothing. */
 static void judge_idle_end(const ls_observe_rank *rank, ls_observe_finding *out)
 {
@@ -459,7 +472,8 @@ static void judge_idle_end(const ls_observe_rank *rank, ls_observe_finding *out)
     }
     ls_verdict_cause(&out->verdict, "a schedule made for fewer steps than the job makes, or one of "
                                     "epochs that is stepped with each batch");
-    ls_finding_blame(out, at,
+    const ls_call *schedule = last_schedule(rank);
+    ls_finding_blame(out, schedule != NULL ? schedule_place(rank, schedule) : at,
                      "give the schedule the number of optimizer steps of one rank, or "
                      "step it with each epoch where it counts epochs");
 }

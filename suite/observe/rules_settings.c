@@ -59,6 +59,7 @@ typedef struct course {
     int zero;                       /* steps in which all are 0 */
     const ls_call *step, *schedule; /* the last */
     const char *rate_at;            /* where the text sets the rate of some groups, or "" */
+    const char *set_at;             /* where it sets a rate at all, or "" */
 } course;
 
 static double rate_in(const ls_call *call, int group)
@@ -99,7 +100,8 @@ static void add_schedule(course *c, const ls_call *call)
 
 static course course_of(const ls_observe_rank *rank, const cJSON *optimizer)
 {
-    course c = {.rate_at = ls_json_string(optimizer, "rate_at", "")};
+    course c = {.rate_at = ls_json_string(optimizer, "rate_at", ""),
+                .set_at = ls_json_string(optimizer, "set_at", "")};
     const cJSON *group;
     cJSON_ArrayForEach(group, groups_of(optimizer))
     {
@@ -176,7 +178,10 @@ static void judge_overwritten(const course *c, ls_observe_finding *out)
                          by_schedule ? "the schedule is given one rate for all groups (max_lr), or "
                                        "the script writes one over those of the groups"
                                      : "the script writes one rate over those of the groups");
-        ls_finding_blame(out, by_schedule ? c->schedule->at : c->step->at,
+        ls_finding_blame(out,
+                         by_schedule            ? c->schedule->at
+                         : c->set_at[0] != '\0' ? c->set_at
+                                                : c->step->at,
                          "scale each group's own rate (initial_lr), or give the schedule a list "
                          "with a rate for each group");
     }
@@ -212,7 +217,8 @@ static void judge_unread(const ls_observe_rank *rank, const course *c, int optim
                     c->group[0].first, c->steps);
     ls_verdict_cause(&out->verdict, "the rate is set where no step reads it: each parameter group "
                                     "has its own");
-    ls_finding_blame(out, first->at, "for group in optimizer.param_groups: group['lr'] = lr");
+    ls_finding_blame(out, c->set_at[0] != '\0' ? c->set_at : first->at,
+                     "for group in optimizer.param_groups: group['lr'] = lr");
 }
 
 /* ---- decay ----------------------------------------------------------------------------------- */

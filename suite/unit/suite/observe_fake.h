@@ -554,8 +554,9 @@ static inline void fake_write_optimizer(const fake_state *s, int rank)
     bool sgd = strcmp(s->job->rule, "sgd") == 0;
     fprintf(f,
             "{\"event\":\"optimizer\",\"optimizer\":0,\"class\":\"torch.optim.X\",\"rule\":\"%s\","
-            "\"at\":\"train.py:9\",\"groups\":[{\"params\":[",
-            fake_is(s, FAULT_UNKNOWN_RULE) ? "" : s->job->rule);
+            "\"at\":\"train.py:9\",\"set_at\":%s,\"groups\":[{\"params\":[",
+            fake_is(s, FAULT_UNKNOWN_RULE) ? "" : s->job->rule,
+            fake_is(s, FAULT_RATE_SET) ? "\"train.py:28\"" : "null");
     for (int t = 0; t < FAKE_TENSORS; t++) {
         bool lost = fake_is(s, FAULT_LOST_PARAM) && t == 2;
         fprintf(f, "%s\"%s\"", t > 0 ? "," : "", lost ? fake_name[1] : fake_name[t]);

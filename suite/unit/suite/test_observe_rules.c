@@ -171,6 +171,7 @@ static const struct {
     {{FAULT_SCHEDULE, "sgd", 2, 1, 0, 0, NULL, NULL}, "optimizer.rate", LS_FAIL, "another"},
     {{FAULT_SCHEDULE, "sgd", 2, 1, 0, 0, NULL, NULL}, "optimizer.rate", LS_FAIL, "at train.py:11"},
     {{FAULT_RATE_SET, "sgd", 2, 1, 0, 0, NULL, NULL}, "optimizer.rate", LS_FAIL, "sets the rate"},
+    {{FAULT_RATE_SET, "sgd", 2, 1, 0, 0, NULL, NULL}, "optimizer.rate", LS_FAIL, "at train.py:28"},
     {{FAULT_BACKWARD, "sgd", 2, 1, 0, 0, NULL, NULL}, "gradient.again", LS_FAIL, "2 times"},
     {{FAULT_BACKWARD, "sgd", 2, 1, 128, 0, NULL, "f16"}, "gradient.again", LS_FAIL, "fc.bias"},
     {{FAULT_BACKWARD, "adam", 1, 1, 0, 0, NULL, "bf16"}, "gradient.again", LS_FAIL, "fc.bias"},

@@ -3,9 +3,10 @@
 #include "observe_calls.h"
 #include "suite/unit/run_suite.h"
 
-#define GROUPS(a, b)                                                                  \
-    "{\"event\":\"optimizer\",\"optimizer\":0,\"class\":\"torch.optim.adamw.AdamW\"," \
-    "\"rule\":\"adamw\",\"at\":\"train.py:7\",\"state\":0,\"groups\":[{\"params\":["  \
+#define GROUPS(a, b)                                                                               \
+    "{\"event\":\"optimizer\",\"optimizer\":0,\"class\":\"torch.optim.adamw.AdamW\","              \
+    "\"rule\":\"adamw\",\"at\":\"train.py:7\",\"state\":0,\"set_at\":\"train.py:19\",\"groups\":[" \
+    "{\"params\":["                                                                                \
     "\"fc.weight\",\"head.weight\"]," a "},{\"params\":[\"fc.bias\"]," b "}]}"
 #define ALIKE GROUPS("\"lr\":0.1,\"built_lr\":0.1", "\"lr\":0.1,\"built_lr\":0.1")
 #define APART GROUPS("\"lr\":0.1,\"built_lr\":0.1", "\"lr\":0.1,\"built_lr\":0.01")
@@ -56,7 +57,7 @@ static const struct {
      {"F b O{\"lr\":[0.4,0.4]}", "F b O{\"lr\":[0.3,0.3]}", "F b O{\"lr\":[0.2,0.2]}",
       "F b O{\"lr\":[0.1,0.1]}"},
      LS_FAIL,
-     "writes one rate over those of the groups"},
+     "writes one rate over those of the groups | train.py:19"},
     {APART,
      {"F b O{\"lr\":[0,0]}", "F b O{\"lr\":[0.3,0.03]}", "F b O{\"lr\":[0.2,0.02]}",
       "F b O{\"lr\":[0.1,0.01]}"},
@@ -67,7 +68,7 @@ static const struct {
       "F b O{\"lr\":[0.1,0.1],\"unread\":\"defaults\"}",
       "F b O{\"lr\":[0.1,0.1],\"unread\":\"defaults\"}"},
      LS_FAIL,
-     "optimizer.defaults['lr'] is changed"},
+     "each parameter group has its own | train.py:19"},
     {ALIKE,
      {"F b O{\"lr\":[0.1,0.1]}", "F b O{\"lr\":[0.2,0.2],\"unread\":\"lr\"}",
       "F b O{\"lr\":[0.3,0.3],\"unread\":\"lr\"}", "F b O{\"lr\":[0.3,0.3],\"unread\":\"lr\"}"},
@@ -378,16 +379,20 @@ END_TEST
 /* Rates of 12 steps: the first four, and those behind. */
 START_TEST(a_rate_of_next_to_nothing_is_caught)
 {
-    static const char *const behind[] = {"F b O{\"lr\":[1e-8]} Z", "F b O{\"lr\":[1e-4]} Z"};
+    static const char *const behind[] = {"F b O{\"lr\":[1e-8]} L{\"schedule\":0} Z",
+                                         "F b O{\"lr\":[1e-4]} L{\"schedule\":0} Z"};
     for (int k = 0; k < 2; k++) {
         calls_job job;
         open_job(&job, ALIKE);
+        calls_event(&job, -1,
+                    "{\"event\":\"schedule\",\"schedule\":0,\"class\":\"StepLR\",\"step\":0,"
+                    "\"at\":\"train.py:13\"}");
         for (int i = 0; i < 12; i++) {
             calls_step(&job, i < 4 ? "F b O{\"lr\":[0.1]} Z" : behind[k]);
         }
         calls_judge(&job);
         calls_expect(&job, "optimizer.rate", k == 0 ? LS_FAIL : LS_PASS,
-                     k == 0 ? "of epochs that is stepped with each batch" : "");
+                     k == 0 ? "of epochs that is stepped with each batch | train.py:13" : "");
         calls_close(&job);
     }
 }

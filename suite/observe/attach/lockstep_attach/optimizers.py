@@ -124,6 +124,7 @@ class Optimizers:
             "at": entry.at,
             "state": sum(1 for p in self.params(optimizer) if optimizer.state.get(p)),
             "rate_at": where,
+            "set_at": script_text.rate_set(entry.at, self.hub.places.work),
             "groups": groups,
         }
 

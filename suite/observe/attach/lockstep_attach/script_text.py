@@ -1,5 +1,5 @@
 """What the script's text says where calls do not: where it divides its loss by the number of ranks (the
-graph has the number alone, which may be a weight), and where it sets the rate of one group.
+graph has the number alone, which may be a weight), and where it sets a rate, that of one group or any.
 """
 
 import linecache
@@ -17,6 +17,7 @@ TARGET = re.compile(r"^\s*([A-Za-z_][\w.\[\]'\"]*)\s*(?:/=|=[^=])")
 RATE = re.compile(
     r"param_groups\s*\[[^\]]*\]\s*\[\s*['\"]lr['\"]\s*\]\s*[*/+-]?=[^=]|\bin\s+[\w.]*param_groups\s*\["
 )
+SETS = re.compile(r"\[\s*['\"]lr['\"]\s*\]\s*[*/+-]?=[^=]|\boptim\w*\.lr\s*[*/+-]?=[^=]")
 MADE = re.compile(r"^\s*return\b.*\bloss|\.backward\(|backward\(", re.IGNORECASE)
 
 
@@ -40,13 +41,22 @@ def _place(file, number, work):
     return "%s:%d" % (file[len(work) :] if file.startswith(work) else file, number + 1)
 
 
-def rate(place, work):
-    """The place of a line that sets the rate of some groups of an optimizer, or None."""
+def _first(pattern, place, work):
     for file in dict.fromkeys(_files(place, work)):
         for number, line in enumerate(_lines(file)):
-            if RATE.search(line):
+            if pattern.search(line):
                 return _place(file, number, work)
     return None
+
+
+def rate(place, work):
+    """The place of a line that sets the rate of some groups of an optimizer, or None."""
+    return _first(RATE, place, work)
+
+
+def rate_set(place, work):
+    """The place of the first line that sets a rate at all, or None."""
+    return _first(SETS, place, work)
 
 
 def division(place, work):
