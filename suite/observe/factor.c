@@ -141,6 +141,7 @@ static void add_losses(ls_factor *f, const ls_observe_step *step)
         f->loss_divided = ls_json_bool(call->json, "loss_divided", false);
         f->loss_by = ls_json_number(call->json, "loss_by", 1);
         f->loss_by_ranks = ls_json_string(call->json, "loss_by_ranks", "");
+        f->loss_by_steps = ls_json_string(call->json, "loss_by_steps", "");
         f->by = ls_json_string(call->json, "by", "");
         f->backward = call;
     }
@@ -194,6 +195,7 @@ void ls_factor_add(ls_factor *f, const ls_samples *samples)
                          .used = {NAN, false},
                          .loss_of = "",
                          .loss_by_ranks = "",
+                         .loss_by_steps = "",
                          .by = "",
                          .ddp = ls_trace_is_ddp(samples->trace),
                          .hook = own_hook(&samples->trace->rank[0])};

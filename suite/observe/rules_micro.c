@@ -42,6 +42,13 @@ static void add_step(const ls_samples *samples, micro *m)
     m->last = f;
 }
 
+/* A framework's backward divides, and the script's text does, too: a square of 2 may also be two
+ * weights of one half. */
+static bool by_framework(const ls_factor *f)
+{
+    return f->loss_by_steps[0] != '\0' && strstr(f->backward->at, "-packages/") != NULL;
+}
+
 static void judge(const micro *m, ls_observe_finding *out)
 {
     const ls_factor *f = &m->last;
@@ -69,14 +76,15 @@ static void judge(const micro *m, ls_observe_finding *out)
                                       "model_accepts_loss_kwargs = False"
                                     : "divide the loss by the number of micro-steps before "
                                       "backward()");
-    } else if (m->twice == m->steps && m->other == m->steps && f->micro > 2) {
+    } else if (m->twice == m->steps && m->other == m->steps && (f->micro > 2 || by_framework(f))) {
         ls_verdict_fail(&out->verdict,
                         "step %lld: the loss is divided by %.4g, the square of the number of its "
                         "micro-steps, %d",
                         (long long)f->step, f->loss_by, f->micro);
         ls_verdict_cause(&out->verdict, "the loss is divided by the number of micro-steps twice: a "
                                         "framework (Accelerate, Lightning) does it already");
-        ls_finding_blame(out, f->backward->at, "leave the division to the framework");
+        ls_finding_blame(out, f->loss_by_steps[0] != '\0' ? f->loss_by_steps : f->backward->at,
+                         "leave the division to the framework");
     } else if (m->other == m->steps) {
         ls_verdict_set(&out->verdict, LS_WEAK,
                        "step %lld: the loss is multiplied by %.4g, and the step has %d micro-steps",

@@ -16,7 +16,7 @@ class Autograd:
         self.depth = 0  # 1 within the user's backward: a checkpoint's own is part of it
         self.passes = 0
         self.injected = False
-        self.division = None  # where the script divides its loss by the number of ranks, "": nowhere
+        self.division = None  # where the script's text divides its loss
         self.regions = set()  # (device type, place) of autocast regions that the models are not in
         self.probe = None  # [a parameter of its own, its value]: whether casts are of earlier weights
 
@@ -138,7 +138,7 @@ class Autograd:
             odd = misuse(roots[0])
             if odd is not None:
                 entry["loss_given"] = odd
-            if "loss_by" in entry and hub.world is not None and hub.world > 1:
+            if "loss_by" in entry:
                 self._remark_division(entry)
         if hub.steps.now.detail and self._is_in_trainer():
             entry["by"] = "transformers"
@@ -149,11 +149,14 @@ class Autograd:
         return sync, time.perf_counter_ns()
 
     def _remark_division(self, entry):
-        """Where the text divides the loss by the number of ranks; it is read once."""
+        """Where the text divides the loss by the number of ranks or of micro-steps; it is read once."""
         if self.division is None:
-            self.division = script_text.division(entry["at"], self.hub.places.work) or ""
-        if self.division:
-            entry["loss_by_ranks"] = self.division
+            place, work = entry["at"], self.hub.places.work
+            self.division = {
+                "loss_by_ranks": script_text.division(place, work),
+                "loss_by_steps": script_text.by_steps(place, work),
+            }
+        entry.update({key: at for key, at in self.division.items() if at is not None})
 
     def _is_in_trainer(self):
         """Whether the backward is that of the Trainer of transformers."""

@@ -12,6 +12,7 @@ RANKS = (
     r"|num_gpus|ngpus_per_node|device_count\(\))"
 )
 BY = re.compile(r"(?:/=?\s*\(?\s*(?:float|int)?\(?\s*)" + RANKS + r"\b", re.IGNORECASE)
+STEPS = re.compile(r"/=?\s*\(?\s*(?:\w+\.)*\w*accum\w*\b", re.IGNORECASE)
 GOES = re.compile(r"([A-Za-z_][\w.\[\]'\"]*)\s*\)?\.backward\(|backward\(\s*([A-Za-z_][\w.]*)")
 TARGET = re.compile(r"^\s*([A-Za-z_][\w.\[\]'\"]*)\s*(?:/=|=[^=])")
 RATE = re.compile(
@@ -61,6 +62,15 @@ def rate_set(place, work):
 
 def division(place, work):
     """The place of a line that divides what goes backward by the number of ranks, or None."""
+    return _divided(BY, place, work)
+
+
+def by_steps(place, work):
+    """The same, by what its name says is the number of micro-steps."""
+    return _divided(STEPS, place, work)
+
+
+def _divided(by, place, work):
     for file in dict.fromkeys(_files(place, work)):
         lines = _lines(file)
         gone = set()
@@ -68,7 +78,7 @@ def division(place, work):
             for match in GOES.finditer(line):
                 gone.update(name for name in match.groups() if name)
         for number, line in enumerate(lines):
-            if BY.search(line) is None:
+            if by.search(line) is None:
                 continue
             target = TARGET.match(line)
             if MADE.search(line) or (target is not None and target.group(1) in gone):
