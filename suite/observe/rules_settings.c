@@ -124,6 +124,20 @@ static course course_of(const ls_observe_rank *rank, const cJSON *optimizer)
     return c;
 }
 
+static bool is_trained(const ls_observe_rank *rank, const cJSON *group)
+{
+    const cJSON *param;
+    cJSON_ArrayForEach(param, cJSON_GetObjectItemCaseSensitive(group, "params"))
+    {
+        const ls_observe_tensor *tensor =
+            cJSON_IsString(param) ? ls_job_tensor(rank, param->valuestring) : NULL;
+        if (tensor != NULL && tensor->trainable) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static bool is_apart_by_mark(const rates *a, const rates *b)
 {
     return !cJSON_Compare(cJSON_GetObjectItemCaseSensitive(a->group, "own"),
@@ -134,13 +148,13 @@ static bool is_apart_by_mark(const rates *a, const rates *b)
 
 /* One group's rate moves, another's, which began alike, does not; not by a schedule, which has a
  * rate for each group, and not of groups with a mark of the script's own ("fix_lr"). */
-static void judge_reach(const course *c, ls_observe_finding *out)
+static void judge_reach(const ls_observe_rank *rank, const course *c, ls_observe_finding *out)
 {
     for (int a = 0; a < c->count; a++) {
         for (int b = 0; b < c->count; b++) {
             const rates *moved = &c->group[a], *still = &c->group[b];
             bool concerns = moved->moves && !moved->given_moves && !still->moves &&
-                            params_of(moved->group) > 0 && params_of(still->group) > 0 &&
+                            is_trained(rank, moved->group) && is_trained(rank, still->group) &&
                             still->first > 0 && same_rate(still->first, still->built) &&
                             !is_apart_by_mark(moved, still);
             if (!concerns || c->steps < LEAST_STEPS) {
@@ -464,7 +478,7 @@ static void judge_optimizer(const ls_observe_rank *rank, const cJSON *optimizer,
     judge_decay(rank, optimizer, &one[1]);
     judge_unread(rank, &c, number, &one[2]);
     if (!was_restored(rank, number)) { /* rates of the file */
-        judge_reach(&c, &one[3]);
+        judge_reach(rank, &c, &one[3]);
         judge_overwritten(&c, &one[4]);
     }
     for (size_t i = 0; i < sizeof one / sizeof *one; i++) {

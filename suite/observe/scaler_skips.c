@@ -44,14 +44,15 @@ static const cJSON *event_of(const ls_observe_rank *rank, int scaler)
  * lost to a scale that has grown too far: with 2,000 clean steps next to none. */
 void ls_scaler_skips_judge(const ls_observe_trace *trace, ls_observe_finding *out)
 {
-    enum { LEAST = 12, NEVER = 48, SHARE = 3 }; /* steps; one of so many */
+    enum { LEAST = 12, NEVER = 48 }; /* steps */
     const ls_observe_rank *rank = &trace->rank[0];
     for (int scaler = 0; scaler < LS_CALLS_SCALERS; scaler++) {
         skips s = count(rank, scaler);
         const cJSON *event = event_of(rank, scaler);
         int interval = ls_json_int(event, "growth_interval", 2000);
         bool never = s.taken == 0 && s.attempts >= NEVER;
-        if (s.last == NULL || (!never && (s.after < LEAST || SHARE * s.lost <= s.after))) {
+        double share = interval <= 2 ? 1.0 / 3 : 0.5;
+        if (s.last == NULL || (!never && (s.after < LEAST || s.lost <= share * s.after))) {
             continue;
         }
         ls_verdict_fail(&out->verdict, "%d of %d steps are skipped as overflows, %d of the last %d",

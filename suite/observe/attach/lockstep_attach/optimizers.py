@@ -357,7 +357,7 @@ class Optimizers:
         changed = self._changed(optimizer, self.known(optimizer))
         if changed is not None:
             entry["set"] = changed
-        if steps.now.detail:
+        if steps.now.detail and steps.done < 8:
             self._report_hidden()
         unread = self._unread(optimizer)
         if unread != self.known(optimizer).default:
