@@ -169,6 +169,8 @@ MEMBERS = {
     "options observe",
     "model": "model kind at name params buffers norm_params bn sync_bn dropout compiled digest "
     "param_digests buffer_digests",
+    "autocast": "device at",
+    "hidden": "model names count at",
     "hook": "model name at",
     "convert": "converted at",
     "optimizer": "optimizer class rule at state groups",
@@ -894,18 +896,18 @@ def losses_say_how_they_were_made(context):
     square = functional.mse_loss(x, torch.zeros(8, 5))
     total = functional.cross_entropy(x, y, reduction="sum")
     mean = {"loss_times": 1.0, "loss_divided": False, "loss_of": "mean"}
-    quarter = dict(mean, loss_times=0.25, loss_divided=True)
+    quarter = dict(mean, loss_times=0.25, loss_divided=True, loss_by=4.0)
     cases = (
         (loss, None, mean),
         (loss / 4, None, quarter),
-        (0.25 * loss.float().reshape(()), None, dict(quarter, loss_divided=False)),
+        (0.25 * loss.float().reshape(()), None, dict(mean, loss_times=0.25)),
         (loss * scale / 4, scale, quarter),
         ((loss / 4) * scale, scale, quarter),
         ((loss + 0.5 * square) / 4, None, quarter),
-        ((loss + square) / 2, None, dict(mean, loss_times=0.5)),  # the mean of two losses
+        ((loss + square) / 2, None, dict(mean, loss_times=0.5, loss_by=2.0)),  # of two losses
         (total, None, dict(mean, loss_of="sum")),
         ((x * x).sum() / 8, None, {"loss_times": 0.125, "loss_divided": True, "loss_of": "sum",
-                                   "loss_count": 40, "loss_first": 8}),
+                                   "loss_by": 8.0, "loss_count": 40, "loss_first": 8}),
         (loss * x.std(), None, {"loss_times": 1.0, "loss_divided": False}),
     )  # fmt: skip
     for place, (tensor, by, expected) in enumerate(cases):
@@ -964,6 +966,80 @@ def places_of_functions(context):
     place = places.of(Wrong.backward)
     assert "def backward" in lines[int(place.rsplit(":", 1)[1]) - 1] and first > 0, place
     assert places.of(torch.relu) == places.of(torch.nn.functional.relu) == places.of(None) == ""
+
+
+@test
+def losses_say_what_they_were_given(context):
+    """losses.py reads what a loss was given: what it takes itself, or what it is not made for."""
+    from lockstep_attach.losses import misuse
+
+    functional = torch.nn.functional
+    x, w = torch.randn(4, 5, requires_grad=True), torch.randn(5, 5, requires_grad=True)
+    scores, y = x @ w, torch.arange(4)
+    cases = (
+        (functional.cross_entropy(scores, y), None),
+        (functional.cross_entropy(scores.softmax(1).view(4, 5), y) / 2, "probabilities"),
+        (functional.nll_loss(scores.log_softmax(1), y), None),
+        (functional.nll_loss(scores, y), "scores"),
+        (functional.binary_cross_entropy_with_logits(scores, torch.rand(4, 5)), None),
+        (
+            functional.binary_cross_entropy_with_logits(scores.sigmoid(), torch.rand(4, 5)),
+            "sigmoid",
+        ),
+        (functional.mse_loss(scores[:, :1], torch.rand(4, 1)), None),
+        (functional.mse_loss(scores[:, :1], torch.rand(4)), "crossed"),
+    )
+    for place, (tensor, expected) in enumerate(cases):
+        assert misuse(tensor) == expected, (place, misuse(tensor))
+
+
+@test
+def the_text_says_where(context):
+    """script_text.py finds the line that divides what goes backward, or sets one group's rate."""
+    from lockstep_attach import script_text
+
+    text = """
+shown = loss.clone(); shown /= world_size
+loss = loss / args.accumulate
+loss /= dist.get_world_size()  # for the log
+scaler.scale(loss).backward()
+optimizer.param_groups[0]['lr'] = rate
+"""
+    other = "for group in o.param_groups:\n    group['lr'] = r\nloss.backward()\ny = loss / world_size\n"
+    for name, lines, expected in (("a.py", text, (4, 3, 6)), ("b.py", other, (None,) * 3)):
+        path = os.path.join(context.root, name)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(lines)
+        asked = (script_text.division, script_text.by_steps, script_text.rate)
+        main, own = sys.modules["__main__"], sys.modules["__main__"].__file__
+        main.__file__ = path
+        found = [ask(path + ":1", context.root + os.sep) for ask in asked]
+        main.__file__ = own
+        wanted = [None if line is None else "%s:%d" % (name, line) for line in expected]
+        assert found == wanted, (found, wanted)
+
+
+@test
+def lengths_are_read(context):
+    """schedules.py reads the length of a schedule where its constructor or its function was given it."""
+    from lockstep_attach.schedules import _length_of
+
+    total, warmup_steps = 24, 4
+    made = torch.optim.lr_scheduler
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    rising = made.LinearLR(optimizer, total_iters=4) if hasattr(made, "LinearLR") else None
+    falling = made.CosineAnnealingLR(optimizer, T_max=20)
+    cases = [
+        (falling, 20),
+        (made.OneCycleLR(optimizer, 0.1, total_steps=30), 30),
+        (made.LambdaLR(optimizer, lambda n: min(n / warmup_steps, 1 - n / total)), 24),
+        (made.LambdaLR(optimizer, lambda n: n / warmup_steps), None),
+        (made.StepLR(optimizer, 5), None),
+    ]
+    if rising is not None:
+        cases.append((made.SequentialLR(optimizer, [rising, falling], milestones=[4]), 24))
+    for place, (schedule, expected) in enumerate(cases):
+        assert _length_of(schedule) == expected, (place, _length_of(schedule))
 
 
 def main(names):
