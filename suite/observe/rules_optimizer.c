@@ -108,6 +108,58 @@ static cover cover_of(const ls_observe_trace *trace, ls_observe_finding *out)
     return c;
 }
 
+/* Whether a detailed step gave the parameter a gradient that is not all zero. */
+static bool gets_nonzero(const ls_observe_trace *trace, const char *name, ls_observe_finding *out)
+{
+    bool found = false;
+    for (int64_t n = 0; !found && (n = ls_samples_next(trace, n)) != 0;) {
+        ls_dumpfile *file = ls_trace_samples(trace, 0, ls_trace_step(&trace->rank[0], n), out);
+        ls_values local = ls_samples_read(file, "local", name, NULL);
+        for (int64_t i = 0; i < local.count && local.v != NULL; i++) {
+            found = found || local.v[i] != 0;
+        }
+        ls_values_free(&local);
+        ls_dumpfile_close(file);
+    }
+    return found;
+}
+
+/* An optimizer that was built and never steps, while its parameters get gradients and no other one
+ * steps them. */
+static bool report_idle(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    enum { LEAST = 12 };
+    const ls_observe_rank *rank = &trace->rank[0];
+    const cJSON *event, *name;
+    cJSON_ArrayForEach(event, rank->idle)
+    {
+        ls_job_names names = {0};
+        cJSON_ArrayForEach(name, cJSON_GetObjectItemCaseSensitive(event, "params"))
+        {
+            const ls_observe_tensor *tensor = ls_job_tensor(rank, name->valuestring);
+            int optimizer, index;
+            if (tensor != NULL && tensor->trainable &&
+                ls_job_group(rank, tensor->name, -1, &optimizer, &index) == NULL &&
+                gets_nonzero(trace, tensor->name, out)) {
+                ls_job_add_name(&names, tensor->name);
+            }
+        }
+        if (names.count == 0 || rank->step_count < LEAST) {
+            continue;
+        }
+        ls_verdict_fail(&out->verdict,
+                        "an optimizer is never asked to step in %d steps of others, and %d of its "
+                        "parameters get gradients: %s",
+                        rank->step_count, names.count, ls_job_names_text(&names));
+        ls_verdict_cause(&out->verdict, "step() of one of several optimizers is missing: its "
+                                        "parameters are never trained");
+        ls_finding_blame(out, ls_json_string(event, "at", ""),
+                         "call step() of this optimizer, too, or freeze its parameters");
+        return true;
+    }
+    return false;
+}
+
 /* Layers in a plain list: the model does not know them, so that nothing sends, reduces, steps or
  * saves them. */
 static bool report_hidden(const ls_observe_rank *rank, ls_observe_finding *out)
@@ -199,7 +251,7 @@ void ls_rules_optimizer_covered(const ls_observe_trace *trace, ls_observe_findin
                                        : "no optimizer with its groups, or no model, is reported");
         return;
     }
-    if (report_hidden(&trace->rank[0], out)) {
+    if (report_hidden(&trace->rank[0], out) || report_idle(trace, out)) {
         return;
     }
     cover c = cover_of(trace, out);

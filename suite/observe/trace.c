@@ -146,6 +146,7 @@ static ls_status read_event(void *context, const cJSON *value, int line)
         {"unfinished", rank->unfinished},
         {"autocast", rank->autocast},
         {"hidden", rank->hidden},
+        {"idle", rank->idle},
     };
     (void)line;
     const char *event = ls_json_string(value, "event", "");
@@ -168,7 +169,8 @@ static void make_lists(ls_observe_rank *rank)
     cJSON **const list[] = {&rank->model,      &rank->hook,       &rank->convert,  &rank->optimizer,
                             &rank->scaler,     &rank->data,       &rank->save,     &rank->load,
                             &rank->restore,    &rank->attach,     &rank->known,    &rank->schedule,
-                            &rank->validation, &rank->unfinished, &rank->autocast, &rank->hidden};
+                            &rank->validation, &rank->unfinished, &rank->autocast, &rank->hidden,
+                            &rank->idle};
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         *list[i] = cJSON_CreateArray();
         LS_ASSERT(*list[i] != NULL);
@@ -415,7 +417,7 @@ static void free_rank(ls_observe_rank *rank)
                            rank->scaler,     rank->data,   rank->save,       rank->load,
                            rank->restore,    rank->attach, rank->known,      rank->schedule,
                            rank->validation, rank->cost,   rank->unfinished, rank->autocast,
-                           rank->hidden};
+                           rank->hidden,     rank->idle};
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         cJSON_Delete(list[i]);
     }

@@ -170,6 +170,7 @@ MEMBERS = {
     "model": "model kind at name params buffers norm_params bn sync_bn dropout compiled digest "
     "param_digests buffer_digests",
     "autocast": "device at",
+    "idle": "at params steps",
     "hidden": "model names count at",
     "hook": "model name at",
     "convert": "converted at",

@@ -137,6 +137,34 @@ static void open_two(calls_job *job)
                 "\"m1.fc.weight\"]}]}");
 }
 
+/* An optimizer that never steps: its parameter gets gradients, or is stepped by another one. */
+START_TEST(an_optimizer_that_never_steps_is_caught)
+{
+    static const char *const group[] = {"local"};
+    static const double values[] = {2};
+    for (int held = 0; held < 2; held++) {
+        calls_job job;
+        calls_open_with(&job, 2, "");
+        calls_event(&job, -1,
+                    held ? "{\"event\":\"optimizer\",\"optimizer\":0,\"groups\":[{\"params\":["
+                           "\"fc.weight\",\"fc.bias\"]}]}"
+                         : "{\"event\":\"optimizer\",\"optimizer\":0,\"groups\":[{\"params\":["
+                           "\"fc.weight\"]}]}");
+        calls_event(&job, -1,
+                    "{\"event\":\"idle\",\"at\":\"train.py:8\",\"params\":[\"fc.bias\"],"
+                    "\"steps\":8}");
+        for (int i = 0; i < 12; i++) {
+            calls_step_of(&job, -1, i == 1 ? "\"detail\":true," : "", "F b O Z");
+        }
+        write_samples(&job, 2, group, 1, values);
+        calls_judge(&job);
+        calls_expect(&job, "optimizer.covered", held ? LS_WEAK : LS_FAIL,
+                     held ? "" : "never asked to step");
+        calls_close(&job);
+    }
+}
+END_TEST
+
 #define OTHER "O{\"optimizer\":1} Z{\"optimizer\":1}"
 
 /* Calls of the steps of optimizer 0 and of optimizer 1, what step 3 found in place. */
@@ -493,6 +521,7 @@ int main(void)
     tcase_add_loop_test(test, what_happens_once_is_no_fault, 0, ROWS(rarely));
     tcase_add_loop_test(test, networks_in_turn_are_judged, 0, ROWS(turns));
     tcase_add_test(test, the_other_networks_gradients_may_stay);
+    tcase_add_test(test, an_optimizer_that_never_steps_is_caught);
     tcase_add_test(test, a_clip_of_the_other_network_is_caught);
     tcase_add_test(test, samples_show_what_was_thrown_away);
     tcase_add_loop_test(test, an_idle_schedule_is_caught, 0, ROWS(idle));

@@ -23,6 +23,8 @@ SETTINGS = (
     "trust_coefficient", "bias_correction", "max_grad_norm", "grad_averaging", "use_nvlamb",
 )  # fmt: skip
 
+IDLE = 8  # steps of others after which an optimizer that has never stepped is named
+
 # What schedules of torch and torch itself put into a group next to the optimizer's own settings.
 OTHERS = {
     "params", "param_names", "initial_lr", "max_lr", "min_lr", "swa_lr", "base_momentum",
@@ -48,6 +50,7 @@ class Optimizers:
         self.hub = hub
         self.by_id = {}
         self.order = []
+        self.said_idle = False  # which ones have not stepped, after some steps of others
         self.active = None  # the optimizer whose step runs
         self.repeating = set()  # classes whose step calls its closure more than once
         self.searches = 0
@@ -359,6 +362,8 @@ class Optimizers:
             entry["set"] = changed
         if steps.now.detail and steps.done < 8:
             self._report_hidden()
+        if steps.done >= IDLE and not self.said_idle:
+            self._report_idle()
         unread = self._unread(optimizer)
         if unread != self.known(optimizer).default:
             entry["unread"] = "defaults" if unread[0] != self.known(optimizer).default[0] else "lr"
@@ -371,6 +376,19 @@ class Optimizers:
         hub.autograd.before_change()
         steps.detail.before_step(optimizer, params, found_inf is None)
         return optimizer, params, found_inf, scaled, begin_ns
+
+    def _report_idle(self):
+        """Optimizers that were built and never asked to step, while others were for some time."""
+        self.said_idle = True
+        for entry in self.by_id.values():
+            optimizer = entry.ref()
+            if optimizer is None or entry.index is not None:
+                continue
+            known = [self.hub.models.entry_of(p) for p in self.params(optimizer)]
+            names = [one.name for one in known if one is not None]
+            if names:
+                event = {"event": "idle", "at": entry.at, "params": names[:256], "steps": IDLE}
+                self.hub.writer.put(event)
 
     def _report_hidden(self):
         held = {
