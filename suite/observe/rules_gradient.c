@@ -211,8 +211,9 @@ static double bound_of(double coarse, ls_compare_part part)
     return ls_compare_bounds_of(coarse > 1 ? 2 : 0)[part].factor;
 }
 
-/* Samples of a forward of the step; where they are not known, few. */
-static double batch_of(const ls_observe_step *step)
+/* Samples of a forward of the step, or words that have branches of their own; where they are not
+ * known, few. */
+static double batch_of(const ls_dumpfile *file, const ls_observe_step *step)
 {
     enum { FEW = 16 };
     double images = step->step->images, forwards = 0;
@@ -222,7 +223,8 @@ static double batch_of(const ls_observe_step *step)
                         ls_json_bool(step->call[c].json, "grad", false);
         forwards += training ? step->call[c].times : 0;
     }
-    return images > 0 && forwards > 0 ? fmax(images / forwards, 1) : FEW;
+    double rows = ls_dumpfile_number(file, "again_rows", 1);
+    return fmax(images > 0 && forwards > 0 ? images / forwards : FEW, rows);
 }
 
 /* Small errors of f32 in one tensor are an accident of its few samples: the median counts, too. */
@@ -437,7 +439,7 @@ static void judge_rank(const ls_samples *samples, int rank, const ls_network *ne
     t.forced = network != NULL && network->forced;
     double coarse = network != NULL ? ls_network_rounding(network) / 0x1p-24
                                     : coarseness(&samples->trace->rank[rank], samples->step[rank]);
-    double batch = batch_of(samples->step[rank]);
+    double batch = batch_of(samples->file[rank], samples->step[rank]);
     int wrong = 0, last = -1;
     for (int i = 0; i < t.count; i++) {
         double limit = limit_of(&t, &t.row[i], coarse, batch);

@@ -35,16 +35,17 @@ def _run_hidden():
         raise
 
 
-class _WaitForTorch:
-    """A finder that finds nothing: where torch is imported, it has the real loader call install()
+class _WaitFor:
+    """A finder that finds nothing: where the module is imported, it has the real loader call `then`
     afterwards.
     """
 
-    def __init__(self):
+    def __init__(self, name, then):
+        self.name, self.then = name, then
         self.searching = False
 
     def find_spec(self, name, path=None, target=None):
-        if name != "torch" or self.searching:
+        if name != self.name or self.searching:
             return None
         import importlib.util
 
@@ -63,11 +64,11 @@ class _WaitForTorch:
         def exec_module(module):
             load(module)
             self.leave(loader)
-            _install()
+            self.then()
 
         try:
             loader.exec_module = exec_module
-        except AttributeError:  # a loader without attributes of its own: torch is left alone
+        except AttributeError:  # a loader without attributes of its own: the module is left alone
             pass
 
     def leave(self, loader):
@@ -78,13 +79,21 @@ class _WaitForTorch:
             pass
 
 
+def _wait_for(name, then):
+    """Calls then() once the job has imported the module."""
+    if name in sys.modules:
+        then()
+    else:
+        sys.meta_path.insert(0, _WaitFor(name, then))
+
+
 def _install():
     written = sys.dont_write_bytecode
     sys.dont_write_bytecode = True  # the suite's folder may be shared, or the user's no business
     try:
         import lockstep_attach
 
-        lockstep_attach.install()
+        lockstep_attach.install(_wait_for)
     except Exception:  # the job goes on as if it were not observed
         pass
     finally:
@@ -92,5 +101,5 @@ def _install():
 
 
 if os.environ.get("LS_OBSERVE_DIR"):
-    sys.meta_path.insert(0, _WaitForTorch())
+    _wait_for("torch", _install)
 _run_hidden()

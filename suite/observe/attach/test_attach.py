@@ -7,6 +7,7 @@ same to the bit, and the events keep to README.md.
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -678,6 +679,32 @@ def what_files_hold(context):
 
 
 @test
+def files_of_safetensors(context):
+    result = context.both("safetensors_files")
+    check_schema(result)
+    (save,), (load,) = result.events(0, "save"), result.events(0, "load")
+    assert save["path"].endswith("model.safetensors") and load["path"] == save["path"], (save, load)
+    assert save["what"] == {"model": [""]} and save["params"] == 1 and not save["wrong"], save
+    assert not save["params_missing"], save  # it has the weight by its other name
+    assert save["digests"][0][1] == result.events(0, "step")[-1]["digest"]["param"]
+
+
+@test
+def places_in_packages(context):
+    result = context.both("packages")
+    check_schema(result)
+    near, far = (
+        next(c["at"] for c in event["calls"] if c["call"] == "optimizer_step")
+        for event in result.events(0, "step")
+    )
+    script = r"[^ ]*test_jobs\.py:\d+"
+    assert re.fullmatch(script + r" \(trainer/torch\.py:3\)", near), near
+    assert re.fullmatch(r"trainer/torch\.py:7 \(from %s\)" % script, far), far
+    backward = [c["at"] for c in result.events(0, "step")[1]["calls"] if c["call"] == "backward"]
+    assert re.fullmatch(script, backward[0]), backward
+
+
+@test
 def scaled_losses(context):
     if VERSION < (2, 3):
         return
@@ -823,10 +850,10 @@ def starting_python(context):
         return done.stdout.decode().strip(), done.stderr.decode()
 
     code = "import sys; print(hidden, 'torch' in sys.modules, "
-    code += "type(sys.meta_path[0]).__name__ == '_WaitForTorch')"
+    code += "type(sys.meta_path[0]).__name__ == '_WaitFor')"
     assert output(code, True, both)[0] == "sitecustomize False True"
     assert output(code, False, both)[0] == "sitecustomize False False"
-    alone = "import sys; print(any(type(f).__name__ == '_WaitForTorch' for f in sys.meta_path))"
+    alone = "import sys; print(any(type(f).__name__ == '_WaitFor' for f in sys.meta_path))"
     for flag in ("-S", "-I", "-E"):  # what these leave out is not there, and nothing else happens
         assert output(alone, True, both, (flag,)) == ("False", ""), flag
     os.makedirs(os.path.join(folder, "torch"))

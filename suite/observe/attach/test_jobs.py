@@ -801,6 +801,94 @@ def attends(losses):
     return [ddp]
 
 
+SAFETENSORS = """
+import torch
+
+
+def save_file(tensors, filename, metadata=None):
+    torch.save(dict(tensors), filename)
+
+
+def load_file(filename, device="cpu"):
+    with open(filename, "rb") as file:
+        return torch.load(file)
+"""
+
+
+def package(folder, name, text):
+    """A module in an installed package of the job's own."""
+    path = os.path.join(folder, "site-packages", name)
+    os.makedirs(path, exist_ok=True)
+    for file, content in (("__init__.py", ""), ("torch.py", text)):
+        with open(os.path.join(path, file), "w") as out:
+            out.write(content)
+    sys.path.insert(0, os.path.dirname(path))
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.read, self.write = nn.Linear(20, 20, bias=False), nn.Linear(20, 20, bias=False)
+        self.write.weight = self.read.weight
+
+    def forward(self, x):
+        return self.write(torch.relu(self.read(x)))
+
+
+@job
+def safetensors_files(losses):
+    """Weights in files of safetensors, whose functions others take by name."""
+    folder = "%s.%d" % (sys.argv[2], dist.get_rank())
+    package(folder, "safetensors", SAFETENSORS)
+    from safetensors.torch import load_file, save_file
+
+    ddp = DDP(Tied())
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    for x, _ in sharded(vectors(16))[1]:
+        optimizer.zero_grad()
+        loss = ddp(x).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    state = ddp.module.state_dict()
+    del state["read.weight"]
+    save_file(state, os.path.join(folder, "model.safetensors"))
+    save_file(state, filename=os.path.join(folder, "model-00001-of-00002.safetensors"))
+    ddp.module.load_state_dict(load_file(folder + "/model.safetensors"), strict=False)
+    return [ddp]
+
+
+NEAR = """
+def once(optimizer):
+    optimizer.step()
+
+
+def fit(step, optimizer, deep=9):
+    return fit(step, optimizer, deep - 1) if deep else (step(), optimizer.step())
+"""
+
+
+@job
+def packages(losses):
+    """Steps of an optimizer by a package: near the script's own line, and far from it."""
+    package("%s.%d" % (sys.argv[2], dist.get_rank()), "trainer", NEAR)
+    from trainer.torch import fit, once
+
+    ddp = DDP(mlp())
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+
+    def step():
+        optimizer.zero_grad()
+        loss = ddp(torch.ones(2, 20)).pow(2).mean()
+        loss.backward()
+        losses.append(loss.item())
+
+    step()
+    once(optimizer)
+    fit(step, optimizer)
+    return [ddp]
+
+
 @job
 def resnet(losses):
     """A small residual network: what the module costs."""

@@ -5,8 +5,11 @@
 import os
 
 
-def install():
-    """Called once, right after torch was imported, before user code can take a name from it."""
+def install(wait_for):
+    """Called once, right after torch was imported, before user code can take a name from it.
+
+    wait_for(name, then): calls then() when the job has imported the module.
+    """
     from .hub import Hub
 
-    Hub(os.environ).install()
+    Hub(os.environ, wait_for).install()

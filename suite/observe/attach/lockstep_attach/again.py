@@ -289,6 +289,9 @@ class Again:
         for name, value in self.last_local.items():
             self.tensors["again/local/" + name] = value
         self._say_hooked(records)
+        rows = [record.rows(torch) for record in records]
+        if all(rows):
+            self.hub.steps.detail.again_told["again_rows"] = min(rows)
         return "done"
 
     def _say_hooked(self, records):

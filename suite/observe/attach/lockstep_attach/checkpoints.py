@@ -3,6 +3,8 @@
 import collections
 import functools
 import os
+import re
+import sys
 import weakref
 
 from .models import plain_name
@@ -18,6 +20,7 @@ COPIES = (
 )  # keys of weights that are not the model's as it is
 DEPTH = 4
 ENTRIES = 64  # of a list that is searched
+PART = re.compile(r"-\d{5}-of-\d{5}\.")  # of a file that is one of several
 MADE = 256  # state_dict() of models that are remembered
 
 
@@ -61,6 +64,13 @@ class Checkpoints:
         for kind in list(vars(torch.optim.lr_scheduler).values()):
             if isinstance(kind, type) and "load_state_dict" in kind.__dict__:
                 wrap(kind, "load_state_dict", self._enter, self._restored("schedule"))
+        self.hub.wait_for("safetensors.torch", lambda: self.hub.call(self._install_safetensors))
+
+    def _install_safetensors(self):
+        """Before anything but safetensors itself can have taken a name from it."""
+        module = sys.modules["safetensors.torch"]
+        self.hub.wrap(module, "save_file", self._enter_save_file, self._leave_save)
+        self.hub.wrap(module, "load_file", self._enter, self._leave_load)
 
     # ---- what a file holds -----------------------------------------------------------------------
 
@@ -125,6 +135,7 @@ class Checkpoints:
             names |= {entry.name[cut:] for entry in model.entries} | {
                 name for name, _ in model.buffers
             }
+            names |= {other for _, other in model.other_names}
         return names
 
     def _kind(self, key, value):
@@ -167,7 +178,8 @@ class Checkpoints:
     # ---- save ------------------------------------------------------------------------------------
 
     def _path(self, args, kwargs, place):
-        target = kwargs.get("f", args[place] if len(args) > place else None)
+        given = args[place] if len(args) > place else None
+        target = kwargs.get("f", kwargs.get("filename", given))
         target = getattr(target, "name", target)
         return os.fspath(target) if isinstance(target, (str, os.PathLike)) else ""
 
@@ -180,7 +192,17 @@ class Checkpoints:
         self.depth += 1
         if self.depth != 1:
             return False
-        contents = self._contents(kwargs.get("obj", args[0] if args else None))
+        return self._save(kwargs.get("obj", args[0] if args else None), args, kwargs)
+
+    def _enter_save_file(self, args, kwargs):
+        """Of safetensors: of a model in several files none holds it."""
+        self.depth += 1
+        if self.depth != 1 or PART.search(self._path(args, kwargs, 1)):
+            return False
+        return self._save(kwargs.get("tensors", args[0] if args else None), args, kwargs)
+
+    def _save(self, saved, args, kwargs):
+        contents = self._contents(saved)
         event = {
             "event": "save",
             "at": self.hub.places.here(),
@@ -226,7 +248,7 @@ class Checkpoints:
         """Of the saved parameters, as the model's event has it of its own; None where they are
         not all there.
         """
-        saved, cut = self._saved(state), len(model.full_name(""))
+        saved, cut = self._saved(model, state), len(model.full_name(""))
         tensors = [(saved.get(entry.name[cut:]), p) for entry, p in model.params()]
         whole = all(
             isinstance(t, self.hub.torch.Tensor) and t.dtype == p.dtype and t.shape == p.shape
@@ -236,8 +258,13 @@ class Checkpoints:
             return None
         return self.hub.digests.digest([t.detach() for t, _ in tensors])
 
-    def _saved(self, state):
-        return {plain_name(str(name)): tensor for name, tensor in state.items()}
+    def _saved(self, model, state):
+        """Tensors by the model's own names: safetensors keeps one of several names of a tensor."""
+        saved = {plain_name(str(name)): tensor for name, tensor in state.items()}
+        for name, other in model.other_names:
+            if name not in saved and other in saved:
+                saved[name] = saved[other]
+        return saved
 
     def _against_states(self, states):
         """Kinds of which the file has what the job has now, and of which it has something older."""
@@ -332,7 +359,7 @@ class Checkpoints:
 
     def _fit(self, model, state):
         """(count, missing, wrong) of a model's parameters and buffers in saved weights; None without half of them."""
-        saved, cut = self._saved(state), len(model.full_name(""))
+        saved, cut = self._saved(model, state), len(model.full_name(""))
         params = [(entry.name, saved.get(entry.name[cut:]), p) for entry, p in model.params()]
         found = [(name, t, p) for name, t, p in params if isinstance(t, self.hub.torch.Tensor)]
         if len(found) * 2 < len(params):

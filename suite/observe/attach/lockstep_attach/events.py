@@ -213,6 +213,9 @@ class Writer:
         self.file, self.early, self.queue = None, [], []
 
 
+PACKAGES = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
+
+
 def _constructs(frame, thing):
     code = frame.f_code
     own = code.co_varnames[:1] if code.co_name == "__init__" and code.co_argcount else ()
@@ -221,14 +224,20 @@ def _constructs(frame, thing):
 
 class Places:
     """Where the user's code made a call: the innermost frame outside torch, the standard library
-    and this module.
+    and this module. Where that is in an installed package, the script's own frame is named, too.
     """
+
+    NEAR = 6  # frames: a script's line so close says more than the package's own; one that only starts a trainer, less
 
     def __init__(self, torch):
         self.work = os.path.realpath(os.getcwd()) + os.sep
         paths = sysconfig.get_paths()
         self.library = tuple(
-            {os.path.realpath(paths[k]) + os.sep for k in ("stdlib", "platstdlib") if k in paths}
+            {
+                os.path.realpath(paths[k]) + os.sep
+                for k in ("stdlib", "platstdlib", "scripts")
+                if k in paths
+            }
         )
         self.inside = (
             os.path.dirname(os.path.realpath(torch.__file__)) + os.sep,
@@ -237,36 +246,49 @@ class Places:
         self.known = {}
 
     def _name(self, file):
-        """The file as events name it, or "" for one that is not the user's."""
+        """(the file as events name it, or "" for one that is not the user's; whether it is a
+        package's).
+        """
         if file.startswith("<frozen") or file.startswith("<eval_with_key"):
-            return ""
+            return "", False
         if file.startswith("<"):
-            return file
+            return file, False
         path = os.path.realpath(file)
         if path.startswith(self.inside):
-            return ""
-        packages = (
-            os.sep + "site-packages" + os.sep in path or os.sep + "dist-packages" + os.sep in path
-        )
-        if path.startswith(self.library) and not packages:
-            return ""
-        return path[len(self.work) :] if path.startswith(self.work) else path
+            return "", False
+        for folder in PACKAGES:
+            if folder in path:
+                return path.rpartition(folder)[2], True
+        if path.startswith(self.library):
+            return "", False
+        return path[len(self.work) :] if path.startswith(self.work) else path, False
 
     def _lookup(self, file):
-        name = self.known.get(file)
-        if name is None:
-            name = self.known[file] = self._name(file)
-        return name
+        found = self.known.get(file)
+        if found is None:
+            found = self.known[file] = self._name(file)
+        return found
 
     def here(self, built=None):
-        """`built`: an object whose constructors, the user's own, are passed over."""
-        frame = sys._getframe(1)
+        """"train.py:41"; "train.py:41 (accelerate/accelerator.py:2400)" where the script called a
+        package that made the call; "lightning/pytorch/loops/loop.py:12 (from train.py:41)" where
+        that is far away. `built`: an object whose constructors, the user's own, are passed over.
+        """
+        frame, first, between = sys._getframe(1), "", 0
         while frame is not None:
-            name = self._lookup(frame.f_code.co_filename)
-            if name and not (built is not None and _constructs(frame, built)):
-                return "%s:%d" % (name[-(TEXT - 12) :], frame.f_lineno)
+            name, packaged = self._lookup(frame.f_code.co_filename)
+            passed = (first and packaged) or (built is not None and _constructs(frame, built))
+            if name and not passed:
+                place = "%s:%d" % (name[-(TEXT // 2 - 20) :], frame.f_lineno)
+                if not first and not packaged:
+                    return place
+                if first:
+                    near = between <= self.NEAR
+                    return "%s (%s)" % (place, first) if near else "%s (from %s)" % (first, place)
+                first = place
+            between += 1 if first else 0
             frame = frame.f_back
-        return ""
+        return first
 
     def of(self, function):
         """Where a function of the user's is defined, "" where that is not known."""
@@ -287,4 +309,4 @@ class Places:
         ours = self.inside[1]
         while frame is not None and os.path.realpath(frame.f_code.co_filename).startswith(ours):
             frame = frame.f_back
-        return frame is not None and bool(self._lookup(frame.f_code.co_filename))
+        return frame is not None and bool(self._lookup(frame.f_code.co_filename)[0])

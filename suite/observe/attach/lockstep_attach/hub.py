@@ -73,10 +73,11 @@ class Own(threading.local):
 class Hub:
     Lazy, Late = Lazy, Late
 
-    def __init__(self, environment):
+    def __init__(self, environment, wait_for):
         import torch
 
         self.torch = torch
+        self.wait_for = wait_for
         self.settings = Settings(environment)
         self.quiet = False
         self.said = set()

@@ -53,6 +53,7 @@ class Model:
         self.reported = False
         self.called = False  # a forward of it was seen
         self.entries, self.buffers, self.norms, self.leaf = [], [], [], None
+        self.other_names = []
         self.refresh()
 
     def inner(self, module):
@@ -101,6 +102,7 @@ class Model:
             for name, buffer in module.named_buffers()
             if not hasattr(buffer, "_local_tensor")
         ]
+        self.other_names = self._other_names(module)
         self.norms = [weakref.ref(m) for m in module.modules() if is_norm(torch, m)]
         leaves = (torch.nn.Linear, torch.nn.modules.conv._ConvNd)
         self.leaf = next((weakref.ref(m) for m in module.modules() if isinstance(m, leaves)), None)
@@ -108,6 +110,17 @@ class Model:
     def params(self):
         pairs = ((entry, entry.ref()) for entry in self.entries)
         return [(entry, param) for entry, param in pairs if param is not None]
+
+    def _other_names(self, module):
+        """(name, other name) of parameters and buffers that the module has under several names."""
+        first, out = {}, []
+        for path, part in module.named_modules():
+            for kept in (part._parameters, part._buffers):
+                for name, tensor in kept.items():
+                    name = plain_name((path + "." if path else "") + name)
+                    if tensor is not None and first.setdefault(id(tensor), name) != name:
+                        out.append((first[id(tensor)], name))
+        return out
 
     def live_buffers(self):
         pairs = ((name, ref()) for name, ref in self.buffers)

@@ -33,6 +33,14 @@ class Record:
         self.late = False  # after the step's optimizer was asked: of the next step
         self.exact = False  # f32 throughout, as far as is known
 
+    def rows(self, torch):
+        """Words of a batch of texts of which each has an output of its own; 0 of other batches."""
+        for words in tensors_in(torch, (self.args, self.kwargs), []):
+            if words.dim() == 2 and not words.is_floating_point() and words.dtype is not torch.bool:
+                each = [self.shapes[place][:2] == words.shape for place in self.grads]
+                return words.numel() if any(each) else 0
+        return 0
+
     def read(self, torch, args, kwargs):
         """Where the inputs' gradients go: not taken from the copies, which have no graph."""
         for tensor in tensors_in(torch, (args, kwargs), []):
