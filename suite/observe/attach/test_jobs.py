@@ -863,8 +863,12 @@ def once(optimizer):
     optimizer.step()
 
 
-def fit(step, optimizer, deep=9):
-    return fit(step, optimizer, deep - 1) if deep else (step(), optimizer.step())
+def fit(step, optimizer):
+    return step(), optimizer.step()
+
+
+def deep(step, optimizer, calls=9):
+    return deep(step, optimizer, calls - 1) if calls else fit(step, optimizer)
 """
 
 
@@ -872,7 +876,7 @@ def fit(step, optimizer, deep=9):
 def packages(losses):
     """Steps of an optimizer by a package: near the script's own line, and far from it."""
     package("%s.%d" % (sys.argv[2], dist.get_rank()), "trainer", NEAR)
-    from trainer.torch import fit, once
+    from trainer.torch import deep, fit, once
 
     ddp = DDP(mlp())
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
@@ -886,6 +890,7 @@ def packages(losses):
     step()
     once(optimizer)
     fit(step, optimizer)
+    deep(step, optimizer)
     return [ddp]
 
 

@@ -227,7 +227,8 @@ class Places:
     and this module. Where that is in an installed package, the script's own frame is named, too.
     """
 
-    NEAR = 6  # frames: a script's line so close says more than the package's own; one that only starts a trainer, less
+    NEAR = 6  # frames: a script's line so close says more than the package's own
+    STARTS = ("fit", "train", "validate", "evaluate", "test")  # functions whose call says less
 
     def __init__(self, torch):
         self.work = os.path.realpath(os.getcwd()) + os.sep
@@ -274,7 +275,7 @@ class Places:
         package that made the call; "lightning/pytorch/loops/loop.py:12 (from train.py:41)" where
         that is far away. `built`: an object whose constructors, the user's own, are passed over.
         """
-        frame, first, between = sys._getframe(1), "", 0
+        frame, first, between, called = sys._getframe(1), "", 0, ""
         while frame is not None:
             name, packaged = self._lookup(frame.f_code.co_filename)
             passed = (first and packaged) or (built is not None and _constructs(frame, built))
@@ -283,10 +284,11 @@ class Places:
                 if not first and not packaged:
                     return place
                 if first:
-                    near = between <= self.NEAR
+                    near = between <= self.NEAR and called not in self.STARTS
                     return "%s (%s)" % (place, first) if near else "%s (from %s)" % (first, place)
                 first = place
-            between += 1 if first else 0
+            if first:
+                between, called = between + 1, frame.f_code.co_name
             frame = frame.f_back
         return first
 

@@ -37,8 +37,8 @@ class Record:
         """Words of a batch of texts of which each has an output of its own; 0 of other batches."""
         for words in tensors_in(torch, (self.args, self.kwargs), []):
             if words.dim() == 2 and not words.is_floating_point() and words.dtype is not torch.bool:
-                each = [self.shapes[place][:2] == words.shape for place in self.grads]
-                return words.numel() if any(each) else 0
+                each = any(tuple(shape[:2]) == tuple(words.shape) for shape in self.shapes)
+                return words.numel() if each else 0
         return 0
 
     def read(self, torch, args, kwargs):
