@@ -295,7 +295,7 @@ class Places:
     def of(self, function):
         """Where a function of the user's is defined, "" where that is not known."""
         code = getattr(function, "__code__", None)
-        name = self._lookup(code.co_filename) if code is not None else ""
+        name = self._lookup(code.co_filename)[0] if code is not None else ""
         if not name:
             return ""
         try:
