@@ -17,6 +17,15 @@ ls_calls_scaler *ls_calls_scaler_of(ls_calls *calls, const ls_call *call)
     return followed ? &calls->scaler[call->scaler] : NULL;
 }
 
+bool ls_calls_combine(const ls_call *call)
+{
+    const char *op = ls_calls_text(call, "op");
+    return call->kind == LS_CALL_COLLECTIVE &&
+           strcmp(ls_calls_text(call, "use"), "decision") != 0 &&
+           (strstr(op, "reduce") != NULL || strstr(op, "gather") != NULL ||
+            strstr(op, "all_to_all") != NULL || strcmp(op, "send") == 0 || strcmp(op, "recv") == 0);
+}
+
 int ls_calls_count(unsigned mask)
 {
     int count = 0;

@@ -86,6 +86,9 @@ bool ls_calls_is_training(const ls_call *call);
 bool ls_calls_use_scaler(const ls_observe_trace *trace);
 /* Whether a model is replicated over a part of the ranks only: which, is not recorded. */
 bool ls_calls_in_part(const ls_observe_trace *trace);
+/* Whether a collective puts values of ranks together: barriers and broadcasts do not, nor do votes
+ * on what a callback has decided. */
+bool ls_calls_combine(const ls_call *call);
 int ls_calls_count(unsigned mask); /* of its bits */
 /* Of findings on several passes, models or files: the worst, of equals the first. */
 void ls_calls_keep_worst(ls_observe_finding *out, const ls_observe_finding *one);

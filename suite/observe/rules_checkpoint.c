@@ -1,4 +1,5 @@
 /* Whether files hold what the job held, and all of it of one step. */
+#include <math.h>
 #include <string.h>
 
 #include "calls.h"
@@ -274,6 +275,46 @@ static void judge_race(const ls_observe_trace *trace, const cJSON *save, ls_obse
                      "if dist.get_rank() == 0: torch.save(...), then a barrier");
 }
 
+/* Another rank reads the file that one writes, and nothing makes it wait until that is done: no
+ * collective of the reader's lies behind the writer's call. Ranks that train meet in each step. */
+static void judge_early(const ls_observe_trace *trace, int writer, const cJSON *save,
+                        ls_observe_finding *out)
+{
+    const char *path = ls_json_string(save, "path", "");
+    double shared = ls_json_number(save, "shared", NAN);
+    double begun = ls_json_number(save, "begun_ns", NAN);
+    for (int k = 0; k < trace->world && path[0] != '\0'; k++) {
+        const cJSON *load, *own;
+        bool writes = k == writer;
+        cJSON_ArrayForEach(own, trace->rank[k].save)
+        {
+            writes = writes || strcmp(ls_json_string(own, "path", ""), path) == 0;
+        }
+        cJSON_ArrayForEach(load, trace->rank[k].load)
+        {
+            bool failed = ls_json_bool(load, "failed", false);
+            if (writes || strcmp(ls_json_string(load, "path", ""), path) != 0 ||
+                ls_saved_step(load) != ls_saved_step(save) ||
+                !(ls_json_number(load, "shared", NAN) <= shared) ||
+                !(failed || ls_json_number(load, "begun_ns", NAN) > begun)) {
+                continue;
+            }
+            ls_verdict_fail(&out->verdict,
+                            "step %lld: rank %d reads %.120s, which rank %d writes in the same "
+                            "step%s",
+                            (long long)ls_saved_step(save), k, path, writer,
+                            failed ? ", and fails" : "");
+            ls_verdict_cause(&out->verdict, "no barrier between torch.save on one rank and "
+                                            "torch.load on the others: they may read no file, half "
+                                            "of it, or an older one");
+            ls_finding_blame(out, ls_json_string(load, "at", ""),
+                             "dist.barrier() behind torch.save, on all ranks, before any of them "
+                             "loads the file");
+            return;
+        }
+    }
+}
+
 static void judge_save(const ls_observe_trace *trace, int k, const cJSON *save, int *others,
                        ls_observe_finding *out)
 {
@@ -288,6 +329,9 @@ static void judge_save(const ls_observe_trace *trace, int k, const cJSON *save, 
     }
     if (k == 0 && ls_verdict_good(out->verdict.code)) {
         judge_race(trace, save, out);
+    }
+    if (ls_verdict_good(out->verdict.code) && on_one_node(trace) && ls_job_sharded(trace) == NULL) {
+        judge_early(trace, k, save, out);
     }
 }
 

@@ -339,6 +339,37 @@ static int same_content(const pass *p, int a, int b)
     return common < FEW || !vary ? -1 : equal == common;
 }
 
+/* Both ranks' data sets are made of the same lists, and the samples that both drew have the same
+ * classes, which differ: one data set, whose samples change at random. Lists alone are not enough:
+ * an index may be ignored, and the sample be drawn at random; nor are classes alone: a part of each
+ * class may be the rank's. */
+static bool same_source(const pass *p, int a, int b)
+{
+    const char *source = ls_json_string(p->event[a], "source", "");
+    const cJSON *x, *y, *other = cJSON_GetObjectItemCaseSensitive(p->event[b], "content");
+    int common = 0, equal = 0;
+    double first = NAN;
+    bool vary = false;
+    cJSON_ArrayForEach(x, cJSON_GetObjectItemCaseSensitive(p->event[a], "content"))
+    {
+        const cJSON *index = cJSON_GetArrayItem(x, 0), *class = cJSON_GetArrayItem(x, 2);
+        cJSON_ArrayForEach(y, other)
+        {
+            const cJSON *index2 = cJSON_GetArrayItem(y, 0), *class2 = cJSON_GetArrayItem(y, 2);
+            if (cJSON_IsNumber(index) && cJSON_IsNumber(index2) && cJSON_IsNumber(class) &&
+                cJSON_IsNumber(class2) && index->valuedouble == index2->valuedouble) {
+                common++;
+                equal += class->valuedouble == class2->valuedouble;
+                vary = vary || (common > 1 && class->valuedouble != first);
+                first = class->valuedouble;
+                break;
+            }
+        }
+    }
+    return source[0] != '\0' && strcmp(source, ls_json_string(p->event[b], "source", "")) == 0 &&
+           common >= FEW && equal == common && vary;
+}
+
 /* A loader without a sampler of the job's: each rank goes through the whole data set, or through
  * one of its own: a part that the script cut for it, files of its own. */
 static void judge_plain(const ls_observe_trace *trace, int number, const pass *p, const overlap *o,
@@ -351,7 +382,8 @@ static void judge_plain(const ls_observe_trace *trace, int number, const pass *p
                        "data sets of different lengths: each rank has its own");
         return;
     }
-    if (!same && same_content(p, o->a, o->b) != 1) {
+    bool plain = all_have(p, "RandomSampler") || all_have(p, "SequentialSampler");
+    if (!same && same_content(p, o->a, o->b) != 1 && !(plain && same_source(p, o->a, o->b))) {
         ls_verdict_set(
             &out->verdict, LS_WEAK,
             "pass %d: %lld of %lld indices are on several ranks (%s), but batches differ: "

@@ -60,11 +60,12 @@ typedef struct mode {
     bool began_frozen, turned; /* norms in eval mode from the first on; from a later one on */
     const ls_call *eval;       /* the last call of eval() since the last of train(), or NULL */
     bool validated;            /* forwards without autograd since then */
-    const ls_call *wrong; /* the first forward in eval mode after a validation or a training one */
-    const ls_call *left;  /* the eval() that is still in force there */
-    const ls_call *first; /* the first in eval mode */
-    const ls_call *turn;  /* the first with norms in eval mode after others without */
-    long long step;       /* of `wrong` */
+    const ls_call *wrong;  /* the first forward in eval mode after a validation or a training one */
+    const ls_call *left;   /* the eval() that is still in force there */
+    const ls_call *first;  /* the first in eval mode */
+    const ls_call *turn;   /* the first with norms in eval mode after others without */
+    const ls_call *thawed; /* the first with norms in training mode that were frozen in eval mode */
+    long long step;        /* of `wrong` */
 } mode;
 
 static void note_forward(mode *m, const ls_observe_step *step, const ls_call *call, int index)
@@ -74,6 +75,9 @@ static void note_forward(mode *m, const ls_observe_step *step, const ls_call *ca
     if (ls_calls_flag(call, "grad") == 0 || !has_backward(step, index)) {
         m->validated = m->validated || m->eval != NULL;
         return;
+    }
+    if (m->thawed == NULL && ls_json_int(call->json, "thawed", 0) > 0) {
+        m->thawed = call;
     }
     if (!training) {
         bool after = m->validated || m->forwards > m->in_eval;
@@ -135,6 +139,16 @@ static void judge_mode(const ls_observe_trace *trace, int rank, int model, int *
                          "dropout, and batch norms with running statistics");
         ls_finding_blame(out, m.left->at,
                          "call model.train() after the validation, before the next training step");
+    } else if (m.thawed != NULL) {
+        ls_verdict_fail(&out->verdict,
+                        "rank %d: %d norms of %s whose parameters are frozen, and that were put in "
+                        "eval mode, are in training mode where it is trained",
+                        rank, ls_json_int(m.thawed->json, "thawed", 0), name);
+        ls_verdict_cause(&out->verdict,
+                         "model.train() turns frozen batch norms on again: they normalize by the "
+                         "batch, and their running statistics move");
+        ls_finding_blame(out, ls_calls_text(m.thawed, "thawed_at"),
+                         "call eval() of the frozen part again after each model.train()");
     } else if (m.in_eval > 0 && dropout + norms > 0) {
         ls_verdict_set(&out->verdict, LS_WEAK,
                        "rank %d: %s is trained in eval mode (%d of %d training forwards) without a "

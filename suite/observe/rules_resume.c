@@ -512,6 +512,84 @@ static void judge_schedule(const ls_observe_rank *rank, int k, ls_observe_findin
                      "call schedule.load_state_dict(checkpoint[...]) on the schedule that steps");
 }
 
+/* ---- the epoch ------------------------------------------------------------------------------- */
+
+/* A number of epochs, not of the best one. */
+static bool counts_epochs(const cJSON *number)
+{
+    const char *name = number->string == NULL ? "" : number->string;
+    return cJSON_IsNumber(number) && strstr(name, "best") == NULL &&
+           (strstr(name, "epoch") != NULL || strstr(name, "EPOCH") != NULL ||
+            strstr(name, "Epoch") != NULL);
+}
+
+/* The job writes the file that it was loaded from again: it is to go on, whatever the file has. */
+static bool writes_again(const ls_observe_rank *rank, const cJSON *load)
+{
+    const char *path = ls_json_string(load, "path", "");
+    const cJSON *save;
+    cJSON_ArrayForEach(save, rank->save)
+    {
+        if (path[0] != '\0' && strcmp(path, ls_json_string(save, "path", "")) == 0) {
+            return restored(rank, "model") != NULL;
+        }
+    }
+    return false;
+}
+
+/* The same number in the first file that the job writes after a step, NULL: none. */
+static const cJSON *written(const ls_observe_rank *rank, const char *name)
+{
+    const cJSON *save;
+    cJSON_ArrayForEach(save, rank->save)
+    {
+        const cJSON *numbers = cJSON_GetObjectItemCaseSensitive(save, "numbers");
+        const cJSON *number = cJSON_GetObjectItemCaseSensitive(numbers, name);
+        if (ls_saved_step(save) > 0 && cJSON_IsNumber(number)) {
+            return number;
+        }
+    }
+    return NULL;
+}
+
+/* A job that takes up an optimizer's state, or the file that it writes, and begins with the first
+ * epoch all the same. */
+static void judge_epoch(const ls_observe_rank *rank, int k, ls_observe_finding *out)
+{
+    const cJSON *load = loaded(rank, "epoch"), *number, *data = first_pass(rank);
+    bool distributed = strcmp(ls_json_string(data, "sampler", ""), "DistributedSampler") == 0;
+    if (load == NULL || !(restored(rank, "optimizer") != NULL || writes_again(rank, load))) {
+        return;
+    }
+    cJSON_ArrayForEach(number, cJSON_GetObjectItemCaseSensitive(load, "numbers"))
+    {
+        if (!counts_epochs(number) || number->valuedouble < 1) {
+            continue;
+        }
+        const cJSON *own = written(rank, number->string);
+        bool anew = own != NULL && own->valuedouble < number->valuedouble;
+        bool order = distributed && ls_json_bool(data, "shuffle", false) &&
+                     ls_json_int(data, "sampler_epoch", -1) == 0;
+        if (!anew && !order) {
+            continue;
+        }
+        LS_TEXT(file, 60, "%.30s %g in the next file", number->string,
+                own == NULL ? NAN : own->valuedouble);
+        ls_verdict_fail(&out->verdict, "rank %d: the job goes on from %.100s with %.30s %g, and %s",
+                        k, ls_json_string(load, "path", ""), number->string, number->valuedouble,
+                        anew ? file : "its sampler draws the order of epoch 0");
+        ls_verdict_cause(&out->verdict, "%s",
+                         anew ? "the epoch of the file is not taken up: the job counts from the "
+                                "first one again, and its sampler and schedule with it"
+                              : "set_epoch is not called with the epoch that the job goes on with: "
+                                "batches of the first epochs come again in their order");
+        ls_finding_blame(out, ls_json_string(anew ? load : data, "at", ""),
+                         "begin the loop at the epoch after the file's, and call "
+                         "sampler.set_epoch(epoch) in it");
+        return;
+    }
+}
+
 /* ---- checkpoint.resume ----------------------------------------------------------------------- */
 
 typedef void judge_rank(const ls_observe_rank *rank, int k, ls_observe_finding *out);
@@ -519,8 +597,8 @@ typedef void judge_rank(const ls_observe_rank *rank, int k, ls_observe_finding *
 /* The first mistake found is the one that is named: those behind it may follow from it. */
 static int judge_loads(const ls_observe_trace *trace, ls_observe_finding *out)
 {
-    static judge_rank *const judge[] = {judge_taken, judge_moments, judge_model, judge_scaler,
-                                        judge_schedule};
+    static judge_rank *const judge[] = {judge_taken,  judge_moments,  judge_model,
+                                        judge_scaler, judge_schedule, judge_epoch};
     int resumed = 0;
     for (int k = 0; k < trace->world; k++) {
         const ls_observe_rank *rank = &trace->rank[k];
@@ -534,18 +612,6 @@ static int judge_loads(const ls_observe_trace *trace, ls_observe_finding *out)
     return resumed;
 }
 
-/* The first pass of a job that goes on: whether the sampler begins again with epoch 0. */
-static void advise_epoch(const ls_observe_rank *rank, ls_observe_finding *out)
-{
-    const cJSON *data = first_pass(rank);
-    if (data != NULL && loaded(rank, "epoch") != NULL && ls_json_bool(data, "shuffle", false) &&
-        ls_json_int(data, "sampler_epoch", -1) == 0) {
-        ls_finding_blame(out, ls_json_string(data, "at", ""),
-                         "the job goes on from a file with an epoch, and the sampler's is "
-                         "0 in its first pass: call sampler.set_epoch(epoch) there, too");
-    }
-}
-
 void ls_rules_checkpoint_resume(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     if (!ls_saved_concerns(trace, out)) {
@@ -554,9 +620,6 @@ void ls_rules_checkpoint_resume(const ls_observe_trace *trace, ls_observe_findin
     int files = judge_saves(trace, out), resumed = judge_loads(trace, out);
     if (files == 0) {
         judge_lost_moments(trace, out);
-    }
-    if (resumed > 0) {
-        advise_epoch(&trace->rank[0], out);
     }
     advise_schedule(trace, out);
     if (files + resumed == 0) {

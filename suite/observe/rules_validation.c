@@ -32,7 +32,7 @@ static validation look(const ls_observe_rank *rank, const cJSON *data, int model
         const ls_observe_step *step = ls_trace_step(rank, s);
         for (int c = 0; step != NULL && c < step->call_count; c++) {
             const ls_call *call = &step->call[c];
-            v.collectives = v.collectives || call->kind == LS_CALL_COLLECTIVE;
+            v.collectives = v.collectives || ls_calls_combine(call);
             if (call->kind != LS_CALL_FORWARD || ls_calls_flag(call, "grad") != 0) {
                 continue;
             }
@@ -104,6 +104,52 @@ static void judge_mode(const ls_observe_trace *trace, int k, const cJSON *data, 
     }
 }
 
+/* Forwards in training mode without autograd, some of them in a row, in a few steps of many: a
+ * validation on batches that the script draws itself. A model that is run so in most steps is a
+ * teacher, a generator or a policy; where norms keep statistics these may be measured anew. */
+static void judge_drawn(const ls_observe_rank *rank, int k, int *seen, ls_observe_finding *out)
+{
+    enum { STEPS = 8, SELDOM = 5 };
+    const cJSON *model = ls_job_model(rank, 0), *data;
+    const ls_call *first = NULL;
+    int with = 0, forwards = 0;
+    bool in_eval = false;
+    cJSON_ArrayForEach(data, rank->data)
+    {
+        in_eval = in_eval || is_validation(data);
+    }
+    for (int i = 0; i < rank->step_count; i++) {
+        int row = 0, before = forwards;
+        for (int c = 0; c < rank->step[i].call_count; c++) {
+            const ls_call *call = &rank->step[i].call[c];
+            bool bare = call->kind == LS_CALL_FORWARD && ls_calls_flag(call, "grad") == 0;
+            in_eval = in_eval || (bare && ls_calls_flag(call, "training") != 1);
+            row = bare ? row + call->times : call->kind == LS_CALL_FORWARD ? 0 : row;
+            if (bare && row > 1) {
+                first = first == NULL ? call : first;
+                forwards += row > call->times ? 1 : call->times;
+            }
+        }
+        with += forwards > before;
+    }
+    if (ls_job_models(rank) != 1 || in_eval || with == 0) {
+        return;
+    }
+    ++*seen;
+    if (ls_json_int(model, "dropout", 0) == 0 ||
+        ls_json_int(model, "bn", 0) + ls_json_int(model, "sync_bn", 0) > 0 ||
+        rank->step_count < STEPS || SELDOM * with > rank->step_count) {
+        return;
+    }
+    ls_verdict_fail(&out->verdict,
+                    "rank %d: %s runs in training mode and without autograd in %d forwards, in %d "
+                    "of %d steps",
+                    k, ls_json_string(model, "name", "the model"), forwards, with,
+                    rank->step_count);
+    ls_verdict_cause(&out->verdict, "no model.eval() before the validation: dropout is on");
+    ls_finding_blame(out, first->at, "model.eval() before the validation, model.train() after it");
+}
+
 void ls_rules_validation_mode(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     int seen = 0;
@@ -119,6 +165,9 @@ void ls_rules_validation_mode(const ls_observe_trace *trace, ls_observe_finding 
                 judge_mode(trace, k, data, &seen, out);
             }
         }
+    }
+    for (int k = 0; k < trace->world; k++) {
+        judge_drawn(&trace->rank[k], k, &seen, out);
     }
     if (seen == 0) {
         ls_verdict_set(&out->verdict, LS_SKIP,

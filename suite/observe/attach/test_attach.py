@@ -335,6 +335,8 @@ def plain_ddp(context):
     assert [p["sampler_epoch"] for p in passes] == [0, 1] and all(
         p["whole"] and p["trained"] for p in passes
     )
+    sources = {p["source"] for rank in (0, 1) for p in result.events(rank, "data")}
+    assert len(sources) == 1, sources
     drawn = [set(result.events(rank, "data")[0]["kept"]) for rank in (0, 1)]
     assert not drawn[0] & drawn[1] and len(drawn[0] | drawn[1]) == 48
     first, second = [[set(p["keys"]) for p in result.events(rank, "data")] for rank in (0, 1)]
@@ -911,6 +913,69 @@ def digests_name_bits(context):
         total += (2 * place + 1) * 0x9E3779B97F4A7C15 * summed
     assert value(made.digest(tensors)) == "%016x" % (total % 2**64)
     assert value(made.each(tensors[:1])[0]) == value(made.digest(tensors[:1]))
+
+
+class Listed(torch.utils.data.Dataset):
+    """A data set over a list, with a generator of its own and one of a part of it."""
+
+    def __init__(self, entries):
+        self.entries = entries
+        self.random = torch.Generator().manual_seed(1)
+        self.change = types.SimpleNamespace(random=1)
+
+    def __len__(self):
+        return len(self.entries)
+
+    def __getitem__(self, index):
+        return self.entries[index] + torch.rand(1, generator=self.random)
+
+
+@test
+def data_sets_are_named(context):
+    from lockstep_attach.sources import Sources
+
+    def name(dataset):
+        return Sources(torch).members(dataset).get("source")
+
+    tensors = torch.arange(40.0).view(20, 2)
+    assert name(Listed(list(range(20)))) == name(Listed(list(range(20)))) is not None
+    assert name(Listed(list(range(20)))) != name(Listed(list(range(1, 21))))
+    folders = [["/%s/%d.png" % (folder, i) for i in range(20)] for folder in "ab"]
+    assert name(Listed(folders[0])) == name(Listed(folders[1]))  # a copy of each rank
+    assert name(Listed([None] * 20)) is None and name(Listed([object()] * 20)) is None
+    sets = [torch.utils.data.TensorDataset(tensors + add, tensors[:, 0]) for add in (0, 0, 1)]
+    assert name(sets[0]) == name(sets[1]) != name(sets[2])
+    parts = [torch.utils.data.Subset(sets[0], range(first, 20, 2)) for first in (0, 1)]
+    assert name(parts[0]) != name(parts[1])
+    assert Sources(torch).members(parts[1])["part"] == {
+        "length": 20,
+        "modulus": 1,
+        "kept": list(range(1, 20, 2)),
+    }
+
+
+@test
+def workers_say_what_they_draw(context):
+    from lockstep_attach.workers import Workers, states_of
+
+    hub = types.SimpleNamespace(
+        torch=torch, settings=types.SimpleNamespace(directory=context.root)
+    )
+    workers, kinds = Workers(hub), torch.utils.data.dataloader._DatasetKind
+    dataset, original = Listed(list(range(20))), kinds.create_fetcher
+    assert {"torch", "random"} < set(states_of(torch, dataset))
+    try:
+        workers.install()
+        loader = torch.utils.data.DataLoader(dataset, batch_size=5, num_workers=2)
+        iterator = iter(loader)
+        assert len(list(iterator)) == 4
+    finally:
+        kinds.create_fetcher = staticmethod(original)
+    drawn = workers.of(iterator._base_seed)
+    assert sorted(worker for worker, _ in drawn) == [0, 1]
+    assert all(set(states) == {"random"} or "random" in states for _, states in drawn), drawn
+    workers.finish()
+    assert not os.path.exists(workers.path(os.getpid()))
 
 
 @test

@@ -670,6 +670,37 @@ START_TEST(files_are_judged)
 }
 END_TEST
 
+/* One rank writes a file, and another one reads it. */
+START_TEST(files_are_read_when_they_are_written)
+{
+    static const struct {
+        const char *load; /* members */
+        ls_verdict_code code;
+    } one[] = {
+        {"\"step\":3,\"shared\":4,\"begun_ns\":60", LS_PASS}, /* a barrier lies between */
+        {"\"step\":3,\"shared\":3,\"begun_ns\":60", LS_FAIL},
+        {"\"step\":3,\"shared\":3,\"begun_ns\":40", LS_PASS}, /* an older file, and meant */
+        {"\"step\":3,\"shared\":3,\"begun_ns\":40,\"failed\":true", LS_FAIL},
+        {"\"step\":4,\"shared\":3,\"begun_ns\":60", LS_PASS}, /* a step lies between */
+    };
+    for (size_t i = 0; i < sizeof one / sizeof *one; i++) {
+        calls_job job;
+        calls_open(&job, 2);
+        repeat(&job, 3, "F S B K P Z");
+        calls_event(&job, 0,
+                    SAVE "\"path\":\"a\",\"shared\":3,\"begun_ns\":50,\"what\":{" MODEL "}}");
+        LS_TEXT(load, 300,
+                "{\"event\":\"load\",\"at\":\"train.py:60\",\"path\":\"a\",\"what\":{},%s}",
+                one[i].load);
+        calls_event(&job, 1, load);
+        calls_judge(&job);
+        calls_expect(&job, "checkpoint.content", one[i].code,
+                     one[i].code == LS_FAIL ? "no barrier between" : "");
+        calls_close(&job);
+    }
+}
+END_TEST
+
 /* Files of a checkpoint in parts: the scaler lies in one of its own. */
 START_TEST(a_checkpoint_in_parts_passes)
 {
@@ -703,7 +734,7 @@ START_TEST(resumed_jobs_are_judged)
         write_pass(&job, -1, &d);
         calls_judge(&job);
         static const char *const words[] = {"nothing was saved", "load_state_dict is not called",
-                                            "set_epoch(epoch) there"};
+                                            "restored what"};
         static const ls_verdict_code code[] = {LS_SKIP, LS_FAIL, LS_PASS};
         calls_expect(&job, "checkpoint.resume", code[with], words[with]);
         calls_close(&job);
@@ -791,6 +822,13 @@ static const struct {
     const char *words;
 } resumed[] = {
     {{LOAD(WHOLE), OF_MODEL, OF_OPTIMIZER, MOMENTUM("3")}, NEXT, 2, LS_PASS, "restored"},
+    {{LOAD(WHOLE), OF_MODEL, OF_OPTIMIZER, MOMENTUM("3")},
+     NEXT,
+     0,
+     LS_FAIL,
+     "set_epoch is not called with the epoch that the job goes on with"},
+    /* weights of another job, which begins anew */
+    {{LOAD(WHOLE), OF_MODEL, OTHER, MOMENTUM("0")}, ANEW, 0, LS_SKIP, ""},
     {{LOAD(WHOLE), OF_MODEL, OF_SCHEDULE, MOMENTUM("0")},
      NEXT,
      2,
@@ -898,6 +936,40 @@ START_TEST(jobs_that_go_on_are_judged)
     calls_judge(&job);
     calls_expect(&job, "checkpoint.resume", resumed[_i].code, resumed[_i].words);
     calls_close(&job);
+}
+END_TEST
+
+/* A job that takes up an optimizer, or the file that it writes itself, and counts from 1 again. */
+START_TEST(an_epoch_that_is_not_taken_up_is_caught)
+{
+    static const struct {
+        const char *restore, *path;
+        int next; /* of the first file */
+        ls_verdict_code code;
+    } one[] = {
+        {OF_OPTIMIZER, "other.pt", 1, LS_FAIL}, {OF_MODEL, "last.pt", 1, LS_FAIL},
+        {OF_MODEL, "other.pt", 1, LS_PASS},     {OF_OPTIMIZER, "other.pt", 3, LS_PASS},
+        {OF_OPTIMIZER, "other.pt", 2, LS_PASS}, /* the epoch that ended, and that which begins */
+    };
+    for (size_t i = 0; i < sizeof one / sizeof *one; i++) {
+        calls_job job;
+        drawing d = {"RandomSampler", "\"sampler_epoch\":null,\"steps\":[1,1],", 40, 20, 0, 1, 3};
+        calls_open_with(&job, 1, "");
+        calls_event(&job, -1, LOAD(WHOLE));
+        calls_event(&job, -1, one[i].restore);
+        calls_event(&job, -1, MOMENTUM("3"));
+        repeat(&job, 1, "F{\"autocast\":null} b O Z");
+        write_pass(&job, -1, &d);
+        LS_TEXT(save, 300,
+                "{\"event\":\"save\",\"step\":1,\"path\":\"%s\",\"what\":{\"optimizer\":[\"o\"]},"
+                "\"numbers\":{\"best_epoch\":0,\"epoch\":%d}}",
+                one[i].path, one[i].next);
+        calls_event(&job, -1, save);
+        calls_judge(&job);
+        calls_expect(&job, "checkpoint.resume", one[i].code,
+                     one[i].code == LS_FAIL ? "not taken up" : "");
+        calls_close(&job);
+    }
 }
 END_TEST
 
@@ -1275,6 +1347,7 @@ int main(void)
     tcase_add_test(test, statistics_that_stand_are_caught);
     tcase_add_test(test, a_lost_conversion_is_caught);
     tcase_add_loop_test(test, files_are_judged, 0, ROWS(files));
+    tcase_add_test(test, files_are_read_when_they_are_written);
     tcase_add_test(test, a_checkpoint_in_parts_passes);
     tcase_add_test(test, resumed_jobs_are_judged);
     tcase_add_test(test, a_copy_that_is_saved_again_is_caught);
@@ -1282,6 +1355,7 @@ int main(void)
     tcase_add_loop_test(test, jobs_that_go_on_are_judged, 0,
                         (int)(sizeof resumed / sizeof *resumed));
     tcase_add_test(test, the_epoch_of_a_file_goes_on);
+    tcase_add_test(test, an_epoch_that_is_not_taken_up_is_caught);
     tcase_add_test(test, files_without_moments_are_weak);
     tcase_add_test(test, a_scaler_that_was_loaded_is_the_one_in_use);
     tcase_add_test(test, a_model_given_its_own_weights_is_caught);

@@ -5,6 +5,7 @@ import functools
 import os
 import re
 import sys
+import time
 import weakref
 
 from .models import plain_name
@@ -26,6 +27,10 @@ MADE = 256  # state_dict() of models that are remembered
 
 def len_wrong(fit):
     return len(fit[2])
+
+
+def now_ns():
+    return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
 
 
 class Contents:
@@ -55,7 +60,7 @@ class Checkpoints:
     def install(self):
         torch, wrap = self.hub.torch, self.hub.wrap
         wrap(torch, "save", self._enter_save, self._leave_save)
-        wrap(torch, "load", self._enter, self._leave_load)
+        wrap(torch, "load", self._enter_load, self._leave_load)
         wrap(torch.nn.Module, "load_state_dict", self._enter, self._restored("model"))
         self._watch_state_dict(torch.nn.Module)
         wrap(torch.optim.Optimizer, "load_state_dict", self._enter, self._restored("optimizer"))
@@ -70,7 +75,7 @@ class Checkpoints:
         """Before anything but safetensors itself can have taken a name from it."""
         module = sys.modules["safetensors.torch"]
         self.hub.wrap(module, "save_file", self._enter_save_file, self._leave_save)
-        self.hub.wrap(module, "load_file", self._enter, self._leave_load)
+        self.hub.wrap(module, "load_file", self._enter_load, self._leave_load)
 
     # ---- what a file holds -----------------------------------------------------------------------
 
@@ -187,6 +192,13 @@ class Checkpoints:
         self.depth += 1
         return self.hub.steps.done_now() if self.depth == 1 else False
 
+    def _enter_load(self, args, kwargs):
+        self.depth += 1
+        if self.depth != 1:
+            return False
+        begun = {"begun_ns": now_ns(), "shared": self.hub.collectives.count}
+        return self.hub.steps.done_now(), begun
+
     def _enter_save(self, args, kwargs):
         """Looked at before it is written: torch.save does not change it."""
         self.depth += 1
@@ -210,6 +222,8 @@ class Checkpoints:
             "step": self.hub.steps.done_now(),
             "what": contents.what,
             "numbers": contents.numbers,
+            "begun_ns": now_ns(),
+            "shared": self.hub.collectives.count,
         }
         event.update(self._against_models(contents.weights))
         event["fresh"], event["stale"] = self._against_states(contents.states)
@@ -391,14 +405,19 @@ class Checkpoints:
         if note is None:
             return
         self.depth -= 1
-        if note is False or error is not None:
+        if note is False:
+            return
+        note, begun = note
+        path, at = self._path(args, kwargs, 0), self.hub.places.here()
+        if error is not None:
+            failed = {"event": "load", "at": at, "path": path, "step": note, "what": {}, "failed": True}
+            self.hub.writer.put({**failed, **begun})
             return
         contents = self._contents(result)
-        path, at = self._path(args, kwargs, 0), self.hub.places.here()
         counts = [state["last_epoch"] for kind, state in contents.states if kind == "schedule"]
         event = {"event": "load", "at": at, "path": path, "step": note, "what": contents.what}
         entries = [len(state["state"]) for kind, state in contents.states if kind == "optimizer"]
-        event.update(numbers=contents.numbers, schedules=counts, entries=entries)
+        event.update(numbers=contents.numbers, schedules=counts, entries=entries, **begun)
         self.hub.writer.put(event)
         for restored in contents.objects:
             kind = "model" if isinstance(restored, self.hub.torch.nn.Module) else "optimizer"

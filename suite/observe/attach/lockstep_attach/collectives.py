@@ -5,6 +5,7 @@ written.
 import contextlib
 import inspect
 
+from .purpose import Purposes
 from .samples import type_name
 
 # name: (place of the tensor or list among the arguments, place of the operator or None)
@@ -65,6 +66,8 @@ def refusing(torch):
 class Collectives:
     def __init__(self, hub):
         self.hub = hub
+        self.purposes = Purposes(hub.places)
+        self.count = 0  # calls that wait for other ranks, and models that were wrapped
 
     def install(self):
         distributed = self.hub.torch.distributed
@@ -85,8 +88,10 @@ class Collectives:
 
     def _watch(self, name, tensor, operator):
         original = getattr(self.hub.torch.distributed, name, None)
+        purposes = self.purposes
 
         def enter(args, kwargs):
+            self.count += 1
             if not self.hub.places.script_called():
                 return
             self.hub.activate_joined()
@@ -102,6 +107,7 @@ class Collectives:
             part = self._part(original, args, kwargs)
             if getattr(given, "grad_fn", None) is not None:
                 part["graph"] = True
+            part.update(purposes.of(name))
             self.hub.steps.note(
                 "collective", op=name, elements=count, type=kind, reduce=word, at=at, **part
             )

@@ -7,6 +7,8 @@ import time
 import weakref
 
 from .keys import Keys
+from .sources import Sources
+from .workers import Workers
 
 AHEAD = 4  # batches that a trainer may ask for before it uses the first
 CONTENTS = 64  # samples of a pass whose content is looked at
@@ -62,6 +64,8 @@ class Data:
         self.open = {}  # id of an iterator: its pass
         self.loaders = {}  # id of a loader: [weak reference, index, passes]
         self.count = 0
+        self.sources = Sources(hub.torch)
+        self.workers = Workers(hub)
 
     def install(self):
         loader = self.hub.torch.utils.data.dataloader
@@ -69,6 +73,7 @@ class Data:
         data = self.hub.torch.utils.data
         for kind in (loader.DataLoader, data.Subset, data.distributed.DistributedSampler):
             wrap(kind, "__init__", None, self._built)
+        self.workers.install()
         wrap(loader.DataLoader, "__iter__", self._enter_iter, self._leave_iter)
         wrap(base, "_reset", self._enter_reset, None)
         wrap(base, "_next_index", None, self._drawn)
@@ -152,6 +157,11 @@ class Data:
             at = self.built.at(thing)
             if at:
                 out[member] = at
+        inner = _innermost(loader)
+        if inner is not sampler:
+            out["inner"] = type(inner).__name__
+        if getattr(iterator, "_dataset_kind", 0) == 0:
+            out.update(self.sources.members(loader.dataset))
         return out
 
     # ---- indices and time ------------------------------------------------------------------------
@@ -203,9 +213,13 @@ class Data:
             entry.apart, entry.content = False, []
             entry.drawn.clear()
             return
+        labels = None if single else _labels(tensors)
         for place in places[: CONTENTS - len(entry.content)]:
             parts = tensors if single else [tensor[place] for tensor in tensors]
-            entry.content.append([numbers[place], self.hub.digests.digest(parts)])
+            found = [numbers[place], self.hub.digests.digest(parts)]
+            if labels is not None:
+                found.append(int(labels[place]))
+            entry.content.append(found)
 
     def _batch(self, batch):
         """The tensors of a batch that have its samples in their first dimension: those of the first one."""
@@ -265,6 +279,10 @@ class Data:
                 event["content"] = entry.content
         else:
             event["indices"] = False
+        if entry.facts.get("workers"):
+            drawn = self.workers.of(entry.facts.get("base_seed"))
+            if drawn:
+                event["random"] = drawn
         if entry.keys is not None and entry.keys.kept:
             event["keys"], event["key_modulus"] = entry.keys.kept, entry.keys.modulus
         if entry.whole or entry.trained is None:
@@ -278,6 +296,27 @@ class Data:
         for entry in self.open.values():
             self._close(entry)
         self.open = {}
+        self.workers.finish()
+
+
+def _labels(tensors):
+    """The one whole number that each sample has, next to floating point ones: its class."""
+    whole = [t for t in tensors if not t.is_floating_point() and not t.is_complex()]
+    if len(whole) != 1 or len(whole) == len(tensors):
+        return None
+    labels = whole[0]
+    return labels if labels.dim() == 1 and labels.device.type == "cpu" else None
+
+
+def _innermost(loader):
+    """The sampler that draws the indices, below whatever divides or groups them."""
+    found = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
+    for _ in range(4):
+        inner = getattr(found, "batch_sampler", None) or getattr(found, "sampler", None)
+        if inner is None:
+            break
+        found = inner
+    return found
 
 
 def _length(iterator):

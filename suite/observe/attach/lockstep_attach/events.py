@@ -270,6 +270,12 @@ class Places:
             found = self.known[file] = self._name(file)
         return found
 
+    def name_of(self, file):
+        """(the file as events name it, "" for one of torch, of the standard library or of this module; whether it is a
+        package's).
+        """
+        return self._lookup(file)
+
     def here(self, built=None):
         """"train.py:41"; "train.py:41 (accelerate/accelerator.py:2400)" where the script called a
         package that made the call; "lightning/pytorch/loops/loop.py:12 (from train.py:41)" where

@@ -18,7 +18,7 @@ def modulus_of(length):
     modulus = 1
     while length is not None and length > KEPT * modulus:
         modulus *= 2
-    return modulus if length is not None else 16
+    return modulus
 
 
 class Keys:
@@ -26,6 +26,7 @@ class Keys:
 
     def __init__(self, torch, length):
         self.torch, self.modulus = torch, modulus_of(length)
+        self.unknown = length is None
         self.kept, self.batches = [], 0
         self.weights = {}
 
@@ -72,3 +73,6 @@ class Keys:
         keys = (total * weight(3) >> 64 - BITS - 8) & (1 << BITS) - 1
         keys = keys[keys % self.modulus == 0] if self.modulus > 1 else keys
         self.kept.extend(keys.tolist())
+        while self.unknown and len(self.kept) > KEPT:  # a stream: as many as there is room for
+            self.modulus *= 2
+            self.kept = [key for key in self.kept if key % self.modulus == 0]

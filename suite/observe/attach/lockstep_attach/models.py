@@ -28,6 +28,11 @@ def is_norm(torch, module):
     return "norm" in type(module).__name__.lower() and weight is not None and weight.dim() <= 1
 
 
+def is_frozen(module):
+    params = list(module.parameters())
+    return bool(params) and not any(p.requires_grad for p in params)
+
+
 class Entry:
     """A parameter: its name in events and samples, and its sampler."""
 
@@ -129,6 +134,24 @@ class Model:
     def eval_norms(self):
         return sum(1 for ref in self.norms for m in [ref()] if m is not None and not m.training)
 
+    def thawed(self):
+        """(count, place): norms that keep statistics, are in training mode, have frozen parameters, and lie in a part
+        that the script has put in eval mode by itself.
+        """
+        frozen, module = self.hub.models.frozen, self.ref()
+        if not frozen or module is None:
+            return 0, ""
+        count, place = 0, ""
+        for path, part in self.inner(module).named_modules():
+            ref, at = frozen.get(id(part), (None, ""))
+            if not path or ref is None or ref() is not part:
+                continue
+            norms = [m for m in part.modules() if getattr(m, "running_mean", None) is not None]
+            on = [m for m in norms if m.training and is_norm(self.hub.torch, m) and is_frozen(m)]
+            count += len(on)
+            place = place or (at if on else "")
+        return count, place
+
     def _norm_names(self, module):
         names = []
         for path, part in module.named_modules():
@@ -204,11 +227,13 @@ class Models:
         self.inside = {}  # id of the module in a wrapper that was never called: its weak reference
         self.bypassed = None  # where the script called such a module
         self.compiles = False  # torch.compile was called: forwards in what it made are not seen
+        self.frozen = {}  # id of a part that the script put in eval mode: (weak reference, where)
+        self.switching = 0  # depth of Module.train, which calls itself for each child
 
     def install(self):
         torch, wrap = self.hub.torch, self.hub.wrap
         module = torch.nn.Module
-        wrap(module, "train", self._enter_train, None)
+        wrap(module, "train", self._enter_train, self._leave_train)
         wrap(module, "zero_grad", self._enter_zero, None)
         if hasattr(torch, "compile"):
             wrap(torch, "compile", None, self._compiled)
@@ -353,6 +378,7 @@ class Models:
     def _built(self, note, args, kwargs, result, error):
         if error is not None:
             return
+        self.hub.collectives.count += 1  # it sends the parameters of rank 0
         ddp, at = args[0], self.hub.places.here()
         inside = {id(m) for m in ddp.module.modules()}
         for model in self.live():
@@ -546,6 +572,10 @@ class Models:
             entry["left"] = self._left(model, steps.now.detail)
         if training:
             entry["eval_norms"] = model.eval_norms()
+            if self.frozen and steps.now.detail:
+                count, place = model.thawed()
+                if count:
+                    entry.update(thawed=count, thawed_at=place)
         record = hub.again.before(model, args, kwargs) if grad else None
         return entry, watched, record, time.perf_counter_ns()
 
@@ -608,6 +638,12 @@ class Models:
     # ---- train, eval, zero_grad ------------------------------------------------------------------
 
     def _enter_train(self, args, kwargs):
+        self.switching += 1
+        if self.switching == 1:
+            if kwargs.get("mode", args[1] if len(args) > 1 else True):
+                self.frozen.pop(id(args[0]), None)
+            elif self.known(args[0]) is None:
+                self.frozen[id(args[0])] = weakref.ref(args[0]), self.hub.places.here()
         model = self.known(args[0])
         if model is not None and model.kind != "replaced":
             mode = kwargs.get("mode", args[1] if len(args) > 1 else True)
@@ -615,6 +651,9 @@ class Models:
             self.hub.steps.note(
                 "sync_module", mode=word, model=model.index, at=self.hub.places.here()
             )
+
+    def _leave_train(self, note, args, kwargs, result, error):
+        self.switching -= 1
 
     def _enter_zero(self, args, kwargs):
         model = self.known(args[0]) or self._of_inner(args[0])

@@ -1,0 +1,150 @@
+"""Which random numbers the workers of a loader draw: a digest of each generator's state where a worker begins, and whether
+its first batch has changed it. A worker writes one line for its process into a file of the process that reads it.
+"""
+
+import functools
+import hashlib
+import json
+import os
+import random
+import sys
+
+MOST = 8  # generators of a data set's own
+DEPTH = 3  # data sets within data sets, and what they are made of
+
+
+def _digest(value):
+    return hashlib.blake2b(repr(value).encode(), digest_size=6).hexdigest()
+
+
+def _own_state(torch, value):
+    """The state of a generator object; None for anything else."""
+    if isinstance(value, random.Random):
+        return value.getstate()
+    if isinstance(value, torch.Generator):
+        return value.get_state().tolist()
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.random.Generator):
+        return value.bit_generator.state
+    if numpy is not None and isinstance(value, numpy.random.RandomState):
+        return [part if isinstance(part, (str, int, float)) else part.tolist() for part in value.get_state()]
+    return None
+
+
+def _is_part(torch, value):
+    """A data set, or what changes samples."""
+    if isinstance(value, (type, torch.Tensor, torch.nn.Module)) or not hasattr(value, "__dict__"):
+        return False
+    return hasattr(value, "__getitem__") or callable(value)
+
+
+def _own(torch, holder, prefix, depth, out):
+    """Generators among the members of a data set, and of what it holds."""
+    for key, value in list(getattr(holder, "__dict__", {}).items()):
+        if len(out) >= MOST:
+            return
+        state = _own_state(torch, value)
+        if state is not None:
+            out[prefix + key] = _digest(state)
+        elif depth < DEPTH:
+            parts = value if type(value) in (list, tuple) and len(value) <= 16 else [value]
+            for place, part in enumerate(parts):
+                if _is_part(torch, part):
+                    _own(torch, part, "%s%s.%d." % (prefix, key, place), depth + 1, out)
+
+
+def states_of(torch, dataset):
+    """{name of a generator: digest of its state}"""
+    out = {"random": _digest(random.getstate()), "torch": _digest(torch.get_rng_state().tolist())}
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        state = numpy.random.get_state()
+        out["numpy.random"] = _digest([state[1].tolist(), state[2:]])
+    own = {}
+    _own(torch, dataset, "", 0, own)
+    return {**out, **own}
+
+
+class Workers:
+    """In the process of the loop, and in that of each worker."""
+
+    def __init__(self, hub):
+        self.hub = hub
+        self.offset = 0
+        self.lines = []
+
+    def install(self):
+        """By hand: the other stand-ins are silent in a worker."""
+        kinds = self.hub.torch.utils.data.dataloader._DatasetKind
+        original = getattr(kinds, "create_fetcher", None)
+        if original is None:
+            return
+        workers = self
+
+        @functools.wraps(original)
+        def create_fetcher(kind, dataset, *args, **kwargs):
+            fetcher = original(kind, dataset, *args, **kwargs)
+            try:
+                workers.watch(fetcher, dataset)
+            except Exception:  # a generator of a kind that is not foreseen
+                pass
+            return fetcher
+
+        kinds.create_fetcher = staticmethod(create_fetcher)
+
+    def path(self, process):
+        return os.path.join(self.hub.settings.directory, "workers.%d" % process)
+
+    # ---- in a worker -----------------------------------------------------------------------------
+
+    def watch(self, fetcher, dataset):
+        torch = self.hub.torch
+        info = torch.utils.data.get_worker_info()
+        if info is None:
+            return
+        before = states_of(torch, dataset)
+        fetch = fetcher.fetch
+
+        def first(index):
+            del fetcher.fetch  # the class's own from here on
+            data = fetch(index)
+            try:
+                self.say(info, before, states_of(torch, dataset))
+            except Exception:  # a full disk
+                pass
+            return data
+
+        fetcher.fetch = first
+
+    def say(self, info, before, after):
+        parent = sys.modules["multiprocessing.process"].parent_process()
+        used = sorted(name for name, state in before.items() if after.get(name) != state)
+        line = {"seed": info.seed - info.id, "worker": info.id, "states": {k: before[k] for k in used}}
+        file = os.open(self.path(parent.pid), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            os.write(file, (json.dumps(line) + "\n").encode())
+        finally:
+            os.close(file)
+
+    # ---- in the process of the loop --------------------------------------------------------------
+
+    def of(self, seed):
+        """[[worker, {generator: digest of its state}]] of the pass with that seed: generators that were used."""
+        try:
+            with open(self.path(os.getpid()), "rb") as file:
+                file.seek(self.offset)
+                text = file.read()
+        except OSError:
+            return []
+        whole = text[: text.rfind(b"\n") + 1]
+        self.offset += len(whole)
+        self.lines += [json.loads(line) for line in whole.splitlines()]
+        found = [line for line in self.lines if line["seed"] == seed]
+        self.lines = [line for line in self.lines if line["seed"] != seed][-1024:]
+        return [[line["worker"], line["states"]] for line in found]
+
+    def finish(self):
+        try:
+            os.unlink(self.path(os.getpid()))
+        except OSError:
+            pass

@@ -1,0 +1,398 @@
+/* Passes over data on invented jobs: parts that are divided twice, streams that each worker reads,
+ * validations that change, count what fills up a batch or choose by a part, and what looks like
+ * them. */
+#include "observe_calls.h"
+#include "suite/unit/run_suite.h"
+
+#define AT(line) "\"at\":\"train.py:" line "\","
+
+/* Numbers first, first + stride, ..., as a list behind `name`. */
+static void add_list(char *line, size_t bytes, const char *name, int first, int stride, int count)
+{
+    ls_text_add(line, bytes, ",\"%s\":[", name);
+    for (int i = 0; i < count; i++) {
+        ls_text_add(line, bytes, "%s%d", i > 0 ? "," : "", first + i * stride);
+    }
+    ls_text_add(line, bytes, "]");
+}
+
+/* ---- data.once, data.disjoint ---------------------------------------------------------------- */
+
+typedef struct reading {
+    const char *members; /* in place of the usual ones */
+    int part, stride;    /* of the indices that the rank's Subset of 200 has; stride 0: none */
+    int drawn;           /* the first of 50 indices that are drawn */
+    int keys, times;     /* contents, and how often each comes */
+} reading;
+
+static void write_reading(calls_job *job, int rank, const reading *r)
+{
+    static char line[20000];
+    ls_text_put(
+        line, sizeof line,
+        "{\"event\":\"data\",%s\"loader\":0,\"pass\":0," AT(
+            "18") "\"sampler\":"
+                  "\"DistributedSampler\",\"replicas\":2,\"sampler_rank\":%d,\"shuffle\":true,"
+                  "\"sampler_epoch\":0,\"length\":100,\"batch\":4,\"workers\":2,\"count\":50,"
+                  "\"whole\":true,\"trained\":true,\"modulus\":1,\"steps\":[1,8]",
+        r->members, rank);
+    add_list(line, sizeof line, "kept", r->drawn, 2, 50);
+    if (r->stride > 0) {
+        ls_text_add(line, sizeof line, ",\"part\":{\"length\":200,\"modulus\":1");
+        add_list(line, sizeof line, "kept", r->part, r->stride, 100);
+        ls_text_add(line, sizeof line, "}");
+    }
+    ls_text_add(line, sizeof line, ",\"key_modulus\":1,\"keys\":[");
+    for (int i = 0; i < r->keys * r->times; i++) {
+        ls_text_add(line, sizeof line, "%s%d", i > 0 ? "," : "",
+                    1000 + 7919 * (rank + 2 * (i % r->keys)));
+    }
+    ls_text_add(line, sizeof line, "]}");
+    calls_event(job, rank, line);
+}
+
+#define STREAM "\"indices\":false,\"sampler\":\"\","
+/* Every rank draws all of a set of pictures that change at random, from a seed of its own. */
+#define PLAIN "\"sampler\":\"RandomSampler\","
+#define CLASSES(digest)                                                                            \
+    "\"content\":[[0,\"a" digest "\",3],[2,\"b" digest "\",1],[4,\"c" digest "\",0],[6,\"d" digest \
+    "\",2],[8,\"e" digest "\",2],[10,\"f" digest "\",1],[12,\"g" digest "\",3],[14,\"h" digest     \
+    "\",0]],"
+#define OTHERS                                                                                   \
+    "\"content\":[[0,\"a\",1],[2,\"b\",1],[4,\"c\",2],[6,\"d\",0],[8,\"e\",3],[10,\"f\",0],[12," \
+    "\"g\",2],[14,\"h\",1]],"
+
+static const struct {
+    const char *name;
+    reading zero, one;
+    const char *id;
+    ls_verdict_code code;
+    const char *words;
+} readings[] = {
+    {"one data set", {"", 0, 0, 0, 0, 0}, {"", 0, 0, 1, 0, 0}, "data.once", LS_PASS, "1 passes"},
+    {"one split", {"", 0, 2, 0, 0, 0}, {"", 0, 2, 1, 0, 0}, "data.once", LS_PASS, "1 passes"},
+    {"divided twice",
+     {"", 0, 2, 0, 0, 0},
+     {"", 1, 2, 1, 0, 0},
+     "data.once",
+     LS_FAIL,
+     "divided twice: by the script, which gives each rank a part, and by the sampler, which takes "
+     "1/2 of it | train.py:18"},
+    {"divided by the script alone",
+     {PLAIN, 0, 2, 0, 0, 0},
+     {PLAIN, 1, 2, 1, 0, 0},
+     "data.once",
+     LS_PASS,
+     ""},
+    {"split by each rank",
+     {"", 0, 2, 0, 0, 0},
+     {"", 0, 1, 1, 0, 0},
+     "data.once",
+     LS_FAIL,
+     "split differently on each rank"},
+    {"a DistributedSampler in a loader that is prepared",
+     {"\"sampler\":\"BatchSamplerShard\",\"inner\":\"DistributedSampler\",\"count\":26,", 0, 0, 0,
+      0, 0},
+     {"\"sampler\":\"BatchSamplerShard\",\"inner\":\"DistributedSampler\",\"count\":26,", 0, 0, 1,
+      0, 0},
+     "data.once",
+     LS_FAIL,
+     "loader that was prepared again"},
+    {"a loader that is prepared",
+     {"\"sampler\":\"BatchSamplerShard\",\"inner\":\"RandomSampler\",\"count\":26,", 0, 0, 0, 0, 0},
+     {"\"sampler\":\"BatchSamplerShard\",\"inner\":\"RandomSampler\",\"count\":26,", 0, 0, 1, 0, 0},
+     "data.once",
+     LS_PASS,
+     ""},
+    {"each worker reads the stream",
+     {STREAM, 0, 0, 0, 20, 2},
+     {STREAM, 0, 0, 0, 20, 2},
+     "data.once",
+     LS_FAIL,
+     "every worker reads the whole stream"},
+    {"workers share the stream",
+     {STREAM, 0, 0, 0, 40, 1},
+     {STREAM, 0, 0, 0, 40, 1},
+     "data.once",
+     LS_PASS,
+     ""},
+    {"a stream that comes three times",
+     {STREAM, 0, 0, 0, 20, 3},
+     {STREAM, 0, 0, 0, 20, 3},
+     "data.once",
+     LS_PASS,
+     ""},
+    {"all of a set of pictures that change",
+     {PLAIN CLASSES("1") "\"source\":\"aa\",", 0, 0, 0, 0, 0},
+     {PLAIN CLASSES("2") "\"source\":\"aa\",", 0, 0, 0, 0, 0},
+     "data.disjoint",
+     LS_FAIL,
+     "no DistributedSampler"},
+    {"files of each rank, of the same classes",
+     {PLAIN CLASSES("1") "\"source\":\"aa\",", 0, 0, 0, 0, 0},
+     {PLAIN CLASSES("2") "\"source\":\"bb\",", 0, 0, 0, 0, 0},
+     "data.disjoint",
+     LS_WEAK,
+     "a data set of its own"},
+    {"samples that are drawn whatever the index",
+     {PLAIN CLASSES("1") "\"source\":\"aa\",", 0, 0, 0, 0, 0},
+     {PLAIN OTHERS "\"source\":\"aa\",", 0, 0, 0, 0, 0},
+     "data.disjoint",
+     LS_WEAK,
+     "a data set of its own"},
+};
+
+START_TEST(readings_are_judged)
+{
+    calls_job job;
+    calls_open(&job, 2);
+    for (int i = 0; i < 4; i++) {
+        calls_step(&job, "F S B K P Z");
+    }
+    write_reading(&job, 0, &readings[_i].zero);
+    write_reading(&job, 1, &readings[_i].one);
+    calls_judge(&job);
+    calls_expect(&job, readings[_i].id, readings[_i].code, readings[_i].words);
+    calls_close(&job);
+}
+END_TEST
+
+/* ---- validations ----------------------------------------------------------------------------- */
+
+/* Two passes over a loader, after steps 4 and 8, and a file. */
+typedef struct validated {
+    const char *name;
+    const char *calls;          /* of those steps, behind the training's */
+    const char *first, *second; /* members of the passes in place of the usual ones */
+    int length, zero, one;      /* samples; the first index that each rank draws, of 32 */
+    int stride;
+    const char *path; /* of the file */
+    const char *id;
+    ls_verdict_code code;
+    const char *words;
+} validated;
+
+#define EVAL " E F{\"grad\":false,\"training\":false,\"times\":8} T"
+#define GATHER(cut)                                                                                \
+    " E F{\"grad\":false,\"training\":false,\"times\":8} A{\"op\":\"all_gather\",\"times\":8," cut \
+    "\"grad\":false} T"
+#define DECISION EVAL " A{\"elements\":1,\"use\":\"decision\"}"
+
+static const validated validations[] = {
+    {"the same samples", EVAL " A", CLASSES("1"), CLASSES("1"), 64, 0, 1, 2, "last.pt",
+     "validation.fixed", LS_PASS, "the same samples"},
+    {"samples that change", EVAL " A", CLASSES("1"), CLASSES("2"), 64, 0, 1, 2, "last.pt",
+     "validation.fixed", LS_FAIL, "the training's augmentation"},
+    {"other samples", EVAL " A", CLASSES("1"), OTHERS, 64, 0, 1, 2, "last.pt", "validation.fixed",
+     LS_SKIP, ""},
+    {"a training score", EVAL " A", CLASSES("1") "\"length\":160,", CLASSES("2") "\"length\":160,",
+     64, 0, 1, 2, "last.pt", "validation.fixed", LS_WEAK, "training score"},
+    {"two loaders", EVAL " A", CLASSES("1"), CLASSES("2") "\"loader\":2,", 64, 0, 1, 2, "last.pt",
+     "validation.fixed", LS_SKIP, ""},
+    {"padding is gathered", GATHER("\"cut\":false,"), "", "", 60, 0, 28, 1, "last.pt",
+     "validation.padding", LS_FAIL, "4 of 60 samples"},
+    {"padding is cut off", GATHER("\"cut\":true,"), "", "", 60, 0, 28, 1, "last.pt",
+     "validation.padding", LS_PASS, "count none twice"},
+    {"by the library", GATHER("\"use\":\"metrics\","), "", "", 60, 0, 28, 1, "last.pt",
+     "validation.padding", LS_PASS, "count none twice"},
+    {"nothing is padded", GATHER("\"cut\":false,"), "", "", 64, 0, 32, 1, "last.pt",
+     "validation.padding", LS_PASS, "count none twice"},
+    {"sums are gathered", GATHER("\"cut\":false,\"elements\":2,"), "", "", 60, 0, 28, 1, "last.pt",
+     "validation.padding", LS_SKIP, ""},
+    {"the best by a part", EVAL, "", "", 64, 0, 1, 2, "out/model_best.pt", "validation.choice",
+     LS_FAIL, "own part of the samples"},
+    {"the best by all", EVAL " A", "", "", 64, 0, 1, 2, "out/model_best.pt", "validation.choice",
+     LS_PASS, "all ranks"},
+    {"a broadcast puts nothing together", EVAL " A{\"op\":\"broadcast\"}", "", "", 64, 0, 1, 2,
+     "best.pt", "validation.choice", LS_FAIL, "own part of the samples"},
+    {"a sum of the training is none of the validation", " A" EVAL, "", "", 64, 0, 1, 2, "best.pt",
+     "validation.choice", LS_FAIL, "own part of the samples"},
+    {"the last one", EVAL, "", "", 64, 0, 1, 2, "best/last.pt", "validation.choice", LS_SKIP, ""},
+    {"the best by a whole validation", EVAL, "\"replicas\":1,", "\"replicas\":1,", 64, 0, 0, 1,
+     "best.pt", "validation.choice", LS_SKIP, ""},
+    {"a part beside a whole validation", EVAL, "\"replicas\":1,", "", 64, 0, 0, 1, "best.pt",
+     "validation.choice", LS_PASS, ""},
+    {"a callback's vote puts nothing together", DECISION, "", "", 64, 0, 1, 2, "best.pt",
+     "validation.choice", LS_FAIL, "own part of the samples"},
+    {"a callback's vote puts nothing together", DECISION, "", "", 64, 0, 1, 2, "last.pt",
+     "validation.whole", LS_WEAK, "no collective follows"},
+};
+
+static void write_validation(calls_job *job, int rank, const validated *v, int number)
+{
+    char line[4000];
+    ls_text_put(line, sizeof line,
+                "{\"event\":\"data\",%s\"loader\":1,\"pass\":%d,\"at\":\"val.py:4\",\"sampler\":"
+                "\"DistributedSampler\",\"replicas\":2,\"sampler_rank\":%d,\"shuffle\":false,"
+                "\"length\":%d,\"batch\":4,\"workers\":0,\"count\":32,\"whole\":true,"
+                "\"trained\":false,\"modulus\":1,\"steps\":[%d,%d]",
+                number == 0 ? v->first : v->second, number, rank, v->length, 4 + 4 * number,
+                4 + 4 * number);
+    add_list(line, sizeof line, "kept", rank == 0 ? v->zero : v->one, v->stride, 32);
+    ls_text_add(line, sizeof line, "}");
+    calls_event(job, rank, line);
+}
+
+START_TEST(validations_are_judged)
+{
+    const validated *v = &validations[_i];
+    calls_job job;
+    calls_open(&job, 2);
+    for (int i = 0; i < 8; i++) {
+        LS_TEXT(calls, 600, "F S B K P Z%s", i % 4 == 3 ? v->calls : "");
+        calls_step(&job, calls);
+    }
+    for (int k = 0; k < 2; k++) {
+        static const reading training[] = {{"\"length\":160,", 0, 0, 0, 0, 0},
+                                           {"\"length\":160,", 0, 0, 1, 0, 0}};
+        write_reading(&job, k, &training[k]);
+        write_validation(&job, k, v, 0);
+        write_validation(&job, k, v, 1);
+    }
+    LS_TEXT(save, 200,
+            "{\"event\":\"save\",\"at\":\"train.py:50\",\"step\":4,\"path\":\"%s\",\"what\":{"
+            "\"model\":[\"m\"]},\"params\":3}",
+            v->path);
+    calls_event(&job, 0, save);
+    calls_judge(&job);
+    calls_expect(&job, v->id, v->code, v->words);
+    calls_close(&job);
+}
+END_TEST
+
+/* All ranks vote on a callback's decision, which each takes by the value that it has. */
+START_TEST(callbacks_decide_alike)
+{
+    static const struct {
+        const char *zero, *one;
+        ls_verdict_code code;
+    } value[] = {{"0.5", "0.5", LS_PASS}, {"0.5", "0.500001", LS_PASS}, {"0.5", "0.6", LS_FAIL}};
+    for (size_t i = 0; i < sizeof value / sizeof *value; i++) {
+        calls_job job;
+        calls_open(&job, 2);
+        calls_step(&job, "F S B K P Z");
+        for (int k = 0; k < 2; k++) {
+            LS_TEXT(calls, 300,
+                    "F S B K P Z A{\"elements\":1,\"use\":\"decision\",\"monitor\":\"val_loss\","
+                    "\"value\":%s}",
+                    k == 0 ? value[i].zero : value[i].one);
+            calls_step_of(&job, k, "", calls);
+        }
+        calls_judge(&job);
+        calls_expect(&job, "validation.choice", value[i].code,
+                     value[i].code == LS_FAIL ? "sync_dist=True" : "all ranks");
+        calls_close(&job);
+    }
+}
+END_TEST
+
+/* ---- workers --------------------------------------------------------------------------------- */
+
+/* What two workers drew from in two passes, and what is said of it. */
+static const struct {
+    const char *first, *second;
+    ls_verdict_code code;
+    const char *words;
+} drew[] = {
+    {"[0,{\"torch\":\"a\",\"random\":\"b\"}],[1,{\"torch\":\"c\"}]",
+     "[0,{\"torch\":\"d\"}],[1,{\"torch\":\"e\"}]", LS_PASS, "of their own"},
+    {"[0,{\"torch\":\"a\"}],[1,{\"torch\":\"a\"}]", "", LS_FAIL, "all workers are seeded alike"},
+    {"[0,{\"dataset.rng\":\"a\"}],[1,{\"dataset.rng\":\"a\"}]", "", LS_FAIL,
+     "a generator of its own"},
+    {"[0,{\"torch\":\"a\"}],[1,{\"torch\":\"c\"}]", "[0,{\"torch\":\"a\"}],[1,{\"torch\":\"c\"}]",
+     LS_FAIL, "begin each pass with the same seed"},
+    /* one worker after the other of a loader that is built anew */
+    {"[0,{\"torch\":\"a\"}]", "[1,{\"torch\":\"a\"}]", LS_SKIP, ""},
+    {"[0,{}],[1,{}]", "[0,{}],[1,{}]", LS_PASS, ""},
+};
+
+START_TEST(workers_draw_their_own)
+{
+    calls_job job;
+    calls_open(&job, 2);
+    calls_step(&job, "F S B K P Z");
+    for (int pass = 0; pass < 2; pass++) {
+        const char *random = pass == 0 ? drew[_i].first : drew[_i].second;
+        LS_TEXT(members, 300, "\"random\":[%s],", random);
+        reading r = {members, 0, 0, 0, 0, 0};
+        for (int k = 0; k < 2; k++) {
+            write_reading(&job, k, &r);
+        }
+    }
+    calls_judge(&job);
+    calls_expect(&job, "data.random", drew[_i].code, drew[_i].words);
+    calls_close(&job);
+}
+END_TEST
+
+/* ---- validations on batches that the script draws -------------------------------------------- */
+
+#define DROPOUT "\"bn\":0,\"buffers\":[],"
+
+static const struct {
+    const char *model, *calls; /* of each fifth step */
+    int every;
+    ls_verdict_code code;
+} drawn[] = {
+    {DROPOUT, " F{\"grad\":false,\"times\":4}", 5, LS_FAIL},
+    {DROPOUT, " F{\"grad\":false} F{\"grad\":false}", 5, LS_FAIL},
+    {DROPOUT, " E F{\"grad\":false,\"training\":false,\"times\":4} T", 5, LS_SKIP},
+    {DROPOUT, " F{\"grad\":false}", 5, LS_SKIP},             /* one, as a look at shapes */
+    {DROPOUT, " F{\"grad\":false,\"times\":4}", 1, LS_PASS}, /* a teacher */
+    {"", " F{\"grad\":false,\"times\":4}", 5, LS_PASS},      /* statistics measured anew */
+    {DROPOUT "\"dropout\":0,", " F{\"grad\":false,\"times\":4}", 5, LS_PASS},
+};
+
+START_TEST(drawn_batches_are_judged)
+{
+    calls_job job;
+    calls_open_with(&job, 2, drawn[_i].model);
+    for (int i = 1; i <= 10; i++) {
+        LS_TEXT(calls, 300, "F{\"autocast\":null} b O Z%s",
+                i % drawn[_i].every == 0 ? drawn[_i].calls : "");
+        calls_step(&job, calls);
+    }
+    calls_judge(&job);
+    calls_expect(&job, "validation.mode", drawn[_i].code,
+                 drawn[_i].code == LS_FAIL ? "no model.eval() before the validation" : "");
+    calls_close(&job);
+}
+END_TEST
+
+/* ---- frozen norms ---------------------------------------------------------------------------- */
+
+START_TEST(frozen_norms_stay_frozen)
+{
+    for (int thawed = 0; thawed < 2; thawed++) {
+        calls_job job;
+        calls_open(&job, 2);
+        calls_event(&job, -1,
+                    "{\"event\":\"optimizer\",\"optimizer\":0,\"class\":\"SGD\",\"rule\":\"sgd\","
+                    "\"groups\":[{\"params\":[\"fc.weight\"],\"lr\":0.1}]}");
+        for (int i = 0; i < 3; i++) {
+            calls_step(&job, thawed != 0 ? "F{\"thawed\":2,\"thawed_at\":\"train.py:12\"} S B K P Z"
+                                         : "F{\"eval_norms\":2} S B K P Z");
+        }
+        calls_judge(&job);
+        calls_expect(&job, "mode.training", thawed != 0 ? LS_FAIL : LS_PASS,
+                     thawed != 0 ? "turns frozen batch norms on again" : "(frozen)");
+        calls_close(&job);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("observe_passes");
+    TCase *test = tcase_create("rules");
+    tcase_set_timeout(test, 120);
+    tcase_add_loop_test(test, readings_are_judged, 0, (int)(sizeof readings / sizeof *readings));
+    tcase_add_loop_test(test, validations_are_judged, 0,
+                        (int)(sizeof validations / sizeof *validations));
+    tcase_add_test(test, callbacks_decide_alike);
+    tcase_add_loop_test(test, workers_draw_their_own, 0, (int)(sizeof drew / sizeof *drew));
+    tcase_add_loop_test(test, drawn_batches_are_judged, 0, (int)(sizeof drawn / sizeof *drawn));
+    tcase_add_test(test, frozen_norms_stay_frozen);
+    suite_add_tcase(suite, test);
+    return run_suite(suite);
+}
