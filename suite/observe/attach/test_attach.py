@@ -1100,7 +1100,9 @@ scaler.scale(loss).backward()
 optimizer.param_groups[0]['lr'] = rate
 """
     other = "for group in o.param_groups:\n    group['lr'] = r\nloss.backward()\ny = loss / world_size\n"
-    for name, lines, expected in (("a.py", text, (4, 3, 6)), ("b.py", other, (None,) * 3)):
+    third = "loss = out.loss / gradient_accumulation_steps\naccelerator.backward(loss)\n"
+    jobs = (("a.py", text, (4, 3, 6)), ("b.py", other, (None,) * 3), ("c.py", third, (None, 1, None)))
+    for name, lines, expected in jobs:
         path = os.path.join(context.root, name)
         with open(path, "w", encoding="utf-8") as file:
             file.write(lines)

@@ -13,7 +13,10 @@ RANKS = (
 )
 BY = re.compile(r"(?:/=?\s*\(?\s*(?:float|int)?\(?\s*)" + RANKS + r"\b", re.IGNORECASE)
 STEPS = re.compile(r"/=?\s*\(?\s*(?:\w+\.)*\w*accum\w*\b", re.IGNORECASE)
-GOES = re.compile(r"([A-Za-z_][\w.\[\]'\"]*)\s*\)?\.backward\(|backward\(\s*([A-Za-z_][\w.]*)")
+GOES = (
+    re.compile(r"([A-Za-z_][\w.\[\]'\"]*)\s*\)?\.backward\("),
+    re.compile(r"backward\(\s*([A-Za-z_][\w.]*)"),  # accelerator.backward(loss)
+)
 TARGET = re.compile(r"^\s*([A-Za-z_][\w.\[\]'\"]*)\s*(?:/=|=[^=])")
 RATE = re.compile(
     r"param_groups\s*\[[^\]]*\]\s*\[\s*['\"]lr['\"]\s*\]\s*[*/+-]?=[^=]|\bin\s+[\w.]*param_groups\s*\["
@@ -75,8 +78,7 @@ def _divided(by, place, work):
         lines = _lines(file)
         gone = set()
         for line in lines:
-            for match in GOES.finditer(line):
-                gone.update(name for name in match.groups() if name)
+            gone.update(name for goes in GOES for name in goes.findall(line))
         for number, line in enumerate(lines):
             if by.search(line) is None:
                 continue
