@@ -14,7 +14,7 @@ from . import functions, masks
 from .collectives import Refused, refusing
 from .models import plain_name
 from .parts import Parts, is_redirected
-from .records import Reason, Record, from_outside, mapped, own, tensors_of, used_outside
+from .records import MARK, Begins, Reason, Record, from_outside, mapped, own, tensors_of, used_outside
 from .samples import Sampler
 from .slope import own_functions, slope_ratio
 
@@ -97,7 +97,7 @@ class Again:
         )
         record = Record(model, path, module, *copies)
         record.late = self.hub.steps.now.asked
-        record.read(torch, args, kwargs)
+        record.begins = Begins(torch, args, kwargs)
         self._state(record, module)
         params = [p for _, p in model.params()]
         kind = params[0].device.type if params else "cpu"
@@ -142,11 +142,12 @@ class Again:
         except Reason as reason:
             return self._refuse(str(reason))
         record.shapes = [t.shape for t in outputs]
+        begins, record.begins = record.begins, None
         for place, tensor in enumerate(outputs):
             node = tensor.grad_fn
             # what is handed on as it came is no result of the module
-            if node is not None and (node, tensor.output_nr) not in record.begins:
-                record.ends.append((node, tensor.output_nr))
+            if node is not None and (node, tensor.output_nr) not in begins.nodes:
+                node.metadata.setdefault(MARK, (record, begins))
                 self._keep(record, place, tensor)
         record.outputs = [self._sample(tensor) for tensor in outputs]
         # a forward may open an autocast region itself, or be in one that a trainer has put around it

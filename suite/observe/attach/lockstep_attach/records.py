@@ -4,6 +4,7 @@ import copy
 import enum
 import types
 
+MARK = "lockstep"  # of nodes of the graph that gave a record's outputs: nothing but the graph itself keeps it alive
 OUTPUTS = 8  # whose gradients are told apart
 PLAIN = (
     type(None), bool, int, float, complex, str, bytes, slice, range, type, enum.Enum,
@@ -25,9 +26,6 @@ class Record:
         self.random = self.buffers = self.handle = None
         self.shapes, self.grads = [], {}
         self.given = {}  # gradients of outputs before hooks of the user's on them
-        self.ends = []  # nodes of the graph that gave the outputs
-        self.begins = []  # nodes that gave the inputs
-        self.leaves = []  # inputs that are leaves, such as parameters
         self.dropped = None  # Dropped, while the forward runs and after it
         self.outputs = []  # samples of them
         self.late = False  # after the step's optimizer was asked: of the next step
@@ -41,11 +39,15 @@ class Record:
                 return words.numel() if each else 0
         return 0
 
-    def read(self, torch, args, kwargs):
-        """Where the inputs' gradients go: not taken from the copies, which have no graph."""
+
+class Begins:
+    """Where the inputs of a record came from: not of its copies, which have no graph."""
+
+    def __init__(self, torch, args, kwargs):
+        self.nodes, self.leaves = [], []
         for tensor in tensors_in(torch, (args, kwargs), []):
             if tensor.grad_fn is not None:
-                self.begins.append((tensor.grad_fn, tensor.output_nr))
+                self.nodes.append((tensor.grad_fn, tensor.output_nr))
             elif tensor.requires_grad:
                 self.leaves.append(tensor)
 
@@ -168,7 +170,6 @@ def used_outside(torch, roots, records):
 
     Raises Reason where a part of the graph outside them has a graph of its own.
     """
-    record_of = {node: record for record in records for node, _ in record.ends}
     leaves, seen, entered = set(), set(), set()
     waiting = []
     for root in roots:
@@ -181,12 +182,12 @@ def used_outside(torch, roots, records):
         if node in seen:
             continue
         seen.add(node)
-        record = record_of.get(node)
-        if record is not None:
+        record, begins = node.metadata.get(MARK, (None, None))
+        if record in records:
             if record not in entered:
                 entered.add(record)
-                leaves.update(id(leaf) for leaf in record.leaves)
-                waiting.extend(begin for begin, _ in record.begins)
+                leaves.update(id(leaf) for leaf in begins.leaves)
+                waiting.extend(begin for begin, _ in begins.nodes)
             continue
         variable = getattr(node, "variable", None)
         if isinstance(variable, torch.Tensor):
