@@ -46,7 +46,7 @@ static void add_step(const ls_samples *samples, micro *m)
  * weights of one half. */
 static bool by_framework(const ls_factor *f)
 {
-    return f->loss_by_steps[0] != '\0' && strstr(f->backward->at, "-packages/") != NULL;
+    return f->loss_by_steps[0] != '\0' && strchr(f->backward->at, '(') != NULL;
 }
 
 static void judge(const micro *m, ls_observe_finding *out)

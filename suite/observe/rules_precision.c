@@ -287,7 +287,7 @@ static bool judge_other_device(const ls_observe_trace *trace, ls_observe_finding
         cJSON_ArrayForEach(region, trace->rank[k].autocast)
         {
             const char *at = ls_json_string(region, "at", "");
-            bool library = strstr(at, "-packages/") != NULL;
+            bool library = strchr(at, '(') != NULL; /* a package's own region */
             own = own == NULL && at[0] != '\0' && !library ? region : own;
         }
     }

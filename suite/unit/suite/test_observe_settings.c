@@ -311,7 +311,7 @@ static const struct {
 } others[] = {
     {REGION, PLAIN "b O Z", "precision.autocast", LS_FAIL, "another device type"},
     {REGION, "F{\"autocast\":\"bf16\",\"type\":\"bf16\"} b O Z", "precision.autocast", LS_PASS, ""},
-    {"{\"event\":\"autocast\",\"device\":\"cuda\",\"at\":\"/x/site-packages/y.py:19\"}",
+    {"{\"event\":\"autocast\",\"device\":\"cuda\",\"at\":\"train.py:9 (y/z.py:19)\"}",
      PLAIN "b O Z", "precision.autocast", LS_SKIP, ""},
     {ALIKE, PLAIN "b{\"loss_times\":1,\"loss_given\":\"probabilities\"} O Z", "gradient.loss",
      LS_FAIL, "softmax before cross_entropy"},

@@ -6,6 +6,7 @@ import linecache
 import re
 import sys
 
+PLACES = re.compile(r"([^\s()]+):\d+")  # of "train.py:41 (accelerate/accelerator.py:2400)"
 FILES, LINES = 16, 20000  # of the script's own that are read
 RANKS = (
     r"(?:\w+\.)*(?:\w*world_?size|get_world_size\([^)]*\)|num_processes|num_replicas|nprocs|n_?gpus?"
@@ -27,7 +28,7 @@ MADE = re.compile(r"^\s*return\b.*\bloss|\.backward\(|backward\(", re.IGNORECASE
 
 def _files(place, work):
     """The file of that place, and those of the script's own modules."""
-    names = [name for name in [place.rpartition(":")[0]] if "-packages" not in name]
+    names = PLACES.findall(place)
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
         if isinstance(file, str) and file.endswith(".py") and file.startswith(work):
