@@ -283,6 +283,8 @@ static void judge_early(const ls_observe_trace *trace, int writer, const cJSON *
     const char *path = ls_json_string(save, "path", "");
     double shared = ls_json_number(save, "shared", NAN);
     double begun = ls_json_number(save, "begun_ns", NAN);
+    const double near = 1e11; /* two hosts' clocks count from their boots: further apart */
+    bool one_node = on_one_node(trace); /* not known of ranks without a launcher */
     for (int k = 0; k < trace->world && path[0] != '\0'; k++) {
         const cJSON *load, *own;
         bool writes = k == writer;
@@ -296,6 +298,7 @@ static void judge_early(const ls_observe_trace *trace, int writer, const cJSON *
             if (writes || strcmp(ls_json_string(load, "path", ""), path) != 0 ||
                 ls_saved_step(load) != ls_saved_step(save) ||
                 !(ls_json_number(load, "shared", NAN) <= shared) ||
+                !(one_node || fabs(ls_json_number(load, "begun_ns", NAN) - begun) < near) ||
                 !(failed || ls_json_number(load, "begun_ns", NAN) > begun)) {
                 continue;
             }
@@ -330,7 +333,7 @@ static void judge_save(const ls_observe_trace *trace, int k, const cJSON *save, 
     if (k == 0 && ls_verdict_good(out->verdict.code)) {
         judge_race(trace, save, out);
     }
-    if (ls_verdict_good(out->verdict.code) && on_one_node(trace) && ls_job_sharded(trace) == NULL) {
+    if (ls_verdict_good(out->verdict.code) && ls_job_sharded(trace) == NULL) {
         judge_early(trace, k, save, out);
     }
 }
