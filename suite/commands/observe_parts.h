@@ -16,7 +16,8 @@
 
 #include "harness/process/proc.h"
 #include "kernels/core/json.h"
-#include "suite/observe/trace.h"
+#include "suite/observe/observe.h"
+#include "suite/observe/trace/trace.h"
 #include "suite/run/run.h"
 
 /* What the verdicts say of the claims any-ddp and any-amp. */

@@ -105,7 +105,7 @@ static const char *choose_job(const char *directory)
 
 /* ---- how it ended ---------------------------------------------------------------------------- */
 
-/* When it ended, on which clock, and whether a signal asked it to: rules_stall.c. */
+/* When it ended, on which clock, and whether a signal asked it to: rules/stall.c. */
 static void add_end(cJSON *outcome, const ls_proc *ended)
 {
     char *boot = ls_text_read("/proc/sys/kernel/random/boot_id");

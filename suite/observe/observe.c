@@ -3,9 +3,11 @@
 
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
-#include "calls.h"
-#include "job.h"
-#include "trace.h"
+#include "observe.h"
+#include "suite/observe/rules/rules.h"
+#include "suite/observe/trace/calls.h"
+#include "suite/observe/trace/job.h"
+#include "suite/observe/trace/trace.h"
 
 ls_status ls_observe_read(const char *directory, ls_observe_trace **out)
 {
@@ -125,6 +127,11 @@ void ls_observe_judge_one(const ls_observe_trace *trace, const ls_observe_rule *
     judge_parts(trace, rule, out);
     allow_join(trace, rule, &out->verdict);
     limit_to_what_was_read(trace, &out->verdict);
+}
+
+const ls_observe_rule *ls_observe_rules(int *count)
+{
+    return ls_rules_all(count);
 }
 
 void ls_observe_judge_all(const ls_observe_trace *trace, ls_observe_result *out)

@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-#include "trace.h"
+#include "suite/observe/trace/trace.h"
 
 /* Of a rank's steady steps: the third and later ones that were not looked at in detail. Shares are
  * parts of the steps' own time, without the attach module's. NaN: not known. */

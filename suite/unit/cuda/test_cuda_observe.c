@@ -5,7 +5,7 @@
 #include <poll.h>
 #include <signal.h>
 
-#include "suite/observe/rules.h"
+#include "suite/observe/rules/rules.h"
 #include "suite/unit/run_suite.h"
 #include "emulated_run.h"
 

@@ -16,7 +16,7 @@
 #include "kernels/core/text.h"
 #include "suite/observe/collectives/journal.h"
 #include "suite/observe/collectives/profiler_abi.h"
-#include "suite/observe/rules.h"
+#include "suite/observe/rules/rules.h"
 #include "suite/unit/run_suite.h"
 
 static char folder[PATH_MAX];

@@ -4,7 +4,8 @@
 #include <math.h>
 
 #include "observe_fake.h"
-#include "suite/observe/trace.h"
+#include "suite/observe/observe.h"
+#include "suite/observe/trace/trace.h"
 #include "suite/unit/run_suite.h"
 
 static void make_folder(char folder[64])

@@ -1,0 +1,187 @@
+/* Whether an average of weights is kept where it is run, and follows the weights. */
+#include <math.h>
+#include <string.h>
+
+#include "suite/observe/trace/calls.h"
+#include "rules.h"
+
+typedef struct average {
+    int updates, forwards;
+    const ls_call *update; /* the first */
+} average;
+
+static average average_of(const ls_observe_rank *rank, int number)
+{
+    average a = {0};
+    for (int i = 0; i < rank->step_count; i++) {
+        for (int c = 0; c < rank->step[i].call_count; c++) {
+            const ls_call *call = &rank->step[i].call[c];
+            if (call->kind != LS_CALL_OTHER ||
+                strcmp(ls_calls_text(call, "call"), "average") != 0 ||
+                ls_json_int(call->json, "average", -1) != number) {
+                continue;
+            }
+            if (strcmp(ls_calls_text(call, "what"), "update") == 0) {
+                a.update = a.update == NULL ? call : a.update;
+                a.updates += call->times;
+            } else {
+                a.forwards += call->times;
+            }
+        }
+    }
+    return a;
+}
+
+/* A rank may keep an average alone, and then it runs it alone. */
+void ls_rules_replicas_average(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    enum { AVERAGES = 8 };
+    int updates = 0;
+    if (trace->world < 2 || !trace->attached) {
+        ls_verdict_set(&out->verdict, trace->attached ? LS_SKIP : LS_UNSUPPORTED, "%s",
+                       trace->attached ? "one rank" : "the trainer's own events hold no calls");
+        return;
+    }
+    for (int n = 0; n < AVERAGES; n++) {
+        int most = 0, of = 0;
+        for (int k = 0; k < trace->world; k++) {
+            average a = average_of(&trace->rank[k], n);
+            of = a.updates > most ? k : of;
+            most = a.updates > most ? a.updates : most;
+        }
+        updates += most;
+        for (int k = 0; k < trace->world; k++) {
+            average a = average_of(&trace->rank[k], n);
+            /* One less: a rank that ended between two updates. */
+            if (a.forwards == 0 || a.updates >= most - 1) {
+                continue;
+            }
+            ls_verdict_fail(&out->verdict,
+                            "rank %d runs an average of weights that it updated %d times, rank %d "
+                            "%d times",
+                            k, a.updates, of, most);
+            ls_verdict_cause(&out->verdict, "the average is updated on some ranks and run on all: "
+                                            "the others run weights of the start");
+            ls_finding_blame(out, average_of(&trace->rank[of], n).update->at,
+                             "update the average on every rank, or run it where it is updated");
+        }
+    }
+    if (updates == 0) {
+        ls_verdict_set(&out->verdict, LS_SKIP, "no AveragedModel was updated");
+    }
+    ls_verdict_pass(&out->verdict, "averages were updated %d times, on each rank that runs them",
+                    updates);
+}
+
+/* ---- how an average moves -------------------------------------------------------------------- */
+
+static const ls_tol nothing =
+    LS_TOL(1e-7, "of the way to the weights: a decay of 0.9999999 is none that an average is used "
+                 "with, and f32 rounds such steps away");
+static const ls_tol nearly_all =
+    LS_TOL(0.7, "of the way to the weights, each time: decays are 0.9 and more, and those that "
+                "begin small grow; a copy goes all of it");
+
+/* Updates of one average on a rank. */
+typedef struct course {
+    int updates, turns, several; /* several: turns between two steps with more than one update */
+    int most;                    /* updates in a turn */
+    int shares;
+    double least, highest; /* of the shares */
+    const ls_call *call;
+    int now; /* since the last attempt to step */
+} course;
+
+static void end_turn(course *c)
+{
+    c->turns += c->now > 0;
+    c->several += c->now > 1;
+    c->most = c->now > c->most ? c->now : c->most;
+    c->now = 0;
+}
+
+static bool is_update(const ls_call *call, int number)
+{
+    return call->kind == LS_CALL_OTHER && strcmp(ls_calls_text(call, "call"), "average") == 0 &&
+           strcmp(ls_calls_text(call, "what"), "update") == 0 &&
+           ls_json_int(call->json, "average", -1) == number;
+}
+
+static course course_of(const ls_observe_rank *rank, int number)
+{
+    course c = {.least = INFINITY, .highest = -INFINITY};
+    for (int i = 0; i < rank->step_count; i++) {
+        for (int k = 0; k < rank->step[i].call_count; k++) {
+            const ls_call *call = &rank->step[i].call[k];
+            if (ls_calls_is_attempt(call)) {
+                end_turn(&c);
+            } else if (is_update(call, number)) {
+                double share = ls_json_number(call->json, "share", NAN);
+                c.call = call;
+                c.updates += call->times;
+                c.now += call->times;
+                c.shares += !isnan(share);
+                c.least = fmin(c.least, share);
+                c.highest = fmax(c.highest, share);
+            }
+        }
+    }
+    end_turn(&c);
+    return c;
+}
+
+static void judge_course(const course *c, ls_observe_finding *out)
+{
+    enum { LEAST = 3 };
+    const char *cause = NULL;
+    /* The first and the last turn of a job may be parts. */
+    if (c->several >= LEAST && 5 * c->several >= 4 * (c->turns - 2)) {
+        ls_verdict_fail(&out->verdict,
+                        "an average of weights is updated up to %d times between one step and the "
+                        "next, in %d of %d cases",
+                        c->most, c->several, c->turns);
+        cause = "the average is updated with every batch, the weights with every step: its decay "
+                "counts several times";
+    } else if (c->shares >= LEAST && c->highest < nothing.value) {
+        ls_verdict_fail(&out->verdict,
+                        "an average of weights stays where it is in %d updates that were looked at",
+                        c->shares);
+        ls_verdict_measured(&out->verdict, c->highest, nothing.value, "of the way", nothing.why);
+        cause = "the average never moves: its decay is 1, or so near to it that rounding takes "
+                "each step away";
+    } else if (c->shares >= LEAST && c->least > nearly_all.value) {
+        ls_verdict_fail(&out->verdict,
+                        "each update takes an average of weights %.3g of the way to the weights",
+                        c->least);
+        ls_verdict_measured(&out->verdict, c->least, nearly_all.value, "of the way",
+                            nearly_all.why);
+        cause = "decay and 1 - decay are exchanged: the average is the newest weights";
+    }
+    if (cause != NULL) {
+        ls_verdict_cause(&out->verdict, "%s", cause);
+        ls_finding_blame(out, c->call->at,
+                         "update it once after each optimizer.step(), as decay * "
+                         "average + (1 - decay) * weights");
+    }
+}
+
+void ls_rules_optimizer_average(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    enum { AVERAGES = 8 };
+    int updates = 0;
+    if (trace->world == 0 || !trace->attached) {
+        ls_verdict_set(&out->verdict, LS_SKIP, "no average of weights is reported");
+        return;
+    }
+    for (int k = 0; k < trace->world; k++) {
+        for (int n = 0; n < AVERAGES; n++) {
+            course c = course_of(&trace->rank[k], n);
+            judge_course(&c, out);
+            updates += k == 0 ? c.updates : 0;
+        }
+    }
+    if (updates == 0) {
+        ls_verdict_set(&out->verdict, LS_SKIP, "no AveragedModel was updated");
+    }
+    ls_verdict_pass(&out->verdict, "averages of weights were updated %d times", updates);
+}

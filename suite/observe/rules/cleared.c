@@ -1,0 +1,558 @@
+/* What becomes of gradients between a backward and a step: whether they are cleared in between, not
+ * at all, or thrown away, and whether a clip has an effect. */
+#include <math.h>
+#include <string.h>
+
+#include "suite/observe/trace/calls.h"
+#include "kernels/core/list.h"
+#include "kernels/core/text.h"
+#include "rules.h"
+#include "suite/observe/trace/samples.h"
+
+static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    if (!trace->attached) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "the trainer's own events hold no calls");
+        return false;
+    }
+    return true;
+}
+
+/* ---- order.zero ------------------------------------------------------------------------------ */
+
+static const ls_tol same_mean =
+    LS_TOL(1e-2, "the ranks' gradients are averaged in f32, f16 or bf16 (2^-9 a value): a gradient "
+                 "of the step before that is left in is of the size of the gradient itself");
+
+/* What a step's own backward calls (group "local"), or those since the last zero_grad ("since"),
+ * gave for a parameter: the mean over the ranks under
+ * DistributedDataParallel, else the rank's own; false where a rank has no samples of it. */
+static bool expected_of(const ls_observe_trace *trace, const ls_samples *samples, int rank,
+                        const char *group, const char *name, int64_t count, double *mean)
+{
+    bool ddp = ls_trace_is_ddp(trace), known = true;
+    for (int k = 0; k < trace->world && known; k++) {
+        if (!ddp && k != rank) {
+            continue;
+        }
+        ls_values local = ls_samples_read(samples->file[k], group, name, NULL);
+        known = local.v != NULL && local.count == count;
+        for (int64_t i = 0; known && i < count; i++) {
+            mean[i] += local.v[i] / (ddp ? trace->world : 1);
+        }
+        ls_values_free(&local);
+    }
+    return known;
+}
+
+/* The multiple of `mean` that fits best: unscaling and clipping multiply by one number. */
+static double fit(const ls_values *got, const double *mean)
+{
+    double product = 0, square = 0;
+    for (int64_t i = 0; i < got->count; i++) {
+        product += got->v[i] * mean[i];
+        square += mean[i] * mean[i];
+    }
+    return square > 0 ? product / square : 1;
+}
+
+/* The distance of a parameter's gradient from what the step's own backward calls gave, relative to
+ * that; NaN: not known. Of those since the last zero_grad: the gradient that the optimizer used,
+ * from a multiple of theirs. */
+static double excess_of(const ls_observe_trace *trace, const ls_samples *samples, int rank,
+                        const char *group, const char *name)
+{
+    bool since = strcmp(group, "since") == 0;
+    ls_values got = ls_samples_read(samples->file[rank], since ? "used" : "reduced", name, NULL);
+    double error = 0, norm = 0;
+    if (got.v != NULL && got.count > 0) {
+        double *mean = ls_list_make((size_t)got.count, sizeof *mean);
+        bool known = expected_of(trace, samples, rank, group, name, got.count, mean);
+        double factor = known && since ? fit(&got, mean) : 1;
+        for (int64_t i = 0; known && i < got.count; i++) {
+            double wanted = factor * mean[i];
+            error += (got.v[i] - wanted) * (got.v[i] - wanted);
+            norm += wanted * wanted;
+        }
+        free(mean);
+        /* An infinity that no backward of the step gave was left. */
+        error = known && isfinite(norm) && !isfinite(error) ? INFINITY : error;
+    }
+    ls_values_free(&got);
+    return norm > 0 && isfinite(norm) && !isnan(error) ? sqrt(error / norm) : NAN;
+}
+
+/* Whether a step's gradients are more than its own backward calls gave: 1, 0, or -1: no samples say
+ * so. Scripts also clear gradients by hand, which no call shows. */
+static int holds_more(const ls_observe_trace *trace, int rank, int64_t number, const char *group)
+{
+    ls_observe_finding none = {0};
+    ls_samples samples;
+    int more = -1;
+    ls_samples_open(trace, number, &samples, &none);
+    for (int t = 0; samples.count == trace->world && t < trace->rank[rank].tensor_count; t++) {
+        double excess = excess_of(trace, &samples, rank, group, trace->rank[rank].tensor[t].name);
+        if (!isnan(excess)) {
+            more = excess > same_mean.value ? 1 : more < 0 ? 0 : more;
+        }
+    }
+    ls_samples_close(&samples);
+    return more;
+}
+
+typedef struct zeroes {
+    int attempts, kept;
+    int emptied, emptied_rank; /* attempts after the gradients had been cleared */
+    long long emptied_step;
+    const char *clear;        /* where */
+    bool shown;               /* the script clears them by other means than zero_grad */
+    ls_observe_finding first; /* where no clearing was seen, and no samples say what that means */
+} zeroes;
+
+static void note_kept(const ls_observe_trace *trace, ls_calls *calls, int rank, zeroes *z,
+                      ls_observe_finding *out)
+{
+    int more = holds_more(trace, rank, ls_calls_step(calls), "local");
+    const ls_calls_optimizer *own = ls_calls_optimizer_of(calls, calls->call);
+    z->shown = z->shown || more == 0;
+    if (more != 1 && z->kept++ > 0) {
+        return;
+    }
+    ls_observe_finding *to = more == 1 ? out : &z->first;
+    ls_verdict_set(&to->verdict, more == 1 ? LS_FAIL : LS_WEAK,
+                   "rank %d, step %lld: no gradient was cleared since the step before: a forward "
+                   "found %d gradients in place, %s",
+                   rank, ls_calls_step(calls), own->left,
+                   more == 1 ? "and the step's are more than its own backward gave"
+                             : "and no samples say whether they were cleared by hand");
+    ls_verdict_cause(&to->verdict, "optimizer.zero_grad() is missing: gradients of all steps add "
+                                   "up");
+    ls_finding_blame(to, calls->call->at,
+                     "call optimizer.zero_grad() after each step, before the next backward");
+}
+
+/* Steps by nothing are judged together: a script may clear the gradients of a batch that it wants
+ * to leave out. */
+static void note_emptied(const ls_calls *calls, const ls_calls_optimizer *own, int rank, zeroes *z)
+{
+    if (z->emptied++ == 0) {
+        z->emptied_rank = rank;
+        z->emptied_step = ls_calls_step(calls);
+        z->clear = own->clear != NULL ? own->clear->at : calls->call->at;
+    }
+}
+
+static void look_at_zero(const ls_observe_trace *trace, ls_calls *calls, int rank, zeroes *z,
+                         ls_observe_finding *out)
+{
+    const ls_calls_optimizer *own = ls_calls_optimizer_of(calls, calls->call);
+    if (own == NULL || !ls_calls_is_attempt(calls->call)) {
+        return;
+    }
+    z->attempts++;
+    /* In a detailed step a forward also finds no gradients where they are all zero. */
+    z->shown = z->shown || (own->attempts > 0 && own->by_hand);
+    /* Before its first step an optimizer has no number: a zero_grad without one counts for all. */
+    if (own->attempts > 0 && own->backwards > 0 && own->cleared && ls_calls_pending(own) == 0) {
+        note_emptied(calls, own, rank, z);
+    }
+    if (own->attempts > 0 && own->backwards > 0 && !own->cleared && own->left > 0) {
+        note_kept(trace, calls, rank, z, out);
+    }
+}
+
+static void judge_emptied(const zeroes *z, ls_observe_finding *out)
+{
+    if (z->emptied == 0 || out->verdict.code == LS_FAIL) {
+        return;
+    }
+    ls_verdict_set(&out->verdict, 2 * z->emptied >= z->attempts ? LS_FAIL : LS_WEAK,
+                   "rank %d, step %lld: the gradients were cleared after the backward and before "
+                   "the optimizer's step; so in %d of %d steps of all ranks",
+                   z->emptied_rank, z->emptied_step, z->emptied, z->attempts);
+    ls_verdict_cause(&out->verdict,
+                     "zero_grad() between backward and step: the optimizer steps by nothing");
+    ls_finding_blame(out, z->clear, "call zero_grad() before the backward or after the step");
+}
+
+/* ---- gradients that are thrown away ---------------------------------------------------------- */
+
+/* A backward and what it was of. */
+typedef struct pass {
+    const char *at, *input; /* of the last training forward before it, or "" */
+    bool local;             /* within no_sync */
+    bool of_input;          /* that forward's input wants a gradient itself: an attack, a penalty */
+} pass;
+
+/* The backward calls of a rank since the last attempt to step. */
+typedef struct waste {
+    int steps;         /* attempts with a backward before them */
+    int like, local;   /* of them, those with passes thrown away: like the one that counts, or
+                          within no_sync */
+    int passes;        /* thrown away, in the last of them */
+    const char *clear; /* where */
+    int waiting, lost; /* passes that may still be used; passes that were cleared */
+    pass last, thrown; /* the last one; the last that was cleared */
+    const char *input; /* of the last training forward */
+    bool of_input;
+    int64_t step[8]; /* detailed ones among `like` */
+    int detailed;
+} waste;
+
+/* Whether no optimizer has a gradient to step by. */
+static bool none_pending(const ls_calls *calls)
+{
+    for (int o = 0; o < LS_CALLS_OPTIMIZERS; o++) {
+        if ((calls->optimizers >> o & 1) != 0 && ls_calls_pending(&calls->optimizer[o]) > 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* A step has been taken: were passes before it cleared that were like its own? A pass over the same
+ * inputs (as of sharpness-aware steps), or with gradients of its inputs, has another purpose. */
+static void end_waste(const ls_observe_step *step, waste *w)
+{
+    const pass *kept = &w->last, *thrown = &w->thrown;
+    w->steps += w->waiting > 0;
+    if (w->waiting > 0 && w->lost > 0 && !thrown->of_input && thrown->input[0] != '\0' &&
+        kept->input[0] != '\0' && strcmp(thrown->input, kept->input) != 0) {
+        bool like = strcmp(thrown->at, kept->at) == 0;
+        w->like += like;
+        w->local += !like && thrown->local;
+        w->passes = w->lost;
+        if (like && step->detail && w->detailed < (int)(sizeof w->step / sizeof *w->step)) {
+            w->step[w->detailed++] = step->step->step;
+        }
+    }
+    w->waiting = w->lost = 0;
+}
+
+/* `before`: the call that the state of `calls` holds the effect of, and its step. */
+static void follow_waste(const ls_calls *calls, const ls_observe_step *step, const ls_call *before,
+                         waste *w)
+{
+    if (before == NULL) {
+        return;
+    }
+    if (ls_calls_is_attempt(before)) {
+        end_waste(step, w);
+    } else if (before->kind == LS_CALL_BACKWARD) {
+        w->waiting += before->times;
+        w->last = (pass){before->at, w->input, ls_calls_flag(before, "sync") == 0, w->of_input};
+    } else if (before->kind == LS_CALL_ZERO_GRAD || before->kind == LS_CALL_FORWARD) {
+        if (w->waiting > 0 && none_pending(calls)) {
+            w->lost += w->waiting;
+            w->waiting = 0;
+            w->thrown = w->last;
+            w->clear = before->at;
+        }
+        if (ls_calls_is_training(before)) {
+            w->input = ls_calls_text(before, "input");
+            w->of_input = ls_calls_flag(before, "input_grad") == 1;
+        }
+    }
+}
+
+/* Whether the script put something else into .grad than its last passes gave, such as a sum of its
+ * own of gradients that it clipped one by one. */
+static bool is_made_by_hand(const ls_observe_trace *trace, int rank, const waste *w)
+{
+    bool reduces = trace->world > 1 && !ls_trace_is_ddp(trace);
+    for (int i = 0; i < w->detailed && !reduces; i++) {
+        if (holds_more(trace, rank, w->step[i], "since") == 1) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void judge_waste(const ls_observe_trace *trace, int rank, ls_observe_finding *out)
+{
+    ls_calls calls;
+    waste w = {.clear = "", .input = "", .last = {"", "", false, false}};
+    const ls_observe_step *step = NULL;
+    const ls_call *before = NULL;
+    ls_calls_start(&calls, &trace->rank[rank]);
+    for (bool more = true; more; before = calls.call, step = calls.step) {
+        more = ls_calls_next(&calls);
+        follow_waste(&calls, step, before, &w);
+    }
+    bool like = w.like >= 2 && 2 * w.like >= w.steps;
+    if ((!like && (w.local < 2 || 2 * w.local < w.steps)) || is_made_by_hand(trace, rank, &w)) {
+        return;
+    }
+    ls_verdict_set(&out->verdict, like ? LS_FAIL : LS_WEAK,
+                   "rank %d: in %d of %d steps gradients of other batches (%d in the last of them) "
+                   "were cleared before any optimizer had stepped by them",
+                   rank, like ? w.like : w.local, w.steps, w.passes);
+    ls_verdict_cause(&out->verdict, "zero_grad() for every batch: of the batches of a step only "
+                                    "the last one counts");
+    ls_finding_blame(out, w.clear,
+                     "to accumulate, call zero_grad() once a step, after optimizer.step()");
+}
+
+static bool uses_closure(const ls_observe_trace *trace)
+{
+    const cJSON *remark;
+    for (int k = 0; k < trace->world; k++) {
+        cJSON_ArrayForEach(remark, trace->rank[k].attach)
+        {
+            if (strstr(ls_json_string(remark, "error", ""), "closure") != NULL) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+void ls_rules_order_zero(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    zeroes z = {0};
+    if (!concerns(trace, out)) {
+        return;
+    }
+    if (uses_closure(trace)) {
+        ls_verdict_set(
+            &out->verdict, LS_UNSUPPORTED,
+            "gradients are computed and cleared by a closure inside the optimizer's step");
+        return;
+    }
+    for (int k = 0; k < trace->world; k++) {
+        ls_calls calls;
+        ls_calls_start(&calls, &trace->rank[k]);
+        while (ls_calls_next(&calls)) {
+            look_at_zero(trace, &calls, k, &z, out);
+        }
+    }
+    judge_emptied(&z, out);
+    for (int k = 0; k < trace->world && out->verdict.code != LS_FAIL; k++) {
+        ls_observe_finding one = {0};
+        judge_waste(trace, k, &one);
+        ls_calls_keep_worst(out, &one);
+    }
+    if (!z.shown) {
+        ls_calls_keep_worst(out, &z.first);
+    }
+    if (z.attempts == 0) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "no step of an optimizer was seen");
+    }
+    ls_verdict_pass(&out->verdict, "gradients cleared between %d steps%s",
+                    z.attempts / trace->world, z.kept > 0 ? ", some by hand" : "");
+}
+
+/* ---- order.clip ------------------------------------------------------------------------------ */
+
+/* What becomes of a clip. */
+typedef enum fate {
+    FATE_UNKNOWN, /* the job ended first, or it only measures the norm */
+    FATE_USED,
+    FATE_EARLY,   /* no backward had computed the gradients yet */
+    FATE_LATE,    /* the optimizer had stepped by them; they are cleared next */
+    FATE_CLEARED, /* they are cleared before their optimizer steps */
+    FATES,
+} fate;
+
+/* The calls of one place for the same models: a library's own place is that of all its users. */
+typedef struct clips {
+    const char *at;
+    const cJSON *models; /* or NULL */
+    int of[FATES], calls;
+    long long step; /* of the first that had no effect */
+    double limit;
+} clips;
+
+static const cJSON *models_of(const ls_call *call)
+{
+    return cJSON_GetObjectItemCaseSensitive(call->json, "models");
+}
+
+/* The optimizers whose parameters a clip was given; all, where that is not known. */
+static unsigned clipped_by(const ls_calls *calls)
+{
+    const cJSON *model;
+    unsigned mask = 0;
+    cJSON_ArrayForEach(model, models_of(calls->call))
+    {
+        mask |= ls_calls_optimizers_of(calls, cJSON_IsNumber(model) ? model->valueint : -1);
+    }
+    return (mask == 0 ? ~0u : mask) & calls->optimizers;
+}
+
+/* The optimizers of `mask` that a zero_grad reaches. */
+static unsigned cleared_by(ls_calls *calls, const ls_call *call, unsigned mask)
+{
+    const ls_calls_optimizer *own = ls_calls_optimizer_of(calls, call);
+    bool model = strcmp(ls_calls_text(call, "of"), "model") == 0;
+    return mask & (model || own == NULL ? ls_calls_optimizers_of(calls, call->model) : own->shares);
+}
+
+/* Goes on from a clip until an optimizer steps by what it left, or that is cleared. */
+static fate fate_of(ls_calls *calls)
+{
+    unsigned mask = clipped_by(calls);
+    bool pending = false, stepped = false;
+    for (int o = 0; o < LS_CALLS_OPTIMIZERS; o++) {
+        const ls_calls_optimizer *own = &calls->optimizer[o];
+        bool of = (mask >> o & 1) != 0;
+        pending = pending || (of && ls_calls_pending(own) > 0);
+        stepped = stepped || (of && own->attempts > 0 && own->backwards == 0);
+    }
+    int c = calls->call_index + 1;
+    for (int i = calls->step_index; i < calls->rank->step_count; i++, c = 0) {
+        const ls_observe_step *step = &calls->rank->step[i];
+        for (; c < step->call_count; c++) {
+            const ls_call *call = &step->call[c];
+            const ls_calls_optimizer *own = ls_calls_optimizer_of(calls, call);
+            if (call->kind == LS_CALL_BACKWARD && !pending) {
+                return FATE_EARLY;
+            }
+            if (ls_calls_is_attempt(call) && own != NULL && (mask >> call->optimizer & 1) != 0) {
+                return FATE_USED;
+            }
+            mask &= call->kind == LS_CALL_ZERO_GRAD ? ~cleared_by(calls, call, mask) : ~0u;
+            if (mask == 0) {
+                return stepped && !pending ? FATE_LATE : FATE_CLEARED;
+            }
+        }
+    }
+    return stepped && !pending ? FATE_LATE : FATE_UNKNOWN;
+}
+
+static clips *clips_of(clips *list, int *count, const ls_call *call)
+{
+    enum { PLACES = 16 };
+    const cJSON *models = models_of(call);
+    for (int i = 0; i < *count; i++) {
+        if (strcmp(list[i].at, call->at) == 0 &&
+            (models == list[i].models || cJSON_Compare(models, list[i].models, true))) {
+            return &list[i];
+        }
+    }
+    if (*count == PLACES) {
+        return NULL;
+    }
+    list[*count] = (clips){.at = call->at, .models = models};
+    return &list[(*count)++];
+}
+
+static void note_clip(ls_calls *calls, clips *place)
+{
+    double limit = ls_json_number(calls->call->json, "limit", INFINITY);
+    if (!isfinite(limit) || ls_json_int(calls->call->json, "params", 1) == 0) {
+        return; /* it only measures the norm */
+    }
+    fate what = fate_of(calls);
+    place->of[what] += calls->call->times;
+    place->calls += calls->call->times;
+    if (what > FATE_USED && place->step == 0) {
+        place->step = ls_calls_step(calls);
+        place->limit = limit;
+    }
+}
+
+/* A place whose clips have no effect, each time or nearly so: a script may clear the gradients of a
+ * batch now and then. */
+static void judge_place(int rank, const clips *place, ls_observe_finding *out)
+{
+    static const struct {
+        const char *cause, *advice;
+    } words[FATES] = {
+        [FATE_EARLY] = {"clip_grad_norm_ before backward(): there are no gradients yet, or those "
+                        "of the step before",
+                        "clip after the last backward, before optimizer.step()"},
+        [FATE_LATE] = {"clip_grad_norm_ after the step has no effect",
+                       "clip after the last backward, before optimizer.step()"},
+        [FATE_CLEARED] = {"the gradients that are clipped are not those that the next step uses: "
+                          "of another model, or cleared before their optimizer steps",
+                          "clip the parameters of the optimizer that steps next"},
+    };
+    int idle = place->of[FATE_EARLY] + place->of[FATE_LATE] + place->of[FATE_CLEARED];
+    int known = place->calls - place->of[FATE_UNKNOWN];
+    if (idle < 2 || idle < known - known / 8 || out->verdict.code == LS_FAIL) {
+        return;
+    }
+    fate most = FATE_EARLY;
+    for (int f = FATE_EARLY; f < FATES; f++) {
+        most = place->of[f] > place->of[most] ? (fate)f : most;
+    }
+    ls_verdict_fail(&out->verdict,
+                    "rank %d, step %lld: gradients were clipped to %g %s; so in %d of %d calls",
+                    rank, place->step, place->limit,
+                    most == FATE_EARLY  ? "before a backward had computed them"
+                    : most == FATE_LATE ? "after the optimizer had stepped by them"
+                                        : "and cleared before their optimizer stepped",
+                    idle, place->calls);
+    ls_verdict_cause(&out->verdict, "%s", words[most].cause);
+    ls_finding_blame(out, place->at, "%s", words[most].advice);
+}
+
+/* Calls of a rank by norm, and those that returned 0: gradients of a training are not all zero. */
+typedef struct norms {
+    int calls, zero;
+    const char *at;
+} norms;
+
+static void count_norm(const ls_call *call, norms *n)
+{
+    if (strcmp(ls_json_string(call->json, "how", "norm"), "norm") == 0) {
+        bool zero = ls_json_number(call->json, "norm", NAN) == 0;
+        n->calls += call->times;
+        n->zero += zero ? call->times : 0;
+        n->at = zero ? call->at : n->at;
+    }
+}
+
+/* A generator gives its parameters once: to an optimizer, or to the first clip. */
+static void judge_norms(int rank, const norms *n, ls_observe_finding *out)
+{
+    if (n->zero >= 2 && n->zero >= n->calls - 1 && out->verdict.code != LS_FAIL) {
+        ls_verdict_fail(&out->verdict,
+                        "rank %d: %d of %d calls returned a norm of 0: they clipped nothing", rank,
+                        n->zero, n->calls);
+        ls_verdict_cause(&out->verdict, "clip_grad_norm_ is given no gradients, such as by a "
+                                        "generator or filter() that has been used up");
+        ls_finding_blame(out, n->at, "give it model.parameters(), or a list");
+    }
+}
+
+static int judge_clips(const ls_observe_trace *trace, int rank, ls_observe_finding *out)
+{
+    ls_calls calls;
+    norms seen = {.at = ""};
+    clips list[16];
+    int places = 0, count = 0;
+    ls_calls_start(&calls, &trace->rank[rank]);
+    while (ls_calls_next(&calls)) {
+        if (calls.call->kind == LS_CALL_CLIP) {
+            clips *place = clips_of(list, &places, calls.call);
+            count_norm(calls.call, &seen);
+            count += calls.call->times;
+            if (place != NULL) {
+                note_clip(&calls, place);
+            }
+        }
+    }
+    for (int i = 0; i < places; i++) {
+        judge_place(rank, &list[i], out);
+    }
+    judge_norms(rank, &seen, out);
+    return count;
+}
+
+void ls_rules_order_clip(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    int clips = 0;
+    if (!concerns(trace, out)) {
+        return;
+    }
+    for (int k = 0; k < trace->world; k++) {
+        clips += judge_clips(trace, k, out);
+    }
+    if (clips == 0) {
+        ls_verdict_set(&out->verdict, LS_SKIP, "gradients are not clipped");
+    }
+    ls_verdict_pass(&out->verdict, "%d calls, each before its optimizer's step",
+                    clips / trace->world);
+}

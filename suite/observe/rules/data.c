@@ -1,0 +1,782 @@
+/* Whether the ranks divide the data as data-parallel training assumes: no sample on two ranks,
+ * every one once an epoch, another order each epoch. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "suite/observe/trace/by_hand.h"
+#include "suite/observe/trace/calls.h"
+#include "suite/observe/trace/contents.h"
+#include "suite/observe/trace/job.h"
+#include "kernels/core/list.h"
+#include "kernels/core/text.h"
+#include "rules.h"
+
+/* A pass over a loader in which the model was trained, on every rank. */
+typedef struct pass {
+    const cJSON *event[64]; /* [ranks] */
+    int ranks;
+    bool whole, indexed;
+    int64_t length, batch;
+} pass;
+
+enum { RANKS = 64, FEW = 8 /* so few indices may be in the same order by chance: 8! = 40,320 */ };
+
+static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    bool replicated = ls_trace_is_ddp(trace) || ls_by_hand_replicates(trace);
+    if (!replicated || ls_calls_in_part(trace) || trace->world > RANKS) {
+        ls_verdict_set(&out->verdict, LS_SKIP, "%s",
+                       trace->world < 2 ? "one rank" : "no model is replicated over all ranks");
+        return false;
+    }
+    if (!trace->attached && cJSON_GetArraySize(trace->rank[0].data) == 0) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "the trainer's own events name no indices");
+        return false;
+    }
+    return true;
+}
+
+/* A pass that was left open while others trained drew far fewer batches than there were steps: a
+ * look at a validation's first batch, say. Two networks make two steps of a batch, or some more. */
+static bool is_trained(const cJSON *data)
+{
+    enum { STEPS_OF_A_BATCH = 8 };
+    const cJSON *steps = cJSON_GetObjectItemCaseSensitive(data, "steps");
+    const cJSON *first = cJSON_GetArrayItem(steps, 0), *last = cJSON_GetArrayItem(steps, 1);
+    double batch = ls_json_number(data, "batch", 1), count = ls_json_number(data, "count", 0);
+    double given = ls_json_bool(data, "indices", true) ? 0 : ls_json_number(data, "given", 0);
+    double made =
+        cJSON_IsNumber(first) && cJSON_IsNumber(last) ? last->valuedouble - first->valuedouble : 0;
+    return ls_json_bool(data, "trained", false) &&
+           STEPS_OF_A_BATCH * fmax(given, ceil(count / (batch > 0 ? batch : 1))) >= made;
+}
+
+static const cJSON *trained_pass(const ls_observe_rank *rank, int index)
+{
+    const cJSON *data;
+    cJSON_ArrayForEach(data, rank->data)
+    {
+        if (is_trained(data) && index-- == 0) {
+            return data;
+        }
+    }
+    return NULL;
+}
+
+/* The pass of that number on all ranks; false: a rank has none of it. */
+static bool read_pass(const ls_observe_trace *trace, int index, pass *out)
+{
+    *out = (pass){.ranks = trace->world, .whole = true, .indexed = true};
+    for (int k = 0; k < trace->world; k++) {
+        const cJSON *event = trained_pass(&trace->rank[k], index);
+        if (event == NULL) {
+            return false;
+        }
+        out->event[k] = event;
+        out->whole = out->whole && ls_json_bool(event, "whole", false);
+        out->indexed = out->indexed && ls_json_bool(event, "indices", true) &&
+                       cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(event, "kept"));
+    }
+    out->length = ls_json_integer(out->event[0], "length", -1);
+    out->batch = ls_json_integer(out->event[0], "batch", 1);
+    out->batch = out->batch < 1 ? 1 : out->batch;
+    return true;
+}
+
+static const char *sampler_of(const pass *p, int rank)
+{
+    return ls_json_string(p->event[rank], "sampler", "");
+}
+
+/* All ranks have this class of sampler. */
+static bool all_have(const pass *p, const char *class)
+{
+    for (int k = 0; k < p->ranks; k++) {
+        if (strcmp(sampler_of(p, k), class) != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool all_equal(const pass *p, const char *member)
+{
+    for (int k = 1; k < p->ranks; k++) {
+        if (ls_json_number(p->event[k], member, NAN) != ls_json_number(p->event[0], member, NAN)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static const char *place_of(const pass *p)
+{
+    return ls_json_string(p->event[0], "at", "");
+}
+
+/* ---- indices of all ranks -------------------------------------------------------------------- */
+
+typedef struct drawn {
+    int64_t index;
+    int rank;
+} drawn;
+
+typedef struct overlap {
+    int64_t entries, distinct;
+    int64_t across; /* times that an index is on a further rank */
+    int64_t own;    /* times that a rank has an index again */
+    int a, b;       /* two ranks that share one, and which */
+    int64_t index;
+} overlap;
+
+static int by_index(const void *a, const void *b)
+{
+    const drawn *x = a, *y = b;
+    if (x->index != y->index) {
+        return x->index < y->index ? -1 : 1;
+    }
+    return x->rank - y->rank;
+}
+
+static overlap overlap_of(const pass *p)
+{
+    overlap o = {.a = -1};
+    int capacity = 0, count = 0;
+    drawn *list = NULL;
+    for (int k = 0; k < p->ranks; k++) {
+        const cJSON *entry;
+        cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(p->event[k], "kept"))
+        {
+            int64_t index;
+            if (cJSON_IsNumber(entry) &&
+                ls_json_whole(entry->valuedouble, 0, INT64_C(1) << 53, &index)) {
+                list = ls_list_grow(list, count, &capacity, sizeof *list);
+                list[count++] = (drawn){index, k};
+            }
+        }
+    }
+    if (count > 0) {
+        qsort(list, (size_t)count, sizeof *list, by_index);
+    }
+    o.entries = count;
+    for (int i = 0; i < count; i++) {
+        bool again = i > 0 && list[i].index == list[i - 1].index;
+        o.distinct += !again;
+        o.own += again && list[i].rank == list[i - 1].rank;
+        if (again && list[i].rank != list[i - 1].rank) {
+            o.across++;
+            if (o.a < 0) {
+                o.a = list[i - 1].rank;
+                o.b = list[i].rank;
+                o.index = list[i].index;
+            }
+        }
+    }
+    free(list);
+    return o;
+}
+
+/* ---- inputs ---------------------------------------------------------------------------------- */
+
+/* Inputs of the training forwards of two ranks, compared in order; per model, too: the noise of a
+ * generator may be equal where the data are not. */
+enum { MODELS = 16 };
+
+typedef struct inputs {
+    int compared, equal; /* forwards */
+    bool vary;           /* over the forwards of a rank */
+    int of[MODELS], equal_of[MODELS];
+    bool vary_of[MODELS];
+    const ls_call *forward[MODELS]; /* the first of each */
+    const char *before[MODELS];
+} inputs;
+
+static const ls_call *input_at(const ls_observe_step *step, int index, const char **input)
+{
+    for (int c = 0; step != NULL && c < step->call_count; c++) {
+        const ls_call *call = &step->call[c];
+        *input = ls_calls_text(call, "input");
+        if (ls_calls_is_training(call) && (*input)[0] != '\0' && index-- == 0) {
+            return call;
+        }
+    }
+    return NULL;
+}
+
+static void compare_step(const ls_observe_step *a, const ls_observe_step *b, inputs *in)
+{
+    const char *x, *y;
+    for (int i = 0;; i++) {
+        const ls_call *one = input_at(a, i, &x), *other = input_at(b, i, &y);
+        if (one == NULL || other == NULL) {
+            return;
+        }
+        int m = one->model >= 0 && one->model < MODELS ? one->model : MODELS - 1;
+        bool equal = strcmp(x, y) == 0;
+        in->compared++;
+        in->of[m]++;
+        in->equal += equal;
+        in->equal_of[m] += equal;
+        in->vary_of[m] = in->vary_of[m] || (in->before[m] != NULL && strcmp(in->before[m], x) != 0);
+        in->vary = in->vary || in->vary_of[m];
+        in->before[m] = x;
+        in->forward[m] = in->forward[m] == NULL ? one : in->forward[m];
+    }
+}
+
+static inputs compare_inputs(const ls_observe_trace *trace, int a, int b)
+{
+    inputs in = {0};
+    for (int i = 0; i < trace->rank[a].step_count; i++) {
+        const ls_observe_step *step = &trace->rank[a].step[i];
+        compare_step(step, ls_trace_step(&trace->rank[b], step->step->step), &in);
+    }
+    return in;
+}
+
+static const ls_call *first_forward(const inputs *in)
+{
+    for (int m = 0; m < MODELS; m++) {
+        if (in->forward[m] != NULL) {
+            return in->forward[m];
+        }
+    }
+    return NULL;
+}
+
+/* Replicas that the script reduces by itself may share a batch on purpose, each computing a part of
+ * it: of the sequence, of the outputs. Ranks that compute the same gradients share the work, too,
+ * and dropout makes equal work differ. */
+static bool may_share(const ls_observe_trace *trace, int a, int b)
+{
+    return !ls_trace_is_ddp(trace) && ls_by_hand_same_work(trace, a, b) != 1 &&
+           ls_json_int(ls_job_model(&trace->rank[a], 0), "dropout", 0) == 0;
+}
+
+static void excuse_shared(const ls_observe_trace *trace, int a, int b, ls_observe_finding *out)
+{
+    if (out->verdict.code == LS_FAIL && may_share(trace, a, b)) {
+        out->verdict.code = LS_WEAK;
+        ls_text_add(out->verdict.evidence, sizeof out->verdict.evidence,
+                    "; the script reduces gradients by itself, and those of the ranks differ: a "
+                    "mistake, unless each computes a part of one batch");
+    }
+}
+
+/* ---- data.disjoint --------------------------------------------------------------------------- */
+
+/* torch's own sampler promises disjoint parts: why they are not. */
+static void blame_distributed(const pass *p, const overlap *o, ls_observe_finding *out)
+{
+    int replicas = ls_json_int(p->event[0], "replicas", p->ranks);
+    const char *sampler = ls_job_data_place(p->event[0], "sampler_at");
+    if (!all_equal(p, "replicas") || replicas != p->ranks) {
+        ls_verdict_cause(&out->verdict,
+                         "DistributedSampler was given num_replicas=%d, the job has "
+                         "%d ranks",
+                         replicas, p->ranks);
+        ls_finding_blame(out, sampler, "leave num_replicas and rank to DistributedSampler");
+    } else if (ls_json_int(p->event[o->a], "sampler_rank", -1) ==
+               ls_json_int(p->event[o->b], "sampler_rank", -2)) {
+        ls_verdict_cause(&out->verdict, "DistributedSampler was given rank=%d on ranks %d and %d",
+                         ls_json_int(p->event[o->a], "sampler_rank", -1), o->a, o->b);
+        ls_finding_blame(out, sampler,
+                         "leave num_replicas and rank to DistributedSampler, or pass the global "
+                         "rank, not the local one");
+    } else if (!all_equal(p, "sampler_epoch")) {
+        ls_verdict_cause(&out->verdict, "set_epoch was called with different values: %d and %d",
+                         ls_json_int(p->event[o->a], "sampler_epoch", -1),
+                         ls_json_int(p->event[o->b], "sampler_epoch", -1));
+        ls_finding_blame(out, place_of(p), "call sampler.set_epoch(epoch) alike on every rank");
+    } else {
+        ls_verdict_cause(&out->verdict, "the samplers shuffle by different seeds: "
+                                        "DistributedSampler's seed must be equal on all ranks");
+        ls_finding_blame(out, sampler, "pass the same seed to DistributedSampler everywhere");
+    }
+}
+
+static void fail_overlap(int number, const pass *p, const overlap *o, ls_observe_finding *out)
+{
+    ls_verdict_fail(&out->verdict,
+                    "pass %d: %lld of %lld indices are on a further rank, too (index %lld on ranks "
+                    "%d and %d; %s)",
+                    number, (long long)o->across, (long long)o->entries, (long long)o->index, o->a,
+                    o->b, sampler_of(p, o->a));
+}
+
+static bool same_order(const pass *p, int a, int b)
+{
+    const char *x = ls_json_string(p->event[a], "order", "");
+    return x[0] != '\0' && strcmp(x, ls_json_string(p->event[b], "order", "")) == 0;
+}
+
+/* What the samples of some indices are: 1 where two ranks have the same for all that both drew, 0
+ * where they have others, -1 where that is not known. Augmentation makes equal samples differ, so
+ * that others show nothing. */
+static int same_content(const pass *p, int a, int b)
+{
+    const cJSON *x, *y, *other = cJSON_GetObjectItemCaseSensitive(p->event[b], "content");
+    const char *before = NULL;
+    int common = 0, equal = 0;
+    bool vary = false;
+    cJSON_ArrayForEach(x, cJSON_GetObjectItemCaseSensitive(p->event[a], "content"))
+    {
+        const cJSON *index = cJSON_GetArrayItem(x, 0), *digest = cJSON_GetArrayItem(x, 1);
+        cJSON_ArrayForEach(y, other)
+        {
+            const cJSON *index2 = cJSON_GetArrayItem(y, 0), *digest2 = cJSON_GetArrayItem(y, 1);
+            if (!cJSON_IsNumber(index) || !cJSON_IsNumber(index2) || !cJSON_IsString(digest) ||
+                !cJSON_IsString(digest2) || index->valuedouble != index2->valuedouble) {
+                continue;
+            }
+            common++;
+            equal += strcmp(digest->valuestring, digest2->valuestring) == 0;
+            vary = vary || (before != NULL && strcmp(before, digest->valuestring) != 0);
+            before = digest->valuestring;
+        }
+    }
+    return common < FEW || !vary ? -1 : equal == common;
+}
+
+/* Both ranks' data sets are made of the same lists, and the samples that both drew have the same
+ * classes, which differ: one data set, whose samples change at random. Lists alone are not enough:
+ * an index may be ignored, and the sample be drawn at random; nor are classes alone: a part of each
+ * class may be the rank's. */
+static bool same_source(const pass *p, int a, int b)
+{
+    const char *source = ls_json_string(p->event[a], "source", "");
+    const cJSON *x, *y, *other = cJSON_GetObjectItemCaseSensitive(p->event[b], "content");
+    int common = 0, equal = 0;
+    double first = NAN;
+    bool vary = false;
+    cJSON_ArrayForEach(x, cJSON_GetObjectItemCaseSensitive(p->event[a], "content"))
+    {
+        const cJSON *index = cJSON_GetArrayItem(x, 0), *class = cJSON_GetArrayItem(x, 2);
+        cJSON_ArrayForEach(y, other)
+        {
+            const cJSON *index2 = cJSON_GetArrayItem(y, 0), *class2 = cJSON_GetArrayItem(y, 2);
+            if (cJSON_IsNumber(index) && cJSON_IsNumber(index2) && cJSON_IsNumber(class) &&
+                cJSON_IsNumber(class2) && index->valuedouble == index2->valuedouble) {
+                common++;
+                equal += class->valuedouble == class2->valuedouble;
+                vary = vary || (common > 1 && class->valuedouble != first);
+                first = class->valuedouble;
+                break;
+            }
+        }
+    }
+    return source[0] != '\0' && strcmp(source, ls_json_string(p->event[b], "source", "")) == 0 &&
+           common >= FEW && equal == common && vary;
+}
+
+/* A loader without a sampler of the job's: each rank goes through the whole data set, or through
+ * one of its own: a part that the script cut for it, files of its own. */
+static void judge_plain(const ls_observe_trace *trace, int number, const pass *p, const overlap *o,
+                        ls_observe_finding *out)
+{
+    inputs in = compare_inputs(trace, o->a, o->b);
+    bool same = same_order(p, o->a, o->b) && in.equal > 0;
+    if (!all_equal(p, "length")) {
+        ls_verdict_set(&out->verdict, LS_SKIP,
+                       "data sets of different lengths: each rank has its own");
+        return;
+    }
+    bool plain = all_have(p, "RandomSampler") || all_have(p, "SequentialSampler");
+    if (!same && same_content(p, o->a, o->b) != 1 && !(plain && same_source(p, o->a, o->b))) {
+        ls_verdict_set(
+            &out->verdict, LS_WEAK,
+            "pass %d: %lld of %lld indices are on several ranks (%s), but batches differ: "
+            "whether each rank has a data set of its own, is not known",
+            number, (long long)o->across, (long long)o->entries, sampler_of(p, o->a));
+        ls_finding_blame(out, ls_job_data_place(p->event[0], "built"),
+                         "if all ranks open the same data: DataLoader(..., "
+                         "sampler=DistributedSampler(dataset))");
+        return;
+    }
+    fail_overlap(number, p, o, out);
+    ls_verdict_cause(&out->verdict, "no DistributedSampler: each rank goes through the whole data "
+                                    "set");
+    ls_finding_blame(out, ls_job_data_place(p->event[0], "built"),
+                     "DataLoader(..., sampler=DistributedSampler(dataset), shuffle=False)");
+}
+
+static void judge_overlap(const ls_observe_trace *trace, int number, const pass *p,
+                          int *drawn_again, ls_observe_finding *out)
+{
+    overlap o = overlap_of(p);
+    bool distributed = all_have(p, "DistributedSampler");
+    /* DistributedSampler pads to a multiple of the ranks; others may pad their last batches. */
+    int64_t padding = distributed ? p->ranks - 1 : p->ranks * p->batch;
+    bool plain = all_have(p, "RandomSampler") || all_have(p, "SequentialSampler");
+    if (plain) {
+        padding = 0;
+    }
+    if (o.across <= padding) {
+        return;
+    }
+    if (distributed) {
+        fail_overlap(number, p, &o, out);
+        blame_distributed(p, &o, out);
+    } else if (o.own > p->ranks) {
+        ++*drawn_again; /* with replacement: a repeat says nothing */
+    } else {
+        judge_plain(trace, number, p, &o, out);
+    }
+}
+
+static const char one_stream[] =
+    "all ranks read the same stream: a data set without indices is not split among them";
+static const char split_stream[] = "let each rank read its own part of the stream";
+
+/* Disjoint indices, or none, of data that each rank has in another order: the same samples come on
+ * two ranks. A data set that holds samples several times gives some of them on one rank, too; last
+ * batches may be filled up with samples of the first ones, which are another rank's. */
+static void judge_contents(int number, const pass *p, ls_observe_finding *out)
+{
+    enum { SAMPLES = 32 };
+    const double duplicates = 0.1, repeated = 0.01;
+    for (int a = 0; a < p->ranks; a++) {
+        ls_contents x = {0};
+        ls_contents_add(&x, p->event[a]);
+        for (int b = a + 1; b < p->ranks && x.repeated <= repeated * x.count; b++) {
+            ls_contents y = {0};
+            int of;
+            ls_contents_add(&y, p->event[b]);
+            int common = ls_contents_common(&x, &y, &of);
+            if (of >= SAMPLES && y.count >= SAMPLES && y.repeated <= repeated * y.count &&
+                common > duplicates * of && common > p->ranks * p->batch) {
+                ls_verdict_fail(
+                    &out->verdict, "pass %d: %d of %d samples of rank %d are on rank %d, too%s",
+                    number, common, of, a, b, p->indexed ? ", under other indices" : "");
+                ls_verdict_cause(&out->verdict, "%s",
+                                 p->indexed ? "the ranks' data sets are not in the same order: "
+                                              "files are listed, shuffled or split differently on "
+                                              "each rank"
+                                            : one_stream);
+                ls_finding_blame(out, ls_job_data_place(p->event[0], "cut_at"), "%s",
+                                 p->indexed ? "build the data set alike on every rank: sort lists "
+                                              "of files, and seed what shuffles or splits them"
+                                            : split_stream);
+            }
+            ls_contents_free(&y);
+        }
+        ls_contents_free(&x);
+    }
+}
+
+/* A stream has no order that is known: each rank may draw from all of it by itself. */
+static void judge_stream(const ls_observe_trace *trace, int number, const pass *p,
+                         ls_observe_finding *out)
+{
+    ls_observe_finding one = {0};
+    inputs in = compare_inputs(trace, 0, p->ranks - 1);
+    judge_contents(number, p, &one);
+    if (one.verdict.code == LS_FAIL && in.compared > 0 && in.equal < in.compared) {
+        one.verdict.code = LS_WEAK;
+        ls_text_add(one.verdict.evidence, sizeof one.verdict.evidence,
+                    "; batches differ: a mistake, unless each rank draws from all of it");
+    }
+    ls_calls_keep_worst(out, &one);
+}
+
+void ls_rules_data_disjoint(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    pass p;
+    int passes = 0, drawn_again = 0, i = 0;
+    if (!concerns(trace, out)) {
+        return;
+    }
+    for (; read_pass(trace, i, &p); i++) {
+        if (p.indexed) {
+            ls_observe_finding one = {0};
+            int before = drawn_again;
+            judge_overlap(trace, i, &p, &drawn_again, &one);
+            if (one.verdict.code == LS_PASS && drawn_again == before) {
+                judge_contents(i, &p, &one);
+            }
+            excuse_shared(trace, 0, 1, &one);
+            ls_calls_keep_worst(out, &one);
+            passes++;
+        } else {
+            judge_stream(trace, i, &p, out);
+        }
+    }
+    if (passes == 0) {
+        ls_verdict_set(&out->verdict, i > 0 ? LS_SKIP : LS_UNSUPPORTED, "%s",
+                       i > 0 ? "the data set has no indices"
+                             : "no pass over a DataLoader was seen on every rank");
+    } else if (drawn_again == passes) {
+        ls_verdict_set(&out->verdict, LS_SKIP,
+                       "samples are drawn with replacement: parts are not disjoint by design");
+    }
+    ls_verdict_pass(&out->verdict, "indices of %d ranks disjoint in %d passes", trace->world,
+                    passes);
+}
+
+/* ---- data.covered ---------------------------------------------------------------------------- */
+
+static void judge_missing(int number, const pass *p, ls_observe_finding *out)
+{
+    overlap o = overlap_of(p);
+    int64_t modulus = ls_json_integer(p->event[0], "modulus", 1);
+    modulus = modulus < 1 ? 1 : modulus;
+    int64_t expected = (p->length + modulus - 1) / modulus, missing = expected - o.distinct;
+    /* drop_last of the sampler leaves out fewer than ranks, that of the loader fewer than a batch
+     * of each rank. */
+    int64_t dropped = p->ranks * p->batch;
+    if (missing <= dropped) {
+        return;
+    }
+    int replicas = ls_json_int(p->event[0], "replicas", p->ranks);
+    ls_verdict_fail(&out->verdict,
+                    "pass %d: %lld of %lld indices (those that are 0 modulo %lld) are on no rank",
+                    number, (long long)missing, (long long)expected, (long long)modulus);
+    if (replicas != p->ranks) {
+        ls_verdict_cause(&out->verdict,
+                         "DistributedSampler was given num_replicas=%d, the job has %d ranks",
+                         replicas, p->ranks);
+    } else if (o.across > p->ranks) {
+        ls_verdict_cause(&out->verdict, "several ranks read the same part: the sampler was given a "
+                                        "wrong rank or different seeds");
+    } else {
+        ls_verdict_cause(&out->verdict, "the sampler leaves a part of the data set out");
+    }
+    ls_finding_blame(out, ls_job_data_place(p->event[0], "sampler_at"),
+                     "leave num_replicas and rank to DistributedSampler");
+}
+
+void ls_rules_data_covered(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    pass p;
+    int whole = 0, indexed = 0, own = 0;
+    if (!concerns(trace, out)) {
+        return;
+    }
+    for (int i = 0; read_pass(trace, i, &p); i++) {
+        bool known = all_have(&p, "DistributedSampler") || all_have(&p, "RandomSampler") ||
+                     all_have(&p, "SequentialSampler");
+        indexed += p.indexed;
+        own += p.indexed && !known;
+        /* A RandomSampler with num_samples or replacement leaves out what it does not draw. */
+        if (p.indexed && p.whole && p.length > 0 && all_have(&p, "DistributedSampler")) {
+            judge_missing(i, &p, out);
+        }
+        whole += p.indexed && p.whole && known;
+    }
+    if (indexed == 0 || own == indexed) {
+        ls_verdict_set(&out->verdict, LS_SKIP, "%s",
+                       indexed == 0 ? "no pass with indices"
+                                    : "a sampler of the script's own chooses what it draws");
+    } else if (whole == 0) {
+        ls_verdict_set(&out->verdict, LS_WEAK, "no pass over the data reached its end");
+    }
+    ls_verdict_pass(&out->verdict, "all indices were drawn in %d whole passes", whole);
+}
+
+/* ---- data.shuffled --------------------------------------------------------------------------- */
+
+/* Whether the shorter of two passes has the order of the other's beginning; false where too few
+ * indices were kept to say so. */
+static bool repeats(const cJSON *a, const cJSON *b)
+{
+    const cJSON *x = cJSON_GetObjectItemCaseSensitive(a, "kept");
+    const cJSON *y = cJSON_GetObjectItemCaseSensitive(b, "kept");
+    int count = 0;
+    x = x == NULL ? NULL : x->child;
+    y = y == NULL ? NULL : y->child;
+    for (; x != NULL && y != NULL; x = x->next, y = y->next, count++) {
+        if (x->valuedouble != y->valuedouble) {
+            return false;
+        }
+    }
+    const char *order = ls_json_string(a, "order", "");
+    return count >= FEW || (ls_json_integer(a, "count", 0) >= FEW && order[0] != '\0' &&
+                            strcmp(order, ls_json_string(b, "order", "")) == 0);
+}
+
+/* The same loop again: a loader may be built anew for each epoch. */
+static bool same_loop(const cJSON *a, const cJSON *b)
+{
+    return strcmp(ls_json_string(a, "at", ""), ls_json_string(b, "at", "")) == 0 &&
+           strcmp(ls_json_string(a, "sampler", ""), ls_json_string(b, "sampler", "")) == 0 &&
+           ls_json_number(a, "length", -1) == ls_json_number(b, "length", -1);
+}
+
+static void fail_order(int rank, int index, const cJSON *a, const cJSON *b, ls_observe_finding *out)
+{
+    int first = ls_json_int(a, "sampler_epoch", -1), second = ls_json_int(b, "sampler_epoch", -1);
+    ls_verdict_fail(&out->verdict,
+                    "rank %d: pass %d draws its indices in the order of the pass before, although "
+                    "%s shuffles",
+                    rank, index, ls_json_string(a, "sampler", "the sampler"));
+    if (strcmp(ls_json_string(a, "sampler", ""), "DistributedSampler") == 0) {
+        ls_verdict_cause(&out->verdict,
+                         "set_epoch was not called between the passes: the sampler's "
+                         "epoch is %d in both",
+                         first);
+        ls_finding_blame(out, ls_json_string(b, "at", ""),
+                         "call sampler.set_epoch(epoch) before each pass");
+    } else {
+        ls_verdict_cause(&out->verdict,
+                         "the sampler's generator is seeded alike before each pass%s",
+                         first >= 0 && first == second ? ", its epoch stays the same" : "");
+        ls_finding_blame(out, ls_json_string(b, "at", ""),
+                         "seed the generator once, or by the number of the epoch");
+    }
+}
+
+/* Data in a fixed order, pass after pass: meant for sequences and curricula, seldom else. */
+static void judge_fixed(int rank, int fixed, int passes, const cJSON *data, ls_observe_finding *out)
+{
+    bool distributed = strcmp(ls_json_string(data, "sampler", ""), "DistributedSampler") == 0;
+    ls_verdict_set(&out->verdict, LS_WEAK,
+                   "rank %d: %d of %d passes draw their indices in the order of the pass before "
+                   "(%s)",
+                   rank, fixed, passes, ls_json_string(data, "sampler", "the sampler"));
+    ls_verdict_cause(&out->verdict,
+                     "the training data are not shuffled: every epoch has the same batches; meant "
+                     "only where their order matters, or where the data set shuffles by itself");
+    ls_finding_blame(out, ls_job_data_place(data, "sampler_at"), "if it is not meant: %s",
+                     distributed ? "DistributedSampler(dataset), and set_epoch(epoch) before each "
+                                   "pass"
+                                 : "DataLoader(..., shuffle=True), or a sampler that shuffles");
+}
+
+void ls_rules_data_shuffled(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    int pairs = 0, shuffled = 0, indexed = 0;
+    if (trace->world > 1 || !trace->attached) { /* one process shuffles, too */
+        if (!concerns(trace, out)) {
+            return;
+        }
+    }
+    for (int k = 0; k < trace->world; k++) {
+        const cJSON *before = NULL, *now, *last = NULL;
+        int again = 0, fixed = 0;
+        for (int i = 0; (now = trained_pass(&trace->rank[k], i)) != NULL; i++) {
+            indexed += ls_json_bool(now, "indices", true);
+            bool shuffles =
+                ls_json_bool(now, "shuffle", false) && ls_json_bool(now, "indices", true);
+            shuffled += shuffles;
+            if (before != NULL && shuffles && same_loop(before, now)) {
+                pairs++;
+                if (repeats(before, now)) {
+                    fail_order(k, i, before, now, out);
+                }
+            }
+            if (before != NULL && !shuffles && same_loop(before, now)) {
+                again++;
+                fixed += repeats(before, now);
+                last = now;
+            }
+            before = now;
+        }
+        if (fixed > 0 && fixed == again) {
+            judge_fixed(k, fixed, again, last, out);
+        }
+    }
+    if (shuffled == 0) {
+        ls_verdict_set(&out->verdict, LS_SKIP, "%s",
+                       indexed == 0
+                           ? "no pass with indices"
+                           : "the sampler was not asked to shuffle, or is the script's own");
+    } else if (pairs == 0) {
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "one pass over the data: nothing shows that the next has another order");
+    }
+    ls_verdict_pass(&out->verdict, "%d passes in another order than the one before",
+                    pairs / trace->world);
+}
+
+/* ---- data.distinct --------------------------------------------------------------------------- */
+
+/* Workers of all ranks that draw the same numbers augment alike: no fault, but seldom meant. */
+static void advise_seeds(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    pass p;
+    if (!read_pass(trace, 0, &p) || ls_json_int(p.event[0], "workers", 0) == 0 ||
+        isnan(ls_json_number(p.event[0], "base_seed", NAN)) || !all_equal(&p, "base_seed")) {
+        return;
+    }
+    ls_finding_blame(out, place_of(&p),
+                     "the workers of all ranks have the same seed: random augmentation is alike on "
+                     "all ranks; seed by rank, or pass worker_init_fn");
+}
+
+/* A model all of whose inputs are equal on two ranks, where those of another are not. */
+static void advise_inputs(const inputs *in, ls_observe_finding *out)
+{
+    for (int m = 0; m < MODELS; m++) {
+        if (in->of[m] > 1 && in->equal_of[m] == in->of[m] && in->vary_of[m]) {
+            ls_finding_blame(out, in->forward[m]->at,
+                             "the inputs of this model are the same on all ranks: if they are "
+                             "drawn (noise), seed the ranks differently");
+        }
+    }
+}
+
+/* Two ranks of which every batch is the same. */
+static void judge_pair(const ls_observe_trace *trace, int a, int b, int *compared,
+                       ls_observe_finding *out)
+{
+    enum { FORWARDS = 2 };
+    inputs in = compare_inputs(trace, a, b);
+    *compared += in.compared;
+    if (in.compared == 0 || in.equal < in.compared) {
+        advise_inputs(&in, out);
+        return;
+    }
+    if (!in.vary || in.compared < FORWARDS) {
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "ranks %d and %d have the same input in all of %d training forwards%s", a, b,
+                       in.compared, in.vary ? "" : ", and it never changes: made-up data");
+        return;
+    }
+    ls_verdict_fail(&out->verdict,
+                    "ranks %d and %d have the same inputs in all of %d training forwards", a, b,
+                    in.compared);
+    const cJSON *pass = trained_pass(&trace->rank[a], 0);
+    if (pass == NULL) {
+        ls_verdict_cause(&out->verdict,
+                         "all ranks train on the same batches: the script draws them "
+                         "from the same seed on every rank");
+        ls_finding_blame(out, first_forward(&in)->at,
+                         "seed by rank where batches are drawn, after the model is built");
+        return;
+    }
+    if (!ls_json_bool(pass, "indices", true)) {
+        ls_verdict_cause(&out->verdict, "all ranks train on the same batches: %s", one_stream);
+        ls_finding_blame(out, ls_job_data_place(pass, "built"), "%s", split_stream);
+        return;
+    }
+    ls_verdict_cause(&out->verdict,
+                     "all ranks train on the same batches: no DistributedSampler, or "
+                     "one that was given the same rank");
+    ls_finding_blame(out, ls_job_data_place(pass, "sampler_at"),
+                     "give each rank its own part: DataLoader(..., "
+                     "sampler=DistributedSampler(dataset))");
+}
+
+void ls_rules_data_distinct(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    int compared = 0;
+    if (!concerns(trace, out)) {
+        return;
+    }
+    for (int a = 0; a < trace->world; a++) {
+        for (int b = a + 1; b < trace->world; b++) {
+            ls_observe_finding one = {0};
+            judge_pair(trace, a, b, &compared, &one);
+            excuse_shared(trace, a, b, &one);
+            ls_calls_keep_worst(out, &one);
+        }
+    }
+    if (compared == 0) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "no step has inputs on two ranks");
+    }
+    if (out->verdict.code == LS_PASS) {
+        advise_seeds(trace, out);
+    }
+    ls_verdict_pass(&out->verdict, "inputs differ between %d ranks", trace->world);
+}

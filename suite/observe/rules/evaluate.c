@@ -1,0 +1,178 @@
+/* Whether validations count every picture once over all ranks and leave the model as it is, and
+ * whether what is kept as the best is. Of trainers that report their validations. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/list.h"
+#include "kernels/core/text.h"
+#include "rules.h"
+#include "suite/observe/trace/trace.h"
+
+/* ---- evaluation.counted ---------------------------------------------------------------------- */
+
+static const cJSON *validation_after(const ls_observe_rank *rank, double step)
+{
+    const cJSON *one;
+    cJSON_ArrayForEach(one, rank->validation)
+    {
+        if (ls_json_number(one, "step", NAN) == step) {
+            return one;
+        }
+    }
+    return NULL;
+}
+
+/* Each event's pictures against the data set's. */
+static void check_sums(const ls_observe_rank *rank, int number, int *compared,
+                       ls_observe_finding *out)
+{
+    const cJSON *epoch;
+    cJSON_ArrayForEach(epoch, rank->record->epochs)
+    {
+        const cJSON *val = cJSON_GetObjectItemCaseSensitive(epoch, "val");
+        const cJSON *made = validation_after(rank, ls_json_number(epoch, "step", -1));
+        double length = ls_json_number(made, "length", NAN);
+        double images = ls_json_number(val, "images", NAN) + ls_json_number(val, "bad_images", 0);
+        if (isnan(length) || isnan(images)) {
+            continue;
+        }
+        ++*compared;
+        if (images != length) {
+            ls_verdict_fail(&out->verdict,
+                            "rank %d: the validation after step %g counts %g pictures of %g",
+                            number, ls_json_number(epoch, "step", -1), images, length);
+            ls_verdict_cause(&out->verdict, "%s",
+                             images > length ? "pictures that fill up a batch or a rank's part are "
+                                               "counted"
+                                             : "a part of the data set is left out");
+        }
+    }
+}
+
+static const cJSON *pass_of(const ls_observe_rank *rank, int number)
+{
+    const cJSON *data;
+    cJSON_ArrayForEach(data, rank->data)
+    {
+        if (!ls_json_bool(data, "trained", true) && ls_json_bool(data, "indices", false) &&
+            ls_json_int(data, "pass", -1) == number) {
+            return data;
+        }
+    }
+    return NULL;
+}
+
+/* Every index that the ranks draw in their validation of that number; false: there is none. */
+static bool check_pass(const ls_observe_trace *trace, int number, int *compared,
+                       ls_observe_finding *out)
+{
+    const cJSON *first = pass_of(&trace->rank[0], number), *index;
+    int64_t length = ls_json_integer(first, "length", 0);
+    int64_t modulus = ls_json_integer(first, "modulus", 1), twice = 0, drawn = 0;
+    if (first == NULL || length < 1 || length > (INT64_C(1) << 31) || modulus < 1) {
+        return false;
+    }
+    int64_t places = (length + modulus - 1) / modulus;
+    char *seen = ls_list_make((size_t)places, 1);
+    for (int k = 0; k < trace->world; k++) {
+        const cJSON *data = pass_of(&trace->rank[k], number);
+        cJSON_ArrayForEach(index, cJSON_GetObjectItemCaseSensitive(data, "kept"))
+        {
+            int64_t at = -1;
+            bool good = ls_json_whole(index->valuedouble, 0, length - 1, &at);
+            twice += good && seen[at / modulus];
+            drawn += good && !seen[at / modulus];
+            if (good) {
+                seen[at / modulus] = 1;
+            }
+        }
+    }
+    free(seen);
+    ++*compared;
+    if (drawn < places || twice > 0) {
+        ls_verdict_fail(&out->verdict,
+                        "of %lld pictures of validation %d the ranks take %lld, %lld of them again",
+                        (long long)places, number, (long long)drawn, (long long)twice);
+        ls_verdict_cause(&out->verdict, "the ranks do not share the pictures: some validate those "
+                                        "of another");
+    }
+    return true;
+}
+
+static void check_statistics(const ls_observe_rank *rank, int number, int *compared,
+                             ls_observe_finding *out)
+{
+    const cJSON *one;
+    cJSON_ArrayForEach(one, rank->validation)
+    {
+        const char *before = ls_json_string(one, "buffers_before", "");
+        ++*compared;
+        if (strcmp(before, ls_json_string(one, "buffers_after", "")) != 0) {
+            ls_verdict_fail(&out->verdict,
+                            "rank %d: the validation after step %g changes running statistics",
+                            number, ls_json_number(one, "step", -1));
+            ls_verdict_cause(&out->verdict, "norms are in training mode while the model is "
+                                            "validated");
+            return;
+        }
+    }
+}
+
+void ls_rules_evaluation_counted(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    int compared = 0;
+    for (int k = 0; k < trace->world; k++) {
+        check_sums(&trace->rank[k], k, &compared, out);
+        check_statistics(&trace->rank[k], k, &compared, out);
+    }
+    for (int number = 0; trace->world > 0 && !trace->attached; number++) {
+        if (!check_pass(trace, number, &compared, out)) {
+            break;
+        }
+    }
+    if (compared == 0) {
+        ls_verdict_set(&out->verdict, LS_SKIP, "no validation is reported");
+    }
+    ls_finding_blame(out, "--val",
+                     "let rank r of W take pictures r, r + W, ..., count each once, "
+                     "and validate in eval mode");
+    ls_verdict_pass(&out->verdict,
+                    "%d counts, parts and statistics of validations are as they should be",
+                    compared);
+}
+
+/* ---- evaluation.best ------------------------------------------------------------------------- */
+
+/* The best score of a run does not fall. */
+void ls_rules_evaluation_best(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    int compared = 0;
+    for (int k = 0; k < trace->world; k++) {
+        const cJSON *save;
+        double best = NAN;
+        cJSON_ArrayForEach(save, trace->rank[k].save)
+        {
+            const cJSON *held = cJSON_GetObjectItemCaseSensitive(save, "best");
+            double images = ls_json_number(held, "images", 0);
+            double score = images > 0 ? ls_json_number(held, "top1", NAN) / images : NAN;
+            if (isnan(score)) {
+                continue;
+            }
+            ++compared;
+            if (score < best) {
+                ls_verdict_fail(&out->verdict,
+                                "rank %d: the file of step %lld has %.4g for the best score, an "
+                                "earlier one had %.4g",
+                                k, (long long)ls_json_integer(save, "step", -1), score, best);
+                ls_verdict_cause(&out->verdict, "the newest validation counts as the best");
+            }
+            best = isnan(best) ? score : fmax(best, score);
+        }
+    }
+    if (compared == 0) {
+        ls_verdict_set(&out->verdict, LS_SKIP, "no file is reported with the best score so far");
+    }
+    ls_finding_blame(out, "--save-dir", "replace the best file where the score is higher");
+    ls_verdict_pass(&out->verdict, "the best score never falls over %d files", compared);
+}

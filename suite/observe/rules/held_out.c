@@ -1,0 +1,181 @@
+/* Whether a validation reads samples that the job trains on: compared by content, as splits that
+ * are drawn anew on each rank or in each run have the right sizes and indices. */
+#include <math.h>
+#include <string.h>
+
+#include "suite/observe/trace/calls.h"
+#include "suite/observe/trace/contents.h"
+#include "suite/observe/trace/job.h"
+#include "rules.h"
+
+/* Few samples show little. Text and pictures hold a few duplicates: public data sets up to some
+ * hundredths. A validation wholly on training data may be meant, as a training score. */
+enum { FEW = 32 };
+static const double duplicates = 0.1, almost_all = 0.95;
+
+static bool trained(const cJSON *data)
+{
+    return ls_json_bool(data, "trained", false);
+}
+
+/* Of all ranks' passes that were trained on, or of those that began at one place and were not. */
+static ls_contents gather(const ls_observe_trace *trace, const char *at)
+{
+    ls_contents all = {0};
+    for (int k = 0; k < trace->world; k++) {
+        const cJSON *data;
+        cJSON_ArrayForEach(data, trace->rank[k].data)
+        {
+            if (at == NULL ? trained(data)
+                           : !trained(data) && strcmp(at, ls_json_string(data, "at", "")) == 0) {
+                ls_contents_add(&all, data);
+            }
+        }
+    }
+    return all;
+}
+
+/* A data set of that length is trained on: a pass over it is none over held-out data. */
+static bool same_length(const ls_observe_trace *trace, const cJSON *validation)
+{
+    for (int k = 0; k < trace->world; k++) {
+        const cJSON *data;
+        cJSON_ArrayForEach(data, trace->rank[k].data)
+        {
+            if (trained(data) &&
+                ls_json_number(data, "length", -1) == ls_json_number(validation, "length", -2)) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* The job went through all of the data that it trains on, once at least: else a look at training
+ * data would be a validation on a part of them. */
+static bool drew_all(const ls_observe_trace *trace)
+{
+    for (int i = 0;; i++) {
+        double count = 0, length = NAN;
+        for (int k = 0; k < trace->world; k++) {
+            const cJSON *data;
+            int index = i;
+            cJSON_ArrayForEach(data, trace->rank[k].data)
+            {
+                if (trained(data) && index-- == 0) {
+                    count += ls_json_number(data, "count", 0);
+                    length = ls_json_number(data, "length", NAN);
+                }
+            }
+        }
+        if (count == 0) {
+            return false;
+        }
+        if (count >= 0.9 * length) {
+            return true;
+        }
+    }
+}
+
+/* Whether the contents of a data set come again in its next pass: random changes of pictures make
+ * them differ each time. True for one pass. */
+static bool comes_again(const ls_observe_trace *trace, const ls_contents *training)
+{
+    int passes = 0;
+    const cJSON *data;
+    cJSON_ArrayForEach(data, trace->rank[0].data)
+    {
+        passes += trained(data);
+    }
+    return passes < 2 || training->repeated > duplicates * training->count;
+}
+
+/* No validation of that place comes before this pass of rank k: its place is still to be judged. */
+static bool is_first(const ls_observe_trace *trace, int rank, const cJSON *validation)
+{
+    for (int k = 0; k <= rank; k++) {
+        const cJSON *data;
+        cJSON_ArrayForEach(data, trace->rank[k].data)
+        {
+            if (data == validation) {
+                return true;
+            }
+            if (!trained(data) &&
+                strcmp(ls_json_string(data, "at", ""), ls_json_string(validation, "at", "")) == 0) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+static int models(const ls_observe_trace *trace)
+{
+    return cJSON_GetArraySize(trace->rank[0].model);
+}
+
+static void judge_place(const ls_observe_trace *trace, const cJSON *validation,
+                        const ls_contents *training, int *compared, ls_observe_finding *out)
+{
+    const char *at = ls_json_string(validation, "at", "");
+    ls_contents held = gather(trace, at);
+    int of, common = ls_contents_common(&held, training, &of);
+    ls_contents_free(&held);
+    if (of < FEW) {
+        return;
+    }
+    *compared += of;
+    if (common <= duplicates * of) {
+        return;
+    }
+    if (common >= almost_all * of || same_length(trace, validation) || !drew_all(trace) ||
+        models(trace) > 1) {
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "%d of %d samples of the validation at %s are trained on: fine for a "
+                       "training score, or where each model has a split of its own",
+                       common, of, at);
+        ls_finding_blame(out, at, "validate on samples that no rank trains on");
+        return;
+    }
+    ls_verdict_fail(&out->verdict,
+                    "%d of %d samples of the validation are trained on, by this or another rank",
+                    common, of);
+    ls_verdict_cause(&out->verdict,
+                     "training and validation are split differently on each rank or after a "
+                     "resume: the score is of samples that the model has seen");
+    ls_finding_blame(out, ls_job_data_place(validation, "cut_at"),
+                     "split alike everywhere: random_split(..., "
+                     "generator=torch.Generator().manual_seed(0)), and sort lists of files");
+}
+
+void ls_rules_data_held_out(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    if (!trace->attached) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "the trainer's own events name no samples");
+        return;
+    }
+    ls_contents training = gather(trace, NULL);
+    int compared = 0, passes = 0;
+    for (int k = 0; k < trace->world; k++) {
+        const cJSON *data;
+        cJSON_ArrayForEach(data, trace->rank[k].data)
+        {
+            if (!trained(data) && is_first(trace, k, data)) {
+                ls_observe_finding one = {0};
+                judge_place(trace, data, &training, &compared, &one);
+                ls_calls_keep_worst(out, &one);
+                passes++;
+            }
+        }
+    }
+    if (compared == 0) {
+        ls_verdict_set(&out->verdict, LS_SKIP, "%s",
+                       passes == 0 ? "no pass over data that were not trained on"
+                                   : "too few samples whose content can be compared");
+    } else if (!comes_again(trace, &training)) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
+                       "samples change from pass to pass: their contents cannot be compared");
+    }
+    ls_contents_free(&training);
+    ls_verdict_pass(&out->verdict, "%d samples of validations are not trained on", compared);
+}

@@ -1,0 +1,234 @@
+/* Whether every parameter takes part in the reduction, and no gradient is left from before. */
+#include <stdlib.h>
+
+#include "suite/observe/trace/calls.h"
+#include "suite/observe/trace/carried.h"
+#include "suite/observe/trace/job.h"
+#include "suite/observe/trace/mean.h"
+#include "suite/observe/trace/reduction.h"
+#include "rules.h"
+
+/* ---- every parameter takes part -------------------------------------------------------------- */
+
+static bool gets_gradient(const ls_observe_trace *trace, const char *name, ls_observe_finding *out)
+{
+    bool found = false;
+    for (int64_t n = 0; !found && (n = ls_samples_next(trace, n)) != 0;) {
+        ls_samples samples;
+        ls_samples_open(trace, n, &samples, out);
+        for (int k = 0; k < samples.world; k++) {
+            found = found || ls_samples_find(samples.file[k], "local", name, NULL) != NULL ||
+                    ls_samples_find(samples.file[k], "reduced", name, NULL) != NULL;
+        }
+        ls_samples_close(&samples);
+    }
+    return found;
+}
+
+static bool may_be_unused(const cJSON *model)
+{
+    return ls_json_bool(model, "find_unused", false) || ls_json_bool(model, "static_graph", false);
+}
+
+/* Whether a training forward of the model was seen: one that is trained later gets nothing yet. */
+static bool was_run(const ls_observe_rank *rank, int model)
+{
+    for (int i = 0; i < rank->step_count; i++) {
+        const ls_observe_step *step = &rank->step[i];
+        for (int c = ls_trace_find(step, LS_CALL_FORWARD, 0); step->detail && c >= 0;
+             c = ls_trace_find(step, LS_CALL_FORWARD, c + 1)) {
+            if (step->call[c].model == model) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+void ls_rules_reduction_covered(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    if (!ls_reduction_concerns(trace, out)) {
+        return;
+    }
+    const ls_observe_rank *rank = &trace->rank[0];
+    ls_job_names unused = {0}, allowed = {0};
+    int seen = 0;
+    const char *at = "";
+    for (int i = 0; i < rank->tensor_count && ls_samples_next(trace, 0) != 0; i++) {
+        const ls_observe_tensor *tensor = &rank->tensor[i];
+        const cJSON *model = ls_job_model(rank, tensor->model);
+        if (!tensor->trainable || !ls_reduction_is_wrapped(trace, tensor)) {
+            continue;
+        }
+        if (gets_gradient(trace, tensor->name, out)) {
+            seen++;
+        } else if (!was_run(rank, tensor->model)) {
+            continue;
+        } else if (!may_be_unused(model)) {
+            at = ls_json_string(model, "at", "");
+            ls_job_add_name(&unused, tensor->name);
+        } else {
+            ls_job_add_name(&allowed, tensor->name);
+        }
+    }
+    if (seen + unused.count + allowed.count == 0) {
+        ls_verdict_set(&out->verdict, ls_trace_is_ddp(trace) ? LS_UNSUPPORTED : LS_SKIP,
+                       "no samples of a model in DistributedDataParallel");
+    } else if (unused.count > 0) {
+        ls_verdict_fail(&out->verdict,
+                        "%d trainable parameters of a model in "
+                        "DistributedDataParallel never get a gradient: %s",
+                        unused.count, ls_job_names_text(&unused));
+        ls_finding_blame(out, at,
+                         "freeze them before the model is wrapped, remove them, or pass "
+                         "find_unused_parameters=True");
+    }
+    if (allowed.count > 0) {
+        ls_finding_blame(out, "", "never trained: %s", ls_job_names_text(&allowed));
+    }
+    ls_verdict_pass(&out->verdict, "%d parameters get gradients, %d may be unused and are", seen,
+                    allowed.count);
+}
+
+/* ---- nothing left from the step before ------------------------------------------------------- */
+
+/* Tensors whose .grad is more than what this step's backward passes gave. */
+typedef struct leftover {
+    int compared;                 /* tensors with gradients in place before */
+    ls_job_names reused, foreign; /* those that hold more than the step gave */
+    const char *from;             /* the backward that gave what is foreign */
+    int left;
+} leftover;
+
+static bool holds_more(const ls_samples *samples, int rank, const ls_observe_tensor *tensor,
+                       int *compared)
+{
+    ls_mean mean;
+    ls_mean_plan plan = ls_mean_plan_of(samples, rank);
+    ls_reduction_set_sent(samples, rank, tensor->model, &plan);
+    bool wrapped = samples->world > 1 && ls_reduction_is_wrapped(samples->trace, tensor),
+         more = false;
+    ls_values got = ls_reduction_gradient(samples, rank, tensor->name);
+    const char *type = ls_reduction_type(samples, rank, tensor->name);
+    bool usable = got.v != NULL && (wrapped || samples->world == 1) &&
+                  samples->count == samples->world &&
+                  ls_mean_plan_for(samples, tensor->name, &plan);
+    if (usable && ls_mean_make(samples, &plan, tensor->name, type, &mean)) {
+        int64_t at;
+        double times;
+        ++*compared;
+        more = ls_mean_violations(&mean, &got, 1, NULL, &at, &times) > 0;
+        ls_mean_free(&mean);
+    }
+    ls_values_free(&got);
+    return more;
+}
+
+static bool is_attempted(const ls_observe_step *step, int optimizer)
+{
+    for (int c = 0; c < step->call_count; c++) {
+        if (ls_calls_is_attempt(&step->call[c]) && step->call[c].optimizer == optimizer) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static leftover find_leftover(const ls_samples *samples, int rank)
+{
+    leftover l = {0};
+    ls_observe_finding unknown = {0};
+    const ls_observe_rank *own = &samples->trace->rank[rank];
+    if (samples->world > 1 && !ls_reduction_hooks_known(samples->trace, &unknown)) {
+        return l;
+    }
+    ls_carried *all = ls_carried_read(samples, rank);
+    bool any = false;
+    for (int o = 0; o < LS_CALLS_OPTIMIZERS; o++) {
+        if (!is_attempted(samples->step[rank], o)) {
+            all[o] = (ls_carried){.left = -1}; /* what it left may stay for the other's step */
+        }
+        any = any || all[o].reused || all[o].carried;
+    }
+    for (int i = 0; any && i < own->tensor_count; i++) {
+        ls_carried b = ls_carried_of(samples, rank, own->tensor[i].name, all);
+        bool suspect = b.reused || (b.carried && b.from != NULL);
+        l.left = b.reused && b.left > l.left ? b.left : l.left;
+        if (suspect && holds_more(samples, rank, &own->tensor[i], &l.compared)) {
+            ls_job_add_name(b.reused ? &l.reused : &l.foreign, own->tensor[i].name);
+            l.from = b.reused ? l.from : b.from;
+        }
+    }
+    free(all);
+    return l;
+}
+
+static const char *backward_of(const ls_observe_step *step)
+{
+    int backward = ls_trace_find(step, LS_CALL_BACKWARD, 0);
+    return backward >= 0 ? step->call[backward].at : "";
+}
+
+static void judge_left(const ls_samples *samples, int rank, int *looked, ls_observe_finding *out)
+{
+    const ls_observe_step *step = samples->step[rank];
+    if (step == NULL || samples->file[rank] == NULL ||
+        ls_trace_find(step, LS_CALL_BACKWARD, 0) < 0) {
+        return;
+    }
+    leftover l = find_leftover(samples, rank);
+    ++*looked;
+    if (l.reused.count > 0) {
+        ls_verdict_fail(&out->verdict,
+                        "step %lld, rank %d: %d parameters hold a gradient that was there before "
+                        "the step's own backward, and it stays in the sum: %s",
+                        (long long)samples->number, rank, l.reused.count,
+                        ls_job_names_text(&l.reused));
+        ls_verdict_cause(&out->verdict,
+                         "no zero_grad of these parameters between two steps of their optimizer: "
+                         "it steps again by old gradients, and by what other losses left");
+        ls_finding_blame(out, backward_of(step),
+                         "call zero_grad() once a step, before its first backward");
+    } else if (l.foreign.count > 0) {
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "step %lld, rank %d: %d parameters hold what the backward at %.80s left "
+                       "before the step's own: %s",
+                       (long long)samples->number, rank, l.foreign.count, l.from,
+                       ls_job_names_text(&l.foreign));
+        ls_verdict_cause(&out->verdict, "gradients of another loss are in the sum: right only "
+                                        "where that loss trains these parameters, too");
+        ls_finding_blame(out, backward_of(step),
+                         "if it is not meant (a generator's loss in a discriminator): zero_grad() "
+                         "right before this loss's backward");
+    } else if (l.left > 0 && l.compared == 0) {
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "step %lld: %d parameters hold a gradient of the step before; no samples "
+                       "say whether it stays",
+                       (long long)samples->number, l.left);
+    }
+}
+
+void ls_rules_reduction_left(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    int looked = 0;
+    if (!trace->attached) {
+        ls_verdict_set(&out->verdict, LS_SKIP,
+                       "the protocol reports no calls; reduction.mean compares the sums");
+        return;
+    }
+    /* step 1 has none before it */
+    for (int64_t n = 1; out->verdict.code != LS_FAIL && (n = ls_samples_next(trace, n)) != 0;) {
+        ls_samples samples;
+        ls_samples_open(trace, n, &samples, out);
+        for (int k = 0; k < samples.world; k++) {
+            ls_observe_finding one = {0};
+            judge_left(&samples, k, &looked, &one);
+            ls_calls_keep_worst(out, &one);
+        }
+        ls_samples_close(&samples);
+    }
+    if (looked == 0) {
+        ls_verdict_set(&out->verdict, LS_WEAK, "no detailed step after the first");
+    }
+    ls_verdict_pass(&out->verdict, "looked at %d times in steps after the first", looked);
+}

@@ -1,0 +1,53 @@
+/* Whether the loss is given what it is made for, as the end of its graph shows. */
+#include <string.h>
+
+#include "suite/observe/trace/calls.h"
+#include "rules.h"
+
+static const struct {
+    const char *given, *what, *cause, *advice;
+} ways[] = {
+    {"probabilities", "a cross entropy is given the result of a softmax",
+     "softmax before cross_entropy, which takes the softmax itself: gradients are a small part of "
+     "what they should be",
+     "give cross_entropy the scores, and take the softmax for predictions only"},
+    {"scores", "nll_loss is given scores or probabilities, not their logarithms",
+     "nll_loss without log_softmax", "use cross_entropy, or log_softmax before nll_loss"},
+    {"sigmoid", "binary_cross_entropy_with_logits is given the result of a sigmoid or softmax",
+     "a sigmoid before a loss that takes the sigmoid itself",
+     "give the loss the scores, and take the sigmoid for predictions only"},
+    {"crossed", "outputs of N x 1 are compared with N targets: each with all of them",
+     "outputs and targets differ in shape and are broadcast to N x N",
+     "give both the same shape: outputs.squeeze(1)"},
+};
+
+void ls_rules_gradient_loss(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    int losses = 0;
+    if (!trace->attached || trace->world == 0) {
+        ls_verdict_set(&out->verdict, LS_SKIP, "gradient.again runs the loss of a trainer's own");
+        return;
+    }
+    for (int i = 0; i < trace->rank[0].step_count; i++) {
+        const ls_observe_step *step = &trace->rank[0].step[i];
+        for (int c = ls_trace_find(step, LS_CALL_BACKWARD, 0); c >= 0;
+             c = ls_trace_find(step, LS_CALL_BACKWARD, c + 1)) {
+            const ls_call *call = &step->call[c];
+            losses += cJSON_HasObjectItem(call->json, "loss_times") ? call->times : 0;
+            for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+                if (strcmp(ls_calls_text(call, "loss_given"), ways[w].given) == 0) {
+                    ls_verdict_fail(&out->verdict, "step %lld: %s", (long long)step->step->step,
+                                    ways[w].what);
+                    ls_verdict_cause(&out->verdict, "%s", ways[w].cause);
+                    ls_finding_blame(out, call->at, "%s", ways[w].advice);
+                    return;
+                }
+            }
+        }
+    }
+    if (losses == 0) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "no loss's graph was looked at");
+    }
+    ls_verdict_pass(&out->verdict, "%d losses, and nothing odd at the ends of their graphs",
+                    losses);
+}

@@ -1,0 +1,365 @@
+/* Whether the model is in training mode where it is trained, and its norms' statistics move. */
+#include <string.h>
+
+#include "suite/observe/trace/calls.h"
+#include "kernels/core/text.h"
+#include "rules.h"
+#include "suite/observe/trace/job.h"
+
+static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    if (!trace->attached) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "the trainer's own events hold no calls");
+        return false;
+    }
+    return true;
+}
+
+static bool is_eval(const ls_call *call)
+{
+    return strcmp(ls_calls_text(call, "mode"), "eval") == 0;
+}
+
+/* Whether a backward follows that may be this forward's: not where the model is put in training
+ * mode in between, as after a validation with autograd on. */
+static bool has_backward(const ls_observe_step *step, int index)
+{
+    for (int c = index + 1; c < step->call_count; c++) {
+        const ls_call *call = &step->call[c];
+        if (call->kind == LS_CALL_BACKWARD) {
+            return true;
+        }
+        if (call->kind == LS_CALL_MODE && !is_eval(call) &&
+            call->model == step->call[index].model) {
+            return false;
+        }
+    }
+    return false;
+}
+
+/* A model whose parameters no optimizer has is a teacher, or part of a loss: it may stay in eval.
+ */
+static bool is_trained(const ls_observe_rank *rank, int model)
+{
+    int optimizer, group;
+    for (int i = 0; i < rank->tensor_count; i++) {
+        if (rank->tensor[i].model == model && rank->tensor[i].trainable &&
+            ls_job_group(rank, rank->tensor[i].name, -1, &optimizer, &group) != NULL) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ---- mode.training --------------------------------------------------------------------------- */
+
+/* Training forwards of a model on a rank. */
+typedef struct mode {
+    int forwards, in_eval;     /* with autograd on, in steps with a backward */
+    int frozen;                /* in training mode, with norms in eval mode */
+    bool began_frozen, turned; /* norms in eval mode from the first on; from a later one on */
+    const ls_call *eval;       /* the last call of eval() since the last of train(), or NULL */
+    bool validated;            /* forwards without autograd since then */
+    const ls_call *wrong;  /* the first forward in eval mode after a validation or a training one */
+    const ls_call *left;   /* the eval() that is still in force there */
+    const ls_call *first;  /* the first in eval mode */
+    const ls_call *turn;   /* the first with norms in eval mode after others without */
+    const ls_call *thawed; /* the first with norms in training mode that were frozen in eval mode */
+    long long step;        /* of `wrong` */
+} mode;
+
+static void note_forward(mode *m, const ls_observe_step *step, const ls_call *call, int index)
+{
+    bool training = ls_calls_flag(call, "training") == 1;
+    int norms = ls_json_int(call->json, "eval_norms", 0);
+    if (ls_calls_flag(call, "grad") == 0 || !has_backward(step, index)) {
+        m->validated = m->validated || m->eval != NULL;
+        return;
+    }
+    if (m->thawed == NULL && ls_json_int(call->json, "thawed", 0) > 0) {
+        m->thawed = call;
+    }
+    if (!training) {
+        bool after = m->validated || m->forwards > m->in_eval;
+        if (m->wrong == NULL && m->eval != NULL && after) {
+            m->wrong = call;
+            m->left = m->eval;
+            m->step = (long long)step->step->step;
+        }
+        m->first = m->first == NULL ? call : m->first;
+        m->in_eval++;
+    } else if (norms > 0) {
+        m->began_frozen = m->began_frozen || m->forwards == 0;
+        if (!m->began_frozen && !m->turned) {
+            m->turned = true;
+            m->turn = call;
+        }
+        m->frozen++;
+    }
+    m->forwards++;
+}
+
+static mode mode_of(const ls_observe_rank *rank, int model)
+{
+    mode m = {0};
+    for (int i = 0; i < rank->step_count; i++) {
+        const ls_observe_step *step = &rank->step[i];
+        for (int c = 0; c < step->call_count; c++) {
+            const ls_call *call = &step->call[c];
+            if (call->model != model) {
+                continue;
+            }
+            if (call->kind == LS_CALL_MODE) {
+                m.eval = is_eval(call) ? call : NULL;
+                m.validated = false;
+            } else if (call->kind == LS_CALL_FORWARD) {
+                note_forward(&m, step, call, c);
+            }
+        }
+    }
+    return m;
+}
+
+static void judge_mode(const ls_observe_trace *trace, int rank, int model, int *forwards,
+                       ls_observe_finding *out)
+{
+    const cJSON *event = ls_job_model(&trace->rank[rank], model);
+    int dropout = ls_json_int(event, "dropout", 0);
+    int norms = ls_json_int(event, "bn", 0) + ls_json_int(event, "sync_bn", 0);
+    const char *name = ls_json_string(event, "name", "the model");
+    mode m = mode_of(&trace->rank[rank], model);
+    *forwards += m.forwards;
+    if (m.wrong != NULL && dropout + norms > 0) {
+        ls_verdict_fail(&out->verdict,
+                        "rank %d, from step %lld on: %s is trained in eval mode (%d of %d training "
+                        "forwards)",
+                        rank, m.step, name, m.in_eval, m.forwards);
+        ls_verdict_cause(&out->verdict,
+                         "model.eval() for the validation, and no model.train() after it: no "
+                         "dropout, and batch norms with running statistics");
+        ls_finding_blame(out, m.left->at,
+                         "call model.train() after the validation, before the next training step");
+    } else if (m.thawed != NULL) {
+        ls_verdict_fail(&out->verdict,
+                        "rank %d: %d norms of %s whose parameters are frozen, and that were put in "
+                        "eval mode, are in training mode where it is trained",
+                        rank, ls_json_int(m.thawed->json, "thawed", 0), name);
+        ls_verdict_cause(&out->verdict,
+                         "model.train() turns frozen batch norms on again: they normalize by the "
+                         "batch, and their running statistics move");
+        ls_finding_blame(out, ls_calls_text(m.thawed, "thawed_at"),
+                         "call eval() of the frozen part again after each model.train()");
+    } else if (m.in_eval > 0 && dropout + norms > 0) {
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "rank %d: %s is trained in eval mode (%d of %d training forwards) without a "
+                       "validation before: meant in fine-tuning with frozen norms",
+                       rank, name, m.in_eval, m.forwards);
+        ls_finding_blame(out, m.first->at,
+                         "if it is not meant: call model.train() before training (models that are "
+                         "loaded may come in eval mode)");
+    } else if (m.turned) {
+        ls_finding_blame(out, m.turn->at,
+                         "from here on norms are in eval mode while the model is trained: if they "
+                         "are not frozen on purpose, model.train() is missing after a validation");
+        ls_verdict_pass(&out->verdict, "%s in training mode, some of its norms in eval mode later",
+                        name);
+    } else if (m.began_frozen) {
+        ls_verdict_pass(&out->verdict,
+                        "training mode in %d training forwards of %s, with norms in eval mode from "
+                        "the first one on (frozen)",
+                        m.forwards, name);
+    }
+}
+
+void ls_rules_mode_training(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    int forwards = 0;
+    if (!concerns(trace, out)) {
+        return;
+    }
+    for (int k = 0; k < trace->world; k++) {
+        for (int m = 0; m < ls_job_models(&trace->rank[k]); m++) {
+            if (is_trained(&trace->rank[k], m)) {
+                ls_observe_finding one = {0};
+                judge_mode(trace, k, m, &forwards, &one);
+                ls_calls_keep_worst(out, &one);
+            }
+        }
+    }
+    if (forwards == 0 && out->verdict.code == LS_PASS) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "no training forward of a trained model");
+    }
+    if (out->verdict.evidence[0] == '\0') {
+        ls_verdict_pass(&out->verdict, "training mode in %d training forwards",
+                        forwards / trace->world);
+    }
+}
+
+/* ---- mode.statistics ------------------------------------------------------------------------- */
+
+static bool has_statistics(const cJSON *model)
+{
+    static const char end[] = "running_mean";
+    const cJSON *buffer;
+    cJSON_ArrayForEach(buffer, cJSON_GetObjectItemCaseSensitive(model, "buffers"))
+    {
+        const cJSON *name = cJSON_GetArrayItem(buffer, 0);
+        size_t length = cJSON_IsString(name) ? strlen(name->valuestring) : 0;
+        if (length >= sizeof end - 1 &&
+            strcmp(name->valuestring + length - (sizeof end - 1), end) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Whether a training forward of the model runs in that step with all norms in training mode; -1: of
+ * any model that has statistics. */
+static bool should_move(const ls_observe_rank *rank, const ls_observe_step *step, int model)
+{
+    for (int c = 0; c < step->call_count; c++) {
+        const ls_call *call = &step->call[c];
+        if (ls_calls_is_training(call) && ls_json_int(call->json, "eval_norms", 0) == 0 &&
+            (model < 0 || call->model == model) &&
+            has_statistics(ls_job_model(rank, call->model))) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static const char *buffers_of(const ls_observe_step *step)
+{
+    bool given = (step->step->digest_mask & (1u << LS_RECORD_BUFFER)) != 0;
+    return given ? step->step->digest[LS_RECORD_BUFFER] : NULL;
+}
+
+/* Steps after which digests could have changed, and did or did not. */
+typedef struct motion {
+    int concerned, moved, stood;
+    int model; /* whose statistics stood all the time, while other buffers may have moved; -1 */
+    const char *at;
+    int times;
+} motion;
+
+static void follow_buffers(const ls_observe_rank *rank, motion *m)
+{
+    const char *before = NULL;
+    for (int i = 0; i < rank->step_count; i++) {
+        const ls_observe_step *step = &rank->step[i];
+        const char *now = buffers_of(step);
+        bool concerned = should_move(rank, step, -1);
+        m->concerned += concerned;
+        if (now == NULL) {
+            continue;
+        }
+        if (before != NULL && concerned) {
+            m->stood += strcmp(before, now) == 0;
+            m->moved += strcmp(before, now) != 0;
+        }
+        before = now;
+    }
+}
+
+/* The same for the running statistics of one model, in detailed steps: counts of batches move in
+ * any case. */
+static void follow_statistics(const ls_observe_rank *rank, int model, motion *m)
+{
+    const char *before = NULL;
+    int moved = 0, stood = 0;
+    bool ran = false;
+    LS_TEXT(key, 16, "%d", model);
+    for (int i = 0; i < rank->step_count; i++) {
+        const ls_observe_step *step = &rank->step[i];
+        const char *now = ls_json_string(step->statistics, key, NULL);
+        ran = ran || should_move(rank, step, model);
+        if (now == NULL) {
+            continue;
+        }
+        if (before != NULL && ran) {
+            stood += strcmp(before, now) == 0;
+            moved += strcmp(before, now) != 0;
+        }
+        before = now;
+        ran = false;
+    }
+    if (stood > 0 && moved == 0 && m->model < 0) {
+        m->model = model;
+        m->times = stood;
+        m->at = ls_json_string(ls_job_model(rank, model), "at", "");
+    }
+}
+
+void ls_rules_mode_statistics(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    motion m = {.model = -1};
+    if (!concerns(trace, out)) {
+        return;
+    }
+    for (int k = 0; k < trace->world; k++) {
+        const ls_observe_rank *rank = &trace->rank[k];
+        follow_buffers(rank, &m);
+        for (int i = 0; i < ls_job_models(rank); i++) {
+            follow_statistics(rank, i, &m);
+        }
+    }
+    if (m.concerned == 0) {
+        ls_verdict_set(&out->verdict, LS_SKIP,
+                       "no training forward of a model whose norms keep running statistics");
+    } else if (m.moved + m.stood == 0) {
+        ls_verdict_set(&out->verdict, LS_WEAK, "no two steps have digests of the buffers");
+    } else if (m.moved == 0 || m.model >= 0) {
+        ls_verdict_fail(&out->verdict,
+                        "the running statistics of model %d are the same after all of %d detailed "
+                        "steps, although all its norms are in training mode",
+                        m.model < 0 ? 0 : m.model, m.model < 0 ? m.stood : m.times);
+        ls_verdict_cause(&out->verdict, "running statistics do not move: momentum=0, which keeps "
+                                        "the first ones, or they are put back after each forward");
+        ls_finding_blame(out, m.at,
+                         "let batch norms update their running statistics, which eval mode uses");
+    }
+    ls_verdict_pass(&out->verdict, "running statistics moved in %d of %d training steps",
+                    m.moved / trace->world, (m.moved + m.stood) / trace->world);
+}
+
+/* ---- mode.sync_bn ---------------------------------------------------------------------------- */
+
+void ls_rules_mode_sync_bn(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    int converted = 0, synced = 0, local = 0;
+    const cJSON *event, *call = NULL;
+    if (!concerns(trace, out)) {
+        return;
+    }
+    const ls_observe_rank *rank = &trace->rank[0];
+    cJSON_ArrayForEach(event, rank->convert)
+    {
+        int modules = ls_json_int(event, "converted", 0);
+        converted += modules;
+        call = modules > 0 ? event : call;
+    }
+    for (int m = 0; m < ls_job_models(rank); m++) {
+        const cJSON *model = ls_job_model(rank, m);
+        synced += ls_json_int(model, "sync_bn", 0);
+        local += is_trained(rank, m) ? ls_json_int(model, "bn", 0) : 0;
+    }
+    if (call == NULL) {
+        ls_verdict_set(&out->verdict, LS_SKIP, "convert_sync_batchnorm was not called");
+        return;
+    }
+    if (synced == 0 && local > 0) {
+        ls_verdict_fail(
+            &out->verdict,
+            "convert_sync_batchnorm converted %d modules, but the model that is trained "
+            "has %d BatchNorm modules and no SyncBatchNorm",
+            converted, local);
+        ls_verdict_cause(&out->verdict,
+                         "another model was converted than the one that is trained, or after it "
+                         "was wrapped");
+        ls_finding_blame(out, ls_json_string(call, "at", ""),
+                         "model = SyncBatchNorm.convert_sync_batchnorm(model) before "
+                         "DistributedDataParallel(model)");
+    }
+    ls_verdict_pass(&out->verdict, "%d SyncBatchNorm modules in the model, %d others", synced,
+                    local);
+}

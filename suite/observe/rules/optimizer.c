@@ -1,0 +1,556 @@
+/* Which parameters the optimizers hold, and at which rate they step. */
+#include <math.h>
+#include <string.h>
+
+#include "suite/observe/trace/job.h"
+#include "kernels/core/text.h"
+#include "rules.h"
+
+/* ---- every parameter in one group ------------------------------------------------------------ */
+
+static bool gets_gradient(const ls_observe_trace *trace, int rank, const char *name,
+                          ls_observe_finding *out)
+{
+    bool found = false;
+    for (int64_t n = 0; !found && (n = ls_samples_next(trace, n)) != 0;) {
+        ls_dumpfile *file =
+            ls_trace_samples(trace, rank, ls_trace_step(&trace->rank[rank], n), out);
+        found = ls_samples_find(file, "local", name, NULL) != NULL ||
+                ls_samples_find(file, "reduced", name, NULL) != NULL;
+        ls_dumpfile_close(file);
+    }
+    return found;
+}
+
+static int count_foreign(const ls_observe_rank *rank, const char **at)
+{
+    int foreign = 0;
+    const cJSON *event, *group, *param;
+    cJSON_ArrayForEach(event, rank->optimizer)
+    {
+        cJSON_ArrayForEach(group, cJSON_GetObjectItemCaseSensitive(event, "groups"))
+        {
+            cJSON_ArrayForEach(param, cJSON_GetObjectItemCaseSensitive(group, "params"))
+            {
+                if (cJSON_IsString(param) && strcmp(param->valuestring, "?") == 0) {
+                    foreign++;
+                    *at = ls_json_string(event, "at", "");
+                }
+            }
+        }
+    }
+    return foreign;
+}
+
+static bool model_is_trained(const ls_observe_rank *rank, int model)
+{
+    int optimizer, index;
+    for (int i = 0; i < rank->tensor_count; i++) {
+        if (rank->tensor[i].model == model &&
+            ls_job_group(rank, rank->tensor[i].name, -1, &optimizer, &index) != NULL) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Two optimizers that hold it and stepped in the same step; which the second is. */
+static bool is_stepped_by_two(const ls_observe_rank *rank, const char *name, int *which)
+{
+    int first, second, index;
+    const ls_call *call = NULL;
+    if (ls_job_group(rank, name, -1, &first, &index) == NULL ||
+        ls_job_group(rank, name, first, &second, &index) == NULL) {
+        return false;
+    }
+    for (int i = 0; i < rank->step_count; i++) {
+        if (ls_job_steps_of(&rank->step[i], first, &call) > 0 &&
+            ls_job_steps_of(&rank->step[i], second, &call) > 0) {
+            *which = second;
+            return true;
+        }
+    }
+    return false;
+}
+
+typedef struct cover {
+    int covered;
+    ls_job_names lost, idle, doubled, other_model;
+    int second; /* of the two optimizers that hold those doubled */
+} cover;
+
+static cover cover_of(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    cover c = {0};
+    const ls_observe_rank *rank = &trace->rank[0];
+    for (int i = 0; i < rank->tensor_count; i++) {
+        const ls_observe_tensor *tensor = &rank->tensor[i];
+        int optimizer, index;
+        if (!tensor->trainable) {
+            continue;
+        }
+        if (ls_job_group(rank, tensor->name, -1, &optimizer, &index) != NULL) {
+            c.covered++;
+            if (is_stepped_by_two(rank, tensor->name, &c.second)) {
+                ls_job_add_name(&c.doubled, tensor->name);
+            }
+            continue;
+        }
+        bool trained = gets_gradient(trace, 0, tensor->name, out);
+        if (!model_is_trained(rank, tensor->model)) {
+            if (trained) {
+                ls_job_add_name(&c.other_model, tensor->name);
+            }
+        } else {
+            ls_job_add_name(trained ? &c.lost : &c.idle, tensor->name);
+        }
+    }
+    return c;
+}
+
+/* Whether a detailed step gave the parameter a gradient that is not all zero. */
+static bool gets_nonzero(const ls_observe_trace *trace, const char *name, ls_observe_finding *out)
+{
+    bool found = false;
+    for (int64_t n = 0; !found && (n = ls_samples_next(trace, n)) != 0;) {
+        ls_dumpfile *file = ls_trace_samples(trace, 0, ls_trace_step(&trace->rank[0], n), out);
+        ls_values local = ls_samples_read(file, "local", name, NULL);
+        for (int64_t i = 0; i < local.count && local.v != NULL; i++) {
+            found = found || local.v[i] != 0;
+        }
+        ls_values_free(&local);
+        ls_dumpfile_close(file);
+    }
+    return found;
+}
+
+/* An optimizer that was built and never steps, while its parameters get gradients and no other one
+ * steps them. */
+static bool report_idle(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    enum { LEAST = 12 };
+    const ls_observe_rank *rank = &trace->rank[0];
+    const cJSON *event, *name;
+    cJSON_ArrayForEach(event, rank->idle)
+    {
+        ls_job_names names = {0};
+        cJSON_ArrayForEach(name, cJSON_GetObjectItemCaseSensitive(event, "params"))
+        {
+            const ls_observe_tensor *tensor = ls_job_tensor(rank, name->valuestring);
+            int optimizer, index;
+            if (tensor != NULL && tensor->trainable &&
+                ls_job_group(rank, tensor->name, -1, &optimizer, &index) == NULL &&
+                gets_nonzero(trace, tensor->name, out)) {
+                ls_job_add_name(&names, tensor->name);
+            }
+        }
+        if (names.count == 0 || rank->step_count < LEAST) {
+            continue;
+        }
+        ls_verdict_fail(&out->verdict,
+                        "an optimizer is never asked to step in %d steps of others, and %d of its "
+                        "parameters get gradients: %s",
+                        rank->step_count, names.count, ls_job_names_text(&names));
+        ls_verdict_cause(&out->verdict, "step() of one of several optimizers is missing: its "
+                                        "parameters are never trained");
+        ls_finding_blame(out, ls_json_string(event, "at", ""),
+                         "call step() of this optimizer, too, or freeze its parameters");
+        return true;
+    }
+    return false;
+}
+
+/* Layers in a plain list: the model does not know them, so that nothing sends, reduces, steps or
+ * saves them. */
+static bool report_hidden(const ls_observe_rank *rank, ls_observe_finding *out)
+{
+    const cJSON *event = cJSON_GetArrayItem(rank->hidden, 0), *name;
+    ls_job_names names = {0};
+    if (event == NULL) {
+        return false;
+    }
+    cJSON_ArrayForEach(name, cJSON_GetObjectItemCaseSensitive(event, "names"))
+    {
+        ls_job_add_name(&names, name->valuestring);
+    }
+    ls_verdict_fail(&out->verdict,
+                    "%d parameters get gradients and are in no optimizer, nor parameters of the "
+                    "model: %s",
+                    ls_json_int(event, "count", 0), ls_job_names_text(&names));
+    ls_verdict_cause(&out->verdict, "layers are kept in a plain list or dict of a module: they are "
+                                    "never trained, each rank has its own, and no file has them");
+    ls_finding_blame(out, ls_json_string(event, "at", ""),
+                     "keep layers in nn.ModuleList or nn.ModuleDict, parameters in "
+                     "nn.ParameterList");
+    return true;
+}
+
+static void report_cover(const ls_observe_trace *trace, cover *c, ls_observe_finding *out)
+{
+    const char *at = ls_json_string(cJSON_GetArrayItem(trace->rank[0].optimizer, 0), "at", "");
+    const char *foreign_at = at;
+    int foreign = count_foreign(&trace->rank[0], &foreign_at);
+    if (c->lost.count > 0) {
+        ls_verdict_fail(&out->verdict,
+                        "%d trainable parameters get gradients and are in no group of "
+                        "an optimizer: %s%s",
+                        c->lost.count, ls_job_names_text(&c->lost),
+                        foreign > 0 ? "; its groups hold others, of no model" : "");
+        ls_verdict_cause(&out->verdict, foreign > 0 ? "the optimizer was made before these "
+                                                      "parameters were replaced"
+                                                    : "these were not given to the optimizer");
+        ls_finding_blame(out, at,
+                         foreign > 0 ? "make the optimizer after the model is complete"
+                                     : "give them to the optimizer, or freeze them with "
+                                       "requires_grad_(False)");
+    } else if (foreign > 0 && trace->world > 1 && !ls_job_calls_collectives(trace)) {
+        ls_verdict_fail(&out->verdict,
+                        "%d parameters of an optimizer are of no model: no gradient "
+                        "of theirs is reduced",
+                        foreign);
+        ls_verdict_cause(&out->verdict, "outside DistributedDataParallel");
+        ls_finding_blame(out, foreign_at, "make them parameters of the wrapped model");
+    } else if (c->idle.count > 0) {
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "%d trainable parameters are in no group and got no "
+                       "gradient in detailed steps: %s",
+                       c->idle.count, ls_job_names_text(&c->idle));
+        ls_finding_blame(out, at, "freeze them with requires_grad_(False), or remove them");
+    } else if (c->other_model.count > 0) {
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "a model gets gradients in %d parameters and no "
+                       "optimizer that holds them stepped: %s",
+                       c->other_model.count, ls_job_names_text(&c->other_model));
+        ls_finding_blame(out, at, "give them to an optimizer, or freeze them");
+    } else if (c->doubled.count > 0) {
+        ls_verdict_set(&out->verdict, LS_WEAK, "two optimizers step %d parameters in one step: %s",
+                       c->doubled.count, ls_job_names_text(&c->doubled));
+        ls_verdict_cause(&out->verdict, "two optimizers hold the same parameters: each step moves "
+                                        "them twice, by one gradient");
+        const cJSON *second = ls_job_optimizer(&trace->rank[0], c->second);
+        ls_finding_blame(out, ls_json_string(second, "at", at),
+                         "hold each parameter in one optimizer, unless one wraps the "
+                         "other");
+    }
+    ls_verdict_pass(&out->verdict, "%d trainable parameters, each in a group of an optimizer%s",
+                    c->covered, foreign > 0 ? "; some of its parameters are of no model" : "");
+}
+
+void ls_rules_optimizer_covered(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    const char *sharded = ls_job_sharded_optimizer(trace);
+    if (!trace->attached) {
+        ls_verdict_set(&out->verdict, LS_SKIP,
+                       "the protocol reports no groups; optimizer.step takes each parameter");
+        return;
+    }
+    if (sharded != NULL || trace->world == 0 || cJSON_GetArraySize(trace->rank[0].optimizer) == 0 ||
+        trace->rank[0].tensor_count == 0) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "%s",
+                       sharded != NULL ? sharded
+                                       : "no optimizer with its groups, or no model, is reported");
+        return;
+    }
+    if (report_hidden(&trace->rank[0], out) || report_idle(trace, out)) {
+        return;
+    }
+    cover c = cover_of(trace, out);
+    report_cover(trace, &c, out);
+}
+
+/* ---- rates ----------------------------------------------------------------------------------- */
+
+static const ls_tol same_rate =
+    LS_TOL(0x1p-23, "a rate that is kept as an f32 tensor is rounded once, and once more when a "
+                    "schedule multiplies it");
+
+static bool is_same(double a, double b)
+{
+    return a == b || fabs(a - b) <= same_rate.value * fmax(fabs(a), fabs(b));
+}
+
+static double rate_in(const ls_call *call, int group)
+{
+    const cJSON *rates = cJSON_GetObjectItemCaseSensitive(call->json, "lr");
+    const cJSON *rate = cJSON_GetArrayItem(rates, group);
+    return cJSON_IsNumber(rate) ? rate->valuedouble : NAN;
+}
+
+static void compare_ranks(const ls_observe_trace *trace, int64_t *compared, ls_observe_finding *out)
+{
+    const ls_observe_rank *first = &trace->rank[0];
+    for (int i = 0; i < first->step_count; i++) {
+        const ls_observe_step *a = &first->step[i];
+        for (int k = 1; k < trace->world; k++) {
+            const ls_observe_step *b = ls_trace_step(&trace->rank[k], a->step->step);
+            if (b == NULL || isnan(a->step->lr) || isnan(b->step->lr)) {
+                continue;
+            }
+            ++*compared;
+            if (a->step->lr != b->step->lr) {
+                bool built = i == 0 && ls_job_built_with_rates(trace, 0, k);
+                int call = ls_trace_find(a, LS_CALL_SCHEDULE, 0);
+                call = call < 0 ? ls_trace_find(a, LS_CALL_OPTIMIZER_STEP, 0) : call;
+                ls_verdict_fail(&out->verdict,
+                                "step %lld: the rate is %g on rank 0 and %g on rank "
+                                "%d",
+                                (long long)a->step->step, a->step->lr, b->step->lr, k);
+                if (built) {
+                    ls_verdict_cause(&out->verdict, "the optimizers are built with other rates");
+                    ls_finding_blame(out, ls_json_string(ls_job_optimizer(first, 0), "at", ""),
+                                     "compute the rate from values that are equal on all ranks");
+                    return;
+                }
+                ls_verdict_cause(&out->verdict,
+                                 "the schedule follows a value of each rank's own, or "
+                                 "is stepped on some ranks only");
+                ls_finding_blame(out, call >= 0 ? a->call[call].at : "",
+                                 "step the schedule on all ranks alike; reduce a metric over all "
+                                 "ranks before ReduceLROnPlateau takes it");
+                return;
+            }
+        }
+    }
+}
+
+/* What the schedule of a rank gave, against what its optimizer used in the next step. */
+typedef struct follow {
+    const ls_call *last; /* the schedule's last call */
+    const ls_call *step; /* the last step behind one, by another rate */
+    double given_first, used_first;
+    bool given_moves, used_moves;
+    int checked, missed;
+} follow;
+
+static void follow_step(const ls_observe_step *step, follow *f)
+{
+    for (int c = 0; c < step->call_count; c++) {
+        const ls_call *call = &step->call[c];
+        if (call->kind == LS_CALL_OPTIMIZER_STEP) {
+            double used = rate_in(call, 0);
+            f->used_moves = f->used_moves || (!isnan(f->used_first) && used != f->used_first);
+            f->used_first = isnan(f->used_first) ? used : f->used_first;
+            if (f->last != NULL && !isnan(used) && !isnan(rate_in(f->last, 0))) {
+                f->checked++;
+                f->missed += !is_same(used, rate_in(f->last, 0));
+                f->step = is_same(used, rate_in(f->last, 0)) ? f->step : call;
+            }
+        } else if (call->kind == LS_CALL_SCHEDULE) {
+            double given = rate_in(call, 0);
+            f->given_moves = f->given_moves || (!isnan(f->given_first) && given != f->given_first);
+            f->given_first = isnan(f->given_first) ? given : f->given_first;
+            f->last = call;
+        }
+    }
+}
+
+/* Where a schedule was built; where that is not known, where it is stepped. */
+static const char *schedule_place(const ls_observe_rank *rank, const ls_call *call)
+{
+    const cJSON *event;
+    cJSON_ArrayForEach(event, rank->schedule)
+    {
+        if (ls_json_int(event, "schedule", -1) == ls_json_int(call->json, "schedule", -2)) {
+            return ls_json_string(event, "at", call->at);
+        }
+    }
+    return call->at;
+}
+
+/* A schedule whose rates the steps do not use: it has another optimizer, or the script writes over
+ * what it gave to this one. */
+static void blame_schedule(const ls_observe_rank *rank, const follow *f, ls_observe_finding *out)
+{
+    if (f->last->optimizer >= 0 && f->last->optimizer == f->step->optimizer) {
+        ls_verdict_cause(&out->verdict,
+                         "the script sets the rate itself (param_groups[...][\"lr\"]) between "
+                         "scheduler.step() at %.80s and this step: what the schedule gave is "
+                         "written over",
+                         f->last->at);
+        const cJSON *optimizer = ls_job_optimizer(rank, f->step->optimizer);
+        const char *set = ls_json_string(optimizer, "set_at", "");
+        ls_finding_blame(out, set[0] != '\0' ? set : f->step->at,
+                         "set the rate in one place: here or by the schedule");
+        return;
+    }
+    ls_verdict_cause(&out->verdict, "the schedule was made for another optimizer");
+    ls_finding_blame(out, schedule_place(rank, f->last),
+                     "make the schedule with the optimizer that steps, after it is final");
+}
+
+/* With several optimizers it is not known whose rate a schedule gives. */
+static void compare_schedule(const ls_observe_rank *rank, ls_observe_finding *out, follow *f)
+{
+    *f = (follow){.given_first = NAN, .used_first = NAN};
+    for (int i = 0; i < rank->step_count; i++) {
+        follow_step(&rank->step[i], f);
+    }
+    if (f->given_moves && !f->used_moves && f->checked > 0 && f->missed > 0) {
+        ls_verdict_fail(&out->verdict,
+                        "the schedule gives other rates than the optimizer uses in %d "
+                        "of %d steps: it stays at %g",
+                        f->missed, f->checked, f->used_first);
+        blame_schedule(rank, f, out);
+    }
+}
+
+static bool uses_rate(const ls_call *call, double rate)
+{
+    int count = cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(call->json, "lr"));
+    for (int g = 0; g < count; g++) {
+        if (is_same(rate_in(call, g), rate)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Of several optimizers: a schedule whose own one never steps, and whose rates no other one uses.
+ * An optimizer that holds another may step in its place, by the same groups. */
+static void judge_idle_optimizer(const ls_observe_rank *rank, ls_observe_finding *out)
+{
+    const ls_call *last = NULL;
+    int checked = 0;
+    for (int i = 0; i < rank->step_count; i++) {
+        for (int c = 0; c < rank->step[i].call_count; c++) {
+            const ls_call *call = &rank->step[i].call[c];
+            if (call->kind == LS_CALL_SCHEDULE && call->optimizer >= 0) {
+                return;
+            } else if (call->kind == LS_CALL_SCHEDULE) {
+                last = call;
+            } else if (call->kind == LS_CALL_OPTIMIZER_STEP && last != NULL &&
+                       !isnan(rate_in(last, 0)) && !isnan(rate_in(call, 0))) {
+                checked++;
+                if (uses_rate(call, rate_in(last, 0))) {
+                    return;
+                }
+            }
+        }
+    }
+    if (checked < 2 || last == NULL) {
+        return;
+    }
+    ls_verdict_fail(&out->verdict,
+                    "the optimizer of a %s never steps, and none of %d steps of others is at a "
+                    "rate that it gave",
+                    ls_json_string(last->json, "class", "schedule"), checked);
+    ls_verdict_cause(&out->verdict, "the schedule was made for another optimizer");
+    ls_finding_blame(out, last->at,
+                     "make the schedule with the optimizer that steps, after it is final");
+}
+
+/* The highest rate of the groups in a step; NaN: it has none. */
+static double highest_rate(const ls_observe_step *step, const char **at)
+{
+    double highest = NAN;
+    for (int c = ls_trace_find(step, LS_CALL_OPTIMIZER_STEP, 0); c >= 0;
+         c = ls_trace_find(step, LS_CALL_OPTIMIZER_STEP, c + 1)) {
+        const cJSON *rate;
+        cJSON_ArrayForEach(rate, cJSON_GetObjectItemCaseSensitive(step->call[c].json, "lr"))
+        {
+            if (!cJSON_IsNumber(rate)) {
+                return INFINITY; /* a group's rate is not known */
+            }
+            highest = isnan(highest) || rate->valuedouble > highest ? rate->valuedouble : highest;
+        }
+        *at = step->call[c].at;
+    }
+    return highest;
+}
+
+/* The last steps whose rates are at most that; those that no optimizer took do not count. */
+static int count_last(const ls_observe_rank *rank, double limit, const char **at)
+{
+    int count = 0;
+    for (int i = rank->step_count - 1; i >= 0; i--) {
+        double rate = highest_rate(&rank->step[i], at);
+        if (rate > limit) {
+            break;
+        }
+        count += !isnan(rate);
+    }
+    return count;
+}
+
+/* ReduceLROnPlateau lowers the rate for as long as nothing improves. */
+static bool by_value(const ls_observe_rank *rank)
+{
+    const cJSON *event;
+    cJSON_ArrayForEach(event, rank->schedule)
+    {
+        if (strstr(ls_json_string(event, "class", ""), "Plateau") != NULL) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static const ls_tol next_to_nothing = LS_TOL(
+    1e-4, "of the highest rate: a cosine is below it for 0.6 % of its steps, a polynomial of "
+          "the fourth power for 10 %, and four steps of a tenth come to it at the end of a "
+          "training");
+
+static const ls_call *last_schedule(const ls_observe_rank *rank)
+{
+    const ls_call *last = NULL;
+    for (int i = 0; i < rank->step_count; i++) {
+        int call = ls_trace_find(&rank->step[i], LS_CALL_SCHEDULE, 0);
+        last = call >= 0 ? &rank->step[i].call[call] : last;
+    }
+    return last;
+}
+
+/* A schedule that ends at 0 does so in its last step. Steps behind that train nothing. */
+static void judge_idle_end(const ls_observe_rank *rank, ls_observe_finding *out)
+{
+    enum { LEAST = 3, SHARE = 10, LEAST_SMALL = 8, SHARE_SMALL = 3 }; /* steps; one in so many */
+    const char *at = "";
+    double highest = 0;
+    for (int i = 0; i < rank->step_count; i++) {
+        highest = fmax(highest, highest_rate(&rank->step[i], &at));
+    }
+    int idle = count_last(rank, 0, &at);
+    int small = count_last(rank, next_to_nothing.value * highest, &at);
+    if (highest > 0 && idle >= LEAST && idle * SHARE > rank->step_count) {
+        ls_verdict_fail(&out->verdict, "the rate is 0 in the last %d of %d steps", idle,
+                        rank->step_count);
+    } else if (!by_value(rank) && isfinite(highest) && highest > 0 && small >= LEAST_SMALL &&
+               small * SHARE_SMALL > rank->step_count) {
+        ls_verdict_fail(&out->verdict,
+                        "in the last %d of %d steps the rate is below %g of the highest one, %g",
+                        small, rank->step_count, next_to_nothing.value, highest);
+    } else {
+        return;
+    }
+    ls_verdict_cause(&out->verdict, "a schedule made for fewer steps than the job makes, or one of "
+                                    "epochs that is stepped with each batch");
+    const ls_call *schedule = last_schedule(rank);
+    ls_finding_blame(out, schedule != NULL ? schedule_place(rank, schedule) : at,
+                     "give the schedule the number of optimizer steps of one rank, or "
+                     "step it with each epoch where it counts epochs");
+}
+
+void ls_rules_optimizer_rate(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    if (trace->world > 0) {
+        judge_idle_end(&trace->rank[0], out);
+    }
+    int64_t compared = 0;
+    follow f = {0};
+    compare_ranks(trace, &compared, out);
+    if (trace->world > 0 && cJSON_GetArraySize(trace->rank[0].optimizer) == 1) {
+        compare_schedule(&trace->rank[0], out, &f);
+    } else if (trace->world > 0) {
+        judge_idle_optimizer(&trace->rank[0], out);
+    }
+    if (compared == 0 && f.checked == 0) {
+        bool steps = trace->world > 0 && trace->rank[0].step_count > 0;
+        ls_verdict_set(&out->verdict, steps && trace->world == 1 ? LS_SKIP : LS_UNSUPPORTED, "%s",
+                       steps && trace->world == 1 ? "one rank, and no schedule"
+                                                  : "no step reports a rate");
+    }
+    LS_TEXT(schedule, 120, "; %d of %d are those of the schedule%s", f.checked - f.missed,
+            f.checked, f.missed > 0 ? ", others are set by the script" : "");
+    ls_verdict_pass(&out->verdict, "%lld rates equal on all ranks%s", (long long)compared,
+                    f.checked > 0 ? schedule : "");
+}

@@ -1,0 +1,650 @@
+/* Whether the script makes its calls in an order that all ranks share and that torch's notes ask
+ * for: collectives, steps, schedules. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "suite/observe/trace/calls.h"
+#include "suite/observe/trace/job.h"
+#include "kernels/core/text.h"
+#include "suite/observe/trace/open_step.h"
+#include "rules.h"
+#include "suite/observe/trace/spans.h"
+
+static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    if (!trace->attached) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "the trainer's own events hold no calls");
+        return false;
+    }
+    return true;
+}
+
+/* ---- order.collectives ----------------------------------------------------------------------- */
+
+/* Between two ranks by nature, or on some of them only. */
+static bool is_pairwise(const char *op)
+{
+    return strstr(op, "send") != NULL || strstr(op, "recv") != NULL || strstr(op, "p2p") != NULL;
+}
+
+/* Collectives on a group of some ranks are not compared: which ranks, is not recorded. */
+static bool is_compared(const ls_observe_trace *trace, const ls_call *call)
+{
+    return call->kind == LS_CALL_COLLECTIVE && !is_pairwise(ls_calls_text(call, "op")) &&
+           ls_json_int(call->json, "ranks", trace->world) == trace->world;
+}
+
+/* The place in a step's calls of the n-th collective, equal ones in a row counted singly. */
+static const ls_call *collective_at(const ls_observe_trace *trace, const ls_observe_step *step,
+                                    int n)
+{
+    for (int c = 0; c < step->call_count; c++) {
+        if (is_compared(trace, &step->call[c])) {
+            n -= step->call[c].times;
+            if (n < 0) {
+                return &step->call[c];
+            }
+        }
+    }
+    return NULL;
+}
+
+/* Whether all ranks give the same number of elements: not so in gathers and scatters. */
+static bool has_one_size(const char *op)
+{
+    return strcmp(op, "all_reduce") == 0 || strcmp(op, "broadcast") == 0 ||
+           strcmp(op, "reduce") == 0;
+}
+
+static bool same_collective(const ls_call *a, const ls_call *b)
+{
+    const char *op = ls_calls_text(a, "op");
+    bool sized = has_one_size(op);
+    return strcmp(op, ls_calls_text(b, "op")) == 0 &&
+           strcmp(ls_calls_text(a, "reduce"), ls_calls_text(b, "reduce")) == 0 &&
+           ls_json_int(a->json, "root", -1) == ls_json_int(b->json, "root", -1) &&
+           (!sized ||
+            (strcmp(ls_calls_text(a, "type"), ls_calls_text(b, "type")) == 0 &&
+             ls_json_number(a->json, "elements", -1) == ls_json_number(b->json, "elements", -1)));
+}
+
+static void describe(const ls_call *call, char *text, size_t bytes)
+{
+    if (call == NULL) {
+        ls_text_put(text, bytes, "none");
+        return;
+    }
+    const char *reduce = ls_calls_text(call, "reduce");
+    int root = ls_json_int(call->json, "root", -1);
+    LS_TEXT(from, 30, " with root %d", root);
+    ls_text_put(text, bytes, "%s%s%s of %.0f %s%s (%.60s)", ls_calls_text(call, "op"),
+                reduce[0] != '\0' ? " " : "", reduce, ls_json_number(call->json, "elements", 0),
+                ls_calls_text(call, "type"), root < 0 ? "" : from, call->at);
+}
+
+static void fail_collective(const ls_observe_trace *trace, int rank, const ls_observe_step *step,
+                            int n, const ls_call *a, const ls_call *b, ls_observe_finding *out)
+{
+    char x[140], y[140];
+    describe(a, x, sizeof x);
+    describe(b, y, sizeof y);
+    /* A job that ended well with such a difference ran them on groups of its own. */
+    ls_verdict_set(&out->verdict, ls_job_ended_well(trace) ? LS_WEAK : LS_FAIL,
+                   "step %lld, collective %d of the script: rank 0 %s, rank %d %s",
+                   (long long)step->step->step, n + 1, x, rank, y);
+    if (a != NULL && b != NULL && strcmp(a->at, b->at) == 0 &&
+        strcmp(ls_calls_text(a, "op"), ls_calls_text(b, "op")) == 0) {
+        ls_verdict_cause(&out->verdict,
+                         "the ranks come to the same call with other tensors: they go through them "
+                         "in another order (that of a set, say), or sizes depend on a rank's data");
+        ls_finding_blame(out, a->at,
+                         "go through tensors in one order on every rank, and send sizes that all "
+                         "ranks share");
+        return;
+    }
+    ls_verdict_cause(&out->verdict,
+                     "a collective depends on a value of the rank's own (its number, "
+                     "its data, its loss): the others wait for it for ever, or get "
+                     "the sum of different things");
+    ls_finding_blame(out, a != NULL ? a->at : b->at,
+                     "call the same collectives in the same order on every rank");
+}
+
+static bool is_open(const ls_observe_trace *trace, int rank, const ls_observe_step *step)
+{
+    return step == trace->rank[rank].open;
+}
+
+static void compare_collectives(const ls_observe_trace *trace, int rank,
+                                const ls_observe_step *step, int *compared, ls_observe_finding *out)
+{
+    const ls_observe_step *other = ls_open_step_of(&trace->rank[rank], step->step->step);
+    if (other == NULL) {
+        return;
+    }
+    for (int n = 0;; n++) {
+        const ls_call *a = collective_at(trace, step, n), *b = collective_at(trace, other, n);
+        /* a rank that did not end its step may have had more to call */
+        if ((a == NULL && (b == NULL || is_open(trace, 0, step))) ||
+            (b == NULL && is_open(trace, rank, other))) {
+            return;
+        }
+        ++*compared;
+        if (a == NULL || b == NULL || !same_collective(a, b)) {
+            ls_observe_finding one = {0};
+            fail_collective(trace, rank, step, n, a, b, &one);
+            ls_calls_keep_worst(out, &one);
+            return;
+        }
+    }
+}
+
+void ls_rules_order_collectives(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    int compared = 0;
+    if (!concerns(trace, out)) {
+        return;
+    }
+    if (trace->world < 2) {
+        ls_verdict_set(&out->verdict, LS_SKIP, "one rank");
+        return;
+    }
+    for (int k = 1; k < trace->world; k++) {
+        for (int i = 0; i < trace->rank[0].step_count; i++) {
+            compare_collectives(trace, k, &trace->rank[0].step[i], &compared, out);
+        }
+        if (trace->rank[0].open != NULL && !ls_job_ended_well(trace)) {
+            compare_collectives(trace, k, trace->rank[0].open, &compared, out);
+        }
+    }
+    if (compared == 0) {
+        ls_verdict_set(&out->verdict, LS_SKIP, "the script calls no collective within its steps");
+    }
+    ls_verdict_pass(&out->verdict, "%d collectives of the script, the same on %d ranks",
+                    compared / (trace->world - 1), trace->world);
+}
+
+/* ---- order.steps ----------------------------------------------------------------------------- */
+
+/* Ranks whose loaders gave another number of samples in the same pass. */
+static bool find_uneven_pass(const ls_observe_trace *trace, int rank, long long *a, long long *b,
+                             const cJSON **event)
+{
+    const cJSON *x = trace->rank[0].data->child, *y = trace->rank[rank].data->child;
+    for (; x != NULL && y != NULL; x = x->next, y = y->next) {
+        long long batch = ls_json_integer(x, "batch", 1);
+        *a = ls_json_integer(x, "count", 0);
+        *b = ls_json_integer(y, "count", 0);
+        bool trained = ls_json_bool(x, "trained", false) && ls_json_bool(y, "trained", false);
+        bool whole = ls_json_bool(x, "whole", false) || ls_json_bool(y, "whole", false);
+        if (trained && whole && batch > 0 && (*a + batch - 1) / batch != (*b + batch - 1) / batch) {
+            *event = x;
+            return true;
+        }
+    }
+    return false;
+}
+
+static int64_t steps_of(const ls_observe_rank *rank)
+{
+    return rank->step_count > 0 ? rank->step[rank->step_count - 1].step->step : 0;
+}
+
+/* The ranks whose loaders gave unlike many batches. */
+static bool blame_uneven_pass(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    long long a, b;
+    const cJSON *event = NULL;
+    for (int k = 1; k < trace->world; k++) {
+        if (find_uneven_pass(trace, k, &a, &b, &event)) {
+            ls_verdict_cause(&out->verdict,
+                             "uneven inputs: rank 0 drew %lld samples in a pass, rank %d drew %lld",
+                             a, k, b);
+            ls_finding_blame(out, ls_job_data_place(event, "built"),
+                             "give all ranks as many batches (DistributedSampler, drop_last), or "
+                             "train within model.join()");
+            return true;
+        }
+    }
+    return false;
+}
+
+static void judge_uneven(const ls_observe_trace *trace, int least, int most,
+                         ls_observe_finding *out)
+{
+    if (ls_job_ended_well(trace)) {
+        ls_verdict_pass(&out->verdict,
+                        "rank %d made %lld steps, rank %d %lld, and all ended well (as with join)",
+                        least, (long long)steps_of(&trace->rank[least]), most,
+                        (long long)steps_of(&trace->rank[most]));
+        return;
+    }
+    bool open = !trace->rank[least].record->ended && /* its last step was not closed */
+                steps_of(&trace->rank[most]) - steps_of(&trace->rank[least]) == 1;
+    ls_verdict_set(&out->verdict, open ? LS_WEAK : LS_FAIL,
+                   "rank %d ended after step %lld, rank %d after step %lld", least,
+                   (long long)steps_of(&trace->rank[least]), most,
+                   (long long)steps_of(&trace->rank[most]));
+    if (!blame_uneven_pass(trace, out)) {
+        ls_verdict_cause(&out->verdict,
+                         "rank %d left the loop, or died, while the others went on: they wait for "
+                         "it in their next collective",
+                         least);
+    }
+}
+
+/* A rank that waits in its next step for one that has none ends after as many whole steps. */
+static void judge_last_step(const ls_observe_trace *trace, int64_t steps, ls_observe_finding *out)
+{
+    if (!ls_job_ended_well(trace) && blame_uneven_pass(trace, out)) {
+        ls_verdict_fail(&out->verdict,
+                        "the job failed after step %lld, where the data of a rank had ended",
+                        (long long)steps);
+    }
+}
+
+/* Calls in which the ranks of a model in DistributedDataParallel meet: a backward that reduces, a
+ * forward that sends buffers, a collective of the script. */
+static bool is_meeting(const ls_observe_trace *trace, const ls_observe_rank *rank,
+                       const ls_call *call)
+{
+    const cJSON *model = ls_job_model(rank, call->model);
+    switch (call->kind) {
+    case LS_CALL_BACKWARD:
+        return ls_calls_flag(call, "sync") != 0;
+    case LS_CALL_FORWARD:
+        return ls_job_model_is_ddp(model) && ls_json_bool(model, "broadcast_buffers", true) &&
+               cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(model, "buffers")) > 0;
+    default:
+        return is_compared(trace, call);
+    }
+}
+
+static const ls_call *meeting_at(const ls_observe_trace *trace, int rank,
+                                 const ls_observe_step *step, int n)
+{
+    for (int c = 0; c < step->call_count; c++) {
+        if (is_meeting(trace, &trace->rank[rank], &step->call[c])) {
+            n -= step->call[c].times;
+            if (n < 0) {
+                return &step->call[c];
+            }
+        }
+    }
+    return NULL;
+}
+
+static bool same_meeting(const ls_call *a, const ls_call *b)
+{
+    return a->kind == b->kind && (a->kind == LS_CALL_FORWARD    ? a->model == b->model
+                                  : a->kind == LS_CALL_BACKWARD ? true
+                                                                : same_collective(a, b));
+}
+
+static const char *name_of(const ls_call *call)
+{
+    return call == NULL                     ? "its next step"
+           : call->kind == LS_CALL_BACKWARD ? "backward()"
+           : call->kind == LS_CALL_FORWARD  ? "a forward"
+                                            : ls_calls_text(call, "op");
+}
+
+/* Where a job failed in a step that some rank did not end: the first call in which two ranks went
+ * different ways. */
+static bool judge_open(const ls_observe_trace *trace, int rank, const ls_observe_step *step,
+                       ls_observe_finding *out)
+{
+    const ls_observe_step *other = ls_open_step_of(&trace->rank[rank], step->step->step);
+    const ls_call *a = NULL, *b = NULL;
+    for (int n = 0; other != NULL; n++) {
+        a = meeting_at(trace, 0, step, n);
+        b = meeting_at(trace, rank, other, n);
+        if ((a == NULL && (b == NULL || is_open(trace, 0, step))) ||
+            (b == NULL && is_open(trace, rank, other))) {
+            return false;
+        }
+        if (a == NULL || b == NULL || !same_meeting(a, b)) {
+            break;
+        }
+    }
+    if (other == NULL) {
+        return false;
+    }
+    const ls_call *waits = b == NULL || (a != NULL && a->kind != LS_CALL_FORWARD) ? a : b;
+    ls_verdict_fail(
+        &out->verdict, "the job failed in step %lld: rank 0 was in %s%s%.60s, rank %d in %s%s%.60s",
+        (long long)step->step->step, name_of(a), a == NULL ? "" : " at ", a == NULL ? "" : a->at,
+        rank, name_of(b), b == NULL ? "" : " at ", b == NULL ? "" : b->at);
+    if (!blame_uneven_pass(trace, out)) {
+        ls_verdict_cause(&out->verdict,
+                         "a condition on a value of the rank's own (its number, its loss, its "
+                         "data): only some ranks make this %s, and wait in it",
+                         waits->kind == LS_CALL_BACKWARD  ? "backward"
+                         : waits->kind == LS_CALL_FORWARD ? "forward"
+                                                          : "collective");
+        ls_finding_blame(out, waits->at,
+                         "take the same way on every rank: decide by a value that all ranks "
+                         "share, such as an all_reduce of the condition");
+    }
+    return true;
+}
+
+static bool judge_opens(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    for (int k = 1; k < trace->world; k++) {
+        const ls_observe_rank *zero = &trace->rank[0], *other = &trace->rank[k];
+        const ls_observe_step *step = zero->open;
+        if (other->open != NULL && (step == NULL || other->open->step->step < step->step->step)) {
+            step = ls_open_step_of(zero, other->open->step->step);
+        }
+        if (step != NULL && judge_open(trace, k, step, out)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void ls_rules_order_steps(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    int least = 0, most = 0;
+    if (trace->world < 2) {
+        ls_verdict_set(&out->verdict, LS_SKIP, "one rank");
+        return;
+    }
+    if (!ls_job_ended_well(trace) && judge_opens(trace, out)) {
+        return;
+    }
+    for (int k = 0; k < trace->world; k++) {
+        least = steps_of(&trace->rank[k]) < steps_of(&trace->rank[least]) ? k : least;
+        most = steps_of(&trace->rank[k]) > steps_of(&trace->rank[most]) ? k : most;
+    }
+    if (steps_of(&trace->rank[most]) == 0) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "no step was seen");
+    } else if (steps_of(&trace->rank[least]) != steps_of(&trace->rank[most])) {
+        judge_uneven(trace, least, most, out);
+        return;
+    } else {
+        judge_last_step(trace, steps_of(&trace->rank[least]), out);
+    }
+    ls_verdict_pass(&out->verdict, "%lld steps on each of %d ranks",
+                    (long long)steps_of(&trace->rank[least]), trace->world);
+}
+
+/* ---- order.schedule -------------------------------------------------------------------------- */
+
+/* Schedules that are stepped by a measured value, also before training. */
+static bool is_by_value(const ls_call *call)
+{
+    return strstr(ls_calls_text(call, "class"), "Plateau") != NULL;
+}
+
+/* Whether that place calls its schedule again after the optimizer has stepped: else it wound the
+ * schedule forward before the training, as jobs do that go on. */
+static bool is_called_later(const ls_observe_rank *rank, const ls_call *first)
+{
+    bool attempted = false;
+    for (int i = 0; i < rank->step_count; i++) {
+        for (int c = 0; c < rank->step[i].call_count; c++) {
+            const ls_call *call = &rank->step[i].call[c];
+            attempted = attempted || ls_calls_is_attempt(call);
+            if (attempted && call->kind == LS_CALL_SCHEDULE && strcmp(call->at, first->at) == 0) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* The first call of a schedule before the first attempt to step; NULL: none. */
+static const ls_call *early_schedule(const ls_observe_rank *rank)
+{
+    for (int i = 0; i < rank->step_count; i++) {
+        for (int c = 0; c < rank->step[i].call_count; c++) {
+            const ls_call *call = &rank->step[i].call[c];
+            if (ls_calls_is_attempt(call)) {
+                return NULL;
+            }
+            if (call->kind == LS_CALL_SCHEDULE && !is_by_value(call)) {
+                return call;
+            }
+        }
+    }
+    return NULL;
+}
+
+/* Counts of the calls of a rank. */
+typedef struct schedules {
+    int calls, skipped; /* skipped: after a step that no optimizer made */
+    const ls_call *on_skip;
+} schedules;
+
+static schedules count_schedules(const ls_observe_rank *rank)
+{
+    schedules s = {0};
+    for (int i = 0; i < rank->step_count; i++) {
+        const ls_observe_step *step = &rank->step[i];
+        int count = 0;
+        for (int c = ls_trace_find(step, LS_CALL_SCHEDULE, 0); c >= 0;
+             c = ls_trace_find(step, LS_CALL_SCHEDULE, c + 1)) {
+            count += step->call[c].times;
+            if (step->step->skipped) {
+                s.skipped += step->call[c].times;
+                s.on_skip = &step->call[c];
+            }
+        }
+        s.calls += count;
+    }
+    return s;
+}
+
+/* Calls of one schedule between two attempts of its optimizer to step. */
+typedef struct turns {
+    int number, optimizer; /* of the schedule, and of its optimizer; -1: not known */
+    const char *at;        /* the first place since the last attempt, or NULL */
+    const char *other;     /* a second place, or NULL */
+    int once, twice;       /* turns with one place, and with two */
+    int count;             /* calls since the last attempt */
+    int often, times;      /* turns in which one place called it several times, how often at last */
+    int batches;           /* of these turns, those in which it came with every backward */
+    const char *place;     /* of these */
+    const ls_call *call;   /* of the last second place */
+} turns;
+
+enum { SCHEDULES = 16 };
+
+/* The optimizer has been asked to step: what came before belongs to its last step. */
+static void end_turn(turns *t, int world, int backwards)
+{
+    bool of_ranks = t->count == world && t->at != NULL && strstr(t->at, "accelerate") != NULL;
+    if (t->count > 1 && t->other == NULL && !of_ranks) {
+        t->often++;
+        t->batches += t->count == backwards;
+        t->times = t->count;
+        t->place = t->at;
+    }
+    t->count = 0;
+    t->once += t->at != NULL && t->other == NULL;
+    t->twice += t->other != NULL;
+    t->at = t->other = NULL;
+}
+
+/* Calls of one place may be those of a loop: as many as there are ranks, where the script counts
+ * samples (Accelerate does), or one for each batch of a step. Those of two places step the schedule
+ * twice. */
+static void note_schedule(turns *list, int *count, const ls_call *call)
+{
+    int number = ls_json_int(call->json, "schedule", -1);
+    if (number < 0 || is_by_value(call)) {
+        return;
+    }
+    int i = 0;
+    while (i < *count && list[i].number != number) {
+        i++;
+    }
+    if (i == SCHEDULES) {
+        return;
+    }
+    if (i == *count) {
+        list[(*count)++] = (turns){.number = number, .optimizer = call->optimizer};
+    }
+    turns *t = &list[i];
+    t->count += call->times;
+    if (t->at == NULL) {
+        t->at = call->at;
+    } else if (strcmp(t->at, call->at) != 0) {
+        t->other = call->at;
+        t->call = call;
+    }
+}
+
+/* Follows the calls of a rank; how many schedules it has. */
+static int read_turns(const ls_observe_rank *rank, int world, turns *list)
+{
+    int count = 0, backwards = 0;
+    for (int i = 0; i < rank->step_count; i++) {
+        for (int c = 0; c < rank->step[i].call_count; c++) {
+            const ls_call *call = &rank->step[i].call[c];
+            bool attempt = ls_calls_is_attempt(call);
+            for (int t = 0; attempt && t < count; t++) {
+                if (list[t].optimizer < 0 || list[t].optimizer == call->optimizer) {
+                    end_turn(&list[t], world, backwards);
+                }
+            }
+            backwards = attempt                          ? 0
+                        : call->kind == LS_CALL_BACKWARD ? backwards + call->times
+                                                         : backwards;
+            if (call->kind == LS_CALL_SCHEDULE) {
+                note_schedule(list, &count, call);
+            }
+        }
+    }
+    return count;
+}
+
+static void judge_turn(int rank, const turns *t, ls_observe_finding *out)
+{
+    int all = t->twice + t->once;
+    if (t->twice >= 2 && t->twice >= 4 * t->once) {
+        ls_verdict_fail(&out->verdict,
+                        "rank %d: %s.step() is called in two places between one optimizer.step() "
+                        "and the next, %d of %d times",
+                        rank, ls_calls_text(t->call, "class"), t->twice, all);
+        ls_verdict_cause(&out->verdict,
+                         "the schedule is stepped twice a step: it runs at twice its speed");
+        ls_finding_blame(out, t->call->at,
+                         "step the schedule in one place (a framework may do it already)");
+    } else if (t->often >= 2 && 5 * t->often >= 4 * all) {
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "rank %d: a schedule is stepped %d times between one optimizer.step() and "
+                       "the next, in %d of %d cases",
+                       rank, t->times, t->often, all);
+        if (t->batches == t->often) {
+            ls_verdict_cause(&out->verdict,
+                             "the schedule is stepped with every batch, the optimizer with every "
+                             "%d: right only where the schedule's length is counted in batches",
+                             t->times);
+        } else {
+            ls_verdict_cause(&out->verdict,
+                             "the schedule runs at %d times its speed: right only where its length "
+                             "is counted so",
+                             t->times);
+        }
+        ls_finding_blame(out, t->place, "if it is not meant: step it once for each step");
+    }
+}
+
+static void judge_turns(const ls_observe_trace *trace, int rank, ls_observe_finding *out)
+{
+    turns list[SCHEDULES];
+    int count = read_turns(&trace->rank[rank], trace->world, list);
+    for (int t = 0; t < count; t++) {
+        ls_observe_finding one = {0};
+        judge_turn(rank, &list[t], &one);
+        ls_calls_keep_worst(out, &one);
+    }
+}
+
+/* Whole passes over training data that began after that step. */
+static int passes_after(const ls_observe_rank *rank, int64_t step)
+{
+    int count = 0;
+    const cJSON *data;
+    cJSON_ArrayForEach(data, rank->data)
+    {
+        const cJSON *first = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(data, "steps"), 0);
+        count += ls_json_bool(data, "trained", false) && ls_json_bool(data, "whole", false) &&
+                 cJSON_IsNumber(first) && first->valuedouble > (double)step;
+    }
+    return count;
+}
+
+/* A schedule that was built and is never stepped, where no other one is: not of those that wait for
+ * a value or for the end of the training. */
+static void judge_idle(const ls_observe_rank *rank, ls_observe_finding *out)
+{
+    enum { PASSES = 2, STEPS = 8, MANY = 50 };
+    const cJSON *event;
+    cJSON_ArrayForEach(event, rank->schedule)
+    {
+        const char *class = ls_json_string(event, "class", "");
+        int64_t step = ls_json_integer(event, "step", 0), after = steps_of(rank) - step;
+        int passes = passes_after(rank, step);
+        if (strstr(class, "Plateau") != NULL || strstr(class, "SWA") != NULL ||
+            ls_spans_held(rank, event) || out->verdict.code != LS_PASS ||
+            (passes < PASSES && after < MANY) || after < STEPS) {
+            continue;
+        }
+        ls_verdict_set(&out->verdict, passes < PASSES ? LS_WEAK : LS_FAIL,
+                       "a %s is built and never stepped, in %lld steps and %d whole passes", class,
+                       (long long)after, passes);
+        ls_verdict_cause(&out->verdict, "scheduler.step() is missing: the learning rate stays what "
+                                        "the schedule's constructor made of it");
+        ls_finding_blame(
+            out, ls_json_string(event, "at", ""),
+            "call scheduler.step() after each step or epoch, as its length is counted");
+    }
+}
+
+void ls_rules_order_schedule(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    schedules s = {0};
+    if (!concerns(trace, out)) {
+        return;
+    }
+    for (int k = 0; k < trace->world; k++) {
+        const ls_observe_rank *rank = &trace->rank[k];
+        const ls_call *early = early_schedule(rank);
+        schedules own = count_schedules(rank);
+        s.calls += own.calls;
+        s.skipped += own.skipped;
+        s.on_skip = s.on_skip == NULL ? own.on_skip : s.on_skip;
+        if (early != NULL && is_called_later(rank, early)) {
+            ls_verdict_fail(&out->verdict,
+                            "rank %d: %s.step() before the first optimizer.step(): the first value "
+                            "of the schedule is never used",
+                            k, ls_calls_text(early, "class"));
+            ls_verdict_cause(&out->verdict, "scheduler.step() before optimizer.step()");
+            ls_finding_blame(out, early->at, "call scheduler.step() after optimizer.step()");
+        }
+    }
+    for (int k = 0; k < trace->world && out->verdict.code != LS_FAIL; k++) {
+        judge_turns(trace, k, out);
+    }
+    if (ls_job_ended_well(trace) && out->verdict.code != LS_FAIL) {
+        ls_spans_judge(trace, out);
+    }
+    if (s.calls == 0) {
+        judge_idle(&trace->rank[0], out);
+    }
+    if (s.calls == 0 && out->verdict.code == LS_PASS) {
+        ls_verdict_set(&out->verdict, LS_SKIP, "no schedule of the learning rate was stepped");
+    }
+    if (s.on_skip != NULL) {
+        ls_finding_blame(out, s.on_skip->at,
+                         "the schedule goes on in %d skipped steps: step it only where the scale "
+                         "did not fall, if its length is counted in steps taken",
+                         s.skipped / trace->world);
+    }
+    ls_verdict_pass(&out->verdict, "%d calls after the optimizer's, %d of them on skipped steps",
+                    s.calls / trace->world, s.skipped / trace->world);
+}

@@ -1,0 +1,194 @@
+/* Whether the data are split alike on all ranks and divided once: among the ranks, and among the
+ * workers of a loader that read a stream. */
+#include <math.h>
+#include <string.h>
+
+#include "suite/observe/trace/calls.h"
+#include "suite/observe/trace/contents.h"
+#include "suite/observe/trace/job.h"
+#include "rules.h"
+
+enum { FEW = 8 };
+
+static const cJSON *trained_pass(const ls_observe_rank *rank, int index)
+{
+    const cJSON *data;
+    cJSON_ArrayForEach(data, rank->data)
+    {
+        if (ls_json_bool(data, "trained", false) && index-- == 0) {
+            return data;
+        }
+    }
+    return NULL;
+}
+
+static const char *sampler_of(const cJSON *data)
+{
+    return ls_json_string(data, "sampler", "");
+}
+
+/* A sampler of torch or of Accelerate that gives each rank its part of what the loader holds. */
+static bool divides(const cJSON *data, int world)
+{
+    return strcmp(sampler_of(data), "BatchSamplerShard") == 0 ||
+           (strcmp(sampler_of(data), "DistributedSampler") == 0 &&
+            ls_json_int(data, "replicas", 1) == world);
+}
+
+/* ---- parts of a data set --------------------------------------------------------------------- */
+
+static bool has(const cJSON *list, double number)
+{
+    const cJSON *entry;
+    cJSON_ArrayForEach(entry, list)
+    {
+        if (cJSON_IsNumber(entry) && entry->valuedouble == number) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* What two ranks' parts (torch.utils.data.Subset) of the same data set have in common; false where
+ * they are no such parts. */
+static bool common_of(const cJSON *a, const cJSON *b, int *common, int *of)
+{
+    const cJSON *x = cJSON_GetObjectItemCaseSensitive(a, "part");
+    const cJSON *y = cJSON_GetObjectItemCaseSensitive(b, "part"), *entry;
+    const cJSON *mine = cJSON_GetObjectItemCaseSensitive(x, "kept");
+    const cJSON *other = cJSON_GetObjectItemCaseSensitive(y, "kept");
+    int first = cJSON_GetArraySize(mine), second = cJSON_GetArraySize(other);
+    *common = 0;
+    *of = first < second ? first : second;
+    if (*of < FEW || ls_json_number(x, "length", -1) != ls_json_number(y, "length", -2) ||
+        ls_json_number(x, "modulus", -1) != ls_json_number(y, "modulus", -2)) {
+        return false;
+    }
+    cJSON_ArrayForEach(entry, mine)
+    {
+        *common += cJSON_IsNumber(entry) && has(other, entry->valuedouble);
+    }
+    return true;
+}
+
+static void judge_parts(const ls_observe_trace *trace, int number, int k, const cJSON *a,
+                        const cJSON *b, ls_observe_finding *out)
+{
+    const double alike = 0.9; /* parts that were filtered by each rank, say */
+    int common, of;
+    if (!divides(a, trace->world) || !divides(b, trace->world) || !common_of(a, b, &common, &of) ||
+        common >= alike * of) {
+        return;
+    }
+    ls_verdict_fail(&out->verdict,
+                    "pass %d: the part of the data set that rank 0 holds has %d of %d indices in "
+                    "common with that of rank %d, and %s divides each of them among the ranks",
+                    number, common, of, k, sampler_of(a));
+    if (common == 0) {
+        ls_verdict_cause(&out->verdict,
+                         "the data are divided twice: by the script, which gives each rank a part, "
+                         "and by the sampler, which takes 1/%d of it",
+                         trace->world);
+        ls_finding_blame(out, ls_job_data_place(a, "cut_at"),
+                         "give the sampler the whole data set, or leave the sampler away");
+        return;
+    }
+    ls_verdict_cause(&out->verdict, "the data are split differently on each rank: what one rank "
+                                    "holds back, another one trains on");
+    ls_finding_blame(out, ls_job_data_place(a, "cut_at"),
+                     "split alike everywhere: random_split(..., "
+                     "generator=torch.Generator().manual_seed(0))");
+}
+
+/* A DistributedSampler below a sampler that divides its batches again. */
+static void judge_nested(const ls_observe_trace *trace, int number, const cJSON *data,
+                         ls_observe_finding *out)
+{
+    double length = ls_json_number(data, "length", NAN), count = 0;
+    if (strcmp(ls_json_string(data, "inner", ""), "DistributedSampler") != 0 ||
+        !ls_json_bool(data, "whole", false)) {
+        return;
+    }
+    for (int k = 0; k < trace->world; k++) {
+        count += ls_json_number(trained_pass(&trace->rank[k], number), "count", NAN);
+    }
+    double batch = trace->world * ls_json_number(data, "batch", 1);
+    if (!(count + batch < length)) {
+        return;
+    }
+    ls_verdict_fail(&out->verdict,
+                    "pass %d: the ranks draw %g of %g samples: %s over a "
+                    "DistributedSampler",
+                    number, count, length, sampler_of(data));
+    ls_verdict_cause(&out->verdict, "the data are divided twice: by DistributedSampler, and by the "
+                                    "loader that was prepared again");
+    ls_finding_blame(out, ls_job_data_place(data, "sampler_at"),
+                     "leave DistributedSampler away where accelerator.prepare() or the Trainer "
+                     "divides the loader");
+}
+
+/* ---- workers of a stream --------------------------------------------------------------------- */
+
+/* Each worker of a loader has a copy of the stream: every sample comes as often as there are
+ * workers. */
+static void judge_workers(int rank, const cJSON *data, int *streams, ls_observe_finding *out)
+{
+    const double off = 0.05; /* a stream whose last batches were dropped */
+    int workers = ls_json_int(data, "workers", 0);
+    if (ls_json_bool(data, "indices", true) || workers < 2 || !ls_json_bool(data, "whole", false)) {
+        return;
+    }
+    ls_contents contents = {0};
+    ls_contents_add(&contents, data);
+    int distinct = contents.count, more = contents.repeated;
+    ls_contents_free(&contents);
+    if (distinct < FEW) {
+        return;
+    }
+    ++*streams;
+    double wanted = (workers - 1.0) * distinct;
+    if (fabs(more - wanted) > off * wanted) {
+        return;
+    }
+    ls_verdict_fail(&out->verdict,
+                    "rank %d: each sample of the stream comes %d times in a pass, and the loader "
+                    "has %d workers",
+                    rank, workers, workers);
+    ls_verdict_cause(&out->verdict, "every worker reads the whole stream: an IterableDataset is "
+                                    "not split among the workers");
+    ls_finding_blame(out, ls_job_data_place(data, "built"),
+                     "in __iter__, take every n-th sample: torch.utils.data.get_worker_info() "
+                     "says which worker of how many it is");
+}
+
+void ls_rules_data_once(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    int passes = 0, streams = 0;
+    if (!trace->attached) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
+                       "the trainer's own events do not say what a data set is made of");
+        return;
+    }
+    for (int k = 0; k < trace->world; k++) {
+        const cJSON *a, *b, *data;
+        for (int i = 0; (a = trained_pass(&trace->rank[0], i)) != NULL && k > 0; i++) {
+            b = trained_pass(&trace->rank[k], i);
+            if (b != NULL) {
+                judge_parts(trace, i, k, a, b, out);
+                judge_nested(trace, i, a, out);
+                passes++;
+            }
+        }
+        cJSON_ArrayForEach(data, trace->rank[k].data)
+        {
+            judge_workers(k, data, &streams, out);
+        }
+    }
+    if (passes + streams == 0) {
+        ls_verdict_set(&out->verdict, LS_SKIP, "%s",
+                       trace->world < 2 ? "one rank, and no stream that several workers read"
+                                        : "no pass over a loader was seen on every rank");
+    }
+    ls_verdict_pass(&out->verdict, "nothing is divided twice in %d passes, or read by %s", passes,
+                    streams > 0 ? "each worker" : "each of several workers");
+}

@@ -1,0 +1,502 @@
+/* Whether mixed precision is in force where it should be: autocast around forwards, products in
+ * half, losses and parameters in f32. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "suite/observe/trace/calls.h"
+#include "harness/report/stats.h"
+#include "kernels/core/list.h"
+#include "kernels/core/text.h"
+#include "rules.h"
+#include "suite/observe/trace/samples.h"
+
+/* ---- what a job shows ------------------------------------------------------------------------ */
+
+/* Over all ranks. */
+typedef struct precision {
+    bool scaled;                         /* an enabled scaler is in use */
+    int forwards, autocast, half, f16;   /* training forwards; under autocast; with half output */
+    int bare;                            /* outside autocast in a detailed step */
+    int unsynced, unsynced_autocast;     /* of them in no_sync, where others synchronise */
+    int synced_autocast;                 /* in steps that have both */
+    int backwards, inside;               /* backward calls; inside autocast */
+    int params, half_params, f16_params; /* trainable */
+    const ls_call *plain, *cast, *backward; /* a forward outside and one under autocast; a backward
+                                               inside it */
+    const ls_call *synced, *no_sync;
+} precision;
+
+static bool is_half(const char *type)
+{
+    return strcmp(type, "f16") == 0 || strcmp(type, "bf16") == 0;
+}
+
+/* Autocast that forward opens itself is seen in detailed steps only: elsewhere none is no news. */
+static void count_forward(precision *p, const ls_call *call, bool accumulates, bool detail)
+{
+    const char *autocast = ls_calls_text(call, "autocast");
+    bool cast = autocast[0] != '\0', sync = ls_calls_flag(call, "sync") != 0;
+    p->forwards += call->times;
+    p->autocast += cast ? call->times : 0;
+    p->f16 += strcmp(autocast, "f16") == 0 ? call->times : 0;
+    p->half += is_half(ls_calls_text(call, "type")) ? call->times : 0;
+    if (accumulates) {
+        p->unsynced += sync ? 0 : call->times;
+        p->unsynced_autocast += !sync && cast ? call->times : 0;
+        p->synced_autocast += sync && cast ? call->times : 0;
+        *(sync ? &p->synced : &p->no_sync) = call;
+    }
+    if (cast && p->cast == NULL) {
+        p->cast = call;
+    } else if (!cast) {
+        p->plain = p->plain == NULL || (detail && p->bare == 0) ? call : p->plain;
+        p->bare += detail ? call->times : 0;
+    }
+}
+
+static bool has_forward(const ls_observe_step *step, bool sync)
+{
+    for (int c = 0; c < step->call_count; c++) {
+        if (ls_calls_is_training(&step->call[c]) &&
+            (ls_calls_flag(&step->call[c], "sync") != 0) == sync) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void count_step(precision *p, const ls_observe_step *step)
+{
+    bool accumulates = has_forward(step, false) && has_forward(step, true);
+    for (int c = 0; c < step->call_count; c++) {
+        const ls_call *call = &step->call[c];
+        if (ls_calls_is_training(call)) {
+            count_forward(p, call, accumulates, step->detail);
+        } else if (call->kind == LS_CALL_BACKWARD) {
+            bool inside = ls_calls_text(call, "autocast")[0] != '\0';
+            p->backwards += call->times;
+            p->inside += inside ? call->times : 0;
+            p->backward = inside && p->backward == NULL ? call : p->backward;
+        }
+    }
+}
+
+static precision precision_of(const ls_observe_trace *trace)
+{
+    precision p = {.scaled = ls_calls_use_scaler(trace)};
+    for (int k = 0; k < trace->world; k++) {
+        const ls_observe_rank *rank = &trace->rank[k];
+        for (int i = 0; i < rank->step_count; i++) {
+            count_step(&p, &rank->step[i]);
+        }
+        for (int i = 0; i < rank->tensor_count; i++) {
+            const ls_observe_tensor *tensor = &rank->tensor[i];
+            p.params += tensor->trainable;
+            p.half_params += tensor->trainable && is_half(tensor->type);
+            p.f16_params += tensor->trainable && strcmp(tensor->type, "f16") == 0;
+        }
+    }
+    return p;
+}
+
+static bool concerns(const ls_observe_trace *trace, precision *p, ls_observe_finding *out)
+{
+    if (!trace->attached) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "the trainer's own events hold no calls");
+        return false;
+    }
+    *p = precision_of(trace);
+    if (!p->scaled && p->autocast == 0 && p->half == 0 && p->half_params == 0) {
+        ls_verdict_set(&out->verdict, LS_SKIP, "the job trains in f32: no autocast, no scaler");
+        return false;
+    }
+    if (p->forwards == 0) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "no training forward of a known model");
+        return false;
+    }
+    return true;
+}
+
+/* ---- arithmetic, seen from the gradients ----------------------------------------------------- */
+
+static const ls_tol f32_products =
+    LS_TOL(1e-5, "one rounding of a gradient to f16 has a relative error of 2^-12 / sqrt(3) = "
+                 "1.4e-4 in the mean, sums of f32 products of some 1e-7 to 1e-6: 1e-5 lies "
+                 "between them");
+
+static double relative_error(const ls_values *value, const ls_values *exact)
+{
+    double error = 0, norm = 0;
+    for (int64_t i = 0; i < exact->count; i++) {
+        double d = value->v[i] - exact->v[i];
+        error += d * d;
+        norm += exact->v[i] * exact->v[i];
+    }
+    return norm > 0 && isfinite(error) ? sqrt(error / norm) : NAN;
+}
+
+/* The median over parameters of the distance between what autograd gave and the same backward in
+ * FP64; NaN: the step was not run again, or gave nothing to compare. */
+static double distance_of_step(const ls_observe_rank *rank, const ls_dumpfile *file)
+{
+    double *distance = ls_list_make((size_t)rank->tensor_count, sizeof *distance);
+    int count = 0;
+    for (int i = 0; i < rank->tensor_count; i++) {
+        ls_values own = ls_samples_read(file, "again/local", rank->tensor[i].name, NULL);
+        ls_values exact = ls_samples_read(file, "again/f64", rank->tensor[i].name, NULL);
+        if (own.v != NULL && exact.v != NULL && own.count == exact.count) {
+            double error = relative_error(&own, &exact);
+            distance[count] = error;
+            count += !isnan(error);
+        }
+        ls_values_free(&own);
+        ls_values_free(&exact);
+    }
+    double median = ls_stats_percentile(distance, count, 0.5);
+    free(distance);
+    return median;
+}
+
+static double distance_to_f64(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    double distance = NAN;
+    for (int k = 0; k < trace->world && isnan(distance); k++) {
+        const ls_observe_rank *rank = &trace->rank[k];
+        for (int i = 0; i < rank->step_count && isnan(distance); i++) {
+            ls_dumpfile *file = ls_trace_samples(trace, k, &rank->step[i], out);
+            if (file != NULL) {
+                distance = distance_of_step(rank, file);
+                ls_dumpfile_close(file);
+            }
+        }
+    }
+    return distance;
+}
+
+/* ---- precision.autocast ---------------------------------------------------------------------- */
+
+/* The scaler is in use, but no forward is under autocast where DDP calls it: forward may open
+ * autocast itself, which only its outputs and gradients show. */
+static void judge_without_autocast(const ls_observe_trace *trace, const precision *p,
+                                   ls_observe_finding *out)
+{
+    double distance = p->half > 0 ? NAN : distance_to_f64(trace, out);
+    if (p->half > 0) {
+        ls_verdict_pass(&out->verdict,
+                        "%d of %d training forwards gave half precision: forward opens autocast "
+                        "itself",
+                        p->half, p->forwards);
+    } else if (isnan(distance)) {
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "no training forward was called under autocast and outputs are f32: "
+                       "whether forward opens autocast itself could not be seen");
+        ls_finding_blame(out, p->plain->at,
+                         "if forward does not do it itself: with torch.autocast(...) around it");
+    } else if (distance < f32_products.value) {
+        ls_verdict_fail(&out->verdict,
+                        "a GradScaler is in use, but none of %d training forwards is under "
+                        "autocast, and gradients are those of f32 (%.1e from FP64)",
+                        p->forwards, distance);
+        ls_verdict_measured(&out->verdict, distance, f32_products.value, "", f32_products.why);
+        ls_verdict_cause(&out->verdict,
+                         "autocast is missing around the forward, or is for another device type");
+        ls_finding_blame(out, p->plain->at,
+                         "with torch.autocast(device_type): around the forward and the loss");
+    } else {
+        ls_verdict_pass(&out->verdict,
+                        "gradients are %.1e from FP64, as half products make them: forward opens "
+                        "autocast itself",
+                        distance);
+    }
+}
+
+static void judge_unscaled(const precision *p, ls_observe_finding *out)
+{
+    bool wholly_half = p->f16_params > 0 && p->f16_params == p->params;
+    ls_verdict_set(&out->verdict, wholly_half ? LS_WEAK : LS_FAIL,
+                   "%d training forwards under f16 autocast, and no enabled GradScaler scaled a "
+                   "loss",
+                   p->f16);
+    ls_verdict_cause(&out->verdict, "f16 without a loss scale: gradients below 6e-8 become zero");
+    ls_finding_blame(out, p->cast->at,
+                     "scale the loss: torch.amp.GradScaler, scaler.scale(loss).backward(), "
+                     "scaler.step(optimizer), scaler.update(); or use bf16");
+}
+
+/* The two branches of an accumulation, one of which forgot autocast. */
+static bool judge_micro_steps(const precision *p, ls_observe_finding *out)
+{
+    if (p->unsynced == 0 || p->synced == NULL || p->no_sync == NULL) {
+        return false;
+    }
+    bool first = p->unsynced_autocast == p->unsynced && p->synced_autocast == 0;
+    bool last = p->unsynced_autocast == 0 && p->synced_autocast > 0;
+    if (!first && !last) {
+        return false;
+    }
+    const ls_call *bare = first ? p->synced : p->no_sync;
+    ls_verdict_fail(&out->verdict,
+                    "micro-steps %s no_sync() run under autocast, those %s it do not",
+                    first ? "in" : "outside", first ? "outside" : "in");
+    ls_verdict_cause(&out->verdict, "autocast around one of the two branches of the accumulation");
+    ls_finding_blame(out, bare->at, "put the same autocast around both forwards");
+    return true;
+}
+
+/* An optimizer steps within an autocast region that holds casts of the weights before the step
+ * before. */
+static bool judge_open_region(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    int stale = 0, steps = 0;
+    const ls_call *first = NULL;
+    for (int k = 0; k < trace->world; k++) {
+        for (int i = 0; i < trace->rank[k].step_count; i++) {
+            const ls_observe_step *step = &trace->rank[k].step[i];
+            for (int c = ls_trace_find(step, LS_CALL_OPTIMIZER_STEP, 0); c >= 0;
+                 c = ls_trace_find(step, LS_CALL_OPTIMIZER_STEP, c + 1)) {
+                bool is_stale = ls_calls_flag(&step->call[c], "stale_casts") == 1;
+                first = is_stale && first == NULL ? &step->call[c] : first;
+                stale += is_stale;
+                steps++;
+            }
+        }
+    }
+    if (first == NULL) {
+        return false;
+    }
+    ls_verdict_fail(&out->verdict,
+                    "%d of %d steps are taken within an autocast region that holds casts of "
+                    "earlier weights",
+                    stale, steps);
+    ls_verdict_cause(&out->verdict,
+                     "autocast stays open over steps: it casts each weight once until it ends, so "
+                     "that forwards go on with the weights of its first step");
+    ls_finding_blame(out, first->at,
+                     "open autocast in each step, around the forward and the loss alone");
+    return true;
+}
+
+/* Regions for another device type than the models', and no other: autocast disables itself there
+ * with a warning. */
+static bool judge_other_device(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    precision p = precision_of(trace);
+    const cJSON *region, *own = NULL;
+    for (int k = 0; k < trace->world; k++) {
+        cJSON_ArrayForEach(region, trace->rank[k].autocast)
+        {
+            const char *at = ls_json_string(region, "at", "");
+            bool library = strchr(at, '(') != NULL; /* a package's own region */
+            own = own == NULL && at[0] != '\0' && !library ? region : own;
+        }
+    }
+    if (own == NULL || p.autocast > 0 || p.half > 0 || p.forwards == 0) {
+        return false;
+    }
+    ls_verdict_fail(&out->verdict,
+                    "autocast is asked for %s, where no parameter is, and none of %d training "
+                    "forwards is under autocast",
+                    ls_json_string(own, "device", "?"), p.forwards);
+    ls_verdict_cause(&out->verdict, "autocast for another device type: it does nothing, and the "
+                                    "model runs in f32");
+    ls_finding_blame(out, ls_json_string(own, "at", ""),
+                     "torch.autocast(device_type=...) of the device that the model is on");
+    return true;
+}
+
+void ls_rules_precision_autocast(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    precision p;
+    if (trace->attached && judge_other_device(trace, out)) {
+        return;
+    }
+    if (!concerns(trace, &p, out)) {
+        return;
+    }
+    if (judge_open_region(trace, out)) {
+        return;
+    }
+    if (p.f16 > 0 && !p.scaled && p.backwards > 0) {
+        judge_unscaled(&p, out);
+    } else if (p.autocast == 0 && p.scaled) {
+        judge_without_autocast(trace, &p, out);
+        return;
+    } else if (p.autocast == 0) {
+        ls_verdict_set(&out->verdict, LS_SKIP, "no autocast: the model itself is in half");
+    } else if (!judge_micro_steps(&p, out) && p.bare > 0) {
+        ls_finding_blame(out, p.plain->at,
+                         "this training forward is outside autocast: fine where f32 is meant");
+    } else if (p.inside > 0 && out->verdict.code == LS_PASS) {
+        ls_finding_blame(out, p.backward->at,
+                         "end the autocast region before backward(): torch's notes do not "
+                         "recommend backward inside it");
+    }
+    ls_verdict_pass(&out->verdict, "%d of %d training forwards under autocast", p.autocast,
+                    p.forwards);
+}
+
+/* ---- precision.products ---------------------------------------------------------------------- */
+
+void ls_rules_precision_products(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    precision p;
+    if (!concerns(trace, &p, out)) {
+        return;
+    }
+    if (p.autocast == 0) {
+        ls_verdict_set(&out->verdict, LS_SKIP, "no training forward was called under autocast");
+        return;
+    }
+    if (p.half > 0) {
+        ls_verdict_pass(&out->verdict, "%d of %d training forwards gave half precision", p.half,
+                        p.forwards);
+        return;
+    }
+    double distance = distance_to_f64(trace, out);
+    if (isnan(distance)) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
+                       "outputs are f32, as those of norms and losses are under autocast, and no "
+                       "gradient was computed again in FP64");
+        return;
+    }
+    if (distance < f32_products.value) {
+        ls_verdict_fail(&out->verdict,
+                        "forwards are under autocast, but gradients are those of f32: %.1e from "
+                        "FP64 in the median over parameters",
+                        distance);
+        ls_verdict_measured(&out->verdict, distance, f32_products.value, "", f32_products.why);
+        ls_verdict_cause(&out->verdict, "forward leaves autocast (enabled=False), or its inputs "
+                                        "and weights are of a type that autocast does not cast");
+        ls_finding_blame(out, p.cast->at, "let products run under autocast, with f32 weights");
+    }
+    ls_verdict_pass(&out->verdict, "gradients are %.1e from FP64, as half products make them",
+                    distance);
+}
+
+/* ---- precision.loss -------------------------------------------------------------------------- */
+
+typedef struct losses {
+    int count, f16, bf16;
+    int rank;
+    long long step;
+    const ls_call *half; /* the first */
+} losses;
+
+static void count_loss(losses *l, const ls_call *call, int rank, const ls_observe_step *step)
+{
+    const char *type = ls_calls_text(call, "type");
+    bool scalar = cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(call->json, "loss"));
+    bool scaled = ls_json_int(call->json, "scaled", -1) >= 0;
+    /* The result of scale() is f32 whatever the loss was: scale() says the type of the loss. */
+    if (!(call->kind == LS_CALL_SCALE || (call->kind == LS_CALL_BACKWARD && scalar && !scaled)) ||
+        type[0] == '\0') {
+        return;
+    }
+    l->count += call->times;
+    l->f16 += strcmp(type, "f16") == 0 ? call->times : 0;
+    l->bf16 += strcmp(type, "bf16") == 0 ? call->times : 0;
+    if (is_half(type) && l->half == NULL) {
+        l->half = call;
+        l->rank = rank;
+        l->step = (long long)step->step->step;
+    }
+}
+
+void ls_rules_precision_loss(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    precision p;
+    losses l = {0};
+    if (!concerns(trace, &p, out)) {
+        return;
+    }
+    for (int k = 0; k < trace->world; k++) {
+        for (int i = 0; i < trace->rank[k].step_count; i++) {
+            const ls_observe_step *step = &trace->rank[k].step[i];
+            for (int c = 0; c < step->call_count; c++) {
+                count_loss(&l, &step->call[c], k, step);
+            }
+        }
+    }
+    if (l.count == 0) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "no backward of a scalar was seen");
+        return;
+    }
+    if (l.f16 > 0) {
+        bool wholly_half = p.half_params > 0 && p.half_params == p.params;
+        ls_verdict_set(&out->verdict, wholly_half ? LS_WEAK : LS_FAIL,
+                       "rank %d, step %lld: the loss is f16, as %d of %d losses are", l.rank,
+                       l.step, l.f16, l.count);
+        ls_verdict_cause(&out->verdict,
+                         "a loss computed by hand from f16 outputs: its gradient cannot hold a "
+                         "scale of 65,536");
+    }
+    if (l.half != NULL) {
+        ls_finding_blame(out, l.half->at, "compute the loss in f32: outputs.float()");
+    }
+    ls_verdict_pass(&out->verdict, "%d of %d losses in f32", l.count - l.bf16, l.count);
+}
+
+/* ---- precision.params ------------------------------------------------------------------------ */
+
+static const ls_observe_tensor *half_param(const ls_observe_trace *trace)
+{
+    for (int k = 0; k < trace->world; k++) {
+        for (int i = 0; i < trace->rank[k].tensor_count; i++) {
+            const ls_observe_tensor *tensor = &trace->rank[k].tensor[i];
+            if (tensor->trainable && is_half(tensor->type)) {
+                return tensor;
+            }
+        }
+    }
+    return NULL;
+}
+
+static const char *place_of_model(const ls_observe_trace *trace, int model)
+{
+    const cJSON *event;
+    cJSON_ArrayForEach(event, trace->rank[0].model)
+    {
+        if (ls_json_int(event, "model", 0) == model) {
+            return ls_json_string(event, "at", "");
+        }
+    }
+    return "";
+}
+
+void ls_rules_precision_params(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    precision p;
+    if (!concerns(trace, &p, out)) {
+        return;
+    }
+    const ls_observe_tensor *half = half_param(trace);
+    if (half == NULL) {
+        ls_verdict_pass(&out->verdict, "%d trainable parameters in f32", p.params / trace->world);
+        return;
+    }
+    const char *at = place_of_model(trace, half->model);
+    if (p.f16_params > 0 && p.scaled) {
+        ls_verdict_fail(&out->verdict,
+                        "%d of %d trainable parameters are f16 under a GradScaler: %.80s, ...",
+                        p.f16_params / trace->world, p.params / trace->world, half->name);
+        ls_verdict_cause(&out->verdict, "model.half() with a GradScaler: unscale_ refuses f16 "
+                                        "gradients (\"Attempting to unscale FP16 gradients\")");
+        ls_finding_blame(out, at, "keep parameters in f32 and let autocast cast them");
+    } else if (p.f16_params > 0) {
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "%d of %d trainable parameters are f16 without f32 copies: updates below "
+                       "half of their last digit are lost",
+                       p.f16_params / trace->world, p.params / trace->world);
+        ls_verdict_cause(&out->verdict,
+                         "parameters are held in f16 without f32 copies: small steps leave them as "
+                         "they are, and gradients have no loss scale");
+        ls_finding_blame(out, at, "keep parameters in f32 and let autocast cast them");
+    } else {
+        ls_finding_blame(out, at,
+                         "trainable parameters are bf16: an update below 1/256 of a value is lost "
+                         "unless the optimizer holds f32 copies");
+    }
+    ls_verdict_pass(&out->verdict, "%d of %d trainable parameters are bf16, as the job asked",
+                    p.half_params / trace->world, p.params / trace->world);
+}

@@ -1,0 +1,126 @@
+/* Whether the workers of a loader draw random numbers of their own: not those of another worker,
+ * nor those of the pass before. */
+#include <string.h>
+
+#include "suite/observe/trace/calls.h"
+#include "suite/observe/trace/job.h"
+#include "rules.h"
+
+/* A generator that two workers, or a worker in two passes, used from the same state on. */
+static const char *shared(const cJSON *a, const cJSON *b)
+{
+    const cJSON *state;
+    cJSON_ArrayForEach(state, cJSON_GetArrayItem(a, 1))
+    {
+        const cJSON *other =
+            cJSON_GetObjectItemCaseSensitive(cJSON_GetArrayItem(b, 1), state->string);
+        if (cJSON_IsString(state) && cJSON_IsString(other) &&
+            strcmp(state->valuestring, other->valuestring) == 0) {
+            return state->string;
+        }
+    }
+    return NULL;
+}
+
+static int number_of(const cJSON *worker)
+{
+    const cJSON *number = cJSON_GetArrayItem(worker, 0);
+    return cJSON_IsNumber(number) ? number->valueint : -1;
+}
+
+/* A generator of the process: else the data set has one of its own. */
+static bool is_global(const char *name)
+{
+    return strcmp(name, "random") == 0 || strcmp(name, "torch") == 0 ||
+           strcmp(name, "numpy.random") == 0;
+}
+
+static void judge_pass(int rank, const cJSON *data, int *compared, ls_observe_finding *out)
+{
+    const cJSON *a, *b, *workers = cJSON_GetObjectItemCaseSensitive(data, "random");
+    cJSON_ArrayForEach(a, workers)
+    {
+        for (b = a->next; b != NULL; b = b->next) {
+            const char *name = shared(a, b);
+            *compared += number_of(a) != number_of(b);
+            if (name == NULL || number_of(a) == number_of(b)) {
+                continue;
+            }
+            ls_verdict_fail(&out->verdict,
+                            "rank %d, pass %d: workers %d and %d draw the same random numbers "
+                            "(%.60s)",
+                            rank, ls_json_int(data, "pass", 0), number_of(a), number_of(b), name);
+            ls_verdict_cause(&out->verdict, "%s",
+                             is_global(name)
+                                 ? "all workers are seeded alike (worker_init_fn, or a seed in the "
+                                   "data set): their samples are changed in the same way"
+                                 : "the data set has a generator of its own, of which each worker "
+                                   "has a copy: their samples are changed in the same way");
+            ls_finding_blame(out, ls_job_data_place(data, "built"),
+                             "seed each worker by torch.initial_seed(), which differs between "
+                             "workers and passes");
+        }
+    }
+}
+
+static void judge_passes(int rank, const cJSON *before, const cJSON *data, int *compared,
+                         ls_observe_finding *out)
+{
+    const cJSON *a, *b;
+    cJSON_ArrayForEach(a, cJSON_GetObjectItemCaseSensitive(before, "random"))
+    {
+        cJSON_ArrayForEach(b, cJSON_GetObjectItemCaseSensitive(data, "random"))
+        {
+            const char *name = number_of(a) == number_of(b) ? shared(a, b) : NULL;
+            *compared += number_of(a) == number_of(b);
+            if (name == NULL || !ls_verdict_good(out->verdict.code)) {
+                continue;
+            }
+            ls_verdict_fail(&out->verdict,
+                            "rank %d: worker %d draws in pass %d the random numbers of pass %d "
+                            "(%.60s)",
+                            rank, number_of(a), ls_json_int(data, "pass", 0),
+                            ls_json_int(before, "pass", 0), name);
+            ls_verdict_cause(&out->verdict,
+                             "the workers begin each pass with the same %s: samples are changed in "
+                             "the same way in every epoch",
+                             is_global(name) ? "seed"
+                                             : "state of the data set's own generator, which they "
+                                               "get as the process has it");
+            ls_finding_blame(out, ls_job_data_place(data, "built"),
+                             "seed each worker by torch.initial_seed(), which differs between "
+                             "workers and passes");
+        }
+    }
+}
+
+void ls_rules_data_random(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    int compared = 0;
+    if (!trace->attached) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
+                       "the trainer's own events name no random numbers");
+        return;
+    }
+    for (int k = 0; k < trace->world; k++) {
+        const cJSON *data, *before = NULL;
+        cJSON_ArrayForEach(data, trace->rank[k].data)
+        {
+            if (!ls_json_bool(data, "trained", false) ||
+                cJSON_GetObjectItemCaseSensitive(data, "random") == NULL) {
+                continue;
+            }
+            judge_pass(k, data, &compared, out);
+            if (before != NULL &&
+                strcmp(ls_json_string(before, "at", ""), ls_json_string(data, "at", "")) == 0) {
+                judge_passes(k, before, data, &compared, out);
+            }
+            before = data;
+        }
+    }
+    if (compared == 0) {
+        ls_verdict_set(&out->verdict, LS_SKIP, "no two workers of a training loader were seen");
+    }
+    ls_verdict_pass(&out->verdict, "random numbers of their own in %d workers and passes",
+                    compared);
+}

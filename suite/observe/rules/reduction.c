@@ -1,0 +1,622 @@
+/* Whether every rank steps by the mean of all ranks' gradients. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/list.h"
+#include "kernels/core/text.h"
+#include "suite/observe/trace/by_hand.h"
+#include "suite/observe/trace/calls.h"
+#include "suite/observe/trace/carried.h"
+#include "suite/observe/trace/factor.h"
+#include "suite/observe/trace/job.h"
+#include "suite/observe/trace/mean.h"
+#include "suite/observe/trace/reduction.h"
+#include "rules.h"
+#include "suite/observe/trace/unreduced.h"
+
+static const ls_tol exact =
+    LS_TOL(1, "the distance in units of its own bound: one rounding for each operation between "
+              "the ranks' gradients and their mean, in the type of each (numerics 8.1)");
+
+/* What a gradient that is not the mean may be instead. */
+typedef enum guess {
+    GUESS_SUM,
+    GUESS_OWN,
+    GUESS_TWICE,
+    GUESS_LEFT,
+    GUESS_LAST,
+    GUESS_ZERO,
+    GUESSES,
+} guess;
+
+/* The judgement of all steps so far. */
+typedef struct tally {
+    int64_t steps, tensors, elements;
+    bool differs; /* some ranks' gradients differed */
+    double worst; /* in units of the bound */
+    /* Of the step that failed: */
+    int64_t step;
+    int rank, wrong;
+    int fits[GUESSES];
+    int wrapped;    /* of the wrong ones, those of a model in DistributedDataParallel */
+    int frozen;     /* of these, those that were not trainable when it was wrapped */
+    int model;      /* of the first wrong one */
+    int64_t before; /* tensors of earlier steps */
+    ls_job_names names;
+    char first[200];
+    const ls_by_hand *hand; /* of a job without DistributedDataParallel */
+    int own;                /* tensors that are parts of a rank, by it */
+} tally;
+
+/* ---- guesses --------------------------------------------------------------------------------- */
+
+/* Whether `got` is factor * values within the bounds of the mean. */
+static bool is_near(const ls_mean *mean, const ls_values *got, const ls_values *values,
+                    double factor)
+{
+    for (int64_t i = 0; i < mean->count; i++) {
+        double error = fabs(got->v[i] - factor * values->v[i]);
+        if (values->v == NULL || !(error <= mean->world * mean->bound[i])) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool is_factor(const ls_mean *mean, const ls_values *got, double factor)
+{
+    int64_t at;
+    double times;
+    return ls_mean_violations(mean, got, factor, NULL, &at, &times) == 0;
+}
+
+/* The same, of values that are not the mean themselves. */
+static bool is_instead(const ls_mean *mean, const ls_values *got, const ls_values *values)
+{
+    int64_t at;
+    double times;
+    return ls_mean_violations(mean, values, 1, NULL, &at, &times) > 0 &&
+           is_near(mean, got, values, 1);
+}
+
+/* The mean of what autograd gave in the last backward alone. */
+static bool is_last_pass(const ls_samples *samples, const ls_mean *mean, const ls_values *got,
+                         const char *name)
+{
+    double *sum = ls_list_make((size_t)mean->count, sizeof *sum);
+    bool all = true, fits = false;
+    for (int k = 0; k < samples->world && all; k++) {
+        ls_values last = ls_samples_read(samples->file[k], "again/local", name, NULL);
+        all = last.v != NULL && last.count == mean->count;
+        for (int64_t i = 0; i < mean->count && all; i++) {
+            sum[i] += last.v[i] / mean->world;
+        }
+        ls_values_free(&last);
+    }
+    if (all) {
+        const ls_values values = {.count = mean->count, .v = sum};
+        fits = is_instead(mean, got, &values);
+    }
+    free(sum);
+    return fits;
+}
+
+/* The mean, and on top of it the gradient of the step before. */
+static bool is_left_over(const ls_samples *samples, int rank, const ls_mean *mean,
+                         const ls_values *got, const char *name)
+{
+    ls_observe_finding ignored = {0};
+    const ls_observe_step *before = ls_trace_step(&samples->trace->rank[rank], samples->number - 1);
+    ls_dumpfile *file = ls_trace_samples(samples->trace, rank, before, &ignored);
+    bool fits = false;
+    static const char *const group[] = {"used", "clipped", "grad", "reduced"};
+    for (size_t g = 0; g < sizeof group / sizeof *group && file != NULL && !fits; g++) {
+        int64_t at;
+        double times;
+        ls_values old = ls_samples_read(file, group[g], name, NULL);
+        fits = old.v != NULL && old.count == mean->count &&
+               ls_mean_violations(mean, got, 1, old.v, &at, &times) * 10 <= mean->count;
+        ls_values_free(&old);
+    }
+    ls_dumpfile_close(file);
+    return fits;
+}
+
+static bool is_zero(const ls_values *values)
+{
+    for (int64_t i = 0; i < values->count; i++) {
+        if (values->v[i] != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void guess_tensor(const ls_samples *samples, int rank, const char *name, const ls_mean *mean,
+                         const ls_values *got, tally *t)
+{
+    const ls_values *own = &mean->local[rank];
+    t->fits[GUESS_SUM] += is_factor(mean, got, mean->world);
+    t->fits[GUESS_TWICE] += is_factor(mean, got, 1.0 / mean->world);
+    t->fits[GUESS_OWN] += own->v != NULL && is_instead(mean, got, own);
+    t->fits[GUESS_LEFT] += is_left_over(samples, rank, mean, got, name);
+    t->fits[GUESS_LAST] += is_last_pass(samples, mean, got, name);
+    t->fits[GUESS_ZERO] += is_zero(got);
+}
+
+/* ---- one step -------------------------------------------------------------------------------- */
+
+static void keep_first(const ls_samples *samples, int rank, const char *name, const ls_mean *mean,
+                       const ls_values *got, int64_t at, tally *t)
+{
+    if (t->wrong == 0) {
+        const ls_observe_tensor *tensor = ls_job_tensor(&samples->trace->rank[rank], name);
+        t->model = tensor == NULL ? -1 : tensor->model;
+        t->step = samples->number;
+        t->rank = rank;
+        ls_text_put(t->first, sizeof t->first, "%.80s element %lld is %.9g, the mean %.9g +- %.2g",
+                    name, (long long)at, got->v[at], mean->mean[at], mean->bound[at]);
+    }
+}
+
+static void judge_wrapped_tensor(const ls_samples *samples, const ls_observe_tensor *tensor,
+                                 tally *t)
+{
+    for (int k = 0; k < samples->world; k++) {
+        ls_mean mean;
+        ls_values got = ls_reduction_gradient(samples, k, tensor->name);
+        ls_mean_plan plan = ls_mean_plan_of(samples, k);
+        ls_reduction_set_sent(samples, k, tensor->model, &plan);
+        const char *type = ls_reduction_type(samples, k, tensor->name);
+        if (got.v == NULL || !ls_mean_plan_for(samples, tensor->name, &plan) ||
+            !ls_mean_make(samples, &plan, tensor->name, type, &mean)) {
+            ls_values_free(&got);
+            continue;
+        }
+        int64_t at;
+        double times;
+        if (got.count == mean.count) {
+            bool wrong = ls_mean_violations(&mean, &got, 1, NULL, &at, &times) > 0;
+            bool carried = wrong && ls_carried_is(samples, k, tensor->name);
+            t->tensors += k == 0 && !carried;
+            t->elements += carried ? 0 : mean.count;
+            t->differs = t->differs || mean.differs;
+            if (wrong && !carried) {
+                keep_first(samples, k, tensor->name, &mean, &got, at, t);
+                if (k == t->rank) {
+                    t->wrong++;
+                    t->wrapped++;
+                    t->frozen += !tensor->trainable;
+                    ls_job_add_name(&t->names, tensor->name);
+                    guess_tensor(samples, k, tensor->name, &mean, &got, t);
+                }
+            }
+            t->worst = fmax(t->worst, carried ? 0 : times);
+        }
+        ls_mean_free(&mean);
+        ls_values_free(&got);
+    }
+}
+
+/* ---- parameters outside the wrapper ---------------------------------------------------------- */
+
+/* A script that reduces by itself may divide by whatever it likes: what an optimizer uses is one
+ * factor times the mean. That factor is fitted over all these tensors of a rank. */
+typedef struct fit {
+    double product, square; /* sums of used * mean, mean * mean */
+} fit;
+
+/* Of a job that reduces other tensors by hand: one that starts with other values on each rank and
+ * steps by each rank's own gradient. */
+static bool is_own_part(const tally *t, int tensor)
+{
+    return t->hand != NULL && t->hand->common > 0 && t->hand->own[tensor];
+}
+
+static bool is_judged_plainly(const ls_samples *samples, const tally *t, int tensor)
+{
+    const ls_observe_rank *rank = &samples->trace->rank[0];
+    return !ls_reduction_is_wrapped(samples->trace, &rank->tensor[tensor]) &&
+           !is_own_part(t, tensor);
+}
+
+static ls_values used_of(const ls_samples *samples, int rank, const char *name)
+{
+    return ls_samples_read(samples->file[rank], "used", name, NULL);
+}
+
+static void add_to_fit(const ls_samples *samples, int rank, const char *name, fit *f)
+{
+    ls_mean mean;
+    ls_mean_plan plan = ls_mean_plan_of(samples, rank);
+    ls_values used = used_of(samples, rank, name);
+    if (used.v != NULL && ls_mean_make(samples, &plan, name, "F32", &mean)) {
+        for (int64_t i = 0; i < mean.count && i < used.count; i++) {
+            bool finite = isfinite(used.v[i]) && isfinite(mean.mean[i]);
+            f->product += finite ? used.v[i] * mean.mean[i] : 0;
+            f->square += finite ? mean.mean[i] * mean.mean[i] : 0;
+        }
+        ls_mean_free(&mean);
+    }
+    ls_values_free(&used);
+}
+
+static void judge_plain_tensor(const ls_samples *samples, int rank, const char *name, double factor,
+                               tally *t)
+{
+    ls_mean mean;
+    ls_mean_plan plan = ls_mean_plan_of(samples, rank);
+    plan.backwards += 4; /* the factor, a division by the scale, one by the clip */
+    ls_values used = used_of(samples, rank, name);
+    if (used.v == NULL ||
+        !ls_mean_make(samples, &plan, name, ls_reduction_type(samples, rank, name), &mean)) {
+        ls_values_free(&used);
+        return;
+    }
+    /* in units of the mean, whose bounds these are */
+    for (int64_t i = 0; i < used.count && factor != 0; i++) {
+        used.v[i] /= factor;
+    }
+    int64_t at;
+    double times;
+    t->tensors += rank == 0;
+    t->elements += mean.count;
+    t->differs = t->differs || mean.differs;
+    int64_t wrong = ls_mean_violations(&mean, &used, 1, NULL, &at, &times);
+    if (wrong > 0) {
+        keep_first(samples, rank, name, &mean, &used, at, t);
+        if (rank == t->rank) {
+            t->wrong++;
+            ls_job_add_name(&t->names, name);
+            guess_tensor(samples, rank, name, &mean, &used, t);
+        }
+    }
+    ls_mean_free(&mean);
+    ls_values_free(&used);
+}
+
+/* The factor of gradients that stayed local is that of a rank's own. */
+static double fit_own(const ls_samples *samples, int rank, const tally *t)
+{
+    fit f = {0};
+    const ls_observe_rank *own = &samples->trace->rank[rank];
+    for (int i = 0; i < own->tensor_count; i++) {
+        const char *name = own->tensor[i].name;
+        if (!is_judged_plainly(samples, t, i)) {
+            continue;
+        }
+        ls_values used = used_of(samples, rank, name);
+        ls_values local = ls_samples_read(samples->file[rank], "local", name, NULL);
+        for (int64_t e = 0; used.v != NULL && local.v != NULL && e < used.count && e < local.count;
+             e++) {
+            bool finite = isfinite(used.v[e]) && isfinite(local.v[e]);
+            f.product += finite ? used.v[e] * local.v[e] : 0;
+            f.square += finite ? local.v[e] * local.v[e] : 0;
+        }
+        ls_values_free(&used);
+        ls_values_free(&local);
+    }
+    return f.square > 0 ? f.product / f.square : 1;
+}
+
+static double fit_mean(const ls_samples *samples, int rank, const tally *t)
+{
+    fit f = {0};
+    const ls_observe_rank *own = &samples->trace->rank[rank];
+    for (int i = 0; i < own->tensor_count; i++) {
+        /* where others are common, those that are not say nothing of the factor */
+        bool fits = t->hand == NULL || t->hand->common == 0 || t->hand->shared[i];
+        if (fits && is_judged_plainly(samples, t, i)) {
+            add_to_fit(samples, rank, own->tensor[i].name, &f);
+        }
+    }
+    return f.square > 0 ? f.product / f.square : 1;
+}
+
+static void judge_plain_rank(const ls_samples *samples, int rank, double factor, tally *t)
+{
+    const ls_observe_rank *own = &samples->trace->rank[rank];
+    for (int i = 0; i < own->tensor_count; i++) {
+        t->own += rank == 0 && is_own_part(t, i);
+        if (is_judged_plainly(samples, t, i)) {
+            judge_plain_tensor(samples, rank, own->tensor[i].name, factor, t);
+        }
+    }
+}
+
+/* A value clip of gradients that the script reduced by itself leaves no one factor. */
+static bool clips_values(const ls_observe_step *step)
+{
+    for (int c = ls_trace_find(step, LS_CALL_CLIP, 0); c >= 0;
+         c = ls_trace_find(step, LS_CALL_CLIP, c + 1)) {
+        if (strcmp(ls_json_string(step->call[c].json, "how", ""), "value") == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void judge_plain(const ls_samples *samples, tally *t)
+{
+    for (int k = 0; k < samples->world; k++) {
+        tally mean = *t;
+        judge_plain_rank(samples, k, fit_mean(samples, k, t), &mean);
+        bool others = t->hand != NULL && t->hand->common > 0; /* the factor is theirs */
+        if (mean.wrong == t->wrong || t->wrong > 0 || others) {
+            *t = mean;
+        } else if (!clips_values(samples->step[k])) {
+            judge_plain_rank(samples, k, fit_own(samples, k, t), t);
+        }
+    }
+}
+
+/* ---- the mean -------------------------------------------------------------------------------- */
+
+/* DistributedDataParallel reduces with the first backward that follows a forward outside of
+ * no_sync(): what the calls of a step say of gradients that none of the guesses explains. */
+static void blame_calls(const ls_samples *samples, const tally *t, ls_observe_finding *out)
+{
+    const ls_observe_step *step = samples->step[t->rank];
+    const ls_call *first = NULL, *last = NULL;
+    int forwards = 0, synced = 0;
+    for (int c = 0; c < step->call_count; c++) {
+        const ls_call *call = &step->call[c];
+        bool syncs = ls_calls_flag(call, "sync") != 0;
+        if (call->kind == LS_CALL_BACKWARD) {
+            first = first == NULL && syncs ? call : first;
+            synced += syncs ? call->times : 0;
+            last = call;
+        }
+        forwards += ls_calls_is_training(call) && syncs ? call->times : 0;
+    }
+    if (first != NULL && ls_calls_flag(last, "sync") == 0) {
+        ls_verdict_cause(&out->verdict,
+                         "no_sync() around the last backward of the step: what comes after the "
+                         "reduction stays on its rank");
+        ls_finding_blame(out, ls_unreduced_no_sync(step, last->at),
+                         "leave no_sync() for the last micro-step, not for another one");
+    } else if (forwards > 0 && synced > forwards) {
+        ls_verdict_cause(&out->verdict,
+                         "%d backward passes of %d forwards: DistributedDataParallel reduces with "
+                         "the first of each, what later ones add stays on its rank",
+                         synced, forwards);
+        ls_finding_blame(out, last->at,
+                         "add the losses and call backward() once, or call the model for each");
+    }
+}
+
+/* What stands between a backward pass and the script's own reduction, of a gradient that is none of
+ * the guesses. */
+static void blame_before_reduction(const ls_samples *samples, const tally *t,
+                                   ls_observe_finding *out)
+{
+    const ls_observe_step *step = samples->step[t->rank];
+    int reduces =
+        step == NULL || ls_trace_is_ddp(samples->trace) ? -1 : ls_by_hand_collective(step);
+    int clip = reduces < 0 ? -1 : ls_trace_find(step, LS_CALL_CLIP, 0);
+    int unscale = reduces < 0 ? -1 : ls_trace_find(step, LS_CALL_UNSCALE, 0);
+    if (clip >= 0 && clip < reduces) {
+        ls_verdict_cause(&out->verdict,
+                         "each rank clips its own gradients, by its own norm, before the script "
+                         "reduces them (%.80s): the mean is not that of the gradients",
+                         step->call[reduces].at);
+        ls_finding_blame(out, step->call[clip].at, "reduce the gradients first, then clip");
+    } else if (unscale >= 0 && unscale < reduces) {
+        ls_verdict_cause(
+            &out->verdict,
+            "unscale_ comes before the script reduces the gradients (%.80s): each rank "
+            "looks for infinities in its own, and steps or skips by itself",
+            step->call[reduces].at);
+        ls_finding_blame(out, step->call[unscale].at,
+                         "reduce the gradients first, then call scaler.unscale_()");
+    }
+}
+
+static void blame_guess(const ls_samples *samples, const tally *t, ls_observe_finding *out)
+{
+    guess best = GUESS_SUM;
+    for (int g = 0; g < GUESSES; g++) {
+        best = t->fits[g] > t->fits[best] ? (guess)g : best;
+    }
+    if (t->fits[best] * 2 <= t->wrong) {
+        if (t->wrapped > 0) {
+            blame_calls(samples, t, out);
+        }
+        blame_before_reduction(samples, t, out);
+        return;
+    }
+    const char *backward = ls_unreduced_place(samples, t->rank, LS_CALL_BACKWARD);
+    switch (best) {
+    case GUESS_SUM:
+        ls_verdict_cause(&out->verdict, "summed: the gradient is %d times the mean",
+                         samples->world);
+        ls_finding_blame(out, backward,
+                         "divide by the number of ranks once, or leave the average "
+                         "to DistributedDataParallel");
+        return;
+    case GUESS_TWICE:
+        ls_verdict_cause(&out->verdict, "divided twice: the gradient is 1/%d of the mean",
+                         samples->world);
+        ls_finding_blame(out, backward,
+                         "DistributedDataParallel divides by the number of ranks: do "
+                         "not divide again");
+        return;
+    case GUESS_OWN:
+        ls_unreduced_blame(samples,
+                           &(ls_unreduced){.rank = t->rank,
+                                           .wrong = t->wrong,
+                                           .tensors = (int)(t->tensors - t->before),
+                                           .wrapped = t->wrapped,
+                                           .frozen = t->frozen,
+                                           .model = t->model,
+                                           .hand = t->hand},
+                           out);
+        return;
+    case GUESS_LEFT:
+        ls_verdict_cause(&out->verdict,
+                         "left over: the gradient of the step before is still in it");
+        ls_finding_blame(out, backward, "call zero_grad() once a step, before its first backward");
+        return;
+    case GUESS_LAST:
+        ls_verdict_cause(&out->verdict, "only the last of %d micro-steps counts",
+                         ls_mean_plan_of(samples, t->rank).backwards);
+        ls_finding_blame(out, ls_unreduced_place(samples, t->rank, LS_CALL_ZERO_GRAD),
+                         "call zero_grad() once a step, not in every micro-step");
+        return;
+    case GUESS_ZERO:
+        ls_verdict_cause(&out->verdict, "the gradient is all zeros after the reduction");
+        return;
+    case GUESSES:
+        break;
+    }
+}
+
+static void judge_step(const ls_samples *samples, tally *t)
+{
+    const ls_observe_trace *trace = samples->trace;
+    const ls_observe_rank *rank = &trace->rank[0];
+    bool plain = false;
+    t->before = t->tensors;
+    for (int i = 0; i < rank->tensor_count; i++) {
+        if (ls_reduction_is_wrapped(trace, &rank->tensor[i])) {
+            judge_wrapped_tensor(samples, &rank->tensor[i], t);
+        } else {
+            plain = true;
+        }
+    }
+    if (plain) {
+        judge_plain(samples, t);
+    }
+    t->steps++;
+}
+
+static void conclude(const ls_observe_trace *trace, const tally *t, ls_observe_finding *out)
+{
+    if (t->own > 0) {
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "%d times a tensor that differs between ranks from the start steps by a "
+                       "rank's own gradient, while others are reduced: a part of a rank, or "
+                       "forgotten",
+                       t->own);
+    }
+    if (t->elements == 0) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
+                       "no step has samples of gradients before and after the reduction on all "
+                       "ranks");
+    } else if (!t->differs) {
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "all ranks had the same gradients: their mean is "
+                       "each one's own");
+    }
+    ls_verdict_measured(&out->verdict, t->worst, exact.value, "bounds", exact.why);
+    ls_verdict_pass(&out->verdict,
+                    "%lld elements of %d detailed steps are the mean of %d ranks; the furthest is "
+                    "%.2g of its bound away",
+                    (long long)t->elements, (int)t->steps, trace->world, t->worst);
+}
+
+/* Each micro-step's own reduction is right, and more than is needed. */
+static void advise_no_sync(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    const ls_observe_rank *rank = &trace->rank[0];
+    if (out->verdict.code != LS_PASS || !ls_trace_is_ddp(trace) || rank->step_count == 0 ||
+        ls_job_models(rank) != 1) {
+        return;
+    }
+    const ls_observe_step *step = &rank->step[rank->step_count - 1];
+    int passes = 0, synced = 0, call = ls_trace_find(step, LS_CALL_BACKWARD, 0);
+    for (int c = call; c >= 0; c = ls_trace_find(step, LS_CALL_BACKWARD, c + 1)) {
+        passes += step->call[c].times;
+        synced += ls_json_bool(step->call[c].json, "sync", true) ? step->call[c].times : 0;
+    }
+    if (passes > 1 && synced == passes) {
+        ls_finding_blame(out, step->call[call].at,
+                         "all %d backward passes of a step reduce: with no_sync() around all but "
+                         "the last, one is enough",
+                         passes);
+    }
+}
+
+/* The event of a hook whose result is not known here, of models that all ranks hold; or NULL. */
+static const cJSON *unknown_hook(const ls_observe_trace *trace)
+{
+    const cJSON *unknown = NULL;
+    for (int m = 0; m < ls_job_models(&trace->rank[0]); m++) {
+        const cJSON *hook = NULL, *model = ls_job_model(&trace->rank[0], m);
+        ls_reduction_hook_kind kind = ls_reduction_hook(&trace->rank[0], m, &hook);
+        if (kind == LS_HOOK_NOOP || ls_json_int(model, "world", trace->world) != trace->world) {
+            return NULL;
+        }
+        unknown = kind == LS_HOOK_OTHER ? hook : unknown;
+    }
+    return unknown;
+}
+
+/* What a hook of the user's own gives, whether it sends in half or in parts, is a multiple of the
+ * mean, in norm; or it is not known what it is meant to be. */
+static void judge_hook(const ls_observe_trace *trace, const cJSON *hook, ls_observe_finding *out)
+{
+    ls_factor factor = {0};
+    for (int64_t n = 0; (n = ls_samples_next(trace, n)) != 0;) {
+        ls_samples samples;
+        ls_samples_open(trace, n, &samples, out);
+        if (samples.count == trace->world) {
+            ls_factor_add(&factor, &samples);
+        }
+        ls_samples_close(&samples);
+    }
+    if (factor.steps == 0 || factor.unfit > 0) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
+                       "the communication hook %s: its result is not known, and no multiple of the "
+                       "mean",
+                       ls_json_string(hook, "name", "?"));
+        return;
+    }
+    ls_factor_judge(&factor, out);
+    ls_verdict_pass(&out->verdict,
+                    "with the communication hook %s the gradients of %d detailed steps are the "
+                    "mean of %d ranks, each tensor within 2 %% of its norm",
+                    ls_json_string(hook, "name", "?"), factor.steps, trace->world);
+}
+
+void ls_rules_reduction_mean(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    tally t = {.rank = -1};
+    ls_factor factor = {0};
+    if (!ls_reduction_concerns(trace, out)) {
+        return;
+    }
+    const cJSON *hook = unknown_hook(trace);
+    if (hook != NULL) {
+        judge_hook(trace, hook, out);
+        return;
+    }
+    if (!ls_reduction_hooks_known(trace, out)) {
+        return;
+    }
+    ls_by_hand hand;
+    ls_by_hand_look(trace, &hand);
+    t.hand = &hand;
+    for (int64_t n = 0; t.wrong == 0 && (n = ls_samples_next(trace, n)) != 0;) {
+        ls_samples samples;
+        ls_samples_open(trace, n, &samples, out);
+        if (samples.count == trace->world) {
+            judge_step(&samples, &t);
+            ls_factor_add(&factor, &samples);
+        }
+        if (t.wrong > 0) {
+            ls_verdict_fail(&out->verdict, "step %lld, rank %d: %s; so in %d of %lld tensors: %s",
+                            (long long)t.step, t.rank, t.first, t.wrong,
+                            (long long)(t.tensors - t.before), ls_job_names_text(&t.names));
+            blame_guess(&samples, &t, out);
+        }
+        ls_samples_close(&samples);
+    }
+    if (t.wrong == 0 && t.differs) {
+        ls_factor_judge(&factor, out);
+    }
+    conclude(trace, &t, out);
+    ls_by_hand_free(&hand);
+    advise_no_sync(trace, out);
+}

@@ -1,0 +1,889 @@
+/* Whether the ranks hold the same values where data-parallel training promises it. */
+#include <string.h>
+
+#include "kernels/core/text.h"
+#include "rules.h"
+#include "suite/observe/trace/by_hand.h"
+#include "suite/observe/trace/job.h"
+
+static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    if (trace->world < 2) {
+        ls_verdict_set(&out->verdict, LS_SKIP, "one rank");
+        return false;
+    }
+    const char *class = ls_job_sharded(trace);
+    if (class != NULL && !ls_trace_is_ddp(trace)) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "%s: each rank holds a part of the model",
+                       class);
+        return false;
+    }
+    return true;
+}
+
+/* ---- the start ------------------------------------------------------------------------------- */
+
+/* The names of a model's tensors whose digests differ between rank 0 and rank k; false where the
+ * two cannot be compared. */
+static bool compare_digests(const cJSON *a, const cJSON *b, const char *tensors,
+                            const char *digests, ls_job_names *names)
+{
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(a, tensors);
+    const cJSON *first = cJSON_GetObjectItemCaseSensitive(a, digests);
+    const cJSON *second = cJSON_GetObjectItemCaseSensitive(b, digests);
+    int count = cJSON_GetArraySize(first);
+    if (!cJSON_IsArray(first) || !cJSON_IsArray(second) || cJSON_GetArraySize(second) != count) {
+        return false;
+    }
+    for (int i = 0; i < count; i++) {
+        const cJSON *x = cJSON_GetArrayItem(first, i), *y = cJSON_GetArrayItem(second, i);
+        const cJSON *name = cJSON_GetArrayItem(cJSON_GetArrayItem(list, i), 0);
+        if (!cJSON_IsString(x) || !cJSON_IsString(y)) {
+            return false;
+        }
+        if (strcmp(x->valuestring, y->valuestring) != 0) {
+            ls_job_add_name(names, cJSON_IsString(name) ? name->valuestring : "?");
+        }
+    }
+    return true;
+}
+
+/* Whether any parameter of the model is in a group of an optimizer. */
+static bool is_trained(const ls_observe_rank *rank, int model)
+{
+    int optimizer, group;
+    for (int i = 0; i < rank->tensor_count; i++) {
+        if (rank->tensor[i].model == model &&
+            ls_job_group(rank, rank->tensor[i].name, -1, &optimizer, &group) != NULL) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void fail_start(const ls_observe_trace *trace, const cJSON *model, int rank,
+                       ls_job_names *names, ls_observe_finding *out)
+{
+    bool ddp = ls_job_model_is_ddp(model);
+    const char *at = ls_json_string(model, "at", "");
+    ls_verdict_fail(&out->verdict,
+                    "rank %d starts with other values than rank 0 in %d of %s's "
+                    "parameters: %s",
+                    rank, names->count, ls_json_string(model, "name", "the model"),
+                    ls_job_names_text(names));
+    if (ddp) {
+        ls_verdict_cause(&out->verdict, "DistributedDataParallel did not send these from rank 0: "
+                                        "they are on its list of parameters to ignore, or its "
+                                        "first synchronisation was switched off");
+        ls_finding_blame(out, at, "let DistributedDataParallel send all parameters at its start");
+    } else if (ls_trace_is_ddp(trace)) {
+        ls_verdict_cause(&out->verdict,
+                         "this model is outside DistributedDataParallel, and each rank drew its "
+                         "values from a seed of its own");
+        ls_finding_blame(out, at, "wrap this model in DistributedDataParallel, too");
+    } else {
+        ls_verdict_cause(&out->verdict, "no DistributedDataParallel, and each rank drew its values "
+                                        "from a seed of its own");
+        ls_finding_blame(out, at,
+                         "wrap the model in DistributedDataParallel, or give all ranks "
+                         "the same start and reduce the gradients");
+    }
+}
+
+/* Reduced by hand, and never equal: the tensors whose gradients are common differ in the last
+ * detailed step, too. False where the script has sent them meanwhile, or keeps parts local. */
+static bool fail_start_by_hand(const ls_observe_trace *trace, const cJSON *model,
+                               ls_observe_finding *out)
+{
+    ls_by_hand hand;
+    ls_by_hand_look(trace, &hand);
+    ls_job_names names = {0};
+    int64_t last = 0, next = 0;
+    while ((next = ls_samples_next(trace, next)) != 0) {
+        last = next;
+    }
+    int64_t at = ls_by_hand_split(trace, &hand, last > 0 ? last - 1 : 0, "param", &names);
+    if (at != 0) {
+        ls_verdict_fail(&out->verdict,
+                        "the ranks step by one gradient and hold other values, from the start up "
+                        "to step %lld, in %d of %d tensors: %s",
+                        (long long)at, names.count, hand.common, ls_job_names_text(&names));
+        ls_verdict_cause(&out->verdict,
+                         "the script reduces gradients by hand (%.80s), each rank drew its "
+                         "parameters from a seed of its own, and no rank's were sent to the "
+                         "others: the gradients of different models are averaged",
+                         hand.at[0] != '\0' ? hand.at : "between backward and step");
+        ls_finding_blame(out, ls_json_string(model, "at", ""),
+                         "broadcast parameters and buffers from rank 0 before the first step, or "
+                         "seed all ranks alike while the model is built");
+    }
+    ls_by_hand_free(&hand);
+    return at != 0;
+}
+
+/* Whether the script has sent the parameters between the first forward and the first step. */
+static bool starts_by_hand(const ls_observe_trace *trace)
+{
+    ls_by_hand hand;
+    ls_job_names names = {0};
+    ls_by_hand_look(trace, &hand);
+    bool equal = hand.common > 0 && hand.apart == 0 &&
+                 ls_by_hand_split(trace, &hand, 0, "param", &names) == 0;
+    ls_by_hand_free(&hand);
+    return equal;
+}
+
+/* A plain model that is trained is judged too: the wrapper may be missing. */
+static bool is_replicated(const ls_observe_trace *trace, const cJSON *model, int index)
+{
+    return ls_job_model_is_ddp(model) || is_trained(&trace->rank[0], index);
+}
+
+static void judge_models(const ls_observe_trace *trace, int *compared, ls_observe_finding *out)
+{
+    for (int m = 0; m < ls_job_models(&trace->rank[0]); m++) {
+        const cJSON *first = ls_job_model(&trace->rank[0], m);
+        for (int k = 1; k < trace->world && first != NULL; k++) {
+            ls_job_names names = {0};
+            const cJSON *other = ls_job_model(&trace->rank[k], m);
+            if (!is_replicated(trace, first, m) ||
+                ls_json_int(first, "world", trace->world) != trace->world ||
+                !compare_digests(first, other, "params", "param_digests", &names)) {
+                continue;
+            }
+            *compared += cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(first, "params"));
+            if (names.count > 0 && !ls_job_model_is_ddp(first) && ls_job_calls_collectives(trace)) {
+                if (fail_start_by_hand(trace, first, out)) {
+                    return;
+                }
+                if (starts_by_hand(trace)) {
+                    continue;
+                }
+                ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
+                               "%s is not in DistributedDataParallel and starts with other values "
+                               "on rank %d; the script calls collectives of its own, which may "
+                               "send them",
+                               ls_json_string(first, "name", "a model"), k);
+                return;
+            }
+            if (names.count > 0) {
+                fail_start(trace, first, k, &names, out);
+                return;
+            }
+        }
+    }
+}
+
+/* The tensors of a group of samples that differ between ranks, and how many were compared. */
+static int compare_samples(const ls_samples *samples, const char *group, ls_job_names *names)
+{
+    size_t prefix = strlen(group);
+    int first = 0, compared = 0;
+    while (first < samples->world && samples->file[first] == NULL) {
+        first++;
+    }
+    for (int i = 0; first < samples->world && i < ls_dumpfile_count(samples->file[first]); i++) {
+        const ls_dumpfile_entry *entry = ls_dumpfile_at(samples->file[first], i);
+        if (strncmp(entry->name, group, prefix) != 0 || entry->name[prefix] != '/') {
+            continue;
+        }
+        bool differs = false;
+        for (int k = first + 1; k < samples->world; k++) {
+            const ls_dumpfile_entry *other =
+                samples->file[k] == NULL ? NULL : ls_dumpfile_find(samples->file[k], entry->name);
+            compared += other != NULL;
+            differs = differs || (other != NULL && !ls_dumpfile_equal(entry, other));
+        }
+        if (differs) {
+            ls_job_add_name(names, entry->name + prefix + 1);
+        }
+    }
+    return compared;
+}
+
+static void judge_first_dump(const ls_observe_trace *trace, int *compared, ls_observe_finding *out)
+{
+    ls_samples samples;
+    ls_job_names names = {0};
+    ls_samples_open(trace, 1, &samples, out);
+    *compared += compare_samples(&samples, "param", &names);
+    if (names.count > 0) {
+        ls_verdict_fail(&out->verdict,
+                        "before step 1 the ranks hold other values in %d tensors: %s", names.count,
+                        ls_job_names_text(&names));
+    }
+    ls_samples_close(&samples);
+}
+
+void ls_rules_replicas_start(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    int compared = 0;
+    if (!concerns(trace, out)) {
+        return;
+    }
+    if (trace->attached) {
+        judge_models(trace, &compared, out);
+    } else {
+        judge_first_dump(trace, &compared, out);
+    }
+    if (compared == 0) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
+                       "no model has values of its start on two ranks");
+    }
+    ls_verdict_pass(&out->verdict, "%d tensors compared on %d ranks", compared, trace->world);
+}
+
+/* ---- every step ------------------------------------------------------------------------------ */
+
+/* Two ranks whose digests of a step differ. */
+typedef struct split {
+    int64_t step; /* 0: none */
+    int a, b;
+} split;
+
+static const char *digest_of(const ls_observe_step *step, ls_record_digest which)
+{
+    bool given = step != NULL && (step->step->digest_mask & (1u << which)) != 0;
+    return given ? step->step->digest[which] : NULL;
+}
+
+static int64_t last_step(const ls_observe_trace *trace)
+{
+    int64_t last = 0;
+    for (int k = 0; k < trace->world; k++) {
+        const ls_observe_rank *rank = &trace->rank[k];
+        if (rank->step_count > 0 && rank->step[rank->step_count - 1].step->step > last) {
+            last = rank->step[rank->step_count - 1].step->step;
+        }
+    }
+    return last;
+}
+
+static int64_t first_step(const ls_observe_trace *trace)
+{
+    int64_t first = INT64_MAX;
+    for (int k = 0; k < trace->world; k++) {
+        const ls_observe_rank *rank = &trace->rank[k];
+        if (rank->step_count > 0 && rank->step[0].step->step < first) {
+            first = rank->step[0].step->step;
+        }
+    }
+    return first;
+}
+
+/* The first step whose digests differ; counts the steps that two ranks have digests of. */
+static split find_split(const ls_observe_trace *trace, ls_record_digest which, int *compared)
+{
+    int64_t last = last_step(trace);
+    for (int64_t n = first_step(trace); n <= last; n++) {
+        const char *first = NULL;
+        int a = 0;
+        bool counted = false;
+        for (int k = 0; k < trace->world; k++) {
+            const char *digest = digest_of(ls_trace_step(&trace->rank[k], n), which);
+            if (digest != NULL && first != NULL && strcmp(first, digest) != 0) {
+                return (split){n, a, k};
+            }
+            counted = counted || (digest != NULL && first != NULL);
+            if (digest != NULL && first == NULL) {
+                first = digest;
+                a = k;
+            }
+        }
+        *compared += counted;
+    }
+    return (split){0};
+}
+
+/* The detailed step at or after n, else the last before it; 0: none. */
+static int64_t nearest_detail(const ls_observe_trace *trace, int64_t n)
+{
+    int64_t before = 0, step = 0;
+    while ((step = ls_samples_next(trace, step)) != 0) {
+        if (step >= n) {
+            return step;
+        }
+        before = step;
+    }
+    return before;
+}
+
+/* A step up to n that some ranks skipped and others took. */
+static bool find_uneven_skip(const ls_observe_trace *trace, int64_t n, int64_t *at, int *skipped,
+                             int *took)
+{
+    for (*at = first_step(trace); *at <= n; ++*at) {
+        *skipped = *took = -1;
+        for (int k = 0; k < trace->world; k++) {
+            const ls_observe_step *step = ls_trace_step(&trace->rank[k], *at);
+            if (step != NULL && step->step->skip_given) {
+                *(step->step->skipped ? skipped : took) = k;
+            }
+        }
+        if (*skipped >= 0 && *took >= 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* What load_state_dict calls of a rank gave to a model or an optimizer up to a step. */
+static int count_restores(const ls_observe_rank *rank, const char *what, int64_t until,
+                          const cJSON **last)
+{
+    int count = 0;
+    const cJSON *entry;
+    cJSON_ArrayForEach(entry, rank->restore)
+    {
+        if (strcmp(ls_json_string(entry, "what", ""), what) == 0 &&
+            ls_json_number(entry, "step", 0) <= (double)until) {
+            count++;
+            *last = entry;
+        }
+    }
+    return count;
+}
+
+static bool blame_restore(const ls_observe_trace *trace, split at, const char *what,
+                          ls_observe_finding *out)
+{
+    const cJSON *call = NULL;
+    int a = count_restores(&trace->rank[at.a], what, at.step, &call);
+    int b = count_restores(&trace->rank[at.b], what, at.step, &call);
+    if (a == b || call == NULL) {
+        return false;
+    }
+    ls_verdict_cause(&out->verdict,
+                     "rank %d restored the %s from a file %d times, rank %d %d times", at.a, what,
+                     a, at.b, b);
+    ls_finding_blame(out, ls_json_string(call, "at", ""),
+                     "call load_state_dict on every rank (read the file with map_location), or "
+                     "before the model is wrapped");
+    return true;
+}
+
+static bool blame_skip(const ls_observe_trace *trace, split at, ls_observe_finding *out)
+{
+    int64_t step;
+    int skipped, took;
+    if (!find_uneven_skip(trace, at.step, &step, &skipped, &took)) {
+        return false;
+    }
+    const ls_observe_step *own = ls_trace_step(&trace->rank[took], step);
+    int call = ls_trace_find(own, LS_CALL_OPTIMIZER_STEP, 0);
+    ls_verdict_cause(&out->verdict,
+                     "the optimizer of rank %d did nothing in step %lld, that of "
+                     "rank %d stepped",
+                     skipped, (long long)step, took);
+    ls_finding_blame(
+        out, call >= 0 ? own->call[call].at : "",
+        "decide on all ranks alike whether a step is taken: from the reduced gradient, "
+        "not from a rank's own loss or gradient");
+    return true;
+}
+
+/* A schedule that was stepped on one of two ranks alone before that step: its call there, and which
+ * rank that is. */
+static const ls_call *lone_schedule(const ls_observe_trace *trace, split at, int64_t step,
+                                    int *where)
+{
+    int count[2] = {0, 0};
+    const ls_call *last[2] = {NULL, NULL};
+    const int rank[2] = {at.a, at.b};
+    for (int64_t n = first_step(trace); n < step; n++) {
+        for (int k = 0; k < 2; k++) {
+            const ls_observe_step *own = ls_trace_step(&trace->rank[rank[k]], n);
+            for (int c = own == NULL ? -1 : ls_trace_find(own, LS_CALL_SCHEDULE, 0); c >= 0;
+                 c = ls_trace_find(own, LS_CALL_SCHEDULE, c + 1)) {
+                count[k] += own->call[c].times;
+                last[k] = &own->call[c];
+            }
+        }
+    }
+    *where = rank[count[1] > count[0]];
+    return count[0] == count[1] ? NULL : last[count[1] > count[0]];
+}
+
+static bool blame_rate(const ls_observe_trace *trace, split at, ls_observe_finding *out)
+{
+    for (int64_t n = first_step(trace); n <= at.step; n++) {
+        const ls_observe_step *a = ls_trace_step(&trace->rank[at.a], n);
+        const ls_observe_step *b = ls_trace_step(&trace->rank[at.b], n);
+        if (a != NULL && b != NULL && a->step->lr != b->step->lr && a->step->lr == a->step->lr &&
+            b->step->lr == b->step->lr) {
+            if (blame_restore(trace, at, "optimizer", out)) {
+                return true; /* the rate is a part of its state */
+            }
+            bool built = n == first_step(trace) && ls_job_built_with_rates(trace, at.a, at.b);
+            const cJSON *optimizer = ls_job_optimizer(&trace->rank[at.a], 0);
+            ls_verdict_cause(&out->verdict,
+                             "step %lld: the learning rate is %g on rank %d and %g "
+                             "on rank %d",
+                             (long long)n, a->step->lr, at.a, b->step->lr, at.b);
+            int lone, call = ls_trace_find(a, LS_CALL_OPTIMIZER_STEP, 0);
+            const ls_call *schedule = lone_schedule(trace, at, n, &lone);
+            if (schedule != NULL) {
+                ls_verdict_cause(&out->verdict,
+                                 "rank %d alone steps its schedule: at step %lld the learning rate "
+                                 "is %g on rank %d and %g on rank %d",
+                                 lone, (long long)n, a->step->lr, at.a, b->step->lr, at.b);
+                ls_finding_blame(out, schedule->at, "step the schedule on every rank");
+            } else if (built) {
+                ls_finding_blame(out, ls_json_string(optimizer, "at", ""),
+                                 "build the optimizer with a rate that is equal on all ranks");
+            }
+            ls_finding_blame(out, call >= 0 ? a->call[call].at : "",
+                             "compute the rate from values that are equal on all ranks");
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Ranks that hold other parameters before a step than after the one before it, where samples of
+ * both show it. */
+typedef struct between {
+    int compared, changed; /* ranks */
+    int first;             /* of those that changed some */
+    ls_job_names names;    /* its tensors */
+} between;
+
+static between changed_before(const ls_observe_trace *trace, int64_t step)
+{
+    between b = {.first = -1};
+    ls_observe_finding ignored = {0};
+    ls_samples before, after;
+    ls_samples_open(trace, step - 1, &before, &ignored);
+    ls_samples_open(trace, step, &after, &ignored);
+    for (int k = 0; k < trace->world; k++) {
+        ls_job_names names = {0};
+        int compared = 0;
+        for (int i = 0; i < trace->rank[k].tensor_count; i++) {
+            const char *name = trace->rank[k].tensor[i].name;
+            const ls_dumpfile_entry *left = ls_samples_find(before.file[k], "next", name, NULL);
+            const ls_dumpfile_entry *found = ls_samples_find(after.file[k], "param", name, NULL);
+            compared += left != NULL && found != NULL;
+            if (left != NULL && found != NULL && !ls_dumpfile_equal(left, found)) {
+                ls_job_add_name(&names, name);
+            }
+        }
+        b.compared += compared > 0;
+        b.changed += names.count > 0;
+        b.names = names.count > 0 && b.first < 0 ? names : b.names;
+        b.first = names.count > 0 && b.first < 0 ? k : b.first;
+    }
+    ls_samples_close(&before);
+    ls_samples_close(&after);
+    return b;
+}
+
+/* Parameters that ranks change by themselves between two steps: which ranks do. */
+static bool blame_between(const ls_observe_trace *trace, int64_t step, ls_observe_finding *out)
+{
+    between b = changed_before(trace, step);
+    if (b.compared < 2 || b.changed == 0) {
+        return false;
+    }
+    LS_TEXT(who, 40, "rank %d alone changes", b.first);
+    ls_verdict_cause(&out->verdict,
+                     "%s parameters between steps %lld and %lld, behind DistributedDataParallel: "
+                     "%s",
+                     b.changed == 1            ? who
+                     : b.changed == b.compared ? "each rank by itself changes"
+                                               : "some ranks change",
+                     (long long)step - 1, (long long)step, ls_job_names_text(&b.names));
+    return true;
+}
+
+/* From samples of the step itself: which of parameters, gradients and step differ. */
+static void blame_samples(const ls_samples *samples, int64_t split_at, ls_observe_finding *out)
+{
+    ls_job_names params = {0}, used = {0}, next = {0};
+    const ls_observe_step *step = samples->step[0];
+    int call = step == NULL ? -1 : ls_trace_find(step, LS_CALL_OPTIMIZER_STEP, 0);
+    const char *at = call >= 0 ? step->call[call].at : "";
+    bool has_params = compare_samples(samples, "param", &params) > 0;
+    bool has_used = compare_samples(samples, "used", &used) > 0;
+    if (!has_params || samples->number != split_at) {
+        return;
+    }
+    if (params.count > 0) {
+        if (!blame_between(samples->trace, split_at, out)) {
+            ls_verdict_cause(&out->verdict,
+                             "the parameters differ before the step already: changed between "
+                             "two steps, behind DistributedDataParallel: %s",
+                             ls_job_names_text(&params));
+        }
+        ls_finding_blame(out, at, "change parameters on all ranks alike, or broadcast them after");
+    } else if (has_used && used.count > 0) {
+        ls_verdict_cause(&out->verdict, "the ranks step by different gradients: %s",
+                         ls_job_names_text(&used));
+        ls_finding_blame(out, at,
+                         "let DistributedDataParallel reduce these gradients, and change "
+                         "them on all ranks alike");
+    } else if (has_used && compare_samples(samples, "next", &next) > 0 && next.count == 0) {
+        if (!blame_between(samples->trace, split_at + 1, out)) {
+            ls_verdict_cause(&out->verdict,
+                             "the step itself leaves the same parameters: they are changed after "
+                             "it, behind DistributedDataParallel, or in elements that are not "
+                             "sampled");
+        }
+        ls_finding_blame(out, at, "change parameters on all ranks alike, or broadcast them after");
+    } else if (has_used) {
+        ls_verdict_cause(&out->verdict, "equal parameters and gradients before the step, and other "
+                                        "parameters after it: state or settings of the optimizers "
+                                        "differ");
+        ls_finding_blame(out, at, "give all ranks the same optimizer state and settings");
+    }
+}
+
+/* Models that are trained and started with other values on other ranks. */
+static bool blame_start(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    ls_observe_finding start = {0};
+    int compared = 0;
+    judge_models(trace, &compared, &start);
+    if (start.verdict.code != LS_FAIL) {
+        return false;
+    }
+    ls_verdict_cause(&out->verdict, "the ranks started from different parameters: %s",
+                     start.verdict.cause);
+    ls_finding_blame(out, start.where, "%s", start.advice);
+    return true;
+}
+
+static void blame(const ls_observe_trace *trace, split at, const ls_samples *samples,
+                  const char *what, ls_observe_finding *out)
+{
+    if (blame_start(trace, out) || blame_skip(trace, at, out) || blame_rate(trace, at, out) ||
+        blame_restore(trace, at, what, out)) {
+        return;
+    }
+    blame_samples(samples, at.step, out);
+}
+
+/* All differing tensors belong to models that are not wrapped. */
+static const cJSON *plain_model_of(const ls_observe_trace *trace, const ls_samples *samples,
+                                   const char *group)
+{
+    const cJSON *plain = NULL;
+    const ls_observe_rank *rank = &trace->rank[0];
+    for (int i = 0; i < rank->tensor_count; i++) {
+        ls_job_names names = {0};
+        LS_TEXT(one, 700, "%s/%s", group, rank->tensor[i].name);
+        const ls_dumpfile_entry *first =
+            samples->file[0] == NULL ? NULL : ls_dumpfile_find(samples->file[0], one);
+        for (int k = 1; k < samples->world && first != NULL; k++) {
+            const ls_dumpfile_entry *other =
+                samples->file[k] == NULL ? NULL : ls_dumpfile_find(samples->file[k], one);
+            if (other != NULL && !ls_dumpfile_equal(first, other)) {
+                ls_job_add_name(&names, one);
+            }
+        }
+        const cJSON *model = ls_job_model(rank, rank->tensor[i].model);
+        if (names.count > 0 && ls_job_model_is_ddp(model)) {
+            return NULL;
+        }
+        plain = names.count > 0 ? model : plain;
+    }
+    return plain;
+}
+
+static void fail_step(const ls_observe_trace *trace, split at, const char *word, const char *group,
+                      const char *what, bool by_hand, ls_observe_finding *out)
+{
+    ls_samples samples;
+    ls_job_names names = {0};
+    int64_t detail = nearest_detail(trace, at.step);
+    ls_samples_open(trace, detail, &samples, out);
+    int compared = compare_samples(&samples, group, &names);
+    LS_TEXT(tensors, 400, ": no samples near that step");
+    if (compared > 0) {
+        ls_text_put(tensors, sizeof tensors, ": %d of %d sampled tensors of step %lld%s%s",
+                    names.count, compared / (samples.count > 1 ? samples.count - 1 : 1),
+                    (long long)detail, names.count > 0 ? ", " : "", ls_job_names_text(&names));
+    }
+    ls_verdict_fail(&out->verdict, "after step %lld ranks %d and %d hold different %s%s",
+                    (long long)at.step, at.a, at.b, word, tensors);
+    const cJSON *plain = plain_model_of(trace, &samples, group);
+    if (by_hand) {
+        blame(trace, at, &samples, what, out);
+    } else if (plain != NULL && ls_trace_is_ddp(trace)) {
+        ls_verdict_cause(&out->verdict,
+                         "these parameters are of %s, which is outside "
+                         "DistributedDataParallel: each rank trains its own",
+                         ls_json_string(plain, "name", "a model"));
+        ls_finding_blame(out, ls_json_string(plain, "at", ""),
+                         "make this module a part of the model that is wrapped, or wrap it, too");
+    } else if (plain != NULL && !ls_trace_is_ddp(trace)) {
+        ls_verdict_cause(&out->verdict, "no model is wrapped in DistributedDataParallel: each rank "
+                                        "trains its own");
+        ls_finding_blame(out, ls_json_string(plain, "at", ""),
+                         "wrap the model in DistributedDataParallel");
+    } else {
+        blame(trace, at, &samples, what, out);
+    }
+    ls_samples_close(&samples);
+}
+
+/* Digests are over all models. One that no optimizer trains and that started with other values on
+ * each rank (a drawn projection, say) makes them differ without any fault. */
+static bool has_untrained_difference(const ls_observe_trace *trace)
+{
+    for (int m = 0; m < ls_job_models(&trace->rank[0]); m++) {
+        const cJSON *first = ls_job_model(&trace->rank[0], m);
+        for (int k = 1; k < trace->world && first != NULL; k++) {
+            ls_job_names names = {0};
+            if (!ls_job_model_is_ddp(first) && !is_trained(&trace->rank[0], m) &&
+                compare_digests(first, ls_job_model(&trace->rank[k], m), "params", "param_digests",
+                                &names) &&
+                names.count > 0) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* In place of digests: the first detailed step whose samples differ. */
+static split find_sampled_split(const ls_observe_trace *trace, const char *group, int *compared,
+                                ls_observe_finding *out)
+{
+    split found = {0};
+    for (int64_t n = 0; found.step == 0 && (n = ls_samples_next(trace, n)) != 0;) {
+        ls_samples samples;
+        ls_job_names names = {0};
+        ls_samples_open(trace, n, &samples, out);
+        *compared += compare_samples(&samples, group, &names) > 0;
+        if (names.count > 0) {
+            found = (split){n, 0, trace->world - 1};
+        }
+        ls_samples_close(&samples);
+    }
+    return found;
+}
+
+static bool is_by_hand(const ls_observe_trace *trace)
+{
+    return trace->attached && !ls_trace_is_ddp(trace) && ls_job_calls_collectives(trace);
+}
+
+/* A job that reduces by hand: whether those tensors differ whose gradients the ranks share. */
+static bool splits_by_hand(const ls_observe_trace *trace, const char *group, split *at)
+{
+    ls_by_hand hand;
+    ls_job_names names = {0};
+    if (!is_by_hand(trace)) {
+        return false;
+    }
+    ls_by_hand_look(trace, &hand);
+    int64_t step = ls_by_hand_split(trace, &hand, 0, group, &names);
+    bool all = hand.apart == 0;
+    ls_by_hand_free(&hand);
+    if (step != 0 && (!all || step < at->step)) {
+        *at = (split){step, 0, trace->world - 1}; /* digests are over other tensors, too */
+    }
+    return step != 0;
+}
+
+static bool is_excused(const ls_observe_trace *trace, bool by_hand, ls_observe_finding *out)
+{
+    const char *why = ls_job_averages_later(trace);
+    if (why != NULL) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
+                       "%s: replicas differ between two averagings on purpose", why);
+        return true;
+    }
+    if (is_by_hand(trace) && !by_hand) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
+                       "no model is in DistributedDataParallel, and the script calls collectives "
+                       "of its own: what they promise is not known");
+        return true;
+    }
+    for (int m = 0; m < ls_job_models(&trace->rank[0]); m++) {
+        const cJSON *model = ls_job_model(&trace->rank[0], m);
+        int world = ls_json_int(model, "world", trace->world);
+        if (ls_job_model_is_ddp(model) && world != trace->world) {
+            ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
+                           "a model is replicated over %d of %d ranks: which, is not known", world,
+                           trace->world);
+            return true;
+        }
+    }
+    return false;
+}
+
+static void judge_digests(const ls_observe_trace *trace, ls_record_digest which, const char *word,
+                          const char *group, const char *what, ls_observe_finding *out)
+{
+    int compared = 0;
+    split at = find_split(trace, which, &compared);
+    bool by_hand = at.step != 0 && splits_by_hand(trace, group, &at);
+    if (at.step != 0 && is_excused(trace, by_hand, out)) {
+        return;
+    }
+    if (at.step != 0 && !by_hand && which == LS_RECORD_PARAM && has_untrained_difference(trace)) {
+        compared = 0;
+        at = find_sampled_split(trace, group, &compared, out);
+    }
+    if (at.step != 0) {
+        fail_step(trace, at, word, group, what, by_hand, out);
+    }
+    if (compared == 0 && at.step == 0) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "no step has digests of the %s on two ranks",
+                       word);
+    }
+    ls_verdict_pass(&out->verdict, "equal on %d ranks after %d steps", trace->world, compared);
+}
+
+void ls_rules_replicas_step(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    if (concerns(trace, out)) {
+        judge_digests(trace, LS_RECORD_PARAM, "parameters", "next", "model", out);
+    }
+}
+
+void ls_rules_replicas_state(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    if (!concerns(trace, out)) {
+        return;
+    }
+    const char *class = ls_job_sharded_optimizer(trace);
+    if (class != NULL) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "%s: each rank holds a part of the state",
+                       class);
+        return;
+    }
+    judge_digests(trace, LS_RECORD_STATE, "optimizer state", "next_state", "optimizer", out);
+}
+
+/* ---- buffers --------------------------------------------------------------------------------- */
+
+static bool is_statistic(const char *name)
+{
+    static const char *const ends[] = {"running_mean", "running_var", "num_batches_tracked"};
+    size_t length = strlen(name);
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        size_t bytes = strlen(ends[i]);
+        if (length >= bytes && strcmp(name + length - bytes, ends[i]) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* What is known of the buffers of all models together. */
+typedef struct buffers {
+    int count, others; /* others: no running statistics of a norm */
+    int local, shared; /* batch norms with statistics of a rank, of all ranks */
+    bool wrapped;
+} buffers;
+
+static buffers count_buffers(const ls_observe_rank *rank)
+{
+    buffers b = {0};
+    for (int m = 0; m < ls_job_models(rank); m++) {
+        const cJSON *model = ls_job_model(rank, m), *buffer;
+        cJSON_ArrayForEach(buffer, cJSON_GetObjectItemCaseSensitive(model, "buffers"))
+        {
+            const cJSON *name = cJSON_GetArrayItem(buffer, 0);
+            b.count++;
+            b.others += !(cJSON_IsString(name) && is_statistic(name->valuestring));
+        }
+        b.local += ls_json_int(model, "bn", 0);
+        b.shared += ls_json_int(model, "sync_bn", 0);
+        b.wrapped = b.wrapped || ls_job_model_is_ddp(model);
+    }
+    return b;
+}
+
+/* As the constructor left them: DistributedDataParallel sends those that it broadcasts later. */
+static void judge_first_buffers(const ls_observe_trace *trace, int *compared,
+                                ls_observe_finding *out)
+{
+    for (int m = 0; m < ls_job_models(&trace->rank[0]); m++) {
+        const cJSON *first = ls_job_model(&trace->rank[0], m);
+        if (!ls_job_model_is_ddp(first) || !ls_json_bool(first, "broadcast_buffers", false) ||
+            ls_json_int(first, "world", trace->world) != trace->world) {
+            continue;
+        }
+        for (int k = 1; k < trace->world; k++) {
+            ls_job_names names = {0};
+            if (!compare_digests(first, ls_job_model(&trace->rank[k], m), "buffers",
+                                 "buffer_digests", &names)) {
+                continue;
+            }
+            *compared += cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(first, "buffers"));
+            if (names.count > 0) {
+                ls_verdict_fail(&out->verdict, "rank %d starts with other buffers than rank 0: %s",
+                                k, ls_job_names_text(&names));
+                ls_finding_blame(out, ls_json_string(first, "at", ""),
+                                 "let DistributedDataParallel send these buffers at its start");
+            }
+        }
+    }
+}
+
+/* After a step only statistics that all ranks share are the same everywhere: others are rank 0's
+ * again before the next forward, or stay a rank's own. */
+static void judge_shared_statistics(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    int steps = 0;
+    split at = find_split(trace, LS_RECORD_BUFFER, &steps);
+    if (at.step != 0) {
+        ls_verdict_fail(&out->verdict,
+                        "after step %lld ranks %d and %d hold different statistics "
+                        "of SyncBatchNorm",
+                        (long long)at.step, at.a, at.b);
+        const cJSON *model = ls_job_model(&trace->rank[0], 0);
+        ls_finding_blame(out, ls_json_string(model, "at", ""),
+                         "let all ranks run the same training forwards, and none in eval mode");
+    }
+    ls_verdict_pass(&out->verdict, "shared statistics equal on %d ranks after %d steps",
+                    trace->world, steps);
+}
+
+/* A trainer of the protocol says in its dumps whether statistics are shared. */
+static void judge_dumped_statistics(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    int64_t number = ls_samples_next(trace, 0);
+    ls_dumpfile *file = ls_trace_samples(trace, 0, ls_trace_step(&trace->rank[0], number), out);
+    if (file == NULL) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "no dump of rank 0 says what buffers are");
+    } else if (ls_dumpfile_flag(file, "sync_bn", false)) {
+        judge_shared_statistics(trace, out);
+    } else {
+        ls_verdict_set(&out->verdict, LS_SKIP, "running statistics are each rank's own");
+    }
+    ls_dumpfile_close(file);
+}
+
+void ls_rules_replicas_buffers(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    int compared = 0;
+    if (!concerns(trace, out)) {
+        return;
+    }
+    buffers b = count_buffers(&trace->rank[0]);
+    if (!trace->attached) {
+        judge_dumped_statistics(trace, out);
+        return;
+    }
+    if (b.count == 0 || !b.wrapped) {
+        ls_verdict_set(&out->verdict, LS_SKIP,
+                       b.count == 0 ? "no buffers"
+                                    : "no model in "
+                                      "DistributedDataParallel");
+        return;
+    }
+    judge_first_buffers(trace, &compared, out);
+    if (b.shared > 0 && b.local == 0 && b.others == 0) {
+        judge_shared_statistics(trace, out);
+    }
+    ls_verdict_pass(&out->verdict,
+                    compared > 0 ? "%d buffers equal at the start; a rank's own "
+                                   "statistics may differ after a step"
+                                 : "%d buffers compared: broadcast_buffers is off, "
+                                   "they stay a rank's own",
+                    compared);
+}

@@ -1,0 +1,634 @@
+/* What a job needs that goes on from files: whether they hold it, and whether a job that does go on
+ * takes all of it. */
+#include <math.h>
+#include <string.h>
+
+#include "suite/observe/trace/calls.h"
+#include "kernels/core/text.h"
+#include "rules.h"
+#include "suite/observe/trace/job.h"
+#include "suite/observe/trace/saved.h"
+
+/* ---- what the job uses ----------------------------------------------------------------------- */
+
+static bool uses_schedule(const ls_observe_trace *trace)
+{
+    for (int i = 0; i < trace->rank[0].step_count; i++) {
+        if (ls_trace_find(&trace->rank[0].step[i], LS_CALL_SCHEDULE, 0) >= 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Whether the optimizer's rule keeps moments; of unknown rules that is not known. */
+static bool keeps_moments(const cJSON *optimizer)
+{
+    const char *rule = ls_json_string(optimizer, "rule", "");
+    const cJSON *group;
+    if (strcmp(rule, "sgd") != 0) {
+        return rule[0] != '\0';
+    }
+    cJSON_ArrayForEach(group, cJSON_GetObjectItemCaseSensitive(optimizer, "groups"))
+    {
+        if (ls_json_number(group, "momentum", 0) > 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Optimizers of the job's beginning: each has its turn within as many steps as there are. */
+static bool is_asked_first(const ls_observe_rank *rank, int optimizer)
+{
+    int steps = cJSON_GetArraySize(rank->optimizer);
+    for (int i = 0; i < rank->step_count && i < steps; i++) {
+        for (int c = 0; c < rank->step[i].call_count; c++) {
+            const ls_call *call = &rank->step[i].call[c];
+            bool asks = call->kind == LS_CALL_OPTIMIZER_STEP || call->kind == LS_CALL_SCALER_STEP ||
+                        call->kind == LS_CALL_UNSCALE;
+            if (asks && call->optimizer == optimizer) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* ---- files that are written ------------------------------------------------------------------ */
+
+/* Files that hold an optimizer, hence are for going on. */
+static int judge_saves(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    int files = 0;
+    bool scaled = ls_calls_use_scaler(trace);
+    for (int k = 0; k < trace->world; k++) {
+        const cJSON *save;
+        cJSON_ArrayForEach(save, trace->rank[k].save)
+        {
+            if (!ls_saved_has(save, "optimizer")) {
+                continue;
+            }
+            files++;
+            if (scaled && !ls_saved_checkpoint_has(trace, ls_saved_step(save), "scaler")) {
+                ls_verdict_fail(&out->verdict,
+                                "rank %d, step %lld: %.120s holds the optimizer, but not the "
+                                "scaler that is in use",
+                                k, (long long)ls_saved_step(save),
+                                ls_json_string(save, "path", ""));
+                ls_verdict_cause(&out->verdict,
+                                 "scaler.state_dict() is not saved: a job that goes on starts with "
+                                 "the first scale and skips steps");
+                ls_finding_blame(out, ls_json_string(save, "at", ""),
+                                 "add \"scaler\": scaler.state_dict() to the checkpoint");
+            }
+        }
+    }
+    return files;
+}
+
+static void advise_schedule(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    for (int k = 0; k < trace->world && uses_schedule(trace); k++) {
+        const cJSON *save;
+        cJSON_ArrayForEach(save, trace->rank[k].save)
+        {
+            if (ls_saved_has(save, "optimizer") &&
+                !ls_saved_checkpoint_has(trace, ls_saved_step(save), "schedule")) {
+                ls_finding_blame(out, ls_json_string(save, "at", ""),
+                                 "the checkpoint has no state of the learning rate's schedule: "
+                                 "right where it is set from the epoch");
+            }
+        }
+    }
+}
+
+/* A model and the number of its epoch, as files to go on from have them, and no optimizer in any
+ * file of the job. */
+static void judge_lost_moments(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    const ls_observe_rank *rank = &trace->rank[0];
+    const cJSON *optimizer, *save;
+    cJSON_ArrayForEach(optimizer, rank->optimizer)
+    {
+        if (!keeps_moments(optimizer)) {
+            continue;
+        }
+        cJSON_ArrayForEach(save, rank->save)
+        {
+            if (ls_saved_has(save, "model") && ls_saved_has(save, "epoch")) {
+                ls_verdict_set(&out->verdict, LS_WEAK,
+                               "%.120s holds a model and its epoch, and no file holds the "
+                               "optimizer: enough to evaluate, not to go on",
+                               ls_json_string(save, "path", ""));
+                ls_verdict_cause(&out->verdict, "optimizer.state_dict() is not saved: a job that "
+                                                "goes on begins without its moments");
+                ls_finding_blame(out, ls_json_string(save, "at", ""),
+                                 "add \"optimizer\": optimizer.state_dict() where a job is to go "
+                                 "on from the file: its moments would begin at 0");
+                return;
+            }
+        }
+    }
+}
+
+/* ---- models that are loaded ------------------------------------------------------------------ */
+
+static bool restores(const cJSON *restore, const char *what)
+{
+    return strcmp(ls_json_string(restore, "what", ""), what) == 0;
+}
+
+static bool loaded_before(const ls_observe_rank *rank, const cJSON *restore)
+{
+    const cJSON *load;
+    cJSON_ArrayForEach(load, rank->load)
+    {
+        if (ls_saved_has(load, "model") && ls_saved_step(load) <= ls_saved_step(restore)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Weights of which a model takes none, or its own. */
+static void judge_taken(const ls_observe_rank *rank, int k, ls_observe_finding *out)
+{
+    const cJSON *restore;
+    cJSON_ArrayForEach(restore, rank->restore)
+    {
+        int params = ls_json_int(restore, "params", 0), taken = ls_json_int(restore, "taken", 0);
+        int unexpected = ls_json_int(restore, "unexpected", 0);
+        int renamed = ls_json_int(restore, "renamed", 0), own = ls_json_int(restore, "own", 0);
+        const char *at = ls_json_string(restore, "at", "");
+        if (!restores(restore, "model") || params == 0 || ls_json_int(restore, "which", -1) < 0) {
+            continue;
+        }
+        if ((taken == 0 && unexpected > 0) || 2 * renamed > params) {
+            ls_verdict_fail(&out->verdict,
+                            "rank %d: load_state_dict found %d of the %d parameters, and %d names "
+                            "that the model does not have",
+                            k, taken, params, unexpected);
+            ls_verdict_cause(&out->verdict, "names with \"module.\" (or another prefix) and "
+                                            "without it, and strict=False: nothing is loaded");
+            ls_finding_blame(out, at,
+                             "load with strict=True, into model.module where the names have no "
+                             "\"module.\"");
+            return;
+        }
+        if (own == params && (ls_saved_step(restore) > 0 || loaded_before(rank, restore))) {
+            ls_verdict_fail(&out->verdict,
+                            "rank %d, step %lld: load_state_dict is given the model's own %d "
+                            "parameters: it changes nothing",
+                            k, (long long)ls_saved_step(restore), own);
+            ls_verdict_cause(&out->verdict,
+                             ls_saved_step(restore) > 0
+                                 ? "state_dict() does not copy: weights that were kept to come "
+                                   "back to are trained on"
+                                 : "no name of the file fits one of the model's, and the model's "
+                                   "own state_dict is loaded in its place");
+            ls_finding_blame(
+                out, at,
+                ls_saved_step(restore) > 0
+                    ? "keep a copy: copy.deepcopy(model.state_dict())"
+                    : "compare the names: the file's with those of model.state_dict()");
+        }
+    }
+}
+
+/* ---- a job that goes on ---------------------------------------------------------------------- */
+
+/* What the job restored before its first step. An optimizer's state without entries is none: of one
+ * that has not stepped, as packages load it to move it to a device. */
+static const cJSON *restored(const ls_observe_rank *rank, const char *what)
+{
+    const cJSON *restore;
+    cJSON_ArrayForEach(restore, rank->restore)
+    {
+        if (restores(restore, what) && ls_saved_step(restore) == 0 &&
+            ls_json_int(restore, "entries", 1) != 0) {
+            return restore;
+        }
+    }
+    return NULL;
+}
+
+/* A file loaded before the first step that has the part. */
+static const cJSON *loaded(const ls_observe_rank *rank, const char *part)
+{
+    const cJSON *load;
+    cJSON_ArrayForEach(load, rank->load)
+    {
+        if (ls_saved_has(load, part) && ls_saved_step(load) == 0) {
+            return load;
+        }
+    }
+    return NULL;
+}
+
+static const cJSON *first_pass(const ls_observe_rank *rank)
+{
+    const cJSON *data;
+    cJSON_ArrayForEach(data, rank->data)
+    {
+        if (ls_json_bool(data, "trained", false)) {
+            return data;
+        }
+    }
+    return NULL;
+}
+
+/* Passes that had begun when a file was written. */
+static int passes_until(const ls_observe_rank *rank, int64_t step)
+{
+    const cJSON *data;
+    int count = 0;
+    cJSON_ArrayForEach(data, rank->data)
+    {
+        const cJSON *steps = cJSON_GetObjectItemCaseSensitive(data, "steps");
+        const cJSON *first = cJSON_GetArrayItem(steps, 0);
+        count += ls_json_bool(data, "trained", false) && cJSON_IsNumber(first) &&
+                 first->valuedouble <= (double)step;
+    }
+    return count;
+}
+
+static bool is_epoch(const cJSON *number)
+{
+    return cJSON_IsNumber(number) && number->string != NULL &&
+           strstr(number->string, "epoch") != NULL;
+}
+
+/* The first file that the job writes has an epoch that no job which began at 0 would have. */
+static bool counts_on(const ls_observe_rank *rank, double epoch)
+{
+    const cJSON *save, *number;
+    cJSON_ArrayForEach(save, rank->save)
+    {
+        int passes = passes_until(rank, ls_saved_step(save));
+        cJSON_ArrayForEach(number, cJSON_GetObjectItemCaseSensitive(save, "numbers"))
+        {
+            if (is_epoch(number) && passes > 0) {
+                return number->valuedouble >= epoch && number->valuedouble > passes + 1;
+            }
+        }
+    }
+    return false;
+}
+
+/* Whether the job goes on with the epoch of a file that it loaded. */
+static bool continues_epoch(const ls_observe_rank *rank)
+{
+    const cJSON *load = loaded(rank, "epoch"), *number, *data = first_pass(rank);
+    cJSON_ArrayForEach(number, cJSON_GetObjectItemCaseSensitive(load, "numbers"))
+    {
+        double epoch = is_epoch(number) ? number->valuedouble : 0;
+        double begins = ls_json_number(data, "sampler_epoch", -1);
+        if (epoch >= 1 && (begins == epoch || begins == epoch + 1 || counts_on(rank, epoch))) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* What shows that the job goes on, NULL: nothing. Weights alone may be the start of a new job. */
+static const char *evidence_of(const ls_observe_rank *rank)
+{
+    return restored(rank, "scaler") != NULL     ? "the scaler's state"
+           : restored(rank, "schedule") != NULL ? "the schedule's state"
+           : continues_epoch(rank)              ? "the file's epoch"
+                                                : NULL;
+}
+
+/* Optimizers that keep moments and step from the beginning: with any at their first step, and
+ * without. */
+typedef struct moments {
+    int with, without;
+    const cJSON *bare; /* the first one without */
+} moments;
+
+static moments count_moments(const ls_observe_rank *rank)
+{
+    const cJSON *optimizer;
+    moments found = {0};
+    cJSON_ArrayForEach(optimizer, rank->optimizer)
+    {
+        int state = ls_json_int(optimizer, "state", -1);
+        bool counts = state >= 0 && keeps_moments(optimizer) &&
+                      is_asked_first(rank, ls_json_int(optimizer, "optimizer", -1));
+        found.with += counts && state > 0;
+        found.without += counts && state == 0;
+        found.bare = counts && state == 0 && found.bare == NULL ? optimizer : found.bare;
+    }
+    return found;
+}
+
+/* Files that hold states of that many optimizers, at least. */
+static int count_states(const ls_observe_rank *rank)
+{
+    const cJSON *load;
+    int most = 0;
+    cJSON_ArrayForEach(load, rank->load)
+    {
+        const cJSON *what = cJSON_GetObjectItemCaseSensitive(load, "what");
+        int count = cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(what, "optimizer"));
+        most = count > most && ls_saved_step(load) == 0 ? count : most;
+    }
+    return most;
+}
+
+/* Files written before the first step hold an optimizer without state: nothing is lost. */
+static bool has_moments(const cJSON *load)
+{
+    const cJSON *entries = cJSON_GetObjectItemCaseSensitive(load, "entries"), *count;
+    bool any = entries == NULL;
+    cJSON_ArrayForEach(count, entries)
+    {
+        any = any || (cJSON_IsNumber(count) && count->valuedouble > 0);
+    }
+    return any;
+}
+
+static void judge_moments(const ls_observe_rank *rank, int k, ls_observe_finding *out)
+{
+    moments found = count_moments(rank);
+    const cJSON *own = restored(rank, "optimizer"), *file = loaded(rank, "optimizer");
+    if (found.without == 0) {
+        return;
+    }
+    const char *built = ls_json_string(found.bare, "at", "");
+    if (own != NULL && (found.with == 0 || count_states(rank) >= found.with + found.without)) {
+        ls_verdict_fail(&out->verdict,
+                        "rank %d: an optimizer's state was loaded, and optimizer %d (%.60s) begins "
+                        "without any",
+                        k, ls_json_int(found.bare, "optimizer", 0),
+                        ls_json_string(found.bare, "class", ""));
+        ls_verdict_cause(&out->verdict, found.with == 0
+                                            ? "the optimizer that steps is not the one whose state "
+                                              "was loaded: it was built afterwards"
+                                            : "the state of one of several optimizers is loaded");
+        ls_finding_blame(out, built, "call load_state_dict on the optimizer that steps");
+        return;
+    }
+    const char *evidence = evidence_of(rank);
+    const cJSON *load = file != NULL ? file : loaded(rank, "model");
+    if (own != NULL || found.with > 0 || evidence == NULL || load == NULL ||
+        (file != NULL && !has_moments(file))) {
+        return;
+    }
+    ls_verdict_fail(&out->verdict,
+                    "rank %d: the job goes on with %s, and its optimizer (%.60s) begins without "
+                    "state; %.100s %s",
+                    k, evidence, ls_json_string(found.bare, "class", ""),
+                    ls_json_string(load, "path", ""), file != NULL ? "holds one" : "holds none");
+    ls_verdict_cause(&out->verdict, file != NULL ? "optimizer.load_state_dict is not called"
+                                                 : "the file that the job goes on from has no "
+                                                   "optimizer.state_dict()");
+    ls_finding_blame(out, ls_json_string(load, "at", ""), "%s",
+                     file != NULL ? "call optimizer.load_state_dict(checkpoint[...])"
+                                  : "save optimizer.state_dict() with the model, and load both");
+}
+
+/* The weights went into a model of the same shape that is not the one that is trained. */
+static void judge_model(const ls_observe_rank *rank, int k, ls_observe_finding *out)
+{
+    const cJSON *restore, *other = NULL;
+    if (restored(rank, "optimizer") == NULL) {
+        return;
+    }
+    cJSON_ArrayForEach(restore, rank->restore)
+    {
+        if (!restores(restore, "model") || ls_saved_step(restore) > 0) {
+            continue;
+        }
+        if (ls_json_int(restore, "which", -1) >= 0) {
+            return;
+        }
+        other = ls_json_int(restore, "like", -1) >= 0 ? restore : other;
+    }
+    if (other != NULL) {
+        ls_verdict_fail(&out->verdict,
+                        "rank %d: weights were loaded into a model that is not trained, and none "
+                        "into model %d, which has the same parameters",
+                        k, ls_json_int(other, "like", 0));
+        ls_verdict_cause(&out->verdict, "the model that is trained is not the one that was loaded: "
+                                        "it was built or copied before");
+        ls_finding_blame(out, ls_json_string(other, "at", ""),
+                         "load the weights into the model that is wrapped and trained");
+    }
+}
+
+/* Whether a call names the scaler; -1: any one that is enabled. */
+static bool is_used(const ls_observe_rank *rank, int scaler)
+{
+    for (int i = 0; i < rank->step_count; i++) {
+        for (int c = 0; c < rank->step[i].call_count; c++) {
+            int own = rank->step[i].call[c].scaler;
+            if (own >= 0 && (scaler < 0 || own == scaler)) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+static void judge_scaler(const ls_observe_rank *rank, int k, ls_observe_finding *out)
+{
+    const cJSON *load = loaded(rank, "scaler"), *own = restored(rank, "scaler");
+    if (!is_used(rank, -1)) {
+        return;
+    }
+    if (own != NULL && ls_json_int(own, "which", -1) >= 0 &&
+        !is_used(rank, ls_json_int(own, "which", -1))) {
+        ls_verdict_fail(&out->verdict,
+                        "rank %d: a scaler's state was loaded, and another scaler is used", k);
+        ls_verdict_cause(&out->verdict, "the GradScaler was built anew after load_state_dict, or "
+                                        "was not enabled when it was called");
+        ls_finding_blame(out, ls_json_string(own, "at", ""),
+                         "call load_state_dict on the scaler that scales the losses");
+    } else if (own == NULL && load != NULL && restored(rank, "optimizer") != NULL) {
+        ls_verdict_fail(&out->verdict,
+                        "rank %d: %.120s holds a scaler, and the job goes on from its optimizer "
+                        "without it",
+                        k, ls_json_string(load, "path", ""));
+        ls_verdict_cause(&out->verdict, "scaler.load_state_dict is not called");
+        ls_finding_blame(out, ls_json_string(load, "at", ""),
+                         "call scaler.load_state_dict(checkpoint[...])");
+    }
+}
+
+/* ---- the schedule ---------------------------------------------------------------------------- */
+
+/* The schedule's first step of the script after the first step of an optimizer; a script may step
+ * it many times before that, to come back to where it was. NULL: none, or there are schedules of
+ * several classes. */
+static const ls_call *first_schedule(const ls_observe_rank *rank)
+{
+    bool asked = false;
+    const ls_call *first = NULL;
+    for (int i = 0; i < rank->step_count; i++) {
+        for (int c = 0; c < rank->step[i].call_count; c++) {
+            const ls_call *call = &rank->step[i].call[c];
+            if (asked && call->kind == LS_CALL_SCHEDULE) {
+                first = first == NULL ? call : first;
+                if (strcmp(ls_calls_text(call, "class"), ls_calls_text(first, "class")) != 0) {
+                    return NULL;
+                }
+            }
+            asked = asked || ls_calls_is_attempt(call);
+        }
+    }
+    return first;
+}
+
+/* Counts where the file's schedule stands and where the job's one goes on: by whatever means it was
+ * brought there. */
+static void judge_schedule(const ls_observe_rank *rank, int k, ls_observe_finding *out)
+{
+    const cJSON *load = loaded(rank, "schedule");
+    const cJSON *counts = cJSON_GetObjectItemCaseSensitive(load, "schedules");
+    const ls_call *call = first_schedule(rank);
+    bool goes_on = restored(rank, "optimizer") != NULL || evidence_of(rank) != NULL;
+    if (call == NULL || !goes_on || cJSON_GetArraySize(counts) != 1) {
+        return;
+    }
+    const cJSON *count = cJSON_GetArrayItem(counts, 0);
+    double file = cJSON_IsNumber(count) ? count->valuedouble : NAN;
+    double own = ls_json_number(call->json, "epoch", NAN);
+    if (!(file >= 1 && own <= file)) {
+        return;
+    }
+    ls_verdict_fail(&out->verdict,
+                    "rank %d: the schedule in %.120s stands at %g, and the job's own at %g after "
+                    "its first step",
+                    k, ls_json_string(load, "path", ""), file, own);
+    ls_verdict_cause(&out->verdict,
+                     restored(rank, "schedule") != NULL
+                         ? "the schedule that steps is not the one whose state was loaded: it was "
+                           "built afterwards"
+                         : "the schedule's load_state_dict is not called: the rate begins anew");
+    ls_finding_blame(out,
+                     restored(rank, "schedule") != NULL ? call->at : ls_json_string(load, "at", ""),
+                     "call schedule.load_state_dict(checkpoint[...]) on the schedule that steps");
+}
+
+/* ---- the epoch ------------------------------------------------------------------------------- */
+
+/* A number of epochs, not of the best one. */
+static bool counts_epochs(const cJSON *number)
+{
+    const char *name = number->string == NULL ? "" : number->string;
+    return cJSON_IsNumber(number) && strstr(name, "best") == NULL &&
+           (strstr(name, "epoch") != NULL || strstr(name, "EPOCH") != NULL ||
+            strstr(name, "Epoch") != NULL);
+}
+
+/* The job writes the file that it was loaded from again: it is to go on, whatever the file has. */
+static bool writes_again(const ls_observe_rank *rank, const cJSON *load)
+{
+    const char *path = ls_json_string(load, "path", "");
+    const cJSON *save;
+    cJSON_ArrayForEach(save, rank->save)
+    {
+        if (path[0] != '\0' && strcmp(path, ls_json_string(save, "path", "")) == 0) {
+            return restored(rank, "model") != NULL;
+        }
+    }
+    return false;
+}
+
+/* The same number in the first file that the job writes after a step, NULL: none. */
+static const cJSON *written(const ls_observe_rank *rank, const char *name)
+{
+    const cJSON *save;
+    cJSON_ArrayForEach(save, rank->save)
+    {
+        const cJSON *numbers = cJSON_GetObjectItemCaseSensitive(save, "numbers");
+        const cJSON *number = cJSON_GetObjectItemCaseSensitive(numbers, name);
+        if (ls_saved_step(save) > 0 && cJSON_IsNumber(number)) {
+            return number;
+        }
+    }
+    return NULL;
+}
+
+/* A job that takes up an optimizer's state, or the file that it writes, and begins with the first
+ * epoch all the same. */
+static void judge_epoch(const ls_observe_rank *rank, int k, ls_observe_finding *out)
+{
+    const cJSON *load = loaded(rank, "epoch"), *number, *data = first_pass(rank);
+    bool distributed = strcmp(ls_json_string(data, "sampler", ""), "DistributedSampler") == 0;
+    if (load == NULL || !(restored(rank, "optimizer") != NULL || writes_again(rank, load))) {
+        return;
+    }
+    cJSON_ArrayForEach(number, cJSON_GetObjectItemCaseSensitive(load, "numbers"))
+    {
+        if (!counts_epochs(number) || number->valuedouble < 1) {
+            continue;
+        }
+        const cJSON *own = written(rank, number->string);
+        bool anew = own != NULL && own->valuedouble < number->valuedouble;
+        bool order = distributed && ls_json_bool(data, "shuffle", false) &&
+                     ls_json_int(data, "sampler_epoch", -1) == 0;
+        if (!anew && !order) {
+            continue;
+        }
+        LS_TEXT(file, 60, "%.30s %g in the next file", number->string,
+                own == NULL ? NAN : own->valuedouble);
+        ls_verdict_fail(&out->verdict, "rank %d: the job goes on from %.100s with %.30s %g, and %s",
+                        k, ls_json_string(load, "path", ""), number->string, number->valuedouble,
+                        anew ? file : "its sampler draws the order of epoch 0");
+        ls_verdict_cause(&out->verdict, "%s",
+                         anew ? "the epoch of the file is not taken up: the job counts from the "
+                                "first one again, and its sampler and schedule with it"
+                              : "set_epoch is not called with the epoch that the job goes on with: "
+                                "batches of the first epochs come again in their order");
+        ls_finding_blame(out, ls_json_string(anew ? load : data, "at", ""),
+                         "begin the loop at the epoch after the file's, and call "
+                         "sampler.set_epoch(epoch) in it");
+        return;
+    }
+}
+
+/* ---- checkpoint.resume ----------------------------------------------------------------------- */
+
+typedef void judge_rank(const ls_observe_rank *rank, int k, ls_observe_finding *out);
+
+/* The first mistake found is the one that is named: those behind it may follow from it. */
+static int judge_loads(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    static judge_rank *const judge[] = {judge_taken,  judge_moments,  judge_model,
+                                        judge_scaler, judge_schedule, judge_epoch};
+    int resumed = 0;
+    for (int k = 0; k < trace->world; k++) {
+        const ls_observe_rank *rank = &trace->rank[k];
+        for (size_t i = 0; i < sizeof judge / sizeof *judge; i++) {
+            if (ls_verdict_good(out->verdict.code)) {
+                judge[i](rank, k, out);
+            }
+        }
+        resumed += restored(rank, "optimizer") != NULL;
+    }
+    return resumed;
+}
+
+void ls_rules_checkpoint_resume(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    if (!ls_saved_concerns(trace, out)) {
+        return;
+    }
+    int files = judge_saves(trace, out), resumed = judge_loads(trace, out);
+    if (files == 0) {
+        judge_lost_moments(trace, out);
+    }
+    advise_schedule(trace, out);
+    if (files + resumed == 0) {
+        ls_verdict_set(&out->verdict, LS_SKIP,
+                       ls_saved_count(trace, "model") > 0
+                           ? "files of weights alone: none is for going on from"
+                           : "nothing was saved or resumed");
+    }
+    ls_verdict_pass(&out->verdict, "%d files to go on from; %s", files,
+                    resumed > 0 ? "the job restored what its file holds"
+                                : "the job itself began anew");
+}

@@ -1,0 +1,14 @@
+#include "rules.h"
+
+#define LS_OBSERVE_RULE(id, claim, requirement, judge, sentence) \
+    {id, claim, requirement, sentence, judge},
+static const ls_observe_rule rules[] = {
+#include "rules.def"
+};
+#undef LS_OBSERVE_RULE
+
+const ls_observe_rule *ls_rules_all(int *count)
+{
+    *count = (int)(sizeof rules / sizeof *rules);
+    return rules;
+}

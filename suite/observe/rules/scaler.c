@@ -1,0 +1,812 @@
+/* Whether the loss scale is what torch's GradScaler promises: it follows its rule, it alone decides
+ * whether a step is skipped, and all ranks decide alike. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "suite/observe/trace/by_hand.h"
+#include "suite/observe/trace/asked.h"
+#include "suite/observe/trace/calls.h"
+#include "kernels/core/text.h"
+#include "rules.h"
+#include "suite/observe/trace/job.h"
+#include "suite/observe/trace/scaler_rebuilt.h"
+#include "suite/observe/trace/scaler_skips.h"
+
+static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    bool used = trace->attached ? ls_calls_use_scaler(trace) : ls_trace_is_scaled(trace);
+    if (!used) {
+        ls_verdict_set(&out->verdict, LS_SKIP, "no enabled GradScaler was used");
+    }
+    return used;
+}
+
+static const char weak_advice[] = "run with --inject overflow@5:1";
+
+static bool was_restored(const ls_observe_rank *rank, const char *what)
+{
+    const cJSON *restore;
+    cJSON_ArrayForEach(restore, rank->restore)
+    {
+        if (strcmp(ls_json_string(restore, "what", ""), what) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ---- scaler.trace ---------------------------------------------------------------------------- */
+
+/* torch's rule. Factors and interval of a scaler that was restored from a file are the file's:
+ * they are NaN and 0 until the first change shows them. */
+typedef struct machine {
+    double growth, backoff;
+    int interval;
+    int clean;          /* steps since the scale last changed; -1: not known */
+    double scale, next; /* expected of the call */
+} machine;
+
+/* What a job's updates showed. */
+typedef struct seen {
+    int updates, overflows, growths, forced, set; /* set: changed by the script between updates */
+    double scale;
+    const ls_call *by_script; /* the first update that follows or is such a change */
+} seen;
+
+/* aten/src/ATen/native/cuda/AmpKernels.cu: the product of an f32 scale and an f64 factor is rounded
+ * to f32, and a growth to infinity is not made. */
+static void tick(machine *m, bool overflow)
+{
+    if (overflow) {
+        m->next = (double)(float)(m->scale * m->backoff);
+        m->clean = 0;
+        return;
+    }
+    m->next = m->scale;
+    m->clean = m->clean < 0 ? -1 : m->clean + 1;
+    if (m->clean == m->interval) {
+        float grown = (float)(m->scale * m->growth);
+        m->next = isfinite(grown) ? (double)grown : m->scale;
+        m->clean = 0;
+    }
+}
+
+/* Takes what a restored scaler's settings must be from a change that they explain. */
+static void learn(machine *m, bool overflow, double next, int tracker)
+{
+    if (overflow && isnan(m->backoff) && next <= m->scale) {
+        m->backoff = next / m->scale;
+    }
+    if (!overflow && m->interval == 0 && next > m->scale) {
+        m->growth = next / m->scale;
+        m->interval = m->clean >= 0 ? m->clean + 1 : 0;
+    }
+    /* Without the file's interval the tracker alone says where the count stands. */
+    m->clean = m->clean < 0 && tracker > 0 && !overflow ? tracker - 1 : m->clean;
+}
+
+static const char *explain(const machine *m, bool overflow, double next)
+{
+    if (overflow && next == m->scale) {
+        return "the scale is not lowered where an infinity was found";
+    }
+    if (overflow && next > m->scale) {
+        return "the scale grows although an infinity was found";
+    }
+    if (overflow) {
+        return "the scale is lowered by another factor than backoff_factor";
+    }
+    if (next < m->scale) {
+        return "the scale is lowered although no infinity was found";
+    }
+    if (next == m->scale) {
+        return "the scale does not grow after growth_interval clean steps";
+    }
+    return m->next > m->scale ? "the scale grows by another factor than growth_factor"
+                              : "the scale grows before growth_interval clean steps are over";
+}
+
+static void fail_update(const ls_calls *calls, int rank, const machine *m, bool overflow,
+                        double next, ls_observe_finding *out)
+{
+    ls_verdict_fail(&out->verdict,
+                    "rank %d, step %lld: scale %g, then %g after a step %s an infinity; expected "
+                    "%g (growth %g after %d clean steps, backoff %g)",
+                    rank, ls_calls_step(calls), m->scale, next, overflow ? "with" : "without",
+                    m->next, m->growth, m->interval, m->backoff);
+    ls_verdict_cause(&out->verdict, "%s", explain(m, overflow, next));
+    ls_finding_blame(out, calls->call->at,
+                     "use torch.amp.GradScaler as it is: call update() once after the steps, "
+                     "without a scale of your own, and do not change its fields");
+}
+
+/* One update against the machine; false: it does not follow. */
+static bool check_update(ls_calls *calls, int rank, machine *m, bool learns, seen *s,
+                         ls_observe_finding *out)
+{
+    const ls_call *call = calls->call;
+    double scale = ls_json_number(call->json, "scale", m->scale);
+    double next = ls_json_number(call->json, "next", NAN);
+    int tracker = ls_json_int(call->json, "growth", -1);
+    bool overflow = ls_calls_scaler_of(calls, call)->found == 1;
+    bool forced = ls_calls_flag(call, "forced") == 1;
+    bool set = !isnan(m->scale) && scale != m->scale;
+    s->set += set;
+    s->by_script = s->by_script == NULL && (set || forced) ? call : s->by_script;
+    s->updates++;
+    m->scale = scale;
+    if (forced) {
+        s->forced++;
+    } else {
+        if (m->clean < 0 && tracker > 0 && !overflow) {
+            m->clean = tracker - 1; /* a job that goes on begins with a count of its own */
+        }
+        if (learns) {
+            learn(m, overflow, next, tracker);
+        }
+        tick(m, overflow);
+        s->overflows += overflow;
+        s->growths += !overflow && next > scale;
+        bool known = !isnan(m->next) && !(m->clean < 0 && next == scale * m->growth);
+        if (known && next != m->next) {
+            fail_update(calls, rank, m, overflow, next, out);
+            return false;
+        }
+    }
+    m->clean = tracker >= 0 && m->clean < 0 ? tracker : m->clean;
+    s->scale = m->scale = next;
+    return true;
+}
+
+static bool follow(const ls_observe_trace *trace, int rank, int scaler, bool learns, seen *s,
+                   ls_observe_finding *out)
+{
+    const cJSON *event, *own = NULL;
+    cJSON_ArrayForEach(event, trace->rank[rank].scaler)
+    {
+        own = ls_json_int(event, "scaler", -1) == scaler ? event : own;
+    }
+    machine m = {ls_json_number(own, "growth_factor", 2),
+                 ls_json_number(own, "backoff_factor", 0.5),
+                 ls_json_int(own, "growth_interval", 2000),
+                 -1,
+                 NAN,
+                 NAN};
+    if (learns) {
+        m = (machine){NAN, NAN, 0, -1, NAN, NAN};
+    }
+    ls_calls calls;
+    ls_calls_start(&calls, &trace->rank[rank]);
+    while (ls_calls_next(&calls)) {
+        if (calls.call->kind == LS_CALL_UPDATE && calls.call->scaler == scaler &&
+            calls.scaler[scaler].enabled && !check_update(&calls, rank, &m, learns, s, out)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void judge_calls(const ls_observe_trace *trace, seen *sum, ls_observe_finding *out)
+{
+    for (int k = 0; k < trace->world; k++) {
+        for (int scaler = 0; scaler < LS_CALLS_SCALERS; scaler++) {
+            seen s = *sum, again = *sum;
+            ls_observe_finding own = *out, other = *out;
+            bool follows = follow(trace, k, scaler, false, &s, &own);
+            if (!follows && was_restored(&trace->rank[k], "scaler") &&
+                follow(trace, k, scaler, true, &again, &other)) {
+                own = other;
+                s = again;
+            }
+            *out = own;
+            *sum = s;
+        }
+    }
+}
+
+/* A trainer of the protocol says its settings in its options (numerics.md section 2.6). */
+static bool begin_steps(const ls_observe_trace *trace, const ls_record_rank *rank, machine *m,
+                        double *least, double *most)
+{
+    const char *floor_asked = ls_asked_value(trace, "min-loss-scale", 0);
+    const cJSON *options = cJSON_GetObjectItemCaseSensitive(rank->start, "options");
+    bool torch = strcmp(ls_json_string(options, "dialect", "apex"), "torch") == 0;
+    bool resumed = rank->step_count > 0 && rank->step[0].step > 1;
+    *least = ls_json_number(options, "min-loss-scale", 0);
+    *least = fmax(*least, floor_asked != NULL ? strtod(floor_asked, NULL) : 0);
+    *most = ls_json_number(options, "max-loss-scale", 0);
+    if (*most <= 0) {
+        *most = torch ? INFINITY : 16777216; /* 2^24: Apex's default max_loss_scale */
+    }
+    *m = (machine){2,   0.5, ls_json_int(options, "growth-interval", 2000), resumed ? -1 : 0,
+                   NAN, NAN};
+    return strcmp(ls_json_string(options, "loss-scale", "dynamic"), "dynamic") == 0;
+}
+
+static bool check_step(const ls_record_step *step, machine *m, double least, double most, seen *s)
+{
+    double next = step->loss_scale_next;
+    m->scale = step->loss_scale;
+    tick(m, step->skipped);
+    m->next = fmin(fmax(m->next, least), most);
+    if (m->clean < 0 && !step->skipped && next == 2 * m->scale) {
+        m->clean = 0; /* a run that goes on: its first growth shows its count */
+        m->next = next;
+    }
+    s->updates++;
+    s->overflows += step->skipped;
+    s->growths += next > m->scale;
+    s->scale = next;
+    return next == m->next;
+}
+
+/* Each loss has a scale of its own, which says itself whether the loss overflowed: only an overflow
+ * lowers it. */
+static bool judge_loss(const ls_observe_rank *rank, int number, int loss, machine m, double least,
+                       double most, seen *sum, ls_observe_finding *out)
+{
+    for (int i = 0; i < rank->step_count; i++) {
+        const cJSON *own = cJSON_GetArrayItem(rank->step[i].losses, loss);
+        ls_record_step step = {.step = rank->step[i].step->step,
+                               .loss_scale = ls_json_number(own, "loss_scale", NAN),
+                               .loss_scale_next = ls_json_number(own, "loss_scale_next", NAN)};
+        step.skipped = step.loss_scale_next < step.loss_scale;
+        if (isnan(step.loss_scale) || isnan(step.loss_scale_next)) {
+            return true;
+        }
+        if (!check_step(&step, &m, least, most, sum)) {
+            ls_verdict_fail(&out->verdict,
+                            "rank %d, step %lld, loss %d: scale %g, then %g; expected %g", number,
+                            (long long)step.step, loss, m.scale, sum->scale, m.next);
+            ls_verdict_cause(&out->verdict, "%s", explain(&m, step.skipped, sum->scale));
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Apex's amp: an overflow of a loss makes the optimizers of its block skip. Of the two losses of
+ * the protocol the first has the block [0], the second [0, 1] (design.md section 4). */
+static bool judge_blocks(const ls_observe_rank *rank, int number, ls_observe_finding *out)
+{
+    for (int i = 0; i < rank->step_count; i++) {
+        bool lost[2] = {false, false}, skipped[2];
+        for (int n = 0; n < 2; n++) {
+            const cJSON *own = cJSON_GetArrayItem(rank->step[i].losses, n);
+            lost[n] = ls_json_number(own, "loss_scale_next", NAN) <
+                      ls_json_number(own, "loss_scale", NAN);
+            skipped[n] = cJSON_IsTrue(cJSON_GetArrayItem(rank->step[i].skips, n));
+        }
+        const bool wanted[2] = {lost[0] || lost[1], lost[1]};
+        for (int n = 0; n < 2; n++) {
+            if (skipped[n] != wanted[n]) {
+                ls_verdict_fail(&out->verdict, "rank %d, step %lld: optimizer %d %s", number,
+                                (long long)rank->step[i].step->step, n,
+                                skipped[n] ? "skips, and no loss of its own overflowed"
+                                           : "steps, and a loss of its own overflowed");
+                ls_verdict_cause(&out->verdict,
+                                 "an overflow makes other optimizers skip than those of its block");
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+/* False where the rank has one loss. */
+static bool judge_losses(const ls_observe_trace *trace, int rank, const machine *m, double least,
+                         double most, seen *sum, ls_observe_finding *out)
+{
+    const ls_observe_rank *own = &trace->rank[rank];
+    int losses = own->step_count > 0 ? cJSON_GetArraySize(own->step[0].losses) : 0;
+    const cJSON *options = cJSON_GetObjectItemCaseSensitive(own->record->start, "options");
+    bool good = true;
+    for (int n = 0; n < losses && good; n++) {
+        good = judge_loss(own, rank, n, *m, least, most, sum, out);
+    }
+    if (good && losses == 2 && cJSON_GetArraySize(own->step[0].skips) == 2 &&
+        ls_json_int(options, "scalers", 2) == 2) {
+        (void)judge_blocks(own, rank, out);
+    }
+    return losses > 1;
+}
+
+static void judge_steps(const ls_observe_trace *trace, seen *sum, ls_observe_finding *out)
+{
+    for (int k = 0; k < trace->world; k++) {
+        const ls_record_rank *rank = trace->rank[k].record;
+        double least, most;
+        machine m;
+        if (!begin_steps(trace, rank, &m, &least, &most)) {
+            ls_verdict_set(&out->verdict, LS_SKIP, "the loss scale is static");
+            return;
+        }
+        if (judge_losses(trace, k, &m, least, most, sum, out)) {
+            continue;
+        }
+        for (int i = 0; i < rank->step_count; i++) {
+            const ls_record_step *step = &rank->step[i];
+            if (isnan(step->loss_scale) || isnan(step->loss_scale_next) || !step->skip_given) {
+                ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
+                               "the events have no loss scale, or do not say what was skipped");
+                return;
+            }
+            if (!check_step(step, &m, least, most, sum)) {
+                ls_verdict_fail(&out->verdict,
+                                "rank %d, step %lld: scale %g, then %g, %s; expected %g", k,
+                                (long long)step->step, m.scale, sum->scale,
+                                step->skipped ? "skipped" : "taken", m.next);
+                ls_verdict_cause(&out->verdict, "%s", explain(&m, step->skipped, sum->scale));
+                return;
+            }
+        }
+    }
+}
+
+void ls_rules_scaler_trace(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    seen sum = {.scale = NAN};
+    if (!concerns(trace, out)) {
+        return;
+    }
+    if (trace->attached) {
+        ls_scaler_rebuilt_judge(trace, out);
+        judge_calls(trace, &sum, out);
+    } else {
+        judge_steps(trace, &sum, out);
+    }
+    int ranks = trace->world;
+    if (sum.by_script != NULL) {
+        ls_finding_blame(out, sum.by_script->at,
+                         "the script sets the scale itself, which is judged in between only");
+    }
+    if (sum.updates == 0) {
+        ls_verdict_set(&out->verdict, LS_WEAK, "no update of a scaler was seen");
+    } else if (sum.overflows + sum.growths == 0) {
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "the scale stays at %g over %d updates and nothing overflowed: nothing "
+                       "shows how it grows or backs off; %s",
+                       sum.scale, sum.updates / ranks, weak_advice);
+    }
+    ls_verdict_pass(&out->verdict,
+                    "scale followed over %d updates, %d overflows, %d growths, %d set by the "
+                    "script",
+                    sum.updates / ranks, sum.overflows / ranks, sum.growths / ranks,
+                    (sum.forced + sum.set) / ranks);
+}
+
+/* ---- scaler.skip ----------------------------------------------------------------------------- */
+
+typedef struct skips {
+    int taken, skipped, compared;
+} skips;
+
+static void check_attempt(ls_calls *calls, int rank, skips *count, ls_observe_finding *out)
+{
+    const ls_call *call = calls->call;
+    int found = ls_calls_flag(call, "found_inf"), stepped = ls_calls_flag(call, "stepped");
+    count->taken += stepped == 1 ? call->times : 0;
+    count->skipped += stepped == 0 ? call->times : 0;
+    if (found == 1 && stepped == 1) {
+        ls_verdict_fail(&out->verdict,
+                        "rank %d, step %lld: the optimizer stepped although its gradients hold an "
+                        "infinity or a NaN",
+                        rank, ls_calls_step(calls));
+        ls_verdict_cause(&out->verdict, "a scaler of the script's own steps on infinite gradients");
+        ls_finding_blame(out, call->at, "let GradScaler.step decide whether to step");
+    }
+    if (found == 0 && stepped == 0) {
+        ls_verdict_fail(&out->verdict,
+                        "rank %d, step %lld: the scaler skipped the step although no gradient is "
+                        "infinite",
+                        rank, ls_calls_step(calls));
+        ls_verdict_cause(&out->verdict, "a step of the script's own replaced GradScaler.step or "
+                                        "the optimizer's, and does nothing");
+        ls_finding_blame(out, call->at, "let GradScaler.step decide whether to step");
+    }
+}
+
+/* An optimizer that steps by itself after unscale_: right where that found nothing. */
+static void check_outside(ls_calls *calls, int rank, skips *count, ls_observe_finding *out)
+{
+    const ls_calls_optimizer *own = ls_calls_optimizer_of(calls, calls->call);
+    if (own == NULL || !ls_calls_is_attempt(calls->call) || own->grad.unscaled == 0) {
+        return;
+    }
+    count->taken++;
+    if (own->found != 1) {
+        return;
+    }
+    ls_verdict_fail(&out->verdict,
+                    "rank %d, step %lld: optimizer.step() on gradients in which unscale_ had found "
+                    "an infinity or a NaN",
+                    rank, ls_calls_step(calls));
+    ls_verdict_cause(&out->verdict, "the optimizer steps outside the scaler, which would have "
+                                    "skipped the step");
+    ls_finding_blame(out, calls->call->at,
+                     "call scaler.step(optimizer) in place of optimizer.step()");
+}
+
+/* An update after an infinity that unscale_ found, and no step was asked for. */
+static void count_update(ls_calls *calls, skips *count)
+{
+    const ls_calls_scaler *scaler = ls_calls_scaler_of(calls, calls->call);
+    bool left_out = scaler != NULL && scaler->found == 1;
+    for (int o = 0; o < LS_CALLS_OPTIMIZERS && left_out; o++) {
+        left_out = (scaler->optimizers >> o & 1) == 0 || calls->optimizer[o].grad.unscaled > 0;
+    }
+    count->skipped += left_out;
+}
+
+/* Digests are over all models: one that changes without an optimizer's step (an average of weights)
+ * changes them in skipped steps, too. */
+static bool trains_all_models(const ls_observe_rank *rank)
+{
+    unsigned forwards = 0;
+    for (int i = 0; i < rank->step_count; i++) {
+        for (int c = 0; c < rank->step[i].call_count; c++) {
+            const ls_call *call = &rank->step[i].call[c];
+            bool counts = ls_calls_is_training(call) && call->model >= 0 && call->model < 32;
+            forwards |= counts ? 1u << call->model : 0;
+        }
+    }
+    return ls_calls_count(forwards) >= ls_job_models(rank);
+}
+
+static bool restored_near(const ls_observe_rank *rank, int64_t step)
+{
+    const cJSON *restore;
+    cJSON_ArrayForEach(restore, rank->restore)
+    {
+        int64_t at = ls_json_integer(restore, "step", 0);
+        if (at >= step - 1 && at <= step + 1) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* After the skipped step the script's own collectives take as many elements as the parameters have:
+ * it averages or sends parameters, and a rank that skipped gets those of the others. */
+static bool sends_parameters(const ls_observe_rank *rank, const ls_observe_step *step)
+{
+    int64_t sent = 0, held = 0;
+    for (int c = ls_trace_find(step, LS_CALL_SCALER_STEP, 0); c >= 0 && c < step->call_count; c++) {
+        const ls_call *call = &step->call[c];
+        if (call->kind == LS_CALL_COLLECTIVE) {
+            sent += call->times * ls_json_integer(call->json, "elements", 0);
+        }
+    }
+    for (int i = 0; i < rank->tensor_count; i++) {
+        held += rank->tensor[i].trainable ? rank->tensor[i].elements : 0;
+    }
+    return held > 0 && sent >= held;
+}
+
+static bool changed(const ls_record_step *before, const ls_record_step *now, ls_record_digest which,
+                    int *compared)
+{
+    unsigned bit = 1u << which;
+    if ((before->digest_mask & bit) == 0 || (now->digest_mask & bit) == 0) {
+        return false;
+    }
+    ++*compared;
+    return strcmp(before->digest[which], now->digest[which]) != 0;
+}
+
+static void fail_change(const ls_observe_rank *rank, int number, int i, const char *what,
+                        ls_observe_finding *out)
+{
+    const ls_observe_step *step = &rank->step[i];
+    int call = ls_trace_find(step, LS_CALL_SCALER_STEP, 0);
+    ls_verdict_fail(&out->verdict, "rank %d, step %lld was skipped, but %s changed", number,
+                    (long long)step->step->step, what);
+    ls_verdict_cause(&out->verdict,
+                     "something else than the optimizer changes %s in every step, whether it was "
+                     "skipped or not",
+                     what);
+    ls_finding_blame(out, call >= 0 ? step->call[call].at : "",
+                     "change parameters and state only in steps that were taken: compare "
+                     "scaler.get_scale() before and after update()");
+}
+
+static void check_digests(const ls_observe_trace *trace, int number, skips *count,
+                          ls_observe_finding *out)
+{
+    const ls_observe_rank *rank = &trace->rank[number];
+    bool trained = !trace->attached || trains_all_models(rank);
+    for (int i = 1; i < rank->step_count; i++) {
+        const ls_record_step *now = rank->step[i].step, *before = rank->step[i - 1].step;
+        if (!now->skipped || restored_near(rank, now->step)) {
+            continue;
+        }
+        count->skipped += !trace->attached;
+        bool params = trained && !sends_parameters(rank, &rank->step[i]);
+        if (params && changed(before, now, LS_RECORD_PARAM, &count->compared)) {
+            fail_change(rank, number, i, "parameters", out);
+        }
+        if (params && changed(before, now, LS_RECORD_MASTER, &count->compared)) {
+            fail_change(rank, number, i, "masters", out);
+        }
+        if (changed(before, now, LS_RECORD_STATE, &count->compared)) {
+            fail_change(rank, number, i, "the optimizer's state", out);
+        }
+    }
+}
+
+/* A trainer of the protocol reports a loss that is infinite or no number: so are its gradients, and
+ * after the reduction those of every rank. Under a static scale no step is skipped. */
+static void check_losses(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    for (int k = 0; k < trace->world && !trace->attached; k++) {
+        const ls_record_rank *rank = trace->rank[k].record;
+        const cJSON *options = cJSON_GetObjectItemCaseSensitive(rank->start, "options");
+        bool dynamic = strcmp(ls_json_string(options, "loss-scale", "dynamic"), "dynamic") == 0;
+        for (int i = 0; i < rank->step_count && dynamic; i++) {
+            const ls_record_step *step = &rank->step[i];
+            if (step->loss_lost && step->skip_given && !step->skipped) {
+                ls_verdict_fail(&out->verdict,
+                                "rank %d, step %lld was taken although its loss is infinite or no "
+                                "number",
+                                k, (long long)step->step);
+                ls_verdict_cause(&out->verdict, "the check of gradients misses an infinity or a "
+                                                "NaN");
+                return;
+            }
+        }
+    }
+}
+
+void ls_rules_scaler_skip(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    skips count = {0};
+    if (!concerns(trace, out)) {
+        return;
+    }
+    check_losses(trace, out);
+    for (int k = 0; k < trace->world; k++) {
+        ls_calls calls;
+        ls_calls_start(&calls, &trace->rank[k]);
+        while (ls_calls_next(&calls)) {
+            if (calls.call->kind == LS_CALL_SCALER_STEP) {
+                check_attempt(&calls, k, &count, out);
+            } else if (calls.call->kind == LS_CALL_OPTIMIZER_STEP) {
+                check_outside(&calls, k, &count, out);
+            } else if (calls.call->kind == LS_CALL_UPDATE) {
+                count_update(&calls, &count);
+            }
+        }
+        check_digests(trace, k, &count, out);
+    }
+    if (trace->attached && trace->world > 0) {
+        ls_scaler_skips_judge(trace, out);
+    }
+    if (count.skipped == 0) {
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "nothing overflowed in %d steps: nothing shows what is skipped; %s",
+                       count.taken / trace->world, weak_advice);
+    }
+    ls_verdict_pass(&out->verdict,
+                    "%d steps taken and %d skipped, each as its gradients were; %d digests "
+                    "unchanged over skipped steps",
+                    count.taken / trace->world, count.skipped / trace->world, count.compared);
+}
+
+/* ---- scaler.agree ---------------------------------------------------------------------------- */
+
+/* What a rank's scalers decided in a step, in order. */
+typedef struct decisions {
+    int count;
+    const ls_call *call[64];
+} decisions;
+
+static decisions decisions_of(const ls_observe_step *step)
+{
+    decisions d = {0};
+    int most = (int)(sizeof d.call / sizeof *d.call);
+    for (int c = 0; c < step->call_count && d.count < most; c++) {
+        ls_call_kind kind = step->call[c].kind;
+        if (kind == LS_CALL_SCALER_STEP || kind == LS_CALL_UPDATE ||
+            (kind == LS_CALL_UNSCALE && ls_calls_flag(&step->call[c], "inside") != 1)) {
+            d.call[d.count++] = &step->call[c];
+        }
+    }
+    return d;
+}
+
+static bool same_number(const ls_call *a, const ls_call *b, const char *member, double *x,
+                        double *y)
+{
+    *x = ls_json_number(a->json, member, NAN);
+    *y = ls_json_number(b->json, member, NAN);
+    return *x == *y || isnan(*x) || isnan(*y);
+}
+
+/* What differs between the same decision on two ranks; "" nothing. */
+static void compare_decision(const ls_call *a, const ls_call *b, char *text, size_t bytes)
+{
+    double x, y;
+    text[0] = '\0';
+    if (a->kind != b->kind || a->scaler != b->scaler || a->optimizer != b->optimizer) {
+        ls_text_put(text, bytes, "other calls of the scaler (at %.60s, at %.60s)", a->at, b->at);
+    } else if (ls_calls_flag(a, "found_inf") != ls_calls_flag(b, "found_inf")) {
+        ls_text_put(text, bytes, "found_inf is %d and %d", ls_calls_flag(a, "found_inf"),
+                    ls_calls_flag(b, "found_inf"));
+    } else if (ls_calls_flag(a, "stepped") != ls_calls_flag(b, "stepped")) {
+        ls_text_put(text, bytes, "the optimizer %s and %s",
+                    ls_calls_flag(a, "stepped") == 1 ? "stepped" : "was skipped",
+                    ls_calls_flag(b, "stepped") == 1 ? "stepped" : "was skipped");
+    } else if (!same_number(a, b, "scale", &x, &y)) {
+        ls_text_put(text, bytes, "the scale is %g and %g", x, y);
+    } else if (!same_number(a, b, "next", &x, &y)) {
+        ls_text_put(text, bytes, "the next scale is %g and %g", x, y);
+    }
+}
+
+static const char late_advice[] =
+    "reduce the gradients first, then call scaler.unscale_(): an infinity of one rank is then on "
+    "all";
+
+/* An unscale_ that comes before the collectives that reduce the step's gradients; NULL: none. */
+static const ls_call *early_unscale(const ls_observe_rank *rank)
+{
+    for (int i = 0; i < rank->step_count; i++) {
+        const ls_observe_step *step = &rank->step[i];
+        int reduces = ls_by_hand_collective(step);
+        int c = ls_trace_find(step, LS_CALL_UNSCALE, 0);
+        if (c >= 0 && c < reduces) {
+            return &step->call[c];
+        }
+    }
+    return NULL;
+}
+
+static const char *restore_place(const ls_observe_rank *rank, const char *what,
+                                 const char *otherwise)
+{
+    const cJSON *restore;
+    cJSON_ArrayForEach(restore, rank->restore)
+    {
+        if (strcmp(ls_json_string(restore, "what", ""), what) == 0) {
+            return ls_json_string(restore, "at", otherwise);
+        }
+    }
+    return otherwise;
+}
+
+static void blame_split(const ls_observe_trace *trace, int rank, const ls_call *call,
+                        const char *text, ls_observe_finding *out)
+{
+    bool restored = was_restored(&trace->rank[0], "scaler");
+    if (restored != was_restored(&trace->rank[rank], "scaler")) {
+        ls_verdict_cause(&out->verdict, "the scaler's state was loaded on rank %d only",
+                         restored ? 0 : rank);
+        ls_finding_blame(out, restore_place(&trace->rank[restored ? 0 : rank], "scaler", call->at),
+                         "call scaler.load_state_dict on every rank");
+    } else if (strstr(text, "found_inf") != NULL && early_unscale(&trace->rank[0]) != NULL) {
+        ls_verdict_cause(&out->verdict,
+                         "each rank looks for infinities in gradients of its own: unscale_ comes "
+                         "before the script reduces them, and one rank skips where another steps "
+                         "by an infinity");
+        ls_finding_blame(out, early_unscale(&trace->rank[0])->at, "%s", late_advice);
+    } else if (strstr(text, "found_inf") != NULL) {
+        ls_verdict_cause(&out->verdict, "each rank looks for infinities in gradients of its own: "
+                                        "they are not reduced, or unscaled before they are");
+        ls_finding_blame(out, call->at,
+                         "unscale after the last backward of the step, outside no_sync(), and "
+                         "leave all parameters to DistributedDataParallel");
+    } else {
+        ls_verdict_cause(&out->verdict, "the script calls the scaler depending on a value of the "
+                                        "rank's own");
+        ls_finding_blame(out, call->at, "make the same calls of the scaler on every rank");
+    }
+}
+
+static void compare_ranks(const ls_observe_trace *trace, int rank, int *compared,
+                          ls_observe_finding *out)
+{
+    for (int i = 0; i < trace->rank[0].step_count; i++) {
+        const ls_observe_step *a = &trace->rank[0].step[i];
+        const ls_observe_step *b = ls_trace_step(&trace->rank[rank], a->step->step);
+        if (b == NULL) {
+            continue;
+        }
+        decisions x = decisions_of(a), y = decisions_of(b);
+        for (int d = 0; d < x.count && d < y.count; d++) {
+            char text[160];
+            compare_decision(x.call[d], y.call[d], text, sizeof text);
+            ++*compared;
+            if (text[0] != '\0') {
+                ls_verdict_fail(&out->verdict, "ranks 0 and %d, step %lld: %s", rank,
+                                (long long)a->step->step, text);
+                blame_split(trace, rank, y.call[d], text, out);
+                return;
+            }
+        }
+    }
+}
+
+/* Trainers of the protocol: scale and skip of each step. */
+static void compare_steps(const ls_observe_trace *trace, int rank, int *compared,
+                          ls_observe_finding *out)
+{
+    for (int i = 0; i < trace->rank[0].step_count; i++) {
+        const ls_record_step *a = trace->rank[0].step[i].step;
+        const ls_observe_step *other = ls_trace_step(&trace->rank[rank], a->step);
+        if (other == NULL || isnan(a->loss_scale) || isnan(other->step->loss_scale)) {
+            continue;
+        }
+        const ls_record_step *b = other->step;
+        ++*compared;
+        if (a->loss_scale != b->loss_scale || a->skipped != b->skipped ||
+            (!isnan(a->loss_scale_next) && a->loss_scale_next != b->loss_scale_next)) {
+            ls_verdict_fail(&out->verdict,
+                            "ranks 0 and %d, step %lld: scale %g and %g, %s and %s, then %g and %g",
+                            rank, (long long)a->step, a->loss_scale, b->loss_scale,
+                            a->skipped ? "skipped" : "taken", b->skipped ? "skipped" : "taken",
+                            a->loss_scale_next, b->loss_scale_next);
+            ls_verdict_cause(&out->verdict, "each rank looks for infinities in its own gradients");
+            return;
+        }
+    }
+}
+
+/* Overflows of rank 0, by the calls that found them. */
+static int count_skipped(const ls_observe_trace *trace)
+{
+    int count = 0;
+    for (int i = 0; i < trace->rank[0].step_count; i++) {
+        const ls_observe_step *step = &trace->rank[0].step[i];
+        bool before = false; /* unscale_ found it, which the scaler's step says again */
+        count += !trace->attached && step->step->skipped;
+        for (int c = 0; c < step->call_count; c++) {
+            const ls_call *call = &step->call[c];
+            bool unscales = call->kind == LS_CALL_UNSCALE && ls_calls_flag(call, "inside") != 1;
+            bool found = unscales && ls_calls_flag(call, "found_inf") == 1;
+            bool skips = call->kind == LS_CALL_SCALER_STEP && ls_calls_flag(call, "stepped") == 0;
+            count += found || (skips && !before) ? call->times : 0;
+            before = call->kind != LS_CALL_UPDATE && (before || found);
+        }
+    }
+    return count;
+}
+
+void ls_rules_scaler_agree(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    int compared = 0;
+    if (!concerns(trace, out)) {
+        return;
+    }
+    bool by_hand = !ls_trace_is_ddp(trace) && ls_by_hand_replicates(trace);
+    if ((!ls_trace_is_ddp(trace) && !by_hand) || ls_calls_in_part(trace)) {
+        ls_verdict_set(&out->verdict, LS_SKIP, "%s",
+                       trace->world < 2 ? "one rank" : "no model is replicated over all ranks");
+        return;
+    }
+    for (int k = 1; k < trace->world; k++) {
+        if (trace->attached) {
+            compare_ranks(trace, k, &compared, out);
+        } else {
+            compare_steps(trace, k, &compared, out);
+        }
+    }
+    int skipped = count_skipped(trace);
+    if (compared == 0) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "no step of a scaler was seen on two ranks");
+    } else if (skipped == 0) {
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "nothing overflowed on any of %d ranks: nothing shows that one rank's "
+                       "infinity counts on all; %s",
+                       trace->world, weak_advice);
+    }
+    const ls_call *early = by_hand ? early_unscale(&trace->rank[0]) : NULL;
+    if (early != NULL && out->verdict.code == LS_PASS) {
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "gradients are unscaled before the script reduces them: each rank looks for "
+                       "infinities in its own, and no step shows two that differ");
+        ls_finding_blame(out, early->at, "%s", late_advice);
+    }
+    ls_verdict_pass(&out->verdict, "%d decisions of the scaler equal on %d ranks, %d of them skips",
+                    compared / (trace->world - 1), trace->world, skipped);
+}

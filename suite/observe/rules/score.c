@@ -1,0 +1,401 @@
+/* Whether a validation's score is of all its samples, each once and as it is, and whether what is
+ * chosen by it is chosen by the score of all ranks. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "suite/observe/trace/calls.h"
+#include "suite/observe/trace/job.h"
+#include "rules.h"
+
+static bool is_validation(const cJSON *data)
+{
+    return !ls_json_bool(data, "trained", false) && ls_json_number(data, "count", 0) > 0;
+}
+
+static const char *place_of(const cJSON *data)
+{
+    return ls_json_string(data, "at", "");
+}
+
+/* ---- validation.fixed ------------------------------------------------------------------------ */
+
+/* What two passes gave for the same indices of samples that have a class: `classes` that were the
+ * same, and contents that were not. */
+typedef struct change {
+    int common, classes, other;
+    double first;
+    bool vary; /* several classes */
+} change;
+
+static void compare(const cJSON *a, const cJSON *b, change *out)
+{
+    const cJSON *x, *y, *second = cJSON_GetObjectItemCaseSensitive(b, "content");
+    cJSON_ArrayForEach(x, cJSON_GetObjectItemCaseSensitive(a, "content"))
+    {
+        const cJSON *index = cJSON_GetArrayItem(x, 0), *class = cJSON_GetArrayItem(x, 2);
+        cJSON_ArrayForEach(y, second)
+        {
+            const cJSON *index2 = cJSON_GetArrayItem(y, 0), *class2 = cJSON_GetArrayItem(y, 2);
+            if (!cJSON_IsNumber(index) || !cJSON_IsNumber(index2) || !cJSON_IsNumber(class) ||
+                !cJSON_IsNumber(class2) || index->valuedouble != index2->valuedouble) {
+                continue;
+            }
+            out->vary = out->vary || (out->common > 0 && out->first != class->valuedouble);
+            out->first = class->valuedouble;
+            out->common++;
+            out->classes += class->valuedouble == class2->valuedouble;
+            out->other += !cJSON_Compare(cJSON_GetArrayItem(x, 1), cJSON_GetArrayItem(y, 1), true);
+            break;
+        }
+    }
+}
+
+/* A data set of that length is trained on: a pass over it may be a training score, which is taken
+ * with the training's changes. */
+static bool is_training_data(const ls_observe_rank *rank, const cJSON *validation)
+{
+    const cJSON *data;
+    cJSON_ArrayForEach(data, rank->data)
+    {
+        if (ls_json_bool(data, "trained", false) &&
+            ls_json_number(data, "length", -1) == ls_json_number(validation, "length", -2)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void judge_change(const ls_observe_rank *rank, int k, const cJSON *a, const cJSON *b,
+                         int *compared, ls_observe_finding *out)
+{
+    enum { FEW = 8, CHANGED = 4 };
+    const double part = 0.1; /* of the samples: a flip changes half of them */
+    change c = {0};
+    compare(a, b, &c);
+    if (c.common < FEW || c.classes < c.common || !c.vary) {
+        return;
+    }
+    ++*compared;
+    if (c.other < CHANGED || c.other < part * c.common) {
+        return;
+    }
+    bool own = is_training_data(rank, a);
+    ls_verdict_set(&out->verdict, own ? LS_WEAK : LS_FAIL,
+                   "rank %d: %d of %d samples of the validation at %s are not what they were in "
+                   "the pass before, with the same classes%s",
+                   k, c.other, c.common, place_of(a),
+                   own ? "; a training score may be taken so" : "");
+    ls_verdict_cause(&out->verdict, "validation samples are changed at random: the training's "
+                                    "augmentation is applied to them, too");
+    ls_finding_blame(out, ls_job_data_place(a, "cut_at"),
+                     "give the validation a data set of its own without random changes, also where "
+                     "random_split makes both of one");
+}
+
+void ls_rules_validation_fixed(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    int compared = 0;
+    if (!trace->attached) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
+                       "the trainer's own events hold no contents of samples");
+        return;
+    }
+    for (int k = 0; k < trace->world; k++) {
+        const cJSON *a, *b;
+        cJSON_ArrayForEach(a, trace->rank[k].data)
+        {
+            for (b = a->next; is_validation(a) && b != NULL; b = b->next) {
+                if (is_validation(b) && strcmp(place_of(a), place_of(b)) == 0 &&
+                    ls_json_int(a, "loader", -1) == ls_json_int(b, "loader", -2)) {
+                    judge_change(&trace->rank[k], k, a, b, &compared, out);
+                    break;
+                }
+            }
+        }
+    }
+    if (compared == 0) {
+        ls_verdict_set(&out->verdict, LS_SKIP,
+                       "no two passes of a validation whose samples have classes");
+    }
+    ls_verdict_pass(&out->verdict, "the same samples in %d validations as in those before",
+                    compared);
+}
+
+/* ---- what follows a validation --------------------------------------------------------------- */
+
+/* Collectives after the first forward without autograd of the steps in which a pass ran, up to the
+ * next training forward; of a validation without known forwards, all of them. */
+typedef struct after {
+    int forwards;           /* in eval mode, without autograd */
+    int combined;           /* collectives that put values of ranks together */
+    double batch, samples;  /* of the pass */
+    int gathers;            /* of as many numbers as a batch or the pass has samples */
+    int batches, at_end;    /* those after which nothing is cut off */
+    const ls_call *counted; /* the first of them */
+} after;
+
+static void note(const ls_call *call, after *out)
+{
+    out->combined += ls_calls_combine(call);
+    double elements = ls_json_number(call->json, "elements", 0);
+    bool batch = elements >= out->batch && fmod(elements, out->batch) == 0;
+    if (strstr(ls_calls_text(call, "op"), "gather") != NULL &&
+        (batch || elements == out->samples)) {
+        out->gathers++;
+        if (ls_calls_flag(call, "cut") == 0) {
+            out->batches += batch ? call->times : 0;
+            out->at_end += elements == out->samples ? call->times : 0;
+            out->counted = out->counted == NULL ? call : out->counted;
+        }
+    }
+}
+
+static bool is_eval(const ls_call *call)
+{
+    return call->kind == LS_CALL_FORWARD && ls_calls_flag(call, "grad") == 0 &&
+           ls_calls_flag(call, "training") == 0;
+}
+
+static after look(const ls_observe_rank *rank, const cJSON *data)
+{
+    after found = {.batch = fmax(2, ls_json_number(data, "batch", INFINITY)),
+                   .samples = fmax(2, ls_json_number(data, "count", INFINITY))};
+    const cJSON *steps = cJSON_GetObjectItemCaseSensitive(data, "steps");
+    const cJSON *first = cJSON_GetArrayItem(steps, 0), *last = cJSON_GetArrayItem(steps, 1);
+    int64_t begin = cJSON_IsNumber(first) ? (int64_t)first->valuedouble : 0;
+    int64_t end = cJSON_IsNumber(last) ? (int64_t)last->valuedouble : -1;
+    for (int64_t s = begin; s <= end; s++) {
+        const ls_observe_step *step = ls_trace_step(rank, s);
+        for (int c = 0; step != NULL && c < step->call_count; c++) {
+            found.forwards += is_eval(&step->call[c]) ? step->call[c].times : 0;
+        }
+    }
+    bool inside = found.forwards == 0;
+    for (int64_t s = begin; s <= end; s++) {
+        const ls_observe_step *step = ls_trace_step(rank, s);
+        for (int c = 0; step != NULL && c < step->call_count; c++) {
+            const ls_call *call = &step->call[c];
+            if (found.forwards > 0 && call->kind == LS_CALL_FORWARD) {
+                inside = ls_calls_flag(call, "grad") == 0;
+            }
+            if (inside && call->kind == LS_CALL_COLLECTIVE) {
+                note(call, &found);
+            }
+        }
+    }
+    return found;
+}
+
+static bool is_divided(const cJSON *data)
+{
+    return strcmp(ls_json_string(data, "sampler", ""), "BatchSamplerShard") == 0 ||
+           (strcmp(ls_json_string(data, "sampler", ""), "DistributedSampler") == 0 &&
+            ls_json_int(data, "replicas", 1) > 1);
+}
+
+/* ---- validation.choice ----------------------------------------------------------------------- */
+
+/* A file of the best weights so far, by its name. */
+static const cJSON *best_of(const ls_observe_rank *rank)
+{
+    const cJSON *save;
+    cJSON_ArrayForEach(save, rank->save)
+    {
+        const char *path = ls_json_string(save, "path", ""), *name = strrchr(path, '/');
+        name = name == NULL ? path : name + 1;
+        if (ls_json_int(save, "step", 0) > 0 &&
+            (strstr(name, "best") != NULL || strstr(name, "Best") != NULL)) {
+            return save;
+        }
+    }
+    return NULL;
+}
+
+static void judge_best(const ls_observe_trace *trace, int k, int *divided, int *chosen,
+                       ls_observe_finding *out)
+{
+    const ls_observe_rank *rank = &trace->rank[k];
+    const cJSON *data, *best = best_of(rank);
+    int own = 0, others = 0;
+    cJSON_ArrayForEach(data, rank->data)
+    {
+        if (is_validation(data)) {
+            after found = look(rank, data);
+            bool alone = is_divided(data) && found.combined == 0;
+            *divided += is_divided(data);
+            own += alone && found.forwards > 0;
+            others += !alone;
+        }
+    }
+    *chosen += best != NULL;
+    if (best == NULL || own == 0 || others > 0) {
+        return;
+    }
+    ls_verdict_fail(&out->verdict,
+                    "rank %d: %.100s is chosen by a validation that is divided among %d ranks, "
+                    "and nothing is put together after any of %d",
+                    k, ls_json_string(best, "path", ""), trace->world, own);
+    ls_verdict_cause(&out->verdict, "the best weights are chosen by the score of the rank's own "
+                                    "part of the samples");
+    ls_finding_blame(out, ls_json_string(best, "at", ""),
+                     "all_reduce the sums and counts of the ranks before they are divided and "
+                     "compared");
+}
+
+/* The decision of a callback of that number, or NULL. */
+static const ls_call *decision_at(const ls_observe_rank *rank, int index)
+{
+    for (int i = 0; i < rank->step_count; i++) {
+        for (int c = 0; c < rank->step[i].call_count; c++) {
+            const ls_call *call = &rank->step[i].call[c];
+            if (call->kind == LS_CALL_COLLECTIVE &&
+                strcmp(ls_calls_text(call, "use"), "decision") == 0 && index-- == 0) {
+                return call;
+            }
+        }
+    }
+    return NULL;
+}
+
+/* All ranks take a callback's decision together, but each by what it has: the same where the value
+ * was put together before. */
+static void judge_decisions(const ls_observe_trace *trace, int k, int *chosen,
+                            ls_observe_finding *out)
+{
+    const double rounding = 1e-5; /* of sums in another order */
+    const ls_call *a, *b;
+    for (int i = 0; (a = decision_at(&trace->rank[0], i)) != NULL; i++) {
+        b = decision_at(&trace->rank[k], i);
+        const char *monitor = ls_calls_text(a, "monitor");
+        if (b == NULL || monitor[0] == '\0' || strcmp(monitor, ls_calls_text(b, "monitor")) != 0) {
+            continue;
+        }
+        double x = ls_json_number(a->json, "value", NAN);
+        double y = ls_json_number(b->json, "value", NAN);
+        *chosen += !isnan(x) && !isnan(y);
+        if (!(fabs(x - y) > rounding * fmax(fabs(x), fabs(y)))) {
+            continue;
+        }
+        ls_verdict_fail(&out->verdict,
+                        "a callback chooses by \"%.60s\", which is %.6g on rank 0 and %.6g on rank "
+                        "%d",
+                        monitor, x, y, k);
+        ls_verdict_cause(&out->verdict,
+                         "the score is logged without sync_dist=True: the best file or the end of "
+                         "the training follows each rank's own part of the samples");
+        ls_finding_blame(out, a->at, "self.log(\"%.60s\", ..., sync_dist=True)", monitor);
+        return;
+    }
+}
+
+void ls_rules_validation_choice(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    int divided = 0, chosen = 0, decided = 0;
+    if (!trace->attached || trace->world < 2) {
+        ls_verdict_set(&out->verdict, trace->attached ? LS_SKIP : LS_UNSUPPORTED, "%s",
+                       trace->attached ? "one rank" : "the trainer's own events hold no calls");
+        return;
+    }
+    for (int k = 0; k < trace->world; k++) {
+        judge_best(trace, k, &divided, &chosen, out);
+        judge_decisions(trace, k, &decided, out);
+    }
+    if (decided == 0 && (divided == 0 || chosen == 0)) {
+        ls_verdict_set(&out->verdict, LS_SKIP, "%s",
+                       divided == 0 ? "no validation is divided among the ranks"
+                                    : "nothing is seen to be chosen by a validation");
+    }
+    ls_verdict_pass(&out->verdict, "what is chosen follows the scores of all ranks");
+}
+
+/* ---- validation.padding ---------------------------------------------------------------------- */
+
+static int by_value(const void *a, const void *b)
+{
+    const double *x = a, *y = b;
+    return *x < *y ? -1 : *x > *y;
+}
+
+/* How many samples the ranks together drew again in the validation of that number. */
+static double drawn_again(const ls_observe_trace *trace, int number, double *length)
+{
+    enum { MOST = 1 << 20 };
+    double *all = calloc(MOST, sizeof *all);
+    int count = 0, again = 0;
+    *length = NAN;
+    for (int k = 0; k < trace->world && all != NULL; k++) {
+        const cJSON *data, *entry;
+        int index = number;
+        cJSON_ArrayForEach(data, trace->rank[k].data)
+        {
+            if (!is_validation(data) || index-- != 0) {
+                continue;
+            }
+            *length =
+                ls_json_number(data, "modulus", 0) == 1 ? ls_json_number(data, "length", NAN) : NAN;
+            cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(data, "kept"))
+            {
+                if (count < MOST && cJSON_IsNumber(entry)) {
+                    all[count++] = entry->valuedouble;
+                }
+            }
+        }
+    }
+    if (count > 1) {
+        qsort(all, (size_t)count, sizeof *all, by_value);
+    }
+    for (int i = 1; i < count; i++) {
+        again += all[i] == all[i - 1];
+    }
+    free(all);
+    return again;
+}
+
+static void judge_padding(const ls_observe_trace *trace, int number, const cJSON *data,
+                          int *gathered, ls_observe_finding *out)
+{
+    const double few = 0.01; /* of the samples: what a sampler's padding adds to large sets */
+    after found = look(&trace->rank[0], data);
+    double length, batches = floor(found.samples / found.batch);
+    if (!is_divided(data) || found.gathers == 0) {
+        return;
+    }
+    ++*gathered;
+    double again = drawn_again(trace, number, &length);
+    if (again == 0 || !((found.batches > 0 && found.batches >= batches) || found.at_end > 0)) {
+        return;
+    }
+    bool counts = again > few * length;
+    ls_verdict_set(&out->verdict, counts ? LS_FAIL : LS_WEAK,
+                   "the ranks draw %g of %g samples of a validation again, so that all have as "
+                   "many, gather what they find in %d calls and cut nothing off",
+                   again, length, found.batches + found.at_end);
+    ls_verdict_cause(&out->verdict, "what fills up the last batches is counted in the score: "
+                                    "samples come twice in what is gathered");
+    ls_finding_blame(out, found.counted->at,
+                     "gather_for_metrics(...) in place of gather(...), or cut what is gathered to "
+                     "the number of samples");
+}
+
+void ls_rules_validation_padding(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    int gathered = 0, number = 0;
+    const cJSON *data;
+    if (!trace->attached || trace->world < 2) {
+        ls_verdict_set(&out->verdict, trace->attached ? LS_SKIP : LS_UNSUPPORTED, "%s",
+                       trace->attached ? "one rank" : "the trainer's own events hold no calls");
+        return;
+    }
+    cJSON_ArrayForEach(data, trace->rank[0].data)
+    {
+        if (is_validation(data)) {
+            judge_padding(trace, number++, data, &gathered, out);
+        }
+    }
+    if (gathered == 0) {
+        ls_verdict_set(&out->verdict, LS_SKIP,
+                       "no validation that is divided gathers what ranks find in its samples");
+    }
+    ls_verdict_pass(&out->verdict, "%d validations gather samples, and count none twice", gathered);
+}

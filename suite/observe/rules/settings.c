@@ -1,0 +1,511 @@
+/* Whether the settings of an optimizer reach the parameters that they are meant for: rates that the
+ * script sets in some of its groups only, or in none; a decay that a filter by name gives to the
+ * wrong ones; moments that are lost with the optimizer that held them. */
+#include <ctype.h>
+#include <math.h>
+#include <string.h>
+
+#include "suite/observe/trace/calls.h"
+#include "suite/observe/trace/job.h"
+#include "kernels/core/text.h"
+#include "rules.h"
+
+enum { GROUPS = 32, LEAST_STEPS = 4 };
+
+static bool same_rate(double a, double b)
+{
+    return fabs(a - b) <= 0x1p-20 * fmax(fabs(a), fabs(b)); /* rates kept in f32 are rounded */
+}
+
+static const cJSON *groups_of(const cJSON *optimizer)
+{
+    return cJSON_GetObjectItemCaseSensitive(optimizer, "groups");
+}
+
+static int params_of(const cJSON *group)
+{
+    return cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(group, "params"));
+}
+
+static bool was_restored(const ls_observe_rank *rank, int optimizer)
+{
+    const cJSON *restore;
+    cJSON_ArrayForEach(restore, rank->restore)
+    {
+        int which = ls_json_int(restore, "which", -1);
+        if (strcmp(ls_json_string(restore, "what", ""), "optimizer") == 0 &&
+            (which < 0 || which == optimizer)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ---- rates ----------------------------------------------------------------------------------- */
+
+/* A group's rate over the steps of its optimizer, and as a schedule gave it. */
+typedef struct rates {
+    double built, first; /* as the constructor left it; in the first step; NaN: not known */
+    bool moves;
+    double given_first;
+    bool given_moves;
+    const cJSON *group;
+} rates;
+
+typedef struct course {
+    rates group[GROUPS];
+    int count, steps;
+    int apart;                      /* steps in which two groups have rates that differ */
+    int zero;                       /* steps in which all are 0 */
+    const ls_call *step, *schedule; /* the last */
+    const char *rate_at;            /* where the text sets the rate of some groups, or "" */
+    const char *set_at;             /* where it sets a rate at all, or "" */
+} course;
+
+static double rate_in(const ls_call *call, int group)
+{
+    const cJSON *rate =
+        cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(call->json, "lr"), group);
+    return cJSON_IsNumber(rate) ? rate->valuedouble : NAN;
+}
+
+static void add_step(course *c, const ls_call *call)
+{
+    bool apart = false, zero = true;
+    for (int g = 0; g < c->count; g++) {
+        rates *own = &c->group[g];
+        double rate = rate_in(call, g);
+        own->moves = own->moves || (!isnan(own->first) && !same_rate(rate, own->first));
+        own->first = isnan(own->first) ? rate : own->first;
+        apart = apart || !same_rate(rate, rate_in(call, 0));
+        zero = zero && rate == 0;
+    }
+    c->steps += call->times;
+    c->apart += apart ? call->times : 0;
+    c->zero += zero ? call->times : 0;
+    c->step = call;
+}
+
+static void add_schedule(course *c, const ls_call *call)
+{
+    for (int g = 0; g < c->count; g++) {
+        rates *own = &c->group[g];
+        double rate = rate_in(call, g);
+        own->given_moves =
+            own->given_moves || (!isnan(own->given_first) && !same_rate(rate, own->given_first));
+        own->given_first = isnan(own->given_first) ? rate : own->given_first;
+    }
+    c->schedule = call;
+}
+
+static course course_of(const ls_observe_rank *rank, const cJSON *optimizer)
+{
+    course c = {.rate_at = ls_json_string(optimizer, "rate_at", ""),
+                .set_at = ls_json_string(optimizer, "set_at", "")};
+    const cJSON *group;
+    cJSON_ArrayForEach(group, groups_of(optimizer))
+    {
+        if (c.count < GROUPS) {
+            c.group[c.count++] =
+                (rates){ls_json_number(group, "built_lr", NAN), NAN, false, NAN, false, group};
+        }
+    }
+    int number = ls_json_int(optimizer, "optimizer", -1);
+    for (int i = 0; i < rank->step_count; i++) {
+        for (int k = 0; k < rank->step[i].call_count; k++) {
+            const ls_call *call = &rank->step[i].call[k];
+            if (call->kind == LS_CALL_OPTIMIZER_STEP && call->optimizer == number) {
+                add_step(&c, call);
+            } else if (call->kind == LS_CALL_SCHEDULE && call->optimizer == number) {
+                add_schedule(&c, call);
+            }
+        }
+    }
+    return c;
+}
+
+static bool is_trained(const ls_observe_rank *rank, const cJSON *group)
+{
+    const cJSON *param;
+    cJSON_ArrayForEach(param, cJSON_GetObjectItemCaseSensitive(group, "params"))
+    {
+        const ls_observe_tensor *tensor =
+            cJSON_IsString(param) ? ls_job_tensor(rank, param->valuestring) : NULL;
+        if (tensor != NULL && tensor->trainable) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool is_apart_by_mark(const rates *a, const rates *b)
+{
+    return !cJSON_Compare(cJSON_GetObjectItemCaseSensitive(a->group, "own"),
+                          cJSON_GetObjectItemCaseSensitive(b->group, "own"), true) &&
+           (cJSON_GetObjectItemCaseSensitive(a->group, "own") != NULL ||
+            cJSON_GetObjectItemCaseSensitive(b->group, "own") != NULL);
+}
+
+/* One group's rate moves, another's, which began alike, does not; not by a schedule, which has a
+ * rate for each group, and not of groups with a mark of the script's own ("fix_lr"). */
+static void judge_reach(const ls_observe_rank *rank, const course *c, ls_observe_finding *out)
+{
+    for (int a = 0; a < c->count; a++) {
+        for (int b = 0; b < c->count; b++) {
+            const rates *moved = &c->group[a], *still = &c->group[b];
+            bool concerns = moved->moves && !moved->given_moves && !still->moves &&
+                            is_trained(rank, moved->group) && is_trained(rank, still->group) &&
+                            still->first > 0 && same_rate(still->first, still->built) &&
+                            !is_apart_by_mark(moved, still);
+            if (!concerns || c->steps < LEAST_STEPS) {
+                continue;
+            }
+            bool alike = same_rate(moved->built, still->built);
+            ls_verdict_set(&out->verdict, alike ? LS_FAIL : LS_WEAK,
+                           "the rate of parameter group %d changes, that of group %d (%d "
+                           "parameters) stays at %g in all %d steps",
+                           a, b, params_of(still->group), still->first, c->steps);
+            ls_verdict_cause(&out->verdict, "the script sets the rate of some parameter groups "
+                                            "only: the others keep that of the constructor");
+            ls_finding_blame(out, c->rate_at[0] != '\0' ? c->rate_at : c->step->at,
+                             "set it in every group: for group in optimizer.param_groups: "
+                             "group['lr'] = lr");
+        }
+    }
+}
+
+/* Groups that were built with rates of their own step at one rate throughout. */
+static void judge_overwritten(const course *c, ls_observe_finding *out)
+{
+    for (int g = 1; g < c->count; g++) {
+        double a = c->group[0].built, b = c->group[g].built;
+        if (out->verdict.code == LS_FAIL || !(a > 0) || !(b > 0) || same_rate(a, b) ||
+            c->apart > 0 || c->steps - c->zero < 2) {
+            continue;
+        }
+        bool by_schedule = c->schedule != NULL;
+        ls_verdict_fail(&out->verdict,
+                        "parameter groups 0 and %d were built with rates %g and %g, and step at "
+                        "one rate in all %d steps",
+                        g, a, b, c->steps);
+        ls_verdict_cause(&out->verdict,
+                         by_schedule ? "the schedule is given one rate for all groups (max_lr), or "
+                                       "the script writes one over those of the groups"
+                                     : "the script writes one rate over those of the groups");
+        ls_finding_blame(out,
+                         by_schedule            ? c->schedule->at
+                         : c->set_at[0] != '\0' ? c->set_at
+                                                : c->step->at,
+                         "scale each group's own rate (initial_lr), or give the schedule a list "
+                         "with a rate for each group");
+    }
+}
+
+/* A rate that is set where no step reads it. */
+static void judge_unread(const ls_observe_rank *rank, const course *c, int optimizer,
+                         ls_observe_finding *out)
+{
+    const ls_call *first = NULL;
+    int count = 0;
+    for (int g = 0; g < c->count; g++) {
+        if (c->group[g].moves) {
+            return;
+        }
+    }
+    for (int i = 0; i < rank->step_count; i++) {
+        for (int k = 0; k < rank->step[i].call_count; k++) {
+            const ls_call *call = &rank->step[i].call[k];
+            if (call->kind == LS_CALL_OPTIMIZER_STEP && call->optimizer == optimizer &&
+                ls_calls_text(call, "unread")[0] != '\0') {
+                first = first == NULL ? call : first;
+                count += call->times;
+            }
+        }
+    }
+    if (count < 2) {
+        return;
+    }
+    bool defaults = strcmp(ls_calls_text(first, "unread"), "defaults") == 0;
+    ls_verdict_fail(&out->verdict, "%s is changed, and the rate stays at %g in all %d steps",
+                    defaults ? "optimizer.defaults['lr']" : "an attribute lr of the optimizer",
+                    c->group[0].first, c->steps);
+    ls_verdict_cause(&out->verdict, "the rate is set where no step reads it: each parameter group "
+                                    "has its own");
+    ls_finding_blame(out, c->set_at[0] != '\0' ? c->set_at : first->at,
+                     "for group in optimizer.param_groups: group['lr'] = lr");
+}
+
+/* ---- decay ----------------------------------------------------------------------------------- */
+
+static bool is_norm(const ls_observe_rank *rank, const char *name)
+{
+    const ls_observe_tensor *tensor = ls_job_tensor(rank, name);
+    return tensor != NULL && tensor->norm;
+}
+
+static bool is_bias(const char *name)
+{
+    size_t length = strlen(name);
+    return length >= 4 && strcmp(name + length - 4, "bias") == 0;
+}
+
+/* Parameters of groups with decay, or without. */
+typedef struct decayed {
+    int groups, params, biases, norms, others;
+} decayed;
+
+static void add_group(const ls_observe_rank *rank, const cJSON *group, decayed *d)
+{
+    const cJSON *param;
+    d->groups++;
+    cJSON_ArrayForEach(param, cJSON_GetObjectItemCaseSensitive(group, "params"))
+    {
+        if (cJSON_IsString(param)) {
+            bool norm = is_norm(rank, param->valuestring), bias = is_bias(param->valuestring);
+            d->params++;
+            d->norms += norm;
+            d->biases += bias && !norm;
+            d->others += !norm && !bias;
+        }
+    }
+}
+
+/* Groups with and without decay: a filter by name that catches nothing, everything, or the wrong
+ * ones. What is usual is no decay of norms and biases; which weights have one is the script's
+ * choice. */
+static void judge_decay(const ls_observe_rank *rank, const cJSON *optimizer,
+                        ls_observe_finding *out)
+{
+    decayed with = {0}, without = {0};
+    const cJSON *group;
+    const char *wrong = NULL;
+    cJSON_ArrayForEach(group, groups_of(optimizer))
+    {
+        double decay = ls_json_number(group, "weight_decay", NAN);
+        if (!isnan(decay)) {
+            add_group(rank, group, decay > 0 ? &with : &without);
+        }
+    }
+    if (with.groups == 0 || without.groups == 0) {
+        return;
+    }
+    if (without.params == 0 && with.biases > 0) {
+        wrong = "the group without decay is empty: the filter by name catches nothing, and norms "
+                "and biases decay, too";
+    } else if (with.params == 0 && without.others > 0) {
+        wrong = "the group with decay is empty: the filter by name catches every parameter, and "
+                "nothing decays";
+    } else if (with.others == 0 && with.params > 0 && without.others > 0 &&
+               without.biases + without.norms == 0) {
+        wrong = "the groups are exchanged: norms and biases decay, and weights do not";
+    }
+    if (wrong != NULL) {
+        ls_verdict_fail(&out->verdict,
+                        "with decay are %d norms and biases and %d other parameters, without it %d "
+                        "and %d",
+                        with.norms + with.biases, with.others, without.norms + without.biases,
+                        without.others);
+        ls_verdict_cause(&out->verdict, "%s", wrong);
+    } else if (without.params == 0 && with.norms > 0) {
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "the group without decay is empty, and %d parameters of norms decay: its "
+                       "filter may not know their names",
+                       with.norms);
+    }
+    if (wrong != NULL || (without.params == 0 && with.norms > 0)) {
+        ls_finding_blame(out, ls_json_string(optimizer, "at", ""),
+                         "choose by the parameter's shape (p.dim() < 2: no decay), and print the "
+                         "groups' sizes once");
+    }
+}
+
+/* Words that are meant for a setting: what a group holds under them no optimizer of torch reads. */
+static const char *meant_for(const char *key)
+{
+    static const char *const words[][2] = {{"learningrate", "lr"},
+                                           {"weightdecay", "weight_decay"},
+                                           {"weightdecayrate", "weight_decay"}};
+    char plain[24];
+    size_t length = 0;
+    for (; *key != '\0' && length + 1 < sizeof plain; key++) {
+        if (isalnum((unsigned char)*key)) {
+            plain[length++] = (char)tolower((unsigned char)*key);
+        }
+    }
+    plain[length] = '\0';
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        if (strcmp(plain, words[i][0]) == 0) {
+            return words[i][1];
+        }
+    }
+    return NULL;
+}
+
+static void judge_words(const cJSON *optimizer, ls_observe_finding *out)
+{
+    const cJSON *group, *own;
+    int number = 0;
+    bool of_torch = strncmp(ls_json_string(optimizer, "class", ""), "torch.optim.", 12) == 0;
+    cJSON_ArrayForEach(group, groups_of(optimizer))
+    {
+        cJSON_ArrayForEach(own, cJSON_GetObjectItemCaseSensitive(group, "own"))
+        {
+            const char *meant = meant_for(own->string);
+            double has = meant == NULL ? NAN : ls_json_number(group, meant, NAN);
+            if (!of_torch || meant == NULL || !cJSON_IsNumber(own) || isnan(has) ||
+                same_rate(own->valuedouble, has)) {
+                continue;
+            }
+            ls_verdict_fail(&out->verdict,
+                            "parameter group %d has '%s': %g, which no step reads: its %s is %g",
+                            number, own->string, own->valuedouble, meant, has);
+            ls_verdict_cause(&out->verdict, "a setting under another name than the optimizer's: a "
+                                            "group takes any key and ignores it");
+            ls_finding_blame(out, ls_json_string(optimizer, "at", ""), "call it '%s'", meant);
+        }
+        number++;
+    }
+}
+
+/* ---- moments --------------------------------------------------------------------------------- */
+
+static bool keeps_state(const cJSON *optimizer)
+{
+    const cJSON *first = cJSON_GetArrayItem(groups_of(optimizer), 0);
+    return strcmp(ls_json_string(optimizer, "rule", ""), "sgd") != 0 ||
+           ls_json_number(first, "momentum", 0) > 0;
+}
+
+/* Built on the same line as the one before, of the same parameters and settings, without its state.
+ */
+static bool takes_over(const ls_observe_rank *rank, const cJSON *before, const cJSON *now)
+{
+    const char *at = ls_json_string(now, "at", "");
+    const cJSON *a = groups_of(before)->child, *b = groups_of(now)->child;
+    static const char *const same[] = {"params", "built_lr", "weight_decay", "betas", "momentum"};
+    bool is = at[0] != '\0' && strcmp(at, ls_json_string(before, "at", "")) == 0 &&
+              ls_json_int(now, "state", -1) == 0 && keeps_state(now) &&
+              !was_restored(rank, ls_json_int(now, "optimizer", -1)) && a != NULL;
+    for (; is && a != NULL && b != NULL; a = a->next, b = b->next) {
+        for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
+            const cJSON *x = cJSON_GetObjectItemCaseSensitive(a, same[i]);
+            const cJSON *y = cJSON_GetObjectItemCaseSensitive(b, same[i]);
+            is = is && ((x == NULL && y == NULL) || cJSON_Compare(x, y, true));
+        }
+    }
+    return is && a == NULL && b == NULL;
+}
+
+/* The loader that gave a step its data; -1: not known. */
+static int loader_of(const ls_observe_rank *rank, int64_t step)
+{
+    const cJSON *data;
+    cJSON_ArrayForEach(data, rank->data)
+    {
+        const cJSON *steps = cJSON_GetObjectItemCaseSensitive(data, "steps");
+        const cJSON *first = cJSON_GetArrayItem(steps, 0), *last = cJSON_GetArrayItem(steps, 1);
+        if (ls_json_bool(data, "trained", false) && cJSON_IsNumber(first) && cJSON_IsNumber(last) &&
+            first->valuedouble <= (double)step && (double)step <= last->valuedouble) {
+            return ls_json_int(data, "loader", -1);
+        }
+    }
+    return -1;
+}
+
+static int passes_of(const ls_observe_rank *rank, int loader)
+{
+    const cJSON *data;
+    int count = 0;
+    cJSON_ArrayForEach(data, rank->data)
+    {
+        count += ls_json_bool(data, "trained", false) && ls_json_int(data, "loader", -1) == loader;
+    }
+    return count;
+}
+
+static int64_t first_step_of(const ls_observe_rank *rank, int optimizer)
+{
+    for (int i = 0; i < rank->step_count; i++) {
+        const ls_call *call = NULL;
+        if (ls_job_steps_of(&rank->step[i], optimizer, &call) > 0) {
+            return rank->step[i].step->step;
+        }
+    }
+    return 0;
+}
+
+static void judge_rebuilt(const ls_observe_rank *rank, ls_observe_finding *out)
+{
+    const cJSON *before = NULL, *now, *last = NULL;
+    int count = 0, same_loader = 0, loader = -1;
+    cJSON_ArrayForEach(now, rank->optimizer)
+    {
+        if (before != NULL && takes_over(rank, before, now)) {
+            int64_t step = first_step_of(rank, ls_json_int(now, "optimizer", -1));
+            loader = step > 1 ? loader_of(rank, step) : -1;
+            count++;
+            same_loader += loader >= 0 && loader == loader_of(rank, step - 1);
+            last = now;
+        }
+        before = now;
+    }
+    if (count == 0) {
+        return;
+    }
+    /* One that is built for other data begins another training, and one after many passes may be
+     * meant as a fresh start. */
+    bool each_pass = same_loader == count && passes_of(rank, loader) == count + 1;
+    ls_verdict_set(&out->verdict, each_pass ? LS_FAIL : LS_WEAK,
+                   "%d optimizers in turn, each built on the same line for the same parameters: "
+                   "moments and counts of steps begin anew each time",
+                   count + 1);
+    ls_verdict_cause(&out->verdict, "the optimizer is built inside the loop, or in a function that "
+                                    "is called for each epoch");
+    ls_finding_blame(out, ls_json_string(last, "at", ""),
+                     "build the optimizer once, before the "
+                     "loop");
+}
+
+/* ---- the rule -------------------------------------------------------------------------------- */
+
+static void judge_optimizer(const ls_observe_rank *rank, const cJSON *optimizer,
+                            ls_observe_finding *out)
+{
+    ls_observe_finding one[5] = {0};
+    int number = ls_json_int(optimizer, "optimizer", -1);
+    course c = course_of(rank, optimizer);
+    judge_words(optimizer, &one[0]);
+    judge_decay(rank, optimizer, &one[1]);
+    judge_unread(rank, &c, number, &one[2]);
+    if (!was_restored(rank, number)) { /* rates of the file */
+        judge_reach(rank, &c, &one[3]);
+        judge_overwritten(&c, &one[4]);
+    }
+    for (size_t i = 0; i < sizeof one / sizeof *one; i++) {
+        ls_calls_keep_worst(out, &one[i]);
+    }
+}
+
+void ls_rules_optimizer_settings(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    int groups = 0, count = 0;
+    if (!trace->attached || trace->world == 0 ||
+        cJSON_GetArraySize(trace->rank[0].optimizer) == 0) {
+        ls_verdict_set(&out->verdict, trace->attached ? LS_UNSUPPORTED : LS_SKIP, "%s",
+                       trace->attached ? "no optimizer with its groups is reported"
+                                       : "optimizer.groups compares what the job is asked for");
+        return;
+    }
+    const ls_observe_rank *rank = &trace->rank[0];
+    const cJSON *optimizer;
+    cJSON_ArrayForEach(optimizer, rank->optimizer)
+    {
+        judge_optimizer(rank, optimizer, out);
+        groups += cJSON_GetArraySize(groups_of(optimizer));
+        count++;
+    }
+    ls_observe_finding one = {0};
+    judge_rebuilt(rank, &one);
+    ls_calls_keep_worst(out, &one);
+    ls_verdict_pass(&out->verdict, "%d parameter groups of %d optimizers", groups, count);
+}

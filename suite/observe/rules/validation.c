@@ -1,0 +1,229 @@
+/* Whether a validation runs in eval mode, and what the ranks find in their parts is put together.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "suite/observe/trace/calls.h"
+#include "suite/observe/trace/job.h"
+#include "rules.h"
+
+/* A pass over a loader in which no backward ran, and what the rank did meanwhile. */
+typedef struct validation {
+    double batches;
+    int in_training;        /* forwards without autograd of one model in training mode */
+    int in_eval;            /* of any model */
+    bool collectives;       /* of the script's own */
+    const ls_call *forward; /* in training mode, the first */
+} validation;
+
+/* The steps that were open while the pass ran: the last one may have taken in what came before the
+ * next training forward. */
+static validation look(const ls_observe_rank *rank, const cJSON *data, int model)
+{
+    validation v = {0};
+    const cJSON *steps = cJSON_GetObjectItemCaseSensitive(data, "steps");
+    const cJSON *first = cJSON_GetArrayItem(steps, 0), *last = cJSON_GetArrayItem(steps, 1);
+    double batch = ls_json_number(data, "batch", 1);
+    v.batches = ceil(ls_json_number(data, "count", 0) / (batch > 0 ? batch : 1));
+    if (!cJSON_IsNumber(first) || !cJSON_IsNumber(last)) {
+        return v;
+    }
+    for (int64_t s = (int64_t)first->valuedouble; s <= (int64_t)last->valuedouble; s++) {
+        const ls_observe_step *step = ls_trace_step(rank, s);
+        for (int c = 0; step != NULL && c < step->call_count; c++) {
+            const ls_call *call = &step->call[c];
+            v.collectives = v.collectives || ls_calls_combine(call);
+            if (call->kind != LS_CALL_FORWARD || ls_calls_flag(call, "grad") != 0) {
+                continue;
+            }
+            if (ls_calls_flag(call, "training") != 1) {
+                v.in_eval += call->times;
+            } else if (call->model == model) {
+                v.forward = v.forward == NULL ? call : v.forward;
+                v.in_training += call->times;
+            }
+        }
+    }
+    return v;
+}
+
+static bool is_validation(const cJSON *data)
+{
+    return !ls_json_bool(data, "trained", false) && ls_json_number(data, "count", 0) > 0;
+}
+
+/* A pass over data of that length is trained on: statistics of batch norm are measured anew by
+ * forwards in training mode over training data (torch.optim.swa_utils.update_bn). */
+static bool same_length(const ls_observe_rank *rank, const cJSON *validation)
+{
+    const cJSON *data;
+    cJSON_ArrayForEach(data, rank->data)
+    {
+        if (ls_json_bool(data, "trained", false) &&
+            ls_json_number(data, "length", -1) == ls_json_number(validation, "length", -2)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool has_modes(const cJSON *model)
+{
+    return ls_json_int(model, "dropout", 0) + ls_json_int(model, "bn", 0) +
+               ls_json_int(model, "sync_bn", 0) >
+           0;
+}
+
+static void judge_mode(const ls_observe_trace *trace, int k, const cJSON *data, int *seen,
+                       ls_observe_finding *out)
+{
+    const ls_observe_rank *rank = &trace->rank[k];
+    for (int m = 0; m < ls_job_models(rank); m++) {
+        const cJSON *model = ls_job_model(rank, m);
+        validation v = look(rank, data, m);
+        *seen += v.in_eval + v.in_training > 0;
+        /* A forward for each batch, but for one that others than a validation may have made. */
+        if (!has_modes(model) || v.in_eval > 0 || v.in_training < 2 ||
+            v.in_training < v.batches - 1) {
+            continue;
+        }
+        if (same_length(rank, data) || strcmp(v.forward->at, ls_json_string(data, "at", "")) == 0) {
+            ls_finding_blame(out, v.forward->at,
+                             "forwards in training mode over data of the training set's length: "
+                             "right where statistics of batch norm are measured anew");
+            continue;
+        }
+        ls_verdict_fail(&out->verdict,
+                        "rank %d: %s runs in training mode over %g batches that are not trained on",
+                        k, ls_json_string(model, "name", "the model"), v.batches);
+        ls_verdict_cause(&out->verdict,
+                         "no model.eval() before the validation: dropout is on, batch norms use "
+                         "the batch, and their running statistics take in validation data");
+        ls_finding_blame(out, v.forward->at,
+                         "model.eval() before the validation, model.train() after it");
+    }
+}
+
+/* Forwards in training mode without autograd, some of them in a row, in a few steps of many: a
+ * validation on batches that the script draws itself. A model that is run so in most steps is a
+ * teacher, a generator or a policy; where norms keep statistics these may be measured anew. */
+static void judge_drawn(const ls_observe_rank *rank, int k, int *seen, ls_observe_finding *out)
+{
+    enum { STEPS = 8, SELDOM = 5 };
+    const cJSON *model = ls_job_model(rank, 0), *data;
+    const ls_call *first = NULL;
+    int with = 0, forwards = 0;
+    bool in_eval = false;
+    cJSON_ArrayForEach(data, rank->data)
+    {
+        in_eval = in_eval || is_validation(data);
+    }
+    for (int i = 0; i < rank->step_count; i++) {
+        int row = 0, before = forwards;
+        for (int c = 0; c < rank->step[i].call_count; c++) {
+            const ls_call *call = &rank->step[i].call[c];
+            bool bare = call->kind == LS_CALL_FORWARD && ls_calls_flag(call, "grad") == 0;
+            in_eval = in_eval || (bare && ls_calls_flag(call, "training") != 1);
+            row = bare ? row + call->times : call->kind == LS_CALL_FORWARD ? 0 : row;
+            if (bare && row > 1) {
+                first = first == NULL ? call : first;
+                forwards += row > call->times ? 1 : call->times;
+            }
+        }
+        with += forwards > before;
+    }
+    if (ls_job_models(rank) != 1 || in_eval || with == 0) {
+        return;
+    }
+    ++*seen;
+    if (ls_json_int(model, "dropout", 0) == 0 ||
+        ls_json_int(model, "bn", 0) + ls_json_int(model, "sync_bn", 0) > 0 ||
+        rank->step_count < STEPS || SELDOM * with > rank->step_count) {
+        return;
+    }
+    ls_verdict_fail(&out->verdict,
+                    "rank %d: %s runs in training mode and without autograd in %d forwards, in %d "
+                    "of %d steps",
+                    k, ls_json_string(model, "name", "the model"), forwards, with,
+                    rank->step_count);
+    ls_verdict_cause(&out->verdict, "no model.eval() before the validation: dropout is on");
+    ls_finding_blame(out, first->at, "model.eval() before the validation, model.train() after it");
+}
+
+void ls_rules_validation_mode(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    int seen = 0;
+    if (!trace->attached) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "the trainer's own events hold no calls");
+        return;
+    }
+    for (int k = 0; k < trace->world; k++) {
+        const cJSON *data;
+        cJSON_ArrayForEach(data, trace->rank[k].data)
+        {
+            if (is_validation(data)) {
+                judge_mode(trace, k, data, &seen, out);
+            }
+        }
+    }
+    for (int k = 0; k < trace->world; k++) {
+        judge_drawn(&trace->rank[k], k, &seen, out);
+    }
+    if (seen == 0) {
+        ls_verdict_set(&out->verdict, LS_SKIP,
+                       "no forward of a known model in a pass over data that were not trained on");
+    }
+    ls_verdict_pass(&out->verdict, "%d validations in eval mode", seen);
+}
+
+/* ---- validation.whole ------------------------------------------------------------------------ */
+
+/* Each rank validates a part of the data, and no collective follows: not on any rank. */
+void ls_rules_validation_whole(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    int divided = 0, gathered = 0;
+    const cJSON *data, *first = NULL, *padded = NULL;
+    if (!trace->attached || trace->world < 2) {
+        ls_verdict_set(&out->verdict, trace->attached ? LS_SKIP : LS_UNSUPPORTED, "%s",
+                       trace->attached ? "one rank" : "the trainer's own events hold no calls");
+        return;
+    }
+    cJSON_ArrayForEach(data, trace->rank[0].data)
+    {
+        if (!is_validation(data) ||
+            strcmp(ls_json_string(data, "sampler", ""), "DistributedSampler") != 0 ||
+            ls_json_int(data, "replicas", 1) < 2) {
+            continue;
+        }
+        validation v = look(&trace->rank[0], data, -1);
+        divided++;
+        gathered += v.collectives;
+        first = first == NULL ? data : first;
+        if (!ls_json_bool(data, "drop_last", false) &&
+            fmod(ls_json_number(data, "length", 0), ls_json_int(data, "replicas", 1)) != 0) {
+            padded = data;
+        }
+    }
+    if (divided == 0) {
+        ls_verdict_set(&out->verdict, LS_SKIP, "no validation is divided by a DistributedSampler");
+    } else if (gathered == 0) {
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "each rank validates its own part, and no collective follows: what a rank "
+                       "prints or chooses by is of 1/%d of the data",
+                       trace->world);
+        ls_verdict_cause(&out->verdict, "each rank's score is of its own part: nothing sums what "
+                                        "the ranks counted");
+        ls_finding_blame(out, ls_json_string(first, "at", ""),
+                         "all_reduce the sums and counts of the ranks before they are divided");
+    } else if (padded != NULL) {
+        ls_finding_blame(
+            out, ls_json_string(padded, "at", ""),
+            "the sampler repeats samples so that all ranks have as many: "
+            "%g of %g count twice in the score",
+            ls_json_int(padded, "replicas", 1) -
+                fmod(ls_json_number(padded, "length", 0), ls_json_int(padded, "replicas", 1)),
+            ls_json_number(padded, "length", 0));
+    }
+    ls_verdict_pass(&out->verdict, "collectives in %d of %d validations that are divided", gathered,
+                    divided);
+}

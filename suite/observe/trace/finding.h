@@ -1,0 +1,36 @@
+/* Rules and what they find (README.md in the folder above). */
+#ifndef LS_OBSERVE_TRACE_FINDING_H
+#define LS_OBSERVE_TRACE_FINDING_H
+
+#include "suite/suite.h"
+
+/* What the rules read: the events and samples of all ranks. trace.h */
+typedef struct ls_observe_trace ls_observe_trace;
+
+typedef struct ls_observe_rule ls_observe_rule;
+
+typedef struct ls_observe_finding {
+    const ls_observe_rule *rule;
+    ls_verdict verdict;
+    char where[320];  /* the user's call that is to blame, "train.py:41", or "" */
+    char advice[400]; /* what to change there, or "" */
+} ls_observe_finding;
+
+/* A rule: one invariant of any DDP or AMP training. Fills `out`, whose verdict comes as PASS with
+ * empty texts: FAIL; WEAK where nothing happened that could show it; UNSUPPORTED where it could not
+ * be seen, with the reason; SKIP where it does not concern the job (no scaler, one rank). */
+typedef void ls_observe_judge(const ls_observe_trace *trace, ls_observe_finding *out);
+
+struct ls_observe_rule {
+    const char *id;          /* "scaler.trace" */
+    const char *claim;       /* "any-ddp", "any-amp" or "both" */
+    const char *requirement; /* "J7" in requirements.txt */
+    const char *sentence;    /* what holds, for the report */
+    ls_observe_judge *judge;
+};
+
+/* Sets where, from a call's place, and advice (printf style); the first of both stay. */
+void ls_finding_blame(ls_observe_finding *out, const char *at, const char *advice, ...)
+    __attribute__((format(printf, 3, 4)));
+
+#endif

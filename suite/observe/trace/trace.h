@@ -1,0 +1,110 @@
+/* An observed job in memory: every rank's events, and the samples of its detailed steps
+ * (README.md here says what each member means). Members that an event leaves out: numbers NaN,
+ * counts and indices -1, texts "", flags false with their `_given` false where a rule cares. */
+#ifndef LS_OBSERVE_TRACE_H
+#define LS_OBSERVE_TRACE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "harness/run/record.h"
+#include "kernels/core/json.h"
+#include "reference/oracle/dumpfile.h"
+#include "finding.h"
+
+typedef enum ls_call_kind {
+    LS_CALL_FORWARD,
+    LS_CALL_SCALE,
+    LS_CALL_BACKWARD,
+    LS_CALL_UNSCALE,
+    LS_CALL_CLIP,
+    LS_CALL_SCALER_STEP,
+    LS_CALL_OPTIMIZER_STEP,
+    LS_CALL_UPDATE,
+    LS_CALL_ZERO_GRAD,
+    LS_CALL_SCHEDULE,
+    LS_CALL_COLLECTIVE,
+    LS_CALL_MODE,  /* sync_module */
+    LS_CALL_OTHER, /* a word that this reader does not know */
+} ls_call_kind;
+
+/* One entry of a step's `calls`. */
+typedef struct ls_call {
+    ls_call_kind kind;
+    int times;
+    const char *at;               /* "train.py:41" */
+    const cJSON *json;            /* the rest, by name: ls_json_number(call->json, "limit", NAN) */
+    int model, scaler, optimizer; /* -1: none */
+} ls_call;
+
+typedef struct ls_observe_step {
+    const ls_record_step *step; /* the members of the subject protocol */
+    bool detail;
+    int call_count;
+    ls_call *call;
+    const char *samples; /* the file, or "" */
+    cJSON *losses;       /* of a trainer of the protocol with several, and */
+    cJSON *skips;        /* which of its optimizers skipped; else NULL */
+    cJSON *calls;        /* the list that `call` points into, or NULL */
+    cJSON *statistics;   /* digests of running statistics by model, or NULL */
+} ls_observe_step;
+
+/* A parameter or buffer of a model event. */
+typedef struct ls_observe_tensor {
+    const char *name; /* as in samples: "m1.fc.weight" of model 1 */
+    int model;
+    int64_t elements;
+    const char *type; /* "f32" */
+    bool trainable, norm;
+} ls_observe_tensor;
+
+typedef struct ls_observe_rank {
+    ls_record_rank *record; /* start, step and end events as the subject protocol has them */
+    int step_count;
+    ls_observe_step *step;
+    ls_observe_step *open; /* begun and not closed: its calls and number alone; or NULL */
+    /* Lists of the other events, in the order of the file; never NULL: */
+    cJSON *model, *hook, *convert, *optimizer, *scaler, *data, *save, *load, *restore, *attach,
+        *known, *schedule, *unfinished, *autocast, *hidden, *idle;
+    cJSON *validation; /* of a trainer of the protocol */
+    cJSON *cost;       /* the event, or NULL */
+    int tensor_count;
+    ls_observe_tensor *tensor; /* parameters of all models; without model events: of a dump */
+} ls_observe_rank;
+
+struct ls_observe_trace {
+    ls_record record;      /* world, broken, state: how the job ended */
+    bool attached;         /* by the attach module; false: a trainer that speaks the protocol */
+    int world;             /* as the start events say; a rank may have left no events */
+    ls_observe_rank *rank; /* [world] */
+    /* A trainer of the protocol with several models writes the dumps of each into a folder of its
+     * own (design.md section 4, --example): the same job with those of one model, [part_count]. */
+    const char *model; /* of a part; else NULL */
+    struct ls_observe_trace **part;
+    int part_count;
+    cJSON *command;                  /* of the job, from job.json, or NULL: asked.h */
+    struct ls_observe_trace *before; /* the job that saved what this one went on from, or NULL */
+};
+
+/* What ls_observe_read and ls_observe_free do. */
+ls_status ls_trace_load(const char *directory, ls_observe_trace **out);
+void ls_trace_unload(ls_observe_trace *trace);
+/* Whether the models are wrapped in DistributedDataParallel on more than one rank. */
+bool ls_trace_is_ddp(const ls_observe_trace *trace);
+/* Whether an enabled GradScaler was used, or a trainer of the protocol has a loss scale. */
+bool ls_trace_is_scaled(const ls_observe_trace *trace);
+/* Whether a training forward ran under autocast, or the trainer of the protocol is at O1 to O3. */
+bool ls_trace_is_mixed(const ls_observe_trace *trace);
+/* The samples of a rank's step, read once and owned by the caller (ls_dumpfile_close); NULL where
+ * there are none, or where the file is broken (out->verdict is set then). Of a trainer that speaks
+ * the protocol: its dump of that step, whole tensors under the protocol's names. */
+ls_dumpfile *ls_trace_samples(const ls_observe_trace *trace, int rank, const ls_observe_step *step,
+                              ls_observe_finding *out);
+/* The first call of that kind at or after index `from`; -1: none. */
+int ls_trace_find(const ls_observe_step *step, ls_call_kind kind, int from);
+/* Makes a list of calls those of the step, which owns it from here on. */
+void ls_trace_take_calls(ls_observe_step *step, cJSON *calls);
+/* The step of that number of a rank, or NULL. */
+const ls_observe_step *ls_trace_step(const ls_observe_rank *rank, int64_t number);
+
+#endif
