@@ -460,6 +460,16 @@ def again_with_attention(context):
 
 
 @test
+def again_with_attention_computed_again(context):
+    if VERSION < (2, 3):
+        return
+    result = context.both("attends_again")
+    metadata, named = result.samples(2)
+    assert "computed again in backward" in metadata["again"], metadata
+    assert not any(name.startswith("again/") for name in named)
+
+
+@test
 def accumulation(context):
     if VERSION < (2, 0):
         return

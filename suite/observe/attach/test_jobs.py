@@ -786,10 +786,19 @@ class Attends(nn.Module):
         return self.write(seen.transpose(1, 2).reshape(len(x), 4, 8)).mean(1)
 
 
-@job
-def attends(losses):
-    """Attention that drops, in bfloat16."""
-    ddp = DDP(Attends())
+class AttendsAgain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = Attends()
+
+    def forward(self, x):
+        from torch.utils.checkpoint import checkpoint
+
+        return checkpoint(self.inner, x, use_reentrant=False)
+
+
+def attend_in_half(losses, model):
+    ddp = DDP(model)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
     for x, y in sharded(vectors(96), 16)[1]:
         optimizer.zero_grad()
@@ -799,6 +808,18 @@ def attends(losses):
         optimizer.step()
         losses.append(loss.item())
     return [ddp]
+
+
+@job
+def attends(losses):
+    """Attention that drops, in bfloat16."""
+    return attend_in_half(losses, Attends())
+
+
+@job
+def attends_again(losses):
+    """The same, computed again in backward."""
+    return attend_in_half(losses, AttendsAgain())
 
 
 SAFETENSORS = """

@@ -101,6 +101,7 @@ class Again:
         self._state(record, module)
         params = [p for _, p in model.params()]
         kind = params[0].device.type if params else "cpu"
+        record.on_cpu = kind == "cpu"
         record.exact = self.hub.autograd.autocast(kind) is None and all(
             p.dtype is torch.float32 for p in params
         )
@@ -492,7 +493,8 @@ class Again:
             raise Reason("an output of the copy has no gradient")
         called = own_functions(torch, outputs)
         pairs = from_outside(torch, pairs, max(ROUNDED * moved, ROUNDED_LEAST))
-        torch.autograd.backward([t for t, _ in pairs], [grad for _, grad in pairs])
+        with masks.drawn_once(self, record):
+            torch.autograd.backward([t for t, _ in pairs], [grad for _, grad in pairs])
         return called
 
     def _forward(self, record, module, turn):

@@ -107,6 +107,38 @@ def _attend(again, attention, noted, args, kwargs):
 
 
 @contextlib.contextmanager
+def drawn_once(again, record):
+    """Around the copy's backward: where it computes activations again, the order does not say what they dropped. From
+    f32 on a CPU they draw alike in FP64.
+    """
+    functional = again.hub.torch.nn.functional
+    dropout = functional.dropout
+    attention = getattr(functional, "scaled_dot_product_attention", None)
+
+    def no_dropout(input, p=0.5, training=True, inplace=False):
+        if training and p > 0:
+            raise Reason("activations with dropout are computed again in backward")
+        return dropout(input, p, training, inplace)
+
+    def no_attention(*args, **kwargs):
+        if kwargs.get("dropout_p", args[4] if len(args) > 4 else 0):
+            raise Reason("attention that drops is computed again in backward")
+        return attention(*args, **kwargs)
+
+    try:
+        dropped = record.dropped
+        if (dropped.masks or dropped.attention) and not (record.exact and record.on_cpu):
+            functional.dropout = no_dropout
+            if attention is not None:
+                functional.scaled_dot_product_attention = no_attention
+        yield
+    finally:
+        functional.dropout = dropout
+        if attention is not None:
+            functional.scaled_dot_product_attention = attention
+
+
+@contextlib.contextmanager
 def repeated(again, dropped):
     """Around the copy's forward."""
     torch = again.hub.torch

@@ -30,6 +30,7 @@ class Record:
         self.outputs = []  # samples of them
         self.late = False  # after the step's optimizer was asked: of the next step
         self.exact = False  # f32 throughout, as far as is known
+        self.on_cpu = False
 
     def rows(self, torch):
         """Words of a batch of texts of which each has an output of its own; 0 of other batches."""
