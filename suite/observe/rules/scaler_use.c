@@ -311,6 +311,13 @@ static void look_at_losses(ls_calls *calls, int rank, int *counted, ls_observe_f
              "multiply the gradients by 1 / scaler.get_scale() before the penalty is made of them",
              out);
     }
+    if (call->kind == LS_CALL_BACKWARD && ls_calls_flag(call, "added") == 1) {
+        fail(calls, rank,
+             "a term that scale() has not multiplied is added to a scaled loss, and the gradients "
+             "of both are divided by the scale",
+             "a term of the loss is added after scaler.scale(): it hardly counts",
+             "add all terms first: scaler.scale(loss + term).backward()", out);
+    }
     if (own == NULL || !ls_calls_is_attempt(call)) {
         return;
     }

@@ -351,6 +351,8 @@ static const struct {
     {ALIKE, "F S B k P Z", "F S B k P Z", 2, 60, "scaler.skip", LS_FAIL, "overflow at any scale"},
     {ALIKE, "F S B{\"penalty\":true} K P Z", "F S B K P Z", 2, 8, "scaler.losses", LS_FAIL,
      "still times the loss scale"},
+    {ALIKE, "F S B{\"added\":true} K P Z", "F S B K P Z", 2, 8, "scaler.losses", LS_FAIL,
+     "added after scaler.scale"},
     {"{\"event\":\"hidden\",\"model\":0,\"at\":\"train.py:5\",\"names\":[\"blocks.0.weight\"],"
      "\"count\":1}",
      "F b O Z", "F b O Z", 2, 8, "optimizer.covered", LS_FAIL, "plain list"},

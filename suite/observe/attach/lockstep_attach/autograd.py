@@ -132,6 +132,8 @@ class Autograd:
             hub.steps.now.pending += 1
             if hub.scalers.scaled_penalty():
                 entry["penalty"] = True
+            if hub.scalers.added_unscaled(roots[0]):
+                entry["added"] = True
         if hub.steps.now.detail and len(roots) == len(losses) == 1:
             scale = hub.scalers.scale_of(losses[0][1])
             entry.update(made(hub.torch, roots[0], scale).members())

@@ -7,6 +7,7 @@ from .samples import type_name
 
 SCALED, LOSS = "lockstep_scaled", "lockstep_loss"  # in the metadata of nodes of a graph
 NODES = 128  # of a graph that are searched for what scale() returned: losses are near its end
+ADDING = "Add Sub Neg Div Mul Sum Mean Stack Cat View Reshape Unsqueeze Squeeze ToCopy Clone".split()
 
 
 class Known:
@@ -133,7 +134,10 @@ class Scalers:
         """What scale() returned in the graph that ends with the tensor: its mark; False: surely none;
         None: the graph is too large to say.
         """
-        nodes, seen, bare = [tensor.grad_fn], set(), False
+        return self._search(tensor.grad_fn)
+
+    def _search(self, node):
+        nodes, seen, bare = [node], set(), False
         for node in nodes:
             if node is None or id(node) in seen:
                 continue
@@ -148,6 +152,30 @@ class Scalers:
                 continue
             nodes.extend(following for following, _ in node.next_functions)
         return False
+
+    def added_unscaled(self, tensor):
+        """Whether what goes backward is a sum of what scale() returned and of terms that it did not, while
+        the script has not asked for the scale to multiply them by itself.
+        """
+        if not self.scaling or self.asked:
+            return False
+        nodes, seen, scaled, plain = [tensor.grad_fn], set(), False, []
+        for node in nodes:
+            if node is None or id(node) in seen:
+                continue
+            if len(seen) == NODES:
+                return False
+            seen.add(id(node))
+            if self._mark_of(node, SCALED) is not None:
+                scaled = True
+                continue
+            following = [one for one, _ in node.next_functions if one is not None]
+            product = len(following) > 1 and node.name().startswith(("Mul", "Div"))
+            if product or not any(node.name().startswith(word + "Backward") for word in ADDING):
+                plain.append(node)
+            else:
+                nodes.extend(following)
+        return scaled and any(not self._search(node) for node in plain)
 
     # ---- penalties ---------------------------------------------------------------------------------
 
