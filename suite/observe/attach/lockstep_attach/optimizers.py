@@ -38,7 +38,7 @@ class Known:
     def __init__(self, hub, optimizer, at):
         self.ref = weakref.ref(optimizer, hub.dying)
         self.at = at
-        self.built = None  # [rate of each group as the constructor left it], where that was seen
+        self.built = None  # [rate of each group as the constructor or add_param_group() left it], where that was seen
         self.default = (None, None)  # as _unread gives it
         self.groups = []  # settings of each group, as its event has them
         self.held = None  # (parameter groups, state) while a step is open
@@ -58,6 +58,7 @@ class Optimizers:
     def install(self):
         optimizer = self.hub.torch.optim.Optimizer
         self.hub.wrap(optimizer, "__init__", None, self._built)
+        self.hub.wrap(optimizer, "add_param_group", None, self._grown)
         self.hub.wrap(optimizer, "__setstate__", None, self._restored)
         self.hub.wrap(optimizer, "zero_grad", self._enter_zero, None)
 
@@ -71,6 +72,14 @@ class Optimizers:
         if error is None:
             entry = self._learn(args[0], self.hub.places.here())
             entry.built = [self._number(group.get("lr")) for group in args[0].param_groups]
+
+    def _grown(self, note, args, kwargs, result, error):
+        """A group was added, by the constructor (which is not known yet) or by the script."""
+        entry = self.known(args[0])
+        groups = args[0].param_groups
+        if error is None and entry is not None and entry.built is not None:
+            if len(groups) == len(entry.built) + 1:
+                entry.built.append(self._number(groups[-1].get("lr")))
 
     def _restored(self, note, args, kwargs, result, error):
         self._watch_class(type(args[0]))
