@@ -159,6 +159,9 @@ static void judge_length(const span *s, const char *at, ls_observe_finding *out)
     bool waves = strncmp(s->class, "Cosine", 6) == 0 || strcmp(s->class, "LambdaLR") == 0 ||
                  strcmp(s->class, "SequentialLR") == 0;
     const char *why = !s->whole ? NULL : beyond ? (waves ? too_short(s) : NULL) : too_long(s);
+    /* Accelerate steps a schedule as often as there are ranks, and its own example of several
+     * batches a step makes it for all batches. */
+    bool for_each_rank = s->world > 1 && s->calls >= 0.9 * s->steps * s->world;
     if (s->length < 1 || s->steps < LEAST) {
         return;
     }
@@ -172,12 +175,15 @@ static void judge_length(const span *s, const char *at, ls_observe_finding *out)
                          "step it after each optimizer.step() (Lightning: \"interval\": "
                          "\"step\"), or make it for as many calls as there are epochs");
     } else if (why != NULL) {
-        ls_verdict_fail(&out->verdict,
-                        "a %s of %d calls has come to %d at the end of the job (%d steps, %d "
-                        "batches, %d passes): %s",
-                        s->class, s->length, s->reached, s->steps, s->batches, s->passes,
-                        beyond ? "the rate goes through it and on" : "the rate never ends its way");
-        ls_verdict_cause(&out->verdict, "its length is counted in %s", why);
+        ls_verdict_set(&out->verdict, for_each_rank && !beyond ? LS_WEAK : LS_FAIL,
+                       "a %s of %d calls has come to %d at the end of the job (%d steps, %d "
+                       "batches, %d passes): %s",
+                       s->class, s->length, s->reached, s->steps, s->batches, s->passes,
+                       beyond ? "the rate goes through it and on" : "the rate never ends its way");
+        ls_verdict_cause(&out->verdict, "its length is counted in %s",
+                         for_each_rank && !beyond ? "batches, and it is stepped with each step of "
+                                                    "the optimizer, once for each rank"
+                                                  : why);
         ls_finding_blame(out, at,
                          "make it for as many calls of step() as the job makes: steps of the "
                          "optimizer on one rank, or epochs");

@@ -209,6 +209,10 @@ static const struct {
      true, LS_FAIL, "samples of a rank"},
     {SCHEDULE("LambdaLR", "\"span\":17,\"base\":0.1"), "F b O Z L{\"optimizer\":0,\"schedule\":0}",
      true, LS_PASS, "12 calls"}, /* longer than the job, by nothing that is known */
+    {SCHEDULE("LambdaLR", "\"span\":72,\"base\":0.1"), /* as Accelerate's example */
+     "F b{\"sync\":false} F b{\"sync\":false} F b O Z "
+     "L{\"optimizer\":0,\"schedule\":0,\"times\":2,\"at\":\"accelerate/scheduler.py:80\"}",
+     true, LS_WEAK, "once for each rank"},
     {SCHEDULE("LambdaLR", "\"span\":null,\"base\":0.1"),
      "F b O Z L{\"optimizer\":0,\"schedule\":0,\"lr\":[0.01]}", true, LS_FAIL,
      "its function returns a rate"},
