@@ -5,6 +5,7 @@
 
 #include "suite/observe/trace/calls.h"
 #include "kernels/core/text.h"
+#include "restored.h"
 #include "rules.h"
 #include "suite/observe/trace/job.h"
 #include "suite/observe/trace/saved.h"
@@ -590,6 +591,14 @@ static void judge_epoch(const ls_observe_rank *rank, int k, ls_observe_finding *
     }
 }
 
+/* ---- the rate -------------------------------------------------------------------------------- */
+
+static void judge_rate(const ls_observe_rank *rank, int k, ls_observe_finding *out)
+{
+    const cJSON *load = loaded(rank, "optimizer");
+    ls_restored_judge_rate(rank, k, load != NULL && writes_again(rank, load), out);
+}
+
 /* ---- checkpoint.resume ----------------------------------------------------------------------- */
 
 typedef void judge_rank(const ls_observe_rank *rank, int k, ls_observe_finding *out);
@@ -597,8 +606,8 @@ typedef void judge_rank(const ls_observe_rank *rank, int k, ls_observe_finding *
 /* The first mistake found is the one that is named: those behind it may follow from it. */
 static int judge_loads(const ls_observe_trace *trace, ls_observe_finding *out)
 {
-    static judge_rank *const judge[] = {judge_taken,  judge_moments,  judge_model,
-                                        judge_scaler, judge_schedule, judge_epoch};
+    static judge_rank *const judge[] = {judge_taken,    judge_moments, judge_model, judge_scaler,
+                                        judge_schedule, judge_epoch,   judge_rate};
     int resumed = 0;
     for (int k = 0; k < trace->world; k++) {
         const ls_observe_rank *rank = &trace->rank[k];

@@ -439,6 +439,7 @@ class Checkpoints:
                 event["like"] = self.hub.Late(self._like(args[0]))
             elif what == "optimizer":
                 event["entries"] = len(args[0].state)
+                self.hub.optimizers.loaded(args[0])
             event["at"], event["step"] = self.hub.places.here(), note
             self.hub.writer.put(event)
 

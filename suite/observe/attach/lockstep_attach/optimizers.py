@@ -41,6 +41,7 @@ class Known:
         self.built = None  # [rate of each group as the constructor or add_param_group() left it], where that was seen
         self.default = (None, None)  # as _unread gives it
         self.groups = []  # settings of each group, as its event has them
+        self.restored = None  # what the last state that was loaded gave, as the event has it
         self.held = None  # (parameter groups, state) while a step is open
         self.index = None  # given when it is first asked to step
 
@@ -94,6 +95,16 @@ class Optimizers:
             self.hub.models.look_for(self.params(optimizer), at)
         return entry
 
+    def loaded(self, optimizer):
+        """Its load_state_dict has ended: the rates are those of the state until the script sets them."""
+        entry = self.known(optimizer)
+        if entry is not None and entry.index is None and optimizer.state:
+            entry.restored = {
+                "lr": self.rates(optimizer),
+                "schedules": self.hub.schedules.count,
+                "at": self.hub.places.here(),
+            }
+
     def _watch_class(self, kind):
         for name, enter, leave in (
             ("step", self._enter_step, self._leave_step),
@@ -137,6 +148,8 @@ class Optimizers:
             "state": sum(1 for p in self.params(optimizer) if optimizer.state.get(p)),
             "rate_at": where,
             "set_at": script_text.rate_set(entry.at, self.hub.places.work),
+            "scaled_at": script_text.rate_scaled(entry.at, self.hub.places.work),
+            "restored": entry.restored,
             "groups": groups,
         }
 

@@ -23,6 +23,14 @@ RATE = re.compile(
     r"param_groups\s*\[[^\]]*\]\s*\[\s*['\"]lr['\"]\s*\]\s*[*/+-]?=[^=]|\bin\s+[\w.]*param_groups\s*\["
 )
 SETS = re.compile(r"\[\s*['\"]lr['\"]\s*\]\s*[*/+-]?=[^=]|\boptim\w*\.lr\s*[*/+-]?=[^=]")
+# nothing but the number of ranks: `*= world / checkpoint["world"]` takes the file's own into account
+_FACTOR = r"(?:float|int)?\(?\s*" + RANKS + r"\s*\)?\s*$"
+SCALES = re.compile(
+    r"\[\s*['\"]lr['\"]\s*\]\s*(?:[*/]=|=\s*[\w.\[\]]+\[\s*['\"]lr['\"]\s*\]\s*[*/])\s*" + _FACTOR,
+    re.IGNORECASE,
+)
+OF_FILE = re.compile(r"\bif\b.*(?:ckpt|check_?point|saved|old|prev|state|resum|load|snapshot)", re.IGNORECASE)
+ABOVE = 3  # lines above, where a condition may say for which files
 MADE = re.compile(r"^\s*return\b.*\bloss|\.backward\(|backward\(", re.IGNORECASE)
 
 
@@ -62,6 +70,19 @@ def rate(place, work):
 def rate_set(place, work):
     """The place of the first line that sets a rate at all, or None."""
     return _first(SETS, place, work)
+
+
+def rate_scaled(place, work):
+    """The place of a line that multiplies a rate by the number of ranks, or divides it, whatever it
+    was and whatever file was loaded; or None.
+    """
+    for file in dict.fromkeys(_files(place, work)):
+        lines = _lines(file)
+        for number, line in enumerate(lines):
+            above = lines[max(0, number - ABOVE) : number]
+            if SCALES.search(line) and not any(OF_FILE.search(one) for one in above):
+                return _place(file, number, work)
+    return None
 
 
 def division(place, work):

@@ -1,0 +1,172 @@
+/* Rates that a script scales by the number of ranks after the optimizer's state was loaded. The
+ * state holds the rate as it was used, hence scaled: each resume scales it once more. Where the
+ * file comes from a job of one rank, the same line is right, once. */
+#include "restored.h"
+
+#include <math.h>
+
+#include "kernels/core/text.h"
+#include "suite/observe/trace/job.h"
+
+static const ls_tol same =
+    LS_TOL(0x1p-22, "of a rate: it is multiplied once, and kept in f32 at the least");
+
+enum { POWERS = 4 }; /* resumes before this one that may have scaled it */
+
+/* The first step of an optimizer after its state was loaded, and the one after that. */
+typedef struct first_steps {
+    const ls_call *step[2];
+    bool scheduled; /* a schedule was stepped before the first */
+    bool apart;     /* or between both */
+} first_steps;
+
+static first_steps steps_of(const ls_observe_rank *rank, int optimizer)
+{
+    first_steps found = {0};
+    for (int i = 0; i < rank->step_count && found.step[1] == NULL; i++) {
+        for (int c = 0; c < rank->step[i].call_count && found.step[1] == NULL; c++) {
+            const ls_call *call = &rank->step[i].call[c];
+            if (call->kind == LS_CALL_SCHEDULE) {
+                found.scheduled = found.scheduled || found.step[0] == NULL;
+                found.apart = true;
+            } else if (call->kind == LS_CALL_OPTIMIZER_STEP && call->optimizer == optimizer) {
+                found.step[found.step[0] != NULL] = call;
+                found.step[1] = call->times > 1 ? call : found.step[1];
+            }
+        }
+    }
+    return found;
+}
+
+/* The same factor of all groups that have a rate; NaN: there is none. */
+static double factor_between(const cJSON *before, const cJSON *after)
+{
+    double factor = NAN;
+    int count = cJSON_GetArraySize(before);
+    if (count == 0 || count != cJSON_GetArraySize(after)) {
+        return NAN;
+    }
+    for (int g = 0; g < count; g++) {
+        const cJSON *b = cJSON_GetArrayItem(before, g), *a = cJSON_GetArrayItem(after, g);
+        if (!cJSON_IsNumber(b) || !cJSON_IsNumber(a)) {
+            return NAN;
+        }
+        if (b->valuedouble == 0 && a->valuedouble == 0) {
+            continue;
+        }
+        double own = a->valuedouble / b->valuedouble;
+        if (!isfinite(own) || (!isnan(factor) && fabs(own - factor) > same.value * fabs(factor))) {
+            return NAN;
+        }
+        factor = own;
+    }
+    return factor;
+}
+
+static bool is_near(double a, double b)
+{
+    return fabs(a - b) <= same.value * fabs(b);
+}
+
+/* Whether the file has the rates that the constructor gave, times the factor once or several
+ * times. */
+static bool is_scaled_already(const cJSON *optimizer, const cJSON *file, double factor)
+{
+    const cJSON *group;
+    int at = 0, power = 0;
+    cJSON_ArrayForEach(group, cJSON_GetObjectItemCaseSensitive(optimizer, "groups"))
+    {
+        const cJSON *rate = cJSON_GetArrayItem(file, at++);
+        double ratio = cJSON_IsNumber(rate) ? rate->valuedouble : NAN;
+        ratio /= ls_json_number(group, "built_lr", NAN);
+        int own = 0;
+        for (int p = 1; p <= POWERS; p++) {
+            own = is_near(ratio, pow(factor, p)) ? p : own;
+        }
+        if (own == 0 || (power != 0 && own != power)) {
+            return false;
+        }
+        power = own;
+    }
+    return power > 0 && at == cJSON_GetArraySize(file);
+}
+
+static bool is_as_built(const cJSON *optimizer, const cJSON *file)
+{
+    const cJSON *group =
+        cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(optimizer, "groups"), 0);
+    const cJSON *rate = cJSON_GetArrayItem(file, 0);
+    return cJSON_IsNumber(rate) &&
+           is_near(rate->valuedouble, ls_json_number(group, "built_lr", NAN));
+}
+
+static void report(const cJSON *optimizer, const cJSON *restore, const first_steps *steps, int k,
+                   bool sure, ls_observe_finding *out)
+{
+    const cJSON *file = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(restore, "lr"), 0);
+    const cJSON *rates = cJSON_GetObjectItemCaseSensitive(steps->step[0]->json, "lr");
+    LS_TEXT(found, 250,
+            "rank %d: the optimizer's state has the rate %g, and the first step after it was "
+            "loaded uses %g",
+            k, file->valuedouble, cJSON_GetArrayItem(rates, 0)->valuedouble);
+    if (sure) {
+        ls_verdict_fail(&out->verdict, "%s", found);
+    } else {
+        ls_verdict_set(&out->verdict, LS_WEAK, "%s: right once, where a job of one rank wrote it",
+                       found);
+    }
+    ls_verdict_cause(&out->verdict, "the rate is scaled by the number of ranks once more after the "
+                                    "state was loaded, which holds it scaled already");
+    const char *scaled = ls_json_string(optimizer, "scaled_at", "");
+    const char *set = ls_json_string(optimizer, "set_at", "");
+    ls_finding_blame(out,
+                     scaled[0] != '\0' ? scaled
+                     : set[0] != '\0'  ? set
+                                       : ls_json_string(restore, "at", ""),
+                     "scale the rate before the optimizer's state is loaded, or where the "
+                     "optimizer is built");
+}
+
+static void judge_optimizer(const ls_observe_rank *rank, const cJSON *optimizer, int k, bool again,
+                            ls_observe_finding *out)
+{
+    int index = ls_json_int(optimizer, "optimizer", -1);
+    double world = ls_json_number(rank->record->start, "world", 1);
+    const cJSON *restore = cJSON_GetObjectItemCaseSensitive(optimizer, "restored");
+    first_steps steps = steps_of(rank, index);
+    int built = cJSON_GetArraySize(rank->schedule);
+    if (!cJSON_IsObject(restore) || steps.step[0] == NULL || steps.scheduled || world < 2 ||
+        built > ls_json_int(restore, "schedules", built)) {
+        return; /* what a schedule does to the rate where it is built is its own */
+    }
+    const cJSON *file = cJSON_GetObjectItemCaseSensitive(restore, "lr");
+    const cJSON *used = cJSON_GetObjectItemCaseSensitive(steps.step[0]->json, "lr");
+    double factor = factor_between(file, used);
+    if (!is_near(factor, world) && !is_near(factor, 1 / world)) {
+        return;
+    }
+    /* a rate that the script sets anew in each step doubles in a warm-up */
+    const cJSON *next =
+        steps.step[1] == NULL ? NULL : cJSON_GetObjectItemCaseSensitive(steps.step[1]->json, "lr");
+    if (!steps.apart && next != NULL && !is_near(factor_between(used, next), 1)) {
+        return;
+    }
+    bool named = ls_json_string(optimizer, "scaled_at", "")[0] != '\0';
+    bool twice = is_scaled_already(optimizer, file, factor) && (named || factor > 1);
+    if (twice || (named && again)) {
+        report(optimizer, restore, &steps, k, true, out);
+    } else if (named && !is_as_built(optimizer, file)) {
+        report(optimizer, restore, &steps, k, false, out);
+    }
+}
+
+void ls_restored_judge_rate(const ls_observe_rank *rank, int k, bool again, ls_observe_finding *out)
+{
+    const cJSON *optimizer;
+    cJSON_ArrayForEach(optimizer, rank->optimizer)
+    {
+        if (ls_verdict_good(out->verdict.code)) {
+            judge_optimizer(rank, optimizer, k, again, out);
+        }
+    }
+}

@@ -1,0 +1,12 @@
+/* What a job does to the state that it restored. Part of checkpoint.resume. */
+#ifndef LS_OBSERVE_RULES_RESTORED_H
+#define LS_OBSERVE_RULES_RESTORED_H
+
+#include "suite/observe/trace/trace.h"
+
+/* A rate that was multiplied by the number of ranks after the optimizer's state was loaded, which
+ * holds it multiplied already. `again`: the job writes the file that it was loaded from. */
+void ls_restored_judge_rate(const ls_observe_rank *rank, int k, bool again,
+                            ls_observe_finding *out);
+
+#endif
