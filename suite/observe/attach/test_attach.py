@@ -1110,13 +1110,17 @@ scaler.scale(loss).backward()
 optimizer.param_groups[0]['lr'] = rate
 """
     other = "for group in o.param_groups:\n    group['lr'] = r\nloss.backward()\ny = loss / world_size\n"
+    scaled = "g['lr'] = base * world_size\nif ckpt['world'] == 1:\n    g['lr'] *= world_size\n\n\n\n"
+    scaled += "g['lr'] *= world_size / old\ng['lr'] *= dist.get_world_size()\n"
     third = "loss = out.loss / gradient_accumulation_steps\naccelerator.backward(loss)\n"
     jobs = (("a.py", text, (4, 3, 6)), ("b.py", other, (None,) * 3), ("c.py", third, (None, 1, None)))
+    jobs += (("d.py", scaled, (None, None, None, 8)),)
     for name, lines, expected in jobs:
         path = os.path.join(context.root, name)
         with open(path, "w", encoding="utf-8") as file:
             file.write(lines)
         asked = (script_text.division, script_text.by_steps, script_text.rate)
+        asked += (script_text.rate_scaled,) * (len(expected) - len(asked))
         main, own = sys.modules["__main__"], sys.modules["__main__"].__file__
         main.__file__ = path
         found = [ask(path + ":1", context.root + os.sep) for ask in asked]

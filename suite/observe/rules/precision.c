@@ -9,6 +9,7 @@
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
 #include "rules.h"
+#include "suite/observe/trace/job.h"
 #include "suite/observe/trace/samples.h"
 
 /* ---- what a job shows ------------------------------------------------------------------------ */
@@ -452,16 +453,31 @@ static const ls_observe_tensor *half_param(const ls_observe_trace *trace)
     return NULL;
 }
 
-static const char *place_of_model(const ls_observe_trace *trace, int model)
+/* A member of a model's event. */
+static const char *text_of_model(const ls_observe_trace *trace, int model, const char *member)
 {
     const cJSON *event;
     cJSON_ArrayForEach(event, trace->rank[0].model)
     {
         if (ls_json_int(event, "model", 0) == model) {
-            return ls_json_string(event, "at", "");
+            return ls_json_string(event, member, "");
         }
     }
     return "";
+}
+
+/* Optimizers of torch alone, whose steps are known: others may hold copies in f32. */
+static bool is_plain(const ls_observe_rank *rank)
+{
+    const cJSON *optimizer;
+    cJSON_ArrayForEach(optimizer, rank->optimizer)
+    {
+        if (strncmp(ls_json_string(optimizer, "class", ""), "torch.optim.", 12) != 0 ||
+            ls_json_string(optimizer, "rule", "")[0] == '\0') {
+            return false;
+        }
+    }
+    return cJSON_GetArraySize(rank->optimizer) > 0;
 }
 
 void ls_rules_precision_params(const ls_observe_trace *trace, ls_observe_finding *out)
@@ -475,7 +491,7 @@ void ls_rules_precision_params(const ls_observe_trace *trace, ls_observe_finding
         ls_verdict_pass(&out->verdict, "%d trainable parameters in f32", p.params / trace->world);
         return;
     }
-    const char *at = place_of_model(trace, half->model);
+    const char *at = text_of_model(trace, half->model, "at");
     if (p.f16_params > 0 && p.scaled) {
         ls_verdict_fail(&out->verdict,
                         "%d of %d trainable parameters are f16 under a GradScaler: %.80s, ...",
@@ -492,6 +508,20 @@ void ls_rules_precision_params(const ls_observe_trace *trace, ls_observe_finding
                          "parameters are held in f16 without f32 copies: small steps leave them as "
                          "they are, and gradients have no loss scale");
         ls_finding_blame(out, at, "keep parameters in f32 and let autocast cast them");
+    } else if (p.autocast > 0 && is_plain(&trace->rank[0])) {
+        const char *cast = text_of_model(trace, half->model, "cast_at");
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "%d of %d trainable parameters are bf16 under autocast, and %.60s keeps no "
+                       "copies in f32",
+                       p.half_params / trace->world, p.params / trace->world,
+                       ls_json_string(ls_job_optimizer(&trace->rank[0], 0), "class",
+                                      "the "
+                                      "optimizer"));
+        ls_verdict_cause(&out->verdict,
+                         "the model itself is cast to bf16, not by autocast alone: an update below "
+                         "1/256 of a value is lost, and moments are in bf16");
+        ls_finding_blame(out, cast[0] != '\0' ? cast : at,
+                         "keep parameters in f32 and let autocast cast them");
     } else {
         ls_finding_blame(out, at,
                          "trainable parameters are bf16: an update below 1/256 of a value is lost "

@@ -1,6 +1,7 @@
 /* Whether parameters in half move as their optimizer's steps ask: an update below half of a
  * value's last digit leaves it as it was, in every step again. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/core/text.h"
@@ -14,12 +15,27 @@ static const ls_tol most = LS_TOL(
 static const ls_tol some = LS_TOL(0.05, "of the way: what is less changes a run no more than the "
                                         "rounding of its gradients (numerics 8.8)");
 
+static const ls_tol felt =
+    LS_TOL(0x1p-13,
+           "of a tensor's values: a sixteenth of half of bf16's last digit. Sixteen such steps in "
+           "one direction are a digit, a training makes thousands");
+
+enum { LEAST = 3 }; /* detailed steps that ask a tensor to move */
+
+/* A tensor over the detailed steps. */
+typedef struct standing {
+    ls_values first; /* its values before the first of them */
+    bool moved;
+    int asked; /* steps that ask it to move by what would be felt */
+} standing;
+
 typedef struct moves {
     double asked, lost; /* sums of sizes of updates, and of those that changed nothing */
     int64_t elements, still;
     int tensors, unknown;
     ls_job_names names; /* of tensors most of whose way is lost */
     const char *type, *at;
+    standing *standing; /* [tensors of rank 0] */
 } moves;
 
 static bool is_half(const ls_observe_tensor *tensor)
@@ -28,8 +44,21 @@ static bool is_half(const ls_observe_tensor *tensor)
            (strcmp(tensor->type, "f16") == 0 || strcmp(tensor->type, "bf16") == 0);
 }
 
+/* Whether all elements keep their values in this step and since the first detailed one. */
+static void follow_tensor(standing *own, const ls_values *param, const ls_values *next,
+                          double asked)
+{
+    double size = 0;
+    for (int64_t i = 0; i < param->count; i++) {
+        size += fabs(param->v[i]);
+    }
+    own->moved = own->moved || !ls_values_equal(param, next) ||
+                 (own->first.v != NULL && !ls_values_equal(&own->first, param));
+    own->asked += size > 0 && asked >= felt.value * size;
+}
+
 static void add_tensor(const ls_samples *samples, const ls_observe_tensor *tensor, bool first,
-                       moves *m)
+                       standing *own, moves *m)
 {
     ls_values param, next, wanted;
     double asked = 0, lost = 0;
@@ -57,7 +86,12 @@ static void add_tensor(const ls_samples *samples, const ls_observe_tensor *tenso
     if (first && lost > most.value * asked) {
         ls_job_add_name(&m->names, tensor->name);
     }
-    ls_values_free(&param);
+    follow_tensor(own, &param, &next, asked);
+    if (own->first.v == NULL) {
+        own->first = param;
+    } else {
+        ls_values_free(&param);
+    }
     ls_values_free(&next);
     ls_values_free(&wanted);
 }
@@ -67,7 +101,7 @@ static void add_step(const ls_samples *samples, bool first, moves *m)
     const ls_observe_rank *rank = &samples->trace->rank[0];
     for (int i = 0; i < rank->tensor_count; i++) {
         if (is_half(&rank->tensor[i])) {
-            add_tensor(samples, &rank->tensor[i], first, m);
+            add_tensor(samples, &rank->tensor[i], first, &m->standing[i], m);
         }
     }
     int call = ls_trace_find(samples->step[0], LS_CALL_OPTIMIZER_STEP, 0);
@@ -76,6 +110,19 @@ static void add_step(const ls_samples *samples, bool first, moves *m)
         m->at = ls_json_string(ls_job_optimizer(rank, step->optimizer), "at", "");
         m->at = m->at[0] != '\0' ? m->at : step->at;
     }
+}
+
+/* Where the script cast a model to half; "": that is not known. */
+static const char *cast_at(const ls_observe_rank *rank)
+{
+    const cJSON *model;
+    cJSON_ArrayForEach(model, rank->model)
+    {
+        if (cJSON_HasObjectItem(model, "cast_at")) {
+            return ls_json_string(model, "cast_at", "");
+        }
+    }
+    return "";
 }
 
 static int count_half(const ls_observe_trace *trace)
@@ -87,6 +134,19 @@ static int count_half(const ls_observe_trace *trace)
     return count;
 }
 
+/* Tensors that no detailed step moved, though each asks it to, and rounding alone keeps them. */
+static void find_standing(const ls_observe_rank *rank, moves *m, ls_job_names *names)
+{
+    for (int i = 0; i < rank->tensor_count; i++) {
+        standing *own = &m->standing[i];
+        if (own->asked >= LEAST && !own->moved) {
+            ls_job_add_name(names, rank->tensor[i].name);
+        }
+        ls_values_free(&own->first);
+    }
+    free(m->standing);
+}
+
 void ls_rules_precision_updates(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     moves m = {.type = "", .at = ""};
@@ -94,6 +154,11 @@ void ls_rules_precision_updates(const ls_observe_trace *trace, ls_observe_findin
         ls_verdict_set(&out->verdict, LS_SKIP,
                        trace->attached ? "no trainable parameter is in half"
                                        : "dumps of the protocol are compared with FP64 by conform");
+        return;
+    }
+    m.standing = calloc((size_t)trace->rank[0].tensor_count, sizeof *m.standing);
+    if (m.standing == NULL) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "no memory to follow the tensors in");
         return;
     }
     for (int64_t n = 0, first = 0; (n = ls_samples_next(trace, n)) != 0;) {
@@ -105,6 +170,8 @@ void ls_rules_precision_updates(const ls_observe_trace *trace, ls_observe_findin
         }
         ls_samples_close(&samples);
     }
+    ls_job_names standing = {0};
+    find_standing(&trace->rank[0], &m, &standing);
     if (m.tensors == 0 || m.asked == 0) {
         ls_verdict_set(&out->verdict, m.unknown > 0 ? LS_UNSUPPORTED : LS_WEAK, "%s",
                        m.unknown > 0 ? "the optimizer's update is not known here: it may round "
@@ -121,15 +188,22 @@ void ls_rules_precision_updates(const ls_observe_trace *trace, ls_observe_findin
     if (share > most.value) {
         ls_verdict_fail(&out->verdict, "%s%s%s", found, m.names.count > 0 ? "; most in " : "",
                         ls_job_names_text(&m.names));
+    } else if (standing.count > 0 && ls_trace_is_mixed(trace)) {
+        /* autocast is made for parameters in f32; a job all in half may mean what it does */
+        ls_verdict_fail(&out->verdict,
+                        "%d of %d %s tensors never move, and rounding takes each update that the "
+                        "steps ask of them: %s",
+                        standing.count, count_half(trace), m.type, ls_job_names_text(&standing));
     } else if (share > some.value) {
         ls_verdict_set(&out->verdict, LS_WEAK, "%s", found);
     }
-    if (share > some.value) {
+    if (!ls_verdict_good(out->verdict.code)) {
         ls_verdict_cause(&out->verdict,
                          "parameters are held in %s without copies in f32: steps that are small "
                          "against a value leave it as it is, each time again",
                          m.type);
-        ls_finding_blame(out, m.at,
+        const char *cast = cast_at(&trace->rank[0]);
+        ls_finding_blame(out, cast[0] != '\0' ? cast : m.at,
                          "keep parameters in f32 and let autocast cast them, or step by an "
                          "optimizer with f32 copies, stochastic rounding or compensated sums");
     }

@@ -101,8 +101,9 @@ typedef enum fake_fault {
     FAULT_CHANGED,  /* a hook on an output */
     FAULT_EXCLUDED, /* one tensor is used outside, too */
     /* precision */
-    FAULT_HALF, /* parameters in bf16 */
-    FAULT_LOST, /* the same at a rate that rounding swallows */
+    FAULT_HALF,  /* parameters in bf16 */
+    FAULT_LOST,  /* the same at a rate that rounding swallows */
+    FAULT_LARGE, /* the same with one tensor so large that it swallows its steps */
 } fake_fault;
 
 typedef struct fake_job {
@@ -152,7 +153,13 @@ static inline bool fake_is_hand(const fake_state *s)
 
 static inline bool fake_is_half(const fake_state *s)
 {
-    return fake_is(s, FAULT_HALF) || fake_is(s, FAULT_LOST);
+    return fake_is(s, FAULT_HALF) || fake_is(s, FAULT_LOST) || fake_is(s, FAULT_LARGE);
+}
+
+/* Detailed steps. */
+static inline int fake_details(const fake_state *s)
+{
+    return fake_is(s, FAULT_LARGE) ? 3 : 2;
 }
 
 static inline double fake_rate(const fake_state *s)
@@ -708,7 +715,7 @@ static inline void fake_write_step(const fake_state *s, int step, int rank)
             "\"state\":\"%016llx\",\"buffer\":\"%d\"},\"ms\":{\"total\":1},\"detail\":%s,"
             "\"calls\":[",
             step, scale, scale, skips ? "true" : "false", rate, fake_digest(s, rank, -1, false),
-            fake_digest(s, rank, -1, true), rank, step <= 2 ? "true" : "false");
+            fake_digest(s, rank, -1, true), rank, step <= fake_details(s) ? "true" : "false");
     fake_write_calls(s, step, rank, rate, f);
     fprintf(f, "]}\n");
 }
@@ -723,6 +730,7 @@ static inline void fake_start(fake_state *s)
             for (int i = 0; i < fake_count[t]; i++) {
                 uint64_t seed = fake_seeds_ranks(s) ? (uint64_t)k : 0;
                 float value = ls_rng_normal(1000 + seed, (uint64_t)t, (uint64_t)i);
+                value = fake_is(s, FAULT_LARGE) && t == 1 ? 160 : value;
                 s->at[k][t].param[i] = fake_is_half(s) ? fake_bf16(value) : value;
             }
         }
@@ -754,7 +762,7 @@ static inline void fake_write(const fake_job *job, char *folder, size_t bytes)
         fake_reduce(s, step);
         fake_prepare(s);
         fake_step(s, step);
-        for (int k = 0; k < job->world && step <= 2; k++) {
+        for (int k = 0; k < job->world && step <= fake_details(s); k++) {
             fake_write_samples(s, step, k);
         }
         fake_advance(s, step);

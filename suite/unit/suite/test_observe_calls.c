@@ -76,6 +76,40 @@ START_TEST(precision_is_judged)
 }
 END_TEST
 
+/* Under autocast parameters are to be in f32; all in half, or with an optimizer that may hold
+ * copies, is a practice. */
+START_TEST(models_cast_under_autocast_are_weak)
+{
+    static const struct {
+        const char *autocast, *kind, *rule;
+        ls_verdict_code code;
+        const char *words;
+    } one[] = {
+        {"\"bf16\"", "torch.optim.adamw.AdamW", "adamw", LS_WEAK,
+         "cast to bf16, not by autocast alone: an update below 1/256 of a value is lost, and "
+         "moments are in bf16 | train.py:3"},
+        {"null", "torch.optim.adamw.AdamW", "adamw", LS_PASS, "as the job asked"},
+        {"\"bf16\"", "torchao.optim.adam.AdamW", "", LS_PASS, "as the job asked"},
+    };
+    for (size_t i = 0; i < sizeof one / sizeof *one; i++) {
+        calls_job job;
+        calls_open_with(&job, 2,
+                        "\"cast_at\":\"train.py:3\","
+                        "\"params\":[[\"fc.weight\",8,\"bf16\",true]],");
+        LS_TEXT(optimizer, 300,
+                "{\"event\":\"optimizer\",\"optimizer\":0,\"class\":\"%s\",\"rule\":\"%s\","
+                "\"groups\":[{\"params\":[\"fc.weight\"],\"lr\":0.1}]}",
+                one[i].kind, one[i].rule);
+        calls_event(&job, -1, optimizer);
+        LS_TEXT(step, 100, "F{\"autocast\":%s,\"type\":\"bf16\"} b O Z", one[i].autocast);
+        repeat(&job, 2, step);
+        calls_judge(&job);
+        calls_expect(&job, "precision.params", one[i].code, one[i].words);
+        calls_close(&job);
+    }
+}
+END_TEST
+
 static const char half[] = "\"params\":[[\"fc.weight\",8,\"f16\",true]],";
 
 START_TEST(half_models_are_named)
@@ -1335,6 +1369,7 @@ int main(void)
     TCase *test = tcase_create("rules");
     tcase_set_timeout(test, 120);
     tcase_add_loop_test(test, precision_is_judged, 0, ROWS(precise));
+    tcase_add_test(test, models_cast_under_autocast_are_weak);
     tcase_add_test(test, half_models_are_named);
     tcase_add_loop_test(test, gradients_show_the_arithmetic, 0, ROWS(shown));
     tcase_add_loop_test(test, data_are_judged, 0, ROWS(drawings));

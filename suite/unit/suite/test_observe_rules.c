@@ -231,6 +231,13 @@ static const struct {
     {{FAULT_LOST, "sgd", 2, 1, 0, 0, NULL, NULL}, "precision.updates", LS_FAIL, "rounding"},
     {{FAULT_LOST, "sgd", 2, 1, 0, 0, NULL, NULL}, "precision.updates", LS_FAIL, "at train.py:9"},
     {{FAULT_LOST, "adamw", 1, 1, 0, 0, NULL, NULL}, "precision.updates", LS_FAIL, "below half"},
+    {{FAULT_LARGE, "adamw", 2, 1, 0, 0, NULL, "bf16"},
+     "precision.updates",
+     LS_FAIL,
+     "1 of 3 bf16 tensors never move, and rounding takes each update that the steps ask of them: "
+     "fc.bias"},
+    {{FAULT_LARGE, "adamw", 2, 1, 0, 0, NULL, NULL}, "precision.updates", LS_WEAK, "lost"},
+    {{FAULT_HALF, "adamw", 2, 1, 0, 0, NULL, "bf16"}, "precision.updates", LS_PASS, "bf16"},
     {{FAULT_NONE, "sgd", 2, 1, 0, 0, NULL, NULL}, "precision.updates", LS_SKIP, ""},
 };
 

@@ -189,6 +189,9 @@ class Model:
         }
         if self.kind == "ddp":
             event.update(self._wrapper(module))
+        cast = next((at for part, at in hub.models.casts.items() if part in parts), None)
+        if cast is not None:
+            event["cast_at"] = cast
         event["digest"] = {
             "param": hub.digests.digest(tensors),
             "buffer": hub.digests.digest(buffer_tensors),
@@ -228,6 +231,7 @@ class Models:
         self.bypassed = None  # where the script called such a module
         self.compiles = False  # torch.compile was called: forwards in what it made are not seen
         self.frozen = {}  # id of a part that the script put in eval mode: (weak reference, where)
+        self.casts = weakref.WeakKeyDictionary()  # module that was cast to a half type: where
         self.switching = 0  # depth of Module.train, which calls itself for each child
 
     def install(self):
@@ -235,6 +239,8 @@ class Models:
         module = torch.nn.Module
         wrap(module, "train", self._enter_train, self._leave_train)
         wrap(module, "zero_grad", self._enter_zero, None)
+        for name in ("to", "half", "bfloat16"):
+            wrap(module, name, None, self._cast)
         if hasattr(torch, "compile"):
             wrap(torch, "compile", None, self._compiled)
         if not torch.distributed.is_available():
@@ -253,6 +259,11 @@ class Models:
         )
 
     # ---- what is known ---------------------------------------------------------------------------
+
+    def _cast(self, note, args, kwargs, result, error):
+        first = next((p for p in args[0].parameters() if p.is_floating_point()), None)
+        if error is None and first is not None and first.element_size() == 2:
+            self.casts.setdefault(args[0], self.hub.places.here())
 
     def known(self, module):
         ref, model = self.by_id.get(id(module), (None, None))
