@@ -1130,6 +1130,26 @@ optimizer.param_groups[0]['lr'] = rate
 
 
 @test
+def gathered_constants_are_seen(context):
+    """gathered.py names a gather whose results the loss uses while its graph has no way to what was given."""
+    from lockstep_attach.gathered import Gathered
+
+    for own, transposed, used in ((0, 1, 1), (1, 1, 1), (0, 0, 1), (0, 1, 0)):
+        weight = torch.nn.Parameter(torch.randn(6, 5))
+        first, second = (torch.randn(8, 6) @ weight).chunk(2)
+        keys = [second.detach().clone(), torch.randn(4, 5)]
+        gathered = Gathered(torch)
+        gathered.keep(1, "a.py:3", second, list(keys))
+        keys[0] = second if own else keys[0]
+        joined = torch.cat(keys)
+        scores = first @ joined.t() if transposed else first[:, None] * torch.stack(keys)[:1]
+        scores = scores if used else first.square()
+        found = gathered.lost([scores.sum()])
+        known = hasattr(scores.grad_fn, "_sequence_nr")
+        assert found == ("a.py:3" if known and used and transposed and not own else None), found
+
+
+@test
 def lengths_are_read(context):
     """schedules.py reads the length of a schedule where its constructor or its function was given it."""
     from lockstep_attach.schedules import _length_of

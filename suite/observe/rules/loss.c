@@ -21,6 +21,26 @@ static const struct {
      "give both the same shape: outputs.squeeze(1)"},
 };
 
+/* A loss of what was gathered from all ranks, none of which gets a gradient. */
+static bool report_gathered(const ls_call *call, long long step, ls_observe_finding *out)
+{
+    const char *at = ls_calls_text(call, "loss_gathered");
+    if (at[0] == '\0') {
+        return false;
+    }
+    ls_verdict_fail(&out->verdict,
+                    "step %lld: the loss uses what was gathered from all ranks, as a constant: no "
+                    "gradient reaches what this rank gave",
+                    step);
+    ls_verdict_cause(&out->verdict,
+                     "all_gather of torch.distributed hands on no gradient: its results are new "
+                     "tensors without a graph");
+    ls_finding_blame(out, at,
+                     "use torch.distributed.nn.functional.all_gather, or put this rank's own "
+                     "tensor back in its place; detach() it first where no gradient is meant");
+    return true;
+}
+
 void ls_rules_gradient_loss(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     int losses = 0;
@@ -34,6 +54,9 @@ void ls_rules_gradient_loss(const ls_observe_trace *trace, ls_observe_finding *o
              c = ls_trace_find(step, LS_CALL_BACKWARD, c + 1)) {
             const ls_call *call = &step->call[c];
             losses += cJSON_HasObjectItem(call->json, "loss_times") ? call->times : 0;
+            if (report_gathered(call, (long long)step->step->step, out)) {
+                return;
+            }
             for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
                 if (strcmp(ls_calls_text(call, "loss_given"), ways[w].given) == 0) {
                     ls_verdict_fail(&out->verdict, "step %lld: %s", (long long)step->step->step,

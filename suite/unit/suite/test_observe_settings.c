@@ -317,6 +317,8 @@ static const struct {
     {REGION, "F{\"autocast\":\"bf16\",\"type\":\"bf16\"} b O Z", "precision.autocast", LS_PASS, ""},
     {"{\"event\":\"autocast\",\"device\":\"cuda\",\"at\":\"train.py:9 (y/z.py:19)\"}",
      PLAIN "b O Z", "precision.autocast", LS_SKIP, ""},
+    {ALIKE, PLAIN "b{\"loss_times\":1,\"loss_gathered\":\"train.py:18\"} O Z", "gradient.loss",
+     LS_FAIL, "new tensors without a graph | train.py:18"},
     {ALIKE, PLAIN "b{\"loss_times\":1,\"loss_given\":\"probabilities\"} O Z", "gradient.loss",
      LS_FAIL, "softmax before cross_entropy"},
     {ALIKE, PLAIN "b{\"loss_times\":1} O Z", "gradient.loss", LS_PASS, "4 losses"},

@@ -142,6 +142,10 @@ class Autograd:
                 entry["loss_given"] = odd
             if "loss_by" in entry:
                 self._remark_division(entry)
+        if hub.steps.now.detail:
+            lost = hub.collectives.gathered.lost(roots)
+            if lost is not None:
+                entry["loss_gathered"] = lost
         if hub.steps.now.detail and self._is_in_trainer():
             entry["by"] = "transformers"
         self.passes += 1

@@ -5,6 +5,7 @@ written.
 import contextlib
 import inspect
 
+from .gathered import NAMES, Gathered
 from .purpose import Purposes
 from .samples import type_name
 
@@ -67,6 +68,7 @@ class Collectives:
     def __init__(self, hub):
         self.hub = hub
         self.purposes = Purposes(hub.places)
+        self.gathered = Gathered(hub.torch)
         self.count = 0  # calls that wait for other ranks, and models that were wrapped
 
     def install(self):
@@ -107,6 +109,9 @@ class Collectives:
             part = self._part(original, args, kwargs)
             if getattr(given, "grad_fn", None) is not None:
                 part["graph"] = True
+                step = self.hub.steps.now
+                if name in NAMES and step.detail and args:
+                    self.gathered.keep(step.number, at, given, args[0])
             part.update(purposes.of(name))
             self.hub.steps.note(
                 "collective", op=name, elements=count, type=kind, reduce=word, at=at, **part
