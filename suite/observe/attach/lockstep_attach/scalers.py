@@ -159,12 +159,12 @@ class Scalers:
         """
         if not self.scaling or self.asked:
             return False
-        nodes, seen, scaled, plain = [tensor.grad_fn], set(), False, []
+        nodes, seen, scaled, plain = [tensor.grad_fn], set(), False, False
         for node in nodes:
             if node is None or id(node) in seen:
                 continue
-            if len(seen) == NODES:
-                return False
+            if (scaled and plain) or len(seen) == NODES:
+                break
             seen.add(id(node))
             if self._mark_of(node, SCALED) is not None:
                 scaled = True
@@ -172,10 +172,10 @@ class Scalers:
             following = [one for one, _ in node.next_functions if one is not None]
             product = len(following) > 1 and node.name().startswith(("Mul", "Div"))
             if product or not any(node.name().startswith(word + "Backward") for word in ADDING):
-                plain.append(node)
+                plain = plain or not self._search(node)
             else:
                 nodes.extend(following)
-        return scaled and any(not self._search(node) for node in plain)
+        return scaled and plain
 
     # ---- penalties ---------------------------------------------------------------------------------
 
