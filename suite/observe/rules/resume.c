@@ -626,7 +626,10 @@ void ls_rules_checkpoint_resume(const ls_observe_trace *trace, ls_observe_findin
     if (!ls_saved_concerns(trace, out)) {
         return;
     }
-    int files = judge_saves(trace, out), resumed = judge_loads(trace, out);
+    /* What this job lost comes before what a later one will lose. */
+    ls_observe_finding later = {.rule = out->rule};
+    int resumed = judge_loads(trace, out);
+    int files = judge_saves(trace, out->verdict.code == LS_FAIL ? &later : out);
     if (files == 0) {
         judge_lost_moments(trace, out);
     }

@@ -749,6 +749,25 @@ START_TEST(a_checkpoint_in_parts_passes)
 }
 END_TEST
 
+/* Nothing was loaded, and what the job saves lacks the scaler: the first is the worse. */
+START_TEST(what_a_job_lost_comes_first)
+{
+    calls_job job;
+    calls_open(&job, 2);
+    calls_event(&job, -1,
+                "{\"event\":\"restore\",\"what\":\"model\",\"which\":0,\"missing\":3,"
+                "\"unexpected\":3,\"params\":3,\"taken\":0,\"own\":0,\"renamed\":3,"
+                "\"at\":\"train.py:9\",\"step\":0}");
+    repeat(&job, 1, "F S B K P Z");
+    calls_event(&job, -1,
+                "{\"event\":\"save\",\"step\":1,\"path\":\"a.pt\",\"what\":{"
+                "\"optimizer\":[\"o\"]}}");
+    calls_judge(&job);
+    calls_expect(&job, "checkpoint.resume", LS_FAIL, "nothing is loaded | train.py:9");
+    calls_close(&job);
+}
+END_TEST
+
 START_TEST(resumed_jobs_are_judged)
 {
     static const char load[] =
@@ -1384,6 +1403,7 @@ int main(void)
     tcase_add_loop_test(test, files_are_judged, 0, ROWS(files));
     tcase_add_test(test, files_are_read_when_they_are_written);
     tcase_add_test(test, a_checkpoint_in_parts_passes);
+    tcase_add_test(test, what_a_job_lost_comes_first);
     tcase_add_test(test, resumed_jobs_are_judged);
     tcase_add_test(test, a_copy_that_is_saved_again_is_caught);
     tcase_add_test(test, a_copy_of_the_start_is_seen);
