@@ -5,6 +5,7 @@
 #include "rules.h"
 #include "suite/observe/trace/by_hand.h"
 #include "suite/observe/trace/job.h"
+#include "suite/observe/trace/reduction.h"
 
 static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
 {
@@ -700,17 +701,7 @@ static bool is_excused(const ls_observe_trace *trace, bool by_hand, ls_observe_f
                        "of its own: what they promise is not known");
         return true;
     }
-    for (int m = 0; m < ls_job_models(&trace->rank[0]); m++) {
-        const cJSON *model = ls_job_model(&trace->rank[0], m);
-        int world = ls_json_int(model, "world", trace->world);
-        if (ls_job_model_is_ddp(model) && world != trace->world) {
-            ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
-                           "a model is replicated over %d of %d ranks: which, is not known", world,
-                           trace->world);
-            return true;
-        }
-    }
-    return false;
+    return ls_reduction_is_partial(trace, out);
 }
 
 static void judge_digests(const ls_observe_trace *trace, ls_record_digest which, const char *word,

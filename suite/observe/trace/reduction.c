@@ -33,6 +33,21 @@ ls_reduction_hook_kind ls_reduction_hook(const ls_observe_rank *rank, int model,
     return kind;
 }
 
+bool ls_reduction_is_partial(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    for (int m = 0; m < ls_job_models(&trace->rank[0]); m++) {
+        const cJSON *model = ls_job_model(&trace->rank[0], m);
+        int world = ls_json_int(model, "world", trace->world);
+        if (ls_job_model_is_ddp(model) && world != trace->world) {
+            ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
+                           "a model is replicated over %d of %d ranks: which, is not known", world,
+                           trace->world);
+            return true;
+        }
+    }
+    return false;
+}
+
 bool ls_reduction_hooks_known(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     for (int m = 0; m < ls_job_models(&trace->rank[0]); m++) {
@@ -50,16 +65,8 @@ bool ls_reduction_hooks_known(const ls_observe_trace *trace, ls_observe_finding 
             ls_finding_blame(out, ls_json_string(hook, "at", ""), "do not register noop_hook");
             return false;
         }
-        const cJSON *model = ls_job_model(&trace->rank[0], m);
-        int world = ls_json_int(model, "world", trace->world);
-        if (ls_job_model_is_ddp(model) && world != trace->world) {
-            ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
-                           "a model is replicated over %d of %d ranks: which, is not known", world,
-                           trace->world);
-            return false;
-        }
     }
-    return true;
+    return !ls_reduction_is_partial(trace, out);
 }
 
 bool ls_reduction_concerns(const ls_observe_trace *trace, ls_observe_finding *out)

@@ -19,6 +19,8 @@ typedef enum ls_reduction_hook_kind {
  */
 ls_reduction_hook_kind ls_reduction_hook(const ls_observe_rank *rank, int model,
                                          const cJSON **event);
+/* True, with the verdict, where a model is replicated over some of the ranks. */
+bool ls_reduction_is_partial(const ls_observe_trace *trace, ls_observe_finding *out);
 /* False, with the verdict, where a model is reduced in a way that is not known here. */
 bool ls_reduction_hooks_known(const ls_observe_trace *trace, ls_observe_finding *out);
 /* False, with the verdict, where the ranks' gradients are not averaged as replicas' are. */

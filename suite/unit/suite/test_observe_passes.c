@@ -210,7 +210,7 @@ static const validated validations[] = {
     {"the last one", EVAL, "", "", 64, 0, 1, 2, "best/last.pt", "validation.choice", LS_SKIP, ""},
     {"the best by a whole validation", EVAL, "\"replicas\":1,", "\"replicas\":1,", 64, 0, 0, 1,
      "best.pt", "validation.choice", LS_SKIP, ""},
-    {"a part beside a whole validation", EVAL, "\"replicas\":1,", "", 64, 0, 0, 1, "best.pt",
+    {"a part next to a whole validation", EVAL, "\"replicas\":1,", "", 64, 0, 0, 1, "best.pt",
      "validation.choice", LS_PASS, ""},
     {"a callback's vote puts nothing together", DECISION, "", "", 64, 0, 1, 2, "best.pt",
      "validation.choice", LS_FAIL, "own part of the samples"},
@@ -288,7 +288,7 @@ END_TEST
 
 /* ---- workers --------------------------------------------------------------------------------- */
 
-/* What two workers drew from in two passes, and what is said of it. */
+/* What two workers drew from in two passes, and the verdict on it. */
 static const struct {
     const char *first, *second;
     ls_verdict_code code;
