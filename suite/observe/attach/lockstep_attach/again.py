@@ -8,6 +8,7 @@ import copy
 import os
 import random
 import sys
+import threading
 import time
 
 from . import functions, masks
@@ -427,10 +428,17 @@ class Again:
         """Other ranks, the script's autocast and those that a forward opens itself stay out of it."""
         torch = self.hub.torch
         kind = torch.autocast
-        enter, leave = kind.__enter__, kind.__exit__
+        enter, leave, mine = kind.__enter__, kind.__exit__, threading.get_ident()
+
+        def entering(region):
+            return region if threading.get_ident() == mine else enter(region)
+
+        def leaving(region, *error):
+            return None if threading.get_ident() == mine else leave(region, *error)
+
         with refusing(torch), torch.enable_grad(), self.hub.plainly():
             try:
-                kind.__enter__, kind.__exit__ = (lambda region: region), (lambda *_: None)
+                kind.__enter__, kind.__exit__ = entering, leaving
                 yield
             finally:
                 kind.__enter__, kind.__exit__ = enter, leave
