@@ -94,10 +94,11 @@ typedef struct ls_comm_options {
     double open_s;      /* deadline of the rendezvous; 0: timeout_s */
     bool deterministic; /* algorithm, protocol and channels are pinned */
     bool oversubscribe; /* ranks may share a device; else that is LS_ERR_INFRA */
-    bool concurrent;    /* this process has another communicator that is in use at the same time */
+    ls_comm *beside;    /* of this process, in use at the same time: operations of the two never run
+                           at once; closed in any order. NULL: none */
 } ls_comm_options;
 
-enum { LS_COMM_ABI = 7 };
+enum { LS_COMM_ABI = 8 };
 
 typedef struct ls_comm_api {
     int abi;                                 /* LS_COMM_ABI */

@@ -217,6 +217,33 @@ static ncclResult_t issue_rest(ls_comm *comm, const ls_comm_op *op)
     return ncclSuccess;
 }
 
+/* ---- the order of two communicators ---------------------------------------------------------- */
+
+/* Kernels of two communicators that run at once may wait for each other's processors for ever,
+ * unless all ranks start them in one order. Therefore an operation starts after the last operation
+ * of the communicator beside it has ended: in the program's order, which is that of all ranks.
+ * NCCL_LAUNCH_ORDER_IMPLICIT=1 is meant for that, but on an H200 the driver (580) ended with a
+ * segmentation fault when it uploaded a step recorded so (NCCL 2.28.3 and 2.28.9).
+ *
+ * An operation of a recorded step follows those of the same recording only, one that is not
+ * recorded only such: what came before a step, the step's own stream has waited for. */
+static ls_status follow_other(const ls_comm *comm, bool captured)
+{
+    const ls_comm *other = comm->beside;
+    if (other == NULL || other->last == NULL || other->last_captured != captured) {
+        return LS_OK;
+    }
+    if (captured) {
+        enum cudaStreamCaptureStatus others = cudaStreamCaptureStatusNone;
+        LS_NCCL_CUDA(cudaStreamIsCapturing(other->stream, &others));
+        if (others == cudaStreamCaptureStatusNone) { /* an earlier recording's */
+            return LS_OK;
+        }
+    }
+    LS_NCCL_CUDA(cudaStreamWaitEvent(comm->stream, other->last, 0));
+    return LS_OK;
+}
+
 /* ---- operations ------------------------------------------------------------------------------ */
 
 static ls_status enqueue(ls_comm *comm, const ls_comm_op *op, ls_nccl_slot *slot)
@@ -272,6 +299,7 @@ static ls_status begin(ls_comm *comm, const ls_comm_op *op, ls_event *after, ls_
     ls_status status =
         ls_nccl_check_cuda(cudaStreamIsCapturing(comm->stream, &capture), "cudaStreamIsCapturing");
     slot->captured = capture != cudaStreamCaptureStatusNone;
+    LS_THEN(status, follow_other(comm, slot->captured));
     LS_THEN(status, enqueue(comm, op, slot));
     LS_THEN(status,
             ls_nccl_check_cuda(cudaEventRecord(slot->event, comm->stream), "cudaEventRecord"));
@@ -279,6 +307,8 @@ static ls_status begin(ls_comm *comm, const ls_comm_op *op, ls_event *after, ls_
         ls_nccl_release(comm, slot);
         return status;
     }
+    comm->last = slot->event;
+    comm->last_captured = slot->captured;
     if (!slot->captured) {
         *comm->running_end = slot;
         comm->running_end = &slot->next;

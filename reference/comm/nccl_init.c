@@ -144,6 +144,10 @@ ls_status ls_nccl_open(const ls_comm_options *options, ls_comm **out)
         ls_nccl_close(comm);
         return status;
     }
+    comm->beside = options->beside;
+    if (comm->beside != NULL) {
+        comm->beside->beside = comm;
+    }
     *out = comm;
     return LS_OK;
 }
@@ -224,6 +228,9 @@ void ls_nccl_close(ls_comm *comm)
 {
     if (comm == NULL) {
         return;
+    }
+    if (comm->beside != NULL) {
+        comm->beside->beside = NULL;
     }
     if (comm->native != NULL && comm->failed == LS_OK && !comm->aborted) {
         comm->failed = finalize(comm);

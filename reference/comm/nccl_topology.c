@@ -175,9 +175,5 @@ ls_status ls_nccl_topology(ls_comm *comm, const ls_comm_options *options, int *m
         (void)setenv("NCCL_ALGO", "Ring", 0);
         (void)setenv("NCCL_PROTO", "Simple", 0);
     }
-    if (options->concurrent) { /* kernels of two communicators then start in program order on every
-                                  rank */
-        (void)setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
-    }
     return LS_OK;
 }

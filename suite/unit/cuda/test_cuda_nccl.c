@@ -21,7 +21,8 @@ typedef struct peer {
     ls_store *store;
 } peer;
 
-static ls_status try_open(peer *self, const char *name, bool oversubscribe, double timeout_s)
+static ls_status try_open(peer *self, const char *name, bool oversubscribe, double timeout_s,
+                          ls_comm *beside)
 {
     ls_comm_options options = {.rank = self->at.rank,
                                .world = self->at.members.count,
@@ -30,7 +31,8 @@ static ls_status try_open(peer *self, const char *name, bool oversubscribe, doub
                                .timeout_s = timeout_s,
                                .backend_api = &CUDA_MEMORY,
                                .backend = &self->backend,
-                               .oversubscribe = oversubscribe};
+                               .oversubscribe = oversubscribe,
+                               .beside = beside};
     return self->at.api->open(&options, &self->at.comm);
 }
 
@@ -55,7 +57,7 @@ static void join(peer *self, int rank, int world, int port, int device)
 static void open_peer(peer *self, int rank, int world, int port, double timeout_s)
 {
     join(self, rank, world, port, rank);
-    RANK_CHECK(try_open(self, "test", false, timeout_s) == LS_OK);
+    RANK_CHECK(try_open(self, "test", false, timeout_s, NULL) == LS_OK);
 }
 
 static void close_peer(peer *self)
@@ -284,6 +286,44 @@ static int far_ahead(int rank, int world, int port, void *context)
     return 0;
 }
 
+/* Operations of two communicators that know each other run one after the other, in the order in
+ * which they are begun: rank 1 does not begin `first` for a while, so that the later operation of
+ * rank 0 must not run, although rank 1 would take part in it. */
+static int follow(int rank, int world, int port, void *context)
+{
+    peer self;
+    ls_comm_handle handle[2];
+    (void)context;
+    open_peer(&self, rank, world, port, 20);
+    ls_comm *first = self.at.comm, *second = NULL;
+    RANK_CHECK(try_open(&self, "norm", false, 20, rank == 0 ? first : NULL) == LS_OK);
+    second = self.at.comm;
+    int32_t *one = take(&self, 4), *two = take(&self, 4);
+    ls_comm_op sum = sum_of(one, 1), other = sum_of(two, 1);
+    cudaStream_t stream = CUDA_MEMORY.stream_native(self.at.stream);
+    put(&self, one, 1, 1);
+    put(&self, two, 1, 1);
+    RANK_CHECK(cudaStreamSynchronize(stream) == cudaSuccess);
+    if (rank == 0) {
+        RANK_CHECK(self.at.api->begin(first, &sum, NULL, &handle[0]) == LS_OK);
+    }
+    RANK_CHECK(self.at.api->begin(second, &other, NULL, &handle[1]) == LS_OK);
+    RANK_CHECK(self.at.api->wait(second, &handle[1], self.at.stream) == LS_OK);
+    if (rank != 0) {
+        int64_t begun_ns = ls_clock_ns();
+        while (ls_clock_ms_between(begun_ns, ls_clock_ns()) < 300) {
+            RANK_CHECK(cudaStreamQuery(stream) == cudaErrorNotReady);
+        }
+        RANK_CHECK(self.at.api->begin(first, &sum, NULL, &handle[0]) == LS_OK);
+    }
+    RANK_CHECK(self.at.api->wait(first, &handle[0], self.at.stream) == LS_OK);
+    expect(&self, one, 1, world);
+    expect(&self, two, 1, world);
+    self.at.api->close(first); /* in either order */
+    close_peer(&self);
+    return 0;
+}
+
 /* A whole step recorded once and launched repeatedly: each launch sums the buffer's current
  * contents, also with a second, concurrent communicator. */
 static int graph(int rank, int world, int port, void *context)
@@ -297,7 +337,7 @@ static int graph(int rank, int world, int port, void *context)
     (void)context;
     open_peer(&self, rank, world, port, 20);
     ls_comm *first = self.at.comm, *second = NULL;
-    RANK_CHECK(try_open(&self, "norm", false, 20) == LS_OK);
+    RANK_CHECK(try_open(&self, "norm", false, 20, first) == LS_OK);
     second = self.at.comm;
     int32_t *in = take(&self, COUNT * 4), *sum = take(&self, COUNT * 4);
     int32_t *all = take(&self, world * COUNT * 4);
@@ -423,7 +463,7 @@ static int network(int rank, int world, int port, void *context)
         RANK_CHECK(ls_file_replace(state, n->state, strlen(n->state)) == LS_OK);
     }
     join(&self, rank, world, port, rank);
-    RANK_CHECK(try_open(&self, "test", false, 20) == n->status);
+    RANK_CHECK(try_open(&self, "test", false, 20, NULL) == n->status);
     RANK_CHECK(access(log, R_OK) == 0);
     if (n->status == LS_OK) {
         const char *said = self.at.api->transport(self.at.comm);
@@ -443,7 +483,7 @@ static int shared_device(int rank, int world, int port, void *context)
     bool allowed = *(bool *)context;
     peer self;
     join(&self, rank, world, port, 0);
-    ls_status status = try_open(&self, "test", allowed, 10);
+    ls_status status = try_open(&self, "test", allowed, 10, NULL);
     if (!allowed) {
         RANK_CHECK(status == LS_ERR_INFRA && getenv("NCCL_HOSTID") == NULL);
         RANK_CHECK(ls_store_barrier(self.store, "seen", 10) == LS_OK);
@@ -478,12 +518,10 @@ static int pinned(int rank, int world, int port, void *context)
                                .timeout_s = 10,
                                .backend_api = &CUDA_MEMORY,
                                .backend = &self.backend,
-                               .deterministic = true,
-                               .concurrent = true};
+                               .deterministic = true};
     RANK_CHECK(self.at.api->open(&options, &self.at.comm) == LS_OK);
     RANK_CHECK(strcmp(getenv("NCCL_ALGO"), "Ring") == 0);
     RANK_CHECK(strcmp(getenv("NCCL_PROTO"), "LL") == 0);
-    RANK_CHECK(strcmp(getenv("NCCL_LAUNCH_ORDER_IMPLICIT"), "1") == 0);
     RANK_CHECK(getenv("NCCL_HOSTID") == NULL);
     self.at.api->describe(text, (int)sizeof text);
     RANK_CHECK(strncmp(text, "NCCL 2.", 7) == 0 && strstr(text, ".so") != NULL);
@@ -539,7 +577,7 @@ static int goes_wrong(int rank, int world, int port, void *context)
     join(&self, rank, world, port, rank);
     int64_t begun_ns = ls_clock_ns();
     if (how == LATE_TO_OPEN) {
-        ls_status status = rank == 0 ? try_open(&self, "test", false, timeout_s) : LS_OK;
+        ls_status status = rank == 0 ? try_open(&self, "test", false, timeout_s, NULL) : LS_OK;
         RANK_CHECK(rank != 0 || status == LS_ERR_RENDEZVOUS);
         RANK_CHECK(ls_store_barrier(self.store, "seen", 10) == LS_OK);
         ls_store_close(self.store, 5.0);
@@ -550,13 +588,13 @@ static int goes_wrong(int rank, int world, int port, void *context)
         if (refused) {
             setenv("LS_EMULATED_NO_SHM", "1", 1);
         }
-        ls_status status = try_open(&self, "test", false, timeout_s);
+        ls_status status = try_open(&self, "test", false, timeout_s, NULL);
         RANK_CHECK(status == (refused ? LS_ERR_INFRA : LS_ERR_PEER_LOST));
         RANK_CHECK(seconds_since(begun_ns) < 10);
         ls_store_close(self.store, 1.0);
         return 0;
     }
-    RANK_CHECK(try_open(&self, "test", false, timeout_s) == LS_OK);
+    RANK_CHECK(try_open(&self, "test", false, timeout_s, NULL) == LS_OK);
     int32_t *at = take(&self, 64 * 4);
     ls_status status = LS_OK;
     pthread_t thread;
@@ -619,6 +657,7 @@ START_TEST(test_order)
     run(2, order_of_streams, NULL);
     run(2, far_ahead, NULL);
     run(3, graph, NULL);
+    run(2, follow, NULL);
 }
 END_TEST
 
