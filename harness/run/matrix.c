@@ -504,7 +504,11 @@ ls_status ls_matrix_job(const ls_spec *spec, const ls_matrix_site *site, ls_job 
     out->threads = spec->threads;
     out->gpus = site->gpus;
     out->fork_server = site->fork_server;
-    out->share_devices = site->share_devices;
+    /* Whether many ranks compute what they should shows on one GPU, too; how fast they are does
+     * not. */
+    int machines = spec->real_nodes ? spec->nodes : 1;
+    bool crowded = site->devices > 0 && spec->world > site->devices * machines;
+    out->share_devices = site->share_devices || (crowded && !ls_spec_is_timed(spec));
     ls_text_put(out->directory, sizeof out->directory, "%s/jobs/%s", site->run_directory, out->id);
     double estimate_s = ls_matrix_estimate_s(spec, site->cores);
     /* Ten times the estimate: the deadline is to end jobs that hang, and the model is right within

@@ -55,7 +55,8 @@ typedef struct ls_matrix_site {
     const ls_simnet *net;        /* of simulated nodes; NULL: the loopback. Not owned */
     struct ls_watch_gpu *gpus;   /* monitored while jobs run here; NULL: none. Not owned */
     int devices;                 /* GPUs of a machine that ranks can use; 0: they run on cores */
-    bool share_devices;          /* several ranks may share one */
+    bool share_devices;          /* several ranks may share one; those of jobs that are not timed
+                                    share where there are more ranks than GPUs */
     ls_fork_server *fork_server; /* of the subject; NULL: none. Not owned */
     double start_s;              /* a subject's own start-up, measured; 0: not measured */
     bool oversubscribed, half_emulated;

@@ -597,6 +597,34 @@ START_TEST(ids_are_those_of_earlier_versions)
 END_TEST
 
 /* What else a job has of its spec and its site. */
+/* Of ranks that outnumber the GPUs of their machines only the timed ones may not share. */
+START_TEST(only_timed_ranks_need_a_gpu_each)
+{
+    ls_matrix_site site = {.run_directory = "/r", .device = "cuda", .cores = 8, .devices = 2};
+    static const struct {
+        ls_role role;
+        int world, nodes;
+        bool shares;
+    } jobs[] = {{LS_ROLE_EVIDENCE, 2, 1, false},
+                {LS_ROLE_EVIDENCE, 3, 1, true},
+                {LS_ROLE_THROUGHPUT, 3, 1, false},
+                {LS_ROLE_EVIDENCE, 4, 2, false},
+                {LS_ROLE_EVIDENCE, 6, 2, true}};
+    for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {
+        ls_spec spec = ls_matrix_spec(jobs[i].role);
+        spec.world = jobs[i].world;
+        spec.nodes = jobs[i].nodes;
+        spec.real_nodes = jobs[i].nodes > 1;
+        static ls_hosts hosts;
+        site.hosts = &hosts;
+        ls_job job;
+        ck_assert_int_eq(ls_matrix_job(&spec, &site, &job), LS_OK);
+        ck_assert_msg(job.share_devices == jobs[i].shares, "job %zu", i);
+        ls_job_free(&job);
+    }
+}
+END_TEST
+
 START_TEST(every_member_of_a_job)
 {
     static ls_hosts hosts;
@@ -704,6 +732,7 @@ int main(void)
     tcase_add_test(tests, estimates_of_gpus);
     tcase_add_test(tests, estimates_know_the_networks);
     tcase_add_test(tests, every_member_of_a_job);
+    tcase_add_test(tests, only_timed_ranks_need_a_gpu_each);
     tcase_add_test(tests, a_spec_begins_with_the_defaults);
     tcase_add_loop_test(tests, every_option_of_a_command, 0,
                         (int)(sizeof commands / sizeof *commands));
