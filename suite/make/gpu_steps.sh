@@ -43,7 +43,8 @@ conform() { # name seconds arguments...
     [ ! -e "$folder/$name/run.json" ] || grep -q '"headline"' "$folder/$name/run.json" || set -- "$@" --resume
     step "$name" "$most" "$build/lockstep" conform --device cuda --gate manners --out "$folder/$name" "$@" || return
     counts=$(sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 passed, \2 failed/p' "$folder/$name.log" | tail -n 1)
-    judged=$(wc -l <"$folder/$name/verdicts.jsonl" 2>/dev/null || echo 0)
+    judged=$(grep -c '"verdict":"\(PASS\|FAIL\|CRASH\|TIMEOUT\|WEAK\|INFRA\)"' "$folder/$name/verdicts.jsonl" 2>/dev/null)
+    judged=${judged:-0}
     bad=$(grep -c -E '"verdict":"(FAIL|CRASH|TIMEOUT|WEAK|INFRA)"' "$folder/$name/verdicts.jsonl" 2>/dev/null)
     first=$(sed -n 's/.*"case":"\([^"]*\)".*"verdict":"\(FAIL\|CRASH\|TIMEOUT\|WEAK\|INFRA\)".*/\2 \1/p' \
         "$folder/$name/verdicts.jsonl" 2>/dev/null | head -n 1)

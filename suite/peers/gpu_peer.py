@@ -1,20 +1,23 @@
 #!/usr/bin/env python3
 """Speed compared with the installed PyTorch, on one GPU: same network, batch and image size, data on the device.
 
-First every way of PyTorch has one run of its own, within a time of its own: eager with channels last under autocast,
-a half model with f32 masters, the whole step as a CUDA graph, torch.compile, and what of these goes together. Then the
-fastest takes turns with lockstep-train, so that whatever the machine does meanwhile falls on both. Each run is a process.
-Both time the engines of their libraries first. Written into --out: peer.rows (rows of gpu-check), peer.md, peer.json.
+Every way of PyTorch is a process that prepares and compiles, several at once, and then waits: eager with channels last
+under autocast, a half model with f32 masters, the whole step as a CUDA graph, torch.compile, and what of these goes
+together. When no other process works, each is timed by itself. Then the fastest takes turns with lockstep-train, so that
+whatever the machine does meanwhile falls on both. Both time the engines of their libraries first. Written into --out:
+peer.rows (rows of gpu-check), peer.md, peer.json, a log of each way.
 
 --trial runs on the CPU, with whatever sizes were given: it tries this script, its figures say nothing.
 """
 import argparse
 import json
 import os
+import queue
 import random
 import statistics
 import subprocess
 import sys
+import threading
 import time
 
 WARMUP, RESIDENT, CLASSES = 10, 4, 1000
@@ -24,6 +27,7 @@ WARMUP, RESIDENT, CLASSES = 10, 4, 1000
 # half model with f32 masters), compile, overhead and autotune (modes of it).
 WAYS = [("eager", 60), ("graph", 60), ("compile.graph", 150), ("compile.graph.masters", 150), ("graph.masters", 60),
         ("compile", 60), ("compile.overhead", 90), ("masters", 60), ("compile.graph.autotune", 240)]
+BF16_WAYS = [("eager.bf16", 60), ("graph.bf16", 60), ("compile.graph.bf16", 150)]
 MODES = {"overhead": "reduce-overhead", "autotune": "max-autotune-no-cudagraphs"}
 
 
@@ -68,6 +72,8 @@ def worker(way, o):
     if masters:
         batches = [(x.to(half), y) for x, y in batches]
     autocast = not masters and "f32" not in way and "tf32" not in way
+    if autocast or masters:
+        torch.backends.cudnn.allow_tf32 = True
     factor = 1024.0 if scaled else 1.0
 
     def forward_backward(x, y):
@@ -101,7 +107,14 @@ def worker(way, o):
         update()
         return loss
 
-    if "graph" in way:
+    def settle():
+        """Prepares the steps that are timed; returns one of them, by its number. cuDNN's engines are kept by, among
+        others, this switch, which means nothing to half operands: those that were chosen before, while other processes
+        worked, are chosen again."""
+        if autocast or masters:
+            torch.backends.cudnn.allow_tf32 = False
+        if "graph" not in way:
+            return lambda i: step(*batches[i % RESIDENT])
         x, y = (t.clone(memory_format=torch.preserve_format) for t in batches[0])
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
@@ -113,34 +126,43 @@ def worker(way, o):
         with torch.cuda.graph(graph):
             step(x, y)
 
-        def one(i):
+        def replay(i):
             x.copy_(batches[i % RESIDENT][0])
             y.copy_(batches[i % RESIDENT][1])
             graph.replay()
-    else:
-        def one(i):
-            step(*batches[i % RESIDENT])
+        return replay
 
-    for i in range(WARMUP if cuda else 1):
-        one(i)
+    def timed(one):
+        if cuda:
+            marks = [torch.cuda.Event(enable_timing=True) for _ in range(o.steps + 1)]
+            for i in range(2):  # a GPU that was idle clocks up
+                one(i)
+            marks[0].record()
+            for i in range(o.steps):
+                one(i)
+                marks[i + 1].record()
+            torch.cuda.synchronize()
+            ms = [a.elapsed_time(b) for a, b in zip(marks, marks[1:])]
+        else:
+            ms = []
+            for i in range(o.steps):
+                begun = time.perf_counter()
+                one(i)
+                ms.append((time.perf_counter() - begun) * 1e3)
+        return {"ms": ms, "torch": torch.__version__, "cudnn": str(torch.backends.cudnn.version()),
+                "memory": torch.cuda.max_memory_allocated() if cuda else 0}
+
+    step(*batches[0])  # compiles
     if cuda:
         torch.cuda.synchronize()
-        marks = [torch.cuda.Event(enable_timing=True) for _ in range(o.steps + 1)]
-        marks[0].record()
-        for i in range(o.steps):
-            one(i)
-            marks[i + 1].record()
-        torch.cuda.synchronize()
-        ms = [a.elapsed_time(b) for a, b in zip(marks, marks[1:])]
-        memory = torch.cuda.max_memory_allocated()
-    else:
-        ms, memory = [], 0
-        for i in range(o.steps):
-            begun = time.perf_counter()
-            one(i)
-            ms.append((time.perf_counter() - begun) * 1e3)
-    print("RESULT " + json.dumps({"ms": ms, "torch": torch.__version__, "memory": memory,
-                                  "cudnn": str(torch.backends.cudnn.version())}))
+    print("READY", flush=True)
+    one = None
+    for _ in sys.stdin:  # a line asks for a run
+        if one is None:
+            one = settle()
+            for i in range(WARMUP if cuda else 1):
+                one(i)
+        print("RESULT " + json.dumps(timed(one)), flush=True)
 
 
 # ---- turns ---------------------------------------------------------------------------------------------------------
@@ -162,16 +184,59 @@ def command(words, limit, environment=None):
     return done.stdout
 
 
-def torch_run(way, o, limit, batch):
-    words = [sys.executable, os.path.abspath(__file__), "--worker", way, "--arch", o.arch, "--batch", str(batch),
-             "--image-size", str(o.image_size), "--steps", str(o.steps)] + (["--trial"] if o.trial else [])
-    for line in command(words, limit).splitlines():
-        if line.startswith("RESULT "):
-            return json.loads(line[7:])
-    raise Failed("no result")
+class Way:
+    """One way of PyTorch in a process of its own, which prepares itself and then runs when it is asked to."""
+
+    def __init__(self, way, batch, limit, o):
+        self.way, self.limit, self.begun, self.lines, self.failed = way, limit, time.time(), queue.Queue(), None
+        self.log = os.path.join(o.out, f"torch.{way}.b{batch}.log")
+        words = [sys.executable, os.path.abspath(__file__), "--worker", way, "--arch", o.arch, "--batch", str(batch),
+                 "--image-size", str(o.image_size), "--steps", str(o.steps)] + (["--trial"] if o.trial else [])
+        with open(self.log, "w", encoding="utf-8") as log:
+            self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
+        threading.Thread(target=self.read, daemon=True).start()
+
+    def read(self):
+        for line in self.process.stdout:
+            self.lines.put(line)
+        self.lines.put("")
+
+    def wait(self, word, seconds):
+        """The rest of the next line that begins with the word."""
+        until = time.time() + seconds
+        while True:
+            try:
+                line = self.lines.get(timeout=max(until - time.time(), 0.01))
+            except queue.Empty:
+                raise Failed(f"not done in {seconds:.0f} s") from None
+            if line.startswith(word):
+                return line[len(word):].strip()
+            if line == "":
+                with open(self.log, encoding="utf-8", errors="replace") as log:
+                    said = [text for text in log.read().splitlines() if "rror" in text] or ["no result"]
+                raise Failed(f"exit code {self.process.wait()}: {said[-1][:150]}")
+
+    def prepare(self, seconds):
+        try:
+            self.wait("READY", min(seconds, max(self.begun + self.limit - time.time(), 1)))
+        except Failed as failed:
+            self.failed = failed
+
+    def run(self, seconds):
+        try:
+            self.process.stdin.write("run\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # wait() tells why
+        return json.loads(self.wait("RESULT ", seconds))
+
+    def close(self):
+        self.process.kill()
+        self.process.wait()
 
 
-OURS = {"o2": "--opt-level=O2 --loss-scale=dynamic --init-scale=1024", "o2.bf16": "--opt-level=O2 --half=bf16",
+OURS = {"o2": "--opt-level=O2 --loss-scale=dynamic --init-scale=1024",
+        "o2.fuse": "--opt-level=O2 --loss-scale=dynamic --init-scale=1024 --fuse", "o2.bf16": "--opt-level=O2 --half=bf16",
         "o1": "--opt-level=O1 --loss-scale=dynamic --init-scale=1024", "o0.tf32": "--opt-level=O0 --tf32"}
 
 
@@ -214,28 +279,53 @@ class Peer:
         self.rows.append(f"{status}\t{name}\t{seconds:.0f}\t{text}")
         print(self.rows[-1], flush=True)
 
-    def once(self, way, batch, limit):
-        begun = time.time()
-        name = f"torch.{way}.b{batch}"
-        if min(limit, self.left()) < 15:
-            self.row("skip", name, 0, "no time left")
-            return None
+    def timed(self, way, batch):
+        """Images per second of a way that has been prepared, or None."""
+        name = f"torch.{way.way}.b{batch}"
         try:
-            result = torch_run(way, self.o, min(limit, self.left()), batch)
+            if way.failed is not None:
+                raise way.failed
+            result = way.run(self.left())
         except Failed as failed:
-            self.row("skip", name, time.time() - begun, str(failed))
+            self.row("skip", name, time.time() - way.begun, str(failed))
             return None
         images = rate(result, batch)
         self.found[name] = images
         self.versions = f"PyTorch {result['torch']}, cuDNN {result['cudnn']}"
-        self.row("ok", name, time.time() - begun, f"{images:.0f} images/s, {result['memory'] / 1e9:.1f} GB")
+        self.row("ok", name, time.time() - way.begun, f"{images:.0f} images/s, {result['memory'] / 1e9:.1f} GB")
         return images
 
-    def best(self, ways, batch, kept=0):
-        """The fastest of the ways that can be tried while `kept` seconds are left."""
-        rates = {way: self.once(way, batch, min(limit, self.left() - kept)) for way, limit in ways}
-        rates = {way: images for way, images in rates.items() if images}
-        return max(rates, key=rates.get) if rates else None
+    def start(self, ways, batch):
+        return [Way(way, batch, limit, self.o) for way, limit in ways]
+
+    def best(self, started, batch):
+        """The fastest of the ways that have been started, ready to run; the others are ended. None: none ran."""
+        first, images = None, 0.0
+        for way in started:  # all of them before the first is timed
+            way.prepare(self.left())
+        while self.o.gate and not os.path.exists(self.o.gate) and self.left() > 0:
+            time.sleep(0.2)
+        for way in started:
+            found = self.timed(way, batch)
+            if found is not None and found > images:
+                if first is not None:
+                    first.close()
+                first, images = way, found
+            else:
+                way.close()
+        return first
+
+    def best_in_groups(self, ways, batch, at_once=4):
+        """The same of ways that are started a few at a time: a GPU's memory holds no more, and max-autotune times kernels
+        while it prepares itself."""
+        best = None
+        for begin in range(0, len(ways), at_once):
+            best_here = self.best(self.start(ways[begin:begin + at_once], batch), batch)
+            rates = [self.found[f"torch.{way.way}.b{batch}"] if way else 0.0 for way in (best, best_here)]
+            loser, best = (best, best_here) if rates[1] > rates[0] else (best_here, best)
+            if loser is not None:
+                loser.close()
+        return best
 
     def turns(self, title, ours, way, batch, goal, pairs):
         """ours and PyTorch's `way` in turn; a row with the ratio, and whether it reaches the goal."""
@@ -251,7 +341,7 @@ class Peer:
                 pair_rates = [0.0, 0.0]
                 for who in order:
                     run = our_run(ours, self.o, self.left(), batch) if who == 0 else \
-                        torch_run(way, self.o, self.left(), batch)
+                        way.run(self.left())
                     pair_rates[who] = rate(run, batch)
             except Failed as failed:
                 self.row("FAIL", title, time.time() - begun, str(failed))
@@ -263,32 +353,38 @@ class Peer:
             return
         middle, low, high = interval(ratios)
         reached = "reaches" if low >= goal else "misses" if high < goal else "cannot be distinguished from"
-        text = (f"{middle:.3f} x torch {way} [{low:.3f}, {high:.3f}], {len(ratios)} pairs, "
+        text = (f"{middle:.3f} x torch {way.way} [{low:.3f}, {high:.3f}], {len(ratios)} pairs, "
                 f"{statistics.median(own):.0f} images/s; {reached} {goal}")
         self.row("ok", title, time.time() - begun, text)
-        self.lines.append(f"| {title} | {batch} | {statistics.median(own):.0f} | {way} | "
+        self.lines.append(f"| {title} | {batch} | {statistics.median(own):.0f} | {way.way} | "
                           f"{middle:.3f} [{low:.3f}, {high:.3f}] | {goal} |")
         self.found[title] = {"ratio": middle, "low": low, "high": high, "pairs": len(ratios), "goal": goal,
-                             "images_per_s": statistics.median(own), "peer": way}
+                             "images_per_s": statistics.median(own), "peer": way.way}
 
     def run(self):
-        o, batch = self.o, self.o.batch
+        """Claims share the ways they are compared with: of f16, of bf16, and eager at a batch of 32."""
+        o, few = self.o, max(2, self.o.pairs - 2)
         self.versions = ""
-        bf16 = [("eager.bf16", 60), ("graph.bf16", 60), ("compile.graph.bf16", 90)]
-        ways = WAYS
+        ways = [(way, limit) for way, limit in WAYS if o.ways is None or way in o.ways.split(",")]
+        bf16 = BF16_WAYS if o.ways is None else BF16_WAYS[-1:]
+        groups = [(ways, o.batch, [("o2.fuse", 1.25, o.pairs), ("o2", 1.25, few), ("o1", 1.1, few)]),
+                  ([("eager", 60)], 32, [("o2", 1.5, few)]),
+                  (bf16, o.batch, [("o2.bf16", 1.1, few)])]
         if o.trial:
-            for way in [way for way, _ in WAYS + bf16 if "graph" in way]:
-                self.row("skip", f"torch.{way}.b{batch}", 0, "a CUDA graph, which needs a GPU")
+            for way in [way for way, _ in WAYS + BF16_WAYS if "graph" in way]:
+                self.row("skip", f"torch.{way}.b{o.batch}", 0, "a CUDA graph, which needs a GPU")
             # a CPU compiles for longer
-            ways = [(way, 3 * limit) for way, limit in WAYS if "graph" not in way]
-            bf16 = []
-        best = self.best(ways, batch, 0.4 * o.limit)
-        best_bf16 = self.best(bf16, batch)
-        self.turns(f"ours.o2.b{batch}", "o2", best, batch, 1.25, 5)
-        self.turns(f"ours.o1.b{batch}", "o1", best, batch, 1.1, 3)
-        if not o.trial:
-            self.turns(f"ours.bf16.b{batch}", "o2.bf16", best_bf16, batch, 1.1, 3)
-            self.turns("ours.o2.b32", "o2", "eager" if self.once("eager", 32, 60) else None, 32, 1.5, 3)
+            groups = [([(way, 3 * limit) for way, limit in ways if "graph" not in way], o.batch, groups[0][2])]
+        groups = [(ways, batch, [claim for claim in claims if o.claims is None or
+                                 f"{claim[0]}.b{batch}" in o.claims.split(",")]) for ways, batch, claims in groups]
+        groups = [group for group in groups if group[2]]
+        started = [self.start(ways, batch) if o.together else None for ways, batch, _ in groups]
+        for (ways, batch, claims), processes in zip(groups, started):
+            best = self.best(processes, batch) if o.together else self.best_in_groups(ways, batch)
+            for ours, goal, pairs in claims:
+                self.turns(f"ours.{ours}.b{batch}", ours, best, batch, goal, pairs)
+            if best is not None:
+                best.close()
         self.write()
 
     def write(self):
@@ -314,6 +410,11 @@ def main():
     add("--image-size", type=int, default=224)
     add("--batch", type=int, default=256)
     add("--steps", type=int, default=40)
+    add("--ways", help="of PyTorch, separated by commas (all)")
+    add("--claims", help="such as o2.fuse.b256, separated by commas (all)")
+    add("--pairs", type=int, default=5, help="of runs in turn for the first claim, two fewer for the others")
+    add("--together", action="store_true", help="start all processes at once: a GPU of 128 GB and more holds them")
+    add("--gate", help="a file; nothing is timed before it exists")
     add("--limit", type=float, default=440, help="seconds of all together")
     add("--trial", action="store_true")
     o = parser.parse_args()
