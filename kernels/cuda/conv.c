@@ -146,6 +146,45 @@ static ls_status admit(ls_conv *conv, ls_conv_pass pass, ls_conv_plan *plan)
     return LS_OK;
 }
 
+/* Bytes per element that the sweep of a norm reads whose sums a fused pass makes (a norm's table in
+ * README.md), of the output forward and of the input backward; 0: other sweeps are saved, too. */
+static double saved_bytes(ls_conv_pass pass)
+{
+    static const double saved[LS_CONV_PASSES] = {[LS_CONV_FORWARD_SUMS] = 2,
+                                                 [LS_CONV_DATA_GATED] = 4.125,
+                                                 [LS_CONV_DATA_JOINED] = 6.125,
+                                                 [LS_CONV_DATA_JOINED_TWICE] = 6.125};
+    return saved[pass];
+}
+
+/* Bytes per second of the device's memory by its clock, twice each, and its bus; 0: unknown. */
+static double memory_rate(const ls_backend *backend)
+{
+    int khz = 0, bits = 0;
+    if (cudaDeviceGetAttribute(&khz, cudaDevAttrMemoryClockRate, backend->device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, backend->device) !=
+            cudaSuccess) {
+        (void)cudaGetLastError(); /* an unknown attribute is not an error */
+        return 0;
+    }
+    return 2e3 * khz * bits / 8;
+}
+
+/* Where both plans were timed: whether the fused pass costs less than the plain one and the sweep
+ * that it saves, at 0.85 of the memory's rate. On an H200 the stem's forward with sums does not. */
+static bool pays(const ls_conv *conv, ls_conv_pass pass, const ls_conv_plan *fused)
+{
+    const ls_conv_plan *plain = conv->plan[ls_conv_graph_kind(pass)->plain];
+    const ls_conv_shape *s = &fused->key.shape;
+    double rate = 0.85 * memory_rate(conv->backend);
+    if (!(fused->ms > 0 && plain->ms > 0 && rate > 0 && saved_bytes(pass) > 0)) {
+        return true;
+    }
+    ls_conv_extent swept = pass == LS_CONV_FORWARD_SUMS ? LS_CONV_AS_Y : LS_CONV_AS_X;
+    double bytes = saved_bytes(pass) * (double)ls_conv_graph_count(s, swept);
+    return fused->ms < plain->ms + 1e3 * bytes / rate;
+}
+
 ls_status ls_conv_fuse(ls_conv *conv, ls_conv_pass pass, ls_conv_admit_fn *admit_plan)
 {
     LS_ASSERT(pass >= LS_CONV_PLAIN_PASSES);
@@ -153,9 +192,10 @@ ls_status ls_conv_fuse(ls_conv *conv, ls_conv_pass pass, ls_conv_admit_fn *admit
     ls_conv_plan *plan = NULL;
     ls_status status = ls_conv_plans_get(conv->backend, NULL, &conv->key[pass], NULL, &plan);
     conv->plan[pass] = NULL;
-    return status == LS_ERR_UNSUPPORTED ? LS_OK
-           : status != LS_OK            ? status
-                                        : admit(conv, pass, plan);
+    if (status == LS_ERR_UNSUPPORTED || (status == LS_OK && !pays(conv, pass, plan))) {
+        return LS_OK;
+    }
+    return status == LS_OK ? admit(conv, pass, plan) : status;
 }
 
 bool ls_conv_applies(const ls_conv *conv)

@@ -68,7 +68,8 @@ typedef ls_status ls_conv_admit_fn(ls_backend *backend, const char *layer,
                                    const struct ls_conv_plan *plain, struct ls_conv_plan *fused);
 
 /* Looks for an engine for a fused pass and asks `admit`, for equal shapes once; ls_conv_fuses then
- * says whether the pass is in use. Without an engine the plain pass stays, silently. */
+ * says whether the pass is in use. Without an engine, or where both were timed and fusing takes
+ * longer than the plain pass and the sweep it saves, the plain pass stays, silently. */
 ls_status ls_conv_fuse(ls_conv *conv, ls_conv_pass pass, ls_conv_admit_fn *admit);
 bool ls_conv_fuses(const ls_conv *conv, ls_conv_pass pass);
 /* Floats from one list of values per channel to the next, so that each is 16-byte aligned. */
