@@ -163,7 +163,6 @@ stage_A() {
     # engines are kept by layer: another plan's are timed into a file of their own
     switched LS_CUDNN_ADD=0 o2.no-add --cudnn-benchmark --engines="$folder/engines.no-add.txt"
     switched LS_STEM_S2D=0 o2.no-blocks --cudnn-benchmark --engines="$folder/engines.no-blocks.txt"
-    switched LS_NORM_FOLD=0 o2.no-fold $timed
     switched LS_PDL=1 o2.early $timed
     switched LS_WGRAD_STREAM=1 o2.two-streams $timed
     speed o2.fuse "$BATCH" --opt-level=O2 $half $timed --fuse

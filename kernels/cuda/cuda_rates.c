@@ -77,13 +77,13 @@ give:
 typedef struct multiplying {
     const timer *timer;
     ls_linear *linear;
-    void *x, *w, *bias, *y, *workspace;
+    void *x, *w, *y, *workspace;
 } multiplying;
 
 static ls_status multiply(void *context)
 {
     const multiplying *m = context;
-    return ls_linear_forward(m->linear, m->timer->stream, m->x, m->w, m->bias, m->y, m->workspace);
+    return ls_linear_backward_data(m->linear, m->timer->stream, m->y, m->w, m->x, m->workspace);
 }
 
 static ls_status measure_products(const timer *t, const ls_cuda_rates_options *options,
@@ -101,7 +101,6 @@ static ls_status measure_products(const timer *t, const ls_cuda_rates_options *o
     LS_TRY_GOTO(status, ls_cuda_take(bytes, "a matrix", &m.x), give);
     LS_TRY_GOTO(status, ls_cuda_take(bytes, "a matrix", &m.w), give);
     LS_TRY_GOTO(status, ls_cuda_take(bytes, "a matrix", &m.y), give);
-    LS_TRY_GOTO(status, ls_cuda_take(bytes, "a bias", &m.bias), give);
     int64_t workspace = ls_linear_workspace_bytes(m.linear);
     LS_TRY_GOTO(status, ls_cuda_take(workspace > 0 ? workspace : 256, "a workspace", &m.workspace),
                 give);
@@ -116,7 +115,6 @@ give:
     ls_cuda_give(m.x);
     ls_cuda_give(m.w);
     ls_cuda_give(m.y);
-    ls_cuda_give(m.bias);
     ls_cuda_give(m.workspace);
     return status;
 }

@@ -1,15 +1,20 @@
 /* Inner product through cuBLASLt. Its matrices are column-major, ours row-major, so each is passed
  * as its transpose: x[batch][in] is a matrix of `in` rows and `batch` columns, and so on. A result
- * with `out` rows has the bias along them, as the epilogue requires. */
+ * with `out` rows has the bias along them, as the epilogue requires.
+ *
+ * The epilogue serves f32 only. With a half result it rounded twice on an H200 (cuBLASLt 13.1,
+ * algorithm 66: the product to f16, then the sum of that and the bias), which the audit of a step
+ * found; so for half types the product is left in f32, and a kernel adds the bias and rounds. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "kernels/core/log.h"
 #include "conv.h"
+#include "ops.h"
 
 enum { FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS, PASSES };
-enum { MOST_ALGORITHMS = 16, POINTER_ALIGNMENT = 16 };
+enum { MOST_ALGORITHMS = 16, POINTER_ALIGNMENT = 16, SUMS_ALIGNMENT = 256 };
 
 static const char *const pass_names[PASSES] = {"forward", "backward data", "backward weights"};
 
@@ -46,6 +51,7 @@ typedef struct operand {
 
 typedef struct asked {
     operand a, b, result;
+    ls_dtype type; /* of the result */
     bool bias;
 } asked;
 
@@ -53,14 +59,23 @@ static asked ask(const ls_linear *l, int pass)
 {
     switch (pass) {
     case FORWARD: /* y^T[out][batch] = w[out][in] x^T[in][batch] */
-        return (asked){
-            {l->in, l->out, true}, {l->in, l->batch, false}, {l->out, l->batch, false}, true};
+        return (asked){{l->in, l->out, true},
+                       {l->in, l->batch, false},
+                       {l->out, l->batch, false},
+                       LS_F32,
+                       l->type == LS_F32};
     case BACKWARD_DATA: /* dx^T[in][batch] = w^T[in][out] dy^T[out][batch] */
-        return (asked){
-            {l->in, l->out, false}, {l->out, l->batch, false}, {l->in, l->batch, false}, false};
+        return (asked){{l->in, l->out, false},
+                       {l->out, l->batch, false},
+                       {l->in, l->batch, false},
+                       l->type,
+                       false};
     default: /* dw^T[in][out] = x^T[in][batch] dy[batch][out] */
-        return (asked){
-            {l->in, l->batch, false}, {l->out, l->batch, true}, {l->in, l->out, false}, false};
+        return (asked){{l->in, l->batch, false},
+                       {l->out, l->batch, true},
+                       {l->in, l->out, false},
+                       l->type,
+                       false};
     }
 }
 
@@ -137,8 +152,8 @@ static ls_status preference_fill(const ls_linear *l, const asked *q,
         {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, allowed_reductions},
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(l->type, &q->a)},
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(l->type, &q->b)},
-        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(l->type, &q->result)},
-        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(l->type, &q->result)},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(q->type, &q->result)},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(q->type, &q->result)},
     };
     for (size_t i = 0; i < sizeof small / sizeof small[0]; i++) {
         LS_CUBLAS(cublasLtMatmulPreferenceSetAttribute(preference, small[i].name, &small[i].value,
@@ -243,7 +258,7 @@ static ls_status product_make(ls_linear *l, int pass)
     offers o = {0};
     LS_TRY(layout_make(l->type, &q.a, &p->a));
     LS_TRY(layout_make(l->type, &q.b, &p->b));
-    LS_TRY(layout_make(l->type, &q.result, &p->result));
+    LS_TRY(layout_make(q.type, &q.result, &p->result));
     if (l->type == LS_F32 && l->backend->tf32) {
         LS_TRY(try_compute(l, &q, CUBLAS_COMPUTE_32F_FAST_TF32, p, &o));
     } else if (l->type == LS_F32) {
@@ -314,13 +329,20 @@ void ls_linear_destroy(ls_linear *l)
     free(l);
 }
 
+/* Of forward's result in f32, before the bias is added; 0: the product adds it. */
+static int64_t sums_bytes(const ls_linear *l)
+{
+    int64_t bytes = (int64_t)l->batch * l->out * (int64_t)sizeof(float);
+    return l->type == LS_F32 ? 0 : (bytes + SUMS_ALIGNMENT - 1) / SUMS_ALIGNMENT * SUMS_ALIGNMENT;
+}
+
 int64_t ls_linear_workspace_bytes(const ls_linear *l)
 {
     int64_t most = 0;
     for (int pass = 0; pass < PASSES; pass++) {
         most = l->pass[pass].workspace_bytes > most ? l->pass[pass].workspace_bytes : most;
     }
-    return most;
+    return sums_bytes(l) + most;
 }
 
 /* ---- work ------------------------------------------------------------------------------------ */
@@ -339,6 +361,11 @@ static ls_status multiply(ls_linear *l, int pass, ls_stream *stream, const void 
 ls_status ls_linear_forward(ls_linear *l, ls_stream *stream, const void *x, const void *w,
                             const void *bias, void *y, void *workspace)
 {
+    if (l->type != LS_F32) {
+        float *sums = workspace;
+        LS_TRY(multiply(l, FORWARD, stream, w, x, sums, (char *)workspace + sums_bytes(l)));
+        return ls_simple_bias(stream->native, l->type, sums, bias, y, l->batch, l->out);
+    }
     LS_CUBLAS(cublasLtMatmulDescSetAttribute(
         l->pass[FORWARD].operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
     return multiply(l, FORWARD, stream, w, x, y, workspace);

@@ -54,13 +54,6 @@ static void use_apply(const ls_plan *plan, const ls_op *op, ls_norm_call *call)
     }
 }
 
-/* LS_NORM_FOLD=0 in the environment: each merging of partial sums is a launch of its own. */
-static bool folds(void)
-{
-    const char *set = getenv("LS_NORM_FOLD");
-    return set == NULL || strcmp(set, "0") != 0;
-}
-
 ls_status ls_norm_early(const ls_plan *plan, bool *early)
 {
     const char *asked = getenv("LS_PDL");
@@ -103,8 +96,6 @@ void ls_norm_prepare(ls_plan *plan, const ls_op *op)
                                 .dx = ls_plan_grad(plan, op->dx),
                                 .dx2 = ls_plan_grad(plan, op->dx2),
                                 .partial = plan->partial,
-                                .ticket = plan->ticket,
-                                .fold_bytes = folds() ? LS_NORM_FOLD_BYTES : 0,
                                 .mine = plan->mine,
                                 .all = plan->all,
                                 .group = plan->has_sync ? plan->sync.group_size : 1,

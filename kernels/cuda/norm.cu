@@ -38,11 +38,6 @@ size_t ls_norm_partial_bytes(int64_t rows, int channels, int processors)
     return 2 * sizeof(float) * (size_t)side_floats(rows, channels, processors);
 }
 
-int ls_norm_tickets(int channels)
-{
-    return (channels + LS_NORM_FOLD_CHANNELS - 1) / LS_NORM_FOLD_CHANNELS; /* columns, at most */
-}
-
 int64_t ls_norm_gathered(const ls_norm_call *call)
 {
     return ls_norm_sides(*call) * ls_norm_message(call->channels);
@@ -116,54 +111,53 @@ LS_DEVICE void finish_channel(const ls_norm_call &call, int side, int c, double 
     ls_norm_write(n.running_var, c, old_var + momentum * (variance * unbiased - old_var));
 }
 
-/* Over the blocks (below `end`) of this thread's lanes of a channel: the sums of the values ... */
-template <int WIDE>
-LS_DEVICE void lane_sums(const ls_sweep &s, const float *channel, int first, int end, double *lane)
+/* Over the blocks of this thread's lane of a channel: the sum of the values ... */
+LS_DEVICE double lane_sum(const ls_sweep &s, const float *channel, const ls_norm_lane &here)
 {
-    typedef ls_norm_merging<WIDE> m;
     const float *deviations = channel + (int64_t)s.blocks * s.channels;
-    for (int b = first; b < end; b += m::ROUND) {
+    double sum = 0;
+    for (int b = here.lane; b < here.end; b += LS_NORM_MERGE_ROUND) {
         float shift[LS_NORM_MERGE_AHEAD], deviation[LS_NORM_MERGE_AHEAD];
-        ls_norm_ahead<WIDE, LS_NORM_MERGE_AHEAD>(shift, channel, s.channels, b, 0, end);
-        ls_norm_ahead<WIDE, LS_NORM_MERGE_AHEAD>(deviation, deviations, s.channels, b, 0, end);
+        ls_norm_ahead<LS_NORM_MERGE_AHEAD>(shift, channel, s.channels, b, 0, here.end);
+        ls_norm_ahead<LS_NORM_MERGE_AHEAD>(deviation, deviations, s.channels, b, 0, here.end);
         LS_UNROLL
         for (int k = 0; k < LS_NORM_MERGE_AHEAD; k++) { /* 0 past the end */
-            double n = (double)ls_sweep_rows(s, ls_norm_block<WIDE>(b, k));
-            lane[k % m::EACH] += n * (double)shift[k] + (double)deviation[k];
+            double n = (double)ls_sweep_rows(s, b + k * LS_NORM_MERGE_LANES);
+            sum += n * (double)shift[k] + (double)deviation[k];
         }
     }
+    return sum;
 }
 
-/* ... and the sums of their squared distances from `mean`. */
-template <int WIDE>
-LS_DEVICE void lane_squares(const ls_sweep &s, const float *channel, int first, int end,
-                            double mean, double *lane)
+/* ... and the sum of their squared distances from `mean`. */
+LS_DEVICE double lane_squares(const ls_sweep &s, const float *channel, const ls_norm_lane &here,
+                              double mean)
 {
-    typedef ls_norm_merging<WIDE> m;
     enum { SOME = LS_NORM_MERGE_AHEAD / 4 }; /* more would take too many registers */
     const float *deviations = channel + (int64_t)s.blocks * s.channels;
     const float *squares = deviations + (int64_t)s.blocks * s.channels;
     /* for all blocks but the last, and for the last: no division in the loop */
     double full = (double)s.rows_per_block, full_share = 1 / full;
     double rest = (double)ls_sweep_rows(s, s.blocks - 1), rest_share = 1 / rest;
-    for (int b = first; b < end; b += m::ROUND) {
+    double sum = 0;
+    for (int b = here.lane; b < here.end; b += LS_NORM_MERGE_ROUND) {
         LS_UNROLL
         for (int k = 0; k < LS_NORM_MERGE_AHEAD; k += SOME) {
             float shift[SOME], deviation[SOME], square[SOME];
-            ls_norm_ahead<WIDE, SOME>(shift, channel, s.channels, b, k, end);
-            ls_norm_ahead<WIDE, SOME>(deviation, deviations, s.channels, b, k, end);
-            ls_norm_ahead<WIDE, SOME>(square, squares, s.channels, b, k, end);
+            ls_norm_ahead<SOME>(shift, channel, s.channels, b, k, here.end);
+            ls_norm_ahead<SOME>(deviation, deviations, s.channels, b, k, here.end);
+            ls_norm_ahead<SOME>(square, squares, s.channels, b, k, here.end);
             LS_UNROLL
             for (int i = 0; i < SOME; i++) {
-                int at = ls_norm_block<WIDE>(b, k + i);
+                int at = b + (k + i) * LS_NORM_MERGE_LANES;
                 double d = (double)deviation[i], n = at + 1 < s.blocks ? full : rest;
                 double part = d * (at + 1 < s.blocks ? full_share : rest_share);
                 double off = (double)shift[i] + part - mean;
-                lane[(k + i) % m::EACH] +=
-                    at < end ? (double)square[i] - d * part + n * off * off : 0;
+                sum += at < here.end ? (double)square[i] - d * part + n * off * off : 0;
             }
         }
     }
+    return sum;
 }
 
 /* Coefficients, or this rank's message, from the mean and squared deviations of this rank's rows.
@@ -184,27 +178,6 @@ LS_DEVICE void settle_channel(const ls_norm_call &call, int side, int c, double 
     }
 }
 
-/* Merges the partial statistics of channels first to first + WIDE - 1 into coefficients or into
- * this rank's message. All threads of the block call this. */
-template <int WIDE>
-LS_DEVICE void merge_statistics(const ls_norm_call &call, int side, const ls_sweep &s,
-                                const float *partial, int first)
-{
-    typedef ls_norm_merging<WIDE> m;
-    int c = first + (int)threadIdx.x % WIDE, lane = (int)threadIdx.x / WIDE;
-    bool inside = c < s.channels;
-    int end = inside ? s.blocks : 0;
-    double sum[m::EACH] = {}, squares[m::EACH] = {};
-    lane_sums<WIDE>(s, partial + c, lane, end, sum);
-    double mean = ls_norm_merge<WIDE>(sum) / (double)s.rows;
-    lane_squares<WIDE>(s, partial + c, lane, end, mean, squares);
-    double m2 = ls_norm_merge<WIDE>(squares);
-    m2 = m2 < 0 ? 0 : m2;
-    if (lane == 0 && inside) {
-        settle_channel(call, side, c, mean, m2);
-    }
-}
-
 /* The same from a product's sums. Subtracting the mean's square loses as many digits as the mean
  * has more than the deviation: fuse.h admits only products whose sums are good enough for that. */
 LS_KERNEL product_statistics_kernel(ls_norm_call call, int side)
@@ -219,24 +192,29 @@ LS_KERNEL product_statistics_kernel(ls_norm_call call, int side)
     settle_channel(call, side, c, mean, m2 < 0 ? 0 : m2);
 }
 
-/* blockIdx.y: the side. */
+/* Merges the partial statistics of 8 channels a block into coefficients or into this rank's
+ * message. blockIdx.y: the side. */
 LS_KERNEL LS_BOUNDS(LS_NORM_MERGE_THREADS, 1)
     merge_statistics_kernel(ls_norm_call call, ls_sweep s, int64_t side_floats)
 {
     int side = (int)blockIdx.y;
+    ls_norm_lane here = ls_norm_lane_here(s);
+    const float *channel = call.partial + side * side_floats + here.channel;
     ls_launch_wait();
     if (call.sum[side] != NULL) {
         return;
     }
-    merge_statistics<LS_NORM_MERGE_CHANNELS>(call, side, s, call.partial + side * side_floats,
-                                             (int)blockIdx.x * LS_NORM_MERGE_CHANNELS);
+    double mean = ls_norm_merge(lane_sum(s, channel, here)) / (double)s.rows;
+    double m2 = ls_norm_merge(lane_squares(s, channel, here, mean));
+    if (ls_norm_settles(here)) {
+        settle_channel(call, side, here.channel, mean, m2 < 0 ? 0 : m2);
+    }
 }
 
 /* Planes: shift; sum of deviations from it; sum of their squares. */
 template <typename T, int V>
 LS_KERNEL LS_BOUNDS(LS_SWEEP_THREADS, LS_NORM_STATISTICS_BLOCKS)
-    statistics_kernel(const T *x, ls_sweep s, float *partial, ls_norm_call call, int side,
-                      bool folds)
+    statistics_kernel(const T *x, ls_sweep s, float *partial, bool early)
 {
     ls_sweep_place p = ls_sweep_here(s);
     float shift[V] = {}, sums[2 * V] = {};
@@ -273,16 +251,10 @@ LS_KERNEL LS_BOUNDS(LS_SWEEP_THREADS, LS_NORM_STATISTICS_BLOCKS)
             }
         }
     }
-    if (call.early) {
-        ls_launch_next(); /* its blocks come while the last ones here add and merge */
+    if (early) {
+        ls_launch_next(); /* its blocks come while the last ones here add */
     }
     ls_sweep_sum<2, V>(s, sums, partial + (int64_t)s.blocks * s.channels);
-    if (folds && ls_norm_last(call.ticket + blockIdx.x, s.blocks)) {
-        for (int at = 0; at < V << s.shift; at += LS_NORM_FOLD_CHANNELS) {
-            merge_statistics<LS_NORM_FOLD_CHANNELS>(call, side, s, partial,
-                                                    ((int)blockIdx.x << s.shift) * V + at);
-        }
-    }
 }
 
 /* Chan, Golub and LeVeque (1979), in rank order: every rank gets the same bits. blockIdx.y: the
@@ -327,7 +299,6 @@ ls_status ls_norm_statistics(cudaStream_t stream, const ls_norm_call *call)
     ls_sweep s = ls_norm_sum_sweep(call, LS_NORM_STATISTICS_BLOCKS);
     int64_t floats = side_floats(call->rows, call->channels, call->processors);
     bool whole = ls_norm_width(call->type, call->channels) != 1;
-    bool folds = ls_norm_folds(call, &s, 2 + 3); /* for the mean; for the squares */
     bool merges = false, early = false;
     for (int side = 0; side < ls_norm_sides(*call); side++) {
         const void *x = side == 0 ? call->x : call->residual;
@@ -339,8 +310,8 @@ ls_status ls_norm_statistics(cudaStream_t stream, const ls_norm_call *call)
             LS_BY_PACKET(call->type, whole, T, V,
                          LS_LAUNCH_BEHIND(early, (statistics_kernel<T, V>), ls_sweep_grid(&s),
                                           LS_SWEEP_THREADS, stream, (const T *)x, s,
-                                          call->partial + side * floats, *call, side, folds));
-            merges = !folds;
+                                          call->partial + side * floats, call->early));
+            merges = true;
         }
         early = call->early;
     }

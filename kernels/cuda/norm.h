@@ -1,10 +1,9 @@
 /* Shared by the kernels of norm.cu and norm_back.cu: how a call is swept, reading values of
  * channels, and merging the sums of blocks.
  *
- * A sweep that sums leaves the sums of its blocks in `partial`. Their merging is folded into the
- * sweep: of the blocks of a column, the last to finish merges that column (ls_norm_last). Where
- * that would take longer than a launch (ls_norm_folds), a kernel of its own merges, 8 channels a
- * block. Both merge in the same order, with the same bits. */
+ * A sweep that sums leaves the sums of its blocks in `partial`; a kernel of its own merges them.
+ * Merging them in the last block of the sweep instead saves launches, but took 11 us more each on
+ * an H200 (results/machines/h200). */
 #ifndef LS_CUDA_NORM_H
 #define LS_CUDA_NORM_H
 
@@ -15,10 +14,10 @@
 
 enum {
     LS_NORM_MERGE_LANES = 32,   /* sums of a channel that are added by halves at the end */
-    LS_NORM_MERGE_CHANNELS = 8, /* of a block of the kernels that merge and do nothing else */
-    LS_NORM_FOLD_CHANNELS = 16, /* that a sweep's last block merges at a time */
-    LS_NORM_MERGE_THREADS = LS_SWEEP_THREADS,
-    LS_NORM_MERGE_AHEAD = 8, /* sums of blocks that a thread loads ahead */
+    LS_NORM_MERGE_CHANNELS = 8, /* of a block */
+    LS_NORM_MERGE_THREADS = LS_NORM_MERGE_LANES * LS_NORM_MERGE_CHANNELS,
+    LS_NORM_MERGE_ROUND = 8 * LS_NORM_MERGE_LANES, /* sums of a channel that are loaded at a time */
+    LS_NORM_MERGE_AHEAD = 8,                       /* of them by a thread */
     LS_NORM_RANK_THREADS = 128,
 };
 
@@ -127,105 +126,55 @@ template <int V> LS_DEVICE unsigned ls_norm_bits(const uint32_t *mask, int64_t f
 
 /* ---- merging --------------------------------------------------------------------------------- */
 
-/* Lane l of a channel sums blocks l, l + 32, ... in turn, and the 32 lanes' sums are added by
- * halves. A merging block has WIDE channels side by side, thread t channel t % WIDE; each thread
- * takes EACH lanes of its channel, the first of them t / WIDE and the others PARTS apart. The order
- * of every sum, and so its bits, do not depend on WIDE. */
-template <int WIDE> struct ls_norm_merging {
-    enum {
-        PARTS = LS_NORM_MERGE_THREADS / WIDE,
-        EACH = LS_NORM_MERGE_LANES / PARTS,
-        ROUND = LS_NORM_MERGE_AHEAD / EACH * LS_NORM_MERGE_LANES, /* blocks loaded at a time */
-    };
-    static_assert(EACH >= 1 && EACH * PARTS == LS_NORM_MERGE_LANES, "lanes are shared evenly");
-    static_assert(LS_NORM_MERGE_AHEAD % EACH == 0, "whole rounds of lanes are loaded ahead");
-};
+/* A merging block has 8 channels side by side: thread t has channel t % 8 and its lane t / 8. Lane
+ * l of a channel sums blocks l, l + 32, ... in turn, and the 32 lanes' sums are added by halves. */
+typedef struct ls_norm_lane {
+    int channel, lane, end; /* end: blocks of the sweep; 0 past the channels */
+} ls_norm_lane;
 
-/* The k-th of the blocks that a thread loads at a time, `b` being the first; of lane k % EACH. */
-template <int WIDE> LS_DEVICE int ls_norm_block(int b, int k)
+LS_DEVICE ls_norm_lane ls_norm_lane_here(const ls_sweep &s)
 {
-    typedef ls_norm_merging<WIDE> m;
-    return b + k % m::EACH * m::PARTS + k / m::EACH * LS_NORM_MERGE_LANES;
+    ls_norm_lane here;
+    here.channel =
+        (int)blockIdx.x * LS_NORM_MERGE_CHANNELS + (int)threadIdx.x % LS_NORM_MERGE_CHANNELS;
+    here.lane = (int)threadIdx.x / LS_NORM_MERGE_CHANNELS;
+    here.end = here.channel < s.channels ? s.blocks : 0;
+    return here;
 }
 
-/* A channel's sums of COUNT of these blocks from the k-th on, 0 from `end`. They are read from the
- * second-level cache, where other multiprocessors have written them: __ldcg passes by the first,
- * which is not coherent. */
-template <int WIDE, int COUNT>
+/* The first of the lanes: it settles the channel. */
+LS_DEVICE bool ls_norm_settles(const ls_norm_lane &here)
+{
+    return here.lane == 0 && here.end > 0;
+}
+
+/* A channel's sums of blocks b + 32 from, b + 32 (from + 1), ..., COUNT of them; 0 from `end`. */
+template <int COUNT>
 LS_DEVICE void ls_norm_ahead(float *value, const float *channel, int channels, int b, int from,
                              int end)
 {
     LS_UNROLL
     for (int k = 0; k < COUNT; k++) {
-        int at = ls_norm_block<WIDE>(b, from + k);
-        value[k] = at < end ? __ldcg(channel + (int64_t)at * channels) : 0;
+        int at = b + (from + k) * LS_NORM_MERGE_LANES;
+        value[k] = at < end ? channel[(int64_t)at * channels] : 0;
     }
 }
 
-/* Sum over the lanes of each channel, EACH of them in this thread; every thread of the block gets
- * that of its channel. */
-template <int WIDE> LS_DEVICE double ls_norm_merge(double *lane)
+/* Sum over the lanes of each channel; every thread of the block gets that of its channel. */
+LS_DEVICE double ls_norm_merge(double lane)
 {
-    typedef ls_norm_merging<WIDE> m;
     LS_SHARED(double, part, LS_NORM_MERGE_THREADS);
     int at = (int)threadIdx.x;
-    LS_UNROLL
-    for (int half = m::EACH / 2; half > 0; half /= 2) {
-        LS_UNROLL
-        for (int i = 0; i < half; i++) {
-            lane[i] += lane[i + half];
-        }
-    }
     __syncthreads();
-    part[at] = lane[0];
-    for (int half = m::PARTS / 2; half > 0; half /= 2) {
+    part[at] = lane;
+    for (int half = LS_NORM_MERGE_LANES / 2; half > 0; half /= 2) {
         __syncthreads();
-        if (at < half * WIDE) {
-            part[at] += part[at + half * WIDE];
+        if (at < half * LS_NORM_MERGE_CHANNELS) {
+            part[at] += part[at + half * LS_NORM_MERGE_CHANNELS];
         }
     }
     __syncthreads();
-    return part[at % WIDE];
-}
-
-/* Whether the last block of a column merges it. `planes`: planes of `partial` that merging reads.
- *
- * Estimated for an H200 (no GPU has run this): one block of 256 threads reads partial sums at about
- * 80 GB/s, because a multiprocessor takes at most 64 bytes a clock from the second-level cache
- * (110 GB/s) and 256 threads with 24 loads of 4 bytes each in flight do not quite reach that. A
- * launch of its own reads them with up to 256 blocks in about 2 us, and costs about 2.2 us more to
- * start; ticket and fences cost about 1 us. So the last block is faster up to (2.2 + 2 - 1) us at
- * 80 GB/s, 256 KB. Of ResNet-50 at 224 and batch 256 in half that is forward 38 of 53 norms (not
- * those of 64 and 128 channels, with 264 and more row blocks), backward all. */
-static inline bool ls_norm_folds(const ls_norm_call *call, const ls_sweep *s, int planes)
-{
-    int64_t wide = (int64_t)ls_norm_width(call->type, call->channels) << s->shift;
-    return wide * s->blocks * planes * (int64_t)sizeof(float) <= call->fold_bytes;
-}
-
-/* Whether this block is the last of `blocks` that come here with this ticket; to be called by all
- * threads after they have written their part of `partial`. The one that is last may read what all
- * of them have written.
- *
- * As in the sample threadFenceReduction and the section "Memory Fence Functions" of the CUDA C++
- * Programming Guide: each thread's writes come before its fence, the barrier collects the block's
- * threads, one of them counts; the block that counts last reads behind a second fence. Without the
- * first fence the count could be seen before the sums. The count wraps to 0 (atomicInc), so the
- * next launch, or the next replay of a graph, finds it as this one did. */
-LS_DEVICE bool ls_norm_last(unsigned *ticket, int blocks)
-{
-    LS_SHARED(unsigned, before, 1);
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        before[0] = atomicInc(ticket, (unsigned)blocks - 1);
-    }
-    __syncthreads();
-    bool last = before[0] == (unsigned)blocks - 1;
-    if (last) {
-        __threadfence();
-    }
-    return last;
+    return part[at % LS_NORM_MERGE_CHANNELS];
 }
 
 #endif

@@ -121,46 +121,35 @@ LS_KERNEL product_sums_kernel(ls_norm_call call)
     }
 }
 
-/* Merges the blocks' sums of channels first to first + WIDE - 1 and settles them. All threads of
- * the block call this. */
-template <int WIDE>
-LS_DEVICE void merge_sums(const ls_norm_call &call, int side, const ls_sweep &s, int first)
-{
-    typedef ls_norm_merging<WIDE> m;
-    int c = first + (int)threadIdx.x % WIDE, lane = (int)threadIdx.x / WIDE;
-    bool inside = c < s.channels;
-    int end = inside ? s.blocks : 0;
-    const float *g_of = call.partial + c;
-    const float *gx_of = g_of + (1 + side) * (int64_t)s.blocks * s.channels;
-    double lanes[m::EACH] = {}, lanes_x[m::EACH] = {};
-    for (int b = lane; b < end; b += m::ROUND) {
-        float g[LS_NORM_MERGE_AHEAD], gx[LS_NORM_MERGE_AHEAD];
-        ls_norm_ahead<WIDE, LS_NORM_MERGE_AHEAD>(g, g_of, s.channels, b, 0, end);
-        ls_norm_ahead<WIDE, LS_NORM_MERGE_AHEAD>(gx, gx_of, s.channels, b, 0, end);
-        LS_UNROLL
-        for (int k = 0; k < LS_NORM_MERGE_AHEAD; k++) {
-            lanes[k % m::EACH] += (double)g[k];
-            lanes_x[k % m::EACH] += (double)gx[k];
-        }
-    }
-    double sum = ls_norm_merge<WIDE>(lanes), sum_x = ls_norm_merge<WIDE>(lanes_x);
-    if (lane != 0 || !inside) {
-        return;
-    }
-    settle_sums(call, side, c, sum, sum_x);
-}
-
-/* blockIdx.y: the side. */
+/* Merges the blocks' sums of 8 channels a block and settles them. blockIdx.y: the side. */
 LS_KERNEL LS_BOUNDS(LS_NORM_MERGE_THREADS, 1) merge_sums_kernel(ls_norm_call call, ls_sweep s)
 {
+    int side = (int)blockIdx.y;
+    ls_norm_lane here = ls_norm_lane_here(s);
+    const float *g_of = call.partial + here.channel;
+    const float *gx_of = g_of + (1 + side) * (int64_t)s.blocks * s.channels;
+    double sum = 0, sum_x = 0;
     ls_launch_wait();
-    merge_sums<LS_NORM_MERGE_CHANNELS>(call, (int)blockIdx.y, s,
-                                       (int)blockIdx.x * LS_NORM_MERGE_CHANNELS);
+    for (int b = here.lane; b < here.end; b += LS_NORM_MERGE_ROUND) {
+        float g[LS_NORM_MERGE_AHEAD], gx[LS_NORM_MERGE_AHEAD];
+        ls_norm_ahead<LS_NORM_MERGE_AHEAD>(g, g_of, s.channels, b, 0, here.end);
+        ls_norm_ahead<LS_NORM_MERGE_AHEAD>(gx, gx_of, s.channels, b, 0, here.end);
+        LS_UNROLL
+        for (int k = 0; k < LS_NORM_MERGE_AHEAD; k++) {
+            sum += (double)g[k];
+            sum_x += (double)gx[k];
+        }
+    }
+    sum = ls_norm_merge(sum);
+    sum_x = ls_norm_merge(sum_x);
+    if (ls_norm_settles(here)) {
+        settle_sums(call, side, here.channel, sum, sum_x);
+    }
 }
 
 template <typename T, int V, bool TWO>
 LS_KERNEL LS_BOUNDS(LS_SWEEP_THREADS, (TWO ? LS_NORM_DUAL_BLOCKS : LS_NORM_SUMS_BLOCKS))
-    sums_kernel(ls_norm_call call, ls_sweep s, bool folds)
+    sums_kernel(ls_norm_call call, ls_sweep s)
 {
     enum { U = 2 };
     ls_sweep_place p = ls_sweep_here(s);
@@ -182,28 +171,19 @@ LS_KERNEL LS_BOUNDS(LS_SWEEP_THREADS, (TWO ? LS_NORM_DUAL_BLOCKS : LS_NORM_SUMS_
         }
     }
     if (call.early) {
-        ls_launch_next(); /* its blocks come while the last ones here add and merge */
+        ls_launch_next(); /* its blocks come while the last ones here add */
     }
     ls_sweep_sum<TWO ? 3 : 2, V>(s, state.sum, call.partial);
-    if (folds && ls_norm_last(call.ticket + blockIdx.x, s.blocks)) {
-        for (int at = 0; at < V << s.shift; at += LS_NORM_FOLD_CHANNELS) {
-            int first_channel = ((int)blockIdx.x << s.shift) * V + at;
-            for (int side = 0; side < (TWO ? 2 : 1); side++) {
-                merge_sums<LS_NORM_FOLD_CHANNELS>(call, side, s, first_channel);
-            }
-        }
-    }
 }
 
 template <typename T, int V>
-static ls_status sums(cudaStream_t stream, const ls_norm_call *call, const ls_sweep &s, bool folds)
+static ls_status sums(cudaStream_t stream, const ls_norm_call *call, const ls_sweep &s)
 {
     if (call->dual) {
-        LS_LAUNCH((sums_kernel<T, V, true>), ls_sweep_grid(&s), LS_SWEEP_THREADS, stream, *call, s,
-                  folds);
+        LS_LAUNCH((sums_kernel<T, V, true>), ls_sweep_grid(&s), LS_SWEEP_THREADS, stream, *call, s);
     } else {
-        LS_LAUNCH((sums_kernel<T, V, false>), ls_sweep_grid(&s), LS_SWEEP_THREADS, stream, *call, s,
-                  folds);
+        LS_LAUNCH((sums_kernel<T, V, false>), ls_sweep_grid(&s), LS_SWEEP_THREADS, stream, *call,
+                  s);
     }
     return LS_OK;
 }
@@ -212,7 +192,6 @@ ls_status ls_norm_sums(cudaStream_t stream, const ls_norm_call *call)
 {
     ls_sweep s = sums_sweep(call);
     bool whole = ls_norm_width(call->type, call->channels) != 1;
-    bool folds = ls_norm_folds(call, &s, 2 * ls_norm_sides(*call));
     LS_ASSERT(call->g != NULL || call->dy2 == NULL);
     if (call->gated[0] != NULL) {
         LS_ASSERT(call->g == call->dy && (!call->dual || call->gated[1] != NULL));
@@ -220,11 +199,9 @@ ls_status ls_norm_sums(cudaStream_t stream, const ls_norm_call *call)
                   *call);
         return LS_OK;
     }
-    LS_BY_PACKET(call->type, whole, T, V, LS_TRY((sums<T, V>(stream, call, s, folds))));
-    if (!folds) {
-        LS_LAUNCH_BEHIND(call->early, merge_sums_kernel, ls_norm_merge_grid(call),
-                         LS_NORM_MERGE_THREADS, stream, *call, s);
-    }
+    LS_BY_PACKET(call->type, whole, T, V, LS_TRY((sums<T, V>(stream, call, s))));
+    LS_LAUNCH_BEHIND(call->early, merge_sums_kernel, ls_norm_merge_grid(call),
+                     LS_NORM_MERGE_THREADS, stream, *call, s);
     return LS_OK;
 }
 

@@ -113,22 +113,16 @@ typedef struct ls_norm_call {
      * its squares, [channels]; NULL: the statistics sweep over x */
     const float *sum[2], *squares[2];
     /* shared */
-    float *partial;     /* ls_norm_partial_bytes */
-    unsigned *ticket;   /* [ls_norm_tickets], 0 before and after each call */
-    int64_t fold_bytes; /* LS_NORM_FOLD_BYTES; 0: merging is always a launch of its own */
-    float *mine, *all;  /* [ls_norm_gathered] of this rank, and of each of `group` ranks in order */
-    int group;          /* ranks that share statistics; 1: this rank only */
-    bool early;         /* kernels behind the first start early (launch.h); ls_norm_waits */
+    float *partial;    /* ls_norm_partial_bytes */
+    float *mine, *all; /* [ls_norm_gathered] of this rank, and of each of `group` ranks in order */
+    int group;         /* ranks that share statistics; 1: this rank only */
+    bool early;        /* kernels behind the first start early (launch.h); ls_norm_waits */
 } ls_norm_call;
-
-/* Partial sums that the last block of a column merges, at most: norm.h has the reasons. */
-enum { LS_NORM_FOLD_BYTES = 256 << 10 };
 
 /* Whether the code that this device runs waits where an early start requires it: compiled for
  * compute capability 9.0 or newer. */
 ls_status ls_norm_waits(bool *waits);
 size_t ls_norm_partial_bytes(int64_t rows, int channels, int processors);
-int ls_norm_tickets(int channels);
 /* Floats that a rank sends forward, and again backward: a message for each side. */
 int64_t ls_norm_gathered(const ls_norm_call *call);
 
@@ -212,6 +206,9 @@ ls_status ls_simple_shortcut(cudaStream_t stream, ls_dtype type, const void *x, 
 ls_status ls_simple_shortcut_back(cudaStream_t stream, ls_dtype type, const void *dy, void *dx,
                                   int images, int height, int width, int channels, int stride,
                                   int out_channels);
+/* y[row][j] = sums[row][j] + bias[j], rounded to `type`; bias is of it, too. */
+ls_status ls_simple_bias(cudaStream_t stream, ls_dtype type, const float *sums, const void *bias,
+                         void *y, int rows, int columns);
 /* [N,H,W,C] -> [N,C], the mean in f32. */
 ls_status ls_simple_average(cudaStream_t stream, ls_dtype type, const void *x, void *y, int images,
                             int pixels, int channels);

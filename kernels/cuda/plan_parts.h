@@ -81,7 +81,6 @@ struct ls_plan {
     ls_arena norms;              /* kept values, partial sums, messages; kept values of the loss */
     void **slot_at;              /* [slot_count] */
     float *partial, *mine, *all; /* of norms, shared by all of them */
-    unsigned *ticket;            /* likewise */
     float *ones;                 /* [of the most channels] if a convolution may gate (gate.c) */
     float *logits;               /* [N][classes] */
     float *row;                /* loss: maximum and sum per sample, [N][2]; its class's place, [N];

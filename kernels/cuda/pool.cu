@@ -164,9 +164,77 @@ LS_KERNEL max_back_kernel(ls_pool_shape s, const T *dy, const uint8_t *taps, T *
     }
 }
 
+/* The same for windows of 3 x 3 with a stride of 2 and a border of 1: one thread per packet of 2 x
+ * 2 inputs, which the windows of 2 x 2 outputs cover, with these in flight. blockIdx.y: the image.
+ */
+template <typename T, int V>
+LS_KERNEL LS_BOUNDS(THREADS, 2)
+    max_back_of_four_kernel(ls_pool_shape s, const T *dy, const uint8_t *taps, T *dx)
+{
+    int packets = s.channels / V, across = (s.width + 1) / 2, down = (s.height + 1) / 2;
+    int i = (int)(blockIdx.x * THREADS + threadIdx.x);
+    if (i >= down * across * packets) {
+        return;
+    }
+    int k = i / packets / across, l = i / packets % across, channel = i % packets * V;
+    int64_t plane = (int64_t)blockIdx.y * s.out_height * s.out_width;
+    ls_packet<T, V> in[4] = {};
+    uint8_t tap[4][V];
+    LS_UNROLL
+    for (int o = 0; o < 4; o++) {
+        int oh = k + o / 2, ow = l + o % 2;
+        memset(tap[o], 255, sizeof tap[o]); /* no input's */
+        if (oh < s.out_height && ow < s.out_width) {
+            int64_t out = (plane + (int64_t)oh * s.out_width + ow) * s.channels + channel;
+            ls_packet_load(&in[o], dy + out);
+            load_taps<V>(tap[o], taps + out);
+        }
+    }
+    float value[4][V];
+    LS_UNROLL
+    for (int o = 0; o < 4; o++) {
+        ls_packet_get(value[o], in[o]);
+    }
+    LS_UNROLL
+    for (int p = 0; p < 4; p++) {
+        int h = 2 * k + p / 2, w = 2 * l + p % 2;
+        float sum[V] = {};
+        ls_packet<T, V> packet;
+        LS_UNROLL
+        for (int o = 0; o < 4; o++) {
+            if (o / 2 <= p / 2 && o % 2 <= p % 2) {
+                int here = (p / 2 + 1 - o / 2 * 2) * 3 + p % 2 + 1 - o % 2 * 2;
+                LS_UNROLL
+                for (int j = 0; j < V; j++) {
+                    sum[j] += tap[o][j] == here ? value[o][j] : 0;
+                }
+            }
+        }
+        if (h < s.height && w < s.width) {
+            ls_packet_set(&packet, sum);
+            ls_packet_store(dx + (((int64_t)blockIdx.y * s.height + h) * s.width + w) * s.channels +
+                                channel,
+                            packet);
+        }
+    }
+}
+
+/* Blocks for `threads` of each image. */
+static dim3 per_image(const ls_pool_shape *shape, int64_t threads)
+{
+    return dim3((unsigned)((threads + THREADS - 1) / THREADS), (unsigned)shape->images);
+}
+
 ls_status ls_pool_max_back(cudaStream_t stream, ls_dtype type, const ls_pool_shape *shape,
                            const void *dy, const uint8_t *tap, void *dx)
 {
+    int64_t fours = (int64_t)((shape->height + 1) / 2) * ((shape->width + 1) / 2) * shape->channels;
+    if (shape->kernel == 3 && shape->stride == 2 && shape->pad == 1) {
+        LS_BY_PACKET(type, shape->channels % (16 / sizeof(T)) == 0, T, V,
+                     LS_LAUNCH((max_back_of_four_kernel<T, V>), per_image(shape, fours / V),
+                               THREADS, stream, *shape, (const T *)dy, tap, (T *)dx));
+        return LS_OK;
+    }
     LS_BY_PACKET(type, shape->channels % (16 / sizeof(T)) == 0, T, V,
                  LS_LAUNCH((max_back_kernel<T, V>), (unsigned)(shape->images * shape->height),
                            THREADS, stream, *shape, (const T *)dy, tap, (T *)dx));

@@ -2,6 +2,7 @@
  * average over an image. */
 #include "launch.h"
 
+#include "kernels/core/plant.h"
 #include "ops.h"
 #include "packet.h"
 
@@ -144,6 +145,38 @@ ls_status ls_simple_gate(cudaStream_t stream, ls_dtype type, const void *dy, con
     LS_BY_ELEMENT(type, T,
                   LS_LAUNCH(gate_kernel<T>, blocks, THREADS, stream, (const T *)dy, (const T *)dy2,
                             (const uint8_t *)mask, (T *)g, count));
+    return LS_OK;
+}
+
+/* ---- bias -------------------------------------------------------------------------------------
+ */
+
+template <typename T>
+LS_KERNEL bias_kernel(const float *sums, const T *bias, T *y, int columns, int64_t count)
+{
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i * OCTET >= count) {
+        return;
+    }
+    int n = eight_count(i, count);
+    float value[OCTET];
+    read_eight(value, sums, i, n);
+    LS_UNROLL
+    for (int k = 0; k < OCTET; k++) {
+        float sum = LS_PLANT(cuda_bias_on_rounded_sums, value[k], ls_element_round<T>(value[k]));
+        value[k] = sum + ls_element_float(bias[(i * OCTET + k) % columns]);
+    }
+    write_eight(y, i, n, value);
+}
+
+ls_status ls_simple_bias(cudaStream_t stream, ls_dtype type, const float *sums, const void *bias,
+                         void *y, int rows, int columns)
+{
+    int64_t count = (int64_t)rows * columns;
+    unsigned blocks = ls_launch_blocks(count, THREADS * OCTET);
+    LS_BY_ELEMENT(type, T,
+                  LS_LAUNCH(bias_kernel<T>, blocks, THREADS, stream, sums, (const T *)bias, (T *)y,
+                            columns, count));
     return LS_OK;
 }
 

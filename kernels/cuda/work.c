@@ -225,7 +225,7 @@ static void place_kept(ls_norm_kept *kept, size_t channels, cursor *c)
 
 static void place_norms(ls_plan *plan, cursor *c)
 {
-    size_t partial = 0, message = 0, tickets = 0, ones = 0;
+    size_t partial = 0, message = 0, ones = 0;
     for (int i = 0; i < plan->lower.op_count; i++) {
         const ls_op *op = &plan->lower.op[i];
         if (may_sum(plan, op)) {
@@ -254,9 +254,7 @@ static void place_norms(ls_plan *plan, cursor *c)
         const ls_norm_call sized = {.channels = in->channels, .dual = op->dual};
         size_t floats = (size_t)ls_norm_gathered(&sized);
         partial = bytes > partial ? bytes : partial;
-        size_t counts = (size_t)ls_norm_tickets(in->channels);
         message = floats > message ? floats : message;
-        tickets = counts > tickets ? counts : tickets;
         for (int k = 0; k < (op->dual ? 2 : 1); k++) {
             place_kept(&plan->work[i].kept[k], (size_t)in->channels, c);
         }
@@ -265,7 +263,6 @@ static void place_norms(ls_plan *plan, cursor *c)
     size_t batch = (size_t)plan->options.batch;
     size_t classes = (size_t)plan->lower.slot[plan->lower.op[plan->lower.op_count - 1].in].channels;
     plan->partial = take(c, partial);
-    plan->ticket = take(c, tickets * sizeof *plan->ticket);
     plan->mine = take(c, message * sizeof *plan->mine);
     plan->all = group > 1 ? take(c, group * message * sizeof *plan->all) : plan->mine;
     plan->ones = take(c, ones * sizeof *plan->ones);

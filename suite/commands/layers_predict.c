@@ -39,9 +39,9 @@ typedef struct assumption {
 } assumption;
 
 static const assumption first_engine = {
-    0.50, "share of its floor a product reaches with the first engine of cuDNN's list"};
-static const assumption timed_engine = {
-    0.53, "the same with timed engines; MLPerf's best H200 step as a whole: 0.60"};
+    0.72, "share of its floor a product reaches with the first engine of cuDNN's list"};
+static const assumption timed_engine = {0.77,
+                                        "the same with timed engines; both measured on an H200"};
 static const assumption narrow_engine = {
     0.30, "the same with fewer than 16 stored channels: engines of an older kind"};
 static const assumption sweep_share = {0.85, "share of the rate of copies that a sweep reaches"};
@@ -54,9 +54,8 @@ static const assumption kernel_us = {2.5, "us that a kernel takes at least"};
 
 enum {
     TIMED_ENGINES = 1 << 16, /* beyond the bits of kernels/traffic.h */
-    MERGED_SWEEPS = 1 << 17, /* the last block merges: no launch of its own */
-    ONE_UNPACK = 1 << 18,    /* gradients converted in few launches */
-    DEPENDENT_LAUNCH = 1 << 19,
+    ONE_UNPACK = 1 << 17,    /* gradients converted in few launches */
+    DEPENDENT_LAUNCH = 1 << 18,
 };
 
 static const struct {
@@ -66,7 +65,6 @@ static const struct {
 } changes[] = {
     {TIMED_ENGINES, false, "timed engines"},
     {LS_TRAFFIC_BLOCKED_STEM, false, "stem over blocks of 2 x 2 pixels"},
-    {MERGED_SWEEPS, false, "sums merged by the last block"},
     {ONE_UNPACK, false, "gradients converted in one launch a bucket"},
     {LS_TRAFFIC_FUSE_STATISTICS, true, "statistics in the convolution"},
     {LS_TRAFFIC_FUSE_INNER, true, "mask and sums in the data gradient"},
@@ -206,9 +204,9 @@ static void add_traffic(step *s, const ls_traffic *part)
         return;
     }
     if (part->part == LS_TRAFFIC_STATISTICS) {
-        small = part->bytes > 0 && s->ways & MERGED_SWEEPS ? 0 : 1;
+        small = 1;
     } else if (part->part == LS_TRAFFIC_SUMS) {
-        small = part->bytes > 0 && s->ways & MERGED_SWEEPS ? 0 : op->dual ? 2 : 1;
+        small = op->dual ? 2 : 1;
     }
     bool last = part->part == LS_TRAFFIC_APPLY || part->part == LS_TRAFFIC_NORM_BACK;
     int behind = last ? large : large + small > 1 ? small : 0;

@@ -251,13 +251,13 @@ static cublasStatus_t product_of(cublasLtMatmulDesc_t desc, cublasLtMatrixLayout
     bool known = f32 || p.a.type == CUDA_R_16F || p.a.type == CUDA_R_16BF;
     bool sums = p.o.compute == CUBLAS_COMPUTE_32F || p.o.compute == CUBLAS_COMPUTE_32F_PEDANTIC ||
                 (f32 && p.o.compute == CUBLAS_COMPUTE_32F_FAST_TF32);
-    if (!known || p.a.type != p.b.type || p.a.type != p.d.type || p.a.type != in_c->type || !sums ||
-        p.o.scale != CUDA_R_32F) {
+    bool result = (p.d.type == p.a.type || p.d.type == CUDA_R_32F) && p.d.type == in_c->type;
+    if (!known || p.a.type != p.b.type || !result || !sums || p.o.scale != CUDA_R_32F) {
         return CUBLAS_STATUS_NOT_SUPPORTED;
     }
     bool bias = p.o.epilogue == CUBLASLT_EPILOGUE_BIAS;
     if ((!bias && p.o.epilogue != CUBLASLT_EPILOGUE_DEFAULT) || (bias && !p.o.bias) ||
-        (bias && (uintptr_t)p.o.bias % unit_of(p.a.type) != 0)) {
+        (bias && (uintptr_t)p.o.bias % unit_of(p.d.type) != 0)) {
         return CUBLAS_STATUS_INVALID_VALUE;
     }
     *out = p;
@@ -273,6 +273,7 @@ static uint64_t fingerprint(const product *p)
                             p->b.step,
                             p->d.step,
                             (int64_t)p->a.type,
+                            (int64_t)p->d.type,
                             (int64_t)p->o.compute,
                             p->o.transpose_a,
                             p->o.transpose_b,
@@ -292,7 +293,8 @@ static bool aligned(const product *p, const preference *f, uint32_t bytes)
     size_t unit = unit_of(p->a.type);
     return f->alignment[0] >= bytes && f->alignment[1] >= bytes && f->alignment[2] >= bytes &&
            f->alignment[3] >= bytes && (size_t)p->a.step * unit % bytes == 0 &&
-           (size_t)p->b.step * unit % bytes == 0 && (size_t)p->d.step * unit % bytes == 0;
+           (size_t)p->b.step * unit % bytes == 0 &&
+           (size_t)p->d.step * unit_of(p->d.type) % bytes == 0;
 }
 
 /* `forgets`: offered whatever the preference says, as by a library with a mistake. */
@@ -513,6 +515,10 @@ static bool run(void *arguments)
         for (int64_t i = 0; i < p->m; i++) {
             float bias =
                 p->o.epilogue == CUBLASLT_EPILOGUE_BIAS ? load(p->d.type, p->o.bias, i, false) : 0;
+            if (p->o.epilogue == CUBLASLT_EPILOGUE_BIAS) { /* as on an H200: rounded twice */
+                store(p->d.type, e->d, j * p->d.step + i, sum[i]);
+                sum[i] = load(p->d.type, e->d, j * p->d.step + i, false);
+            }
             float value = sum[i] + bias;
             store(p->d.type, e->d, j * p->d.step + i, e->algorithm.wrong ? 2 * value + 1 : value);
         }

@@ -67,6 +67,41 @@ START_TEST(all_passes_are_exact)
 }
 END_TEST
 
+/* f16 has no 2049: with the bias of 1 the result is 2050, but 2048 where the product is rounded
+ * before the bias is added. bf16: 257 and a bias of 1, which give 258 or 256. */
+START_TEST(a_result_is_rounded_once)
+{
+    enum { BATCH = 2, IN = 8, OUT = 16 };
+    ls_dtype type = _i == 0 ? LS_F16 : LS_BF16;
+    double part[] = {_i == 0 ? 683 : 128, _i == 0 ? 3 : 2}, wanted = _i == 0 ? 2050 : 258;
+    bench b = bench_open(false, false, false);
+    const struct layer l = {BATCH, IN, OUT};
+    sums t = sums_start(BATCH * IN, OUT * IN, BATCH * OUT, OUT);
+    for (int i = 0; i < BATCH * IN; i++) {
+        t.x[i] = i % IN == 0 ? part[0] : i % IN == 1 ? 1 : 0;
+    }
+    for (int i = 0; i < OUT * IN; i++) {
+        t.w[i] = i % IN == 0 ? part[1] : i % IN == 1 && _i == 1 ? 1 : 0;
+    }
+    for (int o = 0; o < OUT; o++) {
+        t.bias[o] = 1;
+    }
+    for (int i = 0; i < BATCH * OUT; i++) {
+        t.y[i] = wanted;
+    }
+    ls_linear *linear = linear_of(&b, &l, type);
+    bench_workspace(&b, ls_linear_workspace_bytes(linear));
+    tensors d = tensors_of(&b, type, &t);
+    ck_assert_int_eq(ls_linear_forward(linear, b.stream, d.x, d.w, d.bias, d.y, b.workspace),
+                     LS_OK);
+    equal(type, values(&b, type, d.y, BATCH * OUT), t.y, BATCH * OUT, "y");
+    tensors_free(&b, &d);
+    ls_linear_destroy(linear);
+    sums_free(&t);
+    bench_close(&b);
+}
+END_TEST
+
 /* The algorithm for each type and each largest alignment common to the rows of all operands. */
 static const struct taken {
     int layer;
@@ -197,6 +232,7 @@ int main(void)
     TCase *c = tcase_create("linear");
     tcase_set_timeout(c, 60);
     tcase_add_loop_test(c, all_passes_are_exact, 0, LAYERS * TYPES);
+    tcase_add_loop_test(c, a_result_is_rounded_once, 0, 2);
     tcase_add_loop_test(c, algorithms_are_taken_by_their_arithmetic, 0,
                         sizeof taken / sizeof taken[0]);
     tcase_add_test(c, f32_without_pedantic);

@@ -19,8 +19,7 @@
 
 typedef struct form {
     bool relu, residual, dual, two, store, in_place;
-    bool sums;  /* statistics come from a product's sums */
-    bool apart; /* partial sums are merged by a launch of their own */
+    bool sums; /* statistics come from a product's sums */
 } form;
 
 typedef struct shape {
@@ -33,7 +32,7 @@ typedef struct shape {
 typedef struct rank {
     int64_t count;
     ls_norm_call call;
-    place x, residual, y, mask, dy, dy2, g, dx, dx2, partial, ticket, mine, all;
+    place x, residual, y, mask, dy, dy2, g, dx, dx2, partial, mine, all;
     double *x_value, *residual_value, *dy_value, *dy2_value;
     place sums[2];
     place kept[2], parameter[2][6]; /* weight, bias, mean, var, weight_grad, bias_grad */
@@ -125,8 +124,6 @@ static void make(rank *r, int number, int group, ls_dtype type, const shape *s, 
     r->dx2 = place_make(type, count);
     r->partial =
         place_make(LS_U8, (int64_t)ls_norm_partial_bytes(s->rows, s->channels, s->processors));
-    r->ticket = place_make(LS_I32, ls_norm_tickets(s->channels));
-    cudaMemset(r->ticket.data, 0, r->ticket.bytes);
     r->mine = place_make(LS_F32, message);
     r->all = place_make(LS_F32, group * message);
     r->call = (ls_norm_call){.type = type,
@@ -145,8 +142,6 @@ static void make(rank *r, int number, int group, ls_dtype type, const shape *s, 
                                   : f->in_place ? r->dy.data
                                                 : r->g.data,
                              .partial = r->partial.data,
-                             .ticket = r->ticket.data,
-                             .fold_bytes = f->apart ? 0 : LS_NORM_FOLD_BYTES,
                              .mine = r->mine.data,
                              .all = r->all.data,
                              .group = group};
@@ -163,14 +158,8 @@ static void make(rank *r, int number, int group, ls_dtype type, const shape *s, 
 
 static void drop(rank *r)
 {
-    unsigned ticket[129];
-    ck_assert_uint_le(r->ticket.bytes, sizeof ticket);
-    place_get(&r->ticket, ticket);
-    for (int i = 0; i < ls_norm_tickets(r->call.channels); i++) {
-        ck_assert_uint_eq(ticket[i], 0); /* as the next launch wants it */
-    }
-    place *all[] = {&r->x,  &r->residual, &r->y,       &r->mask,   &r->dy,   &r->dy2, &r->g,
-                    &r->dx, &r->dx2,      &r->partial, &r->ticket, &r->mine, &r->all};
+    place *all[] = {&r->x, &r->residual, &r->y,   &r->mask,    &r->dy,   &r->dy2,
+                    &r->g, &r->dx,       &r->dx2, &r->partial, &r->mine, &r->all};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         place_free(all[i]);
     }
@@ -575,8 +564,7 @@ static bool is_large(const shape *s)
     return s->rows * s->channels >= 4000;
 }
 
-/* Backwards, and in 50 (large shapes: 2) drawn orders of blocks and threads: another block is the
- * last each time. */
+/* Backwards, and in 50 (large shapes: 2) drawn orders of blocks and threads. */
 START_TEST(order_of_blocks_is_nothing)
 {
     const shape *s = &SHAPES[_i];
@@ -591,41 +579,6 @@ START_TEST(order_of_blocks_is_nothing)
         unsetenv("LS_EMULATED_ORDER");
     }
     free(first);
-}
-END_TEST
-
-/* Partial sums merged by the sweep's last blocks, and by launches of their own; every second form
- * of a large shape. */
-START_TEST(folded_merges_have_the_same_bits)
-{
-    for (int i = 0; i < FORM_COUNT; i += is_large(&SHAPES[_i]) ? 2 : 1) {
-        for (int group = 1; group <= 2; group++) {
-            form apart = FORMS[i];
-            ls_dtype type = TYPES[(i + group + _i) % 3];
-            size_t bytes;
-            apart.apart = true;
-            unsigned char *bits = run_bits(type, &SHAPES[_i], &apart, group, &bytes);
-            expect_bits(bits, bytes, type, &SHAPES[_i], &FORMS[i], group, "folded");
-            free(bits);
-        }
-    }
-}
-END_TEST
-
-START_TEST(folded_merges_of_many_blocks)
-{
-    form apart = FORMS[6];
-    size_t bytes;
-    apart.apart = true;
-    unsigned char *bits = run_bits(LS_F16, &MANY_BLOCKS, &apart, 1, &bytes);
-    for (int seed = 0; seed < 3; seed++) {
-        char order[16];
-        snprintf(order, sizeof order, "%d", seed);
-        setenv("LS_EMULATED_ORDER", order, 1);
-        expect_bits(bits, bytes, LS_F16, &MANY_BLOCKS, &FORMS[6], 1, order);
-        unsetenv("LS_EMULATED_ORDER");
-    }
-    free(bits);
 }
 END_TEST
 
@@ -651,8 +604,7 @@ static double *cancelling_gradients(int64_t rows, int channels)
 START_TEST(lanes_are_added_by_halves)
 {
     rank r;
-    form f = {.apart = _i == 1};
-    make(&r, 0, 1, LS_F32, &MANY_BLOCKS, &f);
+    make(&r, 0, 1, LS_F32, &MANY_BLOCKS, &(form){0});
     free(r.dy_value);
     r.dy_value = cancelling_gradients(MANY_BLOCKS.rows, MANY_BLOCKS.channels);
     place_fill(&r.dy, r.dy_value);
@@ -664,60 +616,6 @@ START_TEST(lanes_are_added_by_halves)
     }
     free(bias);
     drop(&r);
-}
-END_TEST
-
-/* Launches of a call, which is recorded only. */
-static int launches(const ls_norm_call *call,
-                    ls_status (*enqueue)(cudaStream_t where, const ls_norm_call *call))
-{
-    cudaGraph_t graph;
-    size_t count = 0;
-    ck_assert_int_eq(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
-    ck_assert_int_eq(enqueue(stream, call), LS_OK);
-    ck_assert_int_eq(cudaStreamEndCapture(stream, &graph), cudaSuccess);
-    ck_assert_int_eq(cudaGraphGetNodes(graph, NULL, &count), cudaSuccess);
-    cudaGraphDestroy(graph);
-    return (int)count;
-}
-
-/* ResNet-50 at 224 and batch 256 on an H200: 106 launches would merge partial sums, 15 are left. */
-START_TEST(most_merges_are_folded)
-{
-    static const struct {
-        int pixels, channels, norms, dual; /* dual: pairs among them that are one operation */
-        int apart;                         /* forward */
-    } sizes[] = {
-        {112 * 112, 64, 1, 0, 1}, {56 * 56, 64, 6, 0, 6},   {56 * 56, 256, 4, 1, 0},
-        {56 * 56, 128, 1, 0, 1},  {28 * 28, 128, 7, 0, 7},  {28 * 28, 512, 5, 1, 0},
-        {28 * 28, 256, 1, 0, 0},  {14 * 14, 256, 11, 0, 0}, {14 * 14, 1024, 7, 1, 0},
-        {14 * 14, 512, 1, 0, 0},  {7 * 7, 512, 5, 0, 0},    {7 * 7, 2048, 4, 1, 0},
-    };
-    int norms = 0, dual = 0, forward = 0, backward = 0;
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-        ls_norm_call call = {.type = LS_F16,
-                             .rows = 256 * (int64_t)sizes[i].pixels,
-                             .channels = sizes[i].channels,
-                             .processors = 132,
-                             .group = 1,
-                             .fold_bytes = LS_NORM_FOLD_BYTES};
-        int extra = (launches(&call, ls_norm_statistics) - 1) * sizes[i].norms;
-        ck_assert_int_eq(extra, sizes[i].apart);
-        forward += extra;
-        backward += (launches(&call, ls_norm_sums) - 1) * (sizes[i].norms - 2 * sizes[i].dual);
-        call.dual = true;
-        backward += (launches(&call, ls_norm_sums) - 1) * sizes[i].dual;
-        ck_assert_int_eq(launches(&call, ls_norm_statistics), sizes[i].apart > 0 ? 3 : 2);
-        call.fold_bytes = 0;
-        ck_assert_int_eq(launches(&call, ls_norm_statistics), 3);
-        ck_assert_int_eq(launches(&call, ls_norm_sums), 2);
-        norms += sizes[i].norms;
-        dual += sizes[i].dual;
-    }
-    ck_assert_int_eq(norms, 53);
-    ck_assert_int_eq(dual, 4);
-    ck_assert_int_eq(forward, 15);
-    ck_assert_int_eq(backward, 0);
 }
 END_TEST
 
@@ -764,10 +662,7 @@ int main(void)
     tcase_add_loop_test(norm, ranks_share_statistics, 0, 4);
     tcase_add_loop_test(norm, statistics_from_a_products_sums, 0, 20);
     tcase_add_loop_test(norm, order_of_blocks_is_nothing, 0, SHAPE_COUNT);
-    tcase_add_loop_test(norm, folded_merges_have_the_same_bits, 0, SHAPE_COUNT);
-    tcase_add_test(norm, folded_merges_of_many_blocks);
-    tcase_add_loop_test(norm, lanes_are_added_by_halves, 0, 2);
-    tcase_add_test(norm, most_merges_are_folded);
+    tcase_add_test(norm, lanes_are_added_by_halves);
     tcase_add_test(norm, non_finite_stays_in_its_channel);
     Suite *suite = suite_create("cuda_norm");
     suite_add_tcase(suite, norm);

@@ -72,7 +72,7 @@ START_TEST(however_it_is_launched)
         {"LS_WGRAD_STREAM=1 LS_EMULATED_LATE=2", "--cuda-graph off"},
         {"LS_WGRAD_STREAM=1 LS_EMULATED_LATE=3 LS_EMULATED_ORDER=3", "--cuda-graph on"},
         {"LS_PDL=1", "--cuda-graph on"},
-        {"LS_PDL=1 LS_NORM_FOLD=0", "--cuda-graph off"},
+        {"LS_PDL=1", "--cuda-graph off"},
         {"LS_PDL=1 LS_WGRAD_STREAM=1 LS_EMULATED_LATE=2 LS_EMULATED_ORDER=1", "--cuda-graph on"},
         {"A=1", "--comm self"},
         {"A=1", "--trace"},
