@@ -5,9 +5,9 @@
 #   suite/gpu_first.sh pack BUILD FILE.tar.xz       the built programs and the libraries that they need (make dist)
 #   suite/gpu_first.sh A|B|C FILE.tar.xz|BUILD OUT [NAME=value...]
 #
-# A: the environment, three steps, speed with and without timed engines, layers, gradients and kernels against the oracle.
-# B: PyTorch's ways, then the fastest in turn with ours. C: larger batches, bits, counters, sanitizers, ranks that share
-# the GPU, the bench. NAME: ARCH IMAGE_SIZE BATCH STEPS LIMIT_S PYTHON. Writes OUT/<stage>.tar.xz (OUT/<stage>/ holds the
+# A: the environment, three steps, speed with and without timed engines, layers; then all that is not timed at once: kernels,
+# must-pass list, audit, gradients, bits, sanitizers (150 s on an H200). B: PyTorch's ways, then the fastest in turn with
+# ours (180 s). C: the bench (170 s), larger batches, counters. NAME: ARCH IMAGE_SIZE BATCH STEPS LIMIT_S PYTHON. Writes OUT/<stage>.tar.xz (OUT/<stage>/ holds the
 # same). Exit code: 0 no row failed, 1 one did, 2 usage, 3 no programs.
 #
 # LS_LIB_DIR=build/emulated/lib with build for the programs tries it on a GPU emulated on the CPU.
@@ -113,7 +113,7 @@ train() { # name options...
     shift
     step "$what" 60 "$build/lockstep-train" --device=cuda -a resnet8 --image-size=16 -b 4 --steps=3 --data=synthetic "$@"
 }
-three_steps() { for level in O0 O2; do train "train.$level" --opt-level=$level && outcome 'resnet8, three steps' || return; done; }
+three_steps() { train "train.$1" --opt-level="$1" && outcome 'resnet8, three steps'; }
 rebuild() { # where the programs that came along do not run
     if [ -n "$emulated" ]; then
         row skip rebuild 0 'a GPU emulated on the CPU'
@@ -136,6 +136,26 @@ layers() { # name options...
     step "layers.$what" 90 "$build/lockstep" layers --device cuda --arch "$ARCH" --image-size "$IMAGE_SIZE" --batch "$BATCH" $tiny \
         --out "$folder/layers.$what.tsv" "$@" && outcome "$(grep '^forward' "$folder/layers.$what.log" | cut -c1-150)"
 }
+shares() { # name shares arguments...: a share of the cases for each of so many processes
+    what=$1 of=$2 list=
+    shift 2
+    for share in $(seq "$of"); do
+        list="$list conform $what.$share 120 $* --shard $share/$of --"
+    done
+    printf '%s' "$list"
+}
+correct() { # what is not timed, all at once
+    if [ -n "$emulated" ]; then
+        together conform kernels 60 --case 'kernels.exact.*' -- twice O2
+        return
+    fi
+    set -f # the globs are for conform
+    together $(shares kernels 4 --case 'kernels.*') $(shares mustpass 8 --list-file suite/lists/mustpass.txt) \
+        $(shares audit 2 --case 'audit.*') conform gradients 120 --case 'gradients.o[0-3].w[12].*' -- \
+        conform timed-shape 120 --case 'gradients.o2.timed-shape' -- conform fused 60 --case 'gradients.fused.o?.w1.*' -- \
+        twice O0 -- twice O2 -- sanitizer memcheck -- sanitizer racecheck
+    set +f
+}
 stage_A() {
     {
         uname -a
@@ -152,10 +172,10 @@ stage_A() {
         row ok libraries 0 'all found, no symbol missing'
     fi
     [ -n "$emulated" ] || { step preflight 60 "$build/lockstep" preflight && row ok preflight "$took" "exit code $code"; }
-    three_steps
+    together three_steps O0 -- three_steps O1 -- three_steps O2 -- three_steps O3
     if [ "$(failures)" -gt 0 ]; then
         rebuild
-        three_steps
+        together three_steps O0 -- three_steps O2
     fi
     speed o2 "$BATCH" --opt-level=O2 $half $timed
     speed o2.heuristic "$BATCH" --opt-level=O2 $half
@@ -170,15 +190,10 @@ stage_A() {
     layers f16 --type f16
     layers f16.all --type f16 --all
     layers f16.fuse --type f16 --fuse --all
-    if [ -z "$emulated" ]; then
-        conform timed-shape 120 --case 'gradients.o2.timed-shape'
-        conform kernels 150 --case 'kernels.*'
-    else
-        conform kernels 60 --case 'kernels.exact.*'
-    fi
-    conform fused 60 --case 'gradients.fused.o?.w1.*' --case 'audit.fused.o?'
     speed o1 "$BATCH" --opt-level=O1 $half $timed
     speed o0 "$BATCH" --opt-level=O0 $timed
+    speed o0.tf32 "$BATCH" --opt-level=O0 --tf32 $timed
+    correct
 }
 
 # ---- B -------------------------------------------------------------------------------------------
@@ -194,7 +209,8 @@ stage_B() {
         return
     fi
     step peer "$LIMIT_S" "$python" suite/peers/gpu_peer.py --train "$build/lockstep-train" --out "$folder" --arch "$ARCH" \
-        --image-size "$IMAGE_SIZE" --batch "$BATCH" --steps "$STEPS" --limit "$(($(left) - 15))" $trial || return
+        --image-size "$IMAGE_SIZE" --batch "$BATCH" --steps "$STEPS" --limit "$(($(left) - 15))" \
+        --together --ways eager,graph.masters,compile.graph,compile.graph.masters $trial || return
     [ ! -e "$folder/peer.rows" ] || cat "$folder/peer.rows" >>"$folder/rows.tsv"
     outcome "$(grep -c '^ok' "$folder/peer.rows" 2>/dev/null) rows"
 }
@@ -211,26 +227,14 @@ counters() { # of the sweeps over memory
         outcome "$(ls -s "$folder"/counters* 2>/dev/null | head -n 1)"
 }
 stage_C() {
+    step bench "$LIMIT_S" "$build/lockstep" bench DEVICE=cuda NGPUS=1 BUCKETS_MB=25 STEPS=40 OUT="$folder" &&
+        outcome "$(grep -m1 '^CORRECT' "$folder/bench.log")"
     for size in $((BATCH * 3 / 2)) $((BATCH * 25 / 16)) $((BATCH * 2)); do
         speed "o2.b$size" "$size" --opt-level=O2 $half $timed
     done
     speed o2.bf16 "$BATCH" --opt-level=O2 --half=bf16 $timed
     speed o3 "$BATCH" --opt-level=O3 --loss-scale=128 $timed
-    speed o0.tf32 "$BATCH" --opt-level=O0 --tf32 $timed
-    twice O0
-    twice O2
-    NCCL_SOCKET_IFNAME=lo NCCL_MAX_CTAS=4 && export NCCL_SOCKET_IFNAME NCCL_MAX_CTAS
-    for world in 1 2; do conform "gradients.w$world" 60 --case "gradients.o[0-3].w$world.*"; done
-    unset NCCL_SOCKET_IFNAME NCCL_MAX_CTAS
-    step bench 150 "$build/lockstep" bench DEVICE=cuda NGPUS=1 PROFILE=smoke OUT="$folder" &&
-        outcome "$(grep -m1 '^CORRECT' "$folder/bench.log")"
     counters
-    if command -v compute-sanitizer >/dev/null && [ -z "$emulated" ]; then
-        sanitizer memcheck
-        sanitizer racecheck
-    else
-        row skip sanitizer 0 'compute-sanitizer is not in PATH'
-    fi
 }
 
 echo "== stage $stage (at most $LIMIT_S s)"

@@ -88,6 +88,24 @@ sanitizer() { # tool options
         outcome "$(grep -o 'ERROR SUMMARY.*\|RACECHECK SUMMARY.*' "$folder/$name.log" | tail -n 1)"
     fi
 }
+# together COMMAND... -- COMMAND... -- ...: functions of this file at the same time; for what is not timed.
+together() {
+    (
+        trap - EXIT # the archive is the script's
+        set -- "$@" --
+        words=
+        while [ "$#" -gt 0 ]; do
+            if [ "$1" = -- ]; then
+                eval "$words" &
+                words=
+            else
+                words="$words '$1'"
+            fi
+            shift
+        done
+        wait
+    )
+}
 # ---- speed ---------------------------------------------------------------------------------------
 warmup=10
 half='--loss-scale=dynamic --init-scale=1024'
