@@ -272,6 +272,13 @@ sed -n 's:^suite/peers/wrong/\(.*\.py\)$:\1:p' "$work/files" | sort >"$work/wron
 comm -3 "$work/expected" "$work/wrong" | tr -d '\t' |
     breach "a wrong trainer lies in suite/peers/wrong/ and is in its expected.txt, once:"
 
+# Pages link to files that are there; README's go into the tarball of make dist.
+grep '\.md$' "$work/files" | while read -r page; do
+    grep -o ']([^)# ]*' "$page" | cut -c 3- | grep -v '^[a-z]*:' | while read -r linked; do
+        [ -z "$linked" ] || [ -e "$(dirname "$page")/$linked" ] || echo "$page: $linked"
+    done
+done | breach "a page links to a file that is not there:"
+
 # Both pages say how long the example is (test_subject: one prints it).
 lines=$(wc -l <suite/peers/example.py)
 grep -L " $lines lines" suite/peers/README.md README.md | breach "the number of lines of suite/peers/example.py ($lines):"
