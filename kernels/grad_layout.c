@@ -9,7 +9,6 @@ typedef struct walk {
     ls_lower *lower;
     int *pending[2]; /* contributions to the gradient of each slot, or LS_NO_BUFFER */
     const ls_lower_backend *backend;
-    int held; /* g of the last convolution, which its weight's gradient may still read */
 } walk;
 
 /* The lowest gap between buffers in use that is long enough. */
@@ -155,20 +154,12 @@ static bool layout_onto(walk *w, ls_op *op)
 static void layout_other(walk *w, ls_op *op)
 {
     ls_lower *lower = w->lower;
-    if (op->kind == LS_OP_CONV || op->kind == LS_OP_LINEAR) {
-        release(lower, w->held);
-        w->held = LS_NO_BUFFER;
-    }
     layout_g(w, op, false);
     bool onto = wants(lower, op->in) && layout_onto(w, op);
     if (wants(lower, op->in) && !onto) {
         op->dx = new_buffer(lower, &lower->slot[op->in]);
     }
-    if (op->kind == LS_OP_CONV && w->backend->weights_late) {
-        w->held = op->g;
-    } else {
-        release(lower, op->g);
-    }
+    release(lower, op->g);
     if (op->dx != LS_NO_BUFFER && !onto) {
         contribute(w, op->in, op->dx);
     }
@@ -216,11 +207,10 @@ ls_status ls_grad_layout_choose(ls_lower *lower, const ls_lower_backend *backend
     for (size_t i = 0; i < 2 * slots; i++) {
         pending[i] = LS_NO_BUFFER;
     }
-    walk w = {lower, {pending, pending + slots}, backend, LS_NO_BUFFER};
+    walk w = {lower, {pending, pending + slots}, backend};
     for (int i = lower->op_count - 1; i >= 0; i--) {
         layout_op(&w, &lower->op[i]);
     }
-    release(lower, w.held);
     free(pending);
     return LS_OK;
 }

@@ -85,8 +85,6 @@ typedef struct ls_lower_backend {
     bool gates_twice;    /* dual norm: recompute the ReLU mask in both backward passes; the masked
                             gradient is not stored */
     bool by_channels;    /* a norm writes dx of some channels before it reads dy of the others */
-    bool weights_late;   /* the gradient of a convolution's weight may be computed until the next
-                            product of backward begins: g stays as it is until then */
     void *context;
 } ls_lower_backend;
 

@@ -184,7 +184,6 @@ stage_A() {
     switched LS_CUDNN_ADD=0 o2.no-add --cudnn-benchmark --engines="$folder/engines.no-add.txt"
     switched LS_STEM_S2D=0 o2.no-blocks --cudnn-benchmark --engines="$folder/engines.no-blocks.txt"
     switched LS_PDL=1 o2.early $timed
-    switched LS_WGRAD_STREAM=1 o2.two-streams $timed
     speed o2.fuse "$BATCH" --opt-level=O2 $half $timed --fuse
     speed o2.audit "$BATCH" --opt-level=O2 $half $timed --audit=1:20:$((warmup + 5))
     layers f16 --type f16

@@ -113,14 +113,6 @@ int64_t ls_conv_workspace_bytes(const ls_conv *conv)
     return most;
 }
 
-int64_t ls_conv_weights_workspace_bytes(const ls_conv *conv)
-{
-    const ls_conv_plan *applied = conv->plan[LS_CONV_WEIGHTS_APPLIED];
-    int64_t bytes = conv->plan[LS_CONV_BACKWARD_WEIGHTS]->engine.workspace_bytes;
-    return applied && applied->engine.workspace_bytes > bytes ? applied->engine.workspace_bytes
-                                                              : bytes;
-}
-
 /* ---- fused passes ---------------------------------------------------------------------------- */
 
 bool ls_conv_fuses(const ls_conv *conv, ls_conv_pass pass)

@@ -51,8 +51,6 @@ ls_status ls_conv_create(ls_backend *backend, const char *name, const ls_conv_sh
 void ls_conv_destroy(ls_conv *conv);
 /* The largest workspace of the three passes; one workspace serves all convolutions of a stream. */
 int64_t ls_conv_workspace_bytes(const ls_conv *conv);
-/* Of the gradient of the weight alone. */
-int64_t ls_conv_weights_workspace_bytes(const ls_conv *conv);
 /* x, y: NHWC; w, dw: [out][kernel][kernel][in]; all of the given type and 16-byte aligned. The
  * workspace (here and below) is 256-byte aligned. Calls are cheaper with unchanged pointers. */
 ls_status ls_conv_forward(ls_conv *conv, ls_stream *stream, const void *x, const void *w, void *y,

@@ -102,7 +102,7 @@ void ls_plan_describe(ls_plan *plan, ls_plan_info *out)
     *out = (ls_plan_info){.activation_bytes =
                               (int64_t)(plan->activations.bytes + plan->gradients.bytes),
                           .workspace_bytes = (int64_t)(plan->weights.bytes + plan->norms.bytes) +
-                                             plan->workspace_bytes + plan->wgrad.workspace_bytes,
+                                             plan->workspace_bytes,
                           .flops = ls_lower_flops(&plan->lower),
                           .fusions = plan->fusions,
                           .applied = plan->applied[0] == '\0' ? NULL : plan->applied};
@@ -203,11 +203,13 @@ ls_status ls_plan_forward(ls_plan *plan, ls_stream *stream, const float *input,
 static ls_status backward_weights(ls_plan *plan, ls_stream *stream, const ls_op *op)
 {
     const ls_work *work = ls_plan_work(plan, op);
-    return op->kind == LS_OP_CONV
-               ? ls_wgrad_enqueue(plan, stream, op, plan->workspace)
-               : ls_linear_backward_weights(work->linear, stream, work->dw,
-                                            ls_plan_at(plan, op->in), ls_plan_grad(plan, op->g),
-                                            plan->workspace);
+    const void *x = ls_plan_at(plan, op->in), *g = ls_plan_grad(plan, op->g);
+    if (op->kind == LS_OP_LINEAR) {
+        return ls_linear_backward_weights(work->linear, stream, work->dw, x, g, plan->workspace);
+    }
+    return ls_apply_norm(plan, op) != NULL
+               ? ls_apply_weights(plan, stream, op, plan->workspace)
+               : ls_conv_backward_weights(work->conv, stream, work->dw, x, g, plan->workspace);
 }
 
 static ls_status backward_data(ls_plan *plan, ls_stream *stream, const ls_op *op)
@@ -254,42 +256,20 @@ static ls_status report_gradients(ls_plan *plan, ls_stream *stream, ls_grad_read
     return ls_plan_ready_report(&plan->ready, ready, context);
 }
 
-/* The gradient of the weight is complete on `stream`. */
-static void weights_done(ls_plan *plan, const ls_op *op)
-{
-    plan->computed += ls_bind_packs_gradient(plan, op);
-    plan->ready.done[plan->network->layer[op->layer].weight] = true;
-}
-
-static ls_status join_weights(ls_plan *plan, ls_stream *stream, ls_grad_ready *ready, void *context)
-{
-    const ls_op *done = NULL;
-    LS_TRY(ls_wgrad_join(plan, stream, &done));
-    if (done == NULL) {
-        return LS_OK;
-    }
-    weights_done(plan, done);
-    return report_gradients(plan, stream, ready, context);
-}
-
 /* The gradient of the weight comes first, so that its reduction starts while the rest is computed.
  * A linear layer reports both parameters at the end, in the order of ls_grad_ready. */
 static ls_status backward_product(ls_plan *plan, ls_stream *stream, const ls_op *op,
                                   ls_grad_ready *ready, void *context)
 {
     const ls_layer *layer = &plan->network->layer[op->layer];
-    LS_TRY(join_weights(plan, stream, ready, context));
     LS_TRY(ls_simple_join(plan, stream, op));
     if (op->kind == LS_OP_LINEAR) {
         LS_TRY(ls_observe_run(plan, stream, LS_OBSERVED_BIAS, op, backward_bias));
         plan->ready.done[layer->bias] = true;
     }
-    if (ls_wgrad_takes(plan, op)) {
-        LS_TRY(ls_wgrad_start(plan, stream, op));
-    } else {
-        LS_TRY(ls_observe_run(plan, stream, LS_OBSERVED_CONV_WEIGHTS, op, backward_weights));
-        weights_done(plan, op);
-    }
+    LS_TRY(ls_observe_run(plan, stream, LS_OBSERVED_CONV_WEIGHTS, op, backward_weights));
+    plan->computed += ls_bind_packs_gradient(plan, op);
+    plan->ready.done[layer->weight] = true;
     if (op->kind == LS_OP_CONV) {
         LS_TRY(report_gradients(plan, stream, ready, context));
     }
@@ -306,7 +286,6 @@ ls_status ls_plan_backward(ls_plan *plan, ls_stream *stream, float factor, ls_gr
     LS_ASSERT(plan->forward_done && !plan->evaluates);
     plan->loss_factor = factor;
     plan->computed = plan->unpacked = 0;
-    plan->wgrad.pending = NULL; /* of a backward that failed */
     ls_plan_ready_begin(&plan->ready);
     for (int i = plan->lower.op_count - 1; i >= 0; i--) {
         const ls_op *op = &plan->lower.op[i];
@@ -330,7 +309,6 @@ ls_status ls_plan_backward(ls_plan *plan, ls_stream *stream, float factor, ls_gr
         LS_TRY(end_pass(plan, op, pass));
         LS_TRY(report_gradients(plan, stream, ready, context));
     }
-    LS_TRY(join_weights(plan, stream, ready, context));
     LS_ASSERT(plan->ready.reported == plan->ready.count);
     return LS_OK;
 }

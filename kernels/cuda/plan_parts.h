@@ -55,16 +55,6 @@ typedef struct ls_batch {
     int64_t *host_target;
 } ls_batch;
 
-/* A second stream for gradients of weights (wgrad.c). */
-typedef struct ls_wgrad {
-    bool on;
-    ls_stream stream;
-    cudaEvent_t forked, joined;
-    void *workspace; /* the computing stream uses the other one meanwhile */
-    int64_t workspace_bytes;
-    const ls_op *pending; /* enqueued here, not yet waited for */
-} ls_wgrad;
-
 struct ls_plan {
     ls_backend *backend;
     const ls_network *network; /* borrowed: lives as long as the plan */
@@ -92,7 +82,6 @@ struct ls_plan {
     cudaEvent_t tables_read;   /* recorded when a table has been read */
     void *workspace;           /* of products */
     int64_t workspace_bytes;
-    ls_wgrad wgrad;
     bool early;     /* ls_norm_early */
     void *exported; /* for plan_export and plan_force; grows */
     int64_t exported_bytes;
@@ -146,26 +135,6 @@ bool ls_work_reads_blocks(const ls_plan *plan, const ls_op *op);
 int ls_work_stored_channels(const ls_plan *plan, int slot);
 /* Allocates the largest workspace of all products; to be called again after engines change. */
 ls_status ls_work_reserve_workspace(ls_plan *plan);
-
-/* wgrad.c: with LS_WGRAD_STREAM=1 in the environment the gradient of a convolution's weight is
- * computed on a stream of its own, concurrently with the gradient of its input and with the norm
- * that comes next in backward. The computing stream waits for it before the next product begins;
- * until then ls_lower_backend.weights_late keeps its operands. Recorded into a graph, the stream is
- * a branch. */
-bool ls_wgrad_asked(void);
-ls_status ls_wgrad_create(ls_plan *plan);
-void ls_wgrad_destroy(ls_plan *plan);
-/* Allocates the largest workspace of these products; to be called again after engines change. */
-ls_status ls_wgrad_reserve_workspace(ls_plan *plan);
-/* Whether the gradient of this operation's weight goes there. An observer or a timer of passes sees
- * every product on the computing stream. */
-bool ls_wgrad_takes(const ls_plan *plan, const ls_op *op);
-/* The gradient of a convolution's weight, on any stream. */
-ls_status ls_wgrad_enqueue(ls_plan *plan, ls_stream *stream, const ls_op *op, void *workspace);
-/* Behind all work that `stream` has now. */
-ls_status ls_wgrad_start(ls_plan *plan, ls_stream *stream, const ls_op *op);
-/* `stream` waits for the gradient that was started last; *done is its operation, or NULL. */
-ls_status ls_wgrad_join(ls_plan *plan, ls_stream *stream, const ls_op **done);
 
 /* gate.c: with --fuse, gradients of a convolution's input that pass the ReLU before it and sum for
  * its batch norm, or for the two of a block's end (LS_CONV_DATA_GATED, LS_CONV_DATA_JOINED). */

@@ -296,7 +296,6 @@ ls_status ls_work_reserve_workspace(ls_plan *plan)
                                                : 0;
         most = bytes > most ? bytes : most;
     }
-    LS_TRY(ls_wgrad_reserve_workspace(plan));
     if (most <= plan->workspace_bytes) {
         return LS_OK;
     }
@@ -313,16 +312,13 @@ ls_status ls_work_reserve_workspace(ls_plan *plan)
 ls_status ls_work_create(ls_plan *plan)
 {
     plan->stem_blocks = uses_stem_blocks(plan);
-    plan->wgrad.on = ls_wgrad_asked();
-    const ls_lower_backend backend = {slot_bytes, adds, .gates_twice = true,
-                                      .weights_late = plan->wgrad.on, .context = plan};
+    const ls_lower_backend backend = {slot_bytes, adds, .gates_twice = true, .context = plan};
     LS_TRY(ls_lower_create(plan->network, &plan->options, &backend, &plan->lower));
     size_t ops = (size_t)plan->lower.op_count, slots = (size_t)plan->lower.slot_count;
     plan->work = calloc(ops, sizeof *plan->work);
     plan->slot_at = calloc(slots, sizeof *plan->slot_at);
     LS_TRY_MEMORY(plan->work != NULL && plan->slot_at != NULL, "a plan of %zu operations", ops);
     LS_TRY(create_engines(plan));
-    LS_TRY(ls_wgrad_create(plan));
     LS_TRY(allocate(plan, place_activations, "activations", &plan->activations));
     LS_TRY(allocate(plan, place_gradients, "gradients of activations", &plan->gradients));
     LS_TRY(allocate(plan, place_weights, "packed weights", &plan->weights));
@@ -333,7 +329,6 @@ ls_status ls_work_create(ls_plan *plan)
 
 void ls_work_destroy(ls_plan *plan)
 {
-    ls_wgrad_destroy(plan);
     for (int i = 0; plan->work != NULL && i < plan->lower.op_count; i++) {
         ls_conv_destroy(plan->work[i].conv);
         ls_linear_destroy(plan->work[i].linear);

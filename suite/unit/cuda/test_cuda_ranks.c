@@ -74,8 +74,6 @@ START_TEST(two_ranks_hold_the_same_bits)
         {"", "--cuda-graph on"},
         {"LS_EMULATED_LATE=1 LS_EMULATED_GUARD=1", "--cuda-graph off"},
         {"LS_EMULATED_LATE=1", "--cuda-graph on --bucket-cap-mb 0.02 --dialect apex"},
-        {"LS_WGRAD_STREAM=1 LS_EMULATED_LATE=2", "--cuda-graph off --bucket-cap-mb 0.02"},
-        {"LS_WGRAD_STREAM=1 LS_EMULATED_LATE=3", "--cuda-graph on --bucket-cap-mb 0.02"},
         {"LS_EMULATED_DEVICES=1 LS_OVERSUBSCRIBE=1", ""},
         {"NCCL_LOCAL_REGISTER=0", ""},
     };

@@ -68,12 +68,9 @@ START_TEST(however_it_is_launched)
         {"LS_EMULATED_ORDER=1", "--cuda-graph on"},
         {"LS_EMULATED_ORDER=2", "--cuda-graph off"},
         {"LS_EMULATED_GUARD=1", "--cuda-graph on"},
-        {"LS_WGRAD_STREAM=1", "--cuda-graph on"},
-        {"LS_WGRAD_STREAM=1 LS_EMULATED_LATE=2", "--cuda-graph off"},
-        {"LS_WGRAD_STREAM=1 LS_EMULATED_LATE=3 LS_EMULATED_ORDER=3", "--cuda-graph on"},
         {"LS_PDL=1", "--cuda-graph on"},
         {"LS_PDL=1", "--cuda-graph off"},
-        {"LS_PDL=1 LS_WGRAD_STREAM=1 LS_EMULATED_LATE=2 LS_EMULATED_ORDER=1", "--cuda-graph on"},
+        {"LS_PDL=1 LS_EMULATED_LATE=2 LS_EMULATED_ORDER=1", "--cuda-graph on"},
         {"A=1", "--comm self"},
         {"A=1", "--trace"},
         {"A=1", "--workers 0"},
@@ -97,25 +94,6 @@ START_TEST(early_kernels_need_a_new_device)
     same(&first, "LS_PDL=1 LS_EMULATED_CAPABILITY=80", "");
     ck_assert(says("log", "LS_PDL=1 has no effect: "));
     ck_assert(says("log", "has compute capability 8.0"));
-    free(first);
-}
-END_TEST
-
-/* A network with projections, whose norms' two gradients take the memory of others: the operands of
- * a weight's gradient must last until the second stream has read them, and its result be waited
- * for, in any order of streams that their events allow. */
-START_TEST(weights_on_a_second_stream)
-{
-    static const char *const late[] = {"2", "3"};
-    static const char options[] = "-a resnet18 --image-size 32 --opt-level O0";
-    char *first = NULL;
-    same(&first, "A=1", options);
-    for (size_t i = 0; i < sizeof late / sizeof late[0]; i++) {
-        char environment[80], way[200];
-        snprintf(environment, sizeof environment, "LS_WGRAD_STREAM=1 LS_EMULATED_LATE=%s", late[i]);
-        snprintf(way, sizeof way, "%s --cuda-graph %s", options, i % 2 == 0 ? "on" : "off");
-        same(&first, environment, way);
-    }
     free(first);
 }
 END_TEST
@@ -482,7 +460,6 @@ int main(void)
     tcase_set_timeout(train_case, 60);
     tcase_add_loop_test(train_case, however_it_is_launched, 0, 2);
     tcase_add_test(train_case, early_kernels_need_a_new_device);
-    tcase_add_test(train_case, weights_on_a_second_stream);
     tcase_add_test(train_case, steps_in_flight);
     tcase_add_loop_test(train_case, goes_on_without_a_recording, 0, 2);
     tcase_add_test(train_case, dumps_cost_what_they_do);
