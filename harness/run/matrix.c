@@ -465,7 +465,7 @@ static double estimate_steps_s(const ls_spec *spec, int cores, int *cores_used)
 double ls_matrix_estimate_s(const ls_spec *spec, int cores)
 {
     const double start_s = 0.4, start_rank_s = 0.35; /* divided by the cores in use */
-    const double start_gpu_s = 15; /* libraries, engines, communicators: a guess */
+    const double start_gpu_s = 4; /* on an H200 2 to 3, and the first job of a kind times engines */
     int used;
     if (spec->gpus > 0) {
         return start_gpu_s + gpu_steps_s(spec);

@@ -323,7 +323,7 @@ START_TEST(estimates_follow_the_model)
 END_TEST
 
 /* By a network's multiply-adds and parameters; an unknown one counts as resnet50. */
-/* On GPUs: what one GPU's ranks compute, 15 s of start, a second for each audited step, 5 s for a
+/* On GPUs: what one GPU's ranks compute, 4 s of start, a second for each audited step, 5 s for a
  * dump. */
 START_TEST(estimates_of_gpus)
 {
@@ -337,21 +337,21 @@ START_TEST(estimates_of_gpus)
     spec.steps = 8;
     spec.warmup_steps = 2;
     double single = 256 * 4.09 * 6 / 20e3, half = 256 * 4.09 * 6 / 100e3;
-    check_near(ls_matrix_estimate_s(&spec, 4), 15 + 10 * (single + 0.01));
-    check_near(ls_matrix_estimate_at(&spec, &site), 15 + 10 * (single + 0.01));
+    check_near(ls_matrix_estimate_s(&spec, 4), 4 + 10 * (single + 0.01));
+    check_near(ls_matrix_estimate_at(&spec, &site), 4 + 10 * (single + 0.01));
     spec.level = 1;
     spec.accumulate = 2;
-    check_near(ls_matrix_estimate_s(&spec, 4), 15 + 10 * (2 * half + 0.01));
+    check_near(ls_matrix_estimate_s(&spec, 4), 4 + 10 * (2 * half + 0.01));
     spec.gpus = 3; /* three ranks on one */
-    check_near(ls_matrix_estimate_s(&spec, 4), 15 + 30 * (2 * half + 0.01));
+    check_near(ls_matrix_estimate_s(&spec, 4), 4 + 30 * (2 * half + 0.01));
     spec.real_nodes = true;
     spec.nodes = 2;
-    check_near(ls_matrix_estimate_s(&spec, 4), 15 + 20 * (2 * half + 0.01));
+    check_near(ls_matrix_estimate_s(&spec, 4), 4 + 20 * (2 * half + 0.01));
     ls_text_put(spec.dump_steps, sizeof spec.dump_steps, "1");
     spec.role = LS_ROLE_THROUGHPUT;
-    check_near(ls_matrix_estimate_s(&spec, 4), 15 + 20 * (2 * half + 0.01) + 1 + 5);
+    check_near(ls_matrix_estimate_s(&spec, 4), 4 + 20 * (2 * half + 0.01) + 1 + 5);
     spec.steps = 16;
-    check_near(ls_matrix_estimate_s(&spec, 4), 15 + 36 * (2 * half + 0.01) + 2 + 5);
+    check_near(ls_matrix_estimate_s(&spec, 4), 4 + 36 * (2 * half + 0.01) + 2 + 5);
 }
 END_TEST
 
