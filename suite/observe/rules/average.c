@@ -8,6 +8,7 @@
 typedef struct average {
     int updates, forwards;
     const ls_call *update; /* the first */
+    const ls_call *stale;  /* the first: put in eval mode with moved weights and still statistics */
 } average;
 
 static average average_of(const ls_observe_rank *rank, int number)
@@ -24,6 +25,8 @@ static average average_of(const ls_observe_rank *rank, int number)
             if (strcmp(ls_calls_text(call, "what"), "update") == 0) {
                 a.update = a.update == NULL ? call : a.update;
                 a.updates += call->times;
+            } else if (strcmp(ls_calls_text(call, "what"), "stale") == 0) {
+                a.stale = a.stale == NULL ? call : a.stale;
             } else {
                 a.forwards += call->times;
             }
@@ -165,6 +168,19 @@ static void judge_course(const course *c, ls_observe_finding *out)
     }
 }
 
+static void judge_norms(const ls_call *stale, ls_observe_finding *out)
+{
+    ls_verdict_fail(&out->verdict,
+                    "a copy of the model is validated whose weights have moved since the last time, "
+                    "while the statistics of its %d norms that were looked at have not, and the "
+                    "model's have",
+                    ls_json_int(stale->json, "norms", 0));
+    ls_verdict_cause(&out->verdict, "the average takes parameters() only: running statistics are "
+                                    "buffers, and eval mode normalizes by those of the start");
+    ls_finding_blame(out, stale->at, "average or copy the buffers, too (state_dict(), "
+                                     "use_buffers=True), or call update_bn() before");
+}
+
 void ls_rules_optimizer_average(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     enum { AVERAGES = 8 };
@@ -176,7 +192,11 @@ void ls_rules_optimizer_average(const ls_observe_trace *trace, ls_observe_findin
     for (int k = 0; k < trace->world; k++) {
         for (int n = 0; n < AVERAGES; n++) {
             course c = course_of(&trace->rank[k], n);
+            const ls_call *stale = average_of(&trace->rank[k], n).stale;
             judge_course(&c, out);
+            if (stale != NULL) {
+                judge_norms(stale, out);
+            }
             updates += k == 0 ? c.updates : 0;
         }
     }

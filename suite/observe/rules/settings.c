@@ -1,6 +1,7 @@
 /* Whether the settings of an optimizer reach the parameters that they are meant for: rates that the
  * script sets in some of its groups only, or in none; a decay that a filter by name gives to the
  * wrong ones; moments that are lost with the optimizer that held them. */
+#define _GNU_SOURCE /* strcasestr */
 #include <ctype.h>
 #include <math.h>
 #include <string.h>
@@ -270,6 +271,37 @@ static void add_group(const ls_observe_rank *rank, const cJSON *group, decayed *
     }
 }
 
+static bool is_in_a_name(const cJSON *optimizer, const char *word)
+{
+    const cJSON *group, *param;
+    cJSON_ArrayForEach(group, groups_of(optimizer))
+    {
+        cJSON_ArrayForEach(param, cJSON_GetObjectItemCaseSensitive(group, "params"))
+        {
+            if (cJSON_IsString(param) && strcasestr(param->valuestring, word) != NULL) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* A list of the script whose words for norms are in no parameter's name: it was made for another
+ * model. */
+static const char *unknown_norm(const cJSON *optimizer, const char **at)
+{
+    const cJSON *spared = cJSON_GetObjectItemCaseSensitive(optimizer, "spared"), *word;
+    *at = ls_json_string(spared, "at", "");
+    cJSON_ArrayForEach(word, cJSON_GetObjectItemCaseSensitive(spared, "words"))
+    {
+        if (cJSON_IsString(word) && strcasestr(word->valuestring, "norm") != NULL &&
+            !is_in_a_name(optimizer, word->valuestring)) {
+            return word->valuestring;
+        }
+    }
+    return NULL;
+}
+
 /* Groups with and without decay: a filter by name that catches nothing, everything, or the wrong
  * ones. What is usual is no decay of norms and biases; which weights have one is the script's
  * choice. */
@@ -298,6 +330,19 @@ static void judge_decay(const ls_observe_rank *rank, const cJSON *optimizer,
     } else if (with.others == 0 && with.params > 0 && without.others > 0 &&
                without.biases + without.norms == 0) {
         wrong = "the groups are exchanged: norms and biases decay, and weights do not";
+    }
+    const char *at = "", *word = unknown_norm(optimizer, &at);
+    if (wrong == NULL && word != NULL && with.norms > 0) {
+        ls_verdict_fail(&out->verdict,
+                        "\"%s\" is in no parameter's name, and %d parameters of norms are in the "
+                        "group with decay",
+                        word, with.norms);
+        ls_verdict_cause(&out->verdict, "the list of what does not decay was made for another "
+                                        "model: its norms have other names here");
+        ls_finding_blame(out, at,
+                         "choose by the parameter's shape (p.dim() < 2: no decay), and "
+                         "print the groups' sizes once");
+        return;
     }
     if (wrong != NULL) {
         ls_verdict_fail(&out->verdict,

@@ -288,6 +288,9 @@ static const struct {
     {"F b O Z " AVERAGE("0"), LS_FAIL, "never moves"},
     {"F b O Z " AVERAGE("0.99"), LS_FAIL, "exchanged"},
     {"F b O Z " AVERAGE("0.5"), LS_PASS, "updated 4 times"},
+    {"F b O Z " AVERAGE("0.5") " A{\"call\":\"average\",\"average\":1,\"what\":\"stale\","
+                               "\"norms\":4,\"at\":\"train.py:40\"}",
+     LS_FAIL, "running statistics are buffers"},
 };
 
 START_TEST(averages_follow)

@@ -1,9 +1,12 @@
-"""Averages of weights (torch.optim.swa_utils.AveragedModel, and classes made from it): where they are updated and run."""
+"""Averages of weights: torch.optim.swa_utils.AveragedModel, and classes made from it, where they are updated and run;
+copies of a trained model that a script averages by itself, where it puts them in eval mode.
+"""
 
 import sys
 import weakref
 
 ELEMENTS = 1024  # of a parameter, in detailed steps
+NORMS = 4  # of a copy, that are looked at
 
 
 class Averages:
@@ -11,6 +14,7 @@ class Averages:
         self.hub = hub
         self.by_id = {}  # id of an average: (weak reference, number)
         self.updated = set()  # numbers of those that have been updated
+        self.copies = {}  # id of a copy: (weak reference, Snapshot) of the last time it was put in eval mode
 
     def install(self):
         module = sys.modules.get("torch.optim.swa_utils")
@@ -67,3 +71,48 @@ class Averages:
 
     def _enter_forward(self, args, kwargs):
         self._note("forward", args[0])
+
+    # ---- copies that the script averages ---------------------------------------------------------
+
+    def look_at(self, root):
+        """At root.eval(), which is no known model: whether the parameters of a copy of one have moved since the last
+        time, and the statistics of its norms have not, while those of the model have.
+        """
+        models = {type(inner): inner for inner in self.hub.models.roots()}
+        for part in root.modules() if models else ():
+            model = models.get(type(part))
+            if model is None or model is part:
+                continue
+            norms = _norms(part)
+            own = _norms(model)[: len(norms)]
+            param = max(part.parameters(), key=lambda p: p.numel(), default=None)
+            if not norms or len(own) != len(norms) or param is None or param.requires_grad and param.grad is not None:
+                continue  # without statistics, or trained
+            now = Snapshot(self._sample(param), _statistics(norms), _statistics(own))
+            ref, before = self.copies.get(id(part), (None, None))
+            self.copies[id(part)] = weakref.ref(part), now
+            if ref is not None and ref() is part and now.stale(before):
+                at = self.hub.places.here()
+                self.hub.steps.note("average", average=self._number(part), what="stale", norms=len(norms), at=at)
+
+
+class Snapshot:
+    def __init__(self, weights, statistics, of_model):
+        self.weights, self.statistics, self.of_model = weights, statistics, of_model
+
+    def stale(self, before):
+        return (
+            not bool((self.weights == before.weights).all())
+            and self.statistics == before.statistics
+            and self.of_model != before.of_model
+        )
+
+
+def _norms(module):
+    """Norms with running statistics."""
+    found = [m for m in module.modules() if getattr(m, "running_mean", None) is not None]
+    return found[:NORMS]
+
+
+def _statistics(norms):
+    return [float(m.running_mean.detach().double().sum()) for m in norms]

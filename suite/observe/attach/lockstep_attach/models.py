@@ -276,6 +276,11 @@ class Models:
             if m.kind != "replaced" and (m.held is not None or m.ref() is not None)
         ]
 
+    def roots(self):
+        """The user's modules of the models."""
+        outer = ((model, model.ref()) for model in self.live())
+        return [model.inner(module) for model, module in outer if module is not None]
+
     def hold(self):
         """Until the step is closed, also where the script's function returns: see Hub.dying."""
         for model in self.live():
@@ -655,6 +660,7 @@ class Models:
                 self.frozen.pop(id(args[0]), None)
             elif self.known(args[0]) is None:
                 self.frozen[id(args[0])] = weakref.ref(args[0]), self.hub.places.here()
+                self.hub.averages.look_at(args[0])
         model = self.known(args[0])
         if model is not None and model.kind != "replaced":
             mode = kwargs.get("mode", args[1] if len(args) > 1 else True)

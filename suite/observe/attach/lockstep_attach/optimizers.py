@@ -136,9 +136,11 @@ class Optimizers:
         groups = [self._group(optimizer, group) for group in optimizer.param_groups]
         for group, rate in zip(groups, entry.built or ()):
             group["built_lr"] = rate
-        where = None
+        where = spared = None
         if len(groups) > 1:
             where = script_text.rate(entry.at, self.hub.places.work)
+            if len({bool(group.get("weight_decay")) for group in groups}) > 1:
+                spared = script_text.spared(entry.at, self.hub.places.work)
         return {
             "event": "optimizer",
             "optimizer": entry.index,
@@ -147,6 +149,7 @@ class Optimizers:
             "at": entry.at,
             "state": sum(1 for p in self.params(optimizer) if optimizer.state.get(p)),
             "rate_at": where,
+            "spared": spared,
             "set_at": script_text.rate_set(entry.at, self.hub.places.work),
             "scaled_at": script_text.rate_scaled(entry.at, self.hub.places.work),
             "restored": entry.restored,

@@ -1,5 +1,6 @@
 """What the script's text says where calls do not: where it divides its loss by the number of ranks (the
-graph has the number alone, which may be a weight), and where it sets a rate, that of one group or any.
+graph has the number alone, which may be a weight), where it sets a rate, that of one group or any, and by which words it
+chooses the parameters that do not decay.
 """
 
 import linecache
@@ -30,6 +31,10 @@ SCALES = re.compile(
     re.IGNORECASE,
 )
 OF_FILE = re.compile(r"\bif\b.*(?:ckpt|check_?point|saved|old|prev|state|resum|load|snapshot)", re.IGNORECASE)
+# no_decay = ["bias", "LayerNorm.weight"], on one line or several
+SPARED = re.compile(r"^\s*\w*(?:no_?(?:weight_?)?decay|without_decay|skip_decay|undecayed)\w*\s*=\s*[\[({]([^\])}]*)", re.IGNORECASE)
+WORD = re.compile(r"['\"]([^'\"]+)['\"]")
+LONGEST = 8  # lines of such a list
 ABOVE = 3  # lines above, where a condition may say for which files
 MADE = re.compile(r"^\s*return\b.*\bloss|\.backward\(|backward\(", re.IGNORECASE)
 
@@ -82,6 +87,19 @@ def rate_scaled(place, work):
             above = lines[max(0, number - ABOVE) : number]
             if SCALES.search(line) and not any(OF_FILE.search(one) for one in above):
                 return _place(file, number, work)
+    return None
+
+
+def spared(place, work):
+    """{words, at} of a list of words whose name says that what they occur in has no decay, or None."""
+    for file in dict.fromkeys(_files(place, work)):
+        lines = _lines(file)
+        for number in range(len(lines)):
+            if "decay" in lines[number].lower():
+                found = SPARED.match("".join(lines[number : number + LONGEST]))
+                words = WORD.findall(found.group(1)) if found is not None else []
+                if words:
+                    return {"words": words[:LONGEST], "at": _place(file, number, work)}
     return None
 
 
