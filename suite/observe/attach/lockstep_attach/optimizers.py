@@ -69,6 +69,15 @@ class Optimizers:
         entry = self.by_id.get(id(optimizer))
         return entry if entry is not None and entry.ref() is optimizer else None
 
+    def _behind(self, optimizer):
+        """Of an object that stands for a known one and has its groups, as Lightning's."""
+        groups = getattr(optimizer, "param_groups", None)
+        for entry in list(self.by_id.values()):
+            known = entry.ref()
+            if known is not None and groups is not None and known.param_groups is groups:
+                return entry
+        return None
+
     def _built(self, note, args, kwargs, result, error):
         if error is None:
             entry = self._learn(args[0], self.hub.places.here())
@@ -457,7 +466,7 @@ class Optimizers:
     def _enter_zero(self, args, kwargs):
         if self.active is not None:
             return
-        known = self.known(args[0])
+        known = self.known(args[0]) or self._behind(args[0])
         none = kwargs.get(
             "set_to_none", args[1] if len(args) > 1 else self.hub.models._none_by_default()
         )
