@@ -94,7 +94,7 @@ typedef struct ls_comm_options {
     double open_s;      /* deadline of the rendezvous; 0: timeout_s */
     bool deterministic; /* algorithm, protocol and channels are pinned */
     bool oversubscribe; /* ranks may share a device; else that is LS_ERR_INFRA */
-    ls_comm *beside;    /* of this process, in use at the same time: operations of the two never run
+    ls_comm *other;     /* of this process, in use at the same time: operations of the two never run
                            at once; closed in any order. NULL: none */
 } ls_comm_options;
 

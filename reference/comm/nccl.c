@@ -221,7 +221,7 @@ static ncclResult_t issue_rest(ls_comm *comm, const ls_comm_op *op)
 
 /* Kernels of two communicators that run at once may wait for each other's processors for ever,
  * unless all ranks start them in one order. Therefore an operation starts after the last operation
- * of the communicator beside it has ended: in the program's order, which is that of all ranks.
+ * of the other communicator has ended: in the program's order, which is that of all ranks.
  * NCCL_LAUNCH_ORDER_IMPLICIT=1 is meant for that, but on an H200 the driver (580) ended with a
  * segmentation fault when it uploaded a step recorded so (NCCL 2.28.3 and 2.28.9).
  *
@@ -229,7 +229,7 @@ static ncclResult_t issue_rest(ls_comm *comm, const ls_comm_op *op)
  * recorded only such: what came before a step, the step's own stream has waited for. */
 static ls_status follow_other(const ls_comm *comm, bool captured)
 {
-    const ls_comm *other = comm->beside;
+    const ls_comm *other = comm->other;
     if (other == NULL || other->last == NULL || other->last_captured != captured) {
         return LS_OK;
     }

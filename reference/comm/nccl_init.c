@@ -144,9 +144,9 @@ ls_status ls_nccl_open(const ls_comm_options *options, ls_comm **out)
         ls_nccl_close(comm);
         return status;
     }
-    comm->beside = options->beside;
-    if (comm->beside != NULL) {
-        comm->beside->beside = comm;
+    comm->other = options->other;
+    if (comm->other != NULL) {
+        comm->other->other = comm;
     }
     *out = comm;
     return LS_OK;
@@ -229,8 +229,8 @@ void ls_nccl_close(ls_comm *comm)
     if (comm == NULL) {
         return;
     }
-    if (comm->beside != NULL) {
-        comm->beside->beside = NULL;
+    if (comm->other != NULL) {
+        comm->other->other = NULL;
     }
     if (comm->native != NULL && comm->failed == LS_OK && !comm->aborted) {
         comm->failed = finalize(comm);

@@ -39,8 +39,8 @@ struct ls_comm {
     ncclComm_t native; /* under `lock` wherever abort may intervene */
     int rank, world, device;
     char name[40];
-    struct ls_comm *beside; /* in use at the same time; NULL: none */
-    cudaEvent_t last;       /* the end of the last operation begun; NULL: none yet */
+    struct ls_comm *other; /* in use at the same time; NULL: none */
+    cudaEvent_t last;      /* the end of the last operation begun; NULL: none yet */
     bool last_captured;
     char log[480], network[32]; /* NCCL's own log if it is read here, and the network it names */
     double timeout_s, open_s;

@@ -29,7 +29,7 @@ static ls_status open_comm(ls_trainer *trainer, const char *name, int rank, int 
         .backend = trainer->device.backend,
         .deterministic = trainer->options.deterministic,
         .oversubscribe = trainer->world.oversubscribe,
-        .beside = trainer->comm,
+        .other = trainer->comm,
         .one_host = trainer->world.local_world == trainer->world.world,
     };
     return trainer->engine->open(&options, out);

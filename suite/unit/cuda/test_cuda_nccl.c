@@ -22,7 +22,7 @@ typedef struct peer {
 } peer;
 
 static ls_status try_open(peer *self, const char *name, bool oversubscribe, double timeout_s,
-                          ls_comm *beside)
+                          ls_comm *other)
 {
     ls_comm_options options = {.rank = self->at.rank,
                                .world = self->at.members.count,
@@ -32,7 +32,7 @@ static ls_status try_open(peer *self, const char *name, bool oversubscribe, doub
                                .backend_api = &CUDA_MEMORY,
                                .backend = &self->backend,
                                .oversubscribe = oversubscribe,
-                               .beside = beside};
+                               .other = other};
     return self->at.api->open(&options, &self->at.comm);
 }
 
