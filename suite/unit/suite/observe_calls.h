@@ -285,4 +285,64 @@ static inline void calls_expect_clean(const calls_job *job, const char *const *f
     }
 }
 
+/* ---- jobs of a few lines -------------------------------------------------------------------- */
+
+static const char *const calls_families[] = {"scaler.", "precision.",  "data.",
+                                             "mode.",   "checkpoint.", "order."};
+
+static inline void calls_judge_clean(calls_job *job)
+{
+    calls_judge(job);
+    calls_expect_clean(job, calls_families, (int)(sizeof calls_families / sizeof *calls_families));
+}
+
+static inline void calls_repeat(calls_job *job, int times, const char *calls)
+{
+    for (int i = 0; i < times; i++) {
+        calls_step(job, calls);
+    }
+}
+
+/* A job of steps and one more event, judged by one rule. */
+static inline void calls_expect_of_event(const char *event, const char *steps, const char *id,
+                                         ls_verdict_code code, const char *words)
+{
+    calls_job job;
+    calls_open(&job, 2);
+    calls_event(&job, -1, event);
+    calls_repeat(&job, 3, steps);
+    calls_judge(&job);
+    calls_expect(&job, id, code, words);
+    calls_close(&job);
+}
+
+/* A pass of a rank: its class of sampler, members in place of the usual ones, its indices. */
+typedef struct calls_drawing {
+    const char *sampler, *members;
+    int length, count, first, stride,
+        mix; /* index i: (first + stride * (i * mix % count)) % length */
+} calls_drawing;
+
+static inline void calls_write_pass(calls_job *job, int rank, const calls_drawing *d)
+{
+    char line[4000];
+    ls_text_put(line, sizeof line,
+                "{\"event\":\"data\",%s\"loader\":0,\"pass\":0,\"at\":\"train.py:18\","
+                "\"sampler\":\"%s\",\"replicas\":2,\"sampler_rank\":%d,\"shuffle\":true,"
+                "\"drop_last\":false,\"sampler_epoch\":0,\"length\":%d,\"batch\":2,\"workers\":0,"
+                "\"count\":%d,\"whole\":true,\"order\":\"%d.%d.%d\",\"modulus\":1,"
+                "\"trained\":true,\"kept\":[",
+                d->members, d->sampler, rank, d->length, d->count, d->first, d->stride, d->mix);
+    for (int i = 0; i < d->count; i++) {
+        ls_text_add(line, sizeof line, "%s%d", i > 0 ? "," : "",
+                    (d->first + d->stride * (i * d->mix % d->count)) % d->length);
+    }
+    ls_text_add(line, sizeof line, "]}");
+    calls_event(job, rank, line);
+}
+
+static const char calls_distributed[] = "DistributedSampler";
+
+#define ROWS(table) (int)(sizeof(table) / sizeof *(table))
+
 #endif

@@ -510,8 +510,6 @@ START_TEST(open_steps_are_compared)
 }
 END_TEST
 
-#define ROWS(table) (int)(sizeof(table) / sizeof *(table))
-
 int main(void)
 {
     Suite *suite = suite_create("observe_order");
