@@ -68,8 +68,8 @@ ls_status ls_matrix_job(const ls_spec *spec, const ls_matrix_site *site, ls_job 
 
 /* The estimated duration of the job on `cores` cores, or on its GPUs: start of the ranks, steps,
  * reduction. For cores the model was fitted on a 2-core machine and is right within a factor of
- * two; for GPUs it is as rough (one H200: 6 min predicted, 3 taken). It serves the plan, the time left and
- * deadlines only. */
+ * two; for GPUs it is as rough (one H200: 6 min predicted, 3 taken). It serves the plan, the time
+ * left and deadlines only. */
 double ls_matrix_estimate_s(const ls_spec *spec, int cores);
 /* The same with the start-up that was measured there, if it was: for the plan and the time left. */
 double ls_matrix_estimate_at(const ls_spec *spec, const ls_matrix_site *site);
