@@ -136,26 +136,6 @@ layers() { # name options...
     step "layers.$what" 90 "$build/lockstep" layers --device cuda --arch "$ARCH" --image-size "$IMAGE_SIZE" --batch "$BATCH" $tiny \
         --out "$folder/layers.$what.tsv" "$@" && outcome "$(grep '^forward' "$folder/layers.$what.log" | cut -c1-150)"
 }
-shares() { # name shares arguments...: a share of the cases for each of so many processes
-    what=$1 of=$2 list=
-    shift 2
-    for share in $(seq "$of"); do
-        list="$list conform $what.$share 120 $* --shard $share/$of --"
-    done
-    printf '%s' "$list"
-}
-correct() { # what is not timed, all at once
-    if [ -n "$emulated" ]; then
-        together conform kernels 60 --case 'kernels.exact.*' -- twice O2
-        return
-    fi
-    set -f # the globs are for conform
-    together $(shares kernels 4 --case 'kernels.*') $(shares mustpass 8 --list-file suite/lists/mustpass.txt) \
-        $(shares audit 2 --case 'audit.*') conform gradients 120 --case 'gradients.o[0-3].w[12].*' -- \
-        conform timed-shape 120 --case 'gradients.o2.timed-shape' -- conform fused 60 --case 'gradients.fused.o?.w1.*' -- \
-        twice O0 -- twice O2 -- sanitizer memcheck -- sanitizer racecheck
-    set +f
-}
 stage_A() {
     {
         uname -a

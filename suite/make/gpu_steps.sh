@@ -82,6 +82,10 @@ twice() { # level options: two deterministic runs have the same bits
 }
 sanitizer() { # tool options
     tool=$1
+    if ! command -v compute-sanitizer >/dev/null; then
+        row skip "sanitizer.$tool" 0 'compute-sanitizer is not in PATH'
+        return
+    fi
     step "sanitizer.$tool" 150 compute-sanitizer --tool "$tool" --error-exitcode 9 "$build/lockstep-train" \
         --device=cuda -a resnet8 --image-size=16 -b 3 --steps=2 --opt-level=O2 --data=synthetic --cuda-graph=off || return
     if [ "$code" -eq 124 ]; then row skip "$name" "$took" "not done in its time"; else
@@ -105,6 +109,28 @@ together() {
         done
         wait
     )
+}
+shares() { # name shares arguments...: words for together, a share of the cases for each of so many processes
+    what=$1 of=$2 list=
+    shift 2
+    for share in $(seq "$of"); do
+        list="$list conform $what.$share 150 $* --shard $share/$of --"
+    done
+    printf '%s' "$list"
+}
+correct() { # all that is not timed at once; on a GPU that is emulated a part, one after the other
+    if [ -n "$emulated" ]; then
+        conform kernels 60 --case 'kernels.exact.*'
+        conform gradients 60 --case 'gradients.o[0-3].w1.*'
+        twice O2
+        return
+    fi
+    set -f # the globs are for conform
+    together $(shares kernels 4 --case 'kernels.*') $(shares mustpass 8 --list-file suite/lists/mustpass.txt) \
+        $(shares audit 2 --case 'audit.*') $(shares gradients 2 --case 'gradients.o[0-3].w[124].*') \
+        conform timed-shape 150 --case 'gradients.o[0-3].timed-shape' -- conform fused 100 --case 'gradients.fused.o?.w1.*' -- \
+        twice O0 -- twice O2 -- sanitizer memcheck -- sanitizer racecheck
+    set +f
 }
 # ---- speed ---------------------------------------------------------------------------------------
 warmup=10
