@@ -298,13 +298,15 @@ class Peer:
     def start(self, ways, batch):
         return [Way(way, batch, limit, self.o) for way, limit in ways]
 
-    def best(self, started, batch):
-        """The fastest of the ways that have been started, ready to run; the others are ended. None: none ran."""
-        first, images = None, 0.0
-        for way in started:  # all of them before the first is timed
+    def prepare(self, started):
+        """All of them, before the first is timed; returns them."""
+        for way in started:
             way.prepare(self.left())
-        while self.o.gate and not os.path.exists(self.o.gate) and self.left() > 0:
-            time.sleep(0.2)
+        return started
+
+    def best(self, started, batch):
+        """The fastest of the ways that have been prepared, ready to run; the others are ended. None: none ran."""
+        first, images = None, 0.0
         for way in started:
             found = self.timed(way, batch)
             if found is not None and found > images:
@@ -320,7 +322,7 @@ class Peer:
         while it prepares itself."""
         best = None
         for begin in range(0, len(ways), at_once):
-            best_here = self.best(self.start(ways[begin:begin + at_once], batch), batch)
+            best_here = self.best(self.prepare(self.start(ways[begin:begin + at_once], batch)), batch)
             rates = [self.found[f"torch.{way.way}.b{batch}"] if way else 0.0 for way in (best, best_here)]
             loser, best = (best, best_here) if rates[1] > rates[0] else (best_here, best)
             if loser is not None:
@@ -379,6 +381,7 @@ class Peer:
                                  f"{claim[0]}.b{batch}" in o.claims.split(",")]) for ways, batch, claims in groups]
         groups = [group for group in groups if group[2]]
         started = [self.start(ways, batch) if o.together else None for ways, batch, _ in groups]
+        self.prepare([way for processes in started for way in processes or []])
         for (ways, batch, claims), processes in zip(groups, started):
             best = self.best(processes, batch) if o.together else self.best_in_groups(ways, batch)
             for ours, goal, pairs in claims:
@@ -414,7 +417,6 @@ def main():
     add("--claims", help="such as o2.fuse.b256, separated by commas (all)")
     add("--pairs", type=int, default=5, help="of runs in turn for the first claim, two fewer for the others")
     add("--together", action="store_true", help="start all processes at once: a GPU of 128 GB and more holds them")
-    add("--gate", help="a file; nothing is timed before it exists")
     add("--limit", type=float, default=440, help="seconds of all together")
     add("--trial", action="store_true")
     o = parser.parse_args()
