@@ -7,9 +7,11 @@ enum {
     LANES = LS_THREADS(16), /* consecutive channels of a block */
     ROWS = LS_THREADS(8),   /* parts of the rows that a block processes at a time */
     THREADS = LANES * ROWS,
-    MOST_PARTS = 64, /* of the rows */
+    MOST_PARTS = LS_THREADS(8) * 64, /* of the rows */
     VALUES = 4,      /* sums per channel and part */
-    MERGE_THREADS = LS_THREADS(32),
+    AHEAD = 4,       /* rows of a thread whose loads are under way together */
+    MERGE_ROWS = LS_THREADS(32), /* parts that are merged at a time */
+    CHANNEL_THREADS = LS_THREADS(32),
     SAMPLE_THREADS = LS_THREADS(64),
 };
 
@@ -39,33 +41,104 @@ LS_DEVICE int channel_of(const ls_audit_op &op, int64_t i)
     return audit_channel(op.in_channels, op.in_block, (int64_t)op.in_height * op.in_width, i);
 }
 
-/* Of the rows [from, to) of channel c. MEAN: x. SQUARES: squared distances from `mean`. BACK: g,
- * g^2, g*xhat and its square, of statistics mean and inv_std. */
+typedef struct row_walk {
+    int64_t plane, pixel; /* the first pixel of the image's channel, and the number of the row's */
+} row_walk;
+
+LS_DEVICE int64_t next_row(const ls_audit_op &op, row_walk *walk)
+{
+    int64_t i = walk->plane + walk->pixel * op.in_block;
+    if (++walk->pixel == (int64_t)op.in_height * op.in_width) {
+        walk->plane += op.in_channels * walk->pixel;
+        walk->pixel = 0;
+    }
+    return i;
+}
+
+/* gradient_at of elements i[COUNT], whose loads are under way together. */
+template <ls_audit_type TYPE, int COUNT>
+LS_DEVICE void gradients_at(const ls_audit_op &op, const int64_t *i, double *g)
+{
+    if (op.mask == NULL || op.dy2 != NULL) {
+        for (int u = 0; u < COUNT; u++) {
+            g[u] = gradient_at(op, TYPE, i[u]);
+        }
+        return;
+    }
+    bool open[COUNT];
+    for (int u = 0; u < COUNT; u++) {
+        open[u] = audit_open(op, i[u]);
+        g[u] = audit_value(op.dy, TYPE, i[u]);
+    }
+    for (int u = 0; u < COUNT; u++) {
+        g[u] = open[u] ? g[u] : 0;
+    }
+}
+
+/* The next COUNT rows. MEAN: x. SQUARES: squared distances from `mean`. BACK: g, g^2, g*xhat and its
+ * square, of statistics mean and inv_std. */
+template <ls_audit_type TYPE, int COUNT>
+LS_DEVICE void add_rows_of(double *sum, const ls_audit_op &op, const void *x, int what, double mean,
+                           double inv_std, row_walk *walk)
+{
+    int64_t i[COUNT];
+    double value[COUNT], g[COUNT] = {};
+    for (int u = 0; u < COUNT; u++) {
+        i[u] = next_row(op, walk);
+        value[u] = audit_value(x, TYPE, i[u]);
+    }
+    if (what == BACK) {
+        gradients_at<TYPE, COUNT>(op, i, g);
+    }
+    for (int u = 0; u < COUNT; u++) {
+        double off = value[u] - mean;
+        if (what == MEAN) {
+            sum[0] += value[u];
+        } else if (what == SQUARES) {
+            sum[0] += off * off;
+        } else {
+            double weighted = g[u] * (off * inv_std);
+            sum[0] += g[u];
+            sum[1] += g[u] * g[u];
+            sum[2] += weighted;
+            sum[3] += weighted * weighted;
+        }
+    }
+}
+
+/* The rows [from, to) of channel c. */
 template <ls_audit_type TYPE>
 LS_DEVICE void add_rows(double *sum, const ls_audit_op &op, int side, int what, double mean,
                         double inv_std, int c, int64_t from, int64_t to)
 {
     const void *x = side == 0 ? op.x : op.residual;
-    int64_t pixels = (int64_t)op.in_height * op.in_width, pixel = from % pixels;
-    int64_t plane = audit_plane(op.in_channels, op.in_block, pixels, from / pixels, c);
-    for (int64_t row = from; row < to; row++) {
-        int64_t i = plane + pixel * op.in_block;
-        if (++pixel == pixels) {
-            pixel = 0;
-            plane += op.in_channels * pixels;
+    int64_t pixels = (int64_t)op.in_height * op.in_width, row = from;
+    row_walk walk = {audit_plane(op.in_channels, op.in_block, pixels, from / pixels, c),
+                     from % pixels};
+    for (; row + AHEAD <= to; row += AHEAD) {
+        add_rows_of<TYPE, AHEAD>(sum, op, x, what, mean, inv_std, &walk);
+    }
+    for (; row < to; row++) {
+        add_rows_of<TYPE, 1>(sum, op, x, what, mean, inv_std, &walk);
+    }
+}
+
+/* Sums of [rows][LANES] threads over the rows; every thread of the block must call this. The first
+ * LANES threads receive them. part[VALUES][rows * LANES] */
+LS_DEVICE void fold_rows(double *part, double *sum, int rows)
+{
+    int thread = (int)threadIdx.x;
+    for (int k = 0; k < VALUES; k++) {
+        part[k * rows * LANES + thread] = sum[k];
+    }
+    for (int half = rows / 2; half > 0; half /= 2) {
+        __syncthreads();
+        for (int k = 0; k < VALUES && thread < half * LANES; k++) {
+            part[k * rows * LANES + thread] += part[k * rows * LANES + thread + half * LANES];
         }
-        double value = audit_value(x, TYPE, i);
-        if (what == MEAN) {
-            sum[0] += value;
-        } else if (what == SQUARES) {
-            sum[0] += (value - mean) * (value - mean);
-        } else {
-            double g = gradient_at(op, TYPE, i), weighted = g * ((value - mean) * inv_std);
-            sum[0] += g;
-            sum[1] += g * g;
-            sum[2] += weighted;
-            sum[3] += weighted * weighted;
-        }
+    }
+    for (int k = 0; k < VALUES && thread < LANES; k++) {
+        sum[k] = part[k * rows * LANES + thread];
     }
 }
 
@@ -73,25 +146,27 @@ LS_DEVICE void add_rows(double *sum, const ls_audit_op &op, int side, int what, 
 LS_KERNEL rows_kernel(LS_BLOCK ls_audit_op op, int side, int what, const double *mean, int parts,
                       double *partial)
 {
+    LS_SHARED(double, shared, VALUES *THREADS);
     int c = (int)(blockIdx.x * LANES + threadIdx.x % LANES), channels = op.in_channels;
     int64_t rows = (int64_t)op.images * op.in_height * op.in_width;
     int part = (int)(blockIdx.y * ROWS + threadIdx.x / LANES), all = parts * ROWS;
-    if (c >= channels) {
-        return;
-    }
     const double *stats = op.norm[side].stats;
-    double middle = what == MEAN ? 0 : what == SQUARES ? mean[c] : stats[c];
-    double inv_std = what == BACK ? stats[channels + c] : 0, sum[VALUES] = {};
-    int64_t from = rows * part / all, to = rows * (part + 1) / all;
-    if (op.type == LS_AUDIT_F32) {
-        add_rows<LS_AUDIT_F32>(sum, op, side, what, middle, inv_std, c, from, to);
-    } else if (op.type == LS_AUDIT_F16) {
-        add_rows<LS_AUDIT_F16>(sum, op, side, what, middle, inv_std, c, from, to);
-    } else {
-        add_rows<LS_AUDIT_BF16>(sum, op, side, what, middle, inv_std, c, from, to);
+    double sum[VALUES] = {};
+    if (c < channels) {
+        double middle = what == MEAN ? 0 : what == SQUARES ? mean[c] : stats[c];
+        double inv_std = what == BACK ? stats[channels + c] : 0;
+        int64_t from = rows * part / all, to = rows * (part + 1) / all;
+        if (op.type == LS_AUDIT_F32) {
+            add_rows<LS_AUDIT_F32>(sum, op, side, what, middle, inv_std, c, from, to);
+        } else if (op.type == LS_AUDIT_F16) {
+            add_rows<LS_AUDIT_F16>(sum, op, side, what, middle, inv_std, c, from, to);
+        } else {
+            add_rows<LS_AUDIT_BF16>(sum, op, side, what, middle, inv_std, c, from, to);
+        }
     }
-    for (int k = 0; k < VALUES; k++) {
-        partial[((int64_t)part * channels + c) * VALUES + k] = sum[k];
+    fold_rows(shared, sum, ROWS);
+    for (int k = 0; k < VALUES && c < channels && threadIdx.x < LANES; k++) {
+        partial[((int64_t)blockIdx.y * channels + c) * VALUES + k] = sum[k];
     }
 }
 
@@ -99,17 +174,16 @@ LS_KERNEL rows_kernel(LS_BLOCK ls_audit_op op, int side, int what, const double 
 LS_KERNEL merge_kernel(LS_BLOCK int channels, int parts, const double *partial, double divisor,
                        double *to)
 {
-    int c = (int)(blockIdx.x * MERGE_THREADS + threadIdx.x);
+    LS_SHARED(double, shared, VALUES *MERGE_ROWS *LANES);
+    int c = (int)(blockIdx.x * LANES + threadIdx.x % LANES);
     double sum[VALUES] = {};
-    if (c >= channels) {
-        return;
-    }
-    for (int part = 0; part < parts; part++) {
+    for (int part = (int)threadIdx.x / LANES; part < parts && c < channels; part += MERGE_ROWS) {
         for (int k = 0; k < VALUES; k++) {
             sum[k] += partial[((int64_t)part * channels + c) * VALUES + k];
         }
     }
-    for (int k = 0; k < VALUES; k++) {
+    fold_rows(shared, sum, MERGE_ROWS);
+    for (int k = 0; k < VALUES && c < channels && threadIdx.x < LANES; k++) {
         to[(int64_t)k * channels + c] = sum[k] / divisor;
     }
 }
@@ -125,14 +199,14 @@ static ls_status sum_rows(audit_stream stream, const ls_audit_op *op, int side, 
 {
     int64_t rows = (int64_t)op->images * op->in_height * op->in_width;
     int parts = parts_for(rows);
-    while (parts > 1 && (int64_t)parts * ROWS * op->in_channels * VALUES > AUDIT_PARTIAL) {
+    while (parts > 1 && (int64_t)parts * op->in_channels * VALUES > AUDIT_PARTIAL) {
         parts /= 2;
     }
-    LS_ASSERT((int64_t)parts * ROWS * op->in_channels * VALUES <= AUDIT_PARTIAL);
+    LS_ASSERT((int64_t)parts * op->in_channels * VALUES <= AUDIT_PARTIAL);
     LS_LAUNCH(rows_kernel, dim3(ls_launch_blocks(op->in_channels, LANES), (unsigned)parts), THREADS,
               stream, *op, side, what, mean, parts, room->partial);
-    LS_LAUNCH(merge_kernel, ls_launch_blocks(op->in_channels, MERGE_THREADS), MERGE_THREADS, stream,
-              op->in_channels, parts * ROWS, room->partial, divisor, to);
+    LS_LAUNCH(merge_kernel, ls_launch_blocks(op->in_channels, LANES), MERGE_ROWS * LANES, stream,
+              op->in_channels, parts, room->partial, divisor, to);
     return LS_OK;
 }
 
@@ -146,7 +220,7 @@ LS_KERNEL count_kernel(LS_BLOCK double rows, double *to)
 /* stats from each rank's mean[channels], squared distances[channels] and rows. */
 LS_KERNEL finish_kernel(LS_BLOCK ls_audit_op op, int side, const double *of_rank, int64_t stride)
 {
-    int c = (int)(blockIdx.x * MERGE_THREADS + threadIdx.x), channels = op.in_channels;
+    int c = (int)(blockIdx.x * CHANNEL_THREADS + threadIdx.x), channels = op.in_channels;
     if (c >= channels) {
         return;
     }
@@ -186,7 +260,7 @@ static ls_status statistics(audit_stream stream, const ls_audit_op *op, int side
         of_rank = room->gathered;
         LS_TRY(op->gather(op->gather_context, room->channel, room->gathered, stride));
     }
-    LS_LAUNCH(finish_kernel, ls_launch_blocks(channels, MERGE_THREADS), MERGE_THREADS, stream, *op,
+    LS_LAUNCH(finish_kernel, ls_launch_blocks(channels, CHANNEL_THREADS), CHANNEL_THREADS, stream, *op,
               side, of_rank, stride);
     return LS_OK;
 }

@@ -4,6 +4,14 @@
 
 enum { THREADS = LS_THREADS(32), MOST_PARTS = 64, PIXELS_WORTH_A_PART = 4096 };
 
+LS_DEVICE void add_sum(audit_sum *to, const audit_sum &more)
+{
+    to->sum += more.sum;
+    to->square += more.square;
+    to->size += more.size;
+    to->loose += more.loose;
+}
+
 /* Sums over the block; every thread receives them and must call this. */
 LS_DEVICE audit_sum block_sum(audit_sum mine)
 {
@@ -13,10 +21,7 @@ LS_DEVICE audit_sum block_sum(audit_sum mine)
     for (unsigned half = THREADS / 2; half > 0; half /= 2) {
         __syncthreads();
         if (threadIdx.x < half) {
-            part[threadIdx.x].sum += part[threadIdx.x + half].sum;
-            part[threadIdx.x].square += part[threadIdx.x + half].square;
-            part[threadIdx.x].size += part[threadIdx.x + half].size;
-            part[threadIdx.x].loose += part[threadIdx.x + half].loose;
+            add_sum(&part[threadIdx.x], part[threadIdx.x + half]);
         }
     }
     __syncthreads();
@@ -239,21 +244,37 @@ LS_KERNEL element_kernel(LS_BLOCK ls_audit_op op, ls_audit_draw draw, int64_t to
     }
 }
 
+/* ---- gradients of weights --------------------------------------------------------------------
+
+ * On a device a thread sums one element over every LANES-th pixel, and neighbours of a run read
+ * neighbouring values: few registers, so that many loads are under way. The CPU's thread sums a
+ * whole run, whose elements share positions and values. */
+enum {
+    SHARE = LS_AUDIT_RUN / LS_THREADS(LS_AUDIT_RUN), /* elements of a thread */
+    ACROSS = LS_AUDIT_RUN / SHARE,                   /* threads of a run */
+    LANES = LS_THREADS(32),                          /* pixels that a block reads at a time */
+    RUN_THREADS = LANES * ACROSS,
+    AHEAD = LS_THREADS(4), /* pixels of a thread whose loads are under way together */
+};
+
 /* Consecutive elements of dw, [o][tap][c], or of the gradient itself, [o][c][tap]. */
 typedef struct weight_run {
-    int64_t dy[LS_AUDIT_RUN], plane[LS_AUDIT_RUN]; /* of the first image */
-    int ky[LS_AUDIT_RUN], kx[LS_AUDIT_RUN];        /* tap minus padding; no element: out of reach */
-    int channel[LS_AUDIT_RUN];                     /* of the input */
+    int64_t dy[SHARE], plane[SHARE]; /* of the first image */
+    int ky[SHARE], kx[SHARE];        /* tap minus padding; no element: out of reach */
+    int channel[SHARE];              /* of the input */
 } weight_run;
 
-LS_DEVICE weight_run run_of(const ls_audit_op &op, ls_audit_draw draw, int number, int64_t total)
+/* The elements of run `number` from its element `first` on. */
+LS_DEVICE weight_run run_of(const ls_audit_op &op, ls_audit_draw draw, int number, int first,
+                            int64_t total)
 {
     weight_run run;
     int64_t of_in = (int64_t)op.in_height * op.in_width;
     int64_t of_out = (int64_t)op.out_height * op.out_width;
     int taps = op.kernel * op.kernel;
-    for (int j = 0; j < LS_AUDIT_RUN; j++) {
-        int64_t drawn = audit_index(draw, 0, number * LS_AUDIT_RUN + j, total, LS_AUDIT_RUN);
+    for (int j = 0; j < SHARE; j++) {
+        int64_t drawn =
+            audit_index(draw, 0, number * LS_AUDIT_RUN + first + j, total, LS_AUDIT_RUN);
         int64_t index = drawn < 0 ? 0 : drawn;
         int tap = (int)(op.dw != NULL ? index / op.in_channels % taps : index % taps);
         int c = (int)(op.dw != NULL ? index % op.in_channels : index / taps % op.in_channels);
@@ -267,60 +288,88 @@ LS_DEVICE weight_run run_of(const ls_audit_op &op, ls_audit_draw draw, int numbe
     return run;
 }
 
+/* A pixel of the output, and where its image begins in x and in dy. */
+typedef struct pixel_walk {
+    unsigned pixel;
+    int64_t in, out;
+} pixel_walk;
+
+LS_DEVICE void add_terms(audit_sum *sum, const ls_audit_op &op, const weight_run &run,
+                         const double *value, const double *g, const bool *inside)
+{
+    for (int j = 0; j < SHARE; j++) {
+        if (op.norm[0].half_scale.data == NULL) {
+            audit_add(&sum[j], inside[j] ? value[j] * g[j] : 0);
+        } else if (inside[j]) {
+            double half_width, applied = applied_at(op, run.channel[j], value[j], &half_width);
+            audit_add(&sum[j], applied * g[j]);
+            sum[j].loose += half_width * fabs(g[j]);
+        }
+    }
+}
+
+/* Values that do not exist are read from the first place: no load waits for a decision. */
 template <ls_audit_type TYPE>
 LS_DEVICE void add_pixels(audit_sum *sum, const ls_audit_op &op, const weight_run &run,
                           int64_t from, int64_t to)
 {
-    int64_t of_in = (int64_t)op.in_height * op.in_width;
-    int64_t of_out = (int64_t)op.out_height * op.out_width;
-    unsigned height = (unsigned)op.in_height, width = (unsigned)op.in_width;
-    for (int64_t p = from + threadIdx.x; p < to; p += THREADS) {
-        int64_t n = p / of_out, pixel = p % of_out;
-        int64_t in = n * op.in_channels * of_in, last = -1;
-        int64_t out = n * op.out_channels * of_out + pixel * op.out_block;
-        int y0 = (int)(pixel / op.out_width) * op.stride;
-        int x0 = (int)(pixel % op.out_width) * op.stride;
-        double g = 0;
-        for (int j = 0; j < LS_AUDIT_RUN; j++) {
-            unsigned y = (unsigned)(y0 + run.ky[j]), x = (unsigned)(x0 + run.kx[j]);
-            if (y >= height || x >= width) {
-                continue;
+    int64_t in_image = (int64_t)op.in_channels * op.in_height * op.in_width;
+    unsigned of_out = (unsigned)op.out_height * (unsigned)op.out_width;
+    pixel_walk walk = {(unsigned)(from % of_out), from / of_out * in_image,
+                       from / of_out * op.out_channels * of_out};
+    for (int64_t p = from; p < to; p += LANES * AHEAD) {
+        double value[AHEAD][SHARE], g[AHEAD][SHARE];
+        bool inside[AHEAD][SHARE];
+        for (int u = 0; u < AHEAD; u++) {
+            bool there = p + LANES * u < to;
+            int y0 = (int)(walk.pixel / (unsigned)op.out_width) * op.stride;
+            int x0 = (int)(walk.pixel % (unsigned)op.out_width) * op.stride;
+            int64_t at_dy = walk.out + (int64_t)walk.pixel * op.out_block;
+            for (int j = 0; j < SHARE; j++) {
+                unsigned y = (unsigned)(y0 + run.ky[j]), x = (unsigned)(x0 + run.kx[j]);
+                bool in = there && y < (unsigned)op.in_height && x < (unsigned)op.in_width;
+                int64_t at = walk.in + run.plane[j] + ((int64_t)y * op.in_width + x) * op.in_block;
+                inside[u][j] = in;
+                value[u][j] = audit_value(op.x, TYPE, in ? at : 0);
+                g[u][j] = j > 0 && run.dy[j] == run.dy[j - 1] /* most of a run share it */
+                              ? g[u][j - 1]
+                              : audit_value(op.dy, TYPE, there ? at_dy + run.dy[j] : 0);
             }
-            if (run.dy[j] != last) { /* most of a run share it */
-                last = run.dy[j];
-                g = audit_value(op.dy, TYPE, out + last);
+            for (walk.pixel += LANES; walk.pixel >= of_out; walk.pixel -= of_out) {
+                walk.in += in_image;
+                walk.out += (int64_t)op.out_channels * of_out;
             }
-            int64_t at = in + run.plane[j] + ((int64_t)y * width + x) * op.in_block;
-            double value = audit_value(op.x, TYPE, at), half_width = 0;
-            if (op.norm[0].half_scale.data != NULL) {
-                value = applied_at(op, run.channel[j], value, &half_width);
-            }
-            audit_add(&sum[j], value * g);
-            sum[j].loose += half_width * fabs(g);
+        }
+        for (int u = 0; u < AHEAD; u++) {
+            add_terms(sum, op, run, value[u], g[u], inside[u]);
         }
     }
 }
 
 /* blockIdx.x is the run, blockIdx.y the part of the pixels. */
+template <ls_audit_type TYPE>
 LS_KERNEL weights_kernel(LS_BLOCK ls_audit_op op, ls_audit_draw draw, int64_t total, int parts,
                          audit_sum *partial)
 {
-    audit_sum sum[LS_AUDIT_RUN] = {};
-    weight_run run = run_of(op, draw, (int)blockIdx.x, total);
+    LS_SHARED(audit_sum, part, RUN_THREADS * SHARE);
+    int thread = (int)threadIdx.x, first = thread % ACROSS * SHARE;
+    audit_sum sum[SHARE] = {};
+    weight_run run = run_of(op, draw, (int)blockIdx.x, first, total);
     int64_t pixels = (int64_t)op.images * op.out_height * op.out_width;
     int64_t from = pixels * blockIdx.y / parts, to = pixels * (blockIdx.y + 1) / parts;
-    if (op.type == LS_AUDIT_F32) {
-        add_pixels<LS_AUDIT_F32>(sum, op, run, from, to);
-    } else if (op.type == LS_AUDIT_F16) {
-        add_pixels<LS_AUDIT_F16>(sum, op, run, from, to);
-    } else {
-        add_pixels<LS_AUDIT_BF16>(sum, op, run, from, to);
+    add_pixels<TYPE>(sum, op, run, from + thread / ACROSS, to);
+    for (int j = 0; j < SHARE; j++) {
+        part[thread * SHARE + j] = sum[j];
     }
-    for (int j = 0; j < LS_AUDIT_RUN; j++) {
-        audit_sum whole = block_sum(sum[j]);
-        if (threadIdx.x == 0) {
-            partial[(int64_t)blockIdx.y * LS_AUDIT_SAMPLES + blockIdx.x * LS_AUDIT_RUN + j] = whole;
+    for (int half = LANES / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (thread < half * ACROSS) {
+            add_sum(&part[thread], part[thread + half * ACROSS]);
         }
+    }
+    for (int j = 0; j < SHARE && thread < ACROSS; j++) {
+        partial[(int64_t)blockIdx.y * LS_AUDIT_SAMPLES + blockIdx.x * LS_AUDIT_RUN + first + j] =
+            part[thread * SHARE + j];
     }
 }
 
@@ -333,11 +382,7 @@ LS_KERNEL merge_kernel(LS_BLOCK ls_audit_op op, ls_audit_draw draw, int64_t tota
     }
     audit_sum sum = {};
     for (int p = 0; p < parts; p++) {
-        audit_sum part = partial[(int64_t)p * LS_AUDIT_SAMPLES + i];
-        sum.sum += part.sum;
-        sum.square += part.square;
-        sum.size += part.size;
-        sum.loose += part.loose;
+        add_sum(&sum, partial[(int64_t)p * LS_AUDIT_SAMPLES + i]);
     }
     double n = (double)op.images * op.out_height * op.out_width;
     sample[i].index = audit_index(draw, 0, i, total, LS_AUDIT_RUN);
@@ -354,8 +399,11 @@ static ls_status weight_gradient(audit_stream stream, const ls_audit_op *op, ls_
     audit_sum *partial = (audit_sum *)room->partial;
     LS_ASSERT((int64_t)sizeof *partial * parts * LS_AUDIT_SAMPLES <=
               (int64_t)sizeof(double) * AUDIT_PARTIAL);
-    LS_LAUNCH(weights_kernel, dim3(LS_AUDIT_SAMPLES / LS_AUDIT_RUN, (unsigned)parts), THREADS,
-              stream, *op, draw, total, parts, partial);
+    auto *kernel = op->type == LS_AUDIT_F32   ? weights_kernel<LS_AUDIT_F32>
+                   : op->type == LS_AUDIT_F16 ? weights_kernel<LS_AUDIT_F16>
+                                              : weights_kernel<LS_AUDIT_BF16>;
+    LS_LAUNCH(kernel, dim3(LS_AUDIT_SAMPLES / LS_AUDIT_RUN, (unsigned)parts), RUN_THREADS, stream,
+              *op, draw, total, parts, partial);
     LS_LAUNCH(merge_kernel, ls_launch_blocks(LS_AUDIT_SAMPLES, THREADS), THREADS, stream, *op, draw,
               total, parts, partial, room->sample);
     return LS_OK;

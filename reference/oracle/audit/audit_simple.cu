@@ -2,7 +2,7 @@
  * over images: one thread computes one element. */
 #include "audit_kernels.h"
 
-enum { THREADS = LS_THREADS(64) };
+enum { THREADS = LS_THREADS(64), LOSS_THREADS = LS_THREADS(256) };
 
 LS_DEVICE audit_position in_position(const ls_audit_op &op, int64_t i)
 {
@@ -234,9 +234,9 @@ LS_DEVICE double mean_logit(const ls_audit_op &op, int64_t n)
  * functions). */
 LS_KERNEL loss_kernel(LS_BLOCK ls_audit_op op, ls_audit_sample *sample)
 {
-    LS_SHARED(double, part, 2 * THREADS);
+    LS_SHARED(double, part, 2 * LOSS_THREADS);
     double sum = 0, error = 0, most;
-    for (int64_t n = threadIdx.x; n < op.images; n += THREADS) {
+    for (int64_t n = threadIdx.x; n < op.images; n += LOSS_THREADS) {
         double beyond = log_sum(op, n, &most);
         int64_t wanted = op.target[n];
         bool known = wanted >= 0 && wanted < op.in_channels;
@@ -251,14 +251,14 @@ LS_KERNEL loss_kernel(LS_BLOCK ls_audit_op op, ls_audit_sample *sample)
         error += LS_AUDIT_U * (16 + 4 * fabs(beyond) + 4 * distance);
     }
     part[threadIdx.x] = sum;
-    part[THREADS + threadIdx.x] = error;
+    part[LOSS_THREADS + threadIdx.x] = error;
     __syncthreads();
     if (threadIdx.x != 0) {
         return;
     }
-    for (int i = 1; i < THREADS; i++) {
+    for (int i = 1; i < LOSS_THREADS; i++) {
         sum += part[i];
-        error += part[THREADS + i];
+        error += part[LOSS_THREADS + i];
     }
     for (int i = 0; i < LS_AUDIT_SAMPLES; i++) {
         sample[i].index = i == 0 ? 0 : -1;
@@ -338,7 +338,7 @@ ls_status ls_audit_simple(audit_stream stream, const ls_audit_op *op, ls_audit_d
                           int outputs, int64_t total, const audit_room *room)
 {
     if (op->kind == LS_AUDIT_LOSS) {
-        LS_LAUNCH(loss_kernel, 1, THREADS, stream, *op, room->sample);
+        LS_LAUNCH(loss_kernel, 1, LOSS_THREADS, stream, *op, room->sample);
         return LS_OK;
     }
     LS_LAUNCH(simple_kernel, dim3(ls_launch_blocks(LS_AUDIT_SAMPLES, THREADS), (unsigned)outputs),

@@ -2,7 +2,7 @@
  * comparison. */
 #include "audit_kernels.h"
 
-enum { THREADS = LS_THREADS(32) };
+enum { THREADS = LS_THREADS(128) };
 
 /* ---- outputs --------------------------------------------------------------------------------- */
 
