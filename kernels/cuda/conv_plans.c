@@ -20,6 +20,7 @@ typedef struct search {
     ls_conv_graph graph;
     int wanted, count; /* plans */
     bool open;         /* also engines with notes unknown to this program */
+    bool chosen;       /* by a rank whose GPU may allow more workspace */
     candidate found[LS_CONV_TIMED_MOST];
     int seen_count;
     ls_conv_engine seen[MOST_CONFIGS];
@@ -63,7 +64,7 @@ static ls_conv_refusal build_candidate(search *s, candidate *c)
         return LS_CONV_UNBUILT;
     }
     int64_t bytes = c->engine.workspace_bytes;
-    if (bytes > s->key->workspace_limit) {
+    if (bytes > s->key->workspace_limit && !s->chosen) {
         if (s->refused[LS_CONV_WORKSPACE] == 0 || bytes < s->smallest_workspace) {
             s->smallest_workspace = bytes;
         }
@@ -452,7 +453,7 @@ static ls_status name_plan(ls_backend *backend, const char *layer, const ls_conv
         return ls_log_fail(LS_ERR_INFRA, "no memory to take an engine for layer %s", layer);
     }
     s->key = key;
-    s->open = true; /* rank 0 has warned */
+    s->open = s->chosen = true; /* rank 0 has warned */
     ls_status status = build_named(backend, layer, key, engine, s, out);
     if (status != LS_OK) {
         ls_conv_graph_free(&s->graph);
