@@ -439,6 +439,7 @@ install: all
 		install -d $(LOCKSTEP)/suite/$$folder; \
 		install -m 644 suite/$$folder/*.* $(LOCKSTEP)/suite/$$folder; done
 	install -m 644 suite/requirements.txt $(LOCKSTEP)/suite
+	sh harness/commit.sh $(LOCKSTEP)/suite/commit.txt
 	for file in $$(find suite/observe/attach -name '*.py' ! -name 'test_*'); do \
 		install -D -m 644 $$file $(LOCKSTEP)/$$file; done
 	for program in $(notdir $(PROGRAMS)); do \

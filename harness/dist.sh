@@ -22,6 +22,7 @@ cp -r suite/claims suite/lists suite/peers suite/requirements.txt "$stage/libexe
 find suite/observe/attach -name '*.py' ! -name 'test_*' | while read -r file; do
     install -D -m 644 "$file" "$stage/libexec/$file"
 done
+sh harness/commit.sh "$stage/libexec/suite/commit.txt"
 cp README.md LICENSE "$stage/"
 grep -o ']([^)#]*)' README.md | tr -d '()]' | sort -u | while read -r linked; do
     mkdir -p "$stage/$(dirname "$linked")"

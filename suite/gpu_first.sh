@@ -28,7 +28,7 @@ if [ "$stage" = pack ]; then
     cd "$here"
     sh harness/dist.sh "$from" >/dev/null
     made=$(ls -td "$from"/dist/lockstep-*/ | head -n 1)
-    git rev-parse HEAD >"$made/commit.txt"
+    cp "$made/libexec/suite/commit.txt" "$made/"
     sh harness/find_cuda.sh >"$made/built_with.txt"
     tar -C "$made" -cJf "$to" .
     du -h "$to"

@@ -277,6 +277,15 @@ static void git(const char *arguments)
     ck_assert_int_eq(system(command), 0);
 }
 
+static void write_commit(const char *text)
+{
+    LS_TEXT(path, 300, "%s/commit.txt", folder);
+    FILE *file = fopen(path, "w");
+    ck_assert_ptr_nonnull(file);
+    fputs(text, file);
+    fclose(file);
+}
+
 START_TEST(the_commit_of_a_folder)
 {
     char commit[20] = "?";
@@ -304,6 +313,14 @@ START_TEST(the_commit_of_a_folder)
         ls_machine_commit(folder, cut, sizeof cut, &dirty);
         ck_assert(dirty && strlen(cut) == 5 && strncmp(cut, commit, 5) == 0);
     }
+    write_commit("0123456789ab\n"); /* of a packed tree, wherever it lies */
+    ls_machine_commit(folder, commit, sizeof commit, &dirty);
+    ck_assert_str_eq(commit, "0123456789ab");
+    ck_assert(!dirty);
+    write_commit("0123456789ab dirty\n");
+    ls_machine_commit(folder, commit, sizeof commit, &dirty);
+    ck_assert_str_eq(commit, "0123456789ab");
+    ck_assert(dirty);
     ls_path_remove_tree(folder);
 }
 END_TEST
