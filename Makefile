@@ -94,13 +94,13 @@ HARNESS := $(call sources,harness/* harness/report/*)
 ORACLE := $(call sources,reference/oracle)
 REFERENCE := $(filter-out reference/oracle/% reference/comm/nccl%,$(call sources,reference/*))
 SUITE := $(filter-out suite/unit/% suite/emulation/%,$(call sources,suite/* suite/cases/* suite/observe/rules suite/observe/trace))
-CPU := $(call sources,kernels/cpu kernels/math)
-CUDA := $(call sources,kernels/cuda)
+CPU_FILES := $(call sources,kernels/cpu kernels/math)
+CUDA_FILES := $(call sources,kernels/cuda)
 CUDA_KERNELS := $(wildcard kernels/cuda/*.cu)
 # The oracle's own kernels, which judge a device on the device, and those that audit a step, on either.
 AUDIT_KERNELS := $(wildcard reference/oracle/audit/*.cu)
 ORACLE_KERNELS := $(wildcard reference/oracle/cuda/*.cu) $(AUDIT_KERNELS)
-NCCL := $(wildcard reference/comm/nccl*.c)
+NCCL_FILES := $(wildcard reference/comm/nccl*.c)
 EMULATION := $(filter-out $(if $(call found_cuda,NCCL_INC),,suite/emulation/nccl/%),$(call sources,suite/emulation/*))
 UNITS := $(filter-out $(if $(HAVE_EMULATION),,test_cuda_%) $(if $(HAVE_CUDA),,test_cudnn_%) \
 	$(if $(call found_cuda,NCCL_INC),,test_cuda_nccl test_cuda_observe), \
@@ -113,10 +113,10 @@ LIBS := $(BUILD)/libls_suite.a $(BUILD)/libls_oracle.a $(BUILD)/libls_reference.
 PROGRAMS := $(addprefix $(BUILD)/,lockstep lockstep-train lockstep-launch lockstep-collectives)
 ENGINES := $(if $(HAVE_DNNL),$(addprefix $(BUILD)/lib/,ls_cpu.so ls_oracle_cpu.so)) $(if $(HAVE_GLOO),$(BUILD)/lib/ls_gloo.so) \
 	$(if $(HAVE_CUDA),$(BUILD)/lib/ls_cuda.so $(BUILD)/lib/ls_oracle_cuda.so) \
-	$(if $(and $(HAVE_NCCL),$(NCCL)),$(BUILD)/lib/ls_nccl.so) $(OBSERVERS)
+	$(if $(and $(HAVE_NCCL),$(NCCL_FILES)),$(BUILD)/lib/ls_nccl.so) $(OBSERVERS)
 EMULATED_LIB := $(BUILD)/emulated/lib
 EMULATED := $(if $(HAVE_EMULATION),$(addprefix $(EMULATED_LIB)/,libls_emulated.so ls_cuda.so ls_oracle_cuda.so \
-	$(if $(and $(call found_cuda,NCCL_INC),$(NCCL)),ls_nccl.so) $(if $(HAVE_DNNL),ls_cpu.so ls_oracle_cpu.so) \
+	$(if $(and $(call found_cuda,NCCL_INC),$(NCCL_FILES)),ls_nccl.so) $(if $(HAVE_DNNL),ls_cpu.so ls_oracle_cpu.so) \
 	$(if $(HAVE_GLOO),ls_gloo.so)))
 UNIT_PROGRAMS := $(addprefix $(BUILD)/unit/,$(UNITS))
 
@@ -203,7 +203,7 @@ $(BUILD)/lockstep-launch: $(call objects,harness/launch.c) \
 	$(call link,$(CC))
 
 # Backends and engines, loaded at run time.
-$(BUILD)/lib/ls_cpu.so: $(call objects,$(CPU)) $(BUILD)/libls_core.a
+$(BUILD)/lib/ls_cpu.so: $(call objects,$(CPU_FILES)) $(BUILD)/libls_core.a
 	$(call link,$(CC) -shared -fopenmp,-ldnnl)
 # The audit's kernels as loops over one element after the other (reference/oracle/audit/launch.h).
 $(BUILD)/obj/%.cu.cpu.o: %.cu | needed
@@ -212,8 +212,8 @@ $(BUILD)/obj/%.cu.cpu.o: %.cu | needed
 	$(Q)$(CXX) $(CPPFLAGS) $(CXXFLAGS) -DLS_AUDIT_CPU -O3 -fopenmp -ffp-contract=off -x c++ -c $< -o $@
 $(BUILD)/lib/ls_oracle_cpu.so: $(patsubst %,$(BUILD)/obj/%.cpu.o,$(AUDIT_KERNELS)) $(BUILD)/libls_core.a
 	$(call link,$(CXX) -shared -fopenmp)
-GLOO := $(addprefix reference/comm/,gloo.cc gloo_reduce.c gloo_sum.c comm.c self.c)
-$(BUILD)/lib/ls_gloo.so: $(call objects,$(GLOO)) $(addprefix $(BUILD)/libls_,harness.a core.a)
+GLOO_FILES := $(addprefix reference/comm/,gloo.cc gloo_reduce.c gloo_sum.c comm.c self.c)
+$(BUILD)/lib/ls_gloo.so: $(call objects,$(GLOO_FILES)) $(addprefix $(BUILD)/libls_,harness.a core.a)
 	$(call link,$(CXX) -shared,-lgloo)
 
 # ---- CUDA --------------------------------------------------------------------------------------
@@ -240,14 +240,14 @@ $(BUILD)/obj/%.cu.o $(BUILD)/obj/%.cu.ptxas $(BUILD)/obj/%.cu.ptx: %.cu | needed
 	@cat $(compiled).kept/*.ptx >$(compiled).ptx
 	@rm -rf $(compiled).kept
 $(call objects,$(wildcard kernels/cuda/*.c)): EXTRA += $(call cuda_includes,$(CUDA_HEADERS) NVTX)
-$(BUILD)/lib/ls_cuda.so: $(call objects,$(CUDA) $(CUDA_KERNELS)) $(BUILD)/libls_core.a
+$(BUILD)/lib/ls_cuda.so: $(call objects,$(CUDA_FILES) $(CUDA_KERNELS)) $(BUILD)/libls_core.a
 	$(call link,$(CXX) -shared $(WHOLE),$(call cuda_libraries,$(CUDA_PARTS)))
 ORACLE_ROUNDING := reference/oracle/bits.c
 $(BUILD)/lib/ls_oracle_cuda.so: $(call objects,$(ORACLE_KERNELS) $(ORACLE_ROUNDING)) \
 		$(BUILD)/libls_core.a
 	$(call link,$(CXX) -shared $(WHOLE),$(call cuda_libraries,CUDART))
-NCCL_PARTS := $(NCCL) reference/comm/comm.c kernels/cuda/cuda_check.c
-$(call objects,$(NCCL)): EXTRA += $(call cuda_includes,CUDART NCCL)
+NCCL_PARTS := $(NCCL_FILES) reference/comm/comm.c kernels/cuda/cuda_check.c
+$(call objects,$(NCCL_FILES)): EXTRA += $(call cuda_includes,CUDART NCCL)
 $(BUILD)/lib/ls_nccl.so: $(call objects,$(NCCL_PARTS)) $(addprefix $(BUILD)/libls_,harness.a core.a)
 	$(call link,$(CC) -shared $(WHOLE),$(call cuda_libraries,CUDART NCCL))
 
@@ -279,7 +279,7 @@ $(eval $(call unit_rule,suite/unit/cuda/,.cc))
 $(addprefix $(BUILD)/unit/,test_multi test_multi_optim): $(call objects,$(wildcard kernels/cpu/multi*.c))
 $(BUILD)/unit/test_observe_nccl: | $(BUILD)/lib/ls_nccl_profiler.so
 CPU_TESTS := $(addprefix $(BUILD)/unit/,test_cpu_ops test_cpu_loops)
-$(CPU_TESTS): $(call objects,$(CPU))
+$(CPU_TESTS): $(call objects,$(CPU_FILES))
 $(CPU_TESTS): UNIT_LIBS = -ldnnl
 $(BUILD)/unit/fuzz: $(call objects,$(call sources,suite/unit/fuzz)) $(LIBS)
 	$(call link,$(CC) -fopenmp,-ljpeg -lpng)

@@ -47,7 +47,8 @@ int64_t ls_machine_swapped_pages(void);
 /* CPU, cores, memory, kernel, governor, load, devices; NCCL_ CUDA_ CUDNN_ CUBLAS_ OMP_ variables */
 cJSON *ls_machine_fingerprint(void);
 /* The commit of the work tree `folder` ("" outside git) and whether its files differ from it; of a
- * packed tree what commit.txt in it says. Calls the git program; logs nothing when it is missing. */
+ * packed tree, what commit.txt in it says. Calls the git program; logs nothing when it is missing.
+ */
 void ls_machine_commit(const char *folder, char *commit, int bytes, bool *dirty);
 
 /* Processor time that other programs use while a run measures. The statistics of a job cannot show

@@ -8,7 +8,10 @@
 #include "kernels/core/log.h"
 #include "kernels/core/sort.h"
 
-enum { MOST_CONFIGS = 2 * LS_CONV_TIMED_MOST };
+enum {
+    MOST_CONFIGS = 2 * LS_CONV_TIMED_MOST,
+    CHOSEN_LIMITS = 4, /* workspace limits that an engine may take that another rank has chosen */
+};
 
 typedef struct candidate {
     ls_conv_engine engine;
@@ -20,7 +23,7 @@ typedef struct search {
     ls_conv_graph graph;
     int wanted, count; /* plans */
     bool open;         /* also engines with notes unknown to this program */
-    bool chosen;       /* by a rank whose GPU may allow more workspace */
+    bool chosen;       /* by a rank whose GPU may be larger and allow more workspace */
     candidate found[LS_CONV_TIMED_MOST];
     int seen_count;
     ls_conv_engine seen[MOST_CONFIGS];
@@ -64,7 +67,7 @@ static ls_conv_refusal build_candidate(search *s, candidate *c)
         return LS_CONV_UNBUILT;
     }
     int64_t bytes = c->engine.workspace_bytes;
-    if (bytes > s->key->workspace_limit && !s->chosen) {
+    if (bytes > s->key->workspace_limit * (s->chosen ? CHOSEN_LIMITS : 1)) {
         if (s->refused[LS_CONV_WORKSPACE] == 0 || bytes < s->smallest_workspace) {
             s->smallest_workspace = bytes;
         }

@@ -12,8 +12,8 @@
 /* ---- the device ------------------------------------------------------------------------------ */
 
 /* Of one product: this, or a part of the GPU's memory where that is more. cuDNN's fast engines of
- * f32 keep copies of x and y there in a layout of their own: 1.2 GB in ResNet-50 at batch 256, where
- * the others take 50 times as long. */
+ * f32 keep copies of x and y there in a layout of their own: 1.2 GB in ResNet-50 at batch 256,
+ * where the engine without one takes 50 times as long. */
 enum { WORKSPACE_LIMIT_MB = 1024, WORKSPACE_PART = 32 };
 
 static const char *visible(void)

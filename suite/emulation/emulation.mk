@@ -16,7 +16,7 @@ soname = -Wl,-soname,$(@F)
 $(EMULATED_RUNTIME): $(call objects,$(EMULATION)) $(BUILD)/libls_core.a
 	$(call link,$(CC) -shared $(soname))
 EMULATED_ENGINES := $(addprefix $(EMULATED_LIB)/,ls_cuda.so ls_oracle_cuda.so ls_nccl.so)
-$(EMULATED_LIB)/ls_cuda.so: $(call objects,$(CUDA)) $(call emulated_objects,$(CUDA_KERNELS)) \
+$(EMULATED_LIB)/ls_cuda.so: $(call objects,$(CUDA_FILES)) $(call emulated_objects,$(CUDA_KERNELS)) \
 	$(BUILD)/libls_core.a
 $(EMULATED_LIB)/ls_oracle_cuda.so: $(call emulated_objects,$(ORACLE_KERNELS)) \
 	$(call objects,$(ORACLE_ROUNDING)) $(BUILD)/libls_core.a

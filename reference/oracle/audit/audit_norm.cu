@@ -8,9 +8,9 @@ enum {
     ROWS = LS_THREADS(8),   /* parts of the rows that a block processes at a time */
     THREADS = LANES * ROWS,
     MOST_PARTS = LS_THREADS(8) * 64, /* of the rows */
-    VALUES = 4,      /* sums per channel and part */
-    AHEAD = 4,       /* rows of a thread whose loads are under way together */
-    MERGE_ROWS = LS_THREADS(32), /* parts that are merged at a time */
+    VALUES = 4,                      /* sums per channel and part */
+    AHEAD = 4,                       /* rows of a thread whose loads are under way together */
+    MERGE_ROWS = LS_THREADS(32),     /* parts that are merged at a time */
     CHANNEL_THREADS = LS_THREADS(32),
     SAMPLE_THREADS = LS_THREADS(64),
 };
@@ -75,8 +75,8 @@ LS_DEVICE void gradients_at(const ls_audit_op &op, const int64_t *i, double *g)
     }
 }
 
-/* The next COUNT rows. MEAN: x. SQUARES: squared distances from `mean`. BACK: g, g^2, g*xhat and its
- * square, of statistics mean and inv_std. */
+/* The next COUNT rows. MEAN: x. SQUARES: squared distances from `mean`. BACK: g, g^2, g*xhat and
+ * its square, of statistics mean and inv_std. */
 template <ls_audit_type TYPE, int COUNT>
 LS_DEVICE void add_rows_of(double *sum, const ls_audit_op &op, const void *x, int what, double mean,
                            double inv_std, row_walk *walk)
@@ -260,8 +260,8 @@ static ls_status statistics(audit_stream stream, const ls_audit_op *op, int side
         of_rank = room->gathered;
         LS_TRY(op->gather(op->gather_context, room->channel, room->gathered, stride));
     }
-    LS_LAUNCH(finish_kernel, ls_launch_blocks(channels, CHANNEL_THREADS), CHANNEL_THREADS, stream, *op,
-              side, of_rank, stride);
+    LS_LAUNCH(finish_kernel, ls_launch_blocks(channels, CHANNEL_THREADS), CHANNEL_THREADS, stream,
+              *op, side, of_rank, stride);
     return LS_OK;
 }
 

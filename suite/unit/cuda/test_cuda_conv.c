@@ -410,6 +410,26 @@ START_TEST(choices_that_do_not_fit_change_nothing)
 }
 END_TEST
 
+/* A rank whose GPU has less memory follows, up to four times its own limit. */
+START_TEST(choices_of_a_larger_gpu)
+{
+    bench b = bench_open(true, false, false);
+    b.backend->workspace_limit = 65536 / 4;
+    ls_conv *conv = conv_of(&b, &shapes[1], LS_F16);
+    ck_assert_int_le(ls_conv_workspace_bytes(conv), 65536 / 4);
+    ck_assert_int_eq(ls_conv_choose(conv, "eng30 eng30 eng21_k2=1"), LS_OK);
+    ck_assert_int_eq(ls_conv_workspace_bytes(conv), 65536);
+    ls_conv_destroy(conv);
+    b.backend->workspace_limit = 65536 / 4 - 1;
+    conv = conv_of(&b, &shapes[1], LS_F16);
+    catch_lines();
+    ck_assert_int_eq(ls_conv_choose(conv, "eng30 eng30 eng21_k2=1"), LS_ERR_UNSUPPORTED);
+    ck_assert_ptr_nonnull(strstr(caught_text(), "want more workspace than allowed"));
+    ls_conv_destroy(conv);
+    bench_close(&b);
+}
+END_TEST
+
 START_TEST(equal_shapes_share_plans)
 {
     bench b = bench_open(false, false, false);
@@ -549,6 +569,7 @@ int main(void)
     tcase_add_test(c, refusals_are_logged);
     tcase_add_test(c, notes_of_a_newer_library);
     tcase_add_test(c, benchmark_takes_a_fast_one);
+    tcase_add_test(c, choices_of_a_larger_gpu);
     tcase_add_loop_test(c, choices_that_do_not_fit_change_nothing, 0,
                         sizeof unfit / sizeof unfit[0]);
     tcase_add_test(c, equal_shapes_share_plans);
