@@ -10,6 +10,7 @@
 #include "suite/observe/trace/job.h"
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
+#include "misuse.h"
 #include "rules.h"
 
 /* A pass over a loader in which the model was trained, on every rank. */
@@ -550,6 +551,7 @@ void ls_rules_data_covered(const ls_observe_trace *trace, ls_observe_finding *ou
 {
     pass p;
     int whole = 0, indexed = 0, own = 0;
+    ls_misuse_judge(trace, "data.covered", out);
     if (!concerns(trace, out)) {
         return;
     }

@@ -6,6 +6,7 @@
 
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
+#include "misuse.h"
 #include "rules.h"
 #include "suite/observe/trace/trace.h"
 
@@ -148,6 +149,7 @@ void ls_rules_evaluation_counted(const ls_observe_trace *trace, ls_observe_findi
 void ls_rules_evaluation_best(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     int compared = 0;
+    ls_misuse_judge(trace, "evaluation.best", out);
     for (int k = 0; k < trace->world; k++) {
         const cJSON *save;
         double best = NAN;

@@ -1,5 +1,6 @@
 /* Whether every parameter takes part in the reduction, and no gradient is left from before. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "suite/observe/trace/calls.h"
 #include "suite/observe/trace/carried.h"
@@ -208,6 +209,137 @@ static void judge_left(const ls_samples *samples, int rank, int *looked, ls_obse
     }
 }
 
+/* ---- gradients of another optimizer's loss --------------------------------------------------- */
+
+enum { GIVEN = 8 };
+
+/* What an optimizer would step by: backward calls that reached it since it was cleared or has
+ * stepped. */
+typedef struct given {
+    int count, attempts;
+    const char *first_of_all; /* the only place that its first step had, or NULL */
+    struct {
+        const char *at;
+        unsigned reached;
+        int number; /* of the call */
+    } by[GIVEN];
+} given;
+
+/* A step by two losses, between whose backward calls another optimizer has stepped. */
+typedef struct mixed {
+    int count;
+    long long step;
+    const char *left, *own; /* places */
+} mixed;
+
+static void add_given(given *g, const char *at, unsigned reached, int number)
+{
+    for (int i = 0; i < g->count; i++) {
+        if (strcmp(g->by[i].at, at) == 0) {
+            g->by[i].number = number;
+            g->by[i].reached |= reached;
+            return;
+        }
+    }
+    if (g->count < GIVEN) {
+        g->by[g->count].at = at;
+        g->by[g->count].reached = reached;
+        g->by[g->count++].number = number;
+    }
+}
+
+/* Of two backward calls that an optimizer is about to step by, the earlier one was another's: that
+ * has stepped since. It is left over where the later one reaches that other, too (each loss trains
+ * both networks, as a generator's and a discriminator's do), or where the optimizer's first step
+ * was made by the later one alone. One that is trained by both losses on purpose (a part that two
+ * tasks share) has them both in its first step, and the other's task reaches the other alone. */
+static void find_mixed(const given *all, int own, const int *last_step, long long step, mixed *m)
+{
+    const given *g = &all[own];
+    for (int late = 0; late < g->count; late++) {
+        for (int early = 0; early < g->count; early++) {
+            bool since = false, both = false;
+            for (int o = 0; o < LS_CALLS_OPTIMIZERS; o++) {
+                unsigned bit = 1u << o;
+                bool between = o != own && (g->by[early].reached & bit) != 0 &&
+                               last_step[o] > g->by[early].number &&
+                               last_step[o] < g->by[late].number;
+                since = since || between;
+                both = both || (between && (g->by[late].reached & bit) != 0);
+            }
+            bool alone = g->first_of_all != NULL && strcmp(g->first_of_all, g->by[late].at) == 0;
+            if (since && (both || alone)) {
+                m->count++;
+                m->step = m->step == 0 ? step : m->step;
+                m->left = g->by[early].at;
+                m->own = g->by[late].at;
+                return;
+            }
+        }
+    }
+}
+
+static void end_attempt(given *g)
+{
+    if (g->attempts++ == 0 && g->count == 1) {
+        g->first_of_all = g->by[0].at;
+    }
+    g->count = 0;
+}
+
+static mixed look_for_mixed(const ls_observe_rank *rank)
+{
+    mixed m = {0};
+    given all[LS_CALLS_OPTIMIZERS] = {{0}};
+    int last_step[LS_CALLS_OPTIMIZERS] = {0}, number = 0;
+    ls_calls calls;
+    ls_calls_start(&calls, rank);
+    while (ls_calls_next(&calls)) {
+        const ls_call *call = calls.call;
+        int own = call->optimizer;
+        number++;
+        if (call->kind == LS_CALL_BACKWARD && cJSON_HasObjectItem(call->json, "reached")) {
+            unsigned reached = (unsigned)ls_json_int(call->json, "reached", 0);
+            for (int o = 0; o < LS_CALLS_OPTIMIZERS; o++) {
+                if ((reached >> o & 1) != 0) {
+                    add_given(&all[o], call->at, reached, number);
+                }
+            }
+        } else if (call->kind == LS_CALL_ZERO_GRAD) {
+            unsigned cleared = own >= 0 && own < LS_CALLS_OPTIMIZERS
+                                   ? 1u << own
+                                   : ls_calls_optimizers_of(&calls, call->model);
+            for (int o = 0; o < LS_CALLS_OPTIMIZERS; o++) {
+                all[o].count = (cleared >> o & 1) != 0 ? 0 : all[o].count;
+            }
+        } else if (ls_calls_is_attempt(call) && own >= 0 && own < LS_CALLS_OPTIMIZERS) {
+            find_mixed(all, own, last_step, ls_calls_step(&calls), &m);
+            end_attempt(&all[own]);
+            last_step[own] = number;
+        }
+    }
+    return m;
+}
+
+static void judge_mixed(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    enum { LEAST = 2 };
+    mixed m = look_for_mixed(&trace->rank[0]);
+    if (m.count < LEAST) {
+        return;
+    }
+    ls_verdict_fail(&out->verdict,
+                    "%d steps, the first of them step %lld, are made by two losses: that of "
+                    "%.80s, and what %.80s left before another optimizer stepped by it",
+                    m.count, m.step, m.own, m.left);
+    ls_verdict_cause(&out->verdict,
+                     "the other network's loss reaches these parameters, and nothing clears what "
+                     "it leaves: no detach(), and zero_grad() at another place");
+    ls_finding_blame(out, m.own,
+                     "zero_grad() of this optimizer right before this loss's backward, and "
+                     "detach() what the other loss is to leave alone");
+}
+
 void ls_rules_reduction_left(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     int looked = 0;
@@ -226,6 +358,11 @@ void ls_rules_reduction_left(const ls_observe_trace *trace, ls_observe_finding *
             ls_calls_keep_worst(out, &one);
         }
         ls_samples_close(&samples);
+    }
+    if (trace->world > 0) {
+        ls_observe_finding one = {0};
+        judge_mixed(trace, &one);
+        ls_calls_keep_worst(out, &one);
     }
     if (looked == 0) {
         ls_verdict_set(&out->verdict, LS_WEAK, "no detailed step after the first");

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "suite/observe/trace/calls.h"
+#include "misuse.h"
 #include "rules.h"
 
 static const struct {
@@ -48,6 +49,7 @@ void ls_rules_gradient_loss(const ls_observe_trace *trace, ls_observe_finding *o
         ls_verdict_set(&out->verdict, LS_SKIP, "gradient.again runs the loss of a trainer's own");
         return;
     }
+    ls_misuse_judge(trace, "gradient.loss", out);
     for (int i = 0; i < trace->rank[0].step_count; i++) {
         const ls_observe_step *step = &trace->rank[0].step[i];
         for (int c = ls_trace_find(step, LS_CALL_BACKWARD, 0); c >= 0;

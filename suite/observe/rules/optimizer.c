@@ -4,6 +4,7 @@
 
 #include "suite/observe/trace/job.h"
 #include "kernels/core/text.h"
+#include "misuse.h"
 #include "rules.h"
 
 /* ---- every parameter in one group ------------------------------------------------------------ */
@@ -254,6 +255,7 @@ void ls_rules_optimizer_covered(const ls_observe_trace *trace, ls_observe_findin
     if (report_hidden(&trace->rank[0], out) || report_idle(trace, out)) {
         return;
     }
+    ls_misuse_judge(trace, "optimizer.covered", out);
     cover c = cover_of(trace, out);
     report_cover(trace, &c, out);
 }

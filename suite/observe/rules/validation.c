@@ -5,6 +5,7 @@
 
 #include "suite/observe/trace/calls.h"
 #include "suite/observe/trace/job.h"
+#include "misuse.h"
 #include "rules.h"
 
 /* A pass over a loader in which no backward ran, and what the rank did meanwhile. */
@@ -166,6 +167,7 @@ void ls_rules_validation_mode(const ls_observe_trace *trace, ls_observe_finding 
             }
         }
     }
+    ls_misuse_judge(trace, "validation.mode", out);
     for (int k = 0; k < trace->world; k++) {
         judge_drawn(&trace->rank[k], k, &seen, out);
     }

@@ -147,6 +147,7 @@ static ls_status read_event(void *context, const cJSON *value, int line)
         {"autocast", rank->autocast},
         {"hidden", rank->hidden},
         {"idle", rank->idle},
+        {"misuse", rank->misuse},
     };
     (void)line;
     const char *event = ls_json_string(value, "event", "");
@@ -170,7 +171,7 @@ static void make_lists(ls_observe_rank *rank)
                             &rank->scaler,     &rank->data,       &rank->save,     &rank->load,
                             &rank->restore,    &rank->attach,     &rank->known,    &rank->schedule,
                             &rank->validation, &rank->unfinished, &rank->autocast, &rank->hidden,
-                            &rank->idle};
+                            &rank->idle,       &rank->misuse};
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         *list[i] = cJSON_CreateArray();
         LS_ASSERT(*list[i] != NULL);
@@ -417,7 +418,7 @@ static void free_rank(ls_observe_rank *rank)
                            rank->scaler,     rank->data,   rank->save,       rank->load,
                            rank->restore,    rank->attach, rank->known,      rank->schedule,
                            rank->validation, rank->cost,   rank->unfinished, rank->autocast,
-                           rank->hidden,     rank->idle};
+                           rank->hidden,     rank->idle,   rank->misuse};
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         cJSON_Delete(list[i]);
     }

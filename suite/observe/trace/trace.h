@@ -65,7 +65,7 @@ typedef struct ls_observe_rank {
     ls_observe_step *open; /* begun and not closed: its calls and number alone; or NULL */
     /* Lists of the other events, in the order of the file; never NULL: */
     cJSON *model, *hook, *convert, *optimizer, *scaler, *data, *save, *load, *restore, *attach,
-        *known, *schedule, *unfinished, *autocast, *hidden, *idle;
+        *known, *schedule, *unfinished, *autocast, *hidden, *idle, *misuse;
     cJSON *validation; /* of a trainer of the protocol */
     cJSON *cost;       /* the event, or NULL */
     int tensor_count;

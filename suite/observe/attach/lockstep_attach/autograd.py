@@ -143,6 +143,8 @@ class Autograd:
             if "loss_by" in entry:
                 self._remark_division(entry)
         if hub.steps.now.detail:
+            hub.misuse.look_at_models()
+            hub.misuse.look_at_trainer()
             lost = hub.collectives.gathered.lost(roots)
             if lost is not None:
                 entry["loss_gathered"] = lost
@@ -152,7 +154,7 @@ class Autograd:
         hub.again.before_backward(roots)
         hub.steps.detail.hook_local()
         self.depth = 1
-        return sync, time.perf_counter_ns()
+        return sync, time.perf_counter_ns(), entry, hub.optimizers.marks()
 
     def _remark_division(self, entry):
         """Where the text divides the loss by the number of ranks or of micro-steps; it is read once."""
@@ -169,6 +171,7 @@ class Autograd:
         frame, left = sys._getframe(1), 24
         while frame is not None and left > 0:
             if frame.f_globals.get("__name__") == "transformers.trainer":
+                self.hub.misuse.look_at_arguments(frame.f_locals.get("self"))
                 return True
             frame, left = frame.f_back, left - 1
         return False
@@ -191,9 +194,11 @@ class Autograd:
     def _leave_backward(self, note, args, kwargs, result, error):
         if note is None:
             return
-        sync, begin_ns = note
+        sync, begin_ns, entry, marks = note
         self.depth = 0
         hub = self.hub
+        if marks:
+            entry["reached"] = hub.optimizers.reached(marks)
         hub.steps.spend("backward", begin_ns)
         hub.steps.detail.unhook()
         hub.scalers.gone_backward()

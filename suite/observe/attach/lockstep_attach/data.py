@@ -71,7 +71,8 @@ class Data:
         loader = self.hub.torch.utils.data.dataloader
         wrap, base = self.hub.wrap, loader._BaseDataLoaderIter
         data = self.hub.torch.utils.data
-        for kind in (loader.DataLoader, data.Subset, data.distributed.DistributedSampler):
+        samplers = (data.WeightedRandomSampler, data.distributed.DistributedSampler)
+        for kind in (loader.DataLoader, data.Subset, *samplers):
             wrap(kind, "__init__", None, self._built)
         self.workers.install()
         wrap(loader.DataLoader, "__iter__", self._enter_iter, self._leave_iter)
@@ -105,6 +106,7 @@ class Data:
     def _enter_iter(self, args, kwargs):
         """The next pass of a loader ends the one before, which may have been left early."""
         loader = args[0]
+        self.hub.misuse.loader(loader)
         for key, entry in list(self.open.items()):
             if entry.loader is not None and entry.loader() is loader or entry.ref() is None:
                 del self.open[key]

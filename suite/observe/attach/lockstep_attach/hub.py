@@ -17,6 +17,7 @@ from . import (
     collectives,
     data,
     digests,
+    misuse,
     models,
     optimizers,
     scalers,
@@ -107,6 +108,7 @@ class Hub:
         self.averages = averages.Averages(self)
         self.checkpoints = checkpoints.Checkpoints(self)
         self.collectives = collectives.Collectives(self)
+        self.misuse = misuse.Misuse(self)
 
     def _idle(self):
         """The function that says whether a stand-in only runs the original; a closure that
@@ -132,7 +134,7 @@ class Hub:
             self.schedules,
             self.averages,
         )
-        for part in parts + (self.checkpoints, self.collectives):
+        for part in parts + (self.checkpoints, self.collectives, self.misuse):
             part.install()
         atexit.register(self.at_exit)
         if hasattr(os, "register_at_fork"):

@@ -281,6 +281,11 @@ class Models:
         outer = ((model, model.ref()) for model in self.live())
         return [model.inner(module) for model, module in outer if module is not None]
 
+    def in_eval(self):
+        """Whether a model is known and all are in eval mode."""
+        roots = self.roots()
+        return bool(roots) and not any(root.training for root in roots)
+
     def hold(self):
         """Until the step is closed, also where the script's function returns: see Hub.dying."""
         for model in self.live():
@@ -592,6 +597,8 @@ class Models:
                 count, place = model.thawed()
                 if count:
                     entry.update(thawed=count, thawed_at=place)
+        if steps.now.detail:
+            hub.misuse.forward(args, kwargs, training and grad)
         record = hub.again.before(model, args, kwargs) if grad else None
         return entry, watched, record, time.perf_counter_ns()
 

@@ -32,6 +32,14 @@ OTHERS = {
 }  # fmt: skip
 
 
+MARKS, MARKED = 4, 8  # parameters of an optimizer, and optimizers
+
+
+def _mark(param):
+    grad = param.grad
+    return (id(grad), grad._version) if grad is not None else None
+
+
 class Known:
     """What is remembered of an optimizer."""
 
@@ -272,6 +280,24 @@ class Optimizers:
     def alive(self):
         found = (entry.ref() for entry in self.order)
         return [optimizer for optimizer in found if optimizer is not None]
+
+    def marks(self):
+        """What shows later which optimizers' parameters a backward gave gradients: of each a few, with theirs now.
+        Nothing where there is one optimizer.
+        """
+        known = [(entry, entry.ref()) for entry in self.by_id.values()]
+        alive = [(entry, optimizer) for entry, optimizer in known if optimizer is not None]
+        out = []
+        for entry, optimizer in alive[:MARKED] if len(alive) > 1 else ():
+            params = [p for group in optimizer.param_groups for p in group["params"]]
+            for param in params[:: max(1, len(params) // MARKS)]:
+                out.append((entry, param, _mark(param)))
+        return out
+
+    def reached(self, marks):
+        """A bit for each optimizer whose marks have changed, by the numbers that they have when the step is written."""
+        changed = {id(entry): entry for entry, param, mark in marks if _mark(param) != mark}
+        return self.hub.Late(lambda: sum(1 << e.index for e in changed.values() if e.index is not None))
 
     def rates(self, optimizer):
         return [self.value(group.get("lr")) for group in optimizer.param_groups]

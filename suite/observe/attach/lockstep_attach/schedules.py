@@ -126,6 +126,7 @@ class Schedules:
             return
         hub, known = self.hub, self.hub.optimizers.known(optimizer)
         self.stepped[id(schedule)] = weakref.ref(schedule)
+        hub.misuse.follows(schedule)
         entry = hub.steps.note(
             "schedule",
             **{

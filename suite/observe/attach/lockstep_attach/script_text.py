@@ -35,6 +35,7 @@ OF_FILE = re.compile(r"\bif\b.*(?:ckpt|check_?point|saved|old|prev|state|resum|l
 SPARED = re.compile(r"^\s*\w*(?:no_?(?:weight_?)?decay|without_decay|skip_decay|undecayed)\w*\s*=\s*[\[({]([^\])}]*)", re.IGNORECASE)
 WORD = re.compile(r"['\"]([^'\"]+)['\"]")
 LONGEST = 8  # lines of such a list
+STEPPED = re.compile(r"\.step\(\s*([A-Za-z_][\w.\[\]'\"]*)(?:\(\))?\s*\)")  # by a name alone: no 1 - acc
 ABOVE = 3  # lines above, where a condition may say for which files
 MADE = re.compile(r"^\s*return\b.*\bloss|\.backward\(|backward\(", re.IGNORECASE)
 
@@ -101,6 +102,21 @@ def spared(place, work):
                 if words:
                     return {"words": words[:LONGEST], "at": _place(file, number, work)}
     return None
+
+
+def frozen(name, place, work):
+    """The place of a line that sets an attribute of that name to False, or None."""
+    return _first(re.compile(r"\." + name + r"\s*=\s*False\b"), place, work)
+
+
+def stepped_by(place, work):
+    """The name by which the line of that place steps a schedule: of scheduler.step(metrics["val_acc"]); or None."""
+    found = re.match(r"([^\s()]+):(\d+)", place)
+    if found is None:
+        return None
+    file = found.group(1) if found.group(1).startswith("/") else work + found.group(1)
+    named = STEPPED.search(linecache.getline(file, int(found.group(2))).split("#")[0])
+    return named.group(1) if named is not None else None
 
 
 def division(place, work):

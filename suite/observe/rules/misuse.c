@@ -1,0 +1,189 @@
+#define _GNU_SOURCE /* strcasestr */
+#include "misuse.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/core/text.h"
+#include "suite/observe/trace/calls.h"
+#include "rules.h"
+
+/* What is wrong, of the event's own numbers. */
+typedef void tell(const cJSON *event, char *text, size_t bytes);
+
+static void tell_padding(const cJSON *e, char *text, size_t bytes)
+{
+    snprintf(text, bytes,
+             "of %d labels where the attention mask is 0, none is -100: they are trained on",
+             ls_json_int(e, "count", 0));
+}
+
+static void tell_frozen(const cJSON *e, char *text, size_t bytes)
+{
+    snprintf(text, bytes, "%.60s of %.60s is set, which nothing reads: it is trained",
+             ls_json_string(e, "name", ""), ls_json_string(e, "part", ""));
+}
+
+static void tell_score(const cJSON *e, char *text, size_t bytes)
+{
+    bool most = strcmp(ls_json_string(e, "mode", ""), "max") == 0;
+    snprintf(text, bytes, "%.60s takes the %s \"%.60s\" for the best",
+             ls_json_string(e, "what", ""), most ? "highest" : "lowest",
+             ls_json_string(e, "by", ""));
+}
+
+static void tell_weights(const cJSON *e, char *text, size_t bytes)
+{
+    snprintf(text, bytes,
+             "a WeightedRandomSampler has %d weights for %d samples: it draws the first %d only",
+             ls_json_int(e, "weights", 0), ls_json_int(e, "samples", 0),
+             ls_json_int(e, "weights", 0));
+}
+
+static void tell_normalized(const cJSON *e, char *text, size_t bytes)
+{
+    snprintf(text, bytes,
+             "two data sets of one kind are normalized by %.80s (%.60s) and by %.80s (%.60s)",
+             ls_json_string(e, "one", ""), ls_json_string(e, "other_at", ""),
+             ls_json_string(e, "other", ""), ls_json_string(e, "at", ""));
+}
+
+static void tell_classes(const cJSON *e, char *text, size_t bytes)
+{
+    snprintf(text, bytes, "class \"%.60s\" is number %d in one data set and %d in the other",
+             ls_json_string(e, "name", ""), ls_json_int(e, "one", -1), ls_json_int(e, "other", -1));
+}
+
+/* Whether a score is better the higher it is, by the words of its name: 1, -1, or 0: not known. */
+static int better_high(const char *name)
+{
+    static const char *const up[] = {"acc",    "top1",      "top5", "auc", "f1",   "bleu", "rouge",
+                                     "recall", "precision", "dice", "iou", "psnr", "ssim"};
+    static const char *const down[] = {"loss", "err",  "perplexity", "ppl", "mse",
+                                       "mae",  "rmse", "nll",        "wer", "cer"};
+    static const char *const turned[] = {"neg", "minus", "inv", "not_", "one_"};
+    int high = 0, low = 0;
+    for (size_t i = 0; i < sizeof turned / sizeof *turned; i++) {
+        if (strcasestr(name, turned[i]) != NULL) {
+            return 0;
+        }
+    }
+    for (size_t i = 0; i < sizeof up / sizeof *up; i++) {
+        high += strcasestr(name, up[i]) != NULL;
+    }
+    for (size_t i = 0; i < sizeof down / sizeof *down; i++) {
+        low += strcasestr(name, down[i]) != NULL;
+    }
+    return high > 0 && low == 0 ? 1 : low > 0 && high == 0 ? -1 : 0;
+}
+
+static bool is_turned_round(const cJSON *event)
+{
+    int high = better_high(ls_json_string(event, "by", ""));
+    bool most = strcmp(ls_json_string(event, "mode", ""), "max") == 0;
+    return most ? high < 0 : high > 0;
+}
+
+static const struct {
+    const char *rule, *kind;
+    tell *tell;
+    const char *what; /* where nothing tells */
+    const char *cause, *advice;
+} kinds[] = {
+    {"gradient.loss", "target_0_ahead", NULL,
+     "the target of a cross entropy is the model's own input, token by token",
+     "the targets are not shifted: the model learns to hand on the token that it sees",
+     "the target of place i is the token at i + 1"},
+    {"gradient.loss", "target_2_ahead", NULL,
+     "the target of a cross entropy is the token two places ahead of the model's input",
+     "the targets are shifted twice, by the script and by the model or its loss",
+     "shift them once: hand the model labels as they are, or compute the loss yourself"},
+    {"gradient.loss", "labels_of_padding", tell_padding, NULL,
+     "labels are a copy of the padded input: the model is trained to predict padding",
+     "set the labels to -100 where the attention mask is 0"},
+    {"gradient.loss", "kl_of_probabilities", NULL,
+     "kl_div is given probabilities where it takes their logarithms",
+     "softmax in place of log_softmax for the first argument of kl_div",
+     "kl_div(log_softmax(student / T), softmax(teacher / T), reduction=\"batchmean\")"},
+    {"gradient.loss", "kl_of_scores", NULL,
+     "kl_div is given scores where it takes logarithms of probabilities",
+     "no log_softmax of the first argument of kl_div",
+     "kl_div(log_softmax(student / T), softmax(teacher / T), reduction=\"batchmean\")"},
+    {"gradient.loss", "kl_to_logarithms", NULL,
+     "kl_div is given a target with negative values, and log_target is not set",
+     "logarithms, or scores, as the target of kl_div: terms below 0 count as 0",
+     "softmax of the target, or log_target=True"},
+    {"validation.mode", "dropout_in_eval", NULL,
+     "a dropout is on while the model is in eval mode and autograd is off",
+     "functional dropout whose training argument is left out, or True: eval() does not reach it",
+     "F.dropout(x, p, training=self.training), or nn.Dropout"},
+    {"optimizer.covered", "frozen_by_name", tell_frozen, NULL,
+     "requires_grad is misspelled, or set on a module: an attribute that nothing reads",
+     "module.requires_grad_(False), or p.requires_grad = False for each of its parameters"},
+    {"evaluation.best", "score", tell_score, NULL,
+     "the mode is the wrong way round for this score: what is kept or waited for is the worst",
+     "mode=\"max\" for accuracies and the like, \"min\" for losses and errors"},
+    {"data.covered", "weights_of_classes", tell_weights, NULL,
+     "the sampler is given a weight for each class in place of one for each sample",
+     "weights[targets], as many as there are samples"},
+    {"validation.alike", "normalized_apart", tell_normalized, NULL,
+     "training and validation normalize differently: the score is of inputs that the model has "
+     "not seen",
+     "the same Normalize in both"},
+    {"validation.alike", "classes_apart", tell_classes, NULL,
+     "the folders of training and validation hold different classes, which are numbered apart",
+     "hand the training's class_to_idx to both, or add the missing folders"},
+};
+
+static const cJSON *find(const ls_observe_rank *rank, const char *kind)
+{
+    const cJSON *event;
+    cJSON_ArrayForEach(event, rank->misuse)
+    {
+        if (strcmp(ls_json_string(event, "kind", ""), kind) == 0 &&
+            (strcmp(kind, "score") != 0 || is_turned_round(event))) {
+            return event;
+        }
+    }
+    return NULL;
+}
+
+void ls_misuse_judge(const ls_observe_trace *trace, const char *rule, ls_observe_finding *out)
+{
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        const cJSON *event = NULL;
+        int rank = 0;
+        for (; event == NULL && rank < trace->world && strcmp(kinds[i].rule, rule) == 0; rank++) {
+            event = find(&trace->rank[rank], kinds[i].kind);
+        }
+        if (event == NULL) {
+            continue;
+        }
+        char text[400] = "";
+        if (kinds[i].tell != NULL) {
+            kinds[i].tell(event, text, sizeof text);
+        }
+        ls_verdict_fail(&out->verdict, "rank %d: %s", rank - 1,
+                        kinds[i].tell != NULL ? text : kinds[i].what);
+        ls_verdict_cause(&out->verdict, "%s", kinds[i].cause);
+        ls_finding_blame(out, ls_json_string(event, "at", ""), "%s", kinds[i].advice);
+        return;
+    }
+}
+
+/* ---- validation.alike ------------------------------------------------------------------------ */
+
+void ls_rules_validation_alike(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    if (!trace->attached || trace->world == 0) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
+                       "the trainer's own events hold no transforms");
+        return;
+    }
+    ls_misuse_judge(trace, "validation.alike", out);
+    if (cJSON_GetArraySize(trace->rank[0].data) < 2) {
+        ls_verdict_set(&out->verdict, LS_SKIP, "no pass over other data than the training's");
+    }
+    ls_verdict_pass(&out->verdict,
+                    "no difference seen between the data sets' transforms and classes");
+}
