@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "harness/hosts/hosts.h"
@@ -218,6 +219,53 @@ static ls_status write_summary(const char *directory, const ls_observe_report *r
     return ls_json_write_and_free(path, summary);
 }
 
+/* Of the observed jobs in the folders next to this one's, the newest that is older than `limit`
+ * (ns, when its events were last written); 0: there is none. */
+static int64_t newest_before(const char *parent, int64_t limit, char *path)
+{
+    enum { MOST_MB = 64 };
+    int64_t newest = 0;
+    DIR *entries = opendir(parent);
+    for (struct dirent *e; entries != NULL && (e = readdir(entries)) != NULL;) {
+        struct stat status;
+        LS_TEXT(folder, PATH_MAX, "%s/%s/jobs/observed", parent, e->d_name);
+        LS_TEXT(events, PATH_MAX, "%s/rank0.jsonl", folder);
+        if (e->d_name[0] == '.' || stat(events, &status) != 0 || status.st_size >> 20 >= MOST_MB) {
+            continue;
+        }
+        int64_t ns = status.st_mtim.tv_sec * INT64_C(1000000000) + status.st_mtim.tv_nsec;
+        if (ns > newest && ns < limit) {
+            newest = ns;
+            ls_text_put(path, PATH_MAX, "%s", folder);
+        }
+    }
+    if (entries != NULL) {
+        closedir(entries);
+    }
+    return newest;
+}
+
+/* Looks for the job that wrote the file from which this one went on. */
+static void find_before(ls_observe_trace *trace, const char *directory)
+{
+    enum { TRIED = 8 };
+    char path[PATH_MAX];
+    struct stat own;
+    LS_TEXT(events, PATH_MAX, "%s/rank0.jsonl", directory);
+    LS_TEXT(parent, PATH_MAX, "%s/../../..", directory);
+    if (trace->world == 0 || cJSON_GetArraySize(trace->rank[0].load) == 0 ||
+        stat(events, &own) != 0) {
+        return;
+    }
+    int64_t limit = own.st_mtim.tv_sec * INT64_C(1000000000) + own.st_mtim.tv_nsec;
+    for (int i = 0; i < TRIED; i++) {
+        limit = newest_before(parent, limit, path);
+        if (limit == 0 || ls_observe_continue(trace, path)) {
+            return;
+        }
+    }
+}
+
 /* Judges a job's folder; `report->run` is there, the rest is filled. */
 static ls_status judge(const char *directory, const char *job, bool gate_all,
                        ls_observe_report *report, ls_observe_headline *out)
@@ -225,6 +273,7 @@ static ls_status judge(const char *directory, const char *job, bool gate_all,
     ls_observe_trace *trace = NULL;
     ls_observe_result result = {0, NULL};
     LS_TRY(ls_observe_read(directory, &trace));
+    find_before(trace, directory);
     ls_observe_judge_all(trace, &result);
     ls_observe_verdicts_decide(trace, &result, gate_all, out);
     report->seen = ls_observe_summary_make(trace);

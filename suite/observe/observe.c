@@ -33,6 +33,14 @@ static bool saved(const ls_observe_trace *trace, const char *path)
     return false;
 }
 
+/* A path says where a file is only together with the folder that the job ran in. */
+static bool same_folder(const ls_observe_trace *a, const ls_observe_trace *b, const char *path)
+{
+    const char *one = ls_json_string(a->rank[0].record->start, "work", "");
+    const char *other = ls_json_string(b->rank[0].record->start, "work", "");
+    return !a->attached || path[0] == '/' || (one[0] != '\0' && strcmp(one, other) == 0);
+}
+
 bool ls_observe_continue(ls_observe_trace *trace, const char *directory)
 {
     const cJSON *load = trace->world > 0 ? cJSON_GetArrayItem(trace->rank[0].load, 0) : NULL;
@@ -41,7 +49,7 @@ bool ls_observe_continue(ls_observe_trace *trace, const char *directory)
     if (path[0] == '\0' || trace->before != NULL || ls_trace_load(directory, &before) != LS_OK) {
         return false;
     }
-    if (!saved(before, path)) {
+    if (before->world == 0 || !saved(before, path) || !same_folder(trace, before, path)) {
         ls_trace_unload(before);
         return false;
     }

@@ -294,7 +294,7 @@ void ls_rules_checkpoint_held(const ls_observe_trace *trace, ls_observe_finding 
 void ls_rules_checkpoint_continued(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     int compared = 0;
-    if (trace->before == NULL) {
+    if (trace->before == NULL || trace->attached) {
         ls_verdict_set(&out->verdict, LS_SKIP, "no job that this one went on from is given");
         return;
     }

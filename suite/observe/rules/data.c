@@ -645,6 +645,43 @@ static void judge_fixed(int rank, int fixed, int passes, const cJSON *data, ls_o
                                  : "DataLoader(..., shuffle=True), or a sampler that shuffles");
 }
 
+/* A pass in the order of the data set, which is sorted by class: batches of one class each. Of the
+ * samples that were looked at, each with its index and its class. */
+static void judge_sorted(int k, const cJSON *pass, ls_observe_finding *out)
+{
+    enum { LEAST = 16, CLASSES = 3 };
+    const cJSON *one;
+    double index = -1, class = NAN;
+    int samples = 0, classes = 0;
+    if (ls_json_bool(pass, "shuffle", true) || !ls_json_bool(pass, "indices", true)) {
+        return;
+    }
+    cJSON_ArrayForEach(one, cJSON_GetObjectItemCaseSensitive(pass, "content"))
+    {
+        const cJSON *at = cJSON_GetArrayItem(one, 0), *of = cJSON_GetArrayItem(one, 2);
+        if (!cJSON_IsNumber(at) || !cJSON_IsNumber(of) || at->valuedouble <= index ||
+            of->valuedouble < class) {
+            return;
+        }
+        classes += !(of->valuedouble == class);
+        index = at->valuedouble;
+        class = of->valuedouble;
+        samples++;
+    }
+    if (samples < LEAST || classes < CLASSES || samples < 4 * classes) {
+        return;
+    }
+    ls_verdict_fail(&out->verdict,
+                    "rank %d: a pass that is trained on has the order of the data set, which is "
+                    "sorted by class: %d samples of %d classes, one after the other",
+                    k, samples, classes);
+    ls_verdict_cause(&out->verdict, "nothing shuffles: each batch has samples of one class, and "
+                                    "the model follows the last of them");
+    const char *at = ls_json_string(pass, "sampler_at", "");
+    ls_finding_blame(out, at[0] != '\0' ? at : ls_json_string(pass, "at", ""),
+                     "shuffle=True of the loader, or of the DistributedSampler");
+}
+
 void ls_rules_data_shuffled(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     int pairs = 0, shuffled = 0, indexed = 0;
@@ -658,6 +695,7 @@ void ls_rules_data_shuffled(const ls_observe_trace *trace, ls_observe_finding *o
         int again = 0, fixed = 0;
         for (int i = 0; (now = trained_pass(&trace->rank[k], i)) != NULL; i++) {
             indexed += ls_json_bool(now, "indices", true);
+            judge_sorted(k, now, out);
             bool shuffles =
                 ls_json_bool(now, "shuffle", false) && ls_json_bool(now, "indices", true);
             shuffled += shuffles;
@@ -674,7 +712,7 @@ void ls_rules_data_shuffled(const ls_observe_trace *trace, ls_observe_finding *o
             }
             before = now;
         }
-        if (fixed > 0 && fixed == again) {
+        if (fixed > 0 && fixed == again && out->verdict.code != LS_FAIL) {
             judge_fixed(k, fixed, again, last, out);
         }
     }

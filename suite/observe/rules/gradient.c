@@ -35,6 +35,10 @@ static const ls_tol coarse_multiple = LS_TOL(
     0.75, "at most: a gradient that is doubled, missing or of another tensor is 2 or 0 times "
           "the right one, whatever rounding adds to it");
 
+static const ls_tol scattered =
+    LS_TOL(0.25, "of the limit: rounding in any direction over 256 elements and more adds at most "
+                 "4/sqrt(256) of itself along the gradient (numerics 8.5)");
+
 static const ls_tol slope =
     LS_TOL(0.02, "differences of two forwards in FP64 keep nine digits; a branch in a thousand "
                  "that flips between them moves the slope by less than this");
@@ -241,7 +245,8 @@ static double limit_of(const table *t, const row *r, double coarse, double batch
 /* How far the multiple of the right gradient may be from 1. */
 static double multiple_limit(double limit)
 {
-    return fmin(turned.value * fmax(limit, limit * limit), coarse_multiple.value);
+    double most = fmin(turned.value * fmax(limit, limit * limit), coarse_multiple.value);
+    return fmax(most, scattered.value * limit);
 }
 
 static bool has_multiple(const row *r)

@@ -126,6 +126,13 @@ static const struct {
     {"data.covered", "weights_of_classes", tell_weights, NULL,
      "the sampler is given a weight for each class in place of one for each sample",
      "weights[targets], as many as there are samples"},
+    {"data.once", "transform_replaced", NULL,
+     "the training's part of a data set had random transforms when it was made, and has none in "
+     "its "
+     "first pass",
+     "both parts share one data set: a transform that is set for the validation's replaces the "
+     "training's",
+     "a data set of its own for each part, with the same indices"},
     {"validation.alike", "normalized_apart", tell_normalized, NULL,
      "training and validation normalize differently: the score is of inputs that the model has "
      "not seen",
@@ -135,12 +142,42 @@ static const struct {
      "hand the training's class_to_idx to both, or add the missing folders"},
 };
 
+/* Whether a backward ran in a pass over that loader: 1 or 0; -1: no pass was seen. */
+static int is_trained_on(const ls_observe_rank *rank, int loader)
+{
+    const cJSON *data;
+    int found = -1;
+    cJSON_ArrayForEach(data, rank->data)
+    {
+        if (ls_json_int(data, "loader", -1) == loader) {
+            found = found == 1 || ls_json_bool(data, "trained", false);
+        }
+    }
+    return found;
+}
+
+/* Data of two kinds may both be trained on, or both be validated; of one, the loader must be
+ * trained on. */
+static bool is_of_both(const ls_observe_rank *rank, const cJSON *event)
+{
+    const cJSON *loaders = cJSON_GetObjectItemCaseSensitive(event, "loaders");
+    if (loaders == NULL) {
+        return true; /* of a kind that compares none */
+    }
+    if (cJSON_GetArraySize(loaders) == 1) {
+        return is_trained_on(rank, (int)cJSON_GetNumberValue(loaders->child)) == 1;
+    }
+    int one = is_trained_on(rank, (int)cJSON_GetNumberValue(cJSON_GetArrayItem(loaders, 0)));
+    int other = is_trained_on(rank, (int)cJSON_GetNumberValue(cJSON_GetArrayItem(loaders, 1)));
+    return one >= 0 && other >= 0 && one != other;
+}
+
 static const cJSON *find(const ls_observe_rank *rank, const char *kind)
 {
     const cJSON *event;
     cJSON_ArrayForEach(event, rank->misuse)
     {
-        if (strcmp(ls_json_string(event, "kind", ""), kind) == 0 &&
+        if (strcmp(ls_json_string(event, "kind", ""), kind) == 0 && is_of_both(rank, event) &&
             (strcmp(kind, "score") != 0 || is_turned_round(event))) {
             return event;
         }

@@ -6,6 +6,7 @@
 #include "suite/observe/trace/calls.h"
 #include "suite/observe/trace/contents.h"
 #include "suite/observe/trace/job.h"
+#include "misuse.h"
 #include "rules.h"
 
 enum { FEW = 8 };
@@ -169,6 +170,7 @@ void ls_rules_data_once(const ls_observe_trace *trace, ls_observe_finding *out)
                        "the trainer's own events do not say what a data set is made of");
         return;
     }
+    ls_misuse_judge(trace, "data.once", out);
     for (int k = 0; k < trace->world; k++) {
         const cJSON *a, *b, *data;
         for (int i = 0; (a = trained_pass(&trace->rank[0], i)) != NULL && k > 0; i++) {

@@ -160,6 +160,92 @@ static void judge_optimizer(const ls_observe_rank *rank, const cJSON *optimizer,
     }
 }
 
+/* ---- a warm-up that begins anew -------------------------------------------------------------- */
+
+/* The rates of group 0 in the first steps of an optimizer, by the script's own hand. */
+typedef struct climb {
+    double first, most;
+    int rises;
+    bool fell; /* before it had reached the file's rate */
+    const ls_call *step;
+} climb;
+
+static climb climb_of(const ls_observe_rank *rank, int optimizer, double file)
+{
+    climb c = {.first = NAN, .most = -INFINITY};
+    double last = NAN;
+    for (int i = 0; i < rank->step_count && !(c.most >= file); i++) {
+        const ls_call *call = NULL;
+        if (ls_job_steps_of(&rank->step[i], optimizer, &call) == 0) {
+            continue;
+        }
+        const cJSON *rates = cJSON_GetObjectItemCaseSensitive(call->json, "lr");
+        const cJSON *rate = cJSON_GetArrayItem(rates, 0);
+        double now = cJSON_IsNumber(rate) ? rate->valuedouble : NAN;
+        c.step = c.step == NULL ? call : c.step;
+        c.first = isnan(c.first) ? now : c.first;
+        c.rises += now > last;
+        c.fell = c.fell || now < last;
+        c.most = fmax(c.most, now);
+        last = now;
+    }
+    return c;
+}
+
+static bool has_schedule(const ls_observe_rank *rank)
+{
+    for (int i = 0; i < rank->step_count; i++) {
+        if (ls_trace_find(&rank->step[i], LS_CALL_SCHEDULE, 0) >= 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A count above 0 in a file that the job has loaded: of steps, iterations or epochs. */
+static const cJSON *count_of_file(const ls_observe_rank *rank)
+{
+    const cJSON *load, *number;
+    cJSON_ArrayForEach(load, rank->load)
+    {
+        cJSON_ArrayForEach(number, cJSON_GetObjectItemCaseSensitive(load, "numbers"))
+        {
+            if (cJSON_IsNumber(number) && number->valuedouble > 0) {
+                return number;
+            }
+        }
+    }
+    return NULL;
+}
+
+/* The optimizer and a count are the file's; the rate, which the script sets in each step, climbs
+ * from far below the file's as it did at the job's begin. */
+static void judge_restart(const ls_observe_rank *rank, const cJSON *optimizer, int k,
+                          ls_observe_finding *out)
+{
+    enum { RISES = 2 };
+    const cJSON *restore = cJSON_GetObjectItemCaseSensitive(optimizer, "restored");
+    const cJSON *rate = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(restore, "lr"), 0);
+    const cJSON *count = count_of_file(rank);
+    double file = cJSON_IsNumber(rate) ? rate->valuedouble : NAN;
+    if (count == NULL || !(file > 0) || has_schedule(rank)) {
+        return;
+    }
+    climb c = climb_of(rank, ls_json_int(optimizer, "optimizer", -1), file);
+    if (c.step == NULL || !(c.first <= file / 2) || c.fell || c.rises < RISES || c.most < file) {
+        return;
+    }
+    const char *set = ls_json_string(optimizer, "set_at", "");
+    ls_verdict_fail(&out->verdict,
+                    "rank %d: the file has the rate %g and %.30s %g; the first step after it was "
+                    "loaded uses %g, and the rate climbs in %d steps",
+                    k, file, count->string, count->valuedouble, c.first, c.rises + 1);
+    ls_verdict_cause(&out->verdict, "the rate's course begins anew: it is computed from a count of "
+                                    "this process, not from the one that the file holds");
+    ls_finding_blame(out, set[0] != '\0' ? set : c.step->at,
+                     "compute the rate from the restored count of steps");
+}
+
 void ls_restored_judge_rate(const ls_observe_rank *rank, int k, bool again, ls_observe_finding *out)
 {
     const cJSON *optimizer;
@@ -167,6 +253,9 @@ void ls_restored_judge_rate(const ls_observe_rank *rank, int k, bool again, ls_o
     {
         if (ls_verdict_good(out->verdict.code)) {
             judge_optimizer(rank, optimizer, k, again, out);
+        }
+        if (ls_verdict_good(out->verdict.code)) {
+            judge_restart(rank, optimizer, k, out);
         }
     }
 }

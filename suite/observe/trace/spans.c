@@ -240,6 +240,48 @@ static void judge_warm_up(const span *s, const char *at, ls_observe_finding *out
                      "if this is no trial run: make the warm-up a part of the job's steps");
 }
 
+static const cJSON *event_of(const ls_observe_rank *rank, int schedule)
+{
+    const cJSON *event;
+    cJSON_ArrayForEach(event, rank->schedule)
+    {
+        if (ls_json_int(event, "schedule", -1) == schedule) {
+            return event;
+        }
+    }
+    return NULL;
+}
+
+/* Schedules in sequence, the last of which is as long as the whole job: what comes before it was
+ * not taken off. */
+static void judge_sequence(const ls_observe_rank *rank, const cJSON *event, const span *s,
+                           ls_observe_finding *out)
+{
+    enum { LEAST = 3 };
+    const cJSON *holds = cJSON_GetObjectItemCaseSensitive(event, "holds"), *held, *last = NULL;
+    int parts = 0;
+    cJSON_ArrayForEach(held, holds)
+    {
+        const cJSON *part = cJSON_IsNumber(held) ? event_of(rank, held->valueint) : NULL;
+        last = part != NULL ? part : last;
+        parts++;
+    }
+    int length = last != NULL ? ls_json_int(last, "span", 0) : 0;
+    if (strcmp(s->class, "SequentialLR") != 0 || parts < 2 || !s->whole || s->reached < LEAST ||
+        length != s->reached || s->length <= length) {
+        return;
+    }
+    ls_verdict_fail(&out->verdict,
+                    "a SequentialLR of %d calls ends with a %s of %d, and the job makes %d calls: "
+                    "it stops %d calls before the rate's end",
+                    s->length, ls_json_string(last, "class", ""), length, s->reached,
+                    s->length - s->reached);
+    ls_verdict_cause(&out->verdict, "the last schedule's length is that of the whole training: the "
+                                    "calls of the warm-up before it are not taken off");
+    ls_finding_blame(out, ls_json_string(last, "at", ""),
+                     "T_max = all calls less those of the warm-up");
+}
+
 void ls_spans_judge(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     const ls_observe_rank *rank = &trace->rank[0];
@@ -251,13 +293,14 @@ void ls_spans_judge(const ls_observe_trace *trace, ls_observe_finding *out)
     {
         span s = span_of(trace, event);
         const char *at = ls_json_string(event, "at", "");
-        ls_observe_finding one[3] = {0};
+        ls_observe_finding one[4] = {0};
         if (s.calls == 0 || ls_spans_held(rank, event)) {
             continue;
         }
         judge_length(&s, at, &one[0]);
         judge_lambda(&s, at, &one[1]);
         judge_warm_up(&s, at, &one[2]);
+        judge_sequence(rank, event, &s, &one[3]);
         for (size_t i = 0; i < sizeof one / sizeof *one; i++) {
             ls_calls_keep_worst(out, &one[i]);
         }

@@ -10,6 +10,17 @@
     "\"content\":[[0,\"a\"],[1,\"b\"],[2,\"c\"],[3,\"d\"],[4,\"e\"],[5,\"f\"],[6,\"g\"],[7," \
     "\"h\"]],"
 
+/* Sixteen samples: of four classes in turn, and of one after the other. */
+#define CLASS(first, a, b, c, d)                                                                \
+    "[" #first "0,\"x\"," #a "],[" #first "1,\"x\"," #b "],[" #first "2,\"x\"," #c "],[" #first \
+    "3,\"x\"," #d "]"
+#define SORTED                                                                                 \
+    "\"shuffle\":false,\"content\":[" CLASS(1, 0, 0, 0, 0) "," CLASS(2, 1, 1, 1, 1) "," CLASS( \
+        3, 2, 2, 2, 2) "," CLASS(4, 3, 3, 3, 3) "],"
+#define MIXED                                                                                  \
+    "\"shuffle\":false,\"content\":[" CLASS(1, 0, 1, 2, 3) "," CLASS(2, 0, 1, 2, 3) "," CLASS( \
+        3, 0, 1, 2, 3) "," CLASS(4, 0, 1, 2, 3) "],"
+
 /* Two passes of two ranks, a rule and what it says. `same`: ranks have equal inputs. */
 static const struct {
     calls_drawing zero, one;
@@ -161,6 +172,20 @@ static const struct {
      "not shuffled: every epoch has the same batches"},
     {{calls_distributed, "\"shuffle\":false,", 40, 20, 0, 2, 3},
      {calls_distributed, "\"shuffle\":false,", 40, 20, 1, 2, 3},
+     7,
+     false,
+     "data.shuffled",
+     LS_SKIP,
+     "not asked to shuffle"},
+    {{calls_distributed, SORTED, 40, 20, 0, 2, 3},
+     {calls_distributed, SORTED, 40, 20, 1, 2, 3},
+     7,
+     false,
+     "data.shuffled",
+     LS_FAIL,
+     "each batch has samples of one class"},
+    {{calls_distributed, MIXED, 40, 20, 0, 2, 3},
+     {calls_distributed, MIXED, 40, 20, 1, 2, 3},
      7,
      false,
      "data.shuffled",

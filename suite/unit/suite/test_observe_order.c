@@ -187,6 +187,43 @@ static const struct {
      ""},
 };
 
+#define ONE(reached) "b{\"at\":\"train.py:60\",\"reached\":" reached "} "
+#define TWO(reached) "b{\"at\":\"train.py:70\",\"reached\":" reached "} "
+#define Z1 "Z{\"optimizer\":1} "
+#define O1 "O{\"optimizer\":1} "
+
+/* Calls of the steps of optimizer 0 and of optimizer 1, whose parameters each backward reaches. */
+static const struct {
+    const char *odd, *even;
+    ls_verdict_code code;
+    const char *words;
+} mixtures[] = {
+    /* a generator (1) and a discriminator (0): as it should be, cleared at the end only, and
+     * without detach() */
+    {"Z F " ONE("1") "O", Z1 "F " TWO("3") O1, LS_WEAK, ""},
+    {"F " ONE("1") "O Z", "F " TWO("3") O1 Z1, LS_FAIL, "of train.py:60, and what train.py:70 left"},
+    {"Z " Z1 "F " ONE("3") "O", "F " TWO("3") O1, LS_FAIL, "of train.py:70, and what train.py:60 left"},
+    /* a part that two tasks share (1), stepped once for both: the other task is the other's alone
+     */
+    {"Z " Z1 "F " ONE("3") "O", "F " TWO("2") O1, LS_WEAK, ""},
+    /* both backward calls at one place; both before the first step */
+    {"F " ONE("1") "O Z", "F " ONE("3") O1 Z1, LS_WEAK, ""},
+    {"F " ONE("3") TWO("3") "O " O1 "Z " Z1, "F " ONE("3") TWO("3") "O " O1 "Z " Z1, LS_WEAK, ""},
+};
+
+START_TEST(two_losses_of_two_networks)
+{
+    calls_job job;
+    open_two(&job);
+    for (int i = 0; i < 8; i++) {
+        calls_step(&job, i % 2 == 0 ? mixtures[_i].odd : mixtures[_i].even);
+    }
+    calls_judge(&job);
+    calls_expect(&job, "reduction.left", mixtures[_i].code, mixtures[_i].words);
+    calls_close(&job);
+}
+END_TEST
+
 /* A detailed step of the other network: what the first one left may stay there. */
 START_TEST(the_other_networks_gradients_may_stay)
 {
@@ -517,6 +554,7 @@ int main(void)
     tcase_set_timeout(test, 120);
     tcase_add_loop_test(test, calls_are_judged, 0, ROWS(rows));
     tcase_add_loop_test(test, what_happens_once_is_no_fault, 0, ROWS(rarely));
+    tcase_add_loop_test(test, two_losses_of_two_networks, 0, ROWS(mixtures));
     tcase_add_loop_test(test, networks_in_turn_are_judged, 0, ROWS(turns));
     tcase_add_test(test, the_other_networks_gradients_may_stay);
     tcase_add_test(test, an_optimizer_that_never_steps_is_caught);

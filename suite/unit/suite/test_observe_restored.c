@@ -1,4 +1,4 @@
-/* What checkpoint.resume says of a rate after an optimizer's state was loaded. */
+/* What checkpoint.resume says of rates and batches after an optimizer's state was loaded. */
 #include "observe_calls.h"
 #include "suite/unit/run_suite.h"
 
@@ -76,6 +76,140 @@ START_TEST(a_rate_after_a_resume_is_judged)
 }
 END_TEST
 
+/* ---- a course that begins anew ----------------------------------------------------------------
+ */
+
+#define LOADED(numbers)                                                                    \
+    "{\"event\":\"load\",\"at\":\"train.py:9\",\"path\":\"last.pt\",\"step\":0,\"what\":{" \
+    "\"model\":[\"m\"],\"optimizer\":[\"o\"]},\"entries\":[3],\"numbers\":{" numbers "}}"
+
+/* The rate of the file is 0.2; those of the steps after it was loaded. */
+static const struct {
+    const char *numbers, *step[6];
+    ls_verdict_code code;
+    const char *words;
+} courses[] = {
+    {"\"iter_num\":40",
+     {STEP("0.02"), STEP("0.1"), STEP("0.18"), STEP("0.26"), STEP("0.25"), STEP("0.24")},
+     LS_FAIL,
+     "0.2 and iter_num 40"},
+    {"\"iter_num\":40",
+     {STEP("0.19"), STEP("0.18"), STEP("0.17"), STEP("0.16"), STEP("0.15"), STEP("0.14")},
+     LS_PASS,
+     ""},
+    /* still within the warm-up; no count in the file; lower, and it stays so; a jump */
+    {"\"iter_num\":4",
+     {STEP("0.21"), STEP("0.22"), STEP("0.23"), STEP("0.24"), STEP("0.25"), STEP("0.26")},
+     LS_PASS,
+     ""},
+    {"",
+     {STEP("0.02"), STEP("0.1"), STEP("0.18"), STEP("0.26"), STEP("0.3"), STEP("0.3")},
+     LS_PASS,
+     ""},
+    {"\"iter_num\":40",
+     {STEP("0.02"), STEP("0.03"), STEP("0.04"), STEP("0.05"), STEP("0.06"), STEP("0.07")},
+     LS_PASS,
+     ""},
+    {"\"epoch\":3",
+     {STEP("0.02"), STEP("0.3"), STEP("0.3"), STEP("0.3"), STEP("0.3"), STEP("0.3")},
+     LS_PASS,
+     ""},
+};
+
+START_TEST(a_course_that_begins_anew_is_caught)
+{
+    calls_job job;
+    calls_open_with(&job, 1, "");
+    LS_TEXT(load, 400, LOADED("%s"), courses[_i].numbers);
+    calls_event(&job, -1, load);
+    calls_event(&job, -1, MODEL);
+    calls_event(&job, -1, RESTORE);
+    calls_event(&job, -1, UNNAMED("0.2", "0"));
+    for (int i = 0; i < 6; i++) {
+        calls_step(&job, courses[_i].step[i]);
+    }
+    calls_judge(&job);
+    calls_expect(&job, "checkpoint.resume", courses[_i].code, courses[_i].words);
+    calls_close(&job);
+}
+END_TEST
+
+/* ---- batches that come again ------------------------------------------------------------------
+ */
+
+#define FORWARD(digest) "F{\"autocast\":null,\"input\":\"" digest "\"} b O{\"lr\":[0.2]} Z"
+
+static const struct {
+    const char *work, *path, *first[4];
+    ls_verdict_code code;
+    const char *words;
+} batches[] = {
+    {"/a/",
+     "last.pt",
+     {FORWARD("1"), FORWARD("2"), FORWARD("3"), FORWARD("4")},
+     LS_FAIL,
+     "the first 4 batches are those"},
+    {"/a/", "last.pt", {FORWARD("5"), FORWARD("6"), FORWARD("7"), FORWARD("8")}, LS_PASS, ""},
+    {"/a/", "last.pt", {FORWARD("1"), FORWARD("2"), FORWARD("3"), FORWARD("8")}, LS_PASS, ""},
+    {"/b/", "last.pt", {FORWARD("1"), FORWARD("2"), FORWARD("3"), FORWARD("4")}, LS_PASS, ""},
+    {"/a/", "other.pt", {FORWARD("1"), FORWARD("2"), FORWARD("3"), FORWARD("4")}, LS_PASS, ""},
+};
+
+/* The start event of calls_open_with has no folder: this one comes before it. */
+static void open_in(calls_job *job, const char *work)
+{
+    calls_open_with(job, 1, "");
+    rewind(job->rank[0].file);
+    fprintf(
+        job->rank[0].file,
+        "{\"event\":\"start\",\"schema\":1,\"observed\":1,\"rank\":0,\"local_rank\":0,\"world\":1,"
+        "\"work\":\"%s\",\"options\":{}}\n"
+        "{\"event\":\"model\",\"model\":0,\"kind\":\"plain\",\"at\":\"train.py:5\",\"name\":"
+        "\"Net\","
+        "\"params\":[[\"fc.weight\",8,\"f32\",true],[\"fc.bias\",2,\"f32\",true],[\"head.weight\","
+        "4,"
+        "\"f32\",true]],\"buffers\":[],\"norm_params\":[]}\n",
+        work);
+}
+
+START_TEST(batches_that_come_again_are_caught)
+{
+    static const char *const earlier[] = {FORWARD("1"), FORWARD("2"), FORWARD("3"), FORWARD("4"),
+                                          FORWARD("9")};
+    calls_job before, job;
+    open_in(&before, "/a/");
+    calls_event(&before, -1, UNNAMED("0.2", "0"));
+    for (int i = 0; i < 5; i++) {
+        calls_step(&before, earlier[i]);
+    }
+    LS_TEXT(save, 300,
+            "{\"event\":\"save\",\"at\":\"train.py:50\",\"step\":5,\"path\":\"%s\",\"what\":{"
+            "\"model\":[\"m\"],\"optimizer\":[\"o\"]}}",
+            batches[_i].path);
+    calls_event(&before, -1, save);
+    calls_judge(&before);
+    open_in(&job, batches[_i].work);
+    calls_event(&job, -1, LOADED(""));
+    calls_event(&job, -1, MODEL);
+    calls_event(&job, -1, RESTORE);
+    calls_event(&job, -1, UNNAMED("0.2", "0"));
+    for (int i = 0; i < 4; i++) {
+        calls_step(&job, batches[_i].first[i]);
+    }
+    for (int k = 0; k < job.world; k++) {
+        fprintf(job.rank[k].file, "{\"event\":\"end\",\"steps\":4,\"why\":\"exit\"}\n");
+        fclose(job.rank[k].file);
+    }
+    ck_assert_int_eq(ls_observe_read(job.folder, &job.trace), LS_OK);
+    bool linked = strcmp(batches[_i].work, "/a/") == 0 && strcmp(batches[_i].path, "last.pt") == 0;
+    ck_assert_int_eq(ls_observe_continue(job.trace, before.folder), linked);
+    ls_observe_judge_all(job.trace, &job.result);
+    calls_expect(&job, "checkpoint.resume", batches[_i].code, batches[_i].words);
+    calls_close(&job);
+    calls_close(&before);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("observe_restored");
@@ -83,6 +217,10 @@ int main(void)
     tcase_set_timeout(test, 120);
     tcase_add_loop_test(test, a_rate_after_a_resume_is_judged, 0,
                         (int)(sizeof rates / sizeof *rates));
+    tcase_add_loop_test(test, a_course_that_begins_anew_is_caught, 0,
+                        (int)(sizeof courses / sizeof *courses));
+    tcase_add_loop_test(test, batches_that_come_again_are_caught, 0,
+                        (int)(sizeof batches / sizeof *batches));
     suite_add_tcase(suite, test);
     return run_suite(suite);
 }

@@ -333,6 +333,74 @@ static const struct {
      "optimizer.clip", LS_WEAK, "no detailed step"},
 };
 
+#define MISUSE(members) ALIKE "\n{\"event\":\"misuse\",\"at\":\"train.py:9\"," members "}"
+#define PASSES(one, other)                                                         \
+    ",\"loaders\":[0,1]}\n{\"event\":\"data\",\"loader\":0,\"trained\":" one "}\n" \
+    "{\"event\":\"data\",\"loader\":1,\"trained\":" other
+#define STEPS PLAIN "b{\"loss_times\":1} O Z"
+
+/* Of what nothing refuses: the event, and the rule that it breaks. */
+static const struct {
+    const char *event, *id;
+    ls_verdict_code code;
+    const char *words;
+} misuses[] = {
+    {MISUSE("\"kind\":\"target_0_ahead\""), "gradient.loss", LS_FAIL,
+     "the token that it sees | train.py:9"},
+    {MISUSE("\"kind\":\"target_2_ahead\""), "gradient.loss", LS_FAIL, "shifted twice"},
+    {MISUSE("\"kind\":\"labels_of_padding\",\"count\":40"), "gradient.loss", LS_FAIL,
+     "of 40 labels"},
+    {MISUSE("\"kind\":\"kl_of_probabilities\""), "gradient.loss", LS_FAIL, "log_softmax"},
+    {MISUSE("\"kind\":\"kl_of_scores\""), "gradient.loss", LS_FAIL, "no log_softmax"},
+    {MISUSE("\"kind\":\"kl_to_logarithms\""), "gradient.loss", LS_FAIL, "log_target"},
+    {MISUSE("\"kind\":\"of_a_later_module\""), "gradient.loss", LS_PASS, ""},
+    {MISUSE("\"kind\":\"dropout_in_eval\""), "validation.mode", LS_FAIL, "does not reach it"},
+    {MISUSE("\"kind\":\"frozen_by_name\",\"name\":\"require_grad\",\"part\":\"stem\""),
+     "optimizer.covered", LS_FAIL, "require_grad of stem"},
+    {MISUSE("\"kind\":\"weights_of_classes\",\"weights\":10,\"samples\":99"), "data.covered",
+     LS_FAIL, "10 weights for 99 samples"},
+    {MISUSE("\"kind\":\"normalized_apart\",\"one\":\"0.5 1\",\"other\":\"none\"" PASSES("true",
+                                                                                        "false")),
+     "validation.alike", LS_FAIL, "by 0.5 1"},
+    {MISUSE("\"kind\":\"normalized_apart\",\"one\":\"0.5 1\",\"other\":\"none\"" PASSES("true",
+                                                                                        "true")),
+     "validation.alike", LS_PASS, ""},
+    {MISUSE("\"kind\":\"transform_replaced\",\"loaders\":[0]}\n{\"event\":\"data\",\"loader\":0,"
+            "\"trained\":true"),
+     "data.once", LS_FAIL, "share one data set"},
+    {MISUSE("\"kind\":\"transform_replaced\",\"loaders\":[0]}\n{\"event\":\"data\",\"loader\":0,"
+            "\"trained\":false"),
+     "data.once", LS_SKIP, ""},
+    {MISUSE("\"kind\":\"classes_apart\",\"name\":\"cat\",\"one\":1,\"other\":2" PASSES("false",
+                                                                                       "true")),
+     "validation.alike", LS_FAIL, "\"cat\" is number 1"},
+    {MISUSE("\"kind\":\"score\",\"by\":\"val_acc\",\"mode\":\"min\""), "evaluation.best", LS_FAIL,
+     "lowest \"val_acc\""},
+    {MISUSE("\"kind\":\"score\",\"by\":\"val_loss\",\"mode\":\"max\""), "evaluation.best", LS_FAIL,
+     "highest \"val_loss\""},
+    {MISUSE("\"kind\":\"score\",\"by\":\"val_acc\",\"mode\":\"max\""), "evaluation.best", LS_SKIP,
+     ""},
+    {MISUSE("\"kind\":\"score\",\"by\":\"neg_acc\",\"mode\":\"min\""), "evaluation.best", LS_SKIP,
+     ""},
+    {MISUSE("\"kind\":\"score\",\"by\":\"acc_loss\",\"mode\":\"min\""), "evaluation.best", LS_SKIP,
+     ""},
+    {MISUSE("\"kind\":\"score\",\"by\":\"height\",\"mode\":\"min\""), "evaluation.best", LS_SKIP,
+     ""},
+};
+
+START_TEST(what_nothing_refuses_is_judged)
+{
+    calls_job job;
+    open_job(&job, misuses[_i].event);
+    for (int i = 0; i < 4; i++) {
+        calls_step(&job, STEPS);
+    }
+    calls_judge(&job);
+    calls_expect(&job, misuses[_i].id, misuses[_i].code, misuses[_i].words);
+    calls_close(&job);
+}
+END_TEST
+
 START_TEST(other_settings_are_judged)
 {
     calls_job job;
@@ -422,6 +490,7 @@ int main(void)
     tcase_add_loop_test(tc, lengths_are_counted, 0, COUNT_OF(spans));
     tcase_add_loop_test(tc, windows_end_with_the_pass, 0, COUNT_OF(windows));
     tcase_add_loop_test(tc, averages_follow, 0, COUNT_OF(averages));
+    tcase_add_loop_test(tc, what_nothing_refuses_is_judged, 0, COUNT_OF(misuses));
     tcase_add_loop_test(tc, other_settings_are_judged, 0, COUNT_OF(others));
     tcase_add_loop_test(tc, steps_that_differ_are_judged, 0, COUNT_OF(longer));
     tcase_add_test(tc, a_rate_of_next_to_nothing_is_caught);

@@ -81,6 +81,8 @@ class Data:
         wrap(base, "__next__", self._enter_next, self._leave_next)
 
     def _built(self, note, args, kwargs, result, error):
+        if error is None and type(args[0]) is self.hub.torch.utils.data.Subset:
+            self.hub.misuse.parted(args[0])
         if error is None:
             self.built.put(args[0], self.hub.places.here(built=args[0]))
 
@@ -106,7 +108,6 @@ class Data:
     def _enter_iter(self, args, kwargs):
         """The next pass of a loader ends the one before, which may have been left early."""
         loader = args[0]
-        self.hub.misuse.loader(loader)
         for key, entry in list(self.open.items()):
             if entry.loader is not None and entry.loader() is loader or entry.ref() is None:
                 del self.open[key]
@@ -129,6 +130,7 @@ class Data:
         entry.passes, entry.first = self.hub.autograd.passes, self.hub.steps.now.number
         entry.facts.update(loader=known[1], **{"pass": entry.number, "at": entry.at})
         entry.facts.update(self._facts(loader, result))
+        self.hub.misuse.loader(loader, known[1], entry.number)
         entry.length = _length(result)
         entry.keys = Keys(self.hub.torch, entry.facts.get("length"))
 

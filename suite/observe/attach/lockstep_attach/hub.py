@@ -292,6 +292,7 @@ class Hub:
             "device": self.models.device_name(),
             "backend": str(distributed.get_backend()) if joined else "",
             "program": [text(word) for word in sys.argv],
+            "work": text(self.places.work),
             "options": {},
             "observe": {
                 "every": settings.every,

@@ -2,12 +2,15 @@
 kind, place and numbers. rules/misuse.c says what is wrong with it.
 """
 
-import sys
+import re
 import weakref
 
 from . import script_text
+from .wrapping import is_stand_in
 
 LEAST = 16  # tokens, labels or elements that must agree
+RANDOM = re.compile(r"random|jitter|augment|cutout|mix", re.IGNORECASE)  # classes of transforms that draw
+RESTORES = re.compile(r"auto_?enc|vae|recon|denois|copy", re.IGNORECASE)
 MODULES = 4096  # of a model, that are looked at
 # names that no module or parameter has, for requires_grad
 UNREAD = ("require_grad", "require_grads", "requires_gradient", "require_gradient", "required_grad")
@@ -19,13 +22,13 @@ class Misuse:
         self.said = set()  # (kind, place)
         self.tokens = None  # of the last forward: weak reference of whole numbers [batch, length]
         self.transforms = {}  # id of a data set: (weak reference, whether it is trained on, what its transforms are)
+        self.parts = {}  # id of a Subset: (weak reference, whether the transform was random when it was made)
         self.schedules = weakref.WeakSet()  # that follow a score
 
     def install(self):
         functional = self.hub.torch.nn.functional
         self.hub.wrap(functional, "cross_entropy", self._enter_cross_entropy, None)
         self.hub.wrap(functional, "kl_div", self._enter_kl_div, None)
-        self.hub.wrap(functional, "dropout", self._enter_dropout, None)
 
     def put(self, kind, at, **members):
         if (kind, at) not in self.said and len(self.said) < 64:
@@ -39,19 +42,20 @@ class Misuse:
         tokens = kwargs.get("input_ids", args[0] if args else None)
         self.tokens = weakref.ref(tokens) if self._is_tokens(tokens) else None
         mask, labels = kwargs.get("attention_mask"), kwargs.get("labels")
-        if training and self._is_tokens(labels) and isinstance(mask, self.hub.torch.Tensor):
-            self._look_at_padding(mask, labels)
+        if training and self.tokens is not None and self._is_tokens(labels) and isinstance(mask, self.hub.torch.Tensor):
+            self._look_at_padding(mask, labels, tokens)
 
     def _is_tokens(self, value):
         torch = self.hub.torch
         plain = isinstance(value, torch.Tensor) and value.dtype in (torch.int64, torch.int32) and value.dim() == 2
         return plain and value.shape[1] >= 4 and value.numel() >= LEAST
 
-    def _look_at_padding(self, mask, labels):
-        if mask.shape != labels.shape:
+    def _look_at_padding(self, mask, labels, tokens):
+        """Labels that are a copy of the input, padding included."""
+        if mask.shape != labels.shape or tokens.shape != labels.shape:
             return
         padded = labels[mask == 0]
-        if padded.numel() >= LEAST and bool((padded >= 0).all()):
+        if padded.numel() >= LEAST and bool((labels == tokens).all()):
             self.put("labels_of_padding", self.hub.places.here(), count=int(padded.numel()))
 
     def _enter_cross_entropy(self, args, kwargs):
@@ -63,8 +67,13 @@ class Misuse:
             return
         tokens = self.tokens() if self.tokens is not None else None
         ahead = self._shifts(tokens, target) if tokens is not None else set()
-        if ahead and 1 not in ahead:
+        if ahead and 1 not in ahead and not self._restores():
             self.put("target_%d_ahead" % min(ahead), hub.places.here())
+
+    def _restores(self):
+        """Whether a model's name says that it is to give back what it gets."""
+        names = [type(root).__name__ for root in self.hub.models.roots()]
+        return any(RESTORES.search(name) for name in names)
 
     def _shifts(self, tokens, target):
         """Those of 0, 1 and 2 by which the target is ahead of the tokens, at every place that counts."""
@@ -103,12 +112,20 @@ class Misuse:
 
     # ---- modes -----------------------------------------------------------------------------------
 
+    def evaluates(self, on):
+        """A known model is put in eval mode, or out of it: only meanwhile each dropout is looked at."""
+        functional = self.hub.torch.nn.functional
+        if on:
+            self.hub.wrap(functional, "dropout", self._enter_dropout, None)
+        elif is_stand_in(functional.dropout):
+            functional.dropout = functional.dropout._ls_original
+
     def _enter_dropout(self, args, kwargs):
-        """F.dropout that is on, without autograd, while the model is in eval mode."""
+        """F.dropout that is on by default, without autograd, while the model is in eval mode."""
         hub = self.hub
         share = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
-        on = kwargs.get("training", args[2] if len(args) > 2 else True)
-        if not on or not share or hub.own.grad or not hub.models.in_eval():
+        told = "training" in kwargs or len(args) > 2  # also True: Monte Carlo dropout
+        if told or not share or hub.own.grad or not hub.models.in_eval():
             return
         self.put("dropout_in_eval", hub.places.here(), share=float(share))
 
@@ -171,12 +188,36 @@ class Misuse:
 
     # ---- data ------------------------------------------------------------------------------------
 
-    def loader(self, loader):
-        """At the begin of a pass."""
+    def parted(self, subset):
+        """Of what a Subset is a part: whether its transform draws random numbers now."""
+        try:
+            steps = _steps_of(getattr(subset.dataset, "transform", None))
+            self.parts[id(subset)] = weakref.ref(subset), any(RANDOM.search(type(step).__name__) for step in steps)
+        except Exception:  # a data set of a kind that is not foreseen says nothing
+            pass
+
+    def _look_at_part(self, subset, number):
+        """Whether the transform of what it is a part of was replaced, for another part of the same."""
+        ref, random = self.parts.get(id(subset), (None, False))
+        base = getattr(subset, "dataset", None)
+        steps = _steps_of(getattr(base, "transform", None))
+        if ref is None or ref() is not subset or not steps:
+            return
+        others = [other() for other, _ in self.parts.values()]
+        shared = any(other is not None and other is not subset and other.dataset is base for other in others)
+        lines = script_text.replaced(self.hub.places.here(), self.hub.places.work)
+        drawn = any(RANDOM.search(type(step).__name__) for step in steps)
+        if shared and not drawn and (random or len(lines) > 1):
+            self.put("transform_replaced", lines[-1] if lines else self.hub.places.here(), loaders=[number])
+
+    def loader(self, loader, number, again):
+        """At the begin of a pass, the `again`-th over this loader."""
         dataset, sampler = getattr(loader, "dataset", None), getattr(loader, "sampler", None)
         try:
             self._look_at_weights(dataset, sampler)
-            self._keep_transforms(dataset)
+            self._keep_transforms(dataset, number)
+            if again == 0:
+                self._look_at_part(dataset, number)
         except Exception:  # a data set of a kind that is not foreseen says nothing
             pass
 
@@ -186,7 +227,7 @@ class Misuse:
             at = self.hub.data.built.at(sampler) or self.hub.places.here()
             self.put("weights_of_classes", at, weights=len(weights), samples=len(dataset))
 
-    def _keep_transforms(self, dataset):
+    def _keep_transforms(self, dataset, number):
         base = dataset
         while type(base).__name__ == "Subset":
             base = base.dataset
@@ -199,6 +240,7 @@ class Misuse:
             "steps": len(steps),
             "classes": getattr(base, "class_to_idx", None),
             "kind": type(base).__name__,
+            "loader": number,
             "at": self.hub.places.here(),
         }
         self.transforms[id(base)] = members
@@ -207,14 +249,18 @@ class Misuse:
                 self._compare(other, members)
 
     def _compare(self, a, b):
+        """Of two data sets of one class. Whether one of their loaders (`loaders`) is trained on is seen later."""
+        loaders = [a["loader"], b["loader"]]
         if a["steps"] and b["steps"] and a["normal"] != b["normal"]:
-            self.put("normalized_apart", b["at"], one=_words(a["normal"]), other=_words(b["normal"]), other_at=a["at"])
+            one, other = _words(a["normal"]), _words(b["normal"])
+            self.put("normalized_apart", b["at"], one=one, other=other, other_at=a["at"], loaders=loaders)
         one, other = a["classes"], b["classes"]
         if isinstance(one, dict) and isinstance(other, dict):
             both = [name for name in one if name in other]
             apart = [name for name in both if one[name] != other[name]]
             if apart:
-                self.put("classes_apart", b["at"], name=str(apart[0])[:60], one=one[apart[0]], other=other[apart[0]], other_at=a["at"])
+                name = apart[0]
+                self.put("classes_apart", b["at"], name=str(name)[:60], one=one[name], other=other[name], loaders=loaders)
 
 
 def _steps_of(transform):

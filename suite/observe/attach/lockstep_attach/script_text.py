@@ -36,6 +36,7 @@ SPARED = re.compile(r"^\s*\w*(?:no_?(?:weight_?)?decay|without_decay|skip_decay|
 WORD = re.compile(r"['\"]([^'\"]+)['\"]")
 LONGEST = 8  # lines of such a list
 STEPPED = re.compile(r"\.step\(\s*([A-Za-z_][\w.\[\]'\"]*)(?:\(\))?\s*\)")  # by a name alone: no 1 - acc
+REPLACED = re.compile(r"([\w.\[\]'\"]+)\.dataset\.transforms?\s*=[^=]")
 ABOVE = 3  # lines above, where a condition may say for which files
 MADE = re.compile(r"^\s*return\b.*\bloss|\.backward\(|backward\(", re.IGNORECASE)
 
@@ -102,6 +103,17 @@ def spared(place, work):
                 if words:
                     return {"words": words[:LONGEST], "at": _place(file, number, work)}
     return None
+
+
+def replaced(place, work):
+    """The places of the lines that set the transform of what a part is taken from: one of each part, by its name."""
+    out = {}
+    for file in dict.fromkeys(_files(place, work)):
+        for number, line in enumerate(_lines(file)):
+            found = REPLACED.search(line)
+            if found is not None:
+                out[found.group(1)] = _place(file, number, work)
+    return list(out.values())
 
 
 def frozen(name, place, work):
