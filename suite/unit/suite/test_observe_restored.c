@@ -172,6 +172,17 @@ static void open_in(calls_job *job, const char *work)
         work);
 }
 
+/* Judges a job after the one before it; linked: it went on from that one's file. */
+static void read_after(calls_job *job, const calls_job *before, bool linked)
+{
+    fprintf(job->rank[0].file, "{\"event\":\"end\",\"steps\":%d,\"why\":\"exit\"}\n",
+            job->rank[0].step);
+    fclose(job->rank[0].file);
+    ck_assert_int_eq(ls_observe_read(job->folder, &job->trace), LS_OK);
+    ck_assert_int_eq(ls_observe_continue(job->trace, before->folder), linked);
+    ls_observe_judge_all(job->trace, &job->result);
+}
+
 START_TEST(batches_that_come_again_are_caught)
 {
     static const char *const earlier[] = {FORWARD("1"), FORWARD("2"), FORWARD("3"), FORWARD("4"),
@@ -196,15 +207,62 @@ START_TEST(batches_that_come_again_are_caught)
     for (int i = 0; i < 4; i++) {
         calls_step(&job, batches[_i].first[i]);
     }
-    for (int k = 0; k < job.world; k++) {
-        fprintf(job.rank[k].file, "{\"event\":\"end\",\"steps\":4,\"why\":\"exit\"}\n");
-        fclose(job.rank[k].file);
-    }
-    ck_assert_int_eq(ls_observe_read(job.folder, &job.trace), LS_OK);
-    bool linked = strcmp(batches[_i].work, "/a/") == 0 && strcmp(batches[_i].path, "last.pt") == 0;
-    ck_assert_int_eq(ls_observe_continue(job.trace, before.folder), linked);
-    ls_observe_judge_all(job.trace, &job.result);
+    read_after(&job, &before,
+               strcmp(batches[_i].work, "/a/") == 0 && strcmp(batches[_i].path, "last.pt") == 0);
     calls_expect(&job, "checkpoint.resume", batches[_i].code, batches[_i].words);
+    calls_close(&job);
+    calls_close(&before);
+}
+END_TEST
+
+/* ---- an epoch that is trained twice ------------------------------------------------------------
+ */
+
+#define PASS(number, order, whole, first, last)                                               \
+    "{\"event\":\"data\",\"loader\":0,\"pass\":" number ",\"trained\":true,\"shuffle\":true," \
+    "\"whole\":" whole ",\"count\":8,\"batch\":4,\"order\":\"" order "\",\"steps\":[" first   \
+    "," last "]}"
+
+/* The second pass of the job that wrote the file after step 4, and the first one of this job. */
+static const struct {
+    const char *before, *now;
+    ls_verdict_code code;
+    const char *words;
+} passes[] = {
+    {PASS("1", "b", "true", "3", "4"), PASS("0", "b", "true", "1", "2"), LS_FAIL,
+     "trained on twice"},
+    {PASS("1", "b", "true", "3", "4"), PASS("0", "c", "true", "1", "2"), LS_PASS, ""},
+    {PASS("1", "b", "true", "3", "4"), PASS("0", "a", "true", "1", "2"), LS_PASS, ""},
+    {PASS("1", "b", "false", "3", "4"), PASS("0", "b", "true", "1", "2"), LS_PASS, ""},
+    {PASS("1", "b", "true", "3", "8"), PASS("0", "b", "true", "1", "2"), LS_PASS, ""},
+    {PASS("1", "a", "true", "3", "4"), PASS("0", "a", "true", "1", "2"), LS_PASS,
+     ""}, /* never another */
+};
+
+START_TEST(an_epoch_is_not_trained_twice)
+{
+    calls_job before, job;
+    open_in(&before, "/a/");
+    calls_event(&before, -1, UNNAMED("0.2", "0"));
+    for (int i = 0; i < 4; i++) {
+        calls_step(&before, STEP("0.2"));
+    }
+    calls_event(&before, -1, PASS("0", "a", "true", "1", "2"));
+    calls_event(&before, -1, passes[_i].before);
+    calls_event(&before, -1,
+                "{\"event\":\"save\",\"at\":\"train.py:50\",\"step\":4,\"path\":\"last.pt\","
+                "\"what\":{\"model\":[\"m\"],\"optimizer\":[\"o\"]}}");
+    calls_judge(&before);
+    open_in(&job, "/a/");
+    calls_event(&job, -1, LOADED(""));
+    calls_event(&job, -1, MODEL);
+    calls_event(&job, -1, RESTORE);
+    calls_event(&job, -1, UNNAMED("0.2", "0"));
+    calls_step(&job, STEP("0.2"));
+    calls_step(&job, STEP("0.2"));
+    calls_event(&job, -1, passes[_i].now);
+    read_after(&job, &before, true);
+    calls_expect(&job, "checkpoint.resume", passes[_i].code, passes[_i].words);
     calls_close(&job);
     calls_close(&before);
 }
@@ -221,6 +279,8 @@ int main(void)
                         (int)(sizeof courses / sizeof *courses));
     tcase_add_loop_test(test, batches_that_come_again_are_caught, 0,
                         (int)(sizeof batches / sizeof *batches));
+    tcase_add_loop_test(test, an_epoch_is_not_trained_twice, 0,
+                        (int)(sizeof passes / sizeof *passes));
     suite_add_tcase(suite, test);
     return run_suite(suite);
 }

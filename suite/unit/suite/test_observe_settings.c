@@ -239,6 +239,41 @@ START_TEST(lengths_are_counted)
 }
 END_TEST
 
+/* A warm-up of two calls, then a cosine: its length, where the job makes 12 calls. */
+static const struct {
+    int span, whole; /* of the cosine, and of both */
+    ls_verdict_code code;
+    const char *words;
+} sequences[] = {
+    {10, 12, LS_PASS, "12 calls"},
+    {12, 14, LS_FAIL, "not taken off"},
+    {15, 17, LS_PASS, "12 calls"}, /* a job that ends early */
+};
+
+START_TEST(a_warm_up_is_taken_off)
+{
+    calls_job job;
+    open_job(&job, ALIKE);
+    LS_TEXT(parts, 500,
+            "{\"event\":\"schedule\",\"schedule\":1,\"class\":\"LinearLR\",\"span\":null,"
+            "\"at\":\"train.py:13\"}\n{\"event\":\"schedule\",\"schedule\":2,"
+            "\"class\":\"CosineAnnealingLR\",\"span\":%d,\"at\":\"train.py:14\"}\n",
+            sequences[_i].span);
+    ls_text_add(parts, sizeof parts,
+                "{\"event\":\"schedule\",\"schedule\":0,\"class\":\"SequentialLR\",\"span\":%d,"
+                "\"base\":0.1,\"holds\":[1,2],\"at\":\"train.py:15\"}",
+                sequences[_i].whole);
+    calls_event(&job, -1, parts);
+    for (int i = 0; i < 12; i++) {
+        calls_step(&job, "F b O Z L{\"optimizer\":0,\"schedule\":0}");
+    }
+    calls_event(&job, -1, PASS_OF("0", "0", "1", "12"));
+    calls_judge(&job);
+    calls_expect(&job, "order.schedule", sequences[_i].code, sequences[_i].words);
+    calls_close(&job);
+}
+END_TEST
+
 /* ---- windows --------------------------------------------------------------------------------- */
 
 #define MICRO "F b{\"sync\":false} "
@@ -488,6 +523,7 @@ int main(void)
     tcase_add_loop_test(tc, decay_is_of_some, 0, COUNT_OF(groups));
     tcase_add_loop_test(tc, moments_last, 0, COUNT_OF(rebuilt));
     tcase_add_loop_test(tc, lengths_are_counted, 0, COUNT_OF(spans));
+    tcase_add_loop_test(tc, a_warm_up_is_taken_off, 0, COUNT_OF(sequences));
     tcase_add_loop_test(tc, windows_end_with_the_pass, 0, COUNT_OF(windows));
     tcase_add_loop_test(tc, averages_follow, 0, COUNT_OF(averages));
     tcase_add_loop_test(tc, what_nothing_refuses_is_judged, 0, COUNT_OF(misuses));
