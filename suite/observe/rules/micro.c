@@ -35,7 +35,10 @@ static void add_step(const ls_samples *samples, micro *m)
     double weight = weight_of(&f);
     m->steps++;
     m->unknown += isnan(weight);
-    m->summed += ls_factor_is_near(weight, f.micro);
+    /* Where the Trainer counts tokens over all ranks, it multiplies by their number. */
+    bool of_ranks = strcmp(f.by, "transformers") == 0 &&
+                    ls_factor_is_near(weight, (double)f.micro * samples->world);
+    m->summed += ls_factor_is_near(weight, f.micro) || of_ranks;
     m->other += weight < 1 && !ls_factor_is_near(weight, 1) && f.loss_divided;
     m->twice += ls_factor_is_near(f.loss_by, (double)f.micro * f.micro);
     m->clips = m->clips || ls_trace_find(samples->step[0], LS_CALL_CLIP, 0) >= 0;

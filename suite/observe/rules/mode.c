@@ -65,7 +65,9 @@ typedef struct mode {
     const ls_call *first;  /* the first in eval mode */
     const ls_call *turn;   /* the first with norms in eval mode after others without */
     const ls_call *thawed; /* the first with norms in training mode that were frozen in eval mode */
-    long long step;        /* of `wrong` */
+    const ls_call
+        *unmeasured; /* the first with trained norms in eval mode that have no statistics */
+    long long step;  /* of `wrong` */
 } mode;
 
 static void note_forward(mode *m, const ls_observe_step *step, const ls_call *call, int index)
@@ -78,6 +80,9 @@ static void note_forward(mode *m, const ls_observe_step *step, const ls_call *ca
     }
     if (m->thawed == NULL && ls_json_int(call->json, "thawed", 0) > 0) {
         m->thawed = call;
+    }
+    if (m->unmeasured == NULL && ls_json_int(call->json, "unmeasured", 0) > 0) {
+        m->unmeasured = call;
     }
     if (!training) {
         bool after = m->validated || m->forwards > m->in_eval;
@@ -139,6 +144,17 @@ static void judge_mode(const ls_observe_trace *trace, int rank, int model, int *
                          "dropout, and batch norms with running statistics");
         ls_finding_blame(out, m.left->at,
                          "call model.train() after the validation, before the next training step");
+    } else if (m.unmeasured != NULL) {
+        const char *at = ls_calls_text(m.unmeasured, "unmeasured_at");
+        ls_verdict_fail(&out->verdict,
+                        "rank %d: %d norms of %s are in eval mode in training forwards and "
+                        "normalize by the statistics that they were built with",
+                        rank, ls_json_int(m.unmeasured->json, "unmeasured", 0), name);
+        ls_verdict_cause(&out->verdict,
+                         "a part is put in eval mode and never back: its norms never measure "
+                         "anything, and its dropouts are off");
+        ls_finding_blame(out, at[0] != '\0' ? at : m.unmeasured->at,
+                         "train() of that part before the training");
     } else if (m.thawed != NULL) {
         ls_verdict_fail(&out->verdict,
                         "rank %d: %d norms of %s whose parameters are frozen, and that were put in "

@@ -1,7 +1,9 @@
 /* What a job needs that goes on from files: whether they hold it, and whether a job that does go on
  * takes all of it. */
+#define _GNU_SOURCE /* strcasestr */
 #include <math.h>
 #include <string.h>
+#include <strings.h>
 
 #include "suite/observe/trace/calls.h"
 #include "kernels/core/text.h"
@@ -254,10 +256,33 @@ static int passes_until(const ls_observe_rank *rank, int64_t step)
     return count;
 }
 
-static bool is_epoch(const cJSON *number)
+static bool has_word(const char *name, const char *const *word)
 {
-    return cJSON_IsNumber(number) && number->string != NULL &&
-           strstr(number->string, "epoch") != NULL;
+    for (; *word != NULL; word++) {
+        if (strcasestr(name, *word) != NULL) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A number of epochs, not of the best one. */
+static bool counts_epochs(const cJSON *number)
+{
+    static const char *const best[] = {"best", NULL}, *const epochs[] = {"epoch", NULL};
+    const char *name = number->string == NULL ? "" : number->string;
+    return cJSON_IsNumber(number) && has_word(name, epochs) && !has_word(name, best);
+}
+
+/* The same of steps. */
+static bool counts_steps(const cJSON *number)
+{
+    static const char *const other[] = {"best",  "max",      "total", "num_", "warm",
+                                        "every", "interval", "per_",  NULL};
+    static const char *const steps[] = {"step", "iter", NULL};
+    const char *name = number->string == NULL ? "" : number->string;
+    bool own = strcasecmp(name, "iter_num") == 0 || strcasecmp(name, "step_num") == 0;
+    return cJSON_IsNumber(number) && (own || (has_word(name, steps) && !has_word(name, other)));
 }
 
 /* The first file that the job writes has an epoch that no job which began at 0 would have. */
@@ -269,7 +294,7 @@ static bool counts_on(const ls_observe_rank *rank, double epoch)
         int passes = passes_until(rank, ls_saved_step(save));
         cJSON_ArrayForEach(number, cJSON_GetObjectItemCaseSensitive(save, "numbers"))
         {
-            if (is_epoch(number) && passes > 0) {
+            if (counts_epochs(number) && passes > 0) {
                 return number->valuedouble >= epoch && number->valuedouble > passes + 1;
             }
         }
@@ -283,10 +308,36 @@ static bool continues_epoch(const ls_observe_rank *rank)
     const cJSON *load = loaded(rank, "epoch"), *number, *data = first_pass(rank);
     cJSON_ArrayForEach(number, cJSON_GetObjectItemCaseSensitive(load, "numbers"))
     {
-        double epoch = is_epoch(number) ? number->valuedouble : 0;
+        double epoch = counts_epochs(number) ? number->valuedouble : 0;
         double begins = ls_json_number(data, "sampler_epoch", -1);
         if (epoch >= 1 && (begins == epoch || begins == epoch + 1 || counts_on(rank, epoch))) {
             return true;
+        }
+    }
+    return false;
+}
+
+/* Whether the job counts its steps from where a file that it loaded has them: the first file that
+ * it writes after a step has more, and more than it has made. */
+static bool continues_steps(const ls_observe_rank *rank)
+{
+    const cJSON *load, *number, *save;
+    cJSON_ArrayForEach(load, rank->load)
+    {
+        cJSON_ArrayForEach(number, cJSON_GetObjectItemCaseSensitive(load, "numbers"))
+        {
+            bool counts =
+                counts_steps(number) && number->valuedouble >= 1 && ls_saved_step(load) == 0;
+            cJSON_ArrayForEach(save, rank->save)
+            {
+                const cJSON *own = cJSON_GetObjectItemCaseSensitive(
+                    cJSON_GetObjectItemCaseSensitive(save, "numbers"), number->string);
+                double made = (double)ls_saved_step(save);
+                if (counts && made > 0 && cJSON_IsNumber(own) &&
+                    own->valuedouble > number->valuedouble && own->valuedouble > made + 1) {
+                    return true;
+                }
+            }
         }
     }
     return false;
@@ -298,6 +349,7 @@ static const char *evidence_of(const ls_observe_rank *rank)
     return restored(rank, "scaler") != NULL     ? "the scaler's state"
            : restored(rank, "schedule") != NULL ? "the schedule's state"
            : continues_epoch(rank)              ? "the file's epoch"
+           : continues_steps(rank)              ? "the file's count of steps"
                                                 : NULL;
 }
 
@@ -514,15 +566,6 @@ static void judge_schedule(const ls_observe_rank *rank, int k, ls_observe_findin
 }
 
 /* ---- the epoch ------------------------------------------------------------------------------- */
-
-/* A number of epochs, not of the best one. */
-static bool counts_epochs(const cJSON *number)
-{
-    const char *name = number->string == NULL ? "" : number->string;
-    return cJSON_IsNumber(number) && strstr(name, "best") == NULL &&
-           (strstr(name, "epoch") != NULL || strstr(name, "EPOCH") != NULL ||
-            strstr(name, "Epoch") != NULL);
-}
 
 /* The job writes the file that it was loaded from again: it is to go on, whatever the file has. */
 static bool writes_again(const ls_observe_rank *rank, const cJSON *load)

@@ -49,6 +49,7 @@ typedef enum fake_fault {
     FAULT_MICRO_SUMMED,
     FAULT_LOSS_BY_RANKS, /* divided by the number of ranks, as the script's text says */
     FAULT_MICRO_TRAINER, /* summed under the Trainer of transformers */
+    FAULT_MICRO_RANKS,   /* and times the number of ranks */
     FAULT_MICRO_TWICE,   /* divided by the number of micro-steps twice */
     FAULT_MICRO_OTHER,   /* the loss is divided by twice the number of micro-steps */
     /* without a wrapper, gradients reduced by the script: */
@@ -593,12 +594,15 @@ static inline void fake_write_loss(const fake_state *s, FILE *f)
                    fake_is(s, FAULT_LOSS_BY_RANKS) || fake_is(s, FAULT_HAND_SUM_DIVIDED);
     times *= divided ? 1 / world : fake_is(s, FAULT_MICRO_OTHER) ? 0.5 : 1;
     times = fake_is(s, FAULT_MICRO_SUMMED) || fake_is(s, FAULT_MICRO_TRAINER) ? 1 : times;
+    times = fake_is(s, FAULT_MICRO_RANKS) ? world : times;
     times *= fake_is(s, FAULT_MICRO_TWICE) ? 1 / micro : 1;
     fprintf(f, ",\"loss_times\":%.17g,\"loss_divided\":%s,\"loss_of\":\"%s\"", times,
             times != 1 ? "true" : "false", fake_is(s, FAULT_HAND_SUM_OF_SUMS) ? "sum" : "mean");
     fprintf(f, ",\"loss_by\":%.17g%s%s", 1 / times,
             fake_is(s, FAULT_LOSS_BY_RANKS) ? ",\"loss_by_ranks\":\"train.py:60\"" : "",
-            fake_is(s, FAULT_MICRO_TRAINER) ? ",\"by\":\"transformers\"" : "");
+            fake_is(s, FAULT_MICRO_TRAINER) || fake_is(s, FAULT_MICRO_RANKS)
+                ? ",\"by\":\"transformers\""
+                : "");
 }
 
 static inline void fake_write_sum(int elements, FILE *f)

@@ -355,6 +355,41 @@ START_TEST(jobs_that_go_on_are_judged)
 }
 END_TEST
 
+/* Weights alone, and a count of steps that goes on from the file's, or anew. */
+START_TEST(a_count_of_steps_that_goes_on)
+{
+    static const struct {
+        const char *name;
+        int file, next;
+        ls_verdict_code code;
+    } one[] = {
+        {"iter_num", 40, 44, LS_FAIL},         {"global_step", 40, 44, LS_FAIL},
+        {"iter_num", 40, 4, LS_PASS},          {"iter_num", 40, 40, LS_PASS},
+        {"config.max_iters", 40, 44, LS_PASS}, {"best_step", 40, 44, LS_PASS},
+        {"warmup_steps", 40, 44, LS_PASS},     {"size", 40, 44, LS_PASS},
+    };
+    calls_job job;
+    calls_open_with(&job, 1, "");
+    LS_TEXT(load, 400,
+            LOAD("\"what\":{\"model\":[\"m\"],\"optimizer\":[\"o\"]},\"entries\":[3],\"numbers\":{"
+                 "\"%s\":%d}"),
+            one[_i].name, one[_i].file);
+    LS_TEXT(save, 400,
+            "{\"event\":\"save\",\"at\":\"train.py:50\",\"path\":\"next.pt\",\"step\":4,\"what\":{"
+            "\"model\":[\"m\"],\"optimizer\":[\"o\"]},\"numbers\":{\"%s\":%d}}",
+            one[_i].name, one[_i].next);
+    calls_event(&job, -1, load);
+    calls_event(&job, -1, OF_MODEL);
+    calls_event(&job, -1, MOMENTUM("0"));
+    calls_repeat(&job, 4, "F{\"autocast\":null} b O Z");
+    calls_event(&job, -1, save);
+    calls_judge(&job);
+    calls_expect(&job, "checkpoint.resume", one[_i].code,
+                 one[_i].code == LS_FAIL ? "goes on with the file's count of steps" : "");
+    calls_close(&job);
+}
+END_TEST
+
 /* A job that takes up an optimizer, or the file that it writes itself, and counts from 1 again. */
 START_TEST(an_epoch_that_is_not_taken_up_is_caught)
 {
@@ -485,6 +520,7 @@ int main(void)
     tcase_add_test(test, resumed_jobs_are_judged);
     tcase_add_test(test, a_copy_that_is_saved_again_is_caught);
     tcase_add_test(test, a_copy_of_the_start_is_seen);
+    tcase_add_loop_test(test, a_count_of_steps_that_goes_on, 0, 8);
     tcase_add_loop_test(test, jobs_that_go_on_are_judged, 0,
                         (int)(sizeof resumed / sizeof *resumed));
     tcase_add_test(test, the_epoch_of_a_file_goes_on);

@@ -381,6 +381,28 @@ START_TEST(frozen_norms_stay_frozen)
 }
 END_TEST
 
+/* Trained norms in eval mode with the statistics that they were built with. */
+START_TEST(norms_have_measured)
+{
+    for (int bare = 0; bare < 2; bare++) {
+        calls_job job;
+        calls_open(&job, 2);
+        calls_event(&job, -1,
+                    "{\"event\":\"optimizer\",\"optimizer\":0,\"class\":\"SGD\",\"rule\":\"sgd\","
+                    "\"groups\":[{\"params\":[\"fc.weight\"],\"lr\":0.1}]}");
+        for (int i = 0; i < 3; i++) {
+            calls_step(&job, bare != 0 ? "F{\"eval_norms\":2,\"unmeasured\":2,\"unmeasured_at\":"
+                                         "\"train.py:12\"} S B K P Z"
+                                       : "F{\"eval_norms\":2} S B K P Z");
+        }
+        calls_judge(&job);
+        calls_expect(&job, "mode.training", bare != 0 ? LS_FAIL : LS_PASS,
+                     bare != 0 ? "its dropouts are off | train.py:12" : "(frozen)");
+        calls_close(&job);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("observe_passes");
@@ -393,6 +415,7 @@ int main(void)
     tcase_add_loop_test(test, workers_draw_their_own, 0, (int)(sizeof drew / sizeof *drew));
     tcase_add_loop_test(test, drawn_batches_are_judged, 0, (int)(sizeof drawn / sizeof *drawn));
     tcase_add_test(test, frozen_norms_stay_frozen);
+    tcase_add_test(test, norms_have_measured);
     suite_add_tcase(suite, test);
     return run_suite(suite);
 }

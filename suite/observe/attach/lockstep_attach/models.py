@@ -152,6 +152,31 @@ class Model:
             place = place or (at if on else "")
         return count, place
 
+    def unmeasured(self):
+        """(count, place): norms in eval mode that are trained and whose statistics are those they were built with, and
+        where the script put a part that holds them in eval mode by itself.
+        """
+        torch, module = self.hub.torch, self.ref()
+        count, place = 0, ""
+        if module is None:
+            return count, place
+        held, still = {}, self.hub.optimizers.standing_still()
+        for part in self.inner(module).modules():
+            ref, at = self.hub.models.frozen.get(id(part), (None, ""))
+            if ref is not None and ref() is part:
+                held.update((id(inner), at) for inner in part.modules())
+        for norm in self.inner(module).modules():
+            if not isinstance(norm, torch.nn.modules.batchnorm._BatchNorm) or norm.training or not norm.track_running_stats:
+                continue
+            batches = norm.num_batches_tracked
+            if is_frozen(norm) or batches is None or norm.weight is None or int(batches) > 0:
+                continue
+            if id(norm.weight) in still:
+                continue
+            if not norm.running_mean.any() and bool((norm.running_var == 1).all()):
+                count, place = count + 1, place or held.get(id(norm), "")
+        return count, place
+
     def _norm_names(self, module):
         names = []
         for path, part in module.named_modules():
@@ -593,6 +618,10 @@ class Models:
             entry["left"] = self._left(model, steps.now.detail)
         if training:
             entry["eval_norms"] = model.eval_norms()
+            if entry["eval_norms"] and steps.now.detail:
+                count, place = model.unmeasured()
+                if count:
+                    entry.update(unmeasured=count, unmeasured_at=place)
             if self.frozen and steps.now.detail:
                 count, place = model.thawed()
                 if count:
