@@ -195,15 +195,26 @@ stage_B() {
 }
 
 # ---- C -------------------------------------------------------------------------------------------
-counters() { # of the sweeps over memory
+profile() { # name options of ncu -- options of lockstep-train: two steps of O2 under the profiler
+    what=$1 of_ncu=
+    shift
+    while [ "$1" != -- ]; do
+        of_ncu="$of_ncu $1"
+        shift
+    done
+    shift
     if ! command -v ncu >/dev/null || [ -n "$emulated" ]; then
-        row skip counters 0 'ncu is not in PATH'
+        row skip "$what" 0 'ncu is not in PATH'
         return
     fi
-    step counters 120 ncu --set full --launch-skip 40 --launch-count 60 -k 'regex:norm|sweep|pool|sgd|pack' -f \
-        -o "$folder/counters" "$build/lockstep-train" --device=cuda -a "$ARCH" --image-size="$IMAGE_SIZE" -b 64 \
-        --num-classes=1000 --steps=3 --opt-level=O2 --data=synthetic --resident=1 --digest=none --cuda-graph=off &&
-        outcome "$(ls -s "$folder"/counters* 2>/dev/null | head -n 1)"
+    step "$what" 120 ncu --clock-control none $of_ncu -f -o "$folder/$what" "$build/lockstep-train" --device=cuda -a "$ARCH" \
+        --image-size="$IMAGE_SIZE" -b "$BATCH" --num-classes=1000 --steps=2 --opt-level=O2 --data=synthetic --resident=1 \
+        --digest=none --cuda-graph=off "$@" && outcome "$(ls -s "$folder/$what"* 2>/dev/null | head -n 1)"
+}
+counters() { # of the sweeps over memory, and the times of the kernels that audit a step
+    profile counters --set full --launch-skip 40 --launch-count 60 -k 'regex:norm|sweep|pool|sgd|pack' --
+    profile counters.audit --metrics gpu__time_duration.sum \
+        -k 'regex:(weights|rows|element|merge|compare|simple|back|forward|loss|step)_kernel' -- --audit=1:1:2
 }
 stage_C() {
     step bench "$LIMIT_S" "$build/lockstep" bench DEVICE=cuda NGPUS=1 BUCKETS_MB=25 STEPS=40 OUT="$folder" &&

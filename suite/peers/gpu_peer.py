@@ -24,10 +24,11 @@ WARMUP, RESIDENT, CLASSES = 10, 4, 1000
 
 
 # What PyTorch is tried with, and its seconds at most; words of a way: graph (the whole step in one CUDA graph), masters (a
-# half model with f32 masters), compile, overhead and autotune (modes of it).
+# half model with f32 masters), compile, overhead and autotune (modes of it), contiguous (not channels last).
 WAYS = [("eager", 60), ("graph", 60), ("compile.graph", 150), ("compile.graph.masters", 150), ("graph.masters", 60),
         ("compile", 60), ("compile.overhead", 90), ("masters", 60), ("compile.graph.autotune", 240)]
 BF16_WAYS = [("eager.bf16", 60), ("graph.bf16", 60), ("compile.graph.bf16", 150)]
+F32_WAYS = [("eager.f32", 90), ("eager.f32.contiguous", 90)]  # without TF32; contiguous: NCHW
 MODES = {"overhead": "reduce-overhead", "autotune": "max-autotune-no-cudagraphs"}
 
 
@@ -44,7 +45,8 @@ def worker(way, o):
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = "tf32" in way
     half = torch.bfloat16 if "bf16" in way or not cuda else torch.float16
-    model = networks.build(o.arch, CLASSES).to(device, memory_format=torch.channels_last)
+    layout = torch.contiguous_format if "contiguous" in way else torch.channels_last
+    model = networks.build(o.arch, CLASSES).to(device, memory_format=layout)
     masters = "masters" in way
     if masters:
         model = model.to(half)
@@ -67,7 +69,7 @@ def worker(way, o):
     mode = next((MODES[word] for word in way.split(".") if word in MODES), None)
     run = torch.compile(model, mode=mode) if "compile" in way else model
     shape = (o.batch, 3, o.image_size, o.image_size)
-    batches = [(torch.randn(shape, device=device).to(memory_format=torch.channels_last),
+    batches = [(torch.randn(shape, device=device).to(memory_format=layout),
                 torch.randint(0, CLASSES, (o.batch,), device=device)) for _ in range(RESIDENT)]
     if masters:
         batches = [(x.to(half), y) for x, y in batches]
@@ -237,7 +239,7 @@ class Way:
 
 OURS = {"o2": "--opt-level=O2 --loss-scale=dynamic --init-scale=1024",
         "o2.fuse": "--opt-level=O2 --loss-scale=dynamic --init-scale=1024 --fuse", "o2.bf16": "--opt-level=O2 --half=bf16",
-        "o1": "--opt-level=O1 --loss-scale=dynamic --init-scale=1024", "o0.tf32": "--opt-level=O0 --tf32"}
+        "o1": "--opt-level=O1 --loss-scale=dynamic --init-scale=1024", "o0.tf32": "--opt-level=O0 --tf32", "o0": "--opt-level=O0"}
 
 
 def our_run(what, o, limit, batch):
@@ -372,6 +374,8 @@ class Peer:
         groups = [(ways, o.batch, [("o2.fuse", 1.25, o.pairs), ("o2", 1.25, few), ("o1", 1.1, few)]),
                   ([("eager", 60)], 32, [("o2", 1.5, few)]),
                   (bf16, o.batch, [("o2.bf16", 1.1, few)])]
+        if o.claims is not None:  # steps of f32 take ten times as long: only where they are asked for
+            groups.append((F32_WAYS, o.batch, [("o0", 1.0, 2)]))
         if o.trial:
             for way in [way for way, _ in WAYS + BF16_WAYS if "graph" in way]:
                 self.row("skip", f"torch.{way}.b{o.batch}", 0, "a CUDA graph, which needs a GPU")
