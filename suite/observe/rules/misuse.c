@@ -127,9 +127,8 @@ static const struct {
      "the sampler is given a weight for each class in place of one for each sample",
      "weights[targets], as many as there are samples"},
     {"data.once", "transform_replaced", NULL,
-     "the training's part of a data set had random transforms when it was made, and has none in "
-     "its "
-     "first pass",
+     "the training's part of a data set draws nothing: the transform of the data set was set for "
+     "the part that is held out, too",
      "both parts share one data set: a transform that is set for the validation's replaces the "
      "training's",
      "a data set of its own for each part, with the same indices"},

@@ -1,5 +1,6 @@
 /* Settings and arguments that nothing refuses and that mean something else than they say: each an
- * event of the attach module (misuse.py), judged under the rule that it breaks. */
+ * event of the attach module (misuse.py, targets.py, transforms.py), judged under the rule that it
+ * breaks. */
 #ifndef LS_OBSERVE_MISUSE_H
 #define LS_OBSERVE_MISUSE_H
 

@@ -143,8 +143,7 @@ class Autograd:
             if "loss_by" in entry:
                 self._remark_division(entry)
         if hub.steps.now.detail:
-            hub.misuse.look_at_models()
-            hub.misuse.look_at_trainer()
+            hub.misuse.before_backward()
             lost = hub.collectives.gathered.lost(roots)
             if lost is not None:
                 entry["loss_gathered"] = lost

@@ -82,7 +82,7 @@ class Data:
 
     def _built(self, note, args, kwargs, result, error):
         if error is None and type(args[0]) is self.hub.torch.utils.data.Subset:
-            self.hub.misuse.parted(args[0])
+            self.hub.misuse.transforms.parted(args[0])
         if error is None:
             self.built.put(args[0], self.hub.places.here(built=args[0]))
 
@@ -130,7 +130,7 @@ class Data:
         entry.passes, entry.first = self.hub.autograd.passes, self.hub.steps.now.number
         entry.facts.update(loader=known[1], **{"pass": entry.number, "at": entry.at})
         entry.facts.update(self._facts(loader, result))
-        self.hub.misuse.loader(loader, known[1], entry.number)
+        self.hub.misuse.transforms.loader(loader, known[1], entry.number)
         entry.length = _length(result)
         entry.keys = Keys(self.hub.torch, entry.facts.get("length"))
 

@@ -627,7 +627,7 @@ class Models:
                 if count:
                     entry.update(thawed=count, thawed_at=place)
         if steps.now.detail:
-            hub.misuse.forward(args, kwargs, training and grad)
+            hub.misuse.targets.forward(args, kwargs, training and grad)
         record = hub.again.before(model, args, kwargs) if grad else None
         return entry, watched, record, time.perf_counter_ns()
 

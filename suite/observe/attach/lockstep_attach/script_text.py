@@ -106,14 +106,14 @@ def spared(place, work):
 
 
 def replaced(place, work):
-    """The places of the lines that set the transform of what a part is taken from: one of each part, by its name."""
+    """{name: place} of the lines that set the transform of what a part is taken from, by the part's name."""
     out = {}
     for file in dict.fromkeys(_files(place, work)):
         for number, line in enumerate(_lines(file)):
             found = REPLACED.search(line)
             if found is not None:
                 out[found.group(1)] = _place(file, number, work)
-    return list(out.values())
+    return out
 
 
 def frozen(name, place, work):
