@@ -19,6 +19,11 @@ int ls_report_job_select(const ls_report_run *run, ls_role role, unsigned sweep,
     return count;
 }
 
+const char *ls_report_job_ranks(const ls_report_job *job)
+{
+    return job->spec->world == 1 ? "rank" : "ranks";
+}
+
 const char *ls_report_job_level(const ls_report_job *job, char text[24])
 {
     int level = job->spec->level;

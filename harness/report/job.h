@@ -95,6 +95,8 @@ int ls_report_job_select(const ls_report_run *run, ls_role role, unsigned sweep,
 
 /* "O2", or "O2 bf16" where half is not fp16. */
 const char *ls_report_job_level(const ls_report_job *job, char text[24]);
+/* "rank" for a job of one, else "ranks": behind its number. */
+const char *ls_report_job_ranks(const ls_report_job *job);
 /* "25 MB", "delayed"; "-" for the dialect's own rule. */
 const char *ls_report_job_bucket(const ls_report_job *job, char text[24]);
 /* "done", "CRASH rank 3, signal 9", "FAIL rank 2, exit code 12 (non-finite state)", "TIMEOUT", ...

@@ -168,12 +168,11 @@ ls_status ls_tables_parts_write_phases(const ls_report_run *run)
         }
         char level[24];
         double total = job->speed.step.value;
-        ls_text_add(
-            head.title, sizeof head.title,
-            "%s on %d ranks: backward takes %.0f %% of a step, waiting for reductions %.0f %%",
-            ls_report_job_level(job, level), job->spec->world,
-            100 * or_zero(job->speed.backward_ms) / total,
-            100 * or_zero(job->speed.exposed_ms) / total);
+        ls_text_add(head.title, sizeof head.title,
+                    "%s on %d %s: backward takes %.0f %% of a step, waiting for reductions %.0f %%",
+                    ls_report_job_level(job, level), job->spec->world, ls_report_job_ranks(job),
+                    100 * or_zero(job->speed.backward_ms) / total,
+                    100 * or_zero(job->speed.exposed_ms) / total);
         ls_table_add_marks(run, jobs, count, head.title);
     }
     ls_text_add(head.caption, sizeof head.caption,
@@ -190,7 +189,8 @@ ls_status ls_tables_parts_write_phases(const ls_report_run *run)
         char label[96], level[24], bucket[24];
         ls_report_job_level(jobs[i], level);
         ls_report_job_bucket(jobs[i], bucket);
-        snprintf(label, sizeof label, "%s, %d ranks, %s%s", level, jobs[i]->spec->world, bucket,
+        snprintf(label, sizeof label, "%s, %d %s, %s%s", level, jobs[i]->spec->world,
+                 ls_report_job_ranks(jobs[i]), bucket,
                  ls_spec_is_simulated(jobs[i]->spec) ? ", simulated nodes" : "");
         fprintf(table, "%d\t%.6g\t%.6g\t%.6g\t%.6g\t%.6g\t%.6g\t%.6g\t%d\t\"%s\"\n", i,
                 or_zero(speed->data_ms), or_zero(speed->forward_ms), or_zero(speed->backward_ms),

@@ -61,8 +61,9 @@ static void describe_levels(const ls_report_run *run, const ls_report_job *const
         if (only == NULL) {
             ls_text_add(title, sizeof head->title, "No throughput by opt level passed its checks");
         } else {
-            ls_text_add(title, sizeof head->title, "%s: %.3g images/s on %d ranks",
-                        ls_report_job_level(only, a), only->speed.rate.value, only->spec->world);
+            ls_text_add(title, sizeof head->title, "%s: %.3g images/s on %d %s",
+                        ls_report_job_level(only, a), only->speed.rate.value, only->spec->world,
+                        ls_report_job_ranks(only));
         }
     } else {
         bool half_wins = half->speed.rate.value > full->speed.rate.value;

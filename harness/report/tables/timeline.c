@@ -84,8 +84,8 @@ static void title_timeline(const ls_report_run *run, const ls_report_job *job,
         }
     }
     char level[24];
-    ls_text_add(head->title, sizeof head->title, "One %s step on %d ranks",
-                ls_report_job_level(job, level), job->spec->world);
+    ls_text_add(head->title, sizeof head->title, "One %s step on %d %s",
+                ls_report_job_level(job, level), job->spec->world, ls_report_job_ranks(job));
     if (total > 0) {
         ls_text_add(head->title, sizeof head->title, ": %.0f %% of communication is hidden",
                     100 * (double)hidden / (double)total);
