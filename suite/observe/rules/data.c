@@ -647,13 +647,14 @@ static void judge_fixed(int rank, int fixed, int passes, const cJSON *data, ls_o
 
 /* A pass in the order of the data set, which is sorted by class: batches of one class each. Of the
  * samples that were looked at, each with its index and its class. */
-static void judge_sorted(int k, const cJSON *pass, ls_observe_finding *out)
+static void judge_sorted(int k, int number, const cJSON *pass, ls_observe_finding *out)
 {
-    enum { LEAST = 16, CLASSES = 3 };
+    enum { LEAST = 16, CLASSES = 3, FEW = 4 };
     const cJSON *one;
     double index = -1, class = NAN;
     int samples = 0, classes = 0;
-    if (ls_json_bool(pass, "shuffle", true) || !ls_json_bool(pass, "indices", true)) {
+    if (ls_json_bool(pass, "shuffle", true) || !ls_json_bool(pass, "indices", true) ||
+        !ls_json_bool(pass, "classified", false)) {
         return;
     }
     cJSON_ArrayForEach(one, cJSON_GetObjectItemCaseSensitive(pass, "content"))
@@ -668,7 +669,10 @@ static void judge_sorted(int k, const cJSON *pass, ls_observe_finding *out)
         class = of->valuedouble;
         samples++;
     }
-    if (samples < LEAST || classes < CLASSES || samples < 4 * classes) {
+    /* One pass over a stream of classes, or batches that hold several of them, may be meant. */
+    double batch = ls_json_number(pass, "batch", INFINITY);
+    bool small = FEW * batch <= ls_json_number(pass, "count", 0);
+    if (samples < LEAST || classes < CLASSES || samples < 4 * classes || number == 0 || !small) {
         return;
     }
     ls_verdict_fail(&out->verdict,
@@ -695,7 +699,7 @@ void ls_rules_data_shuffled(const ls_observe_trace *trace, ls_observe_finding *o
         int again = 0, fixed = 0;
         for (int i = 0; (now = trained_pass(&trace->rank[k], i)) != NULL; i++) {
             indexed += ls_json_bool(now, "indices", true);
-            judge_sorted(k, now, out);
+            judge_sorted(k, i, now, out);
             bool shuffles =
                 ls_json_bool(now, "shuffle", false) && ls_json_bool(now, "indices", true);
             shuffled += shuffles;

@@ -227,7 +227,7 @@ typedef struct given {
 
 /* A step by two losses, between whose backward calls another optimizer has stepped. */
 typedef struct mixed {
-    int count;
+    int count, sure; /* sure: both losses reach both networks */
     long long step;
     const char *left, *own; /* places */
 } mixed;
@@ -258,8 +258,9 @@ static void find_mixed(const given *all, int own, const int *last_step, long lon
     const given *g = &all[own];
     for (int late = 0; late < g->count; late++) {
         for (int early = 0; early < g->count; early++) {
-            bool since = false, both = false;
+            bool since = false, both = false, others = false; /* others: stepped by the later one */
             for (int o = 0; o < LS_CALLS_OPTIMIZERS; o++) {
+                others = others || (o != own && last_step[o] > g->by[late].number);
                 unsigned bit = 1u << o;
                 bool between = o != own && (g->by[early].reached & bit) != 0 &&
                                last_step[o] > g->by[early].number &&
@@ -268,8 +269,9 @@ static void find_mixed(const given *all, int own, const int *last_step, long lon
                 both = both || (between && (g->by[late].reached & bit) != 0);
             }
             bool alone = g->first_of_all != NULL && strcmp(g->first_of_all, g->by[late].at) == 0;
-            if (since && (both || alone)) {
+            if (since && !others && (both || alone)) {
                 m->count++;
+                m->sure += both;
                 m->step = m->step == 0 ? step : m->step;
                 m->left = g->by[early].at;
                 m->own = g->by[late].at;
@@ -328,10 +330,10 @@ static void judge_mixed(const ls_observe_trace *trace, ls_observe_finding *out)
     if (m.count < LEAST) {
         return;
     }
-    ls_verdict_fail(&out->verdict,
-                    "%d steps, the first of them step %lld, are made by two losses: that of "
-                    "%.80s, and what %.80s left before another optimizer stepped by it",
-                    m.count, m.step, m.own, m.left);
+    ls_verdict_set(&out->verdict, m.sure >= LEAST ? LS_FAIL : LS_WEAK,
+                   "%d steps, the first of them step %lld, are made by two losses: that of %.80s, "
+                   "and what %.80s left before another optimizer stepped by it",
+                   m.count, m.step, m.own, m.left);
     ls_verdict_cause(&out->verdict,
                      "the other network's loss reaches these parameters, and nothing clears what "
                      "it leaves: no detach(), and zero_grad() at another place");

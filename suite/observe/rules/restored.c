@@ -254,6 +254,14 @@ void ls_restored_judge_rate(const ls_observe_rank *rank, int k, bool again, ls_o
         if (ls_verdict_good(out->verdict.code)) {
             judge_optimizer(rank, optimizer, k, again, out);
         }
+    }
+}
+
+void ls_restored_judge_course(const ls_observe_rank *rank, int k, ls_observe_finding *out)
+{
+    const cJSON *optimizer;
+    cJSON_ArrayForEach(optimizer, rank->optimizer)
+    {
         if (ls_verdict_good(out->verdict.code)) {
             judge_restart(rank, optimizer, k, out);
         }

@@ -8,5 +8,8 @@
  * holds it multiplied already. `again`: the job writes the file that it was loaded from. */
 void ls_restored_judge_rate(const ls_observe_rank *rank, int k, bool again,
                             ls_observe_finding *out);
+/* A rate that the script sets by its count of steps, and that climbs again as at the first start.
+ * Of jobs that count on from their file. */
+void ls_restored_judge_course(const ls_observe_rank *rank, int k, ls_observe_finding *out);
 
 #endif

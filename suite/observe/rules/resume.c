@@ -640,6 +640,9 @@ static void judge_rate(const ls_observe_rank *rank, int k, ls_observe_finding *o
 {
     const cJSON *load = loaded(rank, "optimizer");
     ls_restored_judge_rate(rank, k, load != NULL && writes_again(rank, load), out);
+    if (ls_verdict_good(out->verdict.code) && (continues_steps(rank) || continues_epoch(rank))) {
+        ls_restored_judge_course(rank, k, out);
+    }
 }
 
 /* ---- the data -------------------------------------------------------------------------------- */
@@ -661,6 +664,41 @@ static int first_inputs(const ls_observe_rank *rank, int most, const char **inpu
     return count;
 }
 
+static int64_t last_save(const ls_observe_rank *rank, const char *path)
+{
+    const cJSON *save;
+    int64_t step = -1;
+    cJSON_ArrayForEach(save, rank->save)
+    {
+        if (strcmp(ls_json_string(save, "path", ""), path) == 0) {
+            step = ls_saved_step(save);
+        }
+    }
+    return step;
+}
+
+/* Batches that come again by themselves (in one order in each pass, or in turn), and those of an
+ * epoch that was not whole when the file was written, which is begun again. */
+static bool may_come_again(const ls_observe_trace *trace, int k, const char *first)
+{
+    const ls_observe_rank *before = &trace->before->rank[k];
+    const cJSON *load = cJSON_GetArrayItem(trace->rank[k].load, 0), *pass = first_pass(before);
+    const cJSON *end = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(pass, "steps"), 1);
+    int64_t saved = last_save(&trace->before->rank[0], ls_json_string(load, "path", ""));
+    int times = 0;
+    for (int i = 0; i < before->step_count; i++) {
+        const ls_observe_step *step = &before->step[i];
+        for (int c = ls_trace_find(step, LS_CALL_FORWARD, 0); c >= 0;
+             c = ls_trace_find(step, LS_CALL_FORWARD, c + 1)) {
+            times += strcmp(ls_calls_text(&step->call[c], "input"), first) == 0;
+        }
+    }
+    bool ordered = pass != NULL && !ls_json_bool(pass, "shuffle", false);
+    bool part = pass != NULL && !(cJSON_IsNumber(end) && end->valuedouble <= (double)saved + 1 &&
+                                  ls_json_bool(pass, "whole", false));
+    return times > 1 || ordered || part;
+}
+
 /* The job that wrote the file began with the same batches: they come again, and those after them
  * never do. */
 static void judge_batches(const ls_observe_trace *trace, ls_observe_finding *out)
@@ -677,7 +715,8 @@ static void judge_batches(const ls_observe_trace *trace, ls_observe_finding *out
         while (same < count && same < earlier && strcmp(now[same], before[same]) == 0) {
             same++;
         }
-        if (same < LEAST || same < count || strcmp(now[0], now[1]) == 0) {
+        if (same < LEAST || same < count || strcmp(now[0], now[1]) == 0 ||
+            may_come_again(trace, k, now[0])) {
             continue;
         }
         ls_verdict_fail(&out->verdict,
@@ -717,19 +756,6 @@ static const cJSON *last_pass(const ls_observe_rank *rank, int64_t saved)
     return last;
 }
 
-static int64_t last_save(const ls_observe_rank *rank, const char *path)
-{
-    const cJSON *save;
-    int64_t step = -1;
-    cJSON_ArrayForEach(save, rank->save)
-    {
-        if (strcmp(ls_json_string(save, "path", ""), path) == 0) {
-            step = ls_saved_step(save);
-        }
-    }
-    return step;
-}
-
 /* The job's first pass has the order of the last one before the file. */
 static void judge_pass_again(const ls_observe_trace *trace, ls_observe_finding *out)
 {
@@ -742,8 +768,10 @@ static void judge_pass_again(const ls_observe_trace *trace, ls_observe_finding *
     int64_t saved = last_save(&trace->before->rank[0], path);
     const cJSON *now = first_pass(&trace->rank[0]);
     const cJSON *before = last_pass(&trace->before->rank[0], saved);
+    enum { FEW = 8 }; /* samples: orders of fewer are alike by chance */
     if (saved < 0 || now == NULL || before == NULL || !ls_json_bool(now, "shuffle", false) ||
-        !ls_json_bool(now, "indices", true) || ls_json_string(now, "order", "")[0] == '\0' ||
+        ls_json_int(now, "count", 0) < FEW || !ls_json_bool(now, "indices", true) ||
+        ls_json_string(now, "order", "")[0] == '\0' ||
         strcmp(ls_json_string(now, "order", ""), ls_json_string(before, "order", "")) != 0) {
         return;
     }

@@ -14,12 +14,12 @@
 #define CLASS(first, a, b, c, d)                                                                \
     "[" #first "0,\"x\"," #a "],[" #first "1,\"x\"," #b "],[" #first "2,\"x\"," #c "],[" #first \
     "3,\"x\"," #d "]"
-#define SORTED                                                                                 \
-    "\"shuffle\":false,\"content\":[" CLASS(1, 0, 0, 0, 0) "," CLASS(2, 1, 1, 1, 1) "," CLASS( \
-        3, 2, 2, 2, 2) "," CLASS(4, 3, 3, 3, 3) "],"
-#define MIXED                                                                                  \
-    "\"shuffle\":false,\"content\":[" CLASS(1, 0, 1, 2, 3) "," CLASS(2, 0, 1, 2, 3) "," CLASS( \
-        3, 0, 1, 2, 3) "," CLASS(4, 0, 1, 2, 3) "],"
+#define SORTED                                                                            \
+    "\"shuffle\":false,\"classified\":true,\"content\":[" CLASS(1, 0, 0, 0, 0) "," CLASS( \
+        2, 1, 1, 1, 1) "," CLASS(3, 2, 2, 2, 2) "," CLASS(4, 3, 3, 3, 3) "],"
+#define MIXED                                                                             \
+    "\"shuffle\":false,\"classified\":true,\"content\":[" CLASS(1, 0, 1, 2, 3) "," CLASS( \
+        2, 0, 1, 2, 3) "," CLASS(3, 0, 1, 2, 3) "," CLASS(4, 0, 1, 2, 3) "],"
 
 /* Two passes of two ranks, a rule and what it says. `same`: ranks have equal inputs. */
 static const struct {

@@ -110,7 +110,11 @@ static const struct {
      {STEP("0.02"), STEP("0.03"), STEP("0.04"), STEP("0.05"), STEP("0.06"), STEP("0.07")},
      LS_PASS,
      ""},
-    {"\"epoch\":3",
+    {"\"step\":40", /* counted anew: another training */
+     {STEP("0.02"), STEP("0.1"), STEP("0.18"), STEP("0.26"), STEP("0.25"), STEP("0.24")},
+     LS_PASS,
+     ""},
+    {"\"iter_num\":40",
      {STEP("0.02"), STEP("0.3"), STEP("0.3"), STEP("0.3"), STEP("0.3"), STEP("0.3")},
      LS_PASS,
      ""},
@@ -128,6 +132,10 @@ START_TEST(a_course_that_begins_anew_is_caught)
     for (int i = 0; i < 6; i++) {
         calls_step(&job, courses[_i].step[i]);
     }
+    calls_event(
+        &job, -1,
+        "{\"event\":\"save\",\"at\":\"train.py:50\",\"step\":6,\"path\":\"next.pt\",\"what\":{"
+        "\"model\":[\"m\"],\"optimizer\":[\"o\"]},\"numbers\":{\"iter_num\":46,\"step\":6}}");
     calls_judge(&job);
     calls_expect(&job, "checkpoint.resume", courses[_i].code, courses[_i].words);
     calls_close(&job);

@@ -198,6 +198,7 @@ class Autograd:
         hub = self.hub
         if marks:
             entry["reached"] = hub.optimizers.reached(marks)
+        hub.models.after_backward()
         hub.steps.spend("backward", begin_ns)
         hub.steps.detail.unhook()
         hub.scalers.gone_backward()

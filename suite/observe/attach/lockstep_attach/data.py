@@ -293,6 +293,8 @@ class Data:
             event["trained"] = self.hub.autograd.passes > entry.passes
         else:
             event["trained"] = entry.trained  # others may have been trained since
+        if self.hub.misuse.targets.classifies:
+            event["classified"] = True
         event["steps"] = [entry.first, self.hub.steps.now.number]
         self.hub.writer.put(event)
 

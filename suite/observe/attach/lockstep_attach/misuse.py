@@ -54,7 +54,7 @@ class Misuse:
         hub = self.hub
         share = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
         told = "training" in kwargs or len(args) > 2  # also True: Monte Carlo dropout
-        if told or not share or hub.own.grad or not hub.models.in_eval():
+        if told or not share or hub.own.grad or not hub.models.depth or not hub.models.in_eval():
             return
         self.put("dropout_in_eval", hub.places.here(), share=float(share))
 
@@ -73,7 +73,9 @@ class Misuse:
                     name = next((n for p in params if p is not None and p.requires_grad for n in UNREAD if n in vars(p)), None)
                 if name is not None:
                     at = script_text.frozen(name, self.hub.places.here(), self.hub.places.work)
-                    self.put("frozen_by_name", at or "", name=name, part=path or type(module).__name__, module=name in own)
+                    if at is None:
+                        continue  # a flag of the user's own
+                    self.put("frozen_by_name", at, name=name, part=path or type(module).__name__, module=name in own)
                     return
 
     # ---- scores ----------------------------------------------------------------------------------

@@ -57,6 +57,7 @@ class Model:
         )
         self.reported = False
         self.called = False  # a forward of it was seen
+        self.looked = None  # that of a detailed step with norms in eval mode, until its backward
         self.entries, self.buffers, self.norms, self.leaf = [], [], [], None
         self.other_names = []
         self.refresh()
@@ -153,14 +154,14 @@ class Model:
         return count, place
 
     def unmeasured(self):
-        """(count, place): norms in eval mode that are trained and whose statistics are those they were built with, and
+        """After a backward, (count, place): norms in eval mode that are trained and whose statistics are those they were built with, and
         where the script put a part that holds them in eval mode by itself.
         """
         torch, module = self.hub.torch, self.ref()
         count, place = 0, ""
         if module is None:
             return count, place
-        held, still = {}, self.hub.optimizers.standing_still()
+        held, moving = {}, self.hub.optimizers.moving()
         for part in self.inner(module).modules():
             ref, at = self.hub.models.frozen.get(id(part), (None, ""))
             if ref is not None and ref() is part:
@@ -171,7 +172,7 @@ class Model:
             batches = norm.num_batches_tracked
             if is_frozen(norm) or batches is None or norm.weight is None or int(batches) > 0:
                 continue
-            if id(norm.weight) in still:
+            if id(norm.weight) not in moving or norm.weight.grad is None:
                 continue
             if not norm.running_mean.any() and bool((norm.running_var == 1).all()):
                 count, place = count + 1, place or held.get(id(norm), "")
@@ -310,6 +311,14 @@ class Models:
         """Whether a model is known and all are in eval mode."""
         roots = self.roots()
         return bool(roots) and not any(root.training for root in roots)
+
+    def after_backward(self):
+        for model in self.live():
+            if model.looked is not None:
+                count, place = model.unmeasured()
+                if count:
+                    model.looked.update(unmeasured=count, unmeasured_at=place)
+                model.looked = None
 
     def hold(self):
         """Until the step is closed, also where the script's function returns: see Hub.dying."""
@@ -618,10 +627,7 @@ class Models:
             entry["left"] = self._left(model, steps.now.detail)
         if training:
             entry["eval_norms"] = model.eval_norms()
-            if entry["eval_norms"] and steps.now.detail:
-                count, place = model.unmeasured()
-                if count:
-                    entry.update(unmeasured=count, unmeasured_at=place)
+            model.looked = entry if grad and entry["eval_norms"] and steps.now.detail else None
             if self.frozen and steps.now.detail:
                 count, place = model.thawed()
                 if count:

@@ -281,11 +281,11 @@ class Optimizers:
         found = (entry.ref() for entry in self.order)
         return [optimizer for optimizer in found if optimizer is not None]
 
-    def standing_still(self):
-        """The ids of parameters whose rate is 0."""
+    def moving(self):
+        """The ids of parameters that an optimizer has, at a rate above 0."""
         built = [entry.ref() for entry in self.by_id.values()]
         groups = [group for optimizer in built if optimizer is not None for group in optimizer.param_groups]
-        return {id(p) for group in groups if float(group.get("lr", 1)) == 0 for p in group["params"]}
+        return {id(p) for group in groups if float(group.get("lr", 1)) != 0 for p in group["params"]}
 
     def marks(self):
         """What shows later which optimizers' parameters a backward gave gradients: of each a few, with theirs now.

@@ -117,8 +117,12 @@ def replaced(place, work):
 
 
 def frozen(name, place, work):
-    """The place of a line that sets an attribute of that name to False, or None."""
-    return _first(re.compile(r"\." + name + r"\s*=\s*False\b"), place, work)
+    """The place of a line that sets an attribute of that name to False, of something else than the object itself or a
+    parameter that goes through a loop; or None.
+    """
+    loops = r"(?<!\bp)(?<!\bparam)(?<!\bparameter)" if name == "requires_grad" else ""
+    own = r"(?<!\bself)" + loops + r"\."
+    return _first(re.compile(own + name + r"\s*=\s*False\b"), place, work)
 
 
 def stepped_by(place, work):

@@ -13,6 +13,9 @@ class Targets:
     def __init__(self, hub):
         self.hub = hub
         self.tokens = None  # of the last forward: weak reference of whole numbers [batch, length]
+        self.classifies = False  # a loss of one class for each sample was seen
+        self.ahead = None  # (kind, place) of a loss since then, unless another one is of the next token
+        self.padding = None  # (labels of padding, how many) of that forward
 
     def install(self):
         functional = self.hub.torch.nn.functional
@@ -23,6 +26,9 @@ class Targets:
 
     def forward(self, args, kwargs, training):
         """At a model's forward in a detailed step."""
+        if self.ahead:
+            self.hub.misuse.put(*self.ahead)
+        self.ahead = self.padding = None
         tokens = kwargs.get("input_ids", args[0] if args else None)
         self.tokens = weakref.ref(tokens) if self._is_tokens(tokens) else None
         mask, labels = kwargs.get("attention_mask"), kwargs.get("labels")
@@ -40,19 +46,28 @@ class Targets:
             return
         padded = labels[mask == 0]
         if padded.numel() >= LEAST and bool((labels == tokens).all()):
-            self.hub.misuse.put("labels_of_padding", self.hub.places.here(), count=int(padded.numel()))
+            self.padding = padded.unique()[:LEAST].tolist(), int(padded.numel())
 
     def _enter_cross_entropy(self, args, kwargs):
         hub = self.hub
         target = kwargs.get("target", args[1] if len(args) > 1 else None)
         if not hub.steps.now.detail or not hub.own.grad or not isinstance(target, hub.torch.Tensor):
             return
-        if target.is_floating_point() or target.numel() < LEAST:
+        if target.is_floating_point():
             return
+        self.classifies = self.classifies or target.dim() == 1
+        if target.numel() < LEAST:
+            return
+        ignored = kwargs.get("ignore_index", args[4] if len(args) > 4 else -100)
+        whole = kwargs.get("reduction", args[6] if len(args) > 6 else "mean") != "none"
+        if self.padding is not None and whole and ignored not in self.padding[0]:
+            hub.misuse.put("labels_of_padding", hub.places.here(), count=self.padding[1])
         tokens = self.tokens() if self.tokens is not None else None
         ahead = self._shifts(tokens, target) if tokens is not None else set()
-        if ahead and 1 not in ahead and not self._restores():
-            self.hub.misuse.put("target_%d_ahead" % min(ahead), hub.places.here())
+        if 1 in ahead:
+            self.ahead = False  # further losses are of tokens beyond the next
+        elif ahead and self.ahead is None and not self._restores():
+            self.ahead = ("target_%d_ahead" % min(ahead), hub.places.here())
 
     def _restores(self):
         """Whether a model's name says that it is to give back what it gets."""

@@ -15,6 +15,7 @@ class Transforms:
     def __init__(self, hub):
         self.hub = hub
         self.known = {}  # id of a data set: what its transform does, as it was in its first pass
+        self.passes = {}  # id of a data set: [(loader of a part, transform in its first pass)]
         self.parts = {}  # id of a Subset: (weak reference, whether the transform was random when it was made)
 
     def parted(self, subset):
@@ -32,13 +33,15 @@ class Transforms:
         steps = _steps_of(getattr(base, "transform", None))
         if ref is None or ref() is not subset or not steps:
             return
-        others = [other() for other, _ in self.parts.values()]
-        shared = any(other is not None and other is not subset and other.dataset is base for other in others)
         lines = script_text.replaced(self.hub.places.here(), self.hub.places.work)
         drawn = any(RANDOM.search(type(step).__name__) for step in steps)
         at = next((place for name, place in lines.items() if HELD_OUT.search(name)), None)
-        if shared and not drawn and at is not None and (random or len(lines) > 1):
-            self.hub.misuse.put("transform_replaced", at, loaders=[number])
+        # a script that sets it before each pass has another one in the other part's
+        seen = self.passes.setdefault(id(base), [])
+        for other, transform in seen:
+            if transform is base.transform and not drawn and at is not None and (random or len(lines) > 1):
+                self.hub.misuse.put("transform_replaced", at, loaders=[other, number])
+        seen.append((number, base.transform))
 
     def loader(self, loader, number, again):
         """At the begin of a pass, the `again`-th over this loader."""
@@ -53,7 +56,9 @@ class Transforms:
 
     def _look_at_weights(self, dataset, sampler):
         weights = getattr(sampler, "weights", None)
-        if type(sampler).__name__ == "WeightedRandomSampler" and len(weights) < len(dataset):
+        if type(sampler).__name__ != "WeightedRandomSampler" or len(weights) >= len(dataset):
+            return
+        if len(weights) == _classes_of(dataset):
             at = self.hub.data.built.at(sampler) or self.hub.places.here()
             self.hub.misuse.put("weights_of_classes", at, weights=len(weights), samples=len(dataset))
 
@@ -93,6 +98,18 @@ class Transforms:
             if apart:
                 name = apart[0]
                 self.hub.misuse.put("classes_apart", b["at"], name=str(name)[:60], one=one[name], other=other[name], loaders=loaders)
+
+
+def _classes_of(dataset):
+    """How many classes a data set has, as its members say; None: they do not."""
+    named = getattr(dataset, "classes", None)
+    if isinstance(named, (list, tuple)):
+        return len(named)
+    targets = getattr(dataset, "targets", None)
+    tensors = getattr(dataset, "tensors", None)  # of a TensorDataset
+    if targets is None and tensors and not tensors[-1].is_floating_point() and tensors[-1].dim() == 1:
+        targets = tensors[-1].tolist()
+    return len({int(target) for target in targets}) if targets is not None else None
 
 
 def _steps_of(transform):
