@@ -236,10 +236,11 @@ static void judge_restart(const ls_observe_rank *rank, const cJSON *optimizer, i
         return;
     }
     const char *set = ls_json_string(optimizer, "set_at", "");
-    ls_verdict_fail(&out->verdict,
-                    "rank %d: the file has the rate %g and %.30s %g; the first step after it was "
-                    "loaded uses %g, and the rate climbs in %d steps",
-                    k, file, count->string, count->valuedouble, c.first, c.rises + 1);
+    /* a warm-up again after each start may also be meant */
+    ls_verdict_set(&out->verdict, LS_WEAK,
+                   "rank %d: the file has the rate %g and %.30s %g; the first step after it was "
+                   "loaded uses %g, and the rate climbs in %d steps",
+                   k, file, count->string, count->valuedouble, c.first, c.rises + 1);
     ls_verdict_cause(&out->verdict, "the rate's course begins anew: it is computed from a count of "
                                     "this process, not from the one that the file holds");
     ls_finding_blame(out, set[0] != '\0' ? set : c.step->at,
