@@ -46,7 +46,8 @@ class Targets:
             return
         padded = labels[mask == 0]
         if padded.numel() >= LEAST and bool((labels == tokens).all()):
-            self.padding = padded.unique()[:LEAST].tolist(), int(padded.numel())
+            least = labels.numel() - labels.shape[0]  # shifted by one: what is left out before the loss is no padding
+            self.padding = padded.unique()[:LEAST].tolist(), int(padded.numel()), least
 
     def _enter_cross_entropy(self, args, kwargs):
         hub = self.hub
@@ -60,7 +61,7 @@ class Targets:
             return
         ignored = kwargs.get("ignore_index", args[4] if len(args) > 4 else -100)
         whole = kwargs.get("reduction", args[6] if len(args) > 6 else "mean") != "none"
-        if self.padding is not None and whole and ignored not in self.padding[0]:
+        if self.padding is not None and whole and ignored not in self.padding[0] and target.numel() >= self.padding[2]:
             hub.misuse.put("labels_of_padding", hub.places.here(), count=self.padding[1])
         tokens = self.tokens() if self.tokens is not None else None
         ahead = self._shifts(tokens, target) if tokens is not None else set()
@@ -102,7 +103,7 @@ class Targets:
             self.hub.misuse.put("kl_of_probabilities", at)
         elif not self._are_probabilities(given.exp()) and bool((given > 0).any()):
             self.hub.misuse.put("kl_of_scores", at)
-        elif not kwargs.get("log_target", False) and bool((target < 0).any()):
+        elif not kwargs.get("log_target", args[5] if len(args) > 5 else False) and bool((target < 0).any()):
             self.hub.misuse.put("kl_to_logarithms", at)
 
     def _are_probabilities(self, tensor):
