@@ -1130,6 +1130,31 @@ optimizer.param_groups[0]['lr'] = rate
 
 
 @test
+def early_ends_are_read(context):
+    """script_text.stops_early: a break that leaves the outermost loop around a backward."""
+    from lockstep_attach import script_text
+
+    inner = "for epoch in range(4):\n  for x in data:\n    loss.backward()\n"
+    texts = (
+        (inner + "  if lost > best: break\n", True),
+        (inner + "  with no_grad():\n    for y in held: break\n", False),
+        (inner + "    if enough: break\n", False),
+        ("for a in b: break\n" + inner, False),
+        ("def train():\n  while True:\n    loss.backward()\n    if step > last: break\n", True),
+        ("not Python:\n  backward break\n", False),
+    )
+    main, own = sys.modules["__main__"], sys.modules["__main__"].__file__
+    for place, (text, expected) in enumerate(texts):
+        path = os.path.join(context.root, "early%d.py" % place)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        main.__file__ = path
+        found = script_text.stops_early(path + ":1", context.root + os.sep)
+        main.__file__ = own
+        assert found is expected, (text, found)
+
+
+@test
 def gathered_constants_are_seen(context):
     """gathered.py names a gather whose results the loss uses while its graph has no way to what was given."""
     from lockstep_attach.gathered import Gathered

@@ -259,6 +259,7 @@ static void find_mixed(const given *all, int own, const int *last_step, long lon
     for (int late = 0; late < g->count; late++) {
         for (int early = 0; early < g->count; early++) {
             bool since = false, both = false, others = false; /* others: stepped by the later one */
+            unsigned third = g->by[late].reached & ~(1u << own);
             for (int o = 0; o < LS_CALLS_OPTIMIZERS; o++) {
                 others = others || (o != own && last_step[o] > g->by[late].number);
                 unsigned bit = 1u << o;
@@ -267,11 +268,12 @@ static void find_mixed(const given *all, int own, const int *last_step, long lon
                                last_step[o] < g->by[late].number;
                 since = since || between;
                 both = both || (between && (g->by[late].reached & bit) != 0);
+                third &= between ? ~bit : ~0u;
             }
             bool alone = g->first_of_all != NULL && strcmp(g->first_of_all, g->by[late].at) == 0;
             if (since && !others && (both || alone)) {
                 m->count++;
-                m->sure += both;
+                m->sure += both && third == 0;
                 m->step = m->step == 0 ? step : m->step;
                 m->left = g->by[early].at;
                 m->own = g->by[late].at;

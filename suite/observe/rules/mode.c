@@ -146,13 +146,16 @@ static void judge_mode(const ls_observe_trace *trace, int rank, int model, int *
                          "call model.train() after the validation, before the next training step");
     } else if (m.unmeasured != NULL) {
         const char *at = ls_calls_text(m.unmeasured, "unmeasured_at");
-        ls_verdict_fail(&out->verdict,
-                        "rank %d: %d norms of %s are in eval mode in training forwards and "
-                        "normalize by the statistics that they were built with",
-                        rank, ls_json_int(m.unmeasured->json, "unmeasured", 0), name);
+        bool meant = ls_json_bool(m.unmeasured->json, "unmeasured_by_model", false);
+        ls_verdict_set(&out->verdict, meant ? LS_WEAK : LS_FAIL,
+                       "rank %d: %d norms of %s are in eval mode in training forwards and "
+                       "normalize by the statistics that they were built with",
+                       rank, ls_json_int(m.unmeasured->json, "unmeasured", 0), name);
         ls_verdict_cause(&out->verdict,
-                         "a part is put in eval mode and never back: its norms never measure "
-                         "anything, and its dropouts are off");
+                         meant ? "the model's own train() leaves them in eval mode: meant where "
+                                 "batches are too small, or weights are loaded with statistics"
+                               : "a part is put in eval mode and never back: its norms never "
+                                 "measure anything, and its dropouts are off");
         ls_finding_blame(out, at[0] != '\0' ? at : m.unmeasured->at,
                          "train() of that part before the training");
     } else if (m.thawed != NULL) {

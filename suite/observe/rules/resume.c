@@ -402,6 +402,31 @@ static bool has_moments(const cJSON *load)
     return any;
 }
 
+/* Whether the file's optimizers have other settings than this one: it could not take their state.
+ */
+static bool is_another_kind(const cJSON *load, const cJSON *optimizer)
+{
+    static const char *const setting[] = {"betas", "momentum"};
+    const cJSON *settings = cJSON_GetObjectItemCaseSensitive(load, "settings"), *one, *name;
+    const cJSON *group =
+        cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(optimizer, "groups"), 0);
+    int others = 0;
+    cJSON_ArrayForEach(one, settings)
+    {
+        bool unlike = false;
+        for (size_t i = 0; i < sizeof setting / sizeof *setting; i++) {
+            bool has = false;
+            cJSON_ArrayForEach(name, one)
+            {
+                has = has || (cJSON_IsString(name) && strcmp(name->valuestring, setting[i]) == 0);
+            }
+            unlike = unlike || has != cJSON_HasObjectItem(group, setting[i]);
+        }
+        others += unlike;
+    }
+    return others > 0 && others == cJSON_GetArraySize(settings);
+}
+
 static void judge_moments(const ls_observe_rank *rank, int k, ls_observe_finding *out)
 {
     moments found = count_moments(rank);
@@ -429,11 +454,15 @@ static void judge_moments(const ls_observe_rank *rank, int k, ls_observe_finding
         (file != NULL && !has_moments(file))) {
         return;
     }
-    ls_verdict_fail(&out->verdict,
-                    "rank %d: the job goes on with %s, and its optimizer (%.60s) begins without "
-                    "state; %.100s %s",
-                    k, evidence, ls_json_string(found.bare, "class", ""),
-                    ls_json_string(load, "path", ""), file != NULL ? "holds one" : "holds none");
+    bool other = file != NULL && is_another_kind(file, found.bare);
+    ls_verdict_set(&out->verdict, other ? LS_WEAK : LS_FAIL,
+                   "rank %d: the job goes on with %s, and its optimizer (%.60s) begins without "
+                   "state; %.100s %s",
+                   k, evidence, ls_json_string(found.bare, "class", ""),
+                   ls_json_string(load, "path", ""),
+                   other          ? "holds one of another kind"
+                   : file != NULL ? "holds one"
+                                  : "holds none");
     ls_verdict_cause(&out->verdict, file != NULL ? "optimizer.load_state_dict is not called"
                                                  : "the file that the job goes on from has no "
                                                    "optimizer.state_dict()");

@@ -253,7 +253,7 @@ static const cJSON *event_of(const ls_observe_rank *rank, int schedule)
 }
 
 /* Schedules in sequence, the last of which is as long as the whole job: what comes before it was
- * not taken off. */
+ * not taken off. A script that may leave its loop may have stopped there on purpose. */
 static void judge_sequence(const ls_observe_rank *rank, const cJSON *event, const span *s,
                            ls_observe_finding *out)
 {
@@ -271,11 +271,11 @@ static void judge_sequence(const ls_observe_rank *rank, const cJSON *event, cons
         length != s->reached || s->length <= length) {
         return;
     }
-    ls_verdict_fail(&out->verdict,
-                    "a SequentialLR of %d calls ends with a %s of %d, and the job makes %d calls: "
-                    "it stops %d calls before the rate's end",
-                    s->length, ls_json_string(last, "class", ""), length, s->reached,
-                    s->length - s->reached);
+    ls_verdict_set(&out->verdict, ls_json_bool(event, "stops_early", false) ? LS_WEAK : LS_FAIL,
+                   "a SequentialLR of %d calls ends with a %s of %d, and the job makes %d calls: "
+                   "it stops %d calls before the rate's end",
+                   s->length, ls_json_string(last, "class", ""), length, s->reached,
+                   s->length - s->reached);
     ls_verdict_cause(&out->verdict, "the last schedule's length is that of the whole training: the "
                                     "calls of the warm-up before it are not taken off");
     ls_finding_blame(out, ls_json_string(last, "at", ""),

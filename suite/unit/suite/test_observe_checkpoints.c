@@ -255,6 +255,17 @@ static const struct {
      2,
      LS_FAIL,
      "goes on with the file's epoch"},
+    /* by an optimizer of another kind than the file's, on purpose; of the same kind */
+    {{LOAD(WHOLE ",\"settings\":[[\"betas\"]]"), OF_MODEL, OTHER, MOMENTUM("0")},
+     NEXT,
+     2,
+     LS_WEAK,
+     "holds one of another kind"},
+    {{LOAD(WHOLE ",\"settings\":[[\"momentum\"]]"), OF_MODEL, OTHER, MOMENTUM("0")},
+     NEXT,
+     2,
+     LS_FAIL,
+     "goes on with the file's epoch"},
     /* weights of a training job to begin another one */
     {{LOAD(WHOLE), OF_MODEL, OTHER, MOMENTUM("0")}, ANEW, 0, LS_SKIP, "nothing was saved"},
     /* restored by other means: it has state */

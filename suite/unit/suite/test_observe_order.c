@@ -208,6 +208,9 @@ static const struct {
     /* a part that two tasks share (1), stepped once for both: the other task is the other's alone
      */
     {"Z " Z1 "F " ONE("3") "O", "F " TWO("2") O1, LS_WEAK, ""},
+    /* the later one trains a third part, too, which is stepped after it */
+    {"Z " Z1 "F " ONE("3") "O", "F " TWO("7") O1 "O{\"optimizer\":2}", LS_WEAK,
+     "of train.py:70, and what train.py:60 left"},
     /* both backward calls at one place; both before the first step */
     {"F " ONE("1") "O Z", "F " ONE("3") O1 Z1, LS_WEAK, ""},
     {"F " ONE("3") TWO("3") "O " O1 "Z " Z1, "F " ONE("3") TWO("3") "O " O1 "Z " Z1, LS_WEAK, ""},

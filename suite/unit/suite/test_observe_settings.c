@@ -244,10 +244,12 @@ static const struct {
     int span, whole; /* of the cosine, and of both */
     ls_verdict_code code;
     const char *words;
+    bool early; /* a break may leave the loop */
 } sequences[] = {
     {10, 12, LS_PASS, "12 calls"},
     {12, 14, LS_FAIL, "not taken off"},
     {15, 17, LS_PASS, "12 calls"}, /* a job that ends early */
+    {12, 14, LS_WEAK, "it stops 2 calls before", .early = true},
 };
 
 START_TEST(a_warm_up_is_taken_off)
@@ -261,8 +263,8 @@ START_TEST(a_warm_up_is_taken_off)
             sequences[_i].span);
     ls_text_add(parts, sizeof parts,
                 "{\"event\":\"schedule\",\"schedule\":0,\"class\":\"SequentialLR\",\"span\":%d,"
-                "\"base\":0.1,\"holds\":[1,2],\"at\":\"train.py:15\"}",
-                sequences[_i].whole);
+                "\"base\":0.1,\"holds\":[1,2],\"at\":\"train.py:15\",\"stops_early\":%s}",
+                sequences[_i].whole, sequences[_i].early ? "true" : "false");
     calls_event(&job, -1, parts);
     for (int i = 0; i < 12; i++) {
         calls_step(&job, "F b O Z L{\"optimizer\":0,\"schedule\":0}");

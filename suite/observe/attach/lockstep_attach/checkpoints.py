@@ -417,6 +417,12 @@ class Checkpoints:
         counts = [state["last_epoch"] for kind, state in contents.states if kind == "schedule"]
         event = {"event": "load", "at": at, "path": path, "step": note, "what": contents.what}
         entries = [len(state["state"]) for kind, state in contents.states if kind == "optimizer"]
+        event["settings"] = [
+            sorted(key for key in group if key in ("betas", "momentum"))
+            for kind, state in contents.states
+            if kind == "optimizer"
+            for group in state["param_groups"][:1]
+        ]
         event.update(numbers=contents.numbers, schedules=counts, entries=entries, **begun)
         self.hub.writer.put(event)
         for restored in contents.objects:

@@ -144,7 +144,7 @@ class Model:
             return 0, ""
         count, place = 0, ""
         for path, part in self.inner(module).named_modules():
-            ref, at = frozen.get(id(part), (None, ""))
+            ref, at, _ = frozen.get(id(part), (None, "", False))
             if not path or ref is None or ref() is not part:
                 continue
             norms = [m for m in part.modules() if getattr(m, "running_mean", None) is not None]
@@ -154,18 +154,19 @@ class Model:
         return count, place
 
     def unmeasured(self):
-        """After a backward, (count, place): norms in eval mode that are trained and whose statistics are those they were built with, and
-        where the script put a part that holds them in eval mode by itself.
+        """After a backward, (count, place, own): norms in eval mode that are trained and whose statistics are those they
+        were built with, where the script put a part that holds them in eval mode by itself, and whether the model's own
+        train() does so.
         """
         torch, module = self.hub.torch, self.ref()
-        count, place = 0, ""
+        count, place, own = 0, "", False
         if module is None:
-            return count, place
+            return count, place, own
         held, moving = {}, self.hub.optimizers.moving()
         for part in self.inner(module).modules():
-            ref, at = self.hub.models.frozen.get(id(part), (None, ""))
+            ref, at, by_model = self.hub.models.frozen.get(id(part), (None, "", False))
             if ref is not None and ref() is part:
-                held.update((id(inner), at) for inner in part.modules())
+                held.update((id(inner), (at, by_model)) for inner in part.modules())
         for norm in self.inner(module).modules():
             if not isinstance(norm, torch.nn.modules.batchnorm._BatchNorm) or norm.training or not norm.track_running_stats:
                 continue
@@ -175,8 +176,9 @@ class Model:
             if id(norm.weight) not in moving or norm.weight.grad is None:
                 continue
             if not norm.running_mean.any() and bool((norm.running_var == 1).all()):
-                count, place = count + 1, place or held.get(id(norm), "")
-        return count, place
+                at, by_model = held.get(id(norm), ("", False))
+                count, place, own = count + 1, place or at, own or by_model
+        return count, place, own
 
     def _norm_names(self, module):
         names = []
@@ -315,9 +317,9 @@ class Models:
     def after_backward(self):
         for model in self.live():
             if model.looked is not None:
-                count, place = model.unmeasured()
+                count, place, own = model.unmeasured()
                 if count:
-                    model.looked.update(unmeasured=count, unmeasured_at=place)
+                    model.looked.update(unmeasured=count, unmeasured_at=place, unmeasured_by_model=own)
                 model.looked = None
 
     def hold(self):
@@ -701,7 +703,7 @@ class Models:
             if kwargs.get("mode", args[1] if len(args) > 1 else True):
                 self.frozen.pop(id(args[0]), None)
             elif self.known(args[0]) is None:
-                self.frozen[id(args[0])] = weakref.ref(args[0]), self.hub.places.here()
+                self.frozen[id(args[0])] = weakref.ref(args[0]), self.hub.places.here(), self._is_in_train(args[0])
                 self.hub.averages.look_at(args[0])
         model = self.known(args[0])
         if model is not None and model.kind != "replaced":
@@ -711,6 +713,16 @@ class Models:
             self.hub.steps.note(
                 "sync_module", mode=word, model=model.index, at=self.hub.places.here()
             )
+
+    def _is_in_train(self, part):
+        """Whether the train() of another module puts it in eval mode."""
+        frame, left = sys._getframe(2), 12
+        while frame is not None and left > 0:
+            owner = frame.f_locals.get(frame.f_code.co_varnames[0]) if frame.f_code.co_argcount else None
+            if frame.f_code.co_name == "train" and isinstance(owner, self.hub.torch.nn.Module) and owner is not part:
+                return True
+            frame, left = frame.f_back, left - 1
+        return False
 
     def _leave_train(self, note, args, kwargs, result, error):
         self.switching -= 1

@@ -2,6 +2,8 @@
 
 import weakref
 
+from . import script_text
+
 BUILT = 64  # schedules whose construction is written
 
 # Of schedules that end, what says after how many calls: OneCycleLR, CosineAnnealingLR, and that with
@@ -109,8 +111,15 @@ class Schedules:
                 "span": span,
                 "base": base if isinstance(base, (int, float)) else None,
                 "holds": [self._number(one) for one in held if isinstance(one, self.kinds)],
+                "stops_early": self._stops_early(schedule),
             }
         )
+
+    def _stops_early(self, schedule):
+        """Of schedules in sequence, whether the script may end before them on purpose."""
+        if type(schedule).__name__ != "SequentialLR":
+            return False
+        return script_text.stops_early(self.hub.places.here(), self.hub.places.work)
 
     def _enter_step(self, args, kwargs):
         self.depth += 1

@@ -3,6 +3,7 @@ graph has the number alone, which may be a weight), where it sets a rate, that o
 chooses the parameters that do not decay.
 """
 
+import ast
 import linecache
 import re
 import sys
@@ -114,6 +115,41 @@ def replaced(place, work):
             if found is not None:
                 out[found.group(1)] = _place(file, number, work)
     return out
+
+
+def stops_early(place, work):
+    """Whether the outermost loop around a backward may be left by a break."""
+    for file in dict.fromkeys(_files(place, work)):
+        try:
+            tree = ast.parse("".join(linecache.getlines(file)[:LINES]))
+        except (SyntaxError, ValueError, RecursionError):
+            continue
+        if any(_holds_backward(loop) and _is_left(loop.body) for loop in _outermost(tree)):
+            return True
+    return False
+
+
+def _outermost(node):
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.For, ast.While)):
+            yield child
+        else:
+            yield from _outermost(child)
+
+
+def _holds_backward(loop):
+    return any(isinstance(node, ast.Attribute) and node.attr == "backward" for node in ast.walk(loop))
+
+
+def _is_left(statements):
+    """Whether one of them, not of a loop or function among them, is a break."""
+    inner = (ast.For, ast.While, ast.FunctionDef, ast.ClassDef)
+    for node in statements:
+        if isinstance(node, ast.Break):
+            return True
+        if not isinstance(node, inner) and _is_left(list(ast.iter_child_nodes(node))):
+            return True
+    return False
 
 
 def frozen(name, place, work):
