@@ -1,14 +1,15 @@
 #!/bin/sh
-# The first half hour on a machine with a GPU where nothing can be installed: three stages of at most ten minutes, with
+# The first half hour on a machine with a GPU where nothing can be installed: four stages of at most ten minutes, with
 # programs that were built elsewhere. What a stage found comes back as one archive, whatever happens in it.
 #
 #   suite/gpu_first.sh pack BUILD FILE.tar.xz       the built programs and the libraries that they need (make dist)
-#   suite/gpu_first.sh A|B|C FILE.tar.xz|BUILD OUT [NAME=value...]
+#   suite/gpu_first.sh A|B|C|D FILE.tar.xz|BUILD OUT [NAME=value...]
 #
 # A: the environment, three steps, speed with and without timed engines, layers; then all that is not timed at once: kernels,
 # must-pass list, audit, gradients, bits, sanitizers (150 s on an H200). B: PyTorch's ways, then the fastest in turn with
-# ours (180 s). C: the bench (170 s), larger batches, counters. NAME: ARCH IMAGE_SIZE BATCH STEPS LIMIT_S PYTHON. Writes OUT/<stage>.tar.xz (OUT/<stage>/ holds the
-# same). Exit code: 0 no row failed, 1 one did, 2 usage, 3 no programs.
+# ours (180 s). C: the bench (170 s), larger batches, counters. D: observe on PyTorch with CUDA: what it costs, the same
+# bits with and without it, the gallery of mistakes. NAME: ARCH IMAGE_SIZE BATCH STEPS LIMIT_S PYTHON. Writes
+# OUT/<stage>.tar.xz (OUT/<stage>/ holds the same). Exit code: 0 no row failed, 1 one did, 2 usage, 3 no programs.
 #
 # LS_LIB_DIR=build/emulated/lib with build for the programs tries it on a GPU emulated on the CPU.
 set -u
@@ -36,7 +37,7 @@ if [ "$stage" = pack ]; then
 fi
 
 # ---- settings ------------------------------------------------------------------------------------
-case $stage in A | B | C) ;; *) usage ;; esac
+case $stage in A | B | C | D) ;; *) usage ;; esac
 build=$2
 mkdir -p "$3" || exit 3
 OUT=$(cd "$3" && pwd)
@@ -176,17 +177,17 @@ stage_A() {
 }
 
 # ---- B -------------------------------------------------------------------------------------------
+has_torch() { # name of a row: sets python
+    for python in ${PYTHON:+"$PYTHON"} python3 /usr/bin/python3; do
+        "$python" -c 'import torch' 2>/dev/null && return
+    done
+    row skip "$1" 0 'no PyTorch (PYTHON=... names an interpreter)'
+    return 1
+}
 stage_B() {
     trial=
     [ -z "$emulated" ] || trial=--trial
-    for python in ${PYTHON:+"$PYTHON"} python3 /usr/bin/python3; do
-        "$python" -c 'import torch' 2>/dev/null && break
-        python=
-    done
-    if [ -z "$python" ]; then
-        row skip peer 0 'no PyTorch (PYTHON=... names an interpreter)'
-        return
-    fi
+    has_torch peer || return
     step peer "$LIMIT_S" "$python" suite/peers/gpu_peer.py --train "$build/lockstep-train" --out "$folder" --arch "$ARCH" \
         --image-size "$IMAGE_SIZE" --batch "$BATCH" --steps "$STEPS" --limit "$(($(left) - 15))" \
         --together --ways eager,graph.masters,compile.graph,compile.graph.masters $trial || return
@@ -225,6 +226,24 @@ stage_C() {
     speed o2.bf16 "$BATCH" --opt-level=O2 --half=bf16 $timed
     speed o3 "$BATCH" --opt-level=O3 --loss-scale=128 $timed
     counters
+}
+
+# ---- D -------------------------------------------------------------------------------------------
+# Without CUDA the same on the CPU, to try the stage.
+observed() { # name seconds command...: its last line
+    step "$@" && outcome "$(tail -n 1 "$folder/$name.log" | cut -c1-150)"
+}
+stage_D() {
+    has_torch observe || return
+    device=cuda
+    [ -z "$emulated" ] || device=cpu
+    export LS_DEVICE=$device LS_GALLERY_KEEP="$folder/gallery.kept"
+    LS_GALLERY_JOBS=$((($(nproc) + 2) / 3))
+    export LS_GALLERY_JOBS
+    mkdir -p "$LS_GALLERY_KEEP"
+    observed observe.cost 120 "$python" suite/peers/observe_cost.py "$build/lockstep" --pairs 3 --steps 600
+    observed observe.bits 150 "$python" suite/observe/attach/test_attach.py
+    observed observe.gallery "$LIMIT_S" "$python" suite/peers/gallery/check.py "$build/lockstep" "$python"
 }
 
 echo "== stage $stage (at most $LIMIT_S s)"

@@ -13,7 +13,12 @@ import random
 import sys
 import time
 
-import torch
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.append(os.path.join(HERE, "..", "..", "peers", "gallery"))
+from on_cuda import BACKEND, DEVICE, install, share_gpu  # noqa: E402
+
+install()
+import torch  # noqa: E402
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -59,11 +64,11 @@ def sharded(data, batch=4, kind=DistributedSampler, **options):
 
 
 def half(kind):
-    return torch.autocast("cpu", dtype=kind)
+    return torch.autocast(DEVICE, dtype=kind)
 
 
 def scaler(scale, interval=2):
-    return torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=interval)
+    return torch.amp.GradScaler(DEVICE, init_scale=scale, growth_interval=interval)
 
 
 @job
@@ -972,7 +977,11 @@ def count_collectives(profile):
 def run(name, result):
     torch.set_num_threads(1)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        dist.init_process_group("gloo")
+        share_gpu()
+        dist.init_process_group(BACKEND)
+    if DEVICE != "cpu":
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+        torch.use_deterministic_algorithms(True, warn_only=True)
     torch.manual_seed(7)
     random.seed(7)
     if "numpy" in sys.modules:

@@ -3,7 +3,8 @@
 wrong one the rule must that expected.txt names, with the cause and the line of the mistake.
 
 usage: check.py LOCKSTEP [PYTHON] [GLOB...]    PYTHON: an interpreter with torch; GLOB: of names, 'clip*'
-LS_GALLERY_SEED=5: the scripts' --seed; LS_GALLERY_KEEP=DIR: keeps the folders of those that are not as expected
+LS_GALLERY_SEED=5: the scripts' --seed; LS_GALLERY_KEEP=DIR: keeps the folders of those that are not as expected;
+LS_GALLERY_JOBS=4: as many scripts at once; LS_DEVICE=cuda: the scripts as on_cuda.py puts them on a GPU
 
 At the end it counts the wrong scripts whose rule failed (or is WEAK, where that is meant), and those whose verdict
 names the cause and the line. Of a pattern in expected.txt that begins with `?` it is known that the verdict does not
@@ -18,6 +19,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import on_cuda
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 # 24 steps at most: detail in each fourth of them. A run takes seconds; hangs end after 20 s by the
@@ -44,24 +49,31 @@ def read_table():
     return rows
 
 
+def label_of(row):
+    return row[1][:-3] if row[0] == "-" else os.path.basename(row[0])[:-6]
+
+
 def parse_version(text):
     return tuple(int(part) for part in text.split("+")[0].split(".")[:2])
 
 
 def make_script(patch, script, folder):
-    """Writes the script, changed by the patch if there is one; returns its name."""
-    if patch == "-":
-        shutil.copy(os.path.join(HERE, script), folder)
-        return script
-    name = os.path.basename(patch).replace(".patch", ".py")
-    subprocess.run(["patch", "-s", "-o", os.path.join(folder, name), os.path.join(HERE, script),
-                    os.path.join(HERE, patch)], check=True)
-    return name
+    """Writes the script, changed by the patch if there is one, for the device; returns its name and text."""
+    name = script if patch == "-" else os.path.basename(patch).replace(".patch", ".py")
+    path = os.path.join(folder, name)
+    shutil.copy(os.path.join(HERE, script), path)
+    if patch != "-":
+        subprocess.run(["patch", "-s", path, os.path.join(HERE, patch)], check=True)
+    text = read(path)
+    if "LS_DEVICE" in os.environ:
+        text = on_cuda.translate(text)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    return name, text
 
 
-def observe(lockstep, python, folder, name):
+def observe(lockstep, python, folder, name, text):
     """Runs a script, one that resumes twice; returns the verdicts of all rules of each run."""
-    text = read(os.path.join(folder, name))
     verdicts = []
     for number, arguments in enumerate([[], ["--resume"]] if '"--resume"' in text else [[]]):
         if os.environ.get("LS_GALLERY_SEED") and '"--seed"' in text:
@@ -165,35 +177,42 @@ def main():
     lockstep = os.path.abspath(sys.argv[1])
     python = shutil.which(sys.argv[2] if len(sys.argv) > 2 else "python3")
     globs = sys.argv[3:] or ["*"]
+    jobs = max(1, int(os.environ.get("LS_GALLERY_JOBS", "1")))
     version = subprocess.run([python or "", "-c", "import torch; print(torch.__version__)"], check=False,
                              capture_output=True, text=True).stdout if python else ""
     if not version:
         print("gallery: not run: no interpreter with torch")
         sys.exit(3)
     passed = failed = left_out = 0
-    tally = collections.Counter()
-    for patch, script, rule, place, cause, first, _ in read_table():
-        label = script[:-3] if patch == "-" else os.path.basename(patch)[:-6]
-        if not any(fnmatch.fnmatch(label, glob) for glob in globs):
-            continue
+    tally, judging = collections.Counter(), threading.Lock()
+
+    def run(row):
+        """(whether it is as expected, or None: it was not run, the line to print)."""
+        patch, script, rule, place, cause, first, _ = row
+        label = label_of(row)
         if parse_version(version) < parse_version(first):
-            left_out += 1
-            print(f"not run - {label}: needs PyTorch {first}", flush=True)
-            continue
+            return None, f"{label}: needs PyTorch {first}"
         with tempfile.TemporaryDirectory() as folder:
-            name = make_script(patch, script, folder)
-            verdicts, code = observe(lockstep, python, folder, name)
-            if rule == "-":
-                good, told = judge_right(verdicts, code)
-            else:
-                good, told = judge_wrong(
-                    verdicts, code, read(os.path.join(folder, name)), name, rule, place, cause, tally)
+            name, text = make_script(patch, script, folder)
+            if not on_cuda.runs(text):
+                return None, f"{label}: starts workers"
+            verdicts, code = observe(lockstep, python, folder, name, text)
+            with judging:
+                if rule == "-":
+                    good, told = judge_right(verdicts, code)
+                else:
+                    good, told = judge_wrong(verdicts, code, text, name, rule, place, cause, tally)
             if not good and os.environ.get("LS_GALLERY_KEEP"):
                 shutil.copytree(folder, os.path.join(os.environ["LS_GALLERY_KEEP"], label))
-        passed += good
-        failed += not good
-        kind = "right" if rule == "-" else "wrong"
-        print(f"{'ok' if good else 'not ok'} - {kind} {label}: {told}", flush=True)
+        return good, f"{'right' if rule == '-' else 'wrong'} {label}: {told}"
+
+    rows = [row for row in read_table() if any(fnmatch.fnmatch(label_of(row), glob) for glob in globs)]
+    with ThreadPoolExecutor(jobs) as pool:
+        for good, told in pool.map(run, rows):
+            print(f"{'not run' if good is None else 'ok' if good else 'not ok'} - {told}", flush=True)
+            left_out += good is None
+            passed += good is True
+            failed += good is False
     print(f"{passed} passed, {failed} failed" + (f", {left_out} not run" if left_out else ""))
     enough = report_wrong(tally, not sys.argv[3:])
     sys.exit(failed > 0 or passed == 0 or not enough)
