@@ -178,6 +178,12 @@ $(call say,ld  $@)
 $(Q)$(1) $(LDFLAGS) $^ $(2) $(LDLIBS) -o $@
 endef
 
+# make dist puts shared libraries into a folder of their own, which programs and engines name, so that LD_LIBRARY_PATH
+# stays what it is for the jobs that they start. CUDA's are taken from LD_LIBRARY_PATH first.
+BUNDLED := -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/bundled'
+BUNDLED_ENGINE := -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/../bundled'
+BUNDLED_CUDA := -Wl,--enable-new-dtags,-rpath,'$$ORIGIN/../bundled'
+
 # Without the programs' libraries.
 define link_guest
 @mkdir -p $(@D)
@@ -194,27 +200,27 @@ $(BUILD)/lockstep: | $(LINKS)
 
 # lockstep-train contains nothing of the suite, lockstep-launch only the harness.
 $(BUILD)/lockstep: $(call objects,suite/main.c) $(LIBS)
-	$(call link,$(CC) -fopenmp,-ljpeg -lpng)
+	$(call link,$(CC) -fopenmp $(BUNDLED),-ljpeg -lpng)
 $(BUILD)/lockstep-train $(BUILD)/lockstep-collectives: $(BUILD)/lockstep-%: \
 		$(BUILD)/obj/reference/%.c.o $(addprefix $(BUILD)/libls_,reference.a harness.a core.a)
-	$(call link,$(CC),-ljpeg -lpng)
+	$(call link,$(CC) $(BUNDLED),-ljpeg -lpng)
 $(BUILD)/lockstep-launch: $(call objects,harness/launch.c) \
 		$(addprefix $(BUILD)/libls_,harness.a core.a)
-	$(call link,$(CC))
+	$(call link,$(CC) $(BUNDLED))
 
 # Backends and engines, loaded at run time.
 $(BUILD)/lib/ls_cpu.so: $(call objects,$(CPU_FILES)) $(BUILD)/libls_core.a
-	$(call link,$(CC) -shared -fopenmp,-ldnnl)
+	$(call link,$(CC) -shared -fopenmp $(BUNDLED_ENGINE),-ldnnl)
 # The audit's kernels as loops over one element after the other (reference/oracle/audit/launch.h).
 $(BUILD)/obj/%.cu.cpu.o: %.cu | needed
 	@mkdir -p $(@D)
 	$(call say,c++ $<)
 	$(Q)$(CXX) $(CPPFLAGS) $(CXXFLAGS) -DLS_AUDIT_CPU -O3 -fopenmp -ffp-contract=off -x c++ -c $< -o $@
 $(BUILD)/lib/ls_oracle_cpu.so: $(patsubst %,$(BUILD)/obj/%.cpu.o,$(AUDIT_KERNELS)) $(BUILD)/libls_core.a
-	$(call link,$(CXX) -shared -fopenmp)
+	$(call link,$(CXX) -shared -fopenmp $(BUNDLED_ENGINE))
 GLOO_FILES := $(addprefix reference/comm/,gloo.cc gloo_reduce.c gloo_sum.c comm.c self.c)
 $(BUILD)/lib/ls_gloo.so: $(call objects,$(GLOO_FILES)) $(addprefix $(BUILD)/libls_,harness.a core.a)
-	$(call link,$(CXX) -shared,-lgloo)
+	$(call link,$(CXX) -shared $(BUNDLED_ENGINE),-lgloo)
 
 # ---- CUDA --------------------------------------------------------------------------------------
 cuda_folders = $(sort $(foreach part,$(1),$(call found_cuda,$(part)_INC)))
@@ -241,15 +247,15 @@ $(BUILD)/obj/%.cu.o $(BUILD)/obj/%.cu.ptxas $(BUILD)/obj/%.cu.ptx: %.cu | needed
 	@rm -rf $(compiled).kept
 $(call objects,$(wildcard kernels/cuda/*.c)): EXTRA += $(call cuda_includes,$(CUDA_HEADERS) NVTX)
 $(BUILD)/lib/ls_cuda.so: $(call objects,$(CUDA_FILES) $(CUDA_KERNELS)) $(BUILD)/libls_core.a
-	$(call link,$(CXX) -shared $(WHOLE),$(call cuda_libraries,$(CUDA_PARTS)))
+	$(call link,$(CXX) -shared $(WHOLE) $(BUNDLED_CUDA),$(call cuda_libraries,$(CUDA_PARTS)))
 ORACLE_ROUNDING := reference/oracle/bits.c
 $(BUILD)/lib/ls_oracle_cuda.so: $(call objects,$(ORACLE_KERNELS) $(ORACLE_ROUNDING)) \
 		$(BUILD)/libls_core.a
-	$(call link,$(CXX) -shared $(WHOLE),$(call cuda_libraries,CUDART))
+	$(call link,$(CXX) -shared $(WHOLE) $(BUNDLED_CUDA),$(call cuda_libraries,CUDART))
 NCCL_PARTS := $(NCCL_FILES) reference/comm/comm.c kernels/cuda/cuda_check.c
 $(call objects,$(NCCL_FILES)): EXTRA += $(call cuda_includes,CUDART NCCL)
 $(BUILD)/lib/ls_nccl.so: $(call objects,$(NCCL_PARTS)) $(addprefix $(BUILD)/libls_,harness.a core.a)
-	$(call link,$(CC) -shared $(WHOLE),$(call cuda_libraries,CUDART NCCL))
+	$(call link,$(CC) -shared $(WHOLE) $(BUNDLED_CUDA),$(call cuda_libraries,CUDART NCCL))
 
 # They are guests of a foreign process: nothing of it may be overridden but what they are for, NCCL may not unload the
 # profiler with its last communicator, and CUDA and NCCL are those that the process has. A sanitizer would have to be

@@ -1,8 +1,9 @@
 #!/bin/sh
 # Makes a relocatable tarball for machines without a compiler: programs, engines, plot scripts, the files that
-# README.md links to, and the required shared libraries except the C library and NVIDIA's. Programs load the
-# engines next to them. CUDA, cuDNN, cuBLASLt and NCCL must match the driver and come from the target machine
-# (set LD_LIBRARY_PATH if the loader does not find them).
+# README.md links to, and the required shared libraries except the C library and NVIDIA's, which programs and
+# engines find by themselves: LD_LIBRARY_PATH stays as it is, also for jobs that lockstep starts or observes. CUDA,
+# cuDNN, cuBLASLt and NCCL must match the driver and come from the target machine (set LD_LIBRARY_PATH if the
+# loader does not find them).
 #
 #   harness/dist.sh BUILD
 set -eu
@@ -11,7 +12,7 @@ version=$(git describe --always --dirty 2>/dev/null) || version=$("$build/lockst
 name=lockstep-$version-$(uname -m)
 stage=$build/dist/$name
 rm -rf "$stage"
-mkdir -p "$stage/lib" "$stage/libexec"
+mkdir -p "$stage/libexec/bundled"
 cp "$build"/lockstep "$build"/lockstep-train "$build"/lockstep-launch \
     "$build"/lockstep-collectives "$stage/libexec/"
 mkdir -p "$stage/libexec/lib"
@@ -28,18 +29,20 @@ grep -o ']([^)#]*)' README.md | tr -d '()]' | sort -u | while read -r linked; do
     mkdir -p "$stage/$(dirname "$linked")"
     cp "$linked" "$stage/$linked"
 done
-ldd "$stage"/libexec/lockstep* "$stage"/libexec/lib/*.so | awk '/=> \// { print $3 }' | sort -u |
-    grep -vE '/(libc|libm|libdl|libpthread|librt|ld-linux.*)\.so' |
-    grep -vE '/lib(cuda|cudart|cudnn.*|cublas|cublasLt|nccl|nvrtc.*|nvidia.*)\.so' |
-    while read -r library; do cp -L "$library" "$stage/lib/"; done
+libraries() { # FILE...: what they load, but for the C library and NVIDIA's
+    ldd "$@" | awk '/=> \// { print $3 }' | sort -u |
+        grep -vE '/(libc|libm|libdl|libpthread|librt|ld-linux.*)\.so' |
+        grep -vE '/lib(cuda|cudart|cudnn.*|cublas|cublasLt|nccl|nvrtc.*|nvidia.*)\.so'
+}
+libraries "$stage"/libexec/lockstep* "$stage"/libexec/lib/*.so |
+    while read -r library; do cp -L "$library" "$stage/libexec/bundled/"; done
+if libraries "$stage"/libexec/lockstep* "$stage"/libexec/lib/ls_*cpu.so "$stage"/libexec/lib/ls_gloo.so |
+    grep -v "^$(cd "$stage" && pwd)/"; then
+    echo "lockstep: error: the tarball's programs do not find these in it" >&2
+    exit 1
+fi
 for program in lockstep lockstep-train lockstep-launch lockstep-collectives; do
-    cat >"$stage/$program" <<'WRAPPER'
-#!/bin/sh
-here=$(dirname "$(readlink -f "$0")")
-export LD_LIBRARY_PATH="$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
-exec "$here/libexec/$(basename "$0")" "$@"
-WRAPPER
-    chmod +x "$stage/$program"
+    ln -s "libexec/$program" "$stage/$program"
 done
 tar -C "$build/dist" -czf "$build/dist/$name.tar.gz" "$name"
 echo "$build/dist/$name.tar.gz"
