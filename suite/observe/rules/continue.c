@@ -8,6 +8,7 @@
 #include "kernels/core/digest.h"
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
+#include "suite/observe/trace/passes.h"
 #include "rules.h"
 #include "suite/observe/trace/trace.h"
 
@@ -180,13 +181,11 @@ static void compare_data(const ls_observe_trace *trace, const hand_over *h, ls_o
     int64_t saved = ls_json_integer(h->save, "step", -1);
     cJSON_ArrayForEach(earlier, trace->before->rank[h->rank].data)
     {
-        const cJSON *steps = cJSON_GetObjectItemCaseSensitive(earlier, "steps");
-        const cJSON *last = cJSON_GetArrayItem(steps, 1);
         int all = 0;
-        if (!ls_json_bool(earlier, "trained", false) || !ls_json_bool(later, "trained", false) ||
+        if (!ls_pass_is_trained(earlier) || !ls_pass_is_trained(later) ||
             ls_json_number(earlier, "sampler_epoch", -1) !=
                 ls_json_number(later, "sampler_epoch", -2) ||
-            !cJSON_IsNumber(last) || last->valuedouble > (double)saved) {
+            !(ls_pass_last_step(earlier) <= (double)saved)) {
             continue;
         }
         int common = count_common(earlier, later, &all);

@@ -11,6 +11,7 @@
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
 #include "misuse.h"
+#include "suite/observe/trace/passes.h"
 #include "rules.h"
 
 /* A pass over a loader in which the model was trained, on every rank. */
@@ -43,14 +44,12 @@ static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
 static bool is_trained(const cJSON *data)
 {
     enum { STEPS_OF_A_BATCH = 8 };
-    const cJSON *steps = cJSON_GetObjectItemCaseSensitive(data, "steps");
-    const cJSON *first = cJSON_GetArrayItem(steps, 0), *last = cJSON_GetArrayItem(steps, 1);
     double batch = ls_json_number(data, "batch", 1), count = ls_json_number(data, "count", 0);
     double given = ls_json_bool(data, "indices", true) ? 0 : ls_json_number(data, "given", 0);
-    double made =
-        cJSON_IsNumber(first) && cJSON_IsNumber(last) ? last->valuedouble - first->valuedouble : 0;
-    return ls_json_bool(data, "trained", false) &&
-           STEPS_OF_A_BATCH * fmax(given, ceil(count / (batch > 0 ? batch : 1))) >= made;
+    double made = ls_pass_last_step(data) - ls_pass_first_step(data);
+    return ls_pass_is_trained(data) &&
+           (isnan(made) ||
+            STEPS_OF_A_BATCH * fmax(given, ceil(count / (batch > 0 ? batch : 1))) >= made);
 }
 
 static const cJSON *trained_pass(const ls_observe_rank *rank, int index)

@@ -6,17 +6,13 @@
 #include "suite/observe/trace/calls.h"
 #include "suite/observe/trace/contents.h"
 #include "suite/observe/trace/job.h"
+#include "suite/observe/trace/passes.h"
 #include "rules.h"
 
 /* Few samples show little. Text and pictures hold a few duplicates: public data sets up to some
  * hundredths. A validation wholly on training data may be meant, as a training score. */
 enum { FEW = 32 };
 static const double duplicates = 0.1, almost_all = 0.95;
-
-static bool trained(const cJSON *data)
-{
-    return ls_json_bool(data, "trained", false);
-}
 
 /* Of all ranks' passes that were trained on, or of those that began at one place and were not. */
 static ls_contents gather(const ls_observe_trace *trace, const char *at)
@@ -26,8 +22,9 @@ static ls_contents gather(const ls_observe_trace *trace, const char *at)
         const cJSON *data;
         cJSON_ArrayForEach(data, trace->rank[k].data)
         {
-            if (at == NULL ? trained(data)
-                           : !trained(data) && strcmp(at, ls_json_string(data, "at", "")) == 0) {
+            if (at == NULL ? ls_pass_is_trained(data)
+                           : !ls_pass_is_trained(data) &&
+                                 strcmp(at, ls_json_string(data, "at", "")) == 0) {
                 ls_contents_add(&all, data);
             }
         }
@@ -42,7 +39,7 @@ static bool same_length(const ls_observe_trace *trace, const cJSON *validation)
         const cJSON *data;
         cJSON_ArrayForEach(data, trace->rank[k].data)
         {
-            if (trained(data) &&
+            if (ls_pass_is_trained(data) &&
                 ls_json_number(data, "length", -1) == ls_json_number(validation, "length", -2)) {
                 return true;
             }
@@ -62,7 +59,7 @@ static bool drew_all(const ls_observe_trace *trace)
             int index = i;
             cJSON_ArrayForEach(data, trace->rank[k].data)
             {
-                if (trained(data) && index-- == 0) {
+                if (ls_pass_is_trained(data) && index-- == 0) {
                     count += ls_json_number(data, "count", 0);
                     length = ls_json_number(data, "length", NAN);
                 }
@@ -85,7 +82,7 @@ static bool comes_again(const ls_observe_trace *trace, const ls_contents *traini
     const cJSON *data;
     cJSON_ArrayForEach(data, trace->rank[0].data)
     {
-        passes += trained(data);
+        passes += ls_pass_is_trained(data);
     }
     return passes < 2 || training->repeated > duplicates * training->count;
 }
@@ -100,7 +97,7 @@ static bool is_first(const ls_observe_trace *trace, int rank, const cJSON *valid
             if (data == validation) {
                 return true;
             }
-            if (!trained(data) &&
+            if (!ls_pass_is_trained(data) &&
                 strcmp(ls_json_string(data, "at", ""), ls_json_string(validation, "at", "")) == 0) {
                 return false;
             }
@@ -160,7 +157,7 @@ void ls_rules_data_held_out(const ls_observe_trace *trace, ls_observe_finding *o
         const cJSON *data;
         cJSON_ArrayForEach(data, trace->rank[k].data)
         {
-            if (!trained(data) && is_first(trace, k, data)) {
+            if (!ls_pass_is_trained(data) && is_first(trace, k, data)) {
                 ls_observe_finding one = {0};
                 judge_place(trace, data, &training, &compared, &one);
                 ls_calls_keep_worst(out, &one);

@@ -1,11 +1,13 @@
 #include "misuse.h"
 
 #include <ctype.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "kernels/core/text.h"
 #include "suite/observe/trace/calls.h"
+#include "suite/observe/trace/passes.h"
 #include "rules.h"
 
 /* What is wrong, of the event's own numbers. */
@@ -169,7 +171,7 @@ static int is_trained_on(const ls_observe_rank *rank, int loader)
     cJSON_ArrayForEach(data, rank->data)
     {
         if (ls_json_int(data, "loader", -1) == loader) {
-            found = found == 1 || ls_json_bool(data, "trained", false);
+            found = found == 1 || ls_pass_is_trained(data);
         }
     }
     return found;
@@ -181,12 +183,9 @@ static bool has_forwards(const ls_observe_rank *rank, int loader)
     const cJSON *data;
     cJSON_ArrayForEach(data, rank->data)
     {
-        const cJSON *steps = cJSON_GetObjectItemCaseSensitive(data, "steps");
-        const cJSON *first = cJSON_GetArrayItem(steps, 0), *last = cJSON_GetArrayItem(steps, 1);
-        bool own = ls_json_int(data, "loader", -1) == loader && cJSON_IsNumber(first) &&
-                   cJSON_IsNumber(last);
-        for (int64_t n = own ? (int64_t)first->valuedouble : 1;
-             own && n <= (int64_t)last->valuedouble; n++) {
+        double first = ls_pass_first_step(data), last = ls_pass_last_step(data);
+        bool own = ls_json_int(data, "loader", -1) == loader && !isnan(first) && !isnan(last);
+        for (int64_t n = own ? (int64_t)first : 1; own && n <= (int64_t)last; n++) {
             const ls_observe_step *step = ls_trace_step(rank, n);
             for (int c = 0; step != NULL && c < step->call_count; c++) {
                 if (step->call[c].kind == LS_CALL_FORWARD &&

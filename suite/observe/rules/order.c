@@ -7,6 +7,7 @@
 #include "suite/observe/trace/job.h"
 #include "kernels/core/text.h"
 #include "suite/observe/trace/open_step.h"
+#include "suite/observe/trace/passes.h"
 #include "rules.h"
 #include "suite/observe/trace/spans.h"
 
@@ -175,7 +176,7 @@ static bool find_uneven_pass(const ls_observe_trace *trace, int rank, long long 
         long long batch = ls_json_integer(x, "batch", 1);
         *a = ls_json_integer(x, "count", 0);
         *b = ls_json_integer(y, "count", 0);
-        bool trained = ls_json_bool(x, "trained", false) && ls_json_bool(y, "trained", false);
+        bool trained = ls_pass_is_trained(x) && ls_pass_is_trained(y);
         bool whole = ls_json_bool(x, "whole", false) || ls_json_bool(y, "whole", false);
         if (trained && whole && batch > 0 && (*a + batch - 1) / batch != (*b + batch - 1) / batch) {
             *event = x;
@@ -571,9 +572,8 @@ static int passes_after(const ls_observe_rank *rank, int64_t step)
     const cJSON *data;
     cJSON_ArrayForEach(data, rank->data)
     {
-        const cJSON *first = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(data, "steps"), 0);
-        count += ls_json_bool(data, "trained", false) && ls_json_bool(data, "whole", false) &&
-                 cJSON_IsNumber(first) && first->valuedouble > (double)step;
+        count += ls_pass_is_trained(data) && ls_json_bool(data, "whole", false) &&
+                 ls_pass_first_step(data) > (double)step;
     }
     return count;
 }

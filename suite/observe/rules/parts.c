@@ -7,21 +7,10 @@
 #include "suite/observe/trace/contents.h"
 #include "suite/observe/trace/job.h"
 #include "misuse.h"
+#include "suite/observe/trace/passes.h"
 #include "rules.h"
 
 enum { FEW = 8 };
-
-static const cJSON *trained_pass(const ls_observe_rank *rank, int index)
-{
-    const cJSON *data;
-    cJSON_ArrayForEach(data, rank->data)
-    {
-        if (ls_json_bool(data, "trained", false) && index-- == 0) {
-            return data;
-        }
-    }
-    return NULL;
-}
 
 static const char *sampler_of(const cJSON *data)
 {
@@ -111,7 +100,7 @@ static void judge_nested(const ls_observe_trace *trace, int number, const cJSON 
         return;
     }
     for (int k = 0; k < trace->world; k++) {
-        count += ls_json_number(trained_pass(&trace->rank[k], number), "count", NAN);
+        count += ls_json_number(ls_pass_trained(&trace->rank[k], number), "count", NAN);
     }
     double batch = trace->world * ls_json_number(data, "batch", 1);
     if (!(count + batch < length)) {
@@ -173,8 +162,8 @@ void ls_rules_data_once(const ls_observe_trace *trace, ls_observe_finding *out)
     ls_misuse_judge(trace, "data.once", out);
     for (int k = 0; k < trace->world; k++) {
         const cJSON *a, *b, *data;
-        for (int i = 0; (a = trained_pass(&trace->rank[0], i)) != NULL && k > 0; i++) {
-            b = trained_pass(&trace->rank[k], i);
+        for (int i = 0; (a = ls_pass_trained(&trace->rank[0], i)) != NULL && k > 0; i++) {
+            b = ls_pass_trained(&trace->rank[k], i);
             if (b != NULL) {
                 judge_parts(trace, i, k, a, b, out);
                 judge_nested(trace, i, a, out);

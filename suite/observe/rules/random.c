@@ -4,6 +4,7 @@
 
 #include "suite/observe/trace/calls.h"
 #include "suite/observe/trace/job.h"
+#include "suite/observe/trace/passes.h"
 #include "rules.h"
 
 /* A generator that two workers, or a worker in two passes, used from the same state on. */
@@ -106,7 +107,7 @@ void ls_rules_data_random(const ls_observe_trace *trace, ls_observe_finding *out
         const cJSON *data, *before = NULL;
         cJSON_ArrayForEach(data, trace->rank[k].data)
         {
-            if (!ls_json_bool(data, "trained", false) ||
+            if (!ls_pass_is_trained(data) ||
                 cJSON_GetObjectItemCaseSensitive(data, "random") == NULL) {
                 continue;
             }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kernels/core/text.h"
+#include "suite/observe/trace/passes.h"
 #include "rules.h"
 #include "suite/observe/trace/trace.h"
 
@@ -124,7 +125,7 @@ static double steps_per_epoch(const ls_observe_rank *rank, const cJSON *options)
         ls_json_number(options, "batch-size", NAN) * ls_json_number(options, "accumulate", 1);
     cJSON_ArrayForEach(data, rank->data)
     {
-        if (ls_json_bool(data, "trained", false) && ls_json_bool(data, "whole", false) &&
+        if (ls_pass_is_trained(data) && ls_json_bool(data, "whole", false) &&
             ls_json_number(data, "length", 0) > 0) {
             return ls_json_number(data, "count", NAN) / images;
         }

@@ -6,12 +6,8 @@
 
 #include "suite/observe/trace/calls.h"
 #include "suite/observe/trace/job.h"
+#include "suite/observe/trace/passes.h"
 #include "rules.h"
-
-static bool is_validation(const cJSON *data)
-{
-    return !ls_json_bool(data, "trained", false) && ls_json_number(data, "count", 0) > 0;
-}
 
 static const char *place_of(const cJSON *data)
 {
@@ -51,21 +47,6 @@ static void compare(const cJSON *a, const cJSON *b, change *out)
     }
 }
 
-/* A data set of that length is trained on: a pass over it may be a training score, which is taken
- * with the training's changes. */
-static bool is_training_data(const ls_observe_rank *rank, const cJSON *validation)
-{
-    const cJSON *data;
-    cJSON_ArrayForEach(data, rank->data)
-    {
-        if (ls_json_bool(data, "trained", false) &&
-            ls_json_number(data, "length", -1) == ls_json_number(validation, "length", -2)) {
-            return true;
-        }
-    }
-    return false;
-}
-
 static void judge_change(const ls_observe_rank *rank, int k, const cJSON *a, const cJSON *b,
                          int *compared, ls_observe_finding *out)
 {
@@ -80,7 +61,8 @@ static void judge_change(const ls_observe_rank *rank, int k, const cJSON *a, con
     if (c.other < CHANGED || c.other < part * c.common) {
         return;
     }
-    bool own = is_training_data(rank, a);
+    /* A pass over training data may be a training score, which is taken with its changes. */
+    bool own = ls_pass_is_over_training_data(rank, a);
     ls_verdict_set(&out->verdict, own ? LS_WEAK : LS_FAIL,
                    "rank %d: %d of %d samples of the validation at %s are not what they were in "
                    "the pass before, with the same classes%s",
@@ -105,8 +87,8 @@ void ls_rules_validation_fixed(const ls_observe_trace *trace, ls_observe_finding
         const cJSON *a, *b;
         cJSON_ArrayForEach(a, trace->rank[k].data)
         {
-            for (b = a->next; is_validation(a) && b != NULL; b = b->next) {
-                if (is_validation(b) && strcmp(place_of(a), place_of(b)) == 0 &&
+            for (b = a->next; ls_pass_is_validation(a) && b != NULL; b = b->next) {
+                if (ls_pass_is_validation(b) && strcmp(place_of(a), place_of(b)) == 0 &&
                     ls_json_int(a, "loader", -1) == ls_json_int(b, "loader", -2)) {
                     judge_change(&trace->rank[k], k, a, b, &compared, out);
                     break;
@@ -161,10 +143,8 @@ static after look(const ls_observe_rank *rank, const cJSON *data)
 {
     after found = {.batch = fmax(2, ls_json_number(data, "batch", INFINITY)),
                    .samples = fmax(2, ls_json_number(data, "count", INFINITY))};
-    const cJSON *steps = cJSON_GetObjectItemCaseSensitive(data, "steps");
-    const cJSON *first = cJSON_GetArrayItem(steps, 0), *last = cJSON_GetArrayItem(steps, 1);
-    int64_t begin = cJSON_IsNumber(first) ? (int64_t)first->valuedouble : 0;
-    int64_t end = cJSON_IsNumber(last) ? (int64_t)last->valuedouble : -1;
+    double first = ls_pass_first_step(data), last = ls_pass_last_step(data);
+    int64_t begin = isnan(first) ? 0 : (int64_t)first, end = isnan(last) ? -1 : (int64_t)last;
     for (int64_t s = begin; s <= end; s++) {
         const ls_observe_step *step = ls_trace_step(rank, s);
         for (int c = 0; step != NULL && c < step->call_count; c++) {
@@ -220,7 +200,7 @@ static void judge_best(const ls_observe_trace *trace, int k, int *divided, int *
     int own = 0, others = 0;
     cJSON_ArrayForEach(data, rank->data)
     {
-        if (is_validation(data)) {
+        if (ls_pass_is_validation(data)) {
             after found = look(rank, data);
             bool alone = is_divided(data) && found.combined == 0;
             *divided += is_divided(data);
@@ -329,7 +309,7 @@ static double drawn_again(const ls_observe_trace *trace, int number, double *len
         int index = number;
         cJSON_ArrayForEach(data, trace->rank[k].data)
         {
-            if (!is_validation(data) || index-- != 0) {
+            if (!ls_pass_is_validation(data) || index-- != 0) {
                 continue;
             }
             *length =
@@ -389,7 +369,7 @@ void ls_rules_validation_padding(const ls_observe_trace *trace, ls_observe_findi
     }
     cJSON_ArrayForEach(data, trace->rank[0].data)
     {
-        if (is_validation(data)) {
+        if (ls_pass_is_validation(data)) {
             judge_padding(trace, number++, data, &gathered, out);
         }
     }

@@ -9,6 +9,7 @@
 #include "suite/observe/trace/calls.h"
 #include "suite/observe/trace/job.h"
 #include "kernels/core/text.h"
+#include "suite/observe/trace/passes.h"
 #include "rules.h"
 
 enum { GROUPS = 32, LEAST_STEPS = 4 };
@@ -447,10 +448,8 @@ static int loader_of(const ls_observe_rank *rank, int64_t step)
     const cJSON *data;
     cJSON_ArrayForEach(data, rank->data)
     {
-        const cJSON *steps = cJSON_GetObjectItemCaseSensitive(data, "steps");
-        const cJSON *first = cJSON_GetArrayItem(steps, 0), *last = cJSON_GetArrayItem(steps, 1);
-        if (ls_json_bool(data, "trained", false) && cJSON_IsNumber(first) && cJSON_IsNumber(last) &&
-            first->valuedouble <= (double)step && (double)step <= last->valuedouble) {
+        if (ls_pass_is_trained(data) && ls_pass_first_step(data) <= (double)step &&
+            (double)step <= ls_pass_last_step(data)) {
             return ls_json_int(data, "loader", -1);
         }
     }
@@ -463,7 +462,7 @@ static int passes_of(const ls_observe_rank *rank, int loader)
     int count = 0;
     cJSON_ArrayForEach(data, rank->data)
     {
-        count += ls_json_bool(data, "trained", false) && ls_json_int(data, "loader", -1) == loader;
+        count += ls_pass_is_trained(data) && ls_json_int(data, "loader", -1) == loader;
     }
     return count;
 }

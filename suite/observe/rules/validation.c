@@ -6,6 +6,7 @@
 #include "suite/observe/trace/calls.h"
 #include "suite/observe/trace/job.h"
 #include "misuse.h"
+#include "suite/observe/trace/passes.h"
 #include "rules.h"
 
 /* A pass over a loader in which no backward ran, and what the rank did meanwhile. */
@@ -22,14 +23,13 @@ typedef struct validation {
 static validation look(const ls_observe_rank *rank, const cJSON *data, int model)
 {
     validation v = {0};
-    const cJSON *steps = cJSON_GetObjectItemCaseSensitive(data, "steps");
-    const cJSON *first = cJSON_GetArrayItem(steps, 0), *last = cJSON_GetArrayItem(steps, 1);
+    double first = ls_pass_first_step(data), last = ls_pass_last_step(data);
     double batch = ls_json_number(data, "batch", 1);
     v.batches = ceil(ls_json_number(data, "count", 0) / (batch > 0 ? batch : 1));
-    if (!cJSON_IsNumber(first) || !cJSON_IsNumber(last)) {
+    if (isnan(first) || isnan(last)) {
         return v;
     }
-    for (int64_t s = (int64_t)first->valuedouble; s <= (int64_t)last->valuedouble; s++) {
+    for (int64_t s = (int64_t)first; s <= (int64_t)last; s++) {
         const ls_observe_step *step = ls_trace_step(rank, s);
         for (int c = 0; step != NULL && c < step->call_count; c++) {
             const ls_call *call = &step->call[c];
@@ -46,26 +46,6 @@ static validation look(const ls_observe_rank *rank, const cJSON *data, int model
         }
     }
     return v;
-}
-
-static bool is_validation(const cJSON *data)
-{
-    return !ls_json_bool(data, "trained", false) && ls_json_number(data, "count", 0) > 0;
-}
-
-/* A pass over data of that length is trained on: statistics of batch norm are measured anew by
- * forwards in training mode over training data (torch.optim.swa_utils.update_bn). */
-static bool same_length(const ls_observe_rank *rank, const cJSON *validation)
-{
-    const cJSON *data;
-    cJSON_ArrayForEach(data, rank->data)
-    {
-        if (ls_json_bool(data, "trained", false) &&
-            ls_json_number(data, "length", -1) == ls_json_number(validation, "length", -2)) {
-            return true;
-        }
-    }
-    return false;
 }
 
 static bool has_modes(const cJSON *model)
@@ -88,7 +68,10 @@ static void judge_mode(const ls_observe_trace *trace, int k, const cJSON *data, 
             v.in_training < v.batches - 1) {
             continue;
         }
-        if (same_length(rank, data) || strcmp(v.forward->at, ls_json_string(data, "at", "")) == 0) {
+        /* Statistics of batch norm are measured anew by forwards in training mode over training
+         * data (torch.optim.swa_utils.update_bn). */
+        if (ls_pass_is_over_training_data(rank, data) ||
+            strcmp(v.forward->at, ls_json_string(data, "at", "")) == 0) {
             ls_finding_blame(out, v.forward->at,
                              "forwards in training mode over data of the training set's length: "
                              "right where statistics of batch norm are measured anew");
@@ -117,7 +100,7 @@ static void judge_drawn(const ls_observe_rank *rank, int k, int *seen, ls_observ
     bool in_eval = false;
     cJSON_ArrayForEach(data, rank->data)
     {
-        in_eval = in_eval || is_validation(data);
+        in_eval = in_eval || ls_pass_is_validation(data);
     }
     for (int i = 0; i < rank->step_count; i++) {
         int row = 0, before = forwards;
@@ -162,7 +145,7 @@ void ls_rules_validation_mode(const ls_observe_trace *trace, ls_observe_finding 
         const cJSON *data;
         cJSON_ArrayForEach(data, trace->rank[k].data)
         {
-            if (is_validation(data)) {
+            if (ls_pass_is_validation(data)) {
                 judge_mode(trace, k, data, &seen, out);
             }
         }
@@ -192,7 +175,7 @@ void ls_rules_validation_whole(const ls_observe_trace *trace, ls_observe_finding
     }
     cJSON_ArrayForEach(data, trace->rank[0].data)
     {
-        if (!is_validation(data) ||
+        if (!ls_pass_is_validation(data) ||
             strcmp(ls_json_string(data, "sampler", ""), "DistributedSampler") != 0 ||
             ls_json_int(data, "replicas", 1) < 2) {
             continue;

@@ -1,8 +1,10 @@
 #include "windows.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "calls.h"
+#include "passes.h"
 
 enum { MOST = 64 }; /* batches of a window */
 
@@ -64,14 +66,14 @@ void ls_windows_judge(const ls_observe_trace *trace, ls_observe_finding *out)
     }
     cJSON_ArrayForEach(data, rank->data)
     {
-        const cJSON *first = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(data, "steps"), 0);
-        if (!ls_json_bool(data, "trained", false) || !cJSON_IsNumber(first)) {
+        double first = ls_pass_first_step(data);
+        if (!ls_pass_is_trained(data) || isnan(first)) {
             continue;
         }
         if (before != NULL && ls_json_bool(before, "whole", false)) {
             int batch = ls_json_int(before, "batch", 0), count = ls_json_int(before, "count", 0);
             int batches = batch > 0 ? (count + batch - 1) / batch : 0;
-            const ls_observe_step *step = ls_trace_step(rank, (int64_t)first->valuedouble);
+            const ls_observe_step *step = ls_trace_step(rank, (int64_t)first);
             windows none = {0};
             int size = step == NULL ? 0 : size_of(step, &none);
             passes++;

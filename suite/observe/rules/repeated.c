@@ -1,0 +1,147 @@
+/* Data of a job that goes on from a file, next to those of the job that wrote it: batches or a
+ * whole epoch that were trained on before the file was written and come again. */
+#include <string.h>
+
+#include "restored.h"
+#include "rules.h"
+#include "suite/observe/trace/calls.h"
+#include "suite/observe/trace/passes.h"
+#include "suite/observe/trace/saved.h"
+
+/* Inputs of the first training forwards: digests, in order. */
+static int first_inputs(const ls_observe_rank *rank, int most, const char **input)
+{
+    int count = 0;
+    for (int i = 0; i < rank->step_count && count < most; i++) {
+        const ls_observe_step *step = &rank->step[i];
+        for (int c = ls_trace_find(step, LS_CALL_FORWARD, 0); c >= 0 && count < most;
+             c = ls_trace_find(step, LS_CALL_FORWARD, c + 1)) {
+            const char *digest = ls_calls_text(&step->call[c], "input");
+            if (digest[0] != '\0' && ls_calls_flag(&step->call[c], "training") == 1) {
+                input[count++] = digest;
+            }
+        }
+    }
+    return count;
+}
+
+static int64_t last_save(const ls_observe_rank *rank, const char *path)
+{
+    const cJSON *save;
+    int64_t step = -1;
+    cJSON_ArrayForEach(save, rank->save)
+    {
+        if (strcmp(ls_json_string(save, "path", ""), path) == 0) {
+            step = ls_saved_step(save);
+        }
+    }
+    return step;
+}
+
+static bool was_whole(const cJSON *pass, int64_t saved)
+{
+    return ls_json_bool(pass, "whole", false) && ls_pass_last_step(pass) <= (double)saved + 1;
+}
+
+/* Batches that come again by themselves (in one order in each pass, or in turn), and those of an
+ * epoch that was not whole when the file was written, which is begun again. */
+static bool may_come_again(const ls_observe_trace *trace, int k, const char *first)
+{
+    const ls_observe_rank *before = &trace->before->rank[k];
+    const cJSON *load = cJSON_GetArrayItem(trace->rank[k].load, 0),
+                *pass = ls_pass_trained(before, 0);
+    int64_t saved = last_save(&trace->before->rank[0], ls_json_string(load, "path", ""));
+    int times = 0;
+    for (int i = 0; i < before->step_count; i++) {
+        const ls_observe_step *step = &before->step[i];
+        for (int c = ls_trace_find(step, LS_CALL_FORWARD, 0); c >= 0;
+             c = ls_trace_find(step, LS_CALL_FORWARD, c + 1)) {
+            times += strcmp(ls_calls_text(&step->call[c], "input"), first) == 0;
+        }
+    }
+    bool ordered = pass != NULL && !ls_json_bool(pass, "shuffle", false);
+    bool part = pass != NULL && !was_whole(pass, saved);
+    return times > 1 || ordered || part;
+}
+
+/* The job that wrote the file began with the same batches: they come again, and those after them
+ * never do. */
+static void judge_batches(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    enum { LEAST = 4, MOST = 16 };
+    const char *before[MOST], *now[MOST];
+    for (int k = 0; k < trace->world; k++) {
+        int count = first_inputs(&trace->rank[k], MOST, now);
+        int earlier = first_inputs(&trace->before->rank[k], MOST, before), same = 0;
+        while (same < count && same < earlier && strcmp(now[same], before[same]) == 0) {
+            same++;
+        }
+        if (same < LEAST || same < count || strcmp(now[0], now[1]) == 0 ||
+            may_come_again(trace, k, now[0])) {
+            continue;
+        }
+        ls_verdict_fail(&out->verdict,
+                        "rank %d: the first %d batches are those with which the job that wrote "
+                        "%.100s began",
+                        k, same,
+                        ls_json_string(cJSON_GetArrayItem(trace->rank[k].load, 0), "path", ""));
+        ls_verdict_cause(&out->verdict,
+                         "the same seed at each start, and no random state of the file restored: "
+                         "a job that goes on draws what it has drawn before");
+        ls_finding_blame(out, ls_json_string(cJSON_GetArrayItem(trace->rank[k].load, 0), "at", ""),
+                         "save and restore the random states, or seed by the count of steps");
+        return;
+    }
+}
+
+/* The last pass that was whole when the file was written; NULL: there is none, or another pass of
+ * the same data has its order. */
+static const cJSON *last_pass(const ls_observe_rank *rank, int64_t saved)
+{
+    const cJSON *data, *last = NULL;
+    cJSON_ArrayForEach(data, rank->data)
+    {
+        if (!ls_pass_is_trained(data) || !was_whole(data, saved)) {
+            continue;
+        }
+        if (last != NULL &&
+            strcmp(ls_json_string(data, "order", ""), ls_json_string(last, "order", "")) == 0) {
+            return NULL;
+        }
+        last = data;
+    }
+    return last;
+}
+
+/* The job's first pass has the order of the last one before the file. */
+static void judge_pass_again(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    const cJSON *load = cJSON_GetArrayItem(trace->rank[0].load, 0);
+    const char *path = ls_json_string(load, "path", "");
+    int64_t saved = last_save(&trace->before->rank[0], path);
+    const cJSON *now = ls_pass_trained(&trace->rank[0], 0);
+    const cJSON *before = last_pass(&trace->before->rank[0], saved);
+    enum { FEW = 8 }; /* samples: orders of fewer are alike by chance */
+    if (saved < 0 || now == NULL || before == NULL || !ls_json_bool(now, "shuffle", false) ||
+        ls_json_int(now, "count", 0) < FEW || !ls_json_bool(now, "indices", true) ||
+        ls_json_string(now, "order", "")[0] == '\0' ||
+        strcmp(ls_json_string(now, "order", ""), ls_json_string(before, "order", "")) != 0) {
+        return;
+    }
+    ls_verdict_fail(&out->verdict,
+                    "the first pass has the order of pass %d of the job that wrote %.100s, which "
+                    "was whole by then",
+                    ls_json_int(before, "pass", 0) + 1, path);
+    ls_verdict_cause(&out->verdict, "the job goes on with the epoch that the file ended with: it "
+                                    "is trained on twice");
+    ls_finding_blame(out, ls_json_string(load, "at", ""),
+                     "save epoch + 1, or begin with the epoch after the file's");
+}
+
+void ls_restored_judge_data(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    judge_batches(trace, out);
+    if (ls_verdict_good(out->verdict.code)) {
+        judge_pass_again(trace, out);
+    }
+}

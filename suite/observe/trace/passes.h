@@ -1,0 +1,20 @@
+/* Passes over data: one iteration of the script over a loader, as its event describes it. */
+#ifndef LS_OBSERVE_PASSES_H
+#define LS_OBSERVE_PASSES_H
+
+#include "trace.h"
+
+/* Whether a backward ran in it; false for NULL. */
+bool ls_pass_is_trained(const cJSON *pass);
+/* Whether it went over samples without any backward. */
+bool ls_pass_is_validation(const cJSON *pass);
+/* The steps that were open at its first and its last batch; NaN, which compares false with every
+ * number, where the event does not hold them. */
+double ls_pass_first_step(const cJSON *pass);
+double ls_pass_last_step(const cJSON *pass);
+/* The trained pass of that number, from 0; NULL: there are fewer. */
+const cJSON *ls_pass_trained(const ls_observe_rank *rank, int index);
+/* Whether the rank trains on a data set of the same length: most likely the same data. */
+bool ls_pass_is_over_training_data(const ls_observe_rank *rank, const cJSON *pass);
+
+#endif
