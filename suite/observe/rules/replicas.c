@@ -3,6 +3,7 @@
 
 #include "kernels/core/text.h"
 #include "rules.h"
+#include "split.h"
 #include "suite/observe/trace/by_hand.h"
 #include "suite/observe/trace/job.h"
 #include "suite/observe/trace/reduction.h"
@@ -175,39 +176,12 @@ static void judge_models(const ls_observe_trace *trace, int *compared, ls_observ
     }
 }
 
-/* The tensors of a group of samples that differ between ranks, and how many were compared. */
-static int compare_samples(const ls_samples *samples, const char *group, ls_job_names *names)
-{
-    size_t prefix = strlen(group);
-    int first = 0, compared = 0;
-    while (first < samples->world && samples->file[first] == NULL) {
-        first++;
-    }
-    for (int i = 0; first < samples->world && i < ls_dumpfile_count(samples->file[first]); i++) {
-        const ls_dumpfile_entry *entry = ls_dumpfile_at(samples->file[first], i);
-        if (strncmp(entry->name, group, prefix) != 0 || entry->name[prefix] != '/') {
-            continue;
-        }
-        bool differs = false;
-        for (int k = first + 1; k < samples->world; k++) {
-            const ls_dumpfile_entry *other =
-                samples->file[k] == NULL ? NULL : ls_dumpfile_find(samples->file[k], entry->name);
-            compared += other != NULL;
-            differs = differs || (other != NULL && !ls_dumpfile_equal(entry, other));
-        }
-        if (differs) {
-            ls_job_add_name(names, entry->name + prefix + 1);
-        }
-    }
-    return compared;
-}
-
 static void judge_first_dump(const ls_observe_trace *trace, int *compared, ls_observe_finding *out)
 {
     ls_samples samples;
     ls_job_names names = {0};
     ls_samples_open(trace, 1, &samples, out);
-    *compared += compare_samples(&samples, "param", &names);
+    *compared += ls_job_compare_samples(&samples, "param", &names);
     if (names.count > 0) {
         ls_verdict_fail(&out->verdict,
                         "before step 1 the ranks hold other values in %d tensors: %s", names.count,
@@ -236,12 +210,6 @@ void ls_rules_replicas_start(const ls_observe_trace *trace, ls_observe_finding *
 
 /* ---- every step ------------------------------------------------------------------------------ */
 
-/* Two ranks whose digests of a step differ. */
-typedef struct split {
-    int64_t step; /* 0: none */
-    int a, b;
-} split;
-
 static const char *digest_of(const ls_observe_step *step, ls_record_digest which)
 {
     bool given = step != NULL && (step->step->digest_mask & (1u << which)) != 0;
@@ -260,30 +228,18 @@ static int64_t last_step(const ls_observe_trace *trace)
     return last;
 }
 
-static int64_t first_step(const ls_observe_trace *trace)
-{
-    int64_t first = INT64_MAX;
-    for (int k = 0; k < trace->world; k++) {
-        const ls_observe_rank *rank = &trace->rank[k];
-        if (rank->step_count > 0 && rank->step[0].step->step < first) {
-            first = rank->step[0].step->step;
-        }
-    }
-    return first;
-}
-
 /* The first step whose digests differ; counts the steps that two ranks have digests of. */
-static split find_split(const ls_observe_trace *trace, ls_record_digest which, int *compared)
+static ls_split find_split(const ls_observe_trace *trace, ls_record_digest which, int *compared)
 {
     int64_t last = last_step(trace);
-    for (int64_t n = first_step(trace); n <= last; n++) {
+    for (int64_t n = ls_split_first_step(trace); n <= last; n++) {
         const char *first = NULL;
         int a = 0;
         bool counted = false;
         for (int k = 0; k < trace->world; k++) {
             const char *digest = digest_of(ls_trace_step(&trace->rank[k], n), which);
             if (digest != NULL && first != NULL && strcmp(first, digest) != 0) {
-                return (split){n, a, k};
+                return (ls_split){n, a, k};
             }
             counted = counted || (digest != NULL && first != NULL);
             if (digest != NULL && first == NULL) {
@@ -293,7 +249,7 @@ static split find_split(const ls_observe_trace *trace, ls_record_digest which, i
         }
         *compared += counted;
     }
-    return (split){0};
+    return (ls_split){0};
 }
 
 /* The detailed step at or after n, else the last before it; 0: none. */
@@ -307,235 +263,6 @@ static int64_t nearest_detail(const ls_observe_trace *trace, int64_t n)
         before = step;
     }
     return before;
-}
-
-/* A step up to n that some ranks skipped and others took. */
-static bool find_uneven_skip(const ls_observe_trace *trace, int64_t n, int64_t *at, int *skipped,
-                             int *took)
-{
-    for (*at = first_step(trace); *at <= n; ++*at) {
-        *skipped = *took = -1;
-        for (int k = 0; k < trace->world; k++) {
-            const ls_observe_step *step = ls_trace_step(&trace->rank[k], *at);
-            if (step != NULL && step->step->skip_given) {
-                *(step->step->skipped ? skipped : took) = k;
-            }
-        }
-        if (*skipped >= 0 && *took >= 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* What load_state_dict calls of a rank gave to a model or an optimizer up to a step. */
-static int count_restores(const ls_observe_rank *rank, const char *what, int64_t until,
-                          const cJSON **last)
-{
-    int count = 0;
-    const cJSON *entry;
-    cJSON_ArrayForEach(entry, rank->restore)
-    {
-        if (strcmp(ls_json_string(entry, "what", ""), what) == 0 &&
-            ls_json_number(entry, "step", 0) <= (double)until) {
-            count++;
-            *last = entry;
-        }
-    }
-    return count;
-}
-
-static bool blame_restore(const ls_observe_trace *trace, split at, const char *what,
-                          ls_observe_finding *out)
-{
-    const cJSON *call = NULL;
-    int a = count_restores(&trace->rank[at.a], what, at.step, &call);
-    int b = count_restores(&trace->rank[at.b], what, at.step, &call);
-    if (a == b || call == NULL) {
-        return false;
-    }
-    ls_verdict_cause(&out->verdict,
-                     "rank %d restored the %s from a file %d times, rank %d %d times", at.a, what,
-                     a, at.b, b);
-    ls_finding_blame(out, ls_json_string(call, "at", ""),
-                     "call load_state_dict on every rank (read the file with map_location), or "
-                     "before the model is wrapped");
-    return true;
-}
-
-static bool blame_skip(const ls_observe_trace *trace, split at, ls_observe_finding *out)
-{
-    int64_t step;
-    int skipped, took;
-    if (!find_uneven_skip(trace, at.step, &step, &skipped, &took)) {
-        return false;
-    }
-    const ls_observe_step *own = ls_trace_step(&trace->rank[took], step);
-    int call = ls_trace_find(own, LS_CALL_OPTIMIZER_STEP, 0);
-    ls_verdict_cause(&out->verdict,
-                     "the optimizer of rank %d did nothing in step %lld, that of "
-                     "rank %d stepped",
-                     skipped, (long long)step, took);
-    ls_finding_blame(
-        out, call >= 0 ? own->call[call].at : "",
-        "decide on all ranks alike whether a step is taken: from the reduced gradient, "
-        "not from a rank's own loss or gradient");
-    return true;
-}
-
-/* A schedule that was stepped on one of two ranks alone before that step: its call there, and which
- * rank that is. */
-static const ls_call *lone_schedule(const ls_observe_trace *trace, split at, int64_t step,
-                                    int *where)
-{
-    int count[2] = {0, 0};
-    const ls_call *last[2] = {NULL, NULL};
-    const int rank[2] = {at.a, at.b};
-    for (int64_t n = first_step(trace); n < step; n++) {
-        for (int k = 0; k < 2; k++) {
-            const ls_observe_step *own = ls_trace_step(&trace->rank[rank[k]], n);
-            for (int c = own == NULL ? -1 : ls_trace_find(own, LS_CALL_SCHEDULE, 0); c >= 0;
-                 c = ls_trace_find(own, LS_CALL_SCHEDULE, c + 1)) {
-                count[k] += own->call[c].times;
-                last[k] = &own->call[c];
-            }
-        }
-    }
-    *where = rank[count[1] > count[0]];
-    return count[0] == count[1] ? NULL : last[count[1] > count[0]];
-}
-
-static bool blame_rate(const ls_observe_trace *trace, split at, ls_observe_finding *out)
-{
-    for (int64_t n = first_step(trace); n <= at.step; n++) {
-        const ls_observe_step *a = ls_trace_step(&trace->rank[at.a], n);
-        const ls_observe_step *b = ls_trace_step(&trace->rank[at.b], n);
-        if (a != NULL && b != NULL && a->step->lr != b->step->lr && a->step->lr == a->step->lr &&
-            b->step->lr == b->step->lr) {
-            if (blame_restore(trace, at, "optimizer", out)) {
-                return true; /* the rate is a part of its state */
-            }
-            bool built = n == first_step(trace) && ls_job_built_with_rates(trace, at.a, at.b);
-            const cJSON *optimizer = ls_job_optimizer(&trace->rank[at.a], 0);
-            ls_verdict_cause(&out->verdict,
-                             "step %lld: the learning rate is %g on rank %d and %g "
-                             "on rank %d",
-                             (long long)n, a->step->lr, at.a, b->step->lr, at.b);
-            int lone, call = ls_trace_find(a, LS_CALL_OPTIMIZER_STEP, 0);
-            const ls_call *schedule = lone_schedule(trace, at, n, &lone);
-            if (schedule != NULL) {
-                ls_verdict_cause(&out->verdict,
-                                 "rank %d alone steps its schedule: at step %lld the learning rate "
-                                 "is %g on rank %d and %g on rank %d",
-                                 lone, (long long)n, a->step->lr, at.a, b->step->lr, at.b);
-                ls_finding_blame(out, schedule->at, "step the schedule on every rank");
-            } else if (built) {
-                ls_finding_blame(out, ls_json_string(optimizer, "at", ""),
-                                 "build the optimizer with a rate that is equal on all ranks");
-            }
-            ls_finding_blame(out, call >= 0 ? a->call[call].at : "",
-                             "compute the rate from values that are equal on all ranks");
-            return true;
-        }
-    }
-    return false;
-}
-
-/* Ranks that hold other parameters before a step than after the one before it, where samples of
- * both show it. */
-typedef struct between {
-    int compared, changed; /* ranks */
-    int first;             /* of those that changed some */
-    ls_job_names names;    /* its tensors */
-} between;
-
-static between changed_before(const ls_observe_trace *trace, int64_t step)
-{
-    between b = {.first = -1};
-    ls_observe_finding ignored = {0};
-    ls_samples before, after;
-    ls_samples_open(trace, step - 1, &before, &ignored);
-    ls_samples_open(trace, step, &after, &ignored);
-    for (int k = 0; k < trace->world; k++) {
-        ls_job_names names = {0};
-        int compared = 0;
-        for (int i = 0; i < trace->rank[k].tensor_count; i++) {
-            const char *name = trace->rank[k].tensor[i].name;
-            const ls_dumpfile_entry *left = ls_samples_find(before.file[k], "next", name, NULL);
-            const ls_dumpfile_entry *found = ls_samples_find(after.file[k], "param", name, NULL);
-            compared += left != NULL && found != NULL;
-            if (left != NULL && found != NULL && !ls_dumpfile_equal(left, found)) {
-                ls_job_add_name(&names, name);
-            }
-        }
-        b.compared += compared > 0;
-        b.changed += names.count > 0;
-        b.names = names.count > 0 && b.first < 0 ? names : b.names;
-        b.first = names.count > 0 && b.first < 0 ? k : b.first;
-    }
-    ls_samples_close(&before);
-    ls_samples_close(&after);
-    return b;
-}
-
-/* Parameters that ranks change by themselves between two steps: which ranks do. */
-static bool blame_between(const ls_observe_trace *trace, int64_t step, ls_observe_finding *out)
-{
-    between b = changed_before(trace, step);
-    if (b.compared < 2 || b.changed == 0) {
-        return false;
-    }
-    LS_TEXT(who, 40, "rank %d alone changes", b.first);
-    ls_verdict_cause(&out->verdict,
-                     "%s parameters between steps %lld and %lld, behind DistributedDataParallel: "
-                     "%s",
-                     b.changed == 1            ? who
-                     : b.changed == b.compared ? "each rank by itself changes"
-                                               : "some ranks change",
-                     (long long)step - 1, (long long)step, ls_job_names_text(&b.names));
-    return true;
-}
-
-/* From samples of the step itself: which of parameters, gradients and step differ. */
-static void blame_samples(const ls_samples *samples, int64_t split_at, ls_observe_finding *out)
-{
-    ls_job_names params = {0}, used = {0}, next = {0};
-    const ls_observe_step *step = samples->step[0];
-    int call = step == NULL ? -1 : ls_trace_find(step, LS_CALL_OPTIMIZER_STEP, 0);
-    const char *at = call >= 0 ? step->call[call].at : "";
-    bool has_params = compare_samples(samples, "param", &params) > 0;
-    bool has_used = compare_samples(samples, "used", &used) > 0;
-    if (!has_params || samples->number != split_at) {
-        return;
-    }
-    if (params.count > 0) {
-        if (!blame_between(samples->trace, split_at, out)) {
-            ls_verdict_cause(&out->verdict,
-                             "the parameters differ before the step already: changed between "
-                             "two steps, behind DistributedDataParallel: %s",
-                             ls_job_names_text(&params));
-        }
-        ls_finding_blame(out, at, "change parameters on all ranks alike, or broadcast them after");
-    } else if (has_used && used.count > 0) {
-        ls_verdict_cause(&out->verdict, "the ranks step by different gradients: %s",
-                         ls_job_names_text(&used));
-        ls_finding_blame(out, at,
-                         "let DistributedDataParallel reduce these gradients, and change "
-                         "them on all ranks alike");
-    } else if (has_used && compare_samples(samples, "next", &next) > 0 && next.count == 0) {
-        if (!blame_between(samples->trace, split_at + 1, out)) {
-            ls_verdict_cause(&out->verdict,
-                             "the step itself leaves the same parameters: they are changed after "
-                             "it, behind DistributedDataParallel, or in elements that are not "
-                             "sampled");
-        }
-        ls_finding_blame(out, at, "change parameters on all ranks alike, or broadcast them after");
-    } else if (has_used) {
-        ls_verdict_cause(&out->verdict, "equal parameters and gradients before the step, and other "
-                                        "parameters after it: state or settings of the optimizers "
-                                        "differ");
-        ls_finding_blame(out, at, "give all ranks the same optimizer state and settings");
-    }
 }
 
 /* Models that are trained and started with other values on other ranks. */
@@ -553,14 +280,12 @@ static bool blame_start(const ls_observe_trace *trace, ls_observe_finding *out)
     return true;
 }
 
-static void blame(const ls_observe_trace *trace, split at, const ls_samples *samples,
+static void blame(const ls_observe_trace *trace, ls_split at, const ls_samples *samples,
                   const char *what, ls_observe_finding *out)
 {
-    if (blame_start(trace, out) || blame_skip(trace, at, out) || blame_rate(trace, at, out) ||
-        blame_restore(trace, at, what, out)) {
-        return;
+    if (!blame_start(trace, out)) {
+        ls_split_blame(trace, at, samples, what, out);
     }
-    blame_samples(samples, at.step, out);
 }
 
 /* All differing tensors belong to models that are not wrapped. */
@@ -590,14 +315,14 @@ static const cJSON *plain_model_of(const ls_observe_trace *trace, const ls_sampl
     return plain;
 }
 
-static void fail_step(const ls_observe_trace *trace, split at, const char *word, const char *group,
-                      const char *what, bool by_hand, ls_observe_finding *out)
+static void fail_step(const ls_observe_trace *trace, ls_split at, const char *word,
+                      const char *group, const char *what, bool by_hand, ls_observe_finding *out)
 {
     ls_samples samples;
     ls_job_names names = {0};
     int64_t detail = nearest_detail(trace, at.step);
     ls_samples_open(trace, detail, &samples, out);
-    int compared = compare_samples(&samples, group, &names);
+    int compared = ls_job_compare_samples(&samples, group, &names);
     LS_TEXT(tensors, 400, ": no samples near that step");
     if (compared > 0) {
         ls_text_put(tensors, sizeof tensors, ": %d of %d sampled tensors of step %lld%s%s",
@@ -647,17 +372,17 @@ static bool has_untrained_difference(const ls_observe_trace *trace)
 }
 
 /* In place of digests: the first detailed step whose samples differ. */
-static split find_sampled_split(const ls_observe_trace *trace, const char *group, int *compared,
-                                ls_observe_finding *out)
+static ls_split find_sampled_split(const ls_observe_trace *trace, const char *group, int *compared,
+                                   ls_observe_finding *out)
 {
-    split found = {0};
+    ls_split found = {0};
     for (int64_t n = 0; found.step == 0 && (n = ls_samples_next(trace, n)) != 0;) {
         ls_samples samples;
         ls_job_names names = {0};
         ls_samples_open(trace, n, &samples, out);
-        *compared += compare_samples(&samples, group, &names) > 0;
+        *compared += ls_job_compare_samples(&samples, group, &names) > 0;
         if (names.count > 0) {
-            found = (split){n, 0, trace->world - 1};
+            found = (ls_split){n, 0, trace->world - 1};
         }
         ls_samples_close(&samples);
     }
@@ -670,7 +395,7 @@ static bool is_by_hand(const ls_observe_trace *trace)
 }
 
 /* A job that reduces by hand: whether those tensors differ whose gradients the ranks share. */
-static bool splits_by_hand(const ls_observe_trace *trace, const char *group, split *at)
+static bool splits_by_hand(const ls_observe_trace *trace, const char *group, ls_split *at)
 {
     ls_by_hand hand;
     ls_job_names names = {0};
@@ -682,7 +407,7 @@ static bool splits_by_hand(const ls_observe_trace *trace, const char *group, spl
     bool all = hand.apart == 0;
     ls_by_hand_free(&hand);
     if (step != 0 && (!all || step < at->step)) {
-        *at = (split){step, 0, trace->world - 1}; /* digests are over other tensors, too */
+        *at = (ls_split){step, 0, trace->world - 1}; /* digests are over other tensors, too */
     }
     return step != 0;
 }
@@ -708,7 +433,7 @@ static void judge_digests(const ls_observe_trace *trace, ls_record_digest which,
                           const char *group, const char *what, ls_observe_finding *out)
 {
     int compared = 0;
-    split at = find_split(trace, which, &compared);
+    ls_split at = find_split(trace, which, &compared);
     bool by_hand = at.step != 0 && splits_by_hand(trace, group, &at);
     if (at.step != 0 && is_excused(trace, by_hand, out)) {
         return;
@@ -820,7 +545,7 @@ static void judge_first_buffers(const ls_observe_trace *trace, int *compared,
 static void judge_shared_statistics(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     int steps = 0;
-    split at = find_split(trace, LS_RECORD_BUFFER, &steps);
+    ls_split at = find_split(trace, LS_RECORD_BUFFER, &steps);
     if (at.step != 0) {
         ls_verdict_fail(&out->verdict,
                         "after step %lld ranks %d and %d hold different statistics "

@@ -250,3 +250,29 @@ bool ls_job_built_with_rates(const ls_observe_trace *trace, int a, int b)
            !restores_optimizer(&trace->rank[b]) && trace->rank[a].step_count > 0 &&
            ls_trace_find(&trace->rank[a].step[0], LS_CALL_SCHEDULE, 0) < 0;
 }
+
+int ls_job_compare_samples(const ls_samples *samples, const char *group, ls_job_names *names)
+{
+    size_t prefix = strlen(group);
+    int first = 0, compared = 0;
+    while (first < samples->world && samples->file[first] == NULL) {
+        first++;
+    }
+    for (int i = 0; first < samples->world && i < ls_dumpfile_count(samples->file[first]); i++) {
+        const ls_dumpfile_entry *entry = ls_dumpfile_at(samples->file[first], i);
+        if (strncmp(entry->name, group, prefix) != 0 || entry->name[prefix] != '/') {
+            continue;
+        }
+        bool differs = false;
+        for (int k = first + 1; k < samples->world; k++) {
+            const ls_dumpfile_entry *other =
+                samples->file[k] == NULL ? NULL : ls_dumpfile_find(samples->file[k], entry->name);
+            compared += other != NULL;
+            differs = differs || (other != NULL && !ls_dumpfile_equal(entry, other));
+        }
+        if (differs) {
+            ls_job_add_name(names, entry->name + prefix + 1);
+        }
+    }
+    return compared;
+}

@@ -49,5 +49,8 @@ const cJSON *ls_job_group(const ls_observe_rank *rank, const char *name, int aft
 bool ls_job_built_with_rates(const ls_observe_trace *trace, int a, int b);
 /* How often an optimizer stepped in that step, and the (last) call; -1: any optimizer. */
 int ls_job_steps_of(const ls_observe_step *step, int optimizer, const ls_call **call);
+/* The tensors of a group of samples ("param", "used", "next") that differ between ranks; returns
+ * how many were compared. */
+int ls_job_compare_samples(const ls_samples *samples, const char *group, ls_job_names *names);
 
 #endif
