@@ -4,10 +4,10 @@
 #include <string.h>
 
 #include "suite/observe/trace/calls.h"
-#include "kernels/core/list.h"
+#include "suite/observe/trace/excess.h"
+#include "suite/observe/trace/job.h"
 #include "kernels/core/text.h"
 #include "rules.h"
-#include "suite/observe/trace/samples.h"
 
 static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
 {
@@ -19,86 +19,6 @@ static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
 }
 
 /* ---- order.zero ------------------------------------------------------------------------------ */
-
-static const ls_tol same_mean =
-    LS_TOL(1e-2, "the ranks' gradients are averaged in f32, f16 or bf16 (2^-9 a value): a gradient "
-                 "of the step before that is left in is of the size of the gradient itself");
-
-/* What a step's own backward calls (group "local"), or those since the last zero_grad ("since"),
- * gave for a parameter: the mean over the ranks under
- * DistributedDataParallel, else the rank's own; false where a rank has no samples of it. */
-static bool expected_of(const ls_observe_trace *trace, const ls_samples *samples, int rank,
-                        const char *group, const char *name, int64_t count, double *mean)
-{
-    bool ddp = ls_trace_is_ddp(trace), known = true;
-    for (int k = 0; k < trace->world && known; k++) {
-        if (!ddp && k != rank) {
-            continue;
-        }
-        ls_values local = ls_samples_read(samples->file[k], group, name, NULL);
-        known = local.v != NULL && local.count == count;
-        for (int64_t i = 0; known && i < count; i++) {
-            mean[i] += local.v[i] / (ddp ? trace->world : 1);
-        }
-        ls_values_free(&local);
-    }
-    return known;
-}
-
-/* The multiple of `mean` that fits best: unscaling and clipping multiply by one number. */
-static double fit(const ls_values *got, const double *mean)
-{
-    double product = 0, square = 0;
-    for (int64_t i = 0; i < got->count; i++) {
-        product += got->v[i] * mean[i];
-        square += mean[i] * mean[i];
-    }
-    return square > 0 ? product / square : 1;
-}
-
-/* The distance of a parameter's gradient from what the step's own backward calls gave, relative to
- * that; NaN: not known. Of those since the last zero_grad: the gradient that the optimizer used,
- * from a multiple of theirs. */
-static double excess_of(const ls_observe_trace *trace, const ls_samples *samples, int rank,
-                        const char *group, const char *name)
-{
-    bool since = strcmp(group, "since") == 0;
-    ls_values got = ls_samples_read(samples->file[rank], since ? "used" : "reduced", name, NULL);
-    double error = 0, norm = 0;
-    if (got.v != NULL && got.count > 0) {
-        double *mean = ls_list_make((size_t)got.count, sizeof *mean);
-        bool known = expected_of(trace, samples, rank, group, name, got.count, mean);
-        double factor = known && since ? fit(&got, mean) : 1;
-        for (int64_t i = 0; known && i < got.count; i++) {
-            double wanted = factor * mean[i];
-            error += (got.v[i] - wanted) * (got.v[i] - wanted);
-            norm += wanted * wanted;
-        }
-        free(mean);
-        /* An infinity that no backward of the step gave was left. */
-        error = known && isfinite(norm) && !isfinite(error) ? INFINITY : error;
-    }
-    ls_values_free(&got);
-    return norm > 0 && isfinite(norm) && !isnan(error) ? sqrt(error / norm) : NAN;
-}
-
-/* Whether a step's gradients are more than its own backward calls gave: 1, 0, or -1: no samples say
- * so. Scripts also clear gradients by hand, which no call shows. */
-static int holds_more(const ls_observe_trace *trace, int rank, int64_t number, const char *group)
-{
-    ls_observe_finding none = {0};
-    ls_samples samples;
-    int more = -1;
-    ls_samples_open(trace, number, &samples, &none);
-    for (int t = 0; samples.count == trace->world && t < trace->rank[rank].tensor_count; t++) {
-        double excess = excess_of(trace, &samples, rank, group, trace->rank[rank].tensor[t].name);
-        if (!isnan(excess)) {
-            more = excess > same_mean.value ? 1 : more < 0 ? 0 : more;
-        }
-    }
-    ls_samples_close(&samples);
-    return more;
-}
 
 typedef struct zeroes {
     int attempts, kept;
@@ -112,7 +32,7 @@ typedef struct zeroes {
 static void note_kept(const ls_observe_trace *trace, ls_calls *calls, int rank, zeroes *z,
                       ls_observe_finding *out)
 {
-    int more = holds_more(trace, rank, ls_calls_step(calls), "local");
+    int more = ls_excess_in(trace, rank, ls_calls_step(calls), "local");
     const ls_calls_optimizer *own = ls_calls_optimizer_of(calls, calls->call);
     z->shown = z->shown || more == 0;
     if (more != 1 && z->kept++ > 0) {
@@ -195,8 +115,6 @@ typedef struct waste {
     pass last, thrown; /* the last one; the last that was cleared */
     const char *input; /* of the last training forward */
     bool of_input;
-    int64_t step[8]; /* detailed ones among `like` */
-    int detailed;
 } waste;
 
 /* Whether no optimizer has a gradient to step by. */
@@ -212,7 +130,7 @@ static bool none_pending(const ls_calls *calls)
 
 /* A step has been taken: were passes before it cleared that were like its own? A pass over the same
  * inputs (as of sharpness-aware steps), or with gradients of its inputs, has another purpose. */
-static void end_waste(const ls_observe_step *step, waste *w)
+static void end_waste(waste *w)
 {
     const pass *kept = &w->last, *thrown = &w->thrown;
     w->steps += w->waiting > 0;
@@ -222,22 +140,18 @@ static void end_waste(const ls_observe_step *step, waste *w)
         w->like += like;
         w->local += !like && thrown->local;
         w->passes = w->lost;
-        if (like && step->detail && w->detailed < (int)(sizeof w->step / sizeof *w->step)) {
-            w->step[w->detailed++] = step->step->step;
-        }
     }
     w->waiting = w->lost = 0;
 }
 
-/* `before`: the call that the state of `calls` holds the effect of, and its step. */
-static void follow_waste(const ls_calls *calls, const ls_observe_step *step, const ls_call *before,
-                         waste *w)
+/* `before`: the call that the state of `calls` holds the effect of. */
+static void follow_waste(const ls_calls *calls, const ls_call *before, waste *w)
 {
     if (before == NULL) {
         return;
     }
     if (ls_calls_is_attempt(before)) {
-        end_waste(step, w);
+        end_waste(w);
     } else if (before->kind == LS_CALL_BACKWARD) {
         w->waiting += before->times;
         w->last = (pass){before->at, w->input, ls_calls_flag(before, "sync") == 0, w->of_input};
@@ -255,38 +169,34 @@ static void follow_waste(const ls_calls *calls, const ls_observe_step *step, con
     }
 }
 
-/* Whether the script put something else into .grad than its last passes gave, such as a sum of its
- * own of gradients that it clipped one by one. */
-static bool is_made_by_hand(const ls_observe_trace *trace, int rank, const waste *w)
+/* Where the script's text copies gradients: a method may need those of other batches by themselves
+ * (of an episodic memory, say). */
+static const char *copies_at(const ls_observe_rank *rank)
 {
-    bool reduces = trace->world > 1 && !ls_trace_is_ddp(trace);
-    for (int i = 0; i < w->detailed && !reduces; i++) {
-        if (holds_more(trace, rank, w->step[i], "since") == 1) {
-            return true;
-        }
-    }
-    return false;
+    return ls_json_string(ls_job_optimizer(rank, 0), "copies_at", "");
 }
 
 static void judge_waste(const ls_observe_trace *trace, int rank, ls_observe_finding *out)
 {
     ls_calls calls;
     waste w = {.clear = "", .input = "", .last = {"", "", false, false}};
-    const ls_observe_step *step = NULL;
     const ls_call *before = NULL;
     ls_calls_start(&calls, &trace->rank[rank]);
-    for (bool more = true; more; before = calls.call, step = calls.step) {
+    for (bool more = true; more; before = calls.call) {
         more = ls_calls_next(&calls);
-        follow_waste(&calls, step, before, &w);
+        follow_waste(&calls, before, &w);
     }
     bool like = w.like >= 2 && 2 * w.like >= w.steps;
-    if ((!like && (w.local < 2 || 2 * w.local < w.steps)) || is_made_by_hand(trace, rank, &w)) {
+    if ((!like && (w.local < 2 || 2 * w.local < w.steps)) ||
+        ls_excess_is_made_by_hand(trace, rank)) {
         return;
     }
-    ls_verdict_set(&out->verdict, like ? LS_FAIL : LS_WEAK,
+    const char *copied = copies_at(&trace->rank[rank]);
+    LS_TEXT(kept, 120, "; the script copies gradients at %.80s", copied);
+    ls_verdict_set(&out->verdict, like && copied[0] == '\0' ? LS_FAIL : LS_WEAK,
                    "rank %d: in %d of %d steps gradients of other batches (%d in the last of them) "
-                   "were cleared before any optimizer had stepped by them",
-                   rank, like ? w.like : w.local, w.steps, w.passes);
+                   "were cleared before any optimizer had stepped by them%s",
+                   rank, like ? w.like : w.local, w.steps, w.passes, copied[0] != '\0' ? kept : "");
     ls_verdict_cause(&out->verdict, "zero_grad() for every batch: of the batches of a step only "
                                     "the last one counts");
     ls_finding_blame(out, w.clear,
@@ -317,6 +227,12 @@ void ls_rules_order_zero(const ls_observe_trace *trace, ls_observe_finding *out)
         ls_verdict_set(
             &out->verdict, LS_UNSUPPORTED,
             "gradients are computed and cleared by a closure inside the optimizer's step");
+        return;
+    }
+    const char *sharded = ls_job_sharded(trace);
+    if (sharded != NULL) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
+                       "%s: gradients are in parts, which no forward reports", sharded);
         return;
     }
     for (int k = 0; k < trace->world; k++) {
@@ -454,7 +370,8 @@ static void note_clip(ls_calls *calls, clips *place)
 
 /* A place whose clips have no effect, each time or nearly so: a script may clear the gradients of a
  * batch now and then. */
-static void judge_place(int rank, const clips *place, ls_observe_finding *out)
+static void judge_place(const ls_observe_trace *trace, int rank, const clips *place,
+                        ls_observe_finding *out)
 {
     static const struct {
         const char *cause, *advice;
@@ -476,6 +393,11 @@ static void judge_place(int rank, const clips *place, ls_observe_finding *out)
     fate most = FATE_EARLY;
     for (int f = FATE_EARLY; f < FATES; f++) {
         most = place->of[f] > place->of[most] ? (fate)f : most;
+    }
+    if (most == FATE_CLEARED && ls_excess_is_made_by_hand(trace, rank)) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
+                       "the script makes the gradients of a step out of those that it clipped");
+        return;
     }
     ls_verdict_fail(&out->verdict,
                     "rank %d, step %lld: gradients were clipped to %g %s; so in %d of %d calls",
@@ -535,7 +457,7 @@ static int judge_clips(const ls_observe_trace *trace, int rank, ls_observe_findi
         }
     }
     for (int i = 0; i < places; i++) {
-        judge_place(rank, &list[i], out);
+        judge_place(trace, rank, &list[i], out);
     }
     judge_norms(rank, &seen, out);
     return count;

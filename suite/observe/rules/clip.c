@@ -5,6 +5,7 @@
 #include "suite/observe/trace/calls.h"
 #include "suite/observe/trace/job.h"
 #include "kernels/core/text.h"
+#include "suite/observe/trace/excess.h"
 #include "rules.h"
 
 static const ls_tol one_clip =
@@ -257,7 +258,11 @@ static void judge_clip_step(const ls_samples *samples, int rank, clips *all,
     for (int i = 0; i < own->tensor_count; i++) {
         judge_clipped_tensor(samples, rank, own->tensor[i].name, norm_index(step, first), all);
     }
-    if (all->wrong > 0) {
+    bool amiss = all->wrong > 0 || !norms_fit;
+    if (amiss && ls_excess_in(samples->trace, rank, samples->number, "since") == 1) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
+                       "the script makes the gradients of a step out of those that it clipped");
+    } else if (all->wrong > 0) {
         ls_verdict_fail(&out->verdict,
                         "step %lld, rank %d: in %d of %d tensors no clip gives what "
                         "stands behind it: %s%s%s",

@@ -74,6 +74,9 @@ static void note_forward(mode *m, const ls_observe_step *step, const ls_call *ca
 {
     bool training = ls_calls_flag(call, "training") == 1;
     int norms = ls_json_int(call->json, "eval_norms", 0);
+    if (!training && ls_calls_flag(call, "input_grad") == 1) {
+        return; /* an attack: the gradient of the input is what is wanted */
+    }
     if (ls_calls_flag(call, "grad") == 0 || !has_backward(step, index)) {
         m->validated = m->validated || m->eval != NULL;
         return;

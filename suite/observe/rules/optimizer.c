@@ -74,9 +74,31 @@ static bool is_stepped_by_two(const ls_observe_rank *rank, const char *name, int
     return false;
 }
 
+/* Whether a parameter has other values in a detailed step than in the first one. */
+static bool moves(const ls_observe_trace *trace, const char *name, ls_observe_finding *out)
+{
+    ls_values first = {0};
+    bool moved = false;
+    for (int64_t n = 0; !moved && (n = ls_samples_next(trace, n)) != 0;) {
+        ls_dumpfile *file = ls_trace_samples(trace, 0, ls_trace_step(&trace->rank[0], n), out);
+        ls_values now = ls_samples_read(file, "param", name, NULL);
+        for (int64_t i = 0; i < now.count && now.v != NULL && first.v != NULL; i++) {
+            moved = moved || now.v[i] != first.v[i];
+        }
+        if (first.v == NULL) {
+            first = now;
+        } else {
+            ls_values_free(&now);
+        }
+        ls_dumpfile_close(file);
+    }
+    ls_values_free(&first);
+    return moved;
+}
+
 typedef struct cover {
     int covered;
-    ls_job_names lost, idle, doubled, other_model;
+    ls_job_names lost, moved, idle, doubled, other_model; /* moved: by the script itself */
     int second; /* of the two optimizers that hold those doubled */
 } cover;
 
@@ -103,7 +125,10 @@ static cover cover_of(const ls_observe_trace *trace, ls_observe_finding *out)
                 ls_job_add_name(&c.other_model, tensor->name);
             }
         } else {
-            ls_job_add_name(trained ? &c.lost : &c.idle, tensor->name);
+            ls_job_add_name(!trained                          ? &c.idle
+                            : moves(trace, tensor->name, out) ? &c.moved
+                                                              : &c.lost,
+                            tensor->name);
         }
     }
     return c;
@@ -204,13 +229,20 @@ static void report_cover(const ls_observe_trace *trace, cover *c, ls_observe_fin
                          foreign > 0 ? "make the optimizer after the model is complete"
                                      : "give them to the optimizer, or freeze them with "
                                        "requires_grad_(False)");
-    } else if (foreign > 0 && trace->world > 1 && !ls_job_calls_collectives(trace)) {
+    } else if (foreign > 0 && trace->world > 1 && !ls_job_calls_collectives(trace) &&
+               ls_job_sharded(trace) == NULL) {
         ls_verdict_fail(&out->verdict,
                         "%d parameters of an optimizer are of no model: no gradient "
                         "of theirs is reduced",
                         foreign);
         ls_verdict_cause(&out->verdict, "outside DistributedDataParallel");
         ls_finding_blame(out, foreign_at, "make them parameters of the wrapped model");
+    } else if (c->moved.count > 0) {
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "%d trainable parameters are in no group, and the script moves them "
+                       "itself: %s",
+                       c->moved.count, ls_job_names_text(&c->moved));
+        ls_finding_blame(out, at, "give them to an optimizer, unless the script steps them");
     } else if (c->idle.count > 0) {
         ls_verdict_set(&out->verdict, LS_WEAK,
                        "%d trainable parameters are in no group and got no "
@@ -539,7 +571,11 @@ void ls_rules_optimizer_rate(const ls_observe_trace *trace, ls_observe_finding *
     }
     int64_t compared = 0;
     follow f = {0};
-    compare_ranks(trace, &compared, out);
+    if (ls_job_trains_members(trace)) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "%s", ls_job_members);
+    } else {
+        compare_ranks(trace, &compared, out);
+    }
     if (trace->world > 0 && cJSON_GetArraySize(trace->rank[0].optimizer) == 1) {
         compare_schedule(&trace->rank[0], out, &f);
     } else if (trace->world > 0) {

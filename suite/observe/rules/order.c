@@ -594,9 +594,11 @@ static void judge_idle(const ls_observe_rank *rank, ls_observe_finding *out)
             (passes < PASSES && after < MANY) || after < STEPS) {
             continue;
         }
-        ls_verdict_set(&out->verdict, passes < PASSES ? LS_WEAK : LS_FAIL,
-                       "a %s is built and never stepped, in %lld steps and %d whole passes", class,
-                       (long long)after, passes);
+        bool waits = ls_json_bool(event, "stepped_if", false);
+        ls_verdict_set(&out->verdict, waits || passes < PASSES ? LS_WEAK : LS_FAIL,
+                       "a %s is built and never stepped, in %lld steps and %d whole passes%s",
+                       class, (long long)after, passes,
+                       waits ? "; the script does so under a condition" : "");
         ls_verdict_cause(&out->verdict, "scheduler.step() is missing: the learning rate stays what "
                                         "the schedule's constructor made of it");
         ls_finding_blame(

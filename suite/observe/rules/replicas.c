@@ -20,6 +20,10 @@ static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
                        class);
         return false;
     }
+    if (ls_job_trains_members(trace)) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "%s", ls_job_members);
+        return false;
+    }
     return true;
 }
 

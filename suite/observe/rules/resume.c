@@ -180,22 +180,25 @@ static void judge_taken(const ls_observe_rank *rank, int k, ls_observe_finding *
                              "\"module.\"");
             return;
         }
-        if (own == params && (ls_saved_step(restore) > 0 || loaded_before(rank, restore))) {
+        int64_t step = ls_saved_step(restore);
+        if (own == params && step > 0 && ls_json_integer(restore, "made", -1) == step) {
+            continue; /* nothing was trained since: harmless, where values were changed in place */
+        }
+        if (own == params && (step > 0 || loaded_before(rank, restore))) {
             ls_verdict_fail(&out->verdict,
                             "rank %d, step %lld: load_state_dict is given the model's own %d "
                             "parameters: it changes nothing",
-                            k, (long long)ls_saved_step(restore), own);
+                            k, (long long)step, own);
             ls_verdict_cause(&out->verdict,
-                             ls_saved_step(restore) > 0
+                             step > 0
                                  ? "state_dict() does not copy: weights that were kept to come "
                                    "back to are trained on"
                                  : "no name of the file fits one of the model's, and the model's "
                                    "own state_dict is loaded in its place");
             ls_finding_blame(
                 out, at,
-                ls_saved_step(restore) > 0
-                    ? "keep a copy: copy.deepcopy(model.state_dict())"
-                    : "compare the names: the file's with those of model.state_dict()");
+                step > 0 ? "keep a copy: copy.deepcopy(model.state_dict())"
+                         : "compare the names: the file's with those of model.state_dict()");
         }
     }
 }

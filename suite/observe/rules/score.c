@@ -63,11 +63,14 @@ static void judge_change(const ls_observe_rank *rank, int k, const cJSON *a, con
     }
     /* A pass over training data may be a training score, which is taken with its changes. */
     bool own = ls_pass_is_over_training_data(rank, a);
-    ls_verdict_set(&out->verdict, own ? LS_WEAK : LS_FAIL,
+    bool stored = cJSON_HasObjectItem(a, "source");
+    ls_verdict_set(&out->verdict, own || !stored ? LS_WEAK : LS_FAIL,
                    "rank %d: %d of %d samples of the validation at %s are not what they were in "
                    "the pass before, with the same classes%s",
                    k, c.other, c.common, place_of(a),
-                   own ? "; a training score may be taken so" : "");
+                   own       ? "; a training score may be taken so"
+                   : !stored ? "; its data set holds nothing: it may make new ones each time"
+                             : "");
     ls_verdict_cause(&out->verdict, "validation samples are changed at random: the training's "
                                     "augmentation is applied to them, too");
     ls_finding_blame(out, ls_job_data_place(a, "cut_at"),

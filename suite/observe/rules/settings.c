@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "suite/observe/trace/by_hand.h"
 #include "suite/observe/trace/calls.h"
 #include "suite/observe/trace/job.h"
 #include "kernels/core/text.h"
@@ -140,12 +141,25 @@ static bool is_trained(const ls_observe_rank *rank, const cJSON *group)
     return false;
 }
 
-static bool is_apart_by_mark(const rates *a, const rates *b)
+/* How two groups differ in what the script put into them. A name may only tell readers which group
+ * it is; a number, or a key that one alone has, is a mark to choose by. */
+typedef enum apart { APART_NOT, APART_BY_NAME, APART_BY_MARK } apart;
+
+static apart compare_marks(const rates *a, const rates *b)
 {
-    return !cJSON_Compare(cJSON_GetObjectItemCaseSensitive(a->group, "own"),
-                          cJSON_GetObjectItemCaseSensitive(b->group, "own"), true) &&
-           (cJSON_GetObjectItemCaseSensitive(a->group, "own") != NULL ||
-            cJSON_GetObjectItemCaseSensitive(b->group, "own") != NULL);
+    const cJSON *own = cJSON_GetObjectItemCaseSensitive(a->group, "own"), *one;
+    const cJSON *other = cJSON_GetObjectItemCaseSensitive(b->group, "own");
+    apart found = cJSON_GetArraySize(own) == cJSON_GetArraySize(other) ? APART_NOT : APART_BY_MARK;
+    cJSON_ArrayForEach(one, own)
+    {
+        const cJSON *same = cJSON_GetObjectItemCaseSensitive(other, one->string);
+        if (!cJSON_Compare(one, same, true)) {
+            bool named = cJSON_IsString(one) && cJSON_IsString(same);
+            apart now = named ? APART_BY_NAME : APART_BY_MARK;
+            found = now > found ? now : found;
+        }
+    }
+    return found;
 }
 
 /* One group's rate moves, another's, which began alike, does not; not by a schedule, which has a
@@ -158,11 +172,12 @@ static void judge_reach(const ls_observe_rank *rank, const course *c, ls_observe
             bool concerns = moved->moves && !moved->given_moves && !still->moves &&
                             is_trained(rank, moved->group) && is_trained(rank, still->group) &&
                             still->first > 0 && same_rate(still->first, still->built) &&
-                            !is_apart_by_mark(moved, still);
+                            compare_marks(moved, still) != APART_BY_MARK;
             if (!concerns || c->steps < LEAST_STEPS) {
                 continue;
             }
-            bool alike = same_rate(moved->built, still->built);
+            bool alike =
+                same_rate(moved->built, still->built) && compare_marks(moved, still) == APART_NOT;
             ls_verdict_set(&out->verdict, alike ? LS_FAIL : LS_WEAK,
                            "the rate of parameter group %d changes, that of group %d (%d "
                            "parameters) stays at %g in all %d steps",
@@ -253,7 +268,7 @@ static bool is_bias(const char *name)
 
 /* Parameters of groups with decay, or without. */
 typedef struct decayed {
-    int groups, params, biases, norms, others;
+    int groups, params, biases, norms, others; /* others: weights */
 } decayed;
 
 static void add_group(const ls_observe_rank *rank, const cJSON *group, decayed *d)
@@ -303,6 +318,37 @@ static const char *unknown_norm(const cJSON *optimizer, const char **at)
     return NULL;
 }
 
+static bool has_frozen(const ls_observe_rank *rank)
+{
+    for (int i = 0; i < rank->tensor_count; i++) {
+        if (!rank->tensor[i].trainable) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool spares_biases(const cJSON *optimizer)
+{
+    const cJSON *word, *spared = cJSON_GetObjectItemCaseSensitive(optimizer, "spared");
+    cJSON_ArrayForEach(word, cJSON_GetObjectItemCaseSensitive(spared, "words"))
+    {
+        if (cJSON_IsString(word) && strstr(word->valuestring, "bias") != NULL) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Whether a filter that catches nothing, or everything, may be right for this model: one by norms
+ * alone where there are none, or a frozen model's few prompts, which do not decay. */
+static bool may_be_meant(const ls_observe_rank *rank, const cJSON *optimizer, const decayed *with,
+                         const decayed *without)
+{
+    bool by_norms = without->params == 0 && with->norms == 0 && !spares_biases(optimizer);
+    return by_norms || (with->params == 0 && has_frozen(rank));
+}
+
 /* Groups with and without decay: a filter by name that catches nothing, everything, or the wrong
  * ones. What is usual is no decay of norms and biases; which weights have one is the script's
  * choice. */
@@ -346,11 +392,12 @@ static void judge_decay(const ls_observe_rank *rank, const cJSON *optimizer,
         return;
     }
     if (wrong != NULL) {
-        ls_verdict_fail(&out->verdict,
-                        "with decay are %d norms and biases and %d other parameters, without it %d "
-                        "and %d",
-                        with.norms + with.biases, with.others, without.norms + without.biases,
-                        without.others);
+        bool meant = may_be_meant(rank, optimizer, &with, &without);
+        ls_verdict_set(&out->verdict, meant ? LS_WEAK : LS_FAIL,
+                       "with decay are %d norms and biases and %d other parameters, without it %d "
+                       "and %d",
+                       with.norms + with.biases, with.others, without.norms + without.biases,
+                       without.others);
         ls_verdict_cause(&out->verdict, "%s", wrong);
     } else if (without.params == 0 && with.norms > 0) {
         ls_verdict_set(&out->verdict, LS_WEAK,
@@ -478,7 +525,8 @@ static int64_t first_step_of(const ls_observe_rank *rank, int optimizer)
     return 0;
 }
 
-static void judge_rebuilt(const ls_observe_rank *rank, ls_observe_finding *out)
+static void judge_rebuilt(const ls_observe_trace *trace, const ls_observe_rank *rank,
+                          ls_observe_finding *out)
 {
     const cJSON *before = NULL, *now, *last = NULL;
     int count = 0, same_loader = 0, loader = -1;
@@ -496,9 +544,10 @@ static void judge_rebuilt(const ls_observe_rank *rank, ls_observe_finding *out)
     if (count == 0) {
         return;
     }
-    /* One that is built for other data begins another training, and one after many passes may be
-     * meant as a fresh start. */
-    bool each_pass = same_loader == count && passes_of(rank, loader) == count + 1;
+    /* One that is built for other data begins another training, one after many passes may be meant
+     * as a fresh start, and so may one of each round of ranks that average their parameters. */
+    bool each_pass = same_loader == count && passes_of(rank, loader) == count + 1 &&
+                     !ls_by_hand_averages_later(trace);
     ls_verdict_set(&out->verdict, each_pass ? LS_FAIL : LS_WEAK,
                    "%d optimizers in turn, each built on the same line for the same parameters: "
                    "moments and counts of steps begin anew each time",
@@ -549,7 +598,7 @@ void ls_rules_optimizer_settings(const ls_observe_trace *trace, ls_observe_findi
         count++;
     }
     ls_observe_finding one = {0};
-    judge_rebuilt(rank, &one);
+    judge_rebuilt(trace, rank, &one);
     ls_calls_keep_worst(out, &one);
     ls_verdict_pass(&out->verdict, "%d parameter groups of %d optimizers", groups, count);
 }

@@ -92,19 +92,22 @@ static double elements_trained(const ls_observe_rank *rank)
 bool ls_by_hand_averages_later(const ls_observe_trace *trace)
 {
     const ls_observe_rank *rank = &trace->rank[0];
-    double elements = concerns(trace) ? elements_trained(rank) : 0;
+    double elements = concerns(trace) ? elements_trained(rank) : 0, sum = 0;
+    bool after = false; /* an optimizer's step, and before the next forward */
     for (int i = 0; i < rank->step_count && elements > 0; i++) {
-        const ls_observe_step *step = &rank->step[i];
-        int c = ls_trace_find(step, LS_CALL_OPTIMIZER_STEP, 0);
-        double sum = 0;
-        for (c = c < 0 ? -1 : ls_trace_find(step, LS_CALL_COLLECTIVE, c); c >= 0;
-             c = ls_trace_find(step, LS_CALL_COLLECTIVE, c + 1)) {
-            bool adds = is_sum(&step->call[c]);
-            sum +=
-                adds ? ls_json_number(step->call[c].json, "elements", 0) * step->call[c].times : 0;
-        }
-        if (sum >= elements) {
-            return true;
+        for (int c = 0; c < rank->step[i].call_count; c++) {
+            const ls_call *call = &rank->step[i].call[c];
+            if (call->kind == LS_CALL_OPTIMIZER_STEP) {
+                after = true;
+                sum = 0;
+            } else if (call->kind == LS_CALL_FORWARD || call->kind == LS_CALL_BACKWARD) {
+                after = false;
+            } else if (call->kind == LS_CALL_COLLECTIVE && after && is_sum(call)) {
+                sum += ls_json_number(call->json, "elements", 0) * call->times;
+                if (sum >= elements) {
+                    return true;
+                }
+            }
         }
     }
     return false;

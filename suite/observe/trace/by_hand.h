@@ -28,8 +28,9 @@ int64_t ls_by_hand_split(const ls_observe_trace *trace, const ls_by_hand *by_han
 bool ls_by_hand_sums(const ls_observe_trace *trace);
 /* Whether the ranks hold whole and equal replicas, and the script reduces their gradients. */
 bool ls_by_hand_replicates(const ls_observe_trace *trace);
-/* Whether in some step collectives that sum over all ranks, after the optimizer, have at least as
- * many elements as the parameters: these are averaged in place of the gradients. */
+/* Whether collectives that sum over all ranks, between an optimizer's step and the next forward,
+ * have at least as many elements as the parameters: these are averaged in place of the gradients.
+ */
 bool ls_by_hand_averages_later(const ls_observe_trace *trace);
 /* Whether ranks that hold other values send each other tensors before the last backward pass ends:
  * stages of a pipeline, shards of layers. */

@@ -251,6 +251,35 @@ bool ls_job_built_with_rates(const ls_observe_trace *trace, int a, int b)
            ls_trace_find(&trace->rank[a].step[0], LS_CALL_SCHEDULE, 0) < 0;
 }
 
+const char ls_job_members[] =
+    "each rank trains a model of its own by a rate of its own: an ensemble, or a search";
+
+static bool shares_steps(const ls_observe_rank *rank)
+{
+    for (int i = 0; i < rank->step_count; i++) {
+        int c = ls_trace_find(&rank->step[i], LS_CALL_COLLECTIVE, 0);
+        if (c >= 0 && ls_trace_find(&rank->step[i], LS_CALL_OPTIMIZER_STEP, c) >= 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool ls_job_trains_members(const ls_observe_trace *trace)
+{
+    bool apart = trace->attached && trace->world > 1 && !ls_trace_is_ddp(trace);
+    for (int k = 0; k < trace->world && apart; k++) {
+        const cJSON *data;
+        cJSON_ArrayForEach(data, trace->rank[k].data)
+        {
+            apart = apart && ls_json_int(data, "replicas", 1) == 1;
+        }
+        apart = apart && !shares_steps(&trace->rank[k]);
+        apart = apart && (k == 0 || ls_job_built_with_rates(trace, k - 1, k));
+    }
+    return apart;
+}
+
 int ls_job_compare_samples(const ls_samples *samples, const char *group, ls_job_names *names)
 {
     size_t prefix = strlen(group);

@@ -47,6 +47,11 @@ const cJSON *ls_job_group(const ls_observe_rank *rank, const char *name, int aft
 /* Whether two ranks' first optimizers had other rates before their first step, and no state was
  * restored into them. */
 bool ls_job_built_with_rates(const ls_observe_trace *trace, int a, int b);
+/* Whether each rank trains a model of its own: members of an ensemble, or points of a search. None
+ * is in DistributedDataParallel, their optimizers are built with other rates, no collective comes
+ * before an optimizer's step, and no sampler divides the data. */
+bool ls_job_trains_members(const ls_observe_trace *trace);
+extern const char ls_job_members[]; /* the sentence for it */
 /* How often an optimizer stepped in that step, and the (last) call; -1: any optimizer. */
 int ls_job_steps_of(const ls_observe_step *step, int optimizer, const ls_call **call);
 /* The tensors of a group of samples ("param", "used", "next") that differ between ranks; returns

@@ -86,6 +86,10 @@ bool ls_reduction_concerns(const ls_observe_trace *trace, ls_observe_finding *ou
                        class);
         return false;
     }
+    if (ls_job_trains_members(trace)) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "%s", ls_job_members);
+        return false;
+    }
     if (ls_by_hand_averages_later(trace)) {
         ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
                        "the script averages parameters after the step, not gradients before it");

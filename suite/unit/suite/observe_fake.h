@@ -89,6 +89,7 @@ typedef enum fake_fault {
     FAULT_UNCLIPPED,
     FAULT_OTHER_NORM,
     FAULT_LOST_PARAM,
+    FAULT_MOVED_PARAM, /* in no group either, and the script moves it itself */
     FAULT_FOREIGN,
     FAULT_SCHEDULE,  /* of another optimizer */
     FAULT_RATE_SET,  /* of this one, and the script writes over what it gave */
@@ -349,8 +350,9 @@ static inline void fake_step(fake_state *s, int step)
                 x->param[i] = param;
                 x->first[i] = first;
                 x->second[i] = second;
-                bool stays =
-                    fake_is(s, FAULT_NO_STEP) || (fake_is(s, FAULT_SKIPS) && k == 1 && step == 2);
+                bool stays = fake_is(s, FAULT_NO_STEP) ||
+                             (fake_is(s, FAULT_SKIPS) && k == 1 && step == 2) ||
+                             (fake_is(s, FAULT_LOST_PARAM) && t == 2);
                 x->next[i] = stays ? param : x->next[i];
                 x->next[i] = fake_is_half(s) ? fake_bf16(x->next[i]) : x->next[i];
                 x->next_first[i] = stays ? first : x->next_first[i];
@@ -458,7 +460,7 @@ static inline void fake_add_tensor(const fake_state *s, ls_safetensors_writer *w
     if (step == 2 && !fake_is(s, FAULT_NO_AGAIN) && !(fake_is(s, FAULT_EXCLUDED) && t == 2)) {
         fake_add_again(s, w, t, x);
     }
-    if (fake_is(s, FAULT_LOST_PARAM) && t == 2) {
+    if ((fake_is(s, FAULT_LOST_PARAM) || fake_is(s, FAULT_MOVED_PARAM)) && t == 2) {
         return;
     }
     fake_add(w, "used", t, "", LS_F32, x->used, n);
@@ -566,7 +568,7 @@ static inline void fake_write_optimizer(const fake_state *s, int rank)
             fake_is(s, FAULT_UNKNOWN_RULE) ? "" : s->job->rule,
             fake_is(s, FAULT_RATE_SET) ? "\"train.py:28\"" : "null");
     for (int t = 0; t < FAKE_TENSORS; t++) {
-        bool lost = fake_is(s, FAULT_LOST_PARAM) && t == 2;
+        bool lost = (fake_is(s, FAULT_LOST_PARAM) || fake_is(s, FAULT_MOVED_PARAM)) && t == 2;
         fprintf(f, "%s\"%s\"", t > 0 ? "," : "", lost ? fake_name[1] : fake_name[t]);
     }
     fprintf(f, "%s],\"lr\":%g,\"weight_decay\":%g,", fake_is(s, FAULT_FOREIGN) ? ",\"?\"" : "",

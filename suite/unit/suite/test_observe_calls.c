@@ -33,6 +33,7 @@ static const struct {
     {"F b O{\"stale_casts\":false} Z", "precision.autocast", LS_FAIL, "without a loss scale"},
     {"F b O{\"stale_casts\":true} Z", "precision.autocast", LS_FAIL, "stays open over steps"},
     {"F S{\"type\":\"f16\"} B K P Z", "precision.loss", LS_FAIL, "from f16 outputs"},
+    {"F S{\"type\":\"f16\",\"plain\":true} B K P Z", "precision.loss", LS_WEAK, "the loss is f16"},
     {"F{\"autocast\":\"bf16\"} b{\"type\":\"bf16\"} O Z", "precision.loss", LS_PASS, "in f32"},
 };
 
@@ -171,6 +172,9 @@ static const struct {
      "F{\"training\":false} S B K P Z", "mode.training", LS_FAIL, "train.py:40"},
     {"E F{\"training\":false} T F S B K P Z", "F S B K P Z", "mode.training", LS_PASS,
      "training mode in"}, /* a validation with autograd on */
+    {"E F{\"training\":false,\"input_grad\":true} B T F S B K P Z",
+     "E F{\"training\":false,\"input_grad\":true} B T F S B K P Z", "mode.training", LS_PASS,
+     "training mode in"}, /* an attack, for the gradient of the input */
     {"F{\"training\":false} S B K P Z", "F{\"training\":false} S B K P Z", "mode.training", LS_WEAK,
      "frozen norms"},
     {"F{\"eval_norms\":2} S B K P Z", "F{\"eval_norms\":2} S B K P Z", "mode.training", LS_PASS,

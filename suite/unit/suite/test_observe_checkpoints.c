@@ -519,6 +519,21 @@ START_TEST(a_model_given_its_own_weights_is_caught)
 }
 END_TEST
 
+/* As of the step before: averaged over the ranks in place, say. */
+START_TEST(a_model_may_be_given_weights_of_the_same_step)
+{
+    calls_job job;
+    calls_open(&job, 2);
+    calls_repeat(&job, 2, "F S B K P Z");
+    calls_event(&job, -1,
+                "{\"event\":\"restore\",\"what\":\"model\",\"which\":0,\"step\":2,\"params\":3,"
+                "\"taken\":3,\"own\":3,\"made\":2,\"at\":\"train.py:70\"}");
+    calls_judge(&job);
+    calls_expect(&job, "checkpoint.resume", LS_SKIP, "nothing was saved or resumed");
+    calls_close(&job);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("observe_checkpoints");
@@ -539,6 +554,7 @@ int main(void)
     tcase_add_test(test, files_without_moments_are_weak);
     tcase_add_test(test, a_scaler_that_was_loaded_is_the_one_in_use);
     tcase_add_test(test, a_model_given_its_own_weights_is_caught);
+    tcase_add_test(test, a_model_may_be_given_weights_of_the_same_step);
     suite_add_tcase(suite, test);
     return run_suite(suite);
 }

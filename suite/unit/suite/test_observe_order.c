@@ -313,6 +313,9 @@ END_TEST
 #define SCHEDULE(class)                                                                     \
     "{\"event\":\"schedule\",\"schedule\":0,\"class\":\"" class "\",\"at\":\"train.py:8\"," \
                                                                 "\"step\":0,\"holds\":[]}"
+#define STEPPED_IF                                                                       \
+    "{\"event\":\"schedule\",\"schedule\":0,\"class\":\"StepLR\",\"at\":\"train.py:8\"," \
+    "\"step\":0,\"holds\":[],\"stepped_if\":true}"
 
 /* A schedule that is built and not stepped in nine steps. */
 static const struct {
@@ -322,6 +325,7 @@ static const struct {
 } idle[] = {
     {SCHEDULE("StepLR"), PASS_OF("5"), "F S B K P Z", LS_FAIL, "scheduler.step() is missing"},
     {SCHEDULE("StepLR"), PASS_OF("0"), "F S B K P Z", LS_SKIP, ""}, /* one whole pass */
+    {STEPPED_IF, PASS_OF("5"), "F S B K P Z", LS_WEAK, "under a condition"},
     {SCHEDULE("StepLR") "\n{\"event\":\"schedule\",\"schedule\":1,\"class\":\"SequentialLR\","
                         "\"at\":\"train.py:9\",\"step\":0,\"holds\":[0]}",
      PASS_OF("5"), "F S B K P Z", LS_FAIL, "train.py:9"},

@@ -178,11 +178,15 @@ typedef struct validated {
     "\"grad\":false} T"
 #define DECISION EVAL " A{\"elements\":1,\"use\":\"decision\"}"
 
+#define STORED "\"source\":\"aa\","
+
 static const validated validations[] = {
-    {"the same samples", EVAL " A", CLASSES("1"), CLASSES("1"), 64, 0, 1, 2, "last.pt",
-     "validation.fixed", LS_PASS, "the same samples"},
-    {"samples that change", EVAL " A", CLASSES("1"), CLASSES("2"), 64, 0, 1, 2, "last.pt",
-     "validation.fixed", LS_FAIL, "the training's augmentation"},
+    {"the same samples", EVAL " A", STORED CLASSES("1"), STORED CLASSES("1"), 64, 0, 1, 2,
+     "last.pt", "validation.fixed", LS_PASS, "the same samples"},
+    {"samples that change", EVAL " A", STORED CLASSES("1"), STORED CLASSES("2"), 64, 0, 1, 2,
+     "last.pt", "validation.fixed", LS_FAIL, "the training's augmentation"},
+    {"samples that are simulated", EVAL " A", CLASSES("1"), CLASSES("2"), 64, 0, 1, 2, "last.pt",
+     "validation.fixed", LS_WEAK, "its data set holds nothing"},
     {"other samples", EVAL " A", CLASSES("1"), OTHERS, 64, 0, 1, 2, "last.pt", "validation.fixed",
      LS_SKIP, ""},
     {"a training score", EVAL " A", CLASSES("1") "\"length\":160,", CLASSES("2") "\"length\":160,",

@@ -46,6 +46,13 @@ static const struct {
       "F b O{\"lr\":[0.1,0.1]}"},
      LS_PASS,
      "2 parameter groups"},
+    /* names, by which a script may choose */
+    {GROUPS("\"lr\":0.1,\"built_lr\":0.1,\"own\":{\"name\":\"encoder\"}",
+            "\"lr\":0.1,\"built_lr\":0.1,\"own\":{\"name\":\"predictor\"}"),
+     {"F b O{\"lr\":[0.4,0.1]}", "F b O{\"lr\":[0.3,0.1]}", "F b O{\"lr\":[0.2,0.1]}",
+      "F b O{\"lr\":[0.1,0.1]}"},
+     LS_WEAK,
+     "some parameter groups only"},
     /* a schedule with a rate for each group */
     {ALIKE,
      {"F b O{\"lr\":[0.4,0.1]} L{\"optimizer\":0,\"lr\":[0.3,0.1]}",
@@ -89,9 +96,10 @@ START_TEST(rates_reach_their_groups)
 }
 END_TEST
 
-#define TWO(a, b)                                                                     \
+#define TWO_SPARED(a, b, words)                                                       \
     "{\"event\":\"optimizer\",\"optimizer\":0,\"class\":\"torch.optim.adamw.AdamW\"," \
-    "\"rule\":\"adamw\",\"at\":\"train.py:7\",\"state\":0,\"groups\":[" a "," b "]}"
+    "\"rule\":\"adamw\",\"at\":\"train.py:7\",\"state\":0,\"groups\":[" a "," b "]" words "}"
+#define TWO(a, b) TWO_SPARED(a, b, "")
 
 static const struct {
     const char *optimizer;
@@ -106,6 +114,10 @@ static const struct {
      LS_FAIL, "exchanged"},
     {TWO("{\"params\":[\"fc.weight\",\"head.weight\",\"fc.bias\"],\"weight_decay\":0.1}",
          "{\"params\":[],\"weight_decay\":0}"),
+     LS_WEAK, "catches nothing"}, /* as a filter by norms alone does in a model without any */
+    {TWO_SPARED("{\"params\":[\"fc.weight\",\"head.weight\",\"fc.bias\"],\"weight_decay\":0.1}",
+                "{\"params\":[],\"weight_decay\":0}",
+                ",\"spared\":{\"words\":[\"Bias\",\"bias.\"],\"at\":\"train.py:5\"}"),
      LS_FAIL, "catches nothing"},
     {TWO("{\"params\":[\"fc.weight\",\"head.weight\"],\"weight_decay\":0.1}",
          "{\"params\":[],\"weight_decay\":0}"),

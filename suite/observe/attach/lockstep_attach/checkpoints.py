@@ -463,12 +463,14 @@ class Checkpoints:
         for name, param in names:
             given = state.get(name) if not kwargs.get("assign") else None
             own += isinstance(given, self.hub.torch.Tensor) and self._is_own(given, param)
+        made = self._references([(None, state)]) if own else None
         return {
             "missing": len(missing),
             "unexpected": len(unexpected),
             "params": len(names),
             "taken": sum(1 for name, _ in names if name not in missing),
             "own": own,
+            "made": None if made is None else made[0],
             "renamed": self._renamed([name for name, _ in names if name in missing], unexpected),
         }
 

@@ -19,7 +19,8 @@ def words(torch, tensor):
     """The tensor's elements in order as a flat view or copy of 32-bit words, the last one padded
     with zeros.
     """
-    tensor = tensor.detach()
+    # of one in parts on several ranks: this rank's, since operations on the whole would communicate
+    tensor = getattr(tensor, "_local_tensor", tensor).detach()
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
     size = tensor.element_size()
@@ -49,9 +50,9 @@ def sums(torch, tensors):
     """[(places in the list, int64 tensor of their word sums)], one entry or more a device."""
     groups, out = {}, []
     for place, tensor in enumerate(tensors):
-        if tensor.numel() == 0:
-            continue
         flat = words(torch, tensor)
+        if flat.numel() == 0:
+            continue
         if flat.numel() > STACKED:
             out.append(([place], flat.sum(dtype=torch.int64).reshape(1)))
         else:

@@ -66,6 +66,9 @@ class Transfer:
         self.values = {}
         for leaf in leaves:
             for tensor in leaf.tensors:
+                if hasattr(tensor, "full_tensor"):  # of parts on several ranks: it takes a collective
+                    self.values[id(tensor)] = None
+                    continue
                 whole = not (tensor.is_floating_point() or tensor.is_complex())
                 groups.setdefault((tensor.device, whole), []).append(tensor)
         self.waiting = []
@@ -97,6 +100,8 @@ class Transfer:
 
     def value(self, lazy):
         numbers = [self.values[id(tensor)] for tensor in lazy.tensors]
+        if None in numbers:
+            return None
         return lazy.make(*numbers) if lazy.make is not None else numbers[0]
 
 

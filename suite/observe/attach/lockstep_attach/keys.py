@@ -4,13 +4,24 @@ Of a sample: its integers in full, and 64 of its floating point numbers. What fi
 longest one of its batch changes nothing.
 """
 
-from .digests import weight
+from .digests import GOLDEN, MASK
 
 PLACES = 64  # of the floating point numbers of a sample
 COLUMNS = 4096  # of the integers of a sample
 KEPT = 2048  # keys of a pass that are written, for the data set's length
 BATCHES = 1024  # of a pass that are looked at
 BITS = 48  # of a key: exact in JSON
+
+
+def weight(place):
+    """An odd factor for that place, as a signed number: splitmix64. Factors in arithmetic progression would give one key
+    to all samples of the same numbers in another order, once differences are taken.
+    """
+    value = (place + 1) * GOLDEN & MASK
+    value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & MASK
+    value = (value ^ value >> 27) * 0x94D049BB133111EB & MASK
+    value = (value ^ value >> 31) | 1
+    return value - (1 << 64) if value >> 63 else value
 
 
 def modulus_of(length):
@@ -50,8 +61,8 @@ class Keys:
             step = max(1, rows.shape[1] // PLACES)
             return rows[:, : PLACES * step : step].float().contiguous().view(torch.int32).long()
         rows = tensor.reshape(len(tensor), -1)[:, :COLUMNS].long()
-        # a tail of equal numbers has no differences
-        return torch.cat([rows[:, :1], rows[:, :-1] - rows[:, 1:]], 1)
+        # a tail of equal numbers has no differences; the longest row's is as if a zero followed
+        return torch.cat([rows[:, :1], rows[:, :-1] - rows[:, 1:], rows[:, -1:]], 1)
 
     def add(self, tensors):
         """A batch: tensors whose first dimension is that of its samples."""
@@ -65,7 +76,7 @@ class Keys:
             words = self._words(tensor.detach())
             if words is None:
                 return
-            wide = wide or words.shape[1] > 1
+            wide = wide or tensor[0].numel() > 1
             part = (words * self._weights(words.shape[1])).sum(1) * weight(place + 1)
             total = part if total is None else total + part
         if total is None or not wide:

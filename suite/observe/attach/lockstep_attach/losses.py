@@ -93,6 +93,20 @@ def made(torch, tensor, scale):
     return out
 
 
+def is_plain(tensor):
+    """Whether a scalar is made of means and sums alone, with constants: no loss function reduced it."""
+    waiting, left = [tensor.grad_fn], DEEP
+    while waiting and left > 0:
+        left -= 1
+        node = waiting.pop()
+        word = _word(node) if node is not None else ""
+        if word in ("Add", "Sub", "Mul", "Div", "Neg") or word in SAME:
+            waiting += [parent for parent, _ in node.next_functions if parent is not None]
+        elif word not in ("Mean", "Sum"):
+            return False
+    return not waiting
+
+
 def _is_scale(torch, node, constant, scale):
     if constant is None:  # on a device: not read
         other = getattr(node, "_saved_other", None)

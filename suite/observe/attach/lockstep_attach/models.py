@@ -33,6 +33,12 @@ def is_frozen(module):
     return bool(params) and not any(p.requires_grad for p in params)
 
 
+def _in_parts(module):
+    """The ids of parameters that fully_shard gathers for a forward: their memory is given back after it."""
+    sharded = [m for m in module.modules() if any(kind.__name__ == "FSDPModule" for kind in type(m).__mro__)]
+    return {id(param) for m in sharded for param in m.parameters()}
+
+
 class Entry:
     """A parameter: its name in events and samples, and its sampler."""
 
@@ -90,8 +96,9 @@ class Model:
         torch, samples = self.hub.torch, self.hub.settings.samples
         old = {entry.name: entry for entry in self.entries}
         self.entries = []
+        parts = _in_parts(module)
         for name, param in module.named_parameters():
-            if hasattr(param, "_local_tensor") or hasattr(param, "ds_id"):
+            if hasattr(param, "_local_tensor") or hasattr(param, "ds_id") or id(param) in parts:
                 self.hub.remark("a parameter that is sharded over ranks is not looked at")
                 continue
             if torch.nn.parameter.is_lazy(param):

@@ -169,6 +169,7 @@ class Optimizers:
             "spared": spared,
             "set_at": script_text.rate_set(entry.at, self.hub.places.work),
             "scaled_at": script_text.rate_scaled(entry.at, self.hub.places.work),
+            "copies_at": script_text.gradients_copied(entry.at, self.hub.places.work),
             "restored": entry.restored,
             "groups": groups,
         }
@@ -207,7 +208,7 @@ class Optimizers:
             out["decoupled"] = decoupled
         known = getattr(optimizer, "defaults", None) or {}
         own = {
-            str(key)[:40]: self._number(value)
+            str(key)[:40]: value[:40] if isinstance(value, str) else self._number(value)
             for key, value in group.items()
             if key not in known and key not in OTHERS and key not in SETTINGS
         }

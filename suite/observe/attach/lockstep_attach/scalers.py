@@ -3,6 +3,7 @@
 import time
 import weakref
 
+from .losses import is_plain
 from .samples import type_name
 
 SCALED, LOSS = "lockstep_scaled", "lockstep_loss"  # in the metadata of nodes of a graph
@@ -110,6 +111,8 @@ class Scalers:
         )
         if any(self._mark_of(loss.grad_fn, SCALED) is not None for loss, _ in pairs):
             entry["again"] = True
+        if kind == "f16" and all(is_plain(loss) for loss, _ in pairs):
+            entry["plain"] = True
         scale = scaler._scale.detach().clone() if scaler._scale is not None else None
         if index == 0 and self.hub.steps.now.scale is None and scale is not None:
             self.hub.steps.now.scale = self.hub.Lazy(scale)

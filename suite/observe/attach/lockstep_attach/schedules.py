@@ -112,6 +112,7 @@ class Schedules:
                 "base": base if isinstance(base, (int, float)) else None,
                 "holds": [self._number(one) for one in held if isinstance(one, self.kinds)],
                 "stops_early": self._stops_early(schedule),
+                "stepped_if": script_text.stepped_if(self.hub.places.here(), self.hub.places.work),
             }
         )
 

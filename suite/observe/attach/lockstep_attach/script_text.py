@@ -38,6 +38,7 @@ WORD = re.compile(r"['\"]([^'\"]+)['\"]")
 LONGEST = 8  # lines of such a list
 STEPPED = re.compile(r"\.step\(\s*([A-Za-z_][\w.\[\]'\"]*)(?:\(\))?\s*\)")  # by a name alone: no 1 - acc
 REPLACED = re.compile(r"([\w.\[\]'\"]+)\.dataset\.transforms?\s*=[^=]")
+COPIES = re.compile(r"\.grad\b(?:\.data)?\.(?:clone|flatten|view|reshape|ravel)\(")
 ABOVE = 3  # lines above, where a condition may say for which files
 MADE = re.compile(r"^\s*return\b.*\bloss|\.backward\(|backward\(", re.IGNORECASE)
 
@@ -106,6 +107,11 @@ def spared(place, work):
     return None
 
 
+def gradients_copied(place, work):
+    """The place of a line that copies a gradient, or flattens it; or None."""
+    return _first(COPIES, place, work)
+
+
 def replaced(place, work):
     """{name: place} of the lines that set the transform of what a part is taken from, by the part's name."""
     out = {}
@@ -117,13 +123,48 @@ def replaced(place, work):
     return out
 
 
-def stops_early(place, work):
-    """Whether the outermost loop around a backward may be left by a break."""
+def _trees(place, work):
     for file in dict.fromkeys(_files(place, work)):
         try:
-            tree = ast.parse("".join(linecache.getlines(file)[:LINES]))
+            yield ast.parse("".join(linecache.getlines(file)[:LINES]))
         except (SyntaxError, ValueError, RecursionError):
-            continue
+            pass
+
+
+def stepped_if(place, work):
+    """Whether what is built at that place is given a name whose step() is called under a condition."""
+    found = PLACES.match(place)
+    line = int(found.group(0).rsplit(":", 1)[1]) if found is not None else 0
+    trees = list(_trees(place, work))
+    names = {name for tree in trees for name in _assigned(tree, line)}
+    return any(_steps(node, names) for tree in trees for test in _conditions(tree) for node in ast.walk(test))
+
+
+def _assigned(tree, line):
+    """The names of what a statement over that line assigns: of `scheduler = StepLR(...)`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and node.lineno <= line <= node.end_lineno:
+            for target in node.targets:
+                yield getattr(target, "attr", None) or getattr(target, "id", None)
+
+
+def _conditions(tree):
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.If, ast.IfExp)):
+            if not any(getattr(part, "id", "") == "__name__" for part in ast.walk(node.test)):
+                yield node
+
+
+def _steps(node, names):
+    call = node.func if isinstance(node, ast.Call) else None
+    if not isinstance(call, ast.Attribute) or call.attr != "step":
+        return False
+    return (getattr(call.value, "attr", None) or getattr(call.value, "id", "")) in names
+
+
+def stops_early(place, work):
+    """Whether the outermost loop around a backward may be left by a break."""
+    for tree in _trees(place, work):
         if any(_holds_backward(loop) and _is_left(loop.body) for loop in _outermost(tree)):
             return True
     return False

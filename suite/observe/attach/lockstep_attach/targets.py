@@ -65,8 +65,8 @@ class Targets:
             hub.misuse.put("labels_of_padding", hub.places.here(), count=self.padding[1])
         tokens = self.tokens() if self.tokens is not None else None
         ahead = self._shifts(tokens, target) if tokens is not None else set()
-        if 1 in ahead:
-            self.ahead = False  # further losses are of tokens beyond the next
+        if ahead & {1, 3}:
+            self.ahead = False  # several losses, of tokens beyond the next
         elif ahead and self.ahead is None and not self._restores():
             self.ahead = ("target_%d_ahead" % min(ahead), hub.places.here())
 
@@ -76,13 +76,13 @@ class Targets:
         return any(RESTORES.search(name) for name in names)
 
     def _shifts(self, tokens, target):
-        """Those of 0, 1 and 2 by which the target is ahead of the tokens, at every place that counts."""
+        """Those of 0 to 3 by which the target is ahead of the tokens, at every place that counts."""
         torch, (batch, length) = self.hub.torch, tokens.shape
         out, width = set(), target.numel() // batch
-        if width * batch != target.numel() or not length - 2 <= width <= length:
+        if width * batch != target.numel() or not length - 3 <= width <= length:
             return out
         target, tokens = target.detach().reshape(batch, width), tokens.detach()
-        for shift in (0, 1, 2):
+        for shift in range(4):
             count = min(width, length - shift)
             a, b = target[:, :count], tokens[:, shift : shift + count]
             counts = a >= 0
