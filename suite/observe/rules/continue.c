@@ -8,7 +8,7 @@
 #include "kernels/core/digest.h"
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
-#include "suite/observe/trace/passes.h"
+#include "suite/observe/trace/pass.h"
 #include "rules.h"
 #include "suite/observe/trace/trace.h"
 

@@ -11,7 +11,7 @@
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
 #include "misuse.h"
-#include "suite/observe/trace/passes.h"
+#include "suite/observe/trace/pass.h"
 #include "rules.h"
 
 /* A pass over a loader in which the model was trained, on every rank. */

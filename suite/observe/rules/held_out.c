@@ -6,7 +6,7 @@
 #include "suite/observe/trace/calls.h"
 #include "suite/observe/trace/contents.h"
 #include "suite/observe/trace/job.h"
-#include "suite/observe/trace/passes.h"
+#include "suite/observe/trace/pass.h"
 #include "rules.h"
 
 /* Few samples show little. Text and pictures hold a few duplicates: public data sets up to some

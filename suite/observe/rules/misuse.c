@@ -7,7 +7,7 @@
 
 #include "kernels/core/text.h"
 #include "suite/observe/trace/calls.h"
-#include "suite/observe/trace/passes.h"
+#include "suite/observe/trace/pass.h"
 #include "rules.h"
 
 /* What is wrong, of the event's own numbers. */

@@ -7,7 +7,7 @@
 #include "suite/observe/trace/job.h"
 #include "kernels/core/text.h"
 #include "suite/observe/trace/open_step.h"
-#include "suite/observe/trace/passes.h"
+#include "suite/observe/trace/pass.h"
 #include "rules.h"
 #include "suite/observe/trace/spans.h"
 

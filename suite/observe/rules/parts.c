@@ -7,7 +7,7 @@
 #include "suite/observe/trace/contents.h"
 #include "suite/observe/trace/job.h"
 #include "misuse.h"
-#include "suite/observe/trace/passes.h"
+#include "suite/observe/trace/pass.h"
 #include "rules.h"
 
 enum { FEW = 8 };

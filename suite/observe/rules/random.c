@@ -4,7 +4,7 @@
 
 #include "suite/observe/trace/calls.h"
 #include "suite/observe/trace/job.h"
-#include "suite/observe/trace/passes.h"
+#include "suite/observe/trace/pass.h"
 #include "rules.h"
 
 /* A generator that two workers, or a worker in two passes, used from the same state on. */

@@ -8,7 +8,7 @@
 #include "suite/observe/trace/calls.h"
 #include "kernels/core/text.h"
 #include "restored.h"
-#include "suite/observe/trace/passes.h"
+#include "suite/observe/trace/pass.h"
 #include "rules.h"
 #include "suite/observe/trace/job.h"
 #include "suite/observe/trace/saved.h"

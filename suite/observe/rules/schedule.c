@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "kernels/core/text.h"
-#include "suite/observe/trace/passes.h"
+#include "suite/observe/trace/pass.h"
 #include "rules.h"
 #include "suite/observe/trace/trace.h"
 

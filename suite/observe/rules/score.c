@@ -6,7 +6,7 @@
 
 #include "suite/observe/trace/calls.h"
 #include "suite/observe/trace/job.h"
-#include "suite/observe/trace/passes.h"
+#include "suite/observe/trace/pass.h"
 #include "rules.h"
 
 static const char *place_of(const cJSON *data)

@@ -10,7 +10,7 @@
 #include "suite/observe/trace/calls.h"
 #include "suite/observe/trace/job.h"
 #include "kernels/core/text.h"
-#include "suite/observe/trace/passes.h"
+#include "suite/observe/trace/pass.h"
 #include "rules.h"
 
 enum { GROUPS = 32, LEAST_STEPS = 4 };

@@ -6,7 +6,7 @@
 #include "suite/observe/trace/calls.h"
 #include "suite/observe/trace/job.h"
 #include "misuse.h"
-#include "suite/observe/trace/passes.h"
+#include "suite/observe/trace/pass.h"
 #include "rules.h"
 
 /* A pass over a loader in which no backward ran, and what the rank did meanwhile. */

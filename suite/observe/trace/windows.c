@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "calls.h"
-#include "passes.h"
+#include "pass.h"
 
 enum { MOST = 64 }; /* batches of a window */
 

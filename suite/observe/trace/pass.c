@@ -1,4 +1,4 @@
-#include "passes.h"
+#include "pass.h"
 
 #include <math.h>
 

@@ -5,7 +5,7 @@
 #include "restored.h"
 #include "rules.h"
 #include "suite/observe/trace/calls.h"
-#include "suite/observe/trace/passes.h"
+#include "suite/observe/trace/pass.h"
 #include "suite/observe/trace/saved.h"
 
 /* Inputs of the first training forwards: digests, in order. */

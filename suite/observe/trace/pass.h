@@ -1,6 +1,6 @@
 /* Passes over data: one iteration of the script over a loader, as its event describes it. */
-#ifndef LS_OBSERVE_PASSES_H
-#define LS_OBSERVE_PASSES_H
+#ifndef LS_OBSERVE_PASS_H
+#define LS_OBSERVE_PASS_H
 
 #include "trace.h"
 
