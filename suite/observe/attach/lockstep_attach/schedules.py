@@ -5,6 +5,7 @@ import weakref
 from . import script_text
 
 BUILT = 64  # schedules whose construction is written
+READ = 4  # of them, those for which the script's text is read
 
 # Of schedules that end, what says after how many calls: OneCycleLR, CosineAnnealingLR, and that with
 # restarts
@@ -112,7 +113,8 @@ class Schedules:
                 "base": base if isinstance(base, (int, float)) else None,
                 "holds": [self._number(one) for one in held if isinstance(one, self.kinds)],
                 "stops_early": self._stops_early(schedule),
-                "stepped_if": script_text.stepped_if(self.hub.places.here(), self.hub.places.work),
+                "stepped_if": number < READ
+                and script_text.stepped_if(self.hub.places.here(), self.hub.places.work),
             }
         )
 
