@@ -71,6 +71,30 @@ class Own(threading.local):
     grad = True  # whether autograd was on where the user's code called
 
 
+class Dynamo:
+    """torch.compile runs a function that breaks its graph piece by piece, and looks at every Python function that is
+    called in between: at this module's, too, which it must not compile, nor count among those of the user's.
+    """
+
+    def __init__(self, torch):
+        frames = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+        self.set = getattr(frames, "set_eval_frame", None)
+        self.skip_code = getattr(frames, "skip_code", None)
+
+    def skip(self, function):
+        """Its frames are run as they are; what it calls is not affected."""
+        if self.skip_code is not None:
+            self.skip_code(function.__code__)
+
+    def leave(self):
+        """No function is looked at until enter() is given what this returns."""
+        return self.set(None) if self.set is not None and "torch._dynamo" in sys.modules else self
+
+    def enter(self, prior):
+        if prior is not self:
+            self.set(prior)
+
+
 class Hub:
     Lazy, Late = Lazy, Late
 
@@ -89,6 +113,8 @@ class Hub:
         self.joined = False  # a process group of more than one rank
         self.rank_number = self.world = None
         self.compiling = _is_compiling(torch)
+        self.dynamo = Dynamo(torch)
+        self.dynamo.skip(Hub.call)
         self.temporary = []  # what undoes a hook or a function that stays only for one call
         self.idle = self._idle()
         self.places = Places(torch)
@@ -155,6 +181,7 @@ class Hub:
         if self.own.depth == 0:
             self.own.grad = self.torch.is_grad_enabled()
         self.own.depth += 1
+        prior = self.dynamo.leave()
         try:
             if self._capturing():
                 return None
@@ -164,6 +191,7 @@ class Hub:
             self.fail(error)
             return None
         finally:
+            self.dynamo.enter(prior)
             self.own.depth -= 1
             if self.own.depth == 0:
                 self.own_ns += time.perf_counter_ns() - begin

@@ -60,6 +60,8 @@ def stand_in(hub, original, enter=None, leave=None):
         None,
         made.__closure__,
     )
+    for function in (made, guarded_enter, guarded_leave, hub.idle):
+        hub.dynamo.skip(function)
     functools.update_wrapper(made, original)
     made._ls_original = original
     made._ls_self = made
