@@ -845,6 +845,32 @@ def launchers(context):
 
 
 @test
+def warnings_name_the_users_line(context):
+    """torch warns about its caller, by the number of frames between."""
+    folder = os.path.join(context.root, "warned")
+    os.makedirs(os.path.join(folder, "events"))
+    script = os.path.join(folder, "warned.py")
+    with open(script, "w") as file:
+        file.write(
+            "import torch\n"
+            "model = torch.nn.Linear(2, 2)\n"
+            "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+            "schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)\n"
+            "model(torch.ones(4, 2)).sum().backward()\n"
+            "schedule.step()\n"
+            "optimizer.step()\n"
+            "torch.nn.functional.mse_loss(model(torch.ones(4, 2))[:, :1], torch.ones(4))\n"
+        )
+    events = {"LS_OBSERVE_DIR": os.path.join(folder, "events")}
+    said = [
+        subprocess.run([sys.executable, script], env=environment(on, **(events if on else {})), stderr=subprocess.PIPE).stderr
+        for on in (False, True)
+    ]
+    assert said[0] == said[1] and b"warned.py:6" in said[0], said
+    assert os.listdir(events["LS_OBSERVE_DIR"])
+
+
+@test
 def starting_python(context):
     """sitecustomize: nothing without LS_OBSERVE_DIR, the hidden one runs, errors of an import stay
     the user's.

@@ -7,6 +7,8 @@ import os
 import sys
 import sysconfig
 
+from .wrapping import FILE
+
 TEXT = 300
 
 
@@ -255,7 +257,7 @@ class Places:
         """(the file as events name it, or "" for one that is not the user's; whether it is a
         package's).
         """
-        if file.startswith("<frozen") or file.startswith("<eval_with_key"):
+        if file.startswith("<frozen") or file.startswith("<eval_with_key") or file == FILE:
             return "", False
         if file.startswith("<"):
             return file, False
@@ -316,10 +318,13 @@ class Places:
         decorators = next((k for k, line in enumerate(lines) if line.lstrip().startswith("def ")), 0)
         return "%s:%d" % (name[-(TEXT - 12) :], first + decorators)
 
+    def _is_ours(self, file, folder):
+        return file == FILE or os.path.realpath(file).startswith(folder)
+
     def script_called(self):
         """Whether the function that stands in for torch's was called by the user's code itself."""
         frame = sys._getframe(1)
         ours = self.inside[1]
-        while frame is not None and os.path.realpath(frame.f_code.co_filename).startswith(ours):
+        while frame is not None and self._is_ours(frame.f_code.co_filename, ours):
             frame = frame.f_back
         return frame is not None and bool(self._lookup(frame.f_code.co_filename)[0])

@@ -6,6 +6,11 @@ import functools
 import types
 
 
+# The file that a stand-in names as its own. warnings.warn passes over frames of such files, which it takes for import's:
+# a warning that torch gives about its caller names the user's line, as without this module.
+FILE = "<lockstep importlib._bootstrap>"
+
+
 class Swap:
     """Returned by an `enter` that replaces the arguments by equal ones (a generator that must be
     counted).
@@ -54,7 +59,7 @@ def stand_in(hub, original, enter=None, leave=None):
 
     made = _stand_in(original, hub.idle, guarded_enter, guarded_leave, Swap)
     made = types.FunctionType(
-        made.__code__,
+        made.__code__.replace(co_filename=FILE),
         getattr(original, "__globals__", made.__globals__),
         made.__name__,
         None,
