@@ -627,14 +627,17 @@ static void judge_rank(const ls_samples *samples, int rank, tally *t)
 
 /* ---- two steps in one ------------------------------------------------------------------------ */
 
-/* The second call of an optimizer that no backward pass separates from its first; NULL: none. */
+/* The second call of an optimizer that no backward pass separates from its first; NULL: none, or
+ * its gradients come from elsewhere (torch.func.grad). */
 static const ls_call *second_call(const ls_observe_step *step, int optimizer)
 {
     int calls = 0;
+    bool after = false; /* a backward pass */
     for (int c = 0; c < step->call_count; c++) {
         const ls_call *call = &step->call[c];
+        after = after || call->kind == LS_CALL_BACKWARD;
         calls = call->kind == LS_CALL_BACKWARD ? 0 : calls;
-        if (call->kind == LS_CALL_OPTIMIZER_STEP && call->optimizer == optimizer) {
+        if (after && call->kind == LS_CALL_OPTIMIZER_STEP && call->optimizer == optimizer) {
             calls += call->times;
             if (calls > 1) {
                 return call;

@@ -36,6 +36,16 @@ def _is_compiling(torch):
     return lambda: False
 
 
+def _without_values(torch):
+    """Functions that say whether calls are of tensors without values: within a transform of torch.func (vmap, grad),
+    and in symbolic tracing.
+    """
+    tracing = getattr(torch.fx, "_symbolic_trace", None)
+    traces = [getattr(tracing, name, None) for name in ("is_fx_symbolic_tracing", "_get_is_fx_tracing", "is_fx_tracing")]
+    transforms = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", None)
+    return [found for found in (next((one for one in traces if one), None), transforms) if found is not None]
+
+
 def _whole(environment, name, default, least):
     try:
         return max(least, int(environment.get(name, "") or default))
@@ -113,6 +123,7 @@ class Hub:
         self.joined = False  # a process group of more than one rank
         self.rank_number = self.world = None
         self.compiling = _is_compiling(torch)
+        self.without_values = _without_values(torch)
         self.dynamo = Dynamo(torch)
         self.dynamo.skip(Hub.call)
         self.temporary = []  # what undoes a hook or a function that stays only for one call
@@ -183,7 +194,7 @@ class Hub:
         self.own.depth += 1
         prior = self.dynamo.leave()
         try:
-            if self._capturing():
+            if self._capturing() or any(found() for found in self.without_values):
                 return None
             with self.torch.no_grad():
                 return function(*arguments)

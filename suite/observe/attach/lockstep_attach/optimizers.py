@@ -50,6 +50,7 @@ class Known:
         self.default = (None, None)  # as _unread gives it
         self.groups = []  # settings of each group, as its event has them
         self.restored = None  # what the last state that was loaded gave, as the event has it
+        self.left = None  # marks of its gradients after its last step
         self.held = None  # (parameter groups, state) while a step is open
         self.index = None  # given when it is first asked to step
 
@@ -416,6 +417,8 @@ class Optimizers:
         hub, steps = self.hub, self.hub.steps
         begin_ns = time.perf_counter_ns()
         index = self.index_of(optimizer)
+        if steps.now.asked and self._has_new_gradients(optimizer):
+            steps.close()
         self.active = optimizer
         rates = self.rates(optimizer)
         if index == 0 and rates:
@@ -443,6 +446,15 @@ class Optimizers:
         hub.autograd.before_change()
         steps.detail.before_step(optimizer, params, found_inf is None)
         return optimizer, params, found_inf, scaled, begin_ns
+
+    def _has_new_gradients(self, optimizer):
+        """Whether the script put other gradients into place since its last step, in a step without any backward: those of
+        torch.func.grad, say.
+        """
+        left = self.known(optimizer).left
+        if left is None or any(call["call"] == "backward" for call in self.hub.steps.now.calls):
+            return False
+        return [_mark(param) for param in self.params(optimizer)[:MARKS]] != left
 
     def _report_idle(self):
         """Optimizers that were built and never asked to step, while others were for some time."""
@@ -477,6 +489,7 @@ class Optimizers:
             return
         optimizer, params, found_inf, scaled, begin_ns = note
         self.active = None
+        self.known(optimizer).left = [_mark(param) for param in params[:MARKS]]
         if error is None:
             self.hub.steps.detail.after_step(optimizer, params, found_inf)
         if scaled is None:
