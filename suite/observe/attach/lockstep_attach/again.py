@@ -5,13 +5,15 @@ A copy of it gets the same inputs, and the gradients that the job gave its outpu
 
 import contextlib
 import copy
+import io
+import logging
 import os
 import random
 import sys
 import threading
 import time
 
-from . import functions, masks
+from . import effects, functions, losses, masks
 from .collectives import Refused, refusing
 from .models import plain_name
 from .parts import Parts, is_redirected
@@ -42,6 +44,7 @@ class Again:
         self.outside = set()  # ids of parameters that the last backward also reaches by other ways
         self.hooked = set()  # modules and outputs with hooks of the user's, which the copy has not
         self.functions = functions.Functions(self)
+        self.effects = effects.Effects(hub)
         self.finished = not hub.settings.gradient
 
     # ---- what the other parts report -------------------------------------------------------------
@@ -172,6 +175,7 @@ class Again:
             if not hub.quiet and self._wanted():
                 hub.call(self._careful, self._add, record.grads, place, grads[number])
 
+        given.__torch_unserializable__ = True  # torch.save of the output leaves it out without a warning
         if hasattr(node, "register_prehook"):  # 2.0
             tensor.register_hook(given)
             node.register_prehook(left)
@@ -254,6 +258,7 @@ class Again:
         detail = self.hub.steps.detail
         state = self._random()
         try:
+            self._check_alone()
             self.functions.run()
             if self.records:
                 detail.again_note = self._run()
@@ -315,6 +320,21 @@ class Again:
         grads = [grad for record in records for grad in record.grads.values()]
         return all(bool(torch.isfinite(t).all()) for t in grads + list(self.last_local.values()))
 
+    def _check_alone(self):
+        """Before anything of the user's runs a second time."""
+        module = self.hub.torch.nn.modules.module
+        call = getattr(module.Module.__call__, "_ls_original", module.Module.__call__)
+        if losses.unpacks:
+            raise Reason("hooks of the script's keep what graphs need")
+        hooks = [name for name, value in vars(module).items() if name.startswith("_global_") and "hooks" in name and value]
+        if hooks:
+            raise Reason("hooks of all modules are registered, which would see the copy")
+        if not str(getattr(call, "__module__", "torch.")).startswith("torch."):
+            raise Reason("the script replaces Module.__call__")
+        found = self.effects.of_threads()
+        if found is not None:
+            raise Reason(found)
+
     def _check(self, records):
         hub, torch = self.hub, self.hub.torch
         for model in {record.model for record in records}:
@@ -339,6 +359,9 @@ class Again:
                 p.grad is not None and p.grad.layout != torch.strided for p in module.parameters()
             ):
                 raise Reason("a gradient is sparse")
+            found = self.effects.of_modules(module.modules())
+            if found is not None:
+                raise Reason(found)
         self._check_memory(records)
 
     def _check_memory(self, records):
@@ -436,7 +459,7 @@ class Again:
         def leaving(region, *error):
             return None if threading.get_ident() == mine else leave(region, *error)
 
-        with refusing(torch), torch.enable_grad(), self.hub.plainly():
+        with refusing(torch), torch.enable_grad(), self.hub.plainly(), _silent():
             try:
                 kind.__enter__, kind.__exit__ = entering, leaving
                 yield
@@ -529,6 +552,24 @@ class Again:
                 raise Reason("the copy computes otherwise: random numbers, weights or counts differ")
             moved = max(moved, difference / size if size > 0 else 0.0)
         return moved
+
+
+class _Nowhere(io.StringIO):
+    def write(self, text):
+        return len(text)
+
+
+@contextlib.contextmanager
+def _silent():
+    """What a forward prints, warns of and logs, it has printed."""
+    kept, disabled = (sys.stdout, sys.stderr), logging.root.manager.disable
+    try:
+        sys.stdout = sys.stderr = _Nowhere()
+        logging.disable(logging.CRITICAL)
+        yield
+    finally:
+        sys.stdout, sys.stderr = kept
+        logging.disable(disabled)
 
 
 def _is_torchs(hook):

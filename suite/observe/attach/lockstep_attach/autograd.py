@@ -5,6 +5,7 @@ import time
 import types
 
 from . import script_text
+from . import losses as graphs
 from .losses import made, misuse
 from .samples import type_name
 from .wrapping import Swap
@@ -27,6 +28,9 @@ class Autograd:
         kind = getattr(getattr(torch, "amp", None), "autocast_mode", None)
         if kind is not None:
             self.hub.wrap(kind.autocast, "__init__", self._enter_region, None)
+        hooks = getattr(torch.autograd.graph, "saved_tensors_hooks", None)
+        if hooks is not None:
+            self.hub.wrap(hooks, "__enter__", self._enter_saved, None)
         clip = torch.nn.utils.clip_grad
         for name, enter in (
             ("clip_grad_norm_", self._enter_norm),
@@ -34,6 +38,12 @@ class Autograd:
         ):
             if self.hub.wrap(clip, name, enter, self._leave_clip):
                 setattr(torch.nn.utils, name, getattr(clip, name))
+
+    def _enter_saved(self, args, kwargs):
+        """Hooks of the user's for what graphs keep: reading it would call them."""
+        kind = type(args[0])
+        if kind.__name__ == "saved_tensors_hooks" or not kind.__module__.startswith("torch."):
+            graphs.unpacks = True
 
     def autocast(self, device_type):
         """The half type of the autocast region here, or None."""

@@ -21,6 +21,8 @@ def words(torch, tensor):
     """
     # of one in parts on several ranks: this rank's, since operations on the whole would communicate
     tensor = getattr(tensor, "_local_tensor", tensor).detach()
+    if tensor.layout != torch.strided:  # the values that it keeps
+        tensor = tensor._values() if tensor.layout == torch.sparse_coo else tensor.values()
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
     size = tensor.element_size()

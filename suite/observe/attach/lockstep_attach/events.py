@@ -68,7 +68,7 @@ class Transfer:
         self.values = {}
         for leaf in leaves:
             for tensor in leaf.tensors:
-                if hasattr(tensor, "full_tensor"):  # of parts on several ranks: it takes a collective
+                if tensor.is_meta or hasattr(tensor, "full_tensor"):  # of parts on several ranks: a collective
                     self.values[id(tensor)] = None
                     continue
                 whole = not (tensor.is_floating_point() or tensor.is_complex())

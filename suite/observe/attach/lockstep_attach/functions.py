@@ -115,6 +115,9 @@ class Functions:
         self.end()
         worst = None
         for call in calls:
+            own = [function for kind in call.kind.__mro__ for function in vars(kind).values()]
+            if self.again.effects.of_functions(own) is not None:
+                continue
             try:
                 with self.again.apart():
                     ratio = self._ratio(call)

@@ -25,7 +25,7 @@ from . import (
     steps,
 )
 from .events import Late, Lazy, Places, Writer, text
-from .wrapping import wrap
+from .wrapping import Switch, wrap
 
 
 def _is_compiling(torch):
@@ -43,7 +43,14 @@ def _without_values(torch):
     tracing = getattr(torch.fx, "_symbolic_trace", None)
     traces = [getattr(tracing, name, None) for name in ("is_fx_symbolic_tracing", "_get_is_fx_tracing", "is_fx_tracing")]
     transforms = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", None)
-    return [found for found in (next((one for one in traces if one), None), transforms) if found is not None]
+    jit, count = getattr(torch._C, "_get_tracing_state", None), getattr(torch._C, "_len_torch_dispatch_stack", None)
+
+    def fake():
+        modes = [torch._C._get_dispatch_stack_at(place) for place in range(count())]
+        return any(type(mode).__name__ == "FakeTensorMode" for mode in modes)
+
+    all_of = (next((one for one in traces if one), None), transforms, jit, fake if count is not None else None)
+    return [found for found in all_of if found is not None]
 
 
 def _whole(environment, name, default, least):
@@ -124,6 +131,7 @@ class Hub:
         self.rank_number = self.world = None
         self.compiling = _is_compiling(torch)
         self.without_values = _without_values(torch)
+        self.plain_calls = getattr(torch._C, "DisableTorchFunction", contextlib.nullcontext)
         self.dynamo = Dynamo(torch)
         self.dynamo.skip(Hub.call)
         self.temporary = []  # what undoes a hook or a function that stays only for one call
@@ -133,6 +141,7 @@ class Hub:
         self._make_parts()
 
     def _make_parts(self):
+        self.dropout = Switch(self, self.torch.nn.functional, "dropout")
         self.digests = digests.Digests(self)
         self.models = models.Models(self)
         self.optimizers = optimizers.Optimizers(self)
@@ -196,7 +205,7 @@ class Hub:
         try:
             if self._capturing() or any(found() for found in self.without_values):
                 return None
-            with self.torch.no_grad():
+            with self.plain_calls(), self.torch.no_grad():
                 return function(*arguments)
         except Exception as error:
             self.fail(error)

@@ -13,6 +13,19 @@ def _word(node):
     return type(node).__name__.split("Backward")[0]
 
 
+unpacks = False  # hooks of the user's unpack what graphs keep: they are not to be called
+
+
+def _saved(node, name):
+    """What a node keeps under that name, or None: of graphs that were freed, and where hooks would run."""
+    if unpacks:
+        return None
+    try:
+        return getattr(node, name, None)
+    except RuntimeError:
+        return None
+
+
 def _parent(node):
     """The only operand with a gradient, or None."""
     parents = [parent for parent, _ in node.next_functions if parent is not None]
@@ -24,7 +37,7 @@ def _constant(torch, node):
     in the host's memory or no single number.
     """
     for name in ("_saved_other", "_saved_self"):
-        value = getattr(node, name, None)
+        value = _saved(node, name)
         if isinstance(value, torch.Tensor):
             plain = value.numel() == 1 and value.device.type == "cpu" and not value.requires_grad
             return float(value) if plain else None
@@ -36,14 +49,14 @@ def _constant(torch, node):
 def _reduction(node):
     """(word, elements, first dimension) of a node that makes one number of many, or None."""
     word = _word(node)
-    sizes = getattr(node, "_saved_self_sym_sizes", None) or getattr(node, "_saved_self_sizes", None)
+    sizes = _saved(node, "_saved_self_sym_sizes") or _saved(node, "_saved_self_sizes")
     if word in ("Mean", "Sum"):
         sizes = [int(size) for size in sizes or ()]
         count = 1
         for size in sizes:
             count *= size
         return word.lower(), count, sizes[0] if sizes else 1
-    return REDUCTIONS.get(getattr(node, "_saved_reduction", None)), None, None
+    return REDUCTIONS.get(_saved(node, "_saved_reduction")), None, None
 
 
 class Made:
@@ -109,7 +122,7 @@ def is_plain(tensor):
 
 def _is_scale(torch, node, constant, scale):
     if constant is None:  # on a device: not read
-        other = getattr(node, "_saved_other", None)
+        other = _saved(node, "_saved_other")
         return isinstance(other, torch.Tensor) and other.numel() == 1
     return scale.device.type == "cpu" and constant == float(scale)
 
@@ -149,8 +162,9 @@ def _producer(node):
 
 def _is_crossed(node, producer):
     """Whether N x 1 was broadcast against N to N x N."""
-    shape = tuple(getattr(node, "_saved_self").shape)
-    sizes = tuple(int(size) for size in getattr(producer, "_saved_self_sym_sizes", ()))
+    kept = _saved(node, "_saved_self")
+    shape = tuple(kept.shape) if kept is not None else ()
+    sizes = tuple(int(size) for size in _saved(producer, "_saved_self_sym_sizes") or ())
     return len(shape) == 2 and shape[0] == shape[1] > 1 and sizes == (shape[0], 1)
 
 

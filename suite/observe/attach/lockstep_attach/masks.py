@@ -27,8 +27,8 @@ class Attention:
 def watch(again, dropped, autocast):
     """While the forward runs; its results are the user's as they are. autocast(): its type here, or None."""
     hub = again.hub
-    functional = hub.torch.nn.functional
-    dropout = functional.dropout
+    functional, switch = hub.torch.nn.functional, hub.dropout
+    prior, dropout = switch.use, switch.use or switch.original
     attention = getattr(functional, "scaled_dot_product_attention", None)
 
     @functools.wraps(dropout)
@@ -49,11 +49,11 @@ def watch(again, dropped, autocast):
         return attention(*args, **kwargs)
 
     def put_back():
-        functional.dropout = dropout
+        switch.use = prior
         if attention is not None:
             functional.scaled_dot_product_attention = attention
 
-    functional.dropout = noting
+    switch.use = noting
     if attention is not None:
         functional.scaled_dot_product_attention = attending
     dropped.put_back = put_back
@@ -111,8 +111,8 @@ def drawn_once(again, record):
     """Around the copy's backward: where it computes activations again, the order does not say what they dropped. From
     f32 on a CPU they draw alike in FP64.
     """
-    functional = again.hub.torch.nn.functional
-    dropout = functional.dropout
+    functional, switch = again.hub.torch.nn.functional, again.hub.dropout
+    prior, dropout = switch.use, switch.original
     attention = getattr(functional, "scaled_dot_product_attention", None)
 
     def no_dropout(input, p=0.5, training=True, inplace=False):
@@ -128,12 +128,12 @@ def drawn_once(again, record):
     try:
         dropped = record.dropped
         if (dropped.masks or dropped.attention) and not (record.exact and record.on_cpu):
-            functional.dropout = no_dropout
+            switch.use = no_dropout
             if attention is not None:
                 functional.scaled_dot_product_attention = no_attention
         yield
     finally:
-        functional.dropout = dropout
+        switch.use = prior
         if attention is not None:
             functional.scaled_dot_product_attention = attention
 
@@ -144,7 +144,8 @@ def repeated(again, dropped):
     torch = again.hub.torch
     functional = torch.nn.functional
     places, calls = iter(dropped.masks), iter(dropped.attention)
-    dropout = functional.dropout
+    switch = again.hub.dropout
+    prior, dropout = switch.use, switch.original
     attention = getattr(functional, "scaled_dot_product_attention", None)
 
     def same_dropout(input, p=0.5, training=True, inplace=False):
@@ -168,11 +169,11 @@ def repeated(again, dropped):
 
     try:
         if dropped.masks:
-            functional.dropout = same_dropout
+            switch.use = same_dropout
         if dropped.attention:
             functional.scaled_dot_product_attention = same_attention
         yield
     finally:
-        functional.dropout = dropout
+        switch.use = prior
         if attention is not None:
             functional.scaled_dot_product_attention = attention

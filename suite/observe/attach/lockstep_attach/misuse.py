@@ -8,7 +8,7 @@ import weakref
 from . import script_text
 from .targets import Targets
 from .transforms import Transforms
-from .wrapping import is_stand_in
+from .wrapping import stand_in
 
 KINDS = 64  # of these events, with their places
 MODULES = 4096  # of a model, that are looked at
@@ -21,6 +21,7 @@ class Misuse:
     def __init__(self, hub):
         self.hub = hub
         self.said = set()  # (kind, place)
+        self.dropout = None  # what stands in for it in eval mode
         self.targets = Targets(hub)
         self.transforms = Transforms(hub)
         self.schedules = weakref.WeakSet()  # that follow a score
@@ -43,11 +44,11 @@ class Misuse:
 
     def evaluates(self, on):
         """A known model is put in eval mode, or out of it: only meanwhile each dropout is looked at."""
-        functional = self.hub.torch.nn.functional
-        if on:
-            self.hub.wrap(functional, "dropout", self._enter_dropout, None)
-        elif is_stand_in(functional.dropout):
-            functional.dropout = functional.dropout._ls_original
+        switch = self.hub.dropout
+        if self.dropout is None:
+            self.dropout = stand_in(self.hub, switch.original, self._enter_dropout)
+        if switch.use in (None, self.dropout):
+            switch.use = self.dropout if on else None
 
     def _enter_dropout(self, args, kwargs):
         """F.dropout that is on by default, without autograd, while the model is in eval mode."""

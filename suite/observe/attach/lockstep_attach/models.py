@@ -33,6 +33,12 @@ def is_frozen(module):
     return bool(params) and not any(p.requires_grad for p in params)
 
 
+def _is_built(module):
+    """Not one whose constructor has not called that of Module, or has replaced its methods by values."""
+    own = getattr(module, "__dict__", {})
+    return "_modules" in own and not {"modules", "parameters", "named_parameters", "named_modules"} & set(own)
+
+
 def _in_parts(module):
     """The ids of parameters that fully_shard gathers for a forward: their memory is given back after it."""
     sharded = [m for m in module.modules() if any(kind.__name__ == "FSDPModule" for kind in type(m).__mro__)]
@@ -103,6 +109,9 @@ class Model:
                 continue
             if torch.nn.parameter.is_lazy(param):
                 continue  # it has no shape before the first forward
+            if param.is_meta or param.is_complex() or type(param).__name__ == "FakeTensor":
+                self.hub.remark("a parameter without values, or a complex one, is not looked at")
+                continue
             name = self.full_name(plain_name(name))
             known = old.get(name)
             if known is None or known.sampler.count != param.numel():
@@ -532,14 +541,14 @@ class Models:
         if not missing:
             return
         module_class = self.hub.torch.nn.Module
-        modules = [o for o in gc.get_objects() if issubclass(type(o), module_class)]
+        modules = [o for o in gc.get_objects() if issubclass(type(o), module_class) and _is_built(o)]
         inner = {id(child) for m in modules for child in m._modules.values() if child is not None}
         ddp = self.hub.torch.nn.parallel.DistributedDataParallel
         roots = []
         for module in modules:
             if id(module) in inner or isinstance(module, ddp) or self.known(module) is not None:
                 continue
-            held = {id(p) for p in module.parameters()} & set(missing)
+            held = {id(p) for p in module_class.parameters(module)} & set(missing)
             if held:
                 roots.append((-len(held), min(missing[key] for key in held), module, held))
         covered = set()
@@ -551,7 +560,7 @@ class Models:
             self.hub.remark("an optimizer has parameters that belong to no module", at)
 
     def _candidate(self, module, at):
-        if any(type(m).__name__ in SHARDED for m in module.modules()):
+        if callable(getattr(module, "modules", None)) and any(type(m).__name__ in SHARDED for m in module.modules()):
             self.hub.remark("a model that is sharded over ranks is not looked at", at)
             return
         self.candidates[id(module)] = (weakref.ref(module), at)
@@ -725,9 +734,10 @@ class Models:
         """Whether the train() of another module puts it in eval mode."""
         frame, left = sys._getframe(2), 12
         while frame is not None and left > 0:
-            owner = frame.f_locals.get(frame.f_code.co_varnames[0]) if frame.f_code.co_argcount else None
-            if frame.f_code.co_name == "train" and isinstance(owner, self.hub.torch.nn.Module) and owner is not part:
-                return True
+            if frame.f_code.co_name == "train" and frame.f_code.co_argcount:  # f_locals keeps what it has read alive
+                owner = frame.f_locals.get(frame.f_code.co_varnames[0])
+                if isinstance(owner, self.hub.torch.nn.Module) and owner is not part:
+                    return True
             frame, left = frame.f_back, left - 1
         return False
 
@@ -767,7 +777,7 @@ def _call_through(call):
 
 def _first_tensor(torch, tree, depth=0):
     if isinstance(tree, torch.Tensor):
-        return tree
+        return None if tree.is_nested or tree.is_meta else tree
     if depth > 6:
         return None
     if isinstance(tree, dict) or hasattr(tree, "keys") and hasattr(tree, "values"):

@@ -2,6 +2,8 @@
 through a scaler.
 """
 
+import functools
+import inspect
 import time
 import weakref
 
@@ -37,7 +39,7 @@ MARKS, MARKED = 4, 8  # parameters of an optimizer, and optimizers
 
 def _mark(param):
     grad = param.grad
-    return (id(grad), grad._version) if grad is not None else None
+    return (id(grad), 0 if grad.is_inference() else grad._version) if grad is not None else None
 
 
 class Known:
@@ -372,12 +374,21 @@ class Optimizers:
             # a step within a step: of a base class, or of the optimizer that a wrapper holds
             return None
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
-        if not callable(closure):
+        if not callable(closure) or not self._takes_closure(optimizer):
             return self._entered(optimizer)
         if self._calls_first(optimizer):
             return self._behind_closure(closure, args, kwargs)
         self._remark_closure(optimizer)
         return self._entered(optimizer)
+
+    def _takes_closure(self, optimizer):
+        """Not where an optimizer of the user's is given something else, a model say, that can be called."""
+        owner = next((c for c in type(optimizer).__mro__ if "step" in c.__dict__), type(optimizer))
+        if owner.__module__.startswith("torch."):
+            return True
+        step = owner.__dict__.get("step")
+        code = getattr(inspect.unwrap(step), "__code__", None) if step is not None else None
+        return code is None or code.co_argcount < 2 or "closure" in code.co_varnames[1]
 
     def _calls_first(self, optimizer):
         """Whether its step begins with the closure, called once. Optimizers of other packages do so,
@@ -394,6 +405,7 @@ class Optimizers:
         """The step begins when the closure has ended: until then there are no gradients."""
         note, hub = [], self.hub
 
+        @functools.wraps(closure, updated=())
         def followed(*own_args, **own_kwargs):
             if note:
                 hub.call(self._repeats, args[0])

@@ -73,6 +73,28 @@ def stand_in(hub, original, enter=None, leave=None):
     return made
 
 
+class Switch:
+    """A function of a module that others stand in for now and then: it is the same object all the time, which a model may
+    hold, and torch.compile guards.
+    """
+
+    def __init__(self, hub, owner, name):
+        original = self.original = getattr(owner, name)
+        self.use = None
+        compiling = hub.compiling
+
+        def made(*args, **kwargs):
+            if compiling() or self.use is None:
+                return original(*args, **kwargs)
+            return self.use(*args, **kwargs)
+
+        code = made.__code__.replace(co_filename=FILE)
+        made = types.FunctionType(code, original.__globals__, made.__name__, None, made.__closure__)
+        hub.dynamo.skip(made)
+        functools.update_wrapper(made, original)
+        setattr(owner, name, made)
+
+
 def is_stand_in(function):
     # update_wrapper copies attributes outward: a wrapper of the user's around ours is none of ours
     return getattr(function, "_ls_self", None) is function
