@@ -329,7 +329,7 @@ class Again:
         hooks = [name for name, value in vars(module).items() if name.startswith("_global_") and "hooks" in name and value]
         if hooks:
             raise Reason("hooks of all modules are registered, which would see the copy")
-        if not str(getattr(call, "__module__", "torch.")).startswith("torch."):
+        if not str(getattr(call, "__module__", "torch.")).startswith(("torch.", __name__.rpartition(".")[0])):
             raise Reason("the script replaces Module.__call__")
         found = self.effects.of_threads()
         if found is not None:
