@@ -391,7 +391,8 @@ class Checkpoints:
         if saved.dtype != held.dtype:
             held = held.to(saved.dtype)
         digest = self.hub.digests.digest
-        if saved.layout == held.layout == self.hub.torch.strided and saved.device == held.device and self.hub.torch.equal(saved, held):
+        dense = saved.layout == held.layout == self.hub.torch.strided
+        if dense and saved.device == held.device and self.hub.torch.equal(saved, held):
             return True
         # on two devices, or with NaN
         return self._value(digest([saved])) == self._value(digest([held]))

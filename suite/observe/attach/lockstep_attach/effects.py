@@ -16,29 +16,42 @@ CHANGES = {
 CONTAINERS = (list, dict, set, collections.deque, bytearray)
 
 
-class _Code:
-    """Of one function: the objects outside that it names, and what it stores."""
+class _Line:
+    """Of one line of a function: the objects outside that it names, and what it stores."""
 
-    def __init__(self, code, names, cells):
-        self.held, self.attributes, self.stored, self.writes, self.says = {}, set(), set(), False, None
-        for one in dis.get_instructions(code):
-            name, value = one.opname, one.argval
-            if name in ("STORE_GLOBAL", "DELETE_GLOBAL") or (name == "STORE_DEREF" and value in code.co_freevars):
-                self.says = "sets %s, which is outside the module" % value
-            elif name.startswith("LOAD_GLOBAL") or name == "LOAD_NAME":
-                self._hold(value, names)
-            elif name in ("LOAD_DEREF", "LOAD_CLASSDEREF"):
-                self._hold(value, cells)
-            elif name == "STORE_ATTR":
-                self.stored.add(value)
-            elif name in ("STORE_SUBSCR", "DELETE_SUBSCR"):
-                self.writes = True
-            elif isinstance(value, str):
-                self.attributes.add(value)
+    def __init__(self):
+        self.held, self.attributes, self.stored, self.writes = {}, set(), set(), False
 
-    def _hold(self, name, where):
-        if name in where:
-            self.held[name] = where[name]
+    def changes(self, value):
+        """Whether it calls a method that changes the container, or stores in it."""
+        return isinstance(value, CONTAINERS) and (
+            self.writes or any(hasattr(value, name) for name in self.attributes & CHANGES)
+        )
+
+
+def _lines(code, names, cells):
+    """(its lines, what it says of itself or None)."""
+    lines, says = [_Line()], None
+    for one in dis.get_instructions(code):
+        name, value, line = one.opname, one.argval, lines[-1]
+        if one.starts_line:
+            line = _Line()
+            lines.append(line)
+        if name in ("STORE_GLOBAL", "DELETE_GLOBAL") or (name == "STORE_DEREF" and value in code.co_freevars):
+            says = "sets %s, which is outside the module" % value
+        elif name.startswith("LOAD_GLOBAL") or name == "LOAD_NAME":
+            if value in names:
+                line.held[value] = names[value]
+        elif name in ("LOAD_DEREF", "LOAD_CLASSDEREF"):
+            if value in cells:
+                line.held[value] = cells[value]
+        elif name == "STORE_ATTR":
+            line.stored.add(value)
+        elif name in ("STORE_SUBSCR", "DELETE_SUBSCR"):
+            line.writes = True
+        elif name in ("LOAD_ATTR", "LOAD_METHOD"):
+            line.attributes.add(value)
+    return lines, says
 
 
 def _cells(function):
@@ -104,27 +117,25 @@ class Effects:
             return None
         inner = [one for one in function.__code__.co_consts if isinstance(one, types.CodeType)]
         for code in [function.__code__, *inner]:
-            seen_code = _Code(code, function.__globals__, _cells(function))
-            found = seen_code.says or self._of_held(seen_code)
-            for value in seen_code.held.values():
-                found = found or self._of(value, None, seen, depth + 1)
-            for name in seen_code.attributes if kind is not None and found is None else ():
-                found = found or self._of_method(kind, name, seen)
+            lines, found = _lines(code, function.__globals__, _cells(function))
+            for line in lines:
+                found = found or self._of_line(line)
+                for value in line.held.values():
+                    found = found or self._of(value, None, seen, depth + 1)
+                for name in line.attributes if kind is not None else ():
+                    found = found or self._of_method(kind, name, seen)
             if found is not None:
                 return found
         return None
 
-    def _of_held(self, code):
-        for name, value in code.held.items():
+    def _of_line(self, line):
+        for name, value in line.held.items():
             module = str(getattr(type(value), "__module__", ""))
             draws = isinstance(value, (self.hub.torch.Generator, random.Random, itertools.count, types.GeneratorType))
             if draws or (module.startswith("numpy.random") and not isinstance(value, type)):
                 return "goes on with %s, which is outside the module" % name
-            if isinstance(value, CONTAINERS) and (code.writes or code.attributes & CHANGES):
-                return "changes %s, which is outside the module" % name
             own = {} if isinstance(value, types.ModuleType) else getattr(value, "__dict__", None) or {}
-            kept = [own[name] for name in code.attributes if name in own]
-            changes = code.writes or code.attributes & CHANGES
-            if any(stored in own for stored in code.stored) or (changes and any(isinstance(k, CONTAINERS) for k in kept)):
+            kept = [own[attribute] for attribute in line.attributes if attribute in own]
+            if any(line.changes(one) for one in [value, *kept]) or any(stored in own for stored in line.stored):
                 return "changes %s, which is outside the module" % name
         return None
