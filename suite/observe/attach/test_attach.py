@@ -871,6 +871,153 @@ def warnings_name_the_users_line(context):
     assert os.listdir(events["LS_OBSERVE_DIR"])
 
 
+ODD_START = """
+import pickle, random, threading
+import torch
+import torch.nn.functional as F
+from torch import nn
+torch.manual_seed(0)
+inputs, targets = torch.randn(64, 8), torch.randint(3, (64,))
+class Net(nn.Module):
+    def __init__(self, between=lambda x: x):
+        super().__init__()
+        self.a, self.b, self.drop = nn.Linear(8, 16), nn.Linear(16, 3), F.dropout
+        self.between = between
+    def forward(self, x):
+        return self.b(self.between(torch.relu(self.a(x))))
+def train(model, optimizer, steps=12, then=lambda output: F.cross_entropy(output, targets)):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = then(model(inputs))
+        loss.backward()
+        optimizer.step()
+    print(sum(p.double().sum().item() for p in model.parameters()), loss.item())
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+ODD = {
+    "a counter outside the module": """
+count = 0
+class Counts(Net):
+    def forward(self, x):
+        global count
+        count += 1
+        return super().forward(x) / count
+model = Counts()
+train(model, sgd(model))
+print(count)
+""",
+    "a generator outside the module": """
+drawn = random.Random(0)
+class Draws(Net):
+    def forward(self, x):
+        return super().forward(x) * drawn.random()
+model = Draws()
+train(model, sgd(model))
+""",
+    "a function that counts": """
+class Rounds(torch.autograd.Function):
+    calls = [0, 0]
+    @staticmethod
+    def forward(ctx, x):
+        Rounds.calls[0] += 1
+        return torch.round(x * 8) / 8
+    @staticmethod
+    def backward(ctx, grad):
+        Rounds.calls[1] += 1
+        return grad
+model = Net(Rounds.apply)
+train(model, sgd(model))
+print(Rounds.calls)
+""",
+    "hooks for what graphs keep": """
+kept = {}
+def pack(tensor):
+    kept[len(kept)] = tensor.detach().clone()
+    return len(kept) - 1
+def unpack(place):
+    return kept.pop(place) if place in kept else 1 / 0
+model = Net()
+optimizer = sgd(model)
+for _ in range(6):
+    kept.clear()
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        optimizer.zero_grad()
+        loss = F.mse_loss(model(inputs), torch.ones(64, 3)) / 2
+        loss.backward()
+        optimizer.step()
+    print(loss.item(), len(kept))
+""",
+    "a step that takes a model": """
+class Own(torch.optim.SGD):
+    def step(self, model, inputs):
+        F.cross_entropy(model(inputs), targets).backward()
+        super().step()
+model = Net()
+optimizer = Own(model.parameters(), lr=0.1)
+for _ in range(6):
+    optimizer.zero_grad()
+    optimizer.step(model, inputs)
+print(sum(p.double().sum().item() for p in model.parameters()))
+""",
+    "a model that keeps a function": """
+model = Net(nn.ReLU())
+train(model, sgd(model))
+model.eval()
+print(len(pickle.dumps(model)))
+""",
+    "a thread that draws": """
+ready, wanted, drawn = threading.Semaphore(0), threading.Semaphore(1), []
+def draw():
+    for _ in range(12):
+        wanted.acquire()
+        drawn.append(torch.randn(64, 3))
+        ready.release()
+threading.Thread(target=draw, daemon=True).start()
+def noisy(output):
+    ready.acquire()
+    wanted.release()
+    return F.cross_entropy(output + drawn.pop(0), targets)
+model = Net()
+train(model, sgd(model), 11, noisy)
+""",
+    "a forward that prints": """
+class Says(Net):
+    def forward(self, x):
+        print("forward")
+        return super().forward(x)
+model = Says()
+train(model, sgd(model))
+""",
+}
+
+
+@test
+def odd_jobs_stay_as_they_are(context):
+    """What a job does outside its modules happens as often as without this module, and none of it makes that go quiet."""
+    for number, (name, code) in enumerate(ODD.items()):
+        folder = os.path.join(context.root, "odd%d" % number)
+        os.makedirs(os.path.join(folder, "events"))
+        script = os.path.join(folder, "odd.py")
+        with open(script, "w") as file:
+            file.write(ODD_START + code)
+        events = {"LS_OBSERVE_DIR": os.path.join(folder, "events")}
+        done = [
+            subprocess.run(
+                [sys.executable, script],
+                env=environment(on, **(events if on else {})),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
+            for on in (False, True)
+        ]
+        assert done[0].returncode == done[1].returncode == 0, (name, done)
+        assert done[0].stdout == done[1].stdout, (name, done)
+        with open(os.path.join(folder, "events", "rank0.jsonl")) as file:
+            said = [json.loads(line) for line in file]
+        assert not [event for event in said if event.get("quiet")], (name, said)
+
+
 @test
 def starting_python(context):
     """sitecustomize: nothing without LS_OBSERVE_DIR, the hidden one runs, errors of an import stay

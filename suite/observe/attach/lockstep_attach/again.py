@@ -331,7 +331,9 @@ class Again:
             raise Reason("hooks of all modules are registered, which would see the copy")
         if not str(getattr(call, "__module__", "torch.")).startswith(("torch.", __name__.rpartition(".")[0])):
             raise Reason("the script replaces Module.__call__")
-        found = self.effects.of_threads()
+        own = functions.own_classes(self.hub.torch)
+        found = self.effects.of_functions(one for kind in own for one in vars(kind).values())
+        found = found or self.effects.of_threads()
         if found is not None:
             raise Reason(found)
 
