@@ -32,9 +32,14 @@ LS_DEVICE int audit_exponent(double value)
     return (int)(bits >> 52 & 2047) - 1023;
 }
 
-/* The bits become the top of a double, whose exponent is then 1008 too small. */
 LS_DEVICE double audit_f16(uint16_t bits)
 {
+#ifdef __CUDA_ARCH__
+    float narrow;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(narrow) : "h"(bits));
+    return (double)narrow;
+#else
+    /* the bits become the top of a double, whose exponent is then 1008 too small */
     uint64_t moved = (uint64_t)(bits & 0x8000) << 48 | (uint64_t)(bits & 0x7fff) << 42;
     double value;
     memcpy(&value, &moved, sizeof value);
@@ -42,6 +47,7 @@ LS_DEVICE double audit_f16(uint16_t bits)
         return (bits & 1023) != 0 ? (double)NAN : copysign((double)INFINITY, value);
     }
     return value * audit_power(1008);
+#endif
 }
 
 LS_DEVICE double audit_bf16(uint16_t bits)

@@ -34,22 +34,26 @@ LS_DEVICE double gradient_at(const ls_audit_op &op, ls_audit_type type, int64_t 
 
 /* ---- sums over rows -------------------------------------------------------------------------- */
 
-enum { MEAN, SQUARES, BACK };
+enum { MOMENTS, BACK };
 
 LS_DEVICE int channel_of(const ls_audit_op &op, int64_t i)
 {
     return audit_channel(op.in_channels, op.in_block, (int64_t)op.in_height * op.in_width, i);
 }
 
+/* The rows of a channel, one after the other: the place of the next, and its pixel. */
 typedef struct row_walk {
-    int64_t plane, pixel; /* the first pixel of the image's channel, and the number of the row's */
+    int64_t at;
+    int pixel;
 } row_walk;
 
 LS_DEVICE int64_t next_row(const ls_audit_op &op, row_walk *walk)
 {
-    int64_t i = walk->plane + walk->pixel * op.in_block;
-    if (++walk->pixel == (int64_t)op.in_height * op.in_width) {
-        walk->plane += op.in_channels * walk->pixel;
+    int64_t i = walk->at;
+    int pixels = op.in_height * op.in_width;
+    walk->at += op.in_block;
+    if (++walk->pixel == pixels) {
+        walk->at += (int64_t)(op.in_channels - op.in_block) * pixels;
         walk->pixel = 0;
     }
     return i;
@@ -75,10 +79,10 @@ LS_DEVICE void gradients_at(const ls_audit_op &op, const int64_t *i, double *g)
     }
 }
 
-/* The next COUNT rows. MEAN: x. SQUARES: squared distances from `mean`. BACK: g, g^2, g*xhat and
- * its square, of statistics mean and inv_std. */
-template <ls_audit_type TYPE, int COUNT>
-LS_DEVICE void add_rows_of(double *sum, const ls_audit_op &op, const void *x, int what, double mean,
+/* The next COUNT rows. MOMENTS: the distance from `middle`, and its square. BACK: g, g^2, g*xhat
+ * and its square, of statistics middle and inv_std. */
+template <ls_audit_type TYPE, int WHAT, int COUNT>
+LS_DEVICE void add_rows_of(double *sum, const ls_audit_op &op, const void *x, double middle,
                            double inv_std, row_walk *walk)
 {
     int64_t i[COUNT];
@@ -87,15 +91,14 @@ LS_DEVICE void add_rows_of(double *sum, const ls_audit_op &op, const void *x, in
         i[u] = next_row(op, walk);
         value[u] = audit_value(x, TYPE, i[u]);
     }
-    if (what == BACK) {
+    if (WHAT == BACK) {
         gradients_at<TYPE, COUNT>(op, i, g);
     }
     for (int u = 0; u < COUNT; u++) {
-        double off = value[u] - mean;
-        if (what == MEAN) {
-            sum[0] += value[u];
-        } else if (what == SQUARES) {
-            sum[0] += off * off;
+        double off = value[u] - middle;
+        if (WHAT == MOMENTS) {
+            sum[0] += off;
+            sum[1] += off * off;
         } else {
             double weighted = g[u] * (off * inv_std);
             sum[0] += g[u];
@@ -106,20 +109,37 @@ LS_DEVICE void add_rows_of(double *sum, const ls_audit_op &op, const void *x, in
     }
 }
 
-/* The rows [from, to) of channel c. */
-template <ls_audit_type TYPE>
-LS_DEVICE void add_rows(double *sum, const ls_audit_op &op, int side, int what, double mean,
-                        double inv_std, int c, int64_t from, int64_t to)
+LS_DEVICE const void *norm_input(const ls_audit_op &op, int side)
 {
-    const void *x = side == 0 ? op.x : op.residual;
+    return side == 0 ? op.x : op.residual;
+}
+
+/* The first value of a channel, which its moments are about: of a channel that is constant, both
+ * are exactly 0. */
+LS_DEVICE double pivot_of(const ls_audit_op &op, int side, int c)
+{
+    int64_t pixels = (int64_t)op.in_height * op.in_width;
+    return audit_value(norm_input(op, side), op.type,
+                       audit_plane(op.in_channels, op.in_block, pixels, 0, c));
+}
+
+/* The rows [from, to) of channel c. */
+template <ls_audit_type TYPE, int WHAT>
+LS_DEVICE void add_rows(double *sum, const ls_audit_op &op, int side, int c, int64_t from,
+                        int64_t to)
+{
+    const void *x = norm_input(op, side);
+    const double *stats = op.norm[side].stats;
+    double middle = WHAT == MOMENTS ? pivot_of(op, side, c) : stats[c];
+    double inv_std = WHAT == MOMENTS ? 0 : stats[op.in_channels + c];
     int64_t pixels = (int64_t)op.in_height * op.in_width, row = from;
-    row_walk walk = {audit_plane(op.in_channels, op.in_block, pixels, from / pixels, c),
-                     from % pixels};
+    int64_t plane = audit_plane(op.in_channels, op.in_block, pixels, from / pixels, c);
+    row_walk walk = {plane + from % pixels * op.in_block, (int)(from % pixels)};
     for (; row + AHEAD <= to; row += AHEAD) {
-        add_rows_of<TYPE, AHEAD>(sum, op, x, what, mean, inv_std, &walk);
+        add_rows_of<TYPE, WHAT, AHEAD>(sum, op, x, middle, inv_std, &walk);
     }
     for (; row < to; row++) {
-        add_rows_of<TYPE, 1>(sum, op, x, what, mean, inv_std, &walk);
+        add_rows_of<TYPE, WHAT, 1>(sum, op, x, middle, inv_std, &walk);
     }
 }
 
@@ -143,26 +163,16 @@ LS_DEVICE void fold_rows(double *part, double *sum, int rows)
 }
 
 /* partial[part of the rows][channel][VALUES] */
-LS_KERNEL rows_kernel(LS_BLOCK ls_audit_op op, int side, int what, const double *mean, int parts,
-                      double *partial)
+template <ls_audit_type TYPE, int WHAT>
+LS_KERNEL rows_kernel(LS_BLOCK ls_audit_op op, int side, int parts, double *partial)
 {
     LS_SHARED(double, shared, VALUES *THREADS);
     int c = (int)(blockIdx.x * LANES + threadIdx.x % LANES), channels = op.in_channels;
     int64_t rows = (int64_t)op.images * op.in_height * op.in_width;
     int part = (int)(blockIdx.y * ROWS + threadIdx.x / LANES), all = parts * ROWS;
-    const double *stats = op.norm[side].stats;
     double sum[VALUES] = {};
     if (c < channels) {
-        double middle = what == MEAN ? 0 : what == SQUARES ? mean[c] : stats[c];
-        double inv_std = what == BACK ? stats[channels + c] : 0;
-        int64_t from = rows * part / all, to = rows * (part + 1) / all;
-        if (op.type == LS_AUDIT_F32) {
-            add_rows<LS_AUDIT_F32>(sum, op, side, what, middle, inv_std, c, from, to);
-        } else if (op.type == LS_AUDIT_F16) {
-            add_rows<LS_AUDIT_F16>(sum, op, side, what, middle, inv_std, c, from, to);
-        } else {
-            add_rows<LS_AUDIT_BF16>(sum, op, side, what, middle, inv_std, c, from, to);
-        }
+        add_rows<TYPE, WHAT>(sum, op, side, c, rows * part / all, rows * (part + 1) / all);
     }
     fold_rows(shared, sum, ROWS);
     for (int k = 0; k < VALUES && c < channels && threadIdx.x < LANES; k++) {
@@ -170,9 +180,8 @@ LS_KERNEL rows_kernel(LS_BLOCK ls_audit_op op, int side, int what, const double 
     }
 }
 
-/* to[VALUES][channels] = sums over parts, divided. */
-LS_KERNEL merge_kernel(LS_BLOCK int channels, int parts, const double *partial, double divisor,
-                       double *to)
+/* to[VALUES][channels] = sums over parts. */
+LS_KERNEL merge_kernel(LS_BLOCK int channels, int parts, const double *partial, double *to)
 {
     LS_SHARED(double, shared, VALUES *MERGE_ROWS *LANES);
     int c = (int)(blockIdx.x * LANES + threadIdx.x % LANES);
@@ -184,7 +193,7 @@ LS_KERNEL merge_kernel(LS_BLOCK int channels, int parts, const double *partial, 
     }
     fold_rows(shared, sum, MERGE_ROWS);
     for (int k = 0; k < VALUES && c < channels && threadIdx.x < LANES; k++) {
-        to[(int64_t)k * channels + c] = sum[k] / divisor;
+        to[(int64_t)k * channels + c] = sum[k];
     }
 }
 
@@ -194,8 +203,10 @@ static int parts_for(int64_t rows)
     return worth < MOST_PARTS ? (int)worth : MOST_PARTS;
 }
 
-static ls_status sum_rows(audit_stream stream, const ls_audit_op *op, int side, int what,
-                          double divisor, const double *mean, double *to, const audit_room *room)
+/* to[VALUES][channels] = sums over the rows of this rank. */
+template <int WHAT>
+static ls_status sum_rows(audit_stream stream, const ls_audit_op *op, int side, double *to,
+                          const audit_room *room)
 {
     int64_t rows = (int64_t)op->images * op->in_height * op->in_width;
     int parts = parts_for(rows);
@@ -203,18 +214,34 @@ static ls_status sum_rows(audit_stream stream, const ls_audit_op *op, int side, 
         parts /= 2;
     }
     LS_ASSERT((int64_t)parts * op->in_channels * VALUES <= AUDIT_PARTIAL);
-    LS_LAUNCH(rows_kernel, dim3(ls_launch_blocks(op->in_channels, LANES), (unsigned)parts), THREADS,
-              stream, *op, side, what, mean, parts, room->partial);
-    LS_LAUNCH(merge_kernel, ls_launch_blocks(op->in_channels, LANES), MERGE_ROWS * LANES, stream,
-              op->in_channels, parts, room->partial, divisor, to);
+    auto *kernel = op->type == LS_AUDIT_F32   ? rows_kernel<LS_AUDIT_F32, WHAT>
+                   : op->type == LS_AUDIT_F16 ? rows_kernel<LS_AUDIT_F16, WHAT>
+                                              : rows_kernel<LS_AUDIT_BF16, WHAT>;
+    unsigned blocks = ls_launch_blocks(op->in_channels, LANES);
+    LS_LAUNCH(kernel, dim3(blocks, (unsigned)parts), THREADS, stream, *op, side, parts,
+              room->partial);
+    LS_LAUNCH(merge_kernel, blocks, MERGE_ROWS * LANES, stream, op->in_channels, parts,
+              room->partial, to);
     return LS_OK;
 }
 
 /* ---- statistics ------------------------------------------------------------------------------ */
 
-LS_KERNEL count_kernel(LS_BLOCK double rows, double *to)
+/* The moments about each channel's pivot become its mean and its squared distances from that; the
+ * number of rows follows. */
+LS_KERNEL center_kernel(LS_BLOCK ls_audit_op op, int side, double *moment)
 {
-    *to = rows;
+    int c = (int)(blockIdx.x * CHANNEL_THREADS + threadIdx.x), channels = op.in_channels;
+    double rows = (double)op.images * op.in_height * op.in_width;
+    if (c >= channels) {
+        return;
+    }
+    double off = moment[c] / rows, squares = moment[channels + c] - moment[c] * off;
+    moment[c] = pivot_of(op, side, c) + off;
+    moment[channels + c] = squares < 0 ? 0 : squares; /* not a number stays what it is */
+    if (c == 0) {
+        moment[2 * channels] = rows;
+    }
 }
 
 /* stats from each rank's mean[channels], squared distances[channels] and rows. */
@@ -247,21 +274,16 @@ LS_KERNEL finish_kernel(LS_BLOCK ls_audit_op op, int side, const double *of_rank
 static ls_status statistics(audit_stream stream, const ls_audit_op *op, int side,
                             const audit_room *room)
 {
-    int64_t rows = (int64_t)op->images * op->in_height * op->in_width, channels = op->in_channels;
-    /* the sums come in VALUES lists, of which the first is needed: mean at 0, squares after it,
-     * then the rows */
-    double *mean = room->channel, *square = room->channel + channels;
-    const double *of_rank = room->channel;
-    LS_TRY(sum_rows(stream, op, side, MEAN, (double)rows, NULL, mean, room));
-    LS_TRY(sum_rows(stream, op, side, SQUARES, 1, mean, square, room));
-    LS_LAUNCH(count_kernel, 1, 1, stream, (double)rows, square + channels);
-    int64_t stride = 2 * channels + 1;
+    int64_t channels = op->in_channels, stride = 2 * channels + 1;
+    unsigned blocks = ls_launch_blocks(channels, CHANNEL_THREADS);
+    const double *of_rank = room->channel; /* means, squared distances, rows */
+    LS_TRY(sum_rows<MOMENTS>(stream, op, side, room->channel, room));
+    LS_LAUNCH(center_kernel, blocks, CHANNEL_THREADS, stream, *op, side, room->channel);
     if (op->group > 1) {
         of_rank = room->gathered;
         LS_TRY(op->gather(op->gather_context, room->channel, room->gathered, stride));
     }
-    LS_LAUNCH(finish_kernel, ls_launch_blocks(channels, CHANNEL_THREADS), CHANNEL_THREADS, stream,
-              *op, side, of_rank, stride);
+    LS_LAUNCH(finish_kernel, blocks, CHANNEL_THREADS, stream, *op, side, of_rank, stride);
     return LS_OK;
 }
 
@@ -488,7 +510,7 @@ static ls_status backward(audit_stream stream, const ls_audit_op *op, ls_audit_d
     int output = 0;
     int64_t channels = op->in_channels;
     for (int side = 0; side < (op->dual ? 2 : 1); side++) {
-        LS_TRY(sum_rows(stream, op, side, BACK, 1, NULL, room->channel, room));
+        LS_TRY(sum_rows<BACK>(stream, op, side, room->channel, room));
         back_sums sums = {room->channel, room->channel, 0, 2 * channels};
         if (op->group > 1) {
             sums.stride = 4 * channels;

@@ -290,15 +290,39 @@ LS_DEVICE weight_run run_of(const ls_audit_op &op, ls_audit_draw draw, int numbe
 
 /* A pixel of the output, and where its image begins in x and in dy. */
 typedef struct pixel_walk {
-    unsigned pixel;
+    unsigned y, x;
     int64_t in, out;
 } pixel_walk;
 
+LS_DEVICE pixel_walk walk_from(const ls_audit_op &op, int64_t pixel)
+{
+    int64_t of_out = (int64_t)op.out_height * op.out_width, image = pixel / of_out;
+    unsigned within = (unsigned)(pixel % of_out), width = (unsigned)op.out_width;
+    return pixel_walk{within / width, within % width,
+                      image * op.in_channels * op.in_height * op.in_width,
+                      image * op.out_channels * of_out};
+}
+
+/* LANES pixels further: `rows` rows and `columns` columns. */
+LS_DEVICE void walk_on(pixel_walk *walk, const ls_audit_op &op, unsigned rows, unsigned columns)
+{
+    unsigned width = (unsigned)op.out_width, height = (unsigned)op.out_height;
+    walk->x += columns;
+    walk->y += rows + (walk->x >= width);
+    walk->x -= walk->x >= width ? width : 0;
+    for (; walk->y >= height; walk->y -= height) {
+        walk->in += (int64_t)op.in_channels * op.in_height * op.in_width;
+        walk->out += (int64_t)op.out_channels * op.out_height * op.out_width;
+    }
+}
+
+/* APPLIED: the values of x are a norm's input, whose output is the operand. */
+template <bool APPLIED>
 LS_DEVICE void add_terms(audit_sum *sum, const ls_audit_op &op, const weight_run &run,
                          const double *value, const double *g, const bool *inside)
 {
     for (int j = 0; j < SHARE; j++) {
-        if (op.norm[0].half_scale.data == NULL) {
+        if (!APPLIED) {
             audit_add(&sum[j], inside[j] ? value[j] * g[j] : 0);
         } else if (inside[j]) {
             double half_width, applied = applied_at(op, run.channel[j], value[j], &half_width);
@@ -309,45 +333,41 @@ LS_DEVICE void add_terms(audit_sum *sum, const ls_audit_op &op, const weight_run
 }
 
 /* Values that do not exist are read from the first place: no load waits for a decision. */
-template <ls_audit_type TYPE>
+template <ls_audit_type TYPE, bool APPLIED>
 LS_DEVICE void add_pixels(audit_sum *sum, const ls_audit_op &op, const weight_run &run,
                           int64_t from, int64_t to)
 {
-    int64_t in_image = (int64_t)op.in_channels * op.in_height * op.in_width;
-    unsigned of_out = (unsigned)op.out_height * (unsigned)op.out_width;
-    pixel_walk walk = {(unsigned)(from % of_out), from / of_out * in_image,
-                       from / of_out * op.out_channels * of_out};
+    unsigned rows = LANES / (unsigned)op.out_width, columns = LANES % (unsigned)op.out_width;
+    pixel_walk walk = walk_from(op, from);
     for (int64_t p = from; p < to; p += LANES * AHEAD) {
         double value[AHEAD][SHARE], g[AHEAD][SHARE];
         bool inside[AHEAD][SHARE];
         for (int u = 0; u < AHEAD; u++) {
             bool there = p + LANES * u < to;
-            int y0 = (int)(walk.pixel / (unsigned)op.out_width) * op.stride;
-            int x0 = (int)(walk.pixel % (unsigned)op.out_width) * op.stride;
-            int64_t at_dy = walk.out + (int64_t)walk.pixel * op.out_block;
+            int64_t at_dy =
+                walk.out + (int64_t)(walk.y * (unsigned)op.out_width + walk.x) * op.out_block;
             for (int j = 0; j < SHARE; j++) {
-                unsigned y = (unsigned)(y0 + run.ky[j]), x = (unsigned)(x0 + run.kx[j]);
+                unsigned y = walk.y * (unsigned)op.stride + (unsigned)run.ky[j];
+                unsigned x = walk.x * (unsigned)op.stride + (unsigned)run.kx[j];
                 bool in = there && y < (unsigned)op.in_height && x < (unsigned)op.in_width;
-                int64_t at = walk.in + run.plane[j] + ((int64_t)y * op.in_width + x) * op.in_block;
+                int64_t at =
+                    walk.in + run.plane[j] + (int64_t)(y * (unsigned)op.in_width + x) * op.in_block;
                 inside[u][j] = in;
                 value[u][j] = audit_value(op.x, TYPE, in ? at : 0);
                 g[u][j] = j > 0 && run.dy[j] == run.dy[j - 1] /* most of a run share it */
                               ? g[u][j - 1]
                               : audit_value(op.dy, TYPE, there ? at_dy + run.dy[j] : 0);
             }
-            for (walk.pixel += LANES; walk.pixel >= of_out; walk.pixel -= of_out) {
-                walk.in += in_image;
-                walk.out += (int64_t)op.out_channels * of_out;
-            }
+            walk_on(&walk, op, rows, columns);
         }
         for (int u = 0; u < AHEAD; u++) {
-            add_terms(sum, op, run, value[u], g[u], inside[u]);
+            add_terms<APPLIED>(sum, op, run, value[u], g[u], inside[u]);
         }
     }
 }
 
 /* blockIdx.x is the run, blockIdx.y the part of the pixels. */
-template <ls_audit_type TYPE>
+template <ls_audit_type TYPE, bool APPLIED>
 LS_KERNEL weights_kernel(LS_BLOCK ls_audit_op op, ls_audit_draw draw, int64_t total, int parts,
                          audit_sum *partial)
 {
@@ -357,7 +377,7 @@ LS_KERNEL weights_kernel(LS_BLOCK ls_audit_op op, ls_audit_draw draw, int64_t to
     weight_run run = run_of(op, draw, (int)blockIdx.x, first, total);
     int64_t pixels = (int64_t)op.images * op.out_height * op.out_width;
     int64_t from = pixels * blockIdx.y / parts, to = pixels * (blockIdx.y + 1) / parts;
-    add_pixels<TYPE>(sum, op, run, from + thread / ACROSS, to);
+    add_pixels<TYPE, APPLIED>(sum, op, run, from + thread / ACROSS, to);
     for (int j = 0; j < SHARE; j++) {
         part[thread * SHARE + j] = sum[j];
     }
@@ -399,9 +419,13 @@ static ls_status weight_gradient(audit_stream stream, const ls_audit_op *op, ls_
     audit_sum *partial = (audit_sum *)room->partial;
     LS_ASSERT((int64_t)sizeof *partial * parts * LS_AUDIT_SAMPLES <=
               (int64_t)sizeof(double) * AUDIT_PARTIAL);
-    auto *kernel = op->type == LS_AUDIT_F32   ? weights_kernel<LS_AUDIT_F32>
-                   : op->type == LS_AUDIT_F16 ? weights_kernel<LS_AUDIT_F16>
-                                              : weights_kernel<LS_AUDIT_BF16>;
+    bool applied = op->norm[0].half_scale.data != NULL;
+    auto *kernel = op->type == LS_AUDIT_F32   ? weights_kernel<LS_AUDIT_F32, false>
+                   : op->type == LS_AUDIT_F16 ? applied ? weights_kernel<LS_AUDIT_F16, true>
+                                                        : weights_kernel<LS_AUDIT_F16, false>
+                   : applied ? weights_kernel<LS_AUDIT_BF16, true>
+                                              : weights_kernel<LS_AUDIT_BF16, false>;
+    LS_ASSERT(!applied || op->type != LS_AUDIT_F32);
     LS_LAUNCH(kernel, dim3(LS_AUDIT_SAMPLES / LS_AUDIT_RUN, (unsigned)parts), RUN_THREADS, stream,
               *op, draw, total, parts, partial);
     LS_LAUNCH(merge_kernel, ls_launch_blocks(LS_AUDIT_SAMPLES, THREADS), THREADS, stream, *op, draw,

@@ -133,6 +133,17 @@ LS_DEVICE double ratio_of(ls_audit_type type, ls_audit_type rounded, const ls_au
     return s.bound > 0 && isfinite(off) ? off / s.bound : (double)INFINITY;
 }
 
+/* Of both the worse element, and what they count together. */
+LS_DEVICE void join_verdicts(ls_audit_verdict *to, const ls_audit_verdict &other)
+{
+    int64_t elements = to->elements + other.elements, bad = to->bad + other.bad;
+    if (other.ratio > to->ratio) {
+        *to = other;
+    }
+    to->elements = elements;
+    to->bad = bad;
+}
+
 /* One block per output. */
 LS_KERNEL compare_kernel(LS_BLOCK compared what, const ls_audit_sample *sample,
                          ls_audit_verdict *verdict)
@@ -167,19 +178,15 @@ LS_KERNEL compare_kernel(LS_BLOCK compared what, const ls_audit_sample *sample,
         }
     }
     part[threadIdx.x] = mine;
-    __syncthreads();
-    if (threadIdx.x != 0) {
-        return;
-    }
-    for (int t = 1; t < THREADS; t++) {
-        int64_t elements = mine.elements + part[t].elements, bad = mine.bad + part[t].bad;
-        if (part[t].ratio > mine.ratio) {
-            mine = part[t];
+    for (unsigned half = THREADS / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x < half) {
+            join_verdicts(&part[threadIdx.x], part[threadIdx.x + half]);
         }
-        mine.elements = elements;
-        mine.bad = bad;
     }
-    verdict[blockIdx.x] = mine;
+    if (threadIdx.x == 0) {
+        verdict[blockIdx.x] = part[0];
+    }
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */
