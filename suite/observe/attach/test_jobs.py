@@ -27,6 +27,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset, random_
 from torch.utils.data.distributed import DistributedSampler
 
 VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+WORKERS = 2 if DEVICE == "cpu" else 0  # a process of the loader cannot use its parent's GPU
 JOBS = {}
 
 
@@ -189,13 +190,13 @@ class Branches(nn.Module):
 
 @job
 def unused(losses):
-    """Unused parameters, dropout, two loader workers, an optimizer that is built before the
+    """Unused parameters, dropout, loader workers, an optimizer that is built before the
     wrapper.
     """
     model = Branches()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     ddp = DDP(model, find_unused_parameters=True)
-    for x, y in sharded(vectors(), num_workers=2)[1]:
+    for x, y in sharded(vectors(), num_workers=WORKERS)[1]:
         loss = nn.functional.cross_entropy(ddp(x), y)
         optimizer.zero_grad()
         loss.backward()

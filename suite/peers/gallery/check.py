@@ -194,8 +194,9 @@ def main():
             return None, f"{label}: needs PyTorch {first}"
         with tempfile.TemporaryDirectory() as folder:
             name, text = make_script(patch, script, folder)
-            if not on_cuda.runs(text):
-                return None, f"{label}: starts workers"
+            reason = on_cuda.why_not(text)
+            if reason:
+                return None, f"{label}: {reason}"
             verdicts, code = observe(lockstep, python, folder, name, text)
             with judging:
                 if rule == "-":

@@ -4,7 +4,8 @@ group's (`translate`).
 
 Generators of the CPU keep their values: what is drawn by one is drawn there and moved, so that data is what it is
 on the CPU; DataLoader's samplers keep their indices on the CPU. Workers of DataLoader cannot use a GPU that their
-parent uses: a script that starts some is left out (`runs`).
+parent uses, and AveragedModel cannot average integer buffers on a GPU (PyTorch 2.11): scripts with them are left out
+(`why_not`).
 """
 import functools
 import os
@@ -15,8 +16,11 @@ BACKEND = "gloo" if DEVICE == "cpu" else f"cpu:gloo,{DEVICE}:nccl"
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def runs(text):
-    return DEVICE == "cpu" or "num_workers" not in text
+def why_not(text):
+    """Why a script cannot run on the device; empty: it can."""
+    if DEVICE == "cpu":
+        return ""
+    return "starts workers" if "num_workers" in text else "averages buffers" if "use_buffers=True" in text else ""
 
 
 def translate(text):
@@ -34,9 +38,21 @@ def _drawn(function, moves):
     def draw(*args, **kwargs):
         generator = kwargs.get("generator")
         if generator is None or kwargs.get("device") is not None:
-            return function(*args, **kwargs)
+            # set_default_device knows the functions that stand in torch when it is first needed: not these
+            return function(*args, **{"device": DEVICE, **kwargs})
         out = function(*args, device=generator.device, **kwargs)
         return out.to(DEVICE) if moves else out
+
+    return draw
+
+
+def _chosen(function):
+    """Draws places by a generator where that generator is: samplers keep theirs on the CPU."""
+
+    @functools.wraps(function)
+    def draw(weights, *args, **kwargs):
+        generator = kwargs.get("generator")
+        return function(weights if generator is None else weights.to(generator.device), *args, **kwargs)
 
     return draw
 
@@ -57,5 +73,6 @@ def install():
     for name in ("randn", "rand", "randint"):
         setattr(torch, name, _drawn(getattr(torch, name), moves=True))
     torch.randperm = _drawn(torch.randperm, moves=False)
+    torch.multinomial = _chosen(torch.multinomial)
     torch.set_default_device(DEVICE)
 
