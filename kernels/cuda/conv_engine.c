@@ -37,6 +37,7 @@ const char *ls_conv_engine_refusal_name(ls_conv_refusal refusal)
         [LS_CONV_UNKNOWN] = "carry a note unknown to this program",
         [LS_CONV_WORKSPACE] = "want more workspace than allowed",
         [LS_CONV_UNBUILT] = "could not be built",
+        [LS_CONV_ADDS_WRONG] = "do not round once what they add to",
     };
     return names[refusal];
 }

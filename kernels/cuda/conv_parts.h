@@ -144,7 +144,8 @@ typedef enum ls_conv_refusal {
     LS_CONV_REORDERED,        /* needs weights or bias in an order of its own */
     LS_CONV_UNKNOWN,          /* has a note unknown to this program */
     LS_CONV_WORKSPACE,        /* over the limit */
-    LS_CONV_UNBUILT,          /* cuDNN could not build a plan from it */
+    LS_CONV_UNBUILT,          /* cuDNN could not build a plan from it, or not execute it */
+    LS_CONV_ADDS_WRONG,       /* of a gradient that is added: not rounded once (conv_onto.h) */
     LS_CONV_REFUSALS,
 } ls_conv_refusal;
 
@@ -208,6 +209,9 @@ struct ls_conv_plans {
  * layer in that message, NULL: no message. */
 ls_status ls_conv_plans_get(ls_backend *backend, const char *layer, const ls_conv_key *key,
                             const ls_conv_engine *engine, ls_conv_plan **out);
+
+/* Bytes that serve both. */
+int64_t ls_conv_plans_workspace(const ls_conv_plan *a, const ls_conv_plan *b);
 
 /* Packs the addresses of a pass's tensors, in the order of ls_conv_kind, and of the workspace for
  * an execution. */

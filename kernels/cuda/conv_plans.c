@@ -7,6 +7,7 @@
 
 #include "kernels/core/log.h"
 #include "kernels/core/sort.h"
+#include "conv_onto.h"
 
 enum {
     MOST_CONFIGS = 2 * LS_CONV_TIMED_MOST,
@@ -19,6 +20,7 @@ typedef struct candidate {
 } candidate;
 
 typedef struct search {
+    ls_backend *backend;
     const ls_conv_key *key;
     ls_conv_graph graph;
     int wanted, count; /* plans */
@@ -30,6 +32,7 @@ typedef struct search {
     int refused[LS_CONV_REFUSALS];
     int64_t smallest_workspace; /* of the engines over the limit */
     cudnnStatus_t failure;      /* of the last engine that could not be built */
+    ls_conv_onto *onto;         /* while engines that add are tried */
 } search;
 
 static void drop_candidate(candidate *c)
@@ -53,8 +56,26 @@ static bool same_key(const ls_conv_key *a, const ls_conv_key *b)
 
 /* ---- one configuration ----------------------------------------------------------------------- */
 
-/* Builds the plan if the engine is allowed. Takes ownership of the candidate. */
-static ls_conv_refusal build_candidate(search *s, candidate *c)
+/* Whether an engine that adds does so as it must (conv_onto.h). */
+static ls_status try_adding(search *s, candidate *c, ls_conv_refusal *refusal)
+{
+    cudnnStatus_t executed = CUDNN_STATUS_SUCCESS;
+    bool right = false;
+    if (s->onto == NULL) {
+        LS_TRY(ls_conv_onto_open(s->backend, s->key, &s->onto));
+    }
+    LS_TRY(ls_conv_onto_try(s->onto, c->plan, c->engine.workspace_bytes, &executed, &right));
+    if (executed != CUDNN_STATUS_SUCCESS) {
+        s->failure = executed;
+        *refusal = LS_CONV_UNBUILT;
+    } else if (!right) {
+        *refusal = LS_CONV_ADDS_WRONG;
+    }
+    return LS_OK;
+}
+
+/* Builds the plan if the engine is allowed. */
+static ls_conv_refusal build_plan(search *s, candidate *c)
 {
     ls_conv_refusal refusal = ls_conv_engine_judge(&c->engine, s->key);
     if (refusal != LS_CONV_TAKEN && !(refusal == LS_CONV_UNKNOWN && s->open)) {
@@ -74,6 +95,14 @@ static ls_conv_refusal build_candidate(search *s, candidate *c)
         return LS_CONV_WORKSPACE;
     }
     return LS_CONV_TAKEN;
+}
+
+static ls_status build_candidate(search *s, candidate *c, ls_conv_refusal *refusal)
+{
+    *refusal = build_plan(s, c);
+    return *refusal == LS_CONV_TAKEN && ls_conv_onto_judges(s->backend, s->key)
+               ? try_adding(s, c, refusal)
+               : LS_OK;
 }
 
 static bool seen_before(search *s, const ls_conv_engine *engine)
@@ -97,7 +126,12 @@ static ls_status consider(search *s, cudnnBackendDescriptor_t config)
         drop_candidate(&c);
         return status;
     }
-    ls_conv_refusal refusal = build_candidate(s, &c);
+    ls_conv_refusal refusal = LS_CONV_TAKEN;
+    status = build_candidate(s, &c, &refusal);
+    if (status != LS_OK) {
+        drop_candidate(&c);
+        return status;
+    }
     s->refused[refusal]++;
     if (refusal == LS_CONV_TAKEN) {
         s->found[s->count++] = c;
@@ -217,6 +251,12 @@ ls_status ls_conv_plans_pack(ls_conv_pass pass, const void *const *data, void *w
 /* The first executions load code; a median of a few ignores one disturbed run. A plan that takes
  * HOPELESS times as long as the best so far is not run again. */
 enum { WARM_UP = 2, RUNS = 5, HOPELESS = 2 };
+
+int64_t ls_conv_plans_workspace(const ls_conv_plan *a, const ls_conv_plan *b)
+{
+    int64_t one = a->engine.workspace_bytes, other = b->engine.workspace_bytes;
+    return one > other ? one : other;
+}
 
 typedef struct scratch {
     void *tensor[LS_CONV_TENSORS_MOST], *workspace;
@@ -368,6 +408,8 @@ static ls_status settle(ls_backend *backend, search *s, const char *layer, ls_co
     if (s->count == 0 && s->refused[LS_CONV_UNKNOWN] > 0 && s->refused[LS_CONV_WORKSPACE] == 0) {
         LS_TRY(look_again(s, layer));
     }
+    ls_conv_onto_close(s->onto);
+    s->onto = NULL;
     if (s->count == 0) {
         if (layer) {
             tell_refused(s, layer);
@@ -393,6 +435,7 @@ static ls_status search_plan(ls_backend *backend, const char *layer, const ls_co
     if (s == NULL) {
         return ls_log_fail(LS_ERR_INFRA, "no memory to look for an engine for layer %s", layer);
     }
+    s->backend = backend;
     s->key = key;
     s->wanted = backend->benchmark ? LS_CONV_TIMED_MOST : 1;
     ls_conv_target target = {backend->dnn, backend->described};
@@ -401,6 +444,7 @@ static ls_status search_plan(ls_backend *backend, const char *layer, const ls_co
     for (int i = 0; i < s->count; i++) {
         drop_candidate(&s->found[i]);
     }
+    ls_conv_onto_close(s->onto);
     if (status == LS_OK) {
         out->graph = s->graph;
     } else {
@@ -423,11 +467,11 @@ static ls_status build_named(ls_backend *backend, const char *layer, const ls_co
     ls_conv_refusal refusal = LS_CONV_UNBUILT;
     if (s->failure == CUDNN_STATUS_SUCCESS) {
         ls_status status = ls_conv_engine_read(c.config, &c.engine);
+        LS_THEN(status, build_candidate(s, &c, &refusal));
         if (status != LS_OK) {
             drop_candidate(&c);
             return status;
         }
-        refusal = build_candidate(s, &c);
     }
     if (refusal != LS_CONV_TAKEN) {
         drop_candidate(&c);
@@ -455,9 +499,11 @@ static ls_status name_plan(ls_backend *backend, const char *layer, const ls_conv
     if (s == NULL) {
         return ls_log_fail(LS_ERR_INFRA, "no memory to take an engine for layer %s", layer);
     }
+    s->backend = backend;
     s->key = key;
     s->open = s->chosen = true; /* rank 0 has warned */
     ls_status status = build_named(backend, layer, key, engine, s, out);
+    ls_conv_onto_close(s->onto);
     if (status != LS_OK) {
         ls_conv_graph_free(&s->graph);
     }

@@ -5,7 +5,7 @@
 
 #include "kernels/core/log.h"
 #include "ops.h"
-#include "trial.h"
+#include "conv_trial.h"
 
 /* Mean and variance of x are 11.5 and 5.25 (8 to 15); of weights drawn from -A to A the variance is
  * A^2 / 3. A sum of n products then has a deviation of A sqrt(1.75 n). */
@@ -19,7 +19,7 @@ static const double APPLIED_PER_WEIGHT = 16.6;
 enum { MEAN, INV_STD, SCALE, BIAS, BACK, COUNT = BACK + 4, PARAMETERS, LISTS = PARAMETERS + 4 };
 
 typedef struct sums_trial {
-    ls_trial base;
+    ls_conv_trial base;
     const ls_conv_shape *shape;
     int64_t rows, step;
     bool applies;
@@ -35,20 +35,21 @@ static ls_status take_all(sums_trial *t)
 {
     const ls_conv_shape *s = t->shape;
     int64_t half = (int64_t)sizeof *t->x, channels = s->out_channels;
-    LS_TRY(ls_trial_take(&t->base, half * ls_conv_graph_count(s, LS_CONV_AS_X), &t->x));
-    LS_TRY(ls_trial_take(&t->base, half * ls_conv_graph_count(s, LS_CONV_AS_W), &t->w));
+    LS_TRY(ls_conv_trial_take(&t->base, half * ls_conv_graph_count(s, LS_CONV_AS_X), &t->x));
+    LS_TRY(ls_conv_trial_take(&t->base, half * ls_conv_graph_count(s, LS_CONV_AS_W), &t->w));
     if (t->applies) {
-        LS_TRY(ls_trial_take(&t->base, half * ls_conv_graph_count(s, LS_CONV_AS_X), &t->raw));
-        LS_TRY(ls_trial_take(&t->base, half * s->in_channels, &t->scale));
-        LS_TRY(ls_trial_take(&t->base, half * s->in_channels, &t->bias));
+        LS_TRY(ls_conv_trial_take(&t->base, half * ls_conv_graph_count(s, LS_CONV_AS_X), &t->raw));
+        LS_TRY(ls_conv_trial_take(&t->base, half * s->in_channels, &t->scale));
+        LS_TRY(ls_conv_trial_take(&t->base, half * s->in_channels, &t->bias));
     }
-    LS_TRY(ls_trial_take(&t->base, half * t->rows * channels, &t->y));
-    LS_TRY(ls_trial_take(&t->base, half * t->rows * channels, &t->plain));
-    LS_TRY(ls_trial_take(&t->base, 2 * t->step * (int64_t)sizeof *t->sums, &t->sums));
+    LS_TRY(ls_conv_trial_take(&t->base, half * t->rows * channels, &t->y));
+    LS_TRY(ls_conv_trial_take(&t->base, half * t->rows * channels, &t->plain));
+    LS_TRY(ls_conv_trial_take(&t->base, 2 * t->step * (int64_t)sizeof *t->sums, &t->sums));
     size_t partial = ls_norm_partial_bytes(t->rows, (int)channels, t->base.backend->processors);
-    LS_TRY(ls_trial_take(&t->base, (int64_t)partial, &t->partial));
+    LS_TRY(ls_conv_trial_take(&t->base, (int64_t)partial, &t->partial));
     for (int i = 0; i < 2; i++) {
-        LS_TRY(ls_trial_take(&t->base, LISTS * t->step * (int64_t)sizeof *t->kept[i], &t->kept[i]));
+        LS_TRY(ls_conv_trial_take(&t->base, LISTS * t->step * (int64_t)sizeof *t->kept[i],
+                                  &t->kept[i]));
         t->host[i] = calloc((size_t)(LISTS * t->step), sizeof *t->host[i]);
         LS_TRY_MEMORY(t->host[i] != NULL, "%d channels", (int)channels);
     }
@@ -109,7 +110,7 @@ static bool apart(double got, double wanted, double limit)
     return !(fabs(got - wanted) <= limit);
 }
 
-static void judge_statistics(const sums_trial *t, ls_trial_finding *found)
+static void judge_statistics(const sums_trial *t, ls_conv_trial_finding *found)
 {
     const double u = 0x1p-24, error = 16 * sqrt((double)t->rows) * u;
     int64_t channels = t->shape->out_channels;
@@ -123,30 +124,30 @@ static void judge_statistics(const sums_trial *t, ls_trial_finding *found)
         double off = error / inv_std[1] + 2 * u * fabs(mean[1]);
         double part = (error + 2 * u) * inv_std[1];
         if (apart(mean[0], mean[1], off)) {
-            *found = (ls_trial_finding){"the mean of y", c, mean[0], mean[1], off};
+            *found = (ls_conv_trial_finding){"the mean of y", c, mean[0], mean[1], off};
         } else if (apart(inv_std[0], inv_std[1], part)) {
-            *found = (ls_trial_finding){"1 / deviation of y", c, inv_std[0], inv_std[1], part};
+            *found = (ls_conv_trial_finding){"1 / deviation of y", c, inv_std[0], inv_std[1], part};
         }
     }
 }
 
 static ls_status judge(sums_trial *t, const ls_conv_plan *plain, const ls_conv_plan *fused,
-                       ls_trial_finding *found)
+                       ls_conv_trial_finding *found)
 {
     LS_TRY(take_all(t));
     const void *own[] = {t->x, t->w, t->plain};
     const void *all[] = {t->x, t->w, t->y, t->sums, t->sums + t->step};
     const void *applied[] = {t->raw, t->w, t->y, t->scale, t->bias, t->sums, t->sums + t->step};
     LS_TRY(fill(t));
-    LS_TRY(ls_trial_execute(&t->base, plain, own));
-    LS_TRY(ls_trial_execute(&t->base, fused, t->applies ? applied : all));
-    LS_TRY(ls_trial_compare(&t->base, "a value of y", t->y, t->plain, t->rows,
-                            t->shape->out_channels, found));
+    LS_TRY(ls_conv_trial_execute(&t->base, plain, own));
+    LS_TRY(ls_conv_trial_execute(&t->base, fused, t->applies ? applied : all));
+    LS_TRY(ls_conv_trial_compare(&t->base, "a value of y", t->y, t->plain, t->rows,
+                                 t->shape->out_channels, found));
     LS_TRY(statistics(t, t->sums, t->kept[0]));
     LS_TRY(statistics(t, NULL, t->kept[1]));
     for (int i = 0; i < 2; i++) {
-        LS_TRY(ls_trial_bring(&t->base, t->host[i], t->kept[i],
-                              LISTS * t->step * (int64_t)sizeof *t->host[i]));
+        LS_TRY(ls_conv_trial_bring(&t->base, t->host[i], t->kept[i],
+                                   LISTS * t->step * (int64_t)sizeof *t->host[i]));
     }
     judge_statistics(t, found);
     return LS_OK;
@@ -160,15 +161,15 @@ ls_status ls_fuse_admit(ls_backend *backend, const char *layer, const ls_conv_pl
                     .rows = (int64_t)s->batch * s->out_height * s->out_width,
                     .step = ls_conv_sums_step(s->out_channels),
                     .applies = fused->key.pass == LS_CONV_FORWARD_APPLIED};
-    ls_trial_finding found = {0};
+    ls_conv_trial_finding found = {0};
     LS_ASSERT(fused->key.type == LS_F16);
-    ls_status status = ls_trial_open(backend, plain, fused, &t.base);
+    ls_status status = ls_conv_trial_open(backend, ls_conv_plans_workspace(plain, fused), &t.base);
     LS_THEN(status, judge(&t, plain, fused, &found));
-    ls_trial_close(&t.base);
+    ls_conv_trial_close(&t.base);
     free(t.host[0]);
     free(t.host[1]);
     if (status == LS_OK) {
-        ls_trial_settle(layer, &found, fused);
+        ls_conv_trial_settle(layer, &found, fused);
     }
     return status;
 }

@@ -94,18 +94,20 @@ ls_status ls_fuse_differ(cudaStream_t stream, const uint16_t *a, const uint16_t 
 
 /* ---- gated gradients ------------------------------------------------------------------------- */
 
-LS_KERNEL fill_integers_kernel(uint16_t *to, int64_t count, int most)
+LS_KERNEL fill_integers_kernel(ls_dtype type, uint16_t *to, int64_t count, int most)
 {
     int64_t step = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
         int value = (int)(mixed((uint64_t)i + (uint64_t)most) % (uint32_t)(2 * most + 1)) - most;
-        to[i] = ls_half_f32_to_fp16((float)value);
+        to[i] =
+            type == LS_F16 ? ls_half_f32_to_fp16((float)value) : ls_half_f32_to_bf16((float)value);
     }
 }
 
-ls_status ls_fuse_fill_integers(cudaStream_t stream, uint16_t *to, int64_t count, int most)
+ls_status ls_fuse_fill_integers(cudaStream_t stream, ls_dtype type, uint16_t *to, int64_t count,
+                                int most)
 {
-    LS_LAUNCH(fill_integers_kernel, blocks_for(count), THREADS, stream, to, count, most);
+    LS_LAUNCH(fill_integers_kernel, blocks_for(count), THREADS, stream, type, to, count, most);
     return LS_OK;
 }
 

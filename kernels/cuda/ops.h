@@ -154,8 +154,9 @@ ls_status ls_fuse_fill(cudaStream_t stream, uint16_t *x, int64_t count);
  */
 ls_status ls_fuse_fill_weight(cudaStream_t stream, uint16_t *w, int out, int taps, int in,
                               int centre, int most, int unit);
-/* Integers of -most to most; most is at most 2048. */
-ls_status ls_fuse_fill_integers(cudaStream_t stream, uint16_t *to, int64_t count, int most);
+/* Integers of -most to most in a half type; most is at most 2048, in bf16 256. */
+ls_status ls_fuse_fill_integers(cudaStream_t stream, ls_dtype type, uint16_t *to, int64_t count,
+                                int most);
 ls_status ls_fuse_ones(cudaStream_t stream, float *to, int64_t count);
 /* [channels] of a batch norm: means of 0, 5, 18 and 37, with both signs; scales of 1, -1, 2 and
  * -1/2; biases of -3 to 3. The second norm of a pair has other values in each channel. */
@@ -190,6 +191,21 @@ ls_status ls_fuse_apply(cudaStream_t stream, const uint16_t *x, const uint16_t *
 /* *first (device) becomes the first row in which two matrices of f16 differ, or stays. */
 ls_status ls_fuse_differ(cudaStream_t stream, const uint16_t *a, const uint16_t *b, int64_t rows,
                          int channels, unsigned *first);
+
+/* ---- conv_onto.cu: a gradient that is added to another, of integers (conv_onto.h)
+ * -----------------------
+ */
+
+struct ls_conv_shape;
+/* Of `samples` elements of dx, drawn alike in every call: before + the gradient of the input,
+ * rounded once. dy and dx are NHWC, w[out][taps][in]. */
+ls_status ls_conv_onto_wanted(cudaStream_t stream, ls_dtype type, const struct ls_conv_shape *shape,
+                              const uint16_t *dy, const uint16_t *w, const uint16_t *before,
+                              int samples, uint16_t *wanted);
+/* Adds to *count (device) how many of them differ in dx[total]. */
+ls_status ls_conv_onto_differing(cudaStream_t stream, ls_dtype type, int64_t total,
+                                 const uint16_t *dx, const uint16_t *wanted, int samples,
+                                 unsigned *count);
 
 /* ---- simple.cu: no parameters ---------------------------------------------------------------- */
 

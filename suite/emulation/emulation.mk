@@ -53,8 +53,9 @@ $(filter-out $(LOADING_TESTS) $(KERNEL_TESTS) $(call unit_programs,cuda_launch c
 
 # Which engines the real cuDNN offers: a description of a device is enough for it to answer.
 CUDNN_TESTS := $(call unit_programs,cudnn_engines cudnn_fused)
-$(CUDNN_TESTS): $(call objects,$(wildcard kernels/cuda/conv*.c) \
-	$(addprefix kernels/cuda/cuda_,check.c memory.c))
+$(CUDNN_TESTS): $(call objects,$(wildcard kernels/cuda/conv*.c*) kernels/cuda/fuse.cu \
+	$(addprefix kernels/cuda/cuda_,check.c memory.c wait.c))
+$(CUDNN_TESTS): UNIT_LD = $(CXX)
 $(CUDNN_TESTS): UNIT_LIBS = $(call cuda_libraries,CUDART CUDNN)
 
 # NVIDIA's management library and driver, simulated from a text file; also in an old version.

@@ -153,11 +153,12 @@ typedef struct emulated_execution {
     emulated_problem problem;
     void *x, *w, *y, *extra[EMULATED_EXTRAS], *workspace;
     int64_t workspace_bytes;
-    bool repeated; /* the variant pack has been executed before */
-    bool tf32;     /* f32 operands are rounded to TF32 */
-    bool wrong;    /* the result has large errors */
-    bool backward; /* sums run in reverse order */
-    int times;     /* the work is repeated this often */
+    bool repeated;     /* the variant pack has been executed before */
+    bool rounds_first; /* the product, to the result's type, before it is added to old values */
+    bool tf32;         /* f32 operands are rounded to TF32 */
+    bool wrong;        /* the result has large errors */
+    bool backward;     /* sums run in reverse order */
+    int times;         /* the work is repeated this often */
 } emulated_execution;
 
 bool emulated_loops_run(void *execution);

@@ -394,6 +394,13 @@ static cudnnStatus_t workspace_in(const emulated_descriptor *pack, int64_t bytes
     return CUDNN_STATUS_SUCCESS;
 }
 
+/* LS_EMULATED_ROUNDS_FIRST=ID: so does that engine. */
+static bool rounds_first(int64_t id)
+{
+    const char *asked = getenv("LS_EMULATED_ROUNDS_FIRST");
+    return asked != NULL && (strcmp(asked, "all") == 0 || strtoll(asked, NULL, 10) == id);
+}
+
 #define TRY(call)                                  \
     do {                                           \
         cudnnStatus_t try_status_ = (call);        \
@@ -419,6 +426,7 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
                               .tf32 = (e->notes & NOTE(TENSOR_CORE)) != 0,
                               .wrong = e->wrong,
                               .repeated = pack->executions++ > 0,
+                              .rounds_first = rounds_first(e->id),
                               .backward = (e->notes & NOTE(NONDETERMINISTIC)) != 0 &&
                                           handle->executions++ % 2 == 1};
     int64_t products = p->y.images * p->y.height * p->y.width * p->y.channels * p->w.channels *

@@ -152,6 +152,57 @@ START_TEST(adding_can_be_had_or_not)
 }
 END_TEST
 
+/* Engines that round the product before they add it are not used, whatever the heuristics think of
+ * them; the one whose type is as wide as its sums may. */
+START_TEST(adding_rounds_once)
+{
+    for (int benchmark = 0; benchmark < 2; benchmark++) {
+        bench b = bench_open(true, false, benchmark == 1);
+        ls_conv *conv = NULL;
+        char text[1024];
+        setenv("LS_EMULATED_ROUNDS_FIRST", "21", 1);
+        ck_assert_int_eq(
+            ls_conv_create(b.backend, "it", &shapes[1], types[_i], LS_CONV_DX_ADDED, &conv), LS_OK);
+        ls_conv_describe(conv, text, sizeof text);
+        const char *added = strstr(text, "backward data, added eng");
+        ck_assert_ptr_nonnull(added);
+        ck_assert_msg(types[_i] == LS_F32 || strncmp(added + 24, "21_", 3) != 0, "%s", text);
+        ls_conv_destroy(conv);
+        ck_assert_int_eq(!adds(&b, &shapes[2], "LS_EMULATED_ROUNDS_FIRST", "all"), true);
+        ck_assert(adds(&b, &shapes[3], "LS_EMULATED_ROUNDS_FIRST", "99"));
+        unsetenv("LS_EMULATED_ROUNDS_FIRST");
+        bench_close(&b);
+    }
+}
+END_TEST
+
+/* An engine that another rank or a file names is tried, too. */
+START_TEST(named_engines_round_once)
+{
+    bench b = bench_open(true, false, false);
+    ls_conv *conv = NULL;
+    char choice[1024];
+    ck_assert_int_eq(ls_conv_create(b.backend, "it", &shapes[1], LS_F16, LS_CONV_DX_ADDED, &conv),
+                     LS_OK);
+    ls_conv_choice(conv, choice, sizeof choice);
+    ls_conv_destroy(conv);
+    bench_close(&b);
+    b = bench_open(true, false, false);
+    setenv("LS_EMULATED_ROUNDS_FIRST", "21", 1);
+    ck_assert_int_eq(ls_conv_create(b.backend, "it", &shapes[1], LS_F16, LS_CONV_DX_ADDED, &conv),
+                     LS_OK);
+    setenv("LS_EMULATED_ROUNDS_FIRST", "all", 1);
+    catch_lines();
+    ls_status status = ls_conv_choose(conv, choice);
+    const char *said = caught_text();
+    unsetenv("LS_EMULATED_ROUNDS_FIRST");
+    ck_assert_msg(status == LS_ERR_UNSUPPORTED, "%s: %s", choice, said);
+    ck_assert_ptr_nonnull(strstr(said, "such engines do not round once what they add to here"));
+    ls_conv_destroy(conv);
+    bench_close(&b);
+}
+END_TEST
+
 /* The same shape has a plan for each kind of write, and the description says which. */
 START_TEST(adding_is_a_plan_of_its_own)
 {
@@ -561,6 +612,8 @@ int main(void)
     tcase_add_loop_test(c, all_passes_are_exact, 0, SHAPES * TYPES);
     tcase_add_loop_test(c, gradients_are_added, 0, SHAPES * TYPES);
     tcase_add_test(c, adding_can_be_had_or_not);
+    tcase_add_loop_test(c, adding_rounds_once, 0, TYPES);
+    tcase_add_test(c, named_engines_round_once);
     tcase_add_test(c, adding_is_a_plan_of_its_own);
     tcase_add_loop_test(c, engines_are_taken_by_their_notes, 0, sizeof taken / sizeof taken[0]);
     tcase_add_test(c, description_names_engine_and_notes);

@@ -1,4 +1,4 @@
-#include "trial.h"
+#include "conv_trial.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -9,25 +9,25 @@
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-ls_status ls_trial_take(ls_trial *t, int64_t bytes, void *out)
+ls_status ls_conv_trial_take(ls_conv_trial *t, int64_t bytes, void *out)
 {
-    LS_ASSERT(t->arrays < LS_TRIAL_ARRAYS);
+    LS_ASSERT(t->arrays < LS_CONV_TRIAL_ARRAYS);
     LS_TRY(ls_cuda_take(bytes, "admitting a fused convolution", &t->array[t->arrays]));
     memcpy(out, &t->array[t->arrays++], sizeof t->array[0]);
     return LS_OK;
 }
 
-ls_status ls_trial_open(ls_backend *backend, const ls_conv_plan *plain, const ls_conv_plan *fused,
-                        ls_trial *out)
+ls_status ls_conv_trial_open(ls_backend *backend, int64_t workspace_bytes, ls_conv_trial *out)
 {
-    int64_t own = plain->engine.workspace_bytes, other = fused->engine.workspace_bytes;
-    *out = (ls_trial){.backend = backend, .stream.backend = backend};
+    *out = (ls_conv_trial){.backend = backend, .stream.backend = backend};
     LS_CUDA(cudaStreamCreateWithFlags(&out->stream.native, cudaStreamNonBlocking));
-    LS_TRY(ls_trial_take(out, own > other ? own : other, &out->workspace));
-    return ls_trial_take(out, (int64_t)sizeof *out->first, &out->first);
+    if (workspace_bytes > 0) {
+        LS_TRY(ls_conv_trial_take(out, workspace_bytes, &out->workspace));
+    }
+    return ls_conv_trial_take(out, (int64_t)sizeof *out->first, &out->first);
 }
 
-void ls_trial_close(ls_trial *t)
+void ls_conv_trial_close(ls_conv_trial *t)
 {
     if (t->stream.native != NULL) {
         cudaStreamDestroy(t->stream.native);
@@ -39,7 +39,7 @@ void ls_trial_close(ls_trial *t)
 
 /* ---- execution ------------------------------------------------------------------------------- */
 
-ls_status ls_trial_execute(ls_trial *t, const ls_conv_plan *plan, const void *const *data)
+ls_status ls_conv_trial_execute(ls_conv_trial *t, const ls_conv_plan *plan, const void *const *data)
 {
     cudnnHandle_t dnn = t->backend->dnn;
     cudnnBackendDescriptor_t pack = NULL;
@@ -54,7 +54,7 @@ ls_status ls_trial_execute(ls_trial *t, const ls_conv_plan *plan, const void *co
     return status;
 }
 
-ls_status ls_trial_bring(ls_trial *t, void *host, const void *from, int64_t bytes)
+ls_status ls_conv_trial_bring(ls_conv_trial *t, void *host, const void *from, int64_t bytes)
 {
     LS_TRY(ls_cuda_wait_stream(t->backend, t->stream.native));
     LS_CUDA(cudaMemcpyAsync(host, from, (size_t)bytes, cudaMemcpyDeviceToHost, t->stream.native));
@@ -64,32 +64,32 @@ ls_status ls_trial_bring(ls_trial *t, void *host, const void *from, int64_t byte
 /* ---- verdict --------------------------------------------------------------------------------- */
 
 /* Both matrices' row that differs, in memory of the host: [2][channels]. */
-static ls_status compare_row(ls_trial *t, const char *what, const uint16_t *got,
+static ls_status compare_row(ls_conv_trial *t, const char *what, const uint16_t *got,
                              const uint16_t *wanted, int channels, uint16_t *row,
-                             ls_trial_finding *found)
+                             ls_conv_trial_finding *found)
 {
     int64_t bytes = (int64_t)sizeof *row * channels;
-    LS_TRY(ls_trial_bring(t, row, got, bytes));
-    LS_TRY(ls_trial_bring(t, row + channels, wanted, bytes));
+    LS_TRY(ls_conv_trial_bring(t, row, got, bytes));
+    LS_TRY(ls_conv_trial_bring(t, row + channels, wanted, bytes));
     for (int c = 0; c < channels && found->what == NULL; c++) {
         double a = (double)ls_half_fp16_to_f32(row[c]);
         double b = (double)ls_half_fp16_to_f32(row[channels + c]);
         if (!(a == b)) {
-            *found = (ls_trial_finding){what, c, a, b, 0};
+            *found = (ls_conv_trial_finding){what, c, a, b, 0};
         }
     }
     return LS_OK;
 }
 
-ls_status ls_trial_compare(ls_trial *t, const char *what, const uint16_t *got,
-                           const uint16_t *wanted, int64_t rows, int channels,
-                           ls_trial_finding *found)
+ls_status ls_conv_trial_compare(ls_conv_trial *t, const char *what, const uint16_t *got,
+                                const uint16_t *wanted, int64_t rows, int channels,
+                                ls_conv_trial_finding *found)
 {
     unsigned none = ~0u, at = none;
     LS_CUDA(
         cudaMemcpyAsync(t->first, &none, sizeof none, cudaMemcpyHostToDevice, t->stream.native));
     LS_TRY(ls_fuse_differ(t->stream.native, got, wanted, rows, channels, t->first));
-    LS_TRY(ls_trial_bring(t, &at, t->first, sizeof at));
+    LS_TRY(ls_conv_trial_bring(t, &at, t->first, sizeof at));
     if (at == none) {
         return LS_OK;
     }
@@ -101,7 +101,8 @@ ls_status ls_trial_compare(ls_trial *t, const char *what, const uint16_t *got,
     return status;
 }
 
-void ls_trial_settle(const char *layer, const ls_trial_finding *found, ls_conv_plan *fused)
+void ls_conv_trial_settle(const char *layer, const ls_conv_trial_finding *found,
+                          ls_conv_plan *fused)
 {
     char tag[LS_CONV_TAG_BYTES];
     fused->admission = found->what == NULL ? LS_CONV_ADMITTED : LS_CONV_REJECTED;

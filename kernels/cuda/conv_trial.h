@@ -1,0 +1,46 @@
+/* What the trials of fused passes share (fuse.h): memory, a stream, executions of plans, and the
+ * comparison of results in f16. */
+#ifndef LS_CUDA_CONV_TRIAL_H
+#define LS_CUDA_CONV_TRIAL_H
+
+#include "conv_parts.h"
+
+enum { LS_CONV_TRIAL_ARRAYS = 24 };
+
+typedef struct ls_conv_trial {
+    ls_backend *backend;
+    ls_stream stream;
+    void *array[LS_CONV_TRIAL_ARRAYS]; /* device memory */
+    int arrays;
+    void *workspace; /* NULL where none is needed */
+    unsigned *first; /* device: a row that differs, or how many elements do */
+} ls_conv_trial;
+
+/* What is wrong with a channel. */
+typedef struct ls_conv_trial_finding {
+    const char *what; /* NULL: nothing */
+    int64_t channel;
+    double got, wanted, limit;
+} ls_conv_trial_finding;
+
+/* To be closed after an error, too. */
+ls_status ls_conv_trial_open(ls_backend *backend, int64_t workspace_bytes, ls_conv_trial *out);
+void ls_conv_trial_close(ls_conv_trial *trial);
+/* Device memory, zeroed, until the trial is closed; *out is a pointer to any type. */
+ls_status ls_conv_trial_take(ls_conv_trial *trial, int64_t bytes, void *out);
+/* Enqueues the pass on the trial's stream, behind what is there, and waits for it. */
+ls_status ls_conv_trial_execute(ls_conv_trial *trial, const ls_conv_plan *plan,
+                                const void *const *data);
+/* Copies to the host, behind what the stream has. */
+ls_status ls_conv_trial_bring(ls_conv_trial *trial, void *host, const void *from, int64_t bytes);
+/* The first value of `got` that `wanted` has otherwise, if any; `what` names it. NaN differs from
+ * everything. */
+ls_status ls_conv_trial_compare(ls_conv_trial *trial, const char *what, const uint16_t *got,
+                                const uint16_t *wanted, int64_t rows, int channels,
+                                ls_conv_trial_finding *found);
+/* Sets the plan's admission; a warning names layer, engine, channel, value and bound where it is
+ * rejected. */
+void ls_conv_trial_settle(const char *layer, const ls_conv_trial_finding *found,
+                          ls_conv_plan *fused);
+
+#endif
