@@ -1,16 +1,12 @@
 #include "conv_onto.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 #include "kernels/core/log.h"
 #include "ops.h"
 #include "conv_trial.h"
 
-/* The variance of integers of -8 to 8 is 24, of -A to A about A^2 / 3: a sum of n products has a
- * deviation of A sqrt(8n). bf16 holds integers up to 256. */
-enum { DEVIATION = 2048, DY_MOST = 8, W_MOST = 256, SAMPLES = 1 << 14 };
-static const double PER_WEIGHT = 8;
+enum { SAMPLES = 1 << 14 };
 
 struct ls_conv_onto {
     ls_conv_trial base;
@@ -29,13 +25,11 @@ static ls_status fill(ls_conv_onto *o)
     const ls_conv_shape *s = &o->key->shape;
     ls_dtype type = o->key->type;
     cudaStream_t stream = o->base.stream.native;
-    int most =
-        (int)(DEVIATION / sqrt(PER_WEIGHT * s->kernel * s->kernel * (double)s->out_channels));
-    most = most < 1 ? 1 : most > W_MOST ? W_MOST : most;
     int old = type == LS_F16 ? 1000 : 200;
-    LS_TRY(
-        ls_fuse_fill_integers(stream, type, o->dy, ls_conv_graph_count(s, LS_CONV_AS_Y), DY_MOST));
-    LS_TRY(ls_fuse_fill_integers(stream, type, o->w, ls_conv_graph_count(s, LS_CONV_AS_W), most));
+    LS_TRY(ls_fuse_fill_integers(stream, type, o->dy, ls_conv_graph_count(s, LS_CONV_AS_Y),
+                                 LS_CONV_TRIAL_DY));
+    LS_TRY(ls_fuse_fill_integers(stream, type, o->w, ls_conv_graph_count(s, LS_CONV_AS_W),
+                                 ls_conv_trial_weight(s)));
     LS_TRY(
         ls_fuse_fill_integers(stream, type, o->before, ls_conv_graph_count(s, LS_CONV_AS_X), old));
     return ls_conv_onto_wanted(stream, type, s, o->dy, o->w, o->before, SAMPLES, o->wanted);

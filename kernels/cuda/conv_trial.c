@@ -1,5 +1,6 @@
 #include "conv_trial.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -59,6 +60,18 @@ ls_status ls_conv_trial_bring(ls_conv_trial *t, void *host, const void *from, in
     LS_TRY(ls_cuda_wait_stream(t->backend, t->stream.native));
     LS_CUDA(cudaMemcpyAsync(host, from, (size_t)bytes, cudaMemcpyDeviceToHost, t->stream.native));
     return ls_cuda_wait_stream(t->backend, t->stream.native);
+}
+
+/* ---- operands -------------------------------------------------------------------------------- */
+
+/* The variance of integers of -8 to 8 is 24, of -A to A about A^2 / 3: a sum of n products has a
+ * deviation of A sqrt(8n). bf16 holds integers up to 256. */
+int ls_conv_trial_weight(const ls_conv_shape *shape)
+{
+    enum { DEVIATION = 2048, PER_WEIGHT = 8, MOST = 256 };
+    double products = (double)shape->kernel * shape->kernel * shape->out_channels;
+    int most = (int)(DEVIATION / sqrt(PER_WEIGHT * products));
+    return most < 1 ? 1 : most > MOST ? MOST : most;
 }
 
 /* ---- verdict --------------------------------------------------------------------------------- */

@@ -38,6 +38,10 @@ ls_status ls_conv_trial_bring(ls_conv_trial *trial, void *host, const void *from
 ls_status ls_conv_trial_compare(ls_conv_trial *trial, const char *what, const uint16_t *got,
                                 const uint16_t *wanted, int64_t rows, int channels,
                                 ls_conv_trial_finding *found);
+/* Integers for a gradient of the input, dy of -LS_CONV_TRIAL_DY to that: the most of w, so that the
+ * gradient has a deviation of about 2048. */
+enum { LS_CONV_TRIAL_DY = 8 };
+int ls_conv_trial_weight(const ls_conv_shape *shape);
 /* Sets the plan's admission; a warning names layer, engine, channel, value and bound where it is
  * rejected. */
 void ls_conv_trial_settle(const char *layer, const ls_conv_trial_finding *found,

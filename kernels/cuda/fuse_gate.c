@@ -6,10 +6,7 @@
 #include "ops.h"
 #include "conv_trial.h"
 
-/* The variance of integers of -8 to 8 is 24, of -A to A about A^2 / 3: a sum of n products has a
- * deviation of A sqrt(8n). */
-enum { DEVIATION = 2048, DY_MOST = 8, OTHER_MOST = 1000, RESIDUAL_MOST = 9 };
-static const double PER_WEIGHT = 8;
+enum { OTHER_MOST = 1000, RESIDUAL_MOST = 9 };
 
 enum { SUM, SQUARES, SUM_X, SQUARES_X, EXACT_LISTS };
 
@@ -79,11 +76,10 @@ static ls_status fill(gate_trial *t)
     const ls_conv_shape *s = t->shape;
     cudaStream_t stream = t->base.stream.native;
     int64_t in = ls_conv_graph_count(s, LS_CONV_AS_X);
-    int most = (int)(DEVIATION / sqrt(PER_WEIGHT * s->kernel * s->kernel * s->out_channels));
     LS_TRY(ls_fuse_fill_integers(stream, LS_F16, t->dy, ls_conv_graph_count(s, LS_CONV_AS_Y),
-                                 DY_MOST));
+                                 LS_CONV_TRIAL_DY));
     LS_TRY(ls_fuse_fill_integers(stream, LS_F16, t->w, ls_conv_graph_count(s, LS_CONV_AS_W),
-                                 most > 1 ? most : 1));
+                                 ls_conv_trial_weight(s)));
     LS_TRY(ls_fuse_ones(stream, t->ones, t->channels));
     for (int k = 0; k < t->sides; k++) {
         gate_side *n = &t->side[k];
