@@ -241,7 +241,7 @@ stage_D() {
     LS_GALLERY_JOBS=$((($(nproc) + 2) / 3))
     export LS_GALLERY_JOBS
     mkdir -p "$LS_GALLERY_KEEP"
-    observed observe.cost 120 "$python" suite/peers/observe_cost.py "$build/lockstep" --pairs 3 --steps 600
+    observed observe.cost 200 "$python" suite/peers/observe_cost.py "$build/lockstep" --ranks 1 --pairs 2 --steps 400
     observed observe.bits 150 "$python" suite/observe/attach/test_attach.py
     observed observe.gallery "$LIMIT_S" "$python" suite/peers/gallery/check.py "$build/lockstep" "$python"
 }
