@@ -978,12 +978,12 @@ def draw():
         wanted.acquire()
         drawn.append(torch.randn(64, 3))
         ready.release()
-threading.Thread(target=draw, daemon=True).start()
 def noisy(output):
     ready.acquire()
     wanted.release()
     return F.cross_entropy(output + drawn.pop(0), targets)
-model = Net()
+model = Net()  # its weights are drawn first
+threading.Thread(target=draw, daemon=True).start()
 train(model, sgd(model), 11, noisy)
 """,
     "a forward that prints": """
