@@ -73,25 +73,11 @@ void ls_conv_onto_close(ls_conv_onto *onto)
 static ls_status execute(ls_conv_onto *o, cudnnBackendDescriptor_t plan, void *workspace,
                          cudnnStatus_t *executed)
 {
-    cudnnHandle_t dnn = o->base.backend->dnn;
-    cudaStream_t stream = o->base.stream.native;
     const void *const data[] = {o->dx, o->w, o->dy};
-    cudnnBackendDescriptor_t pack = NULL;
     int64_t bytes = (int64_t)sizeof *o->dx * ls_conv_graph_count(&o->key->shape, LS_CONV_AS_X);
-    LS_CUDA(cudaMemcpyAsync(o->dx, o->before, (size_t)bytes, cudaMemcpyDeviceToDevice, stream));
-    LS_TRY(ls_conv_plans_pack(o->key->pass, data, workspace, &pack));
-    ls_status status =
-        ls_cuda_check_dnn(cudnnSetStream(dnn, stream), "set the stream", __FILE__, __LINE__);
-    if (status == LS_OK) {
-        *executed = cudnnBackendExecute(dnn, plan, pack);
-        if (*executed != CUDNN_STATUS_SUCCESS) {
-            (void)cudaGetLastError(); /* an answer here: it must not surface at the next launch */
-        }
-        status = ls_cuda_wait_stream(o->base.backend, stream);
-    }
-    cudnnSetStream(dnn, NULL);
-    ls_conv_graph_drop(pack);
-    return status;
+    LS_CUDA(cudaMemcpyAsync(o->dx, o->before, (size_t)bytes, cudaMemcpyDeviceToDevice,
+                            o->base.stream.native));
+    return ls_conv_trial_run(&o->base, o->key->pass, plan, workspace, data, executed);
 }
 
 ls_status ls_conv_onto_try(ls_conv_onto *onto, cudnnBackendDescriptor_t plan,

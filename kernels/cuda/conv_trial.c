@@ -40,19 +40,31 @@ void ls_conv_trial_close(ls_conv_trial *t)
 
 /* ---- execution ------------------------------------------------------------------------------- */
 
-ls_status ls_conv_trial_execute(ls_conv_trial *t, const ls_conv_plan *plan, const void *const *data)
+ls_status ls_conv_trial_run(ls_conv_trial *t, ls_conv_pass pass, cudnnBackendDescriptor_t plan,
+                            void *workspace, const void *const *data, cudnnStatus_t *executed)
 {
     cudnnHandle_t dnn = t->backend->dnn;
     cudnnBackendDescriptor_t pack = NULL;
-    LS_TRY(ls_conv_plans_pack(plan->key.pass, data, t->workspace, &pack));
+    LS_TRY(ls_conv_plans_pack(pass, data, workspace, &pack));
     ls_status status = ls_cuda_check_dnn(cudnnSetStream(dnn, t->stream.native), "set the stream",
                                          __FILE__, __LINE__);
-    LS_THEN(status, ls_cuda_check_dnn(cudnnBackendExecute(dnn, plan->plan, pack),
-                                      "execute a convolution", __FILE__, __LINE__));
-    LS_THEN(status, ls_cuda_wait_stream(t->backend, t->stream.native));
+    if (status == LS_OK) {
+        *executed = cudnnBackendExecute(dnn, plan, pack);
+        if (*executed != CUDNN_STATUS_SUCCESS) {
+            (void)cudaGetLastError(); /* an answer here: it must not surface at the next launch */
+        }
+        status = ls_cuda_wait_stream(t->backend, t->stream.native);
+    }
     cudnnSetStream(dnn, NULL);
     ls_conv_graph_drop(pack);
     return status;
+}
+
+ls_status ls_conv_trial_execute(ls_conv_trial *t, const ls_conv_plan *plan, const void *const *data)
+{
+    cudnnStatus_t executed = CUDNN_STATUS_SUCCESS;
+    LS_TRY(ls_conv_trial_run(t, plan->key.pass, plan->plan, t->workspace, data, &executed));
+    return ls_cuda_check_dnn(executed, "execute a convolution", __FILE__, __LINE__);
 }
 
 ls_status ls_conv_trial_bring(ls_conv_trial *t, void *host, const void *from, int64_t bytes)

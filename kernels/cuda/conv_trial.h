@@ -28,7 +28,11 @@ ls_status ls_conv_trial_open(ls_backend *backend, int64_t workspace_bytes, ls_co
 void ls_conv_trial_close(ls_conv_trial *trial);
 /* Device memory, zeroed, until the trial is closed; *out is a pointer to any type. */
 ls_status ls_conv_trial_take(ls_conv_trial *trial, int64_t bytes, void *out);
-/* Enqueues the pass on the trial's stream, behind what is there, and waits for it. */
+/* Enqueues the pass on the trial's stream, behind what is there, and waits for it. *executed:
+ * cuDNN's answer; an error is the device's. */
+ls_status ls_conv_trial_run(ls_conv_trial *trial, ls_conv_pass pass, cudnnBackendDescriptor_t plan,
+                            void *workspace, const void *const *data, cudnnStatus_t *executed);
+/* The same with the trial's workspace; a plan that cannot be executed is an error. */
 ls_status ls_conv_trial_execute(ls_conv_trial *trial, const ls_conv_plan *plan,
                                 const void *const *data);
 /* Copies to the host, behind what the stream has. */
