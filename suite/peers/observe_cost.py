@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """What `lockstep observe` costs a PyTorch job: runs in turn without and with it, DDP in float32.
 
-usage: observe_cost.py LOCKSTEP [--pairs 4] [--steps 80] [--ranks 2] [--networks resnet18,transformer] [--every N]
+usage: observe_cost.py LOCKSTEP [--pairs 4] [--steps 80] [--ranks 2] [--networks resnet18,transformer,resnet50] [--every N]
 
 Run it with the interpreter that has torch. resnet18: 64 x 64 pixels, 32 images a rank; transformer: 9.6 M parameters, 8
-sequences of 64 tokens a rank. Times are those of all steps but the first five, the looked-at ones among them. LS_DEVICE=cuda:
+sequences of 64 tokens a rank; resnet50: 224 x 224 pixels, 64 images a rank, whose steps keep a GPU busy where those of the
+others wait for Python. Times are those of all steps but the first five, the looked-at ones among them. LS_DEVICE=cuda:
 on a GPU that the ranks share (gallery/on_cuda.py), where steps are short: give more of them. Each line says what a
 step took without and with observe, by how much that is more, what share observe measured of itself, and the files'
 size by the hour; the last line of a network has the medians and their range. Exit code 1: a run failed.
@@ -21,6 +22,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 WARM = 5
+IMAGES = {"resnet18": (64, 32), "resnet50": (224, 64)}  # pixels of a side, images a rank
 
 
 def train(network, steps):
@@ -50,8 +52,10 @@ def train(network, steps):
     torch.set_num_threads(1)
     dist.init_process_group(BACKEND)
     torch.manual_seed(0)
-    if network == "resnet18":
-        model, inputs, targets = networks.build(network, 10), torch.randn(32, 3, 64, 64), torch.randint(10, (32,))
+    if network in IMAGES:
+        side, batch = IMAGES[network]
+        model = networks.build(network, 10)
+        inputs, targets = torch.randn(batch, 3, side, side), torch.randint(10, (batch,))
     else:
         model, inputs, targets = Transformer(), torch.randint(1000, (8, 64)), torch.randint(1000, (512,))
     model = nn.parallel.DistributedDataParallel(model)

@@ -60,6 +60,10 @@ class Autograd:
             return None
         return type_name(kind()) if on else None
 
+    def is_in_region(self):
+        """Whether autocast is on here, for the CPU or for CUDA."""
+        return self.autocast("cpu") is not None or self.autocast("cuda") is not None
+
     def _enter_region(self, args, kwargs):
         """autocast(device_type, ..., enabled): of another device type than the models' it does nothing."""
         enabled = kwargs.get("enabled", args[3] if len(args) > 3 else True)

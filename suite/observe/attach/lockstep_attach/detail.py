@@ -3,7 +3,7 @@
 import os
 import time
 
-from .samples import sum_of_squares, to_host, write_safetensors
+from .samples import norm, write_safetensors
 
 NORMS = (
     "param",
@@ -26,7 +26,7 @@ class Detail:
         """Forgets what was taken."""
         self.on = False
         self.taken = {}  # "reduced/fc.weight": samples
-        self.norms = {}  # name: {"param": tensor}
+        self.norms = {}  # name: {"param": its norm}
         self.cut = set()  # names whose gradients a zero_grad cleared after a backward pass
         self.unread = False  # backward passes ran whose reduced gradients were not read
         self.whole = {}  # id of a parameter: its copy before the optimizer's step
@@ -43,6 +43,8 @@ class Detail:
     def _timed(self, function, *arguments):
         begin = time.perf_counter_ns()
         try:
+            if not self.hub.autograd.is_in_region():
+                return function(*arguments)
             with self.hub.plainly():
                 return function(*arguments)
         finally:
@@ -138,7 +140,7 @@ class Detail:
         for entry, param in self.hub.models.trainable():
             if param.grad is not None and (wanted is None or id(param) in wanted):
                 self.taken["%s/%s" % (kind, entry.name)] = entry.sampler.take(param.grad)
-                self._norm(entry.name, kind, sum_of_squares(self.hub.torch, param.grad))
+                self._norm(entry.name, kind, norm(self.hub.torch, param.grad))
 
     def _norm(self, name, kind, value):
         self.norms.setdefault(name, {})[kind] = value
@@ -156,7 +158,7 @@ class Detail:
             if entry is None or "param/" + entry.name in self.taken:
                 continue
             self.taken["param/" + entry.name] = entry.sampler.take(param)
-            self._norm(entry.name, "param", sum_of_squares(torch, param))
+            self._norm(entry.name, "param", norm(torch, param))
             self.whole[id(param)] = self._copy(param)
             self._state("state", optimizer, param, entry)
         if with_used:
@@ -196,7 +198,7 @@ class Detail:
             names.append(entry.name)
             self.taken["next/" + entry.name] = entry.sampler.take(param)
             if before is not None:
-                self._norm(entry.name, "update", sum_of_squares(torch, param, before))
+                self._norm(entry.name, "update", norm(torch, param, before))
             self._state("next_state", optimizer, param, entry)
         if found_inf is not None:
             # such an optimizer leaves the unscaled gradients in .grad
@@ -219,11 +221,11 @@ class Detail:
         for entry, param in hub.models.trainable():
             if "param/" + entry.name not in self.taken:
                 self.taken["param/" + entry.name] = entry.sampler.take(param)
-                self._norm(entry.name, "param", sum_of_squares(torch, param))
+                self._norm(entry.name, "param", norm(torch, param))
         self._forget_skipped()
         hub.again.add(self.taken)
-        named = to_host(torch, self.taken)
-        named.update(self._norm_tensors())
+        named = dict(self.taken)
+        named.update(self._squares())
         for entry, _ in hub.models.trainable():
             named["index/" + entry.name] = entry.sampler.index_tensor()
         rank = hub.rank()
@@ -237,7 +239,7 @@ class Detail:
             "again": self.again_note,
         }
         metadata.update(self.again_told)
-        write_safetensors(path, named, metadata)
+        write_safetensors(torch, path, named, metadata)
 
     def _forget_skipped(self):
         for names, found_inf in self.found:
@@ -251,10 +253,17 @@ class Detail:
                 for kind in ("update", "used", "grad"):
                     self.norms.get(name, {}).pop(kind, None)
 
-    def _norm_tensors(self):
-        torch = self.hub.torch
-        nothing = torch.full((), float("nan"), dtype=torch.float64, device="cpu")
-        out = {}
-        for name, norms in self.norms.items():
-            out["norm/" + name] = torch.stack([norms.get(kind, nothing).cpu() for kind in NORMS])
-        return out
+    def _squares(self):
+        """{"norm/NAME": squares of the norms in order, NaN where there is none}, with one transfer for each device."""
+        torch, devices = self.hub.torch, {}
+        for row, norms in enumerate(self.norms.values()):
+            for column, kind in enumerate(NORMS):
+                if kind in norms:
+                    place = row * len(NORMS) + column
+                    devices.setdefault(norms[kind].device, []).append((place, norms[kind]))
+        table = torch.full((len(self.norms) * len(NORMS),), float("nan"), dtype=torch.float64, device="cpu")
+        for members in devices.values():
+            places = torch.tensor([place for place, _ in members], dtype=torch.int64, device="cpu")
+            table[places] = torch.stack([value for _, value in members]).cpu() ** 2
+        rows = table.split(len(NORMS))
+        return {"norm/" + name: row for name, row in zip(self.norms, rows)}

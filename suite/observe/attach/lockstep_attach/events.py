@@ -58,6 +58,13 @@ def _leaves(tree, out):
             _leaves(value, out)
 
 
+def _real(value):
+    """A tensor's element as a number that JSON has."""
+    if value.__class__ is bool:
+        return int(value)
+    return value.real if value.__class__ is complex else value
+
+
 class Transfer:
     """The numbers of Lazy members on their way to the host: from CUDA without waiting for it."""
 
@@ -70,13 +77,13 @@ class Transfer:
             for tensor in leaf.tensors:
                 if tensor.is_meta or hasattr(tensor, "full_tensor"):  # of parts on several ranks: a collective
                     self.values[id(tensor)] = None
-                    continue
-                whole = not (tensor.is_floating_point() or tensor.is_complex())
-                groups.setdefault((tensor.device, whole), []).append(tensor)
+                elif tensor.is_cpu:
+                    self.values[id(tensor)] = _real(tensor.item())
+                else:
+                    groups.setdefault((tensor.device, tensor.dtype), []).append(tensor)
         self.waiting = []
-        for (device, whole), tensors in groups.items():
-            kind = torch.int64 if whole else torch.float64
-            packed = torch.stack([t.detach().reshape(()).to(kind) for t in tensors])
+        for (device, kind), tensors in groups.items():
+            packed = torch.stack([t.detach().reshape(()) for t in tensors])
             if device.type == "cuda":
                 host = torch.empty(packed.shape, dtype=kind, device="cpu", pin_memory=True)
                 with torch.cuda.device(device):
@@ -89,7 +96,7 @@ class Transfer:
 
     def _keep(self, tensors, packed):
         for tensor, value in zip(tensors, packed.tolist()):
-            self.values[id(tensor)] = value
+            self.values[id(tensor)] = _real(value)
 
     def ready(self):
         return all(done.query() for done, _, _, _ in self.waiting)

@@ -71,6 +71,7 @@ class Model:
         self.called = False  # a forward of it was seen
         self.looked = None  # that of a detailed step with norms in eval mode, until its backward
         self.entries, self.buffers, self.norms, self.leaf = [], [], [], None
+        self.refs = []  # of parameters and buffers
         self.other_names = []
         self.refresh()
 
@@ -97,7 +98,7 @@ class Model:
         """
         module = self.ref()
         if module is None:
-            self.entries, self.buffers, self.norms = [], [], []
+            self.entries, self.buffers, self.refs, self.norms = [], [], [], []
             return
         torch, samples = self.hub.torch, self.hub.settings.samples
         old = {entry.name: entry for entry in self.entries}
@@ -124,6 +125,7 @@ class Model:
             for name, buffer in module.named_buffers()
             if not hasattr(buffer, "_local_tensor")
         ]
+        self.refs = [entry.ref for entry in self.entries] + [ref for _, ref in self.buffers]
         self.other_names = self._other_names(module)
         self.norms = [weakref.ref(m) for m in module.modules() if is_norm(torch, m)]
         leaves = (torch.nn.Linear, torch.nn.modules.conv._ConvNd)
@@ -132,6 +134,14 @@ class Model:
     def params(self):
         pairs = ((entry, entry.ref()) for entry in self.entries)
         return [(entry, param) for entry, param in pairs if param is not None]
+
+    def device(self):
+        """Of its first parameter, or None."""
+        for entry in self.entries:
+            param = entry.ref()
+            if param is not None:
+                return param.device
+        return None
 
     def _other_names(self, module):
         """(name, other name) of parameters and buffers that the module has under several names."""
@@ -342,7 +352,7 @@ class Models:
         """Until the step is closed, also where the script's function returns: see Hub.dying."""
         for model in self.live():
             if model.held is None:
-                model.held = [p for _, p in model.params()] + [b for _, b in model.live_buffers()]
+                model.held = [tensor for tensor in [ref() for ref in model.refs] if tensor is not None]
 
     def release(self):
         for model in self.models:
@@ -417,10 +427,7 @@ class Models:
 
     def device(self):
         """The device of the first parameter of the first model, or None."""
-        for model in self.live():
-            for _, param in model.params():
-                return param.device
-        return None
+        return next(filter(None, (model.device() for model in self.live())), None)
 
     def device_name(self):
         device = self.device()
@@ -672,9 +679,8 @@ class Models:
         return self.hub.Lazy(kept, lambda *found: sum(1 for value in found if value))
 
     def _device_type(self, model):
-        for _, param in model.params():
-            return param.device.type
-        return "cpu"
+        device = model.device()
+        return device.type if device is not None else "cpu"
 
     def _watch_autocast(self, model):
         """In detailed steps: under which autocast the first linear or convolution runs, where a

@@ -38,12 +38,13 @@ def positions(name, count, samples):
 class Sampler:
     """Takes the samples of one named tensor from whatever has its shape, on any device."""
 
-    __slots__ = ("torch", "name", "count", "places", "index")
+    __slots__ = ("torch", "name", "count", "places", "index", "listed")
 
     def __init__(self, torch, name, count, samples):
         self.torch, self.name, self.count = torch, name, count
         self.places = positions(name, count, samples)
         self.index = {}
+        self.listed = None
 
     def take(self, tensor):
         torch = self.torch
@@ -62,11 +63,14 @@ class Sampler:
         return torch.take(tensor, index)
 
     def index_tensor(self):
-        places = range(self.count) if self.places is None else self.places
-        return self.torch.tensor(list(places), dtype=self.torch.int64, device="cpu")
+        """The places, on the CPU: the same tensor each time."""
+        if self.listed is None:
+            places = range(self.count) if self.places is None else self.places
+            self.listed = self.torch.tensor(list(places), dtype=self.torch.int64, device="cpu")
+        return self.listed
 
 
-def sum_of_squares(torch, tensor, minus=None):
+def norm(torch, tensor, minus=None):
     """Of the whole tensor, less another, in FP64: a tensor of one element."""
     if tensor.layout != torch.strided:
         tensor = (
@@ -74,31 +78,13 @@ def sum_of_squares(torch, tensor, minus=None):
         )
     flat = tensor.detach().reshape(-1)
     if minus is None:
-        return torch.linalg.vector_norm(flat, dtype=torch.float64) ** 2
+        return torch.linalg.vector_norm(flat, dtype=torch.float64)
     other = minus.detach().reshape(-1)
-    total = torch.zeros((), dtype=torch.float64, device=flat.device)
-    for start in range(0, flat.numel(), CHUNK):
-        part = flat[start : start + CHUNK].double() - other[start : start + CHUNK].double()
-        total += (part * part).sum()
-    return total
-
-
-def to_host(torch, named):
-    """{name: CPU tensor}, with one transfer for each type and device."""
-    groups, out = {}, {}
-    for name, tensor in named.items():
-        if tensor.device.type == "cpu":
-            out[name] = tensor.contiguous()
-        else:
-            groups.setdefault((tensor.device, tensor.dtype), []).append(name)
-    for names in groups.values():
-        packed = torch.cat([named[name].reshape(-1) for name in names]).cpu()
-        at = 0
-        for name in names:
-            count = named[name].numel()
-            out[name] = packed[at : at + count].clone()
-            at += count
-    return out
+    parts = [
+        torch.linalg.vector_norm(flat[at : at + CHUNK].double() - other[at : at + CHUNK].double())
+        for at in range(0, max(1, flat.numel()), CHUNK)
+    ]
+    return parts[0] if len(parts) == 1 else torch.linalg.vector_norm(torch.stack(parts))
 
 
 def content(tensor):
@@ -109,23 +95,29 @@ def content(tensor):
     return ctypes.string_at(tensor.data_ptr(), size) if size else b""
 
 
-def write_safetensors(path, named, metadata):
-    """Writes CPU tensors, the largest elements first so that each is aligned, under a name that
-    appears when it is whole.
-    """
-    order = sorted(named, key=lambda name: (-named[name].element_size(), name))
-    header, at = {"__metadata__": {key: str(value) for key, value in metadata.items()}}, 0
-    for name in order:
-        tensor = named[name]
-        size = tensor.numel() * tensor.element_size()
-        kind = TYPES[str(tensor.dtype).rsplit(".", 1)[-1]]
-        header[name] = {"dtype": kind, "shape": [tensor.numel()], "data_offsets": [at, at + size]}
-        at += size
-    head = json.dumps(header, separators=(",", ":")).encode("ascii")
+def _groups(named):
+    """Tensors of one type and device, [(name, flat tensor)]; the largest elements first so that each is aligned."""
+    groups = {}
+    for name, tensor in named.items():
+        groups.setdefault((tensor.dtype, tensor.device), []).append((name, tensor.reshape(-1)))
+    return sorted(groups.values(), key=lambda members: -members[0][1].element_size())
+
+
+def write_safetensors(torch, path, named, metadata):
+    """Writes tensors under a name that appears when the file is whole; from a device, with one transfer for each type."""
+    metadata = {key: str(value) for key, value in metadata.items()}
+    entries, contents, at = ['{"__metadata__":' + json.dumps(metadata, separators=(",", ":"))], [], 0
+    for members in _groups(named):
+        size, kind = members[0][1].element_size(), TYPES[str(members[0][1].dtype).rsplit(".", 1)[-1]]
+        for name, flat in members:
+            count = flat.numel()
+            place = (json.dumps(name), kind, count, at, at + count * size)
+            entries.append('%s:{"dtype":"%s","shape":[%d],"data_offsets":[%d,%d]}' % place)
+            at += count * size
+        contents.append(content(torch.cat([flat for _, flat in members]).cpu()))
+    head = (",".join(entries) + "}").encode("ascii")
     head += b" " * (-len(head) % 8)
     temporary = "%s.tmp%d" % (path, os.getpid())
     with open(temporary, "wb") as file:
-        file.write(struct.pack("<Q", len(head)) + head)
-        for name in order:
-            file.write(content(named[name]))
+        file.writelines([struct.pack("<Q", len(head)), head, *contents])
     os.replace(temporary, path)
