@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "harness/hosts/hosts.h"
-#include "kernels/core/file.h"
+#include "kernels/core/lines.h"
 #include "kernels/core/log.h"
 #include "kernels/core/plain.h"
 #include "kernels/core/text.h"
@@ -258,12 +258,13 @@ static bool members_fit(reader *r, const cJSON *value, const char *event)
 static bool fits(reader *r, const cJSON *value)
 {
     const char *event = ls_json_string(value, "event", NULL);
+    int schema = ls_json_int(value, "schema", 0);
     if (event == NULL) {
         ls_text_put(r->why, sizeof r->why, "is no object with an \"event\"");
     } else if (r->ended) {
         ls_text_put(r->why, sizeof r->why, "comes after the end event");
-    } else if (!r->started && ls_json_integer(value, "schema", 0) != 1) {
-        ls_text_put(r->why, sizeof r->why, "is the first event and has no \"schema\": 1");
+    } else if (!r->started && schema != 1 && schema != 2) {
+        ls_text_put(r->why, sizeof r->why, "is the first event and has no \"schema\": 1 or 2");
     } else if (!r->started && strcmp(event, "start") != 0 && strcmp(event, "unsupported") != 0) {
         ls_text_put(r->why, sizeof r->why, "comes before the start event");
     } else if (r->started && strcmp(event, "start") == 0) {
@@ -326,40 +327,36 @@ static ls_status read_lines(const char *path, bool strict, ls_record_rank *rank,
                             size_t broken_bytes)
 {
     broken[0] = '\0';
-    ls_file_source file;
-    char *text = NULL;
-    size_t bytes = 0;
-    ls_status status = ls_file_load(path, LS_FILE_TEXT_BYTES, &file, &text, &bytes);
-    if (status == LS_ERR_USAGE) { /* a trainer left a FIFO or an endless file in its folder */
-        const char *slash = strrchr(path, '/'); /* the reason begins with the path */
-        ls_text_put(broken, broken_bytes, "%s", file.why + (slash == NULL ? 0 : slash + 1 - path));
-        return LS_OK;
-    }
-    if (status != LS_OK) {
-        return ls_log_fail(status, "%s", file.why);
-    }
+    ls_lines lines;
+    ls_status status = ls_lines_open(path, LS_LINES_LINE_BYTES, &lines);
     reader r = {.strict = strict};
-    const char *end = text + bytes;
-    char *line = text;
-    for (int number = 1; broken[0] == '\0' && line < end; number++) {
-        char *newline = memchr(line, '\n', (size_t)(end - line));
-        if (newline == NULL && !strict) {
+    char *line = NULL;
+    size_t bytes = 0;
+    bool whole = true;
+    LS_THEN(status, ls_lines_next(&lines, &line, &bytes, &whole));
+    for (int number = 1; status == LS_OK && line != NULL; number++) {
+        if (!whole && !strict) {
             break;
         }
-        if (newline == NULL) {
+        if (!whole) {
             describe(path, number, "ends in the middle", line, broken, broken_bytes);
-            break;
-        }
-        *newline = '\0';
-        if (strlen(line) != (size_t)(newline - line)) {
+        } else if (strlen(line) != bytes) {
             describe(path, number, "holds a zero byte", line, broken, broken_bytes);
         } else {
             (void)read_line(&r, line, path, number, rank, broken, broken_bytes);
         }
-        line = newline + 1;
+        if (broken[0] != '\0') {
+            break;
+        }
+        status = ls_lines_next(&lines, &line, &bytes, &whole);
     }
-    free(text);
-    return LS_OK;
+    ls_lines_close(&lines);
+    if (status == LS_ERR_USAGE) { /* a trainer left a FIFO or an endless line in its folder */
+        const char *why = lines.file.why, *slash = strrchr(path, '/'); /* it begins with the path */
+        ls_text_put(broken, broken_bytes, "%s", why + (slash == NULL ? 0 : slash + 1 - path));
+        return LS_OK;
+    }
+    return status == LS_OK ? LS_OK : ls_log_fail(status, "%s", lines.file.why);
 }
 
 /* ---- a job's folder -------------------------------------------------------------------------- */

@@ -80,12 +80,11 @@ ls_status ls_file_open(const char *path, int64_t most, ls_file_source *out)
     return status;
 }
 
-/* Reads until `bytes` bytes or the end of the file. */
-static ls_status read_some(ls_file_source *file, const char *path, char *to, size_t bytes,
-                           size_t *used)
+ls_status ls_file_fill_some(ls_file_source *file, const char *path, void *to, size_t bytes,
+                            size_t *used)
 {
     for (*used = 0; *used < bytes;) {
-        ssize_t got = read(file->descriptor, to + *used, bytes - *used);
+        ssize_t got = read(file->descriptor, (char *)to + *used, bytes - *used);
         if (got < 0 && errno != EINTR) {
             return refuse(file, LS_ERR_INFRA, errno, "cannot read %s: %s", path, strerror(errno));
         }
@@ -100,7 +99,7 @@ static ls_status read_some(ls_file_source *file, const char *path, char *to, siz
 ls_status ls_file_fill(ls_file_source *file, const char *path, void *to, size_t bytes)
 {
     size_t used;
-    LS_TRY(read_some(file, path, to, bytes, &used));
+    LS_TRY(ls_file_fill_some(file, path, to, bytes, &used));
     return used == bytes
                ? LS_OK
                : refuse(file, LS_ERR_INFRA, EIO, "%s became shorter while it was read", path);
@@ -119,7 +118,7 @@ static ls_status load(ls_file_source *file, const char *path, int64_t most, char
                                                    "no memory for %zu bytes of %s", room + 1, path)
                                           : LS_OK;
         text = larger == NULL ? text : larger;
-        LS_THEN(status, read_some(file, path, text + used, room - used, &got));
+        LS_THEN(status, ls_file_fill_some(file, path, text + used, room - used, &got));
         used += got;
         if (status == LS_OK && used > (size_t)most) {
             status = refuse(file, LS_ERR_USAGE, EFBIG,

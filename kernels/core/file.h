@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-/* The most that is read of a record, a log or a table. */
+/* The most that is read of a log or a table; of events: lines.h. */
 #define LS_FILE_TEXT_BYTES (INT64_C(1) << 30)
 
 /* The most that is read of a dump or a checkpoint: half of this machine's memory. */
@@ -35,6 +35,9 @@ ls_status ls_file_open(const char *path, int64_t most, ls_file_source *out);
 /* Reads the next `bytes` bytes. LS_ERR_INFRA, and the reason in file->why, also when another
  * process has made the file shorter since it was opened. */
 ls_status ls_file_fill(ls_file_source *file, const char *path, void *to, size_t bytes);
+/* Reads until `bytes` bytes or the end of the file: *used bytes. */
+ls_status ls_file_fill_some(ls_file_source *file, const char *path, void *to, size_t bytes,
+                            size_t *used);
 /* Reads the whole file, without a message; *data is malloc'ed and ends with a 0 that *bytes does
  * not count. A file that grows meanwhile is read to its end if that comes within `most` bytes.
  * Statuses as above, LS_ERR_INFRA also without memory. */

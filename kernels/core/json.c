@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "file.h"
+#include "lines.h"
 #include "log.h"
 #include "plain.h"
 
@@ -93,29 +94,45 @@ ls_status ls_json_append_line(int descriptor, const char *path, const cJSON *lin
     return status;
 }
 
+/* The next whole line; *line is NULL where there is none. */
+static ls_status next_line(ls_lines *lines, char **line)
+{
+    size_t bytes;
+    bool whole = true;
+    ls_status status = ls_lines_next(lines, line, &bytes, &whole);
+    if (status != LS_OK) {
+        return ls_log_fail(status, "%s", lines->file.why);
+    }
+    *line = whole ? *line : NULL;
+    return LS_OK;
+}
+
+static ls_status visit_line(const char *path, const char *line, int number, ls_json_visit *visit,
+                            void *context)
+{
+    cJSON *value = ls_json_parse(line, NULL);
+    if (value == NULL) {
+        return ls_log_fail(LS_ERR_INFRA, "%s:%d is not JSON: '%.60s'", path, number, line);
+    }
+    ls_status status = visit(context, value, number);
+    cJSON_Delete(value);
+    return status;
+}
+
 ls_status ls_json_each_line(const char *path, ls_json_visit *visit, void *context)
 {
-    char *text = NULL;
-    size_t bytes = 0;
-    LS_TRY(ls_file_read(path, LS_FILE_TEXT_BYTES, &text, &bytes));
-    ls_status status = LS_OK;
-    char *line = text;
-    for (int number = 1; status == LS_OK; number++) {
-        char *newline = memchr(line, '\n', bytes - (size_t)(line - text));
-        if (newline == NULL) {
-            break;
-        }
-        *newline = '\0';
-        cJSON *value = ls_json_parse(line, NULL);
-        if (value == NULL) {
-            status = ls_log_fail(LS_ERR_INFRA, "%s:%d is not JSON: '%.60s'", path, number, line);
-            break;
-        }
-        status = visit(context, value, number);
-        cJSON_Delete(value);
-        line = newline + 1;
+    ls_lines lines;
+    ls_status status = ls_lines_open(path, LS_LINES_LINE_BYTES, &lines);
+    if (status != LS_OK) {
+        return ls_log_fail(status, "%s", lines.file.why);
     }
-    free(text);
+    char *line = NULL;
+    status = next_line(&lines, &line);
+    for (int number = 1; status == LS_OK && line != NULL; number++) {
+        status = visit_line(path, line, number, visit, context);
+        LS_THEN(status, next_line(&lines, &line));
+    }
+    ls_lines_close(&lines);
     return status;
 }
 

@@ -11,7 +11,7 @@
 #include "harness/hosts/hosts.h"
 #include "kernels/core/clock.h"
 #include "kernels/core/file.h"
-#include "kernels/core/list.h"
+#include "kernels/core/lines.h"
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
 #include "kernels/core/plain.h"
@@ -30,19 +30,14 @@ static bool is_events(const char *name, int *rank)
 static cJSON *read_start(const char *path)
 {
     enum { MOST = 1 << 20 };
-    ls_file_source file;
-    if (ls_file_open(path, LS_FILE_TEXT_BYTES, &file) != LS_OK) {
-        return NULL;
-    }
-    size_t bytes = file.bytes < MOST ? (size_t)file.bytes : MOST;
-    char *text = ls_list_make(bytes + 1, 1);
-    cJSON *start = NULL;
-    if (ls_file_fill(&file, path, text, bytes) == LS_OK) {
-        text[strcspn(text, "\n")] = '\0';
-        start = ls_json_parse(text, NULL);
-    }
-    close(file.descriptor);
-    free(text);
+    ls_lines lines;
+    char *line = NULL;
+    size_t bytes;
+    bool whole;
+    ls_status status = ls_lines_open(path, MOST, &lines);
+    LS_THEN(status, ls_lines_next(&lines, &line, &bytes, &whole));
+    cJSON *start = status == LS_OK && line != NULL ? ls_json_parse(line, NULL) : NULL;
+    ls_lines_close(&lines);
     return start;
 }
 
