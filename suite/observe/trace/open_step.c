@@ -51,7 +51,9 @@ static void make_open(ls_observe_rank *rank, int64_t number, const char *numbers
     rank->open = ls_list_make(1, sizeof *rank->open);
     rank->open->step = step;
     rank->open->samples = "";
-    ls_trace_take_calls(rank->open, calls_of(rank, numbers));
+    cJSON *calls = calls_of(rank, numbers);
+    ls_trace_keep_calls(rank->kept, rank->open, calls, NULL);
+    cJSON_Delete(calls);
 }
 
 void ls_open_step_read(const char *directory, int k, ls_observe_rank *rank)
@@ -74,7 +76,6 @@ void ls_open_step_free(ls_observe_rank *rank)
 {
     if (rank->open != NULL) {
         free(rank->open->call);
-        cJSON_Delete(rank->open->calls);
         free((ls_record_step *)rank->open->step);
         free(rank->open);
     }

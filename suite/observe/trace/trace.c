@@ -38,14 +38,15 @@ static ls_call_kind kind_of(const char *word)
     return LS_CALL_OTHER;
 }
 
-/* Each entry of `calls` has its word under "call". */
-void ls_trace_take_calls(ls_observe_step *step, cJSON *calls)
+void ls_trace_keep_calls(ls_kept_calls *kept, ls_observe_step *step, const cJSON *calls,
+                         const ls_observe_step *like)
 {
-    const cJSON *entry;
-    step->calls = calls;
-    step->call = ls_list_make((size_t)cJSON_GetArraySize(step->calls), sizeof *step->call);
-    cJSON_ArrayForEach(entry, step->calls)
+    const cJSON *call;
+    step->call = ls_list_make((size_t)cJSON_GetArraySize(calls), sizeof *step->call);
+    cJSON_ArrayForEach(call, calls)
     {
+        const cJSON *before = like != NULL ? like->call[step->call_count].json : NULL;
+        const cJSON *entry = ls_kept_calls_add(kept, before, call);
         step->call[step->call_count++] = (ls_call){
             .kind = kind_of(ls_json_string(entry, "call", "")),
             .times = ls_json_int(entry, "times", 1),
@@ -55,16 +56,6 @@ void ls_trace_take_calls(ls_observe_step *step, cJSON *calls)
             .scaler = ls_json_int(entry, "scaler", -1),
             .optimizer = ls_json_int(entry, "optimizer", -1),
         };
-    }
-}
-
-static void read_calls(ls_observe_step *step, const cJSON *event)
-{
-    const cJSON *calls = cJSON_GetObjectItemCaseSensitive(event, "calls");
-    if (cJSON_IsArray(calls)) {
-        cJSON *copy = cJSON_Duplicate(calls, true);
-        LS_ASSERT(copy != NULL);
-        ls_trace_take_calls(step, copy);
     }
 }
 
@@ -101,11 +92,34 @@ static const char *find_samples(const ls_observe_trace *trace, int rank, int64_t
     return copy;
 }
 
-static void read_step(const reader *r, const cJSON *event)
+/* The calls that a step has, or those members of them that are not an earlier step's. */
+static ls_status read_calls(const reader *r, ls_observe_step *step, const cJSON *event, int line)
+{
+    ls_observe_rank *rank = &r->trace->rank[r->rank];
+    const cJSON *calls = cJSON_GetObjectItemCaseSensitive(event, "calls");
+    if (!cJSON_IsArray(calls)) {
+        return LS_OK;
+    }
+    const ls_observe_step *like = NULL;
+    if (cJSON_HasObjectItem(event, "like")) {
+        int64_t number = ls_json_integer(event, "like", -1);
+        like = number < step->step->step ? ls_trace_step(rank, number) : NULL;
+        if (like == NULL || like->call_count != cJSON_GetArraySize(calls)) {
+            return ls_log_fail(LS_ERR_USAGE,
+                               "%s/rank%d.jsonl:%d: the step is like %lld: allowed is an earlier "
+                               "step of the file that has as many calls",
+                               r->trace->record.directory, r->rank, line, (long long)number);
+        }
+    }
+    ls_trace_keep_calls(rank->kept, step, calls, like);
+    return LS_OK;
+}
+
+static ls_status read_step(const reader *r, const cJSON *event, int line)
 {
     ls_observe_rank *rank = &r->trace->rank[r->rank];
     if (rank->step_count >= rank->record->step_count) {
-        return;
+        return LS_OK;
     }
     ls_observe_step *step = &rank->step[rank->step_count];
     step->step = &rank->record->step[rank->step_count];
@@ -119,7 +133,7 @@ static void read_step(const reader *r, const cJSON *event)
     step->losses = cJSON_Duplicate(cJSON_GetObjectItemCaseSensitive(event, "losses"), true);
     step->skips =
         cJSON_Duplicate(cJSON_GetObjectItemCaseSensitive(event, "optimizers_skipped"), true);
-    read_calls(step, event);
+    return read_calls(r, step, event, line);
 }
 
 static ls_status read_event(void *context, const cJSON *value, int line)
@@ -149,11 +163,11 @@ static ls_status read_event(void *context, const cJSON *value, int line)
         {"idle", rank->idle},
         {"misuse", rank->misuse},
     };
-    (void)line;
     const char *event = ls_json_string(value, "event", "");
     if (strcmp(event, "step") == 0) {
-        read_step(r, value);
-    } else if (strcmp(event, "cost") == 0) {
+        return read_step(r, value, line);
+    }
+    if (strcmp(event, "cost") == 0) {
         cJSON_Delete(rank->cost);
         rank->cost = cJSON_Duplicate(value, true);
     }
@@ -325,6 +339,7 @@ static ls_status read_rank(ls_observe_trace *trace, int k)
     reader r = {trace, k};
     rank->record = &trace->record.rank[k];
     make_lists(rank);
+    rank->kept = ls_kept_calls_make();
     rank->step = ls_list_make((size_t)rank->record->step_count, sizeof *rank->step);
     if (rank->record->has_events) {
         LS_TEXT(path, PATH_MAX, "%s/rank%d.jsonl", trace->record.directory, k);
@@ -424,7 +439,6 @@ static void free_rank(ls_observe_rank *rank)
     }
     for (int i = 0; i < rank->step_count; i++) {
         free(rank->step[i].call);
-        cJSON_Delete(rank->step[i].calls);
         cJSON_Delete(rank->step[i].statistics);
         cJSON_Delete(rank->step[i].losses);
         cJSON_Delete(rank->step[i].skips);
@@ -436,6 +450,7 @@ static void free_rank(ls_observe_rank *rank)
         free((char *)rank->tensor[i].name);
     }
     ls_open_step_free(rank);
+    ls_kept_calls_free(rank->kept);
     free(rank->step);
     free(rank->tensor);
 }

@@ -11,6 +11,7 @@
 #include "kernels/core/json.h"
 #include "reference/oracle/dumpfile.h"
 #include "finding.h"
+#include "kept_calls.h"
 
 typedef enum ls_call_kind {
     LS_CALL_FORWARD,
@@ -45,7 +46,6 @@ typedef struct ls_observe_step {
     const char *samples; /* the file, or "" */
     cJSON *losses;       /* of a trainer of the protocol with several, and */
     cJSON *skips;        /* which of its optimizers skipped; else NULL */
-    cJSON *calls;        /* the list that `call` points into, or NULL */
     cJSON *statistics;   /* digests of running statistics by model, or NULL */
 } ls_observe_step;
 
@@ -63,6 +63,7 @@ typedef struct ls_observe_rank {
     int step_count;
     ls_observe_step *step;
     ls_observe_step *open; /* begun and not closed: its calls and number alone; or NULL */
+    ls_kept_calls *kept;   /* the calls of all steps */
     /* Lists of the other events, in the order of the file; never NULL: */
     cJSON *model, *hook, *convert, *optimizer, *scaler, *data, *save, *load, *restore, *attach,
         *known, *schedule, *unfinished, *autocast, *hidden, *idle, *misuse;
@@ -102,8 +103,10 @@ ls_dumpfile *ls_trace_samples(const ls_observe_trace *trace, int rank, const ls_
                               ls_observe_finding *out);
 /* The first call of that kind at or after index `from`; -1: none. */
 int ls_trace_find(const ls_observe_step *step, ls_call_kind kind, int from);
-/* Makes a list of calls those of the step, which owns it from here on. */
-void ls_trace_take_calls(ls_observe_step *step, cJSON *calls);
+/* Gives the step the calls of an array, each with its word under "call"; the store keeps them. Of a
+ * step that is like an earlier one with as many calls, or NULL: what is not in them is in those. */
+void ls_trace_keep_calls(ls_kept_calls *kept, ls_observe_step *step, const cJSON *calls,
+                         const ls_observe_step *like);
 /* The step of that number of a rank, or NULL. */
 const ls_observe_step *ls_trace_step(const ls_observe_rank *rank, int64_t number);
 

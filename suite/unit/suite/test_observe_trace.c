@@ -76,6 +76,63 @@ START_TEST(every_event_is_read)
 }
 END_TEST
 
+#define STEP(number, rest) \
+    "{\"event\":\"step\",\"step\":" #number ",\"loss\":1,\"skipped\":false," rest "}\n"
+
+START_TEST(a_step_like_another_has_its_calls)
+{
+    char folder[64];
+    make_folder(folder);
+    write_text(folder, "rank0.jsonl",
+               START STEP(1,
+                          "\"calls\":[{\"call\":\"forward\",\"model\":1,\"at\":\"a.py:3\",\"loss\":"
+                          "0.5},{\"call\":\"backward\",\"times\":3}]")
+                   STEP(2, "\"like\":1,\"calls\":[{\"loss\":0.25},{}]") STEP(3, "\"calls\":[]")
+                       STEP(4, "\"like\":2,\"calls\":[{},{\"times\":1,\"at\":\"b.py:4\"}]")
+                           STEP(5, "\"like\":3,\"calls\":[]") "{\"event\":\"end\",\"steps\":5}\n");
+    ls_observe_trace *trace = read_folder(folder);
+    const ls_observe_step *step = trace->rank[0].step;
+    ck_assert_int_eq(trace->rank[0].step_count, 5);
+    const double losses[] = {0.5, 0.25, NAN, 0.25};
+    for (int i = 0; i < 4; i += i == 1 ? 2 : 1) {
+        ck_assert_int_eq(step[i].call_count, 2);
+        const ls_call *forward = &step[i].call[0], *backward = &step[i].call[1];
+        ck_assert(forward->kind == LS_CALL_FORWARD && forward->model == 1);
+        ck_assert_str_eq(forward->at, "a.py:3");
+        ck_assert_double_eq(ls_json_number(forward->json, "loss", NAN), losses[i]);
+        ck_assert(backward->kind == LS_CALL_BACKWARD && backward->times == (i == 3 ? 1 : 3));
+        ck_assert_str_eq(backward->at, i == 3 ? "b.py:4" : "");
+    }
+    ck_assert(step[2].call_count == 0 && step[4].call_count == 0);
+    ls_observe_free(trace);
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
+static const char *const wrong_likes[] = {
+    "\"like\":2,\"calls\":[{}]",     /* itself */
+    "\"like\":3,\"calls\":[{}]",     /* one that comes later */
+    "\"like\":0,\"calls\":[{}]",     /* none */
+    "\"like\":\"1\",\"calls\":[{}]", /* no number */
+    "\"like\":1,\"calls\":[]",       /* of fewer calls */
+    "\"like\":1,\"calls\":[{},{}]",  /* of more */
+};
+
+START_TEST(a_step_like_none_is_an_error)
+{
+    char folder[64];
+    make_folder(folder);
+    LS_TEXT(text, 1000,
+            START STEP(1, "\"calls\":[{\"call\":\"forward\"}]") STEP(2, "%s")
+                STEP(3, "\"calls\":[{\"call\":\"forward\"}]") "{\"event\":\"end\",\"steps\":3}\n",
+            wrong_likes[_i]);
+    write_text(folder, "rank0.jsonl", text);
+    ls_observe_trace *trace = NULL;
+    ck_assert_int_eq(ls_observe_read(folder, &trace), LS_ERR_USAGE);
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
 START_TEST(calls_are_read_in_order)
 {
     char folder[64];
@@ -279,6 +336,8 @@ int main(void)
     TCase *tests = tcase_create("trace");
     tcase_set_timeout(tests, 60);
     tcase_add_test(tests, every_event_is_read);
+    tcase_add_test(tests, a_step_like_another_has_its_calls);
+    tcase_add_loop_test(tests, a_step_like_none_is_an_error, 0, 6);
     tcase_add_test(tests, calls_are_read_in_order);
     tcase_add_test(tests, what_dead_ranks_left_is_read);
     tcase_add_test(tests, a_broken_line_is_kept_and_fails_what_needs_it);

@@ -7,6 +7,7 @@ import os
 import sys
 import sysconfig
 
+from .alike import Alike
 from .wrapping import FILE
 
 TEXT = 300
@@ -157,6 +158,7 @@ class Writer:
         self.closed = False
         self.early = []
         self.queue = []
+        self.alike = Alike()
 
     def put(self, event, transfer=None):
         if self.closed:
@@ -192,6 +194,7 @@ class Writer:
             later = os.path.join(self.directory, "later.rank%d" % rank)
             os.close(os.open(later, os.O_WRONLY | os.O_CREAT, 0o644))
             return False
+        self.alike = Alike()
         early, self.early = self.early, []
         self.put(start)
         for event in early:
@@ -203,6 +206,8 @@ class Writer:
         event = settle(event, transfer)
         if "calls" in event:
             event["calls"] = merge_calls(event["calls"])
+        if event["event"] == "step":
+            self.alike.shorten(event)
         self._line(json.dumps(event, separators=(",", ":"), allow_nan=False))
 
     def _line(self, line):

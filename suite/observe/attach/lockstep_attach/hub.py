@@ -329,7 +329,7 @@ class Hub:
         joined = distributed.is_available() and distributed.is_initialized()
         return {
             "event": "start",
-            "schema": 1,
+            "schema": 2,
             "observed": 1,
             "rank": self.rank(),
             "world": self.world,
