@@ -280,8 +280,9 @@ static bool fuzz_reader(const reader *r, const char *recorded, uint64_t seed, do
 
 int main(int argc, char **argv)
 {
-    static const reader *const all[] = {fuzz_tensor_readers, fuzz_pth_readers, fuzz_image_readers,
-                                        fuzz_text_readers, fuzz_wire_readers};
+    static const reader *const all[] = {fuzz_tensor_readers, fuzz_pth_readers,
+                                        fuzz_image_readers,  fuzz_text_readers,
+                                        fuzz_wire_readers,   fuzz_observed_readers};
     double seconds = argc > 1 ? atof(argv[1]) : 0;
     uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
     const reader *chosen[32];

@@ -2,6 +2,7 @@
 #ifndef LS_UNIT_FUZZ_H
 #define LS_UNIT_FUZZ_H
 
+#include <cjson/cJSON.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -36,6 +37,7 @@ typedef struct fuzz {
     ls_picture *picture;
     ls_trainer *trainer;
     int job, rank; /* whose dump is mutated */
+    cJSON *events; /* of an observed job, as recorded */
 } fuzz;
 
 typedef struct reader {
@@ -52,6 +54,7 @@ extern const reader fuzz_pth_readers[];
 extern const reader fuzz_text_readers[];
 extern const reader fuzz_image_readers[];
 extern const reader fuzz_wire_readers[];
+extern const reader fuzz_observed_readers[];
 
 uint64_t fuzz_draw(fuzz *f);
 size_t fuzz_below(fuzz *f, size_t limit);
