@@ -1,6 +1,7 @@
 #include "misuse.h"
 
 #include <ctype.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -183,19 +184,29 @@ static bool has_forwards(const ls_observe_rank *rank, int loader)
     const cJSON *data;
     cJSON_ArrayForEach(data, rank->data)
     {
-        double first = ls_pass_first_step(data), last = ls_pass_last_step(data);
-        bool own = ls_json_int(data, "loader", -1) == loader && !isnan(first) && !isnan(last);
-        for (int64_t n = own ? (int64_t)first : 1; own && n <= (int64_t)last; n++) {
-            const ls_observe_step *step = ls_trace_step(rank, n);
-            for (int c = 0; step != NULL && c < step->call_count; c++) {
-                if (step->call[c].kind == LS_CALL_FORWARD &&
-                    ls_calls_flag(&step->call[c], "grad") == 0) {
+        int count;
+        const ls_observe_step *step = ls_pass_steps(rank, data, &count);
+        bool own = ls_json_int(data, "loader", -1) == loader;
+        for (int i = 0; own && i < count; i++) {
+            for (int c = 0; c < step[i].call_count; c++) {
+                const ls_call *call = &step[i].call[c];
+                if (call->kind == LS_CALL_FORWARD && ls_calls_flag(call, "grad") == 0) {
                     return true;
                 }
             }
         }
     }
     return false;
+}
+
+/* A number of a list of loaders; -1: it has none at that place. */
+static int loader_at(const cJSON *loaders, int place)
+{
+    const cJSON *item = cJSON_GetArrayItem(loaders, place);
+    int64_t number = -1;
+    return cJSON_IsNumber(item) && ls_json_whole(item->valuedouble, 0, INT_MAX, &number)
+               ? (int)number
+               : -1;
 }
 
 /* Data of two kinds may both be trained on, or both be validated; of one, the loader must be
@@ -207,12 +218,12 @@ static bool is_of_both(const ls_observe_rank *rank, const cJSON *event)
         return true; /* of a kind that compares none */
     }
     if (cJSON_GetArraySize(loaders) == 1) {
-        return is_trained_on(rank, (int)cJSON_GetNumberValue(loaders->child)) == 1;
+        return is_trained_on(rank, loader_at(loaders, 0)) == 1;
     }
-    int one = is_trained_on(rank, (int)cJSON_GetNumberValue(cJSON_GetArrayItem(loaders, 0)));
-    int other = is_trained_on(rank, (int)cJSON_GetNumberValue(cJSON_GetArrayItem(loaders, 1)));
+    int one = is_trained_on(rank, loader_at(loaders, 0));
+    int other = is_trained_on(rank, loader_at(loaders, 1));
     return one >= 0 && other >= 0 && one != other &&
-           has_forwards(rank, (int)cJSON_GetNumberValue(cJSON_GetArrayItem(loaders, one == 1)));
+           has_forwards(rank, loader_at(loaders, one == 1));
 }
 
 static const cJSON *find(const ls_observe_rank *rank, const char *kind)

@@ -132,8 +132,8 @@ static void judge_mode(const ls_observe_trace *trace, int rank, int model, int *
                        ls_observe_finding *out)
 {
     const cJSON *event = ls_job_model(&trace->rank[rank], model);
-    int dropout = ls_json_int(event, "dropout", 0);
-    int norms = ls_json_int(event, "bn", 0) + ls_json_int(event, "sync_bn", 0);
+    int dropout = ls_job_count(event, "dropout");
+    int norms = ls_job_count(event, "bn") + ls_job_count(event, "sync_bn");
     const char *name = ls_json_string(event, "name", "the model");
     mode m = mode_of(&trace->rank[rank], model);
     *forwards += m.forwards;
@@ -362,8 +362,8 @@ void ls_rules_mode_sync_bn(const ls_observe_trace *trace, ls_observe_finding *ou
     }
     for (int m = 0; m < ls_job_models(rank); m++) {
         const cJSON *model = ls_job_model(rank, m);
-        synced += ls_json_int(model, "sync_bn", 0);
-        local += is_trained(rank, m) ? ls_json_int(model, "bn", 0) : 0;
+        synced += ls_job_count(model, "sync_bn");
+        local += is_trained(rank, m) ? ls_job_count(model, "bn") : 0;
     }
     if (call == NULL) {
         ls_verdict_set(&out->verdict, LS_SKIP, "convert_sync_batchnorm was not called");

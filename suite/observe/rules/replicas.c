@@ -236,7 +236,7 @@ static int64_t last_step(const ls_observe_trace *trace)
 static ls_split find_split(const ls_observe_trace *trace, ls_record_digest which, int *compared)
 {
     int64_t last = last_step(trace);
-    for (int64_t n = ls_split_first_step(trace); n <= last; n++) {
+    for (int64_t n = ls_split_first_step(trace); n <= last; n = ls_split_next_step(trace, n + 1)) {
         const char *first = NULL;
         int a = 0;
         bool counted = false;
@@ -510,8 +510,8 @@ static buffers count_buffers(const ls_observe_rank *rank)
             b.count++;
             b.others += !(cJSON_IsString(name) && is_statistic(name->valuestring));
         }
-        b.local += ls_json_int(model, "bn", 0);
-        b.shared += ls_json_int(model, "sync_bn", 0);
+        b.local += ls_job_count(model, "bn");
+        b.shared += ls_job_count(model, "sync_bn");
         b.wrapped = b.wrapped || ls_job_model_is_ddp(model);
     }
     return b;

@@ -5,6 +5,7 @@
 #include "restored.h"
 #include "rules.h"
 #include "suite/observe/trace/calls.h"
+#include "suite/observe/trace/job.h"
 #include "suite/observe/trace/pass.h"
 #include "suite/observe/trace/saved.h"
 
@@ -131,7 +132,7 @@ static void judge_pass_again(const ls_observe_trace *trace, ls_observe_finding *
     ls_verdict_fail(&out->verdict,
                     "the first pass has the order of pass %d of the job that wrote %.100s, which "
                     "was whole by then",
-                    ls_json_int(before, "pass", 0) + 1, path);
+                    ls_job_count(before, "pass") + 1, path);
     ls_verdict_cause(&out->verdict, "the job goes on with the epoch that the file ended with: it "
                                     "is trained on twice");
     ls_finding_blame(out, ls_json_string(load, "at", ""),

@@ -161,9 +161,9 @@ static void judge_taken(const ls_observe_rank *rank, int k, ls_observe_finding *
     const cJSON *restore;
     cJSON_ArrayForEach(restore, rank->restore)
     {
-        int params = ls_json_int(restore, "params", 0), taken = ls_json_int(restore, "taken", 0);
-        int unexpected = ls_json_int(restore, "unexpected", 0);
-        int renamed = ls_json_int(restore, "renamed", 0), own = ls_json_int(restore, "own", 0);
+        int params = ls_job_count(restore, "params"), taken = ls_job_count(restore, "taken");
+        int unexpected = ls_job_count(restore, "unexpected");
+        int renamed = ls_job_count(restore, "renamed"), own = ls_job_count(restore, "own");
         const char *at = ls_json_string(restore, "at", "");
         if (!restores(restore, "model") || params == 0 || ls_json_int(restore, "which", -1) < 0) {
             continue;

@@ -471,15 +471,15 @@ static bool restored_near(const ls_observe_rank *rank, int64_t step)
  * it averages or sends parameters, and a rank that skipped gets those of the others. */
 static bool sends_parameters(const ls_observe_rank *rank, const ls_observe_step *step)
 {
-    int64_t sent = 0, held = 0;
+    double sent = 0, held = 0;
     for (int c = ls_trace_find(step, LS_CALL_SCALER_STEP, 0); c >= 0 && c < step->call_count; c++) {
         const ls_call *call = &step->call[c];
         if (call->kind == LS_CALL_COLLECTIVE) {
-            sent += call->times * ls_json_integer(call->json, "elements", 0);
+            sent += call->times * ls_json_number(call->json, "elements", 0);
         }
     }
     for (int i = 0; i < rank->tensor_count; i++) {
-        held += rank->tensor[i].trainable ? rank->tensor[i].elements : 0;
+        held += rank->tensor[i].trainable ? (double)rank->tensor[i].elements : 0;
     }
     return held > 0 && sent >= held;
 }

@@ -146,19 +146,17 @@ static after look(const ls_observe_rank *rank, const cJSON *data)
 {
     after found = {.batch = fmax(2, ls_json_number(data, "batch", INFINITY)),
                    .samples = fmax(2, ls_json_number(data, "count", INFINITY))};
-    double first = ls_pass_first_step(data), last = ls_pass_last_step(data);
-    int64_t begin = isnan(first) ? 0 : (int64_t)first, end = isnan(last) ? -1 : (int64_t)last;
-    for (int64_t s = begin; s <= end; s++) {
-        const ls_observe_step *step = ls_trace_step(rank, s);
-        for (int c = 0; step != NULL && c < step->call_count; c++) {
-            found.forwards += is_eval(&step->call[c]) ? step->call[c].times : 0;
+    int count;
+    const ls_observe_step *step = ls_pass_steps(rank, data, &count);
+    for (int i = 0; i < count; i++) {
+        for (int c = 0; c < step[i].call_count; c++) {
+            found.forwards += is_eval(&step[i].call[c]) ? step[i].call[c].times : 0;
         }
     }
     bool inside = found.forwards == 0;
-    for (int64_t s = begin; s <= end; s++) {
-        const ls_observe_step *step = ls_trace_step(rank, s);
-        for (int c = 0; step != NULL && c < step->call_count; c++) {
-            const ls_call *call = &step->call[c];
+    for (int i = 0; i < count; i++) {
+        for (int c = 0; c < step[i].call_count; c++) {
+            const ls_call *call = &step[i].call[c];
             if (found.forwards > 0 && call->kind == LS_CALL_FORWARD) {
                 inside = ls_calls_flag(call, "grad") == 0;
             }

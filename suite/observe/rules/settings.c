@@ -474,7 +474,8 @@ static bool keeps_state(const cJSON *optimizer)
 static bool takes_over(const ls_observe_rank *rank, const cJSON *before, const cJSON *now)
 {
     const char *at = ls_json_string(now, "at", "");
-    const cJSON *a = groups_of(before)->child, *b = groups_of(now)->child;
+    const cJSON *a = cJSON_GetArrayItem(groups_of(before), 0);
+    const cJSON *b = cJSON_GetArrayItem(groups_of(now), 0);
     static const char *const same[] = {"params", "built_lr", "weight_decay", "betas", "momentum"};
     bool is = at[0] != '\0' && strcmp(at, ls_json_string(before, "at", "")) == 0 &&
               ls_json_int(now, "state", -1) == 0 && keeps_state(now) &&

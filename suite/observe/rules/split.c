@@ -5,23 +5,30 @@
 #include "kernels/core/text.h"
 #include "suite/observe/trace/job.h"
 
-int64_t ls_split_first_step(const ls_observe_trace *trace)
+int64_t ls_split_next_step(const ls_observe_trace *trace, int64_t n)
 {
-    int64_t first = INT64_MAX;
+    int64_t next = INT64_MAX;
     for (int k = 0; k < trace->world; k++) {
         const ls_observe_rank *rank = &trace->rank[k];
-        if (rank->step_count > 0 && rank->step[0].step->step < first) {
-            first = rank->step[0].step->step;
+        int64_t first = rank->step_count > 0 ? rank->step[0].step->step : INT64_MAX;
+        int64_t own = n > first ? n : first;
+        if (rank->step_count > 0 && own - first < rank->step_count && own < next) {
+            next = own;
         }
     }
-    return first;
+    return next;
+}
+
+int64_t ls_split_first_step(const ls_observe_trace *trace)
+{
+    return ls_split_next_step(trace, 0);
 }
 
 /* A step up to n that some ranks skipped and others took. */
 static bool find_uneven_skip(const ls_observe_trace *trace, int64_t n, int64_t *at, int *skipped,
                              int *took)
 {
-    for (*at = ls_split_first_step(trace); *at <= n; ++*at) {
+    for (*at = ls_split_first_step(trace); *at <= n; *at = ls_split_next_step(trace, *at + 1)) {
         *skipped = *took = -1;
         for (int k = 0; k < trace->world; k++) {
             const ls_observe_step *step = ls_trace_step(&trace->rank[k], *at);
@@ -99,7 +106,7 @@ static const ls_call *lone_schedule(const ls_observe_trace *trace, ls_split at, 
     int count[2] = {0, 0};
     const ls_call *last[2] = {NULL, NULL};
     const int rank[2] = {at.a, at.b};
-    for (int64_t n = ls_split_first_step(trace); n < step; n++) {
+    for (int64_t n = ls_split_first_step(trace); n < step; n = ls_split_next_step(trace, n + 1)) {
         for (int k = 0; k < 2; k++) {
             const ls_observe_step *own = ls_trace_step(&trace->rank[rank[k]], n);
             for (int c = own == NULL ? -1 : ls_trace_find(own, LS_CALL_SCHEDULE, 0); c >= 0;
@@ -115,7 +122,8 @@ static const ls_call *lone_schedule(const ls_observe_trace *trace, ls_split at, 
 
 static bool blame_rate(const ls_observe_trace *trace, ls_split at, ls_observe_finding *out)
 {
-    for (int64_t n = ls_split_first_step(trace); n <= at.step; n++) {
+    for (int64_t n = ls_split_first_step(trace); n <= at.step;
+         n = ls_split_next_step(trace, n + 1)) {
         const ls_observe_step *a = ls_trace_step(&trace->rank[at.a], n);
         const ls_observe_step *b = ls_trace_step(&trace->rank[at.b], n);
         if (a != NULL && b != NULL && a->step->lr != b->step->lr && a->step->lr == a->step->lr &&

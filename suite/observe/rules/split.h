@@ -13,6 +13,8 @@ typedef struct ls_split {
 } ls_split;
 
 int64_t ls_split_first_step(const ls_observe_trace *trace); /* of any rank */
+/* The lowest number from n on of a step that any rank has; INT64_MAX: there is none. */
+int64_t ls_split_next_step(const ls_observe_trace *trace, int64_t n);
 /* The cause, the place and the advice: a step that one rank skipped, unlike rates, a file that one
  * rank loaded, else what samples of a step near it show. `what`: "model" or "optimizer". */
 void ls_split_blame(const ls_observe_trace *trace, ls_split at, const ls_samples *samples,

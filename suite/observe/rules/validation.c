@@ -23,16 +23,13 @@ typedef struct validation {
 static validation look(const ls_observe_rank *rank, const cJSON *data, int model)
 {
     validation v = {0};
-    double first = ls_pass_first_step(data), last = ls_pass_last_step(data);
+    int count;
+    const ls_observe_step *step = ls_pass_steps(rank, data, &count);
     double batch = ls_json_number(data, "batch", 1);
     v.batches = ceil(ls_json_number(data, "count", 0) / (batch > 0 ? batch : 1));
-    if (isnan(first) || isnan(last)) {
-        return v;
-    }
-    for (int64_t s = (int64_t)first; s <= (int64_t)last; s++) {
-        const ls_observe_step *step = ls_trace_step(rank, s);
-        for (int c = 0; step != NULL && c < step->call_count; c++) {
-            const ls_call *call = &step->call[c];
+    for (int i = 0; i < count; i++) {
+        for (int c = 0; c < step[i].call_count; c++) {
+            const ls_call *call = &step[i].call[c];
             v.collectives = v.collectives || ls_calls_combine(call);
             if (call->kind != LS_CALL_FORWARD || ls_calls_flag(call, "grad") != 0) {
                 continue;
@@ -50,8 +47,8 @@ static validation look(const ls_observe_rank *rank, const cJSON *data, int model
 
 static bool has_modes(const cJSON *model)
 {
-    return ls_json_int(model, "dropout", 0) + ls_json_int(model, "bn", 0) +
-               ls_json_int(model, "sync_bn", 0) >
+    return ls_job_count(model, "dropout") + ls_job_count(model, "bn") +
+               ls_job_count(model, "sync_bn") >
            0;
 }
 
@@ -120,8 +117,8 @@ static void judge_drawn(const ls_observe_rank *rank, int k, int *seen, ls_observ
         return;
     }
     ++*seen;
-    if (ls_json_int(model, "dropout", 0) == 0 ||
-        ls_json_int(model, "bn", 0) + ls_json_int(model, "sync_bn", 0) > 0 ||
+    if (ls_job_count(model, "dropout") == 0 ||
+        ls_job_count(model, "bn") + ls_job_count(model, "sync_bn") > 0 ||
         rank->step_count < STEPS || SELDOM * with > rank->step_count) {
         return;
     }

@@ -64,14 +64,20 @@ const char *ls_job_data_place(const cJSON *data, const char *member)
 
 int ls_job_models(const ls_observe_rank *rank)
 {
-    int count = 0;
+    int count = 0, events = cJSON_GetArraySize(rank->model);
     const cJSON *model;
     cJSON_ArrayForEach(model, rank->model)
     {
-        int index = ls_json_int(model, "model", 0);
-        count = index >= count ? index + 1 : count;
+        int index = ls_json_int(model, "model", 0); /* they are numbered from 0 */
+        count = index >= count && index < events ? index + 1 : count;
     }
     return count;
+}
+
+int ls_job_count(const cJSON *event, const char *name)
+{
+    int count = ls_json_int(event, name, 0);
+    return count >= 0 && count <= 1 << 24 ? count : 0;
 }
 
 bool ls_job_model_is_ddp(const cJSON *model)

@@ -18,6 +18,9 @@ const char *ls_job_names_text(ls_job_names *names);
 const cJSON *ls_job_model(const ls_observe_rank *rank, int model);
 const cJSON *ls_job_optimizer(const ls_observe_rank *rank, int optimizer);
 int ls_job_models(const ls_observe_rank *rank); /* highest index + 1 */
+/* A count that an event gives of modules, parameters or passes; 0: it gives none, or one that
+ * cannot be (above 2^24), so that a few may be added up. */
+int ls_job_count(const cJSON *event, const char *name);
 /* Where the script built what a pass over data draws from: "built" (its loader), "sampler_at" or
  * "cut_at" (a part of a data set); where that is not known, its loader, else its loop. */
 const char *ls_job_data_place(const cJSON *data, const char *member);

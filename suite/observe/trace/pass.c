@@ -15,7 +15,10 @@ bool ls_pass_is_validation(const cJSON *pass)
 static double step_of(const cJSON *pass, int end)
 {
     const cJSON *step = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(pass, "steps"), end);
-    return cJSON_IsNumber(step) ? step->valuedouble : NAN;
+    int64_t number;
+    bool is =
+        cJSON_IsNumber(step) && ls_json_whole(step->valuedouble, 0, INT64_C(1) << 53, &number);
+    return is ? (double)number : NAN;
 }
 
 double ls_pass_first_step(const cJSON *pass)
@@ -26,6 +29,20 @@ double ls_pass_first_step(const cJSON *pass)
 double ls_pass_last_step(const cJSON *pass)
 {
     return step_of(pass, 1);
+}
+
+const ls_observe_step *ls_pass_steps(const ls_observe_rank *rank, const cJSON *pass, int *count)
+{
+    double base = rank->step_count > 0 ? (double)rank->step[0].step->step : 0;
+    double first = ls_pass_first_step(pass), last = ls_pass_last_step(pass);
+    *count = 0;
+    if (isnan(first) || isnan(last)) {
+        return NULL;
+    }
+    first = fmax(first, base);
+    last = fmin(last, base + rank->step_count - 1);
+    *count = first <= last ? (int)(last - first) + 1 : 0;
+    return *count > 0 ? &rank->step[(int)(first - base)] : NULL;
 }
 
 const cJSON *ls_pass_trained(const ls_observe_rank *rank, int index)

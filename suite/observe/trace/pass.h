@@ -12,6 +12,8 @@ bool ls_pass_is_validation(const cJSON *pass);
  * number, where the event does not hold them. */
 double ls_pass_first_step(const cJSON *pass);
 double ls_pass_last_step(const cJSON *pass);
+/* The steps between them, those included, that the rank has closed: [*count], or NULL. */
+const ls_observe_step *ls_pass_steps(const ls_observe_rank *rank, const cJSON *pass, int *count);
 /* The trained pass of that number, from 0; NULL: there are fewer. */
 const cJSON *ls_pass_trained(const ls_observe_rank *rank, int index);
 /* Whether the rank trains on a data set of the same length: most likely the same data. */

@@ -1,5 +1,6 @@
 #include "spans.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,7 +56,9 @@ static void add_call(span *s, const ls_call *call, double *last)
 {
     double rate = rate_of(call);
     s->calls += call->times;
-    s->reached = (int)ls_json_number(call->json, "epoch", s->calls);
+    double epoch =
+        ls_json_number(call->json, "epoch", s->calls); /* of some schedules with a fraction */
+    s->reached = fabs(epoch) < INT_MAX ? (int)epoch : s->calls;
     s->optimizer = call->optimizer;
     s->rising = s->rising && (isnan(*last) || rate > *last);
     s->highest = isnan(s->highest) || rate > s->highest ? rate : s->highest;

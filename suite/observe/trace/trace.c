@@ -38,6 +38,13 @@ static ls_call_kind kind_of(const char *word)
     return LS_CALL_OTHER;
 }
 
+/* The module writes at most 10,000 calls of a step. */
+static int times_of(const cJSON *call)
+{
+    int times = ls_json_int(call, "times", 1);
+    return times >= 1 && times <= 10000 ? times : 1;
+}
+
 void ls_trace_keep_calls(ls_kept_calls *kept, ls_observe_step *step, const cJSON *calls,
                          const ls_observe_step *like)
 {
@@ -49,7 +56,7 @@ void ls_trace_keep_calls(ls_kept_calls *kept, ls_observe_step *step, const cJSON
         const cJSON *entry = ls_kept_calls_add(kept, before, call);
         step->call[step->call_count++] = (ls_call){
             .kind = kind_of(ls_json_string(entry, "call", "")),
-            .times = ls_json_int(entry, "times", 1),
+            .times = times_of(entry),
             .at = ls_json_string(entry, "at", ""),
             .json = entry,
             .model = ls_json_int(entry, "model", -1),

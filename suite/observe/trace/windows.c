@@ -71,13 +71,14 @@ void ls_windows_judge(const ls_observe_trace *trace, ls_observe_finding *out)
             continue;
         }
         if (before != NULL && ls_json_bool(before, "whole", false)) {
-            int batch = ls_json_int(before, "batch", 0), count = ls_json_int(before, "count", 0);
-            int batches = batch > 0 ? (count + batch - 1) / batch : 0;
+            int64_t batch = ls_json_int(before, "batch", 0);
+            int64_t count = ls_json_int(before, "count", 0);
+            int64_t batches = batch > 0 ? (count + batch - 1) / batch : 0;
             const ls_observe_step *step = ls_trace_step(rank, (int64_t)first);
             windows none = {0};
             int size = step == NULL ? 0 : size_of(step, &none);
             passes++;
-            rest = batches % w.usual;
+            rest = (int)(batches % w.usual);
             carried += rest > 0 && size == w.usual + rest;
         }
         before = data;

@@ -133,6 +133,41 @@ START_TEST(a_step_like_none_is_an_error)
 }
 END_TEST
 
+#define OF_TWO(rank) \
+    "{\"event\":\"start\",\"schema\":2,\"observed\":1,\"rank\":" #rank ",\"world\":2}\n"
+
+/* Rules go over steps, models and passes by their numbers: those of a file may be any. */
+START_TEST(numbers_that_cannot_be_are_judged_soon)
+{
+    char folder[64];
+    make_folder(folder);
+    static const char *const model =
+        "{\"event\":\"model\",\"model\":2147483647,\"kind\":\"ddp\",\"broadcast_buffers\":true,"
+        "\"buffers\":[[\"b\",1,\"f32\"]],\"params\":[],\"bn\":2147483647,\"sync_bn\":2147483647}\n"
+        "{\"event\":\"model\",\"model\":0,\"kind\":\"ddp\",\"broadcast_buffers\":true,\"world\":2,"
+        "\"buffers\":[[\"b\",1,\"f32\"]],\"params\":[],\"bn\":2147483647,\"sync_bn\":2147483647}\n"
+        "{\"event\":\"data\",\"loader\":0,\"batch\":2147483647,\"count\":2147483647,\"steps\":[1,"
+        "9007199254740991]}\n"
+        "{\"event\":\"misuse\",\"kind\":\"transform\",\"loaders\":[1e300,null]}\n";
+    static const char *const calls =
+        "\"calls\":[{\"call\":\"forward\",\"times\":2147483647,\"grad\":true},{\"call\":"
+        "\"optimizer_step\"}],\"digest\":{\"param\":\"0123456789abcdef\"}}\n";
+    LS_TEXT(first, 4000, "%s%s{\"event\":\"step\",\"step\":1,\"loss\":1,%s", OF_TWO(0), model,
+            calls);
+    LS_TEXT(second, 4000, "%s%s{\"event\":\"step\",\"step\":9007199254740990,\"loss\":1,%s",
+            OF_TWO(1), model, calls);
+    write_text(folder, "rank0.jsonl", first);
+    write_text(folder, "rank1.jsonl", second);
+    ls_observe_trace *trace = read_folder(folder);
+    ls_observe_result result;
+    ls_observe_judge_all(trace, &result);
+    ck_assert_int_gt(result.count, 0);
+    ls_observe_result_free(&result);
+    ls_observe_free(trace);
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
 START_TEST(calls_are_read_in_order)
 {
     char folder[64];
@@ -338,6 +373,7 @@ int main(void)
     tcase_add_test(tests, every_event_is_read);
     tcase_add_test(tests, a_step_like_another_has_its_calls);
     tcase_add_loop_test(tests, a_step_like_none_is_an_error, 0, 6);
+    tcase_add_test(tests, numbers_that_cannot_be_are_judged_soon);
     tcase_add_test(tests, calls_are_read_in_order);
     tcase_add_test(tests, what_dead_ranks_left_is_read);
     tcase_add_test(tests, a_broken_line_is_kept_and_fails_what_needs_it);
