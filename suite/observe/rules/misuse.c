@@ -199,14 +199,14 @@ static bool has_forwards(const ls_observe_rank *rank, int loader)
     return false;
 }
 
-/* A number of a list of loaders; -1: it has none at that place. */
+/* A number of a list of loaders; -2, which no pass has: there is none at that place. */
 static int loader_at(const cJSON *loaders, int place)
 {
     const cJSON *item = cJSON_GetArrayItem(loaders, place);
     int64_t number = -1;
     return cJSON_IsNumber(item) && ls_json_whole(item->valuedouble, 0, INT_MAX, &number)
                ? (int)number
-               : -1;
+               : -2;
 }
 
 /* Data of two kinds may both be trained on, or both be validated; of one, the loader must be

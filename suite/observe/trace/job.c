@@ -64,12 +64,13 @@ const char *ls_job_data_place(const cJSON *data, const char *member)
 
 int ls_job_models(const ls_observe_rank *rank)
 {
-    int count = 0, events = cJSON_GetArraySize(rank->model);
+    enum { MOST = 4096 }; /* higher numbers are no model's */
+    int count = 0;
     const cJSON *model;
     cJSON_ArrayForEach(model, rank->model)
     {
-        int index = ls_json_int(model, "model", 0); /* they are numbered from 0 */
-        count = index >= count && index < events ? index + 1 : count;
+        int index = ls_json_int(model, "model", 0);
+        count = index >= count && index < MOST ? index + 1 : count;
     }
     return count;
 }

@@ -1,5 +1,5 @@
-/* Lines of files: whatever their lengths, each is read once and whole; what cannot be one is told.
- */
+/* Reading a file line by line: lines of every length, a last one without its newline, files that
+ * are refused. */
 #include <check.h>
 #include <string.h>
 #include <sys/stat.h>
