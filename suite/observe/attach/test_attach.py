@@ -873,6 +873,19 @@ def limited_steps(context):
 
 
 @test
+def digests_depend_on_the_step_alone(context):
+    result = context.on.run("long")
+    assert result.codes == [0, 0], result.output()
+    taken = [
+        {e["step"]: e["digest"] for e in result.events(rank, "step") if "digest" in e} for rank in (0, 1)
+    ]
+    assert taken[0] == taken[1] and len(taken[0]) < 280
+    steps = list(taken[0])
+    assert steps[:128] == list(range(1, 129)) and {201, 202, 299} < set(steps), steps
+    assert all(later - earlier <= 7 for earlier, later in zip(steps, steps[1:])), steps
+
+
+@test
 def launchers(context):
     jobs = [sys.executable, JOBS_FILE, "f32", "RESULT"]
     control = context.off.run("f32", name="launched").facts

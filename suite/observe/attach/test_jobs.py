@@ -604,6 +604,34 @@ def short(losses, steps=3):
 
 
 @job
+def long(losses):
+    """299 steps, rank 1 slower than rank 0; a validation after step 201; after the last step rank 0 alone saves and
+    then changes its weights.
+    """
+    ddp = DDP(mlp())
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01, momentum=0.9)
+    x, y = torch.randn(4, 20), torch.randint(0, 5, (4,))
+    for step in range(1, 300):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(ddp(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        if dist.get_rank() == 1:
+            time.sleep(0.002)
+        if step == 201:
+            ddp.eval()
+            with torch.no_grad():
+                ddp(x)
+            ddp.train()
+    if dist.get_rank() == 0:
+        torch.save(ddp.state_dict(), os.devnull)
+        with torch.no_grad():
+            ddp.module[0].weight.zero_()
+    return [ddp]
+
+
+@job
 def leaves(losses):
     short(losses)
     sys.exit(7)

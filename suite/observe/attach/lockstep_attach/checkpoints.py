@@ -190,7 +190,10 @@ class Checkpoints:
 
     def _enter(self, args, kwargs):
         self.depth += 1
-        return self.hub.steps.done_now() if self.depth == 1 else False
+        if self.depth != 1:
+            return False
+        self.hub.steps.turn()
+        return self.hub.steps.done_now()
 
     def _enter_load(self, args, kwargs):
         self.depth += 1
@@ -214,6 +217,7 @@ class Checkpoints:
         return self._save(kwargs.get("tensors", args[0] if args else None), args, kwargs)
 
     def _save(self, saved, args, kwargs):
+        self.hub.steps.turn()
         contents = self._contents(saved)
         event = {
             "event": "save",

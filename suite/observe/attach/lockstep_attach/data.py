@@ -16,8 +16,8 @@ KEPT = 65536  # indices of a pass that are written, for the dataset's length
 
 
 class Pass:
-    def __init__(self, iterator):
-        self.ref = weakref.ref(iterator)
+    def __init__(self, iterator, gone):
+        self.ref = weakref.ref(iterator, gone)
         self.loader = None  # known when DataLoader.__iter__ has returned
         self.number = 0
         self.at = ""
@@ -93,11 +93,16 @@ class Data:
         if entry is None or entry.ref() is not iterator:
             if entry is not None:
                 self._close(entry)
-            entry = self.open[id(iterator)] = Pass(iterator)
+            entry = self.open[id(iterator)] = Pass(iterator, self._gone)
             dataset = getattr(iterator, "_dataset", None)
             entry.modulus, entry.facts = _modulus(dataset)
             entry.indexed = getattr(iterator, "_dataset_kind", 0) == 0
         return entry
+
+    def _gone(self, ref):
+        """A loop was left early."""
+        if self.hub.own.depth == 0:
+            self.hub.call(self.hub.steps.turn)
 
     def _enter_reset(self, args, kwargs):
         """Also called by the constructor of an iterator with workers, which then draws indices."""
@@ -260,6 +265,7 @@ class Data:
         if error is None:
             self._content(args[0], result)
         if isinstance(error, StopIteration):
+            self.hub.steps.turn()
             entry = self.open.pop(id(args[0]), None)
             if entry is not None:
                 entry.whole = True

@@ -731,6 +731,8 @@ class Models:
         if model is not None and model.kind != "replaced":
             mode = kwargs.get("mode", args[1] if len(args) > 1 else True)
             word = "train" if mode else "eval"
+            if not mode:
+                self.hub.steps.turn()
             self.hub.misuse.evaluates(not mode)
             self.hub.steps.note(
                 "sync_module", mode=word, model=model.index, at=self.hub.places.here()

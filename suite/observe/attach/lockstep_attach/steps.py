@@ -5,8 +5,6 @@ import time
 from . import detail, trail
 
 CALLS = 10000  # entries of a step: one that never ends does not grow without bound
-# of a job's time for digests: the rest of the 3 % that README.md allows is for the other work
-DIGEST_SHARE = 0.02
 
 
 class Schedule:
@@ -32,6 +30,20 @@ class Schedule:
         return True
 
 
+class Thinned:
+    """Which of the numbers 1, 2, ... get digests, by the number alone, so that all ranks take the same steps: all up to
+    128, then one of each block of 2, of 4 from 256 on, up to 64. Its place in the block goes through all of them, so that
+    what a script does in every fourth step, say, is met.
+    """
+
+    ALL, BLOCK = 128, 64
+
+    def take(self, number):
+        block = min(self.BLOCK, 1 << ((number - 1) // self.ALL).bit_length())
+        index, place = divmod(number, block)
+        return place == index * 5 % block
+
+
 class Step:
     def __init__(self, number, is_detail):
         self.number = number
@@ -46,6 +58,7 @@ class Step:
         self.did = []  # of each optimizer that was asked: True, False, or a Lazy of that
         self.lr = None
         self.images = 0
+        self.digest = None  # taken before the step was closed
         self.spent = {"data": 0, "forward": 0, "backward": 0, "optimizer": 0}
 
 
@@ -54,8 +67,9 @@ class Steps:
         self.hub = hub
         self.schedule = Schedule(hub.settings.every)
         self.done = 0
-        self.digest_every = 1
-        self.digest_ns = self.work_ns = 0.0
+        self.thinned = Thinned()
+        self.turns = 0  # from training to something else
+        self.turned = False  # in the step before: this one has digests, too
         self.begun_ns = time.perf_counter_ns()
         self.own_before = 0
         self.detail = detail.Detail(hub)
@@ -87,9 +101,20 @@ class Steps:
     def spend(self, phase, begin_ns):
         self.now.spent[phase] += time.perf_counter_ns() - begin_ns
 
+    def turn(self):
+        """The script turns from training to something else (a pass over data has ended, a validation, a save or a
+        restore begins): the open step's digests are those of now, and the next step has some, too.
+        """
+        if not self.now.asked or self.now.digest is not None:
+            return
+        self.turns += 1
+        if self.thinned.take(self.turns):
+            self.now.digest = self._digest()
+
     def before_forward(self, training, grad):
         """A forward of a known model comes: the first one of the next step closes this one."""
         if not grad:
+            self.turn()
             return
         if not self.hub.first_forward_ns:
             self.hub.first_forward_ns = time.perf_counter_ns()
@@ -141,7 +166,7 @@ class Steps:
 
     def close_last(self):
         if self.now.asked:
-            self.close()
+            self.close(last=True)
         self.detail.drop()
 
     def unfinished(self):
@@ -150,28 +175,29 @@ class Steps:
         if not self.now.asked and any(call["call"] == "backward" for call in calls):
             self.hub.writer.put({"event": "unfinished", "calls": calls})
 
-    def close(self):
+    def close(self, last=False):
         step, hub = self.now, self.hub
         now = time.perf_counter_ns()
-        own = hub.own_ns - self.own_before
         total = now - self.begun_ns
         self.done = step.number
         hub.last_step_ns = now
         samples = self.detail.close(step)
         event = self._event(step, samples)
-        event["digest"] = self._digest(step, max(0, total - own))
+        early = step.digest is not None
+        last = last or step.number == hub.settings.steps
+        if early or last or step.detail or self.turned or self.thinned.take(step.number):
+            event["digest"] = step.digest or self._digest()
+        self.turned = early
         event["ms"] = dict(
             {"total": total / 1e6}, **{key: value / 1e6 for key, value in step.spent.items()}
         )
-        event["ms"]["instrument"] = own / 1e6
+        event["ms"]["instrument"] = (hub.own_ns - self.own_before) / 1e6
         event["ms"] = {key: round(value, 3) for key, value in event["ms"].items()}
         event["at_ns"] = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         event["detail"] = samples
         if step.detail:
             event["statistics"] = hub.models.statistics()
         event["calls"] = step.calls
-        if event["digest"] is None:
-            del event["digest"]
         hub.writer.put(event)
         hub.models.release()
         hub.optimizers.release()
@@ -224,27 +250,11 @@ class Steps:
             [did.tensors[0] for did in lazies], lambda *found: all(value != 0 for value in found)
         )
 
-    def _digest(self, step, work_ns):
-        """Digests of all models and optimizers; in fewer steps where they would cost the job too
-        much.
-        """
-        if step.number > 1:
-            self.work_ns = work_ns if not self.work_ns else 0.8 * self.work_ns + 0.2 * work_ns
-        if not step.detail and step.number % self.digest_every != 0:
-            return None
-        begin = time.perf_counter_ns()
+    def _digest(self):
+        """Digests of all models and optimizers."""
         digests, models = self.hub.digests, self.hub.models
-        out = {
+        return {
             "param": digests.digest(models.all_params()),
             "state": digests.digest(self.hub.optimizers.all_state()),
             "buffer": digests.digest(models.all_buffers()),
         }
-        spent = time.perf_counter_ns() - begin
-        if step.number > 1:
-            self.digest_ns = spent if not self.digest_ns else 0.8 * self.digest_ns + 0.2 * spent
-            while (
-                self.digest_every < 1024
-                and self.digest_ns > DIGEST_SHARE * self.digest_every * self.work_ns
-            ):
-                self.digest_every *= 2
-        return out
