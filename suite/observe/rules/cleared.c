@@ -220,7 +220,7 @@ static bool uses_closure(const ls_observe_trace *trace)
 void ls_rules_order_zero(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     zeroes z = {0};
-    if (!concerns(trace, out)) {
+    if (!concerns(trace, out) || ls_job_has_no_tensors(trace, out)) {
         return;
     }
     if (uses_closure(trace)) {

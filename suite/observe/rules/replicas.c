@@ -220,40 +220,48 @@ static const char *digest_of(const ls_observe_step *step, ls_record_digest which
     return given ? step->step->digest[which] : NULL;
 }
 
+/* The last step that every rank has. */
 static int64_t last_step(const ls_observe_trace *trace)
 {
-    int64_t last = 0;
+    int64_t last = INT64_MAX;
     for (int k = 0; k < trace->world; k++) {
         const ls_observe_rank *rank = &trace->rank[k];
-        if (rank->step_count > 0 && rank->step[rank->step_count - 1].step->step > last) {
-            last = rank->step[rank->step_count - 1].step->step;
-        }
+        int64_t own = rank->step_count == 0 ? 0 : rank->step[rank->step_count - 1].step->step;
+        last = own < last ? own : last;
     }
     return last;
 }
 
-/* The first step whose digests differ; counts the steps that two ranks have digests of. */
-static ls_split find_split(const ls_observe_trace *trace, ls_record_digest which, int *compared)
+/* Steps after which all ranks' digests are known. */
+typedef struct compared {
+    int64_t steps, of; /* those with digests of anything, and all */
+    int64_t last;      /* the last one whose digests are equal; 0: none */
+    ls_split split;    /* the first one whose digests differ */
+} compared;
+
+static compared compare_steps(const ls_observe_trace *trace, ls_record_digest which)
 {
-    int64_t last = last_step(trace);
-    for (int64_t n = ls_split_first_step(trace); n <= last; n = ls_split_next_step(trace, n + 1)) {
+    static const char nothing[] = "0000000000000000"; /* of no tensors */
+    compared c = {0};
+    for (int64_t n = ls_split_first_step(trace); n != INT64_MAX && c.split.step == 0;
+         n = ls_split_next_step(trace, n + 1)) {
         const char *first = NULL;
-        int a = 0;
-        bool counted = false;
-        for (int k = 0; k < trace->world; k++) {
+        int a = 0, known = 0;
+        for (int k = 0; k < trace->world && c.split.step == 0; k++) {
             const char *digest = digest_of(ls_trace_step(&trace->rank[k], n), which);
             if (digest != NULL && first != NULL && strcmp(first, digest) != 0) {
-                return (ls_split){n, a, k};
+                c.split = (ls_split){n, a, k};
             }
-            counted = counted || (digest != NULL && first != NULL);
-            if (digest != NULL && first == NULL) {
-                first = digest;
-                a = k;
-            }
+            known += digest != NULL;
+            a = first == NULL ? k : a;
+            first = first == NULL ? digest : first;
         }
-        *compared += counted;
+        bool equal = known == trace->world && c.split.step == 0;
+        c.of++;
+        c.steps += equal && strcmp(first, nothing) != 0;
+        c.last = equal ? n : c.last;
     }
-    return (ls_split){0};
+    return c;
 }
 
 /* The detailed step at or after n, else the last before it; 0: none. */
@@ -319,9 +327,23 @@ static const cJSON *plain_model_of(const ls_observe_trace *trace, const ls_sampl
     return plain;
 }
 
-static void fail_step(const ls_observe_trace *trace, ls_split at, const char *word,
-                      const char *group, const char *what, bool by_hand, ls_observe_finding *out)
+/* "after step 9" where they were equal after the one before, else "between steps 8 and 12". */
+static void when_split(const ls_observe_trace *trace, ls_split at, int64_t equal, char *text,
+                       size_t bytes)
 {
+    bool next = equal >= at.step || ls_split_next_step(trace, equal + 1) == at.step;
+    ls_text_put(text, bytes, "after step %lld", (long long)at.step);
+    if (!next) {
+        ls_text_put(text, bytes, "between steps %lld and %lld", (long long)equal,
+                    (long long)at.step);
+    }
+}
+
+static void fail_step(const ls_observe_trace *trace, const compared *c, ls_split at,
+                      const char *word, const char *group, const char *what, bool by_hand,
+                      ls_observe_finding *out)
+{
+    char when[64];
     ls_samples samples;
     ls_job_names names = {0};
     int64_t detail = nearest_detail(trace, at.step);
@@ -333,8 +355,9 @@ static void fail_step(const ls_observe_trace *trace, ls_split at, const char *wo
                     names.count, compared / (samples.count > 1 ? samples.count - 1 : 1),
                     (long long)detail, names.count > 0 ? ", " : "", ls_job_names_text(&names));
     }
-    ls_verdict_fail(&out->verdict, "after step %lld ranks %d and %d hold different %s%s",
-                    (long long)at.step, at.a, at.b, word, tensors);
+    when_split(trace, at, c->last, when, sizeof when);
+    ls_verdict_fail(&out->verdict, "%s ranks %d and %d hold different %s%s", when, at.a, at.b, word,
+                    tensors);
     const cJSON *plain = plain_model_of(trace, &samples, group);
     if (by_hand) {
         blame(trace, at, &samples, what, out);
@@ -433,32 +456,56 @@ static bool is_excused(const ls_observe_trace *trace, bool by_hand, ls_observe_f
     return ls_reduction_is_partial(trace, out);
 }
 
+/* Equal digests, or none: a pass only where the last step is among them. */
+static void pass_steps(const ls_observe_trace *trace, const compared *c, const char *word,
+                       ls_observe_finding *out)
+{
+    int64_t last = last_step(trace);
+    if (c->steps == 0 && c->last != 0) {
+        ls_verdict_set(&out->verdict, LS_SKIP, "no tensor is part of the %s", word);
+    } else if (c->steps == 0) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "no step has digests of the %s on all ranks",
+                       word);
+    } else if (c->last < last) {
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "equal on %d ranks after %lld of %lld steps, up to step %lld: of step %lld, "
+                       "the last one, not all ranks have digests",
+                       trace->world, (long long)c->steps, (long long)c->of, (long long)c->last,
+                       (long long)last);
+    }
+    ls_verdict_pass(&out->verdict,
+                    "equal on %d ranks after %lld of %lld steps, the last among them", trace->world,
+                    (long long)c->steps, (long long)c->of);
+}
+
 static void judge_digests(const ls_observe_trace *trace, ls_record_digest which, const char *word,
                           const char *group, const char *what, ls_observe_finding *out)
 {
-    int compared = 0;
-    ls_split at = find_split(trace, which, &compared);
+    compared c = compare_steps(trace, which);
+    ls_split at = c.split;
     bool by_hand = at.step != 0 && splits_by_hand(trace, group, &at);
     if (at.step != 0 && is_excused(trace, by_hand, out)) {
         return;
     }
     if (at.step != 0 && !by_hand && which == LS_RECORD_PARAM && has_untrained_difference(trace)) {
-        compared = 0;
-        at = find_sampled_split(trace, group, &compared, out);
+        int sampled = 0;
+        at = find_sampled_split(trace, group, &sampled, out);
+        if (at.step == 0) {
+            ls_verdict_set(&out->verdict, LS_WEAK,
+                           "a model that is not trained differs by rank, and digests are of all "
+                           "models: samples of the others are equal after %d of %lld steps",
+                           sampled, (long long)c.of);
+        }
     }
     if (at.step != 0) {
-        fail_step(trace, at, word, group, what, by_hand, out);
+        fail_step(trace, &c, at, word, group, what, by_hand, out);
     }
-    if (compared == 0 && at.step == 0) {
-        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "no step has digests of the %s on two ranks",
-                       word);
-    }
-    ls_verdict_pass(&out->verdict, "equal on %d ranks after %d steps", trace->world, compared);
+    pass_steps(trace, &c, word, out);
 }
 
 void ls_rules_replicas_step(const ls_observe_trace *trace, ls_observe_finding *out)
 {
-    if (concerns(trace, out)) {
+    if (concerns(trace, out) && !ls_job_has_no_tensors(trace, out)) {
         judge_digests(trace, LS_RECORD_PARAM, "parameters", "next", "model", out);
     }
 }
@@ -548,8 +595,8 @@ static void judge_first_buffers(const ls_observe_trace *trace, int *compared,
  * again before the next forward, or stay a rank's own. */
 static void judge_shared_statistics(const ls_observe_trace *trace, ls_observe_finding *out)
 {
-    int steps = 0;
-    ls_split at = find_split(trace, LS_RECORD_BUFFER, &steps);
+    compared c = compare_steps(trace, LS_RECORD_BUFFER);
+    ls_split at = c.split;
     if (at.step != 0) {
         ls_verdict_fail(&out->verdict,
                         "after step %lld ranks %d and %d hold different statistics "
@@ -559,8 +606,7 @@ static void judge_shared_statistics(const ls_observe_trace *trace, ls_observe_fi
         ls_finding_blame(out, ls_json_string(model, "at", ""),
                          "let all ranks run the same training forwards, and none in eval mode");
     }
-    ls_verdict_pass(&out->verdict, "shared statistics equal on %d ranks after %d steps",
-                    trace->world, steps);
+    pass_steps(trace, &c, "shared statistics", out);
 }
 
 /* A trainer of the protocol says in its dumps whether statistics are shared. */

@@ -590,6 +590,9 @@ void ls_rules_optimizer_settings(const ls_observe_trace *trace, ls_observe_findi
                                        : "optimizer.groups compares what the job is asked for");
         return;
     }
+    if (ls_job_has_no_tensors(trace, out)) {
+        return;
+    }
     const ls_observe_rank *rank = &trace->rank[0];
     const cJSON *optimizer;
     cJSON_ArrayForEach(optimizer, rank->optimizer)

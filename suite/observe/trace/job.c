@@ -106,6 +106,22 @@ static const char *find_word(const ls_observe_trace *trace, bool models, const c
     return NULL;
 }
 
+bool ls_job_has_no_tensors(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    for (int k = 0; k < trace->world; k++) {
+        if (trace->rank[k].tensor_count > 0) {
+            return false;
+        }
+    }
+    if (trace->attached) {
+        ls_verdict_set(
+            &out->verdict, LS_UNSUPPORTED,
+            "no parameter is known: the %d models have 0 tensors that a rank holds whole",
+            trace->world > 0 ? ls_job_models(&trace->rank[0]) : 0);
+    }
+    return trace->attached;
+}
+
 const char *ls_job_sharded(const ls_observe_trace *trace)
 {
     static const char *const word[] = {"FSDP", "FullySharded", "DeepSpeed", "Pipeline"};
