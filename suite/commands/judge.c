@@ -253,7 +253,7 @@ static ls_status judge_observed(const char *directory, counts *c)
     LS_TRY(ls_observe_run_is_run(directory) ? ls_observe_run_judge(directory, stdout, &headline)
                                             : ls_observe_run_print(directory, stdout, &headline));
     c->passed += headline.passed;
-    c->failed += headline.code == LS_OK ? 0 : headline.inside - headline.passed;
+    c->failed += headline.code == LS_OK ? !headline.whole : headline.inside - headline.passed;
     c->infrastructure += headline.unreadable;
     return LS_OK;
 }

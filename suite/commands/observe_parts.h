@@ -25,6 +25,7 @@ typedef struct ls_observe_headline {
     ls_headline_correct correct;
     char why[512];
     bool ddp, amp;                /* the claims that concern the job */
+    bool whole;                   /* the job ended well and was seen to its end */
     int passed, inside;           /* rules in them */
     int failed, open, unreadable; /* FAIL and the like; WEAK and UNSUPPORTED; INFRA */
     int code; /* that the rules alone ask for: 0, 1 (a rule failed; where all are to be shown, also

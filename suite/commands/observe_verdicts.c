@@ -82,9 +82,10 @@ void ls_observe_verdicts_decide(const ls_observe_trace *trace, const ls_observe_
     }
     out->open = out->inside - out->passed - out->failed - out->unreadable;
     bool claims = out->ddp || out->amp;
-    out->correct = out->failed > 0                                           ? LS_CORRECT_NO
-                   : claims && out->passed > 0 && out->passed == out->inside ? LS_CORRECT_YES
-                                                                             : LS_CORRECT_NOT_SHOWN;
+    char part[200];
+    out->whole = ls_observe_is_whole(trace, part, sizeof part);
+    bool all = out->whole && claims && out->passed > 0 && out->passed == out->inside;
+    out->correct = out->failed > 0 ? LS_CORRECT_NO : all ? LS_CORRECT_YES : LS_CORRECT_NOT_SHOWN;
     if (claims) {
         ls_text_put(out->why, sizeof out->why, "%s %s%s%s: %d of %d rules",
                     out->ddp && out->amp ? "claims" : "claim", out->ddp ? "any-ddp" : "",
@@ -98,6 +99,7 @@ void ls_observe_verdicts_decide(const ls_observe_trace *trace, const ls_observe_
     for (size_t i = 0; i < sizeof named / sizeof *named; i++) {
         add_names(out, result, named[i], out->why, sizeof out->why);
     }
+    ls_text_add(out->why, sizeof out->why, "%s", part);
     bool shown = out->correct == LS_CORRECT_YES || !gate_all;
     out->code = out->failed > 0       ? LS_ERR_CHECK
                 : out->unreadable > 0 ? LS_ERR_INFRA

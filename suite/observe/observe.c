@@ -73,6 +73,36 @@ static void describe_ends(const ls_observe_trace *trace, char *text, size_t byte
     }
 }
 
+/* Where the attach module met an error of its own and looked no further. */
+static void describe_quiet(const ls_observe_trace *trace, char *text, size_t bytes)
+{
+    const cJSON *event;
+    for (int k = 0; k < trace->world; k++) {
+        cJSON_ArrayForEach(event, trace->rank[k].attach)
+        {
+            if (ls_json_bool(event, "quiet", false)) {
+                ls_text_add(text, bytes, "; rank %d was not seen to its end: %.80s", k,
+                            ls_json_string(event, "error", ""));
+            }
+        }
+    }
+}
+
+bool ls_observe_is_whole(const ls_observe_trace *trace, char *why, size_t bytes)
+{
+    const ls_record *record = &trace->record;
+    describe_ends(trace, why, bytes);
+    describe_quiet(trace, why, bytes);
+    if (record->state == LS_RECORD_FAILED) {
+        ls_text_add(why, bytes, "; the job ended with exit code %d", record->code);
+    } else if (record->state == LS_RECORD_KILLED) {
+        ls_text_add(why, bytes, "; the job was ended by signal %d", record->signal);
+    } else if (record->state != LS_RECORD_DONE && record->state != LS_RECORD_UNKNOWN) {
+        ls_text_add(why, bytes, "; the job did not end by itself");
+    }
+    return why[0] == '\0';
+}
+
 /* What could not be read may hold what the rule asks for. */
 static void limit_to_what_was_read(const ls_observe_trace *trace, ls_verdict *verdict)
 {
@@ -81,8 +111,8 @@ static void limit_to_what_was_read(const ls_observe_trace *trace, ls_verdict *ve
         return;
     }
     if (trace->record.broken[0] != '\0' && verdict->code != LS_FAIL) {
-        *verdict = (ls_verdict){.code = LS_PASS};
-        ls_verdict_fail(verdict, "%s", trace->record.broken);
+        *verdict = (ls_verdict){.code = LS_PASS}; /* the attach module's lines are not the job's */
+        ls_verdict_set(verdict, trace->attached ? LS_INFRA : LS_FAIL, "%s", trace->record.broken);
         return;
     }
     describe_ends(trace, ends, sizeof ends);

@@ -24,6 +24,9 @@ void ls_observe_free(ls_observe_trace *trace);
 /* Says that the job went on from a file that the job of `directory` saved, where it did: both are
  * then compared. False where it did not, or that job cannot be read. */
 bool ls_observe_continue(ls_observe_trace *trace, const char *directory);
+/* Whether the job ended by itself with code 0, and every rank was seen to its end: else what was
+ * judged is a part of it, and `why` says which, "; " before each reason. */
+bool ls_observe_is_whole(const ls_observe_trace *trace, char *why, size_t bytes);
 void ls_observe_judge_one(const ls_observe_trace *trace, const ls_observe_rule *rule,
                           ls_observe_finding *out);
 /* Judges every rule. */
