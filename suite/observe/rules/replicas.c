@@ -349,8 +349,8 @@ static void fail_step(const ls_observe_trace *trace, const compared *c, ls_split
     int64_t detail = nearest_detail(trace, at.step);
     ls_samples_open(trace, detail, &samples, out);
     int compared = ls_job_compare_samples(&samples, group, &names);
-    LS_TEXT(tensors, 400, ": no samples near that step");
-    if (compared > 0) {
+    LS_TEXT(tensors, 400, ": no samples from that step on");
+    if (compared > 0 && detail >= at.step) {
         ls_text_put(tensors, sizeof tensors, ": %d of %d sampled tensors of step %lld%s%s",
                     names.count, compared / (samples.count > 1 ? samples.count - 1 : 1),
                     (long long)detail, names.count > 0 ? ", " : "", ls_job_names_text(&names));
