@@ -383,6 +383,21 @@ START_TEST(attach_only)
 }
 END_TEST
 
+/* No rule fails in what a job that died has left: observe keeps its exit code, judge ends with 1. */
+START_TEST(a_job_that_died)
+{
+    ended *self = OBSERVE("--out", "h", "--", "sh", "-c", COPY("good") "exit 7");
+    ck_assert_int_eq(self->code, 7);
+    says(self->said, "the job ended with exit code");
+    self = run(WORDS("judge", "h"), "");
+    ck_assert_int_eq(self->code, 1);
+    says(self->out, "\nCORRECT  not shown");
+    says(self->out, " passed, 1 failed\n");
+    (void)OBSERVE("--out", "i", "--", "sh", "-c", COPY("good"));
+    ck_assert_int_eq(run(WORDS("judge", "i"), "")->code, 0);
+}
+END_TEST
+
 /* ---- signals --------------------------------------------------------------------------------- */
 
 static void wait_for(const char *name)
@@ -594,6 +609,7 @@ int main(int count, char **argument)
     tcase_add_test(tests, the_environment_of_the_job);
     tcase_add_test(tests, wrong_arguments);
     tcase_add_test(tests, attach_only);
+    tcase_add_test(tests, a_job_that_died);
     tcase_add_test(tests, signals_are_passed_on);
     tcase_add_test(tests, a_signal_to_the_group_comes_once);
     tcase_add_test(tests, nothing_is_left_after_kill);
