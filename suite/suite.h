@@ -30,6 +30,7 @@ typedef struct ls_tol {
 
 typedef struct ls_verdict {
     ls_verdict_code code;
+    int64_t compared;   /* elements, digests, steps, calls, ...: what ls_verdict_pass counted */
     char evidence[512]; /* one line: the observed values */
     char cause[320];    /* one line, "" where none fits */
     bool measured;      /* value, limit, unit and limit_from say something */
@@ -47,7 +48,8 @@ typedef struct ls_case ls_case;
 /* A row of kind LS_INSIDE may have no job: it is then judged at once, with job = NULL, and calls
  * our parts through their headers. job[i]: the record of row->job[i]. The runner has judged the
  * outcome already, and calls this only when every job is done, unless the row says that it judges
- * outcomes itself. Fills `out`, which comes as PASS with empty texts. */
+ * outcomes itself. Fills `out`, which comes without bad news, with empty texts and nothing
+ * compared: that is no PASS. */
 typedef void ls_case_judge(const ls_case *row, const ls_record *job, ls_verdict *out);
 
 /* Makes what a job of the row reads, before it starts; called for each of the row's jobs that has
@@ -104,15 +106,20 @@ void ls_rows_free(ls_case_list *list);
 void ls_rows_keep_protocol(ls_case_list *list);
 
 /* suite/judge/verdict.c */
-/* Sets code and evidence (printf style); the first bad one stays. */
+/* Sets code and evidence (printf style); the first bad one stays. Never LS_PASS: that is what
+ * ls_verdict_pass is for. */
 void ls_verdict_set(ls_verdict *verdict, ls_verdict_code code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /* The same with LS_FAIL. */
 void ls_verdict_fail(ls_verdict *verdict, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-/* Sets the evidence while nothing bad was seen: the last line of a judge, without a condition. */
-void ls_verdict_pass(ls_verdict *verdict, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
+/* The only way to a PASS: sets the evidence while nothing bad was seen, the last line of a judge,
+ * without a condition. `compared`: how many things it has compared, as it counted them; those of
+ * several calls add up. 0 in any of them is WEAK. */
+void ls_verdict_pass(ls_verdict *verdict, int64_t compared, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* What every caller of a judge does with its verdict: a judge that concluded nothing is WEAK. */
+void ls_verdict_close(ls_verdict *verdict);
 /* Sets the cause; the last one stays. */
 void ls_verdict_cause(ls_verdict *verdict, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

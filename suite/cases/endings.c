@@ -62,5 +62,5 @@ void ls_endings_judge(const ls_ending *want, const ls_record *job, ls_verdict *o
     }
     int speaker = want->says == 0 ? 0 : __builtin_ctz(want->says);
     ls_record_last_line(job, speaker, line, (int)sizeof line);
-    ls_verdict_pass(out, "%s", line[0] == '\0' ? "as expected" : line);
+    ls_verdict_pass(out, job->world, "%s", line[0] == '\0' ? "as expected" : line);
 }

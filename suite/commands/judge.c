@@ -164,6 +164,7 @@ static void judge_one(const char *family, ls_case_judge *judge, const char *name
     if (!ls_verdict_of_outcome(job, &verdict) && !ls_protocol_breaks(job, NULL, &verdict)) {
         judge(&row, job, &verdict);
     }
+    ls_verdict_close(&verdict);
     bool good = ls_verdict_good(verdict.code);
     c->passed += good;
     c->failed += !good;

@@ -62,6 +62,7 @@ typedef struct ls_compare_verdict {
     char cause[320];            /* one line, "" if no known cause fits */
     char tensor[64];            /* first wrong one in backward order, or "" */
     int failures;               /* checks that failed */
+    int64_t elements;           /* of the gradient and of the optimizer's step that were compared */
     bool coarse;                /* judged on FP64's own branches, whole gradient only */
     double error, ideal, limit; /* e, r and the bound of the whole gradient */
     double tie_ratio;           /* farthest turned branch, in units of its layer's RMS rounding */

@@ -119,6 +119,7 @@ static void judge_whole(ls_compare_judgement *j)
     const ls_evidence *e = j->evidence;
     ls_ideal_error_span whole = {0, e->net.elements};
     ls_compare_verdict *v = j->verdict;
+    v->elements += e->net.elements;
     v->error = sqrt(ls_ideal_error_squared(e->grad, j->forced.grad, whole) /
                     ls_ideal_error_square(j->forced.grad, whole));
     v->ideal = sqrt(j->cost.whole_error2 / j->cost.whole_grad2);
@@ -284,6 +285,7 @@ static ls_status judge_coarse(ls_compare_judgement *j)
         v->ideal = !(r <= v->ideal) ? r : v->ideal;
         ls_oracle_free(&e->net, &ideal);
     }
+    v->elements += e->net.elements;
     v->error = sqrt(ls_ideal_error_squared(e->grad, j->forced.grad, whole) / norm2);
     v->limit = ls_compare_bounds_coarse().factor * v->ideal;
     if (!(v->error <= v->limit)) {

@@ -282,6 +282,7 @@ static ls_status judge_optimizer(ls_compare_judgement *j)
         LS_TRY(ls_compare_optim_step(j->evidence->file[0], &rule, j->skipped, &j->checks, &result));
     }
     j->verdict->next_judged = result.judged;
+    j->verdict->elements += result.elements;
     j->verdict->next_ratio = result.ratio;
     if (!result.judged && j->weak[0] == '\0') {
         snprintf(j->weak, sizeof j->weak, "the optimizer's step was not judged: %s", result.why);

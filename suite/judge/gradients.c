@@ -133,7 +133,7 @@ static void judge_step(const ls_case *row, const ls_record *job, int step, ls_ve
         ls_verdict_set(out, verdict.code == LS_COMPARE_WEAK ? LS_WEAK : LS_FAIL, "step %d: %s",
                        step, verdict.evidence);
     } else
-        ls_verdict_pass(out, "%s", verdict.evidence);
+        ls_verdict_pass(out, verdict.elements, "%s", verdict.evidence);
 }
 
 void ls_judge_gradients(const ls_case *row, const ls_record *job, ls_verdict *out)

@@ -123,7 +123,8 @@ void ls_judge_lockstep(const ls_case *row, const ls_record *job, ls_verdict *out
     if (compared == 0) {
         ls_verdict_set(out, steps == 0 ? LS_FAIL : LS_UNSUPPORTED, "no digests in %d steps", steps);
     }
-    ls_verdict_pass(out, "%d digests of %d ranks equal over %d steps", compared, job->world, steps);
+    ls_verdict_pass(out, compared, "%d digests of %d ranks equal over %d steps", compared,
+                    job->world, steps);
     for (int k = 1; k < job->world && out->code == LS_FAIL && out->cause[0] == '\0'; k++) {
         ls_diagnose_replicas(&job->rank[0], &job->rank[k], row->job[0].sync_bn, out->cause,
                              (int)sizeof out->cause);
@@ -163,6 +164,6 @@ void ls_judge_resume(const ls_case *row, const ls_record *job, ls_verdict *out)
     if (compared == 0) {
         ls_verdict_set(out, LS_UNSUPPORTED, "no digests to compare");
     }
-    ls_verdict_pass(out, "saved at %d, resumed to %d: %d digests equal to the last bit", saved_at,
-                    last, compared);
+    ls_verdict_pass(out, compared, "saved at %d, resumed to %d: %d digests equal to the last bit",
+                    saved_at, last, compared);
 }

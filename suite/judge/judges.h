@@ -87,9 +87,10 @@ typedef struct ls_judge_statistics_facts {
  * the input of bn1 (16 pixels, a 3x3 convolution of the images) can be computed from the dump
  * alone, and all batch norms are one piece of code. They are a tenth of the mean and unbiased
  * variance of the group's samples and nine tenths of running[rank], the ones before the step.
- * Fills `out`; running[] becomes what the ranks dumped. */
-void ls_judge_statistics(const ls_record *job, const ls_judge_statistics_facts *facts,
-                         ls_judge_running running[LS_JUDGE_RUNNING_RANKS], ls_verdict *out);
+ * Sets FAIL in `out`; running[] becomes what the ranks dumped. Returns how many statistics were
+ * compared. */
+int ls_judge_statistics(const ls_record *job, const ls_judge_statistics_facts *facts,
+                        ls_judge_running running[LS_JUDGE_RUNNING_RANKS], ls_verdict *out);
 
 /* The files of a job that hold tensors, read with the oracle's reader, so that no code under test
  * reads for the judge.

@@ -93,7 +93,7 @@ void ls_judge_scaler(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     const char *asked = row->job[0].loss_scale;
     bool dynamic = strcmp(asked, "dynamic") == 0;
-    int skipped = 0, moved = 0;
+    int skipped = 0, moved = 0, followed = 0;
     for (int k = 0; k < job->world; k++) {
         const ls_record_rank *rank = &job->rank[k];
         if (rank->step_count == 0) {
@@ -112,6 +112,7 @@ void ls_judge_scaler(const ls_case *row, const ls_record *job, ls_verdict *out)
                             (int)wrong->step, wrong->loss_scale, wrong->loss_scale_next,
                             wrong->skipped ? "skipped" : "taken", scale, next);
         }
+        followed += rank->step_count;
         for (int i = 0; i < rank->step_count; i++) {
             skipped += rank->step[i].skipped;
             moved += rank->step[i].loss_scale_next != rank->step[i].loss_scale;
@@ -125,6 +126,6 @@ void ls_judge_scaler(const ls_case *row, const ls_record *job, ls_verdict *out)
                        job->rank[0].step_count > 0 ? job->rank[0].step[0].loss_scale : NAN);
     }
     int ranks = job->world > 0 ? job->world : 1;
-    ls_verdict_pass(out, "scale follows its rule, %d skipped steps, %d changes", skipped / ranks,
-                    moved / ranks);
+    ls_verdict_pass(out, followed, "scale follows its rule, %d skipped steps, %d changes",
+                    skipped / ranks, moved / ranks);
 }

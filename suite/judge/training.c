@@ -189,7 +189,8 @@ void ls_judge_training(const ls_case *row, const ls_record *job, ls_verdict *out
     if (losses + sum.looked == 0) {
         ls_verdict_set(out, LS_UNSUPPORTED, "the events have neither losses nor digests of param");
     }
-    ls_verdict_pass(out, "%d of %d steps taken, %s%s", sum.taken / ranks, steps / ranks,
+    ls_verdict_pass(out, losses + sum.looked, "%d of %d steps taken, %s%s", sum.taken / ranks,
+                    steps / ranks,
                     losses > 0 ? "each with a finite loss" : "without losses in the events",
                     sum.looked > 0 ? "; parameters move" : "; without digests of param");
 }

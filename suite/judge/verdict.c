@@ -20,11 +20,11 @@
 
 void ls_verdict_set(ls_verdict *verdict, ls_verdict_code code, const char *format, ...)
 {
-    if (!ls_verdict_good(verdict->code)) {
-        return;
+    LS_ASSERT(code != LS_PASS);
+    if (ls_verdict_good(verdict->code)) {
+        verdict->code = code;
+        PRINT(verdict->evidence, format);
     }
-    verdict->code = code;
-    PRINT(verdict->evidence, format);
 }
 
 void ls_verdict_fail(ls_verdict *verdict, const char *format, ...)
@@ -35,10 +35,24 @@ void ls_verdict_fail(ls_verdict *verdict, const char *format, ...)
     }
 }
 
-void ls_verdict_pass(ls_verdict *verdict, const char *format, ...)
+void ls_verdict_pass(ls_verdict *verdict, int64_t compared, const char *format, ...)
 {
-    if (verdict->code == LS_PASS) {
-        PRINT(verdict->evidence, format);
+    if (verdict->code != LS_PASS) {
+        return;
+    }
+    PRINT(verdict->evidence, format);
+    if (compared <= 0) {
+        LS_TEXT(evidence, sizeof verdict->evidence, "%s", verdict->evidence);
+        ls_verdict_set(verdict, LS_WEAK, "nothing was compared: %s", evidence);
+        return;
+    }
+    verdict->compared += compared;
+}
+
+void ls_verdict_close(ls_verdict *verdict)
+{
+    if (verdict->code == LS_PASS && verdict->compared == 0) {
+        ls_verdict_set(verdict, LS_WEAK, "the judge compared nothing");
     }
 }
 

@@ -145,11 +145,13 @@ static void judge_parts(const ls_observe_trace *trace, const ls_observe_rule *ru
 {
     if (trace->part_count == 0) {
         rule->judge(trace, out);
+        ls_verdict_close(&out->verdict);
         return;
     }
     for (int i = 0; i < trace->part_count; i++) {
         ls_observe_finding one = {.rule = rule};
         rule->judge(trace->part[i], &one);
+        ls_verdict_close(&one.verdict);
         if (i == 0) {
             *out = one;
         } else {

@@ -184,7 +184,7 @@ static void judge_jobs(const ls_case *row, const ls_record *job, ls_verdict *out
 static void judge_observed(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     char ids[400] = "";
-    int rules = 0, failed = 0;
+    int read = 0, passed = 0, failed = 0;
     for (int j = 0; j < row->job_count; j++) {
         ls_observe_trace *trace = NULL;
         ls_observe_result result;
@@ -195,9 +195,10 @@ static void judge_observed(const ls_case *row, const ls_record *job, ls_verdict 
             (void)(other != j && ls_observe_continue(trace, job[other].directory));
         }
         ls_observe_judge_all(trace, &result);
-        rules = result.count;
+        read++;
         for (int i = 0; i < result.count; i++) {
             const ls_observe_finding *found = &result.finding[i];
+            passed += found->verdict.code == LS_PASS;
             if (found->verdict.code != LS_FAIL) {
                 continue;
             }
@@ -215,10 +216,10 @@ static void judge_observed(const ls_case *row, const ls_record *job, ls_verdict 
     }
     if (failed > 0) {
         ls_verdict_fail(out, "%s", ids);
-    } else {
-        ls_verdict_set(out, rules > 0 ? LS_PASS : LS_SKIP, "%s",
-                       rules > 0 ? "no rule of observe fails" : "no job left events");
+    } else if (read < row->job_count || read == 0) {
+        ls_verdict_set(out, LS_SKIP, "%d of %d jobs left events", read, row->job_count);
     }
+    ls_verdict_pass(out, passed, "no rule of observe fails, %d pass", passed);
 }
 
 void ls_runner_judge(ls_run *run, int index)
@@ -236,6 +237,7 @@ void ls_runner_judge(ls_run *run, int index)
     } else {
         judge_jobs(row, job, out);
     }
+    ls_verdict_close(out);
     out->seconds = ls_clock_ms_between(begin_ns, ls_clock_ns()) * 1e-3;
     if (!ls_verdict_good(out->code) && ls_select_find(&run->waivers, row->id) != NULL) {
         out->code = LS_WAIVED;

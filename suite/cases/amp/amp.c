@@ -209,7 +209,8 @@ static void judge_golden(const ls_case *row, const ls_record *job, ls_verdict *o
             runs++;
         }
     }
-    ls_verdict_pass(out, "%d trainings ended on the golden weights, bit for bit", runs);
+    ls_verdict_pass(out, (int64_t)runs * scenarios[g->scenario].models * 4,
+                    "%d trainings ended on the golden weights, bit for bit", runs);
 }
 
 /* ---- every optimizer at every level ---------------------------------------------------------- */
@@ -312,7 +313,7 @@ static void judge_still(const ls_case *row, const ls_record *job, ls_verdict *ou
         }
         ls_toy_close(&toy);
     }
-    ls_verdict_pass(out, "weights, masters, moments and counts stand still at O1 and O2");
+    ls_verdict_pass(out, 4, "weights, masters, moments and counts stand still at O1 and O2");
 }
 
 /* A run with skipped iterations ends as one in which they never were. */
@@ -340,7 +341,7 @@ static void judge_never_was(const ls_case *row, const ls_record *job, ls_verdict
         ls_verdict_fail(out, "w0[0] is %.9g after 4 steps and 2 skips, %.9g after 4 steps",
                         (double)end[1].weight[0], (double)end[0].weight[0]);
     }
-    ls_verdict_pass(out, "the skipped iterations left no trace");
+    ls_verdict_pass(out, 1, "the skipped iterations left no trace");
 }
 
 /* Static powers of two and no scale give the same bits in f32 masters and weights; O2's masters are
@@ -368,7 +369,7 @@ static void judge_levels(const ls_case *row, const ls_record *job, ls_verdict *o
                             (double)end[0].weight[0], (double)end[0].weight[2]);
         }
     }
-    ls_verdict_pass(out, "one step: the same weights and moments at O0 to O3");
+    ls_verdict_pass(out, 3, "one step: the same weights and moments at O0 to O3");
 }
 
 void ls_amp_cases(const ls_case_settings *settings, ls_case_list *list)

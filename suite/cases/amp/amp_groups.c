@@ -65,7 +65,8 @@ static void judge_added(const ls_case *row, const ls_record *job, ls_verdict *ou
     for (int i = 0; i < 8; i++) {
         add_group(*level, i % 2 != 0, i / 2 % 2 != 0, i / 4 != 0, out);
     }
-    ls_verdict_pass(out, "a group that came later: 8 trainings as computed by hand, bit for bit");
+    ls_verdict_pass(out, 8 * 2 * 4,
+                    "a group that came later: 8 trainings as computed by hand, bit for bit");
 }
 
 /* Two groups with rates and decays of their own; one rate changes between two steps. */
@@ -100,7 +101,7 @@ static void judge_rates(const ls_case *row, const ls_record *job, ls_verdict *ou
     }
     ls_toy_ideal_expect(&toy, 0, &m[0], "rate .25, decay .125");
     ls_toy_ideal_expect(&toy, 1, &m[1], "rate .0625, then .25, decay .5");
-    ls_verdict_pass(out, "each group has its own rate and decay");
+    ls_verdict_pass(out, 2 * 4, "each group has its own rate and decay");
     ls_toy_close(&toy);
 }
 
@@ -142,7 +143,7 @@ static void judge_own_steps(const ls_case *row, const ls_record *job, ls_verdict
         ls_verdict_fail(out, "m0 took %d steps and m1 %d, expected 4 and 2",
                         (int)*ls_toy_view(&both, 0, 0).steps, (int)*ls_toy_view(&both, 1, 0).steps);
     }
-    ls_verdict_pass(out, "a late group's bias correction starts at 1");
+    ls_verdict_pass(out, 4 + 2, "a late group's bias correction starts at 1");
     ls_toy_close(&both);
     ls_toy_close(&alone);
 }
@@ -179,7 +180,7 @@ static void judge_uneven_steps(const ls_case *row, const ls_record *job, ls_verd
         ls_verdict_fail(out, "w1's first step with w0's second: %.9g, alone %.9g",
                         (double)weight[1][2], (double)weight[0][2]);
     }
-    ls_verdict_pass(out, "each parameter counts its own steps");
+    ls_verdict_pass(out, 2, "each parameter counts its own steps");
 }
 
 static void judge_empty(const ls_case *row, const ls_record *job, ls_verdict *out)
@@ -206,7 +207,7 @@ static void judge_empty(const ls_case *row, const ls_record *job, ls_verdict *ou
     ls_toy_step(&toy, optimizer);
     ls_toy_ideal_step(&m);
     ls_toy_ideal_expect(&toy, 0, &m, "behind a group of nothing");
-    ls_verdict_pass(out, "empty groups and tensors change nothing");
+    ls_verdict_pass(out, 2 + 4, "empty groups and tensors change nothing");
     ls_inside_free(&toy.device, &nothing);
     ls_toy_close(&toy);
 }
@@ -242,7 +243,7 @@ static void judge_made(const ls_case *row, const ls_record *job, ls_verdict *out
         }
         ls_toy_close(&toy);
     }
-    ls_verdict_pass(out, "masters are f32(half(p)), bit for bit");
+    ls_verdict_pass(out, 4 * 2, "masters are f32(half(p)), bit for bit");
 }
 
 /* The half weight is the master, rounded once to nearest even. */

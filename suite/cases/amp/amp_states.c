@@ -152,7 +152,8 @@ static void judge_restore(const ls_case *row, const ls_record *job, ls_verdict *
     }
     cJSON_Delete(state[0]);
     cJSON_Delete(state[1]);
-    ls_verdict_pass(out, "saved and restored in the middle of an interval: the same bits");
+    ls_verdict_pass(out, 2 * (4 + 2) + 1,
+                    "saved and restored in the middle of an interval: the same bits");
     ls_toy_close(&whole);
     ls_toy_close(&first);
     ls_toy_close(&second);
@@ -186,7 +187,7 @@ static void judge_disabled(const ls_case *row, const ls_record *job, ls_verdict 
     if (ls_toy_view(&toy, 0, 1).has_master) {
         ls_verdict_fail(out, "amp is disabled, yet there are masters");
     }
-    ls_verdict_pass(out, "plain SGD, scale 1, no masters");
+    ls_verdict_pass(out, 4 + 2, "plain SGD, scale 1, no masters");
     ls_toy_close(&toy);
 }
 

@@ -209,13 +209,15 @@ static void run_refused(ls_toy *toy, const ls_toy_op *op, const char *when)
     }
 }
 
-static void run_script(const ls_toy_script *script, int level, ls_verdict *out)
+/* Returns how many operations ended as they must. */
+static int run_script(const ls_toy_script *script, int level, ls_verdict *out)
 {
+    int operations = 0;
     ls_toy_setup setup = script->setup;
     ls_toy toy;
     setup.level = level;
     if (!ls_toy_open(&toy, &setup, out)) {
-        return;
+        return operations;
     }
     for (int i = 0; script->op[i].kind != LS_TOY_END; i++) {
         const ls_toy_op *op = &script->op[i];
@@ -223,11 +225,11 @@ static void run_script(const ls_toy_script *script, int level, ls_verdict *out)
         if (op->kind == LS_TOY_AGAIN) {
             ls_toy_close(&toy);
             if (!ls_toy_open(&toy, &setup, out)) {
-                return;
+                return operations;
             }
             continue;
         }
-        for (int k = 0; k < op->times || k == 0; k++) {
+        for (int k = 0; k < op->times || k == 0; k++, operations++) {
             if (op->names != NULL) {
                 run_refused(&toy, op, when);
             } else {
@@ -236,19 +238,21 @@ static void run_script(const ls_toy_script *script, int level, ls_verdict *out)
         }
     }
     ls_toy_close(&toy);
+    return operations;
 }
 
 static void judge_script(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     const ls_toy_script *script = row->data;
+    int operations = 0;
     (void)job;
     for (int level = 0; level < 4; level++) {
         if (script->levels == 0 ? level == script->setup.level
                                 : (script->levels >> level & 1u) != 0) {
-            run_script(script, level, out);
+            operations += run_script(script, level, out);
         }
     }
-    ls_verdict_pass(out, "%s", script->shows);
+    ls_verdict_pass(out, operations, "%s", script->shows);
 }
 
 void ls_toy_script_cases(const ls_case_settings *settings, ls_case_list *list,

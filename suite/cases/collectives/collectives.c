@@ -83,9 +83,10 @@ static void judge_exact(const ls_case *row, const ls_record *job, ls_verdict *ou
     if (results == 0) {
         ls_verdict_set(out, LS_WEAK, "no element was checked");
     }
-    ls_verdict_pass(
-        out, "%d combinations of size, place and alignment, %" PRId64 " elements of %d ranks exact",
-        trial->combinations, results, job->world);
+    ls_verdict_pass(out, results,
+                    "%d combinations of size, place and alignment, %" PRId64
+                    " elements of %d ranks exact",
+                    trial->combinations, results, job->world);
 }
 
 /* The same over TCP, where only one rank forbids shared memory or all do. */
@@ -143,7 +144,7 @@ static void judge_rough(const ls_case *row, const ls_record *job, ls_verdict *ou
                        "no element would differ if rounded once at the "
                        "end");
     }
-    ls_verdict_pass(out,
+    ls_verdict_pass(out, checked,
                     "%" PRId64 " elements rounded once per addition (%" PRId64
                     " would differ if rounded once at the end)",
                     checked, telling);
@@ -193,7 +194,7 @@ static void judge_twice(const ls_case *row, const ls_record *job, ls_verdict *ou
     if (compared == 0) {
         ls_verdict_fail(out, "no result to compare");
     }
-    ls_verdict_pass(out, "%d results have the same bits in both jobs", compared);
+    ls_verdict_pass(out, compared, "%d results have the same bits in both jobs", compared);
 }
 
 /* ---- barriers and missing ranks -------------------------------------------------------------- */
@@ -236,8 +237,8 @@ static void judge_barrier(const ls_case *row, const ls_record *job, ls_verdict *
     if (late == 0) {
         ls_verdict_set(out, LS_WEAK, "no rank was late to any of %d barriers", count);
     }
-    ls_verdict_pass(out, "no rank left any of %d barriers early; at %d a rank was late", count,
-                    late);
+    ls_verdict_pass(out, count, "no rank left any of %d barriers early; at %d a rank was late",
+                    count, late);
 }
 
 static const ls_tol spare_s = LS_TOL(
@@ -284,7 +285,7 @@ static void judge_absent(const ls_case *row, const ls_record *job, ls_verdict *o
         }
         free(text);
     }
-    ls_verdict_pass(out, "the others gave up after %.2f s and named rank 1", longest_s);
+    ls_verdict_pass(out, job->world, "the others gave up after %.2f s and named rank 1", longest_s);
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */

@@ -126,8 +126,8 @@ static void judge_groups(const ls_case *row, const ls_record *job, ls_verdict *o
     if (checked == 0) {
         ls_verdict_set(out, LS_WEAK, "no element was checked");
     }
-    ls_verdict_pass(out, "%d combinations, %" PRId64 " elements of %d groups exact", tried, checked,
-                    l->count);
+    ls_verdict_pass(out, checked, "%d combinations, %" PRId64 " elements of %d groups exact", tried,
+                    checked, l->count);
 }
 
 /* Only all_reduce, of sizes that go directly and around a ring. */
@@ -153,7 +153,7 @@ static void judge_large(const ls_case *row, const ls_record *job, ls_verdict *ou
     if (checked == 0) {
         ls_verdict_set(out, LS_WEAK, "no element was checked");
     }
-    ls_verdict_pass(out, "%" PRId64 " elements of %d groups exact", checked, l->count);
+    ls_verdict_pass(out, checked, "%" PRId64 " elements of %d groups exact", checked, l->count);
 }
 
 /* No rank leaves a barrier before the last of its group has entered; ranks of one machine share the
@@ -196,7 +196,8 @@ static void judge_barriers(const ls_case *row, const ls_record *job, ls_verdict 
     if (apart == 0) {
         ls_verdict_set(out, LS_WEAK, "no rank was late to any of %d barriers", barriers);
     }
-    ls_verdict_pass(out, "no rank left any of %d barriers of %d groups early", barriers, l->count);
+    ls_verdict_pass(out, barriers, "no rank left any of %d barriers of %d groups early", barriers,
+                    l->count);
 }
 
 /* From the end events, whose times are of one clock: no rank goes on before all groups are done;
@@ -244,7 +245,8 @@ static void judge_together(const ls_case *row, const ls_record *job, ls_verdict 
                             (begun[b] - done[a]) * 1e-6, a);
         }
     }
-    ls_verdict_pass(out, "%d groups began together, and every rank waited for the last", l->count);
+    ls_verdict_pass(out, job->world, "%d groups began together, and every rank waited for the last",
+                    l->count);
 }
 
 /* ---- a lost rank ----------------------------------------------------------------------------- */
@@ -298,7 +300,7 @@ static void judge_lost(const ls_case *row, const ls_record *job, ls_verdict *out
         ls_verdict_fail(out, "group 0 gave up after %.2f s, before the deadline of 1.5 s",
                         longest_s);
     }
-    ls_verdict_pass(out, "group 0 gave up after %.2f s, group 1 went on", longest_s);
+    ls_verdict_pass(out, job->world, "group 0 gave up after %.2f s, group 1 went on", longest_s);
 }
 
 /* ---- refused --------------------------------------------------------------------------------- */

@@ -101,8 +101,8 @@ void ls_collectives_rates(const ls_case *row, const ls_record *job, ls_verdict *
     if (c.compared == 0) {
         ls_verdict_set(out, LS_WEAK, "no collective reports a time");
     }
-    ls_verdict_pass(out, "%lld rates of %d ranks follow from size and time", (long long)c.compared,
-                    job->world);
+    ls_verdict_pass(out, c.compared, "%lld rates of %d ranks follow from size and time",
+                    (long long)c.compared, job->world);
 }
 
 /* ---- the printed table ----------------------------------------------------------------------- */
@@ -158,5 +158,5 @@ void ls_collectives_printed(const ls_case *row, const ls_record *job, ls_verdict
     if (rows != ROWS) {
         ls_verdict_fail(out, "%d rows are printed, expected %d", rows, (int)ROWS);
     }
-    ls_verdict_pass(out, "%d printed rows follow from size and time", rows);
+    ls_verdict_pass(out, rows, "%d printed rows follow from size and time", rows);
 }

@@ -59,7 +59,7 @@ static void judge_exact(const ls_case *row, const ls_record *job, ls_verdict *ou
     if (results == 0) {
         ls_verdict_set(out, LS_WEAK, "no element was checked");
     }
-    ls_verdict_pass(out, "%" PRId64 " elements of %d types and %d ranks exact", results,
+    ls_verdict_pass(out, results, "%" PRId64 " elements of %d types and %d ranks exact", results,
                     LS_COLLECTIVES_TYPES, job->world);
 }
 
@@ -109,7 +109,7 @@ static void judge_rough(const ls_case *row, const ls_record *job, ls_verdict *ou
         ls_verdict_set(out, LS_WEAK, "no element %s",
                        product ? "would differ if rounded once at the end" : "had a NaN");
     }
-    ls_verdict_pass(out, "%" PRId64 " elements, of which %" PRId64 " %s", checked, telling,
+    ls_verdict_pass(out, checked, "%" PRId64 " elements, of which %" PRId64 " %s", checked, telling,
                     product ? "would differ if rounded once at the end" : "had a NaN");
 }
 

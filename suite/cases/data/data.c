@@ -239,8 +239,8 @@ static void judge_sampling(const ls_case *row, const ls_record *job, ls_verdict 
     if (out->code == LS_FAIL) {
         explain_sampling(s, out);
     }
-    ls_verdict_pass(out, "%lld places of %d ranks hold the expected image", (long long)compared,
-                    s->world);
+    ls_verdict_pass(out, compared + s->world, "%lld places of %d ranks hold the expected image",
+                    (long long)compared, s->world);
 }
 
 /* What torch itself printed: seed 0, 10 images, 2 ranks, epochs 0 and 1. */
@@ -266,7 +266,7 @@ static void judge_golden(const ls_case *row, const ls_record *job, ls_verdict *o
         }
         free(want);
     }
-    ls_verdict_pass(out, "two epochs of two ranks are torch's");
+    ls_verdict_pass(out, 4 * 5, "two epochs of two ranks are torch's");
 }
 
 /* For every size to 40 and every world to 9: how often each image comes. */
@@ -274,8 +274,9 @@ static void judge_cover(const ls_case *row, const ls_record *job, ls_verdict *ou
 {
     (void)job;
     bool drop_last = *(const bool *)row->data;
+    int pairs = 0;
     for (int count = 1; count <= 40; count++) {
-        for (int world = 1; world <= 9; world++) {
+        for (int world = 1; world <= 9; world++, pairs++) {
             int seen[40] = {0};
             ls_sampler s = {
                 .count = count, .world = world, .shuffle = true, .drop_last = drop_last, .seed = 3};
@@ -307,7 +308,8 @@ static void judge_cover(const ls_case *row, const ls_record *job, ls_verdict *ou
     if (out->code == LS_FAIL && !drop_last) { /* the largest pair distinguishes the mistakes */
         explain_sampling(&(struct sampling){"", 40, 9, true, false, 3, 7}, out);
     }
-    ls_verdict_pass(out, "360 pairs of size and world: every image as often as it can");
+    ls_verdict_pass(out, pairs, "%d pairs of size and world: every image as often as it can",
+                    pairs);
 }
 
 /* ---- what a trainer saw ---------------------------------------------------------------------- */
@@ -402,7 +404,7 @@ static void judge_seen(const ls_case *row, const ls_record *job, ls_verdict *out
     if (out->code == LS_FAIL) {
         explain_seen(row, job, out);
     }
-    ls_verdict_pass(out, "%d samples of %d ranks in torch's order", compared, job->world);
+    ls_verdict_pass(out, compared, "%d samples of %d ranks in torch's order", compared, job->world);
 }
 
 /* ---- what must not change a bit -------------------------------------------------------------- */
@@ -417,6 +419,10 @@ static void judge_same(const ls_case *row, const ls_record *job, ls_verdict *out
         for (int i = 0; i < b->rank[rank].step_count; i++) {
             const ls_record_step *two = &b->rank[rank].step[i];
             const ls_record_step *one = ls_record_find_step(&a->rank[rank], two->step);
+            if (two->loss_bits[0] == '\0' && two->digest[LS_RECORD_PARAM][0] == '\0') {
+                ls_verdict_set(out, LS_UNSUPPORTED, "rank=%d step %d: neither loss_bits nor digest",
+                               rank, (int)two->step);
+            }
             if (one == NULL || strcmp(one->loss_bits, two->loss_bits) != 0 ||
                 strcmp(one->digest[LS_RECORD_PARAM], two->digest[LS_RECORD_PARAM]) != 0) {
                 ls_verdict_fail(out, "rank=%d step %d: other loss or parameters: %s", rank,
@@ -428,7 +434,7 @@ static void judge_same(const ls_case *row, const ls_record *job, ls_verdict *out
     if (compared == 0) {
         ls_verdict_fail(out, "no step to compare");
     }
-    ls_verdict_pass(out, "%d steps equal to the last bit: %s", compared, what);
+    ls_verdict_pass(out, compared, "%d steps equal to the last bit: %s", compared, what);
 }
 
 /* Passes over the data or steps, whichever are over first; 25 images a rank are 6 steps of 4, or 3
@@ -442,7 +448,7 @@ static void judge_ends(const ls_case *row, const ls_record *job, ls_verdict *out
             ls_verdict_fail(out, "rank=%d took %d steps, expected %d", rank, steps, want);
         }
     }
-    ls_verdict_pass(out, "%d steps: %s", want, row->job[0].extra);
+    ls_verdict_pass(out, job->world, "%d steps: %s", want, row->job[0].extra);
 }
 
 /* ---- loader threads -------------------------------------------------------------------------- */
@@ -467,7 +473,8 @@ static void judge_share(const ls_case *row, const ls_record *job, ls_verdict *ou
                             says ? "says" : "does not say");
         }
     }
-    ls_verdict_pass(out, "%d loader threads on each of %d ranks", share->of_a_rank, job->world);
+    ls_verdict_pass(out, job->world, "%d loader threads on each of %d ranks", share->of_a_rank,
+                    job->world);
 }
 
 /* Sizes that tensor cores do not take, where they compute: on a device, in half type. */
@@ -481,7 +488,8 @@ static void judge_sizes(const ls_case *row, const ls_record *job, ls_verdict *ou
                             says ? "warns of sizes" : "does not warn of sizes");
         }
     }
-    ls_verdict_pass(out, "%s", wanted ? "rank 0 names the sizes" : "nothing to warn of");
+    ls_verdict_pass(out, job->world, "%s",
+                    wanted ? "rank 0 names the sizes" : "nothing to warn of");
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */

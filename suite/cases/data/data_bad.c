@@ -100,6 +100,10 @@ static void judge_skipped(const ls_case *row, const ls_record *job, ls_verdict *
             check_classes(&job[0], rank, step, order, out);
             const ls_record_step *a = ls_record_find_step(&job[0].rank[rank], step);
             const ls_record_step *b = ls_record_find_step(&job[1].rank[rank], step);
+            if (a != NULL && a->loss_bits[0] == '\0' && a->digest[LS_RECORD_PARAM][0] == '\0') {
+                ls_verdict_set(out, LS_UNSUPPORTED, "rank=%d step %d: neither loss_bits nor digest",
+                               rank, step);
+            }
             if (a == NULL || b == NULL || strcmp(a->loss_bits, b->loss_bits) != 0 ||
                 strcmp(a->digest[LS_RECORD_PARAM], b->digest[LS_RECORD_PARAM]) != 0) {
                 ls_verdict_fail(out, "rank=%d step %d: loader threads change the bits", rank, step);
@@ -112,7 +116,7 @@ static void judge_skipped(const ls_case *row, const ls_record *job, ls_verdict *
     if (expected < 2) {
         ls_verdict_set(out, LS_WEAK, "%d bad pictures come in the epoch", expected);
     }
-    ls_verdict_pass(out,
+    ls_verdict_pass(out, (int64_t)row->job[0].steps * job->world * BATCH,
                     "%d bad pictures of %d ranks are replaced by the next of the list, alike "
                     "with and without threads",
                     expected, job->world);

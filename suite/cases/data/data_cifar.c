@@ -48,7 +48,7 @@ static void judge_draws(const ls_case *row, const ls_record *job, ls_verdict *ou
                             have.left, have.top, have.flip, d->left, d->top, d->flip);
         }
     }
-    ls_verdict_pass(out, "%d crops and flips are torchvision's", count);
+    ls_verdict_pass(out, count, "%d crops and flips are torchvision's", count);
 }
 
 /* ---- what the loader gives ------------------------------------------------------------------- */
@@ -122,13 +122,14 @@ static float expected(bool test, int n, int at, const ls_transform_crop *crop)
 }
 
 /* The loader's next batch against images order[from], ... */
-static void check_batch(ls_loader *loader, const struct kind *k, bool test, const int64_t *order,
-                        int from, int images, const ls_loader_options *o, ls_verdict *out)
+/* Returns how many values were compared. */
+static int64_t check_batch(ls_loader *loader, const struct kind *k, bool test, const int64_t *order,
+                           int from, int images, const ls_loader_options *o, ls_verdict *out)
 {
     ls_loader_batch batch;
     if (ls_loader_next(loader, &batch) != LS_OK) {
         ls_verdict_fail(out, "the loader fails");
-        return;
+        return 0;
     }
     for (int i = 0; i < images && out->code == LS_PASS; i++) {
         int n = (int)order[from + i];
@@ -146,6 +147,7 @@ static void check_batch(ls_loader *loader, const struct kind *k, bool test, cons
             }
         }
     }
+    return (int64_t)images * IMAGE;
 }
 
 static void judge_files(const ls_case *row, const ls_record *job, ls_verdict *out)
@@ -163,6 +165,7 @@ static void judge_files(const ls_case *row, const ls_record *job, ls_verdict *ou
     options.image_size = SIDE;
     options.num_classes = k->classes;
     int count = k->files * PER_FILE, share = (count + 1) / 2;
+    int64_t compared = 0;
     if (!write_files(k, root)) {
         ls_verdict_set(out, LS_INFRA, "cannot write CIFAR's files to %s", root);
     } else if (ls_loader_open(&options, &loader) != LS_OK) {
@@ -176,8 +179,8 @@ static void judge_files(const ls_case *row, const ls_record *job, ls_verdict *ou
         int64_t *order = NULL;
         (void)ls_data_order(count, 1, 2, true, false, options.seed, epoch, &order);
         for (int b = 0; b < share / options.batch_size && out->code == LS_PASS; b++) {
-            check_batch(loader, k, false, order, b * options.batch_size, options.batch_size,
-                        &options, out);
+            compared += check_batch(loader, k, false, order, b * options.batch_size,
+                                    options.batch_size, &options, out);
         }
         free(order);
     }
@@ -197,9 +200,10 @@ static void judge_files(const ls_case *row, const ls_record *job, ls_verdict *ou
     }
     for (int at = 0; at < TESTED / 2 && out->code == LS_PASS; at += options.batch_size) {
         int images = TESTED / 2 - at < options.batch_size ? TESTED / 2 - at : options.batch_size;
-        check_batch(loader, k, true, tested, at, images, &options, out);
+        compared += check_batch(loader, k, true, tested, at, images, &options, out);
     }
-    ls_verdict_pass(out, "two epochs of %d images on rank 1 of 2, and %d of the test file", count,
+    ls_verdict_pass(out, compared,
+                    "two epochs of %d images on rank 1 of 2, and %d of the test file", count,
                     TESTED / 2);
     ls_loader_close(loader);
     ls_path_remove_tree(root);
@@ -237,7 +241,8 @@ static void judge_epochs(const ls_case *row, const ls_record *job, ls_verdict *o
                             (long long)ls_json_integer(val, "images", -1), images[0], images[1]);
         }
     }
-    ls_verdict_pass(out, "%d images an epoch, %d validated", images[0], images[1]);
+    ls_verdict_pass(out, 2 * cJSON_GetArraySize(events), "%d images an epoch, %d validated",
+                    images[0], images[1]);
 }
 
 /* ---- what is refused ------------------------------------------------------------------------- */

@@ -97,7 +97,7 @@ static void judge_scan(const ls_case *row, const ls_record *job, ls_verdict *out
     if (out->code == LS_PASS && folder.count != wanted) {
         ls_verdict_fail(out, "%d images, expected %d", (int)folder.count, wanted);
     }
-    ls_verdict_pass(out, "%d images in the expected order", wanted);
+    ls_verdict_pass(out, wanted, "%d images in the expected order", wanted);
     ls_dataset_files_free(&folder);
     ls_path_remove_tree(root);
 }
@@ -210,7 +210,8 @@ static void judge_colours(const ls_case *row, const ls_record *job, ls_verdict *
         }
     }
     ls_verdict_measured(out, worst, shade.value, "of 255", shade.why);
-    ls_verdict_pass(out, "red, green and blue of a foreign picture within %.1f of 255", worst);
+    ls_verdict_pass(out, 3 * LS_DATA_SIZE * LS_DATA_SIZE,
+                    "red, green and blue of a foreign picture within %.1f of 255", worst);
     ls_loader_close(loader);
     ls_path_remove_tree(root);
 }
@@ -269,7 +270,7 @@ static void judge_whole(const ls_case *row, const ls_record *job, ls_verdict *ou
                             i, width, height, crop.width, crop.height);
         }
     }
-    ls_verdict_pass(out, "%d images have the bits of whole ones", (int)IMAGES);
+    ls_verdict_pass(out, IMAGES, "%d images have the bits of whole ones", (int)IMAGES);
     ls_loader_close(loader);
     ls_picture_destroy(picture);
     ls_resample_release(&scratch);

@@ -288,7 +288,7 @@ static void judge_pair(const ls_case *row, const ls_record *job, ls_verdict *out
     if (count < 0) {
         ls_verdict_fail(out, "the loader failed");
     }
-    ls_verdict_pass(out, "%d of %d samples have the same bits", equal, count);
+    ls_verdict_pass(out, count, "%d of %d samples have the same bits", equal, count);
     ls_path_remove_tree(root);
 }
 

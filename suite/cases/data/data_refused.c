@@ -53,7 +53,7 @@ static void judge_refusal(const ls_case *row, const ls_record *job, ls_verdict *
     if (job->rank[0].has_events || stat(path, &status) == 0) {
         ls_verdict_fail(out, "something was written before the data were looked at");
     }
-    ls_verdict_pass(out, "refused: %s", line);
+    ls_verdict_pass(out, 1, "refused: %s", line);
 }
 
 /* ---- the first of many ----------------------------------------------------------------------- */

@@ -43,7 +43,7 @@ static void judge_classes(const ls_case *row, const ls_record *job, ls_verdict *
         }
     }
     free(count);
-    ls_verdict_pass(out, "%d classes, each %d times or about that", classes, DRAWS);
+    ls_verdict_pass(out, classes, "%d classes, each %d times or about that", classes, DRAWS);
 }
 
 static const ls_tol alike =
@@ -88,7 +88,7 @@ static void judge_synthetic(const ls_case *row, const ls_record *job, ls_verdict
     if (mean > alike.value) {
         ls_verdict_fail(out, "red and green of an image are alike: %.3f", mean);
     }
-    ls_verdict_pass(out, "likeness of two channels over %d images: %.3f", (int)DRAWN, mean);
+    ls_verdict_pass(out, DRAWN, "likeness of two channels over %d images: %.3f", (int)DRAWN, mean);
 }
 
 static const ls_row rows[] = {

@@ -107,7 +107,7 @@ static void judge_crop(const ls_case *row, const ls_record *job, ls_verdict *out
         ls_verdict_fail(out, "%s of %d crops is %.4f from RandomResizedCrop's, limit %.4f",
                         feature_name[which], DRAWS, d, apart.value);
     }
-    ls_verdict_pass(out, "%s of %d crops is %.4f from RandomResizedCrop's, limit %.4f",
+    ls_verdict_pass(out, DRAWS, "%s of %d crops is %.4f from RandomResizedCrop's, limit %.4f",
                     feature_name[which], DRAWS, d, apart.value);
 }
 
@@ -165,7 +165,7 @@ static void judge_draws(const ls_case *row, const ls_record *job, ls_verdict *ou
                             d->crop.flip);
         }
     }
-    ls_verdict_pass(out, "%d crops and flips are torchvision's", count);
+    ls_verdict_pass(out, count, "%d crops and flips are torchvision's", count);
 }
 
 static const ls_tol coin = LS_TOL(0.016, "4.5 standard deviations of the mean of 20000 coins");
@@ -188,7 +188,7 @@ static void judge_flip(const ls_case *row, const ls_record *job, ls_verdict *out
     if (worst > coin.value) {
         ls_verdict_fail(out, "the share of flips is %.4f away from a half", worst);
     } else {
-        ls_verdict_pass(out, "the share of flips is within %.4f of a half", worst);
+        ls_verdict_pass(out, 4 * DRAWS, "the share of flips is within %.4f of a half", worst);
     }
 }
 
@@ -208,7 +208,7 @@ static void judge_flip_again(const ls_case *row, const ls_record *job, ls_verdic
         ls_verdict_fail(out, "%d of %d images are flipped as in the %s before", same, DRAWS,
                         seeds ? "seed" : "epoch");
     } else {
-        ls_verdict_pass(out, "%d of %d images are flipped as before", same, DRAWS);
+        ls_verdict_pass(out, DRAWS, "%d of %d images are flipped as before", same, DRAWS);
     }
 }
 
@@ -243,7 +243,7 @@ static void judge_apply(const ls_case *row, const ls_record *job, ls_verdict *ou
         }
     }
     ls_resample_release(&scratch);
-    ls_verdict_pass(out, "%d values as expected", 3 * SIZE * SIZE);
+    ls_verdict_pass(out, 3 * SIZE * SIZE, "%d values as expected", 3 * SIZE * SIZE);
 }
 
 /* ---- resampling ------------------------------------------------------------------------------ */
@@ -314,7 +314,7 @@ static void judge_resample(const ls_case *row, const ls_record *job, ls_verdict 
     if (compared == 0) {
         ls_verdict_set(out, LS_WEAK, "no value lies within the crop");
     }
-    ls_verdict_pass(out, "%d values lie where the crop does", compared);
+    ls_verdict_pass(out, compared, "%d values lie where the crop does", compared);
 }
 
 static const ls_row rows[] = {

@@ -24,7 +24,7 @@ static void judge_same(const ls_case *row, const ls_record *job, ls_verdict *out
     if (compared == 0) {
         ls_verdict_set(out, LS_WEAK, "no digests were given");
     }
-    ls_verdict_pass(out, "%s: %d digests equal to the last bit", same->text, compared);
+    ls_verdict_pass(out, compared, "%s: %d digests equal to the last bit", same->text, compared);
 }
 
 /* Devices are shares of a CPU's cores, also in a run on a GPU. */

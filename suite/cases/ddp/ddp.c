@@ -18,7 +18,7 @@ static void judge_same(const ls_case *row, const ls_record *job, ls_verdict *out
     const struct pair *pair = row->data;
     unsigned mask = LS_JUDGE_EVERYTHING & ~pair->differs;
     int compared = ls_judge_runs(&job[0], &job[1], 0, mask, out);
-    ls_verdict_pass(out, "%d digests of %d steps equal to the last bit: %s", compared,
+    ls_verdict_pass(out, compared, "%d digests of %d steps equal to the last bit: %s", compared,
                     job[0].rank[0].step_count, pair->text);
 }
 

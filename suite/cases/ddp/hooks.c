@@ -11,7 +11,8 @@
 static void judge_same(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     int compared = ls_judge_runs(&job[0], &job[1], 0, LS_JUDGE_EVERYTHING, out);
-    ls_verdict_pass(out, "%d digests equal to the last bit: %s", compared, (const char *)row->data);
+    ls_verdict_pass(out, compared, "%d digests equal to the last bit: %s", compared,
+                    (const char *)row->data);
 }
 
 /* ---- gradients that stay local --------------------------------------------------------------- */
@@ -50,7 +51,7 @@ static void judge_local(const ls_case *row, const ls_record *job, ls_verdict *ou
         params += compare_rank(job, rank, first, out);
     }
     ls_dumpfile_close(first);
-    ls_verdict_pass(out, "%d gradients of %d ranks are the ranks' own, bit for bit", params,
+    ls_verdict_pass(out, params, "%d gradients of %d ranks are the ranks' own, bit for bit", params,
                     job->world);
 }
 
@@ -93,7 +94,7 @@ static void judge_cast(const ls_case *row, const ls_record *job, ls_verdict *out
         }
         ls_dumpfile_close(file);
     }
-    ls_verdict_pass(out, "98256 on one of two ranks is %s on both",
+    ls_verdict_pass(out, 4 * job->world, "98256 on one of two ranks is %s on both",
                     c->lost ? "infinite in fp16" : "49128, times 1/S");
 }
 

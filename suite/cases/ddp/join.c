@@ -37,13 +37,13 @@ static int last_active(const struct inputs *in, int world, int step)
 static void judge_events(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     const struct inputs *in = row->data;
-    int steps = job->rank[0].step_count, joined = 0;
+    int steps = job->rank[0].step_count, joined = 0, compared = 0;
     for (int rank = 0; rank < job->world; rank++) {
         if (job->rank[rank].step_count != steps) {
             ls_verdict_fail(out, "rank=%d reports %d steps, rank 0 %d", rank,
                             job->rank[rank].step_count, steps);
         }
-        for (int i = 0; i < job->rank[rank].step_count; i++) {
+        for (int i = 0; i < job->rank[rank].step_count; i++, compared++) {
             const ls_record_step *event = &job->rank[rank].step[i];
             int step = (int)event->step, active = 0;
             for (int k = 0; k < job->world; k++) {
@@ -65,7 +65,7 @@ static void judge_events(const ls_case *row, const ls_record *job, ls_verdict *o
     if (joined == 0) {
         ls_verdict_set(out, LS_WEAK, "every rank had a batch in every step");
     }
-    ls_verdict_pass(out, "%d of %d steps without a batch are reported as such", joined,
+    ls_verdict_pass(out, compared, "%d of %d steps without a batch are reported as such", joined,
                     steps * job->world);
 }
 
@@ -120,7 +120,8 @@ static void judge_sent(const ls_case *row, const ls_record *job, ls_verdict *out
     if (compared == 0) {
         ls_verdict_set(out, LS_UNSUPPORTED, "no running statistics in the dumps");
     }
-    ls_verdict_pass(out, "%d running statistics come from the last rank with a batch", compared);
+    ls_verdict_pass(out, compared, "%d running statistics come from the last rank with a batch",
+                    compared);
 }
 
 /* The checkpoint after the last step: all ranks have parameters and running statistics of the rank
@@ -145,7 +146,7 @@ static void judge_end(const ls_case *row, const ls_record *job, ls_verdict *out)
     if (compared == 0) {
         ls_verdict_set(out, LS_UNSUPPORTED, "nothing to compare");
     }
-    ls_verdict_pass(out, "%d tensors of all ranks are those of rank %d", compared, last);
+    ls_verdict_pass(out, compared, "%d tensors of all ranks are those of rank %d", compared, last);
 }
 
 /* ---- endings --------------------------------------------------------------------------------- */
@@ -170,7 +171,8 @@ static void judge_throw(const ls_case *row, const ls_record *job, ls_verdict *ou
             ls_verdict_fail(out, "rank=%d does not say \"%s\"", rank, says);
         }
     }
-    ls_verdict_pass(out, "all %d ranks end after step %d with code %d and say whose data ended",
+    ls_verdict_pass(out, job->world,
+                    "all %d ranks end after step %d with code %d and say whose data ended",
                     job->world, least, LS_ERR_UNEVEN);
 }
 
@@ -190,14 +192,14 @@ static void judge_without(const ls_case *row, const ls_record *job, ls_verdict *
                             job->rank[rank].step_count, in->own[rank]);
         }
     }
-    ls_verdict_pass(out, "each of %d ranks leaves with code %d and names the uneven inputs",
-                    job->world, LS_ERR_PEER_LOST);
+    ls_verdict_pass(out, job->world,
+                    "each of %d ranks leaves with code %d and names the uneven inputs", job->world,
+                    LS_ERR_PEER_LOST);
 }
 
 static void judge_ending(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     ls_endings_judge(row->data, job, out);
-    ls_verdict_pass(out, "the others leave with code %d", LS_ERR_PEER_LOST);
 }
 
 /* ---- equal runs ------------------------------------------------------------------------------ */
@@ -208,7 +210,7 @@ static void judge_same(const ls_case *row, const ls_record *job, ls_verdict *out
     unsigned mask = LS_JUDGE_EVERYTHING & ~(1u << LS_RECORD_BUFFER);
     int compared = ls_judge_runs(&job[0], &job[1], 0, mask, out);
     (void)row;
-    ls_verdict_pass(out, "%d digests equal to the last bit", compared);
+    ls_verdict_pass(out, compared, "%d digests equal to the last bit", compared);
 }
 
 /* ---- pictures -------------------------------------------------------------------------------- */
@@ -254,8 +256,8 @@ static void judge_once(const ls_case *row, const ls_record *job, ls_verdict *out
             ls_verdict_fail(out, "epoch %d has %d pictures of %d", epoch + 1, total, (int)PICTURES);
         }
     }
-    ls_verdict_pass(out, "each of %d pictures comes once in each of %d epochs", (int)PICTURES,
-                    epochs);
+    ls_verdict_pass(out, epochs * PICTURES, "each of %d pictures comes once in each of %d epochs",
+                    (int)PICTURES, epochs);
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */

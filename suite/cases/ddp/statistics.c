@@ -21,16 +21,18 @@ static void judge_running(const ls_case *row, const ls_record *job, ls_verdict *
 {
     const ls_spec *spec = &row->job[0];
     ls_judge_running running[LS_JUDGE_RUNNING_RANKS];
+    int compared = 0;
     ls_judge_statistics_start(running);
     for (int step = 1; step <= STEPS; step++) {
         ls_judge_statistics_facts facts = {.step = step,
                                            .size = spec->sync_bn ? job->world : 1,
                                            .half = spec->level > 0,
                                            .from_rank_0 = sends(spec, job)};
-        ls_judge_statistics(job, &facts, running, out);
+        compared += ls_judge_statistics(job, &facts, running, out);
     }
     ls_verdict_pass(
-        out, "bn1's running mean and variance of %d ranks over %d steps, off by %.1e at most",
+        out, compared,
+        "bn1's running mean and variance of %d ranks over %d steps, off by %.1e at most",
         job->world, STEPS, out->value);
 }
 
@@ -66,8 +68,8 @@ static void judge_given(const ls_case *row, const ls_record *job, ls_verdict *ou
     if (seen_before < compared || compared == 0) {
         ls_verdict_set(out, LS_UNSUPPORTED, "the dumps lack running statistics before the step");
     }
-    ls_verdict_pass(out, "%d running statistics of %d ranks are those of the file", compared,
-                    job->world);
+    ls_verdict_pass(out, compared, "%d running statistics of %d ranks are those of the file",
+                    compared, job->world);
 }
 
 static const ls_row rows[] = {

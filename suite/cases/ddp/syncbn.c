@@ -22,7 +22,9 @@ static void judge_statistics(const ls_case *row, const ls_record *job, ls_verdic
     const ls_judge_statistics_facts facts = {.step = 1, .size = group_of(row)};
     ls_judge_running running[LS_JUDGE_RUNNING_RANKS];
     ls_judge_statistics_start(running);
-    ls_judge_statistics(job, &facts, running, out);
+    int compared = ls_judge_statistics(job, &facts, running, out);
+    ls_verdict_pass(out, compared, "bn1 of %d ranks over groups of %d: worst %.1e of the deviation",
+                    job->world, facts.size, out->value);
 }
 
 /* ---- replicas and groups --------------------------------------------------------------------- */
@@ -60,15 +62,16 @@ static void judge_groups(const ls_case *row, const ls_record *job, ls_verdict *o
     if (size < job->world && differ == 0) {
         ls_verdict_fail(out, "all groups of %d ranks have the same statistics", size);
     }
-    ls_verdict_pass(out, "%d steps: parameters alike, statistics alike in groups of %d", compared,
-                    size);
+    ls_verdict_pass(out, compared, "%d steps: parameters alike, statistics alike in groups of %d",
+                    compared, size);
 }
 
 /* Two jobs, the same bits. */
 static void judge_equal(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     int compared = ls_judge_runs(&job[0], &job[1], 0, LS_JUDGE_EVERYTHING, out);
-    ls_verdict_pass(out, "%d digests equal to the last bit: %s", compared, (const char *)row->data);
+    ls_verdict_pass(out, compared, "%d digests equal to the last bit: %s", compared,
+                    (const char *)row->data);
 }
 
 /* Gradients against the oracle with statistics over groups. */
@@ -91,11 +94,10 @@ static void judge_gradients(const ls_case *row, const ls_record *job, ls_verdict
         return;
     }
     ls_verdict_measured(out, seen.error, seen.limit, "of the gradient's norm", "numerics 4");
-    ls_verdict_set(out,
-                   seen.code == LS_COMPARE_PASS   ? LS_PASS
-                   : seen.code == LS_COMPARE_WEAK ? LS_WEAK
-                                                  : LS_FAIL,
-                   "%s", seen.evidence);
+    if (seen.code != LS_COMPARE_PASS) {
+        ls_verdict_set(out, seen.code == LS_COMPARE_WEAK ? LS_WEAK : LS_FAIL, "%s", seen.evidence);
+    }
+    ls_verdict_pass(out, seen.elements, "%s", seen.evidence);
     ls_verdict_cause(out, "%s", seen.cause);
 }
 

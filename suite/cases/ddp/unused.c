@@ -131,7 +131,7 @@ static void judge_average(const ls_case *row, const ls_record *job, ls_verdict *
     if (largest < u->least * limit->value) {
         ls_verdict_set(out, LS_WEAK, "the head's gradients are at most %.1e", largest);
     }
-    ls_verdict_pass(out,
+    ls_verdict_pass(out, (int64_t)STEPS * job->world * WIDTH,
                     "aux.fc averaged over %d ranks with zeros where unused: worst %.1e of %.1e",
                     job->world, worst, largest);
 }
@@ -161,7 +161,7 @@ static void judge_trunk(const ls_case *row, const ls_record *job, ls_verdict *ou
     if (compared == 0) {
         ls_verdict_set(out, LS_UNSUPPORTED, "no local gradients in the dumps");
     }
-    ls_verdict_pass(out, "%d local gradients are the same bits", compared);
+    ls_verdict_pass(out, compared, "%d local gradients are the same bits", compared);
 }
 
 /* Every rank's parameters alike at every step. */
@@ -185,7 +185,8 @@ static void judge_alike(const ls_case *row, const ls_record *job, ls_verdict *ou
             }
         }
     }
-    ls_verdict_pass(out, "%d ranks alike over %d steps", job->world, STEPS);
+    ls_verdict_pass(out, (int64_t)job->world * STEPS, "%d ranks alike over %d steps", job->world,
+                    STEPS);
 }
 
 /* ---- without --find-unused ------------------------------------------------------------------- */
@@ -227,7 +228,8 @@ static void judge_refusal(const ls_case *row, const ls_record *job, ls_verdict *
                             r->at);
         }
     }
-    ls_verdict_pass(out, "refused after step %d with aux.fc named, no rank hangs", r->at);
+    ls_verdict_pass(out, job->world, "refused after step %d with aux.fc named, no rank hangs",
+                    r->at);
 }
 
 /* ---- no batch left --------------------------------------------------------------------------- */
@@ -258,7 +260,7 @@ static void judge_no_batch(const ls_case *row, const ls_record *job, ls_verdict 
                             job->rank[rank].step_count);
         }
     }
-    ls_verdict_pass(out,
+    ls_verdict_pass(out, job->world,
                     "the rank without a batch says which and leaves with 2, the others with 10");
 }
 

@@ -115,8 +115,9 @@ static void judge_wire(const ls_case *row, const ls_record *job, ls_verdict *out
     if (members != gradients || members == 0) {
         ls_verdict_fail(out, "the buckets hold %d parameters of %d", members, gradients);
     }
-    ls_verdict_pass(out, "%d parameters in %d buckets, %d bytes a weight, %d of batch norm",
-                    members, number, w->weight_bytes, w->norm_bytes);
+    ls_verdict_pass(out, members,
+                    "%d parameters in %d buckets, %d bytes a weight, %d of batch norm", members,
+                    number, w->weight_bytes, w->norm_bytes);
 }
 
 /* ---- where a bucket ends --------------------------------------------------------------------- */
@@ -184,7 +185,7 @@ static void judge_closing(const ls_case *row, const ls_record *job, ls_verdict *
     if (strcmp(text, c->want) != 0) {
         ls_verdict_fail(out, "buckets %s, expected %s", text, c->want);
     }
-    ls_verdict_pass(out, "buckets %s", text);
+    ls_verdict_pass(out, c->count, "buckets %s", text);
 }
 
 /* ---- where the limits come from -------------------------------------------------------------- */
@@ -228,7 +229,7 @@ static void judge_limits(const ls_case *row, const ls_record *job, ls_verdict *o
                             unit, (long long)l->limit[i]);
         }
     }
-    ls_verdict_pass(out, "first limit %lld, last %lld %s", (long long)rules.limit[0],
+    ls_verdict_pass(out, l->count, "first limit %lld, last %lld %s", (long long)rules.limit[0],
                     (long long)rules.limit[l->count - 1], unit);
 }
 
@@ -272,7 +273,7 @@ static void judge_stays(const ls_case *row, const ls_record *job, ls_verdict *ou
     if (cJSON_GetArraySize(list) < 2) {
         ls_verdict_set(out, LS_WEAK, "all parameters are in one bucket");
     }
-    ls_verdict_pass(out, "%d buckets from step 1 on", cJSON_GetArraySize(list));
+    ls_verdict_pass(out, job->world, "%d buckets from step 1 on", cJSON_GetArraySize(list));
 }
 
 /* ---- buckets that are rebuilt ---------------------------------------------------------------- */
@@ -366,7 +367,8 @@ static void judge_rebuilt(const ls_case *row, const ls_record *job, ls_verdict *
     if (weights < 2) {
         ls_verdict_set(out, LS_WEAK, "all weights are in one bucket");
     }
-    ls_verdict_pass(out, "%d buckets of weights and %d of batch norms, in backward order", weights,
+    ls_verdict_pass(out, weights + norms,
+                    "%d buckets of weights and %d of batch norms, in backward order", weights,
                     norms);
 }
 

@@ -201,7 +201,7 @@ static void judge_step(struct dumps *d, bool first_wrong_step, ls_verdict *out)
     }
     check_group(d, file, first_wrong_step, out);
     ls_dumpfile_close(file);
-    ls_verdict_pass(out, "%s step %d: %s", d->model->name, d->step, seen.evidence);
+    ls_verdict_pass(out, seen.elements, "%s step %d: %s", d->model->name, d->step, seen.evidence);
 }
 
 /* Every dumped step of both models. A later step's mistakes may come from an earlier one's, so that
@@ -335,6 +335,8 @@ static void judge_scales(const ls_case *row, const ls_record *job, ls_verdict *o
     }
     judge_steps(row, job, out);
     ls_verdict_pass(out,
+                    (int64_t)job->world * row->job[0].steps *
+                        (run->example->losses + run->example->optimizers),
                     "%d steps: scales and skips of %d losses and %d optimizers as the state "
                     "machine says",
                     row->job[0].steps, run->example->losses, run->example->optimizers);

@@ -28,7 +28,8 @@ static void judge_same(const ls_case *row, const ls_record *job, ls_verdict *out
             }
         }
     }
-    ls_verdict_pass(out, "%s: %d digests equal to the last bit", (const char *)row->data, compared);
+    ls_verdict_pass(out, compared, "%s: %d digests equal to the last bit", (const char *)row->data,
+                    compared);
 }
 
 /* ---- a sum that overflows -------------------------------------------------------------------- */
@@ -53,8 +54,9 @@ static void judge_sum(const ls_case *row, const ls_record *job, ls_verdict *out)
                             scale[half][step - 1], scale[half][step], skips ? "skipped" : "taken");
         }
     }
-    ls_verdict_pass(out, half ? "a half sum beyond 65504 is an overflow, though no part of it is"
-                              : "an f32 sum beyond 65504 is none");
+    ls_verdict_pass(out, 3,
+                    half ? "a half sum beyond 65504 is an overflow, though no part of it is"
+                         : "an f32 sum beyond 65504 is none");
 }
 
 /* ---- reduced in each micro-step -------------------------------------------------------------- */
@@ -147,7 +149,8 @@ static void judge_each(const ls_case *row, const ls_record *job, ls_verdict *out
         ls_verdict_set(out, LS_WEAK, "the reduction moves no gradient by more than %.0f limits",
                        largest);
     }
-    ls_verdict_pass(out, "%d gradients go on from the average of the first micro-step", params);
+    ls_verdict_pass(out, params, "%d gradients go on from the average of the first micro-step",
+                    params);
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */

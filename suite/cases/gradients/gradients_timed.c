@@ -131,7 +131,7 @@ static void judge_parts(const ls_case *row, const ls_timed_parts *parts,
             out, over, "rank=0 step 1: %s rel=%.2g limit=%.2g%s", where, worst->error, limit[part],
             over == LS_WEAK ? "; no price of f32 is known for this network and shape" : "");
     }
-    ls_verdict_pass(out,
+    ls_verdict_pass(out, parts->elements,
                     "step 1 against FP32 in one process%s: rel=%.2g limit=%.2g; tensors at most "
                     "%.2g of %.2g, blocks %.2g of %.2g",
                     spec->followed ? ", on its branches" : "", parts->worst[LS_COMPARE_WHOLE].error,
@@ -295,7 +295,8 @@ static void judge_order(const ls_case *row, const ls_record *job, ls_verdict *ou
     if (!(error <= limit)) {
         ls_verdict_fail(out, "whole gradient of step 1 rel=%.2g limit=%.2g", error, limit);
     } else {
-        ls_verdict_pass(out, "%s local gradients, other buckets: rel=%.2g limit=%.2g",
+        ls_verdict_pass(out, parts.elements,
+                        "%s local gradients, other buckets: rel=%.2g limit=%.2g",
                         share == 0 ? "same" : "nearly the same", error, limit);
     }
 }

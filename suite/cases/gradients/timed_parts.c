@@ -162,6 +162,7 @@ static bool measure(const pair *p, ls_timed_parts *parts, ls_verdict *out)
         return false;
     }
     parts->finite = whole.finite;
+    parts->elements = whole.count;
     offer(&parts->worst[LS_COMPARE_WHOLE], &whole, sqrt(whole.reference), "every gradient", 0,
           &whole);
     return true;

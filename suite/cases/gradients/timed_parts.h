@@ -20,6 +20,7 @@ typedef struct ls_timed_part {
 typedef struct ls_timed_parts {
     ls_timed_part worst[LS_COMPARE_PARTS];
     bool finite; /* of the subject's gradient */
+    int64_t elements;
 } ls_timed_parts;
 
 /* Step 1 of `subject` against the mean over steps first_step .. first_step+count-1 of `reference`,

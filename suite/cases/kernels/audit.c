@@ -72,7 +72,7 @@ static void judge(const ls_case *row, const ls_record *job, ls_verdict *out)
         }
     }
     ls_verdict_pass(
-        out,
+        out, all.elements,
         "%lld of %lld elements wrong in %d steps of %d ranks; the worst used %.2f of its "
         "bound: %s",
         all.bad, all.elements, row->job[0].steps, job->world, all.worst, all.where);

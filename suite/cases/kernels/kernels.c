@@ -318,9 +318,10 @@ static void judge_large(const ls_case *row, const ls_record *job, ls_verdict *ou
         judge_loss(&s, &exact, out);
         ls_kernel_interpreter_free(&exact);
     }
+    int64_t gradients = 0;
     for (int k = 0; k < net.network.param_count; k++) {
         double *grad = ls_kernel_subject_read(&s, &s.grad[k]);
-        for (int64_t i = 0; grad != NULL && i < s.grad[k].count; i++) {
+        for (int64_t i = 0; grad != NULL && i < s.grad[k].count; i++, gradients++) {
             if (!isfinite(grad[i])) {
                 ls_verdict_fail(out, "%s[%lld] is %g", net.param[k].name, (long long)i, grad[i]);
                 break;
@@ -329,7 +330,7 @@ static void judge_large(const ls_case *row, const ls_record *job, ls_verdict *ou
         free(grad);
     }
     ls_kernel_subject_free(&s);
-    ls_verdict_pass(out, "logits 100 apart: loss and gradients are finite");
+    ls_verdict_pass(out, gradients, "logits 100 apart: loss and gradients are finite");
 }
 
 static void judge_gradients(const ls_case *row, const ls_record *job, ls_verdict *out)
@@ -350,7 +351,8 @@ static void judge_gradients(const ls_case *row, const ls_record *job, ls_verdict
         judge_loss(&s, &p.exact, out);
         free_pair(&p);
     }
-    ls_verdict_pass(out, "gradients of %d parameters at most %.1f x what ideal rounding costs",
+    ls_verdict_pass(out, net.network.param_count,
+                    "gradients of %d parameters at most %.1f x what ideal rounding costs",
                     net.network.param_count, out->value);
     ls_kernel_subject_free(&s);
 }
@@ -394,6 +396,7 @@ static void judge_order(const ls_case *row, const ls_record *job, ls_verdict *ou
                             s.ready[i], expected[i]);
         }
     }
+    ls_verdict_pass(out, count, "%d gradients are handed over in order", count);
     ls_kernel_subject_free(&s);
 }
 
@@ -401,10 +404,11 @@ static void judge_order(const ls_case *row, const ls_record *job, ls_verdict *ou
 static void judge_equal(const ls_kernel_subject *a, const ls_kernel_subject *b, double factor,
                         ls_verdict *out)
 {
+    int64_t compared = 0;
     for (int k = 0; k < a->n->network.param_count; k++) {
         double *x = ls_kernel_subject_read(a, &a->grad[k]);
         double *y = ls_kernel_subject_read(b, &b->grad[k]);
-        for (int64_t i = 0; x != NULL && y != NULL && i < a->grad[k].count; i++) {
+        for (int64_t i = 0; x != NULL && y != NULL && i < a->grad[k].count; i++, compared++) {
             if (x[i] * factor != y[i]) {
                 ls_verdict_fail(out, "%s[%lld]: %.9g and %.9g", a->n->param[k].name, (long long)i,
                                 x[i] * factor, y[i]);
@@ -414,6 +418,7 @@ static void judge_equal(const ls_kernel_subject *a, const ls_kernel_subject *b, 
         free(x);
         free(y);
     }
+    ls_verdict_pass(out, compared, "%lld gradients equal to the last bit", (long long)compared);
 }
 
 /* Two backends on the same network: `b` has another loss scale or is asked twice, and must give the
@@ -486,6 +491,8 @@ static void judge_branches(const ls_case *row, const ls_record *job, ls_verdict 
                 ls_verdict_fail(out, "%lld of %lld branches are not those of the values",
                                 (long long)flipped, (long long)all);
             }
+            ls_verdict_pass(out, all, "%lld of %lld branches are not those of the values",
+                            (long long)flipped, (long long)all);
         }
         ls_kernel_interpreter_free(&forced);
     }
@@ -527,6 +534,7 @@ static void judge_statistics(const ls_case *row, const ls_record *job, ls_verdic
     if (ran(ls_kernel_subject_forward(&s), "a forward", out) &&
         ran(ls_kernel_subject_forward(&s), "a second forward", out) &&
         ran(ls_kernel_subject_mirror(&s, LS_KERNEL_ROUND_NONE, &t), "export", out)) {
+        int channels = 0;
         ls_kernel_interpreter_forward(&t, s.target);
         for (int i = 0; i < net.network.layer_count; i++) {
             const ls_layer *l = &net.layer[i];
@@ -535,12 +543,15 @@ static void judge_statistics(const ls_case *row, const ls_record *job, ls_verdic
             }
             double *mean = ls_kernel_subject_read(&s, &s.buffer[l->running_mean]);
             double *var = ls_kernel_subject_read(&s, &s.buffer[l->running_var]);
-            for (int c = 0; mean != NULL && var != NULL && c < t.size[i].channels; c++) {
+            for (int c = 0; mean != NULL && var != NULL && c < t.size[i].channels;
+                 c++, channels++) {
                 judge_channel(&t, i, c, mean, var, out);
             }
             free(mean);
             free(var);
         }
+        ls_verdict_pass(out, 2 * channels, "mean and variance of %d channels, at most %.1e off",
+                        channels, out->value);
         ls_kernel_interpreter_free(&t);
     }
     ls_kernel_subject_free(&s);
@@ -651,7 +662,7 @@ static void judge_evaluation(const ls_case *row, const ls_record *job, ls_verdic
     ls_kernel_net net[2];
     ls_kernel_subject s[2];
     double *moved[3] = {NULL};
-    int64_t count;
+    int64_t count, compared = 0;
     ls_step_state before;
     if (!start(row, &net[0], &s[0], out)) {
         return;
@@ -685,6 +696,7 @@ static void judge_evaluation(const ls_case *row, const ls_record *job, ls_verdic
         if (done && memcmp(moved[1], moved[2], (size_t)count * sizeof *moved[1]) != 0) {
             ls_verdict_fail(out, "the step after the evaluation has other running statistics");
         }
+        compared = 2 * count;
         for (int p = 0; done && p < net[0].network.param_count; p++) {
             double *a = ls_kernel_subject_read(&s[0], &s[0].grad[p]);
             double *b = ls_kernel_subject_read(&s[1], &s[1].grad[p]);
@@ -693,6 +705,7 @@ static void judge_evaluation(const ls_case *row, const ls_record *job, ls_verdic
                 ls_verdict_fail(out, "the step after the evaluation has another gradient of %s",
                                 net[0].param[p].name);
             }
+            compared += s[0].grad[p].count;
             free(a);
             free(b);
         }
@@ -702,7 +715,7 @@ static void judge_evaluation(const ls_case *row, const ls_record *job, ls_verdic
     }
     ls_kernel_subject_free(&s[0]);
     ls_kernel_subject_free(&s[1]);
-    ls_verdict_pass(out, "logits within %.1f x ideal rounding; the next step is unmoved",
+    ls_verdict_pass(out, compared, "logits within %.1f x ideal rounding; the next step is unmoved",
                     out->value);
 }
 

@@ -110,8 +110,8 @@ static void judge_elements(const struct shape *s, const struct type *type, const
         }
     }
     if (wrong == 0) {
-        ls_verdict_pass(verdict, "%lld of %lld elements equal to the last bit", (long long)looked,
-                        (long long)count);
+        ls_verdict_pass(verdict, looked, "%lld of %lld elements equal to the last bit",
+                        (long long)looked, (long long)count);
     }
 }
 
@@ -269,7 +269,8 @@ static void judge_offset(const ls_case *row, const ls_record *job, ls_verdict *o
     double worst = far.variance >= far.mean ? far.variance : far.mean;
     ls_verdict_measured(out, worst, offset_units.value, "relative", offset_units.why);
     if (far.variance <= offset_units.value && far.mean <= offset_units.value) {
-        ls_verdict_pass(out, "mean %.0e and variance %.0e off at a mean of about %d deviations",
+        ls_verdict_pass(out, 2 * OFFSET_CHANNELS,
+                        "mean %.0e and variance %.0e off at a mean of about %d deviations",
                         far.mean, far.variance, OFFSET);
         return;
     }

@@ -155,6 +155,7 @@ static void judge_widen(const ls_case *row, const ls_record *job, ls_verdict *ou
                             (double)wide[i], want);
         }
     }
+    ls_verdict_pass(out, PATTERNS, "%d patterns", (int)PATTERNS);
     drop(&b, &from);
     drop(&b, &to);
     free(bits);
@@ -233,7 +234,7 @@ static void judge_narrow(const ls_case *row, const ls_record *job, ls_verdict *o
                             (double)wide[i], (unsigned)bits[i], (unsigned)want);
         }
     }
-    ls_verdict_pass(out, "%lld values around every tie", (long long)count);
+    ls_verdict_pass(out, count, "%lld values around every tie", (long long)count);
     drop(&b, &from);
     drop(&b, &to);
     free(wide);
@@ -254,6 +255,7 @@ static void judge_lengths(const ls_case *row, const ls_record *job, ls_verdict *
     if (!start(row, &b, out)) {
         return;
     }
+    int64_t compared = 0;
     for (int k = 0; k < COUNTS; k++) {
         float wide[LARGEST + 1], back[LARGEST + 1];
         int64_t n = counts[k];
@@ -269,7 +271,7 @@ static void judge_lengths(const ls_case *row, const ls_record *job, ls_verdict *
         must(&b, b.api->convert(b.backend, b.stream, half.tensor, part_from, 0.25f), "convert");
         must(&b, b.api->convert(b.backend, b.stream, part_to, half.tensor, 4), "convert");
         get(&b, &to, back);
-        for (int64_t i = 0; i <= n; i++) {
+        for (int64_t i = 0; i <= n; i++, compared++) {
             double want = i == n ? -7 : 4 * value_of(nearest(wide[i] * 0.25f, bf16), bf16);
             if ((double)back[i] != want) {
                 ls_verdict_fail(out, "%lld elements there and back: [%lld] is %.9g, not %.9g",
@@ -281,6 +283,7 @@ static void judge_lengths(const ls_case *row, const ls_record *job, ls_verdict *
         drop(&b, &to);
         drop(&b, &half);
     }
+    ls_verdict_pass(out, compared, "%lld values there and back", (long long)compared);
     stop(&b);
 }
 
@@ -313,6 +316,7 @@ static void judge_sums(const ls_case *row, const ls_record *job, ls_verdict *out
         return;
     }
     static const float factor = 0.333333343f;
+    int64_t compared = 0;
     for (int k = 0; k < COUNTS; k++) {
         float x[LARGEST], y[LARGEST], want[LARGEST], seen[LARGEST];
         int64_t n = counts[k];
@@ -336,9 +340,11 @@ static void judge_sums(const ls_case *row, const ls_record *job, ls_verdict *out
             want[i] = x[i] * factor;
         }
         compare(&b, "scale", n, seen, want);
+        compared += 3 * n;
         drop(&b, &a);
         drop(&b, &c);
     }
+    ls_verdict_pass(out, compared, "%lld sums and products", (long long)compared);
     stop(&b);
 }
 
@@ -434,9 +440,9 @@ static void judge_seen(bench *b, ls_dtype type, int64_t count)
             break;
         }
     }
-    int64_t step = count > 130 ? count / 61 : 1;
+    int64_t step = count > 130 ? count / 61 : 1, places = 0;
     for (int64_t at = 0; at < count;
-         at += at + step < count || at == count - 1 ? step : count - 1 - at) {
+         places++, at += at + step < count || at == count - 1 ? step : count - 1 - at) {
         int which = at == 0 ? 0 : LISTED - 1;
         float value = odd[at % 3];
         state = run_checked(b, type, &c, which, which == 0 ? 0 : at, bits_of(type, value), last);
@@ -447,6 +453,8 @@ static void judge_seen(bench *b, ls_dtype type, int64_t count)
             break;
         }
     }
+    ls_verdict_pass(b->out, count + places, "%lld elements, an overflow at %lld places",
+                    (long long)count, (long long)places);
     drop_checked(b, &c);
 }
 

@@ -94,8 +94,8 @@ static void judge_network(const ls_case *row, const ls_record *job, ls_verdict *
         ls_verdict_fail(out, "%lld multiply-adds an image, expected %lld", (long long)macs,
                         (long long)want);
     }
-    ls_verdict_pass(out, "%d layers and %d parameters alike", network.layer_count,
-                    network.param_count);
+    ls_verdict_pass(out, table->param_count + network.layer_count,
+                    "%d layers and %d parameters alike", network.layer_count, network.param_count);
     ls_model_free(&network);
     free(table);
 }
@@ -184,7 +184,8 @@ static void judge_start(const ls_case *row, const ls_record *job, ls_verdict *ou
             }
         }
     }
-    ls_verdict_pass(out, "%d parameters start as torchvision's, off by %.1f deviations at most",
+    ls_verdict_pass(out, network.param_count,
+                    "%d parameters start as torchvision's, off by %.1f deviations at most",
                     network.param_count, out->value);
     ls_model_free(&network);
 }

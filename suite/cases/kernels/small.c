@@ -108,7 +108,8 @@ static void judge_small(const ls_case *row, const ls_record *job, ls_verdict *ou
     for (int step = 1; step <= STEPS && out->code == LS_PASS; step++) {
         judge_step(job, step, out);
     }
-    ls_verdict_pass(out, "gradients of the last bias at %.2f of their limit", out->value);
+    ls_verdict_pass(out, STEPS * CLASSES, "gradients of the last bias at %.2f of their limit",
+                    out->value);
 }
 
 /* Logit c of LS_OVERFLOW_EXACT: 1.5 x 1024, and 15 x 1.5 + 48 x 0.5 times (c + 1) / 8. All partial
@@ -148,7 +149,7 @@ static void judge_exact(const ls_case *row, const ls_record *job, ls_verdict *ou
     if (count == 0) {
         ls_verdict_fail(out, "the dump has no logits");
     }
-    ls_verdict_pass(out, "%d logits exact to the last bit", (int)count);
+    ls_verdict_pass(out, count, "%d logits exact to the last bit", (int)count);
 }
 
 static const ls_row rows[] = {

@@ -224,6 +224,9 @@ static void judge_world(const ls_case *row, const ls_record *job, ls_verdict *ou
         }
         ls_dumpfile_close(dump);
     }
+    if (compared == 0) {
+        ls_verdict_fail(out, "the checkpoint holds no parameters");
+    }
     ls_judge_running running[LS_JUDGE_RUNNING_RANKS];
     ls_judge_statistics_start(running);
     if (!ls_judge_statistics_read(saved, &running[0])) {
@@ -231,7 +234,7 @@ static void judge_world(const ls_case *row, const ls_record *job, ls_verdict *ou
     } else if (out->code == LS_PASS) { /* rank 0's go to all, and on from there */
         const ls_judge_statistics_facts facts = {
             .step = 3, .size = row->job[0].sync_bn ? job[1].world : 1, .from_rank_0 = true};
-        ls_judge_statistics(&job[1], &facts, running, out);
+        compared += ls_judge_statistics(&job[1], &facts, running, out);
     }
     if (!ls_endings_says(&job[1], 0, "ranks, this run has") ||
         (ls_dumpfile_find(saved, "rank1/buffer/bn1.running_mean") != NULL &&
@@ -239,10 +242,7 @@ static void judge_world(const ls_case *row, const ls_record *job, ls_verdict *ou
         ls_verdict_fail(out, "rank 0 does not say what it does not use of the checkpoint");
     }
     ls_dumpfile_close(saved);
-    if (compared == 0) {
-        ls_verdict_fail(out, "the checkpoint holds no parameters");
-    }
-    ls_verdict_pass(out, "%d tensors of %d ranks are those that %d ranks saved", compared,
+    ls_verdict_pass(out, compared, "%d tensors of %d ranks are those that %d ranks saved", compared,
                     job[1].world, job[0].world);
 }
 

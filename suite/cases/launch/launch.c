@@ -28,7 +28,8 @@ static void judge_killed(const ls_case *row, const ls_record *job, ls_verdict *o
             ls_diagnose_endings_codes(job, out->cause, (int)sizeof out->cause);
         }
     }
-    ls_verdict_pass(out, "rank %d ended by signal 9, the other %d left with exit code 10", victim,
+    ls_verdict_pass(out, job->world,
+                    "rank %d ended by signal 9, the other %d left with exit code 10", victim,
                     job->world - 1);
 }
 
@@ -145,13 +146,10 @@ static void judge_place(const ls_case *row, const ls_record *job, ls_verdict *ou
             }
         }
     }
-    if (out->code != LS_PASS) {
-        return; /* a wrong place is no matter of replicas */
-    }
-    if (job->world > 1) {
+    ls_verdict_pass(out, 5 * job->world, "the places of %d ranks", job->world);
+    if (out->code == LS_PASS && job->world > 1) { /* a wrong place is no matter of replicas */
         ls_judge_lockstep(row, job, out);
     }
-    ls_verdict_pass(out, "a world of one");
 }
 
 /* --gpu on a CPU: rank 0 says once that it is not used. */

@@ -125,11 +125,11 @@ static void judge_one(const ls_case *row, const ls_record *job, int64_t step, ls
             "twice what f32's roundings can add up to in this formula, per element");
     }
     if (out->code == LS_PASS && skipped) {
-        ls_verdict_pass(out, "step %d was skipped: %lld elements%s are as they were", (int)step,
-                        (long long)result.elements,
-                        result.state_judged ? " and their moments" : "");
+        ls_verdict_pass(
+            out, result.elements, "step %d was skipped: %lld elements%s are as they were",
+            (int)step, (long long)result.elements, result.state_judged ? " and their moments" : "");
     } else
-        ls_verdict_pass(out,
+        ls_verdict_pass(out, result.elements,
                         "step %d, update %lld: %lld elements%s follow, at most %.2f of the limit",
                         (int)step, (long long)rule.step, (long long)result.elements,
                         result.state_judged ? " and their moments" : "", out->value);
@@ -208,12 +208,13 @@ static bool read_gradients(const ls_dumpfile *file, track *t, int count, ls_upda
     return true;
 }
 
-static void compare_track(const ls_dumpfile *file, const track *t, int64_t step, ls_verdict *out)
+/* Returns how many elements were compared. */
+static int64_t compare_track(const ls_dumpfile *file, const track *t, int64_t step, ls_verdict *out)
 {
     const ls_dumpfile_entry *next = ls_dumpfile_findf(file, "next/%s", t->name);
     if (!ls_dumpfile_floats(next, t->tensor.count)) {
         ls_verdict_fail(out, "step %d: next/%s is missing or of another size", (int)step, t->name);
-        return;
+        return 0;
     }
     double *got = ls_list_make(1, (size_t)next->count * sizeof *got);
     ls_dumpfile_read(next, got);
@@ -233,11 +234,12 @@ static void compare_track(const ls_dumpfile *file, const track *t, int64_t step,
         }
     }
     free(got);
+    return t->tensor.count;
 }
 
 /* One dumped step carried on; false ends it. */
 static bool follow(const ls_record *job, int64_t step, ls_update_rule rule, track *t, int *count,
-                   ls_verdict *out)
+                   int64_t *compared, ls_verdict *out)
 {
     bool skipped = false;
     ls_dumpfile *file = ls_dumps_open_update(job, step, &rule.step, &skipped, out);
@@ -254,7 +256,7 @@ static bool follow(const ls_record *job, int64_t step, ls_update_rule rule, trac
             ls_verdict_set(out, LS_INFRA, "no memory for a step in FP64");
             good = false;
         }
-        compare_track(file, &t[i], step, out);
+        *compared += compare_track(file, &t[i], step, out);
     }
     ls_dumpfile_close(file);
     return good && out->code == LS_PASS;
@@ -265,11 +267,12 @@ static void judge_drift(const ls_case *row, const ls_record *job, ls_verdict *ou
 {
     track *t = ls_list_make(TRACKS_MAX, sizeof *t);
     int count = 0, step = 1;
+    int64_t compared = 0;
     ls_update_rule rule = rule_of(row->data);
-    while (step <= DRIFT_STEPS && follow(job, step, rule, t, &count, out)) {
+    while (step <= DRIFT_STEPS && follow(job, step, rule, t, &count, &compared, out)) {
         step++;
     }
-    ls_verdict_pass(out,
+    ls_verdict_pass(out, compared,
                     "%d steps of FP64 on the dumped gradients end where the job does: %.2f of what "
                     "f32's roundings allow",
                     DRIFT_STEPS, out->value);

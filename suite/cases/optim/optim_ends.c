@@ -31,7 +31,7 @@ static void judge_spoilt(const ls_case *row, const ls_record *job, ls_verdict *o
     if (strstr(line, "weight") == NULL && strstr(line, "bias") == NULL) {
         ls_verdict_fail(out, "the last line names no tensor: %s", line);
     }
-    ls_verdict_pass(out, "%s", line);
+    ls_verdict_pass(out, job->world, "%s", line);
 }
 
 /* ---- refusals -------------------------------------------------------------------------------- */
@@ -52,7 +52,7 @@ static void judge_refused(const ls_case *row, const ls_record *job, ls_verdict *
     } else if (strstr(line, option) == NULL) {
         ls_verdict_fail(out, "the line does not name %s: %s", option, line);
     }
-    ls_verdict_pass(out, "%s", line);
+    ls_verdict_pass(out, 1, "%s", line);
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
@@ -74,7 +74,7 @@ static void judge_memory(const ls_case *row, const ls_record *job, ls_verdict *o
         ls_verdict_fail(out, "moments take %.0f bytes, expected %d x 4 x %d", moments, wanted,
                         RESNET8_ELEMENTS);
     } else {
-        ls_verdict_pass(out, "moments take %.0f bytes: %d per parameter", moments, wanted);
+        ls_verdict_pass(out, 1, "moments take %.0f bytes: %d per parameter", moments, wanted);
     }
 }
 

@@ -327,7 +327,7 @@ static void judge_rule(const ls_case *row, const ls_record *job, ls_verdict *out
     if (status != LS_OK) {
         ls_verdict_set(out, LS_INFRA, "the backend cannot run a step (%s)", ls_status_name(status));
     }
-    ls_verdict_pass(out,
+    ls_verdict_pass(out, STEPS * LS_OPTIM_BENCH_TENSORS,
                     "%d calls on %d tensors follow FP64, at most %.2f of the limit; the skipped "
                     "one changed nothing",
                     STEPS, LS_OPTIM_BENCH_TENSORS, out->value);
@@ -397,7 +397,7 @@ static void judge_clip(const ls_case *row, const ls_record *job, ls_verdict *out
     if (status != LS_OK) {
         ls_verdict_set(out, LS_INFRA, "the backend cannot clip (%s)", ls_status_name(status));
     }
-    ls_verdict_pass(out, "%d tensors follow FP64", LS_OPTIM_BENCH_TENSORS);
+    ls_verdict_pass(out, LS_OPTIM_BENCH_TENSORS, "%d tensors follow FP64", LS_OPTIM_BENCH_TENSORS);
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */

@@ -218,8 +218,9 @@ static void check_norm(const ls_record *job, int64_t step, double want, int64_t 
     }
 }
 
-static void judge_step(const ls_case *row, const ls_record *job, int64_t step, bool *clips,
-                       ls_verdict *out)
+/* Returns how many elements were compared. */
+static int64_t judge_step(const ls_case *row, const ls_record *job, int64_t step, bool *clips,
+                          ls_verdict *out)
 {
     const struct recipe *r = row->data;
     ls_update_rule rule = r->rule;
@@ -227,7 +228,7 @@ static void judge_step(const ls_case *row, const ls_record *job, int64_t step, b
     int64_t elements;
     ls_dumpfile *file = ls_dumps_open_update(job, step, &rule.step, &skipped, out);
     if (file == NULL) {
-        return;
+        return 0;
     }
     ls_compare_checks checks = {0};
     ls_compare_optim_result result;
@@ -253,19 +254,21 @@ static void judge_step(const ls_case *row, const ls_record *job, int64_t step, b
             "twice what f32's roundings can add up to in this formula, per element");
     }
     ls_dumpfile_close(file);
+    return result.elements;
 }
 
 static void judge_recipe(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     const struct recipe *r = row->data;
     bool clips = false;
+    int64_t elements = 0;
     for (int64_t step = 1; step <= row->job[0].steps && out->code == LS_PASS; step++) {
-        judge_step(row, job, step, &clips, out);
+        elements += judge_step(row, job, step, &clips, out);
     }
     if ((r->rule.clip_norm > 0 || r->rule.clip_value > 0) && !clips && out->code == LS_PASS) {
         ls_verdict_set(out, LS_WEAK, "no gradient was large enough to be clipped");
     }
-    ls_verdict_pass(out, "%d steps follow, at most %.2f of the limit", row->job[0].steps,
+    ls_verdict_pass(out, elements, "%d steps follow, at most %.2f of the limit", row->job[0].steps,
                     out->value);
 }
 

@@ -125,7 +125,7 @@ static void conclude(int64_t compared, const char *text, ls_verdict *out)
     if (compared == 0) {
         ls_verdict_set(out, LS_UNSUPPORTED, "the dump holds nothing that could be compared");
     }
-    ls_verdict_pass(out, "%lld elements: %s", (long long)compared, text);
+    ls_verdict_pass(out, compared, "%lld elements: %s", (long long)compared, text);
 }
 
 /* ---- what masters are ------------------------------------------------------------------------ */
@@ -417,7 +417,7 @@ static void judge_small(const ls_case *row, const ls_record *job, ls_verdict *ou
                         (long long)s.kept, SMALL_STEPS - 1);
     }
     ls_verdict_pass(
-        out,
+        out, s.small,
         "%lld of %lld updates are below half a unit: %lld changed the value at once, %lld "
         "copies had moved %d steps later",
         (long long)s.small, (long long)s.elements, (long long)s.kept, (long long)s.moved,

@@ -100,7 +100,7 @@ static void judge_types(const ls_case *row, const ls_record *job, ls_verdict *ou
                             wanted);
         }
     }
-    ls_verdict_pass(out, "%d tensors have the level's types", looked);
+    ls_verdict_pass(out, looked, "%d tensors have the level's types", looked);
 }
 
 /* Two ways of asking for the same: the same bits after every step. */
@@ -108,7 +108,7 @@ static void judge_equal(const ls_case *row, const ls_record *job, ls_verdict *ou
 {
     const unsigned *mask = row->data;
     int compared = ls_judge_runs(&job[0], &job[1], 0, *mask, out);
-    ls_verdict_pass(out, "%d digests are equal", compared);
+    ls_verdict_pass(out, compared, "%d digests are equal", compared);
 }
 
 /* Of two runs at O0 with different scales the scaler's own digest differs. */
@@ -288,14 +288,15 @@ static const cJSON *find_option(const cJSON *options, const char *name)
     return found != NULL ? found : cJSON_GetObjectItemCaseSensitive(options, other);
 }
 
-static void judge_effect(const ls_record *job, const char *effect, ls_verdict *out)
+/* Returns how many of the options the start event reports. */
+static int judge_effect(const ls_record *job, const char *effect, ls_verdict *out)
 {
     char copy[200], *rest = NULL;
     int reported = 0; /* a subject may leave out what it does not offer */
     const cJSON *options = cJSON_GetObjectItemCaseSensitive(job->rank[0].start, "options");
     if (options == NULL) {
         ls_verdict_set(out, LS_UNSUPPORTED, "the start event names no options");
-        return;
+        return 0;
     }
     ls_text_put(copy, sizeof copy, "%s", effect);
     for (char *word = strtok_r(copy, " ", &rest); word != NULL; word = strtok_r(NULL, " ", &rest)) {
@@ -311,6 +312,7 @@ static void judge_effect(const ls_record *job, const char *effect, ls_verdict *o
     if (reported == 0 && effect[0] != '\0') {
         ls_verdict_set(out, LS_UNSUPPORTED, "the start event has none of: %s", effect);
     }
+    return reported;
 }
 
 static void judge_cell(const ls_case *row, const ls_record *job, ls_verdict *out)
@@ -319,19 +321,21 @@ static void judge_cell(const ls_case *row, const ls_record *job, ls_verdict *out
     int want = tried->code;
     int code = job->state == LS_RECORD_DONE ? 0 : job->code;
     char line[240];
+    int compared = 1; /* the exit code */
     ls_record_last_line(job, 0, line, (int)sizeof line);
     if (job->state == LS_RECORD_KILLED || job->state == LS_RECORD_TIMED_OUT || code != want) {
         ls_verdict_fail(out, "%s: exit code %d, expected %d: %s", tried->options, code, want, line);
         return;
     }
     if (want == 0) {
-        judge_effect(job, tried->effect, out);
+        compared += judge_effect(job, tried->effect, out);
     } else if (job->rank[0].has_events) {
         ls_verdict_fail(out, "%s was refused, but rank0.jsonl was written", tried->options);
     } else if (line[0] == '\0') {
         ls_verdict_fail(out, "%s was refused without a message", tried->options);
     }
-    ls_verdict_pass(out, "%s: %s", tried->options, want == 0 ? "accepted, in force" : line);
+    ls_verdict_pass(out, compared, "%s: %s", tried->options,
+                    want == 0 ? "accepted, in force" : line);
 }
 
 /* A name with a dot stands for itself, another behind the level. */

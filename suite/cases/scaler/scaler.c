@@ -205,22 +205,24 @@ static void judge_trace(const ls_case *row, const ls_record *job, ls_verdict *ou
     if (skipped == 0) {
         ls_verdict_set(out, LS_WEAK, "no overflow happened");
     }
-    ls_verdict_pass(out, "%d steps on %d ranks as the state machine says, %d skipped",
-                    row->job[0].steps, job->world, skipped / job->world);
+    ls_verdict_pass(out, (int64_t)row->job[0].steps * job->world,
+                    "%d steps on %d ranks as the state machine says, %d skipped", row->job[0].steps,
+                    job->world, skipped / job->world);
 }
 
-/* Digests of this step against those of the step before: equal where nothing may change. */
-static void judge_digests(const ls_record_rank *rank, int k, int64_t step, ls_verdict *out)
+/* Digests of this step against those of the step before: equal where nothing may change. Returns
+ * whether the step was skipped and they were compared. */
+static bool judge_digests(const ls_record_rank *rank, int k, int64_t step, ls_verdict *out)
 {
     const ls_record_step *now = ls_record_find_step(rank, step);
     const ls_record_step *before = ls_record_find_step(rank, step - 1);
     if (now == NULL || before == NULL) { /* a record with fewer steps breaks the protocol */
-        return;
+        return false;
     }
     if ((now->digest_mask & before->digest_mask & 1u << LS_RECORD_PARAM) == 0) {
         ls_verdict_set(out, LS_UNSUPPORTED, "rank=%d step %d: no digest of the parameters", k,
                        (int)step);
-        return;
+        return false;
     }
     ls_judge_training_skip(before, now, k, out);
     if (!now->skipped &&
@@ -235,6 +237,7 @@ static void judge_digests(const ls_record_rank *rank, int k, int64_t step, ls_ve
                         "did not",
                         k, (int)step);
     }
+    return now->skipped;
 }
 
 static void judge_still(const ls_case *row, const ls_record *job, ls_verdict *out)
@@ -242,27 +245,27 @@ static void judge_still(const ls_case *row, const ls_record *job, ls_verdict *ou
     int skipped = 0;
     for (int k = 0; k < job->world; k++) {
         for (int64_t step = 2; step <= row->job[0].steps; step++) {
-            const ls_record_step *seen = ls_record_find_step(&job->rank[k], step);
-            skipped += seen != NULL && seen->skipped;
-            judge_digests(&job->rank[k], k, step, out);
+            skipped += judge_digests(&job->rank[k], k, step, out);
         }
     }
     if (skipped == 0) {
         ls_verdict_set(out, LS_WEAK, "no step after the first was skipped");
     }
-    ls_verdict_pass(out, "%d skipped steps changed no parameter, master or moment", skipped);
+    ls_verdict_pass(out, skipped, "%d skipped steps changed no parameter, master or moment",
+                    skipped);
 }
 
 /* A static scale is never skipped and never changed; what it lets through ends the run. */
 static void judge_static(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
+    int compared = 0;
     (void)row;
     for (int k = 0; k < job->world; k++) {
         if (job->rank[k].step_count < 2) {
             ls_verdict_fail(out, "rank=%d has %d step events: the infinite gradient is in step 3",
                             k, job->rank[k].step_count);
         }
-        for (int i = 0; i < job->rank[k].step_count; i++) {
+        for (int i = 0; i < job->rank[k].step_count; i++, compared++) {
             const ls_record_step *seen = &job->rank[k].step[i];
             if (seen->skipped || seen->loss_scale != 128 || seen->loss_scale_next != 128) {
                 if (seen->skipped) {
@@ -277,7 +280,8 @@ static void judge_static(const ls_case *row, const ls_record *job, ls_verdict *o
     if (job->state != LS_RECORD_FAILED || job->code != LS_ERR_NON_FINITE) {
         ls_verdict_fail(out, "expected exit code 12 after an infinite gradient, got %d", job->code);
     }
-    ls_verdict_pass(out, "the infinite gradient was applied and ended the run with exit code 12");
+    ls_verdict_pass(out, compared,
+                    "the infinite gradient was applied and ended the run with exit code 12");
 }
 
 /* An overflow at the floor ends the run (where we deviate from Apex: requirements.txt, S4). */
@@ -294,7 +298,7 @@ static void judge_floor(const ls_case *row, const ls_record *job, ls_verdict *ou
             ls_verdict_fail(out, "rank=%d step 2: expected a skipped step and scale 512", k);
         }
     }
-    ls_verdict_pass(out,
+    ls_verdict_pass(out, job->world,
                     "the second overflow, at --min-loss-scale, ended the run with exit code 12");
 }
 
@@ -316,7 +320,7 @@ static void judge_streak(const ls_case *row, const ls_record *job, ls_verdict *o
     if (strstr(line, "50 overflows in a row") == NULL || strstr(line, "fc.bias") == NULL) {
         ls_verdict_fail(out, "the last line names neither the streak nor fc.bias: %s", line);
     }
-    ls_verdict_pass(out, "%s", line);
+    ls_verdict_pass(out, 1, "%s", line);
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */

@@ -140,10 +140,11 @@ static void judge_patterns(const ls_case *row, const ls_record *job, ls_verdict 
     if (!open_bench(&b, &config, out)) {
         return;
     }
+    int compared = 0;
     for (unsigned pattern = 0; pattern < 1u << PATTERN_STEPS && out->code == LS_PASS; pattern++) {
         model m = {c->start, c->lowest, c->highest, 0, 0, interval, false};
         ls_step_state state = ls_amp_scale_start(ldexpf(1.0f, c->start));
-        for (int step = 0; step < PATTERN_STEPS && out->code == LS_PASS; step++) {
+        for (int step = 0; step < PATTERN_STEPS && out->code == LS_PASS; step++, compared++) {
             bool overflow = (pattern >> step & 1u) != 0;
             model_tick(&m, overflow);
             state = tick(&b, state, overflow);
@@ -151,8 +152,8 @@ static void judge_patterns(const ls_case *row, const ls_record *job, ls_verdict 
         }
     }
     close_bench(&b);
-    ls_verdict_pass(out, "all %d patterns of %d steps, interval %d: %s", 1 << PATTERN_STEPS,
-                    (int)PATTERN_STEPS, interval, c->shows);
+    ls_verdict_pass(out, compared, "all %d patterns of %d steps, interval %d: %s",
+                    1 << PATTERN_STEPS, (int)PATTERN_STEPS, interval, c->shows);
 }
 
 /* ---- long runs ------------------------------------------------------------------------------- */
@@ -161,15 +162,16 @@ static const corner apex_corner = {"", 16, -NO_LIMIT, 24, ""};
 static const corner torch_corner = {"", 16, -NO_LIMIT, NO_LIMIT, ""};
 
 /* A hundred overflows in a row, never NaN; S is 2^-84. */
-static void check_hundred(bench *b)
+static int check_hundred(bench *b)
 {
     const corner *both[] = {&apex_corner, &torch_corner};
+    int compared = 0;
     for (int k = 0; k < 2; k++) {
         const corner *c = both[k];
         model m = {c->start, c->lowest, c->highest, 0, 0, 2000, false};
         ls_step_state state = ls_amp_scale_start(ldexpf(1.0f, c->start));
         b->scale.config = config_of(c, 2000);
-        for (int i = 1; i <= 100; i++) {
+        for (int i = 1; i <= 100; i++, compared++) {
             model_tick(&m, true);
             state = tick(b, state, true);
             compare(&state, &m, 0xfff, i, b->out);
@@ -179,6 +181,7 @@ static void check_hundred(bench *b)
             }
         }
     }
+    return compared;
 }
 
 static void expect(const ls_step_state *state, int exponent, int clean, const char *when,
@@ -191,7 +194,7 @@ static void expect(const ls_step_state *state, int exponent, int clean, const ch
 }
 
 /* A static scale only counts, whatever the flag says. */
-static void check_static(bench *b)
+static int check_static(bench *b)
 {
     ls_step_state state = ls_amp_scale_start(128.0f);
     b->scale.config.dynamic = false;
@@ -199,10 +202,11 @@ static void check_static(bench *b)
         state = tick(b, state, i % 7 == 0);
     }
     expect(&state, 7, 2500, "2500 steps at static 128", b->out);
+    return 1;
 }
 
 /* 1/S is f32(1/S), also where S is no power of two (torch/amp/grad_scaler.py@unscale_). */
-static void check_inverse(bench *b)
+static int check_inverse(bench *b)
 {
     static const float scales[] = {3.0f, 0.001f, 1000.0f, 65535.0f, 12345.678f, 1e-30f, 1e30f};
     b->scale.config.dynamic = false;
@@ -216,6 +220,7 @@ static void check_inverse(bench *b)
                             (double)expected);
         }
     }
+    return (int)(sizeof scales / sizeof *scales);
 }
 
 /* Runs of clean steps or overflows, and S and its count behind each. */
@@ -229,7 +234,7 @@ static const struct longer {
         int exponent, clean;
         const char *when;
     } leg[4];
-    void (*check)(bench *b); /* instead of legs */
+    int (*check)(bench *b); /* instead of legs; returns how many states it compared */
 } longer[] = {
     {"window",
      "1999, 2000, 24000 and 26000 clean steps",
@@ -294,17 +299,18 @@ static void judge_long(const ls_case *row, const ls_record *job, ls_verdict *out
     }
     ls_step_state state = ls_amp_scale_start(ldexpf(1.0f, run->start));
     state.growth_count = run->count;
-    for (int i = 0; i < 4 && run->leg[i].steps > 0; i++) {
+    int compared = 0;
+    for (int i = 0; i < 4 && run->leg[i].steps > 0; i++, compared++) {
         for (int k = 0; k < run->leg[i].steps; k++) {
             state = tick(&b, state, run->leg[i].overflow);
         }
         expect(&state, run->leg[i].exponent, run->leg[i].clean, run->leg[i].when, out);
     }
     if (run->check != NULL) {
-        run->check(&b);
+        compared += run->check(&b);
     }
     close_bench(&b);
-    ls_verdict_pass(out, "%s", run->shows);
+    ls_verdict_pass(out, compared, "%s", run->shows);
 }
 
 void ls_scaler_machine_cases(const ls_case_settings *settings, ls_case_list *list)

@@ -16,10 +16,10 @@ enum { STEPS = 7, EVERY = 3 };
 
 static void judge_every(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    int digests = 0;
+    int digests = 0, compared = 0;
     (void)row;
     for (int k = 0; k < job->world; k++) {
-        for (int64_t step = 1; step <= STEPS; step++) {
+        for (int64_t step = 1; step <= STEPS; step++, compared++) {
             const ls_record_step *seen = ls_record_find_step(&job->rank[k], step);
             bool due = step % EVERY == 0 || step == STEPS;
             bool has = seen != NULL && seen->digest_mask != 0;
@@ -33,7 +33,7 @@ static void judge_every(const ls_case *row, const ls_record *job, ls_verdict *ou
             }
         }
     }
-    ls_verdict_pass(out, "%d of %d steps have digests: each third and the last", digests,
+    ls_verdict_pass(out, compared, "%d of %d steps have digests: each third and the last", digests,
                     STEPS * job->world);
 }
 
@@ -124,8 +124,8 @@ static void judge_trace(const ls_case *row, const ls_record *job, ls_verdict *ou
                             row->job[0].steps);
         }
     }
-    ls_verdict_pass(out, "%d steps: forward, backward, optimizer in order, buckets between",
-                    s.traced);
+    ls_verdict_pass(out, s.traced,
+                    "%d steps: forward, backward, optimizer in order, buckets between", s.traced);
 }
 
 /* ---- the same folder after a resume ---------------------------------------------------------- */
@@ -153,7 +153,7 @@ static void judge_kept(const ls_case *row, const ls_record *job, ls_verdict *out
         ls_verdict_fail(out, "the folder has steps 1 to %d, expected 1 to %d", steps,
                         row->job[0].steps);
     } else {
-        ls_verdict_pass(out, "steps 1 to %d of a run and its continuation", steps);
+        ls_verdict_pass(out, steps, "steps 1 to %d of a run and its continuation", steps);
     }
 }
 
@@ -201,12 +201,13 @@ static void judge_end(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     const expected_end *want = row->data;
     ending e = {0};
-    int code = (int)want->code;
+    int code = (int)want->code, compared = 0;
     for (int k = 0; k < job->world; k++) {
         if (k == want->silent) {
             continue;
         }
         e = read_ending(job, k);
+        compared++;
         if (e.ends != 1 || e.code != code || job->rank[k].code != code ||
             strcmp(e.status, ls_status_name((ls_status)code)) != 0) {
             ls_verdict_fail(out,
@@ -226,7 +227,8 @@ static void judge_end(const ls_case *row, const ls_record *job, ls_verdict *out)
         ls_verdict_set(out, LS_WEAK, "the run ended after step %d, %d skipped", (int)e.last,
                        e.skips);
     }
-    ls_verdict_pass(out, "ends after step %d with code %d (%s)", (int)e.last, code, e.status);
+    ls_verdict_pass(out, compared, "ends after step %d with code %d (%s)", (int)e.last, code,
+                    e.status);
 }
 
 static const expected_end good = {LS_OK, -1, 2, true}, floored = {LS_ERR_NON_FINITE, -1, 2, false},
@@ -318,7 +320,7 @@ static void check_log(const char *path, const struct logged *want, int count, ls
         ls_verdict_fail(out, "%d lines of MLPerf's log, expected %d", found, count);
     }
     free(text);
-    ls_verdict_pass(out, "%d lines as mlperf_logging writes them", found);
+    ls_verdict_pass(out, found, "%d lines as mlperf_logging writes them", found);
 }
 
 /* Two epochs of 5 steps and 2 steps of a third: validated after the epochs and at the end. */

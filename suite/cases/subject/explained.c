@@ -107,8 +107,8 @@ static void judge_figures(const ls_case *row, const ls_record *job, ls_verdict *
         check(text, line[kind], want_mb, out);
     }
     check(text, "sent by each rank (ring):", reduced_mb * 2 * (WORLD - 1) / WORLD, out);
-    ls_verdict_pass(out, "%d figures of %.0f parameters, %.0f of them of batch norms", KINDS + 1,
-                    product + norm, norm);
+    ls_verdict_pass(out, KINDS + 1, "%d figures of %.0f parameters, %.0f of them of batch norms",
+                    KINDS + 1, product + norm, norm);
     free(text);
 }
 

@@ -38,8 +38,8 @@ static void judge_events(const ls_case *row, const ls_record *job, ls_verdict *o
                             (int)STEPS);
         }
     }
-    ls_verdict_pass(out, "start, steps 1 to %d and end on each of %d ranks", (int)STEPS,
-                    job->world);
+    ls_verdict_pass(out, (int64_t)STEPS * job->world,
+                    "start, steps 1 to %d and end on each of %d ranks", (int)STEPS, job->world);
 }
 
 /* One option of the start event; false when it is absent. */
@@ -99,7 +99,7 @@ static void judge_options(const ls_case *row, const ls_record *job, ls_verdict *
     if (reported == 0) {
         ls_verdict_set(out, LS_UNSUPPORTED, "the start events have no options");
     }
-    ls_verdict_pass(out, "%d of %d options reported, all as asked", reported, most);
+    ls_verdict_pass(out, reported, "%d of %d options reported, all as asked", reported, most);
 }
 
 /* Every reported rate is the world's size times the one asked for. */
@@ -143,7 +143,7 @@ static void judge_rate(const ls_case *row, const ls_record *job, ls_verdict *out
     if (reported == 0) {
         ls_verdict_set(out, LS_UNSUPPORTED, "the step events have no lr");
     }
-    ls_verdict_pass(out, "lr %g and %d images a step, as given", spec->lr,
+    ls_verdict_pass(out, reported, "lr %g and %d images a step, as given", spec->lr,
                     spec->batch_size * spec->accumulate);
 }
 
@@ -152,9 +152,9 @@ static void judge_rate(const ls_case *row, const ls_record *job, ls_verdict *out
 static void judge_loss(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)row;
-    int equal = 0, compared = 0;
+    int equal = 0, compared = 0, losses = 0;
     for (int k = 0; k < job->world; k++) {
-        for (int i = 0; i < job->rank[k].step_count; i++) {
+        for (int i = 0; i < job->rank[k].step_count; i++, losses++) {
             const ls_record_step *seen = &job->rank[k].step[i];
             char *end;
             unsigned long bits = strtoul(seen->loss_bits, &end, 16);
@@ -180,7 +180,7 @@ static void judge_loss(const ls_case *row, const ls_record *job, ls_verdict *out
             out, "all ranks have the same loss at every step: they train on the same images");
         ls_verdict_cause(out, "every rank draws the same images");
     }
-    ls_verdict_pass(out, "loss is the number of loss_bits; %d of %d differ between ranks",
+    ls_verdict_pass(out, losses, "loss is the number of loss_bits; %d of %d differ between ranks",
                     compared - equal, compared);
 }
 
@@ -207,7 +207,7 @@ static void judge_moves(const ls_case *row, const ls_record *job, ls_verdict *ou
     if (moved == 0) {
         ls_verdict_set(out, LS_UNSUPPORTED, "no digests of parameters in two steps in a row");
     }
-    ls_verdict_pass(out, "%d steps taken changed the parameters", moved);
+    ls_verdict_pass(out, moved, "%d steps taken changed the parameters", moved);
 }
 
 /* ---- refusals -------------------------------------------------------------------------------- */
@@ -225,7 +225,7 @@ static void judge_refusal(const ls_case *row, const ls_record *job, ls_verdict *
     } else if (line[0] == '\0') {
         ls_verdict_fail(out, "%s was refused without a word", row->job[0].extra);
     } else {
-        ls_verdict_pass(out, "%s: %s", row->job[0].extra, line);
+        ls_verdict_pass(out, 1, "%s: %s", row->job[0].extra, line);
     }
 }
 
@@ -238,7 +238,7 @@ static void judge_unknown(const ls_case *row, const ls_record *job, ls_verdict *
     } else if (code == LS_ERR_UNSUPPORTED && job->rank[0].unsupported == NULL) {
         ls_verdict_fail(out, "%s: exit code 4 without an \"unsupported\" event", row->job[0].extra);
     } else {
-        ls_verdict_pass(out, "%s: exit code %d", row->job[0].extra, code);
+        ls_verdict_pass(out, 1, "%s: exit code %d", row->job[0].extra, code);
     }
 }
 
@@ -283,7 +283,8 @@ static void judge_pair(const ls_case *row, const ls_record *job, ls_verdict *out
     } else if (!want->equal && equal > 0) {
         ls_verdict_fail(out, "%d of %d steps have equal losses: %s", equal, compared, want->text);
     }
-    ls_verdict_pass(out, "%d steps %s: %s", compared, want->equal ? "equal" : "differ", want->text);
+    ls_verdict_pass(out, compared, "%d steps %s: %s", compared, want->equal ? "equal" : "differ",
+                    want->text);
 }
 
 /* ---- single ones ----------------------------------------------------------------------------- */
@@ -295,7 +296,7 @@ static void judge_quiet(const ls_case *row, const ls_record *job, ls_verdict *ou
     if (access(path, F_OK) == 0 && rmdir(path) != 0) {
         ls_verdict_fail(out, "without --dump-steps something was written into dump/");
     } else {
-        ls_verdict_pass(out, "no dump was asked for, none was written");
+        ls_verdict_pass(out, 1, "no dump was asked for, none was written");
     }
 }
 
@@ -306,8 +307,8 @@ static void judge_default_level(const ls_case *row, const ls_record *job, ls_ver
     if (!option_is(options, "opt-level", 0, "O1", out)) {
         ls_verdict_set(out, LS_UNSUPPORTED, "the start event does not report the opt level");
     }
-    (void)option_is(options, "half", 0, "fp16", out);
-    ls_verdict_pass(out, "O1 and fp16 where nothing is said");
+    bool half = option_is(options, "half", 0, "fp16", out);
+    ls_verdict_pass(out, 1 + half, "O1 and fp16 where nothing is said");
 }
 
 /* Parts of a step's time lie within it: a sum over several steps outgrows them. */
@@ -343,7 +344,7 @@ static void judge_times(const ls_case *row, const ls_record *job, ls_verdict *ou
     if (compared == 0) {
         ls_verdict_set(out, LS_UNSUPPORTED, "no parts of a step's time");
     }
-    ls_verdict_pass(out, "%d times lie within their steps", compared);
+    ls_verdict_pass(out, compared, "%d times lie within their steps", compared);
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */

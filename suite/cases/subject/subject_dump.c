@@ -157,8 +157,9 @@ void ls_subject_dump(const ls_case *row, const ls_record *job, ls_verdict *out)
         ls_dumpfile_close(file);
     }
     check_files(row, job, out);
-    ls_verdict_pass(out, "%d ranks dumped step %s: all of %d parameters' tensors",
-                    dumping(row, job), spec->dump_steps, net->param_count);
+    ls_verdict_pass(out, (int64_t)dumping(row, job) * net->param_count,
+                    "%d ranks dumped step %s: all of %d parameters' tensors", dumping(row, job),
+                    spec->dump_steps, net->param_count);
     free(net);
 }
 
@@ -236,7 +237,7 @@ void ls_subject_digest(const ls_case *row, const ls_record *job, ls_verdict *out
     if (compared == 0) {
         ls_verdict_set(out, LS_UNSUPPORTED, "no digests of what was dumped");
     }
-    ls_verdict_pass(out, "%d digests are those of the tensors dumped", compared);
+    ls_verdict_pass(out, compared, "%d digests are those of the tensors dumped", compared);
 }
 
 /* ---- options that are about tensors ---------------------------------------------------------- */
@@ -261,7 +262,7 @@ void ls_subject_still(const ls_case *row, const ls_record *job, ls_verdict *out)
     if (compared == 0) {
         ls_verdict_set(out, LS_UNSUPPORTED, "no digests of parameters");
     }
-    ls_verdict_pass(out, "%d steps at --lr=0 changed nothing", compared);
+    ls_verdict_pass(out, compared, "%d steps at --lr=0 changed nothing", compared);
 }
 
 void ls_subject_batches(const ls_case *row, const ls_record *job, ls_verdict *out)
@@ -286,7 +287,7 @@ void ls_subject_batches(const ls_case *row, const ls_record *job, ls_verdict *ou
             ls_dumpfile_close(given);
         }
     }
-    ls_verdict_pass(out, "%d given tensors were trained on, bit for bit", compared);
+    ls_verdict_pass(out, compared, "%d given tensors were trained on, bit for bit", compared);
 }
 
 void ls_subject_init(const ls_case *row, const ls_record *job, ls_verdict *out)
@@ -306,7 +307,8 @@ void ls_subject_init(const ls_case *row, const ls_record *job, ls_verdict *out)
         }
         ls_dumpfile_close(file);
     }
-    ls_verdict_pass(out, "%d given parameters were there at step 1, bit for bit",
+    ls_verdict_pass(out, (int64_t)ls_dumpfile_count(given) * job->world,
+                    "%d given parameters were there at step 1, bit for bit",
                     ls_dumpfile_count(given));
     ls_dumpfile_close(given);
 }

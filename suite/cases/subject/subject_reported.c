@@ -116,7 +116,8 @@ void ls_subject_whole(const ls_case *row, const ls_record *job, ls_verdict *out)
         ls_verdict_set(out, LS_UNSUPPORTED,
                        "starts and ends report nothing that steps report, too");
     }
-    ls_verdict_pass(out, "%d members of starts, layouts and ends are what the steps say", reported);
+    ls_verdict_pass(out, reported, "%d members of starts, layouts and ends are what the steps say",
+                    reported);
 }
 
 /* ---- printed lines --------------------------------------------------------------------------- */
@@ -246,6 +247,7 @@ void ls_subject_printed(const ls_case *row, const ls_record *job, ls_verdict *ou
         ls_verdict_fail(out, "%d lines, the last of step %d: expected one of step %d", lines, last,
                         next_printed(last, every, steps));
     }
-    ls_verdict_pass(out, "%d lines of rank 0 print what its events report, other ranks print none",
+    ls_verdict_pass(out, lines,
+                    "%d lines of rank 0 print what its events report, other ranks print none",
                     lines);
 }

@@ -51,8 +51,8 @@ void ls_subject_instrument(const ls_case *row, const ls_record *job, ls_verdict 
     } else if (!(instrument_ms > compared * clocks.value)) {
         ls_verdict_set(out, LS_WEAK, "judging took no time: it could be in the steps' or not");
     }
-    ls_verdict_pass(out, "%.1f ms of judging are outside the times of %d steps", instrument_ms,
-                    compared);
+    ls_verdict_pass(out, compared, "%.1f ms of judging are outside the times of %d steps",
+                    instrument_ms, compared);
 }
 
 /* ---- training curves ------------------------------------------------------------------------- */
@@ -281,6 +281,7 @@ void ls_subject_curves(const ls_case *row, const ls_record *job, ls_verdict *out
         ls_verdict_fail(out, "the curves have %d points, the events %d steps", points,
                         job->rank[0].step_count);
     }
-    ls_verdict_pass(out, "%d points of loss, rate, scale and images/s as the events report them",
+    ls_verdict_pass(out, points,
+                    "%d points of loss, rate, scale and images/s as the events report them",
                     points);
 }

@@ -180,7 +180,7 @@ static void judge_job(const ls_spec *spec, const ls_record *job, const audits *a
         }
     }
     ls_verdict_measured(out, worst->ratio, bound.value, "of its bound", bound.why);
-    ls_verdict_pass(out,
+    ls_verdict_pass(out, elements,
                     "%lld elements of %d drawn steps on %d ranks; the worst used %.2f of its "
                     "bound: %s; every rank has its own images",
                     (long long)elements, count, job->world, worst->ratio, worst->where);

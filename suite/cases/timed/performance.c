@@ -55,7 +55,7 @@ static void judge_window(const ls_case *row, const ls_record *job, ls_verdict *o
     const char *text = "medians of the two halves: %.1f and %.1f ms per step";
     if (ls_json_bool(ls_record_facts(job), "oversubscribed", false)) {
         ls_verdict_pass(
-            out,
+            out, count,
             "medians of the two halves: %.1f and %.1f ms per step; more ranks than cores: gates "
             "nothing",
             first, second);
@@ -64,7 +64,7 @@ static void judge_window(const ls_case *row, const ls_record *job, ls_verdict *o
         ls_verdict_set(out, LS_WEAK, text, first, second);
     } else {
         ls_verdict_measured(out, drift, halves.value, "of the median", halves.why);
-        ls_verdict_pass(out, text, first, second);
+        ls_verdict_pass(out, count, text, first, second);
     }
 }
 
@@ -83,7 +83,8 @@ static void judge_finite(const ls_case *row, const ls_record *job, ls_verdict *o
             }
         }
     }
-    ls_verdict_pass(out, "loss finite over %d steps on %d ranks", expected, job->world);
+    ls_verdict_pass(out, (int64_t)expected * job->world, "loss finite over %d steps on %d ranks",
+                    expected, job->world);
 }
 
 /* ---- the band of O0 -------------------------------------------------------------------------- */
@@ -141,7 +142,8 @@ static void judge_band(const ls_case *row, const ls_record *job, ls_verdict *out
         ls_verdict_fail(out, "%s ends at a loss of %.4f, outside [%.4f, %.4f] of %d O0 runs",
                         wanted, level_end, within.low, within.high, count);
     } else {
-        ls_verdict_pass(out, "%s ends at a loss of %.4f, %d O0 runs at %.4f [%.4f, %.4f]", wanted,
+        ls_verdict_pass(out, 1 + count,
+                        "%s ends at a loss of %.4f, %d O0 runs at %.4f [%.4f, %.4f]", wanted,
                         level_end, count, within.value, within.low, within.high);
     }
 }

@@ -14,7 +14,7 @@ static void judge(const ls_case *row, const ls_record *job, ls_verdict *out)
     ls_sdc_text(&sdc, text, sizeof text);
     switch (sdc.result) {
     case LS_SDC_EQUAL:
-        ls_verdict_pass(out, "%s", text);
+        ls_verdict_pass(out, sdc.compared * sdc.steps, "%s", text);
         return;
     case LS_SDC_ODD:
         ls_verdict_cause(

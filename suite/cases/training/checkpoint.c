@@ -54,7 +54,7 @@ static void judge_told(const ls_case *row, const ls_record *job, ls_verdict *out
         ls_verdict_fail(out, "rank=0 says %d differences, expected %d", lines, (int)SAYS);
     }
     free(text);
-    ls_verdict_pass(out, "%d options that differ are reported", lines);
+    ls_verdict_pass(out, lines, "%d options that differ are reported", lines);
 }
 
 /* Saves a checkpoint, then resumes from copies of it with one flipped bit each, anywhere in the
@@ -104,7 +104,7 @@ static void judge_flipped(const ls_case *row, const ls_record *job, ls_verdict *
     if (flips != FLIPS) {
         ls_verdict_fail(out, "%d flips of %d were tried", flips, FLIPS);
     }
-    ls_verdict_pass(out, "%d of %d flipped bits are refused by name", flips, FLIPS);
+    ls_verdict_pass(out, flips, "%d of %d flipped bits are refused by name", flips, FLIPS);
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */

@@ -37,9 +37,10 @@ static void compare(const ls_dumpfile_entry *want, const ls_dumpfile_entry *got,
     free(b);
 }
 
-/* What rank `rank` has before its first step. Returns how many running statistics were compared; a
- * dump need not hold those from before its step. */
-static int compare_rank(const ls_dumpfile *given, const ls_record *job, int rank, ls_verdict *out)
+/* What rank `rank` has before its first step. Adds the parameters that were compared; returns how
+ * many running statistics were: a dump need not hold those from before its step. */
+static int compare_rank(const ls_dumpfile *given, const ls_record *job, int rank, int *params,
+                        ls_verdict *out)
 {
     ls_dumpfile *file = ls_dumps_open(job, 1, rank, out);
     int statistics = 0, at = 0;
@@ -47,6 +48,7 @@ static int compare_rank(const ls_dumpfile *given, const ls_record *job, int rank
     while (file != NULL && (name = ls_dumps_next_param(given, &at)) != NULL) {
         compare(first_of(given, "master", "param", name), ls_dumpfile_findf(file, "param/%s", name),
                 rank, name, out);
+        ++*params;
     }
     for (int i = 0; file != NULL && i < ls_dumpfile_count(given); i++) {
         name = ls_dumpfile_at(given, i)->name;
@@ -63,13 +65,13 @@ static int compare_rank(const ls_dumpfile *given, const ls_record *job, int rank
 static void judge_start(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     const source *from = row->data;
-    int statistics = 0;
+    int statistics = 0, params = 0;
     ls_dumpfile *given = ls_dumps_open_file(&job[0], from->file, LS_FAIL, out);
     if (given != NULL && !ls_dumpfile_has(given, "param/")) {
         ls_verdict_fail(out, "%s holds no parameters", from->file);
     }
     for (int rank = 0; given != NULL && rank < job[1].world; rank++) {
-        statistics += compare_rank(given, &job[1], rank, out);
+        statistics += compare_rank(given, &job[1], rank, &params, out);
     }
     ls_dumpfile_close(given);
     if (from->reported && statistics == 0) {
@@ -78,7 +80,8 @@ static void judge_start(const ls_case *row, const ls_record *job, ls_verdict *ou
     if (from->reported && !ls_endings_says(&job[1], 0, "not used: ")) {
         ls_verdict_fail(out, "rank 0 does not say what it does not use of the file");
     }
-    ls_verdict_pass(out, "parameters and %d running statistics of %d ranks start as %s holds them",
+    ls_verdict_pass(out, params + statistics,
+                    "parameters and %d running statistics of %d ranks start as %s holds them",
                     statistics, job[1].world, from->file);
 }
 
@@ -88,7 +91,7 @@ static void judge_resumed(const ls_case *row, const ls_record *job, ls_verdict *
     if (!ls_endings_says(&job[1], 0, "--init") || !ls_endings_says(&job[1], 0, "is not used")) {
         ls_verdict_fail(out, "rank 0 does not say that --resume leaves --init unused");
     }
-    ls_verdict_pass(out, "rank 0 says that --init is not used");
+    ls_verdict_pass(out, 1, "rank 0 says that --init is not used");
 }
 
 #define FIRST "resnet8 w2 b0.05 steps=2 "

@@ -255,7 +255,8 @@ static void judge_option(const ls_case *row, const ls_record *job, ls_verdict *o
     for (int i = 0; i < refused.count; i++) {
         check_refused(o, refused.word[i], out);
     }
-    ls_verdict_pass(out, "the default is %s, %d values are taken as given, %d refused",
+    ls_verdict_pass(out, 1 + taken.count + refused.count,
+                    "the default is %s, %d values are taken as given, %d refused",
                     o->initial != NULL ? o->initial : "absent", taken.count, refused.count);
     ls_words_free(&taken);
     ls_words_free(&refused);
@@ -447,7 +448,7 @@ static void judge_pair(const ls_case *row, const ls_record *job, ls_verdict *out
         ls_verdict_fail(out, "%s, rank %d of %d: the batch is %s, expected %s", p->line, p->rank,
                         p->world, got, p->says);
     }
-    ls_verdict_pass(out, "%s: %s", p->line, status == LS_OK ? "taken" : ls_status_name(status));
+    ls_verdict_pass(out, 1, "%s: %s", p->line, status == LS_OK ? "taken" : ls_status_name(status));
 }
 
 void ls_options_cases(const ls_case_settings *settings, ls_case_list *list)

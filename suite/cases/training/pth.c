@@ -30,7 +30,7 @@ static void judge_plain(const ls_case *row, const ls_record *job, ls_verdict *ou
 {
     unsigned mask = LS_JUDGE_EVERYTHING & ~(1u << LS_RECORD_SCALER);
     int compared = ls_judge_runs(&job[0], &job[2], row->job[1].steps, mask, out);
-    ls_verdict_pass(out,
+    ls_verdict_pass(out, compared,
                     "resumed after an epoch from what PyTorch's scripts read: %d digests are "
                     "equal to the last bit",
                     compared);
@@ -199,7 +199,7 @@ static void judge_prefix(const ls_case *row, const ls_record *job, ls_verdict *o
     }
     ls_safetensors_close(file);
     (void)unlink(path);
-    ls_verdict_pass(out, "module.NAME is read as NAME");
+    ls_verdict_pass(out, sizeof names / sizeof *names, "module.NAME is read as NAME");
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */

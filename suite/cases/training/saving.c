@@ -22,9 +22,10 @@
 
 /* ---- resumed in an epoch --------------------------------------------------------------------- */
 
-/* The epoch events of a resumed run, against those of the uninterrupted one. */
-static void compare_epochs(const ls_record *whole, const ls_record *resumed, ls_verdict *out)
+/* The epoch events of a resumed run, against those of the uninterrupted one. Returns how many. */
+static int compare_epochs(const ls_record *whole, const ls_record *resumed, ls_verdict *out)
 {
+    int compared = 0;
     for (int k = 0; k < whole->world; k++) {
         int all = cJSON_GetArraySize(whole->rank[k].epochs);
         int some = cJSON_GetArraySize(resumed->rank[k].epochs);
@@ -32,7 +33,7 @@ static void compare_epochs(const ls_record *whole, const ls_record *resumed, ls_
             ls_verdict_fail(out, "rank=%d resumed has %d epoch events, uninterrupted %d", k, some,
                             all);
         }
-        for (int i = 0; i < some && some <= all; i++) {
+        for (int i = 0; i < some && some <= all; i++, compared++) {
             cJSON *a =
                 cJSON_Duplicate(cJSON_GetArrayItem(whole->rank[k].epochs, all - some + i), 1);
             cJSON *b = cJSON_Duplicate(cJSON_GetArrayItem(resumed->rank[k].epochs, i), 1);
@@ -46,6 +47,7 @@ static void compare_epochs(const ls_record *whole, const ls_record *resumed, ls_
             cJSON_Delete(b);
         }
     }
+    return compared;
 }
 
 /* job: 0 uninterrupted, 1 killed after it has saved in the midst of an epoch, 2 resumed. */
@@ -65,14 +67,15 @@ static void judge_resumed(const ls_case *row, const ls_record *job, ls_verdict *
     if (ls_record_find_step(&job[2].rank[0], SAVED_AT) != NULL) {
         ls_verdict_fail(out, "rank=0 did step %d again after resume", (int)SAVED_AT);
     }
-    compare_epochs(&job[0], &job[2], out);
+    int epochs = compare_epochs(&job[0], &job[2], out);
     int compared = ls_judge_runs(&job[0], &job[2], SAVED_AT, LS_JUDGE_EVERYTHING, out);
     for (int k = 0; k < job[0].world && out->code == LS_FAIL && out->cause[0] == '\0'; k++) {
         ls_diagnose_resume(&job[0].rank[k], &job[2].rank[k], SAVED_AT + 1, out->cause,
                            (int)sizeof out->cause);
     }
-    ls_verdict_pass(out, "saved at step %d: %d digests and all epochs' sums are equal",
-                    (int)SAVED_AT, compared);
+    ls_verdict_pass(out, compared + epochs,
+                    "saved at step %d: %d digests and all epochs' sums are equal", (int)SAVED_AT,
+                    compared);
 }
 
 /* ---- the best -------------------------------------------------------------------------------- */
@@ -153,7 +156,7 @@ static void judge_best(const ls_case *row, const ls_record *job, ls_verdict *out
     } else {
         check_file(&job[2], "best", second.step, &second, out);
     }
-    ls_verdict_pass(out,
+    ls_verdict_pass(out, 6,
                     "top-1 %lld of %lld after step %lld is the best of %d validations; resumed "
                     "runs know it",
                     (long long)first.top1, (long long)first.images, (long long)first.step,
@@ -202,7 +205,7 @@ static void judge_stopped(const ls_case *row, const ls_record *job, ls_verdict *
     if (out->code == LS_PASS) {
         int compared = ls_judge_runs(&job[0], &job[2], at, LS_JUDGE_EVERYTHING, out);
         out->evidence[0] = '\0';
-        ls_verdict_pass(out,
+        ls_verdict_pass(out, compared,
                         "%d ranks stopped after step %lld with code 14; resumed: %d digests "
                         "equal to the last bit",
                         job[1].world, (long long)at, compared);
@@ -251,7 +254,8 @@ static void judge_killed(const ls_case *row, const ls_record *job, ls_verdict *o
     if (before == first) {
         ls_verdict_set(out, LS_WEAK, "no run had saved anything when it was killed");
     }
-    ls_verdict_pass(out, "%d times killed while it saved, to step %lld: `last` is whole each time",
+    ls_verdict_pass(out, kills,
+                    "%d times killed while it saved, to step %lld: `last` is whole each time",
                     kills, before);
 }
 

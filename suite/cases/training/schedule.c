@@ -182,9 +182,9 @@ static void judge_rates(const ls_case *row, const ls_record *job, ls_verdict *ou
     const ls_record *last = &job[row->job_count - 1];
     const struct expected *e = row->data;
     int first = e->first > 0 ? e->first : 1, steps = row->job[row->job_count - 1].steps,
-        skipped = 0;
+        skipped = 0, compared = 0;
     for (int k = 0; k < last->world; k++) {
-        for (int64_t step = first; step <= steps; step++) {
+        for (int64_t step = first; step <= steps; step++, compared++) {
             const ls_record_step *event = ls_record_find_step(&last->rank[k], step);
             if (event == NULL) {
                 ls_verdict_fail(out, "rank=%d has no event of step %d", k, (int)step);
@@ -204,8 +204,9 @@ static void judge_rates(const ls_case *row, const ls_record *job, ls_verdict *ou
     if (strstr(row->job[0].extra, "--overflow-at") != NULL && skipped == 0) {
         ls_verdict_set(out, LS_WEAK, "no step was skipped");
     }
-    ls_verdict_pass(out, "steps %d to %d of %d ranks have the rate of the formula (%d skipped)",
-                    first, steps, last->world, skipped);
+    ls_verdict_pass(out, compared,
+                    "steps %d to %d of %d ranks have the rate of the formula (%d skipped)", first,
+                    steps, last->world, skipped);
 }
 
 /* Whether the step follows with the rate of another step. */
@@ -251,7 +252,7 @@ static void judge_applied(const ls_case *row, const ls_record *job, ls_verdict *
         elements += result.elements;
         ls_dumpfile_close(file);
     }
-    ls_verdict_pass(out, "%d steps of %lld elements in all used the formula's rate",
+    ls_verdict_pass(out, elements, "%d steps of %lld elements in all used the formula's rate",
                     row->job[0].steps, (long long)elements);
 }
 
@@ -266,7 +267,7 @@ static void judge_refused(const ls_case *row, const ls_record *job, ls_verdict *
         ls_verdict_fail(out, "%s: exit code %d, expected 2 and one line: %s", row->job[0].extra,
                         code, line);
     }
-    ls_verdict_pass(out, "%s", line);
+    ls_verdict_pass(out, 1, "%s", line);
 }
 
 /* ---- in epochs, from inside ------------------------------------------------------------------ */
@@ -327,8 +328,11 @@ static void judge_epochs(const ls_case *row, const ls_record *job, ls_verdict *o
                  ls_schedule_check(&schedule, e->steps_per_epoch) == LS_OK;
     int lines = ls_inside_heard(&ear, line, (int)sizeof line);
     if (isnan(e->want)) {
-        ls_verdict_set(out, !taken && lines == 1 ? LS_PASS : LS_FAIL, "%s is %s in %d lines",
-                       e->text, taken ? "taken" : "refused", lines);
+        if (taken || lines != 1) {
+            ls_verdict_fail(out, "%s is %s in %d lines", e->text, taken ? "taken" : "refused",
+                            lines);
+        }
+        ls_verdict_pass(out, 1, "%s is refused in one line", e->text);
         return;
     }
     if (!taken) {
@@ -338,9 +342,12 @@ static void judge_epochs(const ls_case *row, const ls_record *job, ls_verdict *o
     double got = ls_schedule_lr(&schedule, 1, e->step, e->steps_per_epoch);
     double off = fabs(got - e->want);
     ls_verdict_measured(out, off, fp64.value, "of the base rate", fp64.why);
-    ls_verdict_set(out, off <= fp64.value ? LS_PASS : LS_FAIL,
-                   "%s, %d steps per epoch, step %d: %.15g, expected %.15g", e->text,
-                   (int)e->steps_per_epoch, (int)e->step, got, e->want);
+    LS_TEXT(text, 300, "%s, %d steps per epoch, step %d: %.15g, expected %.15g", e->text,
+            (int)e->steps_per_epoch, (int)e->step, got, e->want);
+    if (!(off <= fp64.value)) {
+        ls_verdict_fail(out, "%s", text);
+    }
+    ls_verdict_pass(out, 1, "%s", text);
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */

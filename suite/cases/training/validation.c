@@ -141,8 +141,8 @@ static void judge_sums(const ls_case *row, const ls_record *job, ls_verdict *out
         judge_trained(job, first, ends[i], &train, out);
         first = ends[i] + 1;
     }
-    ls_verdict_pass(out, "each of %d pictures counts once over %d ranks", (int)VALIDATED,
-                    job->world);
+    ls_verdict_pass(out, events * job->world, "each of %d pictures counts once over %d ranks",
+                    (int)VALIDATED, job->world);
 }
 
 static const ls_tol weights =
@@ -182,7 +182,7 @@ static void judge_again(const ls_case *row, const ls_record *job, ls_verdict *ou
     if (job[1].rank[0].step_count > 0) {
         ls_verdict_fail(out, "--evaluate took %d steps", job[1].rank[0].step_count);
     }
-    ls_verdict_pass(out, "the saved weights give the same counts; the loss is %.1e away", off);
+    ls_verdict_pass(out, 4, "the saved weights give the same counts; the loss is %.1e away", off);
 }
 
 static const ls_tol line = LS_TOL(1e-12, "the same logits, means of 70 losses in double");
@@ -213,7 +213,7 @@ static void judge_smoothed(const ls_case *row, const ls_record *job, ls_verdict 
     if (got[0].top1 != got[2].top1 || got[0].top5 != got[2].top5) {
         ls_verdict_fail(out, "smoothing changes top-1 or top-5");
     }
-    ls_verdict_pass(out, "the loss is %.4f, of even labels %.4f, between them on a line",
+    ls_verdict_pass(out, 3, "the loss is %.4f, of even labels %.4f, between them on a line",
                     got[0].loss, got[2].loss);
 }
 
@@ -264,7 +264,8 @@ static void judge_counts(const ls_case *row, const ls_record *job, ls_verdict *o
     if (validations == 0) {
         ls_verdict_set(out, LS_UNSUPPORTED, "rank=0 reports no validation in an epoch event");
     }
-    ls_verdict_pass(out, "each of %d pictures counts once over %d ranks, %d times", (int)VALIDATED,
+    ls_verdict_pass(out, (int64_t)validations * job->world,
+                    "each of %d pictures counts once over %d ranks, %d times", (int)VALIDATED,
                     job->world, validations);
 }
 

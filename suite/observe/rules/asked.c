@@ -143,7 +143,7 @@ void ls_rules_precision_level(const ls_observe_trace *trace, ls_observe_finding 
     if (compared == 0) {
         ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "no dump of a step with running statistics");
     }
-    ls_verdict_pass(&out->verdict, "%lld types and rounded copies are the level's",
+    ls_verdict_pass(&out->verdict, compared, "%lld types and rounded copies are the level's",
                     (long long)compared);
 }
 
@@ -350,7 +350,8 @@ void ls_rules_reduction_asked(const ls_observe_trace *trace, ls_observe_finding 
         ls_verdict_set(&out->verdict, LS_SKIP,
                        "no type, no joining ranks and no running statistics are asked for");
     }
-    ls_verdict_pass(&out->verdict, "%d types and values are shared as is asked for", compared);
+    ls_verdict_pass(&out->verdict, compared, "%d types and values are shared as is asked for",
+                    compared);
 }
 
 /* ---- groups ---------------------------------------------------------------------------------- */
@@ -448,6 +449,6 @@ void ls_rules_optimizer_groups(const ls_observe_trace *trace, ls_observe_finding
     if (compared == 0) {
         ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "no dump of a step");
     }
-    ls_verdict_pass(&out->verdict, "%d parameters have the rate and decay of their group",
+    ls_verdict_pass(&out->verdict, compared, "%d parameters have the rate and decay of their group",
                     compared);
 }

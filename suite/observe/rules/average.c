@@ -72,8 +72,8 @@ void ls_rules_replicas_average(const ls_observe_trace *trace, ls_observe_finding
     if (updates == 0) {
         ls_verdict_set(&out->verdict, LS_SKIP, "no AveragedModel was updated");
     }
-    ls_verdict_pass(&out->verdict, "averages were updated %d times, on each rank that runs them",
-                    updates);
+    ls_verdict_pass(&out->verdict, updates,
+                    "averages were updated %d times, on each rank that runs them", updates);
 }
 
 /* ---- how an average moves -------------------------------------------------------------------- */
@@ -205,5 +205,5 @@ void ls_rules_optimizer_average(const ls_observe_trace *trace, ls_observe_findin
     if (updates == 0) {
         ls_verdict_set(&out->verdict, LS_SKIP, "no AveragedModel was updated");
     }
-    ls_verdict_pass(&out->verdict, "averages of weights were updated %d times", updates);
+    ls_verdict_pass(&out->verdict, updates, "averages of weights were updated %d times", updates);
 }

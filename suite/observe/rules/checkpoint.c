@@ -368,7 +368,7 @@ void ls_rules_checkpoint_content(const ls_observe_trace *trace, ls_observe_findi
                        "%d files hold weights of no model that was alive when they were written",
                        models);
     }
-    ls_verdict_pass(&out->verdict,
+    ls_verdict_pass(&out->verdict, compared,
                     "%d files hold the model's values, %d hold other weights (an average, or those "
                     "of an earlier step)",
                     compared - others, others);

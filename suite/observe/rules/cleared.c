@@ -22,6 +22,7 @@ static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
 
 typedef struct zeroes {
     int attempts, kept;
+    int64_t looked;            /* attempts x tensors */
     int emptied, emptied_rank; /* attempts after the gradients had been cleared */
     long long emptied_step;
     const char *clear;        /* where */
@@ -70,6 +71,7 @@ static void look_at_zero(const ls_observe_trace *trace, ls_calls *calls, int ran
         return;
     }
     z->attempts++;
+    z->looked += trace->rank[rank].tensor_count;
     /* In a detailed step a forward also finds no gradients where they are all zero. */
     z->shown = z->shown || (own->attempts > 0 && own->by_hand);
     /* Before its first step an optimizer has no number: a zero_grad without one counts for all. */
@@ -254,7 +256,7 @@ void ls_rules_order_zero(const ls_observe_trace *trace, ls_observe_finding *out)
     if (z.attempts == 0) {
         ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "no step of an optimizer was seen");
     }
-    ls_verdict_pass(&out->verdict, "gradients cleared between %d steps%s",
+    ls_verdict_pass(&out->verdict, z.looked, "gradients cleared between %d steps%s",
                     z.attempts / trace->world, z.kept > 0 ? ", some by hand" : "");
 }
 
@@ -475,6 +477,6 @@ void ls_rules_order_clip(const ls_observe_trace *trace, ls_observe_finding *out)
     if (clips == 0) {
         ls_verdict_set(&out->verdict, LS_SKIP, "gradients are not clipped");
     }
-    ls_verdict_pass(&out->verdict, "%d calls, each before its optimizer's step",
+    ls_verdict_pass(&out->verdict, clips, "%d calls, each before its optimizer's step",
                     clips / trace->world);
 }

@@ -406,6 +406,6 @@ void ls_rules_optimizer_clip(const ls_observe_trace *trace, ls_observe_finding *
     } else if (all.acting == 0) {
         ls_verdict_set(&out->verdict, LS_WEAK, "no gradient exceeded the limit in a detailed step");
     }
-    ls_verdict_pass(&out->verdict, "%d clipped tensors recomputed, and %d norms", all.tensors,
-                    all.norms);
+    ls_verdict_pass(&out->verdict, all.tensors + all.norms,
+                    "%d clipped tensors recomputed, and %d norms", all.tensors, all.norms);
 }

@@ -77,7 +77,7 @@ void ls_rules_collectives_order(const ls_observe_trace *trace, ls_observe_findin
     } else if (of.compared == 0) {
         ls_verdict_set(&out->verdict, LS_WEAK, "no two ranks' calls could be compared");
     } else {
-        ls_verdict_pass(&out->verdict, "%lld calls were the same on another rank",
+        ls_verdict_pass(&out->verdict, of.compared, "%lld calls were the same on another rank",
                         (long long)of.compared);
     }
     ls_collectives_free(&of);
@@ -476,7 +476,7 @@ static void conclude(const ls_collectives *of, const tally *t, ls_observe_findin
         return;
     }
     if (t->elements > 0) {
-        ls_verdict_pass(&out->verdict, "%lld elements of %lld sampled calls%s%s",
+        ls_verdict_pass(&out->verdict, t->elements, "%lld elements of %lld sampled calls%s%s",
                         (long long)t->elements, (long long)t->calls,
                         t->unknown[0] != '\0' ? "; not judged: " : "", t->unknown);
     } else if (t->unknown[0] != '\0') {

@@ -286,8 +286,8 @@ void ls_rules_checkpoint_held(const ls_observe_trace *trace, ls_observe_finding 
     if (compared == 0) {
         ls_verdict_set(&out->verdict, LS_SKIP, "no file of the job's that is still there");
     }
-    ls_verdict_pass(&out->verdict, "%d groups of tensors in files are those that were held",
-                    compared);
+    ls_verdict_pass(&out->verdict, compared,
+                    "%d groups of tensors in files are those that were held", compared);
 }
 
 void ls_rules_checkpoint_continued(const ls_observe_trace *trace, ls_observe_finding *out)
@@ -313,5 +313,6 @@ void ls_rules_checkpoint_continued(const ls_observe_trace *trace, ls_observe_fin
         ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
                        "the events do not say what was held when the file was written and read");
     }
-    ls_verdict_pass(&out->verdict, "%d groups of tensors are those that were saved", compared);
+    ls_verdict_pass(&out->verdict, compared, "%d groups of tensors are those that were saved",
+                    compared);
 }

@@ -510,8 +510,8 @@ void ls_rules_data_disjoint(const ls_observe_trace *trace, ls_observe_finding *o
         ls_verdict_set(&out->verdict, LS_SKIP,
                        "samples are drawn with replacement: parts are not disjoint by design");
     }
-    ls_verdict_pass(&out->verdict, "indices of %d ranks disjoint in %d passes", trace->world,
-                    passes);
+    ls_verdict_pass(&out->verdict, passes, "indices of %d ranks disjoint in %d passes",
+                    trace->world, passes);
 }
 
 /* ---- data.covered ---------------------------------------------------------------------------- */
@@ -572,7 +572,7 @@ void ls_rules_data_covered(const ls_observe_trace *trace, ls_observe_finding *ou
     } else if (whole == 0) {
         ls_verdict_set(&out->verdict, LS_WEAK, "no pass over the data reached its end");
     }
-    ls_verdict_pass(&out->verdict, "all indices were drawn in %d whole passes", whole);
+    ls_verdict_pass(&out->verdict, whole, "all indices were drawn in %d whole passes", whole);
 }
 
 /* ---- data.shuffled --------------------------------------------------------------------------- */
@@ -728,7 +728,7 @@ void ls_rules_data_shuffled(const ls_observe_trace *trace, ls_observe_finding *o
         ls_verdict_set(&out->verdict, LS_WEAK,
                        "one pass over the data: nothing shows that the next has another order");
     }
-    ls_verdict_pass(&out->verdict, "%d passes in another order than the one before",
+    ls_verdict_pass(&out->verdict, pairs, "%d passes in another order than the one before",
                     pairs / trace->world);
 }
 
@@ -821,5 +821,5 @@ void ls_rules_data_distinct(const ls_observe_trace *trace, ls_observe_finding *o
     if (out->verdict.code == LS_PASS) {
         advise_seeds(trace, out);
     }
-    ls_verdict_pass(&out->verdict, "inputs differ between %d ranks", trace->world);
+    ls_verdict_pass(&out->verdict, compared, "inputs differ between %d ranks", trace->world);
 }

@@ -138,7 +138,7 @@ void ls_rules_evaluation_counted(const ls_observe_trace *trace, ls_observe_findi
     ls_finding_blame(out, "--val",
                      "let rank r of W take pictures r, r + W, ..., count each once, "
                      "and validate in eval mode");
-    ls_verdict_pass(&out->verdict,
+    ls_verdict_pass(&out->verdict, compared,
                     "%d counts, parts and statistics of validations are as they should be",
                     compared);
 }
@@ -176,5 +176,5 @@ void ls_rules_evaluation_best(const ls_observe_trace *trace, ls_observe_finding 
         ls_verdict_set(&out->verdict, LS_SKIP, "no file is reported with the best score so far");
     }
     ls_finding_blame(out, "--save-dir", "replace the best file where the score is higher");
-    ls_verdict_pass(&out->verdict, "the best score never falls over %d files", compared);
+    ls_verdict_pass(&out->verdict, compared, "the best score never falls over %d files", compared);
 }

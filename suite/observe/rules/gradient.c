@@ -521,10 +521,10 @@ static void conclude(const ls_observe_trace *trace, const tally *all, const char
         ls_verdict_measured(&out->verdict, all->worst, all->worst_limit, "of the gradient",
                             rounding.why);
     }
-    ls_verdict_pass(&out->verdict, "%d gradients compared with FP64%s%s%s", all->tensors,
-                    all->worst_name[0] != '\0' ? nearest : "",
-                    all->coarse + all->blind > 0 ? coarse : "",
-                    all->excluded[0] != '\0' ? excluded : "");
+    ls_verdict_pass(
+        &out->verdict, all->tensors - all->blind, "%d gradients compared with FP64%s%s%s",
+        all->tensors, all->worst_name[0] != '\0' ? nearest : "",
+        all->coarse + all->blind > 0 ? coarse : "", all->excluded[0] != '\0' ? excluded : "");
 }
 
 /* Where each micro-step is reduced, rank 0's statistics go to all in between. */

@@ -174,5 +174,6 @@ void ls_rules_data_held_out(const ls_observe_trace *trace, ls_observe_finding *o
                        "samples change from pass to pass: their contents cannot be compared");
     }
     ls_contents_free(&training);
-    ls_verdict_pass(&out->verdict, "%d samples of validations are not trained on", compared);
+    ls_verdict_pass(&out->verdict, compared, "%d samples of validations are not trained on",
+                    compared);
 }

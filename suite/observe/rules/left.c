@@ -87,8 +87,8 @@ void ls_rules_reduction_covered(const ls_observe_trace *trace, ls_observe_findin
     if (allowed.count > 0) {
         ls_finding_blame(out, "", "never trained: %s", ls_job_names_text(&allowed));
     }
-    ls_verdict_pass(&out->verdict, "%d parameters get gradients, %d may be unused and are", seen,
-                    allowed.count);
+    ls_verdict_pass(&out->verdict, seen + allowed.count,
+                    "%d parameters get gradients, %d may be unused and are", seen, allowed.count);
 }
 
 /* ---- nothing left from the step before ------------------------------------------------------- */
@@ -371,5 +371,5 @@ void ls_rules_reduction_left(const ls_observe_trace *trace, ls_observe_finding *
     if (looked == 0) {
         ls_verdict_set(&out->verdict, LS_WEAK, "no detailed step after the first");
     }
-    ls_verdict_pass(&out->verdict, "looked at %d times in steps after the first", looked);
+    ls_verdict_pass(&out->verdict, looked, "looked at %d times in steps after the first", looked);
 }

@@ -129,7 +129,7 @@ void ls_rules_reduction_micro(const ls_observe_trace *trace, ls_observe_finding 
     } else {
         judge(&m, out);
     }
-    ls_verdict_pass(&out->verdict,
+    ls_verdict_pass(&out->verdict, m.steps - m.unknown,
                     "%d detailed steps: the gradients of up to %d micro-steps are averaged",
                     m.steps, m.last.micro);
 }

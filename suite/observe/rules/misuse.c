@@ -275,6 +275,6 @@ void ls_rules_validation_alike(const ls_observe_trace *trace, ls_observe_finding
     if (cJSON_GetArraySize(trace->rank[0].data) < 2) {
         ls_verdict_set(&out->verdict, LS_SKIP, "no pass over other data than the training's");
     }
-    ls_verdict_pass(&out->verdict,
+    ls_verdict_pass(&out->verdict, cJSON_GetArraySize(trace->rank[0].data),
                     "no difference seen between the data sets' transforms and classes");
 }

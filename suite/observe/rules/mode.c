@@ -183,13 +183,13 @@ static void judge_mode(const ls_observe_trace *trace, int rank, int model, int *
         ls_finding_blame(out, m.turn->at,
                          "from here on norms are in eval mode while the model is trained: if they "
                          "are not frozen on purpose, model.train() is missing after a validation");
-        ls_verdict_pass(&out->verdict, "%s in training mode, some of its norms in eval mode later",
-                        name);
+        ls_text_put(out->verdict.evidence, sizeof out->verdict.evidence,
+                    "%s in training mode, some of its norms in eval mode later", name);
     } else if (m.began_frozen) {
-        ls_verdict_pass(&out->verdict,
-                        "training mode in %d training forwards of %s, with norms in eval mode from "
-                        "the first one on (frozen)",
-                        m.forwards, name);
+        ls_text_put(out->verdict.evidence, sizeof out->verdict.evidence,
+                    "training mode in %d training forwards of %s, with norms in eval mode from "
+                    "the first one on (frozen)",
+                    m.forwards, name);
     }
 }
 
@@ -211,10 +211,12 @@ void ls_rules_mode_training(const ls_observe_trace *trace, ls_observe_finding *o
     if (forwards == 0 && out->verdict.code == LS_PASS) {
         ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "no training forward of a trained model");
     }
-    if (out->verdict.evidence[0] == '\0') {
-        ls_verdict_pass(&out->verdict, "training mode in %d training forwards",
-                        forwards / trace->world);
+    LS_TEXT(text, sizeof out->verdict.evidence, "training mode in %d training forwards",
+            forwards / trace->world);
+    if (out->verdict.evidence[0] != '\0') { /* of one model */
+        ls_text_put(text, sizeof text, "%s", out->verdict.evidence);
     }
+    ls_verdict_pass(&out->verdict, forwards, "%s", text);
 }
 
 /* ---- mode.statistics ------------------------------------------------------------------------- */
@@ -340,8 +342,9 @@ void ls_rules_mode_statistics(const ls_observe_trace *trace, ls_observe_finding 
         ls_finding_blame(out, m.at,
                          "let batch norms update their running statistics, which eval mode uses");
     }
-    ls_verdict_pass(&out->verdict, "running statistics moved in %d of %d training steps",
-                    m.moved / trace->world, (m.moved + m.stood) / trace->world);
+    ls_verdict_pass(&out->verdict, m.moved + m.stood,
+                    "running statistics moved in %d of %d training steps", m.moved / trace->world,
+                    (m.moved + m.stood) / trace->world);
 }
 
 /* ---- mode.sync_bn ---------------------------------------------------------------------------- */
@@ -382,6 +385,6 @@ void ls_rules_mode_sync_bn(const ls_observe_trace *trace, ls_observe_finding *ou
                          "model = SyncBatchNorm.convert_sync_batchnorm(model) before "
                          "DistributedDataParallel(model)");
     }
-    ls_verdict_pass(&out->verdict, "%d SyncBatchNorm modules in the model, %d others", synced,
-                    local);
+    ls_verdict_pass(&out->verdict, synced + local,
+                    "%d SyncBatchNorm modules in the model, %d others", synced, local);
 }

@@ -265,8 +265,9 @@ static void report_cover(const ls_observe_trace *trace, cover *c, ls_observe_fin
                          "hold each parameter in one optimizer, unless one wraps the "
                          "other");
     }
-    ls_verdict_pass(&out->verdict, "%d trainable parameters, each in a group of an optimizer%s",
-                    c->covered, foreign > 0 ? "; some of its parameters are of no model" : "");
+    ls_verdict_pass(&out->verdict, c->covered,
+                    "%d trainable parameters, each in a group of an optimizer%s", c->covered,
+                    foreign > 0 ? "; some of its parameters are of no model" : "");
 }
 
 void ls_rules_optimizer_covered(const ls_observe_trace *trace, ls_observe_finding *out)
@@ -589,6 +590,6 @@ void ls_rules_optimizer_rate(const ls_observe_trace *trace, ls_observe_finding *
     }
     LS_TEXT(schedule, 120, "; %d of %d are those of the schedule%s", f.checked - f.missed,
             f.checked, f.missed > 0 ? ", others are set by the script" : "");
-    ls_verdict_pass(&out->verdict, "%lld rates equal on all ranks%s", (long long)compared,
-                    f.checked > 0 ? schedule : "");
+    ls_verdict_pass(&out->verdict, compared + f.checked, "%lld rates equal on all ranks%s",
+                    (long long)compared, f.checked > 0 ? schedule : "");
 }

@@ -161,7 +161,7 @@ void ls_rules_order_collectives(const ls_observe_trace *trace, ls_observe_findin
     if (compared == 0) {
         ls_verdict_set(&out->verdict, LS_SKIP, "the script calls no collective within its steps");
     }
-    ls_verdict_pass(&out->verdict, "%d collectives of the script, the same on %d ranks",
+    ls_verdict_pass(&out->verdict, compared, "%d collectives of the script, the same on %d ranks",
                     compared / (trace->world - 1), trace->world);
 }
 
@@ -214,7 +214,7 @@ static void judge_uneven(const ls_observe_trace *trace, int least, int most,
                          ls_observe_finding *out)
 {
     if (ls_job_ended_well(trace)) {
-        ls_verdict_pass(&out->verdict,
+        ls_verdict_pass(&out->verdict, trace->world,
                         "rank %d made %lld steps, rank %d %lld, and all ended well (as with join)",
                         least, (long long)steps_of(&trace->rank[least]), most,
                         (long long)steps_of(&trace->rank[most]));
@@ -367,8 +367,9 @@ void ls_rules_order_steps(const ls_observe_trace *trace, ls_observe_finding *out
     } else {
         judge_last_step(trace, steps_of(&trace->rank[least]), out);
     }
-    ls_verdict_pass(&out->verdict, "%lld steps on each of %d ranks",
-                    (long long)steps_of(&trace->rank[least]), trace->world);
+    ls_verdict_pass(&out->verdict, steps_of(&trace->rank[least]) * trace->world,
+                    "%lld steps on each of %d ranks", (long long)steps_of(&trace->rank[least]),
+                    trace->world);
 }
 
 /* ---- order.schedule -------------------------------------------------------------------------- */
@@ -647,6 +648,7 @@ void ls_rules_order_schedule(const ls_observe_trace *trace, ls_observe_finding *
                          "did not fall, if its length is counted in steps taken",
                          s.skipped / trace->world);
     }
-    ls_verdict_pass(&out->verdict, "%d calls after the optimizer's, %d of them on skipped steps",
+    ls_verdict_pass(&out->verdict, s.calls,
+                    "%d calls after the optimizer's, %d of them on skipped steps",
                     s.calls / trace->world, s.skipped / trace->world);
 }

@@ -180,6 +180,7 @@ void ls_rules_data_once(const ls_observe_trace *trace, ls_observe_finding *out)
                        trace->world < 2 ? "one rank, and no stream that several workers read"
                                         : "no pass over a loader was seen on every rank");
     }
-    ls_verdict_pass(&out->verdict, "nothing is divided twice in %d passes, or read by %s", passes,
+    ls_verdict_pass(&out->verdict, passes + streams,
+                    "nothing is divided twice in %d passes, or read by %s", passes,
                     streams > 0 ? "each worker" : "each of several workers");
 }

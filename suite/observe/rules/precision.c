@@ -137,29 +137,29 @@ static double relative_error(const ls_values *value, const ls_values *exact)
     return norm > 0 && isfinite(error) ? sqrt(error / norm) : NAN;
 }
 
-/* The median over parameters of the distance between what autograd gave and the same backward in
- * FP64; NaN: the step was not run again, or gave nothing to compare. */
-static double distance_of_step(const ls_observe_rank *rank, const ls_dumpfile *file)
+/* The median over parameters, [*count] of them, of the distance between what autograd gave and the
+ * same backward in FP64; NaN: the step was not run again, or gave nothing to compare. */
+static double distance_of_step(const ls_observe_rank *rank, const ls_dumpfile *file, int *count)
 {
     double *distance = ls_list_make((size_t)rank->tensor_count, sizeof *distance);
-    int count = 0;
+    *count = 0;
     for (int i = 0; i < rank->tensor_count; i++) {
         ls_values own = ls_samples_read(file, "again/local", rank->tensor[i].name, NULL);
         ls_values exact = ls_samples_read(file, "again/f64", rank->tensor[i].name, NULL);
         if (own.v != NULL && exact.v != NULL && own.count == exact.count) {
             double error = relative_error(&own, &exact);
-            distance[count] = error;
-            count += !isnan(error);
+            distance[*count] = error;
+            *count += !isnan(error);
         }
         ls_values_free(&own);
         ls_values_free(&exact);
     }
-    double median = ls_stats_percentile(distance, count, 0.5);
+    double median = ls_stats_percentile(distance, *count, 0.5);
     free(distance);
     return median;
 }
 
-static double distance_to_f64(const ls_observe_trace *trace, ls_observe_finding *out)
+static double distance_to_f64(const ls_observe_trace *trace, int *count, ls_observe_finding *out)
 {
     double distance = NAN;
     for (int k = 0; k < trace->world && isnan(distance); k++) {
@@ -167,7 +167,7 @@ static double distance_to_f64(const ls_observe_trace *trace, ls_observe_finding 
         for (int i = 0; i < rank->step_count && isnan(distance); i++) {
             ls_dumpfile *file = ls_trace_samples(trace, k, &rank->step[i], out);
             if (file != NULL) {
-                distance = distance_of_step(rank, file);
+                distance = distance_of_step(rank, file, count);
                 ls_dumpfile_close(file);
             }
         }
@@ -182,9 +182,10 @@ static double distance_to_f64(const ls_observe_trace *trace, ls_observe_finding 
 static void judge_without_autocast(const ls_observe_trace *trace, const precision *p,
                                    ls_observe_finding *out)
 {
-    double distance = p->half > 0 ? NAN : distance_to_f64(trace, out);
+    int tensors = 0;
+    double distance = p->half > 0 ? NAN : distance_to_f64(trace, &tensors, out);
     if (p->half > 0) {
-        ls_verdict_pass(&out->verdict,
+        ls_verdict_pass(&out->verdict, p->half,
                         "%d of %d training forwards gave half precision: forward opens autocast "
                         "itself",
                         p->half, p->forwards);
@@ -205,7 +206,7 @@ static void judge_without_autocast(const ls_observe_trace *trace, const precisio
         ls_finding_blame(out, p->plain->at,
                          "with torch.autocast(device_type): around the forward and the loss");
     } else {
-        ls_verdict_pass(&out->verdict,
+        ls_verdict_pass(&out->verdict, tensors,
                         "gradients are %.1e from FP64, as half products make them: forward opens "
                         "autocast itself",
                         distance);
@@ -333,8 +334,8 @@ void ls_rules_precision_autocast(const ls_observe_trace *trace, ls_observe_findi
                          "end the autocast region before backward(): torch's notes do not "
                          "recommend backward inside it");
     }
-    ls_verdict_pass(&out->verdict, "%d of %d training forwards under autocast", p.autocast,
-                    p.forwards);
+    ls_verdict_pass(&out->verdict, p.autocast, "%d of %d training forwards under autocast",
+                    p.autocast, p.forwards);
 }
 
 /* ---- precision.products ---------------------------------------------------------------------- */
@@ -350,11 +351,12 @@ void ls_rules_precision_products(const ls_observe_trace *trace, ls_observe_findi
         return;
     }
     if (p.half > 0) {
-        ls_verdict_pass(&out->verdict, "%d of %d training forwards gave half precision", p.half,
-                        p.forwards);
+        ls_verdict_pass(&out->verdict, p.half, "%d of %d training forwards gave half precision",
+                        p.half, p.forwards);
         return;
     }
-    double distance = distance_to_f64(trace, out);
+    int tensors = 0;
+    double distance = distance_to_f64(trace, &tensors, out);
     if (isnan(distance)) {
         ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
                        "outputs are f32, as those of norms and losses are under autocast, and no "
@@ -371,8 +373,8 @@ void ls_rules_precision_products(const ls_observe_trace *trace, ls_observe_findi
                                         "and weights are of a type that autocast does not cast");
         ls_finding_blame(out, p.cast->at, "let products run under autocast, with f32 weights");
     }
-    ls_verdict_pass(&out->verdict, "gradients are %.1e from FP64, as half products make them",
-                    distance);
+    ls_verdict_pass(&out->verdict, tensors,
+                    "gradients are %.1e from FP64, as half products make them", distance);
 }
 
 /* ---- precision.loss -------------------------------------------------------------------------- */
@@ -438,7 +440,7 @@ void ls_rules_precision_loss(const ls_observe_trace *trace, ls_observe_finding *
     if (l.half != NULL) {
         ls_finding_blame(out, l.half->at, "compute the loss in f32: outputs.float()");
     }
-    ls_verdict_pass(&out->verdict, "%d of %d losses in f32", l.count - l.bf16, l.count);
+    ls_verdict_pass(&out->verdict, l.count, "%d of %d losses in f32", l.count - l.bf16, l.count);
 }
 
 /* ---- precision.params ------------------------------------------------------------------------ */
@@ -491,7 +493,8 @@ void ls_rules_precision_params(const ls_observe_trace *trace, ls_observe_finding
     }
     const ls_observe_tensor *half = half_param(trace);
     if (half == NULL) {
-        ls_verdict_pass(&out->verdict, "%d trainable parameters in f32", p.params / trace->world);
+        ls_verdict_pass(&out->verdict, p.params, "%d trainable parameters in f32",
+                        p.params / trace->world);
         return;
     }
     const char *at = text_of_model(trace, half->model, "at");
@@ -530,6 +533,7 @@ void ls_rules_precision_params(const ls_observe_trace *trace, ls_observe_finding
                          "trainable parameters are bf16: an update below 1/256 of a value is lost "
                          "unless the optimizer holds f32 copies");
     }
-    ls_verdict_pass(&out->verdict, "%d of %d trainable parameters are bf16, as the job asked",
+    ls_verdict_pass(&out->verdict, p.params,
+                    "%d of %d trainable parameters are bf16, as the job asked",
                     p.half_params / trace->world, p.params / trace->world);
 }

@@ -122,6 +122,6 @@ void ls_rules_data_random(const ls_observe_trace *trace, ls_observe_finding *out
     if (compared == 0) {
         ls_verdict_set(&out->verdict, LS_SKIP, "no two workers of a training loader were seen");
     }
-    ls_verdict_pass(&out->verdict, "random numbers of their own in %d workers and passes",
+    ls_verdict_pass(&out->verdict, compared, "random numbers of their own in %d workers and passes",
                     compared);
 }

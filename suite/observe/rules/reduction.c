@@ -510,7 +510,7 @@ static void conclude(const ls_observe_trace *trace, const tally *t, ls_observe_f
                        "each one's own");
     }
     ls_verdict_measured(&out->verdict, t->worst, exact.value, "bounds", exact.why);
-    ls_verdict_pass(&out->verdict,
+    ls_verdict_pass(&out->verdict, t->elements,
                     "%lld elements of %d detailed steps are the mean of %d ranks; the furthest is "
                     "%.2g of its bound away",
                     (long long)t->elements, (int)t->steps, trace->world, t->worst);
@@ -574,7 +574,7 @@ static void judge_hook(const ls_observe_trace *trace, const cJSON *hook, ls_obse
         return;
     }
     ls_factor_judge(&factor, out);
-    ls_verdict_pass(&out->verdict,
+    ls_verdict_pass(&out->verdict, factor.steps,
                     "with the communication hook %s the gradients of %d detailed steps are the "
                     "mean of %d ranks, each tensor within 2 %% of its norm",
                     ls_json_string(hook, "name", "?"), factor.steps, trace->world);

@@ -209,7 +209,8 @@ void ls_rules_replicas_start(const ls_observe_trace *trace, ls_observe_finding *
         ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
                        "no model has values of its start on two ranks");
     }
-    ls_verdict_pass(&out->verdict, "%d tensors compared on %d ranks", compared, trace->world);
+    ls_verdict_pass(&out->verdict, compared, "%d tensors compared on %d ranks", compared,
+                    trace->world);
 }
 
 /* ---- every step ------------------------------------------------------------------------------ */
@@ -473,7 +474,7 @@ static void pass_steps(const ls_observe_trace *trace, const compared *c, const c
                        trace->world, (long long)c->steps, (long long)c->of, (long long)c->last,
                        (long long)last);
     }
-    ls_verdict_pass(&out->verdict,
+    ls_verdict_pass(&out->verdict, c->steps,
                     "equal on %d ranks after %lld of %lld steps, the last among them", trace->world,
                     (long long)c->steps, (long long)c->of);
 }
@@ -646,10 +647,13 @@ void ls_rules_replicas_buffers(const ls_observe_trace *trace, ls_observe_finding
     if (b.shared > 0 && b.local == 0 && b.others == 0) {
         judge_shared_statistics(trace, out);
     }
-    ls_verdict_pass(&out->verdict,
-                    compared > 0 ? "%d buffers equal at the start; a rank's own "
-                                   "statistics may differ after a step"
-                                 : "%d buffers compared: broadcast_buffers is off, "
-                                   "they stay a rank's own",
-                    compared);
+    if (compared + out->verdict.compared == 0) {
+        ls_verdict_set(&out->verdict, LS_SKIP,
+                       "no buffers compared: broadcast_buffers is off, they stay a rank's own");
+    } else if (compared > 0) {
+        ls_verdict_pass(&out->verdict, compared,
+                        "%d buffers equal at the start; a rank's own "
+                        "statistics may differ after a step",
+                        compared);
+    }
 }

@@ -709,7 +709,7 @@ void ls_rules_checkpoint_resume(const ls_observe_trace *trace, ls_observe_findin
                            ? "files of weights alone: none is for going on from"
                            : "nothing was saved or resumed");
     }
-    ls_verdict_pass(&out->verdict, "%d files to go on from; %s", files,
+    ls_verdict_pass(&out->verdict, files + resumed, "%d files to go on from; %s", files,
                     resumed > 0 ? "the job restored what its file holds"
                                 : "the job itself began anew");
 }

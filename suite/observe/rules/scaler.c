@@ -369,7 +369,7 @@ void ls_rules_scaler_trace(const ls_observe_trace *trace, ls_observe_finding *ou
                        "shows how it grows or backs off; %s",
                        sum.scale, sum.updates / ranks, weak_advice);
     }
-    ls_verdict_pass(&out->verdict,
+    ls_verdict_pass(&out->verdict, sum.updates,
                     "scale followed over %d updates, %d overflows, %d growths, %d set by the "
                     "script",
                     sum.updates / ranks, sum.overflows / ranks, sum.growths / ranks,
@@ -587,7 +587,7 @@ void ls_rules_scaler_skip(const ls_observe_trace *trace, ls_observe_finding *out
                        "nothing overflowed in %d steps: nothing shows what is skipped; %s",
                        count.taken / trace->world, weak_advice);
     }
-    ls_verdict_pass(&out->verdict,
+    ls_verdict_pass(&out->verdict, count.taken + count.skipped,
                     "%d steps taken and %d skipped, each as its gradients were; %d digests "
                     "unchanged over skipped steps",
                     count.taken / trace->world, count.skipped / trace->world, count.compared);
@@ -807,6 +807,7 @@ void ls_rules_scaler_agree(const ls_observe_trace *trace, ls_observe_finding *ou
                        "infinities in its own, and no step shows two that differ");
         ls_finding_blame(out, early->at, "%s", late_advice);
     }
-    ls_verdict_pass(&out->verdict, "%d decisions of the scaler equal on %d ranks, %d of them skips",
+    ls_verdict_pass(&out->verdict, compared,
+                    "%d decisions of the scaler equal on %d ranks, %d of them skips",
                     compared / (trace->world - 1), trace->world, skipped);
 }

@@ -33,7 +33,7 @@ static int go_through(const ls_observe_trace *trace, visit *look, ls_observe_fin
             look(&calls, k, &counted, out);
         }
     }
-    return counted / trace->world;
+    return counted;
 }
 
 static void fail_at(const ls_calls *calls, int rank, const char *at, const char *what,
@@ -100,7 +100,8 @@ void ls_rules_scaler_once(const ls_observe_trace *trace, ls_observe_finding *out
 {
     if (concerns(trace, out)) {
         int steps = go_through(trace, look_once, out);
-        ls_verdict_pass(&out->verdict, "unscaled once before each of %d scaler steps", steps);
+        ls_verdict_pass(&out->verdict, steps, "unscaled once before each of %d scaler steps",
+                        steps / trace->world);
     }
 }
 
@@ -187,13 +188,17 @@ static void look_at_order(ls_calls *calls, int rank, int *counted, ls_observe_fi
 {
     const ls_call *call = calls->call;
     int by = ls_json_int(call->json, "scaled", -1);
-    *counted += call->kind == LS_CALL_UPDATE ? call->times : 0;
+    bool scaled = call->kind == LS_CALL_BACKWARD && by >= 0 && by < LS_CALLS_SCALERS;
+    *counted += scaled || call->kind == LS_CALL_CLIP || call->kind == LS_CALL_SCALER_STEP ||
+                        call->kind == LS_CALL_UPDATE
+                    ? call->times
+                    : 0;
     if (call->kind == LS_CALL_CLIP && clips_scaled(calls)) {
         LS_TEXT(what, 200, "gradients were clipped to %g while they were still times the scale",
                 ls_json_number(call->json, "limit", NAN));
         fail(calls, rank, what, "clipping without scaler.unscale_(optimizer) before it",
              "call scaler.unscale_(optimizer) before clipping", out);
-    } else if (call->kind == LS_CALL_BACKWARD && by >= 0 && by < LS_CALLS_SCALERS) {
+    } else if (scaled) {
         look_at_backward(calls, rank, out);
     } else if (call->kind == LS_CALL_SCALER_STEP) {
         look_at_step(calls, rank, out);
@@ -240,11 +245,11 @@ static void check_updated(const ls_observe_trace *trace, ls_observe_finding *out
 void ls_rules_scaler_order(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     if (concerns(trace, out)) {
-        int updates = go_through(trace, look_at_order, out);
+        int calls = go_through(trace, look_at_order, out);
         check_updated(trace, out);
-        ls_verdict_pass(&out->verdict,
-                        "backward, unscaling, clipping, step and update in their order, %d updates",
-                        updates);
+        ls_verdict_pass(&out->verdict, calls,
+                        "backward, unscaling, clipping, step and update in their order, %d calls",
+                        calls / trace->world);
     }
 }
 
@@ -418,8 +423,8 @@ void ls_rules_scaler_losses(const ls_observe_trace *trace, ls_observe_finding *o
     if (concerns(trace, out)) {
         int losses = go_through(trace, look_at_losses, out);
         judge_discards(trace, out);
-        ls_verdict_pass(&out->verdict,
+        ls_verdict_pass(&out->verdict, losses,
                         "%d scaled backward calls, their gradients stepped through the scaler",
-                        losses);
+                        losses / trace->world);
     }
 }

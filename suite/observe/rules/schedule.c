@@ -224,5 +224,5 @@ void ls_rules_optimizer_schedule(const ls_observe_trace *trace, ls_observe_findi
     if (compared == 0) {
         ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "no step reports a rate");
     }
-    ls_verdict_pass(&out->verdict, "%d rates are those of %s", compared, text);
+    ls_verdict_pass(&out->verdict, compared, "%d rates are those of %s", compared, text);
 }

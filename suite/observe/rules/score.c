@@ -103,8 +103,8 @@ void ls_rules_validation_fixed(const ls_observe_trace *trace, ls_observe_finding
         ls_verdict_set(&out->verdict, LS_SKIP,
                        "no two passes of a validation whose samples have classes");
     }
-    ls_verdict_pass(&out->verdict, "the same samples in %d validations as in those before",
-                    compared);
+    ls_verdict_pass(&out->verdict, compared,
+                    "the same samples in %d validations as in those before", compared);
 }
 
 /* ---- what follows a validation --------------------------------------------------------------- */
@@ -280,14 +280,17 @@ void ls_rules_validation_choice(const ls_observe_trace *trace, ls_observe_findin
     }
     for (int k = 0; k < trace->world; k++) {
         judge_best(trace, k, &divided, &chosen, out);
-        judge_decisions(trace, k, &decided, out);
+        if (k > 0) {
+            judge_decisions(trace, k, &decided, out);
+        }
     }
     if (decided == 0 && (divided == 0 || chosen == 0)) {
         ls_verdict_set(&out->verdict, LS_SKIP, "%s",
                        divided == 0 ? "no validation is divided among the ranks"
                                     : "nothing is seen to be chosen by a validation");
     }
-    ls_verdict_pass(&out->verdict, "what is chosen follows the scores of all ranks");
+    ls_verdict_pass(&out->verdict, chosen + decided,
+                    "what is chosen follows the scores of all ranks");
 }
 
 /* ---- validation.padding ---------------------------------------------------------------------- */
@@ -378,5 +381,6 @@ void ls_rules_validation_padding(const ls_observe_trace *trace, ls_observe_findi
         ls_verdict_set(&out->verdict, LS_SKIP,
                        "no validation that is divided gathers what ranks find in its samples");
     }
-    ls_verdict_pass(&out->verdict, "%d validations gather samples, and count none twice", gathered);
+    ls_verdict_pass(&out->verdict, gathered, "%d validations gather samples, and count none twice",
+                    gathered);
 }

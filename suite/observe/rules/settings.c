@@ -604,5 +604,5 @@ void ls_rules_optimizer_settings(const ls_observe_trace *trace, ls_observe_findi
     ls_observe_finding one = {0};
     judge_rebuilt(trace, rank, &one);
     ls_calls_keep_worst(out, &one);
-    ls_verdict_pass(&out->verdict, "%d parameter groups of %d optimizers", groups, count);
+    ls_verdict_pass(&out->verdict, groups, "%d parameter groups of %d optimizers", groups, count);
 }

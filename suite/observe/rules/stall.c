@@ -336,7 +336,7 @@ static void measure(const group *g, late *out)
 static void report_late(const late *of, ls_observe_finding *out)
 {
     ls_verdict_pass(
-        &out->verdict,
+        &out->verdict, of->calls,
         "all ranks entered %lld calls; the longest wait was %.2g s, for rank %d in call "
         "%lld of a communicator of %d ranks (%s of %lld %s)",
         (long long)of->calls, of->longest_s, of->longest_rank, (long long)of->longest.number + 1,

@@ -774,7 +774,7 @@ static void conclude(const tally *t, ls_observe_finding *out)
         ls_verdict_set(&out->verdict, LS_WEAK, "no update is larger than its rounding");
     }
     ls_verdict_measured(&out->verdict, t->worst, exact.value, "bounds", exact.why);
-    ls_verdict_pass(&out->verdict,
+    ls_verdict_pass(&out->verdict, t->elements,
                     "%lld elements in %lld steps of ranks recomputed; the furthest is %.2g of its "
                     "bound away",
                     (long long)t->elements, (long long)t->steps, t->worst);

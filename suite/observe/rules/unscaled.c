@@ -290,7 +290,7 @@ void ls_rules_optimizer_unscaled(const ls_observe_trace *trace, ls_observe_findi
     if (all.tensors == 0) {
         ls_verdict_set(&out->verdict, LS_WEAK, "no detailed step with a gradient of a step taken");
     }
-    ls_verdict_pass(&out->verdict, "%d gradients of detailed steps %s", all.tensors,
+    ls_verdict_pass(&out->verdict, all.tensors, "%d gradients of detailed steps %s", all.tensors,
                     ls_trace_is_scaled(trace) ? "are divided by the loss scale once, then used"
                                               : "are used as they were reduced");
 }

@@ -208,5 +208,5 @@ void ls_rules_precision_updates(const ls_observe_trace *trace, ls_observe_findin
                          "optimizer with f32 copies, stochastic rounding or compensated sums");
     }
     ls_verdict_measured(&out->verdict, share, most.value, "of the way", most.why);
-    ls_verdict_pass(&out->verdict, "%s", found);
+    ls_verdict_pass(&out->verdict, m.elements, "%s", found);
 }

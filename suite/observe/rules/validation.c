@@ -155,7 +155,7 @@ void ls_rules_validation_mode(const ls_observe_trace *trace, ls_observe_finding 
         ls_verdict_set(&out->verdict, LS_SKIP,
                        "no forward of a known model in a pass over data that were not trained on");
     }
-    ls_verdict_pass(&out->verdict, "%d validations in eval mode", seen);
+    ls_verdict_pass(&out->verdict, seen, "%d validations in eval mode", seen);
 }
 
 /* ---- validation.whole ------------------------------------------------------------------------ */
@@ -206,6 +206,6 @@ void ls_rules_validation_whole(const ls_observe_trace *trace, ls_observe_finding
                 fmod(ls_json_number(padded, "length", 0), ls_json_int(padded, "replicas", 1)),
             ls_json_number(padded, "length", 0));
     }
-    ls_verdict_pass(&out->verdict, "collectives in %d of %d validations that are divided", gathered,
-                    divided);
+    ls_verdict_pass(&out->verdict, divided, "collectives in %d of %d validations that are divided",
+                    gathered, divided);
 }

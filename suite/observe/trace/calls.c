@@ -451,10 +451,12 @@ static int weight(ls_verdict_code code)
 
 void ls_calls_keep_worst(ls_observe_finding *out, const ls_observe_finding *one)
 {
+    int64_t compared = out->verdict.compared + one->verdict.compared;
     if (weight(one->verdict.code) > weight(out->verdict.code) ||
         (out->verdict.code == LS_PASS && out->where[0] == '\0')) {
         const ls_observe_rule *rule = out->rule;
         *out = *one;
         out->rule = rule;
     }
+    out->verdict.compared = compared;
 }

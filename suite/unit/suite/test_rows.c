@@ -14,7 +14,7 @@ static void judge(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)row;
     (void)job;
-    ls_verdict_pass(out, "seen");
+    ls_verdict_pass(out, 1, "seen");
 }
 
 START_TEST(no_word_is_the_evidence_job)
@@ -159,11 +159,11 @@ END_TEST
 START_TEST(evidence_is_for_what_passes)
 {
     ls_verdict out = {0};
-    ls_verdict_pass(&out, "%d steps", 3);
+    ls_verdict_pass(&out, 3, "%d steps", 3);
     ck_assert_str_eq(out.evidence, "3 steps");
     ls_verdict_fail(&out, "step %d", 2);
     ls_verdict_fail(&out, "step %d", 3);
-    ls_verdict_pass(&out, "all good");
+    ls_verdict_pass(&out, 4, "all good");
     ck_assert_int_eq(out.code, LS_FAIL);
     ck_assert_str_eq(out.evidence, "step 2");
 }

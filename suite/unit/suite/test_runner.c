@@ -29,8 +29,10 @@ static const char script[] =
 static void judge_step(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)row;
-    ls_verdict_set(out, job[0].rank[1].step_count == 1 ? LS_PASS : LS_FAIL, "%d steps",
-                   job[0].rank[1].step_count);
+    if (job[0].rank[1].step_count != 1) {
+        ls_verdict_fail(out, "%d steps", job[0].rank[1].step_count);
+    }
+    ls_verdict_pass(out, job[0].rank[1].step_count, "one step");
 }
 
 static void add_case(ls_run *run, const char *id, int seed, int second_seed)
@@ -134,6 +136,31 @@ START_TEST(an_interrupted_run_does_only_the_rest)
     ck_assert_int_eq(starts(folder), 4 * 2 + 2 * 2);
     ck_assert_int_eq(run.verdict[0].code, LS_PASS);
     ck_assert_int_eq(run.verdict[1].code, LS_CRASH);
+    ls_runner_free(&run);
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
+static void judge_nothing(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)row;
+    (void)job;
+    (void)out;
+}
+
+START_TEST(a_judge_that_does_nothing_is_weak)
+{
+    char folder[64], subject[200];
+    fake_folder(folder, sizeof folder);
+    ls_run run;
+    prepare_empty(&run, folder, subject, sizeof subject, script);
+    add_case(&run, "a.nothing", 1, 0);
+    run.cases.row[0].judge = judge_nothing;
+    ls_runner_plan(&run);
+    ck_assert_int_eq(ls_runner_open(&run), LS_OK);
+    ck_assert_int_eq(ls_runner_run(&run), LS_OK);
+    ck_assert_int_eq(run.verdict[0].code, LS_WEAK);
+    ck_assert_str_eq(run.verdict[0].evidence, "the judge compared nothing");
     ls_runner_free(&run);
     ls_path_remove_tree(folder);
 }
@@ -310,6 +337,7 @@ int main(void)
     tcase_set_timeout(tests, 60);
     tcase_add_test(tests, jobs_run_once_and_a_crash_stops_nothing);
     tcase_add_test(tests, an_interrupted_run_does_only_the_rest);
+    tcase_add_test(tests, a_judge_that_does_nothing_is_weak);
     tcase_add_test(tests, fail_early_leaves_the_rest_unjudged);
     tcase_add_test(tests, a_refused_option_is_asked_once);
     tcase_add_test(tests, no_job_begins_when_the_budget_is_used_up);

@@ -80,8 +80,10 @@ enum { FAULTS = sizeof fault / sizeof *fault };
 static void judge_steps(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)row;
-    ls_verdict_set(out, job->rank[1].step_count == 2 ? LS_PASS : LS_FAIL, "%d steps",
-                   job->rank[1].step_count);
+    if (job->rank[1].step_count != 2) {
+        ls_verdict_fail(out, "%d steps", job->rank[1].step_count);
+    }
+    ls_verdict_pass(out, job->rank[1].step_count, "two steps");
 }
 
 static void write_script(const char *folder, const char *body)

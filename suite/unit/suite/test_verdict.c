@@ -70,6 +70,33 @@ START_TEST(the_first_bad_finding_stays)
 }
 END_TEST
 
+START_TEST(a_pass_carries_what_it_compared)
+{
+    ls_verdict out = {0};
+    ls_verdict_pass(&out, 3, "3 steps");
+    ls_verdict_pass(&out, 4, "4 digests");
+    ls_verdict_close(&out);
+    ck_assert_int_eq(out.code, LS_PASS);
+    ck_assert_int_eq(out.compared, 7);
+    ck_assert_str_eq(out.evidence, "4 digests");
+    ls_verdict_pass(&out, 0, "%d tensors", 0); /* a part of it */
+    ck_assert_int_eq(out.code, LS_WEAK);
+    ck_assert_str_eq(out.evidence, "nothing was compared: 0 tensors");
+}
+END_TEST
+
+START_TEST(a_judge_that_concludes_nothing_is_weak)
+{
+    ls_verdict out = {0};
+    ls_verdict_close(&out);
+    ck_assert_int_eq(out.code, LS_WEAK);
+    ck_assert_str_eq(out.evidence, "the judge compared nothing");
+    out = (ls_verdict){.code = LS_SKIP};
+    ls_verdict_close(&out);
+    ck_assert_int_eq(out.code, LS_SKIP);
+}
+END_TEST
+
 START_TEST(gradients_that_stayed_local_are_never_right)
 {
     ls_record_rank rank;
@@ -368,6 +395,8 @@ int main(void)
     Suite *suite = suite_create("verdict");
     TCase *tests = tcase_create("verdict");
     tcase_add_test(tests, every_ending_has_its_code);
+    tcase_add_test(tests, a_pass_carries_what_it_compared);
+    tcase_add_test(tests, a_judge_that_concludes_nothing_is_weak);
     tcase_add_test(tests, gradients_that_stayed_local_are_never_right);
     tcase_add_test(tests, the_first_bad_finding_stays);
     tcase_add_test(tests, correct_needs_every_case_of_the_claim);
