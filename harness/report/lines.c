@@ -169,6 +169,10 @@ const char *ls_report_lines_evidence(const ls_report_verdict *verdict,
         ls_text_add(text, BYTES, " %.2fs", seconds);
     }
     ls_text_add(text, BYTES, " %s", ls_json_string(json, "evidence", ""));
+    int64_t compared = ls_json_integer(json, "compared", 0);
+    if (compared > 0) {
+        ls_text_add(text, BYTES, "  compared=%lld", (long long)compared);
+    }
     if (isfinite(number)) {
         ls_text_add(text, BYTES, "  value=%s limit=%s%s%s", ls_report_lines_number(number, value),
                     ls_report_lines_number(ls_json_number(json, "limit", NAN), limit),

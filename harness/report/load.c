@@ -111,7 +111,7 @@ static ls_status take_verdict(void *context, const cJSON *line, int number)
     cJSON *json = cJSON_Duplicate(line, true);
     LS_ASSERT(run->verdict != NULL && json != NULL);
     run->verdict[run->verdict_count++] = (ls_report_verdict){
-        .code = ls_verdict_code_of(ls_json_string(json, "verdict", "")),
+        .code = ls_verdict_code_in(json),
         .in_claim = ls_json_bool(json, "in_claim", false),
         .decides = ls_json_bool(json, "in_claim", false) && ls_json_bool(json, "decides", true) &&
                    (manners_decide(run) || !ls_json_bool(json, "manners", false)),

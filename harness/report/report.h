@@ -11,10 +11,11 @@
  * process, the arithmetic alone, in this run) is absent where it was not measured.
  *
  * verdicts.jsonl, a line per case: {"schema":1, "case", "family", "kind":"protocol|inside",
- * "requirement", "in_claim":true, "manners":true, "verdict":"PASS", "seconds", "jobs":["id"],
- * "evidence", "value", "limit", "unit", "limit_from", "cause", "repeat", "waiver"}; members that do
- * not apply are absent. Of an observed job also "claim", "where", "change" (what to change there)
- * and "decides":false for a verdict that leaves the exit code as it is.
+ * "requirement", "in_claim":true, "manners":true, "verdict":"PASS", "compared":12 (how many things:
+ * absent where the case was not judged, and in older runs), "seconds", "jobs":["id"], "evidence",
+ * "value", "limit", "unit", "limit_from", "cause", "repeat", "waiver"}; members that do not apply
+ * are absent. Of an observed job also "claim", "where", "change" (what to change there) and
+ * "decides":false for a verdict that leaves the exit code as it is.
  *
  * jobs/<id>/job.json: {"schema":2, "id", "label", "command":[...], "environment":{...}, "facts":{
  * "role":"throughput|evidence|..." (spec.h), "arch", "image_size", "batch_size", "level":"O2",

@@ -18,6 +18,13 @@ ls_verdict_code ls_verdict_code_of(const char *name)
     return (ls_verdict_code)code;
 }
 
+ls_verdict_code ls_verdict_code_in(const cJSON *line)
+{
+    ls_verdict_code code = ls_verdict_code_of(ls_json_string(line, "verdict", ""));
+    bool counted = cJSON_HasObjectItem(line, "compared");
+    return code == LS_PASS && counted && ls_json_integer(line, "compared", 0) <= 0 ? LS_WEAK : code;
+}
+
 bool ls_verdict_good(ls_verdict_code code)
 {
     return code == LS_PASS || code == LS_WAIVED;

@@ -4,6 +4,8 @@
 
 #include <stdbool.h>
 
+#include "kernels/core/json.h"
+
 /* Inside a claim everything but PASS and WAIVED fails. */
 typedef enum ls_verdict_code {
     LS_PASS,
@@ -21,6 +23,9 @@ typedef enum ls_verdict_code {
 const char *ls_verdict_name(ls_verdict_code code); /* "PASS"; "?" for LS_VERDICT_CODES */
 /* The code of that name, or LS_VERDICT_CODES. */
 ls_verdict_code ls_verdict_code_of(const char *name);
+/* That of a line of verdicts.jsonl: a PASS that says that nothing was compared is WEAK; older lines
+ * do not say what was. */
+ls_verdict_code ls_verdict_code_in(const cJSON *line);
 bool ls_verdict_good(ls_verdict_code code); /* PASS, WAIVED */
 
 #endif

@@ -140,7 +140,7 @@ static ls_status take_verdict(void *context, const cJSON *line, int number)
         return ls_log_fail(LS_ERR_USAGE, "%s/verdicts.jsonl line %d: '%s' was not selected", given,
                            number, id);
     }
-    if (ls_verdict_code_of(ls_json_string(line, "verdict", "")) == LS_VERDICT_CODES) {
+    if (ls_verdict_code_in(line) == LS_VERDICT_CODES) {
         return ls_log_fail(LS_ERR_USAGE, "%s/verdicts.jsonl line %d: '%s' is no verdict", given,
                            number, ls_json_string(line, "verdict", ""));
     }
@@ -350,8 +350,8 @@ static void decide(const merge *m, ls_headline *out)
             counts.not_offered++;
             continue;
         }
-        ls_headline_count(&counts, ls_verdict_code_of(ls_json_string(v, "verdict", "")),
-                          ls_json_bool(v, "in_claim", false), ls_json_bool(v, "manners", false),
+        ls_headline_count(&counts, ls_verdict_code_in(v), ls_json_bool(v, "in_claim", false),
+                          ls_json_bool(v, "manners", false),
                           strcmp(ls_json_string(v, "kind", ""), "inside") == 0);
     }
     memset(out, 0, sizeof *out);

@@ -48,7 +48,7 @@ static ls_status read_report(const char *directory, ls_observe_report *out)
 
 static ls_verdict_code code_of(const cJSON *verdict)
 {
-    return ls_verdict_code_of(ls_json_string(verdict, "verdict", ""));
+    return ls_verdict_code_in(verdict);
 }
 
 /* ---- sentences that all forms share ---------------------------------------------------------- */
@@ -199,8 +199,8 @@ static void say_verdict(const cJSON *verdict, int number, char text[TEXT_BYTES])
                 ls_verdict_good(code_of(verdict))        ? "ok"
                 : ls_json_bool(verdict, "decides", true) ? "not ok"
                                                          : "not shown",
-                number, ls_json_string(verdict, "case", "?"),
-                ls_json_string(verdict, "verdict", "?"), ls_json_string(verdict, "evidence", ""));
+                number, ls_json_string(verdict, "case", "?"), ls_verdict_name(code_of(verdict)),
+                ls_json_string(verdict, "evidence", ""));
 }
 
 static const char *const detail[][2] = {
@@ -372,7 +372,7 @@ static void write_rules(const ls_observe_report *report, const ls_report_page_fo
     {
         const char *id = ls_json_string(verdict, "case", "?");
         ls_page_cell(&table, "%s", id + (strncmp(id, "observe.", 8) == 0 ? 8 : 0));
-        ls_page_cell(&table, "%s", ls_json_string(verdict, "verdict", "?"));
+        ls_page_cell(&table, "%s", ls_verdict_name(code_of(verdict)));
         ls_page_cell(&table, "%s", ls_json_string(verdict, "rule", ""));
         ls_page_cell(&table, "%s", ls_json_string(verdict, "evidence", ""));
         if (blames) {

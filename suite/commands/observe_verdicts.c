@@ -128,6 +128,7 @@ static cJSON *to_json(const ls_observe_headline *headline, const ls_observe_find
                           inside && (gate_all || is_wrong(v->code) || v->code == LS_INFRA));
     cJSON_AddStringToObject(out, "rule", rule->sentence);
     cJSON_AddStringToObject(out, "verdict", ls_verdict_name(v->code));
+    cJSON_AddNumberToObject(out, "compared", (double)v->compared);
     cJSON_AddNumberToObject(out, "seconds", v->seconds);
     cJSON_AddItemToArray(cJSON_AddArrayToObject(out, "jobs"), cJSON_CreateString(job));
     cJSON_AddStringToObject(out, "evidence", v->evidence);

@@ -57,7 +57,7 @@ static ls_status take_verdict(void *context, const cJSON *line, int line_number)
     ls_detect_verdict *v = &out->verdict[out->count++];
     memset(v, 0, sizeof *v);
     ls_text_put(v->case_id, sizeof v->case_id, "%s", ls_json_string(line, "case", ""));
-    ls_text_put(v->code, sizeof v->code, "%s", ls_json_string(line, "verdict", ""));
+    ls_text_put(v->code, sizeof v->code, "%s", ls_verdict_name(ls_verdict_code_in(line)));
     ls_text_put(v->evidence, sizeof v->evidence, "%s", ls_json_string(line, "evidence", ""));
     ls_text_put(v->cause, sizeof v->cause, "%s", ls_json_string(line, "cause", ""));
     return LS_OK;

@@ -168,7 +168,7 @@ static ls_status take_cell(void *context, const cJSON *line, int line_number)
     (void)line_number;
     columns *c = context;
     int column = column_of(c, ls_json_string(line, "case", ""));
-    c->cell[column] = ls_json_string(line, "verdict", "-")[0];
+    c->cell[column] = ls_verdict_name(ls_verdict_code_in(line))[0];
     return LS_OK;
 }
 

@@ -211,8 +211,8 @@ static ls_status take_first_bad(void *context, const cJSON *line, int line_numbe
 {
     (void)line_number;
     result *r = context;
-    const char *verdict = ls_json_string(line, "verdict", "");
-    if (r->by[0] == '\0' && strcmp(verdict, "PASS") != 0 && strcmp(verdict, "SKIP") != 0) {
+    ls_verdict_code code = ls_verdict_code_in(line);
+    if (r->by[0] == '\0' && code != LS_PASS && code != LS_SKIP) {
         ls_text_put(r->by, sizeof r->by, "%s", ls_json_string(line, "case", "?"));
     }
     return LS_OK;

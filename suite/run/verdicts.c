@@ -71,6 +71,9 @@ static cJSON *to_json(const ls_run *run, int index)
         cJSON_AddTrueToObject(out, "manners");
     }
     cJSON_AddStringToObject(out, "verdict", ls_verdict_name(v->code));
+    if (run->judged[index]) {
+        cJSON_AddNumberToObject(out, "compared", (double)v->compared);
+    }
     cJSON_AddNumberToObject(out, "seconds", v->seconds);
     cJSON *jobs = cJSON_AddArrayToObject(out, "jobs");
     for (int j = 0; j < row->job_count; j++) {
@@ -132,20 +135,36 @@ ls_status ls_verdicts_write(const ls_run *run)
     return ls_file_draft_close(&draft, status, false);
 }
 
+/* What its jobs dumped went when it had passed: they run again. */
+static void forget(const ls_run *run, int index)
+{
+    for (int j = 0; j < run->cases.row[index].job_count; j++) {
+        LS_TEXT(path, 700, "%s/jobs/%s/job.json", run->directory,
+                run->jobs.id[run->case_job[index][j]]);
+        (void)unlink(path);
+    }
+}
+
 static ls_status take_over(void *context, const cJSON *value, int line_number)
 {
     (void)line_number;
     ls_run *run = context;
     const char *id = ls_json_string(value, "case", "");
     ls_verdict_code code = ls_verdict_code_of(ls_json_string(value, "verdict", ""));
+    int64_t compared = ls_json_integer(value, "compared", 0);
     for (int c = 0; c < run->cases.count; c++) {
         /* only what passed: a failure is tried again, and its jobs may have to run for that */
         if (strcmp(run->cases.row[c].id, id) != 0 || !ls_verdict_good(code)) {
             continue;
         }
+        if (code == LS_PASS && compared <= 0) { /* as of an older version */
+            forget(run, c);
+            continue;
+        }
         ls_verdict *v = &run->verdict[c];
         memset(v, 0, sizeof *v);
         v->code = code;
+        v->compared = compared;
         v->seconds = ls_json_number(value, "seconds", 0);
         ls_text_put(v->evidence, sizeof v->evidence, "%s", ls_json_string(value, "evidence", ""));
         ls_verdict_cause(v, "%s", ls_json_string(value, "cause", ""));

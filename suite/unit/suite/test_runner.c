@@ -141,6 +141,48 @@ START_TEST(an_interrupted_run_does_only_the_rest)
 }
 END_TEST
 
+/* Changes what verdicts.jsonl says of the first case. */
+static void rewrite(const char *folder, const char *from, const char *to)
+{
+    LS_TEXT(path, 200, "%s/run/verdicts.jsonl", folder);
+    char *text = ls_text_read(path), *at = text == NULL ? NULL : strstr(text, from);
+    ck_assert_ptr_nonnull(at);
+    FILE *file = fopen(path, "w");
+    ck_assert_ptr_nonnull(file);
+    fprintf(file, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
+    fclose(file);
+    free(text);
+}
+
+START_TEST(a_pass_without_a_count_is_not_taken_over)
+{
+    static const char *const counts[] = {"", "\"compared\":0,", "\"compared\":2,"};
+    char folder[64], subject[200];
+    fake_folder(folder, sizeof folder);
+    ls_run run;
+    prepare_empty(&run, folder, subject, sizeof subject, script);
+    add_case(&run, "a.first", 1, 0);
+    ls_runner_plan(&run);
+    ck_assert_int_eq(ls_runner_open(&run), LS_OK);
+    ck_assert_int_eq(ls_runner_run(&run), LS_OK);
+    ck_assert_int_eq(run.verdict[0].compared, 1);
+    ls_runner_free(&run);
+    rewrite(folder, "\"compared\":1,", counts[_i]);
+    prepare_empty(&run, folder, subject, sizeof subject, script);
+    add_case(&run, "a.first", 1, 0);
+    ls_runner_plan(&run);
+    ck_assert_int_eq(ls_runner_open(&run), LS_OK);
+    ck_assert_int_eq(run.judged[0], _i == 2);
+    ck_assert_int_eq(ls_runner_run(&run), LS_OK);
+    ck_assert_int_eq(run.verdict[0].code, LS_PASS);
+    ck_assert_int_eq(run.verdict[0].compared, _i == 2 ? 2 : 1);
+    /* its job too has run again: the dumps may be gone */
+    ck_assert_int_eq(starts(folder), _i == 2 ? 2 : 4);
+    ls_runner_free(&run);
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
 static void judge_nothing(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)row;
@@ -337,6 +379,7 @@ int main(void)
     tcase_set_timeout(tests, 60);
     tcase_add_test(tests, jobs_run_once_and_a_crash_stops_nothing);
     tcase_add_test(tests, an_interrupted_run_does_only_the_rest);
+    tcase_add_loop_test(tests, a_pass_without_a_count_is_not_taken_over, 0, 3);
     tcase_add_test(tests, a_judge_that_does_nothing_is_weak);
     tcase_add_test(tests, fail_early_leaves_the_rest_unjudged);
     tcase_add_test(tests, a_refused_option_is_asked_once);

@@ -97,6 +97,23 @@ START_TEST(a_judge_that_concludes_nothing_is_weak)
 }
 END_TEST
 
+START_TEST(a_line_that_passes_over_nothing_has_not_passed)
+{
+    static const struct {
+        const char *line;
+        ls_verdict_code code;
+    } lines[] = {{"{\"verdict\":\"PASS\",\"compared\":1}", LS_PASS},
+                 {"{\"verdict\":\"PASS\"}", LS_PASS}, /* of an older version */
+                 {"{\"verdict\":\"PASS\",\"compared\":0}", LS_WEAK},
+                 {"{\"verdict\":\"PASS\",\"compared\":\"many\"}", LS_WEAK},
+                 {"{\"verdict\":\"FAIL\",\"compared\":0}", LS_FAIL},
+                 {"{\"verdict\":\"GOOD\"}", LS_VERDICT_CODES}};
+    cJSON *json = ls_json_parse(lines[_i].line, NULL);
+    ck_assert_int_eq(ls_verdict_code_in(json), lines[_i].code);
+    cJSON_Delete(json);
+}
+END_TEST
+
 START_TEST(gradients_that_stayed_local_are_never_right)
 {
     ls_record_rank rank;
@@ -397,6 +414,7 @@ int main(void)
     tcase_add_test(tests, every_ending_has_its_code);
     tcase_add_test(tests, a_pass_carries_what_it_compared);
     tcase_add_test(tests, a_judge_that_concludes_nothing_is_weak);
+    tcase_add_loop_test(tests, a_line_that_passes_over_nothing_has_not_passed, 0, 6);
     tcase_add_test(tests, gradients_that_stayed_local_are_never_right);
     tcase_add_test(tests, the_first_bad_finding_stays);
     tcase_add_test(tests, correct_needs_every_case_of_the_claim);
