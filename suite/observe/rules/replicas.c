@@ -544,7 +544,7 @@ static bool is_statistic(const char *name)
 typedef struct buffers {
     int count, others; /* others: no running statistics of a norm */
     int local, shared; /* batch norms with statistics of a rank, of all ranks */
-    bool wrapped;
+    bool wrapped, sent;
 } buffers;
 
 static buffers count_buffers(const ls_observe_rank *rank)
@@ -561,6 +561,7 @@ static buffers count_buffers(const ls_observe_rank *rank)
         b.local += ls_job_count(model, "bn");
         b.shared += ls_job_count(model, "sync_bn");
         b.wrapped = b.wrapped || ls_job_model_is_ddp(model);
+        b.sent = b.sent || ls_json_bool(model, "broadcast_buffers", false);
     }
     return b;
 }
@@ -648,8 +649,9 @@ void ls_rules_replicas_buffers(const ls_observe_trace *trace, ls_observe_finding
         judge_shared_statistics(trace, out);
     }
     if (compared + out->verdict.compared == 0) {
-        ls_verdict_set(&out->verdict, LS_SKIP,
-                       "no buffers compared: broadcast_buffers is off, they stay a rank's own");
+        ls_verdict_set(&out->verdict, b.sent ? LS_UNSUPPORTED : LS_SKIP, "%s",
+                       b.sent ? "no model has digests of its buffers on two ranks"
+                              : "broadcast_buffers is off: buffers stay a rank's own");
     } else if (compared > 0) {
         ls_verdict_pass(&out->verdict, compared,
                         "%d buffers equal at the start; a rank's own "

@@ -248,6 +248,35 @@ START_TEST(a_lost_conversion_is_caught)
 }
 END_TEST
 
+/* Models without parameters, or without what the rule is about, and buffers that stay a rank's. */
+static const struct {
+    const char *model, *id;
+    ls_verdict_code code;
+    const char *words;
+} empty[] = {
+    {"", "order.zero", LS_PASS, "between 2 steps"},
+    {"\"params\":[],", "order.zero", LS_WEAK, "nothing was compared"},
+    {"\"params\":[],", "precision.params", LS_WEAK, "nothing was compared: 0 trainable"},
+    {"\"bn\":0,", "mode.sync_bn", LS_WEAK, "nothing was compared: 0 SyncBatchNorm"},
+    {"", "replicas.buffers", LS_SKIP, "broadcast_buffers is off"},
+    {"\"broadcast_buffers\":true,", "replicas.buffers", LS_UNSUPPORTED, "no model has digests"},
+};
+
+START_TEST(nothing_to_compare_is_no_pass)
+{
+    calls_job job;
+    calls_open_with(&job, 2, empty[_i].model);
+    calls_event(&job, -1, "{\"event\":\"convert\",\"converted\":2,\"at\":\"train.py:4\"}");
+    calls_event(
+        &job, -1,
+        "{\"event\":\"optimizer\",\"optimizer\":0,\"groups\":[{\"params\":[\"fc.weight\"]}]}");
+    calls_repeat(&job, 2, "F b O Z");
+    calls_judge(&job);
+    calls_expect(&job, empty[_i].id, empty[_i].code, empty[_i].words);
+    calls_close(&job);
+}
+END_TEST
+
 /* ---- order ----------------------------------------------------------------------------------- */
 
 static const struct {
@@ -533,6 +562,8 @@ int main(void)
     tcase_add_test(test, eval_mode_without_effect_passes);
     tcase_add_test(test, statistics_that_stand_are_caught);
     tcase_add_test(test, a_lost_conversion_is_caught);
+    tcase_add_loop_test(test, nothing_to_compare_is_no_pass, 0,
+                        (int)(sizeof empty / sizeof *empty));
     tcase_add_loop_test(test, orders_are_judged, 0, ROWS(orders));
     tcase_add_test(test, clearing_by_hand_passes);
     tcase_add_test(test, samples_show_what_was_left);
