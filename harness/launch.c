@@ -14,6 +14,7 @@
 #include "kernels/core/text.h"
 #include "kernels/core/path.h"
 #include "kernels/core/plant.h"
+#include "harness/hosts/launchers.h"
 #include "harness/hosts/remote.h"
 #include "harness/hosts/probe.h"
 #include "harness/machine/machine.h"
@@ -160,6 +161,21 @@ static void check_together(struct argp_state *state, const arguments *given)
             "error: --nnodes %d needs --master-addr and --master-port, equal on all machines",
             given->nnodes);
     }
+    if (given->nnodes > 1 && getenv("LS_NODE_ADDR") == NULL &&
+        ls_launchers_is_loopback(given->master_addr, given->node_rank > 0)) {
+        argp_failure(state, LS_ERR_USAGE, 0,
+                     "error: --nnodes %d with --master-addr %s, a loopback, at which each machine "
+                     "meets itself; allowed: an address of node 0 (on one machine: --local-nodes)",
+                     given->nnodes, given->master_addr);
+    }
+    const ls_launcher *outer = ls_launchers_next_world(&ls_launchers[0]);
+    if (given->nproc == 1 && given->nnodes == 1 && outer != NULL) {
+        argp_failure(state, LS_ERR_USAGE, 0,
+                     "error: %s=%s and %s=%s, but --nproc-per-node 1 and --nnodes 1 start a world "
+                     "of one; start the command without lockstep-launch, or say --nnodes",
+                     outer->rank, ls_launchers_value(outer->rank), outer->world,
+                     ls_launchers_value(outer->world));
+    }
     if (given->nproc % given->local_nodes != 0) {
         argp_failure(state, LS_ERR_USAGE, 0,
                      "error: --nproc-per-node %d cannot be split evenly over --local-nodes %d",
@@ -256,13 +272,15 @@ static ls_supervise_rank_info rank_info_of(const arguments *given, int index, in
                                            const char *token)
 {
     int per_node = given->nproc / given->local_nodes;
+    const char *own = given->nnodes > 1 ? getenv("LS_NODE_ADDR") : NULL; /* a node that is played */
     return (ls_supervise_rank_info){
         .rank = given->node_rank * given->nproc + index,
         .world = given->nnodes * given->nproc,
         .local_rank = index % per_node,
         .local_world = per_node,
         .node = given->local_nodes > 1 ? index / per_node : given->node_rank,
-        .simulated = given->local_nodes > 1,
+        .simulated = given->local_nodes > 1 || own != NULL,
+        .node_address = own,
         .master_address = given->master_addr != NULL ? given->master_addr : "127.0.0.1",
         .port = port,
         .token = token,

@@ -12,6 +12,7 @@
 
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
+#include "launchers.h"
 #include "harness/machine/machine.h"
 #include "kernels/core/path.h"
 #include "remote.h"
@@ -204,17 +205,6 @@ static void say_failed(const ls_host *host, const ls_proc *channel, const char *
     }
 }
 
-static bool is_loopback_name(const char *name)
-{
-    struct addrinfo hints = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM}, *found = NULL;
-    if (getaddrinfo(name, NULL, &hints, &found) != 0) {
-        return false;
-    }
-    uint32_t number = ntohl(((struct sockaddr_in *)found->ai_addr)->sin_addr.s_addr);
-    freeaddrinfo(found);
-    return number >> 24 == 127;
-}
-
 /* The address at which the others reach host 0: its name if it resolves here (an alias of the ssh
  * configuration does not), else the address to which ssh connected. */
 static void choose_master(ls_hosts *hosts, const cJSON *answer)
@@ -227,9 +217,9 @@ static void choose_master(ls_hosts *hosts, const cJSON *answer)
     if (known) {
         freeaddrinfo(found);
     }
-    bool use_name =
-        address[0] == '\0' ||
-        (known && (!is_loopback_name(name) || hosts->count == 1 || is_loopback_name(address)));
+    bool use_name = address[0] == '\0' ||
+                    (known && (!ls_launchers_is_loopback(name, true) || hosts->count == 1 ||
+                               ls_launchers_is_loopback(address, true)));
     ls_text_put(hosts->master_address, sizeof hosts->master_address, "%s",
                 use_name ? name : address);
     const cJSON *port;

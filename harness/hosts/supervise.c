@@ -13,6 +13,7 @@
 #include "kernels/core/log.h"
 #include "kernels/core/list.h"
 #include "harness/machine/machine.h"
+#include "launchers.h"
 
 static const int64_t TICK_NS = INT64_C(1000000000);
 
@@ -21,16 +22,14 @@ static const int64_t TICK_NS = INT64_C(1000000000);
 /* Variables that identify a rank: inherited values would be those of another one. */
 static bool is_replaced(const char *entry, const ls_supervise_rank_info *info)
 {
-    static const char *const names[] = {"RANK",         "WORLD_SIZE",  "LOCAL_RANK",
-                                        "GROUP_RANK",   "MASTER_ADDR", "LOCAL_WORLD_SIZE",
-                                        "LS_NODE_ADDR", "MASTER_PORT", "LS_TOKEN"};
+    static const char *const names[] = {"MASTER_ADDR", "LS_NODE_ADDR", "MASTER_PORT", "LS_TOKEN"};
     size_t name_bytes = strcspn(entry, "=");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (strlen(names[i]) == name_bytes && strncmp(entry, names[i], name_bytes) == 0) {
             return true;
         }
     }
-    return strncmp(entry, "TORCHELASTIC_", 13) == 0 ||
+    return ls_launchers_is_place(entry) || strncmp(entry, "TORCHELASTIC_", 13) == 0 ||
            (info->run_directory != NULL && strncmp(entry, "LS_RUN_DIR=", 11) == 0) ||
            (info->share_devices && strncmp(entry, "LS_OVERSUBSCRIBE=", 17) == 0) ||
            (info->threads > 0 && strncmp(entry, "OMP_NUM_THREADS=", 16) == 0) ||

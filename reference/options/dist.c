@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "harness/hosts/launchers.h"
 #include "harness/hosts/supervise.h"
 #include "kernels/core/clock.h"
 #include "kernels/core/file.h"
@@ -70,18 +71,13 @@ static ls_status take_place(const ls_options *options, bool needed)
     return LS_OK;
 }
 
-static bool is_loopback(const char *host)
-{
-    return strcmp(host, "localhost") == 0 || strncmp(host, "127.", 4) == 0;
-}
-
 /* Ranks that meet at a loopback address are on one machine; of others nothing is known, and each
  * counts as alone on its own. */
 static ls_status meet_at(const char *host, const char *port)
 {
     LS_TRY(set("MASTER_ADDR", host));
     LS_TRY(set("MASTER_PORT", port));
-    if (is_loopback(host) || variable("LOCAL_WORLD_SIZE") != NULL) {
+    if (ls_launchers_is_loopback(host, false) || variable("LOCAL_WORLD_SIZE") != NULL) {
         return LS_OK;
     }
     LS_TRY(set("LOCAL_WORLD_SIZE", "1"));

@@ -5,27 +5,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "harness/hosts/launchers.h"
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
 
 enum { DEFAULT_PORT = 29500 /* torchrun's and torch.distributed's default */ };
 
-/* The variables in which one launcher passes a process its rank. */
-typedef struct names {
-    const char *launcher;
-    const char *rank, *world, *local_rank, *local_world, *node;
-} names;
-
-static const char *value_of(const char *name)
-{
-    const char *value = name == NULL ? NULL : getenv(name);
-    return value != NULL && value[0] != '\0' ? value : NULL;
-}
-
 /* A whole decimal number in low..high; absent: fallback. */
 static ls_status number_of(const char *name, int low, int high, int fallback, int *out)
 {
-    const char *text = value_of(name);
+    const char *text = ls_launchers_value(name);
     if (text == NULL) {
         *out = fallback;
         return LS_OK;
@@ -61,10 +50,84 @@ void ls_world_first_host(const char *list, char *host, int host_bytes)
              bracket + 1);
 }
 
-static ls_status read_place(const names *from, ls_world *out)
+/* Whether a launcher has set its variables. Slurm's rank 0 alone is a batch script's shell, in
+ * which no step of several tasks runs; PMI_SIZE belongs to two launchers. */
+static bool is_found(const ls_launcher *one)
 {
-    if (value_of(from->rank) == NULL || value_of(from->world) == NULL) {
-        bool has_rank = value_of(from->rank) != NULL;
+    const char *rank = ls_launchers_value(one->rank), *world = ls_launchers_value(one->world);
+    bool shell = strcmp(one->name, "srun") == 0 && rank != NULL && strcmp(rank, "0") == 0;
+    bool found = rank != NULL ? world != NULL || !shell : world != NULL;
+    for (int i = 0; rank == NULL && world != NULL && i < LS_LAUNCHERS; i++) {
+        const ls_launcher *other = &ls_launchers[i];
+        bool shares = other->world != NULL && strcmp(other->world, one->world) == 0;
+        found = found && !(shares && ls_launchers_value(other->rank) != NULL);
+    }
+    return found;
+}
+
+static bool is_same(const char *name, const char *other)
+{
+    const char *a = ls_launchers_value(name), *b = ls_launchers_value(other);
+    return a != NULL && b != NULL && strcmp(a, b) == 0;
+}
+
+static bool is_same_place(const ls_launcher *one, const ls_launcher *other)
+{
+    return is_same(one->rank, other->rank) && is_same(one->world, other->world);
+}
+
+/* The first launcher found; of those that agree with it, the first that also says which rank of its
+ * machine this is. NULL: none. */
+static const ls_launcher *find_launcher(void)
+{
+    const ls_launcher *first = NULL;
+    for (int i = 0; i < LS_LAUNCHERS; i++) {
+        const ls_launcher *one = &ls_launchers[i];
+        if (!is_found(one)) {
+            continue;
+        }
+        first = first == NULL ? one : first;
+        if (ls_launchers_value(one->local_rank) != NULL &&
+            (one == first || is_same_place(one, first))) {
+            return one;
+        }
+    }
+    return first;
+}
+
+/* Another launcher's world of several ranks is this one, or holds the launcher that made this one;
+ * of a world of one that is never so. */
+static ls_status check_others(const ls_launcher *from, const ls_world *world)
+{
+    bool nested =
+        strcmp(from->name, "torchrun") == 0 && (ls_launchers_value("TORCHELASTIC_RUN_ID") != NULL ||
+                                                ls_launchers_value("LS_TOKEN") != NULL);
+    for (const ls_launcher *other = ls_launchers_next_world(NULL); other != NULL;
+         other = ls_launchers_next_world(other)) {
+        bool differs = other != from && !is_same_place(from, other);
+        if (differs && (world->world == 1 || !(nested || other->outer))) {
+            return ls_log_fail(LS_ERR_USAGE,
+                               "%s=%d and %s=%d, but %s=%s and %s=%s: which rank of how many this "
+                               "is contradicts; unset those that do not hold",
+                               from->rank, world->rank, from->world, world->world, other->rank,
+                               ls_launchers_value(other->rank), other->world,
+                               ls_launchers_value(other->world));
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status read_place(const ls_launcher *from, ls_world *out)
+{
+    if (from->world == NULL) {
+        return ls_log_fail(
+            LS_ERR_USAGE,
+            "%s=%s is set by %s, which does not pass the number of ranks: set RANK, "
+            "WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or unset it for a world of one",
+            from->rank, ls_launchers_value(from->rank), from->name);
+    }
+    if (ls_launchers_value(from->rank) == NULL || ls_launchers_value(from->world) == NULL) {
+        bool has_rank = ls_launchers_value(from->rank) != NULL;
         return ls_log_fail(LS_ERR_USAGE, "%s is set but %s is not: a rank needs both",
                            has_rank ? from->rank : from->world,
                            has_rank ? from->world : from->rank);
@@ -83,21 +146,45 @@ static ls_status read_place(const names *from, ls_world *out)
                            from->local_rank, out->local_rank, from->local_world, out->local_world,
                            out->local_world - 1);
     }
-    bool simulated = value_of("LS_NODE_ADDR") != NULL; /* the launcher plays nodes on one machine */
+    bool simulated =
+        ls_launchers_value("LS_NODE_ADDR") != NULL; /* the launcher plays nodes on one machine */
     out->machine_rank = simulated ? out->rank : out->local_rank;
     out->machine_world = simulated ? out->world : out->local_world;
     return number_of(from->node, 0, INT_MAX / 2, out->rank / out->local_world, &out->node);
+}
+
+/* Refuses a loopback where ranks are on other machines; simulated nodes are on this one. On rank
+ * 0's own machine its name may be one: the store listens at all addresses. */
+static ls_status check_loopback(const ls_world *world)
+{
+    bool srun = strcmp(world->launcher, "srun") == 0;
+    bool resolve = world->node > 0 && strcmp(world->launcher, "torchrun") != 0;
+    const char *name = ls_launchers_value("SLURM_STEP_NUM_NODES") != NULL ? "SLURM_STEP_NUM_NODES"
+                                                                          : "SLURM_NNODES";
+    int nodes = 1;
+    LS_TRY(number_of(srun ? name : NULL, 1, INT_MAX, 1, &nodes));
+    if (ls_launchers_value("LS_NODE_ADDR") != NULL ||
+        (nodes == 1 && world->local_world == world->world) ||
+        !ls_launchers_is_loopback(world->address, resolve)) {
+        return LS_OK;
+    }
+    return ls_log_fail(LS_ERR_USAGE,
+                       "MASTER_ADDR=%s is a loopback, at which each machine meets itself, but only "
+                       "%d of %d ranks are on this one; allowed: an address of rank 0's machine "
+                       "(nodes on one machine: lockstep-launch --local-nodes)",
+                       world->address, nodes > 1 ? world->world / nodes : world->local_world,
+                       world->world);
 }
 
 /* Where rank 0's store listens. torchrun always says; mpirun and srun leave it to the user. */
 static ls_status read_meeting_place(ls_world *out)
 {
     bool torchrun = strcmp(out->launcher, "torchrun") == 0;
-    const char *address = value_of("MASTER_ADDR");
+    const char *address = ls_launchers_value("MASTER_ADDR");
     char host[256];
     if (address == NULL && strcmp(out->launcher, "srun") == 0 &&
-        value_of("SLURM_STEP_NODELIST") != NULL) {
-        ls_world_first_host(value_of("SLURM_STEP_NODELIST"), host, sizeof host);
+        ls_launchers_value("SLURM_STEP_NODELIST") != NULL) {
+        ls_world_first_host(ls_launchers_value("SLURM_STEP_NODELIST"), host, sizeof host);
         address = host;
     } else if (address == NULL && !torchrun && out->local_world == out->world) {
         address = "127.0.0.1";
@@ -108,21 +195,23 @@ static ls_status read_meeting_place(ls_world *out)
                            out->world);
     }
     LS_TRY(copy_text("MASTER_ADDR", address, out->address, sizeof out->address));
-    if (value_of("MASTER_PORT") == NULL && torchrun) {
+    if (ls_launchers_value("MASTER_PORT") == NULL && torchrun) {
         return ls_log_fail(LS_ERR_USAGE,
                            "MASTER_PORT is not set: %d ranks need the port of rank 0's store",
                            out->world);
     }
-    if (value_of("MASTER_PORT") == NULL) {
+    if (ls_launchers_value("MASTER_PORT") == NULL) {
         ls_log_note("MASTER_PORT is not set, taking %d", DEFAULT_PORT);
     }
     LS_TRY(number_of("MASTER_PORT", 1, 65535, DEFAULT_PORT, &out->port));
-    const char *agent = value_of("TORCHELASTIC_USE_AGENT_STORE");
+    LS_TRY(check_loopback(out));
+    const char *agent = ls_launchers_value("TORCHELASTIC_USE_AGENT_STORE");
     out->probe = agent != NULL && strcmp(agent, "True") == 0;
     const char *id_names[] = {"LS_TOKEN", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"};
     for (size_t i = 0; i < sizeof id_names / sizeof id_names[0]; i++) {
-        if (value_of(id_names[i]) != NULL) {
-            return copy_text(id_names[i], value_of(id_names[i]), out->run_id, sizeof out->run_id);
+        if (ls_launchers_value(id_names[i]) != NULL) {
+            return copy_text(id_names[i], ls_launchers_value(id_names[i]), out->run_id,
+                             sizeof out->run_id);
         }
     }
     if (out->rank == 0) {
@@ -133,25 +222,12 @@ static ls_status read_meeting_place(ls_world *out)
 
 ls_status ls_world_read(ls_world *out)
 {
-    /* SLURM_PROCID alone is also set in a batch script's shell, where no step of several tasks
-     * runs. */
-    static const names launchers[] = {
-        {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"},
-        {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-         "OMPI_COMM_WORLD_LOCAL_SIZE", NULL},
-        {"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", NULL, "SLURM_NODEID"},
-    };
     ls_world world = {.world = 1, .local_world = 1, .machine_world = 1, .launcher = "none"};
-    for (size_t i = 0; i < sizeof launchers / sizeof launchers[0]; i++) {
-        const names *from = &launchers[i];
-        bool srun = strcmp(from->launcher, "srun") == 0;
-        bool found = srun ? value_of(from->rank) != NULL && value_of(from->world) != NULL
-                          : value_of(from->rank) != NULL || value_of(from->world) != NULL;
-        if (found) {
-            world.launcher = from->launcher;
-            LS_TRY(read_place(from, &world));
-            break;
-        }
+    const ls_launcher *from = find_launcher();
+    if (from != NULL) {
+        world.launcher = from->name;
+        LS_TRY(read_place(from, &world));
+        LS_TRY(check_others(from, &world));
     }
     if (world.world > 1) {
         LS_TRY(read_meeting_place(&world));
@@ -159,9 +235,9 @@ ls_status ls_world_read(ls_world *out)
     int share = 0;
     LS_TRY(number_of("LS_OVERSUBSCRIBE", 0, 1, 0, &share));
     world.oversubscribe = share == 1;
-    if (value_of("LS_RUN_DIR") != NULL) {
-        LS_TRY(
-            copy_text("LS_RUN_DIR", value_of("LS_RUN_DIR"), world.run_dir, sizeof world.run_dir));
+    if (ls_launchers_value("LS_RUN_DIR") != NULL) {
+        LS_TRY(copy_text("LS_RUN_DIR", ls_launchers_value("LS_RUN_DIR"), world.run_dir,
+                         sizeof world.run_dir));
     }
     *out = world;
     return LS_OK;

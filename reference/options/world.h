@@ -1,6 +1,6 @@
 /* Which rank of which job this process is, read from the environment: torchrun's names first
- * (lockstep-launch sets the same), else Open MPI's, else Slurm's; with none of them a world of one.
- */
+ * (lockstep-launch sets the same), else those of MPI's launchers and Slurm
+ * (harness/hosts/launchers.h); with none of them a world of one. */
 #ifndef LS_WORLD_H
 #define LS_WORLD_H
 
@@ -19,11 +19,12 @@ typedef struct ls_world {
     bool probe;           /* the port is torchrun's agent's: the store takes one of the next 16 */
     char run_id[256];     /* secret or id of the job; "" when there is none */
     char run_dir[512];    /* LS_RUN_DIR; "" when not set */
-    const char *launcher; /* "torchrun", "mpirun", "srun" or "none": whose variables were found */
+    const char *launcher; /* ls_launcher's name, or "none": whose variables were found */
 } ls_world;
 
 /* Reads and checks everything. LS_ERR_USAGE, naming variable and value, for a number that is none,
- * a rank outside its world, a half-set pair, or a world of several without an address. */
+ * a rank outside its world, a half-set pair, launchers that contradict each other, or a world of
+ * several without an address, or on several machines at a loopback address. */
 ls_status ls_world_read(ls_world *out);
 
 /* First host of a Slurm node list ("gpu[03-07,9],login" -> "gpu03"). */

@@ -62,6 +62,10 @@ static const struct place {
      "OMPI_COMM_WORLD_RANK=$R OMPI_COMM_WORLD_SIZE=$W OMPI_COMM_WORLD_LOCAL_RANK=$L "
      "OMPI_COMM_WORLD_LOCAL_SIZE=$P " GO,
      4, 2},
+    {"mpiexec",
+     NO_RANK "unset MASTER_ADDR; "
+             "PMI_RANK=$R PMI_SIZE=$W MPI_LOCALRANKID=$R MPI_LOCALNRANKS=$W " GO,
+     3, 1},
     {"srun", NO_RANK SLURM GO, 3, 1},
     {"srun.node-list",
      NO_RANK "unset MASTER_ADDR LS_TOKEN; SLURM_STEP_NODELIST=localhost " SLURM GO, 2, 1},
@@ -226,6 +230,14 @@ static const struct refused {
     REFUSED("mpirun.rank-outside", ALONE "OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=3 ",
             "OMPI_COMM_WORLD_RANK=3"),
     REFUSED("mpirun.world-missing", ALONE "OMPI_COMM_WORLD_RANK=0 ", "OMPI_COMM_WORLD_SIZE"),
+    REFUSED("mpiexec.world-missing", ALONE "PMI_RANK=0 ", "PMI_SIZE"),
+    REFUSED("pmix.world-missing", ALONE "PMIX_RANK=0 ", "PMIX_RANK=0"),
+    REFUSED("launchers-contradict",
+            ALONE "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 PMI_RANK=0 "
+                  "PMI_SIZE=3 ",
+            "PMI_SIZE=3"),
+    REFUSED("world-of-one", "RANK=0 WORLD_SIZE=1 PMI_RANK=1 PMI_SIZE=2 ", "PMI_SIZE=2"),
+    REFUSED("loopback", "WORLD_SIZE=4 LOCAL_WORLD_SIZE=2 MASTER_ADDR=localhost ", "localhost"),
     REFUSED("srun.rank-outside", ALONE "SLURM_PROCID=5 SLURM_STEP_NUM_TASKS=4 ", "SLURM_PROCID=5"),
     {"dist.rank-differs", "L8", GO " --rank=1", "", 1, {{2}, 1, "RANK is 0", true}},
     {"dist.tcp-rank-missing",
@@ -352,7 +364,7 @@ static const struct refused {
 /* The second node's launcher comes first: it must not take the first one's names. */
 #define TWO_NODES                                                                               \
     "D=$LS_RUN_DIR/logs; for N in 1 0; do {bin}/lockstep-launch --nproc-per-node 2 --nnodes 2 " \
-    "--node-rank $N --master-addr 127.0.0.1 --master-port 1 --log-dir $D -- sh -c 'echo $RANK " \
+    "--node-rank $N --master-addr 192.0.2.1 --master-port 1 --log-dir $D -- sh -c 'echo $RANK " \
     "$WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $GROUP_RANK' || exit 9; done; "                  \
     "for R in 0 1 2 3; do L=$(cat $D/rank$R.log | tr '\\n' ';'); "                              \
     "[ \"$L\" = \"$R 4 $((R % 2)) 2 $((R / 2));\" ] || { echo \"rank$R.log holds '$L'\"; "      \

@@ -132,7 +132,11 @@ void ls_journal_flush(ls_journal *journal)
 
 static int job_rank(int fallback)
 {
-    static const char *const names[] = {"RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"};
+    static const char *const names[] = {
+#define LAUNCHER(name, rank, ...) rank,
+#include "harness/hosts/launchers.def"
+#undef LAUNCHER
+    };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         int64_t rank = ls_journal_setting(names[i], 0, INT_MAX, -1);
         if (rank >= 0) {

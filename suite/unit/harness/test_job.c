@@ -259,9 +259,9 @@ static void check_environment(const ls_job *job, int rank, const char *token, co
 START_TEST(every_variable_of_a_rank)
 {
     static const char *const stale[] = {
-        "RANK",         "WORLD_SIZE",  "LOCAL_RANK",      "GROUP_RANK",       "MASTER_ADDR",
-        "LS_NODE_ADDR", "MASTER_PORT", "LS_TOKEN",        "LOCAL_WORLD_SIZE", "TORCHELASTIC_X",
-        "LS_RUN_DIR",   "NCCL_HOSTID", "LS_OVERSUBSCRIBE"};
+        "RANK",         "WORLD_SIZE",  "LOCAL_RANK",       "GROUP_RANK",       "MASTER_ADDR",
+        "LS_NODE_ADDR", "MASTER_PORT", "LS_TOKEN",         "LOCAL_WORLD_SIZE", "TORCHELASTIC_X",
+        "LS_RUN_DIR",   "NCCL_HOSTID", "LS_OVERSUBSCRIBE", "PMI_RANK",         "SLURM_PROCID"};
     ls_job job = {.world = 1, .directory = "/r", .threads = 1};
     clearenv();
     setenv("KEPT", "yes", 1);

@@ -336,6 +336,8 @@ static const mistake mistakes[] = {
     {{"--log-dir"}, "--log-dir needs a value: DIR"},
     {{"--env-from-stdin=1", "true"}, "--env-from-stdin takes no value"},
     {{"--bogus", "true"}, "--bogus"},
+    {{"--nnodes=2", "--master-addr=localhost", "--master-port=1", "true"},
+     "--nnodes 2 with --master-addr localhost, a loopback"},
     {{"--local-nodes=2", "--nnodes=2", "true"}, "--local-nodes 2 simulates nodes on one machine"},
     {{"--nproc-per-node=1024", "--nnodes=2", "--master-addr=a", "--master-port=1", "true"},
      "1024 x 2 ranks: allowed: at most 1024"},
@@ -347,6 +349,21 @@ START_TEST(wrong_arguments)
     char said[SAID_BYTES];
     ck_assert_int_eq(run(mistakes[_i].argument, said), 2);
     assert_line(said, mistakes[_i].said);
+}
+END_TEST
+
+/* Under mpiexec: a world of one is refused, and ranks of a larger one have one place only. */
+START_TEST(another_launchers_rank)
+{
+    char said[SAID_BYTES];
+    setenv("PMI_RANK", "1", 1);
+    setenv("PMI_SIZE", "2", 1);
+    ck_assert_int_eq(run(ARGUMENTS("true"), said), 2);
+    assert_line(said, "PMI_RANK=1 and PMI_SIZE=2, but --nproc-per-node 1 and --nnodes 1 start a "
+                      "world of one");
+    ck_assert_int_eq(
+        run(ARGUMENTS("--nproc-per-node=2", "sh", "-c", "echo \"<$PMI_RANK$PMI_SIZE>\""), said), 0);
+    assert_line(said, "<>");
 }
 END_TEST
 
@@ -438,6 +455,7 @@ int main(void)
     tcase_add_test(tests, grace_after_a_signal);
     tcase_add_test(tests, launcher_dies);
     tcase_add_test(tests, log_directory);
+    tcase_add_test(tests, another_launchers_rank);
     tcase_add_loop_test(tests, wrong_arguments, 0, (int)(sizeof mistakes / sizeof *mistakes));
     tcase_add_loop_test(tests, collectives_wrong_arguments, 0,
                         (int)(sizeof wrong_collectives / sizeof *wrong_collectives));

@@ -28,7 +28,7 @@ static const char fake_ssh[] =
     "#!/bin/sh\n"
     "[ \"$1 $2 $3\" = '-T -o BatchMode=yes' ] || exit 97\n"
     "while [ \"$1\" != -- ]; do shift; done\n"
-    "export SSH_CONNECTION='10.0.0.9 1 127.0.0.1 22'\n"
+    "export SSH_CONNECTION='10.0.0.9 1 127.0.0.1 22' LS_NODE_ADDR=127.0.0.1\n"
     "case $2 in\n"
     "gone) echo 'ssh: connect to host gone port 22: Connection refused' >&2; exit 255 ;;\n"
     "empty) echo 'sh: 1: exec: lockstep-launch: not found' >&2; exit 127 ;;\n"

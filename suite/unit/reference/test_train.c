@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "kernels/core/digest.h"
+#include "kernels/core/text.h"
 #include "reference/amp/amp_scale.h"
 #include "reference/state/digest.h"
 #include "reference/model/model.h"
@@ -45,7 +46,23 @@ static const char *const VARIABLES[] = {
     "SLURM_LOCALID",
     "SLURM_NODEID",
     "SLURM_STEP_NODELIST",
+    "SLURM_STEP_NUM_NODES",
+    "SLURM_NNODES",
     "SLURM_JOB_ID",
+    "MV2_COMM_WORLD_RANK",
+    "MV2_COMM_WORLD_SIZE",
+    "JSM_NAMESPACE_RANK",
+    "JSM_NAMESPACE_SIZE",
+    "PMI_RANK",
+    "PMI_SIZE",
+    "MPI_LOCALRANKID",
+    "MPI_LOCALNRANKS",
+    "PALS_RANKID",
+    "PALS_NODEID",
+    "PALS_LOCAL_RANKID",
+    "PALS_LOCAL_SIZE",
+    "PMIX_RANK",
+    "ALPS_APP_PE",
 };
 
 /* Sets "A=1 B=2" and unsets all other variables that are read. */
@@ -127,6 +144,37 @@ START_TEST(every_launcher_is_understood)
     ck_assert(world.rank == 1 && world.world == 2 && world.node == 1);
     ck_assert_str_eq(world.address, "gpu03");
     ck_assert_str_eq(world.run_id, "77");
+    static const struct {
+        const char *setting, *launcher;
+        int local_rank, local_world, node;
+    } others[] = {
+        {"PMI_RANK=1 PMI_SIZE=4 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=4", "mpiexec", 1, 4, 0},
+        {"MV2_COMM_WORLD_RANK=1 MV2_COMM_WORLD_SIZE=4", "mpirun_rsh", 1, 4, 0},
+        {"JSM_NAMESPACE_RANK=1 JSM_NAMESPACE_SIZE=4", "jsrun", 1, 4, 0},
+        /* these agree: the one that also says where on the machine */
+        {"PMI_RANK=1 PMI_SIZE=4 PALS_RANKID=1 PALS_LOCAL_RANKID=0 PALS_LOCAL_SIZE=1 PALS_NODEID=1 "
+         "MASTER_ADDR=h PMIX_RANK=1",
+         "mpiexec of PALS", 0, 1, 1},
+        {"PMI_RANK=1 PMI_SIZE=4 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=1", "srun", 1,
+         4, 0},
+        /* its proxies are started by srun, one a node */
+        {"PMI_RANK=1 PMI_SIZE=4 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=4 SLURM_PROCID=0 "
+         "SLURM_STEP_NUM_TASKS=2",
+         "mpiexec", 1, 4, 0},
+        {"RANK=1 WORLD_SIZE=4 MASTER_ADDR=h MASTER_PORT=9 TORCHELASTIC_RUN_ID=r "
+         "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2",
+         "torchrun", 1, 4, 0},
+    };
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        LS_TEXT(setting, 300, "%s", others[i].setting);
+        ck_assert_msg(read_with(setting, &world) == LS_OK, "%s", setting);
+        ck_assert_str_eq(world.launcher, others[i].launcher);
+        ck_assert(world.rank == 1 && world.world == 4);
+        ck_assert_msg(world.local_rank == others[i].local_rank &&
+                          world.local_world == others[i].local_world &&
+                          world.node == others[i].node,
+                      "%s", others[i].setting);
+    }
     /* a batch script's own shell is no task of a step */
     ck_assert_int_eq(read_with("SLURM_PROCID=0 SLURM_JOB_ID=77", &world), LS_OK);
     ck_assert_int_eq(world.world, 1);
@@ -308,16 +356,53 @@ START_TEST(a_wrong_place_is_a_usage_error)
         ls_world world;
         ck_assert_msg(read_with(rows[i], &world) == LS_ERR_USAGE, "%s", rows[i]);
     }
-    static const char *const half[][2] = {
+    static const char *const said[][2] = {
         {"RANK=0", "error: RANK is set but WORLD_SIZE is not: a rank needs both\n"},
         {"WORLD_SIZE=2", "error: WORLD_SIZE is set but RANK is not: a rank needs both\n"},
+        {"PMI_RANK=0", "error: PMI_RANK is set but PMI_SIZE is not: a rank needs both\n"},
+        {"PMI_SIZE=2", "error: PMI_SIZE is set but PMI_RANK is not: a rank needs both\n"},
+        {"SLURM_STEP_NUM_TASKS=2",
+         "error: SLURM_STEP_NUM_TASKS is set but SLURM_PROCID is not: a rank needs both\n"},
+        {"SLURM_PROCID=1",
+         "error: SLURM_PROCID is set but SLURM_STEP_NUM_TASKS is not: a rank needs both\n"},
+        {"PMI_RANK=2 PMI_SIZE=2",
+         "error: PMI_RANK=2 is outside the world: PMI_SIZE=2 allows 0 to 1\n"},
+        {"PMIX_RANK=0",
+         "error: PMIX_RANK=0 is set by a launcher of PMIx, which does not pass the number of "
+         "ranks: set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or unset it for a world of "
+         "one\n"},
+#define CONTRADICTS ": which rank of how many this is contradicts; unset those that do not hold\n"
+        {"RANK=0 WORLD_SIZE=1 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 LS_TOKEN=t",
+         "error: RANK=0 and WORLD_SIZE=1, but SLURM_PROCID=1 and "
+         "SLURM_STEP_NUM_TASKS=2" CONTRADICTS},
+        {"RANK=0 WORLD_SIZE=2 PMI_RANK=1 PMI_SIZE=2 MASTER_ADDR=h MASTER_PORT=9",
+         "error: RANK=0 and WORLD_SIZE=2, but PMI_RANK=1 and PMI_SIZE=2" CONTRADICTS},
+        {"OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=3 PMI_RANK=0 PMI_SIZE=2",
+         "error: OMPI_COMM_WORLD_RANK=0 and OMPI_COMM_WORLD_SIZE=3, but PMI_RANK=0 and "
+         "PMI_SIZE=2" CONTRADICTS},
+#define LOOPBACK(address, here, all)                                                \
+    "error: MASTER_ADDR=" address                                                   \
+    " is a loopback, at which each machine meets itself, but only " here " of " all \
+    " ranks are on this one; allowed: an address of rank 0's machine (nodes on "    \
+    "one machine: lockstep-launch --local-nodes)\n"
+        {"RANK=0 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 MASTER_ADDR=::1 MASTER_PORT=9",
+         LOOPBACK("::1", "2", "4")},
+        {"SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=6 SLURM_NNODES=2 MASTER_ADDR=localhost "
+         "MASTER_PORT=9",
+         LOOPBACK("localhost", "3", "6")},
     };
-    for (int i = 0; i < 2; i++) {
+    for (size_t i = 0; i < sizeof said / sizeof *said; i++) {
         ls_world world;
         catch_lines();
-        ck_assert_int_eq(read_with(half[i][0], &world), LS_ERR_USAGE);
-        ck_assert_str_eq(caught_lines(), half[i][1]);
+        ck_assert_int_eq(read_with(said[i][0], &world), LS_ERR_USAGE);
+        ck_assert_str_eq(caught_lines(), said[i][1]);
     }
+    /* nodes that are simulated on one machine */
+    ls_world world;
+    ck_assert_int_eq(read_with("RANK=0 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 "
+                               "MASTER_ADDR=127.0.0.1 MASTER_PORT=9 LS_NODE_ADDR=127.0.0.2",
+                               &world),
+                     LS_OK);
 }
 END_TEST
 
