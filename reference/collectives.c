@@ -10,6 +10,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -161,8 +162,8 @@ static ls_status write_collective(program *p, const ls_exercise *what,
     cJSON_AddNumberToObject(event, "guards", (double)result->guards);
     cJSON_AddStringToObject(event, "digest", digest);
     cJSON_AddNumberToObject(event, "us", result->us);
-    cJSON_AddNumberToObject(event, "algbw_gb_s", result->algbw_gb_s);
-    cJSON_AddNumberToObject(event, "busbw_gb_s", result->busbw_gb_s);
+    ls_json_add_number(event, "algbw_gb_s", result->algbw_gb_s);
+    ls_json_add_number(event, "busbw_gb_s", result->busbw_gb_s);
     return write_event(p, event);
 }
 
@@ -189,10 +190,13 @@ static ls_status try_one(program *p, const ls_exercise *what)
                      (long long)result.wrong, (long long)result.checked, (long long)result.guards);
     }
     if (prints(p)) {
-        printf("%14s %12.0f %10lld %5s %5s %4d %5s %10.1f %8.3f %8.3f %6lld\n",
+        LS_TEXT(algbw, 32, "%.3f", result.algbw_gb_s);
+        LS_TEXT(busbw, 32, "%.3f", result.busbw_gb_s);
+        bool sent = !isnan(result.algbw_gb_s);
+        printf("%14s %12.0f %10lld %5s %5s %4d %5s %10.1f %8s %8s %6lld\n",
                ls_comm_kind_name(what->kind), size_of(p, what), (long long)what->count,
                ls_dtype_label(what->dtype), redop_of(what), what->root,
-               what->in_place ? "in" : "out", result.us, result.algbw_gb_s, result.busbw_gb_s,
+               what->in_place ? "in" : "out", result.us, sent ? algbw : "-", sent ? busbw : "-",
                (long long)result.wrong);
         fflush(stdout);
     }
@@ -231,6 +235,10 @@ static ls_status try_all(program *p)
         printf("# %s, %d ranks%s%s%s\n", p->peer.api->name, p->peer.members.count,
                p->groups.count > 0 ? group : "", p->device.api != NULL ? " on " : "",
                p->device.api != NULL ? p->device.info.device : "");
+        if (p->peer.members.count == 1) {
+            printf("# %s of one: nothing is sent, so no bandwidth is reported\n",
+                   p->groups.count > 0 ? "group" : "world");
+        }
         printf("#           op    size (B)      count  type redop root place         us    algbw"
                "    busbw  wrong   (GB/s = 10^9)\n");
     }

@@ -1,5 +1,6 @@
 #include "exercise.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -297,7 +298,8 @@ static void rate(const exercise *e, ls_exercise_result *out)
     double bytes = (double)e->what->count * (double)e->element_bytes * (parts ? world : 1);
     double factor = parts ? (world - 1) / world : 1;
     factor = kind == LS_COMM_ALL_REDUCE ? 2 * (world - 1) / world : factor;
-    out->algbw_gb_s = out->us > 0 ? bytes / out->us * 1e-3 : 0;
+    bool sent = world > 1 && bytes > 0 && out->us > 0;
+    out->algbw_gb_s = sent ? bytes / out->us * 1e-3 : NAN;
     out->busbw_gb_s = out->algbw_gb_s * factor;
 }
 

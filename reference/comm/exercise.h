@@ -41,7 +41,8 @@ typedef struct ls_exercise_result {
     int64_t guards;  /* changed bytes next to a buffer, or in a buffer that must not be written */
     uint64_t digest; /* of the bytes of the result */
     double us;       /* mean of the iterations */
-    double algbw_gb_s, busbw_gb_s; /* 10^9 bytes */
+    double algbw_gb_s,
+        busbw_gb_s; /* 10^9 bytes; NAN where nothing is sent: one rank, no elements */
 } ls_exercise_result;
 
 bool ls_exercise_can_be_in_place(ls_comm_kind kind);

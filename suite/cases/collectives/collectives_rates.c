@@ -19,7 +19,7 @@ static const ls_tol least_us = LS_TOL(
 
 typedef struct context {
     int rank, world;
-    int64_t compared;
+    int64_t compared, absent; /* rates; collectives that send something and have none */
     ls_verdict *out;
 } context;
 
@@ -61,9 +61,6 @@ static ls_status visit(void *opaque, const cJSON *event, int line)
     context *c = opaque;
     (void)line;
     double us = ls_json_number(event, "us", 0);
-    if (!(us > 0)) {
-        return LS_OK;
-    }
     const char *op = ls_json_string(event, "op", "");
     double bytes = ls_json_number(event, "count", 0) *
                    bytes_of(ls_json_string(event, "dtype", "")) * (has_parts(op) ? c->world : 1);
@@ -71,8 +68,20 @@ static ls_status visit(void *opaque, const cJSON *event, int line)
     double reported = ls_json_number(event, "bytes", NAN);
     double reported_algbw = ls_json_number(event, "algbw_gb_s", NAN);
     double reported_busbw = ls_json_number(event, "busbw_gb_s", NAN);
-    c->compared += bytes > 0;
-    if (bytes > 0 && c->world > 1 && us < least_us.value) {
+    bool sent = bytes > 0 && c->world > 1,
+         rated = us > 0 && !isnan(reported_algbw + reported_busbw);
+    if (!sent && (!isnan(reported_algbw) || !isnan(reported_busbw))) {
+        ls_verdict_fail(c->out,
+                        "rank=%d %s of %.0f bytes in a world of %d reports algbw %.6g, busbw %.6g "
+                        "GB/s: nothing is sent",
+                        c->rank, op, bytes, c->world, reported_algbw, reported_busbw);
+    }
+    c->compared += sent && rated;
+    c->absent += sent && !rated;
+    if (!sent || !rated) {
+        return LS_OK;
+    }
+    if (us < least_us.value) {
         ls_verdict_fail(c->out, "rank=%d %s of %.0f bytes reports %.3g us", c->rank, op, bytes, us);
     }
     if (!close_to(reported, bytes) || !close_to(reported_algbw, algbw) ||
@@ -98,8 +107,9 @@ void ls_collectives_rates(const ls_case *row, const ls_record *job, ls_verdict *
             ls_verdict_fail(out, "rank=%d: its events cannot be read", c.rank);
         }
     }
-    if (c.compared == 0) {
-        ls_verdict_set(out, LS_WEAK, "no collective reports a time");
+    if (c.compared == 0 || c.absent > 0) {
+        ls_verdict_set(out, LS_WEAK, "%lld of %lld collectives that send something report no rate",
+                       (long long)c.absent, (long long)(c.absent + c.compared));
     }
     ls_verdict_pass(out, c.compared, "%lld rates of %d ranks follow from size and time",
                     (long long)c.compared, job->world);

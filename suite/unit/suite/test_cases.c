@@ -4,10 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "suite/cases/collectives/collectives.h"
 #include "suite/cases/rows.h"
 #include "suite/detect/detect_parts.h"
 #include "suite/run/run.h"
 #include "suite/judge/judges.h"
+#include "kernels/core/file.h"
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "suite/run/select.h"
@@ -368,6 +370,45 @@ START_TEST(every_case_names_the_file_that_makes_it)
 }
 END_TEST
 
+/* Of 1000 elements that take 1000 us. */
+#define RATE(algbw, busbw)                                                           \
+    "{\"event\":\"collective\",\"op\":\"reduce\",\"dtype\":\"fp32\",\"count\":1000," \
+    "\"bytes\":4000,\"us\":1000,\"algbw_gb_s\":" #algbw ",\"busbw_gb_s\":" #busbw "}\n"
+
+START_TEST(rates_are_of_what_is_sent)
+{
+    static const struct {
+        const char *events;
+        int world;
+        ls_verdict_code code;
+        const char *says;
+    } rows[] = {
+        {RATE(0.004, 0.004), 2, LS_PASS, "2 rates of 2 ranks follow"},
+        {RATE(0.005, 0.004), 2, LS_FAIL, "expected 4000, 0.004, 0.004"},
+        {RATE(null, null), 1, LS_WEAK, "0 of 0 collectives that send something"},
+        {RATE(0.004, 0.004), 1, LS_FAIL, "in a world of 1 reports algbw 0.004"},
+        {RATE(0.004, 0.004) RATE(null, null), 2, LS_WEAK, "2 of 4 collectives that send something"},
+        {"", 2, LS_WEAK, "0 of 0 collectives"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char folder[] = "/tmp/ls_rates_XXXXXX";
+        ls_record_rank ranks[2] = {0};
+        ls_record job = {.state = LS_RECORD_DONE, .world = rows[i].world, .rank = ranks};
+        ls_verdict out = {.code = LS_PASS};
+        ck_assert_ptr_nonnull(mkdtemp(folder));
+        ls_text_put(job.directory, sizeof job.directory, "%s", folder);
+        for (int rank = 0; rank < rows[i].world; rank++) {
+            LS_TEXT(path, 100, "%s/rank%d.jsonl", folder, rank);
+            ck_assert_int_eq(ls_file_replace(path, rows[i].events, strlen(rows[i].events)), LS_OK);
+        }
+        ls_collectives_rates(NULL, &job, &out);
+        ck_assert_msg(out.code == rows[i].code && strstr(out.evidence, rows[i].says) != NULL,
+                      "row %zu: %d %s", i, (int)out.code, out.evidence);
+        ls_path_remove_tree(folder);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("cases");
@@ -381,6 +422,7 @@ int main(void)
     tcase_add_test(tests, a_resumed_scale_may_double_at_any_step);
     tcase_add_test(tests, a_killed_rank_must_be_named_and_the_others_leave_with_10);
     tcase_add_test(tests, a_planted_fault_may_name_a_bench);
+    tcase_add_test(tests, rates_are_of_what_is_sent);
     tcase_add_test(tests, every_case_names_the_file_that_makes_it);
     tcase_add_test(tests, every_case_has_a_requirement_and_every_requirement_a_case);
     suite_add_tcase(suite, tests);
