@@ -14,6 +14,7 @@
 #include "kernels/core/text.h"
 #include "kernels/core/path.h"
 #include "kernels/core/plant.h"
+#include "harness/hosts/awaited.h"
 #include "harness/hosts/launchers.h"
 #include "harness/hosts/remote.h"
 #include "harness/hosts/probe.h"
@@ -311,7 +312,7 @@ static const char *protocol_meaning(int code)
 }
 
 /* Logs the first failure in one line. Returns the exit code. */
-static int log_outcome(const arguments *given, const ls_outcome *outcome)
+static int log_outcome(const arguments *given, const ls_outcome *outcome, const char *cause)
 {
     int rank = given->node_rank * given->nproc + outcome->first_rank;
     int signal = ls_proc_caught_signal();
@@ -328,7 +329,8 @@ static int log_outcome(const arguments *given, const ls_outcome *outcome)
                      outcome->signal, strsignal(outcome->signal));
         return 128 + outcome->signal;
     case LS_OUTCOME_TIMED_OUT:
-        ls_log_error("the ranks were ended after the deadline of %g s", given->limit_s);
+        ls_log_error("the ranks were ended after the deadline of %g s%s%s", given->limit_s,
+                     cause[0] != '\0' ? ": " : "", cause);
         return EXIT_TIMED_OUT;
     case LS_OUTCOME_STOPPED:
         ls_log_error("stopped by signal %d (%s)", signal, strsignal(signal));
@@ -401,11 +403,16 @@ static int run(const arguments *given)
             spec[i].log_path = logs.word[i];
         }
     }
-    ls_supervise supervise = {
-        .count = given->nproc, .spec = spec, .limit_s = given->limit_s, .grace_s = given->grace_s};
+    ls_awaited awaited = ls_awaited_begin(getenv("LS_RUN_DIR"), NULL);
+    ls_waiting waiting = ls_waiting_begin(ls_awaited_probes, &awaited, given->limit_s);
+    ls_supervise supervise = {.count = given->nproc,
+                              .spec = spec,
+                              .limit_s = given->limit_s,
+                              .grace_s = given->grace_s,
+                              .waiting = &waiting};
     ls_outcome outcome;
     ls_status status = ls_supervise_run(&supervise, &outcome);
-    int code = status != LS_OK ? (int)status : log_outcome(given, &outcome);
+    int code = status != LS_OK ? (int)status : log_outcome(given, &outcome, waiting.cause);
     if (given->env_from_stdin) {
         report(given, &outcome);
     }
@@ -430,7 +437,9 @@ int main(int argc, char **argv)
         .parser = parse_one,
         .args_doc = "[--] COMMAND [ARGUMENT...]",
         .doc = "Starts COMMAND once per rank with RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, "
-               "GROUP_RANK, MASTER_ADDR, MASTER_PORT and LS_TOKEN set.\v"
+               "GROUP_RANK, MASTER_ADDR, MASTER_PORT and LS_TOKEN set. Says on standard error "
+               "when ranks get no further, and why: a process that is stopped, no new event in "
+               "LS_RUN_DIR for a minute.\v"
                "Exit code: 0; that of the first rank that failed, or 128 + signal when it was "
                "killed; 124 at the deadline; 2 for wrong arguments.",
     };

@@ -169,6 +169,10 @@ static void wait_all(const ls_supervise *supervise, ls_outcome *outcome)
     bool in_grace = false, ticks = supervise->on_tick != NULL || supervise->gpus != NULL;
     for (;;) {
         int64_t until_ns = ticks && tick_ns < end_ns ? tick_ns : end_ns;
+        if (supervise->waiting != NULL) {
+            int64_t look_ns = ls_waiting_look(supervise->waiting);
+            until_ns = look_ns < until_ns ? look_ns : until_ns;
+        }
         int ended = ls_proc_wait_any(outcome->rank, supervise->count,
                                      until_ns == INT64_MAX ? -1 : until_ns);
         if (ended >= 0) {
@@ -190,6 +194,9 @@ static void wait_all(const ls_supervise *supervise, ls_outcome *outcome)
         int64_t now_ns = ls_clock_ns();
         if (now_ns >= end_ns) {
             outcome->state = in_grace ? outcome->state : LS_OUTCOME_TIMED_OUT;
+            if (supervise->waiting != NULL) {
+                (void)ls_waiting_cause(supervise->waiting);
+            }
             return;
         }
         if (ticks && now_ns >= tick_ns) {

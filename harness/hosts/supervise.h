@@ -5,6 +5,7 @@
 
 #include "harness/machine/watch_gpu.h"
 #include "harness/process/fork_server.h"
+#include "harness/process/waiting.h"
 #include "kernels/core/words.h"
 #include "outcome.h"
 
@@ -41,12 +42,14 @@ void ls_supervise_token(char text[33]);
 
 typedef struct ls_supervise {
     int count;
-    const ls_proc_spec *spec;       /* [count] */
-    ls_fork_server *fork_server;    /* starts those that it can; may be NULL. Not owned */
-    double limit_s;                 /* of the whole; <= 0: none */
-    double grace_s;                 /* time for the survivors to exit after the first failure, and
-                                       where it is more than END_GRACE, after a stop signal */
-    ls_watch_gpu *gpus;             /* read about once a second; may be NULL. Not owned */
+    const ls_proc_spec *spec;    /* [count] */
+    ls_fork_server *fork_server; /* starts those that it can; may be NULL. Not owned */
+    double limit_s;              /* of the whole; <= 0: none */
+    double grace_s;              /* time for the survivors to exit after the first failure, and
+                                    where it is more than END_GRACE, after a stop signal */
+    ls_waiting *waiting;         /* says what the ranks wait for; may be NULL. Not owned; its cause
+                                    is that of the deadline */
+    ls_watch_gpu *gpus;          /* read about once a second; may be NULL. Not owned */
     void (*on_tick)(void *context); /* about once a second; may be NULL */
     /* Asks the running processes to end, in place of a signal; they get hang_up_s before TERM.
      * NULL: a signal. */

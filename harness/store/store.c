@@ -14,6 +14,7 @@
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
+#include "harness/process/waiting.h"
 #include "gate.h"
 #include "store_server.h"
 #include "store_wire.h"
@@ -183,9 +184,19 @@ static join_result try_join(ls_store *store, const struct addrinfo *at, int port
     return TURNED_AWAY;
 }
 
+/* Why the last attempt failed. */
+static double find_why(void *context, char *text, size_t bytes)
+{
+    ls_text_put(text, bytes, "%s", (const char *)context);
+    return 0;
+}
+
+static ls_waiting_probe *const probes[] = {find_why, NULL};
+
 static ls_status join(ls_store *store, const ls_store_options *options, int64_t deadline_ns)
 {
-    char why[256] = "not tried", service[8];
+    char why[256] = "not tried", place[800], service[8];
+    ls_waiting waiting = ls_waiting_begin(probes, place, store->timeout_s);
     bool probe = options->probe && store->server == NULL;
     int first = probe ? options->port + 1 : store->port;
     int last = probe ? options->port + LS_STORE_PORT_PROBES : store->port;
@@ -200,7 +211,7 @@ static ls_status join(ls_store *store, const ls_store_options *options, int64_t 
             failed = getaddrinfo("127.0.0.1", service, &hints, &found);
         }
         if (failed != 0) { /* the name may appear together with its node; retry */
-            snprintf(why, sizeof why, "%s", gai_strerror(failed));
+            snprintf(why, sizeof why, "the name does not resolve: %s", gai_strerror(failed));
             found = NULL;
         }
         for (const struct addrinfo *at = found; at != NULL; at = at->ai_next) {
@@ -222,6 +233,9 @@ static ls_status join(ls_store *store, const ls_store_options *options, int64_t 
         if (rest == 0) {
             break;
         }
+        ls_text_put(place, sizeof place, "the store of rank 0 at %s port %d: %s", store->address,
+                    first, why);
+        (void)ls_waiting_look(&waiting);
         int64_t pause_ns = pause_ms * INT64_C(1000000);
         (void)ls_clock_poll(-1, 0, ls_clock_ns() + (pause_ns < rest ? pause_ns : rest));
         pause_ms = pause_ms * 2 < RETRY_MS_LAST ? pause_ms * 2 : RETRY_MS_LAST;

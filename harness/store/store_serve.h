@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "harness/process/waiting.h"
 #include "kernels/core/status.h"
 #include "gate.h"
 #include "store_wire.h"
@@ -55,6 +56,7 @@ struct ls_store_server {
     int count, capacity;
     struct pollfd *polled; /* [capacity + 2] */
     ls_store_keys keys;
+    ls_waiting waiting;           /* for ranks that have not joined */
     atomic_int_least64_t stop_ns; /* 0: serve on; else when to stop at the latest */
     pthread_mutex_t address_lock;
     char address[INET6_ADDRSTRLEN]; /* under address_lock */

@@ -232,6 +232,17 @@ static void handle(ls_store_server *server, int index, short events)
     }
 }
 
+static double find_missing(void *context, char *text, size_t bytes)
+{
+    const ls_store_server *server = context;
+    char missing[256];
+    ls_store_serve_missing(server, missing, sizeof missing);
+    ls_text_put(text, bytes, "all ranks to join, %s", missing);
+    return server->joined < server->world ? 0 : -1;
+}
+
+static ls_waiting_probe *const probes[] = {find_missing, NULL};
+
 static void *serve_all(void *argument)
 {
     ls_store_server *server = argument;
@@ -246,6 +257,10 @@ static void *serve_all(void *argument)
             admit(server, &guest);
         }
         int64_t until_ns = expire(server, now_ns);
+        if (server->joined < server->world && stop_ns == 0) {
+            int64_t look_ns = ls_waiting_look(&server->waiting);
+            until_ns = look_ns < until_ns ? look_ns : until_ns;
+        }
         if (stop_ns != 0 && stop_ns < until_ns) {
             until_ns = stop_ns;
         }
@@ -304,6 +319,7 @@ ls_status ls_store_server_start(const ls_store_options *options, ls_store_server
     }
     ls_status status = LS_ERR_INFRA;
     server->world = options->world;
+    server->waiting = ls_waiting_begin(probes, server, options->timeout_s);
     pthread_mutex_init(&server->address_lock, NULL);
     server->primary_of = calloc((size_t)options->world, sizeof *server->primary_of);
     server->who_of = calloc((size_t)options->world, sizeof *server->who_of);

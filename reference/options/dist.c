@@ -15,6 +15,7 @@
 
 #include "harness/hosts/launchers.h"
 #include "harness/hosts/supervise.h"
+#include "harness/process/waiting.h"
 #include "kernels/core/clock.h"
 #include "kernels/core/file.h"
 #include "kernels/core/log.h"
@@ -137,8 +138,17 @@ static bool answers(const char *host, const char *port)
     return open;
 }
 
+static double find_file(void *context, char *text, size_t bytes)
+{
+    ls_text_put(text, bytes, "rank 0, which writes --dist-url file://%s", (const char *)context);
+    return 0;
+}
+
+static ls_waiting_probe *const probes[] = {find_file, NULL};
+
 static ls_status read_meeting(const char *path, double timeout_s)
 {
+    ls_waiting waiting = ls_waiting_begin(probes, (void *)path, timeout_s);
     static const struct timespec nap = {0, 50000000};
     int64_t begun_ns = ls_clock_ns();
     while (ls_clock_ms_between(begun_ns, ls_clock_ns()) < timeout_s * 1e3) {
@@ -153,6 +163,7 @@ static ls_status read_meeting(const char *path, double timeout_s)
             LS_TRY(set("LS_TOKEN", secret));
             return meet_at(host, port);
         }
+        (void)ls_waiting_look(&waiting);
         (void)ppoll(NULL, 0, &nap, NULL); /* what we wait for has no descriptor */
     }
     return ls_log_fail(LS_ERR_RENDEZVOUS,

@@ -352,6 +352,32 @@ START_TEST(wrong_arguments)
 }
 END_TEST
 
+/* A rank that is stopped is named after 10 s, and again at the deadline. */
+START_TEST(a_stopped_rank_is_waited_for)
+{
+    char said[SAID_BYTES];
+    ck_assert_int_eq(run(ARGUMENTS("--timeout=15", "--nproc-per-node=2", "sh", "-c",
+                                   "[ $RANK = 0 ] || kill -STOP $$; exec sleep 60"),
+                         said),
+                     124);
+    char *line = strstr(said, "lockstep-launch: waiting for 1");
+    char *end = strstr(said, "ended after the deadline of 15 s: rank 1 (pid ");
+    ck_assert_msg(line != NULL && end != NULL && line < end, "%s", said);
+    ck_assert_msg(strstr(line + 20, "waiting for") == NULL, "%s", said); /* once */
+    assert_line(line, " s (limit 15 s): rank 1 (pid ");
+    assert_line(end, ", sh) is stopped by a signal: `kill -CONT ");
+}
+END_TEST
+
+/* Ranks that only take long are not waited for. */
+START_TEST(a_long_job_is_quiet)
+{
+    char said[SAID_BYTES];
+    ck_assert_int_eq(run(ARGUMENTS("--nproc-per-node=2", "sleep", "12"), said), 0);
+    ck_assert_str_eq(said, "");
+}
+END_TEST
+
 /* Under mpiexec: a world of one is refused, and ranks of a larger one have one place only. */
 START_TEST(another_launchers_rank)
 {
@@ -459,6 +485,8 @@ int main(void)
     tcase_add_test(tests, launcher_dies);
     tcase_add_test(tests, log_directory);
     tcase_add_test(tests, another_launchers_rank);
+    tcase_add_test(tests, a_stopped_rank_is_waited_for);
+    tcase_add_test(tests, a_long_job_is_quiet);
     tcase_add_loop_test(tests, wrong_arguments, 0, (int)(sizeof mistakes / sizeof *mistakes));
     tcase_add_loop_test(tests, collectives_wrong_arguments, 0,
                         (int)(sizeof wrong_collectives / sizeof *wrong_collectives));

@@ -329,6 +329,25 @@ START_TEST(duplicate_and_missing_rank)
 }
 END_TEST
 
+/* Those that wait say for what after 10 s: rank 0 for the ranks that have not joined, the others
+ * for its store. */
+START_TEST(waits_are_said)
+{
+    int errors = listen_to_errors();
+    ls_store *store = NULL;
+    ls_store_options options = where(_i == 0 ? 0 : 1, 3, _i == 0 ? 0 : 1, 10.5);
+    options.address = _i == 2 ? "nosuch.invalid" : "127.0.0.1";
+    static const char *const says[] = {
+        "waiting for 10 s (limit 10.5 s): all ranks to join, missing of 3: rank 1, 2\n",
+        "waiting for 10 s (limit 10.5 s): the store of rank 0 at 127.0.0.1 port 1: ",
+        "waiting for 10 s (limit 10.5 s): the store of rank 0 at nosuch.invalid port 1: the name "
+        "does "
+        "not resolve: "};
+    ck_assert_int_eq(ls_store_open(&options, &store), LS_ERR_RENDEZVOUS);
+    assert_said(errors, says[_i]);
+}
+END_TEST
+
 START_TEST(wrong_options)
 {
     int errors = listen_to_errors();
@@ -718,6 +737,7 @@ int main(void)
     tcase_add_test(tests, port_in_use);
     tcase_add_loop_test(tests, wrong_world_or_token, 0, 3);
     tcase_add_test(tests, duplicate_and_missing_rank);
+    tcase_add_loop_test(tests, waits_are_said, 0, 3);
     tcase_add_test(tests, wrong_options);
     tcase_add_test(tests, killed_client);
     tcase_add_test(tests, killed_server);
