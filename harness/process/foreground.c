@@ -17,6 +17,7 @@ enum {
     /* A kill of the group reaches this program twice, by itself and through the guard; the second
      * one comes within milliseconds, on a crowded machine later. */
     SAME_NS = 1000000000,
+    END_S = 5, /* between TERM and KILL at the deadline */
 };
 
 /* Another name than that of the first process: `pkill NAME` then reaches that one alone, whose
@@ -32,9 +33,21 @@ static int index_of(int signal)
     return index;
 }
 
-/* Until the command has ended. `set` is blocked, and holds SIGCHLD. */
-static void pass_signals(ls_proc *command, const sigset_t *set)
+/* Until one of the set comes, or the command must be looked at again; -1 then. */
+static int await_signal(const sigset_t *set, siginfo_t *info, ls_waiting *waiting, int64_t end_ns)
 {
+    int64_t until_ns = ls_waiting_look(waiting), now_ns = ls_clock_ns();
+    until_ns = end_ns < until_ns ? end_ns : until_ns;
+    int64_t rest_ns = until_ns > now_ns ? until_ns - now_ns : 0;
+    struct timespec rest = {rest_ns / 1000000000, rest_ns % 1000000000};
+    return sigtimedwait(set, info, &rest);
+}
+
+/* Until the command has ended; false: the deadline came first. `set` is blocked, and holds SIGCHLD.
+ */
+static bool pass_signals(ls_proc *command, const sigset_t *set, ls_waiting *waiting)
+{
+    int64_t end_ns = waiting->limit_s > 0 ? ls_clock_after(waiting->limit_s) : INT64_MAX;
     int64_t direct_ns[PASSED];
     for (int i = 0; i < PASSED; i++) {
         direct_ns[i] = ls_clock_ns() - SAME_NS;
@@ -42,8 +55,12 @@ static void pass_signals(ls_proc *command, const sigset_t *set)
     pid_t guard = getppid();
     while (!ls_proc_reap(command)) {
         siginfo_t info;
-        int got = sigwaitinfo(set, &info);
+        int got = await_signal(set, &info, waiting, end_ns);
         int index = index_of(got);
+        if (ls_clock_ns() >= end_ns) {
+            (void)ls_waiting_cause(waiting);
+            return false;
+        }
         if (got < 0 || index == PASSED) {
             continue;
         }
@@ -55,9 +72,11 @@ static void pass_signals(ls_proc *command, const sigset_t *set)
             ls_proc_signal_all(command, 1, got);
         }
     }
+    return true;
 }
 
-ls_status ls_foreground_run(char *const *argv, char *const *environment, ls_proc *out)
+ls_status ls_foreground_run(char *const *argv, char *const *environment, ls_waiting *waiting,
+                            ls_proc *out, bool *late)
 {
     sigset_t before, waited;
     char name[16] = "";
@@ -77,7 +96,11 @@ ls_status ls_foreground_run(char *const *argv, char *const *environment, ls_proc
         sigprocmask(SIG_BLOCK, NULL, &waited);
         sigaddset(&waited, SIGCHLD);
         sigprocmask(SIG_SETMASK, &waited, NULL);
-        pass_signals(out, &waited);
+        *late = !pass_signals(out, &waited, waiting);
+        if (*late) {
+            out->asked = SIGTERM;
+            ls_proc_end_all(out, 1, END_S);
+        }
     }
     (void)ls_proc_orphans_end(&left);
     (void)prctl(PR_SET_NAME, name);

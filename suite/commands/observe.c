@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "harness/hosts/awaited.h"
 #include "harness/machine/machine.h"
 #include "harness/process/foreground.h"
 #include "harness/process/guard.h"
@@ -18,11 +19,15 @@
 #include "reference/options/options.h"
 #include "suite/run/command_line.h"
 
-enum { NOT_RUNNABLE = 126, NOT_FOUND = 127 }; /* a shell's codes */
+enum {
+    NOT_RUNNABLE = 126, /* a shell's codes */
+    NOT_FOUND = 127,
+    TIMED_OUT = 124, /* as timeout(1) */
+};
 
 typedef struct observe {
     const char *out, *gate, *inject;
-    int64_t every, steps, samples;
+    int64_t every, steps, samples, timeout_s;
     bool no_gradient, keep, attach_only, collectives;
     ls_words given; /* all arguments */
     char **command; /* the job's, NULL at the end; NULL with attach_only */
@@ -49,7 +54,7 @@ static ls_status check_inject(const char *text)
 
 static ls_status parse(observe *o, int *count, char **argument)
 {
-    const char *every = "50", *steps = "0", *samples = "1024";
+    const char *every = "50", *steps = "0", *samples = "1024", *timeout = "0";
     enum { SAMPLES_MOST = 1 << 24 };
     o->gate = "fail";
     const ls_command_option options[] = {
@@ -67,6 +72,8 @@ static ls_status parse(observe *o, int *count, char **argument)
         {"--out", &o->out, NULL, NULL, "the run's folder (results/runs/<time>-observe)"},
         {"--gate", &o->gate, NULL, NULL,
          "fail: exit code 1 where a rule failed; all: also where one could not be shown (fail)"},
+        {"--timeout", &timeout, NULL, NULL,
+         "end the job after so many seconds, and say what it waited for; 0: never (0)"},
         {"--attach-only", NULL, &o->attach_only, NULL,
          "run nothing: print the variables of a job that a scheduler starts"},
     };
@@ -75,6 +82,7 @@ static ls_status parse(observe *o, int *count, char **argument)
     LS_TRY(ls_command_whole("--every", every, 1, INT32_MAX, &o->every));
     LS_TRY(ls_command_whole("--steps", steps, 0, INT32_MAX, &o->steps));
     LS_TRY(ls_command_whole("--samples", samples, 1, SAMPLES_MOST, &o->samples));
+    LS_TRY(ls_command_whole("--timeout", timeout, 0, INT32_MAX, &o->timeout_s));
     LS_TRY(check_inject(o->inject));
     if (ls_text_choice(o->gate, "fail|all") < 0) {
         return ls_log_fail(LS_ERR_USAGE, "--gate '%s': allowed: fail, all", o->gate);
@@ -328,7 +336,25 @@ static void clean_up(const observe *o, const ls_observe_headline *headline)
     }
 }
 
-static int finish(const observe *o, const ls_proc *job)
+/* How it ended, where not well. A job whose DataLoader found no memory may say only that it died.
+ */
+static void note_end(const observe *o, const ls_proc *job, const char *cause, bool late)
+{
+    char shared[200];
+    if (late) {
+        ls_log_note("the job was ended after %lld s (--timeout)%s%s", (long long)o->timeout_s,
+                    cause[0] != '\0' ? ": " : "", cause);
+    } else if (job->signal != 0) {
+        ls_log_note("the job was killed by signal %d (%s)", job->signal, strsignal(job->signal));
+    } else if (job->code != 0) {
+        ls_log_note("the job ended with exit code %d", job->code);
+    }
+    if (!late && job->code != 0 && ls_awaited_shared_memory(shared, sizeof shared)) {
+        ls_log_note("%s", shared);
+    }
+}
+
+static int finish(const observe *o, const ls_proc *job, const char *cause, bool late)
 {
     ls_observe_headline headline = {.unreadable = 1}; /* until it is judged */
     static const char *const folders[] = {"observed", "subject"};
@@ -338,17 +364,14 @@ static int finish(const observe *o, const ls_proc *job)
             LS_TRY(ls_observe_run_record(path, o->command[0], job));
         }
     }
-    if (job->signal != 0) {
-        ls_log_note("the job was killed by signal %d (%s)", job->signal, strsignal(job->signal));
-    } else if (job->code != 0) {
-        ls_log_note("the job ended with exit code %d", job->code);
-    }
+    note_end(o, job, cause, late);
     ls_status status = ls_observe_run_judge(o->directory, stderr, &headline);
     clean_up(o, &headline);
+    int code = late ? TIMED_OUT : job->code;
     if (status != LS_OK) {
-        return job->code != 0 ? job->code : status == LS_ERR_USAGE ? LS_ERR_INFRA : (int)status;
+        return code != 0 ? code : status == LS_ERR_USAGE ? LS_ERR_INFRA : (int)status;
     }
-    return headline.code == LS_ERR_CHECK || job->code == 0 ? headline.code : job->code;
+    return headline.code == LS_ERR_CHECK || code == 0 ? headline.code : code;
 }
 
 static int run(observe *o)
@@ -366,12 +389,18 @@ static int run(observe *o)
     LS_TRY(write_run(o));
     ls_runner_link_latest(o->directory);
     ls_words environment = make_environment(o);
-    ls_status status = ls_foreground_run(o->command, environment.word, &job);
+    LS_TEXT(observed, 700, "%s/jobs/observed", o->directory);
+    LS_TEXT(subject, 700, "%s/jobs/subject", o->directory);
+    ls_awaited awaited = ls_awaited_begin(observed, subject);
+    awaited.describe = ls_observe_run_describe;
+    ls_waiting waiting = ls_waiting_begin(ls_awaited_probes, &awaited, (double)o->timeout_s);
+    bool late = false;
+    ls_status status = ls_foreground_run(o->command, environment.word, &waiting, &job, &late);
     ls_words_free(&environment);
     if (status != LS_OK) {
         return status == LS_ERR_USAGE ? NOT_RUNNABLE : (int)status;
     }
-    return finish(o, &job);
+    return finish(o, &job, waiting.cause, late);
 }
 
 int ls_observe_main(int count, char **argument)

@@ -67,6 +67,8 @@ ls_status ls_observe_report_terminal(const char *directory, FILE *to);
 /* observe_run.c: a job's folder. */
 /* Whether the folder holds events of the attach module. */
 bool ls_observe_run_is_job(const char *directory);
+/* What a rank of a running job was doing last: "in step 7 after forward at train.py:31". */
+void ls_observe_run_describe(const char *directory, int rank, char *text, size_t bytes);
 /* Whether it is the folder of `lockstep observe`, with run.json. */
 bool ls_observe_run_is_run(const char *directory);
 /* Writes the job's job.json. `ended`: NULL where another launcher ran it. */

@@ -99,6 +99,53 @@ static const char *choose_job(const char *directory)
     return NULL;
 }
 
+/* ---- while it runs ------------------------------------------------------------------------------
+ */
+
+/* The call of that number, and what the rank's last event was. */
+typedef struct last_seen {
+    int number;
+    char call[160], event[80];
+} last_seen;
+
+static ls_status keep_last(void *context, const cJSON *event, int line)
+{
+    last_seen *seen = context;
+    const char *name = ls_json_string(event, "event", "");
+    (void)line;
+    if (strcmp(name, "call") != 0) {
+        int64_t step = ls_json_integer(event, "step", -1);
+        LS_TEXT(of, 40, " %lld", (long long)step);
+        ls_text_put(seen->event, sizeof seen->event, "%.30s%s", name, step >= 0 ? of : "");
+    } else if (ls_json_int(event, "number", 0) == seen->number) {
+        const char *op = ls_json_string(event, "op", ""), *at = ls_json_string(event, "at", "");
+        ls_text_put(seen->call, sizeof seen->call, "%.40s%s%.40s%s%.60s",
+                    ls_json_string(event, "call", ""), op[0] != '\0' ? " " : "", op,
+                    at[0] != '\0' ? " at " : "", at);
+    }
+    return LS_OK;
+}
+
+void ls_observe_run_describe(const char *directory, int rank, char *text, size_t bytes)
+{
+    last_seen seen = {0};
+    LS_TEXT(open_path, PATH_MAX, "%s/open.rank%d", directory, rank);
+    LS_TEXT(path, PATH_MAX, "%s/rank%d.jsonl", directory, rank);
+    char *open_step = access(open_path, R_OK) == 0 ? ls_text_read(open_path) : NULL;
+    const char *calls = open_step == NULL ? NULL : strchr(open_step, '\n');
+    size_t used = calls == NULL ? 0 : strlen(calls);
+    if (used > 5) { /* the last number and its space */
+        seen.number = (int)strtol(calls + used - 5, NULL, 16);
+    }
+    (void)ls_json_each_line(path, keep_last, &seen);
+    if (seen.call[0] != '\0') {
+        ls_text_put(text, bytes, "in step %lld after %s", atoll(open_step), seen.call);
+    } else {
+        ls_text_put(text, bytes, "after '%s'", seen.event);
+    }
+    free(open_step);
+}
+
 /* ---- how it ended ---------------------------------------------------------------------------- */
 
 /* When it ended, on which clock, and whether a signal asked it to: rules/stall.c. */

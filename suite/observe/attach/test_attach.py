@@ -910,6 +910,43 @@ def launchers(context):
     assert sorted(files) == of_ranks + ["samples"], files
 
 
+JOINS = """
+import datetime, os, sys
+import torch
+import torch.distributed as dist
+
+folder, seen = os.environ["LS_OBSERVE_DIR"], []
+
+def look(event, args):  # 1.13 holds the interpreter's lock while it waits
+    if event == "os.remove" and str(args[0]).startswith(folder):
+        with open(args[0]) as file:
+            seen.append((os.path.basename(args[0]), file.read()))
+
+sys.addaudithook(look)
+try:
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=1), **eval(sys.argv[1]))
+except Exception:
+    pass
+text = sys.argv[2].replace("PORT", os.environ["MASTER_PORT"])
+assert seen == [("joining.%d" % os.getpid(), text + "\\n")], seen
+assert os.listdir(folder) == [], os.listdir(folder)
+"""
+
+
+@test
+def a_rank_that_joins_says_so(context):
+    """joining.<pid>, as long as init_process_group waits for other ranks."""
+    rows = (
+        ("{}", "1 2 127.0.0.1 PORT"),
+        ('{"init_method": "tcp://127.0.0.1:9", "rank": 1, "world_size": 3}', "1 3 127.0.0.1 9"),
+        ('{"init_method": "file:///tmp/" + str(os.getpid()), "rank": 1, "world_size": 3}', "1 3 - -"),
+    )
+    for number, (given, expected) in enumerate(rows):
+        command = [sys.executable, "-c", JOINS, given, expected]
+        result = start(context.root, "joins%d" % number, command, RANK="1", WORLD_SIZE="2")
+        assert result.codes == [0], (given, result.output()[-800:])
+
+
 @test
 def warnings_name_the_users_line(context):
     """torch warns about its caller, by the number of frames between."""

@@ -552,6 +552,24 @@ END_TEST
 /* ---- our own trainer ------------------------------------------------------------------------- */
 
 /* Judged by the rules of any trainer, without PyTorch. */
+/* At --timeout the job is ended, and the cause is what it waited for; a job that only takes its
+ * time has none. */
+START_TEST(the_deadline_has_a_cause)
+{
+    ended *self = OBSERVE("--timeout", "1", "--", "sleep", "60");
+    ck_assert_int_eq(self->code, 124);
+    says(self->said, "lockstep: the job was ended after 1 s (--timeout)\n");
+    self = OBSERVE("--timeout", "2", "--", "sh", "-c", "sh -c 'kill -STOP $$'; true");
+    ck_assert_int_eq(self->code, 124);
+    says(self->said, "lockstep: the job was ended after 2 s (--timeout): a process (pid ");
+    says(self->said, ", sh) is stopped by a signal: `kill -CONT ");
+    ck_assert_ptr_null(strstr(self->said, "waiting for"));
+    self = OBSERVE("--timeout", "60", "--", "sh", "-c", "exit 5");
+    ck_assert(self->code == 5 && strstr(self->said, "ended after") == NULL);
+    ck_assert_int_eq(OBSERVE("--timeout", "-1", "--", "true")->code, 2);
+}
+END_TEST
+
 START_TEST(our_trainer_is_observed)
 {
     char launch[PATH_MAX], train[PATH_MAX];
@@ -614,6 +632,7 @@ int main(int count, char **argument)
     tcase_add_test(tests, a_signal_to_the_group_comes_once);
     tcase_add_test(tests, nothing_is_left_after_kill);
     tcase_add_test(tests, the_job_has_the_terminal);
+    tcase_add_test(tests, the_deadline_has_a_cause);
     tcase_add_test(tests, our_trainer_is_observed);
     tcase_add_test(tests, planted_faults_are_seen);
     suite_add_tcase(suite, tests);

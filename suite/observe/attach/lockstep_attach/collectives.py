@@ -4,6 +4,8 @@ written.
 
 import contextlib
 import inspect
+import os
+from urllib.parse import urlsplit
 
 from .gathered import NAMES, Gathered
 from .purpose import Purposes
@@ -75,14 +77,36 @@ class Collectives:
         distributed = self.hub.torch.distributed
         if not distributed.is_available():
             return
-        self.hub.wrap(distributed, "init_process_group", None, self._joined)
+        self.hub.wrap(distributed, "init_process_group", self._joining, self._joined)
         for name, (tensor, operator) in WATCHED.items():
             self.hub.wrap(distributed, name, self._watch(name, tensor, operator), None)
 
-    def _joined(self, note, args, kwargs, result, error):
+    def _joining(self, args, kwargs):
+        """`joining.<pid>`, while the call waits for other ranks: its rank, their number, where they
+        meet ("-": not known). `lockstep observe` says what is waited for.
+        """
+        folder = os.environ.get("LS_OBSERVE_DIR") or self.hub.settings.directory
+        path = os.path.join(folder, "joining.%d" % os.getpid())
+        with contextlib.suppress(OSError, TypeError, ValueError):
+            place = urlsplit(kwargs.get("init_method") or (args[1] if len(args) > 1 else None) or "env://")
+            variables = os.environ if place.scheme == "env" else {}
+            rank, world = kwargs.get("rank", -1), kwargs.get("world_size", -1)
+            words = (
+                rank if rank >= 0 else os.environ.get("RANK", 0),
+                world if world > 0 else os.environ.get("WORLD_SIZE", 1),
+                place.hostname or variables.get("MASTER_ADDR") or "-",
+                place.port or variables.get("MASTER_PORT") or "-",
+            )
+            with open(path, "w") as file:
+                file.write("%s %s %s %s\n" % words)
+        return path
+
+    def _joined(self, path, args, kwargs, result, error):
         """A group of more than one rank: the process trains, also where it never steps an
         optimizer.
         """
+        with contextlib.suppress(OSError, TypeError):
+            os.unlink(path)
         if error is None and self.hub.torch.distributed.get_world_size() > 1:
             self.hub.rank_number = None
             self.hub.rank()
