@@ -395,7 +395,8 @@ help:
 #: make deps            install what the build needs (Debian, Ubuntu)
 #: make lint | format   check the coding rules | format the sources
 #: make asan | ubsan | tsan   unit tests and short jobs under a sanitizer
-#: make fuzz            mutated input for every reader, for FUZZ_S=60 seconds
+#: make fuzz            500 hostile subjects and files (minutes), then mutated
+#:                      input for every reader, for FUZZ_S=60 seconds
 #:                      (COVERAGE=1: which of their lines were reached)
 #: make dist | install  relocatable tarball | copy to PREFIX (/usr/local)
 #: make clean           remove build/ (results stay)
@@ -424,7 +425,7 @@ SANITIZE_build/coverage := --coverage
 fuzz:
 	$(call checked,fuzz)
 	$(set_up) fuzz "$$INSTALL"
-	$(build) $(addprefix $(BUILD)/,lockstep-launch lockstep-train) $(filter %/ls_cpu.so %/ls_gloo.so,$(ENGINES))
+	$(build) $(PROGRAMS) $(BUILD)/unit/test_hostile $(filter %/ls_cpu.so %/ls_oracle_cpu.so %/ls_gloo.so,$(ENGINES))
 	$(build) BUILD=$(FUZZ_BUILD) OPTIMISE='-O1 -g' SANITIZE='$(SANITIZE_$(FUZZ_BUILD))' $(FUZZ_BUILD)/unit/fuzz
 	@sh suite/unit/fuzz/run.sh $(BUILD) $(FUZZ_BUILD) "$${FUZZ_S:-60}" "$${FUZZ_SEED:-1}"
 

@@ -50,7 +50,7 @@ need oneapi/dnnl/dnnl.h libdnnl-dev has_header oneapi/dnnl/dnnl.h
 need gloo/context.h libgloo-dev test -e "${include:-/usr/include}/gloo/context.h"
 [ "$purpose" = fuzz ] || need gnuplot "gnuplot-nox fonts-dejavu-core" command -v gnuplot
 case $purpose in
-bench | conform | fuzz) ;;
+bench | conform) ;;
 *) need check.h check has_header check.h ;;
 esac
 [ -n "$missing" ] || exit 0

@@ -263,8 +263,9 @@ static bool fits(reader *r, const cJSON *value)
         ls_text_put(r->why, sizeof r->why, "is no object with an \"event\"");
     } else if (r->ended) {
         ls_text_put(r->why, sizeof r->why, "comes after the end event");
-    } else if (!r->started && schema != 1 && schema != 2) {
-        ls_text_put(r->why, sizeof r->why, "is the first event and has no \"schema\": 1 or 2");
+    } else if (!r->started && (schema < 1 || schema > LS_RECORD_SCHEMA)) {
+        ls_text_put(r->why, sizeof r->why, "is the first event and has no \"schema\" from 1 to %d",
+                    LS_RECORD_SCHEMA);
     } else if (!r->started && strcmp(event, "start") != 0 && strcmp(event, "unsupported") != 0) {
         ls_text_put(r->why, sizeof r->why, "comes before the start event");
     } else if (r->started && strcmp(event, "start") == 0) {

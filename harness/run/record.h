@@ -12,6 +12,9 @@
 #include "kernels/core/status.h"
 #include "spec.h"
 
+/* The newest schema of a rank's events that is read, of those from 1. */
+enum { LS_RECORD_SCHEMA = 2 };
+
 typedef enum ls_record_digest {
     LS_RECORD_PARAM,
     LS_RECORD_MASTER,

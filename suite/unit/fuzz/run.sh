@@ -1,5 +1,6 @@
 #!/bin/sh
-# Records small jobs with lockstep-train and gives them to the fuzzer.
+# Hostile subjects and files of every kind, some of which wait for deadlines; then small jobs that lockstep-train
+# records, given to the fuzzer.
 #
 #   suite/unit/fuzz/run.sh BUILD FUZZ_BUILD SECONDS SEED [READER]
 #
@@ -10,6 +11,14 @@ fuzz_build=$2
 shift 2
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
+if [ $# -lt 3 ]; then
+    echo "500 hostile subjects and files, minutes"
+    "$build/unit/test_hostile" 500 "$2" >"$folder/hostile" || {
+        grep -v '^ok' "$folder/hostile" >&2
+        exit 1
+    }
+    tail -n 1 "$folder/hostile"
+fi
 job=0
 record() { # further options of a job of two ranks
     mkdir -p "$folder/jobs/$job"

@@ -404,9 +404,9 @@ static const struct {
     {START "{\"event\":\"end\"}\n{\"event\":\"x\"}\n",
      "line 3 comes after the end event: '{\"event\":\"x\"}'"},
     {"{\"event\":\"start\"}\n",
-     "line 1 is the first event and has no \"schema\": 1 or 2: '{\"event\":\"start\"}'"},
+     "line 1 is the first event and has no \"schema\" from 1 to 2: '{\"event\":\"start\"}'"},
     {"{\"event\":\"start\",\"schema\":3}\n",
-     "line 1 is the first event and has no \"schema\": 1 or 2: "
+     "line 1 is the first event and has no \"schema\" from 1 to 2: "
      "'{\"event\":\"start\",\"schema\":3}'"},
     {"{\"event\":\"step\",\"schema\":1}\n",
      "line 1 comes before the start event: '{\"event\":\"step\",\"schema\":1}'"},

@@ -15,6 +15,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "harness/run/record.h"
 #include "kernels/core/json.h"
 #include "kernels/core/list.h"
 #include "kernels/core/rng.h"
@@ -473,13 +474,15 @@ static inline void replace_events(hostile *h)
 
 static inline void spoil_start(hostile *h)
 {
-    static const char *const wrong[][2] = {{"schema", "2"},
-                                           {"schema", "1e300"},
-                                           {"options", "[]"},
-                                           {"options", "7"},
-                                           {"arch", "\"resnet9999999999\""},
-                                           {"arch", "\"../../../../etc/passwd\""},
-                                           {"arch", "\"\""}};
+    LS_TEXT(newer, 16, "%d", LS_RECORD_SCHEMA + 1);
+    const char *const wrong[][2] = {{"schema", newer},
+                                    {"schema", "0"},
+                                    {"schema", "1e300"},
+                                    {"options", "[]"},
+                                    {"options", "7"},
+                                    {"arch", "\"resnet9999999999\""},
+                                    {"arch", "\"../../../../etc/passwd\""},
+                                    {"arch", "\"\""}};
     char path[PATH_BYTES];
     size_t bytes;
     uint64_t which = below(h, sizeof wrong / sizeof *wrong);

@@ -2,7 +2,7 @@
  * with one of its exit codes, never with PASS, and nothing of the trainer stays.
  *
  *   build/unit/test_hostile               a few of each quick kind (make check)
- *   build/unit/test_hostile COUNT SEED [KIND]     so many, drawn from all kinds
+ *   build/unit/test_hostile COUNT SEED [KIND]     so many, drawn from all kinds (make fuzz: 500)
  *
  * A kind spoils one thing in a folder that lockstep-train has written and `lockstep judge` has
  * passed, or is a subject of `lockstep conform` (then this program is started as
