@@ -342,6 +342,7 @@ detect:
 	$(call checked,detect)
 	$(set_up) conform "$$INSTALL"
 	$(build) all
+	@$(BUILD)/lockstep detect --list $(call option,FAULT,fault) >/dev/null
 	$(build) PLANTS=1 emulated
 	@$(if $(PATCHES),sh suite/plants/build.sh $(BUILD) $(PATCHES))
 	@$(BUILD)/lockstep detect $(call flag,FULL,full) $(call option,FAULT,fault) \

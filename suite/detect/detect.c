@@ -152,7 +152,11 @@ static ls_status find_programs(detect *d)
     ls_text_put(d->planted, sizeof d->planted, "%s/planted", folder);
     ls_text_put(d->patched, sizeof d->patched, "%s/patched", folder);
     LS_TEXT(program, 1200, "%s/lockstep", d->planted);
-    if (access(program, X_OK) != 0) {
+    bool needed = false; /* wrong trainers and clean passes run the normal build */
+    for (int i = 0; i < d->plants.count; i++) {
+        needed = needed || (!d->plants.plant[i].foreign && is_wanted(d, &d->plants.plant[i]));
+    }
+    if (needed && access(program, X_OK) != 0) {
         return ls_log_fail(LS_ERR_USAGE, "%s is not built: make PLANTS=1, or make detect", program);
     }
     if (access(d->program, X_OK) != 0) {
@@ -198,30 +202,20 @@ static ls_status make_folder(detect *d)
 
 /* ---- one fault ------------------------------------------------------------------------------- */
 
-static void take_catch(const ls_detect_plant *plant, const ls_detect_outcome *outcome,
-                       ls_detect_result *result)
-{
-    const ls_detect_verdict *by = ls_detect_catch(outcome, plant->case_id);
-    if (by == NULL || result->caught) {
-        return;
-    }
-    result->caught = true;
-    result->by = *by;
-    result->by_named = strcmp(by->case_id, plant->case_id) == 0;
-    result->cause_given = by->cause[0] != '\0';
-    result->cause_right = result->cause_given && ls_text_matches(plant->cause, by->cause);
-}
-
-/* Counts the other cases of the list that catch the fault. The run's verdicts are kept for the
- * matrix. */
+/* Counts the other cases of the list that fail. The run's verdicts are kept for the matrix. */
 static void count_others(const ls_detect_plant *plant, const ls_detect_outcome *outcome,
                          ls_detect_result *result)
 {
     for (int i = 0; i < outcome->count; i++) {
-        ls_detect_outcome one = {.count = 1, .verdict = &outcome->verdict[i]};
-        if (strcmp(outcome->verdict[i].case_id, plant->case_id) != 0) {
+        const ls_detect_verdict *v = &outcome->verdict[i];
+        if (strcmp(v->case_id, plant->case_id) != 0) {
+            bool fails = strcmp(v->code, ls_verdict_name(LS_FAIL)) == 0;
             result->others_asked++;
-            result->others += ls_detect_catch(&one, plant->case_id) != NULL;
+            result->others += fails;
+            if (fails && !result->caught && !result->elsewhere) {
+                result->elsewhere = true;
+                result->by = *v;
+            }
         }
     }
 }
@@ -275,11 +269,12 @@ static ls_status run_fault(detect *d, int index)
     const ls_detect_result before = *r;
     *r = (ls_detect_result){.others = before.others, .others_asked = before.others_asked};
     LS_TRY(ls_detect_run(&child, &outcome));
-    take_catch(plant, &outcome, r);
+    ls_detect_judge(plant, &outcome, r);
     r->seconds = outcome.seconds;
     d->stopped = outcome.stopped;
     ls_detect_outcome_free(&outcome);
-    if ((!r->caught || (d->full && !before.stale)) && !d->stopped && child.bench == NULL) {
+    bool others = d->full ? !before.stale : !r->caught && !r->not_run;
+    if (others && !d->stopped && child.bench == NULL) {
         r->others = r->others_asked = 0;
         child.case_id = NULL;
         child.list = d->cases;
@@ -287,7 +282,6 @@ static ls_status run_fault(detect *d, int index)
         child.limit_s = r->caught ? matrix_limit_s : list_limit_s;
         LS_TRY(ls_detect_run(&child, &outcome));
         r->seconds += r->caught ? 0 : outcome.seconds;
-        take_catch(plant, &outcome, r);
         count_others(plant, &outcome, r);
         d->stopped = outcome.stopped;
         ls_detect_outcome_free(&outcome);
@@ -361,8 +355,9 @@ static ls_status run_faults(detect *d)
         number++;
         bool foreign = d->plants.plant[i].foreign;
         if (foreign && d->python[0] == '\0') {
-            d->summary.foreign_not_run++;
+            d->summary.foreign.left_out++;
         } else if (why_not_judged(d, &d->plants.plant[i]) != NULL) {
+            d->summary.planted.left_out++;
             printf("[%3d/%d] %s is not judged: %s\n", number, wanted, d->plants.plant[i].name,
                    why_not_judged(d, &d->plants.plant[i]));
         } else if (!ls_detect_kept(d->directory, d->full, &d->plants.plant[i], &d->result[i])) {
@@ -392,7 +387,7 @@ static ls_status run_clean(detect *d, uint64_t seed, ls_detect_clean *clean)
                              .limit_s = list_limit_s};
     ls_detect_outcome outcome;
     LS_TRY(ls_detect_run(&child, &outcome));
-    const ls_detect_verdict *alarm = ls_detect_catch(&outcome, "");
+    const ls_detect_verdict *alarm = ls_detect_alarm(&outcome);
     clean->cases = outcome.count;
     if (alarm != NULL) {
         ls_text_put(clean->where, sizeof clean->where, "%s", alarm->case_id);
@@ -461,19 +456,16 @@ static ls_status run_rights(detect *d)
 
 static void count(detect *d)
 {
-    ls_detect_summary *s = &d->summary;
     for (int i = 0; i < d->plants.count; i++) {
         const ls_detect_result *r = &d->result[i];
-        if (r->done && d->plants.plant[i].foreign) {
-            s->foreign++;
-            s->foreign_caught += r->caught;
-            s->foreign_refused += r->refused;
-            s->foreign_causes_right += r->cause_right;
-        } else if (r->done) {
-            s->faults++;
-            s->caught += r->caught;
-            s->by_named += r->by_named;
-            s->causes_right += r->cause_right;
+        ls_detect_count *of =
+            d->plants.plant[i].foreign ? &d->summary.foreign : &d->summary.planted;
+        if (r->done) {
+            of->tried++;
+            of->caught += r->caught;
+            of->elsewhere += r->elsewhere;
+            of->causes_right += r->caught && r->cause_right;
+            of->not_run += r->not_run;
         }
     }
 }
@@ -482,8 +474,13 @@ static void print_missed(const detect *d)
 {
     for (int i = 0; i < d->plants.count; i++) {
         const ls_detect_result *r = &d->result[i];
-        if (r->done && !r->caught && !r->refused) {
-            printf("missed: %s: %s\n", d->plants.plant[i].name, d->plants.plant[i].sentence);
+        const ls_detect_plant *plant = &d->plants.plant[i];
+        if (r->done && r->not_run) {
+            printf("not run: %s: %s\n", plant->name, r->why);
+        } else if (r->done && !r->caught) {
+            printf("missed: %s: %s; expected %s of %s, cause %s; found %s %s, cause %s\n",
+                   plant->name, plant->sentence, plant->expected, plant->case_id, plant->cause,
+                   r->by.code, r->by.case_id, r->by.cause[0] == '\0' ? "none" : r->by.cause);
         }
     }
 }
@@ -491,10 +488,8 @@ static void print_missed(const detect *d)
 static void sum_up(detect *d)
 {
     const ls_detect_summary *s = &d->summary;
-    printf("\n%d of %d faults caught, %d by the case written for it (the others are marked *)\n",
-           s->caught, s->faults, s->by_named);
-    printf("cause right for %d of %d\n", s->causes_right, s->faults);
-    ls_detect_print_foreign(s, stdout);
+    printf("\n");
+    ls_detect_print_summary(s, stdout);
     printf("%d clean passes, %d alarms\n", s->clean, s->clean_failed);
     printf("%.0f s", s->seconds);
     if (!d->full && s->seconds > budget_s) {
@@ -534,10 +529,7 @@ static int run_all(detect *d)
         free(line);
         return ls_proc_stopped_code();
     }
-    const ls_detect_summary *s = &d->summary;
-    bool good = s->caught == s->faults && s->clean_failed == 0 && s->right_failed == 0 &&
-                s->foreign_caught + s->foreign_refused == s->foreign;
-    return good ? 0 : 1;
+    return ls_detect_code(&d->summary);
 }
 
 static void print_list(const detect *d)

@@ -38,7 +38,7 @@ static ls_status read_line(char *line, const char *path, int number, ls_detect_l
     plant->foreign = true;
     ls_text_put(plant->name, sizeof plant->name, "foreign.%.*s", (int)length - 3, script);
     ls_text_put(plant->wish, sizeof plant->wish, "%s", plant->name);
-    ls_text_put(plant->case_id, sizeof plant->case_id, "%s", case_id);
+    ls_detect_take_case(plant, case_id);
     ls_text_put(plant->cause, sizeof plant->cause, "%s", cause == NULL ? "-" : cause);
     ls_text_put(plant->sentence, sizeof plant->sentence, "%s", sentence);
     ls_text_put(plant->script, sizeof plant->script, "%.*s%s",
@@ -55,11 +55,6 @@ ls_status ls_detect_read_foreign(const char *path, ls_detect_list *out)
 }
 
 /* ---- runs ------------------------------------------------------------------------------------ */
-
-static bool is_code(const ls_detect_verdict *verdict, ls_verdict_code code)
-{
-    return strcmp(verdict->code, ls_verdict_name(code)) == 0;
-}
 
 static ls_status run(const ls_detect_place *place, const char *name, const char *subject,
                      const char *case_id, ls_detect_outcome *out)
@@ -85,45 +80,34 @@ ls_status ls_detect_run_foreign(const ls_detect_place *place, const ls_detect_pl
 {
     ls_detect_outcome outcome;
     LS_TRY(run(place, plant->name, plant->subject, plant->case_id, &outcome));
-    const ls_detect_verdict *by = ls_detect_catch(&outcome, plant->case_id);
     *result = (ls_detect_result){.done = !outcome.stopped, .seconds = outcome.seconds};
-    if (by != NULL && !is_code(by, LS_TIMEOUT)) {
-        result->by = *by;
-        result->caught = true;
-        result->by_named = strcmp(by->case_id, plant->case_id) == 0;
-        result->cause_given = by->cause[0] != '\0';
-        result->cause_right = result->cause_given && ls_text_matches(plant->cause, by->cause);
-    }
-    result->refused =
-        !result->caught && outcome.count > 0 && is_code(&outcome.verdict[0], LS_UNSUPPORTED);
+    ls_detect_judge(plant, &outcome, result);
     *stopped = outcome.stopped;
     ls_detect_outcome_free(&outcome);
     if (*stopped) {
         return LS_OK;
     }
-    if (result->caught || result->refused) {
+    if (result->caught) {
         drop_folder(place, plant->name);
     }
     return ls_detect_keep(place->directory, place->full, plant, result);
 }
 
-/* PASS in every case, or UNSUPPORTED. */
+/* PASS in every case. An alarm needs a FAIL or WEAK: all else was not run. */
 static void judge_right(const ls_detect_outcome *outcome, ls_detect_clean *clean)
 {
+    const ls_detect_verdict *bad = ls_detect_alarm(outcome);
+    bool good = bad == NULL && outcome->count > 0 && outcome->code == 0;
     clean->cases = outcome->count;
-    clean->refused = false;
-    clean->where[0] = clean->alarm[0] = '\0';
-    for (int i = 0; i < outcome->count && clean->where[0] == '\0'; i++) {
-        const ls_detect_verdict *v = &outcome->verdict[i];
-        if (is_code(v, LS_UNSUPPORTED)) {
-            clean->refused = true;
-        } else if (!is_code(v, LS_PASS)) {
-            ls_text_put(clean->where, sizeof clean->where, "%s", v->case_id);
-            ls_text_put(clean->alarm, sizeof clean->alarm, "%s: %s", v->code, v->evidence);
-        }
-    }
-    if (outcome->count == 0) {
-        ls_text_put(clean->where, sizeof clean->where, "(no case)");
+    clean->not_run = !good && (bad == NULL || (strcmp(bad->code, ls_verdict_name(LS_FAIL)) != 0 &&
+                                               strcmp(bad->code, ls_verdict_name(LS_WEAK)) != 0));
+    ls_text_put(clean->where, sizeof clean->where, "%s",
+                good          ? ""
+                : bad == NULL ? "(no case)"
+                              : bad->case_id);
+    if (bad != NULL) {
+        ls_text_put(clean->alarm, sizeof clean->alarm, "%s: %s", bad->code, bad->evidence);
+    } else if (!good) {
         ls_text_put(clean->alarm, sizeof clean->alarm, "exit code %d after %.0f s", outcome->code,
                     outcome->seconds);
     }
@@ -161,12 +145,13 @@ ls_status ls_detect_run_right(const ls_detect_place *place, const ls_detect_plan
         drop_folder(place, name);
     }
     printf("clean  %-17s %-34s %s%s\n", right, wrong->case_id,
-           !good           ? "ALARM: "
-           : clean.refused ? "not offered by this PyTorch"
-                           : "pass",
+           clean.not_run ? "not run: "
+           : good        ? "pass"
+                         : "ALARM: ",
            clean.alarm);
     fflush(stdout);
-    summary->right += !clean.refused;
-    summary->right_failed += !good;
+    summary->right++;
+    summary->right_failed += !good && !clean.not_run;
+    summary->right_not_run += clean.not_run;
     return LS_OK;
 }

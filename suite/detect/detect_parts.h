@@ -24,7 +24,8 @@ typedef struct ls_detect_plant {
     char environment[96]; /* of the case's jobs: "LS_NAME=value", blank between; "" */
     char bench[96]; /* variables of the bench whose timed jobs it is in, in a full run or by name;
                        "": it is in the jobs of the case */
-    char case_id[LS_CASE_ID_BYTES]; /* the case that must catch it */
+    char case_id[LS_CASE_ID_BYTES]; /* the case that must catch it, */
+    char expected[16];              /* and its verdict: FAIL where the line names none */
     char requirement[8];
     char cause[128]; /* a glob that the printed cause must match; "-": none is expected */
     char sentence[240];
@@ -50,6 +51,8 @@ ls_status ls_detect_read(const char *path, ls_detect_list *out);
 typedef ls_status ls_detect_line(char *line, const char *path, int number, ls_detect_list *out);
 ls_status ls_detect_read_lines(const char *path, const char *what, ls_detect_line *visit,
                                ls_detect_list *out);
+/* "CASE" or "CASE VERDICT": the case that must catch a fault, and as what; FAIL. */
+void ls_detect_take_case(ls_detect_plant *plant, const char *text);
 /* Appends an empty entry. */
 ls_detect_plant *ls_detect_append(ls_detect_list *list);
 void ls_detect_free(ls_detect_list *list);
@@ -91,27 +94,44 @@ typedef struct ls_detect_child {
 /* Runs it and reads its verdicts. LS_ERR_INFRA when it could not be started. */
 ls_status ls_detect_run(const ls_detect_child *child, ls_detect_outcome *out);
 void ls_detect_outcome_free(ls_detect_outcome *outcome);
-/* A verdict against the subject, FAIL, CRASH, TIMEOUT or WEAK: that of the case `named`, else the
- * first. NULL: none; UNSUPPORTED, INFRA and SKIP do not count. */
-const ls_detect_verdict *ls_detect_catch(const ls_detect_outcome *outcome, const char *named);
+/* Of a run without a fault, what is not as it must: a FAIL or WEAK, else, where the run did not end
+ * with 0, another verdict but PASS and WAIVED. NULL: none. */
+const ls_detect_verdict *ls_detect_alarm(const ls_detect_outcome *outcome);
 
-/* The result of one fault, <run>/faults/<name>.json. */
+/* The result of one fault, <run>/faults/<name>.json. It is caught where the case written for it has
+ * the expected verdict with the expected cause. What crashed, hung, was refused or did not run has
+ * shown nothing (not_run), unless that is the expected verdict; all else is missed. */
 typedef struct ls_detect_result {
-    bool done, caught, by_named, cause_given, cause_right;
-    bool refused; /* a foreign trainer whose PyTorch lacks a feature that the case needs */
-    bool stale;   /* kept, but the expected cause has changed: the named case runs again */
+    bool done, caught, cause_given, cause_right;
+    bool elsewhere; /* missed, and another case fails: that one is `by` */
+    bool not_run;
+    char why[200]; /* it was not run */
+    bool stale;    /* kept, but the expected cause has changed: the named case runs again */
     double seconds;
-    ls_detect_verdict by;     /* the verdict that caught it */
-    int others, others_asked; /* of a full run: cases of the list that caught it, and cases run */
+    ls_detect_verdict by;     /* the verdict of the named case, or of another that fails */
+    int others, others_asked; /* of a full run: cases of the list that fail, and cases run */
 } ls_detect_result;
+/* Judges the run of the case written for a fault; sets all but `done`, `stale`, seconds and others.
+ */
+void ls_detect_judge(const ls_detect_plant *plant, const ls_detect_outcome *outcome,
+                     ls_detect_result *result);
+
+/* Of planted faults, or of wrong trainers. */
+typedef struct ls_detect_count {
+    int tried, caught, elsewhere, causes_right, not_run;
+    int left_out; /* this machine lacks what they need */
+} ls_detect_count;
 
 typedef struct ls_detect_summary {
-    int faults, caught, by_named, causes_right;
+    ls_detect_count planted, foreign;
     int clean, clean_failed;
-    int foreign, foreign_caught, foreign_refused, foreign_not_run, foreign_causes_right;
-    int right, right_failed; /* the right foreign trainer: its cases, and those it failed */
+    /* the right foreign trainer: its cases, those it failed, those not run */
+    int right, right_failed, right_not_run;
     double seconds;
 } ls_detect_summary;
+/* 0: all that was tried is caught, and clean passes are silent; LS_ERR_CHECK: not; LS_ERR_INFRA:
+ * nothing was missed, but something, or all, was not run. */
+int ls_detect_code(const ls_detect_summary *summary);
 
 /* Writes the result to <directory>/faults/<name>.json. */
 ls_status ls_detect_keep(const char *directory, bool full, const ls_detect_plant *plant,
@@ -127,7 +147,7 @@ typedef struct ls_detect_clean {
     const char *name;           /* of its file in <directory>/faults/ */
     const char *subject;        /* "": lockstep-train */
     char alarm[512], where[96]; /* evidence and case of an alarm; "": none */
-    bool refused;
+    bool not_run;
     int cases;
 } ls_detect_clean;
 ls_status ls_detect_keep_clean(const char *directory, const ls_detect_clean *clean);
@@ -147,8 +167,7 @@ typedef struct ls_detect_place {
     uint64_t seed;
     bool full;
 } ls_detect_place;
-/* Runs a wrong trainer against its case and keeps the result unless a signal stopped the run. A
- * timeout does not count as caught: a framework is slow to load on a busy machine. */
+/* Runs a wrong trainer against its case and keeps the result unless a signal stopped the run. */
 ls_status ls_detect_run_foreign(const ls_detect_place *place, const ls_detect_plant *plant,
                                 ls_detect_result *result, bool *stopped);
 /* The trainer in suite/peers that a wrong one was made from. */
@@ -160,8 +179,8 @@ ls_status ls_detect_run_right(const ls_detect_place *place, const ls_detect_plan
 
 /* ---- detect_table.c: printed and written results --------------------------------------------- */
 
-/* The summary of the foreign trainers, and the line of one fault. */
-void ls_detect_print_foreign(const ls_detect_summary *summary, FILE *to);
+/* The summary of the faults and of the foreign trainers, and the line of one fault. */
+void ls_detect_print_summary(const ls_detect_summary *summary, FILE *to);
 void ls_detect_print_result(const ls_detect_plant *plant, const ls_detect_result *result, FILE *to);
 /* Writes detect.tsv and detect.md. */
 ls_status ls_detect_write_tables(const char *directory, const ls_detect_list *list,

@@ -42,6 +42,14 @@ ls_detect_plant *ls_detect_append(ls_detect_list *list)
     return plant;
 }
 
+void ls_detect_take_case(ls_detect_plant *plant, const char *text)
+{
+    const char *word = text + strcspn(text, " ");
+    ls_text_put(plant->case_id, sizeof plant->case_id, "%.*s", (int)(word - text), text);
+    ls_text_put(plant->expected, sizeof plant->expected, "%s",
+                *word == '\0' ? ls_verdict_name(LS_FAIL) : word + 1);
+}
+
 /* Words behind the name: those that start with LS_ are variables of the environment, the others of
  * a bench. */
 static void take_variables(ls_detect_plant *plant, const char *text)
@@ -72,7 +80,7 @@ static ls_status read_line(char *line, const char *path, int number, ls_detect_l
     ls_text_put(plant->wish, sizeof plant->wish, "%.*s", (int)wish, field[0]);
     take_variables(plant, field[0] + wish);
     ls_text_put(plant->name, sizeof plant->name, "%.*s", (int)strcspn(plant->wish, "@:"), field[0]);
-    ls_text_put(plant->case_id, sizeof plant->case_id, "%s", field[1]);
+    ls_detect_take_case(plant, field[1]);
     ls_text_put(plant->requirement, sizeof plant->requirement, "%s", field[2]);
     ls_text_put(plant->cause, sizeof plant->cause, "%s", field[3]);
     ls_text_put(plant->sentence, sizeof plant->sentence, "%s", field[4]);
@@ -145,6 +153,10 @@ ls_status ls_detect_check(const ls_detect_list *list, const ls_case_list *cases)
             status =
                 ls_log_fail(LS_ERR_CHECK, "planted fault %s: case %s shows requirement %s, not %s",
                             plant->name, plant->case_id, row->requirement, plant->requirement);
+        }
+        if (ls_verdict_code_of(plant->expected) == LS_VERDICT_CODES) {
+            status = ls_log_fail(LS_ERR_CHECK, "planted fault %s: '%s' is no verdict", plant->name,
+                                 plant->expected);
         }
         for (int other = 0; other < i; other++) {
             if (strcmp(list->plant[other].name, plant->name) == 0) {

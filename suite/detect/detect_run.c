@@ -168,21 +168,83 @@ void ls_detect_outcome_free(ls_detect_outcome *outcome)
     memset(outcome, 0, sizeof *outcome);
 }
 
-const ls_detect_verdict *ls_detect_catch(const ls_detect_outcome *outcome, const char *named)
+static ls_verdict_code code_of(const ls_detect_verdict *verdict)
 {
-    static const ls_verdict_code against[] = {LS_FAIL, LS_CRASH, LS_TIMEOUT, LS_WEAK};
-    const ls_detect_verdict *first = NULL;
+    return ls_verdict_code_of(verdict->code);
+}
+
+const ls_detect_verdict *ls_detect_alarm(const ls_detect_outcome *outcome)
+{
+    const ls_detect_verdict *other = NULL;
     for (int i = 0; i < outcome->count; i++) {
         const ls_detect_verdict *v = &outcome->verdict[i];
-        for (size_t k = 0; k < sizeof against / sizeof *against; k++) {
-            bool better = first == NULL || strcmp(v->case_id, named) == 0;
-            first = better && strcmp(v->code, ls_verdict_name(against[k])) == 0 ? v : first;
+        if (code_of(v) == LS_FAIL || code_of(v) == LS_WEAK) {
+            return v;
+        }
+        other = other == NULL && !ls_verdict_good(code_of(v)) ? v : other;
+    }
+    return outcome->code != 0 ? other : NULL;
+}
+
+/* The verdict of the case written for a fault: the expected one where it is among several, as of
+ * the jobs of a bench. NULL: the run has none. */
+static const ls_detect_verdict *verdict_of(const ls_detect_plant *plant,
+                                           const ls_detect_outcome *outcome)
+{
+    const ls_detect_verdict *found = NULL;
+    LS_TEXT(jobs, LS_CASE_ID_BYTES + 2, "%s.*", plant->case_id);
+    for (int i = 0; i < outcome->count; i++) {
+        const ls_detect_verdict *v = &outcome->verdict[i];
+        bool named = strcmp(v->case_id, plant->case_id) == 0 || ls_text_matches(jobs, v->case_id);
+        bool better = found == NULL || strcmp(found->code, plant->expected) != 0;
+        found = named && better ? v : found;
+    }
+    return found;
+}
+
+void ls_detect_judge(const ls_detect_plant *plant, const ls_detect_outcome *outcome,
+                     ls_detect_result *result)
+{
+    const ls_detect_verdict *by = verdict_of(plant, outcome);
+    bool shown = false;
+    if (by != NULL) {
+        bool as_expected = strcmp(by->code, plant->expected) == 0;
+        ls_verdict_code code = code_of(by);
+        bool judged = ls_verdict_good(code) || code == LS_FAIL || code == LS_WEAK;
+        shown = as_expected || (judged && outcome->code < LS_ERR_INFRA);
+        result->by = *by;
+        /* where no cause is printed, the evidence says it */
+        result->cause_given = by->cause[0] != '\0';
+        result->cause_right =
+            ls_text_matches(plant->cause, result->cause_given ? by->cause : by->evidence);
+        result->caught = as_expected && (result->cause_right || strcmp(plant->cause, "-") == 0);
+    }
+    result->not_run = !shown;
+    if (!shown) {
+        if (by != NULL) {
+            ls_text_put(result->why, sizeof result->why, "%s: %s", by->code, by->evidence);
+        } else {
+            ls_text_put(result->why, sizeof result->why, "%s, exit code %d",
+                        outcome->timed_out ? "it did not end" : "no verdict", outcome->code);
         }
     }
-    return first;
+}
+
+int ls_detect_code(const ls_detect_summary *s)
+{
+    const ls_detect_count *p = &s->planted, *f = &s->foreign;
+    int not_run = p->not_run + f->not_run + s->right_not_run;
+    int missed = p->tried + f->tried - p->not_run - f->not_run - p->caught - f->caught;
+    if (missed + s->clean_failed + s->right_failed > 0) {
+        return LS_ERR_CHECK;
+    }
+    return not_run > 0 || p->tried + f->tried == 0 ? LS_ERR_INFRA : LS_OK;
 }
 
 /* ---- kept results ---------------------------------------------------------------------------- */
+
+/* Another schema is one of other rules: its faults run again, as do those that were not run. */
+enum { KEPT_SCHEMA = 2 };
 
 static void path_of(const char *directory, const char *name, char *path, size_t bytes)
 {
@@ -203,16 +265,19 @@ ls_status ls_detect_keep(const char *directory, bool full, const ls_detect_plant
     path_of(directory, plant->name, path, sizeof path);
     cJSON *out = cJSON_CreateObject();
     LS_ASSERT(out != NULL);
-    cJSON_AddNumberToObject(out, "schema", 1);
+    cJSON_AddNumberToObject(out, "schema", KEPT_SCHEMA);
     cJSON_AddStringToObject(out, "fault", plant->wish);
     cJSON_AddStringToObject(out, "named", plant->case_id);
+    cJSON_AddStringToObject(out, "expected", plant->expected);
     cJSON_AddStringToObject(out, "pattern", plant->cause);
     cJSON_AddStringToObject(out, "subject", plant->subject);
     cJSON_AddBoolToObject(out, "full", full);
     cJSON_AddBoolToObject(out, "caught", result->caught);
-    cJSON_AddBoolToObject(out, "by_named", result->by_named);
+    cJSON_AddBoolToObject(out, "by_named", result->caught);
+    cJSON_AddBoolToObject(out, "elsewhere", result->elsewhere);
     cJSON_AddBoolToObject(out, "cause_right", result->cause_right);
-    cJSON_AddBoolToObject(out, "refused", result->refused);
+    cJSON_AddBoolToObject(out, "not_run", result->not_run);
+    cJSON_AddStringToObject(out, "why", result->why);
     cJSON_AddNumberToObject(out, "seconds", result->seconds);
     cJSON_AddStringToObject(out, "case", result->by.case_id);
     cJSON_AddStringToObject(out, "verdict", result->by.code);
@@ -227,9 +292,8 @@ static void take(const cJSON *in, ls_detect_result *out)
 {
     *out = (ls_detect_result){.done = true,
                               .caught = ls_json_bool(in, "caught", false),
-                              .by_named = ls_json_bool(in, "by_named", false),
+                              .elsewhere = ls_json_bool(in, "elsewhere", false),
                               .cause_right = ls_json_bool(in, "cause_right", false),
-                              .refused = ls_json_bool(in, "refused", false),
                               .seconds = ls_json_number(in, "seconds", 0),
                               .others = ls_json_int(in, "others", 0),
                               .others_asked = ls_json_int(in, "others_asked", 0)};
@@ -251,10 +315,12 @@ bool ls_detect_kept(const char *directory, bool full, const ls_detect_plant *pla
         return false;
     }
     bool same = equals(in, "fault", plant->wish) && equals(in, "named", plant->case_id) &&
-                equals(in, "subject", plant->subject) && ls_json_bool(in, "full", false) == full;
+                equals(in, "subject", plant->subject) && ls_json_bool(in, "full", false) == full &&
+                ls_json_int(in, "schema", 0) == KEPT_SCHEMA && !ls_json_bool(in, "not_run", true);
     if (same) {
         take(in, result);
-        result->stale = !equals(in, "pattern", plant->cause);
+        result->stale =
+            !equals(in, "pattern", plant->cause) || !equals(in, "expected", plant->expected);
         same = result->done = !result->stale;
     }
     cJSON_Delete(in);
@@ -273,7 +339,7 @@ ls_status ls_detect_keep_clean(const char *directory, const ls_detect_clean *cle
     cJSON_AddNumberToObject(out, "cases", clean->cases);
     cJSON_AddStringToObject(out, "alarm", clean->where);
     cJSON_AddStringToObject(out, "evidence", clean->alarm);
-    cJSON_AddBoolToObject(out, "refused", clean->refused);
+    cJSON_AddBoolToObject(out, "not_run", clean->not_run);
     return ls_json_write_and_free(path, out);
 }
 
@@ -285,10 +351,9 @@ bool ls_detect_kept_clean(const char *directory, ls_detect_clean *clean)
     if (access(path, R_OK) != 0 || ls_json_read_file(path, &in) != LS_OK) {
         return false;
     }
-    bool same = equals(in, "subject", clean->subject);
+    bool same = equals(in, "subject", clean->subject) && !ls_json_bool(in, "not_run", true);
     ls_text_put(clean->where, sizeof clean->where, "%s", ls_json_string(in, "alarm", "?"));
     ls_text_put(clean->alarm, sizeof clean->alarm, "%s", ls_json_string(in, "evidence", ""));
-    clean->refused = ls_json_bool(in, "refused", false);
     clean->cases = ls_json_int(in, "cases", 0);
     cJSON_Delete(in);
     return same;

@@ -11,45 +11,60 @@
 
 static const char *cause_word(const ls_detect_plant *plant, const ls_detect_result *result)
 {
-    if (!result->caught) {
-        return "-";
-    }
-    if (result->cause_right) {
-        return "right";
-    }
-    return !result->cause_given ? "none" : strcmp(plant->cause, "-") == 0 ? "(not asked)" : "other";
+    return result->not_run                  ? "-"
+           : strcmp(plant->cause, "-") == 0 ? "(not asked)"
+           : result->cause_right            ? "right"
+           : result->cause_given            ? "other"
+                                            : "none";
+}
+
+/* What became of a fault. */
+static const char *end_of(const ls_detect_result *result)
+{
+    return result->not_run     ? "not run"
+           : result->caught    ? "caught"
+           : result->elsewhere ? "MISSED*"
+                               : "MISSED";
 }
 
 void ls_detect_print_result(const ls_detect_plant *plant, const ls_detect_result *result, FILE *to)
 {
-    fprintf(to, "%-6s %-36s %-34s %6.1f s  cause %s\n",
-            result->refused    ? "none"
-            : !result->caught  ? "MISSED"
-            : result->by_named ? "caught"
-                               : "caught*",
-            plant->name, result->caught ? result->by.case_id : plant->case_id, result->seconds,
-            cause_word(plant, result));
+    fprintf(to, "%-7s %-36s %-34s %6.1f s  %s%s\n", end_of(result), plant->name,
+            result->elsewhere ? result->by.case_id : plant->case_id, result->seconds,
+            result->not_run ? "" : "cause ",
+            result->not_run ? result->why : cause_word(plant, result));
     fflush(to);
 }
 
-void ls_detect_print_foreign(const ls_detect_summary *summary, FILE *to)
+static void print_count(const ls_detect_count *c, const char *what, const char *lacks, FILE *to)
 {
-    const ls_detect_summary *s = summary;
-    if (s->foreign_not_run > 0) {
-        fprintf(to, "%d foreign trainers were not run: no Python with PyTorch\n",
-                s->foreign_not_run);
+    if (c->tried > 0) {
+        fprintf(to, "%d of %d %s caught, the cause right for %d\n", c->caught, c->tried, what,
+                c->causes_right);
     }
-    if (s->foreign > 0) {
-        fprintf(
-            to,
-            "%d of %d foreign trainers with a mistake caught, the printed cause right for %d; the "
-            "right one passed %d of their %d cases\n",
-            s->foreign_caught, s->foreign, s->foreign_causes_right, s->right - s->right_failed,
-            s->right);
+    if (c->elsewhere > 0) {
+        fprintf(to, "%d %s missed by their own cases, seen by others (marked *)\n", c->elsewhere,
+                what);
     }
-    if (s->foreign_refused > 0) {
-        fprintf(to, "%d foreign trainers were not judged: this PyTorch lacks what they need\n",
-                s->foreign_refused);
+    if (c->not_run > 0) {
+        fprintf(to, "%d %s not run: they crashed, hung or were refused; nothing was shown\n",
+                c->not_run, what);
+    }
+    if (c->left_out > 0) {
+        fprintf(to, "%d %s left out: %s\n", c->left_out, what, lacks);
+    }
+}
+
+void ls_detect_print_summary(const ls_detect_summary *s, FILE *to)
+{
+    print_count(&s->planted, "faults", "this machine cannot run their code", to);
+    print_count(&s->foreign, "foreign trainers with a mistake", "no Python with PyTorch", to);
+    if (s->right > 0) {
+        fprintf(to, "the right foreign trainers passed %d of %d cases, %d not run\n",
+                s->right - s->right_failed - s->right_not_run, s->right, s->right_not_run);
+    }
+    if (s->planted.tried + s->foreign.tried == 0) {
+        fprintf(to, "no fault was tried: nothing was shown\n");
     }
 }
 
@@ -74,16 +89,17 @@ static ls_status write_tsv(const char *directory, const ls_detect_list *list,
     LS_TRY_FILE(file);
     fprintf(file,
             "# Planted faults, foreign trainers with a mistake, and the case that caught each\n"
-            "# fault\tcaught\tnamed case\tcaught by\tverdict\tseconds\tcause right\tother "
-            "cases that saw it\tof\tcause\n");
+            "# fault\tcaught\tnamed case\tseen by\tverdict\tseconds\tcause right\tother "
+            "cases that fail\tof\tcause\tnot run\n");
     for (int i = 0; i < list->count; i++) {
         const ls_detect_plant *plant = &list->plant[i];
         const ls_detect_result *r = &result[i];
         if (r->done) {
-            fprintf(file, "%s\t%d\t%s\t%s\t%s\t%.1f\t%d\t%d\t%d\t%s\n", plant->name, r->caught,
-                    plant->case_id, r->caught ? r->by.case_id : "-", r->caught ? r->by.code : "-",
-                    r->seconds, r->cause_right, r->others, r->others_asked,
-                    r->by.cause[0] == '\0' ? "-" : r->by.cause);
+            bool seen = r->caught || r->elsewhere;
+            fprintf(file, "%s\t%d\t%s\t%s\t%s\t%.1f\t%d\t%d\t%d\t%s\t%s\n", plant->name, r->caught,
+                    plant->case_id, seen ? r->by.case_id : "-", seen ? r->by.code : "-", r->seconds,
+                    r->cause_right, r->others, r->others_asked,
+                    r->by.cause[0] == '\0' ? "-" : r->by.cause, r->not_run ? r->why : "-");
         }
     }
     return ls_file_close(file, "detect.tsv");
@@ -96,12 +112,11 @@ static ls_status write_markdown(const char *directory, const ls_detect_list *lis
     LS_TRY_FILE(file);
     fprintf(file, "# Detection\n\n");
     fprintf(file,
-            "%d of %d planted faults caught, %d by the case written for it; the printed cause was "
-            "right for %d. %d clean passes over different seeds raised %d alarms.\n\n",
-            summary->caught, summary->faults, summary->by_named, summary->causes_right,
+            "A fault is caught where the case written for it has the expected verdict and cause. "
+            "%d clean passes over different seeds raised %d alarms.\n\n",
             summary->clean, summary->clean_failed);
-    ls_detect_print_foreign(summary, file);
-    fputs(summary->foreign + summary->foreign_not_run > 0 ? "\n" : "", file);
+    ls_detect_print_summary(summary, file);
+    fputs("\n", file);
     fprintf(file, "| fault | what was done | caught by | s | cause printed | others |\n"
                   "|---|---|---|---|---|---|\n");
     for (int i = 0; i < list->count; i++) {
@@ -112,11 +127,9 @@ static ls_status write_markdown(const char *directory, const ls_detect_list *lis
         }
         fprintf(file, "| %s | ", plant->name);
         print_cell(file, plant->sentence);
-        fprintf(file, " | %s%s%s%s | %.1f | %s: ", r->caught ? "`" : "",
-                r->caught    ? r->by.case_id
-                : r->refused ? "not judged"
-                             : "**missed**",
-                r->caught ? "`" : "", r->caught && !r->by_named ? " (not the named case)" : "",
+        bool seen = r->caught || r->elsewhere;
+        fprintf(file, " | %s%s%s%s%s | %.1f | %s: ", r->caught ? "" : "**", end_of(r),
+                r->caught ? "" : "** ", seen ? " by " : "", seen ? r->by.case_id : r->why,
                 r->seconds, cause_word(plant, r));
         print_cell(file, r->by.cause[0] == '\0' ? "-" : r->by.cause);
         if (r->others_asked > 0) {
@@ -161,8 +174,7 @@ static int column_of(columns *c, const char *id)
     return c->count++;
 }
 
-/* P: passed; otherwise the first letter of the verdict: F, C, T and W mean that the case caught the
- * fault. */
+/* P: passed; otherwise the first letter of the verdict: F means that the case sees the fault. */
 static ls_status take_cell(void *context, const cJSON *line, int line_number)
 {
     (void)line_number;

@@ -6,14 +6,15 @@ usage: check.py LOCKSTEP [PYTHON] [GLOB...]    PYTHON: an interpreter with torch
 LS_GALLERY_SEED=5: the scripts' --seed; LS_GALLERY_KEEP=DIR: keeps the folders of those that are not as expected;
 LS_GALLERY_JOBS=4: as many scripts at once; LS_DEVICE=cuda: the scripts as on_cuda.py puts them on a GPU
 
-At the end it counts the wrong scripts whose rule failed (or is WEAK, where that is meant), and those whose verdict
+A script that crashed, hung or was refused is `not run` (../caught.py); one that expected.txt or on_cuda.py excludes
+here is left out. At the end it counts the wrong scripts whose rule failed (or is WEAK, where that is meant), and those whose verdict
 names the cause and the line. Of a pattern in expected.txt that begins with `?` it is known that the verdict does not
 have it: it counts as missing, and one that is right by now is reported, so that the mark is removed. The exit code is
-1 where another row is not as expected, or where all were run and the share of causes or of lines is too small.
+1 where another row is not as expected, or where all were run and the share of causes or of lines is too small, else
+3 where a script was not run.
 """
 import collections
 import fnmatch
-import json
 import os
 import shutil
 import subprocess
@@ -25,6 +26,8 @@ from concurrent.futures import ThreadPoolExecutor
 import on_cuda
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.append(os.path.dirname(HERE))
+import caught  # noqa: E402
 # 24 steps at most: detail in each fourth of them. A run takes seconds; hangs end after 20 s by the
 # scripts' own timeout.
 OPTIONS = ["--every", "4"]
@@ -91,8 +94,7 @@ def observe(lockstep, python, folder, name, text):
                     stderr=subprocess.STDOUT, timeout=LIMIT_S).returncode
             except subprocess.TimeoutExpired:
                 code = None
-        path = os.path.join(out, "verdicts.jsonl")
-        verdicts += [json.loads(line) for line in read(path).splitlines()] if os.path.exists(path) else []
+        verdicts += caught.read(out)
         if code != 0:
             return verdicts, code
     return verdicts, code
@@ -100,21 +102,6 @@ def observe(lockstep, python, folder, name, text):
 
 def rule_of(verdict):
     return verdict["case"].split(".", 1)[1]
-
-
-def describe(verdict):
-    told = [verdict["verdict"], verdict.get("where", ""), verdict.get("evidence", ""), verdict.get("cause", "")]
-    return "; ".join(text for text in told if text)
-
-
-def judge_right(verdicts, code):
-    failed = [v for v in verdicts if v["verdict"] not in ("PASS", "WEAK", "UNSUPPORTED", "SKIP")]
-    if failed:
-        return False, " | ".join(f"{rule_of(v)} {describe(v)}" for v in failed)
-    if code != 0 or not verdicts:
-        return False, f"exit code {code}, {len(verdicts)} verdicts"
-    count = {word: sum(v["verdict"] == word for v in verdicts) for word in ("PASS", "WEAK", "UNSUPPORTED")}
-    return True, ", ".join(f"{number} {word}" for word, number in count.items())
 
 
 def is_at(where, place, name, text):
@@ -127,10 +114,6 @@ def is_at(where, place, name, text):
     return False
 
 
-def is_cause(cause, patterns):
-    return any(fnmatch.fnmatchcase(cause, one) for one in patterns.split(" | "))
-
-
 def compare(column, right):
     """(as expected, what to say) of a column of expected.txt: `?` before it says that it is a known miss."""
     if column.startswith("?"):
@@ -138,26 +121,30 @@ def compare(column, right):
     return right, "" if right else f"; expected: {column}"
 
 
-def judge_wrong(verdicts, code, text, name, expected, place, cause, tally):
-    """expected: "rule", which must fail, or "rule WEAK", where a good script may do the same."""
-    rule, word = (expected.split() + ["FAIL"])[:2]
-    mine = [v for v in verdicts if rule_of(v) == rule]
-    failed = [v for v in mine if v["verdict"] == word]
-    others = sorted({rule_of(v) for v in verdicts if v["verdict"] == "FAIL"} - {rule})
-    also = f" (also {', '.join(others)})" if others else ""
+def judge_wrong(verdicts, code, text, row, name, tally):
+    """(state, words) for a row of expected.txt, whose rule is "rule", which must fail, or "rule WEAK", where a good
+    script may do the same."""
+    rule, word = caught.expected(row[2])
+    place, cause = row[3], row[4]
+    found, rest, judged = caught.find(verdicts, code, "observe." + rule, word)
+    alarms = sorted({rule_of(v) for v in verdicts if v["verdict"] == "FAIL"} - {rule})
+    also = f" (also {', '.join(alarms)})" if alarms else ""
+    if not found:
+        judged = judged and (code == 0 or bool(alarms))  # 1 is the job's own code where no rule fails
+        tally["wrong"] += judged
+        words = " | ".join(caught.describe(v) for v in rest) or f"no such verdict, exit code {code}"
+        return ("not ok" if judged else "not run"), f"{rule} {words}{also}; exit code {code}"
     tally["wrong"] += 1
-    if not failed:
-        found = " | ".join(describe(v) for v in mine) or f"no such verdict, exit code {code}"
-        return False, f"{rule} {found}{also}"
     tally[word] += 1
-    found = [(is_cause(v.get("cause", ""), cause.lstrip("?")),
-              is_at(v.get("where", ""), place.lstrip("?"), name, text), v) for v in failed]
-    named, at, verdict = max(found, key=lambda one: one[0] + one[1])
+    scored = [(caught.is_cause(v, cause.lstrip("?")), is_at(v.get("where", ""), place.lstrip("?"), name, text), v)
+              for v in found]
+    named, at, verdict = max(scored, key=lambda one: one[0] + one[1])
     tally["cause"] += named
     tally["line"] += at
-    good_cause, told_cause = compare(cause, named)
-    good_place, told_place = compare(place, at)
-    return good_cause and good_place, f"{rule} {describe(verdict)}{also}{told_cause}{told_place}"
+    good_cause, words_cause = compare(cause, named)
+    good_place, words_place = compare(place, at)
+    return ("ok" if good_cause and good_place else "not ok"), \
+        f"{rule} {caught.describe(verdict)}{also}{words_cause}{words_place}"
 
 
 def report_wrong(tally, whole):
@@ -183,40 +170,40 @@ def main():
     if not version:
         print("gallery: not run: no interpreter with torch")
         sys.exit(3)
-    passed = failed = left_out = 0
     tally, judging = collections.Counter(), threading.Lock()
 
     def run(row):
-        """(whether it is as expected, or None: it was not run, the line to print)."""
-        patch, script, rule, place, cause, first, _ = row
+        """(state, the line to print)"""
+        patch, script, rule, first = row[0], row[1], row[2], row[5]
         label = label_of(row)
         if parse_version(version) < parse_version(first):
-            return None, f"{label}: needs PyTorch {first}"
+            return "left out", f"{label}: needs PyTorch {first}"
         with tempfile.TemporaryDirectory() as folder:
             name, text = make_script(patch, script, folder)
             reason = on_cuda.why_not(text)
             if reason:
-                return None, f"{label}: {reason}"
+                return "left out", f"{label}: {reason}"
             verdicts, code = observe(lockstep, python, folder, name, text)
             with judging:
                 if rule == "-":
-                    good, told = judge_right(verdicts, code)
+                    state, words = caught.judge_right(verdicts, code, ("PASS", "WEAK", "UNSUPPORTED", "SKIP"))
                 else:
-                    good, told = judge_wrong(verdicts, code, text, name, rule, place, cause, tally)
-            if not good and os.environ.get("LS_GALLERY_KEEP"):
+                    state, words = judge_wrong(verdicts, code, text, row, name, tally)
+            if state != "ok" and os.environ.get("LS_GALLERY_KEEP"):
                 shutil.copytree(folder, os.path.join(os.environ["LS_GALLERY_KEEP"], label))
-        return good, f"{'right' if rule == '-' else 'wrong'} {label}: {told}"
+        return state, f"{'right' if rule == '-' else 'wrong'} {label}: {words}"
 
     rows = [row for row in read_table() if any(fnmatch.fnmatch(label_of(row), glob) for glob in globs)]
+    states = collections.Counter()
     with ThreadPoolExecutor(jobs) as pool:
-        for good, told in pool.map(run, rows):
-            print(f"{'not run' if good is None else 'ok' if good else 'not ok'} - {told}", flush=True)
-            left_out += good is None
-            passed += good is True
-            failed += good is False
-    print(f"{passed} passed, {failed} failed" + (f", {left_out} not run" if left_out else ""))
+        for state, words in pool.map(run, rows):
+            print(f"{state} - {words}", flush=True)
+            states[state] += 1
+    print(f"{states['ok']} passed, {states['not ok']} failed, {states['not run']} not run, {states['left out']} left out")
     enough = report_wrong(tally, not sys.argv[3:])
-    sys.exit(failed > 0 or passed == 0 or not enough)
+    if states["not ok"] or not enough:
+        sys.exit(1)
+    sys.exit(3 if states["not run"] or not states["ok"] else 0)
 
 
 if __name__ == "__main__":

@@ -313,15 +313,14 @@ START_TEST(every_case_has_a_requirement_and_every_requirement_a_case)
 END_TEST
 
 /* Behind the name of a planted fault stand variables of its jobs' environment and of its bench; its
- * case is made there only, and its verdict stands before those of cases that the ended job takes
- * with it. */
+ * case is made there only. Behind the case stands the verdict that it must have. */
 START_TEST(a_planted_fault_may_name_a_bench)
 {
     char folder[300], path[400];
     fake_folder(folder, sizeof folder);
     FILE *file = fake_open(folder, "plants.txt");
     fprintf(file, "late@3:1 NGPUS=2 BATCH=32 | audit.timed.o2.w2.b25mb | G10 | - | a sentence\n"
-                  "usual | ddp.lockstep.o1.w2 | D1 | - | another\n"
+                  "usual | ddp.lockstep.o1.w2 WEAK | D1 | - | another\n"
                   "own LS_A=1 NGPUS=2 LS_B=x | audit.timed.o2.w2.b25mb | G10 | - | a third\n");
     fclose(file);
     ls_text_put(path, sizeof path, "%s/plants.txt", folder);
@@ -333,17 +332,14 @@ START_TEST(a_planted_fault_may_name_a_bench)
     ck_assert_str_eq(list.plant[0].bench, "NGPUS=2 BATCH=32");
     ck_assert_str_eq(list.plant[0].environment, "");
     ck_assert_str_eq(list.plant[1].bench, "");
+    ck_assert_str_eq(list.plant[0].expected, "FAIL");
+    ck_assert_str_eq(list.plant[1].case_id, "ddp.lockstep.o1.w2");
+    ck_assert_str_eq(list.plant[1].expected, "WEAK");
     ck_assert_str_eq(list.plant[2].bench, "NGPUS=2");
     ck_assert_str_eq(list.plant[2].environment, "LS_A=1 LS_B=x");
     ck_assert_int_eq(ls_detect_check(&list, &none), LS_ERR_CHECK); /* of the second alone */
     list.count = 1;
     ck_assert_int_eq(ls_detect_check(&list, &none), LS_OK);
-    ls_detect_verdict verdict[] = {{.case_id = "ddp.timed", .code = "FAIL"},
-                                   {.case_id = "audit.timed", .code = "FAIL"},
-                                   {.case_id = "other", .code = "PASS"}};
-    const ls_detect_outcome outcome = {.count = 3, .verdict = verdict};
-    ck_assert_ptr_eq(ls_detect_catch(&outcome, "audit.timed"), &verdict[1]);
-    ck_assert_ptr_eq(ls_detect_catch(&outcome, "other"), &verdict[0]);
     ls_detect_free(&list);
     ls_path_remove_tree(folder);
 }

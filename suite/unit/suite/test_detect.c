@@ -1,0 +1,234 @@
+/* What counts as a caught mistake: the expected verdict and cause, never a crash; and what a run of
+ * many ends with. The same rule in C (`lockstep detect`) and in Python (make peers, the gallery).
+ */
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "kernels/core/path.h"
+#include "kernels/core/text.h"
+#include "suite/detect/detect_parts.h"
+#include "suite/unit/run_suite.h"
+
+typedef struct row {
+    const char *verdict, *cause; /* of the case; NULL: the run left none */
+    int code;                    /* of the run */
+    const char *expected, *pattern, *state;
+} row;
+
+static const row rows[] = {
+    {"FAIL", "summed over ranks", 1, "FAIL", "*summed*", "ok"},
+    {"FAIL", "", 1, "FAIL", "-", "ok"},
+    {"FAIL", "", 1, "FAIL", "*the evidence*", "ok"}, /* no cause is printed */
+    {"FAIL", "averaged twice", 1, "FAIL", "*summed*", "not ok"},
+    {"FAIL", "averaged twice of the evidence", 1, "FAIL", "*summed*", "not ok"},
+    {"PASS", "", 0, "FAIL", "-", "not ok"},
+    {"WEAK", "summed over ranks", 1, "FAIL", "*summed*", "not ok"},
+    {"WEAK", "summed over ranks", 1, "WEAK", "*summed*", "ok"},
+    {"CRASH", "summed over ranks", 1, "FAIL", "*summed*", "not run"},
+    {"CRASH", "", 1, "FAIL", "-", "not run"},
+    {"CRASH", "", 1, "CRASH", "-", "ok"},
+    {"PASS", "", 0, "CRASH", "-", "not ok"},
+    {"TIMEOUT", "", 1, "FAIL", "-", "not run"},
+    {"UNSUPPORTED", "", 1, "FAIL", "-", "not run"},
+    {"INFRA", "", 3, "FAIL", "-", "not run"},
+    {"SKIP", "", 1, "FAIL", "-", "not run"},
+    {"PASS", "", 3, "FAIL", "-", "not run"},
+    {NULL, "", 3, "FAIL", "-", "not run"},
+    {NULL, "", 139, "FAIL", "-", "not run"},
+    {NULL, "", 0, "FAIL", "-", "not run"},
+};
+enum { ROWS = sizeof rows / sizeof *rows };
+
+static const char *state_of(const ls_detect_result *result)
+{
+    return result->caught ? "ok" : result->not_run ? "not run" : "not ok";
+}
+
+START_TEST(a_crash_is_no_catch)
+{
+    const row *r = &rows[_i];
+    ls_detect_plant plant = {.case_id = "ddp.x"};
+    ls_text_put(plant.expected, sizeof plant.expected, "%s", r->expected);
+    ls_text_put(plant.cause, sizeof plant.cause, "%s", r->pattern);
+    ls_detect_verdict verdict[] = {{.case_id = "ddp.other", .code = "FAIL", .cause = "summed"},
+                                   {.case_id = "ddp.x", .evidence = "of the evidence"}};
+    ls_text_put(verdict[1].code, sizeof verdict[1].code, "%s",
+                r->verdict == NULL ? "" : r->verdict);
+    ls_text_put(verdict[1].cause, sizeof verdict[1].cause, "%s", r->cause);
+    ls_detect_outcome outcome = {
+        .count = r->verdict == NULL ? 1 : 2, .verdict = verdict, .code = r->code};
+    ls_detect_result result = {0};
+    ls_detect_judge(&plant, &outcome, &result);
+    ck_assert_msg(strcmp(state_of(&result), r->state) == 0, "%s (%s): %s, not %s",
+                  r->verdict == NULL ? "no verdict" : r->verdict, r->cause, state_of(&result),
+                  r->state);
+    ck_assert(result.not_run == (result.why[0] != '\0'));
+}
+END_TEST
+
+/* Jobs of a bench have cases whose ids go on. */
+START_TEST(a_job_of_a_bench_is_of_the_named_case)
+{
+    ls_detect_plant plant = {.case_id = "gradients.timed", .expected = "FAIL", .cause = "-"};
+    ls_detect_verdict verdict[] = {{.case_id = "gradients.timed.a", .code = "PASS"},
+                                   {.case_id = "gradients.timed.b", .code = "FAIL"},
+                                   {.case_id = "gradients.timed.c", .code = "PASS"}};
+    ls_detect_outcome outcome = {.count = 3, .verdict = verdict, .code = 1};
+    ls_detect_result result = {0};
+    ls_detect_judge(&plant, &outcome, &result);
+    ck_assert_str_eq(result.by.case_id, "gradients.timed.b");
+    ck_assert(result.caught);
+}
+END_TEST
+
+START_TEST(what_was_not_run_decides)
+{
+    const struct {
+        ls_detect_summary summary;
+        int code;
+    } runs[] = {
+        {{.planted = {.tried = 3, .caught = 3}}, LS_OK},
+        {{.planted = {.tried = 3, .caught = 3}, .foreign = {.left_out = 9}}, LS_OK},
+        {{.planted = {.tried = 3, .caught = 2}}, LS_ERR_CHECK},
+        {{.planted = {.tried = 3, .caught = 2, .elsewhere = 1}}, LS_ERR_CHECK},
+        {{.planted = {.tried = 3, .caught = 2, .not_run = 1}}, LS_ERR_INFRA},
+        {{.planted = {.tried = 3, .caught = 1, .not_run = 1}}, LS_ERR_CHECK},
+        {{.foreign = {.tried = 1, .caught = 1}, .right = 1, .right_not_run = 1}, LS_ERR_INFRA},
+        {{.foreign = {.tried = 1, .caught = 1}, .right = 1, .right_failed = 1}, LS_ERR_CHECK},
+        {{.foreign = {.left_out = 9}}, LS_ERR_INFRA},
+        {{.clean = 5}, LS_ERR_INFRA},
+        {{.planted = {.tried = 3, .caught = 3}, .clean = 5, .clean_failed = 1}, LS_ERR_CHECK},
+    };
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        ck_assert_msg(ls_detect_code(&runs[i].summary) == runs[i].code, "run %d", (int)i);
+    }
+}
+END_TEST
+
+/* ---- make peers ------------------------------------------------------------------------------ */
+
+static bool has_python(void)
+{
+    return system("python3 -c pass 2>/dev/null") == 0;
+}
+
+static void put(const char *folder, const char *name, const char *text)
+{
+    LS_TEXT(path, 400, "%s/%s", folder, name);
+    FILE *file = fopen(path, "w");
+    ck_assert_ptr_nonnull(file);
+    fputs(text, file);
+    fclose(file);
+    ck_assert_int_eq(chmod(path, 0755), 0);
+}
+
+/* Runs check.sh on a script with a `lockstep` that leaves the row's verdict; its exit code. */
+static int run_peers(const char *script, const char *verdict, int code, char *said, size_t bytes)
+{
+    char folder[] = "/tmp/lockstep-detect-XXXXXX", source[1024];
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    ck_assert(ls_path_find("suite/peers/check.sh", source, sizeof source));
+    put(folder, "numpy.py", "");
+    put(folder, "torch.py", "");
+    LS_TEXT(lockstep, 1200,
+            "#!/bin/sh\n"
+            "while [ $# -gt 0 ]; do\n"
+            "    case $1 in --out) out=$2 ;; --case) case=$2 ;; esac\n"
+            "    shift\n"
+            "done\n"
+            "mkdir -p \"$out\"\n"
+            "echo '{\"case\":\"'\"$case\"'\",\"verdict\":\"%s\",\"cause\":\"without "
+            "set_epoch()\"}' >\"$out/verdicts.jsonl\"\n"
+            "echo \"not ok 1 - $case # %s 0.1s\"\n"
+            "exit %d\n",
+            verdict, verdict, code);
+    put(folder, "lockstep", lockstep);
+    LS_TEXT(command, 2000, "PYTHONPATH=%s sh %s %s python3 %s 2>&1", folder, source, folder,
+            script);
+    FILE *from = popen(command, "r");
+    ck_assert_ptr_nonnull(from);
+    said[fread(said, 1, bytes - 1, from)] = '\0';
+    int status = pclose(from);
+    ls_path_remove_tree(folder);
+    return WEXITSTATUS(status);
+}
+
+START_TEST(peers_count_what_was_not_run)
+{
+    static const struct {
+        const char *script, *verdict;
+        int run_code, code;
+        const char *says;
+    } tries[] = {
+        {"script_set_epoch_forgotten.py", "FAIL", 1, 0, "ok - "},
+        {"script_set_epoch_forgotten.py", "CRASH", 1, 3, "not run - "},
+        {"script_set_epoch_forgotten.py", "UNSUPPORTED", 1, 3, "not run - "},
+        {"script_set_epoch_forgotten.py", "INFRA", 3, 3, "not run - "},
+        {"script_set_epoch_forgotten.py", "PASS", 0, 1, "not ok - "},
+        {"script_zero_grad_forgotten.py", "FAIL", 1, 1, "not ok - "}, /* of another cause */
+        {"autocast_forgotten.py", "PASS", 0, 1, "not ok - "},
+        {"example.py", "PASS", 0, 0, "ok - "},
+        {"example.py", "CRASH", 1, 3, "not run - "},
+        {"example.py", "WEAK", 1, 1, "not ok - "},
+        {"no_such_script.py", "PASS", 0, 3, "0 passed"},
+    };
+    char said[4000];
+    for (size_t i = 0; has_python() && i < sizeof tries / sizeof *tries; i++) {
+        int code =
+            run_peers(tries[i].script, tries[i].verdict, tries[i].run_code, said, sizeof said);
+        ck_assert_msg(code == tries[i].code &&
+                          strncmp(said, tries[i].says, strlen(tries[i].says)) == 0,
+                      "%s %s: exit code %d, not %d: %s", tries[i].script, tries[i].verdict, code,
+                      tries[i].code, said);
+    }
+}
+END_TEST
+
+/* The table of the C rule, in Python. */
+START_TEST(python_has_the_same_rule)
+{
+    const row *r = &rows[_i];
+    char folder[] = "/tmp/lockstep-detect-XXXXXX", source[1024];
+    if (!has_python()) {
+        return;
+    }
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    ck_assert(ls_path_find("suite/peers/caught.py", source, sizeof source));
+    LS_TEXT(line, 400, "{\"case\":\"ddp.other\",\"verdict\":\"FAIL\",\"cause\":\"summed\"}\n");
+    if (r->verdict != NULL) {
+        ls_text_add(line, sizeof line,
+                    "{\"case\":\"ddp.x\",\"verdict\":\"%s\",\"evidence\":\"of the evidence\","
+                    "\"cause\":\"%s\"}\n",
+                    r->verdict, r->cause);
+    }
+    put(folder, "verdicts.jsonl", line);
+    LS_TEXT(command, 1600, "python3 %s %s %d 'ddp.x %s' '%s'", source, folder, r->code, r->expected,
+            r->pattern);
+    FILE *from = popen(command, "r");
+    char said[400] = "";
+    ck_assert_ptr_nonnull(fgets(said, sizeof said, from));
+    ck_assert_int_eq(pclose(from), 0);
+    said[strcspn(said, "\t")] = '\0';
+    ck_assert_msg(strcmp(said, r->state) == 0, "%s: %s, not %s", line, said, r->state);
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("detect");
+    TCase *tests = tcase_create("rule");
+    tcase_set_timeout(tests, 120);
+    tcase_add_loop_test(tests, a_crash_is_no_catch, 0, ROWS);
+    tcase_add_test(tests, a_job_of_a_bench_is_of_the_named_case);
+    tcase_add_test(tests, what_was_not_run_decides);
+    tcase_add_test(tests, peers_count_what_was_not_run);
+    tcase_add_loop_test(tests, python_has_the_same_rule, 0, ROWS);
+    suite_add_tcase(suite, tests);
+    return run_suite(suite);
+}
