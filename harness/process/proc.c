@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -20,6 +21,8 @@
 #include "kernels/core/file.h"
 #include "kernels/core/log.h"
 #include "kernels/core/list.h"
+#include "kernels/core/path.h"
+#include "kernels/core/text.h"
 
 /* The signals that ask a program to stop. They are blocked and stay pending until they are read, so
  * the kernel keeps the state "asked to stop" and no variable is needed. */
@@ -149,9 +152,14 @@ ls_status ls_proc_start(const ls_proc_spec *spec, ls_proc *out)
         }
         bool program = failed == ENOENT || failed == EACCES || failed == ENOEXEC ||
                        failed == ENOTDIR || failed == EISDIR;
+        bool there = spec->directory == NULL || spec->argv[0][0] == '/'; /* as the child saw it */
+        char why[PATH_MAX];
+        if (!program || !there || ls_path_check_program(spec->argv[0], why, sizeof why) == 0) {
+            ls_text_put(why, sizeof why, "%s", strerror(failed));
+        }
         ls_log_error("cannot run '%s'%s%s: %s", spec->argv[0],
                      spec->directory != NULL ? " in " : "",
-                     spec->directory != NULL ? spec->directory : "", strerror(failed));
+                     spec->directory != NULL ? spec->directory : "", why);
         return program ? LS_ERR_USAGE : LS_ERR_INFRA;
     }
     *out = (ls_proc){

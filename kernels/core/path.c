@@ -86,22 +86,71 @@ bool ls_path_find(const char *name, char *path, size_t bytes)
     return access(path, R_OK) == 0;
 }
 
-static bool is_executable(const char *path)
+/* The file behind "#!" in a script's first line; "" for other files. */
+static void interpreter_of(const char *path, char *name, size_t bytes)
+{
+    char line[256] = "";
+    FILE *file = fopen(path, "re");
+    if (file != NULL) {
+        size_t got = fread(line, 1, sizeof line - 1, file);
+        line[got] = '\0';
+        fclose(file);
+    }
+    const char *at = strncmp(line, "#!", 2) == 0 ? line + 2 : "";
+    at += strspn(at, " \t");
+    ls_text_put(name, bytes, "%.*s", (int)strcspn(at, " \t\r\n"), at);
+}
+
+static int check_file(const char *path, char *why, size_t bytes)
 {
     struct stat status;
-    return stat(path, &status) == 0 && S_ISREG(status.st_mode) && access(path, X_OK) == 0;
+    char interpreter[256];
+    if (stat(path, &status) != 0) {
+        bool absent = errno == ENOENT || errno == ENOTDIR;
+        ls_text_put(why, bytes, "%s", absent ? "no such program" : strerror(errno));
+        return absent ? LS_PATH_NOT_FOUND : LS_PATH_NOT_RUNNABLE;
+    }
+    if (!S_ISREG(status.st_mode)) {
+        ls_text_put(why, bytes, "it is %s",
+                    S_ISDIR(status.st_mode) ? "a folder" : "no regular file");
+        return LS_PATH_NOT_RUNNABLE;
+    }
+    if (access(path, X_OK) != 0) {
+        ls_text_put(why, bytes, "it exists, but is not executable: %s", strerror(errno));
+        return LS_PATH_NOT_RUNNABLE;
+    }
+    interpreter_of(path, interpreter, sizeof interpreter);
+    if (interpreter[0] != '\0' && access(interpreter, X_OK) != 0) {
+        ls_text_put(why, bytes, "it exists, but its interpreter %s %s", interpreter,
+                    errno == ENOENT ? "does not" : "is not executable");
+        return LS_PATH_NOT_RUNNABLE;
+    }
+    return 0;
+}
+
+int ls_path_check_program(const char *program, char *why, size_t bytes)
+{
+    if (program[0] == '\0' || strchr(program, '/') != NULL) {
+        return check_file(program, why, bytes);
+    }
+    int code = LS_PATH_NOT_FOUND;
+    ls_text_put(why, bytes, "no such program in PATH");
+    for (const char *path = getenv("PATH"); path != NULL && code != 0;) {
+        char whole[PATH_MAX], why_here[400];
+        size_t length = strcspn(path, ":");
+        ls_text_put(whole, sizeof whole, "%.*s/%s", (int)length, path, program);
+        int here = check_file(whole, why_here, sizeof why_here);
+        if (here < code) { /* as a shell, which goes on to one that can be started */
+            code = here;
+            ls_text_put(why, bytes, "%s: %s", whole, why_here);
+        }
+        path = path[length] == ':' ? path + length + 1 : NULL;
+    }
+    return code;
 }
 
 bool ls_path_is_program(const char *program)
 {
-    const char *path = strchr(program, '/') == NULL ? getenv("PATH") : NULL;
-    bool found = path == NULL && is_executable(program);
-    while (path != NULL && !found) {
-        char whole[PATH_MAX];
-        size_t length = strcspn(path, ":");
-        ls_text_put(whole, sizeof whole, "%.*s/%s", (int)length, path, program);
-        found = is_executable(whole);
-        path = path[length] == ':' ? path + length + 1 : NULL;
-    }
-    return found;
+    char why[PATH_MAX];
+    return ls_path_check_program(program, why, sizeof why) == 0;
 }

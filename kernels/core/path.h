@@ -17,8 +17,11 @@ void ls_path_program(char *path, size_t bytes);
 /* Finds a file that comes with the program, such as "suite/claims" or "plots/x.gp": next to the
  * program (installed) or in the tree it was built in. False if it is in neither. */
 bool ls_path_find(const char *name, char *path, size_t bytes);
-/* Whether a program can be started by that name or path: an executable file in a folder of PATH, or
- * the file itself. */
+/* Whether a program can be started by that name, in a folder of PATH, or by that path. 0: it can;
+ * else a shell's code, and why not in a few words: LS_PATH_NOT_FOUND where it is absent,
+ * LS_PATH_NOT_RUNNABLE where it is there (a folder, not executable, its interpreter absent). */
+enum { LS_PATH_NOT_RUNNABLE = 126, LS_PATH_NOT_FOUND = 127 };
+int ls_path_check_program(const char *program, char *why, size_t bytes);
 bool ls_path_is_program(const char *program);
 
 #endif

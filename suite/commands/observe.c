@@ -2,6 +2,7 @@
 #include "commands.h"
 
 #include <dirent.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -19,11 +20,7 @@
 #include "reference/options/options.h"
 #include "suite/run/command_line.h"
 
-enum {
-    NOT_RUNNABLE = 126, /* a shell's codes */
-    NOT_FOUND = 127,
-    TIMED_OUT = 124, /* as timeout(1) */
-};
+enum { TIMED_OUT = 124 /* as timeout(1) */ };
 
 typedef struct observe {
     const char *out, *gate, *inject;
@@ -313,13 +310,12 @@ static void print_settings(const observe *o)
 /* Code 0: it can be started. Nothing is made for a command that cannot. */
 static int find_command(const char *program)
 {
-    if (ls_path_is_program(program)) {
-        return 0;
+    char why[PATH_MAX];
+    int code = ls_path_check_program(program, why, sizeof why);
+    if (code != 0) {
+        ls_log_error("cannot run '%s': %s", program, why);
     }
-    bool exists = strchr(program, '/') != NULL && access(program, F_OK) == 0;
-    ls_log_error("cannot run '%s': %s", program,
-                 exists ? "it is no executable file" : "no such program");
-    return exists ? NOT_RUNNABLE : NOT_FOUND;
+    return code;
 }
 
 /* Samples are large, and say nothing more where no rule failed. Empty folders go. */
@@ -398,7 +394,7 @@ static int run(observe *o)
     ls_status status = ls_foreground_run(o->command, environment.word, &waiting, &job, &late);
     ls_words_free(&environment);
     if (status != LS_OK) {
-        return status == LS_ERR_USAGE ? NOT_RUNNABLE : (int)status;
+        return status == LS_ERR_USAGE ? LS_PATH_NOT_RUNNABLE : (int)status;
     }
     return finish(o, &job, waiting.cause, late);
 }

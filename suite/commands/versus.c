@@ -360,7 +360,7 @@ static ls_status run_all(const asked *options)
 
 int ls_versus_main(int count, char **argument)
 {
-    char peer[1024], found[1100];
+    char peer[1024], found[1100], why[600];
     if (!ls_path_find("suite/peers/pytorch_train.py", peer, sizeof peer)) {
         return ls_log_fail(LS_ERR_INFRA,
                            "suite/peers/pytorch_train.py was not found next to the program");
@@ -379,10 +379,9 @@ int ls_versus_main(int count, char **argument)
     asked versus = {
         .pairs = (int)number, .python = found, .peer = peer, .parent = out, .only = only};
     LS_TRY(check_only(&versus));
-    if (!ls_python_find(python, found, sizeof found)) {
-        return ls_log_fail(LS_ERR_USAGE,
-                           "--python '%s': not an interpreter with numpy and PyTorch 1.13 or later",
-                           python != NULL ? python : "python3");
+    if (!ls_python_find(python, found, sizeof found, why, sizeof why)) {
+        return ls_log_fail(LS_ERR_USAGE, "--python '%s': %s", python != NULL ? python : "python3",
+                           why);
     }
     return (int)run_all(&versus);
 }

@@ -306,11 +306,10 @@ static ls_status prepare_foreign(detect *d)
     for (int i = 0; i < d->plants.count; i++) {
         any = any || (d->plants.plant[i].foreign && is_wanted(d, &d->plants.plant[i]));
     }
-    bool found = any && ls_python_find(d->asked, d->python, sizeof d->python);
+    char why[600];
+    bool found = any && ls_python_find(d->asked, d->python, sizeof d->python, why, sizeof why);
     if (any && !found && d->asked != NULL) {
-        return ls_log_fail(LS_ERR_USAGE,
-                           "--python '%s': not an interpreter with numpy and PyTorch 1.13 or later",
-                           d->asked);
+        return ls_log_fail(LS_ERR_USAGE, "--python '%s': %s", d->asked, why);
     }
     for (int i = 0; i < d->plants.count && found; i++) {
         ls_detect_plant *plant = &d->plants.plant[i];

@@ -8,12 +8,14 @@ here=$(dirname "$0")
 for found in python3 /usr/bin/python3; do
     [ -n "$python" ] || ! $found -c 'import numpy, torch' 2>/dev/null || python=$found
 done
-if [ -z "$python" ] || ! "$python" -c 'import numpy, torch' 2>/dev/null; then
-    echo "peers: not run: no interpreter with torch and numpy (PYTHON=...)"
-    exit 3
-fi
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
+if [ -z "$python" ] || ! (exec "$python" -c 'import numpy, torch') 2>"$out/why"; then
+    why=$([ -z "$python" ] || tail -n 1 "$out/why")
+    case $why in *"not found") [ ! -f "$python" ] || why="$python exists, but its interpreter does not" ;; esac
+    echo "peers: not run: no interpreter with torch and numpy (PYTHON=...)${why:+: ${why#*exec: }}"
+    exit 3
+fi
 passed=0
 failed=0
 not_run=0

@@ -31,15 +31,19 @@ static bool has_torch(const char *python)
     return process.code == 0;
 }
 
-bool ls_python_find(const char *asked, char *python, size_t bytes)
+bool ls_python_find(const char *asked, char *python, size_t bytes, char *why, size_t why_bytes)
 {
     const char *candidate[] = {asked != NULL ? asked : "python3",
                                asked != NULL ? NULL : "/usr/bin/python3"};
     for (int i = 0; i < 2 && candidate[i] != NULL; i++) {
-        if (ls_path_is_program(candidate[i]) && has_torch(candidate[i])) {
+        if (ls_path_check_program(candidate[i], why, why_bytes) != 0) {
+            continue;
+        }
+        if (has_torch(candidate[i])) {
             ls_text_put(python, bytes, "%s", candidate[i]);
             return true;
         }
+        ls_text_put(why, why_bytes, "not an interpreter with numpy and PyTorch 1.13 or later");
     }
     return false;
 }

@@ -170,8 +170,9 @@ bool ls_refusals_foretell(const ls_refusals *list, const ls_job *job, ls_record 
 void ls_cases_all(const ls_case_settings *settings, ls_case_list *list);
 
 /* Finds a Python interpreter for trainers in PyTorch, with numpy and PyTorch 1.13 or later:
- * `asked`, or if it is NULL the first of python3 and /usr/bin/python3. False: none has them. */
-bool ls_python_find(const char *asked, char *python, size_t bytes);
+ * `asked`, or if it is NULL the first of python3 and /usr/bin/python3. False, and why:
+ * none has them. */
+bool ls_python_find(const char *asked, char *python, size_t bytes, char *why, size_t why_bytes);
 
 /* ---- headline.c: CORRECT, MANNERS, SPEED, MACHINE, which open every report and are never mixed
  * ------- */

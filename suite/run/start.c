@@ -131,9 +131,14 @@ ls_status ls_start_check(ls_run *run, const ls_record *first, ls_status status)
     if (run->site.subject == NULL || run->started) {
         return status;
     }
-    if (status == LS_ERR_USAGE) { /* no such program: the line is logged */
+    if (status == LS_ERR_USAGE) { /* the line is logged */
+        ls_words words = {0};
+        char why[400] = "";
+        ls_words_split(&words, run->site.subject);
+        (void)ls_path_check_program(words.count > 0 ? words.word[0] : "", why, sizeof why);
         ls_text_put(run->unstarted, sizeof run->unstarted,
-                    "the subject does not start: '%s' cannot be run", run->site.subject);
+                    "the subject does not start: '%s' cannot be run: %s", run->site.subject, why);
+        ls_words_free(&words);
         return LS_OK;
     }
     run->started = status != LS_OK || run->stopped || !left_early(first);

@@ -299,7 +299,7 @@ START_TEST(evidence_of_the_matrix)
     ck_assert_int_eq(outcome.state, LS_OUTCOME_NOT_STARTED);
     ls_outcome_free(&outcome);
     assert_reason(
-        &job, "host a: lockstep-launch: error: cannot run '/nonexistent/trainer': No such file");
+        &job, "host a: lockstep-launch: error: cannot run '/nonexistent/trainer': no such program");
     ls_job_free(&job);
 }
 END_TEST

@@ -841,6 +841,13 @@ static void path_refused(const char *at, const char *before, const char *shown, 
     ck_assert_int_eq(status, LS_ERR_INFRA);
 }
 
+static void refuses_to_start(const char *program, int code, const char *reason)
+{
+    char why[400];
+    ck_assert_int_eq(ls_path_check_program(program, why, sizeof why), code);
+    ck_assert_str_eq(why, reason);
+}
+
 START_TEST(folders_and_programs)
 {
     char text[400], found[400];
@@ -907,6 +914,22 @@ START_TEST(folders_and_programs)
     ck_assert(ls_path_is_program("file"));
     setenv("PATH", "/nonexistent", 1);
     ck_assert(!ls_path_is_program("file"));
+    refuses_to_start("file", LS_PATH_NOT_FOUND, "no such program in PATH");
+    refuses_to_start("a/none", LS_PATH_NOT_FOUND, "no such program");
+    refuses_to_start("a/b/c/file/none", LS_PATH_NOT_FOUND, "no such program");
+    refuses_to_start("a/b", LS_PATH_NOT_RUNNABLE, "it is a folder");
+    refuses_to_start("/dev/null", LS_PATH_NOT_RUNNABLE, "it is no regular file");
+    FILE *script = fopen("a/b/c/file", "w");
+    ck_assert(script != NULL && fputs("#! /no/such/python -u\nprint(1)\n", script) > 0);
+    ck_assert_int_eq(fclose(script), 0);
+    refuses_to_start("a/b/c/file", LS_PATH_NOT_RUNNABLE,
+                     "it exists, but its interpreter /no/such/python does not");
+    ck_assert_int_eq(chmod("a/b/c/file", 0644), 0);
+    refuses_to_start("a/b/c/file", LS_PATH_NOT_RUNNABLE,
+                     "it exists, but is not executable: Permission denied");
+    setenv("PATH", "/x:a/b/c", 1);
+    refuses_to_start("file", LS_PATH_NOT_RUNNABLE,
+                     "a/b/c/file: it exists, but is not executable: Permission denied");
     ck_assert_int_eq(chdir("/"), 0);
     ls_path_remove_tree(folder);
     ck_assert_int_ne(access(folder, F_OK), 0);
