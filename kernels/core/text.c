@@ -39,9 +39,14 @@ int ls_text_distance(const char *a, const char *b)
         before[j] = 2 * j;
     }
     for (int i = 1; i <= rows; i++) {
-        now[0] = 2 * i;
+        bool any = a[i - 1] == '*'; /* of a glob: it stands for any characters */
+        now[0] = any ? before[0] : before[0] + 2;
         for (int j = 1; j <= columns; j++) {
-            int cost = a[i - 1] == b[j - 1]                                                   ? 0
+            if (any) {
+                now[j] = before[j] < now[j - 1] ? before[j] : now[j - 1];
+                continue;
+            }
+            int cost = a[i - 1] == b[j - 1] || a[i - 1] == '?'                                ? 0
                        : tolower((unsigned char)a[i - 1]) == tolower((unsigned char)b[j - 1]) ? 1
                                                                                               : 2;
             int best = before[j - 1] + cost;
@@ -71,7 +76,10 @@ void ls_text_suggest(char *text, size_t bytes, const char *word, const char *con
                      int count, const char *otherwise)
 {
     const char *best = count > 0 ? ls_text_nearest(word, names, count) : NULL;
-    int letters = (int)strlen(word + strspn(word, "-"));
+    int letters = 0;
+    for (const char *c = word + strspn(word, "-"); *c != '\0'; c++) {
+        letters += *c != '*' && *c != '?';
+    }
     if (best != NULL && ls_text_distance(word, best) <= letters) {
         ls_text_put(text, bytes, "did you mean %s?", best);
     } else {

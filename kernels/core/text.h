@@ -16,7 +16,8 @@ void ls_text_put(char *text, size_t bytes, const char *format, ...)
 /* Appends to the text. */
 void ls_text_add(char *text, size_t bytes, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* Edits (insert, delete, replace, case counted as half) from `a` to `b`: for "did you mean". */
+/* Twice the edits (insert, delete, replace; case counted as half) from `a` to `b`: for "did you
+ * mean". `a` may be a glob, whose * and ? stand for characters at no cost. */
 int ls_text_distance(const char *a, const char *b);
 /* The entry of names[count] nearest to `word`. */
 const char *ls_text_nearest(const char *word, const char *const *names, int count);

@@ -308,13 +308,16 @@ static bool is_wanted(const asked *options, const setting *what)
 static ls_status check_only(const asked *options)
 {
     int wanted = 0;
-    char known[256] = "";
+    const char *names[SETTINGS];
+    char known[400] = "allowed: ", hint[400];
     for (int i = 0; i < SETTINGS; i++) {
         wanted += is_wanted(options, &settings[i]);
+        names[i] = settings[i].label;
         ls_text_add(known, sizeof known, "%s%s", i > 0 ? ", " : "", settings[i].label);
     }
     if (wanted == 0) {
-        return ls_log_fail(LS_ERR_USAGE, "--only '%s': allowed: %s", options->only, known);
+        ls_text_suggest(hint, sizeof hint, options->only, names, SETTINGS, known);
+        return ls_log_fail(LS_ERR_USAGE, "--only '%s': %s", options->only, hint);
     }
     return LS_OK;
 }

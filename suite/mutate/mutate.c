@@ -583,6 +583,20 @@ static void add_places(mutate *m, int at)
     }
 }
 
+static ls_status refuse_file(const mutate *m)
+{
+    const char **names = ls_list_make((size_t)m->reach.sources + 1, sizeof *names);
+    char hint[200];
+    for (int i = 0; i < m->reach.sources; i++) {
+        names[i] = m->reach.source[i].path;
+    }
+    ls_text_suggest(hint, sizeof hint, m->only, names, m->reach.sources,
+                    "build/mutate/sources lists all");
+    free(names);
+    return ls_log_fail(LS_ERR_USAGE, "--file '%s' matches no line that can be changed; %s", m->only,
+                       hint);
+}
+
 /* The sources, their mutants, and the tests that reach each line. */
 static ls_status read_sources(mutate *m)
 {
@@ -614,8 +628,7 @@ static ls_status read_sources(mutate *m)
     LS_TRY(ls_reach_read(reach, &m->reach));
     ls_text_put(path, sizeof path, "%s/equivalent.txt", m->self);
     m->equivalent = ls_text_read(path);
-    return m->places > 0 ? LS_OK
-                         : ls_log_fail(LS_ERR_USAGE, "--file '%s' matches no source", m->only);
+    return m->places > 0 ? LS_OK : refuse_file(m);
 }
 
 static void print(const mutate *m, const result *r, int number)

@@ -167,13 +167,51 @@ void ls_select_add(ls_select_list *list, const char *glob, const char *reason)
     LS_ASSERT(line->reason != NULL);
 }
 
+/* Appends the names of the .txt files of a folder, without that ending. */
+static ls_status names_in(const char *name, ls_words *names)
+{
+    char folder[1024];
+    if (!ls_path_find(name, folder, sizeof folder)) {
+        return ls_log_fail(LS_ERR_INFRA, "the folder %s was not found next to the program", name);
+    }
+    DIR *entries = opendir(folder);
+    for (struct dirent *e; entries != NULL && (e = readdir(entries)) != NULL;) {
+        size_t length = strlen(e->d_name);
+        if (length > 4 && strcmp(e->d_name + length - 4, ".txt") == 0) {
+            ls_words_add(names, "%.*s", (int)length - 4, e->d_name);
+        }
+    }
+    if (entries != NULL) {
+        closedir(entries);
+    }
+    return LS_OK;
+}
+
+/* "; did you mean suite/lists/NAME.txt?", where one is near; else "". */
+static void suggest_list(const char *path, char *hint, size_t bytes)
+{
+    ls_words names = {0};
+    const char *name = strrchr(path, '/') == NULL ? path : strrchr(path, '/') + 1;
+    LS_TEXT(asked, 200, "%.*s", (int)strcspn(name, "."), name);
+    hint[0] = '\0';
+    if (names_in("suite/lists", &names) == LS_OK && names.count > 0) {
+        const char *best = ls_text_nearest(asked, (const char *const *)names.word, names.count);
+        if (ls_text_distance(asked, best) <= (int)strlen(asked)) {
+            ls_text_put(hint, bytes, "; did you mean suite/lists/%s.txt?", best);
+        }
+    }
+    ls_words_free(&names);
+}
+
 ls_status ls_select_load(const char *path, ls_select_list *list)
 {
     char *text = NULL;
     size_t bytes;
     ls_file_source file;
     if (ls_file_load(path, LS_FILE_TEXT_BYTES, &file, &text, &bytes) != LS_OK) {
-        return ls_log_fail(LS_ERR_USAGE, "no list of cases: %s", file.why);
+        char hint[160];
+        suggest_list(path, hint, sizeof hint);
+        return ls_log_fail(LS_ERR_USAGE, "no list of cases: %s%s", file.why, hint);
     }
     char *rest = NULL;
     for (char *line = strtok_r(text, "\n", &rest); line != NULL;
@@ -225,22 +263,7 @@ int ls_select_count(const ls_case_list *cases, const ls_select_list *list)
 
 ls_status ls_select_claims(ls_words *names)
 {
-    char folder[1024];
-    if (!ls_path_find("suite/claims", folder, sizeof folder)) {
-        return ls_log_fail(LS_ERR_INFRA,
-                           "the folder suite/claims was not found next to the program");
-    }
-    DIR *entries = opendir(folder);
-    for (struct dirent *e; entries != NULL && (e = readdir(entries)) != NULL;) {
-        size_t length = strlen(e->d_name);
-        if (length > 4 && strcmp(e->d_name + length - 4, ".txt") == 0) {
-            ls_words_add(names, "%.*s", (int)length - 4, e->d_name);
-        }
-    }
-    if (entries != NULL) {
-        closedir(entries);
-    }
-    return LS_OK;
+    return names_in("suite/claims", names);
 }
 
 static ls_status load_claims(const char *claim, const ls_words *names, ls_select_list *list)

@@ -250,6 +250,25 @@ START_TEST(jobs_set_up_first)
 }
 END_TEST
 
+/* The name of a fault is checked before a build with planted faults is made. */
+START_TEST(a_fault_is_checked_before_it_is_built)
+{
+    place made = set_up(), *at = &made;
+    put(at, "suite/plants/x.patch", "", 0644);
+    ck_assert_int_eq(make(at, "detect", "FAULT=x", COMMAND_LINE), 0);
+    char *got = read_from(at->tree, "arguments");
+    ck_assert_str_eq(got, "<conform><><detect><--list><--fault><x><build><suite/plants/x.patch>"
+                          "<detect><--fault><x>");
+    free(got);
+    put(at, "build/lockstep", "#!/bin/sh\nexit 2\n", 0755);
+    ck_assert_int_eq(make(at, "detect", "FAULT=x", COMMAND_LINE), 2);
+    got = read_from(at->tree, "arguments");
+    ck_assert_str_eq(got, "<conform><>");
+    free(got);
+    ls_path_remove_tree(at->tree);
+}
+END_TEST
+
 /* Programs that are built outside the tree find its files. */
 START_TEST(a_build_elsewhere_links_the_tree)
 {
@@ -299,6 +318,7 @@ int main(void)
     tcase_add_test(values, values_of_the_build);
     tcase_add_test(values, plain_values);
     tcase_add_test(values, jobs_set_up_first);
+    tcase_add_test(values, a_fault_is_checked_before_it_is_built);
     tcase_add_test(values, a_build_elsewhere_links_the_tree);
     suite_add_tcase(suite, values);
     TCase *machine = tcase_create("machine");

@@ -704,6 +704,12 @@ START_TEST(distances_and_suggestions)
         {"--xyz", "otherwise"},
         {"", "otherwise"},
         {"s", "otherwise"},
+        {"st*ps", "did you mean steps?"}, /* globs that match nothing */
+        {"stepz*", "did you mean steps?"},
+        {"*poch", "did you mean epochs?"},
+        {"ste??s", "did you mean steps?"},
+        {"*xyzw*", "otherwise"},
+        {"*", "did you mean steps?"},
     };
     char text[40];
     for (size_t i = 0; i < sizeof said / sizeof *said; i++) {
