@@ -37,11 +37,13 @@ typedef enum outcome {
     CONFORM,    /* by another case */
     SURVIVED,
     UNREACHED, /* no test executes the line: it survives */
+    NOT_RUN,   /* a test of it could not be run: it counts as not caught, and the run says so */
     OUTCOMES,
 } outcome;
 
-static const char *const outcome_name[OUTCOMES] = {
-    "not built", "same code", "equivalent", "unit", "check", "conform", "survived", "not reached"};
+static const char *const outcome_name[OUTCOMES] = {"not built", "same code",   "equivalent",
+                                                   "unit",      "check",       "conform",
+                                                   "survived",  "not reached", "not run"};
 
 typedef struct source {
     char *text;
@@ -75,7 +77,8 @@ typedef struct mutate {
     char *equivalent; /* text of suite/mutate/equivalent.txt */
     int results, result_capacity;
     result *result;
-    int kept; /* mutants.jsonl */
+    int no_mutants; /* lines drawn that gave none: not built, or the same code */
+    int kept;       /* mutants.jsonl */
     bool stopped;
 } mutate;
 
@@ -91,7 +94,7 @@ static int run(mutate *m, char *const *argv, const char *folder, double limit_s)
         .argv = argv, .environment = environ, .log_path = log, .directory = folder};
     ls_proc process = {0};
     if (ls_proc_start(&spec, &process) != LS_OK) {
-        return LS_ERR_INFRA;
+        return 127;
     }
     int ended = ls_proc_wait_any(&process, 1, ls_clock_after(limit_s));
     if (ended < 0) {
@@ -120,12 +123,22 @@ static int run_guarded(mutate *m, char *const *program, double limit_s)
     return run(m, argv, NULL, limit_s);
 }
 
+/* Whether a program could not be run at all, which shows nothing of a mutant: no name spaces (125),
+ * no such program (126, 127), or no process could be started. */
+static bool was_not_run(int code)
+{
+    return code >= 125 && code <= 127;
+}
+
 /* Whether a program fails, twice: what fails now and then, as on a busy machine, does not count. */
-static bool fails(mutate *m, char *const *program, double limit_s)
+static bool fails(mutate *m, char *const *program, double limit_s, result *r)
 {
     int code = run_guarded(m, program, limit_s);
-    return code == -1 ||
-           (code != 0 && !m->stopped && run_guarded(m, program, limit_s) != 0 && !m->stopped);
+    if (code > 0 && !m->stopped && !was_not_run(code)) {
+        code = run_guarded(m, program, limit_s);
+    }
+    r->outcome = was_not_run(code) ? NOT_RUN : r->outcome;
+    return code != 0 && !m->stopped && !was_not_run(code);
 }
 
 /* ---- one mutant ------------------------------------------------------------------------------ */
@@ -198,7 +211,7 @@ static bool caught_by_unit(mutate *m, int at, bool known, result *r)
         }
         built = true;
         char *argv[] = {program, NULL};
-        if (fails(m, argv, 20 + 4 * test->seconds)) {
+        if (fails(m, argv, 20 + 4 * test->seconds, r)) {
             r->outcome = UNIT;
             ls_text_put(r->by, sizeof r->by, "%s", test->name + 5);
             return true;
@@ -264,7 +277,8 @@ static bool fail_cases(mutate *m, const char *list, double limit_s, result *r)
         ls_text_put(r->by, sizeof r->by, "conform: exit code %d", code);
     }
     ls_path_remove_tree(out);
-    return code != 0 && !m->stopped;
+    r->outcome = was_not_run(code) ? NOT_RUN : r->outcome;
+    return code != 0 && !m->stopped && !was_not_run(code);
 }
 
 static bool caught_by_case(mutate *m, int at, const char *set, outcome as, result *r)
@@ -329,8 +343,11 @@ static bool is_reached(const mutate *m, int at, int line)
 static ls_status judge(mutate *m, int at, const ls_mutant *mutant, result *r)
 {
     source *s = &m->source[at];
-    if (s->code == 0) {
-        s->code = digest_of_object(m, at);
+    if (s->code == 0 && (s->code = digest_of_object(m, at)) == 0) {
+        return m->stopped ? LS_OK
+                          : ls_log_fail(LS_ERR_INFRA,
+                                        "%s is not built without a mutant either: see %s/log",
+                                        m->reach.source[at].path, m->directory);
     }
     char *text = ls_mutants_apply(s->text, mutant);
     ls_status status = write_source(m, at, text);
@@ -389,8 +406,9 @@ static ls_status take_kept(void *context, const cJSON *line, int line_number)
         for (int o = 0; o < OUTCOMES; o++) {
             if (strcmp(ls_json_string(line, "outcome", ""), outcome_name[o]) == 0) {
                 k->into->outcome = (outcome)o;
-                k->found = (o != SURVIVED && o != UNREACHED) ||
-                           strcmp(ls_json_string(line, "tests", ""), k->of->tests) == 0;
+                k->found =
+                    o < SURVIVED ||
+                    (o != NOT_RUN && strcmp(ls_json_string(line, "tests", ""), k->of->tests) == 0);
             }
         }
         ls_text_put(k->into->by, sizeof k->into->by, "%s", ls_json_string(line, "by", ""));
@@ -419,7 +437,7 @@ static void write_row(const mutate *m, const char *folder, FILE *to)
         }
     }
     int caught = of[UNIT] + of[CHECK] + of[CONFORM];
-    int counted = caught + of[SURVIVED] + of[UNREACHED];
+    int counted = caught + of[SURVIVED] + of[UNREACHED] + of[NOT_RUN];
     int by_check = of[UNIT] + of[CHECK];
     if (counted + of[EQUIVALENT] > 0) {
         fprintf(to, "| %s | %d | %d | %d | %d | %d | %d | %d | %.0f %% | %.0f %% |\n",
@@ -666,6 +684,7 @@ static ls_status try_mutants(mutate *m)
             }
             LS_THEN(status, keep(m, draw, &r));
         }
+        m->no_mutants += r.outcome == NOT_BUILT || r.outcome == SAME_CODE;
         if (r.outcome != NOT_BUILT && r.outcome != SAME_CODE) {
             m->result = ls_list_grow(m->result, m->results, &m->result_capacity, sizeof *m->result);
             m->result[m->results++] = r;
@@ -695,10 +714,19 @@ static ls_status run_all(mutate *m)
         of[m->result[i].outcome]++;
     }
     int caught = of[UNIT] + of[CHECK] + of[CONFORM], counted = m->results - of[EQUIVALENT];
-    printf("\n%d of %d mutants caught: %d by make check, %d more by make conform; %d survived, "
-           "%d on lines that no test executes; %d equivalent\ntable: %s/mutants.md\n",
-           caught, counted, of[UNIT] + of[CHECK], of[CONFORM], of[SURVIVED], of[UNREACHED],
-           of[EQUIVALENT], m->directory);
+    printf(
+        "\n%d of %d mutants caught: %d by make check, %d more by make conform; %d survived, "
+        "%d on lines that no test executes; %d equivalent; %d not run; %d changes not built or of "
+        "the same code, not counted\n%d tests mapped\ntable: %s/mutants.md\n",
+        caught, counted, of[UNIT] + of[CHECK], of[CONFORM], of[SURVIVED], of[UNREACHED],
+        of[EQUIVALENT], of[NOT_RUN], m->no_mutants, m->reach.tests, m->directory);
+    if (status == LS_OK && !m->stopped &&
+        (counted == 0 || of[NOT_RUN] > 0 || m->reach.tests == 0)) {
+        status = ls_log_fail(LS_ERR_INFRA, "%s: no score",
+                             counted == 0          ? "no mutant was tried"
+                             : m->reach.tests == 0 ? "no test is mapped"
+                                                   : "tests of some mutants could not be run");
+    }
     if (m->stopped) {
         if (m->out == NULL) {
             ls_words_add(&m->given, "--out=%s", m->directory);

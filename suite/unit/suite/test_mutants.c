@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/core/path.h"
+#include "kernels/core/text.h"
 #include "suite/mutate/mutate_parts.h"
 #include "suite/unit/run_suite.h"
 
@@ -65,12 +67,64 @@ START_TEST(a_change_keeps_the_numbers_of_lines)
 }
 END_TEST
 
+/* `lockstep mutate` in a tree whose Makefile and test stand for the product's. What could not be
+ * built or run is no catch, and there is no score of nothing. */
+static const struct run {
+    const char *test, *make; /* the test program; how objects are made */
+    const char *mapped;      /* reach/tests.tsv */
+    int code;
+    const char *says;
+} runs[] = {
+    {"exit 1", "cp", "unit/test_a 0.1\n", 0, "1 of 1 mutants caught: 1 by make check"},
+    {"exit 0", "cp", "unit/test_a 0.1\n", 0, "0 of 1 mutants caught"},
+    {"exit 125", "cp", "unit/test_a 0.1\n", 3, "tests of some mutants could not be run: no score"},
+    {"exit 127", "cp", "unit/test_a 0.1\n", 3, "tests of some mutants could not be run: no score"},
+    {"exit 1", "false", "unit/test_a 0.1\n", 3, "x.c is not built without a mutant either"},
+    {"exit 1", "grep -q a.-.1 $< && cp", "unit/test_a 0.1\n", 3, "no mutant was tried"},
+    {"exit 1", "cp", "", 3, "no test is mapped: no score"},
+};
+
+START_TEST(what_was_not_run_is_no_catch)
+{
+    const struct run *r = &runs[_i];
+    char folder[] = "/tmp/lockstep-mutants-XXXXXX", program[1024], command[4000], text[4000];
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    ls_path_program(program, sizeof program);
+    ls_text_put(
+        command, sizeof command,
+        "cd %s && cp %s/../lockstep . && mkdir -p suite/mutate mutate/reach/unit bin &&\n"
+        /* neither archives nor name spaces, but this folder */
+        "printf 'make -s -C \"$1\" \"$2\"\\n' >suite/mutate/make.sh &&\n"
+        "printf 'cd \"$1\" && exec \"$2\"\\n' >suite/mutate/sandbox.sh &&\n"
+        "printf '#!/bin/sh\\ncp \"$4\" \"$3\"\\n' >bin/strip && chmod +x bin/strip &&\n"
+        "printf 'int f(int a)\\n{\\n    return a - 1;\\n}\\n' >x.c && cp x.c mutate/x.c &&\n"
+        "echo x.c >mutate/sources && echo 1 >mutate/product.stamp && echo 1 >mutate/tests.stamp "
+        "&&\n"
+        "printf '%s' >mutate/reach/tests.tsv && echo 'x.c 1-4' >mutate/reach/unit/test_a.lines &&\n"
+        "printf '#!/bin/sh\\n%s\\n' >mutate/test && chmod +x mutate/test &&\n"
+        "printf 'build/obj/x.c.o: x.c\\n\\tmkdir -p build/obj build/unit\\n\\t%s $< $@\\n"
+        "programs:\\nbuild/unit/test_a: build/obj/x.c.o\\n\\tcp test $@\\n' >mutate/Makefile &&\n"
+        "PATH=$PWD/bin:$PATH ./lockstep mutate --n 1 --out out 2>&1; echo code=$?",
+        folder, program, r->mapped, r->test, r->make);
+    FILE *from = popen(command, "r");
+    ck_assert_ptr_nonnull(from);
+    text[fread(text, 1, sizeof text - 1, from)] = '\0';
+    pclose(from);
+    LS_TEXT(code, 32, "code=%d\n", r->code);
+    ck_assert_msg(strstr(text, r->says) != NULL && strstr(text, code) != NULL, "'%s', %s: %s",
+                  r->says, code, text);
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("mutants");
     TCase *tests = tcase_create("mutants");
     tcase_add_loop_test(tests, a_source_offers_its_changes, 0, sizeof source / sizeof *source);
     tcase_add_test(tests, a_change_keeps_the_numbers_of_lines);
+    tcase_add_loop_test(tests, what_was_not_run_is_no_catch, 0, sizeof runs / sizeof *runs);
+    tcase_set_timeout(tests, 120);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
 }
