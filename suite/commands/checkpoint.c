@@ -141,6 +141,22 @@ static bool has(const ls_safetensors *file, const char *prefix)
     return false;
 }
 
+/* How many parameters the file has, and how many of them have a tensor of that kind. */
+static int count_covered(const ls_safetensors *file, const char *kind, int *parameters)
+{
+    int covered = 0;
+    *parameters = 0;
+    for (int i = 0; i < ls_safetensors_count(file); i++) {
+        const char *name = ls_safetensors_at(file, i)->name;
+        if (strncmp(name, "param/", 6) == 0) {
+            LS_TEXT(wanted, 300, "%s%s", kind, name + 6);
+            ++*parameters;
+            covered += has(file, wanted);
+        }
+    }
+    return covered;
+}
+
 static int lacks(bool lacking, const char *what, const char *cost)
 {
     if (lacking) {
@@ -157,9 +173,10 @@ static int print_lacking(const ls_safetensors *file)
     bool plain = strcmp(metadata(file, "optimizer"), "sgd") == 0 &&
                  ls_json_number(options, "momentum", 1) == 0;
     cJSON_Delete(options);
-    int missing = 0;
+    int missing = 0, parameters, moments = count_covered(file, "state/", &parameters);
+    LS_TEXT(which, 60, "moments of %d of %d", parameters - moments, parameters);
     missing +=
-        lacks(!plain && !has(file, "state/"), "moments",
+        lacks(!plain && (moments < parameters || parameters == 0), moments > 0 ? which : "moments",
               "the optimizer starts anew: momentum 0.9 has its size again after some 20 steps");
     missing += lacks(!ours && !has(file, "master/"), "masters",
                      "from O2 on they are made of the parameters: exact where these are f32");
@@ -195,6 +212,15 @@ static void print_resume(const ls_safetensors *file)
     }
 }
 
+static int64_t count_elements(const ls_safetensors *file)
+{
+    int64_t count = 0;
+    for (int i = 0; i < ls_safetensors_count(file); i++) {
+        count += ls_shape_count(&ls_safetensors_at(file, i)->shape);
+    }
+    return count;
+}
+
 int ls_checkpoint_main(int count, char **argument)
 {
     const char *to = NULL;
@@ -207,7 +233,9 @@ int ls_checkpoint_main(int count, char **argument)
     LS_TRY(ls_command_parse("checkpoint FILE", options, 2, &count, argument));
     LS_TRY(ls_pth_state_open(argument[0], &file));
     ls_status status = LS_OK;
-    if (plain && to == NULL) {
+    if (count_elements(file) == 0) {
+        status = ls_log_fail(LS_ERR_USAGE, "%s: it holds no element of a tensor", argument[0]);
+    } else if (plain && to == NULL) {
         status = ls_log_fail(LS_ERR_USAGE, "--plain without --to: nothing is written");
     } else if (to != NULL) {
         status = ls_convert_write(argument[0], file, to, plain);

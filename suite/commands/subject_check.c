@@ -289,6 +289,34 @@ static int count_untried(const ls_subject_check *check, char *text, size_t bytes
     return count;
 }
 
+static int count_requirements(const ls_run *run)
+{
+    int count = 0;
+    for (int c = 0; c < run->cases.count; c++) {
+        bool first = true;
+        for (int b = 0; b < c && first; b++) {
+            first = strcmp(run->cases.row[b].requirement, run->cases.row[c].requirement) != 0;
+        }
+        count += first;
+    }
+    return count;
+}
+
+/* Prints the cases that were tried, and of which the machine left no judgement; their number. */
+static int print_unjudged(const ls_run *run)
+{
+    int count = 0;
+    for (int c = 0; c < run->cases.count; c++) {
+        if (run->judged[c] && run->verdict[c].code == LS_INFRA) {
+            LS_TEXT(line, 700, "not judged: %s: %s", run->cases.row[c].id,
+                    run->verdict[c].evidence);
+            print_wrapped("", 8, line);
+            count++;
+        }
+    }
+    return count;
+}
+
 static int print(checked *c)
 {
     const ls_subject_check *check = &c->check;
@@ -298,10 +326,12 @@ static int print(checked *c)
     }
     char line[400], untried[2000];
     ls_text_put(line, sizeof line,
-                "%d options and words of options, and a case of %d requirements, in %d jobs and "
-                "%.0f s",
-                tried, check->requirements, check->jobs, c->seconds);
+                "%d options and words of options, and a case of %d of %d requirements, in %d jobs "
+                "and %.0f s",
+                tried, check->requirements, count_requirements(&check->run), check->jobs,
+                c->seconds);
     print_wrapped("tried", 8, line);
+    int unjudged = print_unjudged(&check->run);
     if (count_untried(check, untried, sizeof untried) > 0) {
         print_wrapped("", 8, "not tried, as no job gives them without something that is missing:");
         print_wrapped("", 8, untried);
@@ -321,9 +351,10 @@ static int print(checked *c)
     count_claims(c);
     printf("\n");
     print_claims(c);
-    printf("whole   %s\n", missing == 0 && check->timeouts == 0 ? "yes" : "no");
+    bool lacks = missing > 0 || check->timeouts > 0;
+    printf("whole   %s\n", lacks ? "no" : unjudged > 0 ? "not shown" : "yes");
     print_next(c, best_claim(c));
-    return missing == 0 && check->timeouts == 0 ? LS_OK : LS_ERR_CHECK;
+    return lacks ? LS_ERR_CHECK : unjudged > 0 ? LS_ERR_INFRA : LS_OK;
 }
 
 /* ---- the command ----------------------------------------------------------------------------- */

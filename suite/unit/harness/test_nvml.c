@@ -613,12 +613,17 @@ START_TEST(preflight_alone_has_an_exit_code)
 {
     char all[8192];
     run_program("preflight", all, sizeof all);
-    ck_assert_msg(strstr(all, "MACHINE  ready\ncode=0") != NULL, "%s", all);
+    ck_assert_msg(strstr(all, "MACHINE  ready (3 of 3 GPUs looked at)\ncode=0") != NULL, "%s", all);
     write_text("fake.txt", "a", "gpu 1 pcie_width 8\n");
     run_program("preflight", all, sizeof all);
     ck_assert_msg(strstr(all, "PCIE_WIDTH: GPU 1 (0000:18:00.0): PCIe x8 instead of x16") != NULL,
                   "%s", all);
-    ck_assert_msg(strstr(all, "MACHINE  not ready\ncode=1") != NULL, "%s", all);
+    ck_assert_msg(strstr(all, "MACHINE  not ready (3 of 3 GPUs looked at)\ncode=1") != NULL, "%s",
+                  all);
+    write_text("fake.txt", "w", "driver 575.57.08\ncuda 12090\ngpu 0 address 0000:17:00.0\n");
+    run_program("preflight", all, sizeof all); /* two that nothing could look at */
+    ck_assert_msg(strstr(all, "MACHINE  not shown (1 of 3 GPUs looked at)\ncode=3") != NULL, "%s",
+                  all);
 }
 END_TEST
 

@@ -219,6 +219,44 @@ START_TEST(wrong_arguments)
 }
 END_TEST
 
+static void put_file(const char *name, const char *header)
+{
+    uint64_t bytes = (strlen(header) + 7) / 8 * 8; /* tensors are aligned */
+    FILE *file = fopen(in_folder(name), "w");
+    ck_assert(file != NULL && fwrite(&bytes, sizeof bytes, 1, file) == 1 &&
+              fprintf(file, "%-*s", (int)bytes, header) == (int)bytes);
+    ck_assert_int_eq(fclose(file), 0);
+}
+
+/* A file that holds nothing is nothing to start from, and half of the moments are not the moments.
+ */
+START_TEST(nothing_and_half)
+{
+    static const char *const empty[] = {
+        "{}", "{\"__metadata__\":{\"format\":\"pt\"}}",
+        "{\"w\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}}"};
+    int code;
+    for (size_t i = 0; i < sizeof empty / sizeof *empty; i++) {
+        put_file("empty.safetensors", empty[i]);
+        says(run(&code, in_folder("empty.safetensors"), NULL, NULL, NULL),
+             "it holds no element of a tensor");
+        ck_assert_int_eq(code, LS_ERR_USAGE);
+    }
+    put_file("half.safetensors",
+             "{\"__metadata__\":{\"format\":\"lockstep-checkpoint\",\"optimizer\":\"adam\","
+             "\"world_size\":\"1\",\"step\":\"2\"},"
+             "\"param/a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
+             "\"param/b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]},"
+             "\"state/b/exp_avg\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[8,12]}}");
+    FILE *file = fopen(in_folder("half.safetensors"), "a");
+    ck_assert(file != NULL && fwrite("\0\0\0\0\0\0\0\0\0\0\0\0", 12, 1, file) == 1 &&
+              fclose(file) == 0);
+    const char *text = run(&code, in_folder("half.safetensors"), NULL, NULL, NULL);
+    ck_assert_msg(code == 0, "%s", text);
+    says(text, "moments of 1 of 2 ");
+}
+END_TEST
+
 static void make_folder(void)
 {
     ck_assert_ptr_nonnull(mkdtemp(folder));
@@ -240,6 +278,7 @@ int main(void)
     tcase_add_test(tests, what_scripts_read);
     tcase_add_test(tests, weights_and_dumps);
     tcase_add_test(tests, wrong_arguments);
+    tcase_add_test(tests, nothing_and_half);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
 }

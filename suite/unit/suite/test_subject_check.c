@@ -45,6 +45,12 @@ static const struct lack {
      "sed -i 's/,\"digest\":{[^}]*}//' $out",
      1,
      {"step events have no digest.param, digest.grad,", "such as ", "whole   no"}},
+    /* the machine's doing: neither the subject's lack nor a yes */
+    {"torch-ddp-bf16",
+     "[ \"$WORLD_SIZE\" != 3 ] || exit 3",
+     ":",
+     3,
+     {"not judged: gradients.bf16.", "exit code 3", "whole   not shown"}},
     {"torch-ddp-fp32", "exit 2", ":", 3, {"the subject does not start", "", ""}},
 };
 enum { LACKS = sizeof lacks / sizeof *lacks };
