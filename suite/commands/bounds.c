@@ -196,6 +196,22 @@ static ls_status check_only(const char *only)
     return ls_log_fail(LS_ERR_USAGE, "--only '%s': %s", only, hint);
 }
 
+static void print_counts(const ls_bounds_rows *rows)
+{
+    int steps = 0, alarms = 0, planted = 0, silent = 0;
+    for (int i = 0; i < rows->count; i++) {
+        bool clean = strcmp(rows->row[i].plant, "none") == 0;
+        bool passed = strcmp(rows->row[i].verdict, "PASS") == 0;
+        steps += clean;
+        alarms += clean && !passed;
+        planted += !clean;
+        silent += !clean && passed;
+    }
+    printf("%d correct steps judged, %d of them not PASS; %d steps with a planted fault, %d of "
+           "them PASS\n",
+           steps, alarms, planted, silent);
+}
+
 int ls_bounds_main(int count, char **argument)
 {
     bounds b = {.seeds = "100", .first_seed = "1000", .out = "results/bounds", .planted = "3"};
@@ -226,7 +242,11 @@ int ls_bounds_main(int count, char **argument)
     LS_THEN(status, run_all(&b, first_seed, (int)seeds, (int)planted));
     ls_bounds_rows_free(&b.rows);
     LS_THEN(status, ls_bounds_rows_read(path, &b.rows));
+    if (status == LS_OK && b.rows.count == 0) {
+        status = ls_log_fail(LS_ERR_INFRA, "%s holds no step: nothing was judged", path);
+    }
     LS_THEN(status, ls_bounds_table_write(&b.rows, b.folder));
+    print_counts(&b.rows);
     ls_bounds_rows_free(&b.rows);
     return (int)status;
 }

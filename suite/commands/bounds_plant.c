@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kernels/core/file.h"
+#include "kernels/core/log.h"
 #include "reference/files/safetensors.h"
 
 #define CONV "layer2.0.conv1.weight" /* in every network, tens of blocks large */
@@ -75,7 +76,7 @@ static const char *data_begin(const ls_safetensors *file)
 }
 
 static ls_status plant_file(const ls_bounds_plant *plant, const ls_safetensors *first,
-                            const char *path, const char *copy)
+                            const char *path, const char *copy, int *changed)
 {
     ls_safetensors *file = NULL;
     char *data = NULL;
@@ -91,6 +92,7 @@ static ls_status plant_file(const ls_bounds_plant *plant, const ls_safetensors *
                                             : strcmp(entry->name, plant->tensor) == 0;
         if (chosen) {
             ptrdiff_t at = (const char *)entry->data - data_begin(file);
+            ++*changed;
             change(plant, entry, ls_safetensors_find(first, "local/" CONV),
                    data + sizeof header + header + at);
         }
@@ -115,8 +117,12 @@ ls_status ls_bounds_plant_write(const ls_bounds_plant *plant, int world, const c
     ls_safetensors *first = NULL;
     LS_TRY(ls_safetensors_open(path[0], &first));
     ls_status status = LS_OK;
-    for (int rank = 0; rank < world && status == LS_OK; rank++) {
-        status = plant_file(plant, first, path[rank], copy[rank]);
+    for (int rank = 0, changed = 0; rank < world && status == LS_OK; rank++) {
+        status = plant_file(plant, first, path[rank], copy[rank], &changed);
+        if (status == LS_OK && changed == 0) {
+            status = ls_log_fail(LS_ERR_CHECK, "%s has no tensor for the fault %s: nothing planted",
+                                 path[rank], plant->name);
+        }
     }
     ls_safetensors_close(first);
     return status;

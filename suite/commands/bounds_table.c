@@ -57,6 +57,10 @@ ls_status ls_bounds_rows_read(const char *path, ls_bounds_rows *out)
     for (char *line; status == LS_OK && (line = strsep(&rest, "\n")) != NULL;) {
         ls_bounds_row row;
         number++;
+        if (rest == NULL && line[0] != '\0') { /* a last number may have lost digits */
+            status = ls_log_fail(LS_ERR_USAGE, "%s:%d ends in the middle of a row", path, number);
+            break;
+        }
         if (line[0] == '#' || (line[0] == '\0' && rest == NULL)) {
             continue;
         }

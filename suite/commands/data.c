@@ -128,7 +128,8 @@ static ls_status time_loader(int count, char **argument)
         print_timing(&options, number[0], &t);
     }
     if (t.bad > 0) {
-        printf("%lld pictures could not be read\n", (long long)t.bad);
+        printf("%lld of %lld pictures could not be read\n", (long long)t.bad,
+               (long long)(number[0] * number[1]));
     }
     return LS_OK;
 }

@@ -206,6 +206,13 @@ static ls_status run_one(const setting *what, int who, const place *place, int p
             goto free_outcome;
         }
         double ms = ls_stats_percentile(times.ms + what->warmup_steps, what->timed_steps, 0.5);
+        for (int step = what->warmup_steps; step < steps; step++) {
+            ms = times.ms[step] > 0 ? ms : NAN;
+        }
+        if (isnan(ms)) {
+            status = ls_log_fail(LS_ERR_CHECK, "%s: a timed step has no \"ms\" above 0", path);
+            goto free_outcome;
+        }
         slowest_ms = fmax(slowest_ms, ms);
         ls_text_put(out->transport, sizeof out->transport, "%s", times.transport);
     }
@@ -349,16 +356,20 @@ static ls_status run_all(const asked *options)
     fflush(stdout);
     bool units = ls_device_cpu_has(LS_BF16, true);
     ls_status status = LS_OK;
+    int compared = 0, left_out = 0;
     for (int i = 0; i < SETTINGS && status == LS_OK; i++) {
         if (is_wanted(options, &settings[i]) && settings[i].level > 0 && !units) {
             printf("%s\n    left out: this CPU, or its oneDNN, has no units for bf16\n",
                    settings[i].label);
+            left_out++;
         } else if (is_wanted(options, &settings[i])) {
             status = run_setting(&settings[i], &place, table);
+            compared += status == LS_OK;
         }
     }
-    ls_status closed = ls_file_close(table, path);
-    return status != LS_OK ? status : closed;
+    LS_THEN(status, ls_file_close(table, path));
+    printf("%d settings compared, %d left out\n", compared, left_out);
+    return status == LS_OK && compared == 0 ? LS_ERR_INFRA : status;
 }
 
 int ls_versus_main(int count, char **argument)

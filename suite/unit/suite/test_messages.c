@@ -121,6 +121,9 @@ static const struct wrong {
      LS_ERR_USAGE, "--resume: the run in dir has --seed '7', and 8 is another one"},
     {"lockstep conform --case gradients.o0.w2.b0.1mb --out o --subject /none/x", LS_ERR_INFRA,
      "cannot run '/none/x': no such program"},
+    {"echo -n 'resnet20.o0 none 0 1 PASS 1 1 1 1 1 1 1 1 1 1 1 1' >dir/steps.tsv && "
+     "lockstep bounds --out dir --only resnet20.o0 --seeds 1",
+     LS_ERR_USAGE, "$PWD/dir/steps.tsv:1 ends in the middle of a row"},
     {"lockstep versus --python ./dir", LS_ERR_USAGE, "--python './dir': it is a folder"},
     {"lockstep versus --only resnet50.224.b16", LS_ERR_USAGE,
      "--only 'resnet50.224.b16': did you mean resnet50.224.b16.t2?"},
