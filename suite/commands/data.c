@@ -40,8 +40,8 @@ static double cpu_seconds(void)
 }
 
 typedef struct timing {
-    double wall_s, cpu_s; /* of all but the first batches */
-    int64_t bad;
+    double wall_s, cpu_s;  /* of all but the first batches */
+    int64_t bad, pictures; /* of all */
     uint64_t digest;
 } timing;
 
@@ -60,7 +60,8 @@ static ls_status run_batches(ls_loader *loader, const ls_loader_options *options
             begun_cpu = cpu_seconds();
         }
         LS_TRY(ls_loader_next(loader, &batch));
-        out->bad += i >= 0 ? batch.bad_images : 0;
+        out->bad += batch.bad_images;
+        out->pictures += options->batch_size;
         if (digest) {
             out->digest = ls_loader_digest(out->digest, &batch, options->image_size);
         }
@@ -129,7 +130,7 @@ static ls_status time_loader(int count, char **argument)
     }
     if (t.bad > 0) {
         printf("%lld of %lld pictures could not be read\n", (long long)t.bad,
-               (long long)(number[0] * number[1]));
+               (long long)t.pictures);
     }
     return LS_OK;
 }

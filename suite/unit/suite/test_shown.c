@@ -93,6 +93,26 @@ START_TEST(a_fault_that_changes_nothing_is_an_error)
 }
 END_TEST
 
+/* Those of the batches before the clock starts, too: every picture that was taken is counted. */
+START_TEST(bad_pictures_are_counted_among_all)
+{
+    char folder[64], program[1024], command[2400], said[2000];
+    fake_folder(folder, sizeof folder);
+    ls_path_program(program, sizeof program);
+    ls_text_put(command, sizeof command,
+                "cd %s && PATH=%s/..:$PATH && lockstep data make a --images 1 && "
+                "for one in $(find a -name '*.jpg' -o -name '*.png' | sort | head -n 9); do echo x >$one; done && "
+                "lockstep data time a --batches 1 --batch-size 10 --workers 0 --skip 2>messages",
+                folder, program);
+    FILE *from = popen(command, "r");
+    ck_assert_ptr_nonnull(from);
+    said[fread(said, 1, sizeof said - 1, from)] = '\0';
+    ck_assert_int_eq(pclose(from), 0);
+    ck_assert_msg(strstr(said, "\n27 of 30 pictures could not be read\n") != NULL, "%s", said);
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("shown");
@@ -101,6 +121,7 @@ int main(void)
     tcase_add_test(tests, a_peer_without_times_is_no_comparison);
     tcase_add_test(tests, settings_that_are_all_left_out_show_nothing);
     tcase_add_test(tests, a_fault_that_changes_nothing_is_an_error);
+    tcase_add_test(tests, bad_pictures_are_counted_among_all);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
 }
