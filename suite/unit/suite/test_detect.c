@@ -189,6 +189,84 @@ START_TEST(peers_count_what_was_not_run)
 }
 END_TEST
 
+/* ---- the gallery, and faults judged by observe's rules ----------------------------------------
+ */
+
+/* Runs a script of suite/ on a `lockstep` that is $folder/planted/lockstep, too; its exit code. */
+static int run_script(const char *lockstep, const char *line, char *said, size_t bytes)
+{
+    char folder[] = "/tmp/lockstep-detect-XXXXXX", suite[1024];
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    ck_assert(ls_path_find("suite", suite, sizeof suite));
+    LS_TEXT(planted, 64, "%s/planted", folder);
+    ck_assert_int_eq(mkdir(planted, 0755), 0);
+    put(folder, "lockstep", lockstep);
+    put(planted, "lockstep", lockstep);
+    put(folder, "torch.py", "__version__ = '2.15.0'\n");
+    LS_TEXT(command, 2000, "export D=%s S=%s PYTHONPATH=%s && %s 2>&1", folder, suite, folder,
+            line);
+    FILE *from = popen(command, "r");
+    ck_assert_ptr_nonnull(from);
+    said[fread(said, 1, bytes - 1, from)] = '\0';
+    int status = pclose(from);
+    ls_path_remove_tree(folder);
+    return WEXITSTATUS(status);
+}
+
+static const struct script {
+    const char *line, *verdicts; /* of each run */
+    int run_code, code;
+    const char *says;
+} scripts[] = {
+#define GALLERY(script) "python3 $S/peers/gallery/check.py $D/lockstep python3 " script
+#define RULE(word) "{\"case\":\"observe.scaler.order\",\"verdict\":\"" word "\"}"
+    {GALLERY("single"), RULE("PASS"), 0, 0, "ok - right single"},
+    {GALLERY("single"), RULE("WEAK"), 1, 3, "not run - right single"}, /* the job's own code */
+    {GALLERY("single"), RULE("FAIL"), 1, 1, "not ok - right single"},
+    {GALLERY("single"), "", 3, 3, "not run - right single"},
+    {GALLERY("no_such_script"), RULE("PASS"), 0, 3, "0 passed, 0 failed"},
+    {GALLERY("clip_before_unscale"), RULE("PASS"), 0, 1, "not ok - wrong clip_before_unscale"},
+    {GALLERY("clip_before_unscale"), RULE("WEAK"), 1, 3, "not run - wrong clip_before_unscale"},
+    {GALLERY("clip_before_unscale"), RULE("UNSUPPORTED"), 0, 3,
+     "not run - wrong clip_before_unscale"},
+    {GALLERY("clip_before_unscale"), "", 1, 3, "not run - wrong clip_before_unscale"},
+#define OBSERVED "sh $S/plants/observed.sh $D $D/out no_unscale && cat $D/out/observed.tsv"
+    {OBSERVED, "{\"verdict\":\"PASS\",\"jobs\":[\"a\"]}", 0, 0,
+     "no_unscale\tgradients.o2.w2.b0.1mb\tno"},
+    {OBSERVED, "{\"verdict\":\"SKIP\",\"jobs\":[]}", 1, 0, "\tno\tno job"},
+    {OBSERVED, "{\"verdict\":\"CRASH\",\"jobs\":[\"a\"]}", 1, 3, "0 not, 1 not run"},
+    {OBSERVED, "{\"verdict\":\"SKIP\",\"jobs\":[\"a\"]}", 1, 3, "0 not, 1 not run"},
+    {OBSERVED, "", 3, 3, "0 not, 1 not run"},
+    {OBSERVED, "{\"verdict\":\"FAIL\",\"jobs\":[\"a\"]}", 1, 1,
+     "1 seen by rules"}, /* the clean run, too */
+    {"sh $S/plants/observed.sh $D $D/out no_such_fault", "", 0, 3, "0 faults"},
+};
+
+START_TEST(a_script_that_crashed_was_not_run)
+{
+    const struct script *s = &scripts[_i];
+    char said[4000];
+    LS_TEXT(lockstep, 1000,
+            "#!/bin/sh\n"
+            "while [ $# -gt 0 ]; do\n"
+            "    case $1 in --out) out=$2 ;; esac\n"
+            "    shift\n"
+            "done\n"
+            "mkdir -p \"$out\" && echo '%s' >\"$out/verdicts.jsonl\"\n"
+            "[ -s \"$out/verdicts.jsonl\" ] && grep -q . \"$out/verdicts.jsonl\" || "
+            "rm \"$out/verdicts.jsonl\"\n"
+            "echo 'not ok 1 - x # FAIL 0.1s reduction.mean'\n"
+            "exit %d\n",
+            s->verdicts, s->run_code);
+    if (strncmp(s->line, "python3", 7) == 0 && !has_python()) {
+        return;
+    }
+    int code = run_script(lockstep, s->line, said, sizeof said);
+    ck_assert_msg(code == s->code && strstr(said, s->says) != NULL,
+                  "%s %s: exit code %d, not %d: %s", s->line, s->verdicts, code, s->code, said);
+}
+END_TEST
+
 /* The table of the C rule, in Python. */
 START_TEST(python_has_the_same_rule)
 {
@@ -228,6 +306,8 @@ int main(void)
     tcase_add_test(tests, a_job_of_a_bench_is_of_the_named_case);
     tcase_add_test(tests, what_was_not_run_decides);
     tcase_add_test(tests, peers_count_what_was_not_run);
+    tcase_add_loop_test(tests, a_script_that_crashed_was_not_run, 0,
+                        sizeof scripts / sizeof *scripts);
     tcase_add_loop_test(tests, python_has_the_same_rule, 0, ROWS);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
