@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "file.h"
 #include "log.h"
 #include "text.h"
 
@@ -90,11 +91,11 @@ bool ls_path_find(const char *name, char *path, size_t bytes)
 static void interpreter_of(const char *path, char *name, size_t bytes)
 {
     char line[256] = "";
-    FILE *file = fopen(path, "re");
-    if (file != NULL) {
-        size_t got = fread(line, 1, sizeof line - 1, file);
-        line[got] = '\0';
-        fclose(file);
+    ls_file_source file;
+    if (ls_file_open(path, INT64_MAX, &file) == LS_OK) {
+        size_t used;
+        (void)ls_file_fill_some(&file, path, line, sizeof line - 1, &used);
+        close(file.descriptor);
     }
     const char *at = strncmp(line, "#!", 2) == 0 ? line + 2 : "";
     at += strspn(at, " \t");
