@@ -193,6 +193,27 @@ static void call_from_threads(int rank)
     }
 }
 
+/* A communicator in which this process is rank 0. */
+static void call_as_first(int rank)
+{
+    nccl comm = {.id = 9, .calls = 1, .odd = SIZE_MAX};
+    LS_TEXT(text, 16, "%d", rank);
+    unsetenv("RANK");
+    setenv(rank == 5 ? "PMI_RANK" : "OMPI_COMM_WORLD_RANK", text, 1);
+    open_comm(&comm);
+    (void)call_many(&comm);
+    ck_assert_int_eq(comm.v5->finalize(comm.context), 0);
+}
+
+START_TEST(the_rank_is_that_of_the_launcher)
+{
+    for (int rank = 5; rank < 7; rank++) {
+        as_process(call_as_first, rank);
+        ck_assert_int_eq(count_lines(rank).total, 1);
+    }
+}
+END_TEST
+
 START_TEST(threads_share_a_file_of_whole_lines)
 {
     setenv("LS_OBSERVE_KERNELS", "1", 1);
@@ -734,6 +755,7 @@ int main(void)
     TCase *tests = tcase_create("plugin and rules");
     tcase_set_timeout(tests, 60);
     tcase_add_checked_fixture(tests, set_up, tear_down);
+    tcase_add_test(tests, the_rank_is_that_of_the_launcher);
     tcase_add_test(tests, threads_share_a_file_of_whole_lines);
     tcase_add_test(tests, places_are_used_again);
     tcase_add_test(tests, version_4_is_spoken_too);
