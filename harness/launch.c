@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "kernels/core/cores.h"
 #include "kernels/core/file.h"
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
@@ -130,11 +131,12 @@ static int ranks_for_this_machine(void)
 {
     glob_t found;
     int devices = 0;
-    if (glob("/dev/nvidia[0-9]*", 0, NULL, &found) == 0) {
+    LS_TEXT(files, 700, "%s/nvidia[0-9]*", ls_path_devfs());
+    if (glob(files, 0, NULL, &found) == 0) {
         devices = (int)found.gl_pathc;
         globfree(&found);
     }
-    return devices > 0 ? devices : ls_machine_cores();
+    return devices > 0 ? devices : ls_cores_share(ls_cores_usable(), 1);
 }
 
 static void check_together(struct argp_state *state, const arguments *given)

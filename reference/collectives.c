@@ -16,6 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "harness/machine/bus.h"
 #include "kernels/core/clock.h"
 #include "kernels/core/digest.h"
 #include "kernels/core/file.h"
@@ -232,9 +233,11 @@ static ls_status try_all(program *p)
 {
     if (prints(p)) {
         LS_TEXT(group, 64, " of group 0 of %d", p->groups.count);
-        printf("# %s, %d ranks%s%s%s\n", p->peer.api->name, p->peer.members.count,
-               p->groups.count > 0 ? group : "", p->device.api != NULL ? " on " : "",
-               p->device.api != NULL ? p->device.info.device : "");
+        const char *why = ls_bus_why_cpu(p->given.device == NULL ? "auto" : p->given.device);
+        printf("# %s, %d ranks%s on %s%s\n", p->peer.api->name, p->peer.members.count,
+               p->groups.count > 0 ? group : "",
+               p->device.api != NULL ? p->device.info.device : "the CPU: ",
+               p->device.api != NULL ? "" : why);
         if (p->peer.members.count == 1) {
             printf("# %s of one: nothing is sent, so no bandwidth is reported\n",
                    p->groups.count > 0 ? "group" : "world");
@@ -471,10 +474,7 @@ static ls_status on_wait(void *context, double waited_s)
 
 static ls_status open_device(program *p)
 {
-    const char *root = getenv("LS_SYSFS"), *device = p->given.device;
-    if (device == NULL || strcmp(device, "auto") == 0) {
-        device = ls_device_count_nvidia(root == NULL ? "/sys" : root) > 0 ? "cuda" : "cpu";
-    }
+    const char *device = ls_bus_choose(p->given.device == NULL ? "auto" : p->given.device);
     if (strcmp(device, "cpu") == 0) { /* host memory needs no backend */
         return LS_OK;
     }

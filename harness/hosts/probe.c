@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "kernels/core/cores.h"
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
 #include "launchers.h"
@@ -20,9 +21,9 @@
 #include "kernels/core/list.h"
 #include "supervise.h"
 
-int ls_probe_usual_ranks(int devices, int cores)
+int ls_probe_usual_ranks(int devices, double cores)
 {
-    return devices > 0 ? devices : cores < 8 ? cores : 8;
+    return devices > 0 ? devices : cores < 8 ? ls_cores_share(cores, 1) : 8;
 }
 
 /* ---- on the host ---------------------------------------------------------------------------- */
@@ -73,8 +74,8 @@ ls_status ls_probe_answer(const char *marker, const char *device, int ranks, boo
     }
     const char *chosen = NULL, *connection = getenv("SSH_CONNECTION");
     ls_machine_device found[LS_MACHINE_DEVICES_MAX];
-    int devices = ls_machine_devices(ls_machine_sysfs(), found, LS_MACHINE_DEVICES_MAX);
-    int cores = ls_machine_cores();
+    int devices = ls_machine_devices(ls_path_sysfs(), found, LS_MACHINE_DEVICES_MAX);
+    double cores = ls_cores_usable();
     LS_TRY(ls_machine_choose(device, ranks > 0 ? ranks : ls_probe_usual_ranks(devices, cores),
                              oversubscribe, &chosen));
     (void)gethostname(hostname, sizeof hostname - 1);
@@ -251,7 +252,7 @@ static ls_status take_answers(ls_hosts *hosts, const probing *p, const ls_outcom
                     ls_json_string(answer, "hostname", ""));
         ls_text_put(one->cpu, sizeof one->cpu, "%s", ls_json_string(answer, "cpu", ""));
         ls_text_put(one->device, sizeof one->device, "%s", ls_json_string(answer, "device", ""));
-        one->cores = ls_json_int(answer, "cores", 1);
+        one->cores = ls_json_number(answer, "cores", 1);
         one->devices = ls_json_int(answer, "devices", 0);
         if (k == 0) {
             choose_master(hosts, answer);

@@ -11,8 +11,9 @@ enum { LS_PROBE_LIMIT_S = 25 }; /* for all hosts at once to connect, start and a
 
 typedef struct ls_probe {
     char hostname[64], cpu[96];
-    int cores, devices; /* devices: NVIDIA ones on its PCI bus */
-    char device[8];     /* "cpu", "cuda" */
+    double cores;
+    int devices;    /* devices: NVIDIA ones on its PCI bus */
+    char device[8]; /* "cpu", "cuda" */
 } ls_probe;
 
 typedef struct ls_probe_question {
@@ -30,6 +31,6 @@ ls_status ls_probe_at(ls_hosts *hosts, const ls_probe_question *question, ls_pro
 /* Runs on the host: prints one line of JSON. `marker` is a file that contains LS_TOKEN. */
 ls_status ls_probe_answer(const char *marker, const char *device, int ranks, bool oversubscribe);
 /* The default number of ranks of a machine. */
-int ls_probe_usual_ranks(int devices, int cores);
+int ls_probe_usual_ranks(int devices, double cores);
 
 #endif

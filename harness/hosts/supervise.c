@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "kernels/core/cores.h"
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
 #include "kernels/core/list.h"
@@ -70,9 +71,8 @@ ls_words ls_supervise_environment(const ls_supervise_rank_info *info)
         ls_words_add(&list, "NCCL_HOSTID=lockstep-node-%d", info->node);
     }
     if (info->threads > 0 || getenv("OMP_NUM_THREADS") == NULL) {
-        int shared = ls_machine_cores() / (info->ranks_here > 0 ? info->ranks_here : 1);
-        ls_words_add(&list, "OMP_NUM_THREADS=%d",
-                     info->threads > 0 ? info->threads : (shared > 1 ? shared : 1));
+        int shared = ls_cores_share(ls_cores_usable(), info->ranks_here);
+        ls_words_add(&list, "OMP_NUM_THREADS=%d", info->threads > 0 ? info->threads : shared);
     }
     return list;
 }

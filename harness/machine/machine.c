@@ -1,9 +1,7 @@
 #include "machine.h"
 
-#include <dirent.h>
 #include <dlfcn.h>
 #include <math.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +12,7 @@
 #include "driver.h"
 #include "nvml.h"
 #include "kernels/core/clock.h"
+#include "kernels/core/cores.h"
 #include "kernels/core/file.h"
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
@@ -95,49 +94,11 @@ static void ask_nvml(ls_machine_device *device, int count)
     ls_nvml_close(nvml);
 }
 
-static int by_address(const void *a, const void *b)
-{
-    return strcmp(((const ls_machine_device *)a)->address, ((const ls_machine_device *)b)->address);
-}
-
 int ls_machine_devices(const char *sysfs, ls_machine_device *device, int most)
 {
-    LS_TEXT(folder, 700, "%s/bus/pci/devices", sysfs);
-    int count = 0;
-    DIR *entries = opendir(folder);
-    for (struct dirent *e; entries != NULL && count < most && (e = readdir(entries)) != NULL;) {
-        char path[1100], vendor[16], class[16];
-        if (e->d_name[0] == '.') {
-            continue;
-        }
-        ls_text_put(path, sizeof path, "%s/%s/vendor", folder, e->d_name);
-        read_word(path, vendor, sizeof vendor);
-        ls_text_put(path, sizeof path, "%s/%s/class", folder, e->d_name);
-        read_word(path, class, sizeof class);
-        /* 0x0300: VGA controller, 0x0302: 3D controller (PCI class codes); the last two digits are
-         * the programming interface */
-        bool display = strncmp(class, "0x0300", 6) == 0 || strncmp(class, "0x0302", 6) == 0;
-        if (strcmp(vendor, "0x10de") != 0 || !display) {
-            continue;
-        }
-        ls_machine_device *found = &device[count++];
-        memset(found, 0, sizeof *found);
-        ls_text_put(found->address, sizeof found->address, "%s", e->d_name);
-        ls_text_put(path, sizeof path, "%s/%s/device", folder, e->d_name);
-        read_word(path, found->model, sizeof found->model);
-    }
-    if (entries != NULL) {
-        closedir(entries);
-    }
-    qsort(device, (size_t)count, sizeof *device, by_address);
+    int count = ls_bus_list(sysfs, device, most);
     ask_nvml(device, count);
     return count;
-}
-
-const char *ls_machine_sysfs(void)
-{
-    const char *root = getenv("LS_SYSFS");
-    return root == NULL || root[0] == '\0' ? "/sys" : root;
 }
 
 /* Asks CUDA, as a rank would: a device that CUDA does not list is unusable, even if NVML has it. */
@@ -167,27 +128,12 @@ static int ask_driver(ls_machine_device *device, int count)
     return usable;
 }
 
-/* A sandbox may hide the whole bus, even its bridges. */
-static bool bus_is_visible(const char *sysfs)
-{
-    LS_TEXT(folder, 700, "%s/bus/pci/devices", sysfs);
-    DIR *entries = opendir(folder);
-    int count = 0;
-    while (entries != NULL && readdir(entries) != NULL) {
-        count++;
-    }
-    if (entries != NULL) {
-        closedir(entries);
-    }
-    return count > 2; /* "." and ".." */
-}
-
-/* Without a visible bus only the driver can be asked, if it has a device file. */
+/* Where the bus shows no device only the driver can be asked, if it has left a file. */
 static int ask_driver_alone(ls_machine_device *device, int most)
 {
-    char library[1100];
+    char library[1100], file[700];
     const char *asked = getenv("LS_LIBCUDA"); /* for tests */
-    if (access("/dev/nvidiactl", F_OK) != 0 && (asked == NULL || asked[0] == '\0')) {
+    if (!ls_bus_doubt(file, sizeof file) && (asked == NULL || asked[0] == '\0')) {
         return 0;
     }
     ls_driver *driver = ls_list_make(1, sizeof *driver);
@@ -203,7 +149,7 @@ static int ask_driver_alone(ls_machine_device *device, int most)
         device[i].usable = built;
     }
     if (count > 0) {
-        ls_log_note("the PCI bus is not visible here; CUDA lists %d %s", count,
+        ls_log_note("the PCI bus shows no NVIDIA device; CUDA lists %d %s", count,
                     count == 1 ? "GPU" : "GPUs");
     } else if (driver->failure[0] != '\0') {
         ls_log_warn("the PCI bus shows no NVIDIA device, and CUDA reports: %s", driver->failure);
@@ -236,16 +182,24 @@ ls_status ls_machine_choose_among(const char *wanted, int ranks, bool oversubscr
         *device = "cpu";
         return LS_OK;
     }
-    int count = ls_machine_devices(ls_machine_sysfs(), found, LS_MACHINE_DEVICES_MAX);
-    if (count == 0 && (strcmp(wanted, "cuda") == 0 || !bus_is_visible(ls_machine_sysfs())) &&
-        !ls_machine_emulated()) {
+    int count = ls_machine_devices(ls_path_sysfs(), found, LS_MACHINE_DEVICES_MAX);
+    bool automatic = strcmp(wanted, "auto") == 0, emulated = ls_machine_emulated();
+    char file[700];
+    bool doubt = count == 0 && !emulated && ls_bus_doubt(file, sizeof file);
+    if (count == 0 && !emulated && (!automatic || doubt || !ls_bus_is_visible(ls_path_sysfs()))) {
         count = ask_driver_alone(found, LS_MACHINE_DEVICES_MAX);
     }
-    if (count == 0 && strcmp(wanted, "auto") == 0) {
+    if (count == 0 && automatic && doubt) {
+        return ls_log_fail(LS_ERR_INFRA,
+                           "the PCI bus (%s) shows no NVIDIA device and CUDA lists none, but %s "
+                           "exists: a GPU may be hidden (DEVICE=cpu forces the CPU)",
+                           ls_path_sysfs(), file);
+    }
+    if (count == 0 && automatic) {
         *device = "cpu";
         return LS_OK;
     }
-    if (count == 0 && ls_machine_emulated()) {
+    if (count == 0 && emulated) {
         ls_log_note("DEVICE=cuda: a GPU emulated on the CPU, for tests; no GPU is used");
         *device = "cuda";
         return LS_OK;
@@ -253,7 +207,7 @@ ls_status ls_machine_choose_among(const char *wanted, int ranks, bool oversubscr
     if (count == 0) {
         return ls_log_fail(LS_ERR_INFRA,
                            "no NVIDIA device: the PCI bus (%s) shows none, and CUDA lists none",
-                           ls_machine_sysfs());
+                           ls_path_sysfs());
     }
     for (int i = 0; i < count; i++) {
         *usable += found[i].usable;
@@ -272,16 +226,6 @@ ls_status ls_machine_choose(const char *wanted, int ranks, bool oversubscribe, c
 {
     int usable;
     return ls_machine_choose_among(wanted, ranks, oversubscribe, device, &usable);
-}
-
-int ls_machine_cores(void)
-{
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    if (sched_getaffinity(0, sizeof set, &set) == 0) {
-        return CPU_COUNT(&set);
-    }
-    return (int)sysconf(_SC_NPROCESSORS_ONLN); /* more cores than cpu_set_t holds */
 }
 
 /* A number in a /proc file with lines "Name: value" or "name value"; -1 when it is absent. */
@@ -329,10 +273,34 @@ static void add_cpu_model(cJSON *out)
     free(text);
 }
 
+static void add_cores(cJSON *out)
+{
+    ls_cores cores = ls_cores_read();
+    cJSON_AddNumberToObject(out, "cores", cores.usable);
+    cJSON_AddNumberToObject(out, "cores_online", cores.machine);
+    cJSON_AddNumberToObject(out, "cores_in_mask", cores.mask);
+    ls_json_add_number(out, "cpu_quota", cores.quota); /* null: none */
+}
+
+/* "NVRM version: NVIDIA UNIX x86_64 Kernel Module  575.57.08  Tue ...": the word with a point. */
+static void add_driver(cJSON *out)
+{
+    LS_TEXT(path, 700, "%s/driver/nvidia/version", ls_path_procfs());
+    char *text = ls_text_read(path), *rest = NULL;
+    for (char *word = text == NULL ? NULL : strtok_r(text, " \t\n", &rest); word != NULL;
+         word = strtok_r(NULL, " \t\n", &rest)) {
+        if (strspn(word, "0123456789.") == strlen(word) && strchr(word, '.') != NULL) {
+            cJSON_AddStringToObject(out, "driver", word);
+            break;
+        }
+    }
+    free(text);
+}
+
 static void add_devices(cJSON *out)
 {
     ls_machine_device device[LS_MACHINE_DEVICES_MAX];
-    int count = ls_machine_devices(ls_machine_sysfs(), device, LS_MACHINE_DEVICES_MAX);
+    int count = ls_machine_devices(ls_path_sysfs(), device, LS_MACHINE_DEVICES_MAX);
     cJSON *list = cJSON_AddArrayToObject(out, "gpus");
     for (int i = 0; i < count; i++) {
         cJSON *entry = ls_json_append_object(list);
@@ -362,7 +330,7 @@ cJSON *ls_machine_fingerprint(void)
     cJSON *out = cJSON_CreateObject();
     LS_ASSERT(out != NULL);
     add_cpu_model(out);
-    cJSON_AddNumberToObject(out, "cores", ls_machine_cores());
+    add_cores(out);
     cJSON_AddNumberToObject(out, "memory_bytes", (double)ls_machine_memory_bytes());
     cJSON_AddNumberToObject(out, "memory_available_bytes", (double)ls_machine_available_bytes());
     struct utsname name;
@@ -379,6 +347,7 @@ cJSON *ls_machine_fingerprint(void)
     if (getloadavg(load, 3) == 3) {
         cJSON_AddItemToObject(out, "load", cJSON_CreateDoubleArray(load, 3));
     }
+    add_driver(out);
     add_devices(out);
     add_environment(out);
     return out;
@@ -467,7 +436,7 @@ void ls_machine_load(ls_machine_load_times *out)
 }
 
 double ls_machine_load_taken(const ls_machine_load_times *from, const ls_machine_load_times *to,
-                             int cores)
+                             double cores)
 {
     double seconds = (double)(to->at_ns - from->at_ns) * 1e-9;
     if (!(seconds > 0) || to->processors < 1) {

@@ -6,30 +6,20 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "bus.h"
 #include "kernels/core/json.h"
 #include "kernels/core/status.h"
 
-enum { LS_MACHINE_DEVICES_MAX = 64 };
-
-typedef struct ls_machine_device {
-    char address[32]; /* "0000:17:00.0" */
-    char model[16];   /* PCI device id: "0x2335" */
-    bool usable;
-    char failure[200]; /* why it is not usable */
-} ls_machine_device;
-
-/* Where the PCI bus is listed: "/sys", or the folder in the variable LS_SYSFS. */
-const char *ls_machine_sysfs(void);
-/* Lists the NVIDIA (vendor 0x10de) display and 3D controllers (class 0x0300, 0x0302) under `sysfs`
- * and returns their number. A device is usable if NVML can query it, or without NVML if a driver is
- * loaded, and if ls_cuda.so is next to the program (or in LS_LIB_DIR). */
+/* Lists the devices of ls_bus_list. A device is usable if NVML can query it, or without NVML if a
+ * driver is loaded, and if ls_cuda.so is next to the program (or in LS_LIB_DIR). */
 int ls_machine_devices(const char *sysfs, ls_machine_device *device, int most);
 
 /* Chooses the device by the rule of design.md section 6. wanted: "auto", "cuda" or "cpu". If the
- * bus is hidden (a sandbox), or shows no device and "cuda" is wanted, CUDA's driver lists the
- * devices. With an NVIDIA device on the bus, fewer usable devices than ranks is LS_ERR_INFRA, with
- * a line per missing device; only without any is *device "cpu". `oversubscribe` lets ranks share
- * devices. *device is "cpu" or "cuda". */
+ * bus is hidden (a sandbox), or shows no device and "cuda" is wanted or the driver has left a file
+ * (ls_bus_doubt), CUDA's driver lists the devices; in doubt an empty list is LS_ERR_INFRA. With an
+ * NVIDIA device on the bus, fewer usable devices than ranks is LS_ERR_INFRA, with a line per
+ * missing device; only without any is *device "cpu". `oversubscribe` lets ranks share devices.
+ * *device is "cpu" or "cuda". */
 ls_status ls_machine_choose(const char *wanted, int ranks, bool oversubscribe, const char **device);
 /* The same. *usable: the number of devices for ranks, 0 on the CPU and with an emulated GPU. Before
  * "cuda" is chosen, CUDA itself is asked (driver.h). */
@@ -39,7 +29,6 @@ ls_status ls_machine_choose_among(const char *wanted, int ranks, bool oversubscr
 /* Whether the ls_cuda.so that would be loaded emulates a GPU on the CPU, for tests. */
 bool ls_machine_emulated(void);
 
-int ls_machine_cores(void); /* that this process may use */
 int64_t ls_machine_memory_bytes(void);
 int64_t ls_machine_available_bytes(void);
 /* Pages swapped out since boot; -1: unknown. */
@@ -65,6 +54,6 @@ void ls_machine_load(ls_machine_load_times *out);
 /* The average number of the `cores` of this process that others used between two readings, 0 to
  * cores: their use of other processors does not count. NaN: unknown. */
 double ls_machine_load_taken(const ls_machine_load_times *from, const ls_machine_load_times *to,
-                             int cores);
+                             double cores);
 
 #endif

@@ -152,7 +152,7 @@ static void take_phases(ls_report_job *job)
 int ls_report_speed_threads(const ls_report_run *run, const ls_report_job *job)
 {
     const cJSON *machine = cJSON_GetObjectItemCaseSensitive(run->record, "machine");
-    int cores = ls_json_int(machine, "cores", 0);
+    int cores = (int)ceil(ls_json_number(machine, "cores", 0));
     int each = job->record->world > 0 ? job->record->rank[0].threads : 0,
         all = each * job->spec->world;
     return cores > 0 && all > cores ? cores : all;

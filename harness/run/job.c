@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "kernels/core/cores.h"
 #include "harness/hosts/remote.h"
 #include "harness/hosts/supervise.h"
 #include "harness/machine/machine.h"
@@ -35,8 +36,7 @@ int ls_job_nodes(const ls_job *job)
 
 static int threads_of(const ls_job *job)
 {
-    int shared = ls_machine_cores() / job->world;
-    return job->threads > 0 ? job->threads : (shared > 1 ? shared : 1);
+    return job->threads > 0 ? job->threads : ls_cores_share(ls_cores_usable(), job->world);
 }
 
 ls_words ls_job_environment(const ls_job *job, int rank, int port, const char *token)

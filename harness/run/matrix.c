@@ -374,7 +374,7 @@ static cJSON *job_facts(const ls_spec *spec, const ls_matrix_site *site)
         cJSON_AddStringToObject(facts, "link", site->net->text);
     }
     int machines = spec->real_nodes ? spec->nodes : 1;
-    int most = site->devices > 0 ? site->devices : site->cores;
+    double most = site->devices > 0 ? site->devices : site->cores;
     bool crowded = site->oversubscribed || spec->world / machines > most;
     cJSON_AddBoolToObject(facts, "oversubscribed", crowded);
     cJSON_AddBoolToObject(facts, "half_emulated", site->half_emulated && spec->level > 0);
@@ -435,7 +435,7 @@ static double gpu_steps_s(const ls_spec *spec)
 }
 
 /* Without the start. *cores_used: the cores that it uses. */
-static double estimate_steps_s(const ls_spec *spec, int cores, int *cores_used)
+static double estimate_steps_s(const ls_spec *spec, double cores, double *cores_used)
 {
     /* Fitted on 2 Zen 5 cores; fit_steps (matrix_bench.c) depends on it. */
     const double core_gflop_per_s = 45; /* whole training step, f32 */
@@ -443,7 +443,7 @@ static double estimate_steps_s(const ls_spec *spec, int cores, int *cores_used)
     const double half_cost = strcmp(spec->half, "bf16") == 0 ? 1 : 1.5;
     const double rank_gb_per_s = 0.35; /* reduction and update, per core in use */
     cores *= spec->real_nodes ? spec->nodes : 1;
-    int used = spec->world < cores ? spec->world : cores;
+    double used = spec->world < cores ? spec->world : cores;
     if (spec->world == 1 && spec->threads != 1) {
         used = cores;
     }
@@ -462,29 +462,29 @@ static double estimate_steps_s(const ls_spec *spec, int cores, int *cores_used)
     return steps * step_s + dump_s;
 }
 
-double ls_matrix_estimate_s(const ls_spec *spec, int cores)
+double ls_matrix_estimate_s(const ls_spec *spec, double cores)
 {
     const double start_s = 0.4, start_rank_s = 0.35; /* divided by the cores in use */
     const double start_gpu_s = 4; /* on an H200 2 to 3, and the first job of a kind times engines */
-    int used;
+    double used;
     if (spec->gpus > 0) {
         return start_gpu_s + gpu_steps_s(spec);
     }
     double steps_s = estimate_steps_s(spec, cores, &used);
-    return start_s + start_rank_s * spec->world / (double)used + steps_s;
+    return start_s + start_rank_s * spec->world / used + steps_s;
 }
 
 double ls_matrix_estimate_at(const ls_spec *spec, const ls_matrix_site *site)
 {
     enum { ENDLESS = 10000 };                       /* steps of a job that something else ends */
     const double meet_rank_s = 0.03, ended_s = 3.0; /* the ranks' rendezvous; such a job */
-    int used;
+    double used;
     if (site->start_s <= 0 || spec->gpus > 0) {
         return ls_matrix_estimate_s(spec, site->cores);
     }
     double steps_s = spec->steps < ENDLESS ? estimate_steps_s(spec, site->cores, &used) : ended_s;
     int ranks = spec->real_nodes ? spec->world / spec->nodes : spec->world;
-    double turns = ranks > site->cores ? ranks / (double)site->cores : 1;
+    double turns = ranks > site->cores ? ranks / site->cores : 1;
     return site->start_s * turns + meet_rank_s * spec->world + steps_s;
 }
 

@@ -50,7 +50,7 @@ typedef struct ls_matrix_site {
                             this program */
     const char *run_directory;   /* absolute; jobs go to <run>/jobs/<id> */
     const char *device;          /* "cpu", "cuda" */
-    int cores;                   /* of a machine that runs ranks */
+    double cores;                /* of a machine that runs ranks */
     ls_hosts *hosts;             /* where ranks run; NULL: here. Not owned */
     const ls_simnet *net;        /* of simulated nodes; NULL: the loopback. Not owned */
     struct ls_watch_gpu *gpus;   /* monitored while jobs run here; NULL: none. Not owned */
@@ -70,7 +70,7 @@ ls_status ls_matrix_job(const ls_spec *spec, const ls_matrix_site *site, ls_job 
  * reduction. For cores the model was fitted on a 2-core machine and is right within a factor of
  * two; for GPUs it is as rough (one H200: 6 min predicted, 3 taken). It serves the plan, the time
  * left and deadlines only. */
-double ls_matrix_estimate_s(const ls_spec *spec, int cores);
+double ls_matrix_estimate_s(const ls_spec *spec, double cores);
 /* The same with the start-up that was measured there, if it was: for the plan and the time left. */
 double ls_matrix_estimate_at(const ls_spec *spec, const ls_matrix_site *site);
 

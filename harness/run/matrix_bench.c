@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/core/cores.h"
 #include "kernels/core/text.h"
 #include "kernels/core/list.h"
 
@@ -28,8 +29,7 @@ static int next_world(const ls_matrix_bench *bench, int world)
 /* Cores per rank. All worlds use the same share, so that they can be compared. */
 static int share_of_cores(const ls_matrix_bench *bench)
 {
-    int share = bench->cores / ranks_per_host(bench);
-    return share < 1 ? 1 : share;
+    return ls_cores_share(bench->cores, ranks_per_host(bench));
 }
 
 /* Seconds per job with which the profile keeps its time on 2 cores: 3 timed jobs in a minute

@@ -32,7 +32,7 @@ typedef struct ls_matrix_bench {
     bool device;     /* ranks run on a GPU, real or emulated */
     bool emulated;   /* on cores, at their speed */
     bool fuse;       /* fused products in timed jobs at O1 and above; fp16, on a device */
-    int cores;
+    double cores;
     char data[512];
     char files[512]; /* on a device with synthetic data: images for the loader job; "": none */
     uint64_t seed;

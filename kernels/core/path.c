@@ -14,6 +14,27 @@
 #include "log.h"
 #include "text.h"
 
+static const char *root_of(const char *variable, const char *usual)
+{
+    const char *root = getenv(variable);
+    return root == NULL || root[0] == '\0' ? usual : root;
+}
+
+const char *ls_path_sysfs(void)
+{
+    return root_of("LS_SYSFS", "/sys");
+}
+
+const char *ls_path_procfs(void)
+{
+    return root_of("LS_PROCFS", "/proc");
+}
+
+const char *ls_path_devfs(void)
+{
+    return root_of("LS_DEVFS", "/dev");
+}
+
 ls_status ls_path_make_folder(const char *path)
 {
     char part[PATH_MAX];

@@ -7,6 +7,11 @@
 
 #include "status.h"
 
+/* Where the kernel describes the machine: "/sys", "/proc" and "/dev", or for tests the folders in
+ * LS_SYSFS, LS_PROCFS and LS_DEVFS. Only what decides about devices and cores is read there. */
+const char *ls_path_sysfs(void);
+const char *ls_path_procfs(void);
+const char *ls_path_devfs(void);
 /* Creates the folder and its missing parents. LS_ERR_INFRA with the system's text, also if the
  * folder exists but is not writable. */
 ls_status ls_path_make_folder(const char *path);

@@ -1,11 +1,11 @@
 /* The CPU backend's table. Work executes at once: streams and events hold nothing, and waits return
  * immediately. */
 #include <omp.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/core/cores.h"
 #include "kernels/core/log.h"
 #include "kernels/entries.h"
 #include "kernels/lowered.h"
@@ -17,23 +17,12 @@
 
 /* ---- the device ------------------------------------------------------------------------------ */
 
-static int cores_allowed(void)
-{
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) != 0) {
-        return omp_get_num_procs();
-    }
-    return CPU_COUNT(&set);
-}
-
 static int threads_for(const ls_backend_options *options)
 {
     if (options->threads > 0) {
         return options->threads;
     }
-    int ranks = options->local_ranks > 0 ? options->local_ranks : 1;
-    int threads = cores_allowed() / ranks;
-    return threads > 0 ? threads : 1;
+    return ls_cores_share(ls_cores_usable(), options->local_ranks);
 }
 
 static void choose_loops(ls_backend *backend)

@@ -1,4 +1,5 @@
 #include "backend.h"
+#include "kernels/core/path.h"
 
 #include <ctype.h>
 #include <limits.h>
@@ -13,10 +14,8 @@
 /* Reads one short line of a file below the root of /sys. */
 static bool read_line(const char *path, char *line, size_t bytes)
 {
-    const char *root = getenv("LS_SYSFS");
     char full[PATH_MAX];
-    if (snprintf(full, sizeof full, "%s/%s", root != NULL ? root : "/sys", path) >=
-        (int)sizeof full) {
+    if (snprintf(full, sizeof full, "%s/%s", ls_path_sysfs(), path) >= (int)sizeof full) {
         return false;
     }
     FILE *file = fopen(full, "r");

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "kernels/core/path.h"
 #include "kernels/core/file.h"
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
@@ -50,8 +51,7 @@ static bool read_network(const char *log, char *name, size_t bytes)
 /* The first port of a host adapter that is up: "mlx5_0, port 1". */
 static bool find_adapter(char *name, size_t bytes)
 {
-    const char *root = getenv("LS_SYSFS");
-    LS_TEXT(folder, 400, "%s/class/infiniband", root != NULL ? root : "/sys");
+    LS_TEXT(folder, 400, "%s/class/infiniband", ls_path_sysfs());
     DIR *adapters = opendir(folder);
     bool found = false;
     const struct dirent *entry;

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "explain.h"
+#include "harness/machine/bus.h"
 #include "kernels/core/log.h"
 #include "reference/model/model.h"
 #include "reference/options/precision.h"
@@ -78,10 +79,7 @@ static ls_status print_plan(const ls_options *options, const ls_device *device,
 
 ls_status ls_explain_print_products(const ls_options *options, int world, FILE *to)
 {
-    const char *root = getenv("LS_SYSFS");
-    bool cpu = strcmp(options->device, "cpu") == 0;
-    bool automatic = strcmp(options->device, "auto") == 0;
-    if (!cpu && !(automatic && ls_device_count_nvidia(root == NULL ? "/sys" : root) == 0)) {
+    if (strcmp(ls_bus_choose(options->device), "cpu") != 0) {
         return LS_OK;
     }
     ls_network network;

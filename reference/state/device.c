@@ -1,63 +1,17 @@
 #include "device.h"
 
-#include <dirent.h>
-#include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "harness/machine/bus.h"
 #include "kernels/core/half.h"
 #include "kernels/core/log.h"
-
-/* Reads one hexadecimal number from a file of sysfs ("0x10de"), or 0. */
-static unsigned long sysfs_number(const char *folder, const char *entry, const char *file)
-{
-    char path[PATH_MAX];
-    if (snprintf(path, sizeof path, "%s/%s/%s", folder, entry, file) >= (int)sizeof path) {
-        return 0;
-    }
-    FILE *stream = fopen(path, "r");
-    if (stream == NULL) {
-        return 0;
-    }
-    char text[32] = "";
-    char *line = fgets(text, sizeof text, stream);
-    fclose(stream);
-    return line == NULL ? 0 : strtoul(line, NULL, 16);
-}
-
-int ls_device_count_nvidia(const char *root)
-{
-    enum { NVIDIA = 0x10de, VGA_CONTROLLER = 0x0300, CONTROLLER_3D = 0x0302 };
-    char folder[PATH_MAX];
-    if (snprintf(folder, sizeof folder, "%s/bus/pci/devices", root) >= (int)sizeof folder) {
-        return 0;
-    }
-    DIR *bus = opendir(folder);
-    if (bus == NULL) {
-        return 0;
-    }
-    int count = 0;
-    for (struct dirent *entry = readdir(bus); entry != NULL; entry = readdir(bus)) {
-        if (entry->d_name[0] == '.') {
-            continue;
-        }
-        unsigned long kind = sysfs_number(folder, entry->d_name, "class") >> 8;
-        count += sysfs_number(folder, entry->d_name, "vendor") == NVIDIA &&
-                 (kind == VGA_CONTROLLER || kind == CONTROLLER_3D);
-    }
-    closedir(bus);
-    return count;
-}
 
 ls_status ls_device_open(const char *name, const ls_backend_options *options, ls_device *out)
 {
     ls_device device = {0};
     ls_status status = LS_OK;
-    if (strcmp(name, "auto") == 0) {
-        const char *root = getenv("LS_SYSFS");
-        name = ls_device_count_nvidia(root == NULL ? "/sys" : root) > 0 ? "cuda" : "cpu";
-    }
+    name = ls_bus_choose(name);
     /* Must come before libgomp is loaded with the backend: by default its threads spin for
      * milliseconds at the end of every loop, and on a busy machine that takes time from the thread
      * that they wait for. Two threads, ResNet-18 at 32: 300000 (libgomp's) 1110 img/s alone and 12

@@ -12,14 +12,10 @@ typedef struct ls_device {
     ls_backend_info info;
 } ls_device;
 
-/* name: "cpu", "cuda" or "auto". auto searches the PCI bus instead of asking a library: with an
- * NVIDIA display or 3D controller it means cuda only, so that a broken driver never causes a slow
- * CPU run. LS_ERR_INFRA, one line, if backend or device cannot be opened. */
+/* name: "cpu", "cuda" or "auto", which ls_bus_choose decides. LS_ERR_INFRA, one line, if backend or
+ * device cannot be opened. */
 ls_status ls_device_open(const char *name, const ls_backend_options *options, ls_device *out);
 void ls_device_close(ls_device *device);
-
-/* NVIDIA display and 3D controllers under `root`/bus/pci/devices (root: LS_SYSFS, else /sys). */
-int ls_device_count_nvidia(const char *root);
 
 /* Whether the device computes products of that 16-bit type in f32. */
 static inline bool ls_device_emulates(const ls_backend_info *info, ls_dtype half)

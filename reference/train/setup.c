@@ -6,6 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "harness/machine/bus.h"
+#include "kernels/core/cores.h"
 #include "kernels/optimizers.h"
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
@@ -59,12 +61,13 @@ static ls_status take_local_rank(const ls_options *options)
 static void warn_of_workers(const ls_trainer *trainer)
 {
     const ls_options *options = &trainer->options;
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    ls_cores cores = ls_cores_read();
     int ranks = trainer->world.local_world;
     int threads = ls_options_workers(options, ranks) * ranks;
-    if (options->workers_given && trainer->world.local_rank == 0 && cores > 0 && threads > cores) {
-        ls_log_warn("--workers %d: %d loader threads on this machine's %ld cores take turns",
-                    options->workers, threads, cores);
+    if (options->workers_given && trainer->world.local_rank == 0 && threads > cores.usable) {
+        char text[64];
+        ls_log_warn("--workers %d: %d loader threads on this machine's %s take turns",
+                    options->workers, threads, ls_cores_text(&cores, text, sizeof text));
     }
 }
 
@@ -134,6 +137,24 @@ static ls_status assign_groups(ls_trainer *trainer)
     return ls_groups_assign(&trainer->options.groups, &trainer->network, trainer->group);
 }
 
+/* The first line that the trainer prints: a run that meant a GPU shows at once that it has none. */
+static void print_device(const ls_trainer *trainer)
+{
+    const ls_backend_info *info = &trainer->device.info;
+    if (trainer->world.rank != 0) {
+        return;
+    }
+    printf("device: %s", info->device);
+    if (strcmp(trainer->device.api->name, "cpu") == 0) {
+        char text[64];
+        ls_cores cores = ls_cores_read();
+        printf(", %d thread%s a rank on %s; %s", info->threads, info->threads == 1 ? "" : "s",
+               ls_cores_text(&cores, text, sizeof text), ls_bus_why_cpu(trainer->options.device));
+    }
+    printf("\n");
+    fflush(stdout);
+}
+
 ls_status ls_setup_device(ls_trainer *trainer)
 {
     const ls_options *options = &trainer->options;
@@ -162,6 +183,7 @@ ls_status ls_setup_device(ls_trainer *trainer)
         .oversubscribe = trainer->world.oversubscribe,
     };
     LS_TRY(ls_device_open(options->device, &backend, &trainer->device));
+    print_device(trainer);
     bool cpu = strcmp(trainer->device.api->name, "cpu") == 0;
     if (LS_PLANT(gpu_ignored_silently, cpu, false) && options->gpu >= 0 &&
         trainer->world.rank == 0) {

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "kernels/core/cores.h"
 #include "harness/machine/machine.h"
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
@@ -17,10 +18,10 @@
 #include "suite/run/run.h"
 #include "suite/run/command_line.h"
 
-static int usual_ranks(int cores)
+static int usual_ranks(double cores)
 {
     ls_machine_device device[LS_MACHINE_DEVICES_MAX];
-    int devices = ls_machine_devices(ls_machine_sysfs(), device, LS_MACHINE_DEVICES_MAX);
+    int devices = ls_machine_devices(ls_path_sysfs(), device, LS_MACHINE_DEVICES_MAX);
     return ls_probe_usual_ranks(devices, cores);
 }
 
@@ -64,7 +65,7 @@ static ls_status nodes_place(ls_bench_nodes *nodes, const ls_variables *given, l
     bool share = ls_variables_integer(given, "OVERSUBSCRIBE", 0) != 0;
     int ranks = ls_variables_integer(given, "NGPUS", 0);
     if (nodes->hosts.count == 0) {
-        m->cores = ls_machine_cores();
+        m->cores = ls_cores_usable();
         m->ranks = ranks > 0 ? ranks : usual_ranks(m->cores);
         m->hosts = 1;
         return ls_machine_choose_among(wanted, m->ranks, share, device, devices);
@@ -101,14 +102,15 @@ static void nodes_describe(const ls_bench_nodes *nodes, const ls_matrix_bench *m
                            const char *device, char *where)
 {
     if (nodes->hosts.count == 0) {
-        ls_command_where(device, m->ranks, m->cores, where);
+        ls_command_where(device, m->ranks, where);
         return;
     }
-    char names[64], cores[40] = "";
+    char names[64], cores[40] = "", number[32];
     ls_hosts_describe(&nodes->hosts, names, sizeof names);
     bool cpu = strcmp(device, "cpu") == 0;
     if (cpu) {
-        ls_text_put(cores, sizeof cores, " of %d cores", m->cores);
+        ls_text_put(cores, sizeof cores, " of %s",
+                    ls_cores_number(m->cores, number, sizeof number));
     }
     ls_text_put(where, 96, "%s: %d x %d ranks, %d %s%s (%.24s)%s", cpu ? "CPU" : "CUDA", m->hosts,
                 m->ranks / m->hosts, m->hosts, m->hosts == 1 ? "node" : "nodes", cores, names,

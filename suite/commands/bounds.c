@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "kernels/core/cores.h"
 #include "kernels/core/path.h"
 #include "harness/run/job.h"
 #include "harness/machine/machine.h"
@@ -236,7 +237,7 @@ int ls_bounds_main(int count, char **argument)
     LS_TEXT(path, 600, "%s/steps.tsv", b.folder);
     b.site = (ls_matrix_site){.run_directory = b.folder,
                               .device = "cpu",
-                              .cores = ls_machine_cores(),
+                              .cores = ls_cores_usable(),
                               .half_emulated = true};
     ls_status status = ls_bounds_rows_read(path, &b.rows);
     LS_THEN(status, run_all(&b, first_seed, (int)seeds, (int)planted));

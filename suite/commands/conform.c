@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "kernels/core/cores.h"
 #include "harness/hosts/supervise.h"
 #include "harness/machine/machine.h"
 #include "harness/process/proc.h"
@@ -262,7 +263,7 @@ static ls_status prepare(conform *c)
     int devices = 0;
     LS_TRY(ls_machine_choose_among(c->device, 1, true, &device, &devices));
     enum { MANY = 20 }; /* jobs, for which it pays to measure the start-up before */
-    int cores = ls_machine_cores(), ranks = 1, jobs = 0;
+    int ranks = 1, jobs = 0;
     for (int i = 0; i < run->cases.count; i++) {
         jobs += run->cases.row[i].job_count;
         for (int j = 0; j < run->cases.row[i].job_count; j++) {
@@ -276,7 +277,7 @@ static ls_status prepare(conform *c)
     run->site = (ls_matrix_site){.subject = c->subject,
                                  .run_directory = run->directory,
                                  .device = device,
-                                 .cores = cores,
+                                 .cores = ls_cores_usable(),
                                  .devices = devices,
                                  .share_devices = true,
                                  .half_emulated = strcmp(device, "cpu") == 0};
@@ -285,7 +286,7 @@ static ls_status prepare(conform *c)
     run->keeps_dumps = c->keep;
     ls_text_put(run->label, sizeof run->label, "conform");
     ls_text_put(run->title, sizeof run->title, "Lockstep conformance, claim %s", run->claim_name);
-    ls_command_where(device, ranks, cores, run->where);
+    ls_command_where(device, ranks, run->where);
     if (c->out != NULL) {
         ls_command_absolute(c->out, run->directory, sizeof run->directory);
         LS_TRY(c->resume ? check_resumed(c) : c->list ? LS_OK : clear_folder(c));

@@ -6,6 +6,7 @@
 
 #include "commands.h"
 #include "kernels/core/clock.h"
+#include "kernels/core/cores.h"
 #include "kernels/core/digest.h"
 #include "kernels/core/log.h"
 #include "reference/data/loader.h"
@@ -74,9 +75,11 @@ static ls_status run_batches(ls_loader *loader, const ls_loader_options *options
 static void print_timing(const ls_loader_options *options, int64_t batches, const timing *t)
 {
     double images = (double)(batches * options->batch_size);
-    printf("%lld batches of %d in %.2f s: %.1f images/s with %d loader thread%s on %ld cores\n",
+    char on[64];
+    ls_cores cores = ls_cores_read();
+    printf("%lld batches of %d in %.2f s: %.1f images/s with %d loader thread%s on %s\n",
            (long long)batches, options->batch_size, t->wall_s, images / t->wall_s, options->workers,
-           options->workers == 1 ? "" : "s", sysconf(_SC_NPROCESSORS_ONLN));
+           options->workers == 1 ? "" : "s", ls_cores_text(&cores, on, sizeof on));
     printf("%.1f images/s per core that the process used (%.2f s of CPU time)\n", images / t->cpu_s,
            t->cpu_s);
 }

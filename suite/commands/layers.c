@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "harness/machine/bus.h"
 #include "kernels/core/file.h"
 #include "kernels/core/log.h"
 #include "reference/state/device.h"
@@ -26,10 +27,8 @@ static ls_status choose_device(ls_layers_request *l, const char *device)
     if (strcmp(device, "auto") != 0 && strcmp(device, "cpu") != 0 && strcmp(device, "cuda") != 0) {
         return ls_log_fail(LS_ERR_USAGE, "--device '%s': allowed: auto, cpu, cuda", device);
     }
-    const char *root = getenv("LS_SYSFS");
-    bool automatic = strcmp(device, "auto") == 0 && l->predict == NULL;
-    l->cpu = strcmp(device, "cpu") == 0 ||
-             (automatic && ls_device_count_nvidia(root == NULL ? "/sys" : root) == 0);
+    bool given = strcmp(device, "auto") != 0 || l->predict != NULL;
+    l->cpu = strcmp(given ? device : ls_bus_choose(device), "cpu") == 0;
     if (l->cpu && l->predict != NULL) {
         return ls_log_fail(LS_ERR_USAGE, "--predict is of a GPU: not with --device cpu");
     }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "harness/hosts/awaited.h"
+#include "harness/machine/bus.h"
 #include "harness/machine/machine.h"
 #include "harness/process/foreground.h"
 #include "harness/process/guard.h"
@@ -188,10 +189,10 @@ static ls_status write_run(const observe *o)
 /* The libraries that NCCL and the dynamic linker load into the job, where they were built. */
 static void find_observers(observe *o)
 {
-    ls_machine_device device[LS_MACHINE_DEVICES_MAX];
-    char program[1024];
+    ls_machine_device device[1];
+    char program[1024], file[700];
     const char *given = getenv("LS_LIB_DIR");
-    bool gpus = ls_machine_devices(ls_machine_sysfs(), device, LS_MACHINE_DEVICES_MAX) > 0;
+    bool gpus = ls_bus_list(ls_path_sysfs(), device, 1) > 0 || ls_bus_doubt(file, sizeof file);
     ls_path_program(program, sizeof program);
     LS_TEXT(folder, 1100, "%s/lib", program);
     if (given != NULL && given[0] != '\0') {

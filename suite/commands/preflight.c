@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "commands.h"
+#include "kernels/core/path.h"
 #include "harness/machine/machine.h"
 #include "harness/machine/preflight.h"
 #include "kernels/core/list.h"
@@ -57,7 +58,7 @@ int ls_preflight_main(int count, char **argument)
     const char *device = NULL;
     int usable = 0;
     LS_TRY(ls_machine_choose_among("cuda", 1, share, &device, &usable));
-    const ls_preflight_question question = {.sysfs = ls_machine_sysfs(), .oversubscribe = share};
+    const ls_preflight_question question = {.sysfs = ls_path_sysfs(), .oversubscribe = share};
     ls_findings findings = {0, 0, NULL};
     cJSON *gpus = cJSON_CreateArray();
     const cJSON *gpu;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/core/cores.h"
 #include "harness/machine/machine.h"
 #include "harness/process/proc_isolated.h"
 #include "harness/report/stats.h"
@@ -130,11 +131,12 @@ ls_status ls_roofline_measure(const ls_matrix_bench *bench, const char *when,
     ls_network network;
     LS_TRY(load(&engine));
     LS_TRY(ls_model_build(bench->arch, bench->num_classes, bench->image_size, &network));
-    int each = bench->cores / bench->ranks < 1 ? 1 : bench->cores / bench->ranks, before = 0;
+    int each = ls_cores_share(bench->cores, bench->ranks), before = 0;
+    int most = (int)ceil(bench->cores);
     ls_status status = LS_OK;
     for (int world = 1; world < 2 * bench->ranks && status == LS_OK; world *= 2) {
         int ranks = world < bench->ranks ? world : bench->ranks;
-        int threads = ranks * each < bench->cores ? ranks * each : bench->cores;
+        int threads = ranks * each < most ? ranks * each : most;
         if (threads > before) {
             ls_cpu_rates_measured rates;
             status = measure_threads(&engine, bench, &network, threads, when, to, &rates);

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "kernels/core/cores.h"
 #include "harness/hosts/supervise.h"
 #include "harness/machine/machine.h"
 #include "harness/process/proc.h"
@@ -131,7 +132,7 @@ static ls_status prepare(checked *c)
     run->site = (ls_matrix_site){.subject = c->started,
                                  .run_directory = run->directory,
                                  .device = device,
-                                 .cores = ls_machine_cores(),
+                                 .cores = ls_cores_usable(),
                                  .devices = devices,
                                  .share_devices = true,
                                  .half_emulated = strcmp(device, "cpu") == 0};

@@ -543,7 +543,7 @@ ls_status ls_subject_tries_settings(ls_subject_check *check)
     return LS_OK;
 }
 
-static double estimate(const ls_case *row, int cores)
+static double estimate(const ls_case *row, double cores)
 {
     double seconds = 0;
     for (int j = 0; j < row->job_count; j++) {

@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "kernels/core/cores.h"
 #include "harness/machine/machine.h"
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
@@ -263,12 +264,14 @@ char *ls_command_go_on(const char *command, const ls_words *arguments)
     return line;
 }
 
-void ls_command_where(const char *device, int ranks, int cores, char *text)
+void ls_command_where(const char *device, int ranks, char *text)
 {
     const char *word = ranks == 1 ? "rank" : "ranks";
     if (strcmp(device, "cpu") == 0) {
-        ls_text_put(text, 96, "CPU: %d %s on %d %s, no GPU was tested", ranks, word, cores,
-                    cores == 1 ? "core" : "cores");
+        char on[64];
+        ls_cores cores = ls_cores_read();
+        ls_text_put(text, 96, "CPU: %d %s on %s, no GPU was tested", ranks, word,
+                    ls_cores_text(&cores, on, sizeof on));
     } else if (ls_machine_emulated()) {
         ls_text_put(text, 96, "CUDA emulated on the CPU: %d %s, no GPU was tested", ranks, word);
     } else {

@@ -52,6 +52,6 @@ char *ls_command_go_on(const char *command, const ls_words *arguments);
 /* Makes `path` absolute, without slashes at the end. */
 void ls_command_absolute(const char *path, char *out, size_t bytes);
 /* Describes where ranks run: "CPU: 8 ranks on 2 cores, no GPU was tested". text[96]. */
-void ls_command_where(const char *device, int ranks, int cores, char *text);
+void ls_command_where(const char *device, int ranks, char *text);
 
 #endif

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "kernels/core/path.h"
 #include "harness/machine/machine.h"
 #include "harness/machine/preflight.h"
 #include "kernels/core/text.h"
@@ -30,7 +31,7 @@ void ls_gpus_begin(ls_run *run, int ranks)
         return;
     }
     take_over(run);
-    const ls_preflight_question question = {.sysfs = ls_machine_sysfs(),
+    const ls_preflight_question question = {.sysfs = ls_path_sysfs(),
                                             .oversubscribe = ranks > run->site.devices};
     run->gpus = cJSON_CreateArray();
     ls_preflight_look(&question, &run->findings, run->gpus);

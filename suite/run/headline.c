@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/core/cores.h"
 #include "harness/machine/machine.h"
 #include "kernels/core/text.h"
 
@@ -170,7 +171,7 @@ static void decide_machine(const ls_run *run, ls_headline *out)
 {
     ls_machine_load_times now;
     ls_machine_load(&now);
-    int cores = run->site.cores > 0 ? run->site.cores : ls_machine_cores();
+    double cores = run->site.cores > 0 ? run->site.cores : ls_cores_usable();
     double taken = run->load.at_ns > 0 ? ls_machine_load_taken(&run->load, &now, cores) : NAN;
     bool crowded = run->bench_run && taken > taken_limit.value * cores;
     int64_t swapped = ls_machine_swapped_pages();
@@ -191,8 +192,9 @@ static void decide_machine(const ls_run *run, ls_headline *out)
     }
     decide_gpus(run, out);
     if (isfinite(taken)) {
-        ls_text_add(out->machine_why, sizeof out->machine_why,
-                    "; other programs took %.2f of %d cores", taken, cores);
+        char number[40];
+        ls_text_add(out->machine_why, sizeof out->machine_why, "; other programs took %.2f of %s",
+                    taken, ls_cores_number(cores, number, sizeof number));
     }
 }
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/core/cores.h"
 #include "kernels/core/file.h"
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
@@ -88,7 +89,7 @@ void ls_table_add_marks(const ls_report_run *run, const ls_report_job *const *jo
     }
     const cJSON *machine = cJSON_GetObjectItemCaseSensitive(run->record, "machine"),
                 *options = cJSON_GetObjectItemCaseSensitive(run->record, "options");
-    int cores = ls_json_int(machine, "cores", 0);
+    double cores = ls_json_number(machine, "cores", 0);
     char marks[160] = "";
     if (simulated > 0) {
         ls_text_add(marks, sizeof marks, "; %d nodes are simulated", simulated);
@@ -99,8 +100,9 @@ void ls_table_add_marks(const ls_report_run *run, const ls_report_job *const *jo
         ls_text_add(marks, sizeof marks, "; half is emulated");
     }
     if (oversubscribed > 0 && cores > 0) {
-        ls_text_add(marks, sizeof marks, "; %d ranks share %d core%s", oversubscribed, cores,
-                    cores == 1 ? "" : "s");
+        char number[40];
+        ls_text_add(marks, sizeof marks, "; %d ranks share %s", oversubscribed,
+                    ls_cores_number(cores, number, sizeof number));
     } else if (oversubscribed > 0) {
         ls_text_add(marks, sizeof marks, "; %d ranks share too few devices", oversubscribed);
     }

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "kernels/core/cores.h"
 #include "harness/hosts/remote.h"
 #include "harness/hosts/supervise.h"
 #include "harness/machine/machine.h"
@@ -312,7 +313,7 @@ END_TEST
 /* 0: the cores in equal shares, at least one each; given by nobody else when it is set already. */
 START_TEST(threads_of_a_rank)
 {
-    int cores = ls_machine_cores();
+    int cores = ls_cores_share(ls_cores_usable(), 1);
     for (int world = 1; world <= 4 * cores; world++) {
         ls_job job = {.world = world, .directory = "/r"};
         clearenv();

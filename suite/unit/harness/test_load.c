@@ -12,6 +12,7 @@
 
 #include "harness/machine/machine.h"
 #include "kernels/core/clock.h"
+#include "kernels/core/cores.h"
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "suite/unit/run_suite.h"
@@ -184,8 +185,10 @@ static void write_device(const char *address, const char *vendor, const char *cl
 START_TEST(cores_are_those_that_may_be_used)
 {
     cpu_set_t all, one;
+    char text[64];
+    setenv("LS_PROCFS", "/nonexistent", 1); /* no quota */
     ck_assert_int_eq(sched_getaffinity(0, sizeof all, &all), 0);
-    ck_assert_int_eq(ls_machine_cores(), CPU_COUNT(&all));
+    ck_assert(ls_cores_usable() == CPU_COUNT(&all));
     int core = 0;
     while (!CPU_ISSET(core, &all)) {
         core++;
@@ -193,7 +196,96 @@ START_TEST(cores_are_those_that_may_be_used)
     CPU_ZERO(&one);
     CPU_SET(core, &one);
     ck_assert_int_eq(sched_setaffinity(0, sizeof one, &one), 0);
-    ck_assert_int_eq(ls_machine_cores(), 1);
+    ls_cores cores = ls_cores_read();
+    ck_assert(cores.usable == 1 && cores.mask == 1 && cores.machine >= CPU_COUNT(&all));
+    ls_cores_text(&cores, text, sizeof text);
+    ck_assert_msg((strstr(text, "(affinity mask)") != NULL) == (cores.machine > 1), "%s", text);
+}
+END_TEST
+
+static void write_file(const char *name, const char *text)
+{
+    LS_TEXT(path, 400, "%s/%s", folder, name);
+    *strrchr(path, '/') = '\0';
+    ck_assert_int_eq(ls_path_make_folder(path), LS_OK);
+    ls_text_put(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "w");
+    ck_assert_ptr_nonnull(file);
+    fputs(text, file);
+    fclose(file);
+}
+
+/* A container is often bound by a quota of its cgroup: the least of it and those above it, of
+ * either version of the hierarchy. */
+static const struct {
+    const char *cgroup;     /* /proc/self/cgroup */
+    const char *file[3][2]; /* below /sys/fs/cgroup */
+    double quota;
+} quotas[] = {
+    {"0::/a/b\n", {{"a/b/cpu.max", "50000 100000\n"}}, 0.5},
+    {"0::/a/b\n", {{"a/b/cpu.max", "max 100000\n"}}, INFINITY},
+    {"0::/a/b\n", {{"a/cpu.max", "150000 100000\n"}}, 1.5}, /* of one above it */
+    {"0::/a/b\n", {{"a/cpu.max", "20000 100000\n"}, {"a/b/cpu.max", "90000 100000\n"}}, 0.2},
+    {"0::/\n", {{"cpu.max", "100000 100000\n"}}, 1},        /* a container's own root */
+    {"0::/host/path\n", {{"cpu.max", "30000 10000\n"}}, 3}, /* its path on the host */
+    {"4:memory:/m\n3:cpu,cpuacct:/c\n0::/\n",
+     {{"cpu,cpuacct/c/cpu.cfs_quota_us", "25000\n"},
+      {"cpu,cpuacct/c/cpu.cfs_period_us", "50000\n"}},
+     0.5},
+    {"1:cpu:/c\n", {{"cpu/c/cpu.cfs_quota_us", "-1\n"}}, INFINITY},
+    {"1:cpu:/c\n",
+     {{"cpu/cpu.cfs_quota_us", "200000\n"}, {"cpu/cpu.cfs_period_us", "100000\n"}},
+     2},
+    {"1:cpuset:/c\n", {{"cpuset/c/cpu.cfs_quota_us", "1000\n"}}, INFINITY},
+    {"0::/u\n", {{"unified/u/cpu.max", "70000 100000\n"}}, 0.7},
+    {"broken", {{"cpu.max", "1000 100000\n"}}, INFINITY},
+    {"0::/a\n", {{"a/cpu.max", "\n"}}, INFINITY},
+    {"0::/a\n", {{"a/cpu.max", "0 0\n"}}, INFINITY},
+};
+
+START_TEST(a_quota_is_the_number_of_cores)
+{
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    setenv("LS_SYSFS", folder, 1);
+    setenv("LS_PROCFS", folder, 1);
+    write_file("self/cgroup", quotas[_i].cgroup);
+    for (int i = 0; i < 3 && quotas[_i].file[i][0] != NULL; i++) {
+        LS_TEXT(name, 100, "fs/cgroup/%s", quotas[_i].file[i][0]);
+        write_file(name, quotas[_i].file[i][1]);
+    }
+    ls_cores cores = ls_cores_read();
+    ck_assert_msg(isinf(quotas[_i].quota) ? isinf(cores.quota)
+                                          : fabs(cores.quota - quotas[_i].quota) < 1e-12,
+                  "%g", cores.quota);
+    ck_assert(cores.usable == fmin(cores.mask, cores.quota));
+    cJSON *print = ls_machine_fingerprint();
+    ck_assert(ls_json_number(print, "cores", 0) == cores.usable);
+    ck_assert_int_eq(cJSON_IsNull(cJSON_GetObjectItem(print, "cpu_quota")),
+                     isinf(cores.quota) != 0);
+    cJSON_Delete(print);
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
+START_TEST(cores_in_words)
+{
+    static const struct {
+        ls_cores cores;
+        const char *text;
+        int share; /* of two */
+    } rows[] = {
+        {{2, 2, INFINITY, 2}, "2 cores", 1},
+        {{1, 1, INFINITY, 1}, "1 core", 1},
+        {{2, 1, INFINITY, 1}, "1 of 2 cores (affinity mask)", 1},
+        {{2, 2, 0.5, 0.5}, "0.5 of 2 cores (CPU quota)", 1},
+        {{64, 8, 3.5, 3.5}, "3.5 of 64 cores (CPU quota, affinity mask of 8)", 1},
+        {{64, 8, 16, 8}, "8 of 64 cores (affinity mask)", 4},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char text[64];
+        ck_assert_str_eq(ls_cores_text(&rows[i].cores, text, sizeof text), rows[i].text);
+        ck_assert_int_eq(ls_cores_share(rows[i].cores.usable, 2), rows[i].share);
+    }
 }
 END_TEST
 
@@ -213,6 +305,9 @@ START_TEST(the_fingerprint_of_a_machine)
         setenv(names[i], i == 1 ? "" : "x=y", 1);
     }
     setenv("SOME_SECRET", "x", 1);
+    setenv("LS_PROCFS", folder, 1);
+    write_file("driver/nvidia/version",
+               "NVRM version: NVIDIA UNIX x86_64 Kernel Module  575.57.08  Tue Jul 8 2025\n");
     cJSON *print = ls_machine_fingerprint();
     const cJSON *found = cJSON_GetObjectItem(print, "environment"), *entry;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -237,7 +332,8 @@ START_TEST(the_fingerprint_of_a_machine)
     ck_assert_str_eq(ls_json_string(print, "kernel", ""), kernel);
     cpu_set_t set;
     ck_assert_int_eq(sched_getaffinity(0, sizeof set, &set), 0);
-    ck_assert_int_eq(ls_json_int(print, "cores", 0), CPU_COUNT(&set));
+    ck_assert_int_eq(ls_json_int(print, "cores_in_mask", 0), CPU_COUNT(&set));
+    ck_assert_str_eq(ls_json_string(print, "driver", ""), "575.57.08");
     ck_assert_int_eq(ls_json_integer(print, "memory_bytes", 0), ls_machine_memory_bytes());
     int64_t left = ls_json_integer(print, "memory_available_bytes", 0);
     ck_assert(left > 1 << 20 && left <= ls_machine_memory_bytes());
@@ -334,6 +430,9 @@ int main(void)
     tcase_add_test(tests, others_are_all_but_this_process_and_its_children);
     tcase_add_test(tests, memory_is_what_the_kernel_says);
     tcase_add_test(tests, cores_are_those_that_may_be_used);
+    tcase_add_loop_test(tests, a_quota_is_the_number_of_cores, 0,
+                        (int)(sizeof quotas / sizeof *quotas));
+    tcase_add_test(tests, cores_in_words);
     tcase_add_test(tests, the_fingerprint_of_a_machine);
     tcase_add_test(tests, the_commit_of_a_folder);
     suite_add_tcase(suite, tests);

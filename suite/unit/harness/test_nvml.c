@@ -170,7 +170,7 @@ static void tear_down(void)
 static ls_findings look(bool oversubscribe)
 {
     ls_findings findings = {0, 0, NULL};
-    const ls_preflight_question question = {.sysfs = ls_machine_sysfs(),
+    const ls_preflight_question question = {.sysfs = ls_path_sysfs(),
                                             .oversubscribe = oversubscribe};
     ls_preflight_look(&question, &findings, NULL);
     return findings;
@@ -343,7 +343,7 @@ START_TEST(all_of_it_word_for_word)
         for (int shared = 0; shared < 2; shared++) {
             ls_findings findings = {0, 0, NULL};
             cJSON *gpus = cJSON_CreateArray();
-            const ls_preflight_question question = {.sysfs = ls_machine_sysfs(),
+            const ls_preflight_question question = {.sysfs = ls_path_sysfs(),
                                                     .oversubscribe = shared != 0};
             write_text("fake.txt", "w", "%s%s\n", healthy, machines[i]);
             ls_preflight_look(&question, &findings, gpus);

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "harness/machine/machine.h"
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "suite/unit/caught.h"
@@ -66,6 +67,46 @@ START_TEST(a_gpu_on_the_bus_is_taken)
                                   : strcasestr(said, "cuda") != NULL,
                   "%s", said);
     ls_device_close(&device);
+}
+END_TEST
+
+/* No device on the bus, but a file that only a driver leaves: a GPU may be hidden, and the CPU is
+ * not taken for it without being asked. */
+static const char *const traces[][2] = {{"LS_DEVFS", "nvidia0"},
+                                        {"LS_DEVFS", "nvidiactl"},
+                                        {"LS_DEVFS", "dxg"},
+                                        {"LS_PROCFS", "driver/nvidia"}};
+
+START_TEST(a_hidden_gpu_is_no_cpu)
+{
+    char root[] = "/tmp/test_device.XXXXXX";
+    ls_backend_options options = {.threads = 1, .local_ranks = 1};
+    ls_device device = {0};
+    ck_assert_ptr_nonnull(mkdtemp(root));
+    setenv("LS_SYSFS", root, 1);
+    setenv("LS_DEVFS", root, 1);
+    setenv("LS_PROCFS", root, 1);
+    ck_assert_str_eq(ls_bus_choose("auto"), "cpu");
+    LS_TEXT(file, 200, "%s/%s", root, traces[_i][1]);
+    ck_assert_int_eq(ls_path_make_folder(file), LS_OK);
+    catch_lines();
+    ls_status status = ls_device_open("auto", &options, &device);
+    const char *said = caught_text();
+    ck_assert_msg(strstr(said, file) != NULL && strstr(said, "--device cpu") != NULL, "%s", said);
+    ck_assert_msg(status == LS_OK ? strcmp(device.api->name, "cuda") == 0 : status == LS_ERR_INFRA,
+                  "%d: %s", status, said);
+    ls_device_close(&device);
+    const char *chosen = NULL;
+    setenv("LS_LIBCUDA", "/nonexistent", 1);
+    catch_lines();
+    ck_assert_int_eq(ls_machine_choose("auto", 1, false, &chosen),
+                     LS_ERR_INFRA); /* as bench does */
+    said = caught_text();
+    ck_assert_msg(strstr(said, file) != NULL && strstr(said, "DEVICE=cpu") != NULL, "%s", said);
+    ck_assert_int_eq(ls_machine_choose("cpu", 1, false, &chosen), LS_OK);
+    ck_assert_int_eq(ls_device_open("cpu", &options, &device), LS_OK);
+    ls_device_close(&device);
+    ls_path_remove_tree(root);
 }
 END_TEST
 
@@ -171,6 +212,7 @@ int main(void)
     TCase *tests = tcase_create("device");
     tcase_add_test(tests, a_device_is_opened_and_closed);
     tcase_add_test(tests, a_gpu_on_the_bus_is_taken);
+    tcase_add_loop_test(tests, a_hidden_gpu_is_no_cpu, 0, (int)(sizeof traces / sizeof *traces));
     tcase_add_test(tests, a_device_that_cannot_be_opened);
     tcase_add_loop_test(tests, tensors_go_and_come_back, 0, 3);
     suite_add_tcase(suite, tests);

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "harness/machine/bus.h"
 #include "kernels/core/digest.h"
 #include "kernels/core/text.h"
 #include "reference/amp/amp_scale.h"
@@ -441,13 +442,14 @@ START_TEST(nvidia_controllers_on_the_bus)
         {"0x10de", "0x030000"}, /* a hidden folder: does not */
     };
     enum { ROWS = sizeof rows / sizeof rows[0] };
+    ls_machine_device found[LS_MACHINE_DEVICES_MAX];
     char long_root[5000];
     memset(long_root, 'x', sizeof long_root);
     long_root[sizeof long_root - 1] = '\0';
-    ck_assert_int_eq(ls_device_count_nvidia(long_root), 0);
+    ck_assert_int_eq(ls_bus_list(long_root, found, LS_MACHINE_DEVICES_MAX), 0);
     char root[] = "/tmp/ls_pciXXXXXX", folder[128];
     ck_assert_ptr_nonnull(mkdtemp(root));
-    ck_assert_int_eq(ls_device_count_nvidia(root), 0);
+    ck_assert_int_eq(ls_bus_list(root, found, LS_MACHINE_DEVICES_MAX), 0);
     const char *const parts[] = {"bus", "bus/pci", "bus/pci/devices"};
     for (int i = 0; i < 3; i++) {
         snprintf(folder, sizeof folder, "%s/%s", root, parts[i]);
@@ -460,7 +462,7 @@ START_TEST(nvidia_controllers_on_the_bus)
         write_line(folder, "vendor", rows[i][0]);
         write_line(folder, "class", rows[i][1]);
     }
-    ck_assert_int_eq(ls_device_count_nvidia(root), 5);
+    ck_assert_int_eq(ls_bus_list(root, found, LS_MACHINE_DEVICES_MAX), 5);
     for (int i = 0; i < ROWS; i++) {
         char path[160];
         snprintf(folder, sizeof folder, "%s/bus/pci/devices/%s0000:0%d:00.0", root,
