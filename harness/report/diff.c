@@ -8,9 +8,20 @@
 #include "kernels/core/json.h"
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
+#include "comparable.h"
 #include "job.h"
 #include "lines.h"
 #include "stats.h"
+
+/* The summary is written before the run ends, and older ones lack what the jobs loaded. */
+static void take_machine(cJSON *run, cJSON *summary)
+{
+    cJSON *machine = cJSON_DetachItemFromObjectCaseSensitive(run, "machine");
+    if (machine != NULL) {
+        cJSON_DeleteItemFromObjectCaseSensitive(summary, "machine");
+        cJSON_AddItemToObject(summary, "machine", machine);
+    }
+}
 
 ls_status ls_report_diff_read(const char *where, cJSON **summary)
 {
@@ -22,7 +33,14 @@ ls_status ls_report_diff_read(const char *where, cJSON **summary)
                            "'%s' is neither a run's folder with a summary.json nor such a file",
                            where);
     }
-    return ls_json_read_file(path, summary);
+    LS_TRY(ls_json_read_file(path, summary));
+    LS_TEXT(run_path, PATH_MAX, "%s/run.json", where);
+    cJSON *run = NULL;
+    if (folder && stat(run_path, &info) == 0 && ls_json_read_file(run_path, &run) == LS_OK) {
+        take_machine(run, *summary);
+    }
+    cJSON_Delete(run);
+    return LS_OK;
 }
 
 bool ls_report_diff_same_job(const cJSON *x, const cJSON *y)
@@ -66,7 +84,8 @@ static bool either(const cJSON *x, const cJSON *y, const char *name)
     return ls_json_bool(x, name, false) || ls_json_bool(y, name, false);
 }
 
-static void print_pair(const cJSON *x, const cJSON *y, double gate, paired *count, FILE *to)
+static void print_pair(const cJSON *x, const cJSON *y, bool comparable, double gate, paired *count,
+                       FILE *to)
 {
     char sentence[128];
     ls_stats_interval before = rate_of(x), after = rate_of(y);
@@ -75,6 +94,10 @@ static void print_pair(const cJSON *x, const cJSON *y, double gate, paired *coun
         const cJSON *row = isnan(before.value) ? x : y;
         fprintf(to, "no result in %s: %s\n", isnan(before.value) ? "A" : "B",
                 ls_json_string(row, "not_a_result", "its summary does not say"));
+        return;
+    }
+    if (!comparable) {
+        fprintf(to, "%.4g -> %.4g images/s, not comparable\n", before.value, after.value);
         return;
     }
     bool crowded = either(x, y, "oversubscribed"), weak = either(x, y, "weak");
@@ -115,16 +138,29 @@ static void print_lone(const cJSON *summary, const cJSON *other, const char *nam
     }
 }
 
+static void print_machines(const ls_comparable *machines, FILE *to)
+{
+    if (!machines->same) {
+        fprintf(to, "speeds are not comparable, B against A: %s\n", machines->decides);
+    }
+    if (machines->remarks[0] != '\0') {
+        fprintf(to, "also differ, B against A: %s\n", machines->remarks);
+    }
+}
+
 static ls_status compare_speed(const cJSON *before, const cJSON *after, double gate, paired *count,
                                FILE *to)
 {
     const cJSON *row;
+    ls_comparable machines = ls_comparable_runs(before, after);
     cJSON_ArrayForEach(row, cJSON_GetObjectItemCaseSensitive(after, "throughput"))
     {
         const cJSON *pair = pair_of(before, row);
         if (pair != NULL) {
-            count->rows++;
-            print_pair(pair, row, gate, count, to);
+            if (count->rows++ == 0) {
+                print_machines(&machines, to);
+            }
+            print_pair(pair, row, machines.same, gate, count, to);
         }
     }
     print_lone(before, after, "A", to);

@@ -65,9 +65,10 @@ ls_status ls_report_terminal(const char *run_directory, FILE *to);
  * Cases, by id: which newly fail (FAIL, CRASH, TIMEOUT, in `a` neither), are newly not judged
  * (WEAK, SKIP, UNSUPPORTED, INFRA), newly pass, or are missing in `b`. Throughput of equal jobs
  * (same network, batch, level, half, world, nodes, bucket size, dialect), in words; a job whose
- * number is no result in one of the two is named, not compared. With a gate (a share, such as 0.05;
- * NAN: none) a job exceeds it when the whole interval of its speed, compared with that in `a`, is
- * lower by more.
+ * number is no result in one of the two is named, not compared, and no speed is where the runs'
+ * machines differ in what decides it (comparable.h). With a gate (a share, such as 0.05; NAN: none)
+ * a job exceeds it when the whole interval of its speed, compared with that in `a`, is lower by
+ * more.
  *
  * LS_ERR_CHECK when a case that decides newly fails (in the claim; of MANNERS where they decide), a
  * job exceeds the gate, or none decides it; LS_ERR_USAGE when one has no summary.json, or they have

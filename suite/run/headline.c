@@ -138,7 +138,8 @@ bool ls_headline_is_manners(const ls_run *run, const ls_case *row)
 
 int ls_headline_exit(const ls_headline *h)
 {
-    return h->status != LS_OK ? (int)h->status : h->speed.below ? LS_ERR_CHECK : LS_OK;
+    bool missed = h->speed.below || h->speed.unshown;
+    return h->status != LS_OK ? (int)h->status : missed ? LS_ERR_CHECK : LS_OK;
 }
 
 static const ls_tol taken_limit =

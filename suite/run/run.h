@@ -179,8 +179,9 @@ bool ls_python_find(const char *asked, char *python, size_t bytes, char *why, si
 
 /* SPEED: this run's throughput against an earlier run's (BASELINE=). */
 typedef struct ls_speed_verdict {
-    bool below; /* a baseline was given and missed */
-    char value[24], why[320];
+    bool below;   /* a baseline was given and missed */
+    bool unshown; /* a baseline was given, and no row could be compared with it */
+    char value[24], why[700];
 } ls_speed_verdict;
 
 typedef enum ls_headline_correct {
@@ -249,8 +250,10 @@ bool ls_headline_job_audited(const ls_record *job);
 /* LS_ERR_USAGE when `baseline` is neither a run's folder with a summary.json nor such a file. */
 ls_status ls_speed_check_baseline(const char *baseline);
 /* A timed job is below when its whole interval is under the baseline's whole interval;
- * oversubscribed jobs and figures without a result gate nothing. Among three or more GPUs `why`
- * names the slowest, with its distance to the median of the others. Adds each row's own verdict,
+ * oversubscribed jobs and figures without a result gate nothing, and runs on other machines,
+ * devices or libraries (harness/report/comparable.h) are "not comparable". Among three or more GPUs
+ * `why` names the slowest, with its distance to the median of the others. Adds each row's own
+ * verdict,
  * {"label", "images_per_s", "value", "why"}, to run->measured as "speed". */
 void ls_speed_decide(const ls_run *run, ls_speed_verdict *out);
 

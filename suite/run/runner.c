@@ -519,7 +519,9 @@ void ls_runner_free(ls_run *run)
 
 /* ---- the folder of a run: how it is made, resumed and finished ------------------------------- */
 
-static void add_libraries(const ls_run *run, cJSON *machine)
+/* What the jobs loaded: of the last job that loaded an engine, or of this run before it was
+ * resumed. */
+static void add_libraries(const ls_run *run, const cJSON *before, cJSON *machine)
 {
     for (int i = 0; i < run->jobs.count; i++) {
         const ls_record *record = &run->record[i];
@@ -546,16 +548,18 @@ static void add_libraries(const ls_run *run, cJSON *machine)
             cJSON_DeleteItemFromObjectCaseSensitive(machine, "loaded");
         }
     }
+    const cJSON *old = cJSON_GetObjectItemCaseSensitive(
+        cJSON_GetObjectItemCaseSensitive(before, "machine"), "loaded");
+    if (old != NULL && !cJSON_HasObjectItem(machine, "loaded")) {
+        cJSON_AddItemToObject(machine, "loaded", cJSON_Duplicate(old, true));
+    }
 }
 
-static void add_created(const ls_run *run, cJSON *root)
+static void add_created(const cJSON *before, cJSON *root)
 {
-    char path[700], text[32];
-    ls_text_put(path, sizeof path, "%s/run.json", run->directory);
-    cJSON *old = NULL;
-    if (access(path, R_OK) == 0 && ls_json_read_file(path, &old) == LS_OK) {
-        cJSON_AddStringToObject(root, "created", ls_json_string(old, "created", ""));
-        cJSON_Delete(old);
+    char text[32];
+    if (before != NULL) {
+        cJSON_AddStringToObject(root, "created", ls_json_string(before, "created", ""));
         return;
     }
     time_t now = time(NULL);
@@ -583,13 +587,17 @@ static cJSON *installed_packages(void)
 
 static ls_status write_run(const ls_run *run, const ls_headline *headline)
 {
-    cJSON *root = cJSON_CreateObject();
+    cJSON *root = cJSON_CreateObject(), *before = NULL;
+    LS_TEXT(path, 700, "%s/run.json", run->directory);
+    if (access(path, R_OK) == 0) {
+        (void)ls_json_read_file(path, &before);
+    }
     LS_ASSERT(root != NULL);
     cJSON_AddNumberToObject(root, "schema", 1);
     cJSON_AddStringToObject(root, "title", run->title);
     cJSON_AddStringToObject(root, "label", run->label);
     cJSON_AddStringToObject(root, "command", run->command == NULL ? "" : run->command);
-    add_created(run, root);
+    add_created(before, root);
     cJSON_AddStringToObject(root, "version", LS_VERSION);
     cJSON_AddStringToObject(root, "where", run->where);
     cJSON_AddItemToObject(root, "options",
@@ -604,7 +612,7 @@ static ls_status write_run(const ls_run *run, const ls_headline *headline)
         cJSON_AddItemToObject(root, member->string, cJSON_Duplicate(member, true));
     }
     cJSON *machine = ls_machine_fingerprint();
-    add_libraries(run, machine);
+    add_libraries(run, before, machine);
     cJSON_AddItemToObject(root, "machine", machine);
     if (run->gpus != NULL) {
         cJSON_AddItemToObject(root, "gpus", cJSON_Duplicate(run->gpus, true));
@@ -616,7 +624,7 @@ static ls_status write_run(const ls_run *run, const ls_headline *headline)
     if (headline != NULL) {
         cJSON_AddItemToObject(root, "headline", ls_headline_json(headline));
     }
-    LS_TEXT(path, 700, "%s/run.json", run->directory);
+    cJSON_Delete(before);
     return ls_json_write_and_free(path, root);
 }
 
@@ -736,7 +744,9 @@ int ls_runner_finish(ls_run *run)
         return stop_here(run);
     }
     ls_headline headline;
-    if (mark_all_checked(run) != LS_OK || ls_report_tables(run->directory) != LS_OK) {
+    if (mark_all_checked(run) != LS_OK ||
+        write_run(run, NULL) != LS_OK || /* with what was loaded */
+        ls_report_tables(run->directory) != LS_OK) {
         return LS_ERR_INFRA;
     }
     ls_gpus_end(run);

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "harness/report/comparable.h"
 #include "harness/report/report.h"
 #include "harness/report/stats.h"
 #include "kernels/core/text.h"
@@ -41,6 +42,18 @@ static void add_lone_row(cJSON *rows, const cJSON *row, bool baseline)
             : crowded                          ? "more ranks than devices or cores gate nothing"
             : ls_json_bool(row, "weak", false) ? "a drifting window gates nothing"
                                                : "the baseline has no result for it");
+}
+
+/* Every row of a run whose baseline ran on something else. */
+static void add_incomparable(const cJSON *now, const char *why, cJSON *rows, ls_speed_verdict *out)
+{
+    const cJSON *row;
+    cJSON_ArrayForEach(row, now)
+    {
+        add_row(rows, row, "not comparable", why);
+    }
+    ls_text_put(out->value, sizeof out->value, "not comparable");
+    ls_text_put(out->why, sizeof out->why, "%s", why);
 }
 
 static void compare(const cJSON *before, const cJSON *now, cJSON *rows, ls_speed_verdict *out)
@@ -156,8 +169,18 @@ void ls_speed_decide(const ls_run *run, ls_speed_verdict *out)
     if (run->baseline[0] != '\0') {
         (void)ls_report_diff_read(run->baseline, &before);
     }
-    compare(cJSON_GetObjectItemCaseSensitive(before, "throughput"),
-            cJSON_GetObjectItemCaseSensitive(now, "throughput"), rows, out);
+    const cJSON *timed = cJSON_GetObjectItemCaseSensitive(now, "throughput");
+    ls_comparable machines = ls_comparable_runs(before, now);
+    if (before != NULL && !machines.same) {
+        add_incomparable(timed, machines.decides, rows, out);
+    } else {
+        compare(cJSON_GetObjectItemCaseSensitive(before, "throughput"), timed, rows, out);
+    }
+    out->unshown = run->baseline[0] != '\0' && strcmp(out->value, "within") != 0 && !out->below;
+    if (before != NULL && machines.remarks[0] != '\0') {
+        ls_text_add(out->why, sizeof out->why, "; also differ, without deciding: %s",
+                    machines.remarks);
+    }
     compare_neighbours(cJSON_GetObjectItemCaseSensitive(now, "gpus"), rows, out);
     cJSON_Delete(before);
     cJSON_Delete(now);

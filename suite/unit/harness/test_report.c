@@ -482,7 +482,8 @@ static void write_small(const char *name, const char *verdict, place where, doub
     char folder[PATH_MAX];
     make_folder(folder, "%s/%s", scratch, name);
     FILE *file = open_in(folder, "summary.json", "w");
-    fprintf(file, "{\"throughput\":[");
+    fprintf(file, "{\"machine\":{\"cpu\":\"C\",\"cores\":2},\"options\":{\"device\":\"cpu\"},"
+                  "\"throughput\":[");
     for (int row = 0; row < 2; row++) {
         fprintf(file,
                 "%s{\"label\":\"r%d\",\"world\":%d,\"images_per_s\":%g,\"images_per_s_low\":%g,"

@@ -91,7 +91,8 @@ static void write_pair(void)
     static const char *const words[] = {"PASS", "FAIL", "CRASH", "TIMEOUT", "WEAK", "WAIVED", ""};
     char cases[8000];
     for (int run = 0; run < 2; run++) {
-        char summary[6000] = "{\"where\":\"here\",\"commit\":\"abc\",\"throughput\":[";
+        char summary[6000] = "{\"where\":\"here\",\"commit\":\"abc\",\"machine\":{\"cpu\":\"C\","
+                             "\"cores\":2},\"options\":{\"device\":\"cpu\"},\"throughput\":[";
         int count = 0;
         for (size_t i = 0; i < sizeof speeds / sizeof *speeds; i++) {
             if (speeds[i][1 + run][0] != '\0') {

@@ -343,7 +343,7 @@ static void write_run(const char *run, double slower)
             "resnet18\",\"label\":\"quick\",\"command\":"
             "\"make bench NGPUS=8\",\"created\":\"2026-01-02T03:04:05Z\",\"where\":\"CPU: 8 ranks "
             "on 2 cores, no GPU "
-            "was tested\",\"options\":{\"NGPUS\":8},\"machine\":{\"cores\":2,\"cpu\":\"Invented "
+            "was tested\",\"options\":{\"NGPUS\":8,\"device\":\"cpu\"},\"machine\":{\"cores\":2,\"cpu\":\"Invented "
             "9000\",\"memory_bytes\":"
             "25000000000,\"libraries\":[{\"name\":\"libdnnl\",\"version\":\"2.6.3\",\"path\":\"/"
             "usr/lib/libdnnl.so.2\"}],"

@@ -13,6 +13,9 @@
 static char scratch[200];
 
 /* One row of 100 images/s times `factor`, with an interval of +-`spread` of it. */
+static const char *machine = "\"machine\":{\"cpu\":\"C\",\"cores\":2},"
+                             "\"options\":{\"device\":\"cpu\"}";
+
 static void write_summary(const char *name, double factor, double spread, const char *reason,
                           bool oversubscribed)
 {
@@ -24,12 +27,12 @@ static void write_summary(const char *name, double factor, double spread, const 
     ck_assert_ptr_nonnull(file);
     double rate = 100 * factor;
     fprintf(file,
-            "{\"throughput\":[{\"label\":\"O2, 2 ranks\",\"arch\":\"resnet18\",\"level\":\"O2\","
+            "{%s,\"throughput\":[{\"label\":\"O2, 2 ranks\",\"arch\":\"resnet18\",\"level\":\"O2\","
             "\"half\":\"fp16\",\"dialect\":\"apex\",\"image_size\":64,\"batch_size\":8,"
             "\"world\":2,\"nodes\":1,\"bucket_mb\":25,\"images_per_s\":%g,"
             "\"images_per_s_low\":%g,\"images_per_s_high\":%g,\"not_a_result\":\"%s\","
             "\"oversubscribed\":%s}]}",
-            rate, rate * (1 - spread), rate * (1 + spread), reason,
+            machine, rate, rate * (1 - spread), rate * (1 + spread), reason,
             oversubscribed ? "true" : "false");
     fclose(file);
 }
@@ -93,7 +96,73 @@ START_TEST(what_is_no_result_gates_nothing)
     ls_speed_verdict out = decide();
     ck_assert_str_eq(out.value, "no baseline");
     ck_assert_str_eq(row_value, "no baseline");
-    ck_assert(!out.below);
+    ck_assert(!out.below && out.unshown);
+}
+END_TEST
+
+/* A run on something else is neither slower nor as fast; an unknown machine is another one. */
+#define ON(cpu, cores, rest, options)                                                             \
+    "\"machine\":{\"cpu\":\"" cpu "\",\"cores\":" cores rest "},\"options\":{\"device\":" options \
+    "}"
+#define LOADED(text) ",\"loaded\":{" text "}"
+static const struct {
+    const char *before, *now;
+    const char *decides, *remarks; /* "": none */
+} machines[] = {
+    {ON("C", "2", "", "\"cpu\""), ON("C", "2", "", "\"cpu\""), "", ""},
+    {ON("C", "2", "", "\"cpu\""), ON("C", "1", "", "\"cpu\""), "1 core against 2 cores", ""},
+    {ON("C", "2", "", "\"cpu\""), ON("C", "0.5", "", "\"cpu\""), "0.5 cores against 2 cores", ""},
+    {ON("C", "2", "", "\"cpu\""), ON("D", "2", "", "\"cpu\""), "CPU D against C", ""},
+    {ON("C", "2", "", "\"cpu\""), ON("C", "2", "", "\"cuda\""), "device cuda against cpu", ""},
+    {ON("C", "2", ",\"gpus\":[{}]", "\"cuda\""), ON("C", "2", ",\"gpus\":[{},{}]", "\"cuda\""),
+     "GPUs: 2 against 1", ""},
+    {ON("C", "2", LOADED("\"device\":\"H100 (GPU-1)\""), "\"cuda\""),
+     ON("C", "2", LOADED("\"device\":\"H200 (GPU-2)\""), "\"cuda\""), "device H200 against H100",
+     ""},
+    {ON("C", "2", LOADED("\"device\":\"H100 (GPU-1)\""), "\"cuda\""),
+     ON("C", "2", LOADED("\"device\":\"H100 (GPU-2)\""), "\"cuda\""), "", ""},
+    {ON("C", "2", ",\"driver\":\"575.1\"", "\"cuda\""), ON("C", "2", "", "\"cuda\""),
+     "driver unknown against 575.1", ""},
+    {ON("C", "2", LOADED("\"libraries\":\"oneDNN 2.6 (/a/b.so); OpenMP 1\""), "\"cpu\""),
+     ON("C", "2", LOADED("\"libraries\":\"oneDNN 3.0 (/a/b.so); OpenMP 1\""), "\"cpu\""),
+     "libraries: oneDNN 3.0; OpenMP 1 against oneDNN 2.6; OpenMP 1", ""},
+    {ON("C", "2", LOADED("\"libraries\":\"oneDNN 2.6 (/a/b.so); OpenMP 1\""), "\"cpu\""),
+     ON("C", "2", LOADED("\"libraries\":\"oneDNN 2.6 (/c/b.so); OpenMP 1\""), "\"cpu\""), "", ""},
+    {ON("C", "2", LOADED("\"engine_text\":\"Gloo 1, TCP, /a.so\""), "\"cpu\""),
+     ON("C", "2", LOADED("\"engine_text\":\"Gloo 2, TCP, /a.so\""), "\"cpu\""),
+     "engine: Gloo 2, TCP against Gloo 1, TCP", ""},
+    {ON("C", "2", LOADED("\"engine_text\":\"Gloo 1, TCP, /a.so\""), "\"cpu\""), /* one rank */
+     ON("C", "2", "", "\"cpu\""), "", ""},
+    {"\"machine\":{}", ON("C", "2", "", "\"cpu\""),
+     "2 cores against unknown; CPU C against unknown; device cpu against unknown", ""},
+    {ON("C", "2", "", "\"cpu\",\"nodes\":[{\"cpu\":\"C\",\"cores\":4}]"),
+     ON("C", "2", "", "\"cpu\",\"nodes\":[{\"cpu\":\"C\",\"cores\":1}]"),
+     "nodes: C with 1 core against C with 4 cores", ""},
+    {ON("C", "2", ",\"kernel\":\"6.1\"", "\"cpu\""), ON("C", "2", ",\"kernel\":\"6.2\"", "\"cpu\""),
+     "", "kernel 6.2 against 6.1"},
+    {ON("C", "2", ",\"memory_bytes\":16.1e9", "\"cpu\""),
+     ON("C", "2", ",\"memory_bytes\":32e9", "\"cpu\""), "", "memory 32 GB against 16 GB"},
+    {ON("C", "2", ",\"environment\":{\"LS_SHM\":\"0\"}", "\"cpu\""), ON("C", "2", "", "\"cpu\""),
+     "", "variables: unknown against LS_SHM=0"},
+};
+
+START_TEST(runs_on_something_else_are_not_comparable)
+{
+    bool same = machines[_i].decides[0] == '\0';
+    machine = machines[_i].before;
+    write_summary("before", 1, 0.01, "", false);
+    machine = machines[_i].now;
+    write_summary("now", 0.5, 0.01, "", false);
+    ls_speed_verdict out = decide();
+    ck_assert_str_eq(out.value, same ? "below" : "not comparable");
+    ck_assert_str_eq(row_value, out.value);
+    ck_assert_msg(out.below == same && out.unshown == !same, "%s", out.why);
+    if (!same) {
+        ck_assert_str_eq(out.why, machines[_i].decides);
+    }
+    ck_assert_msg(strstr(out.why, machines[_i].remarks) != NULL, "%s", out.why);
+    ls_headline headline = {.status = LS_OK, .speed = out};
+    ck_assert_int_eq(ls_headline_exit(&headline), LS_ERR_CHECK);
 }
 END_TEST
 
@@ -126,6 +195,8 @@ int main(void)
     tcase_add_test(tests, equal_is_within_and_slower_is_below);
     tcase_add_test(tests, noise_does_not_make_a_row_slower);
     tcase_add_test(tests, what_is_no_result_gates_nothing);
+    tcase_add_loop_test(tests, runs_on_something_else_are_not_comparable, 0,
+                        (int)(sizeof machines / sizeof *machines));
     tcase_add_test(tests, a_baseline_that_is_none_is_refused);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
