@@ -12,6 +12,7 @@
 #include "kernels/core/cores.h"
 #include "kernels/core/file.h"
 #include "kernels/core/log.h"
+#include "kernels/core/program.h"
 #include "kernels/core/text.h"
 #include "kernels/core/path.h"
 #include "kernels/core/plant.h"
@@ -347,7 +348,7 @@ static int log_outcome(const arguments *given, const ls_outcome *outcome, const 
 static void report(const arguments *given, const ls_outcome *outcome)
 {
     cJSON *line = cJSON_CreateObject();
-    LS_ASSERT(line != NULL);
+    LS_MEMORY(line != NULL);
     cJSON_AddStringToObject(line, "event", "node");
     cJSON_AddNumberToObject(line, "node", given->node_rank);
     cJSON_AddItemToObject(line, "outcome",
@@ -389,7 +390,7 @@ static int run(const arguments *given)
     ls_words *environment = calloc((size_t)given->nproc, sizeof *environment);
     ls_words *command = calloc((size_t)given->nproc, sizeof *command);
     ls_words logs = {0, 0, NULL};
-    LS_ASSERT(spec != NULL && environment != NULL && command != NULL);
+    LS_MEMORY(spec != NULL && environment != NULL && command != NULL);
     for (int i = 0; i < given->nproc; i++) {
         ls_supervise_rank_info info = rank_info_of(given, i, port, token);
         environment[i] = ls_supervise_environment(&info);
@@ -430,7 +431,7 @@ static int run(const arguments *given)
     return code;
 }
 
-int main(int argc, char **argv)
+static int run_program(int argc, char **argv)
 {
     arguments given = {
         .nproc = 1, .nnodes = 1, .local_nodes = 1, .grace_s = 5, .probe_device = "auto"};
@@ -475,4 +476,9 @@ int main(int argc, char **argv)
                                     given.probe_oversubscribed);
     }
     return run(&given);
+}
+
+int main(int argc, char **argv)
+{
+    return ls_program_main(run_program, argc, argv);
 }

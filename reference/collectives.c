@@ -23,6 +23,7 @@
 #include "kernels/core/json.h"
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
+#include "kernels/core/program.h"
 #include "kernels/core/text.h"
 #include "reference/comm/arguments.h"
 #include "reference/comm/exercise.h"
@@ -60,7 +61,7 @@ static ls_status write_event(program *p, cJSON *event)
 static cJSON *event_named(const char *name)
 {
     cJSON *event = cJSON_CreateObject();
-    LS_ASSERT(event != NULL);
+    LS_MEMORY(event != NULL);
     cJSON_AddStringToObject(event, "event", name);
     return event;
 }
@@ -83,7 +84,7 @@ static void add_group(const program *p, cJSON *event)
     cJSON_AddNumberToObject(event, "group", p->group);
     cJSON_AddNumberToObject(event, "group_rank", p->peer.rank);
     cJSON *ranks = cJSON_CreateIntArray(p->peer.members.rank, p->peer.members.count);
-    LS_ASSERT(ranks != NULL);
+    LS_MEMORY(ranks != NULL);
     cJSON_AddItemToObject(event, "group_ranks", ranks);
 }
 
@@ -331,7 +332,7 @@ static ls_status take_memory(const program *p, size_t floats, float **out)
                                            "exercise", &memory));
     } else {
         memory = calloc(floats, sizeof **out);
-        LS_ASSERT(memory != NULL);
+        LS_MEMORY(memory != NULL);
     }
     *out = memory;
     return LS_OK;
@@ -613,7 +614,7 @@ static ls_status run(program *p)
     return p->wrong + p->guards > 0 ? LS_ERR_CHECK : LS_OK;
 }
 
-int main(int argc, char **argv)
+static int run_program(int argc, char **argv)
 {
     program p = {.events = -1};
     ls_file_survive_limit();
@@ -646,4 +647,9 @@ int main(int argc, char **argv)
         _exit((int)status);
     }
     return (int)status;
+}
+
+int main(int argc, char **argv)
+{
+    return ls_program_main(run_program, argc, argv);
 }

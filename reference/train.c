@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "kernels/core/program.h"
 #include "kernels/core/file.h"
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
@@ -63,7 +64,7 @@ static ls_status train(ls_trainer *trainer)
     return status != LS_OK ? status : written;
 }
 
-int main(int argc, char **argv)
+static int run_program(int argc, char **argv)
 {
     ls_file_survive_limit();
     ls_trainer *trainer = calloc(1, sizeof *trainer);
@@ -82,4 +83,9 @@ int main(int argc, char **argv)
     }
     free(trainer);
     return code;
+}
+
+int main(int argc, char **argv)
+{
+    return ls_program_main(run_program, argc, argv);
 }

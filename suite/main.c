@@ -8,6 +8,7 @@
 #include "harness/process/guard.h"
 #include "harness/report/report.h"
 #include "kernels/core/file.h"
+#include "kernels/core/program.h"
 #include "kernels/core/text.h"
 #include "kernels/core/log.h"
 #include "reference/explain/explain.h"
@@ -151,7 +152,7 @@ static void print_help(void)
            "supported.\n");
 }
 
-int main(int argc, char **argv)
+static int run_program(int argc, char **argv)
 {
     ls_file_survive_limit();
     if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0) {
@@ -175,4 +176,9 @@ int main(int argc, char **argv)
     char hint[120];
     ls_text_suggest(hint, sizeof hint, argv[1], names, COMMANDS, "`lockstep --help` lists all");
     return ls_log_fail(LS_ERR_USAGE, "unknown command '%s'; %s", argv[1], hint);
+}
+
+int main(int argc, char **argv)
+{
+    return ls_program_main(run_program, argc, argv);
 }

@@ -77,6 +77,7 @@ struct ls_case {
     ls_spec job[LS_CASE_JOBS_MAX];
     bool judges_outcome; /* the case is about how a job ends */
     bool judges_refusal; /* and exit code 4 is one of the ways */
+    bool takes_disk;     /* it lets a disk be full: a lack of that is no lack of the machine */
     ls_case_judge *judge;
     ls_case_prepare *prepare; /* or NULL */
     char device[16];          /* that a case without jobs calls: "cpu", "cuda" */
@@ -128,5 +129,8 @@ void ls_verdict_measured(ls_verdict *verdict, double value, double limit, const 
 /* True when the job's end decides the case: CRASH with rank and signal, TIMEOUT, UNSUPPORTED,
  * INFRA. */
 bool ls_verdict_of_outcome(const ls_record *record, ls_verdict *out);
+/* Of a case that its judge, of whatever family, has decided: where it blames the subject and a rank
+ * of one of its `count` jobs ended for a lack of the machine (lack.h), it becomes INFRA. */
+void ls_verdict_check_lack(const ls_record *job, int count, bool takes_disk, ls_verdict *out);
 
 #endif

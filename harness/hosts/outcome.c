@@ -22,7 +22,7 @@ enum { STATES = sizeof state_names / sizeof *state_names };
 cJSON *ls_outcome_json(const ls_outcome *outcome, int first)
 {
     cJSON *object = cJSON_CreateObject();
-    LS_ASSERT(object != NULL);
+    LS_MEMORY(object != NULL);
     cJSON_AddStringToObject(object, "state", state_names[outcome->state]);
     cJSON_AddNumberToObject(object, "first_rank",
                             outcome->first_rank < 0 ? -1 : first + outcome->first_rank);
@@ -31,6 +31,9 @@ cJSON *ls_outcome_json(const ls_outcome *outcome, int first)
     cJSON_AddNumberToObject(object, "started_ns", (double)outcome->started_ns); /* ls_clock_ns */
     cJSON_AddNumberToObject(object, "seconds",
                             (double)(outcome->ended_ns - outcome->started_ns) * 1e-9);
+    if (outcome->memory_kills > 0) {
+        cJSON_AddNumberToObject(object, "memory_kills", (double)outcome->memory_kills);
+    }
     if (outcome->why[0] != '\0') {
         cJSON_AddStringToObject(object, "why", outcome->why);
     }
@@ -86,6 +89,7 @@ bool ls_outcome_read(const cJSON *object, int first, int ranks, ls_outcome *out)
                         .first_rank = failed < 0 ? -1 : (int)failed - first,
                         .code = ls_json_int(object, "code", 0),
                         .signal = ls_json_int(object, "signal", 0),
+                        .memory_kills = ls_json_int(object, "memory_kills", 0),
                         .ended_ns = nanoseconds(object),
                         .rank_count = ranks};
     out->rank = ls_list_make((size_t)ranks, sizeof *out->rank);

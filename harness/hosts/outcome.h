@@ -26,13 +26,14 @@ typedef struct ls_outcome {
     int64_t started_ns, ended_ns;
     int64_t rss_bytes_max; /* largest peak of one rank */
     double user_s, system_s;
+    long memory_kills; /* of processes, by the kernel, because a cgroup had no memory left */
     int rank_count;
     ls_proc *rank; /* malloc'ed, [rank_count] */
     char why[360]; /* the last message of a host that started no rank or was lost; or "" */
 } ls_outcome;
 
 void ls_outcome_free(ls_outcome *outcome);
-/* {"state","first_rank","code","signal","seconds","why","ranks":[{rank,code,signal,seconds,...}]};
+/* {"state","first_rank","code","signal","seconds","memory_kills","why","ranks":[{rank,code,signal,seconds,...}]};
  * ranks are numbered from `first`. */
 cJSON *ls_outcome_json(const ls_outcome *outcome, int first);
 /* Parses ls_outcome_json's object. The caller frees ranks[ranks] with ls_outcome_free; times count

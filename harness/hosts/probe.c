@@ -83,7 +83,7 @@ ls_status ls_probe_answer(const char *marker, const char *device, int ranks, boo
         (void)sscanf(connection, "%*s %*s %127s", address);
     }
     cJSON *answer = cJSON_CreateObject(), *machine = ls_machine_fingerprint();
-    LS_ASSERT(answer != NULL);
+    LS_MEMORY(answer != NULL);
     cJSON_AddStringToObject(answer, "event", "probe");
     cJSON_AddStringToObject(answer, "hostname", hostname);
     cJSON_AddStringToObject(answer, "address", address);

@@ -25,7 +25,7 @@ static void add_quoted(ls_words *out, const ls_words *command)
     char *text = NULL;
     size_t bytes;
     FILE *line = open_memstream(&text, &bytes);
-    LS_ASSERT(line != NULL);
+    LS_MEMORY(line != NULL);
     fputs("exec", line);
     for (int i = 0; i < command->count; i++) {
         char *word = ls_words_quoted(command->word[i]);
@@ -108,13 +108,13 @@ ls_status ls_remote_open(const ls_hosts *hosts, int count, const ls_words *comma
                        .words = calloc((size_t)count, sizeof *out->words),
                        .input_end = calloc((size_t)count, sizeof(int)),
                        .order = calloc((size_t)count, sizeof(int))};
-    LS_ASSERT(out->spec != NULL && out->words != NULL && out->input_end != NULL &&
+    LS_MEMORY(out->spec != NULL && out->words != NULL && out->input_end != NULL &&
               out->order != NULL);
     for (int k = 0; k < count; k++) {
         out->input_end[k] = out->order[k] = -1;
     }
     char *line = cJSON_PrintUnformatted(order);
-    LS_ASSERT(line != NULL);
+    LS_MEMORY(line != NULL);
     ls_status status = LS_OK;
     for (int k = 0; k < count && status == LS_OK; k++) {
         const char *host = hosts->host[k].name;
@@ -225,7 +225,7 @@ cJSON *ls_remote_session_order(const char *token, const char *run_directory, int
 {
     char here[1024], text[16];
     cJSON *order = cJSON_CreateObject();
-    LS_ASSERT(order != NULL);
+    LS_MEMORY(order != NULL);
     cJSON_AddNumberToObject(order, "schema", 1);
     if (getcwd(here, sizeof here) != NULL) {
         cJSON_AddStringToObject(order, "directory", here);

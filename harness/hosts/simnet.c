@@ -33,9 +33,9 @@ static void line(char **script, const char *format, ...)
     char *added = NULL, *whole = NULL;
     va_list arguments;
     va_start(arguments, format);
-    LS_ASSERT(vasprintf(&added, format, arguments) >= 0);
+    LS_MEMORY(vasprintf(&added, format, arguments) >= 0);
     va_end(arguments);
-    LS_ASSERT(asprintf(&whole, "%s%s\n", *script == NULL ? "" : *script, added) >= 0);
+    LS_MEMORY(asprintf(&whole, "%s%s\n", *script == NULL ? "" : *script, added) >= 0);
     free(added);
     free(*script);
     *script = whole;
@@ -77,7 +77,7 @@ static int run_script(const char *script, char *said, size_t bytes)
 {
     enum { SCRIPT_S = 120 };
     char *command = NULL;
-    LS_ASSERT(asprintf(&command, "exec 2>&1; set -e\n%s", script) >= 0);
+    LS_MEMORY(asprintf(&command, "exec 2>&1; set -e\n%s", script) >= 0);
     char *argv[] = {"sh", "-c", command, NULL};
     int code;
     char *text = ls_proc_isolated_output(argv, SCRIPT_S, &code), *rest = NULL;

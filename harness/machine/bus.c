@@ -29,7 +29,7 @@ int ls_bus_list(const char *sysfs, ls_machine_device *device, int most)
 {
     LS_TEXT(folder, 700, "%s/bus/pci/devices", sysfs);
     int count = 0;
-    DIR *entries = opendir(folder);
+    DIR *entries = ls_path_open_folder(folder);
     for (struct dirent *e; entries != NULL && count < most && (e = readdir(entries)) != NULL;) {
         char vendor[16], class[16];
         if (e->d_name[0] == '.') {
@@ -58,7 +58,7 @@ int ls_bus_list(const char *sysfs, ls_machine_device *device, int most)
 bool ls_bus_is_visible(const char *sysfs)
 {
     LS_TEXT(folder, 700, "%s/bus/pci/devices", sysfs);
-    DIR *entries = opendir(folder);
+    DIR *entries = ls_path_open_folder(folder);
     int count = 0;
     while (entries != NULL && readdir(entries) != NULL) {
         count++;

@@ -84,10 +84,10 @@ static ls_status in_child(void *context, FILE *to)
 {
     (void)context;
     cJSON *answer = cJSON_CreateObject();
-    LS_ASSERT(answer != NULL);
+    LS_MEMORY(answer != NULL);
     ask(answer);
     char *text = cJSON_PrintUnformatted(answer);
-    LS_ASSERT(text != NULL);
+    LS_MEMORY(text != NULL);
     ls_status status = fputs(text, to) < 0 ? LS_ERR_INFRA : LS_OK;
     cJSON_free(text);
     cJSON_Delete(answer);

@@ -112,7 +112,7 @@ const char *ls_findings_where(const ls_finding *finding, char *text, size_t byte
 cJSON *ls_findings_json(const ls_findings *findings)
 {
     cJSON *array = cJSON_CreateArray();
-    LS_ASSERT(array != NULL);
+    LS_MEMORY(array != NULL);
     for (int severity = LS_SEVERITY_FAIL; severity >= 0; severity--) {
         for (int i = 0; i < findings->count; i++) {
             const ls_finding *f = &findings->list[i];

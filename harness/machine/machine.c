@@ -328,7 +328,7 @@ static void add_environment(cJSON *out)
 cJSON *ls_machine_fingerprint(void)
 {
     cJSON *out = cJSON_CreateObject();
-    LS_ASSERT(out != NULL);
+    LS_MEMORY(out != NULL);
     add_cpu_model(out);
     add_cores(out);
     cJSON_AddNumberToObject(out, "memory_bytes", (double)ls_machine_memory_bytes());

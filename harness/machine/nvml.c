@@ -530,7 +530,7 @@ const char *ls_nvml_reasons_text(double reasons, char *text, size_t bytes)
 cJSON *ls_nvml_device_json(const ls_nvml_device *device)
 {
     cJSON *out = cJSON_CreateObject();
-    LS_ASSERT(out != NULL);
+    LS_MEMORY(out != NULL);
     cJSON_AddNumberToObject(out, "index", device->index);
     cJSON_AddStringToObject(out, "name", device->name);
     cJSON_AddStringToObject(out, "uuid", device->uuid);

@@ -138,7 +138,7 @@ static void take(ls_watch_gpu *watch, int i, const double *reading)
 static void write_line(ls_watch_gpu *watch, int i, int64_t at_ns, const double *reading)
 {
     cJSON *line = cJSON_CreateObject();
-    LS_ASSERT(line != NULL);
+    LS_MEMORY(line != NULL);
     cJSON_AddNumberToObject(line, "at_ns", (double)at_ns);
     cJSON_AddNumberToObject(line, "gpu", watch->device[i].index);
     for (int r = 0; r < LS_NVML_READING_COUNT; r++) {
@@ -193,7 +193,7 @@ ls_watch_gpu *ls_watch_gpu_open(ls_findings *findings)
     }
     watch->device = calloc(LS_NVML_DEVICES_MAX, sizeof *watch->device);
     watch->seen = calloc(LS_NVML_DEVICES_MAX, sizeof *watch->seen);
-    LS_ASSERT(watch->device != NULL && watch->seen != NULL);
+    LS_MEMORY(watch->device != NULL && watch->seen != NULL);
     int all = ls_nvml_devices(watch->nvml, watch->device, LS_NVML_DEVICES_MAX);
     for (int i = 0; i < all; i++) {
         if (watch->device[i].handle != NULL) { /* the others have been reported */

@@ -75,7 +75,7 @@ static void add(char **text, size_t *bytes, const char *word)
 {
     size_t length = strlen(word) + 1;
     char *grown = realloc(*text, *bytes + length);
-    LS_ASSERT(grown != NULL);
+    LS_MEMORY(grown != NULL);
     memcpy(grown + *bytes, word, length);
     *text = grown;
     *bytes += length;

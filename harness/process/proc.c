@@ -348,7 +348,7 @@ static int list_children(pid_t **out)
             continue;
         }
         *out = realloc(*out, (size_t)(count + 1) * sizeof **out);
-        LS_ASSERT(*out != NULL);
+        LS_MEMORY(*out != NULL);
         (*out)[count++] = pid;
     }
     closedir(folder);

@@ -65,7 +65,7 @@ static bool read_all(int input, int64_t deadline_ns, char **text, size_t *used)
         if (*used + 4096 > room) {
             room = 2 * room + 8192;
             *text = realloc(*text, room);
-            LS_ASSERT(*text != NULL);
+            LS_MEMORY(*text != NULL);
         }
         ssize_t got = read(input, *text + *used, room - *used - 1);
         if (got < 0 && errno == EINTR) {
@@ -141,7 +141,7 @@ char *ls_proc_isolated_output(char *const *argv, double limit_s, int *code)
         close(ends[0]);
     }
     text = realloc(text, used + 1);
-    LS_ASSERT(text != NULL);
+    LS_MEMORY(text != NULL);
     text[used] = '\0';
     return text;
 }

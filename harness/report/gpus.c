@@ -200,7 +200,7 @@ cJSON *ls_report_gpus_json(const ls_report_run *run)
     bool alone = false;
     int count = ls_report_gpus_list(run, gpu, LS_REPORT_GPUS_MAX, &alone);
     cJSON *list = cJSON_CreateArray();
-    LS_ASSERT(list != NULL);
+    LS_MEMORY(list != NULL);
     for (int i = 0; i < count; i++) {
         cJSON *one = ls_json_append_object(list);
         cJSON_AddNumberToObject(one, "rank", gpu[i].rank);

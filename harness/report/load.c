@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "kernels/core/log.h"
+#include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "kernels/core/list.h"
 
@@ -73,7 +74,7 @@ static int order_jobs(const void *a, const void *b)
 static ls_status read_jobs(ls_report_run *run)
 {
     char folder[PATH_MAX];
-    DIR *list = opendir(path_in(folder, run->directory, "jobs"));
+    DIR *list = ls_path_open_folder(path_in(folder, run->directory, "jobs"));
     if (list == NULL) {
         if (errno == ENOENT) {
             return LS_OK; /* nothing was run yet: the report says so */
@@ -85,7 +86,7 @@ static ls_status read_jobs(ls_report_run *run)
             continue;
         }
         ls_report_job *larger = realloc(run->job, (size_t)(run->job_count + 1) * sizeof *larger);
-        LS_ASSERT(larger != NULL);
+        LS_MEMORY(larger != NULL);
         run->job = larger;
         read_job(folder, entry->d_name, &run->job[run->job_count++]);
     }
@@ -109,7 +110,7 @@ static ls_status take_verdict(void *context, const cJSON *line, int number)
     ls_report_run *run = context;
     run->verdict = realloc(run->verdict, (size_t)(run->verdict_count + 1) * sizeof *run->verdict);
     cJSON *json = cJSON_Duplicate(line, true);
-    LS_ASSERT(run->verdict != NULL && json != NULL);
+    LS_MEMORY(run->verdict != NULL && json != NULL);
     run->verdict[run->verdict_count++] = (ls_report_verdict){
         .code = ls_verdict_code_in(json),
         .in_claim = ls_json_bool(json, "in_claim", false),

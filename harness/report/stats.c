@@ -63,7 +63,7 @@ static sample sample_open(const double *value, int count, const char *name)
     s.sorted = sorted_copy(value, count);
     s.place = malloc((size_t)count * sizeof *s.place);
     s.drawn = malloc((size_t)count * sizeof *s.drawn);
-    LS_ASSERT(s.place != NULL && s.drawn != NULL);
+    LS_MEMORY(s.place != NULL && s.drawn != NULL);
     for (int i = 0; i < count; i++) {
         int low = 0, high = count - 1;
         while (low < high) {

@@ -1,5 +1,7 @@
 #include "job.h"
 
+#include "lack.h"
+
 #include <cjson/cJSON.h>
 #include <dirent.h>
 #include <errno.h>
@@ -339,7 +341,7 @@ static void put_together(const ls_job *job, const ls_outcome *channels, ls_outco
  * (close-to-open consistency, nfs(5)). */
 static void refresh_cache(const char *folder)
 {
-    DIR *opened = opendir(folder);
+    DIR *opened = ls_path_open_folder(folder);
     if (opened != NULL) {
         closedir(opened);
     }
@@ -450,7 +452,9 @@ static ls_status run_ranks(const ls_job *job, const ls_proc_spec *spec, void (*o
                               .on_tick = on_tick,
                               .context = context};
     LS_TRY(ls_watch_gpu_job(job->gpus, job->directory));
+    long kills = ls_lack_kills();
     ls_status status = ls_supervise_run(&supervise, outcome);
+    outcome->memory_kills = ls_lack_kills() - kills;
     ls_watch_gpu_tick(job->gpus); /* counters that rose in the last second */
     (void)ls_watch_gpu_job(job->gpus, NULL);
     cut_records(job);
@@ -489,7 +493,7 @@ static ls_status run_here(const ls_job *job, const char *token, void (*on_tick)(
     ls_words *words = calloc((size_t)job->world, sizeof *words);
     ls_words *environment = calloc((size_t)job->world, sizeof *environment);
     ls_words logs = {0, 0, NULL};
-    LS_ASSERT(spec != NULL && words != NULL && environment != NULL);
+    LS_MEMORY(spec != NULL && words != NULL && environment != NULL);
     for (int rank = 0; rank < job->world; rank++) {
         words[rank] = words_of(job, rank);
         environment[rank] = ls_job_environment(job, rank, port, token);

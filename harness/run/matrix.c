@@ -274,7 +274,7 @@ static char *fill_in(const char *word, const char *self, const char *run, bool s
                  {"{job:", "run", run}};
     enum { PLACES = sizeof place / sizeof *place };
     FILE *out = open_memstream(&text, &bytes);
-    LS_ASSERT(out != NULL);
+    LS_MEMORY(out != NULL);
     fputs(script ? "IFS=; " : "", out);
     for (int i = 0; script && i < PLACES; i++) {
         if (strstr(word, place[i].mark) != NULL) {

@@ -102,7 +102,7 @@ static void keep(cJSON **slot, const cJSON *event)
 {
     cJSON_Delete(*slot);
     *slot = cJSON_Duplicate(event, true);
-    LS_ASSERT(*slot != NULL);
+    LS_MEMORY(*slot != NULL);
 }
 
 /* true, or why steps are not launched as graphs; no member on a device without graphs. */
@@ -146,7 +146,7 @@ static void add_step(ls_record_rank *rank, const cJSON *event)
     if ((rank->step_count & (rank->step_count - 1)) == 0) { /* grow at powers of two */
         size_t capacity = rank->step_count == 0 ? 1 : 2 * (size_t)rank->step_count;
         rank->step = realloc(rank->step, capacity * sizeof *rank->step);
-        LS_ASSERT(rank->step != NULL);
+        LS_MEMORY(rank->step != NULL);
     }
     ls_record_step *step = &rank->step[rank->step_count++];
     read_step(step, event, rank->step_count);
@@ -415,6 +415,7 @@ static void read_outcome(ls_record *record)
     record->first_rank = ls_json_int(outcome, "first_rank", -1);
     record->code = ls_json_int(outcome, "code", 0);
     record->signal = ls_json_int(outcome, "signal", 0);
+    record->memory_kills = ls_json_int(outcome, "memory_kills", 0);
     record->seconds = number_of(outcome, "seconds");
     record->started_ns = number_of(outcome, "started_ns");
     ls_text_put(record->why, sizeof record->why, "%s", ls_json_string(outcome, "why", ""));

@@ -96,6 +96,7 @@ typedef struct ls_record {
     bool audited;            /* and check 3, FP64 samples */
     ls_record_state state;
     int first_rank, code, signal;
+    long memory_kills;          /* by the kernel, for lack of memory, while it ran */
     double seconds, started_ns; /* started_ns: ls_clock_ns; NaN: not reported */
     int world;                  /* ranks that are read, at most LS_HOSTS_RANKS_MAX */
     ls_record_rank *rank;       /* [world] */

@@ -103,7 +103,7 @@ bool ls_spec_is_team(const ls_spec *spec)
 cJSON *ls_spec_facts(const ls_spec *spec)
 {
     cJSON *facts = cJSON_CreateObject();
-    LS_ASSERT(facts != NULL);
+    LS_MEMORY(facts != NULL);
     cJSON_AddStringToObject(facts, "role", ls_spec_role_name(spec->role));
     cJSON_AddStringToObject(facts, "arch", spec->arch);
     cJSON_AddNumberToObject(facts, "image_size", spec->image_size);

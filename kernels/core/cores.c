@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "path.h"
+#include "cgroup.h"
 #include "text.h"
 
 /* The quota that a file says, in cores; infinite where there is no such file or it sets none. */
@@ -31,50 +31,9 @@ static double read_quota(const char *folder, bool second)
                                                    : INFINITY; /* "max", -1: none */
 }
 
-/* The least quota from the cgroup at `path` up to the root of the hierarchy that is mounted as
- * `mount`. In a container the path may be the host's: then only the root is here, and it is the
- * container's own. */
-static double least_quota(const char *mount, const char *path, bool second)
+static void take_least(const char *folder, bool second, void *context)
 {
-    double least = INFINITY;
-    LS_TEXT(folder, PATH_MAX, "%s/fs/cgroup/%s%s", ls_path_sysfs(), mount, path);
-    size_t root = strlen(folder) - strlen(path);
-    for (;;) {
-        least = fmin(least, read_quota(folder, second));
-        char *slash = strlen(folder) > root ? strrchr(folder, '/') : NULL;
-        if (slash == NULL) {
-            return least;
-        }
-        *slash = '\0';
-    }
-}
-
-/* /proc/self/cgroup: "0::/path" of v2, "3:cpu,cpuacct:/path" of v1 (cgroups(7)). */
-static double quota_here(void)
-{
-    static const char *const mounts[2][3] = {{"cpu", "cpu,cpuacct", "cpuacct,cpu"},
-                                             {"", "unified", NULL}};
-    double least = INFINITY;
-    LS_TEXT(path, PATH_MAX, "%s/self/cgroup", ls_path_procfs());
-    char *text = ls_text_read(path), *rest = NULL;
-    for (char *line = text == NULL ? NULL : strtok_r(text, "\n", &rest); line != NULL;
-         line = strtok_r(NULL, "\n", &rest)) {
-        char *names = strchr(line, ':'), *at = names == NULL ? NULL : strchr(names + 1, ':');
-        if (at == NULL) {
-            continue;
-        }
-        *at++ = '\0';
-        bool second = strcmp(line, "0:") == 0;
-        LS_TEXT(listed, 300, ",%s,", names + 1);
-        for (int m = 0; m < 3 && (second || strstr(listed, ",cpu,") != NULL); m++) {
-            const char *mount = mounts[second][m];
-            least = mount == NULL
-                        ? least
-                        : fmin(least, least_quota(mount, at[1] == '\0' ? "" : at, second));
-        }
-    }
-    free(text);
-    return least;
+    *(double *)context = fmin(*(double *)context, read_quota(folder, second));
 }
 
 /* A machine may have more cores than cpu_set_t holds. */
@@ -96,7 +55,8 @@ static int cores_in_mask(int machine)
 ls_cores ls_cores_read(void)
 {
     long online = sysconf(_SC_NPROCESSORS_ONLN);
-    ls_cores cores = {.machine = online > 0 ? (int)online : 1, .quota = quota_here()};
+    ls_cores cores = {.machine = online > 0 ? (int)online : 1, .quota = INFINITY};
+    ls_cgroup_each("cpu", take_least, &cores.quota);
     cores.mask = cores_in_mask(cores.machine);
     cores.machine = cores.mask > cores.machine ? cores.mask : cores.machine;
     cores.usable = fmin(cores.mask, cores.quota);

@@ -21,7 +21,7 @@ static void make_plain(char **text)
     if (strcmp(plain, *text) != 0) {
         cJSON_free(*text);
         *text = strdup(plain);
-        LS_ASSERT(*text != NULL);
+        LS_MEMORY(*text != NULL);
     }
 }
 
@@ -33,6 +33,19 @@ static void make_all_plain(cJSON *value)
         make_plain(&value->valuestring);
         make_all_plain(value->child);
     }
+}
+
+static void *allocate(size_t bytes)
+{
+    void *memory = malloc(bytes);
+    LS_MEMORY(memory != NULL);
+    return memory;
+}
+
+void ls_json_need_memory(void)
+{
+    cJSON_Hooks hooks = {.malloc_fn = allocate, .free_fn = free};
+    cJSON_InitHooks(&hooks);
 }
 
 cJSON *ls_json_parse(const char *text, const char **end)
@@ -62,7 +75,7 @@ ls_status ls_json_read_file(const char *path, cJSON **root)
 ls_status ls_json_write_file(const char *path, const cJSON *root)
 {
     char *text = cJSON_Print(root);
-    LS_ASSERT(text != NULL);
+    LS_MEMORY(text != NULL);
     size_t length = strlen(text);
     text[length] = '\n'; /* in place of the 0 */
     ls_status status = ls_file_replace(path, text, length + 1);
@@ -80,7 +93,7 @@ ls_status ls_json_write_and_free(const char *path, cJSON *root)
 ls_status ls_json_append_line(int descriptor, const char *path, const cJSON *line)
 {
     char *text = cJSON_PrintUnformatted(line);
-    LS_ASSERT(text != NULL);
+    LS_MEMORY(text != NULL);
     size_t length = strlen(text);
     char *whole = realloc(text, length + 2);
     if (whole == NULL) {

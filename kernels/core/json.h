@@ -13,6 +13,9 @@
 extern "C" {
 #endif
 
+/* From now on cJSON ends this program, as LS_MEMORY does, where it finds no memory: else members
+ * are missing from what it writes, and what it reads is no JSON. For the programs' mains. */
+void ls_json_need_memory(void);
 /* Parses one value; NULL when it is none, *end (unless NULL) where reading ended. Its strings and
  * names are printable then (ls_plain_copy) and at most LS_JSON_STRING_BYTES long: they are foreign
  * words. The files, events and messages that the harness and the suite read are parsed here. */

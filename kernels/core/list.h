@@ -8,13 +8,13 @@
 #include "status.h"
 
 /* Makes room for one item beyond `count`: returns the malloc'ed `list` as it is or, when `capacity`
- * items are in it, a larger copy. Running out of memory ends the program. */
+ * items are in it, a larger copy. Running out of memory ends the program (LS_MEMORY). */
 static inline void *ls_list_grow(void *list, int count, int *capacity, size_t item_bytes)
 {
     if (count >= *capacity) {
         *capacity = *capacity == 0 ? 16 : 2 * *capacity;
         list = realloc(list, (size_t)*capacity * item_bytes);
-        LS_ASSERT(list != NULL);
+        LS_MEMORY(list != NULL);
     }
     return list;
 }
@@ -23,7 +23,7 @@ static inline void *ls_list_grow(void *list, int count, int *capacity, size_t it
 static inline void *ls_list_make(size_t count, size_t item_bytes)
 {
     void *list = calloc(count, item_bytes);
-    LS_ASSERT(list != NULL || count == 0);
+    LS_MEMORY(list != NULL || count == 0);
     return list;
 }
 

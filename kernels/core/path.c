@@ -37,6 +37,11 @@ const char *ls_path_devfs(void)
 
 ls_status ls_path_make_folder(const char *path)
 {
+    return ls_path_make_chosen(path, "");
+}
+
+ls_status ls_path_make_chosen(const char *path, const char *hint)
+{
     char part[PATH_MAX];
     if (strlen(path) >= sizeof part) {
         return ls_log_fail(LS_ERR_INFRA, "path too long: %.100s...", path);
@@ -48,8 +53,8 @@ ls_status ls_path_make_folder(const char *path)
             *slash = '\0';
         }
         if (mkdir(part, 0777) != 0 && errno != EEXIST) {
-            return ls_log_fail(LS_ERR_INFRA, "cannot make the folder %s: %s", part,
-                               strerror(errno));
+            return ls_log_fail(LS_ERR_INFRA, "cannot make the folder %s: %s%s", part,
+                               strerror(errno), hint);
         }
         if (slash != NULL) {
             *slash = '/';
@@ -59,10 +64,19 @@ ls_status ls_path_make_folder(const char *path)
     struct stat found;
     bool folder = stat(path, &found) == 0 && S_ISDIR(found.st_mode);
     if (!folder || access(path, W_OK | X_OK) != 0) {
-        return ls_log_fail(LS_ERR_INFRA, "cannot write into %s: %s", path,
-                           strerror(folder ? errno : ENOTDIR));
+        return ls_log_fail(LS_ERR_INFRA, "cannot write into %s: %s%s", path,
+                           strerror(folder ? errno : ENOTDIR), hint);
     }
     return LS_OK;
+}
+
+DIR *ls_path_open_folder(const char *path)
+{
+    DIR *folder = opendir(path);
+    if (folder == NULL) {
+        ls_status_check_lack(path);
+    }
+    return folder;
 }
 
 static int remove_entry(const char *path, const struct stat *status, int type, struct FTW *walk)

@@ -2,6 +2,7 @@
 #ifndef LS_PATH_H
 #define LS_PATH_H
 
+#include <dirent.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -15,8 +16,14 @@ const char *ls_path_devfs(void);
 /* Creates the folder and its missing parents. LS_ERR_INFRA with the system's text, also if the
  * folder exists but is not writable. */
 ls_status ls_path_make_folder(const char *path);
+/* The same of a folder that the user chose, or may: `hint` follows the text, "OUT= names another".
+ */
+ls_status ls_path_make_chosen(const char *path, const char *hint);
 /* Removes a folder and everything in it; files that cannot be removed stay, without a message. */
 void ls_path_remove_tree(const char *path);
+/* opendir(3), which ends the program without memory or descriptors (ls_status_check_lack): to its
+ * callers NULL is a folder that is not there. */
+DIR *ls_path_open_folder(const char *path);
 /* The folder of the running program, without a slash at the end. */
 void ls_path_program(char *path, size_t bytes);
 /* Finds a file that comes with the program, such as "suite/claims" or "plots/x.gp": next to the

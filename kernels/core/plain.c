@@ -74,7 +74,7 @@ void ls_plain_copy(char *out, size_t bytes, const char *text)
 void ls_plain_replace(char *text, size_t bytes)
 {
     char *copy = strdup(text);
-    LS_ASSERT(copy != NULL);
+    LS_MEMORY(copy != NULL);
     ls_plain_copy(text, bytes, copy);
     free(copy);
 }

@@ -62,6 +62,20 @@ _Noreturn
 #endif
 void ls_status_assert_failed(const char *condition, const char *file, int line);
 
+/* For allocations without which a program cannot go on: that they succeeded. Where one did not, the
+ * program ends at once, with one line and LS_ERR_INFRA: nothing that it would say from there on
+ * would be about what it runs. */
+#define LS_MEMORY(allocated) ((allocated) ? (void)0 : ls_status_no_memory(__FILE__, __LINE__))
+#ifdef __cplusplus
+[[noreturn]]
+#else
+_Noreturn
+#endif
+void ls_status_no_memory(const char *file, int line);
+/* The same where errno says that `what` failed for lack of memory or descriptors; else nothing. For
+ * readers to whom a file that cannot be opened is one that is not there. */
+void ls_status_check_lack(const char *what);
+
 #ifdef __cplusplus
 }
 #endif

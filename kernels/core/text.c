@@ -124,5 +124,9 @@ char *ls_text_read(const char *path)
     char *text = NULL;
     size_t bytes;
     ls_file_source file;
-    return ls_file_load(path, LS_FILE_TEXT_BYTES, &file, &text, &bytes) == LS_OK ? text : NULL;
+    if (ls_file_load(path, LS_FILE_TEXT_BYTES, &file, &text, &bytes) == LS_OK) {
+        return text;
+    }
+    ls_status_check_lack(path);
+    return NULL;
 }

@@ -32,7 +32,8 @@ int ls_text_choice(const char *text, const char *choices);
 /* Whether `text` matches the pattern, in which * stands for any characters and ? for one. */
 bool ls_text_matches(const char *pattern, const char *text);
 /* Reads the whole file into malloc'ed memory with a terminating 0; NULL and errno, without a
- * message, if it cannot be read (ls_file_open says what is). */
+ * message, if it cannot be read (ls_file_open says what is). Without memory or descriptors for it
+ * the program ends (ls_status_check_lack). */
 char *ls_text_read(const char *path);
 
 #endif

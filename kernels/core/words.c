@@ -16,7 +16,7 @@ void ls_words_add(ls_words *words, const char *format, ...)
     words->word = ls_list_grow(words->word, words->count + 1, &words->capacity, sizeof(char *));
     va_list arguments;
     va_start(arguments, format);
-    LS_ASSERT(vasprintf(&words->word[words->count], format, arguments) >= 0);
+    LS_MEMORY(vasprintf(&words->word[words->count], format, arguments) >= 0);
     va_end(arguments);
     words->word[++words->count] = NULL;
 }
@@ -36,7 +36,7 @@ char *ls_words_quoted(const char *word)
                                 "0123456789-_=./,:+@%";
     bool quote = word[0] == '\0' || word[strspn(word, plain)] != '\0';
     char *text = malloc(4 * strlen(word) + 3), *at = text;
-    LS_ASSERT(text != NULL);
+    LS_MEMORY(text != NULL);
     at = stpcpy(at, quote ? "'" : "");
     for (; *word != '\0'; word++) {
         at = *word == '\'' ? stpcpy(at, "'\\''") : stpncpy(at, word, 1);
@@ -50,11 +50,11 @@ char *ls_words_line(const ls_words *words)
     char *line = strdup("");
     for (int i = 0; i < words->count; i++) {
         char *before = line, *word = ls_words_quoted(words->word[i]);
-        LS_ASSERT(asprintf(&line, "%s%s%s", before, i == 0 ? "" : " ", word) >= 0);
+        LS_MEMORY(asprintf(&line, "%s%s%s", before, i == 0 ? "" : " ", word) >= 0);
         free(before);
         free(word);
     }
-    LS_ASSERT(line != NULL);
+    LS_MEMORY(line != NULL);
     return line;
 }
 

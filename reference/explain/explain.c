@@ -228,7 +228,7 @@ static int64_t activation_bytes(const scene *s)
 {
     size_t layers = (size_t)s->network.layer_count;
     ls_layer_extent *extent = calloc(layers, sizeof *extent);
-    LS_ASSERT(extent != NULL);
+    LS_MEMORY(extent != NULL);
     ls_model_extents(&s->network, s->options->image_size, extent);
     int64_t elements = 0;
     for (size_t i = 0; i < layers; i++) {
@@ -312,7 +312,7 @@ ls_status ls_explain_print(const ls_options *options, int world, FILE *to)
     size_t count = (size_t)s.network.param_count;
     s.item = calloc(count, sizeof *s.item);
     s.order = calloc(count, sizeof *s.order);
-    LS_ASSERT(s.item != NULL && s.order != NULL);
+    LS_MEMORY(s.item != NULL && s.order != NULL);
     ls_buckets_items(&s.network, &s.precision, s.item);
     ls_model_backward_order(&s.network, s.order);
     int64_t bytes = 0;

@@ -67,7 +67,7 @@ bool ls_events_enabled(const ls_events *events)
 static cJSON *begin_event(const char *name)
 {
     cJSON *event = cJSON_CreateObject();
-    LS_ASSERT(event != NULL);
+    LS_MEMORY(event != NULL);
     cJSON_AddStringToObject(event, "event", name);
     return event;
 }

@@ -111,7 +111,7 @@ static void add_item(ls_pickle_value *to, ls_pickle_value *item)
     if (to->count == to->room) {
         to->room = to->room == 0 ? 4 : 2 * to->room;
         to->item = realloc(to->item, (size_t)to->room * sizeof *to->item);
-        LS_ASSERT(to->item != NULL);
+        LS_MEMORY(to->item != NULL);
     }
     to->item[to->count++] = item;
 }
@@ -218,7 +218,7 @@ static uint64_t take_number(ls_pickle *p, int bytes)
 static const char *copy_text(ls_pickle *p, const void *from, size_t bytes)
 {
     char *copy = malloc(bytes + 1);
-    LS_ASSERT(copy != NULL);
+    LS_MEMORY(copy != NULL);
     memcpy(copy, from, bytes);
     copy[bytes] = '\0';
     p->text = ls_list_grow(p->text, p->texts, &p->text_room, sizeof *p->text);
@@ -464,7 +464,7 @@ static void memoize(ls_pickle *p, uint64_t index)
     if ((int)index >= p->memos) {
         int room = 2 * (int)index + 64;
         p->memo = realloc(p->memo, (size_t)room * sizeof(ls_pickle_value *));
-        LS_ASSERT(p->memo != NULL);
+        LS_MEMORY(p->memo != NULL);
         for (int i = p->memos; i < room; i++) {
             p->memo[i] = NULL;
         }

@@ -53,7 +53,7 @@ struct ls_pth {
 
 static void *keep(ls_pth *pth, void *memory)
 {
-    LS_ASSERT(memory != NULL);
+    LS_MEMORY(memory != NULL);
     pth->made = ls_list_grow(pth->made, pth->made_count, &pth->made_room, sizeof *pth->made);
     pth->made[pth->made_count++] = memory;
     return memory;
@@ -332,7 +332,7 @@ ls_status ls_pth_open(const char *path, void *data, size_t bytes, ls_pth **out)
     pth->data = data;
     pth->bytes = bytes;
     pth->path = strdup(path);
-    LS_ASSERT(pth->path != NULL);
+    LS_MEMORY(pth->path != NULL);
     ls_status status = read_all(pth);
     if (status != LS_OK) {
         ls_pth_close(pth);
@@ -413,7 +413,7 @@ static void put(ls_pth_writer *to, const void *data, size_t bytes)
     while (to->bytes + bytes > to->room) {
         to->room = to->room == 0 ? 4096 : 2 * to->room;
         to->pickle = realloc(to->pickle, to->room);
-        LS_ASSERT(to->pickle != NULL);
+        LS_MEMORY(to->pickle != NULL);
     }
     memcpy(to->pickle + to->bytes, data, bytes);
     to->bytes += bytes;

@@ -369,7 +369,7 @@ static ls_status read_state(const char *path, void *data, size_t bytes, ls_safet
 {
     state *s = ls_list_make(1, sizeof *s);
     s->metadata = cJSON_CreateObject();
-    LS_ASSERT(s->metadata != NULL);
+    LS_MEMORY(s->metadata != NULL);
     ls_status status = ls_pth_open(path, data, bytes, &s->pth);
     LS_THEN(status, fill(s, path));
     if (status != LS_OK) {

@@ -50,7 +50,7 @@ struct ls_safetensors_writer {
 static void *must_allocate(void *memory)
 {
     /* small descriptions only: if there is no memory for these, nothing else works either */
-    LS_ASSERT(memory != NULL);
+    LS_MEMORY(memory != NULL);
     return memory;
 }
 

@@ -333,7 +333,7 @@ size_t ls_zip_begin(ls_zip_writer *writer, const char *name, uint64_t bytes, uin
 
     size_t room = CENTRAL_BYTES + name_bytes + 28;
     writer->directory = realloc(writer->directory, writer->directory_bytes + room);
-    LS_ASSERT(writer->directory != NULL);
+    LS_MEMORY(writer->directory != NULL);
     unsigned char *start = writer->directory + writer->directory_bytes;
     bool far = writer->at >= UINT32_MAX;
     size_t extra = (large > 0 || far ? 4 : 0) + (large > 0 ? 16 : 0) + (far ? 8 : 0);
@@ -357,7 +357,7 @@ unsigned char *ls_zip_finish(ls_zip_writer *writer, size_t *bytes)
 {
     size_t most = writer->directory_bytes + END64_BYTES + LOCATOR64_BYTES + END_BYTES;
     unsigned char *tail = realloc(writer->directory, most), *to;
-    LS_ASSERT(tail != NULL);
+    LS_MEMORY(tail != NULL);
     uint64_t end = writer->at + writer->directory_bytes;
     to = tail + writer->directory_bytes;
     to = put(put(put(put(to, END64, 4), END64_BYTES - 12, 8), 45, 2), 45, 2);

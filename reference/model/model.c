@@ -328,7 +328,7 @@ void ls_model_init_buffer(const ls_network *network, int buffer, float *value)
 int64_t ls_model_macs(const ls_network *network, int image_size)
 {
     ls_layer_extent *extent = calloc((size_t)network->layer_count, sizeof *extent);
-    LS_ASSERT(extent != NULL);
+    LS_MEMORY(extent != NULL);
     ls_model_extents(network, image_size, extent);
     int64_t macs = 0;
     for (int i = 0; i < network->layer_count; i++) {

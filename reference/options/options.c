@@ -174,13 +174,13 @@ static char *by_own_name(const char *argument)
         if (strlen(aliases[i][0]) == length && memcmp(argument + 2, aliases[i][0], length) == 0) {
             size_t bytes = strlen(aliases[i][1]) + strlen(argument + 2 + length) + 3;
             char *own = malloc(bytes);
-            LS_ASSERT(own != NULL);
+            LS_MEMORY(own != NULL);
             snprintf(own, bytes, "--%s%s", aliases[i][1], argument + 2 + length);
             return own;
         }
     }
     char *same = strdup(argument);
-    LS_ASSERT(same != NULL);
+    LS_MEMORY(same != NULL);
     return same;
 }
 
@@ -189,11 +189,11 @@ static char *by_own_name(const char *argument)
 static char **copy_arguments(int argc, char **argv)
 {
     char **copy = calloc((size_t)argc + 1, sizeof *copy);
-    LS_ASSERT(copy != NULL);
+    LS_MEMORY(copy != NULL);
     bool names = true;
     for (int i = 0; i < argc; i++) {
         copy[i] = strdup(argv[i]);
-        LS_ASSERT(copy[i] != NULL);
+        LS_MEMORY(copy[i] != NULL);
         names = names && strcmp(argv[i], "--") != 0;
         if (i == 0 || !names || strncmp(copy[i], "--", 2) != 0) {
             continue;
@@ -225,7 +225,7 @@ static ls_status read_line(int argc, char **argv, reading *to)
     to->argp = &argp;
     char **copy = copy_arguments(argc, argv);
     char **original = calloc((size_t)argc + 1, sizeof *original); /* getopt may permute */
-    LS_ASSERT(original != NULL);
+    LS_MEMORY(original != NULL);
     memcpy(original, copy, (size_t)argc * sizeof *original);
     /* NO_ERRS: argp's own messages take two lines and do not name the allowed values */
     error_t error =
@@ -703,7 +703,7 @@ static ls_status check_norm_values(const ls_options *options, int rank, int worl
     ls_network network;
     LS_TRY(ls_model_build(options->arch, options->num_classes, options->image_size, &network));
     ls_layer_extent *extent = calloc((size_t)network.layer_count, sizeof *extent);
-    LS_ASSERT(extent != NULL);
+    LS_MEMORY(extent != NULL);
     ls_model_extents(&network, options->image_size, extent);
     int64_t images = 0; /* over which the statistics of this rank's group are taken */
     int size = options->sync_bn_group > 0 ? options->sync_bn_group : world;

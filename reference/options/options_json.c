@@ -294,7 +294,7 @@ struct cJSON *ls_options_json(const ls_options *options)
 #undef LS_OPTION
     };
     cJSON *json = cJSON_CreateObject();
-    LS_ASSERT(json != NULL);
+    LS_MEMORY(json != NULL);
     ls_options resolved;
     effective e = resolve(options, &resolved);
     for (int i = 0; i < LS_OPTIONS_ROWS; i++) {

@@ -46,7 +46,7 @@ struct ls_journal {
 static cJSON *begin(const char *name)
 {
     cJSON *event = cJSON_CreateObject();
-    LS_ASSERT(event != NULL);
+    LS_MEMORY(event != NULL);
     cJSON_AddStringToObject(event, "event", name);
     return event;
 }

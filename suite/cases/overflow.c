@@ -170,7 +170,7 @@ static ls_status write_batch(const ls_spec *spec, const char *folder, kind of, i
     LS_TEXT(path, 900, "%s/step%06d.rank%d.safetensors", folder, step, rank);
     float *input = malloc(sizeof *input * (size_t)images * PIXELS);
     int64_t *target = malloc(sizeof *target * (size_t)images);
-    LS_ASSERT(input != NULL && target != NULL);
+    LS_MEMORY(input != NULL && target != NULL);
     for (int n = 0; n < images; n++) {
         fill_image(folder, of, step, rank, n, input + (size_t)n * PIXELS, &target[n]);
     }

@@ -106,6 +106,7 @@ static ls_case *add(ls_case_list *list, const ls_case_settings *settings, const 
     row->data = from->data;
     row->judges_outcome = from->judges_outcome;
     row->judges_refusal = from->judges_refusal;
+    row->takes_disk = from->takes_disk;
     read_jobs(settings, jobs, from->script, row);
     return row;
 }

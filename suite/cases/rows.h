@@ -23,8 +23,8 @@ typedef struct ls_row {
     const void *data; /* the family's own: a static table, or memory of ls_rows_memory */
     const char *script;
     ls_case_prepare *prepare;
-    ls_case_counts counts;                       /* LS_COUNTS_RULE: as families.def says */
-    bool judges_outcome, judges_refusal, inside; /* as in ls_case */
+    ls_case_counts counts; /* LS_COUNTS_RULE: as families.def says */
+    bool judges_outcome, judges_refusal, takes_disk, inside; /* as in ls_case */
 } ls_row;
 
 /* Adds every row of a table. An id may hold choices, and then stands for a case of each:

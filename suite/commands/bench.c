@@ -35,7 +35,7 @@ static ls_status make_data(const ls_bench *b)
 static ls_status take_over_measured(ls_bench *b)
 {
     b->run.measured = cJSON_CreateObject();
-    LS_ASSERT(b->run.measured != NULL);
+    LS_MEMORY(b->run.measured != NULL);
     LS_TEXT(path, 700, "%s/run.json", b->run.directory);
     cJSON *before = NULL;
     if (access(path, R_OK) == 0) {

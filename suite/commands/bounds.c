@@ -233,7 +233,7 @@ int ls_bounds_main(int count, char **argument)
     LS_TRY(ls_command_seed("--first-seed", b.first_seed, &first_seed));
     LS_TRY(check_only(b.only));
     ls_command_absolute(b.out, b.folder, sizeof b.folder);
-    LS_TRY(ls_path_make_folder(b.folder));
+    LS_TRY(ls_path_make_chosen(b.folder, LS_COMMAND_OUT_HINT));
     LS_TEXT(path, 600, "%s/steps.tsv", b.folder);
     b.site = (ls_matrix_site){.run_directory = b.folder,
                               .device = "cpu",

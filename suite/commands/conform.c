@@ -200,7 +200,7 @@ static ls_status clear_folder(const conform *c)
         ls_path_remove_tree(path);
         return LS_OK;
     }
-    DIR *folder = opendir(path);
+    DIR *folder = ls_path_open_folder(path);
     int entries = 0;
     while (folder != NULL && readdir(folder) != NULL) {
         entries++;

@@ -14,6 +14,7 @@
 
 #include "kernels/core/plain.h"
 #include "kernels/core/list.h"
+#include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "kernels/core/log.h"
 #include "reference/oracle/nettab.h"
@@ -71,7 +72,7 @@ static int *list_dumps(const char *directory, int *count)
 {
     LS_TEXT(folder, 700, "%s/dump", directory);
     int *steps = NULL, room = 0, all = 0;
-    DIR *entries = opendir(folder);
+    DIR *entries = ls_path_open_folder(folder);
     for (struct dirent *e; entries != NULL && (e = readdir(entries)) != NULL;) {
         int step, rank;
         if (read_name(e->d_name, &step, &rank)) {
@@ -165,6 +166,7 @@ static void judge_one(const char *family, ls_case_judge *judge, const char *name
         judge(&row, job, &verdict);
     }
     ls_verdict_close(&verdict);
+    ls_verdict_check_lack(job, 1, false, &verdict);
     bool good = ls_verdict_good(verdict.code);
     c->passed += good;
     c->failed += !good;

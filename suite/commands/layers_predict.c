@@ -298,7 +298,7 @@ static ls_status predict(const ls_layers_request *r, const device *on, const lev
                             .activation = s.precision.activation};
     LS_TRY(ls_lower_create(network, &plan, &backend, &s.lower));
     s.list = malloc((size_t)ls_traffic_most(&s.lower) * sizeof *s.list);
-    LS_ASSERT(s.list != NULL);
+    LS_MEMORY(s.list != NULL);
     s.count = ls_traffic_list(&s.lower, s.precision.activation == LS_F32 ? 4 : 8, s.ways, s.list);
     for (int i = 0; i < s.count; i++) {
         add_traffic(&s, &s.list[i]);

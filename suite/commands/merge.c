@@ -150,7 +150,7 @@ static ls_status take_verdict(void *context, const cJSON *line, int number)
     }
     cJSON_Delete(m->verdict[found]); /* a stopped run's case that was judged again */
     m->verdict[found] = cJSON_Duplicate(line, true);
-    LS_ASSERT(m->verdict[found] != NULL);
+    LS_MEMORY(m->verdict[found] != NULL);
     m->owner[found] = at->shard;
     at->next = found + 1;
     return LS_OK;
@@ -199,7 +199,7 @@ static void add_missing_verdicts(merge *m)
         LS_TEXT(evidence, 500, "no shard judged it%s%s",
                 m->missing[0] == '\0' ? "" : "; missing: ", m->missing);
         cJSON *line = cJSON_CreateObject();
-        LS_ASSERT(line != NULL);
+        LS_MEMORY(line != NULL);
         cJSON_AddNumberToObject(line, "schema", 1);
         cJSON_AddStringToObject(line, "case", m->id[i]);
         cJSON_AddStringToObject(line, "family", family);
@@ -262,14 +262,14 @@ static ls_status make_folder(merge *m, const char *out)
         }
     }
     LS_TEXT(jobs, 700, "%s/jobs", m->directory);
-    return ls_path_make_folder(jobs);
+    return ls_path_make_chosen(jobs, LS_COMMAND_OUT_HINT);
 }
 
 static ls_status copy_files(const char *from, const char *to)
 {
     struct dirent **entry;
     int count = scandir(from, &entry, NULL, alphasort);
-    ls_status status = count > 0 ? ls_path_make_folder(to) : LS_OK;
+    ls_status status = count > 0 ? ls_path_make_chosen(to, LS_COMMAND_OUT_HINT) : LS_OK;
     for (int i = 0; i < count; i++) {
         LS_TEXT(source, 1400, "%s/%s", from, entry[i]->d_name);
         LS_TEXT(target, 1400, "%s/%s", to, entry[i]->d_name);
@@ -373,7 +373,7 @@ static void replace(cJSON *in, const char *name, cJSON *value)
 static ls_status write_run(const merge *m, const char *command, const ls_headline *headline)
 {
     cJSON *run = cJSON_Duplicate(m->shard[0].run, true);
-    LS_ASSERT(run != NULL);
+    LS_MEMORY(run != NULL);
     cJSON *from = cJSON_CreateArray();
     bool alike = true;
     for (int i = 0; i < m->count; i++) {

@@ -103,7 +103,7 @@ static ls_status parse(observe *o, int *count, char **argument)
 static int count_entries(const char *path)
 {
     int entries = 0;
-    DIR *folder = opendir(path);
+    DIR *folder = ls_path_open_folder(path);
     while (folder != NULL && readdir(folder) != NULL) {
         entries++;
     }
@@ -133,7 +133,7 @@ static ls_status make_folder(observe *o)
     static const char *const folders[] = {"observed", "subject"};
     for (int i = 0; i < 2; i++) {
         LS_TEXT(path, 700, "%s/jobs/%s", o->directory, folders[i]);
-        LS_TRY(ls_path_make_folder(path));
+        LS_TRY(ls_path_make_chosen(path, LS_COMMAND_OUT_HINT));
     }
     return LS_OK;
 }
@@ -158,7 +158,7 @@ static void make_title(const observe *o, char *text, size_t bytes)
 static ls_status write_run(const observe *o)
 {
     cJSON *run = cJSON_CreateObject();
-    LS_ASSERT(run != NULL);
+    LS_MEMORY(run != NULL);
     char *line = ls_command_line("observe", &o->given), created[32];
     time_t now = time(NULL);
     struct tm utc;

@@ -134,7 +134,7 @@ static int list_headlines(const ls_observe_report *report, headline_texts *texts
 static cJSON *list_seen(const ls_observe_report *report)
 {
     cJSON *list = cJSON_CreateArray();
-    LS_ASSERT(list != NULL);
+    LS_MEMORY(list != NULL);
     const cJSON *seen = report->seen, *entry;
     char text[TEXT_BYTES], count[32];
     int world = ls_json_int(seen, "world", 0), with = ls_json_int(seen, "ranks_with_events", 0);

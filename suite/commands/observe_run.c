@@ -46,7 +46,7 @@ static cJSON *read_start(const char *path)
 static int count_ranks(const char *directory, bool *observed)
 {
     int world = 0;
-    DIR *entries = opendir(directory);
+    DIR *entries = ls_path_open_folder(directory);
     *observed = false;
     for (struct dirent *e; entries != NULL && (e = readdir(entries)) != NULL;) {
         int rank;
@@ -165,7 +165,7 @@ ls_status ls_observe_run_record(const char *directory, const char *program, cons
 {
     bool observed;
     cJSON *job = cJSON_CreateObject();
-    LS_ASSERT(job != NULL);
+    LS_MEMORY(job != NULL);
     LS_TEXT(path, PATH_MAX, "%s/job.json", directory);
     cJSON_AddNumberToObject(job, "schema", 2);
     cJSON_AddStringToObject(job, "label", program);
@@ -249,7 +249,7 @@ static ls_status write_summary(const char *directory, const ls_observe_report *r
                                          "where", "commit", "options", "headline"};
     cJSON *summary = cJSON_CreateObject();
     LS_TEXT(path, PATH_MAX, "%s/summary.json", directory);
-    LS_ASSERT(summary != NULL);
+    LS_MEMORY(summary != NULL);
     cJSON_AddNumberToObject(summary, "schema", 2);
     for (size_t i = 0; i < sizeof copied / sizeof *copied; i++) {
         const cJSON *member = cJSON_GetObjectItemCaseSensitive(report->run, copied[i]);
@@ -267,7 +267,7 @@ static int64_t newest_before(const char *parent, int64_t limit, char *path)
 {
     enum { MOST_MB = 64 };
     int64_t newest = 0;
-    DIR *entries = opendir(parent);
+    DIR *entries = ls_path_open_folder(parent);
     for (struct dirent *e; entries != NULL && (e = readdir(entries)) != NULL;) {
         struct stat status;
         LS_TEXT(folder, PATH_MAX, "%s/%s/jobs/observed", parent, e->d_name);
@@ -331,7 +331,7 @@ static ls_status judge(const char *directory, const char *job, bool gate_all,
 static void join_collectives(const char *directory, const char *job)
 {
     LS_TEXT(folder, PATH_MAX, "%s/jobs/observed", directory);
-    DIR *entries = strcmp(job, "observed") == 0 ? NULL : opendir(folder);
+    DIR *entries = strcmp(job, "observed") == 0 ? NULL : ls_path_open_folder(folder);
     for (struct dirent *e; entries != NULL && (e = readdir(entries)) != NULL;) {
         if (ls_text_matches("sums.rank*.jsonl", e->d_name) ||
             ls_text_matches("collectives.rank*.jsonl", e->d_name)) {
@@ -372,7 +372,7 @@ static ls_status judge_run(const char *directory, const char *job, ls_observe_re
 ls_status ls_observe_run_print(const char *directory, FILE *to, ls_observe_headline *out)
 {
     ls_observe_report report = {cJSON_CreateObject(), NULL, NULL};
-    LS_ASSERT(report.run != NULL);
+    LS_MEMORY(report.run != NULL);
     const char *slash = strrchr(directory, '/');
     LS_TEXT(title, 200, "Lockstep, observed job %s", slash == NULL ? directory : slash + 1);
     ls_plain_replace(title, sizeof title);

@@ -271,7 +271,7 @@ cJSON *ls_observe_summary_make(const ls_observe_trace *trace)
 {
     static const char *const names[] = {"device", "backend", "engine", "python", "torch"};
     cJSON *out = cJSON_CreateObject();
-    LS_ASSERT(out != NULL);
+    LS_MEMORY(out != NULL);
     const ls_observe_rank *rank = first_with_events(trace);
     int with_events = 0;
     for (int k = 0; k < trace->world; k++) {

@@ -114,7 +114,7 @@ static cJSON *to_json(const ls_observe_headline *headline, const ls_observe_find
     const ls_verdict *v = &finding->verdict;
     bool inside = ls_observe_verdicts_counts(headline, finding);
     cJSON *out = cJSON_CreateObject();
-    LS_ASSERT(out != NULL);
+    LS_MEMORY(out != NULL);
     LS_TEXT(id, 96, "observe.%s", rule->id);
     LS_TEXT(family, 96, "%.*s", (int)strcspn(rule->id, "."), rule->id);
     cJSON_AddNumberToObject(out, "schema", 1);
@@ -152,7 +152,7 @@ cJSON *ls_observe_verdicts_make(const ls_observe_headline *headline,
                                 const ls_observe_result *result, const char *job, bool gate_all)
 {
     cJSON *list = cJSON_CreateArray();
-    LS_ASSERT(list != NULL);
+    LS_MEMORY(list != NULL);
     for (int i = 0; i < result->count; i++) {
         cJSON_AddItemToArray(list, to_json(headline, &result->finding[i], job, gate_all));
     }

@@ -259,14 +259,14 @@ static ls_status in_child(void *context, FILE *to)
 {
     const question *q = context;
     cJSON *answer = cJSON_CreateObject();
-    LS_ASSERT(answer != NULL);
+    LS_MEMORY(answer != NULL);
     ls_cuda_rates_measured measured;
     LS_TRY(add_rates(q, answer, &measured));
     if (add_bounds(q, &measured, answer) != LS_OK) { /* the rates are valid without them */
         ls_log_warn("GPU %d: its convolutions alone were not measured", q->gpu);
     }
     char *text = cJSON_PrintUnformatted(answer);
-    LS_ASSERT(text != NULL);
+    LS_MEMORY(text != NULL);
     ls_status status = fputs(text, to) < 0 ? LS_ERR_INFRA : LS_OK;
     cJSON_free(text);
     cJSON_Delete(answer);
@@ -310,7 +310,7 @@ void ls_roofline_gpu_measure(const ls_matrix_bench *bench, const char *when, int
     }
     int64_t deadline_ns = ls_clock_ns() + (int64_t)LS_ROOFLINE_LIMIT_S * 1000000000;
     cJSON *fresh = cJSON_CreateArray();
-    LS_ASSERT(fresh != NULL);
+    LS_MEMORY(fresh != NULL);
     for (int gpu = 0; gpu < started; gpu++) {
         char why[160] = "";
         char *text = ls_proc_isolated_answer(&aside[gpu], deadline_ns, why, sizeof why);

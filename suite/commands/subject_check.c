@@ -127,7 +127,7 @@ static ls_status prepare(checked *c)
         ls_text_put(run->directory, sizeof run->directory, "%s", c->folder);
     }
     LS_TEXT(jobs, 600, "%s/jobs", run->directory);
-    LS_TRY(ls_path_make_folder(jobs));
+    LS_TRY(ls_path_make_chosen(jobs, LS_COMMAND_OUT_HINT));
     run->untimed = true;
     run->site = (ls_matrix_site){.subject = c->started,
                                  .run_directory = run->directory,

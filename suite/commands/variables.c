@@ -60,7 +60,7 @@ static ls_status check(const char *argument, cJSON *values)
 ls_status ls_variables_parse(int count, char *const *argument, ls_variables *out)
 {
     cJSON *values = cJSON_CreateObject();
-    LS_ASSERT(values != NULL);
+    LS_MEMORY(values != NULL);
     for (int i = 0; i < count; i++) {
         const char *given = argument[i];
         char budget[80] = "";

@@ -255,7 +255,7 @@ static ls_status run_setting(const setting *what, const place *place, FILE *tabl
     double bound[PAIRS_MAX];
     int pairs = place->options->pairs;
     LS_TEXT(folder, PATH_MAX, "%s/%s.batches", place->folder, what->label);
-    LS_TRY(ls_path_make_folder(folder));
+    LS_TRY(ls_path_make_chosen(folder, LS_COMMAND_OUT_HINT));
     LS_TRY(write_batches(what, folder));
     for (int pair = 0; pair < pairs; pair++) {
         int first = pair % 2 == 0 ? OURS : PEER;
@@ -338,7 +338,7 @@ static ls_status run_all(const asked *options)
 {
     place place = {.options = options};
     LS_TRY(ls_command_run_folder(options->parent, "versus", place.folder, sizeof place.folder));
-    LS_TRY(ls_path_make_folder(place.folder));
+    LS_TRY(ls_path_make_chosen(place.folder, LS_COMMAND_OUT_HINT));
     LS_TEXT(path, PATH_MAX + 16, "%s/versus.tsv", place.folder);
     FILE *table = ls_file_create(path);
     LS_TRY_FILE(table);

@@ -197,7 +197,7 @@ static ls_status make_folder(detect *d)
         LS_TRY(ls_command_run_folder("results/runs", "detect", d->directory, sizeof d->directory));
     }
     ls_text_put(faults, sizeof faults, "%s/faults", d->directory);
-    return ls_path_make_folder(faults);
+    return ls_path_make_chosen(faults, LS_COMMAND_OUT_HINT);
 }
 
 /* ---- one fault ------------------------------------------------------------------------------- */

@@ -67,7 +67,7 @@ static ls_status take_verdict(void *context, const cJSON *line, int line_number)
  */
 static void find_verdicts(const char *directory, char *path, size_t bytes)
 {
-    DIR *list = opendir(directory);
+    DIR *list = ls_path_open_folder(directory);
     path[0] = '\0';
     for (struct dirent *entry; list != NULL && (entry = readdir(list)) != NULL;) {
         LS_TEXT(found, 700, "%s/%s/verdicts.jsonl", directory, entry->d_name);
@@ -264,7 +264,7 @@ ls_status ls_detect_keep(const char *directory, bool full, const ls_detect_plant
     char path[700];
     path_of(directory, plant->name, path, sizeof path);
     cJSON *out = cJSON_CreateObject();
-    LS_ASSERT(out != NULL);
+    LS_MEMORY(out != NULL);
     cJSON_AddNumberToObject(out, "schema", KEPT_SCHEMA);
     cJSON_AddStringToObject(out, "fault", plant->wish);
     cJSON_AddStringToObject(out, "named", plant->case_id);
@@ -334,7 +334,7 @@ ls_status ls_detect_keep_clean(const char *directory, const ls_detect_clean *cle
     char path[700];
     path_of(directory, clean->name, path, sizeof path);
     cJSON *out = cJSON_CreateObject();
-    LS_ASSERT(out != NULL);
+    LS_MEMORY(out != NULL);
     cJSON_AddStringToObject(out, "subject", clean->subject);
     cJSON_AddNumberToObject(out, "cases", clean->cases);
     cJSON_AddStringToObject(out, "alarm", clean->where);

@@ -167,7 +167,7 @@ static int column_of(columns *c, const char *id)
         c->capacity = c->capacity == 0 ? 64 : 2 * c->capacity;
         c->id = realloc(c->id, (size_t)c->capacity * sizeof *c->id);
         c->cell = realloc(c->cell, (size_t)c->capacity);
-        LS_ASSERT(c->id != NULL && c->cell != NULL);
+        LS_MEMORY(c->id != NULL && c->cell != NULL);
     }
     ls_text_put(c->id[c->count], sizeof c->id[c->count], "%s", id);
     c->cell[c->count] = '-';

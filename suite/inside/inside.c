@@ -93,7 +93,7 @@ ls_status ls_inside_explain(int world, char **text, const char *options, ...)
     vsnprintf(line, sizeof line, options, values);
     va_end(values);
     FILE *to = open_memstream(text, &bytes);
-    LS_ASSERT(to != NULL);
+    LS_MEMORY(to != NULL);
     ls_status status = ls_inside_options(line, NULL, &parsed);
     LS_THEN(status, ls_explain_print(&parsed, world, to));
     fclose(to);

@@ -112,7 +112,8 @@ static void make_batch(ls_kernel_subject *s)
     const ls_kernel_subject_options *o = &s->options;
     int64_t count = (int64_t)o->batch * 3 * o->height * o->width;
     s->input = malloc((size_t)count * sizeof *s->input);
-    LS_ASSERT(s->input != NULL && o->batch <= LS_KERNEL_SUBJECT_BATCH_MAX);
+    LS_MEMORY(s->input != NULL);
+    LS_ASSERT(o->batch <= LS_KERNEL_SUBJECT_BATCH_MAX);
     for (int64_t i = 0; i < count; i++) {
         s->input[i] = o->input != NULL ? o->input(i) : ls_rng_normal(3 + o->seed, 1, (uint64_t)i);
     }
@@ -232,7 +233,7 @@ double *ls_kernel_subject_read(const ls_kernel_subject *s, const ls_tensor *from
     size_t bytes = ls_tensor_bytes(from);
     ls_tensor host = {malloc(bytes + 8), from->dtype, from->count};
     double *values = malloc((size_t)from->count * sizeof *values + 8);
-    LS_ASSERT(host.data != NULL && values != NULL);
+    LS_MEMORY(host.data != NULL && values != NULL);
     if (s->api->copy_out(s->backend, s->stream, host.data, from->data, (int64_t)bytes) != LS_OK ||
         s->api->stream_wait(s->stream) != LS_OK) {
         free(values);

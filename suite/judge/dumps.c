@@ -1,5 +1,6 @@
 #include "judges.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,12 +37,23 @@ void ls_dumps_path(const ls_record *job, int64_t step, int rank, char *path, siz
                 (long long)step, rank);
 }
 
+/* A dump for which this program has no memory or descriptor is not missing: it ends. */
+static ls_status open_dump(const char *path, ls_dumpfile **file)
+{
+    errno = 0;
+    ls_status status = ls_dumpfile_open(path, file);
+    if (status == LS_ERR_INFRA) {
+        ls_status_check_lack(path);
+    }
+    return status;
+}
+
 ls_dumpfile *ls_dumps_open(const ls_record *job, int64_t step, int rank, ls_verdict *out)
 {
     char path[700];
     ls_dumpfile *file = NULL;
     ls_dumps_path(job, step, rank, path, sizeof path);
-    if (ls_dumpfile_open(path, &file) != LS_OK) {
+    if (open_dump(path, &file) != LS_OK) {
         ls_verdict_fail(out, "rank=%d: the dump of step %lld is missing or broken", rank,
                         (long long)step);
         return NULL;
@@ -54,7 +66,7 @@ ls_dumpfile *ls_dumps_open_file(const ls_record *job, const char *name, ls_verdi
 {
     ls_dumpfile *file = NULL;
     LS_TEXT(path, 900, "%s/%s", job->directory, name);
-    if (ls_dumpfile_open(path, &file) != LS_OK) {
+    if (open_dump(path, &file) != LS_OK) {
         ls_verdict_set(out, missing, "%s is missing or broken", name);
         return NULL;
     }

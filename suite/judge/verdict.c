@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "harness/run/lack.h"
 #include "kernels/core/plain.h"
 #include "kernels/core/text.h"
 
@@ -162,4 +163,19 @@ bool ls_verdict_of_outcome(const ls_record *record, ls_verdict *out)
         return true;
     }
     return false;
+}
+
+void ls_verdict_check_lack(const ls_record *job, int count, bool takes_disk, ls_verdict *out)
+{
+    static const bool blames[LS_VERDICT_CODES] = {
+        [LS_WEAK] = true, [LS_FAIL] = true, [LS_CRASH] = true, [LS_TIMEOUT] = true};
+    char lack[sizeof out->evidence];
+    for (int j = 0; j < count && blames[out->code]; j++) {
+        if (ls_lack_find(&job[j], takes_disk, lack, sizeof lack)) {
+            out->code = LS_INFRA;
+            ls_text_put(out->evidence, sizeof out->evidence, "%s", lack);
+            ls_plain_replace(out->evidence, sizeof out->evidence);
+            out->cause[0] = '\0';
+        }
+    }
 }

@@ -370,7 +370,7 @@ static ls_status judge(mutate *m, int at, const ls_mutant *mutant, result *r)
 static ls_status keep(const mutate *m, int draw, const result *r)
 {
     cJSON *line = cJSON_CreateObject();
-    LS_ASSERT(line != NULL);
+    LS_MEMORY(line != NULL);
     cJSON_AddNumberToObject(line, "draw", draw);
     cJSON_AddStringToObject(line, "outcome", outcome_name[r->outcome]);
     cJSON_AddStringToObject(line, "file", m->reach.source[r->source].path);
@@ -576,7 +576,7 @@ static ls_status make_folder(mutate *m)
                     (unsigned long long)m->seed);
         ls_command_absolute(folder, m->directory, sizeof m->directory);
     }
-    return ls_path_make_folder(m->directory);
+    return ls_path_make_chosen(m->directory, LS_COMMAND_OUT_HINT);
 }
 
 static int lines_of(const char *text)

@@ -255,7 +255,7 @@ char *ls_command_go_on(const char *command, const ls_words *arguments)
     char *folder = ls_words_quoted(getcwd(here, sizeof here) == NULL ? "." : here);
     char *set = settings.count > 1 ? ls_words_line(&settings) : NULL;
     char *rest = ls_command_line(command, arguments);
-    LS_ASSERT(asprintf(&line, "cd %s && %s%s%s", folder, set == NULL ? "" : set,
+    LS_MEMORY(asprintf(&line, "cd %s && %s%s%s", folder, set == NULL ? "" : set,
                        set == NULL ? "" : " ", rest) >= 0);
     free(folder);
     free(set);

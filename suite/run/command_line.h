@@ -41,6 +41,9 @@ ls_status ls_command_seed(const char *name, const char *text, uint64_t *out);
 ls_status ls_command_shard(const char *name, const char *text, int *share, int *shares);
 /* cpu, cuda or auto, else LS_ERR_USAGE. */
 ls_status ls_command_device(const char *text);
+
+/* Where the folder of the results cannot be made. */
+#define LS_COMMAND_OUT_HINT "; OUT= (--out) names another folder"
 /* The absolute path <folder>/<UTC time>-<label>, with a number appended if that folder exists. */
 ls_status ls_command_run_folder(const char *folder, const char *label, char *path, size_t bytes);
 /* This program with a command, "build/lockstep COMMAND ARGUMENT...", as a shell reads it back in

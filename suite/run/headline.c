@@ -219,7 +219,7 @@ cJSON *ls_headline_json(const ls_headline *headline)
 {
     static const char *const word[] = {"yes", "no", "not shown"};
     cJSON *out = cJSON_CreateObject();
-    LS_ASSERT(out != NULL);
+    LS_MEMORY(out != NULL);
     cJSON *correct = add(out, "correct", word[headline->correct], headline->correct_why);
     cJSON_AddNumberToObject(correct, "selected", headline->selected);
     cJSON_AddNumberToObject(correct, "claim_cases", headline->claim_cases);

@@ -20,6 +20,7 @@
 #include "suite/judge/diagnose.h"
 #include "suite/judge/judges.h"
 #include "suite/observe/observe.h"
+#include "suite/run/command_line.h"
 
 void ls_runner_plan(ls_run *run)
 {
@@ -48,7 +49,7 @@ void ls_runner_plan(ls_run *run)
     run->done = calloc(jobs, sizeof *run->done);
     run->kept = calloc(jobs, sizeof *run->kept);
     run->record = calloc(jobs, sizeof *run->record);
-    LS_ASSERT(run->case_job != NULL && run->verdict != NULL && run->judged != NULL &&
+    LS_MEMORY(run->case_job != NULL && run->verdict != NULL && run->judged != NULL &&
               run->done != NULL && run->kept != NULL && run->record != NULL);
     for (int c = 0; c < run->cases.count; c++) {
         const ls_case *row = &run->cases.row[c];
@@ -238,6 +239,7 @@ void ls_runner_judge(ls_run *run, int index)
         judge_jobs(row, job, out);
     }
     ls_verdict_close(out);
+    ls_verdict_check_lack(job, row->job_count, row->takes_disk, out);
     out->seconds = ls_clock_ms_between(begin_ns, ls_clock_ns()) * 1e-3;
     if (!ls_verdict_good(out->code) && ls_select_find(&run->waivers, row->id) != NULL) {
         out->code = LS_WAIVED;
@@ -592,7 +594,7 @@ static ls_status write_run(const ls_run *run, const ls_headline *headline)
     if (access(path, R_OK) == 0) {
         (void)ls_json_read_file(path, &before);
     }
-    LS_ASSERT(root != NULL);
+    LS_MEMORY(root != NULL);
     cJSON_AddNumberToObject(root, "schema", 1);
     cJSON_AddStringToObject(root, "title", run->title);
     cJSON_AddStringToObject(root, "label", run->label);
@@ -648,7 +650,7 @@ void ls_runner_link_latest(const char *directory)
 ls_status ls_runner_open(ls_run *run)
 {
     LS_TEXT(folder, 700, "%s/jobs", run->directory);
-    LS_TRY(ls_path_make_folder(folder));
+    LS_TRY(ls_path_make_chosen(folder, LS_COMMAND_OUT_HINT));
     char tree[1024]; /* or where it was installed */
     if (!ls_path_find("suite", tree, sizeof tree)) {
         ls_path_program(tree, sizeof tree);

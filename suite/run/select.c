@@ -123,7 +123,7 @@ void ls_select_share(ls_case_list *cases, int share, int shares)
     size_t rows = (size_t)cases->count + 1;
     int *parent = calloc(rows, sizeof *parent), *share_of = calloc(rows, sizeof *share_of);
     group *groups = calloc(rows, sizeof *groups);
-    LS_ASSERT(parent != NULL && share_of != NULL && groups != NULL);
+    LS_MEMORY(parent != NULL && share_of != NULL && groups != NULL);
     for (int c = 0; c < cases->count; c++) {
         parent[c] = c;
     }
@@ -164,7 +164,7 @@ void ls_select_add(ls_select_list *list, const char *glob, const char *reason)
     struct ls_select_line *line = &list->line[list->count++];
     ls_text_put(line->glob, sizeof line->glob, "%s", glob);
     line->reason = strdup(reason);
-    LS_ASSERT(line->reason != NULL);
+    LS_MEMORY(line->reason != NULL);
 }
 
 /* Appends the names of the .txt files of a folder, without that ending. */
@@ -174,7 +174,7 @@ static ls_status names_in(const char *name, ls_words *names)
     if (!ls_path_find(name, folder, sizeof folder)) {
         return ls_log_fail(LS_ERR_INFRA, "the folder %s was not found next to the program", name);
     }
-    DIR *entries = opendir(folder);
+    DIR *entries = ls_path_open_folder(folder);
     for (struct dirent *e; entries != NULL && (e = readdir(entries)) != NULL;) {
         size_t length = strlen(e->d_name);
         if (length > 4 && strcmp(e->d_name + length - 4, ".txt") == 0) {

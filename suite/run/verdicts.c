@@ -55,7 +55,7 @@ static cJSON *to_json(const ls_run *run, int index)
     const ls_case *row = &run->cases.row[index];
     const ls_verdict *v = &run->verdict[index];
     cJSON *out = cJSON_CreateObject();
-    LS_ASSERT(out != NULL);
+    LS_MEMORY(out != NULL);
     char family[LS_CASE_ID_BYTES], repeat[1200];
     ls_text_put(family, sizeof family, "%.*s", (int)strcspn(row->id, "."), row->id);
     cJSON_AddNumberToObject(out, "schema", 1);

@@ -27,7 +27,7 @@ static timeline collect(const ls_report_run *run)
         int count = ls_report_gpus_readings(&run->job[j], &own);
         if (count > 0) {
             all.list = realloc(all.list, (size_t)(all.count + count) * sizeof *all.list);
-            LS_ASSERT(all.list != NULL);
+            LS_MEMORY(all.list != NULL);
             for (int i = 0; i < count; i++) {
                 all.list[all.count++] = own[i];
             }

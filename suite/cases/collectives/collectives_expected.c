@@ -140,7 +140,7 @@ cJSON *ls_collectives_events(const ls_record *job, int rank, const char *event, 
     LS_TEXT(path, 700, "%s/rank%d.jsonl", job->directory, rank);
     cJSON *found = cJSON_CreateArray();
     char *text = ls_text_read(path), *rest = NULL;
-    LS_ASSERT(found != NULL);
+    LS_MEMORY(found != NULL);
     for (char *line = text == NULL ? NULL : strtok_r(text, "\n", &rest); line != NULL;
          line = strtok_r(NULL, "\n", &rest)) {
         if (strstr(line, event) != NULL && strstr(line, also) != NULL) {

@@ -58,7 +58,7 @@ int64_t ls_data_order(int64_t count, int rank, int world, bool shuffle, bool dro
     int64_t total = whole * world;
     int64_t *list = calloc((size_t)(total + count + 1), sizeof *list);
     int64_t *mine = calloc((size_t)whole + 1, sizeof *mine);
-    LS_ASSERT(list != NULL && mine != NULL);
+    LS_MEMORY(list != NULL && mine != NULL);
     if (shuffle) {
         permute(seed + (uint64_t)epoch, count, list);
     } else {
@@ -186,7 +186,7 @@ static void explain_sampling(const struct sampling *s, ls_verdict *out)
         bool fits = true;
         for (sampler.rank = 0; sampler.rank < s->world && fits; sampler.rank++) {
             int64_t *want = NULL, *have = calloc((size_t)length + 1, sizeof *have);
-            LS_ASSERT(have != NULL);
+            LS_MEMORY(have != NULL);
             fits = wrong_order(m, s->count, sampler.rank, s->world, s->shuffle, s->seed, s->epoch,
                                &want) == length &&
                    ls_sampler_epoch(&sampler, s->epoch, have) == LS_OK &&

@@ -79,7 +79,7 @@ static bool write_file(const struct kind *k, const char *path, bool test, int fi
 {
     size_t record = (size_t)k->labels + IMAGE;
     uint8_t *bytes = calloc((size_t)count, record);
-    LS_ASSERT(bytes != NULL);
+    LS_MEMORY(bytes != NULL);
     for (int i = 0; i < count; i++) {
         uint8_t *to = bytes + (size_t)i * record;
         int fine = class_of(k, test, first + i);

@@ -21,7 +21,8 @@ static void judge_classes(const ls_case *row, const ls_record *job, ls_verdict *
     float waves[2 * PIXELS], input[3 * PIXELS * PIXELS];
     double want = DRAWS, spread = sqrt(want * (1 - 1.0 / classes));
     (void)job;
-    LS_ASSERT(count != NULL && classes <= MOST);
+    LS_MEMORY(count != NULL);
+    LS_ASSERT(classes <= MOST);
     for (int64_t i = 0; i < (int64_t)DRAWS * classes; i++) {
         int64_t target = -1;
         ls_dataset_synthetic_image(7, i, classes, PIXELS, waves, input, &target);

@@ -183,7 +183,7 @@ bool ls_timed_parts_measure(const ls_record *subject, const ls_record *reference
                             int count, ls_timed_parts *parts, ls_verdict *out)
 {
     pair p = {.count = count, .reference = calloc((size_t)count, sizeof *p.reference)};
-    LS_ASSERT(p.reference != NULL);
+    LS_MEMORY(p.reference != NULL);
     memset(parts, 0, sizeof *parts);
     p.subject = ls_dumps_open(subject, 1, 0, out);
     bool good = p.subject != NULL;

@@ -268,7 +268,7 @@ static void judge_loss(const ls_kernel_subject *s, ls_kernel_interpreter *exact,
     int64_t count = exact->size[linear].count;
     float *logits = malloc((size_t)count * sizeof *logits);
     double *own = malloc((size_t)count * sizeof *own);
-    LS_ASSERT(logits != NULL && own != NULL);
+    LS_MEMORY(logits != NULL && own != NULL);
     ls_step_state state;
     if (ran(s->api->plan_export(s->plan, s->stream, LS_EXPORT_LOGITS, 0, logits, count * 4),
             "export of logits", out) &&

@@ -139,7 +139,7 @@ static void judge_widen(const ls_case *row, const ls_record *job, ls_verdict *ou
     }
     uint16_t *bits = malloc(PATTERNS * sizeof *bits);
     float *wide = malloc(PATTERNS * sizeof *wide);
-    LS_ASSERT(bits != NULL && wide != NULL);
+    LS_MEMORY(bits != NULL && wide != NULL);
     for (int i = 0; i < PATTERNS; i++) {
         bits[i] = (uint16_t)i;
     }
@@ -221,7 +221,7 @@ static void judge_narrow(const ls_case *row, const ls_record *job, ls_verdict *o
     }
     float *wide = malloc(6 * PATTERNS * sizeof *wide);
     uint16_t *bits = malloc(6 * PATTERNS * sizeof *bits);
-    LS_ASSERT(wide != NULL && bits != NULL);
+    LS_MEMORY(wide != NULL && bits != NULL);
     int64_t count = edges(bf16, wide);
     piece from = take(&b, LS_F32, count, 4), to = take(&b, bf16 ? LS_BF16 : LS_F16, count, 2);
     put(&b, &from, wide);

@@ -24,7 +24,7 @@ static void make_tensors(ls_net *net, ls_dtype held, uint64_t seed)
     net->param = calloc((size_t)network->param_count, sizeof *net->param);
     net->grad = calloc((size_t)network->param_count, sizeof *net->grad);
     net->buffer = calloc((size_t)network->buffer_count, sizeof *net->buffer);
-    LS_ASSERT(net->param != NULL && net->grad != NULL && net->buffer != NULL);
+    LS_MEMORY(net->param != NULL && net->grad != NULL && net->buffer != NULL);
     for (int i = 0; i < network->param_count; i++) {
         ls_param_role role = network->param[i].role;
         bool norm = role == LS_PARAM_NORM_WEIGHT || role == LS_PARAM_NORM_BIAS;

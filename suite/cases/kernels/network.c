@@ -67,7 +67,7 @@ static void judge_network(const ls_case *row, const ls_record *job, ls_verdict *
     const char *arch = *(const char *const *)row->data;
     ls_nettab *table = calloc(1, sizeof *table);
     ls_network network;
-    LS_ASSERT(table != NULL);
+    LS_MEMORY(table != NULL);
     if (ls_nettab_build(arch, CLASSES, IMAGE, IMAGE, table) != LS_OK ||
         ls_model_build(arch, CLASSES, IMAGE, &network) != LS_OK) {
         ls_verdict_fail(out, "%s cannot be built", arch);
@@ -156,7 +156,7 @@ static void judge_start(const ls_case *row, const ls_record *job, ls_verdict *ou
         int64_t count = ls_shape_count(&network.param[p].shape);
         float *value = malloc((size_t)count * sizeof *value);
         float *other = malloc((size_t)count * sizeof *other);
-        LS_ASSERT(value != NULL && other != NULL);
+        LS_MEMORY(value != NULL && other != NULL);
         bool bias = network.param[p].role == LS_PARAM_LINEAR_BIAS;
         ls_model_init_param(&network, p, 7, value);
         ls_model_init_param(&network, p, 8, other);

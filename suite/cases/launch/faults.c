@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/core/path.h"
 #include "kernels/core/text.h"
 
 enum { WORLD = 3, AT = 2 };
@@ -95,7 +96,7 @@ static bool has_leftovers(const ls_record *job, ls_verdict *out)
     bool found = false;
     for (size_t i = 0; i < sizeof what / sizeof *what && !found; i++) {
         LS_TEXT(path, 900, "%s%s", job->directory, what[i]);
-        DIR *folder = opendir(path);
+        DIR *folder = ls_path_open_folder(path);
         for (struct dirent *entry; folder != NULL && !found && (entry = readdir(folder)) != NULL;) {
             found = strstr(entry->d_name, ".tmp") != NULL;
             if (found) {
@@ -270,23 +271,23 @@ static const ls_row rows[] = {
      &(const struct victim){OPTIMIZER, 1, LS_ENDINGS_KILLED}, TREE, .judges_outcome = true},
     {"faults.full.dump", "F4", judge_full, JOB "w2 dump=1 shell",
      ENDS({10, 3}, 2, "dump/step000001.rank1", false, "dump/step000001.rank1.safetensors"),
-     "[ $RANK != 1 ] || { " FULL("200") "}; " GO, .judges_outcome = true},
+     "[ $RANK != 1 ] || { " FULL("200") "}; " GO, .judges_outcome = true, .takes_disk = true},
     {"faults.full.save", "F4", judge_full, JOB "w2 shell" SAVE,
      ENDS({3, LS_ENDINGS_ANY}, 1, "checkpoint.safetensors", false, "checkpoint.safetensors"),
-     FULL("200") GO, .judges_outcome = true},
+     FULL("200") GO, .judges_outcome = true, .takes_disk = true},
     {"faults.full.save-again", "F4", judge_full_again, JOB "w2 shell" SAVE,
      ENDS({3, LS_ENDINGS_ANY}, 1, "checkpoint.safetensors", false, NULL), OLD FULL("200") GO,
-     .judges_outcome = true},
+     .judges_outcome = true, .takes_disk = true},
     /* the limit's own signal, which the others ignore, must not end a rank */
     {"faults.full.save-limit", "F4", judge_full, JOB "w2 shell" SAVE,
      ENDS({3, LS_ENDINGS_ANY}, 1, "checkpoint.safetensors: File too large", false,
           "checkpoint.safetensors"),
-     "ulimit -f 200; " GO, .judges_outcome = true},
+     "ulimit -f 200; " GO, .judges_outcome = true, .takes_disk = true},
     {"faults.full.events", "F4", judge_full, JOB "w2 shell",
      ENDS({3, 10}, 1, "rank0.jsonl", false, NULL),
      "[ $RANK != 0 ] || { ln -s /dev/full {self}/rank0.jsonl; trap 'rm {self}/rank0.jsonl' EXIT; "
      "\"$0\" \"$@\"; exit $?; }; " GO,
-     .judges_outcome = true},
+     .judges_outcome = true, .takes_disk = true},
     {"faults.full.save-nowhere", "F4", judge_full,
      JOB "w2 shell --save={self}/nowhere/checkpoint.safetensors",
      ENDS({2, 2}, 1, "nowhere", false, "nowhere"), GO, .judges_outcome = true},
@@ -302,7 +303,7 @@ static const ls_row rows[] = {
      JOB "w2 steps=4 shell --save-dir={self}/keep --save-every-steps=2",
      ENDS({3, LS_ENDINGS_ANY}, 1, "keep/last.safetensors", false, "keep/best.safetensors"),
      "mkdir -p {self}/keep; echo old >{self}/keep/last.safetensors; " FULL("200") GO,
-     .judges_outcome = true},
+     .judges_outcome = true, .takes_disk = true},
     {"faults.full.save-dir-file", "F4", judge_full, JOB "w2 shell --save-dir={self}/keep",
      ENDS({2, 2}, 1, "keep: Not a directory", true, NULL), "echo old >{self}/keep; " GO,
      .judges_outcome = true},

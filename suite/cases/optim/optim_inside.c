@@ -120,7 +120,7 @@ static void make_shadow(shadow *s)
     for (int i = 0; i < LS_OPTIM_BENCH_TENSORS; i++) {
         size_t n = (size_t)sizes[i];
         double *at = s->block[i] = calloc(7 * n + 1, sizeof *at);
-        LS_ASSERT(at != NULL);
+        LS_MEMORY(at != NULL);
         s->tensor[i] = (ls_update_tensor){.count = sizes[i],
                                           .value = at,
                                           .value_error = at + n,
@@ -129,7 +129,7 @@ static void make_shadow(shadow *s)
                                           .grad = at + 6 * n};
     }
     s->host = malloc((size_t)sizes[4] * sizeof *s->host); /* the largest */
-    LS_ASSERT(s->host != NULL);
+    LS_MEMORY(s->host != NULL);
 }
 
 static void free_shadow(shadow *s)

@@ -169,7 +169,7 @@ static double norm_of(const ls_dumpfile *file, int64_t *elements)
             continue;
         }
         double *value = malloc((size_t)grad->count * sizeof *value + 8);
-        LS_ASSERT(value != NULL);
+        LS_MEMORY(value != NULL);
         ls_dumpfile_read(grad, value);
         squares += ls_update_squares(value, grad->count);
         *elements += grad->count;
@@ -185,7 +185,7 @@ static double largest_of(const ls_dumpfile *file)
     for (int i = 0; i < ls_dumpfile_count(file); i++) {
         const ls_dumpfile_entry *grad = ls_dumpfile_at(file, i);
         double *value = malloc((size_t)grad->count * sizeof *value + 8);
-        LS_ASSERT(value != NULL);
+        LS_MEMORY(value != NULL);
         bool floats = strncmp(grad->name, "grad/", 5) == 0;
         if (floats) {
             ls_dumpfile_read(grad, value);

@@ -418,7 +418,8 @@ static const ls_row rows[] = {
      &lost, .judges_outcome = true},
     /* a disk that is full when rank 0 saves; rank 1 has no file to write, and may end well */
     {"told.end.unsaved.o0.w2", "Q36", judge_end, SMALL "shell --save={self}/checkpoint.safetensors",
-     &unsaved, .script = "trap '' XFSZ; ulimit -f 200; exec \"$0\" \"$@\"", .judges_outcome = true},
+     &unsaved, .script = "trap '' XFSZ; ulimit -f 200; exec \"$0\" \"$@\"", .judges_outcome = true,
+     .takes_disk = true},
 };
 
 void ls_events_cases(const ls_case_settings *settings, ls_case_list *list)

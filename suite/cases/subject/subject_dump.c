@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "kernels/core/digest.h"
 #include "kernels/core/json.h"
@@ -90,7 +91,7 @@ static int dumping(const ls_case *row, const ls_record *job)
 static void check_files(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     LS_TEXT(path, 700, "%s/dump", job->directory);
-    DIR *folder = opendir(path);
+    DIR *folder = ls_path_open_folder(path);
     for (struct dirent *e; folder != NULL && (e = readdir(folder)) != NULL;) {
         int step = 0, rank = -1, end = 0;
         bool named = sscanf(e->d_name, "step%6d.rank%d.safetensors%n", &step, &rank, &end) == 2 &&

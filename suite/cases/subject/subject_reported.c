@@ -72,7 +72,7 @@ static double elements_of(const ls_spec *spec)
 {
     ls_nettab *net = malloc(sizeof *net);
     double sum = 0;
-    LS_ASSERT(net != NULL);
+    LS_MEMORY(net != NULL);
     LS_ASSERT(ls_nettab_build(spec->arch, CLASSES, spec->image_size, spec->image_size, net) ==
               LS_OK);
     for (int i = 0; i < net->param_count; i++) {

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "kernels/core/file.h"
 #include "kernels/core/json.h"
@@ -147,7 +148,7 @@ static unsigned char *read_curves(const ls_record *job, size_t *bytes, double *c
 {
     char folder[600], path[900] = "";
     ls_text_put(folder, sizeof folder, "%s/tensorboard", job->directory);
-    DIR *entries = opendir(folder);
+    DIR *entries = ls_path_open_folder(folder);
     for (struct dirent *e; entries != NULL && (e = readdir(entries)) != NULL;) {
         if (strstr(e->d_name, "tfevents") != NULL) {
             ls_text_put(path, sizeof path, "%s/%s", folder, e->d_name);

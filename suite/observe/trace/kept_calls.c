@@ -34,7 +34,7 @@ static void *take(ls_kept_calls *kept, size_t bytes)
     if (bytes > kept->left) {
         size_t room = bytes > BLOCK_BYTES ? bytes : BLOCK_BYTES;
         block *made = malloc(sizeof *made + room);
-        LS_ASSERT(made != NULL);
+        LS_MEMORY(made != NULL);
         made->before = kept->last;
         kept->last = made;
         kept->left = room;

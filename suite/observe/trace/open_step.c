@@ -30,7 +30,7 @@ static const cJSON *known_call(const ls_observe_rank *rank, int number)
 static cJSON *calls_of(const ls_observe_rank *rank, const char *numbers)
 {
     cJSON *calls = cJSON_CreateArray();
-    LS_ASSERT(calls != NULL);
+    LS_MEMORY(calls != NULL);
     for (char *end; *numbers != '\0'; numbers = *end == ' ' ? end + 1 : end) {
         const cJSON *event = known_call(rank, (int)strtol(numbers, &end, 16));
         if (end == numbers) {

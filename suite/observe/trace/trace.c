@@ -9,6 +9,7 @@
 #include "harness/hosts/hosts.h"
 #include "kernels/core/list.h"
 #include "kernels/core/log.h"
+#include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "open_step.h"
 
@@ -95,7 +96,7 @@ static const char *find_samples(const ls_observe_trace *trace, int rank, int64_t
         return "";
     }
     char *copy = strdup(path);
-    LS_ASSERT(copy != NULL);
+    LS_MEMORY(copy != NULL);
     return copy;
 }
 
@@ -195,7 +196,7 @@ static void make_lists(ls_observe_rank *rank)
                             &rank->idle,       &rank->misuse};
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         *list[i] = cJSON_CreateArray();
-        LS_ASSERT(*list[i] != NULL);
+        LS_MEMORY(*list[i] != NULL);
     }
 }
 
@@ -204,7 +205,7 @@ static void make_lists(ls_observe_rank *rank)
 static char *copy_name(const char *name)
 {
     char *copy = strdup(name);
-    LS_ASSERT(copy != NULL);
+    LS_MEMORY(copy != NULL);
     return copy;
 }
 
@@ -327,7 +328,7 @@ static void fill_world(ls_observe_trace *trace)
     if (world > trace->record.world) {
         size_t bytes = sizeof *trace->record.rank;
         trace->record.rank = realloc(trace->record.rank, (size_t)world * bytes);
-        LS_ASSERT(trace->record.rank != NULL);
+        LS_MEMORY(trace->record.rank != NULL);
         for (int k = trace->record.world; k < world; k++) {
             trace->record.rank[k] = (ls_record_rank){
                 .code = -1, .end_code = -1, .reduced_bytes = NAN, .rss_bytes_max = NAN};
@@ -400,7 +401,7 @@ static ls_status load_parts(ls_observe_trace *trace)
 {
     enum { MOST = 8 };
     LS_TEXT(path, PATH_MAX, "%s/dump", trace->record.directory);
-    DIR *folder = opendir(path);
+    DIR *folder = ls_path_open_folder(path);
     for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
         LS_TEXT(inside, PATH_MAX, "%s/%s/.", path, entry->d_name);
         if (entry->d_name[0] == '.' || access(inside, R_OK) != 0 || trace->part_count == MOST) {

@@ -52,8 +52,9 @@ static const struct wrong {
      "--half-math native: processor and library offer no units for bf16; allowed: auto, emulated"},
     {"LS_RUN_DIR=file " TRAIN, LS_ERR_INFRA, "cannot create file/rank0.jsonl: Not a directory"},
     {"lockstep conform --case gradients.o0.w2.b0.1mb --out file", LS_ERR_INFRA,
-     "cannot make the folder $PWD/file/jobs: Not a directory"},
-    {"lockstep bounds --out file", LS_ERR_INFRA, "cannot write into $PWD/file: Not a directory"},
+     "cannot make the folder $PWD/file/jobs: Not a directory; OUT= (--out) names another folder"},
+    {"lockstep bounds --out file", LS_ERR_INFRA,
+     "cannot write into $PWD/file: Not a directory; OUT= (--out) names another folder"},
     {"lockstep conform --out .", LS_ERR_USAGE,
      "--out $PWD/.: the folder holds files but no run.json; allowed: a new folder, an empty one or "
      "that of an earlier run"},
