@@ -1,5 +1,6 @@
 #include "save.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
@@ -43,9 +44,12 @@ static ls_status check_file(const char *option, const char *name)
                            S_ISDIR(found.st_mode) ? "a folder" : "not a regular file");
     }
     int refused = ls_safetensors_try_create(name);
-    return refused == 0 ? LS_OK
-                        : ls_log_fail(LS_ERR_USAGE, "%s %s: cannot write it: %s", option, name,
-                                      strerror(refused));
+    bool lacks = refused == EROFS || refused == ENOSPC || refused == EDQUOT || refused == ENOMEM ||
+                 refused == EMFILE || refused == ENFILE;
+    return refused == 0
+               ? LS_OK
+               : ls_log_fail(lacks ? LS_ERR_INFRA : LS_ERR_USAGE, "%s %s: cannot write it: %s",
+                             option, name, strerror(refused));
 }
 
 static ls_status check_files(const ls_trainer *trainer)
@@ -72,13 +76,14 @@ ls_status ls_save_check(ls_trainer *trainer)
     if (options->save[0] == '\0' && !keeps(trainer)) {
         return LS_OK;
     }
-    bool works = trainer->world.rank != 0 || check_files(trainer) == LS_OK;
+    ls_status own = trainer->world.rank == 0 ? check_files(trainer) : LS_OK;
+    bool works = own == LS_OK;
     LS_TRY(ls_join_all(trainer, "save", works, false, &refusing));
     if (works && refusing >= 0) {
         ls_log_error("%s %s: rank %d cannot write it", keeps(trainer) ? "--save-dir" : "--save",
                      keeps(trainer) ? options->save_dir : options->save, refusing);
     }
-    return refusing >= 0 ? LS_ERR_USAGE : LS_OK;
+    return refusing < 0 ? LS_OK : works ? LS_ERR_USAGE : own;
 }
 
 /* ---- last and best --------------------------------------------------------------------------- */
