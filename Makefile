@@ -47,7 +47,7 @@ say = $(if $(V),@:,@echo "  $(1)")
 .SUFFIXES:
 .DELETE_ON_ERROR:
 .PHONY: all units emulated programs found deps bench check conform merge detect mutate compare peers gpu-check help lint format \
-	asan ubsan tsan fuzz dist install clean
+	asan ubsan tsan fuzz limits dist install clean
 
 # DEPS: packages unpacked into a folder (dpkg -x), for machines where nothing can be installed.
 ifneq ($(DEPS),)
@@ -396,6 +396,7 @@ help:
 #: make deps            install what the build needs (Debian, Ubuntu)
 #: make lint | format   check the coding rules | format the sources
 #: make asan | ubsan | tsan   unit tests and short jobs under a sanitizer
+#: make limits          every command short of memory, files, processes or disk
 #: make fuzz            500 hostile subjects and files (minutes), then mutated
 #:                      input for every reader, for FUZZ_S=60 seconds
 #:                      (COVERAGE=1: which of their lines were reached)
@@ -429,6 +430,10 @@ fuzz:
 	$(build) $(PROGRAMS) $(BUILD)/unit/test_hostile $(filter %/ls_cpu.so %/ls_oracle_cpu.so %/ls_gloo.so,$(ENGINES))
 	$(build) BUILD=$(FUZZ_BUILD) OPTIMISE='-O1 -g' SANITIZE='$(SANITIZE_$(FUZZ_BUILD))' $(FUZZ_BUILD)/unit/fuzz
 	@sh suite/unit/fuzz/run.sh $(BUILD) $(FUZZ_BUILD) "$${FUZZ_S:-60}" "$${FUZZ_SEED:-1}"
+
+# Every command under every lack of the machine; make check runs the short rows of it.
+limits: programs
+	@sh suite/unit/harness/limits.sh $(BUILD)
 
 # The address sanitizer looks for C++'s throw at program start, before the engines that throw are
 # loaded: libstdc++ is linked for that.

@@ -85,6 +85,13 @@ else
         failed=$((failed + 1))
     fi
 fi
+sh suite/unit/harness/limits.sh "$build" 'memory-100m|files-5|processes-5|full-disk|read-only|cgroup' \
+    'inside|judge|report|data|train|launch|collectives' >"$log" 2>&1
+counts=$(sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p' "$log")
+sed '/^[0-9]* passed, [0-9]* failed$/d; /^not ok/!s/^/limits: /' "$log"
+[ -n "$counts" ] || counts="0 1"
+passed=$((passed + ${counts% *}))
+failed=$((failed + ${counts#* }))
 if [ -e "$build/lib/ls_cuda.so" ]; then
     echo "CUDA: compiled and linked; no kernel was run on a GPU$(
         [ ! -e "$build/emulated/lib/ls_cuda.so" ] || echo ", its sources on an emulation on the CPU")"
