@@ -180,5 +180,5 @@ static int run_program(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    return ls_program_main(run_program, argc, argv);
+    ls_program_main(run_program, argc, argv);
 }

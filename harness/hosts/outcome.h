@@ -33,7 +33,8 @@ typedef struct ls_outcome {
 } ls_outcome;
 
 void ls_outcome_free(ls_outcome *outcome);
-/* {"state","first_rank","code","signal","seconds","memory_kills","why","ranks":[{rank,code,signal,seconds,...}]};
+/* {"state","first_rank","code","signal","seconds","memory_kills","why",
+ * "ranks":[{rank,code,signal,seconds,...}]};
  * ranks are numbered from `first`. */
 cJSON *ls_outcome_json(const ls_outcome *outcome, int first);
 /* Parses ls_outcome_json's object. The caller frees ranks[ranks] with ls_outcome_free; times count

@@ -11,13 +11,6 @@
 #include "json.h"
 #include "log.h"
 
-/* What a signal did before. */
-static struct sigaction *action_before(int signal)
-{
-    static struct sigaction kept[NSIG];
-    return &kept[signal];
-}
-
 /* Whether the address space has no room for the 8 MB of a thread's stack. */
 static bool is_exhausted(void)
 {
@@ -40,7 +33,7 @@ static void on_crash(int signal, siginfo_t *info, void *context)
         (void)written;
         _exit(LS_ERR_INFRA);
     }
-    sigaction(signal, action_before(signal), NULL);
+    (void)sigaction(signal, &(struct sigaction){.sa_handler = SIG_DFL}, NULL);
     if (info->si_code <= 0) { /* another process sent it; else the instruction is tried again */
         raise(signal);
     }
@@ -54,17 +47,19 @@ static void on_exit_code(int code, void *running)
     }
 }
 
-int ls_program_main(int (*run)(int argc, char **argv), int argc, char **argv)
+void ls_program_main(int (*run)(int argc, char **argv), int argc, char **argv)
 {
     static const int crashes[] = {SIGSEGV, SIGBUS, SIGABRT, SIGFPE};
-    static bool running = true;
-    struct sigaction caught = {.sa_sigaction = on_crash, .sa_flags = SA_SIGINFO};
+    bool running = true;
+    struct sigaction before, caught = {.sa_sigaction = on_crash, .sa_flags = SA_SIGINFO};
     for (size_t i = 0; i < sizeof crashes / sizeof *crashes; i++) {
-        (void)sigaction(crashes[i], &caught, action_before(crashes[i]));
+        if (sigaction(crashes[i], NULL, &before) == 0 && before.sa_handler == SIG_DFL) {
+            (void)sigaction(crashes[i], &caught, NULL); /* else it is a sanitizer's */
+        }
     }
     (void)on_exit(on_exit_code, &running);
     ls_json_need_memory();
     int code = run(argc, argv);
     running = false;
-    return code;
+    exit(code); /* here, where `running` still is */
 }

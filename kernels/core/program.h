@@ -4,9 +4,9 @@
 #ifndef LS_CORE_PROGRAM_H
 #define LS_CORE_PROGRAM_H
 
-/* Calls run(argc, argv) and returns its code. Meanwhile the program ends with LS_ERR_INFRA, with a
- * line, where a library ends it by exit(1), where cJSON finds no memory, and where it crashes
+/* Calls run(argc, argv) and exits with its code. Meanwhile the program ends with LS_ERR_INFRA, with
+ * a line, where a library ends it by exit(1), where cJSON finds no memory, and where it crashes
  * (SEGV, BUS, ABRT, FPE) while not even a thread's stack of memory is left. */
-int ls_program_main(int (*run)(int argc, char **argv), int argc, char **argv);
+_Noreturn void ls_program_main(int (*run)(int argc, char **argv), int argc, char **argv);
 
 #endif

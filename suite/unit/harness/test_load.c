@@ -254,6 +254,7 @@ START_TEST(a_quota_is_the_number_of_cores)
         write_file(name, quotas[_i].file[i][1]);
     }
     ls_cores cores = ls_cores_read();
+    /* 1e-12: quotients such as 20000 / 100000 are rounded once */
     ck_assert_msg(isinf(quotas[_i].quota) ? isinf(cores.quota)
                                           : fabs(cores.quota - quotas[_i].quota) < 1e-12,
                   "%g", cores.quota);
