@@ -7,6 +7,7 @@
 
 #include "harness/process/guard.h"
 #include "harness/report/report.h"
+#include "harness/run/manifest.h"
 #include "kernels/core/file.h"
 #include "kernels/core/program.h"
 #include "kernels/core/text.h"
@@ -24,17 +25,23 @@
 static int report_main(int count, char **argument)
 {
     LS_TRY(ls_command_parse("report DIR", NULL, 0, &count, argument));
+    enum { WRITTEN = LS_MANIFEST_SUMMARY | LS_MANIFEST_REPORT };
+    const char *run = argument[0];
     char plots[1024];
-    if (ls_observe_run_is_run(argument[0])) {
-        LS_TRY(ls_observe_report_write(argument[0]));
-        return (int)ls_observe_report_terminal(argument[0], stdout);
+    LS_TRY(ls_manifest_check(run, LS_MANIFEST_VERDICTS | LS_MANIFEST_RECORDS));
+    if (ls_observe_run_is_run(run)) {
+        LS_TRY(ls_manifest_check(run, LS_MANIFEST_SUMMARY));
+        LS_TRY(ls_observe_report_write(run));
+        LS_TRY(ls_manifest_write(run, WRITTEN));
+        return (int)ls_observe_report_terminal(run, stdout);
     }
     if (!ls_path_find("plots", plots, sizeof plots)) {
         plots[0] = '\0';
     }
-    LS_TRY(ls_report_tables(argument[0]));
-    LS_TRY(ls_report_write(argument[0], plots));
-    return (int)ls_report_terminal(argument[0], stdout);
+    LS_TRY(ls_report_tables(run));
+    LS_TRY(ls_report_write(run, plots));
+    LS_TRY(ls_manifest_write(run, WRITTEN));
+    return (int)ls_report_terminal(run, stdout);
 }
 
 static const char explain_help[] =

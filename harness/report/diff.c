@@ -9,6 +9,7 @@
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
 #include "comparable.h"
+#include "harness/run/manifest.h"
 #include "job.h"
 #include "lines.h"
 #include "stats.h"
@@ -23,10 +24,22 @@ static void take_machine(cJSON *run, cJSON *summary)
     }
 }
 
+static bool is_folder(const char *where)
+{
+    struct stat info;
+    return stat(where, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+ls_status ls_report_diff_check(const char *where)
+{
+    enum { READ = LS_MANIFEST_VERDICTS | LS_MANIFEST_SUMMARY };
+    return is_folder(where) ? ls_manifest_check(where, READ | LS_MANIFEST_FINISHED) : LS_OK;
+}
+
 ls_status ls_report_diff_read(const char *where, cJSON **summary)
 {
     struct stat info;
-    bool folder = stat(where, &info) == 0 && S_ISDIR(info.st_mode);
+    bool folder = is_folder(where);
     LS_TEXT(path, PATH_MAX, folder ? "%s/summary.json" : "%s", where);
     if (stat(path, &info) != 0) {
         return ls_log_fail(LS_ERR_USAGE,
@@ -231,7 +244,8 @@ static void print_change(const ls_report_verdict *before, const ls_report_verdic
     }
 }
 
-/* Returns the number of cases that both runs have. */
+/* Returns the number of cases that both runs have; *failing: of those that decide, how many B fails
+ * or does not have. */
 static int compare_cases(const ls_report_run *before, const ls_report_run *after, int *failing,
                          FILE *to)
 {
@@ -246,7 +260,7 @@ static int compare_cases(const ls_report_run *before, const ls_report_run *after
             continue;
         }
         count[what]++;
-        *failing += what == FAILING && y->decides;
+        *failing += (what == FAILING && y->decides) || (what == MISSING && x->decides);
         if (what < ADDED) {
             print_change(x, y, what, to);
         }
@@ -265,6 +279,8 @@ ls_status ls_report_diff(const char *a, const char *b, double gate, FILE *to)
     paired speed = {0};
     int failing = 0, common = 0;
     ls_status status = LS_OK;
+    LS_TRY_GOTO(status, ls_report_diff_check(a), done);
+    LS_TRY_GOTO(status, ls_report_diff_check(b), done);
     LS_TRY_GOTO(status, ls_report_diff_read(a, &before), done);
     LS_TRY_GOTO(status, ls_report_diff_read(b, &after), done);
     LS_TRY_GOTO(status, ls_report_load_verdicts(a, &first), done);
@@ -272,8 +288,10 @@ ls_status ls_report_diff(const char *a, const char *b, double gate, FILE *to)
     fprintf(to, "A: %s\n   %s, %s\nB: %s\n   %s, %s\n", a, ls_json_string(before, "where", "?"),
             ls_json_string(before, "commit", "?"), b, ls_json_string(after, "where", "?"),
             ls_json_string(after, "commit", "?"));
-    if (first.verdict_count > 0 && second.verdict_count > 0) {
+    if (is_folder(a) && is_folder(b)) {
         common = compare_cases(&first, &second, &failing, to);
+    } else {
+        fprintf(to, "cases: not compared, %s is not a run's folder\n", is_folder(a) ? "B" : "A");
     }
     status = compare_speed(before, after, gate, &speed, to);
     if (speed.rows == 0 && (common == 0 || !isnan(gate))) {

@@ -70,10 +70,14 @@ ls_status ls_report_terminal(const char *run_directory, FILE *to);
  * a job exceeds it when the whole interval of its speed, compared with that in `a`, is lower by
  * more.
  *
- * LS_ERR_CHECK when a case that decides newly fails (in the claim; of MANNERS where they decide), a
- * job exceeds the gate, or none decides it; LS_ERR_USAGE when one has no summary.json, or they have
- * nothing in common. */
+ * LS_ERR_CHECK when a case that decides newly fails or is missing in `b` (in the claim; of MANNERS
+ * where they decide), a job exceeds the gate, or none decides it; LS_ERR_USAGE when one has no
+ * summary.json, is not finished, or they have nothing in common; LS_ERR_INFRA when a file of one is
+ * not as its run left it. */
 ls_status ls_report_diff(const char *a, const char *b, double gate, FILE *to);
+/* Whether the files that a comparison reads are as the run left them (manifest.h); nothing is known
+ * of a summary.json alone. */
+ls_status ls_report_diff_check(const char *where);
 /* Reads the summary of a run: `where` is its folder or the file itself. LS_ERR_USAGE when neither.
  */
 ls_status ls_report_diff_read(const char *where, cJSON **summary);

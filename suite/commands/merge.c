@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "harness/report/report.h"
+#include "harness/run/manifest.h"
 #include "kernels/core/file.h"
 #include "kernels/core/list.h"
 #include "kernels/core/log.h"
@@ -46,9 +47,7 @@ static ls_status read_shard(const char *given, shard *out)
 {
     LS_TEXT(path, 700, "%s/run.json", given);
     *out = (shard){.given = given};
-    if (access(path, R_OK) != 0) {
-        return ls_log_fail(LS_ERR_USAGE, "'%s' is no run: it holds no run.json", given);
-    }
+    LS_TRY(ls_manifest_check(given, LS_MANIFEST_VERDICTS | LS_MANIFEST_RECORDS));
     LS_TRY(ls_json_read_file(path, &out->run));
     const cJSON *selection = cJSON_GetObjectItemCaseSensitive(out->run, "selection");
     out->number = ls_json_int(selection, "shard", 0);
@@ -407,6 +406,7 @@ static ls_status write_run(const merge *m, const char *command, const ls_headlin
     replace(run, "merged", from);
     replace(run, "headline", ls_headline_json(headline));
     cJSON_DeleteItemFromObjectCaseSensitive(run, "selection");
+    cJSON_DeleteItemFromObjectCaseSensitive(run, "files");
     LS_TEXT(path, 700, "%s/run.json", m->directory);
     return ls_json_write_and_free(path, run);
 }
@@ -423,6 +423,7 @@ static int write_all(merge *m, const char *out, const char *command)
     LS_TRY(write_run(m, command, &headline));
     LS_TRY(ls_report_tables(m->directory));
     LS_TRY(ls_runner_report(m->directory));
+    LS_TRY(ls_manifest_write(m->directory, LS_MANIFEST_ALL));
     printf("%d passed, %d failed\n", headline.passed, headline.failed);
     return ls_headline_exit(&headline);
 }

@@ -13,6 +13,7 @@
 #include "harness/machine/machine.h"
 #include "harness/process/foreground.h"
 #include "harness/process/guard.h"
+#include "harness/run/manifest.h"
 #include "kernels/core/file.h"
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
@@ -364,6 +365,7 @@ static int finish(const observe *o, const ls_proc *job, const char *cause, bool 
     note_end(o, job, cause, late);
     ls_status status = ls_observe_run_judge(o->directory, stderr, &headline);
     clean_up(o, &headline);
+    LS_THEN(status, ls_manifest_write(o->directory, LS_MANIFEST_ALL));
     int code = late ? TIMED_OUT : job->code;
     if (status != LS_OK) {
         return code != 0 ? code : status == LS_ERR_USAGE ? LS_ERR_INFRA : (int)status;

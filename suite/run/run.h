@@ -264,8 +264,8 @@ void ls_speed_decide(const ls_run *run, ls_speed_verdict *out);
  *
  * Lists the jobs of all cases and of the bench, each once. */
 void ls_runner_plan(ls_run *run);
-/* Where the folder holds an interrupted run: takes over its verdicts, and marks the jobs that are
- * not run again. */
+/* Where the folder holds an earlier run: checks that its files are whole (manifest.h), takes over
+ * its verdicts, and marks the jobs that are not run again. */
 ls_status ls_runner_look_back(ls_run *run);
 /* Cases, jobs that are left, and about how long they take; without a newline. */
 void ls_runner_print_size(const ls_run *run, FILE *to);

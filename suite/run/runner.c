@@ -12,6 +12,7 @@
 #include "harness/process/proc.h"
 #include "harness/report/report.h"
 #include "harness/run/job.h"
+#include "harness/run/manifest.h"
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
@@ -426,7 +427,7 @@ static bool is_judged(const ls_run *run, int index)
     return !someone_needs(run, index) && access(path, R_OK) == 0;
 }
 
-ls_status ls_runner_look_back(ls_run *run)
+static ls_status look_back(ls_run *run)
 {
     LS_TRY(ls_verdicts_read_back(run));
     for (int i = 0; i < run->jobs.count; i++) {
@@ -439,6 +440,16 @@ ls_status ls_runner_look_back(ls_run *run)
         }
     }
     return LS_OK;
+}
+
+ls_status ls_runner_look_back(ls_run *run)
+{
+    LS_TEXT(path, 700, "%s/run.json", run->directory);
+    enum {
+        READ = LS_MANIFEST_VERDICTS | LS_MANIFEST_RECORDS | LS_MANIFEST_DUMPS | LS_MANIFEST_REST
+    };
+    LS_TRY(access(path, F_OK) == 0 ? ls_manifest_check(run->directory, READ) : LS_OK);
+    return look_back(run);
 }
 
 ls_status ls_runner_run(ls_run *run)
@@ -658,7 +669,8 @@ ls_status ls_runner_open(ls_run *run)
     ls_machine_commit(tree, run->commit, (int)sizeof run->commit, &run->dirty);
     run->swapped_pages = ls_machine_swapped_pages();
     ls_machine_load(&run->load);
-    LS_TRY(ls_runner_look_back(run));
+    LS_TRY(look_back(run));
+    ls_manifest_remove(run->directory);
     LS_TRY(write_run(run, NULL));
     ls_runner_link_latest(run->directory);
     return LS_OK;
@@ -757,7 +769,8 @@ int ls_runner_finish(ls_run *run)
     if (write_run(run, &headline) != LS_OK) {
         return LS_ERR_INFRA;
     }
-    if (ls_runner_report(run->directory) != LS_OK) {
+    if (ls_runner_report(run->directory) != LS_OK ||
+        ls_manifest_write(run->directory, LS_MANIFEST_ALL) != LS_OK) {
         return LS_ERR_INFRA;
     }
     if (!run->bench_run) {

@@ -11,7 +11,10 @@
 ls_status ls_speed_check_baseline(const char *baseline)
 {
     cJSON *summary = NULL;
-    ls_status status = baseline[0] != '\0' ? ls_report_diff_read(baseline, &summary) : LS_OK;
+    ls_status status = baseline[0] != '\0' ? ls_report_diff_check(baseline) : LS_OK;
+    if (baseline[0] != '\0') {
+        LS_THEN(status, ls_report_diff_read(baseline, &summary));
+    }
     cJSON_Delete(summary);
     return status;
 }

@@ -137,9 +137,12 @@ START_TEST(differences_word_for_word)
         fprintf(to, "status %d\n", status);
     }
     /* nothing in common, cases alone, speed alone */
+    write_text("c/run.json", "{\"headline\":{}}\n");
+    write_text("d/run.json", "{\"headline\":{}}\n");
     write_text("c/summary.json", "{\"throughput\":[]}\n");
     write_text("c/verdicts.jsonl", "{\"case\":\"c1\",\"verdict\":\"PASS\"}\n");
     write_text("d/summary.json", "{}\n");
+    write_text("d/verdicts.jsonl", "{\"case\":\"c2\",\"verdict\":\"PASS\"}\n");
     static const struct {
         const char *a, *b;
         double gate;
