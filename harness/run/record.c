@@ -1,5 +1,6 @@
 #include "record.h"
 
+#include <dirent.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -368,12 +369,21 @@ static const char *events_path(const ls_record *record, int rank, char path[PATH
     return path;
 }
 
+/* The ranks of which there are files of events, up to the highest: one in between may be missing.
+ */
 static int count_event_files(const ls_record *record)
 {
     int world = 0;
-    char path[PATH_MAX];
-    while (world < LS_HOSTS_RANKS_MAX && access(events_path(record, world, path), R_OK) == 0) {
-        world++;
+    DIR *entries = opendir(record->directory);
+    for (struct dirent *e; entries != NULL && (e = readdir(entries)) != NULL;) {
+        int rank, end = 0;
+        if (sscanf(e->d_name, "rank%9d.jsonl%n", &rank, &end) == 1 && end > 0 &&
+            e->d_name[end] == '\0' && rank >= world && rank < LS_HOSTS_RANKS_MAX) {
+            world = rank + 1;
+        }
+    }
+    if (entries != NULL) {
+        closedir(entries);
     }
     return world;
 }
@@ -430,13 +440,18 @@ static void read_outcome(ls_record *record)
     }
 }
 
+static void clear_rank(ls_record_rank *rank)
+{
+    rank->code = rank->end_code = -1;
+    rank->reduced_bytes = rank->rss_bytes_max = NAN;
+}
+
 static ls_status read_events(ls_record *record, ls_record_mode mode)
 {
     char path[PATH_MAX], broken[sizeof record->broken];
     for (int k = 0; k < record->world; k++) {
         ls_record_rank *rank = &record->rank[k];
-        rank->code = rank->end_code = -1;
-        rank->reduced_bytes = rank->rss_bytes_max = NAN;
+        clear_rank(rank);
         rank->has_events = access(events_path(record, k, path), R_OK) == 0;
         if (!rank->has_events) {
             continue;
@@ -451,6 +466,24 @@ static ls_status read_events(ls_record *record, ls_record_mode mode)
         }
     }
     return LS_OK;
+}
+
+/* Without job.json the ranks themselves say how many they are: the files of some may be missing. */
+static void add_announced(ls_record *record)
+{
+    int announced = record->world;
+    for (int k = 0; k < record->world && record->job == NULL; k++) {
+        int own = ls_json_int(record->rank[k].start, "world", 0);
+        announced = own > announced && own <= LS_HOSTS_RANKS_MAX ? own : announced;
+    }
+    if (announced > record->world) {
+        record->rank = realloc(record->rank, ((size_t)announced + 1) * sizeof *record->rank);
+        LS_ASSERT(record->rank != NULL);
+        for (; record->world < announced; record->world++) {
+            memset(&record->rank[record->world], 0, sizeof *record->rank);
+            clear_rank(&record->rank[record->world]);
+        }
+    }
 }
 
 /* Ranks wait for each other: the time of an audit on one of them is in that step of all. */
@@ -514,13 +547,15 @@ ls_status ls_record_read(const char *directory, ls_record_mode mode, ls_record *
     read_facts(&record);
     int files = count_event_files(&record);
     if (record.job == NULL && files == 0 && mode == LS_RECORD_STRICT) {
-        return ls_log_fail(LS_ERR_USAGE, "%s is no job's folder: neither job.json nor rank0.jsonl",
+        return ls_log_fail(LS_ERR_USAGE,
+                           "%s is no job's folder: neither job.json nor a rank's rank<k>.jsonl",
                            directory);
     }
     LS_TRY(read_world(&record, files, mode));
     record.rank = ls_list_make((size_t)record.world + 1, sizeof *record.rank);
     ls_status status = LS_OK;
     LS_TRY_GOTO(status, read_events(&record, mode), free_record);
+    add_announced(&record);
     share_audited(&record);
     find_half(&record);
     read_outcome(&record);

@@ -115,7 +115,7 @@ typedef enum ls_record_mode {
 /* Reads a job's folder. Strict: LS_ERR_USAGE when there is neither job.json nor any rank's events,
  * or job.json is broken (named); LS_ERR_INFRA when a file cannot be read. Lenient: always LS_OK; a
  * file that is broken or cannot be read is logged and counts as none. `world` of a folder without
- * job.json: the number of rank<k>.jsonl files in a row. */
+ * job.json: as the start events say, or the highest rank<k>.jsonl. */
 ls_status ls_record_read(const char *directory, ls_record_mode mode, ls_record *out);
 void ls_record_free(ls_record *record);
 /* The facts of job.json, or NULL. */

@@ -19,6 +19,7 @@ struct ls_dumpfile {
     int count;
     ls_dumpfile_entry *entry;
     const ls_dumpfile_entry **by_name; /* sorted */
+    char *why;                         /* while it is opened: [LS_DUMPFILE_WHY] */
 };
 
 static int64_t element_bytes(const char *dtype)
@@ -38,8 +39,9 @@ static int64_t element_bytes(const char *dtype)
 
 static ls_status broken(const ls_dumpfile *file, const char *what, const char *name)
 {
-    return ls_log_fail(LS_ERR_USAGE, "%s is not a whole safetensors file: %s%s%s", file->path, what,
-                       name[0] != '\0' ? " in " : "", name);
+    snprintf(file->why, LS_DUMPFILE_WHY, "%s is not a whole safetensors file: %s%s%s", file->path,
+             what, name[0] != '\0' ? " in " : "", name);
+    return LS_ERR_USAGE;
 }
 
 static bool whole(const cJSON *value, int64_t most, int64_t *out)
@@ -139,8 +141,11 @@ static ls_status read_header(ls_dumpfile *file)
     int members = cJSON_GetArraySize(file->header);
     file->entry = calloc((size_t)members + 1, sizeof *file->entry);
     file->by_name = calloc((size_t)members + 1, sizeof *file->by_name);
-    LS_TRY_MEMORY(file->entry != NULL && file->by_name != NULL, "%d entries for %s", members,
-                  file->path);
+    if (file->entry == NULL || file->by_name == NULL) {
+        snprintf(file->why, LS_DUMPFILE_WHY, "no memory for %d entries for %s", members,
+                 file->path);
+        return LS_ERR_INFRA;
+    }
     const cJSON *item;
     cJSON_ArrayForEach(item, file->header)
     {
@@ -153,14 +158,20 @@ static ls_status read_header(ls_dumpfile *file)
     return sort_names(file);
 }
 
-ls_status ls_dumpfile_open(const char *path, ls_dumpfile **out)
+ls_status ls_dumpfile_try(const char *path, char why[LS_DUMPFILE_WHY], ls_dumpfile **out)
 {
     ls_dumpfile *file = calloc(1, sizeof *file);
     LS_TRY_MEMORY(file != NULL, "a reader for %s", path);
     snprintf(file->path, sizeof file->path, "%s", path);
+    file->why = why;
     ls_status status;
     char *data = NULL;
-    LS_TRY_GOTO(status, ls_file_read(path, ls_file_most(), &data, &file->bytes), close_file);
+    ls_file_source source;
+    status = ls_file_load(path, ls_file_most(), &source, &data, &file->bytes);
+    if (status != LS_OK) {
+        snprintf(why, LS_DUMPFILE_WHY, "%.*s", LS_DUMPFILE_WHY - 1, source.why);
+        goto close_file;
+    }
     file->data = (unsigned char *)data;
     LS_TRY_GOTO(status, read_header(file), close_file);
     *out = file;
@@ -168,6 +179,13 @@ ls_status ls_dumpfile_open(const char *path, ls_dumpfile **out)
 close_file:
     ls_dumpfile_close(file);
     return status;
+}
+
+ls_status ls_dumpfile_open(const char *path, ls_dumpfile **out)
+{
+    char why[LS_DUMPFILE_WHY] = "";
+    ls_status status = ls_dumpfile_try(path, why, out);
+    return status == LS_OK || why[0] == '\0' ? status : ls_log_fail(status, "%s", why);
 }
 
 void ls_dumpfile_close(ls_dumpfile *file)

@@ -24,6 +24,9 @@ typedef struct ls_dumpfile ls_dumpfile;
 
 /* LS_ERR_USAGE with path and reason for a broken file, LS_ERR_INFRA for one that cannot be read. */
 ls_status ls_dumpfile_open(const char *path, ls_dumpfile **out);
+/* The same without a message: path and reason are in `why`. */
+enum { LS_DUMPFILE_WHY = 1400 };
+ls_status ls_dumpfile_try(const char *path, char why[LS_DUMPFILE_WHY], ls_dumpfile **out);
 void ls_dumpfile_close(ls_dumpfile *file);
 const char *ls_dumpfile_path(const ls_dumpfile *file);
 int ls_dumpfile_count(const ls_dumpfile *file);

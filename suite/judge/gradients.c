@@ -99,6 +99,24 @@ static bool dumped(const ls_record *job, int step, ls_verdict *out)
     return true;
 }
 
+/* Names the dump that is no whole file; the reader of a comparison only logs it. */
+static void explain_unread(const ls_record *job, int step, ls_status status, ls_verdict *out)
+{
+    char path[700], why[LS_DUMPFILE_WHY] = "";
+    ls_verdict_code code = status == LS_ERR_USAGE ? LS_FAIL : LS_INFRA;
+    for (int k = 0; k < job->world; k++) {
+        ls_dumpfile *file = NULL;
+        ls_dumps_path(job, step, k, path, sizeof path);
+        if (!has_joined(job, k, step) && ls_dumpfile_try(path, why, &file) != LS_OK) {
+            const char *name = strstr(why, "dump/step");
+            ls_verdict_set(out, code, "rank=%d step %d: %s", k, step, name != NULL ? name : why);
+        }
+        ls_dumpfile_close(file);
+    }
+    ls_verdict_set(out, code, "step %d: its dumps are whole files, but do not fit each other",
+                   step);
+}
+
 static void judge_step(const ls_case *row, const ls_record *job, int step, ls_verdict *out)
 {
     if (!dumped(job, step, out)) {
@@ -112,8 +130,7 @@ static void judge_step(const ls_case *row, const ls_record *job, int step, ls_ve
     ls_compare_verdict verdict = {0};
     ls_status status = compare_step(&facts, job, step, &verdict);
     if (status != LS_OK) {
-        ls_verdict_set(out, status == LS_ERR_USAGE ? LS_FAIL : LS_INFRA,
-                       "step %d: the dumps cannot be judged (%s)", step, ls_status_name(status));
+        explain_unread(job, step, status, out);
         return;
     }
     bool exact = row->job[0].level == 0;

@@ -38,8 +38,9 @@ int ls_judge_runs(const ls_record *a, const ls_record *b, int64_t after, unsigne
 
 /* Checks that every subject must pass in every case: each rank has a complete record that counts
  * its steps to the end and was made with the requested options (design.md section 4).
- * True, and FAIL set, if the records of a job that ended well break the protocol. `spec`: the
- * request; NULL: unknown (a foreign launcher). */
+ * True, and FAIL set, if the records of a job that ended well break the protocol; WEAK where a
+ * rank's events lack something and no job.json says how it ended. `spec`: the request; NULL:
+ * unknown (a foreign launcher). */
 bool ls_protocol_breaks(const ls_record *job, const ls_spec *spec, ls_verdict *out);
 
 /* What holds in every job, whatever a case looks at. FAIL for a taken step whose loss is not

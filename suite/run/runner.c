@@ -289,6 +289,18 @@ static bool keeps_dumps(const ls_run *run, int job)
     return false;
 }
 
+/* What `lockstep judge` needs to know of a job whose dumps it does not find: job.json says so
+ * before they go. */
+static ls_status note_removed(const char *job)
+{
+    cJSON *root = NULL;
+    LS_TEXT(path, 800, "%s/job.json", job);
+    LS_TRY(ls_json_read_file(path, &root));
+    cJSON_DeleteItemFromObjectCaseSensitive(root, "dumps_removed");
+    cJSON_AddStringToObject(root, "dumps_removed", "all cases that read them had passed");
+    return ls_json_write_and_free(path, root);
+}
+
 static void drop_dumps(const ls_run *run)
 {
     for (int i = 0; i < run->jobs.count; i++) {
@@ -297,8 +309,11 @@ static void drop_dumps(const ls_run *run)
         if ((!large && run->bench_run) || !run->done[i] || keeps_dumps(run, i)) {
             continue;
         }
-        LS_TEXT(folder, 700, "%s/jobs/%s/dump", run->directory, run->jobs.id[i]);
-        ls_path_remove_tree(folder);
+        LS_TEXT(job, 700, "%s/jobs/%s", run->directory, run->jobs.id[i]);
+        LS_TEXT(folder, 800, "%s/dump", job);
+        if (access(folder, F_OK) == 0 && note_removed(job) == LS_OK) {
+            ls_path_remove_tree(folder);
+        }
     }
 }
 
