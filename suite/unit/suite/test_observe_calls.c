@@ -255,7 +255,7 @@ static const struct {
     const char *words;
 } empty[] = {
     {"", "order.zero", LS_PASS, "between 2 steps"},
-    {"\"params\":[],", "order.zero", LS_WEAK, "nothing was compared"},
+    {"\"params\":[],", "order.zero", LS_UNSUPPORTED, "0 tensors"},
     {"\"params\":[],", "precision.params", LS_WEAK, "nothing was compared: 0 trainable"},
     {"\"bn\":0,", "mode.sync_bn", LS_WEAK, "nothing was compared: 0 SyncBatchNorm"},
     {"", "replicas.buffers", LS_SKIP, "broadcast_buffers is off"},
