@@ -46,7 +46,7 @@ static ls_speed_verdict decide(void)
     run.bench_run = true;
     run.measured = cJSON_CreateObject();
     ls_text_put(run.directory, sizeof run.directory, "%s/now", scratch);
-    ls_text_put(run.baseline, sizeof run.baseline, "%s/before", scratch);
+    ls_text_put(run.baseline, sizeof run.baseline, "%s/before/summary.json", scratch);
     ck_assert_int_eq(ls_speed_check_baseline(run.baseline), LS_OK);
     ls_speed_verdict out;
     memset(&out, 0, sizeof out);
