@@ -28,7 +28,7 @@ typedef struct ls_waiting {
 ls_waiting ls_waiting_begin(ls_waiting_probe *const *probe, void *context, double limit_s);
 /* Looks, at most every two seconds, and prints when a line is due. Returns when to look again. */
 int64_t ls_waiting_look(ls_waiting *waiting);
-/* What is waited for now; "": nothing is found. */
+/* What is waited for; "": nothing is found. */
 const char *ls_waiting_cause(ls_waiting *waiting);
 
 #endif
