@@ -32,11 +32,11 @@ class Schedule:
 
 class Thinned:
     """Which of the numbers 1, 2, ... get digests, by the number alone, so that all ranks take the same steps: all up to
-    128, then one of each block of 2, of 4 from 256 on, up to 64. Its place in the block goes through all of them, so that
+    64, then one of each block of 2, of 4 from 128 on, up to 64. Its place in the block goes through all of them, so that
     what a script does in every fourth step, say, is met.
     """
 
-    ALL, BLOCK = 128, 64
+    ALL, BLOCK = 64, 64
 
     def take(self, number):
         block = min(self.BLOCK, 1 << ((number - 1) // self.ALL).bit_length())
