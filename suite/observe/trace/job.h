@@ -25,8 +25,8 @@ int ls_job_count(const cJSON *event, const char *name);
  * "cut_at" (a part of a data set); where that is not known, its loader, else its loop. */
 const char *ls_job_data_place(const cJSON *data, const char *member);
 bool ls_job_model_is_ddp(const cJSON *model);
-/* True, and UNSUPPORTED set, where the attach module knows no parameter of any model: they are flat,
- * in parts on several ranks, or in no module. */
+/* True, and UNSUPPORTED set, where the attach module knows no parameter of any model: they are
+ * flat, in parts on several ranks, or in no module. */
 bool ls_job_has_no_tensors(const ls_observe_trace *trace, ls_observe_finding *out);
 /* The class of a model whose parameters lie in parts on several ranks by design, or NULL. */
 const char *ls_job_sharded(const ls_observe_trace *trace);

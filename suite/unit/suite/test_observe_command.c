@@ -383,7 +383,8 @@ START_TEST(attach_only)
 }
 END_TEST
 
-/* No rule fails in what a job that died has left: observe keeps its exit code, judge ends with 1. */
+/* No rule fails in what a job that died has left: observe keeps its exit code, judge ends with 1.
+ */
 START_TEST(a_job_that_died)
 {
     ended *self = OBSERVE("--out", "h", "--", "sh", "-c", COPY("good") "exit 7");
