@@ -211,7 +211,9 @@ void ls_detect_judge(const ls_detect_plant *plant, const ls_detect_outcome *outc
         bool as_expected = strcmp(by->code, plant->expected) == 0;
         ls_verdict_code code = code_of(by);
         bool judged = ls_verdict_good(code) || code == LS_FAIL || code == LS_WEAK;
-        shown = as_expected || (judged && outcome->code < LS_ERR_INFRA);
+        /* an exception of Python's ends a job with 1, as a check that failed does */
+        bool ended = judged && ls_text_matches("rank=* exit code *", by->evidence);
+        shown = !ended && (as_expected || (judged && outcome->code < LS_ERR_INFRA));
         result->by = *by;
         /* where no cause is printed, the evidence says it */
         result->cause_given = by->cause[0] != '\0';
@@ -219,8 +221,8 @@ void ls_detect_judge(const ls_detect_plant *plant, const ls_detect_outcome *outc
             ls_text_matches(plant->cause, result->cause_given ? by->cause : by->evidence);
         result->caught = as_expected && (result->cause_right || strcmp(plant->cause, "-") == 0);
     }
-    result->not_run = !shown;
-    if (!shown) {
+    result->not_run = !shown && !result->caught;
+    if (result->not_run) {
         if (by != NULL) {
             ls_text_put(result->why, sizeof result->why, "%s: %s", by->code, by->evidence);
         } else {

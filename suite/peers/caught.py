@@ -7,7 +7,8 @@ with CODE; CASE: the one that must catch a mistake; without it all must pass. Pr
 and why.
 
 A mistake is caught where its case has the expected verdict, FAIL where none is named, with the expected cause (in
-the evidence where no cause is printed). What crashed, hung, was refused or did not run has shown nothing.
+the evidence where no cause is printed). What crashed, hung, was refused or did not run has shown nothing; nor has a
+FAIL that only says how a job ended: an exception of Python's ends with 1, as a check that failed does.
 """
 import fnmatch
 import json
@@ -42,12 +43,18 @@ def is_cause(verdict, patterns):
     return patterns == "-" or any(fnmatch.fnmatchcase(text, one) for one in patterns.split(" | "))
 
 
+def is_judged(verdict):
+    ended = fnmatch.fnmatchcase(verdict.get("evidence", ""), "rank=* exit code *")
+    return verdict["verdict"] in JUDGED and not ended
+
+
 def find(verdicts, code, case, word):
     """(the verdicts of the case that are the expected one, others of it, whether the run judged it)."""
     mine = [v for v in verdicts if v["case"] == case]
     found = [v for v in mine if v["verdict"] == word]
-    judged = code is not None and 0 <= code < MORE_THAN_FAILED and any(v["verdict"] in JUDGED for v in mine)
-    return found, [v for v in mine if v not in found], bool(found) or judged
+    judged = code is not None and 0 <= code < MORE_THAN_FAILED and any(map(is_judged, mine))
+    shown = any(v["verdict"] not in JUDGED or is_judged(v) for v in found)
+    return found, [v for v in mine if v not in found], shown or judged
 
 
 def judge_wrong(verdicts, code, case, word, cause):
@@ -60,7 +67,7 @@ def judge_wrong(verdicts, code, case, word, cause):
 
 def judge_right(verdicts, code, silent=("PASS", "WAIVED")):
     bad = [v for v in verdicts if v["verdict"] not in silent]
-    alarms = [v for v in bad if v["verdict"] in JUDGED]
+    alarms = [v for v in bad if is_judged(v)]
     if alarms or bad:
         return ("not ok" if alarms else "not run"), " | ".join(f"{v['case']} {describe(v)}" for v in alarms or bad)
     if code != 0 or not verdicts:

@@ -18,7 +18,10 @@ typedef struct row {
     const char *verdict, *cause; /* of the case; NULL: the run left none */
     int code;                    /* of the run */
     const char *expected, *pattern, *state;
+    const char *evidence; /* NULL: "of the evidence" */
 } row;
+
+#define ENDED "rank=0 exit code 1 (check failed): RuntimeError"
 
 static const row rows[] = {
     {"FAIL", "summed over ranks", 1, "FAIL", "*summed*", "ok"},
@@ -27,6 +30,8 @@ static const row rows[] = {
     {"FAIL", "averaged twice", 1, "FAIL", "*summed*", "not ok"},
     {"FAIL", "averaged twice of the evidence", 1, "FAIL", "*summed*", "not ok"},
     {"PASS", "", 0, "FAIL", "-", "not ok"},
+    {"FAIL", "", 1, "FAIL", "*summed*", "not run", ENDED}, /* an exception of Python's */
+    {"FAIL", "summed over ranks", 1, "FAIL", "*summed*", "ok", ENDED},
     {"WEAK", "summed over ranks", 1, "FAIL", "*summed*", "not ok"},
     {"WEAK", "summed over ranks", 1, "WEAK", "*summed*", "ok"},
     {"CRASH", "summed over ranks", 1, "FAIL", "*summed*", "not run"},
@@ -44,6 +49,11 @@ static const row rows[] = {
 };
 enum { ROWS = sizeof rows / sizeof *rows };
 
+static const char *evidence_of(const row *r)
+{
+    return r->evidence != NULL ? r->evidence : "of the evidence";
+}
+
 static const char *state_of(const ls_detect_result *result)
 {
     return result->caught ? "ok" : result->not_run ? "not run" : "not ok";
@@ -56,7 +66,8 @@ START_TEST(a_crash_is_no_catch)
     ls_text_put(plant.expected, sizeof plant.expected, "%s", r->expected);
     ls_text_put(plant.cause, sizeof plant.cause, "%s", r->pattern);
     ls_detect_verdict verdict[] = {{.case_id = "ddp.other", .code = "FAIL", .cause = "summed"},
-                                   {.case_id = "ddp.x", .evidence = "of the evidence"}};
+                                   {.case_id = "ddp.x"}};
+    ls_text_put(verdict[1].evidence, sizeof verdict[1].evidence, "%s", evidence_of(r));
     ls_text_put(verdict[1].code, sizeof verdict[1].code, "%s",
                 r->verdict == NULL ? "" : r->verdict);
     ls_text_put(verdict[1].cause, sizeof verdict[1].cause, "%s", r->cause);
@@ -280,9 +291,9 @@ START_TEST(python_has_the_same_rule)
     LS_TEXT(line, 400, "{\"case\":\"ddp.other\",\"verdict\":\"FAIL\",\"cause\":\"summed\"}\n");
     if (r->verdict != NULL) {
         ls_text_add(line, sizeof line,
-                    "{\"case\":\"ddp.x\",\"verdict\":\"%s\",\"evidence\":\"of the evidence\","
+                    "{\"case\":\"ddp.x\",\"verdict\":\"%s\",\"evidence\":\"%s\","
                     "\"cause\":\"%s\"}\n",
-                    r->verdict, r->cause);
+                    r->verdict, evidence_of(r), r->cause);
     }
     put(folder, "verdicts.jsonl", line);
     LS_TEXT(command, 1600, "python3 %s %s %d 'ddp.x %s' '%s'", source, folder, r->code, r->expected,
