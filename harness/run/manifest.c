@@ -300,6 +300,9 @@ static ls_status add_folder(const writer *w, const char *inside)
     LS_TEXT(folder, 1400, "%s/%s", w->run, inside);
     struct dirent **entry;
     int count = scandir(folder, &entry, NULL, alphasort);
+    if (count < 0) { /* files that are not listed would never be missed */
+        return ls_log_fail(LS_ERR_INFRA, "cannot list %s: %s", folder, strerror(errno));
+    }
     ls_status status = LS_OK;
     for (int i = 0; i < count; i++) {
         const char *own = entry[i]->d_name;
@@ -315,7 +318,7 @@ static ls_status add_folder(const writer *w, const char *inside)
         }
         free(entry[i]);
     }
-    free(count < 0 ? NULL : entry);
+    free(entry);
     return status;
 }
 
