@@ -334,9 +334,7 @@ static ls_status judge_record(judged_job *job, counts *c)
     if (!ls_verdict_of_outcome(record, &job->shared)) {
         (void)ls_protocol_breaks(record, NULL, &job->shared);
     }
-    if (!ls_verdict_good(job->shared.code)) {
-        ls_verdict_check_lack(record, 1, false, &job->shared);
-    }
+    ls_verdict_check_lack(record, 1, false, &job->shared);
     if (record->world > 1) {
         judge_one("ddp", ls_judge_lockstep, job, c);
     }
