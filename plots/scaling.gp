@@ -6,8 +6,8 @@ load "style.gp"
 stats table using 4 name "nodes" nooutput
 stats table using 5 name "simulated" nooutput
 stats table using 1 name "world" nooutput
-stats table using ($9 > $7 ? $9 : $7) name "rate" nooutput
-stats table using ($8 > 0 && $8 < $7 ? $8 : $7) name "least" nooutput
+stats table using (valid(9) && $9 > $7 ? $9 : $7) name "rate" nooutput
+stats table using (valid(8) && $8 > 0 && $8 < $7 ? $8 : $7) name "least" nooutput
 set logscale x 2
 set logscale y 2
 set xrange [world_min*0.8:world_max*1.25]
@@ -29,7 +29,7 @@ plot for [level = 0:3] table using 1:($2 == level ? $15 : NaN) with lines dashty
          pointsize 0.9 linewidth 1.6 linecolor rgb level_colour(level) notitle, \
      for [level = 0:3] table using 1:($2 == level && $4 > 1 ? $7 : NaN):8:9 with yerrorbars pointtype 4 \
          pointsize 1.4 linewidth 1.6 linecolor rgb level_colour(level) notitle, \
-     table using 1:($4 == 1 && $14 == $14 ? $7 : NaN):(sprintf("%.2f", $14)) with labels offset 2.2,0.7 \
+     table using 1:($4 == 1 && valid(14) ? $7 : NaN):(sprintf("%.2f", $14)) with labels offset 2.2,0.7 \
          noenhanced notitle, \
      NaN with lines dashtype 2 linecolor rgb "#7a8590" title "ideal: ranks x one rank", \
      NaN with points pointtype 7 linecolor rgb "#1c2024" title "measured, with efficiency", \

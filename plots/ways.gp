@@ -3,7 +3,7 @@
 table = ARG1; output_file = ARG2; format = ARG3; figure_title = ARG4; blocks = ARG5
 figure_name = "ways"
 load "style.gp"
-stats table using ($8 > $6 ? $8 : $6) name "rate" nooutput
+stats table using (valid(8) && $8 > $6 ? $8 : $6) name "rate" nooutput
 set xrange [0:rate_max*1.18]
 set yrange [-rate_records+0.4:0.6]
 set xlabel "images/s, the same images a step and the same cores"
@@ -19,5 +19,5 @@ plot table using (0):(-$1):(0):($6*checked($11)):(-$1-0.31):(-$1+0.31):(colour($
      table using (0):(-$1):(0):($11 > 0 ? NaN : $6):(-$1-0.31):(-$1+0.31):(colour($2)) \
          with boxxyerror linecolor rgb variable linewidth 1.6 fill empty border, \
      table using 7:(-$1):($8-$7):(0) with vectors heads size graph 0.008,90 linewidth 1.4 linecolor rgb "#1c2024", \
-     table using (($8 == $8) ? $8 : $6):(-$1):($11 > 0 ? sprintf(" %.4g", $6) : sprintf(" (%.4g)", $6)) \
+     table using (valid(8) ? $8 : $6):(-$1):($11 > 0 ? sprintf(" %.4g", $6) : sprintf(" (%.4g)", $6)) \
          with labels left offset 0.4,0 noenhanced
