@@ -52,6 +52,32 @@ static void check_first(const ls_record_rank *rank, int k, const ls_spec *spec, 
     }
 }
 
+/* Units for half types that the start event claims, where it lists the implementations of the
+ * products: one of them must be for these units, by its name. */
+static void check_units(const ls_record_rank *rank, int k, ls_verdict *out)
+{
+    static const struct {
+        const char *units, *part; /* of an implementation's name */
+    } known[] = {{"on AMX-FP16", "amx_fp16"},
+                 {"on AMX", "amx"},
+                 {"on AVX512-FP16", "core_fp16"},
+                 {"on AVX512-BF16", "core_bf16"}};
+    const cJSON *options = cJSON_GetObjectItemCaseSensitive(rank->start, "options");
+    const char *claim = ls_json_string(rank->start, "half_products", "");
+    const char *plan = ls_json_string(rank->start, "fusions", "");
+    bool half = strcmp(ls_json_string(options, "opt-level", "O0"), "O0") != 0;
+    for (size_t i = 0; half && plan[0] != '\0' && i < sizeof known / sizeof *known; i++) {
+        const char *at = strstr(claim, known[i].units);
+        bool whole = at != NULL && at[strlen(known[i].units)] != '-';
+        if (whole && strstr(plan, known[i].part) == NULL) {
+            ls_verdict_fail(out,
+                            "rank=%d says '%s', but no implementation that it lists is for these "
+                            "units (...%s...)",
+                            k, claim, known[i].part);
+        }
+    }
+}
+
 /* What a rank's events lack. Where job.json has no exit code of the rank, nothing is known of how
  * it ended: its events may have been removed or cut since, which shows nothing about the subject.
  */
@@ -94,6 +120,7 @@ static void check_rank(const ls_record *job, int k, const ls_spec *spec, ls_verd
                         rank->end_code);
     }
     check_first(rank, k, spec, out);
+    check_units(rank, k, out);
     bool alone = spec != NULL && spec->wrap == LS_WRAP_EACH; /* each rank has its own options */
     int there = alone ? 1 : job->world;
     int world = ls_json_int(rank->start, "world", there);

@@ -175,6 +175,11 @@ static const struct edit {
     {"event 1 4 's/\"lr\":[^,]*/\"lr\":0.2/'", 1, "FAIL rank=1 step 4: lr 0.2, rank 0's is 0.1"},
     {"sed -i 's/\"opt-level\":\"O1\"/\"opt-level\":\"O0\"/' rank1.jsonl", 1,
      "FAIL rank=1 was started with another --opt-level than rank 0"},
+    {"events 's/\"half_products\":\"[^\"]*/\"half_products\":\"fp16 on AMX-FP16/'", 1,
+     "FAIL rank=0 says 'fp16 on AMX-FP16', but no implementation that it lists is for these units"},
+    {"events 's/\"half_products\":\"[^\"]*/\"half_products\":\"fp16 on AMX-FP16/; "
+     "s/\"fusions\":\"/&conv1: brgconv:avx512_core_amx_fp16, /'",
+     0, "4 passed, 0 failed"},
     {"cp rank0.jsonl rank1.jsonl", 1, "FAIL rank1.jsonl says that it is of rank 0"},
     {"events 's/(\"event\":\"end\".*\"code\":)0/\\112/'", 1,
      "FAIL rank=0 ended with code 12, as its end event says"},
