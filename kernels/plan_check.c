@@ -48,6 +48,31 @@ ls_status ls_plan_tensors_bind(const ls_network *network, const ls_plan_binding 
     return LS_OK;
 }
 
+/* ---- choices of engines ---------------------------------------------------------------------- */
+
+ls_status ls_plan_take_line(const char *name, const char **rest, char *choice, size_t bytes)
+{
+    size_t length = strcspn(*rest, "\n"), label = strlen(name);
+    if (length < label + 2 || length - label - 2 >= bytes || memcmp(*rest, name, label) != 0 ||
+        memcmp(*rest + label, ": ", 2) != 0) {
+        return ls_log_fail(LS_ERR_USAGE, "engines for %s were expected, not \"%.*s\"", name,
+                           (int)(length < 80 ? length : 80), *rest);
+    }
+    memcpy(choice, *rest + label + 2, length - label - 2);
+    choice[length - label - 2] = '\0';
+    *rest += length + ((*rest)[length] == '\n' ? 1 : 0);
+    return LS_OK;
+}
+
+ls_status ls_plan_lines_end(const char *rest)
+{
+    size_t length = strcspn(rest, "\n");
+    return *rest == '\0'
+               ? LS_OK
+               : ls_log_fail(LS_ERR_USAGE, "engines for a layer that is not there: \"%.*s\"",
+                             (int)(length < 80 ? length : 80), rest);
+}
+
 /* ---- gradients that are ready ---------------------------------------------------------------- */
 
 ls_status ls_plan_ready_create(const ls_network *network, ls_plan_ready *out)

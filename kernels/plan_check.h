@@ -31,6 +31,11 @@ ls_status ls_plan_check_export(const ls_lower *lower, ls_export what, int index,
 ls_status ls_plan_check_force(const ls_lower *lower, int branch, const void *host, int64_t bytes,
                               const ls_op **out);
 
+/* engines_import. Copies the choice of the line "name: choice" at *rest and moves *rest behind it;
+ * LS_ERR_USAGE for any other line. And: LS_ERR_USAGE where lines are left. */
+ls_status ls_plan_take_line(const char *name, const char **rest, char *choice, size_t bytes);
+ls_status ls_plan_lines_end(const char *rest);
+
 /* Reports the gradients that a backward pass has finished, in the order that every backend keeps
  * (kernels.h, ls_grad_ready). A fused pass may finish a parameter early; its report then waits for
  * the parameters before it. */

@@ -18,7 +18,9 @@ struct ls_multi_variant;
 struct ls_backend {
     int threads;                  /* of every parallel loop; at least 1 */
     bool native_f16, native_bf16; /* products of the type run on the processor's units for it */
-    bool emulate_half;            /* not so because the caller asked for it */
+    bool last_f32, last_f16, last_bf16; /* activations of the type lie in channels last */
+    const char *weights_way;            /* LS_CPU_WEIGHTS, or "" */
+    bool emulate_half;                  /* not so because the caller asked for it */
     ls_isa isa;
     struct ls_dnn *dnn;
     const struct ls_loops *loops;
@@ -39,6 +41,13 @@ struct ls_event {
 static inline bool ls_backend_is_native(const ls_backend *backend, ls_dtype type)
 {
     return type == LS_F16 ? backend->native_f16 : type == LS_BF16 && backend->native_bf16;
+}
+
+static inline bool ls_backend_is_last(const ls_backend *backend, ls_dtype type)
+{
+    return type == LS_F16    ? backend->last_f16
+           : type == LS_BF16 ? backend->last_bf16
+                             : backend->last_f32;
 }
 
 /* The entry point, cpu.c. */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kernels/core/arena.h"
+#include "kernels/core/clock.h"
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
 #include "pack.h"
@@ -17,6 +18,7 @@
 typedef struct matrix_map {
     ls_dnn_shape shape;
     int in_block, out_block;
+    int run;           /* input channels that lie side by side wherever they are, a divisor */
     int rows, columns; /* out_channels x output pixels, in_channels x input pixels */
 } matrix_map;
 
@@ -32,6 +34,12 @@ typedef struct conv_pass {
  * padding. */
 enum { MATRIX_PIXELS_MAX = 16 };
 
+/* The ways of the gradient of weights. */
+static const char direct[] = "direct", unfolded[] = "unfolded", only[] = "only";
+
+/* Behind the passes of dnn.h: the gradient of weights as a product with the unfolded input. */
+enum { UNFOLDED = LS_DNN_BACKWARD_WEIGHTS + 1, PASSES };
+
 struct ls_conv {
     ls_backend *backend;
     ls_dnn_shape shape;                    /* the layer's shape in the network */
@@ -43,7 +51,8 @@ struct ls_conv {
     int8_t tap_between[MATRIX_PIXELS_MAX]; /* only if `matrix`: ls_pack_weight's */
     int in_block, out_block;
     ls_dtype type;
-    conv_pass pass[3];
+    conv_pass pass[PASSES];
+    bool unfolds; /* pass[UNFOLDED] takes the place of LS_DNN_BACKWARD_WEIGHTS */
     size_t packed_offset[2];
     ls_arena weights;
     char *scratch;
@@ -67,6 +76,12 @@ static int64_t in_count(const ls_conv *conv)
 static int64_t out_count(const ls_conv *conv)
 {
     return conv->shape.batch * conv->shape.out_channels * out_pixels(conv);
+}
+
+/* Channels that lie together in a layout of dnn.h. */
+static int stored_block(int block, int channels)
+{
+    return block == LS_DNN_CHANNELS_LAST ? channels : block;
 }
 
 static int64_t weight_count(const ls_conv *conv)
@@ -102,11 +117,11 @@ typedef struct tap_table {
     int channels; /* of each tap */
 } tap_table;
 
-/* Channels of a table: whole blocks. */
+/* Channels of a table: whole runs. */
 static int table_channels(const matrix_map *map)
 {
     int taps = map->shape.kernel * map->shape.kernel;
-    int channels = TAPS_MAX / taps / map->in_block * map->in_block;
+    int channels = TAPS_MAX / taps / map->run * map->run;
     LS_ASSERT(channels > 0);
     return channels < map->shape.in_channels ? channels : map->shape.in_channels;
 }
@@ -119,28 +134,28 @@ static inline void add_lanes(float *restrict to, const float *restrict from, int
 }
 
 /* All cells of one output channel and the input channels of the table, row by row; add: the table
- * is summed from the cells, else the cells are written. Inlined with a constant block. */
+ * is summed from the cells, else the cells are written. Inlined with a constant run. */
 static inline void visit_cells(const matrix_map *map, int oc, int first, tap_table *table,
-                               float *matrix, int block, bool add)
+                               float *matrix, int run, bool add)
 {
     const ls_dnn_shape *s = &map->shape;
     int in_pixels = s->in_height * s->in_width, out_pixels = s->out_height * s->out_width;
     for (int out = 0; out < out_pixels; out++) {
-        float *cells = matrix + row_of(oc, out, out_pixels, map->out_block) * map->columns +
-                       (int64_t)first * in_pixels;
+        float *row = matrix + row_of(oc, out, out_pixels, map->out_block) * map->columns;
         int64_t tap[MATRIX_PIXELS_MAX]; /* start in the table; negative: none */
         for (int in = 0; in < in_pixels; in++) {
             int at = tap_between(s, out, in);
             tap[in] = (int64_t)at * table->channels;
         }
-        for (int c = 0; c < table->channels; c += block) {
-            for (int in = 0; in < in_pixels; in++, cells += block) {
+        for (int c = 0; c < table->channels; c += run) {
+            float *cells = row + row_of(first + c, 0, in_pixels, map->in_block);
+            for (int in = 0; in < in_pixels; in++, cells += map->in_block) {
                 if (tap[in] >= 0 && add) {
-                    add_lanes(table->value + tap[in] + c, cells, block);
+                    add_lanes(table->value + tap[in] + c, cells, run);
                 } else if (tap[in] >= 0) {
-                    memcpy(cells, table->value + tap[in] + c, (size_t)block * sizeof *cells);
+                    memcpy(cells, table->value + tap[in] + c, (size_t)run * sizeof *cells);
                 } else if (!add) {
-                    memset(cells, 0, (size_t)block * sizeof *cells);
+                    memset(cells, 0, (size_t)run * sizeof *cells);
                 }
             }
         }
@@ -150,12 +165,12 @@ static inline void visit_cells(const matrix_map *map, int oc, int first, tap_tab
 static void visit(const matrix_map *map, int oc, int first, tap_table *table, float *matrix,
                   bool add)
 {
-    if (map->in_block == 8) {
+    if (map->run == 8) {
         visit_cells(map, oc, first, table, matrix, 8, add);
-    } else if (map->in_block == 16) {
+    } else if (map->run == 16) {
         visit_cells(map, oc, first, table, matrix, 16, add);
     } else {
-        visit_cells(map, oc, first, table, matrix, map->in_block, add);
+        visit_cells(map, oc, first, table, matrix, map->run, add);
     }
 }
 
@@ -217,9 +232,14 @@ static bool worth_a_matrix(const ls_conv *conv)
 static void matrix_of(ls_conv *conv)
 {
     conv->matrix = true;
+    int in_block = stored_block(conv->in_block, conv->shape.in_channels);
     conv->map = (matrix_map){.shape = conv->shape,
-                             .in_block = conv->in_block,
-                             .out_block = conv->out_block,
+                             .in_block = in_block,
+                             .out_block = stored_block(conv->out_block, conv->shape.out_channels),
+                             .run = in_block % 16 == 0  ? 16
+                                    : in_block % 8 == 0 ? 8
+                                    : in_block < 8      ? in_block
+                                                        : 1,
                              .rows = (int)(conv->shape.out_channels * out_pixels(conv)),
                              .columns = (int)(conv->shape.in_channels * in_pixels(conv))};
     for (int64_t cell = 0; cell < in_pixels(conv) * out_pixels(conv); cell++) {
@@ -245,7 +265,8 @@ static ls_status native_create(ls_conv *conv, ls_dnn_pass which, const ls_dnn_sh
     ls_status status =
         ls_dnn_product_create(conv->backend->dnn, shape, which, matrix ? 1 : conv->in_block,
                               matrix ? 1 : conv->out_block, &types, &pass->product);
-    if (status == LS_ERR_UNSUPPORTED && conv->type == LS_F16 && !matrix) {
+    if (status == LS_ERR_UNSUPPORTED && conv->type == LS_F16 && !matrix &&
+        pass->in_block != LS_DNN_CHANNELS_LAST) {
         pass->in_block = pass->out_block = LS_DNN_CHANNELS_LAST;
         status = ls_dnn_product_create(conv->backend->dnn, shape, which, LS_DNN_CHANNELS_LAST,
                                        LS_DNN_CHANNELS_LAST, &types, &pass->product);
@@ -297,6 +318,46 @@ static bool has_avx512_bf16(const ls_conv *conv)
            strcmp(units, "AVX512-BF16") == 0;
 }
 
+/* The unfolded input is of moderate size, or is the input. */
+static bool can_unfold(const ls_conv *conv)
+{
+    enum { PIXELS_MAX = 256, CHANNELS_FEW = 8 };
+    const ls_dnn_shape *s = &conv->shape;
+    return conv->in_block == LS_DNN_CHANNELS_LAST && conv->out_block == LS_DNN_CHANNELS_LAST &&
+           !conv->matrix && !s->matrix &&
+           (s->kernel == 1 || s->in_channels < CHANNELS_FEW || out_pixels(conv) <= PIXELS_MAX);
+}
+
+/* Unless LS_CPU_WEIGHTS says which, and without a measurement: on AMX the product is the faster one
+ * where unfolding is paid by enough output channels (results/machines/xeon-emerald-rapids-2core).
+ */
+static bool unfolds_unasked(const ls_conv *conv)
+{
+    enum { CHANNELS_FEW = 8, CHANNELS_ENOUGH = 128 };
+    const ls_dnn_shape *s = &conv->shape;
+    if (conv->backend->weights_way[0] != '\0') {
+        return strcmp(conv->backend->weights_way, unfolded) == 0;
+    }
+    const char *units = ls_dnn_units(ls_dnn_product_about(conv->pass[UNFOLDED].product)->engine);
+    return units != NULL && strncmp(units, "AMX", 3) == 0 &&
+           (s->kernel == 1 || s->in_channels < CHANNELS_FEW || s->out_channels >= CHANNELS_ENOUGH);
+}
+
+static ls_status unfolded_create(ls_conv *conv)
+{
+    const ls_dnn_shape *s = &conv->shape;
+    conv_pass *pass = &conv->pass[UNFOLDED];
+    *pass =
+        (conv_pass){.type = ls_backend_is_native(conv->backend, conv->type) ? conv->type : LS_F32,
+                    .in_block = LS_DNN_CHANNELS_LAST,
+                    .out_block = LS_DNN_CHANNELS_LAST};
+    ls_status status = ls_dnn_outer_create(conv->backend->dnn, s->out_channels,
+                                           s->in_channels * s->kernel * s->kernel,
+                                           s->batch * out_pixels(conv), pass->type, &pass->product);
+    conv->unfolds = status == LS_OK && unfolds_unasked(conv);
+    return status == LS_ERR_UNSUPPORTED ? LS_OK : status;
+}
+
 static ls_status passes_create(ls_conv *conv, bool data_gradient)
 {
     LS_TRY(pass_create(conv, LS_DNN_FORWARD));
@@ -309,8 +370,11 @@ static ls_status passes_create(ls_conv *conv, bool data_gradient)
                              conv->backend->isa == LS_ISA_AVX512 &&
                              ls_wgrad_wide_takes(&conv->shape, conv->type, conv->in_block,
                                                  conv->out_block, conv->backend->threads);
-    return conv->own_weights || conv->own_wide_weights ? LS_OK
-                                                       : pass_create(conv, LS_DNN_BACKWARD_WEIGHTS);
+    if (conv->own_weights || conv->own_wide_weights) {
+        return LS_OK;
+    }
+    LS_TRY(pass_create(conv, LS_DNN_BACKWARD_WEIGHTS));
+    return can_unfold(conv) ? unfolded_create(conv) : LS_OK;
 }
 
 static size_t own_scratch_bytes(const ls_conv *conv)
@@ -426,7 +490,7 @@ void ls_conv_destroy(ls_conv *conv)
     if (conv == NULL) {
         return;
     }
-    for (int which = 0; which < 3; which++) {
+    for (int which = 0; which < PASSES; which++) {
         ls_dnn_product_destroy(conv->pass[which].product);
     }
     free(conv);
@@ -445,12 +509,27 @@ static void *scratch_take(const ls_conv *conv, ls_arena *used, size_t bytes)
     return conv->scratch + offset;
 }
 
+/* Whether the input is its own unfolding. */
+static bool is_dense(const ls_conv *conv)
+{
+    return conv->shape.kernel == 1 && conv->shape.stride == 1 && conv->shape.pad == 0;
+}
+
+static size_t unfolded_bytes(const ls_conv *conv)
+{
+    const ls_dnn_shape *s = &conv->shape;
+    size_t columns = (size_t)(s->kernel * s->kernel) * (size_t)s->in_channels;
+    return is_dense(conv) ? 0
+                          : (size_t)(s->batch * out_pixels(conv)) * columns *
+                                ls_dtype_bytes(conv->pass[UNFOLDED].type);
+}
+
 size_t ls_conv_scratch_bytes(const ls_conv *conv)
 {
     size_t f32 = sizeof(float), most = 0;
     size_t plain = (size_t)weight_count(conv) * f32;
     size_t matrix = conv->matrix ? (size_t)conv->map.rows * (size_t)conv->map.columns * f32 : 0;
-    for (int which = 0; which < 3; which++) {
+    for (int which = 0; which < PASSES; which++) {
         const conv_pass *pass = &conv->pass[which];
         if (pass->product == NULL) {
             continue;
@@ -466,6 +545,7 @@ size_t ls_conv_scratch_bytes(const ls_conv *conv)
         ls_arena_reserve(&used, plain);
         ls_arena_reserve(&used, matrix);
         ls_arena_reserve(&used, ls_dnn_product_about(pass->product)->weight_bytes);
+        ls_arena_reserve(&used, which == UNFOLDED ? unfolded_bytes(conv) : 0);
         most = used.bytes > most ? used.bytes : most;
     }
     ls_arena own = {0}; /* wgrad.h's, and a gradient: ls_conv_product_only */
@@ -485,9 +565,15 @@ void ls_conv_place(ls_conv *conv, void *memory, void *scratch)
     }
 }
 
+/* The pass that runs for `which`. */
+static const conv_pass *pass_of(const ls_conv *conv, ls_dnn_pass which)
+{
+    return &conv->pass[which == LS_DNN_BACKWARD_WEIGHTS && conv->unfolds ? UNFOLDED : (int)which];
+}
+
 void ls_conv_describe_pass(const ls_conv *conv, ls_dnn_pass which, char *text, size_t bytes)
 {
-    const conv_pass *pass = &conv->pass[which];
+    const conv_pass *pass = pass_of(conv, which);
     if (pass->product == NULL) {
         snprintf(text, bytes, "lockstep:%s",
                  conv->own_weights      ? "avx512_core_bf16"
@@ -496,12 +582,29 @@ void ls_conv_describe_pass(const ls_conv *conv, ls_dnn_pass which, char *text, s
         return;
     }
     bool reordered = pass->in_block != conv->in_block || pass->out_block != conv->out_block;
-    bool last = pass->in_block == LS_DNN_CHANNELS_LAST;
+    bool last = reordered && pass->in_block == LS_DNN_CHANNELS_LAST;
     snprintf(text, bytes, "%s%s%s", ls_dnn_product_about(pass->product)->engine,
              pass->type == conv->type ? "" : " in f32",
-             last        ? " (reordered to channels last)"
-             : reordered ? " (reordered to plain)"
-                         : "");
+             pass == &conv->pass[UNFOLDED] ? " (unfolded)"
+             : last                        ? " (reordered to channels last)"
+             : reordered                   ? " (reordered to plain)"
+                                           : "");
+}
+
+const char *ls_conv_units(const ls_conv *conv, ls_dnn_pass which)
+{
+    const conv_pass *pass = pass_of(conv, which);
+    bool own = which == LS_DNN_BACKWARD_WEIGHTS && owns_weights(conv);
+    if (pass->product == NULL && !own) {
+        return NULL;
+    }
+    if (own ? conv->own_wide_weights : pass->type == LS_F32) {
+        return "f32";
+    }
+    char text[128];
+    ls_conv_describe_pass(conv, which, text, sizeof text);
+    const char *units = ls_dnn_units(text);
+    return units != NULL ? units : "";
 }
 
 void ls_conv_describe(const ls_conv *conv, char *text, size_t bytes)
@@ -547,18 +650,16 @@ typedef struct operand {
 static operand operand_take(const ls_conv *conv, ls_arena *used, const void *data, bool is_in,
                             const conv_pass *pass)
 {
+    int channels = is_in ? conv->shape.in_channels : conv->shape.out_channels;
     operand o = {.converted = conv->type != pass->type,
-                 .block = is_in ? conv->in_block : conv->out_block,
-                 .product_block = is_in ? pass->in_block : pass->out_block,
-                 .channels = is_in ? conv->shape.in_channels : conv->shape.out_channels,
+                 .block = stored_block(is_in ? conv->in_block : conv->out_block, channels),
+                 .product_block = stored_block(is_in ? pass->in_block : pass->out_block, channels),
+                 .channels = channels,
                  .pixels = (int)(is_in ? in_pixels(conv) : out_pixels(conv)),
                  .element = ls_dtype_bytes(pass->type),
                  .count = is_in ? in_count(conv) : out_count(conv)};
     size_t bytes = (size_t)o.count * sizeof(float);
     o.wide = o.converted ? scratch_take(conv, used, bytes) : (void *)(uintptr_t)data;
-    if (o.product_block == LS_DNN_CHANNELS_LAST) {
-        o.product_block = o.channels;
-    }
     o.product = o.block == o.product_block ? o.wide : scratch_take(conv, used, bytes);
     return o;
 }
@@ -632,7 +733,9 @@ ls_status ls_conv_pack(ls_conv *conv, const ls_tensor *weight)
         conv_pass *pass = &conv->pass[which];
         if (pass->product == NULL || (which == LS_DNN_BACKWARD_DATA && shares_weight(conv)) ||
             pass->packed == plain ||
-            LS_PLANT(data_weight_stale, false, which == LS_DNN_BACKWARD_DATA && ls_plant_now > 0)) {
+            LS_PLANT(data_weight_stale, false, which == LS_DNN_BACKWARD_DATA && ls_plant_now > 0) ||
+            LS_PLANT(last_data_weight_stale, false,
+                     which == LS_DNN_BACKWARD_DATA && ls_plant_now > 0)) {
             continue;
         }
         if (ls_dnn_product_about(pass->product)->weight_is_plain) {
@@ -687,6 +790,80 @@ ls_status ls_conv_backward_data(ls_conv *conv, void *in_grad, const void *out_gr
     return run_pass(conv, LS_DNN_BACKWARD_DATA, in_grad, (void *)(uintptr_t)out_grad);
 }
 
+/* One row for each output pixel: its taps, of all input channels each; zeros where a tap covers
+ * padding. in: channels last, `element` bytes a value. */
+static void unfold(const ls_conv *conv, const char *in, char *rows, size_t element)
+{
+    const ls_dnn_shape *s = &conv->shape;
+    size_t pixel_bytes = (size_t)s->in_channels * element;
+    int64_t taps = (int64_t)s->kernel * s->kernel, lines = (int64_t)s->batch * s->out_height;
+#pragma omp parallel for schedule(static) num_threads(conv->backend->threads)
+    for (int64_t line = 0; line < lines; line++) {
+        const char *image = in + (size_t)(line / s->out_height * in_pixels(conv)) * pixel_bytes;
+        int top = (int)(line % s->out_height) * s->stride - s->pad;
+        char *to = rows + (size_t)(line * s->out_width * taps) * pixel_bytes;
+        for (int64_t i = 0; i < s->out_width * taps; i++, to += pixel_bytes) {
+            int tap = (int)(i % taps), h = top + tap / s->kernel;
+            int w = (int)(i / taps) * s->stride - s->pad + tap % s->kernel;
+            if (h >= 0 && h < s->in_height && w >= 0 && w < s->in_width) {
+                memcpy(to, image + (size_t)(h * s->in_width + w) * pixel_bytes, pixel_bytes);
+            } else {
+                memset(to, LS_PLANT(unfolded_padding_kept, 0, 0x3c), pixel_bytes);
+            }
+        }
+    }
+}
+
+/* The product with the unfolded input: sums[out][tap][in]. in, out_grad: as the pass takes them. */
+static ls_status run_unfolded(ls_conv *conv, ls_arena *used, void *in, void *out_grad, float *sums)
+{
+    const conv_pass *pass = &conv->pass[UNFOLDED];
+    void *scratch = scratch_take(conv, used, ls_dnn_product_about(pass->product)->scratch_bytes);
+    void *rows = is_dense(conv) ? in : scratch_take(conv, used, unfolded_bytes(conv));
+    if (rows != in) {
+        unfold(conv, in, rows, ls_dtype_bytes(pass->type));
+    }
+    return ls_dnn_product_run(pass->product, rows, sums, out_grad, scratch);
+}
+
+/* sums [out][tap][in] -> plain [out][in][tap] */
+static void taps_last(const ls_conv *conv, const float *sums, float *plain)
+{
+    const ls_dnn_shape *s = &conv->shape;
+    int taps = s->kernel * s->kernel, channels = s->in_channels;
+#pragma omp parallel for schedule(static) num_threads(conv->backend->threads)
+    for (int oc = 0; oc < s->out_channels; oc++) {
+        const float *from = sums + (int64_t)oc * taps * channels;
+        float *to = plain + (int64_t)oc * taps * channels;
+        for (int c = 0; c < channels; c++) {
+            for (int t = 0; t < taps; t++) {
+                to[(int64_t)c * taps + t] = from[(int64_t)t * channels + c];
+            }
+        }
+    }
+}
+
+static ls_status backward_weights_unfolded(ls_conv *conv, const void *in, const void *out_grad,
+                                           const ls_tensor *grad)
+{
+    const conv_pass *pass = &conv->pass[UNFOLDED];
+    size_t bytes = (size_t)weight_count(conv) * sizeof(float);
+    ls_arena used = {0};
+    operand from = operand_take(conv, &used, in, true, pass);
+    operand to = operand_take(conv, &used, out_grad, false, pass);
+    float *sums = scratch_take(conv, &used, bytes), *plain = sums;
+    operand_load(conv, &from, in);
+    operand_load(conv, &to, out_grad);
+    LS_TRY(run_unfolded(conv, &used, from.product, to.product, sums));
+    if (conv->shape.kernel > 1) {
+        plain = scratch_take(conv, &used, bytes);
+        taps_last(conv, sums, plain);
+    }
+    ls_parallel_round(conv->backend, conv->type, plain, grad->count);
+    ls_parallel_store(conv->backend, plain, grad);
+    return LS_OK;
+}
+
 ls_status ls_conv_backward_weights(ls_conv *conv, const void *in, const void *out_grad,
                                    const ls_tensor *grad)
 {
@@ -696,6 +873,13 @@ ls_status ls_conv_backward_weights(ls_conv *conv, const void *in, const void *ou
     if (owns_weights(conv)) {
         run_own_weights(conv, in, out_grad, grad, conv->scratch);
         return LS_OK;
+    }
+    /* zeros of the padding times an infinite gradient would be NaN, where direct code has nothing
+     */
+    if (conv->unfolds &&
+        (conv->shape.pad == 0 ||
+         ls_parallel_is_finite(conv->backend, conv->type, out_grad, out_count(conv)))) {
+        return backward_weights_unfolded(conv, in, out_grad, grad);
     }
     ls_arena used = {0};
     operand from = operand_take(conv, &used, in, true, pass);
@@ -752,15 +936,85 @@ ls_status ls_conv_product_only(ls_conv *conv, ls_dnn_pass which, void *in, void 
         run_own_weights(conv, in, out, &grad, scratch);
         return LS_OK;
     }
-    LS_ASSERT(conv->pass[which].type == conv->type);
-    conv_pass *pass = &conv->pass[which];
+    const conv_pass *pass = pass_of(conv, which);
+    LS_ASSERT(pass->type == conv->type);
     ls_arena used = {0};
     operand from = operand_take(conv, &used, in, true, pass);
     operand to = operand_take(conv, &used, out, false, pass);
+    if (pass == &conv->pass[UNFOLDED]) {
+        float *sums = scratch_take(conv, &used, (size_t)weight_count(conv) * sizeof *sums);
+        return run_unfolded(conv, &used, from.product, to.product, sums);
+    }
     void *scratch = scratch_take(conv, &used, ls_dnn_product_about(pass->product)->scratch_bytes);
     void *weight =
         which == LS_DNN_BACKWARD_WEIGHTS
             ? scratch_take(conv, &used, ls_dnn_product_about(pass->product)->weight_bytes)
             : pass->packed;
     return ls_dnn_product_run(pass->product, from.product, weight, to.product, scratch);
+}
+
+/* ---- the way of the gradient of weights ------------------------------------------------------ */
+
+const char *ls_conv_choice(const ls_conv *conv)
+{
+    return conv->pass[UNFOLDED].product == NULL ? only : conv->unfolds ? unfolded : direct;
+}
+
+ls_status ls_conv_choose(ls_conv *conv, const char *choice)
+{
+    bool has_two = conv->pass[UNFOLDED].product != NULL;
+    bool first = strcmp(choice, direct) == 0, second = strcmp(choice, unfolded) == 0;
+    if (!first && !second && strcmp(choice, only) != 0) {
+        return ls_log_fail(LS_ERR_USAGE, "the way '%s' of a gradient: it is %s, %s or %s", choice,
+                           direct, unfolded, only);
+    }
+    if (has_two != (first || second)) {
+        return ls_log_fail(LS_ERR_UNSUPPORTED, "the way '%s' of a gradient: here it is %s", choice,
+                           has_two ? "direct or unfolded" : only);
+    }
+    conv->unfolds = second;
+    return LS_OK;
+}
+
+/* The shortest of a few runs of backward_weights, after one that is not timed. */
+static ls_status time_weights(ls_conv *conv, void *in, void *out, const ls_tensor *grad, double *ms)
+{
+    enum { RUNS = 5 };
+    *ms = 1e30;
+    for (int i = 0; i <= RUNS; i++) {
+        int64_t begin_ns = ls_clock_ns();
+        LS_TRY(ls_conv_backward_weights(conv, in, out, grad));
+        double taken_ms = ls_clock_ms_between(begin_ns, ls_clock_ns());
+        *ms = i > 0 && taken_ms < *ms ? taken_ms : *ms;
+    }
+    return LS_OK;
+}
+
+ls_status ls_conv_benchmark(ls_conv *conv)
+{
+    if (conv->pass[UNFOLDED].product == NULL) {
+        return LS_OK;
+    }
+    size_t element = ls_dtype_bytes(conv->type), scratch_bytes = ls_conv_scratch_bytes(conv);
+    ls_arena all = {0};
+    size_t in = ls_arena_reserve(&all, (size_t)in_count(conv) * element);
+    size_t out = ls_arena_reserve(&all, (size_t)out_count(conv) * element);
+    size_t plain = ls_arena_reserve(&all, (size_t)weight_count(conv) * sizeof(float));
+    size_t scratch = ls_arena_reserve(&all, scratch_bytes);
+    void *memory = NULL;
+    LS_TRY(ls_memory_take((int64_t)all.bytes, "timing the gradients of weights", &memory));
+    all.base = memory;
+    memset(memory, 0x3c, all.bytes); /* values near 0.01 or 1; zeroed memory may be one page */
+    ls_tensor grad = {ls_arena_at(&all, plain), LS_F32, weight_count(conv)};
+    conv->scratch = ls_arena_at(&all, scratch);
+    double ms[2] = {0};
+    ls_status status = LS_OK;
+    for (int way = 0; way < 2 && status == LS_OK; way++) {
+        conv->unfolds = way == 1;
+        status = time_weights(conv, ls_arena_at(&all, in), ls_arena_at(&all, out), &grad, &ms[way]);
+    }
+    conv->unfolds = ms[1] < ms[0];
+    conv->scratch = NULL;
+    ls_memory_give(memory);
+    return status;
 }

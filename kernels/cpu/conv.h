@@ -7,7 +7,9 @@
  *      padding (a 3x3 on a 1x1 image is its centre tap);
  *   3. channels last, the only layout that oneDNN convolves in fp16, with the activations reordered
  *      on the way;
- *   4. plain NCHW, with the activations reordered on the way. */
+ *   4. plain NCHW, with the activations reordered on the way.
+ * The gradient of weights may have a second way, in channels last: one matrix product of the
+ * output's gradient with the unfolded input. ls_conv_choose takes one of the two. */
 #ifndef LS_CPU_CONV_H
 #define LS_CPU_CONV_H
 
@@ -16,8 +18,9 @@
 
 typedef struct ls_conv ls_conv;
 
-/* in_block, out_block: layout of the activations; type: of stored activations and of rounded
- * weights. data_gradient: the backward pass computes the input's gradient. `name`: for messages. */
+/* in_block, out_block: layout of the activations, as in dnn.h; type: of stored activations and of
+ * rounded weights. data_gradient: the backward pass computes the input's gradient. `name`: for
+ * messages. */
 ls_status ls_conv_create(ls_backend *backend, const char *name, const ls_dnn_shape *shape,
                          int in_block, int out_block, ls_dtype type, bool data_gradient,
                          ls_conv **out);
@@ -33,6 +36,18 @@ void ls_conv_place(ls_conv *conv, void *memory, void *scratch);
 void ls_conv_describe(const ls_conv *conv, char *text, size_t bytes);
 /* "jit:avx2 in f32 (reordered to plain)": of one pass, which exists. */
 void ls_conv_describe_pass(const ls_conv *conv, ls_dnn_pass which, char *text, size_t bytes);
+
+/* The units of a pass: "AMX", as its implementation's name says, "f32" where operands are
+ * converted,
+ * "" where the name says neither; NULL: there is no such pass. */
+const char *ls_conv_units(const ls_conv *conv, ls_dnn_pass which);
+
+/* The way of the gradient of weights: "direct" or "unfolded"; "only" where there is one. choose:
+ * LS_ERR_USAGE for another word, LS_ERR_UNSUPPORTED for a way that this layer lacks, logged. */
+const char *ls_conv_choice(const ls_conv *conv);
+ls_status ls_conv_choose(ls_conv *conv, const char *choice);
+/* Times both ways and takes the faster one. Before ls_conv_place. */
+ls_status ls_conv_benchmark(ls_conv *conv);
 
 /* Rounds the weight to the activation type and packs it for both passes. weight: [out,in,k,k]. */
 ls_status ls_conv_pack(ls_conv *conv, const ls_tensor *weight);

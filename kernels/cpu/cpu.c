@@ -50,6 +50,36 @@ static bool uses_units(const ls_backend_options *options, ls_dtype type)
            (options->native_half || ls_dnn_half_pays(type));
 }
 
+/* The value of a variable that has one of two words; "" where it is not set. */
+static ls_status read_word(const char *name, const char *first, const char *second,
+                           const char **out)
+{
+    const char *value = getenv(name);
+    *out = value == NULL ? "" : value;
+    return value == NULL || strcmp(value, first) == 0 || strcmp(value, second) == 0
+               ? LS_OK
+               : ls_log_fail(LS_ERR_USAGE, "%s=%s: it is %s or %s", name, value, first, second);
+}
+
+/* The layout of activations: where products run on units for their type, the one that these want;
+ * LS_CPU_LAYOUT=blocked or channels_last decides for all types. LS_CPU_WEIGHTS=direct or unfolded:
+ * the way of gradients of weights (conv.h) where there are two. */
+static ls_status choose_layouts(ls_backend *backend)
+{
+    const char *forced = "";
+    LS_TRY(read_word("LS_CPU_LAYOUT", "blocked", "channels_last", &forced));
+    LS_TRY(read_word("LS_CPU_WEIGHTS", "direct", "unfolded", &backend->weights_way));
+    bool last = strcmp(forced, "channels_last") == 0, unforced = forced[0] == '\0';
+    backend->last_f32 = backend->last_f16 = backend->last_bf16 = last;
+    if (unforced && backend->native_f16) {
+        LS_TRY(ls_dnn_wants_channels_last(backend->dnn, LS_F16, &backend->last_f16));
+    }
+    if (unforced && backend->native_bf16) {
+        LS_TRY(ls_dnn_wants_channels_last(backend->dnn, LS_BF16, &backend->last_bf16));
+    }
+    return LS_OK;
+}
+
 static ls_status cpu_open(const ls_backend_options *options, ls_backend **out)
 {
     if (options->threads < 0) {
@@ -67,13 +97,16 @@ static ls_status cpu_open(const ls_backend_options *options, ls_backend **out)
     backend->emulate_half = options->emulate_half;
     backend->native_f16 = uses_units(options, LS_F16);
     backend->native_bf16 = uses_units(options, LS_BF16);
-    ls_status status = ls_dnn_open(&backend->dnn);
-    if (status != LS_OK) {
-        free(backend);
-        return status;
-    }
+    ls_status status = LS_OK;
+    LS_TRY_GOTO(status, ls_dnn_open(&backend->dnn), free_backend);
+    LS_TRY_GOTO(status, choose_layouts(backend), close_dnn);
     *out = backend;
     return LS_OK;
+close_dnn:
+    ls_dnn_close(backend->dnn);
+free_backend:
+    free(backend);
+    return status;
 }
 
 static void cpu_close(ls_backend *backend)
@@ -104,6 +137,16 @@ static void processor_name(char *name, size_t bytes)
     }
 }
 
+/* As oneDNN names them for a typical product; NULL: products run in f32. */
+static const char *units_in_use(const ls_backend *backend, ls_dtype type)
+{
+    if (!ls_backend_is_native(backend, type)) {
+        return NULL;
+    }
+    const char *units = ls_dnn_units_in(backend->dnn, type, ls_backend_is_last(backend, type));
+    return units != NULL ? units : "units that oneDNN does not name";
+}
+
 static void cpu_describe(ls_backend *backend, ls_backend_info *out)
 {
     char name[64], dnn[256];
@@ -113,16 +156,17 @@ static void cpu_describe(ls_backend *backend, ls_backend_info *out)
                              .bf16_emulated = !backend->native_bf16};
     const ls_dtype halves[] = {LS_BF16, LS_F16};
     for (int i = 0; i < 2; i++) {
-        if (ls_backend_is_native(backend, halves[i])) {
+        const char *units = units_in_use(backend, halves[i]);
+        if (units != NULL) {
             size_t used = strlen(out->half_units);
             snprintf(out->half_units + used, sizeof out->half_units - used, "%s%s on %s",
-                     used > 0 ? ", " : "", ls_dtype_label(halves[i]), ls_dnn_half_units(halves[i]));
+                     used > 0 ? ", " : "", ls_dtype_label(halves[i]), units);
         }
     }
-    ls_dnn_half_products(LS_F16, backend->emulate_half, backend->native_f16, out->f16_products,
-                         sizeof out->f16_products);
-    ls_dnn_half_products(LS_BF16, backend->emulate_half, backend->native_bf16, out->bf16_products,
-                         sizeof out->bf16_products);
+    ls_dnn_half_products(LS_F16, backend->emulate_half, units_in_use(backend, LS_F16),
+                         out->f16_products, sizeof out->f16_products);
+    ls_dnn_half_products(LS_BF16, backend->emulate_half, units_in_use(backend, LS_BF16),
+                         out->bf16_products, sizeof out->bf16_products);
     processor_name(name, sizeof name);
     ls_dnn_describe(dnn, sizeof dnn);
     snprintf(out->device, sizeof out->device, "%s, %s", name, backend->loops->name);
@@ -218,6 +262,8 @@ static ls_status cpu_stream_after(ls_stream *stream, ls_event *event)
 
 static const ls_backend_api table = {
     .abi = LS_BACKEND_ABI,
+    .engines_export = ls_work_export_choices,
+    .engines_import = ls_work_import_choices,
     .name = "cpu",
     .open = cpu_open,
     .close = cpu_close,

@@ -88,6 +88,13 @@ static dnnl_status_t matrix_desc_create(dnnl_primitive_desc_t *out, dnnl_engine_
                                                                      out_, hint, attr);
 }
 
+static dnnl_status_t outer_desc_create(dnnl_primitive_desc_t *out, dnnl_engine_t engine,
+                                       desc_ref left, desc_ref right, desc_ref product,
+                                       const_dnnl_primitive_attr_t attr)
+{
+    return dnnl_matmul_primitive_desc_create(out, engine, left, right, NULL, product, attr);
+}
+
 #else
 
 typedef const dnnl_memory_desc_t *desc_ref; /* borrowed */
@@ -158,6 +165,16 @@ static dnnl_status_t matrix_desc_create(dnnl_primitive_desc_t *out, dnnl_engine_
                                   : dnnl_primitive_desc_create(out, &desc, attr, engine, hint);
 }
 
+static dnnl_status_t outer_desc_create(dnnl_primitive_desc_t *out, dnnl_engine_t engine,
+                                       desc_ref left, desc_ref right, desc_ref product,
+                                       const_dnnl_primitive_attr_t attr)
+{
+    dnnl_matmul_desc_t desc;
+    dnnl_status_t status = dnnl_matmul_desc_init(&desc, left, right, NULL, product);
+    return status != dnnl_success ? status
+                                  : dnnl_primitive_desc_create(out, &desc, attr, engine, NULL);
+}
+
 #endif
 
 /* ---- the same for both ----------------------------------------------------------------------- */
@@ -170,6 +187,7 @@ struct ls_dnn {
 struct ls_dnn_product {
     ls_dnn *dnn;
     ls_dnn_pass pass;
+    bool outer; /* ls_dnn_outer_create */
     dnnl_primitive_desc_t desc;
     dnnl_primitive_t primitive, reorder; /* reorder: NULL if the weight is plain */
     dnnl_memory_t in, weight, out, scratch, plain;
@@ -243,6 +261,22 @@ const char *ls_dnn_half_units(ls_dtype type)
     return NULL;
 }
 
+const char *ls_dnn_units(const char *engine)
+{
+    static const struct {
+        const char *part, *units; /* the first that is found */
+    } known[] = {{"amx_fp16", "AMX-FP16"},
+                 {"amx", "AMX"},
+                 {"core_fp16", "AVX512-FP16"},
+                 {"core_bf16", "AVX512-BF16"}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        if (strstr(engine, known[i].part) != NULL) {
+            return known[i].units;
+        }
+    }
+    return NULL;
+}
+
 /* The processor's own units for products of this type, whatever oneDNN uses; NULL: none. */
 static const char *processor_units(ls_dtype type)
 {
@@ -274,7 +308,7 @@ bool ls_dnn_half_pays(ls_dtype type)
     return strcmp(units, "AVX512-BF16") != 0 || ls_units_bf16_rate() > 0.37;
 }
 
-void ls_dnn_half_products(ls_dtype type, bool asked, bool native, char *text, size_t bytes)
+void ls_dnn_half_products(ls_dtype type, bool asked, const char *native, char *text, size_t bytes)
 {
     const dnnl_version_t *v = dnnl_version();
     const char *label = ls_dtype_label(type), *used = ls_dnn_half_units(type);
@@ -286,8 +320,8 @@ void ls_dnn_half_products(ls_dtype type, bool asked, bool native, char *text, si
     }
     if (asked) {
         snprintf(text, bytes, "%s emulated, as asked", label);
-    } else if (native && used != NULL) {
-        snprintf(text, bytes, "%s on %s", label, used);
+    } else if (native != NULL) {
+        snprintf(text, bytes, "%s on %s", label, native);
     } else if (used != NULL) {
         snprintf(text, bytes, "%s emulated: f32 is faster than this CPU's %s", label, used);
     } else if (units == NULL) {
@@ -370,6 +404,64 @@ static dnnl_status_t primitive_desc_create(ls_dnn *dnn, const ls_dnn_shape *s, l
      * applies the left one and cuts the rest, as torch does. */
     dnnl_dims_t stride = {s->stride, s->stride}, pad = {s->pad, s->pad};
     return conv_desc_create(out, dnn->engine, pass, d->in, weight, d->out, stride, pad, hint, attr);
+}
+
+/* oneDNN's implementation of a typical convolution of that type, in a layout: LS_ERR_UNSUPPORTED if
+ * there is none but reference code, LS_ERR_INFRA. *last: in channels last. */
+static ls_status find_typical(ls_dnn *dnn, ls_dtype type, dnnl_format_tag_t layout, bool *last,
+                              const char **units)
+{
+    enum { IMAGES = 8, CHANNELS = 64, SIDE = 16, KERNEL = 3 };
+    static const ls_dnn_shape shape = {.stride = 1, .pad = 1};
+    const dnnl_dims_t image = {IMAGES, CHANNELS, SIDE, SIDE};
+    const dnnl_dims_t kernel = {CHANNELS, CHANNELS, KERNEL, KERNEL};
+    descs d = {0};
+    desc_own nhwc = NULL;
+    dnnl_primitive_desc_t found = NULL;
+    const char *name = "ref";
+    ls_status status = LS_ERR_INFRA;
+    if (desc_create(&d.in, 4, image, type, layout) == dnnl_success &&
+        desc_create(&d.out, 4, image, type, layout) == dnnl_success &&
+        desc_create(&d.operand, 4, kernel, type, dnnl_format_tag_any) == dnnl_success &&
+        desc_create(&nhwc, 4, image, type, dnnl_nhwc) == dnnl_success) {
+        status = LS_ERR_UNSUPPORTED;
+        if (primitive_desc_create(dnn, &shape, LS_DNN_FORWARD, &d, NULL, NULL, &found) ==
+                dnnl_success &&
+            dnnl_primitive_desc_query(found, dnnl_query_impl_info_str, 0, &name) == dnnl_success &&
+            strncmp(name, "ref", 3) != 0) {
+            *last = dnnl_memory_desc_equal(
+                        dnnl_primitive_desc_query_md(found, dnnl_query_src_md, 0), nhwc) != 0;
+            *units = ls_dnn_units(name);
+            status = LS_OK;
+        }
+    }
+    if (found != NULL) {
+        dnnl_primitive_desc_destroy(found);
+    }
+    desc_destroy(nhwc);
+    descs_free(&d);
+    return status == LS_ERR_INFRA ? ls_log_fail(status, "oneDNN: no memory for a descriptor")
+                                  : status;
+}
+
+ls_status ls_dnn_wants_channels_last(ls_dnn *dnn, ls_dtype type, bool *out)
+{
+    bool last = false, unused = false;
+    const char *units = NULL, *units_blocked = NULL;
+    ls_status any = find_typical(dnn, type, dnnl_format_tag_any, &last, &units);
+    ls_status blocked =
+        find_typical(dnn, type, tag_of_block(ls_dnn_block()), &unused, &units_blocked);
+    *out = any == LS_OK && last &&
+           (blocked == LS_ERR_UNSUPPORTED || (units != NULL && strstr(units, "AMX") != NULL));
+    return any == LS_ERR_INFRA || blocked == LS_ERR_INFRA ? LS_ERR_INFRA : LS_OK;
+}
+
+const char *ls_dnn_units_in(ls_dnn *dnn, ls_dtype type, bool last)
+{
+    bool unused = false;
+    const char *units = NULL;
+    dnnl_format_tag_t layout = last ? dnnl_nhwc : tag_of_block(ls_dnn_block());
+    return find_typical(dnn, type, layout, &unused, &units) == LS_OK ? units : NULL;
 }
 
 static ls_status product_find(ls_dnn_product *p, const ls_dnn_shape *shape, const descs *d)
@@ -487,6 +579,67 @@ free_descs:
     return status;
 }
 
+static ls_status outer_build(ls_dnn_product *p, const descs *d)
+{
+    dnnl_primitive_attr_t attr = NULL;
+    LS_DNNL(dnnl_primitive_attr_create(&attr));
+    dnnl_status_t status = dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
+    if (status == dnnl_success) {
+        status = outer_desc_create(&p->desc, p->dnn->engine, d->out, d->in, d->weight, attr);
+    }
+    dnnl_primitive_attr_destroy(attr);
+    if (status != dnnl_success) {
+        return LS_ERR_UNSUPPORTED;
+    }
+    LS_DNNL(dnnl_primitive_desc_query(p->desc, dnnl_query_impl_info_str, 0, &p->info.engine));
+    if (strncmp(p->info.engine, "ref", 3) == 0) {
+        return LS_ERR_UNSUPPORTED;
+    }
+    desc_ref scratch = dnnl_primitive_desc_query_md(p->desc, dnnl_query_scratchpad_md, 0);
+    p->info.scratch_bytes = scratch == NULL ? 0 : dnnl_memory_desc_get_size(scratch);
+    p->info.weight_bytes = dnnl_memory_desc_get_size(d->weight);
+    p->info.weight_is_plain = true;
+    LS_DNNL(dnnl_primitive_create(&p->primitive, p->desc));
+    dnnl_engine_t engine = p->dnn->engine;
+    LS_DNNL(dnnl_memory_create(&p->in, d->in, engine, DNNL_MEMORY_NONE));
+    LS_DNNL(dnnl_memory_create(&p->out, d->out, engine, DNNL_MEMORY_NONE));
+    LS_DNNL(dnnl_memory_create(&p->weight, d->weight, engine, DNNL_MEMORY_NONE));
+    if (p->info.scratch_bytes > 0) {
+        LS_DNNL(dnnl_memory_create(&p->scratch, scratch, engine, DNNL_MEMORY_NONE));
+    }
+    return LS_OK;
+}
+
+static ls_status outer_descs(int rows, int columns, int64_t depth, ls_dtype type, descs *d)
+{
+    const dnnl_dims_t left = {rows, depth}, right = {depth, columns}, product = {rows, columns};
+    LS_DNNL(desc_create(&d->out, 2, left, type, dnnl_ba));
+    LS_DNNL(desc_create(&d->in, 2, right, type, dnnl_ab));
+    LS_DNNL(desc_create(&d->weight, 2, product, LS_F32, dnnl_ab));
+    return LS_OK;
+}
+
+ls_status ls_dnn_outer_create(ls_dnn *dnn, int rows, int columns, int64_t depth, ls_dtype type,
+                              ls_dnn_product **out)
+{
+    ls_dnn_product *p = calloc(1, sizeof *p);
+    LS_TRY_MEMORY(p != NULL, "a oneDNN primitive");
+    p->dnn = dnn;
+    p->pass = LS_DNN_BACKWARD_WEIGHTS;
+    p->outer = true;
+    descs d = {0};
+    ls_status status = LS_OK;
+    LS_TRY_GOTO(status, outer_descs(rows, columns, depth, type, &d), free_descs);
+    LS_TRY_GOTO(status, outer_build(p, &d), free_descs);
+    *out = p;
+free_descs:
+    descs_free(&d);
+    if (status != LS_OK) {
+        ls_dnn_product_destroy(p);
+    }
+    return status;
+}
+
 void ls_dnn_product_destroy(ls_dnn_product *product)
 {
     if (product == NULL) {
@@ -543,18 +696,20 @@ ls_status ls_dnn_product_reorder(ls_dnn_product *product, const float *plain, co
 ls_status ls_dnn_product_run(ls_dnn_product *product, void *in, void *weight, void *out,
                              void *scratch)
 {
-    static const int name[3][3] = {
+    enum { OUTER = 3 };
+    static const int name[4][3] = {
         [LS_DNN_FORWARD] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST},
         [LS_DNN_BACKWARD_DATA] = {DNNL_ARG_DIFF_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_DST},
         [LS_DNN_BACKWARD_WEIGHTS] = {DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_DST},
+        [OUTER] = {DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_SRC},
     };
+    const int *names = name[product->outer ? OUTER : (int)product->pass];
     LS_TRY(point_to(product->in, in));
     LS_TRY(point_to(product->weight, weight));
     LS_TRY(point_to(product->out, out));
     int count = 3;
-    dnnl_exec_arg_t args[4] = {{name[product->pass][0], product->in},
-                               {name[product->pass][1], product->weight},
-                               {name[product->pass][2], product->out}};
+    dnnl_exec_arg_t args[4] = {
+        {names[0], product->in}, {names[1], product->weight}, {names[2], product->out}};
     if (product->scratch != NULL) {
         LS_TRY(point_to(product->scratch, scratch));
         args[count++] = (dnnl_exec_arg_t){DNNL_ARG_SCRATCHPAD, product->scratch};

@@ -7,6 +7,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "kernels/core/dtype.h"
 #include "kernels/core/status.h"
@@ -67,13 +68,22 @@ const char *ls_dnn_half_units(ls_dtype type);
  * AVX512-BF16; oneDNN's code for AVX512-FP16 is not. */
 bool ls_dnn_half_pays(ls_dtype type);
 /* "bf16 on AMX", or why products of this half type run in f32: "bf16 emulated: this CPU has neither
- * AMX nor AVX512-BF16". asked: f32 was asked for; native: the units are used. */
-void ls_dnn_half_products(ls_dtype type, bool asked, bool native, char *text, size_t bytes);
+ * AMX nor AVX512-BF16". asked: f32 was asked for; native: the units in use, or NULL. */
+void ls_dnn_half_products(ls_dtype type, bool asked, const char *native, char *text, size_t bytes);
 /* "oneDNN 2.6.3 (path of the library)". */
 void ls_dnn_describe(char *text, size_t bytes);
 
 /* A block of all channels: pixels first, channels last. */
 enum { LS_DNN_CHANNELS_LAST = 0 };
+/* Whether oneDNN, asked with any layout, convolves this half type in channels last, by code for
+ * AMX, or has no code for blocks of channels. In blocks it never uses AMX; on AVX512-BF16 blocks
+ * are measured to be faster. */
+ls_status ls_dnn_wants_channels_last(ls_dnn *dnn, ls_dtype type, bool *out);
+/* The units by which it convolves that type in that layout, as its implementation's name says;
+ * NULL: it names none. */
+const char *ls_dnn_units_in(ls_dnn *dnn, ls_dtype type, bool last);
+/* The units that an implementation's name has: "AMX"; NULL: none of those for half types. */
+const char *ls_dnn_units(const char *engine);
 
 /* One primitive for activations of block in_block and out_block (1: plain NCHW; 8, 16; or
  * LS_DNN_CHANNELS_LAST).
@@ -82,6 +92,11 @@ enum { LS_DNN_CHANNELS_LAST = 0 };
 ls_status ls_dnn_product_create(ls_dnn *dnn, const ls_dnn_shape *shape, ls_dnn_pass pass,
                                 int in_block, int out_block, const ls_dnn_types *types,
                                 ls_dnn_product **out);
+/* The primitive weight[rows][columns] (f32) = sum over k below `depth` of out[k][rows] *
+ * in[k][columns], both of `type` in rows one after the other: a gradient of weights as one matrix
+ * product. LS_ERR_UNSUPPORTED as above; ls_dnn_product_run runs it. */
+ls_status ls_dnn_outer_create(ls_dnn *dnn, int rows, int columns, int64_t depth, ls_dtype type,
+                              ls_dnn_product **out);
 void ls_dnn_product_destroy(ls_dnn_product *product);
 const ls_dnn_product_info *ls_dnn_product_about(const ls_dnn_product *product);
 /* f32, plain [out,in,k,k] (matrix: [out,in]) -> the primitive's layout and type; with

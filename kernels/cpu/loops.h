@@ -1,8 +1,6 @@
-/* The elementwise and reducing loops of a training step, each for one contiguous range: no threads,
- * no allocation. Activations are stored as "N x C/B x HW x B" (B = 1: plain NCHW; 8; 16), so a
- * plane, the HW x B elements of one image and one block of channels, is contiguous and element i
- * belongs to channel i % B of its block. B divides the number of lanes of the vector code in use.
- * Values are stored as `type`, computed in f32, rounded once when stored. */
+/* The elementwise and reducing loops of a training step, each for one range or one plane: no
+ * threads, no allocation. Activations are stored as "N x C/B x HW x B" (B = 1: plain NCHW; 8; 16;
+ * C: channels last). Values are stored as `type`, computed in f32, rounded once when stored. */
 #ifndef LS_CPU_LOOPS_H
 #define LS_CPU_LOOPS_H
 
@@ -12,6 +10,15 @@
 #include "kernels/core/tensor.h"
 
 enum { LS_LOOPS_LANES = 16 }; /* room for the widest vector code */
+
+/* The values of `block` channels of one image: channel c of pixel p is element p * step + c. Either
+ * the plane is contiguous (step = block) and the block divides the lanes of the vector code in use,
+ * or a block is one vector (channels last). */
+typedef struct ls_plane {
+    int64_t pixels;
+    int block;
+    int64_t step;
+} ls_plane;
 
 /* Coefficients of one block of channels, repeated over the lanes: lane l is channel l % B. */
 typedef struct ls_lane_coef {
@@ -50,7 +57,7 @@ typedef struct ls_norm_sums {
     void *g;
     const ls_lane_coef *coef, *coef2;
     ls_gate gate;
-    double *sum, *sum_x, *sum_x2; /* [B] */
+    double *sum, *sum_x, *sum_x2; /* [block] */
 } ls_norm_sums;
 
 /* dx = a * gate(g) + c * (x - mean) + b. */
@@ -62,32 +69,34 @@ typedef struct ls_norm_dx {
     ls_gate gate; /* LS_GATE_NONE if g is already gated, or LS_GATE_INPUT */
 } ls_norm_dx;
 
-/* One plane of a max pool. tap: kernel position kh*K+kw of the first maximum of each output. */
+/* One plane of a max pool. tap: kernel position kh*K+kw of the first maximum of each output. block
+ * and step: as in ls_plane, on both sides. */
 typedef struct ls_pool_shape {
-    int in_height, in_width, out_height, out_width, kernel, stride, pad, block;
+    int in_height, in_width, out_height, out_width, kernel, stride, pad, block, step;
 } ls_pool_shape;
 
 typedef struct ls_loops {
     const char *name; /* "AVX-512" */
+    int lanes;
     void (*widen)(ls_dtype type, const void *from, float *to, int64_t count);
     void (*narrow)(ls_dtype type, const float *from, void *to, int64_t count);
     /* value = f32(type(value)) in place. */
     void (*round)(ls_dtype type, float *value, int64_t count);
     /* Mean and sum of squared deviations per channel of the block, over one plane. */
-    void (*norm_stats)(ls_dtype type, const void *x, int64_t count, int block, double *mean,
+    void (*norm_stats)(ls_dtype type, const void *x, const ls_plane *plane, double *mean,
                        double *m2);
-    void (*norm_apply)(ls_dtype type, const ls_norm_apply *args, int64_t count);
-    void (*norm_sums)(ls_dtype type, const ls_norm_sums *args, int64_t count, int block);
-    void (*norm_dx)(ls_dtype type, const ls_norm_dx *args, int64_t count);
+    void (*norm_apply)(ls_dtype type, const ls_norm_apply *args, const ls_plane *plane);
+    void (*norm_sums)(ls_dtype type, const ls_norm_sums *args, const ls_plane *plane);
+    void (*norm_dx)(ls_dtype type, const ls_norm_dx *args, const ls_plane *plane);
     void (*add)(ls_dtype type, const void *a, const void *b, void *sum, bool relu, int64_t count);
     void (*relu)(ls_dtype type, const void *x, void *y, int64_t count);
     void (*relu_back)(ls_dtype type, const void *dy, const void *y, void *dx, int64_t count);
     void (*pool)(ls_dtype type, const ls_pool_shape *shape, const void *x, void *y, uint8_t *tap);
     void (*pool_back)(ls_dtype type, const ls_pool_shape *shape, const void *dy, const uint8_t *tap,
                       void *dx);
-    /* y[B] = mean over the plane; dx = dy[B] / pixels. */
-    void (*average)(ls_dtype type, const void *x, void *y, int pixels, int block);
-    void (*average_back)(ls_dtype type, const void *dy, void *dx, int pixels, int block);
+    /* y[block] = mean over the plane; dx = dy[block] / pixels. */
+    void (*average)(ls_dtype type, const void *x, void *y, const ls_plane *plane);
+    void (*average_back)(ls_dtype type, const void *dy, void *dx, const ls_plane *plane);
 } ls_loops;
 
 extern const ls_loops ls_loops_plain;

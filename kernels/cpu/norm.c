@@ -13,25 +13,9 @@
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
 
-typedef struct field {
-    int channels, block, blocks, images;
-    int64_t plane;  /* elements of one image and block */
-    int64_t planes; /* images x blocks */
-    size_t bytes;   /* of one plane */
-} field;
-
-static field field_of(const ls_plan *plan, int slot)
+static size_t byte_of(const ls_plan *plan, const ls_field *f, int64_t plane)
 {
-    const ls_slot *s = &plan->lower.slot[slot];
-    int block = plan->layout[slot].block;
-    int64_t plane = (int64_t)ls_plan_pixels(s) * block;
-    return (field){.channels = s->channels,
-                   .block = block,
-                   .blocks = s->channels / block,
-                   .images = plan->options.batch,
-                   .plane = plane,
-                   .planes = (int64_t)plan->options.batch * (s->channels / block),
-                   .bytes = (size_t)plane * ls_dtype_bytes(plan->options.activation)};
+    return (size_t)ls_plan_plane_at(f, plane) * ls_dtype_bytes(plan->options.activation);
 }
 
 static float read_value(const ls_plan *plan, const ls_tensor *tensor, int64_t index)
@@ -53,53 +37,73 @@ static void write_value(const ls_plan *plan, const ls_tensor *tensor, int64_t in
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-/* Channels are independent of each other. If there are enough blocks of them for all threads, each
- * thread processes whole blocks, and its second sweep finds the data of the first in cache.
- * Otherwise, and if ranks share statistics, the planes are distributed anew for each sweep. */
-static bool by_blocks(const ls_plan *plan, const field *f)
+/* Channels are independent of each other. If there are enough strips, blocks that are visited
+ * together, for all threads, each thread processes whole strips, and its second sweep finds the
+ * data of the first in cache. Otherwise, and if ranks share statistics, the planes are distributed
+ * anew for each sweep. */
+static int strip_count(const ls_field *f)
 {
-    int threads = plan->backend->threads;
-    return !plan->has_sync && (f->blocks % threads == 0 || f->blocks >= 4 * threads);
+    return (f->blocks + f->near - 1) / f->near;
 }
 
-/* Statistics of plane `i`: image i / blocks, block i % blocks. */
-static void statistics_of(ls_plan *plan, const field *f, const char *x, int64_t i)
+static bool by_strips(const ls_plan *plan, const ls_field *f)
 {
-    plan->backend->loops->norm_stats(plan->options.activation, x + (size_t)i * f->bytes, f->plane,
-                                     f->block, plan->partial[0] + i * f->block,
-                                     plan->partial[1] + i * f->block);
+    int threads = plan->backend->threads, strips = strip_count(f);
+    return !plan->has_sync && (strips % threads == 0 || strips >= 4 * threads);
+}
+
+/* Behind the last block of the strip that begins with `first`. */
+static int strip_end(const ls_field *f, int first)
+{
+    return first + f->near < f->blocks ? first + f->near : f->blocks;
+}
+
+/* i: each plane of the strip `first` .. `end`, image by image. */
+#define EACH_PLANE(f, first, end, i)                      \
+    for (int64_t image = 0; image < (f)->images; image++) \
+        for (int64_t i = image * (f)->blocks + (first); i < image * (f)->blocks + (end); i++)
+
+/* Statistics of plane `i`: image i / blocks, block i % blocks. */
+static void statistics_of(ls_plan *plan, const ls_field *f, const char *x, int64_t i)
+{
+    int64_t plane = LS_PLANT(statistics_axes_swapped, i, i % f->blocks * f->images + i / f->blocks);
+    plane =
+        LS_PLANT(last_statistics_axes_swapped, plane, i % f->blocks * f->images + i / f->blocks);
+    plan->backend->loops->norm_stats(plan->options.activation, x + byte_of(plan, f, plane),
+                                     &f->plane, plan->partial[0] + i * f->plane.block,
+                                     plan->partial[1] + i * f->plane.block);
 }
 
 /* Merges the planes of all images into row 0 of the partials: [0][c] mean, [1][c] deviations. */
-static void merge_images(ls_plan *plan, const field *f, int b)
+static void merge_images(ls_plan *plan, const ls_field *f, int b)
 {
-    double pixels = (double)(f->plane / f->block);
+    double pixels = (double)f->plane.pixels;
     double *means = plan->partial[0], *m2s = plan->partial[1];
     int images = LS_PLANT(norm_leaves_image_at_32, f->images, f->images - (f->images >= 32));
     double mean[LS_LOOPS_LANES] = {0}, m2[LS_LOOPS_LANES] = {0};
     for (int n = 0; n < images; n++) {
-        const double *theirs = means + (int64_t)n * f->channels + b * f->block;
-        for (int c = 0; c < f->block; c++) {
+        const double *theirs = means + (int64_t)n * f->channels + b * f->plane.block;
+        for (int c = 0; c < f->plane.block; c++) {
             mean[c] += theirs[c];
         }
     }
-    for (int c = 0; c < f->block; c++) {
+    for (int c = 0; c < f->plane.block; c++) {
         mean[c] /= images;
     }
     for (int n = 0; n < images; n++) {
-        int64_t at = (int64_t)n * f->channels + b * f->block;
-        for (int c = 0; c < f->block; c++) {
+        int64_t at = (int64_t)n * f->channels + b * f->plane.block;
+        for (int c = 0; c < f->plane.block; c++) {
             double off = means[at + c] - mean[c];
             m2[c] += m2s[at + c] + pixels * off * off;
         }
     }
-    memcpy(means + b * f->block, mean, (size_t)f->block * sizeof *mean);
-    memcpy(m2s + b * f->block, m2, (size_t)f->block * sizeof *m2);
+    memcpy(means + b * f->plane.block, mean, (size_t)f->plane.block * sizeof *mean);
+    memcpy(m2s + b * f->plane.block, m2, (size_t)f->plane.block * sizeof *m2);
 }
 
 /* Replaces this rank's mean, squared deviations and count by those of the group. Every rank merges
  * the same f32 numbers in the same order, so all get the same bits. */
-static ls_status merge_ranks(ls_plan *plan, ls_stream *stream, const field *f, double *count)
+static ls_status merge_ranks(ls_plan *plan, ls_stream *stream, const ls_field *f, double *count)
 {
     int channels = f->channels;
     int64_t length = 2 * (int64_t)channels + 1;
@@ -141,7 +145,7 @@ static bool evaluates(const ls_plan *plan)
     return LS_PLANT(evaluation_by_batch, plan->evaluates, false);
 }
 
-static void finish_statistics(ls_plan *plan, const field *f, ls_norm *norm, int b)
+static void finish_statistics(ls_plan *plan, const ls_field *f, ls_norm *norm, int b)
 {
     const ls_layer *layer = &plan->network->layer[norm->layer];
     const ls_tensor *running_mean = &plan->bound.buffer[layer->running_mean];
@@ -151,8 +155,8 @@ static void finish_statistics(ls_plan *plan, const field *f, ls_norm *norm, int 
     double unbiased = norm->count > 1 ? norm->count / (norm->count - 1) : 1;
     unbiased = LS_PLANT(biased_running_var, unbiased, 1.0);
     float mean[LS_LOOPS_LANES], scale[LS_LOOPS_LANES], bias[LS_LOOPS_LANES];
-    for (int l = 0; l < f->block; l++) {
-        int c = b * f->block + l;
+    for (int l = 0; l < f->plane.block; l++) {
+        int c = b * f->plane.block + l;
         double old_mean = (double)read_value(plan, running_mean, c);
         double old_var = (double)read_value(plan, running_var, c);
         double mu = old_mean, variance = old_var;
@@ -180,16 +184,18 @@ static void finish_statistics(ls_plan *plan, const field *f, ls_norm *norm, int 
             write_value(plan, running_var, c, old_var + momentum * (variance * unbiased - old_var));
         }
     }
-    spread(norm->coef[b].mean, f->block, mean);
-    spread(norm->coef[b].scale, f->block, scale);
-    spread(norm->coef[b].bias, f->block, bias);
+    spread(norm->coef[b].mean, f->plane.block, mean);
+    spread(norm->coef[b].scale, f->plane.block, scale);
+    spread(norm->coef[b].bias, f->plane.block, bias);
 }
 
-static void apply_to(ls_plan *plan, const field *f, const ls_op *op, int64_t i)
+static void apply_to(ls_plan *plan, const ls_field *f, const ls_op *op, int64_t i)
 {
     const ls_work *work = ls_plan_work(plan, op);
     int64_t b = i % f->blocks;
-    size_t at = (size_t)i * f->bytes;
+    b -= LS_PLANT(norm_tail_of_channels, 0, b == f->blocks - 1 && b > 0);
+    b -= LS_PLANT(last_norm_tail_of_channels, 0, b == f->blocks - 1 && b > 0);
+    size_t at = byte_of(plan, f, i);
     const char *residual = op->residual >= 0 ? ls_plan_at(plan, op->residual) : NULL;
     ls_norm_apply apply = {.x = (const char *)ls_plan_at(plan, op->in) + at,
                            .residual = residual == NULL ? NULL : residual + at,
@@ -197,7 +203,7 @@ static void apply_to(ls_plan *plan, const field *f, const ls_op *op, int64_t i)
                            .coef = &work->norm[0].coef[b],
                            .residual_coef = op->dual ? &work->norm[1].coef[b] : NULL,
                            .relu = op->relu};
-    plan->backend->loops->norm_apply(plan->options.activation, &apply, f->plane);
+    plan->backend->loops->norm_apply(plan->options.activation, &apply, &f->plane);
 }
 
 /* Input of the first or of the second norm of an operation. */
@@ -206,29 +212,36 @@ static int norm_input(const ls_op *op, int which)
     return which == 0 ? op->in : op->residual;
 }
 
-static void forward_by_blocks(ls_plan *plan, const field *f, const ls_op *op)
+static void forward_by_strips(ls_plan *plan, const ls_field *f, const ls_op *op)
 {
     ls_work *work = ls_plan_work(plan, op);
 #pragma omp parallel for schedule(static) num_threads(plan->backend->threads)
-    for (int b = 0; b < f->blocks; b++) {
+    for (int first = 0; first < f->blocks; first += f->near) {
+        int end = strip_end(f, first);
         for (int k = 0; k < (op->dual ? 2 : 1); k++) {
             const char *x = ls_plan_at(plan, norm_input(op, k));
             if (!evaluates(plan)) {
-                for (int64_t i = b; i < f->planes; i += f->blocks) {
+                EACH_PLANE(f, first, end, i)
+                {
                     statistics_of(plan, f, x, i);
                 }
-                merge_images(plan, f, b);
             }
-            finish_statistics(plan, f, &work->norm[k], b);
+            for (int b = first; b < end; b++) {
+                if (!evaluates(plan)) {
+                    merge_images(plan, f, b);
+                }
+                finish_statistics(plan, f, &work->norm[k], b);
+            }
         }
-        for (int64_t i = b; i < f->planes; i += f->blocks) {
+        EACH_PLANE(f, first, end, i)
+        {
             apply_to(plan, f, op, i);
         }
     }
 }
 
 /* Of the batch, or of the group's batches. */
-static ls_status statistics(ls_plan *plan, ls_stream *stream, const field *f, ls_norm *norm,
+static ls_status statistics(ls_plan *plan, ls_stream *stream, const ls_field *f, ls_norm *norm,
                             int slot)
 {
     const char *x = ls_plan_at(plan, slot);
@@ -247,10 +260,10 @@ static ls_status statistics(ls_plan *plan, ls_stream *stream, const field *f, ls
 ls_status ls_norm_forward(ls_plan *plan, ls_stream *stream, const ls_op *op)
 {
     ls_work *work = ls_plan_work(plan, op);
-    field f = field_of(plan, op->in);
-    work->norm[0].count = work->norm[1].count = (double)f.images * (double)(f.plane / f.block);
-    if (by_blocks(plan, &f)) {
-        forward_by_blocks(plan, &f, op);
+    ls_field f = ls_plan_field(plan, op->in);
+    work->norm[0].count = work->norm[1].count = (double)f.images * (double)f.plane.pixels;
+    if (by_strips(plan, &f)) {
+        forward_by_strips(plan, &f, op);
         return LS_OK;
     }
     for (int k = 0; k < (op->dual ? 2 : 1); k++) {
@@ -270,11 +283,11 @@ ls_status ls_norm_forward(ls_plan *plan, ls_stream *stream, const ls_op *op)
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-static void sums_of(ls_plan *plan, const field *f, const ls_op *op, ls_gate gate, int64_t i)
+static void sums_of(ls_plan *plan, const ls_field *f, const ls_op *op, ls_gate gate, int64_t i)
 {
     const ls_work *work = ls_plan_work(plan, op);
     int64_t b = i % f->blocks;
-    size_t at = (size_t)i * f->bytes;
+    size_t at = byte_of(plan, f, i);
     const char *dy2 = op->dy[1] == LS_NO_BUFFER ? NULL : ls_plan_grad(plan, op->dy[1]);
     const char *x2 = op->dual ? ls_plan_at(plan, op->residual) : NULL;
     char *g = op->store_g ? ls_plan_grad(plan, op->g) : NULL;
@@ -287,25 +300,25 @@ static void sums_of(ls_plan *plan, const field *f, const ls_op *op, ls_gate gate
                          .coef = &work->norm[0].coef[b],
                          .coef2 = op->dual ? &work->norm[1].coef[b] : NULL,
                          .gate = gate,
-                         .sum = plan->partial[0] + i * f->block,
-                         .sum_x = plan->partial[1] + i * f->block,
-                         .sum_x2 = plan->partial[2] + i * f->block};
-    plan->backend->loops->norm_sums(plan->options.activation, &sums, f->plane, f->block);
+                         .sum = plan->partial[0] + i * f->plane.block,
+                         .sum_x = plan->partial[1] + i * f->plane.block,
+                         .sum_x2 = plan->partial[2] + i * f->plane.block};
+    plan->backend->loops->norm_sums(plan->options.activation, &sums, &f->plane);
 }
 
 /* Over images, into row 0; sums of g * (x - mean) also move from the rounded mean to the mean. */
-static void merge_sums(ls_plan *plan, const field *f, const ls_op *op, int b)
+static void merge_sums(ls_plan *plan, const ls_field *f, const ls_op *op, int b)
 {
     const ls_work *work = ls_plan_work(plan, op);
     for (int k = 0; k < (op->dual ? 3 : 2); k++) {
-        double sum[LS_LOOPS_LANES] = {0}, *total = plan->partial[k] + b * f->block;
+        double sum[LS_LOOPS_LANES] = {0}, *total = plan->partial[k] + b * f->plane.block;
         for (int n = 0; n < f->images; n++) {
-            for (int c = 0; c < f->block; c++) {
+            for (int c = 0; c < f->plane.block; c++) {
                 sum[c] += total[(int64_t)n * f->channels + c];
             }
         }
-        for (int c = 0; c < f->block; c++) {
-            int channel = b * f->block + c;
+        for (int c = 0; c < f->plane.block; c++) {
+            int channel = b * f->plane.block + c;
             total[c] = k == 0 ? sum[c]
                               : sum[c] + (double)work->norm[k - 1].mean_error[channel] *
                                              plan->partial[0][channel];
@@ -313,7 +326,7 @@ static void merge_sums(ls_plan *plan, const field *f, const ls_op *op, int b)
     }
 }
 
-static double group_sum(const ls_plan *plan, const field *f, int64_t index)
+static double group_sum(const ls_plan *plan, const ls_field *f, int64_t index)
 {
     int64_t length = 2 * (int64_t)f->channels;
     double sum = 0;
@@ -324,11 +337,11 @@ static double group_sum(const ls_plan *plan, const field *f, int64_t index)
 }
 
 /* Weight and bias gradients are of this rank's images only; DDP averages them. */
-static void store_gradients(ls_plan *plan, const field *f, const ls_norm *norm, const double *sum_x,
-                            int b)
+static void store_gradients(ls_plan *plan, const ls_field *f, const ls_norm *norm,
+                            const double *sum_x, int b)
 {
     const ls_layer *layer = &plan->network->layer[norm->layer];
-    for (int c = b * f->block; c < (b + 1) * f->block; c++) {
+    for (int c = b * f->plane.block; c < (b + 1) * f->plane.block; c++) {
         double all_x = LS_PLANT(sync_bn_weight_grad_summed, sum_x[c],
                                 plan->has_sync ? group_sum(plan, f, f->channels + c) : sum_x[c]);
         write_value(plan, &plan->bound.grad[layer->weight], c, all_x * (double)norm->inv_std[c]);
@@ -337,7 +350,7 @@ static void store_gradients(ls_plan *plan, const field *f, const ls_norm *norm, 
 }
 
 /* Sums over all ranks of the group, in rank order: [sum][sum_x] of [C] each into plan->gathered. */
-static ls_status group_sums(ls_plan *plan, ls_stream *stream, const field *f, const double *sum,
+static ls_status group_sums(ls_plan *plan, ls_stream *stream, const ls_field *f, const double *sum,
                             const double *sum_x)
 {
     int64_t length = 2 * (int64_t)f->channels;
@@ -350,13 +363,13 @@ static ls_status group_sums(ls_plan *plan, ls_stream *stream, const field *f, co
 }
 
 /* dx = w/std * (g - mean(g) - (x - mean) / var * mean(g * (x - mean))). */
-static void back_coefficients(ls_plan *plan, const field *f, ls_norm *norm, const double *sum_x,
+static void back_coefficients(ls_plan *plan, const ls_field *f, ls_norm *norm, const double *sum_x,
                               int block)
 {
     const ls_layer *layer = &plan->network->layer[norm->layer];
     float a[LS_LOOPS_LANES], b[LS_LOOPS_LANES], c[LS_LOOPS_LANES];
-    for (int l = 0; l < f->block; l++) {
-        int channel = block * f->block + l;
+    for (int l = 0; l < f->plane.block; l++) {
+        int channel = block * f->plane.block + l;
         bool group = plan->has_sync && LS_PLANT(sync_bn_local_backward, true, false);
         double total = group ? group_sum(plan, f, channel) : plan->partial[0][channel];
         double total_x = group ? group_sum(plan, f, f->channels + channel) : sum_x[channel];
@@ -369,17 +382,17 @@ static void back_coefficients(ls_plan *plan, const field *f, ls_norm *norm, cons
                        (double)c[l] * (double)norm->mean_error[channel]);
     }
     memcpy(norm->back[block].mean, norm->coef[block].mean, sizeof norm->back[block].mean);
-    spread(norm->back[block].a, f->block, a);
-    spread(norm->back[block].b, f->block, b);
-    spread(norm->back[block].c, f->block, c);
+    spread(norm->back[block].a, f->plane.block, a);
+    spread(norm->back[block].b, f->plane.block, b);
+    spread(norm->back[block].c, f->plane.block, c);
 }
 
-static void gradient_of(ls_plan *plan, const field *f, const ls_op *op, int which, ls_gate gate,
+static void gradient_of(ls_plan *plan, const ls_field *f, const ls_op *op, int which, ls_gate gate,
                         int64_t i)
 {
     const ls_work *work = ls_plan_work(plan, op);
     int64_t b = i % f->blocks;
-    size_t at = (size_t)i * f->bytes;
+    size_t at = byte_of(plan, f, i);
     int buffer = which == 0 ? op->dx : op->dx2;
     ls_norm_dx args = {.g = (const char *)ls_plan_grad(plan, op->g) + at,
                        .x = (const char *)ls_plan_at(plan, norm_input(op, which)) + at,
@@ -387,7 +400,7 @@ static void gradient_of(ls_plan *plan, const field *f, const ls_op *op, int whic
                        .coef = &work->norm[which].coef[b],
                        .back = &work->norm[which].back[b],
                        .gate = gate};
-    plan->backend->loops->norm_dx(plan->options.activation, &args, f->plane);
+    plan->backend->loops->norm_dx(plan->options.activation, &args, &f->plane);
 }
 
 static bool has_gradient(const ls_op *op, int which)
@@ -395,27 +408,36 @@ static bool has_gradient(const ls_op *op, int which)
     return (which == 0 ? op->dx : op->dx2) != LS_NO_BUFFER;
 }
 
-static void backward_by_blocks(ls_plan *plan, const field *f, const ls_op *op, ls_gate gate,
+static void backward_by_strips(ls_plan *plan, const ls_field *f, const ls_op *op, ls_gate gate,
                                ls_gate gate_g)
 {
     ls_work *work = ls_plan_work(plan, op);
 #pragma omp parallel for schedule(static) num_threads(plan->backend->threads)
-    for (int b = 0; b < f->blocks; b++) {
-        for (int64_t i = b; i < f->planes; i += f->blocks) {
+    for (int first = 0; first < f->blocks; first += f->near) {
+        int end = strip_end(f, first);
+        EACH_PLANE(f, first, end, i)
+        {
             sums_of(plan, f, op, gate, i);
         }
-        merge_sums(plan, f, op, b);
+        for (int b = first; b < end; b++) {
+            merge_sums(plan, f, op, b);
+            for (int k = 0; k < (op->dual ? 2 : 1); k++) {
+                store_gradients(plan, f, &work->norm[k], plan->partial[1 + k], b);
+                back_coefficients(plan, f, &work->norm[k], plan->partial[1 + k], b);
+            }
+        }
         for (int k = 0; k < (op->dual ? 2 : 1); k++) {
-            store_gradients(plan, f, &work->norm[k], plan->partial[1 + k], b);
-            back_coefficients(plan, f, &work->norm[k], plan->partial[1 + k], b);
-            for (int64_t i = b; has_gradient(op, k) && i < f->planes; i += f->blocks) {
-                gradient_of(plan, f, op, k, gate_g, i);
+            if (has_gradient(op, k)) {
+                EACH_PLANE(f, first, end, i)
+                {
+                    gradient_of(plan, f, op, k, gate_g, i);
+                }
             }
         }
     }
 }
 
-static ls_status backward_by_planes(ls_plan *plan, ls_stream *stream, const field *f,
+static ls_status backward_by_planes(ls_plan *plan, ls_stream *stream, const ls_field *f,
                                     const ls_op *op, ls_gate gate, ls_gate gate_g)
 {
     ls_work *work = ls_plan_work(plan, op);
@@ -447,11 +469,11 @@ static ls_status backward_by_planes(ls_plan *plan, ls_stream *stream, const fiel
 
 ls_status ls_norm_backward(ls_plan *plan, ls_stream *stream, const ls_op *op)
 {
-    field f = field_of(plan, op->in);
+    ls_field f = ls_plan_field(plan, op->in);
     ls_gate gate = !op->relu ? LS_GATE_NONE : op->residual >= 0 ? LS_GATE_OUTPUT : LS_GATE_INPUT;
     ls_gate gate_g = op->store_g ? LS_GATE_NONE : gate;
-    if (by_blocks(plan, &f)) {
-        backward_by_blocks(plan, &f, op, gate, gate_g);
+    if (by_strips(plan, &f)) {
+        backward_by_strips(plan, &f, op, gate, gate_g);
     } else {
         LS_TRY(backward_by_planes(plan, stream, &f, op, gate, gate_g));
     }

@@ -106,7 +106,7 @@ ls_status ls_observe_image(ls_plan *plan, ls_stream *stream, const float *images
                         .plain_channels = image->channels,
                         .in_height = image->height,
                         .in_width = image->width,
-                        .in_block = 1,
+                        .in_block = plan->layout[plan->lower.slot_of_layer[0]].block,
                         .x = images,
                         .y = ls_plan_at(plan, plan->lower.slot_of_layer[0])};
     return plan->observer(plan->observer_context, stream, &what, after);

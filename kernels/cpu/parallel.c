@@ -81,6 +81,29 @@ void ls_parallel_relu_back(ls_backend *backend, ls_dtype type, const void *dy, c
     }
 }
 
+void ls_parallel_interleave(ls_backend *backend, ls_dtype type, const float *from, void *to,
+                            int images, int channels, int pixels)
+{
+    enum { ELEMENTS = 4096, CHANNELS_MAX = 64 };
+    LS_ASSERT(channels <= CHANNELS_MAX);
+    int most = ELEMENTS / channels, parts = (pixels + most - 1) / most;
+#pragma omp parallel for schedule(static) num_threads(backend->threads)
+    for (int64_t i = 0; i < (int64_t)images * parts; i++) {
+        float last[ELEMENTS];
+        int64_t image = i / parts, first = i % parts * most;
+        int count = (int)(pixels - first < most ? pixels - first : most);
+        for (int c = 0; c < channels; c++) {
+            const float *plane = from + (image * channels + c) * pixels + first;
+            for (int p = 0; p < count; p++) {
+                last[p * channels + c] = plane[p];
+            }
+        }
+        backend->loops->narrow(type, last,
+                               at_mutable(to, type, (image * pixels + first) * channels),
+                               (int64_t)count * channels);
+    }
+}
+
 /* Copies `bytes` of each pixel; inlined with a constant number of bytes. */
 static inline void copy_runs(const char *from, int64_t from_step, char *to, int64_t to_step,
                              int pixels, size_t bytes)
@@ -121,6 +144,31 @@ void ls_parallel_reblock(ls_backend *backend, size_t bytes, const void *from, in
             copy_runs(source, from_step, target, to_step, pixels, length);
         }
     }
+}
+
+/* All bits of the exponent are set in an infinity and in a NaN. */
+bool ls_parallel_is_finite(ls_backend *backend, ls_dtype type, const void *data, int64_t count)
+{
+    int beyond = 0;
+#pragma omp parallel for schedule(static) num_threads(backend->threads) reduction(| : beyond)
+    for (int64_t stretch = 0; stretch < (count + STRETCH - 1) / STRETCH; stretch++) {
+        int64_t first = stretch * STRETCH, left = count - first;
+        int length = (int)(left < STRETCH ? left : STRETCH), found = 0;
+        if (type == LS_F32) {
+            const uint32_t *bits = (const uint32_t *)data + first;
+            for (int i = 0; i < length; i++) {
+                found |= (bits[i] & 0x7f800000u) == 0x7f800000u;
+            }
+        } else {
+            const uint16_t *bits = (const uint16_t *)data + first;
+            unsigned exponent = type == LS_F16 ? 0x7c00 : 0x7f80;
+            for (int i = 0; i < length; i++) {
+                found |= (bits[i] & exponent) == exponent;
+            }
+        }
+        beyond |= found;
+    }
+    return beyond == 0;
 }
 
 void ls_parallel_store(ls_backend *backend, const float *from, const ls_tensor *to)

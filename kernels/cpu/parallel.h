@@ -18,10 +18,16 @@ void ls_parallel_relu(ls_backend *backend, ls_dtype type, const void *x, void *y
 /* dx = dy where y > 0, else 0; dx may be dy. */
 void ls_parallel_relu_back(ls_backend *backend, ls_dtype type, const void *dy, const void *y,
                            void *dx, int64_t count);
+/* Images from [images][channels][pixels] (f32) to channels last (type), rounded once; few channels:
+ * at most 64. */
+void ls_parallel_interleave(ls_backend *backend, ls_dtype type, const float *from, void *to,
+                            int images, int channels, int pixels);
 /* Changes the block of activations of `bytes` (2 or 4) each, [images][channels/from][pixels][from]
  * -> the same with `to`. */
 void ls_parallel_reblock(ls_backend *backend, size_t bytes, const void *from, int from_block,
                          void *to, int to_block, int images, int channels, int pixels);
+/* Whether no value is infinite or NaN. */
+bool ls_parallel_is_finite(ls_backend *backend, ls_dtype type, const void *data, int64_t count);
 /* Stores f32 values in a tensor of any floating type, rounded once. */
 void ls_parallel_store(ls_backend *backend, const float *from, const ls_tensor *to);
 

@@ -7,8 +7,6 @@
 #include "plan_parts.h"
 #include "parallel.h"
 
-enum { FUSIONS_BYTES = 65536 };
-
 /* oneDNN takes the number of threads from the calling thread's OpenMP setting, both when it creates
  * a primitive and when it runs one. */
 static void use_threads(const ls_plan *plan)
@@ -33,15 +31,17 @@ ls_status ls_plan_create(ls_backend *backend, const ls_network *network,
     plan->options.norm_sync = NULL;
     use_threads(plan);
     ls_status status = LS_OK;
-    plan->fusions = calloc(1, FUSIONS_BYTES);
-    if (plan->fusions == NULL) {
+    plan->fusions = calloc(1, LS_PLAN_TEXT_BYTES);
+    plan->choices = calloc(1, LS_PLAN_TEXT_BYTES);
+    if (plan->fusions == NULL || plan->choices == NULL) {
         status = ls_log_fail(LS_ERR_INFRA, "no memory for the description of a plan");
         goto destroy;
     }
     LS_TRY_GOTO(status, ls_plan_tensors_create(network, &plan->bound), destroy);
     LS_TRY_GOTO(status, ls_work_create(plan), destroy);
     LS_TRY_GOTO(status, ls_plan_ready_create(network, &plan->ready), destroy);
-    ls_work_describe(plan, plan->fusions, FUSIONS_BYTES);
+    ls_work_describe(plan, plan->fusions, LS_PLAN_TEXT_BYTES);
+    ls_work_describe_units(plan, plan->products, sizeof plan->products);
     *out = plan;
     return LS_OK;
 destroy:
@@ -58,6 +58,7 @@ void ls_plan_destroy(ls_plan *plan)
     ls_plan_ready_free(&plan->ready);
     ls_plan_tensors_free(&plan->bound);
     free(plan->fusions);
+    free(plan->choices);
     free(plan);
 }
 
@@ -67,7 +68,8 @@ void ls_plan_describe(ls_plan *plan, ls_plan_info *out)
         .activation_bytes = (int64_t)(plan->activations.bytes + plan->gradients.bytes),
         .workspace_bytes = (int64_t)(plan->packed.bytes + plan->norms.bytes + plan->scratch_bytes),
         .flops = ls_lower_flops(&plan->lower),
-        .fusions = plan->fusions};
+        .fusions = plan->fusions,
+        .products = plan->products};
 }
 
 ls_status ls_plan_bind(ls_plan *plan, const ls_plan_binding *binding)
@@ -120,8 +122,15 @@ ls_status ls_plan_forward(ls_plan *plan, ls_stream *stream, const float *input,
     if (plan->network->layer[0].kind == LS_LAYER_INPUT) {
         int image = plan->lower.slot_of_layer[0];
         LS_TRY(ls_observe_image(plan, stream, input, false));
-        ls_parallel_narrow(plan->backend, plan->options.activation, input, ls_plan_at(plan, image),
-                           plan->lower.slot[image].count);
+        const ls_slot *slot = &plan->lower.slot[image];
+        if (plan->layout[image].last) {
+            ls_parallel_interleave(plan->backend, plan->options.activation, input,
+                                   ls_plan_at(plan, image), plan->options.batch, slot->channels,
+                                   ls_plan_pixels(slot));
+        } else {
+            ls_parallel_narrow(plan->backend, plan->options.activation, input,
+                               ls_plan_at(plan, image), slot->count);
+        }
         LS_TRY(ls_observe_image(plan, stream, input, true));
     }
     for (int i = 0; i < plan->lower.op_count; i++) {

@@ -34,8 +34,11 @@ typedef struct ls_work {
 /* Layout of one stored activation: plan->layout[i] belongs to lower.slot[i]. */
 typedef struct ls_layout {
     int block;     /* channels stored together: [N][C/block][H][W][block] */
+    bool last;     /* channels last: block is C, whatever C is */
     size_t offset; /* in plan->activations */
 } ls_layout;
+
+enum { LS_PLAN_TEXT_BYTES = 65536 }; /* of each description */
 
 struct ls_plan {
     ls_backend *backend;
@@ -62,7 +65,8 @@ struct ls_plan {
     bool evaluates; /* plan_evaluate */
     bool forward_done;
     float loss_factor; /* of the backward that runs */
-    char *fusions;
+    char *fusions, *choices;
+    char products[160];
     ls_observe_fn *observer; /* NULL: none */
     void *observer_context;
 };
@@ -87,6 +91,38 @@ static inline int ls_plan_pixels(const ls_slot *slot)
     return slot->height * slot->width;
 }
 
+/* The planes of a slot (loops.h): one for each image and block of channels that a loop takes. */
+typedef struct ls_field {
+    int channels, blocks, images;
+    int64_t planes; /* images x blocks */
+    ls_plane plane;
+    /* Blocks to visit together, since they share lines of the cache. */
+    int near;
+} ls_field;
+
+static inline ls_field ls_plan_field(const ls_plan *plan, int slot)
+{
+    enum { NEAR_BYTES = 128 }; /* a line and its neighbour, which processors fetch with it */
+    const ls_slot *s = &plan->lower.slot[slot];
+    int step = plan->layout[slot].block, lanes = plan->backend->loops->lanes;
+    int block = step > lanes ? lanes : step, blocks = s->channels / block;
+    int bytes = block * (int)ls_dtype_bytes(plan->options.activation);
+    int near = step > block && NEAR_BYTES > bytes ? NEAR_BYTES / bytes : 1;
+    return (ls_field){.channels = s->channels,
+                      .blocks = blocks,
+                      .images = plan->options.batch,
+                      .planes = (int64_t)plan->options.batch * blocks,
+                      .plane = {ls_plan_pixels(s), block, step},
+                      .near = near < blocks ? near : blocks};
+}
+
+/* First element of plane `i`: image i / blocks, block i % blocks. */
+static inline int64_t ls_plan_plane_at(const ls_field *f, int64_t i)
+{
+    int64_t channel = i % f->blocks * f->plane.block, step = f->plane.step;
+    return (i / f->blocks * f->channels + channel / step * step) * f->plane.pixels + channel % step;
+}
+
 /* Position in memory of logical NCHW element `index`. */
 static inline int64_t ls_plan_stored_index(const ls_plan *plan, int slot, int64_t index)
 {
@@ -108,6 +144,12 @@ void ls_plan_edges(ls_plan *plan, ls_plan_edge *entry, ls_plan_edge *exit);
 ls_status ls_work_create(ls_plan *plan);
 void ls_work_destroy(ls_plan *plan);
 void ls_work_describe(const ls_plan *plan, char *text, size_t bytes);
+/* ls_plan_info's `products`; "" where they run in f32. */
+void ls_work_describe_units(const ls_plan *plan, char *text, size_t bytes);
+
+/* work.c: engines_export and engines_import; a line for each convolution. */
+ls_status ls_work_export_choices(ls_plan *plan, const char **text);
+ls_status ls_work_import_choices(ls_plan *plan, const char *text);
 
 /* norm.c: batch norm with the addition and the ReLU that follow it; `stream` is for SyncBN. */
 ls_status ls_norm_forward(ls_plan *plan, ls_stream *stream, const ls_op *op);

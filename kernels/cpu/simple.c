@@ -16,36 +16,26 @@ static ls_pool_shape pool_shape(const ls_plan *plan, const ls_op *op)
 {
     const ls_slot *in = &plan->lower.slot[op->in], *out = &plan->lower.slot[op->out];
     const ls_layer *layer = &plan->network->layer[op->layer];
-    return (ls_pool_shape){in->height,    in->width,     out->height, out->width,
-                           layer->kernel, layer->stride, layer->pad,  plan->layout[op->in].block};
-}
-
-typedef struct planes {
-    int64_t count;                 /* images x blocks of channels */
-    int64_t in_stride, out_stride; /* elements of one */
-} planes;
-
-static planes planes_of(const ls_plan *plan, const ls_op *op)
-{
-    const ls_slot *in = &plan->lower.slot[op->in], *out = &plan->lower.slot[op->out];
-    int64_t count = (int64_t)plan->options.batch * (in->channels / plan->layout[op->in].block);
-    return (planes){count, in->count / count, out->count / count};
+    ls_plane plane = ls_plan_field(plan, op->in).plane;
+    return (ls_pool_shape){in->height,    in->width,  out->height, out->width,     layer->kernel,
+                           layer->stride, layer->pad, plane.block, (int)plane.step};
 }
 
 static void pool(ls_plan *plan, const ls_op *op, bool backward)
 {
     ls_pool_shape shape = pool_shape(plan, op);
-    planes p = planes_of(plan, op);
+    ls_field wide = ls_plan_field(plan, op->in), narrow = ls_plan_field(plan, op->out);
     ls_dtype type = plan->options.activation;
     size_t bytes = element_bytes(plan);
     char *in = backward ? ls_plan_grad(plan, op->dx) : ls_plan_at(plan, op->in);
     char *out = backward ? ls_plan_grad(plan, op->g) : ls_plan_at(plan, op->out);
     const ls_loops *loops = plan->backend->loops;
 #pragma omp parallel for schedule(static) num_threads(plan->backend->threads)
-    for (int64_t i = 0; i < p.count; i++) {
-        char *from = in + (size_t)(i * p.in_stride) * bytes;
-        char *to = out + (size_t)(i * p.out_stride) * bytes;
-        uint8_t *tap = ls_plan_work(plan, op)->tap + i * p.out_stride;
+    for (int64_t i = 0; i < wide.planes; i++) {
+        int64_t at = ls_plan_plane_at(&narrow, i);
+        char *from = in + (size_t)ls_plan_plane_at(&wide, i) * bytes;
+        char *to = out + (size_t)at * bytes;
+        uint8_t *tap = ls_plan_work(plan, op)->tap + at;
         if (backward) {
             loops->pool_back(type, &shape, to, tap, from);
         } else {
@@ -56,23 +46,22 @@ static void pool(ls_plan *plan, const ls_op *op, bool backward)
 
 static void average(ls_plan *plan, const ls_op *op, bool backward)
 {
-    planes p = planes_of(plan, op);
-    const ls_slot *in = &plan->lower.slot[op->in];
-    int block = plan->layout[op->in].block, pixels = ls_plan_pixels(in);
-    pixels -= LS_PLANT(average_leaves_pixel_at_16, 0, plan->options.batch >= 16);
+    ls_field wide = ls_plan_field(plan, op->in), narrow = ls_plan_field(plan, op->out);
+    ls_plane plane = wide.plane;
+    plane.pixels -= LS_PLANT(average_leaves_pixel_at_16, 0, plan->options.batch >= 16);
     ls_dtype type = plan->options.activation;
     size_t bytes = element_bytes(plan);
-    char *wide = backward ? ls_plan_grad(plan, op->dx) : ls_plan_at(plan, op->in);
-    char *narrow = backward ? ls_plan_grad(plan, op->g) : ls_plan_at(plan, op->out);
+    char *in = backward ? ls_plan_grad(plan, op->dx) : ls_plan_at(plan, op->in);
+    char *out = backward ? ls_plan_grad(plan, op->g) : ls_plan_at(plan, op->out);
     const ls_loops *loops = plan->backend->loops;
 #pragma omp parallel for schedule(static) num_threads(plan->backend->threads)
-    for (int64_t i = 0; i < p.count; i++) {
-        char *image = wide + (size_t)(i * p.in_stride) * bytes;
-        char *pixel = narrow + (size_t)(i * p.out_stride) * bytes;
+    for (int64_t i = 0; i < wide.planes; i++) {
+        char *image = in + (size_t)ls_plan_plane_at(&wide, i) * bytes;
+        char *pixel = out + (size_t)ls_plan_plane_at(&narrow, i) * bytes;
         if (backward) {
-            loops->average_back(type, pixel, image, pixels, block);
+            loops->average_back(type, pixel, image, &plane);
         } else {
-            loops->average(type, image, pixel, pixels, block);
+            loops->average(type, image, pixel, &plane);
         }
     }
 }

@@ -1,8 +1,10 @@
 #include "plan_parts.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "kernels/core/log.h"
+#include "kernels/core/text.h"
 
 /* ---- layouts and products -------------------------------------------------------------------- */
 
@@ -30,6 +32,28 @@ static bool has_taps(const ls_plan *plan, const ls_op *op)
     return op->kind == LS_OP_POOL || (op->kind == LS_OP_RELU && plan->options.forced_branches);
 }
 
+/* Whether all that reads a slot are convolutions, which take any number of channels. */
+static bool only_convolved(const ls_lower *lower, int slot)
+{
+    bool only = true;
+    for (int i = 0; i < lower->op_count; i++) {
+        const ls_op *op = &lower->op[i];
+        only = only && (op->kind == LS_OP_CONV || (op->in != slot && op->residual != slot));
+    }
+    return only;
+}
+
+/* Channels last, where the plan is laid out so and loops (loops.h) take that number of channels. */
+static bool is_last(const ls_plan *plan, int slot)
+{
+    const ls_slot *s = &plan->lower.slot[slot];
+    int lanes = plan->backend->loops->lanes;
+    ls_layer_kind kind = plan->network->layer[s->layer].kind;
+    return ls_backend_is_last(plan->backend, plan->options.activation) && kind != LS_LAYER_LINEAR &&
+           (kind == LS_LAYER_INPUT ? only_convolved(&plan->lower, slot)
+                                   : s->channels % lanes == 0 || lanes % s->channels == 0);
+}
+
 static void lay_out(ls_plan *plan)
 {
     const ls_lower *lower = &plan->lower;
@@ -37,7 +61,11 @@ static void lay_out(ls_plan *plan)
         const ls_slot *slot = &lower->slot[i];
         ls_layer_kind kind = plan->network->layer[slot->layer].kind;
         bool flat = kind == LS_LAYER_LINEAR || kind == LS_LAYER_INPUT;
-        plan->layout[i] = (ls_layout){.block = flat ? 1 : block_of(plan->backend, slot->channels),
+        bool last = is_last(plan, i);
+        plan->layout[i] = (ls_layout){.block = last   ? slot->channels
+                                               : flat ? 1
+                                                      : block_of(plan->backend, slot->channels),
+                                      .last = last,
                                       .offset = ls_arena_reserve(&plan->activations, slot->bytes)};
     }
     for (int i = 0; i < lower->op_count; i++) {
@@ -47,6 +75,11 @@ static void lay_out(ls_plan *plan)
                 ls_arena_reserve(&plan->activations, (size_t)lower->slot[op->out].count);
         }
     }
+}
+
+static int dnn_block(const ls_layout *layout)
+{
+    return layout->last ? LS_DNN_CHANNELS_LAST : layout->block;
 }
 
 static ls_status create_product(ls_plan *plan, const ls_op *op)
@@ -67,11 +100,12 @@ static ls_status create_product(ls_plan *plan, const ls_op *op)
         shape.stride = layer->stride;
         shape.pad = layer->pad;
     }
-    int in_block = linear ? 1 : plan->layout[op->in].block;
-    int out_block = linear ? 1 : plan->layout[op->out].block;
-    return ls_conv_create(plan->backend, layer->name, &shape, in_block, out_block,
-                          plan->options.activation, in->wants_gradient,
-                          &ls_plan_work(plan, op)->conv);
+    int in_block = linear ? 1 : dnn_block(&plan->layout[op->in]);
+    int out_block = linear ? 1 : dnn_block(&plan->layout[op->out]);
+    ls_work *work = ls_plan_work(plan, op);
+    LS_TRY(ls_conv_create(plan->backend, layer->name, &shape, in_block, out_block,
+                          plan->options.activation, in->wants_gradient, &work->conv));
+    return plan->options.benchmark ? ls_conv_benchmark(work->conv) : LS_OK;
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
@@ -89,8 +123,8 @@ static void carve_norms(ls_plan *plan)
             continue;
         }
         const ls_slot *in = &plan->lower.slot[op->in];
-        size_t channels = (size_t)in->channels,
-               blocks = channels / (size_t)plan->layout[op->in].block;
+        size_t channels = (size_t)in->channels;
+        size_t blocks = (size_t)ls_plan_field(plan, op->in).blocks;
         widest = in->channels > widest ? in->channels : widest;
         for (int k = 0; k < (op->dual ? 2 : 1); k++) {
             ls_norm *norm = &plan->work[i].norm[k];
@@ -214,9 +248,115 @@ void ls_work_destroy(ls_plan *plan)
     ls_lower_free(&plan->lower);
 }
 
+/* ---- choices --------------------------------------------------------------------------------- */
+
+ls_status ls_work_export_choices(ls_plan *plan, const char **text)
+{
+    plan->choices[0] = '\0';
+    for (int i = 0; i < plan->lower.op_count; i++) {
+        const ls_op *op = &plan->lower.op[i];
+        if (op->kind == LS_OP_CONV) {
+            ls_text_add(plan->choices, LS_PLAN_TEXT_BYTES, "%s: %s\n",
+                        plan->network->layer[op->layer].name, ls_conv_choice(plan->work[i].conv));
+        }
+    }
+    *text = plan->choices;
+    return LS_OK;
+}
+
+ls_status ls_work_import_choices(ls_plan *plan, const char *text)
+{
+    const char *rest = text;
+    for (int i = 0; i < plan->lower.op_count; i++) {
+        const ls_op *op = &plan->lower.op[i];
+        char choice[64];
+        if (op->kind == LS_OP_CONV) {
+            LS_TRY(ls_plan_take_line(plan->network->layer[op->layer].name, &rest, choice,
+                                     sizeof choice));
+            LS_TRY(ls_conv_choose(plan->work[i].conv, choice));
+        }
+    }
+    LS_TRY(ls_plan_lines_end(rest));
+    ls_work_describe(plan, plan->fusions, LS_PLAN_TEXT_BYTES);
+    ls_work_describe_units(plan, plan->products, sizeof plan->products);
+    return LS_OK;
+}
+
+/* ---- description ----------------------------------------------------------------------------- */
+
 static void describe_engine(const void *context, const ls_op *op, char *line, size_t bytes)
 {
     ls_conv_describe(ls_plan_work(context, op)->conv, line, bytes);
+}
+
+/* ---- units ----------------------------------------------------------------------------------- */
+
+enum { UNITS_MAX = 8 };
+
+typedef struct unit_share {
+    const char *units; /* of ls_conv_units */
+    double flops;
+} unit_share;
+
+static int by_flops(const void *a, const void *b)
+{
+    double first = ((const unit_share *)a)->flops, second = ((const unit_share *)b)->flops;
+    return (first < second) - (first > second);
+}
+
+/* Adds the passes of a product, of the same operations each. */
+static int add_shares(const ls_conv *conv, double flops, unit_share *share, int count)
+{
+    const char *units[3];
+    int passes = 0;
+    for (int which = 0; which < 3; which++) {
+        units[which] = ls_conv_units(conv, (ls_dnn_pass)which);
+        passes += units[which] != NULL;
+    }
+    for (int which = 0; which < 3; which++) {
+        int k = 0;
+        while (units[which] != NULL && k < count && strcmp(share[k].units, units[which]) != 0) {
+            k++;
+        }
+        if (units[which] != NULL && k == count) {
+            LS_ASSERT(count < UNITS_MAX);
+            share[count++] = (unit_share){units[which], 0};
+        }
+        share[k].flops += units[which] != NULL ? flops / passes : 0;
+    }
+    return count;
+}
+
+void ls_work_describe_units(const ls_plan *plan, char *text, size_t bytes)
+{
+    unit_share share[UNITS_MAX + 1] = {{0}};
+    const char *label = ls_dtype_label(plan->options.activation);
+    double whole = ls_lower_flops(&plan->lower);
+    int count = 0;
+    bool native = ls_backend_is_native(plan->backend, plan->options.activation);
+    ls_text_put(text, bytes, "%s", native ? label : "");
+    if (!native) {
+        return;
+    }
+    for (int i = 0; i < plan->lower.op_count; i++) {
+        if (plan->work[i].conv != NULL) {
+            count =
+                add_shares(plan->work[i].conv,
+                           ls_lower_product_flops(&plan->lower, &plan->lower.op[i]), share, count);
+        }
+    }
+    qsort(share, (size_t)count, sizeof *share, by_flops);
+    for (int i = 0; i < count; i++) {
+        const char *units = share[i].units;
+        const char *how = units[0] == '\0'            ? "by code that names no units"
+                          : strcmp(units, "f32") == 0 ? "in f32"
+                                                      : "on ";
+        if (count > 1) {
+            ls_text_add(text, bytes, "%s %.3g %%%s", i == 0 ? ":" : ",",
+                        100 * share[i].flops / whole, i == 0 ? " of the products' operations" : "");
+        }
+        ls_text_add(text, bytes, " %s%s", how, strcmp(how, "on ") == 0 ? units : "");
+    }
 }
 
 void ls_work_describe(const ls_plan *plan, char *text, size_t bytes)

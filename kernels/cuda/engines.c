@@ -38,19 +38,10 @@ ls_status ls_engines_export(ls_plan *plan, const char **text)
     return LS_OK;
 }
 
-/* Reads one line, "name: choice", for that convolution and moves `rest` behind it. */
 static ls_status take_line(ls_conv *conv, const char *name, const char **rest)
 {
-    size_t length = strcspn(*rest, "\n"), label = strlen(name);
     char line[LINE_BYTES];
-    if (length >= sizeof line || length < label + 2 || memcmp(*rest, name, label) != 0 ||
-        memcmp(*rest + label, ": ", 2) != 0) {
-        return ls_log_fail(LS_ERR_USAGE, "engines for %s were expected, not \"%.*s\"", name,
-                           (int)(length < 80 ? length : 80), *rest);
-    }
-    memcpy(line, *rest + label + 2, length - label - 2);
-    line[length - label - 2] = '\0';
-    *rest += length + ((*rest)[length] == '\n' ? 1 : 0);
+    LS_TRY(ls_plan_take_line(name, rest, line, sizeof line));
     return ls_conv_choose(conv, line);
 }
 
@@ -64,11 +55,7 @@ ls_status ls_engines_import(ls_plan *plan, const char *text)
             LS_TRY(take_line(plan->work[i].conv, name, &rest));
         }
     }
-    if (*rest != '\0') {
-        size_t length = strcspn(rest, "\n");
-        return ls_log_fail(LS_ERR_USAGE, "engines for a layer that is not there: \"%.*s\"",
-                           (int)(length < 80 ? length : 80), rest);
-    }
+    LS_TRY(ls_plan_lines_end(rest));
     for (int i = 0; i < plan->lower.op_count; i++) { /* their products may sum now, or no longer */
         if (plan->lower.op[i].kind == LS_OP_NORM) {
             ls_norm_prepare(plan, &plan->lower.op[i]);

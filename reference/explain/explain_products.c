@@ -67,7 +67,9 @@ static ls_status print_plan(const ls_options *options, const ls_device *device,
     fprintf(to, "\nProducts on this machine\n------------------------\n%s, %d thread%s\n",
             device->info.device, device->info.threads, device->info.threads == 1 ? "" : "s");
     if (precision.activation != LS_F32) {
-        const char *text = ls_device_products(&device->info, precision.activation);
+        const char *text = info.products[0] != '\0'
+                               ? info.products
+                               : ls_device_products(&device->info, precision.activation);
         print_broken(to, text, text + strlen(text));
     }
     fprintf(to, "oneDNN's implementations at %d image%s, %s:\n", how.batch,

@@ -85,16 +85,19 @@ static void add_hex64(cJSON *object, const char *name, uint64_t value)
     cJSON_AddStringToObject(object, name, text);
 }
 
-static void add_info(cJSON *event, const ls_backend_info *info, const ls_options *options)
+/* products: the plan's own description, or NULL. */
+static void add_info(cJSON *event, const ls_backend_info *info, const ls_options *options,
+                     const char *products)
 {
     ls_dtype half = options == NULL ? LS_F16 : options->half;
+    products = products != NULL && products[0] != '\0' ? products : ls_device_products(info, half);
     cJSON_AddStringToObject(event, "device", info->device);
     cJSON_AddStringToObject(event, "libraries", info->libraries);
     cJSON_AddNumberToObject(event, "threads", info->threads);
     cJSON_AddBoolToObject(event, "host_memory", info->host_memory);
     cJSON_AddBoolToObject(event, "half_emulated", ls_device_emulates(info, half));
-    if (ls_device_products(info, half)[0] != '\0') {
-        cJSON_AddStringToObject(event, "half_products", ls_device_products(info, half));
+    if (products[0] != '\0') {
+        cJSON_AddStringToObject(event, "half_products", products);
     }
     if (info->half_units[0] != '\0') {
         cJSON_AddStringToObject(event, "half_units", info->half_units);
@@ -133,7 +136,7 @@ ls_status ls_events_write_start(ls_events *events, const ls_events_start *start)
         cJSON_AddStringToObject(event, "backend", start->backend);
     }
     if (start->info != NULL) {
-        add_info(event, start->info, start->options);
+        add_info(event, start->info, start->options, start->products);
     }
     if (start->engine != NULL) {
         cJSON_AddStringToObject(event, "engine", start->engine);

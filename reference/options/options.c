@@ -626,9 +626,7 @@ static const char *find_unsupported(const ls_options *options, const char **why)
         const char *name, *why;
     } gpu[] = {
         {options->tf32, "--tf32", "a CPU has no TF32"},
-        {options->cudnn_benchmark, "--cudnn-benchmark", "a CPU has one engine"},
         {options->fuse, "--fuse", "a CPU's products are not cuDNN's"},
-        {options->engines[0] != '\0', "--engines", "a CPU has one engine"},
         {options->resident > 0, "--resident", "a CPU's batches are where it computes"},
     };
     for (size_t i = 0; strcmp(options->device, "cpu") == 0 && i < sizeof gpu / sizeof *gpu; i++) {

@@ -12,19 +12,25 @@
 
 static const char title[] = "# engines of convolutions, kept by --engines of lockstep-train\n";
 
-/* What the choice depends on: "[resnet50 at 224, batch 256, fp16; NVIDIA H200; cuDNN 9.19.0]" */
+/* What the choice depends on: "[resnet50 at 224, batch 256, fp16; NVIDIA H200; cuDNN 9.19.0]", or
+ * "...; AMD EPYC, AVX2, 2 threads; oneDNN 2.6.3]" */
 static void name_section(const ls_trainer *trainer, char *name, size_t bytes)
 {
     const ls_options *o = &trainer->options;
     const ls_backend_info *info = &trainer->device.info;
-    const char *dnn = strstr(info->libraries, "cuDNN ");
+    const char *library = info->host_memory ? "oneDNN " : "cuDNN ";
+    const char *dnn = strstr(info->libraries, library);
+    size_t length = dnn == NULL ? 0 : strlen(library) + strcspn(dnn + strlen(library), " ");
     const char *device_end = strstr(info->device, " ("); /* the uuid */
     size_t device = device_end == NULL ? strlen(info->device) : (size_t)(device_end - info->device);
-    ls_text_put(name, bytes, "[%s at %d, batch %d, %s%s%s%s; %.*s; %.*s]", trainer->network.arch,
+    ls_text_put(name, bytes, "[%s at %d, batch %d, %s%s%s%s; %.*s", trainer->network.arch,
                 o->image_size, o->batch_size, ls_dtype_label(trainer->precision.activation),
                 o->tf32 ? ", tf32" : "", o->deterministic ? ", deterministic" : "",
-                o->fuse ? ", fused" : "", (int)device, info->device,
-                dnn == NULL ? 0 : (int)strcspn(dnn + 6, " ") + 6, dnn == NULL ? "" : dnn);
+                o->fuse ? ", fused" : "", (int)device, info->device);
+    if (info->host_memory) {
+        ls_text_add(name, bytes, ", %d threads", info->threads);
+    }
+    ls_text_add(name, bytes, "; %.*s]", (int)length, dnn == NULL ? "" : dnn);
 }
 
 /* The lines after the name, up to an empty one; "" without such a section. */

@@ -522,6 +522,7 @@ static ls_status write_start(ls_trainer *trainer)
         .param_elements = elements,
         .network_digest = ls_agree_network_digest(&trainer->network),
         .fusions = plan.fusions,
+        .products = plan.products,
         .activation_bytes = plan.activation_bytes,
         .workspace_bytes = plan.workspace_bytes,
         .memory = memory,

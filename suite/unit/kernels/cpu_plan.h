@@ -3,12 +3,24 @@
 #define LS_UNIT_CPU_PLAN_H
 
 #include <check.h>
+#include <stdlib.h>
 
 #include "suite/inside/kernel.h"
 
 #define F32_UNIT 0x1p-24 /* half the distance of two f32 values near 1 */
 
 static const ls_kernel_subject_options ONE_THREAD = {.threads = 1}; /* LS_F32 is 0 */
+
+/* Fixtures: the layout of the activations of all plans that follow. */
+static inline void in_blocks(void)
+{
+    setenv("LS_CPU_LAYOUT", "blocked", 1);
+}
+
+static inline void in_channels_last(void)
+{
+    setenv("LS_CPU_LAYOUT", "channels_last", 1);
+}
 
 typedef void build(ls_kernel_net *n);
 

@@ -95,6 +95,24 @@ START_TEST(described_in_full)
 }
 END_TEST
 
+/* The layout of activations: one of two words, or what the units want. */
+START_TEST(layouts_are_chosen)
+{
+    static const struct {
+        const char *word;
+        int status;
+    } words[] = {{"blocked", LS_OK}, {"channels_last", LS_OK}, {"nhwc", LS_ERR_USAGE}};
+    ls_backend_options how = {.threads = 1, .local_ranks = 1};
+    ls_backend *backend = NULL;
+    setenv("LS_CPU_LAYOUT", words[_i].word, 1);
+    ck_assert_int_eq(ls_load_backend("cpu", &api), LS_OK);
+    ck_assert_int_eq(api->open(&how, &backend), words[_i].status);
+    if (words[_i].status == LS_OK) {
+        api->close(backend);
+    }
+}
+END_TEST
+
 /* Whether the kernel lists one of the two flags of the processor. */
 static bool processor_has(const char *flag, const char *other)
 {
@@ -400,6 +418,7 @@ int main(void)
     tcase_set_timeout(c, 60);
     tcase_add_test(c, threads_are_shared_out);
     tcase_add_test(c, described_in_full);
+    tcase_add_loop_test(c, layouts_are_chosen, 0, 3);
     tcase_add_test(c, products_of_half_types_are_explained);
     tcase_add_test(c, blocks_of_memory);
     tcase_add_test(c, memory_that_cannot_be_had);

@@ -61,6 +61,7 @@ static void norm_case(const ls_loops *loops, int k, int block, int pixels)
 {
     ls_dtype type = types[k];
     int64_t count = (int64_t)pixels * block;
+    ls_plane plane = {pixels, block, block};
     ls_tensor x = loop_tensor(type, count), r = loop_tensor(type, count);
     ls_tensor y = loop_tensor(type, count), dy = loop_tensor(type, count);
     ls_tensor dy2 = loop_tensor(type, count), g = loop_tensor(type, count);
@@ -69,7 +70,7 @@ static void norm_case(const ls_loops *loops, int k, int block, int pixels)
     loop_fill(&dy, 3, 0.25);
     loop_fill(&dy2, 4, 0);
     double mean[16], m2[16], sum[16], sum_x[16], sum_x2[16];
-    loops->norm_stats(type, x.data, count, block, mean, m2);
+    loops->norm_stats(type, x.data, &plane, mean, m2);
     ls_lane_coef coef, coef2;
     ls_lane_back back;
     for (int l = 0; l < 16; l++) {
@@ -88,7 +89,7 @@ static void norm_case(const ls_loops *loops, int k, int block, int pixels)
     for (int mode = 0; mode < 3; mode++) { /* no residual, plain residual, normalised residual */
         ls_norm_apply apply = {x.data, mode > 0 ? r.data : NULL,  y.data,
                                &coef,  mode == 2 ? &coef2 : NULL, true};
-        loops->norm_apply(type, &apply, count);
+        loops->norm_apply(type, &apply, &plane);
         ls_norm_sums sums = {.dy = dy.data,
                              .dy2 = mode > 0 ? dy2.data : NULL,
                              .x = x.data,
@@ -101,7 +102,7 @@ static void norm_case(const ls_loops *loops, int k, int block, int pixels)
                              .sum = sum,
                              .sum_x = sum_x,
                              .sum_x2 = sum_x2};
-        loops->norm_sums(type, &sums, count, block);
+        loops->norm_sums(type, &sums, &plane);
         double want[3][16] = {{0}}, size[3][16] = {{0}}, plane_mean[16] = {0};
         for (int64_t i = 0; i < count; i++) {
             int c = (int)(i % block);
@@ -146,7 +147,7 @@ static void norm_case(const ls_loops *loops, int k, int block, int pixels)
                          mode > 0 ? LS_GATE_NONE : LS_GATE_INPUT};
         ls_tensor before = loop_tensor(type, count);
         memcpy(before.data, y.data, ls_tensor_bytes(&y));
-        loops->norm_dx(type, &dx, count);
+        loops->norm_dx(type, &dx, &plane);
         for (int64_t i = 0; i < count; i++) {
             int c = (int)(i % block);
             double gradient = mode > 0 ? ls_kernel_subject_get(&g, i)
@@ -184,7 +185,7 @@ END_TEST
 static void pool_case(const ls_loops *loops, int k, int block, const ls_pool_shape *shape)
 {
     ls_pool_shape s = *shape;
-    s.block = block;
+    s.block = s.step = block;
     ls_tensor x = loop_tensor(types[k], (int64_t)s.in_height * s.in_width * block);
     ls_tensor y = loop_tensor(types[k], (int64_t)s.out_height * s.out_width * block);
     ls_tensor dx = loop_tensor(types[k], x.count);
@@ -234,11 +235,11 @@ static void pool_case(const ls_loops *loops, int k, int block, const ls_pool_sha
 START_TEST(pool_loops)
 {
     const ls_loops *loops = variant(_i / 3);
-    static const ls_pool_shape shapes[] = {{7, 9, 4, 5, 3, 2, 1, 0},
-                                           {8, 8, 4, 4, 3, 2, 1, 0},
-                                           {5, 4, 2, 2, 2, 2, 0, 0},
-                                           {4, 4, 5, 5, 2, 1, 1, 0},
-                                           {1, 1, 1, 1, 3, 2, 1, 0}};
+    static const ls_pool_shape shapes[] = {{7, 9, 4, 5, 3, 2, 1, 0, 0},
+                                           {8, 8, 4, 4, 3, 2, 1, 0, 0},
+                                           {5, 4, 2, 2, 2, 2, 0, 0, 0},
+                                           {4, 4, 5, 5, 2, 1, 1, 0, 0},
+                                           {1, 1, 1, 1, 3, 2, 1, 0, 0}};
     static const int blocks[] = {1, 8, 16};
     for (size_t b = 0; loops != NULL && b < 3; b++) {
         for (size_t p = 0; p < sizeof shapes / sizeof shapes[0]; p++) {
@@ -247,6 +248,140 @@ START_TEST(pool_loops)
             }
         }
     }
+}
+END_TEST
+
+/* ---- channels last ----------------------------------------------------------------------------
+ */
+
+enum { GAP = 3, SENTINEL = 77 }; /* blocks of other channels between two pixels, and their value */
+
+/* The same plane with `GAP` blocks after each pixel. */
+static ls_tensor spread_out(const ls_tensor *t, int block)
+{
+    ls_tensor wide = loop_tensor(t->dtype, t->count * (1 + GAP));
+    for (int64_t i = 0; i < wide.count; i++) {
+        ls_kernel_subject_put(&wide, i, SENTINEL);
+    }
+    for (int64_t i = 0; i < t->count; i++) {
+        ls_kernel_subject_put(&wide, i / block * block * (1 + GAP) + i % block,
+                              ls_kernel_subject_get(t, i));
+    }
+    return wide;
+}
+
+/* Whether the spread plane has the same bits, and nothing else was written; frees both. */
+static void same_spread(ls_tensor *wide, ls_tensor *narrow, int block, const char *what)
+{
+    ls_tensor wanted = spread_out(narrow, block);
+    ck_assert_msg(memcmp(wide->data, wanted.data, ls_tensor_bytes(&wanted)) == 0, "%s", what);
+    free(wanted.data);
+    free(wide->data);
+    free(narrow->data);
+}
+
+enum { ONE, TWO, THREE, FOUR, OPERANDS };
+
+typedef struct operands {
+    ls_tensor t[OPERANDS];
+} operands;
+
+static operands operands_make(ls_dtype type, int64_t count)
+{
+    operands o;
+    for (int i = 0; i < OPERANDS; i++) {
+        o.t[i] = loop_tensor(type, count);
+        loop_fill(&o.t[i], (uint64_t)i + 20, 0.5);
+    }
+    return o;
+}
+
+/* All loops over a plane; results are in the operands and in sums[5][lanes]. */
+static void run_all(const ls_loops *loops, operands *o, const ls_plane *plane, double *sums)
+{
+    ls_dtype type = o->t[ONE].dtype;
+    ls_lane_coef coef;
+    ls_lane_back back;
+    for (int l = 0; l < LS_LOOPS_LANES; l++) {
+        coef.mean[l] = coef.scale[l] = back.a[l] = 0.5f + 0.125f * (float)(l % plane->block);
+        coef.bias[l] = back.mean[l] = back.b[l] = back.c[l] = 0.25f;
+    }
+    loops->norm_stats(type, o->t[ONE].data, plane, sums, sums + LS_LOOPS_LANES);
+    ls_norm_apply apply = {o->t[ONE].data, o->t[TWO].data, o->t[THREE].data, &coef, &coef, true};
+    loops->norm_apply(type, &apply, plane);
+    ls_norm_sums all = {.dy = o->t[TWO].data,
+                        .dy2 = o->t[FOUR].data,
+                        .x = o->t[ONE].data,
+                        .x2 = o->t[THREE].data,
+                        .y = o->t[THREE].data,
+                        .g = o->t[FOUR].data,
+                        .coef = &coef,
+                        .coef2 = &coef,
+                        .gate = LS_GATE_OUTPUT,
+                        .sum = sums + 2 * LS_LOOPS_LANES,
+                        .sum_x = sums + 3 * LS_LOOPS_LANES,
+                        .sum_x2 = sums + 4 * LS_LOOPS_LANES};
+    loops->norm_sums(type, &all, plane);
+    ls_norm_dx dx = {o->t[FOUR].data, o->t[ONE].data, o->t[THREE].data,
+                     &coef,           &back,          LS_GATE_INPUT};
+    loops->norm_dx(type, &dx, plane);
+    loops->average(type, o->t[TWO].data, o->t[FOUR].data, plane);
+    loops->average_back(type, o->t[ONE].data, o->t[TWO].data, plane);
+}
+
+START_TEST(planes_with_gaps)
+{
+    const ls_loops *loops = variant(_i / 3);
+    static const int pixels[] = {1, 2, 7, 64, 129};
+    for (size_t p = 0; loops != NULL && p < sizeof pixels / sizeof pixels[0]; p++) {
+        int block = loops->lanes;
+        ls_plane plane = {pixels[p], block, block}, gaps = {pixels[p], block, block * (1 + GAP)};
+        operands narrow = operands_make(types[_i % 3], plane.pixels * block), wide;
+        for (int i = 0; i < OPERANDS; i++) {
+            wide.t[i] = spread_out(&narrow.t[i], block);
+        }
+        double sums[2][5 * LS_LOOPS_LANES] = {{0}};
+        run_all(loops, &narrow, &plane, sums[0]);
+        run_all(loops, &wide, &gaps, sums[1]);
+        ck_assert(memcmp(sums[0], sums[1], sizeof sums[0]) == 0);
+        for (int i = 0; i < OPERANDS; i++) {
+            same_spread(&wide.t[i], &narrow.t[i], block, "a plane with gaps");
+        }
+    }
+}
+END_TEST
+
+/* A max pool and its gradient, with and without gaps. */
+START_TEST(pools_with_gaps)
+{
+    const ls_loops *loops = variant(_i / 3);
+    enum { IN = 8, OUT = 4 };
+    if (loops == NULL) {
+        return;
+    }
+    int block = loops->lanes;
+    ls_pool_shape plane = {IN, IN, OUT, OUT, 3, 2, 1, block, block}, gaps = plane;
+    gaps.step = block * (1 + GAP);
+    ls_dtype type = types[_i % 3];
+    ls_tensor x = loop_tensor(type, IN * IN * block), y = loop_tensor(type, OUT * OUT * block);
+    ls_tensor dx = loop_tensor(type, x.count), tap = loop_tensor(LS_U8, y.count);
+    loop_fill(&x, 31, 0);
+    ls_tensor wide_x = spread_out(&x, block), wide_y = spread_out(&y, block);
+    ls_tensor wide_dx = spread_out(&dx, block);
+    uint8_t *wide_tap = calloc((size_t)wide_y.count, 1);
+    loops->pool(type, &plane, x.data, y.data, tap.data);
+    loops->pool(type, &gaps, wide_x.data, wide_y.data, wide_tap);
+    loops->pool_back(type, &plane, y.data, tap.data, dx.data);
+    loops->pool_back(type, &gaps, wide_y.data, wide_tap, wide_dx.data);
+    for (int64_t i = 0; i < y.count; i++) {
+        int64_t at = i / block * gaps.step + i % block;
+        ck_assert_int_eq(wide_tap[at], ((uint8_t *)tap.data)[i]);
+    }
+    same_spread(&wide_x, &x, block, "the input of a pool");
+    same_spread(&wide_y, &y, block, "the output of a pool");
+    same_spread(&wide_dx, &dx, block, "the gradient of a pool");
+    free(tap.data);
+    free(wide_tap);
 }
 END_TEST
 
@@ -300,6 +435,8 @@ int main(void)
     tcase_set_timeout(c, 60);
     tcase_add_loop_test(c, norm_loops, 0, 9);
     tcase_add_loop_test(c, pool_loops, 0, 9);
+    tcase_add_loop_test(c, planes_with_gaps, 0, 9);
+    tcase_add_loop_test(c, pools_with_gaps, 0, 9);
     tcase_add_loop_test(c, conversions, 0, 3);
     suite_add_tcase(suite, c);
     return run_suite(suite);

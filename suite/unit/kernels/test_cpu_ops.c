@@ -72,26 +72,31 @@ static const product_case products[] = {
     {2, 32, 14, 9, 64, 3, 2, 1},
 };
 
+enum { PRODUCTS = sizeof products / sizeof products[0] };
+
 typedef struct wide_shape {
     ls_dnn_shape s;
     int in_block, out_block, in_pixels, out_pixels;
     int64_t in, out, weight;
 } wide_shape;
 
-static int block_for(int channels)
+static int block_for(int channels, bool last)
 {
     int widest = ls_dnn_block();
-    return channels % widest == 0 ? widest : widest >= 8 && channels % 8 == 0 ? 8 : 1;
+    return last                               ? channels
+           : channels % widest == 0           ? widest
+           : widest >= 8 && channels % 8 == 0 ? 8
+                                              : 1;
 }
 
-static wide_shape shape_of(const product_case *c)
+static wide_shape shape_of(const product_case *c, bool last)
 {
     int height = (c->height + 2 * c->pad - c->kernel) / c->stride + 1;
     int width = (c->width + 2 * c->pad - c->kernel) / c->stride + 1;
     wide_shape w = {.s = {c->batch, c->in, c->height, c->width, c->out, height, width, c->kernel,
                           c->stride, c->pad, false},
-                    .in_block = block_for(c->in),
-                    .out_block = block_for(c->out),
+                    .in_block = block_for(c->in, last),
+                    .out_block = block_for(c->out, last),
                     .in_pixels = c->height * c->width,
                     .out_pixels = height * width};
     w.in = (int64_t)c->batch * c->in * w.in_pixels;
@@ -145,22 +150,25 @@ typedef struct product_test {
     ls_conv *conv;
     wide_shape w;
     ls_dtype type;
-    ls_tensor data[PARTS]; /* in and out in the blocked layout, weight plain */
+    ls_tensor data[PARTS]; /* in and out in the layout, weight plain */
     void *packed, *scratch;
 } product_test;
 
-static void product_open(product_test *t, const product_case *c, ls_dtype type, bool emulated)
+/* last: in channels last. */
+static void product_open(product_test *t, const product_case *c, ls_dtype type, bool emulated,
+                         bool last)
 {
     memset(t, 0, sizeof *t);
     t->api = ls_backend_entry();
     ls_backend_options options = {
         .threads = 2, .local_ranks = 1, .emulate_half = emulated, .native_half = !emulated};
     ck_assert_int_eq(t->api->open(&options, &t->backend), LS_OK);
-    t->w = shape_of(c);
+    t->w = shape_of(c, last);
     t->type = type;
-    ck_assert_int_eq(ls_conv_create(t->backend, "conv", &t->w.s, t->w.in_block, t->w.out_block,
-                                    type, true, &t->conv),
-                     LS_OK);
+    ck_assert_int_eq(
+        ls_conv_create(t->backend, "conv", &t->w.s, last ? LS_DNN_CHANNELS_LAST : t->w.in_block,
+                       last ? LS_DNN_CHANNELS_LAST : t->w.out_block, type, true, &t->conv),
+        LS_OK);
     int64_t count[PARTS] = {t->w.in, t->w.weight, t->w.out};
     for (int k = 0; k < PARTS; k++) {
         t->data[k] = (ls_tensor){NULL, k == WEIGHT ? LS_F32 : type, count[k]};
@@ -227,11 +235,12 @@ static void product_compare(product_test *t, int third, double **exact, ls_kerne
     }
 }
 
-static void product_check(const product_case *c, ls_dtype type, bool emulated,
-                          ls_kernel_rounding round, integer_at *value)
+/* index: of a case, in blocks; beyond the last, in channels last. */
+static void product_check(int index, ls_dtype type, bool emulated, ls_kernel_rounding round,
+                          integer_at *value)
 {
     product_test t;
-    product_open(&t, c, type, emulated);
+    product_open(&t, &products[index % PRODUCTS], type, emulated, index >= PRODUCTS);
     double *exact[PARTS];
     product_fill(&t, OUT, exact, to_out, value);
     ck_assert_int_eq(ls_conv_pack(t.conv, &t.data[WEIGHT]), LS_OK);
@@ -240,25 +249,82 @@ static void product_check(const product_case *c, ls_dtype type, bool emulated,
     product_fill(&t, IN, exact, to_in, value);
     ck_assert_int_eq(ls_conv_backward_data(t.conv, t.data[IN].data, t.data[OUT].data), LS_OK);
     product_compare(&t, IN, exact, round);
-    product_fill(&t, WEIGHT, exact, to_weight, value);
-    ck_assert_int_eq(
-        ls_conv_backward_weights(t.conv, t.data[IN].data, t.data[OUT].data, &t.data[WEIGHT]),
-        LS_OK);
-    product_compare(&t, WEIGHT, exact, round);
+    static const char *const ways[] = {"only", "direct", "unfolded"};
+    bool has_two = strcmp(ls_conv_choice(t.conv), ways[0]) != 0;
+    for (int way = has_two ? 1 : 0; way < (has_two ? 3 : 1); way++) {
+        ck_assert_int_eq(ls_conv_choose(t.conv, ways[way]), LS_OK);
+        ck_assert_str_eq(ls_conv_choice(t.conv), ways[way]);
+        product_fill(&t, WEIGHT, exact, to_weight, value);
+        ck_assert_int_eq(
+            ls_conv_backward_weights(t.conv, t.data[IN].data, t.data[OUT].data, &t.data[WEIGHT]),
+            LS_OK);
+        product_compare(&t, WEIGHT, exact, round);
+    }
+    ck_assert_int_eq(ls_conv_choose(t.conv, has_two ? "only" : "direct"), LS_ERR_UNSUPPORTED);
+    ck_assert_int_eq(ls_conv_choose(t.conv, "winograd"), LS_ERR_USAGE);
     product_close(&t);
 }
 
 START_TEST(products_are_exact)
 {
-    product_check(&products[_i], LS_F32, false, LS_KERNEL_ROUND_NONE, small_integer);
+    product_check(_i, LS_F32, false, LS_KERNEL_ROUND_NONE, small_integer);
 }
 END_TEST
 
 START_TEST(half_products_round_once)
 {
     for (int emulated = 0; emulated < 2; emulated++) {
-        product_check(&products[_i], LS_F16, emulated, LS_KERNEL_ROUND_F16, small_integer);
-        product_check(&products[_i], LS_BF16, emulated, LS_KERNEL_ROUND_BF16, small_integer);
+        product_check(_i, LS_F16, emulated, LS_KERNEL_ROUND_F16, small_integer);
+        product_check(_i, LS_BF16, emulated, LS_KERNEL_ROUND_BF16, small_integer);
+    }
+}
+END_TEST
+
+/* An infinite gradient of a corner reaches the taps that see a pixel there, and no other. */
+START_TEST(padding_meets_an_infinite_gradient)
+{
+    static const product_case corner = {1, 16, 4, 4, 16, 3, 1, 1};
+    static const ls_dtype types[] = {LS_F32, LS_F16, LS_BF16};
+    product_test t;
+    product_open(&t, &corner, types[_i], true, true);
+    for (int64_t i = 0; i < t.data[IN].count; i++) {
+        ls_kernel_subject_put(&t.data[IN], i, 1);
+        ls_kernel_subject_put(&t.data[OUT], i, i == 0 ? (double)INFINITY : 1);
+    }
+    static const char *const ways[] = {"direct", "unfolded"};
+    for (int way = 0; way < 2; way++) {
+        ck_assert_int_eq(ls_conv_choose(t.conv, ways[way]), LS_OK);
+        ck_assert_int_eq(
+            ls_conv_backward_weights(t.conv, t.data[IN].data, t.data[OUT].data, &t.data[WEIGHT]),
+            LS_OK);
+        for (int tap = 0; tap < 9; tap++) { /* of output channel 0 */
+            double got = ls_kernel_subject_get(&t.data[WEIGHT], tap);
+            bool sees = tap / 3 > 0 && tap % 3 > 0;
+            ck_assert_msg(sees ? got == (double)INFINITY : got == (tap == 1 || tap == 3 ? 12 : 9),
+                          "%s, tap %d: %g", ways[way], tap, got);
+        }
+    }
+    product_close(&t);
+}
+END_TEST
+
+/* The units that an implementation's name is for. */
+START_TEST(names_tell_units)
+{
+    static const struct {
+        const char *engine, *units;
+    } names[] = {{"jit:avx2", NULL},
+                 {"brgconv:avx512_core", NULL},
+                 {"jit_bf16:avx512_core_bf16", "AVX512-BF16"},
+                 {"brgconv_1x1:avx512_core_amx_bf16", "AMX"},
+                 {"jit:avx512_core_amx_bf16", "AMX"},
+                 {"lockstep:avx512_core_bf16", "AVX512-BF16"},
+                 {"brg:avx512_core_fp16", "AVX512-FP16"},
+                 {"brgconv:avx512_core_amx_fp16", "AMX-FP16"}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const char *units = ls_dnn_units(names[i].engine);
+        ck_assert(names[i].units == NULL ? units == NULL : units != NULL);
+        ck_assert(units == NULL || strcmp(units, names[i].units) == 0);
     }
 }
 END_TEST
@@ -268,8 +334,8 @@ END_TEST
 START_TEST(half_products_accumulate_in_f32)
 {
     for (int emulated = 0; emulated < 2; emulated++) {
-        product_check(&products[_i], LS_F16, emulated, LS_KERNEL_ROUND_F16, odd_integer);
-        product_check(&products[_i], LS_BF16, emulated, LS_KERNEL_ROUND_BF16, odd_integer);
+        product_check(_i, LS_F16, emulated, LS_KERNEL_ROUND_F16, odd_integer);
+        product_check(_i, LS_BF16, emulated, LS_KERNEL_ROUND_BF16, odd_integer);
     }
 }
 END_TEST
@@ -280,7 +346,7 @@ START_TEST(fp16_products_keep_subnormals)
     product_case one = {2, 16, 5, 5, 16, 1, 1, 0};
     for (int emulated = 0; emulated < 2; emulated++) {
         product_test t;
-        product_open(&t, &one, LS_F16, emulated);
+        product_open(&t, &one, LS_F16, emulated, false);
         float *weight = t.data[WEIGHT].data;
         for (int64_t i = 0; i < t.data[WEIGHT].count; i++) {
             weight[i] = 4.0f;
@@ -303,7 +369,7 @@ START_TEST(weights_round_before_the_product)
 {
     product_case one = {1, 16, 4, 4, 16, 1, 1, 0};
     product_test t;
-    product_open(&t, &one, LS_BF16, false);
+    product_open(&t, &one, LS_BF16, false, _i == 1);
     float *weight = t.data[WEIGHT].data;
     for (int64_t i = 0; i < t.data[WEIGHT].count; i++) {
         weight[i] = i % 16 == 0 ? 1.0f + 0x1p-9f : 0.0f; /* rounds to 1 in bf16 */
@@ -355,6 +421,9 @@ static void *member_step(void *context)
 
 START_TEST(sync_norm_is_one_batch)
 {
+    if (_i == 1) {
+        setenv("LS_CPU_LAYOUT", "channels_last", 1);
+    }
     ls_kernel_net n;
     ls_kernel_net_start(&n);
     int x = ls_kernel_net_relu(&n, ls_kernel_net_norm(&n, ls_kernel_net_conv(&n, 0, 16, 3, 1, 1)));
@@ -544,13 +613,14 @@ int main(void)
     Suite *suite = suite_create("cpu ops");
     TCase *c = tcase_create("ops");
     tcase_set_timeout(c, 60);
-    int count = sizeof products / sizeof products[0];
-    tcase_add_loop_test(c, products_are_exact, 0, count);
-    tcase_add_loop_test(c, half_products_round_once, 0, count);
-    tcase_add_loop_test(c, half_products_accumulate_in_f32, 0, count);
+    tcase_add_loop_test(c, products_are_exact, 0, 2 * PRODUCTS);
+    tcase_add_loop_test(c, half_products_round_once, 0, 2 * PRODUCTS);
+    tcase_add_loop_test(c, half_products_accumulate_in_f32, 0, 2 * PRODUCTS);
+    tcase_add_loop_test(c, padding_meets_an_infinite_gradient, 0, 3);
+    tcase_add_test(c, names_tell_units);
     tcase_add_test(c, fp16_products_keep_subnormals);
-    tcase_add_test(c, weights_round_before_the_product);
-    tcase_add_test(c, sync_norm_is_one_batch);
+    tcase_add_loop_test(c, weights_round_before_the_product, 0, 2);
+    tcase_add_loop_test(c, sync_norm_is_one_batch, 0, 2);
     tcase_add_test(c, blocks_are_changed);
     tcase_add_loop_test(c, whole_tensors, 0, 3);
     suite_add_tcase(suite, c);

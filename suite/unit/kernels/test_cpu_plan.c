@@ -293,11 +293,11 @@ START_TEST(refused_networks)
 }
 END_TEST
 
-int main(void)
+static void add_tests(Suite *suite, const char *name, void (*layout)(void))
 {
-    Suite *suite = suite_create("cpu plan");
-    TCase *c = tcase_create("plan");
+    TCase *c = tcase_create(name);
     tcase_set_timeout(c, 60);
+    tcase_add_unchecked_fixture(c, layout, NULL);
     int count = sizeof networks / sizeof networks[0];
     tcase_add_loop_test(c, gradients_f32, 0, count);
     tcase_add_loop_test(c, gradients_half, 0, 2 * count);
@@ -309,5 +309,12 @@ int main(void)
     tcase_add_test(c, large_mean_costs_the_weights_alone);
     tcase_add_loop_test(c, refused_networks, 0, (int)(sizeof refused / sizeof *refused));
     suite_add_tcase(suite, c);
+}
+
+int main(void)
+{
+    Suite *suite = suite_create("cpu plan");
+    add_tests(suite, "plan", in_blocks);
+    add_tests(suite, "plan, channels last", in_channels_last);
     return run_suite(suite);
 }

@@ -366,11 +366,11 @@ START_TEST(bad_targets_are_named)
 }
 END_TEST
 
-int main(void)
+static void add_tests(Suite *suite, const char *name, void (*layout)(void))
 {
-    Suite *suite = suite_create("cpu steps");
-    TCase *c = tcase_create("steps");
+    TCase *c = tcase_create(name);
     tcase_set_timeout(c, 60);
+    tcase_add_unchecked_fixture(c, layout, NULL);
     int count = sizeof networks / sizeof networks[0];
     tcase_add_test(c, ready_order);
     tcase_add_test(c, ready_failure_ends_backward);
@@ -385,5 +385,12 @@ int main(void)
     tcase_add_test(c, running_statistics);
     tcase_add_test(c, bad_targets_are_named);
     suite_add_tcase(suite, c);
+}
+
+int main(void)
+{
+    Suite *suite = suite_create("cpu steps");
+    add_tests(suite, "steps", in_blocks);
+    add_tests(suite, "steps, channels last", in_channels_last);
     return run_suite(suite);
 }
