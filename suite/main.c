@@ -7,6 +7,7 @@
 
 #include "harness/process/guard.h"
 #include "harness/report/report.h"
+#include "harness/run/archive.h"
 #include "harness/run/manifest.h"
 #include "kernels/core/file.h"
 #include "kernels/core/program.h"
@@ -22,18 +23,16 @@
 #include "kernels/core/path.h"
 #include "kernels/core/list.h"
 
-static int report_main(int count, char **argument)
+static ls_status write_report(const char *run)
 {
-    LS_TRY(ls_command_parse("report DIR", NULL, 0, &count, argument));
     enum { WRITTEN = LS_MANIFEST_SUMMARY | LS_MANIFEST_REPORT };
-    const char *run = argument[0];
     char plots[1024];
     LS_TRY(ls_manifest_check(run, LS_MANIFEST_VERDICTS | LS_MANIFEST_RECORDS));
     if (ls_observe_run_is_run(run)) {
         LS_TRY(ls_manifest_check(run, LS_MANIFEST_SUMMARY));
         LS_TRY(ls_observe_report_write(run));
         LS_TRY(ls_manifest_write(run, WRITTEN));
-        return (int)ls_observe_report_terminal(run, stdout);
+        return ls_observe_report_terminal(run, stdout);
     }
     if (!ls_path_find("plots", plots, sizeof plots)) {
         plots[0] = '\0';
@@ -41,7 +40,21 @@ static int report_main(int count, char **argument)
     LS_TRY(ls_report_tables(run));
     LS_TRY(ls_report_write(run, plots));
     LS_TRY(ls_manifest_write(run, WRITTEN));
-    return (int)ls_report_terminal(run, stdout);
+    return ls_report_terminal(run, stdout);
+}
+
+static int report_main(int count, char **argument)
+{
+    ls_archive archive;
+    LS_TRY(ls_command_parse("report DIR", NULL, 0, &count, argument));
+    LS_TRY(ls_archive_open(argument[0], &archive));
+    ls_status status = write_report(archive.folder);
+    if (status == LS_OK && archive.scratch[0] != '\0') {
+        ls_log_note("%s: what is written for an archive is printed alone; unpack it to keep pages",
+                    argument[0]);
+    }
+    ls_archive_close(&archive);
+    return (int)status;
 }
 
 static const char explain_help[] =

@@ -9,6 +9,7 @@
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
 #include "comparable.h"
+#include "harness/run/archive.h"
 #include "harness/run/manifest.h"
 #include "job.h"
 #include "lines.h"
@@ -272,7 +273,9 @@ static int compare_cases(const ls_report_run *before, const ls_report_run *after
     return after->verdict_count - count[ADDED];
 }
 
-ls_status ls_report_diff(const char *a, const char *b, double gate, FILE *to)
+/* The runs in folders or summaries `a` and `b`, which were given by these names. */
+static ls_status compare_runs(const char *a, const char *b, const char *const given[2], double gate,
+                              FILE *to)
 {
     cJSON *before = NULL, *after = NULL;
     ls_report_run first = {0}, second = {0};
@@ -285,9 +288,9 @@ ls_status ls_report_diff(const char *a, const char *b, double gate, FILE *to)
     LS_TRY_GOTO(status, ls_report_diff_read(b, &after), done);
     LS_TRY_GOTO(status, ls_report_load_verdicts(a, &first), done);
     LS_TRY_GOTO(status, ls_report_load_verdicts(b, &second), done);
-    fprintf(to, "A: %s\n   %s, %s\nB: %s\n   %s, %s\n", a, ls_json_string(before, "where", "?"),
-            ls_json_string(before, "commit", "?"), b, ls_json_string(after, "where", "?"),
-            ls_json_string(after, "commit", "?"));
+    fprintf(to, "A: %s\n   %s, %s\nB: %s\n   %s, %s\n", given[0],
+            ls_json_string(before, "where", "?"), ls_json_string(before, "commit", "?"), given[1],
+            ls_json_string(after, "where", "?"), ls_json_string(after, "commit", "?"));
     if (is_folder(a) && is_folder(b)) {
         common = compare_cases(&first, &second, &failing, to);
     } else {
@@ -295,7 +298,7 @@ ls_status ls_report_diff(const char *a, const char *b, double gate, FILE *to)
     }
     status = compare_speed(before, after, gate, &speed, to);
     if (speed.rows == 0 && (common == 0 || !isnan(gate))) {
-        ls_log_error("%s and %s have no throughput job%s in common", a, b,
+        ls_log_error("%s and %s have no throughput job%s in common", given[0], given[1],
                      isnan(gate) ? " and no case" : "");
         status = LS_ERR_USAGE;
     } else if (failing > 0) {
@@ -306,5 +309,18 @@ done:
     cJSON_Delete(after);
     ls_report_load_free(&first);
     ls_report_load_free(&second);
+    return status;
+}
+
+ls_status ls_report_diff(const char *a, const char *b, double gate, FILE *to)
+{
+    ls_archive first, second;
+    LS_TRY(ls_archive_open(a, &first));
+    ls_status status = ls_archive_open(b, &second);
+    if (status == LS_OK) {
+        status = compare_runs(first.folder, second.folder, (const char *[]){a, b}, gate, to);
+        ls_archive_close(&second);
+    }
+    ls_archive_close(&first);
     return status;
 }

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "harness/run/archive.h"
 #include "harness/run/manifest.h"
 #include "kernels/core/plain.h"
 #include "kernels/core/list.h"
@@ -112,6 +113,7 @@ typedef struct judged_job {
     char first[LS_CASE_ID_BYTES]; /* case that reported it; "": none did yet */
     bool repeated;                /* the command was printed */
     const ls_manifest *listed;    /* its run's, or NULL */
+    const char *shown;            /* its folder, in the archive where it is in one */
 } judged_job;
 
 static void name_case(const char *family, const char *name, char id[LS_CASE_ID_BYTES])
@@ -173,7 +175,7 @@ static void judge_one(const char *family, ls_case_judge *judge, judged_job *job,
     }
     count_verdict(row.id, &verdict, c);
     if (!ls_verdict_good(verdict.code) && !job->repeated) {
-        print_repeat(job->record.directory);
+        print_repeat(job->shown);
         job->repeated = true;
     }
 }
@@ -384,10 +386,10 @@ static bool check_records(const ls_manifest *listed, const char *name, counts *c
     return wrong == 0;
 }
 
-static ls_status judge_job(const char *directory, counts *c)
+static ls_status judge_job(const char *directory, const char *shown, counts *c)
 {
     ls_manifest listed;
-    judged_job job = {.name = strrchr(directory, '/') + 1};
+    judged_job job = {.name = strrchr(directory, '/') + 1, .shown = shown};
     bool in_run = find_list(directory, &listed);
     ls_status status = LS_OK;
     if (in_run && !check_records(&listed, job.name, c)) {
@@ -449,19 +451,44 @@ static void check_run(const char *directory, counts *c)
     ls_manifest_free(&listed);
 }
 
+/* The jobs of the command, and which is being judged. */
+typedef struct judged {
+    ls_words job, shown; /* their folders, to be read and as the user may give them */
+    ls_archive *archive; /* [archives] one of each argument */
+    int archives;
+    _Atomic int at;
+    atomic_bool done; /* the signal that comes next only ends the thread */
+    sigset_t signals;
+} judged;
+
+static void close_archives(judged *j)
+{
+    while (j->archives > 0) {
+        ls_archive_close(&j->archive[--j->archives]);
+    }
+}
+
+static void add_job(judged *j, const char *directory)
+{
+    const ls_archive *in = &j->archive[j->archives - 1];
+    ls_words_add(&j->job, "%s", directory);
+    ls_words_add(&j->shown, "%s", ls_archive_shown(in, directory));
+}
+
 /* Adds a run's jobs; any other folder is one job. */
-static void add_jobs(const char *directory, ls_words *jobs)
+static void add_jobs(judged *j, const char *directory)
 {
     LS_TEXT(folder, 700, "%s/jobs", directory);
     struct dirent **entry;
     bool observed = ls_observe_run_is_run(directory);
     int count = observed ? -1 : scandir(folder, &entry, NULL, alphasort);
     if (count < 0) {
-        ls_words_add(jobs, "%s", directory);
+        add_job(j, directory);
     }
     for (int i = 0; i < count; i++) {
         if (entry[i]->d_name[0] != '.') {
-            ls_words_add(jobs, "%s/%s", folder, entry[i]->d_name);
+            LS_TEXT(job, 1000, "%s/%s", folder, entry[i]->d_name);
+            add_job(j, job);
         }
         free(entry[i]);
     }
@@ -470,29 +497,22 @@ static void add_jobs(const char *directory, ls_words *jobs)
     }
 }
 
-/* The jobs of the command, and which is being judged. */
-typedef struct judged {
-    ls_words job;
-    _Atomic int at;
-    atomic_bool done; /* the signal that comes next only ends the thread */
-    sigset_t signals;
-} judged;
-
 /* Ends the program on a signal, with the line that judges the rest: the step that is being judged
  * may take minutes. */
 static void *wait_for_signal(void *context)
 {
-    const judged *j = context;
+    judged *j = context;
     int signal = SIGTERM;
     (void)sigwait(&j->signals, &signal);
     if (j->done) {
         return NULL;
     }
     int done = j->at;
-    ls_words rest = {j->job.count - done, 0, j->job.word + done};
+    ls_words rest = {j->shown.count - done, 0, j->shown.word + done};
     char *line = ls_command_go_on("judge", &rest);
     printf("stopped with %d of %d jobs left; to go on: %s\n", rest.count, j->job.count, line);
     fflush(stdout);
+    close_archives(j);
     _exit(128 + signal);
 }
 
@@ -511,7 +531,7 @@ static ls_status judge_all(judged *j, counts *c)
     }
     ls_status status = LS_OK;
     for (; j->at < j->job.count && status == LS_OK; j->at++) {
-        status = judge_job(j->job.word[j->at], c);
+        status = judge_job(j->job.word[j->at], j->shown.word[j->at], c);
         fflush(stdout);
     }
     j->done = true;
@@ -524,15 +544,23 @@ int ls_judge_main(int count, char **argument)
 {
     LS_TRY(ls_command_parse("judge DIR...", NULL, 0, &count, argument));
     counts c = {.passed = 0};
-    judged j = {.at = 0};
-    for (int i = 0; i < count; i++) {
-        char path[600];
-        ls_command_absolute(argument[i], path, sizeof path);
-        check_run(path, &c);
-        add_jobs(path, &j.job);
+    judged j = {.archive = ls_list_make((size_t)count, sizeof *j.archive)};
+    ls_status status = LS_OK;
+    for (int i = 0; i < count && status == LS_OK; i++) {
+        char path[700];
+        status = ls_archive_open(argument[i], &j.archive[i]);
+        if (status == LS_OK) {
+            j.archives++;
+            ls_command_absolute(j.archive[i].folder, path, sizeof path);
+            check_run(path, &c);
+            add_jobs(&j, path);
+        }
     }
-    ls_status status = judge_all(&j, &c);
+    LS_THEN(status, judge_all(&j, &c));
+    close_archives(&j);
+    free(j.archive);
     ls_words_free(&j.job);
+    ls_words_free(&j.shown);
     LS_TRY(status);
     printf("%d passed, %d failed", c.passed, c.failed);
     printf(c.unjudged > 0 ? ", %d not judged\n" : "\n", c.unjudged);

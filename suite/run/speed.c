@@ -6,15 +6,27 @@
 #include "harness/report/comparable.h"
 #include "harness/report/report.h"
 #include "harness/report/stats.h"
+#include "harness/run/archive.h"
 #include "kernels/core/text.h"
+
+/* Checks first whether the run is whole; *summary stays where there is no baseline. */
+static ls_status read_baseline(const char *baseline, cJSON **summary)
+{
+    ls_archive archive;
+    if (baseline[0] == '\0') {
+        return LS_OK;
+    }
+    LS_TRY(ls_archive_open(baseline, &archive));
+    ls_status status = ls_report_diff_check(archive.folder);
+    LS_THEN(status, ls_report_diff_read(archive.folder, summary));
+    ls_archive_close(&archive);
+    return status;
+}
 
 ls_status ls_speed_check_baseline(const char *baseline)
 {
     cJSON *summary = NULL;
-    ls_status status = baseline[0] != '\0' ? ls_report_diff_check(baseline) : LS_OK;
-    if (baseline[0] != '\0') {
-        LS_THEN(status, ls_report_diff_read(baseline, &summary));
-    }
+    ls_status status = read_baseline(baseline, &summary);
     cJSON_Delete(summary);
     return status;
 }
@@ -169,9 +181,7 @@ void ls_speed_decide(const ls_run *run, ls_speed_verdict *out)
         return;
     }
     cJSON *rows = cJSON_AddArrayToObject(run->measured, "speed");
-    if (run->baseline[0] != '\0') {
-        (void)ls_report_diff_read(run->baseline, &before);
-    }
+    (void)read_baseline(run->baseline, &before);
     const cJSON *timed = cJSON_GetObjectItemCaseSensitive(now, "throughput");
     ls_comparable machines = ls_comparable_runs(before, now);
     if (before != NULL && !machines.same) {

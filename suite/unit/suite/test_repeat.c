@@ -155,6 +155,7 @@ END_TEST
 #define TRAIN(job, arch)                                                                      \
     "LS_RUN_DIR=\"$PWD/jobs/" job "\" build/lockstep-train -a " arch " --image-size 64 -b 8 " \
     "--steps 1 --dump-steps 1 --opt-level O0 --device cpu >log 2>&1"
+#define PACK " && XZ_OPT=-0 tar -cJf run.tar.xz jobs"
 
 static const struct stopped {
     const char *command, *ready;
@@ -171,6 +172,10 @@ static const struct stopped {
     {"build/lockstep judge .", "grep -q gradients.a log", SIGTERM,
      "mkdir -p jobs/a jobs/b && " TRAIN("a", "resnet8") " && " TRAIN("b", "resnet18"),
      "[ $(grep -c gradients.a log) = 1 ] && grep -q 'ok.*gradients.b' log"},
+    {"env TMPDIR=\"$PWD\" build/lockstep judge run.tar.xz", "grep -q gradients.a log", SIGTERM,
+     "mkdir -p jobs/a jobs/b && " TRAIN("a", "resnet8") " && " TRAIN("b", "resnet20") PACK,
+     "[ $(grep -c gradients.a log) = 1 ] && grep -q 'ok.*gradients.b' log && "
+     "! ls -d lockstep-archive-*"},
 };
 
 /* Waits in the jobs of scaler.trace.plain.o2 until there is a file `on`. */

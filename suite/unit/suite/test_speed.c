@@ -31,13 +31,14 @@ static void write_summary(const char *name, double factor, double spread, const 
             "\"half\":\"fp16\",\"dialect\":\"apex\",\"image_size\":64,\"batch_size\":8,"
             "\"world\":2,\"nodes\":1,\"bucket_mb\":25,\"images_per_s\":%g,"
             "\"images_per_s_low\":%g,\"images_per_s_high\":%g,\"not_a_result\":\"%s\","
-            "\"oversubscribed\":%s}]}",
+            "\"oversubscribed\":%s}]}\n",
             machine, rate, rate * (1 - spread), rate * (1 + spread), reason,
             oversubscribed ? "true" : "false");
     fclose(file);
 }
 
 static char row_value[24]; /* of the only row */
+static const char *baseline = "before/summary.json";
 
 static ls_speed_verdict decide(void)
 {
@@ -46,7 +47,7 @@ static ls_speed_verdict decide(void)
     run.bench_run = true;
     run.measured = cJSON_CreateObject();
     ls_text_put(run.directory, sizeof run.directory, "%s/now", scratch);
-    ls_text_put(run.baseline, sizeof run.baseline, "%s/before/summary.json", scratch);
+    ls_text_put(run.baseline, sizeof run.baseline, "%s/%s", scratch, baseline);
     ck_assert_int_eq(ls_speed_check_baseline(run.baseline), LS_OK);
     ls_speed_verdict out;
     memset(&out, 0, sizeof out);
@@ -74,6 +75,28 @@ START_TEST(equal_is_within_and_slower_is_below)
         ck_assert_str_eq(row_value, out.value);
         ck_assert_msg(strstr(out.why, "limit 0.97") != NULL, "%s", out.why);
     }
+}
+END_TEST
+
+/* Read when it is checked, and again at the run's end. */
+START_TEST(a_baseline_may_be_an_archive)
+{
+    LS_TEXT(line, 300,
+            "cd %s && echo {} >before/verdicts.jsonl && tar -C before -cJf before.tar.xz . && rm "
+            "-r before",
+            scratch);
+    write_summary("before", 1, 0.01, "", false);
+    write_summary("now", 0.9, 0.01, "", false);
+    LS_TEXT(path, 300, "%s/before/run.json", scratch);
+    FILE *file = fopen(path, "w");
+    ck_assert_ptr_nonnull(file);
+    fprintf(file, "{\"headline\":{},\"machine\":{\"cpu\":\"C\",\"cores\":2}}\n");
+    fclose(file);
+    ck_assert_int_eq(system(line), 0);
+    baseline = "before.tar.xz";
+    ls_speed_verdict out = decide();
+    ck_assert_str_eq(out.value, "below");
+    ck_assert(out.below);
 }
 END_TEST
 
@@ -193,6 +216,7 @@ int main(void)
     TCase *tests = tcase_create("speed");
     tcase_add_checked_fixture(tests, open_scratch, close_scratch);
     tcase_add_test(tests, equal_is_within_and_slower_is_below);
+    tcase_add_test(tests, a_baseline_may_be_an_archive);
     tcase_add_test(tests, noise_does_not_make_a_row_slower);
     tcase_add_test(tests, what_is_no_result_gates_nothing);
     tcase_add_loop_test(tests, runs_on_something_else_are_not_comparable, 0,
