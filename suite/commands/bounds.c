@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "kernels/core/cores.h"
 #include "kernels/core/path.h"
@@ -197,6 +198,21 @@ static ls_status check_only(const char *only)
     return ls_log_fail(LS_ERR_USAGE, "--only '%s': %s", only, hint);
 }
 
+/* Rows are added to those of earlier runs; without these the tables would lose them. */
+static ls_status check_rows(const char *folder)
+{
+    LS_TEXT(rows, 600, "%s/steps.tsv", folder);
+    LS_TEXT(table, 600, "%s/bounds.tsv", folder);
+    if (access(table, F_OK) == 0 && access(rows, F_OK) != 0) {
+        return ls_log_fail(LS_ERR_USAGE,
+                           "%s holds bounds.tsv without steps.tsv, of which it was made: put that "
+                           "there (results/bounds/steps.tar.xz has the committed one) or name "
+                           "another folder by --out",
+                           folder);
+    }
+    return LS_OK;
+}
+
 static void print_counts(const ls_bounds_rows *rows)
 {
     int steps = 0, alarms = 0, planted = 0, silent = 0;
@@ -234,6 +250,7 @@ int ls_bounds_main(int count, char **argument)
     LS_TRY(check_only(b.only));
     ls_command_absolute(b.out, b.folder, sizeof b.folder);
     LS_TRY(ls_path_make_chosen(b.folder, LS_COMMAND_OUT_HINT));
+    LS_TRY(check_rows(b.folder));
     LS_TEXT(path, 600, "%s/steps.tsv", b.folder);
     b.site = (ls_matrix_site){.run_directory = b.folder,
                               .device = "cpu",

@@ -125,6 +125,9 @@ static const struct wrong {
     {"echo -n 'resnet20.o0 none 0 1 PASS 1 1 1 1 1 1 1 1 1 1 1 1' >dir/steps.tsv && "
      "lockstep bounds --out dir --only resnet20.o0 --seeds 1",
      LS_ERR_USAGE, "$PWD/dir/steps.tsv:1 ends in the middle of a row"},
+    {"touch dir/bounds.tsv && lockstep bounds --out dir --only resnet20.o0 --seeds 1", LS_ERR_USAGE,
+     "$PWD/dir holds bounds.tsv without steps.tsv, of which it was made: put that there "
+     "(results/bounds/steps.tar.xz has the committed one) or name another folder by --out"},
     {"lockstep versus --python ./dir", LS_ERR_USAGE, "--python './dir': it is a folder"},
     {"lockstep versus --only resnet50.224.b16", LS_ERR_USAGE,
      "--only 'resnet50.224.b16': did you mean resnet50.224.b16.t2?"},
