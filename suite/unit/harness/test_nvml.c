@@ -337,6 +337,7 @@ START_TEST(all_of_it_word_for_word)
     char *text = NULL, *healthy = NULL, path[300];
     size_t bytes = 0;
     FILE *to = open_memstream(&text, &bytes);
+    golden_variants variants = {0};
     ls_text_put(path, sizeof path, "%s/fake.txt", scratch);
     healthy = ls_text_read(path);
     for (size_t i = 0; i < sizeof machines / sizeof *machines; i++) {
@@ -348,14 +349,18 @@ START_TEST(all_of_it_word_for_word)
             write_text("fake.txt", "w", "%s%s\n", healthy, machines[i]);
             ls_preflight_look(&question, &findings, gpus);
             if (shared == 0 || strstr(machines[i], "compute_mode") != NULL) {
-                fprintf(to, "==== %s%s\n", machines[i], shared ? " (ranks share GPUs)" : "");
-                print_findings(to, &findings);
+                LS_TEXT(title, 300, "%s%s", machines[i], shared ? " (ranks share GPUs)" : "");
+                char *one = NULL;
+                FILE *stream = open_memstream(&one, &bytes);
+                print_findings(stream, &findings);
                 if (i == 0 || strstr(machines[i], "lost") != NULL) {
                     cJSON *array = ls_findings_json(&findings);
-                    golden_json(to, "recorded", array);
-                    golden_json(to, "gpus", gpus);
+                    golden_json(stream, "recorded", array);
+                    golden_json(stream, "gpus", gpus);
                     cJSON_Delete(array);
                 }
+                fclose(stream);
+                golden_variant(to, &variants, title, one);
             }
             cJSON_Delete(gpus);
             ls_findings_free(&findings);
@@ -366,6 +371,7 @@ START_TEST(all_of_it_word_for_word)
     print_findings(to, &none);
     fclose(to);
     free(healthy);
+    golden_variants_free(&variants);
     golden_check("suite/unit/harness/expected/preflight.txt", text);
 }
 END_TEST

@@ -128,14 +128,21 @@ START_TEST(differences_word_for_word)
     char *text = NULL, here[PATH_MAX];
     size_t bytes = 0;
     FILE *to = open_memstream(&text, &bytes);
+    golden_variants gated = {0};
     write_pair();
     ck_assert_ptr_nonnull(getcwd(here, sizeof here));
     ck_assert_int_eq(chdir(scratch), 0); /* paths are a part of the text */
     for (int i = 0; i < 4; i++) {
-        fprintf(to, "==== gate %g\n", gates[i]);
-        int status = (int)ls_report_diff("a", i == 3 ? "b/summary.json" : "b", gates[i], to);
-        fprintf(to, "status %d\n", status);
+        LS_TEXT(title, 20, "gate %g", gates[i]);
+        char *said = NULL;
+        size_t length = 0;
+        FILE *one = open_memstream(&said, &length);
+        int status = (int)ls_report_diff("a", i == 3 ? "b/summary.json" : "b", gates[i], one);
+        fprintf(one, "status %d\n", status);
+        fclose(one);
+        golden_variant(to, &gated, title, said);
     }
+    golden_variants_free(&gated);
     /* nothing in common, cases alone, speed alone */
     write_text("c/run.json", "{\"headline\":{}}\n");
     write_text("d/run.json", "{\"headline\":{}}\n");

@@ -300,7 +300,7 @@ END_TEST
 START_TEST(all_of_it_word_for_word)
 {
     write_run(false);
-    golden_check("suite/unit/harness/expected/report_gpus.txt", golden_report(scratch));
+    golden_check("suite/unit/harness/expected/report_gpus.txt", golden_report(scratch, true));
 }
 END_TEST
 

@@ -148,6 +148,7 @@ START_TEST(marks_of_a_row_word_for_word)
 {
     char *text = NULL, events[6000], job[600];
     size_t bytes = 0;
+    golden_variants rows = {0};
     FILE *to = open_memstream(&text, &bytes);
     write_text("run.json", "{\"machine\":{\"cores\":1}}\n");
     for (size_t i = 0; i < sizeof marked / sizeof *marked; i++) {
@@ -172,14 +173,19 @@ START_TEST(marks_of_a_row_word_for_word)
             }
             write_text(path, events);
         }
-        char *report = golden_report(scratch);
+        char *report = golden_report(scratch, false);
         char *html = strstr(report, "==== report.html"), *speed = strstr(report, "## Throughput");
-        fprintf(to, "######## %s%s\n%.*s%.*s", marked[i].facts, marked[i].start,
-                (int)(strstr(report, "==== report.md") - report), report,
-                (int)(i == 0 ? html - speed : strstr(speed, "## Failures") - speed), speed);
+        LS_TEXT(title, 300, "%s%s", marked[i].facts, marked[i].start);
+        char *row = NULL;
+        LS_MEMORY(asprintf(&row, "%.*s%.*s", (int)(strstr(report, "==== report.md") - report),
+                           report,
+                           (int)(i == 0 ? html - speed : strstr(speed, "## Failures") - speed),
+                           speed) >= 0);
         free(report);
+        golden_variant(to, &rows, title, row);
     }
     fclose(to);
+    golden_variants_free(&rows);
     golden_check("suite/unit/harness/expected/marks.txt", text);
 }
 END_TEST
@@ -236,7 +242,7 @@ START_TEST(why_a_level_pays)
         }
         write_text("jobs/j/rank0.jsonl", events);
         write_text("jobs/j/rank1.jsonl", events);
-        char *report = golden_report(scratch);
+        char *report = golden_report(scratch, false);
         if (rows[i].sentence == NULL) {
             ck_assert_ptr_null(strstr(report, "* Why: "));
         } else {
@@ -255,19 +261,24 @@ START_TEST(runs_without_jobs_word_for_word)
     char *text = NULL;
     size_t bytes = 0;
     FILE *to = open_memstream(&text, &bytes);
+    golden_variants runs = {0};
     for (size_t i = 0; i < sizeof odd_runs / sizeof *odd_runs; i++) {
         write_text("run.json", odd_runs[i].record);
         write_text("verdicts.jsonl", odd_runs[i].verdicts);
-        char *report = golden_report(scratch);
+        char *report = golden_report(scratch, false);
         char *html = strstr(report, "==== report.html"), *junit = strstr(report, "==== junit.xml");
         char *tables = strstr(report, "==== throughput_by_level.tsv");
         char *summary = strstr(report, "\nsummary/");
-        fprintf(to, "######## %zu\n%.*s%.*s%s", i, (int)(html - report), report,
-                (int)(i == 0 ? strlen(junit) : (size_t)(tables - junit)), junit,
-                i == 0 ? "" : summary + 1);
+        LS_TEXT(title, 20, "run %zu", i);
+        char *run = NULL;
+        LS_MEMORY(asprintf(&run, "%.*s%.*s%s", (int)(html - report), report,
+                           (int)(i == 0 ? strlen(junit) : (size_t)(tables - junit)), junit,
+                           i == 0 ? "" : summary + 1) >= 0);
         free(report);
+        golden_variant(to, &runs, title, run);
     }
     fclose(to);
+    golden_variants_free(&runs);
     golden_check("suite/unit/harness/expected/odd_runs.txt", text);
 }
 END_TEST

@@ -683,13 +683,19 @@ START_TEST(explanations_word_for_word)
     char *text = NULL;
     size_t bytes = 0;
     FILE *to = open_memstream(&text, &bytes);
+    golden_variants explanations = {0};
     for (size_t i = 0; i < sizeof explained_whole / sizeof *explained_whole; i++) {
         outcome found = parse(explained_whole[i].options);
         ck_assert_msg(found.status == LS_OK, "%s: %s", explained_whole[i].options, found.said);
-        fprintf(to, "==== %d %s\n", explained_whole[i].world, explained_whole[i].options);
-        ck_assert_int_eq(ls_explain_print(&found.options, explained_whole[i].world, to), LS_OK);
+        LS_TEXT(title, 300, "%d %s", explained_whole[i].world, explained_whole[i].options);
+        char *one = NULL;
+        FILE *stream = open_memstream(&one, &bytes);
+        ck_assert_int_eq(ls_explain_print(&found.options, explained_whole[i].world, stream), LS_OK);
+        fclose(stream);
+        golden_variant(to, &explanations, title, one);
     }
     fclose(to);
+    golden_variants_free(&explanations);
     golden_check("suite/unit/reference/expected/explain.txt", text);
 }
 END_TEST
