@@ -203,6 +203,7 @@ typedef struct ls_plan_info {
      * on AMX, 3 % in f32", by the names of the implementations; else "" or NULL. Owned by the plan
      */
     const char *products;
+    const char *layout; /* CPU: of activations, "channels last" or "blocks of 16 channels"; NULL */
     const char
         *applied; /* text, "layer1.0.bn1,layer1.0.bn2": batch norms that the next product applies
                      with scale and bias in f16 (ls_observed_norm); owned by the plan; NULL: none

@@ -42,6 +42,7 @@ ls_status ls_plan_create(ls_backend *backend, const ls_network *network,
     LS_TRY_GOTO(status, ls_plan_ready_create(network, &plan->ready), destroy);
     ls_work_describe(plan, plan->fusions, LS_PLAN_TEXT_BYTES);
     ls_work_describe_units(plan, plan->products, sizeof plan->products);
+    ls_work_name_layout(plan, plan->layout_name, sizeof plan->layout_name);
     *out = plan;
     return LS_OK;
 destroy:
@@ -69,7 +70,8 @@ void ls_plan_describe(ls_plan *plan, ls_plan_info *out)
         .workspace_bytes = (int64_t)(plan->packed.bytes + plan->norms.bytes + plan->scratch_bytes),
         .flops = ls_lower_flops(&plan->lower),
         .fusions = plan->fusions,
-        .products = plan->products};
+        .products = plan->products,
+        .layout = plan->layout_name};
 }
 
 ls_status ls_plan_bind(ls_plan *plan, const ls_plan_binding *binding)

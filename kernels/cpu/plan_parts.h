@@ -66,7 +66,7 @@ struct ls_plan {
     bool forward_done;
     float loss_factor; /* of the backward that runs */
     char *fusions, *choices;
-    char products[160];
+    char products[160], layout_name[40];
     ls_observe_fn *observer; /* NULL: none */
     void *observer_context;
 };
@@ -146,6 +146,9 @@ void ls_work_destroy(ls_plan *plan);
 void ls_work_describe(const ls_plan *plan, char *text, size_t bytes);
 /* ls_plan_info's `products`; "" where they run in f32. */
 void ls_work_describe_units(const ls_plan *plan, char *text, size_t bytes);
+
+/* ls_plan_info's `layout`. */
+void ls_work_name_layout(const ls_plan *plan, char *text, size_t bytes);
 
 /* work.c: engines_export and engines_import; a line for each convolution. */
 ls_status ls_work_export_choices(ls_plan *plan, const char **text);

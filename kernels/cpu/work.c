@@ -248,6 +248,21 @@ void ls_work_destroy(ls_plan *plan)
     ls_lower_free(&plan->lower);
 }
 
+void ls_work_name_layout(const ls_plan *plan, char *text, size_t bytes)
+{
+    int widest = 1;
+    for (int i = 0; i < plan->lower.slot_count; i++) {
+        widest = plan->layout[i].block > widest ? plan->layout[i].block : widest;
+    }
+    if (ls_backend_is_last(plan->backend, plan->options.activation)) {
+        ls_text_put(text, bytes, "channels last");
+    } else if (widest > 1) {
+        ls_text_put(text, bytes, "blocks of %d channels", widest);
+    } else {
+        ls_text_put(text, bytes, "channels first");
+    }
+}
+
 /* ---- choices --------------------------------------------------------------------------------- */
 
 ls_status ls_work_export_choices(ls_plan *plan, const char **text)

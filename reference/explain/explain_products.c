@@ -72,6 +72,9 @@ static ls_status print_plan(const ls_options *options, const ls_device *device,
                                : ls_device_products(&device->info, precision.activation);
         print_broken(to, text, text + strlen(text));
     }
+    if (info.layout != NULL) {
+        fprintf(to, "activations in %s\n", info.layout);
+    }
     fprintf(to, "oneDNN's implementations at %d image%s, %s:\n", how.batch,
             how.batch == 1 ? "" : "s", ls_dtype_label(precision.activation));
     print_engines(to, info.fusions);

@@ -163,6 +163,9 @@ ls_status ls_events_write_start(ls_events *events, const ls_events_start *start)
     if (start->fusions != NULL) {
         cJSON_AddStringToObject(event, "fusions", start->fusions);
     }
+    if (start->layout != NULL) {
+        cJSON_AddStringToObject(event, "layout", start->layout);
+    }
     if (start->tells_graph && start->no_graph == NULL) {
         cJSON_AddTrueToObject(event, "cuda_graph");
     } else if (start->tells_graph) {

@@ -32,6 +32,7 @@ typedef struct ls_events_start {
     uint64_t network_digest; /* 0: left out */
     const char *fusions;     /* of the plan, or NULL */
     const char *products;    /* of the plan, or NULL or "" */
+    const char *layout;      /* of the plan's activations, or NULL */
     bool tells_graph;        /* the device could launch steps as graphs, and does so or not: */
     const char *no_graph;    /* why not, or NULL */
     int64_t activation_bytes, workspace_bytes;

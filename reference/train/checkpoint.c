@@ -269,6 +269,16 @@ static const char *half_math(const ls_trainer *trainer)
                                                              : "on a GPU";
 }
 
+/* Of the activations, "" where there is one. */
+static const char *layout_of(const ls_trainer *trainer)
+{
+    ls_plan_info info = {0};
+    if (trainer->plan != NULL) {
+        trainer->device.api->plan_info(trainer->plan, &info);
+    }
+    return info.layout != NULL ? info.layout : "";
+}
+
 static ls_status add_metadata(const ls_trainer *trainer, ls_safetensors_writer *writer,
                               int64_t step)
 {
@@ -286,6 +296,9 @@ static ls_status add_metadata(const ls_trainer *trainer, ls_safetensors_writer *
     ls_safetensors_metadata(writer, "half", "%s", ls_dtype_label(options->half));
     if (trainer->precision.activation != LS_F32) {
         ls_safetensors_metadata(writer, "half_math", "%s", half_math(trainer));
+    }
+    if (layout_of(trainer)[0] != '\0') {
+        ls_safetensors_metadata(writer, "layout", "%s", layout_of(trainer));
     }
     ls_safetensors_metadata(writer, "optimizer", "%s", ls_optimizers_name(options->optimizer));
     ls_safetensors_metadata(writer, "world_size", "%d", trainer->world.world);
@@ -490,15 +503,16 @@ static void warn_differences(const ls_strict_reader *reader, const ls_trainer *t
     cJSON_Delete(ours);
 }
 
-/* Sums of other units have another order: the run goes on, but not with the same bits. */
-static void warn_other_units(const ls_strict_reader *reader, const ls_trainer *trainer)
+/* Sums of other units, or in another layout, have another order: the run goes on, but not with the
+ * same bits. */
+static void warn_other_order(const ls_strict_reader *reader, const char *key, const char *now,
+                             const char *what)
 {
-    const char *saved = ls_safetensors_metadata_of(reader->file, "half_math", "");
-    if (trainer->precision.activation != LS_F32 && saved[0] != '\0' &&
-        strcmp(saved, half_math(trainer)) != 0) {
-        ls_log_warn("%s: its products were %s, now %s: the steps that follow are not those of an "
+    const char *saved = ls_safetensors_metadata_of(reader->file, key, "");
+    if (now[0] != '\0' && saved[0] != '\0' && strcmp(saved, now) != 0) {
+        ls_log_warn("%s: its %s were %s, now %s: the steps that follow are not those of an "
                     "uninterrupted run bit for bit",
-                    reader->path, saved, half_math(trainer));
+                    reader->path, what, saved, now);
     }
 }
 
@@ -695,7 +709,9 @@ static ls_status load_checked(ls_strict_reader *reader, ls_trainer *trainer, ls_
         note_resumed(reader, &best, *step);
         ls_strict_reader_warn_unverified(reader);
         warn_differences(reader, trainer);
-        warn_other_units(reader, trainer);
+        bool half = trainer->precision.activation != LS_F32;
+        warn_other_order(reader, "half_math", half ? half_math(trainer) : "", "products");
+        warn_other_order(reader, "layout", layout_of(trainer), "activations");
         warn_other_world(reader, trainer);
     }
     return LS_OK;

@@ -523,6 +523,7 @@ static ls_status write_start(ls_trainer *trainer)
         .network_digest = ls_agree_network_digest(&trainer->network),
         .fusions = plan.fusions,
         .products = plan.products,
+        .layout = plan.layout,
         .activation_bytes = plan.activation_bytes,
         .workspace_bytes = plan.workspace_bytes,
         .memory = memory,
