@@ -448,7 +448,7 @@ install: all
 	install $(PROGRAMS) $(LOCKSTEP)
 	install $(ENGINES) $(LOCKSTEP)/lib
 	install -m 644 plots/*.gp $(LOCKSTEP)/plots
-	for folder in claims lists peers peers/wrong; do \
+	for folder in claims lists peers; do \
 		install -d $(LOCKSTEP)/suite/$$folder; \
 		install -m 644 suite/$$folder/*.* $(LOCKSTEP)/suite/$$folder; done
 	install -m 644 suite/requirements.txt $(LOCKSTEP)/suite

@@ -2,7 +2,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "harness/process/proc.h"
 #include "kernels/core/text.h"
@@ -13,45 +12,50 @@
 /* Every rank of each job imports a framework, on a machine that others may use. */
 static const double foreign_limit_s = 900;
 
-/* ---- suite/peers/wrong/expected.txt ---------------------------------------------------------- */
+/* ---- the rows of suite/peers/BASE.txt -------------------------------------------------------- */
 
+static const char adapted[] = "script/adapted";
+static const char *const bases[] = {"trainer", "example", adapted};
+
+/* suite/peers/mistakes.py says what a row holds, and makes its script: changes are nothing here. */
 static ls_status read_line(char *line, const char *path, int number, ls_detect_list *out)
 {
-    if (line[0] == '\0' || line[0] == '#') {
+    ls_detect_plant *plant = out->count == 0 ? NULL : &out->plant[out->count - 1];
+    if (line[0] == '[') {
+        plant = ls_detect_append(out);
+        plant->foreign = true;
+        ls_text_put(plant->name, sizeof plant->name, "foreign.%.*s", (int)strcspn(line + 1, "]"),
+                    line + 1);
+        ls_text_put(plant->wish, sizeof plant->wish, "%s", plant->name);
+        ls_text_put(plant->cause, sizeof plant->cause, "-");
+    } else if (strchr("#-+ @", line[0]) != NULL) {
         return LS_OK;
-    }
-    char *script = line, *case_id = strchr(line, '\t');
-    char *sentence = case_id == NULL ? NULL : strchr(case_id + 1, '\t');
-    char *cause = sentence == NULL ? NULL : strchr(sentence + 1, '\t');
-    size_t length = case_id == NULL ? 0 : (size_t)(case_id - script);
-    if (sentence == NULL || length < 4 || strncmp(case_id - 3, ".py", 3) != 0) {
-        return ls_log_fail(LS_ERR_USAGE,
-                           "%s:%d: expected script.py<TAB>case<TAB>sentence[<TAB>cause]", path,
-                           number);
-    }
-    *case_id++ = '\0';
-    *sentence++ = '\0';
-    if (cause != NULL) {
-        *cause++ = '\0';
-    }
-    ls_detect_plant *plant = ls_detect_append(out);
-    plant->foreign = true;
-    ls_text_put(plant->name, sizeof plant->name, "foreign.%.*s", (int)length - 3, script);
-    ls_text_put(plant->wish, sizeof plant->wish, "%s", plant->name);
-    ls_detect_take_case(plant, case_id);
-    ls_text_put(plant->cause, sizeof plant->cause, "%s", cause == NULL ? "-" : cause);
-    ls_text_put(plant->sentence, sizeof plant->sentence, "%s", sentence);
-    ls_text_put(plant->script, sizeof plant->script, "%.*s%s",
-                (int)(strlen(path) - strlen("expected.txt")), path, script);
-    if (access(plant->script, R_OK) != 0) {
-        return ls_log_fail(LS_ERR_USAGE, "%s:%d: %s does not exist", path, number, plant->script);
+    } else if (plant == NULL || !plant->foreign) {
+        return ls_log_fail(LS_ERR_USAGE, "%s:%d: expected [NAME] before '%s'", path, number, line);
+    } else if (plant->sentence[0] == '\0') {
+        ls_text_put(plant->sentence, sizeof plant->sentence, "%s", line);
+    } else if (strncmp(line, "case: ", 6) == 0) {
+        ls_detect_take_case(plant, line + 6);
+    } else if (strncmp(line, "cause: ", 7) == 0) {
+        ls_text_put(plant->cause, sizeof plant->cause, "%s", line + 7);
     }
     return LS_OK;
 }
 
-ls_status ls_detect_read_foreign(const char *path, ls_detect_list *out)
+ls_status ls_detect_read_foreign(const char *peers, ls_detect_list *out)
 {
-    return ls_detect_read_lines(path, "the list of wrong trainers", read_line, out);
+    for (size_t i = 0; i < sizeof bases / sizeof *bases; i++) {
+        LS_TEXT(path, 1100, "%s/%s.txt", peers, bases[i]);
+        int first = out->count;
+        LS_TRY(ls_detect_read_lines(path, "the list of wrong trainers", read_line, out));
+        for (int k = first; k < out->count; k++) {
+            ls_detect_plant *plant = &out->plant[k];
+            plant->base = bases[i];
+            ls_text_put(plant->script, sizeof plant->script, "%s/mistakes.py %s %s", peers,
+                        bases[i], plant->name + strlen("foreign."));
+        }
+    }
+    return LS_OK;
 }
 
 /* ---- runs ------------------------------------------------------------------------------------ */
@@ -115,19 +119,17 @@ static void judge_right(const ls_detect_outcome *outcome, ls_detect_clean *clean
 
 const char *ls_detect_right_of(const ls_detect_plant *wrong)
 {
-    return strstr(wrong->script, "wrong/script_") != NULL ? "script/adapted.py"
-                                                          : "pytorch_train.py";
+    return wrong->base == adapted ? "script/adapted.py" : "pytorch_train.py";
 }
 
 ls_status ls_detect_run_right(const ls_detect_place *place, const ls_detect_plant *wrong,
                               ls_detect_summary *summary, bool *stopped)
 {
-    const char *folder = strstr(wrong->script, "wrong/");
     const char *right = ls_detect_right_of(wrong);
-    bool script = strncmp(right, "script/", 7) == 0;
-    LS_TEXT(subject, 1600, "%s %.*s%s", place->python, (int)(folder - wrong->script), wrong->script,
-            right);
-    LS_TEXT(name, 128, "clean-%s-%s", script ? "script" : "foreign", wrong->case_id);
+    int folder = (int)(strstr(wrong->script, "mistakes.py ") - wrong->script);
+    LS_TEXT(subject, 1600, "%s %.*s%s", place->python, folder, wrong->script, right);
+    LS_TEXT(name, 128, "clean-%s-%s", wrong->base == adapted ? "script" : "foreign",
+            wrong->case_id);
     ls_detect_clean clean = {.name = name, .subject = subject};
     if (!ls_detect_kept_clean(place->directory, &clean)) {
         ls_detect_outcome outcome;

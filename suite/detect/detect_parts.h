@@ -17,7 +17,7 @@ int ls_detect_main(int count, char **argument);
 
 /* ---- detect_plants.c: the list of planted faults, suite/plants.txt --------------------------- */
 
-/* One line of suite/plants.txt, or of suite/peers/wrong/expected.txt. */
+/* One line of suite/plants.txt, or one row of a wrong trainer (suite/peers/mistakes.py). */
 typedef struct ls_detect_plant {
     char name[48];        /* of LS_PLANT(name, ...), or of suite/plants/<name>.patch */
     char wish[64];        /* value of LS_PLANT: the name, "@step" and ":rank" */
@@ -33,8 +33,9 @@ typedef struct ls_detect_plant {
     bool device;  /* of the CUDA backend, named "cuda_...": judged on the emulation of its build */
     bool avx512;  /* of code for that instruction set, named "avx512_..." */
     bool native;  /* of code for a processor's units for bf16, named "native_..." */
-    bool foreign; /* a wrong trainer, named "foreign.<script>" */
-    char script[1100];  /* of a foreign trainer */
+    bool foreign; /* a wrong trainer, named "foreign.<row>" */
+    const char *base;   /* of a foreign trainer: the script in suite/peers that it changes */
+    char script[1100];  /* its script and the arguments of that */
     char subject[1600]; /* its command, after an interpreter was found */
 } ls_detect_plant;
 
@@ -156,10 +157,9 @@ bool ls_detect_kept_clean(const char *directory, ls_detect_clean *clean);
 
 /* ---- detect_foreign.c: wrong trainers in another framework, and the right one ---------------- */
 
-/* Appends the wrong trainers of suite/peers/wrong/expected.txt. A line is
- * script<TAB>case<TAB>sentence[<TAB>glob of the printed cause]; the scripts are in the same folder.
- * LS_ERR_USAGE for a malformed line or a missing script. */
-ls_status ls_detect_read_foreign(const char *path, ls_detect_list *out);
+/* Appends the wrong trainers of suite/peers, whose rows mistakes.py there explains. LS_ERR_USAGE
+ * for a malformed row. */
+ls_status ls_detect_read_foreign(const char *peers, ls_detect_list *out);
 /* How foreign trainers are run. */
 typedef struct ls_detect_place {
     const char *program, *directory; /* lockstep; the run's folder */

@@ -35,7 +35,8 @@ try() {
     "not run") not_run=$((not_run + 1)) ;;
     *) failed=$((failed + 1)) state="not ok" ;;
     esac
-    echo "$state - $(basename "$script") $cases ${line#*"$tab"}"
+    name=${script##*[/ ]} # of a file, or of a row
+    echo "$state - ${name%.py}.py $cases ${line#*"$tab"}"
 }
 
 tab=$(printf '\t')
@@ -57,12 +58,12 @@ if [ $# = 0 ]; then
     try "$here/script/adapted.py" checkpoint.resume.o1.w1
     try "$here/one_scaler.py" 'examples.two-losses.overflow.*.o1.w2'
 fi
-grep -v '^#' "$here/wrong/expected.txt" >"$out/expected"
-while IFS="$tab" read -r script case sentence cause; do
-    if [ $# = 0 ] || expr " $* " : ".* $script " >/dev/null; then
-        try "$here/wrong/$script" "${case%% *}" "$case" "${cause:--}"
+"$python" "$here/mistakes.py" --list trainer example script/adapted >"$out/mistakes" || exit 3
+while IFS="$tab" read -r base row case cause sentence; do
+    if [ $# = 0 ] || expr " $* " : ".* $row.py " >/dev/null; then
+        try "$here/mistakes.py $base $row" "${case%% *}" "$case" "$cause"
     fi
-done <"$out/expected"
+done <"$out/mistakes"
 echo "$passed passed, $failed failed"
 if [ "$not_run" != 0 ]; then
     echo "$not_run not run: they crashed, hung or were refused; nothing was shown"

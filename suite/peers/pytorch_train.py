@@ -22,7 +22,7 @@ from protocol import Refused, Usage
 
 
 class Trainer(torch_adapter.Subject):
-    """One rank. A wrong trainer (suite/peers/wrong) overrides one method."""
+    """One rank. A wrong trainer (trainer.txt) overrides some methods."""
 
     subject, description = "pytorch_train", "PyTorch as a subject of the protocol."
     offers = tuple(torch_adapter.OPTIONAL)

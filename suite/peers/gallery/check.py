@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Runs the gallery's scripts under `lockstep observe`: no rule may fail for a right script, and for each
-wrong one the rule must that expected.txt names, with the cause and the line of the mistake.
+wrong one the rule must that its row names (../mistakes.py), with the cause and the line of the mistake.
 
 usage: check.py LOCKSTEP [PYTHON] [GLOB...]    PYTHON: an interpreter with torch; GLOB: of names, 'clip*'
 LS_GALLERY_SEED=5: the scripts' --seed; LS_GALLERY_KEEP=DIR: keeps the folders of those that are not as expected;
 LS_GALLERY_JOBS=4: as many scripts at once; LS_DEVICE=cuda: the scripts as on_cuda.py puts them on a GPU
 
-A script that crashed, hung or was refused is `not run` (../caught.py); one that expected.txt or on_cuda.py excludes
-here is left out. At the end it counts the wrong scripts whose rule failed (or is WEAK, where that is meant), and those whose verdict
-names the cause and the line. Of a pattern in expected.txt that begins with `?` it is known that the verdict does not
+A script that crashed, hung or was refused is `not run` (../caught.py); one that its row or on_cuda.py excludes here is
+left out. At the end it counts the wrong scripts whose rule failed (or is WEAK, where that is meant), and those whose verdict
+names the cause and the line. Of a pattern in a row that begins with `?` it is known that the verdict does not
 have it: it counts as missing, and one that is right by now is reported, so that the mark is removed. The exit code is
 1 where another row is not as expected, or where all were run and the share of causes or of lines is too small, else
 3 where a script was not run.
@@ -28,6 +28,8 @@ import on_cuda
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.append(os.path.dirname(HERE))
 import caught  # noqa: E402
+import mistakes  # noqa: E402
+
 # 24 steps at most: detail in each fourth of them. A run takes seconds; hangs end after 20 s by the
 # scripts' own timeout.
 OPTIONS = ["--every", "4"]
@@ -35,43 +37,17 @@ LIMIT_S = 240
 CAUSES, LINES = 0.80, 0.70  # least shares of the wrong scripts whose verdict names them
 
 
-def read(path):
-    with open(path, encoding="utf-8") as file:
-        return file.read()
-
-
-def read_table():
-    """The rows of expected.txt: patch, script, rule, place, cause, first PyTorch, sentence."""
-    lines = read(os.path.join(HERE, "expected.txt")).splitlines()
-    rows = [line.split("\t") for line in lines if not line.startswith("#")]
-    for row in rows:
-        if len(row) != 7:
-            sys.exit(f"expected.txt: seven columns, separated by tabs: {row}")
-        if row[0] != "-" and read(os.path.join(HERE, row[0])).split("\n")[0] != row[6]:
-            sys.exit(f"{row[0]} does not begin with its sentence in expected.txt")
-    return rows
-
-
-def label_of(row):
-    return row[1][:-3] if row[0] == "-" else os.path.basename(row[0])[:-6]
-
-
 def parse_version(text):
     return tuple(int(part) for part in text.split("+")[0].split(".")[:2])
 
 
-def make_script(patch, script, folder):
-    """Writes the script, changed by the patch if there is one, for the device; returns its name and text."""
-    name = script if patch == "-" else os.path.basename(patch).replace(".patch", ".py")
-    path = os.path.join(folder, name)
-    shutil.copy(os.path.join(HERE, script), path)
-    if patch != "-":
-        subprocess.run(["patch", "-s", path, os.path.join(HERE, patch)], check=True)
-    text = read(path)
+def make_script(row, folder):
+    """Writes the script for the device; returns its name and text."""
+    name, text = row.name + ".py", row.text()
     if "LS_DEVICE" in os.environ:
         text = on_cuda.translate(text)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
+    with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+        file.write(text)
     return name, text
 
 
@@ -114,18 +90,18 @@ def is_at(where, place, name, text):
     return False
 
 
-def compare(column, right):
-    """(as expected, what to say) of a column of expected.txt: `?` before it says that it is a known miss."""
-    if column.startswith("?"):
-        return True, f"; right by now, remove the `?`: {column}" if right else f"; known miss: {column[1:]}"
-    return right, "" if right else f"; expected: {column}"
+def compare(pattern, right):
+    """(as expected, what to say) of a row's cause or line: `?` before it says that it is a known miss."""
+    if pattern.startswith("?"):
+        return True, f"; right by now, remove the `?`: {pattern}" if right else f"; known miss: {pattern[1:]}"
+    return right, "" if right else f"; expected: {pattern}"
 
 
 def judge_wrong(verdicts, code, text, row, name, tally):
-    """(state, words) for a row of expected.txt, whose rule is "rule", which must fail, or "rule WEAK", where a good
-    script may do the same."""
-    rule, word = caught.expected(row[2])
-    place, cause = row[3], row[4]
+    """(state, words) for a row whose rule is "rule", which must fail, or "rule WEAK", where a good script may do the
+    same."""
+    rule, word = caught.expected(row.rule)
+    place, cause = row.line, row.cause
     found, rest, judged = caught.find(verdicts, code, "observe." + rule, word)
     alarms = sorted({rule_of(v) for v in verdicts if v["verdict"] == "FAIL"} - {rule})
     also = f" (also {', '.join(alarms)})" if alarms else ""
@@ -174,26 +150,24 @@ def main():
 
     def run(row):
         """(state, the line to print)"""
-        patch, script, rule, first = row[0], row[1], row[2], row[5]
-        label = label_of(row)
-        if parse_version(version) < parse_version(first):
-            return "left out", f"{label}: needs PyTorch {first}"
+        if parse_version(version) < parse_version(row.pytorch):
+            return "left out", f"{row.name}: needs PyTorch {row.pytorch}"
         with tempfile.TemporaryDirectory() as folder:
-            name, text = make_script(patch, script, folder)
+            name, text = make_script(row, folder)
             reason = on_cuda.why_not(text)
             if reason:
-                return "left out", f"{label}: {reason}"
+                return "left out", f"{row.name}: {reason}"
             verdicts, code = observe(lockstep, python, folder, name, text)
             with judging:
-                if rule == "-":
+                if row.rule == "-":
                     state, words = caught.judge_right(verdicts, code, ("PASS", "WEAK", "UNSUPPORTED", "SKIP"))
                 else:
                     state, words = judge_wrong(verdicts, code, text, row, name, tally)
             if state != "ok" and os.environ.get("LS_GALLERY_KEEP"):
-                shutil.copytree(folder, os.path.join(os.environ["LS_GALLERY_KEEP"], label))
-        return state, f"{'right' if rule == '-' else 'wrong'} {label}: {words}"
+                shutil.copytree(folder, os.path.join(os.environ["LS_GALLERY_KEEP"], row.name))
+        return state, f"{'right' if row.rule == '-' else 'wrong'} {row.name}: {words}"
 
-    rows = [row for row in read_table() if any(fnmatch.fnmatch(label_of(row), glob) for glob in globs)]
+    rows = [row for row in mistakes.all_rows() if row.rule and any(fnmatch.fnmatch(row.name, glob) for glob in globs)]
     states = collections.Counter()
     with ThreadPoolExecutor(jobs) as pool:
         for state, words in pool.map(run, rows):

@@ -138,6 +138,15 @@ static void put(const char *folder, const char *name, const char *text)
     ck_assert_int_eq(chmod(path, 0755), 0);
 }
 
+/* Runs a command; its exit code. */
+static int run_command(const char *command, char *said, size_t bytes)
+{
+    FILE *from = popen(command, "r");
+    ck_assert_ptr_nonnull(from);
+    said[fread(said, 1, bytes - 1, from)] = '\0';
+    return WEXITSTATUS(pclose(from));
+}
+
 /* Runs check.sh on a script with a `lockstep` that leaves the row's verdict; its exit code. */
 static int run_peers(const char *script, const char *verdict, int code, char *said, size_t bytes)
 {
@@ -161,12 +170,9 @@ static int run_peers(const char *script, const char *verdict, int code, char *sa
     put(folder, "lockstep", lockstep);
     LS_TEXT(command, 2000, "PYTHONPATH=%s sh %s %s python3 %s 2>&1", folder, source, folder,
             script);
-    FILE *from = popen(command, "r");
-    ck_assert_ptr_nonnull(from);
-    said[fread(said, 1, bytes - 1, from)] = '\0';
-    int status = pclose(from);
+    int ended = run_command(command, said, bytes);
     ls_path_remove_tree(folder);
-    return WEXITSTATUS(status);
+    return ended;
 }
 
 START_TEST(peers_count_what_was_not_run)
@@ -200,6 +206,78 @@ START_TEST(peers_count_what_was_not_run)
 }
 END_TEST
 
+/* ---- rows of mistakes ------------------------------------------------------------------------ */
+
+/* Lists the row, whose base is "one\ntwo\none\nthree\n". */
+START_TEST(a_row_that_does_not_fit_is_named)
+{
+#define ROW "[wrong]\nIt is wrong.\ncase: x.y WEAK\n"
+    static const struct {
+        const char *rows;
+        int code;
+        const char *says;
+    } tries[] = {
+        {ROW "-two\n+2\n", 0, "b\twrong\tx.y WEAK\t-\tIt is wrong.\n"},
+        {ROW " one\n+2\n three\n@@\n-two\n", 0, "b\twrong"},
+        {ROW "-one\n", 1, "b.txt:1: wrong: 'one\\n' is in b.py 2 times, not once"},
+        {ROW "-four\n", 1, "'four\\n' is in b.py 0 times"},
+        {ROW "-tw\n", 1, "is in b.py 0 times"},
+        {ROW "+four\n", 1, "'' is in b.py 0 times, not once"},
+        {ROW "-two\n-one\n@@\n-one\n-three\n", 1, "two places overlap"},
+        {ROW "-two\nthree\n", 1, "not as 'three'"},
+        {ROW, 1, "another row something"},
+        {ROW "case: z\n-two\n", 1, "once, or a change, not 'case: z'"},
+        {ROW "reason: z\n-two\n", 1, "expected one of rule, case, cause, line, source, pytorch"},
+        {"[b]\nIt is right.\nrule: -\npytorch: 2.3\n-two\n", 1, "the base's row changes nothing"},
+        {"[wrong]\nIt is wrong.\n-two\n", 1, "a sentence, and a rule or a case"},
+        {"[wrong]\nIt is wrong.\nrule: x.y\n-two\n", 1, "has a cause and a line"},
+        {ROW "-two\n\n" ROW "-three\n", 1, "b.txt:6: wrong: stands at b.txt:1, too"},
+    };
+    char source[1024], said[2000];
+    ck_assert(ls_path_find("suite/peers/mistakes.py", source, sizeof source));
+    for (size_t i = 0; has_python() && i < sizeof tries / sizeof *tries; i++) {
+        char folder[] = "/tmp/lockstep-detect-XXXXXX";
+        ck_assert_ptr_nonnull(mkdtemp(folder));
+        put(folder, "b.py", "one\ntwo\none\nthree\n");
+        put(folder, "b.txt", tries[i].rows);
+        LS_TEXT(command, 2000, "cp %s %s && python3 %s/mistakes.py --list 2>&1", source, folder,
+                folder);
+        int code = run_command(command, said, sizeof said);
+        ls_path_remove_tree(folder);
+        ck_assert_msg(code == tries[i].code && strstr(said, tries[i].says) != NULL,
+                      "%s: exit code %d, not %d: %s", tries[i].rows, code, tries[i].code, said);
+    }
+}
+END_TEST
+
+START_TEST(both_languages_read_the_same_rows)
+{
+    char peers[1024], said[20000], wanted[20000] = "";
+    ls_detect_list list = {0};
+    ck_assert(ls_path_find("suite/peers", peers, sizeof peers));
+    ck_assert_int_eq(ls_detect_read_foreign(peers, &list), LS_OK);
+    ck_assert_int_gt(list.count, 50);
+    for (int i = 0; i < list.count; i++) {
+        const ls_detect_plant *p = &list.plant[i];
+        bool fails = strcmp(p->expected, "FAIL") == 0;
+        ls_text_add(wanted, sizeof wanted, "%s\t%s\t%s%s%s\t%s\t%s\n", p->base,
+                    p->name + strlen("foreign."), p->case_id, fails ? "" : " ",
+                    fails ? "" : p->expected, p->cause, p->sentence);
+    }
+    ls_detect_free(&list);
+    LS_TEXT(command, 1600, "python3 %s/mistakes.py --list trainer example script/adapted", peers);
+    if (has_python()) {
+        ck_assert_int_eq(run_command(command, said, sizeof said), 0);
+        size_t same = 0;
+        while (said[same] != '\0' && said[same] == wanted[same]) {
+            same++;
+        }
+        ck_assert_msg(said[same] == wanted[same], "mistakes.py: %.200s\ndetect: %.200s",
+                      said + same, wanted + same);
+    }
+}
+END_TEST
+
 /* ---- the gallery, and faults judged by observe's rules ----------------------------------------
  */
 
@@ -216,12 +294,9 @@ static int run_script(const char *lockstep, const char *line, char *said, size_t
     put(folder, "torch.py", "__version__ = '2.15.0'\n");
     LS_TEXT(command, 2000, "export D=%s S=%s PYTHONPATH=%s && %s 2>&1", folder, suite, folder,
             line);
-    FILE *from = popen(command, "r");
-    ck_assert_ptr_nonnull(from);
-    said[fread(said, 1, bytes - 1, from)] = '\0';
-    int status = pclose(from);
+    int ended = run_command(command, said, bytes);
     ls_path_remove_tree(folder);
-    return WEXITSTATUS(status);
+    return ended;
 }
 
 static const struct script {
@@ -317,6 +392,8 @@ int main(void)
     tcase_add_test(tests, a_job_of_a_bench_is_of_the_named_case);
     tcase_add_test(tests, what_was_not_run_decides);
     tcase_add_test(tests, peers_count_what_was_not_run);
+    tcase_add_test(tests, a_row_that_does_not_fit_is_named);
+    tcase_add_test(tests, both_languages_read_the_same_rows);
     tcase_add_loop_test(tests, a_script_that_crashed_was_not_run, 0,
                         sizeof scripts / sizeof *scripts);
     tcase_add_loop_test(tests, python_has_the_same_rule, 0, ROWS);

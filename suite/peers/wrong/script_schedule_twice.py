@@ -1,9 +1,0 @@
-"""schedule.step() is called twice a step."""
-import os
-import sys
-
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "script"))
-from mistake import run  # noqa: E402
-
-run(("            schedule.step()\n",
-     "            schedule.step()\n            schedule.step()\n"))

@@ -1,9 +1,0 @@
-"""sampler.set_epoch() is never called."""
-import os
-import sys
-
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "script"))
-from mistake import run  # noqa: E402
-
-run(("        sampler.set_epoch(epoch)\n",
-     ""))

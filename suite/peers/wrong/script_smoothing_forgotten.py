@@ -1,9 +1,0 @@
-"""The labels' smoothing is an argument that nothing reads."""
-import os
-import sys
-
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "script"))
-from mistake import run  # noqa: E402
-
-run(("label_smoothing=args.label_smoothing",
-     ""))

@@ -1,9 +1,0 @@
-"""optimizer.step() instead of scaler.step(optimizer)."""
-import os
-import sys
-
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "script"))
-from mistake import run  # noqa: E402
-
-run(("scaler.step(optimizer)",
-     "optimizer.step()"))

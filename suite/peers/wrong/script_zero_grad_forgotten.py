@@ -1,9 +1,0 @@
-"""zero_grad() is called once an epoch."""
-import os
-import sys
-
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "script"))
-from mistake import run  # noqa: E402
-
-run(("            optimizer.zero_grad()\n",
-     ""))
