@@ -22,6 +22,7 @@
 #include "kernels/core/file.h"
 #include "kernels/core/json.h"
 #include "kernels/core/log.h"
+#include "kernels/core/path.h"
 #include "kernels/core/plant.h"
 #include "kernels/core/program.h"
 #include "kernels/core/text.h"
@@ -109,6 +110,7 @@ static ls_status open_events(program *p)
     if (p->world.run_dir[0] == '\0') {
         return LS_OK;
     }
+    LS_TRY(ls_path_make_last(p->world.run_dir));
     snprintf(p->events_path, sizeof p->events_path, "%s/rank%d.jsonl", p->world.run_dir,
              p->world.rank);
     p->events = ls_file_open_to_write(p->events_path, O_TRUNC | O_APPEND);

@@ -35,6 +35,20 @@ const char *ls_path_devfs(void)
     return root_of("LS_DEVFS", "/dev");
 }
 
+static ls_status make_one(const char *path, const char *hint)
+{
+    if (mkdir(path, 0777) != 0 && errno != EEXIST) {
+        return ls_log_fail(LS_ERR_INFRA, "cannot make the folder %s: %s%s", path, strerror(errno),
+                           hint);
+    }
+    return LS_OK;
+}
+
+ls_status ls_path_make_last(const char *path)
+{
+    return make_one(path, "");
+}
+
 ls_status ls_path_make_folder(const char *path)
 {
     return ls_path_make_chosen(path, "");
@@ -52,10 +66,7 @@ ls_status ls_path_make_chosen(const char *path, const char *hint)
         if (slash != NULL) {
             *slash = '\0';
         }
-        if (mkdir(part, 0777) != 0 && errno != EEXIST) {
-            return ls_log_fail(LS_ERR_INFRA, "cannot make the folder %s: %s%s", part,
-                               strerror(errno), hint);
-        }
+        LS_TRY(make_one(part, hint));
         if (slash != NULL) {
             *slash = '/';
         }

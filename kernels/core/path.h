@@ -19,6 +19,8 @@ ls_status ls_path_make_folder(const char *path);
 /* The same of a folder that the user chose, or may: `hint` follows the text, "OUT= names another".
  */
 ls_status ls_path_make_chosen(const char *path, const char *hint);
+/* Creates the folder if it is absent, but no parents: an absent parent is a mistyped path. */
+ls_status ls_path_make_last(const char *path);
 /* Removes a folder and everything in it; files that cannot be removed stay, without a message. */
 void ls_path_remove_tree(const char *path);
 /* opendir(3), which ends the program without memory or descriptors (ls_status_check_lack): to its

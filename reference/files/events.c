@@ -14,6 +14,7 @@
 #include "kernels/core/half.h"
 #include "kernels/core/json.h"
 #include "kernels/core/log.h"
+#include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "reference/state/device.h"
 
@@ -38,11 +39,17 @@ ls_status ls_events_open(const char *run_directory, int rank, bool append, ls_ev
         free(events);
         return LS_ERR_USAGE;
     }
-    events->descriptor = ls_file_open_to_write(events->path, O_APPEND | (append ? 0 : O_TRUNC));
-    if (events->descriptor < 0) {
-        ls_log_error("cannot create %s: %s", events->path, strerror(errno));
+    ls_status status = ls_path_make_last(run_directory);
+    if (status == LS_OK) {
+        events->descriptor = ls_file_open_to_write(events->path, O_APPEND | (append ? 0 : O_TRUNC));
+        if (events->descriptor < 0) {
+            status =
+                ls_log_fail(LS_ERR_INFRA, "cannot create %s: %s", events->path, strerror(errno));
+        }
+    }
+    if (status != LS_OK) {
         free(events);
-        return LS_ERR_INFRA;
+        return status;
     }
     *out = events;
     return LS_OK;

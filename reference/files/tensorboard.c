@@ -8,12 +8,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "kernels/core/file.h"
 #include "kernels/core/log.h"
+#include "kernels/core/path.h"
 
 enum { RECORD_BYTES_MAX = 512, HEAD_BYTES = 12, TAIL_BYTES = 4 };
 
@@ -130,10 +130,7 @@ static ls_status open_file(const char *directory, ls_tensorboard *board)
 {
     char host[64] = "host";
     gethostname(host, sizeof host - 1);
-    if (mkdir(directory, 0777) != 0 && errno != EEXIST) { /* a missing parent is a mistyped path */
-        return ls_log_fail(LS_ERR_INFRA, "cannot make the folder %s: %s", directory,
-                           strerror(errno));
-    }
+    LS_TRY(ls_path_make_last(directory));
     int length = snprintf(board->path, sizeof board->path, "%s/events.out.tfevents.%010lld.%s.%d",
                           directory, (long long)time(NULL), host, (int)getpid());
     if (length >= (int)sizeof board->path) {

@@ -49,7 +49,7 @@ static cJSON *events_of(int rank)
     static const char *const volatile_keys[] = {"engine_text", "transport",  "us",
                                                 "algbw_gb_s",  "busbw_gb_s", "begun_ns",
                                                 "done_ns",     "all_done_ns"};
-    LS_TEXT(path, 300, "%s/rank%d.jsonl", folder, rank);
+    LS_TEXT(path, 300, "%s/run/rank%d.jsonl", folder, rank);
     char *text = ls_text_read(path), *rest = NULL;
     ck_assert_ptr_nonnull(text);
     cJSON *events = cJSON_CreateArray();
@@ -108,8 +108,9 @@ START_TEST(events_of_two_ranks)
     size_t bytes = 0;
     FILE *to = open_memstream(&text, &bytes);
     ck_assert_ptr_nonnull(mkdtemp(folder));
+    LS_TEXT(run_dir, 300, "%s/run", folder); /* the first job makes it */
     for (size_t k = 0; k < sizeof jobs / sizeof jobs[0]; k++) {
-        run("--nproc-per-node=2", folder, jobs[k]);
+        run("--nproc-per-node=2", run_dir, jobs[k]);
         cJSON *rank[2] = {events_of(0), events_of(1)};
         ck_assert_int_eq(cJSON_GetArraySize(rank[0]), cJSON_GetArraySize(rank[1]));
         judge_barriers(rank);

@@ -12,6 +12,8 @@
 #include <unistd.h>
 
 #include "kernels/core/json.h"
+#include "kernels/core/path.h"
+#include "kernels/core/text.h"
 #include "reference/ddp/buckets.h"
 #include "reference/files/events.h"
 #include "reference/model/model.h"
@@ -462,7 +464,23 @@ START_TEST(without_a_directory)
     }
     ls_events_close(NULL);
     ls_events *events = NULL;
-    ck_assert_int_eq(ls_events_open("/nonexistent", 0, false, &events), LS_ERR_INFRA);
+    ck_assert_int_eq(ls_events_open("/nonexistent/run", 0, false, &events), LS_ERR_INFRA);
+}
+END_TEST
+
+/* One level; a second is a mistyped path, and nothing of it is made. */
+START_TEST(absent_folder_is_made)
+{
+    ls_events *events = NULL;
+    char run[PATH_MAX], below[PATH_MAX + 8];
+    ls_text_put(run, sizeof run, "%s/run", folder);
+    ls_text_put(below, sizeof below, "%s/below", run);
+    ck_assert_int_eq(ls_events_open(below, 0, false, &events), LS_ERR_INFRA);
+    ck_assert_int_ne(access(run, F_OK), 0);
+    ck_assert_int_eq(ls_events_open(run, 3, false, &events), LS_OK);
+    ls_events_close(events);
+    ck_assert_int_eq(access(path_of("run/rank3.jsonl"), F_OK), 0);
+    ls_path_remove_tree(run);
 }
 END_TEST
 
@@ -721,6 +739,7 @@ int main(void)
     tcase_add_test(tests, long_folders);
     tcase_add_test(tests, begun_anew_or_appended);
     tcase_add_test(tests, without_a_directory);
+    tcase_add_test(tests, absent_folder_is_made);
     tcase_add_test(tests, full_disk);
     tcase_add_test(tests, checksums);
     tcase_add_test(tests, curves);
