@@ -4,6 +4,8 @@
 #ifndef LS_CORE_PROGRAM_H
 #define LS_CORE_PROGRAM_H
 
+#define LS_VERSION "0.2.0" /* of all programs, and in their reports */
+
 /* Calls run(argc, argv) and exits with its code. Meanwhile the program ends with LS_ERR_INFRA, with
  * a line, where a library ends it by exit(1), where cJSON finds no memory, and where it crashes
  * (SEGV, BUS, ABRT, FPE) while not even a thread's stack of memory is left. */

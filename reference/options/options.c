@@ -11,6 +11,7 @@
 #include "kernels/optimizers.h"
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
+#include "kernels/core/program.h"
 #include "kernels/core/text.h"
 #include "kernels/core/usage_error.h"
 #include "dist_url.h"

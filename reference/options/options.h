@@ -11,7 +11,6 @@
 #include "kernels/kernels.h"
 #include "groups.h"
 
-#define LS_VERSION "0.1.0"
 
 typedef enum ls_opt_level { LS_O0, LS_O1, LS_O2, LS_O3 } ls_opt_level;
 /* Products of half type on a CPU. */

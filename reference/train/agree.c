@@ -7,6 +7,7 @@
 
 #include "kernels/core/digest.h"
 #include "kernels/core/log.h"
+#include "kernels/core/program.h"
 #include "kernels/core/text.h"
 #include "checkpoint.h"
 

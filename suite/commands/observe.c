@@ -17,6 +17,7 @@
 #include "kernels/core/file.h"
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
+#include "kernels/core/program.h"
 #include "kernels/core/text.h"
 #include "observe_parts.h"
 #include "reference/options/options.h"
