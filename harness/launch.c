@@ -22,7 +22,7 @@
 #include "harness/hosts/probe.h"
 #include "harness/machine/machine.h"
 #include "harness/hosts/outcome.h"
-#include "kernels/core/usage_error.h"
+#include "kernels/core/usage.h"
 #include "harness/hosts/supervise.h"
 #include "harness/process/guard.h"
 
@@ -446,8 +446,7 @@ static int run_program(int argc, char **argv)
                "Exit code: 0; that of the first rank that failed, or 128 + signal when it was "
                "killed; 124 at the deadline; 2 for wrong arguments.",
     };
-    if (ls_usage_error_explain(options, true, argc,
-                               argv)) { /* argp's own messages take two lines */
+    if (!ls_usage_check(&parser, true, argc, argv)) {
         return LS_ERR_USAGE;
     }
     ls_file_survive_limit();

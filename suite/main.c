@@ -13,6 +13,7 @@
 #include "kernels/core/program.h"
 #include "kernels/core/text.h"
 #include "kernels/core/log.h"
+#include "kernels/core/usage.h"
 #include "reference/explain/explain.h"
 #include "reference/options/options.h"
 #include "suite/commands/commands.h"
@@ -57,15 +58,20 @@ static int report_main(int count, char **argument)
     return (int)status;
 }
 
-static const char explain_help[] =
-    "Usage: lockstep explain [--world N] [OPTION...]\n"
-    "Describes a training run without running it: the type of every kind of tensor, the loss\n"
-    "scale, how gradients are reduced, every bucket (members, bytes, order), bytes on the wire,\n"
-    "memory of one rank, all parameters, and on a CPU what computes each product.\n\n"
-    "  --world N          ranks (1)\n"
-    "  OPTION             of the run, as `lockstep-train --help` lists them, such as "
-    "--opt-level=O2\n"
-    "                     -a resnet18 --bucket-cap-mb=25 --optimizer=lamb --accumulate=2\n";
+static void print_explain_help(void)
+{
+    puts("Usage: lockstep explain [--world N] [OPTION...]");
+    ls_usage_text(stdout, 0,
+                  "Describes a training run without running it: the type of every kind of tensor, "
+                  "the loss scale, how gradients are reduced, every bucket (members, bytes, "
+                  "order), bytes on the wire, memory of one rank, all parameters, and on a CPU "
+                  "what computes each product.");
+    putchar('\n');
+    ls_usage_entry(stdout, "  --world N", "ranks (1)");
+    ls_usage_entry(stdout, "  OPTION",
+                   "of the run, as `lockstep-train --help` lists them, such as --opt-level=O2 "
+                   "-a resnet18 --bucket-cap-mb=25 --optimizer=lamb --accumulate=2");
+}
 
 static int explain_main(int count, char **argument)
 {
@@ -80,7 +86,7 @@ static int explain_main(int count, char **argument)
         } else if (strcmp(argument[i], "--world") == 0) {
             value = i + 1 < count ? argument[++i] : "";
         } else if (strcmp(argument[i], "--help") == 0 || strcmp(argument[i], "-h") == 0) {
-            fputs(explain_help, stdout);
+            print_explain_help();
             free(flags);
             return 0;
         } else {
@@ -161,15 +167,20 @@ enum { COMMANDS = sizeof command / sizeof *command };
 
 static void print_help(void)
 {
-    printf(
-        "Usage: lockstep COMMAND ...\n\nIs data-parallel mixed-precision training on this machine "
-        "correct, and how fast?\n\n");
+    puts("Usage: lockstep COMMAND ...\n");
+    ls_usage_text(stdout, 0,
+                  "Is data-parallel mixed-precision training on this machine correct, and how "
+                  "fast?");
+    putchar('\n');
     for (int i = 0; i < COMMANDS; i++) {
-        printf("  %-13s %s\n", command[i].name, command[i].text);
+        LS_TEXT(name, 64, "  %s", command[i].name);
+        ls_usage_entry(stdout, name, command[i].text);
     }
-    printf("\n`lockstep COMMAND --help` lists the options of a command.\nExit codes: 0 good, 1 "
-           "CORRECT is not yes or SPEED is below the baseline, 2 usage, 3 infrastructure, 4 not "
-           "supported.\n");
+    putchar('\n');
+    ls_usage_text(stdout, 0, "`lockstep COMMAND --help` lists the options of a command.");
+    ls_usage_text(stdout, 0,
+                  "Exit codes: 0 good, 1 CORRECT is not yes or SPEED is below the baseline, 2 "
+                  "usage, 3 infrastructure, 4 not supported.");
 }
 
 static int run_program(int argc, char **argv)

@@ -72,6 +72,27 @@ const char *ls_text_nearest(const char *word, const char *const *names, int coun
     return best;
 }
 
+/* "did you mean A, B or C?" of the names that `word` begins; false: of none, or of too many. */
+static bool suggest_whole(char *text, size_t bytes, const char *word, const char *const *names,
+                          int count)
+{
+    enum { SHOWN = 4 };
+    const char *begun[SHOWN];
+    int found = 0;
+    for (int i = 0; i < count; i++) {
+        if (strncmp(names[i], word, strlen(word)) == 0) {
+            begun[found < SHOWN ? found : 0] = names[i];
+            found++;
+        }
+    }
+    ls_text_put(text, bytes, "did you mean ");
+    for (int i = 0; i < found && i < SHOWN; i++) {
+        ls_text_add(text, bytes, "%s%s", i == 0 ? "" : i + 1 == found ? " or " : ", ", begun[i]);
+    }
+    ls_text_add(text, bytes, "?");
+    return found > 0 && found <= SHOWN;
+}
+
 void ls_text_suggest(char *text, size_t bytes, const char *word, const char *const *names,
                      int count, const char *otherwise)
 {
@@ -79,6 +100,9 @@ void ls_text_suggest(char *text, size_t bytes, const char *word, const char *con
     int letters = 0;
     for (const char *c = word + strspn(word, "-"); *c != '\0'; c++) {
         letters += *c != '*' && *c != '?';
+    }
+    if (letters > 0 && suggest_whole(text, bytes, word, names, count)) {
+        return;
     }
     if (best != NULL && ls_text_distance(word, best) <= letters) {
         ls_text_put(text, bytes, "did you mean %s?", best);

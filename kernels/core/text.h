@@ -21,8 +21,9 @@ void ls_text_add(char *text, size_t bytes, const char *format, ...)
 int ls_text_distance(const char *a, const char *b);
 /* The entry of names[count] nearest to `word`. */
 const char *ls_text_nearest(const char *word, const char *const *names, int count);
-/* "did you mean NAME?" with the nearest of names[count] where at most half of the word's letters
- * differ, else the text `otherwise`, which says where the names are listed. */
+/* "did you mean NAME?" with those of names[count] that begin with the word, if they are at most 4,
+ * else with the nearest where at most half of the word's letters differ, else the text
+ * `otherwise`, which says where the names are listed. */
 void ls_text_suggest(char *text, size_t bytes, const char *word, const char *const *names,
                      int count, const char *otherwise);
 /* Whether `text` is a whole decimal number from `least` to `most`; *out is written only then. */

@@ -7,7 +7,7 @@
 
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
-#include "kernels/core/usage_error.h"
+#include "kernels/core/usage.h"
 #include "exercise.h"
 
 static const ls_comm_kind kinds[LS_ARGUMENTS_KINDS] = {
@@ -303,7 +303,7 @@ ls_status ls_arguments_read(int argc, char **argv, ls_arguments *out)
                           .absent = -1,
                           .timeout_s = 60};
     memcpy(out->kind, kinds, sizeof kinds);
-    if (ls_usage_error_explain(options, false, argc, argv)) { /* argp's own take two lines */
+    if (!ls_usage_check(&parser, false, argc, argv)) {
         return LS_ERR_USAGE;
     }
     argp_err_exit_status = LS_ERR_USAGE;

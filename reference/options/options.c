@@ -9,11 +9,11 @@
 #include <string.h>
 
 #include "kernels/optimizers.h"
+#include "kernels/core/list.h"
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
-#include "kernels/core/program.h"
 #include "kernels/core/text.h"
-#include "kernels/core/usage_error.h"
+#include "kernels/core/usage.h"
 #include "dist_url.h"
 #include "options_table.h"
 #include "reference/model/model.h"
@@ -60,17 +60,12 @@ const char *ls_options_level_name(ls_opt_level level)
 
 enum {
     KEY_ROW = 0x100, /* of row 0; no character. Rows with a letter have that as their key */
-    KEY_HELP = KEY_ROW + LS_OPTIONS_ROWS,
-    KEY_VERSION,
-    TABLE_MAX =
-        LS_OPTIONS_ROWS + LS_OPTIONS_GROUPS + 3, /* rows, titles, help, version and the end */
+    TABLE_MAX = LS_OPTIONS_ROWS + LS_OPTIONS_GROUPS + 1, /* rows, titles and the end */
 };
 
 typedef struct reading {
     ls_options *options;
     bool given[LS_OPTIONS_ROWS];
-    const struct argp *argp;
-    bool refused; /* a value was refused, and said so; else getopt did not take the option */
 } reading;
 
 static void make_argp_table(struct argp_option table[TABLE_MAX])
@@ -82,7 +77,6 @@ static void make_argp_table(struct argp_option table[TABLE_MAX])
         [LS_OPTIONS_PARALLEL] = "Data parallel:",
         [LS_OPTIONS_DATA] = "Data:",
         [LS_OPTIONS_RUNNING] = "Running:",
-        [LS_OPTIONS_OTHER] = "",
     };
     for (int group = 1; group <= LS_OPTIONS_GROUPS; group++) {
         *table++ = (struct argp_option){.doc = titles[group], .group = group};
@@ -98,9 +92,6 @@ static void make_argp_table(struct argp_option table[TABLE_MAX])
             .group = row->group,
         };
     }
-    *table++ = (struct argp_option){"help", KEY_HELP, NULL, 0, "print this", LS_OPTIONS_OTHER};
-    *table++ = (struct argp_option){"version", KEY_VERSION,         NULL,
-                                    0,         "print the version", LS_OPTIONS_OTHER};
     *table = (struct argp_option){0};
 }
 
@@ -121,38 +112,23 @@ static error_t read_folder(reading *to, const char *text)
     if (to->given[data]) {
         ls_log_error("unexpected argument '%s': the data is %s already; --help lists the options",
                      text, to->options->data);
-        to->refused = true;
         return EINVAL;
     }
-    error_t error = ls_options_read(&ls_options_table[data], text, to->options);
     to->given[data] = true;
-    to->refused = error != 0;
-    return error;
+    return ls_options_read(&ls_options_table[data], text, to->options);
 }
 
 static error_t read_option(int key, char *text, struct argp_state *state)
 {
     reading *to = state->input;
-    switch (key) {
-    case KEY_HELP:
-        argp_help(to->argp, stdout, ARGP_HELP_SHORT_USAGE | ARGP_HELP_LONG | ARGP_HELP_DOC,
-                  state->name);
-        exit(0);
-    case KEY_VERSION:
-        printf("%s (Lockstep) %s\n", state->name, LS_VERSION);
-        exit(0);
-    case ARGP_KEY_ARG:
+    if (key == ARGP_KEY_ARG) {
         return read_folder(to, text);
-    default:
-        break;
     }
     for (int i = 0; i < LS_OPTIONS_ROWS; i++) {
         const ls_options_row *row = &ls_options_table[i];
         if (key == KEY_ROW + i || (row->letter != 0 && key == row->letter)) {
-            error_t error = ls_options_read(row, text, to->options);
             to->given[i] = true;
-            to->refused = error != 0;
-            return error;
+            return ls_options_read(row, text, to->options);
         }
     }
     return ARGP_ERR_UNKNOWN;
@@ -218,28 +194,22 @@ static ls_status read_line(int argc, char **argv, reading *to)
         .doc =
             "Trains a ResNet data-parallel in mixed precision. Each process is one rank and reads "
             "RANK, WORLD_SIZE, ... from its environment, as under torchrun. DIR is --data's. "
-            "Defaults "
-            "are in brackets.",
+            "Defaults are in brackets.",
         .args_doc = "[DIR]",
     };
     make_argp_table(table);
-    to->argp = &argp;
-    char **copy = copy_arguments(argc, argv);
-    char **original = calloc((size_t)argc + 1, sizeof *original); /* getopt may permute */
-    LS_MEMORY(original != NULL);
-    memcpy(original, copy, (size_t)argc * sizeof *original);
+    char **copy = copy_arguments(argc, argv), **left = ls_list_make((size_t)argc + 1, sizeof *left);
+    memcpy(left, copy, (size_t)argc * sizeof *left); /* getopt may permute them */
     /* NO_ERRS: argp's own messages take two lines and do not name the allowed values */
-    error_t error =
-        argp_parse(&argp, argc, copy, ARGP_NO_ERRS | ARGP_NO_HELP | ARGP_NO_EXIT, NULL, to);
-    if (error != 0 && !to->refused) {
-        (void)ls_usage_error_explain(table, false, argc, original);
-    }
+    bool fits =
+        ls_usage_check(&argp, false, argc, copy) &&
+        argp_parse(&argp, argc, left, ARGP_NO_ERRS | ARGP_NO_HELP | ARGP_NO_EXIT, NULL, to) == 0;
     for (int i = 0; i < argc; i++) {
-        free(original[i]);
+        free(copy[i]);
     }
-    free(original);
+    free(left);
     free(copy);
-    return error == 0 ? LS_OK : LS_ERR_USAGE;
+    return fits ? LS_OK : LS_ERR_USAGE;
 }
 
 /* ---- values against each other --------------------------------------------------------------- */

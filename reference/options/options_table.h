@@ -28,8 +28,7 @@ typedef enum ls_options_group {
     LS_OPTIONS_PARALLEL,
     LS_OPTIONS_DATA,
     LS_OPTIONS_RUNNING,
-    LS_OPTIONS_OTHER, /* --help and --version */
-    LS_OPTIONS_GROUPS = LS_OPTIONS_OTHER,
+    LS_OPTIONS_GROUPS = LS_OPTIONS_RUNNING,
 } ls_options_group;
 
 typedef enum ls_options_range { LS_OPTIONS_POSITIVE, LS_OPTIONS_NOT_NEGATIVE } ls_options_range;

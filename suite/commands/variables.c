@@ -7,6 +7,7 @@
 
 #include "kernels/core/text.h"
 #include "kernels/core/log.h"
+#include "kernels/core/usage.h"
 
 #define LS_VARIABLE(name, pattern, words, text) {#name, "^(" pattern ")$", words, text},
 static const struct variable {
@@ -119,6 +120,8 @@ int ls_variables_numbers(const ls_variables *variables, const char *name, double
 void ls_variables_help(void)
 {
     for (int i = 0; i < COUNT; i++) {
-        printf("  %-13s %s (%s)\n", variable[i].name, variable[i].text, variable[i].words);
+        LS_TEXT(name, 64, "  %s", variable[i].name);
+        LS_TEXT(text, 200, "%s (%s)", variable[i].text, variable[i].words);
+        ls_usage_entry(stdout, name, text);
     }
 }

@@ -12,6 +12,7 @@
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "kernels/core/log.h"
+#include "kernels/core/usage.h"
 
 static void help(const char *command, const ls_command_option *option, int options)
 {
@@ -22,8 +23,8 @@ static void help(const char *command, const ls_command_option *option, int optio
         printf("Usage: lockstep %s%s\n", command, options > 0 ? " [options]\n" : "");
     }
     for (int i = 0; i < options; i++) {
-        LS_TEXT(name, 64, "%s%s", option[i].name, option[i].flag == NULL ? " X" : "");
-        printf("  %-18s %s\n", name, option[i].text);
+        LS_TEXT(name, 64, "  %s%s", option[i].name, option[i].flag == NULL ? " X" : "");
+        ls_usage_entry(stdout, name, option[i].text);
     }
 }
 
@@ -108,8 +109,8 @@ ls_status ls_command_parse(const char *command, const ls_command_option *option,
         const char *value = given[length] == '=' ? given + length + 1
                             : i + 1 < *count     ? argument[++i]
                                                  : NULL;
-        if (value == NULL) {
-            return ls_log_fail(LS_ERR_USAGE, "%s needs a value: %s", known->name, known->text);
+        if (given[length] != '=') {
+            LS_TRY(ls_usage_check_value(known->name, known->text, value));
         }
         if (known->list != NULL) {
             ls_select_add(known->list, value, "");

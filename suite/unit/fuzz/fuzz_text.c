@@ -284,12 +284,12 @@ static void make_options(fuzz *f, bytes *b)
     }
 }
 
-/* --help and --version, also abbreviated, end the program. */
+/* --help, its letter among others, and --version end the program. */
 static bool ends_the_program(const char *word)
 {
-    size_t length = strcspn(word, "=");
-    return strncmp(word, "--", 2) == 0 &&
-           (strncmp("--help", word, length) == 0 || strncmp("--version", word, length) == 0);
+    return strcmp(word, "--help") == 0 || strcmp(word, "--usage") == 0 ||
+           strcmp(word, "--version") == 0 ||
+           (word[0] == '-' && word[1] != '-' && strchr(word, '?') != NULL);
 }
 
 static void read_options(fuzz *f, const bytes *b)

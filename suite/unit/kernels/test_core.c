@@ -23,7 +23,7 @@
 #include "kernels/core/plain.h"
 #include "kernels/core/text.h"
 #include "kernels/core/tensor.h"
-#include "kernels/core/usage_error.h"
+#include "kernels/core/usage.h"
 #include "kernels/core/words.h"
 #include "kernels/optimizers.h"
 #include "suite/unit/caught.h"
@@ -695,15 +695,19 @@ START_TEST(distances_and_suggestions)
         const char *word, *text;
     } said[] = {
         {"stop", "did you mean step?"},
-        {"step", "did you mean step?"},
+        {"step", "did you mean steps or step?"},
+        {"--se", "did you mean --seed?"},
+        {"--", "otherwise"},
         {"stepss", "did you mean steps?"},
         {"epoch", "did you mean epochs?"},
+        {"e", "did you mean epochs?"},
+        {"E", "otherwise"},
         {"xyzw", "otherwise"},
         {"--sexz", "did you mean --seed?"},
         {"--sxyz", "otherwise"},
         {"--xyz", "otherwise"},
         {"", "otherwise"},
-        {"s", "otherwise"},
+        {"x", "otherwise"},
         {"st*ps", "did you mean steps?"}, /* globs that match nothing */
         {"stepz*", "did you mean steps?"},
         {"*poch", "did you mean epochs?"},
@@ -722,6 +726,11 @@ START_TEST(distances_and_suggestions)
     ck_assert_str_eq(text, "did you mean steps?");
     ck_assert_str_eq(ls_text_nearest("sta", names, 4), "step"); /* the first of equals */
     ck_assert_str_eq(ls_text_nearest("", names + 1, 1), "step");
+    static const char *const five[] = {"ab", "ac", "ad", "ae", "af"};
+    ls_text_suggest(text, sizeof text, "a", five, 4, "otherwise");
+    ck_assert_str_eq(text, "did you mean ab, ac, ad or ae?");
+    ls_text_suggest(text, sizeof text, "a", five, 5, "otherwise");
+    ck_assert_str_eq(text, "otherwise");
     static const char *const nearer[] = {"abxyz", "abc", "abx", "abz"};
     ck_assert_str_eq(ls_text_nearest("abc", nearer, 4), "abc");
     ck_assert_str_eq(ls_text_nearest("aby", nearer, 4), "abc");
@@ -953,6 +962,7 @@ static const struct argp_option table[] = {{"node-rank", 'n', "N", 0, "", 0},
                                            {NULL, 'q', NULL, 0, "", 0},
                                            {0},
                                            {"zebra", 'b', NULL, 0, "", 0}};
+static const struct argp argp = {.options = table, .doc = ""};
 
 START_TEST(command_lines_that_are_wrong)
 {
@@ -961,17 +971,22 @@ START_TEST(command_lines_that_are_wrong)
     } rows[] = {
         {"", NULL},
         {"--node-rank 3 --dry x --level -d -n 3 -n3 -l -lx -q", NULL},
-        {"--node-rank=3 --node=3 --level=2", NULL},
+        {"--node-rank=3 --level=2 -dqn3 -qdlx", NULL},
         {"--node_rank 3", NULL},
         {"--node_rank", "--node-rank needs a value: N"},
         {"--node-rank", "--node-rank needs a value: N"},
-        {"--node", "--node-rank needs a value: N"}, /* of the option and of its alias: one */
+        {"--node=3", "unknown option '--node=3'; did you mean --node-rank?"},
+        {"--node-rank --dry", "--node-rank needs a value before --dry: N"},
+        {"--node_rank --", "--node-rank needs a value before --: N"},
+        {"--node-rank=--dry --node-rank - -n -1", NULL},
+        {"-n --zzz", "--node-rank needs a value before --zzz: N"},
+        {"-dn", "--node-rank needs a value: N"},
         {"-n", "--node-rank needs a value: N"},
         {"x -n", "--node-rank needs a value: N"},
         {"--level x --dry=1", "--dry takes no value: '--dry=1'"},
-        {"-dx", "--dry takes no value: '-dx'"},
-        {"--d", "'--d' may be several options; --help lists all"},
-        {"--dry-r", "--dry-run needs a value: R"},
+        {"-dx", "unknown option '-dx'; --help lists all"},
+        {"--d", "unknown option '--d'; did you mean --dry or --dry-run?"},
+        {"--dry-r", "unknown option '--dry-r'; did you mean --dry-run?"},
         {"--dry", NULL},
         {"--drx", "unknown option '--drx'; did you mean --dry?"},
         {"--levle=3", "unknown option '--levle=3'; did you mean --level?"},
@@ -983,14 +998,9 @@ START_TEST(command_lines_that_are_wrong)
         {"--nod-rank", "unknown option '--nod-rank'; did you mean --node-rank?"},
         {"- -z", "unknown option '-z'; --help lists all"},
         {"-- --zzz", NULL},
-        {"-n -- --zzz", "unknown option '--zzz'; --help lists all"}, /* "--" is the value of -n */
-        {"--help --zzz", NULL},
-        {"--he --zzz", NULL},
-        {"--h --zzz", NULL},
-        {"--u --zzz", NULL},
-        {"--usage --zzz", NULL},
-        {"-? --zzz", NULL},
-        {"--helpx", "unknown option '--helpx'; --help lists all"},
+        {"--he", "unknown option '--he'; did you mean --help?"},
+        {"--helpx", "unknown option '--helpx'; did you mean --help?"},
+        {"--help=1", "--help takes no value: '--help=1'"},
         {"--zzz --help", "unknown option '--zzz'; --help lists all"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -1001,16 +1011,16 @@ START_TEST(command_lines_that_are_wrong)
             argv[argc++] = w;
         }
         catch_lines();
-        bool explained = ls_usage_error_explain(table, false, argc, argv);
+        bool fits = ls_usage_check(&argp, false, argc, argv);
         LS_TEXT(want, 400, "test_core: error: %s\n", rows[i].said);
         ck_assert_str_eq(caught_text(), rows[i].said == NULL ? "" : want);
-        ck_assert_int_eq(explained, rows[i].said != NULL);
+        ck_assert_int_eq(fits, rows[i].said == NULL);
     }
     /* in order: what follows the first argument is another program's */
     char *argv[] = {"program", "-d", "x", "--zzz"}, *wrong[] = {"program", "--zzz", "x"};
-    ck_assert(!ls_usage_error_explain(table, true, 4, argv));
-    ck_assert(ls_usage_error_explain(table, false, 4, argv));
-    ck_assert(ls_usage_error_explain(table, true, 3, wrong));
+    ck_assert(ls_usage_check(&argp, true, 4, argv));
+    ck_assert(!ls_usage_check(&argp, false, 4, argv));
+    ck_assert(!ls_usage_check(&argp, true, 3, wrong));
 }
 END_TEST
 

@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "reference/options/dialect.h"
@@ -194,7 +193,9 @@ static const refusal refusals[] = {
     {"--steps", "--steps needs a value"},
     {"-b", "--batch-size needs a value"},
     {"--nesterov=1", "--nesterov takes no value"},
-    {"--opt O2", "several options"},
+    {"--opt O2", "--opt-level or --optimizer"},
+    {"--val --save-dir X", "--val needs a value before --save-dir: DIR"},
+    {"-b --steps", "--batch-size needs a value before --steps: N"},
     {"one two", "argument 'two'"},
 };
 
@@ -1052,42 +1053,6 @@ START_TEST(defaults_of_every_grammar)
 }
 END_TEST
 
-/* --help and --version print to stdout and end with 0, whatever else is given. */
-START_TEST(help_and_version)
-{
-    static char *const lines[][4] = {
-        {"lockstep-train", "--help", "--steps=0", NULL},
-        {"lockstep-train", "--steps=1", "--version", NULL},
-    };
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *to = open_memstream(&text, &bytes);
-    for (int i = 0; i < 2; i++) {
-        FILE *file = tmpfile();
-        ck_assert_ptr_nonnull(file);
-        fflush(NULL);
-        pid_t pid = fork();
-        if (pid == 0) {
-            ls_options options;
-            dup2(fileno(file), STDOUT_FILENO);
-            dup2(fileno(file), STDERR_FILENO);
-            (void)ls_options_parse(3, (char **)(uintptr_t)lines[i], &options, NULL, NULL);
-            _exit(77);
-        }
-        int state;
-        ck_assert_int_eq(waitpid(pid, &state, 0), pid);
-        ck_assert(WIFEXITED(state) && WEXITSTATUS(state) == 0);
-        rewind(file);
-        for (int c = fgetc(file); c != EOF; c = fgetc(file)) {
-            fputc(c, to);
-        }
-        fclose(file);
-    }
-    fclose(to);
-    golden_check("suite/unit/reference/expected/help.txt", text);
-}
-END_TEST
-
 int main(void)
 {
     Suite *suite = suite_create("options");
@@ -1111,7 +1076,6 @@ int main(void)
     tcase_add_test(tests, explanations_word_for_word);
     tcase_add_test(tests, command_lines_word_for_word);
     tcase_add_test(tests, defaults_of_every_grammar);
-    tcase_add_test(tests, help_and_version);
     suite_add_tcase(suite, tests);
     return run_suite(suite);
 }

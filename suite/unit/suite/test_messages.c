@@ -7,8 +7,10 @@
 #include <sys/wait.h>
 
 #include "kernels/core/path.h"
+#include "kernels/core/program.h"
 #include "kernels/core/status.h"
 #include "kernels/core/text.h"
+#include "kernels/core/usage.h"
 #include "suite/unit/run_suite.h"
 #include "suite_fake.h"
 
@@ -88,6 +90,16 @@ static const struct wrong {
      "unexpected argument 'x'; lockstep conform takes options only: use --case ID"},
     {"lockstep conform --list=1", LS_ERR_USAGE, "--list takes no value: '--list=1'"},
     {"lockstep conform --seed", LS_ERR_USAGE, "--seed needs a value: seed of every job (7)"},
+    {"lockstep conform --case --out x", LS_ERR_USAGE,
+     "--case needs a value before --out: cases by name or glob; may be repeated"},
+    {"lockstep-train --va X", LS_ERR_USAGE,
+     "unknown option '--va'; did you mean --val or --val-resize?"},
+    {"lockstep-train --val --save-dir X", LS_ERR_USAGE,
+     "--val needs a value before --save-dir: DIR"},
+    {"lockstep-launch --nproc 2 true", LS_ERR_USAGE,
+     "unknown option '--nproc'; did you mean --nproc-per-node?"},
+    {"lockstep-collectives --ops --redop=sum", LS_ERR_USAGE,
+     "--ops needs a value before --redop=sum: LIST"},
     {"lockstep conform --budget 10x", LS_ERR_USAGE,
      "--budget '10x': allowed: a time such as 90s, 10m or 1h"},
     {"lockstep conform --budget 0m", LS_ERR_USAGE,
@@ -130,7 +142,8 @@ static const struct wrong {
      "(results/bounds/steps.tar.xz has the committed one) or name another folder by --out"},
     {"lockstep versus --python ./dir", LS_ERR_USAGE, "--python './dir': it is a folder"},
     {"lockstep versus --only resnet50.224.b16", LS_ERR_USAGE,
-     "--only 'resnet50.224.b16': did you mean resnet50.224.b16.t2?"},
+     "--only 'resnet50.224.b16': did you mean resnet50.224.b16.t2, resnet50.224.b16.t2.bf16.o1 or "
+     "resnet50.224.b16.t2.bf16.o2?"},
     {"lockstep conform --case 'gradient.o1.w2.*'", LS_ERR_USAGE,
      "no case matches 'gradient.o1.w2.*'; did you mean gradients.o1.w2.b0.02mb?"},
     {"lockstep conform --case '*.lockstp.*'", LS_ERR_USAGE,
@@ -238,17 +251,101 @@ static const struct help {
     {"lockstep diff", "Usage: lockstep diff A B", ""},
 };
 
+/* Runs the command of a program of this build and returns what it prints; it ends with 0. */
+static char *output_of(const char *command)
+{
+    enum { BYTES = 1 << 16 };
+    char program[1024], *text = malloc(BYTES);
+    ck_assert_ptr_nonnull(text);
+    ls_path_program(program, sizeof program);
+    LS_TEXT(line, 2400, "PATH=%s/..:$PATH %s", program, command);
+    FILE *pipe = popen(line, "r");
+    ck_assert_ptr_nonnull(pipe);
+    text[fread(text, 1, BYTES - 1, pipe)] = '\0';
+    ck_assert_msg(pclose(pipe) == 0, "%s", command);
+    return text;
+}
+
 START_TEST(help_is_of_the_command)
 {
-    char program[1024], command[2400], text[16384];
-    ls_path_program(program, sizeof program);
-    ls_text_put(command, sizeof command, "PATH=%s/..:$PATH %s --help", program, helps[_i].command);
-    FILE *pipe = popen(command, "r");
-    ck_assert_ptr_nonnull(pipe);
-    text[fread(text, 1, sizeof text - 1, pipe)] = '\0';
-    ck_assert_int_eq(pclose(pipe), 0);
+    LS_TEXT(command, 200, "%s --help", helps[_i].command);
+    char *text = output_of(command);
     ck_assert_msg(strncmp(text, helps[_i].usage, strlen(helps[_i].usage)) == 0, "%.200s", text);
     ck_assert_msg(strstr(text, helps[_i].option) != NULL, "no %s: %.200s", helps[_i].option, text);
+    free(text);
+}
+END_TEST
+
+/* Lines fit a terminal. An entry is a name and, in one column, its text, which begins behind the
+ * name or, where that is too long, in the next line; no blank line divides it. */
+static void check_help(const char *command)
+{
+    LS_TEXT(help, 200, "%s --help", command);
+    char *text = output_of(help), *rest = text, *line;
+    bool named = false, blank = false; /* the line before: a name without its text, nothing */
+    while ((line = strsep(&rest, "\n")) != NULL) {
+        size_t indent = strspn(line, " "), length = strlen(line);
+        bool entry = indent == 2 || indent == 6, goes_on = indent == LS_USAGE_COLUMN;
+        bool has_text = goes_on || (length > LS_USAGE_COLUMN && line[LS_USAGE_COLUMN - 1] == ' ' &&
+                                    line[LS_USAGE_COLUMN] != ' ');
+        ck_assert_msg(length <= LS_USAGE_WIDTH, "%s: too wide: %s", help, line);
+        ck_assert_msg(length == 0 || line[length - 1] != ' ', "%s: blanks at the end: '%s'", help,
+                      line);
+        ck_assert_msg(indent < 2 || entry || goes_on, "%s: text at column %zu: %s", help, indent,
+                      line);
+        ck_assert_msg(!named || goes_on, "%s: the text is not in its column: %s", help, line);
+        ck_assert_msg(!blank || !goes_on, "%s: a blank line before: %s", help, line);
+        named = entry && !has_text;
+        blank = length == 0;
+        const char *gap = strchr(line + indent, ' ');
+        ck_assert_msg(!named || gap == NULL || strchr(gap + 1, ' ') == NULL,
+                      "%s: a text behind a long name: %s", help, line);
+    }
+    free(text);
+}
+
+/* All programs, and the commands that `lockstep --help` lists; those of `data` by their own. */
+START_TEST(every_help_fits_a_terminal)
+{
+    static const char *const others[] = {"lockstep",           "lockstep-train",
+                                         "lockstep-launch",    "lockstep-collectives",
+                                         "lockstep data make", "lockstep data time"};
+    char *list = output_of("lockstep --help"), *rest = list, *line;
+    int commands = 0;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        check_help(others[i]);
+    }
+    while ((line = strsep(&rest, "\n")) != NULL) {
+        if (strspn(line, " ") == 2) {
+            LS_TEXT(command, 100, "lockstep %.*s", (int)strcspn(line + 2, " "), line + 2);
+            check_help(command);
+            commands++;
+        }
+    }
+    ck_assert_int_ge(commands, 18);
+    free(list);
+}
+END_TEST
+
+/* One version, that of the reports; help and version are printed whatever else is given. */
+START_TEST(every_program_says_its_version)
+{
+    static const char *const rows[][2] = {
+        {"lockstep --version", "lockstep " LS_VERSION "\n"},
+        {"lockstep-train --steps=1 --version --lr=x", "lockstep-train (Lockstep) " LS_VERSION "\n"},
+        {"lockstep-launch --version", "lockstep-launch (Lockstep) " LS_VERSION "\n"},
+        {"lockstep-collectives --version --bogus",
+         "lockstep-collectives (Lockstep) " LS_VERSION "\n"},
+        {"lockstep-launch --usage",
+         "Usage: lockstep-launch [OPTION...] [--] COMMAND [ARGUMENT...]\n"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char *text = output_of(rows[i][0]);
+        ck_assert_str_eq(text, rows[i][1]);
+        free(text);
+    }
+    free(output_of("lockstep-train --help --steps=0"));
+    free(output_of("lockstep-launch -?"));
 }
 END_TEST
 
@@ -401,6 +498,8 @@ int main(void)
     tcase_set_timeout(tests, 60);
     tcase_add_loop_test(tests, bad_input_is_one_line, 0, (int)(sizeof wrongs / sizeof *wrongs));
     tcase_add_loop_test(tests, help_is_of_the_command, 0, sizeof helps / sizeof helps[0]);
+    tcase_add_test(tests, every_help_fits_a_terminal);
+    tcase_add_test(tests, every_program_says_its_version);
     tcase_add_test(tests, explain_names_the_products);
     tcase_add_test(tests, bench_takes_the_classes_of_its_data);
     tcase_add_loop_test(tests, no_loopback_is_one_line, 0, 3);
