@@ -491,8 +491,9 @@ static void write_origin(const ls_report_run *run, const ls_report_page_form *fo
 {
     char text[TEXT_BYTES] = "";
     const char *command = ls_json_string(run->record, "command", "");
-    ls_text_add(text, sizeof text, "Made %s from commit %s%s",
+    ls_text_add(text, sizeof text, "Made %s by Lockstep %s from commit %s%s",
                 ls_json_string(run->record, "created", "at an unknown time"),
+                ls_json_string(run->record, "version", "of an unknown version"),
                 ls_json_string(run->record, "commit", "unknown"),
                 ls_json_bool(run->record, "dirty", false) ? " with local changes" : "");
     ls_text_add(text, sizeof text, command[0] != '\0' ? " by: %s" : "%s", command);

@@ -168,8 +168,9 @@ static cJSON *job_row(const ls_report_run *run, const ls_report_job *job)
 
 ls_status ls_report_summary_write(const ls_report_run *run)
 {
-    static const char *const COPIED[] = {"title", "label",  "rated", "command", "created",
-                                         "where", "commit", "dirty", "options", "machine"};
+    static const char *const COPIED[] = {"title",   "label",   "version", "rated",
+                                         "command", "created", "where",   "commit",
+                                         "dirty",   "options", "machine"};
     cJSON *summary = cJSON_CreateObject();
     cJSON_AddNumberToObject(summary, "schema", 2);
     for (size_t i = 0; i < sizeof COPIED / sizeof *COPIED; i++) {

@@ -484,8 +484,9 @@ static ls_status write_page(const ls_observe_report *report, const char *directo
     int headlines = list_headlines(report, &texts, headline);
     form->open(to, ls_json_string(report->run, "title", "Lockstep, observed job"),
                ls_json_string(report->run, "where", ""), headline, headlines);
-    LS_TEXT(origin, TEXT_BYTES, "Made %s by: %s",
+    LS_TEXT(origin, TEXT_BYTES, "Made %s by Lockstep %s: %s",
             ls_json_string(report->run, "created", "at an unknown time"),
+            ls_json_string(report->run, "version", "of an unknown version"),
             ls_json_string(report->run, "command", "lockstep observe"));
     form->paragraph(to, origin);
     write_failures(report, form, to);

@@ -245,7 +245,7 @@ static void add_headline(cJSON *run, const ls_observe_headline *headline, const 
 
 static ls_status write_summary(const char *directory, const ls_observe_report *report)
 {
-    static const char *const copied[] = {"title", "label",  "command", "created",
+    static const char *const copied[] = {"title", "label",  "version", "command", "created",
                                          "where", "commit", "options", "headline"};
     cJSON *summary = cJSON_CreateObject();
     LS_TEXT(path, PATH_MAX, "%s/summary.json", directory);

@@ -19,6 +19,7 @@
 #include "kernels/core/clock.h"
 #include "kernels/core/json.h"
 #include "kernels/core/path.h"
+#include "kernels/core/program.h"
 #include "kernels/core/text.h"
 #include "suite/observe/observe.h"
 #include "suite/unit/junit_read.h"
@@ -240,6 +241,7 @@ START_TEST(a_job_is_run_as_it_is_and_judged)
     says(read_file("a/junit.xml"), "name=\"CORRECT\" value=\"not shown (claim any-ddp");
     says(read_file("a/report.html"), "What could not be seen");
     says(read_file("a/report.md"), "## Rules");
+    says(read_file("a/report.md"), " by Lockstep " LS_VERSION ": ");
     cJSON *summary = cJSON_Parse(read_file("a/summary.json"));
     const cJSON *seen = cJSON_GetObjectItem(summary, "observed");
     ck_assert_int_eq(ls_json_int(seen, "world", 0), 2);
