@@ -35,7 +35,7 @@ void ls_options_defaults(ls_options *out)
 #define DEFAULT_CHOICE(field, bytes, standard, words) .field = standard,
 #define DEFAULT_OWN(read)
     *out = (ls_options){
-#define LS_OPTION(group, name, letter, argument, kind, record, help) DEFAULT_##kind
+#define LS_OPTION(group, name, letter, argument, kind, record, differs, help) DEFAULT_##kind
 #include "options.def"
 #undef LS_OPTION
         .opt_level = LS_O1,

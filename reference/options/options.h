@@ -11,7 +11,6 @@
 #include "kernels/kernels.h"
 #include "groups.h"
 
-
 typedef enum ls_opt_level { LS_O0, LS_O1, LS_O2, LS_O3 } ls_opt_level;
 /* Products of half type on a CPU. */
 typedef enum ls_half_math {
@@ -103,7 +102,8 @@ enum { LS_OPTIONS_LIST_MAX = 64 };
 /* Plain options set the field that their row of options.def names, of the type that its kind has.
  */
 typedef struct ls_options {
-#define LS_OPTION(group, name, letter, argument, kind, record, help) LS_OPTIONS_FIELD_##kind
+#define LS_OPTION(group, name, letter, argument, kind, record, differs, help) \
+    LS_OPTIONS_FIELD_##kind
 #define LS_OPTIONS_FIELD_INT(field, standard, least, most) int field;
 #define LS_OPTIONS_FIELD_COUNT(field, standard, least, most) int64_t field;
 #define LS_OPTIONS_FIELD_REAL(field, standard, allowed) double field;

@@ -289,7 +289,7 @@ static effective resolve(const ls_options *given, ls_options *options)
 struct cJSON *ls_options_json(const ls_options *options)
 {
     static record_fn *const record[LS_OPTIONS_ROWS] = {
-#define LS_OPTION(group, name, letter, argument, kind, record, help) record,
+#define LS_OPTION(group, name, letter, argument, kind, record, differs, help) record,
 #include "options.def"
 #undef LS_OPTION
     };

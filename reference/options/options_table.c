@@ -403,12 +403,13 @@ static const char optimizer_help[] = "update rule:"
 #define ROW_OWN(function) .kind = LS_OPTIONS_OWN, .read = function
 
 const ls_options_row ls_options_table[LS_OPTIONS_ROWS] = {
-#define LS_OPTION(group_, name_, letter_, argument_, kind_, record_, help_) \
-    {.group = LS_OPTIONS_##group_,                                          \
-     .name = name_,                                                         \
-     .letter = letter_,                                                     \
-     .argument = argument_,                                                 \
-     .help = help_,                                                         \
+#define LS_OPTION(group_, name_, letter_, argument_, kind_, record_, differs_, help_) \
+    {.group = LS_OPTIONS_##group_,                                                    \
+     .name = name_,                                                                   \
+     .letter = letter_,                                                               \
+     .differs = LS_OPTIONS_##differs_,                                                \
+     .argument = argument_,                                                           \
+     .help = help_,                                                                   \
      ROW_##kind_},
 #include "options.def"
 #undef LS_OPTION

@@ -33,6 +33,13 @@ typedef enum ls_options_group {
 
 typedef enum ls_options_range { LS_OPTIONS_POSITIVE, LS_OPTIONS_NOT_NEGATIVE } ls_options_range;
 
+/* Where its value may be another (options.def). */
+typedef enum ls_options_differs {
+    LS_OPTIONS_EQUAL,
+    LS_OPTIONS_RESUME,
+    LS_OPTIONS_RANK,
+} ls_options_differs;
+
 /* One row; what its kind does not have is 0. */
 typedef struct ls_options_row {
     ls_options_group group;
@@ -40,6 +47,7 @@ typedef struct ls_options_row {
     char letter;
     const char *argument, *help;
     ls_options_kind kind;
+    ls_options_differs differs;
     size_t offset, bytes; /* of the field in ls_options */
     int64_t least, most;
     ls_options_range allowed;

@@ -10,6 +10,7 @@
 #include "kernels/core/program.h"
 #include "kernels/core/text.h"
 #include "checkpoint.h"
+#include "reference/options/options_table.h"
 
 /* Of what ranks say to each other; raised when the order or meaning of collectives changes. */
 #define PROTOCOL "1"
@@ -52,16 +53,15 @@ static void add_hex(cJSON *object, const char *name, uint64_t value)
 /* What must be equal on all ranks, as one flat JSON object; NULL without memory. */
 static char *describe_run(const ls_trainer *trainer)
 {
-    /* a rank's own business: unlike machines may have unlike numbers of cores */
-    static const char *const local[] = {"threads",    "workers", "print-freq",
-                                        "local-rank", "rank",    "gpu"};
     cJSON *all = cJSON_CreateObject();
     cJSON *options = ls_options_json(&trainer->options);
     if (trainer->options.batch_size_count > 0) { /* the list is what must be equal */
         cJSON_DeleteItemFromObjectCaseSensitive(options, "batch-size");
     }
-    for (size_t i = 0; i < sizeof local / sizeof local[0]; i++) {
-        cJSON_DeleteItemFromObjectCaseSensitive(options, local[i]);
+    for (int i = 0; i < LS_OPTIONS_ROWS; i++) {
+        if (ls_options_table[i].differs == LS_OPTIONS_RANK) {
+            cJSON_DeleteItemFromObjectCaseSensitive(options, ls_options_table[i].name);
+        }
     }
     cJSON_AddStringToObject(all, "the protocol's version", PROTOCOL);
     cJSON_AddStringToObject(all, "the program's version", LS_VERSION);

@@ -18,6 +18,7 @@
 #include "reference/files/pth_state.h"
 #include "reference/files/safetensors.h"
 #include "reference/files/strict_reader.h"
+#include "reference/options/options_table.h"
 #include "journal.h"
 #include "uneven.h"
 
@@ -473,28 +474,18 @@ static ls_status check_metadata(const ls_strict_reader *reader, const ls_trainer
 /* Warns of each setting that differs, other than those that may. */
 static void warn_differences(const ls_strict_reader *reader, const ls_trainer *trainer)
 {
-    static const char *const own[] = {
-        "steps",     "epochs",       "save",       "resume",           "init",
-        "threads",   "save-dir",     "save-every", "save-every-steps", "workers",
-        "mllog",     "grad-norm",    "dump-steps", "dump-ranks",       "digest",
-        "trace",     "overflow-at",  "audit",      "print-freq",       "timeout",
-        "comm",      "digest-every", "cuda-graph", "cudnn-benchmark",  "engines",
-        "half-math", "fuse"};
     cJSON *theirs = cJSON_Parse(ls_safetensors_metadata_of(reader->file, "options", ""));
     cJSON *ours = ls_options_json(&trainer->options);
-    for (const cJSON *item = theirs == NULL ? NULL : theirs->child; item != NULL;
-         item = item->next) {
-        bool expected = false;
-        for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) {
-            expected = expected || strcmp(own[i], item->string) == 0;
-        }
-        const cJSON *mine = cJSON_GetObjectItemCaseSensitive(ours, item->string);
-        if (expected || mine == NULL) {
+    for (int i = 0; i < LS_OPTIONS_ROWS; i++) {
+        const char *name = ls_options_table[i].name;
+        const cJSON *item = cJSON_GetObjectItemCaseSensitive(theirs, name);
+        const cJSON *mine = cJSON_GetObjectItemCaseSensitive(ours, name);
+        if (ls_options_table[i].differs != LS_OPTIONS_EQUAL || item == NULL || mine == NULL) {
             continue;
         }
         char *was = cJSON_PrintUnformatted(item), *is = cJSON_PrintUnformatted(mine);
         if (was != NULL && is != NULL && strcmp(was, is) != 0) {
-            ls_log_warn("%s: --%s was %s, now %s", reader->path, item->string, was, is);
+            ls_log_warn("%s: --%s was %s, now %s", reader->path, name, was, is);
         }
         free(was);
         free(is);

@@ -331,6 +331,7 @@ START_TEST(statistics_of_every_rank)
     api.memory_alloc = counted_alloc;
     api.memory_free = counted_free;
     t.device.api = &api;
+    t.options.gpu = 1;
     for (int k = 0; k < 4; k++) { /* own statistics; synchronized; by groups; alone */
         t.engine = &pair;
         t.world.world = k == 3 ? 1 : 2;
@@ -351,6 +352,7 @@ START_TEST(statistics_of_every_rank)
                 reader.world.rank = rank;
                 reader.options.momentum = k == 0 ? 0.75 : options.momentum;
                 reader.options.print_freq = 17; /* may differ */
+                reader.options.gpu = 3;
                 catch_lines();
                 ls_status status = ls_checkpoint_load(&reader, path_of("pair"), &state, &step);
                 char *said = (char *)caught_text(), *at;
