@@ -96,9 +96,14 @@ ls_update_kind ls_update_find(const char *name)
     return (ls_update_kind)kind;
 }
 
+bool ls_update_counts_steps(ls_update_kind kind)
+{
+    return optimizers[kind].moment[1] != NULL; /* those with a second moment */
+}
+
 static bool is_sgd(ls_update_kind kind)
 {
-    return kind == LS_UPDATE_SGD || kind == LS_UPDATE_LARS;
+    return !ls_update_counts_steps(kind);
 }
 
 int ls_update_moments(const ls_update_rule *rule)

@@ -77,6 +77,8 @@ ls_update_kind ls_update_find(const char *name);
 /* The number of moments, and torch.optim's names for them. */
 int ls_update_moments(const ls_update_rule *rule);
 const char *ls_update_moment_name(ls_update_kind kind, int moment);
+/* Whether the formula has the number of the step: it corrects the bias of its moments. */
+bool ls_update_counts_steps(ls_update_kind kind);
 const char *ls_update_label(ls_update_kind kind); /* "AdamW" */
 double ls_update_epsilon(ls_update_kind kind);    /* default of --eps */
 

@@ -26,11 +26,10 @@ bool ls_compare_optim_rule(const ls_dumpfile *file, bool nesterov, ls_update_rul
     double beta1 = 0.9, beta2 = 0.999; /* defaults of torch and Apex */
     const char *betas = ls_dumpfile_text(file, "betas", NULL);
     *skipped = ls_dumpfile_flag(file, "skipped", false);
-    bool counts = kind != LS_UPDATE_SGD && kind != LS_UPDATE_LARS;
     if (kind == LS_UPDATE_KINDS || step < 0 || taken < 0 ||
         (betas != NULL && sscanf(betas, "%lf,%lf", &beta1, &beta2) != 2) ||
         (!*skipped && ls_dumpfile_text(file, "lr", NULL) == NULL) ||
-        (!*skipped && counts && taken == 0 && step != 1) ||
+        (!*skipped && ls_update_counts_steps(kind) && taken == 0 && step != 1) ||
         (kind == LS_UPDATE_LAMB && (ls_dumpfile_number(file, "clip_grad_norm", 0) != 0 ||
                                     ls_dumpfile_number(file, "clip_grad_value", 0) != 0))) {
         return false;

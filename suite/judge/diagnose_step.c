@@ -11,33 +11,27 @@
 /* Turns the right rule into a wrong one; false if it changes nothing here. */
 typedef bool change(ls_update_rule *rule);
 
-static bool counts_steps(const ls_update_rule *rule)
-{
-    return rule->kind == LS_UPDATE_ADAM || rule->kind == LS_UPDATE_ADAMW ||
-           rule->kind == LS_UPDATE_LAMB;
-}
-
 static bool has_buffer(const ls_update_rule *rule)
 {
-    return rule->momentum != 0 && !counts_steps(rule);
+    return rule->momentum != 0 && !ls_update_counts_steps(rule->kind);
 }
 
 static bool one_step_late(ls_update_rule *rule)
 {
     rule->step++;
-    return counts_steps(rule);
+    return ls_update_counts_steps(rule->kind);
 }
 
 static bool one_step_early(ls_update_rule *rule)
 {
     rule->step--;
-    return counts_steps(rule) && rule->step > 0;
+    return ls_update_counts_steps(rule->kind) && rule->step > 0;
 }
 
 static bool no_correction(ls_update_rule *rule)
 {
     rule->uncorrected = true;
-    return counts_steps(rule);
+    return ls_update_counts_steps(rule->kind);
 }
 
 /* Constants missing in the dump are judged as 0; a trainer may have used the protocol's defaults.
@@ -102,9 +96,10 @@ static bool default_constants(ls_update_rule *rule)
     rule->beta1 = 0.9;
     rule->beta2 = 0.999;
     rule->epsilon = ls_update_epsilon(rule->kind);
-    return counts_steps(rule) ? asked.beta1 != rule->beta1 || asked.beta2 != rule->beta2 ||
-                                    asked.epsilon != rule->epsilon
-                              : asked.momentum != rule->momentum;
+    return ls_update_counts_steps(rule->kind)
+               ? asked.beta1 != rule->beta1 || asked.beta2 != rule->beta2 ||
+                     asked.epsilon != rule->epsilon
+               : asked.momentum != rule->momentum;
 }
 
 static bool float_betas(ls_update_rule *rule)
@@ -112,7 +107,7 @@ static bool float_betas(ls_update_rule *rule)
     /* not by two casts: GCC 12 drops a pair of them side by side (-ftree-slp-vectorize) */
     rule->beta1 = ls_bits_round(LS_BITS_F32, rule->beta1);
     rule->beta2 = ls_bits_round(LS_BITS_F32, rule->beta2);
-    return counts_steps(rule);
+    return ls_update_counts_steps(rule->kind);
 }
 
 static bool betas_swapped(ls_update_rule *rule)
@@ -120,13 +115,13 @@ static bool betas_swapped(ls_update_rule *rule)
     double kept = rule->beta1;
     rule->beta1 = rule->beta2;
     rule->beta2 = kept;
-    return counts_steps(rule);
+    return ls_update_counts_steps(rule->kind);
 }
 
 static bool no_epsilon(ls_update_rule *rule)
 {
     rule->epsilon = 0;
-    return counts_steps(rule);
+    return ls_update_counts_steps(rule->kind);
 }
 
 static bool no_clipping(ls_update_rule *rule)

@@ -469,8 +469,9 @@ START_TEST(names_of_optimizers)
         ls_update_rule rule = {.kind = (ls_update_kind)k};
         ck_assert_str_eq(ls_update_label((ls_update_kind)k), label[k]);
         ck_assert(ls_update_epsilon((ls_update_kind)k) == epsilon[k]);
-        ck_assert_int_eq(ls_update_moments(&rule),
-                         label[k][0] == 'A' || k == LS_UPDATE_LAMB ? 2 : 0);
+        bool counts = label[k][0] == 'A' || k == LS_UPDATE_LAMB;
+        ck_assert_int_eq(ls_update_moments(&rule), counts ? 2 : 0);
+        ck_assert_int_eq(ls_update_counts_steps((ls_update_kind)k), counts);
     }
     ck_assert_int_eq(ls_update_find("rmsprop"), LS_UPDATE_KINDS);
     ck_assert_int_eq(ls_update_find(""), LS_UPDATE_KINDS);
