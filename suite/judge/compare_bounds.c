@@ -31,8 +31,8 @@ const ls_compare_bound *ls_compare_bounds_of(int level)
     return level == 0 ? single_bounds : half_bounds;
 }
 
-/* At O0 the errors of the sums, several times those of the stores (e/r of 4 to 6 is measured, 32
- * allowed), are added. */
+/* At O0 the errors of the sums, several times those of the stores (e/r of 4 to 6 is measured), are
+ * added. */
 ls_compare_bound ls_compare_bounds_tie(int level)
 {
     return level == 0 ? (ls_compare_bound){64, "as at half levels, and f32 sums err by 4 to 6 "

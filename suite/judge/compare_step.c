@@ -199,10 +199,10 @@ static void conclude(ls_compare_judgement *j)
         v->code = LS_COMPARE_PASS;
         snprintf(
             v->evidence, sizeof v->evidence,
-            "%swhole gradient rel=%.1e limit=%.1e (%s ideal %s); tensors at most %.1f x, blocks "
+            "%swhole gradient rel=%.1e limit=%.1e (%g x ideal %s); tensors at most %.1f x, blocks "
             "%.1f x ideal; %lld of %lld branches turned, all near-ties%s%s%s",
-            v->coarse ? "coarse: " : "", v->error, v->limit, j->level == 0 ? "32 x" : "2 x",
-            ls_compare_judgement_type(j),
+            v->coarse ? "coarse: " : "", v->error, v->limit,
+            ls_compare_bounds_of(j->level)[LS_COMPARE_WHOLE].factor, ls_compare_judgement_type(j),
             fmax(v->ratio[LS_COMPARE_TENSOR], v->ratio[LS_COMPARE_SMALL]),
             fmax(v->ratio[LS_COMPARE_BLOCK], v->ratio[LS_COMPARE_EDGE]), (long long)v->turned,
             (long long)v->forced, v->reduce_judged ? "; reduction right" : "",

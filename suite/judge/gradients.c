@@ -133,11 +133,12 @@ static void judge_step(const ls_case *row, const ls_record *job, int step, ls_ve
         explain_unread(job, step, status, out);
         return;
     }
-    bool exact = row->job[0].level == 0;
+    int level = row->job[0].level;
     if (!out->measured || verdict.error > out->value) {
-        ls_verdict_measured(out, verdict.error, verdict.limit, "relative",
-                            exact ? "32 x what f32 storage costs at best, on the subject's branches"
-                                  : "2 x what the level costs at best, on the subject's branches");
+        LS_TEXT(from, 120, "%g x what %s costs at best, on the subject's branches",
+                ls_compare_bounds_of(level)[LS_COMPARE_WHOLE].factor,
+                level == 0 ? "f32 storage" : "the level");
+        ls_verdict_measured(out, verdict.error, verdict.limit, "relative", from);
     }
     if (out->code == LS_PASS) { /* a later step's mistakes may follow from this one's */
         ls_verdict_cause(out, "%s", verdict.cause);

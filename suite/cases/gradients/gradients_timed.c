@@ -68,12 +68,14 @@ static double half_limit(const ls_spec *spec, const struct price *found, ls_comp
            sqrt(cost * cost + reduction * reduction);
 }
 
+/* f32 rounds by so many bits finer than fp16: its price is so much lower. */
+enum { FINER_BITS = 13 };
+
 /* The engines of a followed O0 job are not its reference's, so both err, each in its own way, as
- * O0 may. f32 rounds 2^13 times finer than fp16, and so many times lower is the price; where none
- * is known the limit shows that a job is right, and not that it is wrong. */
+ * O0 may. Where no price is known the limit shows that a job is right, and not that it is wrong. */
 static double single_limit(const struct price *found, ls_compare_part part)
 {
-    double price = found == NULL ? 0 : ldexp(found->part[part], -13);
+    double price = found == NULL ? 0 : ldexp(found->part[part], -FINER_BITS);
     return fmax(exact.value, ls_compare_bounds_of(0)[part].factor * price);
 }
 
@@ -140,14 +142,22 @@ static void judge_parts(const ls_case *row, const ls_timed_parts *parts,
                     limit[LS_COMPARE_BLOCK]);
 }
 
-static const char *reason(const ls_spec *spec)
+static void explain_limit(const ls_spec *spec, char *text, size_t bytes)
 {
-    return !spec->followed ? exact.why
-           : spec->level == 0
-               ? "what a whole O0 step has against FP64 on forced branches, or 32 x what f32 costs "
-                 "this network at best, 2^-13 of what the oracle measured for fp16"
-               : "2 x what fp16 costs this network at best, as the oracle measured it on small "
-                 "batches";
+    double factor = ls_compare_bounds_of(spec->level)[LS_COMPARE_WHOLE].factor;
+    if (!spec->followed) {
+        ls_text_put(text, bytes, "%s", exact.why);
+    } else if (spec->level == 0) {
+        ls_text_put(text, bytes,
+                    "what a whole O0 step has against FP64 on forced branches, or %g x what f32 "
+                    "costs this network at best, 2^-%d of what the oracle measured for fp16",
+                    factor, FINER_BITS);
+    } else {
+        ls_text_put(text, bytes,
+                    "%g x what fp16 costs this network at best, as the oracle measured it on small "
+                    "batches",
+                    factor);
+    }
 }
 
 static void judge_reference(const ls_case *row, const ls_record *job, ls_verdict *out)
@@ -179,8 +189,10 @@ static void judge_reference(const ls_case *row, const ls_record *job, ls_verdict
     for (int part = 0; part < LS_COMPARE_PARTS; part++) {
         limit[part] = limit_of(spec, found, (ls_compare_part)part);
     }
+    char from[240];
+    explain_limit(spec, from, sizeof from);
     ls_verdict_measured(out, parts.worst[LS_COMPARE_WHOLE].error, limit[LS_COMPARE_WHOLE],
-                        "relative", reason(spec));
+                        "relative", from);
     judge_parts(row, &parts, limit, spec->followed && found == NULL ? LS_WEAK : LS_FAIL, out);
 }
 
