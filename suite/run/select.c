@@ -158,8 +158,22 @@ double ls_select_estimate_s(const ls_case_list *cases)
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 
+/* Families under their former names, which are understood until the next release. */
+static const struct {
+    const char *before, *now;
+} renamed[] = {{"told.", "events."}};
+
 void ls_select_add(ls_select_list *list, const char *glob, const char *reason)
 {
+    char now[LS_CASE_ID_BYTES];
+    for (size_t i = 0; i < sizeof renamed / sizeof *renamed; i++) {
+        size_t length = strlen(renamed[i].before);
+        if (strncmp(glob, renamed[i].before, length) == 0) {
+            ls_text_put(now, sizeof now, "%s%s", renamed[i].now, glob + length);
+            ls_log_warn("%s is named %s since 0.2.0", glob, now);
+            glob = now;
+        }
+    }
     list->line = ls_list_grow(list->line, list->count, &list->capacity, sizeof *list->line);
     struct ls_select_line *line = &list->line[list->count++];
     ls_text_put(line->glob, sizeof line->glob, "%s", glob);

@@ -394,31 +394,32 @@ static void judge_mllog_endless(const ls_case *row, const ls_record *job, ls_ver
 #define SMALL "resnet8 w2 b0.05 steps=7 "
 
 static const ls_row rows[] = {
-    {"told.digest-every.o0.w2", "Q31", judge_every, SMALL "--digest-every=3"},
-    {"told.trace.o0.w2", "Q32", judge_trace, SMALL "--trace"},
-    {"told.lines.o0.w2", "Q33", ls_subject_printed, SMALL "--print-freq=2",
+    {"events.digest-every.o0.w2", "Q31", judge_every, SMALL "--digest-every=3"},
+    {"events.trace.o0.w2", "Q32", judge_trace, SMALL "--trace"},
+    {"events.lines.o0.w2", "Q33", ls_subject_printed, SMALL "--print-freq=2",
      &(const ls_subject_lines){2, true}},
     /* some 50 ms a step, so that seconds are left */
-    {"told.left.o0", "Q33", ls_subject_printed,
+    {"events.left.o0", "Q33", ls_subject_printed,
      "resnet20 O0 image=32 batch=32 steps=30 --print-freq=10", &(const ls_subject_lines){10, true}},
-    {"told.mllog.w2", "Q37", judge_mllog,
+    {"events.mllog.w2", "Q37", judge_mllog,
      "resnet8 w2 O0 b0.05 image=16 steps=12 data={self}/data shell --val={self}/data/val "
      "--weight-decay=0.01 --mllog={self}/mllog.txt",
      .script = MLLOG_TREE},
-    {"told.mllog.endless", "Q37", judge_mllog_endless,
+    {"events.mllog.endless", "Q37", judge_mllog_endless,
      "resnet8 O2 steps=3 accumulate=2 --optimizer=lars --mllog=-"},
-    {"told.resumed.o0.w1", "Q35", judge_kept, "resnet8 steps=5 shell", .script = TWICE,
+    {"events.resumed.o0.w1", "Q35", judge_kept, "resnet8 steps=5 shell", .script = TWICE,
      .judges_outcome = true},
-    {"told.end.good.o2.w2", "Q36", judge_end,
+    {"events.end.good.o2.w2", "Q36", judge_end,
      SMALL "O2 scale=dynamic --init-scale=1024 --overflow-at=2,4:1", &good, .judges_outcome = true},
-    {"told.end.floor.o2.w2", "Q36", judge_end,
+    {"events.end.floor.o2.w2", "Q36", judge_end,
      SMALL "O2 scale=dynamic --init-scale=1024 --min-loss-scale=512 --overflow-at=2,3", &floored,
      .judges_outcome = true},
-    {"told.end.lost.o0.w2", "Q36", judge_end, SMALL "--fault-at=4:1:forward:kill --timeout=20",
+    {"events.end.lost.o0.w2", "Q36", judge_end, SMALL "--fault-at=4:1:forward:kill --timeout=20",
      &lost, .judges_outcome = true},
     /* a disk that is full when rank 0 saves; rank 1 has no file to write, and may end well */
-    {"told.end.unsaved.o0.w2", "Q36", judge_end, SMALL "shell --save={self}/checkpoint.safetensors",
-     &unsaved, .script = "trap '' XFSZ; ulimit -f 200; exec \"$0\" \"$@\"", .judges_outcome = true,
+    {"events.end.unsaved.o0.w2", "Q36", judge_end,
+     SMALL "shell --save={self}/checkpoint.safetensors", &unsaved,
+     .script = "trap '' XFSZ; ulimit -f 200; exec \"$0\" \"$@\"", .judges_outcome = true,
      .takes_disk = true},
 };
 

@@ -8,6 +8,7 @@
 #include "suite/run/run.h"
 #include "suite/run/select.h"
 #include "suite/commands/bench_parts.h"
+#include "suite/unit/caught.h"
 #include "suite/unit/run_suite.h"
 #include "suite_fake.h"
 
@@ -271,6 +272,27 @@ START_TEST(a_name_that_fits_no_case_is_refused)
 }
 END_TEST
 
+/* In one release; the line names the new one. */
+START_TEST(a_renamed_family_is_found_by_its_old_name)
+{
+    ls_select_list wanted = {0, 0, NULL};
+    catch_lines();
+    ls_select_add(&wanted, "told.end.*", "why");
+    ck_assert_str_eq(caught_text(),
+                     "test_select: warning: told.end.* is named events.end.* since 0.2.0\n");
+    ls_select_add(&wanted, "events.trace.*", "");
+    ls_case_list list = all();
+    ck_assert_int_eq(ls_select_keep(&list, &wanted, 0, 1), LS_OK);
+    ck_assert_int_eq(list.count, 5);
+    ck_assert_str_eq(wanted.line[0].reason, "why");
+    for (int c = 0; c < list.count; c++) {
+        ck_assert(strncmp(list.row[c].id, "events.", 7) == 0);
+    }
+    ls_rows_free(&list);
+    ls_select_free(&wanted);
+}
+END_TEST
+
 START_TEST(lists_have_comments_and_reasons)
 {
     char folder[64], path[128];
@@ -383,6 +405,7 @@ int main(void)
     tcase_add_test(tests, lists_keep_their_budget);
     tcase_add_test(tests, a_budget_takes_requirements_first);
     tcase_add_test(tests, a_name_that_fits_no_case_is_refused);
+    tcase_add_test(tests, a_renamed_family_is_found_by_its_old_name);
     tcase_add_test(tests, lists_have_comments_and_reasons);
     tcase_add_test(tests, variables_are_checked_and_never_guessed);
     tcase_add_test(tests, the_nearest_word_is_the_one_meant);
