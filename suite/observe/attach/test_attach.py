@@ -355,7 +355,8 @@ def alike_steps_are_shortened(context):
     given = [
         step(1, forward, update),
         step(2, dict(forward, input="01"), update),
-        step(3, dict(forward, grad=1, left=0.0), dict(update, growth=2)),  # 1 and 0.0: of other types
+        # 1 and 0.0: of other types
+        step(3, dict(forward, grad=1, left=0.0), dict(update, growth=2)),
         step(4, update, forward),
         step(5, dict(forward, type="f16"), update),
         step(6),
@@ -369,9 +370,13 @@ def alike_steps_are_shortened(context):
         alike.shorten(event)
     likes = [event.get("like") for event in written]
     assert likes[:8] == [None, 1, 1, None, None, None, 4, 1], likes
-    last = likes[8 + SHAPES :]  # after so many other shapes it begins anew, and again after SPAN steps
+    # after so many other shapes it begins anew, and again after SPAN steps
+    last = likes[8 + SHAPES :]
     assert last == [None] + (SPAN - 1) * [9 + SHAPES] + [None, 9 + SHAPES + SPAN], last
-    assert written[1]["calls"] == [{"input": "01"}, {}] and written[6]["calls"] == [{}, {"at": "train.py:4"}]
+    assert written[1]["calls"] == [{"input": "01"}, {}] and written[6]["calls"] == [
+        {},
+        {"at": "train.py:4"},
+    ]
     make_whole(written)
     for one, other in zip(written, given):
         assert repr(one["calls"]) == repr(other["calls"]), (one, other)
@@ -877,7 +882,8 @@ def digests_depend_on_the_step_alone(context):
     result = context.on.run("long")
     assert result.codes == [0, 0], result.output()
     taken = [
-        {e["step"]: e["digest"] for e in result.events(rank, "step") if "digest" in e} for rank in (0, 1)
+        {e["step"]: e["digest"] for e in result.events(rank, "step") if "digest" in e}
+        for rank in (0, 1)
     ]
     assert taken[0] == taken[1]
     steps = list(taken[0])
@@ -940,7 +946,10 @@ def a_rank_that_joins_says_so(context):
     rows = (
         ("{}", "1 2 127.0.0.1 PORT"),
         ('{"init_method": "tcp://127.0.0.1:9", "rank": 1, "world_size": 3}', "1 3 127.0.0.1 9"),
-        ('{"init_method": "file:///tmp/" + str(os.getpid()), "rank": 1, "world_size": 3}', "1 3 - -"),
+        (
+            '{"init_method": "file:///tmp/" + str(os.getpid()), "rank": 1, "world_size": 3}',
+            "1 3 - -",
+        ),
     )
     for number, (given, expected) in enumerate(rows):
         command = [sys.executable, "-c", JOINS, given, expected]
@@ -967,11 +976,16 @@ def warnings_name_the_users_line(context):
         )
     events = {"LS_OBSERVE_DIR": os.path.join(folder, "events")}
     said = [
-        subprocess.run([sys.executable, script], env=environment(on, **(events if on else {})), stderr=subprocess.PIPE).stderr
+        subprocess.run(
+            [sys.executable, script],
+            env=environment(on, **(events if on else {})),
+            stderr=subprocess.PIPE,
+        ).stderr
         for on in (False, True)
     ]
     assert said[0] == said[1] and said[0].count(b"UserWarning") == 2, said
-    assert b"warned.py:8" in said[0], said  # of the schedule's, 1.13 and 2.6 name a line of their own
+    # of the schedule's, 1.13 and 2.6 name a line of their own
+    assert b"warned.py:8" in said[0], said
     assert os.listdir(events["LS_OBSERVE_DIR"])
 
 
@@ -1098,7 +1112,9 @@ train(model, sgd(model))
 
 @test
 def odd_jobs_stay_as_they_are(context):
-    """What a job does outside its modules happens as often as without this module, and none of it makes that go quiet."""
+    """What a job does outside its modules happens as often as without this module, and none of it
+    makes that go quiet.
+    """
     for number, (name, code) in enumerate(ODD.items()):
         folder = os.path.join(context.root, "odd%d" % number)
         os.makedirs(os.path.join(folder, "events"))
@@ -1249,9 +1265,7 @@ def data_sets_are_named(context):
 def workers_say_what_they_draw(context):
     from lockstep_attach.workers import Workers, states_of
 
-    hub = types.SimpleNamespace(
-        torch=torch, settings=types.SimpleNamespace(directory=context.root)
-    )
+    hub = types.SimpleNamespace(torch=torch, settings=types.SimpleNamespace(directory=context.root))
     workers, kinds = Workers(hub), torch.utils.data.dataloader._DatasetKind
     dataset, original = Listed(list(range(20))), kinds.create_fetcher
     assert {"torch", "random"} < set(states_of(torch, dataset))
@@ -1390,11 +1404,20 @@ loss /= dist.get_world_size()  # for the log
 scaler.scale(loss).backward()
 optimizer.param_groups[0]['lr'] = rate
 """
-    other = "for group in o.param_groups:\n    group['lr'] = r\nloss.backward()\ny = loss / world_size\n"
-    scaled = "g['lr'] = base * world_size\nif ckpt['world'] == 1:\n    g['lr'] *= world_size\n\n\n\n"
+    other = (
+        "for group in o.param_groups:\n    group['lr'] = r\n"
+        "loss.backward()\ny = loss / world_size\n"
+    )
+    scaled = (
+        "g['lr'] = base * world_size\nif ckpt['world'] == 1:\n    g['lr'] *= world_size\n\n\n\n"
+    )
     scaled += "g['lr'] *= world_size / old\ng['lr'] *= dist.get_world_size()\n"
     third = "loss = out.loss / gradient_accumulation_steps\naccelerator.backward(loss)\n"
-    jobs = (("a.py", text, (4, 3, 6)), ("b.py", other, (None,) * 3), ("c.py", third, (None, 1, None)))
+    jobs = (
+        ("a.py", text, (4, 3, 6)),
+        ("b.py", other, (None,) * 3),
+        ("c.py", third, (None, 1, None)),
+    )
     jobs += (("d.py", scaled, (None, None, None, 8)),)
     for name, lines, expected in jobs:
         path = os.path.join(context.root, name)
@@ -1437,7 +1460,9 @@ def early_ends_are_read(context):
 
 @test
 def gathered_constants_are_seen(context):
-    """gathered.py names a gather whose results the loss uses while its graph has no way to what was given."""
+    """gathered.py names a gather whose results the loss uses while its graph has no way to what was
+    given.
+    """
     from lockstep_attach.gathered import Gathered
 
     for own, transposed, used in ((0, 1, 1), (1, 1, 1), (0, 0, 1), (0, 1, 0)):
@@ -1457,7 +1482,9 @@ def gathered_constants_are_seen(context):
 
 @test
 def lengths_are_read(context):
-    """schedules.py reads the length of a schedule where its constructor or its function was given it."""
+    """schedules.py reads the length of a schedule where its constructor or its function was given
+    it.
+    """
     from lockstep_attach.schedules import _length_of
 
     total, warmup_steps = 24, 4

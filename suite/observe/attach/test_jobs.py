@@ -15,10 +15,10 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.append(os.path.join(HERE, "..", "..", "peers", "gallery"))
-from on_cuda import BACKEND, DEVICE, install, share_gpu  # noqa: E402
+from on_cuda import BACKEND, DEVICE, install, share_gpu
 
 install()
-import torch  # noqa: E402
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -255,11 +255,13 @@ def reentrant(losses):
 @job
 def gan(losses):
     """Two models with an optimizer each."""
-    make, judge = DDP(nn.Linear(8, 20)), DDP(
-        nn.Sequential(nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 1))
+    make, judge = (
+        DDP(nn.Linear(8, 20)),
+        DDP(nn.Sequential(nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 1))),
     )
-    makes, judges = torch.optim.Adam(make.parameters(), lr=1e-3), torch.optim.Adam(
-        judge.parameters(), lr=1e-3
+    makes, judges = (
+        torch.optim.Adam(make.parameters(), lr=1e-3),
+        torch.optim.Adam(judge.parameters(), lr=1e-3),
     )
     for x, _ in sharded(vectors())[1]:
         fake = make(torch.randn(len(x), 8))
@@ -522,6 +524,7 @@ def files(losses):
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9)
     early = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
     kept = copy.deepcopy(model.state_dict())
+    best = None
     for step, (x, y) in enumerate(DataLoader(vectors(32), batch_size=8, shuffle=True)):
         loss = nn.functional.cross_entropy(model(x), y)
         optimizer.zero_grad()
@@ -529,7 +532,7 @@ def files(losses):
         optimizer.step()
         schedule.step()
         losses.append(loss.item())
-        best = model.state_dict() if step == 1 else best if step else None
+        best = model.state_dict() if step == 1 else best
     path = sys.argv[2] + ".%s.pt"
     states = {"optimizer_states": [optimizer.state_dict()], "schedules": [schedule.state_dict()]}
     torch.save(dict(states, state_dict=model.state_dict(), epoch=3), path % "lists")
@@ -605,8 +608,8 @@ def short(losses, steps=3):
 
 @job
 def long(losses):
-    """299 steps, rank 1 slower than rank 0; a validation after step 203; after the last step rank 0 alone saves and
-    then changes its weights.
+    """299 steps, rank 1 slower than rank 0; a validation after step 203; after the last step rank 0
+    alone saves and then changes its weights.
     """
     ddp = DDP(mlp())
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01, momentum=0.9)

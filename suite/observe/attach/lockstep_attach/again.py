@@ -17,7 +17,17 @@ from . import effects, functions, losses, masks
 from .collectives import Refused, refusing
 from .models import plain_name
 from .parts import Parts, is_redirected
-from .records import MARK, Begins, Reason, Record, from_outside, mapped, own, tensors_of, used_outside
+from .records import (
+    MARK,
+    Begins,
+    Reason,
+    Record,
+    from_outside,
+    mapped,
+    own,
+    tensors_of,
+    used_outside,
+)
 from .samples import Sampler
 from .slope import own_functions, slope_ratio
 
@@ -25,7 +35,8 @@ COMPUTED_OTHERWISE = 1e-3  # of the norm of outputs: in f32 the same forward sta
 DRAWN_OTHERWISE = (
     0.25  # of the norm of outputs: half types stay far below it, other dropout masks do not
 )
-# Less of an output's gradient is rounding, not a gradient from outside: as times what rounding moved the outputs by
+# Less of an output's gradient is rounding, not a gradient from outside: as times what rounding
+# moved the outputs by
 ROUNDED, ROUNDED_LEAST = 4, 1e-5
 SLOW_S = 30.0  # an f32 run longer than this on the host is not followed by one in FP64
 MEMORY = (
@@ -155,7 +166,8 @@ class Again:
                 node.metadata.setdefault(MARK, (record, begins))
                 self._keep(record, place, tensor)
         record.outputs = [self._sample(tensor) for tensor in outputs]
-        # a forward may open an autocast region itself, or be in one that a trainer has put around it
+        # a forward may open an autocast region itself, or be in one that a trainer has put around
+        # it
         record.exact = record.exact and record.model.autocast_inside is None
         self.records.append(record)
         return None
@@ -175,7 +187,8 @@ class Again:
             if not hub.quiet and self._wanted():
                 hub.call(self._careful, self._add, record.grads, place, grads[number])
 
-        given.__torch_unserializable__ = True  # torch.save of the output leaves it out without a warning
+        # torch.save of the output leaves it out without a warning
+        given.__torch_unserializable__ = True
         if hasattr(node, "register_prehook"):  # 2.0
             tensor.register_hook(given)
             node.register_prehook(left)
@@ -303,7 +316,9 @@ class Again:
         return "done"
 
     def _say_hooked(self, records):
-        """Hooks of the user's that the copy has not, and those on outputs that change a gradient."""
+        """Hooks of the user's that the copy has not, and those on outputs that change a
+        gradient.
+        """
         told, changed = self.hub.steps.detail.again_told, set()
         for record in records:
             for place, grad in record.grads.items():
@@ -326,10 +341,16 @@ class Again:
         call = getattr(module.Module.__call__, "_ls_original", module.Module.__call__)
         if losses.unpacks:
             raise Reason("hooks of the script's keep what graphs need")
-        hooks = [name for name, value in vars(module).items() if name.startswith("_global_") and "hooks" in name and value]
+        hooks = [
+            name
+            for name, value in vars(module).items()
+            if name.startswith("_global_") and "hooks" in name and value
+        ]
         if hooks:
             raise Reason("hooks of all modules are registered, which would see the copy")
-        if not str(getattr(call, "__module__", "torch.")).startswith(("torch.", __name__.rpartition(".")[0])):
+        if not str(getattr(call, "__module__", "torch.")).startswith(
+            ("torch.", __name__.rpartition(".")[0])
+        ):
             raise Reason("the script replaces Module.__call__")
         own = functions.own_classes(self.hub.torch)
         found = self.effects.of_functions(one for kind in own for one in vars(kind).values())
@@ -385,7 +406,9 @@ class Again:
             raise Reason("too little memory on the host")
 
     def _copy(self, model, dtype):
-        """The module in this type, without what it does for others: hooks, logs, its training data."""
+        """The module in this type, without what it does for others: hooks, logs, its
+        training data.
+        """
         inner, memo = model.inner(model.ref()), {}
         for value in list(vars(inner).values()):
             if any(kind.__name__ in LEFT_OUT for kind in type(value).__mro__):
@@ -423,7 +446,7 @@ class Again:
 
     def _in_type(self, records, dtype, word):
         """Runs copies in one type; their parameters' gradients become samples."""
-        hub, torch = self.hub, self.hub.torch
+        torch = self.hub.torch
         copies = {}
         for record in records:
             if record.model not in copies:
@@ -450,7 +473,9 @@ class Again:
 
     @contextlib.contextmanager
     def apart(self):
-        """Other ranks, the script's autocast and those that a forward opens itself stay out of it."""
+        """Other ranks, the script's autocast and those that a forward opens itself stay out
+        of it.
+        """
         torch = self.hub.torch
         kind = torch.autocast
         enter, leave, mine = kind.__enter__, kind.__exit__, threading.get_ident()
@@ -479,7 +504,9 @@ class Again:
             told["again_at"] = at
 
     def _look_at_slope(self, records, copies, called):
-        """In FP64 the copy's backward is that of its forward, but for functions of the user's own."""
+        """In FP64 the copy's backward is that of its forward, but for functions of the
+        user's own.
+        """
         torch = self.hub.torch
 
         def product():
@@ -497,7 +524,9 @@ class Again:
             self.tell_slope(called, ratio)
 
     def _prepare(self, record, module, dtype):
-        """Puts the buffers back; returns what turns a tensor of the inputs into one of this type."""
+        """Puts the buffers back; returns what turns a tensor of the inputs into one of this
+        type.
+        """
         torch = self.hub.torch
         device = next(iter(record.model.params()))[1].device
         named = {plain_name(name): buffer for name, buffer in module.named_buffers()}
@@ -551,7 +580,9 @@ class Again:
             difference = float((self._sample(tensor.detach()) - before).norm())
             size = float(before.norm())
             if difference > (COMPUTED_OTHERWISE if record.exact else DRAWN_OTHERWISE) * size:
-                raise Reason("the copy computes otherwise: random numbers, weights or counts differ")
+                raise Reason(
+                    "the copy computes otherwise: random numbers, weights or counts differ"
+                )
             moved = max(moved, difference / size if size > 0 else 0.0)
         return moved
 

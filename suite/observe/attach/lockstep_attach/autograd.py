@@ -4,8 +4,8 @@ import sys
 import time
 import types
 
-from . import script_text
 from . import losses as graphs
+from . import script_text
 from .losses import made, misuse
 from .samples import type_name
 from .wrapping import Swap
@@ -19,7 +19,8 @@ class Autograd:
         self.injected = False
         self.division = None  # where the script's text divides its loss
         self.regions = set()  # (device type, place) of autocast regions that the models are not in
-        self.probe = None  # [a parameter of its own, its value]: whether casts are of earlier weights
+        # [a parameter of its own, its value]: whether casts are of earlier weights
+        self.probe = None
 
     def install(self):
         torch = self.hub.torch
@@ -65,7 +66,9 @@ class Autograd:
         return self.autocast("cpu") is not None or self.autocast("cuda") is not None
 
     def _enter_region(self, args, kwargs):
-        """autocast(device_type, ..., enabled): of another device type than the models' it does nothing."""
+        """autocast(device_type, ..., enabled): of another device type than the models' it does
+        nothing.
+        """
         enabled = kwargs.get("enabled", args[3] if len(args) > 3 else True)
         kind = kwargs.get("device_type", args[1] if len(args) > 1 else None)
         if not enabled or not isinstance(kind, str) or len(self.regions) >= 16:
@@ -80,10 +83,11 @@ class Autograd:
             self.hub.writer.put({"event": "autocast", "device": kind, "at": region[1]})
 
     def stale_casts(self, device):
-        """In an autocast region: a Lazy that says whether it uses casts of weights from before the last step.
+        """In an autocast region: a Lazy that says whether it uses casts of weights from before the
+        last step.
 
-        A region keeps its casts until it ends. A product with a parameter of this module's own, whose value changes
-        from step to step, shows it.
+        A region keeps its casts until it ends. A product with a parameter of this module's own,
+        whose value changes from step to step, shows it.
         """
         torch = self.hub.torch
         if self.autocast(device.type) is None:
@@ -136,7 +140,7 @@ class Autograd:
             scaled=losses[0][1] if losses else None,
             autocast=self.autocast(device.type if device is not None else "cpu"),
             sync=sync,
-            **place
+            **place,
         )
         if hub.models.bypassed is not None:
             entry["bypassed"], hub.models.bypassed = hub.models.bypassed, None
@@ -170,7 +174,9 @@ class Autograd:
         return sync, time.perf_counter_ns(), entry, hub.optimizers.marks()
 
     def _remark_division(self, entry):
-        """Where the text divides the loss by the number of ranks or of micro-steps; it is read once."""
+        """Where the text divides the loss by the number of ranks or of micro-steps; it is read
+        once.
+        """
         if self.division is None:
             place, work = entry["at"], self.hub.places.work
             self.division = {

@@ -1,5 +1,6 @@
-"""Averages of weights: torch.optim.swa_utils.AveragedModel, and classes made from it, where they are updated and run;
-copies of a trained model that a script averages by itself, where it puts them in eval mode.
+"""Averages of weights: torch.optim.swa_utils.AveragedModel, and classes made from it, where they
+are updated and run; copies of a trained model that a script averages by itself, where it puts them
+in eval mode.
 """
 
 import sys
@@ -14,7 +15,8 @@ class Averages:
         self.hub = hub
         self.by_id = {}  # id of an average: (weak reference, number)
         self.updated = set()  # numbers of those that have been updated
-        self.copies = {}  # id of a copy: (weak reference, Snapshot) of the last time it was put in eval mode
+        # id of a copy: (weak reference, Snapshot) of the last time it was put in eval mode
+        self.copies = {}
 
     def install(self):
         module = sys.modules.get("torch.optim.swa_utils")
@@ -75,8 +77,9 @@ class Averages:
     # ---- copies that the script averages ---------------------------------------------------------
 
     def look_at(self, root):
-        """At root.eval(), which is no known model: whether the parameters of a copy of one have moved since the last
-        time, and the statistics of its norms have not, while those of the model have.
+        """At root.eval(), which is no known model: whether the parameters of a copy of one have
+        moved since the last time, and the statistics of its norms have not, while those of the
+        model have.
         """
         models = {type(inner): inner for inner in self.hub.models.roots()}
         for part in root.modules() if models else ():
@@ -86,14 +89,22 @@ class Averages:
             norms = _norms(part)
             own = _norms(model)[: len(norms)]
             param = max(part.parameters(), key=lambda p: p.numel(), default=None)
-            if not norms or len(own) != len(norms) or param is None or param.requires_grad and param.grad is not None:
+            if (
+                not norms
+                or len(own) != len(norms)
+                or param is None
+                or param.requires_grad
+                and param.grad is not None
+            ):
                 continue  # without statistics, or trained
             now = Snapshot(self._sample(param), _statistics(norms), _statistics(own))
             ref, before = self.copies.get(id(part), (None, None))
             self.copies[id(part)] = weakref.ref(part), now
             if ref is not None and ref() is part and now.stale(before):
                 at = self.hub.places.here()
-                self.hub.steps.note("average", average=self._number(part), what="stale", norms=len(norms), at=at)
+                self.hub.steps.note(
+                    "average", average=self._number(part), what="stale", norms=len(norms), at=at
+                )
 
 
 class Snapshot:

@@ -376,7 +376,9 @@ class Checkpoints:
         return isinstance(value, self.hub.torch.Tensor) and value.is_floating_point()
 
     def _fit(self, model, state):
-        """(count, missing, wrong) of a model's parameters and buffers in saved weights; None without half of them."""
+        """(count, missing, wrong) of a model's parameters and buffers in saved weights; None
+        without half of them.
+        """
         saved, cut = self._saved(model, state), len(model.full_name(""))
         params = [(entry.name, saved.get(entry.name[cut:]), p) for entry, p in model.params()]
         found = [(name, t, p) for name, t, p in params if isinstance(t, self.hub.torch.Tensor)]
@@ -415,7 +417,14 @@ class Checkpoints:
         note, begun = note
         path, at = self._path(args, kwargs, 0), self.hub.places.here()
         if error is not None:
-            failed = {"event": "load", "at": at, "path": path, "step": note, "what": {}, "failed": True}
+            failed = {
+                "event": "load",
+                "at": at,
+                "path": path,
+                "step": note,
+                "what": {},
+                "failed": True,
+            }
             self.hub.writer.put({**failed, **begun})
             return
         contents = self._contents(result)

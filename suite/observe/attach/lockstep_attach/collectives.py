@@ -88,7 +88,9 @@ class Collectives:
         folder = os.environ.get("LS_OBSERVE_DIR") or self.hub.settings.directory
         path = os.path.join(folder, "joining.%d" % os.getpid())
         with contextlib.suppress(OSError, TypeError, ValueError):
-            place = urlsplit(kwargs.get("init_method") or (args[1] if len(args) > 1 else None) or "env://")
+            place = urlsplit(
+                kwargs.get("init_method") or (args[1] if len(args) > 1 else None) or "env://"
+            )
             variables = os.environ if place.scheme == "env" else {}
             rank, world = kwargs.get("rank", -1), kwargs.get("world_size", -1)
             words = (

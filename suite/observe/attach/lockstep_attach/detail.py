@@ -254,14 +254,18 @@ class Detail:
                     self.norms.get(name, {}).pop(kind, None)
 
     def _squares(self):
-        """{"norm/NAME": squares of the norms in order, NaN where there is none}, with one transfer for each device."""
+        """{"norm/NAME": squares of the norms in order, NaN where there is none}, with one transfer
+        for each device.
+        """
         torch, devices = self.hub.torch, {}
         for row, norms in enumerate(self.norms.values()):
             for column, kind in enumerate(NORMS):
                 if kind in norms:
                     place = row * len(NORMS) + column
                     devices.setdefault(norms[kind].device, []).append((place, norms[kind]))
-        table = torch.full((len(self.norms) * len(NORMS),), float("nan"), dtype=torch.float64, device="cpu")
+        table = torch.full(
+            (len(self.norms) * len(NORMS),), float("nan"), dtype=torch.float64, device="cpu"
+        )
         for members in devices.values():
             places = torch.tensor([place for place, _ in members], dtype=torch.int64, device="cpu")
             table[places] = torch.stack([value for _, value in members]).cpu() ** 2

@@ -1,5 +1,5 @@
-"""What a forward of the user's changes outside its module, which a copy of the module shares: global counters, generators
-of random numbers, other threads. Such a forward is not run again.
+"""What a forward of the user's changes outside its module, which a copy of the module shares:
+global counters, generators of random numbers, other threads. Such a forward is not run again.
 """
 
 import collections
@@ -10,9 +10,9 @@ import threading
 import types
 
 DEPTH = 3  # functions within functions
-CHANGES = {
-    "append", "appendleft", "extend", "insert", "add", "update", "setdefault", "pop", "popleft", "clear", "remove",
-}  # fmt: skip
+CHANGES = set(
+    "append appendleft extend insert add update setdefault pop popleft clear remove".split()
+)
 CONTAINERS = (list, dict, set, collections.deque, bytearray)
 
 
@@ -37,7 +37,9 @@ def _lines(code, names, cells):
         if one.starts_line:
             line = _Line()
             lines.append(line)
-        if name in ("STORE_GLOBAL", "DELETE_GLOBAL") or (name == "STORE_DEREF" and value in code.co_freevars):
+        if name in ("STORE_GLOBAL", "DELETE_GLOBAL") or (
+            name == "STORE_DEREF" and value in code.co_freevars
+        ):
             says = "sets %s, which is outside the module" % value
         elif name.startswith("LOAD_GLOBAL") or name == "LOAD_NAME":
             if value in names:
@@ -84,7 +86,9 @@ class Effects:
         return None
 
     def of_threads(self):
-        """Whether a thread of the user's own runs: it may draw random numbers, or enter autocast, meanwhile."""
+        """Whether a thread of the user's own runs: it may draw random numbers, or enter autocast,
+        meanwhile.
+        """
         own = threading.current_thread()
         for thread in threading.enumerate():
             target = getattr(thread, "_target", None)
@@ -105,7 +109,9 @@ class Effects:
     def _of_method(self, kind, name, seen):
         function = next((vars(c)[name] for c in kind.__mro__ if name in vars(c)), None)
         function = getattr(function, "_ls_original", function)
-        return self._of(function, kind, seen, 0) if isinstance(function, types.FunctionType) else None
+        return (
+            self._of(function, kind, seen, 0) if isinstance(function, types.FunctionType) else None
+        )
 
     def _of(self, function, kind, seen, depth):
         function = getattr(function, "_ls_original", function)
@@ -131,11 +137,20 @@ class Effects:
     def _of_line(self, line):
         for name, value in line.held.items():
             module = str(getattr(type(value), "__module__", ""))
-            draws = isinstance(value, (self.hub.torch.Generator, random.Random, itertools.count, types.GeneratorType))
+            draws = isinstance(
+                value,
+                (self.hub.torch.Generator, random.Random, itertools.count, types.GeneratorType),
+            )
             if draws or (module.startswith("numpy.random") and not isinstance(value, type)):
                 return "goes on with %s, which is outside the module" % name
-            own = {} if isinstance(value, types.ModuleType) else getattr(value, "__dict__", None) or {}
+            own = (
+                {}
+                if isinstance(value, types.ModuleType)
+                else getattr(value, "__dict__", None) or {}
+            )
             kept = [own[attribute] for attribute in line.attributes if attribute in own]
-            if any(line.changes(one) for one in [value, *kept]) or any(stored in own for stored in line.stored):
+            if any(line.changes(one) for one in [value, *kept]) or any(
+                stored in own for stored in line.stored
+            ):
                 return "changes %s, which is outside the module" % name
         return None

@@ -76,7 +76,8 @@ class Transfer:
         self.values = {}
         for leaf in leaves:
             for tensor in leaf.tensors:
-                if tensor.is_meta or hasattr(tensor, "full_tensor"):  # of parts on several ranks: a collective
+                # of parts on several ranks: a collective
+                if tensor.is_meta or hasattr(tensor, "full_tensor"):
                     self.values[id(tensor)] = None
                 elif tensor.is_cpu:
                     self.values[id(tensor)] = _real(tensor.item())
@@ -290,13 +291,13 @@ class Places:
         return found
 
     def name_of(self, file):
-        """(the file as events name it, "" for one of torch, of the standard library or of this module; whether it is a
-        package's).
+        """(the file as events name it, "" for one of torch, of the standard library or of this
+        module; whether it is a package's).
         """
         return self._lookup(file)
 
     def here(self, built=None):
-        """"train.py:41"; "train.py:41 (accelerate/accelerator.py:2400)" where the script called a
+        """ "train.py:41"; "train.py:41 (accelerate/accelerator.py:2400)" where the script called a
         package that made the call; "lightning/pytorch/loops/loop.py:12 (from train.py:41)" where
         that is far away. `built`: an object whose constructors, the user's own, are passed over.
         """
@@ -327,7 +328,9 @@ class Places:
             lines, first = inspect.getsourcelines(code)
         except (OSError, TypeError):
             lines, first = [], code.co_firstlineno
-        decorators = next((k for k, line in enumerate(lines) if line.lstrip().startswith("def ")), 0)
+        decorators = next(
+            (k for k, line in enumerate(lines) if line.lstrip().startswith("def ")), 0
+        )
         return "%s:%d" % (name[-(TEXT - 12) :], first + decorators)
 
     def _is_ours(self, file, folder):

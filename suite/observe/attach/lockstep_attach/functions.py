@@ -1,15 +1,16 @@
-"""Functions of the user's own (torch.autograd.Function), wherever the step calls them: each alone, in FP64.
+"""Functions of the user's own (torch.autograd.Function), wherever the step calls them: each alone,
+in FP64.
 
-Whether a backward is the slope of its forward shows without the module around it, also in a loss function or in a
-training_step that is not run again.
+Whether a backward is the slope of its forward shows without the module around it, also in a loss
+function or in a training_step that is not run again.
 """
 
 from .records import Reason, is_plain, mapped
 from .slope import STEP
 
 MOST = 32  # calls of a step that are looked at
-# A second step, ten times as long: a slope is the same at both, what f32 inside a function rounds, or a branch that
-# flips, is not
+# A second step, ten times as long: a slope is the same at both, what f32 inside a function rounds,
+# or a branch that flips, is not
 LONGER, SAME = 10, 0.01
 
 
@@ -110,7 +111,9 @@ class Functions:
     # ---- again -----------------------------------------------------------------------------------
 
     def run(self):
-        """The call whose slope is furthest from what its backward says, into the samples' metadata."""
+        """The call whose slope is furthest from what its backward says, into the samples'
+        metadata.
+        """
         calls = [call for call in self.calls if call.grads is not None]
         self.end()
         worst = None
@@ -165,7 +168,9 @@ class Functions:
         return ratios[0] if abs(ratios[0] - ratios[1]) <= SAME else None
 
     def _measured(self, call, args, moves, by):
-        """Half of what the product of results and their gradients changes by from one step down to one up."""
+        """Half of what the product of results and their gradients changes by from one step down to
+        one up.
+        """
         torch, products = self.hub.torch, []
         with torch.no_grad():
             for factor in (by, -2 * by, by):  # up, down, back

@@ -1,5 +1,5 @@
-"""Tensors that the script gathers from all ranks and uses in its loss: torch.distributed's own functions
-hand on no gradient.
+"""Tensors that the script gathers from all ranks and uses in its loss: torch.distributed's own
+functions hand on no gradient.
 """
 
 KEPT = 16  # gathers of a detailed step
@@ -20,7 +20,8 @@ class Gathered:
     def __init__(self, torch):
         self.torch = torch
         self.step = None
-        self.kept = []  # (place, node of what was gathered, which of its outputs, [what was received])
+        # (place, node of what was gathered, which of its outputs, [what was received])
+        self.kept = []
 
     def keep(self, step, at, given, received):
         if self.step != step:
@@ -30,8 +31,8 @@ class Gathered:
             self.kept.append((at, given.grad_fn, given.output_nr, tensors))
 
     def lost(self, roots):
-        """The place of a gather whose values are a constant in the graph of what goes backward, which has
-        no other way to what was gathered; None: there is none, or it is not known.
+        """The place of a gather whose values are a constant in the graph of what goes backward,
+        which has no other way to what was gathered; None: there is none, or it is not known.
         """
         kept, self.kept = self.kept, []
         if not kept or not hasattr(kept[0][1], "_sequence_nr"):
@@ -66,7 +67,9 @@ class Gathered:
         return edges, nodes
 
     def _holds(self, node, tensors):
-        """Whether an operand of the node without a gradient is what was received, in one piece or joined."""
+        """Whether an operand of the node without a gradient is what was received, in one piece or
+        joined.
+        """
         names = OPERANDS.get(type(node).__name__, ())
         for name, (following, _) in zip(names, node.next_functions):
             # an operand's value is kept for the gradient of the other one

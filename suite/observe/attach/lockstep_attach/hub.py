@@ -37,19 +37,30 @@ def _is_compiling(torch):
 
 
 def _without_values(torch):
-    """Functions that say whether calls are of tensors without values: within a transform of torch.func (vmap, grad),
-    and in symbolic tracing.
+    """Functions that say whether calls are of tensors without values: within a transform of
+    torch.func (vmap, grad), and in symbolic tracing.
     """
     tracing = getattr(torch.fx, "_symbolic_trace", None)
-    traces = [getattr(tracing, name, None) for name in ("is_fx_symbolic_tracing", "_get_is_fx_tracing", "is_fx_tracing")]
+    traces = [
+        getattr(tracing, name, None)
+        for name in ("is_fx_symbolic_tracing", "_get_is_fx_tracing", "is_fx_tracing")
+    ]
     transforms = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", None)
-    jit, count = getattr(torch._C, "_get_tracing_state", None), getattr(torch._C, "_len_torch_dispatch_stack", None)
+    jit, count = (
+        getattr(torch._C, "_get_tracing_state", None),
+        getattr(torch._C, "_len_torch_dispatch_stack", None),
+    )
 
     def fake():
         modes = [torch._C._get_dispatch_stack_at(place) for place in range(count())]
         return any(type(mode).__name__ == "FakeTensorMode" for mode in modes)
 
-    all_of = (next((one for one in traces if one), None), transforms, jit, fake if count is not None else None)
+    all_of = (
+        next((one for one in traces if one), None),
+        transforms,
+        jit,
+        fake if count is not None else None,
+    )
     return [found for found in all_of if found is not None]
 
 
@@ -89,8 +100,9 @@ class Own(threading.local):
 
 
 class Dynamo:
-    """torch.compile runs a function that breaks its graph piece by piece, and looks at every Python function that is
-    called in between: at this module's, too, which it must not compile, nor count among those of the user's.
+    """torch.compile runs a function that breaks its graph piece by piece, and looks at every Python
+    function that is called in between: at this module's, too, which it must not compile, nor count
+    among those of the user's.
     """
 
     def __init__(self, torch):

@@ -1,7 +1,7 @@
 """Numbers that name the content of samples, whatever index they have and on whatever rank they are.
 
-Of a sample: its integers in full, and 64 of its floating point numbers. What fills a short row of integers up to the
-longest one of its batch changes nothing.
+Of a sample: its integers in full, and 64 of its floating point numbers. What fills a short row of
+integers up to the longest one of its batch changes nothing.
 """
 
 from .digests import GOLDEN, MASK
@@ -14,8 +14,9 @@ BITS = 48  # of a key: exact in JSON
 
 
 def weight(place):
-    """An odd factor for that place, as a signed number: splitmix64. Factors in arithmetic progression would give one key
-    to all samples of the same numbers in another order, once differences are taken.
+    """An odd factor for that place, as a signed number: splitmix64. Factors in arithmetic
+    progression would give one key to all samples of the same numbers in another order, once
+    differences are taken.
     """
     value = (place + 1) * GOLDEN & MASK
     value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & MASK

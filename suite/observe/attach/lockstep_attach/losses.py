@@ -17,7 +17,9 @@ unpacks = False  # hooks of the user's unpack what graphs keep: they are not to 
 
 
 def _saved(node, name):
-    """What a node keeps under that name, or None: of graphs that were freed, and where hooks would run."""
+    """What a node keeps under that name, or None: of graphs that were freed, and where hooks would
+    run.
+    """
     if unpacks:
         return None
     try:
@@ -60,7 +62,9 @@ def _reduction(node):
 
 
 class Made:
-    """times: product of the constants; by: of those that it was divided by; of: "mean", "sum" or None; count, first: of a sum."""
+    """times: product of the constants; by: of those that it was divided by; of: "mean", "sum" or
+    None; count, first: of a sum.
+    """
 
     def __init__(self):
         self.times, self.divided, self.of, self.count, self.first = 1.0, False, None, None, None
@@ -107,7 +111,9 @@ def made(torch, tensor, scale):
 
 
 def is_plain(tensor):
-    """Whether a scalar is made of means and sums alone, with constants: no loss function reduced it."""
+    """Whether a scalar is made of means and sums alone, with constants: no loss function reduced
+    it.
+    """
     waiting, left = [tensor.grad_fn], DEEP
     while waiting and left > 0:
         left -= 1

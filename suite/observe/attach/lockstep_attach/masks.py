@@ -1,4 +1,6 @@
-"""What dropout kept in the job's own forward is kept in the copy's, which would draw otherwise in another type."""
+"""What dropout kept in the job's own forward is kept in the copy's, which would draw otherwise in
+another type.
+"""
 
 import contextlib
 import functools
@@ -25,7 +27,9 @@ class Attention:
 
 
 def watch(again, dropped, autocast):
-    """While the forward runs; its results are the user's as they are. autocast(): its type here, or None."""
+    """While the forward runs; its results are the user's as they are. autocast(): its type here, or
+    None.
+    """
     hub = again.hub
     functional, switch = hub.torch.nn.functional, hub.dropout
     prior, dropout = switch.use, switch.use or switch.original
@@ -61,11 +65,11 @@ def watch(again, dropped, autocast):
 
 
 def _kept(again, attention, call, noted):
-    """Which elements attention kept: with equal weights everywhere and columns of the identity as values it returns
-    them. Shapes, type and device are the job's, so that the same kernel draws.
+    """Which elements attention kept: with equal weights everywhere and columns of the identity as
+    values it returns them. Shapes, type and device are the job's, so that the same kernel draws.
     """
     torch = again.hub.torch
-    rows, columns, width = noted.query[-2], noted.key[-2], noted.query[-1]
+    columns, width = noted.key[-2], noted.query[-1]
     options = {"dtype": noted.dtype, "device": noted.device}
     query, key = torch.zeros(noted.query, **options), torch.zeros(noted.key, **options)
     kept, now = [], again._random()
@@ -88,7 +92,11 @@ def _attend(again, attention, noted, args, kwargs):
     given = dict(zip(names, args))
     given.update(kwargs)
     query, key, value = given["query"], given["key"], given["value"]
-    if given.get("enable_gqa") or tuple(query.shape) != noted.query or tuple(key.shape) != noted.key:
+    if (
+        given.get("enable_gqa")
+        or tuple(query.shape) != noted.query
+        or tuple(key.shape) != noted.key
+    ):
         raise Reason("attention with dropout was called otherwise in the copy")
     if value.shape[-1] != query.shape[-1] or key.dim() != query.dim():
         raise Reason("attention drops elements of values with another width")
@@ -100,7 +108,9 @@ def _attend(again, attention, noted, args, kwargs):
         seen = torch.ones(weight.shape[-2:], dtype=torch.bool, device=weight.device).tril()
         weight = weight.masked_fill(~seen, float("-inf"))
     if mask is not None:
-        weight = weight.masked_fill(~mask, float("-inf")) if mask.dtype is torch.bool else weight + mask
+        weight = (
+            weight.masked_fill(~mask, float("-inf")) if mask.dtype is torch.bool else weight + mask
+        )
     kept = _kept(again, attention, call, noted)
     weight = torch.softmax(weight, -1) * kept.to(weight.dtype) * (1 / (1 - call["p"]))
     return torch.matmul(weight, value)
@@ -108,8 +118,8 @@ def _attend(again, attention, noted, args, kwargs):
 
 @contextlib.contextmanager
 def drawn_once(again, record):
-    """Around the copy's backward: where it computes activations again, the order does not say what they dropped. From
-    f32 on a CPU they draw alike in FP64.
+    """Around the copy's backward: where it computes activations again, the order does not say what
+    they dropped. From f32 on a CPU they draw alike in FP64.
     """
     functional, switch = again.hub.torch.nn.functional, again.hub.dropout
     prior, dropout = switch.use, switch.original

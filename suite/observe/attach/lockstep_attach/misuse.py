@@ -1,6 +1,7 @@
-"""Arguments and settings that nothing refuses and that mean something else than they say: each is one event, with its
-kind, place and numbers; rules/misuse.c says what is wrong with it. Here: dropouts that eval() does not reach, parameters
-that are frozen by a name which nothing reads, and what is chosen by a score.
+"""Arguments and settings that nothing refuses and that mean something else than they say: each is
+one event, with its kind, place and numbers; rules/misuse.c says what is wrong with it. Here:
+dropouts that eval() does not reach, parameters that are frozen by a name which nothing reads, and
+what is chosen by a score.
 """
 
 import weakref
@@ -43,7 +44,9 @@ class Misuse:
     # ---- modes -----------------------------------------------------------------------------------
 
     def evaluates(self, on):
-        """A known model is put in eval mode, or out of it: only meanwhile each dropout is looked at."""
+        """A known model is put in eval mode, or out of it: only meanwhile each dropout is looked
+        at.
+        """
         switch = self.hub.dropout
         if self.dropout is None:
             self.dropout = stand_in(self.hub, switch.original, self._enter_dropout)
@@ -67,16 +70,33 @@ class Misuse:
                 if count == MODULES:
                     break
                 own = vars(module)
-                frozen = own.get("requires_grad") is False and any(p.requires_grad for p in module.parameters())
+                frozen = own.get("requires_grad") is False and any(
+                    p.requires_grad for p in module.parameters()
+                )
                 name = "requires_grad" if frozen else next((n for n in UNREAD if n in own), None)
                 if name is None:
                     params = module._parameters.values()
-                    name = next((n for p in params if p is not None and p.requires_grad for n in UNREAD if n in vars(p)), None)
+                    name = next(
+                        (
+                            n
+                            for p in params
+                            if p is not None and p.requires_grad
+                            for n in UNREAD
+                            if n in vars(p)
+                        ),
+                        None,
+                    )
                 if name is not None:
                     at = script_text.frozen(name, self.hub.places.here(), self.hub.places.work)
                     if at is None:
                         continue  # a flag of the user's own
-                    self.put("frozen_by_name", at, name=name, part=path or type(module).__name__, module=name in own)
+                    self.put(
+                        "frozen_by_name",
+                        at,
+                        name=name,
+                        part=path or type(module).__name__,
+                        module=name in own,
+                    )
                     return
 
     # ---- scores ----------------------------------------------------------------------------------
@@ -84,7 +104,11 @@ class Misuse:
     def follows(self, schedule):
         """A schedule that is stepped by a score, as the script's line names it."""
         mode = getattr(schedule, "mode", None)
-        if schedule in self.schedules or mode not in ("min", "max") or not hasattr(schedule, "patience"):
+        if (
+            schedule in self.schedules
+            or mode not in ("min", "max")
+            or not hasattr(schedule, "patience")
+        ):
             return
         self.schedules.add(schedule)
         at = self.hub.places.here()
@@ -97,10 +121,16 @@ class Misuse:
         for root in self.hub.models.roots():
             trainer = vars(root).get("_trainer")
             for callback in getattr(trainer, "callbacks", None) or ():
-                self._monitored(type(callback).__name__, callback, getattr(callback, "monitor", None))
+                self._monitored(
+                    type(callback).__name__, callback, getattr(callback, "monitor", None)
+                )
             for config in getattr(trainer, "lr_scheduler_configs", None) or ():
                 if hasattr(config.scheduler, "patience"):
-                    self._monitored(type(config.scheduler).__name__, config.scheduler, getattr(config, "monitor", None))
+                    self._monitored(
+                        type(config.scheduler).__name__,
+                        config.scheduler,
+                        getattr(config, "monitor", None),
+                    )
 
     def _monitored(self, what, thing, monitor):
         mode = getattr(thing, "mode", None)
@@ -110,9 +140,19 @@ class Misuse:
     def look_at_arguments(self, trainer):
         """Those of a Trainer of transformers."""
         given = getattr(trainer, "args", None)
-        by, greater = getattr(given, "metric_for_best_model", None), getattr(given, "greater_is_better", None)
+        by, greater = (
+            getattr(given, "metric_for_best_model", None),
+            getattr(given, "greater_is_better", None),
+        )
         used = getattr(given, "load_best_model_at_end", False) or any(
-            "EarlyStopping" in type(c).__name__ for c in getattr(getattr(trainer, "callback_handler", None), "callbacks", ())
+            "EarlyStopping" in type(c).__name__
+            for c in getattr(getattr(trainer, "callback_handler", None), "callbacks", ())
         )
         if used and isinstance(by, str) and isinstance(greater, bool):
-            self.put("score", "TrainingArguments", what="load_best_model_at_end", by=by, mode="max" if greater else "min")
+            self.put(
+                "score",
+                "TrainingArguments",
+                what="load_best_model_at_end",
+                by=by,
+                mode="max" if greater else "min",
+            )

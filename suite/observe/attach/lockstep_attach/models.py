@@ -34,14 +34,27 @@ def is_frozen(module):
 
 
 def _is_built(module):
-    """Not one whose constructor has not called that of Module, or has replaced its methods by values."""
+    """Not one whose constructor has not called that of Module, or has replaced its methods by
+    values.
+    """
     own = getattr(module, "__dict__", {})
-    return "_modules" in own and not {"modules", "parameters", "named_parameters", "named_modules"} & set(own)
+    return "_modules" in own and not {
+        "modules",
+        "parameters",
+        "named_parameters",
+        "named_modules",
+    } & set(own)
 
 
 def _in_parts(module):
-    """The ids of parameters that fully_shard gathers for a forward: their memory is given back after it."""
-    sharded = [m for m in module.modules() if any(kind.__name__ == "FSDPModule" for kind in type(m).__mro__)]
+    """The ids of parameters that fully_shard gathers for a forward: their memory is given back
+    after it.
+    """
+    sharded = [
+        m
+        for m in module.modules()
+        if any(kind.__name__ == "FSDPModule" for kind in type(m).__mro__)
+    ]
     return {id(param) for m in sharded for param in m.parameters()}
 
 
@@ -162,8 +175,8 @@ class Model:
         return sum(1 for ref in self.norms for m in [ref()] if m is not None and not m.training)
 
     def thawed(self):
-        """(count, place): norms that keep statistics, are in training mode, have frozen parameters, and lie in a part
-        that the script has put in eval mode by itself.
+        """(count, place): norms that keep statistics, are in training mode, have frozen parameters,
+        and lie in a part that the script has put in eval mode by itself.
         """
         frozen, module = self.hub.models.frozen, self.ref()
         if not frozen or module is None:
@@ -180,9 +193,9 @@ class Model:
         return count, place
 
     def unmeasured(self):
-        """After a backward, (count, place, own): norms in eval mode that are trained and whose statistics are those they
-        were built with, where the script put a part that holds them in eval mode by itself, and whether the model's own
-        train() does so.
+        """After a backward, (count, place, own): norms in eval mode that are trained and whose
+        statistics are those they were built with, where the script put a part that holds them in
+        eval mode by itself, and whether the model's own train() does so.
         """
         torch, module = self.hub.torch, self.ref()
         count, place, own = 0, "", False
@@ -194,7 +207,11 @@ class Model:
             if ref is not None and ref() is part:
                 held.update((id(inner), (at, by_model)) for inner in part.modules())
         for norm in self.inner(module).modules():
-            if not isinstance(norm, torch.nn.modules.batchnorm._BatchNorm) or norm.training or not norm.track_running_stats:
+            if (
+                not isinstance(norm, torch.nn.modules.batchnorm._BatchNorm)
+                or norm.training
+                or not norm.track_running_stats
+            ):
                 continue
             batches = norm.num_batches_tracked
             if is_frozen(norm) or batches is None or norm.weight is None or int(batches) > 0:
@@ -271,9 +288,8 @@ class Models:
         self.hub = hub
         self.models = []
         self.by_id = {}  # id of a module: (weak reference, model): the wrapper, or the plain root
-        self.candidates = (
-            {}
-        )  # id of a root that holds parameters of an optimizer: (weak reference, place)
+        # id of a root that holds parameters of an optimizer: (weak reference, place)
+        self.candidates = {}
         self.entry_by_id = {}
         self.inputs = {}  # samplers of inputs by their size
         self.forwards = 0  # of known models
@@ -345,14 +361,18 @@ class Models:
             if model.looked is not None:
                 count, place, own = model.unmeasured()
                 if count:
-                    model.looked.update(unmeasured=count, unmeasured_at=place, unmeasured_by_model=own)
+                    model.looked.update(
+                        unmeasured=count, unmeasured_at=place, unmeasured_by_model=own
+                    )
                 model.looked = None
 
     def hold(self):
         """Until the step is closed, also where the script's function returns: see Hub.dying."""
         for model in self.live():
             if model.held is None:
-                model.held = [tensor for tensor in [ref() for ref in model.refs] if tensor is not None]
+                model.held = [
+                    tensor for tensor in [ref() for ref in model.refs] if tensor is not None
+                ]
 
     def release(self):
         for model in self.models:
@@ -377,8 +397,9 @@ class Models:
         return entry if entry is not None and entry.ref() is param else None
 
     def hidden(self, held):
-        """[(model, at, names)] of parameters that get gradients and lie in plain lists or dicts of a
-        model's modules, where the model does not know them; held: ids of those that an optimizer has.
+        """[(model, at, names)] of parameters that get gradients and lie in plain lists or dicts of
+        a model's modules, where the model does not know them; held: ids of those that an optimizer
+        has.
         """
         out = []
         for model in self.live():
@@ -472,9 +493,9 @@ class Models:
         self.hub.activate()
 
     def look_inside(self):
-        """At a backward: a wrapper that no forward has gone through is trained behind its back, or not
-        yet. From here on the module in it is seen, too; not where something is compiled, which would
-        be compiled again.
+        """At a backward: a wrapper that no forward has gone through is trained behind its back, or
+        not yet. From here on the module in it is seen, too; not where something is compiled, which
+        would be compiled again.
         """
         for model in () if self.compiles else self.live():
             module = model.ref()
@@ -548,7 +569,9 @@ class Models:
         if not missing:
             return
         module_class = self.hub.torch.nn.Module
-        modules = [o for o in gc.get_objects() if issubclass(type(o), module_class) and _is_built(o)]
+        modules = [
+            o for o in gc.get_objects() if issubclass(type(o), module_class) and _is_built(o)
+        ]
         inner = {id(child) for m in modules for child in m._modules.values() if child is not None}
         ddp = self.hub.torch.nn.parallel.DistributedDataParallel
         roots = []
@@ -567,7 +590,9 @@ class Models:
             self.hub.remark("an optimizer has parameters that belong to no module", at)
 
     def _candidate(self, module, at):
-        if callable(getattr(module, "modules", None)) and any(type(m).__name__ in SHARDED for m in module.modules()):
+        if callable(getattr(module, "modules", None)) and any(
+            type(m).__name__ in SHARDED for m in module.modules()
+        ):
             self.hub.remark("a model that is sharded over ranks is not looked at", at)
             return
         self.candidates[id(module)] = (weakref.ref(module), at)
@@ -671,7 +696,6 @@ class Models:
         return self.inputs[count].take(tensor)
 
     def _left(self, model, in_detail):
-        torch = self.hub.torch
         grads = [p.grad for _, p in model.params() if p.grad is not None]
         if not in_detail or not grads:
             return len(grads)
@@ -725,7 +749,11 @@ class Models:
             if kwargs.get("mode", args[1] if len(args) > 1 else True):
                 self.frozen.pop(id(args[0]), None)
             elif self.known(args[0]) is None:
-                self.frozen[id(args[0])] = weakref.ref(args[0]), self.hub.places.here(), self._is_in_train(args[0])
+                self.frozen[id(args[0])] = (
+                    weakref.ref(args[0]),
+                    self.hub.places.here(),
+                    self._is_in_train(args[0]),
+                )
                 self.hub.averages.look_at(args[0])
         model = self.known(args[0])
         if model is not None and model.kind != "replaced":
@@ -742,7 +770,8 @@ class Models:
         """Whether the train() of another module puts it in eval mode."""
         frame, left = sys._getframe(2), 12
         while frame is not None and left > 0:
-            if frame.f_code.co_name == "train" and frame.f_code.co_argcount:  # f_locals keeps what it has read alive
+            # f_locals keeps what it has read alive
+            if frame.f_code.co_name == "train" and frame.f_code.co_argcount:
                 owner = frame.f_locals.get(frame.f_code.co_varnames[0])
                 if isinstance(owner, self.hub.torch.nn.Module) and owner is not part:
                     return True

@@ -48,7 +48,8 @@ class Known:
     def __init__(self, hub, optimizer, at):
         self.ref = weakref.ref(optimizer, hub.dying)
         self.at = at
-        self.built = None  # [rate of each group as the constructor or add_param_group() left it], where that was seen
+        # [rate of each group as the constructor or add_param_group() left it], where that was seen
+        self.built = None
         self.default = (None, None)  # as _unread gives it
         self.groups = []  # settings of each group, as its event has them
         self.restored = None  # what the last state that was loaded gave, as the event has it
@@ -116,7 +117,9 @@ class Optimizers:
         return entry
 
     def loaded(self, optimizer):
-        """Its load_state_dict has ended: the rates are those of the state until the script sets them."""
+        """Its load_state_dict has ended: the rates are those of the state until the script sets
+        them.
+        """
         entry = self.known(optimizer)
         if entry is not None and entry.index is None and optimizer.state:
             entry.restored = {
@@ -224,8 +227,8 @@ class Optimizers:
         return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
     def _unread(self, optimizer):
-        """Rates that a step does not read once there are groups: of the defaults, and of an attribute
-        that no class of the optimizer's knows.
+        """Rates that a step does not read once there are groups: of the defaults, and of an
+        attribute that no class of the optimizer's knows.
         """
         defaults = getattr(optimizer, "defaults", None) or {}
         return self._number(defaults.get("lr")), self._number(vars(optimizer).get("lr"))
@@ -270,7 +273,9 @@ class Optimizers:
         return lambda: found[0].index if len(found) == 1 else None
 
     def group_of(self, params):
-        """The number of the group, of several that its optimizer has, whose parameters these are."""
+        """The number of the group, of several that its optimizer has, whose parameters
+        these are.
+        """
         for entry in self.by_id.values():
             optimizer = entry.ref()
             groups = [] if optimizer is None else optimizer.param_groups
@@ -288,12 +293,19 @@ class Optimizers:
     def moving(self):
         """The ids of parameters that an optimizer has, at a rate above 0."""
         built = [entry.ref() for entry in self.by_id.values()]
-        groups = [group for optimizer in built if optimizer is not None for group in optimizer.param_groups]
-        return {id(p) for group in groups if float(group.get("lr", 1)) != 0 for p in group["params"]}
+        groups = [
+            group
+            for optimizer in built
+            if optimizer is not None
+            for group in optimizer.param_groups
+        ]
+        return {
+            id(p) for group in groups if float(group.get("lr", 1)) != 0 for p in group["params"]
+        }
 
     def marks(self):
-        """What shows later which optimizers' parameters a backward gave gradients: of each a few, with theirs now.
-        Nothing where there is one optimizer.
+        """What shows later which optimizers' parameters a backward gave gradients: of each a few,
+        with theirs now. Nothing where there is one optimizer.
         """
         known = [(entry, entry.ref()) for entry in self.by_id.values()]
         alive = [(entry, optimizer) for entry, optimizer in known if optimizer is not None]
@@ -305,9 +317,13 @@ class Optimizers:
         return out
 
     def reached(self, marks):
-        """A bit for each optimizer whose marks have changed, by the numbers that they have when the step is written."""
+        """A bit for each optimizer whose marks have changed, by the numbers that they have when the
+        step is written.
+        """
         changed = {id(entry): entry for entry, param, mark in marks if _mark(param) != mark}
-        return self.hub.Late(lambda: sum(1 << e.index for e in changed.values() if e.index is not None))
+        return self.hub.Late(
+            lambda: sum(1 << e.index for e in changed.values() if e.index is not None)
+        )
 
     def rates(self, optimizer):
         return [self.value(group.get("lr")) for group in optimizer.param_groups]
@@ -382,7 +398,9 @@ class Optimizers:
         return self._entered(optimizer)
 
     def _takes_closure(self, optimizer):
-        """Not where an optimizer of the user's is given something else, a model say, that can be called."""
+        """Not where an optimizer of the user's is given something else, a model say, that can be
+        called.
+        """
         owner = next((c for c in type(optimizer).__mro__ if "step" in c.__dict__), type(optimizer))
         if owner.__module__.startswith("torch."):
             return True
@@ -391,8 +409,9 @@ class Optimizers:
         return code is None or code.co_argcount < 2 or "closure" in code.co_varnames[1]
 
     def _calls_first(self, optimizer):
-        """Whether its step begins with the closure, called once. Optimizers of other packages do so,
-        too, as far as is known: until one calls it again, and not where gradients are there already.
+        """Whether its step begins with the closure, called once. Optimizers of other packages do
+        so, too, as far as is known: until one calls it again, and not where gradients are there
+        already.
         """
         owner = next((c for c in type(optimizer).__mro__ if "step" in c.__dict__), type(optimizer))
         if owner.__module__.startswith("torch.optim."):
@@ -419,7 +438,9 @@ class Optimizers:
         return Swap((args[0], followed) + tuple(args[2:]), kwargs, note)
 
     def _repeats(self, optimizer):
-        """Its step calls the closure a second time: what was seen of this step is of its first half."""
+        """Its step calls the closure a second time: what was seen of this step is of its first
+        half.
+        """
         kind = type(optimizer)
         self.repeating.add(next((c for c in kind.__mro__ if "step" in c.__dict__), kind))
         self.hub.steps.detail.closure = True
@@ -460,8 +481,8 @@ class Optimizers:
         return optimizer, params, found_inf, scaled, begin_ns
 
     def _has_new_gradients(self, optimizer):
-        """Whether the script put other gradients into place since its last step, in a step without any backward: those of
-        torch.func.grad, say.
+        """Whether the script put other gradients into place since its last step, in a step without
+        any backward: those of torch.func.grad, say.
         """
         left = self.known(optimizer).left
         if left is None or any(call["call"] == "backward" for call in self.hub.steps.now.calls):
@@ -490,7 +511,13 @@ class Optimizers:
         }
         for model, at, names in self.hub.models.hidden(held):
             self.hub.writer.put(
-                {"event": "hidden", "model": model, "at": at, "names": names[:32], "count": len(names)}
+                {
+                    "event": "hidden",
+                    "model": model,
+                    "at": at,
+                    "names": names[:32],
+                    "count": len(names),
+                }
             )
 
     def _leave_step(self, note, args, kwargs, result, error):
@@ -515,8 +542,9 @@ class Optimizers:
 
     def _say_closure(self, optimizer):
         self.hub.remark(
-            "a %s computes gradients inside its step, by its closure: they are not sampled, and only "
-            "the order of calls, replicas, rates and data are judged" % type(optimizer).__name__
+            "a %s computes gradients inside its step, by its closure: they are not sampled, and "
+            "only the order of calls, replicas, rates and data are judged"
+            % type(optimizer).__name__
         )
 
     # ---- zero_grad -------------------------------------------------------------------------------

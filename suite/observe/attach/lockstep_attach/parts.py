@@ -1,7 +1,8 @@
 """A forward that stands for another method of its module: the calls of the module's parts in it.
 
-Lightning replaces the forward of a module by a function that calls training_step. That method logs, counts and may
-step optimizers: it is not run again. What it calls, self(x) or self.net(x), is a forward like any other.
+Lightning replaces the forward of a module by a function that calls training_step. That method logs,
+counts and may step optimizers: it is not run again. What it calls, self(x) or self.net(x), is a
+forward like any other.
 """
 
 import threading
@@ -10,7 +11,9 @@ MOST = 256  # calls of parts in a forward
 
 
 def is_redirected(inner):
-    """Whether the module's forward is a function that somebody has set, and no method of its own."""
+    """Whether the module's forward is a function that somebody has set, and no method of
+    its own.
+    """
     found = vars(inner).get("forward")
     return found is not None and getattr(found, "__self__", None) is not inner
 

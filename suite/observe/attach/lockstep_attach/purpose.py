@@ -1,5 +1,6 @@
-"""What the script's own collectives are for, as the functions that call them show: what a framework does with the result
-of its own call is known by the name of the function, what a script does by its instructions.
+"""What the script's own collectives are for, as the functions that call them show: what a framework
+does with the result of its own call is known by the name of the function, what a script does by its
+instructions.
 """
 
 import dis
@@ -13,7 +14,18 @@ USES = {
     "gather_all_tensors": "state",
     "reduce_boolean_decision": "decision",
 }
-CUTS = {"narrow", "unique", "split", "chunk", "islice", "set", "dict", "drop_duplicates", "index_select", "take"}
+CUTS = {
+    "narrow",
+    "unique",
+    "split",
+    "chunk",
+    "islice",
+    "set",
+    "dict",
+    "drop_duplicates",
+    "index_select",
+    "take",
+}
 SLICES = {"BUILD_SLICE", "BINARY_SLICE"}
 
 
@@ -23,8 +35,8 @@ class Purposes:
         self.calls = {}  # (code, place) of a call: whether the function cuts anything off behind it
 
     def of(self, name):
-        """{"use": "metrics" | "state" | "decision", "monitor": what a decision is taken by, "value": that of this
-        rank, "cut": whether the script cuts anything off behind a gather}.
+        """{"use": "metrics" | "state" | "decision", "monitor": what a decision is taken by,
+        "value": that of this rank, "cut": whether the script cuts anything off behind a gather}.
         """
         frames = self._frames()
         for place, frame in enumerate(frames):
@@ -64,8 +76,8 @@ class Purposes:
 
 
 def _cuts(code, place):
-    """Whether something behind that instruction, or in the innermost loop that it is in, may leave out a part of a
-    sequence.
+    """Whether something behind that instruction, or in the innermost loop that it is in, may leave
+    out a part of a sequence.
     """
     instructions = list(dis.get_instructions(code))
     jumps = (i for i in instructions if i.offset > place and "JUMP" in i.opname)

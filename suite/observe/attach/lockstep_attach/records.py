@@ -4,7 +4,8 @@ import copy
 import enum
 import types
 
-MARK = "lockstep"  # of nodes of the graph that gave a record's outputs: nothing but the graph itself keeps it alive
+# of nodes of the graph that gave a record's outputs: nothing but the graph itself keeps it alive
+MARK = "lockstep"
 OUTPUTS = 8  # whose gradients are told apart
 PLAIN = (
     type(None), bool, int, float, complex, str, bytes, slice, range, type, enum.Enum,
@@ -137,8 +138,8 @@ def reached(tensor):
 def from_outside(torch, pairs, rounded):
     """Gradients that outputs are given from outside the module, of [(output, its whole gradient)].
 
-    A model that returns its loss and its logits has the loss's gradient in that of the logits, too: what comes to an
-    output from other outputs is taken off, the last ones first.
+    A model that returns its loss and its logits has the loss's gradient in that of the logits, too:
+    what comes to an output from other outputs is taken off, the last ones first.
     """
     if len(pairs) < 2:
         return pairs
@@ -147,7 +148,12 @@ def from_outside(torch, pairs, rounded):
     waiting, done = [(t, grad, reached(t)) for t, grad in pairs], []
     while waiting:
         last = next(
-            (entry for entry in waiting if not any(entry[0].grad_fn in other[2] for other in waiting)), None
+            (
+                entry
+                for entry in waiting
+                if not any(entry[0].grad_fn in other[2] for other in waiting)
+            ),
+            None,
         )
         if last is None:
             raise Reason("outputs depend on each other")
@@ -156,7 +162,11 @@ def from_outside(torch, pairs, rounded):
         inside = None
         if done:
             inside = torch.autograd.grad(
-                [t for t, _ in done], tensor, [g for _, g in done], retain_graph=True, allow_unused=True
+                [t for t, _ in done],
+                tensor,
+                [g for _, g in done],
+                retain_graph=True,
+                allow_unused=True,
             )[0]
         if inside is not None:
             outside = grad - inside
@@ -193,7 +203,12 @@ def used_outside(torch, roots, records):
         variable = getattr(node, "variable", None)
         if isinstance(variable, torch.Tensor):
             leaves.add(id(variable))
-        if type(node).__module__.startswith("torch.utils.checkpoint") or "CheckpointFunction" in type(node).__name__:
-            raise Reason("a checkpoint outside the modules that are run again has parameters of its own")
+        if (
+            type(node).__module__.startswith("torch.utils.checkpoint")
+            or "CheckpointFunction" in type(node).__name__
+        ):
+            raise Reason(
+                "a checkpoint outside the modules that are run again has parameters of its own"
+            )
         waiting.extend(parent for parent, _ in node.next_functions if parent is not None)
     return leaves

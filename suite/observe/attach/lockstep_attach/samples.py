@@ -96,7 +96,9 @@ def content(tensor):
 
 
 def _groups(named):
-    """Tensors of one type and device, [(name, flat tensor)]; the largest elements first so that each is aligned."""
+    """Tensors of one type and device, [(name, flat tensor)]; the largest elements first so that
+    each is aligned.
+    """
     groups = {}
     for name, tensor in named.items():
         groups.setdefault((tensor.dtype, tensor.device), []).append((name, tensor.reshape(-1)))
@@ -104,11 +106,20 @@ def _groups(named):
 
 
 def write_safetensors(torch, path, named, metadata):
-    """Writes tensors under a name that appears when the file is whole; from a device, with one transfer for each type."""
+    """Writes tensors under a name that appears when the file is whole; from a device, with one
+    transfer for each type.
+    """
     metadata = {key: str(value) for key, value in metadata.items()}
-    entries, contents, at = ['{"__metadata__":' + json.dumps(metadata, separators=(",", ":"))], [], 0
+    entries, contents, at = (
+        ['{"__metadata__":' + json.dumps(metadata, separators=(",", ":"))],
+        [],
+        0,
+    )
     for members in _groups(named):
-        size, kind = members[0][1].element_size(), TYPES[str(members[0][1].dtype).rsplit(".", 1)[-1]]
+        size, kind = (
+            members[0][1].element_size(),
+            TYPES[str(members[0][1].dtype).rsplit(".", 1)[-1]],
+        )
         for name, flat in members:
             count = flat.numel()
             place = (json.dumps(name), kind, count, at, at + count * size)

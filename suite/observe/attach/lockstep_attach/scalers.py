@@ -8,7 +8,9 @@ from .samples import type_name
 
 SCALED, LOSS = "lockstep_scaled", "lockstep_loss"  # in the metadata of nodes of a graph
 NODES = 128  # of a graph that are searched for what scale() returned: losses are near its end
-ADDING = "Add Sub Neg Div Mul Sum Mean Stack Cat View Reshape Unsqueeze Squeeze ToCopy Clone".split()
+ADDING = (
+    "Add Sub Neg Div Mul Sum Mean Stack Cat View Reshape Unsqueeze Squeeze ToCopy Clone".split()
+)
 
 
 class Known:
@@ -106,9 +108,7 @@ class Scalers:
         pairs = list(self._pairs(losses, result))
         kind = type_name(pairs[0][0].dtype) if pairs else None
         self.hub.steps.before_scale()
-        entry = self.hub.steps.note(
-            "scale", scaler=index, type=kind, at=self.hub.places.here()
-        )
+        entry = self.hub.steps.note("scale", scaler=index, type=kind, at=self.hub.places.here())
         if any(self._mark_of(loss.grad_fn, SCALED) is not None for loss, _ in pairs):
             entry["again"] = True
         if kind == "f16" and all(is_plain(loss) for loss, _ in pairs):
@@ -134,8 +134,8 @@ class Scalers:
         return metadata.get(word) if metadata else None
 
     def _origin(self, tensor):
-        """What scale() returned in the graph that ends with the tensor: its mark; False: surely none;
-        None: the graph is too large to say.
+        """What scale() returned in the graph that ends with the tensor: its mark; False: surely
+        none; None: the graph is too large to say.
         """
         return self._search(tensor.grad_fn)
 
@@ -157,8 +157,8 @@ class Scalers:
         return False
 
     def added_unscaled(self, tensor):
-        """Whether what goes backward is a sum of what scale() returned and of terms that it did not, while
-        the script has not asked for the scale to multiply them by itself.
+        """Whether what goes backward is a sum of what scale() returned and of terms that it did
+        not, while the script has not asked for the scale to multiply them by itself.
         """
         if not self.scaling or self.asked:
             return False
@@ -180,14 +180,14 @@ class Scalers:
                 nodes.extend(following)
         return scaled and plain
 
-    # ---- penalties ---------------------------------------------------------------------------------
+    # ---- penalties -------------------------------------------------------------------------------
 
     def _enter_get(self, args, kwargs):
         self.asked = True
 
     def _enter_grad(self, args, kwargs):
-        """torch.autograd.grad with a graph, of a scaled loss: to be divided by the scale before a loss
-        is made of it.
+        """torch.autograd.grad with a graph, of a scaled loss: to be divided by the scale before a
+        loss is made of it.
         """
         outputs = args[0] if args else kwargs.get("outputs")
         graph = kwargs.get("create_graph", args[4] if len(args) > 4 else False)
@@ -212,9 +212,9 @@ class Scalers:
                     yield pair
 
     def unscaled(self, tensor):
-        """(Lazy loss, scaler index, dropped) of what goes backward: the loss before scale(), found by
-        the tensor, by its graph or by its order; dropped: scale() was called and what goes backward
-        is not computed from its result.
+        """(Lazy loss, scaler index, dropped) of what goes backward: the loss before scale(), found
+        by the tensor, by its graph or by its order; dropped: scale() was called and what goes
+        backward is not computed from its result.
         """
         Lazy = self.hub.Lazy
         for ref, loss, index, _ in self.scaled:

@@ -7,8 +7,8 @@ from . import script_text
 BUILT = 64  # schedules whose construction is written
 READ = 4  # of them, those for which the script's text is read
 
-# Of schedules that end, what says after how many calls: OneCycleLR, CosineAnnealingLR, and that with
-# restarts
+# Of schedules that end, what says after how many calls: OneCycleLR, CosineAnnealingLR, and that
+# with restarts
 SPANS = ("total_steps", "T_max", "T_0")
 
 
@@ -147,7 +147,7 @@ class Schedules:
                 "optimizer": hub.Late(lambda: known.index if known is not None else None),
                 "at": hub.places.here(),
                 "lr": hub.optimizers.rates(optimizer),
-            }
+            },
         )
         count = getattr(schedule, "last_epoch", None)
         if isinstance(count, (int, float)):

@@ -1,6 +1,6 @@
-"""What the script's text says where calls do not: where it divides its loss by the number of ranks (the
-graph has the number alone, which may be a weight), where it sets a rate, that of one group or any, and by which words it
-chooses the parameters that do not decay.
+"""What the script's text says where calls do not: where it divides its loss by the number of ranks
+(the graph has the number alone, which may be a weight), where it sets a rate, that of one group or
+any, and by which words it chooses the parameters that do not decay.
 """
 
 import ast
@@ -25,18 +25,25 @@ RATE = re.compile(
     r"param_groups\s*\[[^\]]*\]\s*\[\s*['\"]lr['\"]\s*\]\s*[*/+-]?=[^=]|\bin\s+[\w.]*param_groups\s*\["
 )
 SETS = re.compile(r"\[\s*['\"]lr['\"]\s*\]\s*[*/+-]?=[^=]|\boptim\w*\.lr\s*[*/+-]?=[^=]")
-# nothing but the number of ranks: `*= world / checkpoint["world"]` takes the file's own into account
+# nothing but the number of ranks: `*= world / checkpoint["world"]` takes the file's own into
+# account
 _FACTOR = r"(?:float|int)?\(?\s*" + RANKS + r"\s*\)?\s*$"
 SCALES = re.compile(
     r"\[\s*['\"]lr['\"]\s*\]\s*(?:[*/]=|=\s*[\w.\[\]]+\[\s*['\"]lr['\"]\s*\]\s*[*/])\s*" + _FACTOR,
     re.IGNORECASE,
 )
-OF_FILE = re.compile(r"\bif\b.*(?:ckpt|check_?point|saved|old|prev|state|resum|load|snapshot)", re.IGNORECASE)
+OF_FILE = re.compile(
+    r"\bif\b.*(?:ckpt|check_?point|saved|old|prev|state|resum|load|snapshot)", re.IGNORECASE
+)
 # no_decay = ["bias", "LayerNorm.weight"], on one line or several
-SPARED = re.compile(r"^\s*\w*(?:no_?(?:weight_?)?decay|without_decay|skip_decay|undecayed)\w*\s*=\s*[\[({]([^\])}]*)", re.IGNORECASE)
+SPARED = re.compile(
+    r"^\s*\w*(?:no_?(?:weight_?)?decay|without_decay|skip_decay|undecayed)\w*\s*=\s*[\[({]([^\])}]*)",
+    re.IGNORECASE,
+)
 WORD = re.compile(r"['\"]([^'\"]+)['\"]")
 LONGEST = 8  # lines of such a list
-STEPPED = re.compile(r"\.step\(\s*([A-Za-z_][\w.\[\]'\"]*)(?:\(\))?\s*\)")  # by a name alone: no 1 - acc
+# by a name alone: no 1 - acc
+STEPPED = re.compile(r"\.step\(\s*([A-Za-z_][\w.\[\]'\"]*)(?:\(\))?\s*\)")
 REPLACED = re.compile(r"([\w.\[\]'\"]+)\.dataset\.transforms?\s*=[^=]")
 COPIES = re.compile(r"\.grad\b(?:\.data)?\.(?:clone|flatten|view|reshape|ravel)\(")
 ABOVE = 3  # lines above, where a condition may say for which files
@@ -95,7 +102,9 @@ def rate_scaled(place, work):
 
 
 def spared(place, work):
-    """{words, at} of a list of words whose name says that what they occur in has no decay, or None."""
+    """{words, at} of a list of words whose name says that what they occur in has no decay,
+    or None.
+    """
     for file in dict.fromkeys(_files(place, work)):
         lines = _lines(file)
         for number in range(len(lines)):
@@ -113,7 +122,9 @@ def gradients_copied(place, work):
 
 
 def replaced(place, work):
-    """{name: place} of the lines that set the transform of what a part is taken from, by the part's name."""
+    """{name: place} of the lines that set the transform of what a part is taken from, by the part's
+    name.
+    """
     out = {}
     for file in dict.fromkeys(_files(place, work)):
         for number, line in enumerate(_lines(file)):
@@ -132,12 +143,19 @@ def _trees(place, work):
 
 
 def stepped_if(place, work):
-    """Whether what is built at that place is given a name whose step() is called under a condition."""
+    """Whether what is built at that place is given a name whose step() is called under a
+    condition.
+    """
     found = PLACES.match(place)
     line = int(found.group(0).rsplit(":", 1)[1]) if found is not None else 0
     trees = list(_trees(place, work))
     names = {name for tree in trees for name in _assigned(tree, line)}
-    return any(_steps(node, names) for tree in trees for test in _conditions(tree) for node in ast.walk(test))
+    return any(
+        _steps(node, names)
+        for tree in trees
+        for test in _conditions(tree)
+        for node in ast.walk(test)
+    )
 
 
 def _assigned(tree, line):
@@ -179,7 +197,9 @@ def _outermost(node):
 
 
 def _holds_backward(loop):
-    return any(isinstance(node, ast.Attribute) and node.attr == "backward" for node in ast.walk(loop))
+    return any(
+        isinstance(node, ast.Attribute) and node.attr == "backward" for node in ast.walk(loop)
+    )
 
 
 def _is_left(statements):
@@ -194,8 +214,8 @@ def _is_left(statements):
 
 
 def frozen(name, place, work):
-    """The place of a line that sets an attribute of that name to False, of something else than the object itself or a
-    parameter that goes through a loop; or None.
+    """The place of a line that sets an attribute of that name to False, of something else than the
+    object itself or a parameter that goes through a loop; or None.
     """
     loops = r"(?<!\bp)(?<!\bparam)(?<!\bparameter)" if name == "requires_grad" else ""
     own = r"(?<!\bself)" + loops + r"\."
@@ -203,7 +223,9 @@ def frozen(name, place, work):
 
 
 def stepped_by(place, work):
-    """The name by which the line of that place steps a schedule: of scheduler.step(metrics["val_acc"]); or None."""
+    """The name by which the line of that place steps a schedule: of
+    scheduler.step(metrics["val_acc"]); or None.
+    """
     found = re.match(r"([^\s()]+):(\d+)", place)
     if found is None:
         return None

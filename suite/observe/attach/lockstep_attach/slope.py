@@ -1,6 +1,10 @@
-"""Functions of the user's own (torch.autograd.Function): whether their backward is the slope of their forward."""
+"""Functions of the user's own (torch.autograd.Function): whether their backward is the slope of
+their forward.
+"""
 
-STEP = 1e-5  # of a tensor's own size: in FP64 the difference of two forwards keeps nine digits, and few branches flip
+# of a tensor's own size: in FP64 the difference of two forwards keeps nine digits, and few branches
+# flip
+STEP = 1e-5
 
 
 def own_functions(torch, outputs):
@@ -21,10 +25,12 @@ def own_functions(torch, outputs):
 
 
 def slope_ratio(torch, modules, product):
-    """How the product of outputs and their gradients moves with the parameters, as a multiple of what backward says.
+    """How the product of outputs and their gradients moves with the parameters, as a multiple of
+    what backward says.
 
-    modules: copies in FP64 with their gradients; product(): a float, of one more forward. Each parameter moves along its
-    gradient, so that no tensor's share hides another's. None where backward says that nothing moves.
+    modules: copies in FP64 with their gradients; product(): a float, of one more forward. Each
+    parameter moves along its gradient, so that no tensor's share hides another's. None where
+    backward says that nothing moves.
     """
     moves, expected = [], 0.0
     for module in modules:

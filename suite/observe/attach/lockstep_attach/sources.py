@@ -1,5 +1,6 @@
-"""What a data set is made of, as its own members show it: whether two ranks have the same one, and whether a rank has a
-part of it. Nothing of the user's own code is called: lists, arrays and tensors are read where they lie.
+"""What a data set is made of, as its own members show it: whether two ranks have the same one, and
+whether a rank has a part of it. Nothing of the user's own code is called: lists, arrays and tensors
+are read where they lie.
 """
 
 import hashlib
@@ -20,8 +21,8 @@ class Sources:
         self.known = {}  # id of a data set: (weak reference, members)
 
     def members(self, dataset):
-        """{"source": hex, "part": {...}}, as the data set was when it was first seen: one that keeps what it has loaded
-        changes later.
+        """{"source": hex, "part": {...}}, as the data set was when it was first seen: one that
+        keeps what it has loaded changes later.
         """
         ref, found = self.known.get(id(dataset), (None, None))
         if ref is None or ref() is not dataset:
@@ -93,7 +94,11 @@ class Sources:
 
     def _entries(self, values):
         count = len(values)
-        places = sorted({place * (count - 1) // (PLACES - 1) for place in range(PLACES)}) if count else []
+        places = (
+            sorted({place * (count - 1) // (PLACES - 1) for place in range(PLACES)})
+            if count
+            else []
+        )
         found = [_entry(self.torch, values[place], 0) for place in places]
         if None in found or len(set(found)) < min(FEW, count):
             return None
@@ -101,8 +106,8 @@ class Sources:
 
 
 def _entry(torch, value, depth):
-    """Bytes that name an entry; None for one of a kind that is not known. Of a path its last part: each rank may have a
-    copy of the files in a folder of its own.
+    """Bytes that name an entry; None for one of a kind that is not known. Of a path its last part:
+    each rank may have a copy of the files in a folder of its own.
     """
     if type(value) is str:
         return os.path.basename(value).encode("utf-8", "replace") or b"/"

@@ -8,9 +8,9 @@ CALLS = 10000  # entries of a step: one that never ends does not grow without bo
 
 
 class Schedule:
-    """Which steps are looked at in detail: 1, 2, 3, and one of every N, each 0 to 3 steps further on:
-    scripts that train two networks in turn step each of them at even or odd steps alone. N doubles
-    after 64 of them, and after every 32 more.
+    """Which steps are looked at in detail: 1, 2, 3, and one of every N, each 0 to 3 steps further
+    on: scripts that train two networks in turn step each of them at even or odd steps alone. N
+    doubles after 64 of them, and after every 32 more.
     """
 
     SHIFTS = 4
@@ -31,9 +31,10 @@ class Schedule:
 
 
 class Thinned:
-    """Which of the numbers 1, 2, ... get digests, by the number alone, so that all ranks take the same steps: all up to
-    64, then one of each block of 2, of 4 from 128 on, up to 64. Its place in the block goes through all of them, so that
-    what a script does in every fourth step, say, is met.
+    """Which of the numbers 1, 2, ... get digests, by the number alone, so that all ranks take the
+    same steps: all up to 64, then one of each block of 2, of 4 from 128 on, up to 64. Its place in
+    the block goes through all of them, so that what a script does in every fourth step, say, is
+    met.
     """
 
     ALL, BLOCK = 64, 64
@@ -102,8 +103,9 @@ class Steps:
         self.now.spent[phase] += time.perf_counter_ns() - begin_ns
 
     def turn(self):
-        """The script turns from training to something else (a pass over data has ended, a validation, a save or a
-        restore begins): the open step's digests are those of now, and the next step has some, too.
+        """The script turns from training to something else (a pass over data has ended, a
+        validation, a save or a restore begins): the open step's digests are those of now, and the
+        next step has some, too.
         """
         if not self.now.asked or self.now.digest is not None:
             return

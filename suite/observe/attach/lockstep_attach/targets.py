@@ -1,5 +1,5 @@
-"""What losses are given: targets that are the model's own input or two tokens ahead of it, labels of padding, and scores
-or probabilities where kl_div takes logarithms.
+"""What losses are given: targets that are the model's own input or two tokens ahead of it, labels
+of padding, and scores or probabilities where kl_div takes logarithms.
 """
 
 import re
@@ -14,7 +14,8 @@ class Targets:
         self.hub = hub
         self.tokens = None  # of the last forward: weak reference of whole numbers [batch, length]
         self.classifies = False  # a loss of one class for each sample was seen
-        self.ahead = None  # (kind, place) of a loss since then, unless another one is of the next token
+        # (kind, place) of a loss since then, unless another one is of the next token
+        self.ahead = None
         self.padding = None  # (labels of padding, how many) of that forward
 
     def install(self):
@@ -32,12 +33,21 @@ class Targets:
         tokens = kwargs.get("input_ids", args[0] if args else None)
         self.tokens = weakref.ref(tokens) if self._is_tokens(tokens) else None
         mask, labels = kwargs.get("attention_mask"), kwargs.get("labels")
-        if training and self.tokens is not None and self._is_tokens(labels) and isinstance(mask, self.hub.torch.Tensor):
+        if (
+            training
+            and self.tokens is not None
+            and self._is_tokens(labels)
+            and isinstance(mask, self.hub.torch.Tensor)
+        ):
             self._look_at_padding(mask, labels, tokens)
 
     def _is_tokens(self, value):
         torch = self.hub.torch
-        plain = isinstance(value, torch.Tensor) and value.dtype in (torch.int64, torch.int32) and value.dim() == 2
+        plain = (
+            isinstance(value, torch.Tensor)
+            and value.dtype in (torch.int64, torch.int32)
+            and value.dim() == 2
+        )
         return plain and value.shape[1] >= 4 and value.numel() >= LEAST
 
     def _look_at_padding(self, mask, labels, tokens):
@@ -46,7 +56,8 @@ class Targets:
             return
         padded = labels[mask == 0]
         if padded.numel() >= LEAST and bool((labels == tokens).all()):
-            least = labels.numel() - labels.shape[0]  # shifted by one: what is left out before the loss is no padding
+            # shifted by one: what is left out before the loss is no padding
+            least = labels.numel() - labels.shape[0]
             self.padding = padded.unique()[:LEAST].tolist(), int(padded.numel()), least
 
     def _enter_cross_entropy(self, args, kwargs):
@@ -61,7 +72,12 @@ class Targets:
             return
         ignored = kwargs.get("ignore_index", args[4] if len(args) > 4 else -100)
         whole = kwargs.get("reduction", args[6] if len(args) > 6 else "mean") != "none"
-        if self.padding is not None and whole and ignored not in self.padding[0] and target.numel() >= self.padding[2]:
+        if (
+            self.padding is not None
+            and whole
+            and ignored not in self.padding[0]
+            and target.numel() >= self.padding[2]
+        ):
             hub.misuse.put("labels_of_padding", hub.places.here(), count=self.padding[1])
         tokens = self.tokens() if self.tokens is not None else None
         ahead = self._shifts(tokens, target) if tokens is not None else set()
@@ -76,7 +92,9 @@ class Targets:
         return any(RESTORES.search(name) for name in names)
 
     def _shifts(self, tokens, target):
-        """Those of 0 to 3 by which the target is ahead of the tokens, at every place that counts."""
+        """Those of 0 to 3 by which the target is ahead of the tokens, at every place that
+        counts.
+        """
         torch, (batch, length) = self.hub.torch, tokens.shape
         out, width = set(), target.numel() // batch
         if width * batch != target.numel() or not length - 3 <= width <= length:
@@ -86,12 +104,18 @@ class Targets:
             count = min(width, length - shift)
             a, b = target[:, :count], tokens[:, shift : shift + count]
             counts = a >= 0
-            if int(counts.sum()) >= LEAST and bool((a == b)[counts].all()) and len(torch.unique(a[counts])) >= 4:
+            if (
+                int(counts.sum()) >= LEAST
+                and bool((a == b)[counts].all())
+                and len(torch.unique(a[counts])) >= 4
+            ):
                 out.add(shift)
         return out
 
     def _enter_kl_div(self, args, kwargs):
-        """The first argument holds logarithms, the second probabilities (logarithms with log_target)."""
+        """The first argument holds logarithms, the second probabilities (logarithms with
+        log_target).
+        """
         hub, torch = self.hub, self.hub.torch
         given = kwargs.get("input", args[0] if args else None)
         target = kwargs.get("target", args[1] if len(args) > 1 else None)
@@ -103,7 +127,9 @@ class Targets:
             self.hub.misuse.put("kl_of_probabilities", at)
         elif not self._are_probabilities(given.exp()) and bool((given > 0).any()):
             self.hub.misuse.put("kl_of_scores", at)
-        elif not kwargs.get("log_target", args[5] if len(args) > 5 else False) and bool((target < 0).any()):
+        elif not kwargs.get("log_target", args[5] if len(args) > 5 else False) and bool(
+            (target < 0).any()
+        ):
             self.hub.misuse.put("kl_to_logarithms", at)
 
     def _are_probabilities(self, tensor):

@@ -1,4 +1,4 @@
-"""The calls of the step that is open, in memory that the system keeps where the process is killed."""
+"""The calls of the open step, in memory that the system keeps where the process is killed."""
 
 import mmap
 import os
@@ -7,15 +7,12 @@ from .events import Late, text
 
 SLOTS = 8192  # calls of a step, five bytes each; later ones are left out
 KINDS = 4096  # unlike calls of a job; later ones are 0
-NAMED = (
-    "at", "op", "elements", "type", "reduce", "ranks", "root", "model", "grad", "sync", "mode", "of",
-    "optimizer",
-)  # fmt: skip
+NAMED = "at op elements type reduce ranks root model grad sync mode of optimizer".split()
 
 
 class Trail:
-    """`open.rank<k>`: the number of the open step, and a number for each of its calls; what a number
-    means is an event of its own. It costs a store in memory, no call of the system.
+    """`open.rank<k>`: the number of the open step, and a number for each of its calls; what a
+    number means is an event of its own. It costs a store in memory, no call of the system.
     """
 
     def __init__(self, hub):

@@ -1,5 +1,5 @@
-"""Data sets and their transforms: one that two parts share, training and validation that normalize or number their
-classes differently, and weights of classes where a sampler takes those of samples.
+"""Data sets and their transforms: one that two parts share, training and validation that normalize
+or number their classes differently, and weights of classes where a sampler takes those of samples.
 """
 
 import re
@@ -8,7 +8,8 @@ import weakref
 from . import script_text
 
 HELD_OUT = re.compile(r"val|test|dev", re.IGNORECASE)  # names of parts that are not trained on
-RANDOM = re.compile(r"random|jitter|augment|cutout|mix", re.IGNORECASE)  # classes of transforms that draw
+# classes of transforms that draw
+RANDOM = re.compile(r"random|jitter|augment|cutout|mix", re.IGNORECASE)
 
 
 class Transforms:
@@ -16,18 +17,24 @@ class Transforms:
         self.hub = hub
         self.known = {}  # id of a data set: what its transform does, as it was in its first pass
         self.passes = {}  # id of a data set: [(loader of a part, transform in its first pass)]
-        self.parts = {}  # id of a Subset: (weak reference, whether the transform was random when it was made)
+        # id of a Subset: (weak reference, whether the transform was random when it was made)
+        self.parts = {}
 
     def parted(self, subset):
         """Of what a Subset is a part: whether its transform draws random numbers now."""
         try:
             steps = _steps_of(getattr(subset.dataset, "transform", None))
-            self.parts[id(subset)] = weakref.ref(subset), any(RANDOM.search(type(step).__name__) for step in steps)
+            self.parts[id(subset)] = (
+                weakref.ref(subset),
+                any(RANDOM.search(type(step).__name__) for step in steps),
+            )
         except Exception:  # a data set of a kind that is not foreseen says nothing
             pass
 
     def _look_at_part(self, subset, number):
-        """Whether the transform of what it is a part of was replaced, for another part of the same."""
+        """Whether the transform of what it is a part of was replaced, for another part of
+        the same.
+        """
         ref, random = self.parts.get(id(subset), (None, False))
         base = getattr(subset, "dataset", None)
         steps = _steps_of(getattr(base, "transform", None))
@@ -39,7 +46,12 @@ class Transforms:
         # a script that sets it before each pass has another one in the other part's
         seen = self.passes.setdefault(id(base), [])
         for other, transform in seen:
-            if transform is base.transform and not drawn and at is not None and (random or len(lines) > 1):
+            if (
+                transform is base.transform
+                and not drawn
+                and at is not None
+                and (random or len(lines) > 1)
+            ):
                 self.hub.misuse.put("transform_replaced", at, loaders=[other, number])
         seen.append((number, base.transform))
 
@@ -60,7 +72,9 @@ class Transforms:
             return
         if len(weights) == _classes_of(dataset):
             at = self.hub.data.built.at(sampler) or self.hub.places.here()
-            self.hub.misuse.put("weights_of_classes", at, weights=len(weights), samples=len(dataset))
+            self.hub.misuse.put(
+                "weights_of_classes", at, weights=len(weights), samples=len(dataset)
+            )
 
     def _keep_transforms(self, dataset, number):
         base = dataset
@@ -74,7 +88,8 @@ class Transforms:
         members = {
             "base": weakref.ref(base),
             "normal": normal,
-            "clear": bool(steps) and (normal is not None or plain),  # no step of the user's own may normalize, too
+            # no step of the user's own may normalize, too
+            "clear": bool(steps) and (normal is not None or plain),
             "classes": getattr(base, "class_to_idx", None),
             "kind": type(base).__name__,
             "loader": number,
@@ -82,22 +97,37 @@ class Transforms:
         }
         self.known[id(base)] = members
         for other in self.known.values():
-            if other is not members and other["kind"] == members["kind"] and other["base"]() is not None:
+            if (
+                other is not members
+                and other["kind"] == members["kind"]
+                and other["base"]() is not None
+            ):
                 self._compare(other, members)
 
     def _compare(self, a, b):
-        """Of two data sets of one class. Whether one of their loaders (`loaders`) is trained on is seen later."""
+        """Of two data sets of one class. Whether one of their loaders (`loaders`) is trained on is
+        seen later.
+        """
         loaders = [a["loader"], b["loader"]]
         if a["clear"] and b["clear"] and a["normal"] != b["normal"]:
             one, other = _words(a["normal"]), _words(b["normal"])
-            self.hub.misuse.put("normalized_apart", b["at"], one=one, other=other, other_at=a["at"], loaders=loaders)
+            self.hub.misuse.put(
+                "normalized_apart", b["at"], one=one, other=other, other_at=a["at"], loaders=loaders
+            )
         one, other = a["classes"], b["classes"]
         if isinstance(one, dict) and isinstance(other, dict):
             both = [name for name in one if name in other]
             apart = [name for name in both if one[name] != other[name]]
             if apart:
                 name = apart[0]
-                self.hub.misuse.put("classes_apart", b["at"], name=str(name)[:60], one=one[name], other=other[name], loaders=loaders)
+                self.hub.misuse.put(
+                    "classes_apart",
+                    b["at"],
+                    name=str(name)[:60],
+                    one=one[name],
+                    other=other[name],
+                    loaders=loaders,
+                )
 
 
 def _classes_of(dataset):
@@ -107,13 +137,20 @@ def _classes_of(dataset):
         return len(named)
     targets = getattr(dataset, "targets", None)
     tensors = getattr(dataset, "tensors", None)  # of a TensorDataset
-    if targets is None and tensors and not tensors[-1].is_floating_point() and tensors[-1].dim() == 1:
+    if (
+        targets is None
+        and tensors
+        and not tensors[-1].is_floating_point()
+        and tensors[-1].dim() == 1
+    ):
         targets = tensors[-1].tolist()
     return len({int(target) for target in targets}) if targets is not None else None
 
 
 def _steps_of(transform):
-    """The parts of a Compose, or the transform itself; a preset of torchvision's references holds a Compose."""
+    """The parts of a Compose, or the transform itself; a preset of torchvision's references holds a
+    Compose.
+    """
     parts = getattr(transform, "transforms", None)
     parts = getattr(parts, "transforms", parts)
     if isinstance(parts, (list, tuple)):

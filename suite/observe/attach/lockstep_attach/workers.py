@@ -1,5 +1,6 @@
-"""Which random numbers the workers of a loader draw: a digest of each generator's state where a worker begins, and whether
-its first batch has changed it. A worker writes one line for its process into a file of the process that reads it.
+"""Which random numbers the workers of a loader draw: a digest of each generator's state where a
+worker begins, and whether its first batch has changed it. A worker writes one line for its process
+into a file of the process that reads it.
 """
 
 import functools
@@ -27,7 +28,10 @@ def _own_state(torch, value):
     if numpy is not None and isinstance(value, numpy.random.Generator):
         return value.bit_generator.state
     if numpy is not None and isinstance(value, numpy.random.RandomState):
-        return [part if isinstance(part, (str, int, float)) else part.tolist() for part in value.get_state()]
+        return [
+            part if isinstance(part, (str, int, float)) else part.tolist()
+            for part in value.get_state()
+        ]
     return None
 
 
@@ -119,7 +123,11 @@ class Workers:
     def say(self, info, before, after):
         parent = sys.modules["multiprocessing.process"].parent_process()
         used = sorted(name for name, state in before.items() if after.get(name) != state)
-        line = {"seed": info.seed - info.id, "worker": info.id, "states": {k: before[k] for k in used}}
+        line = {
+            "seed": info.seed - info.id,
+            "worker": info.id,
+            "states": {k: before[k] for k in used},
+        }
         file = os.open(self.path(parent.pid), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             os.write(file, (json.dumps(line) + "\n").encode())
@@ -129,7 +137,9 @@ class Workers:
     # ---- in the process of the loop --------------------------------------------------------------
 
     def of(self, seed):
-        """[[worker, {generator: digest of its state}]] of the pass with that seed: generators that were used."""
+        """[[worker, {generator: digest of its state}]] of the pass with that seed: generators that
+        were used.
+        """
         try:
             with open(self.path(os.getpid()), "rb") as file:
                 file.seek(self.offset)

@@ -5,9 +5,9 @@ module does.
 import functools
 import types
 
-
-# The file that a stand-in names as its own. warnings.warn passes over frames of such files, which it takes for import's:
-# a warning that torch gives about its caller names the user's line, as without this module.
+# The file that a stand-in names as its own. warnings.warn passes over frames of such files, which
+# it takes for import's: a warning that torch gives about its caller names the user's line, as
+# without this module.
 FILE = "<lockstep importlib._bootstrap>"
 
 
@@ -74,8 +74,8 @@ def stand_in(hub, original, enter=None, leave=None):
 
 
 class Switch:
-    """A function of a module that others stand in for now and then: it is the same object all the time, which a model may
-    hold, and torch.compile guards.
+    """A function of a module that others stand in for now and then: it is the same object all the
+    time, which a model may hold, and torch.compile guards.
     """
 
     def __init__(self, hub, owner, name):
