@@ -412,6 +412,7 @@ lint: units $(if $(HAVE_CUDA),$(CUDA_KERNELS:%=$(BUILD)/obj/%.ptxas))
 	@sh suite/unit/lint.sh $(BUILD) $(HAVE_CUDA)
 format:
 	clang-format -i $$(git ls-files '*.c' '*.h' '*.cc' '*.hh' '*.cu' '*.inc')
+	if command -v ruff >/dev/null; then ruff format .; fi
 
 # Each sanitizer has a build folder of its own.
 asan ubsan tsan:

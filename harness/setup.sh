@@ -53,6 +53,8 @@ case $purpose in
 bench | conform) ;;
 *) need check.h check has_header check.h ;;
 esac
+[ "$purpose" != deps ] || need "clang-format 14" clang-format-14 sh -c \
+    'clang-format-14 --version || clang-format --version | grep "version 14\."'
 [ -n "$missing" ] || exit 0
 missing=${missing# }
 
