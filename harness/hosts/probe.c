@@ -187,7 +187,7 @@ static ls_status ask_all(ls_hosts *hosts, const ls_probe_question *question, pro
 
 /* Logs one line per host. Exit codes 126 and 127 mean that the shell could not run the program
  * (POSIX 2.8.2). */
-static void say_failed(const ls_host *host, const ls_proc *channel, const char *said, bool late)
+static void report_failed(const ls_host *host, const ls_proc *channel, const char *said, bool late)
 {
     char launcher[1024];
     ls_remote_launcher(launcher, sizeof launcher);
@@ -243,7 +243,7 @@ static ls_status take_answers(ls_hosts *hosts, const probing *p, const ls_outcom
         cJSON *answer = ls_remote_report(p->folder, k, "probe", said, sizeof said);
         if (answer == NULL) {
             bool late = channels->state == LS_OUTCOME_TIMED_OUT && channels->rank[k].signal != 0;
-            say_failed(&hosts->host[k], &channels->rank[k], said, late);
+            report_failed(&hosts->host[k], &channels->rank[k], said, late);
             status = LS_ERR_INFRA;
             continue;
         }

@@ -235,7 +235,7 @@ static void look_at_bus(const preflight *p)
     }
 }
 
-static void tell_versions(const preflight *p)
+static void report_versions(const preflight *p)
 {
     char driver[80] = "";
     int cuda = 0;
@@ -261,7 +261,7 @@ void ls_preflight_look(const ls_preflight_question *question, ls_findings *findi
     preflight p = {.question = question, .nvml = nvml, .findings = findings};
     p.device = ls_list_make(LS_NVML_DEVICES_MAX, sizeof *p.device);
     p.count = ls_nvml_devices(nvml, p.device, LS_NVML_DEVICES_MAX);
-    tell_versions(&p);
+    report_versions(&p);
     look_at_bus(&p);
     for (int i = 0; i < p.count; i++) {
         look_at_device(&p, &p.device[i]);

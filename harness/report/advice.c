@@ -12,7 +12,7 @@ enum { JOBS_MAX = 128, SENTENCE_BYTES = 1024 };
  * machines does nothing but wait. */
 static const double NODES_PAY_MIN = 0.8;
 
-static void say(cJSON *advice, const char *sentence)
+static void add_sentence(cJSON *advice, const char *sentence)
 {
     cJSON_AddItemToArray(advice, cJSON_CreateString(sentence));
 }
@@ -61,7 +61,8 @@ static void advise_levels(const ls_report_run *run, cJSON *advice)
         }
     }
     if (count < 2) {
-        say(advice,
+        add_sentence(
+            advice,
             "Opt levels: fewer than two levels have a figure that passed its checks, so none is "
             "advised.");
         return;
@@ -81,7 +82,7 @@ static void advise_levels(const ls_report_run *run, cJSON *advice)
     if (products[0] != '\0') {
         ls_text_add(text, sizeof text, " Products: %s.", products);
     }
-    say(advice, text);
+    add_sentence(advice, text);
 }
 
 /* A step of one rank alone by kind of work, from run.json's "layers". */
@@ -167,7 +168,7 @@ static void advise_phases(const ls_report_run *run, cJSON *advice)
     ls_text_add(text, sizeof text, ": %s %s most in %s, %.1f ms.", half.type,
                 difference < 0 ? "saves" : "costs", work[most], fabs(difference));
     append_wire(run, text);
-    say(advice, text);
+    add_sentence(advice, text);
 }
 
 static void advise_loss(const ls_report_run *run, cJSON *advice)
@@ -179,7 +180,7 @@ static void advise_loss(const ls_report_run *run, cJSON *advice)
                     "Loss: after %d steps of %s %s, where another O0 run would end 95 %% of the "
                     "time.",
                     band.steps, band.job->spec->arch, ls_report_loss_sentence(&band, sentence));
-        say(advice, text);
+        add_sentence(advice, text);
         return;
     }
     const ls_report_job *jobs[JOBS_MAX];
@@ -221,7 +222,7 @@ static void advise_loss(const ls_report_run *run, cJSON *advice)
             "the time).",
             repeats, low, high, 100.0 * (repeats - 1) / (repeats + 1));
     }
-    say(advice, text);
+    add_sentence(advice, text);
 }
 
 static void advise_buckets(const ls_report_run *run, cJSON *advice)
@@ -255,7 +256,7 @@ static void advise_buckets(const ls_report_run *run, cJSON *advice)
         }
     }
     ls_text_add(text, sizeof text, ".");
-    say(advice, text);
+    add_sentence(advice, text);
 }
 
 static void advise_ranks(const ls_report_run *run, cJSON *advice)
@@ -283,7 +284,7 @@ static void advise_ranks(const ls_report_run *run, cJSON *advice)
             "conditions; measure it again.");
     }
     ls_report_compare_note_threads(run, job, text, sizeof text);
-    say(advice, text);
+    add_sentence(advice, text);
 }
 
 static void advise_nodes(const ls_report_run *run, cJSON *advice)
@@ -303,7 +304,7 @@ static void advise_nodes(const ls_report_run *run, cJSON *advice)
                             "Nodes: %d ranks split over %d%s nodes instead of one: %s.",
                             job->spec->world, job->spec->nodes,
                             ls_spec_is_simulated(job->spec) ? " simulated" : "", difference);
-                say(advice, text);
+                add_sentence(advice, text);
             } else if (same && !ls_spec_is_simulated(job->spec) &&
                        base->spec->world * job->spec->nodes == job->spec->world) {
                 double share = ratio.value / job->spec->nodes;
@@ -312,7 +313,7 @@ static void advise_nodes(const ls_report_run *run, cJSON *advice)
                             job->spec->nodes, ls_spec_is_simulated(job->spec) ? " simulated" : "",
                             share >= NODES_PAY_MIN ? "pay" : "do not pay", share, job->spec->nodes,
                             NODES_PAY_MIN);
-                say(advice, text);
+                add_sentence(advice, text);
             }
         }
     }
@@ -337,7 +338,7 @@ static void advise_noise(const ls_report_run *run, cJSON *advice)
                      "row is "
                      "weak; measure it again on a quieter machine.",
                      job->record->label, job->speed.halves_ratio.value);
-            say(advice, text);
+            add_sentence(advice, text);
         }
     }
     if (hidden > 0) {
@@ -345,7 +346,7 @@ static void advise_noise(const ls_report_run *run, cJSON *advice)
                  "%d of %d throughput %s no figure to rely on (in parentheses, or without a "
                  "number).",
                  hidden, measured, measured == 1 ? "job has" : "jobs have");
-        say(advice, text);
+        add_sentence(advice, text);
     }
     if (oversubscribed > 0) {
         snprintf(text, sizeof text,
@@ -353,10 +354,11 @@ static void advise_noise(const ls_report_run *run, cJSON *advice)
                  "they prove "
                  "behaviour, not speed, and no gate looks at them.",
                  oversubscribed, measured);
-        say(advice, text);
+        add_sentence(advice, text);
     }
     if (measured > 0) {
-        say(advice,
+        add_sentence(
+            advice,
             "Intervals hold for the steps of one run of each job; another run may move further, so "
             "repeat the run before acting on a few per cent (lockstep diff A B).");
     }

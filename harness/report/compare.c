@@ -216,7 +216,7 @@ double ls_report_compare_ceiling(const ls_report_run *run, const ls_report_job *
 
 /* ---- in words -------------------------------------------------------------------------------- */
 
-static void say(cJSON *list, const char *sentence)
+static void add_sentence(cJSON *list, const char *sentence)
 {
     cJSON_AddItemToArray(list, cJSON_CreateString(sentence));
 }
@@ -268,7 +268,7 @@ static void explain_exposed(const ls_report_job *job, double waited_ms, ls_stats
     }
 }
 
-static void say_exposed(const ls_report_run *run, cJSON *list)
+static void add_exposed(const ls_report_run *run, cJSON *list)
 {
     const ls_report_job *job = middle_of(run);
     if (job == NULL) {
@@ -290,7 +290,7 @@ static void say_exposed(const ls_report_run *run, cJSON *list)
                     ls_report_lines_number(longer ? -against.low : against.high, b));
     }
     explain_exposed(job, waited_ms, against, text);
-    say(list, text);
+    add_sentence(list, text);
 }
 
 static void append_interval(char *text, ls_stats_interval value)
@@ -300,7 +300,7 @@ static void append_interval(char *text, ls_stats_interval value)
     }
 }
 
-static void say_ddp(const ls_report_run *run, cJSON *list)
+static void add_ddp(const ls_report_run *run, cJSON *list)
 {
     const ls_report_job *with, *without;
     ls_stats_interval ratio = ls_report_compare_ddp(run, &with, &without);
@@ -319,10 +319,10 @@ static void say_ddp(const ls_report_run *run, cJSON *list)
     } else {
         ls_text_add(text, sizeof text, ", %s.", difference);
     }
-    say(list, text);
+    add_sentence(list, text);
 }
 
-static void say_loader(const ls_report_run *run, cJSON *list)
+static void add_loader(const ls_report_run *run, cJSON *list)
 {
     ls_report_loader loader;
     if (!ls_report_compare_loader(run, &loader)) {
@@ -340,10 +340,10 @@ static void say_loader(const ls_report_run *run, cJSON *list)
         ls_text_add(text, sizeof text, ", and about %d would keep up", loader.workers_needed);
     }
     ls_text_add(text, sizeof text, ".");
-    say(list, text);
+    add_sentence(list, text);
 }
 
-static void say_fused(const ls_report_run *run, cJSON *list)
+static void add_fused(const ls_report_run *run, cJSON *list)
 {
     const ls_report_job *with, *without;
     ls_stats_interval ratio = ls_report_compare_fused(run, &with, &without);
@@ -354,10 +354,10 @@ static void say_fused(const ls_report_run *run, cJSON *list)
     ls_stats_sentence(ratio, difference, sizeof difference);
     ls_text_add(text, sizeof text, "Fused products (%s), compared with the same job without: %s.",
                 with->record->label, difference);
-    say(list, text);
+    add_sentence(list, text);
 }
 
-static void say_scaling(const ls_report_run *run, cJSON *list)
+static void add_scaling(const ls_report_run *run, cJSON *list)
 {
     const ls_report_job *jobs[JOBS_MAX], *base = NULL;
     int count = ls_report_job_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_WORLD, jobs, JOBS_MAX);
@@ -385,7 +385,7 @@ static void say_scaling(const ls_report_run *run, cJSON *list)
             job->record->rank[0].threads == 1 ? "" : "s", cores, cores == 1 ? "" : "s", ceiling);
     }
     ls_text_add(text, sizeof text, ".");
-    say(list, text);
+    add_sentence(list, text);
 }
 
 /* The best rates measured before and after the jobs, with the largest number of threads. */
@@ -431,7 +431,7 @@ static double roofline_spread(const ls_report_run *run)
 /* Up to this spread the machine counts as unchanged: a share of a bound is no more precise. */
 static const double SPREAD_MAX = 1.1;
 
-static void say_roofline(const ls_report_run *run, cJSON *list)
+static void add_roofline(const ls_report_run *run, cJSON *list)
 {
     int threads;
     double copy, matrix, spread = roofline_spread(run);
@@ -452,10 +452,10 @@ static void say_roofline(const ls_report_run *run, cJSON *list)
                     spread);
     }
     ls_text_add(text, sizeof text, ".");
-    say(list, text);
+    add_sentence(list, text);
 }
 
-static void say_batch(const ls_report_run *run, cJSON *list)
+static void add_batch(const ls_report_run *run, cJSON *list)
 {
     const ls_report_job *jobs[JOBS_MAX], *larger = NULL;
     int count = ls_report_job_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_LEVEL, jobs, JOBS_MAX),
@@ -484,10 +484,10 @@ static void say_batch(const ls_report_run *run, cJSON *list)
                     larger->spec->batch_size, predicted * 1e-6, seen * 1e-6);
     }
     ls_text_add(text, sizeof text, ".");
-    say(list, text);
+    add_sentence(list, text);
 }
 
-static void say_first_step(const ls_report_run *run, cJSON *list)
+static void add_first_step(const ls_report_run *run, cJSON *list)
 {
     double least = INFINITY, greatest = 0;
     const ls_report_job *slowest = NULL, *quickest = NULL;
@@ -512,7 +512,7 @@ static void say_first_step(const ls_report_run *run, cJSON *list)
             "Time to the end of the first step: %.2f s (%s) to %.2f s (%s), without the dumps for "
             "the judge in that step.",
             least, quickest->record->label, greatest, slowest->record->label);
-    say(list, text);
+    add_sentence(list, text);
 }
 
 typedef struct audits {
@@ -544,7 +544,7 @@ static audits sum_audits(const ls_report_run *run)
     return sum;
 }
 
-static void say_audits(const ls_report_run *run, cJSON *list)
+static void add_audits(const ls_report_run *run, cJSON *list)
 {
     audits sum = sum_audits(run);
     if (sum.steps > 0) {
@@ -552,7 +552,7 @@ static void say_audits(const ls_report_run *run, cJSON *list)
                 "Audited: %d steps of %d jobs, which are in no figure; they took %.1f s more than "
                 "others, %.1f %% of the jobs' time.",
                 sum.steps, sum.jobs, sum.seconds, 100 * sum.share);
-        say(list, text);
+        add_sentence(list, text);
     }
 }
 
@@ -581,7 +581,7 @@ static bad_pictures bad_pictures_of(const ls_record *job)
 }
 
 /* Of the job that had most of them, and how many others had some. */
-static void say_bad_pictures(const ls_report_run *run, cJSON *list)
+static void add_bad_pictures(const ls_report_run *run, cJSON *list)
 {
     bad_pictures most = {0};
     const ls_record *worst = NULL;
@@ -609,22 +609,22 @@ static void say_bad_pictures(const ls_report_run *run, cJSON *list)
         ls_text_add(text, sizeof text, " (the most of %d jobs that had some)", jobs);
     }
     ls_text_add(text, sizeof text, ".");
-    say(list, text);
+    add_sentence(list, text);
 }
 
 cJSON *ls_report_compare_sentences(const ls_report_run *run)
 {
     cJSON *list = cJSON_CreateArray();
-    say_exposed(run, list);
-    say_ddp(run, list);
-    say_loader(run, list);
-    say_fused(run, list);
-    say_scaling(run, list);
-    say_roofline(run, list);
-    say_batch(run, list);
-    say_first_step(run, list);
-    say_audits(run, list);
-    say_bad_pictures(run, list);
+    add_exposed(run, list);
+    add_ddp(run, list);
+    add_loader(run, list);
+    add_fused(run, list);
+    add_scaling(run, list);
+    add_roofline(run, list);
+    add_batch(run, list);
+    add_first_step(run, list);
+    add_audits(run, list);
+    add_bad_pictures(run, list);
     return list;
 }
 

@@ -104,7 +104,7 @@ static void count_refused(ls_gate *gate)
     gate->refused = 0;
 }
 
-static void say_refused(ls_gate *gate, const char *who, const char *why)
+static void report_refused(ls_gate *gate, const char *who, const char *why)
 {
     int64_t now_ns = ls_clock_ns();
     if (now_ns >= gate->period_end_ns) {
@@ -117,7 +117,7 @@ static void say_refused(ls_gate *gate, const char *who, const char *why)
 }
 
 /* Forgets a pending connection; the caller of this function has closed or taken its descriptor. */
-static void forget(ls_gate *gate, int index)
+static void drop(ls_gate *gate, int index)
 {
     gate->count--;
     memmove(&gate->waiting[index], &gate->waiting[index + 1],
@@ -127,10 +127,10 @@ static void forget(ls_gate *gate, int index)
 static void refuse(ls_gate *gate, int index, const char *why)
 {
     if (why != NULL) {
-        say_refused(gate, gate->waiting[index].who, why);
+        report_refused(gate, gate->waiting[index].who, why);
     }
     close(gate->waiting[index].fd);
-    forget(gate, index);
+    drop(gate, index);
 }
 
 /* False: not all of it fitted into the socket's buffer, which is empty, or the peer is gone. */
@@ -162,7 +162,7 @@ static void accept_one(ls_gate *gate)
         accept4(gate->listener, (struct sockaddr *)&from, &bytes, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0) {
         if (errno == EMFILE || errno == ENFILE) {
-            say_refused(gate, "a connection", scarce);
+            report_refused(gate, "a connection", scarce);
             refuse_without_descriptor(gate);
         }
         return;
@@ -175,7 +175,7 @@ static void accept_one(ls_gate *gate)
     }
     bool is_scarce = (rlim_t)fd >= gate->high_fd;
     if (is_scarce && gate->count == 0) {
-        say_refused(gate, peer.who, scarce);
+        report_refused(gate, peer.who, scarce);
         close(fd);
         return;
     }
@@ -199,7 +199,7 @@ static void accept_one(ls_gate *gate)
 }
 
 /* Takes what a pending connection has sent; true when that proves the key. */
-static bool hear(ls_gate *gate, int index, ls_gate_guest *out)
+static bool recv_claim(ls_gate *gate, int index, ls_gate_guest *out)
 {
     static const char *const other_job =
         "which belongs to another job (different token, run id or MASTER_PORT)";
@@ -236,7 +236,7 @@ static bool hear(ls_gate *gate, int index, ls_gate_guest *out)
                                              .timeout_ms = (int32_t)le32toh(word[3])}};
             memcpy(out->who, peer->who, sizeof out->who);
             (void)epoll_ctl(gate->events, EPOLL_CTL_DEL, peer->fd, NULL);
-            forget(gate, index);
+            drop(gate, index);
             return true;
         }
         memcpy(peer->said.caller, peer->got, NONCE);
@@ -267,7 +267,7 @@ bool ls_gate_next(ls_gate *gate, ls_gate_guest *out)
             index++;
         }
         /* gone: dropped for a connection accepted in this round */
-        if (index < gate->count && hear(gate, index, out)) {
+        if (index < gate->count && recv_claim(gate, index, out)) {
             return true; /* the remaining events are reported again */
         }
     }

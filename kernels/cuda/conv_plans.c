@@ -185,7 +185,7 @@ static ls_status look_again(search *s, const char *layer)
     return LS_OK;
 }
 
-static void tell_refused(const search *s, const char *layer)
+static void report_refused(const search *s, const char *layer)
 {
     const ls_conv_shape *h = &s->key->shape;
     char text[512] = "", part[128];
@@ -412,7 +412,7 @@ static ls_status settle(ls_backend *backend, search *s, const char *layer, ls_co
     s->onto = NULL;
     if (s->count == 0) {
         if (layer) {
-            tell_refused(s, layer);
+            report_refused(s, layer);
         }
         return LS_ERR_UNSUPPORTED;
     }

@@ -273,7 +273,7 @@ static ls_status enqueue(ls_comm *comm, const ls_comm_op *op, ls_nccl_slot *slot
 /* A device's queue holds about a thousand launches; a launch that finds it full blocks inside the
  * driver, where no deadline applies. SyncBN needs a few launches per operation, so the host stays
  * at most AHEAD_MOST operations ahead of the device. */
-static ls_status stay_near(ls_comm *comm)
+static ls_status throttle(ls_comm *comm)
 {
     enum { AHEAD_MOST = 64 };
     int64_t begun_ns = ls_clock_ns();
@@ -289,7 +289,7 @@ static ls_status begin(ls_comm *comm, const ls_comm_op *op, ls_event *after, ls_
 {
     LS_ASSERT(op->count >= 0 && op->root >= 0 && op->root < comm->world);
     LS_TRY(ls_comm_check(op, comm->world));
-    LS_TRY(stay_near(comm));
+    LS_TRY(throttle(comm));
     if (after != NULL) {
         LS_NCCL_CUDA(cudaStreamWaitEvent(comm->stream, comm->backend_api->event_native(after), 0));
     }

@@ -146,7 +146,7 @@ static ls_status compare(ls_trainer *trainer, const char *key, const void *mine,
 }
 
 /* Names the first member in which a rank's description is not rank 0's. */
-static void tell_difference(int count, void **values)
+static void report_difference(int count, void **values)
 {
     cJSON *first = cJSON_Parse(values[0]);
     for (int rank = 1; rank < count; rank++) {
@@ -191,7 +191,7 @@ ls_status ls_agree_on_run(ls_trainer *trainer)
     if (differing > 0) {
         LS_TRY_GOTO(status, exchange(trainer, "run/text", mine, strlen(mine), &values, &bytes),
                     free);
-        tell_difference(count, values);
+        report_difference(count, values);
         free_values(values, count);
         free(bytes);
         status = LS_ERR_USAGE;

@@ -294,7 +294,7 @@ static void add_to_line(char *line, size_t bytes, const char *name, const ls_eve
     }
 }
 
-ls_status ls_evaluate_tell(const ls_trainer *trainer, const ls_evaluate_report *report)
+ls_status ls_evaluate_publish(const ls_trainer *trainer, const ls_evaluate_report *report)
 {
     ls_events_score train = score_of(&report->train), val = score_of(&report->val);
     ls_events_score own = score_of(&report->val_own);

@@ -34,7 +34,7 @@ typedef struct ls_evaluate_report {
  * left. */
 ls_status ls_evaluate_run(ls_trainer *trainer, ls_evaluate_report *report);
 /* Writes the event, and on rank 0 the curves' points and a line for the terminal. */
-ls_status ls_evaluate_tell(const ls_trainer *trainer, const ls_evaluate_report *report);
+ls_status ls_evaluate_publish(const ls_trainer *trainer, const ls_evaluate_report *report);
 
 /* Adds one picture: logits[classes], its class, whose label is smoothed for the loss. Of equal
  * logits the class with the lower number comes first; NaN is the largest. */

@@ -28,7 +28,7 @@ static ls_status observe(const ls_step *step, ls_step_moment at, int param)
  * micro-steps have), and a launch that finds it full waits inside the driver, where no lost peer
  * ends the wait. So the host waits here, for the step before; the device has this forward to do
  * meanwhile. */
-static ls_status stay_near(ls_step *step)
+static ls_status throttle(ls_step *step)
 {
     ls_step_record *older = ls_step_record_of(step->history, step->record->step - 1);
     return step->recorded ? LS_OK : ls_step_record_arrive(step->history, older);
@@ -46,7 +46,7 @@ static ls_status forward(ls_step *step)
                ? device->api->plan_forward_loaded(trainer->plan, device->stream, batch->slot)
                : device->api->plan_forward(trainer->plan, device->stream, batch->host.input,
                                            batch->host.target));
-    LS_TRY(stay_near(step));
+    LS_TRY(throttle(step));
     if (trainer->options.accumulate == 1) {
         return LS_OK;
     }
@@ -259,8 +259,8 @@ static ls_status force(const ls_trainer *trainer, const ls_safetensors *dump, co
     return LS_OK;
 }
 
-/* The values decide again. */
-static ls_status let_go(const ls_trainer *trainer)
+/* Uses the computed branches again. */
+static ls_status unforce_branches(const ls_trainer *trainer)
 {
     for (int k = 0; k < trainer->network.branch_count; k++) {
         LS_TRY(trainer->device.api->plan_force(trainer->plan, trainer->device.stream, k, NULL, 0));
@@ -287,7 +287,7 @@ static ls_status force_branches(const ls_trainer *trainer, int64_t step, int mic
         return LS_OK;
     }
     if (step == 2) {
-        return micro_step == 0 ? let_go(trainer) : LS_OK;
+        return micro_step == 0 ? unforce_branches(trainer) : LS_OK;
     }
     char path[PATH_MAX];
     ls_safetensors *dump = NULL;
@@ -405,7 +405,7 @@ static ls_status enqueue_mirror(ls_step *step)
     ls_ddp *ddp = step->trainer->ddp;
     int last = step->trainer->options.accumulate - 1;
     step->recorded = false;
-    LS_TRY(stay_near(step));
+    LS_TRY(throttle(step));
     for (step->micro = 0; step->micro <= last; step->micro++) {
         if (!is_synchronised(step)) {
             continue;

@@ -297,7 +297,7 @@ static ls_status end_epoch(loop *loop, int64_t step)
     LS_TRY(ends_epoch(trainer, step) ? ls_mllog_run_epoch(trainer, step, false) : LS_OK);
     LS_TRY(ls_evaluate_sum(trainer, "sums of an epoch", &trainer->epoch, &report.train));
     LS_TRY(validate(loop, step, &report));
-    LS_TRY(ls_evaluate_tell(trainer, &report));
+    LS_TRY(ls_evaluate_publish(trainer, &report));
     ls_save_note_score(trainer, step, &report.val);
     trainer->epoch = (ls_evaluate_sums){0};
     loop->printed_ns += ls_clock_ns() - since_ns;
@@ -435,5 +435,5 @@ ls_status ls_step_validate(ls_trainer *trainer)
     LS_TRY(ls_mllog_run_validated(trainer, report.step, NULL));
     LS_TRY(run_validation(trainer, &report));
     LS_TRY(ls_mllog_run_validated(trainer, report.step, &report.val));
-    return ls_evaluate_tell(trainer, &report);
+    return ls_evaluate_publish(trainer, &report);
 }

@@ -54,7 +54,7 @@ static ls_verdict_code code_of(const cJSON *verdict)
 /* ---- sentences that all forms share ---------------------------------------------------------- */
 
 /* "1.2 million", "340" */
-static const char *say_count(double count, char text[32])
+static const char *format_count(double count, char text[32])
 {
     if (count >= 1e6) {
         snprintf(text, 32, "%.1f million", count / 1e6);
@@ -65,13 +65,13 @@ static const char *say_count(double count, char text[32])
 }
 
 /* Three significant digits, without an exponent. */
-static const char *say_number(double value, char text[32])
+static const char *format_number(double value, char text[32])
 {
     snprintf(text, 32, "%.*f", value >= 100 ? 0 : value >= 10 ? 1 : value >= 1 ? 2 : 3, value);
     return text;
 }
 
-static void say_speed(const cJSON *seen, char *text, size_t bytes)
+static void describe_speed(const cJSON *seen, char *text, size_t bytes)
 {
     const cJSON *speed = cJSON_GetObjectItemCaseSensitive(seen, "speed");
     double rate = ls_json_number(speed, "samples_per_s", NAN);
@@ -82,23 +82,23 @@ static void say_speed(const cJSON *seen, char *text, size_t bytes)
     }
     text[0] = '\0';
     if (rate > 0) {
-        ls_text_add(text, bytes, "%s samples/s; ", say_number(rate, number));
+        ls_text_add(text, bytes, "%s samples/s; ", format_number(rate, number));
     }
     ls_text_add(text, bytes, "a step takes %s ms, the median of %d",
-                say_number(ls_json_number(speed, "step_ms_p50", NAN), number),
+                format_number(ls_json_number(speed, "step_ms_p50", NAN), number),
                 ls_json_int(speed, "steps_measured", 0));
     if (ls_json_int(speed, "ranks", 1) > 1) {
         ls_text_add(text, bytes, " on the rank with the longest");
     }
 }
 
-static void say_cost(const cJSON *seen, char *text, size_t bytes)
+static void describe_cost(const cJSON *seen, char *text, size_t bytes)
 {
     const cJSON *cost = cJSON_GetObjectItemCaseSensitive(seen, "cost");
     char own[32], run[32];
     ls_text_put(text, bytes, "%s s of %s s on rank %d went into observing it",
-                say_number(ls_json_number(cost, "own_ms", NAN) * 1e-3, own),
-                say_number(ls_json_number(cost, "run_ms", NAN) * 1e-3, run),
+                format_number(ls_json_number(cost, "own_ms", NAN) * 1e-3, own),
+                format_number(ls_json_number(cost, "run_ms", NAN) * 1e-3, run),
                 ls_json_int(cost, "rank", 0));
     if (ls_json_number(cost, "run_ms", NAN) < SHORT_MS) {
         ls_text_add(text, bytes, "; less in a longer run");
@@ -119,12 +119,12 @@ static int list_headlines(const ls_observe_report *report, headline_texts *texts
     double share = ls_json_number(cost, "share", NAN);
     out[0] = (ls_report_headline){"CORRECT", ls_json_string(correct, "value", "not shown"),
                                   ls_json_string(correct, "why", "")};
-    say_speed(report->seen, texts->why[1], sizeof texts->why[1]);
+    describe_speed(report->seen, texts->why[1], sizeof texts->why[1]);
     out[1] = (ls_report_headline){"SPEED", "no baseline", texts->why[1]};
     if (!isfinite(share)) {
         return 2;
     }
-    say_cost(report->seen, texts->why[2], sizeof texts->why[2]);
+    describe_cost(report->seen, texts->why[2], sizeof texts->why[2]);
     ls_text_put(texts->value[2], sizeof texts->value[2], "%.1f %%", 100 * share);
     out[2] = (ls_report_headline){"COST", texts->value[2], texts->why[2]};
     return 3;
@@ -165,7 +165,7 @@ static cJSON *list_seen(const ls_observe_report *report)
         ls_text_put(text, sizeof text, "model %s%s%s%s: %s parameters in %d tensors",
                     ls_json_string(entry, "name", "?"), ddp ? " in DistributedDataParallel" : "",
                     at[0] == '\0' ? "" : ", ", at,
-                    say_count(ls_json_number(entry, "elements", 0), count),
+                    format_count(ls_json_number(entry, "elements", 0), count),
                     ls_json_int(entry, "tensors", 0));
         cJSON_AddItemToArray(list, cJSON_CreateString(text));
     }
@@ -193,7 +193,7 @@ static cJSON *list_seen(const ls_observe_report *report)
     return list;
 }
 
-static void say_verdict(const cJSON *verdict, int number, char text[TEXT_BYTES])
+static void describe_verdict(const cJSON *verdict, int number, char text[TEXT_BYTES])
 {
     ls_text_put(text, TEXT_BYTES, "%s %d - %s # %s %s",
                 ls_verdict_good(code_of(verdict))        ? "ok"
@@ -232,7 +232,7 @@ static void print_verdicts(const ls_observe_report *report, FILE *to)
             if (round > 0 && printed++ == 0) {
                 fputc('\n', to);
             }
-            say_verdict(verdict, number, text);
+            describe_verdict(verdict, number, text);
             ls_report_lines_print(to, text, 2);
             for (int i = 0; i < DETAILS && round > 0; i++) {
                 const char *value = ls_json_string(verdict, detail[i][1], "");
@@ -319,7 +319,7 @@ static void write_failures(const ls_observe_report *report, const ls_report_page
         if (!is_of_round(verdict, 2)) {
             continue;
         }
-        say_verdict(verdict, number, line);
+        describe_verdict(verdict, number, line);
         ls_text_put(text, sizeof text, "%s", line);
         for (int i = 0; i < DETAILS; i++) {
             const char *value = ls_json_string(verdict, detail[i][1], "");
@@ -402,7 +402,7 @@ static void write_speed(const ls_observe_report *report, const ls_report_page_fo
     const cJSON *speed = cJSON_GetObjectItemCaseSensitive(report->seen, "speed");
     char text[TEXT_BYTES];
     form->heading(to, "Speed");
-    say_speed(report->seen, text, sizeof text);
+    describe_speed(report->seen, text, sizeof text);
     ls_text_add(text, sizeof text,
                 ". Steps with samples and the first two are left out, and so is the time that "
                 "observing took.");
@@ -441,7 +441,7 @@ static void write_cost(const ls_observe_report *report, const ls_report_page_for
         return;
     }
     char text[TEXT_BYTES];
-    say_cost(report->seen, text, sizeof text);
+    describe_cost(report->seen, text, sizeof text);
     ls_text_add(text, sizeof text, ": %.1f %%.", 100 * ls_json_number(cost, "share", NAN));
     form->paragraph(to, text);
     ls_page_table table;

@@ -46,27 +46,27 @@ void ls_inside_read(const ls_device *device, const ls_tensor *tensor, float *val
     LS_ASSERT(status == LS_OK);
 }
 
-ls_inside_ear ls_inside_hear(void)
+ls_inside_capture ls_inside_capture_begin(void)
 {
     fflush(stderr);
-    ls_inside_ear ear = {dup(STDERR_FILENO), memfd_create("stderr", MFD_CLOEXEC)};
-    LS_ASSERT(ear.kept >= 0 && ear.file >= 0);
-    LS_ASSERT(dup2(ear.file, STDERR_FILENO) >= 0);
-    return ear;
+    ls_inside_capture capture = {dup(STDERR_FILENO), memfd_create("stderr", MFD_CLOEXEC)};
+    LS_ASSERT(capture.kept >= 0 && capture.file >= 0);
+    LS_ASSERT(dup2(capture.file, STDERR_FILENO) >= 0);
+    return capture;
 }
 
-int ls_inside_heard(ls_inside_ear *ear, char *text, int bytes)
+int ls_inside_capture_end(ls_inside_capture *capture, char *text, int bytes)
 {
     fflush(stderr);
-    LS_ASSERT(dup2(ear->kept, STDERR_FILENO) >= 0);
-    ssize_t got = pread(ear->file, text, (size_t)bytes - 1, 0);
+    LS_ASSERT(dup2(capture->kept, STDERR_FILENO) >= 0);
+    ssize_t got = pread(capture->file, text, (size_t)bytes - 1, 0);
     text[got > 0 ? got : 0] = '\0';
     int lines = 0;
     for (const char *c = text; *c != '\0'; c++) {
         lines += *c == '\n';
     }
-    close(ear->kept);
-    close(ear->file);
+    close(capture->kept);
+    close(capture->file);
     return lines;
 }
 

@@ -17,11 +17,11 @@ void ls_inside_read(const ls_device *device, const ls_tensor *tensor, float *val
 
 /* Between the two calls stderr goes to a file; the second one returns its text, cut to
  * bytes, and the number of its lines. */
-typedef struct ls_inside_ear {
+typedef struct ls_inside_capture {
     int kept, file;
-} ls_inside_ear;
-ls_inside_ear ls_inside_hear(void);
-int ls_inside_heard(ls_inside_ear *ear, char *text, int bytes);
+} ls_inside_capture;
+ls_inside_capture ls_inside_capture_begin(void);
+int ls_inside_capture_end(ls_inside_capture *capture, char *text, int bytes);
 
 /* The trainer's options from a line of words separated by spaces, and from one more word, which may
  * hold spaces or be NULL. */

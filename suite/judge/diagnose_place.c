@@ -26,7 +26,7 @@ static bool is_bias(const ls_nettab *net, int param)
     return dot != NULL && strcmp(dot, ".bias") == 0;
 }
 
-static bool say_edges(const ls_nettab *net, const shape *shapes, ls_diagnose_place *out)
+static bool name_edges(const ls_nettab *net, const shape *shapes, ls_diagnose_place *out)
 {
     int64_t tail = 0, head = 0;
     bool short_part = true;
@@ -49,7 +49,7 @@ static bool say_edges(const ls_nettab *net, const shape *shapes, ls_diagnose_pla
     return true;
 }
 
-static bool say_one(const ls_nettab *net, const shape *shapes, ls_diagnose_place *out)
+static bool name_one(const ls_nettab *net, const shape *shapes, ls_diagnose_place *out)
 {
     for (int p = 0; p < net->param_count && out->tensors == 1; p++) {
         const shape *s = &shapes[p];
@@ -71,7 +71,7 @@ static bool say_one(const ls_nettab *net, const shape *shapes, ls_diagnose_place
 }
 
 /* "batch-norm weights": a kind to which every wrong tensor belongs and of which most are wrong. */
-static bool say_kind(const ls_nettab *net, const shape *shapes, ls_diagnose_place *out)
+static bool name_kind(const ls_nettab *net, const shape *shapes, ls_diagnose_place *out)
 {
     static const char *const name[] = {"the batch-norm weights",
                                        "the batch-norm biases",
@@ -100,7 +100,7 @@ static bool say_kind(const ls_nettab *net, const shape *shapes, ls_diagnose_plac
 }
 
 /* From one tensor on, everything that backward reaches later: a propagated error. */
-static bool say_chain(const ls_nettab *net, const shape *shapes, ls_diagnose_place *out)
+static bool name_chain(const ls_nettab *net, const shape *shapes, ls_diagnose_place *out)
 {
     int order[LS_NETTAB_PARAMS_MAX], first = -1, behind = 0, hit = 0;
     ls_evidence_backward_order(net, order);
@@ -119,13 +119,13 @@ static bool say_chain(const ls_nettab *net, const shape *shapes, ls_diagnose_pla
     return true;
 }
 
-static void say(const ls_nettab *net, const shape *shapes, ls_diagnose_place *out)
+static void name_place(const ls_nettab *net, const shape *shapes, ls_diagnose_place *out)
 {
     if (out->count == 0) {
         return;
     }
-    out->pattern = say_one(net, shapes, out) || say_edges(net, shapes, out) ||
-                   say_kind(net, shapes, out) || say_chain(net, shapes, out);
+    out->pattern = name_one(net, shapes, out) || name_edges(net, shapes, out) ||
+                   name_kind(net, shapes, out) || name_chain(net, shapes, out);
     if (!out->pattern) {
         ls_text_put(out->text, sizeof out->text, "%lld elements of %d tensors",
                     (long long)out->count, out->tensors);
@@ -161,7 +161,7 @@ ls_status ls_diagnose_place_find(const ls_diagnose_wrong *wrong, ls_diagnose_pla
         out->tensors += shapes[p].wrong > 0;
     }
     out->most = 2 * out->count > net->elements;
-    say(net, shapes, out);
+    name_place(net, shapes, out);
     free(shapes);
     return LS_OK;
 }

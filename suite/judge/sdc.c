@@ -114,7 +114,7 @@ void ls_sdc_compare(const ls_record *first, const ls_record *again, ls_sdc *out)
 
 /* ---- words ----------------------------------------------------------------------------------- */
 
-static void tell_odd(const ls_sdc *sdc, char *text, size_t bytes)
+static void describe_odd(const ls_sdc *sdc, char *text, size_t bytes)
 {
     for (int k = 0; k < sdc->ranks; k++) {
         const ls_sdc_rank *rank = &sdc->rank[k];
@@ -147,7 +147,7 @@ void ls_sdc_text(const ls_sdc *sdc, char *text, size_t bytes)
         }
         return;
     case LS_SDC_ODD:
-        tell_odd(sdc, text, bytes);
+        describe_odd(sdc, text, bytes);
         return;
     case LS_SDC_UNREPEATED:
         ls_text_put(text, bytes, "%d of %d ranks agree and have other bits when run again",

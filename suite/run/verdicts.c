@@ -136,7 +136,7 @@ ls_status ls_verdicts_write(const ls_run *run)
 }
 
 /* What its jobs dumped went when it had passed: they run again. */
-static void forget(const ls_run *run, int index)
+static void remove_jobs(const ls_run *run, int index)
 {
     for (int j = 0; j < run->cases.row[index].job_count; j++) {
         LS_TEXT(path, 700, "%s/jobs/%s/job.json", run->directory,
@@ -158,7 +158,7 @@ static ls_status take_over(void *context, const cJSON *value, int line_number)
             continue;
         }
         if (code == LS_PASS && compared <= 0) { /* as of an older version */
-            forget(run, c);
+            remove_jobs(run, c);
             continue;
         }
         ls_verdict *v = &run->verdict[c];

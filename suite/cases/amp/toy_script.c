@@ -198,9 +198,9 @@ static ls_status run_op(ls_toy *toy, const ls_toy_op *op, const char *when)
 static void run_refused(ls_toy *toy, const ls_toy_op *op, const char *when)
 {
     char text[400];
-    ls_inside_ear ear = ls_inside_hear();
+    ls_inside_capture capture = ls_inside_capture_begin();
     ls_status status = run_op(toy, op, when);
-    int lines = ls_inside_heard(&ear, text, (int)sizeof text);
+    int lines = ls_inside_capture_end(&capture, text, (int)sizeof text);
     text[strcspn(text, "\n")] = '\0';
     if (status != op->status || lines != 1 || !has_words(text, op->names)) {
         ls_verdict_fail(toy->verdict, "%s: expected %s, one line with \"%s\"; got %s, %d lines: %s",

@@ -192,11 +192,11 @@ float *ls_net_activation(ls_net *net, int index, int64_t *count)
     char text[300];
     *count = net->network.layer[index].channels * pixels_of(&net->network, index) * net->batch;
     float *value = ls_list_make(1, (size_t)*count * sizeof *value);
-    ls_inside_ear ear = ls_inside_hear();
+    ls_inside_capture capture = ls_inside_capture_begin();
     ls_status status =
         net->device.api->plan_export(net->plan, net->device.stream, LS_EXPORT_ACTIVATION, index,
                                      value, *count * (int64_t)sizeof *value);
-    ls_inside_heard(&ear, text, (int)sizeof text);
+    ls_inside_capture_end(&capture, text, (int)sizeof text);
     if (status != LS_OK) {
         free(value);
         return NULL;

@@ -167,9 +167,9 @@ enum { OPTIONS = sizeof options / sizeof *options };
 static ls_status parse(const char *line, const char *last, ls_options *out, char *said, int bytes,
                        int *lines)
 {
-    ls_inside_ear ear = ls_inside_hear();
+    ls_inside_capture capture = ls_inside_capture_begin();
     ls_status status = ls_inside_options(line, last, out);
-    *lines = ls_inside_heard(&ear, said, bytes);
+    *lines = ls_inside_capture_end(&capture, said, bytes);
     return status;
 }
 
@@ -434,9 +434,9 @@ static void judge_pair(const ls_case *row, const ls_record *job, ls_verdict *out
     (void)job;
     ls_status status = parse(p->line, NULL, &parsed, said, (int)sizeof said, &lines);
     if (status == LS_OK && p->world > 0) {
-        ls_inside_ear ear = ls_inside_hear();
+        ls_inside_capture capture = ls_inside_capture_begin();
         status = ls_options_resolve(&parsed, p->rank, p->world, NULL);
-        lines = ls_inside_heard(&ear, said, (int)sizeof said);
+        lines = ls_inside_capture_end(&capture, said, (int)sizeof said);
     }
     if (status != p->code) {
         ls_verdict_fail(out, "%s, rank %d of %d: %s, expected %s: %.200s", p->line, p->rank,

@@ -323,10 +323,10 @@ static void judge_epochs(const ls_case *row, const ls_record *job, ls_verdict *o
     const epochs *e = row->data;
     ls_schedule schedule;
     char line[400];
-    ls_inside_ear ear = ls_inside_hear();
+    ls_inside_capture capture = ls_inside_capture_begin();
     bool taken = ls_schedule_parse(e->text, &schedule) == LS_OK &&
                  ls_schedule_check(&schedule, e->steps_per_epoch) == LS_OK;
-    int lines = ls_inside_heard(&ear, line, (int)sizeof line);
+    int lines = ls_inside_capture_end(&capture, line, (int)sizeof line);
     if (isnan(e->want)) {
         if (taken || lines != 1) {
             ls_verdict_fail(out, "%s is %s in %d lines", e->text, taken ? "taken" : "refused",

@@ -55,7 +55,7 @@ bool ls_journal_is_open(const ls_journal *journal)
     return is_ours(journal);
 }
 
-static void say_and_be_quiet(ls_journal *journal, const char *why, const char *what)
+static void report_and_stop(ls_journal *journal, const char *why, const char *what)
 {
     if (!journal->quiet) {
         journal->quiet = true;
@@ -67,7 +67,7 @@ static void say_and_be_quiet(ls_journal *journal, const char *why, const char *w
 void ls_journal_end_by(ls_journal *journal, const char *why)
 {
     pthread_mutex_lock(&journal->lock);
-    say_and_be_quiet(journal, why, "");
+    report_and_stop(journal, why, "");
     pthread_mutex_unlock(&journal->lock);
 }
 
@@ -80,7 +80,7 @@ static void write_out(ls_journal *journal)
         if (count > 0) {
             done += (size_t)count;
         } else if (errno != EINTR) {
-            say_and_be_quiet(journal, "their file cannot be written", strerror(errno));
+            report_and_stop(journal, "their file cannot be written", strerror(errno));
         }
     }
     journal->used = 0;
@@ -205,7 +205,7 @@ bool ls_journal_open(ls_journal *journal, const char *name, int rank, const char
         char boot[40];
         int of_job = job_rank(rank), file = create(folder, name, of_job);
         if (file < 0) {
-            say_and_be_quiet(journal, folder, strerror(errno));
+            report_and_stop(journal, folder, strerror(errno));
         } else {
             journal->file = file;
             journal->pid = getpid();

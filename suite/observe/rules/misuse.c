@@ -14,20 +14,20 @@
 /* What is wrong, of the event's own numbers. */
 typedef void tell(const cJSON *event, char *text, size_t bytes);
 
-static void tell_padding(const cJSON *e, char *text, size_t bytes)
+static void describe_padding(const cJSON *e, char *text, size_t bytes)
 {
     snprintf(text, bytes,
              "of %d labels where the attention mask is 0, none is -100: they are trained on",
              ls_json_int(e, "count", 0));
 }
 
-static void tell_frozen(const cJSON *e, char *text, size_t bytes)
+static void describe_frozen(const cJSON *e, char *text, size_t bytes)
 {
     snprintf(text, bytes, "%.60s of %.60s is set, which nothing reads: it is trained",
              ls_json_string(e, "name", ""), ls_json_string(e, "part", ""));
 }
 
-static void tell_score(const cJSON *e, char *text, size_t bytes)
+static void describe_score(const cJSON *e, char *text, size_t bytes)
 {
     bool most = strcmp(ls_json_string(e, "mode", ""), "max") == 0;
     snprintf(text, bytes, "%.60s takes the %s \"%.60s\" for the best",
@@ -35,7 +35,7 @@ static void tell_score(const cJSON *e, char *text, size_t bytes)
              ls_json_string(e, "by", ""));
 }
 
-static void tell_weights(const cJSON *e, char *text, size_t bytes)
+static void describe_weights(const cJSON *e, char *text, size_t bytes)
 {
     snprintf(text, bytes,
              "a WeightedRandomSampler has %d weights for %d samples: it draws the first %d only",
@@ -43,7 +43,7 @@ static void tell_weights(const cJSON *e, char *text, size_t bytes)
              ls_json_int(e, "weights", 0));
 }
 
-static void tell_normalized(const cJSON *e, char *text, size_t bytes)
+static void describe_normalized(const cJSON *e, char *text, size_t bytes)
 {
     snprintf(text, bytes,
              "two data sets of one kind are normalized by %.80s (%.60s) and by %.80s (%.60s)",
@@ -51,7 +51,7 @@ static void tell_normalized(const cJSON *e, char *text, size_t bytes)
              ls_json_string(e, "other", ""), ls_json_string(e, "at", ""));
 }
 
-static void tell_classes(const cJSON *e, char *text, size_t bytes)
+static void describe_classes(const cJSON *e, char *text, size_t bytes)
 {
     snprintf(text, bytes, "class \"%.60s\" is number %d in one data set and %d in the other",
              ls_json_string(e, "name", ""), ls_json_int(e, "one", -1), ls_json_int(e, "other", -1));
@@ -121,7 +121,7 @@ static const struct {
      "the target of a cross entropy is the token two places ahead of the model's input",
      "the targets are shifted twice, by the script and by the model or its loss",
      "shift them once: hand the model labels as they are, or compute the loss yourself"},
-    {"gradient.loss", "labels_of_padding", tell_padding, NULL,
+    {"gradient.loss", "labels_of_padding", describe_padding, NULL,
      "labels are a copy of the padded input: the model is trained to predict padding",
      "set the labels to -100 where the attention mask is 0"},
     {"gradient.loss", "kl_of_probabilities", NULL,
@@ -140,13 +140,13 @@ static const struct {
      "a dropout is on while the model is in eval mode and autograd is off",
      "functional dropout whose training argument is left out, or True: eval() does not reach it",
      "F.dropout(x, p, training=self.training), or nn.Dropout"},
-    {"optimizer.covered", "frozen_by_name", tell_frozen, NULL,
+    {"optimizer.covered", "frozen_by_name", describe_frozen, NULL,
      "requires_grad is misspelled, or set on a module: an attribute that nothing reads",
      "module.requires_grad_(False), or p.requires_grad = False for each of its parameters"},
-    {"evaluation.best", "score", tell_score, NULL,
+    {"evaluation.best", "score", describe_score, NULL,
      "the mode is the wrong way round for this score: what is kept or waited for is the worst",
      "mode=\"max\" for accuracies and the like, \"min\" for losses and errors"},
-    {"data.covered", "weights_of_classes", tell_weights, NULL,
+    {"data.covered", "weights_of_classes", describe_weights, NULL,
      "the sampler is given a weight for each class in place of one for each sample",
      "weights[targets], as many as there are samples"},
     {"data.once", "transform_replaced", NULL,
@@ -155,11 +155,11 @@ static const struct {
      "both parts share one data set: a transform that is set for the validation's replaces the "
      "training's",
      "a data set of its own for each part, with the same indices"},
-    {"validation.alike", "normalized_apart", tell_normalized, NULL,
+    {"validation.alike", "normalized_apart", describe_normalized, NULL,
      "training and validation normalize differently: the score is of inputs that the model has "
      "not seen",
      "the same Normalize in both", true},
-    {"validation.alike", "classes_apart", tell_classes, NULL,
+    {"validation.alike", "classes_apart", describe_classes, NULL,
      "the folders of training and validation hold different classes, which are numbered apart",
      "hand the training's class_to_idx to both, or add the missing folders", true},
 };

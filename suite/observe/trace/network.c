@@ -22,7 +22,7 @@ static bool is_whole(const ls_dumpfile *file)
            (ls_dumpfile_has(file, "local/") || ls_dumpfile_has(file, "grad/"));
 }
 
-static void say(ls_network *out, const char *why)
+static void set_why(ls_network *out, const char *why)
 {
     if (out->why[0] == '\0') {
         ls_text_put(out->why, sizeof out->why, "%s", why);
@@ -43,12 +43,12 @@ static bool load(const ls_samples *samples, ls_network *out)
     const ls_dumpfile *first = count > 0 ? samples->file[out->rank[0]] : NULL;
     const char *arch = first != NULL ? ls_dumpfile_text(first, "arch", "") : "";
     if (count == 0 || !ls_nettab_knows(arch)) {
-        say(out, count == 0 ? "no dump holds a batch with its gradients"
-                            : "the network of the dump is not known");
+        set_why(out, count == 0 ? "no dump holds a batch with its gradients"
+                                : "the network of the dump is not known");
     } else if (ls_evidence_load_part(arch, samples->world, count, out->rank, path,
                                      &out->evidence) != LS_OK) {
         out->evidence = NULL;
-        say(out, "the dumps are not those of one step of the network");
+        set_why(out, "the dumps are not those of one step of the network");
     }
     free(path);
     return out->evidence != NULL;
@@ -115,24 +115,24 @@ static bool read_facts(const ls_samples *samples, ls_network *out)
         int64_t group = ls_dumpfile_integer(file, "sync_bn_group", samples->world);
         bool all = out->evidence->world == samples->world && group > 0;
         if (!all || samples->world % group != 0) {
-            say(out, "ranks share statistics, and not all of them wrote a dump");
+            set_why(out, "ranks share statistics, and not all of them wrote a dump");
             return false;
         }
         step->stat_ranks = (int)group;
     }
     if (ls_dumpfile_flag(file, "skipped", false)) {
-        say(out, "its gradients overflowed");
+        set_why(out, "its gradients overflowed");
         return false;
     }
     if (!(step->label_smoothing >= 0 && step->label_smoothing <= 1) ||
         count_macs(out->evidence) > most_macs) {
-        say(out, "the step is too large to be run again");
+        set_why(out, "the step is too large to be run again");
         return false;
     }
     out->together = step->stat_ranks > 1;
     out->each = reduces_each(samples->trace, out->rank[0]);
     if (out->each && out->evidence->world < samples->world) {
-        say(out, "each micro-step is reduced, and not all ranks wrote a dump");
+        set_why(out, "each micro-step is reduced, and not all ranks wrote a dump");
         return false;
     }
     out->forced = out->evidence->has_branches;
@@ -198,7 +198,7 @@ static bool run_all(ls_network *out)
             own.target += k;
         }
         if (!run_part(out, &own, k, &out->exact[k], &out->rounded[k])) {
-            say(out, "it cannot be run again here");
+            set_why(out, "it cannot be run again here");
             return false;
         }
     }

@@ -438,7 +438,7 @@ static void prove(char role, const unsigned char *listener, const unsigned char 
 }
 
 /* Lets the gate work until `bytes` have come from it; true with a guest. */
-static bool hear(ls_gate *gate, int fd, void *data, size_t bytes, ls_gate_guest *guest)
+static bool recv_claim(ls_gate *gate, int fd, void *data, size_t bytes, ls_gate_guest *guest)
 {
     char *at = data;
     bool in = false;
@@ -513,14 +513,14 @@ START_TEST(callers_prove_the_key)
     int fd = dial(port);
     catch_lines();
     ck_assert_int_eq(ls_clock_poll(ls_gate_fd(gate), POLLIN, ls_clock_after(5)), 1);
-    ck_assert(!hear(gate, fd, greeting, sizeof greeting, &guest));
+    ck_assert(!recv_claim(gate, fd, greeting, sizeof greeting, &guest));
     ck_assert_mem_eq(greeting, "LSSTORE2", 8);
     ck_assert_int_ge(ls_gate_deadline_ns(gate), before_ns + limit_ns);
     ck_assert_int_le(ls_gate_deadline_ns(gate), ls_clock_ns() + limit_ns);
     memset(caller, 'c', sizeof caller);
     send_all(fd, caller, strcmp(fault, "leaves before") == 0 ? NONCE - 1 : NONCE);
     if (strcmp(fault, "leaves before") != 0) {
-        ck_assert(!hear(gate, fd, theirs, sizeof theirs, &guest));
+        ck_assert(!recv_claim(gate, fd, theirs, sizeof theirs, &guest));
         prove('L', greeting + 8, caller, port, NULL, wanted);
         ck_assert_mem_eq(theirs, wanted, sizeof wanted);
         memcpy(last, claim, CLAIM);
@@ -541,7 +541,7 @@ START_TEST(callers_prove_the_key)
     }
     LS_TEXT(who, 40, "127.0.0.1:%d", port_of(fd));
     if (callers[_i].said == NULL) {
-        ck_assert(hear(gate, fd, &welcome, 1, &guest));
+        ck_assert(recv_claim(gate, fd, &welcome, 1, &guest));
         ck_assert_int_eq(welcome, LS_GATE_WELCOME);
         ck_assert(guest.claim.rank == 0x107 && guest.claim.world == 0x209);
         ck_assert(guest.claim.further == 1 && guest.claim.timeout_ms == INT32_MIN + 0xff);
@@ -578,7 +578,7 @@ START_TEST(refusals_are_counted)
     for (int i = 0; i <= count; i++) {
         ls_gate_guest guest;
         fd[i] = dial(ls_gate_port(gate));
-        ck_assert(!hear(gate, fd[i], greeting, sizeof greeting, &guest));
+        ck_assert(!recv_claim(gate, fd[i], greeting, sizeof greeting, &guest));
         ck_assert_int_eq(recv(fd[i], greeting, 1, MSG_DONTWAIT), -1);
         if (i > 0) {
             ck_assert_int_eq(recv(fd[i - 1], greeting, 1, 0), 0);
@@ -613,7 +613,7 @@ START_TEST(pending_connections_keep_their_order)
     catch_lines();
     for (int i = 0; i < ALL; i++) {
         fd[i] = dial(ls_gate_port(gate));
-        ck_assert(!hear(gate, fd[i], greeting[i], sizeof greeting[i], &guest));
+        ck_assert(!recv_claim(gate, fd[i], greeting[i], sizeof greeting[i], &guest));
         if (i == 2) {
             (void)shutdown(fd[1], SHUT_WR);
             ck_assert(!ls_gate_next(gate, &guest));
@@ -623,10 +623,10 @@ START_TEST(pending_connections_keep_their_order)
         }
     }
     send_all(fd[4], caller, sizeof caller); /* between two others */
-    ck_assert(!hear(gate, fd[4], theirs, sizeof theirs, &guest));
+    ck_assert(!recv_claim(gate, fd[4], theirs, sizeof theirs, &guest));
     prove('C', greeting[4] + 8, caller, ls_gate_port(gate), last, last + CLAIM);
     send_all(fd[4], last, sizeof last);
-    ck_assert(hear(gate, fd[4], &byte, 1, &guest));
+    ck_assert(recv_claim(gate, fd[4], &byte, 1, &guest));
     ck_assert_int_eq(byte, LS_GATE_WELCOME);
     ck_assert_int_ne(ls_gate_deadline_ns(gate), INT64_MAX);
     ls_gate_close(gate);
@@ -681,9 +681,9 @@ START_TEST(few_descriptors)
         ck_assert_int_eq(recv(fd[i], greeting, 1, 0), 0);
     }
     close(29); /* one fits, and leaves for the next */
-    ck_assert(!hear(gate, fd[2], greeting, sizeof greeting, &guest));
+    ck_assert(!recv_claim(gate, fd[2], greeting, sizeof greeting, &guest));
     ck_assert_int_eq(recv(fd[2], greeting, 1, MSG_DONTWAIT), -1);
-    ck_assert(!hear(gate, fd[3], greeting, sizeof greeting, &guest));
+    ck_assert(!recv_claim(gate, fd[3], greeting, sizeof greeting, &guest));
     ck_assert_int_eq(recv(fd[2], greeting, 1, 0), 0);
     ls_text_add(wanted, sizeof wanted,
                 "test_gate: warning: gate: refused 127.0.0.1:%d, the oldest of too many "

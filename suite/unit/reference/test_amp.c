@@ -661,7 +661,7 @@ END_TEST
 static char heard[4][200];
 static int heard_count;
 
-static void hear(void *context, const char *line)
+static void collect(void *context, const char *line)
 {
     ck_assert_ptr_eq(context, heard);
     snprintf(heard[heard_count++ % 4], sizeof heard[0], "%s", line);
@@ -673,7 +673,7 @@ START_TEST(an_overflow_is_a_skip)
     for (int form = 0; form < 3; form++) { /* heard, logged, silent */
         ls_device device = recording_device();
         ls_amp_options options = options_of(2, 1);
-        options.warn = form == 0 ? hear : NULL;
+        options.warn = form == 0 ? collect : NULL;
         options.context = heard;
         options.verbosity = form < 2;
         heard_count = 0;
@@ -869,7 +869,7 @@ START_TEST(state_dicts)
 {
     ls_device device = recording_device();
     ls_amp_options options = options_of(2, 1);
-    options.warn = hear;
+    options.warn = collect;
     options.context = heard;
     ls_amp *amp = open_amp(&device, &options);
     static const struct {

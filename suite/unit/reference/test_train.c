@@ -506,7 +506,7 @@ static void hold(held *h, ls_opt_level level)
     *h->memory.tracked = 7;
 }
 
-static void let_go(held *h)
+static void release(held *h)
 {
     ls_memory_free(&h->memory);
     ls_model_free(&h->network);
@@ -560,7 +560,7 @@ START_TEST(digests_are_fnv_in_order_of_name)
         ck_assert_uint_ne(set.value[LS_DIGEST_GROUP_SCALER], again.value[LS_DIGEST_GROUP_SCALER]);
         ck_assert_uint_eq(set.value[LS_DIGEST_GROUP_STATE], again.value[LS_DIGEST_GROUP_STATE]);
         ck_assert_uint_eq(set.value[LS_DIGEST_GROUP_GRAD], again.value[LS_DIGEST_GROUP_GRAD]);
-        let_go(&h);
+        release(&h);
     }
 }
 END_TEST
@@ -576,7 +576,7 @@ START_TEST(digests_do_not_need_host_memory)
     h.device.info.host_memory = false;
     ck_assert_int_eq(ls_digest_compute(&h.memory, &state, LS_DIGEST_ALL, &far), LS_OK);
     ck_assert_mem_eq(near.value, far.value, sizeof near.value);
-    let_go(&h);
+    release(&h);
 }
 END_TEST
 
@@ -601,7 +601,7 @@ START_TEST(the_short_circuit_is_apexs)
         ls_precision_resolve(&h.options, &h.rules, &h.precision);
         ls_amp_scale_of(&h.memory, &h.precision, &amp);
         ck_assert_msg(amp.unscales == rows[i].unscales, "row %zu", i);
-        let_go(&h);
+        release(&h);
     }
 }
 END_TEST
@@ -629,7 +629,7 @@ START_TEST(a_run_ends_when_its_state_is_lost)
     bad = good;
     bad.overflow_streak = 1000;
     ck_assert_int_eq(ls_amp_scale_judge(&amp, NULL, NULL, &bad, 1), LS_OK);
-    let_go(&h);
+    release(&h);
 }
 END_TEST
 
@@ -659,7 +659,7 @@ START_TEST(masters_are_the_rounded_parameters)
     }
     ck_assert(rounded);
     free(value);
-    let_go(&h);
+    release(&h);
 }
 END_TEST
 

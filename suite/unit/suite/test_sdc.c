@@ -45,7 +45,7 @@ static ls_record invent(int ranks, const int *odd, int run)
     return record;
 }
 
-static void let_go(ls_record *record)
+static void release(ls_record *record)
 {
     for (int k = 0; k < record->world; k++) {
         free(record->rank[k].step);
@@ -97,8 +97,8 @@ START_TEST(the_odd_one_is_named)
     ls_sdc_text(&sdc, text, sizeof text);
     ck_assert_msg(sdc.result == TABLE[_i].result, "%d: %s", (int)sdc.result, text);
     ck_assert_msg(strstr(text, TABLE[_i].text) != NULL, "%s", text);
-    let_go(&first);
-    let_go(&again);
+    release(&first);
+    release(&again);
 }
 END_TEST
 
@@ -115,8 +115,8 @@ START_TEST(what_cannot_be_compared_is_told)
     ls_sdc_compare(&first, &again, &sdc);
     ck_assert_int_eq(sdc.result, LS_SDC_EQUAL); /* another model may have other bits */
     ck_assert_int_eq(sdc.compared, 2);
-    let_go(&first);
-    let_go(&again);
+    release(&first);
+    release(&again);
 }
 END_TEST
 
@@ -186,8 +186,8 @@ START_TEST(the_odd_gpu_becomes_a_finding)
     ck_assert_ptr_nonnull(strstr(run.findings.list[0].what, "from step 5 on, both times"));
     ls_findings_free(&run.findings);
     cJSON_Delete(run.gpus);
-    let_go(&record[0]);
-    let_go(&record[1]);
+    release(&record[0]);
+    release(&record[1]);
 }
 END_TEST
 

@@ -221,9 +221,9 @@ class Again:
     def add(self, taken):
         """The results among a step's samples."""
         taken.update(self.tensors)
-        self.forget()
+        self.clear()
 
-    def forget(self):
+    def clear(self):
         """Nothing of a step is kept for the next one but forwards that have not gone backward."""
         self.tensors = {}
         self.records = [r for r in self.records if r.late and not r.grads and self._wanted()]
@@ -309,13 +309,13 @@ class Again:
             raise Reason("each parameter is also used outside the modules that are run again")
         for name, value in self.last_local.items():
             self.tensors["again/local/" + name] = value
-        self._say_hooked(records)
+        self._report_hooked(records)
         rows = [record.rows(torch) for record in records]
         if all(rows):
             self.hub.steps.detail.again_told["again_rows"] = min(rows)
         return "done"
 
-    def _say_hooked(self, records):
+    def _report_hooked(self, records):
         """Hooks of the user's that the copy has not, and those on outputs that change a
         gradient.
         """
@@ -493,7 +493,7 @@ class Again:
             finally:
                 kind.__enter__, kind.__exit__ = enter, leave
 
-    def tell_slope(self, functions, ratio):
+    def report_slope(self, functions, ratio):
         """Of several, {name: class}, it is not known whose backward it is."""
         told = self.hub.steps.detail.again_told
         told["again_functions"] = ", ".join(sorted(functions))[:200]
@@ -521,7 +521,7 @@ class Again:
 
         ratio = slope_ratio(torch, list(copies.values()), product)
         if ratio is not None and "again_slope" not in self.hub.steps.detail.again_told:
-            self.tell_slope(called, ratio)
+            self.report_slope(called, ratio)
 
     def _prepare(self, record, module, dtype):
         """Puts the buffers back; returns what turns a tensor of the inputs into one of this

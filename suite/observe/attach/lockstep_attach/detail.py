@@ -37,7 +37,7 @@ class Detail:
 
     def begin(self, step):
         self.drop()
-        self.hub.again.forget()
+        self.hub.again.clear()
         self.on = step.detail
 
     def _timed(self, function, *arguments):
@@ -222,7 +222,7 @@ class Detail:
             if "param/" + entry.name not in self.taken:
                 self.taken["param/" + entry.name] = entry.sampler.take(param)
                 self._norm(entry.name, "param", norm(torch, param))
-        self._forget_skipped()
+        self._clear_skipped()
         hub.again.add(self.taken)
         named = dict(self.taken)
         named.update(self._squares())
@@ -241,7 +241,7 @@ class Detail:
         metadata.update(self.again_told)
         write_safetensors(torch, path, named, metadata)
 
-    def _forget_skipped(self):
+    def _clear_skipped(self):
         for names, found_inf in self.found:
             if float(found_inf) == 0:
                 continue

@@ -126,7 +126,7 @@ class Functions:
             if ratio is not None and (worst is None or abs(ratio - 1) > abs(worst[1] - 1)):
                 worst = call.kind, ratio
         if worst is not None:
-            self.again.tell_slope({worst[0].__name__: worst[0]}, worst[1])
+            self.again.report_slope({worst[0].__name__: worst[0]}, worst[1])
 
     def _ratio(self, call):
         torch = self.hub.torch

@@ -473,7 +473,7 @@ class Models:
         self._index()
         self.hub.writer.put(model.event())
         if model.compiled:
-            self._say_compiled(model, at)
+            self._report_compiled(model, at)
         return model
 
     def _built(self, note, args, kwargs, result, error):
@@ -520,10 +520,10 @@ class Models:
         model = self.known(inner) if isinstance(inner, self.hub.torch.nn.Module) else None
         if error is None and model is not None:
             self.by_id[id(result)] = (weakref.ref(result), model)
-            self._say_compiled(model, self.hub.places.here())
+            self._report_compiled(model, self.hub.places.here())
             self._watch_class(result)
 
-    def _say_compiled(self, model, at):
+    def _report_compiled(self, model, at):
         model.compiled = True
         self.hub.remark("a model compiled by torch.compile is seen from outside only", at)
 

@@ -444,7 +444,7 @@ class Optimizers:
         kind = type(optimizer)
         self.repeating.add(next((c for c in kind.__mro__ if "step" in c.__dict__), kind))
         self.hub.steps.detail.closure = True
-        self._say_closure(optimizer)
+        self._report_closure(optimizer)
 
     def _entered(self, optimizer):
         hub, steps = self.hub, self.hub.steps
@@ -538,9 +538,9 @@ class Optimizers:
         """Gradients that a closure makes in the midst of a step are seen as calls only."""
         self.hub.steps.before_backward()  # it has its forward and backward to itself
         self.hub.steps.detail.closure = True
-        self._say_closure(optimizer)
+        self._report_closure(optimizer)
 
-    def _say_closure(self, optimizer):
+    def _report_closure(self, optimizer):
         self.hub.remark(
             "a %s computes gradients inside its step, by its closure: they are not sampled, and "
             "only the order of calls, replicas, rates and data are judged"

@@ -113,14 +113,14 @@ class Workers:
             del fetcher.fetch  # the class's own from here on
             data = fetch(index)
             try:
-                self.say(info, before, states_of(torch, dataset))
+                self.report(info, before, states_of(torch, dataset))
             except Exception:  # a full disk
                 pass
             return data
 
         fetcher.fetch = first
 
-    def say(self, info, before, after):
+    def report(self, info, before, after):
         parent = sys.modules["multiprocessing.process"].parent_process()
         used = sorted(name for name, state in before.items() if after.get(name) != state)
         line = {
