@@ -19,6 +19,8 @@ struct ls_backend {
     int threads;                  /* of every parallel loop; at least 1 */
     bool native_f16, native_bf16; /* products of the type run on the processor's units for it */
     bool last_f32, last_f16, last_bf16; /* activations of the type lie in channels last */
+    const char *units_f16, *units_bf16; /* of a typical product there, as oneDNN's implementation
+                                           names them; NULL: products of the type run in f32 */
     const char *weights_way;            /* LS_CPU_WEIGHTS, or "" */
     bool emulate_half;                  /* not so because the caller asked for it */
     ls_isa isa;

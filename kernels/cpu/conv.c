@@ -310,12 +310,11 @@ static ls_status pass_create(ls_conv *conv, ls_dnn_pass which)
     return status;
 }
 
-/* The code of wgrad.h is for exactly these units; oneDNN's for AMX is faster. */
+/* The code of wgrad.h is for exactly these units; oneDNN's for AMX, in channels last, is faster. */
 static bool has_avx512_bf16(const ls_conv *conv)
 {
-    const char *units = ls_dnn_half_units(LS_BF16);
-    return conv->type == LS_BF16 && ls_backend_is_native(conv->backend, LS_BF16) && units != NULL &&
-           strcmp(units, "AVX512-BF16") == 0;
+    const char *units = conv->type == LS_BF16 ? conv->backend->units_bf16 : NULL;
+    return units != NULL && strcmp(units, "AVX512-BF16") == 0;
 }
 
 /* The unfolded input is of moderate size, or is the input. */

@@ -50,6 +50,15 @@ static bool uses_units(const ls_backend_options *options, ls_dtype type)
            (options->native_half || ls_dnn_half_pays(type));
 }
 
+static const char *units_in_use(const ls_backend *backend, ls_dtype type)
+{
+    if (!ls_backend_is_native(backend, type)) {
+        return NULL;
+    }
+    const char *units = ls_dnn_units_in(backend->dnn, type, ls_backend_is_last(backend, type));
+    return units != NULL ? units : "units that oneDNN does not name";
+}
+
 /* The value of a variable that has one of two words; "" where it is not set. */
 static ls_status read_word(const char *name, const char *first, const char *second,
                            const char **out)
@@ -77,6 +86,8 @@ static ls_status choose_layouts(ls_backend *backend)
     if (unforced && backend->native_bf16) {
         LS_TRY(ls_dnn_wants_channels_last(backend->dnn, LS_BF16, &backend->last_bf16));
     }
+    backend->units_f16 = units_in_use(backend, LS_F16);
+    backend->units_bf16 = units_in_use(backend, LS_BF16);
     return LS_OK;
 }
 
@@ -137,16 +148,6 @@ static void processor_name(char *name, size_t bytes)
     }
 }
 
-/* As oneDNN names them for a typical product; NULL: products run in f32. */
-static const char *units_in_use(const ls_backend *backend, ls_dtype type)
-{
-    if (!ls_backend_is_native(backend, type)) {
-        return NULL;
-    }
-    const char *units = ls_dnn_units_in(backend->dnn, type, ls_backend_is_last(backend, type));
-    return units != NULL ? units : "units that oneDNN does not name";
-}
-
 static void cpu_describe(ls_backend *backend, ls_backend_info *out)
 {
     char name[64], dnn[256];
@@ -156,17 +157,17 @@ static void cpu_describe(ls_backend *backend, ls_backend_info *out)
                              .bf16_emulated = !backend->native_bf16};
     const ls_dtype halves[] = {LS_BF16, LS_F16};
     for (int i = 0; i < 2; i++) {
-        const char *units = units_in_use(backend, halves[i]);
+        const char *units = halves[i] == LS_F16 ? backend->units_f16 : backend->units_bf16;
         if (units != NULL) {
             size_t used = strlen(out->half_units);
             snprintf(out->half_units + used, sizeof out->half_units - used, "%s%s on %s",
                      used > 0 ? ", " : "", ls_dtype_label(halves[i]), units);
         }
     }
-    ls_dnn_half_products(LS_F16, backend->emulate_half, units_in_use(backend, LS_F16),
-                         out->f16_products, sizeof out->f16_products);
-    ls_dnn_half_products(LS_BF16, backend->emulate_half, units_in_use(backend, LS_BF16),
-                         out->bf16_products, sizeof out->bf16_products);
+    ls_dnn_half_products(LS_F16, backend->emulate_half, backend->units_f16, out->f16_products,
+                         sizeof out->f16_products);
+    ls_dnn_half_products(LS_BF16, backend->emulate_half, backend->units_bf16, out->bf16_products,
+                         sizeof out->bf16_products);
     processor_name(name, sizeof name);
     ls_dnn_describe(dnn, sizeof dnn);
     snprintf(out->device, sizeof out->device, "%s, %s", name, backend->loops->name);
