@@ -134,9 +134,9 @@ static inline void add_lanes(float *restrict to, const float *restrict from, int
 }
 
 /* All cells of one output channel and the input channels of the table, row by row; add: the table
- * is summed from the cells, else the cells are written. Inlined with a constant run. */
+ * is summed from the cells, else the cells are written. Inlined with constants: run and block. */
 static inline void visit_cells(const matrix_map *map, int oc, int first, tap_table *table,
-                               float *matrix, int run, bool add)
+                               float *matrix, int run, int block, bool add)
 {
     const ls_dnn_shape *s = &map->shape;
     int in_pixels = s->in_height * s->in_width, out_pixels = s->out_height * s->out_width;
@@ -148,8 +148,8 @@ static inline void visit_cells(const matrix_map *map, int oc, int first, tap_tab
             tap[in] = (int64_t)at * table->channels;
         }
         for (int c = 0; c < table->channels; c += run) {
-            float *cells = row + row_of(first + c, 0, in_pixels, map->in_block);
-            for (int in = 0; in < in_pixels; in++, cells += map->in_block) {
+            float *cells = row + row_of(first + c, 0, in_pixels, block);
+            for (int in = 0; in < in_pixels; in++, cells += block) {
                 if (tap[in] >= 0 && add) {
                     add_lanes(table->value + tap[in] + c, cells, run);
                 } else if (tap[in] >= 0) {
@@ -165,12 +165,14 @@ static inline void visit_cells(const matrix_map *map, int oc, int first, tap_tab
 static void visit(const matrix_map *map, int oc, int first, tap_table *table, float *matrix,
                   bool add)
 {
-    if (map->run == 8) {
-        visit_cells(map, oc, first, table, matrix, 8, add);
+    if (map->in_block == 8) {
+        visit_cells(map, oc, first, table, matrix, 8, 8, add);
+    } else if (map->in_block == 16) {
+        visit_cells(map, oc, first, table, matrix, 16, 16, add);
     } else if (map->run == 16) {
-        visit_cells(map, oc, first, table, matrix, 16, add);
+        visit_cells(map, oc, first, table, matrix, 16, map->in_block, add);
     } else {
-        visit_cells(map, oc, first, table, matrix, map->run, add);
+        visit_cells(map, oc, first, table, matrix, map->run, map->in_block, add);
     }
 }
 

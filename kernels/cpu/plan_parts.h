@@ -96,6 +96,7 @@ typedef struct ls_field {
     int channels, blocks, images;
     int64_t planes; /* images x blocks */
     ls_plane plane;
+    int64_t image_step, block_step; /* elements from one to the next */
     /* Blocks to visit together, since they share lines of the cache. */
     int near;
 } ls_field;
@@ -113,14 +114,15 @@ static inline ls_field ls_plan_field(const ls_plan *plan, int slot)
                       .images = plan->options.batch,
                       .planes = (int64_t)plan->options.batch * blocks,
                       .plane = {ls_plan_pixels(s), block, step},
+                      .image_step = (int64_t)s->channels * ls_plan_pixels(s),
+                      .block_step = step > block ? block : (int64_t)block * ls_plan_pixels(s),
                       .near = near < blocks ? near : blocks};
 }
 
 /* First element of plane `i`: image i / blocks, block i % blocks. */
 static inline int64_t ls_plan_plane_at(const ls_field *f, int64_t i)
 {
-    int64_t channel = i % f->blocks * f->plane.block, step = f->plane.step;
-    return (i / f->blocks * f->channels + channel / step * step) * f->plane.pixels + channel % step;
+    return i / f->blocks * f->image_step + i % f->blocks * f->block_step;
 }
 
 /* Position in memory of logical NCHW element `index`. */
