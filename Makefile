@@ -106,7 +106,7 @@ UNITS := $(filter-out $(if $(HAVE_EMULATION),,test_cuda_%) $(if $(HAVE_CUDA),,te
 	$(if $(call found_cuda,NCCL_INC),,test_cuda_nccl test_cuda_observe), \
 	$(basename $(notdir $(wildcard suite/unit/*/test_*.c suite/unit/*/test_*.cc))))
 
-# Loaded into observed jobs, by NCCL and by the dynamic linker (suite/observe/README.md).
+# Loaded into observed jobs, by NCCL and by the dynamic linker (suite/observe/events.md).
 OBSERVERS := $(BUILD)/lib/ls_nccl_profiler.so $(if $(call found_cuda,NCCL_INC),$(BUILD)/lib/ls_nccl_interpose.so)
 LIBS := $(BUILD)/libls_suite.a $(BUILD)/libls_oracle.a $(BUILD)/libls_reference.a \
 	$(BUILD)/libls_harness.a $(BUILD)/libls_core.a

@@ -292,7 +292,7 @@ static ls_supervise_rank_info rank_info_of(const arguments *given, int index, in
     };
 }
 
-/* The meaning of an exit code in the subject protocol (design.md section 4). Other commands have
+/* The meaning of an exit code in the subject protocol (protocol.md). Other commands have
  * codes of their own, so only codes that are unlikely elsewhere are named. */
 static const char *protocol_meaning(int code)
 {

@@ -1,4 +1,4 @@
-/* lockstep-train: one rank of a data-parallel mixed-precision training (design.md section 4). */
+/* lockstep-train: one rank of a data-parallel mixed-precision training (protocol.md). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>

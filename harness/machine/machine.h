@@ -14,11 +14,11 @@
  * driver is loaded, and if ls_cuda.so is next to the program (or in LS_LIB_DIR). */
 int ls_machine_devices(const char *sysfs, ls_machine_device *device, int most);
 
-/* Chooses the device by the rule of design.md section 6. wanted: "auto", "cuda" or "cpu". If the
- * bus is hidden (a sandbox), or shows no device and "cuda" is wanted or the driver has left a file
- * (ls_bus_doubt), CUDA's driver lists the devices; in doubt an empty list is LS_ERR_INFRA. With an
- * NVIDIA device on the bus, fewer usable devices than ranks is LS_ERR_INFRA, with a line per
- * missing device; only without any is *device "cpu". `oversubscribe` lets ranks share devices.
+/* Chooses the device by the rule of suite/commands/README.md. wanted: "auto", "cuda" or "cpu". If
+ * the bus is hidden (a sandbox), or shows no device and "cuda" is wanted or the driver has left a
+ * file (ls_bus_doubt), CUDA's driver lists the devices; in doubt an empty list is LS_ERR_INFRA.
+ * With an NVIDIA device on the bus, fewer usable devices than ranks is LS_ERR_INFRA, with a line
+ * per missing device; only without any is *device "cpu". `oversubscribe` lets ranks share devices.
  * *device is "cpu" or "cuda". */
 ls_status ls_machine_choose(const char *wanted, int ranks, bool oversubscribe, const char **device);
 /* The same. *usable: the number of devices for ranks, 0 on the CPU and with an emulated GPU. Before

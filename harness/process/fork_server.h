@@ -1,9 +1,9 @@
 /* Ranks that are forked from a process which has loaded their framework, in place of ranks that
  * each load it again: importing PyTorch takes longer than a small job. The fork server is the
  * command itself, without options and with LS_FORK_SERVER=1: what would run the rank waits for
- * requests on its standard input, a socket, and forks (suite/peers/fork_server.py; design.md
- * section 4). A rank is forked twice, so that this program, which adopts orphans, becomes its
- * parent: it is waited for, signalled and killed as any other. */
+ * requests on its standard input, a socket, and forks (suite/peers/fork_server.py; protocol.md). A
+ * rank is forked twice, so that this program, which adopts orphans, becomes its parent: it is
+ * waited for, signalled and killed as any other. */
 #ifndef LS_FORK_SERVER_H
 #define LS_FORK_SERVER_H
 

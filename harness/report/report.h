@@ -27,7 +27,7 @@
  * "outcome":{"state":"done", "first_rank":-1, "code":0, "signal":0, "seconds",
  * "ranks":[{"rank","code","signal","user_s","system_s","rss_bytes_max"}]}}.
  *
- * jobs/<id>/rank<k>.jsonl: events (design.md section 4). In a job of role "phases" also, from our
+ * jobs/<id>/rank<k>.jsonl: events (protocol.md). In a job of role "phases" also, from our
  * trainer, {"event":"trace","step":3,"spans":[{"name":"forward"|"backward"|"bucket 0"|...,
  * "lane":"compute"|"communication", "from_ns", "to_ns"}]} on the machine's monotonic clock.
  *

@@ -519,7 +519,7 @@ ls_status ls_matrix_job(const ls_spec *spec, const ls_matrix_site *site, ls_job 
     /* The longest file of a small job is a dump of tens of MB; the kernel stops a subject that
      * writes without end long before the disk is full. */
     out->file_bytes_max = spec->role == LS_ROLE_EVIDENCE ? (int64_t)4 << 30 : 0;
-    out->grace_s = spec->grace_s > 0 ? spec->grace_s : 5; /* design.md section 4: --grace */
+    out->grace_s = spec->grace_s > 0 ? spec->grace_s : 5; /* protocol.md: --grace */
     ls_words list = {0, 0, NULL};
     add_subject(&list, spec, site->subject, site->devices);
     add_options(&list, spec);

@@ -1,6 +1,6 @@
 /* Makes jobs from specs (spec.h): a readable id, the subject's command, the facts of job.json and
  * an estimate of the duration. A matrix is the list of the jobs of a run, without duplicates. This
- * file knows the options of the subject protocol (design.md section 4), but no case and no verdict.
+ * file knows the options of the subject protocol (protocol.md), but no case and no verdict.
  */
 #ifndef LS_MATRIX_H
 #define LS_MATRIX_H

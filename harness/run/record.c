@@ -183,7 +183,7 @@ static void read_event(ls_record_rank *rank, const cJSON *value)
 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
-/* Strict reading checks events against the subject protocol (suite/design.md section 4): whole JSON
+/* Strict reading checks events against the subject protocol (suite/protocol.md): whole JSON
  * objects, the start first, steps counted one by one, every member of its type. A breach is
  * described with its line; it is a finding about the subject, not an error here. Lenient reading
  * takes every JSON object, and leaves out a last line without its newline: the rank may have been

@@ -1,6 +1,6 @@
 /* What each collective of lockstep-collectives was given and gave, for the rules of `lockstep
  * observe`: LS_RUN_DIR/sums.rank<k>.jsonl, in the form that the observer writes underneath NCCL
- * (suite/observe/README.md, "Collectives underneath"). Only with LS_OBSERVE_DIR, and on other
+ * (suite/observe/events.md, "Collectives underneath"). Only with LS_OBSERVE_DIR, and on other
  * engines than NCCL. */
 #ifndef LS_EXERCISE_JOURNAL_H
 #define LS_EXERCISE_JOURNAL_H

@@ -5,7 +5,7 @@
  * Data flow of a step: the loader's batch goes through each model's plan; backward writes gradients
  * of loss * S into the model's buckets, which its reducer averages; ls_amp_end unscales them into
  * the library's f32 gradients; ls_amp_step moves masters and parameters; the record takes losses,
- * scales, skips, digests and dumps (design.md section 4). */
+ * scales, skips, digests and dumps (protocol.md). */
 #ifndef LS_EXAMPLE_H
 #define LS_EXAMPLE_H
 

@@ -1,6 +1,7 @@
-/* `lockstep explain FLAGS` describes a run with these options without running it (design.md section
- * 8): the type of every kind of tensor, every bucket of iteration 1 and later (members, bytes,
- * order), bytes on the wire per step, memory by kind, the loss scaler. At most 80 columns. */
+/* `lockstep explain FLAGS` describes a run with these options without running it
+ * (suite/commands/README.md): the type of every kind of tensor, every bucket of iteration 1 and
+ * later (members, bytes, order), bytes on the wire per step, memory by kind, the loss scaler. At
+ * most 80 columns. */
 #ifndef LS_EXPLAIN_H
 #define LS_EXPLAIN_H
 

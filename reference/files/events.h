@@ -1,4 +1,4 @@
-/* LS_RUN_DIR/rank<k>.jsonl: a rank's reports to the harness (design.md section 4). Each event is
+/* LS_RUN_DIR/rank<k>.jsonl: a rank's reports to the harness (protocol.md). Each event is
  * one whole line, written with one write. Without LS_RUN_DIR every call does nothing and succeeds.
  * A full disk is LS_ERR_INFRA: a run whose record is incomplete must not end with 0. */
 #ifndef LS_EVENTS_H

@@ -1,4 +1,4 @@
-/* The command line of `lockstep-train` (design.md section 4), parsed with argp: every option of the
+/* The command line of `lockstep-train` (protocol.md), parsed with argp: every option of the
  * subject protocol, long options also with underscores. A wrong value is one line that names the
  * option, the value and what is allowed, exit code 2, before anything is written. A new plain
  * option is a row of options.def. */

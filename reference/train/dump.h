@@ -1,4 +1,4 @@
-/* Dumps of single steps for the judge (design.md section 4, numerics.md section 4):
+/* Dumps of single steps for the judge (protocol.md, numerics.md section 4):
  * LS_RUN_DIR/dump/step%06d.rank%d.safetensors (dump/<model>/ where an example trains several) with,
  * A being --accumulate (the leading [A] only
  * where A > 1),

@@ -1,5 +1,5 @@
 /* Further events of a job under `lockstep observe`, which sets LS_OBSERVE_DIR: what a rank drew
- * from its data, saved, went on from and validated (suite/observe/README.md, Events). Rules that
+ * from its data, saved, went on from and validated (suite/observe/events.md). Rules that
  * know no network judge them, as they judge a job in PyTorch. Without the variable, or without
  * events, trainer->journal is NULL and every call does nothing. */
 #ifndef LS_JOURNAL_H

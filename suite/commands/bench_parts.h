@@ -64,8 +64,8 @@ typedef struct ls_roofline_lists {
     cJSON *roofline, *rates, *layers;
 } ls_roofline_lists;
 
-/* The best rates of this machine, measured in the run that is compared with them (design.md section
- * 8): the convolutions of the network alone, copies, f32 matrix products.
+/* The best rates of this machine, measured in the run that is compared with them (run_files.md):
+ * the convolutions of the network alone, copies, f32 matrix products.
  *
  * Appends to `roofline` one object per total number of threads of a world of the bench:
  * {"when", "arch", "image_size", "batch_size", "threads", "images_per_s"} (forward and both

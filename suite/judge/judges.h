@@ -37,7 +37,7 @@ int ls_judge_runs(const ls_record *a, const ls_record *b, int64_t after, unsigne
                   ls_verdict *out);
 
 /* Checks that every subject must pass in every case: each rank has a complete record that counts
- * its steps to the end and was made with the requested options (design.md section 4).
+ * its steps to the end and was made with the requested options (protocol.md).
  * True, and FAIL set, if the records of a job that ended well break the protocol; WEAK where a
  * rank's events lack something and no job.json says how it ended. `spec`: the request; NULL:
  * unknown (a foreign launcher). */
@@ -113,7 +113,7 @@ ls_dumpfile *ls_dumps_open_file(const ls_record *job, const char *name, ls_verdi
 ls_dumpfile *ls_dumps_open_update(const ls_record *job, int64_t step, int64_t *update,
                                   bool *skipped, ls_verdict *out);
 /* FAIL where a dump's metadata and loss are not those of its step's event and of the options.
- * Metadata that a file lacks has the value that design.md section 4 gives it; where it gives none,
+ * Metadata that a file lacks has the value that protocol.md gives it; where it gives none,
  * the file need not say. */
 void ls_dumps_match(const ls_spec *spec, const ls_dumpfile *file, int64_t step, int rank,
                     const ls_record *job, ls_verdict *out);

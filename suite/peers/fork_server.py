@@ -1,4 +1,4 @@
-"""Serves ranks to Lockstep: a process that has loaded its framework forks them (design.md section 4).
+"""Serves ranks to Lockstep: a process that has loaded its framework forks them (protocol.md).
 
 serve() returns at once where LS_FORK_SERVER is not set. Else it returns in every rank that was asked
 for, with that rank's arguments, environment, log and limits, and never in the server. What a

@@ -1,6 +1,6 @@
 """The subject protocol for trainers in Python: options, events, safetensors, digests, branches.
 
-What is written here is described in suite/design.md, section 4. Needs torch and numpy; knows no
+What is written here is described in suite/protocol.md. Needs torch and numpy; knows no
 network, no data parallelism and no precision: those are the trainer's.
 """
 import argparse

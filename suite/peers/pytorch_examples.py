@@ -1,4 +1,4 @@
-"""The examples of several models and losses (suite/design.md, section 4) in PyTorch.
+"""The examples of several models and losses (suite/protocol.md) in PyTorch.
 
 `two-encoders`: one loss, one optimizer with a parameter group for each model. `two-losses`: two
 losses, a GradScaler for each (one_scaler.py: one for both), two optimizers, and a model that both

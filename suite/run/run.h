@@ -260,7 +260,7 @@ void ls_speed_decide(const ls_run *run, ls_speed_verdict *out);
 /* ---- runner.c ------------------------------------------------------------------------------- */
 
 /* Runs jobs one after another, judges each case as soon as its last job has ended, and writes all
- * results so that an interrupted run can be resumed (design.md section 5).
+ * results so that an interrupted run can be resumed (run_files.md).
  *
  * Lists the jobs of all cases and of the bench, each once. */
 void ls_runner_plan(ls_run *run);

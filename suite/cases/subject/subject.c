@@ -1,4 +1,4 @@
-/* The subject protocol itself (design.md section 4), for any trainer: what its events say, that
+/* The subject protocol itself (protocol.md), for any trainer: what its events say, that
  * they say what was asked, and that options do what they are called. What a record must be to be
  * read at all is suite/judge/protocol.c's business. */
 #include "suite/cases/rows.h"

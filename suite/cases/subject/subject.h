@@ -10,7 +10,7 @@ typedef struct ls_subject_dumped {
     bool skipped; /* the step must be one that was skipped */
 } ls_subject_dumped;
 
-/* The dump of row->job[0].dump_steps by every rank: every tensor of design.md section 4 under
+/* The dump of row->job[0].dump_steps by every rank: every tensor of protocol.md under
  * torchvision's name, of the network's shape, and no other dump. */
 void ls_subject_dump(const ls_case *row, const ls_record *job, ls_verdict *out);
 /* The digests of a dumped step are those of the tensors dumped. */

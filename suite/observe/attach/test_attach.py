@@ -1,7 +1,7 @@
 """Tests of the attach module: `python test_attach.py [NAME...]`, with the PyTorch of that python.
 
 Every job of test_jobs.py runs on two ranks with and without the module: losses, parameters and
-random numbers are the same to the bit, and the events keep to README.md.
+random numbers are the same to the bit, and the events keep to events.md.
 """
 
 import json

@@ -1,5 +1,5 @@
 /* An NCCL profiler plugin: writes every collective and point-to-point call of this process to
- * LS_OBSERVE_DIR/collectives.rank<k>.jsonl (../README.md, "Collectives underneath"). NCCL loads it
+ * LS_OBSERVE_DIR/collectives.rank<k>.jsonl (../events.md, "Collectives underneath"). NCCL loads it
  * by NCCL_PROFILER_PLUGIN and calls it from the user's threads and its own.
  *
  * By default only calls are seen (the events COLLECTIVE and P2P), at which NCCL does nothing that

@@ -209,7 +209,7 @@ static int by_name(const void *a, const void *b)
     return strcmp((*x)->name, (*y)->name);
 }
 
-/* FNV-1a 64 over the tensors of a group in order of name: design.md section 4, `digest`. */
+/* FNV-1a 64 over the tensors of a group in order of name: protocol.md, `digest`. */
 static bool digest_of(const ls_dumpfile *file, const char *group, uint64_t *out)
 {
     size_t length = strlen(group);

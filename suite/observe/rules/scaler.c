@@ -267,7 +267,7 @@ static bool judge_loss(const ls_observe_rank *rank, int number, int loss, machin
 }
 
 /* Apex's amp: an overflow of a loss makes the optimizers of its block skip. Of the two losses of
- * the protocol the first has the block [0], the second [0, 1] (design.md section 4). */
+ * the protocol the first has the block [0], the second [0, 1] (protocol.md). */
 static bool judge_blocks(const ls_observe_rank *rank, int number, ls_observe_finding *out)
 {
     for (int i = 0; i < rank->step_count; i++) {

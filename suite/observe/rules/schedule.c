@@ -15,7 +15,7 @@ static const ls_tol same =
 
 enum { LENGTHS = 16 };
 
-/* [warmup:LENGTH[:START],]NAME[:...] as design.md section 4 has it; lengths in steps. */
+/* [warmup:LENGTH[:START],]NAME[:...] as protocol.md has it; lengths in steps. */
 typedef struct schedule {
     const char *name;
     double warmup, start; /* 0: none */

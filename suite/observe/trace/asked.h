@@ -1,5 +1,5 @@
 /* What a job of a trainer of the subject protocol was asked for: the options of its command
- * (design.md section 4), from its job.json. What it says of itself may be the mistake. */
+ * (protocol.md), from its job.json. What it says of itself may be the mistake. */
 #ifndef LS_ASKED_H
 #define LS_ASKED_H
 

@@ -1,4 +1,4 @@
-/* The collectives that the libraries of collectives/ saw underneath a job (README.md here,
+/* The collectives that the libraries of collectives/ saw underneath a job (events.md,
  * "Collectives underneath"), read for the rules that judge them. */
 #ifndef LS_COLLECTIVES_READ_H
 #define LS_COLLECTIVES_READ_H

@@ -1,5 +1,5 @@
 /* The network of a dump run again, for trainers of the subject protocol: what the attach module's
- * copy of a user's module is to a job in PyTorch (README.md here, "Again in FP64"). */
+ * copy of a user's module is to a job in PyTorch (events.md, "Again in FP64"). */
 #ifndef LS_NETWORK_H
 #define LS_NETWORK_H
 

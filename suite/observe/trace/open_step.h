@@ -1,5 +1,5 @@
 /* What a rank was doing when its process ended: the calls of the step that it did not close
- * (README.md here, "The open step"). */
+ * (events.md, "The open step"). */
 #ifndef LS_OBSERVE_OPEN_STEP_H
 #define LS_OBSERVE_OPEN_STEP_H
 

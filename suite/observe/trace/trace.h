@@ -1,5 +1,5 @@
 /* An observed job in memory: every rank's events, and the samples of its detailed steps
- * (README.md here says what each member means). Members that an event leaves out: numbers NaN,
+ * (events.md says what each member means). Members that an event leaves out: numbers NaN,
  * counts and indices -1, texts "", flags false with their `_given` false where a rule cares. */
 #ifndef LS_OBSERVE_TRACE_H
 #define LS_OBSERVE_TRACE_H
@@ -79,7 +79,7 @@ struct ls_observe_trace {
     int world;             /* as the start events say; a rank may have left no events */
     ls_observe_rank *rank; /* [world] */
     /* A trainer of the protocol with several models writes the dumps of each into a folder of its
-     * own (design.md section 4, --example): the same job with those of one model, [part_count]. */
+     * own (protocol.md, --example): the same job with those of one model, [part_count]. */
     const char *model; /* of a part; else NULL */
     struct ls_observe_trace **part;
     int part_count;

@@ -4,7 +4,7 @@
 #
 #   suite/unit/harness/kills.sh BUILD COUNT SEED
 #
-# A third of the signals comes in the job's first 200 ms. Limits (suite/design.md section 4, harness/README.md "When a
+# A third of the signals comes in the job's first 200 ms. Limits (suite/protocol.md, harness/README.md "When a
 # rank dies"): the ranks' own deadline (--timeout 5), the launcher's grace (5 s), 5 s more from TERM to KILL, and 3 s for
 # a busy machine. A stopped rank without a launcher, and a stopped launcher, are the user's to continue or kill.
 set -u

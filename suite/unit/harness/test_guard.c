@@ -35,7 +35,7 @@ static const struct ending {
     int signal;
     who who;
     int code;
-    double within_s; /* design.md section 4 */
+    double within_s; /* protocol.md */
 } endings[] = {
     {false, "wait", SIGKILL, FIRST, 128 + SIGKILL, 3},
     {false, "wait", SIGKILL, GROUP, 128 + SIGKILL, 3},

@@ -1,5 +1,5 @@
 /* Invented observed jobs: a small model trained on two ranks with right arithmetic in f32, or with
- * one fault, written as the attach module writes it (suite/observe/README.md). */
+ * one fault, written as the attach module writes it (suite/observe/events.md). */
 #ifndef LS_OBSERVE_FAKE_H
 #define LS_OBSERVE_FAKE_H
 

@@ -1,5 +1,5 @@
 """Looks at a training job from inside its processes and writes what it sees
-(suite/observe/README.md).
+(suite/observe/events.md).
 """
 
 import os

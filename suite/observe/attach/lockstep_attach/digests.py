@@ -1,4 +1,4 @@
-"""Digests of tensors: 16 hex digits that name their bits (README.md, "Digests")."""
+"""Digests of tensors: 16 hex digits that name their bits (events.md, "Digests")."""
 
 GOLDEN = 0x9E3779B97F4A7C15
 MASK = (1 << 64) - 1

@@ -1,0 +1,16 @@
+#!/bin/sh
+# Prints the tables of suite/commands/README.md: the commands, and the variables of make's targets.
+#
+#   suite/commands/tables.sh BUILD
+printf '| command | what it does |\n|---|---|\n'
+"$1/lockstep" --help | sed -n 's/|/\\|/g; s/^  \([a-z-]*\)  *\(.*\)/| `\1` | \2 |/p'
+printf '\n| variable | values | what | targets |\n|---|---|---|---|\n'
+awk -F '"' '/^LS_VARIABLE/ {
+    name = $1; gsub(/LS_VARIABLE\(|, *$/, "", name)
+    target = FILENAME; gsub(/.*\/|\.def$/, "", target); sub(/_/, "-", target)
+    row = "| `" name "` | " $4 " | " $6
+    gsub(/[<*]/, "\\\\&", row)
+    if (!(row in targets)) order[++rows] = row
+    targets[row] = targets[row] (targets[row] == "" ? "" : ", ") target
+}
+END { for (i = 1; i <= rows; i++) print order[i] " | " targets[order[i]] " |" }' suite/make/*.def
