@@ -293,7 +293,7 @@ done | breach "a page links to a file that is not there:"
 
 # Both pages say how long the example is (test_subject: one prints it).
 lines=$(wc -l <suite/peers/example.py)
-grep -L " $lines lines" suite/peers/README.md README.md | breach "the number of lines of suite/peers/example.py ($lines):"
+grep -L " $lines lines" suite/peers/README.md suite/protocol.md | breach "the number of lines of suite/peers/example.py ($lines):"
 
 # The adapted script is the user's with few changed lines, which the page shows and counts.
 changed=$(diff suite/peers/script/train.py suite/peers/script/adapted.py | grep -c '^[<>]')
