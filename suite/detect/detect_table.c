@@ -112,7 +112,7 @@ static ls_status write_markdown(const char *directory, const ls_detect_list *lis
     LS_TRY_FILE(file);
     fprintf(file, "# Detection\n\n");
     fprintf(file,
-            "A fault is caught where the case written for it has the expected verdict and cause. "
+            "A fault is caught where the case written for it has the expected verdict and cause.\n"
             "%d clean passes over different seeds raised %d alarms.\n\n",
             summary->clean, summary->clean_failed);
     ls_detect_print_summary(summary, file);

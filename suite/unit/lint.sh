@@ -291,6 +291,35 @@ grep '\.md$' "$work/files" | while read -r page; do
     done
 done | breach "a page links to a file that is not there:"
 
+# Each anchor is a heading of its page.
+grep '\.md$' "$work/files" | while read -r page; do
+    grep -o ']([^): ]*#[^)]*' "$page" | cut -c 3- | while IFS='#' read -r linked anchor; do
+        linked=${linked:+$(dirname "$page")/$linked}
+        sed -n 's/^##* //p' "${linked:-$page}" | tr 'A-Z ' 'a-z-' | sed 's/[^a-z0-9_-]//g' | grep -qxF -e "$anchor" ||
+            echo "$page: ${linked:-$page}#$anchor"
+    done
+done | breach "a page links to a heading that is not there:"
+
+# A row of a table may be wider where its cells are, without blanks that only align them. report.md: written by a run.
+grep '\.md$' "$work/files" | grep -v '/report\.md$' | xargs awk '
+    FNR == 1 { code = 0 }
+    /^ *```/ { code = !code }
+    { tight = $0; row = !code && /^ *\|/; gsub(/  +/, " ", tight) }
+    length($0) > 120 && !(row && length(tight) > 120) { print FILENAME ":" FNR ": " substr($0, 1, 60) }' |
+    breach "lines of more than 120 columns in a page:"
+
+# Pages that follow from tables.
+if [ -x "$build/lockstep" ]; then
+    sed -n '/^| command | what it does |$/,$p' suite/commands/README.md >"$work/tables"
+    sh suite/commands/tables.sh "$build" | diff "$work/tables" - |
+        breach "the tables of suite/commands/README.md are not those of suite/commands/tables.sh:"
+    grep -qF "version $("$build/lockstep" --version | cut -d' ' -f2);" README.md || echo README.md |
+        breach "the page names another version than lockstep --version:"
+fi
+sed -n 's/^LS_OBSERVE_RULE("\([^"]*\)".*/| `\1` /p' suite/observe/rules/rules.def | while read -r rule; do
+    grep -qF "$rule" suite/observe/README.md || echo "$rule"
+done | breach "a rule of rules.def has no row in suite/observe/README.md:"
+
 # Both pages say how long the example is (test_subject: one prints it).
 lines=$(wc -l <suite/peers/example.py)
 grep -L " $lines lines" suite/peers/README.md suite/protocol.md | breach "the number of lines of suite/peers/example.py ($lines):"

@@ -383,6 +383,26 @@ START_TEST(python_has_the_same_rule)
 }
 END_TEST
 
+/* It may be committed: `make lint` takes pages of 120 columns, tables excepted. */
+START_TEST(the_page_is_as_wide_as_pages_are)
+{
+    char folder[] = "/tmp/ls_detect_XXXXXX";
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    ls_detect_count most = {9999, 9999, 9999, 9999, 9999, 9999};
+    ls_detect_summary summary = {most, most, 9999, 9999, 9999, 999, 999, 1};
+    ls_detect_list none = {0};
+    ck_assert_int_eq(ls_detect_write_tables(folder, &none, NULL, &summary), LS_OK);
+    LS_TEXT(path, 100, "%s/detect.md", folder);
+    char *page = ls_text_read(path), *rest = page, *line;
+    ck_assert_ptr_nonnull(page);
+    while ((line = strsep(&rest, "\n")) != NULL) {
+        ck_assert_msg(line[0] == '|' || strlen(line) <= 120, "%s", line);
+    }
+    free(page);
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("detect");
@@ -391,6 +411,7 @@ int main(void)
     tcase_add_loop_test(tests, a_crash_is_no_catch, 0, ROWS);
     tcase_add_test(tests, a_job_of_a_bench_is_of_the_named_case);
     tcase_add_test(tests, what_was_not_run_decides);
+    tcase_add_test(tests, the_page_is_as_wide_as_pages_are);
     tcase_add_test(tests, peers_count_what_was_not_run);
     tcase_add_test(tests, a_row_that_does_not_fit_is_named);
     tcase_add_test(tests, both_languages_read_the_same_rows);
