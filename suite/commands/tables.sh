@@ -3,7 +3,11 @@
 #
 #   suite/commands/tables.sh BUILD
 printf '| command | what it does |\n|---|---|\n'
-"$1/lockstep" --help | sed -n 's/|/\\|/g; s/^  \([a-z-]*\)  *\(.*\)/| `\1` | \2 |/p'
+"$1/lockstep" --help | sed 's/|/\\|/g' | awk '/^  [a-z]/ { end(); name = $1; $1 = ""; text = $0; next }
+    /^   +[^ ]/ && name != "" { $1 = $1; text = text " " $0; next }
+    { end() }
+    function end() { if (name != "") print "| `" name "` |" text " |"; name = "" }
+    END { end() }'
 printf '\n| variable | values | what | targets |\n|---|---|---|---|\n'
 awk -F '"' '/^LS_VARIABLE/ {
     name = $1; gsub(/LS_VARIABLE\(|, *$/, "", name)

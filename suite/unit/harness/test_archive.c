@@ -9,7 +9,7 @@
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "suite/unit/run_suite.h"
-#include "suite_fake.h"
+#include "suite/unit/suite/suite_fake.h"
 
 static char folder[64]; /* packed/run.tar.xz; unpacked/run.tar.xz/, its content; tmp/ */
 
