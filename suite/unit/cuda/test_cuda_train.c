@@ -422,7 +422,6 @@ static const struct refusal {
     {"A=1", "--resident 2 --dump-steps 1", 2, "--resident with --dump-steps"},
     {"A=1", "--resident 2 --data batches:/nowhere", 2, "allowed with synthetic data"},
     {"A=1", "--device cpu --resident 2", 4, "--resident is not offered"},
-    {"A=1", "--device cpu --cudnn-benchmark", 4, "--cudnn-benchmark is not offered"},
     {"A=1", "--device cpu --cuda-graph on", 2, "the device has no graphs"},
     {"A=1", "--comm gloo", 2, "its engine: nccl"},
     {"LS_EMULATED_DEVICES=0", "", 3, "no NVIDIA GPU is visible"},
