@@ -22,7 +22,7 @@ void ls_usage_entry(FILE *to, const char *name, const char *text);
 
 /* Checks a command line before argp reads it, and answers --help, --usage and --version by printing
  * and exit(0). False after one line for the first argument that fits none of the options: names are
- * whole, and a value that is a word of its own does not begin with "--". Options end at "--" and,
+ * whole, and a value in the next word does not begin with "--". Options end at "--" and,
  * with `in_order`, at the first operand. */
 bool ls_usage_check(const struct argp *argp, bool in_order, int argc, char **argv);
 
