@@ -40,7 +40,7 @@ static void write_value(const ls_plan *plan, const ls_tensor *tensor, int64_t in
 /* Channels are independent of each other. If there are enough strips, blocks that are visited
  * together, for all threads, each thread processes whole strips, and its second sweep finds the
  * data of the first in cache. Otherwise, and if ranks share statistics, the planes are distributed
- * anew for each sweep. */
+ * again for each sweep. */
 static int strip_count(const ls_field *f)
 {
     return (f->blocks + f->near - 1) / f->near;

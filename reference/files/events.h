@@ -14,7 +14,7 @@
 typedef struct ls_events ls_events;
 
 /* run_directory: the value of LS_RUN_DIR; NULL or "": no events. It is created if it is absent, its
- * parent is not. The file is begun anew; with `append` (a resumed run in the same directory) lines
+ * parent is not. The file begins empty; with `append` (a resumed run in the same directory) lines
  * are added. */
 ls_status ls_events_open(const char *run_directory, int rank, bool append, ls_events **out);
 void ls_events_close(ls_events *events); /* NULL is allowed */

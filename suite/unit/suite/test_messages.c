@@ -276,6 +276,31 @@ START_TEST(help_is_of_the_command)
 }
 END_TEST
 
+/* Sums in another layout have another order: a resume says so, in the same one nothing. The start
+ * event names the layout. */
+START_TEST(another_layout_is_named)
+{
+    static const char train[] =
+        "lockstep-train -a resnet8 --image-size 8 -b 2 --device cpu --opt-level O0";
+    char folder[] = "/tmp/lockstep-layout-XXXXXX";
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    LS_TEXT(save, 600, "LS_CPU_LAYOUT=blocked %s --steps 1 --save %s/c 2>&1", train, folder);
+    free(output_of(save));
+    for (int last = 0; last < 2; last++) {
+        LS_TEXT(resume, 900,
+                "LS_CPU_LAYOUT=%s LS_RUN_DIR=%s/run%d %s --steps 2 --resume %s/c 2>&1 && "
+                "cat %s/run%d/rank0.jsonl",
+                last ? "channels_last" : "blocked", folder, last, train, folder, folder, last);
+        char *text = output_of(resume);
+        ck_assert_msg((strstr(text, "its activations were ") != NULL) == (last == 1), "%s", text);
+        ck_assert_msg((strstr(text, "\"layout\":\"channels last\"") != NULL) == (last == 1), "%s",
+                      text);
+        free(text);
+    }
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
 /* Lines fit a terminal. An entry is a name and, in one column, its text, which begins behind the
  * name or, where that is too long, in the next line; no blank line divides it. */
 static void check_help(const char *command)
@@ -500,6 +525,7 @@ int main(void)
     tcase_add_loop_test(tests, help_is_of_the_command, 0, sizeof helps / sizeof helps[0]);
     tcase_add_test(tests, every_help_fits_a_terminal);
     tcase_add_test(tests, every_program_says_its_version);
+    tcase_add_test(tests, another_layout_is_named);
     tcase_add_test(tests, explain_names_the_products);
     tcase_add_test(tests, bench_takes_the_classes_of_its_data);
     tcase_add_loop_test(tests, no_loopback_is_one_line, 0, 3);
