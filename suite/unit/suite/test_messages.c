@@ -301,6 +301,36 @@ START_TEST(another_layout_is_named)
 }
 END_TEST
 
+/* Both ranks take the ways of weights' gradients that rank 0 has timed; a file keeps them, and one
+ * that says another way decides. */
+START_TEST(ways_of_gradients_are_kept)
+{
+    static const char train[] = "LS_CPU_LAYOUT=channels_last lockstep-launch --nproc-per-node 2 -- "
+                                "lockstep-train -a resnet8 --image-size 16 -b 2 --device cpu "
+                                "--opt-level O0 --steps 1";
+    char folder[] = "/tmp/lockstep-ways-XXXXXX";
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    LS_TEXT(timed, 900,
+            "LS_RUN_DIR=%s/a %s --cudnn-benchmark --engines %s/e 2>&1 && cat %s/e && "
+            "sed -i 's/: direct/: unfolded/' %s/e",
+            folder, train, folder, folder, folder);
+    char *text = output_of(timed);
+    ck_assert_msg(strstr(text, "\nlayer1.0.conv1: direct\n") != NULL ||
+                      strstr(text, "\nlayer1.0.conv1: unfolded\n") != NULL,
+                  "%s", text);
+    free(text);
+    LS_TEXT(kept, 900,
+            "LS_RUN_DIR=%s/b %s --engines %s/e 2>&1 && "
+            "grep -c 'weights [^,]*(unfolded)' %s/b/rank0.jsonl %s/b/rank1.jsonl",
+            folder, train, folder, folder, folder);
+    text = output_of(kept);
+    ck_assert_msg(strstr(text, "rank0.jsonl:1") != NULL && strstr(text, "rank1.jsonl:1") != NULL,
+                  "%s", text);
+    free(text);
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
 /* Lines fit a terminal. An entry is a name and, in one column, its text, which begins behind the
  * name or, where that is too long, in the next line; no blank line divides it. */
 static void check_help(const char *command)
@@ -526,6 +556,7 @@ int main(void)
     tcase_add_test(tests, every_help_fits_a_terminal);
     tcase_add_test(tests, every_program_says_its_version);
     tcase_add_test(tests, another_layout_is_named);
+    tcase_add_test(tests, ways_of_gradients_are_kept);
     tcase_add_test(tests, explain_names_the_products);
     tcase_add_test(tests, bench_takes_the_classes_of_its_data);
     tcase_add_loop_test(tests, no_loopback_is_one_line, 0, 3);
