@@ -9,15 +9,20 @@
 
 #include "kernels/core/tensor.h"
 
-enum { LS_LOOPS_LANES = 16 }; /* room for the widest vector code */
+enum {
+    LS_LOOPS_LANES = 16,   /* room for the widest vector code */
+    LS_LOOPS_STRIP = 1024, /* room for the channels of a strip */
+};
 
-/* The values of `block` channels of one image: channel c of pixel p is element p * step + c. Either
- * the plane is contiguous (step = block) and the block divides the lanes of the vector code in use,
- * or a block is one vector (channels last). */
+/* The values of `blocks` blocks of `block` channels of one image: channel c of pixel p is element
+ * p * step + c. Either the plane is contiguous (step = block, one block) and the block divides the
+ * lanes of the vector code in use, or a block is one vector (channels last) and a strip of several
+ * is read pixel by pixel, as it lies in memory. */
 typedef struct ls_plane {
     int64_t pixels;
     int block;
     int64_t step;
+    int blocks; /* of a strip: at most LS_LOOPS_STRIP channels; the loops of norms take strips */
 } ls_plane;
 
 /* Coefficients of one block of channels, repeated over the lanes: lane l is channel l % B. */
@@ -44,8 +49,8 @@ typedef enum ls_gate {
 typedef struct ls_norm_apply {
     const void *x, *residual; /* residual: NULL for none */
     void *y;
-    const ls_lane_coef *coef,
-        *residual_coef; /* residual_coef: NULL for a residual without a norm */
+    const ls_lane_coef *coef;          /* [blocks], as all coefficients */
+    const ls_lane_coef *residual_coef; /* NULL for a residual without a norm */
     bool relu;
 } ls_norm_apply;
 
@@ -57,7 +62,7 @@ typedef struct ls_norm_sums {
     void *g;
     const ls_lane_coef *coef, *coef2;
     ls_gate gate;
-    double *sum, *sum_x, *sum_x2; /* [block] */
+    double *sum, *sum_x, *sum_x2; /* [blocks * block] */
 } ls_norm_sums;
 
 /* dx = a * gate(g) + c * (x - mean) + b. */
@@ -82,7 +87,7 @@ typedef struct ls_loops {
     void (*narrow)(ls_dtype type, const float *from, void *to, int64_t count);
     /* value = f32(type(value)) in place. */
     void (*round)(ls_dtype type, float *value, int64_t count);
-    /* Mean and sum of squared deviations per channel of the block, over one plane. */
+    /* Mean and sum of squared deviations per channel, [blocks * block], over one plane. */
     void (*norm_stats)(ls_dtype type, const void *x, const ls_plane *plane, double *mean,
                        double *m2);
     void (*norm_apply)(ls_dtype type, const ls_norm_apply *args, const ls_plane *plane);

@@ -13,11 +13,6 @@
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
 
-static size_t byte_of(const ls_plan *plan, const ls_field *f, int64_t plane)
-{
-    return (size_t)ls_plan_plane_at(f, plane) * ls_dtype_bytes(plan->options.activation);
-}
-
 static float read_value(const ls_plan *plan, const ls_tensor *tensor, int64_t index)
 {
     float value = 0;
@@ -37,13 +32,13 @@ static void write_value(const ls_plan *plan, const ls_tensor *tensor, int64_t in
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-/* Channels are independent of each other. If there are enough strips, blocks that are visited
- * together, for all threads, each thread processes whole strips, and its second sweep finds the
- * data of the first in cache. Otherwise, and if ranks share statistics, the planes are distributed
- * again for each sweep. */
+/* Channels are independent of each other. If there are enough strips (loops.h; one block where a
+ * plane is contiguous), each thread processes whole strips, and its second sweep finds the data of
+ * the first in cache. Otherwise, and if ranks share statistics, the strips of all images are
+ * distributed again for each sweep. */
 static int strip_count(const ls_field *f)
 {
-    return (f->blocks + f->near - 1) / f->near;
+    return (f->blocks + f->plane.blocks - 1) / f->plane.blocks;
 }
 
 static bool by_strips(const ls_plan *plan, const ls_field *f)
@@ -52,26 +47,74 @@ static bool by_strips(const ls_plan *plan, const ls_field *f)
     return !plan->has_sync && (strips % threads == 0 || strips >= 4 * threads);
 }
 
-/* Behind the last block of the strip that begins with `first`. */
-static int strip_end(const ls_field *f, int first)
+/* Blocks `first` .. `first + plane.blocks` of one image. */
+typedef struct strip {
+    int64_t image;
+    int first;
+    ls_plane plane;
+} strip;
+
+static strip strip_at(const ls_field *f, int64_t image, int number)
 {
-    return first + f->near < f->blocks ? first + f->near : f->blocks;
+    strip s = {image, number * f->plane.blocks, f->plane};
+    if (s.first + s.plane.blocks > f->blocks) {
+        s.plane.blocks = f->blocks - s.first;
+    }
+    return s;
 }
 
-/* i: each plane of the strip `first` .. `end`, image by image. */
-#define EACH_PLANE(f, first, end, i)                      \
-    for (int64_t image = 0; image < (f)->images; image++) \
-        for (int64_t i = image * (f)->blocks + (first); i < image * (f)->blocks + (end); i++)
-
-/* Statistics of plane `i`: image i / blocks, block i % blocks. */
-static void statistics_of(ls_plan *plan, const ls_field *f, const char *x, int64_t i)
+/* Where the values of a strip begin: its pixels, its sums in [N][C]. */
+static size_t byte_of(const ls_plan *plan, const ls_field *f, strip s)
 {
-    int64_t plane = LS_PLANT(statistics_axes_swapped, i, i % f->blocks * f->images + i / f->blocks);
+    return (size_t)ls_plan_plane_at(f, s.image * f->blocks + s.first) *
+           ls_dtype_bytes(plan->options.activation);
+}
+
+static int64_t sums_at(const ls_field *f, strip s)
+{
+    return s.image * f->channels + (int64_t)s.first * s.plane.block;
+}
+
+typedef void strip_fn(ls_plan *plan, const ls_field *f, const ls_op *op, int which, strip s);
+
+/* Strip `number` of each image. */
+static void each_image(ls_plan *plan, const ls_field *f, const ls_op *op, int which, int number,
+                       strip_fn *run)
+{
+    for (int64_t image = 0; image < f->images; image++) {
+        run(plan, f, op, which, strip_at(f, image, number));
+    }
+}
+
+/* Every strip of every image, distributed over the threads. */
+static void each_strip(ls_plan *plan, const ls_field *f, const ls_op *op, int which, strip_fn *run)
+{
+    int strips = strip_count(f);
+#pragma omp parallel for schedule(static) num_threads(plan->backend->threads)
+    for (int64_t i = 0; i < (int64_t)f->images * strips; i++) {
+        run(plan, f, op, which, strip_at(f, i / strips, (int)(i % strips)));
+    }
+}
+
+/* Input of the first or of the second norm of an operation. */
+static int norm_input(const ls_op *op, int which)
+{
+    return which == 0 ? op->in : op->residual;
+}
+
+static void statistics_of(ls_plan *plan, const ls_field *f, const ls_op *op, int which, strip s)
+{
+    int64_t plane = s.image * f->blocks + s.first;
     plane =
-        LS_PLANT(last_statistics_axes_swapped, plane, i % f->blocks * f->images + i / f->blocks);
-    plan->backend->loops->norm_stats(plan->options.activation, x + byte_of(plan, f, plane),
-                                     &f->plane, plan->partial[0] + i * f->plane.block,
-                                     plan->partial[1] + i * f->plane.block);
+        LS_PLANT(statistics_axes_swapped, plane, plane % f->blocks * f->images + plane / f->blocks);
+    strip read = s;
+    read.image = plane / f->blocks;
+    read.first = (int)(plane % f->blocks);
+    read.plane.step = LS_PLANT(last_statistics_axes_swapped, s.plane.step, (int64_t)s.plane.block);
+    const char *x = ls_plan_at(plan, norm_input(op, which));
+    plan->backend->loops->norm_stats(plan->options.activation, x + byte_of(plan, f, read),
+                                     &read.plane, plan->partial[0] + sums_at(f, s),
+                                     plan->partial[1] + sums_at(f, s));
 }
 
 /* Merges the planes of all images into row 0 of the partials: [0][c] mean, [1][c] deviations. */
@@ -189,71 +232,54 @@ static void finish_statistics(ls_plan *plan, const ls_field *f, ls_norm *norm, i
     spread(norm->coef[b].bias, f->plane.block, bias);
 }
 
-static void apply_to(ls_plan *plan, const ls_field *f, const ls_op *op, int64_t i)
+static void apply_to(ls_plan *plan, const ls_field *f, const ls_op *op, int which, strip s)
 {
+    (void)which;
     const ls_work *work = ls_plan_work(plan, op);
-    int64_t b = i % f->blocks;
-    b -= LS_PLANT(norm_tail_of_channels, 0, b == f->blocks - 1 && b > 0);
-    b -= LS_PLANT(last_norm_tail_of_channels, 0, b == f->blocks - 1 && b > 0);
-    size_t at = byte_of(plan, f, i);
+    int first = s.first;
+    first -= LS_PLANT(norm_tail_of_channels, 0, first == f->blocks - 1 && first > 0);
+    size_t at = byte_of(plan, f, s);
     const char *residual = op->residual >= 0 ? ls_plan_at(plan, op->residual) : NULL;
     ls_norm_apply apply = {.x = (const char *)ls_plan_at(plan, op->in) + at,
                            .residual = residual == NULL ? NULL : residual + at,
                            .y = (char *)ls_plan_at(plan, op->out) + at,
-                           .coef = &work->norm[0].coef[b],
-                           .residual_coef = op->dual ? &work->norm[1].coef[b] : NULL,
+                           .coef = &work->norm[0].coef[first],
+                           .residual_coef = op->dual ? &work->norm[1].coef[first] : NULL,
                            .relu = op->relu};
-    plan->backend->loops->norm_apply(plan->options.activation, &apply, &f->plane);
-}
-
-/* Input of the first or of the second norm of an operation. */
-static int norm_input(const ls_op *op, int which)
-{
-    return which == 0 ? op->in : op->residual;
+    plan->backend->loops->norm_apply(plan->options.activation, &apply, &s.plane);
 }
 
 static void forward_by_strips(ls_plan *plan, const ls_field *f, const ls_op *op)
 {
     ls_work *work = ls_plan_work(plan, op);
 #pragma omp parallel for schedule(static) num_threads(plan->backend->threads)
-    for (int first = 0; first < f->blocks; first += f->near) {
-        int end = strip_end(f, first);
+    for (int number = 0; number < strip_count(f); number++) {
+        strip s = strip_at(f, 0, number);
         for (int k = 0; k < (op->dual ? 2 : 1); k++) {
-            const char *x = ls_plan_at(plan, norm_input(op, k));
             if (!evaluates(plan)) {
-                EACH_PLANE(f, first, end, i)
-                {
-                    statistics_of(plan, f, x, i);
-                }
+                each_image(plan, f, op, k, number, statistics_of);
             }
-            for (int b = first; b < end; b++) {
+            for (int b = s.first; b < s.first + s.plane.blocks; b++) {
                 if (!evaluates(plan)) {
                     merge_images(plan, f, b);
                 }
                 finish_statistics(plan, f, &work->norm[k], b);
             }
         }
-        EACH_PLANE(f, first, end, i)
-        {
-            apply_to(plan, f, op, i);
-        }
+        each_image(plan, f, op, 0, number, apply_to);
     }
 }
 
 /* Of the batch, or of the group's batches. */
-static ls_status statistics(ls_plan *plan, ls_stream *stream, const ls_field *f, ls_norm *norm,
-                            int slot)
+static ls_status statistics(ls_plan *plan, ls_stream *stream, const ls_field *f, const ls_op *op,
+                            int which)
 {
-    const char *x = ls_plan_at(plan, slot);
-#pragma omp parallel for schedule(static) num_threads(plan->backend->threads)
-    for (int64_t i = 0; i < f->planes; i++) {
-        statistics_of(plan, f, x, i);
-    }
+    each_strip(plan, f, op, which, statistics_of);
     for (int b = 0; b < f->blocks; b++) {
         merge_images(plan, f, b);
     }
     return plan->has_sync && LS_PLANT(sync_bn_local_forward, true, false)
-               ? merge_ranks(plan, stream, f, &norm->count)
+               ? merge_ranks(plan, stream, f, &ls_plan_work(plan, op)->norm[which].count)
                : LS_OK;
 }
 
@@ -268,42 +294,51 @@ ls_status ls_norm_forward(ls_plan *plan, ls_stream *stream, const ls_op *op)
     }
     for (int k = 0; k < (op->dual ? 2 : 1); k++) {
         if (!evaluates(plan)) {
-            LS_TRY(statistics(plan, stream, &f, &work->norm[k], norm_input(op, k)));
+            LS_TRY(statistics(plan, stream, &f, op, k));
         }
         for (int b = 0; b < f.blocks; b++) {
             finish_statistics(plan, &f, &work->norm[k], b);
         }
     }
-#pragma omp parallel for schedule(static) num_threads(plan->backend->threads)
-    for (int64_t i = 0; i < f.planes; i++) {
-        apply_to(plan, &f, op, i);
-    }
+    each_strip(plan, &f, op, 0, apply_to);
     return LS_OK;
 }
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-static void sums_of(ls_plan *plan, const ls_field *f, const ls_op *op, ls_gate gate, int64_t i)
+/* Where the ReLU of an operation passes dy; and where it passes op->g, which is stored gated. */
+static ls_gate gate_of(const ls_op *op)
 {
+    return !op->relu ? LS_GATE_NONE : op->residual >= 0 ? LS_GATE_OUTPUT : LS_GATE_INPUT;
+}
+
+static ls_gate gate_of_g(const ls_op *op)
+{
+    return op->store_g ? LS_GATE_NONE : gate_of(op);
+}
+
+static void sums_of(ls_plan *plan, const ls_field *f, const ls_op *op, int which, strip s)
+{
+    (void)which;
     const ls_work *work = ls_plan_work(plan, op);
-    int64_t b = i % f->blocks;
-    size_t at = byte_of(plan, f, i);
+    size_t at = byte_of(plan, f, s);
+    int64_t sums = sums_at(f, s);
     const char *dy2 = op->dy[1] == LS_NO_BUFFER ? NULL : ls_plan_grad(plan, op->dy[1]);
     const char *x2 = op->dual ? ls_plan_at(plan, op->residual) : NULL;
     char *g = op->store_g ? ls_plan_grad(plan, op->g) : NULL;
-    ls_norm_sums sums = {.dy = (const char *)ls_plan_grad(plan, op->dy[0]) + at,
+    ls_norm_sums args = {.dy = (const char *)ls_plan_grad(plan, op->dy[0]) + at,
                          .dy2 = dy2 == NULL ? NULL : dy2 + at,
                          .x = (const char *)ls_plan_at(plan, op->in) + at,
                          .y = (const char *)ls_plan_at(plan, op->out) + at,
                          .x2 = x2 == NULL ? NULL : x2 + at,
                          .g = g == NULL ? NULL : g + at,
-                         .coef = &work->norm[0].coef[b],
-                         .coef2 = op->dual ? &work->norm[1].coef[b] : NULL,
-                         .gate = gate,
-                         .sum = plan->partial[0] + i * f->plane.block,
-                         .sum_x = plan->partial[1] + i * f->plane.block,
-                         .sum_x2 = plan->partial[2] + i * f->plane.block};
-    plan->backend->loops->norm_sums(plan->options.activation, &sums, &f->plane);
+                         .coef = &work->norm[0].coef[s.first],
+                         .coef2 = op->dual ? &work->norm[1].coef[s.first] : NULL,
+                         .gate = gate_of(op),
+                         .sum = plan->partial[0] + sums,
+                         .sum_x = plan->partial[1] + sums,
+                         .sum_x2 = plan->partial[2] + sums};
+    plan->backend->loops->norm_sums(plan->options.activation, &args, &s.plane);
 }
 
 /* Over images, into row 0; sums of g * (x - mean) also move from the rounded mean to the mean. */
@@ -387,20 +422,18 @@ static void back_coefficients(ls_plan *plan, const ls_field *f, ls_norm *norm, c
     spread(norm->back[block].c, f->plane.block, c);
 }
 
-static void gradient_of(ls_plan *plan, const ls_field *f, const ls_op *op, int which, ls_gate gate,
-                        int64_t i)
+static void gradient_of(ls_plan *plan, const ls_field *f, const ls_op *op, int which, strip s)
 {
     const ls_work *work = ls_plan_work(plan, op);
-    int64_t b = i % f->blocks;
-    size_t at = byte_of(plan, f, i);
+    size_t at = byte_of(plan, f, s);
     int buffer = which == 0 ? op->dx : op->dx2;
     ls_norm_dx args = {.g = (const char *)ls_plan_grad(plan, op->g) + at,
                        .x = (const char *)ls_plan_at(plan, norm_input(op, which)) + at,
                        .dx = (char *)ls_plan_grad(plan, buffer) + at,
-                       .coef = &work->norm[which].coef[b],
-                       .back = &work->norm[which].back[b],
-                       .gate = gate};
-    plan->backend->loops->norm_dx(plan->options.activation, &args, &f->plane);
+                       .coef = &work->norm[which].coef[s.first],
+                       .back = &work->norm[which].back[s.first],
+                       .gate = gate_of_g(op)};
+    plan->backend->loops->norm_dx(plan->options.activation, &args, &s.plane);
 }
 
 static bool has_gradient(const ls_op *op, int which)
@@ -408,18 +441,14 @@ static bool has_gradient(const ls_op *op, int which)
     return (which == 0 ? op->dx : op->dx2) != LS_NO_BUFFER;
 }
 
-static void backward_by_strips(ls_plan *plan, const ls_field *f, const ls_op *op, ls_gate gate,
-                               ls_gate gate_g)
+static void backward_by_strips(ls_plan *plan, const ls_field *f, const ls_op *op)
 {
     ls_work *work = ls_plan_work(plan, op);
 #pragma omp parallel for schedule(static) num_threads(plan->backend->threads)
-    for (int first = 0; first < f->blocks; first += f->near) {
-        int end = strip_end(f, first);
-        EACH_PLANE(f, first, end, i)
-        {
-            sums_of(plan, f, op, gate, i);
-        }
-        for (int b = first; b < end; b++) {
+    for (int number = 0; number < strip_count(f); number++) {
+        strip s = strip_at(f, 0, number);
+        each_image(plan, f, op, 0, number, sums_of);
+        for (int b = s.first; b < s.first + s.plane.blocks; b++) {
             merge_sums(plan, f, op, b);
             for (int k = 0; k < (op->dual ? 2 : 1); k++) {
                 store_gradients(plan, f, &work->norm[k], plan->partial[1 + k], b);
@@ -428,23 +457,17 @@ static void backward_by_strips(ls_plan *plan, const ls_field *f, const ls_op *op
         }
         for (int k = 0; k < (op->dual ? 2 : 1); k++) {
             if (has_gradient(op, k)) {
-                EACH_PLANE(f, first, end, i)
-                {
-                    gradient_of(plan, f, op, k, gate_g, i);
-                }
+                each_image(plan, f, op, k, number, gradient_of);
             }
         }
     }
 }
 
 static ls_status backward_by_planes(ls_plan *plan, ls_stream *stream, const ls_field *f,
-                                    const ls_op *op, ls_gate gate, ls_gate gate_g)
+                                    const ls_op *op)
 {
     ls_work *work = ls_plan_work(plan, op);
-#pragma omp parallel for schedule(static) num_threads(plan->backend->threads)
-    for (int64_t i = 0; i < f->planes; i++) {
-        sums_of(plan, f, op, gate, i);
-    }
+    each_strip(plan, f, op, 0, sums_of);
     for (int b = 0; b < f->blocks; b++) {
         merge_sums(plan, f, op, b);
     }
@@ -458,10 +481,7 @@ static ls_status backward_by_planes(ls_plan *plan, ls_stream *stream, const ls_f
             back_coefficients(plan, f, &work->norm[k], sum_x, b);
         }
         if (has_gradient(op, k)) {
-#pragma omp parallel for schedule(static) num_threads(plan->backend->threads)
-            for (int64_t i = 0; i < f->planes; i++) {
-                gradient_of(plan, f, op, k, gate_g, i);
-            }
+            each_strip(plan, f, op, k, gradient_of);
         }
     }
     return LS_OK;
@@ -470,12 +490,10 @@ static ls_status backward_by_planes(ls_plan *plan, ls_stream *stream, const ls_f
 ls_status ls_norm_backward(ls_plan *plan, ls_stream *stream, const ls_op *op)
 {
     ls_field f = ls_plan_field(plan, op->in);
-    ls_gate gate = !op->relu ? LS_GATE_NONE : op->residual >= 0 ? LS_GATE_OUTPUT : LS_GATE_INPUT;
-    ls_gate gate_g = op->store_g ? LS_GATE_NONE : gate;
     if (by_strips(plan, &f)) {
-        backward_by_strips(plan, &f, op, gate, gate_g);
+        backward_by_strips(plan, &f, op);
     } else {
-        LS_TRY(backward_by_planes(plan, stream, &f, op, gate, gate_g));
+        LS_TRY(backward_by_planes(plan, stream, &f, op));
     }
     for (int k = 0; k < (op->dual ? 2 : 1); k++) {
         const ls_layer *layer = &plan->network->layer[op->norm[k]];

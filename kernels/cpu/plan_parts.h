@@ -97,26 +97,34 @@ typedef struct ls_field {
     int64_t planes; /* images x blocks */
     ls_plane plane;
     int64_t image_step, block_step; /* elements from one to the next */
-    /* Blocks to visit together, since they share lines of the cache. */
-    int near;
 } ls_field;
+
+/* Blocks of a strip: a pixel's whole row where there is room, but so many strips that the threads
+ * share them out evenly, or have four each. */
+static inline int ls_plan_strip(int blocks, int block, int images, int threads)
+{
+    int strips = (blocks * block + LS_LOOPS_STRIP - 1) / LS_LOOPS_STRIP;
+    while (strips < blocks && images * strips % threads != 0 && images * strips < 4 * threads) {
+        strips++;
+    }
+    return (blocks + strips - 1) / strips;
+}
 
 static inline ls_field ls_plan_field(const ls_plan *plan, int slot)
 {
-    enum { NEAR_BYTES = 128 }; /* a line and its neighbour, which processors fetch with it */
     const ls_slot *s = &plan->lower.slot[slot];
     int step = plan->layout[slot].block, lanes = plan->backend->loops->lanes;
     int block = step > lanes ? lanes : step, blocks = s->channels / block;
-    int bytes = block * (int)ls_dtype_bytes(plan->options.activation);
-    int near = step > block && NEAR_BYTES > bytes ? NEAR_BYTES / bytes : 1;
+    bool gaps = step > block;
+    int strip =
+        gaps ? ls_plan_strip(blocks, block, plan->options.batch, plan->backend->threads) : 1;
     return (ls_field){.channels = s->channels,
                       .blocks = blocks,
                       .images = plan->options.batch,
                       .planes = (int64_t)plan->options.batch * blocks,
-                      .plane = {ls_plan_pixels(s), block, step},
+                      .plane = {ls_plan_pixels(s), block, step, strip},
                       .image_step = (int64_t)s->channels * ls_plan_pixels(s),
-                      .block_step = step > block ? block : (int64_t)block * ls_plan_pixels(s),
-                      .near = near < blocks ? near : blocks};
+                      .block_step = gaps ? block : (int64_t)block * ls_plan_pixels(s)};
 }
 
 /* First element of plane `i`: image i / blocks, block i % blocks. */

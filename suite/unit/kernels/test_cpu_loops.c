@@ -61,7 +61,7 @@ static void norm_case(const ls_loops *loops, int k, int block, int pixels)
 {
     ls_dtype type = types[k];
     int64_t count = (int64_t)pixels * block;
-    ls_plane plane = {pixels, block, block};
+    ls_plane plane = {pixels, block, block, 1};
     ls_tensor x = loop_tensor(type, count), r = loop_tensor(type, count);
     ls_tensor y = loop_tensor(type, count), dy = loop_tensor(type, count);
     ls_tensor dy2 = loop_tensor(type, count), g = loop_tensor(type, count);
@@ -296,37 +296,49 @@ static operands operands_make(ls_dtype type, int64_t count)
     return o;
 }
 
-/* All loops over a plane; results are in the operands and in sums[5][lanes]. */
-static void run_all(const ls_loops *loops, operands *o, const ls_plane *plane, double *sums)
+enum { BLOCKS = 3, ROW = BLOCKS * LS_LOOPS_LANES };
+
+/* All loops over a plane, from block `first` on; results are in the operands and in sums[5][ROW].
+ * A strip has no averages. */
+static void run_all(const ls_loops *loops, operands *o, const ls_plane *plane, int first,
+                    double *sums)
 {
     ls_dtype type = o->t[ONE].dtype;
-    ls_lane_coef coef;
-    ls_lane_back back;
-    for (int l = 0; l < LS_LOOPS_LANES; l++) {
-        coef.mean[l] = coef.scale[l] = back.a[l] = 0.5f + 0.125f * (float)(l % plane->block);
-        coef.bias[l] = back.mean[l] = back.b[l] = back.c[l] = 0.25f;
+    ls_lane_coef coefs[BLOCKS], *coef = coefs + first;
+    ls_lane_back backs[BLOCKS], *back = backs + first;
+    for (int i = 0; i < ROW; i++) {
+        int b = i / LS_LOOPS_LANES, l = i % LS_LOOPS_LANES;
+        float value = 0.5f + 0.125f * (float)(l % plane->block + b);
+        coefs[b].mean[l] = coefs[b].scale[l] = backs[b].a[l] = value;
+        coefs[b].bias[l] = backs[b].mean[l] = backs[b].b[l] = backs[b].c[l] = 0.25f;
     }
-    loops->norm_stats(type, o->t[ONE].data, plane, sums, sums + LS_LOOPS_LANES);
-    ls_norm_apply apply = {o->t[ONE].data, o->t[TWO].data, o->t[THREE].data, &coef, &coef, true};
+    char *one, *two, *three, *four, **data[] = {&one, &two, &three, &four};
+    for (int i = 0; i < OPERANDS; i++) {
+        *data[i] = (char *)o->t[i].data + (size_t)(first * plane->block) * ls_dtype_bytes(type);
+    }
+    sums += first * plane->block;
+    loops->norm_stats(type, one, plane, sums, sums + ROW);
+    ls_norm_apply apply = {one, two, three, coef, coef, true};
     loops->norm_apply(type, &apply, plane);
-    ls_norm_sums all = {.dy = o->t[TWO].data,
-                        .dy2 = o->t[FOUR].data,
-                        .x = o->t[ONE].data,
-                        .x2 = o->t[THREE].data,
-                        .y = o->t[THREE].data,
-                        .g = o->t[FOUR].data,
-                        .coef = &coef,
-                        .coef2 = &coef,
+    ls_norm_sums all = {.dy = two,
+                        .dy2 = four,
+                        .x = one,
+                        .x2 = three,
+                        .y = three,
+                        .g = four,
+                        .coef = coef,
+                        .coef2 = coef,
                         .gate = LS_GATE_OUTPUT,
-                        .sum = sums + 2 * LS_LOOPS_LANES,
-                        .sum_x = sums + 3 * LS_LOOPS_LANES,
-                        .sum_x2 = sums + 4 * LS_LOOPS_LANES};
+                        .sum = sums + 2 * ROW,
+                        .sum_x = sums + 3 * ROW,
+                        .sum_x2 = sums + 4 * ROW};
     loops->norm_sums(type, &all, plane);
-    ls_norm_dx dx = {o->t[FOUR].data, o->t[ONE].data, o->t[THREE].data,
-                     &coef,           &back,          LS_GATE_INPUT};
+    ls_norm_dx dx = {four, one, three, coef, back, LS_GATE_INPUT};
     loops->norm_dx(type, &dx, plane);
-    loops->average(type, o->t[TWO].data, o->t[FOUR].data, plane);
-    loops->average_back(type, o->t[ONE].data, o->t[TWO].data, plane);
+    if (plane->blocks == 1) {
+        loops->average(type, two, four, plane);
+        loops->average_back(type, one, two, plane);
+    }
 }
 
 START_TEST(planes_with_gaps)
@@ -335,19 +347,81 @@ START_TEST(planes_with_gaps)
     static const int pixels[] = {1, 2, 7, 64, 129};
     for (size_t p = 0; loops != NULL && p < sizeof pixels / sizeof pixels[0]; p++) {
         int block = loops->lanes;
-        ls_plane plane = {pixels[p], block, block}, gaps = {pixels[p], block, block * (1 + GAP)};
+        ls_plane plane = {pixels[p], block, block, 1};
+        ls_plane gaps = {pixels[p], block, block * (1 + GAP), 1};
         operands narrow = operands_make(types[_i % 3], plane.pixels * block), wide;
         for (int i = 0; i < OPERANDS; i++) {
             wide.t[i] = spread_out(&narrow.t[i], block);
         }
-        double sums[2][5 * LS_LOOPS_LANES] = {{0}};
-        run_all(loops, &narrow, &plane, sums[0]);
-        run_all(loops, &wide, &gaps, sums[1]);
+        double sums[2][5 * ROW] = {{0}};
+        run_all(loops, &narrow, &plane, 0, sums[0]);
+        run_all(loops, &wide, &gaps, 0, sums[1]);
         ck_assert(memcmp(sums[0], sums[1], sizeof sums[0]) == 0);
         for (int i = 0; i < OPERANDS; i++) {
             same_spread(&wide.t[i], &narrow.t[i], block, "a plane with gaps");
         }
     }
+}
+END_TEST
+
+/* A strip is its blocks, bit for bit. */
+START_TEST(strips)
+{
+    const ls_loops *loops = variant(_i / 3);
+    static const int pixels[] = {1, 2, 7, 64, 129};
+    for (size_t p = 0; loops != NULL && p < sizeof pixels / sizeof pixels[0]; p++) {
+        int block = loops->lanes;
+        ls_plane strip = {pixels[p], block, block * BLOCKS, BLOCKS}, plane = strip;
+        plane.blocks = 1;
+        operands whole = operands_make(types[_i % 3], pixels[p] * strip.step);
+        operands single = operands_make(types[_i % 3], pixels[p] * strip.step);
+        double sums[2][5 * ROW] = {{0}};
+        run_all(loops, &whole, &strip, 0, sums[0]);
+        for (int b = 0; b < BLOCKS; b++) {
+            run_all(loops, &single, &plane, b, sums[1]);
+        }
+        ck_assert(memcmp(sums[0], sums[1], sizeof sums[0]) == 0);
+        ck_assert(memcmp(whole.t[THREE].data, single.t[THREE].data,
+                         (size_t)(pixels[p] * strip.step) * ls_dtype_bytes(types[_i % 3])) == 0);
+        for (int i = 0; i < OPERANDS; i++) {
+            free(whole.t[i].data);
+            free(single.t[i].data);
+        }
+    }
+}
+END_TEST
+
+/* Statistics of a strip are merged from parts: of values far from zero, as exact as of a plane. */
+START_TEST(strips_in_parts)
+{
+    const ls_loops *loops = variant(_i);
+    enum { PIXELS = 3000 };
+    if (loops == NULL) {
+        return;
+    }
+    int channels = loops->lanes * BLOCKS;
+    ls_tensor x = loop_tensor(LS_F32, PIXELS * channels);
+    loop_fill(&x, 41, 0);
+    float *value = x.data;
+    double mean[ROW], m2[ROW];
+    ls_plane strip = {PIXELS, loops->lanes, channels, BLOCKS};
+    for (int64_t i = 0; i < x.count; i++) {
+        value[i] += 1000 + (float)(i % channels);
+    }
+    loops->norm_stats(LS_F32, x.data, &strip, mean, m2);
+    for (int c = 0; c < channels; c++) {
+        double sum = 0, squares = 0;
+        for (int p = 0; p < PIXELS; p++) {
+            sum += (double)value[p * channels + c];
+        }
+        for (int p = 0; p < PIXELS; p++) {
+            double off = (double)value[p * channels + c] - sum / PIXELS;
+            squares += off * off;
+        }
+        ck_assert_double_le(fabs(mean[c] - sum / PIXELS), 1e-5);
+        ck_assert_double_le(fabs(m2[c] / squares - 1), 1e-5);
+    }
+    free(x.data);
 }
 END_TEST
 
@@ -436,6 +510,8 @@ int main(void)
     tcase_add_loop_test(c, norm_loops, 0, 9);
     tcase_add_loop_test(c, pool_loops, 0, 9);
     tcase_add_loop_test(c, planes_with_gaps, 0, 9);
+    tcase_add_loop_test(c, strips, 0, 9);
+    tcase_add_loop_test(c, strips_in_parts, 0, 3);
     tcase_add_loop_test(c, pools_with_gaps, 0, 9);
     tcase_add_loop_test(c, conversions, 0, 3);
     suite_add_tcase(suite, c);
