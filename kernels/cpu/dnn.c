@@ -374,8 +374,9 @@ static void descs_free(descs *d)
     desc_destroy(d->plain);
 }
 
+/* matrix_tag: of a matrix's weight, or any. */
 static ls_status descs_create(const ls_dnn_shape *s, int in_block, int out_block,
-                              const ls_dnn_types *types, descs *d)
+                              const ls_dnn_types *types, dnnl_format_tag_t matrix_tag, descs *d)
 {
     const dnnl_dims_t in = {s->batch, s->in_channels, s->in_height, s->in_width};
     const dnnl_dims_t out = {s->batch, s->out_channels, s->out_height, s->out_width};
@@ -385,8 +386,9 @@ static ls_status descs_create(const ls_dnn_shape *s, int in_block, int out_block
     dnnl_format_tag_t out_tag = s->matrix ? dnnl_nc : tag_of_block(out_block);
     LS_DNNL(desc_create(&d->in, rank, in, types->in, in_tag));
     LS_DNNL(desc_create(&d->out, rank, out, types->out, out_tag));
-    LS_DNNL(desc_create(&d->weight, rank, weight, types->weight, dnnl_format_tag_any));
-    LS_DNNL(desc_create(&d->operand, rank, weight, types->in, dnnl_format_tag_any));
+    dnnl_format_tag_t tag = s->matrix ? matrix_tag : dnnl_format_tag_any;
+    LS_DNNL(desc_create(&d->weight, rank, weight, types->weight, tag));
+    LS_DNNL(desc_create(&d->operand, rank, weight, types->in, tag));
     LS_DNNL(desc_create(&d->plain, rank, weight, LS_F32, s->matrix ? dnnl_oi : dnnl_oihw));
     return LS_OK;
 }
@@ -529,12 +531,34 @@ static ls_status find_layout(const ls_dnn_shape *s, desc_ref weight, ls_dnn_layo
     return LS_OK;
 }
 
+static desc_ref weight_of(const ls_dnn_product *p)
+{
+    bool gradient = p->pass == LS_DNN_BACKWARD_WEIGHTS;
+    return dnnl_primitive_desc_query_md(
+        p->desc, gradient ? dnnl_query_diff_weights_md : dnnl_query_weights_md, 0);
+}
+
+/* Whether oneDNN chose to read or write a matrix's weight transposed. */
+static ls_status is_transposed(const ls_dnn_product *p, const ls_dnn_shape *s,
+                               const ls_dnn_types *types, bool *transposed)
+{
+    const dnnl_dims_t dims = {s->out_channels, s->in_channels};
+    desc_own desc = NULL;
+    *transposed = false;
+    if (s->matrix) {
+        ls_dtype type = p->pass == LS_DNN_BACKWARD_WEIGHTS ? types->weight : types->in;
+        LS_DNNL(desc_create(&desc, 2, dims, type, dnnl_io));
+        *transposed = dnnl_memory_desc_equal(weight_of(p), desc) != 0;
+        desc_destroy(desc);
+    }
+    return LS_OK;
+}
+
 static ls_status product_build(ls_dnn_product *p, const ls_dnn_shape *s, const descs *d)
 {
     bool backward_weights = p->pass == LS_DNN_BACKWARD_WEIGHTS;
     dnnl_engine_t engine = p->dnn->engine;
-    desc_ref weight = dnnl_primitive_desc_query_md(
-        p->desc, backward_weights ? dnnl_query_diff_weights_md : dnnl_query_weights_md, 0);
+    desc_ref weight = weight_of(p);
     desc_ref scratch = dnnl_primitive_desc_query_md(p->desc, dnnl_query_scratchpad_md, 0);
     p->info.weight_bytes = dnnl_memory_desc_get_size(weight);
     p->info.scratch_bytes = scratch == NULL ? 0 : dnnl_memory_desc_get_size(scratch);
@@ -566,9 +590,23 @@ ls_status ls_dnn_product_create(ls_dnn *dnn, const ls_dnn_shape *shape, ls_dnn_p
     p->dnn = dnn;
     p->pass = pass;
     descs d = {0};
+    bool transposed = false;
     ls_status status = LS_OK;
-    LS_TRY_GOTO(status, descs_create(shape, in_block, out_block, types, &d), free_descs);
+    LS_TRY_GOTO(status, descs_create(shape, in_block, out_block, types, dnnl_format_tag_any, &d),
+                free_descs);
     LS_TRY_GOTO(status, product_find(p, shape, &d), free_descs);
+    LS_TRY_GOTO(status, is_transposed(p, shape, types, &transposed), free_descs);
+    if (transposed) {
+        /* Its matrix products take a weight as it lies, too, and are not slower (measured): that
+         * saves a transposition in each step, and the copies of forward and backward are one. */
+        dnnl_primitive_desc_destroy(p->desc);
+        p->desc = NULL;
+        descs_free(&d);
+        d = (descs){0};
+        LS_TRY_GOTO(status, descs_create(shape, in_block, out_block, types, dnnl_oi, &d),
+                    free_descs);
+        LS_TRY_GOTO(status, product_find(p, shape, &d), free_descs);
+    }
     LS_TRY_GOTO(status, product_build(p, shape, &d), free_descs);
     *out = p;
 free_descs:

@@ -331,6 +331,24 @@ END_TEST
 
 /* Sums of odd positive numbers pass 256 and 2048, above which bf16 and fp16 hold even numbers only:
  * an accumulator of either loses some. */
+/* Where oneDNN has no blocks of its own for a matrix (it has on AVX-512), no pass transposes the
+ * weight. */
+START_TEST(matrices_read_the_weight_as_it_lies)
+{
+    const ls_dnn_shape shape = {.batch = 32, .in_channels = 512, .out_channels = 1000, .matrix = 1};
+    const ls_dnn_types types = {LS_F32, LS_F32, LS_F32};
+    ls_dnn *dnn = NULL;
+    ck_assert_int_eq(ls_dnn_open(&dnn), LS_OK);
+    for (int pass = 0; pass <= LS_DNN_BACKWARD_WEIGHTS && ls_dnn_block() < 16; pass++) {
+        ls_dnn_product *product = NULL;
+        ck_assert_int_eq(ls_dnn_product_create(dnn, &shape, pass, 1, 1, &types, &product), LS_OK);
+        ck_assert_msg(ls_dnn_product_about(product)->weight_is_plain, "pass %d", pass);
+        ls_dnn_product_destroy(product);
+    }
+    ls_dnn_close(dnn);
+}
+END_TEST
+
 START_TEST(half_products_accumulate_in_f32)
 {
     for (int emulated = 0; emulated < 2; emulated++) {
@@ -618,6 +636,7 @@ int main(void)
     tcase_add_loop_test(c, half_products_accumulate_in_f32, 0, 2 * PRODUCTS);
     tcase_add_loop_test(c, padding_meets_an_infinite_gradient, 0, 3);
     tcase_add_test(c, names_tell_units);
+    tcase_add_test(c, matrices_read_the_weight_as_it_lies);
     tcase_add_test(c, fp16_products_keep_subnormals);
     tcase_add_loop_test(c, weights_round_before_the_product, 0, 2);
     tcase_add_loop_test(c, sync_norm_is_one_batch, 0, 2);
