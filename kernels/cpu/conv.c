@@ -402,9 +402,14 @@ static void run_own_weights(ls_conv *conv, const void *in, const void *out_grad,
     }
 }
 
-static ls_dnn_layout layout_of(const ls_conv *conv, ls_dnn_pass which)
+static const ls_dnn_layout *layout_of(const ls_conv *conv, ls_dnn_pass which)
 {
-    return ls_dnn_product_about(conv->pass[which].product)->layout;
+    return &ls_dnn_product_about(conv->pass[which].product)->layout;
+}
+
+static bool same_side(const ls_dnn_side *a, const ls_dnn_side *b)
+{
+    return a->many == b->many && a->near == b->near && a->far == b->far;
 }
 
 /* Whether both passes read the weight in one layout, of which one copy is enough. */
@@ -416,8 +421,10 @@ static bool shares_weight(const ls_conv *conv)
     }
     bool plain = ls_dnn_product_about(pass[LS_DNN_FORWARD].product)->weight_is_plain &&
                  ls_dnn_product_about(pass[LS_DNN_BACKWARD_DATA].product)->weight_is_plain;
-    ls_dnn_layout layout = layout_of(conv, LS_DNN_FORWARD);
-    return plain || (layout != LS_DNN_OTHER && layout == layout_of(conv, LS_DNN_BACKWARD_DATA));
+    const ls_dnn_layout *a = layout_of(conv, LS_DNN_FORWARD);
+    const ls_dnn_layout *b = layout_of(conv, LS_DNN_BACKWARD_DATA);
+    return plain || (a->order != LS_DNN_OTHER && a->order == b->order && a->step == b->step &&
+                     a->tap == b->tap && same_side(&a->out, &b->out) && same_side(&a->in, &b->in));
 }
 
 static ls_pack_weight pack_weight(const ls_conv *conv, const void *plain, ls_dtype type)
@@ -431,14 +438,17 @@ static ls_pack_weight pack_weight(const ls_conv *conv, const void *plain, ls_dty
                             .taps = s->kernel * s->kernel,
                             .out_pixels = (int)out_pixels(conv),
                             .in_pixels = (int)in_pixels(conv),
-                            .tap_between = conv->tap_between};
+                            .out_block = conv->map.out_block,
+                            .in_block = conv->map.in_block,
+                            .tap_between = conv->matrix ? conv->tap_between : NULL};
 }
 
-static bool can_pack(const ls_conv *conv, bool (*takes)(const ls_pack_weight *, ls_dnn_layout))
+static bool can_pack(const ls_conv *conv,
+                     bool (*takes)(const ls_pack_weight *, const ls_dnn_layout *))
 {
     ls_pack_weight weight = pack_weight(conv, NULL, LS_BF16);
-    if (conv->backend->isa != LS_ISA_AVX512 || conv->shape.matrix || conv->in_block != 16 ||
-        conv->out_block != 16) {
+    bool blocks = !conv->matrix || (conv->map.in_block % 16 == 0 && conv->map.out_block % 16 == 0);
+    if (conv->backend->isa != LS_ISA_AVX512 || conv->shape.matrix || !blocks) {
         return false;
     }
     bool data = conv->pass[LS_DNN_BACKWARD_DATA].product != NULL;

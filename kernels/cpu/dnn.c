@@ -26,12 +26,38 @@ static dnnl_data_type_t type_of(ls_dtype type)
     return type == LS_F16 ? dnnl_f16 : type == LS_BF16 ? dnnl_bf16 : dnnl_f32;
 }
 
+/* oneDNN's description of a layout: steps of blocks in each dimension, then what is in a block,
+ * from the outermost level to the innermost: `size` values of dimension `of`. */
+typedef struct blocking {
+    dnnl_dims_t step, size, of;
+    int levels;
+} blocking;
+
 /* ---- what differs between 2.x and 3.x -------------------------------------------------------- */
 
 #if DNNL_VERSION_MAJOR >= 3
 
 typedef const_dnnl_memory_desc_t desc_ref; /* borrowed */
 typedef dnnl_memory_desc_t desc_own;
+
+static bool blocking_of(desc_ref desc, blocking *b)
+{
+    dnnl_format_kind_t kind = dnnl_format_kind_undef;
+    dnnl_dims_t *step = NULL, *size = NULL, *of = NULL;
+    bool known =
+        dnnl_memory_desc_query(desc, dnnl_query_format_kind, &kind) == dnnl_success &&
+        kind == dnnl_blocked &&
+        dnnl_memory_desc_query(desc, dnnl_query_strides, &step) == dnnl_success &&
+        dnnl_memory_desc_query(desc, dnnl_query_inner_nblks_s32, &b->levels) == dnnl_success &&
+        dnnl_memory_desc_query(desc, dnnl_query_inner_blks, &size) == dnnl_success &&
+        dnnl_memory_desc_query(desc, dnnl_query_inner_idxs, &of) == dnnl_success;
+    if (known) {
+        memcpy(b->step, *step, sizeof b->step);
+        memcpy(b->size, *size, sizeof b->size);
+        memcpy(b->of, *of, sizeof b->of);
+    }
+    return known;
+}
 
 static dnnl_status_t desc_create(desc_own *out, int rank, const dnnl_dims_t dims, ls_dtype type,
                                  dnnl_format_tag_t tag)
@@ -99,6 +125,16 @@ static dnnl_status_t outer_desc_create(dnnl_primitive_desc_t *out, dnnl_engine_t
 
 typedef const dnnl_memory_desc_t *desc_ref; /* borrowed */
 typedef dnnl_memory_desc_t *desc_own;
+
+static bool blocking_of(desc_ref desc, blocking *b)
+{
+    const dnnl_blocking_desc_t *from = &desc->format_desc.blocking;
+    b->levels = from->inner_nblks;
+    memcpy(b->step, from->strides, sizeof b->step);
+    memcpy(b->size, from->inner_blks, sizeof b->size);
+    memcpy(b->of, from->inner_idxs, sizeof b->of);
+    return desc->format_kind == dnnl_blocked;
+}
 
 static dnnl_status_t desc_create(desc_own *out, int rank, const dnnl_dims_t dims, ls_dtype type,
                                  dnnl_format_tag_t tag)
@@ -500,34 +536,109 @@ static ls_status reorder_create(ls_dnn_product *p, desc_ref from, desc_ref to)
     return LS_OK;
 }
 
-/* The layout of a weight, by comparison with oneDNN's own descriptors. */
-static ls_status find_layout(const ls_dnn_shape *s, desc_ref weight, ls_dnn_layout *layout)
+enum { LANES = 16 };
+
+/* Offset in elements of value (o, i, tap); a matrix has one tap. */
+static int64_t weight_at(const blocking *b, const ls_dnn_shape *s, int o, int i, int tap)
 {
-    static const struct {
-        bool matrix;
-        ls_dtype type;
-        dnnl_format_tag_t tag;
-        ls_dnn_layout layout;
-    } known[] = {{false, LS_BF16, dnnl_OIhw8i16o2i, LS_DNN_OI8I16O2I},
-                 {false, LS_BF16, dnnl_OIhw8o16i2o, LS_DNN_OI8O16I2O},
-                 {false, LS_BF16, dnnl_IOhw8o16i2o, LS_DNN_IO8O16I2O},
-                 {true, LS_BF16, dnnl_OI8i64o2i, LS_DNN_MATRIX},
-                 {false, LS_F32, dnnl_OIhw16i16o, LS_DNN_OI16I16O},
-                 {false, LS_F32, dnnl_OIhw16o16i, LS_DNN_OI16O16I},
-                 {false, LS_F32, dnnl_IOhw16o16i, LS_DNN_IO16O16I},
-                 {true, LS_F32, dnnl_OI16i64o, LS_DNN_MATRIX_WIDE}};
-    const dnnl_dims_t dims = {s->out_channels, s->in_channels, s->kernel, s->kernel};
-    *layout = LS_DNN_OTHER;
-    for (size_t i = 0; i < sizeof known / sizeof *known && *layout == LS_DNN_OTHER; i++) {
-        desc_own desc = NULL;
-        if (known[i].matrix == s->matrix) {
-            LS_DNNL(desc_create(&desc, s->matrix ? 2 : 4, dims, known[i].type, known[i].tag));
-            if (dnnl_memory_desc_equal(weight, desc) != 0) {
-                *layout = known[i].layout;
-            }
-            desc_destroy(desc);
+    int64_t position[4] = {o, i, tap / s->kernel, tap % s->kernel}, at = 0, size = 1;
+    for (int k = b->levels - 1; k >= 0; k--) {
+        int64_t *p = &position[b->of[k]];
+        at += *p % b->size[k] * size;
+        *p /= b->size[k];
+        size *= b->size[k];
+    }
+    for (int d = 0; d < (s->matrix ? 2 : 4); d++) {
+        at += position[d] * b->step[d];
+    }
+    return at;
+}
+
+/* Position of (o, i) in a block of that order. */
+static int64_t in_block_at(ls_dnn_order order, int64_t step, int o, int i)
+{
+    switch (order) {
+    case LS_DNN_PAIRS_IN:
+        return 2 * o + i % 2 + i / 2 * step;
+    case LS_DNN_PAIRS_OUT:
+        return 2 * i + o % 2 + o / 2 * step;
+    case LS_DNN_OUT:
+        return o + i * step;
+    default:
+        return i + o * step;
+    }
+}
+
+/* Fills a side: blocks of one dimension, of which `inner` values are in an inner block. */
+static ls_dnn_side side_of(const blocking *b, const ls_dnn_shape *s, int dimension)
+{
+    int inner = 1, channels = dimension == 0 ? s->out_channels : s->in_channels;
+    for (int k = 0; k < b->levels; k++) {
+        inner *= b->of[k] == dimension ? (int)b->size[k] : 1;
+    }
+    ls_dnn_side side = {.many = inner % LANES == 0 ? inner / LANES : 0};
+    if (side.many > 0 && channels % inner == 0) {
+        bool out = dimension == 0;
+        side.near = weight_at(b, s, out ? LANES : 0, out ? 0 : LANES, 0);
+        side.far = weight_at(b, s, out ? inner : 0, out ? 0 : inner, 0);
+        return side;
+    }
+    return (ls_dnn_side){0};
+}
+
+/* A layout is what every value of its first block, and the first value of every block, confirm. */
+static bool lies(const blocking *b, const ls_dnn_shape *s, const ls_dnn_layout *l)
+{
+    bool good = true;
+    for (int k = 0; k < LANES * LANES; k++) {
+        int o = k / LANES, i = k % LANES;
+        good = good && weight_at(b, s, o, i, 0) == in_block_at(l->order, l->step, o, i);
+    }
+    for (int o = 0; o < s->out_channels / LANES; o++) {
+        good = good && weight_at(b, s, o * LANES, 0, 0) == ls_dnn_side_at(&l->out, o);
+    }
+    for (int i = 0; i < s->in_channels / LANES; i++) {
+        good = good && weight_at(b, s, 0, i * LANES, 0) == ls_dnn_side_at(&l->in, i);
+    }
+    for (int t = 0; t < (s->matrix ? 1 : s->kernel * s->kernel); t++) {
+        good = good && weight_at(b, s, 0, 0, t) == t * l->tap;
+    }
+    return good;
+}
+
+static void find_layout(const ls_dnn_shape *shape, desc_ref weight, ls_dtype type,
+                        ls_dnn_layout *layout)
+{
+    *layout = (ls_dnn_layout){.order = LS_DNN_OTHER};
+    ls_dnn_shape s = *shape;
+    s.kernel = s.matrix ? 1 : s.kernel;
+    blocking b;
+    if (type == LS_F16 || s.out_channels % LANES != 0 || s.in_channels % LANES != 0 ||
+        !blocking_of(weight, &b)) {
+        return;
+    }
+    ls_dnn_layout l = {.out = side_of(&b, &s, 0), .in = side_of(&b, &s, 1)};
+    l.tap = s.kernel > 1 ? weight_at(&b, &s, 0, 0, 1) : 0;
+    for (int k = 0; k < 2 && l.out.many > 0 && l.in.many > 0; k++) {
+        bool half = type == LS_BF16;
+        l.order = half ? (k == 0 ? LS_DNN_PAIRS_IN : LS_DNN_PAIRS_OUT)
+                       : (k == 0 ? LS_DNN_OUT : LS_DNN_IN);
+        int far = half ? 2 : 1;
+        l.step = weight_at(&b, &s, k == 0 ? 0 : far, k == 0 ? far : 0, 0);
+        if (lies(&b, &s, &l)) {
+            *layout = l;
+            return;
         }
     }
+}
+
+ls_status ls_dnn_layout_of_tag(const ls_dnn_shape *s, ls_dtype type, int tag, ls_dnn_layout *layout)
+{
+    const dnnl_dims_t dims = {s->out_channels, s->in_channels, s->kernel, s->kernel};
+    desc_own desc = NULL;
+    LS_DNNL(desc_create(&desc, s->matrix ? 2 : 4, dims, type, (dnnl_format_tag_t)tag));
+    find_layout(s, desc, type, layout);
+    desc_destroy(desc);
     return LS_OK;
 }
 
@@ -554,7 +665,8 @@ static ls_status is_transposed(const ls_dnn_product *p, const ls_dnn_shape *s,
     return LS_OK;
 }
 
-static ls_status product_build(ls_dnn_product *p, const ls_dnn_shape *s, const descs *d)
+static ls_status product_build(ls_dnn_product *p, const ls_dnn_shape *s, const ls_dnn_types *types,
+                               const descs *d)
 {
     bool backward_weights = p->pass == LS_DNN_BACKWARD_WEIGHTS;
     dnnl_engine_t engine = p->dnn->engine;
@@ -570,10 +682,10 @@ static ls_status product_build(ls_dnn_product *p, const ls_dnn_shape *s, const d
     if (p->info.scratch_bytes > 0) {
         LS_DNNL(dnnl_memory_create(&p->scratch, scratch, engine, DNNL_MEMORY_NONE));
     }
-    if (!backward_weights) {
-        LS_TRY(find_layout(s, weight, &p->info.layout));
-    }
     p->info.weight_is_plain = dnnl_memory_desc_equal(weight, d->plain) != 0;
+    if (!backward_weights && !p->info.weight_is_plain) {
+        find_layout(s, weight, types->in, &p->info.layout);
+    }
     if (p->info.weight_is_plain) {
         return LS_OK;
     }
@@ -607,7 +719,7 @@ ls_status ls_dnn_product_create(ls_dnn *dnn, const ls_dnn_shape *shape, ls_dnn_p
                     free_descs);
         LS_TRY_GOTO(status, product_find(p, shape, &d), free_descs);
     }
-    LS_TRY_GOTO(status, product_build(p, shape, &d), free_descs);
+    LS_TRY_GOTO(status, product_build(p, shape, types, &d), free_descs);
     *out = p;
 free_descs:
     descs_free(&d);

@@ -33,19 +33,33 @@ typedef struct ls_dnn_types {
     ls_dtype in, weight, out;
 } ls_dnn_types;
 
-/* oneDNN's layouts of weights on AVX512-BF16, and of f32 weights on AVX-512, named as its format
- * tags; a convolution's blocks are [out][in][taps] or [in][out][taps]. */
-typedef enum ls_dnn_layout {
-    LS_DNN_OTHER,
-    LS_DNN_OI8I16O2I, /* a convolution's, forward */
-    LS_DNN_OI8O16I2O, /* its gradient of the input: wider kernels */
-    LS_DNN_IO8O16I2O, /* the same: 1x1 */
-    LS_DNN_MATRIX,    /* OI8i64o2i: an inner product's, both ways */
-    LS_DNN_OI16I16O,  /* f32: the same four */
-    LS_DNN_OI16O16I,
-    LS_DNN_IO16O16I,
-    LS_DNN_MATRIX_WIDE, /* OI16i64o */
+/* How 16 x 16 channels of one tap of a weight lie: element (o, i) of a block, with steps in
+ * elements. */
+typedef enum ls_dnn_order {
+    LS_DNN_OTHER,     /* none of these, or padded */
+    LS_DNN_PAIRS_IN,  /* bf16: 2 o + i % 2 + i / 2 step */
+    LS_DNN_PAIRS_OUT, /* bf16: 2 i + o % 2 + o / 2 step */
+    LS_DNN_OUT,       /* f32: o + i step */
+    LS_DNN_IN,        /* f32: i + o step */
+} ls_dnn_order;
+
+/* Where the blocks lie: block (b, .) begins at b % many * near + b / many * far, and so for inputs,
+ * and tap t adds t * tap. */
+typedef struct ls_dnn_side {
+    int many;
+    int64_t near, far;
+} ls_dnn_side;
+
+typedef struct ls_dnn_layout {
+    ls_dnn_order order;
+    int64_t step, tap;
+    ls_dnn_side out, in;
 } ls_dnn_layout;
+
+static inline int64_t ls_dnn_side_at(const ls_dnn_side *side, int64_t block)
+{
+    return block % side->many * side->near + block / side->many * side->far;
+}
 
 typedef struct ls_dnn_product_info {
     const char *engine;                 /* oneDNN's name of the implementation */
@@ -99,6 +113,9 @@ ls_status ls_dnn_outer_create(ls_dnn *dnn, int rows, int columns, int64_t depth,
                               ls_dnn_product **out);
 void ls_dnn_product_destroy(ls_dnn_product *product);
 const ls_dnn_product_info *ls_dnn_product_about(const ls_dnn_product *product);
+/* The layout that oneDNN gives a weight of these types and this format tag (dnnl_format_tag_t). */
+ls_status ls_dnn_layout_of_tag(const ls_dnn_shape *shape, ls_dtype type, int tag,
+                               ls_dnn_layout *layout);
 /* f32, plain [out,in,k,k] (matrix: [out,in]) -> the primitive's layout and type; with
  * BACKWARD_WEIGHTS from the primitive's layout to the plain one. Not for a weight that is plain. */
 ls_status ls_dnn_product_reorder(ls_dnn_product *product, const float *plain, const void *packed);

@@ -1,11 +1,10 @@
 #include "pack.h"
 
-enum { LANES = 16, TAPS_MAX = 9, CHUNK = 2 * LANES, BLOCK = LANES * LANES };
+enum { LANES = 16, TAPS_MAX = 9, CHUNK = 2 * LANES };
 
-bool ls_pack_takes(const ls_pack_weight *w, ls_dnn_layout layout)
+bool ls_pack_takes(const ls_pack_weight *w, const ls_dnn_layout *layout)
 {
-    bool known = layout == LS_DNN_OI8I16O2I || layout == LS_DNN_OI8O16I2O ||
-                 layout == LS_DNN_IO8O16I2O || layout == LS_DNN_MATRIX;
+    bool known = layout->order == LS_DNN_PAIRS_IN || layout->order == LS_DNN_PAIRS_OUT;
     return known && w->out_channels % LANES == 0 && w->in_channels % LANES == 0 &&
            (w->taps == 1 || w->taps == TAPS_MAX) && (w->type == LS_F32 || w->type == LS_BF16);
 }
@@ -83,52 +82,11 @@ static void stage_row(const ls_pack_weight *w, const spread *s, int64_t index, i
 }
 
 /* 8 vectors of a block of 16 x 16 values. */
-static inline void store_block(uint16_t *to, const __m512i *vector, int64_t step)
+static inline void store_block(void *to, int64_t step, const void *vectors)
 {
+    const __m512i *vector = vectors;
     for (int j = 0; j < LANES / 2; j++) {
-        _mm512_stream_si512((__m512i *)(void *)(to + j * step), vector[j]);
-    }
-}
-
-static void store_matrix(const ls_pack_weight *w, uint16_t *packed, int tap, int out_block,
-                         int in_block, const __m512i *vector)
-{
-    enum { ROWS = 64 }; /* of the layout's blocks */
-    int64_t columns = (int64_t)w->in_channels / LANES * w->in_pixels;
-    for (int out = 0; out < w->out_pixels; out++) {
-        int64_t row = (int64_t)out_block * w->out_pixels + out;
-        uint16_t *block = packed + row / (ROWS / LANES) * columns * ROWS * LANES +
-                          row % (ROWS / LANES) * LANES * 2;
-        for (int in = 0; in < w->in_pixels; in++) {
-            if (w->tap_between[out * w->in_pixels + in] == tap) {
-                int64_t column = (int64_t)in_block * w->in_pixels + in;
-                store_block(block + column * ROWS * LANES, vector, (int64_t)ROWS * 2);
-            }
-        }
-    }
-}
-
-static void store(const ls_pack_weight *w, const ls_pack_target *target, int tap, int out_block,
-                  int in_block, const __m512i *pairs_in, const __m512i *pairs_out)
-{
-    int in_blocks = w->in_channels / LANES, out_blocks = w->out_channels / LANES;
-    bool in_first = target->layout == LS_DNN_IO8O16I2O;
-    int64_t block = in_first ? (int64_t)in_block * out_blocks + out_block
-                             : (int64_t)out_block * in_blocks + in_block;
-    uint16_t *to = (uint16_t *)target->packed + (block * w->taps + tap) * BLOCK;
-    switch (target->layout) {
-    case LS_DNN_OI8I16O2I:
-        store_block(to, pairs_in, CHUNK);
-        break;
-    case LS_DNN_OI8O16I2O:
-    case LS_DNN_IO8O16I2O:
-        store_block(to, pairs_out, CHUNK);
-        break;
-    case LS_DNN_MATRIX:
-        store_matrix(w, target->packed, tap, out_block, in_block, pairs_in);
-        break;
-    default: /* f32: pack_wide.c */
-        break;
+        _mm512_stream_si512((__m512i *)(void *)((uint16_t *)to + j * step), vector[j]);
     }
 }
 
@@ -160,8 +118,10 @@ static void pack_rows(const ls_pack_weight *w, const ls_pack_target target[2], c
             for (int c = 0; c < channels; c += LANES) {
                 for (int k = 0; k < 2; k++) {
                     if (target[k].packed != NULL) {
-                        store(w, &target[k], tap, out_block, (first + c) / LANES, pairs_in + c / 2,
-                              pairs_out + c / 2);
+                        bool in = target[k].layout->order == LS_DNN_PAIRS_IN;
+                        ls_pack_store(w, &target[k], sizeof(uint16_t), tap, out_block,
+                                      (first + c) / LANES, (in ? pairs_in : pairs_out) + c / 2,
+                                      store_block);
                     }
                 }
             }

@@ -1,11 +1,10 @@
 #include "pack.h"
 
-enum { LANES = 16, TAPS_MAX = 9, BLOCK = LANES * LANES };
+enum { LANES = 16, TAPS_MAX = 9 };
 
-bool ls_pack_wide_takes(const ls_pack_weight *w, ls_dnn_layout layout)
+bool ls_pack_wide_takes(const ls_pack_weight *w, const ls_dnn_layout *layout)
 {
-    bool known = layout == LS_DNN_OI16I16O || layout == LS_DNN_OI16O16I ||
-                 layout == LS_DNN_IO16O16I || layout == LS_DNN_MATRIX_WIDE;
+    bool known = layout->order == LS_DNN_OUT || layout->order == LS_DNN_IN;
     return known && w->out_channels % LANES == 0 && w->in_channels % LANES == 0 &&
            (w->taps == 1 || w->taps == TAPS_MAX);
 }
@@ -82,42 +81,11 @@ static void stage_row(const ls_pack_weight *w, const spread *s, int64_t index, i
     }
 }
 
-static inline void store_block(float *to, const __m512i *vector, int64_t step)
+static inline void store_block(void *to, int64_t step, const void *vectors)
 {
+    const __m512i *vector = vectors;
     for (int j = 0; j < LANES; j++) {
-        _mm512_stream_si512((__m512i *)(void *)(to + j * step), vector[j]);
-    }
-}
-
-static void store_matrix(const ls_pack_weight *w, float *packed, int tap, int out_block,
-                         int in_block, const __m512i *vector)
-{
-    enum { ROWS = 64 }; /* of the layout's blocks */
-    int64_t columns = (int64_t)w->in_channels / LANES * w->in_pixels;
-    for (int out = 0; out < w->out_pixels; out++) {
-        int64_t row = (int64_t)out_block * w->out_pixels + out;
-        float *block =
-            packed + row / (ROWS / LANES) * columns * ROWS * LANES + row % (ROWS / LANES) * LANES;
-        for (int in = 0; in < w->in_pixels; in++) {
-            if (w->tap_between[out * w->in_pixels + in] == tap) {
-                int64_t column = (int64_t)in_block * w->in_pixels + in;
-                store_block(block + column * ROWS * LANES, vector, ROWS);
-            }
-        }
-    }
-}
-
-static void store(const ls_pack_weight *w, const ls_pack_target *target, int tap, int out_block,
-                  int in_block, const __m512i *rows, const __m512i *columns)
-{
-    int in_blocks = w->in_channels / LANES, out_blocks = w->out_channels / LANES;
-    int64_t block = target->layout == LS_DNN_IO16O16I ? (int64_t)in_block * out_blocks + out_block
-                                                      : (int64_t)out_block * in_blocks + in_block;
-    float *to = (float *)target->packed + (block * w->taps + tap) * BLOCK;
-    if (target->layout == LS_DNN_MATRIX_WIDE) {
-        store_matrix(w, target->packed, tap, out_block, in_block, columns);
-    } else {
-        store_block(to, target->layout == LS_DNN_OI16I16O ? columns : rows, LANES);
+        _mm512_stream_si512((__m512i *)(void *)((float *)to + j * step), vector[j]);
     }
 }
 
@@ -142,7 +110,9 @@ static void pack_rows(const ls_pack_weight *w, const ls_pack_target target[2], c
             ls_transpose(columns);
             for (int k = 0; k < 2; k++) {
                 if (target[k].packed != NULL) {
-                    store(w, &target[k], tap, out_block, in_block, rows, columns);
+                    bool out = target[k].layout->order == LS_DNN_OUT;
+                    ls_pack_store(w, &target[k], sizeof(float), tap, out_block, in_block,
+                                  out ? columns : rows, store_block);
                 }
             }
         }

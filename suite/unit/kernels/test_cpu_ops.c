@@ -3,6 +3,7 @@
  * both batches. */
 #include <check.h>
 #include <math.h>
+#include <oneapi/dnnl/dnnl.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,7 @@
 #include "kernels/cpu/backend.h"
 #include "kernels/cpu/conv.h"
 #include "kernels/cpu/loops.h"
+#include "kernels/cpu/pack.h"
 #include "kernels/cpu/parallel.h"
 #include "suite/inside/kernel.h"
 #include "suite/unit/run_suite.h"
@@ -349,6 +351,195 @@ START_TEST(matrices_read_the_weight_as_it_lies)
 }
 END_TEST
 
+/* oneDNN's own reorder of a weight, f32 as it lies, to a layout. */
+static void reorder(const ls_dnn_shape *s, ls_dtype type, dnnl_format_tag_t tag, float *plain,
+                    void *packed)
+{
+    int rank = s->matrix ? 2 : 4;
+    const dnnl_dims_t dims = {s->out_channels, s->in_channels, s->kernel, s->kernel};
+    dnnl_format_tag_t tags[2] = {s->matrix ? dnnl_oi : dnnl_oihw, tag};
+    dnnl_data_type_t types[2] = {dnnl_f32, type == LS_BF16 ? dnnl_bf16 : dnnl_f32};
+    void *data[2] = {plain, packed};
+    dnnl_engine_t engine = NULL;
+    dnnl_stream_t stream = NULL;
+    dnnl_primitive_desc_t desc = NULL;
+    dnnl_primitive_t primitive = NULL;
+    dnnl_memory_t memory[2];
+    ck_assert_int_eq(dnnl_engine_create(&engine, dnnl_cpu, 0), dnnl_success);
+    ck_assert_int_eq(dnnl_stream_create(&stream, engine, dnnl_stream_default_flags), dnnl_success);
+#if DNNL_VERSION_MAJOR >= 3
+    dnnl_memory_desc_t at[2];
+    for (int k = 0; k < 2; k++) {
+        ck_assert_int_eq(dnnl_memory_desc_create_with_tag(&at[k], rank, dims, types[k], tags[k]),
+                         dnnl_success);
+    }
+#else
+    dnnl_memory_desc_t of[2], *at[2] = {&of[0], &of[1]};
+    for (int k = 0; k < 2; k++) {
+        ck_assert_int_eq(dnnl_memory_desc_init_by_tag(at[k], rank, dims, types[k], tags[k]),
+                         dnnl_success);
+    }
+#endif
+    for (int k = 0; k < 2; k++) {
+        ck_assert_int_eq(dnnl_memory_create(&memory[k], at[k], engine, data[k]), dnnl_success);
+    }
+    ck_assert_int_eq(dnnl_reorder_primitive_desc_create(&desc, at[0], engine, at[1], engine, NULL),
+                     dnnl_success);
+    ck_assert_int_eq(dnnl_primitive_create(&primitive, desc), dnnl_success);
+    dnnl_exec_arg_t args[] = {{DNNL_ARG_FROM, memory[0]}, {DNNL_ARG_TO, memory[1]}};
+    ck_assert_int_eq(dnnl_primitive_execute(primitive, stream, 2, args), dnnl_success);
+    ck_assert_int_eq(dnnl_stream_wait(stream), dnnl_success);
+}
+
+enum { ROW = 192, COLUMN = 64, TAPS = 9, WEIGHTS = ROW * COLUMN * TAPS };
+
+static const struct {
+    dnnl_format_tag_t tag;
+    ls_dtype type;
+    bool matrix;
+    ls_dnn_order order;
+} weight_layouts[] = {
+    {dnnl_OIhw8i16o2i, LS_BF16, false, LS_DNN_PAIRS_IN},
+    {dnnl_OIhw8i64o2i, LS_BF16, false, LS_DNN_PAIRS_IN},
+    {dnnl_OIhw16i16o2i, LS_BF16, false, LS_DNN_PAIRS_IN},
+    {dnnl_OIhw16i48o2i, LS_BF16, false, LS_DNN_PAIRS_IN},
+    {dnnl_OIhw16i64o2i, LS_BF16, false, LS_DNN_PAIRS_IN},
+    {dnnl_OIhw8o16i2o, LS_BF16, false, LS_DNN_PAIRS_OUT},
+    {dnnl_IOhw8o16i2o, LS_BF16, false, LS_DNN_PAIRS_OUT},
+    {dnnl_OIhw16o16i2o, LS_BF16, false, LS_DNN_PAIRS_OUT},
+    {dnnl_BA16a64b2a, LS_BF16, true, LS_DNN_PAIRS_OUT},
+    {dnnl_OI8i64o2i, LS_BF16, true, LS_DNN_PAIRS_IN},
+    {dnnl_OI16i64o2i, LS_BF16, true, LS_DNN_PAIRS_IN},
+    {dnnl_OIhw16i16o, LS_F32, false, LS_DNN_OUT},
+    {dnnl_OIhw16i64o, LS_F32, false, LS_DNN_OUT},
+    {dnnl_OIhw16o16i, LS_F32, false, LS_DNN_IN},
+    {dnnl_IOhw16o16i, LS_F32, false, LS_DNN_IN},
+    {dnnl_OI16i64o, LS_F32, true, LS_DNN_OUT},
+    {dnnl_OIhw8i8o, LS_F32, false, LS_DNN_OTHER},
+    {dnnl_OIhw4i16o4i, LS_BF16, false, LS_DNN_OTHER},
+    {dnnl_hwio, LS_F32, false, LS_DNN_OTHER},
+};
+
+enum { WEIGHT_LAYOUTS = sizeof weight_layouts / sizeof weight_layouts[0] };
+
+static ls_dnn_shape weight_shape(int row)
+{
+    bool matrix = weight_layouts[row].matrix;
+    return (ls_dnn_shape){
+        .in_channels = COLUMN, .out_channels = ROW, .kernel = matrix ? 1 : 3, .matrix = matrix};
+}
+
+static float packed_value(ls_dtype type, const void *packed, int64_t at)
+{
+    return type == LS_F32 ? ((const float *)packed)[at]
+                          : ls_half_bf16_to_f32(((const uint16_t *)packed)[at]);
+}
+
+/* Each value lies where the layout says: in oneDNN's own reorder. */
+START_TEST(weights_lie_where_oneDNN_puts_them)
+{
+    static float plain[WEIGHTS], packed[WEIGHTS];
+    ls_dnn_shape s = weight_shape(_i);
+    ls_dtype type = weight_layouts[_i].type;
+    ls_dnn_layout l;
+    ck_assert_int_eq(ls_dnn_layout_of_tag(&s, type, (int)weight_layouts[_i].tag, &l), LS_OK);
+    ck_assert_int_eq(l.order, weight_layouts[_i].order);
+    if (l.order == LS_DNN_OTHER) {
+        return;
+    }
+    int taps = s.kernel * s.kernel;
+    for (int k = 0; k < ROW * COLUMN * taps; k++) {
+        plain[k] = ls_half_bf16_to_f32((uint16_t)(0x3f80 + k % 15991)); /* exact in bf16 */
+    }
+    reorder(&s, type, weight_layouts[_i].tag, plain, packed);
+    for (int k = 0; k < ROW * COLUMN * taps; k++) {
+        int tap = k % taps, i = k / taps % COLUMN, o = k / taps / COLUMN;
+        int near_o = o % 16, near_i = i % 16;
+        int64_t at = ls_dnn_side_at(&l.out, o / 16) + ls_dnn_side_at(&l.in, i / 16) + tap * l.tap;
+        at += l.order == LS_DNN_PAIRS_IN    ? 2 * near_o + near_i % 2 + near_i / 2 * l.step
+              : l.order == LS_DNN_PAIRS_OUT ? 2 * near_i + near_o % 2 + near_o / 2 * l.step
+              : l.order == LS_DNN_OUT       ? near_o + near_i * l.step
+                                            : near_i + near_o * l.step;
+        ck_assert_msg(packed_value(type, packed, at) == plain[k], "(%d, %d, %d)", o, i, tap);
+    }
+}
+END_TEST
+
+/* A 3x3 convolution of padding 1 on images of 2x2 pixels, as the matrix that has ROW rows. */
+enum { SIDE = 2, PIXELS = SIDE * SIDE, MATRIX_OUT = ROW / PIXELS, MATRIX_IN = COLUMN / PIXELS };
+
+static int channel_of(int element, int block)
+{
+    return element / (PIXELS * block) * block + element % block;
+}
+
+static void expand(const ls_pack_weight *w, float *matrix)
+{
+    for (int k = 0; k < ROW * COLUMN; k++) {
+        int row = k / COLUMN, column = k % COLUMN;
+        int out = row / w->out_block % PIXELS, in = column / w->in_block % PIXELS;
+        int tap = w->tap_between[out * PIXELS + in];
+        int o = channel_of(row, w->out_block), i = channel_of(column, w->in_block);
+        matrix[k] = tap < 0 ? 0 : ((const float *)w->plain)[(o * MATRIX_IN + i) * TAPS + tap];
+    }
+}
+
+/* Packs by this project's code, into zeros, and by oneDNN's reorder of `plain`: bit for bit. */
+static void packs_as_oneDNN(int row, const ls_dnn_layout *l, const ls_pack_weight *w, float *plain)
+{
+    static _Alignas(64) float wanted[WEIGHTS], packed[WEIGHTS];
+    ls_dnn_shape s = weight_shape(row);
+    ls_dtype type = weight_layouts[row].type;
+    bool half = type == LS_BF16;
+    ls_pack_target target[2] = {{l, packed}, {l, NULL}};
+    memset(packed, 0, sizeof packed);
+    ck_assert((half ? ls_pack_takes : ls_pack_wide_takes)(w, l));
+    (half ? ls_pack_run : ls_pack_wide_run)(w, target, 2);
+    reorder(&s, type, weight_layouts[row].tag, plain, wanted);
+    ck_assert_mem_eq(packed, wanted,
+                     (size_t)(ROW * COLUMN * s.kernel * s.kernel) * ls_dtype_bytes(type));
+}
+
+/* On a processor that the packing is for; blocks of 16 channels, or all of them. */
+START_TEST(packing_is_oneDNNs_reorder)
+{
+    static float plain[WEIGHTS], matrix[WEIGHTS];
+    ls_dnn_shape s = weight_shape(_i);
+    ls_dnn_layout l;
+    ck_assert_int_eq(
+        ls_dnn_layout_of_tag(&s, weight_layouts[_i].type, (int)weight_layouts[_i].tag, &l), LS_OK);
+    if (ls_dnn_block() < 16 || l.order == LS_DNN_OTHER) {
+        return;
+    }
+    for (int k = 0; k < WEIGHTS; k++) {
+        plain[k] = 1 + (float)(k * 7919LL % 65537) * 0x1p-16f;
+    }
+    ls_pack_weight w = {.plain = plain, .type = LS_F32, .rounded = LS_F32, .taps = TAPS};
+    if (!s.matrix) {
+        w.out_channels = ROW;
+        w.in_channels = COLUMN;
+        packs_as_oneDNN(_i, &l, &w, plain);
+        return;
+    }
+    int8_t tap_between[PIXELS * PIXELS];
+    for (int k = 0; k < PIXELS * PIXELS; k++) {
+        int out = k / PIXELS, in = k % PIXELS;
+        tap_between[k] = (int8_t)((in / SIDE - out / SIDE + 1) * 3 + in % SIDE - out % SIDE + 1);
+    }
+    tap_between[1] = -1;
+    w.out_channels = MATRIX_OUT;
+    w.in_channels = MATRIX_IN;
+    w.out_pixels = w.in_pixels = PIXELS;
+    w.tap_between = tap_between;
+    for (int last = 0; last < 2; last++) {
+        w.out_block = last ? MATRIX_OUT : 16;
+        w.in_block = last ? MATRIX_IN : 16;
+        expand(&w, matrix);
+        packs_as_oneDNN(_i, &l, &w, matrix);
+    }
+}
+END_TEST
+
 START_TEST(half_products_accumulate_in_f32)
 {
     for (int emulated = 0; emulated < 2; emulated++) {
@@ -637,6 +828,8 @@ int main(void)
     tcase_add_loop_test(c, padding_meets_an_infinite_gradient, 0, 3);
     tcase_add_test(c, names_tell_units);
     tcase_add_test(c, matrices_read_the_weight_as_it_lies);
+    tcase_add_loop_test(c, weights_lie_where_oneDNN_puts_them, 0, WEIGHT_LAYOUTS);
+    tcase_add_loop_test(c, packing_is_oneDNNs_reorder, 0, WEIGHT_LAYOUTS);
     tcase_add_test(c, fp16_products_keep_subnormals);
     tcase_add_loop_test(c, weights_round_before_the_product, 0, 2);
     tcase_add_loop_test(c, sync_norm_is_one_batch, 0, 2);
