@@ -115,8 +115,11 @@ static void put_outcome(FILE *to, const ls_report_verdict *verdict)
         return;
     }
     bool skipped = strcmp(outcome, "skipped") == 0;
+    bool hint = strcmp(ls_json_string(verdict->json, "tier", "law"), "hint") == 0 &&
+                verdict->code == LS_FAIL;
     LS_TEXT(why, LS_REPORT_LINES_BYTES,
             verdict->decides || verdict->code == LS_WAIVED  ? "%s: %s"
+            : hint                                          ? "hint, %s: %s"
             : !verdict->in_claim                            ? "%s, outside the claim"
             : ls_json_bool(verdict->json, "manners", false) ? "%s, manners"
                                                             : "%s: %s",
@@ -128,6 +131,7 @@ static void put_outcome(FILE *to, const ls_report_verdict *verdict)
     put_line(to, "cause:  ", ls_json_string(verdict->json, "cause", ""));
     put_line(to, "where:  ", ls_json_string(verdict->json, "where", ""));
     put_line(to, "change: ", ls_json_string(verdict->json, "change", ""));
+    put_line(to, "wrong if: ", ls_json_string(verdict->json, "wrong_if", ""));
     put_line(to, "repeat: ", ls_json_string(verdict->json, "repeat", ""));
     fprintf(to, "</%s>\n", outcome);
 }

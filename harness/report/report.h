@@ -14,8 +14,9 @@
  * "requirement", "in_claim":true, "manners":true, "verdict":"PASS", "compared":12 (how many things:
  * absent where the case was not judged, and in older runs), "seconds", "jobs":["id"], "evidence",
  * "value", "limit", "unit", "limit_from", "cause", "repeat", "waiver"}; members that do not apply
- * are absent. Of an observed job also "claim", "where", "change" (what to change there) and
- * "decides":false for a verdict that leaves the exit code as it is.
+ * are absent. Of an observed job (schema 2) also "claim", "tier":"law|hint" (absent: a law),
+ * "where", "change" (what to change there), "wrong_if" of a hint, and "decides":false for a verdict
+ * that leaves the exit code as it is.
  *
  * jobs/<id>/job.json: {"schema":2, "id", "label", "command":[...], "environment":{...}, "facts":{
  * "role":"throughput|evidence|..." (spec.h), "arch", "image_size", "batch_size", "level":"O2",

@@ -306,16 +306,17 @@ static void look_for_save(judged_job *job, counts *c)
 }
 
 /* A job that was observed from outside has rules of its own. */
-static ls_status judge_observed(const char *directory, counts *c)
+static ls_status judge_observed(const char *directory, bool verbose, counts *c)
 {
     ls_observe_headline headline;
     bool run = ls_observe_run_is_run(directory);
     LS_TRY(run ? ls_manifest_check(directory, LS_MANIFEST_ALL) : LS_OK);
-    LS_TRY(run ? ls_observe_run_judge(directory, stdout, &headline)
-               : ls_observe_run_print(directory, stdout, &headline));
+    LS_TRY(run ? ls_observe_run_judge(directory, verbose, stdout, &headline)
+               : ls_observe_run_print(directory, verbose, stdout, &headline));
     LS_TRY(run ? ls_manifest_write(directory, LS_MANIFEST_ALL) : LS_OK);
     c->passed += headline.passed;
-    c->failed += headline.code == LS_OK ? !headline.whole : headline.inside - headline.passed;
+    int open = headline.inside - headline.passed;
+    c->failed += headline.code == LS_OK ? !headline.whole : open > 0 ? open : headline.hints;
     c->infrastructure += headline.unreadable;
     return LS_OK;
 }
@@ -386,7 +387,7 @@ static bool check_records(const ls_manifest *listed, const char *name, counts *c
     return wrong == 0;
 }
 
-static ls_status judge_job(const char *directory, const char *shown, counts *c)
+static ls_status judge_job(const char *directory, const char *shown, bool verbose, counts *c)
 {
     ls_manifest listed;
     judged_job job = {.name = strrchr(directory, '/') + 1, .shown = shown};
@@ -396,7 +397,7 @@ static ls_status judge_job(const char *directory, const char *shown, counts *c)
         goto free_list;
     }
     if (ls_observe_run_is_run(directory) || ls_observe_run_is_job(directory)) {
-        status = judge_observed(directory, c);
+        status = judge_observed(directory, verbose, c);
         goto free_list;
     }
     LS_TRY_GOTO(status, ls_record_read(directory, LS_RECORD_STRICT, &job.record), free_list);
@@ -456,6 +457,7 @@ typedef struct judged {
     ls_words job, shown; /* their folders, to be read and as the user may give them */
     ls_archive *archive; /* [archives] one of each argument */
     int archives;
+    bool verbose;
     _Atomic int at;
     atomic_bool done; /* the signal that comes next only ends the thread */
     sigset_t signals;
@@ -531,7 +533,7 @@ static ls_status judge_all(judged *j, counts *c)
     }
     ls_status status = LS_OK;
     for (; j->at < j->job.count && status == LS_OK; j->at++) {
-        status = judge_job(j->job.word[j->at], j->shown.word[j->at], c);
+        status = judge_job(j->job.word[j->at], j->shown.word[j->at], j->verbose, c);
         fflush(stdout);
     }
     j->done = true;
@@ -542,9 +544,13 @@ static ls_status judge_all(judged *j, counts *c)
 
 int ls_judge_main(int count, char **argument)
 {
-    LS_TRY(ls_command_parse("judge DIR...", NULL, 0, &count, argument));
+    bool verbose = false;
+    const ls_command_option options[] = {
+        {"--verbose", NULL, &verbose, NULL,
+         "of an observed job also print what passed and what was not shown"}};
+    LS_TRY(ls_command_parse("judge DIR...", options, 1, &count, argument));
     counts c = {.passed = 0};
-    judged j = {.archive = ls_list_make((size_t)count, sizeof *j.archive)};
+    judged j = {.archive = ls_list_make((size_t)count, sizeof *j.archive), .verbose = verbose};
     ls_status status = LS_OK;
     for (int i = 0; i < count && status == LS_OK; i++) {
         char path[700];

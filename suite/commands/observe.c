@@ -26,9 +26,9 @@
 enum { TIMED_OUT = 124 /* as timeout(1) */ };
 
 typedef struct observe {
-    const char *out, *gate, *inject;
+    const char *out, *gate, *hints, *inject;
     int64_t every, steps, samples, timeout_s;
-    bool no_gradient, keep, attach_only, collectives;
+    bool no_gradient, keep, attach_only, collectives, verbose, rules;
     ls_words given; /* all arguments */
     char **command; /* the job's, NULL at the end; NULL with attach_only */
     char directory[512], attach[PATH_MAX];
@@ -56,7 +56,9 @@ static ls_status parse(observe *o, int *count, char **argument)
 {
     const char *every = "50", *steps = "0", *samples = "1024", *timeout = "0";
     enum { SAMPLES_MOST = 1 << 24 };
+    ls_observe_gate gate;
     o->gate = "fail";
+    o->hints = "on";
     const ls_command_option options[] = {
         {"--every", &every, NULL, NULL,
          "detail at steps 1, 2, 3 and one of each X, more rarely in a long run (50)"},
@@ -68,10 +70,16 @@ static ls_status parse(observe *o, int *count, char **argument)
          "do not run the module of step 2 again in FP64"},
         {"--collectives", NULL, &o->collectives, NULL,
          "time NCCL's kernels, too; its calls and sums are looked at where a GPU is"},
-        {"--keep", NULL, &o->keep, NULL, "keep the samples also where no rule failed"},
+        {"--keep", NULL, &o->keep, NULL, "keep the samples also where nothing was found"},
         {"--out", &o->out, NULL, NULL, "the run's folder (results/runs/<time>-observe)"},
         {"--gate", &o->gate, NULL, NULL,
-         "fail: exit code 1 where a rule failed; all: also where one could not be shown (fail)"},
+         "exit code 1: fail: where a law failed; all: also where one could not be shown; hints: "
+         "also where there is a hint; all,hints: both (fail)"},
+        {"--hints", &o->hints, NULL, NULL,
+         "on; off: leave out hints, which are guessed and do not decide CORRECT (on)"},
+        {"--verbose", NULL, &o->verbose, NULL, "also print what passed and what was not shown"},
+        {"--rules", NULL, &o->rules, NULL,
+         "run nothing: print the laws and hints, why each is sure or what would make it wrong"},
         {"--timeout", &timeout, NULL, NULL,
          "end the job after so many seconds, and say what it waited for; 0: never (0)"},
         {"--attach-only", NULL, &o->attach_only, NULL,
@@ -84,15 +92,23 @@ static ls_status parse(observe *o, int *count, char **argument)
     LS_TRY(ls_command_whole("--samples", samples, 1, SAMPLES_MOST, &o->samples));
     LS_TRY(ls_command_whole("--timeout", timeout, 0, INT32_MAX, &o->timeout_s));
     LS_TRY(check_inject(o->inject));
-    if (ls_text_choice(o->gate, "fail|all") < 0) {
-        return ls_log_fail(LS_ERR_USAGE, "--gate '%s': allowed: fail, all", o->gate);
+    if (!ls_observe_gate_read(o->gate, &gate)) {
+        return ls_log_fail(LS_ERR_USAGE, "--gate '%s': allowed: fail, all, hints, all,hints",
+                           o->gate);
     }
-    if (o->attach_only && *count > 0) {
-        return ls_log_fail(LS_ERR_USAGE,
-                           "--attach-only runs nothing, and '%s' is a command: leave one out",
-                           argument[0]);
+    if (ls_text_choice(o->hints, "on|off") < 0) {
+        return ls_log_fail(LS_ERR_USAGE, "--hints '%s': allowed: on, off", o->hints);
     }
-    if (!o->attach_only && *count == 0) {
+    if (gate.hints && strcmp(o->hints, "off") == 0) {
+        return ls_log_fail(LS_ERR_USAGE, "--hints off and --gate %s: what is left out cannot fail",
+                           o->gate);
+    }
+    bool runs = !o->attach_only && !o->rules;
+    if (!runs && *count > 0) {
+        return ls_log_fail(LS_ERR_USAGE, "--%s runs nothing, and '%s' is a command: leave one out",
+                           o->rules ? "rules" : "attach-only", argument[0]);
+    }
+    if (runs && *count == 0) {
         return ls_log_fail(LS_ERR_USAGE, "the command of the job is missing; usage: lockstep "
                                          "observe [options] -- CMD ARG..., such as lockstep "
                                          "observe -- torchrun --nproc-per-node 4 train.py");
@@ -181,6 +197,7 @@ static ls_status write_run(const observe *o)
     cJSON_AddStringToObject(options, "inject", o->inject == NULL ? "" : o->inject);
     cJSON_AddBoolToObject(options, "gradient", !o->no_gradient);
     cJSON_AddStringToObject(options, "gate", o->gate);
+    cJSON_AddStringToObject(options, "hints", o->hints);
     free(line);
     LS_TEXT(path, 700, "%s/run.json", o->directory);
     return ls_json_write_and_free(path, run);
@@ -326,7 +343,7 @@ static void clean_up(const observe *o, const ls_observe_headline *headline)
 {
     static const char *const folders[] = {"observed", "subject"};
     LS_TEXT(path, 700, "%s/jobs/observed/samples", o->directory);
-    if (!o->keep && headline->failed == 0 && headline->unreadable == 0) {
+    if (!o->keep && headline->failed + headline->hints + headline->unreadable == 0) {
         ls_path_remove_tree(path);
     }
     for (int i = 0; i < 2; i++) {
@@ -364,7 +381,7 @@ static int finish(const observe *o, const ls_proc *job, const char *cause, bool 
         }
     }
     note_end(o, job, cause, late);
-    ls_status status = ls_observe_run_judge(o->directory, stderr, &headline);
+    ls_status status = ls_observe_run_judge(o->directory, o->verbose, stderr, &headline);
     clean_up(o, &headline);
     LS_THEN(status, ls_manifest_write(o->directory, LS_MANIFEST_ALL));
     int code = late ? TIMED_OUT : job->code;
@@ -410,7 +427,9 @@ int ls_observe_main(int count, char **argument)
         ls_words_add(&o.given, "%s", argument[i]);
     }
     int code = (int)parse(&o, &count, argument);
-    if (code == LS_OK && o.attach_only) {
+    if (code == LS_OK && o.rules) {
+        ls_observe_report_rules(stdout);
+    } else if (code == LS_OK && o.attach_only) {
         code = (int)make_folder(&o);
         LS_THEN(code, (int)make_settings(&o));
         LS_THEN(code, (int)write_run(&o));

@@ -20,28 +20,38 @@
 #include "suite/observe/trace/trace.h"
 #include "suite/run/run.h"
 
-/* What the verdicts say of the claims any-ddp and any-amp. */
+/* What decides the exit code next to laws that fail. */
+typedef struct ls_observe_gate {
+    bool all;   /* laws that could not be shown */
+    bool hints; /* hints */
+} ls_observe_gate;
+
+/* What the verdicts say of the claims any-ddp and any-amp: of laws alone. */
 typedef struct ls_observe_headline {
     ls_headline_correct correct;
     char why[512];
     bool ddp, amp;                /* the claims that concern the job */
     bool whole;                   /* the job ended well and was seen to its end */
-    int passed, inside;           /* rules in them */
+    int passed, inside;           /* laws in them */
     int failed, open, unreadable; /* FAIL and the like; WEAK and UNSUPPORTED; INFRA */
-    int code; /* that the rules alone ask for: 0, 1 (a rule failed; where all are to be shown, also
-                 one that is not), 3 (samples could not be read) */
+    int hints;                    /* that were found */
+    int code; /* that the rules alone ask for: 0, 1 (a law failed, or what the gate names), 3
+                 (samples could not be read) */
 } ls_observe_headline;
 
 /* observe_verdicts.c */
-/* Whether the rule's verdict counts: its claim concerns the job, and the rule too. */
+/* "fail", "all", "hints" or "all,hints"; false: another text. */
+bool ls_observe_gate_read(const char *text, ls_observe_gate *out);
+/* Whether the rule's verdict counts: a law whose claim concerns the job, as the rule does. */
 bool ls_observe_verdicts_counts(const ls_observe_headline *headline,
                                 const ls_observe_finding *finding);
-/* gate_all: exit code 1 also where a rule could not be shown. */
 void ls_observe_verdicts_decide(const ls_observe_trace *trace, const ls_observe_result *result,
-                                bool gate_all, ls_observe_headline *out);
-/* The lines of verdicts.jsonl, as a list; and the file. */
+                                ls_observe_gate gate, ls_observe_headline *out);
+/* The lines of verdicts.jsonl, as a list: one of each rule, behind them the hints of rules that
+ * also have proof ("observe.<rule>.hint"); and the file. */
 cJSON *ls_observe_verdicts_make(const ls_observe_headline *headline,
-                                const ls_observe_result *result, const char *job, bool gate_all);
+                                const ls_observe_result *result, const char *job,
+                                ls_observe_gate gate);
 ls_status ls_observe_verdicts_write(const char *directory, const cJSON *verdicts);
 
 /* observe_summary.c: what was seen of the job, what could not be, cost and speed: the member
@@ -59,10 +69,15 @@ typedef struct ls_observe_report {
 void ls_observe_report_free(ls_observe_report *report);
 /* report.md, report.html and junit.xml, from the folder's files. */
 ls_status ls_observe_report_write(const char *directory);
-/* For a terminal of 80 columns. `directory`: where the report is; NULL: nowhere. */
-void ls_observe_report_print(const ls_observe_report *report, const char *directory, FILE *to);
+/* For a terminal of 80 columns: failures, hints, counts, headlines; `verbose`: also what passed,
+ * what was not shown and what was seen. `directory`: where the report is; NULL: nowhere. */
+void ls_observe_report_print(const ls_observe_report *report, const char *directory, bool verbose,
+                             FILE *to);
 /* The same, from the folder's files. */
 ls_status ls_observe_report_terminal(const char *directory, FILE *to);
+
+/* The table of laws and hints, for a terminal of 80 columns. */
+void ls_observe_report_rules(FILE *to);
 
 /* observe_run.c: a job's folder. */
 /* Whether the folder holds events of the attach module. */
@@ -76,8 +91,10 @@ ls_status ls_observe_run_record(const char *directory, const char *program, cons
 /* Judges the job in a folder of `lockstep observe` and writes its report; prints it to `to`.
  * LS_ERR_USAGE, logged with the likely reasons, where no rank
  * has written events. */
-ls_status ls_observe_run_judge(const char *directory, FILE *to, ls_observe_headline *out);
+ls_status ls_observe_run_judge(const char *directory, bool verbose, FILE *to,
+                               ls_observe_headline *out);
 /* Prints the verdicts on a job's folder elsewhere, and writes nothing. */
-ls_status ls_observe_run_print(const char *directory, FILE *to, ls_observe_headline *out);
+ls_status ls_observe_run_print(const char *directory, bool verbose, FILE *to,
+                               ls_observe_headline *out);
 
 #endif

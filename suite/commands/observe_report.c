@@ -1,7 +1,9 @@
 /* The report on an observed job: terminal, report.md, report.html, junit.xml. */
 #include "observe_parts.h"
 
+#include <limits.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -193,104 +195,275 @@ static cJSON *list_seen(const ls_observe_report *report)
     return list;
 }
 
-static void describe_verdict(const cJSON *verdict, int number, char text[TEXT_BYTES])
+/* What a verdict is for a reader; SKIP: none of them. */
+typedef enum part { PASSED, NOT_SHOWN, FAILED, HINTED, PARTS } part;
+
+static part part_of(const cJSON *verdict)
 {
-    ls_text_put(text, TEXT_BYTES, "%s %d - %s # %s %s",
-                ls_verdict_good(code_of(verdict))        ? "ok"
-                : ls_json_bool(verdict, "decides", true) ? "not ok"
-                                                         : "not shown",
-                number, ls_json_string(verdict, "case", "?"), ls_verdict_name(code_of(verdict)),
-                ls_json_string(verdict, "evidence", ""));
+    ls_verdict_code code = code_of(verdict);
+    bool hint = strcmp(ls_json_string(verdict, "tier", "law"), "hint") == 0;
+    return code == LS_SKIP                             ? PARTS
+           : ls_verdict_good(code)                     ? PASSED
+           : code == LS_WEAK || code == LS_UNSUPPORTED ? NOT_SHOWN
+           : hint                                      ? HINTED
+                                                       : FAILED;
 }
 
-static const char *const detail[][2] = {
-    {"cause:  ", "cause"}, {"where:  ", "where"}, {"change: ", "change"}};
+/* --hints off */
+static bool shows_hints(const ls_observe_report *report)
+{
+    const cJSON *options = cJSON_GetObjectItemCaseSensitive(report->run, "observed");
+    return strcmp(ls_json_string(options, "hints", "on"), "off") != 0;
+}
+
+static bool is_in(const ls_observe_report *report, const cJSON *verdict, part which)
+{
+    return part_of(verdict) == which && (which != HINTED || shows_hints(report));
+}
+
+/* The verdict's first line; with `place` in place of the evidence. */
+static void describe_verdict(const cJSON *verdict, int number, bool place, char text[TEXT_BYTES])
+{
+    part of = part_of(verdict);
+    ls_text_put(text, TEXT_BYTES, "%s %d - %s # %s%s%s",
+                of == PASSED                             ? "ok"
+                : of == HINTED                           ? "HINT"
+                : ls_json_bool(verdict, "decides", true) ? "not ok"
+                                                         : "not shown",
+                number, ls_json_string(verdict, "case", "?"),
+                of == HINTED ? "" : ls_verdict_name(code_of(verdict)), of == HINTED ? "" : " ",
+                ls_json_string(verdict, place ? "where" : "evidence", ""));
+}
+
+static const char *const detail[][2] = {{"cause:  ", "cause"},
+                                        {"where:  ", "where"},
+                                        {"change: ", "change"},
+                                        {"wrong if: ", "wrong_if"}};
 enum { DETAILS = sizeof detail / sizeof *detail };
 
 /* ---- terminal -------------------------------------------------------------------------------- */
 
-/* What failed comes last, next to the headlines. */
-static bool is_of_round(const cJSON *verdict, int round)
+static void print_verdict(const cJSON *verdict, int number, FILE *to)
 {
-    ls_verdict_code code = code_of(verdict);
-    bool open = code == LS_WEAK || code == LS_UNSUPPORTED;
-    return code != LS_SKIP && (ls_verdict_good(code) ? 0 : open ? 1 : 2) == round;
-}
-
-static void print_verdicts(const ls_observe_report *report, FILE *to)
-{
-    char text[TEXT_BYTES], skipped[TEXT_BYTES] = "";
-    for (int round = 0; round < 3; round++) {
-        int number = 0, printed = 0;
-        const cJSON *verdict;
-        cJSON_ArrayForEach(verdict, report->verdicts)
-        {
-            number++;
-            if (!is_of_round(verdict, round)) {
-                continue;
-            }
-            if (round > 0 && printed++ == 0) {
-                fputc('\n', to);
-            }
-            describe_verdict(verdict, number, text);
-            ls_report_lines_print(to, text, 2);
-            for (int i = 0; i < DETAILS && round > 0; i++) {
-                const char *value = ls_json_string(verdict, detail[i][1], "");
-                if (value[0] != '\0') {
-                    ls_text_put(text, sizeof text, "%s%s", detail[i][0], value);
-                    ls_report_lines_print(to, text, 8);
-                }
-            }
+    char text[TEXT_BYTES];
+    describe_verdict(verdict, number, false, text);
+    ls_report_lines_print(to, text, 2);
+    for (int i = 0; i < DETAILS && part_of(verdict) != PASSED; i++) {
+        const char *value = ls_json_string(verdict, detail[i][1], "");
+        if (value[0] != '\0') {
+            ls_text_put(text, sizeof text, "%s%s", detail[i][0], value);
+            ls_report_lines_print(to, text, 8);
         }
     }
+}
+
+static int count_lines(const char *text)
+{
+    int lines = 0;
+    for (; *text != '\0'; text++) {
+        lines += *text == '\n';
+    }
+    return lines;
+}
+
+/* The lines that print_verdict takes. */
+static int lines_of(const cJSON *verdict, int number)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *to = open_memstream(&text, &bytes);
+    LS_MEMORY(to != NULL);
+    print_verdict(verdict, number, to);
+    fclose(to);
+    int lines = count_lines(text);
+    free(text);
+    return lines;
+}
+
+static int count_part(const ls_observe_report *report, part which)
+{
+    int count = 0;
+    const cJSON *verdict;
+    cJSON_ArrayForEach(verdict, report->verdicts)
+    {
+        count += is_in(report, verdict, which);
+    }
+    return count;
+}
+
+/* Of a part, as many as fit into `left` lines, with a blank one behind them; `first`: the first one
+ * in any case. Others have a line each where that is all that is left. Returns the lines. */
+static int print_part(const ls_observe_report *report, part which, bool first, int left, FILE *to)
+{
+    int number = 0, rest = count_part(report, which), used = 1;
+    char text[TEXT_BYTES];
+    const cJSON *verdict;
+    if (rest == 0 || (!first && left < 2)) {
+        return 0;
+    }
+    cJSON_ArrayForEach(verdict, report->verdicts)
+    {
+        number++;
+        if (!is_in(report, verdict, which)) {
+            continue;
+        }
+        int lines = lines_of(verdict, number);
+        bool whole = (first && used == 1) || used + lines + (rest > 1) <= left;
+        if (!whole && rest > 1 && used + 2 > left) {
+            fprintf(to, "... and %d more: --verbose, or the report\n", rest);
+            used++;
+            break;
+        }
+        if (whole) {
+            print_verdict(verdict, number, to);
+        } else {
+            describe_verdict(verdict, number, true, text);
+            fprintf(to, "%.80s\n", text);
+        }
+        used += whole ? lines : 1;
+        rest--;
+    }
+    fputc('\n', to);
+    return used;
+}
+
+static void print_skipped(const ls_observe_report *report, FILE *to)
+{
+    char text[TEXT_BYTES] = "";
     const cJSON *verdict;
     cJSON_ArrayForEach(verdict, report->verdicts)
     {
         if (code_of(verdict) == LS_SKIP) {
             const char *id = ls_json_string(verdict, "case", "?");
             id += strncmp(id, "observe.", 8) == 0 ? 8 : 0;
-            ls_text_add(skipped, sizeof skipped, "%s%s",
-                        skipped[0] == '\0' ? "does not apply to this job: " : ", ", id);
+            ls_text_add(text, sizeof text, "%s%s",
+                        text[0] == '\0' ? "does not apply to this job: " : ", ", id);
         }
     }
-    if (skipped[0] != '\0') {
+    if (text[0] != '\0') {
+        ls_report_lines_print(to, text, 2);
         fputc('\n', to);
-        ls_report_lines_print(to, skipped, 2);
     }
 }
 
-void ls_observe_report_print(const ls_observe_report *report, const char *directory, FILE *to)
+/* "31 rules passed, 1 failed, 3 not shown, 28 do not apply; 1 hint" */
+static void describe_counts(const ls_observe_report *report, char *text, size_t bytes)
 {
-    headline_texts texts;
-    ls_report_headline headline[3];
+    int rules = cJSON_GetArraySize(report->verdicts), hints = count_part(report, HINTED);
+    int passed = count_part(report, PASSED), failed = count_part(report, FAILED);
+    int open = count_part(report, NOT_SHOWN), skipped = 0;
+    const cJSON *verdict;
+    cJSON_ArrayForEach(verdict, report->verdicts)
+    {
+        skipped += part_of(verdict) == PARTS;
+    }
+    ls_text_put(text, bytes, "%d rules passed, %d failed, %d not shown, %d do not apply", passed,
+                failed, open, skipped);
+    if (hints > 0 || rules == 0) {
+        ls_text_add(text, bytes, "; %d %s", hints, hints == 1 ? "hint" : "hints");
+    }
+}
+
+static void print_opening(const ls_observe_report *report, bool verbose, FILE *to)
+{
+    enum { UNSEEN = 2 };
     const cJSON *line;
+    int count = 0;
     fputc('\n', to);
     ls_report_lines_print(to, ls_json_string(report->run, "title", "Lockstep, observed job"), 2);
     ls_report_lines_print(to, ls_json_string(report->run, "where", ""), 2);
     cJSON *seen = list_seen(report);
     cJSON_ArrayForEach(line, seen)
     {
-        ls_report_lines_print(to, line->valuestring, 2);
+        if (verbose || count++ == 0) {
+            ls_report_lines_print(to, line->valuestring, 2);
+        }
     }
     cJSON_Delete(seen);
+    count = 0;
     cJSON_ArrayForEach(line, cJSON_GetObjectItemCaseSensitive(report->seen, "unseen"))
     {
         LS_TEXT(text, TEXT_BYTES, "not seen: %s", cJSON_IsString(line) ? line->valuestring : "?");
-        ls_report_lines_print(to, text, 2);
+        if (verbose || count++ < UNSEEN) {
+            ls_report_lines_print(to, text, 2);
+        }
     }
     fputc('\n', to);
-    print_verdicts(report, to);
-    fputc('\n', to);
+}
+
+/* Failures, then hints; behind them, where all is asked for, the rest. */
+static void print_verdicts(const ls_observe_report *report, bool verbose, int left, FILE *to)
+{
+    int used = print_part(report, FAILED, true, left, to);
+    (void)print_part(report, HINTED, used == 0, left - used, to);
+    if (verbose) {
+        (void)print_part(report, NOT_SHOWN, true, left, to);
+        (void)print_part(report, PASSED, true, left, to);
+        print_skipped(report, to);
+    }
+}
+
+static void print_headlines(const ls_observe_report *report, const char *directory, FILE *to)
+{
+    headline_texts texts;
+    ls_report_headline headline[3];
+    char text[TEXT_BYTES];
+    describe_counts(report, text, sizeof text);
+    ls_report_lines_print(to, text, 2);
     int headlines = list_headlines(report, &texts, headline);
     for (int i = 0; i < headlines; i++) {
-        LS_TEXT(text, TEXT_BYTES, "%-8s %-9s (%s)", headline[i].name, headline[i].value,
-                headline[i].why);
+        ls_text_put(text, sizeof text, "%-8s %-9s (%s)", headline[i].name, headline[i].value,
+                    headline[i].why);
         ls_report_lines_print(to, text, 9);
     }
     if (directory != NULL) {
         fprintf(to, "report   %s/report.html\n", directory);
     }
+}
+
+void ls_observe_report_print(const ls_observe_report *report, const char *directory, bool verbose,
+                             FILE *to)
+{
+    enum { LINES = 25 }; /* a screen */
+    char *around[2] = {NULL, NULL};
+    size_t bytes;
+    for (int i = 0; i < 2; i++) {
+        FILE *text = open_memstream(&around[i], &bytes);
+        LS_MEMORY(text != NULL);
+        if (i == 0) {
+            print_opening(report, verbose, text);
+        } else {
+            print_headlines(report, directory, text);
+        }
+        fclose(text);
+    }
+    int left = verbose ? INT_MAX / 2 : LINES - count_lines(around[0]) - count_lines(around[1]);
+    fputs(around[0], to);
+    print_verdicts(report, verbose, left, to);
+    fputs(around[1], to);
     fflush(to);
+    free(around[0]);
+    free(around[1]);
+}
+
+void ls_observe_report_rules(FILE *to)
+{
+    int count;
+    char text[TEXT_BYTES];
+    const ls_observe_rule *rule = ls_observe_rules(&count);
+    for (int i = 0; i < count; i++) {
+        bool law = rule[i].sure[0] != '\0', hint = rule[i].wrong_if[0] != '\0';
+        fprintf(to, "%s: %s%s%s\n", rule[i].id, law ? "law" : "", law && hint ? ", hint" : "",
+                !law ? "hint" : "");
+        if (law) {
+            ls_text_put(text, sizeof text, "  sure: %s", rule[i].sure);
+            ls_report_lines_print(to, text, 4);
+        }
+        if (hint) {
+            ls_text_put(text, sizeof text, "  wrong if: %s", rule[i].wrong_if);
+            ls_report_lines_print(to, text, 4);
+        }
+    }
 }
 
 /* ---- pages ----------------------------------------------------------------------------------- */
@@ -306,30 +479,41 @@ static void write_list(const ls_report_page_form *form, FILE *to, const cJSON *s
     fputs(form->list_close, to);
 }
 
-static void write_failures(const ls_observe_report *report, const ls_report_page_form *form,
-                           FILE *to)
+static void write_part(const ls_observe_report *report, part which, const ls_report_page_form *form,
+                       FILE *to)
 {
-    int number = 0, listed = 0;
+    int number = 0;
     const cJSON *verdict;
-    form->heading(to, "What does not hold");
     cJSON_ArrayForEach(verdict, report->verdicts)
     {
         char text[3 * TEXT_BYTES], line[TEXT_BYTES];
         number++;
-        if (!is_of_round(verdict, 2)) {
+        if (!is_in(report, verdict, which)) {
             continue;
         }
-        describe_verdict(verdict, number, line);
+        describe_verdict(verdict, number, false, line);
         ls_text_put(text, sizeof text, "%s", line);
         for (int i = 0; i < DETAILS; i++) {
             const char *value = ls_json_string(verdict, detail[i][1], "");
             ls_text_add(text, sizeof text, value[0] == '\0' ? "" : "\n%s%s", detail[i][0], value);
         }
         form->code(to, text);
-        listed++;
     }
-    if (listed == 0) {
+}
+
+static void write_failures(const ls_observe_report *report, const ls_report_page_form *form,
+                           FILE *to)
+{
+    form->heading(to, "What does not hold");
+    write_part(report, FAILED, form, to);
+    if (count_part(report, FAILED) == 0) {
         form->paragraph(to, "No rule failed.");
+    }
+    if (count_part(report, HINTED) > 0) {
+        form->heading(to, "Hints");
+        form->paragraph(to, "Guessed: they decide neither CORRECT nor, without --gate hints, the "
+                            "exit code.");
+        write_part(report, HINTED, form, to);
     }
 }
 
@@ -364,14 +548,18 @@ static void write_rules(const ls_observe_report *report, const ls_report_page_fo
     form->paragraph(to,
                     "WEAK: nothing happened that could show it. UNSUPPORTED: it could not be seen. "
                     "SKIP: it does not concern the job. None of these is a failure; the first two "
-                    "keep CORRECT from yes.");
+                    "keep CORRECT from yes where the rule is a law. A hint is guessed.");
     ls_page_table_open(&table, form, to,
-                       blames ? "rule|verdict|what holds|evidence|where|change"
-                              : "rule|verdict|what holds|evidence");
+                       blames ? "rule|tier|verdict|what holds|evidence|where|change"
+                              : "rule|tier|verdict|what holds|evidence");
     cJSON_ArrayForEach(verdict, report->verdicts)
     {
         const char *id = ls_json_string(verdict, "case", "?");
+        if (part_of(verdict) == HINTED && !shows_hints(report)) {
+            continue;
+        }
         ls_page_cell(&table, "%s", id + (strncmp(id, "observe.", 8) == 0 ? 8 : 0));
+        ls_page_cell(&table, "%s", ls_json_string(verdict, "tier", "law"));
         ls_page_cell(&table, "%s", ls_verdict_name(code_of(verdict)));
         ls_page_cell(&table, "%s", ls_json_string(verdict, "rule", ""));
         ls_page_cell(&table, "%s", ls_json_string(verdict, "evidence", ""));
@@ -515,7 +703,7 @@ ls_status ls_observe_report_terminal(const char *directory, FILE *to)
     ls_observe_report report;
     ls_status status = read_report(directory, &report);
     if (status == LS_OK) {
-        ls_observe_report_print(&report, directory, to);
+        ls_observe_report_print(&report, directory, false, to);
     }
     ls_observe_report_free(&report);
     return status;

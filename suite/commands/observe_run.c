@@ -309,17 +309,20 @@ static void find_before(ls_observe_trace *trace, const char *directory)
 }
 
 /* Judges a job's folder; `report->run` is there, the rest is filled. */
-static ls_status judge(const char *directory, const char *job, bool gate_all,
-                       ls_observe_report *report, ls_observe_headline *out)
+static ls_status judge(const char *directory, const char *job, ls_observe_report *report,
+                       ls_observe_headline *out)
 {
+    const cJSON *options = cJSON_GetObjectItemCaseSensitive(report->run, "observed");
+    ls_observe_gate gate;
+    (void)ls_observe_gate_read(ls_json_string(options, "gate", "fail"), &gate);
     ls_observe_trace *trace = NULL;
     ls_observe_result result = {0, NULL};
     LS_TRY(ls_observe_read(directory, &trace));
     find_before(trace, directory);
     ls_observe_judge_all(trace, &result);
-    ls_observe_verdicts_decide(trace, &result, gate_all, out);
+    ls_observe_verdicts_decide(trace, &result, gate, out);
     report->seen = ls_observe_summary_make(trace);
-    report->verdicts = ls_observe_verdicts_make(out, &result, job, gate_all);
+    report->verdicts = ls_observe_verdicts_make(out, &result, job, gate);
     add_headline(report->run, out, report->seen);
     ls_observe_result_free(&result);
     ls_observe_free(trace);
@@ -360,29 +363,42 @@ static ls_status judge_run(const char *directory, const char *job, ls_observe_re
     join_collectives(directory, job);
     ls_text_put(path, sizeof path, "%s/run.json", directory);
     LS_TRY(ls_json_read_file(path, &report->run));
-    const cJSON *options = cJSON_GetObjectItemCaseSensitive(report->run, "observed");
-    bool gate_all = strcmp(ls_json_string(options, "gate", "fail"), "all") == 0;
-    LS_TRY(judge(job_directory, job, gate_all, report, out));
+    LS_TRY(judge(job_directory, job, report, out));
     LS_TRY(ls_json_write_file(path, report->run));
     LS_TRY(ls_observe_verdicts_write(directory, report->verdicts));
     LS_TRY(write_summary(directory, report));
     return ls_observe_report_write(directory);
 }
 
-ls_status ls_observe_run_print(const char *directory, FILE *to, ls_observe_headline *out)
+/* `run`: the folder of the run that the job is of, or NULL. */
+static ls_status print_job(const char *directory, const char *run, bool verbose, FILE *to,
+                           ls_observe_headline *out)
 {
-    ls_observe_report report = {cJSON_CreateObject(), NULL, NULL};
-    LS_MEMORY(report.run != NULL);
+    ls_observe_report report = {NULL, NULL, NULL};
+    if (run != NULL) {
+        LS_TEXT(path, PATH_MAX, "%s/run.json", run);
+        LS_TRY(ls_json_read_file(path, &report.run));
+        cJSON_DeleteItemFromObjectCaseSensitive(report.run, "title");
+    } else {
+        report.run = cJSON_CreateObject();
+        LS_MEMORY(report.run != NULL);
+    }
     const char *slash = strrchr(directory, '/');
     LS_TEXT(title, 200, "Lockstep, observed job %s", slash == NULL ? directory : slash + 1);
     ls_plain_replace(title, sizeof title);
     cJSON_AddStringToObject(report.run, "title", title);
-    ls_status status = judge(directory, "job", false, &report, out);
+    ls_status status = judge(directory, "job", &report, out);
     if (status == LS_OK) {
-        ls_observe_report_print(&report, NULL, to);
+        ls_observe_report_print(&report, NULL, verbose, to);
     }
     ls_observe_report_free(&report);
     return status;
+}
+
+ls_status ls_observe_run_print(const char *directory, bool verbose, FILE *to,
+                               ls_observe_headline *out)
+{
+    return print_job(directory, NULL, verbose, to, out);
 }
 
 /* Whether the run was judged and its samples were deleted since: another report would say less. */
@@ -393,7 +409,8 @@ static bool is_thinned(const char *directory, const char *job)
            ls_runner_was_finished(directory);
 }
 
-ls_status ls_observe_run_judge(const char *directory, FILE *to, ls_observe_headline *out)
+ls_status ls_observe_run_judge(const char *directory, bool verbose, FILE *to,
+                               ls_observe_headline *out)
 {
     ls_observe_report report = {NULL, NULL, NULL};
     const char *job = choose_job(directory);
@@ -405,11 +422,11 @@ ls_status ls_observe_run_judge(const char *directory, FILE *to, ls_observe_headl
         ls_log_note("%s: its samples were deleted after it had been judged with them; the report "
                     "stays as it is",
                     directory);
-        return ls_observe_run_print(path, to, out);
+        return print_job(path, directory, verbose, to, out);
     }
     ls_status status = judge_run(directory, job, &report, out);
     if (status == LS_OK) {
-        ls_observe_report_print(&report, directory, to);
+        ls_observe_report_print(&report, directory, verbose, to);
     }
     ls_observe_report_free(&report);
     return status;

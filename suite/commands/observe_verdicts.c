@@ -7,6 +7,24 @@
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
 
+bool ls_observe_gate_read(const char *text, ls_observe_gate *out)
+{
+    *out = (ls_observe_gate){false, false};
+    for (;; text++) {
+        size_t length = strcspn(text, ",");
+        LS_TEXT(word, 8, "%.*s", (int)length, text);
+        if (length >= sizeof word || ls_text_choice(word, "fail|all|hints") < 0) {
+            return false;
+        }
+        out->all = out->all || strcmp(word, "all") == 0;
+        out->hints = out->hints || strcmp(word, "hints") == 0;
+        text += length;
+        if (*text == '\0') {
+            return true;
+        }
+    }
+}
+
 static bool is_half(const char *type)
 {
     return strcmp(type, "f16") == 0 || strcmp(type, "bf16") == 0;
@@ -40,7 +58,7 @@ bool ls_observe_verdicts_counts(const ls_observe_headline *headline,
     bool ddp = strcmp(claim, "any-ddp") == 0, amp = strcmp(claim, "any-amp") == 0;
     bool concerns = ddp ? headline->ddp : amp ? headline->amp : headline->ddp || headline->amp;
     ls_verdict_code code = finding->verdict.code;
-    return is_wrong(code) || (concerns && code != LS_SKIP);
+    return !ls_observe_is_hint(finding) && (is_wrong(code) || (concerns && code != LS_SKIP));
 }
 
 /* "WEAK scaler.skip, data.epochs" of all rules with that verdict; a few are named. */
@@ -66,14 +84,16 @@ static void add_names(const ls_observe_headline *h, const ls_observe_result *res
 }
 
 void ls_observe_verdicts_decide(const ls_observe_trace *trace, const ls_observe_result *result,
-                                bool gate_all, ls_observe_headline *out)
+                                ls_observe_gate gate, ls_observe_headline *out)
 {
     static const ls_verdict_code named[] = {LS_FAIL, LS_CRASH,       LS_TIMEOUT,
                                             LS_WEAK, LS_UNSUPPORTED, LS_INFRA};
     *out = (ls_observe_headline){.ddp = trace->world > 1, .amp = uses_half(trace)};
     for (int i = 0; i < result->count; i++) {
-        ls_verdict_code code = result->finding[i].verdict.code;
-        if (ls_observe_verdicts_counts(out, &result->finding[i])) {
+        const ls_observe_finding *f = &result->finding[i];
+        ls_verdict_code code = f->verdict.code;
+        out->hints += is_wrong(f->hint.verdict.code) || (ls_observe_is_hint(f) && is_wrong(code));
+        if (ls_observe_verdicts_counts(out, f)) {
             out->inside++;
             out->passed += ls_verdict_good(code);
             out->failed += is_wrong(code);
@@ -100,32 +120,37 @@ void ls_observe_verdicts_decide(const ls_observe_trace *trace, const ls_observe_
         add_names(out, result, named[i], out->why, sizeof out->why);
     }
     ls_text_add(out->why, sizeof out->why, "%s", part);
-    bool shown = out->correct == LS_CORRECT_YES || !gate_all;
+    bool shown = out->correct == LS_CORRECT_YES || !gate.all;
+    bool open = gate.hints && out->hints > 0;
     out->code = out->failed > 0       ? LS_ERR_CHECK
                 : out->unreadable > 0 ? LS_ERR_INFRA
-                : shown               ? LS_OK
+                : shown && !open      ? LS_OK
                                       : LS_ERR_CHECK;
 }
 
+/* `hint`: that of a rule which also has proof. */
 static cJSON *to_json(const ls_observe_headline *headline, const ls_observe_finding *finding,
-                      const char *job, bool gate_all)
+                      const ls_observe_hint *hint, const char *job, ls_observe_gate gate)
 {
     const ls_observe_rule *rule = finding->rule;
-    const ls_verdict *v = &finding->verdict;
-    bool inside = ls_observe_verdicts_counts(headline, finding);
+    const ls_verdict *v = hint != NULL ? &hint->verdict : &finding->verdict;
+    bool inside = hint == NULL && ls_observe_verdicts_counts(headline, finding);
+    bool guess = hint != NULL || ls_observe_is_hint(finding);
+    bool decides = guess ? gate.hints && is_wrong(v->code)
+                         : inside && (gate.all || is_wrong(v->code) || v->code == LS_INFRA);
     cJSON *out = cJSON_CreateObject();
     LS_MEMORY(out != NULL);
-    LS_TEXT(id, 96, "observe.%s", rule->id);
+    LS_TEXT(id, 96, "observe.%s%s", rule->id, hint != NULL ? ".hint" : "");
     LS_TEXT(family, 96, "%.*s", (int)strcspn(rule->id, "."), rule->id);
-    cJSON_AddNumberToObject(out, "schema", 1);
+    cJSON_AddNumberToObject(out, "schema", 2);
     cJSON_AddStringToObject(out, "case", id);
     cJSON_AddStringToObject(out, "family", family);
     cJSON_AddStringToObject(out, "kind", "observed");
     cJSON_AddStringToObject(out, "requirement", rule->requirement);
     cJSON_AddStringToObject(out, "claim", rule->claim);
-    cJSON_AddBoolToObject(out, "in_claim", inside);
-    cJSON_AddBoolToObject(out, "decides",
-                          inside && (gate_all || is_wrong(v->code) || v->code == LS_INFRA));
+    cJSON_AddStringToObject(out, "tier", guess ? "hint" : "law");
+    cJSON_AddBoolToObject(out, "in_claim", inside || decides);
+    cJSON_AddBoolToObject(out, "decides", decides);
     cJSON_AddStringToObject(out, "rule", rule->sentence);
     cJSON_AddStringToObject(out, "verdict", ls_verdict_name(v->code));
     cJSON_AddNumberToObject(out, "compared", (double)v->compared);
@@ -138,8 +163,10 @@ static cJSON *to_json(const ls_observe_headline *headline, const ls_observe_find
         cJSON_AddStringToObject(out, "unit", v->unit);
         cJSON_AddStringToObject(out, "limit_from", v->limit_from);
     }
-    const char *const text[][2] = {
-        {"cause", v->cause}, {"where", finding->where}, {"change", finding->advice}};
+    const char *const text[][2] = {{"cause", v->cause},
+                                   {"where", hint != NULL ? hint->where : finding->where},
+                                   {"change", hint != NULL ? hint->advice : finding->advice},
+                                   {"wrong_if", guess && is_wrong(v->code) ? rule->wrong_if : ""}};
     for (size_t i = 0; i < sizeof text / sizeof *text; i++) {
         if (text[i][1][0] != '\0') {
             cJSON_AddStringToObject(out, text[i][0], text[i][1]);
@@ -149,12 +176,19 @@ static cJSON *to_json(const ls_observe_headline *headline, const ls_observe_find
 }
 
 cJSON *ls_observe_verdicts_make(const ls_observe_headline *headline,
-                                const ls_observe_result *result, const char *job, bool gate_all)
+                                const ls_observe_result *result, const char *job,
+                                ls_observe_gate gate)
 {
     cJSON *list = cJSON_CreateArray();
     LS_MEMORY(list != NULL);
     for (int i = 0; i < result->count; i++) {
-        cJSON_AddItemToArray(list, to_json(headline, &result->finding[i], job, gate_all));
+        cJSON_AddItemToArray(list, to_json(headline, &result->finding[i], NULL, job, gate));
+    }
+    for (int i = 0; i < result->count; i++) {
+        const ls_observe_finding *f = &result->finding[i];
+        if (is_wrong(f->hint.verdict.code)) {
+            cJSON_AddItemToArray(list, to_json(headline, f, &f->hint, job, gate));
+        }
     }
     return list;
 }

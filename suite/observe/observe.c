@@ -167,6 +167,14 @@ void ls_observe_judge_one(const ls_observe_trace *trace, const ls_observe_rule *
     judge_parts(trace, rule, out);
     allow_join(trace, rule, &out->verdict);
     limit_to_what_was_read(trace, &out->verdict);
+    if (out->verdict.code == LS_WEAK) { /* one that suspects something says what to change */
+        ls_finding_blame(out, "", "%s", rule->show);
+    }
+}
+
+bool ls_observe_is_hint(const ls_observe_finding *finding)
+{
+    return finding->rule->sure[0] == '\0';
 }
 
 const ls_observe_rule *ls_observe_rules(int *count)

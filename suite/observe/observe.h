@@ -10,6 +10,9 @@
 /* All rules, in the order of the report: rules/rules.def. */
 const ls_observe_rule *ls_observe_rules(int *count);
 
+/* Whether all that the finding's rule can say is guessed: its verdict decides nothing. */
+bool ls_observe_is_hint(const ls_observe_finding *finding);
+
 /* A job's verdicts. */
 typedef struct ls_observe_result {
     int count;

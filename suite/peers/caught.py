@@ -27,13 +27,23 @@ def read(folder):
         return [json.loads(line) for line in file]
 
 
+def word_of(verdict):
+    """The verdict; HINT of one that fails and is guessed."""
+    return "HINT" if verdict["verdict"] == "FAIL" and verdict.get("tier") == "hint" else verdict["verdict"]
+
+
+def case_of(verdict):
+    """The case; of the hint of a rule that also has proof that of the rule."""
+    return verdict["case"].removesuffix(".hint")
+
+
 def expected(text):
     """(case, verdict) of "CASE" or "CASE VERDICT"."""
     return (text.split() + ["FAIL"])[:2]
 
 
 def describe(verdict):
-    parts = [verdict["verdict"], verdict.get("where", ""), verdict.get("evidence", ""), verdict.get("cause", "")]
+    parts = [word_of(verdict), verdict.get("where", ""), verdict.get("evidence", ""), verdict.get("cause", "")]
     return "; ".join(text for text in parts if text)
 
 
@@ -50,8 +60,8 @@ def is_judged(verdict):
 
 def find(verdicts, code, case, word):
     """(the verdicts of the case that are the expected one, others of it, whether the run judged it)."""
-    mine = [v for v in verdicts if v["case"] == case]
-    found = [v for v in mine if v["verdict"] == word]
+    mine = [v for v in verdicts if case_of(v) == case]
+    found = [v for v in mine if word_of(v) == word]
     judged = code is not None and 0 <= code < MORE_THAN_FAILED and any(map(is_judged, mine))
     shown = any(v["verdict"] not in JUDGED or is_judged(v) for v in found)
     return found, [v for v in mine if v not in found], shown or judged

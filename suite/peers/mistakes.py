@@ -4,8 +4,9 @@ BASE.py, a row for each.
 
     [NAME]
     What is wrong, in a sentence.
-    rule: the rule of `lockstep observe` that must fail; RULE WEAK: that must be weak; -: the
-        script is right, none may fail
+    rule: the rule of `lockstep observe` that must fail, as a law; RULE HINT: that must give a
+        hint, as it cannot be sure (`lockstep observe --rules` says what would make it wrong);
+        RULE WEAK: that must be weak; -: the script is right: no law fails, no rule gives a hint
     cause: a pattern of the verdict's cause
     line: a text of the line that the verdict must name; TEXT#2: the second line with it
     source: where it was reported

@@ -315,9 +315,12 @@ if [ -x "$build/lockstep" ]; then
         breach "the tables of suite/commands/README.md are not those of suite/commands/tables.sh:"
     grep -qF "version $("$build/lockstep" --version | cut -d' ' -f2);" README.md || echo README.md |
         breach "the page names another version than lockstep --version:"
+    sed -n '/^| rule | tier |/,/^$/{/./p}' suite/observe/README.md >"$work/tables"
+    sh suite/observe/rules/table.sh "$build" | diff "$work/tables" - |
+        breach "the laws and hints of suite/observe/README.md are not those of rules.def (rules/table.sh):"
 fi
 sed -n 's/^LS_OBSERVE_RULE("\([^"]*\)".*/| `\1` /p' suite/observe/rules/rules.def | while read -r rule; do
-    grep -qF "$rule" suite/observe/README.md || echo "$rule"
+    grep -F "$rule" suite/observe/README.md | grep -q '^| `[^`]*` [DA]' || echo "$rule"
 done | breach "a rule of rules.def has no row in suite/observe/README.md:"
 
 # Both pages say how long the example is (test_subject: one prints it).

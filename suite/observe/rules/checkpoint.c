@@ -328,7 +328,9 @@ static void judge_save(const ls_observe_trace *trace, int k, const cJSON *save, 
         judge_missing(trace, k, save, out);
     }
     if (ls_verdict_good(out->verdict.code)) {
-        judge_reference(&trace->rank[k], k, save, out);
+        ls_observe_finding one = {0};
+        judge_reference(&trace->rank[k], k, save, &one);
+        ls_finding_guess(out, &one);
     }
     if (k == 0 && ls_verdict_good(out->verdict.code)) {
         judge_race(trace, save, out);

@@ -248,7 +248,7 @@ void ls_rules_order_zero(const ls_observe_trace *trace, ls_observe_finding *out)
     for (int k = 0; k < trace->world && out->verdict.code != LS_FAIL; k++) {
         ls_observe_finding one = {0};
         judge_waste(trace, k, &one);
-        ls_calls_keep_worst(out, &one);
+        ls_finding_guess(out, &one);
     }
     if (!z.shown) {
         ls_calls_keep_worst(out, &z.first);

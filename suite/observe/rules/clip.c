@@ -386,7 +386,7 @@ void ls_rules_optimizer_clip(const ls_observe_trace *trace, ls_observe_finding *
         }
         ls_observe_finding one = {0};
         judge_one_group(trace, &one);
-        ls_calls_keep_worst(out, &one);
+        ls_finding_guess(out, &one);
         if (out->verdict.code != LS_PASS) {
             return;
         }

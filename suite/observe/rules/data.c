@@ -22,7 +22,28 @@ typedef struct pass {
     int64_t length, batch;
 } pass;
 
-enum { RANKS = 64, FEW = 8 /* so few indices may be in the same order by chance: 8! = 40,320 */ };
+enum { RANKS = 64 };
+
+static const ls_tol few =
+    LS_TOL(8, "indices: fewer may be in the same order by chance, 8 are once in 8! = 40,320 times");
+static const ls_tol steps_of_a_batch =
+    LS_TOL(8, "two networks make two steps of a batch, some schemes a few more");
+static const ls_tol samples =
+    LS_TOL(32, "samples: of fewer a share of a tenth is three, which a data set may hold twice");
+static const ls_tol duplicates =
+    LS_TOL(0.1, "of the samples: public data sets hold up to some hundredths of them twice");
+static const ls_tol repeated = LS_TOL(
+    0.01, "of a rank's samples: one that has more of them again holds samples several times, "
+          "and may share them with another rank");
+static const ls_tol sorted_samples = LS_TOL(
+    16, "samples in the order of their classes: fewer, or fewer than four of each class, are "
+        "so by chance");
+static const ls_tol sorted_classes =
+    LS_TOL(3, "classes: two may lie one behind the other in any list of two files");
+static const ls_tol small_batches =
+    LS_TOL(4, "batches of a pass: larger ones hold several classes each");
+static const ls_tol forwards =
+    LS_TOL(2, "forwards: a single batch may be a look at the data that all ranks take");
 
 static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
 {
@@ -40,16 +61,15 @@ static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
 }
 
 /* A pass that was left open while others trained drew far fewer batches than there were steps: a
- * look at a validation's first batch, say. Two networks make two steps of a batch, or some more. */
+ * look at a validation's first batch, say. */
 static bool is_trained(const cJSON *data)
 {
-    enum { STEPS_OF_A_BATCH = 8 };
     double batch = ls_json_number(data, "batch", 1), count = ls_json_number(data, "count", 0);
     double given = ls_json_bool(data, "indices", true) ? 0 : ls_json_number(data, "given", 0);
     double made = ls_pass_last_step(data) - ls_pass_first_step(data);
     return ls_pass_is_trained(data) &&
            (isnan(made) ||
-            STEPS_OF_A_BATCH * fmax(given, ceil(count / (batch > 0 ? batch : 1))) >= made);
+            steps_of_a_batch.value * fmax(given, ceil(count / (batch > 0 ? batch : 1))) >= made);
 }
 
 static const cJSON *trained_pass(const ls_observe_rank *rank, int index)
@@ -336,7 +356,7 @@ static int same_content(const pass *p, int a, int b)
             before = digest->valuestring;
         }
     }
-    return common < FEW || !vary ? -1 : equal == common;
+    return common < few.value || !vary ? -1 : equal == common;
 }
 
 /* Both ranks' data sets are made of the same lists, and the samples that both drew have the same
@@ -367,7 +387,7 @@ static bool same_source(const pass *p, int a, int b)
         }
     }
     return source[0] != '\0' && strcmp(source, ls_json_string(p->event[b], "source", "")) == 0 &&
-           common >= FEW && equal == common && vary;
+           common >= few.value && equal == common && vary;
 }
 
 /* A loader without a sampler of the job's: each rank goes through the whole data set, or through
@@ -376,14 +396,25 @@ static void judge_plain(const ls_observe_trace *trace, int number, const pass *p
                         ls_observe_finding *out)
 {
     inputs in = compare_inputs(trace, o->a, o->b);
-    bool same = same_order(p, o->a, o->b) && in.equal > 0;
+    bool same = (same_order(p, o->a, o->b) && in.equal > 0) || same_content(p, o->a, o->b) == 1;
     if (!all_equal(p, "length")) {
         ls_verdict_set(&out->verdict, LS_SKIP,
                        "data sets of different lengths: each rank has its own");
         return;
     }
     bool plain = all_have(p, "RandomSampler") || all_have(p, "SequentialSampler");
-    if (!same && same_content(p, o->a, o->b) != 1 && !(plain && same_source(p, o->a, o->b))) {
+    ls_observe_finding one = {0};
+    fail_overlap(number, p, o, &one);
+    ls_verdict_cause(&one.verdict, "no DistributedSampler: each rank goes through the whole data "
+                                   "set");
+    ls_finding_blame(&one, ls_job_data_place(p->event[0], "built"),
+                     "DataLoader(..., sampler=DistributedSampler(dataset), shuffle=False)");
+    if (same) {
+        ls_calls_keep_worst(out, &one);
+    } else {
+        if (plain && same_source(p, o->a, o->b) && !may_share(trace, o->a, o->b)) {
+            ls_finding_guess(out, &one);
+        }
         ls_verdict_set(
             &out->verdict, LS_WEAK,
             "pass %d: %lld of %lld indices are on several ranks (%s), but batches differ: "
@@ -392,13 +423,7 @@ static void judge_plain(const ls_observe_trace *trace, int number, const pass *p
         ls_finding_blame(out, ls_job_data_place(p->event[0], "built"),
                          "if all ranks open the same data: DataLoader(..., "
                          "sampler=DistributedSampler(dataset))");
-        return;
     }
-    fail_overlap(number, p, o, out);
-    ls_verdict_cause(&out->verdict, "no DistributedSampler: each rank goes through the whole data "
-                                    "set");
-    ls_finding_blame(out, ls_job_data_place(p->event[0], "built"),
-                     "DataLoader(..., sampler=DistributedSampler(dataset), shuffle=False)");
 }
 
 static void judge_overlap(const ls_observe_trace *trace, int number, const pass *p,
@@ -434,18 +459,17 @@ static const char split_stream[] = "let each rank read its own part of the strea
  * batches may be filled up with samples of the first ones, which are another rank's. */
 static void judge_contents(int number, const pass *p, ls_observe_finding *out)
 {
-    enum { SAMPLES = 32 };
-    const double duplicates = 0.1, repeated = 0.01;
     for (int a = 0; a < p->ranks; a++) {
         ls_contents x = {0};
         ls_contents_add(&x, p->event[a]);
-        for (int b = a + 1; b < p->ranks && x.repeated <= repeated * x.count; b++) {
+        for (int b = a + 1; b < p->ranks && x.repeated <= repeated.value * x.count; b++) {
             ls_contents y = {0};
             int of;
             ls_contents_add(&y, p->event[b]);
             int common = ls_contents_common(&x, &y, &of);
-            if (of >= SAMPLES && y.count >= SAMPLES && y.repeated <= repeated * y.count &&
-                common > duplicates * of && common > p->ranks * p->batch) {
+            if (of >= samples.value && y.count >= samples.value &&
+                y.repeated <= repeated.value * y.count && common > duplicates.value * of &&
+                common > p->ranks * p->batch) {
                 ls_verdict_fail(
                     &out->verdict, "pass %d: %d of %d samples of rank %d are on rank %d, too%s",
                     number, common, of, a, b, p->indexed ? ", under other indices" : "");
@@ -592,8 +616,9 @@ static bool repeats(const cJSON *a, const cJSON *b)
         }
     }
     const char *order = ls_json_string(a, "order", "");
-    return count >= FEW || (ls_json_integer(a, "count", 0) >= FEW && order[0] != '\0' &&
-                            strcmp(order, ls_json_string(b, "order", "")) == 0);
+    return count >= few.value ||
+           ((double)ls_json_integer(a, "count", 0) >= few.value && order[0] != '\0' &&
+            strcmp(order, ls_json_string(b, "order", "")) == 0);
 }
 
 /* The same loop again: a loader may be built anew for each epoch. */
@@ -648,10 +673,9 @@ static void judge_fixed(int rank, int fixed, int passes, const cJSON *data, ls_o
  * samples that were looked at, each with its index and its class. */
 static void judge_sorted(int k, int number, const cJSON *pass, ls_observe_finding *out)
 {
-    enum { LEAST = 16, CLASSES = 3, FEW = 4 };
     const cJSON *one;
     double index = -1, class = NAN;
-    int samples = 0, classes = 0;
+    int seen = 0, classes = 0;
     if (ls_json_bool(pass, "shuffle", true) || !ls_json_bool(pass, "indices", true) ||
         !ls_json_bool(pass, "classified", false)) {
         return;
@@ -666,18 +690,19 @@ static void judge_sorted(int k, int number, const cJSON *pass, ls_observe_findin
         classes += !(of->valuedouble == class);
         index = at->valuedouble;
         class = of->valuedouble;
-        samples++;
+        seen++;
     }
     /* One pass over a stream of classes, or batches that hold several of them, may be meant. */
     double batch = ls_json_number(pass, "batch", INFINITY);
-    bool small = FEW * batch <= ls_json_number(pass, "count", 0);
-    if (samples < LEAST || classes < CLASSES || samples < 4 * classes || number == 0 || !small) {
+    bool small = small_batches.value * batch <= ls_json_number(pass, "count", 0);
+    if (seen < sorted_samples.value || classes < sorted_classes.value || seen < 4 * classes ||
+        number == 0 || !small) {
         return;
     }
     ls_verdict_fail(&out->verdict,
                     "rank %d: a pass that is trained on has the order of the data set, which is "
                     "sorted by class: %d samples of %d classes, one after the other",
-                    k, samples, classes);
+                    k, seen, classes);
     ls_verdict_cause(&out->verdict, "nothing shuffles: each batch has samples of one class, and "
                                     "the model follows the last of them");
     const char *at = ls_json_string(pass, "sampler_at", "");
@@ -698,7 +723,9 @@ void ls_rules_data_shuffled(const ls_observe_trace *trace, ls_observe_finding *o
         int again = 0, fixed = 0;
         for (int i = 0; (now = trained_pass(&trace->rank[k], i)) != NULL; i++) {
             indexed += ls_json_bool(now, "indices", true);
-            judge_sorted(k, i, now, out);
+            ls_observe_finding one = {0};
+            judge_sorted(k, i, now, &one);
+            ls_finding_guess(out, &one);
             bool shuffles =
                 ls_json_bool(now, "shuffle", false) && ls_json_bool(now, "indices", true);
             shuffled += shuffles;
@@ -763,14 +790,13 @@ static void advise_inputs(const inputs *in, ls_observe_finding *out)
 static void judge_pair(const ls_observe_trace *trace, int a, int b, int *compared,
                        ls_observe_finding *out)
 {
-    enum { FORWARDS = 2 };
     inputs in = compare_inputs(trace, a, b);
     *compared += in.compared;
     if (in.compared == 0 || in.equal < in.compared) {
         advise_inputs(&in, out);
         return;
     }
-    if (!in.vary || in.compared < FORWARDS) {
+    if (!in.vary || in.compared < forwards.value) {
         ls_verdict_set(&out->verdict, LS_WEAK,
                        "ranks %d and %d have the same input in all of %d training forwards%s", a, b,
                        in.compared, in.vary ? "" : ", and it never changes: made-up data");

@@ -149,7 +149,9 @@ void ls_rules_evaluation_counted(const ls_observe_trace *trace, ls_observe_findi
 void ls_rules_evaluation_best(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     int compared = 0;
-    ls_misuse_judge(trace, "evaluation.best", out);
+    ls_observe_finding guessed = {0};
+    ls_misuse_judge(trace, "evaluation.best", &guessed);
+    ls_finding_guess(out, &guessed);
     for (int k = 0; k < trace->world; k++) {
         const cJSON *save;
         double best = NAN;

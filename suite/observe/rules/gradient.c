@@ -349,17 +349,18 @@ static void report_hooks(const ls_samples *samples, int rank, const source *from
     const row *r = &t->row[last];
     double scale = samples->step[rank]->step->loss_scale;
     if (scale != 1 && is_clipped(from, r->name)) {
-        ls_verdict_fail(&out->verdict,
+        ls_observe_finding one = {0};
+        ls_verdict_fail(&one.verdict,
                         "step %lld, rank %d: the gradient of %s is clipped by value in backward, "
                         "while a loss scale of %g multiplies it; %d of %d tensors are off",
                         (long long)samples->number, rank, r->name, scale, wrong, t->count);
-        ls_verdict_cause(&out->verdict,
+        ls_verdict_cause(&one.verdict,
                          "a hook clips gradients that are not unscaled yet: its limit is %g times "
                          "too low for them",
                          scale);
-        ls_finding_blame(out, "",
+        ls_finding_blame(&one, "",
                          "clip between scaler.unscale_(optimizer) and scaler.step(optimizer)");
-        return;
+        ls_finding_guess(out, &one);
     }
     ls_verdict_set(&out->verdict, LS_WEAK,
                    "step %lld, rank %d: with the hooks the gradient of %s is %.4g times what it is "

@@ -366,7 +366,7 @@ void ls_rules_reduction_left(const ls_observe_trace *trace, ls_observe_finding *
     if (trace->world > 0) {
         ls_observe_finding one = {0};
         judge_mixed(trace, &one);
-        ls_calls_keep_worst(out, &one);
+        ls_finding_guess(out, &one);
     }
     if (looked == 0) {
         ls_verdict_set(&out->verdict, LS_WEAK, "no detailed step after the first");

@@ -25,6 +25,13 @@ static double weight_of(const ls_factor *f)
     return mean && isfinite(factor) ? factor * f->loss_times * f->micro : NAN;
 }
 
+/* The script calls a library (its place follows in brackets) that calls backward, and weighs the
+ * micro-steps. */
+static bool by_library(const ls_factor *f)
+{
+    return strchr(f->backward->at, '(') != NULL;
+}
+
 static void add_step(const ls_samples *samples, micro *m)
 {
     ls_factor f = {0};
@@ -35,9 +42,8 @@ static void add_step(const ls_samples *samples, micro *m)
     double weight = weight_of(&f);
     m->steps++;
     m->unknown += isnan(weight);
-    /* Where the Trainer counts tokens over all ranks, it multiplies by their number. */
-    bool of_ranks = strcmp(f.by, "transformers") == 0 &&
-                    ls_factor_is_near(weight, (double)f.micro * samples->world);
+    /* A library that counts tokens over all ranks multiplies by their number. */
+    bool of_ranks = by_library(&f) && ls_factor_is_near(weight, (double)f.micro * samples->world);
     m->summed += ls_factor_is_near(weight, f.micro) || of_ranks;
     m->other += weight < 1 && !ls_factor_is_near(weight, 1) && f.loss_divided;
     m->twice += ls_factor_is_near(f.loss_by, (double)f.micro * f.micro);
@@ -45,28 +51,22 @@ static void add_step(const ls_samples *samples, micro *m)
     m->last = f;
 }
 
-/* A framework's backward divides, and the script's text does, too: a square of 2 may also be two
- * weights of one half. */
-static bool by_framework(const ls_factor *f)
-{
-    return f->loss_by_steps[0] != '\0' && strchr(f->backward->at, '(') != NULL;
-}
-
 static void judge(const micro *m, ls_observe_finding *out)
 {
     const ls_factor *f = &m->last;
-    bool of_trainer = strcmp(f->by, "transformers") == 0;
+    bool library = by_library(f);
     if (m->summed == m->steps) {
-        ls_verdict_set(&out->verdict, of_trainer ? LS_FAIL : LS_WEAK,
+        ls_verdict_set(&out->verdict, library ? LS_FAIL : LS_WEAK,
                        "step %lld: the gradients of %d micro-steps are summed: neither their "
                        "losses nor the sum is divided by their number%s",
                        (long long)f->step, f->micro,
                        m->clips ? ", and clipping measures the sum" : "");
-        if (of_trainer) {
+        if (library) {
             ls_verdict_cause(
                 &out->verdict,
-                "compute_loss returns a mean, and the Trainer expects a sum divided by "
-                "num_items_in_batch: %d times the gradient of a batch of all of them",
+                "a library calls backward() with means where it expects sums that are divided by "
+                "the items of all micro-steps (num_items_in_batch): %d times the gradient of a "
+                "batch of all of them",
                 f->micro);
         } else {
             ls_verdict_cause(&out->verdict,
@@ -75,17 +75,18 @@ static void judge(const micro *m, ls_observe_finding *out)
                              f->micro);
         }
         ls_finding_blame(out, f->backward->at, "%s",
-                         of_trainer ? "divide the sum of the losses by num_items_in_batch, or set "
-                                      "model_accepts_loss_kwargs = False"
-                                    : "divide the loss by the number of micro-steps before "
-                                      "backward()");
-    } else if (m->twice == m->steps && m->other == m->steps && (f->micro > 2 || by_framework(f))) {
+                         library ? "divide the sum of the losses by num_items_in_batch, or set "
+                                   "model_accepts_loss_kwargs = False"
+                                 : "divide the loss by the number of micro-steps before "
+                                   "backward()");
+    } else if (m->twice == m->steps && m->other == m->steps && (f->micro > 2 || library)) {
+        /* a square of 2 may also be two weights of one half */
         ls_verdict_fail(&out->verdict,
                         "step %lld: the loss is divided by %.4g, the square of the number of its "
                         "micro-steps, %d",
                         (long long)f->step, f->loss_by, f->micro);
         ls_verdict_cause(&out->verdict, "the loss is divided by the number of micro-steps twice: a "
-                                        "framework (Accelerate, Lightning) does it already");
+                                        "framework may do it already");
         ls_finding_blame(out, f->loss_by_steps[0] != '\0' ? f->loss_by_steps : f->backward->at,
                          "leave the division to the framework");
     } else if (m->other == m->steps) {

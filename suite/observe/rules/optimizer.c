@@ -567,9 +567,7 @@ static void judge_idle_end(const ls_observe_rank *rank, ls_observe_finding *out)
 
 void ls_rules_optimizer_rate(const ls_observe_trace *trace, ls_observe_finding *out)
 {
-    if (trace->world > 0) {
-        judge_idle_end(&trace->rank[0], out);
-    }
+    ls_observe_finding one[2] = {0};
     int64_t compared = 0;
     follow f = {0};
     if (ls_job_trains_members(trace)) {
@@ -578,15 +576,21 @@ void ls_rules_optimizer_rate(const ls_observe_trace *trace, ls_observe_finding *
         compare_ranks(trace, &compared, out);
     }
     if (trace->world > 0 && cJSON_GetArraySize(trace->rank[0].optimizer) == 1) {
-        compare_schedule(&trace->rank[0], out, &f);
+        compare_schedule(&trace->rank[0], &one[1], &f);
     } else if (trace->world > 0) {
-        judge_idle_optimizer(&trace->rank[0], out);
+        judge_idle_optimizer(&trace->rank[0], &one[1]);
+    }
+    for (int i = 0; i < 2 && trace->world > 0; i++) {
+        ls_finding_guess(out, &one[i]);
     }
     if (compared == 0 && f.checked == 0) {
         bool steps = trace->world > 0 && trace->rank[0].step_count > 0;
         ls_verdict_set(&out->verdict, steps && trace->world == 1 ? LS_SKIP : LS_UNSUPPORTED, "%s",
                        steps && trace->world == 1 ? "one rank, and no schedule"
                                                   : "no step reports a rate");
+    }
+    if (trace->world > 0) {
+        judge_idle_end(&trace->rank[0], &one[0]);
     }
     LS_TEXT(schedule, 120, "; %d of %d are those of the schedule%s", f.checked - f.missed,
             f.checked, f.missed > 0 ? ", others are set by the script" : "");

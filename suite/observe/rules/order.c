@@ -457,7 +457,7 @@ enum { SCHEDULES = 16 };
 /* The optimizer has been asked to step: what came before belongs to its last step. */
 static void end_turn(turns *t, int world, int backwards)
 {
-    bool of_ranks = t->count == world && t->at != NULL && strstr(t->at, "accelerate") != NULL;
+    bool of_ranks = t->count == world && t->at != NULL && strchr(t->at, '(') != NULL;
     if (t->count > 1 && t->other == NULL && !of_ranks) {
         t->often++;
         t->batches += t->count == backwards;
@@ -470,9 +470,9 @@ static void end_turn(turns *t, int world, int backwards)
     t->at = t->other = NULL;
 }
 
-/* Calls of one place may be those of a loop: as many as there are ranks, where the script counts
- * samples (Accelerate does), or one for each batch of a step. Those of two places step the schedule
- * twice. */
+/* Calls of one place may be those of a loop: as many as there are ranks, by a library that counts
+ * samples (its place follows in brackets), or one for each batch of a step. Those of two places
+ * step the schedule twice. */
 static void note_schedule(turns *list, int *count, const ls_call *call)
 {
     int number = ls_json_int(call->json, "schedule", -1);
@@ -562,7 +562,7 @@ static void judge_turns(const ls_observe_trace *trace, int rank, ls_observe_find
     for (int t = 0; t < count; t++) {
         ls_observe_finding one = {0};
         judge_turn(rank, &list[t], &one);
-        ls_calls_keep_worst(out, &one);
+        ls_finding_guess(out, &one);
     }
 }
 
@@ -637,7 +637,9 @@ void ls_rules_order_schedule(const ls_observe_trace *trace, ls_observe_finding *
         ls_spans_judge(trace, out);
     }
     if (s.calls == 0) {
-        judge_idle(&trace->rank[0], out);
+        ls_observe_finding one = {0};
+        judge_idle(&trace->rank[0], &one);
+        ls_finding_guess(out, &one);
     }
     if (s.calls == 0 && out->verdict.code == LS_PASS) {
         ls_verdict_set(&out->verdict, LS_SKIP, "no schedule of the learning rate was stepped");

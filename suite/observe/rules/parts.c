@@ -10,19 +10,15 @@
 #include "suite/observe/trace/pass.h"
 #include "rules.h"
 
-enum { FEW = 8 };
+static const ls_tol few = LS_TOL(8, "samples: fewer are too few to compare two lists of them");
+static const ls_tol common_share =
+    LS_TOL(0.9, "of the indices: what two ranks have filtered by themselves may differ a little");
+static const ls_tol dropped =
+    LS_TOL(0.05, "of the repeats: the last batches of a stream may be dropped");
 
 static const char *sampler_of(const cJSON *data)
 {
     return ls_json_string(data, "sampler", "");
-}
-
-/* A sampler of torch or of Accelerate that gives each rank its part of what the loader holds. */
-static bool divides(const cJSON *data, int world)
-{
-    return strcmp(sampler_of(data), "BatchSamplerShard") == 0 ||
-           (strcmp(sampler_of(data), "DistributedSampler") == 0 &&
-            ls_json_int(data, "replicas", 1) == world);
 }
 
 /* ---- parts of a data set --------------------------------------------------------------------- */
@@ -50,7 +46,7 @@ static bool common_of(const cJSON *a, const cJSON *b, int *common, int *of)
     int first = cJSON_GetArraySize(mine), second = cJSON_GetArraySize(other);
     *common = 0;
     *of = first < second ? first : second;
-    if (*of < FEW || ls_json_number(x, "length", -1) != ls_json_number(y, "length", -2) ||
+    if (*of < few.value || ls_json_number(x, "length", -1) != ls_json_number(y, "length", -2) ||
         ls_json_number(x, "modulus", -1) != ls_json_number(y, "modulus", -2)) {
         return false;
     }
@@ -64,10 +60,9 @@ static bool common_of(const cJSON *a, const cJSON *b, int *common, int *of)
 static void judge_parts(const ls_observe_trace *trace, int number, int k, const cJSON *a,
                         const cJSON *b, ls_observe_finding *out)
 {
-    const double alike = 0.9; /* parts that were filtered by each rank, say */
     int common, of;
-    if (!divides(a, trace->world) || !divides(b, trace->world) || !common_of(a, b, &common, &of) ||
-        common >= alike * of) {
+    if (!ls_pass_is_divided(a, trace->world) || !ls_pass_is_divided(b, trace->world) ||
+        !common_of(a, b, &common, &of) || common >= common_share.value * of) {
         return;
     }
     ls_verdict_fail(&out->verdict,
@@ -113,8 +108,7 @@ static void judge_nested(const ls_observe_trace *trace, int number, const cJSON 
     ls_verdict_cause(&out->verdict, "the data are divided twice: by DistributedSampler, and by the "
                                     "loader that was prepared again");
     ls_finding_blame(out, ls_job_data_place(data, "sampler_at"),
-                     "leave DistributedSampler away where accelerator.prepare() or the Trainer "
-                     "divides the loader");
+                     "leave DistributedSampler away where a library divides the loader");
 }
 
 /* ---- workers of a stream --------------------------------------------------------------------- */
@@ -123,7 +117,6 @@ static void judge_nested(const ls_observe_trace *trace, int number, const cJSON 
  * workers. */
 static void judge_workers(int rank, const cJSON *data, int *streams, ls_observe_finding *out)
 {
-    const double off = 0.05; /* a stream whose last batches were dropped */
     int workers = ls_json_int(data, "workers", 0);
     if (ls_json_bool(data, "indices", true) || workers < 2 || !ls_json_bool(data, "whole", false)) {
         return;
@@ -132,12 +125,12 @@ static void judge_workers(int rank, const cJSON *data, int *streams, ls_observe_
     ls_contents_add(&contents, data);
     int distinct = contents.count, more = contents.repeated;
     ls_contents_free(&contents);
-    if (distinct < FEW) {
+    if (distinct < few.value) {
         return;
     }
     ++*streams;
     double wanted = (workers - 1.0) * distinct;
-    if (fabs(more - wanted) > off * wanted) {
+    if (fabs(more - wanted) > dropped.value * wanted) {
         return;
     }
     ls_verdict_fail(&out->verdict,
@@ -159,13 +152,14 @@ void ls_rules_data_once(const ls_observe_trace *trace, ls_observe_finding *out)
                        "the trainer's own events do not say what a data set is made of");
         return;
     }
-    ls_misuse_judge(trace, "data.once", out);
+    ls_observe_finding guessed = {0};
+    ls_misuse_judge(trace, "data.once", &guessed);
     for (int k = 0; k < trace->world; k++) {
         const cJSON *a, *b, *data;
         for (int i = 0; (a = ls_pass_trained(&trace->rank[0], i)) != NULL && k > 0; i++) {
             b = ls_pass_trained(&trace->rank[k], i);
             if (b != NULL) {
-                judge_parts(trace, i, k, a, b, out);
+                judge_parts(trace, i, k, a, b, &guessed);
                 judge_nested(trace, i, a, out);
                 passes++;
             }
@@ -175,6 +169,7 @@ void ls_rules_data_once(const ls_observe_trace *trace, ls_observe_finding *out)
             judge_workers(k, data, &streams, out);
         }
     }
+    ls_finding_guess(out, &guessed);
     if (passes + streams == 0) {
         ls_verdict_set(&out->verdict, LS_SKIP, "%s",
                        trace->world < 2 ? "one rank, and no stream that several workers read"

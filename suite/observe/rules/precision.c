@@ -320,7 +320,9 @@ void ls_rules_precision_autocast(const ls_observe_trace *trace, ls_observe_findi
         return;
     }
     if (p.f16 > 0 && !p.scaled && p.backwards > 0) {
-        judge_unscaled(&p, out);
+        ls_observe_finding one = {0};
+        judge_unscaled(&p, &one);
+        ls_finding_guess(out, &one);
     } else if (p.autocast == 0 && p.scaled) {
         judge_without_autocast(trace, &p, out);
         return;

@@ -65,11 +65,15 @@ static bool may_come_again(const ls_observe_trace *trace, int k, const char *fir
     return times > 1 || ordered || part;
 }
 
+static const ls_tol batches =
+    LS_TOL(4, "batches with the bits of the first job's: fewer may be of a data set of a few");
+static const ls_tol few = LS_TOL(8, "samples: orders of fewer are equal by chance");
+
 /* The job that wrote the file began with the same batches: they come again, and those after them
  * never do. */
 static void judge_batches(const ls_observe_trace *trace, ls_observe_finding *out)
 {
-    enum { LEAST = 4, MOST = 16 };
+    enum { MOST = 16 };
     const char *before[MOST], *now[MOST];
     for (int k = 0; k < trace->world; k++) {
         int count = first_inputs(&trace->rank[k], MOST, now);
@@ -77,7 +81,7 @@ static void judge_batches(const ls_observe_trace *trace, ls_observe_finding *out
         while (same < count && same < earlier && strcmp(now[same], before[same]) == 0) {
             same++;
         }
-        if (same < LEAST || same < count || strcmp(now[0], now[1]) == 0 ||
+        if (same < batches.value || same < count || strcmp(now[0], now[1]) == 0 ||
             may_come_again(trace, k, now[0])) {
             continue;
         }
@@ -122,9 +126,8 @@ static void judge_pass_again(const ls_observe_trace *trace, ls_observe_finding *
     int64_t saved = last_save(&trace->before->rank[0], path);
     const cJSON *now = ls_pass_trained(&trace->rank[0], 0);
     const cJSON *before = last_pass(&trace->before->rank[0], saved);
-    enum { FEW = 8 }; /* samples: orders of fewer are alike by chance */
     if (saved < 0 || now == NULL || before == NULL || !ls_json_bool(now, "shuffle", false) ||
-        ls_json_int(now, "count", 0) < FEW || !ls_json_bool(now, "indices", true) ||
+        ls_json_int(now, "count", 0) < few.value || !ls_json_bool(now, "indices", true) ||
         ls_json_string(now, "order", "")[0] == '\0' ||
         strcmp(ls_json_string(now, "order", ""), ls_json_string(before, "order", "")) != 0) {
         return;

@@ -185,20 +185,22 @@ static void judge_taken(const ls_observe_rank *rank, int k, ls_observe_finding *
             continue; /* nothing was trained since: harmless, where values were changed in place */
         }
         if (own == params && (step > 0 || loaded_before(rank, restore))) {
-            ls_verdict_fail(&out->verdict,
+            ls_observe_finding one = {0};
+            ls_verdict_fail(&one.verdict,
                             "rank %d, step %lld: load_state_dict is given the model's own %d "
                             "parameters: it changes nothing",
                             k, (long long)step, own);
-            ls_verdict_cause(&out->verdict,
+            ls_verdict_cause(&one.verdict,
                              step > 0
                                  ? "state_dict() does not copy: weights that were kept to come "
                                    "back to are trained on"
                                  : "no name of the file fits one of the model's, and the model's "
                                    "own state_dict is loaded in its place");
             ls_finding_blame(
-                out, at,
+                &one, at,
                 step > 0 ? "keep a copy: copy.deepcopy(model.state_dict())"
                          : "compare the names: the file's with those of model.state_dict()");
+            ls_finding_guess(out, &one);
         }
     }
 }
@@ -443,8 +445,9 @@ static void judge_moments(const ls_observe_rank *rank, int k, ls_observe_finding
         (file != NULL && !has_moments(file))) {
         return;
     }
+    ls_observe_finding one = {0};
     bool other = file != NULL && is_another_kind(file, found.bare);
-    ls_verdict_set(&out->verdict, other ? LS_WEAK : LS_FAIL,
+    ls_verdict_set(&one.verdict, other ? LS_WEAK : LS_FAIL,
                    "rank %d: the job goes on with %s, and its optimizer (%.60s) begins without "
                    "state; %.100s %s",
                    k, evidence, ls_json_string(found.bare, "class", ""),
@@ -452,12 +455,13 @@ static void judge_moments(const ls_observe_rank *rank, int k, ls_observe_finding
                    other          ? "holds one of another kind"
                    : file != NULL ? "holds one"
                                   : "holds none");
-    ls_verdict_cause(&out->verdict, file != NULL ? "optimizer.load_state_dict is not called"
-                                                 : "the file that the job goes on from has no "
-                                                   "optimizer.state_dict()");
-    ls_finding_blame(out, ls_json_string(load, "at", ""), "%s",
+    ls_verdict_cause(&one.verdict, file != NULL ? "optimizer.load_state_dict is not called"
+                                                : "the file that the job goes on from has no "
+                                                  "optimizer.state_dict()");
+    ls_finding_blame(&one, ls_json_string(load, "at", ""), "%s",
                      file != NULL ? "call optimizer.load_state_dict(checkpoint[...])"
                                   : "save optimizer.state_dict() with the model, and load both");
+    ls_finding_guess(out, &one);
 }
 
 /* The weights went into a model of the same shape that is not the one that is trained. */
@@ -667,17 +671,24 @@ static void judge_rate(const ls_observe_rank *rank, int k, ls_observe_finding *o
 
 typedef void judge_rank(const ls_observe_rank *rank, int k, ls_observe_finding *out);
 
-/* The first mistake found is the one that is named: those behind it may follow from it. */
+/* The first mistake found is the one that is named: those behind it may follow from it. Guessed:
+ * what shows that the job goes on is a name or a number, or the weights may have come otherwise. */
 static int judge_loads(const ls_observe_trace *trace, ls_observe_finding *out)
 {
-    static judge_rank *const judge[] = {judge_taken,    judge_moments, judge_model, judge_scaler,
-                                        judge_schedule, judge_epoch,   judge_rate};
+    static const struct {
+        judge_rank *judge;
+        bool guesses;
+    } judges[] = {{judge_taken, false},  {judge_moments, false}, {judge_model, true},
+                  {judge_scaler, false}, {judge_schedule, true}, {judge_epoch, true},
+                  {judge_rate, true}};
     int resumed = 0;
     for (int k = 0; k < trace->world; k++) {
         const ls_observe_rank *rank = &trace->rank[k];
-        for (size_t i = 0; i < sizeof judge / sizeof *judge; i++) {
+        for (size_t i = 0; i < sizeof judges / sizeof *judges; i++) {
+            ls_observe_finding one = {0};
             if (ls_verdict_good(out->verdict.code)) {
-                judge[i](rank, k, out);
+                judges[i].judge(rank, k, &one);
+                (judges[i].guesses ? ls_finding_guess : ls_calls_keep_worst)(out, &one);
             }
         }
         resumed += restored(rank, "optimizer") != NULL;

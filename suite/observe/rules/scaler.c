@@ -22,8 +22,6 @@ static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
     return used;
 }
 
-static const char weak_advice[] = "run with --inject overflow@5:1";
-
 static bool was_restored(const ls_observe_rank *rank, const char *what)
 {
     const cJSON *restore;
@@ -351,7 +349,9 @@ void ls_rules_scaler_trace(const ls_observe_trace *trace, ls_observe_finding *ou
         return;
     }
     if (trace->attached) {
-        ls_scaler_rebuilt_judge(trace, out);
+        ls_observe_finding one = {0};
+        ls_scaler_rebuilt_judge(trace, &one);
+        ls_finding_guess(out, &one);
         judge_calls(trace, &sum, out);
     } else {
         judge_steps(trace, &sum, out);
@@ -366,8 +366,8 @@ void ls_rules_scaler_trace(const ls_observe_trace *trace, ls_observe_finding *ou
     } else if (sum.overflows + sum.growths == 0) {
         ls_verdict_set(&out->verdict, LS_WEAK,
                        "the scale stays at %g over %d updates and nothing overflowed: nothing "
-                       "shows how it grows or backs off; %s",
-                       sum.scale, sum.updates / ranks, weak_advice);
+                       "shows how it grows or backs off",
+                       sum.scale, sum.updates / ranks);
     }
     ls_verdict_pass(&out->verdict, sum.updates,
                     "scale followed over %d updates, %d overflows, %d growths, %d set by the "
@@ -580,12 +580,18 @@ void ls_rules_scaler_skip(const ls_observe_trace *trace, ls_observe_finding *out
         check_digests(trace, k, &count, out);
     }
     if (trace->attached && trace->world > 0) {
-        ls_scaler_skips_judge(trace, out);
+        ls_observe_finding one = {0};
+        ls_scaler_skips_judge(trace, &one);
+        ls_finding_guess(out, &one);
     }
-    if (count.skipped == 0) {
+    if (count.taken == 0 && count.skipped > 0) {
         ls_verdict_set(&out->verdict, LS_WEAK,
-                       "nothing overflowed in %d steps: nothing shows what is skipped; %s",
-                       count.taken / trace->world, weak_advice);
+                       "all of %d steps were skipped: nothing shows that one is ever taken",
+                       count.skipped / trace->world);
+    } else if (count.skipped == 0) {
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "nothing overflowed in %d steps: nothing shows what is skipped",
+                       count.taken / trace->world);
     }
     ls_verdict_pass(&out->verdict, count.taken + count.skipped,
                     "%d steps taken and %d skipped, each as its gradients were; %d digests "
@@ -797,8 +803,8 @@ void ls_rules_scaler_agree(const ls_observe_trace *trace, ls_observe_finding *ou
     } else if (skipped == 0) {
         ls_verdict_set(&out->verdict, LS_WEAK,
                        "nothing overflowed on any of %d ranks: nothing shows that one rank's "
-                       "infinity counts on all; %s",
-                       trace->world, weak_advice);
+                       "infinity counts on all",
+                       trace->world);
     }
     const ls_call *early = by_hand ? early_unscale(&trace->rank[0]) : NULL;
     if (early != NULL && out->verdict.code == LS_PASS) {

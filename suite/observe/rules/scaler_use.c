@@ -107,8 +107,9 @@ void ls_rules_scaler_once(const ls_observe_trace *trace, ls_observe_finding *out
 
 /* ---- scaler.order ---------------------------------------------------------------------------- */
 
-/* A limit times the scale clips scaled gradients as it should. */
-static bool clips_scaled(const ls_calls *calls)
+/* The scale of gradients that the call clips while they are times it; 0: they are not, or the limit
+ * is above it, as one that is times the scale may be. */
+static double clips_scaled(const ls_calls *calls)
 {
     double limit = ls_json_number(calls->call->json, "limit", INFINITY);
     bool any = false;
@@ -119,7 +120,7 @@ static bool clips_scaled(const ls_calls *calls)
             continue;
         }
         if (!only_scaled(grad)) {
-            return false; /* it may be this one's that are clipped */
+            return 0; /* it may be this one's that are clipped */
         }
         any = true;
     }
@@ -129,10 +130,66 @@ static bool clips_scaled(const ls_calls *calls)
                       ? scaler->optimizers != 0
                       : (scaler->optimizers >> clipped & 1) != 0;
         if (scaler->enabled && of && scaler->scale > 1 && limit < scaler->scale) {
-            return ls_json_int(calls->call->json, "params", 1) != 0;
+            return ls_json_int(calls->call->json, "params", 1) != 0 ? scaler->scale : 0;
         }
     }
-    return false;
+    return 0;
+}
+
+/* The clips of one place that clip scaled gradients. */
+typedef struct scaled_clip {
+    const char *at;
+    long long step; /* of the first */
+    double limit, scale;
+    bool same, other; /* at another scale: with the same limit, with another */
+} scaled_clip;
+
+static void note_scaled_clip(const ls_calls *calls, scaled_clip *list, int most)
+{
+    double scale = clips_scaled(calls);
+    double limit = ls_json_number(calls->call->json, "limit", NAN);
+    for (int i = 0; i < most && scale > 0; i++) {
+        scaled_clip *own = &list[i];
+        if (own->at == NULL) {
+            *own = (scaled_clip){calls->call->at, ls_calls_step(calls), limit, scale, false, false};
+            return;
+        }
+        if (strcmp(own->at, calls->call->at) == 0) {
+            own->same = own->same || (scale != own->scale && limit == own->limit);
+            own->other = own->other || (scale != own->scale && limit != own->limit);
+            return;
+        }
+    }
+}
+
+/* A limit times the scale clips scaled gradients as it should, and follows the scale where that
+ * changes: one that does not is no such limit. While the scale stays, that is guessed. */
+static void check_clips(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    enum { PLACES = 8 };
+    for (int k = 0; k < trace->world; k++) {
+        scaled_clip list[PLACES] = {{0}};
+        ls_calls calls;
+        ls_calls_start(&calls, &trace->rank[k]);
+        while (ls_calls_next(&calls)) {
+            if (calls.call->kind == LS_CALL_CLIP) {
+                note_scaled_clip(&calls, list, PLACES);
+            }
+        }
+        for (int i = 0; i < PLACES && list[i].at != NULL; i++) {
+            ls_observe_finding one = {0};
+            if (list[i].other) {
+                continue;
+            }
+            ls_verdict_fail(&one.verdict,
+                            "rank %d, step %lld: gradients were clipped to %g while they were "
+                            "still times the scale",
+                            k, list[i].step, list[i].limit);
+            ls_verdict_cause(&one.verdict, "clipping without scaler.unscale_(optimizer) before it");
+            ls_finding_blame(&one, list[i].at, "call scaler.unscale_(optimizer) before clipping");
+            (list[i].same ? ls_calls_keep_worst : ls_finding_guess)(out, &one);
+        }
+    }
 }
 
 static void look_at_backward(ls_calls *calls, int rank, ls_observe_finding *out)
@@ -193,12 +250,7 @@ static void look_at_order(ls_calls *calls, int rank, int *counted, ls_observe_fi
                         call->kind == LS_CALL_UPDATE
                     ? call->times
                     : 0;
-    if (call->kind == LS_CALL_CLIP && clips_scaled(calls)) {
-        LS_TEXT(what, 200, "gradients were clipped to %g while they were still times the scale",
-                ls_json_number(call->json, "limit", NAN));
-        fail(calls, rank, what, "clipping without scaler.unscale_(optimizer) before it",
-             "call scaler.unscale_(optimizer) before clipping", out);
-    } else if (scaled) {
+    if (scaled) {
         look_at_backward(calls, rank, out);
     } else if (call->kind == LS_CALL_SCALER_STEP) {
         look_at_step(calls, rank, out);
@@ -246,6 +298,7 @@ void ls_rules_scaler_order(const ls_observe_trace *trace, ls_observe_finding *ou
 {
     if (concerns(trace, out)) {
         int calls = go_through(trace, look_at_order, out);
+        check_clips(trace, out);
         check_updated(trace, out);
         ls_verdict_pass(&out->verdict, calls,
                         "backward, unscaling, clipping, step and update in their order, %d calls",
@@ -288,11 +341,13 @@ static void look_outside(ls_calls *calls, int rank, const ls_calls_grad *grad,
              "call scaler.step(optimizer) in place of optimizer.step()", out);
     } else if (grad->plain > 0 && grad->scaled == 0 && grad->derived == 0 && grad->forwards > 0 &&
                grad->half_forwards == grad->forwards) {
+        ls_observe_finding one = {0};
         fail(calls, rank,
              "an optimizer steps by gradients of f16 forwards whose losses were not scaled, "
              "although a scaler is in use",
              "loss.backward() in place of scaler.scale(loss).backward()",
-             "call scaler.scale(loss).backward() and scaler.step(optimizer)", out);
+             "call scaler.scale(loss).backward() and scaler.step(optimizer)", &one);
+        ls_finding_guess(out, &one);
     }
 }
 

@@ -168,13 +168,6 @@ static after look(const ls_observe_rank *rank, const cJSON *data)
     return found;
 }
 
-static bool is_divided(const cJSON *data)
-{
-    return strcmp(ls_json_string(data, "sampler", ""), "BatchSamplerShard") == 0 ||
-           (strcmp(ls_json_string(data, "sampler", ""), "DistributedSampler") == 0 &&
-            ls_json_int(data, "replicas", 1) > 1);
-}
-
 /* ---- validation.choice ----------------------------------------------------------------------- */
 
 /* A file of the best weights so far, by its name. */
@@ -203,8 +196,9 @@ static void judge_best(const ls_observe_trace *trace, int k, int *divided, int *
     {
         if (ls_pass_is_validation(data)) {
             after found = look(rank, data);
-            bool alone = is_divided(data) && found.combined == 0;
-            *divided += is_divided(data);
+            bool parted = ls_pass_is_divided(data, trace->world);
+            bool alone = parted && found.combined == 0;
+            *divided += parted;
             own += alone && found.forwards > 0;
             others += !alone;
         }
@@ -342,7 +336,7 @@ static void judge_padding(const ls_observe_trace *trace, int number, const cJSON
     const double few = 0.01; /* of the samples: what a sampler's padding adds to large sets */
     after found = look(&trace->rank[0], data);
     double length, batches = floor(found.samples / found.batch);
-    if (!is_divided(data) || found.gathers == 0) {
+    if (!ls_pass_is_divided(data, trace->world) || found.gathers == 0) {
         return;
     }
     ++*gathered;

@@ -1,6 +1,7 @@
 /* What happens to a gradient between its reduction and the step. */
 #include <math.h>
 
+#include "suite/observe/trace/calls.h"
 #include "suite/observe/trace/job.h"
 #include "kernels/core/text.h"
 #include "rules.h"
@@ -249,13 +250,20 @@ static void report_changes(const ls_observe_trace *trace, changes *all, ls_obser
         worst = all->count[c] > all->count[worst] ? c : worst;
     }
     if (worst != CHANGE_NONE && !(worst == CHANGE_ZERO && all->count[worst] * 2 < all->here)) {
-        ls_verdict_fail(&out->verdict, "step %lld, rank %d, %s: %s, in %d tensors: %s",
+        ls_observe_finding one = {0};
+        ls_verdict_fail(&one.verdict, "step %lld, rank %d, %s: %s, in %d tensors: %s",
                         (long long)all->step, all->rank, all->first, words[worst].what,
                         all->count[worst], ls_job_names_text(&all->names));
-        ls_verdict_cause(&out->verdict, "%s", words[worst].what);
-        ls_finding_blame(out, worst == CHANGE_ZERO ? zero_grad_at(trace, all) : all->at, "%s",
+        ls_verdict_cause(&one.verdict, "%s", words[worst].what);
+        ls_finding_blame(&one, worst == CHANGE_ZERO ? zero_grad_at(trace, all) : all->at, "%s",
                          words[worst].advice);
-    } else if (all->names.count > 0) {
+        if (worst == CHANGE_ZERO) {
+            ls_finding_guess(out, &one);
+        } else {
+            ls_calls_keep_worst(out, &one);
+        }
+    }
+    if (all->names.count > 0 && out->verdict.code != LS_FAIL) {
         LS_TEXT(factor, 60, ", by a factor of %.6g", all->factor);
         ls_verdict_set(&out->verdict, LS_WEAK,
                        "step %lld, rank %d: the script changes the gradient of %d tensors %s%s: %s",

@@ -455,8 +455,13 @@ void ls_calls_keep_worst(ls_observe_finding *out, const ls_observe_finding *one)
     if (weight(one->verdict.code) > weight(out->verdict.code) ||
         (out->verdict.code == LS_PASS && out->where[0] == '\0')) {
         const ls_observe_rule *rule = out->rule;
+        ls_observe_hint hint = out->hint;
         *out = *one;
         out->rule = rule;
+        out->hint = hint;
+    }
+    if (out->hint.verdict.code == LS_PASS) {
+        out->hint = one->hint;
     }
     out->verdict.compared = compared;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "by_hand.h"
+#include "calls.h"
 #include "kernels/core/text.h"
 #include "mean.h"
 #include "suite/suite.h"
@@ -15,6 +16,9 @@ static const ls_tol fits =
 static const ls_tol same =
     LS_TOL(0x1p-6, "the factors of interest are whole numbers and their inverses, of ranks and "
                    "micro-steps: up to 32 of them are further apart (numerics 8.1)");
+
+static const ls_tol small_share =
+    LS_TOL(1e-6, "of the gradient's square: the rounding of a tensor with less says nothing");
 
 bool ls_factor_is_near(double value, double wanted)
 {
@@ -72,14 +76,14 @@ static double fit(const ls_factor *f, const ls_samples *samples, const char *gro
     }
     double factor = all.square > 0 ? all.product / all.square : NAN;
     for (int i = 0; i < rank->tensor_count && isfinite(factor); i++) {
-        enum { SMALL = 1000000 }; /* a tensor's share below which its own rounding says nothing */
         if (!is_asked(f, rank, i)) {
             continue;
         }
         (void)add_tensor(samples, group, rank->tensor[i].name, &one);
         double off = one.got - 2 * factor * one.product + factor * factor * one.square;
         double size = factor * factor * one.square;
-        if (size * SMALL > factor * factor * all.square && off > size * fits.value * fits.value) {
+        if (size > small_share.value * factor * factor * all.square &&
+            off > size * fits.value * fits.value) {
             return NAN;
         }
     }
@@ -142,7 +146,6 @@ static void add_losses(ls_factor *f, const ls_observe_step *step)
         f->loss_by = ls_json_number(call->json, "loss_by", 1);
         f->loss_by_ranks = ls_json_string(call->json, "loss_by_ranks", "");
         f->loss_by_steps = ls_json_string(call->json, "loss_by_steps", "");
-        f->by = ls_json_string(call->json, "by", "");
         f->backward = call;
     }
 }
@@ -196,7 +199,6 @@ void ls_factor_add(ls_factor *f, const ls_samples *samples)
                          .loss_of = "",
                          .loss_by_ranks = "",
                          .loss_by_steps = "",
-                         .by = "",
                          .ddp = ls_trace_is_ddp(samples->trace),
                          .hook = own_hook(&samples->trace->rank[0])};
     }
@@ -306,22 +308,28 @@ static void judge_losses(const ls_factor *f, ls_observe_finding *out)
         f->backward == NULL) {
         return;
     }
-    ls_verdict_set(&out->verdict, sure ? LS_FAIL : LS_WEAK,
+    ls_observe_finding one = {0};
+    ls_verdict_set(&one.verdict, sure ? LS_FAIL : LS_WEAK,
                    "the loss is multiplied by %.4g before backward, and the gradients are averaged "
                    "over %d ranks after it",
                    f->loss_times, f->world);
     ls_verdict_cause(
-        &out->verdict, "%s: the gradient is 1/%d of the mean",
+        &one.verdict, "%s: the gradient is 1/%d of the mean",
         by_text ? "the loss is divided by the number of ranks, and the gradients are, too"
         : sure  ? "the loss that goes backward is averaged over the ranks in place, for "
                   "the log, and divided: the gradients are divided by the ranks twice"
                 : "divided twice, where that is the number of ranks",
         f->world);
-    ls_finding_blame(out,
+    ls_finding_blame(&one,
                      by_text                   ? f->loss_by_ranks
                      : f->loss_reduced != NULL ? f->loss_reduced->at
                                                : f->backward->at,
                      "leave the loss as it is where gradients are averaged over the ranks");
+    if (f->loss_reduced != NULL) {
+        ls_calls_keep_worst(out, &one);
+    } else {
+        ls_finding_guess(out, &one); /* the factor may be a weight */
+    }
 }
 
 /* The optimizer's gradient counts, where it is known what clipping did. */

@@ -22,7 +22,6 @@ typedef struct ls_factor {
     double loss_by;            /* the product of what they were divided by */
     const char *loss_by_ranks; /* where the script's text divides by the number of ranks, or "" */
     const char *loss_by_steps; /* the same, by the number of micro-steps */
-    const char *by;            /* "transformers": the Trainer that calls backward, or "" */
     double loss_count, loss_first; /* of a sum */
     int64_t step;
     const ls_call *collective, *backward, *optimizer; /* of rank 0, or NULL */

@@ -1,7 +1,8 @@
 #include <stdarg.h>
 
+#include "calls.h"
 #include "kernels/core/plain.h"
-#include "trace.h"
+#include "kernels/core/text.h"
 
 void ls_finding_blame(ls_observe_finding *out, const char *at, const char *advice, ...)
 {
@@ -14,5 +15,16 @@ void ls_finding_blame(ls_observe_finding *out, const char *at, const char *advic
         vsnprintf(out->advice, sizeof out->advice, advice, arguments);
         va_end(arguments);
         ls_plain_replace(out->advice, sizeof out->advice);
+    }
+}
+
+void ls_finding_guess(ls_observe_finding *out, const ls_observe_finding *one)
+{
+    if (one->verdict.code != LS_FAIL) {
+        ls_calls_keep_worst(out, one);
+    } else if (out->hint.verdict.code == LS_PASS) {
+        out->hint.verdict = one->verdict;
+        ls_text_put(out->hint.where, sizeof out->hint.where, "%s", one->where);
+        ls_text_put(out->hint.advice, sizeof out->hint.advice, "%s", one->advice);
     }
 }

@@ -1,4 +1,6 @@
-/* Rules and what they find (README.md in the folder above). */
+/* Rules and what they find (README.md in the folder above). A law follows from bits, from a derived
+ * bound or from the calls themselves, and holds for every script: laws decide CORRECT and exit
+ * codes. A hint is guessed from names, thresholds or habits, and decides nothing. */
 #ifndef LS_OBSERVE_TRACE_FINDING_H
 #define LS_OBSERVE_TRACE_FINDING_H
 
@@ -9,11 +11,18 @@ typedef struct ls_observe_trace ls_observe_trace;
 
 typedef struct ls_observe_rule ls_observe_rule;
 
+/* What a rule with proof also guesses: PASS, which is nothing, or FAIL. */
+typedef struct ls_observe_hint {
+    ls_verdict verdict;
+    char where[320], advice[400];
+} ls_observe_hint;
+
 typedef struct ls_observe_finding {
     const ls_observe_rule *rule;
     ls_verdict verdict;
     char where[320];  /* the user's call that is to blame, "train.py:41", or "" */
     char advice[400]; /* what to change there, or "" */
+    ls_observe_hint hint;
 } ls_observe_finding;
 
 /* A rule: one invariant of any DDP or AMP training. Fills `out`, whose verdict comes as PASS with
@@ -26,11 +35,17 @@ struct ls_observe_rule {
     const char *claim;       /* "any-ddp", "any-amp" or "both" */
     const char *requirement; /* "J7" in requirements.txt */
     const char *sentence;    /* what holds, for the report */
+    const char *sure;     /* of a law: why a FAIL is sure; "": all that the rule finds is a hint */
+    const char *wrong_if; /* what would make its hints wrong; "": it gives none */
+    const char *show;     /* what to do where nothing showed it */
     ls_observe_judge *judge;
 };
 
 /* Sets where, from a call's place, and advice (printf style); the first of both stay. */
 void ls_finding_blame(ls_observe_finding *out, const char *at, const char *advice, ...)
     __attribute__((format(printf, 3, 4)));
+/* Takes a finding that is guessed into one of a rule that also has proof: a FAIL becomes its hint,
+ * the first one stays; what is less is kept as by ls_calls_keep_worst. */
+void ls_finding_guess(ls_observe_finding *out, const ls_observe_finding *one);
 
 #endif

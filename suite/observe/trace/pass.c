@@ -1,6 +1,7 @@
 #include "pass.h"
 
 #include <math.h>
+#include <string.h>
 
 bool ls_pass_is_trained(const cJSON *pass)
 {
@@ -68,4 +69,15 @@ bool ls_pass_is_over_training_data(const ls_observe_rank *rank, const cJSON *pas
         }
     }
     return false;
+}
+
+bool ls_pass_is_divided(const cJSON *pass, int world)
+{
+    if (strcmp(ls_json_string(pass, "sampler", ""), "DistributedSampler") == 0) {
+        return world > 1 && ls_json_int(pass, "replicas", 1) == world;
+    }
+    double count = ls_json_number(pass, "count", NAN), length = ls_json_number(pass, "length", NAN);
+    double room = world * fmax(1, ls_json_number(pass, "batch", 1)); /* last batches */
+    return world > 1 && ls_json_bool(pass, "whole", false) && count < length &&
+           fabs(world * count - length) <= room;
 }

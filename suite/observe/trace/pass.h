@@ -18,5 +18,8 @@ const ls_observe_step *ls_pass_steps(const ls_observe_rank *rank, const cJSON *p
 const cJSON *ls_pass_trained(const ls_observe_rank *rank, int index);
 /* Whether the rank trains on a data set of the same length: most likely the same data. */
 bool ls_pass_is_over_training_data(const ls_observe_rank *rank, const cJSON *pass);
+/* Whether each of `world` ranks draws a part of what the loader holds: by torch's own sampler, or
+ * as the counts of a whole pass show. */
+bool ls_pass_is_divided(const cJSON *pass, int world);
 
 #endif

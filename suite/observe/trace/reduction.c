@@ -59,6 +59,12 @@ bool ls_reduction_hooks_known(const ls_observe_trace *trace, ls_observe_finding 
                            ls_json_string(hook, "name", "?"));
             return false;
         }
+        if (kind == LS_HOOK_NOOP && ls_job_calls_collectives(trace)) {
+            ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
+                           "the communication hook noop_hook reduces nothing, and the script calls "
+                           "collectives of its own, which may reduce gradients");
+            return false;
+        }
         if (kind == LS_HOOK_NOOP) {
             ls_verdict_fail(&out->verdict, "the communication hook noop_hook reduces nothing");
             ls_verdict_cause(&out->verdict, "noop_hook, which is for measuring only");

@@ -305,7 +305,7 @@ void ls_spans_judge(const ls_observe_trace *trace, ls_observe_finding *out)
         judge_warm_up(&s, at, &one[2]);
         judge_sequence(rank, event, &s, &one[3]);
         for (size_t i = 0; i < sizeof one / sizeof *one; i++) {
-            ls_calls_keep_worst(out, &one[i]);
+            ls_finding_guess(out, &one[i]);
         }
     }
 }

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Runs the gallery's scripts under `lockstep observe`: no rule may fail for a right script, and for each
-wrong one the rule must that its row names (../mistakes.py), with the cause and the line of the mistake.
+"""Runs the gallery's scripts under `lockstep observe`: no law may fail and no rule give a hint for a right
+script, and for each wrong one the rule must that its row names (../mistakes.py), with the cause and the line of the
+mistake; a hint also says what would make it wrong.
 
 usage: check.py LOCKSTEP [PYTHON] [GLOB...]    PYTHON: an interpreter with torch; GLOB: of names, 'clip*'
 LS_GALLERY_SEED=5: the scripts' --seed; LS_GALLERY_KEEP=DIR: keeps the folders of those that are not as expected;
 LS_GALLERY_JOBS=4: as many scripts at once; LS_DEVICE=cuda: the scripts as on_cuda.py puts them on a GPU
 
 A script that crashed, hung or was refused is `not run` (../caught.py); one that its row or on_cuda.py excludes here is
-left out. At the end it counts the wrong scripts whose rule failed (or is WEAK, where that is meant), and those whose verdict
-names the cause and the line. Of a pattern in a row that begins with `?` it is known that the verdict does not
+left out. At the end it counts the wrong scripts that a law fails, those that are hinted at (or whose rule is WEAK, where
+that is meant), and those whose verdict names the cause and the line. Of a pattern in a row that begins with `?` it is known that the verdict does not
 have it: it counts as missing, and one that is right by now is reported, so that the mark is removed. The exit code is
 1 where another row is not as expected, or where all were run and the share of causes or of lines is too small, else
 3 where a script was not run.
@@ -77,7 +78,7 @@ def observe(lockstep, python, folder, name, text):
 
 
 def rule_of(verdict):
-    return verdict["case"].split(".", 1)[1]
+    return caught.case_of(verdict).split(".", 1)[1]
 
 
 def is_at(where, place, name, text):
@@ -98,8 +99,8 @@ def compare(pattern, right):
 
 
 def judge_wrong(verdicts, code, text, row, name, tally):
-    """(state, words) for a row whose rule is "rule", which must fail, or "rule WEAK", where a good script may do the
-    same."""
+    """(state, words) for a row whose rule is "rule", which must fail, "rule HINT", which cannot be sure, or "rule WEAK",
+    where a good script may do the same."""
     rule, word = caught.expected(row.rule)
     place, cause = row.line, row.cause
     found, rest, judged = caught.find(verdicts, code, "observe." + rule, word)
@@ -112,6 +113,8 @@ def judge_wrong(verdicts, code, text, row, name, tally):
         return ("not ok" if judged else "not run"), f"{rule} {words}{also}; exit code {code}"
     tally["wrong"] += 1
     tally[word] += 1
+    if word == "HINT" and not all(v.get("wrong_if") for v in found):
+        return "not ok", f"{rule} a hint does not say what would make it wrong"
     scored = [(caught.is_cause(v, cause.lstrip("?")), is_at(v.get("where", ""), place.lstrip("?"), name, text), v)
               for v in found]
     named, at, verdict = max(scored, key=lambda one: one[0] + one[1])
@@ -128,7 +131,8 @@ def report_wrong(tally, whole):
     wrong = tally["wrong"]
     if not wrong:
         return True
-    print(f"{wrong} wrong: {tally['FAIL']} fail as meant, {tally['WEAK']} weak as meant; "
+    print(f"{wrong} wrong: {tally['FAIL']} fail as meant, {tally['HINT']} are hints as meant, {tally['WEAK']} "
+        f"weak as meant; "
           f"cause right {tally['cause']} ({tally['cause'] / wrong:.0%}), "
           f"line right {tally['line']} ({tally['line'] / wrong:.0%})")
     return not whole or (tally["cause"] >= CAUSES * wrong and tally["line"] >= LINES * wrong)

@@ -260,16 +260,31 @@ static inline const ls_observe_finding *calls_find(const calls_job *job, const c
 }
 
 /* The verdict, and words of its evidence, cause, place and advice together. */
+/* In place of a verdict: that of the rule is no FAIL, and it gives a hint. */
+#define CALLS_HINT ((ls_verdict_code)100)
+
+static inline void calls_expect_finding(const ls_observe_finding *f, ls_verdict_code code,
+                                        const char *words)
+{
+    const char *id = f->rule->id;
+    bool hint = code == CALLS_HINT;
+    const ls_verdict *v = hint ? &f->hint.verdict : &f->verdict;
+    LS_TEXT(all, 1800, "%s | %s | %s | %s", v->evidence, v->cause, hint ? f->hint.where : f->where,
+            hint ? f->hint.advice : f->advice);
+    ck_assert_msg(v->code == (hint ? LS_FAIL : code), "%s is %s: %s", id, ls_verdict_name(v->code),
+                  all);
+    ck_assert_msg(!hint || f->verdict.code != LS_FAIL, "%s fails, too: %s", id,
+                  f->verdict.evidence);
+    ck_assert_msg(strstr(all, words) != NULL, "%s does not say '%s': %s", id, words, all);
+}
+
 static inline void calls_expect(const calls_job *job, const char *id, ls_verdict_code code,
                                 const char *words)
 {
     const ls_observe_finding *f = calls_find(job, id);
-    LS_TEXT(all, 1800, "%s | %s | %s | %s", f->verdict.evidence, f->verdict.cause, f->where,
-            f->advice);
-    ck_assert_msg(f->verdict.code == code, "%s is %s: %s", id, ls_verdict_name(f->verdict.code),
-                  all);
-    ck_assert_msg(strstr(all, words) != NULL, "%s does not say '%s': %s", id, words, all);
-    ck_assert_msg(code != LS_FAIL || f->verdict.cause[0] != '\0', "%s has no cause: %s", id, all);
+    calls_expect_finding(f, code, words);
+    ck_assert_msg(code != LS_FAIL || f->verdict.cause[0] != '\0', "%s has no cause: %s", id,
+                  f->verdict.evidence);
 }
 
 /* No rule of these families fails. */
@@ -281,6 +296,8 @@ static inline void calls_expect_clean(const calls_job *job, const char *const *f
             bool of = strncmp(f->rule->id, family[n], strlen(family[n])) == 0;
             ck_assert_msg(!of || f->verdict.code != LS_FAIL, "%s fails: %s (%s)", f->rule->id,
                           f->verdict.evidence, f->verdict.cause);
+            ck_assert_msg(!of || f->hint.verdict.code == LS_PASS, "%s gives a hint: %s",
+                          f->rule->id, f->hint.verdict.evidence);
         }
     }
 }

@@ -48,7 +48,7 @@ typedef enum fake_fault {
     FAULT_LOSS_DIVIDED,
     FAULT_MICRO_SUMMED,
     FAULT_LOSS_BY_RANKS, /* divided by the number of ranks, as the script's text says */
-    FAULT_MICRO_TRAINER, /* summed under the Trainer of transformers */
+    FAULT_MICRO_TRAINER, /* summed by a library that calls backward */
     FAULT_MICRO_RANKS,   /* and times the number of ranks */
     FAULT_MICRO_TWICE,   /* divided by the number of micro-steps twice */
     FAULT_MICRO_OTHER,   /* the loss is divided by twice the number of micro-steps */
@@ -600,11 +600,8 @@ static inline void fake_write_loss(const fake_state *s, FILE *f)
     times *= fake_is(s, FAULT_MICRO_TWICE) ? 1 / micro : 1;
     fprintf(f, ",\"loss_times\":%.17g,\"loss_divided\":%s,\"loss_of\":\"%s\"", times,
             times != 1 ? "true" : "false", fake_is(s, FAULT_HAND_SUM_OF_SUMS) ? "sum" : "mean");
-    fprintf(f, ",\"loss_by\":%.17g%s%s", 1 / times,
-            fake_is(s, FAULT_LOSS_BY_RANKS) ? ",\"loss_by_ranks\":\"train.py:60\"" : "",
-            fake_is(s, FAULT_MICRO_TRAINER) || fake_is(s, FAULT_MICRO_RANKS)
-                ? ",\"by\":\"transformers\""
-                : "");
+    fprintf(f, ",\"loss_by\":%.17g%s", 1 / times,
+            fake_is(s, FAULT_LOSS_BY_RANKS) ? ",\"loss_by_ranks\":\"train.py:60\"" : "");
 }
 
 static inline void fake_write_sum(int elements, FILE *f)
@@ -645,8 +642,9 @@ static inline void fake_write_passes(const fake_state *s, int step, int m, unsig
     if (within || number) {
         fake_write_sum(within ? FAKE_ELEMENTS : 1, f);
     }
-    fprintf(f, "%s{\"call\":\"backward\",\"at\":\"train.py:21\",\"loss\":1,\"sync\":%s%s", comma,
-            sync ? "true" : "false",
+    bool library = fake_is(s, FAULT_MICRO_TRAINER) || fake_is(s, FAULT_MICRO_RANKS);
+    fprintf(f, "%s{\"call\":\"backward\",\"at\":\"train.py:21%s\",\"loss\":1,\"sync\":%s%s", comma,
+            library ? " (transformers/trainer.py:3700)" : "", sync ? "true" : "false",
             fake_is(s, FAULT_BYPASSED) ? ",\"bypassed\":\"train.py:19\"" : "");
     fake_write_loss(s, f);
     fprintf(f, "}");

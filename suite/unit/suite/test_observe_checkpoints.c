@@ -38,7 +38,7 @@ static const struct {
     {SAVE "\"path\":\"\",\"what\":{" MODEL "},\"made\":3}", "checkpoint.content", LS_PASS, ""},
     {SAVE "\"path\":\"\",\"what\":{" MODEL "},\"made\":0}", "checkpoint.content", LS_PASS, ""},
     {SAVE "\"path\":\"\",\"what\":{" MODEL "},\"made\":2,\"made_at\":\"train.py:41\"}",
-     "checkpoint.content", LS_FAIL,
+     "checkpoint.content", CALLS_HINT,
      "does not copy: weights that were to be kept are trained on | "
      "train.py:41"},
     {SAVE "\"path\":\"\",\"what\":{" MODEL ",\"optimizer\":[\"o\"],\"scaler\":[\"s\"]},\"stale\":["
@@ -241,19 +241,19 @@ static const struct {
     {{LOAD(WHOLE), OF_MODEL, OF_OPTIMIZER, MOMENTUM("3")},
      NEXT,
      0,
-     LS_FAIL,
+     CALLS_HINT,
      "set_epoch is not called with the epoch that the job goes on with"},
     /* weights of another job, which begins anew */
     {{LOAD(WHOLE), OF_MODEL, OTHER, MOMENTUM("0")}, ANEW, 0, LS_SKIP, ""},
     {{LOAD(WHOLE), OF_MODEL, OF_SCHEDULE, MOMENTUM("0")},
      NEXT,
      2,
-     LS_FAIL,
+     CALLS_HINT,
      "optimizer.load_state_dict is not called | train.py:9"},
     {{LOAD(WHOLE), OF_MODEL, OTHER, MOMENTUM("0")},
      NEXT,
      2,
-     LS_FAIL,
+     CALLS_HINT,
      "goes on with the file's epoch"},
     /* by an optimizer of another kind than the file's, on purpose; of the same kind */
     {{LOAD(WHOLE ",\"settings\":[[\"betas\"]]"), OF_MODEL, OTHER, MOMENTUM("0")},
@@ -264,7 +264,7 @@ static const struct {
     {{LOAD(WHOLE ",\"settings\":[[\"momentum\"]]"), OF_MODEL, OTHER, MOMENTUM("0")},
      NEXT,
      2,
-     LS_FAIL,
+     CALLS_HINT,
      "goes on with the file's epoch"},
     /* weights of a training job to begin another one */
     {{LOAD(WHOLE), OF_MODEL, OTHER, MOMENTUM("0")}, ANEW, 0, LS_SKIP, "nothing was saved"},
@@ -285,17 +285,17 @@ static const struct {
       OF_MODEL, OTHER, MOMENTUM("0")},
      NEXT,
      2,
-     LS_FAIL,
+     CALLS_HINT,
      "has no optimizer.state_dict()"},
     {{LOAD(WHOLE), OF_MODEL, OF_OPTIMIZER, MOMENTUM("3")},
      ANEW,
      2,
-     LS_FAIL,
+     CALLS_HINT,
      "schedule's load_state_dict is not called: the rate begins anew | train.py:9"},
     {{LOAD(WHOLE), OF_SCHEDULE, OF_OPTIMIZER, MOMENTUM("3")},
      ANEW,
      2,
-     LS_FAIL,
+     CALLS_HINT,
      "loaded: it was built afterwards | train.py:27"},
     /* stepped up to where it was; as a new one would begin in another job */
     {{LOAD(WHOLE), OF_MODEL, OF_OPTIMIZER, MOMENTUM("3")},
@@ -306,7 +306,7 @@ static const struct {
     {{LOAD(WHOLE), OF_OPTIMIZER, RESTORE("\"what\":\"model\",\"like\":0"), MOMENTUM("3")},
      NEXT,
      2,
-     LS_FAIL,
+     CALLS_HINT,
      "not the one that was loaded"},
     {{LOAD(WHOLE), OF_OPTIMIZER, RESTORE("\"what\":\"model\""), MOMENTUM("3")},
      NEXT,
@@ -339,7 +339,7 @@ static const struct {
       OTHER, OTHER},
      ANEW,
      0,
-     LS_FAIL,
+     CALLS_HINT,
      "no name of the file fits"},
     {{LOAD(WHOLE), RESTORE("\"what\":\"model\",\"which\":0,\"params\":3,\"taken\":3,\"own\":1"),
       OTHER, OTHER},
@@ -374,7 +374,7 @@ START_TEST(a_count_of_steps_that_goes_on)
         int file, next;
         ls_verdict_code code;
     } one[] = {
-        {"iter_num", 40, 44, LS_FAIL},         {"global_step", 40, 44, LS_FAIL},
+        {"iter_num", 40, 44, CALLS_HINT},      {"global_step", 40, 44, CALLS_HINT},
         {"iter_num", 40, 4, LS_PASS},          {"iter_num", 40, 40, LS_PASS},
         {"config.max_iters", 40, 44, LS_PASS}, {"best_step", 40, 44, LS_PASS},
         {"warmup_steps", 40, 44, LS_PASS},     {"size", 40, 44, LS_PASS},
@@ -396,7 +396,7 @@ START_TEST(a_count_of_steps_that_goes_on)
     calls_event(&job, -1, save);
     calls_judge(&job);
     calls_expect(&job, "checkpoint.resume", one[_i].code,
-                 one[_i].code == LS_FAIL ? "goes on with the file's count of steps" : "");
+                 one[_i].code == CALLS_HINT ? "goes on with the file's count of steps" : "");
     calls_close(&job);
 }
 END_TEST
@@ -409,8 +409,8 @@ START_TEST(an_epoch_that_is_not_taken_up_is_caught)
         int next; /* of the first file */
         ls_verdict_code code;
     } one[] = {
-        {OF_OPTIMIZER, "other.pt", 1, LS_FAIL}, {OF_MODEL, "last.pt", 1, LS_FAIL},
-        {OF_MODEL, "other.pt", 1, LS_PASS},     {OF_OPTIMIZER, "other.pt", 3, LS_PASS},
+        {OF_OPTIMIZER, "other.pt", 1, CALLS_HINT}, {OF_MODEL, "last.pt", 1, CALLS_HINT},
+        {OF_MODEL, "other.pt", 1, LS_PASS},        {OF_OPTIMIZER, "other.pt", 3, LS_PASS},
         {OF_OPTIMIZER, "other.pt", 2, LS_PASS}, /* the epoch that ended, and that which begins */
     };
     for (size_t i = 0; i < sizeof one / sizeof *one; i++) {
@@ -430,7 +430,7 @@ START_TEST(an_epoch_that_is_not_taken_up_is_caught)
         calls_event(&job, -1, save);
         calls_judge(&job);
         calls_expect(&job, "checkpoint.resume", one[i].code,
-                     one[i].code == LS_FAIL ? "not taken up" : "");
+                     one[i].code == CALLS_HINT ? "not taken up" : "");
         calls_close(&job);
     }
 }
@@ -455,7 +455,7 @@ START_TEST(the_epoch_of_a_file_goes_on)
                 epoch);
         calls_event(&job, -1, save);
         calls_judge(&job);
-        calls_expect(&job, "checkpoint.resume", epoch == 3 ? LS_FAIL : LS_PASS, "");
+        calls_expect(&job, "checkpoint.resume", epoch == 3 ? CALLS_HINT : LS_PASS, "");
         calls_close(&job);
     }
 }
@@ -511,8 +511,8 @@ static const struct {
     ls_verdict_code code;
     const char *words;
 } own_weights[] = {
-    {"", LS_FAIL, "come back to are trained on | train.py:70"},
-    {"\"made\":1,", LS_FAIL, "come back to are trained on | train.py:70"},
+    {"", CALLS_HINT, "come back to are trained on | train.py:70"},
+    {"\"made\":1,", CALLS_HINT, "come back to are trained on | train.py:70"},
     {"\"made\":2,", LS_SKIP, "nothing was saved or resumed"},
 };
 

@@ -117,8 +117,10 @@ static void says(const char *text, const char *what)
 
 /* ---- recorded jobs --------------------------------------------------------------------------- */
 
-/* A file of events: `world` ranks, `steps` steps; `apart`: its parameters differ from step 2 on. */
-static void record(const char *name, int rank, int world, int steps, bool apart)
+/* A file of events: `world` ranks, `steps` steps; `apart`: its parameters differ from step 2 on;
+ * `more`: other events. */
+static void record_with(const char *name, int rank, int world, int steps, bool apart,
+                        const char *more)
 {
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%s/%s/rank%d.jsonl", folder, name, rank);
@@ -135,6 +137,7 @@ static void record(const char *name, int rank, int world, int steps, bool apart)
             "\"norm_params\":[],\"world\":%d,\"digest\":{\"param\":\"00000000000000aa\"},"
             "\"param_digests\":[\"00000000000000aa\"],\"buffer_digests\":[]}\n",
             world > 1 ? "ddp" : "plain", world);
+    fputs(more, to);
     for (int i = 1; i <= steps; i++) {
         fprintf(
             to,
@@ -152,14 +155,26 @@ static void record(const char *name, int rank, int world, int steps, bool apart)
     ck_assert_int_eq(fclose(to), 0);
 }
 
+static void record(const char *name, int rank, int world, int steps, bool apart)
+{
+    record_with(name, rank, world, steps, apart, "");
+}
+
+/* What two rules find that is guessed: one has hints alone, the other one proof, too. */
+static const char misuses[] =
+    "{\"event\":\"misuse\",\"kind\":\"dropout_in_eval\",\"at\":\"train.py:40\"}\n"
+    "{\"event\":\"misuse\",\"kind\":\"score\",\"by\":\"val_acc\",\"mode\":\"min\",\"what\":"
+    "\"EarlyStopping\",\"at\":\"train.py:41\"}\n";
+
 /* Recordings that the jobs below copy: good, apart (ranks with other parameters), alone (one rank),
- * part (ranks 1 and 2 of four), still (no step). */
+ * part (ranks 1 and 2 of four), still (no step), odd (nothing wrong, two hints), both (apart and
+ * odd). */
 static void make_recordings(void)
 {
-    static const char *const names[] = {"good", "apart", "alone", "part", "still"};
+    static const char *const names[] = {"good", "apart", "alone", "part", "still", "odd", "both"};
     char path[PATH_MAX], self[1000];
     ck_assert_ptr_nonnull(mkdtemp(folder));
-    for (int i = 0; i < 5; i++) {
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         path_of(path, names[i]);
         ck_assert_int_eq(mkdir(path, 0700), 0);
     }
@@ -168,6 +183,8 @@ static void make_recordings(void)
         record("apart", k, 2, 8, k == 1);
         record("part", k + 1, 4, 8, false);
         record("still", k, 2, 0, false);
+        record_with("odd", k, 2, 8, false, misuses);
+        record_with("both", k, 2, 8, k == 1, misuses);
     }
     record("alone", 0, 1, 8, false);
     ssize_t bytes = readlink("/proc/self/exe", self, sizeof self - 1);
@@ -220,7 +237,9 @@ START_TEST(a_job_is_run_as_it_is_and_judged)
     says(self->said, "\nLockstep, observed job: sh -c ");
     says(self->said, "\n2 ranks on cpu, gloo, torch 2.6, Python 3.11\n");
     says(self->said, "\n2 of 2 ranks; 8 steps, 0 of them in detail, 0 skipped\n");
-    says(self->said, "\nmodel Net in DistributedDataParallel, train.py:9: 6 parameters in 1 ");
+    says(self->said, " rules passed, 0 failed, ");
+    ck_assert_int_le(lines_of(self->said), 26); /* with the job's line */
+    ck_assert_ptr_null(strstr(self->said, "# PASS"));
     says(self->said, "\nCORRECT  not shown (claim any-ddp: ");
     says(self->said, "\nSPEED    no baseline (400 samples/s; a step takes 20.0 ms, the median of ");
     says(self->said, "\nCOST     0.5 %");
@@ -261,6 +280,72 @@ START_TEST(a_rule_that_fails)
     check_columns(self->said);
     ck_assert_int_gt(junit_read(read_file("b/junit.xml")).failures, 0);
     says(read_file("b/report.md"), "not ok 2 - observe.replicas.step # FAIL");
+}
+END_TEST
+
+/* Failures come first, then hints, the count of rules, and CORRECT, on one screen. */
+START_TEST(one_screen_begins_with_what_is_wrong)
+{
+    ended *self = OBSERVE("--out", "screen", "--", "sh", "-c", COPY("both"));
+    static const char *const order[] = {"\nnot ok 2 - observe.replicas.step # FAIL ",
+                                        "\nHINT 42 - observe.validation.mode # ",
+                                        " passed, 1 failed, ", "\nCORRECT  no ", "\nreport "};
+    const char *at = self->said;
+    for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
+        const char *next = strstr(at, order[i]);
+        ck_assert_msg(next != NULL, "no '%s' behind the one before in:\n%s", order[i], self->said);
+        at = next;
+    }
+    ck_assert_int_le(lines_of(self->said), 25);
+    check_columns(self->said);
+    self = run(WORDS("judge", "--verbose", "screen"), "");
+    says(self->out, "\nok 3 - observe.replicas.state # PASS ");
+    says(self->out, "\nnot shown 8 - observe.reduction.left # WEAK no detailed step after the "
+                    "first\nchange: look at more steps in detail: --every 10, or a longer run\n");
+    says(self->out, "\nmodel Net in DistributedDataParallel, train.py:9: 6 parameters in 1 ");
+}
+END_TEST
+
+/* A hint is no failure: it decides nothing but where that is asked for. */
+START_TEST(hints_do_not_decide)
+{
+    static const struct {
+        const char *gate, *hints;
+        int code, failures;
+    } way[] = {{"fail", "on", 0, 0}, {"hints", "on", 1, 2}, {"fail", "off", 0, 0}};
+    for (size_t i = 0; i < sizeof way / sizeof *way; i++) {
+        LS_TEXT(out, 16, "hints%zu", i);
+        ended *self = OBSERVE("--out", out, "--gate", way[i].gate, "--hints", way[i].hints, "--",
+                              "sh", "-c", COPY("odd"));
+        bool shown = strcmp(way[i].hints, "on") == 0;
+        ck_assert_int_eq(self->code, way[i].code);
+        says(self->said, "\nCORRECT  not shown (claim any-ddp: ");
+        ck_assert_int_eq(strstr(self->said, "\nHINT 42 - observe.validation.mode # ") != NULL,
+                         shown);
+        ck_assert_int_eq(strstr(self->said, "\nwrong if: the forwards are no ") != NULL, shown);
+        ck_assert_int_eq(strstr(self->said, "; 2 hints\n") != NULL, shown);
+        LS_TEXT(file, 32, "%s/junit.xml", out);
+        ck_assert_int_eq(junit_read(read_file(file)).failures, way[i].failures);
+        ls_text_put(file, sizeof file, "%s/report.md", out);
+        ck_assert_int_eq(strstr(read_file(file), "## Hints") != NULL, shown);
+        ls_text_put(file, sizeof file, "%s/verdicts.jsonl", out);
+        says(read_file(file), "\"case\":\"observe.evaluation.best\",");
+        says(read_file(file), "\"case\":\"observe.evaluation.best.hint\",");
+        says(read_file(file), "\"tier\":\"law\"");
+        says(read_file(file), "\"tier\":\"hint\"");
+        ck_assert_int_eq(run(WORDS("judge", out), "")->code, way[i].code);
+    }
+}
+END_TEST
+
+START_TEST(the_laws_and_hints_are_printed)
+{
+    ended *self = OBSERVE("--rules");
+    ck_assert_int_eq(self->code, 0);
+    says(self->out, "replicas.step: law\n  sure: digests of all bits");
+    says(self->out, "\nvalidation.mode: hint\n  wrong if: ");
+    says(self->out, "\nevaluation.best: law, hint\n  sure: ");
+    check_columns(self->out);
 }
 END_TEST
 
@@ -345,7 +430,11 @@ START_TEST(wrong_arguments)
         {{"--samples=x", "true"}, "--samples 'x': allowed: a whole number from 1 to "},
         {{"--inject", "overflow@0:1", "true"}, "allowed: overflow@STEP:RANK"},
         {{"--inject=overflow@5", "true"}, "such as overflow@5:1"},
-        {{"--gate", "some", "true"}, "--gate 'some': allowed: fail, all"},
+        {{"--gate", "some", "true"}, "--gate 'some': allowed: fail, all, hints, all,hints"},
+        {{"--gate=all,", "true"}, "--gate 'all,': allowed: fail"},
+        {{"--hints", "of", "true"}, "--hints 'of': allowed: on, off"},
+        {{"--hints=off", "--gate=hints", "true"}, "what is left out cannot fail"},
+        {{"--rules", "true"}, "--rules runs nothing, and 'true' is a command"},
         {{"--evry", "5", "true"}, "did you mean --every?"},
         {{"--keep"}, "the command of the job is missing"},
         {{"--attach-only", "true"}, "--attach-only runs nothing, and 'true' is a command"},
@@ -578,9 +667,10 @@ START_TEST(our_trainer_is_observed)
     char launch[PATH_MAX], train[PATH_MAX];
     snprintf(launch, sizeof launch, "%s/lockstep-launch", build);
     snprintf(train, sizeof train, "%s/lockstep-train", build);
-    ended *self = OBSERVE("--out", "ours", "--", launch, "--nproc-per-node", "2", "--", train, "-a",
-                          "resnet8", "--image-size", "32", "-b", "4", "--steps", "3", "--opt-level",
-                          "O2", "--device", "cpu", "--dump-steps", "1,2", "--dump-ranks", "all");
+    ended *self =
+        OBSERVE("--out", "ours", "--verbose", "--", launch, "--nproc-per-node", "2", "--", train,
+                "-a", "resnet8", "--image-size", "32", "-b", "4", "--steps", "3", "--opt-level",
+                "O2", "--device", "cpu", "--dump-steps", "1,2", "--dump-ranks", "all");
     ck_assert_msg(self->code == 0, "%d: %s", self->code, self->said);
     says(self->said, "\n2 of 2 ranks; 3 steps, 2 of them in detail (dumps), 0 skipped\n");
     says(self->said, "observe.reduction.mean # PASS ");
@@ -604,9 +694,10 @@ START_TEST(planted_faults_are_seen)
     snprintf(train, sizeof train, "%s/planted/lockstep-train", build);
     for (size_t i = 0; i < sizeof planted / sizeof *planted && access(train, X_OK) == 0; i++) {
         setenv("LS_PLANT", planted[i].fault, 1);
-        ended *self = OBSERVE(launch, "--nproc-per-node", "2", "--", train, "-a", "resnet8",
-                              "--image-size", "32", "-b", "4", "--steps", "3", "--device", "cpu",
-                              "--opt-level", "O1", "--dump-steps", "1,2", "--dump-ranks", "all");
+        ended *self =
+            OBSERVE("--verbose", "--", launch, "--nproc-per-node", "2", "--", train, "-a",
+                    "resnet8", "--image-size", "32", "-b", "4", "--steps", "3", "--device", "cpu",
+                    "--opt-level", "O1", "--dump-steps", "1,2", "--dump-ranks", "all");
         unsetenv("LS_PLANT");
         ck_assert_msg(self->code == 1, "%s: %d: %s", planted[i].fault, self->code, self->said);
         says(self->said, planted[i].says);
@@ -625,6 +716,9 @@ int main(int count, char **argument)
     tcase_set_timeout(tests, 60);
     tcase_add_test(tests, a_job_is_run_as_it_is_and_judged);
     tcase_add_test(tests, a_rule_that_fails);
+    tcase_add_test(tests, one_screen_begins_with_what_is_wrong);
+    tcase_add_test(tests, hints_do_not_decide);
+    tcase_add_test(tests, the_laws_and_hints_are_printed);
     tcase_add_test(tests, exit_codes);
     tcase_add_test(tests, what_could_not_be_seen);
     tcase_add_test(tests, the_environment_of_the_job);

@@ -182,7 +182,7 @@ static const struct {
      7,
      false,
      "data.shuffled",
-     LS_FAIL,
+     CALLS_HINT,
      "each batch has samples of one class"},
     {{calls_distributed, MIXED, 40, 20, 0, 2, 3},
      {calls_distributed, MIXED, 40, 20, 1, 2, 3},

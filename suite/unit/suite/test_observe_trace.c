@@ -348,10 +348,67 @@ START_TEST(a_job_that_did_not_end_well_is_not_shown)
     ls_observe_finding passed = {.rule = ls_observe_rules(&count)};
     const ls_observe_result result = {1, &passed};
     ls_observe_headline headline;
-    ls_observe_verdicts_decide(trace, &result, false, &headline);
+    ls_observe_verdicts_decide(trace, &result, (ls_observe_gate){false, false}, &headline);
     ck_assert_int_eq(headline.correct, ends[_i].yes ? LS_CORRECT_YES : LS_CORRECT_NOT_SHOWN);
     ck_assert_int_eq(headline.whole, ends[_i].yes);
     ck_assert_msg(strstr(headline.why, ends[_i].why) != NULL, "%s", headline.why);
+    ls_observe_free(trace);
+    ls_path_remove_tree(folder);
+}
+END_TEST
+
+static const ls_observe_rule *rule_named(const char *id)
+{
+    int count;
+    const ls_observe_rule *rule = ls_observe_rules(&count);
+    while (count-- > 0 && strcmp(rule->id, id) != 0) {
+        rule++;
+    }
+    return rule;
+}
+
+/* CORRECT is of laws: a hint neither fails it nor, where its rule passes, adds to it. */
+START_TEST(laws_decide_and_hints_do_not)
+{
+    static const struct {
+        const char *id;
+        ls_verdict_code code;
+        bool hint; /* the rule's other finding */
+        ls_observe_gate gate;
+        ls_headline_correct correct;
+        int inside, hints, exit;
+    } one[] = {
+        {"replicas.step", LS_PASS, false, {false, false}, LS_CORRECT_YES, 2, 0, 0},
+        {"replicas.step", LS_FAIL, false, {false, false}, LS_CORRECT_NO, 2, 0, 1},
+        {"validation.mode", LS_FAIL, false, {false, false}, LS_CORRECT_YES, 1, 1, 0},
+        {"validation.mode", LS_FAIL, false, {true, false}, LS_CORRECT_YES, 1, 1, 0},
+        {"validation.mode", LS_FAIL, false, {false, true}, LS_CORRECT_YES, 1, 1, 1},
+        {"validation.mode", LS_WEAK, false, {true, true}, LS_CORRECT_YES, 1, 0, 0},
+        {"order.zero", LS_PASS, true, {false, false}, LS_CORRECT_YES, 2, 1, 0},
+        {"order.zero", LS_PASS, true, {false, true}, LS_CORRECT_YES, 2, 1, 1},
+        {"order.zero", LS_WEAK, true, {false, false}, LS_CORRECT_NOT_SHOWN, 2, 1, 0},
+    };
+    char folder[64];
+    make_folder(folder);
+    for (int rank = 0; rank < 2; rank++) {
+        LS_TEXT(name, 32, "rank%d.jsonl", rank);
+        write_text(folder, name,
+                   "{\"event\":\"start\",\"schema\":1,\"observed\":1,\"world\":2}\n"
+                   "{\"event\":\"end\"}\n");
+    }
+    ls_observe_trace *trace = read_folder(folder);
+    trace->record.state = LS_RECORD_DONE;
+    ls_observe_finding found[2] = {{.rule = rule_named("replicas.start")},
+                                   {.rule = rule_named(one[_i].id)}};
+    found[1].verdict.code = one[_i].code;
+    found[1].hint.verdict.code = one[_i].hint ? LS_FAIL : LS_PASS;
+    const ls_observe_result result = {2, found};
+    ls_observe_headline headline;
+    ls_observe_verdicts_decide(trace, &result, one[_i].gate, &headline);
+    ck_assert_int_eq(headline.correct, one[_i].correct);
+    ck_assert_int_eq(headline.inside, one[_i].inside);
+    ck_assert_int_eq(headline.hints, one[_i].hints);
+    ck_assert_int_eq(headline.code, one[_i].exit == 1 ? LS_ERR_CHECK : LS_OK);
     ls_observe_free(trace);
     ls_path_remove_tree(folder);
 }
@@ -511,6 +568,7 @@ int main(void)
     tcase_add_test(tests, what_dead_ranks_left_is_read);
     tcase_add_loop_test(tests, replicas_are_equal_up_to_the_last_step, 0,
                         sizeof replicas / sizeof *replicas);
+    tcase_add_loop_test(tests, laws_decide_and_hints_do_not, 0, 9);
     tcase_add_loop_test(tests, a_job_that_did_not_end_well_is_not_shown, 0,
                         sizeof ends / sizeof *ends);
     tcase_add_test(tests, a_broken_line_is_kept_and_ends_what_needs_it);
