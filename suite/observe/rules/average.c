@@ -85,6 +85,12 @@ static const ls_tol nearly_all =
     LS_TOL(0.7, "of the way to the weights, each time: decays are 0.9 and more, and those that "
                 "begin small grow; a copy goes all of it");
 
+static const ls_tol enough =
+    LS_TOL(3, "updates: what happens once or twice may be how an average begins");
+static const ls_tol nearly_each =
+    LS_TOL(0.8, "of the turns: a script may leave out an update now and then, as at the end of an "
+                "epoch");
+
 /* Updates of one average on a rank. */
 typedef struct course {
     int updates, turns, several; /* several: turns between two steps with more than one update */
@@ -135,24 +141,23 @@ static course course_of(const ls_observe_rank *rank, int number)
 
 static void judge_course(const course *c, ls_observe_finding *out)
 {
-    enum { LEAST = 3 };
     const char *cause = NULL;
     /* The first and the last turn of a job may be parts. */
-    if (c->several >= LEAST && 5 * c->several >= 4 * (c->turns - 2)) {
+    if (c->several >= enough.value && c->several >= nearly_each.value * (c->turns - 2)) {
         ls_verdict_fail(&out->verdict,
                         "an average of weights is updated up to %d times between one step and the "
                         "next, in %d of %d cases",
                         c->most, c->several, c->turns);
         cause = "the average is updated with every batch, the weights with every step: its decay "
                 "counts several times";
-    } else if (c->shares >= LEAST && c->highest < nothing.value) {
+    } else if (c->shares >= enough.value && c->highest < nothing.value) {
         ls_verdict_fail(&out->verdict,
                         "an average of weights stays where it is in %d updates that were looked at",
                         c->shares);
         ls_verdict_measured(&out->verdict, c->highest, nothing.value, "of the way", nothing.why);
         cause = "the average never moves: its decay is 1, or so near to it that rounding takes "
                 "each step away";
-    } else if (c->shares >= LEAST && c->least > nearly_all.value) {
+    } else if (c->shares >= enough.value && c->least > nearly_all.value) {
         ls_verdict_fail(&out->verdict,
                         "each update takes an average of weights %.3g of the way to the weights",
                         c->least);

@@ -275,6 +275,11 @@ static void judge_race(const ls_observe_trace *trace, const cJSON *save, ls_obse
                      "if dist.get_rank() == 0: torch.save(...), then a barrier");
 }
 
+static const ls_tol one_clock = LS_TOL(
+    1e11,
+    "ns: a file is read within 100 s of its writing; two hosts' clocks count from their boots, "
+    "which are further apart");
+
 /* Another rank reads the file that one writes, and nothing makes it wait until that is done: no
  * collective of the reader's lies behind the writer's call. Ranks that train meet in each step. */
 static void judge_early(const ls_observe_trace *trace, int writer, const cJSON *save,
@@ -283,7 +288,6 @@ static void judge_early(const ls_observe_trace *trace, int writer, const cJSON *
     const char *path = ls_json_string(save, "path", "");
     double shared = ls_json_number(save, "shared", NAN);
     double begun = ls_json_number(save, "begun_ns", NAN);
-    const double near = 1e11; /* two hosts' clocks count from their boots: further apart */
     bool one_node = on_one_node(trace); /* not known of ranks without a launcher */
     for (int k = 0; k < trace->world && path[0] != '\0'; k++) {
         const cJSON *load, *own;
@@ -298,7 +302,8 @@ static void judge_early(const ls_observe_trace *trace, int writer, const cJSON *
             if (writes || strcmp(ls_json_string(load, "path", ""), path) != 0 ||
                 ls_saved_step(load) != ls_saved_step(save) ||
                 !(ls_json_number(load, "shared", NAN) <= shared) ||
-                !(one_node || fabs(ls_json_number(load, "begun_ns", NAN) - begun) < near) ||
+                !(one_node ||
+                  fabs(ls_json_number(load, "begun_ns", NAN) - begun) < one_clock.value) ||
                 !(failed || ls_json_number(load, "begun_ns", NAN) > begun)) {
                 continue;
             }

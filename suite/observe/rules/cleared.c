@@ -83,12 +83,17 @@ static void look_at_zero(const ls_observe_trace *trace, ls_calls *calls, int ran
     }
 }
 
+static const ls_tol half =
+    LS_TOL(0.5, "of the steps: a script may leave out a batch now and then, but not half of them");
+static const ls_tol twice = LS_TOL(2, "times: what happens once may be how a job begins or ends");
+
 static void judge_emptied(const zeroes *z, ls_observe_finding *out)
 {
     if (z->emptied == 0 || out->verdict.code == LS_FAIL) {
         return;
     }
-    ls_verdict_set(&out->verdict, 2 * z->emptied >= z->attempts ? LS_FAIL : LS_WEAK,
+    bool mostly = z->emptied >= half.value * z->attempts;
+    ls_verdict_set(&out->verdict, mostly ? LS_FAIL : LS_WEAK,
                    "rank %d, step %lld: the gradients were cleared after the backward and before "
                    "the optimizer's step; so in %d of %d steps of all ranks",
                    z->emptied_rank, z->emptied_step, z->emptied, z->attempts);
@@ -188,8 +193,8 @@ static void judge_waste(const ls_observe_trace *trace, int rank, ls_observe_find
         more = ls_calls_next(&calls);
         follow_waste(&calls, before, &w);
     }
-    bool like = w.like >= 2 && 2 * w.like >= w.steps;
-    if ((!like && (w.local < 2 || 2 * w.local < w.steps)) ||
+    bool like = w.like >= twice.value && w.like >= half.value * w.steps;
+    if ((!like && (w.local < twice.value || w.local < half.value * w.steps)) ||
         ls_excess_is_made_by_hand(trace, rank)) {
         return;
     }
@@ -370,8 +375,10 @@ static void note_clip(ls_calls *calls, clips *place)
     }
 }
 
-/* A place whose clips have no effect, each time or nearly so: a script may clear the gradients of a
- * batch now and then. */
+static const ls_tol nearly_all =
+    LS_TOL(0.875, "of a place's clips: a script may clear the gradients of a batch now and then");
+
+/* A place whose clips have no effect, each time or nearly so. */
 static void judge_place(const ls_observe_trace *trace, int rank, const clips *place,
                         ls_observe_finding *out)
 {
@@ -389,7 +396,7 @@ static void judge_place(const ls_observe_trace *trace, int rank, const clips *pl
     };
     int idle = place->of[FATE_EARLY] + place->of[FATE_LATE] + place->of[FATE_CLEARED];
     int known = place->calls - place->of[FATE_UNKNOWN];
-    if (idle < 2 || idle < known - known / 8 || out->verdict.code == LS_FAIL) {
+    if (idle < twice.value || idle < nearly_all.value * known || out->verdict.code == LS_FAIL) {
         return;
     }
     fate most = FATE_EARLY;
@@ -431,7 +438,7 @@ static void count_norm(const ls_call *call, norms *n)
 /* A generator gives its parameters once: to an optimizer, or to the first clip. */
 static void judge_norms(int rank, const norms *n, ls_observe_finding *out)
 {
-    if (n->zero >= 2 && n->zero >= n->calls - 1 && out->verdict.code != LS_FAIL) {
+    if (n->zero >= twice.value && n->zero >= n->calls - 1 && out->verdict.code != LS_FAIL) {
         ls_verdict_fail(&out->verdict,
                         "rank %d: %d of %d calls returned a norm of 0: they clipped nothing", rank,
                         n->zero, n->calls);

@@ -43,6 +43,15 @@ static const ls_tol slope =
     LS_TOL(0.02, "differences of two forwards in FP64 keep nine digits; a branch in a thousand "
                  "that flips between them moves the slope by less than this");
 
+static const ls_tol unknown_batch =
+    LS_TOL(16, "samples: a small batch, where none is reported; a larger one has a tighter limit");
+static const ls_tol averaged =
+    LS_TOL(256, "elements over which rounding in any direction averages out to 1/16 of itself");
+static const ls_tol clipped_of =
+    LS_TOL(16, "elements: of fewer two may be equal and the largest by chance");
+static const ls_tol clipped_share =
+    LS_TOL(0.05, "of the elements at the largest value: rounding leaves no two of them equal");
+
 /* A tensor of one rank: how far f32 and the job are from FP64, relative to its own size or to its
  * share of the whole gradient where it is much smaller. */
 typedef struct row {
@@ -219,7 +228,6 @@ static double bound_of(double coarse, ls_compare_part part)
  * known, few. */
 static double batch_of(const ls_dumpfile *file, const ls_observe_step *step)
 {
-    enum { FEW = 16 };
     double images = step->step->images, forwards = 0;
     for (int c = ls_trace_find(step, LS_CALL_FORWARD, 0); c >= 0;
          c = ls_trace_find(step, LS_CALL_FORWARD, c + 1)) {
@@ -228,7 +236,7 @@ static double batch_of(const ls_dumpfile *file, const ls_observe_step *step)
         forwards += training ? step->call[c].times : 0;
     }
     double rows = ls_dumpfile_number(file, "again_rows", 1);
-    return fmax(images > 0 && forwards > 0 ? images / forwards : FEW, rows);
+    return fmax(images > 0 && forwards > 0 ? images / forwards : unknown_batch.value, rows);
 }
 
 /* Small errors of f32 in one tensor are an accident of its few samples: the median counts, too. */
@@ -251,8 +259,7 @@ static double multiple_limit(double limit)
 
 static bool has_multiple(const row *r)
 {
-    enum { ENOUGH = 256 }; /* elements over which rounding averages out */
-    return r->own && r->count >= ENOUGH;
+    return r->own && (double)r->count >= averaged.value;
 }
 
 /* A gradient that is a multiple of the right one. */
@@ -320,10 +327,9 @@ static void report(const ls_observe_trace *trace, int rank, int64_t step, const 
 /* What a hook clips by value is at its limit in many elements. */
 static bool is_clipped(const source *from, const char *name)
 {
-    enum { ENOUGH = 16, ONE_IN = 20 }; /* elements: rounding leaves no two of them alike */
     ls_values exact, f32, job;
     bool clipped = false;
-    if (read_three(from, name, &exact, &f32, &job) && job.count >= ENOUGH) {
+    if (read_three(from, name, &exact, &f32, &job) && (double)job.count >= clipped_of.value) {
         double most = 0;
         for (int64_t i = 0; i < job.count; i++) {
             most = fmax(most, fabs(job.v[i]));
@@ -333,7 +339,8 @@ static bool is_clipped(const source *from, const char *name)
             there += fabs(job.v[i]) == most;
             beyond += fabs(exact.v[i]) > most;
         }
-        clipped = there > 1 && there * ONE_IN > job.count && beyond * 2 > there;
+        clipped = there > 1 && (double)there > clipped_share.value * (double)job.count &&
+                  beyond * 2 > there;
     }
     ls_values_free(&exact);
     ls_values_free(&f32);

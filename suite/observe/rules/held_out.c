@@ -9,10 +9,15 @@
 #include "suite/observe/trace/pass.h"
 #include "rules.h"
 
-/* Few samples show little. Text and pictures hold a few duplicates: public data sets up to some
- * hundredths. A validation wholly on training data may be meant, as a training score. */
-enum { FEW = 32 };
-static const double duplicates = 0.1, almost_all = 0.95;
+static const ls_tol few =
+    LS_TOL(32, "samples: of fewer a share of a tenth is three, which a data set may hold twice");
+static const ls_tol duplicates =
+    LS_TOL(0.1, "of the samples: text and pictures of public data sets hold up to some hundredths "
+                "of them twice");
+static const ls_tol almost_all =
+    LS_TOL(0.95, "of the samples: a validation wholly on training data is a training score");
+static const ls_tol whole =
+    LS_TOL(0.9, "of the data set, drawn once by all ranks: a sampler may drop its last batches");
 
 /* Of all ranks' passes that were trained on, or of those that began at one place and were not. */
 static ls_contents gather(const ls_observe_trace *trace, const char *at)
@@ -68,7 +73,7 @@ static bool drew_all(const ls_observe_trace *trace)
         if (count == 0) {
             return false;
         }
-        if (count >= 0.9 * length) {
+        if (count >= whole.value * length) {
             return true;
         }
     }
@@ -84,7 +89,7 @@ static bool comes_again(const ls_observe_trace *trace, const ls_contents *traini
     {
         passes += ls_pass_is_trained(data);
     }
-    return passes < 2 || training->repeated > duplicates * training->count;
+    return passes < 2 || training->repeated > duplicates.value * training->count;
 }
 
 /* No validation of that place comes before this pass of rank k: its place is still to be judged. */
@@ -118,14 +123,14 @@ static void judge_place(const ls_observe_trace *trace, const cJSON *validation,
     ls_contents held = gather(trace, at);
     int of, common = ls_contents_common(&held, training, &of);
     ls_contents_free(&held);
-    if (of < FEW) {
+    if (of < few.value) {
         return;
     }
     *compared += of;
-    if (common <= duplicates * of) {
+    if (common <= duplicates.value * of) {
         return;
     }
-    if (common >= almost_all * of || same_length(trace, validation) || !drew_all(trace) ||
+    if (common >= almost_all.value * of || same_length(trace, validation) || !drew_all(trace) ||
         models(trace) > 1) {
         ls_verdict_set(&out->verdict, LS_WEAK,
                        "%d of %d samples of the validation at %s are trained on: fine for a "

@@ -325,14 +325,16 @@ static mixed look_for_mixed(const ls_observe_rank *rank)
     return m;
 }
 
+static const ls_tol enough =
+    LS_TOL(2, "steps by two losses: the first may be a warm-up that trains both networks");
+
 static void judge_mixed(const ls_observe_trace *trace, ls_observe_finding *out)
 {
-    enum { LEAST = 2 };
     mixed m = look_for_mixed(&trace->rank[0]);
-    if (m.count < LEAST) {
+    if (m.count < enough.value) {
         return;
     }
-    ls_verdict_set(&out->verdict, m.sure >= LEAST ? LS_FAIL : LS_WEAK,
+    ls_verdict_set(&out->verdict, m.sure >= enough.value ? LS_FAIL : LS_WEAK,
                    "%d steps, the first of them step %lld, are made by two losses: that of %.80s, "
                    "and what %.80s left before another optimizer stepped by it",
                    m.count, m.step, m.own, m.left);

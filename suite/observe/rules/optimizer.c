@@ -150,11 +150,14 @@ static bool gets_nonzero(const ls_observe_trace *trace, const char *name, ls_obs
     return found;
 }
 
+static const ls_tol idle_steps =
+    LS_TOL(12, "steps of others: an optimizer may have its turn after some of them, as a critic's "
+               "partner has");
+
 /* An optimizer that was built and never steps, while its parameters get gradients and no other one
  * steps them. */
 static bool report_idle(const ls_observe_trace *trace, ls_observe_finding *out)
 {
-    enum { LEAST = 12 };
     const ls_observe_rank *rank = &trace->rank[0];
     const cJSON *event, *name;
     cJSON_ArrayForEach(event, rank->idle)
@@ -170,7 +173,7 @@ static bool report_idle(const ls_observe_trace *trace, ls_observe_finding *out)
                 ls_job_add_name(&names, tensor->name);
             }
         }
-        if (names.count == 0 || rank->step_count < LEAST) {
+        if (names.count == 0 || rank->step_count < idle_steps.value) {
             continue;
         }
         ls_verdict_fail(&out->verdict,
@@ -525,6 +528,15 @@ static const ls_tol next_to_nothing = LS_TOL(
           "the fourth power for 10 %, and four steps of a tenth come to it at the end of a "
           "training");
 
+static const ls_tol idle_end =
+    LS_TOL(3, "steps at the rate 0: the last one of a schedule has it, and one more by rounding");
+static const ls_tol idle_share =
+    LS_TOL(0.1, "of all steps: a schedule that is some steps short costs no training");
+static const ls_tol small_end =
+    LS_TOL(8, "steps: fewer at next to nothing are the end of a short trial run");
+static const ls_tol small_share =
+    LS_TOL(1.0 / 3, "of all steps: schedules end low, but for less than that");
+
 static const ls_call *last_schedule(const ls_observe_rank *rank)
 {
     const ls_call *last = NULL;
@@ -538,7 +550,6 @@ static const ls_call *last_schedule(const ls_observe_rank *rank)
 /* A schedule that ends at 0 does so in its last step. Steps behind that train nothing. */
 static void judge_idle_end(const ls_observe_rank *rank, ls_observe_finding *out)
 {
-    enum { LEAST = 3, SHARE = 10, LEAST_SMALL = 8, SHARE_SMALL = 3 }; /* steps; one in so many */
     const char *at = "";
     double highest = 0;
     for (int i = 0; i < rank->step_count; i++) {
@@ -546,11 +557,11 @@ static void judge_idle_end(const ls_observe_rank *rank, ls_observe_finding *out)
     }
     int idle = count_last(rank, 0, &at);
     int small = count_last(rank, next_to_nothing.value * highest, &at);
-    if (highest > 0 && idle >= LEAST && idle * SHARE > rank->step_count) {
+    if (highest > 0 && idle >= idle_end.value && idle > idle_share.value * rank->step_count) {
         ls_verdict_fail(&out->verdict, "the rate is 0 in the last %d of %d steps", idle,
                         rank->step_count);
-    } else if (!by_value(rank) && isfinite(highest) && highest > 0 && small >= LEAST_SMALL &&
-               small * SHARE_SMALL > rank->step_count) {
+    } else if (!by_value(rank) && isfinite(highest) && highest > 0 && small >= small_end.value &&
+               small > small_share.value * rank->step_count) {
         ls_verdict_fail(&out->verdict,
                         "in the last %d of %d steps the rate is below %g of the highest one, %g",
                         small, rank->step_count, next_to_nothing.value, highest);
@@ -575,6 +586,9 @@ void ls_rules_optimizer_rate(const ls_observe_trace *trace, ls_observe_finding *
     } else {
         compare_ranks(trace, &compared, out);
     }
+    if (trace->world > 0) {
+        judge_idle_end(&trace->rank[0], &one[0]);
+    }
     if (trace->world > 0 && cJSON_GetArraySize(trace->rank[0].optimizer) == 1) {
         compare_schedule(&trace->rank[0], &one[1], &f);
     } else if (trace->world > 0) {
@@ -588,9 +602,6 @@ void ls_rules_optimizer_rate(const ls_observe_trace *trace, ls_observe_finding *
         ls_verdict_set(&out->verdict, steps && trace->world == 1 ? LS_SKIP : LS_UNSUPPORTED, "%s",
                        steps && trace->world == 1 ? "one rank, and no schedule"
                                                   : "no step reports a rate");
-    }
-    if (trace->world > 0) {
-        judge_idle_end(&trace->rank[0], &one[0]);
     }
     LS_TEXT(schedule, 120, "; %d of %d are those of the schedule%s", f.checked - f.missed,
             f.checked, f.missed > 0 ? ", others are set by the script" : "");

@@ -523,10 +523,15 @@ static int read_turns(const ls_observe_rank *rank, int world, turns *list)
     return count;
 }
 
+static const ls_tol two_turns =
+    LS_TOL(2, "turns: one may be the step from a warm-up to what follows");
+static const ls_tol most_turns =
+    LS_TOL(0.8, "of the turns: others may end a job or an epoch, with one call less");
+
 static void judge_turn(int rank, const turns *t, ls_observe_finding *out)
 {
     int all = t->twice + t->once;
-    if (t->twice >= 2 && t->twice >= 4 * t->once) {
+    if (t->twice >= two_turns.value && t->twice >= most_turns.value * all) {
         ls_verdict_fail(&out->verdict,
                         "rank %d: %s.step() is called in two places between one optimizer.step() "
                         "and the next, %d of %d times",
@@ -535,7 +540,7 @@ static void judge_turn(int rank, const turns *t, ls_observe_finding *out)
                          "the schedule is stepped twice a step: it runs at twice its speed");
         ls_finding_blame(out, t->call->at,
                          "step the schedule in one place (a framework may do it already)");
-    } else if (t->often >= 2 && 5 * t->often >= 4 * all) {
+    } else if (t->often >= two_turns.value && t->often >= most_turns.value * all) {
         ls_verdict_set(&out->verdict, LS_WEAK,
                        "rank %d: a schedule is stepped %d times between one optimizer.step() and "
                        "the next, in %d of %d cases",
@@ -579,11 +584,17 @@ static int passes_after(const ls_observe_rank *rank, int64_t step)
     return count;
 }
 
+static const ls_tol idle_passes =
+    LS_TOL(2, "whole passes: a schedule of epochs is stepped after the first at the latest");
+static const ls_tol many_steps =
+    LS_TOL(50, "steps: a schedule of steps is stepped in each; one of epochs waits for their end");
+static const ls_tol idle_steps =
+    LS_TOL(8, "steps: fewer are a trial run, which ends before its schedule begins");
+
 /* A schedule that was built and is never stepped, where no other one is: not of those that wait for
  * a value or for the end of the training. */
 static void judge_idle(const ls_observe_rank *rank, ls_observe_finding *out)
 {
-    enum { PASSES = 2, STEPS = 8, MANY = 50 };
     const cJSON *event;
     cJSON_ArrayForEach(event, rank->schedule)
     {
@@ -592,11 +603,12 @@ static void judge_idle(const ls_observe_rank *rank, ls_observe_finding *out)
         int passes = passes_after(rank, step);
         if (strstr(class, "Plateau") != NULL || strstr(class, "SWA") != NULL ||
             ls_spans_held(rank, event) || out->verdict.code != LS_PASS ||
-            (passes < PASSES && after < MANY) || after < STEPS) {
+            (passes < idle_passes.value && (double)after < many_steps.value) ||
+            (double)after < idle_steps.value) {
             continue;
         }
         bool waits = ls_json_bool(event, "stepped_if", false);
-        ls_verdict_set(&out->verdict, waits || passes < PASSES ? LS_WEAK : LS_FAIL,
+        ls_verdict_set(&out->verdict, waits || passes < idle_passes.value ? LS_WEAK : LS_FAIL,
                        "a %s is built and never stepped, in %lld steps and %d whole passes%s",
                        class, (long long)after, passes,
                        waits ? "; the script does so under a condition" : "");

@@ -218,12 +218,15 @@ static const cJSON *count_of_file(const ls_observe_rank *rank)
     return NULL;
 }
 
+static const ls_tol rises = LS_TOL(2, "rises in a row: a single one may be the end of a warm-up");
+static const ls_tol far_below =
+    LS_TOL(0.5, "of the file's rate: a schedule seldom halves the rate in one step");
+
 /* The optimizer and a count are the file's; the rate, which the script sets in each step, climbs
  * from far below the file's as it did at the job's begin. */
 static void judge_restart(const ls_observe_rank *rank, const cJSON *optimizer, int k,
                           ls_observe_finding *out)
 {
-    enum { RISES = 2 };
     const cJSON *restore = cJSON_GetObjectItemCaseSensitive(optimizer, "restored");
     const cJSON *rate = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(restore, "lr"), 0);
     const cJSON *count = count_of_file(rank);
@@ -232,7 +235,8 @@ static void judge_restart(const ls_observe_rank *rank, const cJSON *optimizer, i
         return;
     }
     climb c = climb_of(rank, ls_json_int(optimizer, "optimizer", -1), file);
-    if (c.step == NULL || !(c.first <= file / 2) || c.fell || c.rises < RISES || c.most < file) {
+    if (c.step == NULL || !(c.first <= far_below.value * file) || c.fell || c.rises < rises.value ||
+        c.most < file) {
         return;
     }
     const char *set = ls_json_string(optimizer, "set_at", "");

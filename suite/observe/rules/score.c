@@ -47,18 +47,21 @@ static void compare(const cJSON *a, const cJSON *b, change *out)
     }
 }
 
+static const ls_tol few = LS_TOL(8, "samples that both passes gave: fewer show little");
+static const ls_tol changed =
+    LS_TOL(4, "samples: fewer may be made anew for another reason, as a cut-out of a broken one");
+static const ls_tol changed_share = LS_TOL(0.1, "of the samples: a flip changes half of them");
+
 static void judge_change(const ls_observe_rank *rank, int k, const cJSON *a, const cJSON *b,
                          int *compared, ls_observe_finding *out)
 {
-    enum { FEW = 8, CHANGED = 4 };
-    const double part = 0.1; /* of the samples: a flip changes half of them */
     change c = {0};
     compare(a, b, &c);
-    if (c.common < FEW || c.classes < c.common || !c.vary) {
+    if (c.common < few.value || c.classes < c.common || !c.vary) {
         return;
     }
     ++*compared;
-    if (c.other < CHANGED || c.other < part * c.common) {
+    if (c.other < changed.value || c.other < changed_share.value * c.common) {
         return;
     }
     /* A pass over training data may be a training score, which is taken with its changes. */
@@ -233,12 +236,14 @@ static const ls_call *decision_at(const ls_observe_rank *rank, int index)
     return NULL;
 }
 
+static const ls_tol rounding =
+    LS_TOL(1e-5, "of the score: sums of some thousand terms in f32, in another order");
+
 /* All ranks take a callback's decision together, but each by what it has: the same where the value
  * was put together before. */
 static void judge_decisions(const ls_observe_trace *trace, int k, int *chosen,
                             ls_observe_finding *out)
 {
-    const double rounding = 1e-5; /* of sums in another order */
     const ls_call *a, *b;
     for (int i = 0; (a = decision_at(&trace->rank[0], i)) != NULL; i++) {
         b = decision_at(&trace->rank[k], i);
@@ -249,7 +254,7 @@ static void judge_decisions(const ls_observe_trace *trace, int k, int *chosen,
         double x = ls_json_number(a->json, "value", NAN);
         double y = ls_json_number(b->json, "value", NAN);
         *chosen += !isnan(x) && !isnan(y);
-        if (!(fabs(x - y) > rounding * fmax(fabs(x), fabs(y)))) {
+        if (!(fabs(x - y) > rounding.value * fmax(fabs(x), fabs(y)))) {
             continue;
         }
         ls_verdict_fail(&out->verdict,
@@ -330,10 +335,12 @@ static double drawn_again(const ls_observe_trace *trace, int number, double *len
     return again;
 }
 
+static const ls_tol padding_share =
+    LS_TOL(0.01, "of the samples: what a sampler's padding adds to a large set moves no score");
+
 static void judge_padding(const ls_observe_trace *trace, int number, const cJSON *data,
                           int *gathered, ls_observe_finding *out)
 {
-    const double few = 0.01; /* of the samples: what a sampler's padding adds to large sets */
     after found = look(&trace->rank[0], data);
     double length, batches = floor(found.samples / found.batch);
     if (!ls_pass_is_divided(data, trace->world) || found.gathers == 0) {
@@ -344,7 +351,7 @@ static void judge_padding(const ls_observe_trace *trace, int number, const cJSON
     if (again == 0 || !((found.batches > 0 && found.batches >= batches) || found.at_end > 0)) {
         return;
     }
-    bool counts = again > few * length;
+    bool counts = again > padding_share.value * length;
     ls_verdict_set(&out->verdict, counts ? LS_FAIL : LS_WEAK,
                    "the ranks draw %g of %g samples of a validation again, so that all have as "
                    "many, gather what they find in %d calls and cut nothing off",

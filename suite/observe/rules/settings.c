@@ -13,11 +13,16 @@
 #include "suite/observe/trace/pass.h"
 #include "rules.h"
 
-enum { GROUPS = 32, LEAST_STEPS = 4 };
+enum { GROUPS = 32 };
+
+static const ls_tol rounded_rate =
+    LS_TOL(0x1p-20, "of a rate: one that is kept in f32 is rounded, a few times over");
+static const ls_tol few_steps =
+    LS_TOL(4, "steps: in fewer the rate of a group may not have come to its turn");
 
 static bool same_rate(double a, double b)
 {
-    return fabs(a - b) <= 0x1p-20 * fmax(fabs(a), fabs(b)); /* rates kept in f32 are rounded */
+    return fabs(a - b) <= rounded_rate.value * fmax(fabs(a), fabs(b));
 }
 
 static const cJSON *groups_of(const cJSON *optimizer)
@@ -173,7 +178,7 @@ static void judge_reach(const ls_observe_rank *rank, const course *c, ls_observe
                             is_trained(rank, moved->group) && is_trained(rank, still->group) &&
                             still->first > 0 && same_rate(still->first, still->built) &&
                             compare_marks(moved, still) != APART_BY_MARK;
-            if (!concerns || c->steps < LEAST_STEPS) {
+            if (!concerns || c->steps < few_steps.value) {
                 continue;
             }
             bool alike =

@@ -20,7 +20,8 @@ static const ls_tol felt =
            "of a tensor's values: a sixteenth of half of bf16's last digit. Sixteen such steps in "
            "one direction are a digit, a training makes thousands");
 
-enum { LEAST = 3 }; /* detailed steps that ask a tensor to move */
+static const ls_tol asked_steps =
+    LS_TOL(3, "detailed steps that ask a tensor to move: one or two may go back and forth");
 
 /* A tensor over the detailed steps. */
 typedef struct standing {
@@ -139,7 +140,7 @@ static void find_standing(const ls_observe_rank *rank, moves *m, ls_job_names *n
 {
     for (int i = 0; i < rank->tensor_count; i++) {
         standing *own = &m->standing[i];
-        if (own->asked >= LEAST && !own->moved) {
+        if (own->asked >= asked_steps.value && !own->moved) {
             ls_job_add_name(names, rank->tensor[i].name);
         }
         ls_values_free(&own->first);

@@ -85,12 +85,17 @@ static void judge_mode(const ls_observe_trace *trace, int k, const cJSON *data, 
     }
 }
 
+static const ls_tol few_steps =
+    LS_TOL(8, "steps: in fewer nothing tells a validation from a part of each step");
+static const ls_tol seldom = LS_TOL(
+    0.2, "of the steps: a model that is run so in more of them is a teacher, a generator or a "
+         "policy");
+
 /* Forwards in training mode without autograd, some of them in a row, in a few steps of many: a
  * validation on batches that the script draws itself. A model that is run so in most steps is a
  * teacher, a generator or a policy; where norms keep statistics these may be measured anew. */
 static void judge_drawn(const ls_observe_rank *rank, int k, int *seen, ls_observe_finding *out)
 {
-    enum { STEPS = 8, SELDOM = 5 };
     const cJSON *model = ls_job_model(rank, 0), *data;
     const ls_call *first = NULL;
     int with = 0, forwards = 0;
@@ -119,7 +124,7 @@ static void judge_drawn(const ls_observe_rank *rank, int k, int *seen, ls_observ
     ++*seen;
     if (ls_job_count(model, "dropout") == 0 ||
         ls_job_count(model, "bn") + ls_job_count(model, "sync_bn") > 0 ||
-        rank->step_count < STEPS || SELDOM * with > rank->step_count) {
+        rank->step_count < few_steps.value || with > seldom.value * rank->step_count) {
         return;
     }
     ls_verdict_fail(&out->verdict,

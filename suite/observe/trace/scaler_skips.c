@@ -40,19 +40,28 @@ static const cJSON *event_of(const ls_observe_rank *rank, int scaler)
     return NULL;
 }
 
+static const ls_tol few_steps =
+    LS_TOL(12, "steps after the first that was taken: of fewer half may be lost by chance");
+static const ls_tol never_steps =
+    LS_TOL(48, "steps: a scale of 2^24 comes to one of 2^-24 by as many halvings");
+static const ls_tol lost_share =
+    LS_TOL(0.5, "of the steps: with 2,000 clean steps between growths next to none is lost");
+static const ls_tol short_share =
+    LS_TOL(1.0 / 3, "of the steps: one in three is what growth after two clean steps may cost");
+
 /* A scale looks for its place by overflows at first. Later one step in growth_interval + 1 may be
  * lost to a scale that has grown too far: with 2,000 clean steps next to none. */
 void ls_scaler_skips_judge(const ls_observe_trace *trace, ls_observe_finding *out)
 {
-    enum { LEAST = 12, NEVER = 48 }; /* steps */
     const ls_observe_rank *rank = &trace->rank[0];
     for (int scaler = 0; scaler < LS_CALLS_SCALERS; scaler++) {
         skips s = count(rank, scaler);
         const cJSON *event = event_of(rank, scaler);
         int interval = ls_json_int(event, "growth_interval", 2000);
-        bool never = s.taken == 0 && s.attempts >= NEVER;
-        double share = interval <= 2 ? 1.0 / 3 : 0.5;
-        if (s.last == NULL || (!never && (s.after < LEAST || s.lost <= share * s.after))) {
+        bool never = s.taken == 0 && s.attempts >= never_steps.value;
+        double share = interval <= 2 ? short_share.value : lost_share.value;
+        if (s.last == NULL ||
+            (!never && (s.after < few_steps.value || s.lost <= share * s.after))) {
             continue;
         }
         ls_verdict_fail(&out->verdict, "%d of %d steps are skipped as overflows, %d of the last %d",

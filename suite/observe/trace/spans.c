@@ -13,6 +13,16 @@ static const ls_tol short_of =
     LS_TOL(0.02, "a schedule's length is a whole number of batches or steps: what a last batch or "
                  "window of each pass leaves out is allowed for apart, a multiple is further off");
 
+static const ls_tol most_room =
+    LS_TOL(0.1, "of a count: what last batches and windows leave out of a short job");
+static const ls_tol too_far =
+    LS_TOL(1.5, "times what the job reaches: a length of another count is twice that and more");
+static const ls_tol half =
+    LS_TOL(0.5, "of a length or rate: a job that comes to less has not come to its middle");
+static const ls_tol few_steps =
+    LS_TOL(8, "steps: of fewer a schedule's length may be that of anything that is counted");
+static const ls_tol few_calls = LS_TOL(3, "calls: with fewer two lengths are equal by chance");
+
 bool ls_spans_held(const ls_observe_rank *rank, const cJSON *schedule)
 {
     int number = ls_json_int(schedule, "schedule", -1);
@@ -114,14 +124,15 @@ static span span_of(const ls_observe_trace *trace, const cJSON *event)
 static bool is_near(const span *s, double length, double count)
 {
     double room = (s->passes + 1) * fmax(1, (double)s->batches / fmax(1, s->steps));
-    return count > 0 && fabs(length - count) <= fmin(0.1 * count, room + short_of.value * count);
+    return count > 0 &&
+           fabs(length - count) <= fmin(most_room.value * count, room + short_of.value * count);
 }
 
 /* The count that the length was taken from, where the job reaches half of it or less; NULL: none.
  */
 static const char *too_long(const span *s)
 {
-    double w = s->world, far = 1.5 * s->reached;
+    double w = s->world, far = too_far.value * s->reached;
     const struct {
         double count;
         const char *what;
@@ -157,18 +168,18 @@ static const char *too_short(const span *s)
 
 static void judge_length(const span *s, const char *at, ls_observe_finding *out)
 {
-    enum { LEAST = 8 };
-    bool beyond = s->reached > s->length + s->length / 10 + 1;
+    bool beyond = s->reached > s->length + most_room.value * s->length + 1;
     bool waves = strncmp(s->class, "Cosine", 6) == 0 || strcmp(s->class, "LambdaLR") == 0 ||
                  strcmp(s->class, "SequentialLR") == 0;
     const char *why = !s->whole ? NULL : beyond ? (waves ? too_short(s) : NULL) : too_long(s);
     /* Accelerate steps a schedule as often as there are ranks, and its own example of several
      * batches a step makes it for all batches. */
-    bool for_each_rank = s->world > 1 && s->calls >= 0.9 * s->steps * s->world;
-    if (s->length < 1 || s->steps < LEAST) {
+    bool for_each_rank = s->world > 1 && s->calls >= (1 - most_room.value) * s->steps * s->world;
+    if (s->length < 1 || s->steps < few_steps.value) {
         return;
     }
-    if (10 * abs(s->length - s->steps) <= s->steps && 2 * s->calls < s->length) {
+    if (abs(s->length - s->steps) <= most_room.value * s->steps &&
+        s->calls < half.value * s->length) {
         ls_verdict_fail(&out->verdict,
                         "a %s of %d steps was stepped %d times, its optimizer %d times", s->class,
                         s->length, s->calls, s->steps);
@@ -229,9 +240,9 @@ static void judge_lambda(const span *s, const char *at, ls_observe_finding *out)
 /* A warm-up that the job ends in. */
 static void judge_warm_up(const span *s, const char *at, ls_observe_finding *out)
 {
-    enum { LEAST = 8 };
-    if (!s->rising || !s->whole || s->calls < LEAST || !(s->highest < 0.5 * s->base) ||
-        strstr(s->class, "OneCycle") != NULL || strstr(s->class, "Cyclic") != NULL) {
+    if (!s->rising || !s->whole || s->calls < few_steps.value ||
+        !(s->highest < half.value * s->base) || strstr(s->class, "OneCycle") != NULL ||
+        strstr(s->class, "Cyclic") != NULL) {
         return;
     }
     ls_verdict_set(&out->verdict, LS_WEAK,
@@ -260,7 +271,6 @@ static const cJSON *event_of(const ls_observe_rank *rank, int schedule)
 static void judge_sequence(const ls_observe_rank *rank, const cJSON *event, const span *s,
                            ls_observe_finding *out)
 {
-    enum { LEAST = 3 };
     const cJSON *holds = cJSON_GetObjectItemCaseSensitive(event, "holds"), *held, *last = NULL;
     int parts = 0;
     cJSON_ArrayForEach(held, holds)
@@ -270,8 +280,8 @@ static void judge_sequence(const ls_observe_rank *rank, const cJSON *event, cons
         parts++;
     }
     int length = last != NULL ? ls_json_int(last, "span", 0) : 0;
-    if (strcmp(s->class, "SequentialLR") != 0 || parts < 2 || !s->whole || s->reached < LEAST ||
-        length != s->reached || s->length <= length) {
+    if (strcmp(s->class, "SequentialLR") != 0 || parts < 2 || !s->whole ||
+        s->reached < few_calls.value || length != s->reached || s->length <= length) {
         return;
     }
     ls_verdict_set(&out->verdict, ls_json_bool(event, "stops_early", false) ? LS_WEAK : LS_FAIL,
