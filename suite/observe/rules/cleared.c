@@ -259,7 +259,7 @@ void ls_rules_order_zero(const ls_observe_trace *trace, ls_observe_finding *out)
         ls_calls_keep_worst(out, &z.first);
     }
     if (z.attempts == 0) {
-        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "no step of an optimizer was seen");
+        ls_finding_missing(trace, "no step of an optimizer was seen", out);
     }
     ls_verdict_pass(&out->verdict, z.looked, "gradients cleared between %d steps%s",
                     z.attempts / trace->world, z.kept > 0 ? ", some by hand" : "");

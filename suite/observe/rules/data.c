@@ -842,7 +842,7 @@ void ls_rules_data_distinct(const ls_observe_trace *trace, ls_observe_finding *o
         }
     }
     if (compared == 0) {
-        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "no step has inputs on two ranks");
+        ls_finding_missing(trace, "no step has inputs on two ranks", out);
     }
     if (out->verdict.code == LS_PASS) {
         advise_seeds(trace, out);

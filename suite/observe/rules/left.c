@@ -72,9 +72,10 @@ void ls_rules_reduction_covered(const ls_observe_trace *trace, ls_observe_findin
             ls_job_add_name(&allowed, tensor->name);
         }
     }
-    if (seen + unused.count + allowed.count == 0) {
-        ls_verdict_set(&out->verdict, ls_trace_is_ddp(trace) ? LS_UNSUPPORTED : LS_SKIP,
-                       "no samples of a model in DistributedDataParallel");
+    if (seen + unused.count + allowed.count == 0 && ls_trace_is_ddp(trace)) {
+        ls_finding_missing(trace, "no samples of a model in DistributedDataParallel", out);
+    } else if (seen + unused.count + allowed.count == 0) {
+        ls_verdict_set(&out->verdict, LS_SKIP, "no model is in DistributedDataParallel");
     } else if (unused.count > 0) {
         ls_verdict_fail(&out->verdict,
                         "%d trainable parameters of a model in "

@@ -71,7 +71,7 @@ void ls_rules_gradient_loss(const ls_observe_trace *trace, ls_observe_finding *o
         }
     }
     if (losses == 0) {
-        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "no loss's graph was looked at");
+        ls_finding_missing(trace, "no loss's graph was looked at", out);
     }
     ls_verdict_pass(&out->verdict, losses, "%d losses, and nothing odd at the ends of their graphs",
                     losses);

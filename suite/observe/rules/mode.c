@@ -209,7 +209,7 @@ void ls_rules_mode_training(const ls_observe_trace *trace, ls_observe_finding *o
         }
     }
     if (forwards == 0 && out->verdict.code == LS_PASS) {
-        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "no training forward of a trained model");
+        ls_finding_missing(trace, "no training forward of a trained model", out);
     }
     LS_TEXT(text, sizeof out->verdict.evidence, "training mode in %d training forwards",
             forwards / trace->world);

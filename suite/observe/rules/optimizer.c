@@ -281,11 +281,13 @@ void ls_rules_optimizer_covered(const ls_observe_trace *trace, ls_observe_findin
                        "the protocol reports no groups; optimizer.step takes each parameter");
         return;
     }
-    if (sharded != NULL || trace->world == 0 || cJSON_GetArraySize(trace->rank[0].optimizer) == 0 ||
+    if (sharded != NULL) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "%s", sharded);
+        return;
+    }
+    if (trace->world == 0 || cJSON_GetArraySize(trace->rank[0].optimizer) == 0 ||
         trace->rank[0].tensor_count == 0) {
-        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "%s",
-                       sharded != NULL ? sharded
-                                       : "no optimizer with its groups, or no model, is reported");
+        ls_finding_missing(trace, "no optimizer with its groups, or no model, is reported", out);
         return;
     }
     if (report_hidden(&trace->rank[0], out) || report_idle(trace, out)) {
@@ -598,10 +600,11 @@ void ls_rules_optimizer_rate(const ls_observe_trace *trace, ls_observe_finding *
         ls_finding_guess(out, &one[i]);
     }
     if (compared == 0 && f.checked == 0) {
-        bool steps = trace->world > 0 && trace->rank[0].step_count > 0;
-        ls_verdict_set(&out->verdict, steps && trace->world == 1 ? LS_SKIP : LS_UNSUPPORTED, "%s",
-                       steps && trace->world == 1 ? "one rank, and no schedule"
-                                                  : "no step reports a rate");
+        if (trace->world == 1 && trace->rank[0].step_count > 0) {
+            ls_verdict_set(&out->verdict, LS_SKIP, "one rank, and no schedule");
+        } else {
+            ls_finding_missing(trace, "no step reports a rate", out);
+        }
     }
     LS_TEXT(schedule, 120, "; %d of %d are those of the schedule%s", f.checked - f.missed,
             f.checked, f.missed > 0 ? ", others are set by the script" : "");

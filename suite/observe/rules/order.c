@@ -360,7 +360,7 @@ void ls_rules_order_steps(const ls_observe_trace *trace, ls_observe_finding *out
         most = steps_of(&trace->rank[k]) > steps_of(&trace->rank[most]) ? k : most;
     }
     if (steps_of(&trace->rank[most]) == 0) {
-        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "no step was seen");
+        ls_finding_missing(trace, "no step was seen", out);
     } else if (steps_of(&trace->rank[least]) != steps_of(&trace->rank[most])) {
         judge_uneven(trace, least, most, out);
         return;

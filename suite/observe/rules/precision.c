@@ -113,7 +113,7 @@ static bool concerns(const ls_observe_trace *trace, precision *p, ls_observe_fin
         return false;
     }
     if (p->forwards == 0) {
-        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "no training forward of a known model");
+        ls_finding_missing(trace, "no training forward of a known model", out);
         return false;
     }
     return true;
@@ -426,7 +426,7 @@ void ls_rules_precision_loss(const ls_observe_trace *trace, ls_observe_finding *
         }
     }
     if (l.count == 0) {
-        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "no backward of a scalar was seen");
+        ls_finding_missing(trace, "no backward of a scalar was seen", out);
         return;
     }
     if (l.f16 > 0) {

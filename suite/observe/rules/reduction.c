@@ -501,9 +501,9 @@ static void conclude(const ls_observe_trace *trace, const tally *t, ls_observe_f
                        t->own);
     }
     if (t->elements == 0) {
-        ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
-                       "no step has samples of gradients before and after the reduction on all "
-                       "ranks");
+        ls_finding_missing(
+            trace, "no step has samples of gradients before and after the reduction on all ranks",
+            out);
     } else if (!t->differs) {
         ls_verdict_set(&out->verdict, LS_WEAK,
                        "all ranks had the same gradients: their mean is "

@@ -206,8 +206,7 @@ void ls_rules_replicas_start(const ls_observe_trace *trace, ls_observe_finding *
         judge_first_dump(trace, &compared, out);
     }
     if (compared == 0) {
-        ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
-                       "no model has values of its start on two ranks");
+        ls_finding_missing(trace, "no model has values of its start on two ranks", out);
     }
     ls_verdict_pass(&out->verdict, compared, "%d tensors compared on %d ranks", compared,
                     trace->world);
@@ -465,8 +464,8 @@ static void pass_steps(const ls_observe_trace *trace, const compared *c, const c
     if (c->steps == 0 && c->last != 0) {
         ls_verdict_set(&out->verdict, LS_SKIP, "no tensor is part of the %s", word);
     } else if (c->steps == 0) {
-        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "no step has digests of the %s on all ranks",
-                       word);
+        LS_TEXT(what, 80, "no step has digests of the %s on all ranks", word);
+        ls_finding_missing(trace, what, out);
     } else if (c->last < last) {
         ls_verdict_set(&out->verdict, LS_WEAK,
                        "equal on %d ranks after %lld of %lld steps, up to step %lld: of step %lld, "

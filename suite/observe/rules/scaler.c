@@ -799,7 +799,7 @@ void ls_rules_scaler_agree(const ls_observe_trace *trace, ls_observe_finding *ou
     }
     int skipped = count_skipped(trace);
     if (compared == 0) {
-        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "no step of a scaler was seen on two ranks");
+        ls_finding_missing(trace, "no step of a scaler was seen on two ranks", out);
     } else if (skipped == 0) {
         ls_verdict_set(&out->verdict, LS_WEAK,
                        "nothing overflowed on any of %d ranks: nothing shows that one rank's "

@@ -588,11 +588,13 @@ static void judge_optimizer(const ls_observe_rank *rank, const cJSON *optimizer,
 void ls_rules_optimizer_settings(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     int groups = 0, count = 0;
-    if (!trace->attached || trace->world == 0 ||
-        cJSON_GetArraySize(trace->rank[0].optimizer) == 0) {
-        ls_verdict_set(&out->verdict, trace->attached ? LS_UNSUPPORTED : LS_SKIP, "%s",
-                       trace->attached ? "no optimizer with its groups is reported"
-                                       : "optimizer.groups compares what the job is asked for");
+    if (!trace->attached) {
+        ls_verdict_set(&out->verdict, LS_SKIP,
+                       "optimizer.groups compares what the job is asked for");
+        return;
+    }
+    if (trace->world == 0 || cJSON_GetArraySize(trace->rank[0].optimizer) == 0) {
+        ls_finding_missing(trace, "no optimizer with its groups is reported", out);
         return;
     }
     if (ls_job_has_no_tensors(trace, out)) {

@@ -3,6 +3,7 @@
 #include "calls.h"
 #include "kernels/core/plain.h"
 #include "kernels/core/text.h"
+#include "trace.h"
 
 void ls_finding_blame(ls_observe_finding *out, const char *at, const char *advice, ...)
 {
@@ -16,6 +17,11 @@ void ls_finding_blame(ls_observe_finding *out, const char *at, const char *advic
         va_end(arguments);
         ls_plain_replace(out->advice, sizeof out->advice);
     }
+}
+
+void ls_finding_missing(const ls_observe_trace *trace, const char *what, ls_observe_finding *out)
+{
+    ls_verdict_set(&out->verdict, trace->attached ? LS_WEAK : LS_UNSUPPORTED, "%s", what);
 }
 
 void ls_finding_guess(ls_observe_finding *out, const ls_observe_finding *one)

@@ -44,6 +44,10 @@ struct ls_observe_rule {
 /* Sets where, from a call's place, and advice (printf style); the first of both stay. */
 void ls_finding_blame(ls_observe_finding *out, const char *at, const char *advice, ...)
     __attribute__((format(printf, 3, 4)));
+/* The job's events hold nothing that the rule could be shown by: `what` is missing. WEAK, which
+ * says what to do (rule->show); of a trainer that writes its own events, and leaves it out,
+ * UNSUPPORTED. */
+void ls_finding_missing(const ls_observe_trace *trace, const char *what, ls_observe_finding *out);
 /* Takes a finding that is guessed into one of a rule that also has proof: a FAIL becomes its hint,
  * the first one stays; what is less is kept as by ls_calls_keep_worst. */
 void ls_finding_guess(ls_observe_finding *out, const ls_observe_finding *one);

@@ -180,8 +180,8 @@ static const struct {
     {"F b O", "F b{\"at\":\"train.py:70\"} " OTHER, 0, "reduction.left", LS_PASS, ""},
     {"F b O Z", "F{\"left\":0} b{\"at\":\"train.py:70\"} " OTHER, 1, "reduction.left", LS_WEAK,
      "what the backward at train.py:70 left"},
-    {"F b O Z", "F{\"left\":0} b{\"at\":\"train.py:70\"} " OTHER, 1, "reduction.mean",
-     LS_UNSUPPORTED, ""},
+    {"F b O Z", "F{\"left\":0} b{\"at\":\"train.py:70\"} " OTHER, 1, "reduction.mean", LS_WEAK,
+     "look at more steps in detail: --every 10"},
     {"F b O Z", "F{\"left\":0} b " OTHER, 1, "reduction.left", LS_PASS, ""}, /* collected */
     {"Z F{\"left\":0} b O", "F b{\"at\":\"train.py:70\"} " OTHER " Z", 0, "reduction.left", LS_PASS,
      ""},
