@@ -241,6 +241,7 @@ static void add_headline(cJSON *run, const ls_observe_headline *headline, const 
     cJSON_AddStringToObject(correct, "why", headline->why);
     cJSON_AddNumberToObject(correct, "selected", headline->inside);
     cJSON_AddNumberToObject(correct, "claim_cases", headline->inside);
+    cJSON_AddNumberToObject(correct, "hints", headline->hints);
 }
 
 static ls_status write_summary(const char *directory, const ls_observe_report *report)

@@ -328,6 +328,8 @@ START_TEST(hints_do_not_decide)
         ck_assert_int_eq(junit_read(read_file(file)).failures, way[i].failures);
         ls_text_put(file, sizeof file, "%s/report.md", out);
         ck_assert_int_eq(strstr(read_file(file), "## Hints") != NULL, shown);
+        ls_text_put(file, sizeof file, "%s/run.json", out);
+        says(read_file(file), "\"hints\":\t2");
         ls_text_put(file, sizeof file, "%s/verdicts.jsonl", out);
         says(read_file(file), "\"case\":\"observe.evaluation.best\",");
         says(read_file(file), "\"case\":\"observe.evaluation.best.hint\",");
