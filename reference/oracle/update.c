@@ -10,57 +10,57 @@
 
 /* A number in FP64, and a bound on the error of the same formula in f32. Every operation adds one
  * unit of its result to the errors of its operands (Higham, Accuracy and Stability of Numerical
- * Algorithms, 3.3), and 2^-126 if a result may be flushed to zero. */
+ * Algorithms, 3.3), and eta if a result may be flushed to zero. */
 typedef struct interval {
     double value, error;
 } interval;
 
-#define UNIT 0x1p-24  /* of f32 */
-#define TINY 0x1p-126 /* smallest normal f32 */
+static const ls_update_unit f32 = {0x1p-24, 0x1p-126}; /* its smallest normal number */
 
-static interval interval_rounded(double value, double error)
+static interval interval_rounded(const ls_update_unit *u, double value, double error)
 {
-    return (interval){value, error + UNIT * (fabs(value) + error) + TINY};
+    return (interval){value, error + u->u * (fabs(value) + error) + u->eta};
 }
 
-/* A constant stored as f32. */
-static interval interval_constant(double value)
+/* A constant stored in the type. */
+static interval interval_constant(const ls_update_unit *u, double value)
 {
-    return (interval){value, UNIT * fabs(value)};
+    return (interval){value, u->u * fabs(value)};
 }
 
-static interval interval_add(interval a, interval b)
+static interval interval_add(const ls_update_unit *u, interval a, interval b)
 {
-    return interval_rounded(a.value + b.value, a.error + b.error);
+    return interval_rounded(u, a.value + b.value, a.error + b.error);
 }
 
-static interval interval_sub(interval a, interval b)
+static interval interval_sub(const ls_update_unit *u, interval a, interval b)
 {
-    return interval_rounded(a.value - b.value, a.error + b.error);
+    return interval_rounded(u, a.value - b.value, a.error + b.error);
 }
 
-static interval interval_mul(interval a, interval b)
+static interval interval_mul(const ls_update_unit *u, interval a, interval b)
 {
-    return interval_rounded(a.value * b.value,
+    return interval_rounded(u, a.value * b.value,
                             fabs(a.value) * b.error + fabs(b.value) * a.error + a.error * b.error);
 }
 
 /* The error is infinite if the divisor may be zero. */
-static interval interval_div(interval a, interval b)
+static interval interval_div(const ls_update_unit *u, interval a, interval b)
 {
     double quotient = a.value / b.value, least = fabs(b.value) - b.error;
     double error = least > 0 ? (a.error + fabs(quotient) * b.error) / least : INFINITY;
-    return interval_rounded(quotient, error);
+    return interval_rounded(u, quotient, error);
 }
 
-static interval interval_root(interval a)
+static interval interval_root(const ls_update_unit *u, interval a)
 {
     double root = sqrt(a.value), error = sqrt(a.error);
-    return interval_rounded(root, root > 0 ? fmin(error, a.error / root) : error);
+    return interval_rounded(u, root, root > 0 ? fmin(error, a.error / root) : error);
 }
 
 /* Constants of one step, the same for all elements of a tensor. */
 typedef struct constants {
+    ls_update_unit unit;
     interval lr, decay, momentum, undamped, beta1, beta2, rest1, rest2, epsilon;
     interval bias1, bias2; /* 1 - beta^t */
     interval divisor;      /* LAMB: gradients are divided by it */
@@ -71,7 +71,7 @@ typedef struct constants {
 
 /* One element, updated in place. */
 typedef struct element {
-    interval value, grad, first, second;
+    interval value, grad, first, second, highest;
 } element;
 
 /* The oracle's own list, independent of kernels/optimizers.def. */
@@ -144,7 +144,7 @@ double ls_update_squares(const double *value, int64_t count)
 static interval norm_of(double squares, double errors, int64_t n)
 {
     double norm = sqrt(squares);
-    return (interval){norm, errors + UNIT * (8 + 4 * sqrt((double)n)) * norm};
+    return (interval){norm, errors + f32.u * (8 + 4 * sqrt((double)n)) * norm};
 }
 
 static interval norm_of_values(const ls_update_tensor *t)
@@ -157,83 +157,114 @@ static interval norm_of_values(const ls_update_tensor *t)
 
 static void step_sgd(const ls_update_rule *o, const constants *c, element *e)
 {
+    const ls_update_unit *u = &c->unit;
     interval d = e->grad;
     if (o->kind == LS_UPDATE_LARS) {
         if (c->scales) {
-            d = interval_mul(interval_add(d, interval_mul(c->decay, e->value)), c->ratio);
+            d = interval_mul(u, interval_add(u, d, interval_mul(u, c->decay, e->value)), c->ratio);
         }
     } else if (o->weight_decay != 0 && o->mistake != LS_UPDATE_DECAY_AFTER_MOMENTUM) {
-        d = interval_add(d, interval_mul(c->decay, e->value));
+        d = interval_add(u, d, interval_mul(u, c->decay, e->value));
     }
     if (o->momentum != 0) {
-        interval part = o->dampening != 0 ? interval_mul(c->undamped, d) : d;
+        interval part = o->dampening != 0 ? interval_mul(u, c->undamped, d) : d;
         interval start = d;
         if (o->mistake == LS_UPDATE_FIRST_DAMPED) {
-            start = interval_mul(interval_sub((interval){1, 0}, c->momentum), d);
+            start = interval_mul(u, interval_sub(u, (interval){1, 0}, c->momentum), d);
         }
-        e->first = o->step == 1 ? start : interval_add(interval_mul(c->momentum, e->first), part);
-        d = o->nesterov ? interval_add(d, interval_mul(c->momentum, e->first)) : e->first;
+        e->first =
+            o->step == 1 ? start : interval_add(u, interval_mul(u, c->momentum, e->first), part);
+        d = o->nesterov ? interval_add(u, d, interval_mul(u, c->momentum, e->first)) : e->first;
     }
     if (o->mistake == LS_UPDATE_DECAY_AFTER_MOMENTUM) {
-        d = interval_add(d, interval_mul(c->decay, e->value));
+        d = interval_add(u, d, interval_mul(u, c->decay, e->value));
     }
-    e->value = interval_sub(e->value, interval_mul(c->lr, d));
+    e->value = interval_sub(u, e->value, interval_mul(u, c->lr, d));
 }
 
-static void move_moments(const constants *c, interval grad, element *e)
+/* beta a + (1 - beta) b, the second product of which is `part`. */
+static interval mean(const ls_update_rule *o, const constants *c, interval beta, interval a,
+                     double b, interval part)
 {
-    e->first = interval_add(interval_mul(c->beta1, e->first), interval_mul(c->rest1, grad));
-    interval square = interval_mul(interval_mul(c->rest2, grad), grad);
-    e->second = interval_add(interval_mul(c->beta2, e->second), square);
+    const ls_update_unit *u = &c->unit;
+    interval kept = interval_mul(u, beta, a), sum = interval_add(u, kept, part);
+    if (o->any_form) {
+        double least = fmin(beta.value, 1 - beta.value);
+        sum.error +=
+            u->u * (fabs(kept.value) + fabs(part.value) + 2 * least * (fabs(a.value) + fabs(b))) +
+            u->eta;
+    }
+    return sum;
+}
+
+static void move_moments(const ls_update_rule *o, const constants *c, interval grad, element *e)
+{
+    const ls_update_unit *u = &c->unit;
+    interval part = interval_mul(u, c->rest1, grad);
+    interval square = interval_mul(u, interval_mul(u, c->rest2, grad), grad);
+    e->first = mean(o, c, c->beta1, e->first, grad.value, part);
+    e->second = mean(o, c, c->beta2, e->second, grad.value * grad.value, square);
+    if (o->amsgrad) {
+        e->highest.value = fmax(e->highest.value, e->second.value);
+        e->highest.error = fmax(e->highest.error, e->second.error);
+    }
 }
 
 static interval adam_direction(const ls_update_rule *o, const constants *c, const element *e)
 {
-    interval first = e->first, second = e->second;
+    const ls_update_unit *u = &c->unit;
+    interval first = e->first, second = o->amsgrad ? e->highest : e->second;
     if (!o->uncorrected) {
-        first = interval_div(first, c->bias1);
-        second = interval_div(second, c->bias2);
+        first = interval_div(u, first, c->bias1);
+        second = interval_div(u, second, c->bias2);
     }
-    interval below = interval_add(interval_root(second), c->epsilon);
+    interval below = interval_add(u, interval_root(u, second), c->epsilon);
     if (o->mistake == LS_UPDATE_EPSILON_INSIDE) {
-        below = interval_root(interval_add(second, c->epsilon));
+        below = interval_root(u, interval_add(u, second, c->epsilon));
         if (!o->uncorrected) { /* added to the root of the uncorrected moment */
-            interval sum = interval_add(e->second, c->epsilon);
-            below = interval_div(interval_root(sum), interval_root(c->bias2));
+            interval sum = interval_add(u, e->second, c->epsilon);
+            below = interval_div(u, interval_root(u, sum), interval_root(u, c->bias2));
         }
     } else if (o->mistake == LS_UPDATE_EPSILON_FIRST) {
-        interval sum = interval_add(interval_root(e->second), c->epsilon);
-        below = interval_div(sum, interval_root(c->bias2));
+        interval sum = interval_add(u, interval_root(u, e->second), c->epsilon);
+        below = interval_div(u, sum, interval_root(u, c->bias2));
     }
-    return interval_div(first, below);
+    return interval_div(u, first, below);
 }
 
 static void step_adam(const ls_update_rule *o, const constants *c, element *e)
 {
+    const ls_update_unit *u = &c->unit;
     bool decays = o->weight_decay != 0;
     if (o->kind == LS_UPDATE_ADAM && decays) {
-        e->grad = interval_add(e->grad, interval_mul(c->decay, e->value));
+        e->grad = interval_add(u, e->grad, interval_mul(u, c->decay, e->value));
     }
-    move_moments(c, e->grad, e);
+    move_moments(o, c, e->grad, e);
     interval value = e->value;
-    if (o->kind == LS_UPDATE_ADAMW && decays) {
+    if (o->kind == LS_UPDATE_ADAMW && decays && o->any_form) {
+        value = interval_mul(u, interval_constant(u, 1 - o->lr * o->weight_decay), value);
+    } else if (o->kind == LS_UPDATE_ADAMW && decays) {
         interval rate = o->mistake == LS_UPDATE_DECAY_WITHOUT_LR ? (interval){1, 0} : c->lr;
-        value = interval_sub(value, interval_mul(interval_mul(rate, c->decay), value));
+        value = interval_sub(u, value, interval_mul(u, interval_mul(u, rate, c->decay), value));
     }
-    e->value = interval_sub(value, interval_mul(c->lr, adam_direction(o, c, e)));
+    interval way = interval_mul(u, c->lr, adam_direction(o, c, e));
+    way.error +=
+        o->any_form ? 4 * u->u * fabs(way.value) : 0; /* of factors that join the divisor */
+    e->value = interval_sub(u, value, way);
 }
 
 /* Updates the moments; returns u, of which the step subtracts lr times the ratio. */
 static interval lamb_direction(const ls_update_rule *o, const constants *c, element *e)
 {
+    const ls_update_unit *u = &c->unit;
     bool decays = o->weight_decay != 0;
-    interval grad = interval_div(e->grad, c->divisor);
+    interval grad = interval_div(u, e->grad, c->divisor);
     if (decays && o->l2) {
-        grad = interval_add(grad, interval_mul(c->decay, e->value));
+        grad = interval_add(u, grad, interval_mul(u, c->decay, e->value));
     }
-    move_moments(c, grad, e);
-    interval u = adam_direction(o, c, e);
-    return decays && !o->l2 ? interval_add(u, interval_mul(c->decay, e->value)) : u;
+    move_moments(o, c, grad, e);
+    interval way = adam_direction(o, c, e);
+    return decays && !o->l2 ? interval_add(u, way, interval_mul(u, c->decay, e->value)) : way;
 }
 
 /* ---- tensors --------------------------------------------------------------------------------- */
@@ -241,12 +272,13 @@ static interval lamb_direction(const ls_update_rule *o, const constants *c, elem
 /* A gradient as the step gets it. */
 static interval clipped(const ls_update_rule *o, const constants *c, double grad)
 {
+    const ls_update_unit *u = &c->unit;
     interval g = {grad, 0};
     if (o->clip_norm > 0) {
-        g = interval_mul(c->clip, g);
+        g = interval_mul(u, c->clip, g);
     }
     if (o->clip_value > 0 && fabs(grad) > o->clip_value) {
-        g = interval_constant(copysign(o->clip_value, grad));
+        g = interval_constant(u, copysign(o->clip_value, grad));
     }
     return g;
 }
@@ -261,10 +293,15 @@ static element read_element(const ls_update_rule *o, const constants *c, const l
     if (moments > 1) {
         e.second = (interval){t->moment[1][i], t->moment_error[1][i]};
     }
+    if (o->amsgrad) {
+        e.highest = (interval){t->highest[i], t->highest_error[i]};
+    }
+    e.grad.error += t->grad_error != NULL ? t->grad_error[i] : 0;
     return e;
 }
 
-static void write_element(const element *e, int moments, int64_t i, ls_update_tensor *t)
+static void write_element(const ls_update_rule *o, const element *e, int moments, int64_t i,
+                          ls_update_tensor *t)
 {
     t->value[i] = e->value.value;
     t->value_error[i] = e->value.error;
@@ -276,35 +313,50 @@ static void write_element(const element *e, int moments, int64_t i, ls_update_te
         t->moment[1][i] = e->second.value;
         t->moment_error[1][i] = e->second.error;
     }
+    if (o->amsgrad) {
+        t->highest[i] = e->highest.value;
+        t->highest_error[i] = e->highest.error;
+    }
+}
+
+/* 1 - beta^t: by optimizers that keep the count on a device in f32, where beta and its power are
+ * rounded. */
+static interval correction(const ls_update_rule *o, const ls_update_unit *u, double beta)
+{
+    double t = (double)o->step, power = pow(beta, t);
+    return o->any_form ? (interval){1 - power, f32.u * (power * (t + 2) + 1)}
+                       : interval_constant(u, 1 - power);
 }
 
 static constants make_constants(const ls_update_rule *o)
 {
-    double t = (double)o->step;
+    const ls_update_unit *u = o->unit.u > 0 ? &o->unit : &f32;
     return (constants){
-        .lr = interval_constant(o->lr),
-        .decay = interval_constant(o->weight_decay),
-        .momentum = interval_constant(o->momentum),
-        .undamped = interval_sub((interval){1, 0}, interval_constant(o->dampening)),
-        .beta1 = interval_constant(o->beta1),
-        .beta2 = interval_constant(o->beta2),
-        .rest1 = interval_constant(1 - o->beta1),
-        .rest2 = interval_constant(1 - o->beta2),
-        .epsilon = interval_constant(o->epsilon),
-        .bias1 = interval_constant(1 - pow(o->beta1, t)),
-        .bias2 = interval_constant(1 - pow(o->beta2, t)),
+        .unit = *u,
+        .lr = interval_constant(u, o->lr),
+        .decay = interval_constant(u, o->weight_decay),
+        .momentum = interval_constant(u, o->momentum),
+        .undamped = interval_sub(u, (interval){1, 0}, interval_constant(u, o->dampening)),
+        .beta1 = interval_constant(u, o->beta1),
+        .beta2 = interval_constant(u, o->beta2),
+        .rest1 = interval_constant(u, 1 - o->beta1),
+        .rest2 = interval_constant(u, 1 - o->beta2),
+        .epsilon = interval_constant(u, o->epsilon),
+        .bias1 = correction(o, u, o->beta1),
+        .bias2 = correction(o, u, o->beta2),
         .divisor = {1, 0},
     };
 }
 
 /* At most 1: a quotient above that may be below it in f32 if its error reaches so far. */
-static interval clip_factor(const ls_update_rule *o, const ls_update_tensor *t)
+static interval clip_factor(const ls_update_rule *o, const constants *c, const ls_update_tensor *t)
 {
+    const ls_update_unit *u = &c->unit;
     bool each = o->mistake == LS_UPDATE_CLIP_EACH;
     interval norm = norm_of(each ? ls_update_squares(t->grad, t->count) : o->grad_squares, 0,
                             each ? t->count : o->grad_elements);
-    interval below = interval_add(norm, interval_constant(1e-6));
-    interval factor = interval_div(interval_constant(o->clip_norm), below);
+    interval below = interval_add(u, norm, interval_constant(u, 1e-6));
+    interval factor = interval_div(u, interval_constant(u, o->clip_norm), below);
     return factor.value < 1 ? factor : (interval){1, fmax(0, 1 - (factor.value - factor.error))};
 }
 
@@ -323,6 +375,7 @@ static interval norm_of_gradients(const ls_update_rule *o, const constants *c,
 
 static void find_lars_ratio(const ls_update_rule *o, constants *c, const ls_update_tensor *t)
 {
+    const ls_update_unit *u = &c->unit;
     interval value = norm_of_values(t);
     interval grad = norm_of_gradients(o, c, t);
     c->scales = value.value > 0 && grad.value > 0;
@@ -330,10 +383,11 @@ static void find_lars_ratio(const ls_update_rule *o, constants *c, const ls_upda
         return;
     }
     interval decay = o->mistake == LS_UPDATE_RATIO_WITHOUT_DECAY ? (interval){0, 0} : c->decay;
-    interval below = interval_add(interval_add(grad, interval_mul(decay, value)), c->epsilon);
-    c->ratio = interval_div(interval_mul(interval_constant(o->trust), value), below);
+    interval below =
+        interval_add(u, interval_add(u, grad, interval_mul(u, decay, value)), c->epsilon);
+    c->ratio = interval_div(u, interval_mul(u, interval_constant(u, o->trust), value), below);
     if (o->clip) {
-        interval ratio = interval_div(c->ratio, c->lr);
+        interval ratio = interval_div(u, c->ratio, c->lr);
         c->ratio = ratio.value < 1 ? ratio : (interval){1, 0};
     }
 }
@@ -341,33 +395,34 @@ static void find_lars_ratio(const ls_update_rule *o, constants *c, const ls_upda
 /* Two passes: the norm of u determines the ratio. */
 static ls_status step_lamb(const ls_update_rule *o, constants *c, ls_update_tensor *t)
 {
-    interval *u = malloc((size_t)t->count * sizeof *u);
-    if (u == NULL && t->count > 0) {
+    const ls_update_unit *u = &c->unit;
+    interval *way = malloc((size_t)t->count * sizeof *way);
+    if (way == NULL && t->count > 0) {
         return ls_log_fail(LS_ERR_INFRA, "cannot allocate %lld updates", (long long)t->count);
     }
     interval all = norm_of(o->grad_squares, 0, o->grad_elements);
     if (o->max_grad_norm > 0 && all.value > o->max_grad_norm) {
-        c->divisor = interval_div(all, interval_constant(o->max_grad_norm));
+        c->divisor = interval_div(u, all, interval_constant(u, o->max_grad_norm));
     }
     interval value = norm_of_values(t);
     double squares = 0, errors = 0;
     for (int64_t i = 0; i < t->count; i++) {
         element e = read_element(o, c, t, 2, i);
-        u[i] = lamb_direction(o, c, &e);
-        write_element(&e, 2, i, t);
-        squares += u[i].value * u[i].value;
-        errors += u[i].error * u[i].error;
+        way[i] = lamb_direction(o, c, &e);
+        write_element(o, &e, 2, i, t);
+        squares += way[i].value * way[i].value;
+        errors += way[i].error * way[i].error;
     }
     interval update = norm_of(squares, sqrt(errors), t->count);
     bool adapts = (o->nvlamb || o->weight_decay != 0) && value.value > 0 && update.value > 0 &&
                   o->mistake != LS_UPDATE_NO_RATIO;
-    c->ratio = adapts ? interval_mul(c->lr, interval_div(value, update)) : c->lr;
+    c->ratio = adapts ? interval_mul(u, c->lr, interval_div(u, value, update)) : c->lr;
     for (int64_t i = 0; i < t->count; i++) {
         element e = read_element(o, c, t, 2, i);
-        e.value = interval_sub(e.value, interval_mul(c->ratio, u[i]));
-        write_element(&e, 2, i, t);
+        e.value = interval_sub(u, e.value, interval_mul(u, c->ratio, way[i]));
+        write_element(o, &e, 2, i, t);
     }
-    free(u);
+    free(way);
     return LS_OK;
 }
 
@@ -376,7 +431,7 @@ ls_status ls_update_step(const ls_update_rule *rule, ls_update_tensor *tensor)
     constants c = make_constants(rule);
     int moments = ls_update_moments(rule);
     if (rule->clip_norm > 0) {
-        c.clip = clip_factor(rule, tensor);
+        c.clip = clip_factor(rule, &c, tensor);
     }
     void (*step)(const ls_update_rule *, const constants *, element *) = NULL;
     switch (rule->kind) { /* no default: the compiler asks for a new kind's step */
@@ -400,7 +455,7 @@ ls_status ls_update_step(const ls_update_rule *rule, ls_update_tensor *tensor)
     for (int64_t i = 0; i < tensor->count; i++) {
         element e = read_element(rule, &c, tensor, moments, i);
         step(rule, &c, &e);
-        write_element(&e, moments, i, tensor);
+        write_element(rule, &e, moments, i, tensor);
     }
     return LS_OK;
 }

@@ -41,6 +41,12 @@ typedef enum ls_update_mistake {
     LS_UPDATE_CLIP_EACH,            /* clip_norm: each tensor by its own norm */
 } ls_update_mistake;
 
+/* How results round in a type: half the distance from 1 to the next number, and what a result near
+ * zero may lose. */
+typedef struct ls_update_unit {
+    double u, eta;
+} ls_update_unit;
+
 typedef struct ls_update_rule {
     ls_update_kind kind;
     int64_t step; /* t: 1 for the first step that is taken */
@@ -58,6 +64,11 @@ typedef struct ls_update_rule {
     int64_t grad_elements; /* the number of elements in grad_squares */
     double trust;          /* LARS */
     bool clip;             /* LARS: LARC's clip mode */
+    bool amsgrad;          /* Adam, AdamW: the highest second moment so far is in the root */
+    ls_update_unit unit;   /* of the type that the subject computes in; {0}: f32 */
+    bool any_form;         /* Adam, AdamW: bounds hold for the forms that libraries choose, too: a
+                              mean as a + (1 - b) (g - a), decay as p (1 - lr wd), corrections of
+                              bias in f32 on a device, factors that join the divisor */
 } ls_update_rule;
 
 /* One tensor; holds values before the step on input, after it on output. Errors: bounds on f32's
@@ -67,6 +78,8 @@ typedef struct ls_update_tensor {
     const double *grad; /* unscaled */
     double *value, *value_error;
     double *moment[2], *moment_error[2];
+    double *highest, *highest_error; /* amsgrad */
+    const double *grad_error;        /* of the gradient; NULL: none */
 } ls_update_tensor;
 
 /* LS_ERR_INFRA without memory. */

@@ -127,7 +127,7 @@ cat >"$work/known" <<'END'
 62 kernels/cuda
 60 suite/peers/wrong
 52 suite/unit/suite
-51 suite/observe/trace
+50 suite/observe/trace
 50 reference/train
 46 kernels/cpu
 END

@@ -4,11 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "suite/observe/trace/approx.h"
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
+#include "reference/oracle/update.h"
 #include "rules.h"
 #include "suite/observe/trace/job.h"
+#include "suite/observe/trace/samples.h"
 #include "step.h"
 #include "suite/judge/compare.h"
 
@@ -65,125 +66,113 @@ typedef struct tally {
 
 /* ---- the rules ------------------------------------------------------------------------------- */
 
-typedef struct element {
-    ls_approx param, first, second, highest;
-} element;
+/* The elements of a tensor after a step, with their bounds. */
+typedef struct stepped {
+    double *value, *first, *second, *highest; /* [count] each, and behind each its errors */
+    double *all;
+} stepped;
 
-static void take_sgd(const settings *s, ls_approx grad, bool fresh, ls_unit u, element *x)
+static void copy_values(double *to, const ls_values *from, int64_t count)
 {
-    ls_approx d = grad;
-    if (s->decay != 0) {
-        d = ls_approx_add(d, ls_approx_scale(s->decay, x->param, u), u);
+    if (from->v != NULL) {
+        memcpy(to, from->v, (size_t)count * sizeof *to);
     }
-    if (s->momentum != 0) {
-        ls_approx kept = ls_approx_scale(s->momentum, x->first, u);
-        ls_approx added = ls_approx_scale(1 - s->dampening, d, u);
-        x->first = fresh ? d : ls_approx_add(kept, added, u);
-        d = s->nesterov ? ls_approx_add(d, ls_approx_scale(s->momentum, x->first, u), u) : x->first;
-    }
-    x->param = ls_approx_add(x->param, ls_approx_scale(-s->lr, d, u), u);
 }
 
-/* beta a + (1 - beta) b, as products and a sum or as a + (1 - beta) (b - a): both are within one
- * more rounding of each product. */
-static ls_approx average(double beta, ls_approx a, ls_approx b, ls_unit u)
+static stepped start_step(const task *w, bool with_state)
 {
-    ls_approx kept = ls_approx_scale(beta, a, u), added = ls_approx_scale(1 - beta, b, u);
-    ls_approx sum = ls_approx_add(kept, added, u);
-    double least = beta < 1 - beta ? beta : 1 - beta;
-    sum.e +=
-        u.u * (fabs(kept.v) + fabs(added.v)) + 2 * u.u * least * (fabs(a.v) + fabs(b.v)) + u.eta;
-    return sum;
+    int64_t n = w->count;
+    double *all = ls_list_make((size_t)(8 * n) + 1, sizeof *all);
+    stepped x = {all, all + 2 * n, all + 4 * n, all + 6 * n, all};
+    copy_values(x.value, &w->param, n);
+    if (with_state) {
+        copy_values(x.first, &w->first, n);
+        copy_values(x.second, &w->second, n);
+        copy_values(x.highest, &w->highest, n);
+    }
+    return x;
 }
 
-/* 1 - beta^t: in FP64 on the host, or, by optimizers that keep the count on the device, in f32,
- * where beta and its power are rounded. */
-static ls_approx correction(double beta, int64_t t)
+static ls_update_rule rule_of(const task *w, variant how)
 {
-    ls_unit f32 = ls_samples_unit("f32");
-    double power = pow(beta, (double)t);
-    return (ls_approx){1 - power, f32.u * (power * ((double)t + 2) + 1)};
+    const settings *s = &w->set;
+    bool sgd = strcmp(s->rule, "sgd") == 0;
+    bool decoupled = s->decoupled != (how == VARIANT_OTHER_DECAY);
+    return (ls_update_rule){
+        .kind = sgd         ? LS_UPDATE_SGD
+                : decoupled ? LS_UPDATE_ADAMW
+                            : LS_UPDATE_ADAM,
+        .unit = {fmax(w->unit.u, 0x1p-52), w->unit.eta}, /* of f64 the rule's own rounding, too */
+        .any_form = true,
+        .lr = s->lr,
+        .weight_decay = how == VARIANT_NO_DECAY ? 0 : s->decay,
+        .momentum = s->momentum,
+        .dampening = s->dampening,
+        .nesterov = s->nesterov != (how == VARIANT_NESTEROV),
+        .beta1 = s->beta1,
+        .beta2 = s->beta2,
+        .epsilon = s->eps,
+        .uncorrected = !s->corrected,
+        .amsgrad = s->amsgrad && !sgd,
+    };
 }
 
-static void take_adam(const settings *s, ls_approx grad, int64_t t, ls_unit u, element *x)
+/* The gradient of each element, [count], and behind it its errors. */
+static double *make_gradient(const task *w, variant how)
 {
-    ls_approx g = grad;
-    if (s->decay != 0 && s->decoupled) {
-        x->param = ls_approx_scale(1 - s->lr * s->decay, x->param, u);
-    } else if (s->decay != 0) {
-        g = ls_approx_add(g, ls_approx_scale(s->decay, x->param, u), u);
-    }
-    x->first = average(s->beta1, x->first, g, u);
-    x->second = average(s->beta2, x->second, ls_approx_multiply(g, g, u), u);
-    ls_approx second = x->second;
-    if (s->amsgrad) {
-        x->highest.v = fmax(x->highest.v, x->second.v);
-        x->highest.e = fmax(x->highest.e, x->second.e);
-        second = x->highest;
-    }
-    ls_approx one = ls_approx_exact(1);
-    ls_approx first_by = s->corrected ? correction(s->beta1, t) : one;
-    ls_approx second_by = s->corrected ? correction(s->beta2, t) : one;
-    ls_approx root = ls_approx_divide(ls_approx_root(second, u), ls_approx_root(second_by, u), u);
-    ls_approx below = ls_approx_add(root, (ls_approx){s->eps, u.u * s->eps}, u);
-    ls_approx rate = ls_approx_divide((ls_approx){s->lr, u.u * s->lr}, first_by, u);
-    ls_approx update = ls_approx_multiply(rate, ls_approx_divide(x->first, below, u), u);
-    /* forms that scale the denominator instead of the result round twice more */
-    update.e += 2 * u.u * fabs(update.v);
-    update.v = -update.v;
-    x->param = ls_approx_add(x->param, update, u);
-}
-
-static double value_at(const ls_values *values, int64_t i)
-{
-    return values->v == NULL ? 0 : values->v[i];
-}
-
-/* The element after the step, by the task's own settings or a variant of them. */
-static element take_step(const task *w, variant how, int64_t i)
-{
-    settings s = w->set;
-    element x = {.param = ls_approx_exact(w->param.v[i]),
-                 .first = ls_approx_exact(value_at(&w->first, i)),
-                 .second = ls_approx_exact(value_at(&w->second, i)),
-                 .highest = ls_approx_exact(value_at(&w->highest, i))};
-    double g = w->grad.v[i];
-    bool fresh = w->first.v == NULL;
-    int64_t t = w->steps;
-    if (how == VARIANT_NO_STATE) {
-        x.first = x.second = x.highest = ls_approx_exact(0);
-        fresh = true;
-        t = 1;
-    }
-    g = how == VARIANT_UNCLIPPED ? w->other.v[i] : g;
-    g = how == VARIANT_SCALED ? g * w->scale : g;
-    g = (s.maximize != (how == VARIANT_NEGATED)) ? -g : g;
-    s.decay = how == VARIANT_NO_DECAY ? 0 : s.decay;
-    s.decoupled = s.decoupled != (how == VARIANT_OTHER_DECAY);
-    s.nesterov = s.nesterov != (how == VARIANT_NESTEROV);
-    ls_approx grad = ls_approx_exact(g);
-    if (w->divide != 1) {
-        grad = ls_approx_scale(1 / w->divide, grad, w->unit);
-    }
-    for (int times = how == VARIANT_TWICE ? 2 : 1; times > 0; times--, fresh = false, t++) {
-        if (strcmp(s.rule, "sgd") == 0) {
-            take_sgd(&s, grad, fresh, w->unit, &x);
-        } else {
-            take_adam(&s, grad, t, w->unit, &x);
+    double *grad = ls_list_make((size_t)(2 * w->count) + 1, sizeof *grad);
+    for (int64_t i = 0; i < w->count; i++) {
+        double g = how == VARIANT_UNCLIPPED ? w->other.v[i] : w->grad.v[i];
+        g = how == VARIANT_SCALED ? g * w->scale : g;
+        grad[i] = (w->set.maximize != (how == VARIANT_NEGATED) ? -g : g) / w->divide;
+        if (w->divide != 1) { /* by its inverse, rounded, and the product */
+            grad[w->count + i] = 3 * w->unit.u * fabs(grad[i]) + w->unit.eta;
         }
     }
+    return grad;
+}
+
+/* The tensor after the step, by the task's own settings or a variant of them. */
+static stepped take_step(const task *w, variant how)
+{
+    int64_t n = w->count;
+    bool fresh = w->first.v == NULL || how == VARIANT_NO_STATE;
+    stepped x = start_step(w, how != VARIANT_NO_STATE);
+    if (how == VARIANT_NOT_AT_ALL) {
+        return x;
+    }
+    double *grad = make_gradient(w, how);
+    ls_update_rule rule = rule_of(w, how);
+    ls_update_tensor tensor = {.count = n,
+                               .grad = grad,
+                               .grad_error = grad + n,
+                               .value = x.value,
+                               .value_error = x.value + n,
+                               .moment = {x.first, x.second},
+                               .moment_error = {x.first + n, x.second + n},
+                               .highest = x.highest,
+                               .highest_error = x.highest + n};
+    rule.step = how == VARIANT_NO_STATE ? 1 : w->steps;
+    for (int times = how == VARIANT_TWICE ? 2 : 1; times > 0; times--, rule.step++) {
+        if (rule.kind == LS_UPDATE_SGD) {
+            rule.step = fresh ? 1 : 2; /* whether it has a buffer */
+            fresh = false;
+        }
+        LS_ASSERT(ls_update_step(&rule, &tensor) == LS_OK); /* but for LAMB it takes no memory */
+    }
+    free(grad);
     return x;
 }
 
 /* ---- one tensor ------------------------------------------------------------------------------ */
 
-static double distance(double got, ls_approx wanted)
+static double distance(double got, double wanted, double bound)
 {
-    double error = fabs(got - wanted.v);
-    if (!isfinite(wanted.v) || !isfinite(got)) {
-        return isfinite(wanted.v) == isfinite(got) ? 0 : INFINITY;
+    double error = fabs(got - wanted);
+    if (!isfinite(wanted) || !isfinite(got)) {
+        return isfinite(wanted) == isfinite(got) ? 0 : INFINITY;
     }
-    return error == 0 ? 0 : wanted.e > 0 ? error / wanted.e : INFINITY;
+    return error == 0 ? 0 : bound > 0 ? error / bound : INFINITY;
 }
 
 /* The element that is furthest away, in units of its bound. */
@@ -191,47 +180,43 @@ typedef struct furthest {
     double times;
     int64_t at;
     const char *what; /* of param and state */
-    double got;
-    ls_approx wanted;
+    double got, wanted, bound;
 } furthest;
 
-static void take_further(furthest *f, int64_t at, const char *what, double got, ls_approx wanted)
+/* `wanted`: [count], and behind it the bounds. */
+static void take_further(furthest *f, const char *what, const ls_values *got, const double *wanted)
 {
-    double times = distance(got, wanted);
-    if (times > f->times) {
-        *f = (furthest){times, at, what, got, wanted};
+    for (int64_t i = 0; got->v != NULL && i < got->count; i++) {
+        double bound = wanted[got->count + i], times = distance(got->v[i], wanted[i], bound);
+        if (times > f->times) {
+            *f = (furthest){times, i, what, got->v[i], wanted[i], bound};
+        }
     }
 }
 
 static furthest compare(const task *w, variant how, bool states)
 {
     furthest f = {.what = "next"};
-    for (int64_t i = 0; i < w->count; i++) {
-        element x = take_step(w, how, i);
-        if (how == VARIANT_NOT_AT_ALL) {
-            x.param = ls_approx_exact(w->param.v[i]);
-        }
-        take_further(&f, i, "the parameter", w->next.v[i], x.param);
-        if (states && w->next_first.v != NULL) {
-            take_further(&f, i, "its first moment", w->next_first.v[i], x.first);
-        }
-        if (states && w->next_second.v != NULL) {
-            take_further(&f, i, "its second moment", w->next_second.v[i], x.second);
-        }
+    stepped x = take_step(w, how);
+    take_further(&f, "the parameter", &w->next, x.value);
+    if (states) {
+        take_further(&f, "its first moment", &w->next_first, x.first);
+        take_further(&f, "its second moment", &w->next_second, x.second);
     }
+    free(x.all);
     return f;
 }
 
 /* Whether any element moves by more than its step may be off. */
 static bool is_seen(const task *w)
 {
-    for (int64_t i = 0; i < w->count; i++) {
-        element x = take_step(w, VARIANT_NONE, i);
-        if (fabs(x.param.v - w->param.v[i]) > 2 * x.param.e) {
-            return true;
-        }
+    stepped x = take_step(w, VARIANT_NONE);
+    bool seen = false;
+    for (int64_t i = 0; i < w->count && !seen; i++) {
+        seen = fabs(x.value[i] - w->param.v[i]) > 2 * x.value[w->count + i];
     }
-    return false;
+    free(x.all);
+    return seen;
 }
 
 static bool is_possible(const task *w, variant how)
@@ -258,14 +243,16 @@ static bool is_possible(const task *w, variant how)
 static void fit_rate(const task *w, tally *t)
 {
     double product = 0, square = 0;
+    stepped x = take_step(w, VARIANT_NONE);
     for (int64_t i = 0; i < w->count; i++) {
-        double wanted = take_step(w, VARIANT_NONE, i).param.v - w->param.v[i];
+        double wanted = x.value[i] - w->param.v[i];
         double got = w->next.v[i] - w->param.v[i];
         if (isfinite(wanted) && isfinite(got)) {
             product += wanted * got;
             square += wanted * wanted;
         }
     }
+    free(x.all);
     double rate = square > 0 ? product / square : NAN;
     task other = *w;
     other.set.lr *= rate;
@@ -291,8 +278,8 @@ static void judge_task(const task *w, int rank, int64_t step, tally *t)
         t->rank = rank;
         ls_text_put(t->first, sizeof t->first,
                     "%.80s element %lld, %.9g: %s becomes %.9g, by %s %.9g +- %.2g", w->name,
-                    (long long)f.at, w->param.v[f.at], f.what, f.got, w->set.rule, f.wanted.v,
-                    f.wanted.e);
+                    (long long)f.at, w->param.v[f.at], f.what, f.got, w->set.rule, f.wanted,
+                    f.bound);
     }
     t->wrong++;
     ls_job_add_name(&t->names, w->name);
@@ -523,9 +510,9 @@ bool ls_rules_step_expect(const ls_samples *samples, int rank, const char *name,
         *wanted = (ls_values){.count = w.count,
                               .v = ls_list_make((size_t)w.count + 1, sizeof *wanted->v),
                               .unit = w.unit};
-        for (int64_t i = 0; i < w.count; i++) {
-            wanted->v[i] = take_step(&w, VARIANT_NONE, i).param.v;
-        }
+        stepped x = take_step(&w, VARIANT_NONE);
+        memcpy(wanted->v, x.value, (size_t)w.count * sizeof *wanted->v);
+        free(x.all);
         *param = w.param;
         *next = w.next;
         w.param = w.next = (ls_values){0};

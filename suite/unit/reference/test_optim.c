@@ -461,6 +461,91 @@ START_TEST(errors_without_a_bound)
 }
 END_TEST
 
+/* AdamW with amsgrad in f32 as torch computes it: other forms of mean, decay and step, a correction
+ * from a count in f32. */
+static void take_torch_step(float grad, int t, float *value, float *first, float *second,
+                            float *highest)
+{
+    const double lr = 0.0625, decay = 0.01, beta1 = 0.9, beta2 = 0.999;
+    *value *= (float)(1 - lr * decay); /* settings are FP64 until they meet a tensor */
+    *first += (float)(1 - beta1) * (grad - *first);
+    *second = *second * (float)beta2 + (float)(1 - beta2) * grad * grad;
+    *highest = fmaxf(*highest, *second);
+    float by1 = 1 - powf((float)beta1, (float)t), by2 = 1 - powf((float)beta2, (float)t);
+    *value += *first / ((sqrtf(*highest) / (sqrtf(by2) * (float)-lr) + (float)(1e-8 / -lr)) * by1);
+}
+
+/* Each step from exact values. Without any_form some are outside: the bound is no wider than that.
+ */
+START_TEST(other_forms_are_within_their_bound)
+{
+    enum { TRIALS = 2000 };
+    int outside[2] = {0, 0};
+    for (int i = 0; i < TRIALS; i++) {
+        float value = (float)sin(i + 1.0), first = 0, second = 0, highest = 0;
+        for (int t = 1; t <= 3; t++) {
+            float grad = (float)(cos(7.0 * i + t) / t);
+            double g = grad, x[2][4], e[2][4];
+            for (int any = 0; any < 2; any++) {
+                double *v = x[any], *error = e[any];
+                ls_update_rule rule = {.kind = LS_UPDATE_ADAMW,
+                                       .step = t,
+                                       .lr = 0.0625,
+                                       .weight_decay = 0.01,
+                                       .beta1 = 0.9,
+                                       .beta2 = 0.999,
+                                       .epsilon = 1e-8,
+                                       .amsgrad = true,
+                                       .any_form = any == 1};
+                ls_update_tensor tensor = {.count = 1,
+                                           .grad = &g,
+                                           .value = v,
+                                           .value_error = error,
+                                           .moment = {v + 1, v + 2},
+                                           .moment_error = {error + 1, error + 2},
+                                           .highest = v + 3,
+                                           .highest_error = error + 3};
+                v[0] = value, v[1] = first, v[2] = second, v[3] = highest;
+                memset(error, 0, 4 * sizeof *error);
+                ck_assert_int_eq(ls_update_step(&rule, &tensor), LS_OK);
+            }
+            take_torch_step(grad, t, &value, &first, &second, &highest);
+            const float got[4] = {value, first, second, highest};
+            for (int any = 0; any < 2; any++) {
+                for (int k = 0; k < 4; k++) {
+                    outside[any] += fabs(got[k] - x[any][k]) > e[any][k];
+                }
+            }
+        }
+    }
+    ck_assert_int_gt(outside[0], 0);
+    ck_assert_int_eq(outside[1], 0);
+}
+END_TEST
+
+/* The bound is in units of the type; an error of the gradient adds to it. */
+START_TEST(errors_are_of_the_type)
+{
+    double error[4];
+    for (int i = 0; i < 4; i++) {
+        const ls_update_unit unit[4] = {{0, 0}, {0x1p-24, 0x1p-126}, {0x1p-8, 0x1p-126}, {0, 0}};
+        double value = 1, grad = 0.5, off = i == 3 ? 0x1p-10 : 0;
+        ls_update_rule rule = {.kind = LS_UPDATE_SGD, .step = 1, .lr = 0.25, .unit = unit[i]};
+        ls_update_tensor tensor = {.count = 1,
+                                   .grad = &grad,
+                                   .value = &value,
+                                   .value_error = &error[i],
+                                   .grad_error = &off};
+        error[i] = 0;
+        ck_assert_int_eq(ls_update_step(&rule, &tensor), LS_OK);
+        ck_assert_double_eq(value, 0.875);
+    }
+    ck_assert_double_eq(error[0], error[1]); /* {0} is f32 */
+    ck_assert_double_eq_tol(error[2] / error[1], 0x1p16, 0x1p10);
+    ck_assert_double_eq_tol(error[3] - error[0], 0.25 * 0x1p-10, 0x1p-20);
+}
+END_TEST
+
 START_TEST(names_of_optimizers)
 {
     static const char *const label[] = {"SGD", "Adam", "AdamW", "LAMB", "LARS"};
@@ -486,6 +571,8 @@ int main(void)
     tcase_add_test(tests, oracle_knows_every_optimizer);
     tcase_add_loop_test(tests, errors_are_their_formula, 0, sizeof bounded / sizeof bounded[0]);
     tcase_add_test(tests, errors_without_a_bound);
+    tcase_add_test(tests, other_forms_are_within_their_bound);
+    tcase_add_test(tests, errors_are_of_the_type);
     tcase_add_test(tests, names_of_optimizers);
     tcase_add_loop_test(tests, oracle_equals_apex, 0, (int)(sizeof apex / sizeof *apex));
     tcase_add_loop_test(tests, planted_steps_are_caught, 0, PLANTS);
