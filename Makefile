@@ -94,7 +94,7 @@ HARNESS := $(call sources,harness/* harness/report/*)
 ORACLE := $(call sources,reference/oracle)
 REFERENCE := $(filter-out reference/oracle/% reference/comm/nccl%,$(call sources,reference/*))
 SUITE := $(filter-out suite/unit/% suite/emulation/%,$(call sources,suite/* suite/cases/* suite/observe/rules suite/observe/trace))
-CPU_FILES := $(call sources,kernels/cpu kernels/math)
+CPU_FILES := $(call sources,kernels/cpu kernels/cpu/multi kernels/math)
 CUDA_FILES := $(call sources,kernels/cuda)
 CUDA_KERNELS := $(wildcard kernels/cuda/*.cu)
 # The oracle's own kernels, which judge a device on the device, and those that audit a step, on either.
@@ -282,7 +282,7 @@ endef
 $(foreach folder,$(wildcard suite/unit/*/),$(eval $(call unit_rule,$(folder),.c)))
 $(eval $(call unit_rule,suite/unit/cuda/,.cc))
 # These call single operations of the CPU backend, vector variants among them.
-$(addprefix $(BUILD)/unit/,test_multi test_multi_optim): $(call objects,$(wildcard kernels/cpu/multi*.c))
+$(addprefix $(BUILD)/unit/,test_multi test_multi_optim): $(call objects,$(wildcard kernels/cpu/multi/*.c))
 $(BUILD)/unit/test_observe_nccl: | $(BUILD)/lib/ls_nccl_profiler.so
 CPU_TESTS := $(addprefix $(BUILD)/unit/,test_cpu_ops test_cpu_loops)
 $(CPU_TESTS): $(call objects,$(CPU_FILES))

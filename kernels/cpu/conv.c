@@ -8,19 +8,11 @@
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
+#include "matrix.h"
 #include "pack.h"
 #include "parallel.h"
 #include "wgrad.h"
 #include "wgrad_wide.h"
-
-/* A convolution on an image of few pixels as one matrix over whole images: row = element of the
- * output image, column = element of the input image, both in the activations' order in memory. */
-typedef struct matrix_map {
-    ls_dnn_shape shape;
-    int in_block, out_block;
-    int run;           /* input channels that lie side by side wherever they are, a divisor */
-    int rows, columns; /* out_channels x output pixels, in_channels x input pixels */
-} matrix_map;
 
 typedef struct conv_pass {
     ls_dnn_product *product; /* NULL: the pass is not needed */
@@ -28,11 +20,6 @@ typedef struct conv_pass {
     int in_block, out_block; /* the layouts that the product requires */
     void *packed;            /* weight in the product's layout; NULL for the weight gradient */
 } conv_pass;
-
-/* Images up to this many input pixels x output pixels run as one matrix product: at 4 x 4 (a 3x3 on
- * 2x2 pixels) the matrix has 16 blocks where direct code multiplies 36 taps, 20 of them with
- * padding. */
-enum { MATRIX_PIXELS_MAX = 16 };
 
 /* The ways of the gradient of weights. */
 static const char direct[] = "direct", unfolded[] = "unfolded", only[] = "only";
@@ -42,13 +29,12 @@ enum { UNFOLDED = LS_DNN_BACKWARD_WEIGHTS + 1, PASSES };
 
 struct ls_conv {
     ls_backend *backend;
-    ls_dnn_shape shape;                    /* the layer's shape in the network */
-    matrix_map map;                        /* only if `matrix` */
-    bool matrix;                           /* runs as one matrix product over whole images */
-    bool own_weights;                      /* wgrad.h computes the gradient of the weights */
-    bool own_wide_weights;                 /* wgrad_wide.h does */
-    bool own_pack, own_wide_pack;          /* pack.h writes the packed weights, in bf16 or f32 */
-    int8_t tap_between[MATRIX_PIXELS_MAX]; /* only if `matrix`: ls_pack_weight's */
+    ls_dnn_shape shape;           /* the layer's shape in the network */
+    ls_matrix_map map;            /* only if `matrix` */
+    bool matrix;                  /* runs as one matrix product over whole images */
+    bool own_weights;             /* wgrad.h computes the gradient of the weights */
+    bool own_wide_weights;        /* wgrad_wide.h does */
+    bool own_pack, own_wide_pack; /* pack.h writes the packed weights, in bf16 or f32 */
     int in_block, out_block;
     ls_dtype type;
     conv_pass pass[PASSES];
@@ -91,164 +77,7 @@ static int64_t weight_count(const ls_conv *conv)
     return taps * s->out_channels * s->in_channels;
 }
 
-/* ---- a convolution as one matrix ------------------------------------------------------------- */
-
-/* The kernel position that connects output pixel `out` with input pixel `in`, or -1. */
-static int tap_between(const ls_dnn_shape *s, int out, int in)
-{
-    int kh = in / s->in_width - out / s->out_width * s->stride + s->pad;
-    int kw = in % s->in_width - out % s->out_width * s->stride + s->pad;
-    bool inside = kh >= 0 && kh < s->kernel && kw >= 0 && kw < s->kernel;
-    return inside ? kh * s->kernel + kw : -1;
-}
-
-/* Index of (channel, pixel) in one image of block `block`. */
-static int64_t row_of(int channel, int pixel, int pixels, int block)
-{
-    return ((int64_t)(channel / block) * pixels + pixel) * block + channel % block;
-}
-
-/* Taps of some input channels of one output channel, [taps][channels]: small enough for the first
- * cache, so that cells are copied and summed in whole blocks of channels. */
-enum { TAPS_MAX = 8192 };
-
-typedef struct tap_table {
-    _Alignas(64) float value[TAPS_MAX];
-    int channels; /* of each tap */
-} tap_table;
-
-/* Channels of a table: whole runs. */
-static int table_channels(const matrix_map *map)
-{
-    int taps = map->shape.kernel * map->shape.kernel;
-    int channels = TAPS_MAX / taps / map->run * map->run;
-    LS_ASSERT(channels > 0);
-    return channels < map->shape.in_channels ? channels : map->shape.in_channels;
-}
-
-static inline void add_lanes(float *restrict to, const float *restrict from, int count)
-{
-    for (int l = 0; l < count; l++) {
-        to[l] += from[l];
-    }
-}
-
-/* All cells of one output channel and the input channels of the table, row by row; add: the table
- * is summed from the cells, else the cells are written. Inlined with constants: run and block. */
-static inline void visit_cells(const matrix_map *map, int oc, int first, tap_table *table,
-                               float *matrix, int run, int block, bool add)
-{
-    const ls_dnn_shape *s = &map->shape;
-    int in_pixels = s->in_height * s->in_width, out_pixels = s->out_height * s->out_width;
-    for (int out = 0; out < out_pixels; out++) {
-        float *row = matrix + row_of(oc, out, out_pixels, map->out_block) * map->columns;
-        int64_t tap[MATRIX_PIXELS_MAX]; /* start in the table; negative: none */
-        for (int in = 0; in < in_pixels; in++) {
-            int at = tap_between(s, out, in);
-            tap[in] = (int64_t)at * table->channels;
-        }
-        for (int c = 0; c < table->channels; c += run) {
-            float *cells = row + row_of(first + c, 0, in_pixels, block);
-            for (int in = 0; in < in_pixels; in++, cells += block) {
-                if (tap[in] >= 0 && add) {
-                    add_lanes(table->value + tap[in] + c, cells, run);
-                } else if (tap[in] >= 0) {
-                    memcpy(cells, table->value + tap[in] + c, (size_t)run * sizeof *cells);
-                } else if (!add) {
-                    memset(cells, 0, (size_t)run * sizeof *cells);
-                }
-            }
-        }
-    }
-}
-
-static void visit(const matrix_map *map, int oc, int first, tap_table *table, float *matrix,
-                  bool add)
-{
-    if (map->in_block == 8) {
-        visit_cells(map, oc, first, table, matrix, 8, 8, add);
-    } else if (map->in_block == 16) {
-        visit_cells(map, oc, first, table, matrix, 16, 16, add);
-    } else if (map->run == 16) {
-        visit_cells(map, oc, first, table, matrix, 16, map->in_block, add);
-    } else {
-        visit_cells(map, oc, first, table, matrix, map->run, map->in_block, add);
-    }
-}
-
-/* kernel [out,in,k,k] -> matrix [rows][columns]; cells that no tap reaches are zero. */
-static void expand(ls_backend *backend, const matrix_map *map, const float *kernel, float *matrix)
-{
-    const ls_dnn_shape *s = &map->shape;
-    int taps = s->kernel * s->kernel;
-#pragma omp parallel for schedule(static) num_threads(backend->threads)
-    for (int oc = 0; oc < s->out_channels; oc++) {
-        tap_table table;
-        for (int first = 0; first < s->in_channels; first += table.channels) {
-            int most = table_channels(map), rest = s->in_channels - first;
-            const float *from = kernel + ((int64_t)oc * s->in_channels + first) * taps;
-            table.channels = most < rest ? most : rest;
-            for (int c = 0; c < table.channels; c++) {
-                for (int t = 0; t < taps; t++) {
-                    table.value[(int64_t)t * table.channels + c] = from[(int64_t)c * taps + t];
-                }
-            }
-            visit(map, oc, first, &table, matrix, false);
-        }
-    }
-}
-
-/* The transposed map, for gradients: each tap is the sum of its cells; taps that cover only padding
- * are 0. */
-static void fold(ls_backend *backend, const matrix_map *map, float *matrix, float *kernel)
-{
-    const ls_dnn_shape *s = &map->shape;
-    int taps = s->kernel * s->kernel;
-#pragma omp parallel for schedule(static) num_threads(backend->threads)
-    for (int oc = 0; oc < s->out_channels; oc++) {
-        tap_table table;
-        for (int first = 0; first < s->in_channels; first += table.channels) {
-            int most = table_channels(map), rest = s->in_channels - first;
-            float *to = kernel + ((int64_t)oc * s->in_channels + first) * taps;
-            table.channels = most < rest ? most : rest;
-            memset(table.value, 0, (size_t)table.channels * (size_t)taps * sizeof *table.value);
-            visit(map, oc, first, &table, matrix, true);
-            for (int c = 0; c < table.channels; c++) {
-                for (int t = 0; t < taps; t++) {
-                    to[(int64_t)c * taps + t] = table.value[(int64_t)t * table.channels + c];
-                }
-            }
-        }
-    }
-}
-
 /* ---- choosing -------------------------------------------------------------------------------- */
-
-static bool worth_a_matrix(const ls_conv *conv)
-{
-    const ls_dnn_shape *s = &conv->shape;
-    bool dense = s->kernel == 1 && s->stride == 1 && in_pixels(conv) > 1;
-    return !s->matrix && !dense && in_pixels(conv) * out_pixels(conv) <= MATRIX_PIXELS_MAX;
-}
-
-static void matrix_of(ls_conv *conv)
-{
-    conv->matrix = true;
-    int in_block = stored_block(conv->in_block, conv->shape.in_channels);
-    conv->map = (matrix_map){.shape = conv->shape,
-                             .in_block = in_block,
-                             .out_block = stored_block(conv->out_block, conv->shape.out_channels),
-                             .run = in_block % 16 == 0  ? 16
-                                    : in_block % 8 == 0 ? 8
-                                    : in_block < 8      ? in_block
-                                                        : 1,
-                             .rows = (int)(conv->shape.out_channels * out_pixels(conv)),
-                             .columns = (int)(conv->shape.in_channels * in_pixels(conv))};
-    for (int64_t cell = 0; cell < in_pixels(conv) * out_pixels(conv); cell++) {
-        int out = (int)(cell / in_pixels(conv)), in = (int)(cell % in_pixels(conv));
-        conv->tap_between[cell] = (int8_t)tap_between(&conv->shape, out, in);
-    }
-}
 
 /* A pass on operands as they are stored, on the processor's units for their type. */
 static ls_status native_create(ls_conv *conv, ls_dnn_pass which, const ls_dnn_shape *shape)
@@ -440,7 +269,7 @@ static ls_pack_weight pack_weight(const ls_conv *conv, const void *plain, ls_dty
                             .in_pixels = (int)in_pixels(conv),
                             .out_block = conv->map.out_block,
                             .in_block = conv->map.in_block,
-                            .tap_between = conv->matrix ? conv->tap_between : NULL};
+                            .tap_between = conv->matrix ? conv->map.tap_between : NULL};
 }
 
 static bool can_pack(const ls_conv *conv,
@@ -467,8 +296,10 @@ ls_status ls_conv_create(ls_backend *backend, const char *name, const ls_dnn_sha
     conv->in_block = in_block;
     conv->out_block = out_block;
     conv->type = type;
-    if (worth_a_matrix(conv)) {
-        matrix_of(conv);
+    conv->matrix = ls_matrix_pays(shape);
+    if (conv->matrix) {
+        conv->map = ls_matrix_make(shape, stored_block(in_block, shape->in_channels),
+                                   stored_block(out_block, shape->out_channels));
     }
     ls_status status = passes_create(conv, data_gradient);
     if (status != LS_OK) {
@@ -736,7 +567,7 @@ ls_status ls_conv_pack(ls_conv *conv, const ls_tensor *weight)
         float *matrix = ls_dnn_product_about(forward->product)->weight_is_plain
                             ? forward->packed
                             : scratch_take(conv, &used, cells * sizeof *matrix);
-        expand(conv->backend, &conv->map, plain, matrix);
+        ls_matrix_expand(conv->backend, &conv->map, plain, matrix);
         plain = matrix;
         count = (int64_t)cells;
     }
@@ -914,7 +745,7 @@ ls_status ls_conv_backward_weights(ls_conv *conv, const void *in, const void *ou
         LS_TRY(ls_dnn_product_reorder(pass->product, dense, result));
     }
     if (conv->matrix) {
-        fold(conv->backend, &conv->map, dense, plain);
+        ls_matrix_fold(conv->backend, &conv->map, dense, plain);
     }
     for (int64_t i = 0; LS_PLANT(large_half_gradients, false,
                                  conv->type != LS_F32 && conv->shape.in_channels >= 1024) &&

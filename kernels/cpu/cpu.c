@@ -13,7 +13,7 @@
 #include "dnn.h"
 #include "loops.h"
 #include "plan_parts.h"
-#include "multi_variant.h"
+#include "multi/multi_variant.h"
 
 /* ---- the device ------------------------------------------------------------------------------ */
 

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "kernels/core/rng.h"
-#include "kernels/cpu/multi_variant.h"
+#include "kernels/cpu/multi/multi_variant.h"
 #include "kernels/entries.h"
 #include "kernels/math/scaler.h"
 

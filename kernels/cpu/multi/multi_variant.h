@@ -3,7 +3,7 @@
 #define LS_CPU_MULTI_VARIANT_H
 
 #include "kernels/math/rules.h"
-#include "backend.h"
+#include "kernels/cpu/backend.h"
 
 /* Constants of one optimizer step. */
 typedef struct ls_multi_rule {
