@@ -25,6 +25,50 @@ static inline void golden_plain_nan(char *text)
     }
 }
 
+/* The first and the last lines of a text, and between them how many more, with their digest; all of
+ * them with LS_WHOLE=1, to see what changed. */
+static inline void golden_ends(FILE *to, const char *text, int first, int last)
+{
+    int lines = 0;
+    for (const char *at = text; (at = strchr(at, '\n')) != NULL; at++) {
+        lines++;
+    }
+    const char *from = text, *end = text;
+    for (int i = 0; i < lines - last; i++) {
+        end = strchr(end, '\n') + 1;
+        from = i == first - 1 ? end : from;
+    }
+    if (lines <= (int64_t)first + last || getenv("LS_WHOLE") != NULL) {
+        from = end = text;
+    }
+    fprintf(to, "%.*s", (int)(from - text), text);
+    if (end > from) {
+        fprintf(to, "... %d more lines, XXH64 %016llx\n", lines - first - last,
+                (unsigned long long)ls_digest_xxh64(0, from, (size_t)(end - from)));
+    }
+    fputs(end, to);
+}
+
+/* The sections of a text, each from a line "==== TITLE" on: after the first `whole` ones, of long
+ * ones the ends. Frees `text`. */
+static inline char *golden_sections(char *text, int whole)
+{
+    char *cut = NULL, *next = text;
+    size_t bytes = 0;
+    FILE *to = open_memstream(&cut, &bytes);
+    golden_plain_nan(text);
+    for (char *at = text; *at != '\0'; at = next, whole--) {
+        next = strstr(at + 1, "\n==== ");
+        next = next == NULL ? strchr(at, '\0') : next + 1;
+        char *section = strndup(at, (size_t)(next - at));
+        golden_ends(to, section, whole > 0 ? INT_MAX : 12, 3);
+        free(section);
+    }
+    fclose(to);
+    free(text);
+    return cut;
+}
+
 /* Fails with the first line that differs and the two around it; `expected`: its path in the
  * repository. Frees `text`. */
 static inline void golden_check(const char *expected, char *text)
@@ -234,32 +278,10 @@ static inline void golden_variants_free(golden_variants *all)
     }
 }
 
-/* The first and the last lines of a text, and between them how many more, with their digest. */
-static inline void golden_ends(FILE *to, const char *text, int first, int last)
-{
-    int lines = 0;
-    for (const char *at = text; (at = strchr(at, '\n')) != NULL; at++) {
-        lines++;
-    }
-    const char *from = text, *end = text;
-    for (int i = 0; i < lines - last; i++) {
-        end = strchr(end, '\n') + 1;
-        from = i == first - 1 ? end : from;
-    }
-    if (lines <= (int64_t)first + last) {
-        from = end = text;
-    }
-    fprintf(to, "%.*s", (int)(from - text), text);
-    if (end > from) {
-        fprintf(to, "... %d more lines, XXH64 %016llx\n", lines - first - last,
-                (unsigned long long)ls_digest_xxh64(0, from, (size_t)(end - from)));
-    }
-    fputs(end, to);
-}
-
 /* All that a report of the run in `folder` says: terminal, tables, summary, pages, JUnit; `part`:
- * without what says it twice or says nothing, report.html, junit.xml and tables without a row. Of
- * long tables and many cases those between the first and the last as their digest. */
+ * without what says it twice or says nothing, report.html, junit.xml and tables without a row, and
+ * of the rest the ends. Of long tables and many cases those between the first and the last as their
+ * digest. */
 static inline char *golden_report(const char *folder, bool part)
 {
     static const char *const PAGES[] = {"report.md", "report.html", "junit.xml"};
@@ -307,7 +329,7 @@ static inline char *golden_report(const char *folder, bool part)
     golden_json(to, "summary", summary);
     cJSON_Delete(summary);
     fclose(to);
-    return text;
+    return part ? golden_sections(text, 0) : text;
 }
 
 #endif
