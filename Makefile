@@ -168,7 +168,7 @@ $(BUILD)/obj/%.cc.o: %.cc | needed
 $(call objects,$(ORACLE)): EXTRA += -O3 -ffp-contract=off
 
 # Sums of ranks' buffers: a few operations per element, which -O3 vectorises.
-$(call objects,$(addprefix reference/comm/,gloo_sum.c gloo_reduce.c)): EXTRA += -O3
+$(call objects,reference/comm/gloo_reduce.c): EXTRA += -O3
 # Private parts of Gloo, and a header of its that Debian does not install.
 $(call objects,reference/comm/gloo.cc): EXTRA += $(GLOO_FLAGS)
 
@@ -218,7 +218,7 @@ $(BUILD)/obj/%.cu.cpu.o: %.cu | needed
 	$(Q)$(CXX) $(CPPFLAGS) $(CXXFLAGS) -DLS_AUDIT_CPU -O3 -fopenmp -ffp-contract=off -x c++ -c $< -o $@
 $(BUILD)/lib/ls_oracle_cpu.so: $(patsubst %,$(BUILD)/obj/%.cpu.o,$(AUDIT_KERNELS)) $(BUILD)/libls_core.a
 	$(call link,$(CXX) -shared -fopenmp $(BUNDLED_ENGINE))
-GLOO_FILES := $(addprefix reference/comm/,gloo.cc gloo_reduce.c gloo_sum.c comm.c self.c)
+GLOO_FILES := $(addprefix reference/comm/,gloo.cc gloo_reduce.c comm.c self.c)
 $(BUILD)/lib/ls_gloo.so: $(call objects,$(GLOO_FILES)) $(addprefix $(BUILD)/libls_,harness.a core.a)
 	$(call link,$(CXX) -shared $(BUNDLED_ENGINE),-lgloo)
 

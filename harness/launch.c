@@ -12,7 +12,7 @@
 #include "kernels/core/cores.h"
 #include "kernels/core/file.h"
 #include "kernels/core/log.h"
-#include "kernels/core/program.h"
+#include "kernels/core/usage.h"
 #include "kernels/core/text.h"
 #include "kernels/core/path.h"
 #include "kernels/core/plant.h"
@@ -22,7 +22,6 @@
 #include "harness/hosts/probe.h"
 #include "harness/machine/machine.h"
 #include "harness/hosts/outcome.h"
-#include "kernels/core/usage.h"
 #include "harness/hosts/supervise.h"
 #include "harness/process/guard.h"
 

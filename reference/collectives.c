@@ -3,7 +3,7 @@
  * Writes LS_RUN_DIR/rank<k>.jsonl: `start`; per combination `collective`; `barrier`, with clocks
  * that all ranks of a machine share; `absent`; `end`. Exit code 1 if an element was wrong.
  *
- * With groups (comm/rank_groups.h) each has a communicator of its own, and all are tried at the
+ * With groups (comm/exercise.h) each has a communicator of its own, and all are tried at the
  * same time; ranks and roots of events are then those within the group, and data is that of the
  * ranks of the world, so that another group's result is wrong. A rank in no group waits until all
  * are done.
@@ -24,12 +24,9 @@
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
 #include "kernels/core/plant.h"
-#include "kernels/core/program.h"
+#include "kernels/core/usage.h"
 #include "kernels/core/text.h"
-#include "reference/comm/arguments.h"
 #include "reference/comm/exercise.h"
-#include "reference/comm/exercise_journal.h"
-#include "reference/comm/rank_groups.h"
 #include "reference/state/device.h"
 #include "reference/options/world.h"
 

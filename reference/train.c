@@ -3,17 +3,15 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "kernels/core/program.h"
+#include "kernels/core/usage.h"
 #include "kernels/core/file.h"
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
 #include "reference/examples/example.h"
 #include "reference/train/join.h"
 #include "reference/train/journal.h"
-#include "reference/train/mllog_run.h"
-#include "reference/train/save.h"
-#include "reference/train/setup.h"
-#include "reference/train/step_loop.h"
+#include "reference/train/step.h"
+#include "reference/train/checkpoint.h"
 #include "reference/train/uneven.h"
 
 static ls_status prepare(int argc, char **argv, ls_trainer *trainer)

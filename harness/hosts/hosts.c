@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "kernels/core/file.h"
-#include "harness/process/proc_isolated.h"
+#include "harness/process/proc.h"
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
 

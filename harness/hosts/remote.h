@@ -11,7 +11,7 @@
 #define LS_REMOTE_H
 
 #include "kernels/core/json.h"
-#include "kernels/core/words.h"
+#include "kernels/core/text.h"
 #include "harness/process/proc.h"
 #include "hosts.h"
 

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "harness/process/proc_isolated.h"
+#include "harness/process/proc.h"
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
 

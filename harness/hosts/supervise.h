@@ -3,10 +3,10 @@
 #ifndef LS_SUPERVISE_H
 #define LS_SUPERVISE_H
 
-#include "harness/machine/watch_gpu.h"
+#include "harness/machine/preflight.h"
 #include "harness/process/fork_server.h"
 #include "harness/process/waiting.h"
-#include "kernels/core/words.h"
+#include "kernels/core/text.h"
 #include "outcome.h"
 
 enum { LS_SUPERVISE_END_GRACE_S = 5 }; /* between TERM and KILL */

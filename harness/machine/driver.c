@@ -1,4 +1,4 @@
-#include "driver.h"
+#include "machine.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -7,7 +7,7 @@
 
 #include "kernels/core/clock.h"
 #include "kernels/core/json.h"
-#include "harness/process/proc_isolated.h"
+#include "harness/process/proc.h"
 #include "kernels/core/text.h"
 
 /* Functions of cuda.h; CUresult and CUdevice are int. */

@@ -9,7 +9,6 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include "driver.h"
 #include "nvml.h"
 #include "kernels/core/clock.h"
 #include "kernels/core/cores.h"
@@ -18,8 +17,7 @@
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "kernels/core/list.h"
-#include "kernels/core/words.h"
-#include "harness/process/proc_isolated.h"
+#include "harness/process/proc.h"
 
 extern char **environ;
 

@@ -22,7 +22,7 @@ int ls_machine_devices(const char *sysfs, ls_machine_device *device, int most);
  * *device is "cpu" or "cuda". */
 ls_status ls_machine_choose(const char *wanted, int ranks, bool oversubscribe, const char **device);
 /* The same. *usable: the number of devices for ranks, 0 on the CPU and with an emulated GPU. Before
- * "cuda" is chosen, CUDA itself is asked (driver.h). */
+ * "cuda" is chosen, CUDA itself is asked. */
 ls_status ls_machine_choose_among(const char *wanted, int ranks, bool oversubscribe,
                                   const char **device, int *usable);
 
@@ -55,5 +55,21 @@ void ls_machine_load(ls_machine_load_times *out);
  * cores: their use of other processors does not count. NaN: unknown. */
 double ls_machine_load_taken(const ls_machine_load_times *from, const ls_machine_load_times *to,
                              double cores);
+
+/* Queries CUDA's driver in a process of its own: the driver may hang on a broken device, and a
+ * process that has initialised it holds memory on every GPU. NVML may work where CUDA does not (no
+ * fabric manager, CUDA_VISIBLE_DEVICES). */
+
+enum { LS_DRIVER_DEVICES_MAX = 64, LS_DRIVER_LIMIT_S = 60 };
+
+typedef struct ls_driver {
+    int version;                             /* 12090: CUDA 12.9 */
+    int count;                               /* devices in CUDA's order, the one of LOCAL_RANK */
+    char address[LS_DRIVER_DEVICES_MAX][32]; /* "0000:17:00.0"; "" unknown */
+    char failure[200];                       /* "" or why there are none, with the driver's text */
+} ls_driver;
+
+/* Loads libcuda.so.1 or the file in the variable LS_LIBCUDA. */
+void ls_driver_ask(ls_driver *out);
 
 #endif

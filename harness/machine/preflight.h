@@ -15,4 +15,22 @@ typedef struct ls_preflight_question {
  * each device, or NULL. */
 void ls_preflight_look(const ls_preflight_question *question, ls_findings *findings, cJSON *gpus);
 
+/* Monitors the GPUs of this machine while jobs run. About once a second it reads power,
+ * temperatures, clocks, throttle reasons and error counters and writes them next to the job's
+ * events (jobs/<id>/gpu.jsonl, one object per device and second: {"at_ns", "gpu", known readings of
+ * nvml.h}). Rising counters, lost links and throttling become findings. A query takes about a
+ * millisecond of one core of the harness and no time of a rank. */
+
+typedef struct ls_watch_gpu ls_watch_gpu;
+
+/* Reads the counters to compare with. NULL without NVML or devices. `findings` is not owned. */
+ls_watch_gpu *ls_watch_gpu_open(ls_findings *findings);
+/* Writes further readings to a new <folder>/gpu.jsonl; NULL: to no file. */
+ls_status ls_watch_gpu_job(ls_watch_gpu *watch, const char *folder);
+/* Reads all devices once. `watch` may be NULL. */
+void ls_watch_gpu_tick(ls_watch_gpu *watch);
+/* Takes a last reading and adds the findings of the whole time: throttling, links that were slow
+ * under load. */
+void ls_watch_gpu_close(ls_watch_gpu *watch);
+
 #endif

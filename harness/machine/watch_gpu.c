@@ -1,4 +1,4 @@
-#include "watch_gpu.h"
+#include "preflight.h"
 
 #include <errno.h>
 #include <fcntl.h>

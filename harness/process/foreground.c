@@ -1,4 +1,4 @@
-#include "foreground.h"
+#include "waiting.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -9,7 +9,7 @@
 
 #include <stdbool.h>
 
-#include "kernels/core/words.h"
+#include "kernels/core/text.h"
 #include "proc.h"
 
 typedef struct ls_fork_server {

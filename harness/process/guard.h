@@ -18,7 +18,7 @@
 /* Returns in the program alone, whose pid is new. To be called at the start, with one thread.
  * Signals that are ignored stay ignored. LS_ERR_INFRA when a process cannot be made. */
 ls_status ls_guard_begin(void);
-/* The same, for a program that runs one command in its own place (foreground.h): the program stays
+/* The same, for a program that runs one command in its own place (waiting.h): the program stays
  * in the caller's process group, so that it and the command may use the terminal. The terminal's
  * signals reach them without the first process, which does not forward those. */
 ls_status ls_guard_begin_in_place(void);

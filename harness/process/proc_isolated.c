@@ -1,4 +1,4 @@
-#include "proc_isolated.h"
+#include "proc.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,7 +15,6 @@
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
-#include "proc.h"
 
 _Noreturn static void run_child(ls_proc_isolated_fn *function, void *context, pid_t parent,
                                 int output)

@@ -7,6 +7,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/core/status.h"
+#include "proc.h"
+
 enum { LS_WAITING_TEXT_BYTES = 600 };
 
 /* Writes what is waited for (a sentence without a full stop). Returns since when, in seconds, where
@@ -30,5 +33,18 @@ ls_waiting ls_waiting_begin(ls_waiting_probe *const *probe, void *context, doubl
 int64_t ls_waiting_look(ls_waiting *waiting);
 /* What is waited for; "": nothing is found. */
 const char *ls_waiting_cause(ls_waiting *waiting);
+
+/* Runs one command in this program's place: with its standard input, output and error, its terminal
+ * and its process group, so that the command behaves as if the shell had started it. */
+
+/* Waits until the command has ended, and ends what it has left running. `waiting` says meanwhile
+ * what the command waits for; its limit_s, where there is one, is the deadline, after which the
+ * command is ended (TERM, 5 s, KILL), *late is true and the cause is waiting->cause. After
+ * ls_guard_begin_in_place, which renames the program for that time. INT, TERM, HUP, USR1 and USR2
+ * that reach this program alone are passed on, as often as they come; those of a terminal and of a
+ * kill of the whole group have reached the command already. Signals do not end this program
+ * meanwhile. LS_ERR_USAGE, logged, when the command cannot be found or run. */
+ls_status ls_foreground_run(char *const *argv, char *const *environment, ls_waiting *waiting,
+                            ls_proc *out, bool *late);
 
 #endif

@@ -1,4 +1,4 @@
-#include "comparable.h"
+#include "report.h"
 
 #include <math.h>
 #include <string.h>

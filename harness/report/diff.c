@@ -8,7 +8,6 @@
 #include "kernels/core/json.h"
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
-#include "comparable.h"
 #include "harness/run/archive.h"
 #include "harness/run/manifest.h"
 #include "job.h"

@@ -87,4 +87,15 @@ bool ls_report_diff_same_job(const cJSON *x, const cJSON *y);
 /* Whether a row may decide: a result, with a steady window, of no more ranks than cores. */
 bool ls_report_diff_decides(const cJSON *row);
 
+/* Whether the speeds of two runs can be compared: what they ran on must be the same. */
+
+typedef struct ls_comparable {
+    bool same;         /* nothing that decides differs, and what must be known is */
+    char decides[400]; /* "1 core against 2 cores; CPU a against b", the later run first; or "" */
+    char remarks[400]; /* differences that decide nothing; or "" */
+} ls_comparable;
+
+/* Of two run.json or summary.json. The table of facts is in comparable.c. */
+ls_comparable ls_comparable_runs(const cJSON *before, const cJSON *after);
+
 #endif

@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "kernels/core/status.h"
-#include "kernels/core/words.h"
+#include "kernels/core/text.h"
 #include "harness/hosts/hosts.h"
 #include "harness/hosts/outcome.h"
 #include "harness/hosts/simnet.h"

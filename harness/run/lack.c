@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/core/cgroup.h"
+#include "kernels/core/cores.h"
 #include "kernels/core/plain.h"
 #include "kernels/core/text.h"
 
@@ -119,6 +119,6 @@ static void add_kills(const char *folder, bool second, void *context)
 long ls_lack_kills(void)
 {
     long kills = 0;
-    ls_cgroup_each("memory", add_kills, &kills);
+    ls_cores_each_cgroup("memory", add_kills, &kills);
     return kills;
 }

@@ -11,7 +11,6 @@
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
-#include "kernels/core/words.h"
 
 ls_spec ls_matrix_spec(ls_role role)
 {

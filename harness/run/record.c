@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "harness/hosts/hosts.h"
-#include "kernels/core/lines.h"
+#include "kernels/core/file.h"
 #include "kernels/core/log.h"
 #include "kernels/core/plain.h"
 #include "kernels/core/text.h"

@@ -24,7 +24,7 @@
 #include <stdint.h>
 #include <sys/socket.h>
 
-#include "kernels/core/sha256.h"
+#include "kernels/core/digest.h"
 #include "kernels/core/status.h"
 
 #define LS_GATE_GREETING "LSSTORE2"

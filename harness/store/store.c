@@ -16,7 +16,6 @@
 #include "kernels/core/text.h"
 #include "harness/process/waiting.h"
 #include "gate.h"
-#include "store_server.h"
 #include "store_wire.h"
 
 enum {

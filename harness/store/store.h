@@ -10,13 +10,31 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "kernels/core/sha256.h"
+#include "kernels/core/digest.h"
 #include "kernels/core/status.h"
-#include "store_options.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* How a rank joins the store, and the store's limits. */
+
+enum {
+    LS_STORE_KEY_BYTES_MAX = 256,
+    LS_STORE_VALUE_BYTES_MAX = 4 << 20,
+    LS_STORE_CLIENTS_MAX = 4096,
+    LS_STORE_PORT_PROBES = 16, /* under torchrun: MASTER_PORT+1 .. MASTER_PORT+16 */
+};
+
+typedef struct ls_store_options {
+    int rank, world;
+    const char *address; /* MASTER_ADDR: name or number, IPv4 or IPv6 */
+    int port;            /* MASTER_PORT; 0 only for a lone server in tests (see ls_store_port) */
+    bool probe; /* another program owns the port (torchrun's agent): rank 0 takes the first free one
+                   of port+1..port+16, and clients search these for magic and run id */
+    const char *run_id; /* LS_TOKEN, TORCHELASTIC_RUN_ID, ...; "" when there is none */
+    double timeout_s;   /* of the rendezvous, and the default of every wait */
+} ls_store_options;
 
 typedef struct ls_store ls_store;
 
@@ -56,7 +74,26 @@ ls_status ls_store_exchange(ls_store *store, const char *name, const void *mine,
 /* A barrier through the store; a `name` works once. */
 ls_status ls_store_barrier(ls_store *store, const char *name, double timeout_s);
 
+/* The store's server: one thread inside rank 0 that polls all connections. Used by store.c only. */
+
+typedef struct ls_store_server ls_store_server;
+
+/* The key of a job: its token or run id, and its MASTER_PORT, so that jobs without an id of their
+ * own do not mix. */
+void ls_store_server_key(const ls_store_options *options, unsigned char key[LS_SHA256_BYTES]);
+
+/* Listens at options->address and port (probe: the first free one of port+1..port+16) and starts
+ * the thread. LS_ERR_INFRA with address, port and the system's text. */
+ls_status ls_store_server_start(const ls_store_options *options, ls_store_server **out);
+int ls_store_server_port(const ls_store_server *server);
+/* The address at which other machines reached this one; false when all connections came over
+ * loopback. */
+bool ls_store_server_address(ls_store_server *server, char *text, int text_bytes);
+/* Ends when the other ranks have said goodbye or died, after linger_s at the latest. Frees. */
+void ls_store_server_stop(ls_store_server *server, double linger_s);
+
 #ifdef __cplusplus
 }
 #endif
+
 #endif

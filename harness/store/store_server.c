@@ -1,4 +1,4 @@
-#include "store_server.h"
+#include "store.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "store_options.h"
+#include "store.h"
 
 enum {
     LS_STORE_HEADER_BYTES = 24,

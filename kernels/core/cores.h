@@ -4,6 +4,7 @@
 #define LS_CORE_CORES_H
 
 #include <stddef.h>
+#include <stdbool.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -27,7 +28,17 @@ const char *ls_cores_text(const ls_cores *cores, char *text, size_t bytes);
 /* "2 cores", "1 core", "0.5 cores". Returns text. */
 const char *ls_cores_number(double cores, char *text, size_t bytes);
 
+/* The control groups that bind this process (cgroups(7)). */
+
+typedef void ls_cores_visit(const char *folder, bool second, void *context);
+/* Calls visit for the folders of the process's cgroup and those above it, below ls_path_sysfs(): in
+ * the hierarchies of v1 that hold the controller ("cpu"), and (second) in that of v2. A folder need
+ * not exist: in a container the path may be the host's, and only the root is there, which is the
+ * container's own. */
+void ls_cores_each_cgroup(const char *controller, ls_cores_visit *visit, void *context);
+
 #ifdef __cplusplus
 }
 #endif
+
 #endif

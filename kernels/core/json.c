@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "file.h"
-#include "lines.h"
 #include "log.h"
 #include "plain.h"
 

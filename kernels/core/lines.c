@@ -1,4 +1,4 @@
-#include "lines.h"
+#include "file.h"
 
 #include <stdlib.h>
 #include <string.h>

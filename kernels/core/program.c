@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "program.h"
+#include "usage.h"
 
 #include <signal.h>
 #include <stdbool.h>

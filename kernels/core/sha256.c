@@ -1,4 +1,4 @@
-#include "sha256.h"
+#include "digest.h"
 
 #include <string.h>
 

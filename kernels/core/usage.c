@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "log.h"
-#include "program.h"
 #include "text.h"
 
 /* ---- the options of a program: its table's and these ------------------------------------------

@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "words.h"
+#include "text.h"
 
 #include <stdarg.h>
 #include <stdbool.h>

@@ -1,10 +1,9 @@
-#include "conv_onto.h"
+#include "conv_trial.h"
 
 #include <stdlib.h>
 
 #include "kernels/core/log.h"
 #include "ops.h"
-#include "conv_trial.h"
 
 enum { SAMPLES = 1 << 14 };
 

@@ -145,7 +145,7 @@ typedef enum ls_conv_refusal {
     LS_CONV_UNKNOWN,          /* has a note unknown to this program */
     LS_CONV_WORKSPACE,        /* over the limit */
     LS_CONV_UNBUILT,          /* cuDNN could not build a plan from it, or not execute it */
-    LS_CONV_ADDS_WRONG,       /* of a gradient that is added: not rounded once (conv_onto.h) */
+    LS_CONV_ADDS_WRONG,       /* of a gradient that is added: not rounded once (conv_trial.h) */
     LS_CONV_REFUSALS,
 } ls_conv_refusal;
 

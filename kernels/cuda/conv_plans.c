@@ -7,7 +7,7 @@
 
 #include "kernels/core/log.h"
 #include "kernels/core/sort.h"
-#include "conv_onto.h"
+#include "conv_trial.h"
 
 enum {
     MOST_CONFIGS = 2 * LS_CONV_TIMED_MOST,
@@ -56,7 +56,7 @@ static bool same_key(const ls_conv_key *a, const ls_conv_key *b)
 
 /* ---- one configuration ----------------------------------------------------------------------- */
 
-/* Whether an engine that adds does so as it must (conv_onto.h). */
+/* Whether an engine that adds does so as it must (conv_trial.h). */
 static ls_status try_adding(search *s, candidate *c, ls_conv_refusal *refusal)
 {
     cudnnStatus_t executed = CUDNN_STATUS_SUCCESS;

@@ -192,7 +192,7 @@ ls_status ls_fuse_apply(cudaStream_t stream, const uint16_t *x, const uint16_t *
 ls_status ls_fuse_differ(cudaStream_t stream, const uint16_t *a, const uint16_t *b, int64_t rows,
                          int channels, unsigned *first);
 
-/* ---- conv_onto.cu: a gradient that is added to another, of integers (conv_onto.h)
+/* ---- conv_onto.cu: a gradient that is added to another, of integers (conv_trial.h)
  * -----------------------
  */
 

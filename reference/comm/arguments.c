@@ -1,4 +1,4 @@
-#include "arguments.h"
+#include "exercise.h"
 
 #include <argp.h>
 #include <errno.h>
@@ -8,7 +8,6 @@
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
 #include "kernels/core/usage.h"
-#include "exercise.h"
 
 static const ls_comm_kind kinds[LS_ARGUMENTS_KINDS] = {
     LS_COMM_ALL_REDUCE, LS_COMM_REDUCE_SCATTER, LS_COMM_ALL_GATHER,

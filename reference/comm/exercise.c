@@ -7,7 +7,6 @@
 #include "kernels/core/clock.h"
 #include "kernels/core/digest.h"
 #include "kernels/core/log.h"
-#include "exercise_journal.h"
 
 enum { GUARD = 64, POISON = 0xa5, ALIGN = 64 };
 

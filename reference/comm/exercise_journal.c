@@ -1,4 +1,4 @@
-#include "exercise_journal.h"
+#include "exercise.h"
 
 #include <ctype.h>
 #include <errno.h>

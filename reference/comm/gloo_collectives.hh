@@ -10,7 +10,6 @@
 #include <gloo/common/error.h>
 
 #include "gloo_reduce.h"
-#include "gloo_sum.h"
 #include "gloo_window.hh"
 #include "kernels/core/plant.h"
 

@@ -2,10 +2,11 @@
 
 #include <math.h>
 #include <string.h>
+#include <stdbool.h>
 
-#include "gloo_sum.h"
 #include "kernels/core/half.h"
 #include "kernels/core/plant.h"
+#include "kernels/core/status.h"
 
 /* ---- two values ------------------------------------------------------------------------------ */
 
@@ -100,4 +101,150 @@ void ls_gloo_reduce(ls_comm_redop redop, ls_dtype dtype, void *to, const void *f
     }
     LS_ASSERT((size_t)redop < sizeof loops / sizeof *loops && dtype <= LS_U8);
     loops[redop][dtype](to, from, count);
+}
+
+/* Elements are moved with memcpy: buffers may lie at any address, and compilers turn it into plain
+ * loads. */
+#define DEFINE_ADD(name, type)                                                                     \
+    __attribute__((optimize("O3"))) static void name(char *restrict to, const char *restrict from, \
+                                                     int64_t count)                                \
+    {                                                                                              \
+        for (int64_t i = 0; i < count; i++) {                                                      \
+            type a, b;                                                                             \
+            memcpy(&a, to + i * (int64_t)sizeof a, sizeof a);                                      \
+            memcpy(&b, from + i * (int64_t)sizeof b, sizeof b);                                    \
+            a = (type)(a + b);                                                                     \
+            memcpy(to + i * (int64_t)sizeof a, &a, sizeof a);                                      \
+        }                                                                                          \
+    }
+
+DEFINE_ADD(add_f32, float)
+DEFINE_ADD(add_f64, double)
+/* unsigned: a sum that leaves the type wraps, as every engine's does, instead of being undefined */
+DEFINE_ADD(add_i64, uint64_t)
+DEFINE_ADD(add_i32, uint32_t)
+DEFINE_ADD(add_u8, uint8_t)
+
+static void add_half(char *to, const char *from, int64_t count, float (*widen)(uint16_t),
+                     uint16_t (*narrow)(float))
+{
+    for (int64_t i = 0; i < count; i++) {
+        uint16_t a, b;
+        memcpy(&a, to + i * 2, sizeof a);
+        memcpy(&b, from + i * 2, sizeof b);
+        float sum = widen(a) + widen(b);
+        a = narrow(LS_PLANT(half_sum_saturates, sum, fmaxf(fminf(sum, 65504.0f), -65504.0f)));
+        memcpy(to + i * 2, &a, sizeof a);
+    }
+}
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+enum { LANES = 8 };
+
+/* Both return the number of elements done, a multiple of LANES. */
+__attribute__((target("avx2,f16c"))) static int64_t add_f16_lanes(char *to, const char *from,
+                                                                  int64_t count)
+{
+    int64_t i = 0;
+    for (; i + LANES <= count; i += LANES) {
+        __m256 a = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(to + i * 2)));
+        __m256 b = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(from + i * 2)));
+        __m128i sum = _mm256_cvtps_ph(_mm256_add_ps(a, b), _MM_FROUND_TO_NEAREST_INT);
+        _mm_storeu_si128((__m128i *)(to + i * 2), sum);
+    }
+    return i;
+}
+
+__attribute__((target("avx2"))) static int64_t add_bf16_lanes(char *to, const char *from,
+                                                              int64_t count)
+{
+    const __m256i below_half = _mm256_set1_epi32(0x7fff), one = _mm256_set1_epi32(1);
+    const __m256i quiet = _mm256_set1_epi32(0x0040);
+    int64_t i = 0;
+    for (; i + LANES <= count; i += LANES) {
+        __m128i a16 = _mm_loadu_si128((const __m128i *)(to + i * 2));
+        __m128i b16 = _mm_loadu_si128((const __m128i *)(from + i * 2));
+        __m256 a = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(a16), 16));
+        __m256 b = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(b16), 16));
+        __m256 sum = _mm256_add_ps(a, b);
+        __m256i bits = _mm256_castps_si256(sum);
+        /* nearest even: add half a unit less one, and one more where the kept part is odd */
+        __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), one);
+        __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(below_half, odd));
+        __m256i high = _mm256_srli_epi32(rounded, 16);
+        __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(sum, sum, _CMP_UNORD_Q));
+        __m256i kept = _mm256_or_si256(_mm256_srli_epi32(bits, 16), quiet);
+        high = _mm256_blendv_epi8(high, kept, nan);
+        __m128i packed =
+            _mm_packus_epi32(_mm256_castsi256_si128(high), _mm256_extracti128_si256(high, 1));
+        _mm_storeu_si128((__m128i *)(to + i * 2), packed);
+    }
+    return i;
+}
+
+static int64_t add_half_lanes(ls_dtype dtype, char *to, const char *from, int64_t count)
+{
+    if (LS_PLANT(half_sum_saturates, false, true) || !__builtin_cpu_supports("avx2") ||
+        !__builtin_cpu_supports("f16c")) {
+        return 0;
+    }
+    return dtype == LS_F16 ? add_f16_lanes(to, from, count) : add_bf16_lanes(to, from, count);
+}
+#else
+static int64_t add_half_lanes(ls_dtype dtype, char *to, const char *from, int64_t count)
+{
+    (void)dtype;
+    (void)to;
+    (void)from;
+    (void)count;
+    return 0;
+}
+#endif
+
+void ls_gloo_add(ls_dtype dtype, void *to_, const void *from_, int64_t count)
+{
+    char *to = to_;
+    const char *from = from_;
+    int64_t done;
+    switch (dtype) {
+    case LS_F32:
+        add_f32(to, from, count);
+        return;
+    case LS_F64:
+        add_f64(to, from, count);
+        return;
+    case LS_I64:
+        add_i64(to, from, count);
+        return;
+    case LS_I32:
+        add_i32(to, from, count);
+        return;
+    case LS_U8:
+        add_u8(to, from, count);
+        return;
+    case LS_F16:
+        done = add_half_lanes(dtype, to, from, count);
+        add_half(to + done * 2, from + done * 2, count - done, ls_half_fp16_to_f32,
+                 ls_half_f32_to_fp16);
+        return;
+    case LS_BF16:
+        done = add_half_lanes(dtype, to, from, count);
+        add_half(to + done * 2, from + done * 2, count - done, ls_half_bf16_to_f32,
+                 ls_half_f32_to_bf16);
+        return;
+    }
+    LS_ASSERT(!"unknown element type");
+}
+
+void ls_gloo_scale(void *to_, float factor, int64_t count)
+{
+    char *to = to_;
+    for (int64_t i = 0; i < count; i++) {
+        float value;
+        memcpy(&value, to + i * 4, sizeof value);
+        value *= factor;
+        memcpy(to + i * 4, &value, sizeof value);
+    }
 }

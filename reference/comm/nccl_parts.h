@@ -107,7 +107,7 @@ ls_status ls_nccl_open(const ls_comm_options *options, ls_comm **out);
 void ls_nccl_close(ls_comm *comm);
 void ls_nccl_describe(char *text, int bytes);
 
-/* nccl_network.c: the network between hosts. */
+/* nccl_topology.c: the network between hosts. */
 /* Before NCCL's first call: has it write what it finds to <LS_RUN_DIR>/nccl.<name>.rank<k>.log. */
 void ls_nccl_network_log(ls_comm *comm);
 /* LS_ERR_INFRA if it uses sockets although an InfiniBand or RoCE port is up, and neither NCCL_NET

@@ -1,4 +1,4 @@
-#include "rank_groups.h"
+#include "exercise.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-#include "jpeg.h"
+#include "picture.h"
 
 #include <setjmp.h>
 #include <stdio.h>

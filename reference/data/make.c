@@ -13,7 +13,7 @@
 #include "kernels/core/path.h"
 #include "kernels/core/rng.h"
 #include "kernels/core/text.h"
-#include "jpeg.h"
+#include "picture.h"
 
 /* ---- pictures -------------------------------------------------------------------------------- */
 

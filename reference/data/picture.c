@@ -7,8 +7,6 @@
 
 #include "kernels/core/file.h"
 #include "kernels/core/log.h"
-#include "jpeg.h"
-#include "png.h"
 
 enum { FILE_BYTES_MAX = 1 << 30, START_BYTES = 8 };
 

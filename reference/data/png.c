@@ -1,4 +1,4 @@
-#include "png.h"
+#include "picture.h"
 
 #include <setjmp.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-#include "resample.h"
+#include "transform.h"
 
 #include <math.h>
 #include <stdlib.h>

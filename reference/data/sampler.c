@@ -1,4 +1,4 @@
-#include "sampler.h"
+#include "dataset.h"
 
 #include <stdlib.h>
 

@@ -103,4 +103,10 @@ ls_ddp_times ls_ddp_times_of(const ls_ddp *ddp);
 /* From begin to result of bucket `index`, of the step's last reduction. */
 void ls_ddp_bucket_span(const ls_ddp *ddp, int index, int64_t *from_ns, int64_t *to_ns);
 
+/* The communication hooks of --comm-hook, by torch's names (ddp.h, ls_ddp_hook). What type a hook
+ * gets its buckets in is precision.h's matter: f32 gradients are cast when they are staged. */
+
+/* NULL for LS_COMM_HOOK_NONE: the reducer's own rules. */
+const ls_ddp_hook *ls_hooks_builtin(ls_comm_hook hook);
+
 #endif

@@ -1,4 +1,4 @@
-#include "hooks.h"
+#include "ddp.h"
 
 #include "kernels/core/plant.h"
 

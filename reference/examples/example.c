@@ -10,7 +10,7 @@
 #include "reference/state/digest.h"
 #include "reference/state/optim.h"
 #include "reference/train/join.h"
-#include "reference/train/setup.h"
+#include "reference/train/step.h"
 
 /* ---- start and end --------------------------------------------------------------------------- */
 

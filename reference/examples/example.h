@@ -12,7 +12,7 @@
 #include "reference/amp/amp.h"
 #include "reference/train/dump.h"
 #include "reference/train/fault.h"
-#include "reference/train/step_loop.h"
+#include "reference/train/step.h"
 
 enum { LS_EXAMPLE_MODELS = 2, LS_EXAMPLE_LOSSES = 2, LS_EXAMPLE_OPTIMIZERS = 2 };
 

@@ -15,7 +15,7 @@
 #include "kernels/core/json.h"
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
-#include "kernels/core/program.h"
+#include "kernels/core/usage.h"
 #include "kernels/core/text.h"
 #include "reference/state/device.h"
 

@@ -12,7 +12,6 @@
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
 #include "kernels/core/text.h"
-#include "kernels/core/words.h"
 #include "pth.h"
 
 /* The result under construction, and what its entries point to. */

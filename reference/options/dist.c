@@ -1,5 +1,3 @@
-#include "dist.h"
-
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -12,7 +10,9 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+#include <stdbool.h>
 
+#include "world.h"
 #include "harness/hosts/launchers.h"
 #include "harness/hosts/supervise.h"
 #include "harness/process/waiting.h"
@@ -22,8 +22,6 @@
 #include "kernels/core/path.h"
 #include "kernels/core/plant.h"
 #include "kernels/core/text.h"
-#include "kernels/core/words.h"
-#include "dist_url.h"
 
 /* Set for the ranks that --multiprocessing-distributed has started. */
 #define SPAWNED "LS_SPAWNED"
@@ -274,4 +272,39 @@ ls_status ls_dist_apply(ls_options *options, char **argv)
     return url.kind == 't'   ? meet_at(url.host, port)
            : url.kind == 'f' ? meet_by_file(url.path, options->timeout_s)
                              : LS_OK;
+}
+
+static const char *after(const char *text, const char *prefix)
+{
+    size_t length = strlen(prefix);
+    return strncmp(text, prefix, length) == 0 ? text + length : NULL;
+}
+
+ls_status ls_dist_url_parse(const char *text, ls_dist_url *out)
+{
+    ls_dist_url url = {.kind = 'e'};
+    const char *tcp = after(text, "tcp://"), *file = after(text, "file://");
+    const char *colon = tcp != NULL ? strrchr(tcp, ':') : NULL;
+    int64_t port = 0;
+    bool good = text[0] == '\0' || strcmp(text, "env://") == 0;
+    if (tcp != NULL && colon != NULL && colon > tcp) {
+        url.kind = 't';
+        snprintf(url.host, sizeof url.host, "%.*s", (int)(colon - tcp), tcp);
+        good = (size_t)(colon - tcp) < sizeof url.host &&
+               (strcmp(colon + 1, "FREEPORT") == 0 || ls_text_integer(colon + 1, 1, 65535, &port));
+        url.port = (int)port;
+    } else if (file != NULL && file[0] == '/') {
+        url.kind = 'f';
+        good = strlen(file) < sizeof url.path;
+        snprintf(url.path, sizeof url.path, "%s", file);
+    }
+    if (!good) {
+        return ls_log_fail(LS_ERR_USAGE,
+                           "--dist-url %s: allowed: env://, tcp://HOST:PORT, file:///absolute/path",
+                           text);
+    }
+    if (out != NULL) {
+        *out = url;
+    }
+    return LS_OK;
 }

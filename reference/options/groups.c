@@ -1,4 +1,4 @@
-#include "groups.h"
+#include "options.h"
 
 #include <math.h>
 #include <regex.h>

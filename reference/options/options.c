@@ -14,7 +14,7 @@
 #include "kernels/core/plant.h"
 #include "kernels/core/text.h"
 #include "kernels/core/usage.h"
-#include "dist_url.h"
+#include "world.h"
 #include "options_table.h"
 #include "reference/model/model.h"
 #include "schedule.h"

@@ -9,7 +9,36 @@
 #include <stdint.h>
 
 #include "kernels/kernels.h"
-#include "groups.h"
+
+/* Groups of parameters with a weight decay and a learning rate of their own, as torch.optim's
+ * param_groups:
+ *
+ *   --group PATTERN:wd=X[,lr-factor=F]      bn|bias:wd=0      ^fc\.:lr-factor=10
+ *
+ * PATTERN is an extended regular expression (regcomp), searched in a parameter's name and in what
+ * it is: conv.weight, bn.weight, bn.bias, fc.weight, fc.bias. The first group that has a parameter
+ * takes it; --no-bn-decay stands for a last one, bn|bias:wd=0. The learning rate is the schedule's
+ * times F. */
+
+enum { LS_GROUPS_MAX = 8, LS_GROUPS_TEXT = 128 };
+
+typedef struct ls_groups_rule {
+    char text[LS_GROUPS_TEXT]; /* as it was given */
+    char pattern[LS_GROUPS_TEXT];
+    double weight_decay; /* NAN: that of all */
+    double lr_factor;
+} ls_groups_rule;
+
+typedef struct ls_groups {
+    int count;
+    ls_groups_rule rule[LS_GROUPS_MAX + 1]; /* --no-bn-decay's behind the others */
+} ls_groups;
+
+/* False for text that is no group. */
+bool ls_groups_read(const char *text, ls_groups_rule *out);
+/* Writes the group of each parameter, 0 for one that no rule takes, else the number of its rule
+ * from 1 on. LS_ERR_USAGE, naming the rule, where one takes no parameter. */
+ls_status ls_groups_assign(const ls_groups *groups, const ls_network *network, uint8_t *group);
 
 typedef enum ls_opt_level { LS_O0, LS_O1, LS_O2, LS_O3 } ls_opt_level;
 /* Products of half type on a CPU. */
@@ -26,7 +55,7 @@ typedef enum ls_average {
     LS_AVERAGE_PRE,
     LS_AVERAGE_NONE,
 } ls_average;
-/* Communication hooks by torch's names (reference/ddp/hooks.h). */
+/* Communication hooks by torch's names (reference/ddp/ddp.h). */
 typedef enum ls_comm_hook {
     LS_COMM_HOOK_NONE, /* the dialect's reduction */
     LS_COMM_HOOK_ALLREDUCE,
@@ -81,7 +110,7 @@ typedef enum ls_example_kind {
     LS_EXAMPLE_TWO_LOSSES,
 } ls_example_kind;
 
-/* Whether steps are recorded and launched as graphs (graph.h). */
+/* Whether steps are recorded and launched as graphs (step.h). */
 typedef enum ls_graph_mode { LS_GRAPH_AUTO, LS_GRAPH_ON, LS_GRAPH_OFF } ls_graph_mode;
 
 typedef struct ls_overflow_at {

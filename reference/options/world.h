@@ -7,6 +7,7 @@
 #include <stdbool.h>
 
 #include "kernels/core/status.h"
+#include "options.h"
 
 typedef struct ls_world {
     int rank, world;
@@ -29,5 +30,34 @@ ls_status ls_world_read(ls_world *out);
 
 /* First host of a Slurm node list ("gpu[03-07,9],login" -> "gpu03"). */
 void ls_world_first_host(const char *list, char *host, int host_bytes);
+
+/* The values of --dist-url, as torch.distributed.init_process_group takes them:
+ *
+ *   env://           torchrun's variables; --world-size and --rank stand for those that are not set
+ *   tcp://HOST:PORT  of rank 0. FREEPORT, as the tutorial writes it, is a free one where one node
+ *                    starts all ranks
+ *   file://PATH      rank 0 writes address, port and a secret of this job to PATH, readable by its
+ *                    user only; what an earlier job left there is replaced
+ */
+
+typedef struct ls_dist_url {
+    char kind; /* 'e'nv, 't'cp, 'f'ile */
+    char host[256];
+    int port; /* 0: FREEPORT */
+    char path[512];
+} ls_dist_url;
+
+/* "" is env://. LS_ERR_USAGE, in one line, for another form. `out` may be NULL. */
+ls_status ls_dist_url_parse(const char *text, ls_dist_url *out);
+
+/* The start of PyTorch's ImageNet script (examples/imagenet/main.py): --dist-url, --world-size,
+ * --rank and --multiprocessing-distributed, turned into torchrun's variables, which world.h reads.
+ */
+
+/* Before ls_world_read. With --multiprocessing-distributed the process becomes lockstep-launch,
+ * which starts this program once for each device; returns in those, with their share of the batch,
+ * and where that fails. LS_ERR_USAGE where a variable says something else, LS_ERR_RENDEZVOUS where
+ * no file appears in --timeout seconds. */
+ls_status ls_dist_apply(ls_options *options, char **argv);
 
 #endif

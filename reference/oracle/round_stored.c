@@ -1,4 +1,4 @@
-#include "round_stored.h"
+#include "run.h"
 
 #include <math.h>
 #include <stddef.h>

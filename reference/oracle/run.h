@@ -7,7 +7,23 @@
 #include "norm.h"
 #include "oracle_step.h"
 #include "planes.h"
-#include "round_stored.h"
+#include "bits.h"
+
+/* Rounds whole arrays to a storage type, as a level stores them. */
+
+/* Random errors added before the rounding; none with seed 0. Each array of a step has its own
+ * number. */
+typedef struct ls_round_stored_noise {
+    uint64_t seed, array;
+} ls_round_stored_noise;
+
+/* value = round(type, value), in place. With noise, adds 2^-24 * (|value| + rms of the array) * u
+ * first, u uniform in -1..1 and a pure function of (seed, array, index): about the difference that
+ * another order of f32 summation makes. F64 leaves the array as it is. */
+void ls_round_stored_values(ls_bits_type type, ls_round_stored_noise noise, int64_t count,
+                            double *value);
+/* Sum of squares over 256 parts, then over the parts: independent of the number of threads. */
+double ls_round_stored_square_sum(int64_t count, const double *value);
 
 /* One run of ls_oracle_run. */
 typedef struct ls_run {

@@ -1,4 +1,4 @@
-#include "agree.h"
+#include "join.h"
 
 #include <cjson/cJSON.h>
 #include <stdio.h>
@@ -7,10 +7,27 @@
 
 #include "kernels/core/digest.h"
 #include "kernels/core/log.h"
-#include "kernels/core/program.h"
+#include "kernels/core/usage.h"
 #include "kernels/core/text.h"
-#include "checkpoint.h"
 #include "reference/options/options_table.h"
+
+uint64_t ls_agree_bucket_rule(const ls_trainer *trainer)
+{
+    const ls_dialect_rules *rules = &trainer->rules;
+    int64_t numbers[] = {rules->delay,
+                         rules->unit,
+                         rules->limit_count,
+                         rules->limit[0],
+                         rules->limit_count > 1 ? rules->limit[1] : 0,
+                         rules->first,
+                         rules->rebuild,
+                         trainer->precision.product,
+                         trainer->precision.norm,
+                         trainer->precision.allreduce_fp32,
+                         trainer->precision.compress != LS_F32,
+                         trainer->precision.compress};
+    return ls_digest_update(LS_DIGEST_START, numbers, sizeof numbers);
+}
 
 /* Of what ranks say to each other; raised when the order or meaning of collectives changes. */
 #define PROTOCOL "1"
@@ -71,7 +88,7 @@ static char *describe_run(const ls_trainer *trainer)
         LS_TEXT(name, 64, "--%s", item->string);
         cJSON_AddItemToObject(all, name, item);
     }
-    add_hex(all, "the bucket rule", ls_checkpoint_bucket_rule(trainer));
+    add_hex(all, "the bucket rule", ls_agree_bucket_rule(trainer));
     add_hex(all, "the network", ls_agree_network_digest(&trainer->network));
     char *text = cJSON_PrintUnformatted(all);
     cJSON_Delete(options);

@@ -1,4 +1,4 @@
-#include "aux_head.h"
+#include "step.h"
 
 #include <math.h>
 #include <stdio.h>

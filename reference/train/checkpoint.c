@@ -14,33 +14,15 @@
 #include "kernels/core/text.h"
 #include "evaluate.h"
 #include "fault.h"
-#include "from_torch.h"
 #include "reference/files/pth_state.h"
 #include "reference/files/safetensors.h"
 #include "reference/files/strict_reader.h"
 #include "reference/options/options_table.h"
+#include "join.h"
 #include "journal.h"
 #include "uneven.h"
 
 #define VERSION "1"
-
-uint64_t ls_checkpoint_bucket_rule(const ls_trainer *trainer)
-{
-    const ls_dialect_rules *rules = &trainer->rules;
-    int64_t numbers[] = {rules->delay,
-                         rules->unit,
-                         rules->limit_count,
-                         rules->limit[0],
-                         rules->limit_count > 1 ? rules->limit[1] : 0,
-                         rules->first,
-                         rules->rebuild,
-                         trainer->precision.product,
-                         trainer->precision.norm,
-                         trainer->precision.allreduce_fp32,
-                         trainer->precision.compress != LS_F32,
-                         trainer->precision.compress};
-    return ls_digest_update(LS_DIGEST_START, numbers, sizeof numbers);
-}
 
 /* ---- the tensors of a run, for saving, checking and loading ---------------------------------- */
 
@@ -325,7 +307,7 @@ static ls_status add_metadata(const ls_trainer *trainer, ls_safetensors_writer *
                             trainer->ddp == NULL || ls_ddp_settled(trainer->ddp) ? "true"
                                                                                  : "false");
     ls_safetensors_metadata(writer, "bucket_rule", "%016llx",
-                            (unsigned long long)ls_checkpoint_bucket_rule(trainer));
+                            (unsigned long long)ls_agree_bucket_rule(trainer));
     ls_safetensors_metadata(writer, "options", "%s", text);
     ls_safetensors_metadata(
         writer, "options_digest", "%016llx",
@@ -594,7 +576,7 @@ static ls_status read_layout(ls_strict_reader *reader, const ls_trainer *trainer
     ls_shape shape = {.rank = 1, .dim = {ls_buckets_vector_length(trainer->memory.param_count)}};
     const ls_safetensors_entry *entry = NULL;
     LS_TRY(ls_strict_reader_tensor(reader, "ddp/layout", LS_I32, false, &shape, &entry));
-    LS_TEXT(rule, 24, "%016llx", (unsigned long long)ls_checkpoint_bucket_rule(trainer));
+    LS_TEXT(rule, 24, "%016llx", (unsigned long long)ls_agree_bucket_rule(trainer));
     LS_TEXT(world, 16, "%d", trainer->world.world);
     bool same = strcmp(rule, ls_safetensors_metadata_of(reader->file, "bucket_rule", "")) == 0 &&
                 strcmp(world, ls_safetensors_metadata_of(reader->file, "world_size", "")) == 0;

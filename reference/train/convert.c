@@ -10,7 +10,6 @@
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
 #include "kernels/core/text.h"
-#include "kernels/core/words.h"
 #include "reference/files/pth.h"
 #include "reference/files/pth_state.h"
 #include "reference/model/model.h"

@@ -1,4 +1,4 @@
-#include "engines.h"
+#include "step.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include "kernels/core/file.h"
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
-#include "agree.h"
+#include "join.h"
 
 static const char title[] = "# engines of convolutions, kept by --engines of lockstep-train\n";
 

@@ -1,4 +1,4 @@
-#include "from_torch.h"
+#include "checkpoint.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-#include "graph.h"
+#include "step.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -8,7 +8,6 @@
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
 #include "reference/comm/comm.h"
-#include "agree.h"
 #include "fault.h"
 
 enum {

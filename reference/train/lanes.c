@@ -1,4 +1,4 @@
-#include "lanes.h"
+#include "team.h"
 
 #include <pthread.h>
 #include <stdbool.h>

@@ -1,4 +1,4 @@
-#include "mllog_run.h"
+#include "step.h"
 
 #include <string.h>
 

@@ -1,4 +1,4 @@
-#include "save.h"
+#include "checkpoint.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -12,7 +12,6 @@
 #include "kernels/core/plant.h"
 #include "kernels/core/text.h"
 #include "reference/files/safetensors.h"
-#include "checkpoint.h"
 #include "join.h"
 
 #define LAST "last.safetensors"

@@ -1,4 +1,4 @@
-#include "setup.h"
+#include "step.h"
 
 #include <cjson/cJSON.h>
 #include <stdio.h>
@@ -12,21 +12,14 @@
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
 #include "kernels/core/text.h"
-#include "reference/ddp/hooks.h"
-#include "reference/options/dist.h"
-#include "agree.h"
-#include "aux_head.h"
-#include "engines.h"
-#include "evaluate.h"
-#include "graph.h"
+#include "reference/ddp/ddp.h"
+#include "reference/options/world.h"
 #include "join.h"
+#include "evaluate.h"
 #include "journal.h"
-#include "mllog_run.h"
 #include "checkpoint.h"
-#include "save.h"
 #include "team.h"
 #include "uneven.h"
-#include "weights.h"
 
 /* ---- options and place ----------------------------------------------------------------------- */
 

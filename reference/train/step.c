@@ -10,8 +10,6 @@
 #include "kernels/core/plant.h"
 #include "kernels/core/text.h"
 #include "reference/files/safetensors.h"
-#include "aux_head.h"
-#include "setup.h"
 #include "team.h"
 
 static ls_status observe(const ls_step *step, ls_step_moment at, int param)

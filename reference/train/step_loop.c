@@ -1,4 +1,4 @@
-#include "step_loop.h"
+#include "step.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -10,10 +10,7 @@
 #include "kernels/core/text.h"
 #include "evaluate.h"
 #include "join.h"
-#include "mllog_run.h"
-#include "save.h"
-#include "setup.h"
-#include "step.h"
+#include "checkpoint.h"
 
 typedef struct loop {
     ls_trainer *trainer;

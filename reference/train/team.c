@@ -7,7 +7,6 @@
 
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
-#include "lanes.h"
 
 enum { STAGES = 2 };
 

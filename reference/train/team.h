@@ -16,6 +16,7 @@
 #define LS_TEAM_H
 
 #include "trainer.h"
+#include "kernels/core/status.h"
 
 typedef struct ls_team ls_team;
 
@@ -47,5 +48,25 @@ ls_status ls_team_export(ls_team *team, int part, ls_export what, int index, voi
                          int64_t bytes);
 /* Adds the memory of all plans but trainer->plan. */
 void ls_team_add_info(const ls_team *team, ls_plan_info *info);
+
+/* Threads that compute for several devices of one process, a lane for each. Lane 0 is the thread
+ * that opened them. */
+
+typedef struct ls_lanes ls_lanes;
+typedef ls_status ls_lane_work(void *context, int lane);
+
+/* LS_ERR_INFRA if a thread cannot be made. */
+ls_status ls_lanes_open(int count, ls_lanes **out);
+/* Not while a run is under way. NULL is allowed. */
+void ls_lanes_close(ls_lanes *lanes);
+/* Calls work(context, lane) in every lane at once and returns when all calls have: with LS_OK, or
+ * with the status of the lane that failed first. A lane that fails ends the waits for it. */
+ls_status ls_lanes_run(ls_lanes *lanes, ls_lane_work *work, void *context);
+
+/* Within a run: this lane has finished one more part of its work; */
+void ls_lanes_post(ls_lanes *lanes, int lane);
+/* waits until another lane has finished so many parts in this run; the status of a lane that has
+ * failed instead. */
+ls_status ls_lanes_await(ls_lanes *lanes, int lane, int parts);
 
 #endif

@@ -1,4 +1,4 @@
-#include "weights.h"
+#include "checkpoint.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,7 +6,6 @@
 
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
-#include "checkpoint.h"
 #include "reference/files/pth_state.h"
 #include "reference/files/strict_reader.h"
 

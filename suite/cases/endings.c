@@ -1,4 +1,4 @@
-#include "endings.h"
+#include "rows.h"
 
 #include <stdlib.h>
 #include <string.h>

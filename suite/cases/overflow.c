@@ -1,4 +1,4 @@
-#include "overflow.h"
+#include "rows.h"
 
 #include <math.h>
 #include <stdio.h>

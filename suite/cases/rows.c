@@ -8,7 +8,6 @@
 
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
-#include "overflow.h"
 
 struct ls_case_memory {
     struct ls_case_memory *next;

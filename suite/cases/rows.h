@@ -8,6 +8,7 @@
 #define LS_ROWS_H
 
 #include "suite/suite.h"
+#include "reference/data/loader.h"
 
 /* What families.def names: adds the family's cases. */
 typedef void ls_family_cases(const ls_case_settings *settings, ls_case_list *list);
@@ -65,7 +66,7 @@ void *ls_rows_memory(ls_case_list *list, size_t bytes);
  *   dump=1,2               steps that are dumped, by every rank; dump-ranks=0: by rank 0 only
  *   scale=dynamic          loss scale; "scale=" leaves it to the level
  *   data=DIR               not synthetic
- *   batches=at@2:1,4:0     overflow.h's batches and network: kind, and STEP:RANK,... that are odd
+ *   batches=at@2:1,4:0     batches and network of an overflow: kind, and STEP:RANK,... that are odd
  *   undetermined           without --deterministic
  *   next-seed              the run's seed and one
  *   alone                  without torchrun's variables
@@ -77,5 +78,88 @@ void *ls_rows_memory(ls_case_list *list, size_t bytes);
 const char *ls_rows_read_spec(const ls_case_settings *settings, const char *text, ls_spec *spec);
 /* The same for text of our own tables: a wrong word ends the program. */
 ls_spec ls_rows_spec(const ls_case_settings *settings, const char *text);
+
+/* Cases about how a job ends: the exit code of every rank, what its log says, what it must not have
+ * written. */
+
+enum { LS_ENDINGS_KILLED = -9, LS_ENDINGS_ANY = -1, LS_ENDINGS_RANKS = 4 };
+
+typedef struct ls_ending {
+    int code[LS_ENDINGS_RANKS]; /* of rank k; LS_ENDINGS_KILLED: by signal 9; LS_ENDINGS_ANY: not
+                                   looked at */
+    unsigned says;              /* ranks (a bit each) whose log must hold `text` */
+    const char *text;           /* NULL: nothing is asked for */
+    bool unwritten;             /* no rank may have written events */
+    const char *absent;         /* a file of the job's folder that must not be there, or NULL */
+} ls_ending;
+
+void ls_endings_judge(const ls_ending *want, const ls_record *job, ls_verdict *out);
+/* Whether a rank's log holds the text. */
+bool ls_endings_says(const ls_record *job, int rank, const char *text);
+
+/* Overflows by data, for subjects that know no --overflow-at: any network and one pixel that is
+ * NaN, or a network that is certain of class 0, and batches that are right about it except on the
+ * chosen ranks and steps. There every logit's gradient is (p-y)*S/N = S/N, beyond fp16's 65504 for
+ * S/N of 65536 and more; everywhere else it is zero. */
+
+/* The scale at which wrong targets overflow: S/N = 2^17; 2^16 after one overflow. */
+enum { LS_OVERFLOW_SCALE = 1 << 19 };
+
+/* True for jobs that read what ls_overflow_prepare writes. */
+bool ls_overflow_wants(const ls_spec *spec);
+/* Makes a job one of these, in the words of a case's table: resnet8, its batches, and its weights
+ * but for "same". The spec has its world and accumulation already. False for another kind.
+ *
+ *   at@STEP:RANK,...   every target of these batches is wrong
+ *   nan@STEP:RANK,...  one pixel of these batches is NaN
+ *   spoilt@STEP:RANK,...
+ *                      the same with any classes and weights by the seed: gradients are not zero,
+ *                      at any scale; with accumulation a pixel of the first micro-step
+ *   sum@STEP:RANK,...  black images, and one target of these batches is wrong: only the last bias
+ *                      has a gradient, S/N for class 0
+ * Nothing overflows in
+ *   same     any classes, weights by the seed, and every micro-step of a step has the same images,
+ *            so that the mean of their gradients is each one of them
+ *   nearly   a network that is nearly certain, and right; for a static scale of 2^20
+ *   exact    batch norms that give constants, so that every logit is a sum of 64 exact numbers, one
+ *            of them large
+ *   moved    the weights come with running statistics, no two alike */
+bool ls_overflow_read(const char *text, ls_spec *spec);
+/* {run}/overflow/init.safetensors and the batches of every step and rank of a job that wants them.
+ */
+ls_case_prepare ls_overflow_prepare;
+
+/* The single-process references of the timed jobs. */
+
+/* "o2.w8.b25mb", ".n2" with nodes, ".self", ".strong", ".no_comm" or ".loader" for what a row is
+ * compared with: which distinguishes a run's timed jobs. text[64]. */
+void ls_timed_id(const ls_spec *spec, char *text);
+/* Opens the data of one rank of a timed job, at a step, exactly as the rank draws them. `run`: the
+ * run's folder. */
+ls_status ls_timed_loader(const ls_spec *spec, const char *run, int rank, int64_t step,
+                          ls_loader **out);
+/* row->data of a case that has a reference: the mean over its steps first_step ..
+ * first_step+count-1 is the gradient. */
+typedef struct ls_timed_steps {
+    const ls_matrix *bench; /* of which the job is one; NULL: none */
+    int first_step, count;
+    int leader; /* index of the job which the reference followed, where it is not job 0; else 0 */
+} ls_timed_steps;
+
+/* The FP32 job, one process, that computes the micro-batches of the first step of `spec`, one of
+ * steps->bench, and which of its steps hold them. One job serves several worlds: it never moves
+ * (lr 0), so each step starts from the initial parameters. */
+void ls_timed_reference(const ls_spec *spec, ls_spec *reference, ls_timed_steps *steps);
+/* The same for a job that is followed: one step of W micro-batches with the
+ * parameters and on the branches of step 1 of `leader`, which must have run before it. Jobs of one
+ * level and world start alike and draw alike, so one reference serves them all: the leader is the
+ * first of them (that the others took its branches is for the judge to see). The reference of a job
+ * of one process, its own leader, has the parts of its batch as micro-batches. */
+const ls_spec *ls_timed_leader(const ls_matrix *bench, const ls_spec *spec);
+void ls_timed_followed(const ls_spec *leader, ls_spec *reference);
+/* Writes the batches (`{run}/batches/...`) that a reference job reads, drawn by the loader exactly
+ * as the ranks of the timed jobs draw theirs; row->data is an ls_timed_steps. A folder
+ * that is complete is left alone; a job that reads other data needs none. */
+ls_case_prepare ls_timed_prepare;
 
 #endif

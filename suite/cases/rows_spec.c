@@ -8,7 +8,6 @@
 
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
-#include "overflow.h"
 
 typedef enum kind { INTEGER, NUMBER, TEXT } kind;
 

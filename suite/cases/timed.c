@@ -1,4 +1,4 @@
-#include "timed.h"
+#include "rows.h"
 
 #include <stdio.h>
 #include <stdlib.h>

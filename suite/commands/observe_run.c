@@ -11,7 +11,6 @@
 #include "harness/hosts/hosts.h"
 #include "kernels/core/clock.h"
 #include "kernels/core/file.h"
-#include "kernels/core/lines.h"
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
 #include "kernels/core/plain.h"

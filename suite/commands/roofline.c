@@ -7,7 +7,7 @@
 
 #include "kernels/core/cores.h"
 #include "harness/machine/machine.h"
-#include "harness/process/proc_isolated.h"
+#include "harness/process/proc.h"
 #include "harness/report/stats.h"
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"

@@ -13,7 +13,6 @@
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
-#include "kernels/core/words.h"
 
 extern char **environ;
 

@@ -5,7 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "kernels/core/words.h"
+#include "kernels/core/text.h"
 #include "reference/explain/explain.h"
 
 bool ls_inside_open(ls_device *out, ls_verdict *verdict)

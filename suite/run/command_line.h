@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #include "kernels/core/status.h"
-#include "kernels/core/words.h"
+#include "kernels/core/text.h"
 #include "select.h"
 
 /* One option of a subcommand: "--name VALUE" or "--name=VALUE", or a flag. */

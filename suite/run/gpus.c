@@ -9,7 +9,6 @@
 #include "harness/machine/machine.h"
 #include "harness/machine/preflight.h"
 #include "kernels/core/text.h"
-#include "harness/machine/watch_gpu.h"
 #include "kernels/core/log.h"
 #include "kernels/core/list.h"
 #include "suite/judge/judges.h"

@@ -251,7 +251,7 @@ bool ls_headline_job_audited(const ls_record *job);
 ls_status ls_speed_check_baseline(const char *baseline);
 /* A timed job is below when its whole interval is under the baseline's whole interval;
  * oversubscribed jobs and figures without a result gate nothing, and runs on other machines,
- * devices or libraries (harness/report/comparable.h) are "not comparable". Among three or more GPUs
+ * devices or libraries (harness/report/report.h) are "not comparable". Among three or more GPUs
  * `why` names the slowest, with its distance to the median of the others. Adds each row's own
  * verdict,
  * {"label", "images_per_s", "value", "why"}, to run->measured as "speed". */

@@ -16,7 +16,7 @@
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
-#include "kernels/core/program.h"
+#include "kernels/core/usage.h"
 #include "kernels/core/text.h"
 #include "reference/options/options.h"
 #include "suite/judge/diagnose.h"

@@ -3,7 +3,7 @@
 #ifndef LS_SELECT_H
 #define LS_SELECT_H
 
-#include "kernels/core/words.h"
+#include "kernels/core/text.h"
 #include "suite/suite.h"
 
 /* A list of globs, one per line; '#' starts a comment. A glob may be followed by a reason. */

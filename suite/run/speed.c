@@ -3,7 +3,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "harness/report/comparable.h"
 #include "harness/report/report.h"
 #include "harness/report/stats.h"
 #include "harness/run/archive.h"

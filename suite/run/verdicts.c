@@ -10,7 +10,6 @@
 #include "kernels/core/file.h"
 #include "kernels/core/text.h"
 #include "kernels/core/log.h"
-#include "kernels/core/words.h"
 #include "command_line.h"
 
 static bool is_timed(const ls_case *row)

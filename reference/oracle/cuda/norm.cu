@@ -5,7 +5,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "device.h"
 #include "loops.h"
 
 enum { THREADS = 128 };

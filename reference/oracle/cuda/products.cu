@@ -1,7 +1,6 @@
 /* The products of loops.h on a device: one thread sums one output in one fixed order. */
 #include "launch.h"
 
-#include "device.h"
 #include "loops.h"
 
 enum { THREADS = 128 };

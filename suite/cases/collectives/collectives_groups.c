@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "kernels/core/text.h"
-#include "suite/cases/endings.h"
+#include "suite/cases/rows.h"
 
 enum { GROUPS = 4, RANKS = 5 };
 

@@ -1,7 +1,7 @@
 /* Pictures that cannot be read, with --on-bad-image skip: what takes their places, and what is
  * counted. */
 #include "data.h"
-#include "suite/cases/endings.h"
+#include "suite/cases/rows.h"
 #include "suite/judge/judges.h"
 
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* CIFAR's binary files: which images a rank gets, their crops and classes, and what is refused. */
 #include "data.h"
-#include "suite/cases/endings.h"
+#include "suite/cases/rows.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -11,10 +11,9 @@
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "reference/data/dataset.h"
-#include "reference/data/jpeg.h"
+#include "reference/data/picture.h"
 #include "reference/data/loader.h"
 #include "reference/data/make.h"
-#include "reference/data/picture.h"
 #include "reference/data/transform.h"
 
 enum { PER_CLASS = 3, IMAGES = LS_MAKE_CLASSES * PER_CLASS, LARGE = 8 };

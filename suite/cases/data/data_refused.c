@@ -1,6 +1,6 @@
 /* Data that a run refuses, by name and before a step: folders, pictures, given batches. */
 #include "data.h"
-#include "suite/cases/endings.h"
+#include "suite/cases/rows.h"
 
 #include <stdio.h>
 #include <stdlib.h>

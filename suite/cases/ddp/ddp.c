@@ -4,7 +4,6 @@
 
 #include "kernels/core/text.h"
 #include "suite/judge/judges.h"
-#include "suite/cases/timed.h"
 
 /* What two runs differ in, and the digests that differ with it. */
 struct pair {

@@ -1,7 +1,6 @@
 /* Uneven inputs (torch's Join): what becomes of a run in which the data of some ranks end before
  * that of others. */
 #include "suite/cases/rows.h"
-#include "suite/cases/endings.h"
 
 #include <stdlib.h>
 #include <string.h>

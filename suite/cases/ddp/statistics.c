@@ -5,7 +5,6 @@
 
 #include "kernels/core/json.h"
 #include "suite/judge/judges.h"
-#include "suite/cases/overflow.h"
 
 enum { STEPS = 2 };
 

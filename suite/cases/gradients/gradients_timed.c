@@ -9,7 +9,6 @@
 #include "kernels/core/text.h"
 #include "kernels/core/json.h"
 #include "suite/judge/compare.h"
-#include "suite/cases/timed.h"
 #include "timed_parts.h"
 
 /* The reference has the rank's threads, batch and kernels, so every micro-batch's forward is equal

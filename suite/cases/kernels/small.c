@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "suite/cases/overflow.h"
 #include "suite/judge/judges.h"
 
 enum { CLASSES = 10, STEPS = 2 };

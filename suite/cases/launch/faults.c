@@ -1,7 +1,6 @@
 /* What goes wrong while a job runs or ends, and when it goes on from a checkpoint that is not whole
  * or not its own. A rank fails on request (--fault-at STEP:RANK:PHASE:HOW); disks are full by a
  * limit on the size of files. */
-#include "suite/cases/endings.h"
 #include "suite/cases/rows.h"
 #include "suite/judge/judges.h"
 

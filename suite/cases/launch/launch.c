@@ -6,7 +6,6 @@
 
 #include "kernels/core/text.h"
 #include "suite/judge/diagnose.h"
-#include "suite/cases/endings.h"
 #include "suite/judge/judges.h"
 
 static void judge_killed(const ls_case *row, const ls_record *job, ls_verdict *out)

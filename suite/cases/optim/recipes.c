@@ -1,6 +1,6 @@
 /* What stands around the optimizer's rule: clipping and groups of parameters, at all levels. Every
  * dumped step is recomputed in FP64 by what the job was asked for. */
-#include "suite/cases/endings.h"
+#include "suite/cases/rows.h"
 
 #include <math.h>
 #include <stdlib.h>

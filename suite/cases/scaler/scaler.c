@@ -10,8 +10,6 @@
 #include "kernels/core/text.h"
 #include "suite/judge/diagnose.h"
 #include "suite/judge/judges.h"
-#include "suite/cases/overflow.h"
-#include "suite/cases/timed.h"
 
 typedef struct script {
     const char *name, *job;

@@ -10,7 +10,6 @@
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
 #include "reference/train/audit.h"
-#include "suite/cases/timed.h"
 
 enum { STEPS_MAX = 8, DIGEST_BYTES = 20 };
 

@@ -11,7 +11,6 @@
 #include "harness/report/stats.h"
 #include "kernels/core/text.h"
 #include "kernels/core/list.h"
-#include "suite/cases/timed.h"
 
 static const ls_tol halves = LS_TOL(
     0.1, "a drift of a tenth inside one window means heating, another job or warm-up: the median "

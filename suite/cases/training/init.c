@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "suite/judge/judges.h"
-#include "suite/cases/endings.h"
 
 typedef struct source {
     const char *file; /* that job 1 starts from, in job 0's folder */

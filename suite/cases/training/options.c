@@ -7,7 +7,6 @@
 #include <cjson/cJSON.h>
 
 #include "kernels/core/text.h"
-#include "kernels/core/words.h"
 #include "reference/options/options.h"
 #include "suite/inside/inside.h"
 

@@ -1,6 +1,5 @@
 /* Files of torch.save: what a run saved, converted to one and resumed from it; and files that are
  * damaged or made to harm. */
-#include "suite/cases/endings.h"
 #include "suite/cases/rows.h"
 
 #include <stdio.h>

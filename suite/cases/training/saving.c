@@ -1,6 +1,5 @@
 /* --save-dir: the newest and the best state, signals that end a run, and runs that are killed while
  * they save. */
-#include "suite/cases/endings.h"
 #include "suite/cases/rows.h"
 
 #include <math.h>

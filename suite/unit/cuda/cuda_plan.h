@@ -2,7 +2,7 @@
 #ifndef LS_UNIT_CUDA_PLAN_H
 #define LS_UNIT_CUDA_PLAN_H
 
-#include "suite/unit/kernels/plan_judge.h"
+#include "suite/unit/kernels/cpu_plan.h"
 #include "use_emulation.h"
 
 /* A plan's options for the trainer's opt level O<opt_level>. */

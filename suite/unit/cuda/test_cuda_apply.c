@@ -278,7 +278,7 @@ static int count_applied(const ls_kernel_subject *s)
     return names;
 }
 
-/* Networks of plan_judge.h, and how many norms between two convolutions they have. */
+/* Networks of cpu_plan.h, and how many norms between two convolutions they have. */
 static const struct judged {
     int network, applied;
 } judged[] = {{0, 2}, {1, 6}, {2, 3}, {4, 4}};

@@ -271,7 +271,7 @@ static int count_fused(const ls_kernel_subject *s)
     return count;
 }
 
-/* Networks of plan_judge.h with norms behind convolutions, and how many of these fuse: all. The
+/* Networks of cpu_plan.h with norms behind convolutions, and how many of these fuse: all. The
  * last one ends with 16 rows per channel. */
 static const struct judged {
     int network, fused;

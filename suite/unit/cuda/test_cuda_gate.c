@@ -461,7 +461,7 @@ static void build_stage(ls_kernel_net *n)
     ls_kernel_net_finish(n, x, 10);
 }
 
-/* Networks, most of plan_judge.h, and how many norms between two convolutions they have; and of
+/* Networks, most of cpu_plan.h, and how many norms between two convolutions they have; and of
  * ends of blocks behind which a convolution of stride 1 completes the gradient: those with one
  * norm, and with two. */
 static const struct judged {

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "kernels/core/log.h"
-#include "reference/data/jpeg.h"
+#include "reference/data/picture.h"
 #include "reference/data/loader.h"
 
 enum { SIDE = 48, SCANS_END = 2 };

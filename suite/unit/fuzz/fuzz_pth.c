@@ -10,7 +10,6 @@
 #include "reference/files/zip.h"
 #include "reference/train/checkpoint.h"
 #include "reference/train/convert.h"
-#include "reference/train/weights.h"
 #include "suite/unit/reference/host_trainer.h"
 
 enum { DIRECTORY_BYTES = 4096 };

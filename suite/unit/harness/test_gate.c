@@ -13,7 +13,6 @@
 
 #include "harness/store/gate.h"
 #include "harness/store/store.h"
-#include "harness/store/store_server.h"
 #include "kernels/core/text.h"
 #include "suite/unit/caught.h"
 #include "suite/unit/run_suite.h"

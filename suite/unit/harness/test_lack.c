@@ -14,7 +14,7 @@
 #include "kernels/core/json.h"
 #include "kernels/core/list.h"
 #include "kernels/core/path.h"
-#include "kernels/core/program.h"
+#include "kernels/core/usage.h"
 #include "kernels/core/text.h"
 #include "suite/suite.h"
 #include "suite/unit/run_suite.h"

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "harness/process/proc_isolated.h"
+#include "harness/process/proc.h"
 #include "harness/run/matrix.h"
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"

@@ -19,13 +19,11 @@
 #endif
 #endif
 
-#include "harness/machine/driver.h"
 #include "harness/machine/machine.h"
 #include "harness/machine/nvml.h"
 #include "kernels/core/path.h"
 #include "harness/machine/preflight.h"
 #include "kernels/core/text.h"
-#include "harness/machine/watch_gpu.h"
 #include "suite/run/run.h"
 #include "suite/unit/caught.h"
 #include "suite/unit/golden.h"

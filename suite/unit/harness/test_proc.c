@@ -14,7 +14,6 @@
 #include <unistd.h>
 
 #include "harness/process/proc.h"
-#include "harness/process/proc_isolated.h"
 #include "kernels/core/clock.h"
 #include "suite/unit/caught.h"
 #include "suite/unit/run_suite.h"

@@ -10,7 +10,6 @@
 
 #include "harness/store/gate.h"
 #include "harness/store/store.h"
-#include "harness/store/store_server.h"
 #include "harness/store/store_wire.h"
 #include "suite/unit/run_suite.h"
 #include "world.h"

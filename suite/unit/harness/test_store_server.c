@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "harness/store/gate.h"
-#include "harness/store/store_server.h"
+#include "harness/store/store.h"
 #include "harness/store/store_wire.h"
 #include "kernels/core/text.h"
 #include "suite/unit/caught.h"

@@ -4,6 +4,9 @@
 
 #include <check.h>
 #include <stdlib.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "suite/inside/kernel.h"
 
@@ -150,6 +153,152 @@ static inline void plan_mirror(const ls_kernel_subject *s, ls_kernel_rounding ty
                                ls_kernel_interpreter *t)
 {
     ck_assert_int_eq(ls_kernel_subject_mirror(s, type, t), LS_OK);
+}
+
+/* Loss and gradients of a plan, on any backend, against the interpreter on the plan's own branches,
+ * judged by what ideal rounding costs (the bound of the conformance suite). */
+
+typedef struct distance {
+    double difference, size;
+    int64_t count;
+} distance;
+
+static inline distance between(const double *a, const double *b, int64_t count)
+{
+    distance d = {0, 0, count};
+    for (int64_t i = 0; i < count; i++) {
+        d.difference += (a[i] - b[i]) * (a[i] - b[i]);
+        d.size += b[i] * b[i];
+    }
+    return (distance){sqrt(d.difference), sqrt(d.size), count};
+}
+
+static inline double *gradient_of(const ls_kernel_subject *s, int p)
+{
+    double *g = ls_kernel_subject_read(s, &s->grad[p]);
+    ck_assert_ptr_nonnull(g);
+    return g;
+}
+
+/* Factors of the bound e <= factor * r, r being what one rounding per stored value costs: whole
+ * gradient, tensors of 64 elements and more, smaller tensors. For f32 all are 32, because the order
+ * of a sum is free; for half levels 2, 4 and 8. */
+typedef struct factors {
+    double whole, large, small;
+} factors;
+
+static inline factors judge_factors(ls_dtype activation)
+{
+    return activation == LS_F32 ? (factors){32, 32, 32} : (factors){2, 4, 8};
+}
+
+/* Logits by the same bound; the loss is that of the subject's own logits, stored in f32. */
+static inline void judge_loss(const ls_kernel_subject *s, ls_kernel_interpreter *exact,
+                              const ls_kernel_interpreter *ideal, double factor)
+{
+    int linear = s->n->network.layer_count - 2;
+    int64_t count = exact->size[linear].count;
+    float logits[512];
+    ck_assert_int_le(count, 512);
+    ck_assert_int_eq(
+        s->api->plan_export(s->plan, s->stream, LS_EXPORT_LOGITS, 0, logits, count * 4), LS_OK);
+    double *own = malloc((size_t)count * sizeof *own);
+    ck_assert_ptr_nonnull(own);
+    for (int64_t i = 0; i < count; i++) {
+        own[i] = (double)logits[i];
+    }
+    distance e = between(own, exact->value[linear], count);
+    distance r = between(ideal->value[linear], exact->value[linear], count);
+    ck_assert_msg(e.difference <= factor * r.difference, "logits: e %.3g, r %.3g",
+                  e.difference / e.size, r.difference / e.size);
+    double *kept = exact->value[linear];
+    exact->value[linear] = own;
+    ls_kernel_interpreter_loss(exact, linear + 1, s->target, false, 0);
+    exact->value[linear] = kept;
+    free(own);
+    ls_step_state state;
+    ck_assert_int_eq(ls_kernel_subject_get_state(s, &state), LS_OK);
+    /* 4e-7: exp and log are good to one unit of f32 (6e-8) each, and so is the loss when stored */
+    ck_assert_msg(fabs((double)state.loss - exact->loss) <= 4e-7 * (1 + exact->loss),
+                  "loss %.9g, its logits give %.9g", (double)state.loss, exact->loss);
+}
+
+/* Loss and gradients of the step that the subject has taken, of loss * scale, on its own branches.
+ */
+static inline void judge_plan(const ls_kernel_subject *s, double scale)
+{
+    ls_dtype activation = s->options.activation;
+    factors limit = judge_factors(activation);
+    ls_kernel_rounding type = activation == LS_F32   ? LS_KERNEL_ROUND_F32
+                              : activation == LS_F16 ? LS_KERNEL_ROUND_F16
+                                                     : LS_KERNEL_ROUND_BF16;
+    ls_kernel_interpreter exact, ideal;
+    plan_mirror(s, LS_KERNEL_ROUND_NONE, &exact);
+    plan_mirror(s, type, &ideal);
+    ls_kernel_interpreter_forward(&exact, s->target);
+    ls_kernel_interpreter_backward(&exact, s->target, scale);
+    ls_kernel_interpreter_forward(&ideal, s->target);
+    ls_kernel_interpreter_backward(&ideal, s->target, scale);
+    judge_loss(s, &exact, &ideal, limit.large);
+    const ls_network *w = &s->n->network;
+    double whole = 0, whole_e = 0, whole_r = 0;
+    int64_t all = 0;
+    for (int p = 0; p < w->param_count; p++) {
+        distance d = between(exact.param_grad[p], exact.param_grad[p], s->grad[p].count);
+        whole += d.size * d.size;
+        all += d.count;
+    }
+    ck_assert(whole > 0);
+    for (int p = 0; p < w->param_count; p++) {
+        double *g = gradient_of(s, p);
+        int64_t count = s->grad[p].count;
+        distance e = between(g, exact.param_grad[p], count);
+        distance r = between(ideal.param_grad[p], exact.param_grad[p], count);
+        double floor = 1e-3 * sqrt(whole) * sqrt((double)count / (double)all);
+        double D = e.size > floor ? e.size : floor;
+        double factor = count >= 64 ? limit.large : limit.small;
+        ck_assert_msg(e.difference / D <= factor * r.difference / D,
+                      "gradient of %s (%lld elements, role %d): e %.3g, r %.3g", w->param[p].name,
+                      (long long)count, (int)w->param[p].role, e.difference / D, r.difference / D);
+        whole_e += e.difference * e.difference;
+        whole_r += r.difference * r.difference;
+        free(g);
+    }
+    ck_assert_msg(whole_e <= limit.whole * limit.whole * whole_r, "whole gradient: e %.3g, r %.3g",
+                  sqrt(whole_e / whole), sqrt(whole_r / whole));
+    if (getenv("LS_TEST_PRINT") != NULL) {
+        printf("e/r %.2f  r %.2g\n", sqrt(whole_e / whole_r), sqrt(whole_r / whole));
+    }
+    ls_kernel_interpreter_free(&exact);
+    ls_kernel_interpreter_free(&ideal);
+}
+
+/* Exports every branch of `from`, turns every `turn`-th one (0: none), forces them on `to`. */
+static inline void force_like(const ls_kernel_subject *from, ls_kernel_subject *to, int turn)
+{
+    const ls_network *w = &from->n->network;
+    ls_kernel_interpreter sizes;
+    ls_kernel_interpreter_make(&sizes, from->n, from->options.batch, from->options.height,
+                               from->options.width, LS_KERNEL_ROUND_NONE);
+    for (int i = 0; i < w->layer_count; i++) {
+        int branch = w->layer[i].branch;
+        if (branch < 0) {
+            continue;
+        }
+        bool relu = w->layer[i].kind == LS_LAYER_RELU;
+        int64_t count = sizes.size[i].count, bytes = relu ? (count + 7) / 8 : count * 4;
+        uint8_t *data = malloc((size_t)bytes);
+        ck_assert_int_eq(from->api->plan_export(from->plan, from->stream,
+                                                relu ? LS_EXPORT_RELU_BITS : LS_EXPORT_POOL_INDEX,
+                                                branch, data, bytes),
+                         LS_OK);
+        for (int64_t e = 0; turn > 0 && relu && e < count; e += turn) {
+            data[e / 8] ^= (uint8_t)(1u << (e % 8));
+        }
+        ck_assert_int_eq(to->api->plan_force(to->plan, to->stream, branch, data, bytes), LS_OK);
+        free(data);
+    }
+    ls_kernel_interpreter_free(&sizes);
 }
 
 #endif

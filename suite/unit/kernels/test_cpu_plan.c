@@ -11,7 +11,7 @@
 
 #include "suite/unit/caught.h"
 #include "suite/unit/run_suite.h"
-#include "plan_judge.h"
+#include "cpu_plan.h"
 
 /* ---- gradients ------------------------------------------------------------------------------- */
 

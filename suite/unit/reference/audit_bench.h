@@ -11,7 +11,7 @@
 #include "reference/train/audit.h"
 #include "reference/train/audit_private.h"
 #include "reference/train/join.h"
-#include "reference/train/setup.h"
+#include "reference/train/step.h"
 
 enum { WORDS = 32, OUTPUTS = 16, KINDS = LS_OBSERVED_KINDS, FOUND = 1 << 12 };
 

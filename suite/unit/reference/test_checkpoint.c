@@ -11,9 +11,9 @@
 #include "kernels/core/text.h"
 #include "kernels/optimizers.h"
 #include "reference/train/checkpoint.h"
+#include "reference/train/join.h"
 #include "reference/comm/comm.h"
 #include "reference/files/safetensors.h"
-#include "reference/train/weights.h"
 #include "suite/unit/caught.h"
 #include "suite/unit/golden.h"
 #include "suite/unit/run_suite.h"
@@ -379,7 +379,7 @@ START_TEST(statistics_of_every_rank)
         options.dialect = (ls_dialect)dialect; /* what two runs' layouts are compared by */
         ls_dialect_resolve(&options, 2, &t.rules);
         fprintf(to, "rule %d, of %d limits: %016" PRIx64 "\n", dialect, t.rules.limit_count,
-                ls_checkpoint_bucket_rule(&t));
+                ls_agree_bucket_rule(&t));
     }
     t.engine = ls_self_entry();
     t.device.api = &HOST_API;

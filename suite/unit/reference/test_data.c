@@ -9,7 +9,7 @@
 #include "kernels/core/digest.h"
 #include "kernels/core/rng.h"
 #include "reference/data/dataset.h"
-#include "reference/data/jpeg.h"
+#include "reference/data/picture.h"
 #include "reference/data/make.h"
 #include "reference/data/transform.h"
 #include "suite/unit/caught.h"

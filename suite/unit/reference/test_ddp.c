@@ -5,10 +5,10 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "reference/ddp/hooks.h"
+#include "reference/ddp/ddp.h"
 #include "reference/model/model.h"
 #include "suite/unit/run_suite.h"
-#include "host_setup.h"
+#include "host_trainer.h"
 
 enum { BEGUN_MAX = 256 };
 

@@ -13,7 +13,7 @@
 
 #include "kernels/core/json.h"
 #include "kernels/core/path.h"
-#include "kernels/core/program.h"
+#include "kernels/core/usage.h"
 #include "kernels/core/text.h"
 #include "reference/ddp/buckets.h"
 #include "reference/files/events.h"

@@ -7,7 +7,7 @@
 #include "kernels/core/half.h"
 #include "kernels/core/rng.h"
 #include "reference/comm/gloo_reduce.h"
-#include "reference/comm/rank_groups.h"
+#include "reference/comm/exercise.h"
 #include "suite/unit/run_suite.h"
 
 enum { COUNT = 1009 };

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "reference/model/model.h"
-#include "reference/options/groups.h"
+#include "reference/options/options.h"
 #include "suite/unit/run_suite.h"
 
 START_TEST(texts)

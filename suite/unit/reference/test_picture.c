@@ -10,7 +10,6 @@
 
 #include "kernels/core/digest.h"
 #include "kernels/core/rng.h"
-#include "reference/data/jpeg.h"
 #include "reference/data/picture.h"
 #include "data_root.h"
 

@@ -14,7 +14,6 @@
 #include "reference/files/pth_state.h"
 #include "reference/files/zip.h"
 #include "reference/train/checkpoint.h"
-#include "reference/train/weights.h"
 #include "suite/unit/caught.h"
 #include "suite/unit/run_suite.h"
 #include "host_trainer.h"

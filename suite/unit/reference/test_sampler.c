@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "reference/data/sampler.h"
+#include "reference/data/dataset.h"
 #include "suite/unit/run_suite.h"
 
 static void expect(ls_sampler sampler, int64_t epoch, int length, const int64_t *want)

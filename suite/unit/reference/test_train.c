@@ -16,11 +16,11 @@
 #include "reference/model/model.h"
 #include "reference/state/optim.h"
 #include "reference/options/world.h"
-#include "reference/train/agree.h"
+#include "reference/train/join.h"
 #include "suite/unit/harness/world.h"
 #include "suite/unit/caught.h"
 #include "suite/unit/run_suite.h"
-#include "host_setup.h"
+#include "host_trainer.h"
 
 /* ---- place in the job ------------------------------------------------------------------------ */
 

@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "kernels/core/lines.h"
+#include "kernels/core/file.h"
 #include "kernels/core/list.h"
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"

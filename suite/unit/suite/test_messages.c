@@ -7,10 +7,9 @@
 #include <sys/wait.h>
 
 #include "kernels/core/path.h"
-#include "kernels/core/program.h"
+#include "kernels/core/usage.h"
 #include "kernels/core/status.h"
 #include "kernels/core/text.h"
-#include "kernels/core/usage.h"
 #include "suite/unit/run_suite.h"
 #include "suite_fake.h"
 

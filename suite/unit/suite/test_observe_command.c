@@ -19,7 +19,7 @@
 #include "kernels/core/clock.h"
 #include "kernels/core/json.h"
 #include "kernels/core/path.h"
-#include "kernels/core/program.h"
+#include "kernels/core/usage.h"
 #include "kernels/core/text.h"
 #include "suite/observe/observe.h"
 #include "suite/unit/junit_read.h"

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "kernels/core/text.h"
-#include "suite/cases/overflow.h"
 #include "suite/cases/rows.h"
 #include "suite/unit/run_suite.h"
 

@@ -12,7 +12,6 @@
 #include "kernels/core/rng.h"
 #include "reference/files/safetensors.h"
 #include "suite/cases/rows.h"
-#include "suite/cases/timed.h"
 #include "suite/cases/gradients/timed_parts.h"
 #include "suite/unit/run_suite.h"
 
