@@ -19,7 +19,7 @@ typedef struct ls_layers_request {
     bool benchmark, fuse, emulated, native, all;
 } ls_layers_request;
 
-/* layers.c: a measured step by kind of pass, and as JSON. */
+/* layers_record.c: a measured step by kind of pass, and as JSON. */
 typedef enum ls_layers_kind {
     LS_LAYERS_FORWARD, /* of products */
     LS_LAYERS_WEIGHTS,
