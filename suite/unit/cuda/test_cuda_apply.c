@@ -32,7 +32,7 @@ static ls_conv *applying_conv(bench *b, const ls_conv_shape *shape, ls_dtype typ
 
 /* Integers: the operand, both results and the sums have one right value each, those of the plain
  * passes on the operand in memory. */
-START_TEST(results_and_sums_are_exact)
+LOOP_TEST(results_and_sums_are_exact, 2 * SHAPES)
 {
     const ls_conv_shape *s = &shapes[_i / 2];
     int64_t in = ls_conv_graph_count(s, LS_CONV_AS_X), out = ls_conv_graph_count(s, LS_CONV_AS_Y);
@@ -99,9 +99,8 @@ START_TEST(results_and_sums_are_exact)
     ls_conv_destroy(conv);
     bench_close(&b);
 }
-END_TEST
 
-START_TEST(without_an_engine_nothing_is_fused)
+TEST(without_an_engine_nothing_is_fused)
 {
     static const ls_conv_shape odd = {1, 5, 6, 6, 7, 6, 6, 3, 1, 1};
     static const struct {
@@ -127,7 +126,6 @@ START_TEST(without_an_engine_nothing_is_fused)
         bench_close(&b);
     }
 }
-END_TEST
 
 static const char forward[] = "applying forward with sums", weights[] = "applying backward weights";
 
@@ -150,7 +148,7 @@ static const struct fault {
     {"sums:square", forward, "1 / deviation of y in channel 23 "},
 };
 
-START_TEST(wrong_results_are_not_admitted)
+ROWS_TEST(wrong_results_are_not_admitted, faults)
 {
     const struct fault *f = &faults[_i];
     char what[128];
@@ -178,10 +176,9 @@ START_TEST(wrong_results_are_not_admitted)
     ls_conv_destroy(conv);
     bench_close(&b);
 }
-END_TEST
 
 /* Without a gated gradient the mask would be missing. */
-START_TEST(without_a_gate_nothing_is_applied)
+TEST(without_a_gate_nothing_is_applied)
 {
     bench b = bench_open(false, false, false);
     char text[1024];
@@ -196,10 +193,9 @@ START_TEST(without_a_gate_nothing_is_applied)
     ls_conv_destroy(conv);
     bench_close(&b);
 }
-END_TEST
 
 /* Mistakes that come later than the trial. */
-START_TEST(right_results_are_admitted)
+LOOP_TEST(right_results_are_admitted, 3)
 {
     static const char *const kinds[] = {"apply:stale", "sums:stale", "apply:none"};
     for (int i = 0; i < SHAPES; i++) {
@@ -215,9 +211,8 @@ START_TEST(right_results_are_admitted)
         bench_close(&b);
     }
 }
-END_TEST
 
-START_TEST(choice_travels_as_text)
+TEST(choice_travels_as_text)
 {
     static const char *const other =
         "eng15 eng15 eng15 gate=eng41_k2=2_k14=4 apply=eng41_k2=2_k14=4 weigh=eng41_k2=0_k14=3";
@@ -250,7 +245,6 @@ START_TEST(choice_travels_as_text)
     ls_conv_destroy(conv);
     bench_close(&b);
 }
-END_TEST
 
 /* ---- plans ----------------------------------------------------------------------------------- */
 
@@ -284,7 +278,7 @@ static const struct judged {
 } judged[] = {{0, 2}, {1, 6}, {2, 3}, {4, 4}};
 enum { JUDGED = sizeof judged / sizeof judged[0] };
 
-START_TEST(gradients_at_many_seeds)
+LOOP_TEST(gradients_at_many_seeds, (JUDGED * SEEDS))
 {
     const struct judged *j = &judged[_i % JUDGED];
     ls_kernel_net n;
@@ -297,11 +291,10 @@ START_TEST(gradients_at_many_seeds)
     judge_plan(&s, cuda_scale(&o));
     ls_kernel_subject_free(&s);
 }
-END_TEST
 
 /* Not unasked, not in another type, not where decisions of ReLUs are given, and not where one of
  * the three engines is missing or wrong. */
-START_TEST(only_where_it_is_asked_for_and_right)
+TEST(only_where_it_is_asked_for_and_right)
 {
     static const char *const wrong[] = {
         "", "", "", "", "gate:mask", "apply-forward:twice", "apply-weights:last", "none"};
@@ -319,7 +312,6 @@ START_TEST(only_where_it_is_asked_for_and_right)
         ls_kernel_subject_free(&s);
     }
 }
-END_TEST
 
 static float *logits_of(const ls_kernel_subject *s, int64_t *count)
 {
@@ -333,7 +325,7 @@ static float *logits_of(const ls_kernel_subject *s, int64_t *count)
 
 /* Evaluation stores the norms' outputs, as without fusing: the same bits, before a step has changed
  * the running statistics. A step after it is as one without. */
-START_TEST(evaluation_applies_nothing)
+TEST(evaluation_applies_nothing)
 {
     ls_kernel_net n;
     networks[1](&n);
@@ -362,10 +354,9 @@ START_TEST(evaluation_applies_nothing)
     ls_kernel_subject_free(&s[1]);
     ls_kernel_subject_free(&s[0]);
 }
-END_TEST
 
 /* Kernels that start early wait for what a product has summed. */
-START_TEST(early_starts_give_the_same_bits)
+LOOP_TEST(early_starts_give_the_same_bits, JUDGED)
 {
     ls_kernel_net n;
     networks[judged[_i].network](&n);
@@ -382,11 +373,10 @@ START_TEST(early_starts_give_the_same_bits)
     ls_kernel_subject_free(&s[1]);
     ls_kernel_subject_free(&s[0]);
 }
-END_TEST
 
 /* The output of an applied norm and ReLU is computed when it is exported: above 0 where its bits
  * say so, 0 elsewhere, the same again after backward. */
-START_TEST(outputs_are_exported)
+TEST(outputs_are_exported)
 {
     ls_kernel_net n;
     networks[1](&n);
@@ -438,25 +428,9 @@ START_TEST(outputs_are_exported)
     ls_kernel_interpreter_free(&extents);
     ls_kernel_subject_free(&s);
 }
-END_TEST
 
 int main(void)
 {
     use_emulation();
-    Suite *suite = suite_create("cuda apply");
-    TCase *c = tcase_create("apply");
-    tcase_set_timeout(c, 120);
-    tcase_add_loop_test(c, results_and_sums_are_exact, 0, 2 * SHAPES);
-    tcase_add_test(c, without_an_engine_nothing_is_fused);
-    tcase_add_loop_test(c, wrong_results_are_not_admitted, 0, sizeof faults / sizeof faults[0]);
-    tcase_add_test(c, without_a_gate_nothing_is_applied);
-    tcase_add_loop_test(c, right_results_are_admitted, 0, 3);
-    tcase_add_test(c, choice_travels_as_text);
-    tcase_add_loop_test(c, gradients_at_many_seeds, 0, JUDGED * SEEDS);
-    tcase_add_test(c, only_where_it_is_asked_for_and_right);
-    tcase_add_test(c, evaluation_applies_nothing);
-    tcase_add_loop_test(c, early_starts_give_the_same_bits, 0, JUDGED);
-    tcase_add_test(c, outputs_are_exported);
-    suite_add_tcase(suite, c);
-    return run_suite(suite);
+    return RUN_TESTS("cuda apply", .timeout_s = 120);
 }

@@ -25,14 +25,13 @@ static const char *const runs[] = {
 };
 enum { RUNS = sizeof runs / sizeof runs[0] };
 
-START_TEST(wrong_elements_are_found_and_no_others)
+LOOP_TEST(wrong_elements_are_found_and_no_others, 2 * RUNS)
 {
     find_wrong_elements("cuda", runs[_i / 2], _i % 2 == 1, NULL);
 }
-END_TEST
 
 /* The room for verdicts grows with the micro-steps of a step. */
-START_TEST(many_micro_steps_have_room)
+RANGE_TEST(many_micro_steps_have_room, 1, RUNS)
 {
     enum { MICRO_STEPS = 200 };
     bench b;
@@ -45,9 +44,8 @@ START_TEST(many_micro_steps_have_room)
     ck_assert_int_ge(b.audit->most, MICRO_STEPS * b.audit->count);
     close_bench(&b);
 }
-END_TEST
 
-START_TEST(a_clean_step_is_silent)
+RANGE_TEST(a_clean_step_is_silent, 1, RUNS)
 {
     bench *b = calloc(1, sizeof *b);
     open_bench(b, "cuda", runs[_i]);
@@ -58,17 +56,15 @@ START_TEST(a_clean_step_is_silent)
     close_bench(b);
     free(b);
 }
-END_TEST
 
-START_TEST(sums_over_ranks)
+LOOP_TEST(sums_over_ranks, SUMS)
 {
     check_sum("cuda", runs[1], _i);
 }
-END_TEST
 
 /* ---- which steps ----------------------------------------------------------------------------- */
 
-START_TEST(one_step_of_every_period)
+TEST(one_step_of_every_period)
 {
     ls_options options;
     ls_options_defaults(&options);
@@ -89,7 +85,6 @@ START_TEST(one_step_of_every_period)
     options.audit_every = 1;
     ck_assert(ls_audit_due(&options, 1) && ls_audit_due(&options, 2));
 }
-END_TEST
 
 /* ---- whole runs ------------------------------------------------------------------------------ */
 
@@ -128,7 +123,7 @@ static const struct wrong_engine {
      "--fuse --steps 6 --audit 5:6 --lr 0.5"},
 };
 
-START_TEST(a_wrong_engine_ends_the_run)
+ROWS_TEST(a_wrong_engine_ends_the_run, wrong_engines)
 {
     char environment[64], options[128], log[8192];
     snprintf(environment, sizeof environment, "LS_EMULATED_CONV_WRONG=%s", wrong_engines[_i].what);
@@ -139,9 +134,8 @@ START_TEST(a_wrong_engine_ends_the_run)
     ck_assert_msg(strstr(log, wrong_engines[_i].output) != NULL, "%s", log);
     ck_assert_msg(strstr(log, "audit: step ") != NULL, "%s", log);
 }
-END_TEST
 
-START_TEST(graphs_go_on_around_an_audited_step)
+TEST(graphs_go_on_around_an_audited_step)
 {
     char log[8192];
     int code = train("A=1", "--device cuda --opt-level O2 --steps 8 --audit 5:8 --cuda-graph on",
@@ -149,10 +143,9 @@ START_TEST(graphs_go_on_around_an_audited_step)
     ck_assert_msg(code == 0, "exit code %d: %s", code, log);
     ck_assert_msg(strstr(log, "audit: 1 steps") != NULL, "%s", log);
 }
-END_TEST
 
 /* Result and statistics of a fused product are judged one by one, in recorded and audited steps. */
-START_TEST(fused_products_pass)
+TEST(fused_products_pass)
 {
     char log[8192];
     for (int level = 1; level <= 3; level++) {
@@ -165,9 +158,8 @@ START_TEST(fused_products_pass)
         ck_assert_msg(strstr(log, "audit: 2 steps") != NULL, "%s", log);
     }
 }
-END_TEST
 
-START_TEST(unaudited_parts_are_named)
+TEST(unaudited_parts_are_named)
 {
     char log[8192];
     ck_assert_int_eq(train("A=1", "--device cuda --steps 1 --audit 1:1", log, sizeof log), 0);
@@ -176,34 +168,17 @@ START_TEST(unaudited_parts_are_named)
         train("A=1", "--device cuda --steps 1 --audit 1:1 --optimizer lamb", log, sizeof log), 0);
     ck_assert_msg(strstr(log, "; not audited: update\n") != NULL, "%s", log);
 }
-END_TEST
 
-START_TEST(wrong_values_are_refused)
+TEST(wrong_values_are_refused)
 {
     char log[8192];
     ck_assert_int_eq(train("A=1", "--device cpu --steps 1 --audit 1:0", log, sizeof log), 2);
     ck_assert_msg(strstr(log, "SEED:EVERY") != NULL, "%s", log);
 }
-END_TEST
 
 int main(void)
 {
     use_emulation();
     find_build();
-    Suite *suite = suite_create("cuda_audit");
-    TCase *tests = tcase_create("all");
-    tcase_set_timeout(tests, 60);
-    tcase_add_loop_test(tests, wrong_elements_are_found_and_no_others, 0, 2 * RUNS);
-    tcase_add_loop_test(tests, a_clean_step_is_silent, 1, RUNS);
-    tcase_add_loop_test(tests, many_micro_steps_have_room, 1, RUNS);
-    tcase_add_loop_test(tests, sums_over_ranks, 0, SUMS);
-    tcase_add_test(tests, one_step_of_every_period);
-    tcase_add_loop_test(tests, a_wrong_engine_ends_the_run, 0,
-                        (int)(sizeof wrong_engines / sizeof wrong_engines[0]));
-    tcase_add_test(tests, graphs_go_on_around_an_audited_step);
-    tcase_add_test(tests, fused_products_pass);
-    tcase_add_test(tests, unaudited_parts_are_named);
-    tcase_add_test(tests, wrong_values_are_refused);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
+    return RUN_TESTS("cuda_audit", .timeout_s = 60);
 }

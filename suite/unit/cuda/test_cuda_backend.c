@@ -34,7 +34,7 @@ static void tear_down(void)
     api->close(backend);
 }
 
-START_TEST(devices_are_told_apart)
+TEST(devices_are_told_apart)
 {
     ls_backend *other = NULL;
     ls_backend_info info;
@@ -55,9 +55,8 @@ START_TEST(devices_are_told_apart)
     api->close(other);
     unsetenv("LS_EMULATED_DEVICES");
 }
-END_TEST
 
-START_TEST(memory_is_zeroed_and_aligned)
+TEST(memory_is_zeroed_and_aligned)
 {
     unsigned char host[1000];
     void *memory = NULL;
@@ -76,9 +75,8 @@ START_TEST(memory_is_zeroed_and_aligned)
                      cudaSuccess); /* reported once, not again by the next call */
     ck_assert_int_eq(api->memory_alloc(backend, -1, "a mistake", &memory), LS_ERR_INFRA);
 }
-END_TEST
 
-START_TEST(graphs_through_the_table)
+TEST(graphs_through_the_table)
 {
     ls_graph *graph = NULL;
     void *memory = NULL, *pinned = NULL;
@@ -106,9 +104,8 @@ START_TEST(graphs_through_the_table)
     api->host_free(backend, pinned);
     api->memory_free(backend, memory);
 }
-END_TEST
 
-START_TEST(events_have_times_and_order)
+TEST(events_have_times_and_order)
 {
     ls_event *from = NULL, *to = NULL;
     ls_stream *other = NULL;
@@ -128,7 +125,6 @@ START_TEST(events_have_times_and_order)
     api->event_destroy(to);
     api->stream_destroy(other);
 }
-END_TEST
 
 /* ---- the watched wait ------------------------------------------------------------------------ */
 
@@ -153,7 +149,7 @@ static ls_status look(void *context, double waited_s)
     return p->looks >= p->wanted ? p->status : LS_OK;
 }
 
-START_TEST(waits_are_watched)
+TEST(waits_are_watched)
 {
     patience patient = {.wanted = 3, .status = LS_OK}, *p = &patient;
     ls_event *event = NULL;
@@ -173,7 +169,6 @@ START_TEST(waits_are_watched)
     ck_assert_int_eq(api->stream_wait(stream), LS_OK);
     api->event_destroy(event);
 }
-END_TEST
 
 /* ---- the NUMA node --------------------------------------------------------------------------- */
 
@@ -194,7 +189,7 @@ static void write_line(const char *path, const char *line)
     fclose(file);
 }
 
-START_TEST(bound_to_the_node)
+TEST(bound_to_the_node)
 {
     char text[64], line[32];
     cpu_set_t before, after;
@@ -227,9 +222,8 @@ START_TEST(bound_to_the_node)
     unsetenv("LS_SYSFS");
     ls_path_remove_tree(root);
 }
-END_TEST
 
-START_TEST(errors_after_which_the_device_is_lost)
+TEST(errors_after_which_the_device_is_lost)
 {
     ck_assert_int_eq(ls_cuda_check(cudaSuccess, "a", "b", 1), LS_OK);
     ck_assert_int_eq(ls_cuda_check(cudaErrorInvalidValue, "a", "b", 1), LS_ERR_INFRA);
@@ -242,20 +236,5 @@ START_TEST(errors_after_which_the_device_is_lost)
     ck_assert_int_eq(ls_cuda_check_dnn(CUDNN_STATUS_BAD_PARAM, "a", "b", 1), LS_ERR_INFRA);
     ck_assert_int_eq(ls_cuda_check_blas(CUBLAS_STATUS_INVALID_VALUE, "a", "b", 1), LS_ERR_INFRA);
 }
-END_TEST
 
-int main(void)
-{
-    TCase *table = tcase_create("backend");
-    tcase_add_checked_fixture(table, set_up, tear_down);
-    tcase_add_test(table, devices_are_told_apart);
-    tcase_add_test(table, memory_is_zeroed_and_aligned);
-    tcase_add_test(table, graphs_through_the_table);
-    tcase_add_test(table, events_have_times_and_order);
-    tcase_add_test(table, waits_are_watched);
-    tcase_add_test(table, bound_to_the_node);
-    tcase_add_test(table, errors_after_which_the_device_is_lost);
-    Suite *suite = suite_create("cuda_backend");
-    suite_add_tcase(suite, table);
-    return run_suite(suite);
-}
+TEST_MAIN("cuda_backend", .before = set_up, .after = tear_down)

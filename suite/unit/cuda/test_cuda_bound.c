@@ -11,7 +11,7 @@
 #include "suite/commands/bench_parts.h"
 #include "suite/unit/run_suite.h"
 
-START_TEST(rates_are_measured_and_the_device_described)
+TEST(rates_are_measured_and_the_device_described)
 {
     ls_cuda_rates_measured rates;
     const ls_cuda_rates_options options = {
@@ -24,10 +24,9 @@ START_TEST(rates_are_measured_and_the_device_described)
     wrong.repeats = 0;
     ck_assert_int_eq(ls_cuda_rates(&wrong, &rates), LS_ERR_USAGE);
 }
-END_TEST
 
 /* The emulated cuBLASLt offers no algorithm for f32 that may be taken: other rates are measured. */
-START_TEST(a_rate_that_fails_is_unknown)
+TEST(a_rate_that_fails_is_unknown)
 {
     ls_cuda_rates_measured rates;
     const ls_cuda_rates_options options = {.copy_bytes = 100000, .side = 24, .repeats = 1};
@@ -37,7 +36,6 @@ START_TEST(a_rate_that_fails_is_unknown)
     ck_assert(isnan(rates.f32_flop_per_s) && isnan(rates.tf32_flop_per_s));
     ck_assert(rates.copy_bytes_per_s > 0 && rates.f16_flop_per_s > 0 && rates.bf16_flop_per_s > 0);
 }
-END_TEST
 
 static ls_step_passes measure(const char *arch, int size, int batch, ls_dtype type, bool fuse)
 {
@@ -52,7 +50,7 @@ static ls_step_passes measure(const char *arch, int size, int batch, ls_dtype ty
     return measured;
 }
 
-START_TEST(every_pass_has_a_time)
+TEST(every_pass_has_a_time)
 {
     ls_step_passes m = measure("resnet8", 16, 2, LS_F16, false);
     int forward = 0, backward = 0, data = 0;
@@ -74,7 +72,6 @@ START_TEST(every_pass_has_a_time)
     free(m.pass);
     free(m.engines);
 }
-END_TEST
 
 static size_t no_bytes(void *context, const ls_plan_options *options, int channels, int height,
                        int width, bool is_input)
@@ -129,7 +126,7 @@ static double measured_bytes(bool fuse)
 
 /* What a fused plan says it moves less is what `lockstep layers --predict` predicts for it, and the
  * stem's statistics, because the emulated cuDNN sums those, too. */
-START_TEST(fused_passes_move_the_predicted_bytes)
+TEST(fused_passes_move_the_predicted_bytes)
 {
     int ways = LS_TRAFFIC_FUSE_STATISTICS | LS_TRAFFIC_FUSE_INNER | LS_TRAFFIC_FUSE_APPLY |
                LS_TRAFFIC_FUSE_JOINS;
@@ -139,9 +136,8 @@ START_TEST(fused_passes_move_the_predicted_bytes)
                         predicted("resnet20", 16, 8, 0) - predicted("resnet20", 16, 8, ways));
     ck_assert(saved > 0);
 }
-END_TEST
 
-START_TEST(a_slow_gpu_is_found_among_its_neighbours)
+TEST(a_slow_gpu_is_found_among_its_neighbours)
 {
     ls_findings findings = {0, 0, NULL};
     cJSON *rates = cJSON_CreateArray();
@@ -169,18 +165,5 @@ START_TEST(a_slow_gpu_is_found_among_its_neighbours)
     ls_findings_free(&findings);
     cJSON_Delete(rates);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("cuda_bound");
-    TCase *tests = tcase_create("cuda_bound");
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, rates_are_measured_and_the_device_described);
-    tcase_add_test(tests, a_rate_that_fails_is_unknown);
-    tcase_add_test(tests, every_pass_has_a_time);
-    tcase_add_test(tests, fused_passes_move_the_predicted_bytes);
-    tcase_add_test(tests, a_slow_gpu_is_found_among_its_neighbours);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("cuda_bound", .timeout_s = 60)

@@ -76,7 +76,7 @@ static ls_conv *conv_of(bench *b, const ls_conv_shape *shape, ls_dtype type)
 }
 
 /* In every mode: a wrong engine anywhere would show. */
-START_TEST(all_passes_are_exact)
+LOOP_TEST(all_passes_are_exact, (SHAPES * TYPES))
 {
     const ls_conv_shape *shape = &shapes[_i % SHAPES];
     ls_dtype type = types[_i / SHAPES % TYPES];
@@ -94,13 +94,12 @@ START_TEST(all_passes_are_exact)
     }
     sums_free(&t);
 }
-END_TEST
 
 /* ---- gradients onto gradients ---------------------------------------------------------------- */
 
 /* dx + the old values, in f32, rounded once: sums of half types do not fit their significands, so a
  * rounding in between would show. */
-START_TEST(gradients_are_added)
+LOOP_TEST(gradients_are_added, (SHAPES * TYPES))
 {
     const ls_conv_shape *shape = &shapes[_i % SHAPES];
     ls_dtype type = types[_i / SHAPES % TYPES];
@@ -125,7 +124,6 @@ START_TEST(gradients_are_added)
     }
     sums_free(&t);
 }
-END_TEST
 
 static bool adds(bench *b, const ls_conv_shape *shape, const char *variable, const char *value)
 {
@@ -140,7 +138,7 @@ static bool adds(bench *b, const ls_conv_shape *shape, const char *variable, con
 }
 
 /* Shape by shape, and never if that is requested. */
-START_TEST(adding_can_be_had_or_not)
+TEST(adding_can_be_had_or_not)
 {
     bench b = bench_open(true, false, false);
     ck_assert(!adds(&b, &shapes[1], "LS_EMULATED_UNADDED", "all"));
@@ -150,11 +148,10 @@ START_TEST(adding_can_be_had_or_not)
     ck_assert(adds(&b, &shapes[3], "LS_CUDNN_ADD", "1"));
     bench_close(&b);
 }
-END_TEST
 
 /* Engines that round the product before they add it are not used, whatever the heuristics think of
  * them; the one whose type is as wide as its sums may. */
-START_TEST(adding_rounds_once)
+LOOP_TEST(adding_rounds_once, TYPES)
 {
     for (int benchmark = 0; benchmark < 2; benchmark++) {
         bench b = bench_open(true, false, benchmark == 1);
@@ -174,10 +171,9 @@ START_TEST(adding_rounds_once)
         bench_close(&b);
     }
 }
-END_TEST
 
 /* An engine that another rank or a file names is tried, too. */
-START_TEST(named_engines_round_once)
+TEST(named_engines_round_once)
 {
     bench b = bench_open(true, false, false);
     ls_conv *conv = NULL;
@@ -201,10 +197,9 @@ START_TEST(named_engines_round_once)
     ls_conv_destroy(conv);
     bench_close(&b);
 }
-END_TEST
 
 /* The same shape has a plan for each kind of write, and the description says which. */
-START_TEST(adding_is_a_plan_of_its_own)
+TEST(adding_is_a_plan_of_its_own)
 {
     bench b = bench_open(true, false, false);
     ls_conv *written = conv_of(&b, &shapes[1], LS_F16), *added = NULL;
@@ -220,7 +215,6 @@ START_TEST(adding_is_a_plan_of_its_own)
     ls_conv_destroy(written);
     bench_close(&b);
 }
-END_TEST
 
 /* ---- engines --------------------------------------------------------------------------------- */
 
@@ -245,7 +239,7 @@ static const struct taken {
     {LS_F16, true, false, 5, "eng30 eng30 eng30"},
 };
 
-START_TEST(engines_are_taken_by_their_notes)
+ROWS_TEST(engines_are_taken_by_their_notes, taken)
 {
     const struct taken *c = &taken[_i];
     ls_conv_shape shape = {1, c->channels, 6, 6, c->channels, 6, 6, 3, 1, 1};
@@ -257,9 +251,8 @@ START_TEST(engines_are_taken_by_their_notes)
     ls_conv_destroy(conv);
     bench_close(&b);
 }
-END_TEST
 
-START_TEST(description_names_engine_and_notes)
+TEST(description_names_engine_and_notes)
 {
     bench b = bench_open(true, false, false);
     ls_conv *conv = conv_of(&b, &shapes[1], LS_F16);
@@ -272,7 +265,6 @@ START_TEST(description_names_engine_and_notes)
     ls_conv_destroy(conv);
     bench_close(&b);
 }
-END_TEST
 
 static double *forward_twice(bool deterministic, double **second, int64_t *count)
 {
@@ -303,7 +295,7 @@ static double *forward_twice(bool deterministic, double **second, int64_t *count
 }
 
 /* Otherwise the chosen engine is one whose sums run in another order each time. */
-START_TEST(deterministic_repeats_bit_for_bit)
+TEST(deterministic_repeats_bit_for_bit)
 {
     for (int deterministic = 0; deterministic < 2; deterministic++) {
         int64_t count = 0;
@@ -314,10 +306,9 @@ START_TEST(deterministic_repeats_bit_for_bit)
         free(second);
     }
 }
-END_TEST
 
 /* 1 + 2^-12 is no TF32 value. */
-START_TEST(tf32_only_where_allowed)
+TEST(tf32_only_where_allowed)
 {
     ls_conv_shape shape = {1, 8, 1, 1, 8, 1, 1, 1, 1, 0};
     double x[8] = {1 + 0x1p-12}, w[64] = {1};
@@ -338,9 +329,8 @@ START_TEST(tf32_only_where_allowed)
         bench_close(&b);
     }
 }
-END_TEST
 
-START_TEST(refusals_are_logged)
+TEST(refusals_are_logged)
 {
     bench b = bench_open(true, false, false);
     b.backend->workspace_limit = 1024;
@@ -364,11 +354,10 @@ START_TEST(refusals_are_logged)
     }
     bench_close(&b);
 }
-END_TEST
 
 /* A newer library that gives every engine a note of its own: the first that nothing else excludes
  * is taken, with a warning for each pass; without such a note nothing is said. */
-START_TEST(notes_of_a_newer_library)
+TEST(notes_of_a_newer_library)
 {
     bench b = bench_open(false, false, false);
     ls_conv *conv = NULL;
@@ -389,12 +378,11 @@ START_TEST(notes_of_a_newer_library)
     ls_conv_destroy(conv);
     bench_close(&b);
 }
-END_TEST
 
 /* ---- one choice for all ranks ---------------------------------------------------------------- */
 
 /* The first tile of engine 21 is twelve times slower than its others. */
-START_TEST(benchmark_takes_a_fast_one)
+TEST(benchmark_takes_a_fast_one)
 {
     bench b = bench_open(true, false, true);
     ls_conv *conv = conv_of(&b, &shapes[1], LS_F16);
@@ -420,7 +408,6 @@ START_TEST(benchmark_takes_a_fast_one)
     bench_close(&other);
     bench_close(&b);
 }
-END_TEST
 
 static const struct unfit {
     const char *text;
@@ -442,7 +429,7 @@ static const struct unfit {
     {"eng30 eng30 eng30_k2=1", LS_ERR_UNSUPPORTED}, /* no such knob */
 };
 
-START_TEST(choices_that_do_not_fit_change_nothing)
+ROWS_TEST(choices_that_do_not_fit_change_nothing, unfit)
 {
     bench b = bench_open(true, false, false);
     ls_conv *conv = conv_of(&b, &shapes[1], LS_F16);
@@ -459,10 +446,9 @@ START_TEST(choices_that_do_not_fit_change_nothing)
     ls_conv_destroy(conv);
     bench_close(&b);
 }
-END_TEST
 
 /* A rank whose GPU has less memory follows, up to four times its own limit. */
-START_TEST(choices_of_a_larger_gpu)
+TEST(choices_of_a_larger_gpu)
 {
     bench b = bench_open(true, false, false);
     b.backend->workspace_limit = 65536 / 4;
@@ -479,9 +465,8 @@ START_TEST(choices_of_a_larger_gpu)
     ls_conv_destroy(conv);
     bench_close(&b);
 }
-END_TEST
 
-START_TEST(equal_shapes_share_plans)
+TEST(equal_shapes_share_plans)
 {
     bench b = bench_open(false, false, false);
     ls_conv *one = conv_of(&b, &shapes[1], LS_F16), *two = conv_of(&b, &shapes[1], LS_F16);
@@ -509,7 +494,6 @@ START_TEST(equal_shapes_share_plans)
     ls_conv_destroy(stem);
     bench_close(&b);
 }
-END_TEST
 
 /* ---- recorded work, wrong arguments ---------------------------------------------------------- */
 
@@ -539,7 +523,7 @@ static void unload(loaded *l)
     bench_close(&l->b);
 }
 
-START_TEST(recorded_work_runs_again)
+TEST(recorded_work_runs_again)
 {
     loaded l = load(&shapes[2], false);
     double *zero = calloc((size_t)l.t.x_count, sizeof *zero);
@@ -562,10 +546,9 @@ START_TEST(recorded_work_runs_again)
     free(none);
     unload(&l);
 }
-END_TEST
 
 /* The last pointers are cached: others must not be mistaken for them. */
-START_TEST(pointers_may_change)
+TEST(pointers_may_change)
 {
     loaded l = load(&shapes[3], true);
     tensors e = tensors_of(&l.b, LS_F16, &l.t);
@@ -583,9 +566,8 @@ START_TEST(pointers_may_change)
     tensors_free(&l.b, &e);
     unload(&l);
 }
-END_TEST
 
-START_TEST(bad_pointers_are_an_error)
+TEST(bad_pointers_are_an_error)
 {
     loaded l = load(&shapes[1], true);
     ls_status status[3] = {LS_OK, LS_OK, LS_OK};
@@ -602,33 +584,5 @@ START_TEST(bad_pointers_are_an_error)
     all_equal(&l.b, LS_F16, &l.d, &l.t);
     unload(&l);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("cuda conv");
-    TCase *c = tcase_create("conv");
-    tcase_set_timeout(c, 60);
-    tcase_add_loop_test(c, all_passes_are_exact, 0, SHAPES * TYPES);
-    tcase_add_loop_test(c, gradients_are_added, 0, SHAPES * TYPES);
-    tcase_add_test(c, adding_can_be_had_or_not);
-    tcase_add_loop_test(c, adding_rounds_once, 0, TYPES);
-    tcase_add_test(c, named_engines_round_once);
-    tcase_add_test(c, adding_is_a_plan_of_its_own);
-    tcase_add_loop_test(c, engines_are_taken_by_their_notes, 0, sizeof taken / sizeof taken[0]);
-    tcase_add_test(c, description_names_engine_and_notes);
-    tcase_add_test(c, deterministic_repeats_bit_for_bit);
-    tcase_add_test(c, tf32_only_where_allowed);
-    tcase_add_test(c, refusals_are_logged);
-    tcase_add_test(c, notes_of_a_newer_library);
-    tcase_add_test(c, benchmark_takes_a_fast_one);
-    tcase_add_test(c, choices_of_a_larger_gpu);
-    tcase_add_loop_test(c, choices_that_do_not_fit_change_nothing, 0,
-                        sizeof unfit / sizeof unfit[0]);
-    tcase_add_test(c, equal_shapes_share_plans);
-    tcase_add_test(c, recorded_work_runs_again);
-    tcase_add_test(c, pointers_may_change);
-    tcase_add_test(c, bad_pointers_are_an_error);
-    suite_add_tcase(suite, c);
-    return run_suite(suite);
-}
+TEST_MAIN("cuda conv", .timeout_s = 60)

@@ -45,7 +45,7 @@ static ls_conv *fused_conv(bench *b, const ls_conv_shape *shape, ls_dtype type,
 }
 
 /* Integers whose sums are exact: the result, rounded once, and its sums have one right value. */
-START_TEST(results_and_sums_are_exact)
+LOOP_TEST(results_and_sums_are_exact, 2 * SHAPES)
 {
     const ls_conv_shape *s = &shapes[_i / 2];
     int64_t rows = (int64_t)s->batch * s->out_height * s->out_width, channels = s->out_channels;
@@ -89,10 +89,9 @@ START_TEST(results_and_sums_are_exact)
     ls_conv_destroy(conv);
     bench_close(&b);
 }
-END_TEST
 
 /* f32, bf16, channels that tensor cores do not take, and what the library does not offer. */
-START_TEST(without_an_engine_nothing_is_fused)
+TEST(without_an_engine_nothing_is_fused)
 {
     static const ls_conv_shape odd = {1, 5, 6, 6, 7, 6, 6, 3, 1, 1};
     static const struct {
@@ -121,7 +120,6 @@ START_TEST(without_an_engine_nothing_is_fused)
         bench_close(&b);
     }
 }
-END_TEST
 
 static const struct fault {
     const char *what, *says;
@@ -133,7 +131,7 @@ static const struct fault {
     {"result", "a value of y in channel 23 "}, /* the last element of y itself */
 };
 
-START_TEST(wrong_results_are_not_admitted)
+ROWS_TEST(wrong_results_are_not_admitted, faults)
 {
     char fault[64];
     bench b = bench_open(false, false, false);
@@ -160,9 +158,8 @@ START_TEST(wrong_results_are_not_admitted)
     ls_conv_destroy(conv);
     bench_close(&b);
 }
-END_TEST
 
-START_TEST(equal_shapes_are_tried_once)
+TEST(equal_shapes_are_tried_once)
 {
     bench b = bench_open(false, false, false);
     tried = 0;
@@ -177,11 +174,10 @@ START_TEST(equal_shapes_are_tried_once)
     }
     bench_close(&b);
 }
-END_TEST
 
 /* ---- the choice as text ---------------------------------------------------------------------- */
 
-START_TEST(choice_travels_as_text)
+TEST(choice_travels_as_text)
 {
     static const char *const other = "eng15 eng15 eng15 sums=eng41_k2=2_k14=4";
     bench b = bench_open(false, false, false);
@@ -203,10 +199,9 @@ START_TEST(choice_travels_as_text)
     ls_conv_destroy(conv);
     bench_close(&b);
 }
-END_TEST
 
 /* All configurations with sums that may be used, as of other passes. */
-START_TEST(engines_with_sums_are_timed)
+TEST(engines_with_sums_are_timed)
 {
     bench b = bench_open(false, false, true);
     ls_conv *conv = fused_conv(&b, &shapes[1], LS_F16, ls_fuse_admit);
@@ -219,7 +214,6 @@ START_TEST(engines_with_sums_are_timed)
     ls_conv_destroy(conv);
     bench_close(&b);
 }
-END_TEST
 
 static const struct wrong_choice {
     const char *text;
@@ -235,7 +229,7 @@ static const struct wrong_choice {
     {"eng15 eng15 eng15 sums=eng40", LS_ERR_UNSUPPORTED}, /* refused for its notes */
 };
 
-START_TEST(wrong_choices_are_refused)
+ROWS_TEST(wrong_choices_are_refused, wrong_choices)
 {
     bench b = bench_open(false, false, false);
     ls_conv *conv = fused_conv(&b, &shapes[1], LS_F16, admit_and_count), *plain = NULL;
@@ -248,7 +242,6 @@ START_TEST(wrong_choices_are_refused)
     ls_conv_destroy(conv);
     bench_close(&b);
 }
-END_TEST
 
 /* ---- plans ----------------------------------------------------------------------------------- */
 
@@ -278,7 +271,7 @@ static const struct judged {
 } judged[] = {{0, 6}, {1, 12}, {2, 7}, {4, 11}};
 enum { JUDGED = sizeof judged / sizeof judged[0] };
 
-START_TEST(gradients_at_many_seeds)
+LOOP_TEST(gradients_at_many_seeds, (JUDGED * SEEDS))
 {
     const struct judged *j = &judged[_i % JUDGED];
     ls_kernel_net n;
@@ -291,10 +284,9 @@ START_TEST(gradients_at_many_seeds)
     judge_plan(&s, cuda_scale(&o));
     ls_kernel_subject_free(&s);
 }
-END_TEST
 
 /* Statistics of the step before would be those of other weights. */
-START_TEST(sums_are_of_this_step)
+TEST(sums_are_of_this_step)
 {
     ls_kernel_net n;
     networks[0](&n);
@@ -309,10 +301,9 @@ START_TEST(sums_are_of_this_step)
     judge_plan(&s, cuda_scale(&o));
     ls_kernel_subject_free(&s);
 }
-END_TEST
 
 /* Plans whose branches can be forced fuse as well, and give the same bits. */
-START_TEST(forced_branches_go_with_it)
+TEST(forced_branches_go_with_it)
 {
     ls_kernel_net n;
     networks[0](&n);
@@ -331,10 +322,9 @@ START_TEST(forced_branches_go_with_it)
     ls_kernel_subject_free(&own);
     ls_kernel_subject_free(&forced);
 }
-END_TEST
 
 /* A plan that was not asked for it, of another type, or of a deterministic device does not fuse. */
-START_TEST(only_where_it_is_asked_for)
+TEST(only_where_it_is_asked_for)
 {
     ls_kernel_net n;
     networks[0](&n);
@@ -348,26 +338,9 @@ START_TEST(only_where_it_is_asked_for)
         ls_kernel_subject_free(&s);
     }
 }
-END_TEST
 
 int main(void)
 {
     use_emulation();
-    Suite *suite = suite_create("cuda fuse");
-    TCase *c = tcase_create("fuse");
-    tcase_set_timeout(c, 120);
-    tcase_add_loop_test(c, results_and_sums_are_exact, 0, 2 * SHAPES);
-    tcase_add_test(c, without_an_engine_nothing_is_fused);
-    tcase_add_loop_test(c, wrong_results_are_not_admitted, 0, sizeof faults / sizeof faults[0]);
-    tcase_add_test(c, equal_shapes_are_tried_once);
-    tcase_add_test(c, choice_travels_as_text);
-    tcase_add_test(c, engines_with_sums_are_timed);
-    tcase_add_loop_test(c, wrong_choices_are_refused, 0,
-                        sizeof wrong_choices / sizeof wrong_choices[0]);
-    tcase_add_loop_test(c, gradients_at_many_seeds, 0, JUDGED * SEEDS);
-    tcase_add_test(c, sums_are_of_this_step);
-    tcase_add_test(c, forced_branches_go_with_it);
-    tcase_add_test(c, only_where_it_is_asked_for);
-    suite_add_tcase(suite, c);
-    return run_suite(suite);
+    return RUN_TESTS("cuda fuse", .timeout_s = 120);
 }

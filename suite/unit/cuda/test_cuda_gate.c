@@ -47,7 +47,7 @@ static bool gates(const ls_conv *conv)
 }
 
 /* Integers: the gradient, the decisions and the sums have one right value each. */
-START_TEST(results_and_sums_are_exact)
+LOOP_TEST(results_and_sums_are_exact, 2 * SHAPES)
 {
     const ls_conv_shape *s = &shapes[_i / 2];
     int64_t in = ls_conv_graph_count(s, LS_CONV_AS_X), out = ls_conv_graph_count(s, LS_CONV_AS_Y);
@@ -107,7 +107,6 @@ START_TEST(results_and_sums_are_exact)
     ls_conv_destroy(conv);
     bench_close(&b);
 }
-END_TEST
 
 /* A norm of integers on the device. */
 typedef struct integer_norm {
@@ -169,7 +168,7 @@ static void check_sums(bench *b, const integer_norm *n, const double *g, int64_t
 }
 
 /* Shapes of stride 1, in place; with one norm and a residual, and with two. */
-START_TEST(joined_results_and_sums_are_exact)
+LOOP_TEST(joined_results_and_sums_are_exact, 4)
 {
     const ls_conv_shape *s = &shapes[_i / 2 == 0 ? 0 : 2];
     bool twice = _i % 2 == 1;
@@ -221,7 +220,6 @@ START_TEST(joined_results_and_sums_are_exact)
     ls_conv_destroy(conv);
     bench_close(&b);
 }
-END_TEST
 
 static const struct join_fault {
     const char *what, *says;
@@ -239,7 +237,7 @@ static const struct join_fault {
     {"rows", "the sum of g", false},
 };
 
-START_TEST(wrong_joins_are_not_admitted)
+ROWS_TEST(wrong_joins_are_not_admitted, join_faults)
 {
     const struct join_fault *f = &join_faults[_i];
     char fault[64];
@@ -263,10 +261,9 @@ START_TEST(wrong_joins_are_not_admitted)
     ls_conv_destroy(conv);
     bench_close(&b);
 }
-END_TEST
 
 /* Not with stride 2, silently; and its word travels as the others do. */
-START_TEST(joins_have_words)
+TEST(joins_have_words)
 {
     bench b = bench_open(false, false, false);
     char text[1024];
@@ -289,9 +286,8 @@ START_TEST(joins_have_words)
     }
     bench_close(&b);
 }
-END_TEST
 
-START_TEST(without_an_engine_nothing_is_fused)
+TEST(without_an_engine_nothing_is_fused)
 {
     static const ls_conv_shape odd = {1, 5, 6, 6, 7, 6, 6, 3, 1, 1};
     static const struct {
@@ -317,7 +313,6 @@ START_TEST(without_an_engine_nothing_is_fused)
         bench_close(&b);
     }
 }
-END_TEST
 
 static const struct fault {
     const char *what, *says;
@@ -331,7 +326,7 @@ static const struct fault {
     {"unrounded", "the sum of g"},
 };
 
-START_TEST(wrong_results_are_not_admitted)
+ROWS_TEST(wrong_results_are_not_admitted, faults)
 {
     char fault[64];
     bench b = bench_open(false, false, false);
@@ -357,10 +352,9 @@ START_TEST(wrong_results_are_not_admitted)
     ls_conv_destroy(conv);
     bench_close(&b);
 }
-END_TEST
 
 /* Mistakes that come later than the trial, and other decisions near ties. */
-START_TEST(right_results_are_admitted)
+LOOP_TEST(right_results_are_admitted, 4)
 {
     static const char *const kinds[] = {"gate:stale", "gate:scale", "gate:ties", "gate:none"};
     for (int i = 0; i < SHAPES; i++) {
@@ -376,9 +370,8 @@ START_TEST(right_results_are_admitted)
         bench_close(&b);
     }
 }
-END_TEST
 
-START_TEST(choice_travels_as_text)
+TEST(choice_travels_as_text)
 {
     static const char *const other = "eng15 eng15 eng15 gate=eng41_k2=2_k14=4";
     bench b = bench_open(false, false, false);
@@ -404,9 +397,8 @@ START_TEST(choice_travels_as_text)
     ls_conv_destroy(conv);
     bench_close(&b);
 }
-END_TEST
 
-START_TEST(engines_are_timed)
+TEST(engines_are_timed)
 {
     bench b = bench_open(false, false, true);
     ls_conv *conv = gated_conv(&b, &shapes[0], LS_F16);
@@ -420,7 +412,6 @@ START_TEST(engines_are_timed)
     ls_conv_destroy(conv);
     bench_close(&b);
 }
-END_TEST
 
 /* ---- plans ----------------------------------------------------------------------------------- */
 
@@ -489,23 +480,21 @@ static void judge_step(const struct judged *j, ls_kernel_subject_options o)
     ls_kernel_subject_free(&s);
 }
 
-START_TEST(gradients_at_many_seeds)
+LOOP_TEST(gradients_at_many_seeds, (JUDGED * SEEDS))
 {
     judge_step(&judged[_i % JUDGED], gated_level(1 + _i / JUDGED % 3, (uint64_t)(_i / JUDGED)));
 }
-END_TEST
 
 /* A ReLU that decides otherwise near ties does not show. */
-START_TEST(ties_do_not_show)
+LOOP_TEST(ties_do_not_show, JUDGED)
 {
     setenv("LS_EMULATED_CONV_WRONG", "gate:ties", 1);
     judge_step(&judged[_i % JUDGED], gated_level(2, (uint64_t)(_i / JUDGED)));
     unsetenv("LS_EMULATED_CONV_WRONG");
 }
-END_TEST
 
 /* Sums of the step before would be those of other gradients. */
-START_TEST(sums_are_of_this_step)
+TEST(sums_are_of_this_step)
 {
     ls_kernel_net n;
     networks[1](&n);
@@ -520,11 +509,10 @@ START_TEST(sums_are_of_this_step)
     judge_plan(&s, cuda_scale(&o));
     ls_kernel_subject_free(&s);
 }
-END_TEST
 
 /* Not unasked, not in another type, and not where decisions of ReLUs are given: the graph decides
  * by itself. */
-START_TEST(only_where_it_is_asked_for)
+TEST(only_where_it_is_asked_for)
 {
     ls_kernel_net n;
     networks[1](&n);
@@ -540,7 +528,6 @@ START_TEST(only_where_it_is_asked_for)
         ls_kernel_subject_free(&s);
     }
 }
-END_TEST
 
 /* ---- the audit near ties --------------------------------------------------------------------- */
 
@@ -598,7 +585,7 @@ static void *halves(bench *b, double value)
     return tensor(b, LS_F16, list, WIDE);
 }
 
-START_TEST(near_ties_are_judged_either_way)
+ROWS_TEST(near_ties_are_judged_either_way, tie_rows)
 {
     const struct tie *row = &tie_rows[_i];
     bench b = bench_open(false, false, false);
@@ -671,30 +658,9 @@ START_TEST(near_ties_are_judged_either_way)
     }
     bench_close(&b);
 }
-END_TEST
 
 int main(void)
 {
     use_emulation();
-    Suite *suite = suite_create("cuda gate");
-    TCase *c = tcase_create("gate");
-    tcase_set_timeout(c, 120);
-    tcase_add_loop_test(c, results_and_sums_are_exact, 0, 2 * SHAPES);
-    tcase_add_loop_test(c, joined_results_and_sums_are_exact, 0, 4);
-    tcase_add_loop_test(c, wrong_joins_are_not_admitted, 0,
-                        sizeof join_faults / sizeof join_faults[0]);
-    tcase_add_test(c, joins_have_words);
-    tcase_add_test(c, without_an_engine_nothing_is_fused);
-    tcase_add_loop_test(c, wrong_results_are_not_admitted, 0, sizeof faults / sizeof faults[0]);
-    tcase_add_loop_test(c, right_results_are_admitted, 0, 4);
-    tcase_add_test(c, choice_travels_as_text);
-    tcase_add_test(c, engines_are_timed);
-    tcase_add_loop_test(c, gradients_at_many_seeds, 0, JUDGED * SEEDS);
-    tcase_add_loop_test(c, ties_do_not_show, 0, JUDGED);
-    tcase_add_test(c, sums_are_of_this_step);
-    tcase_add_test(c, only_where_it_is_asked_for);
-    tcase_add_loop_test(c, near_ties_are_judged_either_way, 0,
-                        sizeof tie_rows / sizeof tie_rows[0]);
-    suite_add_tcase(suite, c);
-    return run_suite(suite);
+    return RUN_TESTS("cuda gate", .timeout_s = 120);
 }

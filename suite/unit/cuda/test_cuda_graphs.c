@@ -215,7 +215,7 @@ static int wrong_sums(gate *t)
     return wrong;
 }
 
-START_TEST(gradient_into_relu_and_norm)
+LOOP_TEST(gradient_into_relu_and_norm, SEEDS)
 {
     gate t;
     gate_make(&t, (uint64_t)_i);
@@ -224,10 +224,9 @@ START_TEST(gradient_into_relu_and_norm)
     ck_assert_int_eq(wrong_sums(&t), 0);
     gate_free(&t);
 }
-END_TEST
 
 /* An engine that forgets the ReLU; one with a wrong sum. */
-START_TEST(mistakes_are_seen)
+LOOP_TEST(mistakes_are_seen, 2)
 {
     gate t;
     gate_make(&t, 1);
@@ -238,10 +237,9 @@ START_TEST(mistakes_are_seen)
     ck_assert_int_eq(wrong_sums(&t) > 0, _i == 1);
     gate_free(&t);
 }
-END_TEST
 
 /* Graphs that cuDNN does not offer, and those that are not emulated. */
-START_TEST(other_graphs_are_refused)
+TEST(other_graphs_are_refused)
 {
     static void (*const build[])(fused * g) = {data_relu_of_stored_norm, data_add_norm, data_add};
     bench b = bench_open(true, false, false);
@@ -255,16 +253,5 @@ START_TEST(other_graphs_are_refused)
     }
     bench_close(&b);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("cuda graphs");
-    TCase *c = tcase_create("graphs");
-    tcase_set_timeout(c, 60);
-    tcase_add_loop_test(c, gradient_into_relu_and_norm, 0, SEEDS);
-    tcase_add_loop_test(c, mistakes_are_seen, 0, 2);
-    tcase_add_test(c, other_graphs_are_refused);
-    suite_add_tcase(suite, c);
-    return run_suite(suite);
-}
+TEST_MAIN("cuda graphs", .timeout_s = 60)

@@ -104,7 +104,7 @@ static void check_add(ls_dtype type, int64_t count, bool two, bool relu, bool gi
     place_free(&mask);
 }
 
-START_TEST(add)
+LOOP_TEST(add, 3)
 {
     for (int n = 0; n < COUNT_COUNT; n++) {
         for (int f = 0; f < 6; f++) {
@@ -112,9 +112,8 @@ START_TEST(add)
         }
     }
 }
-END_TEST
 
-START_TEST(gate)
+LOOP_TEST(gate, 3)
 {
     ls_dtype type = TYPES[_i];
     for (int n = 0; n < COUNT_COUNT; n++) {
@@ -148,7 +147,6 @@ START_TEST(gate)
         }
     }
 }
-END_TEST
 
 /* ---- shortcut, average ----------------------------------------------------------------------- */
 
@@ -182,7 +180,7 @@ static void both_ways_check(both_ways *w)
     place_free(&w->dx);
 }
 
-START_TEST(shortcut)
+LOOP_TEST(shortcut, 3)
 {
     static const int size[][6] = {/* N H W C stride out */
                                   {2, 7, 5, 3, 2, 7},
@@ -206,9 +204,8 @@ START_TEST(shortcut)
         both_ways_check(&w);
     }
 }
-END_TEST
 
-START_TEST(average)
+LOOP_TEST(average, 3)
 {
     static const int size[][3] = {{2, 49, 64}, {3, 35, 3}, {1, 1, 8}, {2, 6, 2049}, {5, 50, 4}};
     ls_dtype type = TYPES[_i];
@@ -228,7 +225,6 @@ START_TEST(average)
         both_ways_check(&w);
     }
 }
-END_TEST
 
 /* ---- pool ------------------------------------------------------------------------------------ */
 
@@ -323,14 +319,13 @@ static void check_pool(ls_dtype type, const ls_pool_shape *s, bool given)
     place_free(&dx);
 }
 
-START_TEST(pool)
+LOOP_TEST(pool, 3)
 {
     for (int n = 0; n < POOL_COUNT; n++) {
         check_pool(TYPES[_i], &POOLS[n], false);
         check_pool(TYPES[_i], &POOLS[n], true);
     }
 }
-END_TEST
 
 /* ---- loss ------------------------------------------------------------------------------------ */
 
@@ -419,7 +414,7 @@ static void check_loss(ls_dtype type, int images, int classes, double size, doub
     place_free(&state);
 }
 
-START_TEST(loss)
+LOOP_TEST(loss, 3)
 {
     check_loss(TYPES[_i], 1, 2, 1, 0);
     check_loss(TYPES[_i], 5, 10, 3, 0);
@@ -430,9 +425,8 @@ START_TEST(loss)
     check_loss(TYPES[_i], 3, 1003, 2, 0.5);
     check_loss(TYPES[_i], 300, 7, 1, 1);
 }
-END_TEST
 
-START_TEST(bias_gradient)
+LOOP_TEST(bias_gradient, 3)
 {
     static const int size[][2] = {{1, 1}, {5, 10}, {37, 33}, {300, 3}};
     for (size_t n = 0; n < sizeof size / sizeof size[0]; n++) {
@@ -463,21 +457,5 @@ START_TEST(bias_gradient)
         }
     }
 }
-END_TEST
 
-int main(void)
-{
-    TCase *kernels = tcase_create("kernels");
-    tcase_set_timeout(kernels, 60);
-    tcase_add_checked_fixture(kernels, set_up, tear_down);
-    tcase_add_loop_test(kernels, add, 0, 3);
-    tcase_add_loop_test(kernels, gate, 0, 3);
-    tcase_add_loop_test(kernels, shortcut, 0, 3);
-    tcase_add_loop_test(kernels, average, 0, 3);
-    tcase_add_loop_test(kernels, pool, 0, 3);
-    tcase_add_loop_test(kernels, loss, 0, 3);
-    tcase_add_loop_test(kernels, bias_gradient, 0, 3);
-    Suite *suite = suite_create("cuda_kernels");
-    suite_add_tcase(suite, kernels);
-    return run_suite(suite);
-}
+TEST_MAIN("cuda_kernels", .timeout_s = 60, .before = set_up, .after = tear_down)

@@ -40,7 +40,7 @@ enum { IMAGE_COUNT = sizeof IMAGES / sizeof IMAGES[0] };
 
 static const ls_image_format floats = {.type = LS_F32};
 
-START_TEST(image)
+LOOP_TEST(image, 3)
 {
     ls_dtype type = TYPES[_i];
     for (int k = 0; k < IMAGE_COUNT; k++) {
@@ -64,10 +64,9 @@ START_TEST(image)
         place_free(&to);
     }
 }
-END_TEST
 
 /* Every byte in every channel becomes the host's float, rounded to the type: `==`, nothing less. */
-START_TEST(image_of_bytes)
+LOOP_TEST(image_of_bytes, 3)
 {
     enum { N = 2, H = 16, W = 16, PIXELS = H * W, COUNT = N * 3 * PIXELS };
     ls_dtype type = TYPES[_i];
@@ -94,7 +93,6 @@ START_TEST(image_of_bytes)
     place_free(&from);
     place_free(&to);
 }
-END_TEST
 
 /* ---- the stem over blocks of 2x2 pixels -------------------------------------------------------
  */
@@ -118,7 +116,7 @@ static double stem_at(const double *x, const double *w, const int *stem, int n, 
 
 /* Packed images and packed weights, multiplied as 4x4 with stride 1 and no padding, are the stem of
  * 7x7: exactly, because all numbers are whole and small. The image's export is the image. */
-START_TEST(stem_over_blocks)
+LOOP_TEST(stem_over_blocks, 3)
 {
     enum { OUT = 5, STORED = LS_INPUT_BLOCK_CHANNELS };
     ls_dtype type = TYPES[_i];
@@ -192,10 +190,9 @@ START_TEST(stem_over_blocks)
         place_free(&table);
     }
 }
-END_TEST
 
 /* Bytes are normalised in blocks as they are outside. */
-START_TEST(blocks_of_bytes)
+LOOP_TEST(blocks_of_bytes, 3)
 {
     enum { N = 2, H = 16, W = 16, COUNT = N * 3 * H * W };
     ls_dtype type = TYPES[_i];
@@ -225,7 +222,6 @@ START_TEST(blocks_of_bytes)
     place_free(&one);
     place_free(&other);
 }
-END_TEST
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
@@ -290,7 +286,7 @@ static void check_weights(ls_dtype type, ls_dtype plain, int off)
     place_free(&table);
 }
 
-START_TEST(weights)
+LOOP_TEST(weights, 3)
 {
     check_weights(TYPES[_i], LS_F32, 0);
     check_weights(TYPES[_i], LS_F32, 1);
@@ -298,11 +294,10 @@ START_TEST(weights)
     check_weights(TYPES[_i], LS_F16, _i);
     check_weights(TYPES[_i], LS_BF16, 3);
 }
-END_TEST
 
 /* ---- exports --------------------------------------------------------------------------------- */
 
-START_TEST(plain_export)
+LOOP_TEST(plain_export, 3)
 {
     ls_dtype type = TYPES[_i];
     for (int k = 0; k < IMAGE_COUNT; k++) {
@@ -325,9 +320,8 @@ START_TEST(plain_export)
         place_free(&to);
     }
 }
-END_TEST
 
-START_TEST(mask_export)
+TEST(mask_export)
 {
     for (int k = 0; k < IMAGE_COUNT; k++) {
         int N = IMAGES[k][0], C = IMAGES[k][1], pixels = IMAGES[k][2] * IMAGES[k][3];
@@ -358,9 +352,8 @@ START_TEST(mask_export)
         place_free(&bits);
     }
 }
-END_TEST
 
-START_TEST(taps_export)
+TEST(taps_export)
 {
     const ls_pool_shape s = {2, 3, 7, 5, 4, 3, 3, 2, 1};
     int64_t count = 2 * 3 * 4 * 3;
@@ -401,22 +394,5 @@ START_TEST(taps_export)
     place_free(&index);
     place_free(&outside);
 }
-END_TEST
 
-int main(void)
-{
-    TCase *layout = tcase_create("layout");
-    tcase_set_timeout(layout, 60);
-    tcase_add_checked_fixture(layout, set_up, tear_down);
-    tcase_add_loop_test(layout, image, 0, 3);
-    tcase_add_loop_test(layout, image_of_bytes, 0, 3);
-    tcase_add_loop_test(layout, stem_over_blocks, 0, 3);
-    tcase_add_loop_test(layout, blocks_of_bytes, 0, 3);
-    tcase_add_loop_test(layout, weights, 0, 3);
-    tcase_add_loop_test(layout, plain_export, 0, 3);
-    tcase_add_test(layout, mask_export);
-    tcase_add_test(layout, taps_export);
-    Suite *suite = suite_create("cuda_layout");
-    suite_add_tcase(suite, layout);
-    return run_suite(suite);
-}
+TEST_MAIN("cuda_layout", .timeout_s = 60, .before = set_up, .after = tear_down)

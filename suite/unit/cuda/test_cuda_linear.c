@@ -47,7 +47,7 @@ static ls_linear *linear_of(bench *b, const struct layer *l, ls_dtype type)
     return linear;
 }
 
-START_TEST(all_passes_are_exact)
+LOOP_TEST(all_passes_are_exact, (LAYERS * TYPES))
 {
     const struct layer *l = &layers[_i % LAYERS];
     ls_dtype type = types[_i / LAYERS % TYPES];
@@ -65,11 +65,10 @@ START_TEST(all_passes_are_exact)
     }
     sums_free(&t);
 }
-END_TEST
 
 /* f16 has no 2049: with the bias of 1 the result is 2050, but 2048 where the product is rounded
  * before the bias is added. bf16: 257 and a bias of 1, which give 258 or 256. */
-START_TEST(a_result_is_rounded_once)
+LOOP_TEST(a_result_is_rounded_once, 2)
 {
     enum { BATCH = 2, IN = 8, OUT = 16 };
     ls_dtype type = _i == 0 ? LS_F16 : LS_BF16;
@@ -100,7 +99,6 @@ START_TEST(a_result_is_rounded_once)
     sums_free(&t);
     bench_close(&b);
 }
-END_TEST
 
 /* The algorithm for each type and each largest alignment common to the rows of all operands. */
 static const struct taken {
@@ -124,7 +122,7 @@ static const struct taken {
     {0, LS_F32, true, "forward algorithm 30 "}, /* rows of 10 floats: 8 bytes */
 };
 
-START_TEST(algorithms_are_taken_by_their_arithmetic)
+ROWS_TEST(algorithms_are_taken_by_their_arithmetic, taken)
 {
     const struct taken *c = &taken[_i];
     bench b = bench_open(false, c->tf32, false);
@@ -135,11 +133,10 @@ START_TEST(algorithms_are_taken_by_their_arithmetic)
     ls_linear_destroy(linear);
     bench_close(&b);
 }
-END_TEST
 
 /* For a library that refuses a bias with pedantic products the backend requests f32 sums by
  * default, and checks the offers against the same requirements. */
-START_TEST(f32_without_pedantic)
+TEST(f32_without_pedantic)
 {
     bench b = bench_open(false, false, false);
     setenv("LS_EMULATED_PEDANTIC", "0", 1);
@@ -153,11 +150,10 @@ START_TEST(f32_without_pedantic)
     ls_linear_destroy(linear);
     bench_close(&b);
 }
-END_TEST
 
 /* A library that reports every kind of arithmetic for each algorithm: half types take the first
  * with allowed sums, and say so; f32 might be TF32. */
-START_TEST(flags_exclude_all)
+LOOP_TEST(flags_exclude_all, 3)
 {
     bench b = bench_open(false, false, false);
     static const ls_dtype types[] = {LS_F16, LS_BF16, LS_F32};
@@ -182,9 +178,8 @@ START_TEST(flags_exclude_all)
     }
     bench_close(&b);
 }
-END_TEST
 
-START_TEST(no_workspace_no_algorithm)
+TEST(no_workspace_no_algorithm)
 {
     bench b = bench_open(false, false, false);
     b.backend->workspace_limit = 0;
@@ -198,9 +193,8 @@ START_TEST(no_workspace_no_algorithm)
                   "%s", said);
     bench_close(&b);
 }
-END_TEST
 
-START_TEST(recorded_work_runs_again)
+TEST(recorded_work_runs_again)
 {
     const struct layer *l = &layers[0];
     bench b = bench_open(false, false, false);
@@ -224,21 +218,5 @@ START_TEST(recorded_work_runs_again)
     ls_linear_destroy(linear);
     bench_close(&b);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("cuda linear");
-    TCase *c = tcase_create("linear");
-    tcase_set_timeout(c, 60);
-    tcase_add_loop_test(c, all_passes_are_exact, 0, LAYERS * TYPES);
-    tcase_add_loop_test(c, a_result_is_rounded_once, 0, 2);
-    tcase_add_loop_test(c, algorithms_are_taken_by_their_arithmetic, 0,
-                        sizeof taken / sizeof taken[0]);
-    tcase_add_test(c, f32_without_pedantic);
-    tcase_add_loop_test(c, flags_exclude_all, 0, 3);
-    tcase_add_test(c, no_workspace_no_algorithm);
-    tcase_add_test(c, recorded_work_runs_again);
-    suite_add_tcase(suite, c);
-    return run_suite(suite);
-}
+TEST_MAIN("cuda linear", .timeout_s = 60)

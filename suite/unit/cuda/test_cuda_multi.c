@@ -164,7 +164,7 @@ static const ls_dtype *const KINDS[] = {F32S, F16S, BF16S, MIXED};
 
 /* ---- one tensor ------------------------------------------------------------------------------ */
 
-START_TEST(convert_scale_accumulate)
+LOOP_TEST(convert_scale_accumulate, 4)
 {
     static const float factors[] = {1.0f, 1.0f / 3.0f, 65536.0f};
     for (int k = 0; k < 4; k++) {
@@ -195,7 +195,6 @@ START_TEST(convert_scale_accumulate)
         twin_free(&sum);
     }
 }
-END_TEST
 
 /* ---- unscale --------------------------------------------------------------------------------- */
 
@@ -224,7 +223,7 @@ static void check_unscale(const twin *to, const twin *from)
     }
 }
 
-START_TEST(unscale)
+LOOP_TEST(unscale, 4)
 {
     for (int k = 0; k < 4; k++) {
         twin to = twin_make(KINDS[k], (unsigned)(k + 2), 1);
@@ -236,10 +235,9 @@ START_TEST(unscale)
         twin_free(&from);
     }
 }
-END_TEST
 
 /* It is found wherever it is, and the lowest tensor is named. */
-START_TEST(unscale_sees_what_is_not_finite)
+LOOP_TEST(unscale_sees_what_is_not_finite, 4)
 {
     static const float bad[] = {NAN, INFINITY, -INFINITY};
     twin to = twin_make(F32S, 1, 1);
@@ -257,10 +255,9 @@ START_TEST(unscale_sees_what_is_not_finite)
     }
     twin_free(&to);
 }
-END_TEST
 
 /* A finite gradient that overflows a half after unscaling counts as an overflow. */
-START_TEST(unscale_into_half_overflows)
+TEST(unscale_into_half_overflows)
 {
     twin to = twin_make(F16S, 1, 1), from = twin_make(F32S, 2, 1);
     put_value(from.host[10], 512, 3e38f);
@@ -269,7 +266,6 @@ START_TEST(unscale_into_half_overflows)
     twin_free(&to);
     twin_free(&from);
 }
-END_TEST
 
 /* ---- optimizers ------------------------------------------------------------------------------ */
 
@@ -385,7 +381,7 @@ static void optimizer_free(optimizer *o)
     twin_free(&o->copy);
 }
 
-START_TEST(optimizers)
+LOOP_TEST(optimizers, CONFIG_COUNT)
 {
     const ls_optimizer_config *config = &CONFIGS[_i];
     for (int form = 0; form < 4; form++) { /* f32; masters with fp16, bf16 copies; half */
@@ -404,10 +400,9 @@ START_TEST(optimizers)
         optimizer_free(&o);
     }
 }
-END_TEST
 
 /* A static scale takes the step despite non-finite values, and the state names the tensor. */
-START_TEST(optimizers_report_what_is_not_finite)
+LOOP_TEST(optimizers_report_what_is_not_finite, CONFIG_COUNT)
 {
     const ls_optimizer_config *config = &CONFIGS[_i];
     optimizer o;
@@ -427,10 +422,9 @@ START_TEST(optimizers_report_what_is_not_finite)
     ck_assert_int_eq(o.state.first_bad_state, 9);
     optimizer_free(&o);
 }
-END_TEST
 
 /* Clipped gradients and their norm have the CPU's bits; after an overflow they stay as they are. */
-START_TEST(clips)
+TEST(clips)
 {
     static const ls_clip_config configs[] = {
         {.max_norm = 0.5}, {.max_norm = 1e9}, {.max_value = 0.25}, {0}};
@@ -452,11 +446,10 @@ START_TEST(clips)
         optimizer_free(&o);
     }
 }
-END_TEST
 
 /* ---- loss scale, graphs ---------------------------------------------------------------------- */
 
-START_TEST(scaler)
+LOOP_TEST(scaler, 3)
 {
     static const ls_scaler_config configs[] = {
         {true, 2.0f, 0.5f, 2, 0.0f, 16777216.0f},
@@ -472,7 +465,6 @@ START_TEST(scaler)
         check_state(&state);
     }
 }
-END_TEST
 
 static ls_status enqueue_step(optimizer *o, const ls_optimizer_config *config,
                               const ls_tensor_list *grad)
@@ -483,7 +475,7 @@ static ls_status enqueue_step(optimizer *o, const ls_optimizer_config *config,
 
 /* A new list cannot be used while a graph is recorded; one that was used before can, and each
  * launch equals a call. */
-START_TEST(lists_in_graphs)
+LOOP_TEST(lists_in_graphs, CONFIG_COUNT)
 {
     const ls_optimizer_config *config = &CONFIGS[_i];
     optimizer o;
@@ -521,10 +513,9 @@ START_TEST(lists_in_graphs)
     cudaGraphDestroy(graph);
     optimizer_free(&o);
 }
-END_TEST
 
 /* Another order of blocks must not change the named tensor or any sum. */
-START_TEST(order_of_blocks_is_nothing)
+TEST(order_of_blocks_is_nothing)
 {
     setenv("LS_EMULATED_ORDER", "backward", 1);
     for (int k = 0; k < CONFIG_COUNT; k++) {
@@ -540,24 +531,5 @@ START_TEST(order_of_blocks_is_nothing)
     check_unscale(NULL, &from);
     twin_free(&from);
 }
-END_TEST
 
-int main(void)
-{
-    TCase *multi = tcase_create("multi");
-    tcase_set_timeout(multi, 60);
-    tcase_add_checked_fixture(multi, set_up, tear_down);
-    tcase_add_loop_test(multi, convert_scale_accumulate, 0, 4);
-    tcase_add_loop_test(multi, unscale, 0, 4);
-    tcase_add_loop_test(multi, unscale_sees_what_is_not_finite, 0, 4);
-    tcase_add_test(multi, unscale_into_half_overflows);
-    tcase_add_loop_test(multi, optimizers, 0, CONFIG_COUNT);
-    tcase_add_test(multi, clips);
-    tcase_add_loop_test(multi, optimizers_report_what_is_not_finite, 0, CONFIG_COUNT);
-    tcase_add_loop_test(multi, scaler, 0, 3);
-    tcase_add_loop_test(multi, lists_in_graphs, 0, CONFIG_COUNT);
-    tcase_add_test(multi, order_of_blocks_is_nothing);
-    Suite *suite = suite_create("cuda_multi");
-    suite_add_tcase(suite, multi);
-    return run_suite(suite);
-}
+TEST_MAIN("cuda_multi", .timeout_s = 60, .before = set_up, .after = tear_down)

@@ -639,19 +639,17 @@ static void run(int world, world_function *function, void *context)
     ck_assert_int_eq(world_run(world, function, context, code), 0);
 }
 
-START_TEST(test_every_operation)
+RANGE_TEST(test_every_operation, 1, 4)
 {
     run(_i, every_operation, NULL);
 }
-END_TEST
 
-START_TEST(test_input_at_start)
+RANGE_TEST(test_input_at_start, 1, 4)
 {
     run(_i, input_at_start, NULL);
 }
-END_TEST
 
-START_TEST(test_order)
+LOOP_TEST(test_order, 2)
 {
     setenv("LS_EMULATED_LATE", _i == 0 ? "0" : "1", 1);
     run(2, order_of_streams, NULL);
@@ -659,38 +657,33 @@ START_TEST(test_order)
     run(3, graph, NULL);
     run(2, follow, NULL);
 }
-END_TEST
 
-START_TEST(test_apart)
+TEST(test_apart)
 {
     run(3, apart, NULL);
 }
-END_TEST
 
-START_TEST(test_network)
+ROWS_TEST(test_network, networks)
 {
     struct network n = networks[_i];
     run(2, network, &n);
 }
-END_TEST
 
-START_TEST(test_memory)
+LOOP_TEST(test_memory, 2)
 {
     bool refuse = _i == 1;
     run(2, memory, &refuse);
     run(1, memory, &refuse);
 }
-END_TEST
 
-START_TEST(test_places)
+LOOP_TEST(test_places, 2)
 {
     bool allowed = _i == 1;
     run(2, shared_device, &allowed);
     run(2, pinned, NULL);
 }
-END_TEST
 
-START_TEST(test_goes_wrong)
+RANGE_TEST(test_goes_wrong, LATE_TO_OPEN, ABORTED + 1)
 {
     wrong how = (wrong)_i;
     int code[WORLD_MAX];
@@ -703,22 +696,9 @@ START_TEST(test_goes_wrong)
         ck_assert_int_eq(failed, 0);
     }
 }
-END_TEST
 
 int main(void)
 {
     use_emulation();
-    Suite *suite = suite_create("nccl");
-    TCase *tests = tcase_create("nccl");
-    tcase_set_timeout(tests, 60);
-    tcase_add_loop_test(tests, test_every_operation, 1, 4);
-    tcase_add_loop_test(tests, test_input_at_start, 1, 4);
-    tcase_add_loop_test(tests, test_order, 0, 2);
-    tcase_add_loop_test(tests, test_memory, 0, 2);
-    tcase_add_test(tests, test_apart);
-    tcase_add_loop_test(tests, test_network, 0, sizeof networks / sizeof *networks);
-    tcase_add_loop_test(tests, test_places, 0, 2);
-    tcase_add_loop_test(tests, test_goes_wrong, LATE_TO_OPEN, ABORTED + 1);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
+    return RUN_TESTS("nccl", .timeout_s = 60);
 }

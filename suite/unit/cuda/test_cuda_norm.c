@@ -469,7 +469,7 @@ enum { SHAPE_COUNT = sizeof SHAPES / sizeof SHAPES[0] };
 /* Of packets, too: two columns, the second narrow, with more blocks than a merge has lanes. */
 static const shape MANY_BLOCKS = {4300, 72, 132, 0};
 
-START_TEST(shapes_and_forms)
+LOOP_TEST(shapes_and_forms, SHAPE_COUNT)
 {
     /* every shape with every form; the types alternate */
     const shape *s = &SHAPES[_i];
@@ -477,29 +477,26 @@ START_TEST(shapes_and_forms)
         run_case(TYPES[(i + _i) % 3], s, &FORMS[i], 1);
     }
 }
-END_TEST
 
-START_TEST(large_means)
+TEST(large_means)
 {
     static const shape large[] = {{777, 16, 4, 1000}, {333, 3, 4, -1000}, {64, 64, 1, 1000}};
     for (int i = 0; i < FORM_COUNT; i++) {
         run_case(LS_F32, &large[i % 3], &FORMS[i], 1);
     }
 }
-END_TEST
 
-START_TEST(ranks_share_statistics)
+LOOP_TEST(ranks_share_statistics, 4)
 {
     static const shape shared[] = {{40, 16, 3, 0}, {7, 3, 1, 0}, {1, 8, 2, 0}, {90, 8, 2, 1000}};
     for (int i = 0; i < FORM_COUNT; i++) {
         run_case(_i == 3 ? LS_F32 : TYPES[i % 3], &shared[_i], &FORMS[i], 3);
     }
 }
-END_TEST
 
 /* Means of two deviations: with those of x squared, sums that are rounded once leave 1/deviation an
  * error of (1 + 3 * 4) / 2 roundings, within TERMS_LIMIT. */
-START_TEST(statistics_from_a_products_sums)
+LOOP_TEST(statistics_from_a_products_sums, 20)
 {
     static const shape summed[] = {{70, 16, 4, 2}, {333, 8, 2, -2}, {40, 3, 1, 0.5}};
     for (int i = 0; i < FORM_COUNT; i++) {
@@ -508,7 +505,6 @@ START_TEST(statistics_from_a_products_sums)
         run_seed(_i, TYPES[i % 3], &summed[(_i + i) % 3], &f, i % 2 == 0 ? 1 : 3);
     }
 }
-END_TEST
 
 static unsigned char *add_bits(unsigned char *bits, const place *p, size_t *bytes)
 {
@@ -565,7 +561,7 @@ static bool is_large(const shape *s)
 }
 
 /* Backwards, and in 50 (large shapes: 2) drawn orders of blocks and threads. */
-START_TEST(order_of_blocks_is_nothing)
+LOOP_TEST(order_of_blocks_is_nothing, SHAPE_COUNT)
 {
     const shape *s = &SHAPES[_i];
     size_t bytes;
@@ -580,7 +576,6 @@ START_TEST(order_of_blocks_is_nothing)
     }
     free(first);
 }
-END_TEST
 
 /* Each block of 128 rows has one gradient that is not 0: in block b < 16 a large one (2^60 and
  * more, from the eighth on 2^100), in block b + 16 the same with the other sign and, of the first
@@ -601,7 +596,7 @@ static double *cancelling_gradients(int64_t rows, int channels)
     return dy;
 }
 
-START_TEST(lanes_are_added_by_halves)
+TEST(lanes_are_added_by_halves)
 {
     rank r;
     make(&r, 0, 1, LS_F32, &MANY_BLOCKS, &(form){0});
@@ -617,10 +612,9 @@ START_TEST(lanes_are_added_by_halves)
     free(bias);
     drop(&r);
 }
-END_TEST
 
 /* A NaN or inf affects only its own channel; ReLU passes the NaN and blocks its gradient. */
-START_TEST(non_finite_stays_in_its_channel)
+TEST(non_finite_stays_in_its_channel)
 {
     static const shape cases[] = {{50, 16, 2, 0}, {50, 3, 2, 0}};
     const form *f = &FORMS[6];
@@ -650,21 +644,5 @@ START_TEST(non_finite_stays_in_its_channel)
         drop(&r);
     }
 }
-END_TEST
 
-int main(void)
-{
-    TCase *norm = tcase_create("norm");
-    tcase_set_timeout(norm, 60);
-    tcase_add_checked_fixture(norm, set_up, tear_down);
-    tcase_add_loop_test(norm, shapes_and_forms, 0, SHAPE_COUNT);
-    tcase_add_test(norm, large_means);
-    tcase_add_loop_test(norm, ranks_share_statistics, 0, 4);
-    tcase_add_loop_test(norm, statistics_from_a_products_sums, 0, 20);
-    tcase_add_loop_test(norm, order_of_blocks_is_nothing, 0, SHAPE_COUNT);
-    tcase_add_test(norm, lanes_are_added_by_halves);
-    tcase_add_test(norm, non_finite_stays_in_its_channel);
-    Suite *suite = suite_create("cuda_norm");
-    suite_add_tcase(suite, norm);
-    return run_suite(suite);
-}
+TEST_MAIN("cuda_norm", .timeout_s = 60, .before = set_up, .after = tear_down)

@@ -43,7 +43,7 @@ static void expect(ls_observe_judge *rule, int world, ls_verdict_code code, cons
     "./lockstep-launch --nproc-per-node 2 -- ./lockstep-train --device cuda -a resnet8 " \
     "--image-size 8 -b 2 --loss-scale 128 --print-freq 0 "
 
-START_TEST(a_training_is_seen_and_right)
+TEST(a_training_is_seen_and_right)
 {
     ck_assert_int_eq(run_observed("LS_OBSERVE_EVERY=2", TRAIN "--steps 8 --cuda-graph off"), 0);
     expect(ls_rules_collectives_sum, 2, LS_PASS, " elements of ");
@@ -51,10 +51,9 @@ START_TEST(a_training_is_seen_and_right)
     ck_assert(says("sums.rank1.jsonl", "\"failed\":0,\"unfinished\":0"));
     ck_assert(!says("log", "observe"));
 }
-END_TEST
 
 /* Nothing is enqueued into a capture: the emulation would put it into every launch. */
-START_TEST(captured_steps_are_left_alone)
+TEST(captured_steps_are_left_alone)
 {
     ck_assert_int_eq(run_observed("LS_OBSERVE_EVERY=1", TRAIN "--steps 4 --cuda-graph on"), 0);
     expect(ls_rules_collectives_sum, 2, LS_PASS, " elements of ");
@@ -62,9 +61,8 @@ START_TEST(captured_steps_are_left_alone)
     ck_assert(!says("sums.rank0.jsonl", "\"event\":\"end\",\"sampled\":0"));
     ck_assert(!says("sums.rank0.jsonl", "\"captured\":0,"));
 }
-END_TEST
 
-START_TEST(a_wrong_sum_is_caught)
+TEST(a_wrong_sum_is_caught)
 {
     ck_assert_int_eq(run_observed("LS_OBSERVE_EVERY=2 LS_EMULATED_SUM_WRONG=0",
                                   TRAIN "--steps 8 --cuda-graph off"),
@@ -73,11 +71,10 @@ START_TEST(a_wrong_sum_is_caught)
     expect(ls_rules_collectives_sum, 2, LS_FAIL, "element 0 on rank 0 is ");
     expect(ls_rules_collectives_order, 2, LS_PASS, " calls were the same");
 }
-END_TEST
 
 /* Each operation of the engine in each type, in place and not: whole numbers, then values that
  * round at every addition, infinities and NaNs. */
-START_TEST(every_operation_is_right)
+LOOP_TEST(every_operation_is_right, 2)
 {
     static const char command[] =
         "./lockstep-launch --nproc-per-node 3 -- ./lockstep-collectives --device cuda --comm nccl "
@@ -101,9 +98,8 @@ START_TEST(every_operation_is_right)
         ck_assert_msg(says("sums.rank2.jsonl", runs[_i].seen[i]), "%s", runs[_i].seen[i]);
     }
 }
-END_TEST
 
-START_TEST(an_error_of_its_own_is_one_line)
+TEST(an_error_of_its_own_is_one_line)
 {
     ck_assert_int_eq(
         run_observed("LS_OBSERVE_DIR=/nonexistent", TRAIN "--steps 2 --cuda-graph off"), 0);
@@ -116,7 +112,6 @@ START_TEST(an_error_of_its_own_is_one_line)
     ck_assert(!says("log", "lockstep observe"));
     expect(ls_rules_collectives_sum, 2, LS_SKIP, "NCCL was not looked at");
 }
-END_TEST
 
 /* ---- groups and captures, called as a program does ------------------------------------------- */
 
@@ -254,7 +249,7 @@ static int be_ranks(const char *fault)
     return bad;
 }
 
-START_TEST(groups_are_copied_when_they_end)
+TEST(groups_are_copied_when_they_end)
 {
     char program[PATH_MAX], command[PATH_MAX + 32];
     ls_path_program(program, sizeof program);
@@ -267,7 +262,6 @@ START_TEST(groups_are_copied_when_they_end)
     ck_assert_int_eq(run_observed("LS_OBSERVE_EVERY=1 LS_EMULATED_SUM_WRONG=999", command), 0);
     expect(ls_rules_collectives_sum, 2, LS_FAIL, "element 999 on rank ");
 }
-END_TEST
 
 /* As `lockstep observe` leaves it of a job that ended with that. */
 static void expect_stall(ls_record_state state, ls_verdict_code code, const char *text)
@@ -281,7 +275,7 @@ static void expect_stall(ls_record_state state, ls_verdict_code code, const char
                   "%d: %s", (int)finding.verdict.code, finding.verdict.evidence);
 }
 
-START_TEST(ranks_that_do_not_do_the_same_are_named)
+LOOP_TEST(ranks_that_do_not_do_the_same_are_named, 6)
 {
     static const char never[] = "rank 1 never entered call 6 of a communicator of 2 ranks, "
                                 "all_reduce sum of 1000 f32, which rank 0 did";
@@ -309,24 +303,11 @@ START_TEST(ranks_that_do_not_do_the_same_are_named)
     expect_stall(code == 0 ? LS_RECORD_DONE : LS_RECORD_FAILED, ways[_i].stall, ways[_i].of_stall);
     expect(ls_rules_collectives_order, RANKS, ways[_i].order, ways[_i].of_order);
 }
-END_TEST
 
 int main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "--as-ranks") == 0) {
         return be_ranks(argc > 2 ? argv[2] : NULL);
     }
-    Suite *suite = suite_create("cuda_observe");
-    TCase *tests = tcase_create("emulated");
-    tcase_set_timeout(tests, 240);
-    tcase_add_checked_fixture(tests, set_up, tear_down);
-    tcase_add_test(tests, a_training_is_seen_and_right);
-    tcase_add_test(tests, captured_steps_are_left_alone);
-    tcase_add_test(tests, a_wrong_sum_is_caught);
-    tcase_add_loop_test(tests, every_operation_is_right, 0, 2);
-    tcase_add_test(tests, an_error_of_its_own_is_one_line);
-    tcase_add_test(tests, groups_are_copied_when_they_end);
-    tcase_add_loop_test(tests, ranks_that_do_not_do_the_same_are_named, 0, 6);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
+    return RUN_TESTS("cuda_observe", .timeout_s = 240, .before = set_up, .after = tear_down);
 }

@@ -95,7 +95,7 @@ static const product_row products[] = {
     {1, 1, 1, 1, 1, 1, 1, 0},
 };
 
-START_TEST(products_are_the_same)
+ROWS_TEST(products_are_the_same, products)
 {
     const product_row *row = &products[_i];
     const ls_loops *on[2] = {device_loops(), ls_loops_cpu()};
@@ -127,7 +127,6 @@ START_TEST(products_are_the_same)
     ls_planes_free(&out_grad);
     free(weight);
 }
-END_TEST
 
 typedef struct norm_row {
     int world, accumulate, batch[3], group, height, width, channels;
@@ -140,7 +139,7 @@ static const norm_row norms[] = {
     {1, 1, {130}, 1, 1, 1, 33, LS_BITS_F64},  {2, 1, {1, 1}, 1, 7, 5, 64, LS_BITS_F32},
 };
 
-START_TEST(norms_are_the_same)
+ROWS_TEST(norms_are_the_same, norms)
 {
     const norm_row *row = &norms[_i];
     const ls_loops *on[2] = {device_loops(), ls_loops_cpu()};
@@ -183,10 +182,9 @@ START_TEST(norms_are_the_same)
     free(weight);
     free(bias);
 }
-END_TEST
 
 /* A whole step, on the branches of the first: nothing else may differ. */
-START_TEST(steps_are_the_same)
+TEST(steps_are_the_same)
 {
     ls_nettab net;
     enum { SIZE = 8, BATCH = 4 };
@@ -232,10 +230,9 @@ START_TEST(steps_are_the_same)
     ls_oracle_free(&net, &device);
     free(param);
 }
-END_TEST
 
 /* A request for the device must not fall back to the CPU. */
-START_TEST(no_device_is_an_error)
+TEST(no_device_is_an_error)
 {
     const ls_loops *loops = NULL;
     setenv("LS_ORACLE", "cuda", 1);
@@ -247,19 +244,9 @@ START_TEST(no_device_is_an_error)
     ck_assert_int_eq(ls_loops_choose(1e15, &loops), LS_OK);
     ck_assert_str_eq(loops->name, "cpu");
 }
-END_TEST
 
 int main(void)
 {
     use_emulation();
-    Suite *suite = suite_create("oracle_cuda");
-    TCase *tcase = tcase_create("all");
-    tcase_set_timeout(tcase, 60);
-    tcase_add_loop_test(tcase, products_are_the_same, 0,
-                        (int)(sizeof products / sizeof products[0]));
-    tcase_add_loop_test(tcase, norms_are_the_same, 0, (int)(sizeof norms / sizeof norms[0]));
-    tcase_add_test(tcase, steps_are_the_same);
-    tcase_add_test(tcase, no_device_is_an_error);
-    suite_add_tcase(suite, tcase);
-    return run_suite(suite);
+    return RUN_TESTS("oracle_cuda", .timeout_s = 60);
 }

@@ -17,20 +17,20 @@ static void check_network(int which, ls_kernel_subject_options o)
     ls_kernel_subject_free(&s);
 }
 
-START_TEST(gradients_f32)
+enum { NETWORKS = sizeof networks / sizeof *networks };
+
+ROWS_TEST(gradients_f32, networks)
 {
     check_network(_i, cuda_level(0, LS_F16));
 }
-END_TEST
 
 /* Network, then half type; O1 and O2 have the same rounding in the interpreter. */
-START_TEST(gradients_half)
+LOOP_TEST(gradients_half, 2 * NETWORKS)
 {
     ls_dtype half = _i % 2 == 0 ? LS_F16 : LS_BF16;
     check_network(_i / 2, cuda_level(1, half));
     check_network(_i / 2, cuda_level(2, half));
 }
-END_TEST
 
 /* ---- compared with the CPU backend ----------------------------------------------------------- */
 
@@ -127,19 +127,17 @@ static void against_cpu(int which, int opt_level, ls_dtype half)
     ls_kernel_subject_free(&gpu);
 }
 
-START_TEST(like_the_cpu_f32)
+ROWS_TEST(like_the_cpu_f32, networks)
 {
     against_cpu(_i, 0, LS_F16);
 }
-END_TEST
 
-START_TEST(like_the_cpu_half)
+LOOP_TEST(like_the_cpu_half, 2 * NETWORKS)
 {
     for (int opt_level = 1; opt_level <= 3; opt_level++) {
         against_cpu(_i / 2, opt_level, _i % 2 == 0 ? LS_F16 : LS_BF16);
     }
 }
-END_TEST
 
 /* ---- gradients onto gradients ---------------------------------------------------------------- */
 
@@ -175,7 +173,7 @@ static double apart(const ls_kernel_subject *a, const ls_kernel_subject *b)
 
 /* Adding in the products saves one rounding compared with adding in the operations behind them;
  * nothing else changes. */
-START_TEST(added_by_products_or_behind)
+LOOP_TEST(added_by_products_or_behind, 3 * NETWORKS)
 {
     static const double unit[] = {[LS_F32] = 0x1p-24, [LS_F16] = 0x1p-11, [LS_BF16] = 0x1p-8};
     int which = _i / 3;
@@ -209,10 +207,9 @@ START_TEST(added_by_products_or_behind)
     ls_kernel_subject_free(&behind);
     ls_kernel_subject_free(&products);
 }
-END_TEST
 
 /* If only some shapes have engines for it, the others use the alternative. */
-START_TEST(added_shape_by_shape)
+LOOP_TEST(added_shape_by_shape, 2)
 {
     ls_kernel_net n;
     networks[1](&n); /* bottlenecks: the adding convolutions are 1x1 and, outside blocks, 3x3 */
@@ -225,14 +222,13 @@ START_TEST(added_shape_by_shape)
     judge_plan(&s, 1);
     ls_kernel_subject_free(&s);
 }
-END_TEST
 
 /* ---- the stem over blocks of pixels -----------------------------------------------------------
  */
 
 /* With LS_STEM_S2D=0 the plain stem of 7x7: the same sums in another order, of the whole network's
  * gradients; in f32 always the plain one, bit by bit. */
-START_TEST(stem_in_blocks_or_plain)
+LOOP_TEST(stem_in_blocks_or_plain, 6)
 {
     static const double unit[] = {[LS_F32] = 0x1p-24, [LS_F16] = 0x1p-11, [LS_BF16] = 0x1p-8};
     ls_dtype type = (ls_dtype)(_i % 3);
@@ -266,7 +262,6 @@ START_TEST(stem_in_blocks_or_plain)
     ls_kernel_subject_free(&blocks);
     ls_kernel_subject_free(&plain);
 }
-END_TEST
 
 /* ---- forced branches ------------------------------------------------------------------------- */
 
@@ -281,7 +276,7 @@ static void with_and_without(const ls_kernel_net *n, const int *size, ls_kernel_
 
 /* A plan with forced_branches, unforced or forced to its own branches, gives the bits of the fused
  * one. */
-START_TEST(forced_plan_is_the_same)
+LOOP_TEST(forced_plan_is_the_same, 2 * NETWORKS)
 {
     ls_kernel_net n;
     networks[_i / 2](&n);
@@ -296,10 +291,9 @@ START_TEST(forced_plan_is_the_same)
     ls_kernel_subject_free(&a);
     ls_kernel_subject_free(&b);
 }
-END_TEST
 
 /* Far from ties: every seventh ReLU turned, against the interpreter on the same branches. */
-START_TEST(forced_branches_are_taken)
+ROWS_TEST(forced_branches_are_taken, networks)
 {
     ls_kernel_net n;
     networks[_i](&n);
@@ -318,7 +312,6 @@ START_TEST(forced_branches_are_taken)
     ls_kernel_subject_free(&own);
     ls_kernel_subject_free(&s);
 }
-END_TEST
 
 /* Every seventh window of the pool chooses its last pixel instead. */
 static void turn_pool(const ls_kernel_subject *own, ls_kernel_subject *s, int layer)
@@ -345,7 +338,7 @@ static void turn_pool(const ls_kernel_subject *own, ls_kernel_subject *s, int la
     ls_kernel_interpreter_free(&t);
 }
 
-START_TEST(forced_pool_is_taken)
+TEST(forced_pool_is_taken)
 {
     ls_kernel_net n;
     build_basic(&n);
@@ -364,9 +357,8 @@ START_TEST(forced_pool_is_taken)
     ls_kernel_subject_free(&own);
     ls_kernel_subject_free(&s);
 }
-END_TEST
 
-START_TEST(wrong_branches_are_refused)
+TEST(wrong_branches_are_refused)
 {
     ls_kernel_net n;
     build_basic(&n);
@@ -393,26 +385,9 @@ START_TEST(wrong_branches_are_refused)
     ls_kernel_subject_free(&plain);
     ls_kernel_subject_free(&s);
 }
-END_TEST
 
 int main(void)
 {
     use_emulation();
-    Suite *suite = suite_create("cuda plan");
-    TCase *c = tcase_create("plan");
-    tcase_set_timeout(c, 120);
-    int count = sizeof networks / sizeof networks[0];
-    tcase_add_loop_test(c, gradients_f32, 0, count);
-    tcase_add_loop_test(c, gradients_half, 0, 2 * count);
-    tcase_add_loop_test(c, like_the_cpu_f32, 0, count);
-    tcase_add_loop_test(c, like_the_cpu_half, 0, 2 * count);
-    tcase_add_loop_test(c, added_by_products_or_behind, 0, 3 * count);
-    tcase_add_loop_test(c, added_shape_by_shape, 0, 2);
-    tcase_add_loop_test(c, stem_in_blocks_or_plain, 0, 6);
-    tcase_add_loop_test(c, forced_plan_is_the_same, 0, 2 * count);
-    tcase_add_loop_test(c, forced_branches_are_taken, 0, count);
-    tcase_add_test(c, forced_pool_is_taken);
-    tcase_add_test(c, wrong_branches_are_refused);
-    suite_add_tcase(suite, c);
-    return run_suite(suite);
+    return RUN_TESTS("cuda plan", .timeout_s = 120);
 }

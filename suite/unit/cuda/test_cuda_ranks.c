@@ -67,7 +67,7 @@ static char *equal_weights(int world)
 }
 
 /* Two ranks add two numbers: neither graph nor delay nor bucket can change a bit. */
-START_TEST(two_ranks_hold_the_same_bits)
+TEST(two_ranks_hold_the_same_bits)
 {
     static const struct {
         const char *environment, *options;
@@ -94,11 +94,10 @@ START_TEST(two_ranks_hold_the_same_bits)
     ck_assert(says("rank0.jsonl", "\"NCCL_ALGO\":\"Ring\""));
     ck_assert(says("log", "are not registered: NCCL skipped it"));
 }
-END_TEST
 
 /* If one rank cannot record a step, no rank launches it: the emulated NCCL refuses operations that
  * are in a graph on one rank only. */
-START_TEST(all_record_or_none)
+LOOP_TEST(all_record_or_none, 2)
 {
     static const struct {
         const char *environment, *options;
@@ -128,11 +127,10 @@ START_TEST(all_record_or_none)
                      3);
     ck_assert(says("log", "[0]: error: --cuda-graph on: step 3 could not be recorded on rank 1"));
 }
-END_TEST
 
 /* An engine that cannot be recorded on one rank: all ranks detect it before the first step, and
  * start again with communicators that were never recorded. */
-START_TEST(an_engine_that_cannot_be_recorded)
+LOOP_TEST(an_engine_that_cannot_be_recorded, 2)
 {
     static const char *const ways[] = {"", "LS_EMULATED_UNRECORDED=nccl:1",
                                        "LS_EMULATED_UNRECORDED=nccl LS_EMULATED_LATE=1"};
@@ -154,11 +152,10 @@ START_TEST(an_engine_that_cannot_be_recorded)
     ck_assert_int_eq(train(ways[1], "--nproc-per-node 2", "--cuda-graph on"), 2);
     ck_assert(says("log", "[0]: error: --cuda-graph on: a step cannot be recorded: the engine's"));
 }
-END_TEST
 
 /* Statistics over all ranks: running statistics are equal too, and part of the graph. Kernels of a
  * norm that start early, all but those behind a message, change no bit. */
-START_TEST(shared_statistics_are_equal)
+LOOP_TEST(shared_statistics_are_equal, 2)
 {
     const char *launch = _i == 0 ? "--nproc-per-node 3" : "--nproc-per-node 4 --local-nodes 2";
     const char *options = _i == 0 ? "--opt-level O1 --sync-bn --cuda-graph on"
@@ -175,11 +172,10 @@ START_TEST(shared_statistics_are_equal)
     ck_assert(_i == 0 || says("rank2.jsonl", "\"NCCL_HOSTID\":\"lockstep-node-1\""));
     ck_assert_int_eq(steps_of("rank2.jsonl"), 3);
 }
-END_TEST
 
 /* The engines that rank 0 reads are those of all ranks: untimed they would take the slow engine 15.
  * If rank 0 cannot read them, no rank waits. */
-START_TEST(kept_engines_are_shared)
+TEST(kept_engines_are_shared)
 {
     static const char *const launch = "--nproc-per-node 2";
     char options[2 * PATH_MAX], command[2 * PATH_MAX];
@@ -204,10 +200,9 @@ START_TEST(kept_engines_are_shared)
     ck_assert(ls_clock_ms_between(begun_ns, ls_clock_ns()) < 30e3);
     ck_assert(says("log", "not a file of engines"));
 }
-END_TEST
 
 /* All ranks fuse what rank 0 fuses, by the same engines; with shared statistics too. */
-START_TEST(fused_products_are_shared)
+LOOP_TEST(fused_products_are_shared, 2)
 {
     static const char *const launch = "--nproc-per-node 2";
     char options[256];
@@ -234,11 +229,10 @@ START_TEST(fused_products_are_shared)
     ck_assert(!says("rank0.jsonl", "gated backward data"));
     ck_assert(!says("rank1.jsonl", "gated backward data"));
 }
-END_TEST
 
 /* Every sample has the same weight in statistics over ranks with different batch sizes, for the
  * judge and for the trainer. */
-START_TEST(unlike_batches_are_audited)
+TEST(unlike_batches_are_audited)
 {
     int code =
         train("", "--nproc-per-node 3", "--opt-level O2 --sync-bn --batch-sizes 1,2,5 --audit 1:1");
@@ -247,16 +241,14 @@ START_TEST(unlike_batches_are_audited)
     ck_assert_msg(strstr(log, "audit: 3 steps") != NULL, "%s", log);
     free(log);
 }
-END_TEST
 
-START_TEST(devices_are_not_shared_unasked)
+TEST(devices_are_not_shared_unasked)
 {
     ck_assert_int_eq(train("LS_EMULATED_DEVICES=1", "--nproc-per-node 2", ""), 3);
     ck_assert(says("log", "LS_OVERSUBSCRIBE=1"));
     ck_assert_int_eq(train("", "--nproc-per-node 2", "--comm gloo"), 2);
     ck_assert(says("log", "its engine: nccl"));
 }
-END_TEST
 
 /* One rank of two, started without the launcher, so that its own exit code is visible. */
 static pid_t start_rank(int rank, const char *port, const char *silent, const char *graph)
@@ -292,7 +284,7 @@ static pid_t start_rank(int rank, const char *port, const char *silent, const ch
 
 /* Whether the connection breaks (a network between them) or nothing shows (each reads the other's
  * memory): the survivor ends by itself, with the right code, within the launcher's grace. */
-START_TEST(a_lost_peer_is_named)
+LOOP_TEST(a_lost_peer_is_named, 2)
 {
     static const struct {
         const char *silent, *graph;
@@ -324,23 +316,5 @@ START_TEST(a_lost_peer_is_named)
     ck_assert(says(log, "nccl 'gradients': "));
     ck_assert(says(name, "\"code\":10"));
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("cuda ranks");
-    TCase *tests = tcase_create("cuda ranks");
-    tcase_add_checked_fixture(tests, set_up, tear_down);
-    tcase_set_timeout(tests, 120);
-    tcase_add_test(tests, two_ranks_hold_the_same_bits);
-    tcase_add_loop_test(tests, all_record_or_none, 0, 2);
-    tcase_add_loop_test(tests, an_engine_that_cannot_be_recorded, 0, 2);
-    tcase_add_loop_test(tests, shared_statistics_are_equal, 0, 2);
-    tcase_add_test(tests, kept_engines_are_shared);
-    tcase_add_loop_test(tests, fused_products_are_shared, 0, 2);
-    tcase_add_test(tests, unlike_batches_are_audited);
-    tcase_add_test(tests, devices_are_not_shared_unasked);
-    tcase_add_loop_test(tests, a_lost_peer_is_named, 0, 2);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("cuda ranks", .timeout_s = 120, .before = set_up, .after = tear_down)

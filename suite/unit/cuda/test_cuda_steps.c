@@ -61,7 +61,7 @@ static void work_runs_late(int late)
     setenv("LS_EMULATED_LATE", late ? "1" : "0", 1);
 }
 
-START_TEST(places_hold_batches)
+LOOP_TEST(places_hold_batches, 2)
 {
     work_runs_late(_i);
     ls_kernel_net n;
@@ -85,9 +85,8 @@ START_TEST(places_hold_batches)
     ls_kernel_subject_free(&s);
     ls_kernel_subject_free(&expected);
 }
-END_TEST
 
-START_TEST(places_are_counted)
+TEST(places_are_counted)
 {
     ls_kernel_net n;
     ls_kernel_subject s, expected;
@@ -108,11 +107,10 @@ START_TEST(places_are_counted)
     ls_kernel_subject_free(&s);
     ls_kernel_subject_free(&expected);
 }
-END_TEST
 
 /* Slots for bytes: the device makes the host's floats of them. A change of the format makes new
  * slots, also of the same number. */
-START_TEST(places_hold_bytes)
+LOOP_TEST(places_hold_bytes, 2)
 {
     work_runs_late(_i);
     ls_kernel_net n;
@@ -149,7 +147,6 @@ START_TEST(places_hold_bytes)
     ls_kernel_subject_free(&s);
     ls_kernel_subject_free(&expected);
 }
-END_TEST
 
 /* ---- graphs ---------------------------------------------------------------------------------- */
 
@@ -164,7 +161,7 @@ static ls_graph *record_step(ls_kernel_subject *s, int place)
 }
 
 /* One graph for each slot; every launch uses the batch loaded last. */
-START_TEST(graphs_repeat_steps)
+LOOP_TEST(graphs_repeat_steps, 2)
 {
     work_runs_late(_i);
     ls_kernel_net n;
@@ -188,7 +185,6 @@ START_TEST(graphs_repeat_steps)
     ls_kernel_subject_free(&s);
     ls_kernel_subject_free(&expected);
 }
-END_TEST
 
 /* ---- tensors that move ----------------------------------------------------------------------- */
 
@@ -241,7 +237,7 @@ static void free_moved(ls_kernel_subject *s, moving how)
 }
 
 /* Levels O0 to O3; 1x1 kernels are used in place as long as they are aligned. */
-START_TEST(tensors_may_move)
+LOOP_TEST(tensors_may_move, 8)
 {
     moving how = _i < 4 ? BY_ELEMENT : BY_LINE;
     ls_kernel_net n;
@@ -257,12 +253,11 @@ START_TEST(tensors_may_move)
     ls_kernel_subject_free(&still);
     free_moved(&moved, how);
 }
-END_TEST
 
 /* ---- repeats --------------------------------------------------------------------------------- */
 
 /* The bits do not depend on the order of blocks, and a second step overwrites, never adds. */
-START_TEST(repeats_bitwise)
+LOOP_TEST(repeats_bitwise, 2 * (sizeof networks / sizeof *networks))
 {
     ls_kernel_net n;
     networks[_i / 2](&n);
@@ -279,9 +274,8 @@ START_TEST(repeats_bitwise)
     ls_kernel_subject_free(&a);
     ls_kernel_subject_free(&b);
 }
-END_TEST
 
-START_TEST(ready_failure_ends_backward)
+TEST(ready_failure_ends_backward)
 {
     ls_kernel_net n;
     build_basic(&n);
@@ -291,7 +285,6 @@ START_TEST(ready_failure_ends_backward)
     wait(&s);
     ls_kernel_subject_free(&s);
 }
-END_TEST
 
 /* ---- gradients of a group ----------------------------------------------------------------------
  */
@@ -360,7 +353,7 @@ static int converted(const ls_kernel_net *n, int opt_level, int param)
 /* At every level the gradients of a group are converted by one launch, in front of the report of
  * the first of them; order and bits are those of gradients that are converted one by one. Groups
  * that are complete do not wait for backward's end. */
-START_TEST(a_group_is_converted_at_once)
+LOOP_TEST(a_group_is_converted_at_once, 6)
 {
     ls_kernel_net n;
     build_bottleneck(&n);
@@ -394,11 +387,10 @@ START_TEST(a_group_is_converted_at_once)
     }
     ls_kernel_subject_free(&s);
 }
-END_TEST
 
 /* ---- engines as text ------------------------------------------------------------------------- */
 
-START_TEST(choices_are_taken_over)
+TEST(choices_are_taken_over)
 {
     ls_kernel_net n;
     ls_kernel_subject a, b;
@@ -425,7 +417,6 @@ START_TEST(choices_are_taken_over)
     ls_kernel_subject_free(&a);
     ls_kernel_subject_free(&b);
 }
-END_TEST
 
 /* ---- SyncBN: two ranks, each a plan with its part of the batch, on threads of their own ------ */
 
@@ -510,7 +501,7 @@ static double *read_sum(const member *m, int p)
 }
 
 /* Parts of 3 and 3, and of 2 and 4 images, against one plan with all 6. */
-START_TEST(sync_norm_is_one_batch)
+LOOP_TEST(sync_norm_is_one_batch, 2)
 {
     int part[RANKS] = {_i == 0 ? 3 : 2, _i == 0 ? 3 : 4};
     ls_kernel_net n;
@@ -567,25 +558,9 @@ START_TEST(sync_norm_is_one_batch)
     ls_kernel_subject_free(&whole);
     pthread_barrier_destroy(&place.barrier);
 }
-END_TEST
 
 int main(void)
 {
     use_emulation();
-    Suite *suite = suite_create("cuda steps");
-    TCase *c = tcase_create("steps");
-    tcase_set_timeout(c, 120);
-    int count = sizeof networks / sizeof networks[0];
-    tcase_add_loop_test(c, places_hold_batches, 0, 2);
-    tcase_add_test(c, places_are_counted);
-    tcase_add_loop_test(c, places_hold_bytes, 0, 2);
-    tcase_add_loop_test(c, graphs_repeat_steps, 0, 2);
-    tcase_add_loop_test(c, tensors_may_move, 0, 8);
-    tcase_add_loop_test(c, repeats_bitwise, 0, 2 * count);
-    tcase_add_test(c, ready_failure_ends_backward);
-    tcase_add_loop_test(c, a_group_is_converted_at_once, 0, 6);
-    tcase_add_test(c, choices_are_taken_over);
-    tcase_add_loop_test(c, sync_norm_is_one_batch, 0, 2);
-    suite_add_tcase(suite, c);
-    return run_suite(suite);
+    return RUN_TESTS("cuda steps", .timeout_s = 120);
 }

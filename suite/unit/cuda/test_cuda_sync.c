@@ -109,7 +109,7 @@ static void record_step(const bound *b)
 
 /* 53 norms, of which four pairs end a block with a projection: each pair sends one message forward
  * and one backward, of both sides. */
-START_TEST(both_sides_in_one_message)
+TEST(both_sides_in_one_message)
 {
     counter c = {0};
     ls_norm_sync sync = {RANKS, &c, count_gather};
@@ -129,15 +129,9 @@ START_TEST(both_sides_in_one_message)
     ck_assert_int_eq(c.floats, 2 * floats);
     drop(&b);
 }
-END_TEST
 
 int main(void)
 {
     use_emulation();
-    TCase *sync = tcase_create("sync");
-    tcase_set_timeout(sync, 60);
-    tcase_add_test(sync, both_sides_in_one_message);
-    Suite *suite = suite_create("cuda_sync");
-    suite_add_tcase(suite, sync);
-    return run_suite(suite);
+    return RUN_TESTS("cuda_sync", .timeout_s = 60);
 }

@@ -56,7 +56,7 @@ static void same(char **first, const char *environment, const char *options)
     free(now);
 }
 
-START_TEST(however_it_is_launched)
+LOOP_TEST(however_it_is_launched, 2)
 {
     static const char *const levels[] = {"--opt-level O0", "--opt-level O2"};
     static const char *const ways[][2] = {
@@ -83,10 +83,9 @@ START_TEST(however_it_is_launched)
     }
     free(first);
 }
-END_TEST
 
 /* Code for a device that is too old does not wait for the kernel before. */
-START_TEST(early_kernels_need_a_new_device)
+TEST(early_kernels_need_a_new_device)
 {
     char *first = NULL;
     same(&first, "LS_PDL=1", "");
@@ -96,7 +95,6 @@ START_TEST(early_kernels_need_a_new_device)
     ck_assert(says("log", "has compute capability 8.0"));
     free(first);
 }
-END_TEST
 
 /* The shortest step's time as a part of the longest's. */
 static double shortest_part(void)
@@ -113,7 +111,7 @@ static double shortest_part(void)
 }
 
 /* Without digests and dumps the host is a step ahead; the results are the same. */
-START_TEST(steps_in_flight)
+TEST(steps_in_flight)
 {
     char *first = NULL;
     same(&first, "A=1", "--digest none --cuda-graph off");
@@ -137,11 +135,10 @@ START_TEST(steps_in_flight)
     same(&first, "LS_EMULATED_LATE=1", "--accumulate 2 --digest none");
     free(first);
 }
-END_TEST
 
 /* A failed recording has executed nothing: the step is repeated without it, and later steps are not
  * recorded. */
-START_TEST(goes_on_without_a_recording)
+LOOP_TEST(goes_on_without_a_recording, 2)
 {
     static const char *const ways[] = {"forward", "data", "weights", "end", "instantiate"};
     char environment[96], *first = NULL;
@@ -158,7 +155,6 @@ START_TEST(goes_on_without_a_recording)
     }
     free(first);
 }
-END_TEST
 
 /* A number of a step's times. */
 static double time_of(int step, const char *name)
@@ -175,7 +171,7 @@ static double time_of(int step, const char *name)
 }
 
 /* The time that a dump waits for belongs to the step, its own work does not. */
-START_TEST(dumps_cost_what_they_do)
+TEST(dumps_cost_what_they_do)
 {
     ck_assert_int_eq(train("LS_EMULATED_LATE=1", "--digest none --dump-steps 3"), 0);
     double total = time_of(3, "total"), instrument = time_of(3, "instrument");
@@ -183,10 +179,9 @@ START_TEST(dumps_cost_what_they_do)
     /* all work except the optimizer's is waited for, and the host copies a few hundred KB */
     ck_assert_msg(instrument > 0 && instrument < total, "%g of %g ms", instrument, total);
 }
-END_TEST
 
 /* As many resident batches as steps equal the batches that would have been loaded. */
-START_TEST(resident_batches)
+TEST(resident_batches)
 {
     char *first = NULL;
     same(&first, "A=1", "");
@@ -197,11 +192,10 @@ START_TEST(resident_batches)
     ck_assert(says("rank0.jsonl",
                    "\"engine\":\"self\",\"engine_text\":\"self (a world of one, built in)\""));
 }
-END_TEST
 
 /* Saved after two steps from the device's own memory and continued, also in the resident batches.
  */
-START_TEST(goes_on_from_a_checkpoint)
+LOOP_TEST(goes_on_from_a_checkpoint, 2)
 {
     static const char *const ways[] = {"--opt-level O2", "--opt-level O0 --resident 3"};
     char options[2 * PATH_MAX], *first = NULL;
@@ -212,7 +206,6 @@ START_TEST(goes_on_from_a_checkpoint)
     same(&first, "LS_EMULATED_LATE=1", options);
     free(first);
 }
-END_TEST
 
 /* The digests of the images of audited steps, divided by blanks; freed by the caller. */
 static char *audited_images(const char *options)
@@ -234,7 +227,7 @@ static char *audited_images(const char *options)
 /* Pictures go to the device as bytes. The floats of their dumps, given as batches, train to the
  * same bits and have the same digests; so do pictures whose steps are recorded, and the audit
  * judges the normalisation. */
-START_TEST(pictures_are_normalised_on_the_device)
+LOOP_TEST(pictures_are_normalised_on_the_device, 2)
 {
     char options[3 * PATH_MAX], pictures[2 * PATH_MAX], *first = NULL;
     snprintf(pictures, sizeof pictures, "%s/pictures", folder);
@@ -258,11 +251,10 @@ START_TEST(pictures_are_normalised_on_the_device)
     free(bytes);
     free(floats);
 }
-END_TEST
 
 /* A batch that stays on the device has the digest that it had when it was loaded; one of several
  * micro-steps has none. */
-START_TEST(resident_batches_are_audited)
+TEST(resident_batches_are_audited)
 {
     char *loaded = audited_images("--audit 1:1:1"),
          *resident = audited_images("--audit 1:1:1 --resident 5"),
@@ -280,7 +272,6 @@ START_TEST(resident_batches_are_audited)
     free(two);
     free(summed);
 }
-END_TEST
 
 /* The engines of a run, as its start event names them: "eng15,eng21_k2=1_k14=3,...". */
 static void name_engines(char *out, size_t bytes)
@@ -300,7 +291,7 @@ static void name_engines(char *out, size_t bytes)
 
 /* Timed once and kept: the next run takes them, without timing; another batch gets a section of its
  * own; a file of something else, or a section that does not fit, is refused and left alone. */
-START_TEST(engines_are_kept)
+TEST(engines_are_kept)
 {
     char options[2 * PATH_MAX], timed[8192], kept[8192];
     snprintf(options, sizeof options, "--cudnn-benchmark --opt-level O2 --engines '%s/engines'",
@@ -339,11 +330,10 @@ START_TEST(engines_are_kept)
     free(again);
     free(both);
 }
-END_TEST
 
 /* Fused products are kept in a section of their own, by the engine; a run without them takes none
  * from there. Recorded or not, a step launches them. */
-START_TEST(fused_engines_are_kept)
+TEST(fused_engines_are_kept)
 {
     char options[2 * PATH_MAX];
     snprintf(options, sizeof options,
@@ -374,10 +364,9 @@ START_TEST(fused_engines_are_kept)
     ck_assert(!says("rank0.jsonl", "forward with sums"));
     ck_assert(says("engines", "\n[resnet8 at 8, batch 2, fp16; "));
 }
-END_TEST
 
 /* A shape whose sums are wrong is named with its layer; the plain forward trains. */
-START_TEST(a_rejected_shape_is_not_fused)
+TEST(a_rejected_shape_is_not_fused)
 {
     ck_assert_int_eq(train("LS_EMULATED_CONV_WRONG=sums:tile", "--fuse --opt-level O2"), 0);
     ck_assert(says("log",
@@ -392,9 +381,8 @@ START_TEST(a_rejected_shape_is_not_fused)
     ck_assert(says("rank0.jsonl", "forward with sums"));
     ck_assert(!says("rank0.jsonl", "gated backward data with sums"));
 }
-END_TEST
 
-START_TEST(phases_by_the_device)
+TEST(phases_by_the_device)
 {
     ck_assert_int_eq(train("A=1", "--trace --comm self"), 0);
     static const char *const phases[] = {
@@ -405,7 +393,6 @@ START_TEST(phases_by_the_device)
     }
     ck_assert(says("rank0.jsonl", "\"cuda_graph\":\"--trace\""));
 }
-END_TEST
 
 static const struct refusal {
     const char *environment, *options;
@@ -429,7 +416,7 @@ static const struct refusal {
     {"LS_EMULATED_CAPABILITY=75", "", 3, "compute capability 7.5; 8.0 (A100) or newer"},
 };
 
-START_TEST(refused_in_one_line)
+ROWS_TEST(refused_in_one_line, refusals)
 {
     const struct refusal *row = &refusals[_i];
     int code = train(row->environment, row->options);
@@ -451,29 +438,5 @@ START_TEST(refused_in_one_line)
         ck_assert(says("rank0.jsonl", event));
     }
 }
-END_TEST
 
-int main(void)
-{
-    int rows = (int)(sizeof refusals / sizeof refusals[0]);
-    TCase *train_case = tcase_create("train");
-    tcase_add_checked_fixture(train_case, set_up, tear_down);
-    tcase_set_timeout(train_case, 60);
-    tcase_add_loop_test(train_case, however_it_is_launched, 0, 2);
-    tcase_add_test(train_case, early_kernels_need_a_new_device);
-    tcase_add_test(train_case, steps_in_flight);
-    tcase_add_loop_test(train_case, goes_on_without_a_recording, 0, 2);
-    tcase_add_test(train_case, dumps_cost_what_they_do);
-    tcase_add_test(train_case, resident_batches);
-    tcase_add_loop_test(train_case, goes_on_from_a_checkpoint, 0, 2);
-    tcase_add_test(train_case, resident_batches_are_audited);
-    tcase_add_loop_test(train_case, pictures_are_normalised_on_the_device, 0, 2);
-    tcase_add_test(train_case, engines_are_kept);
-    tcase_add_test(train_case, fused_engines_are_kept);
-    tcase_add_test(train_case, a_rejected_shape_is_not_fused);
-    tcase_add_test(train_case, phases_by_the_device);
-    tcase_add_loop_test(train_case, refused_in_one_line, 0, rows);
-    Suite *suite = suite_create("cuda_train");
-    suite_add_tcase(suite, train_case);
-    return run_suite(suite);
-}
+TEST_MAIN("cuda_train", .timeout_s = 60, .before = set_up, .after = tear_down)

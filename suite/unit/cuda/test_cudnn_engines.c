@@ -132,7 +132,7 @@ static const struct row {
     {2, "resnet50", 64, 224, LS_F16, true, false, 0},
 };
 
-START_TEST(every_pass_has_an_engine)
+ROWS_TEST(every_pass_has_an_engine, rows)
 {
     const struct row *r = &rows[_i];
     const asked q = {&devices[r->device], r->arch, r->batch, r->size, r->type,
@@ -141,7 +141,6 @@ START_TEST(every_pass_has_an_engine)
     ck_assert_int_eq(ask(&q, false, engine_and_again), LS_OK);
     ck_assert(cudnnGetVersion() / 100 != 919 || summed == r->summed);
 }
-END_TEST
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
@@ -180,6 +179,7 @@ static int print_table(int count, char **word)
     return (int)ask(&q, true, print_conv);
 }
 
+/* the libraries are large: loaded once */
 int main(int count, char **word)
 {
     if (count > 5) {
@@ -192,11 +192,6 @@ int main(int count, char **word)
         return 0;
     }
     ls_conv_graph_drop(device);
-    Suite *suite = suite_create("cudnn engines");
-    TCase *c = tcase_create("engines");
-    tcase_set_timeout(c, 120);
-    tcase_add_loop_test(c, every_pass_has_an_engine, 0, sizeof rows / sizeof rows[0]);
-    suite_add_tcase(suite, c);
-    setenv("CK_FORK", "no", 1); /* the libraries are large: loaded once */
-    return run_suite(suite);
+    setenv("CK_FORK", "no", 1);
+    return RUN_TESTS("cudnn engines", .timeout_s = 120);
 }

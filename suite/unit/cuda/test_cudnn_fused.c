@@ -282,7 +282,7 @@ static ls_status admit_all(ls_backend *backend, const char *layer, const ls_conv
 }
 
 /* The fused graphs, as the program builds them, get the engines of this test's. */
-START_TEST(fused_graphs_get_the_programs_engines)
+TEST(fused_graphs_get_the_programs_engines)
 {
     static const ls_conv_shape *const shapes[] = {&wide, &square, &strided};
     static const struct {
@@ -324,10 +324,9 @@ START_TEST(fused_graphs_get_the_programs_engines)
     ls_conv_plans_destroy(backend.plans);
     ls_conv_graph_drop(target.properties);
 }
-END_TEST
 
 /* The plain graphs of this test equal those of the program. */
-START_TEST(plain_graphs_get_the_programs_engines)
+TEST(plain_graphs_get_the_programs_engines)
 {
     static const ls_conv_shape *const shapes[] = {&wide, &square, &strided};
     static const char *const names[] = {"forward", "data", "weights"};
@@ -352,10 +351,9 @@ START_TEST(plain_graphs_get_the_programs_engines)
     ls_conv_plans_destroy(backend.plans);
     ls_conv_graph_drop(target.properties);
 }
-END_TEST
 
 /* Patterns documented for half and sm_90, and documented as unsupported for bf16 or f32. */
-START_TEST(documented_patterns)
+TEST(documented_patterns)
 {
     static const struct {
         const char *pattern;
@@ -376,10 +374,9 @@ START_TEST(documented_patterns)
     }
     ls_conv_graph_drop(target.properties);
 }
-END_TEST
 
 /* One row per shape and pattern, as many fields as the header, and all layers counted. */
-START_TEST(the_table_is_whole)
+TEST(the_table_is_whole)
 {
     char line[4096], name[64] = "", first[64];
     int rows = 0, layers = 0, tabs = 0;
@@ -402,9 +399,8 @@ START_TEST(the_table_is_whole)
     ck_assert_int_eq(tabs, 13 * rows);
     ls_conv_graph_drop(target.properties);
 }
-END_TEST
 
-START_TEST(a_refused_graph_is_an_answer)
+TEST(a_refused_graph_is_an_answer)
 {
     ls_conv_shape wrong = square;
     wrong.out_height++;
@@ -414,8 +410,8 @@ START_TEST(a_refused_graph_is_an_answer)
     ck_assert_ptr_nonnull(strstr(a.words, "convolution operation"));
     ls_conv_graph_drop(target.properties);
 }
-END_TEST
 
+/* the libraries are large: loaded once */
 int main(int count, char **word)
 {
     if (count > 5) {
@@ -425,15 +421,6 @@ int main(int count, char **word)
         printf("not run: what cuDNN %zu offers is not what 9.19 does\n", cudnnGetVersion());
         return 0;
     }
-    Suite *suite = suite_create("cudnn fused graphs");
-    TCase *c = tcase_create("graphs");
-    tcase_set_timeout(c, 120);
-    tcase_add_test(c, plain_graphs_get_the_programs_engines);
-    tcase_add_test(c, fused_graphs_get_the_programs_engines);
-    tcase_add_test(c, documented_patterns);
-    tcase_add_test(c, the_table_is_whole);
-    tcase_add_test(c, a_refused_graph_is_an_answer);
-    suite_add_tcase(suite, c);
-    setenv("CK_FORK", "no", 1); /* the libraries are large: loaded once */
-    return run_suite(suite);
+    setenv("CK_FORK", "no", 1);
+    return RUN_TESTS("cudnn fused graphs", .timeout_s = 120);
 }

@@ -59,7 +59,7 @@ static const struct {
      "3\n0"},
 };
 
-START_TEST(an_archive_is_read_as_its_folder)
+ROWS_TEST(an_archive_is_read_as_its_folder, readers)
 {
     char line[2000];
     ls_text_put(
@@ -77,17 +77,15 @@ START_TEST(an_archive_is_read_as_its_folder)
     ck_assert_msg(strcmp(said + strlen(said) - strlen(code), code) == 0, "%s", said);
     free(said);
 }
-END_TEST
 
 /* `judge` names a job in the archive by a path that it takes. */
-START_TEST(a_repeat_line_is_of_the_archive)
+TEST(a_repeat_line_is_of_the_archive)
 {
     ck_assert_int_eq(shell("lockstep judge packed/run.tar.xz 2>/dev/null >said; $(sed -n "
                            "'s/^repeat: //p' said | head -n 1) >again; [ $? = 1 ] && "
                            "grep -q '# WEAK the job left 0 of 6 announced dumps' again"),
                      0);
 }
-END_TEST
 
 /* The archive is damaged, or holds something else; all errors are one line. */
 static const struct {
@@ -117,7 +115,7 @@ static const struct {
      "report packed/run.tar.xz", 143, "cannot unpack $PWD/packed/run.tar.xz: stopped"},
 };
 
-START_TEST(errors_name_the_archive)
+ROWS_TEST(errors_name_the_archive, wrongs)
 {
     char line[2000], said[700] = "";
     ls_text_put(line, sizeof line,
@@ -136,18 +134,5 @@ START_TEST(errors_name_the_archive)
     ck_assert_int_eq(code, wrongs[_i].code);
     free(error);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("archive");
-    TCase *tests = tcase_create("archive");
-    tcase_set_timeout(tests, 60);
-    tcase_add_checked_fixture(tests, open_folder, close_folder);
-    tcase_add_loop_test(tests, an_archive_is_read_as_its_folder, 0,
-                        sizeof readers / sizeof *readers);
-    tcase_add_test(tests, a_repeat_line_is_of_the_archive);
-    tcase_add_loop_test(tests, errors_name_the_archive, 0, sizeof wrongs / sizeof *wrongs);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("archive", .timeout_s = 60, .before = open_folder, .after = close_folder)

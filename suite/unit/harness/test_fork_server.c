@@ -81,7 +81,7 @@ static void ask(asked *a, const char *options)
         (ls_proc_spec){.argv = a->words.word, .environment = surroundings, .log_path = a->log};
 }
 
-START_TEST(a_rank_is_a_child_of_this_program)
+TEST(a_rank_is_a_child_of_this_program)
 {
     if (!python_is_here()) {
         return;
@@ -107,9 +107,8 @@ START_TEST(a_rank_is_a_child_of_this_program)
     ck_assert_int_eq(ls_proc_orphans_end(&orphans), 0);
     ls_fork_server_close(&server);
 }
-END_TEST
 
-START_TEST(a_rank_is_killed_by_its_pid)
+TEST(a_rank_is_killed_by_its_pid)
 {
     if (!python_is_here()) {
         return;
@@ -129,10 +128,9 @@ START_TEST(a_rank_is_killed_by_its_pid)
     ck_assert_int_eq(ls_proc_orphans_end(&orphans), 0);
     ls_fork_server_close(&server);
 }
-END_TEST
 
 /* What it cannot start is left to exec, and a server that has ended is closed. */
-START_TEST(another_command_is_not_its)
+TEST(another_command_is_not_its)
 {
     if (!python_is_here()) {
         return;
@@ -156,17 +154,5 @@ START_TEST(another_command_is_not_its)
     ls_words_free(&a.words);
     ls_fork_server_close(&server);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("fork_server");
-    TCase *tests = tcase_create("ranks");
-    tcase_add_unchecked_fixture(tests, setup, teardown);
-    tcase_set_timeout(tests, 200);
-    tcase_add_test(tests, a_rank_is_a_child_of_this_program);
-    tcase_add_test(tests, a_rank_is_killed_by_its_pid);
-    tcase_add_test(tests, another_command_is_not_its);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("fork_server", .timeout_s = 200, .begin = setup, .end = teardown)

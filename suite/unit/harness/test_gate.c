@@ -109,7 +109,7 @@ static int besieged(int rank, int world, int port, void *context)
     return 0;
 }
 
-START_TEST(strangers_are_dropped)
+TEST(strangers_are_dropped)
 {
     int pipes[4], port = world_free_port();
     struct stat said;
@@ -131,7 +131,6 @@ START_TEST(strangers_are_dropped)
     ck_assert_ptr_nonnull(strstr(text, "store: refused 127.0.0.1:"));
     ck_assert_ptr_nonnull(strstr(text, " more connections"));
 }
-END_TEST
 
 /* Connects from a process with descriptors of its own; every connection is closed soon. */
 static int turned_away(int rank, int world, int port, void *context)
@@ -171,7 +170,7 @@ static int entering(int rank, int world, int port, void *context)
 
 /* A process that has used up its descriptors, or all but those that are kept for its files, refuses
  * connections at once, goes on, and admits ranks when it has descriptors again. */
-START_TEST(descriptors_run_out)
+LOOP_TEST(descriptors_run_out, 2)
 {
     enum { SPARE = 10 };
     struct rlimit limit = {DESCRIPTORS, DESCRIPTORS};
@@ -196,7 +195,6 @@ START_TEST(descriptors_run_out)
     ck_assert_int_eq(world_join(rank), 0);
     ls_store_close(store, 0);
 }
-END_TEST
 
 /* ---- listeners without the token ------------------------------------------------------------ */
 
@@ -209,7 +207,7 @@ static int joining(int rank, int world, int port, void *context)
 }
 
 /* Greets as a store does, answers with a wrong proof and keeps all that the caller sends. */
-START_TEST(token_is_not_sent)
+LOOP_TEST(token_is_not_sent, 2)
 {
     char heard[4096] = "", greeting[8 + NONCE] = "LSSTORE2";
     size_t used = 0;
@@ -230,10 +228,9 @@ START_TEST(token_is_not_sent)
     ck_assert_ptr_null(memmem(heard, used, "secret", 6));
     ck_assert_uint_le(used, NONCE); /* not even a proof */
 }
-END_TEST
 
 /* Forwards between a caller and the right store: the proofs hold the port that was called. */
-START_TEST(proofs_are_not_relayed)
+TEST(proofs_are_not_relayed)
 {
     char data[8 + NONCE];
     int port, store_port = world_free_port(), ahead = -1;
@@ -258,7 +255,6 @@ START_TEST(proofs_are_not_relayed)
     ck_assert_int_eq(world_join(caller), LS_ERR_RENDEZVOUS);
     ck_assert_int_eq(world_join(server), LS_ERR_RENDEZVOUS);
 }
-END_TEST
 
 /* ---- two jobs ------------------------------------------------------------------------------- */
 
@@ -283,7 +279,7 @@ static int neighbouring(int rank, int world, int port, void *context)
     return 0;
 }
 
-START_TEST(neighbouring_ports)
+LOOP_TEST(neighbouring_ports, 4)
 {
     static const int order[4][4] = {{2, 1, 0, 3}, {0, 3, 1, 2}, {1, 3, 2, 0}, {2, 0, 3, 1}};
     pid_t pid[4];
@@ -300,10 +296,9 @@ START_TEST(neighbouring_ports)
     }
     ck_assert_int_eq(failed, 0);
 }
-END_TEST
 
 /* Four of the ports that are probed belong to services that say nothing. */
-START_TEST(silent_ports)
+TEST(silent_ports)
 {
     enum { SILENT = 4 };
     int port = 0, code[2];
@@ -325,7 +320,6 @@ START_TEST(silent_ports)
     ck_assert_int_eq(code[0], 0);
     ck_assert_int_eq(code[1], 0);
 }
-END_TEST
 
 /* ---- the caller ------------------------------------------------------------------------------ */
 
@@ -371,7 +365,7 @@ static void *serve_bytes(void *context)
     return NULL;
 }
 
-START_TEST(what_listens_is_named)
+ROWS_TEST(what_listens_is_named, listeners)
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     unsigned char key[LS_SHA256_BYTES] = "key";
@@ -403,7 +397,6 @@ START_TEST(what_listens_is_named)
         ck_assert_int_le(self.accepted, 1 + 7);
     }
 }
-END_TEST
 
 /* ---- the protocol, byte for byte ---------------------------------------------------------------
  */
@@ -495,7 +488,7 @@ static const struct {
     {"leaves before", ""},
 };
 
-START_TEST(callers_prove_the_key)
+ROWS_TEST(callers_prove_the_key, callers)
 {
     static const unsigned char claim[CLAIM] = {7, 1, 0, 0, 9,    2, 0, 0,
                                                1, 0, 0, 0, 0xff, 0, 0, 0x80};
@@ -563,10 +556,9 @@ START_TEST(callers_prove_the_key)
     ck_assert_int_eq(fcntl(STDIN_FILENO, F_GETFD), -1); /* which was free, and is again */
     ck_assert_int_eq(dial(port), -1);
 }
-END_TEST
 
 /* Four lines, then at the end how many more. */
-START_TEST(refusals_are_counted)
+LOOP_TEST(refusals_are_counted, 3)
 {
     int count = 3 + _i;
     ls_gate *gate = open_gate(1);
@@ -597,10 +589,9 @@ START_TEST(refusals_are_counted)
     ck_assert_str_eq(caught_text(), all);
     ck_assert_int_eq(recv(fd[count], greeting, 1, 0), 0);
 }
-END_TEST
 
 /* One that leaves makes room; the oldest of the others goes first, and the last one gets in. */
-START_TEST(pending_connections_keep_their_order)
+TEST(pending_connections_keep_their_order)
 {
     enum { MOST = 3, ALL = 6 };
     static const int ended_at[ALL] = {4, 2, 5, ALL, ALL, ALL};
@@ -636,7 +627,6 @@ START_TEST(pending_connections_keep_their_order)
     close(guest.fd);
     (void)caught_text();
 }
-END_TEST
 
 /* Fills the descriptors below `fd`, which is then the next one. */
 static void fill_up_to(int fd)
@@ -652,7 +642,7 @@ static void fill_up_to(int fd)
 }
 
 /* With 40 descriptors a gate leaves 10 to the rest of the process, and has as many pending. */
-START_TEST(few_descriptors)
+TEST(few_descriptors)
 {
     static const char *const short_of =
         "because this process is short of descriptors (ulimit -n); it may try again";
@@ -698,7 +688,6 @@ START_TEST(few_descriptors)
     ck_assert_int_eq(recv(fd[3], greeting, 1, 0), 0);
     ck_assert_str_eq(caught_text(), wanted);
 }
-END_TEST
 
 static void *enter_and_keep(void *context)
 {
@@ -715,7 +704,7 @@ static void *enter_and_keep(void *context)
     return fd;
 }
 
-START_TEST(a_caller_and_a_gate)
+TEST(a_caller_and_a_gate)
 {
     ls_gate *gate = open_gate(4);
     ls_gate_guest guest = {.fd = -1};
@@ -743,9 +732,8 @@ START_TEST(a_caller_and_a_gate)
     free(fd);
     ls_gate_close(gate);
 }
-END_TEST
 
-START_TEST(a_gate_that_cannot_be_opened)
+TEST(a_gate_that_cannot_be_opened)
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int port, fd = listen_anywhere(&port);
@@ -759,31 +747,5 @@ START_TEST(a_gate_that_cannot_be_opened)
     ck_assert_int_eq(fcntl(STDIN_FILENO, F_GETFD), -1);
     close(fd);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("gate");
-    TCase *tests = tcase_create("gate");
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, strangers_are_dropped);
-    tcase_add_loop_test(tests, descriptors_run_out, 0, 2);
-    tcase_add_loop_test(tests, token_is_not_sent, 0, 2);
-    tcase_add_test(tests, proofs_are_not_relayed);
-    tcase_add_loop_test(tests, neighbouring_ports, 0, 4);
-    tcase_add_test(tests, silent_ports);
-    tcase_add_loop_test(tests, what_listens_is_named, 0,
-                        (int)(sizeof listeners / sizeof *listeners));
-    suite_add_tcase(suite, tests);
-    TCase *protocol = tcase_create("protocol");
-    tcase_set_timeout(protocol, 60);
-    tcase_add_loop_test(protocol, callers_prove_the_key, 0,
-                        (int)(sizeof callers / sizeof *callers));
-    tcase_add_loop_test(protocol, refusals_are_counted, 0, 3);
-    tcase_add_test(protocol, pending_connections_keep_their_order);
-    tcase_add_test(protocol, few_descriptors);
-    tcase_add_test(protocol, a_caller_and_a_gate);
-    tcase_add_test(protocol, a_gate_that_cannot_be_opened);
-    suite_add_tcase(suite, protocol);
-    return run_suite(suite);
-}
+TEST_MAIN("gate", .timeout_s = 60)

@@ -85,7 +85,7 @@ static ls_proc start(const struct ending *e, const char *folder)
     return started;
 }
 
-START_TEST(nothing_is_left)
+ROWS_TEST(nothing_is_left, endings)
 {
     const struct ending *e = &endings[_i];
     char folder[] = "/tmp/lockstep-guard-XXXXXX", byte;
@@ -115,7 +115,6 @@ START_TEST(nothing_is_left)
     close(ends[0]);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
 /* ---- the three processes ----------------------------------------------------------------------
  */
@@ -236,7 +235,7 @@ static const struct {
     {SECOND, SIGQUIT, 7},
 };
 
-START_TEST(a_program_below_its_guard)
+ROWS_TEST(a_program_below_its_guard, ends)
 {
     int from, state;
     char text[8], byte = 0;
@@ -275,14 +274,5 @@ START_TEST(a_program_below_its_guard)
     ck_assert_int_eq(waitpid(-1, &state, WNOHANG), -1);
     close(from);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("guard");
-    TCase *tests = tcase_create("guard");
-    tcase_add_loop_test(tests, nothing_is_left, 0, sizeof endings / sizeof *endings);
-    tcase_add_loop_test(tests, a_program_below_its_guard, 0, sizeof ends / sizeof *ends);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("guard")

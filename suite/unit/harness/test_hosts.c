@@ -22,7 +22,7 @@
 #include "suite/unit/harness/played_ssh.h"
 #include "suite/unit/run_suite.h"
 
-START_TEST(list)
+TEST(list)
 {
     ls_hosts hosts;
     ck_assert_int_eq(ls_hosts_parse_list("a,user@b.example,10.0.0.1,fe80::1%eth0", &hosts), LS_OK);
@@ -34,9 +34,8 @@ START_TEST(list)
     ls_hosts_describe(&hosts, text, sizeof text);
     ck_assert_str_eq(text, "a, user@b.example and 2 more");
 }
-END_TEST
 
-START_TEST(file)
+TEST(file)
 {
     ls_hosts hosts;
     const char *text = "# two racks\n\n a slots=4   # the first\r\nb\tslots=4\n";
@@ -54,7 +53,6 @@ START_TEST(file)
     hosts.host[0].slots = 2;
     ck_assert_int_eq(ls_hosts_ranks(&hosts, 0, &ranks), LS_ERR_USAGE);
 }
-END_TEST
 
 typedef struct mistake {
     bool is_list;
@@ -77,7 +75,7 @@ static const mistake mistakes[] = {
     {false, "", "hosts contains no host"},
 };
 
-START_TEST(wrong_ones)
+ROWS_TEST(wrong_ones, mistakes)
 {
     const mistake *m = &mistakes[_i];
     ls_hosts hosts;
@@ -89,9 +87,8 @@ START_TEST(wrong_ones)
     ck_assert_msg(strstr(said, m->said) != NULL, "'%s' is not in '%s'", m->said, said);
     ck_assert_ptr_eq(strchr(said, '\n'), said + strlen(said) - 1); /* one line */
 }
-END_TEST
 
-START_TEST(too_many)
+TEST(too_many)
 {
     char *text = calloc(LS_HOSTS_MAX + 2, 16);
     ck_assert_ptr_nonnull(text);
@@ -105,20 +102,18 @@ START_TEST(too_many)
     ck_assert_int_eq(ls_hosts_parse_text("hosts", text, &hosts), LS_ERR_USAGE);
     free(text);
 }
-END_TEST
 
-START_TEST(outside_slurm)
+TEST(outside_slurm)
 {
     ls_hosts hosts;
     unsetenv("SLURM_JOB_ID");
     ck_assert_int_eq(ls_hosts_read_slurm(&hosts), LS_ERR_USAGE);
 }
-END_TEST
 
 /* ---- a host's order ---------------------------------------------------------------------------
  */
 
-START_TEST(orders_of_a_bench)
+TEST(orders_of_a_bench)
 {
     static const struct {
         const char *order;
@@ -172,9 +167,8 @@ START_TEST(orders_of_a_bench)
     ck_assert_int_eq(ls_remote_session_read_order(ends[0]), LS_ERR_USAGE);
     close(ends[0]);
 }
-END_TEST
 
-START_TEST(ranks_of_a_host)
+TEST(ranks_of_a_host)
 {
     static const int rows[][3] = {{0, 1, 1}, {0, 7, 7}, {0, 8, 8},
                                   {0, 9, 8}, {1, 9, 1}, {16, 2, 16}};
@@ -182,11 +176,10 @@ START_TEST(ranks_of_a_host)
         ck_assert_int_eq(ls_probe_usual_ranks(rows[i][0], rows[i][1]), rows[i][2]);
     }
 }
-END_TEST
 
 /* Which variables go to the other machines: those that a run depends on and that are not a
  * machine's own. */
-START_TEST(variables_of_an_order)
+TEST(variables_of_an_order)
 {
     static const char *const sent[] = {"PATH",     "LD_X",
                                        "PYTHONX",  "VIRTUAL_ENV",
@@ -237,9 +230,8 @@ START_TEST(variables_of_an_order)
         ls_json_string(cJSON_GetObjectItemCaseSensitive(order, "environment"), name, ""), "z");
     cJSON_Delete(order);
 }
-END_TEST
 
-START_TEST(an_order_is_refused_in_words)
+TEST(an_order_is_refused_in_words)
 {
     static const char form[] = "the first line of standard input is not an order: expected a JSON "
                                "object with schema 1 and environment\n";
@@ -271,10 +263,9 @@ START_TEST(an_order_is_refused_in_words)
                                      "a newline (allowed: 60000 within 30 s)\n");
     close(ends[0]);
 }
-END_TEST
 
 /* The last line of the event, and the last line that is not one. */
-START_TEST(a_report_in_a_log)
+TEST(a_report_in_a_log)
 {
     static const struct {
         const char *text, *said;
@@ -305,7 +296,6 @@ START_TEST(a_report_in_a_log)
     }
     play_end();
 }
-END_TEST
 
 /* ---- probing -------------------------------------------------------------------------------- */
 
@@ -341,7 +331,7 @@ static ls_status probe(const char *list, int ranks, ls_hosts *hosts, ls_probe *f
     return status;
 }
 
-START_TEST(answers_of_hosts)
+TEST(answers_of_hosts)
 {
     ls_hosts hosts;
     ls_probe found[2];
@@ -376,11 +366,10 @@ START_TEST(answers_of_hosts)
     ck_assert_str_eq(found[0].hostname, "");
     play_end();
 }
-END_TEST
 
 /* Where the others reach host 0, when it is reached by that name and ssh connected to that address.
  */
-START_TEST(address_of_the_first_host)
+TEST(address_of_the_first_host)
 {
     static const struct {
         const char *name, *address;
@@ -422,9 +411,8 @@ START_TEST(address_of_the_first_host)
     }
     play_end();
 }
-END_TEST
 
-START_TEST(answers_that_do_not_do)
+TEST(answers_that_do_not_do)
 {
     char launcher[1024];
     ls_remote_launcher(launcher, sizeof launcher);
@@ -477,10 +465,9 @@ START_TEST(answers_that_do_not_do)
     }
     play_end();
 }
-END_TEST
 
 /* No host is asked when the environment does not fit into an order. */
-START_TEST(an_environment_that_is_too_large)
+TEST(an_environment_that_is_too_large)
 {
     static char large[66000];
     ls_hosts hosts;
@@ -494,10 +481,9 @@ START_TEST(an_environment_that_is_too_large)
     ck_assert_ptr_nonnull(strstr(said, "error: the environment for other machines has 6"));
     play_end();
 }
-END_TEST
 
 /* LS_SSH is the command and its first options; blanks are none. */
-START_TEST(another_ssh)
+TEST(another_ssh)
 {
     static const char *const rows[][2] = {
         {"", "-T\n"}, {"  ", "-T\n"}, {" ssh  -p 7 ", "-p\n7\n-T\n"}};
@@ -515,10 +501,9 @@ START_TEST(another_ssh)
     }
     play_end();
 }
-END_TEST
 
 /* The words of a host's channel; its order has no folder, and its token is the marker's content. */
-START_TEST(the_question_to_a_host)
+TEST(the_question_to_a_host)
 {
     static const char ends[] = "marker=${last#*--probe=} marker=${marker%% *}\n"
                                "stat -c %a \"$marker\" >\"$here/$host.marker\"\n"
@@ -574,7 +559,6 @@ START_TEST(the_question_to_a_host)
     }
     play_end();
 }
-END_TEST
 
 /* What ls_probe_answer prints, on the host. */
 static cJSON *answer_here(const char *marker, ls_status want)
@@ -610,7 +594,7 @@ static void hold_ports(bool held[12000])
     }
 }
 
-START_TEST(the_answer_of_this_host)
+TEST(the_answer_of_this_host)
 {
     static bool held[12000];
     char hostname[64] = "";
@@ -664,29 +648,5 @@ START_TEST(the_answer_of_this_host)
     }
     play_end();
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("hosts");
-    TCase *tests = tcase_create("hosts");
-    tcase_add_test(tests, list);
-    tcase_add_test(tests, file);
-    tcase_add_loop_test(tests, wrong_ones, 0, (int)(sizeof mistakes / sizeof *mistakes));
-    tcase_add_test(tests, too_many);
-    tcase_add_test(tests, outside_slurm);
-    tcase_add_test(tests, orders_of_a_bench);
-    tcase_add_test(tests, ranks_of_a_host);
-    tcase_add_test(tests, variables_of_an_order);
-    tcase_add_test(tests, an_order_is_refused_in_words);
-    tcase_add_test(tests, a_report_in_a_log);
-    tcase_add_test(tests, answers_of_hosts);
-    tcase_add_test(tests, address_of_the_first_host);
-    tcase_add_test(tests, answers_that_do_not_do);
-    tcase_add_test(tests, an_environment_that_is_too_large);
-    tcase_add_test(tests, another_ssh);
-    tcase_add_test(tests, the_question_to_a_host);
-    tcase_add_test(tests, the_answer_of_this_host);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("hosts")

@@ -88,7 +88,7 @@ static ls_outcome run(const ls_job *job, bool resumed_wanted)
     return outcome;
 }
 
-START_TEST(environment)
+TEST(environment)
 {
     char text[512], wanted[512];
     setenv("LS_TOKEN", "stale", 1);
@@ -120,7 +120,6 @@ START_TEST(environment)
     ls_outcome_free(&outcome);
     remove_job(&job);
 }
-END_TEST
 
 typedef struct ending {
     const char *script;
@@ -138,7 +137,7 @@ static const ending endings[] = {
     {"exec sleep 30", 0.2, LS_OUTCOME_TIMED_OUT, "timed out", -1, 0, 0},
 };
 
-START_TEST(record_of_each_ending)
+LOOP_TEST(record_of_each_ending, 4)
 {
     const ending *wanted = &endings[_i];
     ls_job job = make_job(wanted->script, 3, 1);
@@ -171,9 +170,8 @@ START_TEST(record_of_each_ending)
     ls_outcome_free(&outcome);
     remove_job(&job);
 }
-END_TEST
 
-START_TEST(resume)
+TEST(resume)
 {
     char text[64];
     const char *script =
@@ -204,14 +202,13 @@ START_TEST(resume)
     ls_outcome_free(&outcome);
     remove_job(&job);
 }
-END_TEST
 
 static void count_ticks(void *context)
 {
     ++*(int *)context;
 }
 
-START_TEST(ticks)
+TEST(ticks)
 {
     ls_job job = make_job("sleep 1.3", 1, 1);
     ls_outcome outcome;
@@ -222,9 +219,8 @@ START_TEST(ticks)
     ls_outcome_free(&outcome);
     remove_job(&job);
 }
-END_TEST
 
-START_TEST(cannot_run)
+TEST(cannot_run)
 {
     ls_outcome outcome;
     bool resumed;
@@ -243,7 +239,6 @@ START_TEST(cannot_run)
     cJSON_Delete(root);
     remove_job(&job);
 }
-END_TEST
 
 /* ---- what ranks find and what is written of them, as a whole ------------------------------------
  */
@@ -257,7 +252,7 @@ static void check_environment(const ls_job *job, int rank, const char *token, co
     ls_words_free(&words);
 }
 
-START_TEST(every_variable_of_a_rank)
+TEST(every_variable_of_a_rank)
 {
     static const char *const stale[] = {
         "RANK",         "WORLD_SIZE",  "LOCAL_RANK",       "GROUP_RANK",       "MASTER_ADDR",
@@ -308,10 +303,9 @@ START_TEST(every_variable_of_a_rank)
     job.local_nodes = 2;
     ck_assert_int_eq(ls_job_nodes(&job), 4);
 }
-END_TEST
 
 /* 0: the cores in equal shares, at least one each; given by nobody else when it is set already. */
-START_TEST(threads_of_a_rank)
+TEST(threads_of_a_rank)
 {
     int cores = ls_cores_share(ls_cores_usable(), 1);
     for (int world = 1; world <= 4 * cores; world++) {
@@ -335,7 +329,6 @@ START_TEST(threads_of_a_rank)
         ls_words_free(&words);
     }
 }
-END_TEST
 
 static const char outcome_text[] =
     "{\"state\":\"killed\",\"first_rank\":5,\"code\":137,\"signal\":9,\"started_ns\":1000000000,"
@@ -344,7 +337,7 @@ static const char outcome_text[] =
     "\"code\":137,\"signal\":9,\"seconds\":2,\"user_s\":1,\"system_s\":2,"
     "\"rss_bytes_max\":1024}]}";
 
-START_TEST(an_outcome_as_it_is_written)
+TEST(an_outcome_as_it_is_written)
 {
     ls_proc ranks[] = {{.code = 10,
                         .started_ns = 1,
@@ -396,9 +389,8 @@ START_TEST(an_outcome_as_it_is_written)
     ck_assert(!cJSON_HasObjectItem(json, "why"));
     cJSON_Delete(json);
 }
-END_TEST
 
-START_TEST(an_outcome_that_is_none)
+TEST(an_outcome_that_is_none)
 {
     static const struct {
         const char *from, *to; /* a change of outcome_text */
@@ -452,10 +444,9 @@ START_TEST(an_outcome_that_is_none)
         cJSON_Delete(json);
     }
 }
-END_TEST
 
 /* Variables that a run depends on are in its record; the rest of the environment is private. */
-START_TEST(variables_of_a_record)
+TEST(variables_of_a_record)
 {
     static const char *const names[] = {"LOCAL_X", "LS_X",     "OMP_X",  "NCCL_X", "CUDA_X",
                                         "CUDNN_X", "CUBLAS_X", "GLOO_X", "DNNL_X", "ONEDNN_X",
@@ -489,10 +480,9 @@ START_TEST(variables_of_a_record)
     ls_outcome_free(&outcome);
     remove_job(&job);
 }
-END_TEST
 
 /* Equal in every word and in its number of ranks, well ended, or it is run again. */
-START_TEST(a_job_that_is_done)
+TEST(a_job_that_is_done)
 {
     ls_job job = make_job("exit 0", 2, 1);
     ls_words_add(&job.command, "x\ny"); /* its words are read back without what would hide */
@@ -521,9 +511,8 @@ START_TEST(a_job_that_is_done)
     ck_assert(!ls_job_is_done(&job));
     remove_job(&job);
 }
-END_TEST
 
-START_TEST(jobs_that_are_none)
+TEST(jobs_that_are_none)
 {
 #define RANKS(ranks, nodes) \
 #ranks " ranks on " #nodes " nodes, allowed: 1 to 1024 ranks, equally many on each node"
@@ -563,10 +552,9 @@ START_TEST(jobs_that_are_none)
         ls_job_free(&job);
     }
 }
-END_TEST
 
 /* Files of an earlier attempt go, of every rank, and what is in their way is named. */
-START_TEST(leftovers)
+TEST(leftovers)
 {
     char path[600];
     ls_outcome outcome;
@@ -597,10 +585,9 @@ START_TEST(leftovers)
     rmdir(path);
     remove_job(&job);
 }
-END_TEST
 
 /* A folder as long as a job may have, and a command of one word. */
-START_TEST(a_long_folder)
+TEST(a_long_folder)
 {
     char text[64], path[600], name[201];
     ls_job job = make_job("true", 1, 1);
@@ -633,10 +620,9 @@ START_TEST(a_long_folder)
     ls_job_free(&job);
     ls_path_remove_tree(base);
 }
-END_TEST
 
 /* Readers load logs and events whole, so no more than 256 MB of each are kept. */
-START_TEST(records_that_are_cut)
+TEST(records_that_are_cut)
 {
     static const struct {
         const char *name;
@@ -670,10 +656,9 @@ START_TEST(records_that_are_cut)
     ls_outcome_free(&outcome);
     remove_job(&job);
 }
-END_TEST
 
 /* Each rank enters the network of its node. */
-START_TEST(networks_of_nodes)
+TEST(networks_of_nodes)
 {
     static const char nsenter[] = "#!/bin/sh\necho \"$1 $2 $RANK $MASTER_ADDR $LS_NODE_ADDR\"\n"
                                   "shift 2\nexec \"$@\"\n";
@@ -698,11 +683,10 @@ START_TEST(networks_of_nodes)
     remove_job(&job);
     play_end();
 }
-END_TEST
 
 /* In a network of its own, whose loopback is down: several ranks cannot meet; one need not, and
  * those with networks of nodes do not ask. */
-START_TEST(without_a_loopback)
+TEST(without_a_loopback)
 {
     static const struct {
         int world;
@@ -733,7 +717,6 @@ START_TEST(without_a_loopback)
     }
     play_end();
 }
-END_TEST
 
 /* ---- on other machines: two hosts of two ranks with played launchers ------------------------- */
 
@@ -751,234 +734,69 @@ END_TEST
 /* lost its peer (10) or never found it (11) */
 #define VICTIM(x, rank, code, seconds) AT_##x("failed", rank, code, 0, seconds, seconds)
 
+#define ENDS(state, first_rank, code, signal) LS_OUTCOME_##state, first_rank, code, signal
+
 static const struct {
     const char *a, *b; /* what the launchers write */
-    const char *ends;  /* how b's channel ends */
     ls_outcome_state state;
     int first_rank, code, signal;
-    bool lost[2]; /* hosts without a report of their ranks */
-    const char *why;
+    const char *ends; /* how b's channel ends; NULL: as it should */
+    bool lost[2];     /* hosts without a report of their ranks */
+    const char *why;  /* NULL: "" */
 } put_together[] = {
-    {A_IS_DONE, B_IS_DONE, "", LS_OUTCOME_DONE, -1, 0, 0, {false}, ""},
+    {A_IS_DONE, B_IS_DONE, ENDS(DONE, -1, 0, 0)},
     /* the first in time, of equals */
-    {AT_A("failed", 0, 12, 0, 9, 0),
-     AT_B("failed", 3, 14, 0, 1, 4),
-     "",
-     LS_OUTCOME_FAILED,
-     3,
-     14,
-     0,
-     {false},
-     ""},
-    {AT_A("failed", 1, 12, 0, 9, 2),
-     AT_B("failed", 2, 14, 0, 8, 0),
-     "",
-     LS_OUTCOME_FAILED,
-     1,
-     12,
-     0,
-     {false},
-     ""},
-    {VICTIM(A, 0, 10, 4), VICTIM(B, 3, 11, 9), "", LS_OUTCOME_FAILED, 0, 10, 0, {false}, ""},
-    {VICTIM(A, 0, 10, 9), VICTIM(B, 3, 11, 4), "", LS_OUTCOME_FAILED, 3, 11, 0, {false}, ""},
+    {AT_A("failed", 0, 12, 0, 9, 0), AT_B("failed", 3, 14, 0, 1, 4), ENDS(FAILED, 3, 14, 0)},
+    {AT_A("failed", 1, 12, 0, 9, 2), AT_B("failed", 2, 14, 0, 8, 0), ENDS(FAILED, 1, 12, 0)},
+    {VICTIM(A, 0, 10, 4), VICTIM(B, 3, 11, 9), ENDS(FAILED, 0, 10, 0)},
+    {VICTIM(A, 0, 10, 9), VICTIM(B, 3, 11, 4), ENDS(FAILED, 3, 11, 0)},
     /* one that failed by itself goes before those that lost it */
-    {VICTIM(A, 0, 10, 1),
-     AT_B("failed", 2, 12, 0, 9, 9),
-     "",
-     LS_OUTCOME_FAILED,
-     2,
-     12,
-     0,
-     {false},
-     ""},
-    {VICTIM(A, 0, 11, 1),
-     AT_B("killed", 2, 137, 9, 9, 9),
-     "",
-     LS_OUTCOME_KILLED,
-     2,
-     137,
-     9,
-     {false},
-     ""},
-    {AT_A("failed", 1, 12, 0, 9, 9),
-     VICTIM(B, 2, 10, 1),
-     "",
-     LS_OUTCOME_FAILED,
-     1,
-     12,
-     0,
-     {false},
-     ""},
-    {AT_A("killed", 1, 137, 9, 9, 9),
-     VICTIM(B, 2, 11, 1),
-     "",
-     LS_OUTCOME_KILLED,
-     1,
-     137,
-     9,
-     {false},
-     ""},
-    {AT_A("killed", 1, 10, 9, 9, 9),
-     VICTIM(B, 2, 11, 1),
-     "",
-     LS_OUTCOME_KILLED,
-     1,
-     10,
-     9,
-     {false},
-     ""},
+    {VICTIM(A, 0, 10, 1), AT_B("failed", 2, 12, 0, 9, 9), ENDS(FAILED, 2, 12, 0)},
+    {VICTIM(A, 0, 11, 1), AT_B("killed", 2, 137, 9, 9, 9), ENDS(KILLED, 2, 137, 9)},
+    {AT_A("failed", 1, 12, 0, 9, 9), VICTIM(B, 2, 10, 1), ENDS(FAILED, 1, 12, 0)},
+    {AT_A("killed", 1, 137, 9, 9, 9), VICTIM(B, 2, 11, 1), ENDS(KILLED, 1, 137, 9)},
+    {AT_A("killed", 1, 10, 9, 9, 9), VICTIM(B, 2, 11, 1), ENDS(KILLED, 1, 10, 9)},
     /* ranks that this program ended are no failure */
-    {AT_A("stopped", 0, 12, 0, 1, 1), B_IS_DONE, "", LS_OUTCOME_DONE, -1, 0, 0, {false}, ""},
-    {A_IS_DONE, AT_B("failed", -1, 12, 0, 1, 1), "", LS_OUTCOME_DONE, -1, 0, 0, {false}, ""},
+    {AT_A("stopped", 0, 12, 0, 1, 1), B_IS_DONE, ENDS(DONE, -1, 0, 0)},
+    {A_IS_DONE, AT_B("failed", -1, 12, 0, 1, 1), ENDS(DONE, -1, 0, 0)},
     /* hosts that start no rank */
-    {"lockstep-launch: error: no\n" AT_A("not started", -1, 2, 0, 0, 0),
-     B_IS_DONE,
-     "",
-     LS_OUTCOME_NOT_STARTED,
-     0,
-     LS_ERR_INFRA,
-     0,
-     {false},
-     "host a: lockstep-launch: error: no"},
-    {VICTIM(A, 1, 11, 1),
-     AT_B("not started", 2, 2, 7, 0, 0),
-     "",
-     LS_OUTCOME_NOT_STARTED,
-     2,
-     LS_ERR_INFRA,
-     0,
-     {false},
-     "host b: "},
-    {AT_A("failed", 1, 12, 0, 99, 99),
-     "x\n" AT_B("not started", -1, 2, 0, 0, 0),
-     "",
-     LS_OUTCOME_FAILED,
-     1,
-     12,
-     0,
-     {false},
-     ""},
-    {"x\n" AT_A("not started", -1, 2, 0, 0, 0),
-     "y\n" AT_B("not started", -1, 2, 0, 0, 0),
-     "",
-     LS_OUTCOME_NOT_STARTED,
-     0,
-     LS_ERR_INFRA,
-     0,
-     {false},
-     "host a: x"},
-    {"x\n" AT_A("not started", -1, 2, 0, 0, 0),
-     AT_B("killed", 2, 137, 9, 99, 99),
-     "",
-     LS_OUTCOME_NOT_STARTED,
-     0,
-     LS_ERR_INFRA,
-     0,
-     {false},
-     "host a: x"},
-    {"x\n" AT_A("not started", -1, 2, 0, 0, 0),
-     VICTIM(B, 2, 10, 0),
-     "",
-     LS_OUTCOME_NOT_STARTED,
-     0,
-     LS_ERR_INFRA,
-     0,
-     {false},
-     "host a: x"},
+    {"lockstep-launch: error: no\n" AT_A("not started", -1, 2, 0, 0, 0), B_IS_DONE,
+     ENDS(NOT_STARTED, 0, LS_ERR_INFRA, 0), .why = "host a: lockstep-launch: error: no"},
+    {VICTIM(A, 1, 11, 1), AT_B("not started", 2, 2, 7, 0, 0), ENDS(NOT_STARTED, 2, LS_ERR_INFRA, 0),
+     .why = "host b: "},
+    {AT_A("failed", 1, 12, 0, 99, 99), "x\n" AT_B("not started", -1, 2, 0, 0, 0),
+     ENDS(FAILED, 1, 12, 0)},
+    {"x\n" AT_A("not started", -1, 2, 0, 0, 0), "y\n" AT_B("not started", -1, 2, 0, 0, 0),
+     ENDS(NOT_STARTED, 0, LS_ERR_INFRA, 0), .why = "host a: x"},
+    {"x\n" AT_A("not started", -1, 2, 0, 0, 0), AT_B("killed", 2, 137, 9, 99, 99),
+     ENDS(NOT_STARTED, 0, LS_ERR_INFRA, 0), .why = "host a: x"},
+    {"x\n" AT_A("not started", -1, 2, 0, 0, 0), VICTIM(B, 2, 10, 0),
+     ENDS(NOT_STARTED, 0, LS_ERR_INFRA, 0), .why = "host a: x"},
     /* channels that end without a report */
-    {A_IS_DONE,
-     "1\nrefused\n",
-     "exit 255",
-     LS_OUTCOME_FAILED,
-     2,
-     LS_ERR_INFRA,
-     0,
-     {false, true},
-     "host b ended without a report (exit code 255): refused"},
-    {A_IS_DONE,
-     "",
-     "exit 0",
-     LS_OUTCOME_FAILED,
-     2,
-     LS_ERR_INFRA,
-     0,
-     {false, true},
-     "host b ended without a report (exit code 0)"},
-    {"",
-     B_IS_DONE,
-     "",
-     LS_OUTCOME_FAILED,
-     0,
-     LS_ERR_INFRA,
-     0,
-     {true, false},
-     "host a ended without a report (exit code 0)"},
-    {VICTIM(A, 0, 10, 1),
-     "",
-     "kill -9 $$",
-     LS_OUTCOME_FAILED,
-     2,
-     LS_ERR_INFRA,
-     0,
-     {false, true},
-     "host b ended without a report (signal 9)"},
-    {AT_A("failed", 0, 12, 0, 99, 99),
-     "",
-     "exit 1",
-     LS_OUTCOME_FAILED,
-     0,
-     12,
-     0,
-     {false, true},
-     ""},
-    {"x\n",
-     VICTIM(B, 2, 10, 0),
-     "",
-     LS_OUTCOME_FAILED,
-     0,
-     LS_ERR_INFRA,
-     0,
-     {true, false},
-     "host a ended without a report (exit code 0): x"},
-    {"x\n", AT_B("failed", 3, 12, 0, 9, 0), "", LS_OUTCOME_FAILED, 3, 12, 0, {true, false}, ""},
-    {A_IS_DONE,
-     "{\"event\":\"node\",\"outcome\":{\"state\":\"done\",\"ranks\":[{}]}}\n",
-     "exit 4",
-     LS_OUTCOME_FAILED,
-     2,
-     LS_ERR_INFRA,
-     0,
-     {false, true},
-     "host b ended without a report (exit code 4)"},
-    {A_IS_DONE,
-     "{\"event\":\"node\"}\n",
-     "exit 4",
-     LS_OUTCOME_FAILED,
-     2,
-     LS_ERR_INFRA,
-     0,
-     {false, true},
-     "host b ended without a report (exit code 4)"},
+    {A_IS_DONE, "1\nrefused\n", ENDS(FAILED, 2, LS_ERR_INFRA, 0), .ends = "exit 255",
+     .lost = {false, true}, .why = "host b ended without a report (exit code 255): refused"},
+    {A_IS_DONE, "", ENDS(FAILED, 2, LS_ERR_INFRA, 0), .ends = "exit 0", .lost = {false, true},
+     .why = "host b ended without a report (exit code 0)"},
+    {"", B_IS_DONE, ENDS(FAILED, 0, LS_ERR_INFRA, 0), .lost = {true, false},
+     .why = "host a ended without a report (exit code 0)"},
+    {VICTIM(A, 0, 10, 1), "", ENDS(FAILED, 2, LS_ERR_INFRA, 0), .ends = "kill -9 $$",
+     .lost = {false, true}, .why = "host b ended without a report (signal 9)"},
+    {AT_A("failed", 0, 12, 0, 99, 99), "", ENDS(FAILED, 0, 12, 0), .ends = "exit 1",
+     .lost = {false, true}},
+    {"x\n", VICTIM(B, 2, 10, 0), ENDS(FAILED, 0, LS_ERR_INFRA, 0), .lost = {true, false},
+     .why = "host a ended without a report (exit code 0): x"},
+    {"x\n", AT_B("failed", 3, 12, 0, 9, 0), ENDS(FAILED, 3, 12, 0), .lost = {true, false}},
+    {A_IS_DONE, "{\"event\":\"node\",\"outcome\":{\"state\":\"done\",\"ranks\":[{}]}}\n",
+     ENDS(FAILED, 2, LS_ERR_INFRA, 0), .ends = "exit 4", .lost = {false, true},
+     .why = "host b ended without a report (exit code 4)"},
+    {A_IS_DONE, "{\"event\":\"node\"}\n", ENDS(FAILED, 2, LS_ERR_INFRA, 0), .ends = "exit 4",
+     .lost = {false, true}, .why = "host b ended without a report (exit code 4)"},
     /* hung up at the deadline and when this program is stopped: the hosts are not to blame */
-    {A_IS_DONE, "x\n", "cat", LS_OUTCOME_TIMED_OUT, -1, 0, 0, {false, true}, ""},
-    {A_IS_DONE,
-     AT_B("stopped", 2, 137, 9, 1, 1),
-     "cat; cat \"$here/b.says\"",
-     LS_OUTCOME_TIMED_OUT,
-     -1,
-     0,
-     0,
-     {false},
-     ""},
-    {AT_A("failed", 0, 12, 0, 9, 9),
-     "x\n",
-     "kill $PPID; cat",
-     LS_OUTCOME_STOPPED,
-     0,
-     12,
-     0,
-     {false, true},
-     ""},
+    {A_IS_DONE, "x\n", ENDS(TIMED_OUT, -1, 0, 0), .ends = "cat", .lost = {false, true}},
+    {A_IS_DONE, AT_B("stopped", 2, 137, 9, 1, 1), ENDS(TIMED_OUT, -1, 0, 0),
+     .ends = "cat; cat \"$here/b.says\""},
+    {AT_A("failed", 0, 12, 0, 9, 9), "x\n", ENDS(STOPPED, 0, 12, 0), .ends = "kill $PPID; cat",
+     .lost = {false, true}},
 };
 
 static void play_hosts(ls_hosts *hosts, ls_job *job)
@@ -1000,7 +818,7 @@ static void play_hosts(ls_hosts *hosts, ls_job *job)
     ls_words_add(&job->command, "it's");
 }
 
-START_TEST(reports_of_the_hosts)
+ROWS_TEST(reports_of_the_hosts, put_together)
 {
     ls_hosts hosts;
     ls_job job;
@@ -1009,7 +827,7 @@ START_TEST(reports_of_the_hosts)
     play_hosts(&hosts, &job);
     /* b has begun before a ends */
     play_host("a", put_together[_i].a, "until [ -s \"$here/b.order\" ]; do sleep 0.01; done");
-    play_host("b", put_together[_i].b, put_together[_i].ends);
+    play_host("b", put_together[_i].b, put_together[_i].ends != NULL ? put_together[_i].ends : "");
     ck_assert_int_eq(mkdir(job.directory, 0700), 0);
     play_file("job/node0", ".log", "an earlier attempt's\n" A_IS_DONE);
     play_file("job/node1", ".log", "an earlier attempt's\n" B_IS_DONE);
@@ -1021,6 +839,7 @@ START_TEST(reports_of_the_hosts)
     catch_lines();
     ck_assert_int_eq(ls_job_run(&job, NULL, NULL, &outcome, &resumed), LS_OK);
     const char *said = caught_text(), *why = put_together[_i].why;
+    why = why != NULL ? why : "";
     LS_TEXT(want, 400, "error: job t: %s\n", why);
     if (why[0] == '\0' && !put_together[_i].lost[0]) {
         ck_assert_str_eq(said, "");
@@ -1068,11 +887,10 @@ START_TEST(reports_of_the_hosts)
     ls_job_free(&job);
     play_end();
 }
-END_TEST
 
 /* No host is asked when the environment does not fit into an order, with the end of its line, and
  * the record says so. */
-START_TEST(an_environment_that_is_too_large)
+TEST(an_environment_that_is_too_large)
 {
     static char large[66000];
     ls_hosts hosts;
@@ -1104,10 +922,9 @@ START_TEST(an_environment_that_is_too_large)
     ls_job_free(&job);
     play_end();
 }
-END_TEST
 
 /* After a failure the others have the grace and one second to report before they are hung up. */
-START_TEST(a_report_within_the_grace)
+TEST(a_report_within_the_grace)
 {
     ls_hosts hosts;
     ls_job job;
@@ -1125,9 +942,8 @@ START_TEST(a_report_within_the_grace)
     ls_job_free(&job);
     play_end();
 }
-END_TEST
 
-START_TEST(the_command_of_a_channel)
+TEST(the_command_of_a_channel)
 {
     static const struct {
         const char *master_port, *local_nodes, *file_bytes;
@@ -1183,35 +999,5 @@ START_TEST(the_command_of_a_channel)
     ls_job_free(&job);
     play_end();
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("job");
-    TCase *tests = tcase_create("job");
-    tcase_set_timeout(tests, 40);
-    tcase_add_test(tests, environment);
-    tcase_add_loop_test(tests, record_of_each_ending, 0, 4);
-    tcase_add_test(tests, resume);
-    tcase_add_test(tests, ticks);
-    tcase_add_test(tests, cannot_run);
-    tcase_add_test(tests, every_variable_of_a_rank);
-    tcase_add_test(tests, threads_of_a_rank);
-    tcase_add_test(tests, an_outcome_as_it_is_written);
-    tcase_add_test(tests, an_outcome_that_is_none);
-    tcase_add_test(tests, variables_of_a_record);
-    tcase_add_test(tests, a_job_that_is_done);
-    tcase_add_test(tests, jobs_that_are_none);
-    tcase_add_test(tests, leftovers);
-    tcase_add_loop_test(tests, reports_of_the_hosts, 0,
-                        (int)(sizeof put_together / sizeof *put_together));
-    tcase_add_test(tests, the_command_of_a_channel);
-    tcase_add_test(tests, a_report_within_the_grace);
-    tcase_add_test(tests, an_environment_that_is_too_large);
-    tcase_add_test(tests, a_long_folder);
-    tcase_add_test(tests, records_that_are_cut);
-    tcase_add_test(tests, networks_of_nodes);
-    tcase_add_test(tests, without_a_loopback);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("job", .timeout_s = 40)

@@ -65,7 +65,7 @@ static const struct {
     {0, 0, "warning: Cannot allocate memory for a cache\n", 0, 0, 0, 0}, /* and it went on */
 };
 
-START_TEST(a_lack_is_not_the_subjects)
+ROWS_TEST(a_lack_is_not_the_subjects, ends)
 {
     static const ls_verdict_code before[] = {LS_FAIL, LS_CRASH,       LS_TIMEOUT, LS_WEAK,
                                              LS_PASS, LS_UNSUPPORTED, LS_SKIP};
@@ -88,9 +88,8 @@ START_TEST(a_lack_is_not_the_subjects)
                       verdict.evidence);
     }
 }
-END_TEST
 
-START_TEST(kills_of_both_hierarchies_are_counted)
+TEST(kills_of_both_hierarchies_are_counted)
 {
     setenv("LS_SYSFS", scratch, 1);
     setenv("LS_PROCFS", scratch, 1);
@@ -101,7 +100,6 @@ START_TEST(kills_of_both_hierarchies_are_counted)
     write_file("fs/cgroup/a/memory.events", "low 0\noom 5\noom_kill 4\noom_group_kill 0\n");
     ck_assert_int_eq(ls_lack_kills(), 6);
 }
-END_TEST
 
 /* ---- a program without memory ---------------------------------------------------------------- */
 
@@ -181,7 +179,7 @@ static const struct {
     {fail_a_check, LS_ERR_CHECK, 0},
 };
 
-START_TEST(a_program_that_lacks_something_ends_with_3)
+ROWS_TEST(a_program_that_lacks_something_ends_with_3, programs)
 {
     char *self[] = {"/proc/self/status", NULL};
     pid_t child = fork();
@@ -198,7 +196,6 @@ START_TEST(a_program_that_lacks_something_ends_with_3)
                       : WIFEXITED(status) && WEXITSTATUS(status) == programs[_i].code,
                   "status 0x%x", status);
 }
-END_TEST
 
 static void open_scratch(void)
 {
@@ -210,15 +207,4 @@ static void close_scratch(void)
     ls_path_remove_tree(scratch);
 }
 
-int main(void)
-{
-    Suite *suite = suite_create("lack");
-    TCase *tests = tcase_create("lack");
-    tcase_add_checked_fixture(tests, open_scratch, close_scratch);
-    tcase_add_loop_test(tests, a_lack_is_not_the_subjects, 0, (int)(sizeof ends / sizeof *ends));
-    tcase_add_test(tests, kills_of_both_hierarchies_are_counted);
-    tcase_add_loop_test(tests, a_program_that_lacks_something_ends_with_3, 0,
-                        (int)(sizeof programs / sizeof *programs));
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("lack", .before = open_scratch, .after = close_scratch)

@@ -91,7 +91,7 @@ static void assert_line(const char *said, const char *line)
     ck_assert_msg(strstr(said, line) != NULL, "'%s' is not in:\n%s", line, said);
 }
 
-START_TEST(environment)
+TEST(environment)
 {
     char said[SAID_BYTES], line[256];
     const char *script =
@@ -126,9 +126,8 @@ START_TEST(environment)
         assert_line(said, line);
     }
 }
-END_TEST
 
-START_TEST(token_and_port_are_shared)
+TEST(token_and_port_are_shared)
 {
     char said[SAID_BYTES], other[SAID_BYTES];
     unsetenv("LS_TOKEN");
@@ -142,10 +141,9 @@ START_TEST(token_and_port_are_shared)
     ck_assert_int_eq(run(ARGUMENTS("sh", "-c", script), other), 0);
     ck_assert_int_eq(strncmp(other, "given ", 6), 0);
 }
-END_TEST
 
 /* A rank for each core where no GPU is. */
-START_TEST(ranks_for_this_machine)
+TEST(ranks_for_this_machine)
 {
     char said[SAID_BYTES], wanted[64];
     if (access("/dev/nvidia0", F_OK) == 0) {
@@ -158,9 +156,8 @@ START_TEST(ranks_for_this_machine)
     snprintf(wanted, sizeof wanted, "%d ranks\n", ls_cores_share(ls_cores_usable(), 1));
     ck_assert_str_eq(said, wanted);
 }
-END_TEST
 
-START_TEST(command_is_untouched)
+TEST(command_is_untouched)
 {
     char said[SAID_BYTES];
     ck_assert_int_eq(
@@ -169,7 +166,6 @@ START_TEST(command_is_untouched)
     ck_assert_int_eq(run(ARGUMENTS("printf", "[%s]", "--help", "-x"), said), 0);
     ck_assert_str_eq(said, "[--help][-x]");
 }
-END_TEST
 
 typedef struct failure {
     const char *script;
@@ -190,7 +186,7 @@ static const failure failures[] = {
     {"exit 0", 0, ""},
 };
 
-START_TEST(first_failure)
+ROWS_TEST(first_failure, failures)
 {
     const failure *wanted = &failures[_i];
     char said[SAID_BYTES];
@@ -204,10 +200,9 @@ START_TEST(first_failure)
         ck_assert_ptr_eq(strchr(said, '\n'), said + strlen(said) - 1);
     }
 }
-END_TEST
 
 /* The others get the grace to leave by themselves: what they still write is there. */
-START_TEST(grace)
+TEST(grace)
 {
     char said[SAID_BYTES];
     ck_assert_int_eq(run(ARGUMENTS("--nproc-per-node=2", "sh", "-c",
@@ -216,19 +211,17 @@ START_TEST(grace)
                      5);
     assert_line(said, "left alone");
 }
-END_TEST
 
-START_TEST(deadline)
+TEST(deadline)
 {
     char said[SAID_BYTES];
     ck_assert_int_eq(run(ARGUMENTS("--timeout=0.2", "--nproc-per-node=2", "sleep", "30"), said),
                      124);
     assert_line(said, "0.2 s");
 }
-END_TEST
 
 /* A signal goes on to the ranks, which may still say goodbye. */
-START_TEST(signals_are_forwarded)
+LOOP_TEST(signals_are_forwarded, 3)
 {
     static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
     char said[SAID_BYTES];
@@ -246,10 +239,9 @@ START_TEST(signals_are_forwarded)
     assert_line(said, "goodbye");
     assert_line(said, "stopped by signal");
 }
-END_TEST
 
 /* Announces the end of a job's time: the ranks decide how they leave. */
-START_TEST(signals_for_ranks)
+LOOP_TEST(signals_for_ranks, 2)
 {
     static const int signals[] = {SIGUSR1, SIGUSR2};
     char said[SAID_BYTES], ready[12];
@@ -266,10 +258,9 @@ START_TEST(signals_for_ranks)
     assert_line(said, "saved");
     assert_line(said, "stopped by a signal, its state saved");
 }
-END_TEST
 
 /* After a signal --grace counts where it is longer. */
-START_TEST(grace_after_a_signal)
+TEST(grace_after_a_signal)
 {
     char said[SAID_BYTES], byte;
     launched self = launch(ARGUMENTS("--grace=20", "--nproc-per-node=1", "sh", "-c",
@@ -280,10 +271,9 @@ START_TEST(grace_after_a_signal)
     ck_assert_int_eq(finish(&self, said), 128 + SIGTERM);
     assert_line(said, "late");
 }
-END_TEST
 
 /* Killed outright: its ranks die with it, and finish() would not return otherwise. */
-START_TEST(launcher_dies)
+TEST(launcher_dies)
 {
     char said[SAID_BYTES], byte;
     launched self = launch(ARGUMENTS("--nproc-per-node=2", "sh", "-c", "echo; exec sleep 30"));
@@ -292,9 +282,8 @@ START_TEST(launcher_dies)
     kill(self.pid, SIGKILL);
     ck_assert_int_eq(finish(&self, said), 128 + SIGKILL);
 }
-END_TEST
 
-START_TEST(log_directory)
+TEST(log_directory)
 {
     char said[SAID_BYTES], folder[] = "/tmp/ls_launch_XXXXXX", path[64], text[32] = "";
     ck_assert_ptr_nonnull(mkdtemp(folder));
@@ -316,7 +305,6 @@ START_TEST(log_directory)
     }
     rmdir(folder);
 }
-END_TEST
 
 typedef struct mistake {
     const char *argument[6];
@@ -345,16 +333,15 @@ static const mistake mistakes[] = {
     {{"/nonexistent/trainer", "--steps"}, "cannot run '/nonexistent/trainer'"},
 };
 
-START_TEST(wrong_arguments)
+ROWS_TEST(wrong_arguments, mistakes)
 {
     char said[SAID_BYTES];
     ck_assert_int_eq(run(mistakes[_i].argument, said), 2);
     assert_line(said, mistakes[_i].said);
 }
-END_TEST
 
 /* A rank that is stopped is named after 10 s, and again at the deadline. */
-START_TEST(a_stopped_rank_is_waited_for)
+TEST(a_stopped_rank_is_waited_for)
 {
     char said[SAID_BYTES];
     ck_assert_int_eq(run(ARGUMENTS("--timeout=15", "--nproc-per-node=2", "sh", "-c",
@@ -368,19 +355,17 @@ START_TEST(a_stopped_rank_is_waited_for)
     assert_line(line, " s (limit 15 s): rank 1 (pid ");
     assert_line(end, ", sh) is stopped by a signal: `kill -CONT ");
 }
-END_TEST
 
 /* Ranks that only take long are not waited for. */
-START_TEST(a_long_job_is_quiet)
+TEST(a_long_job_is_quiet)
 {
     char said[SAID_BYTES];
     ck_assert_int_eq(run(ARGUMENTS("--nproc-per-node=2", "sleep", "12"), said), 0);
     ck_assert_str_eq(said, "");
 }
-END_TEST
 
 /* Under mpiexec: a world of one is refused, and ranks of a larger one have one place only. */
-START_TEST(another_launchers_rank)
+TEST(another_launchers_rank)
 {
     char said[SAID_BYTES];
     setenv("PMI_RANK", "1", 1);
@@ -392,7 +377,6 @@ START_TEST(another_launchers_rank)
         run(ARGUMENTS("--nproc-per-node=2", "sh", "-c", "echo \"<$PMI_RANK$PMI_SIZE>\""), said), 0);
     assert_line(said, "<>");
 }
-END_TEST
 
 static const mistake wrong_collectives[] = {
     {{"--ops", "all_reduce,sum"}, "--ops 'all_reduce,sum': allowed: all, none, or some of"},
@@ -415,17 +399,16 @@ static const mistake wrong_collectives[] = {
     {{"all_reduce"}, "unexpected argument 'all_reduce'"},
 };
 
-START_TEST(collectives_wrong_arguments)
+ROWS_TEST(collectives_wrong_arguments, wrong_collectives)
 {
     char said[SAID_BYTES];
     launched self = start("lockstep-collectives", wrong_collectives[_i].argument);
     ck_assert_int_eq(finish(&self, said), 2);
     assert_line(said, wrong_collectives[_i].said);
 }
-END_TEST
 
 /* Every combination of what is named, in a row each: operations, types, counts and offsets. */
-START_TEST(collectives_try_every_combination)
+LOOP_TEST(collectives_try_every_combination, 3)
 {
     static const char *const lists[][7] = {
         {"--ops=all_reduce,broadcast", "--dtypes=fp32,int64", "--counts=3,W+1,W-1", "--offsets=1",
@@ -466,32 +449,5 @@ START_TEST(collectives_try_every_combination)
     }
     ck_assert_int_eq(row, _i == 0 ? 2 * 2 * 3 * 2 : _i == 1 ? 1 : 0);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("launch");
-    TCase *tests = tcase_create("launch");
-    tcase_set_timeout(tests, 40);
-    tcase_add_test(tests, environment);
-    tcase_add_test(tests, token_and_port_are_shared);
-    tcase_add_test(tests, ranks_for_this_machine);
-    tcase_add_test(tests, command_is_untouched);
-    tcase_add_loop_test(tests, first_failure, 0, (int)(sizeof failures / sizeof *failures));
-    tcase_add_test(tests, grace);
-    tcase_add_test(tests, deadline);
-    tcase_add_loop_test(tests, signals_are_forwarded, 0, 3);
-    tcase_add_loop_test(tests, signals_for_ranks, 0, 2);
-    tcase_add_test(tests, grace_after_a_signal);
-    tcase_add_test(tests, launcher_dies);
-    tcase_add_test(tests, log_directory);
-    tcase_add_test(tests, another_launchers_rank);
-    tcase_add_test(tests, a_stopped_rank_is_waited_for);
-    tcase_add_test(tests, a_long_job_is_quiet);
-    tcase_add_loop_test(tests, wrong_arguments, 0, (int)(sizeof mistakes / sizeof *mistakes));
-    tcase_add_loop_test(tests, collectives_wrong_arguments, 0,
-                        (int)(sizeof wrong_collectives / sizeof *wrong_collectives));
-    tcase_add_loop_test(tests, collectives_try_every_combination, 0, 3);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("launch", .timeout_s = 40)

@@ -17,7 +17,7 @@
 #include "kernels/core/text.h"
 #include "suite/unit/run_suite.h"
 
-START_TEST(what_others_take_is_held_against_our_cores_only)
+TEST(what_others_take_is_held_against_our_cores_only)
 {
     static const struct {
         double others_s, seconds;
@@ -52,11 +52,10 @@ START_TEST(what_others_take_is_held_against_our_cores_only)
         ck_assert(isnan(ls_machine_load_taken(&from, &to, rows[i].cores)));
     }
 }
-END_TEST
 
 /* 0.3 s of our own work: on an idle machine others took nothing; on a busy one no more than the
  * processors gave in addition to ours. */
-START_TEST(our_own_work_is_not_others)
+TEST(our_own_work_is_not_others)
 {
     ls_machine_load_times from, to;
     ls_machine_load(&from);
@@ -72,7 +71,6 @@ START_TEST(our_own_work_is_not_others)
     ck_assert_double_le(to.others_s - from.others_s, all_s + 0.05);
     ck_assert_double_ge(to.others_s - from.others_s, -0.05);
 }
-END_TEST
 
 /* Processor seconds of all since boot, without those spent waiting: proc_stat(5). */
 static double busy_s(int *processors)
@@ -110,7 +108,7 @@ static void work(int who)
     }
 }
 
-START_TEST(others_are_all_but_this_process_and_its_children)
+TEST(others_are_all_but_this_process_and_its_children)
 {
     ls_machine_load_times load;
     int processors = 0;
@@ -130,7 +128,6 @@ START_TEST(others_are_all_but_this_process_and_its_children)
     ck_assert_double_le(load.others_s - 1e-6, most_s - own_s); /* as above */
     ck_assert_int_eq(load.processors, processors);
 }
-END_TEST
 
 /* The number after NAME in a file of /proc, read on its own. */
 static long long number_in(const char *path, const char *name)
@@ -149,7 +146,7 @@ static long long number_in(const char *path, const char *name)
     return value;
 }
 
-START_TEST(memory_is_what_the_kernel_says)
+TEST(memory_is_what_the_kernel_says)
 {
     int64_t total = ls_machine_memory_bytes(), free_bytes = ls_machine_available_bytes();
     ck_assert_int_eq(total, number_in("/proc/meminfo", "MemTotal:") * 1024);
@@ -159,7 +156,6 @@ START_TEST(memory_is_what_the_kernel_says)
     int64_t swapped = ls_machine_swapped_pages();
     ck_assert(swapped >= before && swapped <= number_in("/proc/vmstat", "pswpout "));
 }
-END_TEST
 
 static char folder[] = "/tmp/lockstep-load-XXXXXX";
 
@@ -182,7 +178,7 @@ static void write_device(const char *address, const char *vendor, const char *cl
 }
 
 /* Not those of the machine: a container or taskset may leave few of them. */
-START_TEST(cores_are_those_that_may_be_used)
+TEST(cores_are_those_that_may_be_used)
 {
     cpu_set_t all, one;
     char text[64];
@@ -201,7 +197,6 @@ START_TEST(cores_are_those_that_may_be_used)
     ls_cores_text(&cores, text, sizeof text);
     ck_assert_msg((strstr(text, "(affinity mask)") != NULL) == (cores.machine > 1), "%s", text);
 }
-END_TEST
 
 static void write_file(const char *name, const char *text)
 {
@@ -243,7 +238,7 @@ static const struct {
     {"0::/a\n", {{"a/cpu.max", "0 0\n"}}, INFINITY},
 };
 
-START_TEST(a_quota_is_the_number_of_cores)
+ROWS_TEST(a_quota_is_the_number_of_cores, quotas)
 {
     ck_assert_ptr_nonnull(mkdtemp(folder));
     setenv("LS_SYSFS", folder, 1);
@@ -264,9 +259,8 @@ START_TEST(a_quota_is_the_number_of_cores)
     cJSON_Delete(print);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
-START_TEST(cores_in_words)
+TEST(cores_in_words)
 {
     static const struct {
         ls_cores cores;
@@ -286,9 +280,8 @@ START_TEST(cores_in_words)
         ck_assert_int_eq(ls_cores_share(rows[i].cores.usable, 2), rows[i].share);
     }
 }
-END_TEST
 
-START_TEST(the_fingerprint_of_a_machine)
+TEST(the_fingerprint_of_a_machine)
 {
     ck_assert_ptr_nonnull(mkdtemp(folder));
     setenv("LS_SYSFS", folder, 1);
@@ -360,7 +353,6 @@ START_TEST(the_fingerprint_of_a_machine)
     }
     ls_path_remove_tree(folder);
 }
-END_TEST
 
 /* Where other processes of a test have git's variables set they would name another folder. */
 static void git(const char *arguments)
@@ -381,7 +373,7 @@ static void write_commit(const char *text)
     fclose(file);
 }
 
-START_TEST(the_commit_of_a_folder)
+TEST(the_commit_of_a_folder)
 {
     char commit[20] = "?";
     bool dirty = true;
@@ -418,22 +410,5 @@ START_TEST(the_commit_of_a_folder)
     ck_assert(dirty);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("load");
-    TCase *tests = tcase_create("load");
-    tcase_add_test(tests, what_others_take_is_held_against_our_cores_only);
-    tcase_add_test(tests, our_own_work_is_not_others);
-    tcase_add_test(tests, others_are_all_but_this_process_and_its_children);
-    tcase_add_test(tests, memory_is_what_the_kernel_says);
-    tcase_add_test(tests, cores_are_those_that_may_be_used);
-    tcase_add_loop_test(tests, a_quota_is_the_number_of_cores, 0,
-                        (int)(sizeof quotas / sizeof *quotas));
-    tcase_add_test(tests, cores_in_words);
-    tcase_add_test(tests, the_fingerprint_of_a_machine);
-    tcase_add_test(tests, the_commit_of_a_folder);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("load")

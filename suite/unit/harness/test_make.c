@@ -143,7 +143,7 @@ static void check(const place *at, const char *target, const char *name, const c
 static const char *const targets[] = {"bench", "check",     "conform", "detect", "compare",
                                       "fuzz",  "gpu-check", "merge",   "mutate", "peers"};
 
-START_TEST(values_are_text)
+ROWS_TEST(values_are_text, targets)
 {
     place made = set_up(), *at = &made;
     const char *target = targets[_i];
@@ -172,10 +172,9 @@ START_TEST(values_are_text)
     free(rows);
     ls_path_remove_tree(at->tree);
 }
-END_TEST
 
 /* These become part of commands; a value that a shell would interpret is refused. */
-START_TEST(values_of_the_build)
+TEST(values_of_the_build)
 {
     place made = set_up(), *at = &made;
     static const char *const names[] = {"BUILD",    "PREFIX",    "DESTDIR",  "DEPS",     "V",
@@ -194,10 +193,9 @@ START_TEST(values_of_the_build)
     check(at, "help", "BUILD", "/a folder/x", COMMAND_LINE);
     ls_path_remove_tree(at->tree);
 }
-END_TEST
 
 /* What the command line is used for stays possible. */
-START_TEST(plain_values)
+TEST(plain_values)
 {
     place made = set_up(), *at = &made;
     static const char *const given[] = {"BUILD=build/x-1.0", "CFLAGS=-O3 -DX=1,2 -Wl,-rpath=/a:/b",
@@ -225,10 +223,9 @@ START_TEST(plain_values)
     free(got);
     ls_path_remove_tree(at->tree);
 }
-END_TEST
 
 /* Targets that run programs install what these need first, unless INSTALL=no forbids it. */
-START_TEST(jobs_set_up_first)
+TEST(jobs_set_up_first)
 {
     place made = set_up(), *at = &made;
     static const char *const purposes[][2] = {
@@ -248,10 +245,9 @@ START_TEST(jobs_set_up_first)
     }
     ls_path_remove_tree(at->tree);
 }
-END_TEST
 
 /* The name of a fault is checked before a build with planted faults is made. */
-START_TEST(a_fault_is_checked_before_it_is_built)
+TEST(a_fault_is_checked_before_it_is_built)
 {
     place made = set_up(), *at = &made;
     put(at, "suite/plants/x.patch", "", 0644);
@@ -267,10 +263,9 @@ START_TEST(a_fault_is_checked_before_it_is_built)
     free(got);
     ls_path_remove_tree(at->tree);
 }
-END_TEST
 
 /* Programs that are built outside the tree find its files. */
-START_TEST(a_build_elsewhere_links_the_tree)
+TEST(a_build_elsewhere_links_the_tree)
 {
     place made = set_up(), *at = &made;
     LS_TEXT(given, 100, "BUILD=%s-elsewhere", at->tree);
@@ -283,10 +278,9 @@ START_TEST(a_build_elsewhere_links_the_tree)
     ck_assert_int_eq(make(at, "build/suite", "BUILD=build", COMMAND_LINE), 2);
     ls_path_remove_tree(at->tree);
 }
-END_TEST
 
 /* A Gloo that gloo_mesh.hh does not know leaves that engine out; make goes on and says so. */
-START_TEST(other_gloo)
+TEST(other_gloo)
 {
     place made = set_up(), *at = &made;
     static const struct {
@@ -308,21 +302,5 @@ START_TEST(other_gloo)
     }
     ls_path_remove_tree(at->tree);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("make");
-    TCase *values = tcase_create("values");
-    tcase_add_loop_test(values, values_are_text, 0, sizeof targets / sizeof *targets);
-    tcase_add_test(values, values_of_the_build);
-    tcase_add_test(values, plain_values);
-    tcase_add_test(values, jobs_set_up_first);
-    tcase_add_test(values, a_fault_is_checked_before_it_is_built);
-    tcase_add_test(values, a_build_elsewhere_links_the_tree);
-    suite_add_tcase(suite, values);
-    TCase *machine = tcase_create("machine");
-    tcase_add_test(machine, other_gloo);
-    suite_add_tcase(suite, machine);
-    return run_suite(suite);
-}
+TEST_MAIN("make")

@@ -11,7 +11,7 @@
 #include "kernels/core/json.h"
 #include "suite/unit/run_suite.h"
 
-START_TEST(equal_specs_are_one_job_and_different_ones_are_not)
+TEST(equal_specs_are_one_job_and_different_ones_are_not)
 {
     ls_matrix matrix = {0, 0, NULL, NULL};
     ls_spec a = ls_matrix_spec(LS_ROLE_EVIDENCE), b = a;
@@ -36,7 +36,6 @@ START_TEST(equal_specs_are_one_job_and_different_ones_are_not)
     }
     ls_matrix_free(&matrix);
 }
-END_TEST
 
 static bool has_argument(const ls_job *job, const char *text)
 {
@@ -48,7 +47,7 @@ static bool has_argument(const ls_job *job, const char *text)
     return false;
 }
 
-START_TEST(a_command_has_the_factors_and_no_placeholder)
+TEST(a_command_has_the_factors_and_no_placeholder)
 {
     ls_spec spec = ls_matrix_spec(LS_ROLE_EVIDENCE);
     spec.level = 2;
@@ -77,10 +76,9 @@ START_TEST(a_command_has_the_factors_and_no_placeholder)
     ck_assert(ls_json_bool(job.facts, "oversubscribed", false));
     ls_job_free(&job);
 }
-END_TEST
 
 /* A script has the folders as variables: no part of their names is run or split. */
-START_TEST(a_script_takes_any_folder)
+TEST(a_script_takes_any_folder)
 {
     static const char run[] = "/r/q';echo ran;'$(echo ran) `echo ran` \"* ;";
     ls_spec spec = ls_matrix_spec(LS_ROLE_EVIDENCE);
@@ -98,7 +96,6 @@ START_TEST(a_script_takes_any_folder)
     free(said);
     ls_job_free(&job);
 }
-END_TEST
 
 /* ---- names, estimates and commands ------------------------------------------------------------
  */
@@ -109,7 +106,7 @@ static void check_near(double seconds, double want)
     ck_assert_double_eq_tol(seconds, want, 1e-9);
 }
 
-START_TEST(bucket_sizes_have_names)
+TEST(bucket_sizes_have_names)
 {
     static const struct {
         double bucket_mb;
@@ -124,7 +121,6 @@ START_TEST(bucket_sizes_have_names)
         ck_assert_str_eq(text, rows[i].text);
     }
 }
-END_TEST
 
 static const struct {
     ls_spec spec;
@@ -185,7 +181,7 @@ static const struct {
      ".o1.w2147483647.b0.000123457mb.s0-"},
 };
 
-START_TEST(jobs_have_names)
+TEST(jobs_have_names)
 {
     for (size_t i = 0; i < sizeof named / sizeof *named; i++) {
         char label[80], id[96];
@@ -198,10 +194,9 @@ START_TEST(jobs_have_names)
         ck_assert_uint_eq(strspn(id + length, "0123456789abcdef"), 8);
     }
 }
-END_TEST
 
 /* Every member that changes the job changes its id; where it runs and what it is for do not. */
-START_TEST(an_id_follows_from_the_job)
+TEST(an_id_follows_from_the_job)
 {
     ls_spec spec = ls_matrix_spec(LS_ROLE_EVIDENCE), other[32];
     char ids[32][96];
@@ -264,11 +259,10 @@ START_TEST(an_id_follows_from_the_job)
     ls_matrix_id(&other[1], ids[1]);
     ck_assert_str_ne(ids[0], ids[1]);
 }
-END_TEST
 
 /* The model's figures, worked out by hand in each row: (images * GFLOP / (45 * cores in use) * 1.5
  * of half + ranks * GB / (0.35 * cores) + 0.002 * ranks) * steps + dump, and the start. */
-START_TEST(estimates_follow_the_model)
+TEST(estimates_follow_the_model)
 {
     ls_spec spec = ls_matrix_spec(LS_ROLE_REFERENCE);
     ls_text_put(spec.arch, sizeof spec.arch, "resnet18");
@@ -320,12 +314,11 @@ START_TEST(estimates_follow_the_model)
     spec.steps = 10000; /* something else ends it */
     check_near(ls_matrix_estimate_at(&spec, &site), 5 + 0.03 + 3);
 }
-END_TEST
 
 /* By a network's multiply-adds and parameters; an unknown one counts as resnet50. */
 /* On GPUs: what one GPU's ranks compute, 4 s of start, a second for each audited step, 5 s for a
  * dump. */
-START_TEST(estimates_of_gpus)
+TEST(estimates_of_gpus)
 {
     ls_spec spec = ls_matrix_spec(LS_ROLE_REFERENCE);
     ls_matrix_site site = {.cores = 4, .start_s = 10};
@@ -353,9 +346,8 @@ START_TEST(estimates_of_gpus)
     spec.steps = 16;
     check_near(ls_matrix_estimate_s(&spec, 4), 4 + 36 * (2 * half + 0.01) + 2 + 5);
 }
-END_TEST
 
-START_TEST(estimates_know_the_networks)
+TEST(estimates_know_the_networks)
 {
     static const struct {
         const char *arch;
@@ -378,7 +370,6 @@ START_TEST(estimates_know_the_networks)
                    0.4 + 0.35 + rows[i].gmacs * 6 / 45 + rows[i].params_m * 4e-3 / 0.35 + 0.002);
     }
 }
-END_TEST
 
 static const struct {
     ls_spec spec;
@@ -444,7 +435,7 @@ static const struct {
      "-a a --image-size=0 --num-classes=10 --steps=24 --lr=0 --data=d --seed=0 --device=cuda"},
 };
 
-START_TEST(every_option_of_a_command)
+ROWS_TEST(every_option_of_a_command, commands)
 {
     ls_matrix_site site = {
         .subject = "a trainer", .run_directory = "/r", .device = "cuda", .cores = 2};
@@ -475,7 +466,6 @@ START_TEST(every_option_of_a_command)
     ck_assert(!has_argument(&job, "--digest-every=50"));
     ls_job_free(&job);
 }
-END_TEST
 
 #define EACH                                                                  \
     "k=$RANK; mkdir -p \"$LS_RUN_DIR/run$k\" && "                             \
@@ -527,7 +517,7 @@ static const struct {
     {{.wrap = LS_WRAP_SHELL, .script = "x {self}y{run {job:a"}, 2, 4, {"sh", "-c", NULL, "t"}},
 };
 
-START_TEST(every_wrapper_of_a_command)
+ROWS_TEST(every_wrapper_of_a_command, wrapped)
 {
     ls_matrix_site site = {
         .subject = "t", .run_directory = "/r", .device = "cpu", .devices = wrapped[_i].devices};
@@ -543,10 +533,9 @@ START_TEST(every_wrapper_of_a_command)
     ck_assert_str_eq(job.command.word[wrapped[_i].words], "-a");
     ls_job_free(&job);
 }
-END_TEST
 
 /* Our own programs are those next to this one. */
-START_TEST(folders_of_programs)
+TEST(folders_of_programs)
 {
     char program[1024];
     ls_path_program(program, sizeof program);
@@ -565,10 +554,9 @@ START_TEST(folders_of_programs)
     ck_assert_str_eq(job.command.word[job.command.count - 2], d);
     ls_job_free(&job);
 }
-END_TEST
 
 /* A run that an earlier version began goes on: its jobs keep their ids, and their audits. */
-START_TEST(ids_are_those_of_earlier_versions)
+TEST(ids_are_those_of_earlier_versions)
 {
     ls_spec spec = ls_matrix_spec(LS_ROLE_EVIDENCE);
     static const char *const ids[] = {
@@ -594,11 +582,10 @@ START_TEST(ids_are_those_of_earlier_versions)
     }
     ck_assert_uint_eq(ls_matrix_audit_of(&spec).seed, 0x92daad08);
 }
-END_TEST
 
 /* What else a job has of its spec and its site. */
 /* Of ranks that outnumber the GPUs of their machines only the timed ones may not share. */
-START_TEST(only_timed_ranks_need_a_gpu_each)
+TEST(only_timed_ranks_need_a_gpu_each)
 {
     ls_matrix_site site = {.run_directory = "/r", .device = "cuda", .cores = 8, .devices = 2};
     static const struct {
@@ -623,9 +610,8 @@ START_TEST(only_timed_ranks_need_a_gpu_each)
         ls_job_free(&job);
     }
 }
-END_TEST
 
-START_TEST(every_member_of_a_job)
+TEST(every_member_of_a_job)
 {
     static ls_hosts hosts;
     static const ls_simnet net = {.text = "1gbit"};
@@ -696,10 +682,9 @@ START_TEST(every_member_of_a_job)
     ck_assert(ls_json_bool(job.facts, "oversubscribed", false));
     ls_job_free(&job);
 }
-END_TEST
 
 /* What a spec of a role is without further choices. */
-START_TEST(a_spec_begins_with_the_defaults)
+TEST(a_spec_begins_with_the_defaults)
 {
     for (int role = 0; role < LS_ROLE_COUNT; role++) {
         ls_spec s = ls_matrix_spec((ls_role)role);
@@ -716,30 +701,5 @@ START_TEST(a_spec_begins_with_the_defaults)
                          role == LS_ROLE_THROUGHPUT || role == LS_ROLE_PHASES);
     }
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("matrix");
-    TCase *tests = tcase_create("matrix");
-    tcase_add_test(tests, equal_specs_are_one_job_and_different_ones_are_not);
-    tcase_add_test(tests, a_command_has_the_factors_and_no_placeholder);
-    tcase_add_test(tests, a_script_takes_any_folder);
-    tcase_add_test(tests, bucket_sizes_have_names);
-    tcase_add_test(tests, jobs_have_names);
-    tcase_add_test(tests, an_id_follows_from_the_job);
-    tcase_add_test(tests, estimates_follow_the_model);
-    tcase_add_test(tests, estimates_of_gpus);
-    tcase_add_test(tests, estimates_know_the_networks);
-    tcase_add_test(tests, every_member_of_a_job);
-    tcase_add_test(tests, only_timed_ranks_need_a_gpu_each);
-    tcase_add_test(tests, a_spec_begins_with_the_defaults);
-    tcase_add_loop_test(tests, every_option_of_a_command, 0,
-                        (int)(sizeof commands / sizeof *commands));
-    tcase_add_loop_test(tests, every_wrapper_of_a_command, 0,
-                        (int)(sizeof wrapped / sizeof *wrapped));
-    tcase_add_test(tests, folders_of_programs);
-    tcase_add_test(tests, ids_are_those_of_earlier_versions);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("matrix")

@@ -40,7 +40,7 @@ static int count_of(const ls_matrix *matrix, int level, double bucket_mb, int wo
 
 /* Every way trains the same images a step on the same cores, once in each round; the first job is
  * the matrix's row. */
-START_TEST(baselines_share_images_and_cores)
+TEST(baselines_share_images_and_cores)
 {
     ls_matrix matrix = {0, 0, NULL, NULL};
     ls_matrix_bench bench = usual(2, LS_PROFILE_BASELINES);
@@ -77,9 +77,8 @@ START_TEST(baselines_share_images_and_cores)
     }
     ls_matrix_free(&matrix);
 }
-END_TEST
 
-START_TEST(quick_varies_one_factor_at_a_time)
+TEST(quick_varies_one_factor_at_a_time)
 {
     ls_matrix matrix = {0, 0, NULL, NULL};
     ls_matrix_bench bench = usual(8, LS_PROFILE_QUICK);
@@ -102,7 +101,6 @@ START_TEST(quick_varies_one_factor_at_a_time)
     ck_assert_int_eq(matrix.count - rows, 4);
     ls_matrix_free(&matrix);
 }
-END_TEST
 
 static const ls_spec *of_role(const ls_matrix *matrix, ls_role role, int level, int world)
 {
@@ -115,7 +113,7 @@ static const ls_spec *of_role(const ls_matrix *matrix, ls_role role, int level, 
     return NULL;
 }
 
-START_TEST(what_a_row_is_compared_with_differs_in_one_thing)
+TEST(what_a_row_is_compared_with_differs_in_one_thing)
 {
     ls_matrix matrix = {0, 0, NULL, NULL};
     ls_matrix_bench bench = usual(8, LS_PROFILE_QUICK);
@@ -135,9 +133,8 @@ START_TEST(what_a_row_is_compared_with_differs_in_one_thing)
     ck_assert_int_eq(strong->batch_size, 8 * row->batch_size);
     ls_matrix_free(&matrix);
 }
-END_TEST
 
-START_TEST(every_run_of_the_curves_has_its_own_options)
+TEST(every_run_of_the_curves_has_its_own_options)
 {
     ls_matrix matrix = {0, 0, NULL, NULL};
     ls_matrix_bench bench = usual(2, LS_PROFILE_QUICK);
@@ -163,10 +160,9 @@ START_TEST(every_run_of_the_curves_has_its_own_options)
     ls_job_free(&job);
     ls_matrix_free(&matrix);
 }
-END_TEST
 
 /* bf16 needs no loss scale; O0 has no half type. */
-START_TEST(half_levels_of_the_other_type)
+TEST(half_levels_of_the_other_type)
 {
     ls_matrix matrix = {0, 0, NULL, NULL};
     ls_matrix_bench bench = usual(2, LS_PROFILE_QUICK);
@@ -191,10 +187,9 @@ START_TEST(half_levels_of_the_other_type)
                                                "--half=bf16|--opt-level=O3 --half=bf16"));
     ls_matrix_free(&matrix);
 }
-END_TEST
 
 /* Twice, on as many GPUs of one machine as have a rank; none without a GPU or on several hosts. */
-START_TEST(every_gpu_computes_the_same_twice)
+TEST(every_gpu_computes_the_same_twice)
 {
     static const struct {
         int ranks, gpus, hosts, world;
@@ -221,9 +216,8 @@ START_TEST(every_gpu_computes_the_same_twice)
         ls_matrix_free(&matrix);
     }
 }
-END_TEST
 
-START_TEST(rated_steps_depend_on_no_machine)
+TEST(rated_steps_depend_on_no_machine)
 {
     ls_matrix small = {0, 0, NULL, NULL}, large = small;
     ls_matrix_bench bench = usual(8, LS_PROFILE_RATED);
@@ -238,7 +232,6 @@ START_TEST(rated_steps_depend_on_no_machine)
     ls_matrix_free(&small);
     ls_matrix_free(&large);
 }
-END_TEST
 
 static bool pair_stands(const ls_matrix *matrix, int level, double bucket_mb, int world, int nodes)
 {
@@ -253,7 +246,7 @@ static bool pair_stands(const ls_matrix *matrix, int level, double bucket_mb, in
     return false;
 }
 
-START_TEST(full_covers_every_pair_and_not_the_product)
+TEST(full_covers_every_pair_and_not_the_product)
 {
     ls_matrix matrix = {0, 0, NULL, NULL};
     ls_matrix_bench bench = usual(8, LS_PROFILE_FULL);
@@ -282,9 +275,8 @@ START_TEST(full_covers_every_pair_and_not_the_product)
     ck_assert_int_lt(rows, 32); /* the cross product has 4 * 4 * 3 * 2 + 4 */
     ls_matrix_free(&matrix);
 }
-END_TEST
 
-START_TEST(the_middle_is_a_point_of_every_sweep)
+TEST(the_middle_is_a_point_of_every_sweep)
 {
     ls_matrix matrix = {0, 0, NULL, NULL};
     ls_matrix_bench bench = usual(4, LS_PROFILE_QUICK);
@@ -300,10 +292,9 @@ START_TEST(the_middle_is_a_point_of_every_sweep)
     ck_assert_uint_eq(joined, LS_SWEEP_LEVEL | LS_SWEEP_BUCKET | LS_SWEEP_WORLD | LS_SWEEP_NODES);
     ls_matrix_free(&matrix);
 }
-END_TEST
 
 /* Three hosts of two ranks: a world that fits one host stays there, a larger one spans hosts. */
-START_TEST(hosts_are_filled_one_by_one)
+TEST(hosts_are_filled_one_by_one)
 {
     ls_matrix matrix = {.count = 0};
     ls_matrix_bench bench = usual(6, LS_PROFILE_QUICK);
@@ -325,9 +316,8 @@ START_TEST(hosts_are_filled_one_by_one)
     }
     ls_matrix_free(&matrix);
 }
-END_TEST
 
-START_TEST(a_choice_of_levels_and_buckets_is_kept)
+TEST(a_choice_of_levels_and_buckets_is_kept)
 {
     ls_matrix matrix = {0, 0, NULL, NULL};
     ls_matrix_bench bench = usual(2, LS_PROFILE_QUICK);
@@ -343,9 +333,8 @@ START_TEST(a_choice_of_levels_and_buckets_is_kept)
     }
     ls_matrix_free(&matrix);
 }
-END_TEST
 
-START_TEST(timed_steps_can_be_halved_and_keep_the_time)
+TEST(timed_steps_can_be_halved_and_keep_the_time)
 {
     for (int ranks = 1; ranks <= 8; ranks *= 2) {
         ls_matrix_bench bench = usual(ranks, LS_PROFILE_QUICK);
@@ -365,11 +354,10 @@ START_TEST(timed_steps_can_be_halved_and_keep_the_time)
         ls_matrix_free(&matrix);
     }
 }
-END_TEST
 
 /* Rows and baselines, each from its first timed step on, each with a seed of its own, also where
  * two runs differ in theirs only; nothing else, and no other subject. */
-START_TEST(timed_jobs_of_ours_are_audited_each_in_other_steps)
+TEST(timed_jobs_of_ours_are_audited_each_in_other_steps)
 {
     enum { MOST = 128 };
     char seeds[MOST][32];
@@ -408,7 +396,6 @@ START_TEST(timed_jobs_of_ours_are_audited_each_in_other_steps)
     }
     ck_assert_int_ge(count, 2 * 14);
 }
-END_TEST
 
 /* ---- whole plans ----------------------------------------------------------------------------- */
 
@@ -524,7 +511,7 @@ static const struct {
      "curve O-1 -1 w13 n1 t1 0+40 x16 0.05 - - 0 \n"},
 };
 
-START_TEST(the_whole_plan)
+ROWS_TEST(the_whole_plan, plans)
 {
     ls_matrix matrix = {0, 0, NULL, NULL};
     ls_matrix_bench bench = usual(plans[_i].ranks, plans[_i].profile);
@@ -555,7 +542,6 @@ START_TEST(the_whole_plan)
     free(text);
     ls_matrix_free(&matrix);
 }
-END_TEST
 
 static const struct {
     ls_matrix_bench bench;
@@ -641,7 +627,7 @@ static const struct {
      "curve O-1 -1 w10 n1 t1 0+200 x16 0.05 - - 0 \n"},
 };
 
-START_TEST(plans_of_other_choices)
+ROWS_TEST(plans_of_other_choices, chosen)
 {
     ls_matrix matrix = {0, 0, NULL, NULL};
     ls_matrix_bench bench = chosen[_i].bench;
@@ -662,10 +648,9 @@ START_TEST(plans_of_other_choices)
     ck_assert(matrix.spec == NULL && matrix.id == NULL && matrix.count == 0);
     ck_assert_int_eq(matrix.capacity, 0); /* it can be filled again */
 }
-END_TEST
 
 /* Half of a profile's time for the steps of a job on a GPU, 20 to 200; 8 on an emulated one. */
-START_TEST(steps_of_gpus)
+LOOP_TEST(steps_of_gpus, 8)
 {
     static const struct {
         const char *arch;
@@ -704,10 +689,9 @@ START_TEST(steps_of_gpus)
     }
     ls_matrix_free(&matrix);
 }
-END_TEST
 
 /* Of timed jobs at O1 and above; their deterministic twins have none, and one job compares. */
-START_TEST(fused_products)
+LOOP_TEST(fused_products, 2)
 {
     ls_matrix matrix = {0, 0, NULL, NULL};
     ls_matrix_bench bench = usual(2, _i == 0 ? LS_PROFILE_SMOKE : LS_PROFILE_QUICK);
@@ -748,10 +732,9 @@ START_TEST(fused_products)
     ck_assert_int_eq(unfused, 1);
     ls_matrix_free(&matrix);
 }
-END_TEST
 
 /* Where batches stay on the device, the first step is dumped by a job that loads it. */
-START_TEST(first_steps_of_timed_jobs)
+TEST(first_steps_of_timed_jobs)
 {
     ls_matrix matrix = {0, 0, NULL, NULL};
     ls_matrix_bench bench = usual(2, LS_PROFILE_QUICK);
@@ -809,30 +792,5 @@ START_TEST(first_steps_of_timed_jobs)
     }
     ls_matrix_free(&matrix);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("matrix_bench");
-    TCase *tests = tcase_create("matrix_bench");
-    tcase_add_test(tests, baselines_share_images_and_cores);
-    tcase_add_test(tests, quick_varies_one_factor_at_a_time);
-    tcase_add_test(tests, timed_jobs_of_ours_are_audited_each_in_other_steps);
-    tcase_add_test(tests, what_a_row_is_compared_with_differs_in_one_thing);
-    tcase_add_test(tests, every_run_of_the_curves_has_its_own_options);
-    tcase_add_test(tests, full_covers_every_pair_and_not_the_product);
-    tcase_add_test(tests, hosts_are_filled_one_by_one);
-    tcase_add_test(tests, half_levels_of_the_other_type);
-    tcase_add_test(tests, every_gpu_computes_the_same_twice);
-    tcase_add_test(tests, rated_steps_depend_on_no_machine);
-    tcase_add_test(tests, the_middle_is_a_point_of_every_sweep);
-    tcase_add_test(tests, a_choice_of_levels_and_buckets_is_kept);
-    tcase_add_test(tests, timed_steps_can_be_halved_and_keep_the_time);
-    tcase_add_loop_test(tests, the_whole_plan, 0, (int)(sizeof plans / sizeof *plans));
-    tcase_add_loop_test(tests, steps_of_gpus, 0, 8);
-    tcase_add_test(tests, first_steps_of_timed_jobs);
-    tcase_add_loop_test(tests, fused_products, 0, 2);
-    tcase_add_loop_test(tests, plans_of_other_choices, 0, (int)(sizeof chosen / sizeof *chosen));
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("matrix_bench")

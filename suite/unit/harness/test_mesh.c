@@ -75,12 +75,11 @@ static int meshing(int rank, int world, int port, void *context)
     return 0;
 }
 
-START_TEST(each_pair_is_connected)
+LOOP_TEST(each_pair_is_connected, 3)
 {
     int code[WORLD_MAX];
     ck_assert_int_eq(world_run(1 + 2 * _i, meshing, NULL, code), 0);
 }
-END_TEST
 
 static ls_store *lone_store(void)
 {
@@ -125,7 +124,7 @@ static void *call_rank_0(void *context)
     return NULL;
 }
 
-START_TEST(the_missing_one_is_named)
+TEST(the_missing_one_is_named)
 {
     static const char *const refused[] = {"0 of 3", "3 of 3", "2 of 2"};
     int fd[3], end = 0;
@@ -157,9 +156,8 @@ START_TEST(the_missing_one_is_named)
     ck_assert(after_s >= 1 && after_s < 20);
     ls_store_close(store, 0);
 }
-END_TEST
 
-START_TEST(all_the_missing_are_counted)
+TEST(all_the_missing_are_counted)
 {
     int fd[4];
     ls_store *store = lone_store();
@@ -175,9 +173,8 @@ START_TEST(all_the_missing_are_counted)
     ck_assert(end > 0 && after_s >= 0.01 && after_s < 20);
     ls_store_close(store, 0);
 }
-END_TEST
 
-START_TEST(an_address_that_is_not_published)
+TEST(an_address_that_is_not_published)
 {
     int fd[2];
     ls_store *store = lone_store();
@@ -189,9 +186,8 @@ START_TEST(an_address_that_is_not_published)
     ck_assert_ptr_nonnull(strstr(caught_text(), "'mesh/address/0'"));
     ls_store_close(store, 0);
 }
-END_TEST
 
-START_TEST(an_address_that_is_none)
+LOOP_TEST(an_address_that_is_none, 4)
 {
     static const struct {
         const char *own, *published, *said;
@@ -227,18 +223,5 @@ START_TEST(an_address_that_is_none)
     ck_assert(fd[0] == -1 && fd[1] == -1);
     ls_store_close(store, 0);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("mesh");
-    TCase *tests = tcase_create("mesh");
-    tcase_set_timeout(tests, 60);
-    tcase_add_loop_test(tests, each_pair_is_connected, 0, 3);
-    tcase_add_test(tests, the_missing_one_is_named);
-    tcase_add_test(tests, all_the_missing_are_counted);
-    tcase_add_test(tests, an_address_that_is_not_published);
-    tcase_add_loop_test(tests, an_address_that_is_none, 0, 4);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("mesh", .timeout_s = 60)

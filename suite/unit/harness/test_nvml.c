@@ -187,7 +187,7 @@ static const ls_finding *find(const ls_findings *findings, const char *word, int
 
 /* ---- preflight ------------------------------------------------------------------------------- */
 
-START_TEST(a_healthy_machine_gives_no_warning)
+TEST(a_healthy_machine_gives_no_warning)
 {
     ls_findings findings = look(false);
     const ls_finding *worst = ls_findings_worst(&findings);
@@ -200,9 +200,8 @@ START_TEST(a_healthy_machine_gives_no_warning)
     ck_assert_ptr_null(find(&findings, "NVML_PARTIAL", -1));
     ls_findings_free(&findings);
 }
-END_TEST
 
-START_TEST(a_driver_without_a_version)
+TEST(a_driver_without_a_version)
 {
     write_text("fake.txt", "w", "cuda 13010\ngpu 0 address 0000:17:00.0\n");
     ls_findings findings = look(false);
@@ -220,7 +219,6 @@ START_TEST(a_driver_without_a_version)
     ck_assert_int_eq(absent, 2);
     ls_findings_free(&findings);
 }
-END_TEST
 
 static const struct {
     const char *line, *word;
@@ -255,7 +253,7 @@ static const struct {
     {"peers 0", "P2P_OFF", -1, LS_SEVERITY_WARNING, "3 of 3 pairs"},
 };
 
-START_TEST(each_thing_wrong_is_found_where_it_is)
+ROWS_TEST(each_thing_wrong_is_found_where_it_is, FOUND)
 {
     ls_findings findings = look(false);
     ck_assert_ptr_null(find(&findings, FOUND[_i].word, FOUND[_i].gpu));
@@ -276,7 +274,6 @@ START_TEST(each_thing_wrong_is_found_where_it_is)
     }
     ls_findings_free(&findings);
 }
-END_TEST
 
 /* What is found on the healthy machine with these lines added, as a whole; at 5 % of memory and at
  * each other limit, both sides. */
@@ -330,7 +327,7 @@ static void print_findings(FILE *to, const ls_findings *findings)
     ls_findings_print(findings, to);
 }
 
-START_TEST(all_of_it_word_for_word)
+TEST(all_of_it_word_for_word)
 {
     char *text = NULL, *healthy = NULL, path[300];
     size_t bytes = 0;
@@ -372,9 +369,8 @@ START_TEST(all_of_it_word_for_word)
     golden_variants_free(&variants);
     golden_check("suite/unit/harness/expected/preflight.txt", golden_sections(text, 1));
 }
-END_TEST
 
-START_TEST(exclusive_mode_matters_where_ranks_share)
+TEST(exclusive_mode_matters_where_ranks_share)
 {
     write_text("fake.txt", "a", "gpu 1 compute_mode 3\n");
     ls_findings alone = look(false), shared = look(true);
@@ -383,9 +379,8 @@ START_TEST(exclusive_mode_matters_where_ranks_share)
     ls_findings_free(&alone);
     ls_findings_free(&shared);
 }
-END_TEST
 
-START_TEST(an_old_library_leaves_facts_unknown)
+TEST(an_old_library_leaves_facts_unknown)
 {
     char path[1200], why[200];
     library("libfake_nvml_old.so", path, sizeof path);
@@ -413,10 +408,9 @@ START_TEST(an_old_library_leaves_facts_unknown)
     ck_assert(!ls_nvml_events_begin(nvml, device, 3));
     ls_nvml_close(nvml);
 }
-END_TEST
 
 /* A field's value comes in one of seven types; of an eighth nothing is known. */
-START_TEST(fields_are_read_in_any_type)
+LOOP_TEST(fields_are_read_in_any_type, 8)
 {
     char why[200];
     ls_nvml *nvml = NULL;
@@ -440,9 +434,8 @@ START_TEST(fields_are_read_in_any_type)
     ck_assert(isnan(reading[LS_NVML_LINK_CRC]) && isnan(reading[LS_NVML_LINK_RECOVERIES]));
     ls_nvml_close(nvml);
 }
-END_TEST
 
-START_TEST(a_gpu_lost_at_the_start_is_listed_with_the_reason)
+TEST(a_gpu_lost_at_the_start_is_listed_with_the_reason)
 {
     char why[200] = "";
     ls_nvml *nvml = NULL;
@@ -463,9 +456,8 @@ START_TEST(a_gpu_lost_at_the_start_is_listed_with_the_reason)
     cJSON_Delete(other);
     ls_nvml_close(nvml);
 }
-END_TEST
 
-START_TEST(reasons_have_words)
+TEST(reasons_have_words)
 {
     static const struct {
         double reasons;
@@ -486,9 +478,8 @@ START_TEST(reasons_have_words)
         ck_assert_str_eq(ls_nvml_reasons_text(rows[i].reasons, text, sizeof text), rows[i].words);
     }
 }
-END_TEST
 
-START_TEST(no_library_is_a_finding)
+TEST(no_library_is_a_finding)
 {
     setenv("LS_NVML", "/nowhere/libnvidia-ml.so.1", 1);
     ls_findings findings = look(false);
@@ -498,7 +489,6 @@ START_TEST(no_library_is_a_finding)
     ck_assert_ptr_null(ls_watch_gpu_open(&findings));
     ls_findings_free(&findings);
 }
-END_TEST
 
 /* What CUDA's driver answers. */
 static const struct {
@@ -515,7 +505,7 @@ static const struct {
     {"libm.so.6", "", 0, 0, "/"},
 };
 
-START_TEST(the_driver_is_asked)
+ROWS_TEST(the_driver_is_asked, DRIVERS)
 {
     ls_driver *driver = malloc(sizeof *driver);
     ck_assert_ptr_nonnull(driver);
@@ -537,11 +527,10 @@ START_TEST(the_driver_is_asked)
     }
     free(driver);
 }
-END_TEST
 
 /* ---- which device ---------------------------------------------------------------------------- */
 
-START_TEST(usable_is_what_library_and_driver_answer)
+TEST(usable_is_what_library_and_driver_answer)
 {
     const char *device = "";
     int usable = -1;
@@ -563,9 +552,8 @@ START_TEST(usable_is_what_library_and_driver_answer)
     write_text("fake.txt", "a", "cuinit 802\n");
     ck_assert_int_eq(ls_machine_choose_among("cuda", 1, true, &device, &usable), LS_ERR_INFRA);
 }
-END_TEST
 
-START_TEST(without_a_bus_the_driver_is_asked)
+TEST(without_a_bus_the_driver_is_asked)
 {
     const char *device = "";
     int usable = -1;
@@ -581,7 +569,6 @@ START_TEST(without_a_bus_the_driver_is_asked)
     ck_assert_str_eq(device, "cpu");
     ck_assert_int_eq(ls_machine_choose_among("cuda", 1, false, &device, &usable), LS_ERR_INFRA);
 }
-END_TEST
 
 static const struct {
     const char *lines, *ranks, *first, *second;
@@ -613,7 +600,7 @@ static void run_program(const char *arguments, char *all, size_t bytes)
     pclose(pipe);
 }
 
-START_TEST(preflight_alone_has_an_exit_code)
+TEST(preflight_alone_has_an_exit_code)
 {
     char all[8192];
     run_program("preflight", all, sizeof all);
@@ -629,10 +616,9 @@ START_TEST(preflight_alone_has_an_exit_code)
     ck_assert_msg(strstr(all, "MACHINE  not shown (1 of 3 GPUs looked at)\ncode=3") != NULL, "%s",
                   all);
 }
-END_TEST
 
 /* A line per missing device, and exit code 3. */
-START_TEST(the_bench_names_what_is_missing)
+ROWS_TEST(the_bench_names_what_is_missing, REFUSED)
 {
     char arguments[64], all[8192];
     write_text("fake.txt", "a", "%s\n", REFUSED[_i].lines);
@@ -642,11 +628,10 @@ START_TEST(the_bench_names_what_is_missing)
     ck_assert_msg(strstr(all, REFUSED[_i].second) != NULL, "%s", all);
     ck_assert_msg(strstr(all, "code=3") != NULL, "%s", all);
 }
-END_TEST
 
 /* ---- watch ----------------------------------------------------------------------------------- */
 
-START_TEST(a_quiet_run_finds_nothing)
+TEST(a_quiet_run_finds_nothing)
 {
     ls_findings findings = {0, 0, NULL};
     ls_watch_gpu *watch = ls_watch_gpu_open(&findings);
@@ -657,7 +642,6 @@ START_TEST(a_quiet_run_finds_nothing)
     ls_watch_gpu_close(watch);
     ck_assert_int_eq(findings.count, 0);
 }
-END_TEST
 
 static const struct {
     const char *line, *word;
@@ -678,7 +662,7 @@ static const struct {
     {"gpu 0 lost 1 3", "GPU_LOST", 0, "GPU is lost"},
 };
 
-START_TEST(what_moves_while_jobs_run_is_found)
+ROWS_TEST(what_moves_while_jobs_run_is_found, ROSE)
 {
     ls_findings findings = {0, 0, NULL};
     write_text("fake.txt", "a", "%s\n", ROSE[_i].line);
@@ -695,7 +679,6 @@ START_TEST(what_moves_while_jobs_run_is_found)
     ck_assert_int_eq(findings.count, 1);
     ls_findings_free(&findings);
 }
-END_TEST
 
 /* The lines and findings of a job of five readings, the second at its start and the last at the end
  * of the watch; each limit from both sides. */
@@ -721,7 +704,7 @@ static const char *const watched[] = {
     "gpu 0 lost 1 4\ngpu 1 power 600.25 3\ngpu 1 temperature 71 4\ngpu 2 memory_c -1",
 };
 
-START_TEST(a_watched_job_word_for_word)
+TEST(a_watched_job_word_for_word)
 {
     char *text = NULL, path[300], usual[400] = "";
     size_t bytes = 0;
@@ -771,9 +754,8 @@ START_TEST(a_watched_job_word_for_word)
     free(healthy);
     golden_check("suite/unit/harness/expected/watch_gpu.txt", golden_sections(text, 1));
 }
-END_TEST
 
-START_TEST(a_job_whose_readings_cannot_be_written)
+TEST(a_job_whose_readings_cannot_be_written)
 {
     char folder[300], path[300];
     ls_findings findings = {0, 0, NULL};
@@ -798,10 +780,9 @@ START_TEST(a_job_whose_readings_cannot_be_written)
     ck_assert_int_eq(ls_watch_gpu_job(NULL, scratch), LS_OK);
     ls_watch_gpu_close(NULL);
 }
-END_TEST
 
 /* Several lines of the log at once, some of other devices or cut off. */
-START_TEST(each_xid_of_the_kernel_log_is_found)
+TEST(each_xid_of_the_kernel_log_is_found)
 {
     char path[1200];
     ls_findings findings = {0, 0, NULL};
@@ -824,9 +805,8 @@ START_TEST(each_xid_of_the_kernel_log_is_found)
     ls_watch_gpu_close(watch);
     ck_assert_int_eq(findings.count, 0);
 }
-END_TEST
 
-START_TEST(readings_are_lines_with_what_is_known)
+TEST(readings_are_lines_with_what_is_known)
 {
     ls_findings findings = {0, 0, NULL};
     write_text("fake.txt", "a", "gpu 1 power 650 3\ngpu 1 memory_c -1\n");
@@ -844,9 +824,8 @@ START_TEST(readings_are_lines_with_what_is_known)
     free(text);
     ls_findings_free(&findings);
 }
-END_TEST
 
-START_TEST(without_events_the_kernel_log_tells_of_xids)
+TEST(without_events_the_kernel_log_tells_of_xids)
 {
     char path[1200];
     ls_findings findings = {0, 0, NULL};
@@ -862,11 +841,10 @@ START_TEST(without_events_the_kernel_log_tells_of_xids)
     ck_assert_ptr_nonnull(find(&findings, "XID", 2));
     ls_findings_free(&findings);
 }
-END_TEST
 
 /* ---- verdict --------------------------------------------------------------------------------- */
 
-START_TEST(a_finding_that_fails_makes_the_machine_not_ready)
+TEST(a_finding_that_fails_makes_the_machine_not_ready)
 {
     ls_run run;
     memset(&run, 0, sizeof run);
@@ -887,9 +865,8 @@ START_TEST(a_finding_that_fails_makes_the_machine_not_ready)
                   "%s", headline.machine_why);
     ls_findings_free(&run.findings);
 }
-END_TEST
 
-START_TEST(findings_survive_their_record)
+TEST(findings_survive_their_record)
 {
     ls_findings findings = {0, 0, NULL}, read = {0, 0, NULL};
     ls_findings_add(&findings, LS_FINDING_DRIVER, -1, NULL, NULL, "driver 575");
@@ -910,39 +887,5 @@ START_TEST(findings_survive_their_record)
     ls_findings_free(&findings);
     ls_findings_free(&read);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("nvml");
-    TCase *tests = tcase_create("nvml");
-    tcase_add_checked_fixture(tests, set_up, tear_down);
-    tcase_add_test(tests, a_healthy_machine_gives_no_warning);
-    tcase_add_test(tests, a_driver_without_a_version);
-    tcase_add_loop_test(tests, each_thing_wrong_is_found_where_it_is, 0,
-                        sizeof FOUND / sizeof *FOUND);
-    tcase_add_test(tests, all_of_it_word_for_word);
-    tcase_add_test(tests, exclusive_mode_matters_where_ranks_share);
-    tcase_add_test(tests, an_old_library_leaves_facts_unknown);
-    tcase_add_loop_test(tests, fields_are_read_in_any_type, 0, 8);
-    tcase_add_test(tests, a_gpu_lost_at_the_start_is_listed_with_the_reason);
-    tcase_add_test(tests, reasons_have_words);
-    tcase_add_test(tests, no_library_is_a_finding);
-    tcase_add_test(tests, usable_is_what_library_and_driver_answer);
-    tcase_add_test(tests, without_a_bus_the_driver_is_asked);
-    tcase_add_test(tests, preflight_alone_has_an_exit_code);
-    tcase_add_loop_test(tests, the_bench_names_what_is_missing, 0,
-                        sizeof REFUSED / sizeof *REFUSED);
-    tcase_add_test(tests, a_quiet_run_finds_nothing);
-    tcase_add_loop_test(tests, what_moves_while_jobs_run_is_found, 0, sizeof ROSE / sizeof *ROSE);
-    tcase_add_test(tests, a_watched_job_word_for_word);
-    tcase_add_test(tests, a_job_whose_readings_cannot_be_written);
-    tcase_add_test(tests, each_xid_of_the_kernel_log_is_found);
-    tcase_add_loop_test(tests, the_driver_is_asked, 0, sizeof DRIVERS / sizeof *DRIVERS);
-    tcase_add_test(tests, readings_are_lines_with_what_is_known);
-    tcase_add_test(tests, without_events_the_kernel_log_tells_of_xids);
-    tcase_add_test(tests, a_finding_that_fails_makes_the_machine_not_ready);
-    tcase_add_test(tests, findings_survive_their_record);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("nvml", .before = set_up, .after = tear_down)

@@ -65,7 +65,7 @@ static void assert_pipe_ends(int read_end, double limit_s)
     ck_abort_msg("a process that should be gone still holds the pipe");
 }
 
-START_TEST(exit_codes)
+LOOP_TEST(exit_codes, 6)
 {
     static const char *const scripts[] = {"exit 0",   "exit 1",     "exit 10",
                                           "exit 255", "kill -9 $$", "kill -SEGV $$"};
@@ -81,9 +81,8 @@ START_TEST(exit_codes)
     ck_assert_int_gt(child.rss_bytes_max, 100000);
     ck_assert_int_eq(ls_proc_wait_any(&child, 1, -1), -3); /* none is running */
 }
-END_TEST
 
-START_TEST(which_one_ended)
+TEST(which_one_ended)
 {
     ls_proc group[3] = {start_shell("exec sleep 30"), start_shell("exit 3"),
                         start_shell("exec sleep 30")};
@@ -99,10 +98,9 @@ START_TEST(which_one_ended)
     ck_assert_double_lt(ls_clock_ms_between(began_ns, ls_clock_ns()),
                         4000); /* not the whole grace */
 }
-END_TEST
 
 /* A stopped process takes TERM only when it is continued. */
-START_TEST(stopped_child_takes_term)
+TEST(stopped_child_takes_term)
 {
     siginfo_t stopped;
     ls_proc child = start_shell("kill -STOP $$; exec sleep 30");
@@ -112,9 +110,8 @@ START_TEST(stopped_child_takes_term)
     ck_assert_int_eq(child.signal, SIGTERM);
     ck_assert_double_lt(ls_clock_ms_between(began_ns, ls_clock_ns()), 4000);
 }
-END_TEST
 
-START_TEST(ignores_term)
+TEST(ignores_term)
 {
     int read_end;
     ls_proc child = start_piped("trap '' TERM; echo >&9; while :; do sleep 1; done", 1, &read_end);
@@ -125,10 +122,9 @@ START_TEST(ignores_term)
     ck_assert_double_ge(took_ms, 199);
     assert_pipe_ends(read_end, 5.0); /* its sleep too */
 }
-END_TEST
 
 /* A rank that leaves while its own children run: they end with it. */
-START_TEST(grandchildren_end)
+TEST(grandchildren_end)
 {
     int read_end;
     ls_proc child = start_piped("sleep 30 & echo >&9; exit 4", 1, &read_end);
@@ -136,10 +132,9 @@ START_TEST(grandchildren_end)
     ck_assert_int_eq(child.code, 4);
     assert_pipe_ends(read_end, 5.0);
 }
-END_TEST
 
 /* The parent is killed by SIGKILL: its children die with it. */
-START_TEST(parent_dies)
+TEST(parent_dies)
 {
     int ends[2];
     ck_assert_int_eq(pipe(ends), 0);
@@ -160,9 +155,8 @@ START_TEST(parent_dies)
     ck_assert_int_eq(waitpid(starter, NULL, 0), starter);
     assert_pipe_ends(ends[0], 5.0);
 }
-END_TEST
 
-START_TEST(cannot_start)
+TEST(cannot_start)
 {
     char *missing[] = {"/nonexistent/program", NULL}, *folder[] = {"/tmp", NULL};
     char *fine[] = {"true", NULL};
@@ -178,9 +172,8 @@ START_TEST(cannot_start)
     ck_assert_int_eq(ls_proc_start(&spec, &child), LS_ERR_INFRA);
     ck_assert_int_eq(child.pid, -7); /* outputs are written only on success */
 }
-END_TEST
 
-START_TEST(environment_directory_log)
+TEST(environment_directory_log)
 {
     char log_path[] = "/tmp/ls_proc_XXXXXX", text[256] = "";
     int log = mkstemp(log_path);
@@ -204,9 +197,8 @@ START_TEST(environment_directory_log)
     close(log);
     unlink(log_path);
 }
-END_TEST
 
-START_TEST(asked_to_stop)
+LOOP_TEST(asked_to_stop, 3)
 {
     static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
     ls_proc child = start_shell("exec sleep 30");
@@ -223,9 +215,8 @@ START_TEST(asked_to_stop)
     ls_proc_end_all(&child, 1, 5.0);
     ck_assert_int_eq(child.signal, SIGTERM);
 }
-END_TEST
 
-START_TEST(a_file_stops_growing)
+TEST(a_file_stops_growing)
 {
     char log[] = "/tmp/lockstep-proc-XXXXXX";
     int descriptor = mkstemp(log);
@@ -241,9 +232,8 @@ START_TEST(a_file_stops_growing)
     close(descriptor);
     unlink(log);
 }
-END_TEST
 
-START_TEST(orphans_are_ended_and_others_are_not)
+TEST(orphans_are_ended_and_others_are_not)
 {
     int others, orphans;
     ls_proc other = start_piped("echo >&9; sleep 300", 1, &others);
@@ -259,7 +249,6 @@ START_TEST(orphans_are_ended_and_others_are_not)
     ls_proc_end_all(&other, 1, 0);
     close(others);
 }
-END_TEST
 
 static int open_descriptors(void)
 {
@@ -293,7 +282,7 @@ static ls_status answer_and(void *context, FILE *to)
 }
 
 /* Also where descriptor 0 is free and becomes the child's. */
-START_TEST(an_isolated_process_is_awaited_until_its_deadline_only)
+LOOP_TEST(an_isolated_process_is_awaited_until_its_deadline_only, 14)
 {
     static const struct {
         const char *then, *answer, *why;
@@ -322,7 +311,6 @@ START_TEST(an_isolated_process_is_awaited_until_its_deadline_only)
     ck_assert_int_eq(open_descriptors(), before);
     free(answer);
 }
-END_TEST
 
 static ls_status answer_digits(void *context, FILE *to)
 {
@@ -346,7 +334,7 @@ static ls_status answer_slowly(void *context, FILE *to)
     return unread == 0 ? LS_OK : LS_ERR_INFRA;
 }
 
-START_TEST(an_answer_of_any_length_is_whole)
+LOOP_TEST(an_answer_of_any_length_is_whole, 10)
 {
     static int lengths[] = {0, 1, 4095, 4096, 4097, 8191, 8192, 24576, 300000, 3};
     ls_proc_isolated aside;
@@ -361,7 +349,6 @@ START_TEST(an_answer_of_any_length_is_whole)
     }
     free(answer);
 }
-END_TEST
 
 /* Its one more descriptor is that of the answer; what its parent has buffered is not its own. */
 static ls_status answer_descriptors(void *context, FILE *to)
@@ -372,7 +359,7 @@ static ls_status answer_descriptors(void *context, FILE *to)
     return LS_OK;
 }
 
-START_TEST(an_isolated_process_takes_little_with_it)
+TEST(an_isolated_process_takes_little_with_it)
 {
     ls_proc_isolated aside;
     char why[120] = "", wanted[16], text[16] = "";
@@ -389,9 +376,8 @@ START_TEST(an_isolated_process_takes_little_with_it)
     fclose(buffered);
     free(answer);
 }
-END_TEST
 
-START_TEST(the_output_of_a_program)
+LOOP_TEST(the_output_of_a_program, 6)
 {
     static const struct {
         const char *program, *script, *text;
@@ -420,11 +406,10 @@ START_TEST(the_output_of_a_program)
     ck_assert_int_eq(open_descriptors(), before);
     free(text);
 }
-END_TEST
 
 /* Descriptors 3 and 4 of the child are not inherited; its input and output are those given, and
  * what it writes to stderr goes to the log. */
-START_TEST(input_and_output)
+TEST(input_and_output)
 {
     char log_path[] = "/tmp/ls_proc_XXXXXX", text[64] = "";
     int log = mkstemp(log_path), in[2], out[2];
@@ -452,10 +437,9 @@ START_TEST(input_and_output)
     close(log);
     unlink(log_path);
 }
-END_TEST
 
 /* The last core that this process may use, and it alone; without a binding the parent's. */
-START_TEST(cores)
+TEST(cores)
 {
     cpu_set_t mine;
     ck_assert_int_eq(sched_getaffinity(0, sizeof mine, &mine), 0);
@@ -479,10 +463,9 @@ START_TEST(cores)
         ls_proc_end_all(&child, 1, 5.0);
     }
 }
-END_TEST
 
 /* What the kernel has counted for all children of this process is that of its only one. */
-START_TEST(times_and_memory)
+TEST(times_and_memory)
 {
     struct rusage used;
     ls_proc child =
@@ -502,9 +485,8 @@ START_TEST(times_and_memory)
     ck_assert_double_gt(child.user_s + child.system_s, 0);
     ck_assert_int_eq(child.rss_bytes_max, (int64_t)used.ru_maxrss * 1024);
 }
-END_TEST
 
-START_TEST(an_exit_code_that_the_kernel_drops)
+TEST(an_exit_code_that_the_kernel_drops)
 {
     (void)signal(SIGCHLD, SIG_IGN);
     ls_proc child = start_shell("exit 0");
@@ -512,10 +494,9 @@ START_TEST(an_exit_code_that_the_kernel_drops)
     ck_assert(child.ended && child.pid == 0);
     ck_assert_int_eq(child.code, LS_ERR_INFRA);
 }
-END_TEST
 
 /* What nohup ignores stays ignored; the others are taken. */
-START_TEST(a_signal_that_is_ignored)
+TEST(a_signal_that_is_ignored)
 {
     (void)signal(SIGHUP, SIG_IGN);
     ck_assert_int_eq(ls_proc_stopped_code(), 128 + SIGINT);
@@ -531,10 +512,9 @@ START_TEST(a_signal_that_is_ignored)
     ls_proc_kill_child(child.pid);
     ck_assert_int_eq(waitpid(child.pid, NULL, WNOHANG), -1); /* reaped */
 }
-END_TEST
 
 /* TERM to those that run, in a group of their own each; the ended ones are left alone. */
-START_TEST(signals_go_to_the_running_ones)
+TEST(signals_go_to_the_running_ones)
 {
     ls_proc group[3] = {{.pid = 0}, start_shell("exit 0"), start_shell("exec sleep 30")};
     ck_assert_int_eq(ls_proc_wait_any(group, 3, after(10)), 1);
@@ -545,34 +525,5 @@ START_TEST(signals_go_to_the_running_ones)
     ck_assert_int_eq(group[2].code, 128 + SIGTERM);
     ck_assert_int_eq(ls_proc_wait_any(group, 3, -1), -3);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("proc");
-    TCase *tests = tcase_create("proc");
-    tcase_set_timeout(tests, 40);
-    tcase_add_loop_test(tests, exit_codes, 0, 6);
-    tcase_add_test(tests, which_one_ended);
-    tcase_add_test(tests, stopped_child_takes_term);
-    tcase_add_test(tests, ignores_term);
-    tcase_add_test(tests, grandchildren_end);
-    tcase_add_test(tests, parent_dies);
-    tcase_add_test(tests, cannot_start);
-    tcase_add_test(tests, environment_directory_log);
-    tcase_add_test(tests, a_file_stops_growing);
-    tcase_add_test(tests, orphans_are_ended_and_others_are_not);
-    tcase_add_loop_test(tests, asked_to_stop, 0, 3);
-    tcase_add_loop_test(tests, an_isolated_process_is_awaited_until_its_deadline_only, 0, 14);
-    tcase_add_loop_test(tests, an_answer_of_any_length_is_whole, 0, 10);
-    tcase_add_test(tests, an_isolated_process_takes_little_with_it);
-    tcase_add_loop_test(tests, the_output_of_a_program, 0, 6);
-    tcase_add_test(tests, input_and_output);
-    tcase_add_test(tests, cores);
-    tcase_add_test(tests, times_and_memory);
-    tcase_add_test(tests, an_exit_code_that_the_kernel_drops);
-    tcase_add_test(tests, a_signal_that_is_ignored);
-    tcase_add_test(tests, signals_go_to_the_running_ones);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("proc", .timeout_s = 40)

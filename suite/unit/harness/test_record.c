@@ -42,25 +42,22 @@ static void check_steps(const char *text, int strict_steps, int lenient_steps, b
     "{\"event\":\"start\",\"schema\":1,\"options\":{\"opt-level\":\"O2\"},\"threads\":3}\n"
 #define STEP(number) "{\"event\":\"step\",\"step\":" #number ",\"loss\":1,\"ms\":{\"total\":5}}\n"
 
-START_TEST(a_cut_last_line_ends_only_the_strict_reading)
+TEST(a_cut_last_line_ends_only_the_strict_reading)
 {
     check_steps(START STEP(1) "{\"event\":\"st", 1, 1, false);
 }
-END_TEST
 
-START_TEST(a_gap_in_the_steps_ends_only_the_strict_reading)
+TEST(a_gap_in_the_steps_ends_only_the_strict_reading)
 {
     check_steps(START STEP(1) STEP(3) STEP(4), 1, 3, false);
 }
-END_TEST
 
-START_TEST(a_line_that_is_no_json_ends_both)
+TEST(a_line_that_is_no_json_ends_both)
 {
     check_steps(START STEP(1) "epoch 1\n" STEP(2), 1, 1, true);
 }
-END_TEST
 
-START_TEST(without_any_file_only_lenient_reading_has_a_record)
+TEST(without_any_file_only_lenient_reading_has_a_record)
 {
     write_events("");
     char path[128];
@@ -75,10 +72,9 @@ START_TEST(without_any_file_only_lenient_reading_has_a_record)
     ls_record_free(&record);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
 /* The number of ranks decides how many files are read. */
-START_TEST(a_world_that_is_none_is_refused)
+TEST(a_world_that_is_none_is_refused)
 {
     static const char *const worlds[] = {"2e9", "1e300", "-1", "1.5", "1025", "\"2\"", "null"};
     for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) {
@@ -102,9 +98,8 @@ START_TEST(a_world_that_is_none_is_refused)
         ls_path_remove_tree(folder);
     }
 }
-END_TEST
 
-START_TEST(events_are_summed_up_by_rank)
+TEST(events_are_summed_up_by_rank)
 {
     write_events(
         START "{\"event\":\"buckets\",\"buckets\":[{\"bytes\":100},{\"bytes\":20}]}\n" STEP(
@@ -127,7 +122,6 @@ START_TEST(events_are_summed_up_by_rank)
     ls_record_free(&record);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
 static ls_status count_event(void *context, const cJSON *event, int line)
 {
@@ -137,7 +131,7 @@ static ls_status count_event(void *context, const cJSON *event, int line)
 }
 
 /* Its time is in the step of the other ranks, too, which wait for it. */
-START_TEST(a_step_that_one_rank_audits_is_audited_on_all)
+TEST(a_step_that_one_rank_audits_is_audited_on_all)
 {
     write_events(START STEP(1) STEP(2));
     char path[128];
@@ -156,9 +150,8 @@ START_TEST(a_step_that_one_rank_audits_is_audited_on_all)
     ls_record_free(&record);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
-START_TEST(events_of_one_name_are_visited)
+TEST(events_of_one_name_are_visited)
 {
     int sum = 0;
     write_events(START STEP(1) STEP(2) "{\"event\":\"trace\",\"step\":40}\n");
@@ -168,7 +161,6 @@ START_TEST(events_of_one_name_are_visited)
     ls_record_free(&record);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
 /* ---- every member -----------------------------------------------------------------------------
  */
@@ -187,7 +179,7 @@ static void write_file(const char *name, const char *text)
     "\"comm_exposed\":6,\"optimizer\":7,\"instrument\":8},\"digest\":{\"param\":\"a\","           \
     "\"master\":\"b\",\"state\":\"c\",\"scaler\":\"d\",\"buffer\":\"e\",\"grad\":\"f\"}}\n"
 
-START_TEST(every_member_of_a_step)
+TEST(every_member_of_a_step)
 {
     write_events("{\"event\":\"start\",\"schema\":1}\n" FULL_STEP
                  "{\"event\":\"step\",\"step\":2,\"digest\":{\"grad\":\"9\"}}\n");
@@ -222,9 +214,8 @@ START_TEST(every_member_of_a_step)
     ls_record_free(&record);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
-START_TEST(losses_that_are_lost)
+TEST(losses_that_are_lost)
 {
     static const struct {
         const char *members;
@@ -249,9 +240,8 @@ START_TEST(losses_that_are_lost)
         ls_path_remove_tree(folder);
     }
 }
-END_TEST
 
-START_TEST(every_member_of_a_rank)
+TEST(every_member_of_a_rank)
 {
     write_events("{\"event\":\"start\",\"schema\":1,\"threads\":3,\"device\":\"a GPU\","
                  "\"cuda_graph\":true,\"options\":{\"opt-level\":\"O3\"}}\n"
@@ -289,9 +279,8 @@ START_TEST(every_member_of_a_rank)
     ck_assert(record.world == 0 && record.rank == NULL);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
-START_TEST(every_member_of_a_job)
+TEST(every_member_of_a_job)
 {
     write_events(START);
     write_file(
@@ -348,9 +337,8 @@ START_TEST(every_member_of_a_job)
     ck_assert_int_eq(ls_record_read(folder, LS_RECORD_STRICT, &record), LS_ERR_INFRA);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
-START_TEST(states_of_an_outcome)
+TEST(states_of_an_outcome)
 {
     static const struct {
         const char *text;
@@ -376,7 +364,6 @@ START_TEST(states_of_an_outcome)
         ls_path_remove_tree(folder);
     }
 }
-END_TEST
 
 /* ---- lines that break the protocol --------------------------------------------------------------
  */
@@ -425,7 +412,7 @@ static const struct {
      "\"options\":[]}'"},
 };
 
-START_TEST(every_breach_is_named)
+ROWS_TEST(every_breach_is_named, breaches)
 {
     write_events(breaches[_i].events);
     ls_record record = read_as(LS_RECORD_STRICT);
@@ -434,10 +421,9 @@ START_TEST(every_breach_is_named)
     ls_record_free(&record);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
 /* Of each member one value of its type and one of another. */
-START_TEST(every_member_has_its_type)
+TEST(every_member_has_its_type)
 {
     static const struct {
         const char *name, *good, *bad, *type;
@@ -476,9 +462,8 @@ START_TEST(every_member_has_its_type)
         }
     }
 }
-END_TEST
 
-START_TEST(a_zero_byte_in_a_line)
+TEST(a_zero_byte_in_a_line)
 {
     fake_folder(folder, sizeof folder);
     FILE *file = fake_open(folder, "rank0.jsonl");
@@ -492,9 +477,8 @@ START_TEST(a_zero_byte_in_a_line)
     }
     ls_path_remove_tree(folder);
 }
-END_TEST
 
-START_TEST(the_last_lines_of_a_log)
+TEST(the_last_lines_of_a_log)
 {
     static const struct {
         const char *log;
@@ -539,29 +523,5 @@ START_TEST(the_last_lines_of_a_log)
     ck_assert(all[0] == '2' && all[8190] == 'x');
     ls_path_remove_tree(folder);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("record");
-    TCase *tests = tcase_create("record");
-    tcase_add_test(tests, a_cut_last_line_ends_only_the_strict_reading);
-    tcase_add_test(tests, a_gap_in_the_steps_ends_only_the_strict_reading);
-    tcase_add_test(tests, a_line_that_is_no_json_ends_both);
-    tcase_add_test(tests, without_any_file_only_lenient_reading_has_a_record);
-    tcase_add_test(tests, a_world_that_is_none_is_refused);
-    tcase_add_test(tests, events_are_summed_up_by_rank);
-    tcase_add_test(tests, a_step_that_one_rank_audits_is_audited_on_all);
-    tcase_add_test(tests, events_of_one_name_are_visited);
-    tcase_add_test(tests, every_member_of_a_step);
-    tcase_add_test(tests, losses_that_are_lost);
-    tcase_add_test(tests, every_member_of_a_rank);
-    tcase_add_test(tests, every_member_of_a_job);
-    tcase_add_test(tests, states_of_an_outcome);
-    tcase_add_test(tests, every_member_has_its_type);
-    tcase_add_test(tests, a_zero_byte_in_a_line);
-    tcase_add_test(tests, the_last_lines_of_a_log);
-    tcase_add_loop_test(tests, every_breach_is_named, 0, (int)(sizeof breaches / sizeof *breaches));
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("record")

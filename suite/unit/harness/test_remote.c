@@ -99,7 +99,7 @@ static void assert_line(const char *said, const char *line)
     ck_assert_msg(strstr(said, line) != NULL, "'%s' is not in:\n%s", line, said);
 }
 
-START_TEST(probing)
+TEST(probing)
 {
     ls_hosts hosts;
     char said[2048];
@@ -122,7 +122,6 @@ START_TEST(probing)
     ck_assert_int_eq(probe_hosts("a,b", &hosts, said), LS_ERR_INFRA);
     assert_line(said, "/nonexistent/ssh");
 }
-END_TEST
 
 static ls_outcome run(ls_hosts *hosts, const char *script, double limit_s, ls_job *job)
 {
@@ -175,14 +174,13 @@ static void check_environment(ls_hosts *hosts, const char *address)
     }
 }
 
-START_TEST(environment)
+TEST(environment)
 {
     ls_hosts hosts = {.count = 0};
     check_environment(&hosts, "127.0.0.1");
 }
-END_TEST
 
-START_TEST(slurm)
+TEST(slurm)
 {
     ls_hosts hosts;
     char said[2048];
@@ -195,7 +193,6 @@ START_TEST(slurm)
     setenv("SLURM_JOB_NODELIST", "x", 1);
     ck_assert_int_eq(ls_hosts_read_slurm(&hosts), LS_ERR_INFRA);
 }
-END_TEST
 
 typedef struct ending {
     const char *script;
@@ -217,7 +214,7 @@ static const ending endings[] = {
     {"[ $RANK = 3 ] && kill -9 $PPID; exec sleep 60", 20, LS_OUTCOME_FAILED, 2, LS_ERR_INFRA, 0},
 };
 
-START_TEST(record_of_each_ending)
+ROWS_TEST(record_of_each_ending, endings)
 {
     const ending *wanted = &endings[_i];
     ls_hosts hosts = {.count = 0};
@@ -250,7 +247,6 @@ START_TEST(record_of_each_ending)
     }
     fclose(pids);
 }
-END_TEST
 
 /* What a case says of a job whose ranks could not be started, or whose host left without a word. */
 static void assert_reason(const ls_job *job, const char *reason)
@@ -264,7 +260,7 @@ static void assert_reason(const ls_job *job, const char *reason)
     ls_record_free(&record);
 }
 
-START_TEST(evidence_of_the_matrix)
+TEST(evidence_of_the_matrix)
 {
     ls_hosts hosts;
     ls_job job;
@@ -302,10 +298,9 @@ START_TEST(evidence_of_the_matrix)
         &job, "host a: lockstep-launch: error: cannot run '/nonexistent/trainer': no such program");
     ls_job_free(&job);
 }
-END_TEST
 
 /* A host that could be reached when the run began cannot be any more. */
-START_TEST(a_host_that_is_lost)
+TEST(a_host_that_is_lost)
 {
     ls_hosts hosts;
     ls_job job;
@@ -319,7 +314,6 @@ START_TEST(a_host_that_is_lost)
     assert_reason(&job, "host gone ended without a report (exit code 255): ssh: connect to host "
                         "gone port 22: Connection refused");
 }
-END_TEST
 
 /* ---- the other end of the line --------------------------------------------------------------- */
 
@@ -364,7 +358,7 @@ static int finish(launched *self, char *said, size_t bytes)
     return WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state);
 }
 
-START_TEST(hung_up)
+TEST(hung_up)
 {
     char said[4096], byte;
     launched self = launch("{\"schema\":1,\"environment\":{\"LS_TOKEN\":\"x\"}}\n\n\n");
@@ -378,7 +372,6 @@ START_TEST(hung_up)
     assert_line(said, "the bench has ended: its ranks are ended");
     assert_line(said, "\"state\":\"stopped\"");
 }
-END_TEST
 
 static const char *const wrong_orders[] = {
     "",
@@ -390,7 +383,7 @@ static const char *const wrong_orders[] = {
     "{\"schema\":1,\"environment\":{\"A\":1}}\n",
 };
 
-START_TEST(wrong_order)
+ROWS_TEST(wrong_order, wrong_orders)
 {
     char said[4096];
     launched self = launch(wrong_orders[_i]);
@@ -398,22 +391,5 @@ START_TEST(wrong_order)
     ck_assert_int_eq(finish(&self, said, sizeof said), LS_ERR_USAGE);
     assert_line(said, "standard input");
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("remote");
-    TCase *tests = tcase_create("remote");
-    tcase_set_timeout(tests, 60);
-    tcase_add_checked_fixture(tests, set_up, tear_down);
-    tcase_add_test(tests, probing);
-    tcase_add_test(tests, environment);
-    tcase_add_test(tests, slurm);
-    tcase_add_loop_test(tests, record_of_each_ending, 0, (int)(sizeof endings / sizeof *endings));
-    tcase_add_test(tests, evidence_of_the_matrix);
-    tcase_add_test(tests, a_host_that_is_lost);
-    tcase_add_test(tests, hung_up);
-    tcase_add_loop_test(tests, wrong_order, 0, (int)(sizeof wrong_orders / sizeof *wrong_orders));
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("remote", .timeout_s = 60, .before = set_up, .after = tear_down)

@@ -62,7 +62,7 @@ static const cJSON *summary_row(const cJSON *summary, const char *job)
     return NULL;
 }
 
-START_TEST(tables_hold_what_was_run)
+TEST(tables_hold_what_was_run)
 {
     ls_table_head head;
     ck_assert_int_eq(ls_report_tables(scratch), LS_OK);
@@ -112,15 +112,13 @@ START_TEST(tables_hold_what_was_run)
                       name);
     }
 }
-END_TEST
 
-START_TEST(all_of_it_word_for_word)
+TEST(all_of_it_word_for_word)
 {
     golden_check("suite/unit/harness/expected/report.txt", golden_report(scratch, false));
 }
-END_TEST
 
-START_TEST(summary_is_for_programs)
+TEST(summary_is_for_programs)
 {
     ck_assert_int_eq(ls_report_tables(scratch), LS_OK);
     cJSON *summary = NULL;
@@ -160,7 +158,6 @@ START_TEST(summary_is_for_programs)
     cJSON_free(advice);
     cJSON_Delete(summary);
 }
-END_TEST
 
 static int occurrences(const char *text, const char *part)
 {
@@ -171,7 +168,7 @@ static int occurrences(const char *text, const char *part)
     return count;
 }
 
-START_TEST(pages_escape_and_open_with_the_verdicts)
+TEST(pages_escape_and_open_with_the_verdicts)
 {
     ck_assert_int_eq(ls_report_tables(scratch), LS_OK);
     ck_assert_int_eq(ls_report_write(scratch, "plots"), LS_OK);
@@ -223,10 +220,9 @@ START_TEST(pages_escape_and_open_with_the_verdicts)
     free(junit);
     free(trace);
 }
-END_TEST
 
 /* Every verdict inside and outside the claim, on two cases of one job, and SPEED's rows. */
-START_TEST(junit_is_what_a_ci_counts)
+TEST(junit_is_what_a_ci_counts)
 {
     char folder[PATH_MAX], job[PATH_MAX];
     make_folder(folder, "%s/junit", scratch);
@@ -271,9 +267,8 @@ START_TEST(junit_is_what_a_ci_counts)
     ck_assert_int_eq(occurrences(junit, "not ok"), 0);
     free(junit);
 }
-END_TEST
 
-START_TEST(terminal_is_80_columns)
+TEST(terminal_is_80_columns)
 {
     ck_assert_int_eq(ls_report_tables(scratch), LS_OK);
     char *text = NULL;
@@ -298,9 +293,8 @@ START_TEST(terminal_is_80_columns)
     ck_assert_int_gt(rows, 25);
     free(text);
 }
-END_TEST
 
-START_TEST(without_gnuplot_the_report_goes_without_pictures)
+TEST(without_gnuplot_the_report_goes_without_pictures)
 {
     char *old = strdup(getenv("PATH"));
     setenv("PATH", scratch, 1);
@@ -316,9 +310,8 @@ START_TEST(without_gnuplot_the_report_goes_without_pictures)
     ck_assert(access(path, F_OK) != 0);
     free(html);
 }
-END_TEST
 
-START_TEST(an_empty_run_is_said_to_be_empty)
+TEST(an_empty_run_is_said_to_be_empty)
 {
     char folder[PATH_MAX + 8];
     snprintf(folder, sizeof folder, "%s/empty", scratch);
@@ -334,9 +327,8 @@ START_TEST(an_empty_run_is_said_to_be_empty)
     ck_assert(strstr(markdown, "holds no throughput job") != NULL);
     free(markdown);
 }
-END_TEST
 
-START_TEST(diff_sees_what_changed)
+TEST(diff_sees_what_changed)
 {
     char other[PATH_MAX + 8], *text = NULL;
     size_t bytes = 0;
@@ -369,7 +361,6 @@ START_TEST(diff_sees_what_changed)
     ck_assert_msg(strstr(text, "no result") != NULL, "%s", text);
     free(text);
 }
-END_TEST
 
 /* Marks steps 5 and 30 of every rank as audited; all their times become `factor` of what they were.
  */
@@ -441,7 +432,7 @@ static char *summary_without_share(const char *run, double *share)
 }
 
 /* Whatever time it took: every table, summary.json and trace.json are the same. */
-START_TEST(no_figure_contains_an_audited_step)
+TEST(no_figure_contains_an_audited_step)
 {
     static const double factors[] = {50, 0.02};
     char usual[PATH_MAX + 8], other[PATH_MAX + 40], name[80];
@@ -471,7 +462,6 @@ START_TEST(no_figure_contains_an_audited_step)
     ck_assert_int_eq(ls_json_int(row, "audited_steps", 0), 2);
     cJSON_Delete(summary);
 }
-END_TEST
 
 typedef enum place { OUTSIDE, CLAIM, MANNERS } place; /* of a case; MANNERS do not decide here */
 
@@ -540,7 +530,7 @@ static const struct change {
     {"PASS", "FAIL", CLAIM, 1.5, 0.05, LS_ERR_CHECK, "faster by 50.0 %"},
 };
 
-START_TEST(diff_ends_with_what_got_worse)
+ROWS_TEST(diff_ends_with_what_got_worse, changes)
 {
     const struct change *c = &changes[_i];
     char a[PATH_MAX + 8], b[PATH_MAX + 8], *text = NULL;
@@ -556,8 +546,8 @@ START_TEST(diff_ends_with_what_got_worse)
     ck_assert_msg(status == c->status, "%d: %s", status, text);
     free(text);
 }
-END_TEST
 
+/* figures are drawn by child processes, on a machine that others share */
 int main(int argc, char **argv)
 {
     if (argc == 2) {
@@ -566,22 +556,5 @@ int main(int argc, char **argv)
         status = status == LS_OK ? ls_report_write(argv[1], "plots") : status;
         return status == LS_OK ? (int)ls_report_terminal(argv[1], stdout) : (int)status;
     }
-    Suite *suite = suite_create("report");
-    TCase *cases = tcase_create("report");
-    tcase_set_timeout(
-        cases, 60); /* figures are drawn by child processes, on a machine that others share */
-    tcase_add_checked_fixture(cases, open_scratch, close_scratch);
-    tcase_add_test(cases, tables_hold_what_was_run);
-    tcase_add_test(cases, all_of_it_word_for_word);
-    tcase_add_test(cases, summary_is_for_programs);
-    tcase_add_test(cases, pages_escape_and_open_with_the_verdicts);
-    tcase_add_test(cases, junit_is_what_a_ci_counts);
-    tcase_add_test(cases, terminal_is_80_columns);
-    tcase_add_test(cases, without_gnuplot_the_report_goes_without_pictures);
-    tcase_add_test(cases, an_empty_run_is_said_to_be_empty);
-    tcase_add_test(cases, diff_sees_what_changed);
-    tcase_add_test(cases, no_figure_contains_an_audited_step);
-    tcase_add_loop_test(cases, diff_ends_with_what_got_worse, 0, sizeof changes / sizeof *changes);
-    suite_add_tcase(suite, cases);
-    return run_suite(suite);
+    return RUN_TESTS("report", .timeout_s = 60, .before = open_scratch, .after = close_scratch);
 }

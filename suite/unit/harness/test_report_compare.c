@@ -243,7 +243,7 @@ static bool is_said(const char *words)
 /* What the steps of +-1 % leave of a median of medians. */
 static const double SLACK = 0.011;
 
-START_TEST(exposed_by_no_comm_is_the_difference_of_steps)
+TEST(exposed_by_no_comm_is_the_difference_of_steps)
 {
     const ls_report_job *job = job_of("o2.w4");
     ls_stats_interval by_no_comm = ls_report_compare_exposed_ms(&run, job);
@@ -257,9 +257,8 @@ START_TEST(exposed_by_no_comm_is_the_difference_of_steps)
     ck_assert(
         isnan(ls_report_compare_exposed_ms(&run, job_of("o1.w4")).value)); /* has no baseline */
 }
-END_TEST
 
-START_TEST(no_comm_steps_count_while_all_its_ranks_run)
+TEST(no_comm_steps_count_while_all_its_ranks_run)
 {
     const ls_report_job *no_comm = job_of("o2.w4.no_comm");
     ck_assert_int_eq(no_comm->speed.slowest_rank, 0);
@@ -267,9 +266,8 @@ START_TEST(no_comm_steps_count_while_all_its_ranks_run)
                      steps - WARMUP); /* the quick steps at its end are left out */
     ck_assert_double_eq_tol(no_comm->speed.step.value, 80, SLACK * 80);
 }
-END_TEST
 
-START_TEST(ddp_of_one_is_a_ratio_of_speeds)
+TEST(ddp_of_one_is_a_ratio_of_speeds)
 {
     const ls_report_job *with, *without;
     ls_stats_interval ratio = ls_report_compare_ddp(&run, &with, &without);
@@ -278,9 +276,8 @@ START_TEST(ddp_of_one_is_a_ratio_of_speeds)
     ck_assert_double_eq_tol(ratio.value, 49.0 / 50, 2 * SLACK);
     ck_assert(is_said("DDP on one rank (O2): 0.9"));
 }
-END_TEST
 
-START_TEST(scaling_is_weak_and_strong_with_what_cores_allow)
+TEST(scaling_is_weak_and_strong_with_what_cores_allow)
 {
     const ls_report_job *job = job_of("o2.w4"), *base;
     /* 4 x 8 images in 100 ms; one rank: 8 in 49 ms, and 32 in 200 ms */
@@ -292,9 +289,8 @@ START_TEST(scaling_is_weak_and_strong_with_what_cores_allow)
     ck_assert_double_eq(ls_report_compare_ceiling(&run, job_of("o2.w1")), 1);
     ck_assert(is_said("share 2 cores, which limits it to 0.50"));
 }
-END_TEST
 
-START_TEST(the_roofline_is_that_of_as_many_threads)
+TEST(the_roofline_is_that_of_as_many_threads)
 {
     /* 320 images/s against the best of the two at 2 threads; 163 against 200 at one */
     ck_assert_double_eq_tol(job_of("o2.w4")->speed.roofline_share, 0.8, SLACK);
@@ -302,16 +298,14 @@ START_TEST(the_roofline_is_that_of_as_many_threads)
     ck_assert(is_said("with 2 threads: copies 20.00 GB/s (read and written), f32 products 100.0"));
     ck_assert(is_said("differ by 1.33 x"));
 }
-END_TEST
 
-START_TEST(the_first_step_is_told_without_the_judges_dump)
+TEST(the_first_step_is_told_without_the_judges_dump)
 {
     /* 1.5 s of start, 100 ms of step, less 40 ms that were written; 1e-9: seconds from ns */
     ck_assert_double_eq_tol(job_of("o2.w4")->speed.first_step_s, 1.56, 1e-9);
 }
-END_TEST
 
-START_TEST(the_largest_batch_is_arithmetic_that_a_larger_job_confirms)
+TEST(the_largest_batch_is_arithmetic_that_a_larger_job_confirms)
 {
     ls_report_batch batch;
     const ls_report_job *larger;
@@ -327,9 +321,8 @@ START_TEST(the_largest_batch_is_arithmetic_that_a_larger_job_confirms)
     ck_assert_double_eq(predicted, 190.0 * MB + 32 * (MB + 3 * input));
     ck_assert(is_said("computed, not run"));
 }
-END_TEST
 
-START_TEST(the_band_says_who_is_inside)
+TEST(the_band_says_who_is_inside)
 {
     ls_report_band band;
     char text[320];
@@ -343,9 +336,8 @@ START_TEST(the_band_says_who_is_inside)
                      "O2 (1.500) ends outside, O1 (1.050) stays inside the band of 10 O0 runs "
                      "[0.973, 1.117]");
 }
-END_TEST
 
-START_TEST(the_band_is_a_table)
+TEST(the_band_is_a_table)
 {
     ls_table_head head;
     double row[5];
@@ -390,9 +382,8 @@ START_TEST(the_band_is_a_table)
         is_among(ls_report_advice_make(&run),
                  "Loss: after 46 steps of resnet8 O2 (1.500) ends outside, O1 (1.050) stays"));
 }
-END_TEST
 
-START_TEST(programs_read_the_same_figures)
+TEST(programs_read_the_same_figures)
 {
     cJSON *all = ls_report_compare_json(&run);
     const cJSON *batches = cJSON_GetObjectItemCaseSensitive(all, "largest_batch");
@@ -414,7 +405,6 @@ START_TEST(programs_read_the_same_figures)
     }
     cJSON_Delete(all);
 }
-END_TEST
 
 /* What a report says once a job takes other times: in a comparison ('c'), in the advice ('a'), in
  * the title of a table ('t', which is the first word). */
@@ -475,7 +465,7 @@ static void write_again(int job, double ms, int count, double second_half)
 }
 
 /* The job of O1 becomes that which reads files, to be compared with O2's 100 ms. */
-START_TEST(images_from_files)
+LOOP_TEST(images_from_files, 4)
 {
     static const struct {
         double step_ms, data_ms;
@@ -514,9 +504,8 @@ START_TEST(images_from_files)
     ck_assert(!ls_report_compare_loader(&run, &loader));
     ck_assert(!is_said("Images from files"));
 }
-END_TEST
 
-START_TEST(bad_pictures_are_counted)
+TEST(bad_pictures_are_counted)
 {
     ck_assert(!is_said("Bad pictures"));
     jobs[O1_W4].bad_images = 2;
@@ -529,9 +518,8 @@ START_TEST(bad_pictures_are_counted)
                   "%s", all);
     cJSON_free(all);
 }
-END_TEST
 
-START_TEST(fused_products)
+TEST(fused_products)
 {
     jobs[O1_W4].role = "unfused";
     jobs[O1_W4].level = "O2";
@@ -552,10 +540,9 @@ START_TEST(fused_products)
     ck_assert_ptr_null(with);
     ck_assert(!is_said("Fused products"));
 }
-END_TEST
 
 /* One step of 14 takes 303 ms, the others 99 or 101. */
-START_TEST(tails_are_percentiles)
+TEST(tails_are_percentiles)
 {
     jobs[O2_W4].slow_step = 9;
     write_again(O2_W4, 0, 0, 0);
@@ -564,9 +551,8 @@ START_TEST(tails_are_percentiles)
     ck_assert_double_eq_tol(job->speed.p90_ms, 101, 0.1);
     ck_assert_double_eq_tol(job->speed.p99_ms, 303 - 0.13 * 202, 0.1); /* rank 12.87 from 0 */
 }
-END_TEST
 
-START_TEST(the_words_follow_the_figures)
+ROWS_TEST(the_words_follow_the_figures, sayings)
 {
     const char *said = sayings[_i].said;
     write_again(sayings[_i].job, sayings[_i].step_ms, sayings[_i].steps, sayings[_i].second_half);
@@ -585,13 +571,11 @@ START_TEST(the_words_follow_the_figures)
         cJSON_free(all);
     }
 }
-END_TEST
 
-START_TEST(all_of_it_word_for_word)
+TEST(all_of_it_word_for_word)
 {
     golden_check("suite/unit/harness/expected/report_compare.txt", golden_report(scratch, true));
 }
-END_TEST
 
 /* Prints a line that `text`, which is what was printed, lacks. */
 static void print_new(FILE *to, char *const *text, const char *name, const char *words)
@@ -602,7 +586,7 @@ static void print_new(FILE *to, char *const *text, const char *name, const char 
 }
 
 /* Comparisons, advice and titles of tables after each of the changes above, as a whole. */
-START_TEST(all_words_that_follow)
+TEST(all_words_that_follow)
 {
     char *text = NULL;
     size_t bytes = 0;
@@ -632,10 +616,9 @@ START_TEST(all_words_that_follow)
     fclose(to);
     golden_check("suite/unit/harness/expected/report_words.txt", text);
 }
-END_TEST
 
 /* Without the job of the curves the levels are compared with the one O0 job of the sweep. */
-START_TEST(one_run_is_no_band)
+TEST(one_run_is_no_band)
 {
     char folder[300];
     ls_text_put(folder, sizeof folder, "%s/jobs/curves", scratch);
@@ -667,9 +650,8 @@ START_TEST(one_run_is_no_band)
         ck_assert_msg(is_among(ls_report_advice_make(&run), said), "%s", said);
     }
 }
-END_TEST
 
-START_TEST(jobs_are_put_into_words)
+TEST(jobs_are_put_into_words)
 {
     static const struct {
         ls_record_state state;
@@ -698,7 +680,6 @@ START_TEST(jobs_are_put_into_words)
     job->record->spec.bucket_mb = 2.5;
     ck_assert_str_eq(ls_report_job_bucket(job, text), "2.5 MB");
 }
-END_TEST
 
 static void read_run(void)
 {
@@ -725,40 +706,9 @@ static const struct {
     {{1.5, 0.9, 2}, false},       {{2, 1.5, 2.5}, true},         {{0.1, 0.05, 0.2}, true},
 };
 
-START_TEST(differences_that_are_named)
+ROWS_TEST(differences_that_are_named, ratios)
 {
     ck_assert(ls_report_compare_is_resolved(ratios[_i].ratio) == ratios[_i].resolved);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("report_compare");
-    TCase *tests = tcase_create("report_compare");
-    tcase_add_checked_fixture(tests, read_run, drop_run);
-    tcase_add_test(tests, exposed_by_no_comm_is_the_difference_of_steps);
-    tcase_add_test(tests, no_comm_steps_count_while_all_its_ranks_run);
-    tcase_add_test(tests, ddp_of_one_is_a_ratio_of_speeds);
-    tcase_add_test(tests, scaling_is_weak_and_strong_with_what_cores_allow);
-    tcase_add_test(tests, the_roofline_is_that_of_as_many_threads);
-    tcase_add_test(tests, the_first_step_is_told_without_the_judges_dump);
-    tcase_add_test(tests, the_largest_batch_is_arithmetic_that_a_larger_job_confirms);
-    tcase_add_test(tests, the_band_says_who_is_inside);
-    tcase_add_test(tests, tails_are_percentiles);
-    tcase_add_test(tests, the_band_is_a_table);
-    tcase_add_test(tests, programs_read_the_same_figures);
-    tcase_add_loop_test(tests, images_from_files, 0, 4);
-    tcase_add_test(tests, bad_pictures_are_counted);
-    tcase_add_test(tests, fused_products);
-    tcase_add_loop_test(tests, the_words_follow_the_figures, 0,
-                        (int)(sizeof sayings / sizeof *sayings));
-    tcase_add_test(tests, all_of_it_word_for_word);
-    tcase_add_test(tests, all_words_that_follow);
-    tcase_add_test(tests, one_run_is_no_band);
-    tcase_add_test(tests, jobs_are_put_into_words);
-    suite_add_tcase(suite, tests);
-    TCase *ratio_tests = tcase_create("ratios");
-    tcase_add_loop_test(ratio_tests, differences_that_are_named, 0, sizeof ratios / sizeof *ratios);
-    suite_add_tcase(suite, ratio_tests);
-    return run_suite(suite);
-}
+TEST_MAIN("report_compare", .before = read_run, .after = drop_run)

@@ -54,7 +54,7 @@ static cJSON *read_row(const char *members)
     return row;
 }
 
-START_TEST(rows_of_the_same_job)
+ROWS_TEST(rows_of_the_same_job, rows)
 {
     cJSON *usual = read_row(RATE), *row = read_row(rows[_i].members);
     ck_assert_msg(ls_report_diff_same_job(usual, row) == rows[_i].same &&
@@ -64,7 +64,6 @@ START_TEST(rows_of_the_same_job)
     cJSON_Delete(usual);
     cJSON_Delete(row);
 }
-END_TEST
 
 /* Speeds of A and B with intervals, of jobs that decide or not, of one that either lacks, cases of
  * every change. */
@@ -122,7 +121,7 @@ static void write_pair(void)
     }
 }
 
-START_TEST(differences_word_for_word)
+TEST(differences_word_for_word)
 {
     static const double gates[] = {NAN, 0.5, 0.499, 0.6};
     char *text = NULL, here[PATH_MAX];
@@ -164,16 +163,5 @@ START_TEST(differences_word_for_word)
     fclose(to);
     golden_check("suite/unit/harness/expected/diff.txt", golden_sections(text, 1));
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("report_diff");
-    TCase *tests = tcase_create("report_diff");
-    tcase_set_timeout(tests, 60);
-    tcase_add_checked_fixture(tests, open_scratch, close_scratch);
-    tcase_add_loop_test(tests, rows_of_the_same_job, 0, sizeof rows / sizeof *rows);
-    tcase_add_test(tests, differences_word_for_word);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("report_diff", .timeout_s = 60, .before = open_scratch, .after = close_scratch)

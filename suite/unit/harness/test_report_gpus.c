@@ -127,7 +127,7 @@ static void write_run(bool oversubscribed)
     write_job("o2.w4.twin", "twin", oversubscribed);
 }
 
-START_TEST(the_slow_one_is_named)
+TEST(the_slow_one_is_named)
 {
     write_run(false);
     ls_report_run run;
@@ -149,7 +149,6 @@ START_TEST(the_slow_one_is_named)
     ck_assert_ptr_null(ls_report_gpus_worst(gpu, 2)); /* two do not say which is odd */
     ls_report_load_free(&run);
 }
-END_TEST
 
 /* Indices that are not the ranks', two measurements of one device and one of an unnamed one, idle
  * and missing readings, a gap between readings, a damaged line. */
@@ -204,7 +203,7 @@ static void print_gpus(FILE *to, const char *what, const ls_report_run *run, int
     }
 }
 
-START_TEST(odd_gpus_word_for_word)
+TEST(odd_gpus_word_for_word)
 {
     enum { AS_IT_IS, FEW, JUDGED, CROWDED, NODES, NO_SPEED, LARGER, SMALLER, ONE, BOTH, CPU, ALL };
     static const char *const changes[] = {"as it is",       "two asked for",   "evidence",
@@ -246,7 +245,6 @@ START_TEST(odd_gpus_word_for_word)
     fclose(to);
     golden_check("suite/unit/harness/expected/odd_gpus.txt", golden_sections(text, 1));
 }
-END_TEST
 
 static const struct {
     double behind[5];
@@ -261,7 +259,7 @@ static const struct {
     {{0.1, 0, 0, 0, 0.3}, 5, 4},
 };
 
-START_TEST(the_worst_is_the_one_farthest_behind)
+ROWS_TEST(the_worst_is_the_one_farthest_behind, neighbours)
 {
     ls_report_gpu gpu[5];
     for (int i = 0; i < 5; i++) {
@@ -270,9 +268,8 @@ START_TEST(the_worst_is_the_one_farthest_behind)
     const ls_report_gpu *worst = ls_report_gpus_worst(gpu, neighbours[_i].count);
     ck_assert_int_eq(worst == NULL ? -1 : (int)(worst - gpu), neighbours[_i].worst);
 }
-END_TEST
 
-START_TEST(speed_is_held_against_the_neighbours)
+TEST(speed_is_held_against_the_neighbours)
 {
     ls_run run;
     ls_speed_verdict speed;
@@ -295,16 +292,14 @@ START_TEST(speed_is_held_against_the_neighbours)
     ck_assert_str_eq(speed.value, "no baseline");
     cJSON_Delete(run.measured);
 }
-END_TEST
 
-START_TEST(all_of_it_word_for_word)
+TEST(all_of_it_word_for_word)
 {
     write_run(false);
     golden_check("suite/unit/harness/expected/report_gpus.txt", golden_report(scratch, true));
 }
-END_TEST
 
-START_TEST(pages_and_figure_show_them)
+TEST(pages_and_figure_show_them)
 {
     char path[300], plots[1024];
     write_run(false);
@@ -341,10 +336,9 @@ START_TEST(pages_and_figure_show_them)
     }
     free(figure);
 }
-END_TEST
 
 /* A job whose steps could not be recorded says so in its row, whatever its start event had said. */
-START_TEST(steps_without_a_graph_are_marked)
+TEST(steps_without_a_graph_are_marked)
 {
     char marks[160];
     write_run(false);
@@ -368,7 +362,6 @@ START_TEST(steps_without_a_graph_are_marked)
     ck_assert(ls_json_bool(other, "cuda_graph", false));
     cJSON_Delete(summary);
 }
-END_TEST
 
 int main(int argc, char **argv)
 {
@@ -380,17 +373,5 @@ int main(int argc, char **argv)
         return ls_report_tables(scratch) != LS_OK || ls_report_write(scratch, plots) != LS_OK ||
                ls_report_terminal(scratch, stdout) != LS_OK;
     }
-    Suite *suite = suite_create("report_gpus");
-    TCase *tests = tcase_create("report_gpus");
-    tcase_add_checked_fixture(tests, open_scratch, close_scratch);
-    tcase_add_test(tests, the_slow_one_is_named);
-    tcase_add_test(tests, speed_is_held_against_the_neighbours);
-    tcase_add_test(tests, odd_gpus_word_for_word);
-    tcase_add_loop_test(tests, the_worst_is_the_one_farthest_behind, 0,
-                        sizeof neighbours / sizeof *neighbours);
-    tcase_add_test(tests, all_of_it_word_for_word);
-    tcase_add_test(tests, pages_and_figure_show_them);
-    tcase_add_test(tests, steps_without_a_graph_are_marked);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
+    return RUN_TESTS("report_gpus", .before = open_scratch, .after = close_scratch);
 }

@@ -25,7 +25,7 @@ static const struct {
     {LS_RECORD_TIMED_OUT, 1, 2, 3, "TIMEOUT"},
 };
 
-START_TEST(endings_in_words)
+ROWS_TEST(endings_in_words, endings)
 {
     char text[96];
     ls_report_job job = job_of(0, NULL);
@@ -36,7 +36,6 @@ START_TEST(endings_in_words)
     ck_assert_str_eq(ls_report_job_state(&job, text), endings[_i].text);
     drop_job(&job);
 }
-END_TEST
 
 static const struct {
     int check;
@@ -56,7 +55,7 @@ static const struct {
     {1, true, "FP64 samples, FP64 oracle"},
 };
 
-START_TEST(gradient_checks_in_words)
+ROWS_TEST(gradient_checks_in_words, checks)
 {
     char text[64];
     ls_report_job job = job_of(0, NULL);
@@ -65,7 +64,6 @@ START_TEST(gradient_checks_in_words)
     ck_assert_str_eq(ls_report_job_gradient_checks(&job, text), checks[_i].text);
     drop_job(&job);
 }
-END_TEST
 
 /* Why a figure is no result: of a job that ended so, with so many measured steps. */
 static const struct {
@@ -82,7 +80,7 @@ static const struct {
     {LS_RECORD_KILLED, 1, true, true, 5, "CRASH"},
 };
 
-START_TEST(reasons_in_words)
+ROWS_TEST(reasons_in_words, reasons)
 {
     char text[160];
     ls_report_job job = job_of(0, NULL);
@@ -111,7 +109,6 @@ START_TEST(reasons_in_words)
     }
     drop_job(&job);
 }
-END_TEST
 
 static const struct {
     double value;
@@ -137,22 +134,10 @@ static const struct {
     {1e7, "10000000"},
 };
 
-START_TEST(numbers_have_four_digits)
+ROWS_TEST(numbers_have_four_digits, numbers)
 {
     char text[32];
     ck_assert_str_eq(ls_report_lines_number(numbers[_i].value, text), numbers[_i].text);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("report_job");
-    TCase *tests = tcase_create("report_job");
-    tcase_set_timeout(tests, 60);
-    tcase_add_loop_test(tests, endings_in_words, 0, sizeof endings / sizeof *endings);
-    tcase_add_loop_test(tests, gradient_checks_in_words, 0, sizeof checks / sizeof *checks);
-    tcase_add_loop_test(tests, reasons_in_words, 0, sizeof reasons / sizeof *reasons);
-    tcase_add_loop_test(tests, numbers_have_four_digits, 0, sizeof numbers / sizeof *numbers);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("report_job", .timeout_s = 60)

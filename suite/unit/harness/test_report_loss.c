@@ -20,7 +20,7 @@ static const struct {
     {3, {2, 9, 9}, 2, 100.5, NAN}, {3, {9, 9, 8}, 8, 105, 102},
 };
 
-START_TEST(losses_at_the_end)
+ROWS_TEST(losses_at_the_end, curves)
 {
     ls_report_job job = job_of(curves[_i].world, curves[_i].steps);
     ck_assert_int_eq(ls_report_loss_steps(&job), curves[_i].fewest);
@@ -30,9 +30,8 @@ START_TEST(losses_at_the_end)
                   ls_report_loss_at(&job, 2));
     drop_job(&job);
 }
-END_TEST
 
-START_TEST(losses_are_not_below_zero)
+TEST(losses_are_not_below_zero)
 {
     const double value[] = {0.1, 0.2, 0.9}, high[] = {5, 5.5, 6};
     ls_stats_interval low = ls_report_loss_predict(value, 3),
@@ -46,7 +45,6 @@ START_TEST(losses_are_not_below_zero)
         ck_assert_int_eq(ls_report_loss_last(last[i][0]), last[i][1]);
     }
 }
-END_TEST
 
 /* Runs of 20 steps, of which the last two count: the levels, and where each ends. */
 static const struct {
@@ -94,7 +92,7 @@ static ls_report_job curves_job(const char *levels, const double *end)
     return job;
 }
 
-START_TEST(bands_in_words)
+ROWS_TEST(bands_in_words, bands)
 {
     char text[320];
     ls_report_band band;
@@ -115,9 +113,8 @@ START_TEST(bands_in_words)
     }
     drop_job(&job);
 }
-END_TEST
 
-START_TEST(curves_that_are_no_band)
+TEST(curves_that_are_no_band)
 {
     enum { STATE, ROLE, EMPTY, SHORT, NO_STEPS, FEW_STEPS, ALL };
     static const double ends[] = {1, 1, 1, 1};
@@ -145,17 +142,5 @@ START_TEST(curves_that_are_no_band)
     ls_report_band band;
     ck_assert(!ls_report_loss_read_band(&none, &band));
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("report_loss");
-    TCase *tests = tcase_create("report_loss");
-    tcase_set_timeout(tests, 60);
-    tcase_add_loop_test(tests, losses_at_the_end, 0, sizeof curves / sizeof *curves);
-    tcase_add_loop_test(tests, bands_in_words, 0, sizeof bands / sizeof *bands);
-    tcase_add_test(tests, curves_that_are_no_band);
-    tcase_add_test(tests, losses_are_not_below_zero);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("report_loss", .timeout_s = 60)

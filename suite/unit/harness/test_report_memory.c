@@ -57,7 +57,7 @@ static const struct {
      NAN},
 };
 
-START_TEST(memory_by_kind)
+ROWS_TEST(memory_by_kind, memories)
 {
     double kind[LS_REPORT_KINDS];
     ls_record_rank rank = {.reduced_bytes = memories[_i].reduced};
@@ -70,7 +70,6 @@ START_TEST(memory_by_kind)
     ck_assert_msg(same_number(sum, memories[_i].sum), "%g", sum);
     cJSON_Delete(rank.start);
 }
-END_TEST
 
 /* A job of one rank with 8 images of 2 x 2 pixels: 100 bytes of memory besides 80 of activations,
  * which it exceeded by 20. */
@@ -93,7 +92,7 @@ static void drop_sized(ls_report_job *job)
 }
 
 /* Each image takes 80 / 8 bytes and three times its 3 * 2 * 2 * 4; 120 bytes are fixed. */
-START_TEST(the_largest_batch_at_its_limits)
+TEST(the_largest_batch_at_its_limits)
 {
     static const struct {
         ls_role plain;
@@ -136,9 +135,8 @@ START_TEST(the_largest_batch_at_its_limits)
         drop_sized(&job[1]);
     }
 }
-END_TEST
 
-START_TEST(a_larger_batch_is_predicted_from_an_equal_job)
+TEST(a_larger_batch_is_predicted_from_an_equal_job)
 {
     enum { AS_IT_IS, SWAPPED, WORLD, ARCH, ROLE, NO_PEAK, ALL };
     for (int change = 0; change < ALL; change++) {
@@ -160,16 +158,5 @@ START_TEST(a_larger_batch_is_predicted_from_an_equal_job)
         drop_sized(&job[1]);
     }
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("report_memory");
-    TCase *tests = tcase_create("report_memory");
-    tcase_set_timeout(tests, 60);
-    tcase_add_loop_test(tests, memory_by_kind, 0, sizeof memories / sizeof *memories);
-    tcase_add_test(tests, the_largest_batch_at_its_limits);
-    tcase_add_test(tests, a_larger_batch_is_predicted_from_an_equal_job);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("report_memory", .timeout_s = 60)

@@ -46,7 +46,7 @@ static const struct {
     {"\xc3\xc3\xa4\xe2\x82\xac!", BAD "\xc3\xa4\xe2\x82\xac!"},
 };
 
-START_TEST(html_holds_no_markup_and_no_broken_character)
+ROWS_TEST(html_holds_no_markup_and_no_broken_character, escapes)
 {
     char *text = NULL;
     size_t bytes = 0;
@@ -56,10 +56,9 @@ START_TEST(html_holds_no_markup_and_no_broken_character)
     ck_assert_str_eq(text, escapes[_i].html);
     free(text);
 }
-END_TEST
 
 /* Every element of both forms, with text that would be markup. */
-START_TEST(elements_of_pages_word_for_word)
+TEST(elements_of_pages_word_for_word)
 {
     static const char evil[] = "a\\`*_|[]#<b>&\"c' \x01\x1f\x7f~";
     static const ls_report_headline headlines[][4] = {{{"CORRECT", "yes", ""},
@@ -122,17 +121,5 @@ START_TEST(elements_of_pages_word_for_word)
     fclose(to);
     golden_check("suite/unit/harness/expected/pages.txt", text);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("report_page");
-    TCase *tests = tcase_create("report_page");
-    tcase_set_timeout(tests, 60);
-    tcase_add_checked_fixture(tests, open_scratch, close_scratch);
-    tcase_add_loop_test(tests, html_holds_no_markup_and_no_broken_character, 0,
-                        sizeof escapes / sizeof *escapes);
-    tcase_add_test(tests, elements_of_pages_word_for_word);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("report_page", .timeout_s = 60, .before = open_scratch, .after = close_scratch)

@@ -122,7 +122,7 @@ static void check_near(double value, double want)
 }
 
 /* The pair of a job on 4 ranks, 10 ms a step with 8 images each: without reduction, 8 ms. */
-START_TEST(with_the_job_without_reduction)
+TEST(with_the_job_without_reduction)
 {
     static const char changes[] = "-ralhiwbBstmncf", fit[] = "-mncf";
     for (int i = 0; changes[i] != '\0'; i++) {
@@ -151,10 +151,9 @@ START_TEST(with_the_job_without_reduction)
     job->speed.count = 0;
     ck_assert_double_nan(ls_report_compare_exposed_ms(&run, job).value);
 }
-END_TEST
 
 /* The interval is that of the ratio of the steps, turned round. */
-START_TEST(the_interval_of_what_is_exposed)
+TEST(the_interval_of_what_is_exposed)
 {
     enum { MANY = 40 };
     static double with[MANY], without[MANY];
@@ -176,10 +175,9 @@ START_TEST(the_interval_of_what_is_exposed)
     ck_assert_double_eq(exposed.low, 10 * (1 - ratio.high));
     ck_assert_double_eq(exposed.high, 10 * (1 - ratio.low));
 }
-END_TEST
 
 /* One rank with DDP, 10 ms, and without, 8 ms. */
-START_TEST(with_one_rank_without_ddp)
+TEST(with_one_rank_without_ddp)
 {
     static const char changes[] = "-ralhiwbBmstcfn", fit[] = "-n";
     for (int of = 0; of < 2; of++) { /* which of the two is changed */
@@ -205,11 +203,10 @@ START_TEST(with_one_rank_without_ddp)
         }
     }
 }
-END_TEST
 
 /* 4 ranks with 8 images each, 10 ms; one with all 32, 20 ms: half of what four times one would be.
  */
-START_TEST(with_one_rank_with_the_whole_batch)
+TEST(with_one_rank_with_the_whole_batch)
 {
     static const char changes[] = "-ralhiwbBstcfmn", fit[] = "-mn";
     for (int i = 0; changes[i] != '\0'; i++) {
@@ -235,9 +232,8 @@ START_TEST(with_one_rank_with_the_whole_batch)
         }
     }
 }
-END_TEST
 
-START_TEST(a_difference_that_counts)
+TEST(a_difference_that_counts)
 {
     static const struct {
         ls_stats_interval ratio;
@@ -252,9 +248,8 @@ START_TEST(a_difference_that_counts)
         ck_assert_msg(ls_report_compare_is_resolved(rows[i].ratio) == rows[i].resolved, "%zu", i);
     }
 }
-END_TEST
 
-START_TEST(the_fastest_and_the_largest)
+TEST(the_fastest_and_the_largest)
 {
     const ls_report_job *list[] = {
         play(0, LS_ROLE_THROUGHPUT, 1, 8, 8), play(1, LS_ROLE_THROUGHPUT, 2, 8, 8),
@@ -282,10 +277,9 @@ START_TEST(the_fastest_and_the_largest)
     ck_assert_ptr_null(ls_report_compare_largest(list, 1));
     ck_assert_ptr_eq(ls_report_compare_largest(list + 1, 1), list[1]);
 }
-END_TEST
 
 /* Sizes of buckets that differ from the fastest by nothing that counts. */
-START_TEST(the_best_buckets)
+TEST(the_best_buckets)
 {
     ls_report_job list[JOBS];
     const ls_report_job *best[JOBS], *fastest;
@@ -317,10 +311,9 @@ START_TEST(the_best_buckets)
     ck_assert_int_eq(ls_report_compare_best_buckets(&run, best, JOBS, &fastest), 0);
     ck_assert_ptr_null(fastest);
 }
-END_TEST
 
 /* What cores allow: 4 ranks of 2 threads, and one rank alone with more. */
-START_TEST(threads_of_a_world_and_of_one)
+TEST(threads_of_a_world_and_of_one)
 {
     static const struct {
         int cores, alone, each, threads;
@@ -367,10 +360,9 @@ START_TEST(threads_of_a_world_and_of_one)
         cJSON_Delete(run.record);
     }
 }
-END_TEST
 
 /* One rank, equal in all but its bucket size at most; equal in that too, if there is one. */
-START_TEST(with_a_world_of_one)
+TEST(with_a_world_of_one)
 {
     static const char changes[] = "-ralhiwbBstcfmn", fit[] = "-cfmn";
     for (int i = 0; changes[i] != '\0'; i++) {
@@ -391,7 +383,6 @@ START_TEST(with_a_world_of_one)
         ck_assert_msg(base == &list[fits ? 0 : 2], "%c", changes[i]);
     }
 }
-END_TEST
 
 /* ---- the speed of one job ------------------------------------------------------------------- */
 
@@ -417,7 +408,7 @@ static void play_steps(ls_report_job list[1], int world)
     list[0].speed = (ls_report_speed){.count = 0};
 }
 
-START_TEST(the_window_of_a_job)
+TEST(the_window_of_a_job)
 {
     ls_report_job list[1];
     play_steps(list, 1);
@@ -434,14 +425,13 @@ START_TEST(the_window_of_a_job)
     ck_assert(speed->efficiency.value == 1 && isnan(speed->roofline_share));
     ls_report_speed_free(&list[0].speed);
 }
-END_TEST
 
 #define BOUND(more, rate) \
     "{\"arch\":\"resnet20\",\"image_size\":32,\"batch_size\":8," more "\"images_per_s\":" #rate "}"
 
 /* Measured rates of the arithmetic, and the share of the job's 750 images/s in the one that fits.
  */
-START_TEST(the_roofline_that_fits)
+TEST(the_roofline_that_fits)
 {
     static const struct {
         const char *bounds;
@@ -488,23 +478,5 @@ START_TEST(the_roofline_that_fits)
         cJSON_Delete(run.record);
     }
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("report_pairs");
-    TCase *tests = tcase_create("report_pairs");
-    tcase_add_test(tests, with_the_job_without_reduction);
-    tcase_add_test(tests, the_interval_of_what_is_exposed);
-    tcase_add_test(tests, with_one_rank_without_ddp);
-    tcase_add_test(tests, with_one_rank_with_the_whole_batch);
-    tcase_add_test(tests, a_difference_that_counts);
-    tcase_add_test(tests, the_fastest_and_the_largest);
-    tcase_add_test(tests, the_best_buckets);
-    tcase_add_test(tests, threads_of_a_world_and_of_one);
-    tcase_add_test(tests, with_a_world_of_one);
-    tcase_add_test(tests, the_window_of_a_job);
-    tcase_add_test(tests, the_roofline_that_fits);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("report_pairs")

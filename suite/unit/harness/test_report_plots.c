@@ -106,7 +106,7 @@ static void draw(const ls_report_run *run)
     ck_assert_int_eq(ls_report_plots_draw(run, scripts), LS_OK);
 }
 
-START_TEST(each_table_is_drawn_twice)
+LOOP_TEST(each_table_is_drawn_twice, 2)
 {
     static const char *const formats[] = {"svg", "png"};
     ls_report_run run = play_figures(10 * _i);
@@ -128,10 +128,9 @@ START_TEST(each_table_is_drawn_twice)
     ck_assert(!is_there("bin/crowded"));
     ck_assert(!is_there("plots/gnuplot.log")); /* nothing failed */
 }
-END_TEST
 
 /* Asked to stop, it leaves neither a figure that is half drawn nor a process. */
-START_TEST(a_signal_ends_the_drawing)
+TEST(a_signal_ends_the_drawing)
 {
     ls_report_run run = play_figures(0);
     sigset_t stop;
@@ -148,9 +147,8 @@ START_TEST(a_signal_ends_the_drawing)
         ck_assert(!ls_report_plots_drawn(&run, ls_tables_name(i)));
     }
 }
-END_TEST
 
-START_TEST(what_cannot_be_drawn_is_left_out)
+TEST(what_cannot_be_drawn_is_left_out)
 {
     static const char *const old[] = {"scaling", "memory", "gpu", "timeline"};
     ls_report_run run = play_figures(0);
@@ -190,7 +188,6 @@ START_TEST(what_cannot_be_drawn_is_left_out)
         ck_assert_msg(!ls_report_plots_drawn(&run, ls_tables_name(i)), "%s", ls_tables_name(i));
     }
 }
-END_TEST
 
 /* ---- the trace ------------------------------------------------------------------------------- */
 
@@ -238,7 +235,7 @@ static void write_traced(void)
     }
 }
 
-START_TEST(the_trace_word_for_word)
+TEST(the_trace_word_for_word)
 {
     write_traced();
     ck_assert_int_eq(ls_report_tables(scratch), LS_OK);
@@ -257,18 +254,5 @@ START_TEST(the_trace_word_for_word)
     fclose(to);
     golden_check("suite/unit/harness/expected/trace.txt", text);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("report_plots");
-    TCase *tests = tcase_create("report_plots");
-    tcase_set_timeout(tests, 60);
-    tcase_add_checked_fixture(tests, open_scratch, close_scratch);
-    tcase_add_loop_test(tests, each_table_is_drawn_twice, 0, 2);
-    tcase_add_test(tests, a_signal_ends_the_drawing);
-    tcase_add_test(tests, what_cannot_be_drawn_is_left_out);
-    tcase_add_test(tests, the_trace_word_for_word);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("report_plots", .timeout_s = 60, .before = open_scratch, .after = close_scratch)

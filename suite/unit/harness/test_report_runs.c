@@ -94,7 +94,7 @@ static const char *const ordered[] = {
     "\"role\":\"no_comm\",\"arch\":\"resnet18\",\"level\":\"O2\"",
 };
 
-START_TEST(jobs_have_an_order)
+TEST(jobs_have_an_order)
 {
     enum { COUNT = sizeof ordered / sizeof *ordered };
     ls_report_run run;
@@ -117,7 +117,6 @@ START_TEST(jobs_have_an_order)
     }
     ls_report_load_free(&run);
 }
-END_TEST
 
 /* One row that has all marks, then each alone; its events; without steps after the warm-up. */
 static const struct {
@@ -144,7 +143,7 @@ static const struct {
     {"\"checked\":true", "", 2, 1},
 };
 
-START_TEST(marks_of_a_row_word_for_word)
+TEST(marks_of_a_row_word_for_word)
 {
     char *text = NULL, events[6000], job[600];
     size_t bytes = 0;
@@ -188,7 +187,6 @@ START_TEST(marks_of_a_row_word_for_word)
     golden_variants_free(&rows);
     golden_check("suite/unit/harness/expected/marks.txt", golden_sections(text, 1));
 }
-END_TEST
 
 #define STEP_ALONE(type, products, norms, rest)                                                 \
     "{\"when\":\"before\",\"threads\":1,\"type\":\"" type "\",\"arch\":\"resnet18\","           \
@@ -199,7 +197,7 @@ END_TEST
 #define UPDATE_ALONE(value) ",{\"kind\":\"optimizer, weights\",\"ms\":" #value ",\"floor_ms\":2}"
 
 /* Why a level pays: the largest difference of the same step alone; nothing without both types. */
-START_TEST(why_a_level_pays)
+TEST(why_a_level_pays)
 {
     static const struct {
         const char *layers, *sentence;
@@ -254,9 +252,8 @@ START_TEST(why_a_level_pays)
         free(report);
     }
 }
-END_TEST
 
-START_TEST(runs_without_jobs_word_for_word)
+TEST(runs_without_jobs_word_for_word)
 {
     char *text = NULL;
     size_t bytes = 0;
@@ -281,18 +278,5 @@ START_TEST(runs_without_jobs_word_for_word)
     golden_variants_free(&runs);
     golden_check("suite/unit/harness/expected/odd_runs.txt", golden_sections(text, 3));
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("report_runs");
-    TCase *tests = tcase_create("report_runs");
-    tcase_set_timeout(tests, 60);
-    tcase_add_checked_fixture(tests, open_scratch, close_scratch);
-    tcase_add_test(tests, jobs_have_an_order);
-    tcase_add_test(tests, marks_of_a_row_word_for_word);
-    tcase_add_test(tests, why_a_level_pays);
-    tcase_add_test(tests, runs_without_jobs_word_for_word);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("report_runs", .timeout_s = 60, .before = open_scratch, .after = close_scratch)

@@ -22,7 +22,7 @@ static const struct {
     {"# title: t\n# title: u\n#title: v\n # title: w\n", "u", "", "", 1},
 };
 
-START_TEST(heads_are_read_back)
+ROWS_TEST(heads_are_read_back, heads)
 {
     ls_table_head head;
     write_text("tables/t.tsv", heads[_i].text);
@@ -32,9 +32,8 @@ START_TEST(heads_are_read_back)
     ck_assert_str_eq(head.blocks, heads[_i].blocks);
     ck_assert_int_eq(head.rows, heads[_i].rows);
 }
-END_TEST
 
-START_TEST(labels_are_plain)
+TEST(labels_are_plain)
 {
     char text[16];
     ck_assert_str_eq(ls_table_plain("a\"\\`\x1f\x7f ~b", text, sizeof text), "a      ~b");
@@ -43,7 +42,6 @@ START_TEST(labels_are_plain)
     ck_assert_str_eq(ls_table_plain("", text, 1), "");
     ck_assert_str_eq(ls_table_plain("\xc3\xa4", text, sizeof text), "\xc3\xa4");
 }
-END_TEST
 
 #define WHOLE(e) "{\"whole\":{\"e\":" e ",\"limit\":2},\"tensors\":["
 #define TENSOR(name, e) "{\"name\":\"" name "\",\"elements\":9,\"e\":" e ",\"r\":0.5,\"limit\":4}"
@@ -85,7 +83,7 @@ static const struct {
      "1\t2.5\t0.5\t4\t9\t0\t\"a\"\n\n\n1\t1\t0.5\t4\t9\t2\t\"c\"\n\n\n"},
 };
 
-START_TEST(gradients_closest_to_their_limits)
+ROWS_TEST(gradients_closest_to_their_limits, judged)
 {
     static const int steps[] = {0};
     ls_report_job job[3];
@@ -118,7 +116,6 @@ START_TEST(gradients_closest_to_their_limits)
         drop_job(&job[j]);
     }
 }
-END_TEST
 
 /* What limits a comparison of two jobs: the run, then nodes, too many ranks and emulated half of
  * the second. */
@@ -141,7 +138,7 @@ static const struct {
     {"{\"options\":{\"emulated\":false}}", 1, false, true, " (half is emulated)"},
 };
 
-START_TEST(titles_say_what_limits)
+ROWS_TEST(titles_say_what_limits, limits)
 {
     static const int steps[4] = {0};
     ls_report_job job[2] = {job_of(2, steps), job_of(4, steps)};
@@ -163,10 +160,9 @@ START_TEST(titles_say_what_limits)
     drop_job(&job[0]);
     drop_job(&job[1]);
 }
-END_TEST
 
 /* A row for each way that was timed, in the order of ls_way, and none for other jobs. */
-START_TEST(ways_in_their_order)
+TEST(ways_in_their_order)
 {
     static const int steps[] = {0};
     static const ls_way ways[] = {LS_WAY_REPLICAS, LS_WAY_NONE, LS_WAY_DDP, LS_WAY_STAGES};
@@ -194,12 +190,11 @@ START_TEST(ways_in_their_order)
         drop_job(&job[j]);
     }
 }
-END_TEST
 
 /* The machine is half as fast in the second round and a quarter as fast in the fifth: ratios are
  * taken within a round, so that they stay what they are. The table has a row for each way, with the
  * median of its rounds; one job without its checks takes the way out of the title. */
-START_TEST(ways_are_compared_round_by_round)
+TEST(ways_are_compared_round_by_round)
 {
     enum { ROUNDS = 5 };
     static const double speed[ROUNDS] = {100, 50, 100, 100, 25};
@@ -237,21 +232,5 @@ START_TEST(ways_are_compared_round_by_round)
         drop_job(&job[j]);
     }
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("report_tables");
-    TCase *tests = tcase_create("report_tables");
-    tcase_set_timeout(tests, 60);
-    tcase_add_checked_fixture(tests, open_scratch, close_scratch);
-    tcase_add_loop_test(tests, heads_are_read_back, 0, sizeof heads / sizeof *heads);
-    tcase_add_test(tests, ways_in_their_order);
-    tcase_add_test(tests, ways_are_compared_round_by_round);
-    tcase_add_test(tests, labels_are_plain);
-    tcase_add_loop_test(tests, titles_say_what_limits, 0, sizeof limits / sizeof *limits);
-    tcase_add_loop_test(tests, gradients_closest_to_their_limits, 0,
-                        sizeof judged / sizeof *judged);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("report_tables", .timeout_s = 60, .before = open_scratch, .after = close_scratch)

@@ -36,7 +36,7 @@
     "else tc -n ls-12-" k " qdisc add dev eth0 root tbf rate 10gbit burst 2mb latency 10ms; " \
     "echo tbf; fi\n"
 
-START_TEST(script)
+TEST(script)
 {
     ls_simnet net = {.nodes = 2, .owner = 12};
     char *text = ls_simnet_script(&net);
@@ -46,7 +46,6 @@ START_TEST(script)
                                NODE("1", "10.213.0.2"));
     free(text);
 }
-END_TEST
 
 static bool exists(int owner, const char *which)
 {
@@ -55,7 +54,7 @@ static bool exists(int owner, const char *which)
     return access(path, F_OK) == 0;
 }
 
-START_TEST(not_root)
+TEST(not_root)
 {
     ls_simnet net;
     bool was_root = geteuid() == 0;
@@ -67,16 +66,14 @@ START_TEST(not_root)
         ck_assert_int_eq(seteuid(0), 0);
     }
 }
-END_TEST
 
-START_TEST(no_programs)
+TEST(no_programs)
 {
     ls_simnet net;
     setenv("PATH", "/nonexistent", 1);
     ck_assert_int_eq(ls_simnet_open(2, &net), LS_ERR_INFRA);
     ck_assert(!exists((int)getpid(), "hub"));
 }
-END_TEST
 
 /* 0 when a child inside the node's namespace reached that address within a second. */
 static int reach(const char *node, const char *address, int port)
@@ -129,7 +126,7 @@ static int listen_in(const char *node, int *port)
     return fd;
 }
 
-START_TEST(nodes_reach_each_other)
+TEST(nodes_reach_each_other)
 {
     ls_simnet net = {.nodes = 0};
     int owner = (int)getpid();
@@ -166,7 +163,6 @@ START_TEST(nodes_reach_each_other)
     ls_simnet_close(&net);
     ck_assert(!exists(owner, "hub") && !exists(owner, "0") && !exists(owner, "1"));
 }
-END_TEST
 
 /* ---- with played programs, in a /run/netns that only this test sees ------------------------- */
 
@@ -237,7 +233,7 @@ static void leave(int owner, const char *rest)
     put(path, "");
 }
 
-START_TEST(with_played_programs)
+TEST(with_played_programs)
 {
     ls_simnet net = {.nodes = 7, .owner = 7};
     pid_t dead = fork();
@@ -320,9 +316,8 @@ START_TEST(with_played_programs)
     ck_assert_str_eq(caught_lines(), warning);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
-START_TEST(what_is_missing_is_named)
+TEST(what_is_missing_is_named)
 {
     ls_simnet net;
     setenv("PATH", "/nonexistent", 1);
@@ -335,19 +330,5 @@ START_TEST(what_is_missing_is_named)
                          : "error: SIM_NET=1 makes network namespaces and needs root (SIM_NODES "
                            "alone does not)\n");
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("simnet");
-    TCase *tests = tcase_create("simnet");
-    tcase_set_timeout(tests, 40);
-    tcase_add_test(tests, script);
-    tcase_add_test(tests, not_root);
-    tcase_add_test(tests, no_programs);
-    tcase_add_test(tests, nodes_reach_each_other);
-    tcase_add_test(tests, what_is_missing_is_named);
-    tcase_add_test(tests, with_played_programs);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("simnet", .timeout_s = 40)

@@ -9,25 +9,23 @@
 #include "kernels/core/text.h"
 #include "suite/unit/run_suite.h"
 
-START_TEST(every_role_has_its_own_name)
+TEST(every_role_has_its_own_name)
 {
     for (int i = 0; i < LS_ROLE_COUNT; i++) {
         ck_assert_int_eq(ls_spec_role_of(ls_spec_role_name((ls_role)i)), i);
     }
     ck_assert_int_eq(ls_spec_role_of("no such role"), LS_ROLE_UNKNOWN);
 }
-END_TEST
 
-START_TEST(names_of_schema_1_are_read)
+TEST(names_of_schema_1_are_read)
 {
     ck_assert_int_eq(ls_spec_role_of("twin"), LS_ROLE_NO_COMM);
     ck_assert_int_eq(ls_spec_role_of("self"), LS_ROLE_DDP_WORLD1);
     ck_assert_int_eq(ls_spec_role_of("strong"), LS_ROLE_STRONG_SCALING);
     ck_assert_str_eq(ls_spec_role_name(LS_ROLE_NO_COMM), "no_comm");
 }
-END_TEST
 
-START_TEST(a_spec_comes_back_from_its_facts)
+TEST(a_spec_comes_back_from_its_facts)
 {
     ls_spec spec = ls_matrix_spec(LS_ROLE_STRONG_SCALING), read;
     ls_text_put(spec.arch, sizeof spec.arch, "resnet50");
@@ -67,9 +65,8 @@ START_TEST(a_spec_comes_back_from_its_facts)
     ck_assert_uint_eq(read.sweep, spec.sweep);
     cJSON_Delete(facts);
 }
-END_TEST
 
-START_TEST(absent_facts_have_no_level_and_no_bucket_size)
+TEST(absent_facts_have_no_level_and_no_bucket_size)
 {
     ls_spec spec = ls_matrix_spec(LS_ROLE_EVIDENCE), read;
     spec.level = -1;
@@ -84,9 +81,8 @@ START_TEST(absent_facts_have_no_level_and_no_bucket_size)
     ck_assert_int_eq(read.world, 0);
     ck_assert_str_eq(read.arch, "");
 }
-END_TEST
 
-START_TEST(facts_as_they_are_written)
+TEST(facts_as_they_are_written)
 {
     static const struct {
         int level, nodes;
@@ -130,10 +126,9 @@ START_TEST(facts_as_they_are_written)
         cJSON_Delete(facts);
     }
 }
-END_TEST
 
 /* Counts of a file from 0 to the most that a job can have; any other is as if it were missing. */
-START_TEST(counts_have_limits)
+TEST(counts_have_limits)
 {
     static const struct {
         const char *name;
@@ -170,9 +165,8 @@ START_TEST(counts_have_limits)
         }
     }
 }
-END_TEST
 
-START_TEST(facts_that_are_none)
+TEST(facts_that_are_none)
 {
     static const struct {
         const char *facts;
@@ -205,10 +199,9 @@ START_TEST(facts_that_are_none)
         cJSON_Delete(facts);
     }
 }
-END_TEST
 
 /* What each role is measured for. */
-START_TEST(traits_of_every_role)
+TEST(traits_of_every_role)
 {
     static const struct {
         const char *name;
@@ -240,20 +233,5 @@ START_TEST(traits_of_every_role)
         ck_assert_str_eq(ls_spec_level_name(level), levels[level + 1]);
     }
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("spec");
-    TCase *tests = tcase_create("spec");
-    tcase_add_test(tests, every_role_has_its_own_name);
-    tcase_add_test(tests, names_of_schema_1_are_read);
-    tcase_add_test(tests, a_spec_comes_back_from_its_facts);
-    tcase_add_test(tests, absent_facts_have_no_level_and_no_bucket_size);
-    tcase_add_test(tests, facts_as_they_are_written);
-    tcase_add_test(tests, counts_have_limits);
-    tcase_add_test(tests, facts_that_are_none);
-    tcase_add_test(tests, traits_of_every_role);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("spec")

@@ -9,7 +9,7 @@
 #include "suite/unit/golden.h"
 #include "suite/unit/run_suite.h"
 
-START_TEST(percentiles_are_numpys)
+TEST(percentiles_are_numpys)
 {
     /* numpy.percentile([15, 20, 35, 40, 50], [0, 40, 50, 90, 100]) */
     const double value[] = {50, 15, 40, 20, 35};
@@ -24,9 +24,8 @@ START_TEST(percentiles_are_numpys)
     ck_assert(isnan(ls_stats_percentile(value, 0, 0.5)));
     ck_assert_double_eq(value[0], 50); /* not sorted in place */
 }
-END_TEST
 
-START_TEST(few_values_have_a_range_or_nothing)
+TEST(few_values_have_a_range_or_nothing)
 {
     const double value[] = {1, 2, 3, 5, 4};
     ls_stats_interval median = ls_stats_median(value, 5, "few");
@@ -38,9 +37,8 @@ START_TEST(few_values_have_a_range_or_nothing)
     ck_assert(isnan(median.low) && isnan(median.high));
     ck_assert(isnan(ls_stats_median(value, 0, "none").value));
 }
-END_TEST
 
-START_TEST(interval_is_deterministic_and_ordered)
+TEST(interval_is_deterministic_and_ordered)
 {
     double value[60];
     for (int i = 0; i < 60; i++) {
@@ -55,12 +53,11 @@ START_TEST(interval_is_deterministic_and_ordered)
     a = ls_stats_median(value, 60, "job");
     ck_assert(a.low == 7 && a.value == 7 && a.high == 7);
 }
-END_TEST
 
 /* A 95 % interval holds the true median in about 95 of 100 samples. 300 samples: the count is
  * binomial with standard deviation 1.3 %; percentile intervals of small samples are known to fall
  * short by a few per cent. Outside 88 to 99 % the method is broken, not unlucky. */
-START_TEST(interval_covers_the_median)
+TEST(interval_covers_the_median)
 {
     int covered = 0;
     for (int sample = 0; sample < 300; sample++) {
@@ -74,11 +71,10 @@ START_TEST(interval_covers_the_median)
     }
     ck_assert_msg(covered >= 264 && covered <= 297, "covered %d of 300", covered);
 }
-END_TEST
 
 /* Values that drift slowly hold less information than their count: blocks must widen the interval.
  */
-START_TEST(interval_is_wider_for_slow_noise)
+TEST(interval_is_wider_for_slow_noise)
 {
     double slow[240], fast[240];
     for (int i = 0; i < 240; i++) {
@@ -89,9 +85,8 @@ START_TEST(interval_is_wider_for_slow_noise)
                       b = ls_stats_median(fast, 240, "drift");
     ck_assert_double_gt(a.high - a.low, 1.5 * (b.high - b.low));
 }
-END_TEST
 
-START_TEST(ratio_finds_a_known_difference)
+TEST(ratio_finds_a_known_difference)
 {
     double fast[50], slow[50];
     for (int i = 0; i < 50; i++) {
@@ -109,9 +104,8 @@ START_TEST(ratio_finds_a_known_difference)
     ck_assert_double_eq(again.value, ratio.value);
     ck_assert_double_lt(fabs((again.high - again.low) / (ratio.high - ratio.low) - 1), 0.34);
 }
-END_TEST
 
-START_TEST(sentences)
+TEST(sentences)
 {
     char text[128];
     ls_stats_sentence((ls_stats_interval){0.969, 0.961, 0.976}, text, sizeof text);
@@ -125,7 +119,6 @@ START_TEST(sentences)
     ls_stats_sentence((ls_stats_interval){NAN, NAN, NAN}, text, sizeof text);
     ck_assert(strstr(text, "cannot be compared") != NULL);
 }
-END_TEST
 
 static void print_interval(FILE *to, const char *what, ls_stats_interval i)
 {
@@ -136,7 +129,7 @@ static void print_interval(FILE *to, const char *what, ls_stats_interval i)
 
 /* Medians, ratios, halves and predictions of samples of each small size, to nine digits: a report
  * made again is the same. */
-START_TEST(intervals_to_the_last_digit)
+TEST(intervals_to_the_last_digit)
 {
     char *text = NULL;
     size_t bytes = 0;
@@ -164,7 +157,6 @@ START_TEST(intervals_to_the_last_digit)
     fclose(to);
     golden_check("suite/unit/harness/expected/stats.txt", text);
 }
-END_TEST
 
 static const struct {
     ls_stats_interval ratio;
@@ -180,16 +172,15 @@ static const struct {
     {{INFINITY, 1, 2}, "cannot be compared: one of the two has no number"},
 };
 
-START_TEST(sentences_at_their_limits)
+ROWS_TEST(sentences_at_their_limits, limits)
 {
     char text[128];
     ls_stats_sentence(limits[_i].ratio, text, sizeof text);
     ck_assert_str_eq(text, limits[_i].words);
 }
-END_TEST
 
 /* No interval of a ratio where one of the six numbers is not positive and finite. */
-START_TEST(a_ratio_of_intervals_needs_positive_bounds)
+TEST(a_ratio_of_intervals_needs_positive_bounds)
 {
     static const double bad[] = {0, -1, NAN, INFINITY};
     const ls_stats_interval good = {2, 1, 4};
@@ -213,9 +204,8 @@ START_TEST(a_ratio_of_intervals_needs_positive_bounds)
         }
     }
 }
-END_TEST
 
-START_TEST(prediction_is_students)
+TEST(prediction_is_students)
 {
     /* mean 3, s = sqrt(2.5); t of 4 degrees at 0.975: 2.776445 (any table), at 0.9995: 8.610302 */
     const double value[] = {1, 2, 3, 4, 5};
@@ -229,9 +219,8 @@ START_TEST(prediction_is_students)
     ck_assert(isnan(ls_stats_prediction(value, 2, 0.95).low));
     ck_assert(isnan(ls_stats_prediction(value, 0, 0.95).value));
 }
-END_TEST
 
-START_TEST(halves)
+TEST(halves)
 {
     double value[60];
     ls_stats_interval ratio;
@@ -250,24 +239,5 @@ START_TEST(halves)
     }
     ck_assert_int_eq(ls_stats_compare_halves(value, 60, "h", &ratio), LS_STATS_HALVES_DIFFER);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("stats");
-    TCase *cases = tcase_create("stats");
-    tcase_add_test(cases, percentiles_are_numpys);
-    tcase_add_test(cases, few_values_have_a_range_or_nothing);
-    tcase_add_test(cases, interval_is_deterministic_and_ordered);
-    tcase_add_test(cases, interval_covers_the_median);
-    tcase_add_test(cases, interval_is_wider_for_slow_noise);
-    tcase_add_test(cases, ratio_finds_a_known_difference);
-    tcase_add_test(cases, sentences);
-    tcase_add_test(cases, intervals_to_the_last_digit);
-    tcase_add_loop_test(cases, sentences_at_their_limits, 0, sizeof limits / sizeof *limits);
-    tcase_add_test(cases, a_ratio_of_intervals_needs_positive_bounds);
-    tcase_add_test(cases, prediction_is_students);
-    tcase_add_test(cases, halves);
-    suite_add_tcase(suite, cases);
-    return run_suite(suite);
-}
+TEST_MAIN("stats")

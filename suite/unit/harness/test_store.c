@@ -69,7 +69,7 @@ static void assert_value(ls_store *store, const char *key, const void *wanted, s
     free(value);
 }
 
-START_TEST(values)
+TEST(values)
 {
     ls_store *store = lone_store(5.0);
     char binary[256];
@@ -86,9 +86,8 @@ START_TEST(values)
     assert_value(store, "binary", binary, sizeof binary);
     ls_store_close(store, 0);
 }
-END_TEST
 
-START_TEST(sizes_are_bounded)
+TEST(sizes_are_bounded)
 {
     listen_to_errors();
     ls_store *store = lone_store(5.0);
@@ -112,9 +111,8 @@ START_TEST(sizes_are_bounded)
     free(large);
     ls_store_close(store, 0);
 }
-END_TEST
 
-START_TEST(missing_key)
+TEST(missing_key)
 {
     int errors = listen_to_errors();
     ls_store *store = lone_store(5.0);
@@ -132,7 +130,6 @@ START_TEST(missing_key)
     assert_value(store, "missing", "now", 3);
     ls_store_close(store, 0);
 }
-END_TEST
 
 static void *set_late(void *store)
 {
@@ -149,7 +146,7 @@ static void *get_late(void *store)
     return status == LS_OK && bytes == 1 ? store : NULL;
 }
 
-START_TEST(get_before_set)
+TEST(get_before_set)
 {
     enum { GETTERS = 6 };
     ls_store *store = lone_store(10.0);
@@ -172,9 +169,8 @@ START_TEST(get_before_set)
     pthread_join(setter, NULL);
     ls_store_close(store, 0);
 }
-END_TEST
 
-START_TEST(adding)
+TEST(adding)
 {
     int errors = listen_to_errors();
     ls_store *store = lone_store(5.0);
@@ -199,7 +195,6 @@ START_TEST(adding)
     assert_said(errors, "not a decimal number");
     ls_store_close(store, 0);
 }
-END_TEST
 
 /* ---- ranks ---------------------------------------------------------------------------------- */
 
@@ -243,14 +238,13 @@ static int counting(int rank, int world, int port, void *context)
     return 0;
 }
 
-START_TEST(many_ranks)
+TEST(many_ranks)
 {
     int code[WORLD_MAX];
     ck_assert_int_eq(world_run(6, counting, NULL, code), 0);
 }
-END_TEST
 
-START_TEST(port_in_use)
+TEST(port_in_use)
 {
     int errors = listen_to_errors();
     ls_store *store = lone_store(2.0), *second = NULL;
@@ -261,7 +255,6 @@ START_TEST(port_in_use)
     assert_said(errors, wanted);
     ls_store_close(store, 0);
 }
-END_TEST
 
 /* The answer to a wrong second rank; rank 0 keeps waiting for the right one, until its own
  * deadline. */
@@ -291,7 +284,7 @@ static int intruding(int rank, int world, int port, void *context)
     return ls_store_open(&options, &store);
 }
 
-START_TEST(wrong_world_or_token)
+LOOP_TEST(wrong_world_or_token, 3)
 {
     int errors = listen_to_errors(), code[WORLD_MAX];
     intruder who = intruders[_i];
@@ -302,7 +295,6 @@ START_TEST(wrong_world_or_token)
     assert_said(errors, who.said_at_0);
     assert_said(errors, "missing of 2: rank 1");
 }
-END_TEST
 
 static int twice(int rank, int world, int port, void *context)
 {
@@ -313,7 +305,7 @@ static int twice(int rank, int world, int port, void *context)
     return ls_store_open(&options, &store); /* ranks 0, 1 and 1 of 3: rank 2 never comes */
 }
 
-START_TEST(duplicate_and_missing_rank)
+TEST(duplicate_and_missing_rank)
 {
     int errors = listen_to_errors(), code[WORLD_MAX];
     int64_t began_ns = ls_clock_ns();
@@ -326,11 +318,10 @@ START_TEST(duplicate_and_missing_rank)
     assert_said(errors, "rank 1 has joined twice: first as 127.0.0.1:");
     assert_said(errors, "missing of 3: rank 2");
 }
-END_TEST
 
 /* Those that wait say for what after 10 s: rank 0 for the ranks that have not joined, the others
  * for its store. */
-START_TEST(waits_are_said)
+LOOP_TEST(waits_are_said, 3)
 {
     int errors = listen_to_errors();
     ls_store *store = NULL;
@@ -345,9 +336,8 @@ START_TEST(waits_are_said)
     ck_assert_int_eq(ls_store_open(&options, &store), LS_ERR_RENDEZVOUS);
     assert_said(errors, says[_i]);
 }
-END_TEST
 
-START_TEST(wrong_options)
+TEST(wrong_options)
 {
     int errors = listen_to_errors();
     ls_store *store = NULL;
@@ -382,7 +372,6 @@ START_TEST(wrong_options)
     ck_assert_int_eq(ls_store_open(&options, &store), LS_ERR_RENDEZVOUS);
     assert_said(errors, strerror(ECONNREFUSED));
 }
-END_TEST
 
 /* ---- deaths --------------------------------------------------------------------------------- */
 
@@ -415,7 +404,7 @@ static int dying(int rank, int world, int port, void *context)
     return ls_clock_ms_between(began_ns, ls_clock_ns()) < 5000 ? 0 : 1;
 }
 
-START_TEST(killed_client)
+TEST(killed_client)
 {
     int code[WORLD_MAX];
     listen_to_errors();
@@ -424,7 +413,6 @@ START_TEST(killed_client)
     ck_assert_int_eq(code[1], 128 + SIGALRM);
     ck_assert_int_eq(code[2], 0);
 }
-END_TEST
 
 static int server_dies(int rank, int world, int port, void *context)
 {
@@ -447,7 +435,7 @@ static int server_dies(int rank, int world, int port, void *context)
     return 0;
 }
 
-START_TEST(killed_server)
+TEST(killed_server)
 {
     int code[WORLD_MAX];
     listen_to_errors();
@@ -455,7 +443,6 @@ START_TEST(killed_server)
     ck_assert_int_eq(code[0], 128 + SIGKILL);
     ck_assert_int_eq(code[1], 0);
 }
-END_TEST
 
 /* ---- foreign connections -------------------------------------------------------------------- */
 
@@ -490,7 +477,7 @@ static int enter(const ls_store *store, ls_gate_claim claim)
 
 /* Garbage is dropped with a line in the log, and has no other effect: with the token and without.
  */
-START_TEST(bad_frames)
+TEST(bad_frames)
 {
     int errors = listen_to_errors();
     ls_store *store = lone_store(5.0);
@@ -514,9 +501,8 @@ START_TEST(bad_frames)
     assert_value(store, "a", "b", 1);
     ls_store_close(store, 0);
 }
-END_TEST
 
-START_TEST(ranks_out_of_range_are_refused)
+TEST(ranks_out_of_range_are_refused)
 {
     int errors = listen_to_errors();
     ls_store *store = lone_store(5.0);
@@ -539,10 +525,9 @@ START_TEST(ranks_out_of_range_are_refused)
     }
     ls_store_close(store, 0);
 }
-END_TEST
 
 /* One request at a time: a byte more while the server owes a reply ends the connection. */
-START_TEST(requests_wait_for_their_reply)
+TEST(requests_wait_for_their_reply)
 {
     int errors = listen_to_errors();
     ls_store *store = lone_store(5.0);
@@ -561,7 +546,6 @@ START_TEST(requests_wait_for_their_reply)
     close(fd);
     ls_store_close(store, 0);
 }
-END_TEST
 
 /* What listens on rank 0's port knows the key and breaks the protocol: joining goes on until its
  * deadline, a request ends with the rank as lost. */
@@ -613,7 +597,7 @@ static void answer(int fd, const ls_store_header *header)
     }
 }
 
-START_TEST(a_false_server_is_found_out)
+ROWS_TEST(a_false_server_is_found_out, falsehoods)
 {
     const falsehood *f = &falsehoods[_i];
     int errors = listen_to_errors();
@@ -647,7 +631,6 @@ START_TEST(a_false_server_is_found_out)
     assert_said(errors, f->said);
     ls_gate_close(gate);
 }
-END_TEST
 
 /* Under torchrun: the port is taken, and so is the next one by a neighbour's job; both sides find
  * the third. */
@@ -681,7 +664,7 @@ static int neighbouring(int rank, int world, int port_out, void *context)
     return 0;
 }
 
-START_TEST(probe_ports)
+TEST(probe_ports)
 {
     int port_pipe[2], leave[2], port = 0, failed = 0;
     pid_t pid[3];
@@ -701,9 +684,8 @@ START_TEST(probe_ports)
     close(leave[1]);
     ck_assert_int_eq(world_join(neighbour), 0);
 }
-END_TEST
 
-START_TEST(addresses)
+LOOP_TEST(addresses, 4)
 {
     static const char *const names[] = {"localhost", "127.0.0.1", "::1", "0.0.0.0"};
     ls_store *store = NULL;
@@ -720,33 +702,5 @@ START_TEST(addresses)
     ck_assert_int_eq(ls_store_set(store, "a", "b", 1), LS_OK);
     ls_store_close(store, 0);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("store");
-    TCase *tests = tcase_create("store");
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, values);
-    tcase_add_test(tests, sizes_are_bounded);
-    tcase_add_test(tests, missing_key);
-    tcase_add_test(tests, get_before_set);
-    tcase_add_test(tests, adding);
-    tcase_add_test(tests, many_ranks);
-    tcase_add_test(tests, port_in_use);
-    tcase_add_loop_test(tests, wrong_world_or_token, 0, 3);
-    tcase_add_test(tests, duplicate_and_missing_rank);
-    tcase_add_loop_test(tests, waits_are_said, 0, 3);
-    tcase_add_test(tests, wrong_options);
-    tcase_add_test(tests, killed_client);
-    tcase_add_test(tests, killed_server);
-    tcase_add_test(tests, bad_frames);
-    tcase_add_test(tests, ranks_out_of_range_are_refused);
-    tcase_add_test(tests, requests_wait_for_their_reply);
-    tcase_add_loop_test(tests, a_false_server_is_found_out, 0,
-                        (int)(sizeof falsehoods / sizeof *falsehoods));
-    tcase_add_test(tests, probe_ports);
-    tcase_add_loop_test(tests, addresses, 0, 4);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("store", .timeout_s = 60)

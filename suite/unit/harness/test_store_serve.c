@@ -116,7 +116,7 @@ static void served(int who, ls_store_verb verb, const char *key, const char *val
     assert_reply(who, status, answer, sum);
 }
 
-START_TEST(a_header_is_little_endian)
+TEST(a_header_is_little_endian)
 {
     static const unsigned char wanted[LS_STORE_HEADER_BYTES] = {
         'L', 'S', 'S', '2', 5, 0, 0, 0, 0, 1, 0, 0, 0, 0, 64, 0, 2, 1, 0, 0, 0, 0, 0, 0x80};
@@ -131,9 +131,8 @@ START_TEST(a_header_is_little_endian)
     ls_store_header back = ls_store_wire_get(bytes);
     ck_assert_mem_eq(&back, &header, sizeof header);
 }
-END_TEST
 
-START_TEST(each_request_is_answered)
+TEST(each_request_is_answered)
 {
     static const char no_number[] = "its value is not a decimal number",
                       too_large[] = "the sum overflows 64 bits";
@@ -162,10 +161,9 @@ START_TEST(each_request_is_answered)
     served(2, LS_STORE_ADD, "a", "", 1, LS_ERR_USAGE, no_number, 0);
     served(0, LS_STORE_GET, "a", "", 0, LS_OK, "12 ", 0);
 }
-END_TEST
 
 /* Also where an allocation has room for the value alone, and is full of digits. */
-START_TEST(values_of_each_length)
+TEST(values_of_each_length)
 {
     enum { LONGEST = 520 };
     (void)mallopt(M_PERTURB, 0xff ^ '5');
@@ -177,10 +175,9 @@ START_TEST(values_of_each_length)
         served(1, LS_STORE_ADD, key, "", 2, LS_OK, "", 9);
     }
 }
-END_TEST
 
 /* More keys than buckets: each finds its own value, also after all have been overwritten. */
-START_TEST(keys_do_not_mix)
+TEST(keys_do_not_mix)
 {
     enum { KEYS = 2 * LS_STORE_KEYS_BUCKETS };
     for (int round = 0; round < 2; round++) {
@@ -203,10 +200,9 @@ START_TEST(keys_do_not_mix)
     }
     ck_assert_int_eq(entries, KEYS);
 }
-END_TEST
 
 /* Wherever a request is cut into two pieces. */
-START_TEST(a_request_may_come_in_pieces)
+TEST(a_request_may_come_in_pieces)
 {
     for (size_t first = 1; first < LS_STORE_HEADER_BYTES + 8; first++) {
         LS_TEXT(value, 16, "v%03zu", first);
@@ -219,10 +215,9 @@ START_TEST(a_request_may_come_in_pieces)
         served(1, LS_STORE_GET, "keys", "", 0, LS_OK, value, 0);
     }
 }
-END_TEST
 
 /* What follows a request stays in the socket until that one has been answered. */
-START_TEST(one_request_at_a_time)
+TEST(one_request_at_a_time)
 {
     unsigned char bytes[2 * (LS_STORE_HEADER_BYTES + 6)];
     for (int i = 0; i < 2; i++) {
@@ -242,9 +237,8 @@ START_TEST(one_request_at_a_time)
     assert_reply(1, LS_OK, "val2", 0);
     served(1, LS_STORE_GET, "k1", "", 0, LS_OK, "val1", 0);
 }
-END_TEST
 
-START_TEST(waiters_of_the_key_are_woken)
+TEST(waiters_of_the_key_are_woken)
 {
     int64_t before_ns = ls_clock_ns();
     ck_assert(ask(0, LS_STORE_GET, "k", "", 1500));
@@ -275,10 +269,9 @@ START_TEST(waiters_of_the_key_are_woken)
     ck_assert_int_eq(peer[1].waiting, LS_STORE_HELLO);
     assert_silent(1);
 }
-END_TEST
 
 /* The place of a connection that was dropped still has what it waited for. */
-START_TEST(dropped_connections_get_nothing)
+TEST(dropped_connections_get_nothing)
 {
     server.count = 2;
     server.world = 1;
@@ -291,10 +284,9 @@ START_TEST(dropped_connections_get_nothing)
     ck_assert_int_eq(peer[2].waiting, LS_STORE_HELLO);
     assert_silent(2);
 }
-END_TEST
 
 /* A reply that does not fit the socket's buffer goes on when the client has read. */
-START_TEST(a_large_reply_is_sent_as_it_is_read)
+TEST(a_large_reply_is_sent_as_it_is_read)
 {
     enum { LARGE = LS_STORE_VALUE_BYTES_MAX };
     unsigned char bytes[LS_STORE_HEADER_BYTES + 1];
@@ -333,7 +325,6 @@ START_TEST(a_large_reply_is_sent_as_it_is_read)
     free(value);
     free(got);
 }
-END_TEST
 
 /* ---- what is dropped --------------------------------------------------------------------------
  */
@@ -355,7 +346,7 @@ static const struct {
     {{LS_STORE_MAGIC, LS_STORE_ADD, 1, 0, INT64_MAX}, true},
 };
 
-START_TEST(malformed_headers_are_dropped)
+ROWS_TEST(malformed_headers_are_dropped, headers)
 {
     unsigned char bytes[LS_STORE_HEADER_BYTES];
     ls_store_wire_put(&headers[_i].header, bytes);
@@ -368,9 +359,8 @@ START_TEST(malformed_headers_are_dropped)
                                : "warning: store: dropped host:1 (rank 1): malformed header\n");
     assert_silent(1);
 }
-END_TEST
 
-START_TEST(what_ends_a_connection)
+TEST(what_ends_a_connection)
 {
     static const int unknown[] = {0, LS_STORE_HELLO, LS_STORE_WHO_LEFT + 1};
     server.primary_of[1] = server.primary_of[2] = LS_STORE_HERE;
@@ -399,9 +389,8 @@ START_TEST(what_ends_a_connection)
     client[1] = -1;
     ck_assert(!ls_store_serve_read(&server, &peer[1]));
 }
-END_TEST
 
-START_TEST(who_has_left)
+TEST(who_has_left)
 {
     static const struct {
         int presence[3], left;
@@ -416,12 +405,11 @@ START_TEST(who_has_left)
         served(0, LS_STORE_WHO_LEFT, "", "", 0, LS_OK, "", rows[i].left);
     }
 }
-END_TEST
 
 /* ---- ranks ------------------------------------------------------------------------------------
  */
 
-START_TEST(missing_ranks_are_listed)
+TEST(missing_ranks_are_listed)
 {
     static const struct {
         int world, here; /* ranks 0 to here - 1 */
@@ -454,7 +442,6 @@ START_TEST(missing_ranks_are_listed)
         ck_assert(rows[i].bytes == sizeof text || text[rows[i].bytes] == '!');
     }
 }
-END_TEST
 
 static bool claimed(int who, int rank, int world, int further)
 {
@@ -462,7 +449,7 @@ static bool claimed(int who, int rank, int world, int further)
     return ls_store_serve_claim(&server, &peer[who], &claim);
 }
 
-START_TEST(claims_that_are_refused)
+TEST(claims_that_are_refused)
 {
     static const struct {
         int rank, world, further;
@@ -488,10 +475,9 @@ START_TEST(claims_that_are_refused)
     ck_assert_int_eq(server.primary_of[1], LS_STORE_ABSENT);
     ck_assert_str_eq(server.who_of[2], "elsewhere:9");
 }
-END_TEST
 
 /* The first connections of all ranks are answered together, further ones at once. */
-START_TEST(ranks_join_together)
+TEST(ranks_join_together)
 {
     static const int order[] = {2, 0, 1};
     server.count = 2;
@@ -518,28 +504,5 @@ START_TEST(ranks_join_together)
     }
     ck_assert_int_eq(server.joined, 3);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("store_serve");
-    TCase *tests = tcase_create("store_serve");
-    tcase_add_checked_fixture(tests, set_up, tear_down);
-    tcase_add_test(tests, a_header_is_little_endian);
-    tcase_add_test(tests, each_request_is_answered);
-    tcase_add_test(tests, values_of_each_length);
-    tcase_add_test(tests, keys_do_not_mix);
-    tcase_add_test(tests, a_request_may_come_in_pieces);
-    tcase_add_test(tests, one_request_at_a_time);
-    tcase_add_test(tests, waiters_of_the_key_are_woken);
-    tcase_add_test(tests, dropped_connections_get_nothing);
-    tcase_add_test(tests, a_large_reply_is_sent_as_it_is_read);
-    tcase_add_loop_test(tests, malformed_headers_are_dropped, 0, sizeof headers / sizeof *headers);
-    tcase_add_test(tests, what_ends_a_connection);
-    tcase_add_test(tests, who_has_left);
-    tcase_add_test(tests, missing_ranks_are_listed);
-    tcase_add_test(tests, claims_that_are_refused);
-    tcase_add_test(tests, ranks_join_together);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("store_serve", .before = set_up, .after = tear_down)

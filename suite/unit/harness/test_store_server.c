@@ -112,7 +112,7 @@ static int open_descriptors(void)
 /* ---- where it listens -------------------------------------------------------------------------
  */
 
-START_TEST(the_key_is_of_token_and_port)
+TEST(the_key_is_of_token_and_port)
 {
     /* openssl dgst -sha256 -hmac secret */
     static const unsigned char wanted[LS_SHA256_BYTES] = {
@@ -131,7 +131,6 @@ START_TEST(the_key_is_of_token_and_port)
     ls_store_server_key(&options, key);
     ck_assert_mem_ne(key, wanted, sizeof key);
 }
-END_TEST
 
 static const struct {
     const char *address;
@@ -143,7 +142,7 @@ static const struct {
     {"1270.host", true, true, true},   {"localhost.localdomain", true, true, true},
 };
 
-START_TEST(it_listens_at_all_interfaces_or_at_a_loopback_one)
+ROWS_TEST(it_listens_at_all_interfaces_or_at_a_loopback_one, addresses)
 {
     int six = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
     struct sockaddr_in6 at = {.sin6_family = AF_INET6, .sin6_addr = in6addr_loopback};
@@ -159,11 +158,10 @@ START_TEST(it_listens_at_all_interfaces_or_at_a_loopback_one)
     ck_assert(!has_six || (enter(server, "::1", claim) >= 0) == addresses[_i].six);
     ls_store_server_stop(server, 0);
 }
-END_TEST
 
 /* What rank 0 publishes: the address of this machine that was called last, unless a loopback one.
  */
-START_TEST(the_address_that_was_called)
+TEST(the_address_that_was_called)
 {
     static const char *const loops[] = {"127.0.0.1", "127.3.2.1", "::1"};
     struct ifaddrs *all = NULL;
@@ -214,7 +212,6 @@ START_TEST(the_address_that_was_called)
     close(fd);
     ls_store_server_stop(server, 0);
 }
-END_TEST
 
 /* `count` sockets that listen on the ports after the one returned, and none on the next one. */
 static int take_ports(int *fd, int count)
@@ -238,7 +235,7 @@ static int take_ports(int *fd, int count)
     return base;
 }
 
-START_TEST(the_first_free_port_of_sixteen)
+TEST(the_first_free_port_of_sixteen)
 {
     static const int taken[] = {0, 1, 15, 16};
     for (int i = 0; i < 4; i++) {
@@ -275,12 +272,11 @@ START_TEST(the_first_free_port_of_sixteen)
         }
     }
 }
-END_TEST
 
 /* ---- connections ------------------------------------------------------------------------------
  */
 
-START_TEST(many_connections_are_served)
+TEST(many_connections_are_served)
 {
     enum { MANY = 150 };
     int fd[MANY], before = open_descriptors();
@@ -307,10 +303,9 @@ START_TEST(many_connections_are_served)
     }
     ck_assert_int_eq(open_descriptors(), before);
 }
-END_TEST
 
 /* 64 and one for each rank may be without a proof; the next one takes the place of the oldest. */
-START_TEST(strangers_have_few_places)
+TEST(strangers_have_few_places)
 {
     enum { PLACES = 2 + 64 };
     ls_store_server *server = start(2, "127.0.0.1");
@@ -339,9 +334,8 @@ START_TEST(strangers_have_few_places)
         close(fd[i]);
     }
 }
-END_TEST
 
-START_TEST(deadlines_are_kept)
+TEST(deadlines_are_kept)
 {
     ls_store_server *server = start(3, "127.0.0.1");
     int64_t began_ns = ls_clock_ns();
@@ -367,10 +361,9 @@ START_TEST(deadlines_are_kept)
     assert_ended(rank);
     assert_ended(patient);
 }
-END_TEST
 
 /* It alone is cut off. */
-START_TEST(a_claim_that_is_refused)
+TEST(a_claim_that_is_refused)
 {
     ls_store_server *server = start(2, "127.0.0.1");
     int first = enter_rank(server, 0, 2, 10000), second = enter_rank(server, 1, 2, 10000);
@@ -390,10 +383,9 @@ START_TEST(a_claim_that_is_refused)
     ck_assert_ptr_nonnull(strstr(caught_text(), ": rank 2 is out of range, allowed: 0 to 1\n"));
     close(first);
 }
-END_TEST
 
 /* A rank that said goodbye and one that is cut off. */
-START_TEST(ranks_that_have_ended_are_not_awaited)
+TEST(ranks_that_have_ended_are_not_awaited)
 {
     ls_store_server *server = start(3, "127.0.0.1");
     int rank[3];
@@ -411,10 +403,9 @@ START_TEST(ranks_that_have_ended_are_not_awaited)
     ck_assert_double_lt(ls_clock_ms_between(began_ns, ls_clock_ns()), 10e3);
     assert_ended(rank[0]);
 }
-END_TEST
 
 /* With its address; the end of a further connection is not reported. */
-START_TEST(a_lost_rank_is_reported)
+TEST(a_lost_rank_is_reported)
 {
     ls_store_server *server = start(2, "127.0.0.1");
     int rank[2] = {enter_rank(server, 0, 2, 10000), enter_rank(server, 1, 2, 10000)};
@@ -441,12 +432,11 @@ START_TEST(a_lost_rank_is_reported)
     ls_store_server_stop(server, 10);
     close(rank[0]);
 }
-END_TEST
 
 /* ---- the end ----------------------------------------------------------------------------------
  */
 
-START_TEST(it_lingers_for_other_ranks_only)
+TEST(it_lingers_for_other_ranks_only)
 {
     enum { LINGER_MS = 150 };
     for (int other = 0; other < 2; other++) {
@@ -465,25 +455,5 @@ START_TEST(it_lingers_for_other_ranks_only)
         assert_ended(known);
     }
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("store_server");
-    TCase *tests = tcase_create("store_server");
-    tcase_set_timeout(tests, 40);
-    tcase_add_test(tests, the_key_is_of_token_and_port);
-    tcase_add_loop_test(tests, it_listens_at_all_interfaces_or_at_a_loopback_one, 0,
-                        sizeof addresses / sizeof *addresses);
-    tcase_add_test(tests, the_address_that_was_called);
-    tcase_add_test(tests, the_first_free_port_of_sixteen);
-    tcase_add_test(tests, many_connections_are_served);
-    tcase_add_test(tests, strangers_have_few_places);
-    tcase_add_test(tests, deadlines_are_kept);
-    tcase_add_test(tests, a_claim_that_is_refused);
-    tcase_add_test(tests, ranks_that_have_ended_are_not_awaited);
-    tcase_add_test(tests, a_lost_rank_is_reported);
-    tcase_add_test(tests, it_lingers_for_other_ranks_only);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("store_server", .timeout_s = 40)

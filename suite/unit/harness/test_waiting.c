@@ -48,7 +48,7 @@ static void expect_look(ls_waiting *waiting, const char *line)
     ck_assert(next_ns > ls_clock_ns() && next_ns <= ls_clock_after(2));
 }
 
-START_TEST(lines_come_after_ten_seconds_and_each_minute)
+TEST(lines_come_after_ten_seconds_and_each_minute)
 {
     ls_waiting_probe *const probes[] = {silent_probe, second_probe, NULL};
     double since_s = 0;
@@ -76,7 +76,6 @@ START_TEST(lines_come_after_ten_seconds_and_each_minute)
     since_s = 61;
     expect_look(&waiting, "waiting for 61 s: the second\n");
 }
-END_TEST
 
 /* ---- probes ---------------------------------------------------------------------------------- */
 
@@ -88,7 +87,7 @@ static void write_file(const char *name, const char *content)
     ck_assert_int_eq(ls_file_replace(path, content, strlen(content)), LS_OK);
 }
 
-START_TEST(a_stopped_process_is_named)
+TEST(a_stopped_process_is_named)
 {
     char wanted[100];
     ls_awaited awaited = ls_awaited_begin(NULL, NULL);
@@ -113,9 +112,8 @@ START_TEST(a_stopped_process_is_named)
         ck_assert(ls_awaited_probes[STOPPED](&awaited, text, sizeof text) < 0);
     }
 }
-END_TEST
 
-START_TEST(a_rank_that_joins_says_whom_it_misses)
+TEST(a_rank_that_joins_says_whom_it_misses)
 {
     static const struct {
         const char *line, *says; /* NULL: nothing is found */
@@ -144,9 +142,8 @@ START_TEST(a_rank_that_joins_says_whom_it_misses)
     ck_assert(ls_awaited_probes[JOINING](&awaited, text, sizeof text) < 0);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
-START_TEST(files_that_do_not_change)
+TEST(files_that_do_not_change)
 {
     ck_assert_ptr_nonnull(mkdtemp(folder));
     ls_awaited awaited = ls_awaited_begin(folder, NULL);
@@ -173,17 +170,5 @@ START_TEST(files_that_do_not_change)
     ck_assert(ls_awaited_probes[IDLE](&awaited, text, sizeof text) < 0);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("waiting");
-    TCase *tests = tcase_create("waiting");
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, lines_come_after_ten_seconds_and_each_minute);
-    tcase_add_test(tests, a_stopped_process_is_named);
-    tcase_add_test(tests, a_rank_that_joins_says_whom_it_misses);
-    tcase_add_test(tests, files_that_do_not_change);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("waiting", .timeout_s = 60)

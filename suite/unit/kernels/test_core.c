@@ -92,7 +92,7 @@ static bool widens_and_returns(const half_type *type, uint16_t half)
 }
 
 /* All 65536 patterns widen to their value and narrow back to themselves; a NaN stays one, quiet. */
-START_TEST(every_half_widens_and_returns)
+LOOP_TEST(every_half_widens_and_returns, 2)
 {
     for (uint32_t half = 0; half < 65536; half++) {
         if (!widens_and_returns(&types[_i], (uint16_t)half)) {
@@ -100,7 +100,6 @@ START_TEST(every_half_widens_and_returns)
         }
     }
 }
-END_TEST
 
 /* The midpoint between `half` and the next value rounds to the even one, a value one f32 step off
  * it to the nearer one. */
@@ -115,7 +114,7 @@ static bool ties_to_even(const half_type *type, uint16_t half, float tie, float 
 
 /* Between every two neighbours. The middle of the largest and what would follow it (65520 for fp16)
  * is the first that becomes inf. */
-START_TEST(every_tie)
+LOOP_TEST(every_tie, 2)
 {
     const half_type *type = &types[_i];
     int ties = 0;
@@ -129,9 +128,8 @@ START_TEST(every_tie)
     }
     ck_assert_int_eq(ties, infinity_of(type));
 }
-END_TEST
 
-START_TEST(half_extremes)
+TEST(half_extremes)
 {
     ck_assert(ls_half_f32_to_fp16(65504.0f) == 0x7bff && ls_half_f32_to_fp16(65519.996f) == 0x7bff);
     ck_assert(ls_half_f32_to_fp16(65520.0f) == 0x7c00 && ls_half_f32_to_fp16(-65520.0f) == 0xfc00);
@@ -146,12 +144,11 @@ START_TEST(half_extremes)
     ck_assert((ls_half_f32_to_fp16(ls_half_f32_of_bits(0x7f800001u)) & 0x7fff) > 0x7c00);
     ck_assert((ls_half_f32_to_bf16(ls_half_f32_of_bits(0xff800001u)) & 0x7fff) > 0x7f80);
 }
-END_TEST
 
 /* ---- random numbers -------------------------------------------------------------------------- */
 
 /* Known answers of the Random123 library (kat_vectors, philox4x32 with 10 rounds). */
-START_TEST(philox)
+TEST(philox)
 {
     static const uint32_t zeros[4] = {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8};
     static const uint32_t ones[4] = {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd};
@@ -164,10 +161,9 @@ START_TEST(philox)
     block = ls_rng_philox(0x299f31d0a4093822u, 0x0370734413198a2eu, 0x85a308d3243f6a88u);
     ck_assert_mem_eq(block.word, pi, sizeof pi);
 }
-END_TEST
 
 /* What torch.randperm printed. */
-START_TEST(permutations)
+TEST(permutations)
 {
     static const int64_t seed0[10] = {4, 1, 7, 5, 3, 9, 0, 8, 6, 2};
     static const int64_t seed1[10] = {5, 6, 1, 2, 0, 8, 9, 3, 7, 4};
@@ -190,10 +186,9 @@ START_TEST(permutations)
     ls_rng_permutation(0, 1, order);
     ck_assert_int_eq(order[0], 0);
 }
-END_TEST
 
 /* Sums over 100,000 draws; five standard errors of each estimate, of a fixed draw. */
-START_TEST(distributions)
+TEST(distributions)
 {
     enum { DRAWS = 100000, FACES = 7 };
     double uniform = 0, normal = 0, square = 0;
@@ -217,7 +212,6 @@ START_TEST(distributions)
     ck_assert(ls_rng_stream("a") != ls_rng_stream("b"));
     ck_assert(ls_rng_uniform(1, 2, 3) == ls_rng_uniform(1, 2, 3));
 }
-END_TEST
 
 static void write_hex(const unsigned char digest[LS_SHA256_BYTES], char *hex)
 {
@@ -229,7 +223,7 @@ static void write_hex(const unsigned char digest[LS_SHA256_BYTES], char *hex)
 /* ---- fingerprints ---------------------------------------------------------------------------- */
 
 /* FNV-1a, 64 bit, from the authors' test suite. */
-START_TEST(digests)
+TEST(digests)
 {
     ck_assert(ls_digest_update(LS_DIGEST_START, "", 0) == UINT64_C(0xcbf29ce484222325));
     ck_assert(ls_digest_update(LS_DIGEST_START, "a", 1) == UINT64_C(0xaf63dc4c8601ec8c));
@@ -237,10 +231,9 @@ START_TEST(digests)
     uint64_t part = ls_digest_update(LS_DIGEST_START, "foo", 3);
     ck_assert(ls_digest_update(part, "bar", 3) == UINT64_C(0x85944171f73967e8));
 }
-END_TEST
 
 /* Several at once, of unlike lengths, are the same as one after the other. */
-START_TEST(digests_at_once)
+TEST(digests_at_once)
 {
     unsigned char bytes[4][97];
     static const size_t lengths[4] = {97, 0, 13, 64};
@@ -261,11 +254,10 @@ START_TEST(digests_at_once)
         ck_assert_mem_eq(digest, want, sizeof want);
     }
 }
-END_TEST
 
 /* SHA-256 of FIPS 180-4's examples and around the block's length; HMAC of RFC 4231, cases 1, 2 and
  * 6 (a key longer than a block). */
-START_TEST(sha256)
+TEST(sha256)
 {
     static const struct {
         const char *text, *hex;
@@ -307,10 +299,9 @@ START_TEST(sha256)
     write_hex(digest, hex);
     ck_assert_str_eq(hex, "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
 }
-END_TEST
 
 /* xxhash's own test strings; 39 bytes take its lanes of 32 and its rest of 4 and 3. */
-START_TEST(checksums)
+TEST(checksums)
 {
     static const struct {
         const char *text;
@@ -324,9 +315,8 @@ START_TEST(checksums)
     }
     ck_assert_uint_ne(ls_digest_xxh64(1, "a", 1), want[1].digest);
 }
-END_TEST
 
-START_TEST(values_that_are_not_finite)
+TEST(values_that_are_not_finite)
 {
     float wide[3] = {3.4e38f, -1e-45f, 0};
     uint16_t half[3] = {0x7bff, 0xfbff, 1}, brain[3] = {0x7f7f, 0xff7f, 1};
@@ -349,7 +339,6 @@ START_TEST(values_that_are_not_finite)
     }
     ck_assert_int_eq(ls_dtype_non_finite(LS_I32, whole, 3), -1);
 }
-END_TEST
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
@@ -372,7 +361,7 @@ static ls_status add_up(void *context, const cJSON *value, int line_number)
     return ls_json_bool(value, "stop", false) ? LS_ERR_CHECK : LS_OK;
 }
 
-START_TEST(json_lines)
+TEST(json_lines)
 {
     int sum = 0;
     char *newlines = malloc(1 << 16); /* the memory that the text will be read into */
@@ -399,9 +388,8 @@ START_TEST(json_lines)
     unlink(path);
     ck_assert_int_eq(ls_json_each_line(path, add_up, &sum), LS_ERR_INFRA); /* no such file */
 }
-END_TEST
 
-START_TEST(json_integers)
+TEST(json_integers)
 {
     int64_t out = 7;
     static const double none[] = {1e300,    -1e300,    INFINITY, -INFINITY, NAN, 0x1p63,
@@ -428,9 +416,8 @@ START_TEST(json_integers)
     ck_assert_int_eq(ls_json_int(root, "fits", 3), -2147483647);
     cJSON_Delete(root);
 }
-END_TEST
 
-START_TEST(json_files)
+TEST(json_files)
 {
     cJSON *root = cJSON_CreateObject(), *back = NULL;
     cJSON_AddStringToObject(root, "s", "v");
@@ -455,9 +442,8 @@ START_TEST(json_files)
     ck_assert_ptr_null(back);
     unlink(path);
 }
-END_TEST
 
-START_TEST(json_lines_are_appended)
+TEST(json_lines_are_appended)
 {
     write_text("");
     int descriptor = open(path, O_WRONLY | O_APPEND);
@@ -484,11 +470,10 @@ START_TEST(json_lines_are_appended)
     cJSON_Delete(list);
     unlink(path);
 }
-END_TEST
 
 /* ---- lines of the log ------------------------------------------------------------------------ */
 
-START_TEST(lines_of_the_log)
+TEST(lines_of_the_log)
 {
     static const char *const ranks[][2] = {
         {NULL, ""}, {"", ""}, {"3", "[3]"}, {"1234567890", "[12345678]"}};
@@ -525,12 +510,11 @@ START_TEST(lines_of_the_log)
     close(kept);
     ck_assert_int_eq(found, ENOSPC);
 }
-END_TEST
 
 /* ---- memory, types --------------------------------------------------------------------------- */
 
 /* Foreign text becomes one line in which nothing is hidden. */
-START_TEST(plain_text)
+TEST(plain_text)
 {
     static const struct {
         const char *text, *plain;
@@ -565,10 +549,9 @@ START_TEST(plain_text)
         ck_assert_uint_lt(strlen(out), rows[i].bytes);
     }
 }
-END_TEST
 
 /* The reason as a text, as errno and as a status; nothing stays open. */
-START_TEST(files_that_are_not_opened)
+TEST(files_that_are_not_opened)
 {
     write_text("12345");
     const struct {
@@ -597,9 +580,8 @@ START_TEST(files_that_are_not_opened)
     }
     unlink(path);
 }
-END_TEST
 
-START_TEST(json_strings_are_plain)
+TEST(json_strings_are_plain)
 {
     char *text = malloc(1000100);
     ck_assert_ptr_nonnull(text);
@@ -616,9 +598,8 @@ START_TEST(json_strings_are_plain)
     ck_assert_ptr_null(ls_json_parse("{} x", NULL));
     free(text);
 }
-END_TEST
 
-START_TEST(arenas)
+TEST(arenas)
 {
     ls_arena arena = {0};
     size_t first = ls_arena_reserve(&arena, 1);
@@ -633,9 +614,8 @@ START_TEST(arenas)
     arena.base = block;
     ck_assert_ptr_eq(ls_arena_at(&arena, second), block + second);
 }
-END_TEST
 
-START_TEST(element_types)
+TEST(element_types)
 {
     static const struct {
         ls_dtype dtype;
@@ -655,12 +635,11 @@ START_TEST(element_types)
     ck_assert_int_eq(ls_shape_count(&(ls_shape){4, {64, 3, 7, 7}}), 9408);
     ck_assert_int_eq(ls_tensor_bytes(&(ls_tensor){NULL, LS_BF16, 5}), 10);
 }
-END_TEST
 
 /* ---- words, paths, command lines
  * ----------------------------------------------------------------- */
 
-START_TEST(distances_and_suggestions)
+TEST(distances_and_suggestions)
 {
     static const struct {
         const char *a, *b;
@@ -733,9 +712,8 @@ START_TEST(distances_and_suggestions)
     ck_assert_str_eq(ls_text_nearest("abc", nearer, 4), "abc");
     ck_assert_str_eq(ls_text_nearest("aby", nearer, 4), "abc");
 }
-END_TEST
 
-START_TEST(words_of_a_text)
+TEST(words_of_a_text)
 {
     char text[6] = "";
     ls_text_put(text, sizeof text, "%d", 123456789);
@@ -788,9 +766,8 @@ START_TEST(words_of_a_text)
     free(whole);
     unlink(path);
 }
-END_TEST
 
-START_TEST(words_of_a_shell)
+TEST(words_of_a_shell)
 {
     static const struct {
         const char *word, *quoted;
@@ -832,7 +809,6 @@ START_TEST(words_of_a_shell)
     ls_words_free(&words);
     ck_assert(words.count == 0 && words.capacity == 0 && words.word == NULL);
 }
-END_TEST
 
 static char folder[] = "/tmp/test_core.XXXXXX";
 
@@ -861,7 +837,7 @@ static void refuses_to_start(const char *program, int code, const char *reason)
     ck_assert_str_eq(why, reason);
 }
 
-START_TEST(folders_and_programs)
+TEST(folders_and_programs)
 {
     char text[400], found[400];
     struct stat made;
@@ -947,7 +923,6 @@ START_TEST(folders_and_programs)
     ls_path_remove_tree(folder);
     ck_assert_int_ne(access(folder, F_OK), 0);
 }
-END_TEST
 
 /* An option with an argument, one with an optional one, a flag, an alias of the first, a letter
  * only, a heading, and two names of which one begins the other. What follows the end is none. */
@@ -962,7 +937,7 @@ static const struct argp_option table[] = {{"node-rank", 'n', "N", 0, "", 0},
                                            {"zebra", 'b', NULL, 0, "", 0}};
 static const struct argp argp = {.options = table, .doc = ""};
 
-START_TEST(command_lines_that_are_wrong)
+TEST(command_lines_that_are_wrong)
 {
     static const struct {
         const char *line, *said; /* NULL: nothing to explain */
@@ -1020,9 +995,8 @@ START_TEST(command_lines_that_are_wrong)
     ck_assert(!ls_usage_check(&argp, false, 4, argv));
     ck_assert(!ls_usage_check(&argp, true, 3, wrong));
 }
-END_TEST
 
-START_TEST(optimizers_by_name)
+TEST(optimizers_by_name)
 {
     static const struct {
         const char *name, *moment[2], *takes;
@@ -1060,10 +1034,9 @@ START_TEST(optimizers_by_name)
     }
     ck_assert_int_eq(ls_optimizers_find("rmsprop"), LS_OPTIMIZER_KINDS);
 }
-END_TEST
 
 /* xxhash's self-test (xxhsum.c): its lanes of 32, 8, 4 and 1 bytes, with and without a seed. */
-START_TEST(checksums_of_xxhsum)
+TEST(checksums_of_xxhsum)
 {
     static const struct {
         size_t bytes;
@@ -1098,40 +1071,5 @@ START_TEST(checksums_of_xxhsum)
     /* 32 bytes are a lane, 31 are not */
     ck_assert_uint_ne(ls_digest_xxh64(0, data, 32), ls_digest_xxh64(0, data, 31));
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("core");
-    TCase *tests = tcase_create("core");
-    tcase_add_loop_test(tests, every_half_widens_and_returns, 0, 2);
-    tcase_add_loop_test(tests, every_tie, 0, 2);
-    tcase_add_test(tests, half_extremes);
-    tcase_add_test(tests, philox);
-    tcase_add_test(tests, permutations);
-    tcase_add_test(tests, distributions);
-    tcase_add_test(tests, digests);
-    tcase_add_test(tests, digests_at_once);
-    tcase_add_test(tests, sha256);
-    tcase_add_test(tests, checksums);
-    tcase_add_test(tests, values_that_are_not_finite);
-    tcase_add_test(tests, json_lines);
-    tcase_add_test(tests, json_integers);
-    tcase_add_test(tests, json_files);
-    tcase_add_test(tests, files_that_are_not_opened);
-    tcase_add_test(tests, json_lines_are_appended);
-    tcase_add_test(tests, lines_of_the_log);
-    tcase_add_test(tests, plain_text);
-    tcase_add_test(tests, json_strings_are_plain);
-    tcase_add_test(tests, arenas);
-    tcase_add_test(tests, element_types);
-    tcase_add_test(tests, distances_and_suggestions);
-    tcase_add_test(tests, words_of_a_text);
-    tcase_add_test(tests, words_of_a_shell);
-    tcase_add_test(tests, folders_and_programs);
-    tcase_add_test(tests, command_lines_that_are_wrong);
-    tcase_add_test(tests, optimizers_by_name);
-    tcase_add_test(tests, checksums_of_xxhsum);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("core")

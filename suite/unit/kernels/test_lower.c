@@ -25,7 +25,7 @@ static bool overlap(const ls_lower *lower, int a, int b)
 }
 
 /* A norm that runs by channels: its dx, and dy of channels that it has not reached. */
-START_TEST(no_norm_writes_over_its_gradients)
+TEST(no_norm_writes_over_its_gradients)
 {
     const ls_lower_backend backend = {.slot_bytes = slot_bytes, .by_channels = true};
     int joins = 0;
@@ -55,7 +55,6 @@ START_TEST(no_norm_writes_over_its_gradients)
     }
     ck_assert_int_gt(joins, 0);
 }
-END_TEST
 
 /* ---- all of it --------------------------------------------------------------------------------
  */
@@ -108,7 +107,7 @@ static void print_lower(FILE *to, const ls_lower *lower)
 
 /* With a plain backend; with one that does all that is asked of backends; with branches that can be
  * forced. */
-START_TEST(the_whole_lowering)
+TEST(the_whole_lowering)
 {
     static const struct {
         const char *arch;
@@ -156,7 +155,6 @@ START_TEST(the_whole_lowering)
     fclose(to);
     golden_check("suite/unit/kernels/expected/lower.txt", golden_sections(text, 1));
 }
-END_TEST
 
 /* ---- networks that cannot be lowered ------------------------------------------------------------
  */
@@ -199,7 +197,7 @@ static ls_status lower_small(const ls_network *network, int height, int width)
     return status;
 }
 
-START_TEST(windows_that_do_not_fit)
+TEST(windows_that_do_not_fit)
 {
     static const struct {
         ls_layer_kind kind;
@@ -233,9 +231,8 @@ START_TEST(windows_that_do_not_fit)
                       "row %zu", i);
     }
 }
-END_TEST
 
-START_TEST(networks_that_are_not_supported)
+TEST(networks_that_are_not_supported)
 {
     static const struct {
         int layer, input, second; /* of a layer, changed; layer -1: none */
@@ -289,7 +286,6 @@ START_TEST(networks_that_are_not_supported)
         ck_assert_str_eq(why, "a network starts with the input and ends with cross entropy");
     }
 }
-END_TEST
 
 /* ---- what plans check ---------------------------------------------------------------------------
  */
@@ -301,7 +297,7 @@ static ls_status note_ready(void *context, int param)
     return list[0] == 3 ? LS_ERR_CHECK : LS_OK;
 }
 
-START_TEST(gradients_are_reported_in_order)
+TEST(gradients_are_reported_in_order)
 {
     ls_network network;
     ls_plan_ready ready;
@@ -338,10 +334,9 @@ START_TEST(gradients_are_reported_in_order)
     ck_assert(ready.order == NULL && ready.count == 0);
     ls_model_free(&network);
 }
-END_TEST
 
 /* Two groups whose members alternate, and one of a single parameter in the middle. */
-START_TEST(reports_wait_for_their_group)
+TEST(reports_wait_for_their_group)
 {
     ls_network network;
     ls_plan_ready ready;
@@ -373,9 +368,8 @@ START_TEST(reports_wait_for_their_group)
     ls_plan_ready_free(&ready);
     ls_model_free(&network);
 }
-END_TEST
 
-START_TEST(tensors_that_are_bound)
+TEST(tensors_that_are_bound)
 {
     ls_network network;
     ls_plan_tensors tensors;
@@ -405,9 +399,8 @@ START_TEST(tensors_that_are_bound)
     free(list);
     ls_model_free(&network);
 }
-END_TEST
 
-START_TEST(exports_and_forced_branches)
+TEST(exports_and_forced_branches)
 {
     const ls_lower_backend backend = {.slot_bytes = slot_bytes};
     ls_network network;
@@ -467,20 +460,5 @@ START_TEST(exports_and_forced_branches)
     }
     ls_model_free(&network);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("lower");
-    TCase *tests = tcase_create("all");
-    tcase_add_test(tests, no_norm_writes_over_its_gradients);
-    tcase_add_test(tests, the_whole_lowering);
-    tcase_add_test(tests, windows_that_do_not_fit);
-    tcase_add_test(tests, networks_that_are_not_supported);
-    tcase_add_test(tests, gradients_are_reported_in_order);
-    tcase_add_test(tests, reports_wait_for_their_group);
-    tcase_add_test(tests, tensors_that_are_bound);
-    tcase_add_test(tests, exports_and_forced_branches);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("lower")

@@ -38,14 +38,13 @@ static bool is_on(void)
     return LS_PLANT(a_name, false, true);
 }
 
-START_TEST(the_normal_build_is_good)
+TEST(the_normal_build_is_good)
 {
     ask("a_name", NULL);
     ck_assert_int_eq(good(), 1);
 }
-END_TEST
 
-START_TEST(a_fault_is_on_when_it_is_named)
+TEST(a_fault_is_on_when_it_is_named)
 {
     ask("", NULL);
     ck_assert(!is_on());
@@ -59,9 +58,8 @@ START_TEST(a_fault_is_on_when_it_is_named)
     ck_assert(is_on());
     ck_assert_int_eq(ls_plant_now, 5);
 }
-END_TEST
 
-START_TEST(a_step_and_a_rank_may_be_asked_for)
+TEST(a_step_and_a_rank_may_be_asked_for)
 {
     ask("a_name@3", "1");
     ck_assert(!is_on());
@@ -80,15 +78,5 @@ START_TEST(a_step_and_a_rank_may_be_asked_for)
     ls_plant_step(2);
     ck_assert(!is_on());
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("plant");
-    TCase *tests = tcase_create("plant");
-    tcase_add_test(tests, the_normal_build_is_good);
-    tcase_add_test(tests, a_fault_is_on_when_it_is_named);
-    tcase_add_test(tests, a_step_and_a_rank_may_be_asked_for);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("plant")

@@ -81,7 +81,7 @@ static int passes(const model *m, ls_traffic_part part)
 
 /* Counted by hand: 11.11 M elements of convolution outputs an image (22.2 MB), 4.089 GMAC forward,
  * the joins' and the inner norms' sizes; the last digit of each figure is 0.1 MB. */
-START_TEST(resnet50_moves_what_a_count_by_hand_gives)
+TEST(resnet50_moves_what_a_count_by_hand_gives)
 {
     static const struct {
         ls_traffic_part part;
@@ -106,14 +106,13 @@ START_TEST(resnet50_moves_what_a_count_by_hand_gives)
     }
     drop(&m);
 }
-END_TEST
 
 /* Elements an image, counted by hand: outputs of the stem 0.803 M, of 32 inner convolutions 3.286,
  * of 16 third ones 5.519, of 4 shortcuts 1.505. Statistics read all of them; results are written to
  * the memory of all but the shortcuts, with the plain residuals read (5.519 - 1.505); gradients are
  * written to all. Sums read 2 x (0.803 + 3.286) without joins, and at joins x, y, two gradients
  * (one after the last block, 0.100) and the shortcuts' x, and write g. */
-START_TEST(resnet50_on_a_cpu)
+TEST(resnet50_on_a_cpu)
 {
     static const struct {
         ls_traffic_part part;
@@ -133,9 +132,8 @@ START_TEST(resnet50_on_a_cpu)
     }
     drop(&m);
 }
-END_TEST
 
-START_TEST(products_count_their_padding)
+TEST(products_count_their_padding)
 {
     model plain = model_of("resnet50", 224, BATCH, 3, 0);
     model padded = model_of("resnet50", 224, BATCH, PADDED, 0);
@@ -157,10 +155,9 @@ START_TEST(products_count_their_padding)
     drop(&padded);
     drop(&blocked);
 }
-END_TEST
 
 /* A stem that blocks of 2 x 2 pixels do not fit stays as it is. */
-START_TEST(other_stems_are_not_blocked)
+TEST(other_stems_are_not_blocked)
 {
     static const struct {
         const char *arch;
@@ -175,11 +172,10 @@ START_TEST(other_stems_are_not_blocked)
         drop(&b);
     }
 }
-END_TEST
 
 /* ResNet-50 has 16 blocks: two norms inside each, three where the stage changes the size (with the
  * shortcut's), a join at its end, of which the last one has no convolution behind it. */
-START_TEST(a_fused_part_moves_nothing)
+TEST(a_fused_part_moves_nothing)
 {
     model plain = model_of("resnet50", 224, BATCH, PADDED, 0);
     model m = model_of("resnet50", 224, BATCH, PADDED, LS_TRAFFIC_FUSE_STATISTICS);
@@ -214,17 +210,5 @@ START_TEST(a_fused_part_moves_nothing)
     drop(&m);
     drop(&plain);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("traffic");
-    TCase *tests = tcase_create("traffic");
-    tcase_add_test(tests, resnet50_moves_what_a_count_by_hand_gives);
-    tcase_add_test(tests, resnet50_on_a_cpu);
-    tcase_add_test(tests, products_count_their_padding);
-    tcase_add_test(tests, other_stems_are_not_blocked);
-    tcase_add_test(tests, a_fused_part_moves_nothing);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("traffic")

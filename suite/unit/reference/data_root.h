@@ -8,7 +8,6 @@
 
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
-#include "suite/unit/run_suite.h"
 
 static char ROOT[64];
 
@@ -18,11 +17,9 @@ static inline void make_root(void)
     LS_ASSERT(mkdtemp(ROOT) != NULL);
 }
 
-static inline int run_in_root(Suite *suite)
+static inline void remove_root(void)
 {
-    int failed = run_suite(suite);
     ls_path_remove_tree(ROOT);
-    return failed;
 }
 
 /* Each %s of the format, at most five, is the argument. */

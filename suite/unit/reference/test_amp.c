@@ -252,7 +252,7 @@ static void give(ls_amp *amp, params *p, int param, float value, float scale, in
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-START_TEST(settings)
+TEST(settings)
 {
     ls_device device = recording_device();
     ls_precision precision = {.masters = true, .scaler = dynamic_scale, .initial_scale = 32};
@@ -285,9 +285,8 @@ START_TEST(settings)
     }
     ls_amp_destroy(NULL);
 }
-END_TEST
 
-START_TEST(refused_handles)
+TEST(refused_handles)
 {
     ls_device device = recording_device();
     ls_amp *amp = NULL;
@@ -306,9 +305,8 @@ START_TEST(refused_handles)
             "a loss scale of inf; allowed: positive and finite");
     ck_assert(amp == NULL && device_log.calls == 0);
 }
-END_TEST
 
-START_TEST(refused_numbers)
+TEST(refused_numbers)
 {
     ls_device device = recording_device();
     ls_amp_options options = options_of(2, 1);
@@ -385,9 +383,8 @@ START_TEST(refused_numbers)
     ls_amp_destroy(amp);
     ck_assert_int_eq(device_log.held, 0);
 }
-END_TEST
 
-START_TEST(refused_groups)
+TEST(refused_groups)
 {
     ls_device device = recording_device();
     ls_amp_options options = options_of(1, 1);
@@ -447,9 +444,8 @@ START_TEST(refused_groups)
     }
     ck_assert_int_eq(device_log.held, 0);
 }
-END_TEST
 
-START_TEST(tensors_of_a_group)
+TEST(tensors_of_a_group)
 {
     ls_device device = recording_device();
     for (int form = 0; form < 9; form++) { /* moments 0, 1, 2; masters, none, amp off */
@@ -514,11 +510,10 @@ START_TEST(tensors_of_a_group)
         ck_assert_int_eq(device_log.held, 0);
     }
 }
-END_TEST
 
 /* Two groups with three parameters that take their first steps at different times: one call of the
  * backend for those that have taken equally many, from the most to the least. */
-START_TEST(calls_of_a_step)
+TEST(calls_of_a_step)
 {
     ls_device device = recording_device();
     for (int moments = 0; moments <= 2; moments++) {
@@ -575,11 +570,10 @@ START_TEST(calls_of_a_step)
         ck_assert_int_eq(device_log.held, 0);
     }
 }
-END_TEST
 
 /* All parameters with the same count go in one call; what the backend reports names its parameter.
  */
-START_TEST(a_bad_state_is_named)
+TEST(a_bad_state_is_named)
 {
     ls_device device = recording_device();
     ls_amp_options options = options_of(1, 2);
@@ -617,10 +611,9 @@ START_TEST(a_bad_state_is_named)
     }
     ls_amp_destroy(amp);
 }
-END_TEST
 
 /* LAMB's norm is of one call: parameters that have taken unequally many steps are refused. */
-START_TEST(a_norm_of_unequal_steps_is_refused)
+TEST(a_norm_of_unequal_steps_is_refused)
 {
     static const struct {
         ls_optimizer_config config;
@@ -656,7 +649,6 @@ START_TEST(a_norm_of_unequal_steps_is_refused)
         ls_amp_destroy(amp);
     }
 }
-END_TEST
 
 static char heard[4][200];
 static int heard_count;
@@ -668,7 +660,7 @@ static void collect(void *context, const char *line)
 }
 
 /* An overflow: one line in Apex's words, S halved, nothing stepped, the count of that loss anew. */
-START_TEST(an_overflow_is_a_skip)
+TEST(an_overflow_is_a_skip)
 {
     for (int form = 0; form < 3; form++) { /* heard, logged, silent */
         ls_device device = recording_device();
@@ -708,11 +700,10 @@ START_TEST(an_overflow_is_a_skip)
         ck_assert_int_eq(device_log.held, 0);
     }
 }
-END_TEST
 
 /* Blocks before one step add up in f32; delayed ones are held back in the gradient's type and still
  * scaled, until a block without delay takes them; a gradient that a block does not reach stays. */
-START_TEST(blocks_add_up)
+TEST(blocks_add_up)
 {
     ls_device device = recording_device();
     ls_amp_options options = options_of(2, 0);
@@ -787,11 +778,10 @@ START_TEST(blocks_add_up)
     GRAD_IS(0, 0, 7);
     ls_amp_destroy(amp);
 }
-END_TEST
 
 /* Static scales: 1 without masters neither checks nor counts; with masters, or another scale, both;
  * no static scale skips. */
-START_TEST(static_scales)
+TEST(static_scales)
 {
     static const struct {
         float scale;
@@ -817,11 +807,10 @@ START_TEST(static_scales)
         ls_amp_destroy(amp);
     }
 }
-END_TEST
 
 /* The block that ends a training, and the gradient that did, by name; the first loss that overflows
  * is the one that the skip names. */
-START_TEST(overflows_that_end_a_run)
+TEST(overflows_that_end_a_run)
 {
     for (int form = 0; form < 2; form++) { /* the floor; LS_AMP_STREAK_MAX in a row */
         ls_device device = recording_device();
@@ -863,9 +852,8 @@ START_TEST(overflows_that_end_a_run)
         ls_amp_destroy(amp);
     }
 }
-END_TEST
 
-START_TEST(state_dicts)
+TEST(state_dicts)
 {
     ls_device device = recording_device();
     ls_amp_options options = options_of(2, 1);
@@ -953,7 +941,6 @@ START_TEST(state_dicts)
     }
     ls_amp_destroy(amp);
 }
-END_TEST
 
 /* A training that ends at the n-th call of the device, for every n: its status comes back, and
  * nothing is left. */
@@ -989,7 +976,7 @@ close:
     return status;
 }
 
-START_TEST(every_failure_comes_back)
+TEST(every_failure_comes_back)
 {
     ls_device device = recording_device();
     GOOD(train(&device));
@@ -1003,26 +990,5 @@ START_TEST(every_failure_comes_back)
         ck_assert_msg(device_log.held == 0, "call %d: %d blocks are left", i, device_log.held);
     }
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("amp");
-    TCase *tests = tcase_create("amp");
-    tcase_add_test(tests, settings);
-    tcase_add_test(tests, refused_handles);
-    tcase_add_test(tests, refused_numbers);
-    tcase_add_test(tests, refused_groups);
-    tcase_add_test(tests, tensors_of_a_group);
-    tcase_add_test(tests, calls_of_a_step);
-    tcase_add_test(tests, a_bad_state_is_named);
-    tcase_add_test(tests, a_norm_of_unequal_steps_is_refused);
-    tcase_add_test(tests, an_overflow_is_a_skip);
-    tcase_add_test(tests, blocks_add_up);
-    tcase_add_test(tests, static_scales);
-    tcase_add_test(tests, overflows_that_end_a_run);
-    tcase_add_test(tests, state_dicts);
-    tcase_add_test(tests, every_failure_comes_back);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("amp")

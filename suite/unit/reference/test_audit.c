@@ -22,14 +22,13 @@ static const char *const wrong_runs[] = {
 };
 enum { WRONG_RUNS = sizeof wrong_runs / sizeof wrong_runs[0] };
 
-START_TEST(wrong_elements_are_found_and_no_others)
+LOOP_TEST(wrong_elements_are_found_and_no_others, 2 * WRONG_RUNS)
 {
     find_wrong_elements("cpu", wrong_runs[_i / 2], _i % 2 == 1, NULL);
 }
-END_TEST
 
 /* But two that a CPU's plan lacks: products read the parameter, and write its gradient. */
-START_TEST(every_kind_is_observed)
+TEST(every_kind_is_observed)
 {
     int done[KINDS] = {0};
     find_wrong_elements("cpu", wrong_runs[1], false, done);
@@ -39,13 +38,11 @@ START_TEST(every_kind_is_observed)
                       "kind %d was observed in %d runs", k, done[k]);
     }
 }
-END_TEST
 
-START_TEST(sums_over_ranks)
+LOOP_TEST(sums_over_ranks, SUMS)
 {
     check_sum("cpu", "--threads=1 --arch=resnet8 --image-size=8 --opt-level=O2 --half=bf16", _i);
 }
-END_TEST
 
 /* ---- wrong unscaled gradients and updates -----------------------------------------------------
  */
@@ -70,7 +67,7 @@ static void notify(bench *b, ls_step_moment at)
 }
 
 /* One element of each result is wrong, of one parameter. */
-START_TEST(wrong_updates_are_found)
+LOOP_TEST(wrong_updates_are_found, 2 * (int)(sizeof updates / sizeof updates[0]))
 {
     enum { PARAM = 3 };
     const struct update *row = &updates[_i / 2];
@@ -113,7 +110,6 @@ START_TEST(wrong_updates_are_found)
     close_bench(b);
     free(b);
 }
-END_TEST
 
 /* ---- clean jobs ------------------------------------------------------------------------------ */
 
@@ -153,7 +149,7 @@ static const struct clean {
 };
 
 /* In steps with an overflow, too: a dynamic loss scale starts too high. */
-START_TEST(clean_jobs_are_silent)
+ROWS_TEST(clean_jobs_are_silent, clean)
 {
     const struct clean *row = &clean[_i];
     char command[4 * PATH_MAX], log[8192];
@@ -175,20 +171,9 @@ START_TEST(clean_jobs_are_silent)
                        strstr(row->options, "compress") != NULL),
                   "%s\n%s", command, log);
 }
-END_TEST
 
 int main(void)
 {
     find_build();
-    Suite *suite = suite_create("audit");
-    TCase *tests = tcase_create("all");
-    tcase_set_timeout(tests, 60);
-    tcase_add_loop_test(tests, wrong_elements_are_found_and_no_others, 0, 2 * WRONG_RUNS);
-    tcase_add_test(tests, every_kind_is_observed);
-    tcase_add_loop_test(tests, sums_over_ranks, 0, SUMS);
-    tcase_add_loop_test(tests, wrong_updates_are_found, 0,
-                        2 * (int)(sizeof updates / sizeof updates[0]));
-    tcase_add_loop_test(tests, clean_jobs_are_silent, 0, (int)(sizeof clean / sizeof clean[0]));
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
+    return RUN_TESTS("audit", .timeout_s = 60);
 }

@@ -64,7 +64,7 @@ static const row rows[] = {
     {3, {F(10), F(10), F(10)}, true, {2, 0, 1}, 1, {40}, "[2] [0] [1]"},
 };
 
-START_TEST(reference_rows)
+ROWS_TEST(reference_rows, rows)
 {
     const row *given = &rows[_i];
     ls_bucket_layout layout;
@@ -77,11 +77,10 @@ START_TEST(reference_rows)
     ck_assert_str_eq(text, given->want);
     ls_buckets_free(&layout);
 }
-END_TEST
 
 /* apex/parallel/distributed.py: sizes {10,10,1,1}, threshold 10: arrival 0,1,2,3 gives 3 buckets,
  * 2,0,3,1 gives 2. */
-START_TEST(apex_elements)
+TEST(apex_elements)
 {
     static const ls_bucket_item item[] = {{LS_F16, 10, false}, F(10), {LS_F16, 1, false}, F(1)};
     static const ls_bucket_item same[] = {F(10), F(10), F(1), F(1)};
@@ -108,7 +107,6 @@ START_TEST(apex_elements)
     ck_assert_str_eq(text, "[0,2] [1,3]");
     ls_buckets_free(&layout);
 }
-END_TEST
 
 typedef struct setting {
     ls_options options;
@@ -156,7 +154,7 @@ static void check_bytes(const ls_bucket_layout *layout, int count, const int64_t
     }
 }
 
-START_TEST(torch_golden_sizes)
+TEST(torch_golden_sizes)
 {
     setting set;
     ls_bucket_layout layout;
@@ -202,11 +200,10 @@ START_TEST(torch_golden_sizes)
     ls_buckets_free(&layout);
     tear_down(&set);
 }
-END_TEST
 
 /* Apex: iteration 1 is one reduction per type in parameter order after backward; later 10,000,000
  * elements per type. At O2 norms are f32 and the rest is half. */
-START_TEST(apex_layouts)
+TEST(apex_layouts)
 {
     setting set;
     ls_bucket_layout layout;
@@ -234,10 +231,9 @@ START_TEST(apex_layouts)
     ls_buckets_free(&layout);
     tear_down(&set);
 }
-END_TEST
 
 /* A cap in MB is bytes as reduced, also in dialect apex, and has no small first bucket there. */
-START_TEST(apex_with_a_cap)
+TEST(apex_with_a_cap)
 {
     setting set;
     ls_bucket_layout layout;
@@ -264,9 +260,8 @@ START_TEST(apex_with_a_cap)
     ls_buckets_free(&layout);
     tear_down(&set);
 }
-END_TEST
 
-START_TEST(delayed_and_deterministic)
+TEST(delayed_and_deterministic)
 {
     setting set;
     ls_bucket_layout layout, again;
@@ -293,10 +288,9 @@ START_TEST(delayed_and_deterministic)
     ls_buckets_free(&again);
     tear_down(&set);
 }
-END_TEST
 
 /* Offsets and owners agree with the members; f32 gradients compressed to half are one type. */
-START_TEST(places)
+TEST(places)
 {
     setting set;
     ls_bucket_layout layout;
@@ -324,9 +318,8 @@ START_TEST(places)
     ls_buckets_free(&layout);
     tear_down(&set);
 }
-END_TEST
 
-START_TEST(numbers_and_back)
+TEST(numbers_and_back)
 {
     setting set;
     ls_bucket_layout layout, back;
@@ -370,11 +363,10 @@ START_TEST(numbers_and_back)
     ls_buckets_free(&layout);
     tear_down(&set);
 }
-END_TEST
 
 /* Every number of a small layout with all types and a parameter that is alone, its vector and its
  * digest; and each way in which a vector may be broken, at its bounds, in one line. */
-START_TEST(numbers_of_a_small_layout)
+TEST(numbers_of_a_small_layout)
 {
     enum { COUNT = 6 };
     static const ls_bucket_item item[COUNT] = {{LS_F16, 3, false},  {LS_F32, 4, false},
@@ -466,9 +458,8 @@ START_TEST(numbers_of_a_small_layout)
     ck_assert(layout.bucket_count == 0 && layout.member_count == 0);
     ls_buckets_free(&layout);
 }
-END_TEST
 
-START_TEST(digest_sees_order)
+TEST(digest_sees_order)
 {
     static const ls_bucket_item item[] = {F(10), F(10), F(10)};
     static const int first[] = {0, 1, 2}, second[] = {1, 0, 2};
@@ -486,10 +477,9 @@ START_TEST(digest_sees_order)
     ls_buckets_free(&b);
     ls_buckets_free(&c);
 }
-END_TEST
 
 /* Factors of numerics.md section 6 and of apex/parallel/distributed.py@allreduce_bucket. */
-START_TEST(dialects)
+TEST(dialects)
 {
     ls_dialect_rules rules;
     ls_options options = options_at(LS_O1, LS_DIALECT_APEX);
@@ -517,23 +507,5 @@ START_TEST(dialects)
     ls_dialect_resolve(&options, 4, &rules);
     ck_assert(rules.unit == LS_BUCKET_ELEMENTS && rules.limit_count == 1 && rules.limit[0] == 7);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("buckets");
-    TCase *tests = tcase_create("buckets");
-    tcase_add_loop_test(tests, reference_rows, 0, sizeof rows / sizeof rows[0]);
-    tcase_add_test(tests, apex_elements);
-    tcase_add_test(tests, torch_golden_sizes);
-    tcase_add_test(tests, apex_layouts);
-    tcase_add_test(tests, apex_with_a_cap);
-    tcase_add_test(tests, delayed_and_deterministic);
-    tcase_add_test(tests, places);
-    tcase_add_test(tests, numbers_and_back);
-    tcase_add_test(tests, numbers_of_a_small_layout);
-    tcase_add_test(tests, digest_sees_order);
-    tcase_add_test(tests, dialects);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("buckets")

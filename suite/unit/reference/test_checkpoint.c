@@ -84,7 +84,7 @@ static ls_options options_of(ls_opt_level level)
     return options;
 }
 
-START_TEST(everything_comes_back)
+TEST(everything_comes_back)
 {
     for (int level = LS_O0; level <= LS_O3; level++) {
         ls_options options = options_of((ls_opt_level)level);
@@ -127,7 +127,6 @@ START_TEST(everything_comes_back)
         host_trainer_close(&to);
     }
 }
-END_TEST
 
 static size_t read_file(const char *path, char **out)
 {
@@ -181,7 +180,7 @@ static void invert(const ls_memory *memory)
 }
 
 /* A device whose memory the host cannot read: the same file, and the same state from it. */
-START_TEST(a_device_with_its_own_memory)
+TEST(a_device_with_its_own_memory)
 {
     ls_backend_api api = HOST_API;
     api.copy_in = api.copy_out = inverting_copy;
@@ -233,7 +232,6 @@ START_TEST(a_device_with_its_own_memory)
         host_trainer_close(&to);
     }
 }
-END_TEST
 
 static int blocks; /* of the device, that are not given back */
 
@@ -308,7 +306,7 @@ static void list_file(FILE *to, const char *path, const ls_options *options, boo
 
 /* Each of two ranks continues with its own running statistics, another world with rank 0's, and
  * synchronized ones are in the file once. */
-START_TEST(statistics_of_every_rank)
+TEST(statistics_of_every_rank)
 {
     char *text = NULL, *block[2];
     size_t size = 0;
@@ -389,7 +387,6 @@ START_TEST(statistics_of_every_rank)
     fclose(to);
     golden_check("suite/unit/reference/expected/checkpoint.txt", golden_sections(text, 1));
 }
-END_TEST
 
 /* ---- files that do not fit --------------------------------------------------------------------
  */
@@ -418,7 +415,7 @@ static void expect_refusal(const ls_options *options, const char *path, const ch
     host_trainer_close(&t);
 }
 
-START_TEST(a_file_of_another_run_is_refused)
+TEST(a_file_of_another_run_is_refused)
 {
     ls_options options = options_of(LS_O2);
     ls_trainer from;
@@ -456,10 +453,9 @@ START_TEST(a_file_of_another_run_is_refused)
                    "--resume @weights: its format is '', not "
                    "lockstep-checkpoint; --init starts from a dump or plain weights\n");
 }
-END_TEST
 
 /* A step that no run reaches: the next one could not be counted. */
-START_TEST(a_step_out_of_range_is_refused)
+TEST(a_step_out_of_range_is_refused)
 {
     static const int64_t steps[] = {INT64_MAX, (INT64_C(1) << 50) + 1, -1};
     ls_options options = options_of(LS_O2);
@@ -492,7 +488,6 @@ START_TEST(a_step_out_of_range_is_refused)
     }
     host_trainer_close(&from);
 }
-END_TEST
 
 static void write_file(const char *path, const char *data, size_t bytes)
 {
@@ -510,7 +505,7 @@ static void remove_digests(char *data, size_t bytes)
     }
 }
 
-START_TEST(a_broken_file_is_refused)
+TEST(a_broken_file_is_refused)
 {
     ls_options options = options_of(LS_O2);
     ls_trainer from;
@@ -555,7 +550,6 @@ START_TEST(a_broken_file_is_refused)
     }
     free(data);
 }
-END_TEST
 
 static int files_with(const char *word)
 {
@@ -571,7 +565,7 @@ static int files_with(const char *word)
 
 /* By --resume with and without digests, and by --init where it takes the tensor; nor is such a
  * state saved. Running statistics come back as they were. */
-START_TEST(what_is_not_finite_is_refused)
+TEST(what_is_not_finite_is_refused)
 {
     static const float values[] = {NAN, INFINITY, -INFINITY};
     ls_options options = options_of(LS_O2);
@@ -649,7 +643,6 @@ START_TEST(what_is_not_finite_is_refused)
     ck_assert(isnan(host_get(&t.memory.buffer[0], 0)));
     host_trainer_close(&t);
 }
-END_TEST
 
 /* A file of weights under torchvision's names; `without` and `with` make it wrong. */
 static void write_weights(const ls_trainer *t, ls_dtype type, const char *without, const char *with)
@@ -677,7 +670,7 @@ static void write_weights(const ls_trainer *t, ls_dtype type, const char *withou
     free(bits);
 }
 
-START_TEST(weights_are_read_strictly)
+TEST(weights_are_read_strictly)
 {
     static const ls_dtype types[] = {LS_F32, LS_F16, LS_BF16};
     ls_options options = options_of(LS_O2);
@@ -710,7 +703,6 @@ START_TEST(weights_are_read_strictly)
     }
     host_trainer_close(&t);
 }
-END_TEST
 
 int main(void)
 {
@@ -718,18 +710,7 @@ int main(void)
         perror(folder);
         return 1;
     }
-    TCase *cases = tcase_create("checkpoint");
-    tcase_add_test(cases, everything_comes_back);
-    tcase_add_test(cases, a_device_with_its_own_memory);
-    tcase_add_test(cases, statistics_of_every_rank);
-    tcase_add_test(cases, a_file_of_another_run_is_refused);
-    tcase_add_test(cases, a_step_out_of_range_is_refused);
-    tcase_add_test(cases, a_broken_file_is_refused);
-    tcase_add_test(cases, what_is_not_finite_is_refused);
-    tcase_add_test(cases, weights_are_read_strictly);
-    Suite *suite = suite_create("checkpoint");
-    suite_add_tcase(suite, cases);
-    int failed = run_suite(suite);
+    int failed = RUN_TESTS("checkpoint");
     ls_path_remove_tree(folder);
     return failed;
 }

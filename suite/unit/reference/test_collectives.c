@@ -102,7 +102,7 @@ static const char *const jobs[] = {
     "--ops=none",
 };
 
-START_TEST(events_of_two_ranks)
+TEST(events_of_two_ranks)
 {
     char *text = NULL;
     size_t bytes = 0;
@@ -130,10 +130,9 @@ START_TEST(events_of_two_ranks)
     ls_path_remove_tree(folder);
     golden_check("suite/unit/reference/expected/collectives.jsonl", golden_sections(text, 0));
 }
-END_TEST
 
 /* The table of one rank and of rank 0 of two; digits of times and rates as '#'. */
-START_TEST(rows_of_the_table)
+TEST(rows_of_the_table)
 {
     static const char *const launchers[] = {NULL, "--nproc-per-node=2", NULL, NULL};
     static const char *const arguments[] = {
@@ -161,14 +160,13 @@ START_TEST(rows_of_the_table)
     ls_path_remove_tree(folder);
     golden_check("suite/unit/reference/expected/collectives.txt", text);
 }
-END_TEST
 
 #define ALLOWED_COUNTS ": allowed: at most 32 whole numbers, W-1 or W+1, comma between"
 
 #define ALLOWED_GROUPS \
     "; allowed: ranks of this world, 0 to 0, each in one group or in none, such as 0,1;2,3"
 
-START_TEST(limits_of_arguments)
+TEST(limits_of_arguments)
 {
     static const struct {
         const char *argument, *said; /* NULL: taken */
@@ -250,16 +248,5 @@ START_TEST(limits_of_arguments)
     }
     ls_path_remove_tree(folder);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("collectives");
-    TCase *tests = tcase_create("collectives");
-    tcase_set_timeout(tests, 40);
-    tcase_add_test(tests, events_of_two_ranks);
-    tcase_add_test(tests, rows_of_the_table);
-    tcase_add_test(tests, limits_of_arguments);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("collectives", .timeout_s = 40)

@@ -43,16 +43,15 @@ static int all_operations(int rank, int world, int port, void *engine)
     return 0;
 }
 
-START_TEST(every_operation)
+LOOP_TEST(every_operation, 4 * ENGINES)
 {
     static const int worlds[] = {1, 2, 3, 5};
     int code[WORLD_MAX];
     ck_assert_int_eq(
         world_run(worlds[_i / ENGINES], all_operations, (void *)engines[_i % ENGINES], code), 0);
 }
-END_TEST
 
-START_TEST(self_engine)
+TEST(self_engine)
 {
     int code[WORLD_MAX];
     ck_assert_int_eq(world_run(1, all_operations, "self", code), 0);
@@ -63,7 +62,6 @@ START_TEST(self_engine)
     ck_assert_int_eq(api->open(&two, &comm), LS_ERR_USAGE);
     ck_assert_int_eq(ls_comm_load("mpi", &api), LS_ERR_USAGE);
 }
-END_TEST
 
 /* A backend's memory: the host copies through a buffer of its own, after `after` is complete, and
  * begin returns when the copy is. The steps are noted by their letters; one of them may fail. */
@@ -116,7 +114,7 @@ static void destroy(ls_stream *stream)
     (void)note((noting *)(void *)stream, 'd');
 }
 
-START_TEST(self_copies_within_a_backend)
+LOOP_TEST(self_copies_within_a_backend, 6)
 {
     static const struct {
         char fails;
@@ -165,7 +163,6 @@ START_TEST(self_copies_within_a_backend)
     ck_assert_int_eq(api->poll(comm), LS_ERR_PEER_LOST);
     api->close(comm);
 }
-END_TEST
 
 /* Operations that no engine begins; the next one is number 0. */
 static int refused(int rank, int world, int port, void *engine)
@@ -212,14 +209,13 @@ static int refused(int rank, int world, int port, void *engine)
     return 0;
 }
 
-START_TEST(what_no_engine_begins)
+LOOP_TEST(what_no_engine_begins, 4)
 {
     static const char *const which[] = {"self", "gloo", "gloo over TCP", "gloo"};
     static const int worlds[] = {1, 1, 2, 3};
     int code[WORLD_MAX];
     ck_assert_int_eq(world_run(worlds[_i], refused, (void *)which[_i], code), 0);
 }
-END_TEST
 
 /* ---- rounding ------------------------------------------------------------------------------- */
 
@@ -282,12 +278,11 @@ static int rounding(int rank, int world, int port, void *engine)
     return 0;
 }
 
-START_TEST(half_sums)
+RANGE_TEST(half_sums, 2 * ENGINES, 4 * ENGINES)
 {
     int code[WORLD_MAX];
     ck_assert_int_eq(world_run(_i / ENGINES, rounding, (void *)engines[_i % ENGINES], code), 0);
 }
-END_TEST
 
 /* The factor of an average, taken on the way, is the same bits as multiplying the sum afterwards.
  */
@@ -325,13 +320,12 @@ static int factor_on_the_way(int rank, int world, int port, void *engine)
     return 0;
 }
 
-START_TEST(factors)
+RANGE_TEST(factors, 2 * ENGINES, 4 * ENGINES)
 {
     int code[WORLD_MAX];
     ck_assert_int_eq(
         world_run(_i / ENGINES, factor_on_the_way, (void *)engines[_i % ENGINES], code), 0);
 }
-END_TEST
 
 /* ---- the two transports ---------------------------------------------------------------------- */
 
@@ -390,12 +384,11 @@ static int both_ways(int rank, int world, int port, void *engine)
     return 0;
 }
 
-START_TEST(transports_agree)
+RANGE_TEST(transports_agree, 2, 6)
 {
     int code[WORLD_MAX];
     ck_assert_int_eq(world_run(_i, both_ways, (void *)engines[0], code), 0);
 }
-END_TEST
 
 /* One rank that may not is enough. */
 static int forbidden(int rank, int world, int port, void *engine)
@@ -420,26 +413,10 @@ static int forbidden(int rank, int world, int port, void *engine)
     return 0;
 }
 
-START_TEST(shared_memory_forbidden)
+TEST(shared_memory_forbidden)
 {
     int code[WORLD_MAX];
     ck_assert_int_eq(world_run(3, forbidden, (void *)engines[1], code), 0);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("comm");
-    TCase *tests = tcase_create("engines");
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, self_engine);
-    tcase_add_loop_test(tests, self_copies_within_a_backend, 0, 6);
-    tcase_add_loop_test(tests, every_operation, 0, 4 * ENGINES);
-    tcase_add_loop_test(tests, half_sums, 2 * ENGINES, 4 * ENGINES);
-    tcase_add_loop_test(tests, factors, 2 * ENGINES, 4 * ENGINES);
-    tcase_add_loop_test(tests, transports_agree, 2, 6);
-    tcase_add_test(tests, shared_memory_forbidden);
-    tcase_add_loop_test(tests, what_no_engine_begins, 0, 4);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("comm", .timeout_s = 60)

@@ -94,7 +94,7 @@ static int reducing(int rank, int world, int port, void *context)
     return 0;
 }
 
-START_TEST(intruders_stay_outside)
+LOOP_TEST(intruders_stay_outside, 9)
 {
     int go[2], failed = 0, port = world_free_port();
     pid_t pid[RANKS];
@@ -116,7 +116,6 @@ START_TEST(intruders_stay_outside)
     ck_assert_int_eq(world_join(intruder), 128 + SIGKILL);
     ck_assert_int_eq(failed, 0);
 }
-END_TEST
 
 /* ---- a peer that never answers -------------------------------------------------------------- */
 
@@ -159,20 +158,10 @@ static int silent(int rank, int world, int port, void *context)
     return 0;
 }
 
-START_TEST(silent_peer)
+TEST(silent_peer)
 {
     int code[WORLD_MAX];
     ck_assert_int_eq(world_run(2, silent, NULL, code), 0);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("comm intruder");
-    TCase *tests = tcase_create("intruder");
-    tcase_set_timeout(tests, 60);
-    tcase_add_loop_test(tests, intruders_stay_outside, 0, 9);
-    tcase_add_test(tests, silent_peer);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("comm intruder", .timeout_s = 60)

@@ -50,12 +50,11 @@ static int overlapping(int rank, int world, int port, void *engine)
     return 0;
 }
 
-START_TEST(order_is_kept)
+TEST(order_is_kept)
 {
     int code[WORLD_MAX];
     ck_assert_int_eq(world_run(3, overlapping, "gloo", code), 0);
 }
-END_TEST
 
 static int dying(int rank, int world, int port, void *engine)
 {
@@ -83,7 +82,7 @@ static int dying(int rank, int world, int port, void *engine)
     return status;
 }
 
-START_TEST(killed_rank)
+RANGE_TEST(killed_rank, 2 * ENGINES, 5 * ENGINES)
 {
     int code[WORLD_MAX];
     int world = _i / ENGINES;
@@ -92,7 +91,6 @@ START_TEST(killed_rank)
         ck_assert_int_eq(code[rank], rank == 1 ? 128 + SIGKILL : LS_ERR_PEER_LOST);
     }
 }
-END_TEST
 
 /* One element goes directly over TCP whatever the rest does; this many go around the ring. */
 static float many[100000];
@@ -122,7 +120,7 @@ static int absent(int rank, int world, int port, void *engine)
     return status;
 }
 
-START_TEST(missing_rank)
+LOOP_TEST(missing_rank, ENGINES)
 {
     int code[WORLD_MAX];
     world_run(3, absent, (void *)engines[_i], code);
@@ -130,7 +128,6 @@ START_TEST(missing_rank)
         ck_assert_int_eq(code[rank], LS_ERR_PEER_LOST);
     }
 }
-END_TEST
 
 /* Ranks that reduce by unlike operators wait for each other until the deadline. */
 static int unlike(int rank, int world, int port, void *engine)
@@ -147,14 +144,13 @@ static int unlike(int rank, int world, int port, void *engine)
     return status;
 }
 
-START_TEST(unlike_operators)
+LOOP_TEST(unlike_operators, ENGINES)
 {
     int code[WORLD_MAX];
     world_run(2, unlike, (void *)engines[_i], code);
     ck_assert_int_eq(code[0], LS_ERR_PEER_LOST);
     ck_assert_int_eq(code[1], LS_ERR_PEER_LOST);
 }
-END_TEST
 
 static void *abort_later(void *argument)
 {
@@ -188,23 +184,10 @@ static int aborting(int rank, int world, int port, void *engine)
     return 0;
 }
 
-START_TEST(abort_ends_waits)
+LOOP_TEST(abort_ends_waits, ENGINES)
 {
     int code[WORLD_MAX];
     ck_assert_int_eq(world_run(2, aborting, (void *)engines[_i], code), 0);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("comm lost");
-    TCase *tests = tcase_create("peers");
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, order_is_kept);
-    tcase_add_loop_test(tests, killed_rank, 2 * ENGINES, 5 * ENGINES);
-    tcase_add_loop_test(tests, missing_rank, 0, ENGINES);
-    tcase_add_loop_test(tests, unlike_operators, 0, ENGINES);
-    tcase_add_loop_test(tests, abort_ends_waits, 0, ENGINES);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("comm lost", .timeout_s = 60)

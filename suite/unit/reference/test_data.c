@@ -13,11 +13,12 @@
 #include "reference/data/make.h"
 #include "reference/data/transform.h"
 #include "suite/unit/caught.h"
+#include "suite/unit/run_suite.h"
 #include "data_root.h"
 
 /* ---- crops ----------------------------------------------------------------------------------- */
 
-START_TEST(crop_rounding)
+TEST(crop_rounding)
 {
     int w, h;
     /* sqrt(A a) and sqrt(A / a) round half to even: 2.5 -> 2, 3.5 -> 4, 0.5 -> 0 (refused) */
@@ -36,9 +37,8 @@ START_TEST(crop_rounding)
     crop = ls_transform_fallback(40, 33);
     ck_assert(crop.top == 0 && crop.left == 0 && crop.height == 33 && crop.width == 40);
 }
-END_TEST
 
-START_TEST(crop_draws)
+TEST(crop_draws)
 {
     enum { DRAWS = 4000 };
     int flips = 0, distinct = 0;
@@ -69,11 +69,10 @@ START_TEST(crop_draws)
     ls_transform_crop b = ls_transform_draw(7, 2, 0, 500, 375);
     ck_assert(a.top != b.top || a.left != b.left || a.width != b.width);
 }
-END_TEST
 
 /* All 3,000 draws of a script: FNV-1a of the five 32-bit numbers top, left, height, width and flip
  * of each, as torchvision 0.29 with torch 2.15 gives them (case data.crop.torch). */
-START_TEST(crops_are_those_of_torchvision)
+TEST(crops_are_those_of_torchvision)
 {
     static const int sides[][2] = {{500, 375}, {300, 700}, {640, 260},
                                    {64, 64},   {10, 1000}, {2048, 1365}};
@@ -86,11 +85,10 @@ START_TEST(crops_are_those_of_torchvision)
     }
     ck_assert_uint_eq(digest, UINT64_C(0xb756e9447b525653));
 }
-END_TEST
 
 /* 1,000 draws of CIFAR's crops: FNV-1a of top, left and flip of each, by the same program (case
  * data.cifar.crop). */
-START_TEST(padded_crops_are_those_of_torchvision)
+TEST(padded_crops_are_those_of_torchvision)
 {
     uint64_t digest = LS_DIGEST_START;
     for (int n = 0; n < 1000; n++) {
@@ -101,10 +99,9 @@ START_TEST(padded_crops_are_those_of_torchvision)
     }
     ck_assert_uint_eq(digest, UINT64_C(0xae685fc21b321f3e));
 }
-END_TEST
 
 /* Every place of a 3 x 3 picture with 2 black pixels around it. */
-START_TEST(padded_crops_are_cut_from_their_place)
+TEST(padded_crops_are_cut_from_their_place)
 {
     enum { SIDE = 3, PAD = 2 };
     uint8_t planes[3 * SIDE * SIDE], out[3 * SIDE * SIDE + 1];
@@ -125,7 +122,6 @@ START_TEST(padded_crops_are_cut_from_their_place)
         ck_assert_int_eq(out[sizeof planes], 77);
     }
 }
-END_TEST
 
 static float normalised(uint8_t byte, int channel)
 {
@@ -134,7 +130,7 @@ static float normalised(uint8_t byte, int channel)
     return out;
 }
 
-START_TEST(normalisation)
+TEST(normalisation)
 {
     /* the goldens have 8 digits after the point; f32 near 2.25 has steps of 2.4e-7, three roundings
      */
@@ -143,10 +139,9 @@ START_TEST(normalisation)
     ck_assert_double_eq_tol(normalised(51, 1), -1.1428571, limit);
     ck_assert_double_eq_tol(normalised(0, 2), -1.8044445, limit);
 }
-END_TEST
 
 /* Bytes of several images, from any element on: their channel goes by their place. */
-START_TEST(channels_by_place)
+TEST(channels_by_place)
 {
     enum { PIXELS = 5, VALUES = 2 * 3 * PIXELS };
     uint8_t bytes[VALUES];
@@ -166,7 +161,6 @@ START_TEST(channels_by_place)
         }
     }
 }
-END_TEST
 
 static void apply(const uint8_t *rgb, int width, ls_transform_crop crop, int size, uint8_t *out)
 {
@@ -175,7 +169,7 @@ static void apply(const uint8_t *rgb, int width, ls_transform_crop crop, int siz
     ls_resample_release(&scratch);
 }
 
-START_TEST(resampling)
+TEST(resampling)
 {
     enum { W = 12, H = 9, S = 4 };
     uint8_t rgb[W * H * 3];
@@ -212,7 +206,6 @@ START_TEST(resampling)
         }
     }
 }
-END_TEST
 
 /* FNV-1a of [3][height][width] of what Pillow 12 and 13 give: crop, then resize with BILINEAR. */
 static const struct resized {
@@ -232,7 +225,7 @@ static const struct resized {
 };
 
 /* One scratch for all; windows of a result are parts of it. */
-START_TEST(resampling_is_that_of_pillow)
+TEST(resampling_is_that_of_pillow)
 {
     ls_resample_scratch scratch = {0};
     for (size_t r = 0; r < sizeof resized / sizeof resized[0]; r++) {
@@ -277,10 +270,9 @@ START_TEST(resampling_is_that_of_pillow)
     ls_resample_release(&scratch);
     ck_assert(scratch.rows == NULL && scratch.sides == 0);
 }
-END_TEST
 
 /* Rows of torchvision: the size after Resize, and the corner of CenterCrop. */
-START_TEST(centres)
+TEST(centres)
 {
     static const struct {
         int width, height, shorter, size;
@@ -297,7 +289,6 @@ START_TEST(centres)
                       to.width, to.height, to.left, to.top);
     }
 }
-END_TEST
 
 /* ---- synthetic ------------------------------------------------------------------------------- */
 
@@ -317,7 +308,7 @@ static double unit_of(uint32_t word)
 }
 
 /* light + strength * cos * cos + noise of each pixel, in FP64 from the words of Philox. */
-START_TEST(synthetic_is_its_formula)
+TEST(synthetic_is_its_formula)
 {
     static const struct {
         uint64_t seed;
@@ -355,9 +346,8 @@ START_TEST(synthetic_is_its_formula)
         }
     }
 }
-END_TEST
 
-START_TEST(synthetic_is_pure)
+TEST(synthetic_is_pure)
 {
     static float a[PIXELS], b[PIXELS], waves[2 * SIZE];
     int64_t first, second;
@@ -371,12 +361,11 @@ START_TEST(synthetic_is_pure)
     ck_assert_mem_eq(a, b, sizeof a);
     ck_assert_int_eq(first, second);
 }
-END_TEST
 
 /* The nearest class mean, learned from half of the images, must classify the other half far above
  * chance (a tenth), or there would be nothing to learn; values must have the range of normalised
  * ones. */
-START_TEST(synthetic_is_learnable)
+TEST(synthetic_is_learnable)
 {
     static float image[PIXELS], waves[2 * SIZE];
     static double mean[CLASSES][PIXELS];
@@ -420,11 +409,10 @@ START_TEST(synthetic_is_learnable)
     double n = (double)IMAGES * PIXELS, spread = sqrt(squares / n - sum / n * (sum / n));
     ck_assert(fabs(sum / n) < 0.5 && spread > 0.3 && spread < 1.5);
 }
-END_TEST
 
 /* ---- folders --------------------------------------------------------------------------------- */
 
-START_TEST(folder_order)
+TEST(folder_order)
 {
     char dir[128];
     snprintf(dir, sizeof dir, "%s/order", ROOT);
@@ -452,7 +440,6 @@ START_TEST(folder_order)
     shell("ln -s .. %s/b/sub/up", dir); /* a link that leads back up ends in an error */
     ck_assert_int_eq(ls_dataset_files_scan(dir, &folder), LS_ERR_USAGE);
 }
-END_TEST
 
 static uint64_t folder_digest(const char *dir)
 {
@@ -470,7 +457,7 @@ static uint64_t folder_digest(const char *dir)
     return digest;
 }
 
-START_TEST(made_folders)
+TEST(made_folders)
 {
     char a[128], b[128], c[128];
     snprintf(a, sizeof a, "%s/made/a/", ROOT);
@@ -506,7 +493,6 @@ START_TEST(made_folders)
     ck_assert_int_eq(ls_make_folder(c, 0, 32, 6), LS_ERR_USAGE);
     ck_assert_int_eq(ls_make_folder(c, 3, 5000, 6), LS_ERR_USAGE);
 }
-END_TEST
 
 /* ---- pictures -------------------------------------------------------------------------------- */
 
@@ -595,7 +581,7 @@ static void level_of(picture p, int kind, int width, int height, int row, int co
 }
 
 /* Sizes and pixels of the ten classes: the formula in FP64, within its rounding to a level. */
-START_TEST(pictures_are_their_formula)
+TEST(pictures_are_their_formula)
 {
     static uint8_t rgb[80 * 80 * 3];
     for (int i = 0; i < 4 * LS_MAKE_CLASSES; i++) {
@@ -620,7 +606,6 @@ START_TEST(pictures_are_their_formula)
         }
     }
 }
-END_TEST
 
 static void read_bytes(const char *path, char *bytes, size_t most, size_t *count)
 {
@@ -632,7 +617,7 @@ static void read_bytes(const char *path, char *bytes, size_t most, size_t *count
 
 /* DIR/<class>/00001.jpg and so on are the pictures, written with quality 90; the marker records the
  * settings. Bounds of the arguments, both sides. */
-START_TEST(made_files_are_the_pictures)
+TEST(made_files_are_the_pictures)
 {
     static uint8_t rgb[64 * 64 * 3];
     static char have[1 << 15], want[1 << 15];
@@ -680,31 +665,5 @@ START_TEST(made_files_are_the_pictures)
     strcpy(end + 960, "/");
     ck_assert_int_eq(ls_make_folder(end, 1, 8, 9), LS_ERR_USAGE);
 }
-END_TEST
 
-int main(void)
-{
-    make_root();
-    Suite *suite = suite_create("data");
-    TCase *tests = tcase_create("data");
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, crop_rounding);
-    tcase_add_test(tests, crop_draws);
-    tcase_add_test(tests, crops_are_those_of_torchvision);
-    tcase_add_test(tests, padded_crops_are_those_of_torchvision);
-    tcase_add_test(tests, padded_crops_are_cut_from_their_place);
-    tcase_add_test(tests, normalisation);
-    tcase_add_test(tests, channels_by_place);
-    tcase_add_test(tests, resampling);
-    tcase_add_test(tests, resampling_is_that_of_pillow);
-    tcase_add_test(tests, centres);
-    tcase_add_test(tests, synthetic_is_pure);
-    tcase_add_test(tests, synthetic_is_its_formula);
-    tcase_add_test(tests, synthetic_is_learnable);
-    tcase_add_test(tests, folder_order);
-    tcase_add_test(tests, made_folders);
-    tcase_add_test(tests, pictures_are_their_formula);
-    tcase_add_test(tests, made_files_are_the_pictures);
-    suite_add_tcase(suite, tests);
-    return run_in_root(suite);
-}
+TEST_MAIN("data", .timeout_s = 60, .begin = make_root, .end = remove_root)

@@ -173,7 +173,7 @@ static void check_places(const run *r)
     }
 }
 
-START_TEST(places_of_every_level_and_layout)
+TEST(places_of_every_level_and_layout)
 {
     for (int level = LS_O0; level <= LS_O3; level++) {
         for (int way = 0; way < 3; way++) {
@@ -199,9 +199,8 @@ START_TEST(places_of_every_level_and_layout)
         }
     }
 }
-END_TEST
 
-START_TEST(buckets_begin_in_order_and_not_early)
+TEST(buckets_begin_in_order_and_not_early)
 {
     run r = run_of(LS_O0, LS_DIALECT_TORCH);
     r.options.bucket_cap_mb = 0.05;
@@ -246,9 +245,8 @@ START_TEST(buckets_begin_in_order_and_not_early)
     check_gradients(&r, 1.0f);
     run_close(&r);
 }
-END_TEST
 
-START_TEST(delayed_begins_nothing_before_the_end)
+TEST(delayed_begins_nothing_before_the_end)
 {
     run r = run_of(LS_O2, LS_DIALECT_APEX);
     r.options.delay_allreduce = true;
@@ -264,10 +262,9 @@ START_TEST(delayed_begins_nothing_before_the_end)
     check_gradients(&r, 1.0f);
     run_close(&r);
 }
-END_TEST
 
 /* What comes out of 4 equal gradients, each exact in the type it is held in. */
-START_TEST(averages)
+TEST(averages)
 {
     static const struct {
         ls_average average;
@@ -287,7 +284,6 @@ START_TEST(averages)
         run_close(&r);
     }
 }
-END_TEST
 
 static float reduce_one(run *r, int param, float value)
 {
@@ -305,7 +301,7 @@ static float reduce_one(run *r, int param, float value)
 }
 
 /* Parameter 0 is a convolution's weight: half at O2. 40000 + 40000 is past fp16. */
-START_TEST(the_type_of_the_sum_decides_about_overflow)
+TEST(the_type_of_the_sum_decides_about_overflow)
 {
     run r = run_of(LS_O2, LS_DIALECT_APEX);
     run_open(&r, 2);
@@ -338,10 +334,9 @@ START_TEST(the_type_of_the_sum_decides_about_overflow)
     ck_assert_int_eq(r.memory.grad[0].dtype, LS_F32);
     run_close(&r);
 }
-END_TEST
 
 /* The examples of torch's hooks: 2 ranks with the same gradient. */
-START_TEST(builtin_hooks_divide_by_themselves)
+TEST(builtin_hooks_divide_by_themselves)
 {
     static const struct {
         ls_comm_hook hook;
@@ -370,7 +365,6 @@ START_TEST(builtin_hooks_divide_by_themselves)
         }
     }
 }
-END_TEST
 
 /* A hook of one's own, which notes the buckets that it gets. */
 struct seen {
@@ -407,7 +401,7 @@ static ls_status note_end(void *context, const ls_ddp_bucket *bucket)
     return ls_ddp_hook_scale(bucket, 0.25f);
 }
 
-START_TEST(a_registered_hook_gets_every_bucket)
+TEST(a_registered_hook_gets_every_bucket)
 {
     run r = run_of(LS_O2, LS_DIALECT_TORCH);
     r.options.bucket_cap_mb = 0.05;
@@ -435,11 +429,10 @@ START_TEST(a_registered_hook_gets_every_bucket)
     ck_assert_int_eq(ls_ddp_register_hook(r.ddp, &hook), LS_ERR_USAGE); /* too late */
     run_close(&r);
 }
-END_TEST
 
 /* torch's example of uneven inputs: a gradient of 1 on rank 0 for 2 steps, of 2 on rank 1 for 3;
  * the average is over the initial world, or over the ranks that have a batch. */
-START_TEST(uneven_inputs_are_averaged_by_either_divisor)
+TEST(uneven_inputs_are_averaged_by_either_divisor)
 {
     static const struct {
         bool by_active;
@@ -480,9 +473,8 @@ START_TEST(uneven_inputs_are_averaged_by_either_divisor)
         }
     }
 }
-END_TEST
 
-START_TEST(a_layout_is_adopted_or_refused_whole)
+TEST(a_layout_is_adopted_or_refused_whole)
 {
     run a = run_of(LS_O2, LS_DIALECT_APEX), b = run_of(LS_O2, LS_DIALECT_APEX);
     bool changed;
@@ -509,9 +501,8 @@ START_TEST(a_layout_is_adopted_or_refused_whole)
     run_close(&a);
     run_close(&b);
 }
-END_TEST
 
-START_TEST(an_unused_parameter_is_an_error)
+TEST(an_unused_parameter_is_an_error)
 {
     for (int dialect = LS_DIALECT_APEX; dialect <= LS_DIALECT_TORCH; dialect++) {
         run r = run_of(LS_O0, (ls_dialect)dialect);
@@ -529,11 +520,10 @@ START_TEST(an_unused_parameter_is_an_error)
         run_close(&r);
     }
 }
-END_TEST
 
 /* --find-unused: the first, the last, the largest or another one takes part with zeros, whatever
  * lay there. */
-START_TEST(an_unused_parameter_may_be_allowed)
+TEST(an_unused_parameter_may_be_allowed)
 {
     run r = run_of(LS_O2, LS_DIALECT_TORCH);
     r.options.find_unused = true;
@@ -562,23 +552,5 @@ START_TEST(an_unused_parameter_may_be_allowed)
     }
     run_close(&r);
 }
-END_TEST
 
-int main(void)
-{
-    TCase *cases = tcase_create("ddp");
-    tcase_add_test(cases, places_of_every_level_and_layout);
-    tcase_add_test(cases, buckets_begin_in_order_and_not_early);
-    tcase_add_test(cases, delayed_begins_nothing_before_the_end);
-    tcase_add_test(cases, averages);
-    tcase_add_test(cases, the_type_of_the_sum_decides_about_overflow);
-    tcase_add_test(cases, builtin_hooks_divide_by_themselves);
-    tcase_add_test(cases, a_registered_hook_gets_every_bucket);
-    tcase_add_test(cases, uneven_inputs_are_averaged_by_either_divisor);
-    tcase_add_test(cases, a_layout_is_adopted_or_refused_whole);
-    tcase_add_test(cases, an_unused_parameter_is_an_error);
-    tcase_add_test(cases, an_unused_parameter_may_be_allowed);
-    Suite *suite = suite_create("ddp");
-    suite_add_tcase(suite, cases);
-    return run_suite(suite);
-}
+TEST_MAIN("ddp")

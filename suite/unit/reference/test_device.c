@@ -15,7 +15,7 @@
 
 /* ---- open and close -------------------------------------------------------------------------- */
 
-START_TEST(a_device_is_opened_and_closed)
+TEST(a_device_is_opened_and_closed)
 {
     static const char *const names[] = {"cpu", "auto"};
     static const ls_device none;
@@ -35,7 +35,6 @@ START_TEST(a_device_is_opened_and_closed)
         }
     }
 }
-END_TEST
 
 static void write_line(const char *path, const char *line)
 {
@@ -46,7 +45,7 @@ static void write_line(const char *path, const char *line)
 }
 
 /* One NVIDIA device on the bus is enough: then it is CUDA or an error. */
-START_TEST(a_gpu_on_the_bus_is_taken)
+TEST(a_gpu_on_the_bus_is_taken)
 {
     char root[] = "/tmp/test_device.XXXXXX";
     ls_backend_options options = {.threads = 1, .local_ranks = 1};
@@ -68,7 +67,6 @@ START_TEST(a_gpu_on_the_bus_is_taken)
                   "%s", said);
     ls_device_close(&device);
 }
-END_TEST
 
 /* No device on the bus, but a file that only a driver leaves: a GPU may be hidden, and the CPU is
  * not taken for it without being asked. */
@@ -77,7 +75,7 @@ static const char *const traces[][2] = {{"LS_DEVFS", "nvidia0"},
                                         {"LS_DEVFS", "dxg"},
                                         {"LS_PROCFS", "driver/nvidia"}};
 
-START_TEST(a_hidden_gpu_is_no_cpu)
+ROWS_TEST(a_hidden_gpu_is_no_cpu, traces)
 {
     char root[] = "/tmp/test_device.XXXXXX";
     ls_backend_options options = {.threads = 1, .local_ranks = 1};
@@ -108,9 +106,8 @@ START_TEST(a_hidden_gpu_is_no_cpu)
     ls_device_close(&device);
     ls_path_remove_tree(root);
 }
-END_TEST
 
-START_TEST(a_device_that_cannot_be_opened)
+TEST(a_device_that_cannot_be_opened)
 {
     ls_backend_options options = {.threads = -1, .local_ranks = 1};
     ls_device device = {.info.threads = 77};
@@ -126,7 +123,6 @@ START_TEST(a_device_that_cannot_be_opened)
     ck_assert_int_ne(status, LS_OK);
     ck_assert(device.api == NULL && device.info.threads == 77);
 }
-END_TEST
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
@@ -164,7 +160,7 @@ static ls_status lost_copy(ls_backend *backend, ls_stream *stream, void *to, con
 
 enum { PAGE = 4096, COUNT = PAGE / sizeof(float) };
 
-START_TEST(tensors_go_and_come_back)
+LOOP_TEST(tensors_go_and_come_back, 3)
 {
     static const ls_dtype types[] = {LS_F32, LS_F16, LS_BF16};
     ls_backend_api api = HOST_API;
@@ -204,17 +200,5 @@ START_TEST(tensors_go_and_come_back)
     ck_assert_int_eq(ls_device_read_f32(&device, &tensor, host), LS_ERR_DEVICE_LOST);
     munmap(pages, 3 * PAGE);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("device");
-    TCase *tests = tcase_create("device");
-    tcase_add_test(tests, a_device_is_opened_and_closed);
-    tcase_add_test(tests, a_gpu_on_the_bus_is_taken);
-    tcase_add_loop_test(tests, a_hidden_gpu_is_no_cpu, 0, (int)(sizeof traces / sizeof *traces));
-    tcase_add_test(tests, a_device_that_cannot_be_opened);
-    tcase_add_loop_test(tests, tensors_go_and_come_back, 0, 3);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("device")

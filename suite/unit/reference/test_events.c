@@ -84,7 +84,7 @@ static ls_events *open_events(int rank, bool append)
     return events;
 }
 
-START_TEST(start)
+TEST(start)
 {
     ls_options options;
     ls_options_defaults(&options);
@@ -118,9 +118,8 @@ START_TEST(start)
     ck_assert_int_eq(ls_json_integer(effective, "message-size", 0), 10000000);
     free_lines(&kept);
 }
-END_TEST
 
-START_TEST(steps)
+TEST(steps)
 {
     ls_events *events = open_events(0, false);
     ls_events_step step = {.step = 7,
@@ -168,9 +167,8 @@ START_TEST(steps)
     ck_assert_int_eq(ls_json_integer(kept.line[3], "step", 0), 8);
     free_lines(&kept);
 }
-END_TEST
 
-START_TEST(buckets_and_trace)
+TEST(buckets_and_trace)
 {
     ls_network network;
     ls_bucket_layout layout;
@@ -204,7 +202,6 @@ START_TEST(buckets_and_trace)
     ls_buckets_free(&layout);
     ls_model_free(&network);
 }
-END_TEST
 
 /* The file's text, a line after the other; `pid` stands where this process's number does, `{}` for
  * the options, whose text is test_options.c's. */
@@ -240,7 +237,7 @@ static void expect_text(const char *name, const char *want)
     "\","
 
 /* Every member of a start, with all that may be left out and without. */
-START_TEST(whole_starts)
+TEST(whole_starts)
 {
     ls_options options;
     ls_options_defaults(&options);
@@ -302,10 +299,9 @@ START_TEST(whole_starts)
         "\"pid\":\"pid\",\"first_step\":1,\"param_elements\":0,\"activation_bytes\":0,"
         "\"workspace_bytes\":0,\"options\":{}}\n");
 }
-END_TEST
 
 /* Every member of the other events. */
-START_TEST(whole_events)
+TEST(whole_events)
 {
     static const ls_events_loss losses[] = {{0.5f, 4, 8}, {INFINITY, 2, 1}};
     static const bool skipped[] = {true, false};
@@ -416,10 +412,9 @@ START_TEST(whole_events)
     ck_assert_int_eq(ls_events_write_unsupported(events, "--x", "no"), LS_OK);
     ls_events_close(events);
 }
-END_TEST
 
 /* A folder whose file's path fills a path exactly, and one byte more. */
-START_TEST(long_folders)
+TEST(long_folders)
 {
     static char path[PATH_MAX + 16];
     ls_events *events = NULL;
@@ -434,9 +429,8 @@ START_TEST(long_folders)
         }
     }
 }
-END_TEST
 
-START_TEST(begun_anew_or_appended)
+TEST(begun_anew_or_appended)
 {
     for (int run = 0; run < 3; run++) {
         ls_events *events = open_events(0, run == 2);
@@ -449,9 +443,8 @@ START_TEST(begun_anew_or_appended)
     ck_assert_int_eq(ls_json_integer(kept.line[1], "step", -1), 2);
     free_lines(&kept);
 }
-END_TEST
 
-START_TEST(without_a_directory)
+TEST(without_a_directory)
 {
     static const char *const none[] = {NULL, ""};
     for (int i = 0; i < 2; i++) {
@@ -467,10 +460,9 @@ START_TEST(without_a_directory)
     ls_events *events = NULL;
     ck_assert_int_eq(ls_events_open("/nonexistent/run", 0, false, &events), LS_ERR_INFRA);
 }
-END_TEST
 
 /* One level; a second is a mistyped path, and nothing of it is made. */
-START_TEST(absent_folder_is_made)
+TEST(absent_folder_is_made)
 {
     ls_events *events = NULL;
     char run[PATH_MAX], below[PATH_MAX + 8];
@@ -483,9 +475,8 @@ START_TEST(absent_folder_is_made)
     ck_assert_int_eq(access(path_of("run/rank3.jsonl"), F_OK), 0);
     ls_path_remove_tree(run);
 }
-END_TEST
 
-START_TEST(full_disk)
+TEST(full_disk)
 {
     ls_events_step step = {.step = 1};
     ck_assert_int_eq(symlink("/dev/full", path_of("rank0.jsonl")), 0);
@@ -493,12 +484,11 @@ START_TEST(full_disk)
     ck_assert_int_eq(ls_events_write_step(events, &step), LS_ERR_INFRA);
     ls_events_close(events);
 }
-END_TEST
 
 /* ---- training curves ------------------------------------------------------------------------- */
 
 /* CRC-32C of RFC 3720, B.4: 32 zeros, 32 ones, 0..31; and of "123456789". */
-START_TEST(checksums)
+TEST(checksums)
 {
     unsigned char bytes[32] = {0};
     ck_assert(ls_tensorboard_crc32c(bytes, 32) == 0x8a9136aau);
@@ -512,7 +502,6 @@ START_TEST(checksums)
     ck_assert(ls_tensorboard_mask(0) == 0xa282ead8u);
     ck_assert(ls_tensorboard_mask(0x00008000u) == 0xa282ead9u);
 }
-END_TEST
 
 static uint64_t little(const unsigned char *from, int bytes)
 {
@@ -587,7 +576,7 @@ static const unsigned char *summary_of(const unsigned char *record, size_t lengt
     return next + 1;
 }
 
-START_TEST(curves)
+TEST(curves)
 {
     ls_tensorboard *board;
     ls_tensorboard_scalars scalars = {1.5f, 0.1f, 65536.0f, 123.25f, NAN};
@@ -617,11 +606,10 @@ START_TEST(curves)
     expect_scalar(&summary, "images_per_s", scalars.images_per_s);
     ck_assert_ptr_eq(summary, record[1] + length[1]);
 }
-END_TEST
 
 /* The tags of the ImageNet scripts' curves, each where there is a value. */
 /* A gradient norm is a scalar of its own, also where the rate is left out. */
-START_TEST(curves_of_norms)
+TEST(curves_of_norms)
 {
     ls_tensorboard_scalars scalars = {
         .loss = 0.5f, .lr = 1, .loss_scale = 2, .images_per_s = NAN, .grad_norm = 7.75f};
@@ -640,9 +628,8 @@ START_TEST(curves_of_norms)
     expect_scalar(&at, "grad_norm", 7.75f);
     ck_assert_ptr_eq(at, record[1] + length[1]);
 }
-END_TEST
 
-START_TEST(curves_of_epochs)
+TEST(curves_of_epochs)
 {
     static const ls_tensorboard_epoch epochs[] = {
         {0.5f, 0.75f, 81.5f, 80.25f}, {0.25f, NAN, 90, NAN}, {NAN, 0.125f, NAN, 92}};
@@ -675,11 +662,10 @@ START_TEST(curves_of_epochs)
         ck_assert_ptr_eq(at, record[i + 1] + length[i + 1]);
     }
 }
-END_TEST
 
 /* An epoch's event: parts that are not there are left out, and counts of bad pictures that are 0.
  */
-START_TEST(epochs)
+TEST(epochs)
 {
     ls_events_score train = {.images = 8, .top1 = 3, .top5 = 7, .bad = 2, .loss = 1.5};
     ls_events_score val = {.images = 5, .top1 = 1, .top5 = 4, .loss = 0.25};
@@ -717,37 +703,12 @@ START_TEST(epochs)
     ck_assert_int_eq(ls_events_write_epoch(events, 1, 6, &train, &val, &own, 0.5), LS_OK);
     ls_events_close(events);
 }
-END_TEST
 
-START_TEST(curves_nowhere)
+TEST(curves_nowhere)
 {
     ls_tensorboard *board = NULL;
     ck_assert_int_eq(ls_tensorboard_open("/dev/null/folder", &board), LS_ERR_INFRA);
     ck_assert_ptr_null(board);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("events");
-    TCase *tests = tcase_create("events");
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_add_test(tests, start);
-    tcase_add_test(tests, steps);
-    tcase_add_test(tests, buckets_and_trace);
-    tcase_add_test(tests, whole_starts);
-    tcase_add_test(tests, whole_events);
-    tcase_add_test(tests, long_folders);
-    tcase_add_test(tests, begun_anew_or_appended);
-    tcase_add_test(tests, without_a_directory);
-    tcase_add_test(tests, absent_folder_is_made);
-    tcase_add_test(tests, full_disk);
-    tcase_add_test(tests, checksums);
-    tcase_add_test(tests, curves);
-    tcase_add_test(tests, curves_of_norms);
-    tcase_add_test(tests, curves_of_epochs);
-    tcase_add_test(tests, epochs);
-    tcase_add_test(tests, curves_nowhere);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("events", .before = make_folder, .after = remove_folder)

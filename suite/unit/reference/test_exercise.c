@@ -148,7 +148,7 @@ static bool out_of_place_only(const struct row *row)
     return row->kind == LS_COMM_SEND || row->kind == LS_COMM_ALL_TO_ALL;
 }
 
-START_TEST(counts_and_rates)
+ROWS_TEST(counts_and_rates, rows)
 {
     const struct row *row = &rows[_i];
     bool sends = row->kind == LS_COMM_SEND;
@@ -227,11 +227,10 @@ START_TEST(counts_and_rates)
         }
     }
 }
-END_TEST
 
 /* An engine that leaves the buffer as it is from its second operation on: a result of the first
  * does not count again. */
-START_TEST(an_old_result_is_none)
+ROWS_TEST(an_old_result_is_none, rows)
 {
     const struct row *row = &rows[_i];
     for (int rank = 0; rank < WORLD && row->kind != LS_COMM_SEND; rank++) {
@@ -246,11 +245,10 @@ START_TEST(an_old_result_is_none)
         ck_assert_int_eq(have.guards, 0);
     }
 }
-END_TEST
 
 /* What operators give, and that an engine which takes another one, or forgets a rank's factor, is
  * wrong everywhere or, between maximum and minimum, wherever the ranks differ. */
-START_TEST(operators_are_told_apart)
+TEST(operators_are_told_apart)
 {
     static const ls_comm_kind kinds[] = {LS_COMM_ALL_REDUCE, LS_COMM_REDUCE_SCATTER,
                                          LS_COMM_REDUCE};
@@ -272,10 +270,9 @@ START_TEST(operators_are_told_apart)
         ck_assert_int_eq(have.wrong, redop == other ? 0 : COUNT);
     }
 }
-END_TEST
 
 /* Members with other ranks in the world than in the communicator: data is of the former. */
-START_TEST(members_give_their_own_data)
+TEST(members_give_their_own_data)
 {
     ls_comm comm = {.rank = 1};
     ls_exercise_peer peer = {
@@ -293,10 +290,9 @@ START_TEST(members_give_their_own_data)
     ck_assert_int_eq(ls_exercise_run(&peer, &what, &have), LS_OK);
     ck_assert_int_eq(have.wrong, COUNT);
 }
-END_TEST
 
 /* Factors of every type against the definition: none is 1, 16 ranks' product is exact. */
-START_TEST(factors_of_every_type)
+TEST(factors_of_every_type)
 {
     static const ls_dtype types[] = {LS_F32, LS_F16, LS_BF16, LS_F64, LS_I64, LS_I32, LS_U8};
     for (int64_t i = 0; i < 200; i++) {
@@ -338,10 +334,9 @@ START_TEST(factors_of_every_type)
         ck_assert(ls_half_fp16_to_f32(ls_half_f32_to_fp16((float)product)) == (float)product);
     }
 }
-END_TEST
 
 /* The mean time of an operation: what it takes at least, and not more than the whole run allows. */
-START_TEST(times_are_of_one_operation)
+TEST(times_are_of_one_operation)
 {
     ls_comm comm = {.fault = SLOW};
     ls_exercise_peer peer = {.members = ls_pattern_all(WORLD), .api = &api, .comm = &comm};
@@ -353,7 +348,6 @@ START_TEST(times_are_of_one_operation)
     double whole_us = (double)(ls_clock_ns() - begin_ns) / 1000;
     ck_assert(have.us >= 1000 && have.us <= whole_us / 4);
 }
-END_TEST
 
 /* ---- buffers in a device's memory ------------------------------------------------------------ */
 
@@ -374,7 +368,7 @@ static void device_free(ls_backend *backend, void *memory)
 }
 
 /* The engine works on the device's copy: one operation is judged, the others follow it together. */
-START_TEST(buffers_of_a_device)
+ROWS_TEST(buffers_of_a_device, rows)
 {
     const struct row *row = &rows[_i];
     ls_backend_api device = HOST_API;
@@ -425,9 +419,8 @@ START_TEST(buffers_of_a_device)
     device_free(NULL, last_block[0]);
     device_free(NULL, last_block[1]);
 }
-END_TEST
 
-START_TEST(an_engines_error_comes_back)
+TEST(an_engines_error_comes_back)
 {
     for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
         for (int iterations = 1; iterations < 3; iterations++) {
@@ -442,10 +435,9 @@ START_TEST(an_engines_error_comes_back)
         }
     }
 }
-END_TEST
 
 /* Elements of every type, and the range of integers whose sums over 64 ranks are exact. */
-START_TEST(elements_of_every_type)
+TEST(elements_of_every_type)
 {
     static const struct {
         ls_dtype dtype;
@@ -489,21 +481,5 @@ START_TEST(elements_of_every_type)
         }
     }
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("exercise");
-    TCase *tests = tcase_create("exercise");
-    tcase_add_loop_test(tests, counts_and_rates, 0, sizeof rows / sizeof rows[0]);
-    tcase_add_loop_test(tests, an_old_result_is_none, 0, sizeof rows / sizeof rows[0]);
-    tcase_add_loop_test(tests, buffers_of_a_device, 0, sizeof rows / sizeof rows[0]);
-    tcase_add_test(tests, times_are_of_one_operation);
-    tcase_add_test(tests, an_engines_error_comes_back);
-    tcase_add_test(tests, elements_of_every_type);
-    tcase_add_test(tests, operators_are_told_apart);
-    tcase_add_test(tests, members_give_their_own_data);
-    tcase_add_test(tests, factors_of_every_type);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("exercise")

@@ -87,7 +87,7 @@ static bool is_right(ls_comm_redop redop, ls_dtype dtype, number a, number b, nu
                              : got.u8 == (uint8_t)want;
 }
 
-START_TEST(two_operands)
+LOOP_TEST(two_operands, 3 * TYPES)
 {
     ls_comm_redop redop = (ls_comm_redop)(LS_COMM_MAX + _i / TYPES);
     ls_dtype dtype = types[_i % TYPES];
@@ -108,10 +108,9 @@ START_TEST(two_operands)
                       double_of(dtype, b), double_of(dtype, got));
     }
 }
-END_TEST
 
 /* The bits of a maximum and a minimum do not depend on the order, NaN's included. */
-START_TEST(extremes_have_no_order)
+TEST(extremes_have_no_order)
 {
     for (int k = 0; k < 2 * TYPES; k++) {
         ls_comm_redop redop = k < TYPES ? LS_COMM_MAX : LS_COMM_MIN;
@@ -124,11 +123,10 @@ START_TEST(extremes_have_no_order)
         }
     }
 }
-END_TEST
 
 /* ---- groups of ranks ------------------------------------------------------------------------- */
 
-START_TEST(texts_of_groups)
+TEST(texts_of_groups)
 {
     ls_rank_groups groups;
     int place = -1;
@@ -174,9 +172,8 @@ START_TEST(texts_of_groups)
     ck_assert_int_eq(ls_rank_groups_read("0;1;2;3;4;5;6;7;8;9;10;11;12;13;14;15;0", 16, &groups),
                      LS_ERR_USAGE);
 }
-END_TEST
 
-START_TEST(sizes_of_groups)
+TEST(sizes_of_groups)
 {
     ls_rank_groups groups;
     int place = -1;
@@ -192,16 +189,5 @@ START_TEST(sizes_of_groups)
     ck_assert_int_eq(ls_rank_groups_of_size(0, 6, &groups), LS_ERR_USAGE);
     ck_assert_int_eq(ls_rank_groups_of_size(-2, 6, &groups), LS_ERR_USAGE);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("gloo reduce");
-    TCase *tests = tcase_create("operands and groups");
-    tcase_add_loop_test(tests, two_operands, 0, 3 * TYPES);
-    tcase_add_test(tests, extremes_have_no_order);
-    tcase_add_test(tests, texts_of_groups);
-    tcase_add_test(tests, sizes_of_groups);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("gloo reduce")

@@ -8,7 +8,7 @@
 #include "reference/options/options.h"
 #include "suite/unit/run_suite.h"
 
-START_TEST(texts)
+TEST(texts)
 {
     static const struct {
         const char *text, *pattern; /* NULL: refused */
@@ -57,7 +57,6 @@ START_TEST(texts)
     memcpy(longest + LS_GROUPS_TEXT - 5, ":wd=0", 6);
     ck_assert(!ls_groups_read(longest, &rule));
 }
-END_TEST
 
 static ls_groups groups_of(const char *first, const char *second)
 {
@@ -67,7 +66,7 @@ static ls_groups groups_of(const char *first, const char *second)
     return groups;
 }
 
-START_TEST(members)
+TEST(members)
 {
     ls_network network;
     ck_assert_int_eq(ls_model_build("resnet18", 10, 32, &network), LS_OK);
@@ -100,14 +99,5 @@ START_TEST(members)
     free(group);
     ls_model_free(&network);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("groups");
-    TCase *tests = tcase_create("groups");
-    tcase_add_test(tests, texts);
-    tcase_add_test(tests, members);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("groups")

@@ -41,7 +41,7 @@ static void reset(work *w, int fails)
     }
 }
 
-START_TEST(parts_in_order)
+TEST(parts_in_order)
 {
     work w;
     ck_assert_int_eq(ls_lanes_open(LANES, &w.lanes), LS_OK);
@@ -54,10 +54,9 @@ START_TEST(parts_in_order)
     }
     ls_lanes_close(w.lanes);
 }
-END_TEST
 
 /* Whichever lane fails: the others end, its status is the run's, and the next run is a new one. */
-START_TEST(a_lane_fails)
+LOOP_TEST(a_lane_fails, LANES)
 {
     work w;
     ck_assert_int_eq(ls_lanes_open(LANES, &w.lanes), LS_OK);
@@ -68,9 +67,8 @@ START_TEST(a_lane_fails)
     ck_assert_int_eq(ls_lanes_run(w.lanes, relay, &w), LS_OK);
     ls_lanes_close(w.lanes);
 }
-END_TEST
 
-START_TEST(one_lane)
+TEST(one_lane)
 {
     work w;
     ck_assert_int_eq(ls_lanes_open(1, &w.lanes), LS_OK);
@@ -79,15 +77,5 @@ START_TEST(one_lane)
     ls_lanes_close(w.lanes);
     ls_lanes_close(NULL);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("lanes");
-    TCase *test = tcase_create("lanes");
-    tcase_add_test(test, parts_in_order);
-    tcase_add_loop_test(test, a_lane_fails, 0, LANES);
-    tcase_add_test(test, one_lane);
-    suite_add_tcase(suite, test);
-    return run_suite(suite);
-}
+TEST_MAIN("lanes")

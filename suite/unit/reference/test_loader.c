@@ -15,6 +15,7 @@
 #include "reference/data/make.h"
 #include "reference/data/transform.h"
 #include "reference/files/safetensors.h"
+#include "suite/unit/run_suite.h"
 #include "data_root.h"
 
 static const char *in_root(const char *name, char path[256])
@@ -87,7 +88,7 @@ static void check_threads_and_resume(ls_loader_options options)
     }
 }
 
-START_TEST(synthetic_threads_and_resume)
+TEST(synthetic_threads_and_resume)
 {
     ls_loader_options options = options_for("synthetic");
     check_threads_and_resume(options);
@@ -96,9 +97,8 @@ START_TEST(synthetic_threads_and_resume)
     options.world = 3;
     check_threads_and_resume(options);
 }
-END_TEST
 
-START_TEST(folder_threads_and_resume)
+TEST(folder_threads_and_resume)
 {
     char dir[256];
     ls_loader_options options = options_for(in_root("images", dir));
@@ -113,10 +113,9 @@ START_TEST(folder_threads_and_resume)
     ck_assert_int_eq(ls_loader_steps_per_epoch(loader), 3);
     ls_loader_close(loader);
 }
-END_TEST
 
 /* Each batch of many epochs, in order and with its own pictures, whatever the threads do. */
-START_TEST(ten_thousand_batches)
+TEST(ten_thousand_batches)
 {
     enum { MANY = 10000, SOME = 2 };
     static uint64_t want[MANY], have[MANY];
@@ -130,11 +129,10 @@ START_TEST(ten_thousand_batches)
     digests(&options, MANY, have);
     ck_assert_mem_eq(want, have, sizeof want);
 }
-END_TEST
 
 /* Bytes stand for the floats of a loader that normalises, bit by bit, and have their digest; data
  * without bytes stay f32. */
-START_TEST(bytes_are_those_of_the_floats)
+TEST(bytes_are_those_of_the_floats)
 {
     enum { SIDE = 16, VALUES = 3 * 3 * SIDE * SIDE };
     char dir[256];
@@ -168,13 +166,12 @@ START_TEST(bytes_are_those_of_the_floats)
     ck_assert(!ls_loader_gives_bytes(loader) && batch.bytes == NULL && batch.input != NULL);
     ls_loader_close(loader);
 }
-END_TEST
 
 /* A step whose images cannot be numbered is an error of the file that asked for it. */
 /* Validation: rank r of W has pictures r, r + W, ..., in the order of the list, the last batch
  * filled up with black ones of class 0, and then the first batch again; with any number of threads.
  */
-START_TEST(validation_takes_each_picture_once)
+TEST(validation_takes_each_picture_once)
 {
     enum { EACH = 3, IMAGES = 10 * EACH, SIDE = 16, VALUES = 3 * SIDE * SIDE };
     char dir[256];
@@ -217,11 +214,10 @@ START_TEST(validation_takes_each_picture_once)
         ck_assert_int_eq(counted, IMAGES);
     }
 }
-END_TEST
 
 /* A picture that cannot be read, with skips_bad: the next of the list stands for it in training,
  * and a black one that is marked in validation. */
-START_TEST(bad_pictures_are_marked)
+TEST(bad_pictures_are_marked)
 {
     enum { EACH = 2, IMAGES = 10 * EACH, SIDE = 16, BAD = 3 };
     char dir[256];
@@ -259,10 +255,9 @@ START_TEST(bad_pictures_are_marked)
         ls_loader_close(loader);
     }
 }
-END_TEST
 
 /* CIFAR-10's files: any number of threads, any first step, any world and batch. */
-START_TEST(cifar_threads_and_resume)
+TEST(cifar_threads_and_resume)
 {
     char dir[256];
     in_root("cifar", dir);
@@ -280,9 +275,8 @@ START_TEST(cifar_threads_and_resume)
     options.accumulate = 2;
     check_threads_and_resume(options);
 }
-END_TEST
 
-START_TEST(a_step_out_of_range_is_refused)
+TEST(a_step_out_of_range_is_refused)
 {
     ls_loader *loader;
     ls_loader_options options = options_for("synthetic");
@@ -292,9 +286,8 @@ START_TEST(a_step_out_of_range_is_refused)
     options.accumulate = 65536;
     ck_assert_int_eq(ls_loader_open(&options, &loader), LS_ERR_USAGE);
 }
-END_TEST
 
-START_TEST(closing_early)
+TEST(closing_early)
 {
     ls_loader_options options = options_for("synthetic");
     options.workers = 4;
@@ -311,10 +304,9 @@ START_TEST(closing_early)
         ls_loader_close(loader);
     }
 }
-END_TEST
 
 /* W ranks of b, one after the other, are one process with W b, and W micro-batches of b. */
-START_TEST(synthetic_is_rank_major)
+TEST(synthetic_is_rank_major)
 {
     enum { WORLD = 3, IMAGE = 3 * 16 * 16 };
     ls_loader_options options = options_for("synthetic");
@@ -350,7 +342,6 @@ START_TEST(synthetic_is_rank_major)
         ls_loader_close(loader);
     }
 }
-END_TEST
 
 static int threads_now(void)
 {
@@ -365,7 +356,7 @@ static int threads_now(void)
 }
 
 /* From none to the most, and refused beyond; all are gone with the loader. */
-START_TEST(as_many_threads_as_asked)
+TEST(as_many_threads_as_asked)
 {
     static const int asked[] = {0, 1, 5, 256};
     ls_loader *loader;
@@ -389,11 +380,10 @@ START_TEST(as_many_threads_as_asked)
     options.workers = 257;
     ck_assert_int_eq(ls_loader_open(&options, &loader), LS_ERR_USAGE);
 }
-END_TEST
 
 /* Image i of rank r in micro-batch m of step s is number ((s-1) A + m) W b + r b + i, b the largest
  * batch, whatever this rank's own is. */
-START_TEST(synthetic_images_are_numbered)
+TEST(synthetic_images_are_numbered)
 {
     enum { SIDE = 16, IMAGE = 3 * SIDE * SIDE };
     static const struct {
@@ -434,7 +424,6 @@ START_TEST(synthetic_images_are_numbered)
         ls_loader_close(loader);
     }
 }
-END_TEST
 
 /* ---- batches:DIR ----------------------------------------------------------------------------- */
 
@@ -477,7 +466,7 @@ static ls_loader_options options_for_batches(const char *name, char data[300])
     return options;
 }
 
-START_TEST(batches_are_read)
+TEST(batches_are_read)
 {
     char data[300];
     ls_loader_options options = options_for_batches("given", data);
@@ -515,7 +504,6 @@ START_TEST(batches_are_read)
         options.world = 1;
     }
 }
-END_TEST
 
 static ls_status first_of(const ls_loader_options *options)
 {
@@ -529,7 +517,7 @@ static ls_status first_of(const ls_loader_options *options)
     return status;
 }
 
-START_TEST(batches_errors)
+TEST(batches_errors)
 {
     char data[300];
     ls_loader_options options = options_for_batches("wrong", data);
@@ -560,11 +548,10 @@ START_TEST(batches_errors)
     options.workers = -1;
     ck_assert_int_eq(first_of(&options), LS_ERR_USAGE);
 }
-END_TEST
 
 /* ---- folders --------------------------------------------------------------------------------- */
 
-START_TEST(folder_errors)
+TEST(folder_errors)
 {
     char dir[256];
     ls_loader_options options = options_for(in_root("some", dir));
@@ -593,29 +580,5 @@ START_TEST(folder_errors)
         ck_assert_int_eq(first_of(&options), LS_ERR_USAGE);
     }
 }
-END_TEST
 
-int main(void)
-{
-    make_root();
-    Suite *suite = suite_create("loader");
-    TCase *tests = tcase_create("loader");
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, synthetic_threads_and_resume);
-    tcase_add_test(tests, folder_threads_and_resume);
-    tcase_add_test(tests, ten_thousand_batches);
-    tcase_add_test(tests, bytes_are_those_of_the_floats);
-    tcase_add_test(tests, validation_takes_each_picture_once);
-    tcase_add_test(tests, bad_pictures_are_marked);
-    tcase_add_test(tests, cifar_threads_and_resume);
-    tcase_add_test(tests, a_step_out_of_range_is_refused);
-    tcase_add_test(tests, closing_early);
-    tcase_add_test(tests, synthetic_is_rank_major);
-    tcase_add_test(tests, as_many_threads_as_asked);
-    tcase_add_test(tests, synthetic_images_are_numbered);
-    tcase_add_test(tests, batches_are_read);
-    tcase_add_test(tests, batches_errors);
-    tcase_add_test(tests, folder_errors);
-    suite_add_tcase(suite, tests);
-    return run_in_root(suite);
-}
+TEST_MAIN("loader", .timeout_s = 60, .begin = make_root, .end = remove_root)

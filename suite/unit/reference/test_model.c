@@ -30,7 +30,7 @@ static const golden goldens[] = {
     {"resnet110", 10, 32, 1727962, 329, 327, 252887680, -1},
 };
 
-START_TEST(counts)
+ROWS_TEST(counts, goldens)
 {
     const golden *want = &goldens[_i];
     ls_network network;
@@ -52,10 +52,9 @@ START_TEST(counts)
     }
     ls_model_free(&network);
 }
-END_TEST
 
 /* Depth 6n+2 with n = 1: conv1 and three blocks of 2 convolutions, 7 norms, fc. */
-START_TEST(resnet8)
+TEST(resnet8)
 {
     ls_network network;
     ck_assert_int_eq(ls_model_build("resnet8", 10, 16, &network), LS_OK);
@@ -65,9 +64,8 @@ START_TEST(resnet8)
     ck_assert_str_eq(network.param[22].name, "fc.bias");
     ls_model_free(&network);
 }
-END_TEST
 
-START_TEST(names_and_order)
+TEST(names_and_order)
 {
     static const char *const params[] = {
         "conv1.weight",
@@ -102,7 +100,6 @@ START_TEST(names_and_order)
     ck_assert_str_eq(network.arch, "resnet50");
     ls_model_free(&network);
 }
-END_TEST
 
 static const ls_layer *layer_named(const ls_network *network, const char *name)
 {
@@ -117,7 +114,7 @@ static const ls_layer *layer_named(const ls_network *network, const char *name)
 
 /* v1.5: the 3x3 carries the stride; stage 1 of a bottleneck network has a downsample of stride 1.
  */
-START_TEST(strides)
+TEST(strides)
 {
     ls_network network;
     ck_assert_int_eq(ls_model_build("resnet50", 1000, 224, &network), LS_OK);
@@ -136,11 +133,10 @@ START_TEST(strides)
                      "layer1.2.relu3");
     ls_model_free(&network);
 }
-END_TEST
 
 /* Layers read only earlier ones; branches are numbered in order of execution; the last layer is the
  * loss. */
-START_TEST(lists_are_sound)
+ROWS_TEST(lists_are_sound, goldens)
 {
     ls_network network;
     ck_assert_int_eq(ls_model_build(goldens[_i].arch, 10, 64, &network), LS_OK);
@@ -161,9 +157,8 @@ START_TEST(lists_are_sound)
     ck_assert_int_eq(network.layer[network.layer_count - 1].kind, LS_LAYER_CROSS_ENTROPY);
     ls_model_free(&network);
 }
-END_TEST
 
-START_TEST(extents)
+TEST(extents)
 {
     ls_network network;
     ls_layer_extent extent[256];
@@ -185,10 +180,9 @@ START_TEST(extents)
     ck_assert_int_eq(extent[shortcut].height, 16);
     ls_model_free(&network);
 }
-END_TEST
 
 /* What torch 1.13 is seen to do. */
-START_TEST(backward_order)
+TEST(backward_order)
 {
     static const char *const want[] = {
         "fc.bias",
@@ -221,7 +215,6 @@ START_TEST(backward_order)
     ck_assert_str_eq(network.param[order[61]].name, "conv1.weight");
     ls_model_free(&network);
 }
-END_TEST
 
 typedef struct moments {
     double mean, variance, least, most;
@@ -245,7 +238,7 @@ static moments measure(const float *value, int64_t count)
 
 /* Five standard errors of the estimates: a right generator fails once in a million draws, and the
  * draw is fixed. Standard errors: mean s/sqrt(n); variance of a normal s^2*sqrt(2/n). */
-START_TEST(initial_values)
+TEST(initial_values)
 {
     ls_network network;
     ck_assert_int_eq(ls_model_build("resnet18", 1000, 224, &network), LS_OK);
@@ -278,11 +271,10 @@ START_TEST(initial_values)
     free(value);
     ls_model_free(&network);
 }
-END_TEST
 
 /* A value depends on seed, name and index only: the same parameter of another network is the same.
  */
-START_TEST(initial_values_are_pure)
+TEST(initial_values_are_pure)
 {
     ls_network small, large;
     float a[64 * 3 * 49], b[64 * 3 * 49], c[64 * 3 * 49];
@@ -301,9 +293,8 @@ START_TEST(initial_values_are_pure)
     ls_model_free(&small);
     ls_model_free(&large);
 }
-END_TEST
 
-START_TEST(refusals)
+TEST(refusals)
 {
     ls_network network;
     ck_assert_int_eq(ls_model_build("resnet19", 10, 224, &network), LS_ERR_USAGE);
@@ -314,23 +305,5 @@ START_TEST(refusals)
     ck_assert_int_eq(ls_model_check("resnet20", 10, 4), LS_OK);
     ck_assert_int_eq(ls_model_check("resnet18", 10, 32), LS_OK);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("model");
-    TCase *tests = tcase_create("model");
-    int networks = sizeof goldens / sizeof goldens[0];
-    tcase_add_loop_test(tests, counts, 0, networks);
-    tcase_add_loop_test(tests, lists_are_sound, 0, networks);
-    tcase_add_test(tests, resnet8);
-    tcase_add_test(tests, names_and_order);
-    tcase_add_test(tests, strides);
-    tcase_add_test(tests, extents);
-    tcase_add_test(tests, backward_order);
-    tcase_add_test(tests, initial_values);
-    tcase_add_test(tests, initial_values_are_pure);
-    tcase_add_test(tests, refusals);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("model")

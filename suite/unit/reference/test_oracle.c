@@ -29,7 +29,7 @@ static double draw(uint64_t *state)
 
 /* Losses and gradients of torch.nn.functional.cross_entropy(..., label_smoothing=E) in float64,
  * torch 2.15: of three rows of four logits. */
-START_TEST(losses_are_those_of_torch)
+TEST(losses_are_those_of_torch)
 {
     static const double logits[3][4] = {
         {0.5, -1.25, 2.0, 0.125}, {3.0, 0.25, -0.5, 1.0}, {-2.0, 4.0, 0.0, 1.5}};
@@ -79,7 +79,6 @@ START_TEST(losses_are_those_of_torch)
     ls_planes_free(&x);
     ls_planes_free(&grad);
 }
-END_TEST
 
 typedef struct problem {
     ls_nettab net;
@@ -194,7 +193,7 @@ static const slope_row slopes[] = {
  * loss is smooth. The error of the central difference is h^2 times a third derivative, that of the
  * loss 1e-15/h: at h = 1e-5 of the tensor's norm both stay below 1e-6 of the gradient's norm;
  * measured 1e-9 to 5e-8. */
-START_TEST(gradients_are_slopes)
+ROWS_TEST(gradients_are_slopes, slopes)
 {
     const slope_row *row = &slopes[_i];
     problem *p =
@@ -234,9 +233,8 @@ START_TEST(gradients_are_slopes)
     ls_oracle_free(&p->net, &result);
     free_problem(p);
 }
-END_TEST
 
-START_TEST(threads_do_not_matter)
+TEST(threads_do_not_matter)
 {
     problem *p = make_problem("resnet20", 16, 2, 1, 3, 1);
     ls_oracle_result first = {0};
@@ -254,9 +252,8 @@ START_TEST(threads_do_not_matter)
     ls_oracle_free(&p->net, &first);
     free_problem(p);
 }
-END_TEST
 
-START_TEST(own_branches_forced_change_nothing)
+TEST(own_branches_forced_change_nothing)
 {
     problem *p = make_problem("resnet18", 32, 2, 1, 2, 1);
     ls_oracle_result own = run(p, (ls_oracle_mode){.keep_branches = true});
@@ -280,12 +277,11 @@ START_TEST(own_branches_forced_change_nothing)
     ls_oracle_free(&p->net, &own);
     free_problem(p);
 }
-END_TEST
 
 /* Local batch norm: a rank of an uneven world computes what it would alone, and all ranks weigh the
  * same in the gradient, however many images they have. With SyncBN the statistics are those of one
  * big batch. Exact but for the sums' order: n * 1e-16 of their size. */
-START_TEST(uneven_ranks_are_steps_of_their_own)
+TEST(uneven_ranks_are_steps_of_their_own)
 {
     static const int batch[3] = {1, 4, 2};
     problem *p = make_uneven("resnet8", 9, 3, 2, batch, 1);
@@ -314,9 +310,8 @@ START_TEST(uneven_ranks_are_steps_of_their_own)
     ls_oracle_free(&p->net, &whole);
     free_problem(p);
 }
-END_TEST
 
-START_TEST(uneven_syncbn_has_the_statistics_of_one_batch)
+TEST(uneven_syncbn_has_the_statistics_of_one_batch)
 {
     static const int batch[3] = {1, 4, 2}, together = 7;
     problem *p = make_uneven("resnet8", 9, 3, 1, batch, 3);
@@ -346,11 +341,10 @@ START_TEST(uneven_syncbn_has_the_statistics_of_one_batch)
     ls_oracle_free(&p->net, &one);
     free_problem(p);
 }
-END_TEST
 
 /* What half costs is far above f32, below the gradient itself, and a power-of-two loss scale costs
  * f32 nothing. */
-START_TEST(ideal_errors_have_their_order)
+TEST(ideal_errors_have_their_order)
 {
     problem *p = make_problem("resnet8", 16, 2, 1, 4, 1);
     ls_oracle_result plain = run(p, (ls_oracle_mode){0});
@@ -381,11 +375,10 @@ START_TEST(ideal_errors_have_their_order)
     ls_oracle_free(&p->net, &plain);
     free_problem(p);
 }
-END_TEST
 
 /* bf16 has 8 times the unit of fp16; an overflowing loss scale is seen; noise moves an ideal by
  * about its ideal_error. */
-START_TEST(types_scale_and_noise_are_used)
+TEST(types_scale_and_noise_are_used)
 {
     problem *p = make_problem("resnet8", 16, 1, 1, 4, 1);
     p->step.level = 2;
@@ -410,11 +403,10 @@ START_TEST(types_scale_and_noise_are_used)
     ls_oracle_free(&p->net, &ideal);
     free_problem(p);
 }
-END_TEST
 
 /* Counts known from elsewhere: torchvision's parameters; multiply-adds of
  * ResNet-50 at 224. */
-START_TEST(networks_have_their_sizes)
+TEST(networks_have_their_sizes)
 {
     static const struct {
         const char *arch;
@@ -440,7 +432,6 @@ START_TEST(networks_have_their_sizes)
     ck_assert_int_eq(ls_nettab_build("resnet19", 10, 32, 32, net), LS_ERR_USAGE);
     free(net);
 }
-END_TEST
 
 /* ---- a forward pass written from torchvision's code ------------------------------------------ */
 
@@ -647,7 +638,7 @@ static const struct formula_row {
 /* Logits, losses and statistics of every rank and micro-step; FP64 on both sides, sums in another
  * order: up to 4608 terms, and what the batch norms of 50 layers make of 1e-16 of each: measured
  * below 1e-12. */
-START_TEST(a_forward_pass_is_its_formula)
+ROWS_TEST(a_forward_pass_is_its_formula, formulas)
 {
     const struct formula_row *row = &formulas[_i];
     problem *p = make_uneven(row->arch, row->size, row->world, row->accumulate, row->batch, 1);
@@ -704,7 +695,6 @@ START_TEST(a_forward_pass_is_its_formula)
     ls_oracle_free(&p->net, &have);
     free_problem(p);
 }
-END_TEST
 
 /* Values up to 16 that are kept in f32. */
 static const double kept_limit = 1e-6;
@@ -715,7 +705,7 @@ static const double sum_limit = 1e-12;
 
 /* Turned branches: counted, measured in units of their limit, and the first eight of those that are
  * no ties named by rank, micro-step, sample, channel, row and column. */
-START_TEST(turned_branches_are_named)
+TEST(turned_branches_are_named)
 {
     static const int batch[2] = {1, 3};
     problem *p = make_uneven("resnet18", 33, 2, 2, batch, 1);
@@ -783,10 +773,9 @@ START_TEST(turned_branches_are_named)
     ls_oracle_free(&p->net, &own);
     free_problem(p);
 }
-END_TEST
 
 /* A pool's index beside its window, before the plane, behind it; and another one of the window. */
-START_TEST(turned_pools_are_named)
+TEST(turned_pools_are_named)
 {
     problem *p = make_problem("resnet18", 33, 1, 1, 2, 1);
     const ls_nettab_node *node = &p->net.node[p->net.branch_node[1]];
@@ -839,7 +828,6 @@ START_TEST(turned_pools_are_named)
     }
     free_problem(p);
 }
-END_TEST
 
 /* ---- the ideal's cost ------------------------------------------------------------------------ */
 
@@ -872,7 +860,7 @@ static void expect_cost(const problem *p, const ls_ideal_error_cost *have,
 }
 
 /* Each figure of a cost, from the two runs that it compares. */
-START_TEST(costs_are_their_formula)
+TEST(costs_are_their_formula)
 {
     static const int batch[2] = {2, 3};
     problem *p = make_uneven("resnet8", 9, 2, 2, batch, 1);
@@ -930,7 +918,6 @@ START_TEST(costs_are_their_formula)
     ls_ideal_error_cost_free(&cost);
     free_problem(p);
 }
-END_TEST
 
 static int first_norm(const problem *p)
 {
@@ -942,7 +929,7 @@ static int first_norm(const problem *p)
 }
 
 /* Kept results: found again, never another step's, and not where the file is damaged. */
-START_TEST(kept_results_belong_to_their_step)
+TEST(kept_results_belong_to_their_step)
 {
     char root[] = "/tmp/test_oracle.XXXXXX", folder[64], path[400];
     ck_assert_ptr_nonnull(mkdtemp(root));
@@ -1083,12 +1070,11 @@ START_TEST(kept_results_belong_to_their_step)
     ls_path_remove_tree(root);
     free_problem(p);
 }
-END_TEST
 
 /* ---- tables ---------------------------------------------------------------------------------- */
 
 /* Names and sizes as the trainer's own table has them, which was written independently. */
-START_TEST(networks_are_the_trainers)
+TEST(networks_are_the_trainers)
 {
     static const char *const archs[] = {"resnet8",  "resnet20",  "resnet32", "resnet44",
                                         "resnet56", "resnet110", "resnet18", "resnet34",
@@ -1123,29 +1109,5 @@ START_TEST(networks_are_the_trainers)
     ck_assert_int_eq(ls_nettab_build("resnet8", 1, 8, 0, net), LS_ERR_USAGE);
     free(net);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("oracle");
-    TCase *tests = tcase_create("step");
-    tcase_set_timeout(tests, 60);
-    tcase_add_loop_test(tests, gradients_are_slopes, 0, sizeof slopes / sizeof slopes[0]);
-    tcase_add_test(tests, losses_are_those_of_torch);
-    tcase_add_test(tests, threads_do_not_matter);
-    tcase_add_test(tests, own_branches_forced_change_nothing);
-    tcase_add_test(tests, uneven_ranks_are_steps_of_their_own);
-    tcase_add_test(tests, uneven_syncbn_has_the_statistics_of_one_batch);
-    tcase_add_test(tests, ideal_errors_have_their_order);
-    tcase_add_test(tests, types_scale_and_noise_are_used);
-    tcase_add_test(tests, networks_have_their_sizes);
-    tcase_add_loop_test(tests, a_forward_pass_is_its_formula, 0,
-                        sizeof formulas / sizeof formulas[0]);
-    tcase_add_test(tests, turned_branches_are_named);
-    tcase_add_test(tests, turned_pools_are_named);
-    tcase_add_test(tests, costs_are_their_formula);
-    tcase_add_test(tests, kept_results_belong_to_their_step);
-    tcase_add_test(tests, networks_are_the_trainers);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("oracle", .timeout_s = 60)

@@ -25,7 +25,7 @@ static bool same(double a, double b)
     return a == b && signbit(a) == signbit(b);
 }
 
-START_TEST(every_value_is_its_own)
+LOOP_TEST(every_value_is_its_own, 2)
 {
     const half_type *t = &types[_i];
     for (int bits = 0; bits < 65536; bits++) {
@@ -34,11 +34,10 @@ START_TEST(every_value_is_its_own)
         ck_assert_msg(isnan(value) ? isnan(rounded) : same(rounded, value), "bits %04x", bits);
     }
 }
-END_TEST
 
 /* Between two neighbours: the midpoint goes to the even one, any other value to the nearer. The
  * largest finite value's upper neighbour is the power of two that overflows. */
-START_TEST(midpoints_go_to_even)
+LOOP_TEST(midpoints_go_to_even, 2)
 {
     const half_type *t = &types[_i];
     for (int bits = 0; bits < t->infinity; bits++) {
@@ -54,10 +53,9 @@ START_TEST(midpoints_go_to_even)
         }
     }
 }
-END_TEST
 
 /* Just above a midpoint of fp16 by less than f32 can hold: through f32 it would become a tie. */
-START_TEST(one_rounding_not_two)
+TEST(one_rounding_not_two)
 {
     double above = 1 + 0x1p-11 + 0x1p-40;
     ck_assert_double_eq(ls_bits_round(LS_BITS_F16, above), 1 + 0x1p-10);
@@ -65,10 +63,9 @@ START_TEST(one_rounding_not_two)
     above = 1 + 0x1p-8 + 0x1p-40;
     ck_assert_double_eq(ls_bits_round(LS_BITS_BF16, above), 1 + 0x1p-7);
 }
-END_TEST
 
 /* f32 against the processor's own conversion, at random bits of double. */
-START_TEST(single_as_the_processor)
+TEST(single_as_the_processor)
 {
     uint64_t state = 1;
     for (int i = 0; i < 1000000; i++) {
@@ -85,16 +82,5 @@ START_TEST(single_as_the_processor)
     ck_assert(isinf(ls_bits_round(LS_BITS_F16, 65520.0)));
     ck_assert_double_eq(ls_bits_round(LS_BITS_F16, nextafter(65520.0, 0)), 65504.0);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("oracle_bits");
-    TCase *tests = tcase_create("bits");
-    tcase_add_loop_test(tests, every_value_is_its_own, 0, 2);
-    tcase_add_loop_test(tests, midpoints_go_to_even, 0, 2);
-    tcase_add_test(tests, one_rounding_not_two);
-    tcase_add_test(tests, single_as_the_processor);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("oracle_bits")

@@ -11,6 +11,7 @@
 #include "kernels/core/digest.h"
 #include "kernels/core/rng.h"
 #include "reference/data/picture.h"
+#include "suite/unit/run_suite.h"
 #include "data_root.h"
 
 enum { WIDTH = 53, HEIGHT = 37, WHY = 1400 };
@@ -53,7 +54,7 @@ static ls_status decode(ls_picture *picture, const uint8_t **rgb, int *width, in
     return ls_picture_read(picture, PATH, rgb, width, height, why, WHY);
 }
 
-START_TEST(round_trip)
+TEST(round_trip)
 {
     uint8_t rgb[WIDTH * HEIGHT * 3];
     const uint8_t *out;
@@ -74,7 +75,6 @@ START_TEST(round_trip)
     ck_assert_double_lt(sum / (WIDTH * HEIGHT * 3), 3.0);
     ls_picture_destroy(picture);
 }
-END_TEST
 
 static void write_png(const uint8_t *rgb, int width, int height, int interlace)
 {
@@ -217,7 +217,7 @@ static void write_golden(const struct golden *golden)
 }
 
 /* Every kind of file, whatever its name says: PATH ends in .jpg. */
-START_TEST(pixels_are_those_of_pillow)
+TEST(pixels_are_those_of_pillow)
 {
     const uint8_t *out;
     int width, height;
@@ -235,9 +235,8 @@ START_TEST(pixels_are_those_of_pillow)
     }
     ls_picture_destroy(picture);
 }
-END_TEST
 
-START_TEST(grey_and_ycck)
+TEST(grey_and_ycck)
 {
     const uint8_t *out;
     int width, height;
@@ -259,10 +258,9 @@ START_TEST(grey_and_ycck)
     }
     ls_picture_destroy(picture);
 }
-END_TEST
 
 /* An interlaced file has the pixels of one that is not. */
-START_TEST(interlaced)
+TEST(interlaced)
 {
     uint8_t rgb[WIDTH * HEIGHT * 3];
     const uint8_t *out;
@@ -279,10 +277,9 @@ START_TEST(interlaced)
     }
     ls_picture_destroy(picture);
 }
-END_TEST
 
 /* Every shorter file is an error that names it, the one that lacks but its last byte, too. */
-START_TEST(every_truncation)
+TEST(every_truncation)
 {
     uint8_t rgb[WIDTH * HEIGHT * 3], whole[1 << 14];
     const uint8_t *out;
@@ -326,7 +323,6 @@ START_TEST(every_truncation)
     ck_assert_ptr_nonnull(strstr(why, "/nowhere/x.jpg"));
     ls_picture_destroy(picture);
 }
-END_TEST
 
 /* A grey progressive image of side x side pixels with its last scan `times` times more. */
 static void write_scans(unsigned side, int times)
@@ -362,7 +358,7 @@ static void write_scans(unsigned side, int times)
 }
 
 /* A small file may ask for much memory or time: 51 KB took 22 s before scans were counted. */
-START_TEST(costly_files)
+TEST(costly_files)
 {
     const uint8_t *out;
     int width, height;
@@ -380,10 +376,9 @@ START_TEST(costly_files)
     ck_assert_ptr_nonnull(strstr(why, "more than 2^26 pixels in several scans"));
     ls_picture_destroy(picture);
 }
-END_TEST
 
 /* Flipped bytes must do nothing worse than an error or other pixels. */
-START_TEST(broken_bytes)
+TEST(broken_bytes)
 {
     uint8_t rgb[WIDTH * HEIGHT * 3], whole[1 << 14], broken[1 << 14];
     const uint8_t *out;
@@ -415,22 +410,11 @@ START_TEST(broken_bytes)
     ck_assert_int_gt(failed, 300); /* a checksum finds nearly all of a PNG file's */
     ls_picture_destroy(picture);
 }
-END_TEST
 
-int main(void)
+static void make_picture_root(void)
 {
     make_root();
     snprintf(PATH, sizeof PATH, "%s/image.jpg", ROOT);
-    Suite *suite = suite_create("picture");
-    TCase *tests = tcase_create("picture");
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, round_trip);
-    tcase_add_test(tests, pixels_are_those_of_pillow);
-    tcase_add_test(tests, grey_and_ycck);
-    tcase_add_test(tests, interlaced);
-    tcase_add_test(tests, every_truncation);
-    tcase_add_test(tests, costly_files);
-    tcase_add_test(tests, broken_bytes);
-    suite_add_tcase(suite, tests);
-    return run_in_root(suite);
 }
+
+TEST_MAIN("picture", .timeout_s = 60, .begin = make_picture_root, .end = remove_root)

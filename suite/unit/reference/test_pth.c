@@ -106,7 +106,7 @@ static ls_status open_archive(const archive *from, ls_pth **out)
 #define PICKLE(text) (text), sizeof(text) - 1
 
 /* As a state dict is written: its memo, an attribute of the dict, a tensor as a parameter. */
-START_TEST(a_state_dict_is_read)
+TEST(a_state_dict_is_read)
 {
     ls_pth *pth = NULL;
     /* clang-format off */
@@ -141,7 +141,6 @@ START_TEST(a_state_dict_is_read)
     ck_assert_ptr_null(ls_pickle_get(root, "_metadata"));
     ls_pth_close(pth);
 }
-END_TEST
 
 static const struct hostile {
     const char *pickle;
@@ -197,7 +196,7 @@ static const struct hostile {
     {PICKLE("\x80\2ctorch._utils\n_rebuild_tensor_v2\n)R."), "something else"},
 };
 
-START_TEST(hostile_pickles)
+ROWS_TEST(hostile_pickles, hostile)
 {
     const struct hostile *h = &hostile[_i];
     ls_pth *pth = NULL;
@@ -208,11 +207,10 @@ START_TEST(hostile_pickles)
                   h->says, said);
     ck_assert_ptr_eq(strchr(said, '\n'), said + strlen(said) - 1); /* one line */
 }
-END_TEST
 
 /* Lists in lists, a list that holds itself, a dict that is its own value: read, and not followed.
  */
-START_TEST(deep_and_circular)
+TEST(deep_and_circular)
 {
     enum { DEEP = 200000 };
     char *deep = malloc(DEEP + 8);
@@ -239,10 +237,9 @@ START_TEST(deep_and_circular)
                      LS_ERR_USAGE);
     ck_assert_ptr_nonnull(strstr(caught_text(), "holds no state dict"));
 }
-END_TEST
 
 /* Views of one storage over and over: more bytes than the file has. */
-START_TEST(copies_are_limited)
+TEST(copies_are_limited)
 {
     static char pickle[200000];
     static const char view[] = TENSOR("FloatStorage", "0", "\10", "\0", TWO_BY_FOUR, COLUMNS);
@@ -274,7 +271,6 @@ START_TEST(copies_are_limited)
     ck_assert_int_eq(open_archive(&large, &pth), LS_ERR_USAGE);
     ck_assert_ptr_nonnull(strstr(caught_text(), "take more than the file's"));
 }
-END_TEST
 
 /* ---- archives -------------------------------------------------------------------------------- */
 
@@ -388,7 +384,7 @@ static void make_damaged(enum damage how, archive *to)
     }
 }
 
-START_TEST(damaged_archives)
+LOOP_TEST(damaged_archives, DAMAGES)
 {
     static archive made;
     ls_pth *pth = NULL;
@@ -398,10 +394,9 @@ START_TEST(damaged_archives)
     const char *said = caught_lines();
     ck_assert_msg(status == LS_ERR_USAGE && strstr(said, says[_i]) != NULL, "%d: %s", _i, said);
 }
-END_TEST
 
 /* Every cut, and every byte changed: an answer, and no read outside (a sanitizer looks). */
-START_TEST(any_byte)
+TEST(any_byte)
 {
     static const char pickle[] = "\x80\2}" TEXT("\1", "a") WHOLE "s.";
     static archive made;
@@ -425,15 +420,13 @@ START_TEST(any_byte)
     ck_assert_int_gt(taken, 0); /* the padding means nothing */
     ck_assert_int_lt(taken, (int)whole.bytes);
 }
-END_TEST
 
-START_TEST(crc_as_zlib)
+TEST(crc_as_zlib)
 {
     ck_assert_uint_eq(ls_zip_crc(0, "123456789", 9), 0xcbf43926);
     ck_assert_uint_eq(ls_zip_crc(ls_zip_crc(0, "1234", 4), "56789", 5), 0xcbf43926);
     ck_assert_uint_eq(ls_zip_crc(0, "", 0), 0);
 }
-END_TEST
 
 /* ---- what a run takes ------------------------------------------------------------------------ */
 
@@ -579,7 +572,7 @@ static void check_params(const ls_trainer *t)
     }
 }
 
-START_TEST(a_script_s_file_is_resumed)
+RANGE_TEST(a_script_s_file_is_resumed, LS_O0, LS_O3 + 1)
 {
     const made_file how = {"state_dict", "module.", 1, false, false};
     char path[64];
@@ -616,9 +609,8 @@ START_TEST(a_script_s_file_is_resumed)
     free(data);
     host_trainer_close(&t);
 }
-END_TEST
 
-START_TEST(weights_of_torch_are_taken)
+LOOP_TEST(weights_of_torch_are_taken, 4)
 {
     static const made_file plain[] = {{NULL, "", 1, false, false},
                                       {NULL, "module.", 1, false, false},
@@ -642,7 +634,6 @@ START_TEST(weights_of_torch_are_taken)
     free(data);
     host_trainer_close(&t);
 }
-END_TEST
 
 static const struct refused {
     made_file how;
@@ -658,7 +649,7 @@ static const struct refused {
     {{"network", "", 1, false, false}, true, "holds no state dict"},
 };
 
-START_TEST(files_of_other_runs_are_refused)
+ROWS_TEST(files_of_other_runs_are_refused, refused)
 {
     const struct refused *r = &refused[_i];
     char path[64];
@@ -677,10 +668,9 @@ START_TEST(files_of_other_runs_are_refused)
     free(data);
     host_trainer_close(&t);
 }
-END_TEST
 
 /* Which parameter a moment belongs to is not in a file with several groups. */
-START_TEST(moments_of_several_groups)
+TEST(moments_of_several_groups)
 {
     const made_file how = {"state_dict", "module.", 2, false, false};
     char path[64];
@@ -699,7 +689,6 @@ START_TEST(moments_of_several_groups)
     free(data);
     host_trainer_close(&t);
 }
-END_TEST
 
 static void make_folder(void)
 {
@@ -717,24 +706,4 @@ static void remove_folder(void)
     strcpy(folder, "/tmp/ls_pthXXXXXX");
 }
 
-int main(void)
-{
-    Suite *suite = suite_create("pth");
-    TCase *tests = tcase_create("pth");
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, a_state_dict_is_read);
-    tcase_add_loop_test(tests, hostile_pickles, 0, sizeof hostile / sizeof *hostile);
-    tcase_add_test(tests, deep_and_circular);
-    tcase_add_test(tests, copies_are_limited);
-    tcase_add_loop_test(tests, damaged_archives, 0, DAMAGES);
-    tcase_add_test(tests, any_byte);
-    tcase_add_test(tests, crc_as_zlib);
-    tcase_add_loop_test(tests, a_script_s_file_is_resumed, LS_O0, LS_O3 + 1);
-    tcase_add_loop_test(tests, weights_of_torch_are_taken, 0, 4);
-    tcase_add_loop_test(tests, files_of_other_runs_are_refused, 0,
-                        sizeof refused / sizeof *refused);
-    tcase_add_test(tests, moments_of_several_groups);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("pth", .timeout_s = 60, .before = make_folder, .after = remove_folder)

@@ -58,7 +58,7 @@ static const char *file_path(void)
     return path;
 }
 
-START_TEST(there_and_back)
+TEST(there_and_back)
 {
     static const uint8_t bytes[3] = {1, 2, 255};
     static const int64_t classes[2] = {-7, INT64_MAX};
@@ -104,11 +104,10 @@ START_TEST(there_and_back)
     }
     ls_safetensors_close(file);
 }
-END_TEST
 
 /* Format, read by hand: u64 length, header of that length that begins with '{', data without gaps
  * to the end. */
-START_TEST(bytes_as_the_format_says)
+TEST(bytes_as_the_format_says)
 {
     static const float value[2] = {1, 2};
     ls_safetensors_writer *writer;
@@ -131,7 +130,6 @@ START_TEST(bytes_as_the_format_says)
     }
     ck_assert_mem_eq(raw + 8 + length, value, sizeof value);
 }
-END_TEST
 
 /* Writes a file with this header (padded to 8) and `data_bytes` zeros. */
 static void write_raw(const char *header, size_t data_bytes)
@@ -196,17 +194,16 @@ static const broken_file broken[] = {
      3},
 };
 
-START_TEST(broken_files)
+ROWS_TEST(broken_files, broken)
 {
     ls_safetensors *file = NULL;
     write_raw(broken[_i].header, broken[_i].data_bytes);
     ck_assert_msg(ls_safetensors_open(file_path(), &file) == LS_ERR_USAGE, "%s", broken[_i].why);
     ck_assert_ptr_null(file);
 }
-END_TEST
 
 /* The maker of broken files makes good ones, too; tensors may stand in any order. */
-START_TEST(whole_files)
+TEST(whole_files)
 {
     static const broken_file whole[] = {{"one", ONE("F32", "[2]", "[0,8]"), 8},
                                         {"two", TWO("[8,16]", "[0,8]"), 16},
@@ -218,10 +215,9 @@ START_TEST(whole_files)
         ls_safetensors_close(file);
     }
 }
-END_TEST
 
 /* A valid file cut at every length is refused at every length. */
-START_TEST(cut_anywhere)
+TEST(cut_anywhere)
 {
     write_raw(TWO("[0,8]", "[8,16]"), 16);
     struct stat about;
@@ -238,9 +234,8 @@ START_TEST(cut_anywhere)
     caught_text();
     ck_assert_int_eq(accepted, -1);
 }
-END_TEST
 
-START_TEST(huge_header)
+TEST(huge_header)
 {
     FILE *stream = fopen(file_path(), "wb");
     static const unsigned char lengths[] = {0xff, 0xff, 0xff, 0xff, 0xff,
@@ -252,7 +247,6 @@ START_TEST(huge_header)
     ck_assert_int_eq(ls_safetensors_open("/nonexistent/file", &file), LS_ERR_USAGE);
     ck_assert_int_eq(ls_safetensors_open(folder, &file), LS_ERR_USAGE);
 }
-END_TEST
 
 /* Without /proc a nameless file cannot get a name, as on a file system that has none: the writer
  * falls back to a temporary name. False where this process may not hide it. */
@@ -308,7 +302,7 @@ static int count_files(void)
 
 /* A file of a size that the process may not write fails as on a full disk, and the old one stays.
  */
-START_TEST(full_disk)
+LOOP_TEST(full_disk, 2)
 {
     ls_safetensors_writer *writer;
     if (_i == 1 && !hide_proc()) {
@@ -323,12 +317,11 @@ START_TEST(full_disk)
     ck_assert_int_eq(ls_safetensors_create("/nonexistent/file", &writer), LS_OK);
     ck_assert_int_eq(ls_safetensors_finish(writer), LS_ERR_INFRA);
 }
-END_TEST
 
 /* One saves, again and again, until it is killed after the first save and a random time of up to a
  * few saves. What it leaves is a whole file and nothing but that. A temporary name (_i == 1) may
  * stay until the next save. */
-START_TEST(killed_while_saving)
+LOOP_TEST(killed_while_saving, 2)
 {
     const int kills = _i == 1 ? 20 : 100;
     if (_i == 1 && !hide_proc()) {
@@ -371,10 +364,9 @@ START_TEST(killed_while_saving)
     ck_assert_int_eq(save(0), LS_OK);
     ck_assert_int_eq(count_files(), 1);
 }
-END_TEST
 
 /* A folder whose files cannot be linked, which shows only at the end: nothing is lost. */
-START_TEST(what_cannot_be_linked_is_copied)
+TEST(what_cannot_be_linked_is_copied)
 {
     ls_file_draft draft;
     char text[8] = "";
@@ -390,10 +382,9 @@ START_TEST(what_cannot_be_linked_is_copied)
         ck_assert_int_eq(count_files(), 1);
     }
 }
-END_TEST
 
 /* Where SIGCHLD is ignored a child leaves no exit status. */
-START_TEST(saved_without_exit_statuses)
+TEST(saved_without_exit_statuses)
 {
     (void)signal(SIGCHLD, SIG_IGN);
     ck_assert_int_eq(save(1), LS_OK);
@@ -401,10 +392,9 @@ START_TEST(saved_without_exit_statuses)
     ck_assert(saved() == 2);
     ck_assert_int_eq(count_files(), 1);
 }
-END_TEST
 
 /* A running writer's temporary file is not another's to remove. */
-START_TEST(a_running_writer_keeps_its_file)
+TEST(a_running_writer_keeps_its_file)
 {
     char temporary[PATH_MAX + 32];
     snprintf(temporary, sizeof temporary, "%s.tmp1", file_path());
@@ -416,7 +406,6 @@ START_TEST(a_running_writer_keeps_its_file)
     ck_assert_int_eq(save(2), LS_OK);
     ck_assert_int_ne(access(temporary, F_OK), 0);
 }
-END_TEST
 
 /* Opens what `raw` holds now; the refusal after "FILE is not a whole safetensors file: ", or "". */
 static const char *refusal_of(const char *raw, size_t bytes)
@@ -449,7 +438,7 @@ static void replace_digits(char *raw, size_t bytes, const char *old, const char 
 
 /* A refusal names the digest that was found and the one in the file: with the found ones in their
  * places the changed file is whole again. */
-START_TEST(damage_is_named)
+TEST(damage_is_named)
 {
     static const float weights[6] = {1.5f, -0.0f, 3e38f, 1e-45f, 5, 6};
     static char raw[4096];
@@ -487,10 +476,9 @@ START_TEST(damage_is_named)
     ck_assert_str_eq(refusal_of(raw, bytes), "its header is damaged, or was written anew with an "
                                              "old xxh64_header (missing; it is )\n");
 }
-END_TEST
 
 /* Each bit of the length, of the header with its digests and padding, and of the data. */
-START_TEST(every_flipped_bit_is_refused)
+TEST(every_flipped_bit_is_refused)
 {
     static const float weights[6] = {1.5f, -0.0f, 3e38f, 1e-45f, 5, 6};
     static const uint16_t halves[3] = {0x3c00, 0, 1};
@@ -524,9 +512,8 @@ START_TEST(every_flipped_bit_is_refused)
     ck_assert_int_eq(ls_safetensors_open(file_path(), &file), LS_OK);
     ls_safetensors_close(file);
 }
-END_TEST
 
-START_TEST(discard_leaves_nothing)
+TEST(discard_leaves_nothing)
 {
     static const float value[1] = {1};
     ls_safetensors_writer *writer;
@@ -536,7 +523,6 @@ START_TEST(discard_leaves_nothing)
     ls_safetensors_discard(NULL);
     ck_assert_int_ne(access(file_path(), F_OK), 0);
 }
-END_TEST
 
 /* ---- what a run asks of a file --------------------------------------------------------------- */
 
@@ -584,7 +570,7 @@ static void write_asked(bool lasting)
         ck_assert_int_eq(asked_, status_);                                       \
     } while (0)
 
-START_TEST(what_a_run_asks)
+TEST(what_a_run_asks)
 {
     ls_strict_reader reader;
     const ls_safetensors_entry *entry = NULL;
@@ -668,29 +654,6 @@ START_TEST(what_a_run_asks)
         ls_strict_reader_close(&reader);
     }
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("safetensors");
-    TCase *tests = tcase_create("safetensors");
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_set_timeout(tests, 60); /* two hundred killed processes */
-    tcase_add_test(tests, there_and_back);
-    tcase_add_test(tests, bytes_as_the_format_says);
-    tcase_add_loop_test(tests, broken_files, 0, sizeof broken / sizeof broken[0]);
-    tcase_add_test(tests, whole_files);
-    tcase_add_test(tests, cut_anywhere);
-    tcase_add_test(tests, huge_header);
-    tcase_add_loop_test(tests, full_disk, 0, 2);
-    tcase_add_loop_test(tests, killed_while_saving, 0, 2);
-    tcase_add_test(tests, what_cannot_be_linked_is_copied);
-    tcase_add_test(tests, saved_without_exit_statuses);
-    tcase_add_test(tests, a_running_writer_keeps_its_file);
-    tcase_add_test(tests, damage_is_named);
-    tcase_add_test(tests, every_flipped_bit_is_refused);
-    tcase_add_test(tests, discard_leaves_nothing);
-    tcase_add_test(tests, what_a_run_asks);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+/* two hundred killed processes */
+TEST_MAIN("safetensors", .timeout_s = 60, .before = make_folder, .after = remove_folder)

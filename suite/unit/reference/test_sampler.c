@@ -18,7 +18,7 @@ static void expect(ls_sampler sampler, int64_t epoch, int length, const int64_t 
 }
 
 /* indices[rank::world]: every image once, whatever the order. */
-START_TEST(without_padding)
+TEST(without_padding)
 {
     ls_sampler s = {.count = 10, .world = 3, .no_pad = true};
     static const int64_t own[3][4] = {{0, 3, 6, 9}, {1, 4, 7}, {2, 5, 8}};
@@ -43,9 +43,8 @@ START_TEST(without_padding)
         }
     }
 }
-END_TEST
 
-START_TEST(goldens)
+TEST(goldens)
 {
     ls_sampler s = {.count = 10, .world = 3};
     static const int64_t padded[3][4] = {{0, 3, 6, 9}, {1, 4, 7, 0}, {2, 5, 8, 1}};
@@ -77,10 +76,9 @@ START_TEST(goldens)
         }
     }
 }
-END_TEST
 
 /* How often each image occurs over all ranks: once or twice by the padding, or at most once. */
-START_TEST(union_and_multiplicity)
+TEST(union_and_multiplicity)
 {
     for (int count = 1; count <= 50; count++) {
         for (int world = 1; world <= 9; world++) {
@@ -108,9 +106,8 @@ START_TEST(union_and_multiplicity)
         }
     }
 }
-END_TEST
 
-START_TEST(epochs_differ)
+TEST(epochs_differ)
 {
     ls_sampler s = {.count = 50, .world = 1, .shuffle = true, .seed = 9};
     int64_t first[50], second[50], again[50];
@@ -120,16 +117,5 @@ START_TEST(epochs_differ)
     ck_assert_mem_eq(first, again, sizeof first);
     ck_assert_mem_ne(first, second, sizeof first);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("sampler");
-    TCase *tests = tcase_create("sampler");
-    tcase_add_test(tests, goldens);
-    tcase_add_test(tests, without_padding);
-    tcase_add_test(tests, union_and_multiplicity);
-    tcase_add_test(tests, epochs_differ);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("sampler")

@@ -17,7 +17,7 @@ static ls_schedule parse(const char *text)
     return schedule;
 }
 
-START_TEST(warmup_and_cosine)
+TEST(warmup_and_cosine)
 {
     static const double want[] = {.005, .104,      .203,      .302,      .401,
                                   .5,   .48776413, .45225425, .39694631, .32725425,
@@ -33,10 +33,9 @@ START_TEST(warmup_and_cosine)
     ls_schedule epochs = parse("warmup:5,cosine:10");
     ck_assert(ls_schedule_lr(&epochs, 0.5, 9, 1) == ls_schedule_lr(&schedule, 0.5, 9, 0));
 }
-END_TEST
 
 /* base * gamma^floor(e/30): rates change exactly at the first step of epochs 30 and 60. */
-START_TEST(steps)
+TEST(steps)
 {
     ls_schedule schedule = parse("step:30:0.1");
     const int64_t epoch = 7;
@@ -52,9 +51,8 @@ START_TEST(steps)
     ls_schedule constant = parse("constant");
     ck_assert(ls_schedule_lr(&constant, 0.3, 1000000, 0) == 0.3);
 }
-END_TEST
 
-START_TEST(imagenet)
+TEST(imagenet)
 {
     ls_schedule schedule = parse("imagenet");
     const int64_t epoch = 100;
@@ -68,10 +66,9 @@ START_TEST(imagenet)
     ck_assert_double_le(fabs(ls_schedule_lr(&schedule, 1, 6001, epoch) - 0.01), ulp);
     ck_assert_double_le(fabs(ls_schedule_lr(&schedule, 1, 8001, epoch) - 0.001), ulp);
 }
-END_TEST
 
 /* 1,000 steps: the rate that the optimizer gets, an f32, is torch's. */
-START_TEST(rates_are_those_of_torch)
+TEST(rates_are_those_of_torch)
 {
     static const struct {
         const char *text;
@@ -96,17 +93,15 @@ START_TEST(rates_are_those_of_torch)
         }
     }
 }
-END_TEST
 
-START_TEST(linear_scaling)
+TEST(linear_scaling)
 {
     ck_assert(ls_schedule_base_lr(0.1, false, 8192) == 0.1);
     ck_assert(ls_schedule_base_lr(0.1, true, 256) == 0.1);
     ck_assert(ls_schedule_base_lr(0.5, true, 8192) == 16.0);
 }
-END_TEST
 
-START_TEST(epochs_need_data_that_ends)
+TEST(epochs_need_data_that_ends)
 {
     static const char *const by_epochs[] = {"imagenet", "step:30:0.1", "warmup:5,constant",
                                             "warmup:5,cosine:10s", "cosine:10"};
@@ -121,10 +116,9 @@ START_TEST(epochs_need_data_that_ends)
         ck_assert_int_eq(ls_schedule_check(&schedule, 0), LS_OK);
     }
 }
-END_TEST
 
 /* The whole schedule that a text stands for, at both ends of what each number may be. */
-START_TEST(every_field_is_read)
+TEST(every_field_is_read)
 {
     static const struct {
         const char *text;
@@ -188,10 +182,9 @@ START_TEST(every_field_is_read)
         }
     }
 }
-END_TEST
 
 /* With a start whose share of the warm-up rounds: at its end the rate is the base's to the bit. */
-START_TEST(warmup_ends_at_the_base)
+TEST(warmup_ends_at_the_base)
 {
     ls_schedule schedule = parse("warmup:3s:0.2,constant");
     ck_assert(ls_schedule_lr(&schedule, 1, 1, 0) == 0.2);
@@ -199,9 +192,8 @@ START_TEST(warmup_ends_at_the_base)
     ck_assert(0.2 + (1 - 0.2) * 3 / 3 != 1);
     ck_assert(ls_schedule_lr(&schedule, 1, 4, 0) == 1);
 }
-END_TEST
 
-START_TEST(refusals)
+TEST(refusals)
 {
     static const char *const wrong[] = {"",
                                         "linear",
@@ -239,21 +231,5 @@ START_TEST(refusals)
         ck_assert_msg(ls_schedule_parse(wrong[i], &schedule) == LS_ERR_USAGE, "'%s'", wrong[i]);
     }
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("schedule");
-    TCase *tests = tcase_create("schedule");
-    tcase_add_test(tests, warmup_and_cosine);
-    tcase_add_test(tests, steps);
-    tcase_add_test(tests, imagenet);
-    tcase_add_test(tests, rates_are_those_of_torch);
-    tcase_add_test(tests, linear_scaling);
-    tcase_add_test(tests, epochs_need_data_that_ends);
-    tcase_add_test(tests, every_field_is_read);
-    tcase_add_test(tests, warmup_ends_at_the_base);
-    tcase_add_test(tests, refusals);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("schedule")

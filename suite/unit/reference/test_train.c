@@ -82,7 +82,7 @@ static ls_status read_with(const char *setting, ls_world *out)
     return ls_world_read(out);
 }
 
-START_TEST(a_world_of_one_needs_nothing)
+TEST(a_world_of_one_needs_nothing)
 {
     ls_world world;
     ck_assert_int_eq(read_with("", &world), LS_OK);
@@ -93,10 +93,9 @@ START_TEST(a_world_of_one_needs_nothing)
     ck_assert_int_eq(read_with("RANK=0 WORLD_SIZE=1", &world), LS_OK);
     ck_assert_str_eq(world.launcher, "torchrun");
 }
-END_TEST
 
 /* Simulated nodes count their ranks from 0 each, but stand on one machine with one row of GPUs. */
-START_TEST(ranks_know_their_machine)
+TEST(ranks_know_their_machine)
 {
     static const char node[] = "RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 GROUP_RANK=1 "
                                "MASTER_ADDR=a MASTER_PORT=1 ";
@@ -111,9 +110,8 @@ START_TEST(ranks_know_their_machine)
     ck_assert(world.machine_rank == 0 && world.machine_world == 1 && !world.oversubscribe);
     ck_assert_int_eq(read_with("LS_OVERSUBSCRIBE=2", &world), LS_ERR_USAGE);
 }
-END_TEST
 
-START_TEST(every_launcher_is_understood)
+TEST(every_launcher_is_understood)
 {
     ls_world world;
     ck_assert_int_eq(read_with("RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 GROUP_RANK=1 "
@@ -180,11 +178,10 @@ START_TEST(every_launcher_is_understood)
     ck_assert_int_eq(read_with("SLURM_PROCID=0 SLURM_JOB_ID=77", &world), LS_OK);
     ck_assert_int_eq(world.world, 1);
 }
-END_TEST
 
 /* Every field, from variables that leave as much as possible to the defaults and at their bounds;
  * what is noted on the way. */
-START_TEST(every_field_of_a_place)
+TEST(every_field_of_a_place)
 {
     static const struct {
         const char *setting;
@@ -298,10 +295,9 @@ START_TEST(every_field_of_a_place)
         ck_assert_str_eq(have.launcher, want->launcher);
     }
 }
-END_TEST
 
 /* Addresses and folders that just fit, and those that do not. */
-START_TEST(long_texts_of_a_place)
+TEST(long_texts_of_a_place)
 {
     static const struct {
         const char *name;
@@ -324,9 +320,8 @@ START_TEST(long_texts_of_a_place)
         }
     }
 }
-END_TEST
 
-START_TEST(a_wrong_place_is_a_usage_error)
+TEST(a_wrong_place_is_a_usage_error)
 {
     static const char *const rows[] = {
         "RANK=x WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=1",
@@ -405,9 +400,8 @@ START_TEST(a_wrong_place_is_a_usage_error)
                                &world),
                      LS_OK);
 }
-END_TEST
 
-START_TEST(first_host_of_a_slurm_list)
+TEST(first_host_of_a_slurm_list)
 {
     static const char *const rows[][2] = {
         {"gpu03", "gpu03"},   {"a,b", "a"},        {"gpu[03-07,9],login", "gpu03"},
@@ -419,7 +413,6 @@ START_TEST(first_host_of_a_slurm_list)
         ck_assert_str_eq(host, rows[i][1]);
     }
 }
-END_TEST
 
 static void write_line(const char *folder, const char *name, const char *line)
 {
@@ -431,7 +424,7 @@ static void write_line(const char *folder, const char *name, const char *line)
     fclose(file);
 }
 
-START_TEST(nvidia_controllers_on_the_bus)
+TEST(nvidia_controllers_on_the_bus)
 {
     static const char *const rows[][2] = {
         {"0x10de", "0x030200"},                         /* 3D controller: counts */
@@ -479,7 +472,6 @@ START_TEST(nvidia_controllers_on_the_bus)
     }
     ck_assert_int_eq(rmdir(root), 0);
 }
-END_TEST
 
 /* ---- digests --------------------------------------------------------------------------------- */
 
@@ -534,7 +526,7 @@ static uint64_t plain_digest(const held *h, const ls_tensor *list)
     return digest;
 }
 
-START_TEST(digests_are_fnv_in_order_of_name)
+TEST(digests_are_fnv_in_order_of_name)
 {
     for (int level = LS_O0; level <= LS_O3; level++) {
         held h = {0};
@@ -563,10 +555,9 @@ START_TEST(digests_are_fnv_in_order_of_name)
         release(&h);
     }
 }
-END_TEST
 
 /* The device's memory out of the host's reach: the same digests, through copies. */
-START_TEST(digests_do_not_need_host_memory)
+TEST(digests_do_not_need_host_memory)
 {
     held h = {0};
     hold(&h, LS_O2);
@@ -578,11 +569,10 @@ START_TEST(digests_do_not_need_host_memory)
     ck_assert_mem_eq(near.value, far.value, sizeof near.value);
     release(&h);
 }
-END_TEST
 
 /* ---- when a run is over ---------------------------------------------------------------------- */
 
-START_TEST(the_short_circuit_is_apexs)
+TEST(the_short_circuit_is_apexs)
 {
     static const struct {
         ls_opt_level level;
@@ -604,9 +594,8 @@ START_TEST(the_short_circuit_is_apexs)
         release(&h);
     }
 }
-END_TEST
 
-START_TEST(a_run_ends_when_its_state_is_lost)
+TEST(a_run_ends_when_its_state_is_lost)
 {
     held h = {0};
     ls_amp_scale amp;
@@ -631,9 +620,8 @@ START_TEST(a_run_ends_when_its_state_is_lost)
     ck_assert_int_eq(ls_amp_scale_judge(&amp, NULL, NULL, &bad, 1), LS_OK);
     release(&h);
 }
-END_TEST
 
-START_TEST(masters_are_the_rounded_parameters)
+TEST(masters_are_the_rounded_parameters)
 {
     held h = {0};
     hold(&h, LS_O2);
@@ -661,7 +649,6 @@ START_TEST(masters_are_the_rounded_parameters)
     free(value);
     release(&h);
 }
-END_TEST
 
 /* ---- agreement of the ranks ------------------------------------------------------------------ */
 
@@ -722,7 +709,7 @@ static int occurrences(const char *text, const char *part)
     return count;
 }
 
-START_TEST(ranks_that_differ_are_named)
+TEST(ranks_that_differ_are_named)
 {
     static char said[1 << 14];
     int errors = memfd_create("errors", MFD_CLOEXEC), port = world_free_port();
@@ -745,7 +732,6 @@ START_TEST(ranks_that_differ_are_named)
     ck_assert_int_eq(occurrences(said, "last on ranks 10: not the same as on rank 0\n"), AGREEING);
     ck_assert_int_eq(occurrences(said, "ranks 5 use other libraries than rank 0 (a; )\n"), 1);
 }
-END_TEST
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
@@ -821,7 +807,7 @@ static void expect_next(char **next, const ls_tensor *tensor, ls_dtype dtype, in
     *next += (count * (int64_t)ls_dtype_bytes(dtype) + 63) / 64 * 64;
 }
 
-START_TEST(tensors_of_a_run)
+ROWS_TEST(tensors_of_a_run, tensors_rows)
 {
     const struct tensors_row *row = &tensors_rows[_i];
     static const int64_t count[T] = {300, 5, 70, 64};
@@ -926,11 +912,10 @@ START_TEST(tensors_of_a_run)
         ck_assert(offered.held == 0 && offered.plain_held == 0);
     }
 }
-END_TEST
 
 /* Buckets one after the other: members back to back where they need no conversion, else in the
  * staging arena, and their gradients aligned. */
-START_TEST(places_of_buckets)
+TEST(places_of_buckets)
 {
     static const int64_t count[T] = {300, 5, 70, 64};
     ls_param param[T] = {{.name = "c"}, {.name = "a"}, {.name = "b"}, {.name = "d"}};
@@ -964,28 +949,5 @@ START_TEST(places_of_buckets)
     ck_assert(whole.data == grad + 512 && whole.count == 300 && state.grad_bytes == 1728);
     ls_memory_free(&m);
 }
-END_TEST
 
-int main(void)
-{
-    TCase *cases = tcase_create("train");
-    tcase_add_test(cases, a_world_of_one_needs_nothing);
-    tcase_add_test(cases, every_launcher_is_understood);
-    tcase_add_test(cases, ranks_know_their_machine);
-    tcase_add_test(cases, every_field_of_a_place);
-    tcase_add_test(cases, long_texts_of_a_place);
-    tcase_add_test(cases, a_wrong_place_is_a_usage_error);
-    tcase_add_test(cases, first_host_of_a_slurm_list);
-    tcase_add_test(cases, nvidia_controllers_on_the_bus);
-    tcase_add_loop_test(cases, tensors_of_a_run, 0, sizeof tensors_rows / sizeof tensors_rows[0]);
-    tcase_add_test(cases, places_of_buckets);
-    tcase_add_test(cases, digests_are_fnv_in_order_of_name);
-    tcase_add_test(cases, digests_do_not_need_host_memory);
-    tcase_add_test(cases, the_short_circuit_is_apexs);
-    tcase_add_test(cases, a_run_ends_when_its_state_is_lost);
-    tcase_add_test(cases, masters_are_the_rounded_parameters);
-    tcase_add_test(cases, ranks_that_differ_are_named);
-    Suite *suite = suite_create("train");
-    suite_add_tcase(suite, cases);
-    return run_suite(suite);
-}
+TEST_MAIN("train")

@@ -117,13 +117,12 @@ static ls_verdict judge(int code)
     return verdict;
 }
 
-START_TEST(a_job_that_audited_its_draws_passes)
+TEST(a_job_that_audited_its_draws_passes)
 {
     ls_verdict verdict = judge(0);
     ck_assert_msg(verdict.code == LS_PASS, "%s", verdict.evidence);
     ck_assert_ptr_nonnull(strstr(verdict.evidence, "32 elements of 2 drawn steps on 2 ranks"));
 }
-END_TEST
 
 /* A breach in the events of rank 1, and the verdict. */
 static const struct breach {
@@ -143,7 +142,7 @@ static const struct breach {
 };
 enum { BREACHES = sizeof breaches / sizeof *breaches };
 
-START_TEST(a_job_that_did_not_is_weak_or_fails)
+LOOP_TEST(a_job_that_did_not_is_weak_or_fails, BREACHES)
 {
     const struct breach *b = &breaches[_i];
     audit_event *event = &f.event[1][1];
@@ -166,17 +165,15 @@ START_TEST(a_job_that_did_not_is_weak_or_fails)
     ck_assert_msg(strstr(verdict.evidence, b->evidence) != NULL, "%s", verdict.evidence);
     ck_assert_msg(strstr(verdict.cause, b->cause) != NULL, "%s", verdict.cause);
 }
-END_TEST
 
 /* A job that ends with code 1 for another reason has not passed. */
-START_TEST(a_failed_job_fails)
+TEST(a_failed_job_fails)
 {
     ck_assert_int_eq(judge(LS_ERR_CHECK).code, LS_FAIL);
 }
-END_TEST
 
 /* Of 16 and more one in each half; never before the window; unlike jobs draw unlike steps. */
-START_TEST(steps_are_drawn_from_the_window)
+TEST(steps_are_drawn_from_the_window)
 {
     int first[WARMUP + 40] = {0};
     for (int steps = 1; steps <= 40; steps++) {
@@ -207,17 +204,5 @@ START_TEST(steps_are_drawn_from_the_window)
     }
     ck_assert_int_gt(unlike, 5); /* of 15 steps, drawn 20 times */
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("audited");
-    TCase *tests = tcase_create("audited");
-    tcase_add_checked_fixture(tests, open_job, close_job);
-    tcase_add_test(tests, a_job_that_audited_its_draws_passes);
-    tcase_add_loop_test(tests, a_job_that_did_not_is_weak_or_fails, 0, BREACHES);
-    tcase_add_test(tests, a_failed_job_fails);
-    tcase_add_test(tests, steps_are_drawn_from_the_window);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("audited", .before = open_job, .after = close_job)

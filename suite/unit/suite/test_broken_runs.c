@@ -310,7 +310,7 @@ static void check_damage(int kind, const char *file, int damage)
 
 /* Undamaged, every reader but a gate on speeds that are not there is content: each refusal above is
  * of the damage. */
-START_TEST(whole_runs_are_read)
+LOOP_TEST(whole_runs_are_read, READERS)
 {
     const struct reader *r = &readers[_i];
     for (int kind = 0; kind < KINDS; kind++) {
@@ -327,21 +327,18 @@ START_TEST(whole_runs_are_read)
         free(text);
     }
 }
-END_TEST
 
-START_TEST(verdicts_are_missed)
+LOOP_TEST(verdicts_are_missed, DAMAGES)
 {
     check_damage(0, "verdicts.jsonl", _i);
 }
-END_TEST
 
-START_TEST(list_is_missed)
+LOOP_TEST(list_is_missed, DAMAGES)
 {
     check_damage(0, "files.xxh64", _i);
 }
-END_TEST
 
-START_TEST(drawn_files_are_missed)
+LOOP_TEST(drawn_files_are_missed, QUICK)
 {
     int kind = _i % 2;
     files list = list_files(kinds[kind].name);
@@ -350,7 +347,6 @@ START_TEST(drawn_files_are_missed)
     check_damage(kind, list.name[drawn / DAMAGES], drawn % DAMAGES);
     free_files(&list);
 }
-END_TEST
 
 #define JOB "rm -rf x j && cp -r conform x && cp -r x/jobs/* j && "
 
@@ -408,7 +404,7 @@ static const struct told {
     {OLD ": >x/verdicts.jsonl && $L diff conform x", 3, "x/verdicts.jsonl is empty", NULL},
 };
 
-START_TEST(words_of_what_is_missing)
+ROWS_TEST(words_of_what_is_missing, lines)
 {
     const struct told *l = &lines[_i];
     int code = shell(l->line);
@@ -419,7 +415,6 @@ START_TEST(words_of_what_is_missing)
                   l->absent, text);
     free(text);
 }
-END_TEST
 
 int main(int argc, char **argv)
 {
@@ -432,16 +427,7 @@ int main(int argc, char **argv)
             make_runs(&kinds[i]);
         }
     }
-    Suite *suite = suite_create("broken_runs");
-    TCase *tests = tcase_create("broken_runs");
-    tcase_set_timeout(tests, 2 * LIMIT_S);
-    tcase_add_loop_test(tests, whole_runs_are_read, 0, READERS);
-    tcase_add_loop_test(tests, verdicts_are_missed, 0, DAMAGES);
-    tcase_add_loop_test(tests, list_is_missed, 0, DAMAGES);
-    tcase_add_loop_test(tests, drawn_files_are_missed, 0, QUICK);
-    tcase_add_loop_test(tests, words_of_what_is_missing, 0, sizeof lines / sizeof *lines);
-    suite_add_tcase(suite, tests);
-    int code = run_suite(suite);
+    int code = RUN_TESTS("broken_runs", .timeout_s = 2 * LIMIT_S);
     ls_path_remove_tree(root);
     return code;
 }

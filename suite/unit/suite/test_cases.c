@@ -58,13 +58,12 @@ static ls_verdict judge_trace(const fake_step *rank0, const fake_step *rank1)
     return verdict;
 }
 
-START_TEST(the_right_trace_passes)
+TEST(the_right_trace_passes)
 {
     ck_assert_int_eq(judge_trace(clean_trace, clean_trace).code, LS_PASS);
 }
-END_TEST
 
-START_TEST(a_wrong_trace_fails)
+TEST(a_wrong_trace_fails)
 {
     static const struct {
         int step;
@@ -90,7 +89,6 @@ START_TEST(a_wrong_trace_fails)
         ck_assert_int_eq(judge_trace(wrong, clean_trace).code, LS_FAIL);
     }
 }
-END_TEST
 
 static ls_verdict judge_skip(const fake_step *step, int count)
 {
@@ -108,7 +106,7 @@ static ls_verdict judge_skip(const fake_step *step, int count)
     return verdict;
 }
 
-START_TEST(a_skipped_step_changes_nothing)
+TEST(a_skipped_step_changes_nothing)
 {
     fake_step step[3] = {{1, 2, 1024, 1024, 0, 1, 1, 1, 1},
                          {2, 2, 1024, 512, 1, 1, 1, 2, 2},
@@ -130,7 +128,6 @@ START_TEST(a_skipped_step_changes_nothing)
     step[2].param = 3;
     ck_assert_int_eq(judge_skip(step, 3).code, LS_WEAK); /* nothing was skipped: nothing shown */
 }
-END_TEST
 
 static ls_verdict judge_lockstep(const fake_step *rank1, int count1, bool sync_bn)
 {
@@ -147,7 +144,7 @@ static ls_verdict judge_lockstep(const fake_step *rank1, int count1, bool sync_b
     return verdict;
 }
 
-START_TEST(replicas_that_drift_apart_fail)
+TEST(replicas_that_drift_apart_fail)
 {
     fake_step other[6];
     memcpy(other, clean_trace, sizeof other);
@@ -169,9 +166,8 @@ START_TEST(replicas_that_drift_apart_fail)
     other[4].scale = 1;
     ck_assert_int_eq(judge_lockstep(other, 6, false).code, LS_FAIL);
 }
-END_TEST
 
-START_TEST(a_pair_that_differs_in_one_bit_fails)
+TEST(a_pair_that_differs_in_one_bit_fails)
 {
     char a[64], b[64];
     fake_step other[6];
@@ -201,7 +197,6 @@ START_TEST(a_pair_that_differs_in_one_bit_fails)
     }
     ls_rows_free(&list);
 }
-END_TEST
 
 /* One step of a rank alone, as its record says it. */
 static ls_record read_step(const char *folder, const char *options, const char *step)
@@ -216,7 +211,7 @@ static ls_record read_step(const char *folder, const char *options, const char *
 }
 
 /* A record chooses its numbers: none of them is a number of turns. */
-START_TEST(a_huge_number_does_not_keep_the_judge_busy)
+TEST(a_huge_number_does_not_keep_the_judge_busy)
 {
     ls_case row = {.job_count = 1};
     ls_text_put(row.job[0].loss_scale, sizeof row.job[0].loss_scale, "dynamic");
@@ -239,10 +234,9 @@ START_TEST(a_huge_number_does_not_keep_the_judge_busy)
     ls_path_remove_tree(a);
     ls_path_remove_tree(b);
 }
-END_TEST
 
 /* Resumed before its scale doubles: the count of clean steps is what the record leaves open. */
-START_TEST(a_resumed_scale_may_double_at_any_step)
+TEST(a_resumed_scale_may_double_at_any_step)
 {
     ls_case row = {.job_count = 1};
     ls_text_put(row.job[0].loss_scale, sizeof row.job[0].loss_scale, "dynamic");
@@ -256,9 +250,8 @@ START_TEST(a_resumed_scale_may_double_at_any_step)
     ls_record_free(&record);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
-START_TEST(a_killed_rank_must_be_named_and_the_others_leave_with_10)
+TEST(a_killed_rank_must_be_named_and_the_others_leave_with_10)
 {
     static const struct {
         const char *state;
@@ -281,9 +274,8 @@ START_TEST(a_killed_rank_must_be_named_and_the_others_leave_with_10)
     }
     ls_rows_free(&list);
 }
-END_TEST
 
-START_TEST(every_case_has_a_requirement_and_every_requirement_a_case)
+TEST(every_case_has_a_requirement_and_every_requirement_a_case)
 {
     /* the bench's own rows too */
     ls_matrix bench = {0, 0, NULL, NULL};
@@ -310,11 +302,10 @@ START_TEST(every_case_has_a_requirement_and_every_requirement_a_case)
     ls_rows_free(&list);
     ls_matrix_free(&bench);
 }
-END_TEST
 
 /* Behind the name of a planted fault stand variables of its jobs' environment and of its bench; its
  * case is made there only. Behind the case stands the verdict that it must have. */
-START_TEST(a_planted_fault_may_name_a_bench)
+TEST(a_planted_fault_may_name_a_bench)
 {
     char folder[300], path[400];
     fake_folder(folder, sizeof folder);
@@ -343,9 +334,8 @@ START_TEST(a_planted_fault_may_name_a_bench)
     ls_detect_free(&list);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
-START_TEST(every_case_names_the_file_that_makes_it)
+TEST(every_case_names_the_file_that_makes_it)
 {
     ls_case_list list = all();
     const char *source = "";
@@ -364,14 +354,13 @@ START_TEST(every_case_names_the_file_that_makes_it)
     }
     ls_rows_free(&list);
 }
-END_TEST
 
 /* Of 1000 elements that take 1000 us. */
 #define RATE(algbw, busbw)                                                           \
     "{\"event\":\"collective\",\"op\":\"reduce\",\"dtype\":\"fp32\",\"count\":1000," \
     "\"bytes\":4000,\"us\":1000,\"algbw_gb_s\":" #algbw ",\"busbw_gb_s\":" #busbw "}\n"
 
-START_TEST(rates_are_of_what_is_sent)
+TEST(rates_are_of_what_is_sent)
 {
     static const struct {
         const char *events;
@@ -403,24 +392,5 @@ START_TEST(rates_are_of_what_is_sent)
         ls_path_remove_tree(folder);
     }
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("cases");
-    TCase *tests = tcase_create("cases");
-    tcase_add_test(tests, the_right_trace_passes);
-    tcase_add_test(tests, a_wrong_trace_fails);
-    tcase_add_test(tests, a_skipped_step_changes_nothing);
-    tcase_add_test(tests, replicas_that_drift_apart_fail);
-    tcase_add_test(tests, a_pair_that_differs_in_one_bit_fails);
-    tcase_add_test(tests, a_huge_number_does_not_keep_the_judge_busy);
-    tcase_add_test(tests, a_resumed_scale_may_double_at_any_step);
-    tcase_add_test(tests, a_killed_rank_must_be_named_and_the_others_leave_with_10);
-    tcase_add_test(tests, a_planted_fault_may_name_a_bench);
-    tcase_add_test(tests, rates_are_of_what_is_sent);
-    tcase_add_test(tests, every_case_names_the_file_that_makes_it);
-    tcase_add_test(tests, every_case_has_a_requirement_and_every_requirement_a_case);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("cases")

@@ -94,7 +94,7 @@ static void save(void)
     host_trainer_close(&t);
 }
 
-START_TEST(what_a_checkpoint_holds)
+TEST(what_a_checkpoint_holds)
 {
     int code;
     const char *text = run(&code, in_folder("a.safetensors"), NULL, NULL, NULL);
@@ -109,7 +109,6 @@ START_TEST(what_a_checkpoint_holds)
     says(text, "    param           23         75290  F32 F16\n");
     says(text, "    nothing, with the same options and 1 rank\n");
 }
-END_TEST
 
 static bool same_tensors(const ls_safetensors *a, const ls_safetensors *b)
 {
@@ -124,7 +123,7 @@ static bool same_tensors(const ls_safetensors *a, const ls_safetensors *b)
     return same;
 }
 
-START_TEST(there_and_back)
+TEST(there_and_back)
 {
     int code;
     ls_safetensors *a = NULL, *b = NULL;
@@ -145,9 +144,8 @@ START_TEST(there_and_back)
     ls_safetensors_close(b);
     says(run(&code, in_folder("b.pth"), NULL, NULL, NULL), "nothing, with the same options");
 }
-END_TEST
 
-START_TEST(what_scripts_read)
+TEST(what_scripts_read)
 {
     int code;
     (void)run(&code, in_folder("a.safetensors"), "--to", in_folder("p.pth"), "--plain");
@@ -169,9 +167,8 @@ START_TEST(what_scripts_read)
     ls_safetensors_close(a);
     ls_safetensors_close(b);
 }
-END_TEST
 
-START_TEST(weights_and_dumps)
+TEST(weights_and_dumps)
 {
     int code;
     float values[6] = {1, 2, 3, 4, 5, 6};
@@ -196,9 +193,8 @@ START_TEST(weights_and_dumps)
     ck_assert_mem_eq(entry->data, values, sizeof values);
     ls_safetensors_close(file);
 }
-END_TEST
 
-START_TEST(wrong_arguments)
+TEST(wrong_arguments)
 {
     static const struct wrong {
         const char *file, *argument[3], *says;
@@ -217,7 +213,6 @@ START_TEST(wrong_arguments)
         says(text, wrong[i].says);
     }
 }
-END_TEST
 
 static void put_file(const char *name, const char *header)
 {
@@ -230,7 +225,7 @@ static void put_file(const char *name, const char *header)
 
 /* A file that holds nothing is nothing to start from, and half of the moments are not the moments.
  */
-START_TEST(nothing_and_half)
+TEST(nothing_and_half)
 {
     static const char *const empty[] = {
         "{}", "{\"__metadata__\":{\"format\":\"pt\"}}",
@@ -255,7 +250,6 @@ START_TEST(nothing_and_half)
     ck_assert_msg(code == 0, "%s", text);
     says(text, "moments of 1 of 2 ");
 }
-END_TEST
 
 static void make_folder(void)
 {
@@ -268,17 +262,4 @@ static void remove_folder(void)
     ls_path_remove_tree(folder);
 }
 
-int main(void)
-{
-    Suite *suite = suite_create("checkpoint command");
-    TCase *tests = tcase_create("checkpoint command");
-    tcase_add_unchecked_fixture(tests, make_folder, remove_folder);
-    tcase_add_test(tests, what_a_checkpoint_holds);
-    tcase_add_test(tests, there_and_back);
-    tcase_add_test(tests, what_scripts_read);
-    tcase_add_test(tests, weights_and_dumps);
-    tcase_add_test(tests, wrong_arguments);
-    tcase_add_test(tests, nothing_and_half);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("checkpoint command", .begin = make_folder, .end = remove_folder)

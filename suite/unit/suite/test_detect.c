@@ -59,7 +59,7 @@ static const char *state_of(const ls_detect_result *result)
     return result->caught ? "ok" : result->not_run ? "not run" : "not ok";
 }
 
-START_TEST(a_crash_is_no_catch)
+LOOP_TEST(a_crash_is_no_catch, ROWS)
 {
     const row *r = &rows[_i];
     ls_detect_plant plant = {.case_id = "ddp.x"};
@@ -80,10 +80,9 @@ START_TEST(a_crash_is_no_catch)
                   r->state);
     ck_assert(result.not_run == (result.why[0] != '\0'));
 }
-END_TEST
 
 /* Jobs of a bench have cases whose ids go on. */
-START_TEST(a_job_of_a_bench_is_of_the_named_case)
+TEST(a_job_of_a_bench_is_of_the_named_case)
 {
     ls_detect_plant plant = {.case_id = "gradients.timed", .expected = "FAIL", .cause = "-"};
     ls_detect_verdict verdict[] = {{.case_id = "gradients.timed.a", .code = "PASS"},
@@ -95,9 +94,8 @@ START_TEST(a_job_of_a_bench_is_of_the_named_case)
     ck_assert_str_eq(result.by.case_id, "gradients.timed.b");
     ck_assert(result.caught);
 }
-END_TEST
 
-START_TEST(what_was_not_run_decides)
+TEST(what_was_not_run_decides)
 {
     const struct {
         ls_detect_summary summary;
@@ -119,7 +117,6 @@ START_TEST(what_was_not_run_decides)
         ck_assert_msg(ls_detect_code(&runs[i].summary) == runs[i].code, "run %d", (int)i);
     }
 }
-END_TEST
 
 /* ---- make peers ------------------------------------------------------------------------------ */
 
@@ -175,7 +172,7 @@ static int run_peers(const char *script, const char *verdict, int code, char *sa
     return ended;
 }
 
-START_TEST(peers_count_what_was_not_run)
+TEST(peers_count_what_was_not_run)
 {
     static const struct {
         const char *script, *verdict;
@@ -204,12 +201,11 @@ START_TEST(peers_count_what_was_not_run)
                       tries[i].code, said);
     }
 }
-END_TEST
 
 /* ---- rows of mistakes ------------------------------------------------------------------------ */
 
 /* Lists the row, whose base is "one\ntwo\none\nthree\n". */
-START_TEST(a_row_that_does_not_fit_is_named)
+TEST(a_row_that_does_not_fit_is_named)
 {
 #define ROW "[wrong]\nIt is wrong.\ncase: x.y WEAK\n"
     static const struct {
@@ -248,9 +244,8 @@ START_TEST(a_row_that_does_not_fit_is_named)
                       "%s: exit code %d, not %d: %s", tries[i].rows, code, tries[i].code, said);
     }
 }
-END_TEST
 
-START_TEST(both_languages_read_the_same_rows)
+TEST(both_languages_read_the_same_rows)
 {
     char peers[1024], said[20000], wanted[20000] = "";
     ls_detect_list list = {0};
@@ -276,7 +271,6 @@ START_TEST(both_languages_read_the_same_rows)
                       said + same, wanted + same);
     }
 }
-END_TEST
 
 /* ---- the gallery, and faults judged by observe's rules ----------------------------------------
  */
@@ -328,7 +322,7 @@ static const struct script {
     {"sh $S/plants/observed.sh $D $D/out no_such_fault", "", 0, 3, "0 faults"},
 };
 
-START_TEST(a_script_that_crashed_was_not_run)
+ROWS_TEST(a_script_that_crashed_was_not_run, scripts)
 {
     const struct script *s = &scripts[_i];
     char said[4000];
@@ -351,10 +345,9 @@ START_TEST(a_script_that_crashed_was_not_run)
     ck_assert_msg(code == s->code && strstr(said, s->says) != NULL,
                   "%s %s: exit code %d, not %d: %s", s->line, s->verdicts, code, s->code, said);
 }
-END_TEST
 
 /* The table of the C rule, in Python. */
-START_TEST(python_has_the_same_rule)
+LOOP_TEST(python_has_the_same_rule, ROWS)
 {
     const row *r = &rows[_i];
     char folder[] = "/tmp/lockstep-detect-XXXXXX", source[1024];
@@ -381,10 +374,9 @@ START_TEST(python_has_the_same_rule)
     ck_assert_msg(strcmp(said, r->state) == 0, "%s: %s, not %s", line, said, r->state);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
 /* It may be committed: `make lint` takes pages of 120 columns, tables excepted. */
-START_TEST(the_page_is_as_wide_as_pages_are)
+TEST(the_page_is_as_wide_as_pages_are)
 {
     char folder[] = "/tmp/ls_detect_XXXXXX";
     ck_assert_ptr_nonnull(mkdtemp(folder));
@@ -401,23 +393,5 @@ START_TEST(the_page_is_as_wide_as_pages_are)
     free(page);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("detect");
-    TCase *tests = tcase_create("rule");
-    tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, a_crash_is_no_catch, 0, ROWS);
-    tcase_add_test(tests, a_job_of_a_bench_is_of_the_named_case);
-    tcase_add_test(tests, what_was_not_run_decides);
-    tcase_add_test(tests, the_page_is_as_wide_as_pages_are);
-    tcase_add_test(tests, peers_count_what_was_not_run);
-    tcase_add_test(tests, a_row_that_does_not_fit_is_named);
-    tcase_add_test(tests, both_languages_read_the_same_rows);
-    tcase_add_loop_test(tests, a_script_that_crashed_was_not_run, 0,
-                        sizeof scripts / sizeof *scripts);
-    tcase_add_loop_test(tests, python_has_the_same_rule, 0, ROWS);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("detect", .timeout_s = 120)

@@ -85,7 +85,7 @@ static const struct {
     {make_endless, "has 1099511627776 bytes; at most"},
 };
 
-START_TEST(every_reader_takes_regular_files_only)
+ROWS_TEST(every_reader_takes_regular_files_only, kinds)
 {
     fresh_folder();
     kinds[_i].make();
@@ -118,9 +118,8 @@ START_TEST(every_reader_takes_regular_files_only)
     ck_assert_str_eq(line, "");
     ls_path_remove_tree(folder);
 }
-END_TEST
 
-START_TEST(a_file_that_changes_while_it_is_read)
+TEST(a_file_that_changes_while_it_is_read)
 {
     fresh_folder();
     fclose(fake_open(folder, "rank0.jsonl"));
@@ -138,10 +137,9 @@ START_TEST(a_file_that_changes_while_it_is_read)
     ck_assert_int_eq(errno, EFBIG);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
 /* The kernel's files have no size until they are read: read to the end, within the limit. */
-START_TEST(files_without_a_size)
+TEST(files_without_a_size)
 {
     char *text = NULL;
     size_t bytes = 0;
@@ -151,16 +149,14 @@ START_TEST(files_without_a_size)
     free(text);
     ck_assert_int_eq(ls_file_read("/proc/self/maps", 999, &text, &bytes), LS_ERR_USAGE);
 }
-END_TEST
 
-START_TEST(a_fifo_without_a_reader_is_not_waited_for)
+TEST(a_fifo_without_a_reader_is_not_waited_for)
 {
     fresh_folder();
     make_fifo();
     ck_assert_ptr_null(ls_file_create(path));
     ls_path_remove_tree(folder);
 }
-END_TEST
 
 /* ---- writing ------------------------------------------------------------------------------------
  */
@@ -195,7 +191,7 @@ static void check_content(const char *want)
     free(text);
 }
 
-START_TEST(a_file_is_replaced_as_a_whole)
+TEST(a_file_is_replaced_as_a_whole)
 {
     char text[300];
     fresh_folder();
@@ -249,9 +245,8 @@ START_TEST(a_file_is_replaced_as_a_whole)
     }
     ls_path_remove_tree(folder);
 }
-END_TEST
 
-START_TEST(a_second_name_is_given_at_once)
+TEST(a_second_name_is_given_at_once)
 {
     char text[300];
     fresh_folder();
@@ -278,11 +273,10 @@ START_TEST(a_second_name_is_given_at_once)
     ck_assert_str_eq(names(text, sizeof text), "rank0.jsonl second ");
     ls_path_remove_tree(folder);
 }
-END_TEST
 
 /* What a killed writer has left goes when the path is written next; what others are called, and
  * what a running writer holds, stays. */
-START_TEST(drafts_of_killed_writers_go)
+TEST(drafts_of_killed_writers_go)
 {
     static const char *const others[] = {"rank0.jsonl.tmp",   "rank0.jsonl.tmp1a",
                                          "rank0.jsonl.tmq1",  "rank1.jsonl.tmp1",
@@ -311,9 +305,8 @@ START_TEST(drafts_of_killed_writers_go)
     ck_assert_ptr_null(strstr(names(text, sizeof text), "tmp77"));
     ls_path_remove_tree(folder);
 }
-END_TEST
 
-START_TEST(names_that_are_too_long)
+TEST(names_that_are_too_long)
 {
     ls_file_draft draft;
     fresh_folder();
@@ -339,9 +332,8 @@ START_TEST(names_that_are_too_long)
     ck_assert_int_eq(ls_file_draft_open(deep, &draft), ENAMETOOLONG);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
-START_TEST(what_cannot_be_written_is_an_error)
+TEST(what_cannot_be_written_is_an_error)
 {
     fresh_folder();
     ck_assert_int_eq(ls_file_write(-1, "x", "abc", 3), LS_ERR_INFRA);
@@ -388,9 +380,8 @@ START_TEST(what_cannot_be_written_is_an_error)
     check_content("d");
     ls_path_remove_tree(folder);
 }
-END_TEST
 
-START_TEST(limits_of_reading)
+TEST(limits_of_reading)
 {
     char *text = NULL;
     size_t bytes = 77;
@@ -429,23 +420,5 @@ START_TEST(limits_of_reading)
     ck_assert_int_eq(errno, ENOENT);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("file");
-    TCase *tests = tcase_create("file");
-    tcase_add_loop_test(tests, every_reader_takes_regular_files_only, 0,
-                        (int)(sizeof kinds / sizeof *kinds));
-    tcase_add_test(tests, a_file_that_changes_while_it_is_read);
-    tcase_add_test(tests, files_without_a_size);
-    tcase_add_test(tests, a_fifo_without_a_reader_is_not_waited_for);
-    tcase_add_test(tests, a_file_is_replaced_as_a_whole);
-    tcase_add_test(tests, a_second_name_is_given_at_once);
-    tcase_add_test(tests, drafts_of_killed_writers_go);
-    tcase_add_test(tests, names_that_are_too_long);
-    tcase_add_test(tests, what_cannot_be_written_is_an_error);
-    tcase_add_test(tests, limits_of_reading);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("file")

@@ -499,7 +499,7 @@ static int many_main(int count, uint64_t seed, const char *only)
 
 static base shared_base;
 
-START_TEST(judge_survives)
+LOOP_TEST(judge_survives, (KINDS * QUICK_ROUNDS))
 {
     char why[3000];
     if (kinds[_i % KINDS].slow) {
@@ -507,10 +507,9 @@ START_TEST(judge_survives)
     }
     ck_assert_msg(try_one(&shared_base, _i % KINDS, (uint64_t)_i, why, sizeof why), "%s", why);
 }
-END_TEST
 
 /* Nothing spoiled: the judge passes it, so each failure is of what was spoiled. */
-START_TEST(base_passes)
+TEST(base_passes)
 {
     char program[PATH_BYTES], said[PATH_BYTES + 8];
     hostile h = {0};
@@ -522,7 +521,6 @@ START_TEST(base_passes)
     ck_assert_int_eq(
         run((const char *const[]){program, "judge", h.folder, NULL}, said, BOUND_S, &seconds), 0);
 }
-END_TEST
 
 int main(int argc, char **argv)
 {
@@ -533,13 +531,7 @@ int main(int argc, char **argv)
         return many_main(atoi(argv[1]), strtoull(argv[2], NULL, 10), argc > 3 ? argv[3] : NULL);
     }
     make_base(&shared_base);
-    Suite *suite = suite_create("hostile");
-    TCase *tests = tcase_create("judge");
-    tcase_set_timeout(tests, 2 * BOUND_S);
-    tcase_add_test(tests, base_passes);
-    tcase_add_loop_test(tests, judge_survives, 0, KINDS * QUICK_ROUNDS);
-    suite_add_tcase(suite, tests);
-    int code = run_suite(suite);
+    int code = RUN_TESTS("hostile", .timeout_s = 2 * BOUND_S);
     ls_path_remove_tree(shared_base.root);
     return code;
 }

@@ -17,7 +17,7 @@ static const struct {
     {"--arch resnet50 --type bf16 --batch 400", "predict_bf16.txt"},
 };
 
-START_TEST(a_prediction_is_printed)
+ROWS_TEST(a_prediction_is_printed, rows)
 {
     char command[2600], folder[1024], expected[256], line[1024], all[1 << 15] = "";
     ls_path_program(folder, sizeof folder);
@@ -32,7 +32,6 @@ START_TEST(a_prediction_is_printed)
     ls_text_put(expected, sizeof expected, "suite/unit/suite/expected/%s", rows[_i].expected);
     golden_check(expected, strdup(all));
 }
-END_TEST
 
 static const struct {
     const char *arguments, *first, *also;
@@ -47,7 +46,7 @@ static const struct {
 };
 
 /* The rows of the table of all passes add up to the sums that are printed. */
-START_TEST(a_step_on_the_cpu)
+ROWS_TEST(a_step_on_the_cpu, measured)
 {
     char command[2600], folder[1024], line[1024], all[1 << 15] = "";
     ls_path_program(folder, sizeof folder);
@@ -84,15 +83,5 @@ START_TEST(a_step_on_the_cpu)
     ck_assert_double_eq_tol(sum_ms, ms, 0.01);
     ck_assert_double_eq_tol(per_image * 3, bytes_mb, 0.2);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("layers");
-    TCase *tests = tcase_create("layers");
-    tcase_set_timeout(tests, 60);
-    tcase_add_loop_test(tests, a_prediction_is_printed, 0, sizeof rows / sizeof *rows);
-    tcase_add_loop_test(tests, a_step_on_the_cpu, 0, sizeof measured / sizeof *measured);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("layers", .timeout_s = 60)

@@ -57,7 +57,7 @@ static void expect_end(ls_lines *lines)
     ls_lines_close(lines);
 }
 
-START_TEST(short_files)
+TEST(short_files)
 {
     ls_lines lines;
     write_bytes("", 0);
@@ -72,10 +72,9 @@ START_TEST(short_files)
     expect(&lines, "last", 4, false);
     expect_end(&lines);
 }
-END_TEST
 
 /* Lengths around those of the memory that lines are read into. */
-START_TEST(lines_of_all_lengths)
+TEST(lines_of_all_lengths)
 {
     enum { MOST = 1 << 19 };
     static const int lengths[] = {0,     1,     65534, 65535, 65536, 65537, 0,      3,      131071,
@@ -102,9 +101,8 @@ START_TEST(lines_of_all_lengths)
     free(all);
     free(line);
 }
-END_TEST
 
-START_TEST(a_line_that_is_too_long_is_told)
+TEST(a_line_that_is_too_long_is_told)
 {
     char *text = ls_list_make(1, 1 << 18), *line;
     size_t bytes;
@@ -129,9 +127,8 @@ START_TEST(a_line_that_is_too_long_is_told)
     }
     free(text);
 }
-END_TEST
 
-START_TEST(what_is_no_file_is_refused)
+TEST(what_is_no_file_is_refused)
 {
     ls_lines lines;
     ck_assert_int_eq(ls_lines_open(path, 10, &lines), LS_ERR_INFRA);
@@ -142,18 +139,5 @@ START_TEST(what_is_no_file_is_refused)
     ck_assert_ptr_nonnull(strstr(lines.file.why, "is a FIFO, not a regular file"));
     ls_lines_close(&lines);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("lines");
-    TCase *tests = tcase_create("lines");
-    tcase_set_timeout(tests, 60);
-    tcase_add_checked_fixture(tests, set_up, tear_down);
-    tcase_add_test(tests, short_files);
-    tcase_add_test(tests, lines_of_all_lengths);
-    tcase_add_test(tests, a_line_that_is_too_long_is_told);
-    tcase_add_test(tests, what_is_no_file_is_refused);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("lines", .timeout_s = 60, .before = set_up, .after = tear_down)

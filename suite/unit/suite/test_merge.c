@@ -121,7 +121,7 @@ static void remove_shards(void)
     ls_path_remove_tree(shards);
 }
 
-START_TEST(shards_become_one_run)
+ROWS_TEST(shards_become_one_run, merged)
 {
     const struct merged *m = &merged[_i];
     char folder[64], line[400];
@@ -151,11 +151,10 @@ START_TEST(shards_become_one_run)
                      0);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
 /* Three cases for four machines: the shard without cases has shown nothing, and the merged run has.
  */
-START_TEST(a_whole_claim_is_shown)
+TEST(a_whole_claim_is_shown)
 {
     char folder[64];
     fake_folder(folder, sizeof folder);
@@ -176,16 +175,5 @@ START_TEST(a_whole_claim_is_shown)
     free(log);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("merge");
-    TCase *tests = tcase_create("merge");
-    tcase_set_timeout(tests, 60);
-    tcase_add_unchecked_fixture(tests, make_shards, remove_shards);
-    tcase_add_loop_test(tests, shards_become_one_run, 0, sizeof merged / sizeof *merged);
-    tcase_add_test(tests, a_whole_claim_is_shown);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("merge", .timeout_s = 60, .begin = make_shards, .end = remove_shards)

@@ -195,7 +195,7 @@ static const struct wrong {
      "cannot write into file: Not a directory"},
 };
 
-START_TEST(bad_input_is_one_line)
+ROWS_TEST(bad_input_is_one_line, wrongs)
 {
     const struct wrong *w = &wrongs[_i];
     char folder[64], program[1024], command[2400], path[128], wanted[600] = "";
@@ -232,7 +232,6 @@ START_TEST(bad_input_is_one_line)
     free(said);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
 static const struct help {
     const char *command, *usage, *option; /* how the text begins, an option of this command */
@@ -265,7 +264,7 @@ static char *output_of(const char *command)
     return text;
 }
 
-START_TEST(help_is_of_the_command)
+ROWS_TEST(help_is_of_the_command, helps)
 {
     LS_TEXT(command, 200, "%s --help", helps[_i].command);
     char *text = output_of(command);
@@ -273,11 +272,10 @@ START_TEST(help_is_of_the_command)
     ck_assert_msg(strstr(text, helps[_i].option) != NULL, "no %s: %.200s", helps[_i].option, text);
     free(text);
 }
-END_TEST
 
 /* Sums in another layout have another order: a resume says so, in the same one nothing. The start
  * event names the layout. */
-START_TEST(another_layout_is_named)
+TEST(another_layout_is_named)
 {
     static const char train[] =
         "lockstep-train -a resnet8 --image-size 8 -b 2 --device cpu --opt-level O0";
@@ -298,11 +296,10 @@ START_TEST(another_layout_is_named)
     }
     ls_path_remove_tree(folder);
 }
-END_TEST
 
 /* Both ranks take the ways of weights' gradients that rank 0 has timed; a file keeps them, and one
  * that says another way decides. */
-START_TEST(ways_of_gradients_are_kept)
+TEST(ways_of_gradients_are_kept)
 {
     static const char train[] = "LS_CPU_LAYOUT=channels_last lockstep-launch --nproc-per-node 2 -- "
                                 "lockstep-train -a resnet8 --image-size 16 -b 2 --device cpu "
@@ -328,7 +325,6 @@ START_TEST(ways_of_gradients_are_kept)
     free(text);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
 /* Lines fit a terminal. An entry is a name and, in one column, its text, which begins behind the
  * name or, where that is too long, in the next line; no blank line divides it. */
@@ -359,7 +355,7 @@ static void check_help(const char *command)
 }
 
 /* All programs, and the commands that `lockstep --help` lists; those of `data` by their own. */
-START_TEST(every_help_fits_a_terminal)
+TEST(every_help_fits_a_terminal)
 {
     static const char *const others[] = {"lockstep",           "lockstep-train",
                                          "lockstep-launch",    "lockstep-collectives",
@@ -379,10 +375,9 @@ START_TEST(every_help_fits_a_terminal)
     ck_assert_int_ge(commands, 18);
     free(list);
 }
-END_TEST
 
 /* One version, that of the reports; help and version are printed whatever else is given. */
-START_TEST(every_program_says_its_version)
+TEST(every_program_says_its_version)
 {
     static const char *const rows[][2] = {
         {"lockstep --version", "lockstep " LS_VERSION "\n"},
@@ -401,10 +396,9 @@ START_TEST(every_program_says_its_version)
     free(output_of("lockstep-train --help --steps=0"));
     free(output_of("lockstep-launch -?"));
 }
-END_TEST
 
 /* What computes each product, and why half is emulated; nothing of it for another device. */
-START_TEST(explain_names_the_products)
+TEST(explain_names_the_products)
 {
     static const struct {
         const char *options;
@@ -435,11 +429,10 @@ START_TEST(explain_names_the_products)
         ck_assert_int_eq(strstr(text, " in f32\n") != NULL, i < 2);
     }
 }
-END_TEST
 
 /* `lockstep jobs` of a folder of three classes: all jobs that read it, and those that judge them.
  */
-START_TEST(bench_takes_the_classes_of_its_data)
+TEST(bench_takes_the_classes_of_its_data)
 {
     char folder[64], program[1024], command[2400];
     fake_folder(folder, sizeof folder);
@@ -456,11 +449,10 @@ START_TEST(bench_takes_the_classes_of_its_data)
     ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %x", (unsigned)status);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
 /* In a network of its own, whose loopback is down, ranks could not meet: a line in a second, before
  * anything runs. */
-START_TEST(no_loopback_is_one_line)
+LOOP_TEST(no_loopback_is_one_line, 3)
 {
     static const char *const commands[] = {
         "lockstep conform --case gradients.o0.w2.b0.1mb --case 'small.*' --device cpu",
@@ -491,7 +483,6 @@ START_TEST(no_loopback_is_one_line)
     free(said);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
 /* Runs `make GOAL` of the tree into a build folder of its own, with a compiler that finds only the
  * headers of the pattern. */
@@ -521,7 +512,7 @@ static char *make_output(const char *goal, const char *headers, int *code)
     return output;
 }
 
-START_TEST(make_names_missing_headers)
+TEST(make_names_missing_headers)
 {
     int code;
     char *output = make_output("", "*string.h*", &code);
@@ -543,23 +534,5 @@ START_TEST(make_names_missing_headers)
     ck_assert_ptr_null(strstr(output, "libcjson-dev"));
     free(output);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("messages");
-    TCase *tests = tcase_create("messages");
-    tcase_set_timeout(tests, 60);
-    tcase_add_loop_test(tests, bad_input_is_one_line, 0, (int)(sizeof wrongs / sizeof *wrongs));
-    tcase_add_loop_test(tests, help_is_of_the_command, 0, sizeof helps / sizeof helps[0]);
-    tcase_add_test(tests, every_help_fits_a_terminal);
-    tcase_add_test(tests, every_program_says_its_version);
-    tcase_add_test(tests, another_layout_is_named);
-    tcase_add_test(tests, ways_of_gradients_are_kept);
-    tcase_add_test(tests, explain_names_the_products);
-    tcase_add_test(tests, bench_takes_the_classes_of_its_data);
-    tcase_add_loop_test(tests, no_loopback_is_one_line, 0, 3);
-    tcase_add_test(tests, make_names_missing_headers);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("messages", .timeout_s = 60)

@@ -71,7 +71,7 @@ static ls_verdict judge(void)
     return verdict;
 }
 
-START_TEST(a_level_that_ends_where_o0_ends_passes)
+TEST(a_level_that_ends_where_o0_ends_passes)
 {
     set_curve(10, 2.3, 1.05);
     ls_verdict verdict = judge();
@@ -80,9 +80,8 @@ START_TEST(a_level_that_ends_where_o0_ends_passes)
     ck_assert_double_eq_tol(verdict.limit, 4.780913 * 0.030277 * sqrt(1.1), 1e-4);
     ck_assert_double_eq_tol(verdict.value, 0.005, 1e-9); /* of a mean of ten */
 }
-END_TEST
 
-START_TEST(a_level_that_ends_elsewhere_fails)
+TEST(a_level_that_ends_elsewhere_fails)
 {
     static const double ends[] = {1.3, 0.8, 2.3, NAN};
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
@@ -90,23 +89,20 @@ START_TEST(a_level_that_ends_elsewhere_fails)
         ck_assert_int_eq(judge().code, LS_FAIL);
     }
 }
-END_TEST
 
-START_TEST(curves_that_do_not_fall_show_nothing)
+TEST(curves_that_do_not_fall_show_nothing)
 {
     for (int run = 0; run < RUNS; run++) {
         set_curve(run, 2.3, 2.29 + 0.001 * run);
     }
     ck_assert_int_eq(judge().code, LS_WEAK);
 }
-END_TEST
 
-START_TEST(a_run_that_stopped_early_fails)
+TEST(a_run_that_stopped_early_fails)
 {
     fixture.rank[3].step_count = STEPS - 1;
     ck_assert_int_eq(judge().code, LS_FAIL);
 }
-END_TEST
 
 /* Steps of 10 ms after a warm-up of 4; the second half takes `later` ms, one step in it `audited`.
  */
@@ -134,7 +130,7 @@ static ls_verdict judge_window(double later, double audited)
 }
 
 /* 5 % apart, which an audited step of any time does not change. */
-START_TEST(an_audited_step_is_in_neither_half_of_a_window)
+TEST(an_audited_step_is_in_neither_half_of_a_window)
 {
     ck_assert_int_eq(judge_window(10.5, 0).code, LS_PASS);
     ck_assert_int_eq(judge_window(13, 0).code, LS_WEAK);
@@ -147,18 +143,5 @@ START_TEST(an_audited_step_is_in_neither_half_of_a_window)
         ck_assert_int_eq(judge_window(13, audited[i]).code, LS_WEAK);
     }
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("performance");
-    TCase *tests = tcase_create("performance");
-    tcase_add_checked_fixture(tests, open_curves, close_curves);
-    tcase_add_test(tests, a_level_that_ends_where_o0_ends_passes);
-    tcase_add_test(tests, a_level_that_ends_elsewhere_fails);
-    tcase_add_test(tests, curves_that_do_not_fall_show_nothing);
-    tcase_add_test(tests, a_run_that_stopped_early_fails);
-    tcase_add_test(tests, an_audited_step_is_in_neither_half_of_a_window);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("performance", .before = open_curves, .after = close_curves)

@@ -112,17 +112,16 @@ static void round_trip(const struct place *place, const char *arguments)
     ls_path_remove_tree(folder);
 }
 
-START_TEST(a_repeat_line_repeats)
+ROWS_TEST(a_repeat_line_repeats, places)
 {
     round_trip(&places[_i],
                "--case scaler.trace.due.o2 --subject 'sh fails.sh' --seed 11 --device cpu");
     round_trip(&places[_i], "--case 'scaler.trace.plain.o?' --subject 'sh  ./fails.sh' --seed 12");
 }
-END_TEST
 
 /* Installed where the user may not write, the cache of the oracle's steps is in the run's folder,
  * without a word. Root writes everywhere: a file is in the way. */
-START_TEST(an_installation_is_not_written)
+TEST(an_installation_is_not_written)
 {
     char folder[64];
     fake_folder(folder, sizeof folder);
@@ -142,7 +141,6 @@ START_TEST(an_installation_is_not_written)
         paste(folder, "! grep -e error -e warning said && ls results/latest/oracle | grep ."), 0);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
 /* ---- stopped runs ---------------------------------------------------------------------------- */
 
@@ -221,7 +219,7 @@ static int stop(const struct stopped *s)
     return run.code;
 }
 
-START_TEST(a_stopped_run_goes_on)
+ROWS_TEST(a_stopped_run_goes_on, stopped)
 {
     const struct stopped *s = &stopped[_i];
     char folder[64], path[200];
@@ -269,16 +267,5 @@ START_TEST(a_stopped_run_goes_on)
     ck_assert_int_eq(chdir("/"), 0);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("repeat");
-    TCase *tests = tcase_create("repeat");
-    tcase_set_timeout(tests, 60);
-    tcase_add_loop_test(tests, a_repeat_line_repeats, 0, sizeof places / sizeof *places);
-    tcase_add_test(tests, an_installation_is_not_written);
-    tcase_add_loop_test(tests, a_stopped_run_goes_on, 0, sizeof stopped / sizeof *stopped);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("repeat", .timeout_s = 60)

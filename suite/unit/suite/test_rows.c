@@ -16,7 +16,7 @@ static void judge(const ls_case *row, const ls_record *job, ls_verdict *out)
     ls_verdict_pass(out, 1, "seen");
 }
 
-START_TEST(no_word_is_the_evidence_job)
+TEST(no_word_is_the_evidence_job)
 {
     ls_spec plain = ls_matrix_spec(LS_ROLE_EVIDENCE), spec;
     plain.seed = 7;
@@ -25,9 +25,8 @@ START_TEST(no_word_is_the_evidence_job)
     ck_assert_ptr_null(ls_rows_read_spec(&settings, "", &spec));
     ck_assert_mem_eq(&spec, &plain, sizeof spec);
 }
-END_TEST
 
-START_TEST(every_word_sets_its_member)
+TEST(every_word_sets_its_member)
 {
     ls_spec s = ls_rows_spec(&settings,
                              "resnet18 O2 w4 n2 b0.5 bf16 torch sync image=64 batch=8 accumulate=3 "
@@ -60,9 +59,8 @@ START_TEST(every_word_sets_its_member)
     ck_assert(s.wrap == LS_WRAP_KILL && s.kill_rank == 2 && s.kill_step == 3);
     ck_assert_str_eq(ls_rows_spec(&settings, "scale= O1").loss_scale, "");
 }
-END_TEST
 
-START_TEST(batches_are_made_whatever_the_order)
+TEST(batches_are_made_whatever_the_order)
 {
     ls_spec spec = ls_rows_spec(&settings, "--b batches=sum@1:0,2:1 O2 w2 accumulate=3");
     ck_assert_str_eq(spec.data, "batches:{run}/overflow/sum-1-0-2-1-a3-w2");
@@ -70,9 +68,8 @@ START_TEST(batches_are_made_whatever_the_order)
     ck_assert_str_eq(spec.arch, "resnet8");
     ck_assert(ls_overflow_wants(&spec));
 }
-END_TEST
 
-START_TEST(a_wrong_word_is_named)
+TEST(a_wrong_word_is_named)
 {
     static const struct {
         const char *text, *wrong;
@@ -95,9 +92,8 @@ START_TEST(a_wrong_word_is_named)
         ck_assert_str_eq(wrong, bad[i].wrong);
     }
 }
-END_TEST
 
-START_TEST(a_table_becomes_its_cases)
+TEST(a_table_becomes_its_cases)
 {
     static const int more = 3;
     const ls_row rows[] = {
@@ -131,9 +127,8 @@ START_TEST(a_table_becomes_its_cases)
     ck_assert(list.row[8].judges_refusal && !list.row[8].judges_outcome);
     ls_rows_free(&list);
 }
-END_TEST
 
-START_TEST(a_formatted_row_has_its_own_data)
+TEST(a_formatted_row_has_its_own_data)
 {
     ls_case_list list = {0};
     for (int level = 0; level < 100; level++) { /* more rows than the list first has room for */
@@ -153,9 +148,8 @@ START_TEST(a_formatted_row_has_its_own_data)
     ls_rows_free(&list);
     ck_assert_ptr_null(list.memory);
 }
-END_TEST
 
-START_TEST(evidence_is_for_what_passes)
+TEST(evidence_is_for_what_passes)
 {
     ls_verdict out = {0};
     ls_verdict_pass(&out, 3, "%d steps", 3);
@@ -166,19 +160,5 @@ START_TEST(evidence_is_for_what_passes)
     ck_assert_int_eq(out.code, LS_FAIL);
     ck_assert_str_eq(out.evidence, "step 2");
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("rows");
-    TCase *tests = tcase_create("rows");
-    tcase_add_test(tests, no_word_is_the_evidence_job);
-    tcase_add_test(tests, every_word_sets_its_member);
-    tcase_add_test(tests, batches_are_made_whatever_the_order);
-    tcase_add_test(tests, a_wrong_word_is_named);
-    tcase_add_test(tests, a_table_becomes_its_cases);
-    tcase_add_test(tests, a_formatted_row_has_its_own_data);
-    tcase_add_test(tests, evidence_is_for_what_passes);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("rows")

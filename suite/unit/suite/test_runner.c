@@ -82,7 +82,7 @@ static int starts(const char *folder)
     return count;
 }
 
-START_TEST(jobs_run_once_and_a_crash_stops_nothing)
+TEST(jobs_run_once_and_a_crash_stops_nothing)
 {
     char folder[64], subject[200];
     fake_folder(folder, sizeof folder);
@@ -103,9 +103,8 @@ START_TEST(jobs_run_once_and_a_crash_stops_nothing)
     ls_runner_free(&run);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
-START_TEST(an_interrupted_run_does_only_the_rest)
+TEST(an_interrupted_run_does_only_the_rest)
 {
     char folder[64], subject[200];
     fake_folder(folder, sizeof folder);
@@ -139,7 +138,6 @@ START_TEST(an_interrupted_run_does_only_the_rest)
     ls_runner_free(&run);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
 /* Changes what verdicts.jsonl says of the first case. */
 static void rewrite(const char *folder, const char *from, const char *to)
@@ -154,7 +152,7 @@ static void rewrite(const char *folder, const char *from, const char *to)
     free(text);
 }
 
-START_TEST(a_pass_without_a_count_is_not_taken_over)
+LOOP_TEST(a_pass_without_a_count_is_not_taken_over, 3)
 {
     static const char *const counts[] = {"", "\"compared\":0,", "\"compared\":2,"};
     char folder[64], subject[200];
@@ -181,7 +179,6 @@ START_TEST(a_pass_without_a_count_is_not_taken_over)
     ls_runner_free(&run);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
 static void judge_nothing(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
@@ -190,7 +187,7 @@ static void judge_nothing(const ls_case *row, const ls_record *job, ls_verdict *
     (void)out;
 }
 
-START_TEST(a_judge_that_does_nothing_is_weak)
+TEST(a_judge_that_does_nothing_is_weak)
 {
     char folder[64], subject[200];
     fake_folder(folder, sizeof folder);
@@ -206,9 +203,8 @@ START_TEST(a_judge_that_does_nothing_is_weak)
     ls_runner_free(&run);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
-START_TEST(fail_early_leaves_the_rest_unjudged)
+TEST(fail_early_leaves_the_rest_unjudged)
 {
     char folder[64], subject[200];
     fake_folder(folder, sizeof folder);
@@ -224,9 +220,8 @@ START_TEST(fail_early_leaves_the_rest_unjudged)
     ls_runner_free(&run);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
-START_TEST(a_waiver_turns_a_failure_with_its_reason)
+TEST(a_waiver_turns_a_failure_with_its_reason)
 {
     char folder[64], subject[200];
     fake_folder(folder, sizeof folder);
@@ -241,10 +236,9 @@ START_TEST(a_waiver_turns_a_failure_with_its_reason)
     ls_runner_free(&run);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
 /* The first job takes longer than all may: what it shows is kept, the rest is not run. */
-START_TEST(no_job_begins_when_the_budget_is_used_up)
+TEST(no_job_begins_when_the_budget_is_used_up)
 {
     char folder[64], subject[200];
     fake_folder(folder, sizeof folder);
@@ -267,10 +261,9 @@ START_TEST(no_job_begins_when_the_budget_is_used_up)
     ls_runner_free(&run);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
 /* A trainer that takes a second to start makes the plan longer. */
-START_TEST(the_start_of_a_subject_is_measured)
+TEST(the_start_of_a_subject_is_measured)
 {
     char folder[64], subject[200];
     fake_folder(folder, sizeof folder);
@@ -294,7 +287,6 @@ START_TEST(the_start_of_a_subject_is_measured)
     ls_runner_free(&run);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
 /* Refuses some options, some values, and a value at one level. */
 static const char refusing[] =
@@ -326,7 +318,7 @@ static const struct asked {
     {"w2 torch O2 scale=dynamic --nesterov", 2},
 };
 
-START_TEST(a_refused_option_is_asked_once)
+TEST(a_refused_option_is_asked_once)
 {
     enum { JOBS = sizeof asked / sizeof *asked };
     char folder[64], subject[200];
@@ -355,10 +347,9 @@ START_TEST(a_refused_option_is_asked_once)
     ls_runner_free(&run);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
 /* Jobs so far took twice their estimate. */
-START_TEST(time_left_falls_while_a_job_runs)
+TEST(time_left_falls_while_a_job_runs)
 {
     ls_progress_times times = {.before_s = 10, .job_s = 10, .after_s = 20, .elapsed_s = 20};
     double left_s[] = {60, 55, 40, 40};
@@ -370,23 +361,5 @@ START_TEST(time_left_falls_while_a_job_runs)
     times = (ls_progress_times){.job_s = 10, .after_s = 20, .elapsed_s = 3};
     ck_assert(ls_progress_left_s(&times) == 30); /* no job has ended, so the pace is unknown */
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("runner");
-    TCase *tests = tcase_create("runner");
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, jobs_run_once_and_a_crash_stops_nothing);
-    tcase_add_test(tests, an_interrupted_run_does_only_the_rest);
-    tcase_add_loop_test(tests, a_pass_without_a_count_is_not_taken_over, 0, 3);
-    tcase_add_test(tests, a_judge_that_does_nothing_is_weak);
-    tcase_add_test(tests, fail_early_leaves_the_rest_unjudged);
-    tcase_add_test(tests, a_refused_option_is_asked_once);
-    tcase_add_test(tests, no_job_begins_when_the_budget_is_used_up);
-    tcase_add_test(tests, the_start_of_a_subject_is_measured);
-    tcase_add_test(tests, time_left_falls_while_a_job_runs);
-    tcase_add_test(tests, a_waiver_turns_a_failure_with_its_reason);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("runner", .timeout_s = 60)

@@ -20,7 +20,7 @@ static ls_case_list all(void)
     return list;
 }
 
-START_TEST(every_list_names_cases_that_exist)
+TEST(every_list_names_cases_that_exist)
 {
     static const char *const files[] = {"suite/lists/smoke.txt", "suite/lists/quick.txt",
                                         "suite/lists/mustpass.txt"};
@@ -44,7 +44,6 @@ START_TEST(every_list_names_cases_that_exist)
         ls_select_free(&wanted);
     }
 }
-END_TEST
 
 static int lines_of(const char *arguments)
 {
@@ -63,7 +62,7 @@ static int lines_of(const char *arguments)
 
 /* With and without another trainer a claim selects its cases, which shares divide; cases that are
  * named are run whether or not they belong to it. */
-START_TEST(a_claim_selects_its_cases)
+TEST(a_claim_selects_its_cases)
 {
     ls_select_list claim = {0, 0, NULL};
     ck_assert_int_eq(ls_select_claim("ddp-o2", &claim), LS_OK);
@@ -79,9 +78,8 @@ START_TEST(a_claim_selects_its_cases)
     ls_rows_free(&list);
     ls_select_free(&claim);
 }
-END_TEST
 
-START_TEST(every_case_is_in_some_claim)
+TEST(every_case_is_in_some_claim)
 {
     ls_select_list claim = {0, 0, NULL};
     ck_assert_int_eq(ls_select_claim("all", &claim), LS_OK);
@@ -99,9 +97,8 @@ START_TEST(every_case_is_in_some_claim)
     ck_assert_ptr_null(ls_select_find(&claim, "performance.timed.o2.w4.b25mb"));
     ls_select_free(&claim);
 }
-END_TEST
 
-START_TEST(manners_are_requirements_of_refusals)
+TEST(manners_are_requirements_of_refusals)
 {
     ls_select_list manners = {0};
     ck_assert_int_eq(ls_select_manners(&manners), LS_OK);
@@ -127,7 +124,6 @@ START_TEST(manners_are_requirements_of_refusals)
     ls_rows_free(&run.cases);
     ls_select_free(&manners);
 }
-END_TEST
 
 /* Index of the only share that holds the case; fails when none or two do. */
 static int share_of(ls_case_list *share, int shares, const char *id)
@@ -143,7 +139,7 @@ static int share_of(ls_case_list *share, int shares, const char *id)
     return found;
 }
 
-START_TEST(shares_are_whole_disjoint_and_even)
+TEST(shares_are_whole_disjoint_and_even)
 {
     enum { SHARES = 3 };
     ls_select_list everything = {0, 0, NULL};
@@ -180,9 +176,8 @@ START_TEST(shares_are_whole_disjoint_and_even)
     ls_matrix_free(&owner);
     ls_rows_free(&whole);
 }
-END_TEST
 
-START_TEST(lists_keep_their_budget)
+TEST(lists_keep_their_budget)
 {
     static const char *const file[] = {"suite/lists/mustpass.txt", "suite/lists/smoke.txt"};
     for (int f = 0; f < 2; f++) {
@@ -208,11 +203,10 @@ START_TEST(lists_keep_their_budget)
         ls_select_free(&wanted);
     }
 }
-END_TEST
 
 /* Within half of the time of all: no requirement twice while another that fits has none, and each
  * job counted once. */
-START_TEST(a_budget_takes_requirements_first)
+TEST(a_budget_takes_requirements_first)
 {
     ls_run run = {.cases = all(), .options = cJSON_CreateObject()};
     run.site = (ls_matrix_site){.cores = 2, .start_s = 1};
@@ -258,9 +252,8 @@ START_TEST(a_budget_takes_requirements_first)
     ls_select_free(&run.claim);
     cJSON_Delete(run.options);
 }
-END_TEST
 
-START_TEST(a_name_that_fits_no_case_is_refused)
+TEST(a_name_that_fits_no_case_is_refused)
 {
     ls_select_list wanted = {0, 0, NULL};
     ls_select_add(&wanted, "gradients.o2.w2.b0.1mb", "");
@@ -270,10 +263,9 @@ START_TEST(a_name_that_fits_no_case_is_refused)
     ls_rows_free(&list);
     ls_select_free(&wanted);
 }
-END_TEST
 
 /* In one release; the line names the new one. */
-START_TEST(a_renamed_family_is_found_by_its_old_name)
+TEST(a_renamed_family_is_found_by_its_old_name)
 {
     ls_select_list wanted = {0, 0, NULL};
     catch_lines();
@@ -291,9 +283,8 @@ START_TEST(a_renamed_family_is_found_by_its_old_name)
     ls_rows_free(&list);
     ls_select_free(&wanted);
 }
-END_TEST
 
-START_TEST(lists_have_comments_and_reasons)
+TEST(lists_have_comments_and_reasons)
 {
     char folder[64], path[128];
     fake_folder(folder, sizeof folder);
@@ -312,9 +303,8 @@ START_TEST(lists_have_comments_and_reasons)
     ls_path_remove_tree(folder);
     ck_assert_int_eq(ls_select_load("/nonexistent/list", &list), LS_ERR_USAGE);
 }
-END_TEST
 
-START_TEST(variables_are_checked_and_never_guessed)
+TEST(variables_are_checked_and_never_guessed)
 {
     static char *const bad[] = {"NGPU=8",        "NGPUS=x",      "NGPUS=0",    "NGPUS",
                                 "OPT_LEVELS=01", "PROFILE=fast", "DEVICE=gpu", "FAIL_EARLY=yes",
@@ -335,9 +325,8 @@ START_TEST(variables_are_checked_and_never_guessed)
     ck_assert_str_eq(ls_variables_text(&variables, "LABEL", "none"), "none");
     ls_variables_free(&variables);
 }
-END_TEST
 
-START_TEST(the_nearest_word_is_the_one_meant)
+TEST(the_nearest_word_is_the_one_meant)
 {
     static const char *const names[] = {"NGPUS", "NODES", "STEPS", "--case"};
     ck_assert_str_eq(ls_text_nearest("NGPU", names, 4), "NGPUS");
@@ -345,7 +334,6 @@ START_TEST(the_nearest_word_is_the_one_meant)
     ck_assert_str_eq(ls_text_nearest("NODE", names, 4), "NODES");
     ck_assert_str_eq(ls_text_nearest("--cases", names, 4), "--case");
 }
-END_TEST
 
 static void add_device(const char *folder, const char *address, const char *vendor,
                        const char *class)
@@ -364,7 +352,7 @@ static void add_device(const char *folder, const char *address, const char *vend
     fclose(file);
 }
 
-START_TEST(the_bus_decides_which_device)
+TEST(the_bus_decides_which_device)
 {
     char folder[64];
     fake_folder(folder, sizeof folder);
@@ -391,25 +379,5 @@ START_TEST(the_bus_decides_which_device)
     unsetenv("LS_SYSFS");
     ls_path_remove_tree(folder);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("select");
-    TCase *tests = tcase_create("select");
-    tcase_add_test(tests, every_list_names_cases_that_exist);
-    tcase_add_test(tests, a_claim_selects_its_cases);
-    tcase_add_test(tests, every_case_is_in_some_claim);
-    tcase_add_test(tests, manners_are_requirements_of_refusals);
-    tcase_add_test(tests, shares_are_whole_disjoint_and_even);
-    tcase_add_test(tests, lists_keep_their_budget);
-    tcase_add_test(tests, a_budget_takes_requirements_first);
-    tcase_add_test(tests, a_name_that_fits_no_case_is_refused);
-    tcase_add_test(tests, a_renamed_family_is_found_by_its_old_name);
-    tcase_add_test(tests, lists_have_comments_and_reasons);
-    tcase_add_test(tests, variables_are_checked_and_never_guessed);
-    tcase_add_test(tests, the_nearest_word_is_the_one_meant);
-    tcase_add_test(tests, the_bus_decides_which_device);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("select")

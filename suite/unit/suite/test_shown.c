@@ -45,7 +45,7 @@ static int run_versus(const char *environment, const char *only, const char *ms,
     return atoi(code + 5);
 }
 
-START_TEST(a_peer_without_times_is_no_comparison)
+TEST(a_peer_without_times_is_no_comparison)
 {
     char said[4000];
     int code = run_versus("", "resnet18.32.b32.t2", "", said, sizeof said);
@@ -55,9 +55,8 @@ START_TEST(a_peer_without_times_is_no_comparison)
     code = run_versus("", "resnet18.32.b32.t2", "\"total\":9.0", said, sizeof said);
     ck_assert_msg(code == 0 && strstr(said, "1 settings compared, 0 left out") != NULL, "%s", said);
 }
-END_TEST
 
-START_TEST(settings_that_are_all_left_out_show_nothing)
+TEST(settings_that_are_all_left_out_show_nothing)
 {
     char said[4000];
     int code =
@@ -65,10 +64,9 @@ START_TEST(settings_that_are_all_left_out_show_nothing)
     ck_assert_msg(code == LS_ERR_INFRA && strstr(said, "0 settings compared, 1 left out") != NULL,
                   "%s", said);
 }
-END_TEST
 
 /* A fault whose tensor the dump lacks would be a clean step that "passes with a fault". */
-START_TEST(a_fault_that_changes_nothing_is_an_error)
+TEST(a_fault_that_changes_nothing_is_an_error)
 {
     char folder[64], from[128], to[128];
     fake_folder(folder, sizeof folder);
@@ -91,10 +89,9 @@ START_TEST(a_fault_that_changes_nothing_is_an_error)
     }
     ls_path_remove_tree(folder);
 }
-END_TEST
 
 /* Those of the batches before the clock starts, too: every picture that was taken is counted. */
-START_TEST(bad_pictures_are_counted_among_all)
+TEST(bad_pictures_are_counted_among_all)
 {
     char folder[64], program[1024], command[2400], said[2000];
     fake_folder(folder, sizeof folder);
@@ -111,17 +108,5 @@ START_TEST(bad_pictures_are_counted_among_all)
     ck_assert_msg(strstr(said, "\n27 of 30 pictures could not be read\n") != NULL, "%s", said);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("shown");
-    TCase *tests = tcase_create("commands");
-    tcase_set_timeout(tests, 280);
-    tcase_add_test(tests, a_peer_without_times_is_no_comparison);
-    tcase_add_test(tests, settings_that_are_all_left_out_show_nothing);
-    tcase_add_test(tests, a_fault_that_changes_nothing_is_an_error);
-    tcase_add_test(tests, bad_pictures_are_counted_among_all);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("shown", .timeout_s = 280)

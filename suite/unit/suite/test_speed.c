@@ -60,7 +60,7 @@ static ls_speed_verdict decide(void)
     return out;
 }
 
-START_TEST(equal_is_within_and_slower_is_below)
+TEST(equal_is_within_and_slower_is_below)
 {
     static const struct {
         double factor;
@@ -76,10 +76,9 @@ START_TEST(equal_is_within_and_slower_is_below)
         ck_assert_msg(strstr(out.why, "limit 0.97") != NULL, "%s", out.why);
     }
 }
-END_TEST
 
 /* Read when it is checked, and again at the run's end. */
-START_TEST(a_baseline_may_be_an_archive)
+TEST(a_baseline_may_be_an_archive)
 {
     LS_TEXT(line, 300,
             "cd %s && echo {} >before/verdicts.jsonl && tar -C before -cJf before.tar.xz . && rm "
@@ -98,9 +97,8 @@ START_TEST(a_baseline_may_be_an_archive)
     ck_assert_str_eq(out.value, "below");
     ck_assert(out.below);
 }
-END_TEST
 
-START_TEST(noise_does_not_make_a_row_slower)
+TEST(noise_does_not_make_a_row_slower)
 {
     write_summary("before", 1, 0.2, "", false);
     write_summary("now", 0.9, 0.2, "", false);
@@ -108,9 +106,8 @@ START_TEST(noise_does_not_make_a_row_slower)
     ck_assert(!out.below);
     ck_assert_str_eq(out.value, "within");
 }
-END_TEST
 
-START_TEST(what_is_no_result_gates_nothing)
+TEST(what_is_no_result_gates_nothing)
 {
     write_summary("before", 1, 0.01, "", false);
     write_summary("now", 0.5, 0.01, "its checks did not pass", false);
@@ -121,7 +118,6 @@ START_TEST(what_is_no_result_gates_nothing)
     ck_assert_str_eq(row_value, "no baseline");
     ck_assert(!out.below && out.unshown);
 }
-END_TEST
 
 /* A run on something else is neither slower nor as fast; an unknown machine is another one. */
 #define ON(cpu, cores, rest, options)                                                             \
@@ -169,7 +165,7 @@ static const struct {
      "", "variables: unknown against LS_SHM=0"},
 };
 
-START_TEST(runs_on_something_else_are_not_comparable)
+ROWS_TEST(runs_on_something_else_are_not_comparable, machines)
 {
     bool same = machines[_i].decides[0] == '\0';
     machine = machines[_i].before;
@@ -187,16 +183,14 @@ START_TEST(runs_on_something_else_are_not_comparable)
     ls_headline headline = {.status = LS_OK, .speed = out};
     ck_assert_int_eq(ls_headline_exit(&headline), LS_ERR_CHECK);
 }
-END_TEST
 
-START_TEST(a_baseline_that_is_none_is_refused)
+TEST(a_baseline_that_is_none_is_refused)
 {
     char path[300];
     ls_text_put(path, sizeof path, "%s/nothing", scratch);
     ck_assert_int_eq(ls_speed_check_baseline(path), LS_ERR_USAGE);
     ck_assert_int_eq(ls_speed_check_baseline(""), LS_OK);
 }
-END_TEST
 
 static void open_scratch(void)
 {
@@ -210,18 +204,4 @@ static void close_scratch(void)
     ls_path_remove_tree(scratch);
 }
 
-int main(void)
-{
-    Suite *suite = suite_create("speed");
-    TCase *tests = tcase_create("speed");
-    tcase_add_checked_fixture(tests, open_scratch, close_scratch);
-    tcase_add_test(tests, equal_is_within_and_slower_is_below);
-    tcase_add_test(tests, a_baseline_may_be_an_archive);
-    tcase_add_test(tests, noise_does_not_make_a_row_slower);
-    tcase_add_test(tests, what_is_no_result_gates_nothing);
-    tcase_add_loop_test(tests, runs_on_something_else_are_not_comparable, 0,
-                        (int)(sizeof machines / sizeof *machines));
-    tcase_add_test(tests, a_baseline_that_is_none_is_refused);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("speed", .before = open_scratch, .after = close_scratch)

@@ -84,7 +84,7 @@ static void write_dump(const char *folder, int rank, const struct dumped *d)
     ck_assert_int_eq(ls_safetensors_finish(writer), LS_OK);
 }
 
-START_TEST(wrong_statistics_are_caught)
+ROWS_TEST(wrong_statistics_are_caught, dumps)
 {
     const struct dumped *d = &dumps[_i];
     const ls_judge_statistics_facts facts = {.step = 1, .size = RANKS};
@@ -107,13 +107,5 @@ START_TEST(wrong_statistics_are_caught)
                   "%s", out.cause);
     ls_path_remove_tree(job.directory);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("statistics");
-    TCase *tests = tcase_create("statistics");
-    tcase_add_loop_test(tests, wrong_statistics_are_caught, 0, sizeof dumps / sizeof *dumps);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("statistics")

@@ -118,7 +118,7 @@ static void go(ls_run *run, ls_headline *headline)
     ls_headline_decide(run, headline);
 }
 
-START_TEST(one_fault_each_is_named)
+LOOP_TEST(one_fault_each_is_named, FAULTS)
 {
     char folder[64], subject[200];
     fake_folder(folder, sizeof folder);
@@ -135,7 +135,6 @@ START_TEST(one_fault_each_is_named)
     ls_runner_free(&run);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
 static pid_t read_pid(const char *folder, const char *name)
 {
@@ -149,7 +148,7 @@ static pid_t read_pid(const char *folder, const char *name)
     return pid;
 }
 
-START_TEST(a_hanging_subject_times_out_and_leaves_nothing)
+TEST(a_hanging_subject_times_out_and_leaves_nothing)
 {
     char folder[64], subject[200], body[600];
     fake_folder(folder, sizeof folder);
@@ -181,9 +180,8 @@ START_TEST(a_hanging_subject_times_out_and_leaves_nothing)
     ls_runner_free(&run);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
-START_TEST(dumps_that_cannot_be_read_fail)
+TEST(dumps_that_cannot_be_read_fail)
 {
     static const char *const body[] = {
         "start; step 1; step 2; finish", /* none at all */
@@ -208,10 +206,9 @@ START_TEST(dumps_that_cannot_be_read_fail)
         ls_path_remove_tree(folder);
     }
 }
-END_TEST
 
 /* Runs a good subject that knows resnet8 only, for cases of it and of others. */
-START_TEST(a_subject_that_supports_three_cases_is_not_correct)
+TEST(a_subject_that_supports_three_cases_is_not_correct)
 {
     char folder[64], subject[200];
     fake_folder(folder, sizeof folder);
@@ -240,7 +237,6 @@ START_TEST(a_subject_that_supports_three_cases_is_not_correct)
     ls_runner_free(&run);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
 /* Two jobs of two ranks and the question whether it starts at all; `asked`: how often it ran. */
 static const struct start {
@@ -260,7 +256,7 @@ static const struct start {
     {"exit 4", LS_UNSUPPORTED, "exit code 4", 4},
 };
 
-START_TEST(whether_it_starts_is_asked_once)
+ROWS_TEST(whether_it_starts_is_asked_once, starts)
 {
     const struct start *s = &starts[_i];
     char folder[64], subject[200];
@@ -288,10 +284,9 @@ START_TEST(whether_it_starts_is_asked_once)
     ls_runner_free(&run);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
 /* Our trainer at O0, with its record and dumps rewritten to say O2. */
-START_TEST(o2_computed_in_fp32_is_not_correct)
+TEST(o2_computed_in_fp32_is_not_correct)
 {
     char folder[64], subject[200], program[1024], body[3000];
     fake_folder(folder, sizeof folder);
@@ -316,7 +311,6 @@ START_TEST(o2_computed_in_fp32_is_not_correct)
     ls_runner_free(&run);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
 /* Four steps of two ranks with one wrong member; %d is the step. */
 static const struct lie {
@@ -346,7 +340,7 @@ static const struct lie {
     {"subject.form.lr-zero", "{}", "\"digest\":{\"param\":\"1\"}", LS_PASS},
 };
 
-START_TEST(events_that_say_something_else_fail)
+ROWS_TEST(events_that_say_something_else_fail, lie)
 {
     ls_case_settings settings = {.seed = 7, .bench = NULL};
     ls_case_list list = {0, 0, NULL};
@@ -377,10 +371,9 @@ START_TEST(events_that_say_something_else_fail)
     ls_rows_free(&list);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
 /* What the page shows is what runs. */
-START_TEST(the_page_shows_the_example)
+TEST(the_page_shows_the_example)
 {
     char path[1024];
     ck_assert(ls_path_find("suite/peers/README.md", path, sizeof path));
@@ -392,7 +385,6 @@ START_TEST(the_page_shows_the_example)
     free(page);
     free(example);
 }
-END_TEST
 
 /* Our trainer, and a script that then edits what it wrote. `events SED` edits this rank's events,
  * `dumps STEP SED` its dumps of that step, '*': of each; the data stay where they are, so that
@@ -437,7 +429,7 @@ static ls_verdict judge_without(const char *id, const char *const *hidden, int c
 }
 
 /* A dump may leave out what has its default, as the page says, and what the page does not name. */
-START_TEST(a_dump_may_leave_out_what_the_page_says)
+TEST(a_dump_may_leave_out_what_the_page_says)
 {
     static const char *const hidden[] = {"loss_scale", "skipped",         "optimizer",
                                          "accumulate", "loss_scale_next", "half"};
@@ -459,10 +451,9 @@ START_TEST(a_dump_may_leave_out_what_the_page_says)
                       ls_verdict_name(verdict.code), verdict.evidence);
     }
 }
-END_TEST
 
 /* What a dump leaves out has a value, which must be that of its step. */
-START_TEST(metadata_that_is_missing_where_it_matters_fails)
+TEST(metadata_that_is_missing_where_it_matters_fails)
 {
     static const struct {
         const char *id, *hidden, *evidence;
@@ -480,7 +471,6 @@ START_TEST(metadata_that_is_missing_where_it_matters_fails)
                       ls_verdict_name(verdict.code), verdict.evidence);
     }
 }
-END_TEST
 
 /* A judge demands what it says that it has judged: each of these left a part out, and passed. */
 static const struct omission {
@@ -528,7 +518,7 @@ static const struct omission {
      LS_FAIL, "bn1 channel"},
 };
 
-START_TEST(what_is_left_out_does_not_pass)
+ROWS_TEST(what_is_left_out_does_not_pass, omission)
 {
     const struct omission *o = &omission[_i];
     ls_verdict verdict = judge_edited(o->id, o->script);
@@ -536,10 +526,9 @@ START_TEST(what_is_left_out_does_not_pass)
                   "%s, %s: %s %s", o->id, o->script, ls_verdict_name(verdict.code),
                   verdict.evidence);
 }
-END_TEST
 
 /* The program itself: no case is no success. */
-START_TEST(zero_cases_are_exit_code_1)
+TEST(zero_cases_are_exit_code_1)
 {
     char folder[64], program[1024], command[1400];
     fake_folder(folder, sizeof folder);
@@ -560,11 +549,10 @@ START_TEST(zero_cases_are_exit_code_1)
     }
     ls_path_remove_tree(folder);
 }
-END_TEST
 
 /* A good trainer that takes an option that it does not know: CORRECT says nothing of it, and the
  * exit code only where it is asked for. */
-START_TEST(bad_manners_are_not_wrong_training)
+TEST(bad_manners_are_not_wrong_training)
 {
     static const struct {
         const char *arguments;
@@ -607,29 +595,5 @@ START_TEST(bad_manners_are_not_wrong_training)
     }
     ls_path_remove_tree(folder);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("subject");
-    TCase *tests = tcase_create("subject");
-    tcase_set_timeout(tests, 60);
-    tcase_add_loop_test(tests, one_fault_each_is_named, 0, FAULTS);
-    tcase_add_loop_test(tests, events_that_say_something_else_fail, 0,
-                        (int)(sizeof lie / sizeof *lie));
-    tcase_add_loop_test(tests, what_is_left_out_does_not_pass, 0,
-                        (int)(sizeof omission / sizeof *omission));
-    tcase_add_loop_test(tests, whether_it_starts_is_asked_once, 0,
-                        (int)(sizeof starts / sizeof *starts));
-    tcase_add_test(tests, a_hanging_subject_times_out_and_leaves_nothing);
-    tcase_add_test(tests, dumps_that_cannot_be_read_fail);
-    tcase_add_test(tests, a_subject_that_supports_three_cases_is_not_correct);
-    tcase_add_test(tests, o2_computed_in_fp32_is_not_correct);
-    tcase_add_test(tests, the_page_shows_the_example);
-    tcase_add_test(tests, a_dump_may_leave_out_what_the_page_says);
-    tcase_add_test(tests, metadata_that_is_missing_where_it_matters_fails);
-    tcase_add_test(tests, zero_cases_are_exit_code_1);
-    tcase_add_test(tests, bad_manners_are_not_wrong_training);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("subject", .timeout_s = 60)

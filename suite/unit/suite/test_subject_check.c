@@ -83,7 +83,7 @@ static void fits(const char *log)
     }
 }
 
-START_TEST(a_lack_is_named_with_what_it_costs)
+LOOP_TEST(a_lack_is_named_with_what_it_costs, LACKS)
 {
     const struct lack *l = &lacks[_i];
     char folder[64], line[600], *log = NULL;
@@ -108,9 +108,8 @@ START_TEST(a_lack_is_named_with_what_it_costs)
     free(log);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
-START_TEST(usage_errors_and_missing_programs_differ)
+TEST(usage_errors_and_missing_programs_differ)
 {
     static const struct {
         const char *arguments, *says;
@@ -133,16 +132,5 @@ START_TEST(usage_errors_and_missing_programs_differ)
         ls_path_remove_tree(folder);
     }
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("subject_check");
-    TCase *lack = tcase_create("lacks"), *usage = tcase_create("usage");
-    tcase_set_timeout(lack, 280);
-    tcase_add_loop_test(lack, a_lack_is_named_with_what_it_costs, 0, LACKS);
-    tcase_add_test(usage, usage_errors_and_missing_programs_differ);
-    suite_add_tcase(suite, lack);
-    suite_add_tcase(suite, usage);
-    return run_suite(suite);
-}
+TEST_MAIN("subject_check", .timeout_s = 280)

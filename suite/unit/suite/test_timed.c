@@ -114,7 +114,7 @@ static bool compare(plant planted, double noise, ls_timed_parts *parts, ls_verdi
 
 /* Errors of a thousandth: no part is off by more than a hundredth, though blocks and edges have few
  * elements. */
-START_TEST(noise_is_measured)
+TEST(noise_is_measured)
 {
     ls_timed_parts parts;
     ls_verdict verdict;
@@ -128,7 +128,6 @@ START_TEST(noise_is_measured)
     ck_assert(compare(CLEAN, 0, &parts, &verdict));
     ck_assert(parts.worst[LS_COMPARE_WHOLE].error == 0);
 }
-END_TEST
 
 static const struct expected {
     plant planted;
@@ -144,7 +143,7 @@ static const struct expected {
     {ALL_SUMMED, LS_COMPARE_WHOLE, "every gradient", 0, 1, 2},
 };
 
-START_TEST(faults_are_found)
+ROWS_TEST(faults_are_found, expected)
 {
     const struct expected *e = &expected[_i];
     ls_timed_parts parts;
@@ -162,9 +161,8 @@ START_TEST(faults_are_found)
         ck_assert(parts.worst[LS_COMPARE_WHOLE].error < 0.01);
     }
 }
-END_TEST
 
-START_TEST(what_cannot_be_compared)
+TEST(what_cannot_be_compared)
 {
     ls_timed_parts parts;
     ls_verdict verdict;
@@ -183,9 +181,8 @@ START_TEST(what_cannot_be_compared)
     drop(&full);
     drop(&lacking);
 }
-END_TEST
 
-START_TEST(forwards_are_told_apart)
+TEST(forwards_are_told_apart)
 {
     folder a, b, c;
     char text[120];
@@ -199,9 +196,8 @@ START_TEST(forwards_are_told_apart)
     drop(&b);
     drop(&c);
 }
-END_TEST
 
-START_TEST(references)
+TEST(references)
 {
     ls_matrix bench = {0};
     ls_spec spec = ls_matrix_spec(LS_ROLE_THROUGHPUT);
@@ -235,7 +231,6 @@ START_TEST(references)
     ck_assert_str_eq(reference.data, "batches:{run}/batches/parts3");
     ls_matrix_free(&bench);
 }
-END_TEST
 
 /* ---- the order of sums ----------------------------------------------------------------------- */
 
@@ -329,7 +324,7 @@ static const struct order {
     {{GPU, "3f800000", 1e-3, 1e-2, false}, 2, LS_FAIL, "whole gradient"},
 };
 
-START_TEST(order_is_judged)
+ROWS_TEST(order_is_judged, orders)
 {
     const struct order *o = &orders[_i];
     job clean = {o->subject.start, "3f800000", 0, 0, false};
@@ -366,11 +361,10 @@ START_TEST(order_is_judged)
     ls_rows_free(&list);
     ls_matrix_free(&jobs);
 }
-END_TEST
 
 /* A device's library takes other engines for the deterministic reference than for the timed job, so
  * that branches turn at O0 too; the CPU's kernels are the same in both. */
-START_TEST(o0_is_followed_on_a_device)
+LOOP_TEST(o0_is_followed_on_a_device, 2)
 {
     bool device = _i == 1;
     ls_matrix jobs = {0};
@@ -404,19 +398,5 @@ START_TEST(o0_is_followed_on_a_device)
     ls_rows_free(&list);
     ls_matrix_free(&jobs);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("timed");
-    TCase *tests = tcase_create("parts");
-    tcase_add_test(tests, noise_is_measured);
-    tcase_add_loop_test(tests, faults_are_found, 0, sizeof expected / sizeof *expected);
-    tcase_add_test(tests, what_cannot_be_compared);
-    tcase_add_test(tests, forwards_are_told_apart);
-    tcase_add_test(tests, references);
-    tcase_add_loop_test(tests, o0_is_followed_on_a_device, 0, 2);
-    tcase_add_loop_test(tests, order_is_judged, 0, sizeof orders / sizeof *orders);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("timed")

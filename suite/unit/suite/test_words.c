@@ -110,7 +110,7 @@ static int run_lockstep(const char *folder, char *const *arguments)
     return process.code;
 }
 
-START_TEST(no_line_is_forged)
+ROWS_TEST(no_line_is_forged, subjects)
 {
     const struct subject *s = &subjects[_i];
     char folder[64];
@@ -150,10 +150,9 @@ START_TEST(no_line_is_forged)
     globfree(&files);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
 /* Folders of jobs that another launcher ran. */
-START_TEST(no_folder_forges_a_line)
+TEST(no_folder_forges_a_line)
 {
     char folder[64];
     fake_folder(folder, sizeof folder);
@@ -166,14 +165,5 @@ START_TEST(no_folder_forges_a_line)
     ck_assert_int_eq(run_lockstep(folder, arguments), 1);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("words");
-    TCase *tests = tcase_create("words");
-    tcase_add_loop_test(tests, no_line_is_forged, 0, sizeof subjects / sizeof *subjects);
-    tcase_add_test(tests, no_folder_forges_a_line);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("words")
