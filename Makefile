@@ -92,11 +92,11 @@ CORE := $(call sources,kernels/core) $(addprefix kernels/,load.c optimizers.c lo
 	plan_check.c traffic.c)
 HARNESS := $(call sources,harness/* harness/report/*)
 ORACLE := $(call sources,reference/oracle)
-REFERENCE := $(filter-out reference/oracle/% reference/comm/nccl%,$(call sources,reference/*))
+REFERENCE := $(filter-out reference/oracle/% reference/comm/nccl%,$(call sources,reference/* reference/train/*))
 SUITE := $(filter-out suite/unit/% suite/emulation/%,$(call sources,suite/* suite/cases/* suite/observe/rules suite/observe/trace))
 CPU_FILES := $(call sources,kernels/cpu kernels/cpu/multi kernels/math)
-CUDA_FILES := $(call sources,kernels/cuda)
-CUDA_KERNELS := $(wildcard kernels/cuda/*.cu)
+CUDA_FILES := $(call sources,kernels/cuda kernels/cuda/*)
+CUDA_KERNELS := $(wildcard kernels/cuda/*.cu kernels/cuda/*/*.cu)
 # The oracle's own kernels, which judge a device on the device, and those that audit a step, on either.
 AUDIT_KERNELS := $(wildcard reference/oracle/audit/*.cu)
 ORACLE_KERNELS := $(wildcard reference/oracle/cuda/*.cu) $(AUDIT_KERNELS)
@@ -245,7 +245,7 @@ $(BUILD)/obj/%.cu.o $(BUILD)/obj/%.cu.ptxas $(BUILD)/obj/%.cu.ptx: %.cu | needed
 		{ cat $(compiled).ptxas >&2; exit 1; }
 	@cat $(compiled).kept/*.ptx >$(compiled).ptx
 	@rm -rf $(compiled).kept
-$(call objects,$(wildcard kernels/cuda/*.c)): EXTRA += $(call cuda_includes,$(CUDA_HEADERS) NVTX)
+$(call objects,$(CUDA_FILES)): EXTRA += $(call cuda_includes,$(CUDA_HEADERS) NVTX)
 $(BUILD)/lib/ls_cuda.so: $(call objects,$(CUDA_FILES) $(CUDA_KERNELS)) $(BUILD)/libls_core.a
 	$(call link,$(CXX) -shared $(WHOLE) $(BUNDLED_CUDA),$(call cuda_libraries,$(CUDA_PARTS)))
 ORACLE_ROUNDING := reference/oracle/bits.c

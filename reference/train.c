@@ -8,10 +8,10 @@
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
 #include "reference/examples/example.h"
-#include "reference/train/join.h"
+#include "reference/train/ways/join.h"
 #include "reference/train/journal.h"
-#include "reference/train/step.h"
-#include "reference/train/checkpoint.h"
+#include "reference/train/step/step.h"
+#include "reference/train/checkpoint/checkpoint.h"
 #include "reference/train/uneven.h"
 
 static ls_status prepare(int argc, char **argv, ls_trainer *trainer)

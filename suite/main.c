@@ -17,7 +17,7 @@
 #include "reference/options/options.h"
 #include "suite/commands/commands.h"
 #include "suite/commands/observe_parts.h"
-#include "suite/detect/detect_parts.h"
+#include "suite/detect/detect_internal.h"
 #include "suite/mutate/mutate_parts.h"
 #include "suite/run/command_line.h"
 #include "kernels/core/path.h"

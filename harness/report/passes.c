@@ -1,5 +1,5 @@
 /* Where the time of a step goes on one device without other ranks: run.json's "layers"
- * (suite/commands/layers_parts.h, ls_layers_record). */
+ * (suite/commands/layers_internal.h, ls_layers_record). */
 #include "page.h"
 
 #include <math.h>

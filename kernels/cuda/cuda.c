@@ -7,7 +7,7 @@
 
 #include "kernels/core/log.h"
 #include "backend.h"
-#include "plan_parts.h"
+#include "kernels/cuda/plan/plan_internal.h"
 
 /* ---- the device ------------------------------------------------------------------------------ */
 

@@ -8,7 +8,7 @@
 #include "kernels/core/log.h"
 #include "kernels/traffic.h"
 #include "bound.h"
-#include "plan_parts.h"
+#include "kernels/cuda/plan/plan_internal.h"
 
 enum { REPEATS_MAX = 64 };
 

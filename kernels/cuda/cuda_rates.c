@@ -4,7 +4,7 @@
 #include "kernels/core/sort.h"
 #include "kernels/core/log.h"
 #include "bound.h"
-#include "conv.h"
+#include "kernels/cuda/conv/conv.h"
 
 enum { REPEATS_MAX = 64 };
 

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 
 #include "kernels/core/log.h"
-#include "conv.h"
+#include "kernels/cuda/conv/conv.h"
 #include "ops.h"
 
 enum { FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS, PASSES };

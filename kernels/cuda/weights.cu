@@ -3,7 +3,7 @@
  * sides are accessed in their own order; without taps it is a copy. */
 #include "launch.h"
 
-#include "multi_lists.h"
+#include "kernels/cuda/multi/multi_lists.h"
 #include "ops.h"
 
 enum { THREADS = 256, TILE = 4096, MOST_BLOCKS = 512 };

@@ -1,6 +1,6 @@
 /* The amp library's handle, its optimizers and parameter groups, and the memory of each parameter.
  */
-#include "amp_private.h"
+#include "amp_internal.h"
 
 #include <math.h>
 #include <stdarg.h>

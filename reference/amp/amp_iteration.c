@@ -2,7 +2,7 @@
  * its scale, and the steps of the optimizers (apex/amp/handle.py@scale_loss,
  * apex/amp/_process_optimizer.py). A step is one call of the backend for all parameters of a group
  * that have taken equally many steps, or it is skipped. */
-#include "amp_private.h"
+#include "amp_internal.h"
 
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"

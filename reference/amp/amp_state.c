@@ -1,6 +1,6 @@
 /* The amp library's state dict, in Apex's form (apex/amp/frontend.py@state_dict), checked before
  * anything is applied. */
-#include "amp_private.h"
+#include "amp_internal.h"
 
 #include <limits.h>
 #include <math.h>

@@ -10,7 +10,7 @@
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
-#include "nccl_parts.h"
+#include "nccl_internal.h"
 
 static ls_status take_slot(ls_comm *comm, const ls_comm_op *op, ls_nccl_slot **out)
 {

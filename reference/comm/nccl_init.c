@@ -1,6 +1,6 @@
 /* Opening distributes the unique id through the store and starts a non-blocking communicator with a
  * deadline; closing finalizes it, then destroys it. */
-#include "nccl_parts.h"
+#include "nccl_internal.h"
 
 #include <dlfcn.h>
 #include <stdio.h>

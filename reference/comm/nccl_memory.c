@@ -1,7 +1,7 @@
 /* Buffers from ncclMemAlloc, registered with the communicator so that reductions run without NCCL's
  * own copy (its user guide, "User buffer registration"). Registered and other buffers must not be
  * mixed in one operation: a registration is kept only if all ranks succeeded. */
-#include "nccl_parts.h"
+#include "nccl_internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>

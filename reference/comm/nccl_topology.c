@@ -10,7 +10,7 @@
 #include <unistd.h>
 #include <dirent.h>
 
-#include "nccl_parts.h"
+#include "nccl_internal.h"
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
 #include "kernels/core/file.h"

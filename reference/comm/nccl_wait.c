@@ -1,4 +1,4 @@
-#include "nccl_parts.h"
+#include "nccl_internal.h"
 
 #include <inttypes.h>
 #include <poll.h>

@@ -9,8 +9,8 @@
 #include "kernels/core/plant.h"
 #include "reference/state/digest.h"
 #include "reference/state/optim.h"
-#include "reference/train/join.h"
-#include "reference/train/step.h"
+#include "reference/train/ways/join.h"
+#include "reference/train/step/step.h"
 
 /* ---- start and end --------------------------------------------------------------------------- */
 

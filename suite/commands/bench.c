@@ -11,7 +11,7 @@
 #include "harness/process/proc.h"
 #include "kernels/core/text.h"
 #include "reference/data/make.h"
-#include "bench_parts.h"
+#include "bench_internal.h"
 #include "suite/run/run.h"
 
 static ls_status make_data(const ls_bench *b)

@@ -3,7 +3,7 @@
 #include <unistd.h>
 #include <stdlib.h>
 
-#include "bounds_parts.h"
+#include "bounds_internal.h"
 #include "kernels/core/cores.h"
 #include "kernels/core/path.h"
 #include "harness/run/job.h"

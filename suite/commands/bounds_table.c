@@ -1,4 +1,4 @@
-#include "bounds_parts.h"
+#include "bounds_internal.h"
 
 #include <errno.h>
 #include <fcntl.h>

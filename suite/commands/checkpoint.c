@@ -11,7 +11,7 @@
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
 #include "reference/files/pth_state.h"
-#include "reference/train/convert.h"
+#include "reference/train/checkpoint/convert.h"
 #include "suite/run/command_line.h"
 
 static const char *metadata(const ls_safetensors *file, const char *name)

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "harness/run/job.h"
-#include "bench_parts.h"
+#include "bench_internal.h"
 
 static void print_quoted(const char *word)
 {

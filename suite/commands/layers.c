@@ -10,7 +10,7 @@
 #include "kernels/core/log.h"
 #include "reference/state/device.h"
 #include "suite/run/command_line.h"
-#include "layers_parts.h"
+#include "layers_internal.h"
 
 enum { LONGEST = 20 };
 

@@ -1,4 +1,4 @@
-#include "layers_parts.h"
+#include "layers_internal.h"
 
 #include <math.h>
 #include <stdio.h>

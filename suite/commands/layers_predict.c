@@ -1,7 +1,7 @@
 /* What a step is predicted to take on a GPU that need not be there: the traffic model's bytes and
  * operations (kernels/traffic.h), the rates of a described device, and assumptions, each with its
  * reason, about the share of these rates that kernels reach. */
-#include "layers_parts.h"
+#include "layers_internal.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -290,7 +290,7 @@ static ls_status predict(const ls_layers_request *r, const device *on, const lev
     step s = {.device = on, .level = level, .network = network, .batch = batch, .ways = ways};
     resolve(level, &s.precision);
     if (s.precision.activation == LS_F32) {
-        s.ways &= ~LS_TRAFFIC_BLOCKED_STEM; /* of half types (kernels/cuda/work.c) */
+        s.ways &= ~LS_TRAFFIC_BLOCKED_STEM; /* of half types (kernels/cuda/plan/work.c) */
     }
     ls_plan_options plan = {.batch = batch,
                             .height = r->image_size,

@@ -1,5 +1,5 @@
-#include "bench_parts.h"
-#include "layers_parts.h"
+#include "bench_internal.h"
+#include "layers_internal.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -16,7 +16,7 @@
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
-#include "subject_check_parts.h"
+#include "subject_check_internal.h"
 #include "suite/run/command_line.h"
 
 enum { COLUMNS = 80, CLAIMS_MOST = 64 };

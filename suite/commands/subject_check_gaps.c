@@ -1,7 +1,7 @@
 /* What a subject lacks, by the jobs that were tried, and the cases that each lack costs: those that
  * give an option that it does not take, and those of a requirement whose shortest case did not
  * pass. */
-#include "subject_check_parts.h"
+#include "subject_check_internal.h"
 
 #include <ctype.h>
 #include <math.h>

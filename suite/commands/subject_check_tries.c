@@ -1,6 +1,6 @@
 /* What a subject makes of each option that cases give, and of the shortest case of each
  * requirement. */
-#include "subject_check_parts.h"
+#include "subject_check_internal.h"
 
 #include <ctype.h>
 #include <math.h>

@@ -1,4 +1,4 @@
-#include "bench_parts.h"
+#include "bench_internal.h"
 
 #include <regex.h>
 #include <stdio.h>

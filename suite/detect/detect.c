@@ -14,7 +14,7 @@
 #include "kernels/core/file.h"
 #include "kernels/core/log.h"
 #include "kernels/core/list.h"
-#include "detect_parts.h"
+#include "detect_internal.h"
 #include "suite/run/run.h"
 #include "reference/state/device.h"
 #include "suite/run/command_line.h"

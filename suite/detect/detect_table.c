@@ -1,4 +1,4 @@
-#include "detect_parts.h"
+#include "detect_internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>

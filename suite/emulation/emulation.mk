@@ -53,7 +53,7 @@ $(filter-out $(LOADING_TESTS) $(KERNEL_TESTS) $(call unit_programs,cuda_launch c
 
 # Which engines the real cuDNN offers: a description of a device is enough for it to answer.
 CUDNN_TESTS := $(call unit_programs,cudnn_engines cudnn_fused)
-$(CUDNN_TESTS): $(call objects,$(wildcard kernels/cuda/conv*.c*) kernels/cuda/fuse.cu \
+$(CUDNN_TESTS): $(call objects,$(wildcard kernels/cuda/conv/conv*.c*) kernels/cuda/conv/fuse.cu \
 	$(addprefix kernels/cuda/cuda_,check.c memory.c wait.c))
 $(CUDNN_TESTS): UNIT_LD = $(CXX)
 $(CUDNN_TESTS): UNIT_LIBS = $(call cuda_libraries,CUDART CUDNN)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Whether a run caught a mistake, or was silent on what is right: the rule of ls_detect_judge
-(suite/detect/detect_parts.h), for check.sh and gallery/check.py.
+(suite/detect/detect_internal.h), for check.sh and gallery/check.py.
 
 usage: caught.py RUN CODE [CASE[ VERDICT] CAUSE]    RUN: the folder of a run of `lockstep conform` that ended
 with CODE; CASE: the one that must catch a mistake; without it all must pass. Prints `ok`, `not ok` or `not run`,

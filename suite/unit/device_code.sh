@@ -9,8 +9,8 @@ objects=$1/obj/kernels/cuda
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-for source in kernels/cuda/*.cu; do
-    record=$objects/$(basename "$source")
+for source in kernels/cuda/*.cu kernels/cuda/*/*.cu; do
+    record=$objects/${source#kernels/cuda/}
     if [ ! -f "$record.ptxas" ] || [ ! -f "$record.ptx" ]; then
         echo "$record.ptxas, .ptx: not there"
         continue

@@ -124,12 +124,9 @@ everywhere '.{101}' | cut -c1-90 | breach "lines of more than 100 columns:"
 cat >"$work/known" <<'END'
 157 suite/peers/gallery/wrong
 79 suite/peers/gallery/right
-62 kernels/cuda
 60 suite/peers/wrong
 52 suite/unit/suite
 50 suite/observe/trace
-50 reference/train
-46 kernels/cpu
 END
 sed 's:/[^/]*$::' "$work/files" | sort | uniq -c | awk -v list="$work/known" '
     BEGIN { while ((getline line < list) > 0) { split(line, part, " "); most[part[2]] = part[1] } }
@@ -211,12 +208,11 @@ awk -v list="$work/nodes" '
 
 # Circles of files are no more than these, each a pattern that all of its files match, and its reason.
 cat >"$work/known" <<'END'
-^kernels/cuda/conv                        conv_parts.h declares what the files of a convolution share
+^kernels/cuda/conv                        conv_internal.h declares what the files of a convolution share
 ^kernels/cuda/norm                        norm_back.cu has the second half of norm.h
 ^reference/options/options                options.h declares the options; options_table.c reads them
 ^suite/cases/rows                         rows.h declares both the rows and the reader of their specs
 ^suite/cases/collectives/                 a header declares what the files of a family share
-^suite/cases/data/                        the same
 ^suite/cases/subject/                     the same
 ^suite/observe/                           observe.h, trace.h and rules.h declare what the rules share
 ^suite/run/(headline|speed)$              headline.h declares the three verdicts; speed.c decides one of them
@@ -372,7 +368,7 @@ done
 absent=reference/comm/absent
 grep -E '\.h$' "$work/sources" | grep -v "^$absent/" >"$work/headers"
 grep -E '^kernels/cuda|^suite/emulation|^suite/unit/cuda|/nccl|/interpose\.h' "$work/headers" >"$work/of_cuda"
-xargs grep -lE '"launch\.h"|LS_DEVICE|LS_SHARED' <"$work/headers" >"$work/of_kernels"
+xargs grep -lE '"(kernels/cuda/)?launch\.h"|LS_DEVICE|LS_SHARED' <"$work/headers" >"$work/of_kernels"
 grep -vxF -f "$work/of_cuda" "$work/headers" | grep -vxF -f "$work/of_kernels" |
     alone gcc -std=c11 -D_GNU_SOURCE -x c | breach "every header compiles alone:"
 grep '^reference/oracle/audit/' "$work/of_kernels" | alone g++ -std=c++17 -DLS_AUDIT_CPU -fopenmp -x c++ |

@@ -12,6 +12,7 @@
 #include "kernels/core/text.h"
 #include "kernels/core/list.h"
 #include "reference/data/dataset.h"
+#include "reference/data/make.h"
 
 /* ---- DistributedSampler, from its definition ------------------------------------------------- */
 
@@ -49,6 +50,30 @@ static void permute(uint64_t seed, int64_t count, int64_t *order)
         order[i] = order[z];
         order[z] = kept;
     }
+}
+
+/* ---- of the family --------------------------------------------------------------------------- */
+
+bool ls_data_folder_make(char root[64], ls_verdict *out)
+{
+    ls_text_put(root, 64, "/tmp/lockstep-data-XXXXXX");
+    if (mkdtemp(root) == NULL) {
+        ls_verdict_set(out, LS_INFRA, "cannot make a folder in /tmp");
+        return false;
+    }
+    return true;
+}
+
+ls_loader_options ls_data_loader_options(const char *data)
+{
+    return (ls_loader_options){.data = data,
+                               .world = 1,
+                               .batch_size = 2,
+                               .image_size = LS_DATA_SIZE,
+                               .num_classes = LS_MAKE_CLASSES,
+                               .accumulate = 1,
+                               .seed = 5,
+                               .first_step = 1};
 }
 
 int64_t ls_data_order(int64_t count, int rank, int world, bool shuffle, bool drop_last,

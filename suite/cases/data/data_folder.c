@@ -18,18 +18,6 @@
 
 enum { PER_CLASS = 3, IMAGES = LS_MAKE_CLASSES * PER_CLASS, LARGE = 8 };
 
-/* ---- a folder for one row -------------------------------------------------------------------- */
-
-bool ls_data_folder_make(char root[64], ls_verdict *out)
-{
-    ls_text_put(root, 64, "/tmp/lockstep-data-XXXXXX");
-    if (mkdtemp(root) == NULL) {
-        ls_verdict_set(out, LS_INFRA, "cannot make a folder in /tmp");
-        return false;
-    }
-    return true;
-}
-
 /* A grey image at root/name; folders on the way are made. */
 static bool put_image(const char *root, const char *name)
 {

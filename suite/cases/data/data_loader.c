@@ -19,18 +19,6 @@ typedef struct seen {
     uint64_t image; /* digest of its floats */
 } seen;
 
-ls_loader_options ls_data_loader_options(const char *data)
-{
-    return (ls_loader_options){.data = data,
-                               .world = 1,
-                               .batch_size = 2,
-                               .image_size = LS_DATA_SIZE,
-                               .num_classes = LS_MAKE_CLASSES,
-                               .accumulate = 1,
-                               .seed = 5,
-                               .first_step = 1};
-}
-
 /* The images of `batches` micro-batches, one after the other; LS_OK or what the loader said. */
 static ls_status look(const ls_loader_options *options, int batches, seen *out)
 {

@@ -9,7 +9,7 @@
 
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
-#include "reference/train/audit.h"
+#include "reference/train/audit/audit.h"
 
 enum { STEPS_MAX = 8, DIGEST_BYTES = 20 };
 

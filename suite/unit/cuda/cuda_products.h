@@ -12,7 +12,7 @@
 
 #include "kernels/core/half.h"
 #include "kernels/core/rng.h"
-#include "kernels/cuda/conv.h"
+#include "kernels/cuda/conv/conv.h"
 
 const ls_backend_api *ls_backend_entry(void);
 

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "kernels/cuda/conv_parts.h"
+#include "kernels/cuda/conv/conv_internal.h"
 #include "kernels/lowered.h"
 #include "reference/model/model.h"
 

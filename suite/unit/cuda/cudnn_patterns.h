@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "kernels/cuda/conv_parts.h"
+#include "kernels/cuda/conv/conv_internal.h"
 
 /* Operation graphs with more than one convolution, in the patterns that cuDNN documents, for
  * queries whether cuDNN supports them. A refusal is a result: its text is kept, and later calls are

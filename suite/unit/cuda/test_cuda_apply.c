@@ -1,8 +1,8 @@
 /* Convolutions that apply the batch norm before them, on the emulated cuDNN: their results, whether
  * these admit the engines, how the choice travels as text, and plans that use them: against the
  * interpreter at 20 seeds, in evaluation, with a second stream, exported. */
-#include "kernels/cuda/conv_parts.h"
-#include "kernels/cuda/fuse.h"
+#include "kernels/cuda/conv/conv_internal.h"
+#include "kernels/cuda/conv/fuse.h"
 #include "suite/unit/caught.h"
 #include "suite/unit/run_suite.h"
 #include "cuda_plan.h"

@@ -8,7 +8,7 @@
 #include "kernels/cuda/bound.h"
 #include "kernels/traffic.h"
 #include "reference/model/model.h"
-#include "suite/commands/bench_parts.h"
+#include "suite/commands/bench_internal.h"
 #include "suite/unit/run_suite.h"
 
 TEST(rates_are_measured_and_the_device_described)

@@ -1,7 +1,7 @@
 /* Convolutions of the CUDA backend on the emulated cuDNN: results against plain loops, and the
  * choice among its engines, which offer wrong ones before right ones
  * (suite/emulation/cudnn/emulated_cudnn_engines.c). */
-#include "kernels/cuda/conv_parts.h"
+#include "kernels/cuda/conv/conv_internal.h"
 #include "suite/unit/caught.h"
 #include "suite/unit/run_suite.h"
 #include "cuda_products.h"

@@ -1,7 +1,7 @@
 /* Fused products on the emulated cuDNN: which shapes have an engine, whether its results admit it,
  * how the choice travels as text, and plans that use it, against the interpreter at 20 seeds. */
-#include "kernels/cuda/conv_parts.h"
-#include "kernels/cuda/fuse.h"
+#include "kernels/cuda/conv/conv_internal.h"
+#include "kernels/cuda/conv/fuse.h"
 #include "suite/unit/caught.h"
 #include "suite/unit/run_suite.h"
 #include "cuda_plan.h"

@@ -1,8 +1,8 @@
 /* Gated gradients on the emulated cuDNN: their results, whether these admit the engine, how the
  * choice travels as text, plans that use them against the interpreter at 20 seeds, and what the
  * audit says near ties of the ReLU. */
-#include "kernels/cuda/conv_parts.h"
-#include "kernels/cuda/fuse.h"
+#include "kernels/cuda/conv/conv_internal.h"
+#include "kernels/cuda/conv/fuse.h"
 #include "reference/oracle/audit/audit.h"
 #include "suite/unit/caught.h"
 #include "suite/unit/run_suite.h"

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/cuda/conv_parts.h"
+#include "kernels/cuda/conv/conv_internal.h"
 #include "suite/unit/run_suite.h"
 #include "cudnn_described.h"
 

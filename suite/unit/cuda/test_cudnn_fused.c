@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "kernels/cuda/conv.h"
+#include "kernels/cuda/conv/conv.h"
 #include "suite/unit/run_suite.h"
 
 #include "cudnn_described.h"

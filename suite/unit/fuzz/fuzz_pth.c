@@ -8,8 +8,8 @@
 #include "kernels/core/text.h"
 #include "reference/files/pth_state.h"
 #include "reference/files/zip.h"
-#include "reference/train/checkpoint.h"
-#include "reference/train/convert.h"
+#include "reference/train/checkpoint/checkpoint.h"
+#include "reference/train/checkpoint/convert.h"
 #include "suite/unit/reference/host_trainer.h"
 
 enum { DIRECTORY_BYTES = 4096 };

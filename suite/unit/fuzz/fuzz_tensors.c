@@ -15,7 +15,7 @@
 #include "kernels/core/text.h"
 #include "reference/files/safetensors.h"
 #include "reference/oracle/dumpfile.h"
-#include "reference/train/checkpoint.h"
+#include "reference/train/checkpoint/checkpoint.h"
 #include "suite/commands/commands.h"
 #include "suite/unit/reference/host_trainer.h"
 

@@ -8,10 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "reference/train/audit.h"
-#include "reference/train/audit_private.h"
-#include "reference/train/join.h"
-#include "reference/train/step.h"
+#include "reference/train/audit/audit.h"
+#include "reference/train/audit/audit_internal.h"
+#include "reference/train/ways/join.h"
+#include "reference/train/step/step.h"
 
 enum { WORDS = 32, OUTPUTS = 16, KINDS = LS_OBSERVED_KINDS, FOUND = 1 << 12 };
 

@@ -2,7 +2,7 @@
 #include <check.h>
 #include <stdatomic.h>
 
-#include "reference/train/team.h"
+#include "reference/train/ways/team.h"
 #include "suite/unit/run_suite.h"
 
 enum { LANES = 3, PARTS = 50 };

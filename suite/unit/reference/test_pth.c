@@ -13,7 +13,7 @@
 #include "reference/files/pth.h"
 #include "reference/files/pth_state.h"
 #include "reference/files/zip.h"
-#include "reference/train/checkpoint.h"
+#include "reference/train/checkpoint/checkpoint.h"
 #include "suite/unit/caught.h"
 #include "suite/unit/run_suite.h"
 #include "host_trainer.h"

@@ -16,7 +16,7 @@
 #include "reference/model/model.h"
 #include "reference/state/optim.h"
 #include "reference/options/world.h"
-#include "reference/train/join.h"
+#include "reference/train/ways/join.h"
 #include "suite/unit/harness/world.h"
 #include "suite/unit/caught.h"
 #include "suite/unit/run_suite.h"

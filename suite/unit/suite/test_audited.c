@@ -5,7 +5,7 @@
 
 #include "kernels/core/path.h"
 #include "reference/data/loader.h"
-#include "reference/train/audit.h"
+#include "reference/train/audit/audit.h"
 #include "suite/cases/rows.h"
 #include "suite/unit/run_suite.h"
 #include "suite_fake.h"

@@ -6,7 +6,7 @@
 
 #include "suite/cases/collectives/collectives.h"
 #include "suite/cases/rows.h"
-#include "suite/detect/detect_parts.h"
+#include "suite/detect/detect_internal.h"
 #include "suite/run/run.h"
 #include "suite/judge/judges.h"
 #include "kernels/core/file.h"

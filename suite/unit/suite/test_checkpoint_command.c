@@ -9,7 +9,7 @@
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "reference/files/pth_state.h"
-#include "reference/train/checkpoint.h"
+#include "reference/train/checkpoint/checkpoint.h"
 #include "suite/commands/commands.h"
 #include "suite/unit/caught.h"
 #include "suite/unit/reference/host_trainer.h"

@@ -11,7 +11,7 @@
 
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
-#include "suite/detect/detect_parts.h"
+#include "suite/detect/detect_internal.h"
 #include "suite/unit/run_suite.h"
 
 typedef struct row {

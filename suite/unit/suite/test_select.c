@@ -7,7 +7,7 @@
 #include "harness/machine/machine.h"
 #include "suite/run/run.h"
 #include "suite/run/select.h"
-#include "suite/commands/bench_parts.h"
+#include "suite/commands/bench_internal.h"
 #include "suite/unit/caught.h"
 #include "suite/unit/run_suite.h"
 #include "suite_fake.h"

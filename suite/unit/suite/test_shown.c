@@ -8,7 +8,7 @@
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "reference/files/safetensors.h"
-#include "suite/commands/bounds_parts.h"
+#include "suite/commands/bounds_internal.h"
 #include "suite/unit/run_suite.h"
 #include "suite_fake.h"
 
