@@ -125,7 +125,6 @@ cat >"$work/known" <<'END'
 157 suite/peers/gallery/wrong
 79 suite/peers/gallery/right
 60 suite/peers/wrong
-52 suite/unit/suite
 50 suite/observe/trace
 END
 sed 's:/[^/]*$::' "$work/files" | sort | uniq -c | awk -v list="$work/known" '
@@ -142,17 +141,23 @@ xargs nm -A -g --defined-only <"$work/objects" 2>/dev/null |
     sed -n 's/^\([^:]*\.o\):.* [A-Za-z] \([^ ]*\)$/\1 \2/p' >"$work/defined"
 
 # ---- direction -----------------------------------------------------------------------------------
-# "from to" for each pair of files without their endings of which one includes or calls the other.
+# "from to" for each pair of files of which one includes or calls the other: without their endings, for the folders;
+# and with headers apart, for the files, as a header may declare what several files of a subject define.
 # A name that several objects define means the one of the caller's folder, else none.
 xargs nm -A -u <"$work/objects" 2>/dev/null | sed -n 's/^\([^:]*\.o\):.* U \([^ ]*\)$/\1 \2/p' >"$work/called"
-awk -v build="$build/obj/" '
+awk -v build="$build/obj/" -v folders="$work/arrows" -v files="$work/file_arrows" '
     function plain(object) { return substr(object, length(build) + 1, length(object) - length(build) - 2) }
     function folder(path) { sub(/\/[^\/]*$/, "", path); return path }
     function stem(path) { sub(/\.(c|cc|cu|h|hh|inc)$/, "", path); return path }
-    function arrow(from, to) { if (from != to && !((from " " to) in seen)) { seen[from " " to]; print from, to } }
+    function node(path) { return path ~ /\.(h|hh|inc)$/ ? path : stem(path) }
+    function arrow(list, from, to) {
+        if (from != to && !((list, from, to) in seen)) { seen[list, from, to]; print from, to >list }
+    }
     FILENAME ~ /includes$/ {
         split($1, at, ":")
-        if (at[1] !~ /^suite\/(unit|emulation)\// && $2 !~ /^suite\/(unit|emulation)\//) arrow(stem(at[1]), stem($2))
+        if (at[1] ~ /^suite\/(unit|emulation)\// || $2 ~ /^suite\/(unit|emulation)\//) next
+        arrow(folders, stem(at[1]), stem($2))
+        arrow(files, node(at[1]), node($2))
     }
     FILENAME ~ /defined$/ {
         home = plain($1); count[$2]++; only[$2] = home; near[$2 " " folder(home)] = home
@@ -160,8 +165,8 @@ awk -v build="$build/obj/" '
     FILENAME ~ /called$/ {
         from = plain($1); key = $2 " " folder(from)
         to = key in near ? near[key] : count[$2] == 1 ? only[$2] : ""
-        if (to != "") arrow(stem(from), stem(to))
-    }' "$work/includes" "$work/defined" "$work/called" >"$work/arrows"
+        if (to != "") { arrow(folders, stem(from), stem(to)); arrow(files, stem(from), stem(to)) }
+    }' "$work/includes" "$work/defined" "$work/called"
 
 # Circles of the graph on stdin, each on a line. Nodes without arrows in or out go first.
 circles() {
@@ -208,16 +213,10 @@ awk -v list="$work/nodes" '
 
 # Circles of files are no more than these, each a pattern that all of its files match, and its reason.
 cat >"$work/known" <<'END'
-^kernels/cuda/conv                        conv_internal.h declares what the files of a convolution share
-^kernels/cuda/norm                        norm_back.cu has the second half of norm.h
-^reference/options/options                options.h declares the options; options_table.c reads them
-^suite/cases/rows                         rows.h declares both the rows and the reader of their specs
-^suite/cases/collectives/                 a header declares what the files of a family share
-^suite/cases/subject/                     the same
-^suite/observe/                           observe.h, trace.h and rules.h declare what the rules share
-^suite/run/(headline|speed)$              headline.h declares the three verdicts; speed.c decides one of them
+^kernels/cuda/conv/                       a convolution with its plans, and the trials that admit them
+^suite/observe/trace/(open_step|trace)$    the trace adds to a step that is open, which is read from its events
 END
-circles <"$work/arrows" | while read -r circle; do
+circles <"$work/file_arrows" | while read -r circle; do
     while read -r pattern reason; do
         echo "$circle" | tr ' ' '\n' | grep -qvE "$pattern" || continue 2
     done <"$work/known"

@@ -62,7 +62,7 @@ size_t net_send(net *of, int to, const void *data, size_t bytes);
 size_t net_receive(net *of, int from, void *data, size_t bytes);
 void net_leave(net *of);
 
-/* ---- nccl_work.c ------------------------------------------------------------------------------ */
+/* ---- nccl_work.c --------------------------------------------------------------------------- */
 
 size_t sum_type_bytes(ncclDataType_t type);
 /* to[count] = term[first] + term[first+1] + ... (or `redop` in place of +) over `world` terms round
