@@ -15,6 +15,8 @@
 #include "reference/data/make.h"
 #include "reference/model/model.h"
 #include "reference/state/device.h"
+#include "suite/run/headline.h"
+#include "suite/run/budget.h"
 #include "suite/run/run.h"
 #include "suite/run/command_line.h"
 

@@ -18,6 +18,7 @@
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "suite/run/command_line.h"
+#include "suite/run/headline.h"
 #include "suite/run/run.h"
 
 typedef struct shard {

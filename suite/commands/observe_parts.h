@@ -18,6 +18,7 @@
 #include "kernels/core/json.h"
 #include "suite/observe/observe.h"
 #include "suite/observe/trace/trace.h"
+#include "suite/run/headline.h"
 #include "suite/run/run.h"
 
 /* What decides the exit code next to laws that fail. */

@@ -2,7 +2,7 @@
 """Rates of torch.optim.lr_scheduler and of Apex's ImageNet script (examples/imagenet/main_amp.py@
 adjust_learning_rate), for suite/unit/reference/schedule_goldens.inc:
 
-    python3 suite/peers/schedule_goldens.py >suite/unit/reference/schedule_goldens.inc
+    python3 suite/peers/schedule_goldens.py | clang-format --assume-filename=x.c >FILE
 """
 
 import random
@@ -78,11 +78,12 @@ def rows():
 def main():
     draw = random.Random(1)
     print("/* Made by suite/peers/schedule_goldens.py with torch %s; not edited: text, base, steps of an\n"
-          " * epoch, and the rates of %d steps, drawn. */" % (torch.__version__.split("+")[0], DRAWS))
+          " * epoch, %d steps, drawn, and their rates in f32. */" % (torch.__version__.split("+")[0], DRAWS))
     for text, base, epoch_steps, rates in rows():
         steps = sorted(draw.sample(range(1, len(rates) + 1), DRAWS))
-        values = ", ".join("{%d, %r}" % (step, rates[step - 1]) for step in steps)
-        print('{"%s", %r, %d, {%s}},' % (text, base, epoch_steps, values))
+        at = ", ".join(map(str, steps))
+        values = ", ".join("%.8e" % torch.tensor(rates[step - 1]) for step in steps)
+        print('{"%s", %r, %d, {%s}, {%s}},' % (text, base, epoch_steps, at, values))
 
 
 main()

@@ -1,4 +1,4 @@
-#include "run.h"
+#include "budget.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-#include "run.h"
+#include "headline.h"
 
 #include <math.h>
 #include <string.h>

@@ -121,38 +121,6 @@ void ls_gpus_compare_bits(ls_run *run);
 /* Closes the monitor; its findings are in run->findings. May be called twice. */
 void ls_gpus_end(ls_run *run);
 
-/* ---- budget.c: the time and number of jobs that cases may take ------------------------------- */
-
-/* A time such as 90s, 10m, 1h or, in seconds, 600. LS_ERR_USAGE names the option, its value and
- * what is allowed. */
-ls_status ls_budget_parse(const char *name, const char *text, double *seconds);
-/* Seconds that judging the case takes, without its jobs. */
-double ls_budget_judging_s(const ls_case *row);
-/* Keeps the cases whose jobs fit into run->budget_s, in the order in which they tell most: those of
- * the claim first, then those whose requirement has the fewest so far, then rows that most
- * plots share, then the shortest. Of
- * run->bench keeps the jobs of these cases, and of the baselines those that still fit. Prints what
- * is left out, after `mark`, and notes it in run->options. */
-void ls_budget_choose(ls_run *run, const char *mark);
-/* Whether the job would end within run->budget_s at the pace of the jobs before. */
-bool ls_budget_allows(const ls_run *run, int job);
-/* Leaves the cases that were not judged out of the run. */
-void ls_budget_cut(ls_run *run);
-
-typedef struct ls_budget {
-    double seconds; /* 0: none */
-    int jobs;       /* 0: any number */
-} ls_budget;
-
-/* From the list's line "# budget: 90 s, 25 jobs" (the jobs may be left out); zeroed where it has
- * none. LS_ERR_USAGE for a line that is neither. Several lists of a run add up. */
-ls_status ls_budget_read(const char *path, ls_budget *sum);
-/* The whole suite's. */
-ls_budget ls_budget_whole(void);
-/* One line when the run took longer or has more jobs than it may, with the jobs that took longest.
- * Seconds are meant for a machine that does nothing else: more is reported, and fails nothing. */
-void ls_budget_report(const ls_budget *budget, const ls_run *run, double seconds, FILE *to);
-
 /* ---- refusals.c: a foreign subject is asked once for an option that it refuses ----------------
  */
 
@@ -173,89 +141,6 @@ void ls_cases_all(const ls_case_settings *settings, ls_case_list *list);
  * `asked`, or if it is NULL the first of python3 and /usr/bin/python3. False, and why:
  * none has them. */
 bool ls_python_find(const char *asked, char *python, size_t bytes, char *why, size_t why_bytes);
-
-/* ---- headline.c: CORRECT, MANNERS, SPEED, MACHINE, which open every report and are never mixed
- * ------- */
-
-/* SPEED: this run's throughput against an earlier run's (BASELINE=). */
-typedef struct ls_speed_verdict {
-    bool below;   /* a baseline was given and missed */
-    bool unshown; /* a baseline was given, and no row could be compared with it */
-    char value[24], why[700];
-} ls_speed_verdict;
-
-typedef enum ls_headline_correct {
-    LS_CORRECT_YES,
-    LS_CORRECT_NO,
-    LS_CORRECT_NOT_SHOWN
-} ls_headline_correct;
-
-typedef struct ls_headline {
-    ls_headline_correct correct;
-    /* of the cases that decide: LS_OK where all passed, LS_ERR_INFRA where nothing failed but
-     * machine, disk or port, else LS_ERR_CHECK */
-    ls_status status;
-    int selected, claim_cases; /* cases of the claim: in this run, and in all */
-    int manners, manners_passed;
-    bool manners_decide; /* the exit code */
-    char correct_why[320], manners_why[160], machine_value[24], machine_why[400];
-    ls_speed_verdict speed;
-    int passed, failed; /* cases: inside the claim everything but PASS and WAIVED fails */
-} ls_headline;
-
-/* Cases of a claim are of CORRECT or of MANNERS; those outside it are counted only. */
-typedef struct ls_headline_count_of {
-    int all, good, ours, code[LS_VERDICT_CODES];
-} ls_headline_count_of;
-
-typedef struct ls_headline_counts {
-    ls_headline_count_of correct, manners, outside;
-    int not_offered; /* of the claim where offered; in none of the above */
-} ls_headline_counts;
-
-/* Adds a case. */
-void ls_headline_count(ls_headline_counts *to, ls_verdict_code code, bool in_claim, bool manners,
-                       bool inside);
-/* Fills what `out` says of cases. */
-void ls_headline_cases(const ls_headline_counts *counts, const char *claim, int claim_cases,
-                       bool gate_manners, ls_headline *out);
-/* From the verdicts, summary.json (tables are written) and the machine. */
-void ls_headline_decide(const ls_run *run, ls_headline *out);
-/* Whether a case that the claim has "where offered" ended as UNSUPPORTED: then it is not of the
- * claim.
- */
-bool ls_headline_not_offered(const ls_run *run, int index);
-/* Whether the case, as it ended, is of the run's claim. */
-bool ls_headline_in_claim(const ls_run *run, int index);
-/* Whether the case's requirement is marked (manners): about how a trainer answers a request that it
- * cannot fulfil, not about training. */
-bool ls_headline_is_manners(const ls_run *run, const ls_case *row);
-/* 0: all selected cases of the claim that decide passed, and SPEED is not below the baseline. */
-int ls_headline_exit(const ls_headline *headline);
-/* {"correct":{"value":"yes","why":...,"selected":76,"claim_cases":76},
- * "manners":{"value":"21 of 21","why","passed":21,"cases":21,"decide":false}, ...}; without cases
- * of manners not that member. */
-cJSON *ls_headline_json(const ls_headline *headline);
-/* Whether the figures of the timed job of that index are backed by passed cases: its own, and
- * evidence of the same level and bucket rule. */
-bool ls_headline_job_checked(const ls_run *run, int job);
-/* The gradient check of numerics.md section 5 that the timed shape itself passed: 4 if the job's
- * first gradient was compared with FP32 in one process; 0: none. */
-int ls_headline_job_gradient_check(const ls_run *run, int job);
-/* Gradient check 3, FP64 samples: whether every rank of that job had a step audited, without a
- * finding. */
-bool ls_headline_job_audited(const ls_record *job);
-
-/* speed.c. */
-/* LS_ERR_USAGE when `baseline` is neither a run's folder with a summary.json nor such a file. */
-ls_status ls_speed_check_baseline(const char *baseline);
-/* A timed job is below when its whole interval is under the baseline's whole interval;
- * oversubscribed jobs and figures without a result gate nothing, and runs on other machines,
- * devices or libraries (harness/report/report.h) are "not comparable". Among three or more GPUs
- * `why` names the slowest, with its distance to the median of the others. Adds each row's own
- * verdict,
- * {"label", "images_per_s", "value", "why"}, to run->measured as "speed". */
-void ls_speed_decide(const ls_run *run, ls_speed_verdict *out);
 
 /* ---- runner.c ------------------------------------------------------------------------------- */
 

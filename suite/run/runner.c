@@ -7,6 +7,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "headline.h"
+#include "budget.h"
 #include "run.h"
 #include "harness/machine/machine.h"
 #include "harness/process/proc.h"

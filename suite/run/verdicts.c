@@ -1,3 +1,4 @@
+#include "headline.h"
 #include "run.h"
 
 #include <errno.h>

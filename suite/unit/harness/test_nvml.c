@@ -24,6 +24,7 @@
 #include "kernels/core/path.h"
 #include "harness/machine/preflight.h"
 #include "kernels/core/text.h"
+#include "suite/run/headline.h"
 #include "suite/run/run.h"
 #include "suite/unit/caught.h"
 #include "suite/unit/golden.h"

@@ -16,6 +16,7 @@
 #include "harness/report/lines.h"
 #include "harness/report/tables/table.h"
 #include "kernels/core/text.h"
+#include "suite/run/headline.h"
 #include "suite/run/run.h"
 #include "suite/unit/golden.h"
 #include "suite/unit/harness/test_report_run.h"

@@ -74,10 +74,8 @@ TEST(rates_are_those_of_torch)
         const char *text;
         double base;
         int64_t steps_per_epoch;
-        struct {
-            int64_t step;
-            double rate;
-        } draw[40];
+        int64_t step[40];
+        double rate[40];
     } rows[] = {
 #include "schedule_goldens.inc"
     };
@@ -85,11 +83,11 @@ TEST(rates_are_those_of_torch)
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         ls_schedule schedule = parse(rows[i].text);
         for (int k = 0; k < 40; k++) {
-            double have = ls_schedule_lr(&schedule, rows[i].base, rows[i].draw[k].step,
-                                         rows[i].steps_per_epoch);
-            ck_assert_msg((float)have == (float)rows[i].draw[k].rate,
+            double have =
+                ls_schedule_lr(&schedule, rows[i].base, rows[i].step[k], rows[i].steps_per_epoch);
+            ck_assert_msg((float)have == (float)rows[i].rate[k],
                           "%s, step %lld: %.17g, torch %.17g", rows[i].text,
-                          (long long)rows[i].draw[k].step, have, rows[i].draw[k].rate);
+                          (long long)rows[i].step[k], have, rows[i].rate[k]);
         }
     }
 }

@@ -9,6 +9,7 @@
 
 #include "kernels/core/path.h"
 #include "suite/cases/rows.h"
+#include "suite/run/headline.h"
 #include "suite/run/run.h"
 #include "suite/unit/run_suite.h"
 #include "suite_fake.h"

@@ -5,6 +5,8 @@
 
 #include "kernels/core/path.h"
 #include "harness/machine/machine.h"
+#include "suite/run/headline.h"
+#include "suite/run/budget.h"
 #include "suite/run/run.h"
 #include "suite/run/select.h"
 #include "suite/commands/bench_internal.h"

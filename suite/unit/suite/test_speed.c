@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "kernels/core/text.h"
+#include "suite/run/headline.h"
 #include "suite/run/run.h"
 #include "kernels/core/path.h"
 #include "suite/unit/run_suite.h"

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "suite/cases/rows.h"
+#include "suite/run/headline.h"
 #include "suite/run/run.h"
 #include "suite/judge/judges.h"
 #include "kernels/core/path.h"

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "suite/cases/rows.h"
+#include "suite/run/headline.h"
 #include "suite/run/run.h"
 #include "kernels/core/path.h"
 #include "suite/unit/run_suite.h"
