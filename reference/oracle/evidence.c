@@ -175,11 +175,6 @@ static ls_status read_params(ls_evidence *e, const char *prefix, double **out)
     return LS_OK;
 }
 
-ls_status ls_evidence_load(const char *arch, int world, const char *const *path, ls_evidence **out)
-{
-    return ls_evidence_load_part(arch, world, world, NULL, path, out);
-}
-
 ls_status ls_evidence_load_part(const char *arch, int world, int count, const int *rank,
                                 const char *const *path, ls_evidence **out)
 {

@@ -13,6 +13,7 @@
 #include "suite/unit/run_suite.h"
 #include "emulated_run.h"
 #include "use_emulation.h"
+#include "suite/unit/shell.h"
 
 /* These runs cover all kinds of operations, and all types. */
 static const char *const runs[] = {
@@ -96,10 +97,7 @@ static int train(const char *environment, const char *options, char *log, size_t
              "%s timeout 60 '%s/lockstep-train' -a resnet8 --image-size 16 -b 2 --loss-scale 128 "
              "--print-freq 0 %s 2>&1",
              environment, build, options);
-    FILE *out = popen(command, "r");
-    ck_assert_ptr_nonnull(out);
-    log[fread(log, 1, bytes - 1, out)] = '\0';
-    return exit_code(pclose(out));
+    return shell_says(command, log, bytes);
 }
 
 static const struct wrong_engine {

@@ -29,6 +29,7 @@
 #include "suite/unit/caught.h"
 #include "suite/unit/golden.h"
 #include "suite/unit/run_suite.h"
+#include "suite/unit/shell.h"
 
 /* ---- our declarations against the library's header, where there is one ----------------------- */
 
@@ -589,16 +590,10 @@ static const struct {
 /* What the program says, and "code=" with its exit code. */
 static void run_program(const char *arguments, char *all, size_t bytes)
 {
-    char command[2600], folder[1024], line[1024];
+    char command[2600], folder[1024];
     ls_path_program(folder, sizeof folder);
     ls_text_put(command, sizeof command, "%s/../lockstep %s 2>&1; echo code=$?", folder, arguments);
-    FILE *pipe = popen(command, "r");
-    ck_assert_ptr_nonnull(pipe);
-    all[0] = '\0';
-    while (fgets(line, sizeof line, pipe) != NULL) {
-        ls_text_add(all, bytes, "%s", line);
-    }
-    pclose(pipe);
+    ck_assert_int_eq(shell_says(command, all, bytes), 0);
 }
 
 TEST(preflight_alone_has_an_exit_code)

@@ -9,6 +9,7 @@
 #include "suite/unit/cuda/emulated_run.h"
 #include "suite/unit/run_suite.h"
 #include "audit_bench.h"
+#include "suite/unit/shell.h"
 
 /* ---- wrong elements -------------------------------------------------------------------------- */
 
@@ -158,10 +159,7 @@ ROWS_TEST(clean_jobs_are_silent, clean)
              "ONEDNN_MAX_CPU_ISA=%s timeout 60 '%s/lockstep-launch' --nproc-per-node %d -- "
              "'%s/lockstep-train' --device cpu %s --audit %d:1 --print-freq 0 2>&1",
              row->isa, build, row->ranks, build, row->options, 100 + _i);
-    FILE *out = popen(command, "r");
-    ck_assert_ptr_nonnull(out);
-    log[fread(log, 1, sizeof log - 1, out)] = '\0';
-    ck_assert_msg(exit_code(pclose(out)) == 0, "%s\n%s", command, log);
+    ck_assert_msg(shell_says(command, log, sizeof log) == 0, "%s\n%s", command, log);
     const char *said = strstr(log, "the worst used ");
     ck_assert_msg(said != NULL && sscanf(said, "the worst used %lf", &worst) == 1 && worst >= 0 &&
                       worst < 1,

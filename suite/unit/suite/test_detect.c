@@ -13,6 +13,7 @@
 #include "kernels/core/text.h"
 #include "suite/detect/detect_internal.h"
 #include "suite/unit/run_suite.h"
+#include "suite/unit/shell.h"
 
 typedef struct row {
     const char *verdict, *cause; /* of the case; NULL: the run left none */
@@ -135,15 +136,6 @@ static void put(const char *folder, const char *name, const char *text)
     ck_assert_int_eq(chmod(path, 0755), 0);
 }
 
-/* Runs a command; its exit code. */
-static int run_command(const char *command, char *said, size_t bytes)
-{
-    FILE *from = popen(command, "r");
-    ck_assert_ptr_nonnull(from);
-    said[fread(said, 1, bytes - 1, from)] = '\0';
-    return WEXITSTATUS(pclose(from));
-}
-
 /* Runs check.sh on a script with a `lockstep` that leaves the row's verdict; its exit code. */
 static int run_peers(const char *script, const char *verdict, int code, char *said, size_t bytes)
 {
@@ -167,7 +159,7 @@ static int run_peers(const char *script, const char *verdict, int code, char *sa
     put(folder, "lockstep", lockstep);
     LS_TEXT(command, 2000, "PYTHONPATH=%s sh %s %s python3 %s 2>&1", folder, source, folder,
             script);
-    int ended = run_command(command, said, bytes);
+    int ended = shell_says(command, said, bytes);
     ls_path_remove_tree(folder);
     return ended;
 }
@@ -238,7 +230,7 @@ TEST(a_row_that_does_not_fit_is_named)
         put(folder, "b.txt", tries[i].rows);
         LS_TEXT(command, 2000, "cp %s %s && python3 %s/mistakes.py --list 2>&1", source, folder,
                 folder);
-        int code = run_command(command, said, sizeof said);
+        int code = shell_says(command, said, sizeof said);
         ls_path_remove_tree(folder);
         ck_assert_msg(code == tries[i].code && strstr(said, tries[i].says) != NULL,
                       "%s: exit code %d, not %d: %s", tries[i].rows, code, tries[i].code, said);
@@ -262,7 +254,7 @@ TEST(both_languages_read_the_same_rows)
     ls_detect_free(&list);
     LS_TEXT(command, 1600, "python3 %s/mistakes.py --list trainer example script/adapted", peers);
     if (has_python()) {
-        ck_assert_int_eq(run_command(command, said, sizeof said), 0);
+        ck_assert_int_eq(shell_says(command, said, sizeof said), 0);
         size_t same = 0;
         while (said[same] != '\0' && said[same] == wanted[same]) {
             same++;
@@ -288,7 +280,7 @@ static int run_script(const char *lockstep, const char *line, char *said, size_t
     put(folder, "torch.py", "__version__ = '2.15.0'\n");
     LS_TEXT(command, 2000, "export D=%s S=%s PYTHONPATH=%s && %s 2>&1", folder, suite, folder,
             line);
-    int ended = run_command(command, said, bytes);
+    int ended = shell_says(command, said, bytes);
     ls_path_remove_tree(folder);
     return ended;
 }

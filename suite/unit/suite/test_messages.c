@@ -14,6 +14,7 @@
 #include "kernels/core/status.h"
 #include "kernels/core/text.h"
 #include "suite/unit/run_suite.h"
+#include "suite/unit/shell.h"
 #include "suite_fake.h"
 #include "harness/process/proc.h"
 #include "kernels/core/clock.h"
@@ -262,10 +263,7 @@ static char *output_of(const char *command)
     ck_assert_ptr_nonnull(text);
     ls_path_program(program, sizeof program);
     LS_TEXT(line, 2400, "PATH=%s/..:$PATH %s", program, command);
-    FILE *pipe = popen(line, "r");
-    ck_assert_ptr_nonnull(pipe);
-    text[fread(text, 1, BYTES - 1, pipe)] = '\0';
-    ck_assert_msg(pclose(pipe) == 0, "%s", command);
+    ck_assert_msg(shell_says(line, text, BYTES) == 0, "%s", command);
     return text;
 }
 
@@ -422,10 +420,7 @@ TEST(explain_names_the_products)
         ls_text_put(command, sizeof command,
                     "LS_SYSFS=/none %s/../lockstep explain -a resnet8 --image-size 32 %s", program,
                     other ? "--device cuda" : rows[i].options);
-        FILE *pipe = popen(command, "r");
-        ck_assert_ptr_nonnull(pipe);
-        text[fread(text, 1, sizeof text - 1, pipe)] = '\0';
-        ck_assert_int_eq(pclose(pipe), 0);
+        ck_assert_int_eq(shell_says(command, text, sizeof text), 0);
         ck_assert_int_eq(strstr(text, "Products on this machine") != NULL, !other);
         for (int k = 0; !other && k < 4 && rows[i].lines[k] != NULL; k++) {
             ck_assert_msg(strstr(text, rows[i].lines[k]) != NULL, "no '%s': %s", rows[i].lines[k],

@@ -12,6 +12,7 @@
 #include "suite/unit/run_suite.h"
 #include "suite_fake.h"
 #include "suite/unit/golden.h"
+#include "suite/unit/shell.h"
 
 /* An interpreter that has PyTorch, as it says, and trains with steps of that "ms". */
 static int run_versus(const char *environment, const char *only, const char *ms, char *said,
@@ -34,16 +35,11 @@ static int run_versus(const char *environment, const char *only, const char *ms,
     ls_path_program(program, sizeof program);
     ls_text_put(command, sizeof command,
                 "cd %s && %s %s/../lockstep versus --pairs 1 --python ./python --only %s --out out "
-                "2>&1; echo code=$?",
+                "2>&1",
                 folder, environment, program, only);
-    FILE *from = popen(command, "r");
-    ck_assert_ptr_nonnull(from);
-    said[fread(said, 1, bytes - 1, from)] = '\0';
-    pclose(from);
+    int code = shell_says(command, said, bytes);
     ls_path_remove_tree(folder);
-    const char *code = strstr(said, "code=");
-    ck_assert_ptr_nonnull(code);
-    return atoi(code + 5);
+    return code;
 }
 
 TEST(a_peer_without_times_is_no_comparison)
@@ -102,10 +98,7 @@ TEST(bad_pictures_are_counted_among_all)
                 "for one in $(ls a/*/*.jpg | head -n 9); do echo x >$one; done && "
                 "lockstep data time a --batches 1 --batch-size 10 --workers 0 --skip 2>messages",
                 folder, program);
-    FILE *from = popen(command, "r");
-    ck_assert_ptr_nonnull(from);
-    said[fread(said, 1, sizeof said - 1, from)] = '\0';
-    ck_assert_int_eq(pclose(from), 0);
+    ck_assert_int_eq(shell_says(command, said, sizeof said), 0);
     ck_assert_msg(strstr(said, "\n27 of 30 pictures could not be read\n") != NULL, "%s", said);
     ls_path_remove_tree(folder);
 }
@@ -123,16 +116,11 @@ static const struct {
 
 ROWS_TEST(a_prediction_is_printed, rows)
 {
-    char command[2600], folder[1024], expected[256], line[1024], all[1 << 15] = "";
+    char command[2600], folder[1024], expected[256], all[1 << 15];
     ls_path_program(folder, sizeof folder);
     ls_text_put(command, sizeof command, "%s/../lockstep layers --predict H200 %s 2>&1", folder,
                 rows[_i].arguments);
-    FILE *pipe = popen(command, "r");
-    ck_assert_ptr_nonnull(pipe);
-    while (fgets(line, sizeof line, pipe) != NULL) {
-        ls_text_add(all, sizeof all, "%s", line);
-    }
-    ck_assert_int_eq(pclose(pipe), 0);
+    ck_assert_int_eq(shell_says(command, all, sizeof all), 0);
     ls_text_put(expected, sizeof expected, "suite/unit/suite/expected/%s", rows[_i].expected);
     golden_check(expected, strdup(all));
 }
