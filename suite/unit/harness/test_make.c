@@ -303,4 +303,4 @@ TEST(other_gloo)
     ls_path_remove_tree(at->tree);
 }
 
-TEST_MAIN("make")
+TEST_MAIN("make", .timeout_s = 60)

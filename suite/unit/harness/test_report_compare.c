@@ -406,50 +406,19 @@ TEST(programs_read_the_same_figures)
     cJSON_Delete(all);
 }
 
-/* What a report says once a job takes other times: in a comparison ('c'), in the advice ('a'), in
- * the title of a table ('t', which is the first word). */
+/* A job takes other times; what a report then says is in report_words.txt. */
 static const struct {
     int job;
     double step_ms; /* 0: all as they are; below 0: it is not checked */
     int steps;      /* 0: 16 */
     double second_half;
-    char where;
-    const char *said;
-} sayings[] = {
-    /* the job of the world sweep is chosen among those with as many ranks */
-    {0, 0, 0, 0, 'c', "Exposed communication (o2.w4): a step takes"},
-    {NO_COMM, 88, 0, 0, 'c', ": the two agree."},
-    {NO_COMM, 120, 0, 0, 'c', "longer ["},
-    {NO_COMM, 120, 0, 0, 'c', "which reductions cannot cause: other load changed"},
-    {NO_COMM, 100, 0, 0, 'c', "the noise between the two jobs is larger"},
-    {NO_COMM, 95, 0, 0, 'c',
-     "7.950 ms less than the wait, as when waiting ranks leave their cores "
-     "to others (here they share them)."},
-    {NO_COMM, 80, 5, 0, 'c', "of the same world is 20.20 ms shorter (too few steps to be sure)."},
-    {WITH_DDP, 45, 0, 0, 'c', ", which DDP cannot cause: other load changed"},
-    {WITH_DDP, 49, 0, 0, 'c', "DDP on one rank (O2): 1.000 x the speed without it"},
-    {O2_W4, 0, 0, 0, 'a', "Opt levels: O1 is 1.50 x O0 ["},
-    {O2_W4, 100, 5, 0, 'a', "measured 1.50 x O0 over too few steps to be sure"},
-    {O1_W4, 0, 0, 0, 'a', "O1 and O2 cannot be distinguished (no difference seen above"},
-    {O2_W4, 40, 0, 0, 'a', " More than ideal is no gain: the run of one rank was disturbed"},
-    {O2_W4, 0, 0, 0, 'a', "Nodes: 2 nodes pay (0.91 of 2 times one node; they pay from 0.8)."},
-    {O2_N2, 130, 0, 0, 'a', "Nodes: 2 nodes do not pay (0.77 of 2 times one node;"},
-    {O2_W4, 100, 0, 1.2, 'a', "Drift: the second half of o2.w4 took 1.18 x the step time of"},
-    {O2_W4, 0, 0, 0, 'a', "5 of 6 throughput jobs ran more ranks than there are devices or cores"},
-    {O2_B1, -1, 0, 0, 'a', "1 of 6 throughput jobs have no figure to rely on"},
-    {O2_W4, 0, 0, 0, 'a', "Buckets: 25 MB is the fastest; 1 MB is slower by 16.7 % ["},
-    {O2_B1, 100, 0, 0, 'a', "Buckets: 1 MB and 25 MB cannot be distinguished."},
-    {O2_W4, 0, 0, 0, 't', "throughput_by_level O1 is 1.50 x O0"},
-    {O1_W4, 150, 0, 0, 't', "throughput_by_level O2 is 1.5"},
-    {O0_W4, 100, 0, 0, 't', "throughput_by_level O0 and the fastest half level, "},
-    {O0_W4, 80, 0, 0, 't', "throughput_by_level O0 is 1.25 x the fastest half level, "},
-    {O0_W4, 150, 5, 0, 't', "throughput_by_level Too few steps to compare O0 and O"},
-    {O2_B1, -1, 0, 0, 't', "throughput_by_bucket Bucket sizes: fewer than two jobs passed"},
-    {O2_B1, 0, 0, 0, 't', "throughput_by_bucket 25 MB is fastest: 1.20 x as fast as 1 MB"},
-    {O2_B1, 100, 0, 0, 't', "throughput_by_bucket No bucket size can be distinguished from the"},
-    {O2_W4, 0, 0, 0, 't',
-     "scaling 4 ranks give 1.96 x one rank at O2: efficiency 0.49, 0.50 with "
-     "the same 32 images in all"},
+} changes[] = {
+    {0, 0, 0, 0},        {NO_COMM, 88, 0, 0},  {NO_COMM, 120, 0, 0}, {NO_COMM, 100, 0, 0},
+    {NO_COMM, 95, 0, 0}, {NO_COMM, 80, 5, 0},  {WITH_DDP, 45, 0, 0}, {WITH_DDP, 49, 0, 0},
+    {O2_W4, 0, 0, 0},    {O2_W4, 100, 5, 0},   {O1_W4, 0, 0, 0},     {O2_W4, 40, 0, 0},
+    {O2_N2, 130, 0, 0},  {O2_W4, 100, 0, 1.2}, {O2_B1, -1, 0, 0},    {O2_B1, 100, 0, 0},
+    {O1_W4, 150, 0, 0},  {O0_W4, 100, 0, 0},   {O0_W4, 80, 0, 0},    {O0_W4, 150, 5, 0},
+    {O2_B1, 0, 0, 0},
 };
 
 static void write_again(int job, double ms, int count, double second_half)
@@ -552,26 +521,6 @@ TEST(tails_are_percentiles)
     ck_assert_double_eq_tol(job->speed.p99_ms, 303 - 0.13 * 202, 0.1); /* rank 12.87 from 0 */
 }
 
-ROWS_TEST(the_words_follow_the_figures, sayings)
-{
-    const char *said = sayings[_i].said;
-    write_again(sayings[_i].job, sayings[_i].step_ms, sayings[_i].steps, sayings[_i].second_half);
-    if (sayings[_i].where == 't') {
-        ls_table_head head;
-        char name[64];
-        ls_text_put(name, sizeof name, "%.*s", (int)strcspn(said, " "), said);
-        ck_assert_int_eq(ls_report_tables(scratch), LS_OK);
-        ck_assert_int_eq(ls_table_read_head(scratch, name, &head), LS_OK);
-        ck_assert_msg(strstr(head.title, said + strlen(name) + 1) == head.title, "%s", head.title);
-    } else {
-        cJSON *list = sayings[_i].where == 'a' ? ls_report_advice_make(&run)
-                                               : ls_report_compare_sentences(&run);
-        char *all = cJSON_Print(list);
-        ck_assert_msg(is_among(list, said), "'%s' is not in:\n%s", said, all);
-        cJSON_free(all);
-    }
-}
-
 TEST(all_of_it_word_for_word)
 {
     golden_check("suite/unit/harness/expected/report_compare.txt", golden_report(scratch, true));
@@ -591,12 +540,12 @@ TEST(all_words_that_follow)
     char *text = NULL;
     size_t bytes = 0;
     FILE *to = open_memstream(&text, &bytes);
-    for (size_t i = 0; i < sizeof sayings / sizeof *sayings; i++) {
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
         memcpy(jobs, usual_jobs, sizeof jobs);
         steps = STEPS;
-        write_again(sayings[i].job, sayings[i].step_ms, sayings[i].steps, sayings[i].second_half);
-        fprintf(to, "==== %s %g ms, %d steps, second half x %g\n", jobs[sayings[i].job].id,
-                sayings[i].step_ms, steps, sayings[i].second_half);
+        write_again(changes[i].job, changes[i].step_ms, changes[i].steps, changes[i].second_half);
+        fprintf(to, "==== %s %g ms, %d steps, second half x %g\n", jobs[changes[i].job].id,
+                changes[i].step_ms, steps, changes[i].second_half);
         cJSON *lists[] = {ls_report_compare_sentences(&run), ls_report_advice_make(&run)};
         for (int l = 0; l < 2; l++) {
             const cJSON *sentence;
@@ -711,4 +660,4 @@ ROWS_TEST(differences_that_are_named, ratios)
     ck_assert(ls_report_compare_is_resolved(ratios[_i].ratio) == ratios[_i].resolved);
 }
 
-TEST_MAIN("report_compare", .before = read_run, .after = drop_run)
+TEST_MAIN("report_compare", .timeout_s = 60, .before = read_run, .after = drop_run)
