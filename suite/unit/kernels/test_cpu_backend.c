@@ -33,7 +33,7 @@ static ls_backend *opened(int threads, int local_ranks)
 /* ---- threads and text --------------------------------------------------------------------------
  */
 
-START_TEST(threads_are_shared_out)
+TEST(threads_are_shared_out)
 {
     cpu_set_t set, one;
     ck_assert_int_eq(sched_getaffinity(0, sizeof set, &set), 0);
@@ -66,9 +66,8 @@ START_TEST(threads_are_shared_out)
     api->close(backend);
     api->close(NULL);
 }
-END_TEST
 
-START_TEST(described_in_full)
+TEST(described_in_full)
 {
     char line[256], model[64] = "unknown processor";
     FILE *file = fopen("/proc/cpuinfo", "r");
@@ -93,10 +92,9 @@ START_TEST(described_in_full)
     ck_assert(info.host_memory);
     api->close(backend);
 }
-END_TEST
 
 /* The layout of activations: one of two words, or what the units want. */
-START_TEST(layouts_are_chosen)
+LOOP_TEST(layouts_are_chosen, 3)
 {
     static const struct {
         const char *word;
@@ -111,7 +109,6 @@ START_TEST(layouts_are_chosen)
         api->close(backend);
     }
 }
-END_TEST
 
 /* Whether the kernel lists one of the two flags of the processor. */
 static bool processor_has(const char *flag, const char *other)
@@ -131,7 +128,7 @@ static bool processor_has(const char *flag, const char *other)
 
 /* Units in use by name; without the processor's the reason is the processor, else it is the library
  * or the variable that hides them, or the caller. */
-START_TEST(products_of_half_types_are_explained)
+TEST(products_of_half_types_are_explained)
 {
     static const struct {
         const char *flag, *other, *label, *neither;
@@ -184,7 +181,6 @@ START_TEST(products_of_half_types_are_explained)
         ck_assert_int_eq(code, 0);
     }
 }
-END_TEST
 
 /* ---- memory ------------------------------------------------------------------------------------
  */
@@ -204,7 +200,7 @@ static bool is_all(const char *block, char value, int64_t bytes)
 }
 
 /* Aligned, zeroed, its own, on whole huge pages where it has them, and all given back. */
-START_TEST(blocks_of_memory)
+TEST(blocks_of_memory)
 {
     enum { HUGE = 2 << 20, COUNT = 9 };
     static const int64_t sizes[COUNT] = {
@@ -234,9 +230,8 @@ START_TEST(blocks_of_memory)
     ck_assert_int_eq(pages_mapped(), before);
     api->close(backend);
 }
-END_TEST
 
-START_TEST(memory_that_cannot_be_had)
+TEST(memory_that_cannot_be_had)
 {
     static const struct {
         int64_t bytes;
@@ -257,9 +252,8 @@ START_TEST(memory_that_cannot_be_had)
     }
     api->close(backend);
 }
-END_TEST
 
-START_TEST(copies_are_done_at_once)
+TEST(copies_are_done_at_once)
 {
     ls_backend *backend = opened(1, 1);
     ls_stream *stream = NULL;
@@ -280,12 +274,11 @@ START_TEST(copies_are_done_at_once)
     api->stream_destroy(stream);
     api->close(backend);
 }
-END_TEST
 
 /* ---- the convolutions alone --------------------------------------------------------------------
  */
 
-START_TEST(a_bound_is_the_median_of_its_repeats)
+TEST(a_bound_is_the_median_of_its_repeats)
 {
     enum { REPEATS = 5 };
     void *symbol = NULL;
@@ -337,10 +330,9 @@ START_TEST(a_bound_is_the_median_of_its_repeats)
     ck_assert_int_eq(status, LS_ERR_USAGE);
     ck_assert(measured.copy_bytes_per_s < 0 && measured.matrix_flop_per_s < 0);
 }
-END_TEST
 
 /* Each pass of a step once, with its bytes, and the times that belong together. */
-START_TEST(every_pass_of_a_step)
+TEST(every_pass_of_a_step)
 {
     static const ls_dtype types[] = {LS_F32, LS_F16, LS_BF16};
     void *symbol;
@@ -409,22 +401,5 @@ START_TEST(every_pass_of_a_step)
     }
     ls_model_free(&network);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("cpu backend");
-    TCase *c = tcase_create("backend");
-    tcase_set_timeout(c, 60);
-    tcase_add_test(c, threads_are_shared_out);
-    tcase_add_test(c, described_in_full);
-    tcase_add_loop_test(c, layouts_are_chosen, 0, 3);
-    tcase_add_test(c, products_of_half_types_are_explained);
-    tcase_add_test(c, blocks_of_memory);
-    tcase_add_test(c, memory_that_cannot_be_had);
-    tcase_add_test(c, copies_are_done_at_once);
-    tcase_add_test(c, a_bound_is_the_median_of_its_repeats);
-    tcase_add_test(c, every_pass_of_a_step);
-    suite_add_tcase(suite, c);
-    return run_suite(suite);
-}
+TEST_MAIN("cpu backend", .timeout_s = 60)

@@ -24,7 +24,7 @@ static void update(const ls_scaler_config *config, ls_step_state *state, bool ov
     ls_multi_scaler_update(NULL, NULL, config, state);
 }
 
-START_TEST(scaler_sequence)
+TEST(scaler_sequence)
 {
     ls_step_state s = fresh_state(65536.0f, 0.1f);
     update(&APEX, &s, true);
@@ -70,9 +70,8 @@ START_TEST(scaler_sequence)
     update(&torch, &s, true);
     ck_assert(s.loss_scale == 2.0f && s.growth_count == 0);
 }
-END_TEST
 
-START_TEST(scaler_ends)
+TEST(scaler_ends)
 {
     /* growth to inf is refused, the count restarts */
     ls_scaler_config torch = {true, 2.0f, 0.5f, 1, 0.0f, INFINITY};
@@ -111,7 +110,6 @@ START_TEST(scaler_ends)
     ck_assert_int_eq(s.growth_count, 2500);
     ck_assert_int_eq(s.overflow_streak, 0);
 }
-END_TEST
 
 /* ---- unscale --------------------------------------------------------------------------------- */
 
@@ -144,7 +142,7 @@ static void check_bad_at(const ls_multi_variant *variant, int threads, pool *fro
     ck_assert_int_eq(state.first_bad_grad, -1);
 }
 
-START_TEST(non_finite_everywhere)
+LOOP_TEST(non_finite_everywhere, 3)
 {
     static const ls_dtype types[] = {LS_F32, LS_F16, LS_BF16};
     ls_dtype type = types[_i];
@@ -182,9 +180,8 @@ START_TEST(non_finite_everywhere)
     pool_free(&from);
     pool_free(&to);
 }
-END_TEST
 
-START_TEST(unscale_values)
+TEST(unscale_values)
 {
     pool from = pool_make(LS_F16, 600), to = pool_make(LS_F32, 600);
     pool_fill(&from, 3, 60000.0f);
@@ -209,10 +206,9 @@ START_TEST(unscale_values)
     pool_free(&from);
     pool_free(&to);
 }
-END_TEST
 
 /* A list larger than a cache is written past it, to aligned and unaligned tensors, with a rest. */
-START_TEST(unscale_of_a_large_list)
+LOOP_TEST(unscale_of_a_large_list, 3)
 {
     enum { LONG = (8 << 20) + 21, SHORT = 37 };
     const int64_t count[] = {SHORT, LONG};
@@ -255,11 +251,10 @@ START_TEST(unscale_of_a_large_list)
     free(halves);
     free(block);
 }
-END_TEST
 
 /* ---- skip ------------------------------------------------------------------------------------ */
 
-START_TEST(skip_changes_no_bit)
+TEST(skip_changes_no_bit)
 {
     pool value = pool_make(LS_F32, 600), grad = pool_make(LS_F32, 600),
          moment = pool_make(LS_F32, 600);
@@ -303,7 +298,6 @@ START_TEST(skip_changes_no_bit)
     }
     pool_free(&grad);
 }
-END_TEST
 
 /* ---- the same bits from all variants and thread counts --------------------------------------- */
 
@@ -368,7 +362,7 @@ static void compare_and_free(workout *a, workout *b)
     ck_assert_mem_eq(&a->state, &b->state, sizeof a->state);
 }
 
-START_TEST(same_bits_everywhere)
+LOOP_TEST(same_bits_everywhere, 2 * LS_OPTIMIZER_KINDS)
 {
     ls_optimizer_kind kind = (ls_optimizer_kind)(_i / 2);
     ls_dtype half = _i % 2 == 0 ? LS_F16 : LS_BF16;
@@ -386,11 +380,10 @@ START_TEST(same_bits_everywhere)
         pool_free(left[i]);
     }
 }
-END_TEST
 
 /* All 65536 halves into f32 and back, through each variant: the scalar conversions are the judge.
  */
-START_TEST(every_half)
+LOOP_TEST(every_half, 2)
 {
     static uint16_t from[65536], back[65536];
     static float wide[65536];
@@ -426,21 +419,5 @@ START_TEST(every_half)
         }
     }
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("multi");
-    TCase *tests = tcase_create("multi");
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, scaler_sequence);
-    tcase_add_test(tests, scaler_ends);
-    tcase_add_loop_test(tests, non_finite_everywhere, 0, 3);
-    tcase_add_test(tests, unscale_values);
-    tcase_add_loop_test(tests, unscale_of_a_large_list, 0, 3);
-    tcase_add_test(tests, skip_changes_no_bit);
-    tcase_add_loop_test(tests, same_bits_everywhere, 0, 2 * LS_OPTIMIZER_KINDS);
-    tcase_add_loop_test(tests, every_half, 0, 2);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("multi", .timeout_s = 60)

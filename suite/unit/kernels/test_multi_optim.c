@@ -38,7 +38,7 @@ static void run_golden(ls_optimizer_config config, float lr, double want0, doubl
     }
 }
 
-START_TEST(optimizer_goldens)
+TEST(optimizer_goldens)
 {
     ls_optimizer_config sgd = {.kind = LS_OPTIMIZER_SGD};
     run_golden(sgd, 0.1f, 0.9, -1.92);
@@ -60,10 +60,9 @@ START_TEST(optimizer_goldens)
     adam.weight_decay = 0.01f;
     run_golden(adam, 0.01f, 0.960770015177, -1.959206121592);
 }
-END_TEST
 
 /* Every value here is exact in f32, so the comparison is, too (p0 = 1, g = 1, .5, -1, lr .125). */
-START_TEST(sgd_exact)
+TEST(sgd_exact)
 {
     static const struct {
         double momentum, weight_decay;
@@ -105,10 +104,9 @@ START_TEST(sgd_exact)
         }
     }
 }
-END_TEST
 
 /* momentum * buf + d in one rounding would give another value: each operation rounds by itself. */
-START_TEST(sgd_rounds_each_operation)
+TEST(sgd_rounds_each_operation)
 {
     volatile float m = 0.9f, b = 1.0f / 3.0f, d = -0.3f, lr = 0.1f, start = 0.7f;
     volatile float product = m * b;
@@ -135,9 +133,8 @@ START_TEST(sgd_rounds_each_operation)
         }
     }
 }
-END_TEST
 
-START_TEST(masters_and_half_values)
+TEST(masters_and_half_values)
 {
     /* 1 - 1e-4 ten times: half(master) leaves 1 at the third step, pure fp16 never does. */
     float master = 1.0f, g = 1.0f;
@@ -169,7 +166,6 @@ START_TEST(masters_and_half_values)
     ls_multi_optimizer_step(at_work(&ls_multi_plain, 1), NULL, &config, &with, true, &a);
     ck_assert_int_eq(a.first_bad_state, 0);
 }
-END_TEST
 
 /* ---- Apex's rules ---------------------------------------------------------------------------- */
 
@@ -203,7 +199,7 @@ static const apex_row apex_rows[] = {
     {{APEX_LAMB, .weight_decay = 0.5, .l2 = true}, 2, {2.163562520, 3.178162214}},
 };
 
-START_TEST(apex_goldens)
+ROWS_TEST(apex_goldens, apex_rows)
 {
     const apex_row *row = &apex_rows[_i];
     static const float one[3] = {1.0f, .5f, -2.0f}, two[2][2] = {{3.0f, 4.0f}, {.5f, 0.0f}};
@@ -232,13 +228,12 @@ START_TEST(apex_goldens)
         }
     }
 }
-END_TEST
 
 /* LARC by hand (apex/parallel/LARC.py): p = (3,4), g = (.6,.8), trust 1/2, decay 1/4, no eps to
  * speak of: a = .5 * 5 / (1 + .25 * 5) = 10/9; g' = (g + p/4) * a = (1.35, 1.8) * 10/9 = (1.5, 2);
  * p = p
  * - lr * g', lr 1/8. In clip mode a/lr = 80/9 > 1, so that g' = (1.35, 1.8). */
-START_TEST(lars_by_hand)
+TEST(lars_by_hand)
 {
     for (int clip = 0; clip < 2; clip++) {
         for (int v = 0; v < 3; v++) {
@@ -266,10 +261,9 @@ START_TEST(lars_by_hand)
         }
     }
 }
-END_TEST
 
 /* A tensor of zeros has no trust ratio, and without decay the plain rule has none either. */
-START_TEST(lamb_without_a_norm)
+TEST(lamb_without_a_norm)
 {
     float p[1] = {0.0f}, g[1] = {0.5f}, m1[1] = {0}, m2[1] = {0};
     ls_tensor value = {p, LS_F32, 1}, grad = {g, LS_F32, 1}, a = {m1, LS_F32, 1};
@@ -287,20 +281,5 @@ START_TEST(lamb_without_a_norm)
     ls_multi_optimizer_step(at_work(variant_at(2), 1), NULL, &config, &args, false, &state);
     ck_assert_double_eq_tol(p[0], 100 - .125 * .5 / .5625, 100.0 / 16777216.0);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("multi_optim");
-    TCase *tests = tcase_create("multi_optim");
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, optimizer_goldens);
-    tcase_add_test(tests, sgd_exact);
-    tcase_add_test(tests, sgd_rounds_each_operation);
-    tcase_add_test(tests, masters_and_half_values);
-    tcase_add_loop_test(tests, apex_goldens, 0, (int)(sizeof apex_rows / sizeof apex_rows[0]));
-    tcase_add_test(tests, lars_by_hand);
-    tcase_add_test(tests, lamb_without_a_norm);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("multi_optim", .timeout_s = 60)

@@ -218,7 +218,7 @@ static const char *ask(scene *s, char *text, int bytes)
         drop(scene_);                                                                        \
     } while (0)
 
-START_TEST(factors_are_named)
+LOOP_TEST(factors_are_named, 7)
 {
     static const struct {
         double factor;
@@ -233,9 +233,8 @@ START_TEST(factors_are_named)
     }
     EXPECT(s, row[_i].words);
 }
-END_TEST
 
-START_TEST(ranks_are_named)
+TEST(ranks_are_named)
 {
     scene *s = make(1);
     for (int64_t i = 0; i < s->e.net.elements; i++) {
@@ -255,7 +254,6 @@ START_TEST(ranks_are_named)
     }
     EXPECT(s, "after unscaling: the reduction was not awaited");
 }
-END_TEST
 
 /* Elements that a race left: one rank's own, one rank's share, nothing; the others are right. */
 static void race(scene *s, int from, int to)
@@ -270,7 +268,7 @@ static void race(scene *s, int from, int to)
     }
 }
 
-START_TEST(races_are_named)
+TEST(races_are_named)
 {
     scene *s = make(1);
     race(s, 0, 6);
@@ -288,9 +286,8 @@ START_TEST(races_are_named)
     ck_assert_ptr_null(strstr(ask(s, text, sizeof text), "some ranks' shares"));
     drop(s);
 }
-END_TEST
 
-START_TEST(what_does_not_belong_is_named)
+TEST(what_does_not_belong_is_named)
 {
     scene *s = make(1);
     for (int64_t i = 0; i < s->e.net.elements; i++) {
@@ -303,9 +300,8 @@ START_TEST(what_does_not_belong_is_named)
     }
     EXPECT(s, "0.01 x the weights: weight decay");
 }
-END_TEST
 
-START_TEST(places_are_named)
+TEST(places_are_named)
 {
     scene *s = make(1);
     for (int p = 0; p < s->e.net.param_count; p++) { /* a vector's remainder left scaled */
@@ -338,9 +334,8 @@ START_TEST(places_are_named)
     }
     EXPECT(s, "the batch-norm weights and biases alone");
 }
-END_TEST
 
-START_TEST(another_step_is_named)
+TEST(another_step_is_named)
 {
     scene *s = make(WORLD);
     ls_oracle_result other;
@@ -364,9 +359,8 @@ START_TEST(another_step_is_named)
     free(before);
     EXPECT(s, "the weights of the step before");
 }
-END_TEST
 
-START_TEST(batch_norms_are_named)
+LOOP_TEST(batch_norms_are_named, 8)
 {
     static const struct {
         ls_norm_form form;
@@ -389,9 +383,8 @@ START_TEST(batch_norms_are_named)
     ls_oracle_free(&s->e.net, &other);
     EXPECT(s, row[_i].words);
 }
-END_TEST
 
-START_TEST(shortcuts_are_named)
+TEST(shortcuts_are_named)
 {
     scene *s = make(1);
     ls_nettab *net = malloc(sizeof *net);
@@ -409,10 +402,9 @@ START_TEST(shortcuts_are_named)
     free(net);
     EXPECT(s, "shortcuts that take the odd pixels");
 }
-END_TEST
 
 /* Another gradient and other weights in a dump of the step before. */
-START_TEST(the_step_before_is_named)
+TEST(the_step_before_is_named)
 {
     scene *s = make(1);
     char folder[] = "/tmp/ls_diagnose_XXXXXX", text[320];
@@ -444,9 +436,8 @@ START_TEST(the_step_before_is_named)
     drop_former(folder);
     drop(s);
 }
-END_TEST
 
-START_TEST(the_last_micro_step_is_named)
+TEST(the_last_micro_step_is_named)
 {
     scene *s = make(1);
     ls_oracle_step last = s->e.step, both = s->e.step;
@@ -478,9 +469,8 @@ START_TEST(the_last_micro_step_is_named)
     ls_oracle_free(&s->e.net, &other);
     EXPECT(s, "0.500 x that of the last micro-step alone");
 }
-END_TEST
 
-START_TEST(fewer_bits_are_named)
+TEST(fewer_bits_are_named)
 {
     scene *s = make(1);
     ls_oracle_step step = s->e.step;
@@ -492,9 +482,8 @@ START_TEST(fewer_bits_are_named)
     ls_oracle_free(&s->e.net, &other);
     EXPECT(s, "10 bits (fp16, TF32)");
 }
-END_TEST
 
-START_TEST(noise_is_not_explained)
+TEST(noise_is_not_explained)
 {
     scene *s = make(1);
     for (int64_t i = 0; i < s->e.net.elements; i++) {
@@ -507,25 +496,5 @@ START_TEST(noise_is_not_explained)
     ck_assert_str_eq(ask(s, text, sizeof text), "");
     drop(s);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("diagnose");
-    TCase *tests = tcase_create("diagnose");
-    tcase_set_timeout(tests, 60);
-    tcase_add_loop_test(tests, factors_are_named, 0, 7);
-    tcase_add_test(tests, ranks_are_named);
-    tcase_add_test(tests, races_are_named);
-    tcase_add_test(tests, what_does_not_belong_is_named);
-    tcase_add_test(tests, places_are_named);
-    tcase_add_test(tests, another_step_is_named);
-    tcase_add_loop_test(tests, batch_norms_are_named, 0, 8);
-    tcase_add_test(tests, shortcuts_are_named);
-    tcase_add_test(tests, the_step_before_is_named);
-    tcase_add_test(tests, the_last_micro_step_is_named);
-    tcase_add_test(tests, fewer_bits_are_named);
-    tcase_add_test(tests, noise_is_not_explained);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("diagnose", .timeout_s = 60)

@@ -45,7 +45,7 @@ static void change(run *r, ls_record_digest digest, int at)
         ck_assert_msg(strstr(text, words) != NULL, "'%s' for '%s'", text, words); \
     } while (0)
 
-START_TEST(replicas)
+TEST(replicas)
 {
     run a, b;
     make(&a, 1);
@@ -72,9 +72,8 @@ START_TEST(replicas)
     change(&b, LS_RECORD_BUFFER, 2);
     EXPECT(ls_diagnose_replicas(&a.rank, &b.rank, true, text, sizeof text), "running statistics");
 }
-END_TEST
 
-START_TEST(resumes)
+TEST(resumes)
 {
     run a, b;
     make(&a, 4);
@@ -104,7 +103,6 @@ START_TEST(resumes)
     change(&b, LS_RECORD_BUFFER, 0);
     EXPECT(ls_diagnose_resume(&a.rank, &b.rank, 4, text, sizeof text), "running statistics");
 }
-END_TEST
 
 /* Digests that `missing` names are on neither side. */
 static void hide(run *a, run *b, unsigned missing)
@@ -116,7 +114,7 @@ static void hide(run *a, run *b, unsigned missing)
 }
 
 /* A cause says what the digests show, and nothing of those that are not there. */
-START_TEST(without_its_data_there_is_no_cause)
+TEST(without_its_data_there_is_no_cause)
 {
     static const struct {
         ls_record_digest changed, missing;
@@ -141,10 +139,9 @@ START_TEST(without_its_data_there_is_no_cause)
         }
     }
 }
-END_TEST
 
 /* Numbers that neither gives do not differ. */
-START_TEST(without_numbers_there_is_no_cause)
+TEST(without_numbers_there_is_no_cause)
 {
     run a, b;
     char text[240];
@@ -168,16 +165,5 @@ START_TEST(without_numbers_there_is_no_cause)
     b.step[2].loss_scale = 64;
     EXPECT(ls_diagnose_replicas(&a.rank, &b.rank, true, text, sizeof text), "counts its clean");
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("diagnose_digests");
-    TCase *tests = tcase_create("diagnose_digests");
-    tcase_add_test(tests, replicas);
-    tcase_add_test(tests, resumes);
-    tcase_add_test(tests, without_its_data_there_is_no_cause);
-    tcase_add_test(tests, without_numbers_there_is_no_cause);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("diagnose_digests")

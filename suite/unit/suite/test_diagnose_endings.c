@@ -36,7 +36,7 @@ static const char *waits(const char *engine, int number, const char *label, int 
     return text;
 }
 
-START_TEST(unlike_operations_are_named)
+TEST(unlike_operations_are_named)
 {
     char text[320];
     waits("gloo", 7, "bucket 5", 512, text, sizeof text);
@@ -49,9 +49,8 @@ START_TEST(unlike_operations_are_named)
     ck_assert_str_eq(waits("gloo", 7, "bucket 0", 4096, text, sizeof text), "");
     ck_assert_str_eq(waits("gloo", 8, "bucket 1", 512, text, sizeof text), "");
 }
-END_TEST
 
-START_TEST(a_code_changed_on_the_way_out_is_named)
+LOOP_TEST(a_code_changed_on_the_way_out_is_named, 4)
 {
     static const struct {
         const char *end;
@@ -76,14 +75,5 @@ START_TEST(a_code_changed_on_the_way_out_is_named)
     ls_record_free(&record);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("diagnose_endings");
-    TCase *tests = tcase_create("diagnose_endings");
-    tcase_add_test(tests, unlike_operations_are_named);
-    tcase_add_loop_test(tests, a_code_changed_on_the_way_out_is_named, 0, 4);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("diagnose_endings")

@@ -54,7 +54,7 @@ static const char *const words[] = {"",
                                     "the second time without",
                                     "never updated, and no skip"};
 
-START_TEST(mistakes_are_named)
+LOOP_TEST(mistakes_are_named, 13)
 {
     bool overflow[STEPS] = {[2] = true, [7] = true, [8] = true}, own[STEPS] = {[2] = true};
     bool skipped[STEPS];
@@ -66,9 +66,8 @@ START_TEST(mistakes_are_named)
     ck_assert_int_eq(found, _i > 0);
     ck_assert_msg(strstr(text, words[_i]) != NULL, "mistake %d: '%s'", _i, text);
 }
-END_TEST
 
-START_TEST(a_stale_scale_is_named)
+TEST(a_stale_scale_is_named)
 {
     bool overflow[STEPS] = {[2] = true}, skipped[STEPS];
     double scale[STEPS], next[STEPS];
@@ -79,14 +78,5 @@ START_TEST(a_stale_scale_is_named)
     ck_assert(ls_diagnose_scaler_find(&trace, text, sizeof text));
     ck_assert_ptr_nonnull(strstr(text, "another scale (1024)"));
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("diagnose_scaler");
-    TCase *tests = tcase_create("diagnose_scaler");
-    tcase_add_loop_test(tests, mistakes_are_named, 0, 13);
-    tcase_add_test(tests, a_stale_scale_is_named);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("diagnose_scaler")

@@ -134,7 +134,7 @@ static const struct {
      "no pass"},
 };
 
-START_TEST(contents_are_judged)
+ROWS_TEST(contents_are_judged, jobs)
 {
     calls_job job;
     calls_open(&job, 2);
@@ -149,7 +149,6 @@ START_TEST(contents_are_judged)
     calls_expect(&job, jobs[_i].id, jobs[_i].code, jobs[_i].words);
     calls_close(&job);
 }
-END_TEST
 
 /* One more step, in which a validation of ten batches was made, divided between two ranks. */
 static const struct {
@@ -182,7 +181,7 @@ static const struct {
      "validation.whole", LS_WEAK, "nothing sums"},
 };
 
-START_TEST(validations_are_judged)
+ROWS_TEST(validations_are_judged, validations)
 {
     calls_job job;
     calls_open(&job, 2);
@@ -203,10 +202,9 @@ START_TEST(validations_are_judged)
     calls_expect(&job, validations[_i].id, validations[_i].code, validations[_i].words);
     calls_close(&job);
 }
-END_TEST
 
 /* Both ranks get the same batches of a stream, or each its own. */
-START_TEST(streams_are_split)
+LOOP_TEST(streams_are_split, 3)
 {
     static const char *const same[] = {"F{\"input\":\"11\"} S B K P Z",
                                        "F{\"input\":\"22\"} S B K P Z"};
@@ -235,17 +233,5 @@ START_TEST(streams_are_split)
                  _i == 2 ? "no pass over" : "no indices");
     calls_close(&job);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("observe_contents");
-    TCase *test = tcase_create("rules");
-    tcase_set_timeout(test, 120);
-    tcase_add_loop_test(test, contents_are_judged, 0, (int)(sizeof jobs / sizeof *jobs));
-    tcase_add_loop_test(test, validations_are_judged, 0,
-                        (int)(sizeof validations / sizeof *validations));
-    tcase_add_loop_test(test, streams_are_split, 0, 3);
-    suite_add_tcase(suite, test);
-    return run_suite(suite);
-}
+TEST_MAIN("observe_contents", .timeout_s = 120)

@@ -54,7 +54,7 @@ static const char *const shapes[] = {
     "7",
 };
 
-START_TEST(calls_are_kept_as_they_are)
+TEST(calls_are_kept_as_they_are)
 {
     ls_kept_calls *kept = ls_kept_calls_make();
     const cJSON *out[2][sizeof shapes / sizeof *shapes];
@@ -72,9 +72,8 @@ START_TEST(calls_are_kept_as_they_are)
     ls_kept_calls_free(kept);
     ls_kept_calls_free(NULL);
 }
-END_TEST
 
-START_TEST(alike_members_are_kept_once)
+TEST(alike_members_are_kept_once)
 {
     ls_kept_calls *kept = ls_kept_calls_make();
     const char *const plain = "{\"call\":\"backward\",\"at\":\"train.py:9\",\"sync\":true}";
@@ -103,9 +102,8 @@ START_TEST(alike_members_are_kept_once)
     }
     ls_kept_calls_free(kept);
 }
-END_TEST
 
-START_TEST(a_call_has_what_the_one_before_has)
+TEST(a_call_has_what_the_one_before_has)
 {
     ls_kept_calls *kept = ls_kept_calls_make();
     const cJSON *first =
@@ -126,7 +124,6 @@ START_TEST(a_call_has_what_the_one_before_has)
     assert_alike(add_like(kept, add(kept, "{}"), "{}"), "{}");
     ls_kept_calls_free(kept);
 }
-END_TEST
 
 /* One of 4,096 calls of a kind: they differ in types, in which members there are, in the length of
  * a list, in numbers or in a text. Enough of each that some meet in a place of the table. */
@@ -151,7 +148,7 @@ static void write_call(int kind, int number, char *text, size_t bytes)
     ls_text_add(text, bytes, kind == 2 ? "]}" : "}");
 }
 
-START_TEST(many_unlike_calls_are_found_again)
+LOOP_TEST(many_unlike_calls_are_found_again, 5)
 {
     enum { COUNT = 4096 };
     ls_kept_calls *kept = ls_kept_calls_make();
@@ -170,9 +167,8 @@ START_TEST(many_unlike_calls_are_found_again)
     free(first);
     ls_kept_calls_free(kept);
 }
-END_TEST
 
-START_TEST(many_names_and_long_texts_are_kept)
+TEST(many_names_and_long_texts_are_kept)
 {
     ls_kept_calls *kept = ls_kept_calls_make();
     for (int i = 0; i < 400; i++) {
@@ -189,18 +185,5 @@ START_TEST(many_names_and_long_texts_are_kept)
     }
     ls_kept_calls_free(kept);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("observe_kept_calls");
-    TCase *tests = tcase_create("kept_calls");
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, calls_are_kept_as_they_are);
-    tcase_add_test(tests, alike_members_are_kept_once);
-    tcase_add_test(tests, a_call_has_what_the_one_before_has);
-    tcase_add_loop_test(tests, many_unlike_calls_are_found_again, 0, 5);
-    tcase_add_test(tests, many_names_and_long_texts_are_kept);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("observe_kept_calls", .timeout_s = 60)

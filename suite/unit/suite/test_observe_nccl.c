@@ -205,16 +205,15 @@ static void call_as_first(int rank)
     ck_assert_int_eq(comm.v5->finalize(comm.context), 0);
 }
 
-START_TEST(the_rank_is_that_of_the_launcher)
+TEST(the_rank_is_that_of_the_launcher)
 {
     for (int rank = 5; rank < 7; rank++) {
         as_process(call_as_first, rank);
         ck_assert_int_eq(count_lines(rank).total, 1);
     }
 }
-END_TEST
 
-START_TEST(threads_share_a_file_of_whole_lines)
+TEST(threads_share_a_file_of_whole_lines)
 {
     setenv("LS_OBSERVE_KERNELS", "1", 1);
     as_process(call_from_threads, 3);
@@ -224,7 +223,6 @@ START_TEST(threads_share_a_file_of_whole_lines)
     ck_assert_int_eq(found.total, THREADS * CALLS);
     ck_assert_int_eq(found.ends, 1);
 }
-END_TEST
 
 static void use_version_4(int rank)
 {
@@ -252,22 +250,20 @@ static void call_one_after_the_other(int rank)
     call_many(&comm);
 }
 
-START_TEST(places_are_used_again)
+TEST(places_are_used_again)
 {
     setenv("LS_OBSERVE_KERNELS", "1", 1);
     as_process(call_one_after_the_other, 0);
     ck_assert_int_eq(count_lines(0).ran, MANY);
 }
-END_TEST
 
-START_TEST(version_4_is_spoken_too)
+TEST(version_4_is_spoken_too)
 {
     as_process(use_version_4, 0);
     counts found = count_lines(0);
     ck_assert_int_eq(found.p2p, 1);
     ck_assert_int_eq(found.calls, 0);
 }
-END_TEST
 
 static void be_refused(int rank)
 {
@@ -280,14 +276,13 @@ static void be_refused(int rank)
     ck_assert_int_eq(comm.mask, 0);
 }
 
-START_TEST(without_a_folder_it_asks_for_nothing)
+TEST(without_a_folder_it_asks_for_nothing)
 {
     unsetenv("LS_OBSERVE_DIR");
     as_process(be_refused, 0);
     setenv("LS_OBSERVE_DIR", "/nonexistent", 1);
     as_process(be_refused, 0);
 }
-END_TEST
 
 /* Starts a kernel that does not end, until the file says so. */
 static void stall(int rank)
@@ -307,7 +302,7 @@ static void stall(int rank)
     _exit(0); /* as one that is killed */
 }
 
-START_TEST(a_stall_is_in_the_file_while_it_lasts)
+TEST(a_stall_is_in_the_file_while_it_lasts)
 {
     setenv("LS_OBSERVE_KERNELS", "1", 1);
     setenv("LS_OBSERVE_STALL_S", "1", 1);
@@ -315,7 +310,6 @@ START_TEST(a_stall_is_in_the_file_while_it_lasts)
     ck_assert_int_eq(count_lines(0).stalls, 1);
     ck_assert_int_eq(count_lines(0).ends, 0);
 }
-END_TEST
 
 /* ---- the rules ---------------------------------------------------------------------------------
  */
@@ -348,7 +342,7 @@ static void call_another_size(int rank)
     call_many(&comm);
 }
 
-START_TEST(calls_that_nccl_saw_are_compared)
+TEST(calls_that_nccl_saw_are_compared)
 {
     as_process(call_in_order, 0);
     as_process(call_in_order, 1);
@@ -362,7 +356,6 @@ START_TEST(calls_that_nccl_saw_are_compared)
            "call 7 of a communicator is all_reduce of 1006 f32 with root 0 on rank 0, all_reduce "
            "of 1007 f32 with root 0 on rank 1");
 }
-END_TEST
 
 /* A rank's file of the interposer: its start, communicator, then these lines. */
 static void write_sums(int rank, const char *lines)
@@ -386,7 +379,7 @@ static void write_sums(int rank, const char *lines)
     "{\"event\":\"comm_end\",\"comm\":\"0a\",\"comm_rank\":" #rank ",\"calls\":" #calls \
     ",\"chain\":\"" chain "\"}\n"
 
-START_TEST(another_order_is_caught)
+LOOP_TEST(another_order_is_caught, 6)
 {
     static const struct {
         const char *second;
@@ -411,7 +404,6 @@ START_TEST(another_order_is_caught)
     write_sums(1, ways[_i].second);
     expect(ls_rules_collectives_order, ways[_i].code, ways[_i].text);
 }
-END_TEST
 
 #define SAMPLE(rank, op, elements, type, reduce, data)                                        \
     "{\"event\":\"sample\",\"comm\":\"0a\",\"comm_rank\":" #rank ",\"number\":0,\"op\":\"" op \
@@ -421,7 +413,7 @@ END_TEST
 
 /* f16: 3c00 is 1, 3c01 the next value, 4000 2, 4200 3, 3e00 1.5, 7bff 65504, 7c00 infinite; bytes
  * come lowest first. */
-START_TEST(elements_are_judged)
+LOOP_TEST(elements_are_judged, 15)
 {
     static const struct {
         const char *line[2];
@@ -493,7 +485,6 @@ START_TEST(elements_are_judged)
     write_sums(1, ways[_i].line[1]);
     expect(ls_rules_collectives_sum, ways[_i].code, ways[_i].text);
 }
-END_TEST
 
 /* ---- a call that a rank never entered ---------------------------------------------------------
  */
@@ -539,7 +530,7 @@ static void expect_stall(ls_record_state state, const char *outcome, ls_verdict_
 #define ASKED_AT(at_s) "{\"ended_ns\":" #at_s "000000000,\"boot\":\"b\",\"asked\":2}"
 #define NEVER "rank 1 never entered call 2 of a communicator of 3 ranks, all_reduce sum of 7 f32, "
 
-START_TEST(a_call_that_is_left_out_is_named)
+LOOP_TEST(a_call_that_is_left_out_is_named, 13)
 {
     static const struct {
         const char *line[3]; /* NULL: as the others */
@@ -606,9 +597,8 @@ START_TEST(a_call_that_is_left_out_is_named)
     }
     expect_stall(ways[_i].state, ways[_i].outcome, ways[_i].code, ways[_i].text);
 }
-END_TEST
 
-START_TEST(other_machines_and_cut_files_are_left_out)
+TEST(other_machines_and_cut_files_are_left_out)
 {
     write_timed("sums", 0, "b", ENTER(0, 0, 1) ENTER(0, 1, 2));
     write_timed("sums", 1, "other", ENTER(1, 0, 900));
@@ -626,11 +616,10 @@ START_TEST(other_machines_and_cut_files_are_left_out)
     fclose(file);
     expect_stall(LS_RECORD_FAILED, ENDED_AT(9), LS_WEAK, "no call of two ranks of one machine");
 }
-END_TEST
 
 /* Each call of rank 1 comes 300 ms after the others', of one a second; or each rank is late in
  * turn. */
-START_TEST(a_slow_rank_is_a_figure)
+TEST(a_slow_rank_is_a_figure)
 {
     enum { MANY_CALLS = 60 };
     for (int turns = 0; turns <= 1; turns++) {
@@ -658,7 +647,6 @@ START_TEST(a_slow_rank_is_a_figure)
     ck_assert_ptr_null(strstr(finding.verdict.evidence, "wait for rank"));
     ck_assert_str_eq(finding.advice, "");
 }
-END_TEST
 
 #define RUNNING(rank, sequence)                                                   \
     "{\"event\":\"stall\",\"comm\":\"0a\",\"comm_rank\":" #rank ",\"number\":40," \
@@ -668,7 +656,7 @@ END_TEST
     "\"sequence\":" #sequence ",\"op\":\"all_reduce\",\"elements\":7,\"type\":\"f32\",\"root\":0," \
     "\"captured\":false,\"at_ns\":1000000000" more "}\n"
 
-START_TEST(a_kernel_that_nccl_saw_waiting_is_named)
+TEST(a_kernel_that_nccl_saw_waiting_is_named)
 {
     write_timed("collectives", 0, "b", RUNNING(0, 0));
     write_timed("collectives", 1, "b", "");
@@ -695,7 +683,6 @@ START_TEST(a_kernel_that_nccl_saw_waiting_is_named)
     expect_stall(LS_RECORD_DONE, ENDED_AT(9), LS_WEAK, "profiler reported no stall");
     expect(ls_rules_collectives_order, LS_PASS, "2 calls were the same");
 }
-END_TEST
 
 /* ---- NCCL's table ------------------------------------------------------------------------------
  */
@@ -738,7 +725,7 @@ _Static_assert(sizeof(ls_profiler_v4) == 48 && sizeof(ls_profiler_v5) == 48,
                "as ncclProfiler_v*_t");
 _Static_assert(sizeof(ls_profiler_state) == 8, "as ncclProfilerEventStateArgs_v*_t");
 
-START_TEST(a_broken_file_is_no_pass)
+TEST(a_broken_file_is_no_pass)
 {
     expect(ls_rules_collectives_sum, LS_SKIP, "NCCL was not looked at");
     expect(ls_rules_collectives_stall, LS_SKIP, "NCCL was not looked at");
@@ -747,28 +734,5 @@ START_TEST(a_broken_file_is_no_pass)
     expect(ls_rules_collectives_order, LS_INFRA, "sums.rank0.jsonl cannot be read to its end");
     expect(ls_rules_collectives_stall, LS_INFRA, "sums.rank0.jsonl cannot be read to its end");
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("observe_nccl");
-    TCase *tests = tcase_create("plugin and rules");
-    tcase_set_timeout(tests, 60);
-    tcase_add_checked_fixture(tests, set_up, tear_down);
-    tcase_add_test(tests, the_rank_is_that_of_the_launcher);
-    tcase_add_test(tests, threads_share_a_file_of_whole_lines);
-    tcase_add_test(tests, places_are_used_again);
-    tcase_add_test(tests, version_4_is_spoken_too);
-    tcase_add_test(tests, without_a_folder_it_asks_for_nothing);
-    tcase_add_test(tests, a_stall_is_in_the_file_while_it_lasts);
-    tcase_add_test(tests, calls_that_nccl_saw_are_compared);
-    tcase_add_loop_test(tests, another_order_is_caught, 0, 6);
-    tcase_add_loop_test(tests, elements_are_judged, 0, 15);
-    tcase_add_test(tests, a_broken_file_is_no_pass);
-    tcase_add_loop_test(tests, a_call_that_is_left_out_is_named, 0, 13);
-    tcase_add_test(tests, other_machines_and_cut_files_are_left_out);
-    tcase_add_test(tests, a_slow_rank_is_a_figure);
-    tcase_add_test(tests, a_kernel_that_nccl_saw_waiting_is_named);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("observe_nccl", .timeout_s = 60, .before = set_up, .after = tear_down)

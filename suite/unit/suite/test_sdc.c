@@ -87,7 +87,7 @@ static const struct {
     {1, {0}, {2}, 0, LS_SDC_UNREPEATED, "1 of 1"},
 };
 
-START_TEST(the_odd_one_is_named)
+ROWS_TEST(the_odd_one_is_named, TABLE)
 {
     ls_record first = invent(TABLE[_i].ranks, TABLE[_i].odd, 0);
     ls_record again = invent(TABLE[_i].ranks, TABLE[_i].odd_again, TABLE[_i].second_run);
@@ -100,9 +100,8 @@ START_TEST(the_odd_one_is_named)
     release(&first);
     release(&again);
 }
-END_TEST
 
-START_TEST(what_cannot_be_compared_is_told)
+TEST(what_cannot_be_compared_is_told)
 {
     ls_record first = invent(3, NULL, 0), again = invent(3, NULL, 0);
     ls_sdc sdc;
@@ -118,7 +117,6 @@ START_TEST(what_cannot_be_compared_is_told)
     release(&first);
     release(&again);
 }
-END_TEST
 
 static void run_job(const ls_spec *spec, const ls_matrix_site *site, ls_record *record)
 {
@@ -139,7 +137,7 @@ static void run_job(const ls_spec *spec, const ls_matrix_site *site, ls_record *
     ls_job_free(&job);
 }
 
-START_TEST(a_fault_on_one_rank_of_a_real_job_is_found)
+TEST(a_fault_on_one_rank_of_a_real_job_is_found)
 {
     char scratch[] = "/tmp/test_sdc.XXXXXX";
     ck_assert_ptr_nonnull(mkdtemp(scratch));
@@ -163,9 +161,8 @@ START_TEST(a_fault_on_one_rank_of_a_real_job_is_found)
     ls_record_free(&again);
     ls_path_remove_tree(scratch);
 }
-END_TEST
 
-START_TEST(the_odd_gpu_becomes_a_finding)
+TEST(the_odd_gpu_becomes_a_finding)
 {
     static const int odd[RANKS] = {0, 0, 0, 5};
     ls_run run;
@@ -189,17 +186,5 @@ START_TEST(the_odd_gpu_becomes_a_finding)
     release(&record[0]);
     release(&record[1]);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("sdc");
-    TCase *tests = tcase_create("sdc");
-    tcase_set_timeout(tests, 60);
-    tcase_add_loop_test(tests, the_odd_one_is_named, 0, sizeof TABLE / sizeof *TABLE);
-    tcase_add_test(tests, what_cannot_be_compared_is_told);
-    tcase_add_test(tests, a_fault_on_one_rank_of_a_real_job_is_found);
-    tcase_add_test(tests, the_odd_gpu_becomes_a_finding);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("sdc", .timeout_s = 60)

@@ -37,7 +37,7 @@ static ls_verdict of_ending(const char *state, int first_rank, int code, int sig
     return verdict;
 }
 
-START_TEST(every_ending_has_its_code)
+TEST(every_ending_has_its_code)
 {
     ck_assert_int_eq(of_ending("done", -1, 0, 0, "").code, LS_PASS);
     ls_verdict v = of_ending("killed", 1, 137, 9, "");
@@ -58,9 +58,8 @@ START_TEST(every_ending_has_its_code)
     ck_assert_int_eq(of_ending("stopped", -1, 0, 0, "").code, LS_SKIP);
     ck_assert_int_eq(of_ending("not started", -1, 0, 0, "").code, LS_INFRA);
 }
-END_TEST
 
-START_TEST(the_first_bad_finding_stays)
+TEST(the_first_bad_finding_stays)
 {
     ls_verdict v;
     memset(&v, 0, sizeof v);
@@ -69,9 +68,8 @@ START_TEST(the_first_bad_finding_stays)
     ck_assert_int_eq(v.code, LS_FAIL);
     ck_assert_str_eq(v.evidence, "first");
 }
-END_TEST
 
-START_TEST(a_pass_carries_what_it_compared)
+TEST(a_pass_carries_what_it_compared)
 {
     ls_verdict out = {0};
     ls_verdict_pass(&out, 3, "3 steps");
@@ -84,9 +82,8 @@ START_TEST(a_pass_carries_what_it_compared)
     ck_assert_int_eq(out.code, LS_WEAK);
     ck_assert_str_eq(out.evidence, "nothing was compared: 0 tensors");
 }
-END_TEST
 
-START_TEST(a_judge_that_concludes_nothing_is_weak)
+TEST(a_judge_that_concludes_nothing_is_weak)
 {
     ls_verdict out = {0};
     ls_verdict_close(&out);
@@ -96,9 +93,8 @@ START_TEST(a_judge_that_concludes_nothing_is_weak)
     ls_verdict_close(&out);
     ck_assert_int_eq(out.code, LS_SKIP);
 }
-END_TEST
 
-START_TEST(a_line_that_passes_over_nothing_has_not_passed)
+LOOP_TEST(a_line_that_passes_over_nothing_has_not_passed, 6)
 {
     static const struct {
         const char *line;
@@ -113,9 +109,8 @@ START_TEST(a_line_that_passes_over_nothing_has_not_passed)
     ck_assert_int_eq(ls_verdict_code_in(json), lines[_i].code);
     cJSON_Delete(json);
 }
-END_TEST
 
-START_TEST(gradients_that_stayed_local_are_never_right)
+TEST(gradients_that_stayed_local_are_never_right)
 {
     ls_record_rank rank;
     memset(&rank, 0, sizeof rank);
@@ -145,7 +140,6 @@ START_TEST(gradients_that_stayed_local_are_never_right)
     }
     cJSON_Delete(rank.start);
 }
-END_TEST
 
 /* Of a claim of that many cases, of which the first `count` were selected. */
 static ls_headline headline_of(int count, const ls_verdict_code *code, int claim_cases)
@@ -175,7 +169,7 @@ static ls_headline headline_of(int count, const ls_verdict_code *code, int claim
 
 /* Cases of manners have a line of their own, which decides the exit code where the gate asks for
  * it, and of a run that has no others. */
-START_TEST(manners_are_not_correctness)
+TEST(manners_are_not_correctness)
 {
     static const struct {
         ls_verdict_code correct[2], manners[2]; /* of the first cases of each */
@@ -292,9 +286,8 @@ START_TEST(manners_are_not_correctness)
         ls_select_free(&run.manners);
     }
 }
-END_TEST
 
-START_TEST(correct_needs_every_case_of_the_claim)
+TEST(correct_needs_every_case_of_the_claim)
 {
     const ls_verdict_code good[] = {LS_PASS, LS_WAIVED, LS_PASS};
     ls_headline h = headline_of(3, good, 3);
@@ -318,10 +311,9 @@ START_TEST(correct_needs_every_case_of_the_claim)
         ck_assert_int_eq(ls_headline_exit(&h), open[i] == LS_INFRA ? LS_ERR_INFRA : LS_ERR_CHECK);
     }
 }
-END_TEST
 
 /* A part of the claim that passed ends with 0 and shows nothing of the claim. */
-START_TEST(a_part_of_the_claim_is_no_yes)
+TEST(a_part_of_the_claim_is_no_yes)
 {
     static const struct {
         ls_verdict_code code[3];
@@ -360,11 +352,10 @@ START_TEST(a_part_of_the_claim_is_no_yes)
         ck_assert_int_eq(ls_headline_exit(&h), part[i].exit);
     }
 }
-END_TEST
 
 /* A case that the claim has where it is offered, and that the trainer does not offer, is not of the
  * claim; one that fails is. */
-START_TEST(what_is_not_offered_is_not_of_the_claim)
+TEST(what_is_not_offered_is_not_of_the_claim)
 {
     static const struct {
         ls_verdict_code optional;
@@ -398,31 +389,12 @@ START_TEST(what_is_not_offered_is_not_of_the_claim)
         ls_select_free(&run.claim);
     }
 }
-END_TEST
 
-START_TEST(no_case_shows_nothing)
+TEST(no_case_shows_nothing)
 {
     ls_headline h = headline_of(0, NULL, 0);
     ck_assert_int_ne(h.correct, LS_CORRECT_YES);
     ck_assert_int_eq(h.passed, 0);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("verdict");
-    TCase *tests = tcase_create("verdict");
-    tcase_add_test(tests, every_ending_has_its_code);
-    tcase_add_test(tests, a_pass_carries_what_it_compared);
-    tcase_add_test(tests, a_judge_that_concludes_nothing_is_weak);
-    tcase_add_loop_test(tests, a_line_that_passes_over_nothing_has_not_passed, 0, 6);
-    tcase_add_test(tests, gradients_that_stayed_local_are_never_right);
-    tcase_add_test(tests, the_first_bad_finding_stays);
-    tcase_add_test(tests, correct_needs_every_case_of_the_claim);
-    tcase_add_test(tests, a_part_of_the_claim_is_no_yes);
-    tcase_add_test(tests, manners_are_not_correctness);
-    tcase_add_test(tests, what_is_not_offered_is_not_of_the_claim);
-    tcase_add_test(tests, no_case_shows_nothing);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("verdict")
