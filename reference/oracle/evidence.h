@@ -16,9 +16,9 @@ typedef struct ls_evidence {
     bool has_branches;    /* a rank has branch/: then all must have all of them */
 } ls_evidence;
 
-/* path[count] of the ranks that had a batch, rank[count] in increasing order, of a world of `world`;
- * rank NULL: of all. arch NULL: from the metadata. LS_ERR_USAGE with one line for a wrong rank or
- * world, a missing tensor or one of the wrong shape. */
+/* path[count] of the ranks that had a batch, rank[count] in increasing order, of a world of
+ * `world`; rank NULL: of all. arch NULL: from the metadata. LS_ERR_USAGE with one line for a wrong
+ * rank or world, a missing tensor or one of the wrong shape. */
 ls_status ls_evidence_load_part(const char *arch, int world, int count, const int *rank,
                                 const char *const *path, ls_evidence **out);
 void ls_evidence_free(ls_evidence *evidence);

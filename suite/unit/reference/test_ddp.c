@@ -553,4 +553,4 @@ TEST(an_unused_parameter_may_be_allowed)
     run_close(&r);
 }
 
-TEST_MAIN("ddp")
+TEST_MAIN("ddp", .timeout_s = 60)
