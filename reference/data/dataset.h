@@ -46,7 +46,7 @@ typedef struct ls_loader_options {
      * that all ranks have the same number of steps; less than batch_size: batch_size */
     int largest_batch;
     bool no_pad;    /* of a list of pictures: no picture comes twice, and steps are counted by the
-                       rank's own batch: other ranks may have others (sampler.h) */
+                       rank's own batch: other ranks may have others (ls_sampler) */
     int accumulate; /* micro-batches per step; `batches:` files then hold [A,N,3,H,W] */
     uint64_t seed;
     int workers;                    /* threads that load ahead; 0: the caller loads */
