@@ -7,8 +7,10 @@
 #include "harness/report/job.h"
 #include "harness/report/lines.h"
 #include "kernels/core/text.h"
-#include "suite/unit/harness/test_report_run.h"
+#include "test_report_run.h"
 #include "suite/unit/run_suite.h"
+#include "harness/report/figures.h"
+#include "kernels/core/json.h"
 
 /* How a job ended, in words; code 12: a state that is not finite. */
 static const struct {
@@ -138,6 +140,295 @@ ROWS_TEST(numbers_have_four_digits, numbers)
 {
     char text[32];
     ck_assert_str_eq(ls_report_lines_number(numbers[_i].value, text), numbers[_i].text);
+}
+
+/* Losses in a report: where a job ends, the interval predicted for another, and the band of O0 runs
+ * with the levels compared with it. */
+
+static const struct {
+    int world, steps[3], fewest;
+    double end, third; /* where the loss ended; that of the third step */
+} curves[] = {
+    {0, {0}, 0, NAN, NAN},         {1, {0}, 0, NAN, NAN},       {1, {1}, 1, 0, NAN},
+    {1, {4}, 4, 1.5, 2},           {1, {5}, 5, 2, 2},           {1, {6}, 6, 3, 2},
+    {1, {59}, 59, 56, 2},          {1, {60}, 60, 56.5, 2},      {2, {9, 7}, 7, 54, 52},
+    {3, {2, 9, 9}, 2, 100.5, NAN}, {3, {9, 9, 8}, 8, 105, 102},
+};
+
+ROWS_TEST(losses_at_the_end, curves)
+{
+    ls_report_job job = job_of(curves[_i].world, curves[_i].steps);
+    ck_assert_int_eq(ls_report_loss_steps(&job), curves[_i].fewest);
+    ck_assert_msg(same_number(ls_report_loss_end(&job), curves[_i].end), "%g",
+                  ls_report_loss_end(&job));
+    ck_assert_msg(same_number(ls_report_loss_at(&job, 2), curves[_i].third), "%g",
+                  ls_report_loss_at(&job, 2));
+    drop_job(&job);
+}
+
+TEST(losses_are_not_below_zero)
+{
+    const double value[] = {0.1, 0.2, 0.9}, high[] = {5, 5.5, 6};
+    ls_stats_interval low = ls_report_loss_predict(value, 3),
+                      usual = ls_report_loss_predict(high, 3);
+    ck_assert(low.low == 0 && low.high > 1);
+    ck_assert(usual.low > 0 && usual.low < 5);
+    ck_assert(isnan(ls_report_loss_predict(value, 2).low));
+    static const int last[][2] = {{0, 0},  {1, 1},  {5, 5},  {6, 5},
+                                  {50, 5}, {59, 5}, {60, 6}, {99, 9}};
+    for (size_t i = 0; i < sizeof last / sizeof *last; i++) {
+        ck_assert_int_eq(ls_report_loss_last(last[i][0]), last[i][1]);
+    }
+}
+
+/* Runs of 20 steps, of which the last two count: the levels, and where each ends. */
+static const struct {
+    const char *levels; /* a digit each */
+    double end[12];
+    const char *text; /* NULL: no band */
+} bands[] = {
+    {"00", {1, 1}, NULL},
+    {"001", {1, 1, 1}, NULL},
+    {"000", {1, 1, 1}, "No other level is compared with the band of 3 O0 runs [1.000, 1.000]"},
+    {"0001", {1, 1, 1, 1}, "O1 (1.000) stays inside the band of 3 O0 runs [1.000, 1.000]"},
+    {"1000", {1.25, 1, 1, 1}, "O1 (1.250) ends outside the band of 3 O0 runs [1.000, 1.000]"},
+    {"00012",
+     {1, 1, 1, 1, 1},
+     "O1 (1.000) and O2 (1.000) stay inside the band of 3 O0 runs "
+     "[1.000, 1.000]"},
+    {"000123",
+     {1, 1, 1, 0.75, 2, 3},
+     "O1 (0.750), O2 (2.000) and O3 (3.000) end outside the band of "
+     "3 O0 runs [1.000, 1.000]"},
+    {"0100230",
+     {1, 1, 1, 1, 0.5, 0.625, 1},
+     "O2 (0.500) and O3 (0.625) end outside, O1 (1.000) stays inside the band of 4 O0 runs [1.000, "
+     "1.000]"},
+    {"000111122223",
+     {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2}, /* one more than there is room for */
+     "O1 (1.000), O1 (1.000), O1 (1.000), O1 (1.000), O2 (1.000), O2 (1.000), O2 (1.000) and O2 "
+     "(1.000) stay inside the band of 3 O0 runs [1.000, 1.000]"},
+};
+
+static ls_report_job curves_job(const char *levels, const double *end)
+{
+    static const int steps[12] = {20, 20, 20, 20, 20, 20, 20, 20, 20, 20, 20, 20};
+    int world = (int)strlen(levels);
+    ls_report_job job = job_of(world, steps);
+    job.record->state = LS_RECORD_DONE;
+    job.record->spec.role = LS_ROLE_CURVES;
+    for (int k = 0; k < world; k++) {
+        ls_record_rank *rank = &job.record->rank[k];
+        ls_text_put(rank->level, sizeof rank->level, "O%c", levels[k]);
+        rank->step[17].loss = 77; /* before the end */
+        rank->step[18].loss = end[k] - 0.25;
+        rank->step[19].loss = end[k] + 0.25;
+    }
+    return job;
+}
+
+ROWS_TEST(bands_in_words, bands)
+{
+    char text[320];
+    ls_report_band band;
+    ls_report_job job = curves_job(bands[_i].levels, bands[_i].end);
+    ls_report_run run = {.job_count = 1, .job = &job};
+    bool found = ls_report_loss_read_band(&run, &band);
+    ck_assert(found == (bands[_i].text != NULL));
+    if (found) {
+        ck_assert_str_eq(ls_report_loss_sentence(&band, text), bands[_i].text);
+        ck_assert(band.job == &job && band.steps == 20 && band.last == 2);
+        for (int i = 0, k = 0; i < band.level_count; i++, k++) {
+            k += (int)strspn(bands[_i].levels + k, "0");
+            ck_assert_int_eq(band.rank[i], k);
+            ck_assert_str_eq(band.level[i], job.record->rank[k].level);
+            ck_assert(band.level_end[i] == bands[_i].end[k]);
+            ck_assert(band.inside[i] == (bands[_i].end[k] == 1));
+        }
+    }
+    drop_job(&job);
+}
+
+TEST(curves_that_are_no_band)
+{
+    enum { STATE, ROLE, EMPTY, SHORT, NO_STEPS, FEW_STEPS, ALL };
+    static const double ends[] = {1, 1, 1, 1};
+    for (int change = 0; change < ALL; change++) {
+        ls_report_band band = {.steps = -1};
+        ls_report_job job = curves_job("0001", ends);
+        ls_report_run run = {.job_count = 1, .job = &job};
+        job.record->state = change == STATE ? LS_RECORD_KILLED : LS_RECORD_DONE;
+        job.record->spec.role = change == ROLE ? LS_ROLE_REFERENCE : LS_ROLE_CURVES;
+        job.record->world = change == EMPTY ? 0 : 4;
+        job.record->rank[2].step_count = change == SHORT ? 19 : 20;
+        for (int k = 0; k < 4 && change >= NO_STEPS; k++) {
+            job.record->rank[k].step_count = change == NO_STEPS ? 0 : 9;
+        }
+        ck_assert_msg(ls_report_loss_read_band(&run, &band) == (change == FEW_STEPS), "%d", change);
+        if (change == FEW_STEPS) {
+            ck_assert(band.last == 1 && band.end.value == 8 + 100 * 1.0);
+        } else {
+            ck_assert_int_eq(band.steps, -1); /* nothing is written */
+        }
+        job.record->world = 4;
+        drop_job(&job);
+    }
+    ls_report_run none = {0};
+    ls_report_band band;
+    ck_assert(!ls_report_loss_read_band(&none, &band));
+}
+
+/* Memory of a job in a report: bytes by kind, the largest batch that fits, and its prediction for a
+ * larger job. */
+
+/* The start event of a rank, and its memory in bytes by kind. */
+static const struct {
+    const char *start;
+    double reduced, kind[LS_REPORT_KINDS], sum;
+} memories[] = {
+    {NULL, 7, {NAN, NAN, NAN, NAN, NAN, NAN}, NAN},
+    {"{}", 7, {NAN, NAN, NAN, NAN, NAN, NAN}, NAN},
+    {"{\"activation_bytes\":100,\"workspace_bytes\":10,\"param_elements\":5,\"options\":{"
+     "\"optimizer\":\"sgd\",\"momentum\":0.9,\"opt-level\":\"O2\"}}",
+     20,
+     {20, 20, 20, 20, 100, 10},
+     190},
+    {"{\"activation_bytes\":100,\"workspace_bytes\":10,\"param_elements\":5,\"options\":{"
+     "\"optimizer\":\"sgd\",\"momentum\":0,\"opt-level\":\"O1\"}}",
+     10,
+     {10, 0, 0, 10, 100, 10},
+     130},
+    {"{\"activation_bytes\":100,\"workspace_bytes\":10,\"param_elements\":5,\"options\":{"
+     "\"optimizer\":\"adam\",\"opt-level\":\"O3\"}}",
+     10,
+     {10, 0, 40, 10, 100, 10},
+     170},
+    {"{\"activation_bytes\":100,\"workspace_bytes\":10,\"param_elements\":5,\"options\":{"
+     "\"optimizer\":\"later\",\"opt-level\":\"O2\"}}",
+     10,
+     {10, 20, NAN, 10, 100, 10},
+     NAN},
+    {"{\"workspace_bytes\":10,\"param_elements\":5,\"options\":{\"optimizer\":\"lamb\"}}",
+     10,
+     {NAN, 0, 40, NAN, NAN, 10},
+     NAN},
+    {"{\"activation_bytes\":100,\"workspace_bytes\":10,\"param_elements\":5,\"options\":{"
+     "\"optimizer\":\"adam\",\"opt-level\":\"O2\"},\"memory\":{\"parameters\":1,\"masters\":2,"
+     "\"moments\":3,\"gradients\":4,\"reduction_staging\":10,\"accumulators\":20,"
+     "\"unscaled_gradients\":30,\"buffers\":5,\"state\":6,\"other\":1000}}",
+     10,
+     {1, 2, 3, 64, 100, 21},
+     191},
+    {"{\"activation_bytes\":100,\"workspace_bytes\":10,\"memory\":{}}",
+     10,
+     {0, 0, 0, 0, 100, 10},
+     110},
+    {"{\"activation_bytes\":100,\"workspace_bytes\":10,\"memory\":7}",
+     10,
+     {10, NAN, NAN, 10, 100, 10},
+     NAN},
+};
+
+ROWS_TEST(memory_by_kind, memories)
+{
+    double kind[LS_REPORT_KINDS];
+    ls_record_rank rank = {.reduced_bytes = memories[_i].reduced};
+    rank.start = memories[_i].start != NULL ? cJSON_Parse(memories[_i].start) : NULL;
+    ck_assert((rank.start != NULL) == (memories[_i].start != NULL));
+    double sum = ls_report_memory(&rank, kind);
+    for (int k = 0; k < LS_REPORT_KINDS; k++) {
+        ck_assert_msg(same_number(kind[k], memories[_i].kind[k]), "kind %d is %g", k, kind[k]);
+    }
+    ck_assert_msg(same_number(sum, memories[_i].sum), "%g", sum);
+    cJSON_Delete(rank.start);
+}
+
+/* A job of one rank with 8 images of 2 x 2 pixels: 100 bytes of memory besides 80 of activations,
+ * which it exceeded by 20. */
+static ls_report_job sized_job(ls_role role)
+{
+    static const int steps[] = {0};
+    ls_report_job job = job_of(1, steps);
+    job.record->spec = (ls_spec){
+        .role = role, .world = 1, .batch_size = 8, .image_size = 2, .arch = "a", .half = "h"};
+    job.record->rank[0].start = cJSON_Parse(
+        "{\"activation_bytes\":80,\"workspace_bytes\":60,\"memory\":{\"parameters\":40}}");
+    job.record->rank[0].rss_bytes_max = 200;
+    return job;
+}
+
+static void drop_sized(ls_report_job *job)
+{
+    cJSON_Delete(job->record->rank[0].start);
+    drop_job(job);
+}
+
+/* Each image takes 80 / 8 bytes and three times its 3 * 2 * 2 * 4; 120 bytes are fixed. */
+TEST(the_largest_batch_at_its_limits)
+{
+    static const struct {
+        ls_role plain;
+        double free_bytes, rss, largest; /* NAN: none is known */
+        int world, batch;
+    } rows[] = {
+        {LS_ROLE_DDP_WORLD1, 120 + 154, 200, 1, 1, 8},
+        {LS_ROLE_NO_COMM, 120 + 154 - 1, 200, NAN, 1, 8},
+        {LS_ROLE_DDP_WORLD1, 120 + 2 * 154 - 1, 200, 1, 1, 8},
+        {LS_ROLE_NO_COMM, 120 + 2 * 154, 200, 2, 1, 8},
+        {LS_ROLE_NO_COMM, 3 * (120 + 2 * 154), 200, 2, 3, 8},
+        {LS_ROLE_NO_COMM, 140 + 7 * 154, 220, 7, 1, 8},
+        {LS_ROLE_NO_COMM, 101 + 7 * 154, 181, 7, 1, 8},
+        {LS_ROLE_NO_COMM, 9999, 180, NAN, 1, 8}, /* no more than it reports: not seen */
+        {LS_ROLE_EVIDENCE, 9999, 200, NAN, 1, 8},
+        {LS_ROLE_NO_COMM, NAN, 200, NAN, 1, 8},
+        {LS_ROLE_NO_COMM, 9999, 200, NAN, 1, 0},
+        {LS_ROLE_NO_COMM, 120 + 224, 200, 1, 1, 1}, /* 80 / 1 and 144 */
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ls_report_job job[] = {sized_job(LS_ROLE_THROUGHPUT), sized_job(rows[i].plain)};
+        ls_report_run run = {.job_count = 2, .job = job, .record = cJSON_CreateObject()};
+        ls_json_add_number(cJSON_AddObjectToObject(run.record, "machine"), "memory_available_bytes",
+                           rows[i].free_bytes);
+        job[0].record->spec.world = rows[i].world;
+        job[0].record->spec.batch_size = rows[i].batch;
+        job[1].record->rank[0].rss_bytes_max = rows[i].rss;
+        ls_report_batch batch = {.largest = NAN};
+        bool known = ls_report_memory_largest_batch(&run, &job[0], &batch);
+        ck_assert_msg(known == isfinite(rows[i].largest), "row %zu", i);
+        if (known) {
+            ck_assert_msg(batch.largest == rows[i].largest, "row %zu: %g", i, batch.largest);
+            ck_assert(batch.job == &job[0]);
+            ck_assert(batch.fixed_bytes == rows[i].rss - 80);
+            ck_assert(batch.image_bytes == 80.0 / rows[i].batch + 144);
+            ck_assert(batch.room_bytes == rows[i].free_bytes / rows[i].world);
+        }
+        cJSON_Delete(run.record);
+        drop_sized(&job[0]);
+        drop_sized(&job[1]);
+    }
+}
+
+TEST(a_larger_batch_is_predicted_from_an_equal_job)
+{
+    enum { AS_IT_IS, SWAPPED, WORLD, ARCH, ROLE, NO_PEAK, ALL };
+    for (int change = 0; change < ALL; change++) {
+        ls_report_job job[] = {sized_job(LS_ROLE_DDP_WORLD1), sized_job(LS_ROLE_STRONG_SCALING)};
+        ls_report_run run = {.job_count = 2, .job = job};
+        ls_report_job *small = &job[change == SWAPPED], *big = &job[change != SWAPPED];
+        small->record->spec.role = LS_ROLE_DDP_WORLD1;
+        big->record->spec.role = change == ROLE ? LS_ROLE_THROUGHPUT : LS_ROLE_STRONG_SCALING;
+        big->record->spec.batch_size = 16;
+        big->record->spec.world = change == WORLD ? 2 : 1;
+        big->record->spec.arch[0] = change == ARCH ? 'b' : 'a';
+        big->record->rank[0].rss_bytes_max = change == NO_PEAK ? NAN : 3000;
+        const ls_report_job *larger = NULL;
+        double predicted = NAN, seen = NAN;
+        bool known = ls_report_memory_check(&run, &larger, &predicted, &seen);
+        ck_assert_msg(known == (change <= SWAPPED), "%d", change);
+        ck_assert(!known || (larger == big && predicted == 120 + 16 * 154 && seen == 3000));
+        drop_sized(&job[0]);
+        drop_sized(&job[1]);
+    }
 }
 
 TEST_MAIN("report_job", .timeout_s = 60)
