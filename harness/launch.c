@@ -19,7 +19,6 @@
 #include "harness/hosts/awaited.h"
 #include "harness/hosts/launchers.h"
 #include "harness/hosts/remote.h"
-#include "harness/hosts/probe.h"
 #include "harness/machine/machine.h"
 #include "harness/hosts/outcome.h"
 #include "harness/hosts/supervise.h"

@@ -16,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "harness/machine/bus.h"
+#include "harness/machine/machine.h"
 #include "kernels/core/clock.h"
 #include "kernels/core/digest.h"
 #include "kernels/core/file.h"

@@ -1,4 +1,4 @@
-#include "probe.h"
+#include "remote.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -16,7 +16,6 @@
 #include "launchers.h"
 #include "harness/machine/machine.h"
 #include "kernels/core/path.h"
-#include "remote.h"
 #include "kernels/core/text.h"
 #include "kernels/core/list.h"
 #include "supervise.h"

@@ -1,4 +1,4 @@
-#include "bus.h"
+#include "machine.h"
 
 #include <dirent.h>
 #include <stdio.h>

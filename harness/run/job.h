@@ -18,7 +18,7 @@ typedef struct ls_job {
     char label[64]; /* for people: "O2, 4 ranks, 2 nodes, 5 MB" */
     int world, local_nodes;
     ls_hosts *hosts; /* NULL: the ranks run here; else on its first host_count hosts, equally many
-                        on each, through ssh or srun. Probed (probe.h); not owned */
+                        on each, through ssh or srun. Probed (remote.h); not owned */
     int host_count;
     const ls_simnet *net; /* network namespaces of the local nodes; NULL: the loopback. Not owned */
     int threads;          /* OMP_NUM_THREADS of each rank; 0: cores / ranks, at least 1 */

@@ -11,7 +11,7 @@
 #include "reference/model/model.h"
 #include "reference/options/precision.h"
 #include "reference/options/schedule.h"
-#include "harness/machine/bus.h"
+#include "harness/machine/machine.h"
 #include "reference/state/device.h"
 
 /* The data that all sections print. */

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "harness/machine/bus.h"
+#include "harness/machine/machine.h"
 #include "kernels/core/half.h"
 #include "kernels/core/log.h"
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "harness/machine/bus.h"
+#include "harness/machine/machine.h"
 #include "kernels/core/file.h"
 #include "kernels/core/log.h"
 #include "reference/state/device.h"

@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include "harness/hosts/awaited.h"
-#include "harness/machine/bus.h"
 #include "harness/machine/machine.h"
 #include "harness/process/waiting.h"
 #include "harness/process/guard.h"

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "harness/machine/bus.h"
+#include "harness/machine/machine.h"
 #include "kernels/core/cores.h"
 #include "kernels/optimizers.h"
 #include "kernels/core/log.h"

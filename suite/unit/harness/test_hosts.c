@@ -13,7 +13,6 @@
 #include "kernels/core/path.h"
 #include "kernels/core/cores.h"
 #include "harness/hosts/hosts.h"
-#include "harness/hosts/probe.h"
 #include "harness/hosts/remote.h"
 #include "harness/machine/machine.h"
 #include "kernels/core/json.h"

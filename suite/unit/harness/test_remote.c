@@ -12,7 +12,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "harness/hosts/probe.h"
 #include "harness/hosts/remote.h"
 #include "harness/run/job.h"
 #include "harness/run/matrix.h"

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "harness/machine/bus.h"
+#include "harness/machine/machine.h"
 #include "kernels/core/digest.h"
 #include "kernels/core/text.h"
 #include "reference/amp/amp_scale.h"
