@@ -167,7 +167,7 @@ static void norm_case(const ls_loops *loops, int k, int block, int pixels)
     }
 }
 
-START_TEST(norm_loops)
+LOOP_TEST(norm_loops, 9)
 {
     const ls_loops *loops = variant(_i / 3);
     static const int blocks[] = {1, 8, 16}, pixels[] = {1, 2, 3, 7, 31, 64, 129, 599};
@@ -179,7 +179,6 @@ START_TEST(norm_loops)
         }
     }
 }
-END_TEST
 
 /* Ties, NaN, -inf and borders of a max pool; values are small integers so that ties are many. */
 static void pool_case(const ls_loops *loops, int k, int block, const ls_pool_shape *shape)
@@ -232,7 +231,7 @@ static void pool_case(const ls_loops *loops, int k, int block, const ls_pool_sha
     free(want);
 }
 
-START_TEST(pool_loops)
+LOOP_TEST(pool_loops, 9)
 {
     const ls_loops *loops = variant(_i / 3);
     static const ls_pool_shape shapes[] = {{7, 9, 4, 5, 3, 2, 1, 0, 0},
@@ -249,7 +248,6 @@ START_TEST(pool_loops)
         }
     }
 }
-END_TEST
 
 /* ---- channels last ----------------------------------------------------------------------------
  */
@@ -341,7 +339,7 @@ static void run_all(const ls_loops *loops, operands *o, const ls_plane *plane, i
     }
 }
 
-START_TEST(planes_with_gaps)
+LOOP_TEST(planes_with_gaps, 9)
 {
     const ls_loops *loops = variant(_i / 3);
     static const int pixels[] = {1, 2, 7, 64, 129};
@@ -362,10 +360,9 @@ START_TEST(planes_with_gaps)
         }
     }
 }
-END_TEST
 
 /* A strip is its blocks, bit for bit. */
-START_TEST(strips)
+LOOP_TEST(strips, 9)
 {
     const ls_loops *loops = variant(_i / 3);
     static const int pixels[] = {1, 2, 7, 64, 129};
@@ -389,10 +386,9 @@ START_TEST(strips)
         }
     }
 }
-END_TEST
 
 /* Statistics of a strip are merged from parts: of values far from zero, as exact as of a plane. */
-START_TEST(strips_in_parts)
+LOOP_TEST(strips_in_parts, 3)
 {
     const ls_loops *loops = variant(_i);
     enum { PIXELS = 3000 };
@@ -423,10 +419,9 @@ START_TEST(strips_in_parts)
     }
     free(x.data);
 }
-END_TEST
 
 /* A max pool and its gradient, with and without gaps. */
-START_TEST(pools_with_gaps)
+LOOP_TEST(pools_with_gaps, 9)
 {
     const ls_loops *loops = variant(_i / 3);
     enum { IN = 8, OUT = 4 };
@@ -457,10 +452,9 @@ START_TEST(pools_with_gaps)
     free(tap.data);
     free(wide_tap);
 }
-END_TEST
 
 /* Every half value there is, both ways, and every place a rounding can tip. */
-START_TEST(conversions)
+LOOP_TEST(conversions, 3)
 {
     const ls_loops *loops = variant(_i);
     if (loops == NULL) {
@@ -500,20 +494,5 @@ START_TEST(conversions)
     free(back);
     free(wide);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("cpu loops");
-    TCase *c = tcase_create("loops");
-    tcase_set_timeout(c, 60);
-    tcase_add_loop_test(c, norm_loops, 0, 9);
-    tcase_add_loop_test(c, pool_loops, 0, 9);
-    tcase_add_loop_test(c, planes_with_gaps, 0, 9);
-    tcase_add_loop_test(c, strips, 0, 9);
-    tcase_add_loop_test(c, strips_in_parts, 0, 3);
-    tcase_add_loop_test(c, pools_with_gaps, 0, 9);
-    tcase_add_loop_test(c, conversions, 0, 3);
-    suite_add_tcase(suite, c);
-    return run_suite(suite);
-}
+TEST_MAIN("cpu loops", .timeout_s = 60)

@@ -267,23 +267,21 @@ static void product_check(int index, ls_dtype type, bool emulated, ls_kernel_rou
     product_close(&t);
 }
 
-START_TEST(products_are_exact)
+LOOP_TEST(products_are_exact, 2 * PRODUCTS)
 {
     product_check(_i, LS_F32, false, LS_KERNEL_ROUND_NONE, small_integer);
 }
-END_TEST
 
-START_TEST(half_products_round_once)
+LOOP_TEST(half_products_round_once, 2 * PRODUCTS)
 {
     for (int emulated = 0; emulated < 2; emulated++) {
         product_check(_i, LS_F16, emulated, LS_KERNEL_ROUND_F16, small_integer);
         product_check(_i, LS_BF16, emulated, LS_KERNEL_ROUND_BF16, small_integer);
     }
 }
-END_TEST
 
 /* An infinite gradient of a corner reaches the taps that see a pixel there, and no other. */
-START_TEST(padding_meets_an_infinite_gradient)
+LOOP_TEST(padding_meets_an_infinite_gradient, 3)
 {
     static const product_case corner = {1, 16, 4, 4, 16, 3, 1, 1};
     static const ls_dtype types[] = {LS_F32, LS_F16, LS_BF16};
@@ -308,10 +306,9 @@ START_TEST(padding_meets_an_infinite_gradient)
     }
     product_close(&t);
 }
-END_TEST
 
 /* The units that an implementation's name is for. */
-START_TEST(names_tell_units)
+TEST(names_tell_units)
 {
     static const struct {
         const char *engine, *units;
@@ -329,13 +326,12 @@ START_TEST(names_tell_units)
         ck_assert(units == NULL || strcmp(units, names[i].units) == 0);
     }
 }
-END_TEST
 
 /* Sums of odd positive numbers pass 256 and 2048, above which bf16 and fp16 hold even numbers only:
  * an accumulator of either loses some. */
 /* Where oneDNN has no blocks of its own for a matrix (it has on AVX-512), no pass transposes the
  * weight. */
-START_TEST(matrices_read_the_weight_as_it_lies)
+TEST(matrices_read_the_weight_as_it_lies)
 {
     const ls_dnn_shape shape = {.batch = 32, .in_channels = 512, .out_channels = 1000, .matrix = 1};
     const ls_dnn_types types = {LS_F32, LS_F32, LS_F32};
@@ -349,7 +345,6 @@ START_TEST(matrices_read_the_weight_as_it_lies)
     }
     ls_dnn_close(dnn);
 }
-END_TEST
 
 /* oneDNN's own reorder of a weight, f32 as it lies, to a layout. */
 static void reorder(const ls_dnn_shape *s, ls_dtype type, dnnl_format_tag_t tag, float *plain,
@@ -436,7 +431,7 @@ static float packed_value(ls_dtype type, const void *packed, int64_t at)
 }
 
 /* Each value lies where the layout says: in oneDNN's own reorder. */
-START_TEST(weights_lie_where_oneDNN_puts_them)
+LOOP_TEST(weights_lie_where_oneDNN_puts_them, WEIGHT_LAYOUTS)
 {
     static float plain[WEIGHTS], packed[WEIGHTS];
     ls_dnn_shape s = weight_shape(_i);
@@ -463,7 +458,6 @@ START_TEST(weights_lie_where_oneDNN_puts_them)
         ck_assert_msg(packed_value(type, packed, at) == plain[k], "(%d, %d, %d)", o, i, tap);
     }
 }
-END_TEST
 
 /* A 3x3 convolution of padding 1 on images of 2x2 pixels, as the matrix that has ROW rows. */
 enum { SIDE = 2, PIXELS = SIDE * SIDE, MATRIX_OUT = ROW / PIXELS, MATRIX_IN = COLUMN / PIXELS };
@@ -501,7 +495,7 @@ static void packs_as_oneDNN(int row, const ls_dnn_layout *l, const ls_pack_weigh
 }
 
 /* On a processor that the packing is for; blocks of 16 channels, or all of them. */
-START_TEST(packing_is_oneDNNs_reorder)
+LOOP_TEST(packing_is_oneDNNs_reorder, WEIGHT_LAYOUTS)
 {
     static float plain[WEIGHTS], matrix[WEIGHTS];
     ls_dnn_shape s = weight_shape(_i);
@@ -538,19 +532,17 @@ START_TEST(packing_is_oneDNNs_reorder)
         packs_as_oneDNN(_i, &l, &w, matrix);
     }
 }
-END_TEST
 
-START_TEST(half_products_accumulate_in_f32)
+LOOP_TEST(half_products_accumulate_in_f32, 2 * PRODUCTS)
 {
     for (int emulated = 0; emulated < 2; emulated++) {
         product_check(_i, LS_F16, emulated, LS_KERNEL_ROUND_F16, odd_integer);
         product_check(_i, LS_BF16, emulated, LS_KERNEL_ROUND_BF16, odd_integer);
     }
 }
-END_TEST
 
 /* fp16 keeps subnormals, as operand and as result: 2^-24 times 4, summed over 16 channels. */
-START_TEST(fp16_products_keep_subnormals)
+TEST(fp16_products_keep_subnormals)
 {
     product_case one = {2, 16, 5, 5, 16, 1, 1, 0};
     for (int emulated = 0; emulated < 2; emulated++) {
@@ -571,10 +563,9 @@ START_TEST(fp16_products_keep_subnormals)
         product_close(&t);
     }
 }
-END_TEST
 
 /* A weight that the half type cannot hold is rounded before it is multiplied, not after. */
-START_TEST(weights_round_before_the_product)
+LOOP_TEST(weights_round_before_the_product, 2)
 {
     product_case one = {1, 16, 4, 4, 16, 1, 1, 0};
     product_test t;
@@ -593,7 +584,6 @@ START_TEST(weights_round_before_the_product)
     }
     product_close(&t);
 }
-END_TEST
 
 /* ---- SyncBN: two ranks, each a plan with half of the batch, on threads of their own ---------- */
 
@@ -628,7 +618,7 @@ static void *member_step(void *context)
     return ls_kernel_subject_step(&m->s) == LS_OK ? NULL : m;
 }
 
-START_TEST(sync_norm_is_one_batch)
+LOOP_TEST(sync_norm_is_one_batch, 2)
 {
     if (_i == 1) {
         setenv("LS_CPU_LAYOUT", "channels_last", 1);
@@ -695,11 +685,10 @@ START_TEST(sync_norm_is_one_batch)
     ls_kernel_subject_free(&whole);
     pthread_barrier_destroy(&place.barrier);
 }
-END_TEST
 
 /* Each element to its place in the other block size, of 4 and of 2 bytes, all channels as one block
  * included, and nothing behind the last one. */
-START_TEST(blocks_are_changed)
+TEST(blocks_are_changed)
 {
     enum { IMAGES = 2, CHANNELS = 48, PIXELS = 5, COUNT = IMAGES * CHANNELS * PIXELS };
     enum { BLOCKS = 4, TOTAL = COUNT + CHANNELS * PIXELS };
@@ -727,7 +716,6 @@ START_TEST(blocks_are_changed)
         }
     }
 }
-END_TEST
 
 /* ---- whole tensors -----------------------------------------------------------------------------
  */
@@ -757,7 +745,7 @@ static void check_whole(const char *what, const void *have, const void *want, si
 }
 
 /* Every element once, on either side of the stretches that threads share. */
-START_TEST(whole_tensors)
+LOOP_TEST(whole_tensors, 3)
 {
     static const ls_dtype types[] = {LS_F32, LS_F16, LS_BF16};
     static const int64_t counts[] = {0, 1, 16383, 16384, 16385, 32769, WHOLE_MOST};
@@ -815,26 +803,5 @@ START_TEST(whole_tensors)
     memset(have, 0x5a, sizeof have);
     ls_parallel_store(&none, have, &(ls_tensor){have, type, 1});
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("cpu ops");
-    TCase *c = tcase_create("ops");
-    tcase_set_timeout(c, 60);
-    tcase_add_loop_test(c, products_are_exact, 0, 2 * PRODUCTS);
-    tcase_add_loop_test(c, half_products_round_once, 0, 2 * PRODUCTS);
-    tcase_add_loop_test(c, half_products_accumulate_in_f32, 0, 2 * PRODUCTS);
-    tcase_add_loop_test(c, padding_meets_an_infinite_gradient, 0, 3);
-    tcase_add_test(c, names_tell_units);
-    tcase_add_test(c, matrices_read_the_weight_as_it_lies);
-    tcase_add_loop_test(c, weights_lie_where_oneDNN_puts_them, 0, WEIGHT_LAYOUTS);
-    tcase_add_loop_test(c, packing_is_oneDNNs_reorder, 0, WEIGHT_LAYOUTS);
-    tcase_add_test(c, fp16_products_keep_subnormals);
-    tcase_add_loop_test(c, weights_round_before_the_product, 0, 2);
-    tcase_add_loop_test(c, sync_norm_is_one_batch, 0, 2);
-    tcase_add_test(c, blocks_are_changed);
-    tcase_add_loop_test(c, whole_tensors, 0, 3);
-    suite_add_tcase(suite, c);
-    return run_suite(suite);
-}
+TEST_MAIN("cpu ops", .timeout_s = 60)

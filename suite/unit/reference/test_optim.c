@@ -37,7 +37,7 @@ static void make_gradient(int step, double *grad)
     }
 }
 
-START_TEST(oracle_equals_pytorch)
+ROWS_TEST(oracle_equals_pytorch, goldens)
 {
     const golden *g = &goldens[_i];
     double value[ELEMENTS], grad[ELEMENTS], error[3][ELEMENTS] = {{0}}, moment[2][ELEMENTS] = {{0}};
@@ -68,10 +68,9 @@ START_TEST(oracle_equals_pytorch)
         ck_assert_double_lt(error[0][i], 1e-4);
     }
 }
-END_TEST
 
 /* The oracle's own list and kernels/optimizers.def name the same optimizers and moments. */
-START_TEST(oracle_knows_every_optimizer)
+TEST(oracle_knows_every_optimizer)
 {
     static const struct {
         const char *name;
@@ -94,7 +93,6 @@ START_TEST(oracle_knows_every_optimizer)
         }
     }
 }
-END_TEST
 
 /* ---- Apex's rules, worked out in FP64 -------------------------------------------------------- */
 
@@ -123,7 +121,7 @@ static const struct apex_row {
 /* The table has nine digits. */
 #define APEX_DIGITS 1e-9
 
-START_TEST(oracle_equals_apex)
+ROWS_TEST(oracle_equals_apex, apex)
 {
     ls_update_rule rule = apex[_i].rule;
     bool pair = rule.kind == LS_UPDATE_LAMB;
@@ -150,7 +148,6 @@ START_TEST(oracle_equals_apex)
         ck_assert_double_eq_tol(value[i], apex[_i].want[i], APEX_DIGITS);
     }
 }
-END_TEST
 
 /* ---- a dump's step --------------------------------------------------------------------------- */
 
@@ -229,7 +226,7 @@ static void write_dump(const char *path, plant planted)
     ck_assert_int_eq(ls_safetensors_finish(writer), LS_OK);
 }
 
-START_TEST(planted_steps_are_caught)
+LOOP_TEST(planted_steps_are_caught, PLANTS)
 {
     char path[] = "/tmp/ls_optim_XXXXXX";
     int handle = mkstemp(path);
@@ -254,7 +251,6 @@ START_TEST(planted_steps_are_caught)
     ls_dumpfile_close(file);
     unlink(path);
 }
-END_TEST
 
 /* ---- the bound on f32's deviation ------------------------------------------------------------ */
 
@@ -409,7 +405,7 @@ static const double bound_limit = 1e-12;
 
 /* Values, moments and their errors after each of three steps; they begin with errors of their own.
  */
-START_TEST(errors_are_their_formula)
+ROWS_TEST(errors_are_their_formula, bounded)
 {
     ls_update_rule rule = bounded[_i];
     rule.lr = 0.1;
@@ -448,10 +444,9 @@ START_TEST(errors_are_their_formula)
         }
     }
 }
-END_TEST
 
 /* A divisor that may be zero bounds nothing. */
-START_TEST(errors_without_a_bound)
+TEST(errors_without_a_bound)
 {
     ls_update_rule rule = {.kind = LS_UPDATE_ADAM, .step = 1, .lr = 1, .beta1 = 0.5, .beta2 = 0.5};
     double value = 1, zero[5] = {0}, grad = 0;
@@ -459,7 +454,6 @@ START_TEST(errors_without_a_bound)
     ck_assert_int_eq(ls_update_step(&rule, &tensor), LS_OK);
     ck_assert(!isfinite(zero[0]));
 }
-END_TEST
 
 /* AdamW with amsgrad in f32 as torch computes it: other forms of mean, decay and step, a correction
  * from a count in f32. */
@@ -477,7 +471,7 @@ static void take_torch_step(float grad, int t, float *value, float *first, float
 
 /* Each step from exact values. Without any_form some are outside: the bound is no wider than that.
  */
-START_TEST(other_forms_are_within_their_bound)
+TEST(other_forms_are_within_their_bound)
 {
     enum { TRIALS = 2000 };
     int outside[2] = {0, 0};
@@ -521,10 +515,9 @@ START_TEST(other_forms_are_within_their_bound)
     ck_assert_int_gt(outside[0], 0);
     ck_assert_int_eq(outside[1], 0);
 }
-END_TEST
 
 /* The bound is in units of the type; an error of the gradient adds to it. */
-START_TEST(errors_are_of_the_type)
+TEST(errors_are_of_the_type)
 {
     double error[4];
     for (int i = 0; i < 4; i++) {
@@ -544,9 +537,8 @@ START_TEST(errors_are_of_the_type)
     ck_assert_double_eq_tol(error[2] / error[1], 0x1p16, 0x1p10);
     ck_assert_double_eq_tol(error[3] - error[0], 0.25 * 0x1p-10, 0x1p-20);
 }
-END_TEST
 
-START_TEST(names_of_optimizers)
+TEST(names_of_optimizers)
 {
     static const char *const label[] = {"SGD", "Adam", "AdamW", "LAMB", "LARS"};
     static const double epsilon[] = {1e-8, 1e-8, 1e-8, 1e-6, 1e-8};
@@ -561,21 +553,5 @@ START_TEST(names_of_optimizers)
     ck_assert_int_eq(ls_update_find("rmsprop"), LS_UPDATE_KINDS);
     ck_assert_int_eq(ls_update_find(""), LS_UPDATE_KINDS);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("optim");
-    TCase *tests = tcase_create("optim");
-    tcase_add_loop_test(tests, oracle_equals_pytorch, 0, (int)(sizeof goldens / sizeof *goldens));
-    tcase_add_test(tests, oracle_knows_every_optimizer);
-    tcase_add_loop_test(tests, errors_are_their_formula, 0, sizeof bounded / sizeof bounded[0]);
-    tcase_add_test(tests, errors_without_a_bound);
-    tcase_add_test(tests, other_forms_are_within_their_bound);
-    tcase_add_test(tests, errors_are_of_the_type);
-    tcase_add_test(tests, names_of_optimizers);
-    tcase_add_loop_test(tests, oracle_equals_apex, 0, (int)(sizeof apex / sizeof *apex));
-    tcase_add_loop_test(tests, planted_steps_are_caught, 0, PLANTS);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("optim")
