@@ -214,6 +214,10 @@ static const struct member {
 
 typedef struct reader {
     bool strict;
+    int rank;
+    ls_record_visit *visit; /* or NULL */
+    void *context;
+    ls_status status; /* of visit */
     bool started, ended;
     int64_t step; /* the last one; 0: none yet */
     char why[160];
@@ -316,6 +320,7 @@ static bool read_line(reader *r, char *line, const char *path, int number, ls_re
     bool good = !r->strict || fits(r, value);
     if (good) {
         read_event(rank, value);
+        r->status = r->visit != NULL ? r->visit(r->context, r->rank, value, number) : LS_OK;
     } else {
         describe(path, number, r->why, line, broken, broken_bytes);
     }
@@ -325,19 +330,18 @@ static bool read_line(reader *r, char *line, const char *path, int number, ls_re
 
 /* `broken` gets the first line that may not stand there ("rank0.jsonl line 3 is no JSON: '{"event":
  * "st'"), else "". LS_ERR_INFRA when the file cannot be read. */
-static ls_status read_lines(const char *path, bool strict, ls_record_rank *rank, char *broken,
+static ls_status read_lines(const char *path, reader r, ls_record_rank *rank, char *broken,
                             size_t broken_bytes)
 {
     broken[0] = '\0';
     ls_lines lines;
     ls_status status = ls_lines_open(path, LS_LINES_LINE_BYTES, &lines);
-    reader r = {.strict = strict};
     char *line = NULL;
     size_t bytes = 0;
     bool whole = true;
     LS_THEN(status, ls_lines_next(&lines, &line, &bytes, &whole));
     for (int number = 1; status == LS_OK && line != NULL; number++) {
-        if (!whole && !strict) {
+        if (!whole && !r.strict) {
             break;
         }
         if (!whole) {
@@ -347,12 +351,15 @@ static ls_status read_lines(const char *path, bool strict, ls_record_rank *rank,
         } else {
             (void)read_line(&r, line, path, number, rank, broken, broken_bytes);
         }
-        if (broken[0] != '\0') {
+        if (broken[0] != '\0' || r.status != LS_OK) {
             break;
         }
         status = ls_lines_next(&lines, &line, &bytes, &whole);
     }
     ls_lines_close(&lines);
+    if (r.status != LS_OK) {
+        return r.status;
+    }
     if (status == LS_ERR_USAGE) { /* a trainer left a FIFO or an endless line in its folder */
         const char *why = lines.file.why, *slash = strrchr(path, '/'); /* it begins with the path */
         ls_text_put(broken, broken_bytes, "%s", why + (slash == NULL ? 0 : slash + 1 - path));
@@ -446,7 +453,7 @@ static void clear_rank(ls_record_rank *rank)
     rank->reduced_bytes = rank->rss_bytes_max = NAN;
 }
 
-static ls_status read_events(ls_record *record, ls_record_mode mode)
+static ls_status read_events(ls_record *record, reader r)
 {
     char path[PATH_MAX], broken[sizeof record->broken];
     for (int k = 0; k < record->world; k++) {
@@ -456,9 +463,9 @@ static ls_status read_events(ls_record *record, ls_record_mode mode)
         if (!rank->has_events) {
             continue;
         }
-        bool strict = mode == LS_RECORD_STRICT;
-        ls_status status = read_lines(path, strict, rank, broken, sizeof broken);
-        if (status != LS_OK && strict) {
+        r.rank = k;
+        ls_status status = read_lines(path, r, rank, broken, sizeof broken);
+        if (status != LS_OK && r.strict) {
             return status;
         }
         if (record->broken[0] == '\0') {
@@ -541,6 +548,12 @@ static void find_half(ls_record *record)
 
 ls_status ls_record_read(const char *directory, ls_record_mode mode, ls_record *out)
 {
+    return ls_record_read_with(directory, mode, NULL, NULL, out);
+}
+
+ls_status ls_record_read_with(const char *directory, ls_record_mode mode, ls_record_visit *visit,
+                              void *context, ls_record *out)
+{
     ls_record record = {0};
     ls_text_put(record.directory, sizeof record.directory, "%s", directory);
     LS_TRY(read_job(&record, mode));
@@ -553,8 +566,9 @@ ls_status ls_record_read(const char *directory, ls_record_mode mode, ls_record *
     }
     LS_TRY(read_world(&record, files, mode));
     record.rank = ls_list_make((size_t)record.world + 1, sizeof *record.rank);
+    reader r = {.strict = mode == LS_RECORD_STRICT, .visit = visit, .context = context};
     ls_status status = LS_OK;
-    LS_TRY_GOTO(status, read_events(&record, mode), free_record);
+    LS_TRY_GOTO(status, read_events(&record, r), free_record);
     add_announced(&record);
     share_audited(&record);
     find_half(&record);

@@ -117,6 +117,11 @@ typedef enum ls_record_mode {
  * file that is broken or cannot be read is logged and counts as none. `world` of a folder without
  * job.json: as the start events say, or the highest rank<k>.jsonl. */
 ls_status ls_record_read(const char *directory, ls_record_mode mode, ls_record *out);
+/* The same; visit(context, rank, event, line) is called for each event that the rank's file may
+ * have there, in its order. Reading ends with its error. */
+typedef ls_status ls_record_visit(void *context, int rank, const cJSON *event, int line);
+ls_status ls_record_read_with(const char *directory, ls_record_mode mode, ls_record_visit *visit,
+                              void *context, ls_record *out);
 void ls_record_free(ls_record *record);
 /* The facts of job.json, or NULL. */
 const cJSON *ls_record_facts(const ls_record *record);

@@ -295,7 +295,7 @@ static void find_before(ls_observe_trace *trace, const char *directory)
     struct stat own;
     LS_TEXT(events, PATH_MAX, "%s/rank0.jsonl", directory);
     LS_TEXT(parent, PATH_MAX, "%s/../../..", directory);
-    if (trace->world == 0 || cJSON_GetArraySize(trace->rank[0].load) == 0 ||
+    if (trace->world == 0 || ls_event_count(ls_trace_events(&trace->rank[0], load)) == 0 ||
         stat(events, &own) != 0) {
         return;
     }

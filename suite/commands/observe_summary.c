@@ -23,50 +23,58 @@ static const ls_observe_rank *first_with_events(const ls_observe_trace *trace)
 
 /* ---- the job --------------------------------------------------------------------------------- */
 
-static void add_texts(cJSON *to, const cJSON *from, const char *const *names, int count)
+static void add_value(cJSON *to, const char *name, const ls_event *value)
+{
+    if (ls_event_is_text(value)) {
+        cJSON_AddStringToObject(to, name, value->text);
+    } else if (ls_event_is_number(value)) {
+        cJSON_AddNumberToObject(to, name, value->number);
+    } else if (ls_event_is(value, LS_TYPE_TRUE) || ls_event_is(value, LS_TYPE_FALSE)) {
+        cJSON_AddBoolToObject(to, name, ls_event_is(value, LS_TYPE_TRUE));
+    }
+}
+
+static void add_members(cJSON *to, const ls_event *from, const ls_event_member *member, int count)
 {
     for (int i = 0; i < count; i++) {
-        const cJSON *member = cJSON_GetObjectItemCaseSensitive(from, names[i]);
-        if (cJSON_IsString(member) || cJSON_IsNumber(member) || cJSON_IsBool(member)) {
-            cJSON_AddItemToObject(to, names[i], cJSON_Duplicate(member, false));
+        const ls_event *value = ls_event_get(from, member[i]);
+        if (value != NULL) {
+            add_value(to, ls_event_key(value), value);
         }
     }
 }
 
 /* The words of start's program as one line. */
-static void add_program(cJSON *to, const cJSON *start)
+static void add_program(cJSON *to, const ls_event *start)
 {
-    const cJSON *program = cJSON_GetObjectItemCaseSensitive(start, "program"), *word;
-    char text[600] = "";
-    if (cJSON_IsString(program)) {
-        ls_text_put(text, sizeof text, "%s", program->valuestring);
-    }
-    cJSON_ArrayForEach(word, program)
-    {
+    const ls_event *program = ls_event_member(start, program), *word;
+    char text[600];
+    ls_text_put(text, sizeof text, "%s", ls_event_to_text(program, ""));
+    ls_event_each(word, program) {
         ls_text_add(text, sizeof text, "%s%s", text[0] == '\0' ? "" : " ",
-                    cJSON_IsString(word) ? word->valuestring : "?");
+                    ls_event_to_text(word, "?"));
     }
     cJSON_AddStringToObject(to, "program", text);
 }
 
 static void add_models(cJSON *to, const ls_observe_rank *rank)
 {
-    static const char *const names[] = {"name",    "kind",     "at",          "bn",
-                                        "sync_bn", "compiled", "static_graph"};
+    static const ls_event_member names[] = {
+        LS_MEMBER_name,    LS_MEMBER_kind,     LS_MEMBER_at,          LS_MEMBER_bn,
+        LS_MEMBER_sync_bn, LS_MEMBER_compiled, LS_MEMBER_static_graph};
     cJSON *models = cJSON_AddArrayToObject(to, "models");
-    const cJSON *model;
-    cJSON_ArrayForEach(model, rank->model)
-    {
+    const ls_event *model;
+    ls_event_each(model, ls_trace_events(rank, model)) {
         cJSON *out = ls_json_append_object(models);
         double elements = 0;
         int tensors = 0;
         for (int i = 0; i < rank->tensor_count; i++) {
-            if (rank->tensor[i].model == ls_json_int(model, "model", 0)) {
+            if (rank->tensor[i].model == ls_event_int(model, model, 0)) {
                 elements += (double)rank->tensor[i].elements;
                 tensors++;
             }
         }
-        add_texts(out, model, names, sizeof names / sizeof *names);
+        add_members(out, model, names, sizeof names / sizeof *names);
         cJSON_AddNumberToObject(out, "tensors", tensors);
         cJSON_AddNumberToObject(out, "elements", elements);
     }
@@ -85,22 +93,20 @@ static void add_models(cJSON *to, const ls_observe_rank *rank)
 
 static void add_optimizers(cJSON *to, const ls_observe_rank *rank)
 {
-    static const char *const names[] = {"class", "rule", "at"};
-    static const char *const settings[] = {"enabled", "init_scale", "growth_interval", "at"};
+    static const ls_event_member names[] = {LS_MEMBER_class, LS_MEMBER_rule, LS_MEMBER_at};
+    static const ls_event_member settings[] = {LS_MEMBER_enabled, LS_MEMBER_init_scale,
+                                               LS_MEMBER_growth_interval, LS_MEMBER_at};
     cJSON *optimizers = cJSON_AddArrayToObject(to, "optimizers");
     cJSON *scalers = cJSON_AddArrayToObject(to, "scalers");
-    const cJSON *event;
-    cJSON_ArrayForEach(event, rank->optimizer)
-    {
+    const ls_event *event;
+    ls_event_each(event, ls_trace_events(rank, optimizer)) {
         cJSON *out = ls_json_append_object(optimizers);
-        add_texts(out, event, names, sizeof names / sizeof *names);
-        cJSON_AddNumberToObject(
-            out, "groups", cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(event, "groups")));
+        add_members(out, event, names, sizeof names / sizeof *names);
+        cJSON_AddNumberToObject(out, "groups", ls_event_count(ls_event_list(event, groups)));
     }
-    cJSON_ArrayForEach(event, rank->scaler)
-    {
-        add_texts(ls_json_append_object(scalers), event, settings,
-                  sizeof settings / sizeof *settings);
+    ls_event_each(event, ls_trace_events(rank, scaler)) {
+        add_members(ls_json_append_object(scalers), event, settings,
+                    sizeof settings / sizeof *settings);
     }
 }
 
@@ -164,19 +170,17 @@ static void list_unseen(const ls_observe_trace *trace, unseen *list)
 {
     for (int k = 0; k < trace->world; k++) {
         const ls_observe_rank *rank = &trace->rank[k];
-        const cJSON *event;
+        const ls_event *event;
         if (!rank->record->has_events) {
             add_unseen(list, k,
                        "wrote no events: on another node, or ended before a model was wrapped");
             continue;
         }
-        cJSON_ArrayForEach(event, rank->attach)
-        {
-            const char *at = ls_json_string(event, "at", "");
-            LS_TEXT(text, 520, "%s%s%s%s", ls_json_string(event, "error", "an error"),
+        ls_event_each(event, ls_trace_events(rank, attach)) {
+            const char *at = ls_event_text(event, at, "");
+            LS_TEXT(text, 520, "%s%s%s%s", ls_event_text(event, error, "an error"),
                     at[0] == '\0' ? "" : ", at ", at,
-                    ls_json_bool(event, "quiet", false) ? "; nothing was looked at after that"
-                                                        : "");
+                    ls_event_bool(event, quiet, false) ? "; nothing was looked at after that" : "");
             add_unseen(list, k, text);
         }
         if (!rank->record->ended && trace->attached) {
@@ -224,11 +228,12 @@ static void add_what_was_unseen(cJSON *to, const ls_observe_trace *trace)
 /* Of the rank on which observing took the largest share. */
 static void add_cost(cJSON *to, const ls_observe_trace *trace)
 {
-    static const char *const names[] = {"own_ms", "run_ms", "share", "detail_ms", "gradient_ms"};
+    static const ls_event_member names[] = {LS_MEMBER_own_ms, LS_MEMBER_run_ms, LS_MEMBER_share,
+                                            LS_MEMBER_detail_ms, LS_MEMBER_gradient_ms};
     int dearest = -1;
     double most = -1;
     for (int k = 0; k < trace->world; k++) {
-        double share = ls_json_number(trace->rank[k].cost, "share", -1);
+        double share = ls_event_number(trace->rank[k].cost, share, -1);
         if (share > most) {
             most = share;
             dearest = k;
@@ -239,7 +244,7 @@ static void add_cost(cJSON *to, const ls_observe_trace *trace)
     }
     cJSON *cost = cJSON_AddObjectToObject(to, "cost");
     cJSON_AddNumberToObject(cost, "rank", dearest);
-    add_texts(cost, trace->rank[dearest].cost, names, sizeof names / sizeof *names);
+    add_members(cost, trace->rank[dearest].cost, names, sizeof names / sizeof *names);
 }
 
 /* Absent where no step can be timed. */
@@ -269,7 +274,8 @@ static void add_speed(cJSON *to, const ls_observe_trace *trace)
 
 cJSON *ls_observe_summary_make(const ls_observe_trace *trace)
 {
-    static const char *const names[] = {"device", "backend", "engine", "python", "torch"};
+    static const ls_event_member names[] = {LS_MEMBER_device, LS_MEMBER_backend, LS_MEMBER_engine,
+                                            LS_MEMBER_python, LS_MEMBER_torch};
     cJSON *out = cJSON_CreateObject();
     LS_MEMORY(out != NULL);
     const ls_observe_rank *rank = first_with_events(trace);
@@ -281,12 +287,14 @@ cJSON *ls_observe_summary_make(const ls_observe_trace *trace)
     cJSON_AddNumberToObject(out, "world", trace->world);
     cJSON_AddNumberToObject(out, "ranks_with_events", with_events);
     if (rank != NULL) {
-        const cJSON *start = rank->record->start;
-        const cJSON *observe = cJSON_GetObjectItemCaseSensitive(start, "observe");
-        add_texts(out, start, names, sizeof names / sizeof *names);
-        add_program(out, start);
+        const ls_event *observe = ls_event_object(rank->start, observe), *value;
+        add_members(out, rank->start, names, sizeof names / sizeof *names);
+        add_program(out, rank->start);
         if (observe != NULL) {
-            cJSON_AddItemToObject(out, "observe", cJSON_Duplicate(observe, true));
+            cJSON *to = cJSON_AddObjectToObject(out, "observe");
+            ls_event_each(value, observe) {
+                add_value(to, ls_event_key(value), value);
+            }
         }
         add_models(out, rank);
         add_optimizers(out, rank);

@@ -21,11 +21,10 @@ void ls_observe_free(ls_observe_trace *trace)
 
 static bool saved(const ls_observe_trace *trace, const char *path)
 {
-    const cJSON *save;
+    const ls_event *save;
     for (int k = 0; k < trace->world; k++) {
-        cJSON_ArrayForEach(save, trace->rank[k].save)
-        {
-            if (strcmp(ls_json_string(save, "path", ""), path) == 0) {
+        ls_event_each(save, ls_trace_events(&trace->rank[k], save)) {
+            if (strcmp(ls_event_text(save, path, ""), path) == 0) {
                 return true;
             }
         }
@@ -36,15 +35,16 @@ static bool saved(const ls_observe_trace *trace, const char *path)
 /* A path says where a file is only together with the folder that the job ran in. */
 static bool same_folder(const ls_observe_trace *a, const ls_observe_trace *b, const char *path)
 {
-    const char *one = ls_json_string(a->rank[0].record->start, "work", "");
-    const char *other = ls_json_string(b->rank[0].record->start, "work", "");
+    const char *one = ls_event_text(a->rank[0].start, work, "");
+    const char *other = ls_event_text(b->rank[0].start, work, "");
     return !a->attached || path[0] == '/' || (one[0] != '\0' && strcmp(one, other) == 0);
 }
 
 bool ls_observe_continue(ls_observe_trace *trace, const char *directory)
 {
-    const cJSON *load = trace->world > 0 ? cJSON_GetArrayItem(trace->rank[0].load, 0) : NULL;
-    const char *path = ls_json_string(load, "path", "");
+    const ls_event *load =
+        trace->world > 0 ? ls_event_at(ls_trace_events(&trace->rank[0], load), 0) : NULL;
+    const char *path = ls_event_text(load, path, "");
     ls_observe_trace *before = NULL;
     if (path[0] == '\0' || trace->before != NULL || ls_trace_load(directory, &before) != LS_OK) {
         return false;
@@ -76,13 +76,12 @@ static void describe_ends(const ls_observe_trace *trace, char *text, size_t byte
 /* Where the attach module met an error of its own and looked no further. */
 static void describe_quiet(const ls_observe_trace *trace, char *text, size_t bytes)
 {
-    const cJSON *event;
+    const ls_event *event;
     for (int k = 0; k < trace->world; k++) {
-        cJSON_ArrayForEach(event, trace->rank[k].attach)
-        {
-            if (ls_json_bool(event, "quiet", false)) {
+        ls_event_each(event, ls_trace_events(&trace->rank[k], attach)) {
+            if (ls_event_bool(event, quiet, false)) {
                 ls_text_add(text, bytes, "; rank %d was not seen to its end: %.80s", k,
-                            ls_json_string(event, "error", ""));
+                            ls_event_text(event, error, ""));
             }
         }
     }

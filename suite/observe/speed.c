@@ -98,7 +98,7 @@ void ls_observe_speed_read(const ls_observe_trace *trace, ls_observe_speed *out)
     for (int k = 0; k < trace->world; k++) {
         double own;
         sum_rank(trace, &trace->rank[k], &out->rank[k], &own);
-        double share = ls_json_number(trace->rank[k].cost, "share", NAN);
+        double share = ls_event_number(trace->rank[k].cost, share, NAN);
         out->instrument = fmax(out->instrument, share); /* fmax leaves NaN out */
         if (out->rank[k].steps == 0) {
             continue;

@@ -168,13 +168,11 @@ static const char *reduced_type(const ls_observe_trace *trace)
 static void check_buckets(const ls_observe_trace *trace, int *compared, ls_observe_finding *out)
 {
     const char *type = reduced_type(trace);
-    const cJSON *bucket;
+    const ls_event *bucket;
     for (int k = 0; k < trace->world && type != NULL; k++) {
-        const cJSON *list =
-            cJSON_GetObjectItemCaseSensitive(trace->rank[k].record->buckets, "buckets");
-        cJSON_ArrayForEach(bucket, list)
-        {
-            const char *has = ls_json_string(bucket, "type", type);
+        const ls_event *list = ls_event_list(ls_trace_last(&trace->rank[k], buckets), buckets);
+        ls_event_each(bucket, list) {
+            const char *has = ls_event_text(bucket, type, type);
             ++*compared;
             if (strcmp(has, type) != 0) {
                 ls_verdict_fail(&out->verdict, "rank %d reduces a bucket in %s, asked is %s", k,

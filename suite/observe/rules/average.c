@@ -17,15 +17,14 @@ static average average_of(const ls_observe_rank *rank, int number)
     for (int i = 0; i < rank->step_count; i++) {
         for (int c = 0; c < rank->step[i].call_count; c++) {
             const ls_call *call = &rank->step[i].call[c];
-            if (call->kind != LS_CALL_OTHER ||
-                strcmp(ls_calls_text(call, "call"), "average") != 0 ||
-                ls_json_int(call->json, "average", -1) != number) {
+            if (call->kind != LS_CALL_OTHER || strcmp(ls_calls_text(call, call), "average") != 0 ||
+                ls_event_int(call->json, average, -1) != number) {
                 continue;
             }
-            if (strcmp(ls_calls_text(call, "what"), "update") == 0) {
+            if (strcmp(ls_calls_text(call, what), "update") == 0) {
                 a.update = a.update == NULL ? call : a.update;
                 a.updates += call->times;
-            } else if (strcmp(ls_calls_text(call, "what"), "stale") == 0) {
+            } else if (strcmp(ls_calls_text(call, what), "stale") == 0) {
                 a.stale = a.stale == NULL ? call : a.stale;
             } else {
                 a.forwards += call->times;
@@ -111,9 +110,9 @@ static void end_turn(course *c)
 
 static bool is_update(const ls_call *call, int number)
 {
-    return call->kind == LS_CALL_OTHER && strcmp(ls_calls_text(call, "call"), "average") == 0 &&
-           strcmp(ls_calls_text(call, "what"), "update") == 0 &&
-           ls_json_int(call->json, "average", -1) == number;
+    return call->kind == LS_CALL_OTHER && strcmp(ls_calls_text(call, call), "average") == 0 &&
+           strcmp(ls_calls_text(call, what), "update") == 0 &&
+           ls_event_int(call->json, average, -1) == number;
 }
 
 static course course_of(const ls_observe_rank *rank, int number)
@@ -125,7 +124,7 @@ static course course_of(const ls_observe_rank *rank, int number)
             if (ls_calls_is_attempt(call)) {
                 end_turn(&c);
             } else if (is_update(call, number)) {
-                double share = ls_json_number(call->json, "share", NAN);
+                double share = ls_event_number(call->json, share, NAN);
                 c.call = call;
                 c.updates += call->times;
                 c.now += call->times;
@@ -180,7 +179,7 @@ static void judge_norms(const ls_call *stale, ls_observe_finding *out)
         "a copy of the model is validated whose weights have moved since the last time, "
         "while the statistics of its %d norms that were looked at have not, and the "
         "model's have",
-        ls_json_int(stale->json, "norms", 0));
+        ls_event_int(stale->json, norms, 0));
     ls_verdict_cause(&out->verdict, "the average takes parameters() only: running statistics are "
                                     "buffers, and eval mode normalizes by those of the start");
     ls_finding_blame(out, stale->at,

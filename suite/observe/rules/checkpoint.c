@@ -10,12 +10,11 @@
 
 /* ---- checkpoint.content ---------------------------------------------------------------------- */
 
-static bool names(const cJSON *list, const char *name)
+static bool names(const ls_event *list, const char *name)
 {
-    const cJSON *entry;
-    cJSON_ArrayForEach(entry, list)
-    {
-        if (cJSON_IsString(entry) && strcmp(entry->valuestring, name) == 0) {
+    const ls_event *entry;
+    ls_event_each(entry, list) {
+        if (ls_event_is_text(entry) && strcmp(entry->text, name) == 0) {
             return true;
         }
     }
@@ -31,26 +30,21 @@ static int trainable_of(const ls_observe_rank *rank)
     return count;
 }
 
-static bool in_list(const cJSON *event, const char *list, const char *name)
-{
-    return names(cJSON_GetObjectItemCaseSensitive(event, list), name);
-}
-
 /* Weights that fit no model that was alive: compared with nothing. */
-static bool is_compared(const cJSON *save)
+static bool is_compared(const ls_event *save)
 {
-    return ls_saved_has(save, "model") && ls_json_int(save, "params", 1) > 0;
+    return ls_saved_has(save, "model") && ls_event_int(save, params, 1) > 0;
 }
 
 /* The digest of a model's parameters in a file, "" where it is not known. */
-static const char *digest_of(const cJSON *save, int model)
+static const char *digest_of(const ls_event *save, int model)
 {
-    const cJSON *pair;
-    cJSON_ArrayForEach(pair, cJSON_GetObjectItemCaseSensitive(save, "digests"))
-    {
-        const cJSON *index = cJSON_GetArrayItem(pair, 0), *digest = cJSON_GetArrayItem(pair, 1);
-        if (cJSON_IsNumber(index) && index->valueint == model && cJSON_IsString(digest)) {
-            return digest->valuestring;
+    const ls_event *pair;
+    ls_event_each(pair, ls_event_list(save, digests)) {
+        const ls_event *index = ls_event_at(pair, 0), *digest = ls_event_at(pair, 1);
+        if (ls_event_is_number(index) && ls_event_to_int(index, -1) == model &&
+            ls_event_is_text(digest)) {
+            return digest->text;
         }
     }
     return "";
@@ -58,25 +52,23 @@ static const char *digest_of(const cJSON *save, int model)
 
 /* Where the job has had these weights before: -1 nowhere, else the step of the file that has them,
  * or 0: those it began with. */
-static int64_t find_earlier(const ls_observe_rank *rank, const cJSON *save)
+static int64_t find_earlier(const ls_observe_rank *rank, const ls_event *save)
 {
-    const cJSON *model, *other;
-    cJSON_ArrayForEach(model, rank->model)
-    {
-        int index = ls_json_int(model, "model", -1);
+    const ls_event *model, *other;
+    ls_event_each(model, ls_trace_events(rank, model)) {
+        int index = ls_event_int(model, model, -1);
         const char *digest = digest_of(save, index);
         if (digest[0] == '\0') {
             continue;
         }
-        cJSON_ArrayForEach(other, rank->save)
-        {
+        ls_event_each(other, ls_trace_events(rank, save)) {
             if (ls_saved_step(other) < ls_saved_step(save) &&
                 strcmp(digest_of(other, index), digest) == 0) {
                 return ls_saved_step(other);
             }
         }
-        const cJSON *first = cJSON_GetObjectItemCaseSensitive(model, "digest");
-        if (ls_saved_step(save) > 0 && strcmp(ls_json_string(first, "param", ""), digest) == 0) {
+        const ls_event *first = ls_event_object(model, digest);
+        if (ls_saved_step(save) > 0 && strcmp(ls_event_text(first, param, ""), digest) == 0) {
             return 0;
         }
     }
@@ -86,19 +78,20 @@ static int64_t find_earlier(const ls_observe_rank *rank, const cJSON *save)
 /* Weights other than the model's: an average or the best of earlier steps, as many jobs save on
  * purpose. An average differs from file to file, and the best is not saved with an optimizer that
  * is newer. */
-static void judge_others(const ls_observe_rank *rank, int number, const cJSON *save,
+static void judge_others(const ls_observe_rank *rank, int number, const ls_event *save,
                          ls_observe_finding *out)
 {
     int64_t earlier = find_earlier(rank, save);
-    const char *at = ls_json_string(save, "at", "");
+    const char *at = ls_event_text(save, at, "");
     if (earlier < 0) {
         return;
     }
-    if (in_list(save, "fresh", "optimizer") || in_list(save, "fresh", "schedule")) {
+    if (names(ls_event_list(save, fresh), "optimizer") ||
+        names(ls_event_list(save, fresh), "schedule")) {
         ls_verdict_fail(&out->verdict,
                         "rank %d, step %lld: %.80s holds the optimizer or schedule of this step, "
                         "and weights that the job had at step %lld",
-                        number, (long long)ls_saved_step(save), ls_json_string(save, "path", ""),
+                        number, (long long)ls_saved_step(save), ls_event_text(save, path, ""),
                         (long long)earlier);
         ls_verdict_cause(&out->verdict, "the weights are a copy that was made once and is saved "
                                         "each time");
@@ -106,37 +99,37 @@ static void judge_others(const ls_observe_rank *rank, int number, const cJSON *s
     }
 }
 
-static void judge_start(const ls_observe_rank *rank, int number, const cJSON *save,
+static void judge_start(const ls_observe_rank *rank, int number, const ls_event *save,
                         ls_observe_finding *out)
 {
-    const cJSON *wrong = cJSON_GetObjectItemCaseSensitive(save, "wrong");
-    if (is_compared(save) && cJSON_GetArraySize(wrong) > 0 && find_earlier(rank, save) == 0) {
+    const ls_event *wrong = ls_event_list(save, wrong);
+    if (is_compared(save) && ls_event_count(wrong) > 0 && find_earlier(rank, save) == 0) {
         ls_verdict_set(&out->verdict, LS_WEAK,
                        "rank %d, step %lld: %.80s holds the weights that the job began with",
-                       number, (long long)ls_saved_step(save), ls_json_string(save, "path", ""));
-        ls_finding_blame(out, ls_json_string(save, "at", ""),
+                       number, (long long)ls_saved_step(save), ls_event_text(save, path, ""));
+        ls_finding_blame(out, ls_event_text(save, at, ""),
                          "right where they are meant; else a copy is saved that was made before "
                          "the loop, or an average that is never updated");
     }
 }
 
-static void fail_mixture(int number, const cJSON *save, const char *what, const char *cause,
+static void fail_mixture(int number, const ls_event *save, const char *what, const char *cause,
                          const char *advice, ls_observe_finding *out)
 {
     ls_verdict_fail(&out->verdict, "rank %d, step %lld: %.80s holds %s", number,
-                    (long long)ls_saved_step(save), ls_json_string(save, "path", ""), what);
+                    (long long)ls_saved_step(save), ls_event_text(save, path, ""), what);
     ls_verdict_cause(&out->verdict, "%s", cause);
-    ls_finding_blame(out, ls_json_string(save, "at", ""), "%s", advice);
+    ls_finding_blame(out, ls_event_text(save, at, ""), "%s", advice);
 }
 
 /* Tensors with other values than the model's. Where most differ the file holds another set of
  * weights; where a few do, it holds a mixture of two steps. */
-static void judge_wrong(const ls_observe_rank *rank, int number, const cJSON *save, int *others,
+static void judge_wrong(const ls_observe_rank *rank, int number, const ls_event *save, int *others,
                         ls_observe_finding *out)
 {
     ls_job_names wrong = {0};
     for (int i = 0; i < rank->tensor_count; i++) {
-        if (rank->tensor[i].trainable && in_list(save, "wrong", rank->tensor[i].name)) {
+        if (rank->tensor[i].trainable && names(ls_event_list(save, wrong), rank->tensor[i].name)) {
             ls_job_add_name(&wrong, rank->tensor[i].name);
         }
     }
@@ -151,13 +144,13 @@ static void judge_wrong(const ls_observe_rank *rank, int number, const cJSON *sa
                      "while the model was trained on",
                      "take model.state_dict() where the file is written, or copy all of it at once",
                      out);
-    } else if (in_list(save, "stale", "optimizer")) {
+    } else if (names(ls_event_list(save, stale), "optimizer")) {
         fail_mixture(number, save,
                      "the weights of this step and an optimizer's state of an earlier one",
                      "optimizer.state_dict() was called before the loop, when there was no state, "
                      "or its result was copied",
                      "call optimizer.state_dict() where the file is written", out);
-    } else if (in_list(save, "stale", "schedule")) {
+    } else if (names(ls_event_list(save, stale), "schedule")) {
         fail_mixture(number, save,
                      "the weights of this step and a schedule's state of an earlier "
                      "one",
@@ -169,11 +162,11 @@ static void judge_wrong(const ls_observe_rank *rank, int number, const cJSON *sa
 
 /* state_dict() copies nothing: what was taken as the best weights goes on with the training. Steps
  * of other models may lie between the call and the file: one for each optimizer. */
-static void judge_reference(const ls_observe_rank *rank, int number, const cJSON *save,
+static void judge_reference(const ls_observe_rank *rank, int number, const ls_event *save,
                             ls_observe_finding *out)
 {
-    int64_t made = ls_json_integer(save, "made", -1), step = ls_saved_step(save);
-    int optimizers = cJSON_GetArraySize(rank->optimizer);
+    int64_t made = ls_event_integer(save, made, -1), step = ls_saved_step(save);
+    int optimizers = ls_event_count(ls_trace_events(rank, optimizer));
     if (made <= 0 || step - made < (optimizers > 1 ? optimizers : 1)) {
         return;
     }
@@ -181,21 +174,20 @@ static void judge_reference(const ls_observe_rank *rank, int number, const cJSON
         &out->verdict,
         "rank %d, step %lld: %.80s holds the weights of this step, and state_dict() was "
         "called for it after step %lld",
-        number, (long long)step, ls_json_string(save, "path", ""), (long long)made);
+        number, (long long)step, ls_event_text(save, path, ""), (long long)made);
     ls_verdict_cause(&out->verdict, "state_dict() does not copy: weights that were to be kept "
                                     "are trained on");
-    ls_finding_blame(out, ls_json_string(save, "made_at", ""),
+    ls_finding_blame(out, ls_event_text(save, made_at, ""),
                      "keep a copy: copy.deepcopy(model.state_dict()), or write the file there");
 }
 
 /* Names that are missing in every file of the checkpoint. */
 static bool missing_everywhere(const ls_observe_rank *rank, int64_t step, const char *name)
 {
-    const cJSON *save;
-    cJSON_ArrayForEach(save, rank->save)
-    {
+    const ls_event *save;
+    ls_event_each(save, ls_trace_events(rank, save)) {
         if (ls_saved_step(save) == step && ls_saved_has(save, "model") &&
-            !names(cJSON_GetObjectItemCaseSensitive(save, "params_missing"), name)) {
+            !names(ls_event_list(save, params_missing), name)) {
             return false;
         }
     }
@@ -204,7 +196,7 @@ static bool missing_everywhere(const ls_observe_rank *rank, int64_t step, const 
 
 /* A file with an optimizer is for going on: it needs every parameter that the optimizer has. A file
  * of weights alone may leave some out, as adapters and exported encoders do. */
-static void judge_missing(const ls_observe_trace *trace, int number, const cJSON *save,
+static void judge_missing(const ls_observe_trace *trace, int number, const ls_event *save,
                           ls_observe_finding *out)
 {
     const ls_observe_rank *rank = &trace->rank[number];
@@ -228,10 +220,10 @@ static void judge_missing(const ls_observe_trace *trace, int number, const cJSON
         &out->verdict,
         "rank %d, step %lld: %.80s holds an optimizer, but not %d of the parameters that "
         "it trains: %s",
-        number, (long long)step, ls_json_string(save, "path", ""), missing.count,
+        number, (long long)step, ls_event_text(save, path, ""), missing.count,
         ls_job_names_text(&missing));
     ls_verdict_cause(&out->verdict, "only a part of the model was saved");
-    ls_finding_blame(out, ls_json_string(save, "at", ""),
+    ls_finding_blame(out, ls_event_text(save, at, ""),
                      "save the state_dict of every model that is trained");
 }
 
@@ -239,25 +231,24 @@ static void judge_missing(const ls_observe_trace *trace, int number, const cJSON
 static bool on_one_node(const ls_observe_trace *trace)
 {
     for (int k = 0; k < trace->world; k++) {
-        const cJSON *start = trace->rank[k].record->start;
-        if (ls_json_int(start, "local_rank", -1) != ls_json_int(start, "rank", -2)) {
+        const ls_event *start = trace->rank[k].start;
+        if (ls_event_int(start, local_rank, -1) != ls_event_int(start, rank, -2)) {
             return false;
         }
     }
     return true;
 }
 
-static void judge_race(const ls_observe_trace *trace, const cJSON *save, ls_observe_finding *out)
+static void judge_race(const ls_observe_trace *trace, const ls_event *save, ls_observe_finding *out)
 {
-    const char *path = ls_json_string(save, "path", "");
+    const char *path = ls_event_text(save, path, "");
     bool file = path[0] != '\0' && strncmp(path, "/dev/", 5) != 0 && path[0] != '<';
     int writers = 1;
     for (int k = 1; k < trace->world && file; k++) {
-        const cJSON *other;
-        cJSON_ArrayForEach(other, trace->rank[k].save)
-        {
+        const ls_event *other;
+        ls_event_each(other, ls_trace_events(&trace->rank[k], save)) {
             if (ls_saved_step(other) == ls_saved_step(save) &&
-                strcmp(ls_json_string(other, "path", ""), path) == 0) {
+                strcmp(ls_event_text(other, path, ""), path) == 0) {
                 writers++;
                 break;
             }
@@ -271,7 +262,7 @@ static void judge_race(const ls_observe_trace *trace, const cJSON *save, ls_obse
     ls_verdict_cause(&out->verdict,
                      "torch.save on every rank to the same path: one overwrites what "
                      "another is writing");
-    ls_finding_blame(out, ls_json_string(save, "at", ""),
+    ls_finding_blame(out, ls_event_text(save, at, ""),
                      "if dist.get_rank() == 0: torch.save(...), then a barrier");
 }
 
@@ -282,29 +273,27 @@ static const ls_tol one_clock = LS_TOL(
 
 /* Another rank reads the file that one writes, and nothing makes it wait until that is done: no
  * collective of the reader's lies behind the writer's call. Ranks that train meet in each step. */
-static void judge_early(const ls_observe_trace *trace, int writer, const cJSON *save,
+static void judge_early(const ls_observe_trace *trace, int writer, const ls_event *save,
                         ls_observe_finding *out)
 {
-    const char *path = ls_json_string(save, "path", "");
-    double shared = ls_json_number(save, "shared", NAN);
-    double begun = ls_json_number(save, "begun_ns", NAN);
+    const char *path = ls_event_text(save, path, "");
+    double shared = ls_event_number(save, shared, NAN);
+    double begun = ls_event_number(save, begun_ns, NAN);
     bool one_node = on_one_node(trace); /* not known of ranks without a launcher */
     for (int k = 0; k < trace->world && path[0] != '\0'; k++) {
-        const cJSON *load, *own;
+        const ls_event *load, *own;
         bool writes = k == writer;
-        cJSON_ArrayForEach(own, trace->rank[k].save)
-        {
-            writes = writes || strcmp(ls_json_string(own, "path", ""), path) == 0;
+        ls_event_each(own, ls_trace_events(&trace->rank[k], save)) {
+            writes = writes || strcmp(ls_event_text(own, path, ""), path) == 0;
         }
-        cJSON_ArrayForEach(load, trace->rank[k].load)
-        {
-            bool failed = ls_json_bool(load, "failed", false);
-            if (writes || strcmp(ls_json_string(load, "path", ""), path) != 0 ||
+        ls_event_each(load, ls_trace_events(&trace->rank[k], load)) {
+            bool failed = ls_event_bool(load, failed, false);
+            if (writes || strcmp(ls_event_text(load, path, ""), path) != 0 ||
                 ls_saved_step(load) != ls_saved_step(save) ||
-                !(ls_json_number(load, "shared", NAN) <= shared) ||
+                !(ls_event_number(load, shared, NAN) <= shared) ||
                 !(one_node ||
-                  fabs(ls_json_number(load, "begun_ns", NAN) - begun) < one_clock.value) ||
-                !(failed || ls_json_number(load, "begun_ns", NAN) > begun)) {
+                  fabs(ls_event_number(load, begun_ns, NAN) - begun) < one_clock.value) ||
+                !(failed || ls_event_number(load, begun_ns, NAN) > begun)) {
                 continue;
             }
             ls_verdict_fail(&out->verdict,
@@ -315,7 +304,7 @@ static void judge_early(const ls_observe_trace *trace, int writer, const cJSON *
             ls_verdict_cause(&out->verdict, "no barrier between torch.save on one rank and "
                                             "torch.load on the others: they may read no file, half "
                                             "of it, or an older one");
-            ls_finding_blame(out, ls_json_string(load, "at", ""),
+            ls_finding_blame(out, ls_event_text(load, at, ""),
                              "dist.barrier() behind torch.save, on all ranks, before any of them "
                              "loads the file");
             return;
@@ -323,7 +312,7 @@ static void judge_early(const ls_observe_trace *trace, int writer, const cJSON *
     }
 }
 
-static void judge_save(const ls_observe_trace *trace, int k, const cJSON *save, int *others,
+static void judge_save(const ls_observe_trace *trace, int k, const ls_event *save, int *others,
                        ls_observe_finding *out)
 {
     if (is_compared(save)) {
@@ -348,14 +337,13 @@ static void judge_save(const ls_observe_trace *trace, int k, const cJSON *save, 
 void ls_rules_checkpoint_content(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     int others = 0, models = 0, compared = 0;
-    const cJSON *save;
+    const ls_event *save;
     if (!ls_saved_concerns(trace, out)) {
         return;
     }
     models = ls_saved_count(trace, "model");
     for (int k = 0; k < trace->world && ls_verdict_good(out->verdict.code); k++) {
-        cJSON_ArrayForEach(save, trace->rank[k].save)
-        {
+        ls_event_each(save, ls_trace_events(&trace->rank[k], save)) {
             compared += is_compared(save);
             if (ls_verdict_good(out->verdict.code)) {
                 judge_save(trace, k, save, &others, out);
@@ -363,8 +351,7 @@ void ls_rules_checkpoint_content(const ls_observe_trace *trace, ls_observe_findi
         }
     }
     for (int k = 0; k < trace->world; k++) {
-        cJSON_ArrayForEach(save, trace->rank[k].save)
-        {
+        ls_event_each(save, ls_trace_events(&trace->rank[k], save)) {
             judge_start(&trace->rank[k], k, save, out);
         }
     }

@@ -161,7 +161,7 @@ static void follow_waste(const ls_calls *calls, const ls_call *before, waste *w)
         end_waste(w);
     } else if (before->kind == LS_CALL_BACKWARD) {
         w->waiting += before->times;
-        w->last = (pass){before->at, w->input, ls_calls_flag(before, "sync") == 0, w->of_input};
+        w->last = (pass){before->at, w->input, ls_calls_flag(before, sync) == 0, w->of_input};
     } else if (before->kind == LS_CALL_ZERO_GRAD || before->kind == LS_CALL_FORWARD) {
         if (w->waiting > 0 && none_pending(calls)) {
             w->lost += w->waiting;
@@ -170,8 +170,8 @@ static void follow_waste(const ls_calls *calls, const ls_call *before, waste *w)
             w->clear = before->at;
         }
         if (ls_calls_is_training(before)) {
-            w->input = ls_calls_text(before, "input");
-            w->of_input = ls_calls_flag(before, "input_grad") == 1;
+            w->input = ls_calls_text(before, input);
+            w->of_input = ls_calls_flag(before, input_grad) == 1;
         }
     }
 }
@@ -180,7 +180,7 @@ static void follow_waste(const ls_calls *calls, const ls_call *before, waste *w)
  * (of an episodic memory, say). */
 static const char *copies_at(const ls_observe_rank *rank)
 {
-    return ls_json_string(ls_job_optimizer(rank, 0), "copies_at", "");
+    return ls_event_text(ls_job_optimizer(rank, 0), copies_at, "");
 }
 
 static void judge_waste(const ls_observe_trace *trace, int rank, ls_observe_finding *out)
@@ -212,11 +212,10 @@ static void judge_waste(const ls_observe_trace *trace, int rank, ls_observe_find
 
 static bool uses_closure(const ls_observe_trace *trace)
 {
-    const cJSON *remark;
+    const ls_event *remark;
     for (int k = 0; k < trace->world; k++) {
-        cJSON_ArrayForEach(remark, trace->rank[k].attach)
-        {
-            if (strstr(ls_json_string(remark, "error", ""), "closure") != NULL) {
+        ls_event_each(remark, ls_trace_events(&trace->rank[k], attach)) {
+            if (strstr(ls_event_text(remark, error, ""), "closure") != NULL) {
                 return true;
             }
         }
@@ -280,25 +279,25 @@ typedef enum fate {
 /* The calls of one place for the same models: a library's own place is that of all its users. */
 typedef struct clips {
     const char *at;
-    const cJSON *models; /* or NULL */
+    const ls_event *models; /* or NULL */
     int of[FATES], calls;
     long long step; /* of the first that had no effect */
     double limit;
 } clips;
 
-static const cJSON *models_of(const ls_call *call)
+static const ls_event *models_of(const ls_call *call)
 {
-    return cJSON_GetObjectItemCaseSensitive(call->json, "models");
+    return ls_event_list(call->json, models);
 }
 
 /* The optimizers whose parameters a clip was given; all, where that is not known. */
 static unsigned clipped_by(const ls_calls *calls)
 {
-    const cJSON *model;
+    const ls_event *model;
     unsigned mask = 0;
-    cJSON_ArrayForEach(model, models_of(calls->call))
-    {
-        mask |= ls_calls_optimizers_of(calls, cJSON_IsNumber(model) ? model->valueint : -1);
+    ls_event_each(model, models_of(calls->call)) {
+        mask |= ls_calls_optimizers_of(calls,
+                                       ls_event_is_number(model) ? ls_event_to_int(model, -1) : -1);
     }
     return (mask == 0 ? ~0u : mask) & calls->optimizers;
 }
@@ -307,7 +306,7 @@ static unsigned clipped_by(const ls_calls *calls)
 static unsigned cleared_by(ls_calls *calls, const ls_call *call, unsigned mask)
 {
     const ls_calls_optimizer *own = ls_calls_optimizer_of(calls, call);
-    bool model = strcmp(ls_calls_text(call, "of"), "model") == 0;
+    bool model = strcmp(ls_calls_text(call, of), "model") == 0;
     return mask & (model || own == NULL ? ls_calls_optimizers_of(calls, call->model) : own->shares);
 }
 
@@ -346,10 +345,10 @@ static fate fate_of(ls_calls *calls)
 static clips *clips_of(clips *list, int *count, const ls_call *call)
 {
     enum { PLACES = 16 };
-    const cJSON *models = models_of(call);
+    const ls_event *models = models_of(call);
     for (int i = 0; i < *count; i++) {
         if (strcmp(list[i].at, call->at) == 0 &&
-            (models == list[i].models || cJSON_Compare(models, list[i].models, true))) {
+            (models == list[i].models || ls_event_equal(models, list[i].models))) {
             return &list[i];
         }
     }
@@ -362,8 +361,8 @@ static clips *clips_of(clips *list, int *count, const ls_call *call)
 
 static void note_clip(ls_calls *calls, clips *place)
 {
-    double limit = ls_json_number(calls->call->json, "limit", INFINITY);
-    if (!isfinite(limit) || ls_json_int(calls->call->json, "params", 1) == 0) {
+    double limit = ls_event_number(calls->call->json, limit, INFINITY);
+    if (!isfinite(limit) || ls_event_int(calls->call->json, params, 1) == 0) {
         return; /* it only measures the norm */
     }
     fate what = fate_of(calls);
@@ -427,8 +426,8 @@ typedef struct norms {
 
 static void count_norm(const ls_call *call, norms *n)
 {
-    if (strcmp(ls_json_string(call->json, "how", "norm"), "norm") == 0) {
-        bool zero = ls_json_number(call->json, "norm", NAN) == 0;
+    if (strcmp(ls_event_text(call->json, how, "norm"), "norm") == 0) {
+        bool zero = ls_event_number(call->json, norm, NAN) == 0;
         n->calls += call->times;
         n->zero += zero ? call->times : 0;
         n->at = zero ? call->at : n->at;

@@ -24,13 +24,13 @@ typedef struct clips {
 
 static bool is_value_clip(const ls_call *call)
 {
-    return strcmp(ls_json_string(call->json, "how", "norm"), "value") == 0;
+    return strcmp(ls_event_text(call->json, how, "norm"), "value") == 0;
 }
 
 static double coefficient_of(const ls_call *call)
 {
-    double limit = ls_json_number(call->json, "limit", INFINITY);
-    double norm = ls_json_number(call->json, "norm", NAN);
+    double limit = ls_event_number(call->json, limit, INFINITY);
+    double norm = ls_event_number(call->json, norm, NAN);
     return fmin(1, limit / (norm + 1e-6)); /* torch.nn.utils.clip_grad_norm_ */
 }
 
@@ -96,10 +96,10 @@ static bool judge_norm(const ls_samples *samples, int rank, const ls_call *call,
                        ls_unit unit, clips *all)
 {
     const ls_observe_rank *own = &samples->trace->rank[rank];
-    int params = ls_json_int(call->json, "params", -1);
-    int models = ls_job_models(own), optimizers = cJSON_GetArraySize(own->optimizer);
-    double returned = ls_json_number(call->json, "norm", NAN), nearest = NAN;
-    if (ls_json_number(call->json, "norm_type", 2) != 2 || isnan(returned)) {
+    int params = ls_event_int(call->json, params, -1);
+    int models = ls_job_models(own), optimizers = ls_event_count(ls_trace_events(own, optimizer));
+    double returned = ls_event_number(call->json, norm, NAN), nearest = NAN;
+    if (ls_event_number(call->json, norm_type, 2) != 2 || isnan(returned)) {
         return true;
     }
     for (int which = -1 - optimizers; which < models; which++) {
@@ -162,7 +162,7 @@ static bool is_explained(const ls_observe_step *step, const ls_values *base,
          c = ls_trace_find(step, LS_CALL_CLIP, c + 1)) {
         const ls_call *call = &step->call[c];
         if (is_value_clip(call)
-                ? is_clipped_by_value(base, clipped, ls_json_number(call->json, "limit", INFINITY))
+                ? is_clipped_by_value(base, clipped, ls_event_number(call->json, limit, INFINITY))
                 : is_clipped_by_norm(base, clipped, before * coefficient_of(call))) {
             return true;
         }
@@ -201,7 +201,7 @@ static bool overflowed(const ls_observe_step *step)
 {
     for (int c = ls_trace_find(step, LS_CALL_CLIP, 0); c >= 0;
          c = ls_trace_find(step, LS_CALL_CLIP, c + 1)) {
-        if (cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(step->call[c].json, "norm")) &&
+        if (ls_event_is(ls_event_member(step->call[c].json, norm), LS_TYPE_NULL) &&
             !is_value_clip(&step->call[c])) {
             return true;
         }
@@ -299,7 +299,7 @@ static bool judge_zero_limit(const ls_observe_trace *trace, ls_observe_finding *
             const ls_observe_step *step = &trace->rank[k].step[i];
             for (int c = ls_trace_find(step, LS_CALL_CLIP, 0); c >= 0;
                  c = ls_trace_find(step, LS_CALL_CLIP, c + 1)) {
-                bool is_zero = ls_json_number(step->call[c].json, "limit", INFINITY) <= 0;
+                bool is_zero = ls_event_number(step->call[c].json, limit, INFINITY) <= 0;
                 calls += step->call[c].times;
                 zero += is_zero ? step->call[c].times : 0;
                 at = is_zero ? step->call[c].at : at;
@@ -327,9 +327,9 @@ static void judge_one_group(const ls_observe_trace *trace, ls_observe_finding *o
         for (int c = ls_trace_find(step, LS_CALL_CLIP, 0); c >= 0;
              c = ls_trace_find(step, LS_CALL_CLIP, c + 1)) {
             const ls_call *call = &step->call[c];
-            int own = ls_json_int(call->json, "group", -1);
+            int own = ls_event_int(call->json, group, -1);
             if (own < 0 || (group >= 0 && own != group) ||
-                isinf(ls_json_number(call->json, "limit", INFINITY))) {
+                isinf(ls_event_number(call->json, limit, INFINITY))) {
                 return; /* others are clipped, too */
             }
             group = own;
@@ -338,17 +338,15 @@ static void judge_one_group(const ls_observe_trace *trace, ls_observe_finding *o
             at = call->at;
         }
     }
-    const cJSON *groups =
-        cJSON_GetObjectItemCaseSensitive(ls_job_optimizer(rank, optimizer), "groups");
-    const cJSON *clipped = cJSON_GetArrayItem(groups, group), *other;
-    double rate = ls_json_number(clipped, "built_lr", NAN);
+    const ls_event *groups = ls_event_list(ls_job_optimizer(rank, optimizer), groups);
+    const ls_event *clipped = ls_event_at(groups, group), *other;
+    double rate = ls_event_number(clipped, built_lr, NAN);
     int others = 0;
     bool alike = !isnan(rate);
-    cJSON_ArrayForEach(other, groups)
-    {
+    ls_event_each(other, groups) {
         if (other != clipped) {
-            others += cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(other, "params"));
-            alike = alike && ls_json_number(other, "built_lr", NAN) == rate;
+            others += ls_event_count(ls_event_member(other, params));
+            alike = alike && ls_event_number(other, built_lr, NAN) == rate;
         }
     }
     if (calls < 2 || clipped == NULL || others == 0) {

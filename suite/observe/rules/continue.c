@@ -14,17 +14,16 @@
 
 /* What the writer held when it saved the file, and what the reader holds after it has read it. */
 typedef struct hand_over {
-    const cJSON *save, *restore;
+    const ls_event *save, *restore;
     int rank;
 } hand_over;
 
 /* The last one: a file of that name may have been written before. */
-static const cJSON *find_save(const ls_observe_rank *rank, int64_t number)
+static const ls_event *find_save(const ls_observe_rank *rank, int64_t number)
 {
-    const cJSON *save, *found = NULL;
-    cJSON_ArrayForEach(save, rank->save)
-    {
-        found = ls_json_integer(save, "step", -1) == number ? save : found;
+    const ls_event *save, *found = NULL;
+    ls_event_each(save, ls_trace_events(rank, save)) {
+        found = ls_event_integer(save, step, -1) == number ? save : found;
     }
     return found;
 }
@@ -32,26 +31,25 @@ static const cJSON *find_save(const ls_observe_rank *rank, int64_t number)
 /* The step after which the file was saved, by the rank that knows its whole path; -1: by none. */
 static int64_t saved_step(const ls_observe_trace *trace)
 {
-    const char *path = ls_json_string(cJSON_GetArrayItem(trace->rank[0].load, 0), "path", "");
-    const cJSON *save;
+    const char *path =
+        ls_event_text(ls_event_at(ls_trace_events(&trace->rank[0], load), 0), path, "");
+    const ls_event *save;
     int64_t step = -1;
     for (int k = 0; k < trace->before->world; k++) {
-        cJSON_ArrayForEach(save, trace->before->rank[k].save)
-        {
-            if (strcmp(ls_json_string(save, "path", ""), path) == 0) {
-                step = ls_json_integer(save, "step", -1);
+        ls_event_each(save, ls_trace_events(&trace->before->rank[k], save)) {
+            if (strcmp(ls_event_text(save, path, ""), path) == 0) {
+                step = ls_event_integer(save, step, -1);
             }
         }
     }
     return step;
 }
 
-static const cJSON *find_restore(const ls_observe_rank *rank)
+static const ls_event *find_restore(const ls_observe_rank *rank)
 {
-    const cJSON *restore;
-    cJSON_ArrayForEach(restore, rank->restore)
-    {
-        if (strcmp(ls_json_string(restore, "what", ""), "run") == 0) {
+    const ls_event *restore;
+    ls_event_each(restore, ls_trace_events(rank, restore)) {
+        if (strcmp(ls_event_text(restore, what, ""), "run") == 0) {
             return restore;
         }
     }
@@ -61,23 +59,25 @@ static const cJSON *find_restore(const ls_observe_rank *rank)
 /* ---- state ----------------------------------------------------------------------------------- */
 
 static const struct {
-    const char *member, *words;
-} parts[] = {{"param", "parameters"},
-             {"master", "f32 masters"},
-             {"state", "the optimizer's state"},
-             {"scaler", "loss scale, its count of clean steps, or the count of steps"},
-             {"buffer", "running statistics"}};
+    ls_event_member member;
+    const char *words;
+} parts[] = {
+    {LS_TEXT_MEMBER(param), "parameters"},
+    {LS_TEXT_MEMBER(master), "f32 masters"},
+    {LS_TEXT_MEMBER(state), "the optimizer's state"},
+    {LS_TEXT_MEMBER(scaler), "loss scale, its count of clean steps, or the count of steps"},
+    {LS_TEXT_MEMBER(buffer), "running statistics"}};
 
 /* At another number of ranks each has one rank's buffers. */
 static void compare_state(const ls_observe_trace *trace, const hand_over *h, int *compared,
                           ls_observe_finding *out)
 {
-    const cJSON *a = cJSON_GetObjectItemCaseSensitive(h->save, "digest");
-    const cJSON *b = cJSON_GetObjectItemCaseSensitive(h->restore, "digest");
+    const ls_event *a = ls_event_object(h->save, digest);
+    const ls_event *b = ls_event_object(h->restore, digest);
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        const char *had = ls_json_string(a, parts[i].member, "");
-        const char *has = ls_json_string(b, parts[i].member, "");
-        bool own = strcmp(parts[i].member, "buffer") == 0 && trace->world != trace->before->world;
+        const char *had = ls_event_to_text(ls_event_get(a, parts[i].member), "");
+        const char *has = ls_event_to_text(ls_event_get(b, parts[i].member), "");
+        bool own = parts[i].member == LS_MEMBER_buffer && trace->world != trace->before->world;
         if (had[0] == '\0' || own) {
             continue;
         }
@@ -85,41 +85,43 @@ static void compare_state(const ls_observe_trace *trace, const hand_over *h, int
         if (strcmp(had, has) != 0) {
             ls_verdict_fail(
                 &out->verdict, "rank %d goes on after step %lld with other %s than were saved",
-                h->rank, (long long)ls_json_integer(h->restore, "step", 0), parts[i].words);
+                h->rank, (long long)ls_event_integer(h->restore, step, 0), parts[i].words);
             ls_verdict_cause(&out->verdict, "not saved, or not restored: %s", parts[i].words);
-            ls_finding_blame(out, ls_json_string(h->restore, "at", ""),
+            ls_finding_blame(out, ls_event_text(h->restore, at, ""),
                              "save and restore them with the parameters");
             return;
         }
     }
 }
 
-static bool same(const cJSON *a, const cJSON *b, const char *part, const char *member)
+static bool same(const ls_event *a, const ls_event *b, ls_event_member part, ls_event_member member)
 {
-    const cJSON *x = cJSON_GetObjectItemCaseSensitive(a, part);
-    const cJSON *y = cJSON_GetObjectItemCaseSensitive(b, part);
-    return x == NULL || y == NULL || ls_json_number(x, member, 0) == ls_json_number(y, member, 0);
+    const ls_event *x = ls_event_get(a, part);
+    const ls_event *y = ls_event_get(b, part);
+    return x == NULL || y == NULL ||
+           ls_event_to_number(ls_event_get(x, member), 0) ==
+               ls_event_to_number(ls_event_get(y, member), 0);
 }
 
 /* Sums of an epoch that was begun, and the best score so far. */
 static void compare_counts(const hand_over *h, ls_observe_finding *out)
 {
-    if (!same(h->save, h->restore, "epoch", "images") ||
-        !same(h->save, h->restore, "epoch", "top1")) {
+    if (!same(h->save, h->restore, LS_MEMBER_epoch, LS_NUMBER(images)) ||
+        !same(h->save, h->restore, LS_MEMBER_epoch, LS_NUMBER(top1))) {
         ls_verdict_fail(&out->verdict,
                         "rank %d goes on with other sums of the epoch that was begun than were "
                         "saved",
                         h->rank);
         ls_verdict_cause(&out->verdict, "the sums of a begun epoch were not restored");
     }
-    if (!same(h->save, h->restore, "best", "images") ||
-        !same(h->save, h->restore, "best", "top1")) {
+    if (!same(h->save, h->restore, LS_MEMBER_best, LS_NUMBER(images)) ||
+        !same(h->save, h->restore, LS_MEMBER_best, LS_NUMBER(top1))) {
         ls_verdict_fail(&out->verdict, "rank %d goes on with another best score than was saved",
                         h->rank);
         ls_verdict_cause(&out->verdict, "the best score so far was not restored: the first "
                                         "validation counts as the best");
     }
-    ls_finding_blame(out, ls_json_string(h->restore, "at", ""), "save and restore them");
+    ls_finding_blame(out, ls_event_text(h->restore, at, ""), "save and restore them");
 }
 
 /* ---- steps and data -------------------------------------------------------------------------- */
@@ -128,12 +130,12 @@ static void compare_steps(const ls_observe_trace *trace, const hand_over *h,
                           ls_observe_finding *out)
 {
     const ls_observe_rank *rank = &trace->rank[h->rank];
-    int64_t wanted = ls_json_integer(h->save, "step", -1) + 1;
+    int64_t wanted = ls_event_integer(h->save, step, -1) + 1;
     if (rank->step_count > 0 && rank->step[0].step->step != wanted) {
         ls_verdict_fail(&out->verdict, "rank %d goes on with step %lld, the file is of step %lld",
                         h->rank, (long long)rank->step[0].step->step, (long long)wanted - 1);
         ls_verdict_cause(&out->verdict, "the saved step is done again, or one is left out");
-        ls_finding_blame(out, ls_json_string(h->restore, "at", ""), "go on with the step after it");
+        ls_finding_blame(out, ls_event_text(h->restore, at, ""), "go on with the step after it");
     }
 }
 
@@ -144,20 +146,19 @@ static int by_value(const void *a, const void *b)
 }
 
 /* The indices of a pass, sorted. */
-static double *sorted_indices(const cJSON *data, int *count)
+static double *sorted_indices(const ls_event *data, int *count)
 {
-    const cJSON *kept = cJSON_GetObjectItemCaseSensitive(data, "kept"), *one;
-    double *list = ls_list_make((size_t)cJSON_GetArraySize(kept) + 1, sizeof *list);
+    const ls_event *kept = ls_event_list(data, kept), *one;
+    double *list = ls_list_make((size_t)ls_event_count(kept) + 1, sizeof *list);
     *count = 0;
-    cJSON_ArrayForEach(one, kept)
-    {
-        list[(*count)++] = one->valuedouble;
+    ls_event_each(one, kept) {
+        list[(*count)++] = one->number;
     }
     qsort(list, (size_t)*count, sizeof *list, by_value);
     return list;
 }
 
-static int count_common(const cJSON *a, const cJSON *b, int *all)
+static int count_common(const ls_event *a, const ls_event *b, int *all)
 {
     int x_count, y_count, common = 0;
     double *x = sorted_indices(a, &x_count), *y = sorted_indices(b, &y_count);
@@ -177,14 +178,13 @@ static int count_common(const cJSON *a, const cJSON *b, int *all)
  * the writer trained on after it had saved, and the few that pad the data set. */
 static void compare_data(const ls_observe_trace *trace, const hand_over *h, ls_observe_finding *out)
 {
-    const cJSON *earlier, *later = cJSON_GetArrayItem(trace->rank[h->rank].data, 0);
-    int64_t saved = ls_json_integer(h->save, "step", -1);
-    cJSON_ArrayForEach(earlier, trace->before->rank[h->rank].data)
-    {
+    const ls_event *earlier, *later = ls_event_at(ls_trace_events(&trace->rank[h->rank], data), 0);
+    int64_t saved = ls_event_integer(h->save, step, -1);
+    ls_event_each(earlier, ls_trace_events(&trace->before->rank[h->rank], data)) {
         int all = 0;
         if (!ls_pass_is_trained(earlier) || !ls_pass_is_trained(later) ||
-            ls_json_number(earlier, "sampler_epoch", -1) !=
-                ls_json_number(later, "sampler_epoch", -2) ||
+            ls_event_number(earlier, sampler_epoch, -1) !=
+                ls_event_number(later, sampler_epoch, -2) ||
             !(ls_pass_last_step(earlier) <= (double)saved)) {
             continue;
         }
@@ -195,7 +195,7 @@ static void compare_data(const ls_observe_trace *trace, const hand_over *h, ls_o
                             "before the file was saved",
                             h->rank, common, all);
             ls_verdict_cause(&out->verdict, "the place in the data was not restored");
-            ls_finding_blame(out, ls_json_string(later, "at", ""),
+            ls_finding_blame(out, ls_event_text(later, at, ""),
                              "skip the batches of the epoch that were trained on");
         }
     }
@@ -232,38 +232,45 @@ static bool digest_of(const ls_dumpfile *file, const char *group, uint64_t *out)
 }
 
 /* Of files that were written more than once the last counts. */
-static bool is_replaced(const cJSON *save)
+static bool is_replaced(const ls_event *save)
 {
-    const char *path = ls_json_string(save, "path", "");
-    for (const cJSON *later = save->next; later != NULL; later = later->next) {
-        if (strcmp(ls_json_string(later, "path", ""), path) == 0) {
+    const char *path = ls_event_text(save, path, "");
+    for (const ls_event *later = ls_event_after(save); later != NULL;
+         later = ls_event_after(later)) {
+        if (strcmp(ls_event_text(later, path, ""), path) == 0) {
             return true;
         }
     }
     return false;
 }
 
-static void check_file(const cJSON *event, const char *verb, int *compared, ls_observe_finding *out)
+static void check_file(const ls_event *event, const char *verb, int *compared,
+                       ls_observe_finding *out)
 {
-    static const char *const groups[] = {"param", "master", "state"};
-    const char *path = ls_json_string(event, "path", "");
-    const cJSON *digest = cJSON_GetObjectItemCaseSensitive(event, "digest");
+    static const struct {
+        const char *name;
+        ls_event_member member;
+    } group[] = {{"param", LS_TEXT_MEMBER(param)},
+                 {"master", LS_TEXT_MEMBER(master)},
+                 {"state", LS_TEXT_MEMBER(state)}};
+    const char *path = ls_event_text(event, path, "");
+    const ls_event *digest = ls_event_object(event, digest);
     const char *end = strrchr(path, '.');
     ls_dumpfile *file = NULL;
     if (end == NULL || strcmp(end, ".safetensors") != 0 || access(path, R_OK) != 0 ||
         ls_dumpfile_open(path, &file) != LS_OK) {
         return;
     }
-    for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) {
-        const char *held = ls_json_string(digest, groups[i], "");
+    for (size_t i = 0; i < sizeof group / sizeof *group; i++) {
+        const char *held = ls_event_to_text(ls_event_get(digest, group[i].member), "");
         uint64_t has;
-        if (held[0] == '\0' || !digest_of(file, groups[i], &has)) {
+        if (held[0] == '\0' || !digest_of(file, group[i].name, &has)) {
             continue;
         }
         ++*compared;
         if (strtoull(held, NULL, 16) != has) {
             ls_verdict_fail(&out->verdict, "%s/ in %s is not what its writer held when it %s it",
-                            groups[i], path, verb);
+                            group[i].name, path, verb);
             ls_verdict_cause(&out->verdict,
                              "the file holds other values: rounded ones, or of another step");
         }
@@ -274,10 +281,9 @@ static void check_file(const cJSON *event, const char *verb, int *compared, ls_o
 void ls_rules_checkpoint_held(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     int compared = 0;
-    const cJSON *save;
+    const ls_event *save;
     for (int k = 0; k < trace->world && !trace->attached; k++) {
-        cJSON_ArrayForEach(save, trace->rank[k].save)
-        {
+        ls_event_each(save, ls_trace_events(&trace->rank[k], save)) {
             if (!is_replaced(save) && k == 0) {
                 check_file(save, "wrote", &compared, out);
             }

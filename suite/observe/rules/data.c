@@ -16,7 +16,7 @@
 
 /* A pass over a loader in which the model was trained, on every rank. */
 typedef struct pass {
-    const cJSON *event[64]; /* [ranks] */
+    const ls_event *event[64]; /* [ranks] */
     int ranks;
     bool whole, indexed;
     int64_t length, batch;
@@ -53,7 +53,7 @@ static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
                        trace->world < 2 ? "one rank" : "no model is replicated over all ranks");
         return false;
     }
-    if (!trace->attached && cJSON_GetArraySize(trace->rank[0].data) == 0) {
+    if (!trace->attached && ls_event_count(ls_trace_events(&trace->rank[0], data)) == 0) {
         ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "the trainer's own events name no indices");
         return false;
     }
@@ -62,21 +62,20 @@ static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
 
 /* A pass that was left open while others trained drew far fewer batches than there were steps: a
  * look at a validation's first batch, say. */
-static bool is_trained(const cJSON *data)
+static bool is_trained(const ls_event *data)
 {
-    double batch = ls_json_number(data, "batch", 1), count = ls_json_number(data, "count", 0);
-    double given = ls_json_bool(data, "indices", true) ? 0 : ls_json_number(data, "given", 0);
+    double batch = ls_event_number(data, batch, 1), count = ls_event_number(data, count, 0);
+    double given = ls_event_bool(data, indices, true) ? 0 : ls_event_number(data, given, 0);
     double made = ls_pass_last_step(data) - ls_pass_first_step(data);
     return ls_pass_is_trained(data) &&
            (isnan(made) ||
             steps_of_a_batch.value * fmax(given, ceil(count / (batch > 0 ? batch : 1))) >= made);
 }
 
-static const cJSON *trained_pass(const ls_observe_rank *rank, int index)
+static const ls_event *trained_pass(const ls_observe_rank *rank, int index)
 {
-    const cJSON *data;
-    cJSON_ArrayForEach(data, rank->data)
-    {
+    const ls_event *data;
+    ls_event_each(data, ls_trace_events(rank, data)) {
         if (is_trained(data) && index-- == 0) {
             return data;
         }
@@ -89,24 +88,24 @@ static bool read_pass(const ls_observe_trace *trace, int index, pass *out)
 {
     *out = (pass){.ranks = trace->world, .whole = true, .indexed = true};
     for (int k = 0; k < trace->world; k++) {
-        const cJSON *event = trained_pass(&trace->rank[k], index);
+        const ls_event *event = trained_pass(&trace->rank[k], index);
         if (event == NULL) {
             return false;
         }
         out->event[k] = event;
-        out->whole = out->whole && ls_json_bool(event, "whole", false);
-        out->indexed = out->indexed && ls_json_bool(event, "indices", true) &&
-                       cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(event, "kept"));
+        out->whole = out->whole && ls_event_bool(event, whole, false);
+        out->indexed = out->indexed && ls_event_bool(event, indices, true) &&
+                       ls_event_is_list(ls_event_list(event, kept));
     }
-    out->length = ls_json_integer(out->event[0], "length", -1);
-    out->batch = ls_json_integer(out->event[0], "batch", 1);
+    out->length = ls_event_integer(out->event[0], length, -1);
+    out->batch = ls_event_integer(out->event[0], batch, 1);
     out->batch = out->batch < 1 ? 1 : out->batch;
     return true;
 }
 
 static const char *sampler_of(const pass *p, int rank)
 {
-    return ls_json_string(p->event[rank], "sampler", "");
+    return ls_event_text(p->event[rank], sampler, "");
 }
 
 /* All ranks have this class of sampler. */
@@ -120,10 +119,11 @@ static bool all_have(const pass *p, const char *class)
     return true;
 }
 
-static bool all_equal(const pass *p, const char *member)
+static bool all_equal(const pass *p, ls_event_member member)
 {
     for (int k = 1; k < p->ranks; k++) {
-        if (ls_json_number(p->event[k], member, NAN) != ls_json_number(p->event[0], member, NAN)) {
+        if (ls_event_to_number(ls_event_get(p->event[k], member), NAN) !=
+            ls_event_to_number(ls_event_get(p->event[0], member), NAN)) {
             return false;
         }
     }
@@ -132,7 +132,7 @@ static bool all_equal(const pass *p, const char *member)
 
 static const char *place_of(const pass *p)
 {
-    return ls_json_string(p->event[0], "at", "");
+    return ls_event_text(p->event[0], at, "");
 }
 
 /* ---- indices of all ranks -------------------------------------------------------------------- */
@@ -165,12 +165,11 @@ static overlap overlap_of(const pass *p)
     int capacity = 0, count = 0;
     drawn *list = NULL;
     for (int k = 0; k < p->ranks; k++) {
-        const cJSON *entry;
-        cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(p->event[k], "kept"))
-        {
+        const ls_event *entry;
+        ls_event_each(entry, ls_event_list(p->event[k], kept)) {
             int64_t index;
-            if (cJSON_IsNumber(entry) &&
-                ls_json_whole(entry->valuedouble, 0, INT64_C(1) << 53, &index)) {
+            if (ls_event_is_number(entry) &&
+                ls_json_whole(entry->number, 0, INT64_C(1) << 53, &index)) {
                 list = ls_list_grow(list, count, &capacity, sizeof *list);
                 list[count++] = (drawn){index, k};
             }
@@ -216,7 +215,7 @@ static const ls_call *input_at(const ls_observe_step *step, int index, const cha
 {
     for (int c = 0; step != NULL && c < step->call_count; c++) {
         const ls_call *call = &step->call[c];
-        *input = ls_calls_text(call, "input");
+        *input = ls_calls_text(call, input);
         if (ls_calls_is_training(call) && (*input)[0] != '\0' && index-- == 0) {
             return call;
         }
@@ -271,7 +270,7 @@ static const ls_call *first_forward(const inputs *in)
 static bool may_share(const ls_observe_trace *trace, int a, int b)
 {
     return !ls_trace_is_ddp(trace) && ls_by_hand_same_work(trace, a, b) != 1 &&
-           ls_json_int(ls_job_model(&trace->rank[a], 0), "dropout", 0) == 0;
+           ls_event_int(ls_job_model(&trace->rank[a], 0), dropout, 0) == 0;
 }
 
 static void excuse_shared(const ls_observe_trace *trace, int a, int b, ls_observe_finding *out)
@@ -289,25 +288,25 @@ static void excuse_shared(const ls_observe_trace *trace, int a, int b, ls_observ
 /* torch's own sampler promises disjoint parts: why they are not. */
 static void blame_distributed(const pass *p, const overlap *o, ls_observe_finding *out)
 {
-    int replicas = ls_json_int(p->event[0], "replicas", p->ranks);
-    const char *sampler = ls_job_data_place(p->event[0], "sampler_at");
-    if (!all_equal(p, "replicas") || replicas != p->ranks) {
+    int replicas = ls_event_int(p->event[0], replicas, p->ranks);
+    const char *sampler = ls_job_data_place(p->event[0], sampler_at);
+    if (!all_equal(p, LS_NUMBER(replicas)) || replicas != p->ranks) {
         ls_verdict_cause(&out->verdict,
                          "DistributedSampler was given num_replicas=%d, the job has "
                          "%d ranks",
                          replicas, p->ranks);
         ls_finding_blame(out, sampler, "leave num_replicas and rank to DistributedSampler");
-    } else if (ls_json_int(p->event[o->a], "sampler_rank", -1) ==
-               ls_json_int(p->event[o->b], "sampler_rank", -2)) {
+    } else if (ls_event_int(p->event[o->a], sampler_rank, -1) ==
+               ls_event_int(p->event[o->b], sampler_rank, -2)) {
         ls_verdict_cause(&out->verdict, "DistributedSampler was given rank=%d on ranks %d and %d",
-                         ls_json_int(p->event[o->a], "sampler_rank", -1), o->a, o->b);
+                         ls_event_int(p->event[o->a], sampler_rank, -1), o->a, o->b);
         ls_finding_blame(out, sampler,
                          "leave num_replicas and rank to DistributedSampler, or pass the global "
                          "rank, not the local one");
-    } else if (!all_equal(p, "sampler_epoch")) {
+    } else if (!all_equal(p, LS_NUMBER(sampler_epoch))) {
         ls_verdict_cause(&out->verdict, "set_epoch was called with different values: %d and %d",
-                         ls_json_int(p->event[o->a], "sampler_epoch", -1),
-                         ls_json_int(p->event[o->b], "sampler_epoch", -1));
+                         ls_event_int(p->event[o->a], sampler_epoch, -1),
+                         ls_event_int(p->event[o->b], sampler_epoch, -1));
         ls_finding_blame(out, place_of(p), "call sampler.set_epoch(epoch) alike on every rank");
     } else {
         ls_verdict_cause(&out->verdict, "the samplers shuffle by different seeds: "
@@ -327,8 +326,8 @@ static void fail_overlap(int number, const pass *p, const overlap *o, ls_observe
 
 static bool same_order(const pass *p, int a, int b)
 {
-    const char *x = ls_json_string(p->event[a], "order", "");
-    return x[0] != '\0' && strcmp(x, ls_json_string(p->event[b], "order", "")) == 0;
+    const char *x = ls_event_text(p->event[a], order, "");
+    return x[0] != '\0' && strcmp(x, ls_event_text(p->event[b], order, "")) == 0;
 }
 
 /* What the samples of some indices are: 1 where two ranks have the same for all that both drew, 0
@@ -336,24 +335,23 @@ static bool same_order(const pass *p, int a, int b)
  * that others show nothing. */
 static int same_content(const pass *p, int a, int b)
 {
-    const cJSON *x, *y, *other = cJSON_GetObjectItemCaseSensitive(p->event[b], "content");
+    const ls_event *x, *y, *other = ls_event_list(p->event[b], content);
     const char *before = NULL;
     int common = 0, equal = 0;
     bool vary = false;
-    cJSON_ArrayForEach(x, cJSON_GetObjectItemCaseSensitive(p->event[a], "content"))
-    {
-        const cJSON *index = cJSON_GetArrayItem(x, 0), *digest = cJSON_GetArrayItem(x, 1);
-        cJSON_ArrayForEach(y, other)
-        {
-            const cJSON *index2 = cJSON_GetArrayItem(y, 0), *digest2 = cJSON_GetArrayItem(y, 1);
-            if (!cJSON_IsNumber(index) || !cJSON_IsNumber(index2) || !cJSON_IsString(digest) ||
-                !cJSON_IsString(digest2) || index->valuedouble != index2->valuedouble) {
+    ls_event_each(x, ls_event_list(p->event[a], content)) {
+        const ls_event *index = ls_event_at(x, 0), *digest = ls_event_at(x, 1);
+        ls_event_each(y, other) {
+            const ls_event *index2 = ls_event_at(y, 0), *digest2 = ls_event_at(y, 1);
+            if (!ls_event_is_number(index) || !ls_event_is_number(index2) ||
+                !ls_event_is_text(digest) || !ls_event_is_text(digest2) ||
+                index->number != index2->number) {
                 continue;
             }
             common++;
-            equal += strcmp(digest->valuestring, digest2->valuestring) == 0;
-            vary = vary || (before != NULL && strcmp(before, digest->valuestring) != 0);
-            before = digest->valuestring;
+            equal += strcmp(digest->text, digest2->text) == 0;
+            vary = vary || (before != NULL && strcmp(before, digest->text) != 0);
+            before = digest->text;
         }
     }
     return common < few.value || !vary ? -1 : equal == common;
@@ -365,28 +363,27 @@ static int same_content(const pass *p, int a, int b)
  * class may be the rank's. */
 static bool same_source(const pass *p, int a, int b)
 {
-    const char *source = ls_json_string(p->event[a], "source", "");
-    const cJSON *x, *y, *other = cJSON_GetObjectItemCaseSensitive(p->event[b], "content");
+    const char *source = ls_event_text(p->event[a], source, "");
+    const ls_event *x, *y, *other = ls_event_list(p->event[b], content);
     int common = 0, equal = 0;
     double first = NAN;
     bool vary = false;
-    cJSON_ArrayForEach(x, cJSON_GetObjectItemCaseSensitive(p->event[a], "content"))
-    {
-        const cJSON *index = cJSON_GetArrayItem(x, 0), *class = cJSON_GetArrayItem(x, 2);
-        cJSON_ArrayForEach(y, other)
-        {
-            const cJSON *index2 = cJSON_GetArrayItem(y, 0), *class2 = cJSON_GetArrayItem(y, 2);
-            if (cJSON_IsNumber(index) && cJSON_IsNumber(index2) && cJSON_IsNumber(class) &&
-                cJSON_IsNumber(class2) && index->valuedouble == index2->valuedouble) {
+    ls_event_each(x, ls_event_list(p->event[a], content)) {
+        const ls_event *index = ls_event_at(x, 0), *class = ls_event_at(x, 2);
+        ls_event_each(y, other) {
+            const ls_event *index2 = ls_event_at(y, 0), *class2 = ls_event_at(y, 2);
+            if (ls_event_is_number(index) && ls_event_is_number(index2) &&
+                ls_event_is_number(class) && ls_event_is_number(class2) &&
+                index->number == index2->number) {
                 common++;
-                equal += class->valuedouble == class2->valuedouble;
-                vary = vary || (common > 1 && class->valuedouble != first);
-                first = class->valuedouble;
+                equal += class->number == class2->number;
+                vary = vary || (common > 1 && class->number != first);
+                first = class->number;
                 break;
             }
         }
     }
-    return source[0] != '\0' && strcmp(source, ls_json_string(p->event[b], "source", "")) == 0 &&
+    return source[0] != '\0' && strcmp(source, ls_event_text(p->event[b], source, "")) == 0 &&
            common >= few.value && equal == common && vary;
 }
 
@@ -397,7 +394,7 @@ static void judge_plain(const ls_observe_trace *trace, int number, const pass *p
 {
     inputs in = compare_inputs(trace, o->a, o->b);
     bool same = (same_order(p, o->a, o->b) && in.equal > 0) || same_content(p, o->a, o->b) == 1;
-    if (!all_equal(p, "length")) {
+    if (!all_equal(p, LS_NUMBER(length))) {
         ls_verdict_set(&out->verdict, LS_SKIP,
                        "data sets of different lengths: each rank has its own");
         return;
@@ -407,7 +404,7 @@ static void judge_plain(const ls_observe_trace *trace, int number, const pass *p
     fail_overlap(number, p, o, &one);
     ls_verdict_cause(&one.verdict, "no DistributedSampler: each rank goes through the whole data "
                                    "set");
-    ls_finding_blame(&one, ls_job_data_place(p->event[0], "built"),
+    ls_finding_blame(&one, ls_job_data_place(p->event[0], built),
                      "DataLoader(..., sampler=DistributedSampler(dataset), shuffle=False)");
     if (same) {
         ls_calls_keep_worst(out, &one);
@@ -420,7 +417,7 @@ static void judge_plain(const ls_observe_trace *trace, int number, const pass *p
             "pass %d: %lld of %lld indices are on several ranks (%s), but batches differ: "
             "whether each rank has a data set of its own, is not known",
             number, (long long)o->across, (long long)o->entries, sampler_of(p, o->a));
-        ls_finding_blame(out, ls_job_data_place(p->event[0], "built"),
+        ls_finding_blame(out, ls_job_data_place(p->event[0], built),
                          "if all ranks open the same data: DataLoader(..., "
                          "sampler=DistributedSampler(dataset))");
     }
@@ -478,7 +475,7 @@ static void judge_contents(int number, const pass *p, ls_observe_finding *out)
                                               "files are listed, shuffled or split differently on "
                                               "each rank"
                                             : one_stream);
-                ls_finding_blame(out, ls_job_data_place(p->event[0], "cut_at"), "%s",
+                ls_finding_blame(out, ls_job_data_place(p->event[0], cut_at), "%s",
                                  p->indexed ? "build the data set alike on every rank: sort lists "
                                               "of files, and seed what shuffles or splits them"
                                             : split_stream);
@@ -543,7 +540,7 @@ void ls_rules_data_disjoint(const ls_observe_trace *trace, ls_observe_finding *o
 static void judge_missing(int number, const pass *p, ls_observe_finding *out)
 {
     overlap o = overlap_of(p);
-    int64_t modulus = ls_json_integer(p->event[0], "modulus", 1);
+    int64_t modulus = ls_event_integer(p->event[0], modulus, 1);
     modulus = modulus < 1 ? 1 : modulus;
     int64_t expected = (p->length + modulus - 1) / modulus, missing = expected - o.distinct;
     /* drop_last of the sampler leaves out fewer than ranks, that of the loader fewer than a batch
@@ -552,7 +549,7 @@ static void judge_missing(int number, const pass *p, ls_observe_finding *out)
     if (missing <= dropped) {
         return;
     }
-    int replicas = ls_json_int(p->event[0], "replicas", p->ranks);
+    int replicas = ls_event_int(p->event[0], replicas, p->ranks);
     ls_verdict_fail(&out->verdict,
                     "pass %d: %lld of %lld indices (those that are 0 modulo %lld) are on no rank",
                     number, (long long)missing, (long long)expected, (long long)modulus);
@@ -566,7 +563,7 @@ static void judge_missing(int number, const pass *p, ls_observe_finding *out)
     } else {
         ls_verdict_cause(&out->verdict, "the sampler leaves a part of the data set out");
     }
-    ls_finding_blame(out, ls_job_data_place(p->event[0], "sampler_at"),
+    ls_finding_blame(out, ls_job_data_place(p->event[0], sampler_at),
                      "leave num_replicas and rank to DistributedSampler");
 }
 
@@ -603,67 +600,67 @@ void ls_rules_data_covered(const ls_observe_trace *trace, ls_observe_finding *ou
 
 /* Whether the shorter of two passes has the order of the other's beginning; false where too few
  * indices were kept to say so. */
-static bool repeats(const cJSON *a, const cJSON *b)
+static bool repeats(const ls_event *a, const ls_event *b)
 {
-    const cJSON *x = cJSON_GetObjectItemCaseSensitive(a, "kept");
-    const cJSON *y = cJSON_GetObjectItemCaseSensitive(b, "kept");
+    const ls_event *x = ls_event_first(ls_event_list(a, kept));
+    const ls_event *y = ls_event_first(ls_event_list(b, kept));
     int count = 0;
-    x = x == NULL ? NULL : x->child;
-    y = y == NULL ? NULL : y->child;
-    for (; x != NULL && y != NULL; x = x->next, y = y->next, count++) {
-        if (x->valuedouble != y->valuedouble) {
+    for (; x != NULL && y != NULL; x = ls_event_after(x), y = ls_event_after(y), count++) {
+        if (x->number != y->number) {
             return false;
         }
     }
-    const char *order = ls_json_string(a, "order", "");
+    const char *order = ls_event_text(a, order, "");
     return count >= few.value ||
-           ((double)ls_json_integer(a, "count", 0) >= few.value && order[0] != '\0' &&
-            strcmp(order, ls_json_string(b, "order", "")) == 0);
+           ((double)ls_event_integer(a, count, 0) >= few.value && order[0] != '\0' &&
+            strcmp(order, ls_event_text(b, order, "")) == 0);
 }
 
 /* The same loop again: a loader may be built anew for each epoch. */
-static bool same_loop(const cJSON *a, const cJSON *b)
+static bool same_loop(const ls_event *a, const ls_event *b)
 {
-    return strcmp(ls_json_string(a, "at", ""), ls_json_string(b, "at", "")) == 0 &&
-           strcmp(ls_json_string(a, "sampler", ""), ls_json_string(b, "sampler", "")) == 0 &&
-           ls_json_number(a, "length", -1) == ls_json_number(b, "length", -1);
+    return strcmp(ls_event_text(a, at, ""), ls_event_text(b, at, "")) == 0 &&
+           strcmp(ls_event_text(a, sampler, ""), ls_event_text(b, sampler, "")) == 0 &&
+           ls_event_number(a, length, -1) == ls_event_number(b, length, -1);
 }
 
-static void fail_order(int rank, int index, const cJSON *a, const cJSON *b, ls_observe_finding *out)
+static void fail_order(int rank, int index, const ls_event *a, const ls_event *b,
+                       ls_observe_finding *out)
 {
-    int first = ls_json_int(a, "sampler_epoch", -1), second = ls_json_int(b, "sampler_epoch", -1);
+    int first = ls_event_int(a, sampler_epoch, -1), second = ls_event_int(b, sampler_epoch, -1);
     ls_verdict_fail(&out->verdict,
                     "rank %d: pass %d draws its indices in the order of the pass before, although "
                     "%s shuffles",
-                    rank, index, ls_json_string(a, "sampler", "the sampler"));
-    if (strcmp(ls_json_string(a, "sampler", ""), "DistributedSampler") == 0) {
+                    rank, index, ls_event_text(a, sampler, "the sampler"));
+    if (strcmp(ls_event_text(a, sampler, ""), "DistributedSampler") == 0) {
         ls_verdict_cause(&out->verdict,
                          "set_epoch was not called between the passes: the sampler's "
                          "epoch is %d in both",
                          first);
-        ls_finding_blame(out, ls_json_string(b, "at", ""),
+        ls_finding_blame(out, ls_event_text(b, at, ""),
                          "call sampler.set_epoch(epoch) before each pass");
     } else {
         ls_verdict_cause(&out->verdict,
                          "the sampler's generator is seeded alike before each pass%s",
                          first >= 0 && first == second ? ", its epoch stays the same" : "");
-        ls_finding_blame(out, ls_json_string(b, "at", ""),
+        ls_finding_blame(out, ls_event_text(b, at, ""),
                          "seed the generator once, or by the number of the epoch");
     }
 }
 
 /* Data in a fixed order, pass after pass: meant for sequences and curricula, seldom else. */
-static void judge_fixed(int rank, int fixed, int passes, const cJSON *data, ls_observe_finding *out)
+static void judge_fixed(int rank, int fixed, int passes, const ls_event *data,
+                        ls_observe_finding *out)
 {
-    bool distributed = strcmp(ls_json_string(data, "sampler", ""), "DistributedSampler") == 0;
+    bool distributed = strcmp(ls_event_text(data, sampler, ""), "DistributedSampler") == 0;
     ls_verdict_set(&out->verdict, LS_WEAK,
                    "rank %d: %d of %d passes draw their indices in the order of the pass before "
                    "(%s)",
-                   rank, fixed, passes, ls_json_string(data, "sampler", "the sampler"));
+                   rank, fixed, passes, ls_event_text(data, sampler, "the sampler"));
     ls_verdict_cause(&out->verdict,
                      "the training data are not shuffled: every epoch has the same batches; meant "
                      "only where their order matters, or where the data set shuffles by itself");
-    ls_finding_blame(out, ls_job_data_place(data, "sampler_at"), "if it is not meant: %s",
+    ls_finding_blame(out, ls_job_data_place(data, sampler_at), "if it is not meant: %s",
                      distributed ? "DistributedSampler(dataset), and set_epoch(epoch) before each "
                                    "pass"
                                  : "DataLoader(..., shuffle=True), or a sampler that shuffles");
@@ -671,30 +668,29 @@ static void judge_fixed(int rank, int fixed, int passes, const cJSON *data, ls_o
 
 /* A pass in the order of the data set, which is sorted by class: batches of one class each. Of the
  * samples that were looked at, each with its index and its class. */
-static void judge_sorted(int k, int number, const cJSON *pass, ls_observe_finding *out)
+static void judge_sorted(int k, int number, const ls_event *pass, ls_observe_finding *out)
 {
-    const cJSON *one;
+    const ls_event *one;
     double index = -1, class = NAN;
     int seen = 0, classes = 0;
-    if (ls_json_bool(pass, "shuffle", true) || !ls_json_bool(pass, "indices", true) ||
-        !ls_json_bool(pass, "classified", false)) {
+    if (ls_event_bool(pass, shuffle, true) || !ls_event_bool(pass, indices, true) ||
+        !ls_event_bool(pass, classified, false)) {
         return;
     }
-    cJSON_ArrayForEach(one, cJSON_GetObjectItemCaseSensitive(pass, "content"))
-    {
-        const cJSON *at = cJSON_GetArrayItem(one, 0), *of = cJSON_GetArrayItem(one, 2);
-        if (!cJSON_IsNumber(at) || !cJSON_IsNumber(of) || at->valuedouble <= index ||
-            of->valuedouble < class) {
+    ls_event_each(one, ls_event_list(pass, content)) {
+        const ls_event *at = ls_event_at(one, 0), *of = ls_event_at(one, 2);
+        if (!ls_event_is_number(at) || !ls_event_is_number(of) || at->number <= index ||
+            of->number < class) {
             return;
         }
-        classes += !(of->valuedouble == class);
-        index = at->valuedouble;
-        class = of->valuedouble;
+        classes += !(of->number == class);
+        index = at->number;
+        class = of->number;
         seen++;
     }
     /* One pass over a stream of classes, or batches that hold several of them, may be meant. */
-    double batch = ls_json_number(pass, "batch", INFINITY);
-    bool small = small_batches.value * batch <= ls_json_number(pass, "count", 0);
+    double batch = ls_event_number(pass, batch, INFINITY);
+    bool small = small_batches.value * batch <= ls_event_number(pass, count, 0);
     if (seen < sorted_samples.value || classes < sorted_classes.value || seen < 4 * classes ||
         number == 0 || !small) {
         return;
@@ -705,8 +701,8 @@ static void judge_sorted(int k, int number, const cJSON *pass, ls_observe_findin
                     k, seen, classes);
     ls_verdict_cause(&out->verdict, "nothing shuffles: each batch has samples of one class, and "
                                     "the model follows the last of them");
-    const char *at = ls_json_string(pass, "sampler_at", "");
-    ls_finding_blame(out, at[0] != '\0' ? at : ls_json_string(pass, "at", ""),
+    const char *at = ls_event_text(pass, sampler_at, "");
+    ls_finding_blame(out, at[0] != '\0' ? at : ls_event_text(pass, at, ""),
                      "shuffle=True of the loader, or of the DistributedSampler");
 }
 
@@ -719,15 +715,14 @@ void ls_rules_data_shuffled(const ls_observe_trace *trace, ls_observe_finding *o
         }
     }
     for (int k = 0; k < trace->world; k++) {
-        const cJSON *before = NULL, *now, *last = NULL;
+        const ls_event *before = NULL, *now, *last = NULL;
         int again = 0, fixed = 0;
         for (int i = 0; (now = trained_pass(&trace->rank[k], i)) != NULL; i++) {
-            indexed += ls_json_bool(now, "indices", true);
+            indexed += ls_event_bool(now, indices, true);
             ls_observe_finding one = {0};
             judge_sorted(k, i, now, &one);
             ls_finding_guess(out, &one);
-            bool shuffles =
-                ls_json_bool(now, "shuffle", false) && ls_json_bool(now, "indices", true);
+            bool shuffles = ls_event_bool(now, shuffle, false) && ls_event_bool(now, indices, true);
             shuffled += shuffles;
             if (before != NULL && shuffles && same_loop(before, now)) {
                 pairs++;
@@ -765,8 +760,9 @@ void ls_rules_data_shuffled(const ls_observe_trace *trace, ls_observe_finding *o
 static void advise_seeds(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     pass p;
-    if (!read_pass(trace, 0, &p) || ls_json_int(p.event[0], "workers", 0) == 0 ||
-        isnan(ls_json_number(p.event[0], "base_seed", NAN)) || !all_equal(&p, "base_seed")) {
+    if (!read_pass(trace, 0, &p) || ls_event_int(p.event[0], workers, 0) == 0 ||
+        isnan(ls_event_number(p.event[0], base_seed, NAN)) ||
+        !all_equal(&p, LS_NUMBER(base_seed))) {
         return;
     }
     ls_finding_blame(out, place_of(&p),
@@ -805,7 +801,7 @@ static void judge_pair(const ls_observe_trace *trace, int a, int b, int *compare
     ls_verdict_fail(&out->verdict,
                     "ranks %d and %d have the same inputs in all of %d training forwards", a, b,
                     in.compared);
-    const cJSON *pass = trained_pass(&trace->rank[a], 0);
+    const ls_event *pass = trained_pass(&trace->rank[a], 0);
     if (pass == NULL) {
         ls_verdict_cause(&out->verdict,
                          "all ranks train on the same batches: the script draws them "
@@ -814,15 +810,15 @@ static void judge_pair(const ls_observe_trace *trace, int a, int b, int *compare
                          "seed by rank where batches are drawn, after the model is built");
         return;
     }
-    if (!ls_json_bool(pass, "indices", true)) {
+    if (!ls_event_bool(pass, indices, true)) {
         ls_verdict_cause(&out->verdict, "all ranks train on the same batches: %s", one_stream);
-        ls_finding_blame(out, ls_job_data_place(pass, "built"), "%s", split_stream);
+        ls_finding_blame(out, ls_job_data_place(pass, built), "%s", split_stream);
         return;
     }
     ls_verdict_cause(&out->verdict,
                      "all ranks train on the same batches: no DistributedSampler, or "
                      "one that was given the same rank");
-    ls_finding_blame(out, ls_job_data_place(pass, "sampler_at"),
+    ls_finding_blame(out, ls_job_data_place(pass, sampler_at),
                      "give each rank its own part: DataLoader(..., "
                      "sampler=DistributedSampler(dataset))");
 }

@@ -12,12 +12,11 @@
 
 /* ---- evaluation.counted ---------------------------------------------------------------------- */
 
-static const cJSON *validation_after(const ls_observe_rank *rank, double step)
+static const ls_event *validation_after(const ls_observe_rank *rank, double step)
 {
-    const cJSON *one;
-    cJSON_ArrayForEach(one, rank->validation)
-    {
-        if (ls_json_number(one, "step", NAN) == step) {
+    const ls_event *one;
+    ls_event_each(one, ls_trace_events(rank, validation)) {
+        if (ls_event_number(one, step, NAN) == step) {
             return one;
         }
     }
@@ -28,13 +27,12 @@ static const cJSON *validation_after(const ls_observe_rank *rank, double step)
 static void check_sums(const ls_observe_rank *rank, int number, int *compared,
                        ls_observe_finding *out)
 {
-    const cJSON *epoch;
-    cJSON_ArrayForEach(epoch, rank->record->epochs)
-    {
-        const cJSON *val = cJSON_GetObjectItemCaseSensitive(epoch, "val");
-        const cJSON *made = validation_after(rank, ls_json_number(epoch, "step", -1));
-        double length = ls_json_number(made, "length", NAN);
-        double images = ls_json_number(val, "images", NAN) + ls_json_number(val, "bad_images", 0);
+    const ls_event *epoch;
+    ls_event_each(epoch, ls_trace_events(rank, epoch)) {
+        const ls_event *val = ls_event_object(epoch, val);
+        const ls_event *made = validation_after(rank, ls_event_number(epoch, step, -1));
+        double length = ls_event_number(made, length, NAN);
+        double images = ls_event_number(val, images, NAN) + ls_event_number(val, bad_images, 0);
         if (isnan(length) || isnan(images)) {
             continue;
         }
@@ -42,7 +40,7 @@ static void check_sums(const ls_observe_rank *rank, int number, int *compared,
         if (images != length) {
             ls_verdict_fail(&out->verdict,
                             "rank %d: the validation after step %g counts %g pictures of %g",
-                            number, ls_json_number(epoch, "step", -1), images, length);
+                            number, ls_event_number(epoch, step, -1), images, length);
             ls_verdict_cause(&out->verdict, "%s",
                              images > length ? "pictures that fill up a batch or a rank's part are "
                                                "counted"
@@ -51,13 +49,12 @@ static void check_sums(const ls_observe_rank *rank, int number, int *compared,
     }
 }
 
-static const cJSON *pass_of(const ls_observe_rank *rank, int number)
+static const ls_event *pass_of(const ls_observe_rank *rank, int number)
 {
-    const cJSON *data;
-    cJSON_ArrayForEach(data, rank->data)
-    {
-        if (!ls_json_bool(data, "trained", true) && ls_json_bool(data, "indices", false) &&
-            ls_json_int(data, "pass", -1) == number) {
+    const ls_event *data;
+    ls_event_each(data, ls_trace_events(rank, data)) {
+        if (!ls_event_bool(data, trained, true) && ls_event_bool(data, indices, false) &&
+            ls_event_int(data, pass, -1) == number) {
             return data;
         }
     }
@@ -68,20 +65,19 @@ static const cJSON *pass_of(const ls_observe_rank *rank, int number)
 static bool check_pass(const ls_observe_trace *trace, int number, int *compared,
                        ls_observe_finding *out)
 {
-    const cJSON *first = pass_of(&trace->rank[0], number), *index;
-    int64_t length = ls_json_integer(first, "length", 0);
-    int64_t modulus = ls_json_integer(first, "modulus", 1), twice = 0, drawn = 0;
+    const ls_event *first = pass_of(&trace->rank[0], number), *index;
+    int64_t length = ls_event_integer(first, length, 0);
+    int64_t modulus = ls_event_integer(first, modulus, 1), twice = 0, drawn = 0;
     if (first == NULL || length < 1 || length > (INT64_C(1) << 31) || modulus < 1) {
         return false;
     }
     int64_t places = (length + modulus - 1) / modulus;
     char *seen = ls_list_make((size_t)places, 1);
     for (int k = 0; k < trace->world; k++) {
-        const cJSON *data = pass_of(&trace->rank[k], number);
-        cJSON_ArrayForEach(index, cJSON_GetObjectItemCaseSensitive(data, "kept"))
-        {
+        const ls_event *data = pass_of(&trace->rank[k], number);
+        ls_event_each(index, ls_event_list(data, kept)) {
             int64_t at = -1;
-            bool good = ls_json_whole(index->valuedouble, 0, length - 1, &at);
+            bool good = ls_json_whole(index->number, 0, length - 1, &at);
             twice += good && seen[at / modulus];
             drawn += good && !seen[at / modulus];
             if (good) {
@@ -104,15 +100,14 @@ static bool check_pass(const ls_observe_trace *trace, int number, int *compared,
 static void check_statistics(const ls_observe_rank *rank, int number, int *compared,
                              ls_observe_finding *out)
 {
-    const cJSON *one;
-    cJSON_ArrayForEach(one, rank->validation)
-    {
-        const char *before = ls_json_string(one, "buffers_before", "");
+    const ls_event *one;
+    ls_event_each(one, ls_trace_events(rank, validation)) {
+        const char *before = ls_event_text(one, buffers_before, "");
         ++*compared;
-        if (strcmp(before, ls_json_string(one, "buffers_after", "")) != 0) {
+        if (strcmp(before, ls_event_text(one, buffers_after, "")) != 0) {
             ls_verdict_fail(&out->verdict,
                             "rank %d: the validation after step %g changes running statistics",
-                            number, ls_json_number(one, "step", -1));
+                            number, ls_event_number(one, step, -1));
             ls_verdict_cause(&out->verdict, "norms are in training mode while the model is "
                                             "validated");
             return;
@@ -153,13 +148,12 @@ void ls_rules_evaluation_best(const ls_observe_trace *trace, ls_observe_finding 
     ls_misuse_judge(trace, "evaluation.best", &guessed);
     ls_finding_guess(out, &guessed);
     for (int k = 0; k < trace->world; k++) {
-        const cJSON *save;
+        const ls_event *save;
         double best = NAN;
-        cJSON_ArrayForEach(save, trace->rank[k].save)
-        {
-            const cJSON *held = cJSON_GetObjectItemCaseSensitive(save, "best");
-            double images = ls_json_number(held, "images", 0);
-            double score = images > 0 ? ls_json_number(held, "top1", NAN) / images : NAN;
+        ls_event_each(save, ls_trace_events(&trace->rank[k], save)) {
+            const ls_event *held = ls_event_object(save, best);
+            double images = ls_event_number(held, images, 0);
+            double score = images > 0 ? ls_event_number(held, top1, NAN) / images : NAN;
             if (isnan(score)) {
                 continue;
             }
@@ -168,7 +162,7 @@ void ls_rules_evaluation_best(const ls_observe_trace *trace, ls_observe_finding 
                 ls_verdict_fail(&out->verdict,
                                 "rank %d: the file of step %lld has %.4g for the best score, an "
                                 "earlier one had %.4g",
-                                k, (long long)ls_json_integer(save, "step", -1), score, best);
+                                k, (long long)ls_event_integer(save, step, -1), score, best);
                 ls_verdict_cause(&out->verdict, "the newest validation counts as the best");
             }
             best = isnan(best) ? score : fmax(best, score);

@@ -212,8 +212,8 @@ static double coarseness(const ls_observe_rank *rank, const ls_observe_step *ste
     }
     for (int c = ls_trace_find(step, LS_CALL_FORWARD, 0); c >= 0;
          c = ls_trace_find(step, LS_CALL_FORWARD, c + 1)) {
-        u = fmax(u, ls_samples_unit(ls_json_string(step->call[c].json, "autocast", "f32")).u);
-        u = fmax(u, ls_samples_unit(ls_json_string(step->call[c].json, "type", "f32")).u);
+        u = fmax(u, ls_samples_unit(ls_event_text(step->call[c].json, autocast, "f32")).u);
+        u = fmax(u, ls_samples_unit(ls_event_text(step->call[c].json, type, "f32")).u);
     }
     return u / 0x1p-24;
 }
@@ -231,8 +231,8 @@ static double batch_of(const ls_dumpfile *file, const ls_observe_step *step)
     double images = step->step->images, forwards = 0;
     for (int c = ls_trace_find(step, LS_CALL_FORWARD, 0); c >= 0;
          c = ls_trace_find(step, LS_CALL_FORWARD, c + 1)) {
-        bool training = ls_json_bool(step->call[c].json, "training", false) &&
-                        ls_json_bool(step->call[c].json, "grad", false);
+        bool training = ls_event_bool(step->call[c].json, training, false) &&
+                        ls_event_bool(step->call[c].json, grad, false);
         forwards += training ? step->call[c].times : 0;
     }
     double rows = ls_dumpfile_number(file, "again_rows", 1);
@@ -284,11 +284,11 @@ static bool is_unscaled_half(const ls_observe_step *step)
     }
     for (int c = 0; step != NULL && c < step->call_count; c++) {
         const ls_call *call = &step->call[c];
-        if (call->kind == LS_CALL_BACKWARD && ls_json_int(call->json, "scaled", -1) >= 0) {
+        if (call->kind == LS_CALL_BACKWARD && ls_event_int(call->json, scaled, -1) >= 0) {
             return false;
         }
         half = half || (call->kind == LS_CALL_FORWARD &&
-                        strcmp(ls_json_string(call->json, "autocast", ""), "f16") == 0);
+                        strcmp(ls_event_text(call->json, autocast, ""), "f16") == 0);
     }
     return half;
 }
@@ -501,9 +501,8 @@ static void judge_rank(const ls_samples *samples, int rank, const ls_network *ne
 
 static bool was_asked(const ls_observe_trace *trace)
 {
-    const cJSON *observe =
-        cJSON_GetObjectItemCaseSensitive(trace->rank[0].record->start, "observe");
-    return ls_json_bool(observe, "gradient", true);
+    const ls_event *observe = ls_event_object(trace->rank[0].start, observe);
+    return ls_event_bool(observe, gradient, true);
 }
 
 static void conclude(const ls_observe_trace *trace, const tally *all, const char *why,

@@ -24,12 +24,11 @@ static ls_contents gather(const ls_observe_trace *trace, const char *at)
 {
     ls_contents all = {0};
     for (int k = 0; k < trace->world; k++) {
-        const cJSON *data;
-        cJSON_ArrayForEach(data, trace->rank[k].data)
-        {
-            if (at == NULL ? ls_pass_is_trained(data)
-                           : !ls_pass_is_trained(data) &&
-                                 strcmp(at, ls_json_string(data, "at", "")) == 0) {
+        const ls_event *data;
+        ls_event_each(data, ls_trace_events(&trace->rank[k], data)) {
+            if (at == NULL
+                    ? ls_pass_is_trained(data)
+                    : !ls_pass_is_trained(data) && strcmp(at, ls_event_text(data, at, "")) == 0) {
                 ls_contents_add(&all, data);
             }
         }
@@ -38,14 +37,13 @@ static ls_contents gather(const ls_observe_trace *trace, const char *at)
 }
 
 /* A data set of that length is trained on: a pass over it is none over held-out data. */
-static bool same_length(const ls_observe_trace *trace, const cJSON *validation)
+static bool same_length(const ls_observe_trace *trace, const ls_event *validation)
 {
     for (int k = 0; k < trace->world; k++) {
-        const cJSON *data;
-        cJSON_ArrayForEach(data, trace->rank[k].data)
-        {
+        const ls_event *data;
+        ls_event_each(data, ls_trace_events(&trace->rank[k], data)) {
             if (ls_pass_is_trained(data) &&
-                ls_json_number(data, "length", -1) == ls_json_number(validation, "length", -2)) {
+                ls_event_number(data, length, -1) == ls_event_number(validation, length, -2)) {
                 return true;
             }
         }
@@ -60,13 +58,12 @@ static bool drew_all(const ls_observe_trace *trace)
     for (int i = 0;; i++) {
         double count = 0, length = NAN;
         for (int k = 0; k < trace->world; k++) {
-            const cJSON *data;
+            const ls_event *data;
             int index = i;
-            cJSON_ArrayForEach(data, trace->rank[k].data)
-            {
+            ls_event_each(data, ls_trace_events(&trace->rank[k], data)) {
                 if (ls_pass_is_trained(data) && index-- == 0) {
-                    count += ls_json_number(data, "count", 0);
-                    length = ls_json_number(data, "length", NAN);
+                    count += ls_event_number(data, count, 0);
+                    length = ls_event_number(data, length, NAN);
                 }
             }
         }
@@ -84,26 +81,24 @@ static bool drew_all(const ls_observe_trace *trace)
 static bool comes_again(const ls_observe_trace *trace, const ls_contents *training)
 {
     int passes = 0;
-    const cJSON *data;
-    cJSON_ArrayForEach(data, trace->rank[0].data)
-    {
+    const ls_event *data;
+    ls_event_each(data, ls_trace_events(&trace->rank[0], data)) {
         passes += ls_pass_is_trained(data);
     }
     return passes < 2 || training->repeated > duplicates.value * training->count;
 }
 
 /* No validation of that place comes before this pass of rank k: its place is still to be judged. */
-static bool is_first(const ls_observe_trace *trace, int rank, const cJSON *validation)
+static bool is_first(const ls_observe_trace *trace, int rank, const ls_event *validation)
 {
     for (int k = 0; k <= rank; k++) {
-        const cJSON *data;
-        cJSON_ArrayForEach(data, trace->rank[k].data)
-        {
+        const ls_event *data;
+        ls_event_each(data, ls_trace_events(&trace->rank[k], data)) {
             if (data == validation) {
                 return true;
             }
             if (!ls_pass_is_trained(data) &&
-                strcmp(ls_json_string(data, "at", ""), ls_json_string(validation, "at", "")) == 0) {
+                strcmp(ls_event_text(data, at, ""), ls_event_text(validation, at, "")) == 0) {
                 return false;
             }
         }
@@ -113,13 +108,13 @@ static bool is_first(const ls_observe_trace *trace, int rank, const cJSON *valid
 
 static int models(const ls_observe_trace *trace)
 {
-    return cJSON_GetArraySize(trace->rank[0].model);
+    return ls_event_count(ls_trace_events(&trace->rank[0], model));
 }
 
-static void judge_place(const ls_observe_trace *trace, const cJSON *validation,
+static void judge_place(const ls_observe_trace *trace, const ls_event *validation,
                         const ls_contents *training, int *compared, ls_observe_finding *out)
 {
-    const char *at = ls_json_string(validation, "at", "");
+    const char *at = ls_event_text(validation, at, "");
     ls_contents held = gather(trace, at);
     int of, common = ls_contents_common(&held, training, &of);
     ls_contents_free(&held);
@@ -145,7 +140,7 @@ static void judge_place(const ls_observe_trace *trace, const cJSON *validation,
     ls_verdict_cause(&out->verdict,
                      "training and validation are split differently on each rank or after a "
                      "resume: the score is of samples that the model has seen");
-    ls_finding_blame(out, ls_job_data_place(validation, "cut_at"),
+    ls_finding_blame(out, ls_job_data_place(validation, cut_at),
                      "split alike everywhere: random_split(..., "
                      "generator=torch.Generator().manual_seed(0)), and sort lists of files");
 }
@@ -159,9 +154,8 @@ void ls_rules_data_held_out(const ls_observe_trace *trace, ls_observe_finding *o
     ls_contents training = gather(trace, NULL);
     int compared = 0, passes = 0;
     for (int k = 0; k < trace->world; k++) {
-        const cJSON *data;
-        cJSON_ArrayForEach(data, trace->rank[k].data)
-        {
+        const ls_event *data;
+        ls_event_each(data, ls_trace_events(&trace->rank[k], data)) {
             if (!ls_pass_is_trained(data) && is_first(trace, k, data)) {
                 ls_observe_finding one = {0};
                 judge_place(trace, data, &training, &compared, &one);

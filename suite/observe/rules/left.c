@@ -26,9 +26,9 @@ static bool gets_gradient(const ls_observe_trace *trace, const char *name, ls_ob
     return found;
 }
 
-static bool may_be_unused(const cJSON *model)
+static bool may_be_unused(const ls_event *model)
 {
-    return ls_json_bool(model, "find_unused", false) || ls_json_bool(model, "static_graph", false);
+    return ls_event_bool(model, find_unused, false) || ls_event_bool(model, static_graph, false);
 }
 
 /* Whether a training forward of the model was seen: one that is trained later gets nothing yet. */
@@ -57,7 +57,7 @@ void ls_rules_reduction_covered(const ls_observe_trace *trace, ls_observe_findin
     const char *at = "";
     for (int i = 0; i < rank->tensor_count && ls_samples_next(trace, 0) != 0; i++) {
         const ls_observe_tensor *tensor = &rank->tensor[i];
-        const cJSON *model = ls_job_model(rank, tensor->model);
+        const ls_event *model = ls_job_model(rank, tensor->model);
         if (!tensor->trainable || !ls_reduction_is_wrapped(trace, tensor)) {
             continue;
         }
@@ -66,7 +66,7 @@ void ls_rules_reduction_covered(const ls_observe_trace *trace, ls_observe_findin
         } else if (!was_run(rank, tensor->model)) {
             continue;
         } else if (!may_be_unused(model)) {
-            at = ls_json_string(model, "at", "");
+            at = ls_event_text(model, at, "");
             ls_job_add_name(&unused, tensor->name);
         } else {
             ls_job_add_name(&allowed, tensor->name);
@@ -303,8 +303,8 @@ static mixed look_for_mixed(const ls_observe_rank *rank)
         const ls_call *call = calls.call;
         int own = call->optimizer;
         number++;
-        if (call->kind == LS_CALL_BACKWARD && cJSON_HasObjectItem(call->json, "reached")) {
-            unsigned reached = (unsigned)ls_json_int(call->json, "reached", 0);
+        if (call->kind == LS_CALL_BACKWARD && ls_event_has(call->json, reached)) {
+            unsigned reached = (unsigned)ls_event_int(call->json, reached, 0);
             for (int o = 0; o < LS_CALLS_OPTIMIZERS; o++) {
                 if ((reached >> o & 1) != 0) {
                     add_given(&all[o], call->at, reached, number);

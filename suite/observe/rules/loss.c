@@ -25,7 +25,7 @@ static const struct {
 /* A loss of what was gathered from all ranks, none of which gets a gradient. */
 static bool report_gathered(const ls_call *call, long long step, ls_observe_finding *out)
 {
-    const char *at = ls_calls_text(call, "loss_gathered");
+    const char *at = ls_calls_text(call, loss_gathered);
     if (at[0] == '\0') {
         return false;
     }
@@ -55,12 +55,12 @@ void ls_rules_gradient_loss(const ls_observe_trace *trace, ls_observe_finding *o
         for (int c = ls_trace_find(step, LS_CALL_BACKWARD, 0); c >= 0;
              c = ls_trace_find(step, LS_CALL_BACKWARD, c + 1)) {
             const ls_call *call = &step->call[c];
-            losses += cJSON_HasObjectItem(call->json, "loss_times") ? call->times : 0;
+            losses += ls_event_has(call->json, loss_times) ? call->times : 0;
             if (report_gathered(call, (long long)step->step->step, out)) {
                 return;
             }
             for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
-                if (strcmp(ls_calls_text(call, "loss_given"), ways[w].given) == 0) {
+                if (strcmp(ls_calls_text(call, loss_given), ways[w].given) == 0) {
                     ls_verdict_fail(&out->verdict, "step %lld: %s", (long long)step->step->step,
                                     ways[w].what);
                     ls_verdict_cause(&out->verdict, "%s", ways[w].cause);

@@ -12,49 +12,47 @@
 #include "rules.h"
 
 /* What is wrong, of the event's own numbers. */
-typedef void tell(const cJSON *event, char *text, size_t bytes);
+typedef void tell(const ls_event *event, char *text, size_t bytes);
 
-static void describe_padding(const cJSON *e, char *text, size_t bytes)
+static void describe_padding(const ls_event *e, char *text, size_t bytes)
 {
     snprintf(text, bytes,
              "of %d labels where the attention mask is 0, none is -100: they are trained on",
-             ls_json_int(e, "count", 0));
+             ls_event_int(e, count, 0));
 }
 
-static void describe_frozen(const cJSON *e, char *text, size_t bytes)
+static void describe_frozen(const ls_event *e, char *text, size_t bytes)
 {
     snprintf(text, bytes, "%.60s of %.60s is set, which nothing reads: it is trained",
-             ls_json_string(e, "name", ""), ls_json_string(e, "part", ""));
+             ls_event_text(e, name, ""), ls_event_text(e, part, ""));
 }
 
-static void describe_score(const cJSON *e, char *text, size_t bytes)
+static void describe_score(const ls_event *e, char *text, size_t bytes)
 {
-    bool most = strcmp(ls_json_string(e, "mode", ""), "max") == 0;
-    snprintf(text, bytes, "%.60s takes the %s \"%.60s\" for the best",
-             ls_json_string(e, "what", ""), most ? "highest" : "lowest",
-             ls_json_string(e, "by", ""));
+    bool most = strcmp(ls_event_text(e, mode, ""), "max") == 0;
+    snprintf(text, bytes, "%.60s takes the %s \"%.60s\" for the best", ls_event_text(e, what, ""),
+             most ? "highest" : "lowest", ls_event_text(e, by, ""));
 }
 
-static void describe_weights(const cJSON *e, char *text, size_t bytes)
+static void describe_weights(const ls_event *e, char *text, size_t bytes)
 {
     snprintf(text, bytes,
              "a WeightedRandomSampler has %d weights for %d samples: it draws the first %d only",
-             ls_json_int(e, "weights", 0), ls_json_int(e, "samples", 0),
-             ls_json_int(e, "weights", 0));
+             ls_event_int(e, weights, 0), ls_event_int(e, samples, 0), ls_event_int(e, weights, 0));
 }
 
-static void describe_normalized(const cJSON *e, char *text, size_t bytes)
+static void describe_normalized(const ls_event *e, char *text, size_t bytes)
 {
     snprintf(text, bytes,
              "two data sets of one kind are normalized by %.80s (%.60s) and by %.80s (%.60s)",
-             ls_json_string(e, "one", ""), ls_json_string(e, "other_at", ""),
-             ls_json_string(e, "other", ""), ls_json_string(e, "at", ""));
+             ls_event_text(e, one, ""), ls_event_text(e, other_at, ""), ls_event_text(e, other, ""),
+             ls_event_text(e, at, ""));
 }
 
-static void describe_classes(const cJSON *e, char *text, size_t bytes)
+static void describe_classes(const ls_event *e, char *text, size_t bytes)
 {
     snprintf(text, bytes, "class \"%.60s\" is number %d in one data set and %d in the other",
-             ls_json_string(e, "name", ""), ls_json_int(e, "one", -1), ls_json_int(e, "other", -1));
+             ls_event_text(e, name, ""), ls_event_int(e, one, -1), ls_event_int(e, other, -1));
 }
 
 static bool is_one_of(const char *word, const char *const *list)
@@ -99,10 +97,10 @@ static int better_high(const char *name)
     return high > 0 && low == 0 ? 1 : low > 0 && high == 0 ? -1 : 0;
 }
 
-static bool is_turned_round(const cJSON *event)
+static bool is_turned_round(const ls_event *event)
 {
-    int high = better_high(ls_json_string(event, "by", ""));
-    bool most = strcmp(ls_json_string(event, "mode", ""), "max") == 0;
+    int high = better_high(ls_event_text(event, by, ""));
+    bool most = strcmp(ls_event_text(event, mode, ""), "max") == 0;
     return most ? high < 0 : high > 0;
 }
 
@@ -167,11 +165,10 @@ static const struct {
 /* Whether a backward ran in a pass over that loader: 1 or 0; -1: no pass was seen. */
 static int is_trained_on(const ls_observe_rank *rank, int loader)
 {
-    const cJSON *data;
+    const ls_event *data;
     int found = -1;
-    cJSON_ArrayForEach(data, rank->data)
-    {
-        if (ls_json_int(data, "loader", -1) == loader) {
+    ls_event_each(data, ls_trace_events(rank, data)) {
+        if (ls_event_int(data, loader, -1) == loader) {
             found = found == 1 || ls_pass_is_trained(data);
         }
     }
@@ -181,16 +178,15 @@ static int is_trained_on(const ls_observe_rank *rank, int loader)
 /* Whether forwards without autograd ran in a pass over that loader: it may also be measured. */
 static bool has_forwards(const ls_observe_rank *rank, int loader)
 {
-    const cJSON *data;
-    cJSON_ArrayForEach(data, rank->data)
-    {
+    const ls_event *data;
+    ls_event_each(data, ls_trace_events(rank, data)) {
         int count;
         const ls_observe_step *step = ls_pass_steps(rank, data, &count);
-        bool own = ls_json_int(data, "loader", -1) == loader;
+        bool own = ls_event_int(data, loader, -1) == loader;
         for (int i = 0; own && i < count; i++) {
             for (int c = 0; c < step[i].call_count; c++) {
                 const ls_call *call = &step[i].call[c];
-                if (call->kind == LS_CALL_FORWARD && ls_calls_flag(call, "grad") == 0) {
+                if (call->kind == LS_CALL_FORWARD && ls_calls_flag(call, grad) == 0) {
                     return true;
                 }
             }
@@ -200,24 +196,24 @@ static bool has_forwards(const ls_observe_rank *rank, int loader)
 }
 
 /* A number of a list of loaders; -2, which no pass has: there is none at that place. */
-static int loader_at(const cJSON *loaders, int place)
+static int loader_at(const ls_event *loaders, int place)
 {
-    const cJSON *item = cJSON_GetArrayItem(loaders, place);
+    const ls_event *item = ls_event_at(loaders, place);
     int64_t number = -1;
-    return cJSON_IsNumber(item) && ls_json_whole(item->valuedouble, 0, INT_MAX, &number)
+    return ls_event_is_number(item) && ls_json_whole(item->number, 0, INT_MAX, &number)
                ? (int)number
                : -2;
 }
 
 /* Data of two kinds may both be trained on, or both be validated; of one, the loader must be
  * trained on. */
-static bool is_of_both(const ls_observe_rank *rank, const cJSON *event)
+static bool is_of_both(const ls_observe_rank *rank, const ls_event *event)
 {
-    const cJSON *loaders = cJSON_GetObjectItemCaseSensitive(event, "loaders");
+    const ls_event *loaders = ls_event_list(event, loaders);
     if (loaders == NULL) {
         return true; /* of a kind that compares none */
     }
-    if (cJSON_GetArraySize(loaders) == 1) {
+    if (ls_event_count(loaders) == 1) {
         return is_trained_on(rank, loader_at(loaders, 0)) == 1;
     }
     int one = is_trained_on(rank, loader_at(loaders, 0));
@@ -226,12 +222,11 @@ static bool is_of_both(const ls_observe_rank *rank, const cJSON *event)
            has_forwards(rank, loader_at(loaders, one == 1));
 }
 
-static const cJSON *find(const ls_observe_rank *rank, const char *kind)
+static const ls_event *find(const ls_observe_rank *rank, const char *kind)
 {
-    const cJSON *event;
-    cJSON_ArrayForEach(event, rank->misuse)
-    {
-        if (strcmp(ls_json_string(event, "kind", ""), kind) == 0 && is_of_both(rank, event) &&
+    const ls_event *event;
+    ls_event_each(event, ls_trace_events(rank, misuse)) {
+        if (strcmp(ls_event_text(event, kind, ""), kind) == 0 && is_of_both(rank, event) &&
             (strcmp(kind, "score") != 0 || is_turned_round(event))) {
             return event;
         }
@@ -242,7 +237,7 @@ static const cJSON *find(const ls_observe_rank *rank, const char *kind)
 void ls_misuse_judge(const ls_observe_trace *trace, const char *rule, ls_observe_finding *out)
 {
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        const cJSON *event = NULL;
+        const ls_event *event = NULL;
         int rank = 0;
         for (; event == NULL && rank < trace->world && strcmp(kinds[i].rule, rule) == 0; rank++) {
             event = find(&trace->rank[rank], kinds[i].kind);
@@ -257,7 +252,7 @@ void ls_misuse_judge(const ls_observe_trace *trace, const char *rule, ls_observe
         ls_verdict_set(&out->verdict, kinds[i].may_be_meant ? LS_WEAK : LS_FAIL, "rank %d: %s",
                        rank - 1, kinds[i].tell != NULL ? text : kinds[i].what);
         ls_verdict_cause(&out->verdict, "%s", kinds[i].cause);
-        ls_finding_blame(out, ls_json_string(event, "at", ""), "%s", kinds[i].advice);
+        ls_finding_blame(out, ls_event_text(event, at, ""), "%s", kinds[i].advice);
         return;
     }
 }
@@ -272,9 +267,9 @@ void ls_rules_validation_alike(const ls_observe_trace *trace, ls_observe_finding
         return;
     }
     ls_misuse_judge(trace, "validation.alike", out);
-    if (cJSON_GetArraySize(trace->rank[0].data) < 2) {
+    if (ls_event_count(ls_trace_events(&trace->rank[0], data)) < 2) {
         ls_verdict_set(&out->verdict, LS_SKIP, "no pass over other data than the training's");
     }
-    ls_verdict_pass(&out->verdict, cJSON_GetArraySize(trace->rank[0].data),
+    ls_verdict_pass(&out->verdict, ls_event_count(ls_trace_events(&trace->rank[0], data)),
                     "no difference seen between the data sets' transforms and classes");
 }

@@ -17,7 +17,7 @@ static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
 
 static bool is_eval(const ls_call *call)
 {
-    return strcmp(ls_calls_text(call, "mode"), "eval") == 0;
+    return strcmp(ls_calls_text(call, mode), "eval") == 0;
 }
 
 /* Whether a backward follows that may be this forward's: not where the model is put in training
@@ -72,19 +72,19 @@ typedef struct mode {
 
 static void note_forward(mode *m, const ls_observe_step *step, const ls_call *call, int index)
 {
-    bool training = ls_calls_flag(call, "training") == 1;
-    int norms = ls_json_int(call->json, "eval_norms", 0);
-    if (!training && ls_calls_flag(call, "input_grad") == 1) {
+    bool training = ls_calls_flag(call, training) == 1;
+    int norms = ls_event_int(call->json, eval_norms, 0);
+    if (!training && ls_calls_flag(call, input_grad) == 1) {
         return; /* an attack: the gradient of the input is what is wanted */
     }
-    if (ls_calls_flag(call, "grad") == 0 || !has_backward(step, index)) {
+    if (ls_calls_flag(call, grad) == 0 || !has_backward(step, index)) {
         m->validated = m->validated || m->eval != NULL;
         return;
     }
-    if (m->thawed == NULL && ls_json_int(call->json, "thawed", 0) > 0) {
+    if (m->thawed == NULL && ls_event_int(call->json, thawed, 0) > 0) {
         m->thawed = call;
     }
-    if (m->unmeasured == NULL && ls_json_int(call->json, "unmeasured", 0) > 0) {
+    if (m->unmeasured == NULL && ls_event_int(call->json, unmeasured, 0) > 0) {
         m->unmeasured = call;
     }
     if (!training) {
@@ -131,10 +131,10 @@ static mode mode_of(const ls_observe_rank *rank, int model)
 static void judge_mode(const ls_observe_trace *trace, int rank, int model, int *forwards,
                        ls_observe_finding *out)
 {
-    const cJSON *event = ls_job_model(&trace->rank[rank], model);
-    int dropout = ls_job_count(event, "dropout");
-    int norms = ls_job_count(event, "bn") + ls_job_count(event, "sync_bn");
-    const char *name = ls_json_string(event, "name", "the model");
+    const ls_event *event = ls_job_model(&trace->rank[rank], model);
+    int dropout = ls_job_count(event, dropout);
+    int norms = ls_job_count(event, bn) + ls_job_count(event, sync_bn);
+    const char *name = ls_event_text(event, name, "the model");
     mode m = mode_of(&trace->rank[rank], model);
     *forwards += m.forwards;
     if (m.wrong != NULL && dropout + norms > 0) {
@@ -148,12 +148,12 @@ static void judge_mode(const ls_observe_trace *trace, int rank, int model, int *
         ls_finding_blame(out, m.left->at,
                          "call model.train() after the validation, before the next training step");
     } else if (m.unmeasured != NULL) {
-        const char *at = ls_calls_text(m.unmeasured, "unmeasured_at");
-        bool meant = ls_json_bool(m.unmeasured->json, "unmeasured_by_model", false);
+        const char *at = ls_calls_text(m.unmeasured, unmeasured_at);
+        bool meant = ls_event_bool(m.unmeasured->json, unmeasured_by_model, false);
         ls_verdict_set(&out->verdict, meant ? LS_WEAK : LS_FAIL,
                        "rank %d: %d norms of %s are in eval mode in training forwards and "
                        "normalize by the statistics that they were built with",
-                       rank, ls_json_int(m.unmeasured->json, "unmeasured", 0), name);
+                       rank, ls_event_int(m.unmeasured->json, unmeasured, 0), name);
         ls_verdict_cause(&out->verdict,
                          meant ? "the model's own train() leaves them in eval mode: meant where "
                                  "batches are too small, or weights are loaded with statistics"
@@ -165,11 +165,11 @@ static void judge_mode(const ls_observe_trace *trace, int rank, int model, int *
         ls_verdict_fail(&out->verdict,
                         "rank %d: %d norms of %s whose parameters are frozen, and that were put in "
                         "eval mode, are in training mode where it is trained",
-                        rank, ls_json_int(m.thawed->json, "thawed", 0), name);
+                        rank, ls_event_int(m.thawed->json, thawed, 0), name);
         ls_verdict_cause(&out->verdict,
                          "model.train() turns frozen batch norms on again: they normalize by the "
                          "batch, and their running statistics move");
-        ls_finding_blame(out, ls_calls_text(m.thawed, "thawed_at"),
+        ls_finding_blame(out, ls_calls_text(m.thawed, thawed_at),
                          "call eval() of the frozen part again after each model.train()");
     } else if (m.in_eval > 0 && dropout + norms > 0) {
         ls_verdict_set(&out->verdict, LS_WEAK,
@@ -221,16 +221,14 @@ void ls_rules_mode_training(const ls_observe_trace *trace, ls_observe_finding *o
 
 /* ---- mode.statistics ------------------------------------------------------------------------- */
 
-static bool has_statistics(const cJSON *model)
+static bool has_statistics(const ls_event *model)
 {
     static const char end[] = "running_mean";
-    const cJSON *buffer;
-    cJSON_ArrayForEach(buffer, cJSON_GetObjectItemCaseSensitive(model, "buffers"))
-    {
-        const cJSON *name = cJSON_GetArrayItem(buffer, 0);
-        size_t length = cJSON_IsString(name) ? strlen(name->valuestring) : 0;
-        if (length >= sizeof end - 1 &&
-            strcmp(name->valuestring + length - (sizeof end - 1), end) == 0) {
+    const ls_event *buffer;
+    ls_event_each(buffer, ls_event_list(model, buffers)) {
+        const ls_event *name = ls_event_at(buffer, 0);
+        size_t length = ls_event_is_text(name) ? strlen(name->text) : 0;
+        if (length >= sizeof end - 1 && strcmp(name->text + length - (sizeof end - 1), end) == 0) {
             return true;
         }
     }
@@ -243,7 +241,7 @@ static bool should_move(const ls_observe_rank *rank, const ls_observe_step *step
 {
     for (int c = 0; c < step->call_count; c++) {
         const ls_call *call = &step->call[c];
-        if (ls_calls_is_training(call) && ls_json_int(call->json, "eval_norms", 0) == 0 &&
+        if (ls_calls_is_training(call) && ls_event_int(call->json, eval_norms, 0) == 0 &&
             (model < 0 || call->model == model) &&
             has_statistics(ls_job_model(rank, call->model))) {
             return true;
@@ -295,7 +293,7 @@ static void follow_statistics(const ls_observe_rank *rank, int model, motion *m)
     LS_TEXT(key, 16, "%d", model);
     for (int i = 0; i < rank->step_count; i++) {
         const ls_observe_step *step = &rank->step[i];
-        const char *now = ls_json_string(step->statistics, key, NULL);
+        const char *now = ls_event_to_text(ls_event_find(step->statistics, key), NULL);
         ran = ran || should_move(rank, step, model);
         if (now == NULL) {
             continue;
@@ -310,7 +308,7 @@ static void follow_statistics(const ls_observe_rank *rank, int model, motion *m)
     if (stood > 0 && moved == 0 && m->model < 0) {
         m->model = model;
         m->times = stood;
-        m->at = ls_json_string(ls_job_model(rank, model), "at", "");
+        m->at = ls_event_text(ls_job_model(rank, model), at, "");
     }
 }
 
@@ -352,21 +350,20 @@ void ls_rules_mode_statistics(const ls_observe_trace *trace, ls_observe_finding 
 void ls_rules_mode_sync_bn(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     int converted = 0, synced = 0, local = 0;
-    const cJSON *event, *call = NULL;
+    const ls_event *event, *call = NULL;
     if (!concerns(trace, out)) {
         return;
     }
     const ls_observe_rank *rank = &trace->rank[0];
-    cJSON_ArrayForEach(event, rank->convert)
-    {
-        int modules = ls_json_int(event, "converted", 0);
+    ls_event_each(event, ls_trace_events(rank, convert)) {
+        int modules = ls_event_int(event, converted, 0);
         converted += modules;
         call = modules > 0 ? event : call;
     }
     for (int m = 0; m < ls_job_models(rank); m++) {
-        const cJSON *model = ls_job_model(rank, m);
-        synced += ls_job_count(model, "sync_bn");
-        local += is_trained(rank, m) ? ls_job_count(model, "bn") : 0;
+        const ls_event *model = ls_job_model(rank, m);
+        synced += ls_job_count(model, sync_bn);
+        local += is_trained(rank, m) ? ls_job_count(model, bn) : 0;
     }
     if (call == NULL) {
         ls_verdict_set(&out->verdict, LS_SKIP, "convert_sync_batchnorm was not called");
@@ -381,7 +378,7 @@ void ls_rules_mode_sync_bn(const ls_observe_trace *trace, ls_observe_finding *ou
         ls_verdict_cause(&out->verdict,
                          "another model was converted than the one that is trained, or after it "
                          "was wrapped");
-        ls_finding_blame(out, ls_json_string(call, "at", ""),
+        ls_finding_blame(out, ls_event_text(call, at, ""),
                          "model = SyncBatchNorm.convert_sync_batchnorm(model) before "
                          "DistributedDataParallel(model)");
     }

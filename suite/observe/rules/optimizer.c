@@ -26,16 +26,13 @@ static bool gets_gradient(const ls_observe_trace *trace, int rank, const char *n
 static int count_foreign(const ls_observe_rank *rank, const char **at)
 {
     int foreign = 0;
-    const cJSON *event, *group, *param;
-    cJSON_ArrayForEach(event, rank->optimizer)
-    {
-        cJSON_ArrayForEach(group, cJSON_GetObjectItemCaseSensitive(event, "groups"))
-        {
-            cJSON_ArrayForEach(param, cJSON_GetObjectItemCaseSensitive(group, "params"))
-            {
-                if (cJSON_IsString(param) && strcmp(param->valuestring, "?") == 0) {
+    const ls_event *event, *group, *param;
+    ls_event_each(event, ls_trace_events(rank, optimizer)) {
+        ls_event_each(group, ls_event_list(event, groups)) {
+            ls_event_each(param, ls_event_list(group, params)) {
+                if (ls_event_is_text(param) && strcmp(param->text, "?") == 0) {
                     foreign++;
-                    *at = ls_json_string(event, "at", "");
+                    *at = ls_event_text(event, at, "");
                 }
             }
         }
@@ -159,13 +156,11 @@ static const ls_tol idle_steps =
 static bool report_idle(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     const ls_observe_rank *rank = &trace->rank[0];
-    const cJSON *event, *name;
-    cJSON_ArrayForEach(event, rank->idle)
-    {
+    const ls_event *event, *name;
+    ls_event_each(event, ls_trace_events(rank, idle)) {
         ls_job_names names = {0};
-        cJSON_ArrayForEach(name, cJSON_GetObjectItemCaseSensitive(event, "params"))
-        {
-            const ls_observe_tensor *tensor = ls_job_tensor(rank, name->valuestring);
+        ls_event_each(name, ls_event_member(event, params)) {
+            const ls_observe_tensor *tensor = ls_job_tensor(rank, name->text);
             int optimizer, index;
             if (tensor != NULL && tensor->trainable &&
                 ls_job_group(rank, tensor->name, -1, &optimizer, &index) == NULL &&
@@ -182,7 +177,7 @@ static bool report_idle(const ls_observe_trace *trace, ls_observe_finding *out)
                         rank->step_count, names.count, ls_job_names_text(&names));
         ls_verdict_cause(&out->verdict, "step() of one of several optimizers is missing: its "
                                         "parameters are never trained");
-        ls_finding_blame(out, ls_json_string(event, "at", ""),
+        ls_finding_blame(out, ls_event_text(event, at, ""),
                          "call step() of this optimizer, too, or freeze its parameters");
         return true;
     }
@@ -193,22 +188,21 @@ static bool report_idle(const ls_observe_trace *trace, ls_observe_finding *out)
  * saves them. */
 static bool report_hidden(const ls_observe_rank *rank, ls_observe_finding *out)
 {
-    const cJSON *event = cJSON_GetArrayItem(rank->hidden, 0), *name;
+    const ls_event *event = ls_event_at(ls_trace_events(rank, hidden), 0), *name;
     ls_job_names names = {0};
     if (event == NULL) {
         return false;
     }
-    cJSON_ArrayForEach(name, cJSON_GetObjectItemCaseSensitive(event, "names"))
-    {
-        ls_job_add_name(&names, name->valuestring);
+    ls_event_each(name, ls_event_list(event, names)) {
+        ls_job_add_name(&names, name->text);
     }
     ls_verdict_fail(&out->verdict,
                     "%d parameters get gradients and are in no optimizer, nor parameters of the "
                     "model: %s",
-                    ls_json_int(event, "count", 0), ls_job_names_text(&names));
+                    ls_event_int(event, count, 0), ls_job_names_text(&names));
     ls_verdict_cause(&out->verdict, "layers are kept in a plain list or dict of a module: they are "
                                     "never trained, each rank has its own, and no file has them");
-    ls_finding_blame(out, ls_json_string(event, "at", ""),
+    ls_finding_blame(out, ls_event_text(event, at, ""),
                      "keep layers in nn.ModuleList or nn.ModuleDict, parameters in "
                      "nn.ParameterList");
     return true;
@@ -216,7 +210,8 @@ static bool report_hidden(const ls_observe_rank *rank, ls_observe_finding *out)
 
 static void report_cover(const ls_observe_trace *trace, cover *c, ls_observe_finding *out)
 {
-    const char *at = ls_json_string(cJSON_GetArrayItem(trace->rank[0].optimizer, 0), "at", "");
+    const char *at =
+        ls_event_text(ls_event_at(ls_trace_events(&trace->rank[0], optimizer), 0), at, "");
     const char *foreign_at = at;
     int foreign = count_foreign(&trace->rank[0], &foreign_at);
     if (c->lost.count > 0) {
@@ -263,8 +258,8 @@ static void report_cover(const ls_observe_trace *trace, cover *c, ls_observe_fin
                        c->doubled.count, ls_job_names_text(&c->doubled));
         ls_verdict_cause(&out->verdict, "two optimizers hold the same parameters: each step moves "
                                         "them twice, by one gradient");
-        const cJSON *second = ls_job_optimizer(&trace->rank[0], c->second);
-        ls_finding_blame(out, ls_json_string(second, "at", at),
+        const ls_event *second = ls_job_optimizer(&trace->rank[0], c->second);
+        ls_finding_blame(out, ls_event_text(second, at, at),
                          "hold each parameter in one optimizer, unless one wraps the "
                          "other");
     }
@@ -285,7 +280,7 @@ void ls_rules_optimizer_covered(const ls_observe_trace *trace, ls_observe_findin
         ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "%s", sharded);
         return;
     }
-    if (trace->world == 0 || cJSON_GetArraySize(trace->rank[0].optimizer) == 0 ||
+    if (trace->world == 0 || ls_event_count(ls_trace_events(&trace->rank[0], optimizer)) == 0 ||
         trace->rank[0].tensor_count == 0) {
         ls_finding_missing(trace, "no optimizer with its groups, or no model, is reported", out);
         return;
@@ -311,9 +306,9 @@ static bool is_same(double a, double b)
 
 static double rate_in(const ls_call *call, int group)
 {
-    const cJSON *rates = cJSON_GetObjectItemCaseSensitive(call->json, "lr");
-    const cJSON *rate = cJSON_GetArrayItem(rates, group);
-    return cJSON_IsNumber(rate) ? rate->valuedouble : NAN;
+    const ls_event *rates = ls_event_list(call->json, lr);
+    const ls_event *rate = ls_event_at(rates, group);
+    return ls_event_is_number(rate) ? rate->number : NAN;
 }
 
 static void compare_ranks(const ls_observe_trace *trace, int64_t *compared, ls_observe_finding *out)
@@ -337,7 +332,7 @@ static void compare_ranks(const ls_observe_trace *trace, int64_t *compared, ls_o
                                 (long long)a->step->step, a->step->lr, b->step->lr, k);
                 if (built) {
                     ls_verdict_cause(&out->verdict, "the optimizers are built with other rates");
-                    ls_finding_blame(out, ls_json_string(ls_job_optimizer(first, 0), "at", ""),
+                    ls_finding_blame(out, ls_event_text(ls_job_optimizer(first, 0), at, ""),
                                      "compute the rate from values that are equal on all ranks");
                     return;
                 }
@@ -387,11 +382,10 @@ static void follow_step(const ls_observe_step *step, follow *f)
 /* Where a schedule was built; where that is not known, where it is stepped. */
 static const char *schedule_place(const ls_observe_rank *rank, const ls_call *call)
 {
-    const cJSON *event;
-    cJSON_ArrayForEach(event, rank->schedule)
-    {
-        if (ls_json_int(event, "schedule", -1) == ls_json_int(call->json, "schedule", -2)) {
-            return ls_json_string(event, "at", call->at);
+    const ls_event *event;
+    ls_event_each(event, ls_trace_events(rank, schedule)) {
+        if (ls_event_int(event, schedule, -1) == ls_event_int(call->json, schedule, -2)) {
+            return ls_event_text(event, at, call->at);
         }
     }
     return call->at;
@@ -407,8 +401,8 @@ static void blame_schedule(const ls_observe_rank *rank, const follow *f, ls_obse
                          "scheduler.step() at %.80s and this step: what the schedule gave is "
                          "written over",
                          f->last->at);
-        const cJSON *optimizer = ls_job_optimizer(rank, f->step->optimizer);
-        const char *set = ls_json_string(optimizer, "set_at", "");
+        const ls_event *optimizer = ls_job_optimizer(rank, f->step->optimizer);
+        const char *set = ls_event_text(optimizer, set_at, "");
         ls_finding_blame(out, set[0] != '\0' ? set : f->step->at,
                          "set the rate in one place: here or by the schedule");
         return;
@@ -436,7 +430,7 @@ static void compare_schedule(const ls_observe_rank *rank, ls_observe_finding *ou
 
 static bool uses_rate(const ls_call *call, double rate)
 {
-    int count = cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(call->json, "lr"));
+    int count = ls_event_count(ls_event_list(call->json, lr));
     for (int g = 0; g < count; g++) {
         if (is_same(rate_in(call, g), rate)) {
             return true;
@@ -473,7 +467,7 @@ static void judge_idle_optimizer(const ls_observe_rank *rank, ls_observe_finding
     ls_verdict_fail(&out->verdict,
                     "the optimizer of a %s never steps, and none of %d steps of others is at a "
                     "rate that it gave",
-                    ls_json_string(last->json, "class", "schedule"), checked);
+                    ls_event_text(last->json, class, "schedule"), checked);
     ls_verdict_cause(&out->verdict, "the schedule was made for another optimizer");
     ls_finding_blame(out, last->at,
                      "make the schedule with the optimizer that steps, after it is final");
@@ -485,13 +479,12 @@ static double highest_rate(const ls_observe_step *step, const char **at)
     double highest = NAN;
     for (int c = ls_trace_find(step, LS_CALL_OPTIMIZER_STEP, 0); c >= 0;
          c = ls_trace_find(step, LS_CALL_OPTIMIZER_STEP, c + 1)) {
-        const cJSON *rate;
-        cJSON_ArrayForEach(rate, cJSON_GetObjectItemCaseSensitive(step->call[c].json, "lr"))
-        {
-            if (!cJSON_IsNumber(rate)) {
+        const ls_event *rate;
+        ls_event_each(rate, ls_event_member(step->call[c].json, lr)) {
+            if (!ls_event_is_number(rate)) {
                 return INFINITY; /* a group's rate is not known */
             }
-            highest = isnan(highest) || rate->valuedouble > highest ? rate->valuedouble : highest;
+            highest = isnan(highest) || rate->number > highest ? rate->number : highest;
         }
         *at = step->call[c].at;
     }
@@ -515,10 +508,9 @@ static int count_last(const ls_observe_rank *rank, double limit, const char **at
 /* ReduceLROnPlateau lowers the rate for as long as nothing improves. */
 static bool by_value(const ls_observe_rank *rank)
 {
-    const cJSON *event;
-    cJSON_ArrayForEach(event, rank->schedule)
-    {
-        if (strstr(ls_json_string(event, "class", ""), "Plateau") != NULL) {
+    const ls_event *event;
+    ls_event_each(event, ls_trace_events(rank, schedule)) {
+        if (strstr(ls_event_text(event, class, ""), "Plateau") != NULL) {
             return true;
         }
     }
@@ -591,7 +583,7 @@ void ls_rules_optimizer_rate(const ls_observe_trace *trace, ls_observe_finding *
     if (trace->world > 0) {
         judge_idle_end(&trace->rank[0], &one[0]);
     }
-    if (trace->world > 0 && cJSON_GetArraySize(trace->rank[0].optimizer) == 1) {
+    if (trace->world > 0 && ls_event_count(ls_trace_events(&trace->rank[0], optimizer)) == 1) {
         compare_schedule(&trace->rank[0], &one[1], &f);
     } else if (trace->world > 0) {
         judge_idle_optimizer(&trace->rank[0], &one[1]);

@@ -31,8 +31,8 @@ static bool is_pairwise(const char *op)
 /* Collectives on a group of some ranks are not compared: which ranks, is not recorded. */
 static bool is_compared(const ls_observe_trace *trace, const ls_call *call)
 {
-    return call->kind == LS_CALL_COLLECTIVE && !is_pairwise(ls_calls_text(call, "op")) &&
-           ls_json_int(call->json, "ranks", trace->world) == trace->world;
+    return call->kind == LS_CALL_COLLECTIVE && !is_pairwise(ls_calls_text(call, op)) &&
+           ls_event_int(call->json, ranks, trace->world) == trace->world;
 }
 
 /* The place in a step's calls of the n-th collective, equal ones in a row counted singly. */
@@ -59,14 +59,14 @@ static bool has_one_size(const char *op)
 
 static bool same_collective(const ls_call *a, const ls_call *b)
 {
-    const char *op = ls_calls_text(a, "op");
+    const char *op = ls_calls_text(a, op);
     bool sized = has_one_size(op);
-    return strcmp(op, ls_calls_text(b, "op")) == 0 &&
-           strcmp(ls_calls_text(a, "reduce"), ls_calls_text(b, "reduce")) == 0 &&
-           ls_json_int(a->json, "root", -1) == ls_json_int(b->json, "root", -1) &&
+    return strcmp(op, ls_calls_text(b, op)) == 0 &&
+           strcmp(ls_calls_text(a, reduce), ls_calls_text(b, reduce)) == 0 &&
+           ls_event_int(a->json, root, -1) == ls_event_int(b->json, root, -1) &&
            (!sized ||
-            (strcmp(ls_calls_text(a, "type"), ls_calls_text(b, "type")) == 0 &&
-             ls_json_number(a->json, "elements", -1) == ls_json_number(b->json, "elements", -1)));
+            (strcmp(ls_calls_text(a, type), ls_calls_text(b, type)) == 0 &&
+             ls_event_number(a->json, elements, -1) == ls_event_number(b->json, elements, -1)));
 }
 
 static void describe(const ls_call *call, char *text, size_t bytes)
@@ -75,12 +75,12 @@ static void describe(const ls_call *call, char *text, size_t bytes)
         ls_text_put(text, bytes, "none");
         return;
     }
-    const char *reduce = ls_calls_text(call, "reduce");
-    int root = ls_json_int(call->json, "root", -1);
+    const char *reduce = ls_calls_text(call, reduce);
+    int root = ls_event_int(call->json, root, -1);
     LS_TEXT(from, 30, " with root %d", root);
-    ls_text_put(text, bytes, "%s%s%s of %.0f %s%s (%.60s)", ls_calls_text(call, "op"),
-                reduce[0] != '\0' ? " " : "", reduce, ls_json_number(call->json, "elements", 0),
-                ls_calls_text(call, "type"), root < 0 ? "" : from, call->at);
+    ls_text_put(text, bytes, "%s%s%s of %.0f %s%s (%.60s)", ls_calls_text(call, op),
+                reduce[0] != '\0' ? " " : "", reduce, ls_event_number(call->json, elements, 0),
+                ls_calls_text(call, type), root < 0 ? "" : from, call->at);
 }
 
 static void fail_collective(const ls_observe_trace *trace, int rank, const ls_observe_step *step,
@@ -94,7 +94,7 @@ static void fail_collective(const ls_observe_trace *trace, int rank, const ls_ob
                    "step %lld, collective %d of the script: rank 0 %s, rank %d %s",
                    (long long)step->step->step, n + 1, x, rank, y);
     if (a != NULL && b != NULL && strcmp(a->at, b->at) == 0 &&
-        strcmp(ls_calls_text(a, "op"), ls_calls_text(b, "op")) == 0) {
+        strcmp(ls_calls_text(a, op), ls_calls_text(b, op)) == 0) {
         ls_verdict_cause(&out->verdict,
                          "the ranks come to the same call with other tensors: they go through them "
                          "in another order (that of a set, say), or sizes depend on a rank's data");
@@ -169,15 +169,16 @@ void ls_rules_order_collectives(const ls_observe_trace *trace, ls_observe_findin
 
 /* Ranks whose loaders gave another number of samples in the same pass. */
 static bool find_uneven_pass(const ls_observe_trace *trace, int rank, long long *a, long long *b,
-                             const cJSON **event)
+                             const ls_event **event)
 {
-    const cJSON *x = trace->rank[0].data->child, *y = trace->rank[rank].data->child;
-    for (; x != NULL && y != NULL; x = x->next, y = y->next) {
-        long long batch = ls_json_integer(x, "batch", 1);
-        *a = ls_json_integer(x, "count", 0);
-        *b = ls_json_integer(y, "count", 0);
+    const ls_event *x = ls_event_first(ls_trace_events(&trace->rank[0], data)),
+                   *y = ls_event_first(ls_trace_events(&trace->rank[rank], data));
+    for (; x != NULL && y != NULL; x = ls_event_after(x), y = ls_event_after(y)) {
+        long long batch = ls_event_integer(x, batch, 1);
+        *a = ls_event_integer(x, count, 0);
+        *b = ls_event_integer(y, count, 0);
         bool trained = ls_pass_is_trained(x) && ls_pass_is_trained(y);
-        bool whole = ls_json_bool(x, "whole", false) || ls_json_bool(y, "whole", false);
+        bool whole = ls_event_bool(x, whole, false) || ls_event_bool(y, whole, false);
         if (trained && whole && batch > 0 && (*a + batch - 1) / batch != (*b + batch - 1) / batch) {
             *event = x;
             return true;
@@ -195,13 +196,13 @@ static int64_t steps_of(const ls_observe_rank *rank)
 static bool blame_uneven_pass(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     long long a, b;
-    const cJSON *event = NULL;
+    const ls_event *event = NULL;
     for (int k = 1; k < trace->world; k++) {
         if (find_uneven_pass(trace, k, &a, &b, &event)) {
             ls_verdict_cause(&out->verdict,
                              "uneven inputs: rank 0 drew %lld samples in a pass, rank %d drew %lld",
                              a, k, b);
-            ls_finding_blame(out, ls_job_data_place(event, "built"),
+            ls_finding_blame(out, ls_job_data_place(event, built),
                              "give all ranks as many batches (DistributedSampler, drop_last), or "
                              "train within model.join()");
             return true;
@@ -249,13 +250,13 @@ static void judge_last_step(const ls_observe_trace *trace, int64_t steps, ls_obs
 static bool is_meeting(const ls_observe_trace *trace, const ls_observe_rank *rank,
                        const ls_call *call)
 {
-    const cJSON *model = ls_job_model(rank, call->model);
+    const ls_event *model = ls_job_model(rank, call->model);
     switch (call->kind) {
     case LS_CALL_BACKWARD:
-        return ls_calls_flag(call, "sync") != 0;
+        return ls_calls_flag(call, sync) != 0;
     case LS_CALL_FORWARD:
-        return ls_job_model_is_ddp(model) && ls_json_bool(model, "broadcast_buffers", true) &&
-               cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(model, "buffers")) > 0;
+        return ls_job_model_is_ddp(model) && ls_event_bool(model, broadcast_buffers, true) &&
+               ls_event_count(ls_event_list(model, buffers)) > 0;
     default:
         return is_compared(trace, call);
     }
@@ -287,7 +288,7 @@ static const char *name_of(const ls_call *call)
     return call == NULL                     ? "its next step"
            : call->kind == LS_CALL_BACKWARD ? "backward()"
            : call->kind == LS_CALL_FORWARD  ? "a forward"
-                                            : ls_calls_text(call, "op");
+                                            : ls_calls_text(call, op);
 }
 
 /* Where a job failed in a step that some rank did not end: the first call in which two ranks went
@@ -377,7 +378,7 @@ void ls_rules_order_steps(const ls_observe_trace *trace, ls_observe_finding *out
 /* Schedules that are stepped by a measured value, also before training. */
 static bool is_by_value(const ls_call *call)
 {
-    return strstr(ls_calls_text(call, "class"), "Plateau") != NULL;
+    return strstr(ls_calls_text(call, class), "Plateau") != NULL;
 }
 
 /* Whether that place calls its schedule again after the optimizer has stepped: else it wound the
@@ -475,7 +476,7 @@ static void end_turn(turns *t, int world, int backwards)
  * step the schedule twice. */
 static void note_schedule(turns *list, int *count, const ls_call *call)
 {
-    int number = ls_json_int(call->json, "schedule", -1);
+    int number = ls_event_int(call->json, schedule, -1);
     if (number < 0 || is_by_value(call)) {
         return;
     }
@@ -535,7 +536,7 @@ static void judge_turn(int rank, const turns *t, ls_observe_finding *out)
         ls_verdict_fail(&out->verdict,
                         "rank %d: %s.step() is called in two places between one optimizer.step() "
                         "and the next, %d of %d times",
-                        rank, ls_calls_text(t->call, "class"), t->twice, all);
+                        rank, ls_calls_text(t->call, class), t->twice, all);
         ls_verdict_cause(&out->verdict,
                          "the schedule is stepped twice a step: it runs at twice its speed");
         ls_finding_blame(out, t->call->at,
@@ -575,10 +576,9 @@ static void judge_turns(const ls_observe_trace *trace, int rank, ls_observe_find
 static int passes_after(const ls_observe_rank *rank, int64_t step)
 {
     int count = 0;
-    const cJSON *data;
-    cJSON_ArrayForEach(data, rank->data)
-    {
-        count += ls_pass_is_trained(data) && ls_json_bool(data, "whole", false) &&
+    const ls_event *data;
+    ls_event_each(data, ls_trace_events(rank, data)) {
+        count += ls_pass_is_trained(data) && ls_event_bool(data, whole, false) &&
                  ls_pass_first_step(data) > (double)step;
     }
     return count;
@@ -595,11 +595,10 @@ static const ls_tol idle_steps =
  * a value or for the end of the training. */
 static void judge_idle(const ls_observe_rank *rank, ls_observe_finding *out)
 {
-    const cJSON *event;
-    cJSON_ArrayForEach(event, rank->schedule)
-    {
-        const char *class = ls_json_string(event, "class", "");
-        int64_t step = ls_json_integer(event, "step", 0), after = steps_of(rank) - step;
+    const ls_event *event;
+    ls_event_each(event, ls_trace_events(rank, schedule)) {
+        const char *class = ls_event_text(event, class, "");
+        int64_t step = ls_event_integer(event, step, 0), after = steps_of(rank) - step;
         int passes = passes_after(rank, step);
         if (strstr(class, "Plateau") != NULL || strstr(class, "SWA") != NULL ||
             ls_spans_held(rank, event) || out->verdict.code != LS_PASS ||
@@ -607,7 +606,7 @@ static void judge_idle(const ls_observe_rank *rank, ls_observe_finding *out)
             (double)after < idle_steps.value) {
             continue;
         }
-        bool waits = ls_json_bool(event, "stepped_if", false);
+        bool waits = ls_event_bool(event, stepped_if, false);
         ls_verdict_set(&out->verdict, waits || passes < idle_passes.value ? LS_WEAK : LS_FAIL,
                        "a %s is built and never stepped, in %lld steps and %d whole passes%s",
                        class, (long long)after, passes,
@@ -615,7 +614,7 @@ static void judge_idle(const ls_observe_rank *rank, ls_observe_finding *out)
         ls_verdict_cause(&out->verdict, "scheduler.step() is missing: the learning rate stays what "
                                         "the schedule's constructor made of it");
         ls_finding_blame(
-            out, ls_json_string(event, "at", ""),
+            out, ls_event_text(event, at, ""),
             "call scheduler.step() after each step or epoch, as its length is counted");
     }
 }
@@ -637,7 +636,7 @@ void ls_rules_order_schedule(const ls_observe_trace *trace, ls_observe_finding *
             ls_verdict_fail(&out->verdict,
                             "rank %d: %s.step() before the first optimizer.step(): the first value "
                             "of the schedule is never used",
-                            k, ls_calls_text(early, "class"));
+                            k, ls_calls_text(early, class));
             ls_verdict_cause(&out->verdict, "scheduler.step() before optimizer.step()");
             ls_finding_blame(out, early->at, "call scheduler.step() after optimizer.step()");
         }

@@ -16,19 +16,18 @@ static const ls_tol common_share =
 static const ls_tol dropped =
     LS_TOL(0.05, "of the repeats: the last batches of a stream may be dropped");
 
-static const char *sampler_of(const cJSON *data)
+static const char *sampler_of(const ls_event *data)
 {
-    return ls_json_string(data, "sampler", "");
+    return ls_event_text(data, sampler, "");
 }
 
 /* ---- parts of a data set --------------------------------------------------------------------- */
 
-static bool has(const cJSON *list, double number)
+static bool has(const ls_event *list, double number)
 {
-    const cJSON *entry;
-    cJSON_ArrayForEach(entry, list)
-    {
-        if (cJSON_IsNumber(entry) && entry->valuedouble == number) {
+    const ls_event *entry;
+    ls_event_each(entry, list) {
+        if (ls_event_is_number(entry) && entry->number == number) {
             return true;
         }
     }
@@ -37,28 +36,27 @@ static bool has(const cJSON *list, double number)
 
 /* What two ranks' parts (torch.utils.data.Subset) of the same data set have in common; false where
  * they are no such parts. */
-static bool common_of(const cJSON *a, const cJSON *b, int *common, int *of)
+static bool common_of(const ls_event *a, const ls_event *b, int *common, int *of)
 {
-    const cJSON *x = cJSON_GetObjectItemCaseSensitive(a, "part");
-    const cJSON *y = cJSON_GetObjectItemCaseSensitive(b, "part"), *entry;
-    const cJSON *mine = cJSON_GetObjectItemCaseSensitive(x, "kept");
-    const cJSON *other = cJSON_GetObjectItemCaseSensitive(y, "kept");
-    int first = cJSON_GetArraySize(mine), second = cJSON_GetArraySize(other);
+    const ls_event *x = ls_event_member(a, part);
+    const ls_event *y = ls_event_member(b, part), *entry;
+    const ls_event *mine = ls_event_list(x, kept);
+    const ls_event *other = ls_event_list(y, kept);
+    int first = ls_event_count(mine), second = ls_event_count(other);
     *common = 0;
     *of = first < second ? first : second;
-    if (*of < few.value || ls_json_number(x, "length", -1) != ls_json_number(y, "length", -2) ||
-        ls_json_number(x, "modulus", -1) != ls_json_number(y, "modulus", -2)) {
+    if (*of < few.value || ls_event_number(x, length, -1) != ls_event_number(y, length, -2) ||
+        ls_event_number(x, modulus, -1) != ls_event_number(y, modulus, -2)) {
         return false;
     }
-    cJSON_ArrayForEach(entry, mine)
-    {
-        *common += cJSON_IsNumber(entry) && has(other, entry->valuedouble);
+    ls_event_each(entry, mine) {
+        *common += ls_event_is_number(entry) && has(other, entry->number);
     }
     return true;
 }
 
-static void judge_parts(const ls_observe_trace *trace, int number, int k, const cJSON *a,
-                        const cJSON *b, ls_observe_finding *out)
+static void judge_parts(const ls_observe_trace *trace, int number, int k, const ls_event *a,
+                        const ls_event *b, ls_observe_finding *out)
 {
     int common, of;
     if (!ls_pass_is_divided(a, trace->world) || !ls_pass_is_divided(b, trace->world) ||
@@ -74,30 +72,30 @@ static void judge_parts(const ls_observe_trace *trace, int number, int k, const 
                          "the data are divided twice: by the script, which gives each rank a part, "
                          "and by the sampler, which takes 1/%d of it",
                          trace->world);
-        ls_finding_blame(out, ls_job_data_place(a, "cut_at"),
+        ls_finding_blame(out, ls_job_data_place(a, cut_at),
                          "give the sampler the whole data set, or leave the sampler away");
         return;
     }
     ls_verdict_cause(&out->verdict, "the data are split differently on each rank: what one rank "
                                     "holds back, another one trains on");
-    ls_finding_blame(out, ls_job_data_place(a, "cut_at"),
+    ls_finding_blame(out, ls_job_data_place(a, cut_at),
                      "split alike everywhere: random_split(..., "
                      "generator=torch.Generator().manual_seed(0))");
 }
 
 /* A DistributedSampler below a sampler that divides its batches again. */
-static void judge_nested(const ls_observe_trace *trace, int number, const cJSON *data,
+static void judge_nested(const ls_observe_trace *trace, int number, const ls_event *data,
                          ls_observe_finding *out)
 {
-    double length = ls_json_number(data, "length", NAN), count = 0;
-    if (strcmp(ls_json_string(data, "inner", ""), "DistributedSampler") != 0 ||
-        !ls_json_bool(data, "whole", false)) {
+    double length = ls_event_number(data, length, NAN), count = 0;
+    if (strcmp(ls_event_text(data, inner, ""), "DistributedSampler") != 0 ||
+        !ls_event_bool(data, whole, false)) {
         return;
     }
     for (int k = 0; k < trace->world; k++) {
-        count += ls_json_number(ls_pass_trained(&trace->rank[k], number), "count", NAN);
+        count += ls_event_number(ls_pass_trained(&trace->rank[k], number), count, NAN);
     }
-    double batch = trace->world * ls_json_number(data, "batch", 1);
+    double batch = trace->world * ls_event_number(data, batch, 1);
     if (!(count + batch < length)) {
         return;
     }
@@ -107,7 +105,7 @@ static void judge_nested(const ls_observe_trace *trace, int number, const cJSON 
                     number, count, length, sampler_of(data));
     ls_verdict_cause(&out->verdict, "the data are divided twice: by DistributedSampler, and by the "
                                     "loader that was prepared again");
-    ls_finding_blame(out, ls_job_data_place(data, "sampler_at"),
+    ls_finding_blame(out, ls_job_data_place(data, sampler_at),
                      "leave DistributedSampler away where a library divides the loader");
 }
 
@@ -115,10 +113,10 @@ static void judge_nested(const ls_observe_trace *trace, int number, const cJSON 
 
 /* Each worker of a loader has a copy of the stream: every sample comes as often as there are
  * workers. */
-static void judge_workers(int rank, const cJSON *data, int *streams, ls_observe_finding *out)
+static void judge_workers(int rank, const ls_event *data, int *streams, ls_observe_finding *out)
 {
-    int workers = ls_json_int(data, "workers", 0);
-    if (ls_json_bool(data, "indices", true) || workers < 2 || !ls_json_bool(data, "whole", false)) {
+    int workers = ls_event_int(data, workers, 0);
+    if (ls_event_bool(data, indices, true) || workers < 2 || !ls_event_bool(data, whole, false)) {
         return;
     }
     ls_contents contents = {0};
@@ -139,7 +137,7 @@ static void judge_workers(int rank, const cJSON *data, int *streams, ls_observe_
                     rank, workers, workers);
     ls_verdict_cause(&out->verdict, "every worker reads the whole stream: an IterableDataset is "
                                     "not split among the workers");
-    ls_finding_blame(out, ls_job_data_place(data, "built"),
+    ls_finding_blame(out, ls_job_data_place(data, built),
                      "in __iter__, take every n-th sample: torch.utils.data.get_worker_info() "
                      "says which worker of how many it is");
 }
@@ -155,7 +153,7 @@ void ls_rules_data_once(const ls_observe_trace *trace, ls_observe_finding *out)
     ls_observe_finding guessed = {0};
     ls_misuse_judge(trace, "data.once", &guessed);
     for (int k = 0; k < trace->world; k++) {
-        const cJSON *a, *b, *data;
+        const ls_event *a, *b, *data;
         for (int i = 0; (a = ls_pass_trained(&trace->rank[0], i)) != NULL && k > 0; i++) {
             b = ls_pass_trained(&trace->rank[k], i);
             if (b != NULL) {
@@ -164,8 +162,7 @@ void ls_rules_data_once(const ls_observe_trace *trace, ls_observe_finding *out)
                 passes++;
             }
         }
-        cJSON_ArrayForEach(data, trace->rank[k].data)
-        {
+        ls_event_each(data, ls_trace_events(&trace->rank[k], data)) {
             judge_workers(k, data, &streams, out);
         }
     }

@@ -36,12 +36,12 @@ static bool is_half(const char *type)
 /* Autocast that forward opens itself is seen in detailed steps only: elsewhere none is no news. */
 static void count_forward(precision *p, const ls_call *call, bool accumulates, bool detail)
 {
-    const char *autocast = ls_calls_text(call, "autocast");
-    bool cast = autocast[0] != '\0', sync = ls_calls_flag(call, "sync") != 0;
+    const char *autocast = ls_calls_text(call, autocast);
+    bool cast = autocast[0] != '\0', sync = ls_calls_flag(call, sync) != 0;
     p->forwards += call->times;
     p->autocast += cast ? call->times : 0;
     p->f16 += strcmp(autocast, "f16") == 0 ? call->times : 0;
-    p->half += is_half(ls_calls_text(call, "type")) ? call->times : 0;
+    p->half += is_half(ls_calls_text(call, type)) ? call->times : 0;
     if (accumulates) {
         p->unsynced += sync ? 0 : call->times;
         p->unsynced_autocast += !sync && cast ? call->times : 0;
@@ -60,7 +60,7 @@ static bool has_forward(const ls_observe_step *step, bool sync)
 {
     for (int c = 0; c < step->call_count; c++) {
         if (ls_calls_is_training(&step->call[c]) &&
-            (ls_calls_flag(&step->call[c], "sync") != 0) == sync) {
+            (ls_calls_flag(&step->call[c], sync) != 0) == sync) {
             return true;
         }
     }
@@ -75,7 +75,7 @@ static void count_step(precision *p, const ls_observe_step *step)
         if (ls_calls_is_training(call)) {
             count_forward(p, call, accumulates, step->detail);
         } else if (call->kind == LS_CALL_BACKWARD) {
-            bool inside = ls_calls_text(call, "autocast")[0] != '\0';
+            bool inside = ls_calls_text(call, autocast)[0] != '\0';
             p->backwards += call->times;
             p->inside += inside ? call->times : 0;
             p->backward = inside && p->backward == NULL ? call : p->backward;
@@ -257,7 +257,7 @@ static bool judge_open_region(const ls_observe_trace *trace, ls_observe_finding 
             const ls_observe_step *step = &trace->rank[k].step[i];
             for (int c = ls_trace_find(step, LS_CALL_OPTIMIZER_STEP, 0); c >= 0;
                  c = ls_trace_find(step, LS_CALL_OPTIMIZER_STEP, c + 1)) {
-                bool is_stale = ls_calls_flag(&step->call[c], "stale_casts") == 1;
+                bool is_stale = ls_calls_flag(&step->call[c], stale_casts) == 1;
                 first = is_stale && first == NULL ? &step->call[c] : first;
                 stale += is_stale;
                 steps++;
@@ -284,11 +284,10 @@ static bool judge_open_region(const ls_observe_trace *trace, ls_observe_finding 
 static bool judge_other_device(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     precision p = precision_of(trace);
-    const cJSON *region, *own = NULL;
+    const ls_event *region, *own = NULL;
     for (int k = 0; k < trace->world; k++) {
-        cJSON_ArrayForEach(region, trace->rank[k].autocast)
-        {
-            const char *at = ls_json_string(region, "at", "");
+        ls_event_each(region, ls_trace_events(&trace->rank[k], autocast)) {
+            const char *at = ls_event_text(region, at, "");
             bool library = strchr(at, '(') != NULL; /* a package's own region */
             own = own == NULL && at[0] != '\0' && !library ? region : own;
         }
@@ -299,10 +298,10 @@ static bool judge_other_device(const ls_observe_trace *trace, ls_observe_finding
     ls_verdict_fail(&out->verdict,
                     "autocast is asked for %s, where no parameter is, and none of %d training "
                     "forwards is under autocast",
-                    ls_json_string(own, "device", "?"), p.forwards);
+                    ls_event_text(own, device, "?"), p.forwards);
     ls_verdict_cause(&out->verdict, "autocast for another device type: it does nothing, and the "
                                     "model runs in f32");
-    ls_finding_blame(out, ls_json_string(own, "at", ""),
+    ls_finding_blame(out, ls_event_text(own, at, ""),
                      "torch.autocast(device_type=...) of the device that the model is on");
     return true;
 }
@@ -391,9 +390,9 @@ typedef struct losses {
 
 static void count_loss(losses *l, const ls_call *call, int rank, const ls_observe_step *step)
 {
-    const char *type = ls_calls_text(call, "type");
-    bool scalar = cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(call->json, "loss"));
-    bool scaled = ls_json_int(call->json, "scaled", -1) >= 0;
+    const char *type = ls_calls_text(call, type);
+    bool scalar = ls_event_is_number(ls_event_member(call->json, loss));
+    bool scaled = ls_event_int(call->json, scaled, -1) >= 0;
     /* The result of scale() is f32 whatever the loss was: scale() says the type of the loss. */
     if (!(call->kind == LS_CALL_SCALE || (call->kind == LS_CALL_BACKWARD && scalar && !scaled)) ||
         type[0] == '\0') {
@@ -402,7 +401,7 @@ static void count_loss(losses *l, const ls_call *call, int rank, const ls_observ
     l->count += call->times;
     l->f16 += strcmp(type, "f16") == 0 ? call->times : 0;
     l->bf16 += strcmp(type, "bf16") == 0 ? call->times : 0;
-    l->plain += ls_calls_flag(call, "plain") == 1 ? call->times : 0;
+    l->plain += ls_calls_flag(call, plain) == 1 ? call->times : 0;
     if (is_half(type) && l->half == NULL) {
         l->half = call;
         l->rank = rank;
@@ -461,13 +460,12 @@ static const ls_observe_tensor *half_param(const ls_observe_trace *trace)
 }
 
 /* A member of a model's event. */
-static const char *text_of_model(const ls_observe_trace *trace, int model, const char *member)
+static const char *text_of_model(const ls_observe_trace *trace, int model, ls_event_member member)
 {
-    const cJSON *event;
-    cJSON_ArrayForEach(event, trace->rank[0].model)
-    {
-        if (ls_json_int(event, "model", 0) == model) {
-            return ls_json_string(event, member, "");
+    const ls_event *event;
+    ls_event_each(event, ls_trace_events(&trace->rank[0], model)) {
+        if (ls_event_int(event, model, 0) == model) {
+            return ls_event_to_text(ls_event_get(event, member), "");
         }
     }
     return "";
@@ -476,15 +474,14 @@ static const char *text_of_model(const ls_observe_trace *trace, int model, const
 /* Optimizers of torch alone, whose steps are known: others may hold copies in f32. */
 static bool is_plain(const ls_observe_rank *rank)
 {
-    const cJSON *optimizer;
-    cJSON_ArrayForEach(optimizer, rank->optimizer)
-    {
-        if (strncmp(ls_json_string(optimizer, "class", ""), "torch.optim.", 12) != 0 ||
-            ls_json_string(optimizer, "rule", "")[0] == '\0') {
+    const ls_event *optimizer;
+    ls_event_each(optimizer, ls_trace_events(rank, optimizer)) {
+        if (strncmp(ls_event_text(optimizer, class, ""), "torch.optim.", 12) != 0 ||
+            ls_event_text(optimizer, rule, "")[0] == '\0') {
             return false;
         }
     }
-    return cJSON_GetArraySize(rank->optimizer) > 0;
+    return ls_event_count(ls_trace_events(rank, optimizer)) > 0;
 }
 
 void ls_rules_precision_params(const ls_observe_trace *trace, ls_observe_finding *out)
@@ -499,7 +496,7 @@ void ls_rules_precision_params(const ls_observe_trace *trace, ls_observe_finding
                         p.params / trace->world);
         return;
     }
-    const char *at = text_of_model(trace, half->model, "at");
+    const char *at = text_of_model(trace, half->model, LS_TEXT_MEMBER(at));
     if (p.f16_params > 0 && p.scaled) {
         ls_verdict_fail(&out->verdict,
                         "%d of %d trainable parameters are f16 under a GradScaler: %.80s, ...",
@@ -517,14 +514,14 @@ void ls_rules_precision_params(const ls_observe_trace *trace, ls_observe_finding
                          "they are, and gradients have no loss scale");
         ls_finding_blame(out, at, "keep parameters in f32 and let autocast cast them");
     } else if (p.autocast > 0 && is_plain(&trace->rank[0])) {
-        const char *cast = text_of_model(trace, half->model, "cast_at");
+        const char *cast = text_of_model(trace, half->model, LS_TEXT_MEMBER(cast_at));
         ls_verdict_set(&out->verdict, LS_WEAK,
                        "%d of %d trainable parameters are bf16 under autocast, and %.60s keeps no "
                        "copies in f32",
                        p.half_params / trace->world, p.params / trace->world,
-                       ls_json_string(ls_job_optimizer(&trace->rank[0], 0), "class",
-                                      "the "
-                                      "optimizer"));
+                       ls_event_text(ls_job_optimizer(&trace->rank[0], 0), class,
+                                     "the "
+                                     "optimizer"));
         ls_verdict_cause(&out->verdict,
                          "the model itself is cast to bf16, not by autocast alone: an update below "
                          "1/256 of a value is lost, and moments are in bf16");

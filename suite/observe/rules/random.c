@@ -8,25 +8,23 @@
 #include "rules.h"
 
 /* A generator that two workers, or a worker in two passes, used from the same state on. */
-static const char *shared(const cJSON *a, const cJSON *b)
+static const char *shared(const ls_event *a, const ls_event *b)
 {
-    const cJSON *state;
-    cJSON_ArrayForEach(state, cJSON_GetArrayItem(a, 1))
-    {
-        const cJSON *other =
-            cJSON_GetObjectItemCaseSensitive(cJSON_GetArrayItem(b, 1), state->string);
-        if (cJSON_IsString(state) && cJSON_IsString(other) &&
-            strcmp(state->valuestring, other->valuestring) == 0) {
-            return state->string;
+    const ls_event *state;
+    ls_event_each(state, ls_event_at(a, 1)) {
+        const ls_event *other = ls_event_find(ls_event_at(b, 1), ls_event_key(state));
+        if (ls_event_is_text(state) && ls_event_is_text(other) &&
+            strcmp(state->text, other->text) == 0) {
+            return ls_event_key(state);
         }
     }
     return NULL;
 }
 
-static int number_of(const cJSON *worker)
+static int number_of(const ls_event *worker)
 {
-    const cJSON *number = cJSON_GetArrayItem(worker, 0);
-    return cJSON_IsNumber(number) ? number->valueint : -1;
+    const ls_event *number = ls_event_at(worker, 0);
+    return ls_event_is_number(number) ? ls_event_to_int(number, -1) : -1;
 }
 
 /* A generator of the process: else the data set has one of its own. */
@@ -36,12 +34,11 @@ static bool is_global(const char *name)
            strcmp(name, "numpy.random") == 0;
 }
 
-static void judge_pass(int rank, const cJSON *data, int *compared, ls_observe_finding *out)
+static void judge_pass(int rank, const ls_event *data, int *compared, ls_observe_finding *out)
 {
-    const cJSON *a, *b, *workers = cJSON_GetObjectItemCaseSensitive(data, "random");
-    cJSON_ArrayForEach(a, workers)
-    {
-        for (b = a->next; b != NULL; b = b->next) {
+    const ls_event *a, *b, *workers = ls_event_list(data, random);
+    ls_event_each(a, workers) {
+        for (b = ls_event_after(a); b != NULL; b = ls_event_after(b)) {
             const char *name = shared(a, b);
             *compared += number_of(a) != number_of(b);
             if (name == NULL || number_of(a) == number_of(b)) {
@@ -50,28 +47,26 @@ static void judge_pass(int rank, const cJSON *data, int *compared, ls_observe_fi
             ls_verdict_fail(&out->verdict,
                             "rank %d, pass %d: workers %d and %d draw the same random numbers "
                             "(%.60s)",
-                            rank, ls_json_int(data, "pass", 0), number_of(a), number_of(b), name);
+                            rank, ls_event_int(data, pass, 0), number_of(a), number_of(b), name);
             ls_verdict_cause(&out->verdict, "%s",
                              is_global(name)
                                  ? "all workers are seeded alike (worker_init_fn, or a seed in the "
                                    "data set): their samples are changed in the same way"
                                  : "the data set has a generator of its own, of which each worker "
                                    "has a copy: their samples are changed in the same way");
-            ls_finding_blame(out, ls_job_data_place(data, "built"),
+            ls_finding_blame(out, ls_job_data_place(data, built),
                              "seed each worker by torch.initial_seed(), which differs between "
                              "workers and passes");
         }
     }
 }
 
-static void judge_passes(int rank, const cJSON *before, const cJSON *data, int *compared,
+static void judge_passes(int rank, const ls_event *before, const ls_event *data, int *compared,
                          ls_observe_finding *out)
 {
-    const cJSON *a, *b;
-    cJSON_ArrayForEach(a, cJSON_GetObjectItemCaseSensitive(before, "random"))
-    {
-        cJSON_ArrayForEach(b, cJSON_GetObjectItemCaseSensitive(data, "random"))
-        {
+    const ls_event *a, *b;
+    ls_event_each(a, ls_event_list(before, random)) {
+        ls_event_each(b, ls_event_list(data, random)) {
             const char *name = number_of(a) == number_of(b) ? shared(a, b) : NULL;
             *compared += number_of(a) == number_of(b);
             if (name == NULL || !ls_verdict_good(out->verdict.code)) {
@@ -80,15 +75,15 @@ static void judge_passes(int rank, const cJSON *before, const cJSON *data, int *
             ls_verdict_fail(&out->verdict,
                             "rank %d: worker %d draws in pass %d the random numbers of pass %d "
                             "(%.60s)",
-                            rank, number_of(a), ls_json_int(data, "pass", 0),
-                            ls_json_int(before, "pass", 0), name);
+                            rank, number_of(a), ls_event_int(data, pass, 0),
+                            ls_event_int(before, pass, 0), name);
             ls_verdict_cause(&out->verdict,
                              "the workers begin each pass with the same %s: samples are changed in "
                              "the same way in every epoch",
                              is_global(name) ? "seed"
                                              : "state of the data set's own generator, which they "
                                                "get as the process has it");
-            ls_finding_blame(out, ls_job_data_place(data, "built"),
+            ls_finding_blame(out, ls_job_data_place(data, built),
                              "seed each worker by torch.initial_seed(), which differs between "
                              "workers and passes");
         }
@@ -104,16 +99,14 @@ void ls_rules_data_random(const ls_observe_trace *trace, ls_observe_finding *out
         return;
     }
     for (int k = 0; k < trace->world; k++) {
-        const cJSON *data, *before = NULL;
-        cJSON_ArrayForEach(data, trace->rank[k].data)
-        {
-            if (!ls_pass_is_trained(data) ||
-                cJSON_GetObjectItemCaseSensitive(data, "random") == NULL) {
+        const ls_event *data, *before = NULL;
+        ls_event_each(data, ls_trace_events(&trace->rank[k], data)) {
+            if (!ls_pass_is_trained(data) || ls_event_list(data, random) == NULL) {
                 continue;
             }
             judge_pass(k, data, &compared, out);
             if (before != NULL &&
-                strcmp(ls_json_string(before, "at", ""), ls_json_string(data, "at", "")) == 0) {
+                strcmp(ls_event_text(before, at, ""), ls_event_text(data, at, "")) == 0) {
                 judge_passes(k, before, data, &compared, out);
             }
             before = data;

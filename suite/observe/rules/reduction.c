@@ -330,7 +330,7 @@ static bool clips_values(const ls_observe_step *step)
 {
     for (int c = ls_trace_find(step, LS_CALL_CLIP, 0); c >= 0;
          c = ls_trace_find(step, LS_CALL_CLIP, c + 1)) {
-        if (strcmp(ls_json_string(step->call[c].json, "how", ""), "value") == 0) {
+        if (strcmp(ls_event_text(step->call[c].json, how, ""), "value") == 0) {
             return true;
         }
     }
@@ -362,7 +362,7 @@ static void blame_calls(const ls_samples *samples, const tally *t, ls_observe_fi
     int forwards = 0, synced = 0;
     for (int c = 0; c < step->call_count; c++) {
         const ls_call *call = &step->call[c];
-        bool syncs = ls_calls_flag(call, "sync") != 0;
+        bool syncs = ls_calls_flag(call, sync) != 0;
         if (call->kind == LS_CALL_BACKWARD) {
             first = first == NULL && syncs ? call : first;
             synced += syncs ? call->times : 0;
@@ -370,7 +370,7 @@ static void blame_calls(const ls_samples *samples, const tally *t, ls_observe_fi
         }
         forwards += ls_calls_is_training(call) && syncs ? call->times : 0;
     }
-    if (first != NULL && ls_calls_flag(last, "sync") == 0) {
+    if (first != NULL && ls_calls_flag(last, sync) == 0) {
         ls_verdict_cause(&out->verdict,
                          "no_sync() around the last backward of the step: what comes after the "
                          "reduction stays on its rank");
@@ -528,7 +528,7 @@ static void advise_no_sync(const ls_observe_trace *trace, ls_observe_finding *ou
     int passes = 0, synced = 0, call = ls_trace_find(step, LS_CALL_BACKWARD, 0);
     for (int c = call; c >= 0; c = ls_trace_find(step, LS_CALL_BACKWARD, c + 1)) {
         passes += step->call[c].times;
-        synced += ls_json_bool(step->call[c].json, "sync", true) ? step->call[c].times : 0;
+        synced += ls_event_bool(step->call[c].json, sync, true) ? step->call[c].times : 0;
     }
     if (passes > 1 && synced == passes) {
         ls_finding_blame(out, step->call[call].at,
@@ -539,13 +539,13 @@ static void advise_no_sync(const ls_observe_trace *trace, ls_observe_finding *ou
 }
 
 /* The event of a hook whose result is not known here, of models that all ranks hold; or NULL. */
-static const cJSON *unknown_hook(const ls_observe_trace *trace)
+static const ls_event *unknown_hook(const ls_observe_trace *trace)
 {
-    const cJSON *unknown = NULL;
+    const ls_event *unknown = NULL;
     for (int m = 0; m < ls_job_models(&trace->rank[0]); m++) {
-        const cJSON *hook = NULL, *model = ls_job_model(&trace->rank[0], m);
+        const ls_event *hook = NULL, *model = ls_job_model(&trace->rank[0], m);
         ls_reduction_hook_kind kind = ls_reduction_hook(&trace->rank[0], m, &hook);
-        if (kind == LS_HOOK_NOOP || ls_json_int(model, "world", trace->world) != trace->world) {
+        if (kind == LS_HOOK_NOOP || ls_event_int(model, world, trace->world) != trace->world) {
             return NULL;
         }
         unknown = kind == LS_HOOK_OTHER ? hook : unknown;
@@ -555,7 +555,7 @@ static const cJSON *unknown_hook(const ls_observe_trace *trace)
 
 /* What a hook of the user's own gives, whether it sends in half or in parts, is a multiple of the
  * mean, in norm; or it is not known what it is meant to be. */
-static void judge_hook(const ls_observe_trace *trace, const cJSON *hook, ls_observe_finding *out)
+static void judge_hook(const ls_observe_trace *trace, const ls_event *hook, ls_observe_finding *out)
 {
     ls_factor factor = {0};
     for (int64_t n = 0; (n = ls_samples_next(trace, n)) != 0;) {
@@ -570,14 +570,14 @@ static void judge_hook(const ls_observe_trace *trace, const cJSON *hook, ls_obse
         ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
                        "the communication hook %s: its result is not known, and no multiple of the "
                        "mean",
-                       ls_json_string(hook, "name", "?"));
+                       ls_event_text(hook, name, "?"));
         return;
     }
     ls_factor_judge(&factor, out);
     ls_verdict_pass(&out->verdict, factor.steps,
                     "with the communication hook %s the gradients of %d detailed steps are the "
                     "mean of %d ranks, each tensor within 2 %% of its norm",
-                    ls_json_string(hook, "name", "?"), factor.steps, trace->world);
+                    ls_event_text(hook, name, "?"), factor.steps, trace->world);
 }
 
 void ls_rules_reduction_mean(const ls_observe_trace *trace, ls_observe_finding *out)
@@ -587,7 +587,7 @@ void ls_rules_reduction_mean(const ls_observe_trace *trace, ls_observe_finding *
     if (!ls_reduction_concerns(trace, out)) {
         return;
     }
-    const cJSON *hook = unknown_hook(trace);
+    const ls_event *hook = unknown_hook(trace);
     if (hook != NULL) {
         judge_hook(trace, hook, out);
         return;

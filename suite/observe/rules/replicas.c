@@ -31,24 +31,24 @@ static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
 
 /* The names of a model's tensors whose digests differ between rank 0 and rank k; false where the
  * two cannot be compared. */
-static bool compare_digests(const cJSON *a, const cJSON *b, const char *tensors,
-                            const char *digests, ls_job_names *names)
+static bool compare_digests(const ls_event *a, const ls_event *b, ls_event_member tensors,
+                            ls_event_member digests, ls_job_names *names)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(a, tensors);
-    const cJSON *first = cJSON_GetObjectItemCaseSensitive(a, digests);
-    const cJSON *second = cJSON_GetObjectItemCaseSensitive(b, digests);
-    int count = cJSON_GetArraySize(first);
-    if (!cJSON_IsArray(first) || !cJSON_IsArray(second) || cJSON_GetArraySize(second) != count) {
+    const ls_event *list = ls_event_get(a, tensors);
+    const ls_event *first = ls_event_get(a, digests);
+    const ls_event *second = ls_event_get(b, digests);
+    int count = ls_event_count(first);
+    if (!ls_event_is_list(first) || !ls_event_is_list(second) || ls_event_count(second) != count) {
         return false;
     }
     for (int i = 0; i < count; i++) {
-        const cJSON *x = cJSON_GetArrayItem(first, i), *y = cJSON_GetArrayItem(second, i);
-        const cJSON *name = cJSON_GetArrayItem(cJSON_GetArrayItem(list, i), 0);
-        if (!cJSON_IsString(x) || !cJSON_IsString(y)) {
+        const ls_event *x = ls_event_at(first, i), *y = ls_event_at(second, i);
+        const ls_event *name = ls_event_at(ls_event_at(list, i), 0);
+        if (!ls_event_is_text(x) || !ls_event_is_text(y)) {
             return false;
         }
-        if (strcmp(x->valuestring, y->valuestring) != 0) {
-            ls_job_add_name(names, cJSON_IsString(name) ? name->valuestring : "?");
+        if (strcmp(x->text, y->text) != 0) {
+            ls_job_add_name(names, ls_event_is_text(name) ? name->text : "?");
         }
     }
     return true;
@@ -67,15 +67,15 @@ static bool is_trained(const ls_observe_rank *rank, int model)
     return false;
 }
 
-static void fail_start(const ls_observe_trace *trace, const cJSON *model, int rank,
+static void fail_start(const ls_observe_trace *trace, const ls_event *model, int rank,
                        ls_job_names *names, ls_observe_finding *out)
 {
     bool ddp = ls_job_model_is_ddp(model);
-    const char *at = ls_json_string(model, "at", "");
+    const char *at = ls_event_text(model, at, "");
     ls_verdict_fail(&out->verdict,
                     "rank %d starts with other values than rank 0 in %d of %s's "
                     "parameters: %s",
-                    rank, names->count, ls_json_string(model, "name", "the model"),
+                    rank, names->count, ls_event_text(model, name, "the model"),
                     ls_job_names_text(names));
     if (ddp) {
         ls_verdict_cause(&out->verdict, "DistributedDataParallel did not send these from rank 0: "
@@ -98,7 +98,7 @@ static void fail_start(const ls_observe_trace *trace, const cJSON *model, int ra
 
 /* Reduced by hand, and never equal: the tensors whose gradients are common differ in the last
  * detailed step, too. False where the script has sent them meanwhile, or keeps parts local. */
-static bool fail_start_by_hand(const ls_observe_trace *trace, const cJSON *model,
+static bool fail_start_by_hand(const ls_observe_trace *trace, const ls_event *model,
                                ls_observe_finding *out)
 {
     ls_by_hand hand;
@@ -119,7 +119,7 @@ static bool fail_start_by_hand(const ls_observe_trace *trace, const cJSON *model
                          "parameters from a seed of its own, and no rank's were sent to the "
                          "others: the gradients of different models are averaged",
                          hand.at[0] != '\0' ? hand.at : "between backward and step");
-        ls_finding_blame(out, ls_json_string(model, "at", ""),
+        ls_finding_blame(out, ls_event_text(model, at, ""),
                          "broadcast parameters and buffers from rank 0 before the first step, or "
                          "seed all ranks alike while the model is built");
     }
@@ -140,7 +140,7 @@ static bool starts_by_hand(const ls_observe_trace *trace)
 }
 
 /* A plain model that is trained is judged too: the wrapper may be missing. */
-static bool is_replicated(const ls_observe_trace *trace, const cJSON *model, int index)
+static bool is_replicated(const ls_observe_trace *trace, const ls_event *model, int index)
 {
     return ls_job_model_is_ddp(model) || is_trained(&trace->rank[0], index);
 }
@@ -148,16 +148,16 @@ static bool is_replicated(const ls_observe_trace *trace, const cJSON *model, int
 static void judge_models(const ls_observe_trace *trace, int *compared, ls_observe_finding *out)
 {
     for (int m = 0; m < ls_job_models(&trace->rank[0]); m++) {
-        const cJSON *first = ls_job_model(&trace->rank[0], m);
+        const ls_event *first = ls_job_model(&trace->rank[0], m);
         for (int k = 1; k < trace->world && first != NULL; k++) {
             ls_job_names names = {0};
-            const cJSON *other = ls_job_model(&trace->rank[k], m);
+            const ls_event *other = ls_job_model(&trace->rank[k], m);
             if (!is_replicated(trace, first, m) ||
-                ls_json_int(first, "world", trace->world) != trace->world ||
-                !compare_digests(first, other, "params", "param_digests", &names)) {
+                ls_event_int(first, world, trace->world) != trace->world ||
+                !compare_digests(first, other, LS_LIST(params), LS_LIST(param_digests), &names)) {
                 continue;
             }
-            *compared += cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(first, "params"));
+            *compared += ls_event_count(ls_event_list(first, params));
             if (names.count > 0 && !ls_job_model_is_ddp(first) && ls_job_calls_collectives(trace)) {
                 if (fail_start_by_hand(trace, first, out)) {
                     return;
@@ -169,7 +169,7 @@ static void judge_models(const ls_observe_trace *trace, int *compared, ls_observ
                                "%s is not in DistributedDataParallel and starts with other values "
                                "on rank %d; the script calls collectives of its own, which may "
                                "send them",
-                               ls_json_string(first, "name", "a model"), k);
+                               ls_event_text(first, name, "a model"), k);
                 return;
             }
             if (names.count > 0) {
@@ -301,10 +301,10 @@ static void blame(const ls_observe_trace *trace, ls_split at, const ls_samples *
 }
 
 /* All differing tensors belong to models that are not wrapped. */
-static const cJSON *plain_model_of(const ls_observe_trace *trace, const ls_samples *samples,
-                                   const char *group)
+static const ls_event *plain_model_of(const ls_observe_trace *trace, const ls_samples *samples,
+                                      const char *group)
 {
-    const cJSON *plain = NULL;
+    const ls_event *plain = NULL;
     const ls_observe_rank *rank = &trace->rank[0];
     for (int i = 0; i < rank->tensor_count; i++) {
         ls_job_names names = {0};
@@ -318,7 +318,7 @@ static const cJSON *plain_model_of(const ls_observe_trace *trace, const ls_sampl
                 ls_job_add_name(&names, one);
             }
         }
-        const cJSON *model = ls_job_model(rank, rank->tensor[i].model);
+        const ls_event *model = ls_job_model(rank, rank->tensor[i].model);
         if (names.count > 0 && ls_job_model_is_ddp(model)) {
             return NULL;
         }
@@ -358,20 +358,20 @@ static void fail_step(const ls_observe_trace *trace, const compared *c, ls_split
     when_split(trace, at, c->last, when, sizeof when);
     ls_verdict_fail(&out->verdict, "%s ranks %d and %d hold different %s%s", when, at.a, at.b, word,
                     tensors);
-    const cJSON *plain = plain_model_of(trace, &samples, group);
+    const ls_event *plain = plain_model_of(trace, &samples, group);
     if (by_hand) {
         blame(trace, at, &samples, what, out);
     } else if (plain != NULL && ls_trace_is_ddp(trace)) {
         ls_verdict_cause(&out->verdict,
                          "these parameters are of %s, which is outside "
                          "DistributedDataParallel: each rank trains its own",
-                         ls_json_string(plain, "name", "a model"));
-        ls_finding_blame(out, ls_json_string(plain, "at", ""),
+                         ls_event_text(plain, name, "a model"));
+        ls_finding_blame(out, ls_event_text(plain, at, ""),
                          "make this module a part of the model that is wrapped, or wrap it, too");
     } else if (plain != NULL && !ls_trace_is_ddp(trace)) {
         ls_verdict_cause(&out->verdict, "no model is wrapped in DistributedDataParallel: each rank "
                                         "trains its own");
-        ls_finding_blame(out, ls_json_string(plain, "at", ""),
+        ls_finding_blame(out, ls_event_text(plain, at, ""),
                          "wrap the model in DistributedDataParallel");
     } else {
         blame(trace, at, &samples, what, out);
@@ -384,12 +384,12 @@ static void fail_step(const ls_observe_trace *trace, const compared *c, ls_split
 static bool has_untrained_difference(const ls_observe_trace *trace)
 {
     for (int m = 0; m < ls_job_models(&trace->rank[0]); m++) {
-        const cJSON *first = ls_job_model(&trace->rank[0], m);
+        const ls_event *first = ls_job_model(&trace->rank[0], m);
         for (int k = 1; k < trace->world && first != NULL; k++) {
             ls_job_names names = {0};
             if (!ls_job_model_is_ddp(first) && !is_trained(&trace->rank[0], m) &&
-                compare_digests(first, ls_job_model(&trace->rank[k], m), "params", "param_digests",
-                                &names) &&
+                compare_digests(first, ls_job_model(&trace->rank[k], m), LS_LIST(params),
+                                LS_LIST(param_digests), &names) &&
                 names.count > 0) {
                 return true;
             }
@@ -550,17 +550,16 @@ static buffers count_buffers(const ls_observe_rank *rank)
 {
     buffers b = {0};
     for (int m = 0; m < ls_job_models(rank); m++) {
-        const cJSON *model = ls_job_model(rank, m), *buffer;
-        cJSON_ArrayForEach(buffer, cJSON_GetObjectItemCaseSensitive(model, "buffers"))
-        {
-            const cJSON *name = cJSON_GetArrayItem(buffer, 0);
+        const ls_event *model = ls_job_model(rank, m), *buffer;
+        ls_event_each(buffer, ls_event_list(model, buffers)) {
+            const ls_event *name = ls_event_at(buffer, 0);
             b.count++;
-            b.others += !(cJSON_IsString(name) && is_statistic(name->valuestring));
+            b.others += !(ls_event_is_text(name) && is_statistic(name->text));
         }
-        b.local += ls_job_count(model, "bn");
-        b.shared += ls_job_count(model, "sync_bn");
+        b.local += ls_job_count(model, bn);
+        b.shared += ls_job_count(model, sync_bn);
         b.wrapped = b.wrapped || ls_job_model_is_ddp(model);
-        b.sent = b.sent || ls_json_bool(model, "broadcast_buffers", false);
+        b.sent = b.sent || ls_event_bool(model, broadcast_buffers, false);
     }
     return b;
 }
@@ -570,22 +569,22 @@ static void judge_first_buffers(const ls_observe_trace *trace, int *compared,
                                 ls_observe_finding *out)
 {
     for (int m = 0; m < ls_job_models(&trace->rank[0]); m++) {
-        const cJSON *first = ls_job_model(&trace->rank[0], m);
-        if (!ls_job_model_is_ddp(first) || !ls_json_bool(first, "broadcast_buffers", false) ||
-            ls_json_int(first, "world", trace->world) != trace->world) {
+        const ls_event *first = ls_job_model(&trace->rank[0], m);
+        if (!ls_job_model_is_ddp(first) || !ls_event_bool(first, broadcast_buffers, false) ||
+            ls_event_int(first, world, trace->world) != trace->world) {
             continue;
         }
         for (int k = 1; k < trace->world; k++) {
             ls_job_names names = {0};
-            if (!compare_digests(first, ls_job_model(&trace->rank[k], m), "buffers",
-                                 "buffer_digests", &names)) {
+            if (!compare_digests(first, ls_job_model(&trace->rank[k], m), LS_LIST(buffers),
+                                 LS_LIST(buffer_digests), &names)) {
                 continue;
             }
-            *compared += cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(first, "buffers"));
+            *compared += ls_event_count(ls_event_list(first, buffers));
             if (names.count > 0) {
                 ls_verdict_fail(&out->verdict, "rank %d starts with other buffers than rank 0: %s",
                                 k, ls_job_names_text(&names));
-                ls_finding_blame(out, ls_json_string(first, "at", ""),
+                ls_finding_blame(out, ls_event_text(first, at, ""),
                                  "let DistributedDataParallel send these buffers at its start");
             }
         }
@@ -603,8 +602,8 @@ static void judge_shared_statistics(const ls_observe_trace *trace, ls_observe_fi
                         "after step %lld ranks %d and %d hold different statistics "
                         "of SyncBatchNorm",
                         (long long)at.step, at.a, at.b);
-        const cJSON *model = ls_job_model(&trace->rank[0], 0);
-        ls_finding_blame(out, ls_json_string(model, "at", ""),
+        const ls_event *model = ls_job_model(&trace->rank[0], 0);
+        ls_finding_blame(out, ls_event_text(model, at, ""),
                          "let all ranks run the same training forwards, and none in eval mode");
     }
     pass_steps(trace, &c, "shared statistics", out);

@@ -39,22 +39,22 @@ static first_steps steps_of(const ls_observe_rank *rank, int optimizer)
 }
 
 /* The same factor of all groups that have a rate; NaN: there is none. */
-static double factor_between(const cJSON *before, const cJSON *after)
+static double factor_between(const ls_event *before, const ls_event *after)
 {
     double factor = NAN;
-    int count = cJSON_GetArraySize(before);
-    if (count == 0 || count != cJSON_GetArraySize(after)) {
+    int count = ls_event_count(before);
+    if (count == 0 || count != ls_event_count(after)) {
         return NAN;
     }
     for (int g = 0; g < count; g++) {
-        const cJSON *b = cJSON_GetArrayItem(before, g), *a = cJSON_GetArrayItem(after, g);
-        if (!cJSON_IsNumber(b) || !cJSON_IsNumber(a)) {
+        const ls_event *b = ls_event_at(before, g), *a = ls_event_at(after, g);
+        if (!ls_event_is_number(b) || !ls_event_is_number(a)) {
             return NAN;
         }
-        if (b->valuedouble == 0 && a->valuedouble == 0) {
+        if (b->number == 0 && a->number == 0) {
             continue;
         }
-        double own = a->valuedouble / b->valuedouble;
+        double own = a->number / b->number;
         if (!isfinite(own) || (!isnan(factor) && fabs(own - factor) > same.value * fabs(factor))) {
             return NAN;
         }
@@ -70,15 +70,14 @@ static bool is_near(double a, double b)
 
 /* Whether the file has the rates that the constructor gave, times the factor once or several
  * times. */
-static bool is_scaled_already(const cJSON *optimizer, const cJSON *file, double factor)
+static bool is_scaled_already(const ls_event *optimizer, const ls_event *file, double factor)
 {
-    const cJSON *group;
+    const ls_event *group;
     int at = 0, power = 0;
-    cJSON_ArrayForEach(group, cJSON_GetObjectItemCaseSensitive(optimizer, "groups"))
-    {
-        const cJSON *rate = cJSON_GetArrayItem(file, at++);
-        double ratio = cJSON_IsNumber(rate) ? rate->valuedouble : NAN;
-        ratio /= ls_json_number(group, "built_lr", NAN);
+    ls_event_each(group, ls_event_list(optimizer, groups)) {
+        const ls_event *rate = ls_event_at(file, at++);
+        double ratio = ls_event_is_number(rate) ? rate->number : NAN;
+        ratio /= ls_event_number(group, built_lr, NAN);
         int own = 0;
         for (int p = 1; p <= POWERS; p++) {
             own = is_near(ratio, pow(factor, p)) ? p : own;
@@ -88,27 +87,25 @@ static bool is_scaled_already(const cJSON *optimizer, const cJSON *file, double 
         }
         power = own;
     }
-    return power > 0 && at == cJSON_GetArraySize(file);
+    return power > 0 && at == ls_event_count(file);
 }
 
-static bool is_as_built(const cJSON *optimizer, const cJSON *file)
+static bool is_as_built(const ls_event *optimizer, const ls_event *file)
 {
-    const cJSON *group =
-        cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(optimizer, "groups"), 0);
-    const cJSON *rate = cJSON_GetArrayItem(file, 0);
-    return cJSON_IsNumber(rate) &&
-           is_near(rate->valuedouble, ls_json_number(group, "built_lr", NAN));
+    const ls_event *group = ls_event_at(ls_event_list(optimizer, groups), 0);
+    const ls_event *rate = ls_event_at(file, 0);
+    return ls_event_is_number(rate) && is_near(rate->number, ls_event_number(group, built_lr, NAN));
 }
 
-static void report(const cJSON *optimizer, const cJSON *restore, const first_steps *steps, int k,
-                   bool sure, ls_observe_finding *out)
+static void report(const ls_event *optimizer, const ls_event *restore, const first_steps *steps,
+                   int k, bool sure, ls_observe_finding *out)
 {
-    const cJSON *file = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(restore, "lr"), 0);
-    const cJSON *rates = cJSON_GetObjectItemCaseSensitive(steps->step[0]->json, "lr");
+    const ls_event *file = ls_event_at(ls_event_list(restore, lr), 0);
+    const ls_event *rates = ls_event_list(steps->step[0]->json, lr);
     LS_TEXT(found, 250,
             "rank %d: the optimizer's state has the rate %g, and the first step after it was "
             "loaded uses %g",
-            k, file->valuedouble, cJSON_GetArrayItem(rates, 0)->valuedouble);
+            k, file->number, ls_event_at(rates, 0)->number);
     if (sure) {
         ls_verdict_fail(&out->verdict, "%s", found);
     } else {
@@ -117,41 +114,40 @@ static void report(const cJSON *optimizer, const cJSON *restore, const first_ste
     }
     ls_verdict_cause(&out->verdict, "the rate is scaled by the number of ranks once more after the "
                                     "state was loaded, which holds it scaled already");
-    const char *scaled = ls_json_string(optimizer, "scaled_at", "");
-    const char *set = ls_json_string(optimizer, "set_at", "");
+    const char *scaled = ls_event_text(optimizer, scaled_at, "");
+    const char *set = ls_event_text(optimizer, set_at, "");
     ls_finding_blame(out,
                      scaled[0] != '\0' ? scaled
                      : set[0] != '\0'  ? set
-                                       : ls_json_string(restore, "at", ""),
+                                       : ls_event_text(restore, at, ""),
                      "scale the rate before the optimizer's state is loaded, or where the "
                      "optimizer is built");
 }
 
-static void judge_optimizer(const ls_observe_rank *rank, const cJSON *optimizer, int k, bool again,
-                            ls_observe_finding *out)
+static void judge_optimizer(const ls_observe_rank *rank, const ls_event *optimizer, int k,
+                            bool again, ls_observe_finding *out)
 {
-    int index = ls_json_int(optimizer, "optimizer", -1);
-    double world = ls_json_number(rank->record->start, "world", 1);
-    const cJSON *restore = cJSON_GetObjectItemCaseSensitive(optimizer, "restored");
+    int index = ls_event_int(optimizer, optimizer, -1);
+    double world = ls_event_number(rank->start, world, 1);
+    const ls_event *restore = ls_event_object(optimizer, restored);
     first_steps steps = steps_of(rank, index);
-    int built = cJSON_GetArraySize(rank->schedule);
-    if (!cJSON_IsObject(restore) || steps.step[0] == NULL || steps.scheduled || world < 2 ||
-        built > ls_json_int(restore, "schedules", built)) {
+    int built = ls_event_count(ls_trace_events(rank, schedule));
+    if (!ls_event_is(restore, LS_TYPE_OBJECT) || steps.step[0] == NULL || steps.scheduled ||
+        world < 2 || built > ls_event_int(restore, schedules, built)) {
         return; /* what a schedule does to the rate where it is built is its own */
     }
-    const cJSON *file = cJSON_GetObjectItemCaseSensitive(restore, "lr");
-    const cJSON *used = cJSON_GetObjectItemCaseSensitive(steps.step[0]->json, "lr");
+    const ls_event *file = ls_event_list(restore, lr);
+    const ls_event *used = ls_event_list(steps.step[0]->json, lr);
     double factor = factor_between(file, used);
     if (!is_near(factor, world) && !is_near(factor, 1 / world)) {
         return;
     }
     /* a rate that the script sets anew in each step doubles in a warm-up */
-    const cJSON *next =
-        steps.step[1] == NULL ? NULL : cJSON_GetObjectItemCaseSensitive(steps.step[1]->json, "lr");
+    const ls_event *next = steps.step[1] == NULL ? NULL : ls_event_list(steps.step[1]->json, lr);
     if (!steps.apart && next != NULL && !is_near(factor_between(used, next), 1)) {
         return;
     }
-    bool named = ls_json_string(optimizer, "scaled_at", "")[0] != '\0';
+    bool named = ls_event_text(optimizer, scaled_at, "")[0] != '\0';
     bool twice = is_scaled_already(optimizer, file, factor) && (named || factor > 1);
     if (twice || (named && again)) {
         report(optimizer, restore, &steps, k, true, out);
@@ -179,9 +175,9 @@ static climb climb_of(const ls_observe_rank *rank, int optimizer, double file)
         if (ls_job_steps_of(&rank->step[i], optimizer, &call) == 0) {
             continue;
         }
-        const cJSON *rates = cJSON_GetObjectItemCaseSensitive(call->json, "lr");
-        const cJSON *rate = cJSON_GetArrayItem(rates, 0);
-        double now = cJSON_IsNumber(rate) ? rate->valuedouble : NAN;
+        const ls_event *rates = ls_event_list(call->json, lr);
+        const ls_event *rate = ls_event_at(rates, 0);
+        double now = ls_event_is_number(rate) ? rate->number : NAN;
         c.step = c.step == NULL ? call : c.step;
         c.first = isnan(c.first) ? now : c.first;
         c.rises += now > last;
@@ -203,14 +199,12 @@ static bool has_schedule(const ls_observe_rank *rank)
 }
 
 /* A count above 0 in a file that the job has loaded: of steps, iterations or epochs. */
-static const cJSON *count_of_file(const ls_observe_rank *rank)
+static const ls_event *count_of_file(const ls_observe_rank *rank)
 {
-    const cJSON *load, *number;
-    cJSON_ArrayForEach(load, rank->load)
-    {
-        cJSON_ArrayForEach(number, cJSON_GetObjectItemCaseSensitive(load, "numbers"))
-        {
-            if (cJSON_IsNumber(number) && number->valuedouble > 0) {
+    const ls_event *load, *number;
+    ls_event_each(load, ls_trace_events(rank, load)) {
+        ls_event_each(number, ls_event_object(load, numbers)) {
+            if (ls_event_is_number(number) && number->number > 0) {
                 return number;
             }
         }
@@ -224,27 +218,27 @@ static const ls_tol far_below =
 
 /* The optimizer and a count are the file's; the rate, which the script sets in each step, climbs
  * from far below the file's as it did at the job's begin. */
-static void judge_restart(const ls_observe_rank *rank, const cJSON *optimizer, int k,
+static void judge_restart(const ls_observe_rank *rank, const ls_event *optimizer, int k,
                           ls_observe_finding *out)
 {
-    const cJSON *restore = cJSON_GetObjectItemCaseSensitive(optimizer, "restored");
-    const cJSON *rate = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(restore, "lr"), 0);
-    const cJSON *count = count_of_file(rank);
-    double file = cJSON_IsNumber(rate) ? rate->valuedouble : NAN;
+    const ls_event *restore = ls_event_object(optimizer, restored);
+    const ls_event *rate = ls_event_at(ls_event_list(restore, lr), 0);
+    const ls_event *count = count_of_file(rank);
+    double file = ls_event_is_number(rate) ? rate->number : NAN;
     if (count == NULL || !(file > 0) || has_schedule(rank)) {
         return;
     }
-    climb c = climb_of(rank, ls_json_int(optimizer, "optimizer", -1), file);
+    climb c = climb_of(rank, ls_event_int(optimizer, optimizer, -1), file);
     if (c.step == NULL || !(c.first <= far_below.value * file) || c.fell || c.rises < rises.value ||
         c.most < file) {
         return;
     }
-    const char *set = ls_json_string(optimizer, "set_at", "");
+    const char *set = ls_event_text(optimizer, set_at, "");
     /* a warm-up again after each start may also be meant */
     ls_verdict_set(&out->verdict, LS_WEAK,
                    "rank %d: the file has the rate %g and %.30s %g; the first step after it was "
                    "loaded uses %g, and the rate climbs in %d steps",
-                   k, file, count->string, count->valuedouble, c.first, c.rises + 1);
+                   k, file, ls_event_key(count), count->number, c.first, c.rises + 1);
     ls_verdict_cause(&out->verdict, "the rate's course begins anew: it is computed from a count of "
                                     "this process, not from the one that the file holds");
     ls_finding_blame(out, set[0] != '\0' ? set : c.step->at,
@@ -253,9 +247,8 @@ static void judge_restart(const ls_observe_rank *rank, const cJSON *optimizer, i
 
 void ls_restored_judge_rate(const ls_observe_rank *rank, int k, bool again, ls_observe_finding *out)
 {
-    const cJSON *optimizer;
-    cJSON_ArrayForEach(optimizer, rank->optimizer)
-    {
+    const ls_event *optimizer;
+    ls_event_each(optimizer, ls_trace_events(rank, optimizer)) {
         if (ls_verdict_good(out->verdict.code)) {
             judge_optimizer(rank, optimizer, k, again, out);
         }
@@ -264,9 +257,8 @@ void ls_restored_judge_rate(const ls_observe_rank *rank, int k, bool again, ls_o
 
 void ls_restored_judge_course(const ls_observe_rank *rank, int k, ls_observe_finding *out)
 {
-    const cJSON *optimizer;
-    cJSON_ArrayForEach(optimizer, rank->optimizer)
-    {
+    const ls_event *optimizer;
+    ls_event_each(optimizer, ls_trace_events(rank, optimizer)) {
         if (ls_verdict_good(out->verdict.code)) {
             judge_restart(rank, optimizer, k, out);
         }

@@ -17,8 +17,8 @@ static int first_inputs(const ls_observe_rank *rank, int most, const char **inpu
         const ls_observe_step *step = &rank->step[i];
         for (int c = ls_trace_find(step, LS_CALL_FORWARD, 0); c >= 0 && count < most;
              c = ls_trace_find(step, LS_CALL_FORWARD, c + 1)) {
-            const char *digest = ls_calls_text(&step->call[c], "input");
-            if (digest[0] != '\0' && ls_calls_flag(&step->call[c], "training") == 1) {
+            const char *digest = ls_calls_text(&step->call[c], input);
+            if (digest[0] != '\0' && ls_calls_flag(&step->call[c], training) == 1) {
                 input[count++] = digest;
             }
         }
@@ -28,20 +28,19 @@ static int first_inputs(const ls_observe_rank *rank, int most, const char **inpu
 
 static int64_t last_save(const ls_observe_rank *rank, const char *path)
 {
-    const cJSON *save;
+    const ls_event *save;
     int64_t step = -1;
-    cJSON_ArrayForEach(save, rank->save)
-    {
-        if (strcmp(ls_json_string(save, "path", ""), path) == 0) {
+    ls_event_each(save, ls_trace_events(rank, save)) {
+        if (strcmp(ls_event_text(save, path, ""), path) == 0) {
             step = ls_saved_step(save);
         }
     }
     return step;
 }
 
-static bool was_whole(const cJSON *pass, int64_t saved)
+static bool was_whole(const ls_event *pass, int64_t saved)
 {
-    return ls_json_bool(pass, "whole", false) && ls_pass_last_step(pass) <= (double)saved + 1;
+    return ls_event_bool(pass, whole, false) && ls_pass_last_step(pass) <= (double)saved + 1;
 }
 
 /* Batches that come again by themselves (in one order in each pass, or in turn), and those of an
@@ -49,18 +48,18 @@ static bool was_whole(const cJSON *pass, int64_t saved)
 static bool may_come_again(const ls_observe_trace *trace, int k, const char *first)
 {
     const ls_observe_rank *before = &trace->before->rank[k];
-    const cJSON *load = cJSON_GetArrayItem(trace->rank[k].load, 0),
-                *pass = ls_pass_trained(before, 0);
-    int64_t saved = last_save(&trace->before->rank[0], ls_json_string(load, "path", ""));
+    const ls_event *load = ls_event_at(ls_trace_events(&trace->rank[k], load), 0),
+                   *pass = ls_pass_trained(before, 0);
+    int64_t saved = last_save(&trace->before->rank[0], ls_event_text(load, path, ""));
     int times = 0;
     for (int i = 0; i < before->step_count; i++) {
         const ls_observe_step *step = &before->step[i];
         for (int c = ls_trace_find(step, LS_CALL_FORWARD, 0); c >= 0;
              c = ls_trace_find(step, LS_CALL_FORWARD, c + 1)) {
-            times += strcmp(ls_calls_text(&step->call[c], "input"), first) == 0;
+            times += strcmp(ls_calls_text(&step->call[c], input), first) == 0;
         }
     }
-    bool ordered = pass != NULL && !ls_json_bool(pass, "shuffle", false);
+    bool ordered = pass != NULL && !ls_event_bool(pass, shuffle, false);
     bool part = pass != NULL && !was_whole(pass, saved);
     return times > 1 || ordered || part;
 }
@@ -85,32 +84,33 @@ static void judge_batches(const ls_observe_trace *trace, ls_observe_finding *out
             may_come_again(trace, k, now[0])) {
             continue;
         }
-        ls_verdict_fail(&out->verdict,
-                        "rank %d: the first %d batches are those with which the job that wrote "
-                        "%.100s began",
-                        k, same,
-                        ls_json_string(cJSON_GetArrayItem(trace->rank[k].load, 0), "path", ""));
+        ls_verdict_fail(
+            &out->verdict,
+            "rank %d: the first %d batches are those with which the job that wrote "
+            "%.100s began",
+            k, same,
+            ls_event_text(ls_event_at(ls_trace_events(&trace->rank[k], load), 0), path, ""));
         ls_verdict_cause(&out->verdict,
                          "the same seed at each start, and no random state of the file restored: "
                          "a job that goes on draws what it has drawn before");
-        ls_finding_blame(out, ls_json_string(cJSON_GetArrayItem(trace->rank[k].load, 0), "at", ""),
-                         "save and restore the random states, or seed by the count of steps");
+        ls_finding_blame(
+            out, ls_event_text(ls_event_at(ls_trace_events(&trace->rank[k], load), 0), at, ""),
+            "save and restore the random states, or seed by the count of steps");
         return;
     }
 }
 
 /* The last pass that was whole when the file was written; NULL: there is none, or another pass of
  * the same data has its order. */
-static const cJSON *last_pass(const ls_observe_rank *rank, int64_t saved)
+static const ls_event *last_pass(const ls_observe_rank *rank, int64_t saved)
 {
-    const cJSON *data, *last = NULL;
-    cJSON_ArrayForEach(data, rank->data)
-    {
+    const ls_event *data, *last = NULL;
+    ls_event_each(data, ls_trace_events(rank, data)) {
         if (!ls_pass_is_trained(data) || !was_whole(data, saved)) {
             continue;
         }
         if (last != NULL &&
-            strcmp(ls_json_string(data, "order", ""), ls_json_string(last, "order", "")) == 0) {
+            strcmp(ls_event_text(data, order, ""), ls_event_text(last, order, "")) == 0) {
             return NULL;
         }
         last = data;
@@ -121,24 +121,24 @@ static const cJSON *last_pass(const ls_observe_rank *rank, int64_t saved)
 /* The job's first pass has the order of the last one before the file. */
 static void judge_pass_again(const ls_observe_trace *trace, ls_observe_finding *out)
 {
-    const cJSON *load = cJSON_GetArrayItem(trace->rank[0].load, 0);
-    const char *path = ls_json_string(load, "path", "");
+    const ls_event *load = ls_event_at(ls_trace_events(&trace->rank[0], load), 0);
+    const char *path = ls_event_text(load, path, "");
     int64_t saved = last_save(&trace->before->rank[0], path);
-    const cJSON *now = ls_pass_trained(&trace->rank[0], 0);
-    const cJSON *before = last_pass(&trace->before->rank[0], saved);
-    if (saved < 0 || now == NULL || before == NULL || !ls_json_bool(now, "shuffle", false) ||
-        ls_json_int(now, "count", 0) < few.value || !ls_json_bool(now, "indices", true) ||
-        ls_json_string(now, "order", "")[0] == '\0' ||
-        strcmp(ls_json_string(now, "order", ""), ls_json_string(before, "order", "")) != 0) {
+    const ls_event *now = ls_pass_trained(&trace->rank[0], 0);
+    const ls_event *before = last_pass(&trace->before->rank[0], saved);
+    if (saved < 0 || now == NULL || before == NULL || !ls_event_bool(now, shuffle, false) ||
+        ls_event_int(now, count, 0) < few.value || !ls_event_bool(now, indices, true) ||
+        ls_event_text(now, order, "")[0] == '\0' ||
+        strcmp(ls_event_text(now, order, ""), ls_event_text(before, order, "")) != 0) {
         return;
     }
     ls_verdict_fail(&out->verdict,
                     "the first pass has the order of pass %d of the job that wrote %.100s, which "
                     "was whole by then",
-                    ls_job_count(before, "pass") + 1, path);
+                    ls_job_count(before, pass) + 1, path);
     ls_verdict_cause(&out->verdict, "the job goes on with the epoch that the file ended with: it "
                                     "is trained on twice");
-    ls_finding_blame(out, ls_json_string(load, "at", ""),
+    ls_finding_blame(out, ls_event_text(load, at, ""),
                      "save epoch + 1, or begin with the epoch after the file's");
 }
 

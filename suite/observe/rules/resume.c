@@ -26,16 +26,15 @@ static bool uses_schedule(const ls_observe_trace *trace)
 }
 
 /* Whether the optimizer's rule keeps moments; of unknown rules that is not known. */
-static bool keeps_moments(const cJSON *optimizer)
+static bool keeps_moments(const ls_event *optimizer)
 {
-    const char *rule = ls_json_string(optimizer, "rule", "");
-    const cJSON *group;
+    const char *rule = ls_event_text(optimizer, rule, "");
+    const ls_event *group;
     if (strcmp(rule, "sgd") != 0) {
         return rule[0] != '\0';
     }
-    cJSON_ArrayForEach(group, cJSON_GetObjectItemCaseSensitive(optimizer, "groups"))
-    {
-        if (ls_json_number(group, "momentum", 0) > 0) {
+    ls_event_each(group, ls_event_list(optimizer, groups)) {
+        if (ls_event_number(group, momentum, 0) > 0) {
             return true;
         }
     }
@@ -45,7 +44,7 @@ static bool keeps_moments(const cJSON *optimizer)
 /* Optimizers of the job's beginning: each has its turn within as many steps as there are. */
 static bool is_asked_first(const ls_observe_rank *rank, int optimizer)
 {
-    int steps = cJSON_GetArraySize(rank->optimizer);
+    int steps = ls_event_count(ls_trace_events(rank, optimizer));
     for (int i = 0; i < rank->step_count && i < steps; i++) {
         for (int c = 0; c < rank->step[i].call_count; c++) {
             const ls_call *call = &rank->step[i].call[c];
@@ -67,9 +66,8 @@ static int judge_saves(const ls_observe_trace *trace, ls_observe_finding *out)
     int files = 0;
     bool scaled = ls_calls_use_scaler(trace);
     for (int k = 0; k < trace->world; k++) {
-        const cJSON *save;
-        cJSON_ArrayForEach(save, trace->rank[k].save)
-        {
+        const ls_event *save;
+        ls_event_each(save, ls_trace_events(&trace->rank[k], save)) {
             if (!ls_saved_has(save, "optimizer")) {
                 continue;
             }
@@ -78,12 +76,11 @@ static int judge_saves(const ls_observe_trace *trace, ls_observe_finding *out)
                 ls_verdict_fail(&out->verdict,
                                 "rank %d, step %lld: %.120s holds the optimizer, but not the "
                                 "scaler that is in use",
-                                k, (long long)ls_saved_step(save),
-                                ls_json_string(save, "path", ""));
+                                k, (long long)ls_saved_step(save), ls_event_text(save, path, ""));
                 ls_verdict_cause(&out->verdict,
                                  "scaler.state_dict() is not saved: a job that goes on starts with "
                                  "the first scale and skips steps");
-                ls_finding_blame(out, ls_json_string(save, "at", ""),
+                ls_finding_blame(out, ls_event_text(save, at, ""),
                                  "add \"scaler\": scaler.state_dict() to the checkpoint");
             }
         }
@@ -94,12 +91,11 @@ static int judge_saves(const ls_observe_trace *trace, ls_observe_finding *out)
 static void advise_schedule(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     for (int k = 0; k < trace->world && uses_schedule(trace); k++) {
-        const cJSON *save;
-        cJSON_ArrayForEach(save, trace->rank[k].save)
-        {
+        const ls_event *save;
+        ls_event_each(save, ls_trace_events(&trace->rank[k], save)) {
             if (ls_saved_has(save, "optimizer") &&
                 !ls_saved_checkpoint_has(trace, ls_saved_step(save), "schedule")) {
-                ls_finding_blame(out, ls_json_string(save, "at", ""),
+                ls_finding_blame(out, ls_event_text(save, at, ""),
                                  "the checkpoint has no state of the learning rate's schedule: "
                                  "right where it is set from the epoch");
             }
@@ -112,22 +108,20 @@ static void advise_schedule(const ls_observe_trace *trace, ls_observe_finding *o
 static void judge_lost_moments(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     const ls_observe_rank *rank = &trace->rank[0];
-    const cJSON *optimizer, *save;
-    cJSON_ArrayForEach(optimizer, rank->optimizer)
-    {
+    const ls_event *optimizer, *save;
+    ls_event_each(optimizer, ls_trace_events(rank, optimizer)) {
         if (!keeps_moments(optimizer)) {
             continue;
         }
-        cJSON_ArrayForEach(save, rank->save)
-        {
+        ls_event_each(save, ls_trace_events(rank, save)) {
             if (ls_saved_has(save, "model") && ls_saved_has(save, "epoch")) {
                 ls_verdict_set(&out->verdict, LS_WEAK,
                                "%.120s holds a model and its epoch, and no file holds the "
                                "optimizer: enough to evaluate, not to go on",
-                               ls_json_string(save, "path", ""));
+                               ls_event_text(save, path, ""));
                 ls_verdict_cause(&out->verdict, "optimizer.state_dict() is not saved: a job that "
                                                 "goes on begins without its moments");
-                ls_finding_blame(out, ls_json_string(save, "at", ""),
+                ls_finding_blame(out, ls_event_text(save, at, ""),
                                  "add \"optimizer\": optimizer.state_dict() where a job is to go "
                                  "on from the file: its moments would begin at 0");
                 return;
@@ -138,16 +132,15 @@ static void judge_lost_moments(const ls_observe_trace *trace, ls_observe_finding
 
 /* ---- models that are loaded ------------------------------------------------------------------ */
 
-static bool restores(const cJSON *restore, const char *what)
+static bool restores(const ls_event *restore, const char *what)
 {
-    return strcmp(ls_json_string(restore, "what", ""), what) == 0;
+    return strcmp(ls_event_text(restore, what, ""), what) == 0;
 }
 
-static bool loaded_before(const ls_observe_rank *rank, const cJSON *restore)
+static bool loaded_before(const ls_observe_rank *rank, const ls_event *restore)
 {
-    const cJSON *load;
-    cJSON_ArrayForEach(load, rank->load)
-    {
+    const ls_event *load;
+    ls_event_each(load, ls_trace_events(rank, load)) {
         if (ls_saved_has(load, "model") && ls_saved_step(load) <= ls_saved_step(restore)) {
             return true;
         }
@@ -158,14 +151,13 @@ static bool loaded_before(const ls_observe_rank *rank, const cJSON *restore)
 /* Weights of which a model takes none, or its own. */
 static void judge_taken(const ls_observe_rank *rank, int k, ls_observe_finding *out)
 {
-    const cJSON *restore;
-    cJSON_ArrayForEach(restore, rank->restore)
-    {
-        int params = ls_job_count(restore, "params"), taken = ls_job_count(restore, "taken");
-        int unexpected = ls_job_count(restore, "unexpected");
-        int renamed = ls_job_count(restore, "renamed"), own = ls_job_count(restore, "own");
-        const char *at = ls_json_string(restore, "at", "");
-        if (!restores(restore, "model") || params == 0 || ls_json_int(restore, "which", -1) < 0) {
+    const ls_event *restore;
+    ls_event_each(restore, ls_trace_events(rank, restore)) {
+        int params = ls_job_count(restore, params), taken = ls_job_count(restore, taken);
+        int unexpected = ls_job_count(restore, unexpected);
+        int renamed = ls_job_count(restore, renamed), own = ls_job_count(restore, own);
+        const char *at = ls_event_text(restore, at, "");
+        if (!restores(restore, "model") || params == 0 || ls_event_int(restore, which, -1) < 0) {
             continue;
         }
         if ((taken == 0 && unexpected > 0) || 2 * renamed > params) {
@@ -181,7 +173,7 @@ static void judge_taken(const ls_observe_rank *rank, int k, ls_observe_finding *
             return;
         }
         int64_t step = ls_saved_step(restore);
-        if (own == params && step > 0 && ls_json_integer(restore, "made", -1) == step) {
+        if (own == params && step > 0 && ls_event_integer(restore, made, -1) == step) {
             continue; /* nothing was trained since: harmless, where values were changed in place */
         }
         if (own == params && (step > 0 || loaded_before(rank, restore))) {
@@ -209,13 +201,12 @@ static void judge_taken(const ls_observe_rank *rank, int k, ls_observe_finding *
 
 /* What the job restored before its first step. An optimizer's state without entries is none: of one
  * that has not stepped, as packages load it to move it to a device. */
-static const cJSON *restored(const ls_observe_rank *rank, const char *what)
+static const ls_event *restored(const ls_observe_rank *rank, const char *what)
 {
-    const cJSON *restore;
-    cJSON_ArrayForEach(restore, rank->restore)
-    {
+    const ls_event *restore;
+    ls_event_each(restore, ls_trace_events(rank, restore)) {
         if (restores(restore, what) && ls_saved_step(restore) == 0 &&
-            ls_json_int(restore, "entries", 1) != 0) {
+            ls_event_int(restore, entries, 1) != 0) {
             return restore;
         }
     }
@@ -223,11 +214,10 @@ static const cJSON *restored(const ls_observe_rank *rank, const char *what)
 }
 
 /* A file loaded before the first step that has the part. */
-static const cJSON *loaded(const ls_observe_rank *rank, const char *part)
+static const ls_event *loaded(const ls_observe_rank *rank, const char *part)
 {
-    const cJSON *load;
-    cJSON_ArrayForEach(load, rank->load)
-    {
+    const ls_event *load;
+    ls_event_each(load, ls_trace_events(rank, load)) {
         if (ls_saved_has(load, part) && ls_saved_step(load) == 0) {
             return load;
         }
@@ -238,10 +228,9 @@ static const cJSON *loaded(const ls_observe_rank *rank, const char *part)
 /* Passes that had begun when a file was written. */
 static int passes_until(const ls_observe_rank *rank, int64_t step)
 {
-    const cJSON *data;
+    const ls_event *data;
     int count = 0;
-    cJSON_ArrayForEach(data, rank->data)
-    {
+    ls_event_each(data, ls_trace_events(rank, data)) {
         count += ls_pass_is_trained(data) && ls_pass_first_step(data) <= (double)step;
     }
     return count;
@@ -258,35 +247,33 @@ static bool has_word(const char *name, const char *const *word)
 }
 
 /* A number of epochs, not of the best one. */
-static bool counts_epochs(const cJSON *number)
+static bool counts_epochs(const ls_event *number)
 {
     static const char *const best[] = {"best", NULL}, *const epochs[] = {"epoch", NULL};
-    const char *name = number->string == NULL ? "" : number->string;
-    return cJSON_IsNumber(number) && has_word(name, epochs) && !has_word(name, best);
+    const char *name = ls_event_key(number) == NULL ? "" : ls_event_key(number);
+    return ls_event_is_number(number) && has_word(name, epochs) && !has_word(name, best);
 }
 
 /* The same of steps. */
-static bool counts_steps(const cJSON *number)
+static bool counts_steps(const ls_event *number)
 {
     static const char *const other[] = {"best",  "max",      "total", "num_", "warm",
                                         "every", "interval", "per_",  NULL};
     static const char *const steps[] = {"step", "iter", NULL};
-    const char *name = number->string == NULL ? "" : number->string;
+    const char *name = ls_event_key(number) == NULL ? "" : ls_event_key(number);
     bool own = strcasecmp(name, "iter_num") == 0 || strcasecmp(name, "step_num") == 0;
-    return cJSON_IsNumber(number) && (own || (has_word(name, steps) && !has_word(name, other)));
+    return ls_event_is_number(number) && (own || (has_word(name, steps) && !has_word(name, other)));
 }
 
 /* The first file that the job writes has an epoch that no job which began at 0 would have. */
 static bool counts_on(const ls_observe_rank *rank, double epoch)
 {
-    const cJSON *save, *number;
-    cJSON_ArrayForEach(save, rank->save)
-    {
+    const ls_event *save, *number;
+    ls_event_each(save, ls_trace_events(rank, save)) {
         int passes = passes_until(rank, ls_saved_step(save));
-        cJSON_ArrayForEach(number, cJSON_GetObjectItemCaseSensitive(save, "numbers"))
-        {
+        ls_event_each(number, ls_event_object(save, numbers)) {
             if (counts_epochs(number) && passes > 0) {
-                return number->valuedouble >= epoch && number->valuedouble > passes + 1;
+                return number->number >= epoch && number->number > passes + 1;
             }
         }
     }
@@ -296,11 +283,10 @@ static bool counts_on(const ls_observe_rank *rank, double epoch)
 /* Whether the job goes on with the epoch of a file that it loaded. */
 static bool continues_epoch(const ls_observe_rank *rank)
 {
-    const cJSON *load = loaded(rank, "epoch"), *number, *data = ls_pass_trained(rank, 0);
-    cJSON_ArrayForEach(number, cJSON_GetObjectItemCaseSensitive(load, "numbers"))
-    {
-        double epoch = counts_epochs(number) ? number->valuedouble : 0;
-        double begins = ls_json_number(data, "sampler_epoch", -1);
+    const ls_event *load = loaded(rank, "epoch"), *number, *data = ls_pass_trained(rank, 0);
+    ls_event_each(number, ls_event_object(load, numbers)) {
+        double epoch = counts_epochs(number) ? number->number : 0;
+        double begins = ls_event_number(data, sampler_epoch, -1);
         if (epoch >= 1 && (begins == epoch || begins == epoch + 1 || counts_on(rank, epoch))) {
             return true;
         }
@@ -312,20 +298,16 @@ static bool continues_epoch(const ls_observe_rank *rank)
  * it writes after a step has more, and more than it has made. */
 static bool continues_steps(const ls_observe_rank *rank)
 {
-    const cJSON *load, *number, *save;
-    cJSON_ArrayForEach(load, rank->load)
-    {
-        cJSON_ArrayForEach(number, cJSON_GetObjectItemCaseSensitive(load, "numbers"))
-        {
-            bool counts =
-                counts_steps(number) && number->valuedouble >= 1 && ls_saved_step(load) == 0;
-            cJSON_ArrayForEach(save, rank->save)
-            {
-                const cJSON *own = cJSON_GetObjectItemCaseSensitive(
-                    cJSON_GetObjectItemCaseSensitive(save, "numbers"), number->string);
+    const ls_event *load, *number, *save;
+    ls_event_each(load, ls_trace_events(rank, load)) {
+        ls_event_each(number, ls_event_object(load, numbers)) {
+            bool counts = counts_steps(number) && number->number >= 1 && ls_saved_step(load) == 0;
+            ls_event_each(save, ls_trace_events(rank, save)) {
+                const ls_event *own =
+                    ls_event_find(ls_event_object(save, numbers), ls_event_key(number));
                 double made = (double)ls_saved_step(save);
-                if (counts && made > 0 && cJSON_IsNumber(own) &&
-                    own->valuedouble > number->valuedouble && own->valuedouble > made + 1) {
+                if (counts && made > 0 && ls_event_is_number(own) && own->number > number->number &&
+                    own->number > made + 1) {
                     return true;
                 }
             }
@@ -348,18 +330,17 @@ static const char *evidence_of(const ls_observe_rank *rank)
  * without. */
 typedef struct moments {
     int with, without;
-    const cJSON *bare; /* the first one without */
+    const ls_event *bare; /* the first one without */
 } moments;
 
 static moments count_moments(const ls_observe_rank *rank)
 {
-    const cJSON *optimizer;
+    const ls_event *optimizer;
     moments found = {0};
-    cJSON_ArrayForEach(optimizer, rank->optimizer)
-    {
-        int state = ls_json_int(optimizer, "state", -1);
+    ls_event_each(optimizer, ls_trace_events(rank, optimizer)) {
+        int state = ls_event_int(optimizer, state, -1);
         bool counts = state >= 0 && keeps_moments(optimizer) &&
-                      is_asked_first(rank, ls_json_int(optimizer, "optimizer", -1));
+                      is_asked_first(rank, ls_event_int(optimizer, optimizer, -1));
         found.with += counts && state > 0;
         found.without += counts && state == 0;
         found.bare = counts && state == 0 && found.bare == NULL ? optimizer : found.bare;
@@ -370,68 +351,63 @@ static moments count_moments(const ls_observe_rank *rank)
 /* Files that hold states of that many optimizers, at least. */
 static int count_states(const ls_observe_rank *rank)
 {
-    const cJSON *load;
+    const ls_event *load;
     int most = 0;
-    cJSON_ArrayForEach(load, rank->load)
-    {
-        const cJSON *what = cJSON_GetObjectItemCaseSensitive(load, "what");
-        int count = cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(what, "optimizer"));
+    ls_event_each(load, ls_trace_events(rank, load)) {
+        const ls_event *what = ls_event_object(load, what);
+        int count = ls_event_count(ls_event_find(what, "optimizer"));
         most = count > most && ls_saved_step(load) == 0 ? count : most;
     }
     return most;
 }
 
 /* Files written before the first step hold an optimizer without state: nothing is lost. */
-static bool has_moments(const cJSON *load)
+static bool has_moments(const ls_event *load)
 {
-    const cJSON *entries = cJSON_GetObjectItemCaseSensitive(load, "entries"), *count;
+    const ls_event *entries = ls_event_list(load, entries), *count;
     bool any = entries == NULL;
-    cJSON_ArrayForEach(count, entries)
-    {
-        any = any || (cJSON_IsNumber(count) && count->valuedouble > 0);
+    ls_event_each(count, entries) {
+        any = any || (ls_event_is_number(count) && count->number > 0);
     }
     return any;
 }
 
 /* Whether the file's optimizers have other settings than this one: it could not take their state.
  */
-static bool is_another_kind(const cJSON *load, const cJSON *optimizer)
+static bool is_another_kind(const ls_event *load, const ls_event *optimizer)
 {
     static const char *const setting[] = {"betas", "momentum"};
-    const cJSON *settings = cJSON_GetObjectItemCaseSensitive(load, "settings"), *one, *name;
-    const cJSON *group =
-        cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(optimizer, "groups"), 0);
+    const ls_event *settings = ls_event_list(load, settings), *one, *name;
+    const ls_event *group = ls_event_at(ls_event_list(optimizer, groups), 0);
     int others = 0;
-    cJSON_ArrayForEach(one, settings)
-    {
+    ls_event_each(one, settings) {
         bool unlike = false;
         for (size_t i = 0; i < sizeof setting / sizeof *setting; i++) {
             bool has = false;
-            cJSON_ArrayForEach(name, one)
-            {
-                has = has || (cJSON_IsString(name) && strcmp(name->valuestring, setting[i]) == 0);
+            ls_event_each(name, one) {
+                has = has || (ls_event_is_text(name) && strcmp(name->text, setting[i]) == 0);
             }
-            unlike = unlike || has != cJSON_HasObjectItem(group, setting[i]);
+            unlike = unlike || has != (ls_event_find(group, setting[i]) != NULL);
         }
         others += unlike;
     }
-    return others > 0 && others == cJSON_GetArraySize(settings);
+    return others > 0 && others == ls_event_count(settings);
 }
 
 static void judge_moments(const ls_observe_rank *rank, int k, ls_observe_finding *out)
 {
     moments found = count_moments(rank);
-    const cJSON *own = restored(rank, "optimizer"), *file = loaded(rank, "optimizer");
+    const ls_event *own = restored(rank, "optimizer"), *file = loaded(rank, "optimizer");
     if (found.without == 0) {
         return;
     }
-    const char *built = ls_json_string(found.bare, "at", "");
+    const char *built = ls_event_text(found.bare, at, "");
     if (own != NULL && (found.with == 0 || count_states(rank) >= found.with + found.without)) {
         ls_verdict_fail(&out->verdict,
                         "rank %d: an optimizer's state was loaded, and optimizer %d (%.60s) begins "
                         "without any",
-                        k, ls_json_int(found.bare, "optimizer", 0),
-                        ls_json_string(found.bare, "class", ""));
+                        k, ls_event_int(found.bare, optimizer, 0),
+                        ls_event_text(found.bare, class, ""));
         ls_verdict_cause(&out->verdict, found.with == 0
                                             ? "the optimizer that steps is not the one whose state "
                                               "was loaded: it was built afterwards"
@@ -440,7 +416,7 @@ static void judge_moments(const ls_observe_rank *rank, int k, ls_observe_finding
         return;
     }
     const char *evidence = evidence_of(rank);
-    const cJSON *load = file != NULL ? file : loaded(rank, "model");
+    const ls_event *load = file != NULL ? file : loaded(rank, "model");
     if (own != NULL || found.with > 0 || evidence == NULL || load == NULL ||
         (file != NULL && !has_moments(file))) {
         return;
@@ -450,15 +426,14 @@ static void judge_moments(const ls_observe_rank *rank, int k, ls_observe_finding
     ls_verdict_set(&one.verdict, other ? LS_WEAK : LS_FAIL,
                    "rank %d: the job goes on with %s, and its optimizer (%.60s) begins without "
                    "state; %.100s %s",
-                   k, evidence, ls_json_string(found.bare, "class", ""),
-                   ls_json_string(load, "path", ""),
+                   k, evidence, ls_event_text(found.bare, class, ""), ls_event_text(load, path, ""),
                    other          ? "holds one of another kind"
                    : file != NULL ? "holds one"
                                   : "holds none");
     ls_verdict_cause(&one.verdict, file != NULL ? "optimizer.load_state_dict is not called"
                                                 : "the file that the job goes on from has no "
                                                   "optimizer.state_dict()");
-    ls_finding_blame(&one, ls_json_string(load, "at", ""), "%s",
+    ls_finding_blame(&one, ls_event_text(load, at, ""), "%s",
                      file != NULL ? "call optimizer.load_state_dict(checkpoint[...])"
                                   : "save optimizer.state_dict() with the model, and load both");
     ls_finding_guess(out, &one);
@@ -467,28 +442,27 @@ static void judge_moments(const ls_observe_rank *rank, int k, ls_observe_finding
 /* The weights went into a model of the same shape that is not the one that is trained. */
 static void judge_model(const ls_observe_rank *rank, int k, ls_observe_finding *out)
 {
-    const cJSON *restore, *other = NULL;
+    const ls_event *restore, *other = NULL;
     if (restored(rank, "optimizer") == NULL) {
         return;
     }
-    cJSON_ArrayForEach(restore, rank->restore)
-    {
+    ls_event_each(restore, ls_trace_events(rank, restore)) {
         if (!restores(restore, "model") || ls_saved_step(restore) > 0) {
             continue;
         }
-        if (ls_json_int(restore, "which", -1) >= 0) {
+        if (ls_event_int(restore, which, -1) >= 0) {
             return;
         }
-        other = ls_json_int(restore, "like", -1) >= 0 ? restore : other;
+        other = ls_event_int(restore, like, -1) >= 0 ? restore : other;
     }
     if (other != NULL) {
         ls_verdict_fail(&out->verdict,
                         "rank %d: weights were loaded into a model that is not trained, and none "
                         "into model %d, which has the same parameters",
-                        k, ls_json_int(other, "like", 0));
+                        k, ls_event_int(other, like, 0));
         ls_verdict_cause(&out->verdict, "the model that is trained is not the one that was loaded: "
                                         "it was built or copied before");
-        ls_finding_blame(out, ls_json_string(other, "at", ""),
+        ls_finding_blame(out, ls_event_text(other, at, ""),
                          "load the weights into the model that is wrapped and trained");
     }
 }
@@ -509,25 +483,25 @@ static bool is_used(const ls_observe_rank *rank, int scaler)
 
 static void judge_scaler(const ls_observe_rank *rank, int k, ls_observe_finding *out)
 {
-    const cJSON *load = loaded(rank, "scaler"), *own = restored(rank, "scaler");
+    const ls_event *load = loaded(rank, "scaler"), *own = restored(rank, "scaler");
     if (!is_used(rank, -1)) {
         return;
     }
-    if (own != NULL && ls_json_int(own, "which", -1) >= 0 &&
-        !is_used(rank, ls_json_int(own, "which", -1))) {
+    if (own != NULL && ls_event_int(own, which, -1) >= 0 &&
+        !is_used(rank, ls_event_int(own, which, -1))) {
         ls_verdict_fail(&out->verdict,
                         "rank %d: a scaler's state was loaded, and another scaler is used", k);
         ls_verdict_cause(&out->verdict, "the GradScaler was built anew after load_state_dict, or "
                                         "was not enabled when it was called");
-        ls_finding_blame(out, ls_json_string(own, "at", ""),
+        ls_finding_blame(out, ls_event_text(own, at, ""),
                          "call load_state_dict on the scaler that scales the losses");
     } else if (own == NULL && load != NULL && restored(rank, "optimizer") != NULL) {
         ls_verdict_fail(&out->verdict,
                         "rank %d: %.120s holds a scaler, and the job goes on from its optimizer "
                         "without it",
-                        k, ls_json_string(load, "path", ""));
+                        k, ls_event_text(load, path, ""));
         ls_verdict_cause(&out->verdict, "scaler.load_state_dict is not called");
-        ls_finding_blame(out, ls_json_string(load, "at", ""),
+        ls_finding_blame(out, ls_event_text(load, at, ""),
                          "call scaler.load_state_dict(checkpoint[...])");
     }
 }
@@ -546,7 +520,7 @@ static const ls_call *first_schedule(const ls_observe_rank *rank)
             const ls_call *call = &rank->step[i].call[c];
             if (asked && call->kind == LS_CALL_SCHEDULE) {
                 first = first == NULL ? call : first;
-                if (strcmp(ls_calls_text(call, "class"), ls_calls_text(first, "class")) != 0) {
+                if (strcmp(ls_calls_text(call, class), ls_calls_text(first, class)) != 0) {
                     return NULL;
                 }
             }
@@ -560,43 +534,42 @@ static const ls_call *first_schedule(const ls_observe_rank *rank)
  * brought there. */
 static void judge_schedule(const ls_observe_rank *rank, int k, ls_observe_finding *out)
 {
-    const cJSON *load = loaded(rank, "schedule");
-    const cJSON *counts = cJSON_GetObjectItemCaseSensitive(load, "schedules");
+    const ls_event *load = loaded(rank, "schedule");
+    const ls_event *counts = ls_event_list(load, schedules);
     const ls_call *call = first_schedule(rank);
     bool goes_on = restored(rank, "optimizer") != NULL || evidence_of(rank) != NULL;
-    if (call == NULL || !goes_on || cJSON_GetArraySize(counts) != 1) {
+    if (call == NULL || !goes_on || ls_event_count(counts) != 1) {
         return;
     }
-    const cJSON *count = cJSON_GetArrayItem(counts, 0);
-    double file = cJSON_IsNumber(count) ? count->valuedouble : NAN;
-    double own = ls_json_number(call->json, "epoch", NAN);
+    const ls_event *count = ls_event_at(counts, 0);
+    double file = ls_event_is_number(count) ? count->number : NAN;
+    double own = ls_event_number(call->json, epoch, NAN);
     if (!(file >= 1 && own <= file)) {
         return;
     }
     ls_verdict_fail(&out->verdict,
                     "rank %d: the schedule in %.120s stands at %g, and the job's own at %g after "
                     "its first step",
-                    k, ls_json_string(load, "path", ""), file, own);
+                    k, ls_event_text(load, path, ""), file, own);
     ls_verdict_cause(&out->verdict,
                      restored(rank, "schedule") != NULL
                          ? "the schedule that steps is not the one whose state was loaded: it was "
                            "built afterwards"
                          : "the schedule's load_state_dict is not called: the rate begins anew");
     ls_finding_blame(out,
-                     restored(rank, "schedule") != NULL ? call->at : ls_json_string(load, "at", ""),
+                     restored(rank, "schedule") != NULL ? call->at : ls_event_text(load, at, ""),
                      "call schedule.load_state_dict(checkpoint[...]) on the schedule that steps");
 }
 
 /* ---- the epoch ------------------------------------------------------------------------------- */
 
 /* The job writes the file that it was loaded from again: it is to go on, whatever the file has. */
-static bool writes_again(const ls_observe_rank *rank, const cJSON *load)
+static bool writes_again(const ls_observe_rank *rank, const ls_event *load)
 {
-    const char *path = ls_json_string(load, "path", "");
-    const cJSON *save;
-    cJSON_ArrayForEach(save, rank->save)
-    {
-        if (path[0] != '\0' && strcmp(path, ls_json_string(save, "path", "")) == 0) {
+    const char *path = ls_event_text(load, path, "");
+    const ls_event *save;
+    ls_event_each(save, ls_trace_events(rank, save)) {
+        if (path[0] != '\0' && strcmp(path, ls_event_text(save, path, "")) == 0) {
             return restored(rank, "model") != NULL;
         }
     }
@@ -604,14 +577,13 @@ static bool writes_again(const ls_observe_rank *rank, const cJSON *load)
 }
 
 /* The same number in the first file that the job writes after a step, NULL: none. */
-static const cJSON *written(const ls_observe_rank *rank, const char *name)
+static const ls_event *written(const ls_observe_rank *rank, const char *name)
 {
-    const cJSON *save;
-    cJSON_ArrayForEach(save, rank->save)
-    {
-        const cJSON *numbers = cJSON_GetObjectItemCaseSensitive(save, "numbers");
-        const cJSON *number = cJSON_GetObjectItemCaseSensitive(numbers, name);
-        if (ls_saved_step(save) > 0 && cJSON_IsNumber(number)) {
+    const ls_event *save;
+    ls_event_each(save, ls_trace_events(rank, save)) {
+        const ls_event *numbers = ls_event_object(save, numbers);
+        const ls_event *number = ls_event_find(numbers, name);
+        if (ls_saved_step(save) > 0 && ls_event_is_number(number)) {
             return number;
         }
     }
@@ -622,34 +594,33 @@ static const cJSON *written(const ls_observe_rank *rank, const char *name)
  * epoch all the same. */
 static void judge_epoch(const ls_observe_rank *rank, int k, ls_observe_finding *out)
 {
-    const cJSON *load = loaded(rank, "epoch"), *number, *data = ls_pass_trained(rank, 0);
-    bool distributed = strcmp(ls_json_string(data, "sampler", ""), "DistributedSampler") == 0;
+    const ls_event *load = loaded(rank, "epoch"), *number, *data = ls_pass_trained(rank, 0);
+    bool distributed = strcmp(ls_event_text(data, sampler, ""), "DistributedSampler") == 0;
     if (load == NULL || !(restored(rank, "optimizer") != NULL || writes_again(rank, load))) {
         return;
     }
-    cJSON_ArrayForEach(number, cJSON_GetObjectItemCaseSensitive(load, "numbers"))
-    {
-        if (!counts_epochs(number) || number->valuedouble < 1) {
+    ls_event_each(number, ls_event_object(load, numbers)) {
+        if (!counts_epochs(number) || number->number < 1) {
             continue;
         }
-        const cJSON *own = written(rank, number->string);
-        bool anew = own != NULL && own->valuedouble < number->valuedouble;
-        bool order = distributed && ls_json_bool(data, "shuffle", false) &&
-                     ls_json_int(data, "sampler_epoch", -1) == 0;
+        const ls_event *own = written(rank, ls_event_key(number));
+        bool anew = own != NULL && own->number < number->number;
+        bool order = distributed && ls_event_bool(data, shuffle, false) &&
+                     ls_event_int(data, sampler_epoch, -1) == 0;
         if (!anew && !order) {
             continue;
         }
-        LS_TEXT(file, 60, "%.30s %g in the next file", number->string,
-                own == NULL ? NAN : own->valuedouble);
+        LS_TEXT(file, 60, "%.30s %g in the next file", ls_event_key(number),
+                own == NULL ? NAN : own->number);
         ls_verdict_fail(&out->verdict, "rank %d: the job goes on from %.100s with %.30s %g, and %s",
-                        k, ls_json_string(load, "path", ""), number->string, number->valuedouble,
+                        k, ls_event_text(load, path, ""), ls_event_key(number), number->number,
                         anew ? file : "its sampler draws the order of epoch 0");
         ls_verdict_cause(&out->verdict, "%s",
                          anew ? "the epoch of the file is not taken up: the job counts from the "
                                 "first one again, and its sampler and schedule with it"
                               : "set_epoch is not called with the epoch that the job goes on with: "
                                 "batches of the first epochs come again in their order");
-        ls_finding_blame(out, ls_json_string(anew ? load : data, "at", ""),
+        ls_finding_blame(out, ls_event_text(anew ? load : data, at, ""),
                          "begin the loop at the epoch after the file's, and call "
                          "sampler.set_epoch(epoch) in it");
         return;
@@ -660,7 +631,7 @@ static void judge_epoch(const ls_observe_rank *rank, int k, ls_observe_finding *
 
 static void judge_rate(const ls_observe_rank *rank, int k, ls_observe_finding *out)
 {
-    const cJSON *load = loaded(rank, "optimizer");
+    const ls_event *load = loaded(rank, "optimizer");
     ls_restored_judge_rate(rank, k, load != NULL && writes_again(rank, load), out);
     if (ls_verdict_good(out->verdict.code) && (continues_steps(rank) || continues_epoch(rank))) {
         ls_restored_judge_course(rank, k, out);

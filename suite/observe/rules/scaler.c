@@ -10,8 +10,7 @@
 #include "kernels/core/text.h"
 #include "rules.h"
 #include "suite/observe/trace/job.h"
-#include "suite/observe/trace/scaler_rebuilt.h"
-#include "suite/observe/trace/scaler_skips.h"
+#include "suite/observe/trace/scaler_lost.h"
 
 static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
 {
@@ -24,10 +23,9 @@ static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
 
 static bool was_restored(const ls_observe_rank *rank, const char *what)
 {
-    const cJSON *restore;
-    cJSON_ArrayForEach(restore, rank->restore)
-    {
-        if (strcmp(ls_json_string(restore, "what", ""), what) == 0) {
+    const ls_event *restore;
+    ls_event_each(restore, ls_trace_events(rank, restore)) {
+        if (strcmp(ls_event_text(restore, what, ""), what) == 0) {
             return true;
         }
     }
@@ -124,11 +122,11 @@ static bool check_update(ls_calls *calls, int rank, machine *m, bool learns, see
                          ls_observe_finding *out)
 {
     const ls_call *call = calls->call;
-    double scale = ls_json_number(call->json, "scale", m->scale);
-    double next = ls_json_number(call->json, "next", NAN);
-    int tracker = ls_json_int(call->json, "growth", -1);
+    double scale = ls_event_number(call->json, scale, m->scale);
+    double next = ls_event_number(call->json, next, NAN);
+    int tracker = ls_event_int(call->json, growth, -1);
     bool overflow = ls_calls_scaler_of(calls, call)->found == 1;
-    bool forced = ls_calls_flag(call, "forced") == 1;
+    bool forced = ls_calls_flag(call, forced) == 1;
     bool set = !isnan(m->scale) && scale != m->scale;
     s->set += set;
     s->by_script = s->by_script == NULL && (set || forced) ? call : s->by_script;
@@ -160,14 +158,13 @@ static bool check_update(ls_calls *calls, int rank, machine *m, bool learns, see
 static bool follow(const ls_observe_trace *trace, int rank, int scaler, bool learns, seen *s,
                    ls_observe_finding *out)
 {
-    const cJSON *event, *own = NULL;
-    cJSON_ArrayForEach(event, trace->rank[rank].scaler)
-    {
-        own = ls_json_int(event, "scaler", -1) == scaler ? event : own;
+    const ls_event *event, *own = NULL;
+    ls_event_each(event, ls_trace_events(&trace->rank[rank], scaler)) {
+        own = ls_event_int(event, scaler, -1) == scaler ? event : own;
     }
-    machine m = {ls_json_number(own, "growth_factor", 2),
-                 ls_json_number(own, "backoff_factor", 0.5),
-                 ls_json_int(own, "growth_interval", 2000),
+    machine m = {ls_event_number(own, growth_factor, 2),
+                 ls_event_number(own, backoff_factor, 0.5),
+                 ls_event_int(own, growth_interval, 2000),
                  -1,
                  NAN,
                  NAN};
@@ -245,10 +242,10 @@ static bool judge_loss(const ls_observe_rank *rank, int number, int loss, machin
                        double most, seen *sum, ls_observe_finding *out)
 {
     for (int i = 0; i < rank->step_count; i++) {
-        const cJSON *own = cJSON_GetArrayItem(rank->step[i].losses, loss);
+        const ls_event *own = ls_event_at(rank->step[i].losses, loss);
         ls_record_step step = {.step = rank->step[i].step->step,
-                               .loss_scale = ls_json_number(own, "loss_scale", NAN),
-                               .loss_scale_next = ls_json_number(own, "loss_scale_next", NAN)};
+                               .loss_scale = ls_event_number(own, loss_scale, NAN),
+                               .loss_scale_next = ls_event_number(own, loss_scale_next, NAN)};
         step.skipped = step.loss_scale_next < step.loss_scale;
         if (isnan(step.loss_scale) || isnan(step.loss_scale_next)) {
             return true;
@@ -271,10 +268,10 @@ static bool judge_blocks(const ls_observe_rank *rank, int number, ls_observe_fin
     for (int i = 0; i < rank->step_count; i++) {
         bool lost[2] = {false, false}, skipped[2];
         for (int n = 0; n < 2; n++) {
-            const cJSON *own = cJSON_GetArrayItem(rank->step[i].losses, n);
-            lost[n] = ls_json_number(own, "loss_scale_next", NAN) <
-                      ls_json_number(own, "loss_scale", NAN);
-            skipped[n] = cJSON_IsTrue(cJSON_GetArrayItem(rank->step[i].skips, n));
+            const ls_event *own = ls_event_at(rank->step[i].losses, n);
+            lost[n] =
+                ls_event_number(own, loss_scale_next, NAN) < ls_event_number(own, loss_scale, NAN);
+            skipped[n] = ls_event_is(ls_event_at(rank->step[i].skips, n), LS_TYPE_TRUE);
         }
         const bool wanted[2] = {lost[0] || lost[1], lost[1]};
         for (int n = 0; n < 2; n++) {
@@ -297,13 +294,13 @@ static bool judge_losses(const ls_observe_trace *trace, int rank, const machine 
                          double most, seen *sum, ls_observe_finding *out)
 {
     const ls_observe_rank *own = &trace->rank[rank];
-    int losses = own->step_count > 0 ? cJSON_GetArraySize(own->step[0].losses) : 0;
+    int losses = own->step_count > 0 ? ls_event_count(own->step[0].losses) : 0;
     const cJSON *options = cJSON_GetObjectItemCaseSensitive(own->record->start, "options");
     bool good = true;
     for (int n = 0; n < losses && good; n++) {
         good = judge_loss(own, rank, n, *m, least, most, sum, out);
     }
-    if (good && losses == 2 && cJSON_GetArraySize(own->step[0].skips) == 2 &&
+    if (good && losses == 2 && ls_event_count(own->step[0].skips) == 2 &&
         ls_json_int(options, "scalers", 2) == 2) {
         (void)judge_blocks(own, rank, out);
     }
@@ -350,7 +347,7 @@ void ls_rules_scaler_trace(const ls_observe_trace *trace, ls_observe_finding *ou
     }
     if (trace->attached) {
         ls_observe_finding one = {0};
-        ls_scaler_rebuilt_judge(trace, &one);
+        ls_scaler_lost_scale(trace, &one);
         ls_finding_guess(out, &one);
         judge_calls(trace, &sum, out);
     } else {
@@ -385,7 +382,7 @@ typedef struct skips {
 static void check_attempt(ls_calls *calls, int rank, skips *count, ls_observe_finding *out)
 {
     const ls_call *call = calls->call;
-    int found = ls_calls_flag(call, "found_inf"), stepped = ls_calls_flag(call, "stepped");
+    int found = ls_calls_flag(call, found_inf), stepped = ls_calls_flag(call, stepped);
     count->taken += stepped == 1 ? call->times : 0;
     count->skipped += stepped == 0 ? call->times : 0;
     if (found == 1 && stepped == 1) {
@@ -456,10 +453,9 @@ static bool trains_all_models(const ls_observe_rank *rank)
 
 static bool restored_near(const ls_observe_rank *rank, int64_t step)
 {
-    const cJSON *restore;
-    cJSON_ArrayForEach(restore, rank->restore)
-    {
-        int64_t at = ls_json_integer(restore, "step", 0);
+    const ls_event *restore;
+    ls_event_each(restore, ls_trace_events(rank, restore)) {
+        int64_t at = ls_event_integer(restore, step, 0);
         if (at >= step - 1 && at <= step + 1) {
             return true;
         }
@@ -475,7 +471,7 @@ static bool sends_parameters(const ls_observe_rank *rank, const ls_observe_step 
     for (int c = ls_trace_find(step, LS_CALL_SCALER_STEP, 0); c >= 0 && c < step->call_count; c++) {
         const ls_call *call = &step->call[c];
         if (call->kind == LS_CALL_COLLECTIVE) {
-            sent += call->times * ls_json_number(call->json, "elements", 0);
+            sent += call->times * ls_event_number(call->json, elements, 0);
         }
     }
     for (int i = 0; i < rank->tensor_count; i++) {
@@ -581,7 +577,7 @@ void ls_rules_scaler_skip(const ls_observe_trace *trace, ls_observe_finding *out
     }
     if (trace->attached && trace->world > 0) {
         ls_observe_finding one = {0};
-        ls_scaler_skips_judge(trace, &one);
+        ls_scaler_lost_steps(trace, &one);
         ls_finding_guess(out, &one);
     }
     if (count.taken == 0 && count.skipped > 0) {
@@ -614,18 +610,18 @@ static decisions decisions_of(const ls_observe_step *step)
     for (int c = 0; c < step->call_count && d.count < most; c++) {
         ls_call_kind kind = step->call[c].kind;
         if (kind == LS_CALL_SCALER_STEP || kind == LS_CALL_UPDATE ||
-            (kind == LS_CALL_UNSCALE && ls_calls_flag(&step->call[c], "inside") != 1)) {
+            (kind == LS_CALL_UNSCALE && ls_calls_flag(&step->call[c], inside) != 1)) {
             d.call[d.count++] = &step->call[c];
         }
     }
     return d;
 }
 
-static bool same_number(const ls_call *a, const ls_call *b, const char *member, double *x,
+static bool same_number(const ls_call *a, const ls_call *b, ls_event_member member, double *x,
                         double *y)
 {
-    *x = ls_json_number(a->json, member, NAN);
-    *y = ls_json_number(b->json, member, NAN);
+    *x = ls_event_to_number(ls_event_get(a->json, member), NAN);
+    *y = ls_event_to_number(ls_event_get(b->json, member), NAN);
     return *x == *y || isnan(*x) || isnan(*y);
 }
 
@@ -636,16 +632,16 @@ static void compare_decision(const ls_call *a, const ls_call *b, char *text, siz
     text[0] = '\0';
     if (a->kind != b->kind || a->scaler != b->scaler || a->optimizer != b->optimizer) {
         ls_text_put(text, bytes, "other calls of the scaler (at %.60s, at %.60s)", a->at, b->at);
-    } else if (ls_calls_flag(a, "found_inf") != ls_calls_flag(b, "found_inf")) {
-        ls_text_put(text, bytes, "found_inf is %d and %d", ls_calls_flag(a, "found_inf"),
-                    ls_calls_flag(b, "found_inf"));
-    } else if (ls_calls_flag(a, "stepped") != ls_calls_flag(b, "stepped")) {
+    } else if (ls_calls_flag(a, found_inf) != ls_calls_flag(b, found_inf)) {
+        ls_text_put(text, bytes, "found_inf is %d and %d", ls_calls_flag(a, found_inf),
+                    ls_calls_flag(b, found_inf));
+    } else if (ls_calls_flag(a, stepped) != ls_calls_flag(b, stepped)) {
         ls_text_put(text, bytes, "the optimizer %s and %s",
-                    ls_calls_flag(a, "stepped") == 1 ? "stepped" : "was skipped",
-                    ls_calls_flag(b, "stepped") == 1 ? "stepped" : "was skipped");
-    } else if (!same_number(a, b, "scale", &x, &y)) {
+                    ls_calls_flag(a, stepped) == 1 ? "stepped" : "was skipped",
+                    ls_calls_flag(b, stepped) == 1 ? "stepped" : "was skipped");
+    } else if (!same_number(a, b, LS_NUMBER(scale), &x, &y)) {
         ls_text_put(text, bytes, "the scale is %g and %g", x, y);
-    } else if (!same_number(a, b, "next", &x, &y)) {
+    } else if (!same_number(a, b, LS_NUMBER(next), &x, &y)) {
         ls_text_put(text, bytes, "the next scale is %g and %g", x, y);
     }
 }
@@ -671,11 +667,10 @@ static const ls_call *early_unscale(const ls_observe_rank *rank)
 static const char *restore_place(const ls_observe_rank *rank, const char *what,
                                  const char *otherwise)
 {
-    const cJSON *restore;
-    cJSON_ArrayForEach(restore, rank->restore)
-    {
-        if (strcmp(ls_json_string(restore, "what", ""), what) == 0) {
-            return ls_json_string(restore, "at", otherwise);
+    const ls_event *restore;
+    ls_event_each(restore, ls_trace_events(rank, restore)) {
+        if (strcmp(ls_event_text(restore, what, ""), what) == 0) {
+            return ls_event_text(restore, at, otherwise);
         }
     }
     return otherwise;
@@ -768,9 +763,9 @@ static int count_skipped(const ls_observe_trace *trace)
         count += !trace->attached && step->step->skipped;
         for (int c = 0; c < step->call_count; c++) {
             const ls_call *call = &step->call[c];
-            bool unscales = call->kind == LS_CALL_UNSCALE && ls_calls_flag(call, "inside") != 1;
-            bool found = unscales && ls_calls_flag(call, "found_inf") == 1;
-            bool skips = call->kind == LS_CALL_SCALER_STEP && ls_calls_flag(call, "stepped") == 0;
+            bool unscales = call->kind == LS_CALL_UNSCALE && ls_calls_flag(call, inside) != 1;
+            bool found = unscales && ls_calls_flag(call, found_inf) == 1;
+            bool skips = call->kind == LS_CALL_SCALER_STEP && ls_calls_flag(call, stepped) == 0;
             count += found || (skips && !before) ? call->times : 0;
             before = call->kind != LS_CALL_UPDATE && (before || found);
         }

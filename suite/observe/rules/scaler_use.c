@@ -70,7 +70,7 @@ static void look_once(ls_calls *calls, int rank, int *counted, ls_observe_findin
         return;
     }
     const ls_calls_grad *grad = &own->grad;
-    bool unscales = call->kind == LS_CALL_UNSCALE && ls_calls_flag(call, "inside") != 1 &&
+    bool unscales = call->kind == LS_CALL_UNSCALE && ls_calls_flag(call, inside) != 1 &&
                     scaler != NULL && scaler->enabled;
     bool steps = call->kind == LS_CALL_SCALER_STEP && scaler != NULL && scaler->enabled;
     *counted += steps ? call->times : 0;
@@ -111,7 +111,7 @@ void ls_rules_scaler_once(const ls_observe_trace *trace, ls_observe_finding *out
  * is above it, as one that is times the scale may be. */
 static double clips_scaled(const ls_calls *calls)
 {
-    double limit = ls_json_number(calls->call->json, "limit", INFINITY);
+    double limit = ls_event_number(calls->call->json, limit, INFINITY);
     bool any = false;
     int clipped = calls->call->optimizer; /* whose gradients; -1: of any */
     for (int o = 0; o < LS_CALLS_OPTIMIZERS; o++) {
@@ -130,7 +130,7 @@ static double clips_scaled(const ls_calls *calls)
                       ? scaler->optimizers != 0
                       : (scaler->optimizers >> clipped & 1) != 0;
         if (scaler->enabled && of && scaler->scale > 1 && limit < scaler->scale) {
-            return ls_json_int(calls->call->json, "params", 1) != 0 ? scaler->scale : 0;
+            return ls_event_int(calls->call->json, params, 1) != 0 ? scaler->scale : 0;
         }
     }
     return 0;
@@ -147,7 +147,7 @@ typedef struct scaled_clip {
 static void note_scaled_clip(const ls_calls *calls, scaled_clip *list, int most)
 {
     double scale = clips_scaled(calls);
-    double limit = ls_json_number(calls->call->json, "limit", NAN);
+    double limit = ls_event_number(calls->call->json, limit, NAN);
     for (int i = 0; i < most && scale > 0; i++) {
         scaled_clip *own = &list[i];
         if (own->at == NULL) {
@@ -198,7 +198,7 @@ static void look_at_backward(ls_calls *calls, int rank, ls_observe_finding *out)
         const ls_calls_grad *grad = &calls->optimizer[o].grad;
         const ls_calls_scaler *scaler = ls_calls_sole_scaler(calls, o);
         if (scaler == NULL ||
-            scaler != &calls->scaler[ls_json_int(calls->call->json, "scaled", 0)]) {
+            scaler != &calls->scaler[ls_event_int(calls->call->json, scaled, 0)]) {
             continue;
         }
         if (grad->unscaled > 0) {
@@ -244,7 +244,7 @@ static void look_at_step(ls_calls *calls, int rank, ls_observe_finding *out)
 static void look_at_order(ls_calls *calls, int rank, int *counted, ls_observe_finding *out)
 {
     const ls_call *call = calls->call;
-    int by = ls_json_int(call->json, "scaled", -1);
+    int by = ls_event_int(call->json, scaled, -1);
     bool scaled = call->kind == LS_CALL_BACKWARD && by >= 0 && by < LS_CALLS_SCALERS;
     *counted += scaled || call->kind == LS_CALL_CLIP || call->kind == LS_CALL_SCALER_STEP ||
                         call->kind == LS_CALL_UPDATE
@@ -261,8 +261,8 @@ static void look_at_order(ls_calls *calls, int rank, int *counted, ls_observe_fi
  * none of its own, and torch itself ends a job at the second step without update(). */
 static int steps_to_judge(const ls_calls *calls)
 {
-    const cJSON *observe = cJSON_GetObjectItemCaseSensitive(calls->rank->record->start, "observe");
-    bool whole = ls_json_int(observe, "steps", 0) != 1;
+    const ls_event *observe = ls_event_object(calls->rank->start, observe);
+    bool whole = ls_event_int(observe, steps, 0) != 1;
     return whole && ls_calls_count(calls->optimizers) == 1 ? 1 : 2;
 }
 
@@ -313,7 +313,7 @@ static void look_at_plain(ls_calls *calls, int rank, const ls_calls_grad *grad,
                           ls_observe_finding *out)
 {
     const ls_call *plain = grad->plain_call;
-    bool dropped = ls_calls_flag(plain, "dropped") == 1;
+    bool dropped = ls_calls_flag(plain, dropped) == 1;
     if (grad->scaled == 0 && grad->derived == 0) {
         fail_at(calls, rank, plain->at,
                 "scaler.step divides gradients by the scale whose loss was never multiplied by it",
@@ -356,14 +356,14 @@ static void look_at_losses(ls_calls *calls, int rank, int *counted, ls_observe_f
     const ls_call *call = calls->call;
     const ls_calls_optimizer *own = ls_calls_optimizer_of(calls, call);
     const ls_calls_scaler *scaler = ls_calls_scaler_of(calls, call);
-    *counted += call->kind == LS_CALL_BACKWARD && ls_json_int(call->json, "scaled", -1) >= 0
+    *counted += call->kind == LS_CALL_BACKWARD && ls_event_int(call->json, scaled, -1) >= 0
                     ? call->times
                     : 0;
-    if (call->kind == LS_CALL_SCALE && ls_calls_flag(call, "again") == 1) {
+    if (call->kind == LS_CALL_SCALE && ls_calls_flag(call, again) == 1) {
         fail(calls, rank, "scaler.scale is given what it has returned: the loss is scaled twice",
              "scaler.scale(scaler.scale(loss))", "call scaler.scale(loss) once for each loss", out);
     }
-    if (call->kind == LS_CALL_BACKWARD && ls_calls_flag(call, "penalty") == 1) {
+    if (call->kind == LS_CALL_BACKWARD && ls_calls_flag(call, penalty) == 1) {
         fail(calls, rank,
              "a loss is made of gradients of a scaled loss (create_graph), and the script never "
              "asks for the scale",
@@ -371,7 +371,7 @@ static void look_at_losses(ls_calls *calls, int rank, int *counted, ls_observe_f
              "multiply the gradients by 1 / scaler.get_scale() before the penalty is made of them",
              out);
     }
-    if (call->kind == LS_CALL_BACKWARD && ls_calls_flag(call, "added") == 1) {
+    if (call->kind == LS_CALL_BACKWARD && ls_calls_flag(call, added) == 1) {
         fail(calls, rank,
              "a term that scale() has not multiplied is added to a scaled loss, and the gradients "
              "of both are divided by the scale",
@@ -405,11 +405,11 @@ typedef struct discards {
     const char *at;      /* of the first one */
 } discards;
 
-static void see_discard(discards *seen, const cJSON *call)
+static void see_discard(discards *seen, const ls_event *call)
 {
-    const char *word = ls_json_string(call, "call", "");
+    const char *word = ls_event_text(call, call, "");
     if (strcmp(word, "backward") == 0) {
-        seen->loss_finite = isfinite(ls_json_number(call, "loss", NAN));
+        seen->loss_finite = isfinite(ls_event_number(call, loss, NAN));
         seen->overflows += seen->waiting != NULL;
         seen->most = seen->overflows > seen->most ? seen->overflows : seen->most;
         seen->at = seen->at == NULL ? seen->waiting : seen->at;
@@ -417,9 +417,9 @@ static void see_discard(discards *seen, const cJSON *call)
     } else if (strcmp(word, "update") == 0) {
         seen->waiting = NULL;
         seen->overflows = 0;
-    } else if (strcmp(word, "zero_grad") == 0 && ls_json_int(call, "discards", 0) > 0 &&
-               seen->loss_finite && !ls_json_bool(call, "finite", true)) {
-        seen->waiting = ls_json_string(call, "at", "");
+    } else if (strcmp(word, "zero_grad") == 0 && ls_event_int(call, discards, 0) > 0 &&
+               seen->loss_finite && !ls_event_bool(call, finite, true)) {
+        seen->waiting = ls_event_text(call, at, "");
     }
 }
 
@@ -448,11 +448,9 @@ static void judge_discards(const ls_observe_trace *trace, ls_observe_finding *ou
                 see_discard(&seen, rank->step[i].call[c].json);
             }
         }
-        const cJSON *tail, *call;
-        cJSON_ArrayForEach(tail, rank->unfinished)
-        {
-            cJSON_ArrayForEach(call, cJSON_GetObjectItemCaseSensitive(tail, "calls"))
-            {
+        const ls_event *tail, *call;
+        ls_event_each(tail, ls_trace_events(rank, unfinished)) {
+            ls_event_each(call, ls_event_list(tail, calls)) {
                 see_discard(&seen, call);
             }
         }

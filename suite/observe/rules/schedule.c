@@ -120,14 +120,13 @@ static double rate_of(const schedule *s, double base, int64_t step)
 /* Of the data that was trained on, from a pass that went through all of it; NaN: not known. */
 static double steps_per_epoch(const ls_observe_rank *rank, const cJSON *options)
 {
-    const cJSON *data;
+    const ls_event *data;
     double images =
         ls_json_number(options, "batch-size", NAN) * ls_json_number(options, "accumulate", 1);
-    cJSON_ArrayForEach(data, rank->data)
-    {
-        if (ls_pass_is_trained(data) && ls_json_bool(data, "whole", false) &&
-            ls_json_number(data, "length", 0) > 0) {
-            return ls_json_number(data, "count", NAN) / images;
+    ls_event_each(data, ls_trace_events(rank, data)) {
+        if (ls_pass_is_trained(data) && ls_event_bool(data, whole, false) &&
+            ls_event_number(data, length, 0) > 0) {
+            return ls_event_number(data, count, NAN) / images;
         }
     }
     return NAN;

@@ -9,9 +9,9 @@
 #include "suite/observe/trace/pass.h"
 #include "rules.h"
 
-static const char *place_of(const cJSON *data)
+static const char *place_of(const ls_event *data)
 {
-    return ls_json_string(data, "at", "");
+    return ls_event_text(data, at, "");
 }
 
 /* ---- validation.fixed ------------------------------------------------------------------------ */
@@ -24,24 +24,23 @@ typedef struct change {
     bool vary; /* several classes */
 } change;
 
-static void compare(const cJSON *a, const cJSON *b, change *out)
+static void compare(const ls_event *a, const ls_event *b, change *out)
 {
-    const cJSON *x, *y, *second = cJSON_GetObjectItemCaseSensitive(b, "content");
-    cJSON_ArrayForEach(x, cJSON_GetObjectItemCaseSensitive(a, "content"))
-    {
-        const cJSON *index = cJSON_GetArrayItem(x, 0), *class = cJSON_GetArrayItem(x, 2);
-        cJSON_ArrayForEach(y, second)
-        {
-            const cJSON *index2 = cJSON_GetArrayItem(y, 0), *class2 = cJSON_GetArrayItem(y, 2);
-            if (!cJSON_IsNumber(index) || !cJSON_IsNumber(index2) || !cJSON_IsNumber(class) ||
-                !cJSON_IsNumber(class2) || index->valuedouble != index2->valuedouble) {
+    const ls_event *x, *y, *second = ls_event_list(b, content);
+    ls_event_each(x, ls_event_list(a, content)) {
+        const ls_event *index = ls_event_at(x, 0), *class = ls_event_at(x, 2);
+        ls_event_each(y, second) {
+            const ls_event *index2 = ls_event_at(y, 0), *class2 = ls_event_at(y, 2);
+            if (!ls_event_is_number(index) || !ls_event_is_number(index2) ||
+                !ls_event_is_number(class) || !ls_event_is_number(class2) ||
+                index->number != index2->number) {
                 continue;
             }
-            out->vary = out->vary || (out->common > 0 && out->first != class->valuedouble);
-            out->first = class->valuedouble;
+            out->vary = out->vary || (out->common > 0 && out->first != class->number);
+            out->first = class->number;
             out->common++;
-            out->classes += class->valuedouble == class2->valuedouble;
-            out->other += !cJSON_Compare(cJSON_GetArrayItem(x, 1), cJSON_GetArrayItem(y, 1), true);
+            out->classes += class->number == class2->number;
+            out->other += !ls_event_equal(ls_event_at(x, 1), ls_event_at(y, 1));
             break;
         }
     }
@@ -52,7 +51,7 @@ static const ls_tol changed =
     LS_TOL(4, "samples: fewer may be made anew for another reason, as a cut-out of a broken one");
 static const ls_tol changed_share = LS_TOL(0.1, "of the samples: a flip changes half of them");
 
-static void judge_change(const ls_observe_rank *rank, int k, const cJSON *a, const cJSON *b,
+static void judge_change(const ls_observe_rank *rank, int k, const ls_event *a, const ls_event *b,
                          int *compared, ls_observe_finding *out)
 {
     change c = {0};
@@ -66,7 +65,7 @@ static void judge_change(const ls_observe_rank *rank, int k, const cJSON *a, con
     }
     /* A pass over training data may be a training score, which is taken with its changes. */
     bool own = ls_pass_is_over_training_data(rank, a);
-    bool stored = cJSON_HasObjectItem(a, "source");
+    bool stored = ls_event_has(a, source);
     ls_verdict_set(&out->verdict, own || !stored ? LS_WEAK : LS_FAIL,
                    "rank %d: %d of %d samples of the validation at %s are not what they were in "
                    "the pass before, with the same classes%s",
@@ -76,7 +75,7 @@ static void judge_change(const ls_observe_rank *rank, int k, const cJSON *a, con
                              : "");
     ls_verdict_cause(&out->verdict, "validation samples are changed at random: the training's "
                                     "augmentation is applied to them, too");
-    ls_finding_blame(out, ls_job_data_place(a, "cut_at"),
+    ls_finding_blame(out, ls_job_data_place(a, cut_at),
                      "give the validation a data set of its own without random changes, also where "
                      "random_split makes both of one");
 }
@@ -90,12 +89,12 @@ void ls_rules_validation_fixed(const ls_observe_trace *trace, ls_observe_finding
         return;
     }
     for (int k = 0; k < trace->world; k++) {
-        const cJSON *a, *b;
-        cJSON_ArrayForEach(a, trace->rank[k].data)
-        {
-            for (b = a->next; ls_pass_is_validation(a) && b != NULL; b = b->next) {
+        const ls_event *a, *b;
+        ls_event_each(a, ls_trace_events(&trace->rank[k], data)) {
+            for (b = ls_event_after(a); ls_pass_is_validation(a) && b != NULL;
+                 b = ls_event_after(b)) {
                 if (ls_pass_is_validation(b) && strcmp(place_of(a), place_of(b)) == 0 &&
-                    ls_json_int(a, "loader", -1) == ls_json_int(b, "loader", -2)) {
+                    ls_event_int(a, loader, -1) == ls_event_int(b, loader, -2)) {
                     judge_change(&trace->rank[k], k, a, b, &compared, out);
                     break;
                 }
@@ -126,12 +125,11 @@ typedef struct after {
 static void note(const ls_call *call, after *out)
 {
     out->combined += ls_calls_combine(call);
-    double elements = ls_json_number(call->json, "elements", 0);
+    double elements = ls_event_number(call->json, elements, 0);
     bool batch = elements >= out->batch && fmod(elements, out->batch) == 0;
-    if (strstr(ls_calls_text(call, "op"), "gather") != NULL &&
-        (batch || elements == out->samples)) {
+    if (strstr(ls_calls_text(call, op), "gather") != NULL && (batch || elements == out->samples)) {
         out->gathers++;
-        if (ls_calls_flag(call, "cut") == 0) {
+        if (ls_calls_flag(call, cut) == 0) {
             out->batches += batch ? call->times : 0;
             out->at_end += elements == out->samples ? call->times : 0;
             out->counted = out->counted == NULL ? call : out->counted;
@@ -141,14 +139,14 @@ static void note(const ls_call *call, after *out)
 
 static bool is_eval(const ls_call *call)
 {
-    return call->kind == LS_CALL_FORWARD && ls_calls_flag(call, "grad") == 0 &&
-           ls_calls_flag(call, "training") == 0;
+    return call->kind == LS_CALL_FORWARD && ls_calls_flag(call, grad) == 0 &&
+           ls_calls_flag(call, training) == 0;
 }
 
-static after look(const ls_observe_rank *rank, const cJSON *data)
+static after look(const ls_observe_rank *rank, const ls_event *data)
 {
-    after found = {.batch = fmax(2, ls_json_number(data, "batch", INFINITY)),
-                   .samples = fmax(2, ls_json_number(data, "count", INFINITY))};
+    after found = {.batch = fmax(2, ls_event_number(data, batch, INFINITY)),
+                   .samples = fmax(2, ls_event_number(data, count, INFINITY))};
     int count;
     const ls_observe_step *step = ls_pass_steps(rank, data, &count);
     for (int i = 0; i < count; i++) {
@@ -161,7 +159,7 @@ static after look(const ls_observe_rank *rank, const cJSON *data)
         for (int c = 0; c < step[i].call_count; c++) {
             const ls_call *call = &step[i].call[c];
             if (found.forwards > 0 && call->kind == LS_CALL_FORWARD) {
-                inside = ls_calls_flag(call, "grad") == 0;
+                inside = ls_calls_flag(call, grad) == 0;
             }
             if (inside && call->kind == LS_CALL_COLLECTIVE) {
                 note(call, &found);
@@ -174,14 +172,13 @@ static after look(const ls_observe_rank *rank, const cJSON *data)
 /* ---- validation.choice ----------------------------------------------------------------------- */
 
 /* A file of the best weights so far, by its name. */
-static const cJSON *best_of(const ls_observe_rank *rank)
+static const ls_event *best_of(const ls_observe_rank *rank)
 {
-    const cJSON *save;
-    cJSON_ArrayForEach(save, rank->save)
-    {
-        const char *path = ls_json_string(save, "path", ""), *name = strrchr(path, '/');
+    const ls_event *save;
+    ls_event_each(save, ls_trace_events(rank, save)) {
+        const char *path = ls_event_text(save, path, ""), *name = strrchr(path, '/');
         name = name == NULL ? path : name + 1;
-        if (ls_json_int(save, "step", 0) > 0 &&
+        if (ls_event_int(save, step, 0) > 0 &&
             (strstr(name, "best") != NULL || strstr(name, "Best") != NULL)) {
             return save;
         }
@@ -193,10 +190,9 @@ static void judge_best(const ls_observe_trace *trace, int k, int *divided, int *
                        ls_observe_finding *out)
 {
     const ls_observe_rank *rank = &trace->rank[k];
-    const cJSON *data, *best = best_of(rank);
+    const ls_event *data, *best = best_of(rank);
     int own = 0, others = 0;
-    cJSON_ArrayForEach(data, rank->data)
-    {
+    ls_event_each(data, ls_trace_events(rank, data)) {
         if (ls_pass_is_validation(data)) {
             after found = look(rank, data);
             bool parted = ls_pass_is_divided(data, trace->world);
@@ -213,10 +209,10 @@ static void judge_best(const ls_observe_trace *trace, int k, int *divided, int *
     ls_verdict_fail(&out->verdict,
                     "rank %d: %.100s is chosen by a validation that is divided among %d ranks, "
                     "and nothing is put together after any of %d",
-                    k, ls_json_string(best, "path", ""), trace->world, own);
+                    k, ls_event_text(best, path, ""), trace->world, own);
     ls_verdict_cause(&out->verdict, "the best weights are chosen by the score of the rank's own "
                                     "part of the samples");
-    ls_finding_blame(out, ls_json_string(best, "at", ""),
+    ls_finding_blame(out, ls_event_text(best, at, ""),
                      "all_reduce the sums and counts of the ranks before they are divided and "
                      "compared");
 }
@@ -228,7 +224,7 @@ static const ls_call *decision_at(const ls_observe_rank *rank, int index)
         for (int c = 0; c < rank->step[i].call_count; c++) {
             const ls_call *call = &rank->step[i].call[c];
             if (call->kind == LS_CALL_COLLECTIVE &&
-                strcmp(ls_calls_text(call, "use"), "decision") == 0 && index-- == 0) {
+                strcmp(ls_calls_text(call, use), "decision") == 0 && index-- == 0) {
                 return call;
             }
         }
@@ -247,12 +243,12 @@ static void judge_decisions(const ls_observe_trace *trace, int k, int *chosen,
     const ls_call *a, *b;
     for (int i = 0; (a = decision_at(&trace->rank[0], i)) != NULL; i++) {
         b = decision_at(&trace->rank[k], i);
-        const char *monitor = ls_calls_text(a, "monitor");
-        if (b == NULL || monitor[0] == '\0' || strcmp(monitor, ls_calls_text(b, "monitor")) != 0) {
+        const char *monitor = ls_calls_text(a, monitor);
+        if (b == NULL || monitor[0] == '\0' || strcmp(monitor, ls_calls_text(b, monitor)) != 0) {
             continue;
         }
-        double x = ls_json_number(a->json, "value", NAN);
-        double y = ls_json_number(b->json, "value", NAN);
+        double x = ls_event_number(a->json, value, NAN);
+        double y = ls_event_number(b->json, value, NAN);
         *chosen += !isnan(x) && !isnan(y);
         if (!(fabs(x - y) > rounding.value * fmax(fabs(x), fabs(y)))) {
             continue;
@@ -308,19 +304,17 @@ static double drawn_again(const ls_observe_trace *trace, int number, double *len
     int count = 0, again = 0;
     *length = NAN;
     for (int k = 0; k < trace->world && all != NULL; k++) {
-        const cJSON *data, *entry;
+        const ls_event *data, *entry;
         int index = number;
-        cJSON_ArrayForEach(data, trace->rank[k].data)
-        {
+        ls_event_each(data, ls_trace_events(&trace->rank[k], data)) {
             if (!ls_pass_is_validation(data) || index-- != 0) {
                 continue;
             }
             *length =
-                ls_json_number(data, "modulus", 0) == 1 ? ls_json_number(data, "length", NAN) : NAN;
-            cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(data, "kept"))
-            {
-                if (count < MOST && cJSON_IsNumber(entry)) {
-                    all[count++] = entry->valuedouble;
+                ls_event_number(data, modulus, 0) == 1 ? ls_event_number(data, length, NAN) : NAN;
+            ls_event_each(entry, ls_event_list(data, kept)) {
+                if (count < MOST && ls_event_is_number(entry)) {
+                    all[count++] = entry->number;
                 }
             }
         }
@@ -338,7 +332,7 @@ static double drawn_again(const ls_observe_trace *trace, int number, double *len
 static const ls_tol padding_share =
     LS_TOL(0.01, "of the samples: what a sampler's padding adds to a large set moves no score");
 
-static void judge_padding(const ls_observe_trace *trace, int number, const cJSON *data,
+static void judge_padding(const ls_observe_trace *trace, int number, const ls_event *data,
                           int *gathered, ls_observe_finding *out)
 {
     after found = look(&trace->rank[0], data);
@@ -366,14 +360,13 @@ static void judge_padding(const ls_observe_trace *trace, int number, const cJSON
 void ls_rules_validation_padding(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     int gathered = 0, number = 0;
-    const cJSON *data;
+    const ls_event *data;
     if (!trace->attached || trace->world < 2) {
         ls_verdict_set(&out->verdict, trace->attached ? LS_SKIP : LS_UNSUPPORTED, "%s",
                        trace->attached ? "one rank" : "the trainer's own events hold no calls");
         return;
     }
-    cJSON_ArrayForEach(data, trace->rank[0].data)
-    {
+    ls_event_each(data, ls_trace_events(&trace->rank[0], data)) {
         if (ls_pass_is_validation(data)) {
             judge_padding(trace, number++, data, &gathered, out);
         }

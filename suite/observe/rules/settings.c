@@ -25,23 +25,22 @@ static bool same_rate(double a, double b)
     return fabs(a - b) <= rounded_rate.value * fmax(fabs(a), fabs(b));
 }
 
-static const cJSON *groups_of(const cJSON *optimizer)
+static const ls_event *groups_of(const ls_event *optimizer)
 {
-    return cJSON_GetObjectItemCaseSensitive(optimizer, "groups");
+    return ls_event_list(optimizer, groups);
 }
 
-static int params_of(const cJSON *group)
+static int params_of(const ls_event *group)
 {
-    return cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(group, "params"));
+    return ls_event_count(ls_event_list(group, params));
 }
 
 static bool was_restored(const ls_observe_rank *rank, int optimizer)
 {
-    const cJSON *restore;
-    cJSON_ArrayForEach(restore, rank->restore)
-    {
-        int which = ls_json_int(restore, "which", -1);
-        if (strcmp(ls_json_string(restore, "what", ""), "optimizer") == 0 &&
+    const ls_event *restore;
+    ls_event_each(restore, ls_trace_events(rank, restore)) {
+        int which = ls_event_int(restore, which, -1);
+        if (strcmp(ls_event_text(restore, what, ""), "optimizer") == 0 &&
             (which < 0 || which == optimizer)) {
             return true;
         }
@@ -57,7 +56,7 @@ typedef struct rates {
     bool moves;
     double given_first;
     bool given_moves;
-    const cJSON *group;
+    const ls_event *group;
 } rates;
 
 typedef struct course {
@@ -72,9 +71,8 @@ typedef struct course {
 
 static double rate_in(const ls_call *call, int group)
 {
-    const cJSON *rate =
-        cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(call->json, "lr"), group);
-    return cJSON_IsNumber(rate) ? rate->valuedouble : NAN;
+    const ls_event *rate = ls_event_at(ls_event_list(call->json, lr), group);
+    return ls_event_is_number(rate) ? rate->number : NAN;
 }
 
 static void add_step(course *c, const ls_call *call)
@@ -106,19 +104,18 @@ static void add_schedule(course *c, const ls_call *call)
     c->schedule = call;
 }
 
-static course course_of(const ls_observe_rank *rank, const cJSON *optimizer)
+static course course_of(const ls_observe_rank *rank, const ls_event *optimizer)
 {
-    course c = {.rate_at = ls_json_string(optimizer, "rate_at", ""),
-                .set_at = ls_json_string(optimizer, "set_at", "")};
-    const cJSON *group;
-    cJSON_ArrayForEach(group, groups_of(optimizer))
-    {
+    course c = {.rate_at = ls_event_text(optimizer, rate_at, ""),
+                .set_at = ls_event_text(optimizer, set_at, "")};
+    const ls_event *group;
+    ls_event_each(group, groups_of(optimizer)) {
         if (c.count < GROUPS) {
             c.group[c.count++] =
-                (rates){ls_json_number(group, "built_lr", NAN), NAN, false, NAN, false, group};
+                (rates){ls_event_number(group, built_lr, NAN), NAN, false, NAN, false, group};
         }
     }
-    int number = ls_json_int(optimizer, "optimizer", -1);
+    int number = ls_event_int(optimizer, optimizer, -1);
     for (int i = 0; i < rank->step_count; i++) {
         for (int k = 0; k < rank->step[i].call_count; k++) {
             const ls_call *call = &rank->step[i].call[k];
@@ -132,13 +129,12 @@ static course course_of(const ls_observe_rank *rank, const cJSON *optimizer)
     return c;
 }
 
-static bool is_trained(const ls_observe_rank *rank, const cJSON *group)
+static bool is_trained(const ls_observe_rank *rank, const ls_event *group)
 {
-    const cJSON *param;
-    cJSON_ArrayForEach(param, cJSON_GetObjectItemCaseSensitive(group, "params"))
-    {
+    const ls_event *param;
+    ls_event_each(param, ls_event_list(group, params)) {
         const ls_observe_tensor *tensor =
-            cJSON_IsString(param) ? ls_job_tensor(rank, param->valuestring) : NULL;
+            ls_event_is_text(param) ? ls_job_tensor(rank, param->text) : NULL;
         if (tensor != NULL && tensor->trainable) {
             return true;
         }
@@ -152,14 +148,13 @@ typedef enum apart { APART_NOT, APART_BY_NAME, APART_BY_MARK } apart;
 
 static apart compare_marks(const rates *a, const rates *b)
 {
-    const cJSON *own = cJSON_GetObjectItemCaseSensitive(a->group, "own"), *one;
-    const cJSON *other = cJSON_GetObjectItemCaseSensitive(b->group, "own");
-    apart found = cJSON_GetArraySize(own) == cJSON_GetArraySize(other) ? APART_NOT : APART_BY_MARK;
-    cJSON_ArrayForEach(one, own)
-    {
-        const cJSON *same = cJSON_GetObjectItemCaseSensitive(other, one->string);
-        if (!cJSON_Compare(one, same, true)) {
-            bool named = cJSON_IsString(one) && cJSON_IsString(same);
+    const ls_event *own = ls_event_object(a->group, own), *one;
+    const ls_event *other = ls_event_object(b->group, own);
+    apart found = ls_event_count(own) == ls_event_count(other) ? APART_NOT : APART_BY_MARK;
+    ls_event_each(one, own) {
+        const ls_event *same = ls_event_find(other, ls_event_key(one));
+        if (!ls_event_equal(one, same)) {
+            bool named = ls_event_is_text(one) && ls_event_is_text(same);
             apart now = named ? APART_BY_NAME : APART_BY_MARK;
             found = now > found ? now : found;
         }
@@ -238,7 +233,7 @@ static void judge_unread(const ls_observe_rank *rank, const course *c, int optim
         for (int k = 0; k < rank->step[i].call_count; k++) {
             const ls_call *call = &rank->step[i].call[k];
             if (call->kind == LS_CALL_OPTIMIZER_STEP && call->optimizer == optimizer &&
-                ls_calls_text(call, "unread")[0] != '\0') {
+                ls_calls_text(call, unread)[0] != '\0') {
                 first = first == NULL ? call : first;
                 count += call->times;
             }
@@ -247,7 +242,7 @@ static void judge_unread(const ls_observe_rank *rank, const course *c, int optim
     if (count < 2) {
         return;
     }
-    bool defaults = strcmp(ls_calls_text(first, "unread"), "defaults") == 0;
+    bool defaults = strcmp(ls_calls_text(first, unread), "defaults") == 0;
     ls_verdict_fail(&out->verdict, "%s is changed, and the rate stays at %g in all %d steps",
                     defaults ? "optimizer.defaults['lr']" : "an attribute lr of the optimizer",
                     c->group[0].first, c->steps);
@@ -276,14 +271,13 @@ typedef struct decayed {
     int groups, params, biases, norms, others; /* others: weights */
 } decayed;
 
-static void add_group(const ls_observe_rank *rank, const cJSON *group, decayed *d)
+static void add_group(const ls_observe_rank *rank, const ls_event *group, decayed *d)
 {
-    const cJSON *param;
+    const ls_event *param;
     d->groups++;
-    cJSON_ArrayForEach(param, cJSON_GetObjectItemCaseSensitive(group, "params"))
-    {
-        if (cJSON_IsString(param)) {
-            bool norm = is_norm(rank, param->valuestring), bias = is_bias(param->valuestring);
+    ls_event_each(param, ls_event_list(group, params)) {
+        if (ls_event_is_text(param)) {
+            bool norm = is_norm(rank, param->text), bias = is_bias(param->text);
             d->params++;
             d->norms += norm;
             d->biases += bias && !norm;
@@ -292,14 +286,12 @@ static void add_group(const ls_observe_rank *rank, const cJSON *group, decayed *
     }
 }
 
-static bool is_in_a_name(const cJSON *optimizer, const char *word)
+static bool is_in_a_name(const ls_event *optimizer, const char *word)
 {
-    const cJSON *group, *param;
-    cJSON_ArrayForEach(group, groups_of(optimizer))
-    {
-        cJSON_ArrayForEach(param, cJSON_GetObjectItemCaseSensitive(group, "params"))
-        {
-            if (cJSON_IsString(param) && strcasestr(param->valuestring, word) != NULL) {
+    const ls_event *group, *param;
+    ls_event_each(group, groups_of(optimizer)) {
+        ls_event_each(param, ls_event_list(group, params)) {
+            if (ls_event_is_text(param) && strcasestr(param->text, word) != NULL) {
                 return true;
             }
         }
@@ -309,15 +301,14 @@ static bool is_in_a_name(const cJSON *optimizer, const char *word)
 
 /* A list of the script whose words for norms are in no parameter's name: it was made for another
  * model. */
-static const char *unknown_norm(const cJSON *optimizer, const char **at)
+static const char *unknown_norm(const ls_event *optimizer, const char **at)
 {
-    const cJSON *spared = cJSON_GetObjectItemCaseSensitive(optimizer, "spared"), *word;
-    *at = ls_json_string(spared, "at", "");
-    cJSON_ArrayForEach(word, cJSON_GetObjectItemCaseSensitive(spared, "words"))
-    {
-        if (cJSON_IsString(word) && strcasestr(word->valuestring, "norm") != NULL &&
-            !is_in_a_name(optimizer, word->valuestring)) {
-            return word->valuestring;
+    const ls_event *spared = ls_event_object(optimizer, spared), *word;
+    *at = ls_event_text(spared, at, "");
+    ls_event_each(word, ls_event_list(spared, words)) {
+        if (ls_event_is_text(word) && strcasestr(word->text, "norm") != NULL &&
+            !is_in_a_name(optimizer, word->text)) {
+            return word->text;
         }
     }
     return NULL;
@@ -333,12 +324,11 @@ static bool has_frozen(const ls_observe_rank *rank)
     return false;
 }
 
-static bool spares_biases(const cJSON *optimizer)
+static bool spares_biases(const ls_event *optimizer)
 {
-    const cJSON *word, *spared = cJSON_GetObjectItemCaseSensitive(optimizer, "spared");
-    cJSON_ArrayForEach(word, cJSON_GetObjectItemCaseSensitive(spared, "words"))
-    {
-        if (cJSON_IsString(word) && strstr(word->valuestring, "bias") != NULL) {
+    const ls_event *word, *spared = ls_event_object(optimizer, spared);
+    ls_event_each(word, ls_event_list(spared, words)) {
+        if (ls_event_is_text(word) && strstr(word->text, "bias") != NULL) {
             return true;
         }
     }
@@ -347,8 +337,8 @@ static bool spares_biases(const cJSON *optimizer)
 
 /* Whether a filter that catches nothing, or everything, may be right for this model: one by norms
  * alone where there are none, or a frozen model's few prompts, which do not decay. */
-static bool may_be_meant(const ls_observe_rank *rank, const cJSON *optimizer, const decayed *with,
-                         const decayed *without)
+static bool may_be_meant(const ls_observe_rank *rank, const ls_event *optimizer,
+                         const decayed *with, const decayed *without)
 {
     bool by_norms = without->params == 0 && with->norms == 0 && !spares_biases(optimizer);
     return by_norms || (with->params == 0 && has_frozen(rank));
@@ -357,15 +347,14 @@ static bool may_be_meant(const ls_observe_rank *rank, const cJSON *optimizer, co
 /* Groups with and without decay: a filter by name that catches nothing, everything, or the wrong
  * ones. What is usual is no decay of norms and biases; which weights have one is the script's
  * choice. */
-static void judge_decay(const ls_observe_rank *rank, const cJSON *optimizer,
+static void judge_decay(const ls_observe_rank *rank, const ls_event *optimizer,
                         ls_observe_finding *out)
 {
     decayed with = {0}, without = {0};
-    const cJSON *group;
+    const ls_event *group;
     const char *wrong = NULL;
-    cJSON_ArrayForEach(group, groups_of(optimizer))
-    {
-        double decay = ls_json_number(group, "weight_decay", NAN);
+    ls_event_each(group, groups_of(optimizer)) {
+        double decay = ls_event_number(group, weight_decay, NAN);
         if (!isnan(decay)) {
             add_group(rank, group, decay > 0 ? &with : &without);
         }
@@ -411,7 +400,7 @@ static void judge_decay(const ls_observe_rank *rank, const cJSON *optimizer,
                        with.norms);
     }
     if (wrong != NULL || (without.params == 0 && with.norms > 0)) {
-        ls_finding_blame(out, ls_json_string(optimizer, "at", ""),
+        ls_finding_blame(out, ls_event_text(optimizer, at, ""),
                          "choose by the parameter's shape (p.dim() < 2: no decay), and print the "
                          "groups' sizes once");
     }
@@ -439,27 +428,25 @@ static const char *meant_for(const char *key)
     return NULL;
 }
 
-static void judge_words(const cJSON *optimizer, ls_observe_finding *out)
+static void judge_words(const ls_event *optimizer, ls_observe_finding *out)
 {
-    const cJSON *group, *own;
+    const ls_event *group, *own;
     int number = 0;
-    bool of_torch = strncmp(ls_json_string(optimizer, "class", ""), "torch.optim.", 12) == 0;
-    cJSON_ArrayForEach(group, groups_of(optimizer))
-    {
-        cJSON_ArrayForEach(own, cJSON_GetObjectItemCaseSensitive(group, "own"))
-        {
-            const char *meant = meant_for(own->string);
-            double has = meant == NULL ? NAN : ls_json_number(group, meant, NAN);
-            if (!of_torch || meant == NULL || !cJSON_IsNumber(own) || isnan(has) ||
-                same_rate(own->valuedouble, has)) {
+    bool of_torch = strncmp(ls_event_text(optimizer, class, ""), "torch.optim.", 12) == 0;
+    ls_event_each(group, groups_of(optimizer)) {
+        ls_event_each(own, ls_event_object(group, own)) {
+            const char *meant = meant_for(ls_event_key(own));
+            double has = meant == NULL ? NAN : ls_event_to_number(ls_event_find(group, meant), NAN);
+            if (!of_torch || meant == NULL || !ls_event_is_number(own) || isnan(has) ||
+                same_rate(own->number, has)) {
                 continue;
             }
             ls_verdict_fail(&out->verdict,
                             "parameter group %d has '%s': %g, which no step reads: its %s is %g",
-                            number, own->string, own->valuedouble, meant, has);
+                            number, ls_event_key(own), own->number, meant, has);
             ls_verdict_cause(&out->verdict, "a setting under another name than the optimizer's: a "
                                             "group takes any key and ignores it");
-            ls_finding_blame(out, ls_json_string(optimizer, "at", ""), "call it '%s'", meant);
+            ls_finding_blame(out, ls_event_text(optimizer, at, ""), "call it '%s'", meant);
         }
         number++;
     }
@@ -467,29 +454,31 @@ static void judge_words(const cJSON *optimizer, ls_observe_finding *out)
 
 /* ---- moments --------------------------------------------------------------------------------- */
 
-static bool keeps_state(const cJSON *optimizer)
+static bool keeps_state(const ls_event *optimizer)
 {
-    const cJSON *first = cJSON_GetArrayItem(groups_of(optimizer), 0);
-    return strcmp(ls_json_string(optimizer, "rule", ""), "sgd") != 0 ||
-           ls_json_number(first, "momentum", 0) > 0;
+    const ls_event *first = ls_event_at(groups_of(optimizer), 0);
+    return strcmp(ls_event_text(optimizer, rule, ""), "sgd") != 0 ||
+           ls_event_number(first, momentum, 0) > 0;
 }
 
 /* Built on the same line as the one before, of the same parameters and settings, without its state.
  */
-static bool takes_over(const ls_observe_rank *rank, const cJSON *before, const cJSON *now)
+static bool takes_over(const ls_observe_rank *rank, const ls_event *before, const ls_event *now)
 {
-    const char *at = ls_json_string(now, "at", "");
-    const cJSON *a = cJSON_GetArrayItem(groups_of(before), 0);
-    const cJSON *b = cJSON_GetArrayItem(groups_of(now), 0);
-    static const char *const same[] = {"params", "built_lr", "weight_decay", "betas", "momentum"};
-    bool is = at[0] != '\0' && strcmp(at, ls_json_string(before, "at", "")) == 0 &&
-              ls_json_int(now, "state", -1) == 0 && keeps_state(now) &&
-              !was_restored(rank, ls_json_int(now, "optimizer", -1)) && a != NULL;
-    for (; is && a != NULL && b != NULL; a = a->next, b = b->next) {
+    const char *at = ls_event_text(now, at, "");
+    const ls_event *a = ls_event_at(groups_of(before), 0);
+    const ls_event *b = ls_event_at(groups_of(now), 0);
+    static const ls_event_member same[] = {LS_MEMBER_params, LS_MEMBER_built_lr,
+                                           LS_MEMBER_weight_decay, LS_MEMBER_betas,
+                                           LS_MEMBER_momentum};
+    bool is = at[0] != '\0' && strcmp(at, ls_event_text(before, at, "")) == 0 &&
+              ls_event_int(now, state, -1) == 0 && keeps_state(now) &&
+              !was_restored(rank, ls_event_int(now, optimizer, -1)) && a != NULL;
+    for (; is && a != NULL && b != NULL; a = ls_event_after(a), b = ls_event_after(b)) {
         for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
-            const cJSON *x = cJSON_GetObjectItemCaseSensitive(a, same[i]);
-            const cJSON *y = cJSON_GetObjectItemCaseSensitive(b, same[i]);
-            is = is && ((x == NULL && y == NULL) || cJSON_Compare(x, y, true));
+            const ls_event *x = ls_event_get(a, same[i]);
+            const ls_event *y = ls_event_get(b, same[i]);
+            is = is && ((x == NULL && y == NULL) || ls_event_equal(x, y));
         }
     }
     return is && a == NULL && b == NULL;
@@ -498,12 +487,11 @@ static bool takes_over(const ls_observe_rank *rank, const cJSON *before, const c
 /* The loader that gave a step its data; -1: not known. */
 static int loader_of(const ls_observe_rank *rank, int64_t step)
 {
-    const cJSON *data;
-    cJSON_ArrayForEach(data, rank->data)
-    {
+    const ls_event *data;
+    ls_event_each(data, ls_trace_events(rank, data)) {
         if (ls_pass_is_trained(data) && ls_pass_first_step(data) <= (double)step &&
             (double)step <= ls_pass_last_step(data)) {
-            return ls_json_int(data, "loader", -1);
+            return ls_event_int(data, loader, -1);
         }
     }
     return -1;
@@ -511,11 +499,10 @@ static int loader_of(const ls_observe_rank *rank, int64_t step)
 
 static int passes_of(const ls_observe_rank *rank, int loader)
 {
-    const cJSON *data;
+    const ls_event *data;
     int count = 0;
-    cJSON_ArrayForEach(data, rank->data)
-    {
-        count += ls_pass_is_trained(data) && ls_json_int(data, "loader", -1) == loader;
+    ls_event_each(data, ls_trace_events(rank, data)) {
+        count += ls_pass_is_trained(data) && ls_event_int(data, loader, -1) == loader;
     }
     return count;
 }
@@ -534,12 +521,11 @@ static int64_t first_step_of(const ls_observe_rank *rank, int optimizer)
 static void judge_rebuilt(const ls_observe_trace *trace, const ls_observe_rank *rank,
                           ls_observe_finding *out)
 {
-    const cJSON *before = NULL, *now, *last = NULL;
+    const ls_event *before = NULL, *now, *last = NULL;
     int count = 0, same_loader = 0, loader = -1;
-    cJSON_ArrayForEach(now, rank->optimizer)
-    {
+    ls_event_each(now, ls_trace_events(rank, optimizer)) {
         if (before != NULL && takes_over(rank, before, now)) {
-            int64_t step = first_step_of(rank, ls_json_int(now, "optimizer", -1));
+            int64_t step = first_step_of(rank, ls_event_int(now, optimizer, -1));
             loader = step > 1 ? loader_of(rank, step) : -1;
             count++;
             same_loader += loader >= 0 && loader == loader_of(rank, step - 1);
@@ -560,18 +546,18 @@ static void judge_rebuilt(const ls_observe_trace *trace, const ls_observe_rank *
                    count + 1);
     ls_verdict_cause(&out->verdict, "the optimizer is built inside the loop, or in a function that "
                                     "is called for each epoch");
-    ls_finding_blame(out, ls_json_string(last, "at", ""),
+    ls_finding_blame(out, ls_event_text(last, at, ""),
                      "build the optimizer once, before the "
                      "loop");
 }
 
 /* ---- the rule -------------------------------------------------------------------------------- */
 
-static void judge_optimizer(const ls_observe_rank *rank, const cJSON *optimizer,
+static void judge_optimizer(const ls_observe_rank *rank, const ls_event *optimizer,
                             ls_observe_finding *out)
 {
     ls_observe_finding one[5] = {0};
-    int number = ls_json_int(optimizer, "optimizer", -1);
+    int number = ls_event_int(optimizer, optimizer, -1);
     course c = course_of(rank, optimizer);
     judge_words(optimizer, &one[0]);
     judge_decay(rank, optimizer, &one[1]);
@@ -593,7 +579,7 @@ void ls_rules_optimizer_settings(const ls_observe_trace *trace, ls_observe_findi
                        "optimizer.groups compares what the job is asked for");
         return;
     }
-    if (trace->world == 0 || cJSON_GetArraySize(trace->rank[0].optimizer) == 0) {
+    if (trace->world == 0 || ls_event_count(ls_trace_events(&trace->rank[0], optimizer)) == 0) {
         ls_finding_missing(trace, "no optimizer with its groups is reported", out);
         return;
     }
@@ -601,11 +587,10 @@ void ls_rules_optimizer_settings(const ls_observe_trace *trace, ls_observe_findi
         return;
     }
     const ls_observe_rank *rank = &trace->rank[0];
-    const cJSON *optimizer;
-    cJSON_ArrayForEach(optimizer, rank->optimizer)
-    {
+    const ls_event *optimizer;
+    ls_event_each(optimizer, ls_trace_events(rank, optimizer)) {
         judge_optimizer(rank, optimizer, out);
-        groups += cJSON_GetArraySize(groups_of(optimizer));
+        groups += ls_event_count(groups_of(optimizer));
         count++;
     }
     ls_observe_finding one = {0};

@@ -45,14 +45,13 @@ static bool find_uneven_skip(const ls_observe_trace *trace, int64_t n, int64_t *
 
 /* What load_state_dict calls of a rank gave to a model or an optimizer up to a step. */
 static int count_restores(const ls_observe_rank *rank, const char *what, int64_t until,
-                          const cJSON **last)
+                          const ls_event **last)
 {
     int count = 0;
-    const cJSON *entry;
-    cJSON_ArrayForEach(entry, rank->restore)
-    {
-        if (strcmp(ls_json_string(entry, "what", ""), what) == 0 &&
-            ls_json_number(entry, "step", 0) <= (double)until) {
+    const ls_event *entry;
+    ls_event_each(entry, ls_trace_events(rank, restore)) {
+        if (strcmp(ls_event_text(entry, what, ""), what) == 0 &&
+            ls_event_number(entry, step, 0) <= (double)until) {
             count++;
             *last = entry;
         }
@@ -63,7 +62,7 @@ static int count_restores(const ls_observe_rank *rank, const char *what, int64_t
 static bool blame_restore(const ls_observe_trace *trace, ls_split at, const char *what,
                           ls_observe_finding *out)
 {
-    const cJSON *call = NULL;
+    const ls_event *call = NULL;
     int a = count_restores(&trace->rank[at.a], what, at.step, &call);
     int b = count_restores(&trace->rank[at.b], what, at.step, &call);
     if (a == b || call == NULL) {
@@ -72,7 +71,7 @@ static bool blame_restore(const ls_observe_trace *trace, ls_split at, const char
     ls_verdict_cause(&out->verdict,
                      "rank %d restored the %s from a file %d times, rank %d %d times", at.a, what,
                      a, at.b, b);
-    ls_finding_blame(out, ls_json_string(call, "at", ""),
+    ls_finding_blame(out, ls_event_text(call, at, ""),
                      "call load_state_dict on every rank (read the file with map_location), or "
                      "before the model is wrapped");
     return true;
@@ -133,7 +132,7 @@ static bool blame_rate(const ls_observe_trace *trace, ls_split at, ls_observe_fi
             }
             bool built =
                 n == ls_split_first_step(trace) && ls_job_built_with_rates(trace, at.a, at.b);
-            const cJSON *optimizer = ls_job_optimizer(&trace->rank[at.a], 0);
+            const ls_event *optimizer = ls_job_optimizer(&trace->rank[at.a], 0);
             ls_verdict_cause(&out->verdict,
                              "step %lld: the learning rate is %g on rank %d and %g "
                              "on rank %d",
@@ -147,7 +146,7 @@ static bool blame_rate(const ls_observe_trace *trace, ls_split at, ls_observe_fi
                                  lone, (long long)n, a->step->lr, at.a, b->step->lr, at.b);
                 ls_finding_blame(out, schedule->at, "step the schedule on every rank");
             } else if (built) {
-                ls_finding_blame(out, ls_json_string(optimizer, "at", ""),
+                ls_finding_blame(out, ls_event_text(optimizer, at, ""),
                                  "build the optimizer with a rate that is equal on all ranks");
             }
             ls_finding_blame(out, call >= 0 ? a->call[call].at : "",

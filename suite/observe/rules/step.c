@@ -299,48 +299,51 @@ static bool is_known(const char *rule)
 }
 
 /* A setting of a group: as the step's call says where it changed, else as the optimizer's event. */
-static double number(const cJSON *changed, const cJSON *group, const char *name, double fallback)
+static double number(const ls_event *changed, const ls_event *group, ls_event_member name,
+                     double fallback)
 {
-    return ls_json_number(changed, name, ls_json_number(group, name, fallback));
+    return ls_event_to_number(ls_event_get(changed, name),
+                              ls_event_to_number(ls_event_get(group, name), fallback));
 }
 
-static bool flag(const cJSON *changed, const cJSON *group, const char *name, bool fallback)
+static bool flag(const ls_event *changed, const ls_event *group, ls_event_member name,
+                 bool fallback)
 {
-    return ls_json_bool(changed, name, ls_json_bool(group, name, fallback));
+    return ls_event_to_bool(ls_event_get(changed, name),
+                            ls_event_to_bool(ls_event_get(group, name), fallback));
 }
 
-static double beta(const cJSON *changed, const cJSON *group, int which, double fallback)
+static double beta(const ls_event *changed, const ls_event *group, int which, double fallback)
 {
-    const cJSON *betas = cJSON_GetObjectItemCaseSensitive(changed, "betas");
+    const ls_event *betas = ls_event_list(changed, betas);
     if (betas == NULL) {
-        betas = cJSON_GetObjectItemCaseSensitive(group, "betas");
+        betas = ls_event_list(group, betas);
     }
-    const cJSON *value = cJSON_GetArrayItem(betas, which);
-    return cJSON_IsNumber(value) ? value->valuedouble : fallback;
+    const ls_event *value = ls_event_at(betas, which);
+    return ls_event_is_number(value) ? value->number : fallback;
 }
 
-static void read_settings(const cJSON *event, const cJSON *group, const ls_call *call, int index,
-                          settings *s)
+static void read_settings(const ls_event *event, const ls_event *group, const ls_call *call,
+                          int index, settings *s)
 {
-    const cJSON *changed =
-        cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(call->json, "set"), index);
-    const cJSON *rates = cJSON_GetObjectItemCaseSensitive(call->json, "lr");
-    const cJSON *rate = cJSON_GetArrayItem(rates, index);
-    const char *rule = ls_json_string(event, "rule", "");
+    const ls_event *changed = ls_event_at(ls_event_member(call->json, set), index);
+    const ls_event *rates = ls_event_list(call->json, lr);
+    const ls_event *rate = ls_event_at(rates, index);
+    const char *rule = ls_event_text(event, rule, "");
     ls_text_put(s->rule, sizeof s->rule, "%s", rule);
-    s->lr = cJSON_IsNumber(rate) ? rate->valuedouble : number(changed, group, "lr", NAN);
-    s->momentum = number(changed, group, "momentum", 0);
-    s->dampening = number(changed, group, "dampening", 0);
-    s->decay = number(changed, group, "weight_decay", 0);
+    s->lr = ls_event_is_number(rate) ? rate->number : number(changed, group, LS_NUMBER(lr), NAN);
+    s->momentum = number(changed, group, LS_NUMBER(momentum), 0);
+    s->dampening = number(changed, group, LS_NUMBER(dampening), 0);
+    s->decay = number(changed, group, LS_NUMBER(weight_decay), 0);
     s->beta1 = beta(changed, group, 0, 0.9);
     s->beta2 = beta(changed, group, 1, 0.999);
-    s->eps = number(changed, group, "eps", strcmp(rule, "sgd") == 0 ? 0 : 1e-8);
-    s->nesterov = flag(changed, group, "nesterov", false);
-    s->maximize = flag(changed, group, "maximize", false);
-    s->amsgrad = flag(changed, group, "amsgrad", false);
+    s->eps = number(changed, group, LS_NUMBER(eps), strcmp(rule, "sgd") == 0 ? 0 : 1e-8);
+    s->nesterov = flag(changed, group, LS_BOOL(nesterov), false);
+    s->maximize = flag(changed, group, LS_BOOL(maximize), false);
+    s->amsgrad = flag(changed, group, LS_BOOL(amsgrad), false);
     s->corrected =
-        ls_json_bool(group, "bias_correction", ls_json_number(group, "bias_correction", 1) != 0);
-    s->decoupled = flag(changed, group, "decoupled", strcmp(rule, "adamw") == 0);
+        ls_event_bool(group, bias_correction, ls_event_number(group, bias_correction, 1) != 0);
+    s->decoupled = flag(changed, group, LS_BOOL(decoupled), strcmp(rule, "adamw") == 0);
 }
 
 static void read_values(const ls_samples *samples, int rank, const char *name, task *w)
@@ -435,7 +438,7 @@ static int64_t count_steps(const ls_samples *samples, int rank, const task *w)
 static bool takes_scaled(const ls_samples *samples, int rank, const char *name, const ls_call *call)
 {
     const ls_observe_step *step = samples->step[rank];
-    if (ls_json_int(call->json, "scaled", -1) < 0 ||
+    if (ls_event_int(call->json, scaled, -1) < 0 ||
         ls_samples_find(samples->file[rank], "grad", name, NULL) != NULL) {
         return false;
     }
@@ -466,17 +469,17 @@ static bool read_attached(const ls_samples *samples, int rank, const char *name,
     int optimizer = -1, index;
     const ls_call *call = NULL;
     const ls_observe_rank *own = &samples->trace->rank[rank];
-    const cJSON *group = ls_job_group(own, name, -1, &optimizer, &index);
+    const ls_event *group = ls_job_group(own, name, -1, &optimizer, &index);
     while (group != NULL && ls_job_steps_of(samples->step[rank], optimizer, &call) == 0) {
         group = ls_job_group(own, name, optimizer, &optimizer, &index);
     }
     if (group == NULL || call == NULL) {
         return false;
     }
-    const cJSON *event = ls_job_optimizer(own, optimizer);
-    if (!is_known(ls_json_string(event, "rule", ""))) {
+    const ls_event *event = ls_job_optimizer(own, optimizer);
+    if (!is_known(ls_event_text(event, rule, ""))) {
         ls_text_put(t->why_not, sizeof t->why_not, "%s: its update is not known here",
-                    ls_json_string(event, "class", "an optimizer"));
+                    ls_event_text(event, class, "an optimizer"));
         return false;
     }
     *w = (task){.divide = 1, .scale = samples->step[rank]->step->loss_scale};
@@ -640,15 +643,14 @@ static bool find_double_step(const ls_observe_trace *trace, ls_observe_finding *
     for (int k = 0; k < trace->world; k++) {
         const ls_observe_rank *rank = &trace->rank[k];
         for (int i = 0; i < rank->step_count; i++) {
-            const cJSON *event;
-            cJSON_ArrayForEach(event, rank->optimizer)
-            {
-                int optimizer = ls_json_int(event, "optimizer", 0);
+            const ls_event *event;
+            ls_event_each(event, ls_trace_events(rank, optimizer)) {
+                int optimizer = ls_event_int(event, optimizer, 0);
                 const ls_call *call = second_call(&rank->step[i], optimizer);
                 if (call != NULL) {
                     /* Within Join the hook of an optimizer in shards steps on ranks without data.
                      */
-                    const char *class = ls_json_string(event, "class", "the optimizer");
+                    const char *class = ls_event_text(event, class, "the optimizer");
                     bool joins = ls_job_sharded_optimizer(trace) != NULL;
                     ls_verdict_set(&out->verdict, joins ? LS_WEAK : LS_FAIL,
                                    "step %lld, rank %d: %s steps twice after one backward pass",
@@ -713,12 +715,12 @@ static bool changes_momentum(const ls_observe_trace *trace)
     for (int i = 0; i < rank->step_count; i++) {
         for (int c = 0; c < rank->step[i].call_count; c++) {
             const ls_call *call = &rank->step[i].call[c];
-            const char *class = ls_json_string(call->json, "class", "");
+            const char *class = ls_event_text(call->json, class, "");
             changes =
                 changes || (call->kind == LS_CALL_SCHEDULE &&
                             (strstr(class, "OneCycle") != NULL || strstr(class, "Cyclic") != NULL));
-            reported = reported || (call->kind == LS_CALL_OPTIMIZER_STEP &&
-                                    cJSON_HasObjectItem(call->json, "set"));
+            reported =
+                reported || (call->kind == LS_CALL_OPTIMIZER_STEP && ls_event_has(call->json, set));
         }
     }
     return changes && !reported;
@@ -727,8 +729,8 @@ static bool changes_momentum(const ls_observe_trace *trace)
 /* Whether the calls of steps report settings that changed. */
 static bool reports_changes(const ls_observe_trace *trace)
 {
-    const cJSON *start = trace->rank[0].record->start;
-    return ls_json_bool(cJSON_GetObjectItemCaseSensitive(start, "observe"), "set", false);
+    const ls_event *start = trace->rank[0].start;
+    return ls_event_bool(ls_event_object(start, observe), set, false);
 }
 
 /* The script may have changed a setting since the optimizer's event: every rank's step differs, in

@@ -25,7 +25,7 @@ static double scale_of(const ls_observe_step *step, int scaler)
     for (int c = ls_trace_find(step, LS_CALL_UPDATE, 0); c >= 0;
          c = ls_trace_find(step, LS_CALL_UPDATE, c + 1)) {
         if (step->call[c].scaler == scaler) {
-            return ls_json_number(step->call[c].json, "scale", NAN);
+            return ls_event_number(step->call[c].json, scale, NAN);
         }
     }
     return NAN;
@@ -45,7 +45,7 @@ static chain chain_of(const ls_observe_step *step, int optimizer)
             scaler = call->scaler;
         } else if (call->kind == LS_CALL_OPTIMIZER_STEP && call->optimizer == optimizer) {
             found.step = c;
-            int scaled = ls_json_int(call->json, "scaled", -1);
+            int scaled = ls_event_int(call->json, scaled, -1);
             scaler = scaled >= 0 ? scaled : scaler;
         }
     }

@@ -108,7 +108,7 @@ static void add_step(const ls_samples *samples, bool first, moves *m)
     int call = ls_trace_find(samples->step[0], LS_CALL_OPTIMIZER_STEP, 0);
     if (call >= 0 && m->at[0] == '\0') { /* copies in f32 would be the optimizer's */
         const ls_call *step = &samples->step[0]->call[call];
-        m->at = ls_json_string(ls_job_optimizer(rank, step->optimizer), "at", "");
+        m->at = ls_event_text(ls_job_optimizer(rank, step->optimizer), at, "");
         m->at = m->at[0] != '\0' ? m->at : step->at;
     }
 }
@@ -116,11 +116,10 @@ static void add_step(const ls_samples *samples, bool first, moves *m)
 /* Where the script cast a model to half; "": that is not known. */
 static const char *cast_at(const ls_observe_rank *rank)
 {
-    const cJSON *model;
-    cJSON_ArrayForEach(model, rank->model)
-    {
-        if (cJSON_HasObjectItem(model, "cast_at")) {
-            return ls_json_string(model, "cast_at", "");
+    const ls_event *model;
+    ls_event_each(model, ls_trace_events(rank, model)) {
+        if (ls_event_has(model, cast_at)) {
+            return ls_event_text(model, cast_at, "");
         }
     }
     return "";

@@ -20,21 +20,21 @@ typedef struct validation {
 
 /* The steps that were open while the pass ran: the last one may have taken in what came before the
  * next training forward. */
-static validation look(const ls_observe_rank *rank, const cJSON *data, int model)
+static validation look(const ls_observe_rank *rank, const ls_event *data, int model)
 {
     validation v = {0};
     int count;
     const ls_observe_step *step = ls_pass_steps(rank, data, &count);
-    double batch = ls_json_number(data, "batch", 1);
-    v.batches = ceil(ls_json_number(data, "count", 0) / (batch > 0 ? batch : 1));
+    double batch = ls_event_number(data, batch, 1);
+    v.batches = ceil(ls_event_number(data, count, 0) / (batch > 0 ? batch : 1));
     for (int i = 0; i < count; i++) {
         for (int c = 0; c < step[i].call_count; c++) {
             const ls_call *call = &step[i].call[c];
             v.collectives = v.collectives || ls_calls_combine(call);
-            if (call->kind != LS_CALL_FORWARD || ls_calls_flag(call, "grad") != 0) {
+            if (call->kind != LS_CALL_FORWARD || ls_calls_flag(call, grad) != 0) {
                 continue;
             }
-            if (ls_calls_flag(call, "training") != 1) {
+            if (ls_calls_flag(call, training) != 1) {
                 v.in_eval += call->times;
             } else if (call->model == model) {
                 v.forward = v.forward == NULL ? call : v.forward;
@@ -45,19 +45,18 @@ static validation look(const ls_observe_rank *rank, const cJSON *data, int model
     return v;
 }
 
-static bool has_modes(const cJSON *model)
+static bool has_modes(const ls_event *model)
 {
-    return ls_job_count(model, "dropout") + ls_job_count(model, "bn") +
-               ls_job_count(model, "sync_bn") >
+    return ls_job_count(model, dropout) + ls_job_count(model, bn) + ls_job_count(model, sync_bn) >
            0;
 }
 
-static void judge_mode(const ls_observe_trace *trace, int k, const cJSON *data, int *seen,
+static void judge_mode(const ls_observe_trace *trace, int k, const ls_event *data, int *seen,
                        ls_observe_finding *out)
 {
     const ls_observe_rank *rank = &trace->rank[k];
     for (int m = 0; m < ls_job_models(rank); m++) {
-        const cJSON *model = ls_job_model(rank, m);
+        const ls_event *model = ls_job_model(rank, m);
         validation v = look(rank, data, m);
         *seen += v.in_eval + v.in_training > 0;
         /* A forward for each batch, but for one that others than a validation may have made. */
@@ -68,7 +67,7 @@ static void judge_mode(const ls_observe_trace *trace, int k, const cJSON *data, 
         /* Statistics of batch norm are measured anew by forwards in training mode over training
          * data (torch.optim.swa_utils.update_bn). */
         if (ls_pass_is_over_training_data(rank, data) ||
-            strcmp(v.forward->at, ls_json_string(data, "at", "")) == 0) {
+            strcmp(v.forward->at, ls_event_text(data, at, "")) == 0) {
             ls_finding_blame(out, v.forward->at,
                              "forwards in training mode over data of the training set's length: "
                              "right where statistics of batch norm are measured anew");
@@ -76,7 +75,7 @@ static void judge_mode(const ls_observe_trace *trace, int k, const cJSON *data, 
         }
         ls_verdict_fail(&out->verdict,
                         "rank %d: %s runs in training mode over %g batches that are not trained on",
-                        k, ls_json_string(model, "name", "the model"), v.batches);
+                        k, ls_event_text(model, name, "the model"), v.batches);
         ls_verdict_cause(&out->verdict,
                          "no model.eval() before the validation: dropout is on, batch norms use "
                          "the batch, and their running statistics take in validation data");
@@ -96,20 +95,19 @@ static const ls_tol seldom = LS_TOL(
  * teacher, a generator or a policy; where norms keep statistics these may be measured anew. */
 static void judge_drawn(const ls_observe_rank *rank, int k, int *seen, ls_observe_finding *out)
 {
-    const cJSON *model = ls_job_model(rank, 0), *data;
+    const ls_event *model = ls_job_model(rank, 0), *data;
     const ls_call *first = NULL;
     int with = 0, forwards = 0;
     bool in_eval = false;
-    cJSON_ArrayForEach(data, rank->data)
-    {
+    ls_event_each(data, ls_trace_events(rank, data)) {
         in_eval = in_eval || ls_pass_is_validation(data);
     }
     for (int i = 0; i < rank->step_count; i++) {
         int row = 0, before = forwards;
         for (int c = 0; c < rank->step[i].call_count; c++) {
             const ls_call *call = &rank->step[i].call[c];
-            bool bare = call->kind == LS_CALL_FORWARD && ls_calls_flag(call, "grad") == 0;
-            in_eval = in_eval || (bare && ls_calls_flag(call, "training") != 1);
+            bool bare = call->kind == LS_CALL_FORWARD && ls_calls_flag(call, grad) == 0;
+            in_eval = in_eval || (bare && ls_calls_flag(call, training) != 1);
             row = bare ? row + call->times : call->kind == LS_CALL_FORWARD ? 0 : row;
             if (bare && row > 1) {
                 first = first == NULL ? call : first;
@@ -122,16 +120,15 @@ static void judge_drawn(const ls_observe_rank *rank, int k, int *seen, ls_observ
         return;
     }
     ++*seen;
-    if (ls_job_count(model, "dropout") == 0 ||
-        ls_job_count(model, "bn") + ls_job_count(model, "sync_bn") > 0 ||
+    if (ls_job_count(model, dropout) == 0 ||
+        ls_job_count(model, bn) + ls_job_count(model, sync_bn) > 0 ||
         rank->step_count < few_steps.value || with > seldom.value * rank->step_count) {
         return;
     }
     ls_verdict_fail(&out->verdict,
                     "rank %d: %s runs in training mode and without autograd in %d forwards, in %d "
                     "of %d steps",
-                    k, ls_json_string(model, "name", "the model"), forwards, with,
-                    rank->step_count);
+                    k, ls_event_text(model, name, "the model"), forwards, with, rank->step_count);
     ls_verdict_cause(&out->verdict, "no model.eval() before the validation: dropout is on");
     ls_finding_blame(out, first->at, "model.eval() before the validation, model.train() after it");
 }
@@ -144,9 +141,8 @@ void ls_rules_validation_mode(const ls_observe_trace *trace, ls_observe_finding 
         return;
     }
     for (int k = 0; k < trace->world; k++) {
-        const cJSON *data;
-        cJSON_ArrayForEach(data, trace->rank[k].data)
-        {
+        const ls_event *data;
+        ls_event_each(data, ls_trace_events(&trace->rank[k], data)) {
             if (ls_pass_is_validation(data)) {
                 judge_mode(trace, k, data, &seen, out);
             }
@@ -169,25 +165,24 @@ void ls_rules_validation_mode(const ls_observe_trace *trace, ls_observe_finding 
 void ls_rules_validation_whole(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     int divided = 0, gathered = 0;
-    const cJSON *data, *first = NULL, *padded = NULL;
+    const ls_event *data, *first = NULL, *padded = NULL;
     if (!trace->attached || trace->world < 2) {
         ls_verdict_set(&out->verdict, trace->attached ? LS_SKIP : LS_UNSUPPORTED, "%s",
                        trace->attached ? "one rank" : "the trainer's own events hold no calls");
         return;
     }
-    cJSON_ArrayForEach(data, trace->rank[0].data)
-    {
+    ls_event_each(data, ls_trace_events(&trace->rank[0], data)) {
         if (!ls_pass_is_validation(data) ||
-            strcmp(ls_json_string(data, "sampler", ""), "DistributedSampler") != 0 ||
-            ls_json_int(data, "replicas", 1) < 2) {
+            strcmp(ls_event_text(data, sampler, ""), "DistributedSampler") != 0 ||
+            ls_event_int(data, replicas, 1) < 2) {
             continue;
         }
         validation v = look(&trace->rank[0], data, -1);
         divided++;
         gathered += v.collectives;
         first = first == NULL ? data : first;
-        if (!ls_json_bool(data, "drop_last", false) &&
-            fmod(ls_json_number(data, "length", 0), ls_json_int(data, "replicas", 1)) != 0) {
+        if (!ls_event_bool(data, drop_last, false) &&
+            fmod(ls_event_number(data, length, 0), ls_event_int(data, replicas, 1)) != 0) {
             padded = data;
         }
     }
@@ -200,16 +195,16 @@ void ls_rules_validation_whole(const ls_observe_trace *trace, ls_observe_finding
                        trace->world);
         ls_verdict_cause(&out->verdict, "each rank's score is of its own part: nothing sums what "
                                         "the ranks counted");
-        ls_finding_blame(out, ls_json_string(first, "at", ""),
+        ls_finding_blame(out, ls_event_text(first, at, ""),
                          "all_reduce the sums and counts of the ranks before they are divided");
     } else if (padded != NULL) {
         ls_finding_blame(
-            out, ls_json_string(padded, "at", ""),
+            out, ls_event_text(padded, at, ""),
             "the sampler repeats samples so that all ranks have as many: "
             "%g of %g count twice in the score",
-            ls_json_int(padded, "replicas", 1) -
-                fmod(ls_json_number(padded, "length", 0), ls_json_int(padded, "replicas", 1)),
-            ls_json_number(padded, "length", 0));
+            ls_event_int(padded, replicas, 1) -
+                fmod(ls_event_number(padded, length, 0), ls_event_int(padded, replicas, 1)),
+            ls_event_number(padded, length, 0));
     }
     ls_verdict_pass(&out->verdict, divided, "collectives in %d of %d validations that are divided",
                     gathered, divided);

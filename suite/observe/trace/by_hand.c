@@ -34,11 +34,11 @@ static bool is_sum(const ls_call *call)
     static const char *const op[] = {
         "all_reduce",     "all_reduce_coalesced",  "reduce",
         "reduce_scatter", "reduce_scatter_tensor", "_reduce_scatter_base"};
-    const char *reduce = ls_json_string(call->json, "reduce", "");
+    const char *reduce = ls_event_text(call->json, reduce, "");
     bool adds = strcmp(reduce, "sum") == 0 || strcmp(reduce, "avg") == 0 || strstr(reduce, "sum");
     for (size_t i = 0; i < sizeof op / sizeof *op; i++) {
-        if (adds && strcmp(ls_json_string(call->json, "op", ""), op[i]) == 0) {
-            return ls_json_int(call->json, "ranks", -1) < 0;
+        if (adds && strcmp(ls_event_text(call->json, op, ""), op[i]) == 0) {
+            return ls_event_int(call->json, ranks, -1) < 0;
         }
     }
     return false;
@@ -64,7 +64,7 @@ static double elements_summed(const ls_observe_step *step)
     int end = c < 0 ? -1 : end_of_reduction(step, c);
     for (; c >= 0 && c < end; c = ls_trace_find(step, LS_CALL_COLLECTIVE, c + 1)) {
         if (is_sum(&step->call[c])) {
-            sum += ls_json_number(step->call[c].json, "elements", 0) * step->call[c].times;
+            sum += ls_event_number(step->call[c].json, elements, 0) * step->call[c].times;
         }
     }
     return sum;
@@ -103,7 +103,7 @@ bool ls_by_hand_averages_later(const ls_observe_trace *trace)
             } else if (call->kind == LS_CALL_FORWARD || call->kind == LS_CALL_BACKWARD) {
                 after = false;
             } else if (call->kind == LS_CALL_COLLECTIVE && after && is_sum(call)) {
-                sum += ls_json_number(call->json, "elements", 0) * call->times;
+                sum += ls_event_number(call->json, elements, 0) * call->times;
                 if (sum >= elements) {
                     return true;
                 }
@@ -298,7 +298,7 @@ static bool sends_within(const ls_observe_step *step)
     int last = last_backward(step);
     for (int c = ls_trace_find(step, LS_CALL_COLLECTIVE, 0); c >= 0 && c < last;
          c = ls_trace_find(step, LS_CALL_COLLECTIVE, c + 1)) {
-        if (ls_json_number(step->call[c].json, "elements", 0) > NUMBERS) {
+        if (ls_event_number(step->call[c].json, elements, 0) > NUMBERS) {
             return true;
         }
     }

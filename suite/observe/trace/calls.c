@@ -19,9 +19,8 @@ ls_calls_scaler *ls_calls_scaler_of(ls_calls *calls, const ls_call *call)
 
 bool ls_calls_combine(const ls_call *call)
 {
-    const char *op = ls_calls_text(call, "op");
-    return call->kind == LS_CALL_COLLECTIVE &&
-           strcmp(ls_calls_text(call, "use"), "decision") != 0 &&
+    const char *op = ls_calls_text(call, op);
+    return call->kind == LS_CALL_COLLECTIVE && strcmp(ls_calls_text(call, use), "decision") != 0 &&
            (strstr(op, "reduce") != NULL || strstr(op, "gather") != NULL ||
             strstr(op, "all_to_all") != NULL || strcmp(op, "send") == 0 || strcmp(op, "recv") == 0);
 }
@@ -45,18 +44,18 @@ const ls_calls_scaler *ls_calls_sole_scaler(const ls_calls *calls, int optimizer
     return NULL;
 }
 
-int ls_calls_flag(const ls_call *call, const char *member)
+int ls_calls_flag_of(const ls_call *call, ls_event_member member)
 {
-    const cJSON *value = cJSON_GetObjectItemCaseSensitive(call->json, member);
-    if (cJSON_IsNumber(value)) {
-        return value->valuedouble != 0;
+    const ls_event *value = ls_event_get(call->json, member);
+    if (ls_event_is_number(value)) {
+        return value->number != 0;
     }
-    return cJSON_IsBool(value) ? cJSON_IsTrue(value) : -1;
+    return ls_event_is(value, LS_TYPE_TRUE) ? 1 : ls_event_is(value, LS_TYPE_FALSE) ? 0 : -1;
 }
 
-const char *ls_calls_text(const ls_call *call, const char *member)
+const char *ls_calls_text_of(const ls_call *call, ls_event_member member)
 {
-    return ls_json_string(call->json, member, "");
+    return ls_event_to_text(ls_event_get(call->json, member), "");
 }
 
 long long ls_calls_step(const ls_calls *calls)
@@ -66,14 +65,14 @@ long long ls_calls_step(const ls_calls *calls)
 
 bool ls_calls_is_training(const ls_call *call)
 {
-    return call->kind == LS_CALL_FORWARD && ls_calls_flag(call, "grad") != 0 &&
-           ls_calls_flag(call, "training") != 0;
+    return call->kind == LS_CALL_FORWARD && ls_calls_flag(call, grad) != 0 &&
+           ls_calls_flag(call, training) != 0;
 }
 
 /* `scaled` of an optimizer's step and of a backward: the index of a scaler, or null. */
 static int scaled_by(const ls_call *call)
 {
-    return ls_json_int(call->json, "scaled", -1);
+    return ls_event_int(call->json, scaled, -1);
 }
 
 bool ls_calls_is_attempt(const ls_call *call)
@@ -89,19 +88,17 @@ int ls_calls_pending(const ls_calls_optimizer *optimizer)
 
 /* ---- the start ------------------------------------------------------------------------------- */
 
-static const cJSON *groups_of(const cJSON *optimizer)
+static const ls_event *groups_of(const ls_event *optimizer)
 {
-    return cJSON_GetObjectItemCaseSensitive(optimizer, "groups");
+    return ls_event_list(optimizer, groups);
 }
 
-static bool holds(const cJSON *optimizer, const char *name)
+static bool holds(const ls_event *optimizer, const char *name)
 {
-    const cJSON *group, *param;
-    cJSON_ArrayForEach(group, groups_of(optimizer))
-    {
-        cJSON_ArrayForEach(param, cJSON_GetObjectItemCaseSensitive(group, "params"))
-        {
-            if (cJSON_IsString(param) && strcmp(param->valuestring, name) == 0) {
+    const ls_event *group, *param;
+    ls_event_each(group, groups_of(optimizer)) {
+        ls_event_each(param, ls_event_list(group, params)) {
+            if (ls_event_is_text(param) && strcmp(param->text, name) == 0) {
                 return true;
             }
         }
@@ -120,24 +117,21 @@ static unsigned model_of(const char *name)
     return given && model >= 0 && model < 32 ? 1u << model : 1u;
 }
 
-static void read_optimizer(ls_calls *calls, const cJSON *event)
+static void read_optimizer(ls_calls *calls, const ls_event *event)
 {
-    int index = ls_json_int(event, "optimizer", -1);
-    const cJSON *group, *param, *other;
+    int index = ls_event_int(event, optimizer, -1);
+    const ls_event *group, *param, *other;
     if (index < 0 || index >= LS_CALLS_OPTIMIZERS) {
         return;
     }
     ls_calls_optimizer *own = &calls->optimizer[index];
     own->models = 0;
-    cJSON_ArrayForEach(group, groups_of(event))
-    {
-        cJSON_ArrayForEach(param, cJSON_GetObjectItemCaseSensitive(group, "params"))
-        {
-            const char *name = cJSON_IsString(param) ? param->valuestring : "?";
+    ls_event_each(group, groups_of(event)) {
+        ls_event_each(param, ls_event_list(group, params)) {
+            const char *name = ls_event_is_text(param) ? param->text : "?";
             own->models |= model_of(name);
-            cJSON_ArrayForEach(other, calls->rank->optimizer)
-            {
-                int peer = ls_json_int(other, "optimizer", -1);
+            ls_event_each(other, ls_trace_events(calls->rank, optimizer)) {
+                int peer = ls_event_int(other, optimizer, -1);
                 bool searched = peer >= 0 && peer < LS_CALLS_OPTIMIZERS && peer != index;
                 if (searched && holds(other, name)) {
                     own->shares |= 1u << peer;
@@ -147,12 +141,12 @@ static void read_optimizer(ls_calls *calls, const cJSON *event)
     }
 }
 
-static void read_scaler(ls_calls *calls, const cJSON *event)
+static void read_scaler(ls_calls *calls, const ls_event *event)
 {
-    int index = ls_json_int(event, "scaler", -1);
+    int index = ls_event_int(event, scaler, -1);
     if (index >= 0 && index < LS_CALLS_SCALERS) {
-        calls->scaler[index].enabled = ls_json_bool(event, "enabled", false);
-        calls->scaler[index].scale = ls_json_number(event, "init_scale", NAN);
+        calls->scaler[index].enabled = ls_event_bool(event, enabled, false);
+        calls->scaler[index].scale = ls_event_number(event, init_scale, NAN);
     }
 }
 
@@ -180,7 +174,7 @@ static void read_users(ls_calls *calls)
 
 void ls_calls_start(ls_calls *calls, const ls_observe_rank *rank)
 {
-    const cJSON *event;
+    const ls_event *event;
     *calls = (ls_calls){.rank = rank, .call_index = -1};
     for (int o = 0; o < LS_CALLS_OPTIMIZERS; o++) {
         calls->optimizer[o] =
@@ -189,12 +183,10 @@ void ls_calls_start(ls_calls *calls, const ls_observe_rank *rank)
     for (int s = 0; s < LS_CALLS_SCALERS; s++) {
         calls->scaler[s] = (ls_calls_scaler){.scale = NAN, .found = -1};
     }
-    cJSON_ArrayForEach(event, rank->optimizer)
-    {
+    ls_event_each(event, ls_trace_events(rank, optimizer)) {
         read_optimizer(calls, event);
     }
-    cJSON_ArrayForEach(event, rank->scaler)
-    {
+    ls_event_each(event, ls_trace_events(rank, scaler)) {
         read_scaler(calls, event);
     }
     read_users(calls);
@@ -227,15 +219,15 @@ unsigned ls_calls_optimizers_of(const ls_calls *calls, int model)
 /* A forward that finds no gradient: they were set to None, by whatever means. */
 static void after_forward(ls_calls *calls, const ls_call *call)
 {
-    int left = ls_json_int(call->json, "left", -1);
+    int left = ls_event_int(call->json, left, -1);
     unsigned optimizers = ls_calls_optimizers_of(calls, call->model);
-    if (ls_calls_flag(call, "grad") == 0) {
+    if (ls_calls_flag(call, grad) == 0) {
         return;
     }
     if (left == 0) {
         clear(calls, optimizers, true);
     }
-    bool half = strcmp(ls_calls_text(call, "autocast"), "f16") == 0;
+    bool half = strcmp(ls_calls_text(call, autocast), "f16") == 0;
     for (int o = 0; o < LS_CALLS_OPTIMIZERS; o++) {
         ls_calls_optimizer *own = &calls->optimizer[o];
         if ((optimizers >> o & 1) != 0) {
@@ -252,7 +244,7 @@ static void after_backward(ls_calls *calls, const ls_call *call)
 {
     int by = scaled_by(call);
     by = by >= 0 && by < LS_CALLS_SCALERS && calls->scaler[by].enabled ? by : -1;
-    bool derived = by < 0 && calls->scales > 0 && ls_calls_flag(call, "dropped") != 1;
+    bool derived = by < 0 && calls->scales > 0 && ls_calls_flag(call, dropped) != 1;
     for (int o = 0; o < LS_CALLS_OPTIMIZERS; o++) {
         ls_calls_grad *grad = &calls->optimizer[o].grad;
         calls->optimizer[o].backwards += call->times;
@@ -278,11 +270,11 @@ static void after_unscale(ls_calls *calls, const ls_call *call)
 {
     ls_calls_optimizer *own = ls_calls_optimizer_of(calls, call);
     ls_calls_scaler *scaler = ls_calls_scaler_of(calls, call);
-    int found = ls_calls_flag(call, "found_inf");
+    int found = ls_calls_flag(call, found_inf);
     if (scaler != NULL) {
         note_found(&scaler->found, found);
     }
-    if (own != NULL && ls_calls_flag(call, "inside") != 1) {
+    if (own != NULL && ls_calls_flag(call, inside) != 1) {
         note_found(&own->found, found);
         own->grad.unscaled += call->times;
         own->grad.after_unscale = 0;
@@ -307,12 +299,10 @@ static void after_attempt(ls_calls *calls, const ls_call *call)
 static void after_scaler_step(ls_calls *calls, const ls_call *call)
 {
     ls_calls_scaler *scaler = ls_calls_scaler_of(calls, call);
-    int found = ls_calls_flag(call, "found_inf");
+    int found = ls_calls_flag(call, found_inf);
     if (scaler != NULL) {
         scaler->steps += call->times;
-        note_found(&scaler->found, found >= 0                            ? found
-                                   : ls_calls_flag(call, "stepped") == 0 ? 1
-                                                                         : -1);
+        note_found(&scaler->found, found >= 0 ? found : ls_calls_flag(call, stepped) == 0 ? 1 : -1);
     }
 }
 
@@ -323,7 +313,7 @@ static void after_update(ls_calls *calls, const ls_call *call)
         return;
     }
     scaler->updates += call->times;
-    scaler->scale = ls_json_number(call->json, "next", scaler->scale);
+    scaler->scale = ls_event_number(call->json, next, scaler->scale);
     scaler->backwards = 0;
     scaler->found = -1;
     scaler->update = call;
@@ -365,7 +355,7 @@ static void apply(ls_calls *calls, const ls_call *call)
         break;
     case LS_CALL_ZERO_GRAD: {
         const ls_calls_optimizer *own = ls_calls_optimizer_of(calls, call);
-        bool model = strcmp(ls_calls_text(call, "of"), "model") == 0;
+        bool model = strcmp(ls_calls_text(call, of), "model") == 0;
         unsigned cleared =
             model || own == NULL ? ls_calls_optimizers_of(calls, call->model) : own->shares;
         clear(calls, cleared, false);
@@ -420,12 +410,11 @@ bool ls_calls_use_scaler(const ls_observe_trace *trace)
 
 bool ls_calls_in_part(const ls_observe_trace *trace)
 {
-    const cJSON *model;
+    const ls_event *model;
     for (int k = 0; k < trace->world; k++) {
-        cJSON_ArrayForEach(model, trace->rank[k].model)
-        {
-            if (strcmp(ls_json_string(model, "kind", ""), "ddp") == 0 &&
-                ls_json_int(model, "world", trace->world) != trace->world) {
+        ls_event_each(model, ls_trace_events(&trace->rank[k], model)) {
+            if (strcmp(ls_event_text(model, kind, ""), "ddp") == 0 &&
+                ls_event_int(model, world, trace->world) != trace->world) {
                 return true;
             }
         }

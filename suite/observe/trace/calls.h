@@ -77,9 +77,12 @@ int ls_calls_pending(const ls_calls_optimizer *optimizer);
 /* The optimizers that have parameters of a model; of -1: all. */
 unsigned ls_calls_optimizers_of(const ls_calls *calls, int model);
 /* A member that is true or false: 1 or 0; -1: it is neither. */
-int ls_calls_flag(const ls_call *call, const char *member);
-const char *ls_calls_text(const ls_call *call, const char *member); /* "" where absent */
-long long ls_calls_step(const ls_calls *calls);                     /* number of the step */
+int ls_calls_flag_of(const ls_call *call, ls_event_member member);
+#define ls_calls_flag(call, name) ls_calls_flag_of((call), LS_BOOL(name))
+const char *ls_calls_text_of(const ls_call *call, ls_event_member member);
+#define ls_calls_text(call, name) \
+    ls_calls_text_of((call), LS_TEXT_MEMBER(name)) /* "" where absent */
+long long ls_calls_step(const ls_calls *calls);    /* number of the step */
 /* A forward that is followed by a backward: with autograd on. */
 bool ls_calls_is_training(const ls_call *call);
 /* Whether an enabled scaler scaled a loss or stepped an optimizer on any rank. */

@@ -41,7 +41,7 @@ static void follow(const ls_calls *calls, track *t, int optimizer)
         t->last = call->at;
     } else if (ls_calls_is_training(call) &&
                (ls_calls_optimizers_of(calls, call->model) >> optimizer & 1) != 0) {
-        t->found = ls_json_int(call->json, "left", -1);
+        t->found = ls_event_int(call->json, left, -1);
         t->clear = own->clear;
     }
 }

@@ -11,6 +11,7 @@
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
 #include "suite/observe/collectives/journal.h"
+#include "event_read.h"
 
 /* One file while it is read. */
 typedef struct reader {
@@ -18,17 +19,19 @@ typedef struct reader {
     int job, api; /* api: of NCCL's profiler; 0: the interposer's file */
     int process;  /* index */
     int64_t lines;
+    ls_event_file file;
+    ls_event_store *store;
 } reader;
 
-static uint64_t hex_of(const cJSON *event, const char *name)
+static uint64_t hex_of(const ls_event *event, ls_event_member name)
 {
-    return strtoull(ls_json_string(event, name, "0"), NULL, 16);
+    return strtoull(ls_event_to_text(ls_event_get(event, name), "0"), NULL, 16);
 }
 
 /* Index of the communicator of an event; op "": as the interposer numbers its calls. */
-static int comm_of(const reader *r, const cJSON *event, const char *op)
+static int comm_of(const reader *r, const ls_event *event, const char *op)
 {
-    uint64_t id = hex_of(event, "comm");
+    uint64_t id = hex_of(event, LS_TEXT_MEMBER(comm));
     ls_collectives *to = r->to;
     for (int i = 0; i < to->comm_count; i++) {
         if (to->comm[i].id == id && strcmp(to->comm[i].op, op) == 0) {
@@ -42,17 +45,17 @@ static int comm_of(const reader *r, const cJSON *event, const char *op)
     return to->comm_count++;
 }
 
-static ls_collectives_call call_of(const reader *r, const cJSON *event)
+static ls_collectives_call call_of(const reader *r, const ls_event *event)
 {
-    ls_collectives_call call = {.elements = ls_json_integer(event, "elements", -1),
-                                .number = ls_json_integer(event, "number", -1),
-                                .root = ls_json_int(event, "root", -1),
-                                .chain = hex_of(event, "chain"),
-                                .rank = ls_json_int(event, "comm_rank", -1),
+    ls_collectives_call call = {.elements = ls_event_integer(event, elements, -1),
+                                .number = ls_event_integer(event, number, -1),
+                                .root = ls_event_int(event, root, -1),
+                                .chain = hex_of(event, LS_TEXT_MEMBER(chain)),
+                                .rank = ls_event_int(event, comm_rank, -1),
                                 .job = r->job};
-    ls_text_put(call.op, sizeof call.op, "%s", ls_json_string(event, "op", "?"));
-    ls_text_put(call.type, sizeof call.type, "%s", ls_json_string(event, "type", "?"));
-    ls_text_put(call.reduce, sizeof call.reduce, "%s", ls_json_string(event, "reduce", ""));
+    ls_text_put(call.op, sizeof call.op, "%s", ls_event_text(event, op, "?"));
+    ls_text_put(call.type, sizeof call.type, "%s", ls_event_text(event, type, "?"));
+    ls_text_put(call.reduce, sizeof call.reduce, "%s", ls_event_text(event, reduce, ""));
     return call;
 }
 
@@ -108,10 +111,10 @@ static void compare_call(ls_collectives *to, int index, const ls_collectives_cal
 /* ---- ranks ----------------------------------------------------------------------------------- */
 
 /* The rank of a communicator that an event is of, known from there on. */
-static ls_collectives_member *member_of(const reader *r, int comm, const cJSON *event)
+static ls_collectives_member *member_of(const reader *r, int comm, const ls_event *event)
 {
     ls_collectives_comm *of = &r->to->comm[comm];
-    int rank = ls_json_int(event, "comm_rank", -1);
+    int rank = ls_event_int(event, comm_rank, -1);
     for (int i = 0; i < of->member_count; i++) {
         if (of->member[i].rank == rank && of->member[i].process == r->process) {
             return &of->member[i];
@@ -137,62 +140,62 @@ static void enter(ls_collectives_member *member, int64_t number, int64_t at_ns)
     member->calls = number + 1 > member->calls ? number + 1 : member->calls;
 }
 
-static void add_entry(const reader *r, int comm, const cJSON *event, int64_t number)
+static void add_entry(const reader *r, int comm, const ls_event *event, int64_t number)
 {
-    bool captured = ls_json_bool(event, "captured", false);
-    enter(member_of(r, comm, event), number, captured ? 0 : ls_json_integer(event, "at_ns", 0));
+    bool captured = ls_event_bool(event, captured, false);
+    enter(member_of(r, comm, event), number, captured ? 0 : ls_event_integer(event, at_ns, 0));
 }
 
-static void close_member(const reader *r, int comm, const cJSON *event)
+static void close_member(const reader *r, int comm, const ls_event *event)
 {
     ls_collectives_member *member = member_of(r, comm, event);
     member->closed = true;
-    member->closed_ns = ls_json_integer(event, "at_ns", 0);
-    member->calls = ls_json_integer(event, "calls", member->calls);
+    member->closed_ns = ls_event_integer(event, at_ns, 0);
+    member->calls = ls_event_integer(event, calls, member->calls);
 }
 
 /* Of a kernel that NCCL's profiler saw running for long. */
-static void add_running(const reader *r, const cJSON *event)
+static void add_running(const reader *r, const ls_event *event)
 {
     ls_collectives_call call = call_of(r, event);
-    call.number = ls_json_integer(event, "sequence", -1);
+    call.number = ls_event_integer(event, sequence, -1);
     int comm = comm_of(r, event, call.op);
     ls_collectives_member *member = member_of(r, comm, event);
     enter(member, call.number, 0);
     member->running = call;
-    member->running_s = ls_json_number(event, "running_s", 0);
+    member->running_s = ls_event_number(event, running_s, 0);
 }
 
 /* Its line comes when the kernel has ended, and then has that time; or when the process ends. */
-static void end_running(ls_collectives_member *member, int64_t number, const cJSON *event)
+static void end_running(ls_collectives_member *member, int64_t number, const ls_event *event)
 {
     if (member->running.number == number &&
-        (cJSON_HasObjectItem(event, "gpu_ns") != 0 || cJSON_HasObjectItem(event, "ran_ns") != 0)) {
+        (ls_event_has(event, gpu_ns) || ls_event_has(event, ran_ns))) {
         member->running_s = 0;
     }
 }
 
-static void add_process(reader *r, const cJSON *event)
+static void add_process(reader *r, const ls_event *event)
 {
     ls_collectives *to = r->to;
     to->process =
         ls_list_grow(to->process, to->process_count, &to->process_capacity, sizeof *to->process);
     ls_collectives_process *made = &to->process[to->process_count];
-    *made = (ls_collectives_process){.job = ls_json_int(event, "rank", -1),
-                                     .stall_s = ls_json_number(event, "stall_s", 10)};
-    ls_text_put(made->boot, sizeof made->boot, "%s", ls_json_string(event, "boot", ""));
+    *made = (ls_collectives_process){.job = ls_event_int(event, rank, -1),
+                                     .stall_s = ls_event_number(event, stall_s, 10)};
+    ls_text_put(made->boot, sizeof made->boot, "%s", ls_event_text(event, boot, ""));
     r->job = made->job;
-    to->keeps_nan = to->keeps_nan || ls_json_bool(event, "keeps_nan", false);
-    r->api = ls_json_int(event, "api", 0);
+    to->keeps_nan = to->keeps_nan || ls_event_bool(event, keeps_nan, false);
+    r->api = ls_event_int(event, api, 0);
     r->process = to->process_count++;
 }
 
-static void end_process(const reader *r, const cJSON *event)
+static void end_process(const reader *r, const ls_event *event)
 {
-    r->to->captured += ls_json_integer(event, "captured", 0);
+    r->to->captured += ls_event_integer(event, captured, 0);
     if (r->process >= 0) {
         r->to->process[r->process].ended = true;
-        r->to->process[r->process].ended_ns = ls_json_integer(event, "at_ns", 0);
+        r->to->process[r->process].ended_ns = ls_event_integer(event, at_ns, 0);
     }
 }
 
@@ -200,11 +203,11 @@ static void end_process(const reader *r, const cJSON *event)
 
 /* NCCL numbers the calls of each function. Those of a graph it does not count, and version 4 of the
  * profiler does not say which they are. */
-static void compare_profiled(const reader *r, const cJSON *event)
+static void compare_profiled(const reader *r, const ls_event *event)
 {
     ls_collectives_call call = call_of(r, event);
-    if (r->api >= 5 && !ls_json_bool(event, "captured", false)) {
-        call.number = ls_json_integer(event, "sequence", -1);
+    if (r->api >= 5 && !ls_event_bool(event, captured, false)) {
+        call.number = ls_event_integer(event, sequence, -1);
         int comm = comm_of(r, event, call.op);
         compare_call(r->to, comm, &call);
         add_entry(r, comm, event, call.number);
@@ -213,11 +216,11 @@ static void compare_profiled(const reader *r, const cJSON *event)
 }
 
 /* A rank that has destroyed a communicator made all its calls. */
-static void compare_end(const reader *r, int index, const cJSON *event)
+static void compare_end(const reader *r, int index, const ls_event *event)
 {
     ls_collectives_comm *comm = &r->to->comm[index];
     ls_collectives_call call = call_of(r, event);
-    call.elements = ls_json_integer(event, "calls", -1);
+    call.elements = ls_event_integer(event, calls, -1);
     if (comm->ended.job < 0) {
         comm->ended = call;
     } else if ((comm->ended.elements != call.elements || comm->ended.chain != call.chain) &&
@@ -230,9 +233,9 @@ static void compare_end(const reader *r, int index, const cJSON *event)
 /* ---- samples --------------------------------------------------------------------------------- */
 
 /* The bytes of hex digits; NULL where there are none or they are wrong. */
-static unsigned char *bytes_of(const cJSON *event, const char *name, int64_t *count)
+static unsigned char *bytes_of(const ls_event *event, ls_event_member name, int64_t *count)
 {
-    const char *text = ls_json_string(event, name, NULL);
+    const char *text = ls_event_to_text(ls_event_get(event, name), NULL);
     size_t length = text != NULL ? strlen(text) : 0;
     if (length == 0 || length % 2 != 0 || strspn(text, "0123456789abcdef") != length ||
         (*count >= 0 && *count != (int64_t)length / 2)) {
@@ -249,20 +252,19 @@ static unsigned char *bytes_of(const cJSON *event, const char *name, int64_t *co
 
 enum { WIDTH_MAX = 4096 };
 
-static void add_sample(const reader *r, int comm, const cJSON *event)
+static void add_sample(const reader *r, int comm, const ls_event *event)
 {
     ls_collectives *to = r->to;
-    const cJSON *pieces = cJSON_GetObjectItemCaseSensitive(event, "pieces"), *piece;
+    const ls_event *pieces = ls_event_list(event, pieces), *piece;
     ls_collectives_sample sample = {.call = call_of(r, event),
                                     .comm = comm,
-                                    .part = ls_json_int(event, "part", 0),
-                                    .width = ls_json_int(event, "width", 0),
+                                    .part = ls_event_int(event, part, 0),
+                                    .width = ls_event_int(event, width, 0),
                                     .bytes = -1};
-    cJSON_ArrayForEach(piece, pieces)
-    {
+    ls_event_each(piece, pieces) {
         int64_t at = -1;
-        if (sample.pieces == LS_COLLECTIVES_PIECES || !cJSON_IsNumber(piece) ||
-            !ls_json_whole(piece->valuedouble, 0, INT64_C(1) << 53, &at)) {
+        if (sample.pieces == LS_COLLECTIVES_PIECES || !ls_event_is_number(piece) ||
+            !ls_json_whole(piece->number, 0, INT64_C(1) << 53, &at)) {
             return;
         }
         sample.piece[sample.pieces++] = at;
@@ -270,8 +272,8 @@ static void add_sample(const reader *r, int comm, const cJSON *event)
     if (sample.width < 1 || sample.width > WIDTH_MAX || sample.pieces < 1) {
         return;
     }
-    sample.sent = bytes_of(event, "sent", &sample.bytes);
-    sample.received = bytes_of(event, "received", &sample.bytes);
+    sample.sent = bytes_of(event, LS_TEXT_MEMBER(sent), &sample.bytes);
+    sample.received = bytes_of(event, LS_TEXT_MEMBER(received), &sample.bytes);
     to->sample =
         ls_list_grow(to->sample, to->sample_count, &to->sample_capacity, sizeof *to->sample);
     to->sample[to->sample_count++] = sample;
@@ -291,16 +293,12 @@ static int by_place(const void *a, const void *b)
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-static ls_status read_event(void *context, const cJSON *event, int line)
+static void add_event(reader *r, const char *word, const ls_event *event)
 {
-    reader *r = context;
-    const char *word = ls_json_string(event, "event", "");
-    (void)line;
-    r->lines++;
     if (strcmp(word, "start") == 0) {
         add_process(r, event);
     } else if (r->process < 0) {
-        return LS_OK; /* of no process */
+        return; /* of no process */
     } else if (strcmp(word, "end") == 0) {
         end_process(r, event);
     } else if (strcmp(word, "call") == 0) {
@@ -316,7 +314,7 @@ static ls_status read_event(void *context, const cJSON *event, int line)
         compare_profiled(r, event);
     } else if (strcmp(word, "comm") == 0) {
         int index = comm_of(r, event, r->api == 0 ? "" : "*");
-        r->to->comm[index].world = ls_json_int(event, "world", 0);
+        r->to->comm[index].world = ls_event_int(event, world, 0);
         (void)member_of(r, index, event);
     } else if (r->api == 0 && strcmp(word, "comm_end") == 0) {
         int index = comm_of(r, event, "");
@@ -325,17 +323,37 @@ static ls_status read_event(void *context, const cJSON *event, int line)
     } else if (strcmp(word, "sample") == 0) {
         add_sample(r, comm_of(r, event, ""), event);
     }
+}
+
+static ls_status read_event(void *context, const cJSON *value, int line)
+{
+    reader *r = context;
+    const char *word = ls_json_string(value, "event", "");
+    ls_event_shape shape = ls_event_shape_of(r->file, word);
+    (void)line;
+    r->lines++;
+    if (shape != LS_EVENT_none) {
+        add_event(r, word, ls_event_read_once(r->store, shape, value));
+    }
     return LS_OK;
 }
 
 static void read_file(const char *directory, const char *name, ls_collectives *to)
 {
-    reader r = {.to = to, .job = -1, .process = -1};
+    reader r = {.to = to,
+                .job = -1,
+                .process = -1,
+                .file = name[0] == 's' ? LS_EVENT_FILE_SUMS : LS_EVENT_FILE_NCCL,
+                .store = ls_event_store_make()};
     LS_TEXT(path, PATH_MAX, "%s/%s", directory, name);
     to->files++;
     if (ls_json_each_line(path, read_event, &r) != LS_OK && to->broken[0] == '\0') {
         ls_text_put(to->broken, sizeof to->broken, "%s cannot be read to its end", name);
     }
+    if (ls_event_wrong(r.store)[0] != '\0' && to->broken[0] == '\0') {
+        ls_text_put(to->broken, sizeof to->broken, "%s %s", name, ls_event_wrong(r.store));
+    }
+    ls_event_store_free(r.store);
     if (r.process >= 0) {
         to->process[r.process].cut = r.lines >= LS_JOURNAL_LINES_MAX;
     }

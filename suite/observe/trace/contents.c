@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/core/json.h"
 #include "kernels/core/list.h"
 
 static int by_key(const void *a, const void *b)
@@ -29,15 +30,14 @@ static void settle(ls_contents *c)
     c->count = kept;
 }
 
-void ls_contents_add(ls_contents *c, const cJSON *data)
+void ls_contents_add(ls_contents *c, const ls_event *data)
 {
-    int64_t modulus = ls_json_integer(data, "key_modulus", 1), key;
-    const cJSON *entry;
+    int64_t modulus = ls_event_integer(data, key_modulus, 1), key;
+    const ls_event *entry;
     c->modulus = c->modulus < 1 ? 1 : c->modulus;
     c->modulus = modulus > c->modulus ? modulus : c->modulus;
-    cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(data, "keys"))
-    {
-        if (cJSON_IsNumber(entry) && ls_json_whole(entry->valuedouble, 0, INT64_C(1) << 53, &key)) {
+    ls_event_each(entry, ls_event_list(data, keys)) {
+        if (ls_event_is_number(entry) && ls_json_whole(entry->number, 0, INT64_C(1) << 53, &key)) {
             c->key = ls_list_grow(c->key, c->count, &c->capacity, sizeof *c->key);
             c->key[c->count++] = key;
         }

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#include "kernels/core/json.h"
+#include "event.h"
 
 typedef struct ls_contents {
     int count, capacity;
@@ -14,7 +14,7 @@ typedef struct ls_contents {
 } ls_contents;
 
 /* Adds the keys of a data event; one without keys adds none. */
-void ls_contents_add(ls_contents *contents, const cJSON *data);
+void ls_contents_add(ls_contents *contents, const ls_event *data);
 /* Those of `a` that `b` has, too; `of`: those of `a` that it could have. */
 int ls_contents_common(const ls_contents *a, const ls_contents *b, int *of);
 void ls_contents_free(ls_contents *contents);

@@ -97,9 +97,9 @@ static double clip_of(const ls_observe_step *step)
     int clips = 0;
     for (int c = ls_trace_find(step, LS_CALL_CLIP, 0); c >= 0;
          c = ls_trace_find(step, LS_CALL_CLIP, c + 1)) {
-        double limit = ls_json_number(step->call[c].json, "limit", NAN);
-        double norm = ls_json_number(step->call[c].json, "norm", NAN);
-        bool is_norm = strcmp(ls_json_string(step->call[c].json, "how", ""), "norm") == 0;
+        double limit = ls_event_number(step->call[c].json, limit, NAN);
+        double norm = ls_event_number(step->call[c].json, norm, NAN);
+        bool is_norm = strcmp(ls_event_text(step->call[c].json, how, ""), "norm") == 0;
         clips += step->call[c].times;
         double share = limit / (norm + 1e-6);
         by = !is_norm || clips > 1 || isnan(share) ? NAN : share < 1 ? share : 1;
@@ -131,21 +131,21 @@ static void add_losses(ls_factor *f, const ls_observe_step *step)
     for (int c = ls_trace_find(step, LS_CALL_BACKWARD, 0); c >= 0;
          c = ls_trace_find(step, LS_CALL_BACKWARD, c + 1)) {
         const ls_call *call = &step->call[c];
-        double times = fabs(ls_json_number(call->json, "loss_times", NAN));
-        const char *of = ls_json_string(call->json, "loss_of", "");
+        double times = fabs(ls_event_number(call->json, loss_times, NAN));
+        const char *of = ls_event_text(call->json, loss_of, "");
         f->micro += strcmp(call->at, last->at) == 0 ? call->times : 0;
         if (f->backward == NULL) {
             f->loss_times = times;
             f->loss_of = of;
-            f->loss_count = ls_json_number(call->json, "loss_count", NAN);
-            f->loss_first = ls_json_number(call->json, "loss_first", NAN);
+            f->loss_count = ls_event_number(call->json, loss_count, NAN);
+            f->loss_first = ls_event_number(call->json, loss_first, NAN);
         } else if (!ls_factor_is_near(times, f->loss_times) || strcmp(of, f->loss_of) != 0) {
             f->loss_of = "";
         }
-        f->loss_divided = ls_json_bool(call->json, "loss_divided", false);
-        f->loss_by = ls_json_number(call->json, "loss_by", 1);
-        f->loss_by_ranks = ls_json_string(call->json, "loss_by_ranks", "");
-        f->loss_by_steps = ls_json_string(call->json, "loss_by_steps", "");
+        f->loss_divided = ls_event_bool(call->json, loss_divided, false);
+        f->loss_by = ls_event_number(call->json, loss_by, 1);
+        f->loss_by_ranks = ls_event_text(call->json, loss_by_ranks, "");
+        f->loss_by_steps = ls_event_text(call->json, loss_by_steps, "");
         f->backward = call;
     }
 }
@@ -158,16 +158,15 @@ static void keep(ls_multiple *m, double now)
     m->value = isfinite(now) ? now : m->value;
 }
 
-static const cJSON *own_hook(const ls_observe_rank *rank)
+static const ls_event *own_hook(const ls_observe_rank *rank)
 {
     static const char *const known[] = {"allreduce_hook", "fp16_compress_hook",
                                         "bf16_compress_hook", "ALLREDUCE", "FP16_COMPRESS"};
-    const cJSON *hook, *own = NULL;
-    cJSON_ArrayForEach(hook, rank->hook)
-    {
+    const ls_event *hook, *own = NULL;
+    ls_event_each(hook, ls_trace_events(rank, hook)) {
         own = hook;
         for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-            own = strcmp(ls_json_string(hook, "name", ""), known[i]) == 0 ? NULL : own;
+            own = strcmp(ls_event_text(hook, name, ""), known[i]) == 0 ? NULL : own;
         }
     }
     return own;
@@ -179,8 +178,8 @@ static const ls_call *reduced_loss(const ls_observe_step *step)
     const ls_call *found = NULL;
     for (int c = 0; c < step->call_count; c++) {
         const ls_call *call = &step->call[c];
-        bool one = call->kind == LS_CALL_COLLECTIVE && ls_json_int(call->json, "elements", 0) == 1;
-        if (one && ls_json_bool(call->json, "graph", false) &&
+        bool one = call->kind == LS_CALL_COLLECTIVE && ls_event_int(call->json, elements, 0) == 1;
+        if (one && ls_event_bool(call->json, graph, false) &&
             ls_trace_find(step, LS_CALL_BACKWARD, c) >= 0) {
             found = call;
         }
@@ -252,7 +251,7 @@ static bool is_multiple(const ls_factor *f, double factor, double wanted)
 
 static const char *place_of(const ls_factor *f, bool in_hook)
 {
-    return in_hook                 ? ls_json_string(f->hook, "at", "")
+    return in_hook                 ? ls_event_text(f->hook, at, "")
            : f->collective != NULL ? f->collective->at
            : f->optimizer != NULL  ? f->optimizer->at
                                    : "";
@@ -292,7 +291,7 @@ static void judge_factor(const ls_factor *f, double factor, const char *what, co
                          ? ", after DistributedDataParallel has averaged it"
                      : again ? ", by the script, after DistributedDataParallel has averaged it"
                              : "",
-                     in_hook ? ls_json_string(f->hook, "name", "") : "");
+                     in_hook ? ls_event_text(f->hook, name, "") : "");
     ls_finding_blame(out, place_of(f, in_hook), "%s", advice);
 }
 
@@ -366,8 +365,8 @@ void ls_factor_judge(const ls_factor *f, ls_observe_finding *out)
         ls_verdict_set(&out->verdict, LS_WEAK,
                        "with the communication hook %s the gradient is %.4g times the mean of %d "
                        "ranks",
-                       ls_json_string(f->hook, "name", "?"), factor, f->world);
-        ls_finding_blame(out, ls_json_string(f->hook, "at", ""),
+                       ls_event_text(f->hook, name, "?"), factor, f->world);
+        ls_finding_blame(out, ls_event_text(f->hook, at, ""),
                          "if this factor is not meant: divide by the number of ranks once");
     }
 }

@@ -26,7 +26,7 @@ typedef struct ls_factor {
     int64_t step;
     const ls_call *collective, *backward, *optimizer; /* of rank 0, or NULL */
     const ls_call *loss_reduced; /* a collective on what goes backward, or NULL */
-    const cJSON *hook;           /* the event of a hook that is not one of torch's, or NULL */
+    const ls_event *hook;        /* the event of a hook that is not one of torch's, or NULL */
     bool ddp;
 } ls_factor;
 

@@ -24,26 +24,25 @@ const char *ls_job_names_text(ls_job_names *names)
     return names->text;
 }
 
-static const cJSON *last_of(const cJSON *list, const char *member, int index)
+static const ls_event *last_of(const ls_event *list, ls_event_member member, int index)
 {
-    const cJSON *entry, *found = NULL;
-    cJSON_ArrayForEach(entry, list)
-    {
-        if (ls_json_int(entry, member, 0) == index) {
+    const ls_event *entry, *found = NULL;
+    ls_event_each(entry, list) {
+        if (ls_event_to_int(ls_event_get(entry, member), 0) == index) {
             found = entry;
         }
     }
     return found;
 }
 
-const cJSON *ls_job_model(const ls_observe_rank *rank, int model)
+const ls_event *ls_job_model(const ls_observe_rank *rank, int model)
 {
-    return last_of(rank->model, "model", model);
+    return last_of(ls_trace_events(rank, model), LS_INTEGER(model), model);
 }
 
-const cJSON *ls_job_optimizer(const ls_observe_rank *rank, int optimizer)
+const ls_event *ls_job_optimizer(const ls_observe_rank *rank, int optimizer)
 {
-    return last_of(rank->optimizer, "optimizer", optimizer);
+    return last_of(ls_trace_events(rank, optimizer), LS_INTEGER(optimizer), optimizer);
 }
 
 /* A framework's own file, which builds loaders and samplers anew, says nothing of the script. */
@@ -52,10 +51,11 @@ static bool is_of_script(const char *place, const char *loop)
     return place[0] != '\0' && (place[0] != '/' || loop[0] == '/');
 }
 
-const char *ls_job_data_place(const cJSON *data, const char *member)
+const char *ls_job_data_place_of(const ls_event *data, ls_event_member member)
 {
-    const char *loop = ls_json_string(data, "at", ""), *place = ls_json_string(data, member, "");
-    const char *built = ls_json_string(data, "built", "");
+    const char *loop = ls_event_text(data, at, ""),
+               *place = ls_event_to_text(ls_event_get(data, member), "");
+    const char *built = ls_event_text(data, built, "");
     if (is_of_script(place, loop)) {
         return place;
     }
@@ -66,24 +66,23 @@ int ls_job_models(const ls_observe_rank *rank)
 {
     enum { MOST = 4096 }; /* higher numbers are no model's */
     int count = 0;
-    const cJSON *model;
-    cJSON_ArrayForEach(model, rank->model)
-    {
-        int index = ls_json_int(model, "model", 0);
+    const ls_event *model;
+    ls_event_each(model, ls_trace_events(rank, model)) {
+        int index = ls_event_int(model, model, 0);
         count = index >= count && index < MOST ? index + 1 : count;
     }
     return count;
 }
 
-int ls_job_count(const cJSON *event, const char *name)
+int ls_job_count_of(const ls_event *event, ls_event_member member)
 {
-    int count = ls_json_int(event, name, 0);
+    int count = ls_event_to_int(ls_event_get(event, member), 0);
     return count >= 0 && count <= 1 << 24 ? count : 0;
 }
 
-bool ls_job_model_is_ddp(const cJSON *model)
+bool ls_job_model_is_ddp(const ls_event *model)
 {
-    return strcmp(ls_json_string(model, "kind", ""), "ddp") == 0;
+    return strcmp(ls_event_text(model, kind, ""), "ddp") == 0;
 }
 
 /* The first text of a member, in a list of any rank, that contains one of the words. */
@@ -91,11 +90,12 @@ static const char *find_word(const ls_observe_trace *trace, bool models, const c
                              int words)
 {
     for (int k = 0; k < trace->world; k++) {
-        const cJSON *entry;
-        const cJSON *list = models ? trace->rank[k].model : trace->rank[k].optimizer;
-        cJSON_ArrayForEach(entry, list)
-        {
-            const char *class = ls_json_string(entry, models ? "name" : "class", "");
+        const ls_event *entry;
+        const ls_event *list = models ? ls_trace_events(&trace->rank[k], model)
+                                      : ls_trace_events(&trace->rank[k], optimizer);
+        ls_event_each(entry, list) {
+            const char *class =
+                models ? ls_event_text(entry, name, "") : ls_event_text(entry, class, "");
             for (int w = 0; w < words; w++) {
                 if (strstr(class, word[w]) != NULL) {
                     return class;
@@ -142,10 +142,9 @@ const char *ls_job_averages_later(const ls_observe_trace *trace)
         return "--comm-hook noop";
     }
     for (int k = 0; k < trace->world; k++) {
-        const cJSON *hook;
-        cJSON_ArrayForEach(hook, trace->rank[k].hook)
-        {
-            const char *name = ls_json_string(hook, "name", "");
+        const ls_event *hook;
+        ls_event_each(hook, ls_trace_events(&trace->rank[k], hook)) {
+            const char *name = ls_event_text(hook, name, "");
             if (strstr(name, "localSGD") != NULL) {
                 return name;
             }
@@ -156,9 +155,9 @@ const char *ls_job_averages_later(const ls_observe_trace *trace)
 
 bool ls_job_is_left_alone(const ls_observe_trace *trace)
 {
-    const cJSON *start = trace->rank[0].record->start;
-    const cJSON *observe = cJSON_GetObjectItemCaseSensitive(start, "observe");
-    int steps = ls_json_int(observe, "steps", 0);
+    const ls_event *start = trace->rank[0].start;
+    const ls_event *observe = ls_event_object(start, observe);
+    int steps = ls_event_int(observe, steps, 0);
     return steps > 0 && trace->rank[0].step_count >= steps;
 }
 
@@ -201,31 +200,28 @@ const ls_observe_tensor *ls_job_tensor(const ls_observe_rank *rank, const char *
     return NULL;
 }
 
-static bool group_holds(const cJSON *group, const char *name)
+static bool group_holds(const ls_event *group, const char *name)
 {
-    const cJSON *param;
-    cJSON_ArrayForEach(param, cJSON_GetObjectItemCaseSensitive(group, "params"))
-    {
-        if (cJSON_IsString(param) && strcmp(param->valuestring, name) == 0) {
+    const ls_event *param;
+    ls_event_each(param, ls_event_list(group, params)) {
+        if (ls_event_is_text(param) && strcmp(param->text, name) == 0) {
             return true;
         }
     }
     return false;
 }
 
-const cJSON *ls_job_group(const ls_observe_rank *rank, const char *name, int after, int *optimizer,
-                          int *group)
+const ls_event *ls_job_group(const ls_observe_rank *rank, const char *name, int after,
+                             int *optimizer, int *group)
 {
-    const cJSON *event, *entry;
-    cJSON_ArrayForEach(event, rank->optimizer)
-    {
-        *optimizer = ls_json_int(event, "optimizer", 0);
+    const ls_event *event, *entry;
+    ls_event_each(event, ls_trace_events(rank, optimizer)) {
+        *optimizer = ls_event_int(event, optimizer, 0);
         *group = 0;
         if (*optimizer <= after) {
             continue;
         }
-        cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(event, "groups"))
-        {
+        ls_event_each(entry, ls_event_list(event, groups)) {
             if (group_holds(entry, name)) {
                 return entry;
             }
@@ -250,16 +246,15 @@ int ls_job_steps_of(const ls_observe_step *step, int optimizer, const ls_call **
 
 static double first_rate(const ls_observe_rank *rank)
 {
-    const cJSON *groups = cJSON_GetObjectItemCaseSensitive(ls_job_optimizer(rank, 0), "groups");
-    return ls_json_number(cJSON_GetArrayItem(groups, 0), "lr", NAN);
+    const ls_event *groups = ls_event_list(ls_job_optimizer(rank, 0), groups);
+    return ls_event_number(ls_event_at(groups, 0), lr, NAN);
 }
 
 static bool restores_optimizer(const ls_observe_rank *rank)
 {
-    const cJSON *restore;
-    cJSON_ArrayForEach(restore, rank->restore)
-    {
-        if (strcmp(ls_json_string(restore, "what", ""), "optimizer") == 0) {
+    const ls_event *restore;
+    ls_event_each(restore, ls_trace_events(rank, restore)) {
+        if (strcmp(ls_event_text(restore, what, ""), "optimizer") == 0) {
             return true;
         }
     }
@@ -292,10 +287,9 @@ bool ls_job_trains_members(const ls_observe_trace *trace)
 {
     bool apart = trace->attached && trace->world > 1 && !ls_trace_is_ddp(trace);
     for (int k = 0; k < trace->world && apart; k++) {
-        const cJSON *data;
-        cJSON_ArrayForEach(data, trace->rank[k].data)
-        {
-            apart = apart && ls_json_int(data, "replicas", 1) == 1;
+        const ls_event *data;
+        ls_event_each(data, ls_trace_events(&trace->rank[k], data)) {
+            apart = apart && ls_event_int(data, replicas, 1) == 1;
         }
         apart = apart && !shares_steps(&trace->rank[k]);
         apart = apart && (k == 0 || ls_job_built_with_rates(trace, k - 1, k));

@@ -15,16 +15,18 @@ void ls_job_add_name(ls_job_names *names, const char *name);
 const char *ls_job_names_text(ls_job_names *names);
 
 /* The last event of a model, an optimizer or a scaler; NULL: none. */
-const cJSON *ls_job_model(const ls_observe_rank *rank, int model);
-const cJSON *ls_job_optimizer(const ls_observe_rank *rank, int optimizer);
+const ls_event *ls_job_model(const ls_observe_rank *rank, int model);
+const ls_event *ls_job_optimizer(const ls_observe_rank *rank, int optimizer);
 int ls_job_models(const ls_observe_rank *rank); /* highest index + 1 */
 /* A count that an event gives of modules, parameters or passes; 0: it gives none, or one that
  * cannot be (above 2^24), so that a few may be added up. */
-int ls_job_count(const cJSON *event, const char *name);
+int ls_job_count_of(const ls_event *event, ls_event_member member);
+#define ls_job_count(event, name) ls_job_count_of((event), LS_INTEGER(name))
 /* Where the script built what a pass over data draws from: "built" (its loader), "sampler_at" or
  * "cut_at" (a part of a data set); where that is not known, its loader, else its loop. */
-const char *ls_job_data_place(const cJSON *data, const char *member);
-bool ls_job_model_is_ddp(const cJSON *model);
+const char *ls_job_data_place_of(const ls_event *data, ls_event_member member);
+#define ls_job_data_place(data, name) ls_job_data_place_of((data), LS_TEXT_MEMBER(name))
+bool ls_job_model_is_ddp(const ls_event *model);
 /* True, and UNSUPPORTED set, where the attach module knows no parameter of any model: they are
  * flat, in parts on several ranks, or in no module. */
 bool ls_job_has_no_tensors(const ls_observe_trace *trace, ls_observe_finding *out);
@@ -48,8 +50,8 @@ bool ls_job_reduces_itself(const ls_observe_trace *trace);
 const ls_observe_tensor *ls_job_tensor(const ls_observe_rank *rank, const char *name);
 /* The optimizer whose group holds the parameter, and the group; NULL: none. `after`: of several,
  * those with a greater index; -1 for the first. */
-const cJSON *ls_job_group(const ls_observe_rank *rank, const char *name, int after, int *optimizer,
-                          int *group);
+const ls_event *ls_job_group(const ls_observe_rank *rank, const char *name, int after,
+                             int *optimizer, int *group);
 /* Whether two ranks' first optimizers had other rates before their first step, and no state was
  * restored into them. */
 bool ls_job_built_with_rates(const ls_observe_trace *trace, int a, int b);

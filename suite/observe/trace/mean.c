@@ -41,7 +41,7 @@ ls_mean_plan ls_mean_plan_of(const ls_samples *samples, int rank)
     for (int c = ls_trace_find(step, LS_CALL_BACKWARD, 0); c >= 0;
          c = ls_trace_find(step, LS_CALL_BACKWARD, c + 1)) {
         plan.backwards += step->call[c].times;
-        if (ls_json_bool(step->call[c].json, "sync", true)) {
+        if (ls_event_bool(step->call[c].json, sync, true)) {
             plan.reductions += step->call[c].times;
         }
     }

@@ -14,34 +14,32 @@ static int64_t last_of(const ls_observe_rank *rank)
     return rank->step_count > 0 ? rank->step[rank->step_count - 1].step->step : 0;
 }
 
-static const cJSON *known_call(const ls_observe_rank *rank, int number)
+static const ls_event *known_call(const ls_observe_rank *rank, int number)
 {
-    const cJSON *event;
-    cJSON_ArrayForEach(event, rank->known)
-    {
-        if (ls_json_int(event, "number", 0) == number) {
+    const ls_event *event;
+    ls_event_each(event, ls_trace_events(rank, call)) {
+        if (ls_event_int(event, number, 0) == number) {
             return event;
         }
     }
     return NULL;
 }
 
-/* The list of calls that `numbers` names, hexadecimal and separated by spaces. */
-static cJSON *calls_of(const ls_observe_rank *rank, const char *numbers)
+/* The calls that `numbers` names, hexadecimal and separated by spaces. */
+static void add_calls(ls_observe_rank *rank, const char *numbers)
 {
-    cJSON *calls = cJSON_CreateArray();
-    LS_MEMORY(calls != NULL);
+    ls_observe_step *step = rank->open;
+    int capacity = 0;
     for (char *end; *numbers != '\0'; numbers = *end == ' ' ? end + 1 : end) {
-        const cJSON *event = known_call(rank, (int)strtol(numbers, &end, 16));
+        const ls_event *event = known_call(rank, (int)strtol(numbers, &end, 16));
         if (end == numbers) {
             break;
         }
-        cJSON *copy = event == NULL ? NULL : cJSON_Duplicate(event, true);
-        if (copy != NULL) {
-            cJSON_AddItemToArray(calls, copy);
+        if (event != NULL) {
+            step->call = ls_list_grow(step->call, step->call_count, &capacity, sizeof *step->call);
+            step->call[step->call_count++] = ls_trace_call(event);
         }
     }
-    return calls;
 }
 
 static void make_open(ls_observe_rank *rank, int64_t number, const char *numbers)
@@ -51,9 +49,7 @@ static void make_open(ls_observe_rank *rank, int64_t number, const char *numbers
     rank->open = ls_list_make(1, sizeof *rank->open);
     rank->open->step = step;
     rank->open->samples = "";
-    cJSON *calls = calls_of(rank, numbers);
-    ls_trace_keep_calls(rank->kept, rank->open, calls, NULL);
-    cJSON_Delete(calls);
+    add_calls(rank, numbers);
 }
 
 void ls_open_step_read(const char *directory, int k, ls_observe_rank *rank)

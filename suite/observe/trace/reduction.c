@@ -7,7 +7,7 @@
 #include "job.h"
 
 ls_reduction_hook_kind ls_reduction_hook(const ls_observe_rank *rank, int model,
-                                         const cJSON **event)
+                                         const ls_event **event)
 {
     static const struct {
         const char *name;
@@ -16,16 +16,15 @@ ls_reduction_hook_kind ls_reduction_hook(const ls_observe_rank *rank, int model,
                  {"bf16_compress_hook", LS_HOOK_BF16}, {"noop_hook", LS_HOOK_NOOP},
                  {"ALLREDUCE", LS_HOOK_F32},           {"FP16_COMPRESS", LS_HOOK_F16}};
     ls_reduction_hook_kind kind = LS_HOOK_NONE;
-    const cJSON *hook;
-    cJSON_ArrayForEach(hook, rank->hook)
-    {
-        if (ls_json_int(hook, "model", 0) != model) {
+    const ls_event *hook;
+    ls_event_each(hook, ls_trace_events(rank, hook)) {
+        if (ls_event_int(hook, model, 0) != model) {
             continue;
         }
         kind = LS_HOOK_OTHER;
         *event = hook;
         for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-            if (strcmp(ls_json_string(hook, "name", ""), known[i].name) == 0) {
+            if (strcmp(ls_event_text(hook, name, ""), known[i].name) == 0) {
                 kind = known[i].kind;
             }
         }
@@ -36,8 +35,8 @@ ls_reduction_hook_kind ls_reduction_hook(const ls_observe_rank *rank, int model,
 bool ls_reduction_is_partial(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     for (int m = 0; m < ls_job_models(&trace->rank[0]); m++) {
-        const cJSON *model = ls_job_model(&trace->rank[0], m);
-        int world = ls_json_int(model, "world", trace->world);
+        const ls_event *model = ls_job_model(&trace->rank[0], m);
+        int world = ls_event_int(model, world, trace->world);
         if (ls_job_model_is_ddp(model) && world != trace->world) {
             ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
                            "a model is replicated over %d of %d ranks: which, is not known", world,
@@ -51,12 +50,12 @@ bool ls_reduction_is_partial(const ls_observe_trace *trace, ls_observe_finding *
 bool ls_reduction_hooks_known(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     for (int m = 0; m < ls_job_models(&trace->rank[0]); m++) {
-        const cJSON *hook = NULL;
+        const ls_event *hook = NULL;
         ls_reduction_hook_kind kind = ls_reduction_hook(&trace->rank[0], m, &hook);
         if (kind == LS_HOOK_OTHER) {
             ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
                            "the communication hook %s: its result is not known",
-                           ls_json_string(hook, "name", "?"));
+                           ls_event_text(hook, name, "?"));
             return false;
         }
         if (kind == LS_HOOK_NOOP && ls_job_calls_collectives(trace)) {
@@ -68,7 +67,7 @@ bool ls_reduction_hooks_known(const ls_observe_trace *trace, ls_observe_finding 
         if (kind == LS_HOOK_NOOP) {
             ls_verdict_fail(&out->verdict, "the communication hook noop_hook reduces nothing");
             ls_verdict_cause(&out->verdict, "noop_hook, which is for measuring only");
-            ls_finding_blame(out, ls_json_string(hook, "at", ""), "do not register noop_hook");
+            ls_finding_blame(out, ls_event_text(hook, at, ""), "do not register noop_hook");
             return false;
         }
     }
@@ -122,7 +121,7 @@ ls_values ls_reduction_gradient(const ls_samples *samples, int rank, const char 
     }
     bool stepped = ls_samples_find(samples->file[rank], "used", name, NULL) != NULL;
     bool alone = samples->step[rank]->step->skipped &&
-                 cJSON_GetArraySize(samples->trace->rank[rank].optimizer) == 1;
+                 ls_event_count(ls_trace_events(&samples->trace->rank[rank], optimizer)) == 1;
     return stepped || alone ? ls_samples_read(samples->file[rank], "reduced", name, NULL)
                             : (ls_values){0};
 }
@@ -141,7 +140,7 @@ const char *ls_reduction_type(const ls_samples *samples, int rank, const char *n
 
 void ls_reduction_set_sent(const ls_samples *samples, int rank, int model, ls_mean_plan *plan)
 {
-    const cJSON *hook = NULL;
+    const ls_event *hook = NULL;
     ls_reduction_hook_kind kind = ls_reduction_hook(&samples->trace->rank[rank], model, &hook);
     if (samples->trace->attached) {
         plan->sent_as = kind == LS_HOOK_F16 ? "f16" : kind == LS_HOOK_BF16 ? "bf16" : NULL;

@@ -18,7 +18,7 @@ typedef enum ls_reduction_hook_kind {
 /* The communication hook of a model, and its event; the event stays as it is where there is none.
  */
 ls_reduction_hook_kind ls_reduction_hook(const ls_observe_rank *rank, int model,
-                                         const cJSON **event);
+                                         const ls_event **event);
 /* True, with the verdict, where a model is replicated over some of the ranks. */
 bool ls_reduction_is_partial(const ls_observe_trace *trace, ls_observe_finding *out);
 /* False, with the verdict, where a model is reduced in a way that is not known here. */

@@ -2,23 +2,22 @@
 
 #include <string.h>
 
-bool ls_saved_has(const cJSON *event, const char *part)
+bool ls_saved_has(const ls_event *event, const char *part)
 {
-    const cJSON *what = cJSON_GetObjectItemCaseSensitive(event, "what");
-    return cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(what, part)) > 0;
+    const ls_event *what = ls_event_object(event, what);
+    return ls_event_count(ls_event_find(what, part)) > 0;
 }
 
-int64_t ls_saved_step(const cJSON *event)
+int64_t ls_saved_step(const ls_event *event)
 {
-    return ls_json_integer(event, "step", 0);
+    return ls_event_integer(event, step, 0);
 }
 
 bool ls_saved_checkpoint_has(const ls_observe_trace *trace, int64_t step, const char *part)
 {
     for (int k = 0; k < trace->world; k++) {
-        const cJSON *save;
-        cJSON_ArrayForEach(save, trace->rank[k].save)
-        {
+        const ls_event *save;
+        ls_event_each(save, ls_trace_events(&trace->rank[k], save)) {
             if (ls_saved_step(save) == step && ls_saved_has(save, part)) {
                 return true;
             }
@@ -31,9 +30,8 @@ int ls_saved_count(const ls_observe_trace *trace, const char *part)
 {
     int count = 0;
     for (int k = 0; k < trace->world; k++) {
-        const cJSON *save;
-        cJSON_ArrayForEach(save, trace->rank[k].save)
-        {
+        const ls_event *save;
+        ls_event_each(save, ls_trace_events(&trace->rank[k], save)) {
             count += ls_saved_has(save, part);
         }
     }

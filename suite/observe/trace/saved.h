@@ -5,9 +5,9 @@
 #include "trace.h"
 
 /* Whether `what` of a save or a load has that part: "model", "optimizer", ... */
-bool ls_saved_has(const cJSON *event, const char *part);
+bool ls_saved_has(const ls_event *event, const char *part);
 /* Steps done at a save, a load or a restore. */
-int64_t ls_saved_step(const cJSON *event);
+int64_t ls_saved_step(const ls_event *event);
 /* Files that the ranks write at the same step are one checkpoint in parts. */
 bool ls_saved_checkpoint_has(const ls_observe_trace *trace, int64_t step, const char *part);
 /* Saves of all ranks with that part. */

@@ -23,15 +23,13 @@ static const ls_tol few_steps =
     LS_TOL(8, "steps: of fewer a schedule's length may be that of anything that is counted");
 static const ls_tol few_calls = LS_TOL(3, "calls: with fewer two lengths are equal by chance");
 
-bool ls_spans_held(const ls_observe_rank *rank, const cJSON *schedule)
+bool ls_spans_held(const ls_observe_rank *rank, const ls_event *schedule)
 {
-    int number = ls_json_int(schedule, "schedule", -1);
-    const cJSON *event, *held;
-    cJSON_ArrayForEach(event, rank->schedule)
-    {
-        cJSON_ArrayForEach(held, cJSON_GetObjectItemCaseSensitive(event, "holds"))
-        {
-            if (cJSON_IsNumber(held) && held->valueint == number) {
+    int number = ls_event_int(schedule, schedule, -1);
+    const ls_event *event, *held;
+    ls_event_each(event, ls_trace_events(rank, schedule)) {
+        ls_event_each(held, ls_event_list(event, holds)) {
+            if (ls_event_is_number(held) && ls_event_to_int(held, -1) == number) {
                 return true;
             }
         }
@@ -58,8 +56,8 @@ typedef struct span {
 
 static double rate_of(const ls_call *call)
 {
-    const cJSON *rate = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(call->json, "lr"), 0);
-    return cJSON_IsNumber(rate) ? rate->valuedouble : NAN;
+    const ls_event *rate = ls_event_at(ls_event_list(call->json, lr), 0);
+    return ls_event_is_number(rate) ? rate->number : NAN;
 }
 
 static void add_call(span *s, const ls_call *call, double *last)
@@ -67,7 +65,7 @@ static void add_call(span *s, const ls_call *call, double *last)
     double rate = rate_of(call);
     s->calls += call->times;
     double epoch =
-        ls_json_number(call->json, "epoch", s->calls); /* of some schedules with a fraction */
+        ls_event_number(call->json, epoch, s->calls); /* of some schedules with a fraction */
     s->reached = fabs(epoch) < INT_MAX ? (int)epoch : s->calls;
     s->optimizer = call->optimizer;
     s->rising = s->rising && (isnan(*last) || rate > *last);
@@ -84,7 +82,7 @@ static void add_steps(const ls_observe_rank *rank, int schedule, span *s)
             for (int c = 0; c < rank->step[i].call_count; c++) {
                 const ls_call *call = &rank->step[i].call[c];
                 if (pass == 0 && call->kind == LS_CALL_SCHEDULE &&
-                    ls_json_int(call->json, "schedule", -1) == schedule) {
+                    ls_event_int(call->json, schedule, -1) == schedule) {
                     add_call(s, call, &last);
                 } else if (pass == 0 && call->kind == LS_CALL_BACKWARD) {
                     s->batches += call->times;
@@ -97,23 +95,22 @@ static void add_steps(const ls_observe_rank *rank, int schedule, span *s)
     }
 }
 
-static span span_of(const ls_observe_trace *trace, const cJSON *event)
+static span span_of(const ls_observe_trace *trace, const ls_event *event)
 {
     const ls_observe_rank *rank = &trace->rank[0];
-    span s = {.class = ls_json_string(event, "class", ""),
-              .length = ls_json_int(event, "span", 0),
-              .base = ls_json_number(event, "base", NAN),
+    span s = {.class = ls_event_text(event, class, ""),
+              .length = ls_event_int(event, span, 0),
+              .base = ls_event_number(event, base, NAN),
               .whole = true,
               .world = trace->world,
               .highest = NAN,
               .rising = true,
               .optimizer = -1};
-    const cJSON *data;
-    add_steps(rank, ls_json_int(event, "schedule", -1), &s);
-    cJSON_ArrayForEach(data, rank->data)
-    {
-        if (ls_json_bool(data, "trained", false)) {
-            s.whole = ls_json_bool(data, "whole", false);
+    const ls_event *data;
+    add_steps(rank, ls_event_int(event, schedule, -1), &s);
+    ls_event_each(data, ls_trace_events(rank, data)) {
+        if (ls_event_bool(data, trained, false)) {
+            s.whole = ls_event_bool(data, whole, false);
             s.passes += s.whole;
         }
     }
@@ -254,12 +251,11 @@ static void judge_warm_up(const span *s, const char *at, ls_observe_finding *out
                      "if this is no trial run: make the warm-up a part of the job's steps");
 }
 
-static const cJSON *event_of(const ls_observe_rank *rank, int schedule)
+static const ls_event *event_of(const ls_observe_rank *rank, int schedule)
 {
-    const cJSON *event;
-    cJSON_ArrayForEach(event, rank->schedule)
-    {
-        if (ls_json_int(event, "schedule", -1) == schedule) {
+    const ls_event *event;
+    ls_event_each(event, ls_trace_events(rank, schedule)) {
+        if (ls_event_int(event, schedule, -1) == schedule) {
             return event;
         }
     }
@@ -268,44 +264,43 @@ static const cJSON *event_of(const ls_observe_rank *rank, int schedule)
 
 /* Schedules in sequence, the last of which is as long as the whole job: what comes before it was
  * not taken off. A script that may leave its loop may have stopped there on purpose. */
-static void judge_sequence(const ls_observe_rank *rank, const cJSON *event, const span *s,
+static void judge_sequence(const ls_observe_rank *rank, const ls_event *event, const span *s,
                            ls_observe_finding *out)
 {
-    const cJSON *holds = cJSON_GetObjectItemCaseSensitive(event, "holds"), *held, *last = NULL;
+    const ls_event *holds = ls_event_list(event, holds), *held, *last = NULL;
     int parts = 0;
-    cJSON_ArrayForEach(held, holds)
-    {
-        const cJSON *part = cJSON_IsNumber(held) ? event_of(rank, held->valueint) : NULL;
+    ls_event_each(held, holds) {
+        const ls_event *part =
+            ls_event_is_number(held) ? event_of(rank, ls_event_to_int(held, -1)) : NULL;
         last = part != NULL ? part : last;
         parts++;
     }
-    int length = last != NULL ? ls_json_int(last, "span", 0) : 0;
+    int length = last != NULL ? ls_event_int(last, span, 0) : 0;
     if (strcmp(s->class, "SequentialLR") != 0 || parts < 2 || !s->whole ||
         s->reached < few_calls.value || length != s->reached || s->length <= length) {
         return;
     }
-    ls_verdict_set(&out->verdict, ls_json_bool(event, "stops_early", false) ? LS_WEAK : LS_FAIL,
+    ls_verdict_set(&out->verdict, ls_event_bool(event, stops_early, false) ? LS_WEAK : LS_FAIL,
                    "a SequentialLR of %d calls ends with a %s of %d, and the job makes %d calls: "
                    "it stops %d calls before the rate's end",
-                   s->length, ls_json_string(last, "class", ""), length, s->reached,
+                   s->length, ls_event_text(last, class, ""), length, s->reached,
                    s->length - s->reached);
     ls_verdict_cause(&out->verdict, "the last schedule's length is that of the whole training: the "
                                     "calls of the warm-up before it are not taken off");
-    ls_finding_blame(out, ls_json_string(last, "at", ""),
+    ls_finding_blame(out, ls_event_text(last, at, ""),
                      "T_max = all calls less those of the warm-up");
 }
 
 void ls_spans_judge(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     const ls_observe_rank *rank = &trace->rank[0];
-    const cJSON *event;
+    const ls_event *event;
     if (ls_job_is_left_alone(trace)) {
         return; /* what it did later is not known */
     }
-    cJSON_ArrayForEach(event, rank->schedule)
-    {
+    ls_event_each(event, ls_trace_events(rank, schedule)) {
         span s = span_of(trace, event);
-        const char *at = ls_json_string(event, "at", "");
+        const char *at = ls_event_text(event, at, "");
         ls_observe_finding one[4] = {0};
         if (s.calls == 0 || ls_spans_held(rank, event)) {
             continue;

@@ -6,7 +6,7 @@
 #include "trace.h"
 
 /* Whether another schedule steps the one of that event. */
-bool ls_spans_held(const ls_observe_rank *rank, const cJSON *schedule);
+bool ls_spans_held(const ls_observe_rank *rank, const ls_event *schedule);
 /* For jobs that ended by themselves: adds to a finding that is no FAIL yet. */
 void ls_spans_judge(const ls_observe_trace *trace, ls_observe_finding *out);
 

@@ -40,31 +40,30 @@ static ls_call_kind kind_of(const char *word)
 }
 
 /* The module writes at most 10,000 calls of a step. */
-static int times_of(const cJSON *call)
+static int16_t times_of(const ls_event *call)
 {
-    int times = ls_json_int(call, "times", 1);
-    return times >= 1 && times <= 10000 ? times : 1;
+    int times = ls_event_int(call, times, 1);
+    return (int16_t)(times >= 1 && times <= 10000 ? times : 1);
 }
 
-void ls_trace_keep_calls(ls_kept_calls *kept, ls_observe_step *step, const cJSON *calls,
-                         const ls_observe_step *like)
+/* No job has so many. */
+static int16_t index_of(const ls_event *call, ls_event_member member)
 {
-    const cJSON *call;
-    step->call = ls_list_make((size_t)cJSON_GetArraySize(calls), sizeof *step->call);
-    cJSON_ArrayForEach(call, calls)
-    {
-        const cJSON *before = like != NULL ? like->call[step->call_count].json : NULL;
-        const cJSON *entry = ls_kept_calls_add(kept, before, call);
-        step->call[step->call_count++] = (ls_call){
-            .kind = kind_of(ls_json_string(entry, "call", "")),
-            .times = times_of(entry),
-            .at = ls_json_string(entry, "at", ""),
-            .json = entry,
-            .model = ls_json_int(entry, "model", -1),
-            .scaler = ls_json_int(entry, "scaler", -1),
-            .optimizer = ls_json_int(entry, "optimizer", -1),
-        };
-    }
+    int index = ls_event_to_int(ls_event_get(call, member), -1);
+    return (int16_t)(index >= -1 && index <= INT16_MAX ? index : -1);
+}
+
+ls_call ls_trace_call(const ls_event *event)
+{
+    return (ls_call){
+        .kind = kind_of(ls_event_text(event, call, "")),
+        .times = times_of(event),
+        .at = ls_event_text(event, at, ""),
+        .json = event,
+        .model = index_of(event, LS_INTEGER(model)),
+        .scaler = index_of(event, LS_INTEGER(scaler)),
+        .optimizer = index_of(event, LS_INTEGER(optimizer)),
+    };
 }
 
 int ls_trace_find(const ls_observe_step *step, ls_call_kind kind, int from)
@@ -78,13 +77,6 @@ int ls_trace_find(const ls_observe_step *step, ls_call_kind kind, int from)
 }
 
 /* ---- events of a rank ------------------------------------------------------------------------ */
-
-/* A pass over the lines for what the record does not hold. The record's strict reading may have
- * ended before: steps beyond its own are not kept. */
-typedef struct reader {
-    ls_observe_trace *trace;
-    int rank;
-} reader;
 
 /* The file of a step's samples where it is there, else "". */
 static const char *find_samples(const ls_observe_trace *trace, int rank, int64_t step)
@@ -101,103 +93,115 @@ static const char *find_samples(const ls_observe_trace *trace, int rank, int64_t
 }
 
 /* The calls that a step has, or those members of them that are not an earlier step's. */
-static ls_status read_calls(const reader *r, ls_observe_step *step, const cJSON *event, int line)
+static void read_calls(ls_observe_rank *rank, ls_observe_step *step, const cJSON *calls,
+                       const ls_observe_step *like)
 {
-    ls_observe_rank *rank = &r->trace->rank[r->rank];
-    const cJSON *calls = cJSON_GetObjectItemCaseSensitive(event, "calls");
-    if (!cJSON_IsArray(calls)) {
-        return LS_OK;
+    const cJSON *call;
+    step->call = ls_list_make((size_t)cJSON_GetArraySize(calls), sizeof *step->call);
+    cJSON_ArrayForEach(call, calls)
+    {
+        const ls_call *before = like != NULL ? &like->call[step->call_count] : NULL;
+        const ls_event *event =
+            ls_event_read_call(rank->store, before != NULL ? before->json : NULL, call);
+        step->call[step->call_count++] =
+            before != NULL && event == before->json ? *before : ls_trace_call(event);
     }
-    const ls_observe_step *like = NULL;
-    if (cJSON_HasObjectItem(event, "like")) {
-        int64_t number = ls_json_integer(event, "like", -1);
-        like = number < step->step->step ? ls_trace_step(rank, number) : NULL;
-        if (like == NULL || like->call_count != cJSON_GetArraySize(calls)) {
-            return ls_log_fail(LS_ERR_USAGE,
-                               "%s/rank%d.jsonl:%d: the step is like %lld: allowed is an earlier "
-                               "step of the file that has as many calls",
-                               r->trace->record.directory, r->rank, line, (long long)number);
-        }
-    }
-    ls_trace_keep_calls(rank->kept, step, calls, like);
-    return LS_OK;
 }
 
-static ls_status read_step(const reader *r, const cJSON *event, int line)
+static ls_status read_step(const ls_observe_trace *trace, int k, const cJSON *value, int line)
 {
-    ls_observe_rank *rank = &r->trace->rank[r->rank];
-    if (rank->step_count >= rank->record->step_count) {
-        return LS_OK;
+    ls_observe_rank *rank = &trace->rank[k];
+    const ls_event *event = ls_event_read_once(rank->store, LS_EVENT_step, value);
+    int at = rank->step_count;
+    rank->step = ls_list_grow(rank->step, at, &rank->step_capacity, sizeof *rank->step);
+    int64_t number = ls_event_integer(event, step, 0), other = ls_event_integer(event, like, -1);
+    const cJSON *calls = cJSON_GetObjectItemCaseSensitive(value, "calls");
+    const ls_observe_step *like = other < number ? ls_trace_step(rank, other) : NULL;
+    if (cJSON_IsArray(calls) && cJSON_HasObjectItem(value, "like") &&
+        (like == NULL || like->call_count != cJSON_GetArraySize(calls))) {
+        return ls_log_fail(LS_ERR_USAGE,
+                           "%s/rank%d.jsonl:%d: the step is like %lld: allowed is an earlier "
+                           "step of the file that has as many calls",
+                           trace->record.directory, k, line, (long long)other);
     }
-    ls_observe_step *step = &rank->step[rank->step_count];
-    step->step = &rank->record->step[rank->step_count];
-    rank->step_count++;
-    step->samples = "";
-    if (!r->trace->attached || ls_json_bool(event, "detail", false)) {
-        step->samples = find_samples(r->trace, r->rank, step->step->step);
-    }
-    step->detail = step->samples[0] != '\0';
-    step->statistics = cJSON_Duplicate(cJSON_GetObjectItemCaseSensitive(event, "statistics"), true);
-    step->losses = cJSON_Duplicate(cJSON_GetObjectItemCaseSensitive(event, "losses"), true);
-    step->skips =
-        cJSON_Duplicate(cJSON_GetObjectItemCaseSensitive(event, "optimizers_skipped"), true);
-    return read_calls(r, step, event, line);
-}
-
-static ls_status read_event(void *context, const cJSON *value, int line)
-{
-    const reader *r = context;
-    ls_observe_rank *rank = &r->trace->rank[r->rank];
-    const struct {
-        const char *event;
-        cJSON *list;
-    } lists[] = {
-        {"model", rank->model},
-        {"hook", rank->hook},
-        {"convert", rank->convert},
-        {"optimizer", rank->optimizer},
-        {"scaler", rank->scaler},
-        {"data", rank->data},
-        {"save", rank->save},
-        {"load", rank->load},
-        {"restore", rank->restore},
-        {"attach", rank->attach},
-        {"call", rank->known},
-        {"schedule", rank->schedule},
-        {"validation", rank->validation},
-        {"unfinished", rank->unfinished},
-        {"autocast", rank->autocast},
-        {"hidden", rank->hidden},
-        {"idle", rank->idle},
-        {"misuse", rank->misuse},
+    rank->step[at] = (ls_observe_step){
+        .detail = !trace->attached || ls_event_bool(event, detail, false),
+        .samples = "",
+        .statistics = ls_event_keep(rank->store, ls_event_object(event, statistics)),
+        .losses = ls_event_keep(rank->store, ls_event_list(event, losses)),
+        .skips = ls_event_keep(rank->store, ls_event_list(event, optimizers_skipped)),
     };
-    const char *event = ls_json_string(value, "event", "");
-    if (strcmp(event, "step") == 0) {
-        return read_step(r, value, line);
+    if (cJSON_IsArray(calls)) {
+        read_calls(rank, &rank->step[at], calls, like);
     }
-    if (strcmp(event, "cost") == 0) {
-        cJSON_Delete(rank->cost);
-        rank->cost = cJSON_Duplicate(value, true);
-    }
-    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
-        if (strcmp(event, lists[i].event) == 0) {
-            cJSON_AddItemToArray(lists[i].list, cJSON_Duplicate(value, true));
-        }
-    }
+    rank->first = at == 0 ? number : rank->first;
+    rank->step_count++;
     return LS_OK;
 }
 
-static void make_lists(ls_observe_rank *rank)
+static void add_event(ls_event_list *to, const ls_event *event)
 {
-    cJSON **const list[] = {&rank->model,      &rank->hook,       &rank->convert,  &rank->optimizer,
-                            &rank->scaler,     &rank->data,       &rank->save,     &rank->load,
-                            &rank->restore,    &rank->attach,     &rank->known,    &rank->schedule,
-                            &rank->validation, &rank->unfinished, &rank->autocast, &rank->hidden,
-                            &rank->idle,       &rank->misuse};
-    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
-        *list[i] = cJSON_CreateArray();
-        LS_MEMORY(*list[i] != NULL);
+    ls_event *item = to->capacity == 0 ? NULL : (ls_event *)(uintptr_t)to->list.item;
+    int count = (int)to->list.count;
+    item = ls_list_grow(item, count + 1, &to->capacity, sizeof *item);
+    item[count] = *event;
+    item[count + 1] = (ls_event){.type = LS_TYPE_END};
+    to->list.item = item;
+    to->list.count++;
+}
+
+/* A value of another kind than the table's is no event of the module's, or the trainer's. */
+static void note_wrong(ls_observe_trace *trace, int k, int line)
+{
+    char *broken = trace->wrong;
+    if (broken[0] == '\0') {
+        ls_text_put(broken, sizeof trace->wrong, "rank%d.jsonl line %d %s", k, line,
+                    ls_event_wrong(trace->rank[k].store));
     }
+}
+
+static void make_rank(ls_observe_rank *rank)
+{
+    static const ls_event end = {.type = LS_TYPE_END};
+    rank->store = ls_event_store_make();
+    for (int i = 0; i < LS_EVENT_none; i++) {
+        rank->event[i].list = (ls_event){.type = LS_TYPE_LIST, .item = &end};
+    }
+}
+
+/* A rank that died before its first event has no file. */
+static void fill_ranks(ls_observe_trace *trace, int world)
+{
+    if (world > trace->world) {
+        trace->rank = realloc(trace->rank, (size_t)world * sizeof *trace->rank);
+        LS_MEMORY(trace->rank != NULL);
+        memset(trace->rank + trace->world, 0, (size_t)(world - trace->world) * sizeof *trace->rank);
+        for (; trace->world < world; trace->world++) {
+            make_rank(&trace->rank[trace->world]);
+        }
+    }
+}
+
+/* An event that the record takes. What calls share with other steps' is found by their order. */
+static ls_status read_event(void *context, int k, const cJSON *value, int line)
+{
+    ls_observe_trace *trace = context;
+    ls_event_shape shape =
+        ls_event_shape_of(LS_EVENT_FILE_RANK, ls_json_string(value, "event", ""));
+    fill_ranks(trace, k + 1);
+    ls_observe_rank *rank = &trace->rank[k];
+    if (shape == LS_EVENT_step) {
+        LS_TRY(read_step(trace, k, value, line));
+    } else if (shape != LS_EVENT_none) {
+        const ls_event *event = ls_event_read(rank->store, shape, value);
+        add_event(&rank->event[shape], event);
+        trace->attached =
+            trace->attached || (shape == LS_EVENT_start && ls_event_int(event, observed, 0) == 1);
+    }
+    if (ls_event_wrong(rank->store)[0] != '\0') {
+        note_wrong(trace, k, line);
+    }
+    return LS_OK;
 }
 
 /* ---- parameters ------------------------------------------------------------------------------ */
@@ -209,44 +213,44 @@ static char *copy_name(const char *name)
     return copy;
 }
 
-static bool holds(const cJSON *list, const char *name)
+static bool holds(const ls_event *list, const char *name)
 {
-    const cJSON *entry;
-    cJSON_ArrayForEach(entry, list)
-    {
-        if (cJSON_IsString(entry) && strcmp(entry->valuestring, name) == 0) {
+    const ls_event *entry;
+    ls_event_each(entry, list) {
+        if (ls_event_is_text(entry) && strcmp(entry->text, name) == 0) {
             return true;
         }
     }
     return false;
 }
 
-static void add_parameter(ls_observe_rank *rank, const cJSON *model, const cJSON *param)
+static void add_parameter(ls_observe_rank *rank, const ls_event *model, const ls_event *param)
 {
-    const cJSON *name = cJSON_GetArrayItem(param, 0), *elements = cJSON_GetArrayItem(param, 1);
-    const cJSON *type = cJSON_GetArrayItem(param, 2);
+    const ls_event *name = ls_event_at(param, 0), *elements = ls_event_at(param, 1);
+    const ls_event *type = ls_event_at(param, 2);
     int64_t count = 0;
-    if (!cJSON_IsString(name) || !cJSON_IsNumber(elements) ||
-        !ls_json_whole(elements->valuedouble, 0, INT64_C(1) << 53, &count)) {
+    if (!ls_event_is_text(name) || !ls_event_is_number(elements) ||
+        !ls_json_whole(elements->number, 0, INT64_C(1) << 53, &count)) {
         return;
     }
-    int index = ls_json_int(model, "model", 0);
-    const cJSON *norms = cJSON_GetObjectItemCaseSensitive(model, "norm_params");
+    int index = ls_event_int(model, model, 0);
+    const ls_event *norms = ls_event_list(model, norm_params);
     rank->tensor[rank->tensor_count++] = (ls_observe_tensor){
-        .name = copy_name(name->valuestring),
+        .name = copy_name(name->text),
         .model = index,
         .elements = count,
-        .type = cJSON_IsString(type) ? type->valuestring : "",
-        .trainable = cJSON_IsTrue(cJSON_GetArrayItem(param, 3)),
-        .norm = holds(norms, name->valuestring),
+        .type = ls_event_is_text(type) ? type->text : "",
+        .trainable = ls_event_is(ls_event_at(param, 3), LS_TYPE_TRUE),
+        .norm = holds(norms, name->text),
     };
 }
 
 /* Of several events of one model the last counts. */
-static bool is_replaced(const cJSON *model)
+static bool is_replaced(const ls_event *model)
 {
-    for (const cJSON *later = model->next; later != NULL; later = later->next) {
-        if (ls_json_int(later, "model", 0) == ls_json_int(model, "model", 0)) {
+    for (const ls_event *later = ls_event_after(model); later != NULL;
+         later = ls_event_after(later)) {
+        if (ls_event_int(later, model, 0) == ls_event_int(model, model, 0)) {
             return true;
         }
     }
@@ -255,20 +259,17 @@ static bool is_replaced(const cJSON *model)
 
 static void read_parameters(ls_observe_rank *rank)
 {
-    const cJSON *model, *param;
+    const ls_event *model, *param;
     int count = 0;
-    cJSON_ArrayForEach(model, rank->model)
-    {
-        count += cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(model, "params"));
+    ls_event_each(model, ls_trace_events(rank, model)) {
+        count += ls_event_count(ls_event_list(model, params));
     }
     rank->tensor = ls_list_make((size_t)count, sizeof *rank->tensor);
-    cJSON_ArrayForEach(model, rank->model)
-    {
+    ls_event_each(model, ls_trace_events(rank, model)) {
         if (is_replaced(model)) {
             continue;
         }
-        cJSON_ArrayForEach(param, cJSON_GetObjectItemCaseSensitive(model, "params"))
-        {
+        ls_event_each(param, ls_event_list(model, params)) {
             add_parameter(rank, model, param);
         }
     }
@@ -316,15 +317,14 @@ static void read_parameters_of_dump(ls_observe_rank *rank)
 
 /* ---- a job ----------------------------------------------------------------------------------- */
 
-/* A rank that died before its first event has no file. */
+/* As the start events say; a rank that died before its first event has no file. */
 static void fill_world(ls_observe_trace *trace)
 {
     int world = trace->record.world;
-    for (int k = 0; k < trace->record.world; k++) {
-        int said = ls_json_int(trace->record.rank[k].start, "world", 0);
-        world = said > world && said <= LS_HOSTS_RANKS_MAX ? said : world;
+    for (int k = 0; k < trace->world; k++) {
+        int given = ls_event_int(ls_event_first(ls_trace_events(&trace->rank[k], start)), world, 0);
+        world = given > world && given <= LS_HOSTS_RANKS_MAX ? given : world;
     }
-    trace->world = world;
     if (world > trace->record.world) {
         size_t bytes = sizeof *trace->record.rank;
         trace->record.rank = realloc(trace->record.rank, (size_t)world * bytes);
@@ -335,33 +335,27 @@ static void fill_world(ls_observe_trace *trace)
         }
         trace->record.world = world;
     }
-    for (int k = 0; k < world; k++) {
-        const cJSON *start = trace->record.rank[k].start;
-        trace->attached = trace->attached || ls_json_int(start, "observed", 0) == 1;
-    }
+    fill_ranks(trace, world);
 }
 
-static ls_status read_rank(ls_observe_trace *trace, int k)
+/* What is known when all events are read. */
+static void finish_rank(ls_observe_trace *trace, int k)
 {
     ls_observe_rank *rank = &trace->rank[k];
-    reader r = {trace, k};
     rank->record = &trace->record.rank[k];
-    make_lists(rank);
-    rank->kept = ls_kept_calls_make();
-    rank->step = ls_list_make((size_t)rank->record->step_count, sizeof *rank->step);
-    if (rank->record->has_events) {
-        LS_TEXT(path, PATH_MAX, "%s/rank%d.jsonl", trace->record.directory, k);
-        ls_status status = ls_json_each_line(path, read_event, &r);
-        if (status != LS_OK && trace->record.broken[0] == '\0') {
-            return status;
-        }
+    rank->start = ls_event_first(ls_trace_events(rank, start));
+    rank->cost = ls_trace_last(rank, cost);
+    for (int i = 0; i < rank->step_count; i++) {
+        ls_observe_step *step = &rank->step[i];
+        step->step = &rank->record->step[i];
+        step->samples = step->detail ? find_samples(trace, k, step->step->step) : "";
+        step->detail = step->samples[0] != '\0';
     }
     read_parameters(rank);
     ls_open_step_read(trace->record.directory, k, rank);
     if (!trace->attached) {
         read_parameters_of_dump(rank);
     }
-    return LS_OK;
 }
 
 static void read_command(ls_observe_trace *trace)
@@ -378,22 +372,24 @@ static ls_status load(const char *directory, const char *model, ls_observe_trace
 {
     ls_observe_trace *trace = ls_list_make(1, sizeof *trace);
     trace->model = model;
-    ls_status status = ls_record_read(directory, LS_RECORD_STRICT, &trace->record);
+    ls_text_put(trace->record.directory, sizeof trace->record.directory, "%s", directory);
+    ls_status status =
+        ls_record_read_with(directory, LS_RECORD_STRICT, read_event, trace, &trace->record);
     if (status != LS_OK) {
-        free(trace);
+        trace->model = NULL; /* the caller's */
+        ls_trace_unload(trace);
         return status;
+    }
+    if (trace->record.broken[0] == '\0') {
+        ls_text_put(trace->record.broken, sizeof trace->record.broken, "%s", trace->wrong);
     }
     fill_world(trace);
     read_command(trace);
-    trace->rank = ls_list_make((size_t)trace->world, sizeof *trace->rank);
     for (int k = 0; k < trace->world; k++) {
-        LS_TRY_GOTO(status, read_rank(trace, k), free_trace);
+        finish_rank(trace, k);
     }
     *out = trace;
     return LS_OK;
-free_trace:
-    ls_trace_unload(trace);
-    return status;
 }
 
 /* The folders of dumps of several models. */
@@ -437,19 +433,13 @@ ls_status ls_trace_load(const char *directory, ls_observe_trace **out)
 
 static void free_rank(ls_observe_rank *rank)
 {
-    cJSON *const list[] = {rank->model,      rank->hook,   rank->convert,    rank->optimizer,
-                           rank->scaler,     rank->data,   rank->save,       rank->load,
-                           rank->restore,    rank->attach, rank->known,      rank->schedule,
-                           rank->validation, rank->cost,   rank->unfinished, rank->autocast,
-                           rank->hidden,     rank->idle,   rank->misuse};
-    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
-        cJSON_Delete(list[i]);
+    for (int i = 0; i < LS_EVENT_none; i++) {
+        if (rank->event[i].capacity > 0) {
+            free((ls_event *)(uintptr_t)rank->event[i].list.item);
+        }
     }
     for (int i = 0; i < rank->step_count; i++) {
         free(rank->step[i].call);
-        cJSON_Delete(rank->step[i].statistics);
-        cJSON_Delete(rank->step[i].losses);
-        cJSON_Delete(rank->step[i].skips);
         if (rank->step[i].samples[0] != '\0') {
             free((char *)rank->step[i].samples);
         }
@@ -458,7 +448,7 @@ static void free_rank(ls_observe_rank *rank)
         free((char *)rank->tensor[i].name);
     }
     ls_open_step_free(rank);
-    ls_kept_calls_free(rank->kept);
+    ls_event_store_free(rank->store);
     free(rank->step);
     free(rank->tensor);
 }
@@ -490,11 +480,10 @@ bool ls_trace_is_ddp(const ls_observe_trace *trace)
     if (trace->world < 2 || !trace->attached) {
         return trace->world > 1;
     }
-    const cJSON *model;
+    const ls_event *model;
     for (int k = 0; k < trace->world; k++) {
-        cJSON_ArrayForEach(model, trace->rank[k].model)
-        {
-            if (strcmp(ls_json_string(model, "kind", ""), "ddp") == 0) {
+        ls_event_each(model, ls_trace_events(&trace->rank[k], model)) {
+            if (strcmp(ls_event_text(model, kind, ""), "ddp") == 0) {
                 return true;
             }
         }
@@ -504,12 +493,11 @@ bool ls_trace_is_ddp(const ls_observe_trace *trace)
 
 bool ls_trace_is_scaled(const ls_observe_trace *trace)
 {
-    const cJSON *scaler;
+    const ls_event *scaler;
     for (int k = 0; k < trace->world; k++) {
         const ls_observe_rank *rank = &trace->rank[k];
-        cJSON_ArrayForEach(scaler, rank->scaler)
-        {
-            if (ls_json_bool(scaler, "enabled", false)) {
+        ls_event_each(scaler, ls_trace_events(rank, scaler)) {
+            if (ls_event_bool(scaler, enabled, false)) {
                 return true;
             }
         }
@@ -527,9 +515,8 @@ static bool has_mixed_forward(const ls_observe_step *step)
 {
     for (int c = ls_trace_find(step, LS_CALL_FORWARD, 0); c >= 0;
          c = ls_trace_find(step, LS_CALL_FORWARD, c + 1)) {
-        const cJSON *call = step->call[c].json;
-        if (ls_json_bool(call, "training", false) &&
-            ls_json_string(call, "autocast", NULL) != NULL) {
+        const ls_event *call = step->call[c].json;
+        if (ls_event_bool(call, training, false) && ls_event_text(call, autocast, NULL) != NULL) {
             return true;
         }
     }
@@ -571,9 +558,6 @@ ls_dumpfile *ls_trace_samples(const ls_observe_trace *trace, int rank, const ls_
 
 const ls_observe_step *ls_trace_step(const ls_observe_rank *rank, int64_t number)
 {
-    if (rank->step_count == 0) {
-        return NULL;
-    }
-    int64_t index = number - rank->step[0].step->step; /* numbered without a gap */
+    int64_t index = number - rank->first; /* numbered without a gap */
     return index >= 0 && index < rank->step_count ? &rank->step[index] : NULL;
 }

@@ -8,10 +8,9 @@
 #include <stdint.h>
 
 #include "harness/run/record.h"
-#include "kernels/core/json.h"
 #include "reference/oracle/dumpfile.h"
+#include "event_read.h"
 #include "finding.h"
-#include "kept_calls.h"
 
 typedef enum ls_call_kind {
     LS_CALL_FORWARD,
@@ -32,10 +31,9 @@ typedef enum ls_call_kind {
 /* One entry of a step's `calls`. */
 typedef struct ls_call {
     ls_call_kind kind;
-    int times;
-    const char *at;               /* "train.py:41" */
-    const cJSON *json;            /* the rest, by name: ls_json_number(call->json, "limit", NAN) */
-    int model, scaler, optimizer; /* -1: none */
+    int16_t times, model, scaler, optimizer; /* -1: none */
+    const char *at;                          /* "train.py:41" */
+    const ls_event *json;                    /* all: ls_event_number(call->json, limit, NAN) */
 } ls_call;
 
 typedef struct ls_observe_step {
@@ -43,10 +41,10 @@ typedef struct ls_observe_step {
     bool detail;
     int call_count;
     ls_call *call;
-    const char *samples; /* the file, or "" */
-    cJSON *losses;       /* of a trainer of the protocol with several, and */
-    cJSON *skips;        /* which of its optimizers skipped; else NULL */
-    cJSON *statistics;   /* digests of running statistics by model, or NULL */
+    const char *samples;        /* the file, or "" */
+    const ls_event *losses;     /* of a trainer of the protocol with several, and */
+    const ls_event *skips;      /* which of its optimizers skipped; else NULL */
+    const ls_event *statistics; /* digests of running statistics by model, or NULL */
 } ls_observe_step;
 
 /* A parameter or buffer of a model event. */
@@ -58,17 +56,21 @@ typedef struct ls_observe_tensor {
     bool trainable, norm;
 } ls_observe_tensor;
 
+/* Events in the order of the file. */
+typedef struct ls_event_list {
+    ls_event list;
+    int capacity;
+} ls_event_list;
+
 typedef struct ls_observe_rank {
     ls_record_rank *record; /* start, step and end events as the subject protocol has them */
-    int step_count;
+    int64_t first;          /* number of the first step */
+    int step_count, step_capacity;
     ls_observe_step *step;
     ls_observe_step *open; /* begun and not closed: its calls and number alone; or NULL */
-    ls_kept_calls *kept;   /* the calls of all steps */
-    /* Lists of the other events, in the order of the file; never NULL: */
-    cJSON *model, *hook, *convert, *optimizer, *scaler, *data, *save, *load, *restore, *attach,
-        *known, *schedule, *unfinished, *autocast, *hidden, *idle, *misuse;
-    cJSON *validation; /* of a trainer of the protocol */
-    cJSON *cost;       /* the event, or NULL */
+    ls_event_store *store; /* what all events are in */
+    ls_event_list event[LS_EVENT_none]; /* but for steps: ls_trace_events */
+    const ls_event *start, *cost;       /* the events, or NULL */
     int tensor_count;
     ls_observe_tensor *tensor; /* parameters of all models; without model events: of a dump */
 } ls_observe_rank;
@@ -83,9 +85,14 @@ struct ls_observe_trace {
     const char *model; /* of a part; else NULL */
     struct ls_observe_trace **part;
     int part_count;
+    char wrong[200];                 /* the first value that events.def does not have; "": none */
     cJSON *command;                  /* of the job, from job.json, or NULL: asked.h */
     struct ls_observe_trace *before; /* the job that saved what this one went on from, or NULL */
 };
+
+/* The events of a name of events.def, as a list: ls_trace_events(rank, model). */
+#define ls_trace_events(rank, name) (&(rank)->event[LS_EVENT_##name].list)
+#define ls_trace_last(rank, name) ls_event_last(ls_trace_events(rank, name)) /* or NULL */
 
 /* What ls_observe_read and ls_observe_free do. */
 ls_status ls_trace_load(const char *directory, ls_observe_trace **out);
@@ -103,10 +110,8 @@ ls_dumpfile *ls_trace_samples(const ls_observe_trace *trace, int rank, const ls_
                               ls_observe_finding *out);
 /* The first call of that kind at or after index `from`; -1: none. */
 int ls_trace_find(const ls_observe_step *step, ls_call_kind kind, int from);
-/* Gives the step the calls of an array, each with its word under "call"; the store keeps them. Of a
- * step that is like an earlier one with as many calls, or NULL: what is not in them is in those. */
-void ls_trace_keep_calls(ls_kept_calls *kept, ls_observe_step *step, const cJSON *calls,
-                         const ls_observe_step *like);
+/* The call that an event of the store is. */
+ls_call ls_trace_call(const ls_event *event);
 /* The step of that number of a rank, or NULL. */
 const ls_observe_step *ls_trace_step(const ls_observe_rank *rank, int64_t number);
 

@@ -17,7 +17,7 @@ const char *ls_unreduced_no_sync(const ls_observe_step *step, const char *otherw
 {
     for (int c = ls_trace_find(step, LS_CALL_BACKWARD, 0); c >= 0;
          c = ls_trace_find(step, LS_CALL_BACKWARD, c + 1)) {
-        const char *at = ls_calls_text(&step->call[c], "no_sync");
+        const char *at = ls_calls_text(&step->call[c], no_sync);
         if (at[0] != '\0') {
             return at;
         }
@@ -31,8 +31,8 @@ static const ls_call *loss_collective(const ls_observe_step *step)
     int backward = step == NULL ? -1 : ls_trace_find(step, LS_CALL_BACKWARD, 0);
     for (int c = backward < 0 ? -1 : ls_trace_find(step, LS_CALL_COLLECTIVE, 0);
          c >= 0 && c < backward; c = ls_trace_find(step, LS_CALL_COLLECTIVE, c + 1)) {
-        if (ls_json_int(step->call[c].json, "elements", 0) == 1 &&
-            ls_json_string(step->call[c].json, "reduce", "")[0] != '\0') {
+        if (ls_event_int(step->call[c].json, elements, 0) == 1 &&
+            ls_event_text(step->call[c].json, reduce, "")[0] != '\0') {
             return &step->call[c];
         }
     }
@@ -42,8 +42,8 @@ static const ls_call *loss_collective(const ls_observe_step *step)
 /* Where the model came to be known: of a plain one, where the optimizer took its parameters. */
 static const char *model_place(const ls_samples *samples, const ls_unreduced *u)
 {
-    const cJSON *model = ls_job_model(&samples->trace->rank[u->rank], u->model);
-    const char *at = ls_json_string(model, "at", "");
+    const ls_event *model = ls_job_model(&samples->trace->rank[u->rank], u->model);
+    const char *at = ls_event_text(model, at, "");
     return at[0] != '\0' ? at : ls_unreduced_place(samples, u->rank, LS_CALL_OPTIMIZER_STEP);
 }
 
@@ -80,7 +80,7 @@ static bool reduces_elsewhere(const ls_observe_rank *rank)
         const ls_observe_step *step = &rank->step[i];
         for (int c = ls_trace_find(step, LS_CALL_BACKWARD, 0); c >= 0;
              c = ls_trace_find(step, LS_CALL_BACKWARD, c + 1)) {
-            if (ls_calls_flag(&step->call[c], "sync") == 1) {
+            if (ls_calls_flag(&step->call[c], sync) == 1) {
                 return true;
             }
         }
@@ -139,7 +139,7 @@ static const ls_call *forward_of(const ls_observe_step *step, int model, int *sy
         const ls_call *call = &step->call[c];
         if (call->model == model && ls_calls_is_training(call)) {
             first = first == NULL ? call : first;
-            *synced += ls_calls_flag(call, "sync") != 0;
+            *synced += ls_calls_flag(call, sync) != 0;
             ++*all;
         }
     }
@@ -153,7 +153,7 @@ static const char *bypass_of(const ls_observe_rank *rank)
         const ls_observe_step *step = &rank->step[i];
         for (int c = ls_trace_find(step, LS_CALL_BACKWARD, 0); c >= 0;
              c = ls_trace_find(step, LS_CALL_BACKWARD, c + 1)) {
-            const char *at = ls_calls_text(&step->call[c], "bypassed");
+            const char *at = ls_calls_text(&step->call[c], bypassed);
             if (at[0] != '\0') {
                 return at;
             }

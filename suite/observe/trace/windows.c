@@ -22,7 +22,7 @@ static int size_of(const ls_observe_step *step, windows *w)
     bool attempted = false;
     for (int c = 0; c < step->call_count; c++) {
         const ls_call *call = &step->call[c];
-        bool by_hand = ls_calls_is_training(call) && ls_json_int(call->json, "left", -1) == 0;
+        bool by_hand = ls_calls_is_training(call) && ls_event_int(call->json, left, -1) == 0;
         attempted = attempted || ls_calls_is_attempt(call);
         if (call->kind == LS_CALL_BACKWARD && !attempted) {
             count += call->times;
@@ -60,19 +60,18 @@ void ls_windows_judge(const ls_observe_trace *trace, ls_observe_finding *out)
     const ls_observe_rank *rank = &trace->rank[0];
     windows w = windows_of(rank);
     int carried = 0, passes = 0, rest = 0;
-    const cJSON *data, *before = NULL;
+    const ls_event *data, *before = NULL;
     if (w.usual < 2 || w.optimizers > 0) {
         return;
     }
-    cJSON_ArrayForEach(data, rank->data)
-    {
+    ls_event_each(data, ls_trace_events(rank, data)) {
         double first = ls_pass_first_step(data);
         if (!ls_pass_is_trained(data) || isnan(first)) {
             continue;
         }
-        if (before != NULL && ls_json_bool(before, "whole", false)) {
-            int64_t batch = ls_json_int(before, "batch", 0);
-            int64_t count = ls_json_int(before, "count", 0);
+        if (before != NULL && ls_event_bool(before, whole, false)) {
+            int64_t batch = ls_event_int(before, batch, 0);
+            int64_t count = ls_event_int(before, count, 0);
             int64_t batches = batch > 0 ? (count + batch - 1) / batch : 0;
             const ls_observe_step *step = ls_trace_step(rank, (int64_t)first);
             windows none = {0};

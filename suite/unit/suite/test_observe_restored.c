@@ -142,6 +142,41 @@ START_TEST(a_course_that_begins_anew_is_caught)
 }
 END_TEST
 
+/* ---- the state of one of several optimizers ---------------------------------------------------
+ */
+
+#define MOMENTS(number, state)                                                                 \
+    "{\"event\":\"optimizer\",\"optimizer\":" number ",\"rule\":\"adam\",\"state\":" state "," \
+    "\"at\":\"train.py:7\",\"groups\":[{\"params\":[\"fc.weight\"],\"lr\":0.1}]}"
+
+/* A file that holds one optimizer's alone says nothing of the other. */
+START_TEST(the_state_of_one_of_several_is_judged)
+{
+    static const struct {
+        const char *held;
+        ls_verdict_code code;
+        const char *words;
+    } files[] = {{"\"g\",\"d\"", LS_FAIL, "the state of one of several optimizers is loaded"},
+                 {"\"g\"", LS_PASS, ""}};
+    calls_job job;
+    calls_open_with(&job, 1, "");
+    LS_TEXT(load, 300,
+            "{\"event\":\"load\",\"at\":\"train.py:9\",\"path\":\"last.pt\",\"step\":0,"
+            "\"what\":{\"model\":[\"m\"],\"optimizer\":[%s]},\"entries\":[3]}",
+            files[_i].held);
+    calls_event(&job, -1, load);
+    calls_event(&job, -1, MODEL);
+    calls_event(&job, -1, RESTORE);
+    calls_event(&job, -1, MOMENTS("0", "3"));
+    calls_event(&job, -1, MOMENTS("1", "0"));
+    calls_step(&job, "F b O O{\"optimizer\":1} Z");
+    calls_step(&job, "F b O O{\"optimizer\":1} Z");
+    calls_judge(&job);
+    calls_expect(&job, "checkpoint.resume", files[_i].code, files[_i].words);
+    calls_close(&job);
+}
+END_TEST
+
 /* ---- batches that come again ------------------------------------------------------------------
  */
 
@@ -281,6 +316,7 @@ int main(void)
     Suite *suite = suite_create("observe_restored");
     TCase *test = tcase_create("rules");
     tcase_set_timeout(test, 120);
+    tcase_add_loop_test(test, the_state_of_one_of_several_is_judged, 0, 2);
     tcase_add_loop_test(test, a_rate_after_a_resume_is_judged, 0,
                         (int)(sizeof rates / sizeof *rates));
     tcase_add_loop_test(test, a_course_that_begins_anew_is_caught, 0,

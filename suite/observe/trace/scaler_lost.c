@@ -1,0 +1,168 @@
+#include "scaler_lost.h"
+
+#include <string.h>
+
+#include "calls.h"
+
+/* ---- a scaler that is built in the loop ----------------------------------------------------- */
+
+static const ls_event *scaler_event(const ls_observe_rank *rank, int scaler)
+{
+    const ls_event *event;
+    ls_event_each(event, ls_trace_events(rank, scaler)) {
+        if (ls_event_int(event, scaler, -1) == scaler) {
+            return event;
+        }
+    }
+    return NULL;
+}
+
+static bool was_loaded(const ls_observe_rank *rank, int scaler)
+{
+    const ls_event *restore;
+    ls_event_each(restore, ls_trace_events(rank, restore)) {
+        if (strcmp(ls_event_text(restore, what, ""), "scaler") == 0 &&
+            ls_event_int(restore, which, -1) == scaler) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Whether a later one took over from a scaler: both were built on the same line, the earlier is not
+ * used again, and its state went nowhere. */
+static bool takes_over(const ls_observe_rank *rank, int before, int now)
+{
+    const char *at = ls_event_text(scaler_event(rank, now), at, "");
+    return before >= 0 && now > before && at[0] != '\0' && !was_loaded(rank, now) &&
+           strcmp(ls_event_text(scaler_event(rank, before), at, ""), at) == 0;
+}
+
+/* Follows the scalers that step each optimizer of a rank; changes: how often a new one took over,
+ * -1 where an earlier one came back. Returns the last that took over, -1: none. */
+static int follow(const ls_observe_rank *rank, int changes[LS_CALLS_OPTIMIZERS])
+{
+    int last[LS_CALLS_OPTIMIZERS], scaler = -1;
+    memset(last, -1, sizeof last);
+    for (int i = 0; i < rank->step_count; i++) {
+        for (int c = 0; c < rank->step[i].call_count; c++) {
+            const ls_call *call = &rank->step[i].call[c];
+            int o = call->optimizer;
+            if (call->kind != LS_CALL_SCALER_STEP || o < 0 || o >= LS_CALLS_OPTIMIZERS) {
+                continue;
+            }
+            if (call->scaler != last[o] && last[o] >= 0) {
+                bool over = takes_over(rank, last[o], call->scaler);
+                changes[o] = over && changes[o] >= 0 ? changes[o] + 1 : -1;
+                scaler = changes[o] > 0 ? call->scaler : scaler;
+            }
+            last[o] = call->scaler;
+        }
+    }
+    return scaler;
+}
+
+void ls_scaler_lost_scale(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    for (int k = 0; k < trace->world; k++) {
+        const ls_observe_rank *rank = &trace->rank[k];
+        int changes[LS_CALLS_OPTIMIZERS] = {0};
+        int scaler = follow(rank, changes);
+        for (int o = 0; o < LS_CALLS_OPTIMIZERS; o++) {
+            if (changes[o] <= 0) {
+                continue;
+            }
+            ls_verdict_fail(&out->verdict,
+                            "rank %d: optimizer %d is stepped by %d scalers in turn, each built on "
+                            "the same line: the scale begins anew each time",
+                            k, o, changes[o] + 1);
+            ls_verdict_cause(&out->verdict, "the GradScaler is built inside the loop, or in a "
+                                            "function that is called for each epoch");
+            ls_finding_blame(out, ls_event_text(scaler_event(rank, scaler), at, ""),
+                             "build one GradScaler before the loop, where the optimizer is built");
+        }
+    }
+}
+
+/* ---- steps that are skipped -------------------------------------------------------------------
+ */
+
+/* Attempts of a scaler to step. */
+typedef struct skips {
+    int attempts, taken;
+    int after, lost; /* attempts after the first step that was taken; of them, those skipped */
+    const ls_call *last;
+} skips;
+
+static skips count(const ls_observe_rank *rank, int scaler)
+{
+    skips s = {0};
+    for (int i = 0; i < rank->step_count; i++) {
+        for (int c = 0; c < rank->step[i].call_count; c++) {
+            const ls_call *call = &rank->step[i].call[c];
+            if (call->kind == LS_CALL_SCALER_STEP && call->scaler == scaler) {
+                bool took = ls_calls_flag(call, stepped) != 0;
+                s.attempts += call->times;
+                s.after += s.taken > 0 ? call->times : 0;
+                s.lost += s.taken > 0 && !took ? call->times : 0;
+                s.taken += took ? call->times : 0;
+                s.last = call;
+            }
+        }
+    }
+    return s;
+}
+
+static const ls_event *event_of(const ls_observe_rank *rank, int scaler)
+{
+    const ls_event *event;
+    ls_event_each(event, ls_trace_events(rank, scaler)) {
+        if (ls_event_int(event, scaler, -1) == scaler) {
+            return event;
+        }
+    }
+    return NULL;
+}
+
+static const ls_tol few_steps =
+    LS_TOL(12, "steps after the first that was taken: of fewer half may be lost by chance");
+static const ls_tol never_steps =
+    LS_TOL(48, "steps: a scale of 2^24 comes to one of 2^-24 by as many halvings");
+static const ls_tol lost_share =
+    LS_TOL(0.5, "of the steps: with 2,000 clean steps between growths next to none is lost");
+static const ls_tol short_share =
+    LS_TOL(1.0 / 3, "of the steps: one in three is what growth after two clean steps may cost");
+
+/* A scale looks for its place by overflows at first. Later one step in growth_interval + 1 may be
+ * lost to a scale that has grown too far: with 2,000 clean steps next to none. */
+void ls_scaler_lost_steps(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    const ls_observe_rank *rank = &trace->rank[0];
+    for (int scaler = 0; scaler < LS_CALLS_SCALERS; scaler++) {
+        skips s = count(rank, scaler);
+        const ls_event *event = event_of(rank, scaler);
+        int interval = ls_event_int(event, growth_interval, 2000);
+        bool never = s.taken == 0 && s.attempts >= never_steps.value;
+        double share = interval <= 2 ? short_share.value : lost_share.value;
+        if (s.last == NULL ||
+            (!never && (s.after < few_steps.value || s.lost <= share * s.after))) {
+            continue;
+        }
+        ls_verdict_fail(&out->verdict, "%d of %d steps are skipped as overflows, %d of the last %d",
+                        s.attempts - s.taken, s.attempts, s.lost, s.after);
+        if (interval <= 2 && !never) {
+            ls_verdict_cause(&out->verdict,
+                             "growth_interval is %d: the scale grows until it overflows again, at "
+                             "once each time",
+                             interval);
+        } else {
+            ls_verdict_cause(&out->verdict, "gradients overflow at any scale (a loss that is NaN), "
+                                            "or the scale is not lowered enough "
+                                            "(backoff_factor)");
+        }
+        ls_finding_blame(out, interval <= 2 && !never ? ls_event_text(event, at, "") : s.last->at,
+                         interval <= 2 && !never
+                             ? "leave growth_interval at its default, 2000"
+                             : "look for the NaN: print the loss, and the gradients' norm");
+    }
+}
