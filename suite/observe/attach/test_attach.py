@@ -4,6 +4,7 @@ Every job of test_jobs.py runs on two ranks with and without the module: losses,
 random numbers are the same to the bit, and the events keep to events.md.
 """
 
+import glob
 import json
 import os
 import re
@@ -17,12 +18,14 @@ import tempfile
 import types
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(1, HERE)
+sys.path[1:1] = [HERE, os.path.dirname(HERE)]
 JOBS_FILE = os.path.join(HERE, "test_jobs.py")
 SECONDS = 300  # a rank that has not ended by then is killed: machines that run tests are busy ones
 
+import events_table  # noqa: E402
 import torch  # noqa: E402
 
+TABLE = events_table.read()
 VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
 
 
@@ -74,6 +77,8 @@ class Result:
         assert data.endswith(b"\n"), "a line is not whole"
         events = [json.loads(line, parse_constant=no_constant) for line in data.splitlines()]
         make_whole([event for event in events if event["event"] == "step"])
+        breaches = [line for event in events for line in events_table.breaches(TABLE, event)]
+        assert not breaches, breaches[:5]
         return [event for event in events if kind is None or event["event"] == kind]
 
     def samples(self, step, rank=0):
@@ -338,6 +343,32 @@ def samples_are_named(result):
     first, second = [[set(p["keys"]) for p in result.events(rank, "data")] for rank in (0, 1)]
     assert len(first[0] | second[0]) == 48 and not first[0] & second[0]
     assert first[0] | second[0] == first[1] | second[1]  # the next epoch has the same samples
+
+
+def sources(*globs):
+    """The text of the files of the tree that write events."""
+    root, whole = os.path.join(HERE, "..", "..", ".."), []
+    for pattern in globs:
+        for path in sorted(glob.glob(os.path.join(root, pattern), recursive=True)):
+            with open(path, encoding="utf-8") as file:
+                whole.append(file.read())
+    return "\n".join(whole)
+
+
+@test
+def every_row_of_events_is_written(context):
+    rank = sources("suite/observe/attach/lockstep_attach/*.py", "reference/**/*.c")
+    below = sources("suite/observe/collectives/*.c", "reference/**/*.c")
+    files = {"RANK": rank, "CALL": rank, "PART": rank, "NCCL": below, "SUMS": below}
+    assert not events_table.unwritten(TABLE, files), events_table.unwritten(TABLE, files)
+    for wrong in (
+        {"event": "hook", "model": "0"},
+        {"event": "hook", "modell": 0},
+        {"event": "hoook"},
+        {"event": "optimizer", "groups": [{"lr": "0.1"}]},
+        {"event": "step", "calls": [{"call": "scale", "at": 3}]},
+    ):
+        assert len(events_table.breaches(TABLE, wrong)) == 1, wrong
 
 
 @test
