@@ -8,6 +8,7 @@
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "suite/commands/commands.h"
+#include "suite/observe/trace/event_read.h"
 
 static const char job_json[] =
     "{\"schema\":2,\"id\":\"observed\",\"command\":[\"python3\",\"train.py\"],\"environment\":{},"
@@ -20,6 +21,109 @@ static ls_status add_event(void *events, const cJSON *event, int line)
     return LS_OK;
 }
 
+/* ---- an event of each row of events.def ------------------------------------------------------ */
+
+typedef enum kind { INTEGER, NUMBER, TEXT, BOOL, LIST, OBJECT, MAP, CALLS, ANY } kind;
+
+static const struct {
+    ls_event_file file;
+    const char *word;
+} events[] = {
+#define LS_EVENT(event, file, word, sentence) {LS_EVENT_FILE_##file, word},
+#define LS_MEMBER(event, member, kind, of, unit, since, sentence)
+#define LS_AGAIN LS_MEMBER
+#include "suite/observe/events.def"
+#undef LS_EVENT
+#undef LS_MEMBER
+};
+
+static const struct {
+    ls_event_shape event;
+    const char *name;
+    kind kind;
+    ls_event_shape of;
+} rows[] = {
+#define LS_EVENT(event, file, word, sentence)
+#define LS_MEMBER(event, member, kind, of, unit, since, sentence) \
+    {LS_EVENT_##event, #member, kind, LS_EVENT_##of},
+#include "suite/observe/events.def"
+#undef LS_EVENT
+#undef LS_MEMBER
+#undef LS_AGAIN
+};
+
+static cJSON *make_object(ls_event_shape event);
+
+static cJSON *make_list(ls_event_shape of)
+{
+    cJSON *list = cJSON_CreateArray();
+    for (int i = 0; i < LS_EVENT_none; i++) {
+        bool call = of == LS_EVENT_any_call && events[i].file == LS_EVENT_FILE_CALL;
+        if (call || i == (int)of) {
+            cJSON *item = make_object((ls_event_shape)i);
+            if (call) {
+                cJSON_AddStringToObject(item, "call", events[i].word);
+            }
+            cJSON_AddItemToArray(list, item);
+        }
+    }
+    if (of == LS_EVENT_none) {
+        cJSON_AddItemToArray(list, cJSON_CreateNumber(1));
+        cJSON_AddItemToArray(list, cJSON_CreateString("fc.weight"));
+    }
+    return list;
+}
+
+static cJSON *make_member(kind kind, ls_event_shape of)
+{
+    switch (kind) {
+    case INTEGER:
+        return cJSON_CreateNumber(1);
+    case NUMBER:
+        return cJSON_CreateNumber(0.5);
+    case BOOL:
+        return cJSON_CreateBool(true);
+    case LIST:
+        return make_list(of);
+    case OBJECT:
+        return make_object(of);
+    case MAP:
+        return cJSON_CreateObject();
+    case CALLS:
+        return cJSON_CreateArray();
+    case TEXT:
+    case ANY:
+        break;
+    }
+    return cJSON_CreateString("train.py:4");
+}
+
+static cJSON *make_object(ls_event_shape event)
+{
+    cJSON *object = cJSON_CreateObject();
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (rows[i].event == event) {
+            cJSON_AddItemToObject(object, rows[i].name, make_member(rows[i].kind, rows[i].of));
+        }
+    }
+    return object;
+}
+
+/* In front of the last of the list, the end; the first and the steps are recorded. */
+static void add_rows(cJSON *list)
+{
+    for (int i = 0; i < LS_EVENT_none; i++) {
+        bool recorded = i == LS_EVENT_start || i == LS_EVENT_step || i == LS_EVENT_end;
+        if (events[i].file == LS_EVENT_FILE_RANK && !recorded) {
+            cJSON *object = make_object((ls_event_shape)i);
+            cJSON_AddStringToObject(object, "event", events[i].word);
+            cJSON_InsertItemInArray(list, cJSON_GetArraySize(list) - 1, object);
+        }
+    }
+}
+
+/* ---- inputs ---------------------------------------------------------------------------------- */
+
 /* The recorded events are parsed once, so that most inputs are JSON in every line. */
 static void seed_observed(fuzz *f)
 {
@@ -31,6 +135,7 @@ static void seed_observed(fuzz *f)
     f->events = cJSON_CreateArray();
     ls_status status = ls_json_each_line(fuzz_path(f, "rank1.jsonl", path), add_event, f->events);
     LS_ASSERT(status == LS_OK);
+    add_rows(f->events);
 }
 
 static void count_items(const cJSON *list, int *count)

@@ -35,7 +35,7 @@ record --opt-level O0 --momentum 0.9 --nesterov
 record --opt-level O2 --optimizer adam --loss-scale dynamic
 record --opt-level O1 --optimizer lamb --half bf16 --sync-bn
 record --opt-level O3 --optimizer lars --accumulate 2 --loss-scale dynamic --overflow-at 1
-cp suite/unit/fuzz/observed.jsonl "$folder" # one event and call of each kind that the attach module writes
+cp suite/unit/fuzz/observed.jsonl "$folder" # steps and events of real jobs
 # one sanitizer's report ends a reader; a reader that takes more than 2 GB is reported, too
 export ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1:hard_rss_limit_mb=2048
 find "$fuzz_build/obj" -name '*.gcda' -delete
