@@ -4,12 +4,14 @@
 #include <cjson/cJSON.h>
 #include <check.h>
 #include <math.h>
+#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "kernels/core/half.h"
+#include "kernels/core/path.h"
 #include "kernels/core/rng.h"
 #include "reference/oracle/ideal_error.h"
 #include "reference/oracle/oracle.h"
@@ -93,7 +95,7 @@ static void make_data(subject *s)
 
 /* A correct subject: at O0 f32 sums of the ranks' gradients with f32 noise; else an ideal with
  * other noise. */
-static void run_subject(subject *s, plant planted)
+static void run_subject(subject *s)
 {
     ls_oracle_mode mode = {.ideal = true, .noise_seed = 11, .keep_branches = true};
     ck_assert_int_eq(ls_oracle_run(&s->step, &mode, &s->result), LS_OK);
@@ -108,14 +110,18 @@ static void run_subject(subject *s, plant planted)
     }
     for (int64_t i = 0; i < s->net.elements; i++) {
         s->grad[i] = (float)s->result.grad[i];
-        if (s->step.level == 0 || planted == EXACT) {
+        if (s->step.level == 0) {
             s->grad[i] = (s->local[0][i] + s->local[1][i]) * 0.5f;
         }
     }
     ls_oracle_free(&s->net, &ranks);
 }
 
-static subject *make_subject(const char *level, plant planted)
+/* Of each level one, for all tests; and the oracle's results for it. */
+static subject *made[4];
+static char cache[] = "/tmp/ls_compare_cache_XXXXXX";
+
+static subject *run_level(const char *level)
 {
     subject *s = calloc(1, sizeof *s);
     s->level = level;
@@ -134,7 +140,45 @@ static subject *make_subject(const char *level, plant planted)
                                .predivide = 1};
     make_data(s);
     s->step.param = s->param;
-    run_subject(s, planted);
+    run_subject(s);
+    return s;
+}
+
+static const char *const levels[] = {"O0", "O1", "O2", "O3"};
+
+static void run_levels(void)
+{
+    ck_assert_ptr_nonnull(mkdtemp(cache));
+    for (int i = 0; i < 4; i++) {
+        made[i] = run_level(levels[i]);
+    }
+    /* OpenMP's threads end: the tests' processes, which are forked, have none of them */
+    ck_assert_int_eq(omp_pause_resource_all(omp_pause_hard), 0);
+}
+
+static void free_levels(void)
+{
+    for (int i = 0; i < 4; i++) {
+        for (int rank = 0; rank < WORLD; rank++) {
+            free(made[i]->input[rank]);
+            free(made[i]->target[rank]);
+            free(made[i]->local[rank]);
+        }
+        free(made[i]->param);
+        free(made[i]->grad);
+        ls_oracle_free(&made[i]->net, &made[i]->result);
+        free(made[i]);
+    }
+    ls_path_remove_tree(cache);
+}
+
+/* The level's, with a gradient and a folder for one test. */
+static subject *make_subject(const char *level)
+{
+    subject *s = malloc(sizeof *s);
+    *s = *made[level[1] - '0'];
+    size_t bytes = (size_t)s->net.elements * sizeof *s->grad;
+    s->grad = memcpy(malloc(bytes), s->grad, bytes);
     snprintf(s->folder, sizeof s->folder, "/tmp/ls_compare_XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(s->folder));
     return s;
@@ -142,16 +186,8 @@ static subject *make_subject(const char *level, plant planted)
 
 static void free_subject(subject *s)
 {
-    for (int rank = 0; rank < WORLD; rank++) {
-        unlink(s->path[rank]);
-        free(s->input[rank]);
-        free(s->target[rank]);
-        free(s->local[rank]);
-    }
-    rmdir(s->folder);
-    free(s->param);
+    ls_path_remove_tree(s->folder);
     free(s->grad);
-    ls_oracle_free(&s->net, &s->result);
     free(s);
 }
 
@@ -172,6 +208,8 @@ static void plant_gradient(subject *s, plant planted)
             s->grad[i] *= 2;
         } else if (planted == RANK_MISSING) {
             s->grad[i] = s->local[0][i];
+        } else if (planted == EXACT) {
+            s->grad[i] = (s->local[0][i] + s->local[1][i]) * 0.5f;
         } else if (planted == UNSCALED_TWICE) {
             s->grad[i] /= 128;
         }
@@ -377,21 +415,19 @@ static void write_dump(subject *s, plant planted, bool branches, int rank)
 
 static ls_compare_verdict judge(const char *level, plant planted, bool branches)
 {
-    subject *s = make_subject(level, planted);
+    subject *s = make_subject(level);
     plant_gradient(s, planted);
     const char *path[WORLD];
     for (int rank = 0; rank < WORLD; rank++) {
         write_dump(s, planted, branches, rank);
         path[rank] = s->path[rank];
     }
-    ls_compare_facts facts = {.arch = "resnet8"};
+    ls_compare_facts facts = {.arch = "resnet8", .cache = cache};
     ls_compare_verdict verdict;
     ck_assert_int_eq(ls_compare_step(&facts, WORLD, path, NULL, &verdict), LS_OK);
     free_subject(s);
     return verdict;
 }
-
-static const char *const levels[] = {"O0", "O1", "O2", "O3"};
 
 START_TEST(clean_subjects_pass)
 {
@@ -470,15 +506,15 @@ END_TEST
 /* The same verdict from kept results, and a damaged one is computed again. */
 START_TEST(results_are_kept)
 {
-    subject *s = make_subject("O2", CLEAN);
-    char cache[96], line[400];
-    snprintf(cache, sizeof cache, "%s/cache", s->folder);
+    subject *s = make_subject("O2");
+    char own[96], line[400];
+    snprintf(own, sizeof own, "%s/cache", s->folder);
     const char *path[WORLD];
     for (int rank = 0; rank < WORLD; rank++) {
         write_dump(s, CLEAN, true, rank);
         path[rank] = s->path[rank];
     }
-    ls_compare_facts facts = {.arch = "resnet8", .cache = cache};
+    ls_compare_facts facts = {.arch = "resnet8", .cache = own};
     ls_compare_verdict v[3];
     for (int i = 0; i < 3; i++) {
         memset(&v[i], 0, sizeof v[i]);
@@ -487,10 +523,10 @@ START_TEST(results_are_kept)
         snprintf(line, sizeof line,
                  "test $(ls %s | wc -l) = 2 && for f in %s/*; do printf X | dd of=$f bs=1 seek=999 "
                  "conv=notrunc status=none; done",
-                 cache, cache);
+                 own, own);
         ck_assert(i != 1 || system(line) == 0);
     }
-    snprintf(line, sizeof line, "rm -r %s", cache);
+    snprintf(line, sizeof line, "rm -r %s", own);
     ck_assert_int_eq(system(line), 0);
     free_subject(s);
 }
@@ -848,13 +884,13 @@ static const edit_row edits[] = {
 START_TEST(edited_dumps)
 {
     const edit_row *row = &edits[_i];
-    subject *s = make_subject("O0", row->planted);
+    subject *s = make_subject("O0");
     plant_gradient(s, row->planted);
     write_dump(s, row->planted, true, 0);
     write_dump(s, row->planted, true, 1);
     rewrite(s->path[row->rank], row->change);
     const char *path[] = {s->path[0], s->path[1]};
-    ls_compare_facts facts = {.arch = "resnet8"};
+    ls_compare_facts facts = {.arch = "resnet8", .cache = cache};
     ls_compare_verdict v = {0};
     ck_assert_int_eq(ls_compare_step(&facts, WORLD, path, NULL, &v), row->status);
     ck_assert_msg(v.code == row->code && strstr(v.evidence, row->evidence) != NULL, "row %d: %s",
@@ -884,14 +920,15 @@ static const struct applied_row {
 START_TEST(applied_norms_must_be_possible_and_asked_for)
 {
     const struct applied_row *row = &applied_rows[_i];
-    subject *s = make_subject(row->level, CLEAN);
+    subject *s = make_subject(row->level);
     plant_gradient(s, CLEAN);
     for (int rank = 0; rank < WORLD; rank++) {
         write_dump(s, CLEAN, true, rank);
         rewrite(s->path[rank], row->change);
     }
     const char *path[] = {s->path[0], s->path[1]};
-    ls_compare_facts facts = {.arch = "resnet8", .half = row->half, .fused = row->fused};
+    ls_compare_facts facts = {
+        .arch = "resnet8", .half = row->half, .fused = row->fused, .cache = cache};
     ls_compare_verdict with = {0}, without = {0};
     ck_assert_int_eq(ls_compare_step(&facts, WORLD, path, NULL, &with), row->status);
     if (row->status == LS_OK) { /* the ideal rounds more, unless a rank does not say so */
@@ -910,11 +947,11 @@ END_TEST
 
 START_TEST(unusable_dumps_are_errors)
 {
-    subject *s = make_subject("O0", CLEAN);
+    subject *s = make_subject("O0");
     write_dump(s, CLEAN, true, 0);
     write_dump(s, CLEAN, true, 1);
     const char *path[] = {s->path[0], s->path[1]};
-    ls_compare_facts facts = {.arch = "resnet8"}, other = {.arch = "resnet20"};
+    ls_compare_facts facts = {.arch = "resnet8", .cache = cache}, other = {.arch = "resnet20"};
     ls_compare_verdict v;
     ck_assert_int_eq(ls_compare_step(&facts, 1, path, NULL, &v), LS_ERR_USAGE);
     ck_assert_int_eq(ls_compare_step(&other, 2, path, NULL, &v), LS_ERR_USAGE);
@@ -929,6 +966,7 @@ int main(void)
     Suite *suite = suite_create("compare");
     TCase *tests = tcase_create("judge");
     tcase_set_timeout(tests, 60);
+    tcase_add_unchecked_fixture(tests, run_levels, free_levels);
     tcase_add_loop_test(tests, clean_subjects_pass, 0, 4);
     tcase_add_loop_test(tests, plants_are_caught, 0, 2 * (int)(sizeof plants / sizeof plants[0]));
     tcase_add_test(tests, weak_evidence_is_not_a_pass);
