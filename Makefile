@@ -348,12 +348,12 @@ detect:
 	@$(BUILD)/lockstep detect $(call flag,FULL,full) $(call option,FAULT,fault) \
 		$(call option,SEED,seed) $(call option,OUT,out) $(call option,PYTHON,python)
 
-# Single changes of product code, each built in a copy of the tree.
+# Single changes of the code, each built in a copy of the tree.
 mutate:
 	$(call checked,mutate)
 	$(set_up) check "$$INSTALL"
 	$(build) all
-	@sh suite/mutate/build.sh $(BUILD)
+	@sh suite/mutate/build.sh $(BUILD) "$$FILE"
 	@$(BUILD)/lockstep mutate $(call option,N,n) $(call option,SEED,seed) $(call option,FILE,file) $(call option,SHARD,shard) \
 		$(call option,OUT,out)
 
@@ -386,7 +386,7 @@ help:
 #: make detect          plant faults, each of which a case must catch, and run
 #:                      PyTorch scripts with mistakes that users make (FAULT=GLOB;
 #:                      PYTHON=... for the scripts; FULL=1 adds 100 clean passes)
-#: make mutate N=100    single changes of product code: how many the tests catch
+#: make mutate N=100    single changes of the code: how many the tests catch
 #: make compare         speed compared with PyTorch: same model, batch, threads, data
 #: make gpu-check       everything that needs a GPU, in parts of under 8 minutes
 #:                      (PART=build, correct, speed or peer), in one report

@@ -140,7 +140,7 @@ static const struct command {
     {"detect", ls_detect_main,
      "check that planted faults are caught and that clean runs raise no alarm", true},
     {"mutate", ls_mutate_main,
-     "measure the share of single changes of product code that the tests catch", true},
+     "measure the share of single changes of the code that the tests catch", true},
     {"judge", ls_judge_main, "DIR...: judge jobs that another launcher ran"},
     {"observe", ls_observe_main,
      "-- CMD ARG...: run a PyTorch job as it is, and judge what it did"},

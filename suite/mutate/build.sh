@@ -1,9 +1,12 @@
 #!/bin/sh
 # The copy of the sources in which mutants are built, and the map of the tests that reach a line.
 #
-#   suite/mutate/build.sh BUILD       makes BUILD/mutate: build/ (as it is run), build/coverage, reach/
+#   suite/mutate/build.sh BUILD [FILE]   makes BUILD/mutate: build/ (as it is run), build/coverage, reach/
+# FILE: a pattern of the sources to change. Of sources of the suite the suite's unit programs are the tests, so for such a
+# pattern only they are built and mapped.
 set -eu
 build=$1
+case ${2-} in suite/*) part=suite ;; *) part=all ;; esac
 tree=$build/mutate
 # The map belongs to the product's sources; where only tests have changed, those are built and mapped again.
 product=$(git ls-files Makefile kernels harness reference | xargs cat | sha256sum | cut -c1-16)
@@ -17,7 +20,12 @@ done
 git ls-files suite | xargs cat | sha256sum | cut -c1-16 >"$tree/tests.stamp"
 jobs=$(nproc)
 echo "mutate: building $tree"
-sh suite/mutate/make.sh "$PWD/$tree" -j"$jobs" programs units
+units=units
+[ $part = all ] || units=$(git ls-files 'suite/unit/suite/test_*.c' | sed 's|.*/\(.*\)\.c|\1|')
+of() { # FOLDER: the targets of the units in it
+    [ $part = all ] && echo units || echo "$units" | sed "s|^|$1/unit/|"
+}
+sh suite/mutate/make.sh "$PWD/$tree" -j"$jobs" programs $(of build)
 # Processes that end with _exit or exec write their counts, too.
 counts=$(cd "$tree" && pwd)/build/coverage
 mkdir -p "$counts"
@@ -26,9 +34,9 @@ for form in '-shared -DFLUSH_LIBRARY -o libflush.so' '-c -o flush.o'; do
 done
 (unset MAKEFLAGS MAKEOVERRIDES &&
     LDFLAGS="$counts/flush.o -L$counts -lflush -Wl,-rpath,$counts" make -s --no-print-directory -j"$jobs" -C "$tree" \
-        WARN=-w HAVE_CUDA= BUILD=build/coverage OPTIMISE='-O1 -g' SANITIZE=--coverage programs units)
+        WARN=-w HAVE_CUDA= BUILD=build/coverage OPTIMISE='-O1 -g' SANITIZE=--coverage programs $(of build/coverage))
 echo "$product" >"$tree/product.stamp"
-(cd "$tree" && git -C "$OLDPWD" ls-files 'kernels/*.c' 'harness/*.c' 'reference/*.c' 'reference/*.cc' |
-    grep -vE '^kernels/cuda/|/nccl|^kernels/core/plant\.c') >"$tree/sources"
+(cd "$tree" && git -C "$OLDPWD" ls-files 'kernels/*.c' 'harness/*.c' 'reference/*.c' 'reference/*.cc' 'suite/*.c' |
+    grep -vE '^kernels/cuda/|/nccl|^kernels/core/plant\.c|^suite/(unit|mutate|emulation|observe/collectives)/') >"$tree/sources"
 echo "mutate: mapping the lines that each test reaches"
-sh suite/mutate/reach.sh "$tree"
+sh suite/mutate/reach.sh "$tree" $part

@@ -454,7 +454,7 @@ static ls_status write_tables(const mutate *m)
     FILE *to = ls_file_create(path);
     LS_TRY_FILE(to);
     fprintf(to,
-            "# Mutants\n\nSingle changes of product code, drawn with seed %llu, each against the "
+            "# Mutants\n\nSingle changes of the code, drawn with seed %llu, each against the "
             "tests that execute its line. `make check` runs the unit programs and the must-pass "
             "list, `make conform` all cases.\n\n"
             "| folder | mutants | equivalent | by unit programs | by the must-pass list | by other "

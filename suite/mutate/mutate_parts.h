@@ -1,4 +1,4 @@
-/* The parts of `lockstep mutate`: single changes of product code, the tests that reach a line, and
+/* The parts of `lockstep mutate`: single changes of the code, the tests that reach a line, and
  * what becomes of each change. */
 #ifndef LS_MUTATE_PARTS_H
 #define LS_MUTATE_PARTS_H
@@ -8,7 +8,7 @@
 
 #include "kernels/core/status.h"
 
-/* `lockstep mutate`: draws lines of product code, changes each in one way, and runs the tests that
+/* `lockstep mutate`: draws lines of the code, changes each in one way, and runs the tests that
  * reach it; the share of changes that are caught is the mutation score. 0 every mutant was tried, 2
  * usage, 3 infrastructure. */
 int ls_mutate_main(int count, char **argument);

@@ -2,7 +2,8 @@
 # Which tests execute which line: runs each unit program, each case of the must-pass list and each kind of other case on
 # a build that counts executed lines, one after the other.
 #
-#   suite/mutate/reach.sh TREE       TREE: a copy of the sources with build/coverage in it; writes TREE/reach/
+#   suite/mutate/reach.sh TREE all|suite   TREE: a copy of the sources with build/coverage in it; writes TREE/reach/
+# suite: the unit programs alone, which are the tests of the suite's sources: every case executes them all.
 # tests.tsv: name and seconds of each test that passes there; NAME.lines: PATH and ranges of lines, a line for each source.
 set -eu
 tree=$(cd "$1" && pwd)
@@ -45,13 +46,14 @@ map() {
             next
         }
         line > 0 && count == "-" && last && line == last + 1 { last = line } # a declaration, a brace, a comment
-        END { if (path) { close_range(); print "" } }' | grep -E '^(kernels|harness|reference)/.*\.(c|cc) ' >"reach/lines" || true
+        END { if (path) { close_range(); print "" } }' | grep -E "^($of)/.*\.(c|cc) " >"reach/lines" || true
     mv reach/lines "reach/$name.lines"
     awk -F'\t' -v name="$name" -v ns=$((to - from)) '$1 != name
         END { printf "%s\t%.2f\n", name, ns / 1e9 }' reach/tests.tsv >reach/tests.new
     mv reach/tests.new reach/tests.tsv
 }
 
+of='kernels|harness|reference|suite'
 export CK_DEFAULT_TIMEOUT=120
 for program in $build/unit/test_*; do
     case $program in *.d | *.o | *.so) continue ;; esac
@@ -64,6 +66,8 @@ for program in $build/unit/test_*; do
     fi
     map "unit/$name" 300 "$program"
 done
+[ "$2" = all ] || exit 0
+of='kernels|harness|reference'
 $build/lockstep conform --list-file suite/lists/mustpass.txt --list | sort >reach/mustpass
 while read -r id; do
     map "check/$id" 300 $build/lockstep conform --case "$id" --out "$tree/reach/run" --overwrite --device cpu

@@ -32,9 +32,11 @@ static const struct {
     {"void f(int *a)\n{\n    if (a == 0 && g(*a)) {\n        a[2] *= 2;\n    }\n}\n",
      "3: a == 0 && g(*a) -> !(a == 0 && g(*a))\n3: == -> !=\n3: 0 -> 1\n3: && -> ||\n"
      "4: a[2] *= 2; -> ;\n4: *= -> /=\n4: 2 -> 3\n"},
-    {"/* a < b */ // c + d\n#define E (1 + 2)\nchar x[64] = \"1 + 2\", y = '1';\n", ""},
+    {"/* a < b */ // c + d\n#define E (1 + 2)\nchar x[64] = \"1 + 2\", y = '1';\n"
+     "LS_TEXT(z, 64, \"a\");\n",
+     ""},
     {"void f(void)\n{\n    ls_log_warn(\"%d\", 1 + a);\n    LS_ASSERT(a > 0);\n    free(a);\n    "
-     "x_free(&b);\n}\n",
+     "x_free(&b);\n    va_end(c);\n}\n",
      ""},
     {"void f(void)\n{\n    for (int i = 0; i < n; i++) {\n        continue;\n    }\n}\n",
      "3: 0 -> 1\n3: < -> <=\n3: ++ -> --\n4: continue; -> ;\n"},
