@@ -10,7 +10,6 @@
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "kernels/core/list.h"
-#include "compare.h"
 
 static bool makes_folder(const char *path)
 {

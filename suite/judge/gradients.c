@@ -6,7 +6,6 @@
 
 #include "kernels/core/text.h"
 #include "kernels/core/list.h"
-#include "compare.h"
 
 /* The value of "--name V" or "--name=V" in the further options; NULL without it. */
 static const char *option(const ls_spec *spec, const char *name)
@@ -15,8 +14,7 @@ static const char *option(const ls_spec *spec, const char *name)
     return at == NULL ? NULL : at + strlen(name);
 }
 
-/* Facts that the dumps' metadata lacks. */
-static void facts_of(const ls_spec *spec, ls_compare_facts *facts)
+void ls_judge_gradients_facts(const ls_spec *spec, ls_compare_facts *facts)
 {
     memset(facts, 0, sizeof *facts);
     facts->arch = spec->arch[0] == '\0' ? NULL : spec->arch; /* else the dump's */
@@ -124,7 +122,7 @@ static void judge_step(const ls_case *row, const ls_record *job, int step, ls_ve
     }
     ls_compare_facts facts;
     char cache[700];
-    facts_of(&row->job[0], &facts);
+    ls_judge_gradients_facts(&row->job[0], &facts);
     facts.cache = ls_dumps_cache(job, cache, sizeof cache);
     facts.step = step;
     ls_compare_verdict verdict = {0};

@@ -8,9 +8,12 @@
 #include "reference/oracle/bits.h"
 #include "reference/oracle/dumpfile.h"
 #include "suite/suite.h"
+#include "compare.h"
 
 /* Compares every dumped step of row->job[0].dump_steps with the oracle. */
 ls_case_judge ls_judge_gradients;
+/* The facts of a job that its dumps' metadata lacks. */
+void ls_judge_gradients_facts(const ls_spec *spec, ls_compare_facts *facts);
 /* Digests of all ranks must be equal at every step, including running statistics if they are
  * shared. */
 ls_case_judge ls_judge_lockstep;

@@ -13,10 +13,12 @@
 #include "kernels/core/half.h"
 #include "kernels/core/path.h"
 #include "kernels/core/rng.h"
+#include "kernels/core/text.h"
 #include "reference/oracle/ideal_error.h"
 #include "reference/oracle/oracle.h"
 #include "reference/files/safetensors.h"
 #include "suite/judge/compare.h"
+#include "suite/judge/judges.h"
 #include "suite/unit/run_suite.h"
 
 enum { WORLD = 2, BATCH = 4, SIZE = 16, CLASSES = 10 };
@@ -37,6 +39,7 @@ typedef enum plant {
     EXACT,       /* FP64 given as half: nothing was rounded */
     SKIPPED_BUT_MOVED,
     SKIPPED,
+    SKIPPED_FINITE,
     UNSCALED_TWICE,
     MOMENTUM_OFF,     /* of the running statistics: 0.11 */
     BIASED_VARIANCE,  /* n/(n-1) is missing: 1 + 1/64 in the last batch norms */
@@ -257,7 +260,7 @@ static void add_params(subject *s, ls_safetensors_writer *writer, plant planted,
         for (int64_t i = 0; i < param->count; i++) {
             float lr = planted == WRONG_STEP && k == 3 && i == 5 ? 0.0501f : 0.05f;
             float p = (float)value[i], d = grad[i] + 1e-4f * p;
-            next[i] = planted == SKIPPED ? p : p - lr * d;
+            next[i] = planted == SKIPPED || planted == SKIPPED_FINITE ? p : p - lr * d;
         }
         if (planted == ONE_RANK_DIFFERS && rank == 1 && k == 5) {
             grad[1] = nextafterf(grad[1], 1);
@@ -400,7 +403,7 @@ static void write_dump(subject *s, plant planted, bool branches, int rank)
         add_branches(s, writer, planted, rank);
     }
     add_buffers(s, writer, planted, rank);
-    bool skipped = planted == SKIPPED || planted == SKIPPED_BUT_MOVED;
+    bool skipped = planted == SKIPPED || planted == SKIPPED_FINITE || planted == SKIPPED_BUT_MOVED;
     ls_safetensors_metadata(writer, "step", "1");
     ls_safetensors_metadata(writer, "opt_level", "%s", s->level);
     ls_safetensors_metadata(writer, "world_size", "%d", WORLD);
@@ -489,6 +492,10 @@ START_TEST(weak_evidence_is_not_a_pass)
     v = judge("O2", SKIPPED, true);
     ck_assert_msg(v.code == LS_COMPARE_WEAK, "%s", v.evidence);
     ck_assert_ptr_nonnull(strstr(v.evidence, "no step taken"));
+    ck_assert(v.next_judged && v.elements == made[2]->net.elements); /* none of them moved */
+    v = judge("O2", SKIPPED_FINITE, true);
+    ck_assert_msg(v.code == LS_COMPARE_WEAK, "%s", v.evidence);
+    ck_assert_ptr_nonnull(strstr(v.evidence, "no step taken, though the gradient is finite"));
 }
 END_TEST
 
@@ -500,6 +507,123 @@ START_TEST(coarse_without_records)
     ck_assert_msg(v.code != LS_COMPARE_FAIL, "%s", v.evidence);
     v = judge("O0", DOUBLED, false);
     ck_assert_msg(v.code == LS_COMPARE_FAIL, "%s", v.evidence);
+}
+END_TEST
+
+/* What a job's command says that its dumps do not. */
+static const struct facts_row {
+    const char *extra, *dialect;
+    ls_compare_facts facts;
+} facts_rows[] = {
+    {"", "apex", {0}},
+    {"", "torch", {.dialect_torch = true, .sends_buffers = true}},
+    {"--broadcast-buffers=False", "torch", {.dialect_torch = true}},
+    {"--broadcast-buffers=True", "apex", {.sends_buffers = true}},
+    {"--predivide=2.5", "apex", {.predivide = 2.5}},
+    {"--allreduce-fp32", "apex", {.reduce = "fp32"}},
+    {"--compress=fp16", "apex", {.reduce = "fp16"}},
+    {"--comm-hook=bf16_compress", "apex", {.reduce = "bf16"}},
+    {"--comm-hook=powersgd", "apex", {0}},
+    {"--join=initial", "apex", {.joins = true, .divisor = 3}},
+    {"--join=actual", "apex", {.joins = true}},
+    {"--no-sync=False", "apex", {.reduces_each = true}},
+    {"--nesterov", "apex", {.nesterov = true}},
+    {"--fuse", "apex", {.fused = true}},
+};
+
+START_TEST(options_become_facts)
+{
+    const struct facts_row *row = &facts_rows[_i];
+    for (int more = 0; more < 2; more++) {
+        ls_spec spec = {.world = 3, .half = "bf16", .sync_bn = more == 1, .fuse = more == 1};
+        snprintf(spec.extra, sizeof spec.extra, "%s", row->extra);
+        snprintf(spec.dialect, sizeof spec.dialect, "%s", row->dialect);
+        snprintf(spec.arch, sizeof spec.arch, "%s", more == 1 ? "resnet20" : "");
+        ls_compare_facts got, want = row->facts;
+        want.half = spec.half;
+        want.sync_bn = more == 1;
+        want.fused = want.fused || more == 1;
+        want.arch = more == 1 ? spec.arch : NULL;
+        ls_judge_gradients_facts(&spec, &got);
+        ck_assert((got.reduce == NULL) == (want.reduce == NULL) &&
+                  (want.reduce == NULL || strcmp(got.reduce, want.reduce) == 0));
+        got.reduce = want.reduce;
+        ck_assert_mem_eq(&got, &want, sizeof got);
+    }
+}
+END_TEST
+
+/* What the report and `lockstep bounds` read. */
+START_TEST(the_record_holds_the_verdict)
+{
+    subject *s = make_subject("O2");
+    const char *path[WORLD];
+    for (int rank = 0; rank < WORLD; rank++) {
+        write_dump(s, CLEAN, true, rank);
+        path[rank] = s->path[rank];
+    }
+    char json[96];
+    snprintf(json, sizeof json, "%s/compare.json", s->folder);
+    ls_compare_facts facts = {.arch = "resnet8", .cache = cache};
+    ls_compare_verdict v;
+    ck_assert_int_eq(ls_compare_step(&facts, WORLD, path, json, &v), LS_OK);
+    char *text = ls_text_read(json);
+    cJSON *root = cJSON_Parse(text);
+    const struct {
+        const char *group, *name;
+        double value;
+    } numbers[] = {{NULL, "schema", 1},
+                   {NULL, "step", 1},
+                   {"whole", "e", v.error},
+                   {"whole", "r", v.ideal},
+                   {"whole", "limit", v.limit},
+                   {"ratios", "whole", v.ratio[LS_COMPARE_WHOLE]},
+                   {"ratios", "tensor", v.ratio[LS_COMPARE_TENSOR]},
+                   {"ratios", "small", v.ratio[LS_COMPARE_SMALL]},
+                   {"ratios", "block", v.ratio[LS_COMPARE_BLOCK]},
+                   {"ratios", "edge", v.ratio[LS_COMPARE_EDGE]},
+                   {"ratios", "logits", v.logits_ratio},
+                   {"ratios", "reduce", v.reduce_ratio},
+                   {"ratios", "next", v.next_ratio},
+                   {"ratios", "buffer", v.buffer_ratio},
+                   {"prices", "whole", v.ideal_error[LS_COMPARE_WHOLE]},
+                   {"prices", "edge", v.ideal_error[LS_COMPARE_EDGE]},
+                   {NULL, "tie_ratio", v.tie_ratio},
+                   {NULL, "branches", (double)v.forced},
+                   {NULL, "branches_turned", (double)v.turned}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        const cJSON *in =
+            numbers[i].group == NULL ? root : cJSON_GetObjectItem(root, numbers[i].group);
+        const cJSON *found = cJSON_GetObjectItem(in, numbers[i].name);
+        ck_assert_msg(cJSON_IsNumber(found) &&
+                          fabs(found->valuedouble - numbers[i].value) <= 1e-9 * numbers[i].value,
+                      "%s %s", numbers[i].group, numbers[i].name);
+    }
+    static const char *const words[][2] = {{"reference", "FP64 oracle on the subject's branches"},
+                                           {"level", "O2"},
+                                           {"half", "fp16"},
+                                           {"verdict", "PASS"},
+                                           {"cause", ""}};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        const cJSON *found = cJSON_GetObjectItem(root, words[i][0]);
+        ck_assert(cJSON_IsString(found));
+        ck_assert_str_eq(found->valuestring, words[i][1]);
+    }
+    ck_assert_str_eq(cJSON_GetObjectItem(root, "evidence")->valuestring, v.evidence);
+    ck_assert(cJSON_IsFalse(cJSON_GetObjectItem(root, "reduce_judged")) &&
+              cJSON_IsTrue(cJSON_GetObjectItem(root, "next_judged")) &&
+              cJSON_IsTrue(cJSON_GetObjectItem(root, "buffers_judged")));
+    const cJSON *tensors = cJSON_GetObjectItem(root, "tensors"), *tensor = tensors->child;
+    ck_assert_int_eq(cJSON_GetArraySize(tensors), s->net.param_count);
+    ck_assert_str_eq(cJSON_GetObjectItem(tensor, "name")->valuestring, "fc.bias");
+    ck_assert_double_eq(cJSON_GetObjectItem(tensor, "elements")->valuedouble, 10);
+    double r = cJSON_GetObjectItem(tensor, "r")->valuedouble;
+    ck_assert_double_gt(r, 0);
+    ck_assert_double_lt(cJSON_GetObjectItem(tensor, "e")->valuedouble, 8 * r);
+    ck_assert_double_eq_tol(cJSON_GetObjectItem(tensor, "limit")->valuedouble, 8 * r, 1e-9 * r);
+    cJSON_Delete(root);
+    free(text);
+    free_subject(s);
 }
 END_TEST
 
@@ -829,6 +953,68 @@ static void applied_open_list(cJSON *header)
     set_metadata(header, "applied", "layer1.0.bn1,");
 }
 
+/* The factors of numerics.md section 4: an error of 0.97 of each passes, one of 1.03 fails. Each
+ * element from `from` on is off by as much, which moves the part named more than others. */
+static const struct bound_row {
+    const char *level, *tensor; /* NULL: all */
+    int from, count;            /* 0: to its end */
+    ls_compare_part part;
+    double factor;
+} bound_rows[] = {
+    {"O2", NULL, 0, 0, LS_COMPARE_WHOLE, 2},
+    {"O2", "layer3.0.bn1.weight", 0, 0, LS_COMPARE_TENSOR, 4},
+    {"O2", "layer1.0.bn1.bias", 0, 0, LS_COMPARE_SMALL, 8},
+    {"O2", "layer3.0.conv2.weight", 640, 64, LS_COMPARE_BLOCK, 8},
+    {"O2", "layer3.0.conv2.weight", 0, 8, LS_COMPARE_EDGE, 8},
+    {"O0", "layer1.0.bn1.bias", 0, 0, LS_COMPARE_SMALL, 32},
+    {"O0", "layer3.0.conv2.weight", 640, 64, LS_COMPARE_BLOCK, 32},
+    {"O0", "layer3.0.conv2.weight", 0, 8, LS_COMPARE_EDGE, 32},
+};
+
+static void no_local(cJSON *header)
+{
+    drop_all(header, "local/");
+}
+
+/* Judges the level's gradient with its own rounding times that, or that added. */
+static ls_compare_verdict judge_moved(const struct bound_row *row, double by)
+{
+    subject *s = make_subject(row->level);
+    const ls_nettab_param *param = row->tensor == NULL ? NULL : param_named(s, row->tensor);
+    int64_t from = param == NULL ? 0 : param->offset + row->from;
+    int64_t count = param == NULL ? s->net.elements : row->count > 0 ? row->count : param->count;
+    for (int64_t i = from; i < from + count; i++) {
+        double exact = ((double)s->local[0][i] + (double)s->local[1][i]) / 2;
+        double rounding = (double)s->grad[i] - exact;
+        s->grad[i] = (float)(exact + (param == NULL ? by * rounding : by));
+    }
+    const char *path[WORLD];
+    for (int rank = 0; rank < WORLD; rank++) {
+        write_dump(s, CLEAN, true, rank);
+        rewrite(s->path[rank], no_local);
+        path[rank] = s->path[rank];
+    }
+    ls_compare_facts facts = {.arch = "resnet8", .cache = cache};
+    ls_compare_verdict v;
+    ck_assert_int_eq(ls_compare_step(&facts, WORLD, path, NULL, &v), LS_OK);
+    free_subject(s);
+    return v;
+}
+
+START_TEST(bounds_are_where_they_are_said_to_be)
+{
+    const struct bound_row *row = &bound_rows[_i];
+    double by = 1e-4;
+    for (int i = 0; i < 8; i++) { /* the ratio is nearly in proportion */
+        by *= row->factor * 0.97 / judge_moved(row, by).ratio[row->part];
+    }
+    ls_compare_verdict below = judge_moved(row, by), above = judge_moved(row, by * 1.03 / 0.97);
+    ck_assert_msg(below.code == LS_COMPARE_PASS, "row %d: %s", _i, below.evidence);
+    ck_assert_msg(above.code == LS_COMPARE_FAIL && strstr(above.evidence, "limit=") != NULL,
+                  "row %d: %s", _i, above.evidence);
+}
+END_TEST
+
 typedef struct edit_row {
     edit *change;
     int rank;
@@ -895,6 +1081,74 @@ START_TEST(edited_dumps)
     ck_assert_int_eq(ls_compare_step(&facts, WORLD, path, NULL, &v), row->status);
     ck_assert_msg(v.code == row->code && strstr(v.evidence, row->evidence) != NULL, "row %d: %s",
                   _i, v.evidence);
+    free_subject(s);
+}
+END_TEST
+
+/* One member of rank 0's metadata is another: what the step is then judged as. */
+static const struct metadata_row {
+    const char *name, *value;
+    ls_status status;
+    ls_compare_code code;
+    const char *evidence;
+} metadata_rows[] = {
+    {"opt_level", "P0", LS_ERR_USAGE, 0, ""},
+    {"opt_level", "O4", LS_ERR_USAGE, 0, ""},
+    {"opt_level", "O00", LS_ERR_USAGE, 0, ""},
+    {"opt_level", NULL, LS_ERR_USAGE, 0, ""},
+    {"half", "bf16", LS_OK, LS_COMPARE_PASS, "step right"},
+    {"reduced_type", "fp32", LS_OK, LS_COMPARE_PASS, "reduction right; step right"},
+    {"reduced_type", "fp16", LS_OK, LS_COMPARE_PASS, "reduction right; step right"},
+    {"reduced_type", "bf16", LS_OK, LS_COMPARE_PASS, "reduction right; step right"},
+    {"reduced_type", "fp64", LS_ERR_USAGE, 0, ""},
+    {"average", "none", LS_OK, LS_COMPARE_FAIL, "rel=5.0e-01"},
+    {"average", "pre", LS_OK, LS_COMPARE_PASS, "reduction right; step right"},
+    {"average", "post", LS_OK, LS_COMPARE_PASS, "reduction right; step right"},
+    {"average", "late", LS_ERR_USAGE, 0, ""},
+    {"dialect", "torch", LS_OK, LS_COMPARE_PASS, "reduction right; step right"},
+    {"dialect", "horovod", LS_ERR_USAGE, 0, ""},
+    {"predivide", "2", LS_OK, LS_COMPARE_PASS, "reduction right; step right"},
+    {"predivide", "0", LS_ERR_USAGE, 0, ""},
+    {"loss_scale", "0", LS_ERR_USAGE, 0, ""},
+    {"loss_scale", "nan", LS_ERR_USAGE, 0, ""},
+    {"label_smoothing", "0.5", LS_OK, LS_COMPARE_FAIL, "is not the cross entropy"},
+    {"label_smoothing", "1", LS_OK, LS_COMPARE_FAIL, "is not the cross entropy"},
+    {"label_smoothing", "1.1", LS_ERR_USAGE, 0, ""},
+    {"label_smoothing", "-0.1", LS_ERR_USAGE, 0, ""},
+    {"sync_bn", "true", LS_OK, LS_COMPARE_FAIL, "limit="},
+    {"accumulate", "1", LS_OK, LS_COMPARE_PASS, "step right"},
+    {"accumulate", "2", LS_ERR_USAGE, 0, ""},
+    {"step", "2", LS_ERR_USAGE, 0, ""}, /* given as step 1 */
+    {"optimizer_steps", "x", LS_ERR_USAGE, 0, ""},
+    {"optimizer_steps", "-1", LS_OK, LS_COMPARE_WEAK, "step was not judged"},
+    {"nesterov", "true", LS_OK, LS_COMPARE_FAIL, "next/"},
+    {"weight_decay", "0.1", LS_OK, LS_COMPARE_FAIL, "next/"},
+    {"clip_grad_norm", "0.01", LS_OK, LS_COMPARE_FAIL, "next/"},
+    {"clip_grad_value", "0.001", LS_OK, LS_COMPARE_FAIL, "next/"},
+    {"lr/fc.bias", "0.1", LS_OK, LS_COMPARE_FAIL, "fc.bias element 0: next/"},
+    {"weight_decay/fc.weight", "0.1", LS_OK, LS_COMPARE_FAIL, "fc.weight element 0: next/"},
+};
+
+static const struct metadata_row *edited_to;
+
+static void edit_metadata(cJSON *header)
+{
+    set_metadata(header, edited_to->name, edited_to->value);
+}
+
+START_TEST(metadata_decides_what_is_expected)
+{
+    edited_to = &metadata_rows[_i];
+    subject *s = make_subject("O0");
+    write_dump(s, CLEAN, true, 0);
+    write_dump(s, CLEAN, true, 1);
+    rewrite(s->path[0], edit_metadata);
+    const char *path[] = {s->path[0], s->path[1]};
+    ls_compare_facts facts = {.arch = "resnet8", .cache = cache, .step = 1};
+    ls_compare_verdict v = {0};
+    ck_assert_int_eq(ls_compare_step(&facts, WORLD, path, NULL, &v), edited_to->status);
+    ck_assert_msg(v.code == edited_to->code && strstr(v.evidence, edited_to->evidence) != NULL,
+                  "row %d: %s", _i, v.evidence);
     free_subject(s);
 }
 END_TEST
@@ -971,8 +1225,15 @@ int main(void)
     tcase_add_loop_test(tests, plants_are_caught, 0, 2 * (int)(sizeof plants / sizeof plants[0]));
     tcase_add_test(tests, weak_evidence_is_not_a_pass);
     tcase_add_test(tests, coarse_without_records);
+    tcase_add_loop_test(tests, options_become_facts, 0,
+                        (int)(sizeof facts_rows / sizeof *facts_rows));
+    tcase_add_test(tests, the_record_holds_the_verdict);
     tcase_add_test(tests, results_are_kept);
+    tcase_add_loop_test(tests, bounds_are_where_they_are_said_to_be, 0,
+                        (int)(sizeof bound_rows / sizeof *bound_rows));
     tcase_add_loop_test(tests, edited_dumps, 0, (int)(sizeof edits / sizeof *edits));
+    tcase_add_loop_test(tests, metadata_decides_what_is_expected, 0,
+                        (int)(sizeof metadata_rows / sizeof *metadata_rows));
     tcase_add_loop_test(tests, applied_norms_must_be_possible_and_asked_for, 0,
                         (int)(sizeof applied_rows / sizeof *applied_rows));
     tcase_add_test(tests, unusable_dumps_are_errors);
