@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 
 #include "kernels/core/path.h"
+#include "suite/judge/judges.h"
 #include "suite/unit/run_suite.h"
 #include "suite_fake.h"
 
@@ -153,6 +154,92 @@ START_TEST(events_are_judged_as_they_lie)
 }
 END_TEST
 
+/* Four steps of two ranks, and steps 3 and 4 resumed: one change each, of the last step of rank 1
+ * unless another place is named. */
+typedef enum change { NONE, PARAM, BUFFER, LOSS, SCALE, GONE, GONE_FIRST, AGAIN } change;
+
+static const struct resumed {
+    change change;
+    const char *resume, *runs, *runs_without_buffers; /* what the judges say; "" they pass */
+} resumed[] = {
+    {NONE, "", "", ""},
+    {PARAM, "rank=1 resumed, step 4: param is 00000000000003e7, expected 0000000000000004",
+     "rank=1 step 4: param is 00000000000003e7, expected", "rank=1 step 4: param is"},
+    {BUFFER, "rank=1 resumed, step 4: buffer is", "rank=1 step 4: buffer is", ""},
+    {LOSS, "rank=1 step 4: loss, loss scale or lr differs",
+     "rank=1 step 4: loss 0x00002af8, expected 0x00000fa0", "rank=1 step 4: loss 0x00002af8"},
+    {SCALE, "rank=1 step 4: loss, loss scale or lr differs", "", ""},
+    {GONE, "rank=1 has no event of step 4 in the resumed run",
+     "rank=1 has no event of step 4 in the second run", "in the second run"},
+    {GONE_FIRST, "rank=1 has no event of step 4 in the uninterrupted run",
+     "rank=1 has no event of step 4 in the first run", "in the first run"},
+    {AGAIN, "rank=1 did step 2 again after resume", "", ""},
+};
+
+static ls_record write_run(change change, bool is_resumed)
+{
+    char folder[64];
+    fake_folder(folder, sizeof folder);
+    for (int k = 0; k < 2; k++) {
+        fake_step step[4];
+        int count = 0, last = change == (is_resumed ? GONE : GONE_FIRST) && k == 1 ? 3 : 4;
+        for (int i = is_resumed ? 3 - (change == AGAIN && k == 1) : 1; i <= last; i++) {
+            unsigned n = (unsigned)i;
+            step[count++] = (fake_step){i, i, 8, 8, 0, n, n + 10, n + 20, n + 30};
+        }
+        fake_step *end = &step[count - 1];
+        if (is_resumed && k == 1) {
+            end->param = change == PARAM ? 999 : end->param;
+            end->buffer = change == BUFFER ? 999 : end->buffer;
+            end->loss = change == LOSS ? 11 : end->loss;
+            end->scale = change == SCALE ? 16 : end->scale;
+        }
+        fake_rank(folder, k, step, count);
+    }
+    fake_outcome(folder, "done", -1, 0, 0, (const int[]){0, 0});
+    ls_record record = fake_read(folder);
+    ls_path_remove_tree(folder);
+    return record;
+}
+
+static void expect(const ls_verdict *v, const char *says)
+{
+    ls_verdict_code code = says[0] == '\0' ? LS_PASS : LS_FAIL;
+    ck_assert_msg(v->code == code && strstr(v->evidence, says) != NULL, "expected '%s', got %s: %s",
+                  says, ls_verdict_name(v->code), v->evidence);
+}
+
+START_TEST(a_resumed_run_is_the_uninterrupted_one)
+{
+    const struct resumed *r = &resumed[_i];
+    ls_record job[3] = {[0] = write_run(r->change, false), [2] = write_run(r->change, true)};
+    ls_case row = {.job = {{.steps = 4}, {.steps = 2}}};
+    ls_verdict resume = {0}, runs = {0}, without = {0};
+    ls_judge_resume(&row, job, &resume);
+    expect(&resume, r->resume);
+    ls_judge_runs(&job[0], &job[2], 2, LS_JUDGE_EVERYTHING, &runs);
+    expect(&runs, r->runs);
+    int compared = ls_judge_runs(&job[0], &job[2], 2, LS_JUDGE_REPLICA, &without);
+    expect(&without, r->runs_without_buffers);
+    if (r->change == NONE) {
+        ck_assert_int_eq(resume.compared, 16); /* four digests of two steps of two ranks */
+        ck_assert_int_eq(compared, 12);
+        ls_judge_runs(&job[0], &job[2], 2, 1u << LS_RECORD_MASTER, &without);
+        ck_assert_int_eq(without.code, LS_UNSUPPORTED);
+    }
+    /* running statistics are ranks' own, unless SyncBN shares them */
+    bool other = r->change == BUFFER;
+    for (int sync = 0; sync < 2 && (other || r->change == PARAM); sync++) {
+        ls_verdict v = {0};
+        row.job[0].sync_bn = sync == 1;
+        ls_judge_lockstep(&row, &job[2], &v);
+        expect(&v, other && sync == 0 ? "" : other ? "rank=1 step 4: buffer" : "step 4: param");
+    }
+    ls_record_free(&job[0]);
+    ls_record_free(&job[2]);
+}
+END_TEST
+
 /* What a trainer wrote that is right, edited: in a copy of the job's folder, by a shell that has
  * these functions. */
 static const char functions[] =
@@ -203,6 +290,21 @@ static const struct edit {
      1, "FAIL rank=1: the dump's loss is"},
     {"dumps 's/\"loss_scale\":\"1024\"/\"loss_scale\":\"2048\"/'", 1,
      "FAIL rank=0: the dump's metadata says loss_scale 2048, the events 1024"},
+    {"dumps 's/\"momentum\":\"0.9\"/\"momentum\":\"0.8\"/'", 1,
+     "FAIL rank=0: the dump's metadata says momentum 0.8, the events 0.9"},
+    {"events 's/\"momentum\":0.9,//'", 0, "4 passed, 0 failed"},
+    {"dumps 's/\"half\":\"fp16\"/\"half\":\"bf16\"/'", 1,
+     "FAIL rank=0: the dump's metadata says half bf16, asked was fp16"},
+    {"event 0 2 's/\"lr\":[^,]*/\"lr\":0.2/'; event 1 2 's/\"lr\":[^,]*/\"lr\":0.2/'", 1,
+     "FAIL rank=0: the dump's metadata says lr 0.1"},
+    {"events 's/\"weight-decay\":0.0001/\"weight-decay\":0.0002/'", 1,
+     "FAIL rank=0: the dump's metadata says weight_decay"},
+    {"events 's/\"momentum\":/\"label-smoothing\":0.1,&/'", 1,
+     "FAIL rank=0: the dump's metadata says label_smoothing 0"},
+    {"events 's/\"momentum\":/\"clip-grad-norm\":1,&/'", 1,
+     "FAIL rank=0: the dump's metadata says clip_grad_norm 0"},
+    {"rm dump/step000002.rank1.*", 1,
+     "WEAK the job left 3 of 4 announced dumps: dump/step000002.rank1.safetensors is missing"},
     {"event '[01]' 2 's/\"images\":4/\"images\":8/'", 1,
      "FAIL rank=0: the dump has 4 targets, the event 8 images"},
     {"events 's/\"skipped\":(true|false),//'", 4,
@@ -262,6 +364,8 @@ int main(void)
     TCase *tests = tcase_create("judged");
     tcase_set_timeout(tests, 60);
     tcase_add_loop_test(tests, events_are_judged_as_they_lie, 0, (int)(sizeof jobs / sizeof *jobs));
+    tcase_add_loop_test(tests, a_resumed_run_is_the_uninterrupted_one, 0,
+                        (int)(sizeof resumed / sizeof *resumed));
     tcase_add_loop_test(tests, one_edit_each_is_named, 0, (int)(sizeof edits / sizeof *edits));
     suite_add_tcase(suite, tests);
     int code = run_suite(suite);
