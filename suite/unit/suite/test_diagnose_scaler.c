@@ -13,11 +13,11 @@ enum { STEPS = 14 };
 static void update(int mistake, bool bad, int *clean, double *now)
 {
     if (bad) {
-        *now = mistake == 6 ? *now : mistake == 7 ? *now / 4 : *now / 2;
-        *clean = mistake == 5 ? *clean : 0;
-    } else if (++*clean, mistake == 4 ? *clean > 3 : *clean >= 3) {
-        *now = mistake == 8 ? *now : *now * 2;
-        *clean = 0;
+        *now = mistake == 6 ? *now : mistake == 7 ? *now / 4 : mistake == 16 ? *now * 2 : *now / 2;
+        *clean = mistake == 5 ? *clean : mistake == 15 ? 1 : 0;
+    } else if (++*clean, *clean >= (mistake == 4 ? 4 : mistake == 13 ? 2 : 3)) {
+        *now = mistake == 8 ? *now : mistake == 16 ? *now / 2 : mistake == 17 ? *now * 4 : *now * 2;
+        *clean = mistake == 14 ? *clean : 0;
     }
 }
 
@@ -34,7 +34,8 @@ static void train(int mistake, const bool *overflow, const bool *own, double *sc
         skipped[i] = skipped[i] && mistake != 12;
         for (int time = 0; time < (mistake == 10 || mistake == 11 ? 2 : 1) && mistake != 12;
              time++) {
-            update(mistake, bad && (mistake != 11 || time == 0), &clean, &now);
+            update(mistake == 20 ? 6 + 2 * !bad : mistake, bad && (mistake != 11 || time == 0),
+                   &clean, &now);
         }
         next[i] = now;
     }
@@ -52,15 +53,32 @@ static const char *const words[] = {"",
                                     "starts at 2048, not at 1024",
                                     "updated twice a step",
                                     "the second time without",
-                                    "never updated, and no skip"};
+                                    "never updated, and no skip",
+                                    "one clean step too early",
+                                    "growth does not restart the count",
+                                    "skipped steps count as clean ones",
+                                    "updated the wrong way round",
+                                    "grows by 4",
+                                    "the floor of the scale is not kept",
+                                    "the ceiling of the scale is not kept",
+                                    "the scale is never updated"};
 
-LOOP_TEST(mistakes_are_named, 13)
+LOOP_TEST(mistakes_are_named, 21)
 {
     bool overflow[STEPS] = {[2] = true, [7] = true, [8] = true}, own[STEPS] = {[2] = true};
     bool skipped[STEPS];
     double scale[STEPS], next[STEPS];
     train(_i, overflow, own, scale, next, skipped);
-    ls_diagnose_scaler trace = {1024, 0, INFINITY, 3, STEPS, overflow, own, scale, next, skipped};
+    ls_diagnose_scaler trace = {1024,
+                                _i == 18 ? 300 : 0,
+                                _i == 19 ? 1000 : INFINITY,
+                                3,
+                                STEPS,
+                                overflow,
+                                own,
+                                scale,
+                                next,
+                                skipped};
     char text[200];
     bool found = ls_diagnose_scaler_find(&trace, text, sizeof text);
     ck_assert_int_eq(found, _i > 0);

@@ -1,6 +1,7 @@
 /* Optimizer steps with one mistake each, computed here, are given their cause. */
 #include <check.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -148,12 +149,160 @@ START_TEST(adam)
 }
 END_TEST
 
+/* A step by the oracle's own rule with one member changed, of two tensors. */
+#define MEMBER(name) offsetof(ls_update_rule, name), sizeof(((ls_update_rule *)0)->name)
+static const struct ruled {
+    const char *optimizer, *name, *value; /* the metadata, with one more member */
+    size_t offset, bytes;
+    double wrong;
+    const char *cause;
+} ruled[] = {
+    {"sgd", "x", "", MEMBER(momentum), 0, "momentum is left out"},
+    {"sgd", "x", "", MEMBER(momentum), 0.8, ""},
+    {"sgd", "momentum", "0.8", MEMBER(momentum), 0.9, "are the defaults, not the requested"},
+    {"sgd", "x", "", MEMBER(weight_decay), 0.02, "weight decay is applied twice"},
+    {"sgd", "x", "", MEMBER(mistake), LS_UPDATE_DECAY_AFTER_MOMENTUM,
+     "weight decay is added after the momentum buffer"},
+    {"sgd", "x", "", MEMBER(lr), 0.005, "the rate is a tenth of the reported one"},
+    {"sgd", "x", "", MEMBER(lr), 0.5, "the rate is ten times the reported one"},
+    {"sgd", "nesterov", "true", MEMBER(nesterov), 0, "Nesterov's momentum where plain is asked"},
+    {"sgd", "clip_grad_norm", "1", MEMBER(clip_norm), 0, "gradients are not clipped before"},
+    {"sgd", "clip_grad_value", "0.5", MEMBER(clip_value), 0, "gradients are not clipped before"},
+    {"sgd", "clip_grad_norm", "1", MEMBER(mistake), LS_UPDATE_CLIP_EACH,
+     "each tensor is clipped by its own norm"},
+    {"adam", "x", "", MEMBER(step), STEP - 1, "one step too few"},
+    {"adam", "x", "", MEMBER(uncorrected), 1, "no bias correction"},
+    {"adam", "betas", "0.8,0.999", MEMBER(beta1), 0.9, "are the defaults, not the requested"},
+    {"adam", "x", "", MEMBER(beta2), 0.999, "are the defaults, not the requested"},
+    {"adam", "eps", "1e-2", MEMBER(epsilon), 0, "eps is left out"},
+    {"adam", "eps", "1e-2", MEMBER(mistake), LS_UPDATE_EPSILON_INSIDE,
+     "eps stands inside the root"},
+    {"adam", "eps", "1e-2", MEMBER(mistake), LS_UPDATE_EPSILON_FIRST,
+     "eps is added before the bias correction"},
+    {"adamw", "x", "", MEMBER(kind), LS_UPDATE_ADAM, "decoupled and L2 weight decay are exchanged"},
+    {"adamw", "x", "", MEMBER(mistake), LS_UPDATE_DECAY_WITHOUT_LR,
+     "decoupled weight decay is not multiplied by the rate"},
+    {"lamb", "x", "", MEMBER(l2), 1, "decoupled and L2 weight decay are exchanged"},
+    {"lamb", "x", "", MEMBER(max_grad_norm), 0, "not clipped to the requested norm"},
+    {"lamb", "weight_decay", "0", MEMBER(nvlamb), 1, "the trust ratio of another rule"},
+    {"lamb", "x", "", MEMBER(mistake), LS_UPDATE_NO_RATIO, "not scaled by the trust ratio"},
+    {"lars", "x", "", MEMBER(kind), LS_UPDATE_SGD, "the trust ratio of another rule"},
+    {"lars", "x", "", MEMBER(clip), 1, "the ratio is clipped (LARC, not LARS)"},
+    {"lars", "larc_clip", "true", MEMBER(clip), 0, "the ratio is not clipped (LARS, not LARC)"},
+    {"lars", "x", "", MEMBER(mistake), LS_UPDATE_RATIO_WITHOUT_DECAY,
+     "weight decay is missing in the ratio's denominator"},
+};
+
+static void add_rounded(ls_safetensors_writer *writer, const char *name, const double *value)
+{
+    float f[COUNT];
+    for (int i = 0; i < COUNT; i++) {
+        f[i] = (float)value[i];
+    }
+    add(writer, name, f);
+}
+
+static void write_ruled(const char *path, const struct ruled *row, const ls_update_rule *rule,
+                        int moment_count)
+{
+    static const char *const moments[2] = {"exp_avg", "exp_avg_sq"};
+    ls_safetensors_writer *writer;
+    ck_assert_int_eq(ls_safetensors_create(path, &writer), LS_OK);
+    const char *metadata[][2] = {
+        {"optimizer", row->optimizer}, {"lr", "0.05"},         {"momentum", "0.9"},
+        {"weight_decay", "0.01"},      {"step", "3"},          {"betas", "0.9,0.99"},
+        {"optimizer_steps", "3"},      {row->name, row->value}};
+    for (size_t i = 0; i < sizeof metadata / sizeof *metadata; i++) {
+        ls_safetensors_metadata(writer, metadata[i][0], "%s", metadata[i][1]);
+    }
+    double squares = 0;
+    for (int t = 0; t < 4; t++) { /* the first time for the norm of all gradients */
+        float f[4][COUNT];
+        double d[4][COUNT], error[3][COUNT] = {0};
+        for (int i = 0; i < 4 * COUNT; i++) {
+            float x = ls_rng_normal(5, (uint64_t)(4 * (t % 2) + i / COUNT), (uint64_t)(i % COUNT));
+            x *= t % 2 == 0 ? 1 : 0.25f;
+            f[i / COUNT][i % COUNT] = i / COUNT == 3 ? fabsf(x) : x;
+            d[i / COUNT][i % COUNT] = (double)f[i / COUNT][i % COUNT];
+        }
+        squares += t < 2 ? ls_update_squares(d[1], COUNT) : 0;
+        if (t < 2 || rule == NULL) {
+            continue;
+        }
+        ls_update_rule own = *rule;
+        own.grad_squares = squares;
+        own.grad_elements = 2 * COUNT;
+        char name[64];
+        const char *tensor = t == 2 ? "w" : "u";
+        snprintf(name, sizeof name, "param/%s", tensor);
+        add(writer, name, f[0]);
+        snprintf(name, sizeof name, "grad/%s", tensor);
+        add(writer, name, f[1]);
+        ls_update_tensor step = {COUNT, d[1], d[0], error[0], {d[2], d[3]}, {error[1], error[2]}};
+        ck_assert_int_eq(ls_update_step(&own, &step), LS_OK);
+        for (int m = 0; m < moment_count; m++) {
+            const char *moment = moment_count == 1 ? "momentum_buffer" : moments[m];
+            snprintf(name, sizeof name, "state/%s/%s", tensor, moment);
+            add(writer, name, f[2 + m]);
+            snprintf(name, sizeof name, "next_state/%s/%s", tensor, moment);
+            add_rounded(writer, name, d[2 + m]);
+        }
+        snprintf(name, sizeof name, "next/%s", tensor);
+        add_rounded(writer, name, d[0]);
+    }
+    ck_assert_int_eq(ls_safetensors_finish(writer), LS_OK);
+}
+
+START_TEST(wrong_rules_are_named)
+{
+    const struct ruled *row = &ruled[_i];
+    char path[] = "/tmp/ls_diagnose_step_XXXXXX", text[240];
+    close(mkstemp(path));
+    ls_dumpfile *file;
+    ls_update_rule right, wrong;
+    bool skipped;
+    write_ruled(path, row, NULL, 0);
+    ck_assert_int_eq(ls_dumpfile_open(path, &file), LS_OK);
+    ck_assert(ls_compare_optim_rule(file, false, &right, &skipped));
+    ls_dumpfile_close(file);
+    for (int is_wrong = 0; is_wrong < 2; is_wrong++) {
+        wrong = right;
+        char *member = (char *)&wrong + row->offset;
+        int64_t whole = (int64_t)row->wrong;
+        bool flag = row->wrong != 0;
+        if (is_wrong) {
+            memcpy(member,
+                   row->bytes == sizeof flag ? (void *)&flag
+                   : row->bytes < 8 || row->offset == offsetof(ls_update_rule, step)
+                       ? (void *)&whole
+                       : (void *)&row->wrong,
+                   row->bytes);
+        }
+        write_ruled(path, row, &wrong, ls_update_moments(&right));
+        ls_compare_checks checks = {0};
+        ls_compare_optim_result result;
+        ck_assert_int_eq(ls_dumpfile_open(path, &file), LS_OK);
+        ck_assert_int_eq(ls_compare_optim_step(file, &right, false, &checks, &result), LS_OK);
+        ck_assert(result.judged && result.elements > 0 && result.moved > 0);
+        ck_assert_msg((checks.count > 0) == is_wrong, "row %d: %s", _i, checks.line);
+        if (is_wrong) {
+            ck_assert_int_eq(ls_diagnose_step(file, &right, false, text, sizeof text), LS_OK);
+            ck_assert_msg(strstr(text, row->cause) != NULL && !(row->cause[0] == '\0' && text[0]),
+                          "row %d: '%s'", _i, text);
+        }
+        ls_dumpfile_close(file);
+    }
+    unlink(path);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("diagnose_step");
     TCase *tests = tcase_create("diagnose_step");
     tcase_add_loop_test(tests, sgd, 0, 9);
     tcase_add_loop_test(tests, adam, 0, 9);
+    tcase_add_loop_test(tests, wrong_rules_are_named, 0, (int)(sizeof ruled / sizeof *ruled));
     suite_add_tcase(suite, tests);
     return run_suite(suite);
 }
