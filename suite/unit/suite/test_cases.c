@@ -562,6 +562,7 @@ static const struct dumped {
     double mean, var;   /* added to what the rule gives */
     bool biased, alike; /* n instead of n - 1; each rank's mean with the same weight */
     int alone;          /* on each rank's own samples */
+    bool half;          /* conv1 computes in fp16 */
     int64_t batches;
     const char *evidence, *cause; /* NULL: it is right */
 } dumps[] = {
@@ -577,12 +578,21 @@ static const struct dumped {
     {.momentum = 0.1, .batches = 1, .biased = true, .evidence = "channel 0", .cause = "biased"},
     {.momentum = 0.1, .batches = 1, .alone = 1, .evidence = "channel 0", .cause = "rank's own"},
     {.momentum = 0.1, .batches = 1, .alike = true, .evidence = "channel 0", .cause = "alike"},
+    {.momentum = 0.1, .batches = 1, .half = true},
+    {.momentum = 0.1, .batches = 1, .half = true, .mean = 1e-4, .evidence = "channel 0"},
 };
 
-/* bn1's input is the first plane of each image: conv1 has one tap. */
+static const float tap = 1.0004f; /* 1 in fp16 */
+
 static float pixel(int rank, int image, int at)
 {
     return (float)sin(1 + at * 0.7 + image * 2 + rank) + (float)rank;
+}
+
+/* bn1's input is the first plane of each image: conv1 has one tap. */
+static double convolved(float value, bool half)
+{
+    return half ? ls_bits_round(LS_BITS_F16, (double)value) : (double)value * (double)tap;
 }
 
 static void moments(const struct dumped *d, int rank, double *mean, double *var)
@@ -590,7 +600,7 @@ static void moments(const struct dumped *d, int rank, double *mean, double *var)
     double sum[RANKS] = {0}, square[RANKS] = {0}, count[RANKS] = {0};
     for (int r = 0; r < RANKS; r++) {
         for (int i = 0; i < (r + 1) * PLANE; i++) {
-            double value = (double)pixel(r, i / PLANE, i % PLANE);
+            double value = convolved(pixel(r, i / PLANE, i % PLANE), d->half);
             sum[r] += value;
             square[r] += value * value;
         }
@@ -615,7 +625,7 @@ static void write_dump(const char *folder, int rank, const struct dumped *d)
     }
     moments(d, rank, &new_mean, &new_var);
     for (int p = 0; p < CHANNELS; p++) {
-        weight[p][TAPS / 3 / 2] = 1; /* the middle of the first plane */
+        weight[p][TAPS / 3 / 2] = tap; /* the middle of the first plane */
         mean[p] = (float)(d->momentum * new_mean + (p == 0 ? d->mean : 0));
         var[p] = (float)(1 - d->momentum + d->momentum * new_var + (p == 0 ? d->var : 0));
     }
@@ -633,7 +643,7 @@ static void write_dump(const char *folder, int rank, const struct dumped *d)
 ROWS_TEST(wrong_statistics_are_caught, dumps)
 {
     const struct dumped *d = &dumps[_i];
-    const ls_judge_statistics_facts facts = {.step = 1, .size = RANKS};
+    const ls_judge_statistics_facts facts = {.step = 1, .size = RANKS, .half = d->half};
     ls_judge_running running[LS_JUDGE_RUNNING_RANKS];
     ls_record job = {.world = RANKS};
     ls_verdict out = {.code = LS_PASS};

@@ -335,6 +335,89 @@ TEST(places_are_named)
     EXPECT(s, "the batch-norm weights and biases alone");
 }
 
+/* Wrong elements [from, from + count) of the tensors chosen, from the end if `from` is negative; 0:
+ * all of them. */
+static const struct place_row {
+    const char *name; /* the whole name, or what it ends with; "": any */
+    int norm, first;  /* 1: batch norms', 0: others', -1: any; first in backward order */
+    int from, count;
+    const char *text;
+    bool pattern, most;
+} place_rows[] = {
+    {"fc.bias", -1, 0, 3, 1, "fc.bias[3] alone", true, false},
+    {"fc.bias", -1, 0, 0, 5, "fc.bias[0..4] alone", true, false},
+    {"fc.bias", -1, 0, 0, 6, "fc.bias alone", true, false},
+    {"layer3.0.conv2.weight", -1, 0, 0, 0, "layer3.0.conv2.weight alone", true, false},
+    {".weight", -1, 0, -2, 2, "the last 2 elements of 15 tensors", true, false},
+    {".weight", -1, 0, 0, 1, "the first 1 element of 15 tensors", true, false},
+    {"conv2.weight", -1, 0, 0, 64, "the first 64 elements of 3 tensors", true, false},
+    {"conv2.weight", -1, 0, -64, 64, "the last 64 elements of 3 tensors", true, false},
+    {"conv2.weight", -1, 0, 0, 65, "195 elements of 3 tensors", false, false},
+    {"conv2.weight", -1, 0, 100, 3, "9 elements of 3 tensors", false, false},
+    {".weight", 1, 0, 0, 0, "the batch-norm weights alone (7 of 7)", true, false},
+    {".bias", 1, 0, 0, 0, "the batch-norm biases alone (7 of 7)", true, false},
+    {"", 1, 0, 0, 0, "the batch-norm weights and biases alone (14 of 14)", true, false},
+    {"", 0, 0, 0, 0, "74810 elements of 9 tensors", false, true},
+    {".weight", 0, 0, 0, 0, "the convolution and linear weights alone (8 of 8)", true, true},
+    {".bias", -1, 0, 0, 0, "the biases alone (8 of 8)", true, false},
+    {"", -1, 3, 0, 0, "layer3.0.bn2.bias and what backward reaches after it (20 of 23 tensors)",
+     true, true},
+    {"", -1, 19, 0, 0, "layer1.0.conv1.weight and what backward reaches after it (4 of 23 tensors)",
+     true, false},
+    {"", -1, 20, 0, 0, "464 elements of 3 tensors", false, false},
+    {"", -1, 0, 0, 0, "75290 elements of 23 tensors", false, true},
+    {"", -1, 99, 0, 0, "", false, false},
+};
+
+static bool is_chosen(const ls_nettab *net, const struct place_row *row, int order)
+{
+    int params[LS_NETTAB_PARAMS_MAX];
+    ls_evidence_backward_order(net, params);
+    const ls_nettab_param *param = &net->param[params[order]];
+    size_t length = strlen(param->name), ends = strlen(row->name);
+    bool norm = net->node[param->node].kind == LS_NETTAB_NORM;
+    return order >= row->first && (row->norm < 0 || row->norm == norm) && length >= ends &&
+           strcmp(param->name + length - ends, row->name) == 0;
+}
+
+ROWS_TEST(places_have_names, place_rows)
+{
+    const struct place_row *row = &place_rows[_i];
+    ls_evidence e = {0};
+    ck_assert_int_eq(ls_nettab_build("resnet8", CLASSES, SIZE, SIZE, &e.net), LS_OK);
+    double noise[LS_NETTAB_PARAMS_MAX];
+    double *expected = calloc((size_t)e.net.elements, sizeof *expected);
+    e.grad = calloc((size_t)e.net.elements, sizeof *e.grad);
+    int params[LS_NETTAB_PARAMS_MAX], tensors = 0;
+    int64_t wrong = 0;
+    ls_evidence_backward_order(&e.net, params);
+    for (int64_t i = 0; i < e.net.elements; i++) {
+        e.grad[i] = 4; /* at the limit */
+    }
+    for (int p = 0; p < e.net.param_count; p++) {
+        noise[p] = 1;
+        const ls_nettab_param *param = &e.net.param[params[p]];
+        int64_t from = row->from < 0 ? param->count + row->from : row->from;
+        int64_t count = row->count == 0 ? param->count : row->count;
+        tensors += is_chosen(&e.net, row, p);
+        for (int64_t i = from; i < from + count && is_chosen(&e.net, row, p); i++, wrong++) {
+            e.grad[param->offset + i] = i % 2 == 0 ? 4.1 : -4.1;
+        }
+    }
+    ls_diagnose_wrong w = {.evidence = &e, .expected = expected, .noise = noise};
+    ls_diagnose_place place;
+    ck_assert_int_eq(ls_diagnose_place_find(&w, &place), LS_OK);
+    ck_assert_msg(strcmp(place.text, row->text) == 0, "row %d: '%s'", _i, place.text);
+    ck_assert(place.pattern == row->pattern && place.most == row->most);
+    ck_assert(place.count == wrong && place.tensors == tensors);
+    for (int64_t i = 0; i < place.count; i++) {
+        ck_assert_double_gt(fabs(e.grad[place.index[i]]), 4);
+    }
+    ls_diagnose_place_free(&place);
+    free(expected);
+    free(e.grad);
+}
+
 TEST(another_step_is_named)
 {
     scene *s = make(WORLD);
