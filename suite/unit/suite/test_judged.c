@@ -77,7 +77,10 @@ static const struct job {
          STEP(2, 2.4, SKIPPED(8, 4) DIGEST("1", ",\"state\":\"b\""))
              STEP(3, 2.3, TAKEN(4, 4) DIGEST("3", ",\"state\":\"c\"")),
      1, "FAIL rank=0 step 2 was skipped, but state changed (a to b)", NULL},
-    /* the scale */
+    /* the scale; only a resumed run may have counted clean steps before its first */
+    {DYNAMIC,
+     STEP(1, 2.5, TAKEN(8, 16) DIGEST("1", "")) STEP(2, 2.4, TAKEN(16, 16) DIGEST("2", "")), 1,
+     "FAIL rank=0 step 1: scale 8, then 16, taken; expected 8, then 8", NULL},
     {"\"opt-level\":\"O1\",\"loss-scale\":\"dynamic\"",
      STEP(1, 2.5, TAKEN(8, 8) DIGEST("1", "")) STEP(2, 2.4, TAKEN(8, 8) DIGEST("2", "")), 1,
      "WEAK the scale stays at 8: nothing shows how it grows or backs off", "FAIL"},
