@@ -414,7 +414,9 @@ LOOP_TEST(strips_in_parts, 3)
             double off = (double)value[p * channels + c] - sum / PIXELS;
             squares += off * off;
         }
+        /* sums of 16 f32 deviations below 100, each rounded to 2^-24 of it; parts add in double */
         ck_assert_double_le(fabs(mean[c] - sum / PIXELS), 1e-5);
+        /* the same of their squares, relative to their sum */
         ck_assert_double_le(fabs(m2[c] / squares - 1), 1e-5);
     }
     free(x.data);

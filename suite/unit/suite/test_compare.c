@@ -595,6 +595,7 @@ START_TEST(the_record_holds_the_verdict)
         const cJSON *in =
             numbers[i].group == NULL ? root : cJSON_GetObjectItem(root, numbers[i].group);
         const cJSON *found = cJSON_GetObjectItem(in, numbers[i].name);
+        /* printed with 10 digits */
         ck_assert_msg(cJSON_IsNumber(found) &&
                           fabs(found->valuedouble - numbers[i].value) <= 1e-9 * numbers[i].value,
                       "%s %s", numbers[i].group, numbers[i].name);
@@ -620,6 +621,7 @@ START_TEST(the_record_holds_the_verdict)
     double r = cJSON_GetObjectItem(tensor, "r")->valuedouble;
     ck_assert_double_gt(r, 0);
     ck_assert_double_lt(cJSON_GetObjectItem(tensor, "e")->valuedouble, 8 * r);
+    /* printed with 10 digits */
     ck_assert_double_eq_tol(cJSON_GetObjectItem(tensor, "limit")->valuedouble, 8 * r, 1e-9 * r);
     cJSON_Delete(root);
     free(text);
